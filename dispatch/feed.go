@@ -229,7 +229,7 @@ func (f *Feed) split(items []store.Item, hand func(*Dispatcher, []store.Item)) e
 		outbox, n := items[0].Outbox, sameOutbox(items)
 		d, ok := f.routes[outbox]
 		if !ok {
-			return fmt.Errorf("row %s of outbox %s has no sink", items[0].ID, outbox)
+			return fmt.Errorf("route row %s of outbox %s: no sink", items[0].ID, outbox)
 		}
 		f.onRows(outbox, n)
 		hand(d, items[:n])

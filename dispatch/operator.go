@@ -63,18 +63,18 @@ type LaneFilter struct {
 
 var (
 	// ErrNoLane is returned if the lane has no row in memory and no hold.
-	ErrNoLane = errors.New("there is no such lane")
+	ErrNoLane = errors.New("lane not found")
 	// ErrLaneState is returned if the lane's state does not allow the action.
-	ErrLaneState = errors.New("the lane's state does not allow it")
+	ErrLaneState = errors.New("action not allowed in this lane state")
 	// ErrStopped is returned once the dispatcher has stopped.
-	ErrStopped = errors.New("the relay stops or has lost its leadership")
+	ErrStopped = errors.New("dispatcher stopped")
 
-	errDelivered  = fmt.Errorf("%w: its first row was settled or delivered meanwhile", ErrLaneState)
-	errWriting    = fmt.Errorf("%w: an outcome of its first row is being written; ask again", ErrLaneState)
-	errSpilled    = fmt.Errorf("%w: its rows are parked, and none is in memory; ask again", ErrLaneState)
-	errOnHold     = fmt.Errorf("%w: it is blocked, paused or being replayed; skip or requeue the row, resume the lane, or pause the replay", ErrLaneState)
-	errReplayLane = fmt.Errorf("%w: its rows are sent by a replay; pause or cancel that", ErrLaneState)
-	errRowLane    = fmt.Errorf("%w: a row's own lane cannot be paused; skip the row", ErrLaneState)
+	errDelivered  = fmt.Errorf("%w: head row already settled", ErrLaneState)
+	errWriting    = fmt.Errorf("%w: head row outcome is being written; retry", ErrLaneState)
+	errSpilled    = fmt.Errorf("%w: rows are spilled and being reloaded; retry", ErrLaneState)
+	errOnHold     = fmt.Errorf("%w: lane is blocked, paused or being replayed; skip or requeue the row, resume the lane, or pause the replay", ErrLaneState)
+	errReplayLane = fmt.Errorf("%w: rows are sent by a replay; pause or cancel the replay", ErrLaneState)
+	errRowLane    = fmt.Errorf("%w: cannot pause a single-row lane; skip the row", ErrLaneState)
 )
 
 // Lanes returns at most limit of the selected lanes, in the order of CompareLanes, and the
@@ -166,7 +166,7 @@ func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) err
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("the row is passed over as soon as its request has ended: %w", context.Cause(ctx))
+		return fmt.Errorf("skip pending until the request in flight ends: %w", context.Cause(ctx))
 	case <-d.stopped:
 		return ErrStopped
 	}
@@ -221,7 +221,7 @@ func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
 	case l == nil:
 		return ErrNoLane
 	case !paused:
-		return fmt.Errorf("%w: it is not paused", ErrLaneState)
+		return fmt.Errorf("%w: lane is not paused", ErrLaneState)
 	}
 	return d.release(ctx, lane.LaneKey, store.Paused, func(now time.Time) {
 		if l := d.core.lanes[lane]; l != nil {
@@ -277,7 +277,7 @@ func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limi
 	d.mu.Unlock()
 	d.wakeWorkers()
 	if d.ended() {
-		return len(refs), fmt.Errorf("%w; the rows are PENDING and are found after the next start", ErrStopped)
+		return len(refs), fmt.Errorf("%w: rows are PENDING; the next leader delivers them", ErrStopped)
 	}
 	return len(refs), nil
 }
@@ -333,7 +333,7 @@ func (d *Dispatcher) waitForRoom(ctx context.Context) error {
 		d.SpillExcess(false)
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the buffer is full of rows that wait for the sink: %w", context.Cause(ctx))
+			return fmt.Errorf("wait for buffer room: buffer full: %w", context.Cause(ctx))
 		case <-d.stopped:
 			return ErrStopped
 		case <-d.roomFreed:

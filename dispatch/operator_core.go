@@ -267,10 +267,10 @@ func (c *core) laneInfo(l *lane) LaneInfo {
 		in.Head, in.RetryCount, in.Error, in.Since = h.ID, h.RetryCount, h.Reason, h.Since
 	}
 	if l.locked {
-		in.Reason = "its table is locked by another session"
+		in.Reason = "table locked by another session"
 	}
 	if len(l.replayHolds) > 0 {
-		in.Reason = "its rows are being replayed by " + strings.Join(l.replayHolds, ", ")
+		in.Reason = "held by replay " + strings.Join(l.replayHolds, ", ")
 	}
 	if h := l.paused; h != nil {
 		in.Reason, in.Since = h.Reason, h.Since

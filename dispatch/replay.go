@@ -105,7 +105,7 @@ func (d *Dispatcher) recordReplayed(ctx context.Context) error {
 			}
 			continue
 		}
-		err := d.retryOwnTables(ctx, "note replayed rows", func() error {
+		err := d.retryOwnTables(ctx, "record replayed rows", func() error {
 			err := d.Replays.FinishRows(ctx, d.epoch, job, done)
 			if errors.Is(err, store.ErrNoJob) {
 				return nil // no job to record it in, and lanes wait for it

@@ -157,7 +157,7 @@ func TestARefusedRowIsWrittenDownBeforeTheNextOneLeaves(t *testing.T) {
 		k.expect(t, "written down", k.notes.done, "[[job 1 1 sent] [job 2 2 refused: rejected] [job 3 3 sent]]")
 		k.expect(t, "observed", fmt.Sprint(k.notes.sent, k.notes.refused), "2 1")
 		k.expect(t, "holds and outcomes", fmt.Sprint(k.shelf.holds, k.outcomes), "[] []")
-		if !slices.Contains(k.failures, "note replayed rows") {
+		if !slices.Contains(k.failures, "record replayed rows") {
 			t.Errorf("the observer was told of %v", k.failures)
 		}
 	})
@@ -244,7 +244,7 @@ func TestAPauseStopsAReplay(t *testing.T) {
 		k.expect(t, "told that it goes on", signalled(d, "job"), true)
 		k.pass(time.Minute)
 		k.expect(t, "requests", k.requests, "[[2] [1]]")
-		k.expect(t, "lanes", states(), `[events/EVENT/a "" replaying, its rows are being replayed by job]`)
+		k.expect(t, "lanes", states(), `[events/EVENT/a "" replaying, held by replay job]`)
 		d.ReleaseReplayHold("another", group("a"))
 		k.expect(t, "lanes", len(states()), 1)
 		d.ReleaseReplayHold("job", group("a"))

@@ -118,7 +118,7 @@ func (d *Dispatcher) spillBatch(ctx context.Context) (bool, error) {
 	}
 	n := len(items)
 	refused, err := bisectRefused(items, func(items []store.Item) ([]bool, error) {
-		_, err := d.retryStore(ctx, "park", func() error { return d.store.Spill(ctx, d.epoch, items) })
+		_, err := d.retryStore(ctx, "spill", func() error { return d.store.Spill(ctx, d.epoch, items) })
 		return make([]bool, len(items)), err
 	}, func(it *store.Item, err error) bool {
 		n--
@@ -145,11 +145,11 @@ func (d *Dispatcher) deleteBatch(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	_, err := bisectRefused(refs, func(refs []store.SpilledRef) ([]bool, error) {
-		_, err := d.retryStore(ctx, "unpark", func() error { return d.store.DeleteSpilled(ctx, d.epoch, refs) })
+		_, err := d.retryStore(ctx, "delete spilled rows", func() error { return d.store.DeleteSpilled(ctx, d.epoch, refs) })
 		return make([]bool, len(refs)), err
 	}, func(ref *store.SpilledRef, err error) bool {
 		// The row stays in the store and is settled; the next leader detects that.
-		d.obs.StoreFailed("the end of parked row "+ref.ID+" of "+ref.Outbox, err)
+		d.obs.StoreFailed("delete spilled row "+ref.ID+" of "+ref.Outbox, err)
 		return true
 	})
 	if err != nil {
@@ -169,7 +169,7 @@ func (d *Dispatcher) reloadBatch(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	var answers [][]store.Item
-	err := d.retryOwnTables(ctx, "read parked rows", func() (err error) {
+	err := d.retryOwnTables(ctx, "read spilled rows", func() (err error) {
 		answers, err = d.store.ReadSpilled(ctx, from, each)
 		return err
 	})

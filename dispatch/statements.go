@@ -34,7 +34,7 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	}, func(row *store.ClaimRow, err error) store.ClaimAnswer {
 		d.obs.Refused(row.Ref, "claim", err)
 		// The lane claims the row again, alone.
-		return store.ClaimAnswer{Result: store.NotYetVisible, Error: "the table refuses its claim: " + shortenError(err.Error())}
+		return store.ClaimAnswer{Result: store.NotYetVisible, Error: "claim refused by the table: " + shortenError(err.Error())}
 	})
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 		if refusals == nil {
 			refusals = map[store.Ref]string{}
 		}
-		refusals[o.Ref] = "the table refuses " + o.Status.String() + ": " + shortenError(err.Error())
+		refusals[o.Ref] = o.Status.String() + " refused by the table: " + shortenError(err.Error())
 		return store.Refused
 	})
 	if err != nil {
@@ -166,7 +166,7 @@ func (d *Dispatcher) reportLocked(batch []outcome, results []store.SettleResult)
 		}
 	}
 	for outbox, n := range locked {
-		d.obs.StoreFailed("outcomes of locked rows of "+outbox, &store.OutboxLockedError{Outbox: outbox, Rows: n})
+		d.obs.StoreFailed("settle locked rows of "+outbox, &store.OutboxLockedError{Outbox: outbox, Rows: n})
 	}
 }
 

@@ -227,7 +227,7 @@ func (d *Dispatcher) awaitTable(ctx context.Context, outbox string) error {
 	}
 	d.mu.Unlock()
 	if err != nil {
-		d.obs.StoreFailed("write to outbox "+outbox, err)
+		d.obs.StoreFailed("wait for locked table of outbox "+outbox, err)
 	}
 	d.wakeWorkers()
 	return nil

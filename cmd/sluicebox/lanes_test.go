@@ -220,8 +220,8 @@ func TestRelayAnswers(t *testing.T) {
 		code int
 		want string
 	}{
-		{dispatch.ErrNoLane, 1, "sluicebox: lane o K g: there is no such lane\n  sluicebox lanes list shows"},
-		{fmt.Errorf("%w: it is not paused", dispatch.ErrLaneState), 1, "it is not paused"},
+		{dispatch.ErrNoLane, 1, "sluicebox: lane o K g: lane not found\n  sluicebox lanes list shows"},
+		{fmt.Errorf("%w: lane is not paused", dispatch.ErrLaneState), 1, "lane is not paused"},
 		{admin.ErrNotLeading, 1, "this relay is not the leader"},
 		{&admin.RequestError{Problem: `there is no outbox "o"; the outboxes are a, b`}, 64, "the relay refuses it: there is no outbox \"o\"; the outboxes are a, b\n"},
 		{fmt.Errorf("the disk is full"), 1, "sluicebox: the disk is full\n"},

@@ -69,7 +69,7 @@ func TestClient(t *testing.T) {
 	d.err = dispatch.ErrNoLane
 	_, err = c.ActOnLane(t.Context(), "resume", admin.LaneRequest{Outbox: "o", Kind: "K"})
 	var refused *admin.APIError
-	if !errors.As(err, &refused) || refused.Status != 404 || err.Error() != "there is no such lane" {
+	if !errors.As(err, &refused) || refused.Status != 404 || err.Error() != "lane not found" {
 		t.Errorf("got %v", err)
 	}
 	_, err = newClient(t, base, "wrong").Lanes(t.Context(), dispatch.LaneFilter{}, 0)

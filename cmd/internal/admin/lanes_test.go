@@ -203,7 +203,7 @@ func TestLaneActions(t *testing.T) {
 func TestLaneBesideAReplay(t *testing.T) {
 	lane := someLanes()[0]
 	own, shadow := lane, lane
-	own.State, own.Reason, shadow.State, shadow.Job = "replaying", "its rows are being replayed by abc", "sending", "abc"
+	own.State, own.Reason, shadow.State, shadow.Job = "replaying", "held by replay abc", "sending", "abc"
 	d := &desk{lanes: []dispatch.LaneInfo{shadow, own}, total: 2}
 	base := serveDesk(t, d, "") + "/api/v1/lanes"
 	if got := ask(t, "GET", base+"?state=replaying"); got.status != 200 || d.filter.State != "replaying" || strings.Count(got.body, `"replay":"abc"`) != 1 {
@@ -260,8 +260,8 @@ func TestAPIErrors(t *testing.T) {
 		status int
 		want   string
 	}{
-		{dispatch.ErrNoLane, 404, "there is no such lane"},
-		{fmt.Errorf("%w: it is not paused", dispatch.ErrLaneState), 409, "it is not paused"},
+		{dispatch.ErrNoLane, 404, "lane not found"},
+		{fmt.Errorf("%w: lane is not paused", dispatch.ErrLaneState), 409, "lane is not paused"},
 		{admin.ErrNotLeading, 503, "not the leader"},
 		{store.ErrNotLeader, 503, "leads no more"},
 		{&admin.RequestError{Problem: "there is no outbox"}, 400, "there is no outbox"},

@@ -116,8 +116,8 @@ func TestLockedOutboxFailsNoDatabase(t *testing.T) {
 		r.health.replaceAll(passedCheck("database", "reached"))
 		w := &sinkObserver{SinkMetrics: m.Sink("platform"), sink: "platform", relay: r}
 		for range 15 { // one line in ten seconds
-			w.StoreFailed("write to outbox events", &store.OutboxLockedError{Outbox: "events"})
-			w.StoreFailed("outcomes of locked rows of jobs", &store.OutboxLockedError{Outbox: "jobs", Rows: 7})
+			w.StoreFailed("wait for locked table of outbox events", &store.OutboxLockedError{Outbox: "events"})
+			w.StoreFailed("settle locked rows of jobs", &store.OutboxLockedError{Outbox: "jobs", Rows: 7})
 			time.Sleep(time.Second)
 		}
 		for _, c := range r.health.Checks() {

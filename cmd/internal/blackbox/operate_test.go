@@ -34,8 +34,8 @@ func (r *relay) lane(group string) laneState {
 	return list.Lanes[0]
 }
 
-// askAgain is what is said while an outcome of the row is being written.
-const askAgain = "ask again"
+// retryLater ends the error of an action while an outcome of the row is being written.
+const retryLater = "; retry"
 
 // post has the API do something.
 func (r *relay) post(path string, request any) {
@@ -46,7 +46,7 @@ func (r *relay) post(path string, request any) {
 	}
 	within(r.t, patience, func() string {
 		status, body := r.ask(http.MethodPost, "/api/v1/"+path, string(text))
-		if status != http.StatusOK && !strings.Contains(body, askAgain) {
+		if status != http.StatusOK && !strings.Contains(body, retryLater) {
 			r.t.Fatalf("%s of %s: %d %s", path, text, status, body)
 		}
 		if status != http.StatusOK {
@@ -62,7 +62,7 @@ func (r *relay) operate(args ...string) {
 	args = append(args, "--admin", r.admin)
 	within(r.t, patience, func() string {
 		stdout, stderr, code := command(r.t, nil, args...)
-		if code != 0 && !strings.Contains(stderr, askAgain) {
+		if code != 0 && !strings.Contains(stderr, retryLater) {
 			r.t.Fatalf("%v: exit code %d\n%s%s", args, code, stdout, stderr)
 		}
 		if code != 0 {
