@@ -14,19 +14,20 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// nextSecond waits for it: MySQL tells its files by the second in which they were made.
+// nextSecond waits for the next second, because MySQL identifies its files by the second
+// of their creation.
 func nextSecond() {
 	for now := time.Now().Unix(); time.Now().Unix() == now; {
 		<-time.After(10 * time.Millisecond)
 	}
 }
 
-// A log that began anew is not the old one, also where it has come to the same
-// numbers again.
+// TestLogBeganAnew checks that a binlog that was reset is not taken for the old one, even
+// if it reaches the same numbers again.
 func TestLogBeganAnew(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, nil)
-		for _, named := range []string{"between", "o"} { // longer and as long
+		for _, named := range []string{"between", "o"} { // longer, and of equal length
 			t.Run(named, func(t *testing.T) {
 				d := newDatabase(t, f, srv.Database())
 				at := d.readOn(t, 20, "x")
@@ -43,7 +44,7 @@ func TestLogBeganAnew(t *testing.T) {
 				if o.SnapshotReason == "" {
 					t.Errorf("the checkpoint %s was taken for one of the new log", at.Position)
 				}
-				if f == servers.MariaDB { // where an event ends too, but another one
+				if f == servers.MariaDB { // an event ends there too, but another one
 					now := d.readOn(t, 3, "z")
 					_, coords, _ := strings.Cut(string(now.Position), "@")
 					now.Position = store.Position("0-1-40@" + coords)
@@ -56,7 +57,8 @@ func TestLogBeganAnew(t *testing.T) {
 	})
 }
 
-// A log that began anew has not come to the number of the old one's file.
+// TestLogBeganAnewWithFewerFiles checks a reset binlog that has not reached the number of
+// the old one's file.
 func TestLogBeganAnewWithFewerFiles(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Start(t, nil).Database())
@@ -75,7 +77,7 @@ func TestLogBeganAnewWithFewerFiles(t *testing.T) {
 	})
 }
 
-// readOn inserts rows, reads them, and returns the place behind them.
+// readOn inserts rows, reads them, and returns the checkpoint behind them.
 func (d *database) readOn(t *testing.T, n int, prefix string) store.Checkpoint {
 	t.Helper()
 	fo, _, o := follow(t, d, d.config(), store.Checkpoint{})
@@ -91,8 +93,9 @@ func (d *database) readOn(t *testing.T, n int, prefix string) store.Checkpoint {
 	return store.Checkpoint{Origin: o.Origin, Position: fo.Position}
 }
 
-// A crash of the machine with sync_binlog other than 1 takes the end of the binlog
-// back. The relay that was connected finds it out too, once it is connected again.
+// TestLogCutBack checks a crash of the machine with sync_binlog other than 1, which
+// truncates the binlog. A relay that was connected notices it too, after it has
+// reconnected.
 func TestLogCutBack(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, map[string]string{"sync-binlog": "0"})
@@ -107,8 +110,8 @@ func TestLogCutBack(t *testing.T) {
 		if err != nil || !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Subject == "sync_binlog" && f.Grade == store.GradeAdvice }) {
 			t.Errorf("%v, %+v", err, found)
 		}
-		// The same, from the server's side: as much is in its binlog again, but not
-		// in that file.
+		// The same on the server's side: its binlog is as long again, but not in that
+		// file.
 		d.exec(t, d.reset())
 		for i := range 60 {
 			if d.exec(t, insert(fmt.Sprintf("y%d", i))); i%10 == 0 {

@@ -12,61 +12,63 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// assembler makes batches of the events of a binlog. It knows no connection:
-// bytes in, batches out.
+// assembler turns the events of a binlog into batches. It has no connection: bytes in,
+// batches out.
 type assembler struct {
 	flavour      flavour
 	tables       *tables
-	name         string // the relay's, whose markers are kept
-	snapshotMark string // and the one of a cut's that is, too
+	name         string // the relay's name; only its markers are kept
+	snapshotMark string // marker of a snapshot to keep as well
 	maxRows      int
 	maxBytes     int
-	// emit takes a batch.
+	// emit sends a batch.
 	emit func(b capture.Batch) error
-	// refresh reads the columns of a table that the log does not name.
+	// refresh reads the columns of a table that the binlog does not name.
 	refresh func(t *table) error
-	// findWriters reads what statements may write outboxes through; nil: only those that
-	// name one count. writers is what it found, nil if it is to be asked.
+	// findWriters finds the objects through which statements may write outboxes; if it is
+	// nil, only statements that name an outbox count. writers caches its result; nil
+	// before the first call.
 	findWriters func() (*indirectWriters, error)
 	writers     *indirectWriters
-	// missingRows is why rows may be missing, if they may, and missingRowsFrom when that is said.
+	// missingRows is the reason why rows may be missing, if any. missingRowsFrom is the
+	// earliest time to report it.
 	missingRows     string
 	missingRowsFrom time.Time
 
-	last         binlogPosition // everything up to here was read, and emitted but for bare positions
+	last         binlogPosition // everything up to here was read, and emitted except positions without rows
 	idle         idleState
-	format       []byte // the FORMAT_DESCRIPTION event of the file
+	format       []byte // the file's FORMAT_DESCRIPTION event
 	outer        *decoder
-	inner        *decoder // for what is inside a compressed transaction; made when it is needed
+	inner        *decoder // for the content of compressed transactions; created on demand
 	decompressor *zstd.Decoder
-	mapped       map[uint64]*layout // by table id, while a statement lasts; nil: not an outbox
+	mapped       map[uint64]*layout // by table id, until the statement ends; other tables than outboxes and markers are missing
 	layouts      map[*table]*layouts
-	marker       *layout // stands for the table of the markers, whose columns are known
+	marker       *layout // stands for the markers' table, whose columns are known
 
 	open      bool // inside a transaction
-	sawBegin  bool // and behind its BEGIN
+	sawBegin  bool // and after its BEGIN
 	id        gtid
 	committed time.Time
 	items     []store.Item
-	expected  int // how many there may be
+	expected  int // expected number of items
 	bytes     int
 	marks     []string
-	foreign   bool // it wrote to a table that is no relay's own
+	foreign   bool // it wrote to a table that no relay owns
 
 	reader itemReader
 }
 
-// idleState is what was read behind the last batch.
+// idleState describes the transactions since the last batch.
 type idleState struct {
-	foreign bool // somebody else wrote it, and not only the relay itself
+	foreign bool // other clients wrote some of them, not only the relay
 	since   time.Time
 }
 
-// layouts are what a table's TABLE_MAP events said, by their bytes: a statement
-// says the same as the one before.
+// layouts maps the bytes of a table's TABLE_MAP events to layouts, because most
+// statements repeat the previous event.
 type layouts map[string]*layout
 
-// maxLayouts bounds them.
+// maxLayouts limits the number of layouts per table.
 const maxLayouts = 100
 
 func newAssembler(sv *server, cfg *Config, from binlogPosition) *assembler {
@@ -77,14 +79,14 @@ func newAssembler(sv *server, cfg *Config, from binlogPosition) *assembler {
 	}
 }
 
-// close gives the memory of the decompressor back.
+// close releases the memory of the decompressor.
 func (a *assembler) close() {
 	if a.decompressor != nil {
 		a.decompressor.Close()
 	}
 }
 
-// event takes one event, whose end is at a place in the current file.
+// event processes one event that ends at offset end of the current file.
 func (a *assembler) event(kind replication.EventType, raw []byte, end uint32) error {
 	switch kind {
 	case replication.FORMAT_DESCRIPTION_EVENT:
@@ -114,7 +116,7 @@ func (a *assembler) event(kind replication.EventType, raw []byte, end uint32) er
 	return a.transactionEvent(a.outer, kind, raw, end)
 }
 
-// transactionEvent takes an event of a transaction.
+// transactionEvent processes one event of a transaction.
 func (a *assembler) transactionEvent(d *decoder, kind replication.EventType, raw []byte, end uint32) error {
 	switch kind {
 	case replication.QUERY_EVENT, replication.MARIADB_QUERY_COMPRESSED_EVENT:
@@ -127,8 +129,8 @@ func (a *assembler) transactionEvent(d *decoder, kind replication.EventType, raw
 		replication.PARTIAL_UPDATE_ROWS_EVENT:
 		return a.readRows(d, kind, raw)
 	case replication.XID_EVENT, replication.XA_PREPARE_LOG_EVENT:
-		// The rows of an XA transaction are in the log when it is prepared, and not
-		// again when it is committed.
+		// The binlog holds the rows of an XA transaction at its PREPARE, and does not
+		// repeat them at its COMMIT.
 		return a.end(end)
 	case replication.INCIDENT_EVENT:
 		return lostErrorf("the server notes an incident behind %s: its binlog lacks transactions", a.last.format())
@@ -144,7 +146,7 @@ func (a *assembler) transactionEvent(d *decoder, kind replication.EventType, raw
 	if len(raw) >= headerSize && uint16(raw[flagsAt])&replication.LOG_EVENT_IGNORABLE_F != 0 {
 		return nil
 	}
-	// What is not known may be rows.
+	// An unknown event may contain rows.
 	return fmt.Errorf("an event of a type that the relay does not know (%d, %s)", byte(kind), kind)
 }
 
@@ -162,7 +164,7 @@ func (a *assembler) rotate(raw []byte) error {
 	return err
 }
 
-// checksums reports whether the events of the file end with one.
+// checksums reports whether the file's events end with a checksum.
 func (a *assembler) checksums() bool {
 	return a.format[len(a.format)-replication.BinlogChecksumLength-1] == byte(replication.BINLOG_CHECKSUM_ALG_CRC32)
 }
@@ -181,7 +183,7 @@ func (a *assembler) begin(kind replication.EventType, raw []byte) error {
 	switch g := e.Event.(type) {
 	case *replication.MariadbGTIDEvent:
 		a.id.maria = g.GTID
-		a.sawBegin = !g.IsStandalone() // there is no BEGIN
+		a.sawBegin = !g.IsStandalone() // a standalone transaction has no BEGIN
 	case *replication.GTIDEvent:
 		return a.setGTID(g)
 	case *replication.GtidTaggedLogEvent:
@@ -229,7 +231,7 @@ func (a *assembler) compressedTransaction(raw []byte, end uint32) error {
 	})
 }
 
-// end ends a transaction: the position moves behind it.
+// end ends a transaction and moves the position behind it.
 func (a *assembler) end(at uint32) error {
 	if !a.open {
 		return fmt.Errorf("a transaction ends that did not begin")
@@ -239,7 +241,7 @@ func (a *assembler) end(at uint32) error {
 	a.open, a.sawBegin = false, false
 	b := capture.Batch{Items: a.items, Marks: a.marks}
 	a.items, a.bytes, a.marks = nil, 0, nil
-	a.expected = len(b.Items) // transactions are often alike
+	a.expected = len(b.Items) // consecutive transactions are often alike
 	if len(b.Items) == 0 && len(b.Marks) == 0 {
 		a.idle.foreign = a.idle.foreign || a.foreign
 		if a.idle.since.IsZero() {
@@ -252,8 +254,8 @@ func (a *assembler) end(at uint32) error {
 	return a.emit(b)
 }
 
-// tableMap notes which table a number stands for. What is no outbox is not looked
-// at any further.
+// tableMap maps a table id to its table. It does not decode events of tables that are no
+// outbox.
 func (a *assembler) tableMap(d *decoder, raw []byte) error {
 	id, _, err := tableIDOf(raw)
 	if err != nil {
@@ -267,7 +269,7 @@ func (a *assembler) tableMap(d *decoder, raw []byte) error {
 		key = foldKey(key)
 	}
 	if d == a.outer && a.checksums() && len(rest) > replication.BinlogChecksumLength {
-		rest = rest[:len(rest)-replication.BinlogChecksumLength] // else no two would be alike
+		rest = rest[:len(rest)-replication.BinlogChecksumLength] // checksums differ between equal events
 	}
 	t, outbox := a.tables.byKey[string(key)]
 	marks := string(key) == a.tables.markerKey
@@ -290,7 +292,7 @@ func (a *assembler) tableMap(d *decoder, raw []byte) error {
 	return nil
 }
 
-// layoutOf returns the layout of a TABLE_MAP event, most often one that is known.
+// layoutOf returns the layout of a TABLE_MAP event, usually a cached one.
 func (a *assembler) layoutOf(d *decoder, t *table, raw, rest []byte) (*layout, error) {
 	known := a.layouts[t]
 	if known == nil || len(*known) >= maxLayouts {

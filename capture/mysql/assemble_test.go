@@ -9,7 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 )
 
-// What may hide rows is never passed over.
+// TestEventsOfOtherTypes checks that the assembler never skips an event that may hide
+// rows.
 func TestEventsOfOtherTypes(t *testing.T) {
 	const partialRowData = 172 // MariaDB 12
 	plain, ignorable := make([]byte, headerSize), make([]byte, headerSize)

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// BenchmarkStream reads rows that are in the binlog by now, from the socket to the
+// BenchmarkStream reads rows that are already in the binlog, from the socket to the
 // channel.
 func BenchmarkStream(b *testing.B) {
 	for _, f := range servers.Flavours() {

@@ -17,9 +17,10 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// checkFile makes sure that the server's binlog is the one that a place is of. GTIDs
-// alone do not tell: after RESET, or a crash with sync_binlog other than 1, a server
-// gives the same ones to other transactions. A file that is gone tells nothing.
+// checkFile verifies that the server still has the binlog of a position. GTIDs alone
+// cannot show that: after a RESET, or a crash with sync_binlog other than 1, a server
+// assigns the same GTIDs to other transactions. If the file is gone, checkFile finds no
+// difference.
 func (s *Source) checkFile(ctx context.Context, sv *server, from binlogPosition) error {
 	if from.file == "" {
 		return nil
@@ -31,7 +32,8 @@ func (s *Source) checkFile(ctx context.Context, sv *server, from binlogPosition)
 	if uint64(size) < from.at {
 		return logReplacedErrorf("the server's binlog file %s ends at %d, and was read up to %d: the binlog was cut back or began anew", from.file, size, from.at)
 	}
-	// An event has 32 bits for its place: in a longer file it may be another one.
+	// An event has 32 bits for its offset, so in a longer file the offset may be another
+	// one.
 	if sv.flavour == mySQL || size > math.MaxUint32 {
 		return nil
 	}
@@ -40,7 +42,7 @@ func (s *Source) checkFile(ctx context.Context, sv *server, from binlogPosition)
 		return fmt.Errorf("ask which transactions are in front of %s:%d: %w", from.file, from.at, mystore.Explain(err))
 	}
 	if !text.Valid {
-		// No event ends there, or the file went meanwhile.
+		// No event ends there, or the file was purged meanwhile.
 		if size, err = s.binlogFileSize(ctx, sv, from.file); err != nil || size < 0 {
 			return err
 		}
@@ -56,8 +58,8 @@ func (s *Source) checkFile(ctx context.Context, sv *server, from binlogPosition)
 	return nil
 }
 
-// logReplacedError says that the log is not the one that was read before, whatever its names.
-// It is a *capture.LostError.
+// logReplacedError means that another log replaced the earlier one, even if its names are
+// the same. It is a *capture.LostError.
 type logReplacedError struct{ capture.LostError }
 
 // Unwrap makes the error a *capture.LostError.
@@ -67,8 +69,8 @@ func logReplacedErrorf(format string, args ...any) error {
 	return &logReplacedError{capture.LostError{Reason: fmt.Sprintf(format, args...)}}
 }
 
-// nextFile returns the file that a ROTATE event names. The one that a dump begins
-// with has no checksum.
+// nextFile returns the file that a ROTATE event names. The ROTATE event at the start of a
+// dump has no checksum.
 func nextFile(raw []byte, checksummed bool) (string, error) {
 	const fixed = 8 // the position in the next file
 	if len(raw) < headerSize+fixed {
@@ -81,21 +83,21 @@ func nextFile(raw []byte, checksummed bool) (string, error) {
 	return string(name), nil
 }
 
-// rotate moves to the begin of another file.
+// rotate moves to the start of another file.
 func (c *coords) rotate(file string) {
 	if file != c.file {
-		*c = coords{file: file, at: 4} // behind the magic number
+		*c = coords{file: file, at: 4} // after the magic number
 	}
 }
 
-// checkCreated notes from its FORMAT_DESCRIPTION event when the file was made, or makes sure
-// that it is the file that was read before. MariaDB says with BINLOG_GTID_POS whether
-// it is.
+// checkCreated records the file's creation time from its FORMAT_DESCRIPTION event, or
+// verifies that it is still the same file. On MariaDB, checkFile verifies that with
+// BINLOG_GTID_POS.
 func (c *coords) checkCreated(f flavour, raw []byte) error {
 	if len(raw) < headerSize {
 		return errTruncated
 	}
-	born := binary.LittleEndian.Uint32(raw) // the header begins with the time
+	born := binary.LittleEndian.Uint32(raw) // the header begins with the timestamp
 	if f == mariaDB || born == 0 {
 		return nil
 	}
@@ -113,7 +115,7 @@ type binlog struct {
 	size int64 // in bytes
 }
 
-// binlogs lists the files, the newest last. Its errors are the server's.
+// binlogs lists the files, the newest last. It returns the server's errors unchanged.
 func (c *control) binlogs(ctx context.Context) ([]binlog, error) {
 	rows, err := c.queryMaps(ctx, "SHOW BINARY LOGS")
 	if err != nil {
@@ -130,8 +132,8 @@ func (c *control) binlogs(ctx context.Context) ([]binlog, error) {
 	return list, nil
 }
 
-// binlogFileSize returns the length of a binlog file in bytes; -1 if it is gone. A file that
-// is yet to come was that of another log.
+// binlogFileSize returns the length of a binlog file in bytes; -1 if it is gone. A file
+// newer than the server's newest one belonged to another log.
 func (s *Source) binlogFileSize(ctx context.Context, sv *server, file string) (int64, error) {
 	list, err := s.control.binlogs(ctx)
 	if denied(err) {
@@ -153,8 +155,8 @@ func (s *Source) binlogFileSize(ctx context.Context, sv *server, file string) (i
 	return -1, nil
 }
 
-// isLaterFile reports whether one file of a binlog comes behind another, by the numbers
-// that end their names.
+// isLaterFile reports whether a file of a binlog comes after another, by the numbers at
+// the end of their names.
 func isLaterFile(file, other string) bool {
 	number, otherNumber := path.Ext(file), path.Ext(other)
 	a, errA := strconv.ParseUint(strings.TrimPrefix(number, "."), 10, 64)

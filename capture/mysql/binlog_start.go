@@ -13,14 +13,14 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// maxClockSkew is by how much a server's clock may have been set back, or the time of a
-// commit be ahead of it, as that of another server may be: what was committed at a time
-// or later is looked for from so much earlier on.
+// maxClockSkew is how far a server's clock may have been set back, or a commit time may
+// be ahead of it, for example because another server set the time. The search for a time
+// starts this much earlier.
 const maxClockSkew = time.Hour
 
-// positionAtTime returns a place in front of all that was committed at a time or later. If the
-// binlog begins too late for that, it is lost. Only a dump tells when a file was made, so
-// of many files few are asked for.
+// positionAtTime returns a position before everything committed at or after a time. If
+// the binlog starts too late for that, it returns a *capture.LostError. Only a dump shows
+// when a file was created, so it probes few of many files.
 func (s *Source) positionAtTime(ctx context.Context, sv *server, since time.Time) (binlogPosition, error) {
 	list, purged, err := s.readPurged(ctx, sv)
 	if err != nil {
@@ -37,8 +37,9 @@ func (s *Source) positionAtTime(ctx context.Context, sv *server, since time.Time
 	return s.lastFileBefore(ctx, sv, list, from, since), nil
 }
 
-// lastFileBefore returns where the last of the files begins that was made early enough for a
-// time, or, if the server does not tell, an earlier place: from at the earliest.
+// lastFileBefore returns the start of the last file that was created early enough for a
+// time. If the server does not report it, lastFileBefore returns an earlier position, at
+// the earliest from.
 func (s *Source) lastFileBefore(ctx context.Context, sv *server, list []binlog, from binlogPosition, since time.Time) binlogPosition {
 	for early, late := 0, len(list); late-early > 1; {
 		mid := (early + late) / 2
@@ -59,9 +60,10 @@ func (s *Source) lastFileBefore(ctx context.Context, sv *server, list []binlog, 
 	return from
 }
 
-// fileCreatedAt returns when the file was made that a dump from a place begins with. That is
-// the one that begins there, or one behind it if there is nothing in between. What is in
-// front of it may be as late as the end of that second, which is what is returned.
+// fileCreatedAt returns the creation time of the file with which a dump from a position
+// starts: the file that starts there, or a later one if there is nothing in between.
+// Times have whole seconds, so it returns the end of that second, the latest possible
+// commit before the file.
 func (s *Source) fileCreatedAt(ctx context.Context, sv *server, from binlogPosition) (time.Time, error) {
 	found, err := s.tryDump(ctx, sv, from)
 	if err != nil {
@@ -70,8 +72,8 @@ func (s *Source) fileCreatedAt(ctx context.Context, sv *server, from binlogPosit
 	return found.created.Add(time.Second), nil
 }
 
-// readPurged returns the files of the server's binlog, and the transactions that are in it
-// no longer, or never were.
+// readPurged returns the files of the server's binlog, and the transactions that it no
+// longer holds or never held.
 func (s *Source) readPurged(ctx context.Context, sv *server) ([]binlog, gtidSet, error) {
 	list, err := s.control.binlogs(ctx)
 	if err == nil && len(list) == 0 {
@@ -92,8 +94,9 @@ func (s *Source) readPurged(ctx context.Context, sv *server) ([]binlog, gtidSet,
 	return list, set, err
 }
 
-// gtidsBefore returns the transactions in front of a file of the binlog. Those of MySQL are
-// not all in the file's own list: a server may be told that it has purged others.
+// gtidsBefore returns the transactions before a file of the binlog. On MySQL it includes
+// gtid_purged, because an administrator can declare transactions purged that no file
+// lists.
 func (s *Source) gtidsBefore(ctx context.Context, sv *server, file string) (gtidSet, error) {
 	text, err := "", error(nil)
 	if sv.flavour == mariaDB {
@@ -109,12 +112,12 @@ func (s *Source) gtidsBefore(ctx context.Context, sv *server, file string) (gtid
 	return sv.parseGTIDSet(text)
 }
 
-// errFileGone says that a file has gone since it was listed.
+// errFileGone means that a file was purged after it was listed.
 var errFileGone = errors.New("the server does not say: the file may have just been purged")
 
-// gtidPosAtStart returns where MariaDB is at the begin of a file.
+// gtidPosAtStart returns MariaDB's GTID position at the start of a file.
 func (s *Source) gtidPosAtStart(ctx context.Context, file string) (string, error) {
-	const begin = 4 // behind the magic number
+	const begin = 4 // after the magic number
 	var text sql.NullString
 	err := s.control.db.QueryRowContext(ctx, "SELECT BINLOG_GTID_POS(?, ?)", file, begin).Scan(&text)
 	if err == nil && !text.Valid {
@@ -123,8 +126,8 @@ func (s *Source) gtidPosAtStart(ctx context.Context, file string) (string, error
 	return text.String, err
 }
 
-// previousGTIDs returns what MySQL has in the event of that name, the second of a file.
-// Only the role of the stream may look there.
+// previousGTIDs returns the content of MySQL's Previous_gtids event, the second of a
+// file. Only the streaming role may read it.
 func (s *Source) previousGTIDs(ctx context.Context, sv *server, file string) (string, error) {
 	if strings.ContainsAny(file, `'\`) {
 		return "", errors.New("its name cannot be quoted")
@@ -136,7 +139,7 @@ func (s *Source) previousGTIDs(ctx context.Context, sv *server, file string) (st
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = c.Close() }() // nothing hangs on the goodbye
+	defer func() { _ = c.Close() }() // the result does not depend on it
 	events, err := c.Execute("SHOW BINLOG EVENTS IN '" + file + "' LIMIT 2")
 	if err != nil {
 		return "", err
@@ -150,13 +153,14 @@ func (s *Source) previousGTIDs(ctx context.Context, sv *server, file string) (st
 	return "", errFileGone
 }
 
-// purgedGTIDs returns what MySQL has executed and has not in its binlog.
+// purgedGTIDs returns the transactions that MySQL has executed and purged from its
+// binlog.
 func (s *Source) purgedGTIDs(ctx context.Context) (text string, err error) {
 	err = s.control.db.QueryRowContext(ctx, "SELECT @@GLOBAL.gtid_purged").Scan(&text)
 	return text, err
 }
 
-// parseGTIDSet reads a set of the server's flavour.
+// parseGTIDSet parses a set in the server's flavour.
 func (sv *server) parseGTIDSet(text string) (gtidSet, error) {
 	set, err := parseSet(text)
 	if err != nil {
@@ -167,8 +171,8 @@ func (sv *server) parseGTIDSet(text string) (gtidSet, error) {
 	return p.set, nil
 }
 
-// LostReasons implements capture.RetentionChecker. What is behind a place is gone if its file is, and
-// transactions that are not in front of it were purged.
+// LostReasons implements capture.RetentionChecker. The log behind a position is lost if
+// its file is gone and the server has purged transactions that are not in the position.
 func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]string, error) {
 	sv, err := s.identify(ctx)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// The table is changed while the log is read.
+// testSchemaChanges changes the table while the binlog is read.
 func testSchemaChanges(t *testing.T, f servers.Flavour, url string) {
 	d := newDatabase(t, f, url)
 	fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
@@ -39,8 +39,9 @@ func testSchemaChanges(t *testing.T, f servers.Flavour, url string) {
 	}
 }
 
-// Rows of before a change that the relay did not read in time: where the log names
-// the columns they come, else they are found in the table.
+// testBehindASchemaChange checks rows from before a change that the relay did not read in
+// time. If the binlog names the columns they arrive, otherwise the snapshot finds them in
+// the table.
 func testBehindASchemaChange(t *testing.T, f servers.Flavour, url string) {
 	d := newDatabase(t, f, url)
 	o, err := d.opening(t, store.Checkpoint{})
@@ -65,7 +66,7 @@ func testBehindASchemaChange(t *testing.T, f servers.Flavour, url string) {
 	fo.Expect()
 }
 
-// A column that the layout names is dropped: an operator must say what is to be.
+// testDroppedColumn drops a column that the layout names: an operator must decide.
 func testDroppedColumn(t *testing.T, f servers.Flavour, url string) {
 	d := newDatabase(t, f, url)
 	fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
@@ -77,7 +78,7 @@ func testDroppedColumn(t *testing.T, f servers.Flavour, url string) {
 	}
 }
 
-// Generated columns are in the log like others.
+// testGeneratedColumns checks that the binlog contains generated columns.
 func testGeneratedColumns(t *testing.T, f servers.Flavour, url string) {
 	for _, how := range []string{"STORED", "VIRTUAL"} {
 		t.Run(how, func(t *testing.T) {
@@ -99,11 +100,12 @@ func testGeneratedColumns(t *testing.T, f servers.Flavour, url string) {
 	}
 }
 
-// A table that has columns which the server does not show can be read where the log
-// names them; else the relay says so and does not cut again and again.
+// testHiddenColumns checks a table with columns that the server does not show. It can be
+// read if the binlog names the columns; otherwise the relay says so and does not take
+// snapshot after snapshot.
 func testHiddenColumns(t *testing.T, f servers.Flavour, url string) {
 	if f == servers.MariaDB {
-		return // only system-versioned tables have any there, see TestSystemVersioned
+		return // only system-versioned tables have hidden columns there, see TestSystemVersioned
 	}
 	create := "SET SESSION sql_generate_invisible_primary_key = ON; SET GLOBAL show_gipk_in_create_table_and_information_schema = OFF; " +
 		strings.Replace(createTable, "id varchar(64) PRIMARY KEY", "id varchar(64) NOT NULL", 1)
@@ -124,7 +126,7 @@ func testHiddenColumns(t *testing.T, f servers.Flavour, url string) {
 		if !errors.As(err, &lost) {
 			t.Fatalf("the source ended with %v", err)
 		}
-		// The same source again, as a relay has it.
+		// The same source again, as in a relay.
 		o := capturetest.OpenWithoutCheckpoint(t, src, d.tables())
 		d.exec(t, insert(fmt.Sprint("again-", try)))
 		err = src.Run(t.Context(), capture.Span{From: o.From}, make(chan capture.Batch))
@@ -136,7 +138,8 @@ func testHiddenColumns(t *testing.T, f servers.Flavour, url string) {
 	}
 }
 
-// MariaDB's COMPRESSED columns are refused before the first row.
+// TestCompressedColumn checks that MariaDB's COMPRESSED columns are refused before the
+// first row.
 func TestCompressedColumn(t *testing.T) {
 	t.Parallel()
 	d := newDatabaseOf(t, servers.MariaDB, servers.MariaDB.Database(t), strings.Replace(createTable, "payload longtext", "payload longtext COMPRESSED", 1), outboxes)
@@ -147,7 +150,8 @@ func TestCompressedColumn(t *testing.T) {
 	}
 }
 
-// Types and charsets that are not read are refused before the first row.
+// TestUnreadableColumns checks that unreadable types and charsets are refused before the
+// first row.
 func TestUnreadableColumns(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		for _, typ := range []string{"double", "longtext CHARACTER SET sjis"} {

@@ -9,24 +9,23 @@ import (
 	"unicode/utf8"
 )
 
-// charset makes UTF-8 of the bytes of a column. The binlog holds text as the
-// column stores it, whatever sessions say.
+// charset converts the bytes of a column to UTF-8, because the binlog holds text in the
+// column's charset, whatever the session uses.
 type charset struct {
 	name string
-	// append adds the text to dst; nil adds the bytes as they are.
+	// append appends the text to dst. If it is nil, the bytes are UTF-8 already.
 	append func(dst, text []byte) ([]byte, error)
 }
 
-// charsets finds charsets by name and by the number of a collation.
+// charsets finds charsets by name and by collation id.
 type charsets struct {
-	byName      map[string]*charset // nil: one that cannot be read
+	byName      map[string]*charset // nil: a charset that cannot be read
 	byCollation map[uint64]string
-	// load asks the server for one that is not there yet; nil says that it cannot be
-	// read.
+	// load reads a missing charset from the server; nil means that it cannot be read.
 	load func(name string) (*charset, error)
 }
 
-// newCharsets returns those that need no asking.
+// newCharsets returns the charsets that need no query.
 func newCharsets() *charsets {
 	cs := &charsets{byName: map[string]*charset{}, byCollation: map[uint64]string{}}
 	for _, name := range []string{"binary", "ascii", "utf8", "utf8mb3", "utf8mb4"} {
@@ -53,8 +52,9 @@ func (cs *charsets) find(name string) (*charset, error) {
 	return c, err
 }
 
-// loadCollations asks which charset a collation is of. MariaDB leaves the numbers
-// of its newer ones out of the first table, and MySQL has none in the second.
+// loadCollations reads the charset of each collation. MariaDB leaves the ids of newer
+// collations out of COLLATIONS, and MySQL has no ids in
+// COLLATION_CHARACTER_SET_APPLICABILITY.
 func (s *Source) loadCollations(ctx context.Context, sv *server, cs *charsets) error {
 	query := "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS WHERE ID IS NOT NULL AND CHARACTER_SET_NAME IS NOT NULL"
 	if sv.flavour == mariaDB && !sv.version.before(version{10, 10}) {
@@ -76,7 +76,7 @@ func (s *Source) loadCollations(ctx context.Context, sv *server, cs *charsets) e
 	return rows.Err()
 }
 
-// byteTable is what each byte of a charset of one byte stands for, in UTF-8.
+// byteTable maps each byte of a single-byte charset to UTF-8.
 type byteTable [256]string
 
 func (t *byteTable) append(dst, text []byte) ([]byte, error) {
@@ -86,9 +86,9 @@ func (t *byteTable) append(dst, text []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// loadCharset asks the server for a charset's characters, one by one: MySQL's
-// latin1, say, is neither ISO 8859-1 nor quite cp1252. It returns nil for one of
-// more than 256.
+// loadCharset reads a charset from the server character by character, because the
+// server's definition counts: for example, MySQL's latin1 is neither ISO 8859-1 nor quite
+// cp1252. It returns nil for a multi-byte charset.
 func (s *Source) loadCharset(ctx context.Context, name string) (*charset, error) {
 	most, err := s.control.queryStrings(ctx, "SELECT CAST(MAXLEN AS CHAR) FROM information_schema.CHARACTER_SETS WHERE CHARACTER_SET_NAME = ?", name)
 	if err != nil || len(most) == 0 || most[0] != "1" {
@@ -96,7 +96,7 @@ func (s *Source) loadCharset(ctx context.Context, name string) (*charset, error)
 	}
 	var parts []string
 	for b := range 256 {
-		// The name is the server's own.
+		// The server provided the name.
 		parts = append(parts, fmt.Sprintf("SELECT %d, CONVERT(_%s X'%02X' USING utf8mb4)", b, name, b))
 	}
 	rows, err := s.control.db.QueryContext(ctx, strings.Join(parts, " UNION ALL "))

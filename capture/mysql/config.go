@@ -9,36 +9,35 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// Config says what to read and how.
+// Config configures a Source.
 type Config struct {
-	// URL is the database, mysql://user@host:port/database or mariadb://…. It
-	// serves all but the stream: the checks, the descriptions of tables, markers.
+	// URL is the database, mysql://user@host:port/database or mariadb://…. It serves
+	// everything except the stream: the checks, the descriptions of tables, the markers.
 	URL string
-	// StreamURL is the same server for a role of its own that may stream. "" is
-	// URL.
+	// StreamURL is the same server with a role that may stream. It defaults to URL.
 	StreamURL string
 	// Name is the relay's name, [a-z0-9_]{1,40}.
 	Name string
 	// Outboxes are the tables to read.
 	Outboxes []store.Outbox
-	// ServerID is what the relay calls itself among the server's replicas; no
-	// other of them may have the number. 0 is another for each stream, above 2^31:
-	// MariaDB ends an older stream of the same number before it begins one, and
-	// waits for net_write_timeout if nobody reads that stream any more.
+	// ServerID identifies the relay among the server's replicas and must be unique among
+	// them. 0 selects a random id above 2^31 for each stream, because MariaDB ends an
+	// older stream with the same id before it starts one, and waits up to
+	// net_write_timeout if nobody reads the older one.
 	ServerID uint32
-	// MaxBatchRows and MaxBatchBytes bound a batch; a single row may exceed the
-	// bytes. 0 is 500 rows and 4 MiB.
+	// MaxBatchRows and MaxBatchBytes limit a batch; a single row may exceed the bytes.
+	// They default to 500 rows and 4 MiB.
 	MaxBatchRows  int
 	MaxBatchBytes int
 }
 
-// Defaults of a Config.
+// Defaults of Config.
 const (
 	defaultBatchRows  = 500
 	defaultBatchBytes = 4 << 20
 )
 
-// Validate reports every value that is missing or out of range, in one error.
+// Validate reports every missing or invalid value in one error.
 func (c *Config) Validate() error {
 	errs := []error{store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0)}
 	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
@@ -59,15 +58,15 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// minRandomServerID is the half of all server ids that people do not number their servers
-// with.
+// minRandomServerID starts the upper half of all server ids, which administrators rarely
+// assign by hand.
 const minRandomServerID = 1 << 31
 
-// anyServerID is a number that nobody else will have by accident.
+// anyServerID returns a random server id that is unlikely to be in use.
 func anyServerID() uint32 { return minRandomServerID | rand.Uint32() }
 
-// New checks a configuration and returns its source. It connects to nothing.
-// Close it when no call on it is open.
+// New validates a configuration and returns its source. It does not connect. Close the
+// source after all other calls have returned.
 func New(cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, &store.SetupError{Problem: err.Error()}

@@ -13,18 +13,18 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// maxControlSessions is how many statements may run beside each other: a look at the
-// log must not wait for a marker that waits for a lock.
+// maxControlSessions is how many statements may run concurrently: a check of the log must
+// not wait for a marker that waits for a lock.
 const maxControlSessions = 3
 
-// control is the ordinary sessions, opened when they are needed and kept.
+// control is the pool of ordinary sessions, opened on demand.
 type control struct {
 	config *driver.Config
 	db     *sql.DB
 }
 
 func newControl(config *driver.Config) (*control, error) {
-	config.InterpolateParams = true // one way instead of three
+	config.InterpolateParams = true // one round trip instead of three
 	connector, err := driver.NewConnector(config)
 	if err != nil {
 		return nil, &store.SetupError{Problem: err.Error()}
@@ -36,7 +36,7 @@ func newControl(config *driver.Config) (*control, error) {
 	return &control{config: config, db: db}, nil
 }
 
-func (c *control) close() { _ = c.db.Close() } // nothing hangs on the goodbye
+func (c *control) close() { _ = c.db.Close() } // the result does not depend on it
 
 // queryStrings reads the only column of a query.
 func (c *control) queryStrings(ctx context.Context, query string, args ...any) ([]string, error) {
@@ -56,8 +56,8 @@ func (c *control) queryStrings(ctx context.Context, query string, args ...any) (
 	return list, rows.Err()
 }
 
-// queryMaps reads the rows of a SHOW statement, whose columns differ between servers:
-// each row is a map from the columns' names.
+// queryMaps reads the rows of a SHOW statement as maps by column name, because the
+// columns differ between servers.
 func (c *control) queryMaps(ctx context.Context, query string) ([]map[string]string, error) {
 	rows, err := c.db.QueryContext(ctx, query)
 	if err != nil {
@@ -87,8 +87,7 @@ func (c *control) queryMaps(ctx context.Context, query string) ([]map[string]str
 	return list, rows.Err()
 }
 
-// variables reads global settings; those that the server does not have are left
-// out.
+// variables reads global settings. It omits settings that the server does not have.
 func (c *control) variables(ctx context.Context, names ...string) (map[string]string, error) {
 	rows, err := c.queryMaps(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('"+strings.Join(names, "', '")+"')")
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// decoder reads events of one binlog file. Each file begins with the description
-// of its format.
+// decoder decodes the events of one binlog file. Each file starts with a description of
+// its format.
 type decoder struct {
-	// events leaves the optional part of TABLE_MAP events out: it costs more than
-	// all the rest, and tells the same with each statement.
+	// events skips the optional part of TABLE_MAP events, because decoding it costs more
+	// than all the rest, and each statement repeats it.
 	events *replication.BinlogParser
-	// maps reads all of them.
+	// maps decodes TABLE_MAP events completely.
 	maps *replication.BinlogParser
 }
 
-// newDecoder reads a FORMAT_DESCRIPTION event.
+// newDecoder returns a decoder for the format of a FORMAT_DESCRIPTION event.
 func newDecoder(f flavour, format []byte) (*decoder, error) {
 	d := &decoder{events: newParser(f), maps: newParser(f)}
 	d.events.SetTableMapOptionalMetaDecodeFunc(func([]byte) error { return nil })
@@ -38,13 +38,13 @@ func newParser(f flavour) *replication.BinlogParser {
 	if f == mariaDB {
 		p.SetFlavor("mariadb")
 	}
-	p.SetTimestampStringLocation(time.UTC) // else that of this machine
-	p.SetRenderJSONAsMySQLText(true)       // else numbers and the order of keys change
+	p.SetTimestampStringLocation(time.UTC) // otherwise in the time zone of this machine
+	p.SetRenderJSONAsMySQLText(true)       // otherwise numbers and the order of keys change
 	return p
 }
 
-// withoutChecksums is a FORMAT_DESCRIPTION event as if the file had no checksums:
-// the events inside a compressed transaction have none.
+// withoutChecksums returns a FORMAT_DESCRIPTION event for a file without checksums,
+// because the events inside a compressed transaction have none.
 func withoutChecksums(format []byte) []byte {
 	const checksum = 4
 	if len(format) <= checksum {
@@ -55,7 +55,7 @@ func withoutChecksums(format []byte) []byte {
 	return plain
 }
 
-// Parts of events, from their beginning on
+// Sizes of the parts of an event, from its start
 // (https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication_binlog_event.html).
 const (
 	headerSize  = replication.EventHeaderSize
@@ -63,10 +63,10 @@ const (
 	flagsSize   = 2
 )
 
-// errTruncated is an event that ends too early.
+// errTruncated is the error for an event that ends too early.
 var errTruncated = errors.New("a truncated event")
 
-// tableIDOf reads the table that a TABLE_MAP or rows event is about.
+// tableIDOf reads the table id of a TABLE_MAP or rows event.
 func tableIDOf(raw []byte) (id uint64, flags uint16, err error) {
 	if len(raw) < headerSize+tableIDSize+flagsSize {
 		return 0, 0, errTruncated
@@ -76,14 +76,14 @@ func tableIDOf(raw []byte) (id uint64, flags uint16, err error) {
 	return id, binary.LittleEndian.Uint16(body[tableIDSize:]), nil
 }
 
-// tableMapKey reads the name of the table in a TABLE_MAP event, in the form of
-// tables.keyOf, and what follows it.
+// tableMapKey reads the table name of a TABLE_MAP event in the format of tables.keyOf,
+// and the rest of the event.
 func tableMapKey(raw []byte) (key, rest []byte, err error) {
 	const begin = headerSize + tableIDSize + flagsSize
 	if len(raw) <= begin {
 		return nil, nil, errTruncated
 	}
-	end := begin + 1 + int(raw[begin]) + 1 // the schema, with its length in front and 0 behind
+	end := begin + 1 + int(raw[begin]) + 1 // the schema, after its length and before a 0
 	if len(raw) <= end {
 		return nil, nil, errTruncated
 	}
@@ -94,9 +94,9 @@ func tableMapKey(raw []byte) (key, rest []byte, err error) {
 	return raw[begin+1 : end], raw[end+1:], nil
 }
 
-// maxDecompressed bounds what a compressed transaction may grow to in memory: the
-// server keeps one in memory too, at most of max_allowed_packet, which is 1 GiB at
-// most, so only what is corrupt is larger.
+// maxDecompressed limits the decompressed size of a transaction. The server also keeps a
+// compressed transaction in memory, with max_allowed_packet (at most 1 GiB) as its limit,
+// so only corrupt data is larger.
 const maxDecompressed = 4 << 30
 
 // decompress unpacks a TRANSACTION_PAYLOAD event.
@@ -131,7 +131,7 @@ func decompress(unpack *zstd.Decoder, raw []byte) ([]byte, error) {
 	}
 }
 
-// lengthEncoded reads an integer of MySQL's protocol.
+// lengthEncoded reads a length-encoded integer of MySQL's protocol.
 func lengthEncoded(b []byte) (n uint64, rest []byte, ok bool) {
 	if len(b) == 0 {
 		return 0, nil, false

@@ -55,7 +55,7 @@ func TestUTF16(t *testing.T) {
 	}
 }
 
-// Whatever comes over the wire, a truncated event is an error and no panic.
+// FuzzEvents checks that a truncated event is an error and never a panic.
 func FuzzEvents(f *testing.F) {
 	header := make([]byte, headerSize)
 	f.Add(append(bytes.Clone(header), 1, 0, 0, 0, 0, 0, 1, 0, 3, 'a', 'b', 'c', 0, 1, 'x', 0, 1))

@@ -12,17 +12,17 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// Diagnose looks at everything that a stream needs and returns what it found, in
-// the order in which it is to be read and mended. What keeps the role from
-// streaming is a store.Fault. It changes nothing, reads the binlog for a moment,
-// and leaves a relay that runs alone. An error means that the rest could not be
-// looked at. What the store examines too, it leaves to it.
+// Diagnose checks everything that a stream needs and returns its findings in the order in
+// which to read and fix them. A condition that keeps the role from streaming is a
+// store.Fault. Diagnose changes nothing, opens the binlog briefly, and does not disturb a
+// running relay. An error means that the remaining checks did not run. It skips checks
+// that the store makes as well.
 func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	e := diagnosis{source: s}
 	return e.Result(e.run(ctx))
 }
 
-// diagnosis gathers findings.
+// diagnosis collects findings.
 type diagnosis struct {
 	fault.Findings
 
@@ -31,7 +31,7 @@ type diagnosis struct {
 	faults fault.List
 }
 
-// addSubject adds the faults of a subject, or what is fine if there are none.
+// addSubject adds the faults of a subject, or fine if there are none.
 func (e *diagnosis) addSubject(subject, fine string) {
 	faulty := false
 	for i := range e.faults.Faults {
@@ -80,7 +80,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	return e.checkServerIDClash(ctx)
 }
 
-// checkMetadata says what names the columns in the log.
+// checkMetadata reports whether the binlog names the columns.
 func (e *diagnosis) checkMetadata() {
 	const subject = "binlog_row_metadata"
 	value := e.server.setting(subject)
@@ -94,7 +94,7 @@ func (e *diagnosis) checkMetadata() {
 	e.Found = append(e.Found, finding)
 }
 
-// checkDurability says whether the log outlives a crash of the machine.
+// checkDurability reports whether the binlog survives a crash of the machine.
 func (e *diagnosis) checkDurability() {
 	const subject = "sync_binlog"
 	value := e.server.setting(subject)
@@ -107,7 +107,7 @@ func (e *diagnosis) checkDurability() {
 	e.Found = append(e.Found, finding)
 }
 
-// checkRetention says how long the log is kept.
+// checkRetention reports how long the server keeps its binlog.
 func (e *diagnosis) checkRetention(ctx context.Context) error {
 	fine := "the binlog is kept for ever"
 	if kept := e.server.expiry(); kept > 0 {
@@ -119,7 +119,7 @@ func (e *diagnosis) checkRetention(ctx context.Context) error {
 	}
 	files, err := e.source.control.binlogs(ctx)
 	if denied(err) {
-		return nil // the grant is a fault by itself
+		return nil // the missing grant is a fault of its own
 	}
 	if err != nil {
 		return fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
@@ -128,8 +128,8 @@ func (e *diagnosis) checkRetention(ctx context.Context) error {
 	return nil
 }
 
-// checkServerIDClash looks for another replica that has the number that the relay was given. Few
-// roles may see them; the others find out when the two meet.
+// checkServerIDClash looks for another replica with the relay's configured server id. Few
+// roles may list replicas; others notice when the two streams clash.
 func (e *diagnosis) checkServerIDClash(ctx context.Context) error {
 	if e.source.cfg.ServerID == 0 {
 		return nil
@@ -158,7 +158,8 @@ func (e *diagnosis) checkServerIDClash(ctx context.Context) error {
 	return nil
 }
 
-// columnValue returns a value of a row by its column, whose capitals differ between servers.
+// columnValue returns a value of a row by column name, because the case of the names
+// differs between servers.
 func columnValue(row map[string]string, column string) string {
 	for name, value := range row {
 		if strings.EqualFold(name, column) {
@@ -168,7 +169,8 @@ func columnValue(row map[string]string, column string) string {
 	return ""
 }
 
-// formatDuration is a duration in days where it is some, else in hours.
+// formatDuration formats a duration in days if there are at least two, otherwise in
+// hours.
 func formatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d >= 2*day {

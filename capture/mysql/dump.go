@@ -16,23 +16,22 @@ import (
 )
 
 const (
-	// HeartbeatPeriod is how often something comes from an idle server.
+	// HeartbeatPeriod is how often an idle server sends a heartbeat.
 	HeartbeatPeriod = 2 * time.Second
-	// readTimeout is how long it may say nothing.
+	// readTimeout is how long the server may be silent.
 	readTimeout = 10 * time.Second
-	// writeTimeout is how long the server may wait for this side to read, in
-	// place of its net_write_timeout: longer than a pause that keeps the
-	// connection.
+	// writeTimeout replaces the server's net_write_timeout: how long it may wait for this
+	// side to read. It is longer than a pause that keeps the connection.
 	writeTimeout = 6 * pauseTimeout
 )
 
-// dump is one connection that the server sends its binlog over. The events go to
-// a handler, on the syncer's goroutine: nothing is buffered on the way.
+// dump is one connection over which the server sends its binlog. The syncer's goroutine
+// passes the events to a handler without a buffer.
 type dump struct {
 	syncer   *replication.BinlogSyncer
 	streamer *replication.BinlogStreamer
 
-	loggedIn bool // the server let the role log in
+	loggedIn bool // the role has logged in
 
 	mu     sync.Mutex
 	conn   *prefetchConn
@@ -41,8 +40,7 @@ type dump struct {
 
 var errDumpClosed = errors.New("the connection is hung up")
 
-// openDump asks the server for its binlog behind a place. The caller closes the
-// dump.
+// openDump requests the server's binlog from a position. The caller closes the dump.
 func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uint32, from binlogPosition, handler replication.EventHandler) error {
 	host, port, err := net.SplitHostPort(s.stream.Addr)
 	if s.stream.Net == "unix" {
@@ -63,11 +61,11 @@ func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uin
 		ServerID: serverID, Flavor: flavor, Host: host, Port: uint16(number),
 		User: s.stream.User, Password: s.stream.Passwd, TLSConfig: s.encryption(sv),
 		Localhost: "sluicebox " + s.cfg.Name,
-		// Only headers are decoded: what other tables hold must neither cost
-		// anything nor be able to end the stream.
+		// Decode headers only, so that data of other tables costs nothing and cannot end
+		// the stream.
 		RawModeEnabled:          true,
 		SynchronousEventHandler: handler,
-		DisableRetrySync:        true, // it would begin with whole transactions again
+		DisableRetrySync:        true, // a retry would repeat whole transactions
 		DiscardGTIDSet:          true,
 		EventCacheCount:         1,
 		HeartbeatPeriod:         HeartbeatPeriod,
@@ -96,7 +94,7 @@ func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uin
 	return nil
 }
 
-// encryption is what the URL says of TLS; nil is none.
+// encryption returns the TLS settings of the URL; nil for none.
 func (s *Source) encryption(sv *server) *tls.Config {
 	if s.stream.AllowFallbackToPlaintext && !sv.tls {
 		return nil
@@ -104,9 +102,9 @@ func (s *Source) encryption(sv *server) *tls.Config {
 	return s.stream.TLS
 }
 
-// dialer connects for the syncer, and notes the connection, so that it can be
-// given up whatever the syncer waits for. The syncer would connect again in order
-// to kill its session: the server notices by itself that nobody reads.
+// dialer connects for the syncer and keeps the connection, so that abort works whatever
+// the syncer waits for. It refuses the second connection with which the syncer would kill
+// its session, because the server notices a closed connection itself.
 func (d *dump) dialer(ctx context.Context) client.Dialer {
 	return func(_ context.Context, network, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -136,7 +134,7 @@ func (d *dump) isClosed() bool {
 	return d.closed
 }
 
-// abort ends the connection. The syncer's goroutine then ends too.
+// abort closes the connection, which ends the syncer's goroutine.
 func (d *dump) abort() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,7 +147,8 @@ func (d *dump) abort() {
 	}
 }
 
-// wait returns why the dump ended, the context's error if that is why.
+// wait returns the reason why the dump ended; the context's error if the context ended
+// it.
 func (d *dump) wait(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, d.abort)
 	defer stop()
@@ -157,7 +156,7 @@ func (d *dump) wait(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return fmt.Errorf("the stream: %w", err) // the library's own prints its stack
+	return fmt.Errorf("the stream: %w", err) // the library's error prints its stack
 }
 
 // close ends the dump and waits for the syncer's goroutine.
@@ -166,8 +165,8 @@ func (d *dump) close() {
 	d.syncer.Close()
 }
 
-// prepareSession prepares the session of a dump, and makes sure that the server is the one
-// that Open saw and goes on from what was read.
+// prepareSession prepares the session of a dump. It verifies that the server is the one
+// that Open saw and has everything that was read.
 func prepareSession(c *client.Conn, sv *server, from gtidSet) error {
 	seconds := int(writeTimeout / time.Second)
 	if _, err := c.Execute(fmt.Sprintf("SET SESSION net_write_timeout = %d", seconds)); err != nil {
@@ -187,14 +186,14 @@ func prepareSession(c *client.Conn, sv *server, from gtidSet) error {
 	return checkGTIDsExecuted(c, sv, from)
 }
 
-// checkGTIDsExecuted makes sure that the server has executed what was read: one that was
-// restored may give the same names to other transactions. MariaDB refuses such a
-// dump by itself.
+// checkGTIDsExecuted verifies that the server has executed the transactions that were
+// read, because a restored server may assign the same GTIDs to others. MariaDB itself
+// refuses such a dump.
 func checkGTIDsExecuted(c *client.Conn, sv *server, from gtidSet) error {
 	if sv.flavour == mariaDB || isEmpty(from) {
 		return nil
 	}
-	// A set in text holds nothing that would end the quotes.
+	// A GTID set in text contains no quotes.
 	answer, err := c.Execute("SELECT GTID_SUBTRACT('" + from.String() + "', @@GLOBAL.gtid_executed)")
 	if err != nil {
 		return err

@@ -14,21 +14,21 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// reason is what error 1236 stands for: the number is that of all that keeps a
-// server from sending its binlog.
+// reason is the meaning of error 1236. The servers use this number for everything that
+// keeps them from sending their binlog.
 type reason int
 
 const (
 	otherReason      reason = iota
-	clashReason             // the same server id, in MariaDB, or the same UUID, in MySQL: the older stream is ended
-	lostReason              // what follows is not there, or never was
-	noBinlogReason          // there is no binlog
-	gtidReason              // its transactions have no names
-	noServerIDReason        // the server has none
+	clashReason             // another stream with the same server id (MariaDB) or UUID (MySQL) replaced this one
+	lostReason              // the log behind the position is missing
+	noBinlogReason          // the server has no binlog
+	gtidReason              // its transactions have no GTIDs
+	noServerIDReason        // the server has no server id
 )
 
-// reasonOf tells by the text (rpl_binlog_sender.cc of MySQL, sql_repl.cc of
-// MariaDB).
+// reasonOf finds the reason by the text of the message (rpl_binlog_sender.cc of MySQL,
+// sql_repl.cc of MariaDB).
 func reasonOf(message string) reason {
 	for _, known := range []struct {
 		reason reason
@@ -53,14 +53,15 @@ func reasonOf(message string) reason {
 	return otherReason
 }
 
-// serverIDClashError says that somebody else reads the binlog under the relay's server id.
+// serverIDClashError means that another replica reads the binlog with the relay's server
+// id.
 type serverIDClashError struct{ message string }
 
 func (e *serverIDClashError) Error() string {
 	return "the server has ended the stream, for another one came under the same server id: " + e.message
 }
 
-// explainDump tells what the server says about a dump.
+// explainDump turns the server's error about a dump into an error of package capture.
 func (s *Source) explainDump(sv *server, d *dump, err error) error {
 	var e *mysql.MyError
 	if !errors.As(err, &e) {
@@ -90,10 +91,10 @@ func (s *Source) explainDump(sv *server, d *dump, err error) error {
 	return &fault.UnreadableLogError{Err: err}
 }
 
-// streamGrantFault is the fault of a role that the server sends no binlog to.
+// streamGrantFault returns the fault for a role that may not stream the binlog.
 func (s *Source) streamGrantFault(sv *server, d *dump, e *mysql.MyError) fault.Fault {
 	f := fault.Fault{Subject: "stream", Problem: fmt.Sprintf("role %s may not stream: %s", s.stream.User, e.Message), Instructions: "as an administrator"}
-	if d.loggedIn { // the same number stands for a wrong password
+	if d.loggedIn { // a wrong password has the same number
 		role := sv.user
 		if s.stream.User != s.control.config.User {
 			role = s.stream.User + "@%"
@@ -106,17 +107,18 @@ func (s *Source) streamGrantFault(sv *server, d *dump, e *mysql.MyError) fault.F
 }
 
 const (
-	// clashTimeout is how long two streams may end each other before it counts as a
-	// clash for good: the other one may be the predecessor of a new leader. After
-	// clashResetInterval without it, it begins anew.
+	// clashTimeout is how long two streams may end each other before the clash counts as
+	// permanent. Before that, the other stream may belong to the predecessor of a new
+	// leader. After clashResetInterval without a clash, the count restarts.
 	clashTimeout       = 10 * time.Second
 	clashResetInterval = 30 * time.Second
 )
 
-// serverIDClash is since when another stream has ended this one again and again.
+// serverIDClash records the first and last time in a series of clashes.
 type serverIDClash struct{ first, last time.Time }
 
-// count says what becomes of one more time.
+// count adds a clash. It returns err itself, or a *capture.NoStreamError after
+// clashTimeout.
 func (c *serverIDClash) count(now time.Time, id uint32, err *serverIDClashError) error {
 	if now.Sub(c.last) > clashResetInterval {
 		c.first = now
@@ -130,7 +132,7 @@ func (c *serverIDClash) count(now time.Time, id uint32, err *serverIDClashError)
 		"give each a number of its own (source.server-id; SHOW REPLICA HOSTS lists those that are there)")
 }
 
-// classifyEnd says what becomes of a run that ended with an error.
+// classifyEnd returns the error of a run that failed with err.
 func (s *Source) classifyEnd(ctx context.Context, err error, progress bool) error {
 	var other *serverIDClashError
 	if errors.As(err, &other) {
@@ -146,9 +148,10 @@ func (s *Source) classifyEnd(ctx context.Context, err error, progress bool) erro
 	return s.failures.Classify(s.explainMissingColumns(ctx, err), progress, s.resume.Last())
 }
 
-// explainLayoutMismatch says what becomes of a table that the log describes otherwise than it is:
-// a new cut goes on behind the change. If the next rows do not fit either, the
-// table has columns that the server does not show.
+// explainLayoutMismatch returns the error for a table whose columns differ from the
+// binlog's. The first time the log counts as lost, and a snapshot resumes after the
+// change. If the next rows do not match either, the table has columns that the server
+// does not show.
 func (s *Source) explainLayoutMismatch(e *layoutMismatchError) error {
 	if key := e.table.schema + "." + e.table.name; s.mismatchedTable != key {
 		s.mismatchedTable = key
@@ -164,7 +167,7 @@ func (s *Source) explainLayoutMismatch(e *layoutMismatchError) error {
 	return f.Err()
 }
 
-// explainMissingColumns tells a table that has lost a column from rows that are older
+// explainMissingColumns distinguishes a table that lost a column from rows that are older
 // than the column.
 func (s *Source) explainMissingColumns(ctx context.Context, err error) error {
 	var missing *missingColumnError

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// follow opens a source and follows it. It ends with the test.
+// follow opens a source and follows it until the test ends.
 func follow(t *testing.T, d *database, cfg mysql.Config, at store.Checkpoint) (*capturetest.Follower, *mysql.Source, capture.OpenResult) {
 	t.Helper()
 	src := newSource(t, cfg)
@@ -29,7 +29,7 @@ func insert(id string) string {
 	return fmt.Sprintf("INSERT INTO outbox_events (id, message_group, payload) VALUES ('%s', 'g', 'payload of %[1]s')", id)
 }
 
-// drain waits for the end of a run that was cancelled.
+// drain waits for the end of a canceled run.
 func drain(done <-chan error) {
 	err := <-done
 	_ = err

@@ -37,9 +37,9 @@ func oddNames(name string) []store.Outbox { return []store.Outbox{capturetest.Qu
 type database struct {
 	flavour  servers.Flavour
 	url      string
-	stream   string // the URL of a role of its own that streams
+	stream   string // URL of a separate streaming role
 	role     string
-	name     string // of the relay
+	name     string // the relay's name
 	db       *sql.DB
 	views    *mystore.Store
 	outboxes func(name string) []store.Outbox
@@ -54,7 +54,7 @@ func newDatabaseOf(t testing.TB, f servers.Flavour, url, ddl string, outboxes fu
 	servers.ExecMySQL(t, url, ddl, "CREATE TABLE unrelated (n int)")
 	d := &database{flavour: f, url: url, name: "t" + strconv.FormatInt(time.Now().UnixNano(), 36), outboxes: outboxes}
 	d.db = servers.OpenMySQL(t, url)
-	d.db.SetMaxIdleConns(0) // the suite looks for goroutines that are left, and an idle session has one
+	d.db.SetMaxIdleConns(0) // the suite looks for leaked goroutines, and an idle session has one
 	d.role = d.name
 	d.stream = d.newRole(t, d.role, "GRANT REPLICATION SLAVE ON *.* TO '"+d.role+"'@'%'")
 	views, err := mystore.New(mystore.Config{URL: url, Name: d.name, Outboxes: outboxes("shop")})
@@ -69,8 +69,7 @@ func newDatabaseOf(t testing.TB, f servers.Flavour, url, ddl string, outboxes fu
 	return d
 }
 
-// newRole makes a role, which goes with the test, and returns the database's URL
-// for it.
+// newRole creates a role, drops it after the test, and returns the database's URL for it.
 func (d *database) newRole(t testing.TB, role string, grants ...string) string {
 	t.Helper()
 	servers.ExecMySQL(t, d.url, append([]string{"CREATE USER '" + role + "'@'%' IDENTIFIED BY 'secret of " + role + "'"}, grants...)...)
@@ -178,8 +177,8 @@ func (d *database) Disconnect(t *testing.T) {
 	}
 }
 
-// ready asks a source whether it is ready, again if its server does not answer in time:
-// one that has just begun may not, on a busy machine.
+// ready calls Ready, and repeats it if the server does not answer in time, as a server
+// that has just started on a busy machine may not.
 func ready(t *testing.T, src *mysql.Source) (err error) {
 	t.Helper()
 	for range 10 {
@@ -191,7 +190,7 @@ func ready(t *testing.T, src *mysql.Source) (err error) {
 	return err
 }
 
-// runInTurn runs a test beside each flavour, one after the other.
+// inTurn runs a test on each flavour, one after the other.
 func inTurn(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
 	t.Helper()
 	for _, f := range servers.Flavours() {
@@ -199,8 +198,8 @@ func inTurn(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
 	}
 }
 
-// eachFlavour runs a test beside each flavour, at once and beside other tests: most of a
-// test is waiting.
+// eachFlavour runs a test on each flavour in parallel, also with other tests, because
+// most of a test is waiting.
 func eachFlavour(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
 	t.Helper()
 	t.Parallel()
@@ -210,7 +209,7 @@ func eachFlavour(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
 	})
 }
 
-// TestSuiteAlone runs the part of the suite that looks for goroutines that are left.
+// TestSuiteAlone runs the part of the suite that looks for leaked goroutines.
 func TestSuiteAlone(t *testing.T) {
 	inTurn(t, func(t *testing.T, f servers.Flavour) {
 		capturetest.RunIsolated(t, capturetest.Harness{
@@ -254,8 +253,8 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// With binlog_row_metadata=FULL the log names the columns; the servers' default is
-// that it does not.
+// TestSuiteNamed runs the suite with binlog_row_metadata=FULL, where the binlog names the
+// columns. By default it does not.
 func TestSuiteNamed(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, map[string]string{"binlog-row-metadata": "FULL"})

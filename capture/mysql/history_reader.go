@@ -14,17 +14,17 @@ var (
 	_ capture.RetentionChecker = (*Source)(nil)
 )
 
-// CheckReachable implements capture.Past. It asks for the binlog behind the place and hangs up,
-// which MariaDB notes in its error log. A server keeps its binlog for as long as it is
-// set up to, whoever needs it.
+// CheckReachable implements capture.HistoryReader. It requests the binlog from the
+// position and closes the connection, which MariaDB writes to its error log. The server
+// keeps its binlog as configured, whether or not anyone needs it.
 func (s *Source) CheckReachable(ctx context.Context, at capture.StartPoint) error {
 	_, _, err := s.locateHistory(ctx, at)
 	return err
 }
 
-// ReadRange implements capture.Past. It reads the binlog under a server id of its own,
-// which ends nobody's stream. A receiver may pause for as long as the server keeps its
-// binlog.
+// ReadRange implements capture.HistoryReader. It reads the binlog with a random server
+// id, so it ends no other stream. The receiver may pause for as long as the server keeps
+// its binlog.
 func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until store.Position, out chan<- capture.Batch) error {
 	sv, from, err := s.locateHistory(ctx, at)
 	if err != nil || s.Compare(until, from.format()) <= 0 {
@@ -38,7 +38,7 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 		return err
 	}
 	s.resetState(sv, from.format(), from)
-	if at.Position == "" { // a transaction in parts is to have a place to count from
+	if at.Position == "" { // a transaction in parts needs a position to count from
 		select {
 		case out <- capture.Batch{Position: from.format()}:
 		case <-ctx.Done():
@@ -50,8 +50,8 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 	return originErrorIfReplaced(s.runFrom(ctx, from.format(), end.set, 0, out))
 }
 
-// locateHistory makes sure that the server has the binlog behind a place, and that it is the
-// log that the place is of.
+// locateHistory verifies that the server has the binlog behind a position, and that the
+// position belongs to this log.
 func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*server, binlogPosition, error) {
 	sv, wrong, err := s.inspect(ctx)
 	if err == nil {
@@ -78,7 +78,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 	return sv, from, originErrorIfReplaced(s.tryPosition(ctx, sv, from))
 }
 
-// checkExecuted makes sure that the server has got as far as a set.
+// checkExecuted verifies that the server has executed a set.
 func (s *Source) checkExecuted(ctx context.Context, sv *server, set gtidSet) error {
 	now, err := s.executedGTIDs(ctx, sv)
 	if err != nil || now.contains(set) {
@@ -87,7 +87,8 @@ func (s *Source) checkExecuted(ctx context.Context, sv *server, set gtidSet) err
 	return originErrorf("the server has come to %q, and was read up to %q: it was restored", now, set)
 }
 
-// originErrorIfReplaced makes another log of one that began anew, which is a lost one to a relay.
+// originErrorIfReplaced turns the error for a replaced log into a *capture.OriginError.
+// For a running relay, such a log is lost instead.
 func originErrorIfReplaced(err error) error {
 	var other *logReplacedError
 	if errors.As(err, &other) {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// sessions counts those of the role of the stream.
+// sessions counts the sessions of the streaming role.
 func (d *database) sessions(t *testing.T) (n int) {
 	t.Helper()
 	list := "information_schema.processlist"
@@ -39,7 +39,8 @@ func pastHarness(f servers.Flavour, url func(t *testing.T) string) capturetest.H
 	}
 }
 
-// lostPast is for a server of the test's own: it loses its log, and ends.
+// lostPast returns the harness for a server of the test's own, which loses its log and
+// shuts down.
 func lostPast(f servers.Flavour, srv *servers.MySQLServer) capturetest.HistoryHarness {
 	h := pastHarness(f, func(*testing.T) string { return srv.Database() })
 	h.Losses = map[string]func(*testing.T, capturetest.Database, capture.StartPoint){
@@ -78,8 +79,8 @@ func lostPast(f servers.Flavour, srv *servers.MySQLServer) capturetest.HistoryHa
 	return h
 }
 
-// wantLost looks whether the server still has the log behind a place, by itself and in
-// front of one of another log.
+// wantLost checks whether the server still has the log behind a position, alone and
+// together with a position of another log.
 func (d *database) wantLost(t *testing.T, at capture.StartPoint, why string) {
 	t.Helper()
 	other := store.Checkpoint{Origin: "mysql/another", Position: at.Position}
@@ -115,14 +116,15 @@ func TestPastLost(t *testing.T) {
 	})
 }
 
-// again reads a part once more, and returns the rows.
+// again reads a range once more and returns its rows.
 func (d *database) again(t *testing.T, at capture.StartPoint, until store.Position) ([]string, error) {
 	t.Helper()
 	return capturetest.ReadRange(t, newSource(t, d.config()), at, until, nil)
 }
 
-// What was purged is lost to a time of before, and a time of after begins with what is
-// left; of files that were made long before it, the last one is enough.
+// testPastSinceAPurge checks that a time before a purge is lost, and that a later time
+// starts with the remaining log. Of files that were created long before it, only the last
+// one is read.
 func testPastSinceAPurge(t *testing.T, d *database) {
 	d.readOn(t, 3, "a")
 	nextSecond()
@@ -133,7 +135,7 @@ func testPastSinceAPurge(t *testing.T, d *database) {
 	nextSecond()
 	since := time.Now()
 	d.exec(t, insert("d"))
-	var rotated []time.Time // when there was a new file
+	var rotated []time.Time // creation times of new files
 	for _, id := range []string{"e", "f"} {
 		d.exec(t, "FLUSH BINARY LOGS")
 		nextSecond()
@@ -160,8 +162,9 @@ func testPastSinceAPurge(t *testing.T, d *database) {
 	}
 }
 
-// MariaDB's transactions of several domains are numbered apart, and a domain may begin
-// between the place and the end: each part is exact, wherever it begins and ends.
+// TestPastDomains checks that ranges are exact on MariaDB wherever they begin and end,
+// because transactions of several domains have separate numbers, and a domain may begin
+// inside a range.
 func TestPastDomains(t *testing.T) {
 	t.Parallel()
 	f := servers.MariaDB
@@ -180,7 +183,7 @@ func TestPastDomains(t *testing.T) {
 				t.Errorf("%s: %v", statement, err)
 			}
 		}
-		_ = conn.Close() // which ends the session
+		_ = conn.Close() // ends the session
 		fo.Rows(i + 1)
 		places, want = append(places, fo.Position), append(want, id)
 	}

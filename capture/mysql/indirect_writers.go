@@ -13,35 +13,37 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// missingRowsInterval is the shortest time between two cuts for statements that may have written
-// rows: a session that writes many, about other tables, must not have the tables read for
-// each.
+// missingRowsInterval is the minimum time between two snapshots because of statements
+// that may have written rows. Without it, a session that runs many such statements about
+// other tables would cause a snapshot for each.
 const missingRowsInterval = time.Minute
 
-// indirectWriters are what a statement may write outboxes through without naming them.
+// indirectWriters are the objects through which a statement may write outboxes without
+// naming them.
 type indirectWriters struct {
-	// names are the outboxes, and views, routines and tables with triggers that write them;
-	// hidden are those whose bodies the account may not see.
+	// names are the outboxes, and the views, routines and tables with triggers that write
+	// them. hidden are objects whose bodies the account may not see.
 	names, hidden []object
-	// visibleTriggers are the databases whose triggers the account may see; all are if it has "*".
+	// visibleTriggers are the databases whose triggers the account may see; "*" means
+	// all.
 	visibleTriggers map[string]bool
 }
 
-// object is a table, view or routine of a database, both names in small letters.
+// object is a table, view or routine of a database, both names in lower case.
 type object struct{ schema, name string }
 
-// isNamedIn reports whether a text in small letters, whose bare names are those of a database,
-// may mean the object: databases have objects of the same names.
+// isNamedIn reports whether a lower-case text may refer to the object. Its unqualified
+// names belong to database schema, because databases may have objects of the same name.
 func (o object) isNamedIn(text, schema string) bool {
 	return containsWord(text, o.name) && (schema == o.schema || containsWord(text, o.schema))
 }
 
-// A trigger's table stands for it. Views and routines are what statements name.
+// A trigger is listed by its table. Statements name views and routines directly.
 const bodiesSQL = `SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE, COALESCE(ACTION_STATEMENT, '') FROM information_schema.TRIGGERS
 UNION ALL SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(VIEW_DEFINITION, '') FROM information_schema.VIEWS WHERE TABLE_SCHEMA NOT IN ('sys', 'mysql', 'information_schema', 'performance_schema')
 UNION ALL SELECT ROUTINE_SCHEMA, ROUTINE_NAME, COALESCE(ROUTINE_DEFINITION, '') FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA NOT IN ('sys', 'mysql')`
 
-// findWriters asks the server for them.
+// findWriters reads the indirect writers from the server.
 func (s *Source) findWriters(ctx context.Context, tables *tables) (*indirectWriters, error) {
 	rows, err := s.control.db.QueryContext(ctx, bodiesSQL)
 	if err != nil {
@@ -70,8 +72,9 @@ func (s *Source) findWriters(ctx context.Context, tables *tables) (*indirectWrit
 	return w, nil
 }
 
-// expandWriters adds to some names those whose bodies have one of them, or none to be seen if hidden
-// is set, and those that write through such. It takes them out of bodies.
+// expandWriters adds to list the objects that write through an object of the list,
+// directly or indirectly. With hidden set it also adds the objects whose bodies are
+// hidden. It removes added objects from bodies.
 func expandWriters(bodies map[object][]string, list []object, hidden bool) []object {
 	for grown := true; grown; {
 		grown = false
@@ -85,7 +88,7 @@ func expandWriters(bodies map[object][]string, list []object, hidden bool) []obj
 	return list
 }
 
-// outboxObjects are the outboxes' tables.
+// outboxObjects returns the outboxes' tables.
 func (t *tables) outboxObjects() (list []object) {
 	for _, tb := range t.byKey {
 		list = append(list, object{strings.ToLower(tb.schema), strings.ToLower(tb.name)})
@@ -93,8 +96,8 @@ func (t *tables) outboxObjects() (list []object) {
 	return list
 }
 
-// firstNamed returns the name of the first of some objects that a text of a database may mean,
-// "" if it means none.
+// firstNamed returns the name of the first object that a text may refer to; "" if there
+// is none. Unqualified names belong to database schema.
 func firstNamed(text, schema string, list []object) string {
 	for _, o := range list {
 		if o.isNamedIn(text, schema) {
@@ -104,7 +107,7 @@ func firstNamed(text, schema string, list []object) string {
 	return ""
 }
 
-// containsWord reports whether a text has a name as a word.
+// containsWord reports whether a text contains a name as a word.
 func containsWord(text, name string) bool {
 	inside := func(c byte) bool {
 		return c == '_' || c == '$' || c >= 0x80 || '0' <= c && c <= '9' || 'a' <= c && c <= 'z'
@@ -123,10 +126,11 @@ func containsWord(text, name string) bool {
 	}
 }
 
-// grantForm is a grant on all databases or on one.
+// grantForm matches a grant on all databases or on one.
 var grantForm = regexp.MustCompile("^GRANT (.*) ON (\\*|`[^`]*`)\\.\\* TO ")
 
-// visibleTriggerSchemas are the databases whose triggers an account of some grants may see.
+// visibleTriggerSchemas returns the databases whose triggers an account with the grants
+// may see.
 func visibleTriggerSchemas(grants []string) map[string]bool {
 	shown := map[string]bool{}
 	for _, grant := range grants {
@@ -141,12 +145,12 @@ func visibleTriggerSchemas(grants []string) map[string]bool {
 	return shown
 }
 
-// leadingComments are what a statement may begin with.
+// leadingComments matches blanks and comments at the start of a statement.
 var leadingComments = regexp.MustCompile(`^(\s+|/\*(?s:.*?)\*/|(--\s|#)[^\n]*\n)+`)
 
-// findUnloggedWrite says why a statement inside a transaction may have written rows of an outbox, which
-// are not in the log then; "" if it has not. In doubt the server does not show the account
-// whether it has.
+// findUnloggedWrite returns why a statement inside a transaction may have written rows of
+// an outbox that are not in the binlog; "" if it has not. doubt means that the account
+// may not see enough to decide.
 func (a *assembler) findUnloggedWrite(schema string, query []byte) (why string, doubt bool, err error) {
 	query = leadingComments.ReplaceAll(query, nil)
 	text, within := strings.ToLower(string(query)), strings.ToLower(schema)
@@ -172,9 +176,10 @@ func (a *assembler) findUnloggedWrite(schema string, query []byte) (why string, 
 	}
 	w, outboxes := a.writers, a.tables.outboxObjects()
 	others := slices.DeleteFunc(slices.Clone(w.names), func(o object) bool { return slices.Contains(outboxes, o) })
-	// What another database has writes an outbox only if it names the outbox's database.
+	// An object of another database writes an outbox only if it names the outbox's
+	// database.
 	near := slices.ContainsFunc(outboxes, func(o object) bool { return within == o.schema || containsWord(text, o.schema) })
-	if name := firstNamed(text, within, others); name != "" || near && first == "SELECT" { // which is logged for the function that wrote
+	if name := firstNamed(text, within, others); name != "" || near && first == "SELECT" { // a SELECT is logged for a function that wrote
 		return fmt.Sprintf("a session wrote with a binlog_format that is not ROW, through %q, which may write an outbox: its rows are not in the binlog; SET SESSION binlog_format = 'ROW' for it (%s)",
 			cmp.Or(name, "a function"), shown), false, nil
 	}
@@ -185,7 +190,7 @@ func (a *assembler) findUnloggedWrite(schema string, query []byte) (why string, 
 		"SET SESSION binlog_format = 'ROW' for it, or GRANT TRIGGER ON the database to the relay's account (%s)", shown), true, nil
 }
 
-// statementSummary is how a statement begins, without any value.
+// statementSummary returns the beginning of a statement, without values.
 func statementSummary(query []byte) string {
 	const longest = 80
 	value := func(r rune) bool { return r < ' ' || strings.ContainsRune("('\"=0123456789", r) }
@@ -195,7 +200,8 @@ func statementSummary(query []byte) string {
 	return strings.Join(strings.Fields(strings.ToValidUTF8(string(query[:min(len(query), longest)]), "")), " ") + " …"
 }
 
-// checkMissingRows returns the *capture.LostError of a doubt, once it is time for it.
+// checkMissingRows returns a *capture.LostError if rows may be missing, once
+// missingRowsFrom has passed.
 func (a *assembler) checkMissingRows() error {
 	if a.missingRows == "" || time.Now().Before(a.missingRowsFrom) {
 		return nil

@@ -35,7 +35,7 @@ func TestTriggersShown(t *testing.T) {
 	}
 }
 
-// TestHeadOfAStatement: a reason that is logged names no value.
+// TestHeadOfAStatement checks that a logged reason contains no value.
 func TestHeadOfAStatement(t *testing.T) {
 	for text, want := range map[string]string{
 		"INSERT INTO orders (a) VALUES ('secret')": "INSERT INTO orders …",

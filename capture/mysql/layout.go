@@ -12,37 +12,36 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// layout is a table as a TABLE_MAP event describes it, with where each outbox
-// finds its columns.
+// layout describes a table as in a TABLE_MAP event, with the columns of each outbox.
 type layout struct {
 	table   *table
 	columns []column
 	rows    []rowMap
-	named   bool // by the log itself
+	named   bool // the binlog names the columns
 }
 
-// rowMap finds the columns of one outbox; -1 is a column it does not have.
+// rowMap holds the column indexes of one outbox; -1 for a column that it does not have.
 type rowMap struct {
 	outbox                            *store.Outbox
 	id, kind, group, payload, retries int
 }
 
-// column says how the values of a column become text.
+// column describes how to convert the values of a column to text.
 type column struct {
 	name     string
-	typ      byte // the type behind MYSQL_TYPE_STRING, if it is one
+	typ      byte // the real type of a MYSQL_TYPE_STRING
 	unsigned bool
-	bytes    bool     // it holds bytes and no text
+	bytes    bool     // it holds bytes, not text
 	uuid     bool     // its bytes are a UUID
-	padded   int      // a BINARY column's length in bytes
+	padded   int      // length of a BINARY column in bytes
 	charset  *charset // nil: bytes
 	members  []string // of an ENUM or SET
 	isSet    bool
 }
 
-// newLayout finds the columns of a table, by the names that the log has
-// (binlog_row_metadata=FULL) or else by their order in the description of the
-// table. There the number and the types of all columns must be those of the log.
+// newLayout finds the columns of a table by their names in the binlog
+// (binlog_row_metadata=FULL), otherwise by their order in the description of the table.
+// In the second case the number and the types of all columns must equal the binlog's.
 func newLayout(t *table, cs *charsets, e *replication.TableMapEvent) (*layout, error) {
 	l := &layout{table: t, columns: make([]column, e.ColumnCount)}
 	var err error
@@ -69,11 +68,11 @@ func newLayout(t *table, cs *charsets, e *replication.TableMapEvent) (*layout, e
 }
 
 // isCompressed reports whether a column is MariaDB's BLOB_COMPRESSED or
-// VARCHAR_COMPRESSED (field_types.h), whose description in the event the library
-// takes for another one's.
+// VARCHAR_COMPRESSED (field_types.h). The library reads their metadata in the event as
+// another column's.
 func isCompressed(typ byte) bool { return typ == 140 || typ == 141 }
 
-// readType takes what every TABLE_MAP event tells.
+// readType reads the type from the part that every TABLE_MAP event has.
 func (c *column) readType(e *replication.TableMapEvent, i int) {
 	c.typ = e.ColumnType[i]
 	if c.typ == mysql.MYSQL_TYPE_STRING {
@@ -84,8 +83,8 @@ func (c *column) readType(e *replication.TableMapEvent, i int) {
 	}
 }
 
-// stringLength is the length of a CHAR or BINARY column in bytes: its upper two
-// bits are in the type, upside down (Field_string in field.cc).
+// stringLength returns the length of a CHAR or BINARY column in bytes. The type holds its
+// upper two bits, inverted (Field_string in field.cc).
 func stringLength(meta uint16) int { return int(meta&0xff) | int((meta>>12&0x3)^0x3)<<8 }
 
 func (l *layout) fromLog(e *replication.TableMapEvent, cs *charsets) error {
@@ -118,7 +117,7 @@ func (l *layout) fromLog(e *replication.TableMapEvent, cs *charsets) error {
 	return nil
 }
 
-// decodeMembers makes UTF-8 of an ENUM's or SET's words.
+// decodeMembers converts the values of an ENUM or SET to UTF-8.
 func (cs *charsets) decodeMembers(list []string, collation uint64) ([]string, error) {
 	set, err := cs.find(cs.byCollation[collation])
 	if err != nil {
@@ -148,7 +147,7 @@ func (c *column) setCharset(cs *charsets, name string, meta uint16) error {
 	}
 	var err error
 	if c.charset, err = cs.find(name); c.charset == nil {
-		// A column that no outbox names may have any.
+		// A column that no outbox names may have any charset.
 		c.charset = &charset{name: name, append: func(dst, _ []byte) ([]byte, error) {
 			return dst, fmt.Errorf("charset %q is none that the relay reads; convert the column to utf8mb4", name)
 		}}
@@ -156,7 +155,7 @@ func (c *column) setCharset(cs *charsets, name string, meta uint16) error {
 	return err
 }
 
-// uuidType is a type of MariaDB, 16 bytes in the log.
+// uuidType is a type of MariaDB, 16 bytes in the binlog.
 const uuidType = "uuid"
 
 func (c *column) setUUID() { c.uuid, c.bytes, c.charset, c.padded = true, false, nil, len(uuid.UUID{}) }
@@ -194,7 +193,7 @@ func (l *layout) fromDescription(e *replication.TableMapEvent, cs *charsets) err
 	return nil
 }
 
-// parseMembers reads the words of enum('a','it”s').
+// parseMembers parses the values of a type such as enum('a','it”s').
 func parseMembers(fullType string) []string {
 	_, text, _ := strings.Cut(fullType, "(")
 	var words []string
@@ -218,8 +217,8 @@ func parseMembers(fullType string) []string {
 	return words
 }
 
-// hasType reports whether columns of a type have that one in a TABLE_MAP event
-// (enum_field_types, field_types.h).
+// hasType reports whether a TABLE_MAP event shows a column of this data type with the
+// type typ (enum_field_types, field_types.h).
 func (d *columnInfo) hasType(typ byte) bool {
 	switch d.dataType {
 	case "date":
@@ -251,7 +250,7 @@ func (d *columnInfo) hasType(typ byte) bool {
 	return typ == numberType(d.dataType)
 }
 
-// numberType is the type of a number.
+// numberType returns the type of a number.
 func numberType(dataType string) byte {
 	switch dataType {
 	case "tinyint":
@@ -275,11 +274,11 @@ func numberType(dataType string) byte {
 	case "year":
 		return mysql.MYSQL_TYPE_YEAR
 	}
-	return mysql.MYSQL_TYPE_NULL // which no column has
+	return mysql.MYSQL_TYPE_NULL // no column has it
 }
 
-// missingColumnError says that a layout names columns that a table in the log does not
-// have.
+// missingColumnError means that the outbox's layout names columns that the table does not
+// have in the binlog.
 type missingColumnError struct {
 	store.SetupError
 	schema, name string

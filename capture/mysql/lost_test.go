@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// shutOut keeps the role of the stream from logging in, and ends its sessions.
+// shutOut locks the streaming role's account and ends its sessions.
 func (d *database) shutOut(t *testing.T) (letIn func()) {
 	t.Helper()
 	d.exec(t, "ALTER USER '"+d.role+"'@'%' ACCOUNT LOCK")
@@ -28,7 +28,7 @@ func (d *database) reset() string {
 	return "RESET BINARY LOGS AND GTIDS"
 }
 
-// purge purges all but the last file of the binlog.
+// purge purges all files of the binlog except the last.
 func (d *database) purge(t *testing.T) {
 	t.Helper()
 	flush := "FLUSH BINARY LOGS"
@@ -102,7 +102,7 @@ func losses() map[string]func(t *testing.T, db capturetest.Database) {
 	}
 }
 
-// inStatements has a session write an outbox's row in ways that do not name its table.
+// inStatements makes a session write an outbox's row in ways that do not name its table.
 func inStatements(statement string) func(t *testing.T, db capturetest.Database) {
 	return func(t *testing.T, db capturetest.Database) {
 		d := db.(*database)
@@ -117,10 +117,10 @@ func inStatements(statement string) func(t *testing.T, db capturetest.Database) 
 	}
 }
 
-// TestStatementsElsewhere: a statement about other tables is no loss where the account may
-// see that none of their triggers writes an outbox. Where it may not, it is one, named with
-// the way out; but not again at once: a session that writes many must not have the tables
-// read for each.
+// TestStatementsElsewhere checks that a statement about other tables causes no loss if
+// the account may see that none of their triggers writes an outbox. Otherwise it causes a
+// loss with a remedy, but not again at once, because a session may run many such
+// statements and each loss causes a snapshot.
 func TestStatementsElsewhere(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Database(t))
@@ -128,7 +128,7 @@ func TestStatementsElsewhere(t *testing.T) {
 		const elsewhere = "SET SESSION binlog_format = STATEMENT; INSERT INTO notes VALUES ('secret'); UPDATE notes SET n = 'secret'; DELETE FROM notes"
 		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
 		servers.ExecMySQL(t, d.url, elsewhere)
-		// Tables of the same names, of which one writes the other, in a database of its own.
+		// Another database has tables of the same names, one of which writes the other.
 		servers.ExecMySQL(t, f.Database(t), "CREATE TABLE outbox_events (n varchar(64))", "CREATE TABLE orders (n varchar(64))",
 			"CREATE TRIGGER writes AFTER INSERT ON orders FOR EACH ROW INSERT INTO outbox_events VALUES (NEW.n)",
 			"SET SESSION binlog_format = STATEMENT; INSERT INTO orders VALUES ('x'); INSERT INTO outbox_events VALUES ('y')")
@@ -144,7 +144,7 @@ func TestStatementsElsewhere(t *testing.T) {
 			client = "BINLOG MONITOR"
 		}
 		cfg.URL = d.newRole(t, role, "GRANT SELECT, INSERT, UPDATE ON *.* TO '"+role+"'@'%'", "GRANT "+client+" ON *.* TO '"+role+"'@'%'")
-		again, _, _ := follow(t, d, cfg, store.Checkpoint{Seq: 7}) // behind a loss
+		again, _, _ := follow(t, d, cfg, store.Checkpoint{Seq: 7}) // after a loss
 		servers.ExecMySQL(t, d.url, elsewhere)
 		d.exec(t, insert("b"))
 		again.Rows(1)
@@ -197,8 +197,9 @@ func (d *database) opening(t *testing.T, at store.Checkpoint) (capture.OpenResul
 	return o, err
 }
 
-// A checkpoint of another server is none, also where that one numbers its
-// transactions alike; nor is one of before the server was restored.
+// TestCheckpointOfAnother checks that a checkpoint of another server is rejected, even if
+// both number their transactions alike, and so is one from before the server was
+// restored.
 func TestCheckpointOfAnother(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, nil)
@@ -218,7 +219,7 @@ func TestCheckpointOfAnother(t *testing.T) {
 		if err != nil || same.SnapshotReason != "" {
 			t.Fatalf("at its own checkpoint: %v, %s", err, same.SnapshotReason)
 		}
-		// The set of another server: whatever its numbers are.
+		// Another server's set differs, whatever its numbers are.
 		other := f.Start(t, map[string]string{"server-id": "2"})
 		o := newDatabase(t, f, other.Database())
 		foreign, err := o.opening(t, store.Checkpoint{Origin: later.Origin, Position: later.From})
@@ -226,7 +227,8 @@ func TestCheckpointOfAnother(t *testing.T) {
 			t.Errorf("at the checkpoint of another server: %v, %+v", err, foreign)
 		}
 		t.Log(foreign.SnapshotReason)
-		// Restored: the server is the same, and has yet to execute what was read.
+		// Restored: the server is the same, and has yet to execute the transactions that
+		// were read.
 		d.exec(t, d.reset(), "INSERT INTO unrelated VALUES (1)")
 		restored, err := d.opening(t, store.Checkpoint{Origin: later.Origin, Position: later.From})
 		if err != nil || restored.SnapshotReason == "" {
@@ -237,7 +239,8 @@ func TestCheckpointOfAnother(t *testing.T) {
 	})
 }
 
-// A position stays good while nothing behind it is gone, also when its file is.
+// TestPurgedBeforeThePosition checks that a position stays valid while the log behind it
+// exists, even if its file is gone.
 func TestPurgedBeforeThePosition(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Start(t, nil).Database())
@@ -245,7 +248,7 @@ func TestPurgedBeforeThePosition(t *testing.T) {
 		d.purge(t)
 		src := newSource(t, d.config())
 		defer src.Close()
-		at := d.readOn(t, 1, "before") // also behind the marker of a cut
+		at := d.readOn(t, 1, "before") // also after a snapshot's marker
 		o, err := src.Open(t.Context(), at, d.tables())
 		if err != nil || o.SnapshotReason != "" {
 			t.Fatal(err, o.SnapshotReason)
@@ -268,7 +271,8 @@ func TestPurgedBeforeThePosition(t *testing.T) {
 	})
 }
 
-// Everything that is wrong is in one message, whose statements mend it.
+// TestPreflight checks that one message reports all problems and that its statements fix
+// them.
 func TestPreflight(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		settings := map[string]string{"binlog-row-image": "MINIMAL", "binlog-format": "MIXED", "binlog-expire-logs-seconds": "3600"}
@@ -304,7 +308,8 @@ func TestPreflight(t *testing.T) {
 	})
 }
 
-// A server without a binlog is no stream, and is one again when it has one.
+// TestNoBinlog checks that a server without a binlog has no stream until its binlog is
+// turned on.
 func TestNoBinlog(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, nil)

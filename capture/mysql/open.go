@@ -13,16 +13,16 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// Open checks the server and goes on from the checkpoint or makes a cut. One
-// *capture.NoStreamError names everything that is to be done by hand. Nothing is
-// made on the server; a cut of MySQL writes a marker.
+// Open checks the server and resumes from the checkpoint or takes a snapshot. One
+// *capture.NoStreamError lists everything that must be fixed by hand. Open creates
+// nothing on the server; a snapshot on MySQL writes a marker.
 func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
 	sv, err := s.ready(ctx)
 	if err != nil {
 		return capture.OpenResult{}, err
 	}
 	s.checkUnlogged, s.missingRowsFrom = true, time.Time{}
-	if at.Position == "" && at.Seq > 0 { // a cut, and not the first
+	if at.Position == "" && at.Seq > 0 { // not the first snapshot
 		s.missingRowsFrom = time.Now().Add(missingRowsInterval)
 	}
 	why, err := s.snapshotReason(ctx, at, sv)
@@ -55,8 +55,8 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	return capture.OpenResult{Origin: sv.origin(), From: at.Position, View: view, SnapshotReason: why}, nil
 }
 
-// snapshotReason says in one line why the log cannot be taken up at the checkpoint; ""
-// if it can.
+// snapshotReason returns one line that says why the checkpoint cannot be resumed; "" if
+// it can.
 func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *server) (string, error) {
 	if at.Position == "" {
 		return "there is no checkpoint yet", nil
@@ -77,7 +77,7 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *se
 	return "", err
 }
 
-// tryStreamFromEnd asks for the binlog from its end on.
+// tryStreamFromEnd requests the binlog from its end.
 func (s *Source) tryStreamFromEnd(ctx context.Context, sv *server) error {
 	now, err := s.executedGTIDs(ctx, sv)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *Source) tryStreamFromEnd(ctx context.Context, sv *server) error {
 	return s.tryPosition(ctx, sv, binlogPosition{set: now})
 }
 
-// executedGTIDs returns the transactions up to now.
+// executedGTIDs returns the transactions executed so far.
 func (s *Source) executedGTIDs(ctx context.Context, sv *server) (gtidSet, error) {
 	var text string
 	if err := s.control.db.QueryRowContext(ctx, "SELECT "+sv.flavour.executedSQL()).Scan(&text); err != nil {
@@ -101,15 +101,14 @@ func (s *Source) executedGTIDs(ctx context.Context, sv *server) (gtidSet, error)
 	return p.set, nil
 }
 
-// tryPosition asks for the binlog behind a place and hangs up at once: nil if the server
-// would send it. It does so under a server id of its own, which ends nobody's
-// stream.
+// tryPosition requests the binlog from a position and closes the connection; nil means
+// that the server would send it. The random server id ends no other stream.
 func (s *Source) tryPosition(ctx context.Context, sv *server, from binlogPosition) error {
 	_, err := s.tryDump(ctx, sv, from)
 	return err
 }
 
-// tryDump does the same, and returns what it found.
+// tryDump does the same and returns the probe.
 func (s *Source) tryDump(ctx context.Context, sv *server, from binlogPosition) (*dumpProbe, error) {
 	d, found := &dump{}, &dumpProbe{flavour: sv.flavour, from: from.coords}
 	if err := s.openDump(ctx, d, sv, anyServerID(), from, found); err != nil {
@@ -118,18 +117,18 @@ func (s *Source) tryDump(ctx context.Context, sv *server, from binlogPosition) (
 	defer d.close()
 	err := d.wait(ctx)
 	if errors.Is(err, errProbeOK) {
-		d.close() // found is this goroutine's from here on
+		d.close() // found belongs to this goroutine from here on
 		return found, nil
 	}
 	return nil, s.explainDump(sv, d, err)
 }
 
-// dumpProbe is the handler of a dump that only finds out whether the server sends what
-// follows a place, and whether that is of the file that was read.
+// dumpProbe is the handler of a dump that only finds out whether the server sends the
+// binlog from a position, and whether it is still the file that was read.
 type dumpProbe struct {
 	flavour flavour
 	from    coords
-	created time.Time // when the file was that the server begins with, in whole seconds
+	created time.Time // creation time of the first file, in whole seconds
 }
 
 var errProbeOK = errors.New("the server sends its binlog")

@@ -11,7 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// A filter that leaves out the markers' database alone is found.
+// TestMarkersAreFiltered checks that a filter is found that excludes only the markers'
+// database.
 func TestMarkersAreFiltered(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, map[string]string{"binlog-do-db": "shop_of_others"})
@@ -29,7 +30,8 @@ func TestMarkersAreFiltered(t *testing.T) {
 	})
 }
 
-// MariaDB logs the old version of a row as an insert.
+// TestSystemVersioned checks that system-versioned tables are refused, because MariaDB
+// logs the old version of a row as an insert.
 func TestSystemVersioned(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, servers.MariaDB, servers.MariaDB.Start(t, map[string]string{"binlog-row-metadata": "FULL"}).Database())
@@ -54,7 +56,8 @@ func TestSystemVersioned(t *testing.T) {
 	}
 }
 
-// A REPLACE that meets a row by another key than the id is an update in the log.
+// testReplace checks a REPLACE that meets a row by another key than the id: the binlog
+// has an update.
 func testReplace(t *testing.T, f servers.Flavour, url string) {
 	d := newDatabase(t, f, url)
 	fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
@@ -69,7 +72,7 @@ func testReplace(t *testing.T, f servers.Flavour, url string) {
 	fo.Until("the marker", func() bool { return len(fo.Marks) > 0 })
 	fo.Expect("r1", "r2", "r3")
 	fo.End()
-	again := newSource(t, d.config()) // which sees the key from the beginning
+	again := newSource(t, d.config()) // sees the key from the beginning
 	defer again.Close()
 	o := capturetest.OpenWithoutCheckpoint(t, again, d.tables())
 	d.exec(t, "UPDATE outbox_events SET status = 'COMPLETED'", replace("r4"), "UPDATE outbox_events SET id = 'r5', payload = 'x'")

@@ -13,25 +13,25 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// binlogPosition is a point in a server's binlog: the transactions up to it, and where in
-// the files it is.
+// binlogPosition is a point in a server's binlog: the transactions before it, and its
+// file and offset.
 type binlogPosition struct {
 	set gtidSet
 	coords
 }
 
-// coords is a point in the binlog's files. The zero value is unknown.
+// coords is a file and offset of the binlog. The zero value is unknown.
 type coords struct {
 	file string
 	at   uint64
-	// created is when MySQL made the file, in seconds since 1970: the time of its
+	// created is when MySQL created the file, in seconds since 1970: the time of its
 	// FORMAT_DESCRIPTION event. 0 is unknown.
 	created uint32
 }
 
-// format is the place in text: the GTID set as the server writes it, the
-// coordinates, by which the log behind it is measured, and when the file was made:
-// 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711+1795338000.
+// format returns the position as text: the GTID set as the server writes it, the
+// coordinates, from which the length of the log is measured, and the file's creation
+// time, e.g. 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711+1795338000.
 func (p *binlogPosition) format() store.Position {
 	text := p.set.String() + "@" + p.file + ":" + strconv.FormatUint(p.at, 10)
 	if p.created != 0 {
@@ -40,7 +40,7 @@ func (p *binlogPosition) format() store.Position {
 	return store.Position(text)
 }
 
-// parsePosition reads a position, with or without coordinates.
+// parsePosition parses a position, with or without coordinates.
 func parsePosition(p store.Position) (binlogPosition, error) {
 	text, at, located := strings.Cut(string(p), "@")
 	set, err := parseSet(text)
@@ -70,8 +70,8 @@ func parseCoords(text string) (coords, error) {
 	return coords{file: text[:i], at: at, created: uint32(born)}, err
 }
 
-// comparePositions orders two positions. Those that a source emits are nested:
-// each stands for all that the one before does, and more.
+// comparePositions orders two positions. The positions of one source are nested: each
+// contains the previous one and more.
 func comparePositions(a, b store.Position) int {
 	if a == "" || b == "" {
 		return cmp.Compare(len(a), len(b)) // "" is before everything
@@ -89,10 +89,10 @@ func comparePositions(a, b store.Position) int {
 	case covers:
 		return 1
 	}
-	return cmp.Compare(a, b) // of two servers: any fixed order will do
+	return cmp.Compare(a, b) // positions of two servers: any fixed order will do
 }
 
-// gtid names a transaction, in either flavour's way.
+// gtid identifies a transaction, in either flavour.
 type gtid struct {
 	server uuid.UUID // MySQL
 	tag    mysql.Tag
@@ -100,18 +100,17 @@ type gtid struct {
 	maria  mysql.MariadbGTID
 }
 
-// gtidSet is the transactions up to a place, in either flavour's way.
+// gtidSet is the set of transactions before a position, in either flavour.
 type gtidSet interface {
 	add(g *gtid)
 	contains(other gtidSet) bool
 	clone() gtidSet
-	// forDump is a copy for the syncer, which changes it.
+	// forDump returns a copy for the syncer, which modifies it.
 	forDump() mysql.GTIDSet
 	String() string
 }
 
-// parseSet reads a GTID set of either flavour. The two forms cannot be confused:
-// a colon is in one of them only.
+// parseSet parses a GTID set of either flavour. Only MySQL's format has colons.
 func parseSet(text string) (gtidSet, error) {
 	if text == "" {
 		return flavourlessSet{}, nil
@@ -134,8 +133,8 @@ func parseSet(text string) (gtidSet, error) {
 	return set, nil
 }
 
-// sameSet reports whether two sets are of the same transactions. Those of MariaDB
-// hold the last one of each domain, with the server that wrote it.
+// sameSet reports whether two sets hold the same transactions. MariaDB's sets hold the
+// last transaction of each domain and the server that wrote it.
 func sameSet(a, b gtidSet) bool {
 	x, maria := a.(mariaSet)
 	y, both := b.(mariaSet)
@@ -145,10 +144,10 @@ func sameSet(a, b gtidSet) bool {
 	return a.contains(b) && b.contains(a)
 }
 
-// isEmpty reports whether a set is that of no transactions.
+// isEmpty reports whether a set holds no transactions.
 func isEmpty(set gtidSet) bool { return set.String() == "" }
 
-// flavourlessSet is the set of no transactions, of a flavour that is not known.
+// flavourlessSet is the empty set of an unknown flavour.
 type flavourlessSet struct{}
 
 func (flavourlessSet) add(*gtid)                   {}
@@ -157,7 +156,7 @@ func (flavourlessSet) clone() gtidSet              { return flavourlessSet{} }
 func (flavourlessSet) String() string              { return "" }
 func (flavourlessSet) forDump() mysql.GTIDSet      { return nil }
 
-// mysqlSet is a set of MySQL: intervals of each server's numbers.
+// mysqlSet is a set of MySQL: intervals of transaction numbers per server.
 type mysqlSet struct{ set *mysql.MysqlGTIDSet }
 
 func (s *mysqlSet) add(g *gtid) { s.set.AddGTIDWithTag(g.server, g.tag, g.number) }
@@ -204,7 +203,7 @@ func (s mariaSet) forDump() mysql.GTIDSet {
 
 func (s mariaSet) String() string { return s.forDump().String() }
 
-// emptySet is the set of no transactions in a flavour.
+// emptySet returns the empty set of a flavour.
 func emptySet(f flavour) gtidSet {
 	if f == mariaDB {
 		return mariaSet{}
@@ -213,7 +212,7 @@ func emptySet(f flavour) gtidSet {
 	return &mysqlSet{set: &none}
 }
 
-// resolveFlavour gives the set of no transactions its flavour.
+// resolveFlavour gives an empty set its flavour.
 func (p *binlogPosition) resolveFlavour(f flavour) {
 	if _, none := p.set.(flavourlessSet); none {
 		p.set = emptySet(f)

@@ -39,7 +39,7 @@ func TestComparePositions(t *testing.T) {
 			t.Errorf("Compare(%q, %q) = %d, want %d", c.b, c.a, got, -c.want)
 		}
 	}
-	// Of two servers: any order will do, as long as it is one.
+	// Positions of two servers have a fixed but arbitrary order.
 	if a, b := comparePositions(uuidA+":1", uuidB+":1"), comparePositions(uuidB+":1", uuidA+":1"); a == 0 || a != -b {
 		t.Errorf("Compare contradicts itself on two servers: %d and %d", a, b)
 	}

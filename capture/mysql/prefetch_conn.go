@@ -12,16 +12,15 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 )
 
-// maxPrefetch bounds what is read of a connection while a receiver lets a batch
-// wait.
+// maxPrefetch limits how much is read ahead while a receiver does not take a batch.
 const maxPrefetch = 256 << 10
 
-// prefetchConn is a connection that can be read ahead, into memory: that is how its
-// end is noticed while nobody takes what comes. Read and ahead must not overlap.
+// prefetchConn is a connection that can be read ahead into memory, because only a read
+// notices that it was closed. Read and prefetch must not overlap.
 type prefetchConn struct {
 	net.Conn
 	buffered []byte
-	err      error // behind early
+	err      error // returned after buffered
 }
 
 // Read implements net.Conn.
@@ -39,13 +38,13 @@ func (c *prefetchConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// prefetch reads on until stop is called or enough was read. The channel is closed
-// if the connection ends. stop returns when nothing is read any more.
+// prefetch reads ahead until stop is called or maxPrefetch is reached. The channel is
+// closed if the connection ends. stop returns when nothing reads any more.
 func (c *prefetchConn) prefetch() (ended <-chan struct{}, stop func()) {
 	lost := make(chan struct{})
 	var reading sync.WaitGroup
 	var once sync.Once
-	_ = c.SetReadDeadline(time.Time{}) // it fails only on a closed connection
+	_ = c.SetReadDeadline(time.Time{}) // fails only on a closed connection
 	reading.Go(func() {
 		part := make([]byte, 32<<10)
 		for len(c.buffered) < maxPrefetch {
@@ -70,10 +69,10 @@ func (c *prefetchConn) prefetch() (ended <-chan struct{}, stop func()) {
 	}
 }
 
-// watchShutdown opens a session that does nothing until stop is called. The channel is
-// closed if the server ends it, as it does when it begins to shut down, or if it no
-// longer answers: the shutdown has begun already. That it refuses the session means
-// nothing.
+// watchShutdown keeps a session idle until stop is called. The channel is closed if the
+// server ends the session, which is how its shutdown begins, or if the server no longer
+// answers, because then the shutdown has already begun. A server that refuses the session
+// is ignored.
 func (s *Source) watchShutdown(ctx context.Context) (ended <-chan struct{}, stop func()) {
 	over := make(chan struct{})
 	ctx, cancel := context.WithCancel(ctx)
@@ -89,7 +88,7 @@ func (s *Source) watchShutdown(ctx context.Context) (ended <-chan struct{}, stop
 			}
 			return
 		}
-		defer func() { _ = c.Close() }() // nothing hangs on the goodbye
+		defer func() { _ = c.Close() }() // the result does not depend on it
 		lost, stopReading := d.conn.prefetch()
 		defer stopReading()
 		select {
@@ -106,8 +105,8 @@ func (s *Source) watchShutdown(ctx context.Context) (ended <-chan struct{}, stop
 	}
 }
 
-// openSession opens one of the role of the stream. It ends with the dump, which is otherwise
-// unused.
+// openSession opens a session of the streaming role. It ends with d, which has no other
+// use here.
 func (s *Source) openSession(ctx context.Context, d *dump, sv *server) (*client.Conn, error) {
 	return client.ConnectWithDialer(ctx, s.stream.Net, s.stream.Addr, s.stream.User, s.stream.Passwd, "", d.dialer(ctx), func(c *client.Conn) error {
 		c.SetTLSConfig(s.encryption(sv))
@@ -115,7 +114,7 @@ func (s *Source) openSession(ctx context.Context, d *dump, sv *server) (*client.
 	})
 }
 
-// isRefusal reports whether a server that lives has refused a session.
+// isRefusal reports whether a running server refused a session.
 func isRefusal(err error) bool {
 	var e *mysql.MyError
 	return errors.As(err, &e) && e.Code != mysql.ER_SERVER_SHUTDOWN

@@ -15,11 +15,11 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// minExpiry is how long a server must keep its binlog: a relay that is down over
-// night must find it.
+// minExpiry is how long a server must keep its binlog, so that a relay can be down
+// overnight.
 const minExpiry = 24 * time.Hour
 
-// checkSettings looks at the settings.
+// checkSettings checks the server's settings.
 func (sv *server) checkSettings(wrong *fault.List) {
 	if least := sv.flavour.minVersion(); sv.version.before(least) {
 		wrong.Add(fault.Fault{Subject: "server",
@@ -33,7 +33,7 @@ func (sv *server) checkSettings(wrong *fault.List) {
 		wrong.Add(sv.settingFault("server_id", "server_id is 0: the server sends its binlog to nobody", "1", "with a number that no other server of the replication has"))
 	}
 	const sessions = "and have the services connect again: a session keeps what it began with"
-	if format := sv.setting("binlog_format"); format != "ROW" && format != "" { // it is about to be the only one
+	if format := sv.setting("binlog_format"); format != "ROW" && format != "" { // ROW is about to be the only format
 		wrong.Add(sv.settingFault("binlog_format", "binlog_format is "+format+", must be ROW", "ROW", sessions))
 	}
 	if image := sv.setting("binlog_row_image"); image != "FULL" {
@@ -51,7 +51,7 @@ func (sv *server) checkSettings(wrong *fault.List) {
 	}
 }
 
-// gtidSteps are the statements from a gtid_mode to ON
+// gtidSteps returns the statements that change gtid_mode from mode to ON
 // (https://dev.mysql.com/doc/refman/9.0/en/replication-mode-change-online-enable-gtids.html).
 func gtidSteps(mode string) []string {
 	steps := []string{"SET PERSIST enforce_gtid_consistency = ON;"}
@@ -62,7 +62,7 @@ func gtidSteps(mode string) []string {
 	return steps
 }
 
-// settingFault is the fault of a setting that can be changed while the server runs.
+// settingFault returns the fault of a setting that can be changed at runtime.
 func (sv *server) settingFault(subject, problem, value, how string) fault.Fault {
 	name := subject
 	if subject == "retention" {
@@ -84,12 +84,12 @@ func (sv *server) settingFault(subject, problem, value, how string) fault.Fault 
 	return f
 }
 
-// checkFilters finds out that the binlog leaves out the databases of the outboxes
-// or that of the markers.
+// checkFilters checks that the binlog includes the databases of the outboxes and of the
+// markers.
 func (sv *server) checkFilters(s *Source, wrong *fault.List) {
 	only, ignored := splitList(sv.filters["binlog_do_db"]), splitList(sv.filters["binlog_ignore_db"])
 	seen := map[string]bool{}
-	names := []string{s.database()} // where the markers are
+	names := []string{s.database()} // the markers' database
 	for i := range s.cfg.Outboxes {
 		names = append(names, s.schemaOf(&s.cfg.Outboxes[i]))
 	}
@@ -110,7 +110,7 @@ func splitList(text string) []string {
 	return strings.Split(text, ",")
 }
 
-// Errors of the server
+// Error numbers of the servers
 // (https://dev.mysql.com/doc/mysql-errors/9.0/en/server-error-reference.html).
 const (
 	errDatabaseDenied  = 1044 // ER_DBACCESS_DENIED_ERROR
@@ -124,13 +124,13 @@ const (
 	errPasswordExpired = 1820 // ER_MUST_CHANGE_PASSWORD
 )
 
-// denied reports whether the server says that the role may not.
+// denied reports whether the role lacks a privilege.
 func denied(err error) bool {
 	var e *driver.MySQLError
 	return errors.As(err, &e) && (e.Number == errPrivilege || e.Number == errDatabaseDenied || e.Number == errTableDenied)
 }
 
-// monitorGrantFault is the fault of a role that may not ask where the binlog ends.
+// monitorGrantFault returns the fault of a role that may not read the end of the binlog.
 func (sv *server) monitorGrantFault(err error) fault.Fault {
 	privilege := "REPLICATION CLIENT"
 	if sv.flavour == mariaDB {
@@ -140,11 +140,12 @@ func (sv *server) monitorGrantFault(err error) fault.Fault {
 		Statements: []string{fmt.Sprintf("GRANT %s ON *.* TO %s;", privilege, mystore.Account(sv.user))}, Instructions: "as an administrator"}
 }
 
-// tryStream finds out by trying whether the role of the stream may read the binlog. A
-// grant needs the host of its account too, which only the role itself is told.
+// tryStream checks whether the streaming role may read the binlog, by trying. If it may
+// not, the GRANT needs the host of its account, which only a session of that role can
+// read.
 func (s *Source) tryStream(ctx context.Context, sv *server, wrong *fault.List) error {
 	if sv.setting("server_id") == "0" {
-		return nil // it sends to nobody, which is a fault by itself
+		return nil // the server sends to nobody, which is a fault of its own
 	}
 	err := s.tryStreamFromEnd(ctx, sv)
 	if f := fault.FromError(err); f != nil && len(f.Statements) > 0 && s.stream.User != s.control.config.User {
@@ -155,10 +156,10 @@ func (s *Source) tryStream(ctx context.Context, sv *server, wrong *fault.List) e
 	return wrong.AddErr(err)
 }
 
-// streamRole asks who the role of the stream is to the server, user@host.
+// streamRole returns the streaming role as the server knows it, user@host.
 func (s *Source) streamRole(ctx context.Context) (role string, ok bool) {
 	cfg := s.stream.Clone()
-	cfg.DBName = "" // it need have no right on any
+	cfg.DBName = "" // it needs no right on a database
 	connector, err := driver.NewConnector(cfg)
 	if err != nil {
 		return "", false
@@ -169,18 +170,18 @@ func (s *Source) streamRole(ctx context.Context) (role string, ok bool) {
 	return role, err == nil
 }
 
-// replicasSQL lists who reads the binlog.
+// replicasSQL returns the statement that lists the readers of the binlog.
 func (sv *server) replicasSQL() string {
-	if sv.flavour == mariaDB || sv.version.before(version{8, 1}) { // the other is there since 8.0.22
+	if sv.flavour == mariaDB || sv.version.before(version{8, 1}) { // SHOW REPLICAS exists since 8.0.22
 		return "SHOW SLAVE HOSTS"
 	}
 	return "SHOW REPLICAS"
 }
 
-// streamName is what a dump calls itself among them.
+// streamName is the name of a dump in that list.
 func (s *Source) streamName() string { return "sluicebox " + s.cfg.Name }
 
-// checkMarkerTable looks for the table of the markers.
+// checkMarkerTable checks that the table of markers exists.
 func (s *Source) checkMarkerTable(ctx context.Context, wrong *fault.List) error {
 	const look = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?"
 	found, err := s.control.queryStrings(ctx, look, s.database(), markTable)

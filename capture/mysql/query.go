@@ -8,8 +8,8 @@ import (
 	"github.com/go-mysql-org/go-mysql/replication"
 )
 
-// query takes a statement in the log: what begins and ends transactions, and
-// statements that change tables.
+// query processes a statement in the binlog: the start or end of a transaction, or a
+// statement that may change tables.
 func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 	e, err := d.events.Parse(raw)
 	if err != nil {
@@ -27,10 +27,10 @@ func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 		return a.end(end)
 	case "ROLLBACK":
 		if second == "TO" {
-			return nil // the claims find out which rows are gone
+			return nil // claims find out which rows are gone
 		}
-		// So are the rows of a transaction that wrote to a table without
-		// transactions too, and was rolled back.
+		// The same holds for a rolled-back transaction that also wrote to a table without
+		// transactions.
 		return a.end(end)
 	case "SAVEPOINT", "RELEASE":
 		return nil
@@ -42,7 +42,7 @@ func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 		case "END":
 			return nil
 		}
-		return a.end(end) // XA COMMIT or ROLLBACK: the rows came when it was prepared
+		return a.end(end) // XA COMMIT or ROLLBACK: its rows came at the PREPARE
 	}
 	a.foreign = true
 	if a.sawBegin {
@@ -54,9 +54,9 @@ func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 	return a.end(end)
 }
 
-// firstWords returns the first two words of a statement, in capitals.
+// firstWords returns the first two words of a statement in upper case.
 func firstWords(query []byte) (first, second string) {
-	const most = 40 // enough for two words of those that matter
+	const most = 40 // enough for two words of every relevant statement
 	fields := bytes.Fields(query[:min(len(query), most)])
 	if len(fields) > 0 {
 		first = strings.ToUpper(string(bytes.TrimSuffix(fields[0], []byte(";"))))
@@ -67,9 +67,9 @@ func firstWords(query []byte) (first, second string) {
 	return first, second
 }
 
-// markStale notes the tables that a statement may have changed.
+// markStale marks the tables that a statement may have changed.
 func (a *assembler) markStale(query []byte) error {
-	a.writers = nil // it may have made or dropped one
+	a.writers = nil // it may have created or dropped one
 	text := strings.ToLower(string(query))
 	for _, t := range a.tables.byKey {
 		if strings.Contains(text, strings.ToLower(t.name)) {
@@ -82,10 +82,10 @@ func (a *assembler) markStale(query []byte) error {
 	return nil
 }
 
-// statement takes a statement inside a transaction. The rows that it wrote are not
-// in the log: a session wrote with binlog_format=STATEMENT or MIXED.
+// statement processes a statement inside a transaction. Its rows are not in the binlog,
+// because the session used binlog_format=STATEMENT or MIXED.
 func (a *assembler) statement(schema string, query []byte) error {
-	if first, _ := firstWords(query); first == "CREATE" { // … SELECT, whose rows follow
+	if first, _ := firstWords(query); first == "CREATE" { // CREATE … SELECT: its rows follow
 		return a.markStale(query)
 	}
 	why, doubt, err := a.findUnloggedWrite(schema, query)

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// readyTimeout bounds Ready.
+// readyTimeout limits Ready.
 const readyTimeout = 2 * time.Second
 
-// Ready tells whether Open could read the log now, for a relay that polls: nil,
-// or what Open would return, which is a *capture.NoStreamError. Other errors say
-// nothing about the stream. It changes nothing on the server, ends nobody's
-// stream, answers within 2 s, and may be called beside any call but Close of a
-// source that has not been opened.
+// Ready reports whether Open could read the log now, for a relay that polls. It returns
+// nil, or the *capture.NoStreamError that Open would return. Other errors say nothing
+// about the stream. Ready changes nothing on the server, ends no other stream and answers
+// within 2 s. It may run concurrently with any call except Close, on a source that has
+// not been opened.
 func (s *Source) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -20,7 +20,7 @@ func (s *Source) Ready(ctx context.Context) error {
 	return err
 }
 
-// ready makes all checks of Open.
+// ready runs all checks of Open.
 func (s *Source) ready(ctx context.Context) (*server, error) {
 	sv, wrong, err := s.inspect(ctx)
 	if err != nil {

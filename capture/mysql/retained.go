@@ -11,13 +11,13 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// Retained asks how long the binlog is behind the acknowledged position; before
-// the first acknowledgement since Open, behind where Open began. That is what the
-// relay has yet to get through, also where the server has purged a part of it.
+// Retained measures the binlog behind the acknowledged position, or behind the start
+// position of Open before the first acknowledgement. It counts what the relay has yet to
+// process, even if the server has purged part of it.
 //
-// Limit is that of a server that bounds its binlog in bytes. Most bound it by time
-// only: where half of that has passed since the last acknowledgement, Limit is what
-// there is now, so that the relay does not let it become older.
+// Limit is the server's limit for its binlog in bytes. Most servers limit it only by
+// time: once half of that time has passed since the last acknowledgement, Limit is the
+// current size, so that the relay does not fall further behind.
 func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	list, err := s.control.binlogs(ctx)
 	if err != nil {
@@ -42,8 +42,8 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	return kept, nil
 }
 
-// limit is how many bytes of binlog the server keeps at most; 0 if there is no
-// such bound. MariaDB has the setting since 11.4, Percona's server another.
+// limit returns the server's limit for its binlog in bytes; 0 if there is none. MariaDB
+// has the setting since 11.4, Percona Server has its own.
 func (sv *server) limit() int64 {
 	for _, name := range []string{"max_binlog_total_size", "binlog_space_limit"} {
 		if n, err := strconv.ParseInt(sv.setting(name), 10, 64); err == nil && n > 0 {

@@ -18,26 +18,26 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// Columns of the table of the markers.
+// Columns of the table of markers.
 const (
 	markName = iota
 	markToken
 	markColumns
 )
 
-// isOwnTable reports whether the key of a table is that of a relay's own table.
+// isOwnTable reports whether a key is that of a relay's table.
 func isOwnTable(key []byte) bool {
 	i := bytes.IndexByte(key, 0)
 	return i >= 0 && len(key) > i+1 && bytes.HasPrefix(key[i+2:], []byte(ownPrefix))
 }
 
 func foldKey(key []byte) []byte {
-	// Bytes above 127 are no capitals to the server either, but for letters of its
-	// own collation, which it has folded by itself.
+	// The server does not fold bytes above 127 either, except for letters of its own
+	// collation, which it has already folded.
 	return bytes.ToLower(key)
 }
 
-// readRows takes the rows of a statement, in part.
+// readRows processes one rows event of a statement.
 func (a *assembler) readRows(d *decoder, kind replication.EventType, raw []byte) error {
 	id, flags, err := tableIDOf(raw)
 	if err != nil {
@@ -81,13 +81,13 @@ func isUpdate(kind replication.EventType) bool {
 		kind == replication.MARIADB_UPDATE_ROWS_COMPRESSED_EVENT_V1
 }
 
-// changedID reports whether an update gave the row of the image in front of i
-// another id: so the servers log a REPLACE that met a row by another unique key.
+// changedID reports whether an update changed the id of the row whose old image precedes
+// index i. The servers log a REPLACE that way if it met a row by another unique key.
 func (l *layout) changedID(rows *replication.RowsEvent, i int) bool {
 	for k := range l.rows {
 		at := l.rows[k].id
 		if slices.Contains(rows.SkippedColumns[i], at) {
-			continue // a column that did not change
+			continue // unchanged column
 		}
 		if slices.Contains(rows.SkippedColumns[i-1], at) || !reflect.DeepEqual(rows.Rows[i-1][at], rows.Rows[i][at]) {
 			return true
@@ -101,8 +101,8 @@ func isInsert(kind replication.EventType) bool {
 		kind == replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1
 }
 
-// readMarkers keeps the relay's own markers. An update has the old row, then the new
-// one.
+// readMarkers keeps the relay's own markers. An update event holds the old row, then the
+// new one.
 func (a *assembler) readMarkers(d *decoder, raw []byte) error {
 	e, err := d.events.Parse(raw)
 	if err != nil {
@@ -128,8 +128,8 @@ func (a *assembler) readMarkers(d *decoder, raw []byte) error {
 	return nil
 }
 
-// addRow takes a row. A part of a transaction is given out only when the next row
-// is there: the batch that ends it always holds at least one.
+// addRow adds a row. It emits part of a transaction only when the next row has arrived,
+// so that the last batch of a transaction always has at least one row.
 func (a *assembler) addRow(l *layout, values []any, skipped []int) error {
 	size := 0
 	for i := range l.rows {
@@ -162,8 +162,8 @@ func (a *assembler) addRow(l *layout, values []any, skipped []int) error {
 	return nil
 }
 
-// missingColumn returns a column of the outbox that is among those left out; -1 if none
-// is.
+// missingColumn returns a column of the outbox that is among the skipped ones; -1 if
+// there is none.
 func (rm *rowMap) missingColumn(skipped []int) int {
 	for _, at := range []int{rm.id, rm.kind, rm.group, rm.payload, rm.retries} {
 		if at >= 0 && slices.Contains(skipped, at) {
@@ -183,20 +183,20 @@ func sizeOf(v any) int {
 	return 0
 }
 
-// itemReader turns rows into items. It interns kinds, of which there are few.
+// itemReader converts rows to items. It interns kinds, because there are few different
+// ones.
 type itemReader struct {
 	kinds            map[string]string
 	scratch          []byte
-	receivedAt       time.Time // when what is read came from the server
+	receivedAt       time.Time // when the server sent the current event
 	dropLargePayload func(*store.Item)
 }
 
-// maxKinds bounds the interned kinds: a table that puts something unique there
-// must not fill the memory.
+// maxKinds limits the interned kinds, so that a column with unique values cannot fill the
+// memory.
 const maxKinds = 1024
 
-// read makes one item of a row. Its memory is its own. The error is a
-// *fault.RowError.
+// read converts one row to an item that owns its memory. Its error is a *fault.RowError.
 func (ir *itemReader) read(l *layout, rm *rowMap, values []any) (store.Item, error) {
 	it := store.Item{Kind: rm.outbox.Kind, Captured: ir.receivedAt}
 	it.Outbox = rm.outbox.Name
@@ -229,7 +229,7 @@ func (ir *itemReader) fill(it *store.Item, l *layout, rm *rowMap, values []any) 
 			return fmt.Errorf("%q in column %s is not a count", text, mystore.Ident(c.RetryCount))
 		}
 	}
-	// NULL is empty and not nil, which would stand for bytes that were dropped.
+	// NULL becomes empty, not nil, because nil means that the payload was dropped.
 	it.Payload = make([]byte, 0, sizeOf(values[rm.payload]))
 	if values[rm.payload] != nil {
 		if it.Payload, err = l.columns[rm.payload].append(it.Payload, values[rm.payload]); err != nil {
@@ -243,7 +243,7 @@ func (ir *itemReader) fill(it *store.Item, l *layout, rm *rowMap, values []any) 
 	return nil
 }
 
-// identify returns a row's id and its group, in one string where both are text.
+// identify returns a row's id and group. If both are text they share one string.
 func (ir *itemReader) identify(l *layout, rm *rowMap, values []any) (string, store.Group, error) {
 	text, err := l.columns[rm.id].appendText(ir.scratch[:0], values[rm.id])
 	ir.scratch = text
@@ -288,9 +288,9 @@ func (ir *itemReader) kind(c *column, v any) (string, error) {
 	return s, nil
 }
 
-// layoutMismatch says what becomes of a table that the log describes otherwise than it is
-// described now. Rows that were written before the table was changed cannot be
-// read for sure, and are in the table.
+// layoutMismatch returns the error for a table whose columns in the binlog differ from
+// its current description. Rows from before the change cannot be read reliably, but the
+// table has them.
 func (a *assembler) layoutMismatch(t *table, err error) error {
 	var missing *missingColumnError
 	if errors.As(err, &missing) {
@@ -299,7 +299,7 @@ func (a *assembler) layoutMismatch(t *table, err error) error {
 	return &layoutMismatchError{table: t, RowError: fault.RowError{Schema: t.schema, Table: t.name, Err: err}}
 }
 
-// layoutMismatchError is a table whose columns in the log are not those of its
+// layoutMismatchError means that a table's columns in the binlog differ from its
 // description.
 type layoutMismatchError struct {
 	fault.RowError

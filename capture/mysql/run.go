@@ -9,16 +9,18 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Run streams the binlog. A lost connection ends it with an ordinary error. A
-// *capture.LostError: the server has purged what follows, it is another one or was
-// restored, its log lacks rows or holds one that cannot be relayed, or the log at
-// one place cannot be read at all. A *capture.NoStreamError: the role may not
-// stream any more, a setting no longer allows it, or somebody else uses the
-// relay's server id. A *store.SetupError: the table has lost a column that the
-// layout names.
+// Run streams the binlog until the context or the span ends, or with one of these errors:
 //
-// A receiver that pauses for more than 10 s costs the connection; it is opened
-// again when the receiver is back, and no error.
+//   - *capture.LostError: the server has purged the log behind the position, it is
+//     another server or was restored, the binlog lacks rows or holds a row that cannot be
+//     relayed, or it is unreadable at one position.
+//   - *capture.NoStreamError: the role may no longer stream, a setting no longer allows
+//     it, or another replica uses the relay's server id.
+//   - *store.SetupError: the table has lost a column that the layout names.
+//   - any other error: the connection was lost.
+//
+// If the receiver pauses for more than 10 s, Run closes the connection and reopens it
+// when the receiver returns. That is not an error.
 func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
 	if s.server == nil {
 		return errors.New("a source runs only after Open")
@@ -34,8 +36,8 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	return s.runFrom(ctx, span.From, until, s.cfg.ServerID, out)
 }
 
-// runFrom reads the binlog behind a position, up to a set or for ever, with another
-// dump after each pause. The server id of 0 is any.
+// runFrom reads the binlog from a position up to a set, or forever if until is nil, with
+// a new dump after each pause. A server id of 0 selects a random one.
 func (s *Source) runFrom(ctx context.Context, position store.Position, until gtidSet, serverID uint32, out chan<- capture.Batch) error {
 	progress := false
 	for {
@@ -60,7 +62,7 @@ func (s *Source) runFrom(ctx context.Context, position store.Position, until gti
 	}
 }
 
-// resumePosition returns the place to read from.
+// resumePosition returns the position to read from.
 func (s *Source) resumePosition(from store.Position) (binlogPosition, error) {
 	at, err := parsePosition(s.resume.Start(s, from))
 	if err != nil {
@@ -77,15 +79,15 @@ type dumpRun struct {
 	from         binlogPosition
 	until        gtidSet
 	out          chan<- capture.Batch
-	onStart      func() // called once the server sends, if set
-	snapshotMark string // the marker of a cut to hand on, if set
+	onStart      func() // called once the server sends; may be nil
+	snapshotMark string // a snapshot's marker to forward; may be ""
 
 	progress bool // it sent something new
 }
 
-// read sends what a dump brings until the context ends, the span ends (errSpanEnd),
-// the receiver pauses (errPaused; the batch that waited was received) or the
-// connection is lost.
+// read sends the batches of a dump until the context ends, the span ends (errSpanEnd),
+// the receiver pauses (errPaused, after the waiting batch was received) or the connection
+// is lost.
 func (r *dumpRun) read(ctx context.Context) error {
 	s := r.source
 	asm := newAssembler(s.server, &s.cfg, binlogPosition{set: r.from.set.clone(), coords: r.from.coords})
@@ -105,7 +107,7 @@ func (r *dumpRun) read(ctx context.Context) error {
 		return err
 	}
 	err = d.wait(ctx)
-	d.close() // from here on the stream is this goroutine's
+	d.close() // from here on the stream belongs to this goroutine
 	if errors.Is(err, errPaused) {
 		if sendErr := st.sendPending(); sendErr != nil {
 			err = sendErr

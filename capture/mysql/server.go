@@ -14,8 +14,8 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// flavour is which of the two servers it is. What differs between them is said in
-// this file, in position.go and in preflight.go.
+// flavour is MySQL or MariaDB. This file, position.go and preflight.go hold their
+// differences.
 type flavour int
 
 const (
@@ -30,8 +30,8 @@ func (f flavour) String() string {
 	return "MySQL"
 }
 
-// identitySQL is what a server is known by. MariaDB has no more than this: two of
-// its servers may be called the same.
+// identitySQL returns the expression that identifies a server. MariaDB has nothing
+// better: two of its servers may share these values.
 func (f flavour) identitySQL() string {
 	if f == mariaDB {
 		return "CONCAT(@@GLOBAL.gtid_domain_id, '-', @@GLOBAL.server_id)"
@@ -39,7 +39,7 @@ func (f flavour) identitySQL() string {
 	return "@@GLOBAL.server_uuid"
 }
 
-// executedSQL is the transactions up to now.
+// executedSQL returns the expression for the transactions executed so far.
 func (f flavour) executedSQL() string {
 	if f == mariaDB {
 		return "@@GLOBAL.gtid_binlog_pos"
@@ -47,7 +47,7 @@ func (f flavour) executedSQL() string {
 	return "@@GLOBAL.gtid_executed"
 }
 
-// statusSQL asks where the binlog ends.
+// statusSQL returns the statement that shows the end of the binlog.
 func (sv *server) statusSQL() string {
 	switch {
 	case sv.flavour == mariaDB:
@@ -58,7 +58,7 @@ func (sv *server) statusSQL() string {
 	return "SHOW BINARY LOG STATUS"
 }
 
-// minVersion is the first that the relay works with, see store/mysql.
+// minVersion returns the oldest supported version, see store/mysql.
 func (f flavour) minVersion() version {
 	if f == mariaDB {
 		return version{10, 6}
@@ -80,28 +80,28 @@ func parseVersion(text string) version {
 
 func (v version) before(w version) bool { return v[0] < w[0] || v[0] == w[0] && v[1] < w[1] }
 
-// server is what the checks and the stream need to know of it.
+// server is the information on a server that the checks and the stream need.
 type server struct {
 	flavour     flavour
 	version     version
-	versionText string // the version as the server says it
+	versionText string // the version as the server reports it
 	identity    string
 	user        string
-	tls         bool // the server can; asked for by tls=preferred alone
+	tls         bool // the server supports TLS; needed only for tls=preferred
 	settings    map[string]string
-	binlogEnd   coords // of the binlog, as Open saw it; zero if it has none
+	binlogEnd   coords // end of the binlog at Open; zero if there is no binlog
 	filters     map[string]string
 	tables      *tables
 }
 
-// origin names the server's log.
+// origin identifies the server's log.
 func (sv *server) origin() string {
 	return strings.ToLower(sv.flavour.String()) + "/" + sv.identity
 }
 
 func (sv *server) setting(name string) string { return sv.settings[name] }
 
-// expiry is how long the server keeps its binlog; 0 is for ever.
+// expiry returns how long the server keeps its binlog; 0 is forever.
 func (sv *server) expiry() time.Duration {
 	if sv.setting("binlog_expire_logs_auto_purge") == "OFF" {
 		return 0
@@ -116,7 +116,7 @@ func (sv *server) expiry() time.Duration {
 	return time.Duration(days * 24 * float64(time.Hour))
 }
 
-// inspect reads everything that the checks look at, and checks it.
+// inspect reads everything that the checks need, and checks it.
 func (s *Source) inspect(ctx context.Context) (*server, fault.List, error) {
 	var wrong fault.List
 	sv, err := s.identify(ctx)
@@ -146,14 +146,14 @@ func (s *Source) inspect(ctx context.Context) (*server, fault.List, error) {
 	return sv, wrong, nil
 }
 
-// canStream reports whether the settings let the server send its binlog at all.
+// canStream reports whether the settings allow the server to send its binlog.
 func (sv *server) canStream() bool {
 	return sv.binlogEnabled() && !sv.version.before(sv.flavour.minVersion()) && (sv.flavour == mariaDB || sv.setting("gtid_mode") == "ON")
 }
 
 func (sv *server) binlogEnabled() bool { return sv.setting("log_bin") == "ON" }
 
-// identify asks which server it is.
+// identify reads the identity of the server.
 func (s *Source) identify(ctx context.Context) (*server, error) {
 	var sv server
 	if err := s.control.db.QueryRowContext(ctx, "SELECT VERSION(), CURRENT_USER()").Scan(&sv.versionText, &sv.user); err != nil {
@@ -174,10 +174,10 @@ func (s *Source) identify(ctx context.Context) (*server, error) {
 	return &sv, nil
 }
 
-// readBinlogEnd finds the end of the binlog.
+// readBinlogEnd reads the end of the binlog.
 func (s *Source) readBinlogEnd(ctx context.Context, sv *server) error {
 	if sv.version.before(sv.flavour.minVersion()) {
-		return nil // the statement is another one; the version is a fault by itself
+		return nil // an older server lacks the statement; its version is a fault of its own
 	}
 	rows, err := s.control.queryMaps(ctx, sv.statusSQL())
 	if denied(err) {
@@ -201,12 +201,12 @@ func noRows(rows []map[string]string) error {
 	return nil
 }
 
-// lostErrorf makes a *capture.LostError.
+// lostErrorf returns a *capture.LostError.
 func lostErrorf(format string, args ...any) error {
 	return &capture.LostError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// noStreamError makes a *capture.NoStreamError.
+// noStreamError returns a *capture.NoStreamError.
 func noStreamError(problem, remedy string) error {
 	return &capture.NoStreamError{SetupError: store.SetupError{Problem: problem, Remedy: remedy}}
 }

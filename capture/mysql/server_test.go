@@ -16,8 +16,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// A receiver that pauses for longer than the connection is kept loses nothing, and
-// nothing was lost for Follow.
+// TestLongPause checks that a receiver that pauses for longer than the connection is kept
+// loses nothing, and that Follow sees no lost connection.
 func TestLongPause(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Start(t, map[string]string{"net-write-timeout": "1"}).Database())
@@ -45,7 +45,7 @@ func TestLongPause(t *testing.T) {
 	})
 }
 
-// A server that says nothing any more is found lost.
+// TestSilentServer checks that a silent server counts as a lost connection.
 func TestSilentServer(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, nil)
@@ -81,11 +81,11 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// A stream that nobody reads any more, but whose connection is there, keeps no other
-// stream of the relay from beginning.
+// TestStreamThatNobodyReads checks that an open stream that nobody reads does not prevent
+// the relay's next stream from starting.
 func TestStreamThatNobodyReads(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
-		d := newDatabase(t, f, f.Start(t, nil).Database()) // the log of all has no place for that much
+		d := newDatabase(t, f, f.Start(t, nil).Database()) // the shared server's binlog has no room for that much
 		way := servers.NewProxy(t, d.stream)
 		cut := d.config()
 		cut.StreamURL = way.URL(d.stream)
@@ -107,8 +107,8 @@ func TestStreamThatNobodyReads(t *testing.T) {
 	})
 }
 
-// Two relays under one server id. MariaDB ends the older stream of the two, and
-// both would go on for ever; MySQL lets both read.
+// TestServerIDClash runs two relays with one server id. MariaDB ends the older stream,
+// and both would reconnect forever; MySQL lets both read.
 func TestServerIDClash(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Database(t))
@@ -141,7 +141,8 @@ func TestServerIDClash(t *testing.T) {
 	})
 }
 
-// The stream takes the URL's TLS, and a role that may do no more than it must.
+// TestTLSAndGrants checks that the stream uses the URL's TLS settings and a role with
+// minimal rights.
 func TestTLSAndGrants(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, nil)
@@ -181,7 +182,8 @@ func databaseOf(t *testing.T, text string) string {
 	return strings.TrimPrefix(at.Path, "/")
 }
 
-// MySQL's orderly shutdown takes as long as with any replica, and no longer.
+// TestShutdown checks that MySQL's orderly shutdown takes no longer than with any
+// replica.
 func TestShutdown(t *testing.T) {
 	t.Parallel()
 	for _, paused := range []bool{false, true} {
@@ -197,7 +199,7 @@ func TestShutdown(t *testing.T) {
 					d.Begin(t, capturetest.Row{ID: fmt.Sprint(i), Payload: strings.Repeat("x", 512<<10)})(true)
 				}
 			}
-			// 8 s for the dump, 2 s for all sessions, and its own work.
+			// 8 s for the dump, 2 s for all sessions, and the server's own work.
 			if took := srv.Stop("fast"); took > 15*time.Second {
 				t.Errorf("the shutdown took %s", took)
 			}

@@ -10,12 +10,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// takeSnapshot returns a view of the tables and the place in the binlog that matches.
+// takeSnapshot returns a view of the tables and the matching position in the binlog.
 //
-// MariaDB tells the place of a view by itself. MySQL does not: the transactions
-// that were executed before the view was opened are in it, those of after it are
-// not, and some in between may be in both. Those are read out of the binlog, and
-// the view leaves their rows out.
+// MariaDB reports the position of a view. On MySQL the view contains the transactions
+// executed before it was opened and not those after, but some in between may be in both
+// the view and the stream. takeSnapshot reads those from the binlog and excludes their
+// rows from the view.
 func (s *Source) takeSnapshot(ctx context.Context, sv *server, tables capture.Tables) (store.View, binlogPosition, error) {
 	if err := s.readBinlogEnd(ctx, sv); err != nil {
 		return nil, binlogPosition{}, err
@@ -41,23 +41,23 @@ func (s *Source) takeSnapshot(ctx context.Context, sv *server, tables capture.Ta
 	return view, from, nil
 }
 
-// viewPosition returns the place of a view of MariaDB. Its coordinates stay unknown:
-// those of the end of the binlog are of another moment, see checkFile.
+// viewPosition returns the position of a view on MariaDB. Its coordinates stay unknown,
+// because the end of the binlog was read at another moment, see checkFile.
 func viewPosition(view store.View) (binlogPosition, error) {
 	if text := view.Position(); text != "" {
 		return parsePosition(text)
 	}
-	return binlogPosition{set: emptySet(mariaDB)}, nil // before the first transaction of all
+	return binlogPosition{set: emptySet(mariaDB)}, nil // before the very first transaction
 }
 
-// snapshotMarkPrefix begins the tokens of the markers that end an overlap. No receiver waits
-// for them.
+// snapshotMarkPrefix is the prefix of markers that end an overlap. No receiver waits for
+// them.
 const snapshotMarkPrefix = "cut "
 
-// excludeOverlap reads what was committed between a place and a marker that is
-// written now, and returns a view that leaves those rows out. gtid_executed would
-// not do as the end: it lacks transactions that a view may show, and holds such as
-// are not in this binlog. It notes when the place's file was made.
+// excludeOverlap reads the transactions between a position and a marker that it writes
+// now, and returns a view without their rows. gtid_executed cannot mark the end: it lacks
+// transactions that a view may show, and contains transactions that are not in this
+// binlog. excludeOverlap also sets the creation time of the position's file.
 func (s *Source) excludeOverlap(ctx context.Context, sv *server, view store.View, from *binlogPosition) (store.View, error) {
 	token := snapshotMarkPrefix + rand.Text()
 	if err := s.Mark(ctx, token); err != nil {
@@ -67,7 +67,7 @@ func (s *Source) excludeOverlap(ctx context.Context, sv *server, view store.View
 	out := make(chan capture.Batch)
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
-	// A source of its own: what this one has sent is not touched.
+	// A source of its own keeps this source's resume state.
 	reader := &Source{cfg: s.cfg, control: s.control, stream: s.stream, server: sv}
 	reader.resetState(sv, from.format(), *from)
 	start := *from
@@ -84,7 +84,7 @@ func (s *Source) excludeOverlap(ctx context.Context, sv *server, view store.View
 			}
 			if slices.Contains(b.Marks, token) {
 				cancel()
-				ended := <-done // with the context
+				ended := <-done // by the canceled context
 				_ = ended
 				if now, err := parsePosition(b.Position); err == nil && now.file == from.file {
 					from.created = now.created
@@ -98,7 +98,7 @@ func (s *Source) excludeOverlap(ctx context.Context, sv *server, view store.View
 	}
 }
 
-// filteredView is a view without the rows that the stream brings.
+// filteredView is a view without the rows that the stream delivers.
 type filteredView struct {
 	store.View
 	streamed map[string][]string // ids by outbox

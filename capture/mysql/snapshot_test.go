@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// No row is in the view and in the stream, and none is missing: a view shows rows
-// before their transactions are in gtid_executed.
+// TestCutIsExact checks that no row is in both the view and the stream, and that none is
+// missing, although a view shows rows before gtid_executed contains their transactions.
 func TestCutIsExact(t *testing.T) {
 	inTurn(t, func(t *testing.T, f servers.Flavour) {
 		settings := map[string]string{"sync-binlog": "0", "innodb-flush-log-at-trx-commit": "0"}
@@ -47,10 +47,10 @@ func TestCutIsExact(t *testing.T) {
 	})
 }
 
-// cutsFor is for how long cuts are made.
+// cutsFor is how long the test takes snapshots.
 const cutsFor = 3 * time.Second
 
-// cutOnce makes a cut and compares its view with its stream.
+// cutOnce takes a snapshot and compares its view with its stream.
 func (d *database) cutOnce(t *testing.T, token string) {
 	t.Helper()
 	src := newSource(t, d.config())
@@ -84,5 +84,5 @@ func (d *database) cutOnce(t *testing.T, token string) {
 	if both > 0 || older > 0 {
 		t.Errorf("cut %s: %d of %d rows of the view came by the stream too, and %d that are older than one of their group", token, both, len(rows), older)
 	}
-	d.exec(t, "DELETE FROM outbox_events") // so that a view stays small
+	d.exec(t, "DELETE FROM outbox_events") // keep views small
 }

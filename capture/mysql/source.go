@@ -14,7 +14,7 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// Source is the binlog of one server of MySQL or MariaDB.
+// Source is the binlog of one MySQL or MariaDB server.
 type Source struct {
 	cfg             Config
 	control         *control
@@ -22,11 +22,11 @@ type Source struct {
 	resume          capture.Resume
 	failures        fault.FailureCounter
 	clash           serverIDClash
-	mismatchedTable string // the table whose columns did not fit the last time
+	mismatchedTable string // table whose columns did not match the last time
 
-	server *server // what Open found; nil before
-	// checkUnlogged: Open was called, and rows that the log does not show are lost. missingRowsFrom is
-	// when it may be said that there may be some.
+	server *server // found by Open; nil before
+	// checkUnlogged is set by Open: rows that were written but not logged count as lost.
+	// missingRowsFrom is the earliest time to report that rows may be missing.
 	checkUnlogged   bool
 	missingRowsFrom time.Time
 
@@ -35,32 +35,32 @@ type Source struct {
 
 var _ capture.Resumer = (*Source)(nil)
 
-// Resume returns what has been sent so far.
+// Resume returns the progress of what has been sent.
 func (s *Source) Resume() *capture.Resume { return &s.resume }
 
-// Acknowledge notes that the log up to a position is no longer needed, by which
-// Retained measures. Nobody is told: the server keeps its binlog by time. A
-// position that was not sent since Open is ignored: it is of another log.
+// Acknowledge records that the log up to a position is no longer needed, for Retained. It
+// sends nothing to the server, which keeps its binlog by time. It ignores a position that
+// was not sent since Open, because that one belongs to another log.
 func (s *Source) Acknowledge(p store.Position) {
 	s.acks.Acknowledge(p, parsePosition, comparePositions)
 }
 
-// resetState forgets what an earlier Open found.
+// resetState discards the state of an earlier Open.
 func (s *Source) resetState(sv *server, from store.Position, at binlogPosition) {
 	s.server = sv
 	s.acks.Reset(from, at)
 	s.resume.Reset(from)
 }
 
-// markTable is one of the store's own tables. It holds a row for each relay, whose
-// token its source finds in the binlog.
+// markTable is one of the store's tables. It holds one row per relay, and the source
+// finds the row's token in the binlog.
 const markTable = "sluicebox_marker"
 
-// ownPrefix begins the names of all tables of relays.
+// ownPrefix is the prefix of all tables of relays.
 const ownPrefix = "sluicebox_"
 
-// Mark writes a marker into the binlog, in a transaction of its own: a row of the
-// relay's is set to the token.
+// Mark writes a marker into the binlog by setting the relay's row to the token, in a
+// transaction of its own.
 func (s *Source) Mark(ctx context.Context, token string) error {
 	const write = "INSERT INTO " + markTable + " (name, token) VALUES (?, ?) ON DUPLICATE KEY UPDATE token = VALUES(token)"
 	if _, err := s.control.db.ExecContext(ctx, write, s.cfg.Name, token); err != nil {
@@ -69,17 +69,16 @@ func (s *Source) Mark(ctx context.Context, token string) error {
 	return nil
 }
 
-// Compare orders two positions: a is before b if b stands for all that a does,
-// and more.
+// Compare orders two positions: a is before b if b contains everything in a, and more.
 func (s *Source) Compare(a, b store.Position) int { return comparePositions(a, b) }
 
-// Close ends the sessions. Call it when no other call is open.
+// Close ends the sessions. Call it after all other calls have returned.
 func (s *Source) Close() { s.control.close() }
 
-// database is the one that the URL names.
+// database returns the database of the URL.
 func (s *Source) database() string { return s.control.config.DBName }
 
-// schemaOf is where an outbox's table is.
+// schemaOf returns the database of an outbox's table.
 func (s *Source) schemaOf(o *store.Outbox) string {
 	if o.Schema != "" {
 		return o.Schema

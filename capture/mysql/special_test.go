@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// Transactions come compressed: MySQL packs each as a whole, MariaDB its rows and
-// its statements.
+// TestCompressed reads compressed transactions. MySQL compresses each transaction as a
+// whole, MariaDB its rows and its statements.
 func TestCompressed(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		settings := map[string]string{"binlog-transaction-compression": "ON"}
@@ -45,7 +45,7 @@ func TestCompressed(t *testing.T) {
 	})
 }
 
-// XA transactions are in the log when they are prepared.
+// TestXA checks that XA transactions arrive when they are prepared.
 func TestXA(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Database(t))
@@ -65,7 +65,7 @@ func TestXA(t *testing.T) {
 	})
 }
 
-// What else ends or splits transactions.
+// TestTransactions checks other ways to end or split a transaction.
 func TestTransactions(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Database(t))
@@ -94,7 +94,8 @@ func TestTransactions(t *testing.T) {
 	})
 }
 
-// A row that the relay's own UPDATE moves to another partition is no new row in the binlog.
+// TestPartitionedByStatus checks that a row that the relay's own UPDATE moves to another
+// partition is not captured again.
 func TestPartitionedByStatus(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Database(t))
@@ -107,7 +108,7 @@ func TestPartitionedByStatus(t *testing.T) {
 	})
 }
 
-// A row that is larger than a packet of the protocol.
+// TestLargeRow reads a row that is larger than a packet of the protocol.
 func TestLargeRow(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Start(t, map[string]string{"max-allowed-packet": "64M"}).Database())
@@ -121,7 +122,7 @@ func TestLargeRow(t *testing.T) {
 	})
 }
 
-// A tap reads beside a relay, under a server id of its own.
+// TestTap reads beside a relay with a server id of its own.
 func TestTap(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Database(t))
@@ -154,7 +155,8 @@ func TestTap(t *testing.T) {
 	})
 }
 
-// A relay's own writes give no positions: they would keep each other going.
+// TestOwnWrites checks that a relay's own writes yield no positions, because they would
+// keep each other going.
 func TestOwnWrites(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Start(t, nil).Database())

@@ -13,48 +13,48 @@ import (
 )
 
 const (
-	// pauseTimeout is how long a receiver may let a batch wait before the connection
-	// is given up: a server that cannot write ends it by itself after
-	// net_write_timeout, and that is an error and no pause.
+	// pauseTimeout is how long a receiver may leave a batch waiting before the source
+	// closes the connection. Otherwise the server would close it after net_write_timeout,
+	// which is an error and not a pause.
 	pauseTimeout = 10 * time.Second
 	// watchDelay is how long it may wait before the connection is watched.
 	watchDelay = 50 * time.Millisecond
-	// idleInterval is the shortest time between two positions without rows, and
-	// ownIdleInterval that where only relays wrote. Their writes must not keep each other
-	// going: a checkpoint that is saved is a transaction too. But a position that
-	// stands still would one day be older than the log.
+	// idleInterval is the minimum time between two positions without rows;
+	// ownIdleInterval is the minimum if only relays wrote. Relays' writes must not keep
+	// each other going, because saving a checkpoint is a transaction too. But a position
+	// that never moves would eventually be older than the log.
 	idleInterval    = 100 * time.Millisecond
 	ownIdleInterval = 10 * time.Minute
-	// aliveInterval is how often something is sent at the least; a heartbeat may come a
-	// little before its time.
+	// aliveInterval is the maximum time between two sends. It is shorter than
+	// HeartbeatPeriod, because a heartbeat may come a little early.
 	aliveInterval = HeartbeatPeriod - HeartbeatPeriod/4
 )
 
 var (
-	// errPaused ends a dump whose receiver lets it wait.
+	// errPaused ends a dump whose receiver has paused.
 	errPaused = errors.New("the receiver has paused for long")
-	// errConnectionLost ends a dump whose connection has ended meanwhile.
+	// errConnectionLost ends a dump whose connection ended during a pause.
 	errConnectionLost = errors.New("the connection ended while the receiver let a batch wait")
-	// errShutdown ends a dump whose server would wait for it.
+	// errShutdown ends a dump that would delay the server's shutdown.
 	errShutdown = errors.New("the server ends its sessions")
 	// errSpanEnd ends a dump at the end of the span.
 	errSpanEnd = errors.New("the span has ended")
 )
 
-// stream hands on what a dump brings. It is the syncer's handler, whose goroutine
-// it belongs to until the dump is closed.
+// stream sends the batches of a dump to the receiver. It is the syncer's handler and
+// belongs to the syncer's goroutine until the dump is closed.
 type stream struct {
 	src     *Source
 	ctx     context.Context
 	dump    *dump
 	asm     *assembler
 	out     chan<- capture.Batch
-	until   gtidSet // nil is for ever
-	onStart func()  // called once the server sends, if set
+	until   gtidSet // nil is forever
+	onStart func()  // called once the server sends; may be nil
 
 	connected    bool
-	idleAt       time.Time // when the next position without rows may be sent
-	aliveAt      time.Time // when something was last sent
+	idleAt       time.Time // earliest time of the next position without rows
+	aliveAt      time.Time // time of the last send
 	pendingBatch *capture.Batch
 	progress     bool
 }
@@ -67,7 +67,7 @@ func (st *stream) HandleEvent(e *replication.BinlogEvent) error {
 		return st.classify(err)
 	}
 	st.reportConnected(e.Header.EventType)
-	if !st.asm.open && e.Header.EventType != replication.ROTATE_EVENT { // between two files
+	if !st.asm.open && e.Header.EventType != replication.ROTATE_EVENT { // not between two files
 		st.sendIdle(now)
 	}
 	st.sendAlive(now) // unless something was sent
@@ -80,8 +80,8 @@ func (st *stream) HandleEvent(e *replication.BinlogEvent) error {
 	return nil
 }
 
-// reportConnected says that the server sends. What it has against that it says before the
-// description of its format.
+// reportConnected reports the connection once the server sends. A server that refuses a
+// dump does so before it sends the format description.
 func (st *stream) reportConnected(kind replication.EventType) {
 	if st.connected || kind != replication.FORMAT_DESCRIPTION_EVENT {
 		return
@@ -93,7 +93,8 @@ func (st *stream) reportConnected(kind replication.EventType) {
 	}
 }
 
-// classify tells what cannot be decoded from what ends a dump otherwise.
+// classify marks errors of decoding as *fault.UnreadableLogError, and returns other
+// errors unchanged.
 func (st *stream) classify(err error) error {
 	var lost *capture.LostError
 	var setup *store.SetupError
@@ -108,7 +109,7 @@ func (st *stream) classify(err error) error {
 // reachedEnd reports whether everything up to the span's end was sent.
 func (st *stream) reachedEnd() bool { return st.until != nil && st.asm.last.set.contains(st.until) }
 
-// send hands a batch over.
+// send sends a batch to the receiver.
 func (st *stream) send(b capture.Batch) error {
 	if !st.src.resume.Trim(&b) {
 		return nil
@@ -131,8 +132,8 @@ func (st *stream) sent(b *capture.Batch) {
 	st.progress = true
 }
 
-// sendBlocking waits for the receiver. What comes meanwhile is read ahead, up to a
-// bound, so that a connection that ends is noticed.
+// sendBlocking waits for the receiver. Meanwhile it reads ahead, up to maxPrefetch, in
+// order to notice a closed connection.
 func (st *stream) sendBlocking(b capture.Batch) error {
 	soon := time.NewTimer(watchDelay)
 	defer soon.Stop()
@@ -146,7 +147,7 @@ func (st *stream) sendBlocking(b capture.Batch) error {
 	ended, stop := st.dump.conn.prefetch()
 	defer stop()
 	var shutdown <-chan struct{}
-	if st.src.server.flavour == mariaDB { // see the package's text
+	if st.src.server.flavour == mariaDB { // see the package documentation
 		listening, stopListening := st.src.watchShutdown(st.ctx)
 		defer stopListening()
 		shutdown = listening
@@ -168,7 +169,7 @@ func (st *stream) sendBlocking(b capture.Batch) error {
 	}
 }
 
-// sendPending hands over the batch that was waiting when the dump was given up.
+// sendPending sends the batch that was waiting when the dump was closed.
 func (st *stream) sendPending() error {
 	select {
 	case st.out <- *st.pendingBatch:
@@ -180,9 +181,8 @@ func (st *stream) sendPending() error {
 	}
 }
 
-// sendIdle hands a position without rows over if the receiver is there to take
-// it; a later one takes its place otherwise. It means nothing before a
-// transaction that was sent in part is complete.
+// sendIdle sends a position without rows if the receiver is ready; otherwise a later one
+// replaces it. It does nothing while a transaction was sent only in part.
 func (st *stream) sendIdle(now time.Time) {
 	due := &st.asm.idle
 	if due.since.IsZero() || now.Before(st.idleAt) || !due.foreign && now.Sub(due.since) < ownIdleInterval || st.src.resume.MidTransaction() {
@@ -202,8 +202,9 @@ func (st *stream) sendIdle(now time.Time) {
 	}
 }
 
-// sendAlive lets a receiver that is there know that the server is, where nothing else
-// has for a while: it is idle, or a long transaction of others is on its way.
+// sendAlive sends an empty batch to a ready receiver as a sign of life, if nothing else
+// was sent for a while: the server is idle, or is sending a long transaction of other
+// tables.
 func (st *stream) sendAlive(now time.Time) {
 	if !st.connected || now.Sub(st.aliveAt) < aliveInterval {
 		return

@@ -13,38 +13,38 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// table is an outbox table as Open found it, with the outboxes over it.
+// table is an outbox table as Open found it, with its outboxes.
 type table struct {
 	schema, name      string
 	outboxes          []*store.Outbox
 	columns           []columnInfo
 	stale             bool // a statement may have changed it since
-	hasOtherUniqueKey bool // it may have a unique key without the id: see layout.renamed
+	hasOtherUniqueKey bool // it may have a unique key without the id: see layout.changedID
 }
 
 // columnInfo is a column as the server describes it.
 type columnInfo struct {
 	name     string
-	dataType string // such as varchar
-	fullType string // such as enum('a','b') or bigint unsigned
-	charset  string // "" for what is no text
+	dataType string // e.g. varchar
+	fullType string // e.g. enum('a','b') or bigint unsigned
+	charset  string // "" if it is not text
 }
 
-// isBinary reports whether the column holds bytes and no text.
+// isBinary reports whether the column holds bytes, not text.
 func (c *columnInfo) isBinary() bool {
 	return strings.HasSuffix(c.dataType, "binary") || strings.HasSuffix(c.dataType, "blob")
 }
 
-// tables finds the tables that the log is read for.
+// tables finds the tables for which the binlog is read.
 type tables struct {
-	foldCase  bool // the server knows names in small letters only
+	foldCase  bool // the server folds names to lower case
 	byKey     map[string]*table
 	markerKey string
 	charsets  *charsets
 }
 
-// keyOf is how a TABLE_MAP event holds the name of a table: schema, 0, the length
-// of the table's name, the name.
+// keyOf returns a table name in the format of a TABLE_MAP event: schema, 0, length of the
+// name, name.
 func (t *tables) keyOf(schema, name string) string {
 	if t.foldCase {
 		schema, name = strings.ToLower(schema), strings.ToLower(name)
@@ -64,7 +64,7 @@ func (t *tables) list() []*table {
 	return list
 }
 
-// findTables looks the outboxes' tables up.
+// findTables looks up the outboxes' tables.
 func (s *Source) findTables(ctx context.Context, sv *server, wrong *fault.List) (*tables, error) {
 	t := &tables{foldCase: sv.setting("lower_case_table_names") != "0", byKey: map[string]*table{}}
 	t.markerKey = t.keyOf(s.database(), markTable)
@@ -106,13 +106,13 @@ func (s *Source) findTables(ctx context.Context, sv *server, wrong *fault.List) 
 	return t, nil
 }
 
-// subjectNoTable is the subject of faults that the store finds as well.
+// subjectNoTable is the subject of faults that the store reports as well.
 const subjectNoTable = "no table"
 
 const describeSQL = `SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(CHARACTER_SET_NAME, '')
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? ORDER BY ORDINAL_POSITION`
 
-// describe reads a table's columns; none if there is no such table.
+// describe reads a table's columns; none if the table does not exist.
 func (s *Source) describe(ctx context.Context, t *table) error {
 	rows, err := s.control.db.QueryContext(ctx, describeSQL, t.schema, t.name)
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *Source) describe(ctx context.Context, t *table) error {
 }
 
 const (
-	// keysSQL names the unique keys that a column is no part of.
+	// keysSQL lists the unique keys that do not contain a column.
 	keysSQL = `SELECT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND NON_UNIQUE = 0
 GROUP BY INDEX_NAME HAVING SUM(COALESCE(COLUMN_NAME = ?, 0)) = 0`
 	// versionedSQL is for MariaDB
@@ -144,8 +144,7 @@ GROUP BY INDEX_NAME HAVING SUM(COALESCE(COLUMN_NAME = ?, 0)) = 0`
 	versionedSQL = `SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND TABLE_TYPE = 'SYSTEM VERSIONED'`
 )
 
-// describeKeys finds out whether rows of a table can be replaced by another key
-// than the id.
+// describeKeys checks whether a REPLACE can replace rows by another key than the id.
 func (s *Source) describeKeys(ctx context.Context, t *table, id string) error {
 	keys, err := s.control.queryStrings(ctx, keysSQL, t.schema, t.name, id)
 	if err != nil {
@@ -155,7 +154,7 @@ func (s *Source) describeKeys(ctx context.Context, t *table, id string) error {
 	return nil
 }
 
-// checkSystemVersioned finds out that MariaDB keeps the history of a table.
+// checkSystemVersioned checks that MariaDB does not keep a history of the table.
 func (s *Source) checkSystemVersioned(ctx context.Context, sv *server, t *table, wrong *fault.List) error {
 	if sv.flavour != mariaDB {
 		return nil
@@ -172,8 +171,7 @@ func (s *Source) checkSystemVersioned(ctx context.Context, sv *server, t *table,
 	return nil
 }
 
-// column finds a column; nil if there is none. The server does not tell capitals
-// from small letters in names of columns.
+// column returns a column; nil if there is none. Column names are case-insensitive.
 func (t *table) column(name string) *columnInfo {
 	for i := range t.columns {
 		if strings.EqualFold(t.columns[i].name, name) {
@@ -183,8 +181,8 @@ func (t *table) column(name string) *columnInfo {
 	return nil
 }
 
-// isUnreadable reports whether a type is not read out of the log: its text is not
-// what a statement would show, or it has none.
+// isUnreadable reports whether the source cannot read a type from the binlog, because its
+// text differs from the result of a SELECT or it has none.
 func isUnreadable(dataType string) bool {
 	switch dataType {
 	case "float", "double", "bit", "vector", "inet4", "inet6":
@@ -201,8 +199,7 @@ func isGeometry(dataType string) bool {
 	return false
 }
 
-// check finds out, before the first row does, that the layouts name columns that
-// cannot be read.
+// check reports columns in the layouts that cannot be read, before the first row arrives.
 func (t *table) check(cs *charsets, wrong *fault.List) error {
 	for i := range t.columns {
 		if c := &t.columns[i]; strings.Contains(c.fullType, "COMPRESSED") { // MariaDB
@@ -214,7 +211,7 @@ func (t *table) check(cs *charsets, wrong *fault.List) error {
 		for _, name := range logged.CapturedColumns(&o.Layout.Columns) {
 			c := t.column(name)
 			if c == nil {
-				continue // the store says so, and names every one
+				continue // the store reports all missing columns
 			}
 			why, how, err := c.unreadable(cs)
 			if err != nil {
@@ -242,7 +239,7 @@ func (c *columnInfo) unreadable(cs *charsets) (why, how string, err error) {
 	return why, how, err
 }
 
-// refresh reads a table's columns anew, for a log that does not name them.
+// refresh reads a table's columns again, for a binlog without column names.
 func (s *Source) refresh(ctx context.Context, t *table) error {
 	if err := s.describe(ctx, t); err != nil {
 		return err

@@ -7,14 +7,13 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 )
 
-// Tap sends the rows that commit from now on, beside a relay that runs and
-// without changing anything that it works with: it reads the binlog under a server
-// id of its own. begun is called once when it reads.
+// Tap sends the rows that commit from now on. It runs beside a relay and changes nothing
+// that the relay uses: it reads the binlog with a random server id. begun is called once
+// when the stream starts.
 //
-// It may be called once, in place of Open and Run, and there is nothing to
-// acknowledge. It returns when the context ends (its error), or with any error of
-// Open and Run; it does not connect again, since what is committed meanwhile would
-// be left out.
+// Tap may be called once, in place of Open and Run, and nothing is acknowledged. It
+// returns the context's error when the context ends, or any error of Open and Run. It
+// does not reconnect, because rows committed meanwhile would be missing.
 func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()) error {
 	sv, err := s.ready(ctx)
 	if err != nil {

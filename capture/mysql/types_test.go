@@ -72,8 +72,9 @@ func samplesOf(f servers.Flavour) []sample {
 	return slices.DeleteFunc(slices.Clone(samples), func(s sample) bool { return s.only != "" && s.only != f })
 }
 
-// What comes out of the log is byte for byte what the table is read as: every type,
-// as a group and as a payload, with and without names in the log.
+// testTypes checks that values from the binlog equal the values in the table byte for
+// byte: every type, as a group and as a payload, with and without column names in the
+// binlog.
 func testTypes(t *testing.T, f servers.Flavour, url string) {
 	list := samplesOf(f)
 	ddl := "CREATE TABLE outbox_events (id varchar(64) PRIMARY KEY, delivered_at datetime, failed_at datetime"
@@ -96,11 +97,11 @@ func testTypes(t *testing.T, f servers.Flavour, url string) {
 	d.compare(t, boxes, got)
 }
 
-// idTypes are types that an id may have.
+// idTypes are the types that an id may have.
 var idTypes = []string{"varchar(64)", "char(36)", "varchar(64) CHARACTER SET latin1", "varchar(64) CHARACTER SET ascii", "binary(16)", "varbinary(20)",
 	"bigint", "bigint unsigned", "int unsigned", "mediumint unsigned", "decimal(20,0)", "uuid"}
 
-// An id in the log is the id that the store claims by.
+// testIDTypes checks that an id in the binlog equals the id by which the store claims.
 func testIDTypes(t *testing.T, f servers.Flavour, url string) {
 	var ddl []string
 	var boxes []store.Outbox
@@ -128,8 +129,8 @@ func testIDTypes(t *testing.T, f servers.Flavour, url string) {
 	d.compare(t, boxes, got)
 }
 
-// What the log has of a column's name and type is up to a setting: each of these runs
-// with the least and with all of it.
+// TestMetadata runs tests with the minimal and the full binlog_row_metadata, because it
+// decides whether the binlog has names and types of the columns.
 func TestMetadata(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		least := map[servers.Flavour]string{servers.MySQL: "MINIMAL", servers.MariaDB: "NO_LOG"}[f]
@@ -145,8 +146,8 @@ func TestMetadata(t *testing.T) {
 	})
 }
 
-// stream1 runs a source from now on, lets write commit, and returns what came up to
-// a marker behind it.
+// stream1 runs a source from now on, lets write commit, and returns the items up to a
+// marker behind it.
 func (d *database) stream1(t *testing.T, boxes []store.Outbox, write func()) []store.Item {
 	t.Helper()
 	cfg := d.config()

@@ -12,8 +12,8 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// appendText adds the text of a value to dst, in the form that the store knows ids,
-// kinds and groups by: bytes are 0x0a1b.
+// appendText appends the text of a value to dst in the store's format of ids, kinds and
+// groups, e.g. 0x0a1b for bytes.
 func (c *column) appendText(dst []byte, v any) ([]byte, error) {
 	if !c.bytes {
 		return c.append(dst, v)
@@ -27,9 +27,9 @@ func (c *column) appendText(dst []byte, v any) ([]byte, error) {
 	return hex.AppendEncode(append(dst[:begin], "0x"...), raw), nil
 }
 
-// append adds the content of a value to dst, as a statement would show it, in UTF-8.
-// The value is what the library makes of the column's bytes, which knows neither
-// names of words, nor signs, nor charsets, nor how long a BINARY is.
+// append appends the content of a value to dst in UTF-8, as a SELECT would show it. The
+// library decodes the value without knowing the names of ENUM values, signs, charsets or
+// the length of a BINARY column.
 func (c *column) append(dst []byte, v any) ([]byte, error) {
 	switch x := v.(type) {
 	case string:
@@ -60,7 +60,7 @@ func (c *column) append(dst []byte, v any) ([]byte, error) {
 	return dst, fmt.Errorf("column %s is of a type that the relay does not read out of the binlog (%d, a %T)", mystore.Ident(c.name), c.typ, v)
 }
 
-// appendInt writes a number. The library takes every number for a signed one.
+// appendInt appends a number. The library decodes every number as signed.
 func (c *column) appendInt(dst []byte, n int64, bits int) ([]byte, error) {
 	if c.unsigned {
 		return strconv.AppendUint(dst, uint64(n)&(1<<bits-1), 10), nil
@@ -68,7 +68,7 @@ func (c *column) appendInt(dst []byte, n int64, bits int) ([]byte, error) {
 	return strconv.AppendInt(dst, n, 10), nil
 }
 
-// appendEnum writes an ENUM's word; 0 is the empty word of a value that was none.
+// appendEnum appends an ENUM's text; 0 is the empty text of an invalid value.
 func (c *column) appendEnum(dst []byte, n int64) ([]byte, error) {
 	switch {
 	case n == 0:
@@ -79,7 +79,7 @@ func (c *column) appendEnum(dst []byte, n int64) ([]byte, error) {
 	return append(dst, c.members[n-1]...), nil
 }
 
-// appendSet writes a SET's words.
+// appendSet appends a SET's text.
 func (c *column) appendSet(dst []byte, bits uint64) ([]byte, error) {
 	first := true
 	for i := 0; bits != 0; i, bits = i+1, bits>>1 {
@@ -112,7 +112,7 @@ func (c *column) appendBytes(dst, text []byte) ([]byte, error) {
 	begin := len(dst)
 	dst = append(dst, text...)
 	for n := len(text); n < c.padded; n++ {
-		dst = append(dst, 0) // the server leaves the zeros at the end out
+		dst = append(dst, 0) // the server omits trailing zeros
 	}
 	if c.uuid {
 		return appendUUID(dst[:begin], dst[begin:])
@@ -120,7 +120,7 @@ func (c *column) appendBytes(dst, text []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// appendUUID writes a UUID out of MariaDB's bytes.
+// appendUUID appends a UUID from MariaDB's bytes.
 func appendUUID(dst, raw []byte) ([]byte, error) {
 	id, err := uuid.FromBytes(raw)
 	if err != nil {
@@ -129,8 +129,8 @@ func appendUUID(dst, raw []byte) ([]byte, error) {
 	return append(dst, id.String()...), nil
 }
 
-// appendJSON adds a JSON text as the server writes it: with a space behind each
-// comma and colon, which the library leaves out.
+// appendJSON appends a JSON text in the server's format: with a space after each comma
+// and colon, which the library omits.
 func appendJSON(dst, text []byte) []byte {
 	quoted, escaped := false, false
 	for _, b := range text {
