@@ -10,26 +10,27 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// BlockStore is what Blocks asks of a store.
+// BlockStore is the part of a store that FindBlocks needs.
 type BlockStore interface {
 	store.FailedReader
 	SpilledLanes(ctx context.Context, take func(store.SpilledLane)) error
 }
 
-// FindBlocks returns the holds that a first start adds where a FAILED row blocks its lane:
-// one for each lane of some outboxes in which rows wait and a row FAILED before the relay
-// came. Without them the relay would deliver past the rows that an earlier processor
-// had stopped at. Later starts find the holds that were recorded.
+// FindBlocks returns the holds that a first start adds for FAILED rows that block
+// their lane: one for each lane of the outboxes that has waiting rows and a row that
+// FAILED before the relay was installed. Without them the relay would deliver past
+// the rows at which an earlier processor stopped. Later starts load the recorded
+// holds.
 //
-// The row of a hold is the last of its lane that FAILED, by the layout's order-by, so
-// nothing waits in front of another FAILED row once it is requeued or skipped. Lanes
-// without rows that wait are left alone, because a table may keep FAILED rows for years.
-// The memory that FindBlocks takes is linear in the lanes with rows that wait, some 50 bytes
-// for each.
+// The row of a hold is the last FAILED row of its lane, by the layout's order-by. After
+// an operator requeues or skips it, no later FAILED row of the lane has to block. Lanes
+// without waiting rows get no hold, because a table may keep FAILED rows for years.
+//
+// FindBlocks takes about 50 bytes of memory for each lane with waiting rows.
 func FindBlocks(ctx context.Context, tables BlockStore, outboxes []string, backlog []store.Item) ([]store.Hold, error) {
 	type lane struct {
 		outbox string
-		hash   uint64 // a part of the lane's: one in 10^10 lanes is taken for another
+		hash   uint64 // the first 64 bits of the hash: one lane in 10^10 is mistaken for another
 	}
 	laneOf := func(outbox string, hash store.LaneHash) lane { return lane{outbox, binary.BigEndian.Uint64(hash[:])} }
 	waiting := map[lane]bool{}
@@ -74,6 +75,7 @@ func FindBlocks(ctx context.Context, tables BlockStore, outboxes []string, backl
 	return holds, nil
 }
 
-// IsFirst reports whether the start is the first that reads the log under this name: no
-// row was captured before, and no earlier start has taken over what blocks groups.
+// IsFirst reports whether this is the first start that reads the log under this name:
+// no row was captured before, and no earlier start has added the holds of blocked
+// groups.
 func (b *StartPoint) IsFirst() bool { return b.SnapshotReason != "" && b.Watermark.Seq == 0 }

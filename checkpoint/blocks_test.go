@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// fakeFailed is a table's FAILED rows, by outbox.
+// fakeFailed has the FAILED rows of tables, by outbox.
 type fakeFailed struct {
 	rows   map[string][]store.DeadLetter
 	parked []store.SpilledLane
@@ -32,8 +32,9 @@ func (f *fakeFailed) EachFailed(_ context.Context, filter store.DeadLetterFilter
 	return f.err
 }
 
-// A lane is blocked by its last FAILED row if rows of it wait, in memory or parked, and
-// not for FAILED rows of groups in which nothing waits, or of an outbox that goes on.
+// TestBlocksOfAFirstStart: the last FAILED row of a lane blocks it if the lane has
+// waiting rows, in memory or spilled. A FAILED row does not block a lane without
+// waiting rows, or a lane of an outbox that continues.
 func TestBlocksOfAFirstStart(t *testing.T) {
 	at := time.Unix(1000, 0)
 	letter := func(outbox, group, id, text string) store.DeadLetter {

@@ -1,27 +1,33 @@
-// Package checkpoint knows how far a relay has come: below which place in the
-// log every row is settled or parked, what of that survives a crash, and what may be given
-// back to the database.
+// Package checkpoint tracks the progress of a relay: the log position below which
+// every row is settled or spilled, the part of it that survives a crash, and the log
+// that the database can discard. It also starts a relay from its checkpoint, sweeps
+// the tables for requeued rows, and prunes delivered rows.
 //
 // # Model
 //
-// Batches enter the [Tracker] in commit order and get a [Ticket]; their rows
-// settle in any order. The low watermark, the position below which no ticket is
-// open, is the checkpoint. A maximum would not do: with groups in parallel a row
-// in the middle may still be in flight.
+// Batches enter the [Tracker] in commit order and get a [Ticket]. Their rows settle
+// in any order. The checkpoint is the low watermark: the position below which no
+// ticket is open. A maximum would be wrong, because groups are delivered in parallel
+// and an earlier row may still be in flight.
 //
 // # The barrier
 //
-// Settled rows may have been committed asynchronously. The [Keeper] therefore
-// reads the watermark first, then writes the checkpoint row synchronously, which
-// carries to disk all that was committed before it, and only then acknowledges
-// that watermark. What settled after the watermark was read waits for the next
-// round.
+// Settled rows may have been committed asynchronously. The [CheckpointSaver]
+// therefore works in this order:
 //
-// # Trust and failure
+//   - It reads the watermark.
+//   - It writes the checkpoint row synchronously. That also flushes everything that
+//     was committed before it.
+//   - It acknowledges that watermark. Rows that settle after the read wait for the
+//     next round.
 //
-// A watermark that is too low costs duplicates that the claim filters out: rows
-// that the log brings again are found settled. One that is too high loses rows.
-// So every doubt keeps it where it is: a failed save acknowledges nothing, a
-// transaction in part has no position, and a batch that nobody reports done
-// holds the log until a restart.
+// # Failures
+//
+// A watermark that is too low costs duplicates, and the claim filters them out: it
+// finds the rows settled. A watermark that is too high loses rows. So in doubt the
+// watermark stays:
+//
+//   - A failed save acknowledges nothing.
+//   - A part of a transaction has no position.
+//   - A batch that is never done retains the log until a restart.
 package checkpoint

@@ -9,42 +9,44 @@ import (
 )
 
 const (
-	// pruneBatchRows is the most rows that are deleted at once.
+	// pruneBatchRows is the maximum number of rows in one deletion.
 	pruneBatchRows = 500
-	// prunePauseFactor is how many times as long as a batch took the pause after it is,
-	// minPrunePause the shortest pause: the deletion has at most an eleventh of one of
-	// the database's cores, and no other session waits long for what it holds.
+	// prunePauseFactor is the length of the pause after a batch as a multiple of the
+	// batch's duration, and minPrunePause is the minimum pause. Pruning therefore
+	// takes at most an eleventh of one core of the database, and no other session
+	// waits long for its locks.
 	prunePauseFactor = 10
 	minPrunePause    = 10 * time.Millisecond
-	// pruneInterval is the time between the end of a table and its next walk,
-	// pruneRetryInterval the time until the next try where a batch failed.
+	// pruneInterval is the time from the end of a table to its next pass.
+	// pruneRetryInterval is the time to the next pass after a failed batch.
 	pruneInterval      = time.Hour
 	pruneRetryInterval = time.Minute
 )
 
-// PruneObserver is told what a retainer does. It must return at once.
+// PruneObserver receives the events of a Pruner. Its methods must return at once.
 type PruneObserver interface {
-	// Pruned: so many delivered rows were kept long enough and are deleted.
+	// Pruned reports that rows passed their retention and are deleted.
 	Pruned(outbox string, rows int)
-	// PruneFailed: rows could not be deleted; it is tried again.
+	// PruneFailed reports that rows could not be deleted. The Pruner retries.
 	PruneFailed(outbox string, err error)
 }
 
-// Pruner deletes delivered rows that their outbox keeps no longer.
+// Pruner deletes delivered rows after the retention of their outbox.
 //
-// It walks each table from one end to the other, some rows at a time with pauses
-// in between, and again an hour after it has come to the end. A row may so stay
-// for an hour longer than its retention, and for as long as the walk takes.
+// It walks each table from one end to the other, one batch at a time with pauses in
+// between, and again an hour after the end. A row may therefore stay for an hour
+// longer than its retention, plus the duration of a pass.
 type Pruner struct {
 	Tables store.Pruner
 	Epoch  store.Epoch
-	// Outboxes are the tables; those without a Retention are left alone.
+	// Outboxes are the tables. A table without a Retention is not pruned.
 	Outboxes []store.Outbox
 	Observer PruneObserver
 }
 
-// Run deletes until the context ends and returns its error, or store.ErrNotLeader
-// when another relay has taken over. With nothing to do it waits for the end.
+// Run prunes until the context ends and returns its error. It returns
+// store.ErrNotLeader when another relay has become leader. With nothing to prune it
+// waits for the end of the context.
 func (r *Pruner) Run(ctx context.Context) error {
 	for {
 		failed := false
@@ -68,8 +70,8 @@ func (r *Pruner) Run(ctx context.Context) error {
 	}
 }
 
-// pruneTable goes through one table. It reports false where something kept it from the
-// end. Its error ends Run.
+// pruneTable makes one pass over a table. It returns false if it did not reach the
+// end. An error ends Run.
 func (r *Pruner) pruneTable(ctx context.Context, o *store.Outbox) (ended bool, err error) {
 	now, err := r.earlierClock(ctx)
 	if err != nil {
@@ -90,7 +92,7 @@ func (r *Pruner) pruneTable(ctx context.Context, o *store.Outbox) (ended bool, e
 			return false, ctx.Err()
 		case err != nil:
 			r.Observer.PruneFailed(o.Name, err)
-			if done.Next == "" { // nothing says where to go on
+			if done.Next == "" { // no cursor to continue from
 				return false, nil
 			}
 		case done.Rows > 0:
@@ -105,8 +107,8 @@ func (r *Pruner) pruneTable(ctx context.Context, o *store.Outbox) (ended bool, e
 	}
 }
 
-// earlierClock is the time by this machine's clock or by the database's, whichever is behind: one
-// that jumps ahead must not make rows look old.
+// earlierClock returns the time of this machine or of the database, whichever is
+// earlier, because a clock that jumps ahead must not make rows look old.
 func (r *Pruner) earlierClock(ctx context.Context) (time.Time, error) {
 	server, err := r.Tables.Clock(ctx)
 	if now := time.Now(); now.Before(server) {
@@ -115,7 +117,7 @@ func (r *Pruner) earlierClock(ctx context.Context) (time.Time, error) {
 	return server, err
 }
 
-// sleep waits for a time, or for the end of the context, whose error it returns.
+// sleep waits for d. If the context ends first it returns the context's error.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

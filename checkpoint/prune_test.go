@@ -15,18 +15,17 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// attic is tables of delivered rows, by the age at which each was delivered, and
-// sees what is done to them.
+// attic is a fake of tables with delivered rows, by their age. It records the calls.
 type attic struct {
 	mu    sync.Mutex
 	began time.Time
 	rows  map[string][]time.Time
 	takes time.Duration
-	calls []time.Duration // when each ended
-	walks []string        // outbox and time of each call from the beginning
+	calls []time.Duration // end of each call
+	walks []string        // outbox and time of each call that starts a pass
 	fail  func(p store.PruneRequest) (store.PruneResult, error)
 	seen  []string
-	ahead time.Duration // the database's clock, of the relay's
+	ahead time.Duration // the database's clock minus the relay's
 }
 
 func (a *attic) Clock(context.Context) (time.Time, error) {
@@ -38,14 +37,14 @@ func (a *attic) Clock(context.Context) (time.Time, error) {
 	return time.Now().Add(a.ahead), nil
 }
 
-// mute is an attic that does not tell the time.
+// mute makes an attic fail to return its clock.
 const mute = time.Duration(-1)
 
 func (a *attic) Prune(_ context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
 	if p.From == "" {
 		a.set(func() { a.walks = append(a.walks, fmt.Sprint(p.Outbox, " ", time.Since(a.began).Round(time.Second))) })
 	}
-	time.Sleep(a.takes) // fake
+	time.Sleep(a.takes) // fake time
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.calls = append(a.calls, time.Since(a.began))
@@ -84,7 +83,7 @@ func (a *attic) PruneFailed(outbox string, err error) {
 	a.set(func() { a.seen = append(a.seen, fmt.Sprint(outbox, " ", err)) })
 }
 
-// retaining runs a retainer in fake time while the test runs.
+// retaining runs a Pruner in fake time while the test runs.
 func retaining(t *testing.T, want error, test func(a *attic)) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &attic{began: time.Now(), rows: map[string][]time.Time{}, takes: 20 * time.Millisecond}
@@ -121,7 +120,7 @@ func TestRetainer(t *testing.T) {
 		if fmt.Sprint(a.seen) != "[week 500 week 500 week 200]" {
 			t.Errorf("seen: %v", a.seen)
 		}
-		for i, at := range a.calls[1:6] { // of one walk
+		for i, at := range a.calls[1:6] { // of one pass
 			if pause := at - a.calls[i] - a.takes; pause < 200*time.Millisecond {
 				t.Errorf("the pause after a batch of 20 ms was %s", pause)
 			}
@@ -140,12 +139,12 @@ func TestRetainer(t *testing.T) {
 	})
 }
 
-// TestAClockThatIsAhead: a row goes when it is old by both clocks, the relay's and the
-// database's. Either may be ahead by more than the retention.
+// TestAClockThatIsAhead: a row is deleted when it is old by both clocks, the relay's
+// and the database's. Either may be ahead by more than the retention.
 func TestAClockThatIsAhead(t *testing.T) {
 	for _, ahead := range []time.Duration{-10 * 365 * 24 * time.Hour, 10 * 365 * 24 * time.Hour, mute} {
 		retaining(t, context.Canceled, func(a *attic) {
-			// What is old by one clock alone is young by the other.
+			// A row that is old by one clock alone is young by the other.
 			a.set(func() {
 				a.ahead = ahead
 				for i := range a.rows["week"] {
@@ -165,8 +164,8 @@ func TestAClockThatIsAhead(t *testing.T) {
 	}
 }
 
-// A part that is refused is passed over and tried at the next walk; a database
-// that is away is asked again soon; both outboxes go on.
+// TestRetainerFails: a refused part is skipped and retried in the next pass. An
+// unreachable database is retried soon, and both outboxes continue.
 func TestRetainerFails(t *testing.T) {
 	retaining(t, context.Canceled, func(a *attic) {
 		a.set(func() {

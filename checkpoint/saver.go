@@ -14,35 +14,35 @@ type CheckpointStore interface {
 	SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error
 }
 
-// Acknowledger gives the log up to a position away; see capture.Source.
+// Acknowledger lets the database discard the log up to a position; see
+// capture.Source.
 type Acknowledger interface {
 	Acknowledge(p store.Position)
 }
 
-// Observer is told what the keeper does. It must return at once.
+// Observer receives the events of a CheckpointSaver. Its methods must return at once.
 type Observer interface {
-	// Saved: the checkpoint row was written.
+	// Saved reports that the checkpoint row was written.
 	Saved(cp store.Checkpoint)
-	// SaveFailed: it was not; the keeper tries again.
+	// SaveFailed reports that a save failed. The saver retries.
 	SaveFailed(err error)
 }
 
-// SaverConfig bounds how often the keeper writes.
+// SaverConfig bounds how often the saver writes.
 type SaverConfig struct {
-	// Interval is the least time between two rounds.
+	// Interval is the minimum time between two rounds.
 	Interval time.Duration
-	// IdleSave is how often the row is written while positions move but no row
-	// settles.
+	// IdleSave is the time between two saves while positions move but no row settles.
 	IdleSave time.Duration
 }
 
-// DefaultSaverConfig returns rounds of 100 ms, and one each 10 s while only
-// other tables are written.
+// DefaultSaverConfig returns rounds of 100 ms, and one save every 10 s while the
+// database writes to other tables only.
 func DefaultSaverConfig() SaverConfig {
 	return SaverConfig{Interval: 100 * time.Millisecond, IdleSave: 10 * time.Second}
 }
 
-// CheckpointSaver makes the watermark durable and acknowledges it.
+// CheckpointSaver saves the watermark and acknowledges it.
 type CheckpointSaver struct {
 	Config   SaverConfig
 	Tracker  *Tracker
@@ -50,24 +50,27 @@ type CheckpointSaver struct {
 	Source   Acknowledger
 	Epoch    store.Epoch
 	Observer Observer
-	// SaveNow, if set, has the watermark saved at once, also while no row settles:
-	// the log grows faster than IdleSave allows for.
+	// SaveNow, if set, makes the saver save the watermark at once, even if no row has
+	// settled. It is needed when the log grows faster than IdleSave allows for.
 	SaveNow <-chan struct{}
 
 	savedAt          time.Time
 	savedSettled     int64
 	saved            store.Position // and acknowledged
-	positionsUnsaved bool           // positions have moved since, and no row
+	positionsUnsaved bool           // positions have moved since then, but no row settled
 }
 
-// roundTimeout bounds a round that the end of Run does not break off.
+// roundTimeout bounds a round, because the end of Run does not cancel it.
 const roundTimeout = 5 * time.Second
 
-// Run keeps the checkpoint until the context ends, makes one last round for what
-// settled by then, unless store.ErrNotLeader is why the context ended, and returns
-// the context's error. It returns store.ErrNotLeader when another relay has taken over, and
-// store.ErrInterrupted when it cannot be known what survived. A database that
-// cannot be reached is tried again.
+// Run saves checkpoints until the context ends and returns its error. It makes one
+// last round for the rows that settled by then, unless store.ErrNotLeader is the
+// cause of the end. A database that cannot be reached is retried.
+//
+// Run also returns
+//
+//   - store.ErrNotLeader when another relay has become leader, and
+//   - store.ErrInterrupted when it is unknown which commits survived.
 func (k *CheckpointSaver) Run(ctx context.Context) error {
 	err := k.saveLoop(ctx)
 	if ctx.Err() == nil || errors.Is(context.Cause(ctx), store.ErrNotLeader) {
@@ -75,7 +78,7 @@ func (k *CheckpointSaver) Run(ctx context.Context) error {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTimeout)
 	defer cancel()
-	k.savedAt = time.Time{} // positions that moved alone are saved too
+	k.savedAt = time.Time{} // also save positions that moved without a settled row
 	if err := k.Advance(last, time.Now()); err != nil {
 		k.Observer.SaveFailed(err)
 	}
@@ -131,19 +134,21 @@ func (k *CheckpointSaver) saveWithRetry(ctx context.Context) error {
 	}
 }
 
-// saveOnce makes one round that does not break off when the context ends: a save cut
-// short would cost the session that took leadership, and with it the last round.
+// saveOnce makes one round that the end of the context does not cancel. A cancelled
+// save would cost the session that holds the leadership, and with it the last round.
 func (k *CheckpointSaver) saveOnce(ctx context.Context) error {
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTimeout)
 	defer cancel()
 	return k.Advance(whole, time.Now())
 }
 
-// Advance makes one round: it writes the watermark and acknowledges it. While no
-// row settles it does so only once in IdleSave, so that an idle outbox costs the
-// database next to nothing. Nothing is acknowledged that was not saved: a slot
-// that stands ahead of the checkpoint was moved by somebody else. Run and
-// Advance must not overlap.
+// Advance makes one round: it saves the watermark and acknowledges it. While no row
+// settles it does so only once per IdleSave, so that an idle outbox costs the
+// database next to nothing.
+//
+// Advance never acknowledges a position that was not saved. A slot that is ahead of
+// the checkpoint was therefore moved by another program. Run and Advance must not
+// overlap.
 func (k *CheckpointSaver) Advance(ctx context.Context, now time.Time) error {
 	cp, settled := k.Tracker.Watermark() // before the write, never after
 	if cp.Position == k.saved || cp.Position == "" {

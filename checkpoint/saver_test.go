@@ -12,12 +12,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// journal records what a keeper does, in order.
+// journal records the calls of a saver, in order.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
-	fail  error         // what the next save answers
-	gate  chan struct{} // a save waits for it, if there is one
+	fail  error         // error of the next save
+	gate  chan struct{} // blocks a save, if set
 }
 
 func (j *journal) SaveCheckpoint(_ context.Context, _ store.Epoch, cp store.Checkpoint) error {
@@ -58,13 +58,13 @@ func (j *journal) expect(t *testing.T, want ...string) {
 	j.lines = nil
 }
 
-// pass lets fake time go by and everything that is due happen.
+// pass advances fake time and waits for everything that is due.
 func pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// keep runs a test with a keeper in fake time.
+// keep runs a test with a saver in fake time.
 func keep(t *testing.T, test func(j *journal, tr *Tracker, k *CheckpointSaver)) {
 	synctest.Test(t, func(t *testing.T) {
 		j, tr := &journal{}, NewTracker(store.Checkpoint{Position: "start"})
@@ -74,7 +74,7 @@ func keep(t *testing.T, test func(j *journal, tr *Tracker, k *CheckpointSaver)) 
 	})
 }
 
-// run starts the keeper; the function it returns ends it and gives its error.
+// run starts the saver. The returned function ends it and returns its error.
 func run(k *CheckpointSaver) (end func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -104,7 +104,7 @@ func TestKeeperAcknowledgesOnlyWhatSettledBeforeTheSaveBegan(t *testing.T) {
 		end := run(k)
 		a, b := tr.Begin("a", 1, 1), tr.Begin("b", 2, 1)
 		a.Done(1)
-		synctest.Wait() // the save of a is under way
+		synctest.Wait() // the save of a is in flight
 		b.Done(1)
 		j.gate <- struct{}{}
 		synctest.Wait()
@@ -150,7 +150,7 @@ func TestKeeperWritesSeldomWhileOnlyPositionsMove(t *testing.T) {
 		j.expect(t, "save c", "ack c")
 		tr.Begin("d", 1, 0)
 		pass(time.Second)
-		tr.Begin("e", 2, 1).Done(1) // a row does not wait
+		tr.Begin("e", 2, 1).Done(1) // a row is saved without delay
 		pass(time.Second)
 		j.expect(t, "save e", "ack e")
 		tr.Begin("f", 2, 0)
@@ -160,7 +160,8 @@ func TestKeeperWritesSeldomWhileOnlyPositionsMove(t *testing.T) {
 	})
 }
 
-// A log that grows fast is not kept for the sake of an idle outbox.
+// TestKeeperSavesAtOnceWhenItIsUrged: an idle outbox does not retain a log that grows
+// fast.
 func TestKeeperSavesAtOnceWhenItIsUrged(t *testing.T) {
 	keep(t, func(j *journal, tr *Tracker, k *CheckpointSaver) {
 		urge := make(chan struct{})

@@ -10,13 +10,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Opener finds the place in the log from which a relay goes on; see
+// Opener finds the position in the log at which a relay continues; see
 // capture.Source.
 type Opener interface {
 	Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error)
 }
 
-// StartStore is what a start asks of a store.
+// StartStore is the part of a store that a start needs.
 type StartStore interface {
 	store.Checkpoints
 	store.Leadership
@@ -24,43 +24,46 @@ type StartStore interface {
 	store.Viewer
 }
 
-// StartPoint is where a relay begins.
+// StartPoint is the state from which a relay starts.
 type StartPoint struct {
-	// Epoch is that of the leadership that the start took.
+	// Epoch is the epoch of the leadership that the start acquired.
 	Epoch store.Epoch
-	// Watermark is where the watermark stands. Its Position is "" after a cut:
-	// nothing may be saved before the backlog has settled.
+	// Watermark is the initial watermark. Its Position is "" after a snapshot,
+	// because nothing may be saved before the backlog has settled.
 	Watermark store.Checkpoint
-	// From is where to run the source from.
+	// From is the position to run the source from.
 	From store.Position
-	// Backlog are rows that are in the tables and not in the log, in the order
-	// in which they are to be delivered, before anything that the log brings.
+	// Backlog has the rows that are in the tables but not in the log, in the order of
+	// delivery. They come before all rows of the log.
 	Backlog []store.Item
-	// Spilled is how many rows of a backlog too large for memory were parked, under
-	// the first seqs of the epoch.
+	// Spilled is the number of spilled rows of a backlog that is too large for
+	// memory. They have the first seqs of the epoch.
 	Spilled int64
-	// SnapshotReason is set when the log begins anew, and says why.
+	// SnapshotReason is the reason for a snapshot, "" if there was none.
 	SnapshotReason string
 }
 
-// Start opens the source at the saved checkpoint and takes leadership. Where the
-// log begins anew (the first start, a lost log) it makes a cut: the unsettled
-// rows of the tables as they were at that place are the backlog, without those
-// that are parked. A backlog of more than the bound is parked itself, and of one
-// within it a payload above its share of the bytes is left in its table, where the
-// claim reads it. Where parking fails, what was made for the cut is given up, so that no log is held for a relay
-// that does not run.
+// Start opens the source at the saved checkpoint and acquires leadership. It acquires
+// it as late as possible, after the source has verified that no other relay holds the
+// log.
 //
-// A cut forgets the old checkpoint first, and none is saved until the backlog has
-// settled or is parked: a relay that ends before starts with a cut again, and finds
-// what it had parked. Behind an intact log, what was parked after the checkpoint is
-// forgotten: the log brings it again.
+// If the checkpoint is missing or the log is lost, Start takes a snapshot: its
+// backlog is the unsettled rows of the tables at the new position, without the
+// spilled rows.
 //
-// Leadership is taken as late as it may be, after the source has found that no
-// other relay holds the log.
+//   - A backlog larger than most is spilled itself.
+//   - In a smaller one, a payload above its share of the bytes stays in its table,
+//     and the claim reads it.
+//   - If spilling fails, Start discards the resources of the snapshot, so that the
+//     database retains no log for a relay that does not run.
 //
-// lost, if not nil, says how the log was found lost while it was read: the
-// checkpoint no longer counts, whatever the source finds in its place.
+// A snapshot first clears the saved checkpoint. No new checkpoint is saved until the
+// backlog is settled or spilled. A relay that crashes in between takes another
+// snapshot, and finds the rows that it had spilled. With an intact log, Start deletes
+// the rows that were spilled after the checkpoint, because the log brings them again.
+//
+// lost, if not nil, reports that the log was found lost while it was read. The saved
+// checkpoint is then invalid, whatever position the source finds.
 func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.Outbox, most store.ReadLimit, lost *capture.LostError) (StartPoint, error) {
 	at, err := tables.LoadCheckpoint(ctx)
 	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
@@ -105,7 +108,7 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 	return begin, err
 }
 
-// lazyLeader takes leadership when it is first needed.
+// lazyLeader acquires leadership when it is first needed.
 type lazyLeader struct {
 	StartStore
 	epoch store.Epoch // 0 until then
@@ -122,7 +125,8 @@ func (l *lazyLeader) acquire(ctx context.Context) (err error) {
 	return nil
 }
 
-// ClearCheckpoint implements capture.Tables. The seq stays: parked rows are known by it.
+// ClearCheckpoint implements capture.Tables. It keeps the seq, which identifies
+// spilled rows.
 func (l *lazyLeader) ClearCheckpoint(ctx context.Context) error {
 	if err := l.acquire(ctx); err != nil {
 		return err
@@ -133,10 +137,10 @@ func (l *lazyLeader) ClearCheckpoint(ctx context.Context) error {
 	return nil
 }
 
-// backlogPageRows is how many rows of a backlog are parked in one statement.
+// backlogPageRows is the number of backlog rows that one statement spills.
 const backlogPageRows = 5000
 
-// backlog is the unsettled rows of a view.
+// backlog reads the unsettled rows of a view.
 type backlog struct {
 	view     store.View
 	tables   store.Spiller
@@ -149,8 +153,8 @@ type backlog struct {
 	spilled int64
 }
 
-// read takes the rows of all outboxes into memory if they are few, and parks them
-// if they are many.
+// read loads the rows of all outboxes into memory if they are within the bound, and
+// spills them otherwise.
 func (b *backlog) read(ctx context.Context) error {
 	for i := range b.outboxes {
 		name := b.outboxes[i].Name

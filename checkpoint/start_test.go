@@ -11,22 +11,22 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// start is a log and its tables for one start.
+// start is a fake log and its tables for one start.
 type start struct {
 	saved   *store.Checkpoint
 	opening capture.OpenResult
 	rows    map[string]int // by outbox
 	payload int            // bytes of each row's payload and group
 	group   int
-	// read is how many bytes Unsettled gave in all, and maxSpillRows how many were parked
-	// at a time.
+	// read is the number of bytes that Unsettled returned, mostParked the maximum
+	// number of rows in one spill.
 	read, mostParked int64
 	opened           store.Checkpoint
 	closed           int
 	discarded        int
 	parked           []store.Item
-	full             error    // what parking answers
-	steps            []string // what was done, in order
+	full             error    // error of a spill
+	steps            []string // the calls in order
 	leads            int
 }
 
@@ -83,7 +83,7 @@ func (s *start) Unsettled(_ context.Context, q store.UnsettledQuery) ([]store.It
 	return items, nil
 }
 
-// sized is a row with a payload and a group of some bytes, as a view reads it.
+// sized returns a row with a payload and a group of some bytes, as a view reads it.
 func sized(q store.UnsettledQuery, i, payload, group int) store.Item {
 	it := store.Item{Ref: store.Ref{Outbox: q.Outbox, ID: fmt.Sprint(i)}, PayloadSize: payload}
 	if it.Group = store.GroupOf(strings.Repeat("g", group)); payload <= q.MaxInlinePayload() {
@@ -149,8 +149,9 @@ func TestStartGoesOnAtTheCheckpoint(t *testing.T) {
 	}
 }
 
-// A start that ends between the cut and the settling of its backlog is followed
-// by a cut, because the old checkpoint was forgotten first.
+// TestStartForgetsTheCheckpointBeforeACut: a start that crashes between the snapshot
+// and the settling of its backlog is followed by another snapshot, because the
+// checkpoint was cleared first.
 func TestStartForgetsTheCheckpointBeforeACut(t *testing.T) {
 	s := &start{
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
@@ -175,8 +176,8 @@ func TestStartForgetsTheCheckpointBeforeACut(t *testing.T) {
 	}
 }
 
-// Until the backlog has settled nothing may be saved, so the watermark has no
-// position.
+// TestStartMakesACut: nothing may be saved until the backlog has settled, so the
+// watermark has no position.
 func TestStartMakesACut(t *testing.T) {
 	s := &start{
 		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
@@ -197,7 +198,8 @@ func TestStartMakesACut(t *testing.T) {
 	}
 }
 
-// What was parked before the cut is in no log: it stays.
+// TestStartParksABacklogLargerThanTheBuffer: rows that were spilled before the
+// snapshot are in no log, so they stay.
 func TestStartParksABacklogLargerThanTheBuffer(t *testing.T) {
 	s := &start{
 		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
@@ -249,9 +251,9 @@ func TestStartAfterALostLog(t *testing.T) {
 	}
 }
 
-// A start reads at most the bytes of the buffer, and parks no more at a time, however
-// large payloads are, and groups that stand in them. Rows whose payloads alone are too
-// large are taken without them.
+// TestStartTakesNoMoreBytesThanTheBuffer: a start reads at most the bytes of the
+// buffer and spills no more at a time, however large the payloads and groups are.
+// Rows whose payload alone is too large are taken without it.
 func TestStartTakesNoMoreBytesThanTheBuffer(t *testing.T) {
 	const most, slack = 10_000, 1100
 	for name, c := range map[string]struct {

@@ -14,53 +14,53 @@ type Marker interface {
 	Mark(ctx context.Context, token string) error
 }
 
-// Lanes is what a sweep asks of the lanes.
+// Lanes is the part of the dispatcher that a sweep needs.
 type Lanes interface {
-	// Held returns the ids of an outbox that lanes hold or whose outcome is not
+	// Held returns the ids of an outbox that are in a lane or whose outcome is not
 	// written yet.
 	Held(outbox string) []string
-	// TrackSettled(true) begins to remember which rows settle, TrackSettled(false) forgets
-	// them.
+	// TrackSettled(true) starts to record the rows that settle, TrackSettled(false)
+	// stops and clears the record.
 	TrackSettled(on bool)
-	// InsertFound places rows that were found in the tables in front of their lanes,
-	// in the given order, but for those that lanes hold by now or that settled
-	// since Watch, and returns how many it placed.
+	// InsertFound inserts rows from the tables at the front of their lanes, in the
+	// given order, and returns how many it inserted. It leaves out rows that a lane
+	// holds by now and rows that settled since TrackSettled(true).
 	InsertFound(items []store.Item) int
 }
 
-// SweepObserver is told what a sweep does. It must return at once.
+// SweepObserver receives the events of a Sweeper. Its methods must return at once.
 type SweepObserver interface {
-	// Swept: rows came back to PENDING without an insert, and are in lanes now.
+	// Swept reports rows that were reset to PENDING by an update. They are in lanes
+	// now.
 	Swept(rows int)
-	// SweepFailed: the tables could not be read or the log not be marked; it is
-	// tried again.
+	// SweepFailed reports that the tables could not be read or the marker not be
+	// written. The Sweeper retries.
 	SweepFailed(err error)
 }
 
-// Sweeper looks for rows that came back to PENDING without an insert: set back by
-// an operator, or left over by a relay or a processor that is gone. The log does
-// not bring them again.
+// Sweeper finds rows that became PENDING without an insert: requeued by an operator,
+// or left by a relay or a processor that no longer runs. The log does not bring them
+// again.
 //
-// It reads the tables only when the log has been read up to the present, and
-// places what it found when a marker comes back that it wrote after the reading:
-// by then the log has brought every row that the reading saw, and what no lane
-// knows was not inserted just now.
+// A sweep reads the tables only after capture has caught up. It then writes a marker
+// into the log, and inserts the rows that it found when the marker comes back. By
+// then the log has brought every row that the read saw, so a row that is in no lane
+// was not inserted just now.
 type Sweeper struct {
-	// Interval is the time between two sweeps. The first begins at once.
+	// Interval is the time between two sweeps. The first one starts at once.
 	Interval time.Duration
-	// Outboxes are the tables; of each, at most Most.Rows are taken at a time, and of
-	// all together so many bytes.
+	// Outboxes are the tables. One sweep takes at most Bound.Rows of each, and
+	// Bound.Bytes of all together.
 	Outboxes []store.Outbox
 	Bound    store.ReadLimit
 	Source   Marker
 	Tables   store.Viewer
 	Lanes    Lanes
 	Observer SweepObserver
-	// Epoch tells this leader's markers from those of an earlier one, which the
-	// log may bring again.
+	// Epoch distinguishes this leader's markers from those of an earlier leader,
+	// which the log may bring again.
 	Epoch store.Epoch
-	// OnCaughtUp, if set, is called when the first marker has come back, at its
-	// place in the log.
+	// OnCaughtUp, if set, is called when the first marker comes back, in log order.
 	OnCaughtUp func()
 
 	mu      sync.Mutex
@@ -68,8 +68,7 @@ type Sweeper struct {
 	tokens  int
 }
 
-// OnMarker is told of each marker that the log brings, at its place among the
-// rows.
+// OnMarker handles a marker of the log. It is called in log order, among the rows.
 func (s *Sweeper) OnMarker(token string) {
 	s.mu.Lock()
 	then := s.waiting[token]
@@ -105,11 +104,11 @@ func (s *Sweeper) Run(ctx context.Context) error {
 	}
 }
 
-// The pause before the next sweep where one has found more than it may take, and
-// where one has failed.
+// Pauses after a sweep that found more rows than it may take, and after a failed
+// sweep.
 const sweepMoreInterval, sweepRetryInterval = time.Second, 5 * time.Second
 
-// sweep makes one round over all outboxes, and reports whether there is more.
+// sweep makes one round over all outboxes. It returns whether there are more rows.
 func (s *Sweeper) sweep(ctx context.Context) (more bool, err error) {
 	if err := s.awaitMarker(ctx, s.caughtUp); err != nil {
 		return false, err
@@ -134,8 +133,8 @@ func (s *Sweeper) caughtUp() {
 	}
 }
 
-// awaitMarker writes a marker and returns when it has come back and then has run, at its
-// place in the log.
+// awaitMarker writes a marker and waits until it comes back. It calls then at that
+// point of the log.
 func (s *Sweeper) awaitMarker(ctx context.Context, then func()) error {
 	came := make(chan struct{})
 	s.mu.Lock()
@@ -160,8 +159,8 @@ func (s *Sweeper) awaitMarker(ctx context.Context, then func()) error {
 	}
 }
 
-// findRequeued returns the unsettled rows that no lane holds, and whether an outbox has
-// more of them.
+// findRequeued returns the unsettled rows that are in no lane, and whether an outbox
+// has more of them.
 func (s *Sweeper) findRequeued(ctx context.Context) (found []store.Item, more bool, err error) {
 	view, err := s.Tables.View(ctx, "")
 	if err != nil {

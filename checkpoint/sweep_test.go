@@ -14,16 +14,16 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// meadow is a log, tables and lanes for a sweep. Markers come back when the test
-// says so.
+// meadow is a fake log with tables and lanes. The test decides when a marker comes
+// back.
 type meadow struct {
 	mu    sync.Mutex
 	lines []string
 	marks []string
-	rows  []store.Item // what the tables have unsettled
+	rows  []store.Item // the unsettled rows of the tables
 	held  []string
 	asked store.UnsettledQuery
-	fail  error // of the next call
+	fail  error // error of the next call
 	watch bool
 }
 
@@ -71,7 +71,7 @@ func (m *meadow) InsertFound(items []store.Item) int {
 	if !m.watch {
 		_ = m.note("unwatched")
 	}
-	return len(items) - 1 // one came by the log meanwhile
+	return len(items) - 1 // the log has brought one meanwhile
 }
 
 func (m *meadow) Swept(n int)           { _ = m.note("swept %d", n) }
@@ -88,7 +88,7 @@ func (m *meadow) expect(t *testing.T, want ...string) {
 	m.lines = nil
 }
 
-// sweeping runs a test beside a sweeper in fake time.
+// sweeping runs a test with a Sweeper in fake time.
 func sweeping(t *testing.T, test func(m *meadow, s *Sweeper, back func())) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &meadow{held: []string{"7"}}
@@ -173,8 +173,9 @@ func TestASweepThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A sweep asks for no more bytes than the buffer has, all outboxes together, and for
-// payloads that have room in it by their number. Where the bytes end it there is more.
+// TestASweepTakesNoMoreBytesThanTheBuffer: a sweep reads at most the bytes of the
+// buffer, all outboxes together, and only payloads within their share. If the bytes
+// are the limit, it returns that there are more rows.
 func TestASweepTakesNoMoreBytesThanTheBuffer(t *testing.T) {
 	sweeping(t, func(m *meadow, s *Sweeper, back func()) {
 		m.rows = []store.Item{{Group: store.GroupOf(strings.Repeat("g", 100))}}

@@ -7,24 +7,24 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Tracker is the low watermark over batches that enter in commit order and
-// settle in any order. It does no I/O. It is safe for concurrent use, except
-// that Begin calls must come in commit order.
+// Tracker computes the low watermark of batches that enter in commit order and settle
+// in any order. It does no I/O. It is safe for concurrent use, except that Begin must
+// be called in commit order.
 //
-// It holds one entry per batch with unsettled rows: a batch that is done lends
-// its place to the one before it.
+// It holds one entry per batch with unsettled rows: a finished batch passes its
+// position to the batch before it.
 type Tracker struct {
 	mu        sync.Mutex
 	head      *Ticket // oldest batch with unsettled rows
 	tail      *Ticket
 	watermark store.Checkpoint
 	settled   int64
-	read      store.Position // the latest that entered
-	readAt    time.Time      // when anything did
+	read      store.Position // the latest position that entered
+	readAt    time.Time      // when the last batch entered
 	changed   chan struct{}
 }
 
-// Ticket stands for one batch. Call Done for each of its rows.
+// Ticket is one batch. Call Done for its rows.
 type Ticket struct {
 	tracker    *Tracker
 	prev, next *Ticket
@@ -32,21 +32,20 @@ type Ticket struct {
 	place      watermarkTarget
 }
 
-// watermarkTarget is how far the watermark may go once a ticket and all before it are
-// done.
+// watermarkTarget is the watermark after a ticket and all earlier ones are done.
 type watermarkTarget struct {
 	position store.Position
 	seq      store.Seq
 }
 
-// NewTracker starts at a checkpoint.
+// NewTracker returns a Tracker that starts at a checkpoint.
 func NewTracker(start store.Checkpoint) *Tracker {
 	return &Tracker{watermark: start, read: start.Position, changed: make(chan struct{}, 1)}
 }
 
-// Begin enters a batch of n rows that ends at a position, with seq the last seq
-// given out. A position of "" (a transaction in part) never becomes the
-// watermark. With n = 0 only the position moves, and the ticket is nil.
+// Begin adds a batch of n rows. The batch ends at position, and seq is the last
+// assigned seq. A position of "" (a part of a transaction) never becomes the
+// watermark. If n is 0 only the position moves, and the ticket is nil.
 func (t *Tracker) Begin(position store.Position, seq store.Seq, n int) *Ticket {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -69,8 +68,8 @@ func (t *Tracker) Begin(position store.Position, seq store.Seq, n int) *Ticket {
 	return tk
 }
 
-// Done reports n rows of the batch as settled or parked. It panics when more
-// rows are reported than the batch has: the watermark would lie.
+// Done marks n rows of the batch as settled or spilled. It panics if that is more
+// than the rest of the batch, because the watermark would be wrong.
 func (tk *Ticket) Done(n int) {
 	t := tk.tracker
 	t.mu.Lock()
@@ -88,8 +87,8 @@ func (tk *Ticket) Done(n int) {
 	t.advance(before, tk.place)
 }
 
-// advance gives a place to the ticket that still stands before it, or, if none
-// does, to the watermark.
+// advance passes a position to the ticket before it, or to the watermark if there is
+// none.
 func (t *Tracker) advance(before *Ticket, to watermarkTarget) {
 	if to.position == "" {
 		return
@@ -119,21 +118,22 @@ func (t *Tracker) unlink(tk *Ticket) {
 	tk.prev, tk.next = nil, nil
 }
 
-// Watermark returns the watermark, and how many rows were reported done since
-// the tracker began.
+// Watermark returns the watermark and the number of rows that are done since
+// NewTracker.
 func (t *Tracker) Watermark() (cp store.Checkpoint, settled int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.watermark, t.settled
 }
 
-// LastRead returns the latest position that was entered, and when a batch last was;
-// the time is zero before the first.
+// LastRead returns the latest position that entered and the time of the last batch.
+// The time is zero before the first batch.
 func (t *Tracker) LastRead() (store.Position, time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.read, t.readAt
 }
 
-// Changed holds a signal after the watermark moved. It has one receiver.
+// Changed returns a channel that receives a signal after the watermark moved. It has
+// one receiver.
 func (t *Tracker) Changed() <-chan struct{} { return t.changed }

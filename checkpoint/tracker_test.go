@@ -10,15 +10,15 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// modelBatch is a batch in the plain reference: all of them, in order.
+// modelBatch is a batch of the reference model, which keeps all batches in order.
 type modelBatch struct {
 	ticket *Ticket
 	open   int
 	place  watermarkTarget
 }
 
-// TestTrackerAgainstModel holds the tracker against the definition: the
-// watermark is the last position before the first batch with open rows.
+// TestTrackerAgainstModel compares the tracker with the definition: the watermark is
+// the last position before the first batch with open rows.
 func TestTrackerAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tr := NewTracker(store.Checkpoint{Origin: "o", Position: "start"})
@@ -93,8 +93,8 @@ func TestTrackerRefusesTooManyRows(t *testing.T) {
 	tk.Done(2)
 }
 
-// The tracker knows what was read last, also where nothing of it is settled; a
-// transaction in part has no position.
+// TestTrackerKnowsWhatWasRead: LastRead is the latest position, even if none of it is
+// settled. A part of a transaction has no position.
 func TestTrackerKnowsWhatWasRead(t *testing.T) {
 	tr := NewTracker(store.Checkpoint{Position: "start"})
 	if position, at := tr.LastRead(); position != "start" || !at.IsZero() {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Store is what the desk asks of a store.
+// Store is the part of a store that the Controller needs.
 type Store interface {
 	store.ReplayLister
 	store.ReplayWriter
@@ -21,25 +21,26 @@ type Store interface {
 	store.Viewer
 }
 
-// HistoryReader is a source that reads a part of the log once more.
+// HistoryReader is a source that reads a range of the log again.
 type HistoryReader interface {
 	capture.HistoryReader
 	Close()
 }
 
-// SlotRetainer has log kept for checkpoints.
+// SlotRetainer retains log for named checkpoints.
 type SlotRetainer interface {
 	capture.SlotRetainer
 	Close()
 }
 
-// RetentionChecker looks how far back a server's log reaches.
+// RetentionChecker checks how far back a server's log reaches.
 type RetentionChecker interface {
 	capture.RetentionChecker
 	Close()
 }
 
-// LiveSource is what the desk asks of the source that the relay reads; see capture.Source.
+// LiveSource is the part of the relay's source that the Controller needs; see
+// capture.Source.
 type LiveSource interface {
 	Mark(ctx context.Context, token string) error
 	Compare(a, b store.Position) int
@@ -49,17 +50,18 @@ type LiveSource interface {
 // Log is the log that the relay reads.
 type Log struct {
 	LiveSource
-	// Origin names the log, see store.Checkpoint.
+	// Origin identifies the log; see store.Checkpoint.
 	Origin string
-	// OpenHistory returns a source that reads a part of it once more; the caller closes it.
-	// It is nil where the log does not hold the rows.
+	// OpenHistory returns a source that reads a range of the log again. The caller
+	// closes it. It is nil if the log does not hold the rows.
 	OpenHistory func() (HistoryReader, error)
-	// OpenRetention returns a source that looks how far back the log reaches; the caller closes
-	// it. It is nil where log is kept for checkpoints, or holds no rows.
+	// OpenRetention returns a source that checks how far back the log reaches. The
+	// caller closes it. It is nil if log is retained per checkpoint, or the log holds
+	// no rows.
 	OpenRetention func() (RetentionChecker, error)
 }
 
-// LaneHolder keeps lanes from moving; see dispatch.Dispatcher.
+// LaneHolder holds live lanes during a replay; see dispatch.Dispatcher.
 type LaneHolder interface {
 	HoldForReplay(job string, lane store.LaneKey)
 	Quiescent(lane store.LaneKey) (still, paused bool)
@@ -74,76 +76,79 @@ type ReplaySender interface {
 	DoneCount() int64
 }
 
-// Lanes are those of one sink.
+// Lanes are the lanes of one sink.
 type Lanes interface {
 	LaneHolder
 	ReplaySender
 }
 
-// Sink is one whose lanes stand and that rows are sent to.
+// Sink is a sink with lanes to hold and to send to.
 type Sink struct {
 	Lanes  Lanes
 	Config dispatch.Config
 }
 
-// SavepointObserver is told of named checkpoints; see Observer.
+// SavepointObserver receives the events of named checkpoints; see Observer.
 type SavepointObserver interface {
-	// SavepointChanged: a checkpoint was made, was refused, or has lost its log.
+	// SavepointChanged reports that a checkpoint was created or refused, or has lost
+	// its log.
 	SavepointChanged(n *store.Savepoint)
-	// LogsRetained: this is the log that is kept for checkpoints, as of now.
+	// LogsRetained reports the log that the database currently retains for
+	// checkpoints.
 	LogsRetained(list []capture.RetainedSlot)
 }
 
-// Observer is told what the desk does. Calls come from several goroutines and must return
-// at once.
+// Observer receives the events of a Controller. Several goroutines call its methods,
+// which must return at once.
 type Observer interface {
 	SavepointObserver
-	// Job: this is a job as of now; it came to its state or was looked at.
+	// Job reports the current state of a job, after a change or a read.
 	Job(j *store.Job)
-	// Jobs: these are all jobs as of now, the one asked for last first. The list stays the
-	// desk's.
+	// Jobs reports all jobs, the latest request first. The Controller reuses the list:
+	// an observer that keeps it makes a copy.
 	Jobs(list []store.Job)
-	// Skipped: rows of a job were passed over that would have gone to a sink.
+	// Skipped reports rows of a job that were not sent to a sink.
 	Skipped(sink string, rows int)
-	// ControllerFailed: something could not be done, and is tried again.
+	// ControllerFailed reports a failed step. The Controller retries it.
 	ControllerFailed(err error)
 }
 
-// Controller makes named checkpoints and runs replays for the leader of an epoch. Set its
-// fields before Run.
+// Controller creates named checkpoints and runs replays for the leader of an epoch.
+// Set its fields before Run.
 type Controller struct {
 	Store    Store
 	Epoch    store.Epoch
 	Outboxes []store.Outbox
-	// Sinks are those that rows can be sent to, by name, and Routes gives the name of
-	// each outbox's.
+	// Sinks are the possible receivers by name. Routes has the name of the sink of
+	// each outbox.
 	Sinks  map[string]Sink
 	Routes map[string]string
 	// Log is nil while the relay polls.
 	Log *Log
-	// OpenRetainer returns what has log kept for checkpoints, where the database can; it is
-	// called when that is first needed. Nil where it cannot.
+	// OpenRetainer returns a SlotRetainer. It is called when one is first needed, and
+	// is nil if the database cannot retain log for a checkpoint.
 	OpenRetainer func() (SlotRetainer, error)
-	// MaxRetainedBytes is the most bytes of log that are kept for one checkpoint; 0 is no bound.
+	// MaxRetainedBytes is the maximum log in bytes that is retained for one
+	// checkpoint, 0 for no bound.
 	MaxRetainedBytes int64
-	// RequestsChanged is signalled when there may be new wishes.
+	// RequestsChanged receives a signal when there may be new requests.
 	RequestsChanged <-chan struct{}
 	Observer        Observer
 
-	// pageRows, segmentRows and askEvery are the constants of those names, but in tests.
+	// pageRows, segmentRows and retentionInterval override the constants in tests.
 	pageRows, segmentRows int
 	retentionInterval     time.Duration
 
 	markers      pendingMarkers
 	retainer     lazyRetainer
 	activeReader logReader
-	// savepointsChanged and jobsChanged are signalled when there is something to look at.
+	// savepointsChanged and jobsChanged receive a signal when there is work to do.
 	savepointsChanged, jobsChanged chan struct{}
 	retries                        map[string]*retryState
 }
 
-// Run makes checkpoints and runs jobs until the context ends, and returns its error, or
-// one that wraps store.ErrNotLeader. It may be called once.
+// Run creates checkpoints and runs jobs until the context ends. It returns the
+// context's error, or one that wraps store.ErrNotLeader. It may be called once.
 func (d *Controller) Run(ctx context.Context) error {
 	d.savepointsChanged, d.jobsChanged, d.retries = make(chan struct{}, 1), make(chan struct{}, 1), map[string]*retryState{}
 	defer d.retainer.close()
@@ -154,7 +159,7 @@ func (d *Controller) Run(ctx context.Context) error {
 	return work.Wait()
 }
 
-// forwardRequests passes on that there are wishes.
+// forwardRequests forwards RequestsChanged to both loops.
 func (d *Controller) forwardRequests(ctx context.Context) error {
 	for {
 		select {
@@ -167,11 +172,11 @@ func (d *Controller) forwardRequests(ctx context.Context) error {
 	}
 }
 
-// retryInterval is the pause before a round that failed is made again.
+// retryInterval is the pause before a failed round is retried.
 const retryInterval = 5 * time.Second
 
-// runRounds makes rounds: one at once, one for each signal, and one after the time that
-// the last one asked for, if it is not 0.
+// runRounds calls round at once, after each signal, and after the time that the last
+// round returned, unless that is 0.
 func (d *Controller) runRounds(ctx context.Context, signal <-chan struct{}, round func(context.Context) (time.Duration, error)) error {
 	for {
 		next, err := round(ctx)
@@ -204,7 +209,7 @@ func notify(signal chan struct{}) {
 	}
 }
 
-// sleep waits, unless the context ends.
+// sleep waits for d, or for the end of the context.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// ids are those of rows of a group, from the first number up to before the last.
+// ids returns the ids of a group's rows, numbered from from to to-1.
 func ids(group string, from, to int) (list []string) {
 	for i := from; i < to; i++ {
 		list = append(list, fmt.Sprintf("%s-%03d", group, i))
@@ -17,8 +17,9 @@ func ids(group string, from, to int) (list []string) {
 	return list
 }
 
-// A replay from a checkpoint sends what was committed behind it, all of it and nothing
-// else, in order, also what was deleted since; live rows of its groups wait.
+// TestReplayFromCheckpoint: a replay from a checkpoint sends all rows that committed
+// after it and no others, in order, and deleted rows too. Live rows of its groups
+// wait.
 func TestReplayFromCheckpoint(t *testing.T) {
 	h := postgres(t)
 	to := newReceiver()
@@ -41,7 +42,7 @@ func TestReplayFromCheckpoint(t *testing.T) {
 	until(t, func() string { return l.open(0) })
 	h.exec(t, "DELETE FROM outbox_events WHERE id IN ('a-030', 'c-069')")
 
-	// Live rows of the same groups come while the job runs.
+	// Live rows of the same groups arrive while the job runs.
 	stop, wrote := make(chan struct{}), make(chan int)
 	go func() {
 		n := 70
@@ -81,7 +82,7 @@ func TestReplayFromCheckpoint(t *testing.T) {
 	}
 }
 
-// open says how many rows are not settled, unless it is as many as wanted.
+// open reports the number of unsettled rows, unless it is want.
 func (l *life) open(want int) string {
 	l.t.Helper()
 	view, err := l.store.View(l.ctx(), "")

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// pageRows and pageBytes bound what is copied in one transaction.
+	// pageRows and pageBytes bound one transaction of copied rows.
 	pageRows, pageBytes = 1000, 4 << 20
-	// segmentBytes is how much payload is copied before it is played, where the server
-	// does not bound its log more.
+	// segmentBytes is the maximum payload that is copied before it is played, if the
+	// server does not bound its log more tightly.
 	segmentBytes = 256 << 20
-	// segmentRows bounds what small rows take beside their payload.
+	// segmentRows bounds the memory that small rows take besides their payload.
 	segmentRows = 1 << 20
-	// cursorMoveRows and cursorMoveInterval are after how many rows and how long the cursor moves on
-	// though no row was chosen.
+	// The cursor moves after cursorMoveRows rows or cursorMoveInterval, even if no
+	// row matched.
 	cursorMoveRows, cursorMoveInterval = 100_000, 5 * time.Second
 )
 
-// copyLog copies rows out of the log, up to the job's end or to that of a segment.
+// copyLog copies rows from the log, up to the end of the job or of a segment.
 func (r *jobRun) copyLog(ctx context.Context) error {
 	at, err := r.logPosition(ctx)
 	if err != nil {
@@ -44,9 +44,9 @@ func (r *jobRun) copyLog(ctx context.Context) error {
 	return c.flush(ctx)
 }
 
-// readLog reads the log from a place up to the job's end, and hands over what comes. It
-// ends with the first error of take, and where the log that is kept for the place is
-// given up.
+// readLog reads the log from a position to the end of the job and calls take for each
+// batch. It returns the first error of take. It fails if the log that is retained for
+// the position is released.
 func (r *jobRun) readLog(ctx context.Context, at *logPlace, take func(context.Context, *capture.Batch) error) error {
 	reading, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -59,7 +59,7 @@ func (r *jobRun) readLog(ctx context.Context, at *logPlace, take func(context.Co
 	return finalReadError(err)
 }
 
-// finalReadError makes the end of a job of an error that reading again does not mend.
+// finalReadError returns an error that ends the job if reading again does not help.
 func finalReadError(err error) error {
 	if err != nil && isFinal(err) {
 		return failf("the rows that are left cannot be read: %v; the job began on the log, so it is not finished from the table", err)
@@ -67,8 +67,8 @@ func finalReadError(err error) error {
 	return err
 }
 
-// readRange reads the log once more from a place up to the job's end, and hands over what
-// comes. It ends with the first error of take.
+// readRange reads the log from a position to the end of the job and calls take for
+// each batch. It returns the first error of take.
 func (r *jobRun) readRange(ctx context.Context, at capture.StartPoint, take func(*capture.Batch) error) error {
 	src, err := r.Log.OpenHistory()
 	if err != nil {
@@ -83,7 +83,7 @@ func (r *jobRun) readRange(ctx context.Context, at capture.StartPoint, take func
 		select {
 		case b := <-out:
 			if failed != nil {
-				continue // it is about to end
+				continue // discard batches until the source stops
 			}
 			if failed = take(&b); failed != nil {
 				stop()
@@ -95,21 +95,21 @@ func (r *jobRun) readRange(ctx context.Context, at capture.StartPoint, take func
 	}
 }
 
-// logPlace is where the job goes on in the log.
+// logPlace is the position in the log at which a job continues.
 type logPlace struct {
 	capture.StartPoint
 	cursor store.ReplayCursor
-	name   string // of the checkpoint whose log is read, "" if none is kept
+	name   string // checkpoint whose retained log is read, "" if none is retained
 }
 
-// logPosition returns where the job goes on in the log.
+// logPosition returns the position in the log at which the job continues.
 func (r *jobRun) logPosition(ctx context.Context) (at logPlace, err error) {
 	if r.Log == nil || r.Log.OpenHistory == nil {
 		return at, failf("the log cannot be read any more, as the relay polls; the job began on the log, so it is not finished from the table")
 	}
 	if at.StartPoint, _, at.name, err = r.startPlace(ctx); err != nil {
 		if end := new(endError); errors.As(err, &end) {
-			err = failf("%s", end.why) // it was there when the job began
+			err = failf("%s", end.why) // it existed when the job started
 		}
 		return at, finalReadError(err)
 	}
@@ -124,8 +124,8 @@ func (r *jobRun) logPosition(ctx context.Context) (at logPlace, err error) {
 	return at, nil
 }
 
-// segmentLimit returns how much payload is copied before it is played: the log must not run
-// away meanwhile.
+// segmentLimit returns the maximum payload that is copied before it is played. A
+// smaller segment keeps the retained log within its limit.
 func (r *jobRun) segmentLimit(ctx context.Context) (bytes int64, err error) {
 	kept, err := r.Log.Retained(ctx)
 	if err != nil {
@@ -137,25 +137,25 @@ func (r *jobRun) segmentLimit(ctx context.Context) (bytes int64, err error) {
 	return bytes, nil
 }
 
-// errSegmentFull says that enough was copied for now.
+// errSegmentFull stops readLog at the end of a segment.
 var errSegmentFull = errors.New("the segment is full")
 
 // copier copies rows of the log into the job.
 type copier struct {
 	*jobRun
-	// cursor is what was read, up to the row.
+	// cursor is the position that was read, to the row.
 	cursor    store.ReplayCursor
 	page      []store.ReplayRow
-	limit     int   // of its rows
+	limit     int   // of rows in the page
 	bytes     int64 // of the page
-	rowsRead  int   // rows since the last write
+	rowsRead  int   // rows since the last flush
 	flushedAt time.Time
-	// rows and size are those of the segment, most is its bound.
+	// rows and size are totals of the segment, maxBytes is its limit.
 	rows           int
 	size, maxBytes int64
 }
 
-// copyBatch takes what comes from the log.
+// copyBatch copies the matching rows of a batch.
 func (c *copier) copyBatch(ctx context.Context, b *capture.Batch) error {
 	for i := range b.Items {
 		it := &b.Items[i]
@@ -179,7 +179,7 @@ func (c *copier) copyBatch(ctx context.Context, b *capture.Batch) error {
 			return err
 		}
 	}
-	// Before the first position nothing says where to go on.
+	// Before the first position there is no cursor to continue from.
 	if (c.size >= c.maxBytes || c.rows >= cmp.Or(c.segmentRows, segmentRows)) && c.Cursor.Position != "" {
 		return errSegmentFull
 	}
@@ -190,7 +190,7 @@ func (c *copier) full() bool {
 	return len(c.page) >= c.limit || c.bytes >= pageBytes
 }
 
-// flush writes the page and the cursor, and makes way for live rows.
+// flush writes the page and the cursor. After a full page it pauses for live rows.
 func (c *copier) flush(ctx context.Context) error {
 	if err := c.Store.CopyRows(ctx, c.Epoch, c.ID, c.page, c.cursor); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (c *copier) flush(ctx context.Context) error {
 	return c.throttle(ctx, c.flushedAt)
 }
 
-// matches reports whether a row of the log is one of the job's.
+// matches reports whether the job's spec selects a row of the log.
 func (r *jobRun) matches(it *store.Item) bool {
 	switch at := it.Committed; {
 	case !r.spec.Since.IsZero() && isBefore(at, r.spec.Since):
@@ -220,9 +220,10 @@ func (r *jobRun) matches(it *store.Item) bool {
 	return r.spec.Match(it)
 }
 
-// isBefore reports whether a row's time is before a moment. A log may tell whole seconds
-// only, as that of MariaDB does, and so may a column: a time without a fraction counts up
-// to the end of its second, so that rather some rows more are sent than one too few.
+// isBefore reports whether a row's time is before a moment. Some logs, for example
+// MariaDB's, and some columns have whole seconds only. A time without a fraction
+// therefore stands for its whole second: it is better to send a few more rows than to
+// miss one.
 func isBefore(at, moment time.Time) bool {
 	if at.Nanosecond() == 0 {
 		moment = moment.Truncate(time.Second)

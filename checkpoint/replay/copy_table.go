@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// copyTable copies the keys of delivered rows out of the tables, all in one go: their
-// payload is read when they are sent.
+// copyTable copies the keys of delivered rows from the tables in one pass. Their
+// payloads are read when they are sent.
 func (r *jobRun) copyTable(ctx context.Context) error {
 	undated, err := r.eachDelivered(ctx, func(items []store.Item) error { return r.copyItems(ctx, items) })
 	if err != nil {
@@ -28,7 +28,7 @@ func (r *jobRun) copyTable(ctx context.Context) error {
 	return r.Store.CopyRows(ctx, r.Epoch, r.ID, nil, r.Cursor)
 }
 
-// copyItems copies rows, in pages that make way for live rows.
+// copyItems copies rows in pages, with pauses for live rows.
 func (r *jobRun) copyItems(ctx context.Context, items []store.Item) error {
 	for len(items) > 0 {
 		began, n := time.Now(), r.pageSize(len(items))
@@ -48,11 +48,12 @@ func (r *jobRun) copyItems(ctx context.Context, items []store.Item) error {
 	return nil
 }
 
-// undatedRows begins what is said of rows that no time chooses.
+// undatedRows starts the part of a job's reason that counts rows without a time.
 const undatedRows = "; rows without a time there, which are not sent: "
 
-// eachDelivered hands over the delivered rows of the tables that are the job's, page by
-// page and without payload. undated is how many more the job may want that have no time.
+// eachDelivered calls take for pages of the job's delivered rows in the tables,
+// without payload. undated is the number of other rows that the job may select but
+// that have no time.
 func (r *jobRun) eachDelivered(ctx context.Context, take func([]store.Item) error) (undated int, err error) {
 	since, err := r.tableSince(ctx)
 	if err != nil {
@@ -89,7 +90,7 @@ func (r *jobRun) eachDelivered(ctx context.Context, take func([]store.Item) erro
 	return undated, nil
 }
 
-// groups returns the groups that are chosen, none for all.
+// groups returns the selected groups, none for all.
 func (s *Spec) groups() (list []store.Group) {
 	for _, name := range s.Groups {
 		list = append(list, store.GroupOf(name))

@@ -24,14 +24,14 @@ import (
 
 var errCrash = errors.New("the process has crashed")
 
-// doomed is a store whose process dies at a call: in front of it, or behind it, when
-// only the answer is lost.
+// doomed is a store whose process crashes at a call: before the call, or after it, so
+// that only its result is lost.
 type doomed struct {
 	store.Store
 	die func()
 
 	mu     sync.Mutex
-	left   int // calls
+	left   int // calls before the crash
 	behind bool
 	dead   bool
 }
@@ -94,7 +94,7 @@ func (d *doomed) View(ctx context.Context, snapshot string) (v store.View, err e
 	return v, d.call(func() error { v, err = d.Store.View(ctx, snapshot); return err })
 }
 
-// scroll is a log that was written before: its markers come back at once, at its end.
+// scroll is a fake log that is complete. Its markers come back at once, at its end.
 type scroll struct {
 	batches []capture.Batch
 	marked  func(token string, at store.Position, seq store.Seq)
@@ -124,7 +124,7 @@ func (s *scroll) Retained(context.Context) (capture.RetainedLog, error) {
 func (s *scroll) CheckReachable(context.Context, capture.StartPoint) error { return s.lost }
 func (s *scroll) Close()                                                   {}
 
-// ReadRange cuts transactions into parts of three rows.
+// ReadRange splits transactions into parts of three rows.
 func (s *scroll) ReadRange(ctx context.Context, at capture.StartPoint, until store.Position, out chan<- capture.Batch) error {
 	if s.lost != nil {
 		return s.lost
@@ -155,14 +155,15 @@ func (s *scroll) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 	return nil
 }
 
-// theatre is a table of rows with their states, and the log of their transactions.
+// theatre is a table of rows with their status, and the log of their transactions.
 type theatre struct {
 	url    string
 	log    scroll
-	chosen map[string][]string // ids to be sent, by group
+	chosen map[string][]string // ids to send, by group
 }
 
-// folder returns one in memory, if there is any: what is tested here is no disk.
+// folder returns a directory in memory if there is one, because the test does not
+// need a disk.
 func folder(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "sluicebox-replay-")
 	if err != nil {
@@ -172,8 +173,8 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// newTheatre fills a table: five transactions, one of them longer than a page; some of the
-// rows are still open, FAILED, or deleted.
+// newTheatre fills a table with five transactions, one of them longer than a page.
+// Some of the rows are still open, FAILED, or deleted.
 func newTheatre(t *testing.T) *theatre {
 	path := filepath.Join(folder(t), "shop.db")
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(wal)")
@@ -226,8 +227,8 @@ func (th *theatre) open(t *testing.T) *sqlite.Store {
 	return st
 }
 
-// act runs a leader until it dies at a call, or its job has ended; it reports which. The
-// log is nil where the table is read.
+// act runs a leader until it crashes at a call or its job has ended, and returns
+// whether it crashed. The log is nil if the table is read.
 func (th *theatre) act(t *testing.T, to *receiver, calls int, behind bool, log *scroll) (died bool) {
 	t.Helper()
 	st := th.open(t)
@@ -280,7 +281,7 @@ func (u *untilEnded) Job(j *store.Job) {
 	}
 }
 
-// ask writes down what is wanted.
+// ask writes the request of a job.
 func (th *theatre) ask(t *testing.T, id string, spec replay.Spec) {
 	t.Helper()
 	st := th.open(t)
@@ -291,7 +292,7 @@ func (th *theatre) ask(t *testing.T, id string, spec replay.Spec) {
 	}
 }
 
-// job returns the job that was asked for last.
+// job returns the latest job.
 func (th *theatre) job(t *testing.T) store.Job {
 	t.Helper()
 	st := th.open(t)
@@ -303,11 +304,11 @@ func (th *theatre) job(t *testing.T) store.Job {
 	return jobs[0]
 }
 
-// inMemory is how many rows the desk of act may have in memory.
+// inMemory is the maximum number of rows in memory of act's Controller.
 const inMemory = 4
 
-// check holds what came of a job against what was chosen: all of it, in order, and no more
-// twice than was in memory.
+// check compares the rows that a job sent with the selected rows: all of them, in
+// order, and no more duplicates than rows in memory.
 func (th *theatre) check(t *testing.T, to *receiver, j store.Job, source replay.Source) {
 	t.Helper()
 	twice, all := 0, 0
@@ -333,8 +334,8 @@ func (th *theatre) check(t *testing.T, to *receiver, j store.Job, source replay.
 	}
 }
 
-// TestCrashes: a process that dies at whatever call leaves a job that another finishes,
-// with nothing left out and little sent twice.
+// TestCrashes: after a crash at any call another process finishes the job. It misses
+// no row and sends few twice.
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// countRows counts the rows that the job would send, and those that it would pass over.
+// countRows counts the rows that the job would send and skip.
 func (r *jobRun) countRows(ctx context.Context) error {
 	c := &counter{jobRun: r, began: time.Now(), limit: r.pageSize(cmp.Or(r.pageRows, pageRows))}
 	if err := c.countAll(ctx); err != nil {
@@ -21,16 +21,16 @@ func (r *jobRun) countRows(ctx context.Context) error {
 	return r.Store.SetRowCounts(ctx, r.Epoch, r.ID, c.total, c.skipped)
 }
 
-// counter counts rows that are chosen.
+// counter counts the selected rows of a dry run.
 type counter struct {
 	*jobRun
 	page           []store.ReplayRow
-	limit          int       // of its rows
-	began          time.Time // of the page
+	limit          int       // of rows in the page
+	began          time.Time // start of the page
 	total, skipped int64
 }
 
-// countAll reads all that is the job's.
+// countAll counts all rows of the job.
 func (c *counter) countAll(ctx context.Context) error {
 	if c.Source == string(SourceTable) {
 		_, err := c.eachDelivered(ctx, func(items []store.Item) error {
@@ -61,8 +61,7 @@ func (c *counter) countAll(ctx context.Context) error {
 	})
 }
 
-// countPage asks the tables what became of a page of rows, and tells how many there are so
-// far.
+// countPage reads the status of a page of rows and writes the counts so far.
 func (c *counter) countPage(ctx context.Context) error {
 	if len(c.page) == 0 {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// down is a receiver that answers nobody.
+// down is a receiver that does not respond.
 type down struct{ *receiver }
 
 func (down) Deliver(context.Context, []sink.Message) (res sink.Result) {
@@ -24,7 +24,7 @@ func (down) Deliver(context.Context, []sink.Message) (res sink.Result) {
 	return res
 }
 
-// insertEach is a statement for a row in each of so many groups.
+// insertEach returns a statement that inserts a row into each of some groups.
 func insertEach(groups int, name string) string {
 	var rows []string
 	for g := range groups {
@@ -33,8 +33,8 @@ func insertEach(groups int, name string) string {
 	return "INSERT INTO outbox_events (id, message_group, payload) VALUES " + strings.Join(rows, ", ")
 }
 
-// Where rows go to another sink that is down, the live rows of their groups go on, however
-// many groups there are.
+// TestASinkThatIsDownHoldsNoLiveRows: if the rows go to another sink that is down,
+// the live rows of their groups are delivered, however many groups there are.
 func TestASinkThatIsDownHoldsNoLiveRows(t *testing.T) {
 	t.Parallel()
 	const groups = 700
@@ -64,7 +64,8 @@ func TestASinkThatIsDownHoldsNoLiveRows(t *testing.T) {
 	l.becomes("job", store.JobCancelled)
 }
 
-// A job whose sink goes from the configuration fails, and says which.
+// TestTheSinkOfAReplayGoes: a job whose sink is removed from the configuration fails
+// and names the sink.
 func TestTheSinkOfAReplayGoes(t *testing.T) {
 	t.Parallel()
 	h, to := postgres(t), newReceiver()
@@ -86,7 +87,7 @@ func TestTheSinkOfAReplayGoes(t *testing.T) {
 	}
 }
 
-// crowded are lanes beside which live rows never end. It counts those that stand.
+// crowded are lanes with endless live rows. It counts the lanes on hold.
 type crowded struct {
 	replay.Lanes
 	gone, stand, most atomic.Int64
@@ -104,7 +105,8 @@ func (c *crowded) ReleaseReplayHold(job string, lane store.LaneKey) {
 	c.Lanes.ReleaseReplayHold(job, lane)
 }
 
-// While live rows flow, no more lanes stand than a small page has rows for.
+// TestFewLanesStandBesideLiveRows: while live rows flow, no more lanes are on hold
+// than a small page has rows.
 func TestFewLanesStandBesideLiveRows(t *testing.T) {
 	t.Parallel()
 	const groups = 120

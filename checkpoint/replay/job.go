@@ -12,16 +12,18 @@ import (
 )
 
 const (
-	// requestPollInterval is how often the desk looks what is wanted of a job that it runs.
+	// requestPollInterval is how often the Controller reads the desired state of a
+	// running job.
 	requestPollInterval = time.Second
-	// clearBatchRows is how many rows of an ended job are deleted in one statement.
+	// clearBatchRows is the maximum number of rows of an ended job in one deletion.
 	clearBatchRows = 5000
-	// maxTries is how often a job may stop at one place before it FAILS, and
-	// maxRetryWait the longest pause between two tries: together some minutes.
+	// maxTries is the maximum number of tries without progress before a job FAILS.
+	// maxRetryWait is the maximum pause between two tries. Together they take some
+	// minutes.
 	maxTries, maxRetryWait = 12, 30 * time.Second
 )
 
-// endError says how a job has to end.
+// endError ends a job in a state.
 type endError struct {
 	state store.JobState
 	why   string
@@ -37,24 +39,24 @@ func failf(format string, args ...any) error {
 	return &endError{store.JobFailed, fmt.Sprintf(format, args...)}
 }
 
-// waitError says what a job that has not begun waits for. Somebody notifies jobsChanged when
-// it may be there.
+// waitError is the reason why a job cannot start yet. jobsChanged receives a signal
+// when it may be able to.
 type waitError struct{ why string }
 
 func (e *waitError) Error() string { return e.why }
 
-// desiredStateError ends the work on a job because something else is wanted of it.
+// desiredStateError stops the work on a job because its desired state changed.
 type desiredStateError struct{ desired store.DesiredState }
 
 func (e *desiredStateError) Error() string { return "wanted: " + string(e.desired) }
 
-// retryState counts how often a job has stopped at one place.
+// retryState counts the tries of a job without progress.
 type retryState struct {
 	at    jobProgress
 	tries int
 }
 
-// jobProgress is how far a job has come.
+// jobProgress is the progress of a job.
 type jobProgress struct {
 	state  store.JobState
 	cursor store.ReplayCursor
@@ -66,7 +68,8 @@ func progressOf(j *store.Job) jobProgress {
 	return jobProgress{j.State, j.Cursor, j.Total, j.Sent + j.Skipped + j.Refused}
 }
 
-// runJobs does what is wanted of all jobs, one after the other, the oldest first.
+// runJobs runs all jobs to their desired states, one after the other, the oldest
+// first.
 func (d *Controller) runJobs(ctx context.Context) (next time.Duration, err error) {
 	waits := map[string]bool{}
 	for {
@@ -85,8 +88,8 @@ func (d *Controller) runJobs(ctx context.Context) (next time.Duration, err error
 	}
 }
 
-// nextJob returns the job to run now, if there is one, and does for the others what is
-// wanted of them.
+// nextJob returns the next job to run, nil if there is none. It brings the other jobs
+// into their desired states.
 func (d *Controller) nextJob(ctx context.Context, list []store.Job, waits map[string]bool) (*store.Job, error) {
 	for i := range list {
 		j := &list[i]
@@ -111,8 +114,8 @@ func (d *Controller) nextJob(ctx context.Context, list []store.Job, waits map[st
 	return nil, nil
 }
 
-// runUntilBlocked runs a job until it has ended, or something else is wanted of it, or it cannot go
-// on for now: then next says when it is tried again.
+// runUntilBlocked runs a job until it ends, its desired state changes, or it cannot
+// continue for now. In the last case next is the time until the next try.
 func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits map[string]bool) (next time.Duration, err error) {
 	err = d.runJob(ctx, j)
 	var end *endError
@@ -126,7 +129,7 @@ func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits ma
 	case errors.As(err, &end):
 		return 0, d.endJob(ctx, j, end.state, end.why)
 	case errors.As(err, &wish), errors.Is(err, store.ErrNoJob):
-		return 0, nil // it is in the list, or not any more
+		return 0, nil // the list has its desired state, or the job is deleted
 	case errors.As(err, &wait):
 		waits[j.ID] = true
 		why, _, _ := strings.Cut(j.Reason, WaitsFor)
@@ -146,7 +149,7 @@ func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits ma
 	return min(time.Second<<min(s.tries-1, 10), maxRetryWait), nil
 }
 
-// saveJob writes the state of a job.
+// saveJob writes the state and reason of a job, if they changed.
 func (d *Controller) saveJob(ctx context.Context, j *store.Job, state store.JobState, why string) error {
 	if j.State == state && j.Reason == why {
 		return nil
@@ -163,8 +166,8 @@ func (d *Controller) writeJob(ctx context.Context, j *store.Job) error {
 	return err
 }
 
-// endJob writes the end of a job and deletes what is left of it. An end without a reason
-// of its own keeps what was said of the job: where its rows came from.
+// endJob writes the end of a job and deletes its remaining rows. Without a reason it
+// keeps the job's earlier one, the source of its rows.
 func (d *Controller) endJob(ctx context.Context, j *store.Job, state store.JobState, why string) error {
 	delete(d.retries, j.ID)
 	if why == "" {
@@ -174,7 +177,7 @@ func (d *Controller) endJob(ctx context.Context, j *store.Job, state store.JobSt
 	if err := d.writeJob(ctx, j); err != nil {
 		return err
 	}
-	switch err := d.refreshJob(ctx, j); { // its counts
+	switch err := d.refreshJob(ctx, j); { // read its counts
 	case errors.Is(err, store.ErrNoJob):
 		return nil
 	case err != nil:
@@ -183,14 +186,14 @@ func (d *Controller) endJob(ctx context.Context, j *store.Job, state store.JobSt
 	return d.deleteLeftRows(ctx, j)
 }
 
-// WaitsFor begins what is said of a job that goes on later, behind what is said of its
-// rows.
+// WaitsFor separates the source of a job's rows, in its reason, from the condition
+// that the job waits for.
 const WaitsFor = "; waits for "
 
-// deleteLeftRows deletes the rows that are left of a job that has ended.
+// deleteLeftRows deletes the remaining rows of an ended job.
 func (d *Controller) deleteLeftRows(ctx context.Context, j *store.Job) error {
 	if spec, err := ParseSpec(j.Spec); err == nil && spec.DryRun {
-		return nil // it has counts, and no rows
+		return nil // a dry run has counts and no rows
 	}
 	for left := j.Total - j.Sent - j.Skipped - j.Refused; left > 0; {
 		n, err := d.Store.ClearRows(ctx, d.Epoch, j.ID, clearBatchRows)
@@ -214,7 +217,7 @@ func (d *Controller) listJobs(ctx context.Context) ([]store.Job, error) {
 	return list, err
 }
 
-// refreshJob reads a job as it is now.
+// refreshJob reads the current state of a job.
 func (d *Controller) refreshJob(ctx context.Context, j *store.Job) error {
 	list, err := d.listJobs(ctx)
 	if err != nil {

@@ -11,16 +11,17 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// pendingMarkers are markers that the desk wrote into the log and that have yet to come back.
+// pendingMarkers are the markers that the Controller wrote into the log and that have
+// not come back.
 type pendingMarkers struct {
 	mu      sync.Mutex
 	written int
 	waiting map[string]chan<- store.Checkpoint // by token
-	timeout time.Duration                      // is markerTimeout, but in tests
+	timeout time.Duration                      // overrides markerTimeout in tests
 }
 
-// OnMarker is told of each marker that the log brings, behind the rows in front of it;
-// see dispatch.Feed.
+// OnMarker handles a marker of the log. It is called after the rows before the
+// marker; see dispatch.Feed.
 func (d *Controller) OnMarker(token string, at store.Position, seq store.Seq) {
 	m := &d.markers
 	m.mu.Lock()
@@ -32,15 +33,16 @@ func (d *Controller) OnMarker(token string, at store.Position, seq store.Seq) {
 	}
 }
 
-// lateMarkerAfter is how long a marker takes before it is worth a word.
+// lateMarkerAfter is the time after which the Controller reports that it waits for a
+// marker.
 const lateMarkerAfter = 2 * time.Second
 
-// markerTimeout is how long the desk waits for a marker before it looks after its other
-// checkpoints again, and then writes another one.
+// markerTimeout is the maximum wait for a marker. The Controller then serves its
+// other checkpoints, and writes another marker later.
 const markerTimeout = 30 * time.Second
 
-// markWithTimeout is mark, but does not wait for longer than markerTimeout: late is then true, and
-// said was called.
+// markWithTimeout is writeMarker with markerTimeout. After the timeout late is true,
+// and said was called.
 func (d *Controller) markWithTimeout(ctx context.Context, said func()) (at store.Checkpoint, late bool, err error) {
 	bounded, stop := context.WithTimeout(ctx, cmp.Or(d.markers.timeout, markerTimeout))
 	defer stop()
@@ -52,9 +54,9 @@ func (d *Controller) markWithTimeout(ctx context.Context, said func()) (at store
 	return at, false, err
 }
 
-// writeMarker returns the place in the log of a marker that it writes: every row up to there is
-// in a lane, parked or settled. late is called if that takes long: a log that is not
-// read for want of room brings no marker.
+// writeMarker writes a marker and returns its position in the log. Every row up to
+// there is in a lane, spilled or settled. It calls late if that takes long, because a
+// paused capture brings no marker.
 func (d *Controller) writeMarker(ctx context.Context, late func()) (store.Checkpoint, error) {
 	m, came := &d.markers, make(chan store.Checkpoint, 1)
 	m.mu.Lock()

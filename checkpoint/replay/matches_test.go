@@ -7,7 +7,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// A commit of a log with whole seconds may have been at the end of its second.
+// TestWantsSince: a commit time in whole seconds may stand for the end of its second.
 func TestWantsSince(t *testing.T) {
 	at := func(clock string) time.Time {
 		t.Helper()

@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// delivered is a scene with a kept checkpoint and rows of two groups behind it, which
-// were delivered.
+// delivered is a scene of a checkpoint with a retained log and later rows of two
+// groups, which were delivered.
 func delivered(t *testing.T, desks ...func(*replay.Controller)) (h host, to *receiver, l *life) {
 	t.Helper()
 	h = postgres(t)
@@ -27,8 +27,8 @@ func delivered(t *testing.T, desks ...func(*replay.Controller)) (h host, to *rec
 	return h, to, l
 }
 
-// A job that is paused lets live rows pass, and goes on where it stopped; one that is
-// cancelled leaves nothing.
+// TestPauseAndCancel: a paused job lets live rows pass and continues at its cursor. A
+// cancelled job leaves nothing.
 func TestPauseAndCancel(t *testing.T) {
 	t.Parallel()
 	h, to, l := delivered(t)
@@ -75,14 +75,15 @@ func TestPauseAndCancel(t *testing.T) {
 	if err != nil || len(lanes) > 0 {
 		t.Errorf("%d lanes are left, %v", len(lanes), err)
 	}
-	// A job that has not begun is cancelled, too, and one that was asked for behind it runs.
+	// A job that has not started can be cancelled too, and the next one runs.
 	l.replay("second", replay.Spec{From: "here", Groups: []string{"b"}, IDs: ids("b", 7, 9)})
 	if j := l.becomes("second", store.JobDone); j.Sent != 2 {
 		t.Errorf("the job is %+v", j)
 	}
 }
 
-// What a receiver refuses is an error of the job, and changes nothing in the table.
+// TestRefusedRows: a row that the receiver refuses is an error of the job and does
+// not change the table.
 func TestRefusedRows(t *testing.T) {
 	t.Parallel()
 	_, to, l := delivered(t)
@@ -103,7 +104,7 @@ func TestRefusedRows(t *testing.T) {
 	}
 }
 
-// A dry run says what a replay would send, and sends nothing.
+// TestDryRun: a dry run counts the rows that a replay would send, and sends none.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	h, to, l := delivered(t)
@@ -130,8 +131,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// A checkpoint whose log is given up ends the job that reads it; one that begins later
-// reads the table, unless it may not.
+// TestKeptLogGivenUp: releasing the log of a checkpoint ends the job that reads it. A
+// later job reads the table, if its spec permits that.
 func TestKeptLogGivenUp(t *testing.T) {
 	t.Parallel()
 	_, to, l := delivered(t, func(d *replay.Controller) { d.Small(10, 20) })
@@ -182,7 +183,7 @@ func TestKeptLogGivenUp(t *testing.T) {
 	}
 }
 
-// More log than may be kept for a checkpoint is given up, and said.
+// TestKeptLogLimit: log above the limit of a checkpoint is released and reported.
 func TestKeptLogLimit(t *testing.T) {
 	t.Parallel()
 	h, _, l := delivered(t, func(d *replay.Controller) { d.MaxRetainedBytes = 1 << 20 })
@@ -205,8 +206,8 @@ func TestKeptLogLimit(t *testing.T) {
 	}
 }
 
-// A group that somebody has paused waits with its rows, before its turn and in it; the
-// job says so, and others go on.
+// TestPausedGroups: a group that an operator has paused waits with its rows, before
+// and during its turn. The job reports that, and other groups continue.
 func TestPausedGroups(t *testing.T) {
 	t.Parallel()
 	_, to, l := delivered(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// mysql is a database of its own in a shared server.
+// mysql returns a database of its own on a shared server.
 func mysql(t *testing.T, f servers.Flavour) host {
 	url, boxes := f.Database(t), []store.Outbox{eventsBox()}
 	open := func() (*capturemysql.Source, error) {
@@ -49,7 +49,7 @@ func mysql(t *testing.T, f servers.Flavour) host {
 	}
 }
 
-// mongo is a database of its own in a shared server.
+// mongo returns a database of its own on a shared server.
 func mongo(t *testing.T) host {
 	url, boxes := servers.Mongo(t), []store.Outbox{eventsBox()}
 	open := func() (*capturemongo.Source, error) {
@@ -91,7 +91,7 @@ func mongo(t *testing.T) host {
 	}
 }
 
-// purging is a server whose log is gone once that is said.
+// purging is a server whose log is gone once the test says so.
 type purging struct {
 	replay.RetentionChecker
 	gone *atomic.Bool
@@ -107,8 +107,8 @@ func (p purging) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 	return why, err
 }
 
-// Where a server keeps its log for a time, whoever needs it, a replay reads it from a
-// checkpoint that was just named, or from a time.
+// TestReplayOfAServersLog: if a server keeps its log for a fixed time, a replay reads
+// it from a new checkpoint or from a time.
 func TestReplayOfAServersLog(t *testing.T) {
 	hosts := map[string]func(*testing.T) host{"mongo": mongo}
 	for _, f := range servers.Chosen(servers.Flavours()) {
@@ -177,7 +177,7 @@ func TestReplayOfAServersLog(t *testing.T) {
 			if n := l.find("plain"); n.State != store.SavepointMade || n.Reason != "" {
 				t.Errorf("nothing was to be kept for %+v", n)
 			}
-			l.replay("still", replay.Spec{From: "here", DryRun: true}) // what the server has is read
+			l.replay("still", replay.Spec{From: "here", DryRun: true}) // reads the log that the server has
 			if j := l.becomes("still", store.JobDone); j.Source != "log" || j.Total != 120 {
 				t.Errorf("the job is %+v", j)
 			}

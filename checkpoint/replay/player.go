@@ -10,15 +10,16 @@ import (
 )
 
 const (
-	// quiesceTimeout is how long a lane may take to come to rest before others go first, and
-	// deferDuration for how long they do. A lane comes to rest when its request ends and its
-	// outcomes are written, which a table may refuse for ever.
+	// quiesceTimeout is the maximum time for a lane to become quiescent before others
+	// go first, and deferDuration is how long they do. A lane is quiescent when its
+	// request has ended and its outcomes are written. A table may refuse an outcome
+	// forever.
 	quiesceTimeout, deferDuration = 5 * time.Second, time.Second
-	// pollInterval is how often a player looks for what nobody signals.
+	// pollInterval is how often a player checks conditions without a signal.
 	pollInterval = time.Second
 )
 
-// player sends the rows that were copied for a job, lane by lane.
+// player sends the copied rows of a job, lane by lane.
 type player struct {
 	*jobRun
 	targets      map[string]*target // by sink
@@ -26,11 +27,11 @@ type player struct {
 	turns        map[store.LaneKey]*laneTurn
 	scan         laneScan
 	wake         chan struct{}
-	meanRowBytes int64 // bytes of payload of a row, as of late
+	meanRowBytes int64 // recent mean payload of a row in bytes
 
-	rows       int       // in memory, when last looked
-	progressAt time.Time // when anything last went on
-	// paused are groups that somebody has paused.
+	rows       int       // in memory at the last refresh
+	progressAt time.Time // time of the last progress
+	// paused has the groups that an operator has paused.
 	paused map[store.LaneKey]bool
 }
 
@@ -38,12 +39,12 @@ type player struct {
 type laneTurn struct {
 	store.ReplayLane
 	live, target *target
-	// held: the live lane is kept from moving, since a moment; still: nothing of it is
-	// under way.
+	// held is true while the live lane is held, which began at since. quiescent is
+	// true if none of its rows is in flight.
 	held, quiescent bool
 	since           time.Time
-	lastRead        int64 // the number of the last row that was read
-	allRead         bool  // none is left to read
+	lastRead        int64 // number of the last row that was read
+	allRead         bool  // no row is left to read
 }
 
 func newPlayer(r *jobRun) *player {
@@ -60,7 +61,7 @@ func newPlayer(r *jobRun) *player {
 	return p
 }
 
-// forwardChanges wakes the player when something has left memory, until stop is called.
+// forwardChanges wakes the player when rows leave memory, until stop is called.
 func (p *player) forwardChanges(ctx context.Context) (stop func()) {
 	ctx, stop = context.WithCancel(ctx)
 	for _, e := range p.targets {
@@ -79,8 +80,8 @@ func (p *player) forwardChanges(ctx context.Context) (stop func()) {
 	return stop
 }
 
-// play returns when none of the copied rows is left. With an error some may be in
-// memory, and lanes may stand: see clear.
+// play returns when no copied row is left. After an error rows may be in memory and
+// lanes on hold; see withdrawAll.
 func (p *player) play(ctx context.Context) error {
 	p.scan, p.progressAt = laneScan{deferred: map[store.LaneKey]time.Time{}}, time.Now()
 	for {
@@ -96,7 +97,7 @@ func (p *player) play(ctx context.Context) error {
 	}
 }
 
-// sleepAttending rests, but for ending the turns of lanes.
+// sleepAttending sleeps for d. Meanwhile it ends the turns of finished lanes.
 func (p *player) sleepAttending(ctx context.Context, d time.Duration) error {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		if err := p.waitForChange(ctx, time.Until(end)); err != nil {
@@ -109,7 +110,7 @@ func (p *player) sleepAttending(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// waitForChange returns when something has left memory, or after a time.
+// waitForChange waits until rows leave memory, at most for a time.
 func (p *player) waitForChange(ctx context.Context, most time.Duration) error {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -122,8 +123,8 @@ func (p *player) waitForChange(ctx context.Context, most time.Duration) error {
 	return nil
 }
 
-// round does what can be done now, and returns after which time there may be more:
-// a negative one says that all is done.
+// round does the work that is possible now. It returns the time until the next round,
+// which is negative if the job is finished.
 func (p *player) round(ctx context.Context, now time.Time) (next time.Duration, err error) {
 	p.refreshLoads(now)
 	p.updateTurns(now)
@@ -153,7 +154,7 @@ func (p *player) round(ctx context.Context, now time.Time) (next time.Duration, 
 	return next, p.reportWaiting(ctx)
 }
 
-// refreshLoads reads what every sink has in memory.
+// refreshLoads reads the job's load in the memory of each sink.
 func (p *player) refreshLoads(now time.Time) {
 	rows := 0
 	for _, e := range p.targets {
@@ -172,9 +173,9 @@ func (p *player) refreshLoads(now time.Time) {
 	p.rows = rows
 }
 
-// updateTurns ends the turns of lanes whose rows were all sent and written down, and puts
-// aside those that do not come to rest, that get nothing or that somebody has paused:
-// their live rows are not to wait for others' rows.
+// updateTurns ends the turns of finished lanes. It defers a lane that does not become
+// quiescent, gets no rows, or is paused by an operator, because its live rows must
+// not wait for rows of other lanes.
 func (p *player) updateTurns(now time.Time) {
 	for key, t := range p.turns {
 		inMemory := t.target.byLane[key]
@@ -201,8 +202,8 @@ func (p *player) updateTurns(now time.Time) {
 	}
 }
 
-// updateHold keeps the live lane of a turn from moving, or lets it go, where its rows go to
-// another sink: it stands while the tables are asked for its rows, and no longer.
+// updateHold holds or releases the live lane of a turn whose rows go to another sink.
+// Such a lane is on hold only while the tables are read for its rows.
 func (p *player) updateHold(t *laneTurn, inMemory int, now time.Time) {
 	if t.live == t.target || t.allRead {
 		return
@@ -217,7 +218,7 @@ func (p *player) updateHold(t *laneTurn, inMemory int, now time.Time) {
 	}
 }
 
-// endTurn ends a lane's turn: its live rows move on.
+// endTurn ends the turn of a lane, so its live rows continue.
 func (p *player) endTurn(t *laneTurn) {
 	if t.held {
 		t.live.Lanes.ReleaseReplayHold(p.ID, t.LaneKey)
@@ -226,8 +227,8 @@ func (p *player) endTurn(t *laneTurn) {
 	delete(p.turns, t.LaneKey)
 }
 
-// withdrawAll takes all that is in memory back, once requests under way have ended, and lets
-// all lanes go.
+// withdrawAll removes the job's rows from memory, after their requests have ended,
+// and releases all lanes.
 func (p *player) withdrawAll(ctx context.Context) error {
 	for _, e := range p.targets {
 		e.Lanes.WithdrawReplay(p.ID)
@@ -252,8 +253,8 @@ func (p *player) withdrawAll(ctx context.Context) error {
 	return nil
 }
 
-// pausedInMemory reports whether rows of paused groups are in memory, where they may be in the
-// way of others.
+// pausedInMemory reports whether rows of paused groups are in memory, where they may
+// take the room of other rows.
 func (p *player) pausedInMemory() bool {
 	for key := range p.paused {
 		if t := p.turns[key]; t != nil && t.target.byLane[key] > 0 {
@@ -263,7 +264,7 @@ func (p *player) pausedInMemory() bool {
 	return false
 }
 
-// reportWaiting says what the job waits for.
+// reportWaiting saves the condition that the job waits for.
 func (p *player) reportWaiting(ctx context.Context) error {
 	switch n := len(p.turns) + len(p.scan.deferred); {
 	case len(p.paused) > 0:
@@ -274,21 +275,21 @@ func (p *player) reportWaiting(ctx context.Context) error {
 	return nil
 }
 
-// laneScan is a way through the lanes of a job, in the order of their first rows.
+// laneScan is a pass over the lanes of a job, in the order of their first rows.
 type laneScan struct {
 	after     int64
 	seen      int
-	complete  bool // it has come to the end
-	exhausted bool // and found nothing
+	complete  bool // it reached the end
+	exhausted bool // and found no lane
 	deferred  map[store.LaneKey]time.Time
-	waitsFor  *target // what the next lane waits for
+	waitsFor  *target // the target without room for the next lane
 }
 
-// laneBatch is how many lanes are listed in one statement.
+// laneBatch is the number of lanes that one statement lists.
 const laneBatch = 200
 
-// startTurns gives turns to further lanes, and reports whether there were any. Lanes that were
-// put aside have their turn in another pass.
+// startTurns starts turns of further lanes and reports whether it did. Deferred lanes
+// get their turn in a later pass.
 func (p *player) startTurns(ctx context.Context, now time.Time) (listed bool, err error) {
 	ps, had := &p.scan, len(p.scan.deferred)
 	maps.DeleteFunc(ps.deferred, func(_ store.LaneKey, at time.Time) bool { return !now.Before(at) })
@@ -314,7 +315,7 @@ func (p *player) startTurns(ctx context.Context, now time.Time) (listed bool, er
 	return listed, nil
 }
 
-// admitLanes gives turns to lanes, up to the first whose sink has no room for more.
+// admitLanes starts turns of lanes, up to the first lane whose sink has no room.
 func (p *player) admitLanes(lanes []store.ReplayLane, now time.Time) (listed, all bool, err error) {
 	ps := &p.scan
 	ps.waitsFor = nil
@@ -341,8 +342,8 @@ func (p *player) admitLanes(lanes []store.ReplayLane, now time.Time) (listed, al
 	return listed, true, nil
 }
 
-// route returns the sink of an outbox, whose live rows are to wait, and the one that its
-// replayed rows go to.
+// route returns the sink of an outbox, whose live rows have to wait, and the sink for
+// its replayed rows.
 func (p *player) route(outbox string) (home, to *target, err error) {
 	if home = p.targets[p.Routes[outbox]]; home == nil {
 		return nil, nil, failf("outbox %q of rows that are left is not configured any more", outbox)

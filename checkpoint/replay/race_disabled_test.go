@@ -2,5 +2,5 @@
 
 package replay_test
 
-// step is how many calls are between those at which a process dies.
+// step is the number of calls from one crash to the next.
 const step = 1

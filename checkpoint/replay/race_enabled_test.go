@@ -2,6 +2,6 @@
 
 package replay_test
 
-// step is how many calls are between those at which a process dies: SQLite, which is Go
-// code here, is many times slower with the race detector.
+// step is the number of calls from one crash to the next. It is larger here because
+// SQLite, which is Go code in this test, is many times slower with the race detector.
 const step = 13

@@ -2,15 +2,16 @@ package replay
 
 import "time"
 
-// rateLimiter bounds how many rows begin to be sent in a second. The zero value is no bound.
+// rateLimiter bounds the rows that are sent per second. The zero value has no bound.
 type rateLimiter struct {
 	interval time.Duration // between two rows
 	burst    int
-	// paidUntil is until when the rows that were taken last.
+	// paidUntil is the time that the rows so far have used up.
 	paidUntil time.Time
 }
 
-// newRateLimiter returns a bound of so many rows in a second, of which burst may go at once.
+// newRateLimiter returns a limit of rows per second, of which burst may be sent at
+// once.
 func newRateLimiter(rows, burst int) rateLimiter {
 	if rows <= 0 {
 		return rateLimiter{}
@@ -18,8 +19,8 @@ func newRateLimiter(rows, burst int) rateLimiter {
 	return rateLimiter{interval: time.Second / time.Duration(rows), burst: max(1, min(rows, burst))}
 }
 
-// available returns how many rows may go now, at most most, and when the next one may if
-// none may.
+// available returns the number of rows that may be sent now, at most most. If that is
+// 0, next is the time of the next row.
 func (r *rateLimiter) available(now time.Time, most int) (rows int, next time.Time) {
 	if r.interval == 0 {
 		return most, time.Time{}
@@ -30,7 +31,7 @@ func (r *rateLimiter) available(now time.Time, most int) (rows int, next time.Ti
 	return min(rows, r.burst, most), time.Time{}
 }
 
-// consume counts rows that go now.
+// consume records rows that are sent now.
 func (r *rateLimiter) consume(now time.Time, rows int) {
 	if r.interval == 0 {
 		return

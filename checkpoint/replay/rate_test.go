@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A bound lets its burst go at once, and then no more rows in a second than it says.
+// TestRate: a limit permits its burst at once, and then its rate.
 func TestRate(t *testing.T) {
 	now := time.Unix(1000, 0)
 	r := newRateLimiter(50, 10)

@@ -14,26 +14,27 @@ import (
 )
 
 const (
-	// retainedInterval is how often the desk looks how much log is kept for checkpoints,
-	// while it is for any.
+	// retainedInterval is how often the Controller checks the size of the log that is
+	// retained for checkpoints, while there is any.
 	retainedInterval = 10 * time.Second
-	// retainedStepBytes is by how many bytes the log of a checkpoint changes before that is
-	// written down, which makes some log by itself.
+	// retainedStepBytes is the change of a retained log in bytes that is saved.
+	// Smaller changes are not, because each save itself writes to the log.
 	retainedStepBytes = 1 << 20
-	// orphanSweepInterval is how often the desk looks for log that is kept for nothing, while it
-	// knows of none that is kept: a leader may have ended between the two.
+	// orphanSweepInterval is how often the Controller searches for orphaned logs
+	// while no checkpoint retains any. A leader may have crashed between retaining a
+	// log and recording it.
 	orphanSweepInterval = 10 * time.Minute
-	// retentionInterval is how often the desk asks whether the log of checkpoints is still there
-	// that the server keeps as it is set up to, while there are any.
+	// retentionInterval is how often the Controller checks that a server with its own
+	// retention still has the log of the checkpoints.
 	retentionInterval = 10 * time.Minute
 )
 
-// lazyRetainer is a Keeper that is opened when it is first needed.
+// lazyRetainer is a SlotRetainer that is opened when it is first needed.
 type lazyRetainer struct {
 	mu sync.Mutex
 	SlotRetainer
-	sweptAt   time.Time // while nothing was kept
-	checkedAt time.Time // at what the server keeps
+	sweptAt   time.Time // while no log was retained
+	checkedAt time.Time // last check of the server's retention
 }
 
 func (k *lazyRetainer) open(with func() (SlotRetainer, error)) (SlotRetainer, error) {
@@ -55,8 +56,8 @@ func (k *lazyRetainer) close() {
 	}
 }
 
-// checkRetainedLogs looks at the log that is kept for checkpoints, which it returns, and gives up
-// what is lost or more than may be.
+// checkRetainedLogs checks and returns the logs that are retained for checkpoints. It
+// releases each log that is lost or above the limit.
 func (d *Controller) checkRetainedLogs(ctx context.Context, named []store.Savepoint) ([]capture.RetainedSlot, error) {
 	if len(named) == 0 || d.OpenRetainer == nil {
 		d.Observer.LogsRetained(nil)
@@ -81,8 +82,8 @@ func (d *Controller) checkRetainedLogs(ctx context.Context, named []store.Savepo
 	return list, d.updateRetainedLogs(ctx, named, logs)
 }
 
-// checkServerRetention looks now and then whether the server still has the log of checkpoints,
-// where nothing is kept for them.
+// checkServerRetention checks at intervals whether the server still has the log of
+// checkpoints, if no log is retained for them.
 func (d *Controller) checkServerRetention(ctx context.Context, named []store.Savepoint) error {
 	if !d.needsServerCheck(named) || time.Since(d.retainer.checkedAt) < cmp.Or(d.retentionInterval, retentionInterval) {
 		return nil
@@ -112,7 +113,7 @@ func (d *Controller) needsServerCheck(named []store.Savepoint) bool {
 	return len(named) > 0 && d.OpenRetainer == nil && d.Log != nil && d.Log.OpenRetention != nil
 }
 
-// nextServerCheck is in how long checkServerRetention looks again, 0 for never.
+// nextServerCheck returns the time until the next checkServerRetention, 0 for never.
 func (d *Controller) nextServerCheck(named []store.Savepoint) time.Duration {
 	if !d.needsServerCheck(named) {
 		return 0
@@ -120,7 +121,7 @@ func (d *Controller) nextServerCheck(named []store.Savepoint) time.Duration {
 	return max(time.Second, cmp.Or(d.retentionInterval, retentionInterval)-time.Since(d.retainer.checkedAt))
 }
 
-// updateRetainedLogs looks at the log of each checkpoint, by position.
+// updateRetainedLogs updates the log of each checkpoint, by index.
 func (d *Controller) updateRetainedLogs(ctx context.Context, named []store.Savepoint, logs []capture.RetainedSlot) error {
 	var errs []error
 	for i := range named {
@@ -133,8 +134,8 @@ func (d *Controller) updateRetainedLogs(ctx context.Context, named []store.Savep
 	return errors.Join(errs...)
 }
 
-// updateRetainedLog gives up the log of a checkpoint if it is lost or more than may be, and else
-// writes down how much it is.
+// updateRetainedLog releases the log of a checkpoint if it is lost or above the
+// limit, and saves its size otherwise.
 func (d *Controller) updateRetainedLog(ctx context.Context, n store.Savepoint, log capture.RetainedSlot) error {
 	if log.Lost == "" && d.MaxRetainedBytes > 0 && log.Bytes > d.MaxRetainedBytes {
 		log.Lost = fmt.Sprintf("%d bytes were kept for it, more than the %d of checkpoint.max-kept", log.Bytes, d.MaxRetainedBytes)
@@ -149,9 +150,9 @@ func (d *Controller) updateRetainedLog(ctx context.Context, n store.Savepoint, l
 	return nil
 }
 
-// sweepOrphans gives up log that is kept for no checkpoint: who had it kept may have ended, or
-// was no leader any more, before that was written down. logs is what was kept at some
-// time before; next is when to look again.
+// sweepOrphans releases logs without a checkpoint. Such a log is left if a leader
+// crashed or lost its leadership before it recorded the log. logs is an earlier list
+// of the retained logs; next is the time until the next call.
 func (d *Controller) sweepOrphans(ctx context.Context, kept []store.Savepoint, logs []capture.RetainedSlot) (next time.Duration, err error) {
 	switch since := time.Since(d.retainer.sweptAt); {
 	case d.OpenRetainer == nil:
@@ -164,19 +165,19 @@ func (d *Controller) sweepOrphans(ctx context.Context, kept []store.Savepoint, l
 		return orphanSweepInterval - since, nil
 	}
 	d.retainer.sweptAt = time.Now()
-	keeper, err := d.OpenRetainer() // for now: nobody else needs its session
+	keeper, err := d.OpenRetainer() // opened for this call only, because nothing else needs its session
 	if err == nil {
 		defer keeper.Close()
 		logs, err = keeper.RetainedSlots(ctx)
 	}
 	if err != nil {
-		logs = nil // a relay for which nothing is kept need not be able to look
+		logs = nil // a relay that retains no log may lack the right to list it
 	}
 	return orphanSweepInterval, d.dropOrphanedLogs(ctx, keeper, nil, logs)
 }
 
-// dropOrphanedLogs gives up what of the logs is kept for no checkpoint. Which checkpoints there
-// are is asked behind the logs: what is kept for one that is just made has its row.
+// dropOrphanedLogs releases the logs without a checkpoint. It reads the checkpoints
+// after the logs, so that the log of a new checkpoint has its row.
 func (d *Controller) dropOrphanedLogs(ctx context.Context, keeper capture.SlotRetainer, kept []store.Savepoint, logs []capture.RetainedSlot) error {
 	logs = slices.DeleteFunc(slices.Clone(logs), func(l capture.RetainedSlot) bool { return hasSavepoint(kept, l.Name) })
 	if len(logs) == 0 {
@@ -201,8 +202,8 @@ func (d *Controller) dropOrphanedLogs(ctx context.Context, keeper capture.SlotRe
 	return errors.Join(errs...)
 }
 
-// markLogLost gives up the log that is kept for a checkpoint, or notes that the server has it no
-// more.
+// markLogLost releases the log of a checkpoint, or records that the server no longer
+// has it.
 func (d *Controller) markLogLost(ctx context.Context, n store.Savepoint, log capture.RetainedSlot) error {
 	d.activeReader.interrupt(n.Name, fmt.Errorf("the log that was kept for checkpoint %s is lost: %s", n.Name, log.Lost))
 	if err := d.dropLog(ctx, n.Name); err != nil {
@@ -226,22 +227,23 @@ func (d *Controller) dropLog(ctx context.Context, name string) error {
 	return nil
 }
 
-// logReader is the job that reads a kept log now, if any does. The log stays for as long
-// as it is read, whoever gives it up; so the reading has to end, too.
+// logReader is the job that currently reads a retained log, if any. The database
+// keeps a log while it is read, even after its release. The reader therefore has to
+// stop too.
 type logReader struct {
 	mu   sync.Mutex
 	name string
 	stop func(why error)
 }
 
-// setReading notes who reads the log that is kept under a name; "" for nobody.
+// setReading records the reader of the log with a name, "" for none.
 func (r *logReader) setReading(name string, stop func(why error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.name, r.stop = name, stop
 }
 
-// interrupt stops who reads the log that is kept under a name.
+// interrupt stops the reader of the log with a name.
 func (r *logReader) interrupt(name string, why error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// find returns a checkpoint as it is now, nil if there is none.
+// find returns the current state of a checkpoint, nil if there is none.
 func (l *life) find(name string) *store.Savepoint {
 	l.t.Helper()
 	list, err := l.store.Savepoints(l.ctx())
@@ -27,7 +27,7 @@ func (l *life) find(name string) *store.Savepoint {
 	return nil
 }
 
-// delete asks for the end of a checkpoint and waits for it.
+// delete requests the deletion of a checkpoint and waits for it.
 func (l *life) delete(name string) {
 	l.t.Helper()
 	if err := l.store.RequestSavepointDeletion(l.ctx(), name); err != nil {
@@ -42,7 +42,7 @@ func (l *life) delete(name string) {
 	})
 }
 
-// besides is a keeper of a test's own.
+// besides returns a SlotRetainer of the test's own.
 func besides(t *testing.T, h host) replay.SlotRetainer {
 	t.Helper()
 	keeper, err := h.keeper()
@@ -53,7 +53,7 @@ func besides(t *testing.T, h host) replay.SlotRetainer {
 	return keeper
 }
 
-// keptAre waits until log is kept under these names and no others.
+// keptAre waits until log is retained for exactly these names.
 func keptAre(t *testing.T, keeper capture.SlotRetainer, names ...string) {
 	t.Helper()
 	until(t, func() string {
@@ -72,7 +72,8 @@ func keptAre(t *testing.T, keeper capture.SlotRetainer, names ...string) {
 	})
 }
 
-// A checkpoint whose name no log can be kept under is refused, and can be deleted.
+// TestRefusedNameIsDeleted: a checkpoint whose name cannot retain log is refused and
+// can be deleted.
 func TestRefusedNameIsDeleted(t *testing.T) {
 	t.Parallel()
 	l := lead(t, postgres(t), newReceiver())
@@ -82,7 +83,7 @@ func TestRefusedNameIsDeleted(t *testing.T) {
 	l.delete("cp_x")
 }
 
-// held is a log that brings no marker for as long as it is not read.
+// held is a log that brings no marker while it is not read.
 type held struct {
 	replay.LiveSource
 	hold atomic.Bool
@@ -95,8 +96,8 @@ func (h *held) Mark(ctx context.Context, token string) error {
 	return h.LiveSource.Mark(ctx, token)
 }
 
-// While the log is not read, a checkpoint that is wanted waits and says so; others are
-// deleted meanwhile.
+// TestCheckpointsWhileTheLogIsNotRead: while the log is not read, a requested
+// checkpoint waits and reports it. Others are deleted meanwhile.
 func TestCheckpointsWhileTheLogIsNotRead(t *testing.T) {
 	t.Parallel()
 	h, log := postgres(t), &held{}
@@ -127,13 +128,13 @@ func TestCheckpointsWhileTheLogIsNotRead(t *testing.T) {
 	keptAre(t, besides(t, h), "later")
 }
 
-// Log that is kept for no checkpoint is given up: at the beginning of a life, also of one
-// that polls, and whenever the desk looks at what is kept for others.
+// TestStrayKeptLog: an orphaned log is released at the start of a session, even one
+// that polls, and whenever the Controller checks the logs of other checkpoints.
 func TestStrayKeptLog(t *testing.T) {
 	t.Parallel()
 	h := postgres(t)
 	l := lead(t, h, newReceiver())
-	l.named("first", true) // the relay's own slot is there
+	l.named("first", true) // the relay's own slot exists
 	l.delete("first")
 	l.end()
 	keeper := besides(t, h)
@@ -164,7 +165,7 @@ func TestStrayKeptLog(t *testing.T) {
 	}
 }
 
-// A relay for which nothing is kept need not be able to look.
+// TestNoKeeper: a relay that retains no log need not be able to list it.
 func TestNoKeeper(t *testing.T) {
 	t.Parallel()
 	failed := make(chan error, 1)
@@ -173,7 +174,7 @@ func TestNoKeeper(t *testing.T) {
 		d.Observer = failing{d.Observer, failed}
 	})
 	l.named("one", false)
-	l.named("two", false) // the first one's round is over
+	l.named("two", false) // the round of the first one is over
 	select {
 	case err := <-failed:
 		t.Error(err)
@@ -181,7 +182,7 @@ func TestNoKeeper(t *testing.T) {
 	}
 }
 
-// failing passes on the first thing that failed.
+// failing forwards the first failure.
 type failing struct {
 	replay.Observer
 	first chan<- error
@@ -194,7 +195,7 @@ func (f failing) ControllerFailed(err error) {
 	}
 }
 
-// stubborn is a keeper that can do nothing for one name, as if another program read its
+// stubborn is a SlotRetainer that fails for one name, as if another program read its
 // slot.
 type stubborn struct {
 	replay.SlotRetainer
@@ -215,8 +216,8 @@ func (s stubborn) ReleaseLog(ctx context.Context, name string) error {
 	return s.SlotRetainer.ReleaseLog(ctx, name)
 }
 
-// What fails with one checkpoint keeps nothing from another, when they are made and when
-// they are given up.
+// TestOneCheckpointFails: a failure of one checkpoint does not affect the others,
+// neither on creation nor on release.
 func TestOneCheckpointFails(t *testing.T) {
 	t.Parallel()
 	h, to := postgres(t), newReceiver()

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// jobRun is a job at work.
+// jobRun is a running job.
 type jobRun struct {
 	*Controller
 	*store.Job
@@ -19,9 +19,9 @@ type jobRun struct {
 	traffic traffic
 }
 
-// runJob works on a job until it is done, which is nil, or until it stops for the reason of
-// the error. The live lanes that stood for it move again then, and none of its rows is
-// in memory any more.
+// runJob runs a job until it is done, and returns nil, or until it stops, and returns
+// the reason. On return the live lanes that it held are released, and none of its
+// rows is in memory.
 func (d *Controller) runJob(ctx context.Context, j *store.Job) error {
 	spec, err := ParseSpec(j.Spec)
 	if err != nil {
@@ -30,7 +30,7 @@ func (d *Controller) runJob(ctx context.Context, j *store.Job) error {
 	r := &jobRun{Controller: d, Job: j, spec: spec, traffic: newTraffic(d.Sinks)}
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	watched, id := make(chan struct{}), j.ID // the job itself is read anew meanwhile
+	watched, id := make(chan struct{}), j.ID // the job itself is overwritten meanwhile
 	go func() { defer close(watched); stop(d.watchJob(work, id)) }()
 	r.player = newPlayer(r)
 	silence := r.player.forwardChanges(ctx)
@@ -47,7 +47,8 @@ func (d *Controller) runJob(ctx context.Context, j *store.Job) error {
 	return err
 }
 
-// watchJob looks what is wanted of a job, and returns when that is no longer that it runs.
+// watchJob polls the desired state of a job. It returns when the job should no longer
+// run.
 func (d *Controller) watchJob(ctx context.Context, id string) error {
 	for {
 		if err := sleep(ctx, requestPollInterval); err != nil {
@@ -64,7 +65,7 @@ func (d *Controller) watchJob(ctx context.Context, id string) error {
 	}
 }
 
-// steps takes the job from where it is to its end.
+// steps runs the job from its current state to its end.
 func (r *jobRun) steps(ctx context.Context) error {
 	if err := r.checkSpec(); err != nil {
 		return err
@@ -96,7 +97,7 @@ func (r *jobRun) steps(ctx context.Context) error {
 	}
 }
 
-// playCopied sends the rows that were copied, if there are any.
+// playCopied sends the copied rows, if there are any.
 func (r *jobRun) playCopied(ctx context.Context) error {
 	if r.mustRecopy() {
 		return nil
@@ -115,7 +116,7 @@ func (r *jobRun) playCopied(ctx context.Context) error {
 	return err
 }
 
-// saveProgress saves a state of the job, and what it waits for.
+// saveProgress saves a state of the job and the condition that it waits for.
 func (r *jobRun) saveProgress(ctx context.Context, state store.JobState, waits string) error {
 	why, _, _ := strings.Cut(r.Reason, WaitsFor)
 	if waits != "" {
@@ -124,7 +125,7 @@ func (r *jobRun) saveProgress(ctx context.Context, state store.JobState, waits s
 	return r.saveJob(ctx, r.Job, state, why)
 }
 
-// begin finds where the job's rows are, and where it ends.
+// begin chooses the source of the job's rows and the end of the job.
 func (r *jobRun) begin(ctx context.Context) error {
 	from, err := r.chooseSource(ctx)
 	if err != nil {
@@ -145,8 +146,8 @@ func (r *jobRun) begin(ctx context.Context) error {
 	return r.writeJob(ctx, r.Job)
 }
 
-// checkSpec holds the spec against the configuration, which may have changed since the job
-// began.
+// checkSpec checks the spec against the configuration, which may have changed since
+// the job started.
 func (r *jobRun) checkSpec() error {
 	end := refusef
 	if r.Source != "" {
@@ -163,7 +164,7 @@ func (r *jobRun) checkSpec() error {
 	return nil
 }
 
-// selectedOutboxes returns the outboxes that the job may have rows of.
+// selectedOutboxes returns the outboxes that the job's spec selects.
 func (r *jobRun) selectedOutboxes() (list []store.Outbox) {
 	for i := range r.Outboxes {
 		if len(r.spec.Outboxes) == 0 || slices.Contains(r.spec.Outboxes, r.Outboxes[i].Name) {
@@ -173,8 +174,8 @@ func (r *jobRun) selectedOutboxes() (list []store.Outbox) {
 	return list
 }
 
-// tableCopied is the cursor of a job whose rows were all copied from the table: those of
-// a part are copied anew, as a table is read in another order than that of commits.
+// tableCopied is the cursor of a job that has copied all rows from the table. A
+// partial copy is made again, because a table is not read in commit order.
 const tableCopied = store.Position("whole")
 
 // allCopied reports whether all rows of the job were copied.
@@ -189,13 +190,13 @@ func (r *jobRun) allCopied() bool {
 	return r.Log.Compare(at, r.Until.Position) >= 0
 }
 
-// mustRecopy reports whether what was copied says nothing of where to go on: it has to be
-// copied anew. Nothing of it was sent.
+// mustRecopy reports whether the copied rows have no cursor to continue from. They
+// are then copied again; none of them was sent.
 func (r *jobRun) mustRecopy() bool {
 	return r.Source == string(SourceTable) && !r.allCopied() || r.Cursor.Position == ""
 }
 
-// copy copies rows of the job, for as long as may be before they are played.
+// copy copies the next rows of the job, up to the limit of a segment.
 func (r *jobRun) copy(ctx context.Context) error {
 	if r.mustRecopy() {
 		if err := r.clearCopied(ctx); err != nil {
@@ -208,7 +209,7 @@ func (r *jobRun) copy(ctx context.Context) error {
 	return r.copyLog(ctx)
 }
 
-// clearCopied takes the job back to where it has copied nothing.
+// clearCopied deletes the copied rows and the cursor.
 func (r *jobRun) clearCopied(ctx context.Context) error {
 	for r.Total > 0 {
 		n, err := r.Store.ClearRows(ctx, r.Epoch, r.ID, clearBatchRows)

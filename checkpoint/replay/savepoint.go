@@ -11,18 +11,18 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Reasons that a checkpoint has.
+// Reasons of a checkpoint.
 const (
 	whyNoLog           = "no log is kept where the tables are polled: make the checkpoint without keeping its log, and replay from the table"
 	whyNoRows          = "this database's log holds no rows, so it is not kept: make the checkpoint without keeping its log, and replay from the table"
 	whyServerRetention = "the server keeps its log for as long as it is set up to; nothing keeps it for this checkpoint"
 )
 
-// whyLate is why a checkpoint is not made yet.
+// whyLate is the reason of a checkpoint whose marker has not come back yet.
 const whyLate = "waits for the log to be read up to where it is now"
 
-// reconcileSavepoints makes the checkpoints that are wanted and ends those that are not any more. What
-// fails with one checkpoint keeps nothing from another.
+// reconcileSavepoints creates the requested checkpoints and deletes those with a
+// delete request. A failure of one checkpoint does not affect the others.
 func (d *Controller) reconcileSavepoints(ctx context.Context) (next time.Duration, err error) {
 	list, err := d.Store.Savepoints(ctx)
 	if err != nil {
@@ -60,7 +60,8 @@ func (d *Controller) reconcileSavepoints(ctx context.Context) (next time.Duratio
 	return next, errors.Join(append(errs, err, strays)...)
 }
 
-// deleteSavepoint ends a checkpoint. Who reads its log does not find it any more.
+// deleteSavepoint deletes a checkpoint and releases its log. It interrupts a job that
+// reads the log.
 func (d *Controller) deleteSavepoint(ctx context.Context, n *store.Savepoint) error {
 	if n.RetainLog && d.OpenRetainer != nil {
 		d.activeReader.interrupt(n.Name, fmt.Errorf("checkpoint %s was deleted, and its log with it", n.Name))
@@ -71,9 +72,9 @@ func (d *Controller) deleteSavepoint(ctx context.Context, n *store.Savepoint) er
 	return d.Store.DeleteSavepoint(ctx, d.Epoch, n.Name)
 }
 
-// makeSavepoints makes checkpoints, all at one place, and returns those whose log is to be
-// kept, which it is from before the place on. late says that the place is not known yet:
-// then none is made.
+// makeSavepoints creates checkpoints, all at one position. It returns the ones with a
+// retained log, which starts before that position. If late is true the position is
+// not known yet, and none was created.
 func (d *Controller) makeSavepoints(ctx context.Context, wanted []store.Savepoint) (kept []store.Savepoint, late bool, err error) {
 	if len(wanted) == 0 {
 		return nil, false, nil
@@ -106,8 +107,9 @@ func (d *Controller) makeSavepoints(ctx context.Context, wanted []store.Savepoin
 	return kept, false, errors.Join(errs...)
 }
 
-// retainLogs has the log kept for checkpoints that want it, and returns those that only lack
-// their place. Others are refused, or left for another round.
+// retainLogs retains the log of checkpoints that request it. It returns the
+// checkpoints that only lack their position. The others are refused, or left for
+// another round.
 func (d *Controller) retainLogs(ctx context.Context, wanted []store.Savepoint) (made []store.Savepoint, err error) {
 	var errs []error
 	for _, n := range wanted {
@@ -128,7 +130,7 @@ func (d *Controller) retainLogs(ctx context.Context, wanted []store.Savepoint) (
 	return made, errors.Join(errs...)
 }
 
-// saveLate says what those of the wanted checkpoints wait for that only lack their place.
+// saveLate saves whyLate for the checkpoints that only lack their position.
 func (d *Controller) saveLate(ctx context.Context, wanted, made []store.Savepoint) {
 	for _, n := range wanted {
 		if n.Reason == whyLate || !hasSavepoint(made, n.Name) {
@@ -146,7 +148,8 @@ func hasSavepoint(list []store.Savepoint, name string) bool {
 	return slices.ContainsFunc(list, func(n store.Savepoint) bool { return n.Name == name })
 }
 
-// retainLog has the log kept for a checkpoint that wants it, or refuses the checkpoint.
+// retainLog retains the log of a checkpoint that requests it, or refuses the
+// checkpoint.
 func (d *Controller) retainLog(ctx context.Context, n *store.Savepoint) error {
 	switch {
 	case !n.RetainLog:
@@ -176,13 +179,13 @@ func (d *Controller) retainLog(ctx context.Context, n *store.Savepoint) error {
 	return nil
 }
 
-// isFinal reports whether trying again does not help.
+// isFinal reports whether a retry does not help.
 func isFinal(err error) bool {
 	return capture.IsFinal(err) && !errors.Is(err, store.ErrInterrupted)
 }
 
-// saveSavepoint writes what became of a checkpoint. One that is forgotten meanwhile is no
-// error.
+// saveSavepoint saves the state of a checkpoint. A checkpoint that was deleted
+// meanwhile is no error.
 func (d *Controller) saveSavepoint(ctx context.Context, n *store.Savepoint) error {
 	err := d.Store.SaveSavepoint(ctx, d.Epoch, *n)
 	if err == nil {

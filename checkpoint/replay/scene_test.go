@@ -36,14 +36,14 @@ func TestMain(m *testing.M) {
 // patience bounds every wait of a test.
 const patience = 60 * time.Second
 
-// source is what the relay reads, and what reads the log once more.
+// source is the relay's source, which also reads the log again.
 type source interface {
 	capture.Resumer
 	capture.HistoryReader
 	Close()
 }
 
-// host is a database in a server.
+// host is a database on a server.
 type host struct {
 	exec   func(t *testing.T, statements ...string)
 	insert func(t *testing.T, group string, ids ...string)
@@ -58,7 +58,7 @@ func eventsBox() store.Outbox {
 	return store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
 }
 
-// postgres is a database of its own in a shared server, of one of the versions.
+// postgres returns a database of its own on a shared server of one of the versions.
 func postgres(t *testing.T) host {
 	versions := servers.Spread(t, servers.Versions())
 	if len(versions) == 0 {
@@ -87,7 +87,7 @@ func postgres(t *testing.T) host {
 	}
 }
 
-// insert is a statement for rows of a group; their payload is their id.
+// insert returns a statement that inserts rows of a group. Their payload is their id.
 func insert(group string, ids ...string) string {
 	var rows []string
 	for _, id := range ids {
@@ -96,16 +96,16 @@ func insert(group string, ids ...string) string {
 	return "INSERT INTO outbox_events (id, message_group, payload) VALUES " + strings.Join(rows, ", ")
 }
 
-// arrival is a row as it came to the receiver.
+// arrival is a row that the receiver got.
 type arrival struct{ id, group, job string }
 
-// receiver takes rows, unless refuse says otherwise.
+// receiver accepts rows, unless refuse rejects them.
 type receiver struct {
 	mu     sync.Mutex
 	came   []arrival
 	grown  chan struct{}
 	refuse func(id string) bool
-	before func(job string) // a request is answered
+	before func(job string) // called before each response
 }
 
 func newReceiver() *receiver { return &receiver{grown: make(chan struct{})} }
@@ -148,7 +148,8 @@ func (r *receiver) Deliver(_ context.Context, msgs []sink.Message) sink.Result {
 	return res
 }
 
-// await waits until what came satisfies a check, which says what is missing.
+// await waits until a check of the arrivals returns "". The check returns a
+// description of the missing rows.
 func (r *receiver) await(t *testing.T, missing func(came []arrival) string) {
 	t.Helper()
 	limit := time.After(patience)
@@ -167,7 +168,7 @@ func (r *receiver) await(t *testing.T, missing func(came []arrival) string) {
 	}
 }
 
-// of returns the ids of a group in the order in which they came, those of a job or the
+// of returns the ids of a group in order of arrival, either those of a job or the
 // live ones.
 func (r *receiver) of(group string, replayed bool) (ids []string) {
 	r.mu.Lock()
@@ -180,7 +181,7 @@ func (r *receiver) of(group string, replayed bool) (ids []string) {
 	return ids
 }
 
-// between returns the live rows of a group that came between two that were sent again.
+// between returns the live rows of a group that arrived between two replayed ones.
 func (r *receiver) between(group string) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,7 +199,7 @@ func (r *receiver) between(group string) (ids []string) {
 	return ids
 }
 
-// live waits until rows have come live.
+// live waits until n live rows have arrived.
 func (r *receiver) live(t *testing.T, n int) {
 	t.Helper()
 	r.await(t, func(came []arrival) string {
@@ -215,8 +216,8 @@ func (r *receiver) live(t *testing.T, n int) {
 	})
 }
 
-// quiet is an observer of all that a relay does; it logs what fails for a test, if there
-// is one.
+// quiet is an observer of all events of a relay. It logs failures for a test, if
+// there is one.
 type quiet struct{ t *testing.T }
 
 func (q quiet) say(what string, err error) {
@@ -247,7 +248,7 @@ func (quiet) Jobs([]store.Job)                                            {}
 func (quiet) Skipped(string, int)                                         {}
 func (q quiet) ControllerFailed(err error)                                { q.say("desk", err) }
 
-// life is a relay at work.
+// life is a running relay.
 type life struct {
 	t      *testing.T
 	store  store.Store
@@ -256,7 +257,8 @@ type life struct {
 	end    func()
 }
 
-// lead runs a relay until the test ends or end is called. desk may change its desk.
+// lead runs a relay until the test ends or end is called. The desks may change its
+// Controller.
 func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Controller)) *life {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
@@ -323,7 +325,7 @@ func (l *life) ctx() context.Context {
 	return ctx
 }
 
-// poke says that there are wishes.
+// poke signals new requests.
 func (l *life) poke() {
 	select {
 	case l.wished <- struct{}{}:
@@ -331,7 +333,7 @@ func (l *life) poke() {
 	}
 }
 
-// named asks for a checkpoint and waits for it.
+// named requests a checkpoint and waits for it.
 func (l *life) named(name string, keep bool) store.Savepoint {
 	l.t.Helper()
 	if err := l.store.RequestSavepoint(l.ctx(), name, keep); err != nil {
@@ -353,7 +355,7 @@ func (l *life) named(name string, keep bool) store.Savepoint {
 	return got
 }
 
-// replay asks for a job.
+// replay requests a job.
 func (l *life) replay(id string, spec replay.Spec) {
 	l.t.Helper()
 	text, err := spec.Text()
@@ -374,7 +376,7 @@ func (l *life) wish(id string, wish store.DesiredState) {
 	l.poke()
 }
 
-// job returns a job as it is now.
+// job returns the current state of a job.
 func (l *life) job(id string) store.Job {
 	l.t.Helper()
 	list, err := l.store.Jobs(l.ctx())
@@ -388,7 +390,7 @@ func (l *life) job(id string) store.Job {
 	return list[i]
 }
 
-// becomes waits until a job has come to a state.
+// becomes waits until a job has a state.
 func (l *life) becomes(id string, state store.JobState) (j store.Job) {
 	l.t.Helper()
 	until(l.t, func() string {
@@ -403,7 +405,7 @@ func (l *life) becomes(id string, state store.JobState) (j store.Job) {
 	return j
 }
 
-// until asks again and again until nothing is missing.
+// until polls until missing returns "".
 func until(t *testing.T, missing func() string) {
 	t.Helper()
 	limit, tick := time.After(patience), time.NewTicker(20*time.Millisecond)

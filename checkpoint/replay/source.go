@@ -11,17 +11,17 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// sourceChoice is where a job's rows are.
+// sourceChoice is the source of a job's rows.
 type sourceChoice struct {
 	source Source
 	why    string
 }
 
-// maxClockSkew is by how much the relay's clock, which a checkpoint's time is of, may be
-// behind that of the server, which commits are of.
+// maxClockSkew is the maximum lag of the relay's clock, which dates checkpoints,
+// behind the server's clock, which dates commits.
 const maxClockSkew = time.Minute
 
-// chooseSource decides where the job's rows are read.
+// chooseSource chooses the source of the job's rows.
 func (r *jobRun) chooseSource(ctx context.Context) (sourceChoice, error) {
 	if r.spec.Until.After(time.Now().Add(maxClockSkew)) {
 		return sourceChoice{}, refusef("%s (until) is to come: what commits from now on is sent anyway", r.spec.Until.Format(time.RFC3339))
@@ -67,8 +67,8 @@ func (r *jobRun) checkReachable(ctx context.Context, at capture.StartPoint) erro
 	return src.CheckReachable(ctx, at)
 }
 
-// startPlace returns the place at which the job begins in the log, what there is to say of it,
-// and the name of the checkpoint for which the log is kept there, "" if it is for none.
+// startPlace returns the position in the log at which the job starts and a note on
+// it. kept is the checkpoint whose retained log has the position, "" if none has.
 func (r *jobRun) startPlace(ctx context.Context) (at capture.StartPoint, behind, kept string, err error) {
 	named, err := r.Store.Savepoints(ctx)
 	if err != nil {
@@ -90,8 +90,8 @@ func (r *jobRun) startPlace(ctx context.Context) (at capture.StartPoint, behind,
 	case store.SavepointRefused:
 		return at, "", "", refusef("checkpoint %s could not be made: %s", n.Name, n.Reason)
 	case store.SavepointLogLost:
-		// A server that keeps its log for nobody tells by itself what it has; of a job
-		// that has begun that may be enough.
+		// A server with its own retention reports itself which log it has. A job that
+		// has started may need no more than that.
 		if r.OpenRetainer != nil {
 			return at, "", "", &capture.LostError{Reason: "it was kept for checkpoint " + n.Name + ", but " + n.Reason}
 		}
@@ -99,10 +99,10 @@ func (r *jobRun) startPlace(ctx context.Context) (at capture.StartPoint, behind,
 	return r.savepointPlace(&named[i])
 }
 
-// nearestSavepoint returns the youngest checkpoint of this log that was made before the time from
-// which on rows are wanted, nil if there is none. One whose log is kept goes first. Where
-// the server keeps its log for none, the time alone tells as much: a checkpoint may be far
-// older, and its log gone.
+// nearestSavepoint returns the latest checkpoint of this log before the start time of
+// the job, nil if there is none. It prefers a checkpoint with a retained log. If the
+// server has its own retention, the time alone is as good, because a checkpoint may
+// be far older and its log gone.
 func (r *jobRun) nearestSavepoint(named []store.Savepoint) (best *store.Savepoint) {
 	if r.Log == nil || r.Log.OpenRetention != nil {
 		return nil
@@ -121,7 +121,7 @@ func (r *jobRun) nearestSavepoint(named []store.Savepoint) (best *store.Savepoin
 	return best
 }
 
-// savepointPlace returns the place of a checkpoint, as from does.
+// savepointPlace returns the position of a checkpoint, in the form of startPlace.
 func (r *jobRun) savepointPlace(n *store.Savepoint) (at capture.StartPoint, behind, kept string, err error) {
 	at = capture.StartPoint{Checkpoint: n.Checkpoint, Since: r.spec.Since}
 	if n.State == store.SavepointRetained && r.OpenRetainer != nil {
@@ -134,7 +134,8 @@ func (r *jobRun) savepointPlace(n *store.Savepoint) (at capture.StartPoint, behi
 	return at, " behind checkpoint " + n.Name, kept, nil
 }
 
-// chooseTable has the job read the table, unless that cannot tell what was delivered.
+// chooseTable makes the job read the table, or refuses it if the table does not
+// record which rows were delivered.
 func (r *jobRun) chooseTable(because string) (sourceChoice, error) {
 	if r.spec.Read == SourceLog {
 		return sourceChoice{}, refusef("the log is to be read, and it cannot be, %s", because)
@@ -149,7 +150,7 @@ func (r *jobRun) chooseTable(because string) (sourceChoice, error) {
 		"are not sent, nor those that committed behind the begin with a time in front of it"}, nil
 }
 
-// tableSince returns the time from which on rows of the table are wanted.
+// tableSince returns the time from which the job reads rows of the table.
 func (r *jobRun) tableSince(ctx context.Context) (time.Time, error) {
 	if r.spec.From == "" {
 		return r.spec.Since, nil

@@ -1,4 +1,3 @@
-// Package replay runs named checkpoints and replays for the leader.
 package replay
 
 import (
@@ -15,37 +14,36 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Source says where a job's rows are read.
+// Source is where a job reads its rows.
 type Source string
 
-// The sources. SourceAny is the log where it is kept, else the table.
+// Sources of a job. SourceAny is the log if it is available, else the table.
 const (
 	SourceAny   Source = ""
 	SourceLog   Source = "log"
 	SourceTable Source = "table"
 )
 
-// Spec says what a job sends again, and how. Its JSON is what the store keeps as the
-// job's spec.
+// Spec selects the rows of a job and how to send them. The store keeps it as JSON.
 type Spec struct {
-	// From is the named checkpoint behind which the job begins, Since the time from
-	// which on: one of them is set.
+	// From is the named checkpoint after which the job starts, Since the time at
+	// which it starts. Exactly one of them is set.
 	From  string    `json:"from,omitempty"`
 	Since time.Time `json:"since,omitzero"`
-	// Until ends the part, exclusively; zero: it ends where the log is when the job
-	// begins.
+	// Until is the exclusive end of the range. If it is zero, the range ends at the
+	// current position of the log when the job starts.
 	Until time.Time `json:"until,omitzero"`
-	// Outboxes, Groups, Kinds and IDs choose rows. An empty list chooses all. A row
-	// without a group is chosen by NoGroup, not by a name in Groups; with neither
-	// of the two, rows with and without a group are chosen.
+	// Outboxes, Groups, Kinds and IDs select rows. An empty list selects all. NoGroup
+	// selects rows without a group, which no name in Groups does. With neither Groups
+	// nor NoGroup, rows with and without a group are selected.
 	Outboxes []string `json:"outboxes,omitempty"`
 	Groups   []string `json:"groups,omitempty"`
 	NoGroup  bool     `json:"no_group,omitempty"`
 	Kinds    []string `json:"kinds,omitempty"`
 	IDs      []string `json:"ids,omitempty"`
-	// Sink receives the rows, "" for that of each row's outbox.
+	// Sink receives the rows, "" for the sink of each row's outbox.
 	Sink string `json:"sink,omitempty"`
-	// Rate is the most rows in a second, 0 for no limit.
+	// Rate is the maximum number of rows per second, 0 for no limit.
 	Rate int `json:"rate,omitempty"`
 	// Read is where the rows are read.
 	Read Source `json:"read,omitempty"`
@@ -53,7 +51,7 @@ type Spec struct {
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
-// Validate reports what keeps a spec from being one, wherever it is to run.
+// Validate reports an error of the spec that does not depend on the configuration.
 func (s *Spec) Validate() error {
 	switch {
 	case s.From == "" && s.Since.IsZero():
@@ -73,8 +71,8 @@ func (s *Spec) Validate() error {
 	return nil
 }
 
-// Text returns what the store keeps of a spec, in ASCII: a database need not be in
-// UTF-8.
+// Text returns the JSON of the spec for the store. It is ASCII, because a database
+// need not use UTF-8.
 func (s *Spec) Text() (string, error) {
 	text, err := json.Marshal(s)
 	var ascii strings.Builder
@@ -91,8 +89,8 @@ func (s *Spec) Text() (string, error) {
 	return ascii.String(), err
 }
 
-// ParseSpec reads what Text wrote. A field that it does not know is an error: it may
-// narrow what a newer release was asked to send.
+// ParseSpec parses the result of Text. An unknown field is an error, because it may
+// narrow the rows that a newer release would send.
 func ParseSpec(text string) (*Spec, error) {
 	var s Spec
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
@@ -103,7 +101,7 @@ func ParseSpec(text string) (*Spec, error) {
 	return &s, s.Validate()
 }
 
-// Match reports whether a row is chosen. It does not look at times.
+// Match reports whether the spec selects a row. It ignores times.
 func (s *Spec) Match(item *store.Item) bool {
 	chosen := func(of []string, value string) bool { return len(of) == 0 || slices.Contains(of, value) }
 	return chosen(s.Outboxes, item.Outbox) && chosen(s.Kinds, item.Kind) && chosen(s.IDs, item.ID) && s.matchGroup(item.Group)

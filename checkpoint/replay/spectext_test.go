@@ -8,7 +8,7 @@ import (
 	"github.com/sluicebox/sluicebox/checkpoint/replay"
 )
 
-// A spec is kept in databases of any encoding.
+// TestSpecTextIsASCII: a spec is stored in databases of any encoding.
 func TestSpecTextIsASCII(t *testing.T) {
 	s := &replay.Spec{Since: time.Unix(1e9, 0).UTC(), Groups: []string{"kunde-€ 😀"}}
 	text, err := s.Text()

@@ -10,29 +10,29 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// target is a sink, with bounds of what a job may have in its memory at once.
+// target is a sink, with bounds on the rows of a job in its memory.
 type target struct {
 	Sink
 	name     string
-	batch    int // rows of a request
+	batch    int // rows per request
 	maxRows  int
 	maxLanes int
 	maxBytes int64
-	turns    int // lanes that have theirs
-	// emptyLanes are those with nothing in memory, when last looked. Their live rows stand,
-	// so there are no more than there is room for rows.
+	turns    int // lanes with a turn
+	// emptyLanes is the number of lanes without rows in memory at the last refresh.
+	// Their live rows wait, so there are no more such lanes than room for rows.
 	emptyLanes int
 
 	total  dispatch.JobLoad
 	byLane map[store.LaneKey]int
 }
 
-// maxRowsInMemory is the most rows of a job that are in memory for one sink: those that a
-// crash may send twice.
+// maxRowsInMemory is the maximum number of rows of a job in the memory of one sink. A
+// crash may send them twice.
 const maxRowsInMemory = 1000
 
-// newTarget bounds what a job has in memory: as much as the fourth part of a sink's senders
-// takes in two requests each, or a row for each sender if that is more.
+// newTarget bounds the rows of a job in memory: two requests for each of a quarter of
+// the sink's senders, or a row for each sender if that is more.
 func newTarget(name string, s Sink) *target {
 	c := &s.Config
 	share := max(1, c.MaxConcurrentGroups/4)
@@ -42,14 +42,14 @@ func newTarget(name string, s Sink) *target {
 
 func (e *target) refreshLoad(job string) { e.total, e.byLane, _ = e.Lanes.ReplayLoad(job) }
 
-// hasLaneRoom reports whether there is room for enough lanes to look for them.
+// hasLaneRoom reports whether there is room for enough lanes to list more.
 func (p *player) hasLaneRoom(e *target) bool {
 	lanes := p.pageSize(e.maxLanes)
 	return lanes-e.turns >= max(1, lanes/4)
 }
 
-// send hands over rows of lanes that stand still, and reports whether there were any.
-// next is after which time there may be more.
+// send sends rows of quiescent lanes and reports whether there were any. next is the
+// time until there may be more.
 func (p *player) send(ctx context.Context, now time.Time) (sent bool, next time.Duration, err error) {
 	next = pollInterval
 	for _, e := range p.targets {
@@ -70,8 +70,8 @@ func (p *player) send(ctx context.Context, now time.Time) (sent bool, next time.
 	return sent, next, nil
 }
 
-// rowRoom returns how many more rows may go to a sink now, as far as its memory and the
-// job's rate go.
+// rowRoom returns how many more rows a sink may get now, within the limits of its
+// memory and the job's rate.
 func (p *player) rowRoom(e *target) int {
 	room := e.maxRows - e.total.Rows
 	if e.total.Rows > 0 {
@@ -83,7 +83,8 @@ func (p *player) rowRoom(e *target) int {
 	return max(0, room)
 }
 
-// readyTurns returns the lanes of a sink that want rows, those that came first before others.
+// readyTurns returns the turns of a sink that can take rows, in the order of their
+// first rows.
 func (p *player) readyTurns(e *target) (list []*laneTurn) {
 	for key, t := range p.turns {
 		if t.target == e && t.held && t.quiescent && !t.allRead && e.byLane[key] < e.batch && !p.paused[key] {
@@ -94,15 +95,15 @@ func (p *player) readyTurns(e *target) (list []*laneTurn) {
 	return list
 }
 
-// sendPage reads at most so many rows of lanes, asks the tables what became of them, and
-// hands over those that are to be sent.
+// sendPage reads at most most rows of lanes, checks their status in the tables, and
+// sends the delivered ones.
 func (p *player) sendPage(ctx context.Context, e *target, lanes []*laneTurn, most int, now time.Time) error {
 	each := max(1, min(most/len(lanes), 2*e.batch, int(e.maxBytes/p.meanRowBytes)/len(lanes)))
 	from := make([]store.ReplayRange, len(lanes))
 	for i, t := range lanes {
 		from[i] = store.ReplayRange{Outbox: t.Outbox, Lane: t.Hash, After: t.lastRead}
 	}
-	lists, err := p.Store.ReplayRows(ctx, p.ID, from, each+1) // one more tells that there are more
+	lists, err := p.Store.ReplayRows(ctx, p.ID, from, each+1) // one more row shows whether there are more
 	if err != nil {
 		return err
 	}
@@ -132,7 +133,7 @@ func (p *player) sendPage(ctx context.Context, e *target, lanes []*laneTurn, mos
 	p.pace.consume(now, len(send))
 	p.measure(send)
 	for _, t := range lanes {
-		if t.live != t.target { // its receiver gets no live rows of the group
+		if t.live != t.target { // the target gets no live rows of the group
 			t.live.Lanes.ReleaseReplayHold(p.ID, t.LaneKey)
 			t.held, t.quiescent = false, false
 		}
@@ -140,7 +141,7 @@ func (p *player) sendPage(ctx context.Context, e *target, lanes []*laneTurn, mos
 	return nil
 }
 
-// measure keeps the mean size of a row.
+// measure updates the mean size of a row.
 func (p *player) measure(rows []store.ReplayRow) {
 	if len(rows) == 0 {
 		return
@@ -152,9 +153,9 @@ func (p *player) measure(rows []store.ReplayRow) {
 	p.meanRowBytes = max(1, (p.meanRowBytes+3*bytes/int64(len(rows)))/4)
 }
 
-// partition asks the tables for the state of rows, and tells those that are to be sent, with
-// their payload, from those that are not. A row that is still to come comes by itself;
-// one that FAILED is for the dead letters.
+// partition reads the status of rows and returns the rows to send, with their
+// payload, and the rows to skip. It skips rows that their lanes still deliver, and
+// FAILED rows, which are requeued as dead letters.
 func (p *player) partition(ctx context.Context, rows []store.ReplayRow) (send []store.ReplayRow, skip []store.FinishedRow, err error) {
 	if len(rows) == 0 {
 		return nil, nil, nil
@@ -177,7 +178,7 @@ func (p *player) partition(ctx context.Context, rows []store.ReplayRow) (send []
 	return send, skip, nil
 }
 
-// rowStates asks the tables what became of rows.
+// rowStates reads the status of rows from the tables.
 func (r *jobRun) rowStates(ctx context.Context, rows []store.ReplayRow) ([]store.RowStatus, error) {
 	ask := make([]store.ClaimRow, len(rows))
 	for i := range rows {
@@ -186,7 +187,7 @@ func (r *jobRun) rowStates(ctx context.Context, rows []store.ReplayRow) ([]store
 	return r.Store.ReadStatuses(ctx, ask)
 }
 
-// isSent reports whether rows of a state are sent.
+// isSent reports whether the job sends rows with a status.
 func (r *jobRun) isSent(state store.RowState) bool {
 	return state == store.RowCompleted || state == store.RowAbsent && r.Source == string(SourceLog)
 }

@@ -6,25 +6,25 @@ import (
 )
 
 const (
-	// quietPeriod is for how long no live row may have been done with for a job to go as fast
-	// as it can.
+	// quietPeriod is the time without a finished live row after which a job runs at
+	// full speed.
 	quietPeriod = time.Second
-	// throttledPageRows is how many rows a job copies or sends at once while live rows flow, and
-	// pauseFactor how many times as long as that took it rests then. Its statements and the
-	// server's reading of what they write stand in the way of live rows for a few
-	// milliseconds with so few, and for more than ten with a thousand (measured: fewer, or
-	// longer rests, change little).
+	// throttledPageRows is the maximum number of rows that a job copies or sends at
+	// once while live rows flow. It then pauses for pauseFactor times the duration of
+	// the page. The job's statements, and the server's reading of the log that they
+	// write, delay live rows: a few milliseconds with 20 rows, more than ten with a
+	// thousand (measured; fewer rows or longer pauses change little).
 	throttledPageRows, pauseFactor = 20, 4
-	// maxPause is the longest rest between two pages: what takes longer than a quarter of it
-	// is waiting for the network or the disk for the most part.
+	// maxPause is the maximum pause between two pages. A page that takes longer than
+	// a quarter of it mostly waits for the network or the disk.
 	maxPause = 20 * time.Millisecond
 )
 
-// traffic tells whether live rows flow.
+// traffic detects whether live rows flow.
 type traffic struct {
 	sinks    map[string]Sink
-	finished int64     // live rows that were done with, when last looked
-	at       time.Time // when that last changed
+	finished int64     // finished live rows at the last call
+	at       time.Time // time of the last change
 }
 
 func newTraffic(sinks map[string]Sink) traffic {
@@ -40,8 +40,8 @@ func (t *traffic) count() (gone int64) {
 	return gone
 }
 
-// active reports whether live rows were done with lately. Those that wait for the job
-// itself are none: the sooner it ends the better for them.
+// active reports whether a live row finished recently. Rows that wait for the job
+// itself do not count: the sooner the job ends, the better for them.
 func (t *traffic) active() bool {
 	now := time.Now()
 	if gone := t.count(); gone != t.finished {
@@ -50,11 +50,11 @@ func (t *traffic) active() bool {
 	return now.Sub(t.at) < quietPeriod
 }
 
-// isThrottled reports whether the job makes way for live rows. Whoever names a rate has
-// chosen the speed.
+// isThrottled reports whether the job slows down for live rows. A job with a rate
+// does not, because its user has chosen the speed.
 func (r *jobRun) isThrottled() bool { return r.spec.Rate == 0 && r.traffic.active() }
 
-// pageSize bounds the rows of a page while the job makes way.
+// pageSize returns the size of a page, which is smaller while the job is throttled.
 func (r *jobRun) pageSize(most int) int {
 	if r.isThrottled() {
 		return min(most, throttledPageRows)
@@ -62,7 +62,7 @@ func (r *jobRun) pageSize(most int) int {
 	return most
 }
 
-// pauseAfter returns for how long to rest after a page that began at a time.
+// pauseAfter returns the pause after a page that started at began.
 func (r *jobRun) pauseAfter(began time.Time) time.Duration {
 	if !r.isThrottled() {
 		return 0
@@ -70,7 +70,7 @@ func (r *jobRun) pauseAfter(began time.Time) time.Duration {
 	return min(pauseFactor*time.Since(began), maxPause)
 }
 
-// throttle rests after a page that began at a time, if live rows flow.
+// throttle pauses after a page that started at began, if live rows flow.
 func (r *jobRun) throttle(ctx context.Context, began time.Time) error {
 	return sleep(ctx, r.pauseAfter(began))
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// counted are lanes that so many live rows have left.
+// counted are lanes with a number of finished live rows.
 type counted struct {
 	Lanes
 	gone int64
@@ -15,7 +15,7 @@ type counted struct {
 
 func (c *counted) DoneCount() int64 { return c.gone }
 
-// A job makes way for live rows while they flow, whichever sink they go to.
+// TestMakingWay: a job slows down while live rows flow, whichever sink they go to.
 func TestMakingWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, other := &counted{gone: 7}, &counted{}
