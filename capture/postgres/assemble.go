@@ -10,13 +10,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// assembler makes batches of the messages of pgoutput. It knows no connection:
-// bytes in, batches out.
+// assembler turns pgoutput messages into batches. It has no connection: bytes in, batches
+// out.
 type assembler struct {
 	tables     *tables
-	relations  map[uint32]*relation // nil: not an outbox
-	after      pglogrepl.LSN        // transactions that end here or before are left out
-	until      pglogrepl.LSN        // a transaction that begins its commit here or later ends the run
+	relations  map[uint32]*relation // nil if not an outbox
+	after      pglogrepl.LSN        // transactions that end at or before it are dropped
+	until      pglogrepl.LSN        // the run ends at a transaction whose commit record begins at or after it
 	markPrefix string
 	maxRows    int
 	maxBytes   int
@@ -27,7 +27,7 @@ type assembler struct {
 	xid        store.Txn
 	committed  time.Time
 	items      []store.Item
-	expected   int // how many there may be
+	expected   int // expected number of items of the next transaction
 	bytes      int
 	marks      []string
 
@@ -43,9 +43,9 @@ func newAssembler(t *tables, name string, maxRows, maxBytes int) *assembler {
 	}
 }
 
-// message takes one message. When it completes a batch, ready is true. The
-// batch that ends a transaction with rows always holds at least one: a part is
-// given out only when the next row is there.
+// message handles one message. ready is true if it completes a batch. The batch that ends
+// a transaction with rows always has at least one row, because a part is returned only
+// when the next row has arrived.
 func (a *assembler) message(wal []byte) (b capture.Batch, ready bool, err error) {
 	if len(wal) == 0 {
 		return b, false, fmt.Errorf("pgoutput: an empty message")
@@ -65,7 +65,7 @@ func (a *assembler) message(wal []byte) (b capture.Batch, ready bool, err error)
 	case msgType:
 		return b, false, a.typeMessage(body)
 	case msgOrigin, msgTruncate, msgUpdate, msgDelete:
-		return b, false, nil // not rows of an outbox
+		return b, false, nil // not inserts into an outbox
 	}
 	return b, false, fmt.Errorf("pgoutput: a message of unknown type %q", wal[0])
 }
@@ -82,8 +82,8 @@ func (a *assembler) begin(body []byte) error {
 		a.reachedEnd = true
 		return nil
 	}
-	// Positions are ends of records, so a commit record that begins before one
-	// also ends there or before.
+	// Positions are ends of records, so a commit record that begins before a position
+	// also ends at or before it.
 	a.open, a.skip = true, m.commit < a.after
 	a.xid, a.committed = store.Txn(m.xid), m.committed
 	return nil
@@ -118,8 +118,8 @@ func (a *assembler) relation(body []byte) error {
 	return nil
 }
 
-// typeMessage learns of the types over bytea. The server names them, by the type that
-// they are a domain over, before each relation that has one.
+// typeMessage records the types over bytea. The server sends the base type of a domain
+// before each relation that uses the domain.
 func (a *assembler) typeMessage(body []byte) error {
 	m, err := parseType(body)
 	if err == nil && m.schema == "" && m.name == "bytea" {
@@ -151,7 +151,7 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 	for _, v := range a.tuple.values {
 		size += len(v)
 	}
-	size *= len(rel.rows) // each outbox has a copy of its own
+	size *= len(rel.rows) // each outbox has its own copy
 	if n := len(a.items); n > 0 && (n+len(rel.rows) > a.maxRows || a.bytes+size > a.maxBytes) {
 		part.Items, ready = a.items, true
 		a.items, a.bytes = make([]store.Item, 0, n), 0
@@ -168,12 +168,12 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 		it.Txn, it.Committed = a.xid, a.committed
 		a.items = append(a.items, it)
 	}
-	clear(a.tuple.values) // they lie in the message, which may be the last for long
+	clear(a.tuple.values) // they alias the message, and no other may come for a long time
 	return part, ready, nil
 }
 
-// logicalMessage keeps the markers. Messages of all prefixes arrive, also other
-// programs'.
+// logicalMessage collects the markers. Messages of all prefixes arrive, also those of
+// other programs.
 func (a *assembler) logicalMessage(body []byte) error {
 	m, err := parseMessage(body)
 	if err != nil {

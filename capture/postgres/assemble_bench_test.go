@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// BenchmarkAssemble decodes transactions of n rows of 200 bytes into items, which is
-// all that capture does for a row besides reading it from the socket.
+// BenchmarkAssemble decodes transactions of n rows of 200 bytes into items. Besides
+// reading the socket, that is all the work of capture for a row.
 func BenchmarkAssemble(b *testing.B) {
 	for _, n := range []int{1, 100} {
 		b.Run(fmt.Sprintf("transactions of %d", n), func(b *testing.B) {

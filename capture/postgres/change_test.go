@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// databaseOf is a database of another encoding.
+// databaseOf returns a database of another encoding.
 func databaseOf(t *testing.T, version int, encoding string) *database {
 	t.Helper()
 	srv := servers.Start(t, version, nil)
@@ -28,9 +28,9 @@ func databaseOf(t *testing.T, version int, encoding string) *database {
 	return d
 }
 
-// A database of encoding SQL_ASCII takes any bytes. A payload of such bytes comes
-// as it is. A row that could not be named ends the stream, by its name, and
-// loses no other.
+// TestBytesThatAreNoText: a database with encoding SQL_ASCII accepts any bytes. A payload
+// of such bytes is relayed unchanged. A row whose id or group is not UTF-8 ends the
+// stream with its name, and no other row is lost.
 func TestBytesThatAreNoText(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := databaseOf(t, version, "SQL_ASCII")
@@ -55,8 +55,9 @@ func TestBytesThatAreNoText(t *testing.T) {
 	})
 }
 
-// A row that the server itself cannot bring into UTF-8 stops its stream at the
-// same place each time. That is not taken for a lost connection for ever.
+// TestLogThatCannotBeRead: a row that the server cannot convert to UTF-8 stops its stream
+// at the same position each time. The source does not treat that as a lost connection
+// forever.
 func TestLogThatCannotBeRead(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := databaseOf(t, version, "EUC_CN")
@@ -78,8 +79,8 @@ func TestLogThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// A row without an id can be named by nobody. It ends the stream, which a cut
-// takes up behind it.
+// TestRowWithoutID: a row without an id cannot be settled. It ends the stream, and a
+// snapshot continues after it.
 func TestRowWithoutID(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
@@ -93,7 +94,7 @@ func TestRowWithoutID(t *testing.T) {
 	})
 }
 
-// A table that is dropped and made again is another one.
+// TestTableMadeAgain: a table that is dropped and recreated is another table.
 func TestTableMadeAgain(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -125,14 +126,14 @@ func TestTableDropped(t *testing.T) {
 	})
 }
 
-// A table that is renamed and gets its name back is read all the time, longer
-// than it takes to look at the publication. The one that bears its name
-// meanwhile is none.
+// TestTableRenamedAndBack: a table that is renamed and gets its name back is read
+// throughout, for longer than the check of the publication takes. The table with its name
+// meanwhile is not an outbox.
 func TestTableRenamedAndBack(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		cfg := d.config()
-		cfg.HeartbeatInterval = 100 * time.Millisecond // looks as often
+		cfg.HeartbeatInterval = 100 * time.Millisecond // checks as often
 		f := follow(t, d, cfg, store.Checkpoint{})
 		looks := func() { awaitHeartbeats(t, f, 5) }
 		servers.Exec(t, d.url, insert("a"), "ALTER TABLE outbox_events RENAME TO away", "INSERT INTO away (id, payload) VALUES ('b', 'p')")
@@ -152,8 +153,8 @@ func TestTableRenamedAndBack(t *testing.T) {
 	})
 }
 
-// awaitHeartbeats returns when the log has brought n positions without rows. A
-// look at the publication follows each heartbeat.
+// awaitHeartbeats returns after the log has brought n positions without rows. A check of
+// the publication follows each heartbeat.
 func awaitHeartbeats(t *testing.T, f *following, n int) {
 	t.Helper()
 	timeout := time.After(patience)
@@ -170,8 +171,8 @@ func awaitHeartbeats(t *testing.T, f *following, n int) {
 	}
 }
 
-// Columns change their types under the stream, into such as the server had none
-// of when the source opened too.
+// TestColumnsRetyped: columns change their types during the stream, also to types created
+// after the source opened.
 func TestColumnsRetyped(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
@@ -200,8 +201,8 @@ func TestColumnsRetyped(t *testing.T) {
 	})
 }
 
-// A column that the layout needs is renamed: the stream ends with its name. Once
-// it is back, a cut brings what the log cannot.
+// TestColumnRenamed: a column that the layout needs is renamed, and the stream ends with
+// its name. Once it is back, a snapshot brings the rows that the WAL cannot.
 func TestColumnRenamed(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
@@ -216,7 +217,7 @@ func TestColumnRenamed(t *testing.T) {
 		}
 		expectText(t, err, `without column "payload"`)
 		servers.Exec(t, d.url, "ALTER TABLE outbox_events RENAME body TO payload", insert("c"))
-		// The relay starts again at its checkpoint: the log still shows the other name.
+		// The relay restarts at its checkpoint: the WAL still has the other name.
 		follow(t, d, d.config(), store.Checkpoint{Origin: f.o.Origin, Position: f.o.From}).loses("without payload, which it has by now")
 		g := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("d"))
@@ -224,7 +225,8 @@ func TestColumnRenamed(t *testing.T) {
 	})
 }
 
-// A column that becomes a generated one is in no log: the table can be polled.
+// TestColumnBecomesGenerated: a column that becomes a generated one is missing from the
+// WAL, but the table can be polled.
 func TestColumnBecomesGenerated(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
@@ -240,8 +242,8 @@ func TestColumnBecomesGenerated(t *testing.T) {
 	})
 }
 
-// SELECT on the outbox is the store's: the stream goes on without it, and a cut
-// says what is missing and leaves no slot behind.
+// TestSelectRevoked: SELECT on the outbox belongs to the store. The stream continues
+// without it, and a snapshot reports the missing privilege and leaves no slot.
 func TestSelectRevoked(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))

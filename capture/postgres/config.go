@@ -12,32 +12,31 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// Config says what to read and how.
+// Config configures a source.
 type Config struct {
-	// URL is the database, postgres://user@host:port/database. It serves all
-	// but the stream: the checks, the publication, markers and heartbeats.
+	// URL is the database, postgres://user@host:port/database. It serves everything
+	// except the stream: checks, publication, markers and heartbeats.
 	URL string
-	// StreamURL is the same database for a role of its own that may stream. ""
-	// is URL.
+	// StreamURL is the same database with a separate role for the stream. "" is URL.
 	StreamURL string
 	// Name is the name of the slot and of the publication: [a-z0-9_]{1,40}, without _cp_.
 	Name string
 	// Outboxes are the tables to read.
 	Outboxes []store.Outbox
-	// MayCreate allows to make the publication or to add a table to it. Where
-	// it is false, what is missing is an error with the statement to run.
+	// MayCreate allows the source to create the publication or to add a table to it.
+	// Otherwise a missing table is an error with the statement to run.
 	MayCreate bool
-	// TakeOver allows to end another session that holds the slot. It is for a
-	// caller that has won the leadership, whose predecessor hangs.
+	// TakeOver allows the source to terminate another session that holds the slot. It is
+	// for a caller that has acquired the leadership while its predecessor hangs.
 	TakeOver bool
-	// SlotTimeout is how old a transaction may be that making a slot waits for.
-	// 0 is 2 s.
+	// SlotTimeout is the maximum age of a transaction that the creation of a slot waits
+	// for. 0 is 2 s.
 	SlotTimeout time.Duration
-	// HeartbeatInterval is how long the log may stand still before a heartbeat
-	// is written into it. 0 is 30 s, a negative value is never.
+	// HeartbeatInterval is how long the WAL may be without activity before the source
+	// writes a heartbeat. 0 is 30 s, a negative value disables heartbeats.
 	HeartbeatInterval time.Duration
-	// MaxBatchRows and MaxBatchBytes bound a batch; a single row may exceed the
-	// bytes. 0 is 500 rows and 4 MiB.
+	// MaxBatchRows and MaxBatchBytes bound a batch; a single row may exceed the bytes. 0
+	// is 500 rows and 4 MiB.
 	MaxBatchRows  int
 	MaxBatchBytes int
 }
@@ -50,11 +49,11 @@ const (
 	defaultBatchBytes  = 4 << 20
 )
 
-// Validate reports every value that is missing or out of range, in one error.
+// Validate reports every missing or invalid value in one error.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	// The replication commands do not quote the name of the slot.
+	// The replication commands do not quote the slot's name.
 	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0))
 	if strings.Contains(c.Name, retainedSlotInfix) {
 		bad("the name %q holds %s, which marks slots that keep log for a checkpoint of another relay: take another name", c.Name, retainedSlotInfix)
@@ -86,8 +85,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// New checks a configuration and returns its source. It connects to nothing.
-// Close it when no call on it is open.
+// New validates a configuration and returns its source. It opens no connection. Call
+// Close after all other calls have returned.
 func New(cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, &store.SetupError{Problem: err.Error()}
@@ -105,8 +104,8 @@ func New(cfg Config) (*Source, error) {
 	return &Source{cfg: cfg, control: newControl(control), streamConfig: stream}, nil
 }
 
-// streamParams makes the session a replication session whose text output does
-// not depend on settings of the role or the database.
+// streamParams makes the session a replication session whose text output does not depend
+// on settings of the role or the database.
 func streamParams(c *pgx.ConnConfig) {
 	for key, value := range map[string]string{
 		"replication":        "database",
@@ -115,9 +114,9 @@ func streamParams(c *pgx.ConnConfig) {
 		"datestyle":          "ISO",
 		"intervalstyle":      "postgres",
 		"extra_float_digits": "3",
-		// A relay that freezes or loses its host gives the slot up soon.
+		// A relay that freezes or loses its host releases the slot soon.
 		"wal_sender_timeout": "4s",
-		// The session that made a slot holds its snapshot until the tables are read.
+		// The session that created a slot keeps its snapshot until the tables are read.
 		"idle_in_transaction_session_timeout": "0",
 	} {
 		c.RuntimeParams[key] = value

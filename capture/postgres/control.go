@@ -11,12 +11,11 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// control is one ordinary session, opened when it is needed and kept. Its
-// statements run one at a time and wait for each other no longer than their
-// context allows.
+// control is one ordinary session, opened on first use and kept. Its statements run one
+// at a time; a statement waits for its turn as long as its context allows.
 type control struct {
 	config *pgx.ConnConfig
-	sem    chan struct{} // holds one token
+	sem    chan struct{} // has one token
 	conn   *pgx.Conn
 }
 
@@ -48,7 +47,7 @@ func (c *control) do(ctx context.Context, fn func(*pgx.Conn) error) error {
 	return err
 }
 
-// exec runs a statement whose effect may come twice.
+// exec runs a statement that may safely run twice.
 func (c *control) exec(ctx context.Context, sql string, args ...any) error {
 	return c.retryOnce(ctx, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, sql, args...)
@@ -56,8 +55,8 @@ func (c *control) exec(ctx context.Context, sql string, args ...any) error {
 	})
 }
 
-// retryOnce does what may be done twice: if a session that was kept turns out to be
-// lost, fn is called again with a new one.
+// retryOnce runs an fn that may safely run twice. If the kept session turns out to be
+// lost, it calls fn again on a new one.
 func (c *control) retryOnce(ctx context.Context, fn func(*pgx.Conn) error) error {
 	run := func(conn *pgx.Conn) error {
 		err := fn(conn)
@@ -78,10 +77,10 @@ type sessionLostError struct{ err error }
 func (e *sessionLostError) Error() string { return e.err.Error() }
 func (e *sessionLostError) Unwrap() error { return e.err }
 
-// closeTimeout bounds the goodbye to a server that may not be there.
+// closeTimeout bounds the closing handshake, because the server may be unreachable.
 const closeTimeout = 2 * time.Second
 
-// close ends the session once the statement that uses it has ended.
+// close closes the session after its current statement.
 func (c *control) close() {
 	<-c.sem
 	defer func() { c.sem <- struct{}{} }()
@@ -95,8 +94,8 @@ func (c *control) drop() {
 	c.conn = nil
 }
 
-// closeSession ends a session and waits until it is taken down: one that was
-// lost is taken down by a goroutine of the driver.
+// closeSession closes a session and waits for its cleanup. The driver cleans up a lost
+// session in a goroutine.
 func closeSession(conn *pgconn.PgConn) {
 	if conn == nil {
 		return
@@ -104,7 +103,7 @@ func closeSession(conn *pgconn.PgConn) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	done := conn.CleanupDone()
-	_ = conn.Close(ctx) // nothing hangs on the goodbye
+	_ = conn.Close(ctx) // the session is dropped either way
 	select {
 	case <-done:
 	case <-ctx.Done():

@@ -17,7 +17,7 @@ type counter struct{ connected, lost atomic.Int32 }
 func (c *counter) Connected()                        { c.connected.Add(1) }
 func (c *counter) Disconnected(error, time.Duration) { c.lost.Add(1) }
 
-// A server that crashes and comes back is followed further, nothing twice.
+// TestServerCrash: after a crash of the server the stream continues without duplicates.
 func TestServerCrash(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {

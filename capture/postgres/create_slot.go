@@ -16,16 +16,15 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// OldTransactionError says that a slot cannot be made now: the server would wait
-// for a transaction that has been open for longer than Config.SlotTimeout. It is
-// a *capture.NoStreamError to those who do not tell it from a fault of the
-// set-up: the tables can be polled, and trying again helps once it has ended.
+// OldTransactionError means that a slot cannot be created now, because the server would
+// wait for a transaction that has been open for longer than Config.SlotTimeout. It
+// unwraps to a *capture.NoStreamError, so callers that do not distinguish it poll the
+// tables. A retry succeeds once the transaction has ended.
 type OldTransactionError struct {
 	capture.NoStreamError
-	// PID is the server process that the transaction runs in; 0 is a prepared
-	// one.
+	// PID is the server process of the transaction; 0 is a prepared transaction.
 	PID int
-	// Age is how long it has been open, as far as the role may know.
+	// Age is how long it has been open, as far as the role may see it.
 	Age time.Duration
 }
 
@@ -33,20 +32,20 @@ type OldTransactionError struct {
 func (e *OldTransactionError) Unwrap() error { return &e.NoStreamError }
 
 const (
-	// A slot is begun in two steps, each of which waits for the transactions
-	// open at its start, and for new ones there may be one more. Past this many
-	// times SlotTimeout it is given up although no single one is old.
+	// maxCreateSteps limits the creation of a slot in multiples of SlotTimeout, even if
+	// no single transaction is old. The server creates a slot in two steps, each of which
+	// waits for the transactions open at its start; new transactions can add one more
+	// wait.
 	maxCreateSteps = 5
-	// guardInterval is how often the transactions are looked at meanwhile.
+	// guardInterval is the interval between checks for old transactions.
 	guardInterval = 200 * time.Millisecond
-	// undoTimeout bounds how long a slot that was begun is cleared away.
+	// undoTimeout bounds the removal of an unfinished slot.
 	undoTimeout = 3 * time.Second
 )
 
-// createOwnSlot makes the slot on a replication session, which from then on holds the
-// snapshot that matches it, until its next command. The server waits for every
-// transaction with an id that is open before it; one that is old is not waited
-// for, and what was begun is cleared away.
+// createOwnSlot creates the slot on a replication session, which keeps the matching
+// snapshot until its next command. The server waits for every open transaction with an
+// id. If one of them is old, createOwnSlot gives up and removes the unfinished slot.
 func (s *Source) createOwnSlot(ctx context.Context, conn *pgconn.PgConn, version int) (pglogrepl.CreateReplicationSlotResult, error) {
 	var none pglogrepl.CreateReplicationSlotResult
 	action := "EXPORT_SNAPSHOT"
@@ -60,9 +59,8 @@ func (s *Source) createOwnSlot(ctx context.Context, conn *pgconn.PgConn, version
 	return res, err
 }
 
-// createSlot has a slot made on a replication session. gaveUp says that it was
-// begun and that the session was cancelled, because an old transaction is in the
-// way.
+// createSlot creates a slot on a replication session. gaveUp means that the creation had
+// begun and the session was cancelled because of an old transaction.
 func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name string, opts pglogrepl.CreateReplicationSlotOptions) (
 	res pglogrepl.CreateReplicationSlotResult, gaveUp bool, err error,
 ) {
@@ -85,7 +83,7 @@ func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name strin
 	return res, false, fmt.Errorf("make slot %s: %w", name, s.explainConnect(err))
 }
 
-// watchCreateSlot gives the making of a slot up once it waits for an old transaction.
+// watchCreateSlot cancels the creation of a slot once it waits for an old transaction.
 func (s *Source) watchCreateSlot(ctx context.Context, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(min(guardInterval, s.cfg.SlotTimeout))
 	defer tick.Stop()
@@ -108,9 +106,8 @@ func (s *Source) watchCreateSlot(ctx context.Context, cancel context.CancelCause
 	}
 }
 
-// dropUnfinishedSlot clears away a slot whose making was given up. The driver has asked
-// the server to break it off, upon which the server drops it, unless it was just
-// complete.
+// dropUnfinishedSlot removes a slot whose creation was cancelled. The server drops it on
+// the driver's cancel request, unless the creation had just finished.
 func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
@@ -142,15 +139,15 @@ func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn) er
 	}
 }
 
-// oldestTransaction remembers since when the oldest transaction is known: its age is hidden
-// from roles that are not in pg_read_all_stats.
+// oldestTransaction remembers when the oldest transaction was first seen, because roles
+// outside pg_read_all_stats cannot see its age.
 type oldestTransaction struct {
 	mu    sync.Mutex
 	xid   string
 	since time.Time
 }
 
-// age returns how old a transaction is, at the least.
+// age returns the minimum age of a transaction.
 func (o *oldestTransaction) age(xid string, known *float64) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -164,8 +161,8 @@ func (o *oldestTransaction) age(xid string, known *float64) time.Duration {
 	return max(seen, time.Duration(*known*float64(time.Second)))
 }
 
-// Transactions without an id have written nothing and are not waited for. The
-// oldest is that with the oldest id. All databases count.
+// oldestSQL finds the transaction with the oldest id, in all databases. Transactions
+// without an id have written nothing, and slot creation does not wait for them.
 const oldestSQL = `
 SELECT l.transactionid::text, coalesce(l.pid, 0), coalesce(a.usename::text, ''), coalesce(a.application_name, ''),
 	extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8,
@@ -174,8 +171,8 @@ FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid LEFT JOIN pg_prepa
 WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 ORDER BY age(l.transactionid) DESC LIMIT 1`
 
-// checkOldestTransaction returns an *OldTransactionError if a transaction is open that
-// making a slot would wait for too long.
+// checkOldestTransaction returns an *OldTransactionError if slot creation would have to
+// wait too long for an open transaction.
 func (s *Source) checkOldestTransaction(ctx context.Context) error {
 	return s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
 		old, err := s.findOldestTransaction(ctx, conn)
@@ -186,8 +183,8 @@ func (s *Source) checkOldestTransaction(ctx context.Context) error {
 	})
 }
 
-// findOldestTransaction returns the oldest transaction that has written something, nil if
-// there is none.
+// findOldestTransaction returns the oldest transaction that has written, nil if there is
+// none.
 func (s *Source) findOldestTransaction(ctx context.Context, conn *pgx.Conn) (*OldTransactionError, error) {
 	var xid, user, application, gid string
 	var pid int

@@ -16,7 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// hold opens a transaction that has written something.
+// hold opens a transaction that has written.
 func hold(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn := servers.Connect(t, url)
@@ -34,8 +34,9 @@ func expectNoSlot(t *testing.T, d *database) {
 	}
 }
 
-// Making a slot does not wait for an old transaction, says which one it is, to a
-// role that may not see its age too, and leaves nothing behind.
+// TestOldTransaction: creating a slot does not wait for an old transaction. The error
+// names the transaction, also for a role that may not see its age, and nothing is left
+// behind.
 func TestOldTransaction(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -52,7 +53,8 @@ func TestOldTransaction(t *testing.T) {
 				if err := src.Ready(t.Context()); err != nil {
 					t.Errorf("a young transaction is in the way: %v", err)
 				}
-				// The first waits for the transaction to be old, the second not at all.
+				// The first call waits until the transaction is old, the second does not
+				// wait.
 				for i, most := range []time.Duration{20 * time.Second, 10 * time.Second} {
 					began := time.Now()
 					_, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
@@ -100,7 +102,8 @@ func expectOld(t *testing.T, err error, old *pgx.Conn) {
 	expectText(t, err, fmt.Sprintf("waits for the transaction of pid %d, open since ", e.PID), `user "postgres"`, "pg_terminate_backend")
 }
 
-// Transactions that end soon are waited for, also where one is always open.
+// TestShortTransactions: slot creation waits for short transactions, also if one is
+// always open.
 func TestShortTransactions(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -127,8 +130,8 @@ func TestShortTransactions(t *testing.T) {
 	})
 }
 
-// The view of the tables cannot be opened: no slot is left that would keep the
-// log for nobody.
+// TestNoSlotWithoutView: if the view of the tables cannot be opened, no slot remains that
+// would retain WAL.
 func TestNoSlotWithoutView(t *testing.T) {
 	d := newDatabase(t, servers.Database(t, servers.Versions()[0]))
 	src := newSource(t, d.config())
@@ -145,7 +148,7 @@ type noViews struct{ err error }
 func (v noViews) View(context.Context, string) (store.View, error) { return nil, v.err }
 func (noViews) ClearCheckpoint(context.Context) error              { return nil }
 
-// A fast shutdown of the server is never held up, whatever the source does.
+// TestShutdown: no state of the source delays a fast shutdown of the server.
 func TestShutdown(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -169,7 +172,7 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// opens opens a source again and again.
+// opens opens a source in a loop.
 func opens(t *testing.T, d *database) func() {
 	first, done := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -228,7 +231,7 @@ func opened(t *testing.T, d *database) func() {
 	return src.Close
 }
 
-// attends makes the session beside the stream wait for a lock.
+// attends makes the monitoring session wait for a lock.
 func attends(t *testing.T, d *database) func() {
 	cfg := d.config()
 	cfg.HeartbeatInterval = 100 * time.Millisecond

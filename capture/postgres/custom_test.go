@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestCustomTable takes rows of a table with times for its state through the log
-// and through polling, each to an outcome. Both ways agree on the groups.
+// TestCustomTable takes rows of a table with timestamps as state through the WAL and
+// through polling, each to an outcome. Both modes agree on the groups.
 func TestCustomTable(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabaseOf(t, servers.Database(t, version), createOdd, oddNames)
@@ -70,7 +70,7 @@ func settleThree(t *testing.T, st *pgstore.Store, epoch store.Epoch, items []sto
 		claims[i] = store.ClaimRow{Ref: items[i].Ref, Txn: items[i].Txn}
 		outcomes[i] = store.Outcome{Ref: items[i].Ref, RetryCount: 1, At: time.Now(), Status: []store.Status{store.Completed, store.Failed, store.Pending}[i]}
 	}
-	// The walsender is ahead of visibility now and then.
+	// The walsender is sometimes ahead of visibility.
 	for deadline := time.Now().Add(patience); ; {
 		answers, err := st.Claim(ctxOf(t), epoch, time.Now(), claims)
 		if err != nil {
@@ -100,7 +100,7 @@ func settleThree(t *testing.T, st *pgstore.Store, epoch store.Epoch, items []sto
 	}
 }
 
-// pollOnce returns what a poll finds first.
+// pollOnce returns the rows of the first poll.
 func pollOnce(t *testing.T, views store.Viewer, outboxes []store.Outbox) []store.Item {
 	t.Helper()
 	src := poll.New(poll.Config{Interval: time.Second, BatchSize: 10, Outboxes: outboxes}, views, poll.HeldFunc(nil))
@@ -132,8 +132,8 @@ func find(t *testing.T, items []store.Item, id string) *store.Item {
 	return nil
 }
 
-// TestGeneratedColumn: the log does not hold a generated column. That is found
-// out before the first row, and the table can be polled.
+// TestGeneratedColumn: the WAL does not contain a generated column. That is reported
+// before the first row, and the table can be polled.
 func TestGeneratedColumn(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
@@ -150,7 +150,7 @@ func TestGeneratedColumn(t *testing.T) {
 			t.Errorf("polled %+v", items)
 		}
 	})
-	// From version 18 on a publication may have the stored ones.
+	// Since version 18 a publication may include stored generated columns.
 	versions := servers.Versions()
 	if last := versions[len(versions)-1]; last >= 18 {
 		d := newDatabase(t, servers.Database(t, last))

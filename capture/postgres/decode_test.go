@@ -94,7 +94,7 @@ func feed(t *testing.T, a *assembler, messages ...[]byte) []capture.Batch {
 		if err != nil {
 			t.Fatalf("message %d: %v", i, err)
 		}
-		clear(m) // as the read buffer is used again
+		clear(m) // as if the read buffer were reused
 		if ready {
 			list = append(list, b)
 		}
@@ -155,7 +155,7 @@ func TestAssembleLeavesOut(t *testing.T) {
 	}
 }
 
-// Several outboxes over one table each get an item of their own.
+// TestAssembleFansOut: each of several outboxes over one table gets its own item.
 func TestAssembleFansOut(t *testing.T) {
 	layout := store.FlowCatalyst()
 	layout.Columns.Kind = "message_group"
@@ -174,8 +174,8 @@ func TestAssembleFansOut(t *testing.T) {
 	}
 }
 
-// The bounds of a batch hold for the copies that several outboxes over one table
-// have of a row.
+// TestAssembleBounds: the bounds of a batch apply to the copies that several outboxes
+// over one table have of a row.
 func TestAssembleBounds(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -226,7 +226,8 @@ func TestAssembleBytea(t *testing.T) {
 	}
 }
 
-// The group is inside of JSON: in a column of its own, or in the payload.
+// TestAssembleGroupPath: the group is inside JSON, in a column of its own or in the
+// payload.
 func TestAssembleGroupPath(t *testing.T) {
 	layout := store.FlowCatalyst()
 	layout.GroupPath = []string{"customer", "id"}
@@ -256,8 +257,8 @@ func TestAssembleGroupPath(t *testing.T) {
 	}
 }
 
-// A table keeps its rows under another name, and made anew under its own; after
-// a change of columns they are found again.
+// TestAssembleFollowsTheTable: a table keeps its outbox under another name, and if it is
+// recreated under its own name; after a change of columns its rows are still found.
 func TestAssembleFollowsTheTable(t *testing.T) {
 	a := testAssembler()
 	got := feed(t, a, begin(0x100, 7),
@@ -313,7 +314,7 @@ func TestAssembleErrors(t *testing.T) {
 	}
 }
 
-// Where the module that speaks the protocol also parses, both agree.
+// TestDecodeAgrees compares with the protocol library where it parses the message too.
 func TestDecodeAgrees(t *testing.T) {
 	b := begin(0x16B374D848, 4_000_000_000)
 	theirs, err := pglogrepl.Parse(b)
@@ -348,8 +349,8 @@ func TestDecodeAgrees(t *testing.T) {
 	}
 }
 
-// FuzzAssemble feeds any sequence of messages, each with its length before it.
-// Nothing may panic, and no batch may break what Resume leans on.
+// FuzzAssemble feeds any sequence of messages, each preceded by its length. Nothing may
+// panic, and no batch may violate the requirements of Resume.
 func FuzzAssemble(f *testing.F) {
 	pack := func(messages ...[]byte) []byte {
 		w := &wal{}

@@ -14,11 +14,11 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// Diagnose looks at everything that a stream needs and returns what it found, in
-// the order in which it is to be read and mended. What keeps the role from
-// streaming is a store.Fault. It changes nothing, opens a replication session for a
-// moment, and leaves a relay that runs alone. An error means that the rest could
-// not be looked at. What the store examines too, it leaves to it.
+// Diagnose checks everything that a stream needs and returns the findings in the order in
+// which to read and fix them. A condition that keeps the role from streaming is a
+// store.GradeFault. Diagnose changes nothing, opens a replication session for a moment,
+// and does not disturb a running relay. It leaves out checks that the store's Diagnose
+// covers. An error means that the remaining checks did not run.
 func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	var e diagnosis
 	err := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
@@ -49,7 +49,7 @@ type diagnosis struct {
 	slot   slot
 }
 
-// addSubject adds the faults of a subject, or what is fine if there are none.
+// addSubject adds the faults of a subject, or fine if there are none.
 func (e *diagnosis) addSubject(subject, fine string) {
 	for i := range e.faults {
 		if e.faults[i].Subject == subject {
@@ -65,7 +65,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	if _, err := e.conn.Exec(ctx, "SET lock_timeout = '"+pgstore.DiagnoseLockTimeout+"'"); err != nil {
 		return err
 	}
-	defer func() { _, _ = e.conn.Exec(ctx, "RESET lock_timeout") }() // a session that was lost has none
+	defer func() { _, _ = e.conn.Exec(ctx, "RESET lock_timeout") }() // a lost session needs no reset
 	sv, wrong, err := e.source.inspect(ctx, e.conn)
 	if err != nil {
 		return err
@@ -94,8 +94,8 @@ func (e *diagnosis) run(ctx context.Context) error {
 	return nil
 }
 
-// checkStream finds out by trying whether the role may stream, and whether what it
-// would stream is this database's log.
+// checkStream tries whether the role may stream, and whether the stream is this
+// database's WAL.
 func (e *diagnosis) checkStream(ctx context.Context) error {
 	repl, id, err := e.source.dial(ctx)
 	closeSession(repl)
@@ -124,8 +124,8 @@ func (e *diagnosis) checkStream(ctx context.Context) error {
 	return nil
 }
 
-// checkNoWalsender is the answer of a server whose walsenders are all taken. If one of
-// them serves a relay of this name, that is as it should be.
+// checkNoWalsender handles a server without a free walsender. It is fine if one of them
+// serves a relay of this name.
 func (e *diagnosis) checkNoWalsender(ctx context.Context, problem string) error {
 	if e.readByRelay() {
 		e.Add("stream", store.GradeOK, "every walsender is taken, one of them by the relay itself; so it was not tried whether the role may stream")
@@ -148,11 +148,12 @@ func (e *diagnosis) readByRelay() bool {
 	return e.slot.active && e.slot.applicationName == e.source.streamConfig.RuntimeParams["application_name"]
 }
 
-// checkPublication says what is published, and what the relay completes by itself.
+// checkPublication reports the published tables, and the missing ones that the relay adds
+// itself.
 func (e *diagnosis) checkPublication() {
 	s, p := e.source, &e.server.publication
 	if len(e.server.tables) == 0 {
-		return // the store says that there is none
+		return // the store reports missing tables
 	}
 	if len(p.missing) > 0 && p.canFix(s) {
 		f := p.missingTablesFault(s.cfg.Name, "or leave it to `sluicebox init`, or to the relay itself")
@@ -165,7 +166,7 @@ func (e *diagnosis) checkPublication() {
 	e.addSubject("publication", fine)
 }
 
-// checkSlot says whether the slot is there and free.
+// checkSlot reports whether the slot exists and is free.
 func (e *diagnosis) checkSlot(context.Context) error {
 	s, sl := e.source, &e.slot
 	free := "-- while no relay of the name runs; the next one makes the slot anew"
@@ -191,27 +192,27 @@ func (e *diagnosis) checkSlot(context.Context) error {
 	return nil
 }
 
-// slotUsable reports whether the slot is there, the relay's, and has its log.
+// slotUsable reports whether the slot exists, belongs to the relay, and still has its
+// WAL.
 func (e *diagnosis) slotUsable() bool {
 	return e.slot.exists && e.slot.lost == "" && !e.hasFault("slot")
 }
 
-// hasFault reports whether a fault of a subject was found.
+// hasFault reports whether a subject has a fault.
 func (e *diagnosis) hasFault(subject string) bool {
 	return slices.ContainsFunc(e.faults, func(f fault.Fault) bool { return f.Subject == subject })
 }
 
-// retainedWarnBytes is how much log a slot that nobody reads may keep before it is worth
-// a word.
+// retainedWarnBytes is how much WAL an unread slot may retain before it is reported.
 const retainedWarnBytes = 1 << 30
 
-// idle_replication_slot_timeout is there since version 18.
+// idle_replication_slot_timeout exists since version 18.
 const slotRetentionSQL = `
 SELECT pg_size_bytes(current_setting('max_slot_wal_keep_size')),
 	coalesce((SELECT pg_current_wal_lsn() - s.restart_lsn FROM pg_replication_slots s WHERE s.slot_name = $1), 0)::bigint,
 	coalesce(current_setting('idle_replication_slot_timeout', true), '0')`
 
-// checkRetainedLog says how much log the slot keeps, and what bounds it.
+// checkRetainedLog reports how much WAL the slot retains, and its limit.
 func (e *diagnosis) checkRetainedLog(ctx context.Context) error {
 	var limit, kept int64
 	var idle string
@@ -241,7 +242,7 @@ func (e *diagnosis) checkRetainedLog(ctx context.Context) error {
 	return nil
 }
 
-// formatBytes is a number of bytes for people.
+// formatBytes formats a number of bytes for people.
 func formatBytes(n int64) string {
 	switch {
 	case n < 1<<20:
@@ -252,17 +253,17 @@ func formatBytes(n int64) string {
 	return fmt.Sprintf("%d GB", n>>30)
 }
 
-// The settings and the flag are there since version 17. A standby that copies slots
-// streams with a slot of its own.
+// The settings and the flag exist since version 17. A standby that synchronizes slots
+// streams with a physical slot of its own.
 const failoverSQL = `
 SELECT coalesce((SELECT to_jsonb(s) ->> 'failover' FROM pg_replication_slots s WHERE s.slot_name = $1), ''),
 	ARRAY(SELECT s.slot_name::text FROM pg_replication_slots s WHERE s.slot_type = 'physical' AND s.active AND NOT s.temporary ORDER BY 1),
 	coalesce(current_setting('synchronized_standby_slots', true), '')`
 
-// checkFailover looks at what a standby needs in order to go on where the relay was.
+// checkFailover checks whether a promoted standby could continue from the slot.
 func (e *diagnosis) checkFailover(ctx context.Context) error {
 	if e.server.version < 170000 || !e.slotUsable() {
-		return nil // slots are not copied, or it will be made as one that is
+		return nil // no slot synchronization, or the slot will be created as a failover slot
 	}
 	var failover, holds string
 	var standbys []string

@@ -18,8 +18,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// expectFinding has a source look, and wants one finding of a subject and grade
-// whose text and remedy hold the parts.
+// expectFinding runs a diagnosis and expects one finding of a subject and grade whose
+// text and remedy contain the parts.
 func expectFinding(t *testing.T, cfg postgres.Config, subject string, grade store.Grade, parts ...string) {
 	t.Helper()
 	src := newSource(t, cfg)
@@ -40,8 +40,8 @@ func expectFinding(t *testing.T, cfg postgres.Config, subject string, grade stor
 	}
 }
 
-// An examination tells what the relay will make from what somebody must, and makes
-// nothing itself.
+// TestExamineBeforeTheStart: a diagnosis distinguishes objects that the relay will create
+// from objects that an operator must create, and creates nothing itself.
 func TestExamineBeforeTheStart(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
@@ -64,7 +64,7 @@ func TestExamineBeforeTheStart(t *testing.T) {
 	})
 }
 
-// An old transaction is in the way of a slot, and is named.
+// TestExamineOldTransaction: an old transaction that delays a slot is named.
 func TestExamineOldTransaction(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := privateDatabase(t, servers.Start(t, version, nil))
@@ -78,8 +78,8 @@ func TestExamineOldTransaction(t *testing.T) {
 	})
 }
 
-// A role that may not see how long transactions have been open is told which one is
-// there whenever it looks, and what lets it see more.
+// TestExamineAHiddenTransaction: a role that may not see the age of transactions gets the
+// current one in each diagnosis, and the grant that shows more.
 func TestExamineAHiddenTransaction(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := privateDatabase(t, servers.Start(t, version, nil))
@@ -89,7 +89,7 @@ func TestExamineAHiddenTransaction(t *testing.T) {
 		cfg.SlotTimeout = time.Millisecond
 		expectFinding(t, cfg, "transactions", store.GradeOK)
 		for _, exists := range []bool{false, true} {
-			if exists { // what has been open for 10 minutes counts then
+			if exists { // then transactions older than 10 minutes count
 				run(t, d, d.config(), store.Checkpoint{}).close()
 			}
 			end := d.Begin(t, capturetest.Row{ID: fmt.Sprint("open", exists)})
@@ -104,7 +104,7 @@ func TestExamineAHiddenTransaction(t *testing.T) {
 	})
 }
 
-// A table that somebody has locked is not waited for.
+// TestExamineALockedTable: the diagnosis does not wait for a locked table.
 func TestExamineALockedTable(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
@@ -114,14 +114,15 @@ func TestExamineALockedTable(t *testing.T) {
 			t.Fatal(err)
 		}
 		subject, grade, part := "publication", store.GradeOK, ""
-		if version >= 16 { // which opens a table to say what of it is published
+		if version >= 16 { // which opens a table to show its published columns
 			subject, grade, part = "tables", store.GradeAdvice, "somebody holds a lock"
 		}
 		expectFinding(t, d.config(), subject, grade, part)
 	})
 }
 
-// Who reads the slot is told: a relay of the name is welcome, anybody else is not.
+// TestExamineAHeldSlot: the reader of the slot is reported. A relay of the name is fine,
+// any other program is a fault.
 func TestExamineAHeldSlot(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
@@ -134,7 +135,7 @@ func TestExamineAHeldSlot(t *testing.T) {
 		}
 		reads("a") // so it has the slot
 		expectFinding(t, d.config(), "slot", store.GradeOK, "is read by a relay of this name")
-		reads("b") // beside the examination
+		reads("b") // during the diagnosis
 		r.close()
 		expectFinding(t, d.config(), "slot", store.GradeOK, "stands at")
 		if version >= 17 {
@@ -157,7 +158,7 @@ func TestExamineAHeldSlot(t *testing.T) {
 	})
 }
 
-// A standby is named as one, and its log is not looked at.
+// TestExamineAStandby: a standby is reported as such, and its WAL is not checked.
 func TestExamineAStandby(t *testing.T) {
 	version := servers.Versions()[0]
 	primary := servers.Start(t, version, nil)

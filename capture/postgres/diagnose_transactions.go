@@ -13,12 +13,12 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// longTransaction is how old a transaction may be before it is worth a word: the
-// log behind its beginning is kept.
+// longTransaction is the age from which a transaction is reported, because the server
+// retains WAL from its start.
 const longTransaction = 10 * time.Minute
 
-// checkTransactions looks for an old transaction: a slot is not made while it is open,
-// and one that is there keeps the log behind its beginning.
+// checkTransactions looks for an old transaction. It delays the creation of a slot, and
+// an existing slot retains WAL from the transaction's start.
 func (e *diagnosis) checkTransactions(ctx context.Context) error {
 	age := longTransaction
 	what := "the log since then is kept"
@@ -45,15 +45,15 @@ const terminateComment = "-- as an administrator, if it is not to be waited for"
 
 func terminateStatement(pid int) string { return fmt.Sprintf("SELECT pg_terminate_backend(%d);", pid) }
 
-// hiddenTransaction is one that has written something, and whose beginning the role
-// may not see.
+// hiddenTransaction is a transaction that has written and whose start the role may not
+// see.
 type hiddenTransaction struct {
 	XID string
 	PID int
 }
 
-// A session without a row in pg_stat_activity is about to end. Prepared
-// transactions hide nothing.
+// hiddenSQL finds hidden transactions. A session without a row in pg_stat_activity is
+// about to end. Prepared transactions are never hidden.
 const hiddenSQL = `
 SELECT l.transactionid::text, l.pid FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid <> pg_backend_pid() AND a.xact_start IS NULL
@@ -71,15 +71,15 @@ func (e *diagnosis) findHidden(ctx context.Context) ([]hiddenTransaction, error)
 	return list, nil
 }
 
-// Hidden transactions are watched for hiddenTimeout, but no longer than they may take,
-// and looked at each hiddenPollInterval: most end at once.
+// Hidden transactions are watched for hiddenTimeout, at most SlotTimeout, and polled
+// every hiddenPollInterval, because most of them end at once.
 const (
 	hiddenTimeout      = defaultSlotTimeout
 	hiddenPollInterval = 100 * time.Millisecond
 )
 
-// checkHiddenTransactions watches transactions of which the role may not see how long they have been
-// open: one that does not end meanwhile is old, by how much nobody knows.
+// checkHiddenTransactions watches transactions whose age the role may not see. A
+// transaction that stays open meanwhile is reported as old, without its age.
 func (e *diagnosis) checkHiddenTransactions(ctx context.Context, what string) error {
 	left, err := e.findHidden(ctx)
 	if err != nil {

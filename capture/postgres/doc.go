@@ -1,93 +1,100 @@
-// Package postgres reads a PostgreSQL server's log through a logical
-// replication slot with the pgoutput plugin. It needs PostgreSQL 14 or later.
+// Package postgres reads a PostgreSQL server's WAL through a logical replication slot
+// with the pgoutput plugin. It needs PostgreSQL 14 or later.
 //
-// # What it keeps on the server
+// # Server objects
 //
-// A publication and a slot, both of the relay's name. The publication holds the
-// outbox tables and publishes inserts only, so that the relay's own updates
-// produce no output. It is made before the slot: a slot that is older than its
-// publication cannot be read on some versions and silently misses rows on
-// others.
+// The relay keeps a publication and a slot, both of its name. The publication contains
+// the outbox tables and publishes inserts only, so that the relay's own updates produce
+// no output. It is created before the slot. A slot older than its publication cannot be
+// read on some versions and silently misses rows on others.
 //
 // # The stream
 //
-// One goroutine owns the replication connection, for reading and for writing. A
-// read is bounded by the time at which the next status is due; Acknowledge and
-// the end of the context wake it by moving that bound into the past. Half-read
-// messages survive that.
+// One goroutine owns the replication connection, for reading and for writing. A read ends
+// when the next status is due. Acknowledge and the end of the context wake it by moving
+// the read deadline into the past. Half-read messages survive that.
 //
-// A status carries one position, the highest acknowledged, as written, flushed
-// and applied: the server gives the log before it away. While a receiver lets a
-// batch wait, nothing is read and a status goes out each second; the server
-// reads statuses also while its own send is blocked.
+// A status carries one position, the highest acknowledged one, as written, flushed and
+// applied: the server can then discard the WAL before it. While the receiver does not
+// accept a batch, the source reads nothing and sends a status each second. The server
+// reads statuses even while its own send is blocked.
 //
 // # Positions
 //
-// A position is an LSN in the server's text form: the end of a commit, or the
-// place that a keepalive names while no transaction is open. The latter moves
-// while only other tables are written. Where nothing at all is written, a
-// heartbeat message moves it.
+// A position is an LSN in the server's text form. It is the end of a commit, or the
+// position of a keepalive while no transaction is open. Keepalives advance it while only
+// other tables are written. If nothing at all is written, a heartbeat message advances
+// it.
 //
-// # What is refused
+// # Rejected input
 //
-// A message that cannot be decoded, a NULL id and a missing column end the run:
-// no row is left out silently. Truncate, Update and Delete messages are not
-// rows of an outbox and mean nothing here.
+// A message that cannot be decoded, a NULL id and a missing column end the run: no row is
+// skipped silently. Truncate, Update and Delete messages are ignored, because they are
+// not inserts into an outbox.
 //
 // # A lost log
 //
-// The publication and the tables are known by their OIDs and by the transactions
-// that wrote the publication, so that what was changed and changed back is seen
-// too. This is part of the origin: it is compared when a source opens, when it
-// connects again, and each 5 s beside the stream. Rows that were inserted while
-// they were not published are in the tables, where a cut finds them. A table that
-// bears another name for a while is the same table.
+// The source identifies the publication and the tables by their OIDs and by the
+// transactions that wrote the publication, so a change that was reverted is detected too.
+// They are part of the origin. It is compared when a source opens, when it reconnects,
+// and every 5 s during the stream. Rows inserted while they were not published are in the
+// tables, where a snapshot finds them. A table that is renamed for a while remains the
+// same table.
 //
-// Whatever passes by itself is an ordinary error: a connection, a server that
-// starts or ends, for 10 s a slot or walsender that somebody else uses, and a few
-// times a place in the log that cannot be read. What does not pass becomes a
-// *capture.LostError or a *capture.NoStreamError by then.
+// Conditions that resolve by themselves are ordinary errors:
+//
+//   - a lost connection
+//   - a server that starts or shuts down
+//   - for 10 s, a slot or walsender used by another session
+//   - a few times, an unreadable position in the WAL
+//
+// If such a condition persists, the error becomes a *capture.LostError or a
+// *capture.NoStreamError.
 //
 // # Another timeline
 //
-// A promoted standby and a server that was restored go on in a timeline of their
-// own. A run ends there, and Open goes on from the checkpoint without a cut if the
-// slot is there and stands no further, and if the checkpoint lies before the place
-// where the timelines parted: up to there both logs are the same. What comes
-// after it is then read as this server has it, in commit order. Anything else is
-// a cut.
+// A promoted standby and a restored server continue on a new timeline. A run ends there.
+// Open continues from the checkpoint without a snapshot if all of these hold:
 //
-// The slot is made as a failover slot where the server knows them (version 17). A
-// standby takes it over with sync_replication_slots = on, hot_standby_feedback =
-// on, primary_slot_name, and a dbname in primary_conninfo. With an asynchronous
-// standby, rows may have been delivered that the promoted server does not have;
-// synchronized_standby_slots on the primary holds them back until it has.
+//   - The slot exists and has not advanced past the checkpoint.
+//   - The checkpoint lies before the point where the timelines diverged, because the WAL
+//     is the same up to there.
 //
-// A slot that came with the files of a backup will do as well. Its log and the
-// catalog rows that it needs behind the checkpoint are there: the server that was
-// backed up kept them for as long as that checkpoint was in its tables. What it
-// needs before the checkpoint may be gone, which is an error at most: nothing of
-// that is sent.
+// Later WAL is then read as this server has it, in commit order. In every other case Open
+// takes a snapshot.
 //
-// # Making a slot
+// Since version 17 the slot is created as a failover slot. A standby synchronizes it with
+// sync_replication_slots = on, hot_standby_feedback = on, primary_slot_name, and a dbname
+// in primary_conninfo. With an asynchronous standby, the relay may have delivered rows
+// that the promoted server does not have. synchronized_standby_slots on the primary
+// delays deliveries until the standby has the rows.
 //
-// The server makes a slot only when every transaction has ended that was open
-// before, in any of its databases. One that is older than Config.SlotTimeout is
-// not waited for: see [OldTransactionError].
+// A slot restored with a file-level backup works too. The WAL and the catalog rows it
+// needs after the checkpoint are in the backup, because the original server retained them
+// as long as that checkpoint was in its tables. WAL before the checkpoint may be missing.
+// At worst that is an error, because nothing before the checkpoint is sent.
 //
-// # The past
+// # Creating a slot
 //
-// The relay's own slot lets the log go that is settled. Log is kept for a checkpoint
-// (RetainLog) by a copy of that slot, made before the checkpoint and never moved; it is
-// read once more (Again) through a temporary copy of the copy. The checkpoint's origin
-// is compared as Open does: what was published another way since cannot be read.
+// The server finishes a new slot only after every transaction that was open before, in
+// any database, has ended. The source does not wait for a transaction older than
+// Config.SlotTimeout: see [OldTransactionError].
 //
-// A kept slot holds back the catalogs' old rows too, and max_slot_wal_keep_size and
-// idle_replication_slot_timeout take it like any other: RetainedSlots tells.
+// # History
 //
-// # The server's shutdown
+// The relay's own slot retains only WAL that is not settled. RetainLog retains WAL for a
+// named checkpoint with a copy of that slot, which is made before the checkpoint and
+// never advances. ReadRange reads it through a temporary copy of the copy. The
+// checkpoint's origin is compared as Open does: rows published differently since then
+// cannot be read.
 //
-// A fast shutdown waits for the receivers of the log until they have acknowledged
-// everything. So a session that only listens goes with each run: when the server
-// ends it, the replication session is closed at once.
+// A retained slot also holds back the catalogs' old rows. max_slot_wal_keep_size and
+// idle_replication_slot_timeout invalidate it like any other slot; RetainedSlots reports
+// that.
+//
+// # Server shutdown
+//
+// A fast shutdown waits until every walsender's client has acknowledged everything. So
+// each run has a listening session besides the stream. When the server ends that session,
+// the source closes the replication session at once.
 package postgres

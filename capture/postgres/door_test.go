@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// door leads to one server, and later to another.
+// door forwards to one server, and later to another.
 type door struct {
 	t    *testing.T
 	l    net.Listener
@@ -55,7 +55,7 @@ func (p *door) serve() {
 	}
 }
 
-// lead cuts every connection and leads new ones elsewhere.
+// lead closes every connection and forwards new ones elsewhere.
 func (p *door) lead(to string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,45 +15,44 @@ import (
 )
 
 const (
-	// maxFailures is how often the log may fail to be read at one place. The
-	// pauses between make it last some seconds.
+	// maxFailures is the number of failed reads at one position before the log counts as
+	// lost. The delays between them add up to some seconds.
 	maxFailures = 7
-	// refusalTimeout is how long the server may refuse a stream before it counts as
-	// refused for good: a predecessor's session may take until wal_sender_timeout
-	// to end.
+	// refusalTimeout is how long the server may refuse a stream before the refusal counts
+	// as permanent. A predecessor's session may take until wal_sender_timeout to end.
 	refusalTimeout = slotBusyTimeout
 )
 
-// failureCounter counts what runs end with, so that what trying again does not mend is
-// told from a lost connection. It belongs to the goroutine of Run.
+// failureCounter counts the errors of runs, to tell permanent failures from lost
+// connections. It belongs to the goroutine of Run.
 type failureCounter struct {
-	consecutive  int       // in a row, without a row or a position between
-	refusedSince time.Time // since when the server has refused the stream
+	consecutive  int       // failures in a row without a new row or position
+	refusedSince time.Time // start of the current series of refusals
 }
 
-// unreadableLogError is a fault of the log itself at the place where a run stands: the
-// server could not decode it, or the relay not read what the server sent. One
-// may be an accident.
+// unreadableLogError is a failure at the current position of a run: the server could not
+// decode the WAL, or the source could not decode a message. A single one may be an
+// accident.
 type unreadableLogError struct{ err error }
 
 func (e *unreadableLogError) Error() string { return e.err.Error() }
 func (e *unreadableLogError) Unwrap() error { return e.err }
 
-// noWalsenderError is a *capture.NoStreamError that may pass by itself within moments.
+// noWalsenderError is a *capture.NoStreamError that may resolve within moments.
 type noWalsenderError struct{ capture.NoStreamError }
 
 // Unwrap makes the error a *capture.NoStreamError.
 func (e *noWalsenderError) Unwrap() error { return &e.NoStreamError }
 
-// transient reports whether an error of the server is none of the log's: it ends
-// (class 57P), somebody cancelled (57014), the connection (08), memory or disk
-// that it has not just now (53).
+// transient reports whether a server error does not concern the WAL: shutdown (class
+// 57P), a cancelled statement (57014), the connection (08), or a lack of memory or disk
+// (53).
 func transient(pg *pgconn.PgError) bool {
 	return strings.HasPrefix(pg.Code, "57P") || pg.Code == "57014" ||
 		strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "53")
 }
 
-// explainStreamError tells a lost log, and one that cannot be read, from a lost
+// explainStreamError distinguishes a lost log and an unreadable log from a lost
 // connection.
 func (s *Source) explainStreamError(err error) error {
 	var pg *pgconn.PgError
@@ -61,9 +60,9 @@ func (s *Source) explainStreamError(err error) error {
 		return err
 	}
 	switch pg.Code {
-	case "42704", // undefined_object: the slot, or the publication as of that place in the log
+	case "42704", // undefined_object: the slot, or the publication at that position
 		"55000", // object_not_in_prerequisite_state: the slot was invalidated
-		"58P01": // undefined_file: the log was removed
+		"58P01": // undefined_file: the WAL was removed
 		return &capture.LostError{Reason: strings.TrimSuffix(pg.Message+": "+pg.Detail, ": ")}
 	case "42501": // insufficient_privilege
 		return s.explainConnect(err)
@@ -75,7 +74,7 @@ func (s *Source) explainStreamError(err error) error {
 	return &unreadableLogError{err}
 }
 
-// classifyRefusal says what becomes of a stream that did not begin. A slot in use and
+// classifyRefusal classifies the error of a stream that did not start. A slot in use and
 // the lack of a walsender are ordinary errors for a while.
 func (s *Source) classifyRefusal(ctx context.Context, err error) error {
 	var pg *pgconn.PgError
@@ -90,7 +89,7 @@ func (s *Source) classifyRefusal(ctx context.Context, err error) error {
 		s.failures.refusedSince = now
 	}
 	if waited := now.Sub(s.failures.refusedSince); waited < refusalTimeout {
-		return fmt.Errorf("the server has refused the stream for %s: %v", waited.Round(time.Millisecond), err) // final later
+		return fmt.Errorf("the server has refused the stream for %s: %v", waited.Round(time.Millisecond), err) // becomes permanent later
 	}
 	if busy != nil {
 		return err
@@ -105,12 +104,12 @@ func (s *Source) classifyRefusal(ctx context.Context, err error) error {
 	if lookErr != nil {
 		return lookErr
 	}
-	return err // it was just let go
+	return err // it was released meanwhile
 }
 
-// classifyFailure says what becomes of a run that ended with an error. progress says that
-// it had sent something new. A place in the log that cannot be read however often
-// it is tried is as good as lost: a new cut goes on behind it.
+// classifyFailure classifies the error that ended a run. progress means that the run had
+// sent something new. A position that stays unreadable counts as lost, and a snapshot
+// continues after it.
 func (s *Source) classifyFailure(err error, progress bool) error {
 	var row *unrelayableRowError
 	var setup *store.SetupError

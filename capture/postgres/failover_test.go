@@ -15,10 +15,10 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// failoverVersion is the first with slots that a standby has too.
+// failoverVersion is the first version with slots that a standby has too.
 const failoverVersion = 17
 
-// withFailoverSlots runs a test beside each version that has them.
+// withFailoverSlots runs a test on each version with failover slots.
 func withFailoverSlots(t *testing.T, test func(t *testing.T, version int)) {
 	t.Helper()
 	for _, version := range servers.Versions() {
@@ -44,8 +44,8 @@ func newPair(t *testing.T, version int) *pair {
 	return p
 }
 
-// load inserts rows one after the other, whatever becomes of the servers, until
-// it is stopped.
+// load inserts rows one after the other, whatever happens to the servers, until it is
+// stopped.
 func (p *pair) load(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -63,7 +63,7 @@ func (p *pair) load(t *testing.T) (stop func()) {
 					continue
 				}
 			}
-			_, _ = conn.Exec(ctx, insert(fmt.Sprintf("r%06d", n))) // what was committed is in the table
+			_, _ = conn.Exec(ctx, insert(fmt.Sprintf("r%06d", n))) // the table shows which commits succeeded
 		}
 		if conn != nil {
 			_ = conn.Close(context.Background())
@@ -90,7 +90,7 @@ func ids(t *testing.T, url, condition string) []string {
 	return list
 }
 
-// await waits until a query of the test's answers true.
+// await waits until a query returns true.
 func await(t *testing.T, url, sql string) {
 	t.Helper()
 	conn := servers.Connect(t, url)
@@ -108,9 +108,8 @@ func await(t *testing.T, url, sql string) {
 	}
 }
 
-// The primary dies under load. The standby has the slot: the rows come in commit
-// order from the checkpoint on, none is left out, and nothing is read out of the
-// tables.
+// TestFailover: the primary dies under load. The standby has the slot. The rows arrive in
+// commit order from the checkpoint, none is missing, and no snapshot is taken.
 func TestFailover(t *testing.T) {
 	withFailoverSlots(t, func(t *testing.T, version int) {
 		p := newPair(t, version)
@@ -126,8 +125,8 @@ func TestFailover(t *testing.T) {
 		p.standby.SyncSlot(p.d.name)
 		last := f.next()
 		at := store.Checkpoint{Origin: f.o.Origin, Position: last.Position}
-		// Everything up to the checkpoint is on the standby, as the row with the
-		// checkpoint would be.
+		// Everything up to the checkpoint is on the standby, as the checkpoint's own row
+		// would be.
 		p.standby.CatchUp()
 		p.primary.Stop("immediate")
 		p.standby.Promote()
@@ -143,11 +142,11 @@ func TestFailover(t *testing.T) {
 	})
 }
 
-// moveSlot brings the slot, and the log that it keeps, to where the primary is: a
-// standby takes a slot over only from a place where no older transaction counts.
+// moveSlot moves the slot, and the WAL it retains, up to the primary's position. A
+// standby synchronizes a slot only from a position without older transactions.
 func (p *pair) moveSlot(t *testing.T, f *following) {
 	t.Helper()
-	for range 3 { // each is a place that the slot may move to when the next is acknowledged
+	for range 3 { // each is a position that the slot may move to once the next is acknowledged
 		servers.Exec(t, p.primary.URL, "SELECT pg_log_standby_snapshot()")
 		var end string
 		if err := servers.Connect(t, p.primary.URL).QueryRow(t.Context(), "SELECT pg_current_wal_flush_lsn()::text").Scan(&end); err != nil {
@@ -157,7 +156,7 @@ func (p *pair) moveSlot(t *testing.T, f *following) {
 	}
 }
 
-// reaches receives until a position, and returns the one that was.
+// reaches receives up to a position, and returns the position reached.
 func (f *following) reaches(at store.Position) store.Position {
 	f.t.Helper()
 	timeout := time.After(patience)
@@ -176,14 +175,15 @@ func (f *following) reaches(at store.Position) store.Position {
 	}
 }
 
-// acknowledge returns when the primary knows.
+// acknowledge returns when the primary has the acknowledgement.
 func (p *pair) acknowledge(t *testing.T, f *following, at store.Position) {
 	t.Helper()
 	f.src.Acknowledge(at)
 	await(t, p.primary.URL, fmt.Sprintf("SELECT confirmed_flush_lsn >= '%s' FROM pg_replication_slots WHERE slot_name = '%s'", at, p.d.name))
 }
 
-// The standby lacks the slot: nothing is lost, the tables are read.
+// TestFailoverWithoutSlot: if the standby lacks the slot, nothing is lost, because the
+// tables are read.
 func TestFailoverWithoutSlot(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -204,8 +204,9 @@ func TestFailoverWithoutSlot(t *testing.T) {
 	})
 }
 
-// The standby lacks rows that were read, by the same address. While it is a
-// standby it is waited for. The checkpoint is one of rows that it does not have.
+// TestFailoverThatLosesRows: the standby, at the same address, lacks rows that were read.
+// The source waits while it is a standby. The checkpoint is of rows that it does not
+// have.
 func TestFailoverThatLosesRows(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -232,7 +233,7 @@ func TestFailoverThatLosesRows(t *testing.T) {
 	})
 }
 
-// hears receives until the source has tried again because of an error.
+// hears receives until the source has retried after an error that contains text.
 func (f *following) hears(text string) {
 	f.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// following is a source that is followed.
+// following is a source run by Follow.
 type following struct {
 	t    *testing.T
 	src  *postgres.Source
@@ -24,7 +24,7 @@ type following struct {
 
 	ids []string // of the view and the log
 	mu  sync.Mutex
-	why []error // of lost connections
+	why []error // errors of lost connections
 }
 
 // Connected implements capture.Observer.
@@ -43,7 +43,7 @@ func (f *following) losses() []error {
 	return slices.Clone(f.why)
 }
 
-// follow opens a source, reads what its view shows, and follows it.
+// follow opens a source, reads its view, and follows it.
 func follow(t *testing.T, d *database, cfg postgres.Config, at store.Checkpoint) *following {
 	t.Helper()
 	f := &following{t: t, src: newSource(t, cfg), out: make(chan capture.Batch), done: make(chan error, 1)}
@@ -102,7 +102,7 @@ func (f *following) next() capture.Batch {
 	}
 }
 
-// expect receives until exactly these rows have come, in any order.
+// expect receives until exactly these rows have arrived, in any order.
 func (f *following) expect(want ...string) {
 	f.t.Helper()
 	timeout := time.After(patience)
@@ -141,7 +141,7 @@ func (f *following) ends() error {
 	}
 }
 
-// loses ends with a lost log.
+// loses expects a lost log.
 func (f *following) loses(parts ...string) {
 	f.t.Helper()
 	err := f.ends()
@@ -153,7 +153,7 @@ func (f *following) loses(parts ...string) {
 	expectText(f.t, err, parts...)
 }
 
-// pauses ends with what an operator is to do.
+// pauses expects an error with a remedy for an operator.
 func (f *following) pauses(parts ...string) {
 	f.t.Helper()
 	err := f.ends()

@@ -13,8 +13,8 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// generatedSQL finds the columns that the log does not hold. Version 18 has a
-// setting of the publication by which it holds the stored ones.
+// generatedSQL finds the columns that the WAL does not contain. Since version 18 a
+// publication can include stored generated columns.
 const generatedSQL = `
 SELECT a.attname::text FROM pg_attribute a
 WHERE a.attrelid = $1 AND a.attname = ANY ($2) AND NOT a.attisdropped AND a.attgenerated <> ''
@@ -22,8 +22,7 @@ WHERE a.attrelid = $1 AND a.attname = ANY ($2) AND NOT a.attisdropped AND a.attg
 		SELECT FROM pg_publication p WHERE p.pubname = $3 AND to_jsonb(p) ->> 'pubgencols' = 's'))
 ORDER BY a.attnum`
 
-// checkGenerated finds out, before the first row does, that a layout names a
-// generated column.
+// checkGenerated reports generated columns in a layout before the first row fails.
 func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*table, wrong *fault.List) error {
 	for _, t := range tables {
 		for _, o := range t.outboxes {

@@ -41,10 +41,10 @@ func oddNames(name string) []store.Outbox {
 // database is one database for a test.
 type database struct {
 	url      string
-	role     string    // of the sources; "" is that of url
-	private  bool      // nobody else uses the server
-	watched  bool      // sources look at their publication several times a second
-	old      *pgx.Conn // holds a transaction open, in tests of that
+	role     string    // of the sources; "" is the role of url
+	private  bool      // no other test uses the server
+	watched  bool      // sources check their publication several times a second
+	old      *pgx.Conn // holds a transaction open, in some tests
 	name     string    // of the relay
 	views    *pgstore.Store
 	outboxes func(name string) []store.Outbox
@@ -67,13 +67,13 @@ func newDatabaseOf(t *testing.T, url, ddl string, outboxes func(name string) []s
 }
 
 func (d *database) config() postgres.Config {
-	timeout := 3 * time.Minute // others use the server too, and any transaction of it counts
+	timeout := 3 * time.Minute // other tests use the server too, and every transaction on it counts
 	if d.private {
 		timeout = 0
 	}
 	heartbeat := time.Duration(-1)
 	if d.watched {
-		heartbeat = 250 * time.Millisecond // a look goes with it
+		heartbeat = 250 * time.Millisecond // a check runs with each
 	}
 	return postgres.Config{SlotTimeout: timeout, URL: d.urlOf(d.role), Name: d.name, Outboxes: d.outboxes("shop"), MayCreate: true, HeartbeatInterval: heartbeat}
 }
@@ -99,7 +99,7 @@ func newSource(t *testing.T, cfg postgres.Config) *postgres.Source {
 	return src
 }
 
-// urlOf is the database for a role.
+// urlOf returns the database's URL for a role.
 func (d *database) urlOf(role string) string {
 	if role == "" {
 		return d.url
@@ -107,7 +107,7 @@ func (d *database) urlOf(role string) string {
 	return strings.Replace(d.url, "postgres@", role+"@", 1)
 }
 
-// newRole makes a role, which goes with the test, and returns its name.
+// newRole creates a role for the duration of the test, and returns its name.
 func (d *database) newRole(t *testing.T, suffix, options string) string {
 	role := d.name + "_" + suffix
 	servers.Exec(t, d.url, "CREATE ROLE "+role+" LOGIN "+options)
@@ -167,7 +167,7 @@ func (d *database) Disconnect(t *testing.T) {
 		"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '%s' AND active", d.name))
 }
 
-// runInTurn runs a test beside each version of the server, one after the other.
+// inTurn runs a test on each version of the server, one after the other.
 func inTurn(t *testing.T, versions []int, test func(t *testing.T, version int)) {
 	t.Helper()
 	for _, version := range versions {
@@ -178,18 +178,18 @@ func inTurn(t *testing.T, versions []int, test func(t *testing.T, version int)) 
 func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 	t.Helper()
 	inTurn(t, servers.Versions(), func(t *testing.T, version int) {
-		t.Parallel() // most of a test is waiting
+		t.Parallel() // a test mostly waits
 		test(t, version)
 	})
 }
 
-// oneVersion is for what does not differ between the versions.
+// oneVersion is for behaviour that does not differ between versions.
 func oneVersion(t *testing.T, test func(t *testing.T, version int)) {
 	t.Helper()
 	inTurn(t, servers.Spread(t, servers.Versions()), test)
 }
 
-// TestSuiteAlone runs the part of the suite that looks for goroutines that are left.
+// TestSuiteAlone runs the part of the suite that checks for leaked goroutines.
 func TestSuiteAlone(t *testing.T) {
 	inTurn(t, servers.Versions(), func(t *testing.T, version int) {
 		capturetest.RunIsolated(t, capturetest.Harness{Setup: func(t *testing.T) capturetest.Database {

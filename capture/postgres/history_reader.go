@@ -15,18 +15,18 @@ import (
 
 var _ capture.HistoryReader = (*Source)(nil)
 
-// CheckReachable implements capture.Past. The log can be read from a place for which RetainLog
-// kept it, and from no other: the relay's own slot lets go what is settled.
+// CheckReachable implements capture.HistoryReader. Only a position for which RetainLog
+// retained WAL can be read again, because the relay's own slot releases settled WAL.
 func (s *Source) CheckReachable(ctx context.Context, at capture.StartPoint) error {
 	b, _, err := s.locateHistory(ctx, at)
 	closeSession(b.conn)
 	return err
 }
 
-// ReadRange implements capture.Past. It reads through a temporary copy of the slot that
-// RetainLog made: the kept one stays where it is, and so it serves as many readers as
-// there are slots to spare. The server drops the copy with the session, and the log
-// stays until then also if the kept one is dropped.
+// ReadRange implements capture.HistoryReader. It reads through a temporary copy of the
+// slot that RetainLog made. The retained slot does not advance, so it serves as many
+// readers as there are free slots. The server drops the copy with the session. Until then
+// the WAL stays, even if the retained slot is dropped.
 func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until store.Position, out chan<- capture.Batch) error {
 	s.cfg.MayCreate, s.cfg.HeartbeatInterval = false, -1 // it writes nothing
 	end, err := parseLSN(until)
@@ -53,8 +53,8 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 	return s.classifyFailure(s.explainMissingColumns(ctx, err), progress)
 }
 
-// locateHistory makes sure that the log is kept from a place on, and that it is the log
-// that the place is of. The session is the caller's to close, also with an error.
+// locateHistory verifies that the WAL after a position is retained, and that the position
+// belongs to this WAL. The caller closes the session, also after an error.
 func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (b sideSession, p streamRange, err error) {
 	if b, err = s.openSideSession(ctx); err != nil {
 		return b, p, err
@@ -76,7 +76,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (b si
 	return b, p, s.checkRetainedSlot(ctx, at, p.from)
 }
 
-// checkOrigin makes sure that a checkpoint is of the log that a session reads.
+// checkOrigin verifies that a checkpoint belongs to the WAL that a session reads.
 func (s *Source) checkOrigin(ctx context.Context, b *sideSession, at store.Checkpoint) error {
 	here := originOf(b.system) + " "
 	if was, ok := strings.CutPrefix(at.Origin, here); ok && was != b.publicationState {
@@ -89,7 +89,7 @@ func (s *Source) checkOrigin(ctx context.Context, b *sideSession, at store.Check
 	return err
 }
 
-// checkRetainedSlot makes sure that a slot keeps the log behind a place.
+// checkRetainedSlot verifies that a slot retains the WAL after a position.
 func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, from pglogrepl.LSN) error {
 	if at.Position == "" || at.Slot == "" {
 		return lostErrorf("the server keeps no more of its log than the relay has yet to settle: no log was kept for this place")
@@ -111,7 +111,7 @@ func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, f
 	return nil
 }
 
-// beginRange begins a stream from a copy of a kept slot, behind a place.
+// beginRange starts a stream from a copy of a retained slot, after a position.
 func (s *Source) beginRange(ctx context.Context, conn *pgconn.PgConn, kept string, from pglogrepl.LSN) (timeout time.Duration, err error) {
 	name := s.tempSlotName("again")
 	if err = s.copySlot(ctx, conn, kept, name, true); err != nil {
@@ -120,21 +120,25 @@ func (s *Source) beginRange(ctx context.Context, conn *pgconn.PgConn, kept strin
 	return s.beginStream(ctx, conn, name, from)
 }
 
-// copySlot makes a slot that keeps what another one keeps, on a replication session:
-// the control role need not have the right. The other slot may be in use. Measured on
-// versions 15 and 18: the copy stands where the other stood; a stream from it that
-// acknowledges nothing leaves it there; it is no failover slot, also where the other
-// is one (18); a temporary one is gone with its session, and is made on one that then
-// streams from it. The names need no quoting.
+// copySlot creates a copy of a slot on a replication session, because the control role
+// need not have the privilege. The original may be in use. The names need no quoting.
 //
-// Source: https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-REPLICATION
+// Measured on versions 15 and 18:
+//
+//   - The copy has the original's position, and a stream from it that acknowledges
+//     nothing leaves it there.
+//   - The copy is not a failover slot, even if the original is one (18).
+//   - A temporary copy disappears with its session, and that session can stream from it.
+//
+// Source:
+// https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-REPLICATION
 func (s *Source) copySlot(ctx context.Context, conn *pgconn.PgConn, from, to string, temporary bool) error {
 	sql := fmt.Sprintf("SELECT pg_catalog.pg_copy_logical_replication_slot('%s', '%s', %t)", from, to, temporary)
 	_, err := conn.Exec(ctx, sql).ReadAll()
 	if err == nil {
 		return nil
 	}
-	if sl, lookErr := s.readSlot(ctx, from); lookErr == nil && sl.lost != "" { // the server's words for that differ between releases
+	if sl, lookErr := s.readSlot(ctx, from); lookErr == nil && sl.lost != "" { // the server's wording differs between releases
 		return lostErrorf("slot %s has lost its log: %s", from, sl.lost)
 	}
 	return fmt.Errorf("copy slot %s: %w", from, s.explainStreamError(err))

@@ -16,7 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// count asks the database for a number.
+// count queries the database for a number.
 func (d *database) count(t *testing.T, sql string, args ...any) (n int) {
 	t.Helper()
 	if err := servers.Connect(t, d.url).QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
@@ -25,7 +25,7 @@ func (d *database) count(t *testing.T, sql string, args ...any) (n int) {
 	return n
 }
 
-// pastHarness makes databases on a server of a version.
+// pastHarness creates databases on a server of a version.
 func pastHarness(version int) capturetest.HistoryHarness {
 	return capturetest.HistoryHarness{
 		Setup:    func(t *testing.T) capturetest.Database { return newDatabase(t, servers.Database(t, version)) },
@@ -124,8 +124,8 @@ func TestPast(t *testing.T) {
 	})
 }
 
-// A reader whose process is killed says no goodbye: the server ends its slot, and the
-// next one reads what the first would have.
+// TestPastVanishes: a reader whose process is killed closes nothing. The server drops its
+// slot, and the next reader gets the same rows.
 func TestPastVanishes(t *testing.T) {
 	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {

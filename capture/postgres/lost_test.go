@@ -10,7 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// script makes a way to lose the log of statements, in which @NAME@ is the relay's.
+// script returns a way to lose the log by statements, in which @NAME@ is the relay's
+// name.
 func script(statements ...string) func(*testing.T, capturetest.Database) {
 	return func(t *testing.T, db capturetest.Database) {
 		d := db.(*database)
@@ -26,7 +27,7 @@ const (
 	BEGIN PERFORM pg_drop_replication_slot('@NAME@'); RETURN; EXCEPTION WHEN object_in_use THEN END; END LOOP; END $$`
 	remakeSlot = `SELECT pg_create_logical_replication_slot('@NAME@', 'pgoutput')`
 	publish    = `CREATE PUBLICATION @NAME@ FOR TABLE outbox_events WITH (publish = 'insert', publish_via_partition_root = true)`
-	// swap puts another table in the place of the outbox, with all its rows.
+	// swap replaces the outbox by another table with all its rows.
 	swap = `BEGIN; LOCK TABLE outbox_events; CREATE TABLE next (LIKE outbox_events INCLUDING ALL); INSERT INTO next SELECT * FROM outbox_events;
 	ALTER TABLE outbox_events RENAME TO last; ALTER TABLE next RENAME TO outbox_events; COMMIT`
 	partition = `BEGIN; LOCK TABLE outbox_events; CREATE TABLE next (LIKE outbox_events INCLUDING ALL) PARTITION BY HASH (id);
@@ -35,7 +36,7 @@ const (
 	INSERT INTO outbox_events SELECT * FROM last; COMMIT`
 )
 
-// losses are ways to lose the log that the relay's role may mend.
+// losses are ways to lose the log that the relay's role may repair.
 func losses() map[string]func(*testing.T, capturetest.Database) {
 	return map[string]func(*testing.T, capturetest.Database){
 		"slot dropped":                         script(dropSlot),
@@ -55,7 +56,7 @@ func losses() map[string]func(*testing.T, capturetest.Database) {
 	}
 }
 
-// faults are what the role may not mend, or what it leaves to its operator.
+// faults are problems that the role may not fix, or that it leaves to the operator.
 func faults() []capturetest.Fault {
 	whole := script(`ALTER PUBLICATION "@NAME@" DROP TABLE "public"."outbox_events"; ALTER PUBLICATION "@NAME@" ADD TABLE "public"."outbox_events";`)
 	return []capturetest.Fault{
@@ -75,8 +76,7 @@ func faults() []capturetest.Fault {
 	}
 }
 
-// faultsOfRole are those of a role that owns neither the table nor the
-// publication.
+// faultsOfRole are problems of a role that owns neither the table nor the publication.
 func faultsOfRole() []capturetest.Fault {
 	return []capturetest.Fault{
 		{
@@ -102,7 +102,7 @@ func faultsOfRole() []capturetest.Fault {
 	}
 }
 
-// faultsOfServer touch more than one database.
+// faultsOfServer affect more than one database.
 func faultsOfServer() []capturetest.Fault {
 	return []capturetest.Fault{
 		{

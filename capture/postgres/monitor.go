@@ -15,16 +15,16 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// monitorInterval is how often a run asks whether the tables are published as they
-// were: what is inserted meanwhile is in no log, and nothing else tells.
+// monitorInterval is how often a run checks that the tables are still published. Rows
+// inserted while they are not published are missing from the WAL, and nothing else
+// reveals that.
 const monitorInterval = 5 * time.Second
 
-// monitorTimeout bounds one look at them: a session that was cut off must not blind
-// the source.
+// monitorTimeout bounds one check, because a disconnected session must not stop the
+// monitoring.
 const monitorTimeout = 4 * time.Second
 
-// monitor looks after a run until its context ends: heartbeats, and the
-// publication.
+// monitor writes heartbeats and checks the publication until its context ends.
 func (s *Source) monitor(ctx context.Context, st *stream) {
 	tick := time.NewTicker(min(monitorInterval, s.heartbeatInterval()))
 	defer tick.Stop()
@@ -39,9 +39,9 @@ func (s *Source) monitor(ctx context.Context, st *stream) {
 	}
 }
 
-// monitorOnce makes one round. What it cannot do, the next one tries again: without a
-// heartbeat the log of an idle database is kept longer, and whatever of the
-// publication was changed is still seen then.
+// monitorOnce runs one round. The next round retries whatever fails: without a heartbeat
+// an idle database retains WAL for longer, and a change of the publication is still
+// detected then.
 func (s *Source) monitorOnce(ctx context.Context, st *stream) {
 	ctx, cancel := context.WithTimeout(ctx, monitorTimeout)
 	defer cancel()
@@ -55,7 +55,7 @@ func (s *Source) monitorOnce(ctx context.Context, st *stream) {
 	}
 }
 
-// isShutdown reports whether the server told a session that it begins to shut down.
+// isShutdown reports whether the server announced its shutdown on a session.
 func isShutdown(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -68,8 +68,8 @@ func isShutdown(err error) bool {
 	return false
 }
 
-// checkPublished returns a *capture.LostError if the tables are no longer
-// published as they were, or have parts by now that the log misrepresents.
+// checkPublished returns a *capture.LostError if the publication of the tables has
+// changed, or if they now have partitions or child tables that make the WAL misleading.
 func (s *Source) checkPublished(ctx context.Context) error {
 	return s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
 		now, err := s.readPublicationState(ctx, conn, s.server)
@@ -83,7 +83,8 @@ func (s *Source) checkPublished(ctx context.Context) error {
 	})
 }
 
-// describePublicationChange says what differs between two answers of readPublicationState.
+// describePublicationChange describes the difference between two results of
+// readPublicationState.
 func describePublicationChange(name, was, now string) string {
 	tablesWas, _, _ := strings.Cut(was, publicationSeparator)
 	tablesNow, _, there := strings.Cut(now, publicationSeparator)
@@ -104,9 +105,9 @@ func (s *Source) heartbeatInterval() time.Duration {
 	return s.cfg.HeartbeatInterval
 }
 
-// watchShutdown ends a run when the server begins to shut down: it would wait for this
-// stream until everything in it is acknowledged, which takes statements that it
-// takes no more. A session that only listens is told at once.
+// watchShutdown ends a run when the server begins to shut down. The server would wait
+// until the stream has acknowledged everything, which takes statements that it no longer
+// accepts. A listening session gets the announcement at once.
 func (s *Source) watchShutdown(ctx context.Context, st *stream) {
 	for ctx.Err() == nil {
 		err := s.listenShutdown(ctx)
@@ -116,12 +117,12 @@ func (s *Source) watchShutdown(ctx context.Context, st *stream) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Second): // it was cut off, or no session is to be had
+		case <-time.After(time.Second): // the connection was lost, or no session is available
 		}
 	}
 }
 
-// listenShutdown holds a session until it ends.
+// listenShutdown keeps a session open until it ends.
 func (s *Source) listenShutdown(ctx context.Context) error {
 	conn, err := pgx.ConnectConfig(ctx, s.control.config)
 	if err != nil {
@@ -131,11 +132,12 @@ func (s *Source) listenShutdown(ctx context.Context) error {
 	return conn.PgConn().WaitForNotification(ctx)
 }
 
-// publicationSeparator is in front of what describes the publication, if it is there.
+// publicationSeparator precedes the publication's part of the state, if the publication
+// exists.
 const publicationSeparator = " publication "
 
-// A table that was renamed is looked up by its OID: it is published as before,
-// and may get its name back. Schemas can be published since version 15.
+// A renamed table is looked up by its OID, because it is published as before and may get
+// its name back. Schemas can be published since version 15.
 const publicationStateSQL = `
 WITH outbox AS (
 	SELECT DISTINCT c.oid, c.relnamespace, c.relpersistence
@@ -150,10 +152,10 @@ const publishedSchemasSQL = ` ||
 		coalesce((SELECT ' schemas ' || string_agg(DISTINCT n.oid || '.' || n.xmin || '=' || n.pnnspid, ',')
 			FROM pg_publication_namespace n JOIN outbox ON outbox.relnamespace = n.pnnspid WHERE n.pnpubid = p.oid), '')`
 
-// readPublicationState describes the publication and the tables as they are, so that
-// another description means that rows may be missing from the log. It holds OIDs,
-// by which what was dropped and made again is another, and the transactions that
-// wrote the publication: one that was changed and changed back is another too.
+// readPublicationState describes the publication and the tables. If the description
+// changes, rows may be missing from the WAL. It contains OIDs, which change when an
+// object is dropped and recreated. It also contains the transactions that wrote the
+// publication, which change even if a change was reverted.
 func (s *Source) readPublicationState(ctx context.Context, conn *pgx.Conn, sv *server) (string, error) {
 	var names []string
 	var known []uint32
@@ -173,8 +175,8 @@ func (s *Source) readPublicationState(ctx context.Context, conn *pgx.Conn, sv *s
 	return text, nil
 }
 
-// missingColumnError says that the log shows a table without columns that the layout
-// needs. It is a *store.SetupError to those who cannot look at the table.
+// missingColumnError means that the WAL has a table without columns that the layout
+// needs. It unwraps to a *store.SetupError for callers that cannot inspect the table.
 type missingColumnError struct {
 	store.SetupError
 	outbox  *store.Outbox
@@ -184,9 +186,9 @@ type missingColumnError struct {
 // Unwrap makes the error a *store.SetupError.
 func (e *missingColumnError) Unwrap() error { return &e.SetupError }
 
-// explainMissingColumns turns an error about columns that the table has by now into a
-// lost log: what the log holds of the time without them cannot be read, and the
-// table can. Open finds out whether the log lacks them still.
+// explainMissingColumns returns a lost log if the table has the missing columns by now.
+// The WAL from the time without them is unreadable, but the table can be read. Open finds
+// out whether the WAL still lacks them.
 func (s *Source) explainMissingColumns(ctx context.Context, err error) error {
 	var missing *missingColumnError
 	if !errors.As(err, &missing) {

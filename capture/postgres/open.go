@@ -13,11 +13,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Open checks the server, mends the publication where it may, and finds the slot
-// at the checkpoint or makes a cut: a new slot and the tables as of its
-// beginning. One *capture.NoStreamError names everything that is to be done by
-// hand. That a new slot would have to wait too long for a transaction is an
-// *OldTransactionError; the checkpoint may be forgotten by then.
+// Open checks the server and fixes the publication where it may. It then continues from
+// the slot at the checkpoint, or takes a snapshot: a new slot, and the tables at its
+// start.
+//
+//   - One *capture.NoStreamError lists everything that an operator must fix.
+//   - *OldTransactionError: a new slot would have to wait too long for a transaction. The
+//     checkpoint may be cleared by then.
 func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
 	closeSession(s.repl)
 	s.repl = nil
@@ -42,8 +44,8 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 				s.publicationState, err = s.readPublicationState(ctx, conn, sv)
 			}
 		}()
-		// A relay that runs is left alone: nothing changes before the slot is
-		// known to be free.
+		// A running relay is not disturbed: nothing changes before the slot is known to
+		// be free.
 		if sl, err = s.waitForSlot(ctx, conn); err != nil {
 			return err
 		}
@@ -77,15 +79,15 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	return opening, nil
 }
 
-// openState is what decides whether the slot goes on from the checkpoint.
+// openState decides whether the slot continues from the checkpoint.
 type openState struct {
 	server           *server
 	slot             slot
-	publicationFixed bool          // the publication lacked a table until now
-	logEnd           pglogrepl.LSN // of the server's log
+	publicationFixed bool          // the publication was missing a table
+	logEnd           pglogrepl.LSN // end of the server's WAL
 }
 
-// resumeOrSnapshot goes on from the checkpoint or makes a cut.
+// resumeOrSnapshot continues from the checkpoint or takes a snapshot.
 func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tables capture.Tables, p openState) (capture.OpenResult, error) {
 	why, err := s.snapshotReason(ctx, at, p)
 	if err != nil {
@@ -120,7 +122,7 @@ func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tabl
 	}, nil
 }
 
-// discard drops the slot that Open made, on the session that made it.
+// discard drops the slot that Open created, on the session that created it.
 func (s *Source) discard(ctx context.Context) error {
 	conn := s.repl
 	s.repl = nil
@@ -131,7 +133,7 @@ func (s *Source) discard(ctx context.Context) error {
 	return s.dropSlot(ctx, conn)
 }
 
-// snapshotReason says in one line why the log cannot be taken up at the checkpoint; ""
+// snapshotReason returns in one line why the log cannot be resumed at the checkpoint; ""
 // if it can.
 func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, p openState) (string, error) {
 	if at.Position == "" {

@@ -13,10 +13,12 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// partitionsSQL finds what makes the log of a table misleading: tables that inherit from it,
-// whose rows the log shows under their own names, and partition keys at any level, with
-// the columns named that they read. A key's columns depend on their table, also those of
-// an expression.
+// partitionsSQL finds tables whose WAL is misleading:
+//
+//   - Tables with inheriting tables. The WAL shows the rows of those under their own
+//     names.
+//   - Partition keys at any level that use one of the given columns. A key depends on its
+//     columns, also on those in an expression.
 const partitionsSQL = `
 SELECT u.n, '', i.inhrelid::regclass::text
 FROM unnest($1::int[], $2::oid[]) u (n, oid) JOIN pg_class c ON c.oid = u.oid AND c.relkind = 'r'
@@ -30,8 +32,8 @@ WHERE a.attnum = ANY (p.partattrs::int2[]) OR EXISTS (SELECT FROM pg_depend d
 		AND d.refclassid = d.classid AND d.refobjid = k.relid AND d.refobjsubid = 0 AND d.deptype = 'i')
 ORDER BY 1, 2, 3`
 
-// findPartitionFaults finds out that tables have child tables or are partitioned by what the relay
-// writes. Either can be polled.
+// findPartitionFaults finds tables with child tables, and tables partitioned by a column
+// that the relay writes. Both can be polled.
 func (s *Source) findPartitionFaults(ctx context.Context, conn *pgx.Conn, tables []*table) ([]fault.Fault, error) {
 	var at, of []int
 	var oids, ofOIDs []uint32
@@ -71,8 +73,9 @@ func (s *Source) findPartitionFaults(ctx context.Context, conn *pgx.Conn, tables
 	return wrong, nil
 }
 
-// partitionKeyFault is the fault of a partition key that has a column which the relay writes. The
-// server moves the row with that, and the log shows a row that moves as an inserted one.
+// partitionKeyFault is the fault of a partition key with a column that the relay writes.
+// Such a write moves the row to another partition, and the WAL shows a moved row as an
+// insert.
 func (t *table) partitionKeyFault(key, column string) fault.Fault {
 	o := t.outboxes[0]
 	return fault.Fault{
@@ -98,7 +101,7 @@ func (t *table) inheritanceFault(names []string) fault.Fault {
 	}
 }
 
-// checkPartitions adds what findPartitionFaults finds.
+// checkPartitions adds the findings of findPartitionFaults.
 func (s *Source) checkPartitions(ctx context.Context, conn *pgx.Conn, tables []*table, wrong *fault.List) error {
 	list, err := s.findPartitionFaults(ctx, conn, tables)
 	for _, f := range list {
@@ -107,7 +110,8 @@ func (s *Source) checkPartitions(ctx context.Context, conn *pgx.Conn, tables []*
 	return err
 }
 
-// checkStillCapturable returns a *capture.LostError if a table has become one whose log misleads.
+// checkStillCapturable returns a *capture.LostError if a table's WAL has become
+// misleading.
 func (s *Source) checkStillCapturable(ctx context.Context, conn *pgx.Conn) error {
 	list, err := s.findPartitionFaults(ctx, conn, s.server.tables)
 	if err == nil && len(list) > 0 {

@@ -16,8 +16,8 @@ func partitionedBy(key string) string {
 }
 
 // TestPartitionsThatRowsLeave: a row that the relay's own UPDATE moves to another
-// partition comes as an insert, and would be sent twice. Such a table is refused before
-// the first row, whatever form the key has and at whatever level it stands.
+// partition arrives as an insert, and would be sent twice. Such a table is refused before
+// the first row, whatever the form and level of the key.
 func TestPartitionsThatRowsLeave(t *testing.T) {
 	const byID = "; CREATE TABLE part PARTITION OF outbox_events DEFAULT PARTITION BY "
 	for name, c := range map[string]struct{ ddl, problem string }{
@@ -41,7 +41,7 @@ func TestPartitionsThatRowsLeave(t *testing.T) {
 	}
 }
 
-// TestPartitionsThatRowsStayIn: other keys are streamed.
+// TestPartitionsThatRowsStayIn: tables with other keys are streamed.
 func TestPartitionsThatRowsStayIn(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
@@ -53,9 +53,9 @@ func TestPartitionsThatRowsStayIn(t *testing.T) {
 	})
 }
 
-// TestChildTables: rows of tables that inherit from an outbox bear other names in the log,
-// and would be found by a sweep, behind younger ones. Such a table is refused, also where
-// the first child is made under a running stream; its rows are there to be polled.
+// TestChildTables: rows of tables that inherit from an outbox have other names in the
+// WAL. A sweep would find them after younger ones. Such a table is refused, also if the
+// first child is created during a stream; its rows can be polled.
 func TestChildTables(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := watched(newDatabase(t, servers.Database(t, version)))

@@ -9,12 +9,12 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// A pooler where the database should be is named, on the way of the stream as of
-// the rest.
+// TestBehindPooler: a pooler in place of the database is named, for the stream and for
+// the other sessions.
 func TestBehindPooler(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
-		// Every parameter that the stream sends, but for those pgbouncer knows.
+		// Every parameter that the stream sends, except those known to pgbouncer.
 		ignored := []string{
 			"bytea_output", "intervalstyle", "extra_float_digits",
 			"wal_sender_timeout", "idle_in_transaction_session_timeout",

@@ -17,17 +17,17 @@ func noStreamError(problem, remedy string) error {
 	return &capture.NoStreamError{SetupError: store.SetupError{Problem: problem, Remedy: remedy}}
 }
 
-// minVersion is the first with messages in pgoutput.
+// minVersion is the first version with messages in pgoutput.
 const minVersion = 140000
 
-// server is what the checks and the slot need to know of it.
+// server is the state of the server that the checks and the slot need.
 type server struct {
 	version     int // as in server_version_num
 	user        string
 	walLevel    string
 	slots       int
 	maxSlots    int
-	hasSlot     bool // the relay's own
+	hasSlot     bool // the relay's own slot exists
 	recovery    bool
 	tables      []*table
 	publication publication
@@ -41,7 +41,7 @@ SELECT current_setting('server_version_num')::int, current_user::text, current_s
 	EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1),
 	pg_is_in_recovery()`
 
-// inspect reads everything that the checks look at.
+// inspect reads everything that the checks need.
 func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, fault.List, error) {
 	var sv server
 	var wrong fault.List
@@ -51,7 +51,7 @@ func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, fault.Li
 		return nil, wrong, fmt.Errorf("inspect the server: %w", pgstore.Explain(err))
 	}
 	if sv.recovery {
-		// It may be the primary again soon, so this is no fault of the set-up.
+		// It may be the primary again soon, so this is not a setup error.
 		return nil, wrong, errStandby
 	}
 	s.checkServer(&sv, &wrong)
@@ -94,14 +94,14 @@ func (s *Source) checkServer(sv *server, wrong *fault.List) {
 	}
 }
 
-// spareSlots is how many slots more a server is to have that has none to spare.
+// spareSlots is how many more slots a server without a free one should get.
 const spareSlots = 5
 
-// slotsRemedy is what gives the server a slot to spare.
+// slotsRemedy is the remedy for a server without a free slot.
 const slotsRemedy = "drop one that is not needed (SELECT slot_name, active FROM pg_replication_slots; SELECT pg_drop_replication_slot('…');), " +
 	"or run `ALTER SYSTEM SET max_replication_slots = …;` with a larger number and restart the server"
 
-// subjectNoTable is the subject of faults that the store finds as well.
+// subjectNoTable is the subject of faults that the store finds too.
 const subjectNoTable = "no table"
 
 const tableSQL = `
@@ -109,7 +109,7 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistenc
 	pg_has_role(current_user, c.relowner, 'USAGE')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)`
 
-// findTables looks the outboxes' tables up.
+// findTables looks up the outbox tables.
 func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, wrong *fault.List) ([]*table, error) {
 	var list []*table
 	byOID := map[uint32]*table{}

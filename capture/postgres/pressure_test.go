@@ -17,12 +17,12 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// mib is for amounts of memory.
+// mib is a unit for amounts of memory.
 const mib = 1 << 20
 
-// A consumer that takes nothing for a long time has the source wait inside of one
-// large transaction. That costs neither the connection nor memory, and then every
-// row comes in its place.
+// TestBackPressure: a consumer that accepts nothing for a long time makes the source wait
+// inside one large transaction. That costs neither the connection nor memory, and then
+// every row arrives in order.
 func TestBackPressure(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 20 s")
@@ -40,7 +40,8 @@ func TestBackPressure(t *testing.T) {
 			"INSERT INTO outbox_events (id, message_group, payload) SELECT 'row-' || i, i % 100, repeat(md5(i::text), 10) FROM generate_series(0, 99999) i",
 			100_000, 320 * 100_000, 8 * time.Second, 2 * 4 * mib,
 		}, {
-			// A batch is bounded by 4 MiB too, so far fewer than 500 of these rows.
+			// A batch is also bounded by 4 MiB, so it has far fewer than 500 of these
+			// rows.
 			"large rows",
 			"INSERT INTO outbox_events (id, message_group, payload) SELECT 'row-' || i, 'g', repeat(md5(i::text), 32768) FROM generate_series(0, 99) i",
 			100, 100 * mib, 6 * time.Second, 2 * 16 * mib,
@@ -69,16 +70,16 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
-// heap returns how much is in use.
+// heap returns the bytes in use.
 func heap() int {
 	runtime.GC()
-	runtime.GC() // what sync.Pool keeps survives one
+	runtime.GC() // the content of a sync.Pool survives one
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc)
 }
 
-// pressed is a source that is followed by nobody until takes.
+// pressed is a source whose receiver accepts nothing until takes.
 type pressed struct {
 	t    *testing.T
 	src  *postgres.Source
@@ -118,8 +119,8 @@ func underPressure(t *testing.T, d *database, cfg postgres.Config) *pressed {
 	return p
 }
 
-// awaitsReplies waits until the walsender has heard from the source n times more,
-// and checks that it is the one that it was.
+// awaitsReplies waits until the walsender has received n more statuses, and checks that
+// it is still the same walsender.
 func (p *pressed) awaitsReplies(t *testing.T, d *database, n int) {
 	t.Helper()
 	conn := servers.Connect(t, d.url)
@@ -149,8 +150,7 @@ func (p *pressed) awaitsReplies(t *testing.T, d *database, n int) {
 	}
 }
 
-// takes receives the rows of the transaction and checks them as they come. No row
-// is kept.
+// takes receives the rows of the transaction and checks them on arrival. It keeps no row.
 func (p *pressed) takes(rows, size int) {
 	p.t.Helper()
 	timeout := time.After(3 * time.Minute)

@@ -13,16 +13,15 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// publication is the relay's publication as it is, and what it takes to make it
-// right.
+// publication is the current state of the relay's publication.
 type publication struct {
 	exists        bool
 	owned         bool
 	insertOnly    bool
 	viaRoot       bool
-	missing       []*table // outbox tables that it does not publish
-	filtered      []*table // outbox tables of which it publishes some rows only
-	columnLimited []*table // outbox tables of which it leaves needed columns out
+	missing       []*table // outbox tables that are not published
+	filtered      []*table // outbox tables with a row filter
+	columnLimited []*table // outbox tables published without a needed column
 }
 
 const publicationSQL = `
@@ -30,19 +29,18 @@ SELECT pubinsert AND NOT pubupdate AND NOT pubdelete AND NOT pubtruncate, pubvia
 	pg_has_role(current_user, pubowner, 'USAGE')
 FROM pg_publication WHERE pubname = $1`
 
-// The view, unlike the catalogs beneath it, also knows publications of all
-// tables and of whole schemas.
+// Unlike the catalogs, the view includes publications of all tables and of whole schemas.
 const publishedSQL = `
 SELECT c.oid FROM pg_publication_tables t
 JOIN pg_namespace n ON n.nspname = t.schemaname
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename WHERE t.pubname = $1`
 
-// Row filters are there since version 15.
+// Row filters exist since version 15.
 const filteredSQL = `
 SELECT r.prrelid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
 WHERE p.pubname = $1 AND to_jsonb(r) ->> 'prqual' IS NOT NULL`
 
-// Column lists too.
+// Column lists exist since version 15.
 const omittedColumnsSQL = `
 SELECT a.attrelid, a.attname::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
 JOIN pg_attribute a ON a.attrelid = r.prrelid AND a.attnum > 0 AND NOT a.attisdropped
@@ -88,7 +86,7 @@ func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server
 	return p, nil
 }
 
-// omittedColumns returns the columns that the publication leaves out, by table.
+// omittedColumns returns the columns that the publication omits, by table.
 func (s *Source) omittedColumns(ctx context.Context, conn *pgx.Conn) (map[uint32][]string, error) {
 	rows, err := conn.Query(ctx, omittedColumnsSQL, s.cfg.Name)
 	if err != nil {
@@ -117,7 +115,7 @@ func queryOIDs(ctx context.Context, conn *pgx.Conn, sql, name string) (map[uint3
 	return set, err
 }
 
-// check adds what is wrong and what the relay may not mend by itself.
+// check adds the faults that the relay may not fix itself.
 func (p *publication) check(s *Source, sv *server, wrong *fault.List) {
 	name := pgstore.Ident(s.cfg.Name)
 	partitioned := false
@@ -149,12 +147,12 @@ func (p *publication) check(s *Source, sv *server, wrong *fault.List) {
 	}
 }
 
-// missingTablesFault is the fault that the publication lacks a table.
+// missingTablesFault is the fault of a publication without a table.
 func (p *publication) missingTablesFault(name, how string) fault.Fault {
 	return fault.Fault{Subject: "publication", Problem: p.describeMissing(name), Statements: []string{p.fixStatement(name)}, Instructions: how}
 }
 
-// canFix reports whether the relay may make or complete the publication itself.
+// canFix reports whether the relay may create or complete the publication itself.
 func (p *publication) canFix(s *Source) bool { return s.cfg.MayCreate && p.ownsAll() }
 
 func (p *publication) ownsAll() bool {
@@ -166,8 +164,8 @@ func (p *publication) ownsAll() bool {
 	return !p.exists || p.owned
 }
 
-// fixStatement is what makes or completes the publication; "" if nothing is
-// missing.
+// fixStatement returns the statement that creates or completes the publication; "" if
+// nothing is missing.
 func (p *publication) fixStatement(name string) string {
 	if len(p.missing) == 0 {
 		return ""
@@ -198,7 +196,7 @@ func tableList(list []*table) string {
 	return strings.Join(names, ", ")
 }
 
-// fix makes or completes the publication.
+// fix creates or completes the publication.
 func (p *publication) fix(ctx context.Context, conn *pgx.Conn, name string) error {
 	statement := p.fixStatement(name)
 	if statement == "" {

@@ -11,9 +11,9 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// Publish makes the publication, or completes it, without looking at what else a
-// stream needs. What the role may not do is a *store.SetupError with the
-// statement to run.
+// Publish creates or completes the publication without checking anything else that a
+// stream needs. If the role lacks the privilege, the error is a *store.SetupError with
+// the statement to run.
 func (s *Source) Publish(ctx context.Context) error {
 	return s.control.do(ctx, func(conn *pgx.Conn) error {
 		var sv server
@@ -33,8 +33,8 @@ func (s *Source) Publish(ctx context.Context) error {
 	})
 }
 
-// Script returns the statement that makes the publication on a database that
-// lacks it. The slot is made by Open: it must come after the publication.
+// Script returns the statement that creates the publication on a database without one.
+// Open creates the slot, because the slot must come after the publication.
 func (s *Source) Script() string {
 	var names []string
 	for i := range s.cfg.Outboxes {

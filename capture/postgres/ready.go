@@ -10,12 +10,13 @@ import (
 // readyTimeout bounds Ready.
 const readyTimeout = 2 * time.Second
 
-// Ready tells whether Open could read the log now, for a relay that polls: nil,
-// or what Open would return, which is a *capture.NoStreamError. That another
-// session holds the slot is a *store.SetupError to a caller that does not lead.
-// Other errors say nothing about the stream. It changes nothing on the server,
-// answers within 2 s, or 4 s where the server does not answer at all, and may be
-// called beside any call but Close.
+// Ready reports whether Open could read the log now, for a relay that polls. It returns
+// nil, or the *capture.NoStreamError that Open would return. If another session holds the
+// slot and the caller does not lead, the error is a *store.SetupError. Other errors say
+// nothing about the stream.
+//
+// Ready changes nothing on the server. It returns within 2 s, or 4 s if the server does
+// not respond at all. It may be called concurrently with any call except Close.
 func (s *Source) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

@@ -25,7 +25,8 @@ func privateDatabase(t *testing.T, srv *servers.Server) *database {
 	return d
 }
 
-// The server gives the log up under a source that is paused.
+// TestSlotInvalidatedWhileRunning: the server discards the WAL while the source is
+// paused.
 func TestSlotInvalidatedWhileRunning(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -51,7 +52,7 @@ func TestWALLevelSetBack(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		levels := []string{"replica", "minimal"}
 		if version == servers.Versions()[0] {
-			levels = levels[:1] // no walsender is waited for, which takes its time
+			levels = levels[:1] // the other one waits for a walsender, which takes time
 		}
 		for _, level := range levels {
 			t.Run(level, func(t *testing.T) {
@@ -67,7 +68,7 @@ func TestWALLevelSetBack(t *testing.T) {
 				}
 				srv.Restart(settings)
 				servers.Exec(t, d.url, insert("b"))
-				// Which one depends on how long the restart takes.
+				// Which error it is depends on the duration of the restart.
 				if err := f.ends(); !errors.As(err, new(*capture.LostError)) && !errors.As(err, new(*capture.NoStreamError)) {
 					t.Fatalf("the source ended with %v", err)
 				}
@@ -91,7 +92,7 @@ func TestWALLevelSetBack(t *testing.T) {
 	})
 }
 
-// files copies what is in a server's folder, as its user.
+// files copies a server's data directory, as its user.
 func files(t *testing.T, from, to string) {
 	t.Helper()
 	if out, err := exec.Command("sh", "-c", `rm -rf "$2" && cp -a "$1" "$2"`, "sh", from, to).CombinedOutput(); err != nil {
@@ -99,9 +100,9 @@ func files(t *testing.T, from, to string) {
 	}
 }
 
-// The server is put back to an earlier state of its files: the same system and
-// timeline, and a log that ends before what was read of it. Everything that is
-// committed after that must come, though its positions were passed before.
+// TestRestoredFromFiles: the server is restored to an earlier state of its files, with
+// the same system and timeline, and WAL that ends before the position read. Everything
+// committed after that must arrive, although its positions were passed before.
 func TestRestoredFromFiles(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -156,7 +157,7 @@ func TestLogReset(t *testing.T) {
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("a"))
 		f.expect("a")
-		srv.Stop("fast") // what is not in the files would be gone with the log
+		srv.Stop("fast") // data outside the files would be lost with the WAL
 		program(t, version, "pg_resetwal", "-f", "-D", srv.Dir)
 		srv.Restart(nil)
 		servers.Exec(t, d.url, insert("b"))
@@ -189,8 +190,8 @@ func TestOtherServer(t *testing.T) {
 	})
 }
 
-// The last walsender is taken for long: the source waits a while, and then says
-// so.
+// TestNoWalsenderForLong: another client holds the last walsender for long. The source
+// waits a while and then returns an error.
 func TestNoWalsenderForLong(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -200,7 +201,7 @@ func TestNoWalsenderForLong(t *testing.T) {
 		servers.Exec(t, d.url, insert("a"))
 		f.expect("a")
 		var thief *pgconn.PgConn
-		for thief == nil { // the source may be as fast
+		for thief == nil { // the source may be faster
 			d.Disconnect(t)
 			thief, _ = pgconn.Connect(t.Context(), d.url+"&replication=database")
 		}
@@ -224,7 +225,7 @@ func TestNoWalsenderForLong(t *testing.T) {
 			t.Error(err)
 		}
 		conn := servers.Connect(t, d.url)
-		for left := 1; left > 0; { // the server may yet have to notice
+		for left := 1; left > 0; { // the server may not have noticed yet
 			if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_replication").Scan(&left); err != nil {
 				t.Fatal(err)
 			}
@@ -233,7 +234,7 @@ func TestNoWalsenderForLong(t *testing.T) {
 	})
 }
 
-// Another program reads the slot for long, and does not acknowledge anything.
+// TestSlotTakenForLong: another program reads the slot for long and acknowledges nothing.
 // Only a leader may poll then.
 func TestSlotTakenForLong(t *testing.T) {
 	t.Parallel()
@@ -276,7 +277,7 @@ func steal(t *testing.T, d *database) *pgconn.PgConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = thief.Close(context.Background()) })
-	for err = errors.New("not yet"); err != nil; { // the source may be as fast
+	for err = errors.New("not yet"); err != nil; { // the source may be faster
 		d.Disconnect(t)
 		err = pglogrepl.StartReplication(t.Context(), thief, d.name, 0, pglogrepl.StartReplicationOptions{
 			PluginArgs: []string{"proto_version '1'", "publication_names '" + d.name + "'"},

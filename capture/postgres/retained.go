@@ -12,17 +12,17 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// max_slot_wal_keep_size is shown with a unit that fits, or as -1.
+// max_slot_wal_keep_size is shown with a unit, or as -1.
 const retainedSQL = `
 SELECT greatest(pg_current_wal_lsn() - coalesce($2::text::pg_lsn, s.confirmed_flush_lsn), 0)::bigint,
 	pg_size_bytes(current_setting('max_slot_wal_keep_size'))
 FROM pg_replication_slots s WHERE s.slot_name = $1`
 
-// Retained asks on the control session how far the server's log has gone on
-// behind the acknowledged position; before the first acknowledgement since Open,
-// behind the slot's. Limit is max_slot_wal_keep_size. The server counts towards
-// that from the slot's restart_lsn, which is earlier by as much as the oldest
-// transaction that was open at the acknowledged position. A slot that is gone is a
+// Retained queries, on the control session, how many bytes of WAL follow the acknowledged
+// position. Before the first acknowledgement since Open it uses the slot's position.
+// Limit is max_slot_wal_keep_size. The server counts towards the limit from the slot's
+// restart_lsn. That is earlier than the acknowledged position, back to the start of the
+// oldest transaction open there. If the slot does not exist, the error is a
 // *capture.LostError.
 func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	var acked *string
@@ -44,7 +44,7 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	case kept.Limit < 0:
 		kept.Limit = 0
 	case kept.Limit == 0:
-		kept.Limit = 1 // nothing is kept longer than until the server's next checkpoint
+		kept.Limit = 1 // the server retains WAL only until its next checkpoint
 	}
 	return kept, nil
 }

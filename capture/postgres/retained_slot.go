@@ -18,16 +18,17 @@ import (
 
 var _ capture.SlotRetainer = (*Source)(nil)
 
-// retainedSlotInfix stands between the names of the relay and of a checkpoint in that of the
-// slot that keeps log for it.
+// retainedSlotInfix separates the relay's name from the checkpoint's in the name of a
+// retained slot.
 const retainedSlotInfix = "_cp_"
 
-// retainedNamePattern is a name that leaves room for the relay's and the mark: a slot's has 63
-// bytes.
+// retainedNamePattern leaves room for the relay's name and the infix, because a slot name
+// has at most 63 bytes.
 var retainedNamePattern = regexp.MustCompile(`^[a-z0-9_]{1,18}$`)
 
-// validSlotName is the slot that keeps log under a name. Two relays must not come to the
-// same one, so a mark may not be in the name, nor may it begin with what makes one.
+// validSlotName returns the name of the slot that retains WAL under a name. Two relays
+// must not get the same slot, so the name may not contain the infix or form one at its
+// start.
 func (s *Source) validSlotName(name string) (string, error) {
 	if !retainedNamePattern.MatchString(name) || strings.Contains("_"+name, retainedSlotInfix) {
 		return "", &store.SetupError{
@@ -38,16 +39,17 @@ func (s *Source) validSlotName(name string) (string, error) {
 	return s.cfg.Name + retainedSlotInfix + name, nil
 }
 
-// retainedNameOf returns what a slot keeps log under, and whether it does for this relay.
+// retainedNameOf returns the name under which a slot retains WAL, and whether it does so
+// for this relay.
 func (s *Source) retainedNameOf(slot string) (name string, ours bool) {
 	name, ours = strings.CutPrefix(slot, s.cfg.Name+retainedSlotInfix)
 	_, err := s.validSlotName(name)
 	return name, ours && err == nil
 }
 
-// RetainLog implements capture.SlotRetainer: it copies the relay's slot, which may be in
-// use. The copy stands where the relay's slot does, so at or below whatever is written
-// from now on, and never moves.
+// RetainLog implements capture.SlotRetainer. It copies the relay's slot, which may be in
+// use. The copy has the slot's position, which is at or below everything written from now
+// on, and never advances.
 func (s *Source) RetainLog(ctx context.Context, name string) (string, error) {
 	kept, err := s.validSlotName(name)
 	if err != nil {
@@ -70,10 +72,10 @@ func (s *Source) RetainLog(ctx context.Context, name string) (string, error) {
 	return kept, nil
 }
 
-// enableFailover makes a kept slot a failover slot if the relay's is one, which a
-// copy is not by itself. A standby takes it over if it still has the log and the catalog
-// rows behind it, as it has for a while after the copy (measured on version 18); for one
-// that comes to it when they are gone the log is lost.
+// enableFailover makes a retained slot a failover slot if the relay's slot is one,
+// because a copy is not. A standby synchronizes it as long as the standby still has the
+// WAL and the catalog rows after it, which is true for a while after the copy (measured
+// on version 18). On a standby that synchronizes later, that log is lost.
 func (s *Source) enableFailover(ctx context.Context, conn *pgconn.PgConn, kept string) error {
 	sql := fmt.Sprintf("SELECT to_jsonb(s) ->> 'failover' FROM pg_replication_slots s WHERE slot_name = '%s'", s.cfg.Name)
 	results, err := conn.Exec(ctx, sql).ReadAll()
@@ -89,8 +91,8 @@ func (s *Source) enableFailover(ctx context.Context, conn *pgconn.PgConn, kept s
 	return nil
 }
 
-// The log is there from the restart position on, which is earlier than what a reader
-// gets: a transaction is in it from its first row on.
+// The slot retains WAL from restart_lsn, which is earlier than the first transaction that
+// a reader gets, because a transaction is in the WAL from its first row.
 const retainedSlotsSQL = `
 SELECT s.slot_name::text, coalesce(greatest(pg_current_wal_lsn() - s.restart_lsn, 0), 0)::bigint, ` + slotLostExpr + `
 FROM pg_replication_slots s
@@ -125,16 +127,16 @@ func (s *Source) listRetainedSlots(ctx context.Context, conn *pgx.Conn) (list []
 	return list, nil
 }
 
-// ReleaseLog implements capture.SlotRetainer. A slot that another program reads is left as
-// it is, which is an error. A name that no log can be kept under is none.
+// ReleaseLog implements capture.SlotRetainer. If another program reads the slot,
+// ReleaseLog returns an error and keeps it. A name that RetainLog rejects is no error.
 func (s *Source) ReleaseLog(ctx context.Context, name string) error {
 	if kept, err := s.validSlotName(name); err == nil {
 		return s.dropRetainedSlot(ctx, kept)
 	}
-	return nil // whoever wanted that was refused
+	return nil // RetainLog rejected that name
 }
 
-// dropRetainedSlot drops a slot that keeps log, if it is there.
+// dropRetainedSlot drops a slot that retains WAL, if it exists.
 func (s *Source) dropRetainedSlot(ctx context.Context, kept string) error {
 	sl, err := s.readSlot(ctx, kept)
 	if err != nil || !sl.exists {
@@ -147,7 +149,7 @@ func (s *Source) dropRetainedSlot(ctx context.Context, kept string) error {
 	defer closeSession(conn)
 	err = pglogrepl.DropReplicationSlot(ctx, conn, kept, pglogrepl.DropReplicationSlotOptions{})
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "42704" { // undefined_object: it went meanwhile
+	if errors.As(err, &pg) && pg.Code == "42704" { // undefined_object: it was dropped meanwhile
 		return nil
 	}
 	if err != nil {
@@ -156,7 +158,8 @@ func (s *Source) dropRetainedSlot(ctx context.Context, kept string) error {
 	return nil
 }
 
-// checkRetainedSlots says what is kept for checkpoints, and whether it could be read.
+// checkRetainedSlots reports the WAL retained for checkpoints, and whether it can be
+// read.
 func (e *diagnosis) checkRetainedSlots(ctx context.Context) error {
 	const subject = "kept log"
 	list, err := e.source.listRetainedSlots(ctx, e.conn)
@@ -179,5 +182,5 @@ func (e *diagnosis) checkRetainedSlots(ctx context.Context) error {
 	return nil
 }
 
-// SlotFor implements capture.SlotRetainer: it is the slot's name.
+// SlotFor implements capture.SlotRetainer. It returns the slot's name.
 func (s *Source) SlotFor(name string) string { return s.cfg.Name + retainedSlotInfix + name }

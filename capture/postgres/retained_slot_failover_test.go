@@ -10,7 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// A standby that has taken the kept slot over serves the place after it was promoted.
+// TestKeptLogAfterFailover: a promoted standby with the synchronized retained slot serves
+// the position.
 func TestKeptLogAfterFailover(t *testing.T) {
 	t.Parallel()
 	withFailoverSlots(t, func(t *testing.T, version int) {
@@ -40,8 +41,8 @@ func TestKeptLogAfterFailover(t *testing.T) {
 	})
 }
 
-// A promoted standby that lacks the kept slot: the log is lost by name, and the
-// checkpoint is still one of this log.
+// TestKeptLogWithoutFailover: on a promoted standby without the retained slot the error
+// names the lost log, and the checkpoint still belongs to this log.
 func TestKeptLogWithoutFailover(t *testing.T) {
 	t.Parallel()
 	inTurn(t, servers.Versions()[:1], func(t *testing.T, version int) {

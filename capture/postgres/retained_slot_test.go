@@ -16,7 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// keep has the log kept under a name, and returns the place of a row that was then
+// keep retains the log under a name, and returns the position of a row that was then
 // written, and received by the relay.
 func keep(t *testing.T, d *database, f *following, name string) capture.StartPoint {
 	t.Helper()
@@ -28,7 +28,7 @@ func keep(t *testing.T, d *database, f *following, name string) capture.StartPoi
 	return capture.StartPoint{Checkpoint: store.Checkpoint{Origin: f.o.Origin, Position: f.next().Position}, Slot: kept}
 }
 
-// kept returns what is kept, by name.
+// kept returns the retained slots, by name.
 func kept(t *testing.T, src *postgres.Source) map[string]capture.RetainedSlot {
 	t.Helper()
 	list, err := src.RetainedSlots(t.Context())
@@ -45,7 +45,7 @@ func kept(t *testing.T, src *postgres.Source) map[string]capture.RetainedSlot {
 	return byName
 }
 
-// expectKept looks for what an examination finds about kept log.
+// expectKept expects a finding of a diagnosis about retained log.
 func expectKept(t *testing.T, src *postgres.Source, grade store.Grade, text string) {
 	t.Helper()
 	found, err := src.Diagnose(t.Context())
@@ -56,14 +56,14 @@ func expectKept(t *testing.T, src *postgres.Source, grade store.Grade, text stri
 	}
 }
 
-// again reads a part once more, hands each batch on, and returns the rows.
+// again reads a range again, passes each batch to take, and returns the rows.
 func again(t *testing.T, d *database, at capture.StartPoint, until store.Position, take func(capture.Batch)) ([]string, error) {
 	t.Helper()
 	return capturetest.ReadRange(t, newSource(t, d.config()), at, until, take)
 }
 
-// Log that is kept stays while the relay's own goes, grows with what is written, and
-// goes when it is given up.
+// TestKeepLog: retained log stays while the relay's own is discarded, grows with writes,
+// and is discarded when it is released.
 func TestKeepLog(t *testing.T) {
 	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {
@@ -86,13 +86,13 @@ func TestKeepLog(t *testing.T) {
 				t.Errorf("%s: %+v of %d", name, one, len(list))
 			}
 		}
-		if _, err := f.src.RetainLog(t.Context(), "one"); err != nil { // anew
+		if _, err := f.src.RetainLog(t.Context(), "one"); err != nil { // again
 			t.Fatal(err)
 		}
 		if list := kept(t, f.src); list["one"].Bytes > list["cp"].Bytes || len(list) != 2 {
 			t.Errorf("kept anew: %+v", list)
 		}
-		// Another relay's is another's, whatever it is called.
+		// Another relay's slots are not this relay's, whatever the name.
 		cfg := d.config()
 		for _, name := range []string{d.name + "_cp", d.name[:len(d.name)-1]} {
 			cfg.Name = name
@@ -115,12 +115,13 @@ func TestKeepLog(t *testing.T) {
 	})
 }
 
-// Two relays never come to one slot, and none is cut off at the server's 63 bytes.
+// TestKeptNames: two relays never share a slot, and no name is cut at the server's 63
+// bytes.
 func TestKeptNames(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, servers.Database(t, servers.Versions()[0]))
 	cfg := d.config()
-	cfg.Name += "_cp_one" // the slot that would keep log for one
+	cfg.Name += "_cp_one" // the slot that would retain log for one
 	if _, err := postgres.New(cfg); err == nil || !strings.Contains(err.Error(), "take another name") {
 		t.Errorf("relay %s: %v", cfg.Name, err)
 	}
@@ -131,7 +132,7 @@ func TestKeptNames(t *testing.T) {
 		if _, err := f.src.RetainLog(t.Context(), name); !errors.As(err, &setup) {
 			t.Errorf("%q: %v", name, err)
 		}
-		if err := f.src.ReleaseLog(t.Context(), name); err != nil { // nothing is there
+		if err := f.src.ReleaseLog(t.Context(), name); err != nil { // no such slot exists
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -144,15 +145,16 @@ func TestKeptNames(t *testing.T) {
 	if err := f.src.CheckReachable(t.Context(), at); err != nil {
 		t.Error(err)
 	}
-	at.Slot = d.name // the relay's own slot is none that stays
+	at.Slot = d.name // the relay's own slot is not a retained one
 	var lost *capture.LostError
 	if err := f.src.CheckReachable(t.Context(), at); !errors.As(err, &lost) {
 		t.Errorf("%v, want a lost log", err)
 	}
 }
 
-// A reader that does not acknowledge leaves the kept slot and its copy where they
-// stand. Who began to read reads on when the kept one is dropped.
+// TestDropLogWhileItIsRead: a reader that does not acknowledge leaves the positions of
+// the retained slot and its copy unchanged. A reader that has started continues after the
+// retained slot is dropped.
 func TestDropLogWhileItIsRead(t *testing.T) {
 	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {
@@ -194,7 +196,8 @@ func TestDropLogWhileItIsRead(t *testing.T) {
 	})
 }
 
-// What the server gives up because of a limit of its own is lost by name.
+// TestKeptLogLost: if the server invalidates the slot because of a limit, the error names
+// the lost log.
 func TestKeptLogLost(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -206,7 +209,7 @@ func TestKeptLogLost(t *testing.T) {
 		d := privateDatabase(t, srv)
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		at := keep(t, d, f, "one")
-		f.stop() // its own slot goes the same way
+		f.stop() // its own slot is invalidated too
 		const intact = "SELECT count(*) FROM pg_replication_slots WHERE to_jsonb(pg_replication_slots) ->> 'invalidation_reason' IS NULL AND wal_status <> 'lost'"
 		for end := time.Now().Add(patience); d.count(t, intact) > 0 && time.Now().Before(end); <-time.After(100 * time.Millisecond) {
 			servers.Exec(t, d.url, "INSERT INTO unrelated VALUES (1)", "SELECT pg_switch_wal()", "CHECKPOINT")
@@ -230,7 +233,7 @@ func TestKeptLogLost(t *testing.T) {
 	})
 }
 
-// What keeps the log from being kept is named.
+// TestKeepLogRefused: the error names the reason why log cannot be retained.
 func TestKeepLogRefused(t *testing.T) {
 	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {
@@ -274,7 +277,8 @@ func TestKeepLogRefused(t *testing.T) {
 	})
 }
 
-// The role of the control session need not have the right to stream.
+// TestKeepLogWithTwoRoles: the role of the control session does not need the right to
+// stream.
 func TestKeepLogWithTwoRoles(t *testing.T) {
 	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {

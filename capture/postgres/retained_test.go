@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// The server's bound is told in bytes, whatever unit it was given in and whoever
-// asks, also when the session that asked before was lost.
+// TestRetainedLimit: the server's limit is returned in bytes, whatever its unit and
+// whichever role queries it, also after the previous session was lost.
 func TestRetainedLimit(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -25,7 +25,7 @@ func TestRetainedLimit(t *testing.T) {
 			setting string
 			want    int64
 		}{
-			{"", 0}, // the server's default is no bound
+			{"", 0}, // the server's default is unlimited
 			{"64MB", 64 << 20},
 			{"100", 100 << 20},
 			{"1500MB", 1500 << 20},

@@ -16,8 +16,8 @@ import (
 // byteaOID is the type of bytea (pg_type.dat).
 const byteaOID = 17
 
-// unrelayableRowError says that a row in the log is none that could be relayed. It names
-// the table and, where it has one, the row's id.
+// unrelayableRowError means that a row in the WAL cannot be relayed. It has the table
+// and, if there is one, the row's id.
 type unrelayableRowError struct {
 	schema, name, id string
 	err              error
@@ -32,7 +32,7 @@ func (e *unrelayableRowError) Error() string {
 
 func (e *unrelayableRowError) Unwrap() error { return e.err }
 
-// table is an outbox table as Open found it, with the outboxes over it.
+// table is an outbox table as Open found it, with its outboxes.
 type table struct {
 	oid          uint32
 	schema, name string
@@ -43,28 +43,27 @@ type table struct {
 
 func (t *table) quoted() string { return pgstore.Ident(t.schema, t.name) }
 
-// relation is a table as the log describes it, with where each outbox finds
-// its columns.
+// relation is a table as the WAL describes it, with the column indexes of each outbox.
 type relation struct {
 	schema, name string
 	columns      int
 	rows         []rowMap
 }
 
-// rowMap finds the columns of one outbox; -1 is a column it does not have.
+// rowMap is the column indexes of one outbox; -1 is a column that it does not have.
 type rowMap struct {
 	outbox                            *store.Outbox
 	id, kind, group, payload, retries int
 	hexPayload                        bool
-	hexGroup                          bool // the group is found in a bytea
+	hexGroup                          bool // the group is read from a bytea
 }
 
-// tables finds the outboxes of a relation. A table is known by its OID, also
-// under a name that it bore before, and by its name, if it was made anew.
+// tables finds the outboxes of a relation. It finds a table by its OID, also under an
+// earlier name, or by its name if it was recreated.
 type tables struct {
 	byOID  map[uint32]*table
 	byName map[[2]string]*table
-	bytea  map[uint32]bool // bytea and the domains over it
+	bytea  map[uint32]bool // bytea and its domains
 }
 
 func newTables(list []*table) *tables {
@@ -80,8 +79,8 @@ func newTables(list []*table) *tables {
 	return t
 }
 
-// relation maps a Relation message; nil is a table that is no outbox. The error
-// is a *store.SetupError.
+// relation maps a Relation message; nil is a table that is not an outbox. The error is a
+// *store.SetupError.
 func (t *tables) relation(m *relationMsg) (*relation, error) {
 	tb := t.byOID[m.oid]
 	if tb == nil {
@@ -131,23 +130,24 @@ func (t *tables) rowMap(m *relationMsg, o *store.Outbox) (rowMap, error) {
 	return rm, nil
 }
 
-// itemReader turns tuples into items. It interns kinds, of which there are few.
+// itemReader turns tuples into items. It interns kinds, because there are few of them.
 type itemReader struct {
 	kinds      map[string]string
 	scratch    []byte
-	receivedAt time.Time // when what is read came from the server
-	// acceptsAnyBytes: the database takes text of any bytes. What a row is known by
-	// must be UTF-8 all the same; its payload is bytes.
+	receivedAt time.Time // when the current message was received
+	// acceptsAnyBytes: the database accepts text of any bytes. Id, kind and group must be
+	// UTF-8 all the same; the payload is bytes.
 	acceptsAnyBytes bool
-	// maxPayload is the largest payload that is carried, 0 for any; see capture.Resume.
+	// maxPayload is the largest payload to carry, 0 for any; see capture.Resume.
 	maxPayload int
 }
 
-// maxKinds bounds the interned kinds: a table that puts something unique there
-// must not fill the memory.
+// maxKinds bounds the interned kinds, because a table with unique kinds must not fill the
+// memory.
 const maxKinds = 1024
 
-// read makes one item of a row. Its memory is its own. The error is a *unrelayableRowError.
+// read makes an item from a row, in memory of its own. The error is a
+// *unrelayableRowError.
 func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.Item, error) {
 	fault := func(err error) (store.Item, error) {
 		return store.Item{}, &unrelayableRowError{schema: rel.schema, name: rel.name, id: string(values[rm.id]), err: err}
@@ -188,12 +188,12 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 	return it, nil
 }
 
-// checkUTF8 checks what a row is known by.
+// checkUTF8 checks id, kind and group.
 func checkUTF8(rm *rowMap, values [][]byte) error {
 	c := &rm.outbox.Layout.Columns
 	group := rm.group
 	if len(rm.outbox.Layout.GroupPath) > 0 {
-		group = -1 // what is found in JSON is made UTF-8
+		group = -1 // a group read from JSON is converted to UTF-8
 	}
 	for _, column := range []struct {
 		at   int
@@ -222,7 +222,7 @@ func (ir *itemReader) identify(rm *rowMap, id []byte, values [][]byte) (string, 
 		}
 		return string(id), rm.outbox.Layout.Group(group), nil
 	}
-	// One string holds both the id and the group.
+	// One string holds the id and the group.
 	ir.scratch = append(append(ir.scratch[:0], id...), group...)
 	text := string(ir.scratch)
 	return text[:len(id)], store.Group{Name: text[len(id):], Valid: group != nil}, nil
@@ -239,8 +239,8 @@ func (ir *itemReader) intern(kind []byte) string {
 	return s
 }
 
-// decodeColumn copies what a column holds out of the message. NULL is empty and not
-// nil, which in a payload would stand for bytes that were dropped.
+// decodeColumn copies a column's value out of the message. NULL becomes empty, not nil,
+// because a nil payload means that the bytes were dropped.
 func decodeColumn(text []byte, isHex bool) ([]byte, error) {
 	if !isHex || text == nil {
 		return append(make([]byte, 0, len(text)), text...), nil

@@ -14,16 +14,18 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 )
 
-// Run streams from the slot. A lost connection ends it with an ordinary error. A
-// *capture.LostError: the slot or the publication is gone or was changed,
-// somebody else moved the slot on, another server or an older state of this one
-// is behind the address, or the log at one place cannot be read at all. A
-// *capture.NoStreamError: the role may not stream any more, or somebody else has
-// held the last walsender, or, with Config.TakeOver, the slot, for 10 s. A
-// *store.SetupError: without it, another session has held the slot for as long,
-// or the table has lost a column that the layout names. One that wraps
-// store.ErrInterrupted: the server goes on in another timeline, and Open is to say
-// from where.
+// Run streams from the slot. A lost connection ends it with an ordinary error. Other
+// errors:
+//
+//   - *capture.LostError: the slot or the publication is gone or was changed; another
+//     session advanced the slot; the address leads to another server or to an older state
+//     of this one; or the WAL at one position cannot be read at all.
+//   - *capture.NoStreamError: the role may not stream any more, or another session has
+//     held the last walsender for 10 s, or, with Config.TakeOver, the slot.
+//   - *store.SetupError: without Config.TakeOver, another session has held the slot for
+//     10 s; or the table has lost a column that the layout names.
+//   - An error that wraps store.ErrInterrupted: the server continues on another timeline,
+//     and Open decides where to continue.
 func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
 	if s.server == nil {
 		return errors.New("a source runs only after Open")
@@ -45,15 +47,14 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	return s.classifyFailure(s.explainMissingColumns(ctx, err), progress)
 }
 
-// streamRange is what a stream that has begun is to read.
+// streamRange is the range that a started stream reads.
 type streamRange struct {
-	from, until pglogrepl.LSN // an until of 0 is for ever
+	from, until pglogrepl.LSN // until is 0 for no end
 	timeout     time.Duration // the server's wal_sender_timeout
 }
 
-// readStream sends what a stream brings until the context ends, the part ends or the
-// connection is lost, and ends its session. progress says that something new was
-// sent.
+// readStream sends the batches of a stream until the context ends, the range ends or the
+// connection is lost, and closes its session. progress means that something new was sent.
 func (s *Source) readStream(ctx context.Context, conn *pgconn.PgConn, p streamRange, out chan<- capture.Batch) (progress bool, err error) {
 	defer closeSession(conn)
 	asm := newAssembler(newTables(s.server.tables), s.cfg.Name, s.cfg.MaxBatchRows, s.cfg.MaxBatchBytes)
@@ -75,8 +76,8 @@ func (s *Source) readStream(ctx context.Context, conn *pgconn.PgConn, p streamRa
 	return st.progress, err
 }
 
-// startStream opens the stream on the session that Open left or on a new one,
-// and returns the server's wal_sender_timeout.
+// startStream starts the stream on the session that Open left, or on a new one, and
+// returns the server's wal_sender_timeout.
 func (s *Source) startStream(ctx context.Context, from pglogrepl.LSN) (conn *pgconn.PgConn, timeout time.Duration, err error) {
 	conn, s.repl = s.repl, nil
 	defer func() {
@@ -94,9 +95,9 @@ func (s *Source) startStream(ctx context.Context, from pglogrepl.LSN) (conn *pgc
 	return conn, timeout, err
 }
 
-// beginStream begins a stream from a slot on a replication session, and returns the
-// server's wal_sender_timeout. What ends at a place or before it the server leaves
-// out; 0 is where the slot stands.
+// beginStream starts a stream from a slot on a replication session, and returns the
+// server's wal_sender_timeout. The server skips transactions that end at or before from;
+// 0 is the slot's position.
 func (s *Source) beginStream(ctx context.Context, conn *pgconn.PgConn, slot string, from pglogrepl.LSN) (time.Duration, error) {
 	timeout, err := s.checkSlot(ctx, conn, slot)
 	if err != nil {
@@ -108,8 +109,8 @@ func (s *Source) beginStream(ctx context.Context, conn *pgconn.PgConn, slot stri
 	return timeout, s.explainStreamError(err)
 }
 
-// redial opens a replication session after a lost one, and makes sure that what
-// it will read goes on from what was read.
+// redial opens a replication session after a lost one, and verifies that the WAL
+// continues where the last run stopped.
 func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn, error) {
 	conn, id, err := s.dial(ctx)
 	if err != nil {
@@ -125,19 +126,20 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 	if from > id.XLogPos {
 		standby, err := inRecovery(ctx, conn)
 		if err == nil && standby {
-			err = errStandby // it has yet to get as far
+			err = errStandby // it has not caught up yet
 		}
 		if err != nil {
 			return conn, err
 		}
-		// No server sends what it has not made durable, so a crash does not do this.
+		// A server sends only durable WAL, so a crash cannot cause this.
 		return conn, &capture.LostError{Reason: fmt.Sprintf("the server's log ends at %s, it was read up to %s: the server was restored", id.XLogPos, from)}
 	}
 	return conn, s.checkPublished(ctx)
 }
 
-// checkSlot makes sure before a stream that the slot is the one that was opened.
-// The names need no quoting, see Config.Validate.
+// checkSlot verifies, before a stream starts, that slot and publication exist and that
+// the slot has not advanced past the acknowledged position. The names need no quoting,
+// see Config.Validate.
 func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn, slot string) (time.Duration, error) {
 	sql := fmt.Sprintf(`SELECT (SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'),
 		(SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '%s' AND database = current_database()),

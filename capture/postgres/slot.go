@@ -18,20 +18,20 @@ import (
 
 const plugin = "pgoutput"
 
-// slot is the relay's slot as it is.
+// slot is the current state of a slot.
 type slot struct {
 	exists          bool
 	active          bool
 	pid             int
-	applicationName string // application name of the session that holds it
-	holder          string // the same in words, with its address
-	terminable      bool   // the relay, as one of its roles, may end that session
-	lost            string // why the log is not to be had from it; "" if it is
+	applicationName string // application_name of the session that holds it
+	holder          string // description of that session, with its address
+	terminable      bool   // the relay, as one of its roles, may terminate that session
+	lost            string // why its WAL is unavailable; "" if it is available
 	confirmed       pglogrepl.LSN
 }
 
-// slotLostExpr says why the log is not to be had from a slot s. Columns differ between
-// versions: invalidation_reason is there since 17, conflicting since 16.
+// slotLostExpr returns why the WAL of a slot s is unavailable. Columns differ between
+// versions: invalidation_reason exists since 17, conflicting since 16.
 const slotLostExpr = `CASE WHEN to_jsonb(s) ->> 'invalidation_reason' IS NOT NULL THEN to_jsonb(s) ->> 'invalidation_reason'
 		WHEN s.wal_status = 'lost' THEN 'wal_removed'
 		WHEN to_jsonb(s) ->> 'conflicting' = 'true' THEN 'conflicting' ELSE '' END`
@@ -46,13 +46,13 @@ SELECT s.plugin::text, s.slot_type::text, s.database::text, current_database()::
 		AND a.backend_type IS DISTINCT FROM 'client backend'
 FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1`
 
-// readOwnSlot reads the state of the relay's slot. A slot of its name that is not the
-// relay's is a *store.SetupError.
+// readOwnSlot reads the state of the relay's slot. A slot of that name that belongs to
+// another program is a *store.SetupError.
 func (s *Source) readOwnSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 	return s.querySlot(ctx, conn, s.cfg.Name)
 }
 
-// readSlot reads the state of a slot that may be another session's.
+// readSlot is querySlot on the control session.
 func (s *Source) readSlot(ctx context.Context, name string) (sl slot, err error) {
 	err = s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
 		sl, err = s.querySlot(ctx, conn, name)
@@ -61,7 +61,7 @@ func (s *Source) readSlot(ctx context.Context, name string) (sl slot, err error)
 	return sl, err
 }
 
-// querySlot reads the state of a slot of the relay's.
+// querySlot reads the state of one of the relay's slots.
 func (s *Source) querySlot(ctx context.Context, conn *pgx.Conn, name string) (slot, error) {
 	var sl slot
 	var plug, kind, database, current, application, address, confirmed *string
@@ -89,14 +89,15 @@ func (s *Source) querySlot(ctx context.Context, conn *pgx.Conn, name string) (sl
 	return sl, err
 }
 
-// dropStatement drops a slot. The name needs no quoting, see Config.Validate.
+// dropStatement returns the statement that drops a slot. The name needs no quoting, see
+// Config.Validate.
 func dropStatement(name string) string {
 	return "SELECT pg_drop_replication_slot('" + name + "');"
 }
 
-// slotHeldError says who holds the slot: a *capture.NoStreamError for a caller that leads,
-// so that whoever it is will be no relay that works, and a *store.SetupError for
-// any other, since two relays must not poll the same tables.
+// slotHeldError names the session that holds the slot. For a caller that leads it is a
+// *capture.NoStreamError, because the holder is not a working relay. For any other caller
+// it is a *store.SetupError, because two relays must not poll the same tables.
 func (s *Source) slotHeldError(sl *slot) error {
 	held := store.SetupError{
 		Problem: fmt.Sprintf("replication slot %s is held by another session: pid %d, %s", s.cfg.Name, sl.pid, sl.holder),
@@ -117,8 +118,8 @@ func textOrNone(p *string) string {
 }
 
 const (
-	// slotBusyTimeout is how long a slot may stay in use: the server notices the
-	// death of a relay only when it next writes to it.
+	// slotBusyTimeout is how long a slot may stay in use. The server notices the death of
+	// a relay only when it next writes to it.
 	slotBusyTimeout  = 10 * time.Second
 	slotPollInterval = 100 * time.Millisecond
 )
@@ -150,11 +151,10 @@ func (s *Source) waitForSlot(ctx context.Context, conn *pgx.Conn) (slot, error) 
 }
 
 // terminateHolder asks the server to end the session that holds the slot. The stream's
-// role may always end a stream of its own; another role's session may be the
-// control role's to end. Where neither may, waiting is all that is left, and that
-// is no error.
+// role may always end its own streams; the control role may be able to end another role's
+// session. If neither may, the caller waits, and that is not an error.
 func (s *Source) terminateHolder(ctx context.Context, conn *pgx.Conn, pid int) error {
-	// A relay streams. Somebody who looks at the slot by SQL is waited for.
+	// A relay streams. A client session that reads the slot by SQL is left to finish.
 	const end = "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = %d AND backend_type IS DISTINCT FROM 'client backend'"
 	if s.repl != nil {
 		_, err := s.repl.Exec(ctx, fmt.Sprintf(end, pid)).ReadAll()
@@ -168,9 +168,8 @@ func (s *Source) terminateHolder(ctx context.Context, conn *pgx.Conn, pid int) e
 	return nil
 }
 
-// DropSlot gives the slot up, so that the server keeps no log for a relay that
-// polls. A slot that is not there, or that another session holds, is left as it
-// is.
+// DropSlot drops the slot, so that the server retains no WAL for a relay that polls. It
+// leaves alone a slot that does not exist or that another session holds.
 func (s *Source) DropSlot(ctx context.Context) error {
 	var sl slot
 	err := s.control.do(ctx, func(conn *pgx.Conn) (err error) {

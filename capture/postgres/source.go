@@ -21,25 +21,25 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// Source is the log of one PostgreSQL database, read through a slot.
+// Source reads the WAL of one PostgreSQL database through a slot.
 type Source struct {
 	cfg          Config
 	control      *control
 	streamConfig *pgx.ConnConfig
 	resume       capture.Resume
 
-	// What Open found.
+	// Set by Open.
 	system           pglogrepl.IdentifySystemResult
-	origin           string // originOf log, and what is published of it
+	origin           string // originOf the log, and its published tables
 	publicationState string // see readPublicationState
 	server           *server
-	confirmed        pglogrepl.LSN // where the slot stood
+	confirmed        pglogrepl.LSN // the slot's position
 	repl             *pgconn.PgConn
 
 	failures failureCounter
 	oldest   oldestTransaction
 
-	offered atomic.Uint64 // highest LSN that the receiver was offered since Open
+	offered atomic.Uint64 // highest LSN offered to the receiver since Open
 	acked   atomic.Uint64 // highest acknowledged LSN
 	mu      sync.Mutex    // guards wake
 	wake    net.Conn      // connection of the run; nil between runs
@@ -47,12 +47,12 @@ type Source struct {
 
 var _ capture.Resumer = (*Source)(nil)
 
-// Resume returns what has been sent so far.
+// Resume returns the progress so far.
 func (s *Source) Resume() *capture.Resume { return &s.resume }
 
-// Acknowledge gives the log up to a position away. The server learns of it
-// within 100 ms. A position that was not sent since Open is ignored: it is of
-// another log.
+// Acknowledge lets the server discard the WAL up to a position. The server receives it
+// within 100 ms. A position that was not sent since Open is ignored, because it belongs
+// to another log.
 func (s *Source) Acknowledge(p store.Position) {
 	lsn, err := parseLSN(p)
 	if err != nil || uint64(lsn) > s.offered.Load() {
@@ -85,7 +85,7 @@ func (s *Source) setWake(c net.Conn) {
 	s.wake = c
 }
 
-// Mark writes a marker into the log, in a transaction of its own.
+// Mark writes a marker into the WAL, in a transaction of its own.
 func (s *Source) Mark(ctx context.Context, token string) error {
 	if err := s.control.exec(ctx, "SELECT pg_logical_emit_message(true, $1, $2::text)", s.cfg.Name+".mark", token); err != nil {
 		return fmt.Errorf("write a marker into the log: %w", pgstore.Explain(err))
@@ -98,14 +98,14 @@ func (s *Source) Compare(a, b store.Position) int {
 	return capture.ComparePositions(a, b, parseLSN)
 }
 
-// Close ends the sessions. Call it when no other call is open.
+// Close ends the sessions. Call it after all other calls have returned.
 func (s *Source) Close() {
 	closeSession(s.repl)
 	s.repl = nil
 	s.control.close()
 }
 
-// dial opens a replication session and says which log it reads.
+// dial opens a replication session and identifies its WAL.
 func (s *Source) dial(ctx context.Context) (*pgconn.PgConn, pglogrepl.IdentifySystemResult, error) {
 	var id pglogrepl.IdentifySystemResult
 	conn, err := pgconn.ConnectConfig(ctx, &s.streamConfig.Config)
@@ -113,8 +113,8 @@ func (s *Source) dial(ctx context.Context) (*pgconn.PgConn, pglogrepl.IdentifySy
 		return nil, id, s.explainConnect(err)
 	}
 	if id, err = pglogrepl.IdentifySystem(ctx, conn); err == nil && acceptsAnyBytes(conn) {
-		// What such a database holds need not be UTF-8, and a server that is to
-		// send it as UTF-8 ends the stream at the first value that is not.
+		// Text in such a database need not be UTF-8, and a server with client_encoding
+		// UTF8 would end the stream at the first invalid value.
 		_, err = conn.Exec(ctx, "SET client_encoding = 'SQL_ASCII'").ReadAll()
 	}
 	if err != nil {
@@ -124,15 +124,14 @@ func (s *Source) dial(ctx context.Context) (*pgconn.PgConn, pglogrepl.IdentifySy
 	return conn, id, nil
 }
 
-// acceptsAnyBytes reports whether the database takes text of any bytes.
+// acceptsAnyBytes reports whether the database accepts text of any bytes.
 func acceptsAnyBytes(conn *pgconn.PgConn) bool {
 	return conn.ParameterStatus("server_encoding") == "SQL_ASCII"
 }
 
-// explainConnect says what keeps the role from streaming: a
-// *capture.NoStreamError where trying again does not help. Whether the role may
-// is found out by trying: managed services grant it by other means than the
-// role's attribute.
+// explainConnect names the reason why the role cannot stream: a *capture.NoStreamError if
+// a retry cannot help. The privilege is found out by trying, because managed services
+// grant it by other means than the role's attribute.
 func (s *Source) explainConnect(err error) error {
 	role := s.streamConfig.User
 	var pg *pgconn.PgError
@@ -161,13 +160,13 @@ func (s *Source) explainConnect(err error) error {
 	return fmt.Errorf("open a replication session on %s: %w", s.streamConfig.Host, err)
 }
 
-// originOf names the log of a server, of a timeline and of a database.
+// originOf identifies the WAL of a server, a timeline and a database.
 func originOf(id pglogrepl.IdentifySystemResult) string {
 	return fmt.Sprintf("%s/%d/%s", id.SystemID, id.Timeline, id.DBName)
 }
 
-// parseLSN reads an LSN: two hexadecimal numbers of up to 8 digits and a slash
-// between them. "" is 0, which is before everything.
+// parseLSN parses an LSN: two hexadecimal numbers of up to 8 digits, separated by a
+// slash. "" is 0, which is before everything.
 func parseLSN(p store.Position) (pglogrepl.LSN, error) {
 	if p == "" {
 		return 0, nil

@@ -20,11 +20,11 @@ import (
 
 const patience = 40 * time.Second
 
-// maxShutdownTime is how long something may take on a busy machine that takes a second on
-// another: less than the 10 s for which a slot in use is waited for.
+// atEase bounds operations that take a second on an idle machine. It is less than the 10
+// s for which the source waits for a slot in use.
 const atEase = 8 * time.Second
 
-// running is a source that runs, for tests that look at single batches.
+// running is a source that runs, for tests of single batches.
 type running struct {
 	t    *testing.T
 	src  *postgres.Source
@@ -104,7 +104,7 @@ func insert(id string) string {
 	return fmt.Sprintf("INSERT INTO outbox_events (id, message_group, payload) VALUES ('%s', 'g', 'p')", id)
 }
 
-// openErr opens a source that cannot be opened.
+// openErr opens a source and expects an error.
 func openErr(t *testing.T, d *database, cfg postgres.Config, at store.Checkpoint) error {
 	t.Helper()
 	src := newSource(t, cfg)
@@ -151,7 +151,7 @@ func TestServerNotReady(t *testing.T) {
 	})
 }
 
-// Ready makes nothing, and does not hang on a server that does.
+// TestReady: Ready creates nothing, and returns even if the server hangs.
 func TestReady(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := privateDatabase(t, servers.Start(t, version, map[string]string{"max_replication_slots": "1"}))
@@ -243,8 +243,8 @@ func TestPublication(t *testing.T) {
 	})
 }
 
-// A lost log is noticed when the source opens and while it runs; a new cut mends
-// it.
+// TestLostLog: a lost log is detected when the source opens and while it runs; a snapshot
+// fixes it.
 func TestLostLog(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		drop := func(d *database) string {
@@ -272,7 +272,7 @@ func TestLostLog(t *testing.T) {
 				if err := r.fails(); err == nil {
 					t.Error("the run ended with nil")
 				}
-				// What Follow does.
+				// As Follow does.
 				err := r.src.Run(t.Context(), capture.Span{From: r.o.From}, r.out)
 				var lost *capture.LostError
 				if !errors.As(err, &lost) {
@@ -400,7 +400,7 @@ func TestTypes(t *testing.T) {
 	})
 }
 
-// On a database where nothing is written only the heartbeat moves the position.
+// TestHeartbeat: on a database without writes only the heartbeat advances the position.
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -424,8 +424,8 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
-// An acknowledgement reaches the server within a moment, and never more than
-// what was sent.
+// TestAcknowledge: an acknowledgement reaches the server within a moment, and never
+// exceeds the position sent.
 func TestAcknowledge(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
@@ -433,7 +433,7 @@ func TestAcknowledge(t *testing.T) {
 		servers.Exec(t, d.url, insert("a"))
 		at := r.next().Position
 		servers.Exec(t, d.url, insert("b"))
-		after := r.next().Position // sent, and never acknowledged
+		after := r.next().Position // sent, but never acknowledged
 		go func() {                // the receiver, for positions without rows
 			for range r.out {
 			}
@@ -441,7 +441,7 @@ func TestAcknowledge(t *testing.T) {
 		defer func() { r.close(); close(r.out) }()
 		r.src.Acknowledge(r.o.From)
 		r.src.Acknowledge("no position")
-		r.src.Acknowledge("FFFFFFFF/0") // of another server, say
+		r.src.Acknowledge("FFFFFFFF/0") // for example, of another server
 		r.src.Acknowledge(at)
 		conn := servers.Connect(t, d.url)
 		began := time.Now()

@@ -16,34 +16,34 @@ import (
 )
 
 const (
-	// maxStatusInterval is the longest time between two statuses, pausedStatusInterval that
-	// while a receiver lets a batch wait, and minStatusInterval the shortest after an
-	// acknowledgement.
+	// maxStatusInterval is the longest time between two statuses. pausedStatusInterval
+	// applies while the receiver does not accept a batch. minStatusInterval is the
+	// shortest time after an acknowledgement.
 	maxStatusInterval    = 10 * time.Second
 	pausedStatusInterval = time.Second
 	minStatusInterval    = 100 * time.Millisecond
 
-	// statusBytes is how much acknowledged log makes a status due at once: at 15 MB/s
-	// of log the server would otherwise retain 1.5 MB more between two statuses.
+	// statusBytes is how much acknowledged WAL makes a status due at once. At 15 MB/s of
+	// WAL the server would otherwise retain 1.5 MB more between two statuses.
 	statusBytes = 256 << 10
 	// idleInterval is the shortest time between two positions without rows.
 	idleInterval = 100 * time.Millisecond
-	// defaultSenderTimeout stands for a wal_sender_timeout that is turned off. The
-	// server's own default is the same.
+	// defaultSenderTimeout replaces a wal_sender_timeout of 0, which means off. It is the
+	// server's own default.
 	defaultSenderTimeout = time.Minute
 	writeTimeout         = 10 * time.Second
-	// Since version 16 a walsender that goes to sleep at the moment of a commit
-	// may miss it: it looks for new log before it joins the list of those that a
-	// commit wakes (WalSndWaitForWal, WalSndWait in walsender.c). It then sleeps
-	// until the next commit, or until the client says something. So after rows
-	// the client does, soon and then less and less often.
+	// Since version 16 a walsender that goes to sleep during a commit may miss the
+	// commit: it looks for new WAL before it joins the list of processes that a commit
+	// wakes (WalSndWaitForWal, WalSndWait in walsender.c). It then sleeps until the next
+	// commit or the next message from the client. So after rows the client sends a
+	// status, soon at first and then less and less often.
 	missedCommitVersion = 160000
 	minNudge            = 5 * time.Millisecond
 	maxNudge            = time.Second
 )
 
-// stream is one run on one connection. All of it but moved and failed
-// belongs to the goroutine of Run.
+// stream is one run on one connection. Everything except lastActivity and failure belongs
+// to the goroutine of Run.
 type stream struct {
 	src  *Source
 	conn *pgconn.PgConn
@@ -52,20 +52,20 @@ type stream struct {
 	out  chan<- capture.Batch
 
 	statusInterval time.Duration // between statuses
-	silenceTimeout time.Duration // after which the server counts as lost
+	silenceTimeout time.Duration // without a message, after which the server counts as lost
 
-	sent          pglogrepl.LSN // the last position that the receiver got
-	idle          pglogrepl.LSN // a later one without rows, not yet sent
-	idleAt        time.Time     // when it may be
+	sent          pglogrepl.LSN // the last position sent to the receiver
+	idle          pglogrepl.LSN // a later position without rows, not yet sent
+	idleAt        time.Time     // when idle may be sent
 	status        pglogrepl.LSN // the position of the last status
 	statusAt      time.Time
 	receivedAt    time.Time
 	mayMissCommit bool          // the server may miss a commit
 	nudge         time.Duration // the wait before the next nudge
 	nudgeAt       time.Time
-	deadline      time.Time    // the bound of reads as it is set; zero if unknown
+	deadline      time.Time    // current read deadline; zero if unknown
 	progress      bool         // something new was sent
-	lastActivity  atomic.Int64 // when the log last went on, in Unix nanoseconds
+	lastActivity  atomic.Int64 // last activity in the WAL, in Unix nanoseconds
 	failure       atomic.Pointer[error]
 }
 
@@ -101,7 +101,7 @@ func (st *stream) run(ctx context.Context) error {
 		if err := st.setReadDeadline(acked); err != nil {
 			return err
 		}
-		// After the bound was set, so that no wake-up before it is lost.
+		// After the deadline was set, so that no earlier wake-up is lost.
 		if err := ctx.Err(); err != nil {
 			return st.sendFinalStatus(err)
 		}
@@ -130,7 +130,7 @@ func (st *stream) run(ctx context.Context) error {
 	}
 }
 
-// handle handles one message of the server. done says that the span has ended.
+// handle handles one message of the server. done means that the span has ended.
 func (st *stream) handle(ctx context.Context, msg pgproto3.BackendMessage) (done bool, err error) {
 	switch msg := msg.(type) {
 	case *pgproto3.CopyData:
@@ -189,8 +189,8 @@ func (st *stream) handleData(ctx context.Context, data []byte) error {
 	return &unreadableLogError{fmt.Errorf("the server sent a message of unknown type %q in the stream", data[0])}
 }
 
-// keepalive takes the place up to which the server has sent everything. It means
-// nothing inside a transaction, nor before one sent in part is complete.
+// keepalive records the position up to which the server has sent everything. It is
+// ignored inside a transaction, and before a partly sent transaction is complete.
 func (st *stream) keepalive(end pglogrepl.LSN) {
 	if st.asm.open || st.src.resume.MidTransaction() || end <= max(st.sent, st.idle) {
 		return
@@ -199,9 +199,9 @@ func (st *stream) keepalive(end pglogrepl.LSN) {
 	st.lastActivity.Store(st.receivedAt.UnixNano())
 }
 
-// send hands a batch over. While the receiver lets it wait nothing is read, and
-// statuses keep the connection: the server reads them also while its own send is
-// blocked.
+// send sends a batch to the receiver. While the receiver does not accept it, nothing is
+// read. Statuses keep the connection alive, because the server reads them even while its
+// own send is blocked.
 func (st *stream) send(ctx context.Context, b capture.Batch) error {
 	if len(b.Items) == 0 && len(b.Marks) == 0 {
 		lsn, err := parseLSN(b.Position)
@@ -233,7 +233,7 @@ func (st *stream) send(ctx context.Context, b capture.Batch) error {
 	return nil
 }
 
-// offer allows a position to be acknowledged, which may happen before a send
+// offer allows a position to be acknowledged, because that may happen before a send
 // returns.
 func (st *stream) offer(lsn pglogrepl.LSN) {
 	if offered := &st.src.offered; uint64(lsn) > offered.Load() {
@@ -247,7 +247,7 @@ func (st *stream) sendBlocking(ctx context.Context, b capture.Batch) error {
 	for {
 		select {
 		case st.out <- b:
-			st.receivedAt = time.Now() // nothing was listened to
+			st.receivedAt = time.Now() // nothing was read meanwhile
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
@@ -262,8 +262,8 @@ func (st *stream) sendBlocking(ctx context.Context, b capture.Batch) error {
 	}
 }
 
-// maintain does what is due: a status, a position without rows, and finding the
-// server lost. It returns the acknowledgement that it has seen.
+// maintain does everything that is due: it sends a status or a position without rows, and
+// detects a lost server. It returns the acknowledged position that it used.
 func (st *stream) maintain(now time.Time) (acked uint64, err error) {
 	if quiet := now.Sub(st.receivedAt); quiet > st.silenceTimeout {
 		return 0, fmt.Errorf("the server has said nothing for %s", quiet.Round(time.Millisecond))
@@ -274,7 +274,7 @@ func (st *stream) maintain(now time.Time) (acked uint64, err error) {
 			st.nudge = min(4*st.nudge, maxNudge)
 			st.nudgeAt = now.Add(st.nudge)
 		}
-		// A server that is idle answers only when it is asked.
+		// An idle server responds only on request.
 		if err := st.sendStatus(now, now.Sub(st.receivedAt) >= st.statusInterval); err != nil {
 			return 0, err
 		}
@@ -285,8 +285,8 @@ func (st *stream) maintain(now time.Time) (acked uint64, err error) {
 	return acked, nil
 }
 
-// sendIdle hands a position without rows over if the receiver is there to take
-// it; a later one takes its place otherwise.
+// sendIdle sends a position without rows if the receiver is ready; otherwise a later
+// position replaces it.
 func (st *stream) sendIdle(now time.Time) {
 	st.idleAt = now.Add(idleInterval)
 	b := capture.Batch{Position: formatLSN(st.idle)}
@@ -317,8 +317,8 @@ func (st *stream) nextStatus(acked uint64) time.Time {
 	return next
 }
 
-// setReadDeadline sets how long the next read may take. A bound that is set already and
-// comes earlier stays: rows move it away all the time, and setting it costs.
+// setReadDeadline sets the deadline of the next read. An earlier deadline stays as it is,
+// because each row would move it, and setting it is not free.
 func (st *stream) setReadDeadline(acked uint64) error {
 	next := st.nextStatus(acked)
 	if st.idle > st.sent && st.idleAt.Before(next) {
@@ -334,14 +334,14 @@ func (st *stream) setReadDeadline(acked uint64) error {
 	return nil
 }
 
-// ackPosition is what a status may carry: no more than what was acknowledged, and no
-// more than what was sent, whatever was acknowledged.
+// ackPosition is the position of a status: at most the acknowledged position, and at most
+// the position sent.
 func (st *stream) ackPosition(acked uint64) pglogrepl.LSN {
 	return min(pglogrepl.LSN(acked), st.sent)
 }
 
-// sendStatus sends a status. Its one position is never 0 in part: a zero flush
-// position would be taken for the written one.
+// sendStatus sends a status. All three positions are the same and never partly 0, because
+// the library replaces a zero flush position with the written one.
 func (st *stream) sendStatus(now time.Time, ask bool) error {
 	at := st.ackPosition(st.src.acked.Load())
 	st.src.confirmed = max(st.src.confirmed, at)
@@ -358,9 +358,8 @@ func (st *stream) sendStatus(now time.Time, ask bool) error {
 	return nil
 }
 
-// sendFinalStatus tells the server the last acknowledgement and returns why the run
-// ends.
+// sendFinalStatus sends the last acknowledgement and returns why the run ends.
 func (st *stream) sendFinalStatus(why error) error {
-	_ = st.sendStatus(time.Now(), false) // else the server sends again what was settled
+	_ = st.sendStatus(time.Now(), false) // otherwise the server would send settled rows again
 	return why
 }

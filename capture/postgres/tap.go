@@ -14,16 +14,16 @@ import (
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 )
 
-// Tap sends the rows that commit from now on, beside a relay that runs and
-// without changing anything that it works with: it reads through a slot of its
-// own, which the server drops with the session. begun is called once when it
-// reads. It needs the publication and makes none.
+// Tap sends the rows that commit from now on. It runs concurrently with a relay and
+// changes nothing that the relay uses: it reads through a temporary slot, which the
+// server drops with the session. Tap calls begun once, when it starts to read. It needs
+// the publication and creates none.
 //
-// It may be called once, in place of Open and Run. Acknowledge what was received:
-// the server keeps its log until then. It returns when the context ends (its
-// error), or with any error of Open and Run; it does not connect again, since
-// what is committed meanwhile would be left out. An *OldTransactionError passes
-// once that transaction has ended.
+// Call it once, in place of Open and Run. Acknowledge the received positions, because the
+// server retains WAL until then. Tap returns the context's error when the context ends,
+// or any error of Open and Run. It does not reconnect, because it would miss the rows
+// committed meanwhile. A retry after an *OldTransactionError succeeds once that
+// transaction has ended.
 func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()) error {
 	s.cfg.MayCreate, s.cfg.HeartbeatInterval = false, -1 // it writes nothing
 	conn, p, err := s.openTap(ctx)
@@ -36,8 +36,8 @@ func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()
 	return s.explainMissingColumns(ctx, err)
 }
 
-// openTap begins a stream from a temporary slot. The session is the caller's to
-// close, also with an error.
+// openTap starts a stream from a temporary slot. The caller closes the session, also
+// after an error.
 func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p streamRange, err error) {
 	b, err := s.openSideSession(ctx)
 	if err == nil {
@@ -65,17 +65,18 @@ func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p streamRang
 	return b.conn, p, err
 }
 
-// sideSession is a replication session beside the relay's, and what was found with it.
+// sideSession is a replication session besides the relay's, with the state found on
+// opening.
 type sideSession struct {
 	conn             *pgconn.PgConn
 	system           pglogrepl.IdentifySystemResult
 	server           *server
-	publicationState string     // see readPublicationState; "" if no outbox is to be found
-	faults           fault.List // not all of which matters to everyone
+	publicationState string     // see readPublicationState; "" if no outbox was found
+	faults           fault.List // not all of them matter to every caller
 }
 
-// openSideSession opens a session for a reader beside the relay. It changes nothing of the
-// source, and the session is the caller's to close, also with an error.
+// openSideSession opens a session for a reader besides the relay. It changes nothing in
+// the source. The caller closes the session, also after an error.
 func (s *Source) openSideSession(ctx context.Context) (b sideSession, err error) {
 	err = s.control.retryOnce(ctx, func(c *pgx.Conn) (err error) {
 		if b.server, b.faults, err = s.inspect(ctx, c); err != nil || len(b.server.tables) == 0 {
@@ -91,16 +92,14 @@ func (s *Source) openSideSession(ctx context.Context) (b sideSession, err error)
 	return b, b.faults.AddErr(err)
 }
 
-// tempSlotName is a name that no other slot of the server has: the relay's, so that an
-// operator sees whose it is, what the slot is for, and a random end. It needs no
-// quoting.
+// tempSlotName returns an unused slot name: the relay's name, so that an operator sees
+// the owner, the purpose, and a random suffix. It needs no quoting.
 func (s *Source) tempSlotName(purpose string) string {
 	const random = 8 // of 32 letters: 2^40 names
 	return s.cfg.Name + "_" + purpose + "_" + strings.ToLower(rand.Text()[:random])
 }
 
-// explainNoFreeSlot says what to do when there is a slot for the relay and none for
-// somebody beside it.
+// explainNoFreeSlot adds the remedy if the relay has its slot but no other slot is free.
 func explainNoFreeSlot(err error, who string) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || pg.Code != "53400" { // configuration_limit_exceeded

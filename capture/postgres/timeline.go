@@ -13,24 +13,24 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// timelineChangedError says that the server's log goes on in another timeline than the one that
-// was read: a standby was promoted, or the server was restored. Open decides at the
-// checkpoint where to go on.
+// timelineChangedError means that the server's WAL continues on another timeline than the
+// run read, because a standby was promoted or the server was restored. Open decides at
+// the checkpoint where to continue.
 func timelineChangedError(now, was int32) error {
 	return fmt.Errorf("the server was promoted or restored: its log goes on in timeline %d, it was read in timeline %d: %w",
 		now, was, store.ErrInterrupted)
 }
 
-// originMismatch says in one line why the checkpoint's position is no place in the log of
-// an origin, which the session is of; "" if it is. Another timeline of the same server will do if the
-// position lies on the part that both share: up to there they hold the same
-// transactions, and the slot, which stands no further, brings all that follow in
-// this one.
+// originMismatch returns in one line why the checkpoint's position does not belong to the
+// log of an origin; "" if it does. The session must be of that origin. Another timeline
+// of the same server is accepted if the position lies on the part that both share. Up to
+// there they hold the same transactions, and the slot, which is not past the position,
+// brings all later ones of this timeline.
 //
-// A checkpoint that is found in the tables of a promoted server always lies there:
-// its row was written after what it names, and has come over. So it does after a
-// restore to a point in time. It need not where the row was written to another
-// server than the log was read from, so the history of the timelines is asked.
+// A checkpoint found in the tables of a promoted server always lies on the shared part,
+// because its row was written after the position it names, and was replicated. The same
+// is true after a point-in-time recovery. It need not be true if the row was written to
+// another server than the WAL was read from, so the timeline history decides.
 func (s *Source) originMismatch(ctx context.Context, conn *pgconn.PgConn, origin string, at store.Checkpoint) (string, error) {
 	if at.Origin == origin {
 		return "", nil
@@ -57,7 +57,7 @@ func (s *Source) originMismatch(ctx context.Context, conn *pgconn.PgConn, origin
 	return "", nil
 }
 
-// splitTimeline takes the timeline out of an origin; see originOf.
+// splitTimeline extracts the timeline from an origin; see originOf.
 func splitTimeline(origin string) (timeline int32, rest string, ok bool) {
 	system, rest, _ := strings.Cut(origin, "/")
 	number, rest, found := strings.Cut(rest, "/")
@@ -65,9 +65,9 @@ func splitTimeline(origin string) (timeline int32, rest string, ok bool) {
 	return int32(n), system + "/" + rest, found && err == nil
 }
 
-// branchPoint asks where the server's timeline left another one: the logs are the
-// same up to there. 0 says that it does not come from that one, or that the server
-// does not know any more.
+// branchPoint returns where the server's timeline left another one: the WAL is the same
+// up to there. 0 means that it does not descend from that timeline, or that the server no
+// longer knows.
 func branchPoint(ctx context.Context, conn *pgconn.PgConn, was, now int32) (pglogrepl.LSN, error) {
 	history, err := pglogrepl.TimelineHistory(ctx, conn, now)
 	var pg *pgconn.PgError
@@ -80,8 +80,8 @@ func branchPoint(ctx context.Context, conn *pgconn.PgConn, was, now int32) (pglo
 	return parseTimelineHistory(history.Content, was)
 }
 
-// parseTimelineHistory reads the file of a timeline: a line for each ancestor, with its
-// number and where it was left.
+// parseTimelineHistory parses a timeline history file: one line per ancestor, with its
+// number and the position where it was left.
 func parseTimelineHistory(content []byte, was int32) (pglogrepl.LSN, error) {
 	for line := range strings.Lines(string(content)) {
 		fields := strings.Fields(line)
@@ -102,7 +102,7 @@ func parseTimelineHistory(content []byte, was int32) (pglogrepl.LSN, error) {
 	return 0, nil
 }
 
-// inRecovery asks whether the server is a standby.
+// inRecovery reports whether the server is a standby.
 func inRecovery(ctx context.Context, conn *pgconn.PgConn) (bool, error) {
 	results, err := conn.Exec(ctx, "SELECT pg_is_in_recovery()").ReadAll()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// moves ends because the server is in another timeline: with an error that does
-// not make the checkpoint worthless, and that running again does not mend.
+// moves expects the error of another timeline. It does not invalidate the checkpoint, and
+// running again does not fix it.
 func (f *following) moves() {
 	f.t.Helper()
 	err := f.ends()
@@ -37,7 +37,7 @@ func (f *following) quits() {
 	f.src.Close()
 }
 
-// goesOn follows from a checkpoint of the timeline before, without a cut.
+// goesOn follows from a checkpoint of the previous timeline, without a snapshot.
 func goesOn(t *testing.T, d *database, at store.Checkpoint) *following {
 	t.Helper()
 	f := follow(t, d, d.config(), at)
@@ -51,7 +51,7 @@ func goesOn(t *testing.T, d *database, at store.Checkpoint) *following {
 	return f
 }
 
-// cuts follows from a checkpoint that is of no use, and says why.
+// cuts follows from an unusable checkpoint, and checks the reason.
 func cuts(t *testing.T, d *database, at store.Checkpoint, why ...string) *following {
 	t.Helper()
 	f := follow(t, d, d.config(), at)
@@ -62,7 +62,7 @@ func cuts(t *testing.T, d *database, at store.Checkpoint, why ...string) *follow
 	return f
 }
 
-// writable waits until a server that was started takes writes.
+// writable waits until a started server accepts writes.
 func writable(t *testing.T, url string) {
 	t.Helper()
 	conn := servers.Connect(t, url)
@@ -87,8 +87,8 @@ func signal(t *testing.T, srv *servers.Server) {
 	}
 }
 
-// A server that was its own standby, as cluster managers have it after a crash,
-// kept its slot. The log goes on where the new timeline left the old one.
+// TestOtherTimeline: a server that was its own standby, as cluster managers do after a
+// crash, kept its slot. The log continues where the new timeline left the old one.
 func TestOtherTimeline(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -108,7 +108,7 @@ func TestOtherTimeline(t *testing.T) {
 		again := goesOn(t, d, at)
 		again.expectInOrder("a", "d", "c")
 		again.quits()
-		// A log of an unknown timeline, or of a later one, is none of this server's.
+		// A log of an unknown or later timeline does not belong to this server.
 		for _, timeline := range []string{"7", "x", ""} {
 			other := at
 			other.Origin = strings.Replace(at.Origin, "/1/", "/"+timeline+"/", 1)
@@ -126,9 +126,9 @@ func (f *following) expectInOrder(want ...string) {
 	}
 }
 
-// A backup is restored up to a point in time, slot and all. A checkpoint from
-// before that point is found in the tables, and the log goes on there. One from
-// behind it means rows that are gone, and others in their place.
+// TestRestoredToPointInTime: a backup is restored to a point in time, with the slot. A
+// checkpoint from before that point is found in the tables, and the log continues there.
+// A checkpoint from after it is of rows that are gone, replaced by others.
 func TestRestoredToPointInTime(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {

@@ -24,16 +24,15 @@ const (
 	msgDelete   = 'D'
 )
 
-// Values of a column in a tuple. An inserted row has no unchanged values, and
-// binary ones are not asked for.
+// Kinds of a column value in a tuple. An inserted row has no unchanged values, and the
+// source does not request binary ones.
 const (
 	colNull = 'n'
 	colText = 't'
 )
 
-// reader walks over one message. It never reads past the end and never
-// allocates by a length that the message names: the first fault sticks, and
-// every read after it returns a zero value.
+// reader parses one message. It never reads past the end and never allocates by a length
+// in the message. The first error sticks, and every later read returns a zero value.
 type reader struct {
 	buf []byte
 	bad bool
@@ -87,8 +86,8 @@ func (r *reader) cstring() []byte {
 
 func (r *reader) lsn() pglogrepl.LSN { return pglogrepl.LSN(r.uint64()) }
 
-// pgEpoch is the zero of the server's time stamps, 2000-01-01 UTC, in
-// microseconds of Unix time.
+// pgEpoch is the zero of the server's timestamps, 2000-01-01 UTC, in microseconds of Unix
+// time.
 const pgEpoch = 946684800 * 1_000_000
 
 func (r *reader) time() time.Time { return time.UnixMicro(int64(r.uint64()) + pgEpoch) }
@@ -105,7 +104,7 @@ func (r *reader) end(what string) error {
 }
 
 type beginMsg struct {
-	commit    pglogrepl.LSN // where the commit record begins
+	commit    pglogrepl.LSN // start of the commit record
 	committed time.Time
 	xid       uint32
 }
@@ -116,12 +115,12 @@ func parseBegin(body []byte) (beginMsg, error) {
 	return m, r.end("Begin")
 }
 
-// parseCommit returns where the commit record ends: acknowledging its beginning
-// would bring the transaction again.
+// parseCommit returns the end of the commit record, because acknowledging its start would
+// bring the transaction again.
 func parseCommit(body []byte) (pglogrepl.LSN, error) {
 	r := reader{buf: body}
 	r.uint8() // flags, unused
-	r.lsn()   // the commit record's beginning
+	r.lsn()   // start of the commit record
 	end := r.lsn()
 	r.time()
 	return end, r.end("Commit")
@@ -156,8 +155,8 @@ func parseRelation(body []byte) (relationMsg, error) {
 	return m, r.end("Relation")
 }
 
-// typeMsg names the type that a column's type is a domain over, or the type
-// itself. The schema of the built-in ones is empty.
+// typeMsg names the base type of a column's domain type, or the type itself. The schema
+// of built-in types is empty.
 type typeMsg struct {
 	oid          uint32
 	schema, name string
@@ -174,7 +173,7 @@ type tuple struct {
 	values [][]byte // nil is NULL
 }
 
-// parseInsert reads an Insert into t, whose memory it uses again.
+// parseInsert parses an Insert into t and reuses its memory.
 func parseInsert(body []byte, t *tuple) (oid uint32, err error) {
 	r := reader{buf: body}
 	oid = r.uint32()
