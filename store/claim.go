@@ -117,13 +117,13 @@ type Outcome struct {
 func (o *Outcome) Validate(box *Outbox) error {
 	switch {
 	case o.Status != Pending && !o.Status.Settled():
-		return fmt.Errorf("%s is no outcome (row %q of outbox %s)", o.Status, o.ID, o.Outbox)
+		return fmt.Errorf("invalid outcome status %s (row %q of outbox %s)", o.Status, o.ID, o.Outbox)
 	case o.Block == nil:
 		return nil
 	case o.Status != Failed:
-		return fmt.Errorf("row %q of outbox %s is to be %s, and only a FAILED row blocks its lane", o.ID, o.Outbox, o.Status)
+		return fmt.Errorf("row %q of outbox %s: outcome %s cannot block the lane; only FAILED can", o.ID, o.Outbox, o.Status)
 	case o.Block.Lane.Outbox != o.Outbox:
-		return fmt.Errorf("row %q of outbox %s cannot block lane %s, of another outbox", o.ID, o.Outbox, o.Block.Lane)
+		return fmt.Errorf("row %q of outbox %s: cannot block lane %s of another outbox", o.ID, o.Outbox, o.Block.Lane)
 	}
 	h := o.Hold()
 	return h.Validate(box)

@@ -29,14 +29,14 @@ type DeadLetterFilter struct {
 func (f *DeadLetterFilter) Validate(o *Outbox) error {
 	l := &o.Layout
 	if l.State == StateNone {
-		return fmt.Errorf("outbox %s: layout %s keeps no state, so there are no FAILED rows to find", o.Name, l.Name)
+		return fmt.Errorf("outbox %s: layout %s keeps no state and has no FAILED rows", o.Name, l.Name)
 	}
 	var errs []error
 	if f.Error != "" && l.Columns.Error == "" {
-		errs = append(errs, fmt.Errorf("outbox %s: layout %s names no column for the error, so rows cannot be chosen by it", o.Name, l.Name))
+		errs = append(errs, fmt.Errorf("outbox %s: layout %s has no error column to select rows by", o.Name, l.Name))
 	}
 	if (!f.Since.IsZero() || !f.Until.IsZero()) && l.FailedTime() == "" {
-		errs = append(errs, fmt.Errorf("outbox %s: layout %s names no column for the time of settlement, so rows cannot be chosen by it", o.Name, l.Name))
+		errs = append(errs, fmt.Errorf("outbox %s: layout %s has no settlement time column to select rows by", o.Name, l.Name))
 	}
 	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
 		errs = append(errs, fmt.Errorf("outbox %s: since %s is not before until %s", o.Name, f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339)))

@@ -29,8 +29,8 @@ func TestDeadLetterFilterValidate(t *testing.T) {
 		parts  []string
 	}{
 		{&box, store.DeadLetterFilter{Since: at, Until: at}, []string{"outbox o", "not before"}},
-		{&bare, store.DeadLetterFilter{Since: at, Error: "e"}, []string{"layout flowcatalyst", "for the error", "for the time"}},
-		{&bare, store.DeadLetterFilter{Until: at}, []string{"for the time"}},
+		{&bare, store.DeadLetterFilter{Since: at, Error: "e"}, []string{"layout flowcatalyst", "no error column", "no settlement time column"}},
+		{&bare, store.DeadLetterFilter{Until: at}, []string{"no settlement time column"}},
 		{&none, store.DeadLetterFilter{}, []string{"outbox o", "keeps no state"}},
 	} {
 		err := c.filter.Validate(c.box)

@@ -26,7 +26,7 @@ func (q *DeliveredQuery) Validate(o *Outbox) error {
 	case l.DeleteDelivered:
 		return DeliveredReadError(o, "layout "+l.Name+" deletes them at once", "")
 	case len(l.OrderBy) == 0:
-		return DeliveredReadError(o, "layout "+l.Name+" names no column in order-by that tells when a row was inserted",
+		return DeliveredReadError(o, "layout "+l.Name+" has no insert time column in order-by",
 			"name that column first in order-by, or ")
 	}
 	return nil
@@ -45,6 +45,6 @@ func DeliveredReadError(o *Outbox, why, remedy string) error {
 // OrderTimeError returns the error for a table whose first column in order-by has no time
 // type.
 func OrderTimeError(o *Outbox, table, typ string) error {
-	return DeliveredReadError(o, fmt.Sprintf("column %s of %s, with which order-by of layout %s begins, is of type %s and no time", o.Layout.OrderBy[0], table, o.Layout.Name, typ),
-		"name a column with the time of the insert first in order-by, or ")
+	return DeliveredReadError(o, fmt.Sprintf("column %s of %s, the first in order-by of layout %s, has type %s and is not a time", o.Layout.OrderBy[0], table, o.Layout.Name, typ),
+		"name an insert time column first in order-by, or ")
 }

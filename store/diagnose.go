@@ -81,6 +81,6 @@ func FaultError(found []Finding) error {
 	}
 	return &SetupError{
 		Problem: strings.Join(problems, "\n"),
-		Remedy:  "to mend it:\n" + strings.Join(remedies, "\n"),
+		Remedy:  "fix:\n" + strings.Join(remedies, "\n"),
 	}
 }

@@ -177,7 +177,7 @@ func pathKey(text string) (key string, length int, err error) {
 			return "", 0, errors.New("a quoted key has no closing quote")
 		}
 		if err := json.Unmarshal([]byte(text[:end]), &key); err != nil {
-			return "", 0, errors.New("a quoted key is no string in JSON; write a backslash as \\\\ and a quote as \\\"")
+			return "", 0, errors.New("a quoted key is not a JSON string; write a backslash as \\\\ and a quote as \\\"")
 		}
 		return key, end, nil
 	}
@@ -215,8 +215,8 @@ func unexpectedText(text string) string {
 	case '$':
 		return "begin with the first key, without $"
 	case '[', '*':
-		return "there is no way into a list; name keys of objects only"
+		return "an array cannot be entered; name object keys only"
 	default:
-		return fmt.Sprintf("%q is not expected; write keys with dots between them, and a key with other characters than letters, digits, _ and - in double quotes", r)
+		return fmt.Sprintf("unexpected %q; separate keys with dots, and put a key with characters other than letters, digits, _ and - in double quotes", r)
 	}
 }

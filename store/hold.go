@@ -37,7 +37,7 @@ func ParseHoldKind(word string) (HoldKind, error) {
 			return k, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is no kind of hold", word)
+	return 0, fmt.Errorf("unknown hold kind %q", word)
 }
 
 // LaneHash identifies a lane of an outbox in the relay's tables, in a fixed length for any
@@ -109,13 +109,13 @@ func (h *Hold) Validate(o *Outbox) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("lane %s: %d is no kind of hold", h.Lane, h.Kind)
+	return fmt.Errorf("lane %s: unknown hold kind %d", h.Lane, h.Kind)
 }
 
 // cannotBlock returns the error for a table without state: its rows cannot be FAILED.
 func cannotBlock(o *Outbox) error {
 	return &SetupError{
-		Problem: fmt.Sprintf("outbox %s: layout %s keeps no state, so no FAILED row can block its lane", o.Name, o.Layout.Name),
+		Problem: fmt.Sprintf("outbox %s: layout %s keeps no state; a FAILED row cannot block its lane", o.Name, o.Layout.Name),
 		Remedy:  "set on-failed: continue for its sink, or use a layout that keeps a state",
 	}
 }

@@ -106,7 +106,7 @@ type Seq int64
 // order.
 func NewSeq(e Epoch, n int64) Seq {
 	if n < 0 || n >= 1<<seqBits {
-		panic("store: capture counter " + strconv.FormatInt(n, 10) + " does not fit; restart the relay for a new epoch")
+		panic("store: capture counter " + strconv.FormatInt(n, 10) + " exceeds 40 bits; restart the relay for a new epoch")
 	}
 	return Seq(int64(e)<<seqBits | n)
 }

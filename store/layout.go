@@ -169,7 +169,7 @@ func (l *Layout) Validate() error {
 		need(l.Columns.Failed, "failed")
 	case StateNone:
 	default:
-		add(l.fieldError("state", "no kind of state is chosen"))
+		add(l.fieldError("state", "is required"))
 	}
 	return errors.Join(errs...)
 }
@@ -193,7 +193,7 @@ func (l *Layout) validateColumns() error {
 		}
 		both := slices.Contains([]string{other, n.Key}, "columns.id") && slices.Contains([]string{other, n.Key}, "columns.payload")
 		if (both || slices.Contains(written, n.Column)) && n.Key != "order-by" {
-			errs = append(errs, l.fieldError(n.Key, "column %q is named for both %s and %s", n.Column, other, n.Key))
+			errs = append(errs, l.fieldError(n.Key, "column %q is used for both %s and %s", n.Column, other, n.Key))
 		}
 	}
 	return errors.Join(errs...)

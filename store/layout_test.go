@@ -40,7 +40,7 @@ func TestLayoutValidate(t *testing.T) {
 		layout store.Layout
 		want   []string // substrings of the error; none: valid
 	}{
-		{"empty", store.Layout{Name: "mine"}, []string{"layout mine: columns.id: no id column", "columns.payload: no payload column", "layout mine: state: no kind of state"}},
+		{"empty", store.Layout{Name: "mine"}, []string{"layout mine: columns.id: no id column", "columns.payload: no payload column", "layout mine: state: is required"}},
 		{"no columns", store.Layout{Name: "mine", State: store.StateTimestamps}, []string{"id column", "payload column", "delivered column", "failed column"}},
 		{"no status column", words(func(l *store.Layout) { l.Columns.Status = "" }), []string{"status column"}},
 		{"no status column for numbers", numbers(func(l *store.Layout) { l.Columns.Status = "" }), []string{"status column"}},
@@ -49,9 +49,9 @@ func TestLayoutValidate(t *testing.T) {
 		{"a word twice", words(func(l *store.Layout) { l.Words[store.Failed] = "PENDING" }), []string{`"PENDING" stands for both PENDING and FAILED`}},
 		{"no number", numbers(func(l *store.Layout) { delete(l.Numbers, store.Processing) }), []string{"no number for PROCESSING"}},
 		{"an empty word", words(func(l *store.Layout) { l.Words[store.Processing] = "" }), []string{"words.processing: no word for PROCESSING"}},
-		{"a group in the state", words(func(l *store.Layout) { l.Columns.Group = "status" }), []string{`columns.status: column "status" is named for both columns.group and columns.status`}},
-		{"an id as the payload", words(func(l *store.Layout) { l.Columns.Payload = "id" }), []string{`columns.payload: column "id" is named for both columns.id and columns.payload`}},
-		{"a text over the state", words(func(l *store.Layout) { l.Columns.Error = "status" }), []string{`columns.error: column "status" is named for both`}},
+		{"a group in the state", words(func(l *store.Layout) { l.Columns.Group = "status" }), []string{`columns.status: column "status" is used for both columns.group and columns.status`}},
+		{"an id as the payload", words(func(l *store.Layout) { l.Columns.Payload = "id" }), []string{`columns.payload: column "id" is used for both columns.id and columns.payload`}},
+		{"a text over the state", words(func(l *store.Layout) { l.Columns.Error = "status" }), []string{`columns.error: column "status" is used for both`}},
 		{"a path and no column", words(func(l *store.Layout) { l.Columns.Group, l.GroupPath = "", []string{"a"} }), []string{"group-path: needs columns.group"}},
 		{"a path into the payload", words(func(l *store.Layout) { l.Columns.Group, l.GroupPath = "payload", []string{"a"} }), nil},
 		{"a kind that is the group", words(func(l *store.Layout) { l.Columns.Kind = "message_group" }), nil},

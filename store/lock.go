@@ -47,9 +47,9 @@ type LockedError struct {
 
 func (e *LockedError) Error() string {
 	if e.Holder == "" {
-		return "another relay of this name runs"
+		return "relay lock held by another session"
 	}
-	return "another relay of this name runs: " + e.Holder
+	return "relay lock held by " + e.Holder
 }
 
 // Leader is the current or last leader.

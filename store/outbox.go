@@ -38,7 +38,7 @@ func ValidateName(name string) error {
 func ValidateOutboxes(outboxes []Outbox, takeover time.Duration) error {
 	var errs []error
 	if takeover < 0 {
-		errs = append(errs, fmt.Errorf("the takeover time-out is %s, must not be negative", takeover))
+		errs = append(errs, fmt.Errorf("takeover timeout %s must not be negative", takeover))
 	}
 	if len(outboxes) == 0 {
 		errs = append(errs, errors.New("no outbox is configured"))
@@ -58,7 +58,7 @@ func ValidateOutboxes(outboxes []Outbox, takeover time.Duration) error {
 func (o *Outbox) validate(takeover time.Duration) error {
 	var errs []error
 	if o.Name == "" {
-		errs = append(errs, errors.New("an outbox has no name"))
+		errs = append(errs, errors.New("outbox without a name"))
 	}
 	if o.Table == "" {
 		errs = append(errs, fmt.Errorf("outbox %q: no table is named", o.Name))
@@ -68,11 +68,11 @@ func (o *Outbox) validate(takeover time.Duration) error {
 	}
 	if takeover > 0 && o.Layout.State != StateNone && o.Layout.Columns.Claimed == "" {
 		errs = append(errs, fmt.Errorf(
-			"outbox %q: a takeover time-out needs a column for the time of the claim, and layout %s names none; name one or take over at once",
+			"outbox %q: a takeover timeout needs a claim time column, and layout %s has none; name one in columns.claimed, or take over at once",
 			o.Name, o.Layout.Name))
 	}
 	if takeover > 0 && o.Layout.Unclaimed {
-		errs = append(errs, fmt.Errorf("outbox %q: a takeover time-out needs claims that are written; write them or take over at once", o.Name))
+		errs = append(errs, fmt.Errorf("outbox %q: a takeover timeout needs written claims; set claims: on, or take over at once", o.Name))
 	}
 	if err := o.ValidateRetention(); err != nil {
 		errs = append(errs, err)

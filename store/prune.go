@@ -20,7 +20,7 @@ type PruneRequest struct {
 // Validate reports whether the request may be made of o.
 func (p *PruneRequest) Validate(o *Outbox) error {
 	if p.Limit <= 0 {
-		return fmt.Errorf("outbox %s: the limit is %d, must be positive", o.Name, p.Limit)
+		return fmt.Errorf("outbox %s: limit %d must be positive", o.Name, p.Limit)
 	}
 	return o.validatePrunable()
 }
@@ -71,8 +71,8 @@ func (o *Outbox) ValidateRetention() error {
 		return nil
 	case o.Retention < 0:
 		return &SetupError{
-			Problem: fmt.Sprintf("outbox %q: the retention is %s, must not be negative", o.Name, o.Retention),
-			Remedy:  "give a time such as 168h, or 0 to keep delivered rows for ever",
+			Problem: fmt.Sprintf("outbox %q: retention %s must not be negative", o.Name, o.Retention),
+			Remedy:  "use a duration such as 168h, or 0 to keep delivered rows",
 		}
 	}
 	return o.validatePrunable()
@@ -82,16 +82,16 @@ func (o *Outbox) ValidateRetention() error {
 func (o *Outbox) validatePrunable() error {
 	l := &o.Layout
 	fault := func(why, remedy string) error {
-		return &SetupError{Problem: fmt.Sprintf("outbox %q: delivered rows cannot be deleted after a retention: layout %s %s", o.Name, l.Name, why), Remedy: remedy}
+		return &SetupError{Problem: fmt.Sprintf("outbox %q: delivered rows cannot be pruned: layout %s %s", o.Name, l.Name, why), Remedy: remedy}
 	}
-	const leave = "leave the retention out"
+	const leave = "remove the retention"
 	switch {
 	case l.State == StateNone:
 		return fault("keeps no state", leave)
 	case l.DeleteDelivered:
 		return fault("deletes them at once", leave)
 	case l.DeliveredTime() == "":
-		return fault("has no column for the time of settlement", "name one in columns.settled or columns.claimed, or "+leave)
+		return fault("has no settlement time column", "name one in columns.settled or columns.claimed, or "+leave)
 	}
 	return nil
 }

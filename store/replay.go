@@ -66,7 +66,7 @@ func (w DesiredState) Validate() error {
 	case DesiredRun, DesiredPause, DesiredCancel:
 		return nil
 	}
-	return fmt.Errorf("%q is no wish for a replay; wish for %s, %s or %s", string(w), DesiredRun, DesiredPause, DesiredCancel)
+	return fmt.Errorf("invalid replay action %q: use %s, %s or %s", string(w), DesiredRun, DesiredPause, DesiredCancel)
 }
 
 // JobState is the state of a replay.
@@ -187,13 +187,13 @@ const (
 
 var (
 	// ErrNoSavepoint reports that no checkpoint has this name.
-	ErrNoSavepoint = errors.New("there is no checkpoint of this name")
+	ErrNoSavepoint = errors.New("checkpoint not found")
 	// ErrSavepointExists reports that a checkpoint already has this name.
-	ErrSavepointExists = errors.New("there is a checkpoint of this name already")
+	ErrSavepointExists = errors.New("checkpoint already exists")
 	// ErrNoJob reports that no replay has this id.
-	ErrNoJob = errors.New("there is no such replay")
+	ErrNoJob = errors.New("replay not found")
 	// ErrJobExists reports that a replay already has this id.
-	ErrJobExists = errors.New("there is a replay of this id already")
+	ErrJobExists = errors.New("replay already exists")
 )
 
 // Requester writes requests to the leader. Any process may call it.

@@ -235,13 +235,13 @@ var (
 	// ErrNotLeader reports that this relay is not the leader: the leader row has another
 	// epoch, or the lock was lost. Another relay may or may not have taken over; Leader
 	// returns the current one.
-	ErrNotLeader = errors.New("this relay leads no more")
+	ErrNotLeader = errors.New("not the leader")
 	// ErrInterrupted reports that the session that acquired leadership was lost. The server
 	// may have crashed since and undone asynchronous commits. Call AcquireLeadership again,
 	// and start at the saved checkpoint.
-	ErrInterrupted = errors.New("the session that took leadership was lost")
+	ErrInterrupted = errors.New("leader session lost; acquire leadership again and start at the saved checkpoint")
 	// ErrNoCheckpoint reports that no checkpoint was ever saved under this name.
-	ErrNoCheckpoint = errors.New("no checkpoint")
+	ErrNoCheckpoint = errors.New("no checkpoint saved")
 )
 
 // RefusedError reports that the database is reachable and rejected a claim or an outcome,
@@ -265,9 +265,9 @@ type OutboxLockedError struct {
 }
 
 func (e *OutboxLockedError) Error() string {
-	what := "the table is"
+	what := "table"
 	if e.Rows > 0 {
-		what = fmt.Sprintf("%d rows are", e.Rows)
+		what = fmt.Sprintf("%d rows", e.Rows)
 	}
 	text := "outbox " + e.Outbox + ": " + what + " locked by another session; wait for its transaction, or end it"
 	if e.Err != nil {

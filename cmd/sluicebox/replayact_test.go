@@ -113,7 +113,7 @@ func TestReplayErrors(t *testing.T) {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}
 	if got := try(t, replaying(f), nil, "replay", "errors", "other", "-c", path); got.code != 1 ||
-		got.stderr != "sluicebox: replay other: there is no such replay\n  sluicebox replay list shows them\n" {
+		got.stderr != "sluicebox: replay other: replay not found\n  sluicebox replay list shows them\n" {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}
 }

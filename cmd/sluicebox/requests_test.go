@@ -102,9 +102,9 @@ func TestCheckpointWishes(t *testing.T) {
 	w := newWishingRelay(t)
 	w.expect(0, "there is no named checkpoint\n", "checkpoint", "list")
 	w.expect(1, "checkpoint a: no leader accepted the request within 0s; it stays queued\n", "checkpoint", "create", "a", "--wait=0s")
-	w.expect(1, "there is a checkpoint of this name already\n  take another name", "checkpoint", "create", "a", "--wait=0s")
+	w.expect(1, "checkpoint already exists\n  take another name", "checkpoint", "create", "a", "--wait=0s")
 	w.expect(64, "an SQLite outbox has no log that could be kept", "checkpoint", "create", "b", "--keep-log")
-	w.expect(1, "there is no checkpoint of this name\n  sluicebox checkpoint list shows them", "checkpoint", "delete", "b")
+	w.expect(1, "checkpoint not found\n  sluicebox checkpoint list shows them", "checkpoint", "delete", "b")
 	w.expect(64, "checkpoint a is pending", "replay", "--from=a")
 	at := time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC)
 	w.lead(func(ctx context.Context, st *sqlitestore.Store, epoch store.Epoch) error {
@@ -130,14 +130,14 @@ func TestCheckpointWishes(t *testing.T) {
 	}
 	w.expect(1, "until then its log is kept", "checkpoint", "delete", "a", "--wait=0s")
 	w.expect(0, "a     made, to be deleted  2026-01-31T15:04:05Z  34   -         12        \n", "checkpoint", "list")
-	w.expect(1, "replay from a: there is no checkpoint of this name", "replay", "--from=a")
+	w.expect(1, "replay from a: checkpoint not found", "replay", "--from=a")
 }
 
 // TestReplayWishes does the same for replays.
 func TestReplayWishes(t *testing.T) {
 	w := newWishingRelay(t)
 	w.expect(0, "there is no replay\n", "replay", "list")
-	w.expect(1, "replay from a: there is no checkpoint of this name\n  sluicebox checkpoint list shows them\n", "replay", "--from=a")
+	w.expect(1, "replay from a: checkpoint not found\n  sluicebox checkpoint list shows them\n", "replay", "--from=a")
 	w.expect(64, `there is no outbox "outbox_message"; the outboxes are outbox_messages`, "replay", "--since=1h", "--outbox=outbox_message")
 	w.expect(64, `there is no sink "fra"; the sinks are far, near`, "replay", "--since=1h", "--to-sink=fra")
 	w.expect(64, "is in the future", "replay", "--since=1h", "--until=2099-01-01T00:00:00Z")
@@ -160,13 +160,13 @@ func TestReplayWishes(t *testing.T) {
 		t.Errorf("asked for %+v, %v", spec, err)
 	}
 	w.expect(1, "no leader accepted the request within 0s", "replay", "pause", id, "--wait=0s")
-	w.expect(1, "replay nobody: there is no such replay", "replay", "pause", "nobody")
+	w.expect(1, "replay nobody: replay not found", "replay", "pause", "nobody")
 	w.expect(0, id+"  waiting (dry run), to pause  2026-01-02T03:04:05Z", "replay", "list")
 	w.refuseOne(id)
 	w.expect(1, "the replay has ended: it is done\n", "replay", "cancel", id)
 	w.expect(0, "outbox_messages  EVENT  g      1   ", "replay", "errors", id)
 	w.expect(0, "no row was refused", "replay", "errors", jobs[1].ID)
-	w.expect(1, "replay nobody: there is no such replay", "replay", "errors", "nobody")
+	w.expect(1, "replay nobody: replay not found", "replay", "errors", "nobody")
 	got = w.try("replay", "list", "--json")
 	var list admin.ReplayList
 	if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || len(list.Replays) != 2 {
@@ -211,7 +211,7 @@ func TestWishesOfARelay(t *testing.T) {
 		"replay --from=a --group=g":       {0, "done; 3 rows sent, 0 skipped\n"},
 		"replay list":                     {0, jobID + "  done"},
 		"replay errors " + jobID:          {0, "OUTBOX"},
-		"replay errors other":             {1, "sluicebox: replay other: there is no such replay\n"},
+		"replay errors other":             {1, "sluicebox: replay other: replay not found\n"},
 		"replay cancel " + jobID:          {0, "replay " + jobID + ": done"},
 		"replay pause " + jobID:           {0, "replay " + jobID + ": done"},
 		"replay list --admin=127.0.0.1:1": {1, "no relay answers at http://127.0.0.1:1"},

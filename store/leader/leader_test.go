@@ -182,7 +182,7 @@ func TestSilenceEndsATenure(t *testing.T) {
 		}
 		waits := make(chan error, 1)
 		go func() { waits <- tenure.Await(context.Background()) }()
-		if err := <-ended; !errors.Is(err, store.ErrNotLeader) || !strings.Contains(err.Error(), "has not answered for 4s") || strings.Contains(err.Error(), "taken over") {
+		if err := <-ended; !errors.Is(err, store.ErrNotLeader) || !strings.Contains(err.Error(), "no database answer for 4s") || strings.Contains(err.Error(), "taken over") {
 			t.Errorf("it ends with %v", err) // no other relay is known to lead
 		}
 		if took := time.Since(began); took != store.MinLockLease {

@@ -99,9 +99,9 @@ func (t *Tenure) recordPing(asked time.Time) {
 
 func (t *Tenure) fail(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("the database has not answered for %s: %w", store.MinLockLease, err)
+		err = fmt.Errorf("no database answer for %s: %w", store.MinLockLease, err)
 	}
-	err = fmt.Errorf("the lock is lost: %w: %w", err, store.ErrNotLeader)
+	err = fmt.Errorf("relay lock lost: %w: %w", err, store.ErrNotLeader)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.reason = err

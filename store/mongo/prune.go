@@ -82,7 +82,7 @@ func pruneFrom(text string) (*bson.RawValue, error) {
 		ID bson.RawValue `bson:"id"`
 	}
 	if err := bson.UnmarshalExtJSON([]byte(text), true, &place); err != nil || place.ID.Type == 0 {
-		return nil, fmt.Errorf("%q is no place to go on", text)
+		return nil, fmt.Errorf("invalid prune cursor %q", text)
 	}
 	return &place.ID, nil
 }

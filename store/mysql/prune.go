@@ -80,7 +80,7 @@ func (t *table) pruneFrom(text string) (any, error) {
 	id, ok := strings.CutPrefix(text, ":")
 	key, can := t.id().key(id)
 	if !ok || !can {
-		return nil, fmt.Errorf("%q is no place to go on", text)
+		return nil, fmt.Errorf("invalid prune cursor %q", text)
 	}
 	return key, nil
 }

@@ -68,7 +68,7 @@ func pruneFrom(text string) (int64, error) {
 	}
 	block, err := strconv.ParseUint(text, 10, 32) // PostgreSQL block numbers have 32 bits
 	if err != nil {
-		return 0, fmt.Errorf("%q is no place to go on", text)
+		return 0, fmt.Errorf("invalid prune cursor %q", text)
 	}
 	return int64(block), nil
 }

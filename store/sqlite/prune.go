@@ -167,7 +167,7 @@ func parseKey(text string) (key any, err error) {
 		err = errors.New("no type")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%q is no place to go on", text)
+		return nil, fmt.Errorf("invalid prune cursor %q", text)
 	}
 	return key, nil
 }

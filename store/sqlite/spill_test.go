@@ -150,14 +150,14 @@ func TestParkRefused(t *testing.T) {
 	_, each := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events"}}, 0)
 	_, from := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "nowhere"}}, 1)
 	for part, err := range map[string]error{
-		`park: no outbox "nowhere"`:              r.store.Spill(ctx(t), r.epoch, []store.Item{fine, unknown}),
-		`row "two" of outbox events has no seq`:  r.store.Spill(ctx(t), r.epoch, []store.Item{fine, numberless}),
-		`unpark: no outbox "nowhere"`:            r.store.DeleteSpilled(ctx(t), r.epoch, []store.SpilledRef{{Ref: unknown.Ref, Seq: 1}}),
-		"each lane is 0":                         each,
-		`read parked rows: no outbox "nowhere"`:  from,
-		"park: this relay leads no more":         r.store.Spill(ctx(t), r.epoch-1, []store.Item{fine}),
-		"unpark: this relay leads no more":       r.store.DeleteSpilled(ctx(t), r.epoch-1, []store.SpilledRef{{Ref: fine.Ref, Seq: fine.Seq}}),
-		"behind seq 0: this relay leads no more": func() error { _, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch-1, 0); return err }(),
+		`park: no outbox "nowhere"`:             r.store.Spill(ctx(t), r.epoch, []store.Item{fine, unknown}),
+		`row "two" of outbox events has no seq`: r.store.Spill(ctx(t), r.epoch, []store.Item{fine, numberless}),
+		`unpark: no outbox "nowhere"`:           r.store.DeleteSpilled(ctx(t), r.epoch, []store.SpilledRef{{Ref: unknown.Ref, Seq: 1}}),
+		"each lane is 0":                        each,
+		`read parked rows: no outbox "nowhere"`: from,
+		"park: not the leader":                  r.store.Spill(ctx(t), r.epoch-1, []store.Item{fine}),
+		"unpark: not the leader":                r.store.DeleteSpilled(ctx(t), r.epoch-1, []store.SpilledRef{{Ref: fine.Ref, Seq: fine.Seq}}),
+		"behind seq 0: not the leader":          func() error { _, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch-1, 0); return err }(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%v, want %q", err, part)

@@ -247,7 +247,7 @@ func (s *suite) testLettersRefused(t *testing.T) {
 	want(store.DeadLetterFilter{Outbox: "a"}, -1, "limit")
 	want(store.DeadLetterFilter{Outbox: "a", Since: now(), Until: now().Add(-time.Second)}, 1, "outbox a")
 	if s.layout.Columns.Error == "" {
-		want(store.DeadLetterFilter{Outbox: "a", Error: "x"}, 1, "column for the error")
+		want(store.DeadLetterFilter{Outbox: "a", Error: "x"}, 1, "no error column")
 	}
 }
 

@@ -167,9 +167,9 @@ func (s *suite) testPruneRefused(t *testing.T) {
 		return
 	}
 	for part, change := range map[string]func(*store.PruneRequest){
-		"no outbox":      func(p *store.PruneRequest) { p.Outbox = "c" },
-		"limit":          func(p *store.PruneRequest) { p.Limit = 0 },
-		"place to go on": func(p *store.PruneRequest) { p.From = "?" },
+		"no outbox":    func(p *store.PruneRequest) { p.Outbox = "c" },
+		"limit":        func(p *store.PruneRequest) { p.Limit = 0 },
+		"prune cursor": func(p *store.PruneRequest) { p.From = "?" },
 	} {
 		p := good
 		change(&p)

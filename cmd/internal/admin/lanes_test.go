@@ -263,7 +263,7 @@ func TestAPIErrors(t *testing.T) {
 		{dispatch.ErrNoLane, 404, "lane not found"},
 		{fmt.Errorf("%w: lane is not paused", dispatch.ErrLaneState), 409, "lane is not paused"},
 		{admin.ErrNotLeading, 503, "not the leader"},
-		{store.ErrNotLeader, 503, "leads no more"},
+		{store.ErrNotLeader, 503, "not the leader"},
 		{&admin.RequestError{Problem: "there is no outbox"}, 400, "there is no outbox"},
 		{&store.SetupError{Problem: "no grant", Remedy: "GRANT DELETE"}, 500, "no grant; GRANT DELETE"},
 		{fmt.Errorf("in the end: %w", context.DeadlineExceeded), 504, "may yet be done"},

@@ -202,9 +202,9 @@ func TestWishErrors(t *testing.T) {
 		status int
 		want   string
 	}{
-		{fmt.Errorf("delete: %w", store.ErrNoSavepoint), 404, "there is no checkpoint of this name"},
+		{fmt.Errorf("delete: %w", store.ErrNoSavepoint), 404, "checkpoint not found"},
 		{store.ErrSavepointExists, 409, "already"},
-		{fmt.Errorf("pause: %w", store.ErrNoJob), 404, "there is no such replay"},
+		{fmt.Errorf("pause: %w", store.ErrNoJob), 404, "replay not found"},
 		{fmt.Errorf("%w: it is done", admin.ErrReplayEnded), 409, "it is done"},
 		{admin.ErrNotLeading, 503, "not the leader"},
 		{&admin.RequestError{Problem: "there is no sink"}, 400, "there is no sink"},

@@ -125,7 +125,7 @@ func TestLockedOutboxFailsNoDatabase(t *testing.T) {
 				t.Errorf("%s failed: %s", c.Name, c.Detail)
 			}
 		}
-		for text, want := range map[string]int{"the table is locked": 2, "7 rows are locked": 2, "outbox locked by another session": 4} {
+		for text, want := range map[string]int{"table locked by": 2, "7 rows locked": 2, "outbox locked by another session": 4} {
 			if n := strings.Count(log.String(), text); n != want {
 				t.Errorf("%q is logged %d times, want %d:\n%s", text, n, want, log.String())
 			}

@@ -192,7 +192,7 @@ func (r *relay) wishesOverHTTP(ended string) {
 		{http.MethodPost, "replays", `{"from": "here", "groups": []}`, http.StatusBadRequest, "groups is empty"},
 		{http.MethodPost, "checkpoints", `{"name": "here"}`, http.StatusConflict, "already"},
 		{http.MethodPost, "checkpoints", `{"name": "HERE"}`, http.StatusBadRequest, "HERE"},
-		{http.MethodPost, "checkpoints/delete", `{"name": "nowhere"}`, http.StatusNotFound, "no checkpoint of this name"},
+		{http.MethodPost, "checkpoints/delete", `{"name": "nowhere"}`, http.StatusNotFound, "checkpoint not found"},
 		{http.MethodPost, "checkpoints/delete", `{"name": "here"}`, http.StatusOK, ""},
 	} {
 		status, body := r.ask(c.method, "/api/v1/"+c.path, c.request)

@@ -103,7 +103,7 @@ func TestALostSessionNamesNoOtherRelay(t *testing.T) {
 			if strings.Contains(line, "taken over") || strings.Contains(line, "successor") || strings.Contains(line, "another relay") {
 				s.t.Errorf("the log names another relay: %s", line)
 			}
-			if strings.Contains(line, "leadership lost") && !strings.Contains(line, "the lock is lost: ") {
+			if strings.Contains(line, "leadership lost") && !strings.Contains(line, "relay lock lost: ") {
 				s.t.Errorf("the log does not say why: %s", line)
 			}
 		}

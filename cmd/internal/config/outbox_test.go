@@ -92,9 +92,9 @@ func TestCustomFaults(t *testing.T) {
 			"relay.yaml:6: outboxes[0].words.pending: no word for PENDING", "relay.yaml:6: outboxes[0].words.processing: no word",
 			"|words.completed: no word", "|words.failed: no word"}},
 		{"no time for a retention", words + all + "  retention: 7d\n", []string{
-			"relay.yaml:13: outboxes[0].retention: delivered rows cannot be deleted after a retention: layout custom has no column for the time of settlement; name one in columns.settled or columns.claimed, or leave the retention out"}},
+			"relay.yaml:13: outboxes[0].retention: delivered rows cannot be pruned: layout custom has no settlement time column; name one in columns.settled or columns.claimed, or remove the retention"}},
 		{"a retention of what is deleted", times + "  delete-delivered: true\n  retention: 1h\n", []string{
-			"relay.yaml:13: outboxes[0].retention: delivered rows cannot be deleted after a retention: layout custom deletes them at once; leave"}},
+			"relay.yaml:13: outboxes[0].retention: delivered rows cannot be pruned: layout custom deletes them at once; remove"}},
 		{"a retention below zero", times + "  retention: -1h\n", []string{"relay.yaml:12: outboxes[0].retention: is -1h0m0s, must not be below 0s"}},
 		{"a word twice", words + "  words:\n    pending: NEW\n    processing: SENDING\n    completed: SENT\n    failed: NEW\n", []string{
 			`relay.yaml:16: outboxes[0].words.failed: "NEW" stands for both PENDING and FAILED`}},
@@ -113,7 +113,7 @@ func TestCustomFaults(t *testing.T) {
 		{"times with words", hooks + "  columns: {id: id, payload: body, status: state, delivered: sent}\n  state: words\n" + all, []string{
 			"relay.yaml:10: outboxes[0].columns.delivered: has no place here: with state: words, the time of the settlement is written into columns.settled"}},
 		{"a column twice", hooks + "  columns:\n    id: id\n    payload: body\n    status: state\n    error: state\n  state: words\n" + all, []string{
-			`relay.yaml:14: outboxes[0].columns.error: column "state" is named for both columns.status and columns.error`}},
+			`relay.yaml:14: outboxes[0].columns.error: column "state" is used for both columns.status and columns.error`}},
 		{"a column that is none", times + "  order-by: [created_at, ' x']\n", []string{
 			`relay.yaml:12: outboxes[0].order-by: is " x", must be the column's name in its exact spelling`}},
 		{"an unknown column", hooks + "  columns:\n    id: id\n    payload: body\n    sent: x\n  state: timestamps\n", []string{
@@ -123,7 +123,7 @@ func TestCustomFaults(t *testing.T) {
 		{"a bad path", words + all + "  group-path: $.customer\n", []string{
 			`relay.yaml:13: outboxes[0].group-path: is "$.customer": at character 1, begin with the first key, without $`}},
 		{"a path into a list", words + all + "  group-path: lines[0].id\n", []string{
-			`relay.yaml:13: outboxes[0].group-path: is "lines[0].id": at character 6, there is no way into a list`}},
+			`relay.yaml:13: outboxes[0].group-path: is "lines[0].id": at character 6, an array cannot be entered`}},
 		{"a text for a switch", times + "  delete-delivered: 'yes'\n", []string{
 			"relay.yaml:12: outboxes[0].delete-delivered: must be true or false, without quotes"}},
 		{"one for a list", times + "  order-by: created_at\n", []string{

@@ -30,5 +30,5 @@ func Resolve(outbox string, choose func() ([]store.DeadLetter, error), write fun
 			return done, err
 		}
 	}
-	return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: a trigger keeps the FAILED rows as they are, or somebody else changes them again and again", outbox)}
+	return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: FAILED rows keep changing before the write, or a trigger restores them", outbox)}
 }

@@ -35,7 +35,7 @@ const maxClockSkew = time.Second
 // AddClockSkew compares the server's clock with this machine's, which was read before and
 // after it. The skew matters because claim times come from this machine.
 func (l *List) AddClockSkew(before, server, after time.Time) {
-	const remedy = "have both machines keep the same time (chrony, systemd-timesyncd): the relay writes the times of claims by its own clock"
+	const remedy = "synchronize both clocks (chrony, systemd-timesyncd): the relay writes claim times from its own clock"
 	switch {
 	case server.Sub(after) > maxClockSkew:
 		l.Add(store.GradeAdvice, fmt.Sprintf("this machine is %s behind the server", server.Sub(after).Round(time.Millisecond)), remedy)

@@ -9,7 +9,7 @@ import (
 )
 
 // ErrClosed reports that a call came after Close, or that Close canceled it.
-var ErrClosed = errors.New("the store is closed")
+var ErrClosed = errors.New("store closed")
 
 // Closer is an open resource of a store.
 type Closer interface {

@@ -28,7 +28,7 @@ func CheckRows(set *outboxes.Set, rows []store.ReplayRow) error {
 			return err
 		}
 		if r.N <= 0 {
-			return fmt.Errorf("row %q of outbox %s has the number %d, must be positive", r.ID, r.Outbox, r.N)
+			return fmt.Errorf("row %q of outbox %s: number %d must be positive", r.ID, r.Outbox, r.N)
 		}
 	}
 	return nil
@@ -38,7 +38,7 @@ func CheckRows(set *outboxes.Set, rows []store.ReplayRow) error {
 func CheckFinished(done []store.FinishedRow) error {
 	for i := range done {
 		if d := &done[i]; d.Result > store.ReplayRefused {
-			return fmt.Errorf("row %q of outbox %s: %d is no result", d.ID, d.Lane.Outbox, d.Result)
+			return fmt.Errorf("row %q of outbox %s: unknown result %d", d.ID, d.Lane.Outbox, d.Result)
 		}
 	}
 	return nil
@@ -47,7 +47,7 @@ func CheckFinished(done []store.FinishedRow) error {
 // CheckLimit reports whether a limit is positive.
 func CheckLimit(limit int) error {
 	if limit <= 0 {
-		return fmt.Errorf("the limit is %d, must be positive", limit)
+		return fmt.Errorf("limit %d must be positive", limit)
 	}
 	return nil
 }

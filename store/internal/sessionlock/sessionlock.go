@@ -10,7 +10,7 @@ import (
 )
 
 // errReleased reports that a call came after Release, or that Release canceled it.
-var errReleased = errors.New("the relay's lock was released")
+var errReleased = errors.New("relay lock released")
 
 // unlockTimeout limits the last call to a server that may be unreachable.
 const unlockTimeout = time.Second

@@ -49,7 +49,7 @@ func Open(ctx context.Context, life *lifetime.Lifetime, boxes *outboxes.Set, dia
 	snapshot, err := begin(ctx, dial)
 	if err != nil {
 		life.Done()
-		return nil, fmt.Errorf("open a view: %w", err)
+		return nil, fmt.Errorf("open view: %w", err)
 	}
 	v := &view{lifetime: life, outboxes: boxes, snapshot: snapshot, position: snapshot.Position()}
 	if !life.Add(v) {
@@ -115,7 +115,7 @@ func (v *view) Pages(ctx context.Context, q store.UnsettledQuery, page int, take
 		return fmt.Errorf("read unsettled rows: %w", err)
 	}
 	if q.Limit <= 0 || page <= 0 {
-		return fmt.Errorf("read unsettled rows of outbox %s: the limit is %d and the page %d, both must be positive", q.Outbox, q.Limit, page)
+		return fmt.Errorf("read unsettled rows of outbox %s: limit %d and page size %d must be positive", q.Outbox, q.Limit, page)
 	}
 	if o.Layout.State == store.StateNone {
 		return nil // settled rows cannot be recognized
@@ -138,7 +138,7 @@ func (v *view) Delivered(ctx context.Context, q store.DeliveredQuery, page int, 
 		return 0, fmt.Errorf("read delivered rows: %w", err)
 	}
 	if page <= 0 {
-		return 0, fmt.Errorf("read delivered rows of outbox %s: the page is %d, must be positive", q.Outbox, page)
+		return 0, fmt.Errorf("read delivered rows of outbox %s: page size %d must be positive", q.Outbox, page)
 	}
 	to := newDeliveredRows(q, &Pages{Size: page, remaining: math.MaxInt, consume: v.whileOpen(take)})
 	err = v.read(ctx, to.pages, func(ctx context.Context) error { return v.snapshot.ReadDelivered(ctx, o, to) })
@@ -167,7 +167,7 @@ func (v *view) read(ctx context.Context, pages *Pages, do func(context.Context) 
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.snapshot == nil {
-		return errors.New("the view is closed")
+		return errors.New("view closed")
 	}
 	if err := do(ctx); err != nil {
 		v.drop() // the transaction and its snapshot may have ended
