@@ -42,7 +42,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, err)
 	}
 	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
-		errs = append(errs, fmt.Errorf("the bounds of a batch are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes))
+		errs = append(errs, fmt.Errorf("batch limits of %d rows and %d bytes must not be negative", c.MaxBatchRows, c.MaxBatchBytes))
 	}
 	return errors.Join(errs...)
 }

@@ -64,7 +64,7 @@ type cursorBatch struct {
 func openCursor(ctx context.Context, db *mongo.Database, sv *server, pipeline bson.A, relay string) (*cursor, error) {
 	session, err := db.Client().StartSession(options.Session().SetCausalConsistency(false))
 	if err != nil {
-		return nil, fmt.Errorf("begin a session: %w", err)
+		return nil, fmt.Errorf("start session: %w", err)
 	}
 	c := &cursor{db: db, session: session, server: sv.address, maxAwait: awaitTime}
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
@@ -91,7 +91,7 @@ func (c *cursor) run(ctx context.Context, command bson.D) (bson.Raw, error) {
 }
 
 // errClosed says that the server closed the stream by itself.
-var errClosed = errors.New("the server has closed the change stream")
+var errClosed = errors.New("server closed the change stream")
 
 // next waits for events, at most rows of them, and for at most c.maxAwait if there are
 // none.
@@ -164,10 +164,10 @@ func (c *cursor) watch(ctx context.Context, giveUp context.CancelCauseFunc) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			giveUp(fmt.Errorf("the server at %s has said nothing for %s, and nothing to a hello either: %w", c.server, silenceTimeout+pingTimeout, err))
+			giveUp(fmt.Errorf("no message from server %s for %s, nor an answer to hello: %w", c.server, silenceTimeout+pingTimeout, err))
 			return
 		case now != c.server:
-			giveUp(fmt.Errorf("the server at %s has said nothing for %s, and by now %s takes its place", c.server, silenceTimeout, now))
+			giveUp(fmt.Errorf("no message from server %s for %s; %s is now the primary", c.server, silenceTimeout, now))
 			return
 		}
 		if c.onAlive != nil {
@@ -181,7 +181,7 @@ func (c *cursor) watch(ctx context.Context, giveUp context.CancelCauseFunc) {
 func (c *cursor) parseBatch(raw bson.Raw, batch string) (cursorBatch, error) {
 	said, ok := raw.Lookup("cursor").DocumentOK()
 	if !ok {
-		return cursorBatch{}, errors.New("the server's answer has another form: it has no cursor")
+		return cursorBatch{}, errors.New("unexpected server answer: no cursor")
 	}
 	c.id, _ = said.Lookup("id").Int64OK()
 	var a cursorBatch
@@ -189,7 +189,7 @@ func (c *cursor) parseBatch(raw bson.Raw, batch string) (cursorBatch, error) {
 	if list, ok := said.Lookup(batch).ArrayOK(); ok {
 		var err error
 		if a.events, err = list.Values(); err != nil {
-			return cursorBatch{}, fmt.Errorf("the server's answer cannot be read: %w", err)
+			return cursorBatch{}, fmt.Errorf("parse server answer: %w", err)
 		}
 	}
 	return a, nil

@@ -62,7 +62,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	if !streams {
 		return nil
 	}
-	who := "whoever comes may read the change stream of database " + db.Name()
+	who := "any client may read the change stream of database " + db.Name()
 	if s.stream.user != "" {
 		who = "role " + s.stream.user + " may read the change stream of database " + db.Name()
 	}
@@ -78,7 +78,7 @@ func (e *diagnosis) checkIdentity(ctx context.Context) {
 	if e.server.id != "" {
 		return
 	}
-	e.Add("identity", store.GradeAdvice, fmt.Sprintf("role %s may not ask for the id of replica set %s: a checkpoint of another set of that name would be taken for one of this", e.source.stream.user, e.server.setName),
+	e.Add("identity", store.GradeAdvice, fmt.Sprintf("role %s may not read the id of replica set %s: a checkpoint of another replica set with this name would be accepted", e.source.stream.user, e.server.setName),
 		"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "clusterMonitor", "admin"))
 }
 
@@ -86,7 +86,7 @@ func (e *diagnosis) checkIdentity(ctx context.Context) {
 // majority-committed events.
 func (e *diagnosis) checkMajorityLag() {
 	if late := e.server.writtenAt.Sub(e.server.majority); late > maxMajorityLag {
-		e.Add("majority", store.GradeAdvice, fmt.Sprintf("the majority of replica set %s is %s behind: events come as late as that", e.server.setName, late.Round(time.Second)),
+		e.Add("majority", store.GradeAdvice, fmt.Sprintf("majority of replica set %s lags by %s, which delays events by as much", e.server.setName, late.Round(time.Second)),
 			"see which members are down or slow: rs.status()")
 	}
 }
@@ -96,24 +96,24 @@ func (e *diagnosis) checkOplogWindow(ctx context.Context) error {
 	const subject = "oplog"
 	first, last, err := e.oplogTimes(ctx)
 	if denied(err) {
-		e.Add(subject, store.GradeAdvice, fmt.Sprintf("role %s may not read the oplog: how much of it is behind the relay stays unknown, and it is not bounded", e.source.stream.user),
+		e.Add(subject, store.GradeAdvice, fmt.Sprintf("role %s may not read the oplog: the size of the retained log is unknown and not limited", e.source.stream.user),
 			"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "read", "local"))
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("ask how far the oplog reaches back: %w", err)
+		return fmt.Errorf("read oplog window: %w", err)
 	}
 	size, limit, err := oplogSize(ctx, e.db)
 	if err != nil {
-		return fmt.Errorf("ask how long the oplog is: %w", err)
+		return fmt.Errorf("read oplog size: %w", err)
 	}
 	reach := last.Sub(first)
-	said := fmt.Sprintf("it reaches back %s and has %d of at most %d MB", reach.Round(time.Second), size>>20, limit>>20)
+	said := fmt.Sprintf("reaches back %s, %d of at most %d MB used", reach.Round(time.Second), size>>20, limit>>20)
 	if size < limit/10*9 || reach >= minOplogWindow { // an oplog that is not full proves nothing
-		e.Add(subject, store.GradeOK, said+"; a relay that is down for longer than it reaches reads the collections instead")
+		e.Add(subject, store.GradeOK, said+"; a relay that is down for longer takes a new snapshot")
 		return nil
 	}
-	e.Add(subject, store.GradeAdvice, said+": a relay that is down for longer finds the log lost, and reads the collections instead",
+	e.Add(subject, store.GradeAdvice, said+": a relay that is down for longer loses the log and takes a new snapshot",
 		"-- in mongosh, as an administrator, on each member", fmt.Sprintf("db.adminCommand({replSetResizeOplog: 1, size: %d})", max(990, 4*limit>>20)))
 	return nil
 }

@@ -22,13 +22,13 @@ func (s *Source) explain(ctx context.Context, db *mongo.Database, from *oplogPos
 	}
 	switch {
 	case hasCode(err, errHistoryLost):
-		return lostErrorf("the oplog no longer holds what follows %s: %s", from.describe(), said.Message)
+		return lostErrorf("oplog no longer reaches back to %s: %s", from.describe(), said.Message)
 	case hasCode(err, errFatal):
-		return lostErrorf("the change stream cannot be taken up at %s: %s", from.describe(), said.Message)
+		return lostErrorf("change stream cannot resume at %s: %s", from.describe(), said.Message)
 	case hasCode(err, errInvalidResumeToken):
-		return lostErrorf("the server does not know the resume token of %s: %s", from.describe(), said.Message)
+		return lostErrorf("server does not know the resume token of %s: %s", from.describe(), said.Message)
 	case hasCode(err, errTooLarge):
-		return lostErrorf("what follows %s holds a document whose event is larger than the server sends, even without its payload: %s", from.describe(), said.Message)
+		return lostErrorf("event after %s exceeds the server's size limit even without its payload: %s", from.describe(), said.Message)
 	case denied(err):
 		short, _, _ := strings.Cut(said.Message, " to execute command") // the rest repeats the command
 		return s.streamGrantFault(ctx, db, short).Err()
@@ -37,7 +37,7 @@ func (s *Source) explain(ctx context.Context, db *mongo.Database, from *oplogPos
 	case hasCode(err, errOnlyReplicaSets):
 		return noReplicaSetFault(said.Message).Err()
 	}
-	err = fmt.Errorf("read the change stream: %w", err)
+	err = fmt.Errorf("read change stream: %w", err)
 	if !mongostore.Unreachable(err) && !isCursorEnd(err) && !said.HasErrorLabel("ResumableChangeStreamError") {
 		return &fault.UnreadableLogError{Err: err} // may repeat forever at this position
 	}
@@ -66,7 +66,7 @@ func (s *Source) streamGrantFault(ctx context.Context, db *mongo.Database, said 
 func (s *Source) loginFault(said string) *fault.Fault {
 	return &fault.Fault{
 		Subject: "stream", Problem: fmt.Sprintf("role %s may not log in: %s", s.stream.user, said),
-		Instructions: "check the user and the password of the URL, and with authSource the database that keeps the user",
+		Instructions: "check the user and password of the URL, and authSource: the database that defines the user",
 	}
 }
 
@@ -90,7 +90,7 @@ func userDatabase(ctx context.Context, db *mongo.Database, user string) string {
 func noReplicaSetFault(problem string) *fault.Fault {
 	return &fault.Fault{
 		Subject: "server", Problem: problem, Statements: []string{"rs.initiate();"},
-		Instructions: "in mongosh, once mongod was started with --replSet and a name (replication.replSetName); a set of one member will do",
+		Instructions: "in mongosh, after mongod was started with --replSet and a name (replication.replSetName); one member is enough",
 	}
 }
 
@@ -100,12 +100,12 @@ func (sv *server) streamFault() *fault.Fault {
 	switch {
 	case sv.router:
 		return &fault.Fault{
-			Subject: "server", Problem: "the server is a mongos: the change streams of sharded clusters are not read", Instructions: "poll",
+			Subject: "server", Problem: "server is a mongos: change streams of sharded clusters are not supported", Instructions: "poll",
 		}
 	case sv.setName == "":
-		return noReplicaSetFault("the server is not a member of a replica set: it writes no oplog, so it has no change streams")
+		return noReplicaSetFault("server is not a member of a replica set: without an oplog it has no change streams")
 	case sv.wire < minWireVersion:
-		return &fault.Fault{Subject: "server", Problem: "the server is older than MongoDB 5.0", Instructions: "upgrade it, or poll"}
+		return &fault.Fault{Subject: "server", Problem: "server is older than MongoDB 5.0", Instructions: "upgrade it, or poll"}
 	}
 	return nil
 }

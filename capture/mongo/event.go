@@ -36,7 +36,7 @@ type event struct {
 func eventOf(raw bson.Raw, pipeline string) (event, error) {
 	elements, err := raw.Elements()
 	if err != nil {
-		return event{}, fmt.Errorf("an event cannot be read: %w", err)
+		return event{}, fmt.Errorf("parse event: %w", err)
 	}
 	e := event{raw: raw}
 	var token bson.Raw
@@ -105,13 +105,13 @@ func (e *event) lossReason(p *plan, database string) string {
 	case e.kind == kindDrop && ours(e.collection):
 		return fmt.Sprintf("collection %s.%s was dropped", database, e.collection)
 	case e.kind == kindRename && ours(e.to):
-		return fmt.Sprintf("collection %s.%s was put in the place of %s, with documents that were inserted under the other name", database, e.collection, e.to)
+		return fmt.Sprintf("collection %s.%s replaced %s; its documents were inserted under the old name", database, e.collection, e.to)
 	case e.kind == kindRename && ours(e.collection):
 		return fmt.Sprintf("collection %s.%s was renamed to %s", database, e.collection, e.to)
 	case e.kind == kindDropDatabase:
 		return fmt.Sprintf("database %s was dropped", database)
 	case e.kind == kindInvalidate:
-		return "the change stream was invalidated: what it watches is gone"
+		return "change stream was invalidated: its database is gone"
 	}
 	return ""
 }

@@ -78,7 +78,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 	}
 	err = s.tryPosition(ctx, db, sv, &from)
 	if unread := new(fault.UnreadableLogError); errors.As(err, &unread) {
-		err = lostErrorf("the checkpoint cannot be taken up: %v", unread)
+		err = lostErrorf("cannot resume at the checkpoint: %v", unread)
 	}
 	return sv, from, err
 }
@@ -122,7 +122,7 @@ func positionAtTime(ctx context.Context, db *mongo.Database, since time.Time) (o
 func oldestOplogTime(ctx context.Context, db *mongo.Database) (first bson.Timestamp, err error) {
 	raw, err := runCommand(ctx, db.Client().Database("local"), bson.D{{Key: "find", Value: "oplog.rs"}, {Key: "limit", Value: 1}})
 	if err != nil && !denied(err) {
-		return first, fmt.Errorf("ask where the oplog begins: %w", err)
+		return first, fmt.Errorf("read oldest oplog entry: %w", err)
 	}
 	first.T, first.I, _ = raw.Lookup("cursor", "firstBatch", "0", "ts").TimestampOK()
 	return first, nil
@@ -151,7 +151,7 @@ func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 	for i := range of {
 		from, err := parsePosition(of[i].Position)
 		if err == nil && sv.hasOrigin(of[i].Origin) && first.After(from.at) {
-			why[i] = describeOplogStart(first) + ", which is behind it"
+			why[i] = describeOplogStart(first) + ", after the checkpoint"
 		}
 	}
 	return why, nil

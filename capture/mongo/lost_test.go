@@ -52,7 +52,7 @@ func TestCheckpointRolledAway(t *testing.T) {
 	for _, at := range []store.Position{fo.Position, o.From} {
 		_, again := d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: at})
 		t.Log(again.SnapshotReason)
-		if again.View == nil || !strings.Contains(again.SnapshotReason, "oplog no longer holds") {
+		if again.View == nil || !strings.Contains(again.SnapshotReason, "oplog no longer reaches back") {
 			t.Errorf("the checkpoint %s was taken: %q", at, again.SnapshotReason)
 		}
 	}
@@ -87,10 +87,10 @@ func TestCollectionTakenAway(t *testing.T) {
 		"another in its place": {func(t *testing.T, d *database) {
 			d.put(t, "staged", document(&d.outboxes(outboxName)[0], capturetest.Row{ID: "staged", Payload: "x"}))
 			rename(t, d, "staged", events, true)
-		}, "in the place", []string{"staged", "after"}},
+		}, "replaced ", []string{"staged", "after"}},
 		"written out by an aggregation": {func(t *testing.T, d *database) {
 			d.run(t, bson.D{{Key: "aggregate", Value: events}, {Key: "pipeline", Value: bson.A{bson.D{{Key: "$out", Value: events}}}}, {Key: "cursor", Value: bson.D{}}})
-		}, "in the place", []string{"first", "after"}},
+		}, "replaced ", []string{"first", "after"}},
 		"database dropped": {func(t *testing.T, d *database) {
 			d.run(t, bson.D{{Key: "dropDatabase", Value: 1}})
 		}, "dropped", []string{"after"}},

@@ -39,7 +39,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	}
 	view, from, err := takeSnapshot(ctx, tables)
 	if err != nil {
-		return capture.OpenResult{}, fmt.Errorf("read the collections as of a time in the oplog: %w", err)
+		return capture.OpenResult{}, fmt.Errorf("take snapshot: %w", err)
 	}
 	s.resetState(sv, from)
 	return capture.OpenResult{Origin: sv.origin(), From: from.format(), View: view, SnapshotReason: why}, nil
@@ -71,7 +71,7 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *se
 	case errors.As(err, &gone):
 		return gone.Reason, nil
 	case errors.As(err, &unread):
-		return fmt.Sprintf("the checkpoint cannot be taken up: %v", unread), nil
+		return fmt.Sprintf("cannot resume at the checkpoint: %v", unread), nil
 	}
 	return "", err
 }
@@ -117,7 +117,7 @@ func takeSnapshot(ctx context.Context, tables capture.Tables) (store.View, oplog
 	at, ok := mongostore.ParseSnapshotPosition(view.Position())
 	if !ok || at.IsZero() { // no collection to read from exists
 		view.Close()
-		return nil, oplogPosition{}, fmt.Errorf("the view does not tell its time: its position is %q", view.Position())
+		return nil, oplogPosition{}, fmt.Errorf("view has no snapshot time: its position is %q", view.Position())
 	}
 	return view, positionAfter(at), nil
 }

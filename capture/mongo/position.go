@@ -71,7 +71,7 @@ func parsePosition(p store.Position) (oplogPosition, error) {
 		return oplogPosition{}, nil
 	}
 	refuse := func() (oplogPosition, error) {
-		return oplogPosition{}, fmt.Errorf("%q is not a position of MongoDB, such as 1795338000.5 or 1795338000.5/3f2a9c01/8267C867A2000000192B", p)
+		return oplogPosition{}, fmt.Errorf("invalid MongoDB position %q, want for example 1795338000.5 or 1795338000.5/3f2a9c01/8267C867A2000000192B", p)
 	}
 	parts := strings.Split(string(p), "/")
 	at, err := parseTime(parts[0])
@@ -134,13 +134,13 @@ const (
 func parseToken(token bson.Raw, pipeline string) (oplogPosition, error) {
 	data, ok := token.Lookup("_data").StringValueOK()
 	if !ok || len(data) < len(timestampType)+2*timeDigits || !strings.HasPrefix(data, timestampType) {
-		return oplogPosition{}, fmt.Errorf("the resume token %s has a form that the relay does not know", token)
+		return oplogPosition{}, fmt.Errorf("unsupported resume token %s", token)
 	}
 	digits := data[len(timestampType):]
 	t, errT := strconv.ParseUint(digits[:timeDigits], 16, 32)
 	i, errI := strconv.ParseUint(digits[timeDigits:2*timeDigits], 16, 32)
 	if err := errors.Join(errT, errI); err != nil {
-		return oplogPosition{}, fmt.Errorf("the resume token %s has a form that the relay does not know: %w", token, err)
+		return oplogPosition{}, fmt.Errorf("unsupported resume token %s: %w", token, err)
 	}
 	p := oplogPosition{at: bson.Timestamp{T: uint32(t), I: uint32(i)}, token: data, pipeline: pipeline}
 	if _, bits, ok := token.Lookup("_typeBits").BinaryOK(); ok {

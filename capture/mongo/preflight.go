@@ -38,13 +38,13 @@ func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, w
 	}
 	if control.Name() != db.Name() {
 		wrong.Add(fault.Fault{
-			Subject: "stream", Problem: fmt.Sprintf("source.stream-url names database %s, source.url names %s", db.Name(), control.Name()), Instructions: "let both name the same",
+			Subject: "stream", Problem: fmt.Sprintf("source.stream-url names database %s, source.url names %s", db.Name(), control.Name()), Instructions: "name the same database in both",
 		})
 	}
 	for i := range s.cfg.Outboxes {
 		if o := &s.cfg.Outboxes[i]; o.Schema != "" && o.Schema != db.Name() {
 			wrong.Add(fault.Fault{
-				Subject: "outbox " + o.Name, Problem: fmt.Sprintf("outbox %s: collection %s is in database %s; the change stream is that of one database, %s", o.Name, o.Table, o.Schema, db.Name()),
+				Subject: "outbox " + o.Name, Problem: fmt.Sprintf("outbox %s: collection %s is in database %s; the change stream covers only database %s", o.Name, o.Table, o.Schema, db.Name()),
 				Instructions: "run a relay for each database, or poll",
 			})
 		}
@@ -61,7 +61,7 @@ func (s *Source) checkCollections(ctx context.Context, db *mongo.Database, wrong
 		return nil // the stream itself reports the missing privilege
 	}
 	if err != nil {
-		return fmt.Errorf("look at the collections: %w", err)
+		return fmt.Errorf("list collections: %w", err)
 	}
 	for _, c := range found {
 		f := fault.Fault{Subject: "collection " + c.Name}
@@ -70,10 +70,10 @@ func (s *Source) checkCollections(ctx context.Context, db *mongo.Database, wrong
 			f.Problem = fmt.Sprintf("collection %s.%s is a time series: it has no change stream, and its documents cannot be updated", db.Name(), c.Name)
 			wrong.Fatal = true
 		case c.Type == "view":
-			f.Problem = fmt.Sprintf("%s.%s is a view: nothing is inserted into it", db.Name(), c.Name)
+			f.Problem = fmt.Sprintf("%s.%s is a view: it has no inserts", db.Name(), c.Name)
 			wrong.Fatal = true
 		case c.Options.Capped:
-			f.Problem = fmt.Sprintf("collection %s.%s is capped: it drops its oldest documents, whether they were delivered or not", db.Name(), c.Name)
+			f.Problem = fmt.Sprintf("collection %s.%s is capped: it drops its oldest documents, delivered or not", db.Name(), c.Name)
 			wrong.Fatal = true
 		default:
 			continue

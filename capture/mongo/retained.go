@@ -43,7 +43,7 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 		return capture.RetainedLog{Bytes: 1, Limit: 1}, nil
 	}
 	if err != nil {
-		return capture.RetainedLog{}, fmt.Errorf("ask how long the oplog is: %w", err)
+		return capture.RetainedLog{}, fmt.Errorf("read oplog size: %w", err)
 	}
 	return kept, nil
 }
@@ -188,7 +188,7 @@ func scanOplog(ctx context.Context, local *mongo.Database, after, upTo bson.Time
 	s.bytes, _ = found.Lookup("bytes").AsInt64OK()
 	entries, _ := found.Lookup("entries").AsInt64OK()
 	if s.at.T, s.at.I, ok = found.Lookup("at").TimestampOK(); !ok {
-		return s, false, errors.New("the server's answer has another form: it has no time")
+		return s, false, errors.New("unexpected server answer: no time")
 	}
 	return s, entries < maxScanned, nil
 }

@@ -20,7 +20,7 @@ import (
 // the receiver continues; this is not an error.
 func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
 	if s.server == nil {
-		return errors.New("a source runs only after Open")
+		return errors.New("run source: Open was not called")
 	}
 	var until *oplogPosition
 	if span.Until != "" {

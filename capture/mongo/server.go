@@ -37,7 +37,7 @@ type server struct {
 func identify(ctx context.Context, db *mongo.Database) (*server, error) {
 	hello, err := runAdminCommand(ctx, db, bson.D{{Key: "hello", Value: 1}})
 	if err != nil {
-		return nil, fmt.Errorf("ask the server who it is: %w", err)
+		return nil, fmt.Errorf("identify server: %w", err)
 	}
 	sv := &server{
 		database: db.Name(), setName: lookupString(hello, "setName"), router: lookupString(hello, "msg") == "isdbgrid",
@@ -67,7 +67,7 @@ func replicaSetID(ctx context.Context, db *mongo.Database) (string, error) {
 		}
 	}
 	if err != nil {
-		return "", fmt.Errorf("ask for the replica set's configuration: %w", err)
+		return "", fmt.Errorf("read replica set configuration: %w", err)
 	}
 	for _, path := range [][]string{{"config"}, {"cursor", "firstBatch", "0"}} {
 		if id, ok := answer.Lookup(append(path, "settings", "replicaSetId")...).ObjectIDOK(); ok {
@@ -107,7 +107,7 @@ func (sv *server) hasOrigin(origin string) bool {
 // that was read.
 func (sv *server) checkSameServer(ctx context.Context, db *mongo.Database, was *server, from *oplogPosition) error {
 	if !sv.hasOrigin(was.origin()) {
-		return lostErrorf("the server is %s, it was %s", sv.origin(), was.origin())
+		return lostErrorf("server is %s, was %s", sv.origin(), was.origin())
 	}
 	return sv.checkReached(ctx, db, from)
 }
@@ -125,14 +125,14 @@ func (sv *server) checkReached(ctx context.Context, db *mongo.Database, from *op
 		{Key: "find", Value: markCollection}, {Key: "filter", Value: bson.D{{Key: "_id", Value: 0}}}, {Key: "limit", Value: 1},
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "linearizable"}}},
 	}); err != nil {
-		return fmt.Errorf("make sure that the server at %s is the primary: %w", sv.address, err)
+		return fmt.Errorf("verify that server %s is the primary: %w", sv.address, err)
 	}
 	now, err := identify(ctx, db)
 	if err != nil {
 		return err
 	}
 	if now.isBehind(from) {
-		return lostErrorf("the server's oplog ends at %d.%d, it was read up to %s: it was restored", now.written.T, now.written.I, from.describe())
+		return lostErrorf("oplog ends at %d.%d but was read up to %s: the server was restored", now.written.T, now.written.I, from.describe())
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (sv *server) checkPrimary() error {
 	if sv.writable {
 		return nil
 	}
-	return fmt.Errorf("the server at %s is not the primary, %q is; if that stays so, name the whole set in the URL: replicaSet=%s in place of directConnection", sv.address, sv.primary, sv.setName)
+	return fmt.Errorf("server %s is not the primary, %q is; if this persists, name the whole replica set in the URL: replicaSet=%s in place of directConnection", sv.address, sv.primary, sv.setName)
 }
 
 func lostErrorf(format string, args ...any) error {

@@ -68,7 +68,7 @@ func (s *Source) Mark(ctx context.Context, token string) error {
 	// Replacing a document with an identical one leaves no oplog entry.
 	mark := bson.D{{Key: "_id", Value: s.cfg.Name}, {Key: fieldMark, Value: token}, {Key: "mark", Value: bson.NewObjectID()}}
 	if _, err := marks.ReplaceOne(ctx, bson.D{{Key: "_id", Value: s.cfg.Name}}, mark, options.Replace().SetUpsert(true)); err != nil {
-		return fmt.Errorf("write a marker into collection %s: %w", markCollection, mongostore.Explain(err))
+		return fmt.Errorf("write marker to collection %s: %w", markCollection, mongostore.Explain(err))
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ const (
 )
 
 // errSpanEnd ends a stream at the end of the span.
-var errSpanEnd = errors.New("the span has ended")
+var errSpanEnd = errors.New("span ended")
 
 // stream forwards the events of a cursor. It belongs to the goroutine of Run.
 type stream struct {
@@ -135,7 +135,7 @@ func (st *stream) handleBatch(ctx context.Context, a cursorBatch) error {
 	for _, raw := range a.events {
 		doc, ok := raw.DocumentOK()
 		if !ok {
-			return &fault.UnreadableLogError{Err: errors.New("an event is not a document")}
+			return &fault.UnreadableLogError{Err: errors.New("event is not a document")}
 		}
 		if err := st.event(ctx, doc, now); err != nil {
 			return err

@@ -25,7 +25,7 @@ func (s *Store) Check(ctx context.Context) error {
 		return c.run(ctx)
 	})
 	if err != nil {
-		return fmt.Errorf("check the collections: %w", Explain(err))
+		return fmt.Errorf("check collections: %w", Explain(err))
 	}
 	return c.Err()
 }
@@ -43,7 +43,7 @@ func (c *checker) run(ctx context.Context) (err error) {
 	c.Subject = "server"
 	c.Add(store.GradeOK, "MongoDB "+c.conn.version)
 	if c.conn.standalone.Load() {
-		c.Add(store.GradeAdvice, "it is no member of a replica set: it has no change stream, no snapshots and no transactions, so the relay polls, and a relay that was frozen may write once more after another has taken over", "// "+replicaSet)
+		c.Add(store.GradeAdvice, "not a member of a replica set: no change streams, snapshots or transactions, so the relay polls, and a frozen relay may write once more after a takeover", "// "+replicaSet)
 	}
 	if c.thorough {
 		if err := c.checkWritable(ctx); err != nil {
@@ -57,7 +57,7 @@ func (c *checker) run(ctx context.Context) (err error) {
 
 	c.Subject = "user"
 	if c.rights.unrestricted {
-		c.Add(store.GradeOK, "the server has no access control")
+		c.Add(store.GradeOK, "access control is off")
 	} else {
 		c.Add(store.GradeOK, c.rights.user+" of "+c.rights.from)
 	}
@@ -85,7 +85,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		return nil
 	case hasCode(err, codeUnauthorized):
 		database := c.conn.db.Name()
-		c.AddFault(fmt.Sprintf("user %s has no right on %s", c.rights.user, database), c.rights.grant(c.store, database, rightOn(database, ownMeta, "find"))...)
+		c.AddFault(fmt.Sprintf("user %s has no privileges on database %s", c.rights.user, database), c.rights.grant(c.store, database, rightOn(database, ownMeta, "find"))...)
 		return nil
 	case err != nil:
 		return err
@@ -96,7 +96,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		c.reportMissingActions(c.conn.db.Name(), own.name, own.actions)
 	}
 	if c.CountFaults() == before {
-		c.Add(store.GradeOK, fmt.Sprintf("version %d, with the rights that the relay needs", version))
+		c.Add(store.GradeOK, fmt.Sprintf("version %d; the user has all required privileges", version))
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func (c *checker) outbox(ctx context.Context, t *table) error {
 	if c.CountFaults() > before {
 		return nil
 	}
-	c.Add(store.GradeOK, fmt.Sprintf("%s serves layout %s, and the user has the rights that the relay needs", t.path(), t.Layout.Name))
+	c.Add(store.GradeOK, fmt.Sprintf("%s matches layout %s; the user has all required privileges", t.path(), t.Layout.Name))
 	if !c.thorough {
 		return nil
 	}
@@ -164,13 +164,13 @@ func (c *checker) collection(ctx context.Context, t *table) (bool, error) {
 	locale, _ := specs[0].Options.Lookup("collation", "locale").StringValueOK()
 	switch {
 	case specs[0].Type != "collection":
-		c.AddFault(fmt.Sprintf("%s is a %s, which cannot be written to", t.path(), specs[0].Type), "// name the collection behind it")
+		c.AddFault(fmt.Sprintf("%s is a %s and not writable", t.path(), specs[0].Type), "// name the underlying collection")
 		return false, nil
 	case capped:
-		c.AddFault(t.path()+" is capped: no transaction writes to it, and it loses documents that were not delivered", "// copy the documents into a collection that is not")
+		c.AddFault(t.path()+" is capped: transactions cannot write to it, and it drops undelivered documents", "// copy the documents into an uncapped collection")
 		return false, nil
 	case locale != "" && locale != "simple":
-		c.AddFault(fmt.Sprintf("%s compares texts by the collation %s, which may take two ids for one", t.path(), locale), "// copy the documents into a collection without a collation")
+		c.AddFault(fmt.Sprintf("%s has collation %s, which may treat different ids as equal", t.path(), locale), "// copy the documents into a collection without a collation")
 		return false, nil
 	}
 	return true, nil
@@ -189,7 +189,7 @@ func (c *checker) reportMissing(ctx context.Context, t *table) error {
 		seen = "; the database has " + strings.Join(names[:min(len(names), 5)], ", ")
 	}
 
-	c.AddFault(fmt.Sprintf("there is no collection %s%s", t.path(), seen), "// check its name in the configuration, or make it:",
+	c.AddFault(fmt.Sprintf("collection %s does not exist%s", t.path(), seen), "// check its name in the configuration, or create it:",
 		strings.Replace(shellOf(t.Outbox), "getCollection(", "createCollection(", 1)+";")
 	return nil
 }
@@ -216,7 +216,7 @@ func (c *checker) index(ctx context.Context, t *table) error {
 	if err != nil || found {
 		return err
 	}
-	c.AddFault(fmt.Sprintf("%s has no unique index of its id, field %s", t.path(), t.id()),
+	c.AddFault(fmt.Sprintf("%s has no unique index on its id field %s", t.path(), t.id()),
 		fmt.Sprintf("%s.createIndex(%s, {unique: true});", shellOf(t.Outbox), shellKeys([]string{t.id()})))
 	return nil
 }

@@ -93,7 +93,7 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 		return err
 	}
 	if s.docs == 0 {
-		c.Add(store.GradeOK, fmt.Sprintf("%s is empty: its first documents will tell whether layout %s fits", t.path(), t.Layout.Name))
+		c.Add(store.GradeOK, fmt.Sprintf("%s is empty: layout %s cannot be checked yet", t.path(), t.Layout.Name))
 		return c.badIDs(ctx, t)
 	}
 
@@ -106,16 +106,16 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 		}
 	}
 	if len(lacks) > 0 {
-		c.AddFault(fmt.Sprintf("none of the newest %d documents of %s has the field %s, which layout %s names; their fields are %s",
+		c.AddFault(fmt.Sprintf("none of the newest %d documents of %s has field %s of layout %s; found: %s",
 			s.docs, t.path(), strings.Join(lacks, ", "), t.Layout.Name, strings.Join(s.fields, ", ")),
-			"// name another layout, or the fields in a layout of your own (layout: custom)")
+			"// use another layout, or name the fields in a custom one (layout: custom)")
 		return nil
 	}
 
 	c.times(t, s)
 	c.statusType(t, s)
 	if l.Group != "" && s.lacks(l.Group) && c.thorough {
-		c.Add(store.GradeAdvice, fmt.Sprintf("none of the newest %d documents of %s has the field %s, the message group", s.docs, t.path(), l.Group))
+		c.Add(store.GradeAdvice, fmt.Sprintf("none of the newest %d documents of %s has field %s, the message group", s.docs, t.path(), l.Group))
 	}
 	return c.badIDs(ctx, t)
 }
@@ -129,8 +129,8 @@ func (c *checker) times(t *table, s *sample) {
 	}
 	for _, name := range []string{l.Delivered, l.Failed, l.Claimed, l.Settled} {
 		if name != "" && s.types[name][wrong] {
-			c.AddFault(fmt.Sprintf("documents of %s have %s in %s (%s), and layout %s writes %s", t.path(), is, name, t.Layout.ConfigKey(name), t.Layout.Name, want),
-				"// name the layout of the other form: outbox-messages has dates, outbox-messages-text has texts")
+			c.AddFault(fmt.Sprintf("documents of %s have %s in %s (%s), but layout %s writes %s", t.path(), is, name, t.Layout.ConfigKey(name), t.Layout.Name, want),
+				"// use the other layout: outbox-messages has dates, outbox-messages-text has texts")
 			return
 		}
 	}
@@ -148,8 +148,8 @@ func (c *checker) statusType(t *table, s *sample) {
 	}
 	for is := range s.types[name] {
 		if !slices.Contains(want, is) {
-			c.AddFault(fmt.Sprintf("documents of %s have a status of type %s in %s, and layout %s one of type %s", t.path(), is, name, t.Layout.Name, want[0]),
-				"// name another layout")
+			c.AddFault(fmt.Sprintf("documents of %s have a status of type %s in %s, but layout %s expects type %s", t.path(), is, name, t.Layout.Name, want[0]),
+				"// use another layout")
 			return
 		}
 	}
@@ -178,8 +178,8 @@ func (c *checker) badIDs(ctx context.Context, t *table) error {
 	})
 
 	if bad != "" {
-		c.Add(store.GradeAdvice, fmt.Sprintf("%s has unsettled documents whose id, field %s, is %s: they are not relayed", t.path(), t.id(), bad),
-			"// give them an id that is an ObjectID, a string, a whole number or a UUID")
+		c.Add(store.GradeAdvice, fmt.Sprintf("%s has unsettled documents whose id (field %s) is %s: they are not relayed", t.path(), t.id(), bad),
+			"// use an ObjectID, a string, a whole number or a UUID as their id")
 	}
 	if hasCode(err, codeTimeLimit) || ctx.Err() == nil && mongo.IsTimeout(err) {
 		return nil // large collection: not finished in time

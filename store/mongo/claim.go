@@ -21,7 +21,7 @@ import (
 const maxClaimTries = 5
 
 // errDocumentChanged says that a document changed between its read and its write.
-var errDocumentChanged = errors.New("a document changed that was read a moment ago")
+var errDocumentChanged = errors.New("document changed after it was read")
 
 // Claim implements store.Claimer. It claims the rows of all outboxes in one transaction.
 // The claim time is truncated to milliseconds. A document that another session changes in

@@ -56,21 +56,21 @@ func validateNames(o *store.Outbox) error {
 	}
 	switch {
 	case strings.ContainsAny(o.Table, "$\x00") || strings.HasPrefix(o.Table, "system."):
-		fault("%q cannot be the name of a collection", o.Table)
+		fault("invalid collection name %q", o.Table)
 	case strings.HasPrefix(o.Table, ownPrefix):
-		fault("collection %s is one of the relay's own", o.Table)
+		fault("collection %s belongs to the relay", o.Table)
 	}
 	named := o.Layout.NamedColumns()
 	for _, n := range named {
 		if !isPath(n.Column) {
-			fault("layout %s: %s: %q cannot be the name of a field: none begins with $, and dots stand between the names of a path", o.Layout.Name, n.Key, n.Column)
+			fault("layout %s: %s: invalid field name %q: a name must not begin with $, and dots separate the names of a path", o.Layout.Name, n.Key, n.Column)
 		}
 	}
 	// The relay must not write a field that contains, or is part of, another named field.
 	for _, u := range columns.UsedColumns(&o.Layout) {
 		i := slices.IndexFunc(named, func(n store.NamedColumn) bool { return u.Write && isNestedField(n.Column, u.Column) })
 		if i >= 0 {
-			fault("layout %s: field %q (%s) is a part of field %q (%s), which the relay writes", o.Layout.Name, named[i].Column, named[i].Key, u.Column, o.Layout.ConfigKey(u.Column))
+			fault("layout %s: field %q (%s) lies inside field %q (%s), which the relay writes", o.Layout.Name, named[i].Column, named[i].Key, u.Column, o.Layout.ConfigKey(u.Column))
 		}
 	}
 	return errors.Join(errs...)

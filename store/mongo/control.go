@@ -32,7 +32,7 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 		return store.ErrNoCheckpoint
 	})
 	if err != nil {
-		return store.Checkpoint{}, fmt.Errorf("load the checkpoint: %w", Explain(err))
+		return store.Checkpoint{}, fmt.Errorf("load checkpoint: %w", Explain(err))
 	}
 	return store.Checkpoint{Origin: d.Origin, Position: store.Position(d.Position), Seq: store.Seq(d.Seq)}, nil
 }
@@ -47,7 +47,7 @@ func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("save the checkpoint: %w", Explain(err))
+		return fmt.Errorf("save checkpoint: %w", Explain(err))
 	}
 	return nil
 }

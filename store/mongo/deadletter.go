@@ -45,7 +45,7 @@ func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take f
 
 func (s *Store) failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) (found []store.DeadLetter, err error) {
 	if limit <= 0 {
-		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)
+		return nil, fmt.Errorf("outbox %s: limit %d must be positive", f.Outbox, limit)
 	}
 	err = s.eachFailed(ctx, f, limit, payload, func(d *store.DeadLetter) { found = append(found, *d) })
 	return found, err

@@ -38,7 +38,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 		c.AddSetupError(setup)
 		return c.Findings, nil
 	}
-	return c.Findings, fmt.Errorf("examine the database: %w", Explain(err))
+	return c.Findings, fmt.Errorf("diagnose database: %w", Explain(err))
 }
 
 // connection reports the hosts and whether the connection uses TLS.
@@ -57,7 +57,7 @@ func (c *checker) connection(url string) {
 	case local:
 		c.Add(store.GradeOK, hosts+" without TLS, on this machine")
 	default:
-		c.Add(store.GradeAdvice, hosts+" without TLS: payloads travel in clear text", "// turn TLS on in the server, and add tls=true to source.url")
+		c.Add(store.GradeAdvice, hosts+" without TLS: payloads are sent in clear text", "// enable TLS on the server and add tls=true to source.url")
 	}
 }
 
@@ -83,7 +83,7 @@ func (c *checker) checkWritable(ctx context.Context) error {
 		c.AddFault("replica set "+hello.Set+" has no primary", "// see rs.status()")
 		return nil
 	}
-	c.Add(store.GradeOK, fmt.Sprintf("replica set %s of %d members, the primary is %s", hello.Set, len(hello.Hosts), hello.Primary))
+	c.Add(store.GradeOK, fmt.Sprintf("replica set %s of %d members, primary %s", hello.Set, len(hello.Hosts), hello.Primary))
 	return nil
 }
 
@@ -103,7 +103,7 @@ func (c *checker) clock(ctx context.Context) error {
 func (c *checker) durability(ctx context.Context) error {
 	c.Subject = "durability"
 	if c.conn.standalone.Load() {
-		c.Add(store.GradeOK, "what is written is in the journal")
+		c.Add(store.GradeOK, "acknowledged writes are in the journal")
 		return nil
 	}
 	var answer struct {
@@ -118,10 +118,10 @@ func (c *checker) durability(ctx context.Context) error {
 	case err != nil:
 		return err
 	case answer.Config.Journal != nil && !*answer.Config.Journal:
-		c.Add(store.GradeAdvice, "members acknowledge what they have in memory (writeConcernMajorityJournalDefault is false): a crash of all of them takes the last writes back",
+		c.Add(store.GradeAdvice, "members acknowledge writes held only in memory (writeConcernMajorityJournalDefault is false): the last writes are lost if all members crash",
 			"cfg = rs.conf(); cfg.writeConcernMajorityJournalDefault = true; rs.reconfig(cfg);")
 	default:
-		c.Add(store.GradeOK, "what a majority has survives a crash of the others")
+		c.Add(store.GradeOK, "a majority-committed write survives a crash of the other members")
 	}
 	return nil
 }
@@ -145,10 +145,10 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 		return err
 	}
 	if serves {
-		c.Add(store.GradeOK, "an index finds the documents that are not settled")
+		c.Add(store.GradeOK, "an index covers the unsettled documents")
 		return nil
 	}
-	c.Add(store.GradeAdvice, fmt.Sprintf("no index of %s finds the documents that are not settled: polling, sweeps and the first start read all of them", t.path()),
+	c.Add(store.GradeAdvice, fmt.Sprintf("%s has no index for unsettled documents: polling, sweeps and snapshots scan the whole collection", t.path()),
 		fmt.Sprintf("%s.createIndex(%s);", shellOf(t.Outbox), shellKeys(slices.Concat(state, t.ordered()))))
 	return nil
 }

@@ -75,17 +75,17 @@ func Explain(err error) error {
 	text := err.Error()
 	switch {
 	case hasCode(err, codeAuthentication, codeAtlas) || strings.Contains(text, "auth error:"):
-		return explain("the database refuses the login", "check the user and password of the URL, and authSource: the database that keeps the user, often admin")
+		return explain("database refuses the login", "check the user and password of the URL, and authSource: the database that defines the user, often admin")
 	case hasCode(err, codeUnauthorized):
-		return explain("the user lacks a right", "see what `sluicebox doctor` lists and grant it")
+		return explain("user lacks a privilege", "run `sluicebox doctor` and grant the privileges that it lists")
 	case hasCode(err, codeSnapshotTooOld):
-		return explain("the server has forgotten what it held when the reading began",
+		return explain("snapshot expired on the server: the read took too long",
 			"// as an administrator\ndb.adminCommand({setParameter: 1, minSnapshotHistoryWindowInSeconds: 3600});")
 	case hasCode(err, codeIllegalOperation) && strings.Contains(text, "Transaction numbers"):
-		return explain("the server is no member of a replica set, so it has no transactions", replicaSet)
+		return explain("server is not a member of a replica set and has no transactions", replicaSet)
 	case strings.Contains(text, "x509:"):
-		return explain("the database's certificate is not trusted",
-			"add tlsCAFile=FILE of the issuing CA to the URL; the host name must be one that the certificate names")
+		return explain("database certificate is not trusted",
+			"add tlsCAFile=FILE of the issuing CA to the URL; the certificate must name the host")
 	}
 	return err
 }
@@ -158,7 +158,7 @@ func asRefused(err error) error {
 	case err == nil || errors.As(err, &refused) || errors.As(err, &unsure) || errors.As(err, new(*leaderBusyError)):
 		return err
 	case hasCode(err, codeTooLarge, codeTooLargeAfter, codeTooLargeAfterUpsert):
-		return &store.RefusedError{Err: fmt.Errorf("the document has no room left for its status (16 MiB is the most): make its payload smaller: %w", err)}
+		return &store.RefusedError{Err: fmt.Errorf("document too large for its status (limit 16 MiB); reduce its payload: %w", err)}
 	case hasCode(err, codeWriteConflict, codeValidation, codeDuplicate, codeBadValue, codeKeyTooLong, codePathViable):
 		return &store.RefusedError{Err: err}
 	}

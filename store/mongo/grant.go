@@ -160,7 +160,7 @@ func (s *Store) revokeLease(ctx context.Context, on *conn) error {
 		case err != nil && !isWriteConflict(err) && !hasCode(err, codeDuplicate):
 			return err
 		case time.Since(began) > leadTimeout || !retryPause(ctx, try):
-			return errors.Join(err, fmt.Errorf("the lease of relay %s in %s goes on: another relay of the name asks for it all the time", s.name, ownLease))
+			return errors.Join(err, fmt.Errorf("lease of relay %s in %s still active: another relay with this name keeps renewing it", s.name, ownLease))
 		}
 	}
 }
@@ -187,11 +187,11 @@ func (c *conn) awaitWritesEnded(ctx context.Context, sessions ...bson.Binary) er
 		cancel()
 		switch {
 		case err != nil:
-			return fmt.Errorf("look for writes of the relay that led before: %w", err)
+			return fmt.Errorf("find writes of the previous leader: %w", err)
 		case len(some) == 0:
 			return nil
 		case time.Since(began) > leadTimeout || !retryPause(ctx, try):
-			return fmt.Errorf("a write of the relay that led before does not end; find it by db.currentOp({active: true, \"lsid.id\": UUID(\"%x\")}) and end it by db.killOp", sessions[0].Data)
+			return fmt.Errorf("write of the previous leader still running; find it with db.currentOp({active: true, \"lsid.id\": UUID(\"%x\")}) and end it with db.killOp", sessions[0].Data)
 		}
 	}
 }

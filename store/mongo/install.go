@@ -72,7 +72,7 @@ func (s *Store) Install(ctx context.Context) error {
 		return on.install(ctx)
 	})
 	if err != nil {
-		return fmt.Errorf("install the relay's own collections: %w", Explain(err))
+		return fmt.Errorf("install relay collections: %w", Explain(err))
 	}
 	return nil
 }
@@ -80,16 +80,16 @@ func (s *Store) Install(ctx context.Context) error {
 func (c *conn) install(ctx context.Context) error {
 	for _, own := range ownCollections() {
 		if err := c.db.CreateCollection(ctx, own.name); err != nil && !hasCode(err, codeNamespaceExists) {
-			return fmt.Errorf("make %s: %w", own.name, err)
+			return fmt.Errorf("create %s: %w", own.name, err)
 		}
 		for _, fields := range own.indices {
 			if _, err := c.ownCollection(own.name).Indexes().CreateOne(ctx, mongo.IndexModel{Keys: keys(fields)}); err != nil {
-				return fmt.Errorf("make an index of %s: %w", own.name, err)
+				return fmt.Errorf("create index on %s: %w", own.name, err)
 			}
 		}
 	}
 	if err := c.deleteOldLanes(ctx); err != nil {
-		return fmt.Errorf("forget lanes of version 2: %w", err)
+		return fmt.Errorf("delete lanes of version 2: %w", err)
 	}
 	return upsertOne(ctx, c.ownCollection(ownMeta), versionID, bson.D{{Key: "$set", Value: bson.D{{Key: "version", Value: version}}}})
 }
@@ -141,9 +141,9 @@ func installed(ctx context.Context, on *conn) error {
 	switch len(lacks) {
 	case 0:
 	case len(ownCollections()):
-		return &missingError{store.SetupError{Problem: "the relay's own collections are not there", Remedy: initHint}}
+		return &missingError{store.SetupError{Problem: "relay collections do not exist", Remedy: initHint}}
 	default:
-		return &missingError{store.SetupError{Problem: "of the relay's own collections these are not there: " + strings.Join(lacks, ", "), Remedy: initHint}}
+		return &missingError{store.SetupError{Problem: "relay collections missing: " + strings.Join(lacks, ", "), Remedy: initHint}}
 	}
 
 	var meta struct {
@@ -155,12 +155,12 @@ func installed(ctx context.Context, on *conn) error {
 		return err
 	case meta.Version > version:
 		return &store.SetupError{
-			Problem: fmt.Sprintf("the relay's own collections have version %d, and this program knows versions up to %d", meta.Version, version),
-			Remedy:  "run the newer release of sluicebox that made them",
+			Problem: fmt.Sprintf("relay collections have version %d; this program supports versions up to %d", meta.Version, version),
+			Remedy:  "run the newer release of sluicebox that created them",
 		}
 	case meta.Version < version:
 		return &missingError{store.SetupError{
-			Problem: fmt.Sprintf("the relay's own collections have version %d, and this program needs %d", meta.Version, version), Remedy: initHint,
+			Problem: fmt.Sprintf("relay collections have version %d; this program needs %d", meta.Version, version), Remedy: initHint,
 		}}
 	}
 	return nil
@@ -177,7 +177,7 @@ func (c *conn) collections(ctx context.Context, names string) ([]string, error) 
 // Script implements store.Installer. It returns the mongosh equivalent of Install.
 func (s *Store) Script() string {
 	var text strings.Builder
-	text.WriteString("// The relay's own collections; run this in mongosh, in the database of the outbox.\n")
+	text.WriteString("// The relay's collections; run this in mongosh, in the database of the outbox.\n")
 	for _, own := range ownCollections() {
 		fmt.Fprintf(&text, "db.createCollection(%q);\n", own.name)
 		for _, fields := range own.indices {
@@ -235,7 +235,7 @@ func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("ask whether the own collections may be made: %w", Explain(err))
+		return false, fmt.Errorf("check privileges for relay collections: %w", Explain(err))
 	}
 	return may, nil
 }

@@ -60,14 +60,14 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 				return err
 			}
 			if time.Since(began) > leadTimeout {
-				return fmt.Errorf("somebody keeps the document of relay %s in %s changed in a transaction; find out who by "+
-					"db.adminCommand({aggregate: 1, pipeline: [{$currentOp: {idleSessions: true}}, {$match: {transaction: {$exists: true}}}], cursor: {}}), and end the session by killSessions; a relay ends that of an earlier one of the same user by itself: %w",
+				return fmt.Errorf("document of relay %s in %s locked by another session's transaction; find it with "+
+					"db.adminCommand({aggregate: 1, pipeline: [{$currentOp: {idleSessions: true}}, {$match: {transaction: {$exists: true}}}], cursor: {}}), and end it with killSessions (a relay does so itself if both log in as the same user): %w",
 					s.name, ownLeader, err)
 			}
 		}
 	})
 	if err != nil {
-		return 0, fmt.Errorf("take the lead: %w", Explain(err))
+		return 0, fmt.Errorf("acquire leadership: %w", Explain(err))
 	}
 	return epoch, nil
 }
@@ -102,7 +102,7 @@ func lostLockError(held bool) error {
 	if held {
 		return nil
 	}
-	return fmt.Errorf("the relay's lock is lost: %w", store.ErrNotLeader)
+	return fmt.Errorf("relay lock lost: %w", store.ErrNotLeader)
 }
 
 // killSession ends a session of another store. It ignores errors: the transaction then ends
@@ -151,7 +151,7 @@ func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 		return store.ErrNotLeader
 	})
 	if err != nil {
-		return store.Leader{}, fmt.Errorf("read who leads: %w", Explain(err))
+		return store.Leader{}, fmt.Errorf("read leader: %w", Explain(err))
 	}
 	return store.Leader{Epoch: store.Epoch(d.Epoch), Holder: d.Holder, Since: d.Since.UTC()}, nil
 }

@@ -135,7 +135,7 @@ func TestALostLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.store.AcquireLeadership(ctx(t)); !errors.Is(err, store.ErrNotLeader) || !strings.Contains(err.Error(), "lock is lost") {
+	if _, err := r.store.AcquireLeadership(ctx(t)); !errors.Is(err, store.ErrNotLeader) || !strings.Contains(err.Error(), "relay lock lost") {
 		t.Errorf("the first leads again: %v", err)
 	}
 	if err := lock.Ping(ctx(t)); !errors.Is(err, store.ErrNotLeader) {

@@ -49,11 +49,11 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("take the relay's lock: %w", Explain(err))
+		return nil, fmt.Errorf("acquire relay lock: %w", Explain(err))
 	}
 	if !s.lifetime.Add(taken) {
 		taken.Release()
-		return nil, fmt.Errorf("take the relay's lock: %w", lifetime.ErrClosed)
+		return nil, fmt.Errorf("acquire relay lock: %w", lifetime.ErrClosed)
 	}
 	return taken, nil
 }
@@ -215,10 +215,10 @@ func (l *lock) extend(ctx context.Context) error {
 	err := l.conn.ownCollection(ownLease).FindOneAndUpdate(ctx, l.filter(), bson.A{bson.D{{Key: "$set", Value: fields}}},
 		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&d)
 	if errors.Is(err, mongo.ErrNoDocuments) {
-		return fmt.Errorf("another relay has taken the lease: %w", store.ErrNotLeader)
+		return fmt.Errorf("lease acquired by another relay: %w", store.ErrNotLeader)
 	}
 	if err != nil {
-		return fmt.Errorf("extend the relay's lease: %w", err)
+		return fmt.Errorf("extend relay lease: %w", err)
 	}
 	l.grant.extend(d.term())
 	return nil

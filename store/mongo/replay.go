@@ -54,7 +54,7 @@ func (s *Store) Jobs(ctx context.Context) ([]store.Job, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the replays: %w", err)
+		return nil, fmt.Errorf("read replays: %w", err)
 	}
 	return list, nil
 }
@@ -110,7 +110,7 @@ func (s *Store) JobErrors(ctx context.Context, id string, limit int) ([]store.Re
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the errors of replay %s: %w", id, err)
+		return nil, fmt.Errorf("read errors of replay %s: %w", id, err)
 	}
 	return list, nil
 }
@@ -161,7 +161,7 @@ func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, 
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("count the rows of replay %s: %w", id, Explain(err))
+		return fmt.Errorf("count rows of replay %s: %w", id, Explain(err))
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRa
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the rows of replay %s: %w", id, Explain(err))
+		return nil, fmt.Errorf("read rows of replay %s: %w", id, Explain(err))
 	}
 	return lists, nil
 }
@@ -64,7 +64,7 @@ func (s *Store) ReplayLanes(ctx context.Context, id string, after int64, limit i
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the lanes of replay %s: %w", id, Explain(err))
+		return nil, fmt.Errorf("read lanes of replay %s: %w", id, Explain(err))
 	}
 	return lanes, nil
 }

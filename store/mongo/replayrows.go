@@ -142,7 +142,7 @@ func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, lim
 		})
 	}
 	if err != nil {
-		return 0, fmt.Errorf("clear the rows of replay %s: %w", id, Explain(err))
+		return 0, fmt.Errorf("clear rows of replay %s: %w", id, Explain(err))
 	}
 	return cleared, nil
 }
@@ -189,7 +189,7 @@ func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, do
 		err = s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error { return s.finishRows(ctx, on, id, done) })
 	}
 	if err != nil {
-		return fmt.Errorf("note what became of rows of replay %s: %w", id, Explain(err))
+		return fmt.Errorf("record replay %s results: %w", id, Explain(err))
 	}
 	return nil
 }

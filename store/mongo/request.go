@@ -23,7 +23,7 @@ func (s *Store) RequestSavepoint(ctx context.Context, name string, keep bool) er
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("ask for checkpoint %s: %w", name, err)
+		return fmt.Errorf("request checkpoint %s: %w", name, err)
 	}
 	return nil
 }
@@ -34,7 +34,7 @@ func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error
 		return setOne(ctx, on.ownCollection(ownSavepoint), savepointKey{s.name, name}, bson.D{{Key: "wish", Value: replays.RequestDrop}})
 	})
 	if err != nil {
-		return fmt.Errorf("ask for the end of checkpoint %s: %w", name, err)
+		return fmt.Errorf("request deletion of checkpoint %s: %w", name, err)
 	}
 	return nil
 }
@@ -50,7 +50,7 @@ func (s *Store) RequestReplay(ctx context.Context, id, spec string) error {
 		return true, on.stamp(ctx, d.Key, "askedAt")
 	})
 	if err != nil {
-		return fmt.Errorf("ask for replay %s: %w", id, err)
+		return fmt.Errorf("request replay %s: %w", id, err)
 	}
 	return nil
 }
@@ -69,7 +69,7 @@ func (s *Store) RequestJobState(ctx context.Context, id string, wish store.Desir
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("ask replay %s to %s: %w", id, wish, err)
+		return fmt.Errorf("request %[2]s of replay %[1]s: %[3]w", id, wish, err)
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ func (s *Store) resolveRows(ctx context.Context, on *conn, t *table, letters []s
 	case err != nil:
 		return nil, err
 	case n != int64(len(ids)):
-		return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: %d of the FAILED documents have the ids of others, of another type, or somebody changes them: give them other ids", t.Name, n-int64(len(ids)))}
+		return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: %d FAILED documents share an id of another type, or changed meanwhile; give them distinct ids", t.Name, n-int64(len(ids)))}
 	}
 	return done, s.deleteBlocks(ctx, on, t.Name, ids)
 }

@@ -130,7 +130,7 @@ func (r *rights) grant(s *Store, database string, lacks right) []string {
 	case slices.Contains(r.roles, name):
 		return []string{administrator, fmt.Sprintf("db.getSiblingDB(\"admin\").grantPrivilegesToRole(%q, %s);", name, written([]right{lacks}))}
 	case r.remedyShown:
-		return []string{"// the role " + name + " has it too, see above"}
+		return []string{"// role " + name + " includes it; see above"}
 	}
 
 	r.remedyShown = true

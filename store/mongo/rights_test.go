@@ -58,7 +58,7 @@ func TestLeastPrivilege(t *testing.T) {
 	if err := r.docs().Drop(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
-	rigs.WantSetup(t, "a collection that was dropped", st.Check(ctx(t)), "there is no collection")
+	rigs.WantSetup(t, "a collection that was dropped", st.Check(ctx(t)), "does not exist")
 	wrong := openStore(t, strings.Replace(url, "secret", "wrong", 1), r.box)
 	rigs.WantSetup(t, "a wrong password", wrong.Check(ctx(t)), "refuses the login")
 }

@@ -47,7 +47,7 @@ func (s *Store) Savepoints(ctx context.Context) ([]store.Savepoint, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the named checkpoints: %w", err)
+		return nil, fmt.Errorf("read named checkpoints: %w", err)
 	}
 	return list, nil
 }
@@ -114,7 +114,7 @@ func (s *Store) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name str
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("forget checkpoint %s: %w", name, Explain(err))
+		return fmt.Errorf("delete checkpoint %s: %w", name, Explain(err))
 	}
 	return nil
 }

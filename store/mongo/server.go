@@ -29,7 +29,7 @@ const (
 )
 
 // errStopIteration is returned by a read callback to end the iteration.
-var errStopIteration = errors.New("that is enough")
+var errStopIteration = errors.New("stop iteration")
 
 // majority is the write concern of every write: on disk on a majority of the members.
 func majority() *writeconcern.WriteConcern {

@@ -14,7 +14,7 @@ import (
 func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
 	parts, err := byoutbox.Split(s.outboxes, rows)
 	if err != nil {
-		return nil, fmt.Errorf("look for settled rows: %w", err)
+		return nil, fmt.Errorf("read settled rows: %w", err)
 	}
 	settled := make([]bool, len(rows))
 	if len(rows) == 0 {
@@ -32,7 +32,7 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for settled rows: %w", Explain(err))
+		return nil, fmt.Errorf("read settled rows: %w", Explain(err))
 	}
 	return settled, nil
 }

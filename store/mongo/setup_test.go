@@ -29,7 +29,7 @@ func TestCheckCollections(t *testing.T) {
 			return r.db.CreateCollection(ctx(t), "collated", options.CreateCollection().SetCollation(&options.Collation{Locale: "de", Strength: 1}))
 		}, []string{"collation de"}},
 		"looking": {func() error { return r.db.CreateView(ctx(t), "looking", r.box.Table, bson.A{}) }, []string{"is a view"}},
-		"absent":  {func() error { return nil }, []string{"no collection", r.box.Table, `createCollection("absent")`}},
+		"absent":  {func() error { return nil }, []string{"does not exist", r.box.Table, `createCollection("absent")`}},
 	} {
 		if err := c.make(); err != nil {
 			t.Fatal(err)

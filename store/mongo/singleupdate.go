@@ -33,7 +33,7 @@ const (
 )
 
 // errSomeUpdatesFailed says that the server applied some updates and refused others.
-var errSomeUpdatesFailed = errors.New("some updates were refused")
+var errSomeUpdatesFailed = errors.New("server refused some updates")
 
 // isSingle reports whether only one BSON value has this text, so that an update by it
 // matches at most one document.

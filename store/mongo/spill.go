@@ -45,7 +45,7 @@ type spilledDocument struct {
 func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item) error {
 	for i := range items {
 		if err := s.validateSpill(&items[i]); err != nil {
-			return fmt.Errorf("park: %w", err)
+			return fmt.Errorf("spill rows: %w", err)
 		}
 	}
 	for len(items) > 0 {
@@ -59,7 +59,7 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 		some := items[:n]
 		items = items[n:]
 		if err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error { return s.spillRows(ctx, on, some) }); err != nil {
-			return fmt.Errorf("park: %w", asOwnRefused(err))
+			return fmt.Errorf("spill rows: %w", asOwnRefused(err))
 		}
 	}
 	return nil
@@ -156,12 +156,12 @@ func (d *spilledDocument) item() store.Item {
 func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []store.SpilledRef) error {
 	for i := range rows {
 		if _, err := s.outboxes.Find(rows[i].Outbox); err != nil {
-			return fmt.Errorf("unpark: %w", err)
+			return fmt.Errorf("delete spilled rows: %w", err)
 		}
 	}
 	for some := range slices.Chunk(rows, maxSpillRows) {
 		if err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error { return s.deleteSpilledRows(ctx, on, some) }); err != nil {
-			return fmt.Errorf("unpark: %w", asOwnRefused(err))
+			return fmt.Errorf("delete spilled rows: %w", asOwnRefused(err))
 		}
 	}
 	return nil
@@ -211,11 +211,11 @@ func removeKeys(ctx context.Context, in *mongo.Collection, keys []bson.RawValue)
 // ReadSpilled implements store.Spiller.
 func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
 	if each <= 0 {
-		return nil, fmt.Errorf("read parked rows: the limit is %d, must be positive", each)
+		return nil, fmt.Errorf("read spilled rows: limit %d must be positive", each)
 	}
 	for i := range from {
 		if _, err := s.outboxes.Find(from[i].Outbox); err != nil {
-			return nil, fmt.Errorf("read parked rows: %w", err)
+			return nil, fmt.Errorf("read spilled rows: %w", err)
 		}
 	}
 	if len(from) == 0 {
@@ -232,7 +232,7 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read parked rows: %w", Explain(err))
+		return nil, fmt.Errorf("read spilled rows: %w", Explain(err))
 	}
 	return lists, nil
 }

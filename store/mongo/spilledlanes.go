@@ -22,7 +22,7 @@ func (s *Store) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) 
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("read the parked lanes: %w", Explain(err))
+		return fmt.Errorf("read spilled lanes: %w", Explain(err))
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after
 				return err
 			})
 			if err != nil {
-				return all, fmt.Errorf("forget parked rows: %w", Explain(err))
+				return all, fmt.Errorf("delete spilled rows after seq: %w", Explain(err))
 			}
 			all += n
 		}

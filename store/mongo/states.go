@@ -18,7 +18,7 @@ import (
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := byoutbox.Split(s.outboxes, rows)
 	if err != nil {
-		return nil, fmt.Errorf("look for the states of rows: %w", err)
+		return nil, fmt.Errorf("read row statuses: %w", err)
 	}
 	states := make([]store.RowStatus, len(rows))
 	parts = slices.DeleteFunc(parts, func(p *byoutbox.Part) bool { return p.MarkAbsent(states) })
@@ -39,7 +39,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for the states of rows: %w", Explain(err))
+		return nil, fmt.Errorf("read row statuses: %w", Explain(err))
 	}
 	return states, nil
 }

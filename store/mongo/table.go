@@ -287,11 +287,11 @@ func (t *table) size() any {
 
 // twinError reports two documents whose ids have the same text.
 func (t *table) twinError(id string) error {
-	return &store.RefusedError{Err: fmt.Errorf("outbox %s: two documents of %s have the id %q, of different types: give one of them another %s", t.Name, t.path(), id, t.id())}
+	return &store.RefusedError{Err: fmt.Errorf("outbox %s: two documents of %s have id %q with different types; give one another %s", t.Name, t.path(), id, t.id())}
 }
 
 // payloadError reports a document without a payload.
 func (t *table) payloadError(id string) error {
-	return &store.RefusedError{Err: fmt.Errorf("outbox %s: document %q of %s has no field %s, the payload: name another in layout %s, or give it one (null is an empty payload)",
+	return &store.RefusedError{Err: fmt.Errorf("outbox %s: document %q of %s has no payload field %s; name another in layout %s, or set the field (null is an empty payload)",
 		t.Name, id, t.path(), t.Layout.Columns.Payload, t.Layout.Name)}
 }

@@ -89,11 +89,11 @@ func databaseOf(raw string) (string, error) {
 	name, err := url.PathUnescape(name)
 	switch {
 	case err != nil || strings.ContainsAny(name, "/\\. \"$\x00"):
-		return "", refuseURL("names a database that cannot be", "write "+urlForm)
+		return "", refuseURL("names an invalid database", "write "+urlForm)
 	case name == "":
 		return "", refuseURL("names no database", "write "+urlForm)
 	case slices.Contains([]string{"admin", "local", "config"}, name):
-		return "", refuseURL("names the database "+name+", which is the server's own", "name the database that holds the outbox; ?authSource=admin says where the user is kept")
+		return "", refuseURL("names the database "+name+", which is the server's own", "name the database that holds the outbox; ?authSource=admin says where the user is defined")
 	}
 	return name, nil
 }

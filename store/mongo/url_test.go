@@ -25,7 +25,7 @@ func TestParseURL(t *testing.T) {
 		"mongodb://u:" + secret + "@localhost":                              "names no database",
 		"mongodb://u:" + secret + "@localhost/":                             "names no database",
 		"mongodb://u:" + secret + "@localhost/admin":                        "the server's own",
-		"mongodb://u:" + secret + "@localhost/a.b":                          "cannot be",
+		"mongodb://u:" + secret + "@localhost/a.b":                          "invalid database",
 		"mongodb://u:" + secret + "/x@localhost/shop":                       "percent-encode",
 		"mongodb://u:" + secret + "?x@localhost/shop":                       "percent-encode",
 		"mongodb://u:" + secret + "@x@localhost/shop":                       "",

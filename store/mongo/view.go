@@ -38,7 +38,7 @@ func ParseSnapshotPosition(p store.Position) (at bson.Timestamp, ok bool) {
 // minutes (minSnapshotHistoryWindowInSeconds); later reads fail.
 func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" {
-		return nil, fmt.Errorf("open a view: MongoDB has no named snapshots, so none is named %q", snapshot)
+		return nil, fmt.Errorf("open view: MongoDB has no named snapshots, got %q", snapshot)
 	}
 	return views.Open(ctx, s.lifetime, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
 		on, err := s.server.open(ctx)

@@ -97,7 +97,7 @@ func (s *Store) checkEpoch(ctx context.Context, on *conn, epoch store.Epoch) err
 // leaderBusyError says that another transaction has changed the leader document.
 type leaderBusyError struct{ err error }
 
-func (e *leaderBusyError) Error() string { return "the leader document: " + e.err.Error() }
+func (e *leaderBusyError) Error() string { return "leader document: " + e.err.Error() }
 
 func (e *leaderBusyError) Unwrap() error { return e.err }
 
@@ -203,7 +203,7 @@ func isAborted(err error) bool {
 type commitError struct{ err error }
 
 func (e *commitError) Error() string {
-	return "nobody knows whether the transaction was committed: " + e.err.Error()
+	return "unknown commit result: " + e.err.Error()
 }
 
 // Unwrap returns the server's error. It is not a refusal: see asRefused.
@@ -224,7 +224,7 @@ func (s *Store) read(ctx context.Context, call func(context.Context, *conn) erro
 		defer reading.EndSession(context.WithoutCancel(ctx))
 		if at := on.lastWrite.Load(); at != nil {
 			if err := reading.AdvanceOperationTime(at); err != nil {
-				return fmt.Errorf("a session: %w", err)
+				return fmt.Errorf("advance session: %w", err)
 			}
 		}
 		return call(mongo.NewSessionContext(ctx, reading), on)

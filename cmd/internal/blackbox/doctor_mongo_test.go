@@ -51,7 +51,7 @@ func TestMongoDoctor(t *testing.T) {
 			for _, name := range ownMongo() {
 				s.must(s.db.Collection(name).Drop(t.Context()))
 			}
-		}, []string{"the relay's own collections are not there"}, true},
+		}, []string{"relay collections do not exist"}, true},
 		{"no stream", as("relay"), func() {}, []string{"may not read the change stream"}, false},
 		{"no update of the outbox", both, func() { revoke("relay_work", "outbox_events", "update") }, []string{"lacks update on"}, false},
 		{"no right on the lease", both, func() {

@@ -74,9 +74,9 @@ func ID(v bson.RawValue) (string, error) {
 		return string(text), nil
 	}
 	if Absent(v) {
-		return "", fmt.Errorf("a document without an id (it is %s) cannot be relayed: an id is what it is claimed and settled by", TypeName(v))
+		return "", fmt.Errorf("document without an id (it is %s) cannot be relayed: claims and outcomes need the id", TypeName(v))
 	}
-	return "", fmt.Errorf("the id is %s; an id may be an ObjectID, a string, a whole number, a UUID, or binary data of subtype 0, 3 or 5", TypeName(v))
+	return "", fmt.Errorf("id is %s; supported are ObjectID, string, whole number, UUID, and binary data of subtype 0, 3 or 5", TypeName(v))
 }
 
 // TypeName describes the type of a value in error texts, with the names of $type, e.g. "of
