@@ -12,16 +12,16 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-func TestAnOutageCostsFewRequestsAndNoRowAnything(t *testing.T) {
+func TestOutageCostsFewRequestsAndNoRetries(t *testing.T) {
 	for _, class := range []sink.Class{sink.Unavailable, sink.Refused, sink.Misconfigured} {
 		t.Run(class.String(), func(t *testing.T) {
-			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() { k.answer = always(class) })
 				var c counter
-				add(t, d, &c, grouped(200))
-				k.pass(2 * time.Second)
-				add(t, d, &c, numbered("late", 100))
-				k.pass(2 * time.Minute)
+				add(t, d, &c, rowsInOwnGroups(200))
+				k.advance(2 * time.Second)
+				add(t, d, &c, numberedRows("late", 100))
+				k.advance(2 * time.Minute)
 				// Ten at first, the probes at once, one a second while there are
 				// lanes that were not tried; a refusal is looked into.
 				if n := len(k.requests); n > 160 {
@@ -30,30 +30,30 @@ func TestAnOutageCostsFewRequestsAndNoRowAnything(t *testing.T) {
 				if len(k.outcomes) > 0 {
 					t.Errorf("outcomes %v", k.outcomes)
 				}
-				k.expect(t, "observed", k.suspicions, []string{class.String()})
+				k.expect(t, "observed", k.breakerReports, []string{class.String()})
 				lanes, _ := d.Lanes(LaneFilter{}, 1000)
 				if i := slices.IndexFunc(lanes, func(l LaneInfo) bool { return l.State != "ready" }); i >= 0 {
 					t.Errorf("lane %+v waits for itself", lanes[i])
 				}
 				k.set(func() { k.answer = always(sink.Delivered) })
-				k.pass(30 * time.Second)
+				k.advance(30 * time.Second)
 				k.expect(t, "rows done", c.n, 300)
-				k.expect(t, "observed", k.suspicions, []string{class.String(), "trusted"})
+				k.expect(t, "observed", k.breakerReports, []string{class.String(), "trusted"})
 			})
 		})
 	}
 }
 
 func TestProbesAreSingleRowsOfLanesInTurn(t *testing.T) {
-	drive(t, senders(2), func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, senders(2), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Misconfigured) })
 		for g := range 3 {
 			rows := items(fmt.Sprint("g", g), fmt.Sprint(g, "a"), fmt.Sprint(g, "b"))
 			add(t, d, nil, rows)
 		}
-		k.pass(5 * time.Minute)
+		k.advance(5 * time.Minute)
 		var heads []string
-		for i, req := range k.seen {
+		for i, req := range k.requestInfos {
 			if req.Probe {
 				k.expect(t, "rows of a probe", req.Rows, 1)
 				heads = append(heads, k.requests[i][0])
@@ -73,8 +73,8 @@ func TestProbesAreSingleRowsOfLanesInTurn(t *testing.T) {
 
 // Rows that the receiver does not take made the sink suspect: a lane that was not
 // tried yet shows at once that it is well.
-func TestALaneThatWasNotTriedIsTriedAtOnce(t *testing.T) {
-	drive(t, senders(5), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestUntriedLaneIsProbedAtOnce(t *testing.T) {
+	drive(t, senders(5), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				if strings.HasPrefix(ids[0], "bad") {
@@ -86,24 +86,24 @@ func TestALaneThatWasNotTriedIsTriedAtOnce(t *testing.T) {
 		for i := range 5 {
 			add(t, d, nil, items(fmt.Sprint("bad", i), fmt.Sprint("bad", i)))
 		}
-		k.pass(10 * time.Millisecond)
-		k.expect(t, "observed", k.suspicions, "[unavailable]")
+		k.advance(10 * time.Millisecond)
+		k.expect(t, "observed", k.breakerReports, "[unavailable]")
 		var c counter
 		add(t, d, &c, items("good", "1", "2", "3"))
-		k.pass(10 * time.Millisecond)
-		k.expect(t, "observed", k.suspicions, "[unavailable trusted]")
+		k.advance(10 * time.Millisecond)
+		k.expect(t, "observed", k.breakerReports, "[unavailable trusted]")
 		k.expect(t, "rows done", c.n, 3)
 	})
 }
 
-func TestProbesAtOnceAreFew(t *testing.T) {
-	drive(t, senders(5), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestEagerProbesAreLimited(t *testing.T) {
+	drive(t, senders(5), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
-		add(t, d, nil, grouped(5))
-		k.pass(10 * time.Millisecond)
+		add(t, d, nil, rowsInOwnGroups(5))
+		k.advance(10 * time.Millisecond)
 		for i := range 100 {
 			add(t, d, nil, items(fmt.Sprint("new", i), fmt.Sprint("new", i)))
-			k.pass(time.Millisecond)
+			k.advance(time.Millisecond)
 		}
 		if n := len(k.requests); n != 5+maxEagerProbes {
 			t.Errorf("%d requests at once, want 5 and %d", n, maxEagerProbes)
@@ -111,8 +111,8 @@ func TestProbesAtOnceAreFew(t *testing.T) {
 	})
 }
 
-func TestAReceiverThatNamesATimeIsProbedThen(t *testing.T) {
-	drive(t, senders(5), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRetryAfterDelaysProbes(t *testing.T) {
+	drive(t, senders(5), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				res := always(sink.Unavailable)(ids)
@@ -120,26 +120,26 @@ func TestAReceiverThatNamesATimeIsProbedThen(t *testing.T) {
 				return res
 			}
 		})
-		add(t, d, nil, grouped(5))
-		k.pass(10 * time.Millisecond)
-		k.expect(t, "observed", k.suspicions, "[unavailable]")
+		add(t, d, nil, rowsInOwnGroups(5))
+		k.advance(10 * time.Millisecond)
+		k.expect(t, "observed", k.breakerReports, "[unavailable]")
 		add(t, d, nil, items("new", "new"))
-		k.pass(6900 * time.Millisecond)
+		k.advance(6900 * time.Millisecond)
 		k.expect(t, "requests before the time", len(k.requests), 5)
 		k.set(func() { k.answer = always(sink.Delivered) })
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "outcomes", len(k.outcomes), 6)
 	})
 }
 
 // Alone in its lane and its sink, a refused row counts once in a while, and a row
 // that is not answered never does.
-func TestAPoisonedRowWithoutOtherTraffic(t *testing.T) {
+func TestPoisonedRowWithoutOtherTraffic(t *testing.T) {
 	for class, want := range map[sink.Class]string{sink.Refused: "[2]", sink.Unavailable: "[]", sink.Misconfigured: "[]"} {
 		t.Run(class.String(), func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.ProofWait = time.Second
-			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() {
 					k.answer = func(ids []string) sink.Result {
 						if slices.Contains(ids, "2") {
@@ -150,36 +150,36 @@ func TestAPoisonedRowWithoutOtherTraffic(t *testing.T) {
 				})
 				var c counter
 				add(t, d, &c, items("a", "1", "2", "3"))
-				k.pass(10 * time.Minute)
-				k.expect(t, "FAILED", failed(k.outcomes), want)
+				k.advance(10 * time.Minute)
+				k.expect(t, "FAILED", failedIDs(k.outcomes), want)
 				if want != "[]" {
 					k.expect(t, "rows done", c.n, 3)
 					return
 				}
 				k.expect(t, "rows done", c.n, 1)
-				if last := k.suspicions[len(k.suspicions)-1]; last != class.String() {
-					t.Errorf("no alarm: %v", k.suspicions)
+				if last := k.breakerReports[len(k.breakerReports)-1]; last != class.String() {
+					t.Errorf("no alarm: %v", k.breakerReports)
 				}
 			})
 		})
 	}
 }
 
-func TestARowIsGivenUpAfterALongTime(t *testing.T) {
+func TestRowFailsAfterGiveUpAfter(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.GiveUpAfter = time.Minute
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		add(t, d, nil, items("a", "1"))
-		k.pass(59 * time.Second)
+		k.advance(59 * time.Second)
 		k.expect(t, "outcomes", k.settles, "[]")
-		k.pass(31 * time.Second)
+		k.advance(31 * time.Second)
 		k.expect(t, "outcomes", k.settles, "[[1 FAILED]]")
 		k.expect(t, "count", k.outcomes[0].RetryCount, 0)
 	})
 }
 
-func TestFailuresCountAsElsewhere(t *testing.T) {
+func TestCompatCountsFailures(t *testing.T) {
 	of := func(class sink.Class, reason store.Reason) sink.Outcome {
 		return sink.Outcome{Class: class, Reason: reason, Detail: "no"}
 	}
@@ -198,94 +198,94 @@ func TestFailuresCountAsElsewhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.Compat, cfg.ProofWait = tt.compat, time.Hour
-			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() { k.answer = func([]string) sink.Result { return sink.Result{Outcome: tt.answer} } })
 				add(t, d, nil, items("a", "1"))
-				k.pass(10 * time.Minute)
-				k.expect(t, "FAILED", failed(k.outcomes), tt.want)
+				k.advance(10 * time.Minute)
+				k.expect(t, "FAILED", failedIDs(k.outcomes), tt.want)
 			})
 		})
 	}
 }
 
-func TestNothingIsSentBeforeTheTakeoverWait(t *testing.T) {
+func TestTakeoverWaitDelaysFirstSend(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.TakeoverWait = 5 * time.Second
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		add(t, d, nil, items("a", "1"))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "claims", k.claims, "[[1]]")
-		k.expect(t, "requests", k.at, []time.Duration{5*time.Second + time.Millisecond})
+		k.expect(t, "requests", k.requestTimes, []time.Duration{5*time.Second + time.Millisecond})
 	})
 }
 
 // A suspect endpoint is a fault only while rows wait for it, in memory or parked. Six
 // rows FAILED and no other came: nothing is wrong until the next one.
-func TestSuspectEndpointWithoutRowsIsIdle(t *testing.T) {
+func TestOpenBreakerWithoutRowsIsIdle(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.ProofWait, cfg.MaxRetries, cfg.BackoffMax = time.Second, 1, time.Second
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Refused) })
-		add(t, d, nil, grouped(6))
-		k.pass(100 * time.Millisecond)
-		k.expect(t, "while rows wait", k.suspicions, "[refused]")
-		k.pass(10 * time.Minute)
-		k.expect(t, "FAILED", len(failed(k.outcomes)), 6)
-		k.expect(t, "without a row", k.suspicions, "[refused refused, idle]")
+		add(t, d, nil, rowsInOwnGroups(6))
+		k.advance(100 * time.Millisecond)
+		k.expect(t, "while rows wait", k.breakerReports, "[refused]")
+		k.advance(10 * time.Minute)
+		k.expect(t, "FAILED", len(failedIDs(k.outcomes)), 6)
+		k.expect(t, "without a row", k.breakerReports, "[refused refused, idle]")
 		if s := d.Stats().OpenBreakers; len(s) != 1 || !s[0].Idle {
 			t.Errorf("suspect: %+v", s)
 		}
 
 		add(t, d, nil, items("late", "x"))
-		k.pass(time.Millisecond)
-		k.expect(t, "with a row again", k.suspicions, "[refused refused, idle refused]")
+		k.advance(time.Millisecond)
+		k.expect(t, "with a row again", k.breakerReports, "[refused refused, idle refused]")
 		if err := d.Pause(context.Background(), nameOf("late"), "test"); err != nil {
 			t.Error(err)
 		}
-		k.pass(time.Second)
-		k.expect(t, "with a paused group alone", k.suspicions, "[refused refused, idle refused refused, idle]")
+		k.advance(time.Second)
+		k.expect(t, "with a paused group alone", k.breakerReports, "[refused refused, idle refused refused, idle]")
 		if err := d.Resume(context.Background(), nameOf("late")); err != nil {
 			t.Error(err)
 		}
 		k.set(func() { k.answer = always(sink.Delivered) })
-		k.pass(time.Minute)
-		k.expect(t, "after a row was taken", k.suspicions[4:], "[refused trusted]")
+		k.advance(time.Minute)
+		k.expect(t, "after a row was taken", k.breakerReports[4:], "[refused trusted]")
 	})
 }
 
 // Rows that are parked wait for the endpoint as those in memory do.
-func TestSuspectEndpointWithParkedRowsIsNotIdle(t *testing.T) {
+func TestOpenBreakerWithSpilledRowsIsNotIdle(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 10
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		for i := range 40 {
-			add(t, d, nil, placed(i+1, items(fmt.Sprint("g", i), fmt.Sprint(i))))
+			add(t, d, nil, rowsWithSeq(i+1, items(fmt.Sprint("g", i), fmt.Sprint(i))))
 		}
 		for range 60 {
 			d.SpillExcess(true)
-			k.pass(time.Second)
+			k.advance(time.Second)
 		}
 		if s := d.Stats(); s.Spilled == 0 || len(s.OpenBreakers) != 1 || s.OpenBreakers[0].Idle {
 			t.Errorf("%+v", s)
 		}
-		k.expect(t, "observed", k.suspicions, "[unavailable]")
+		k.expect(t, "observed", k.breakerReports, "[unavailable]")
 	})
 }
 
 // A receiver that was told the wrong wire rejects every row. That must not cost a
 // whole outbox before somebody sees it.
-func TestAReceiverThatRejectsEverythingIsSuspect(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRejectingReceiverOpensBreaker(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Rejected) })
-		add(t, d, nil, grouped(1000))
-		k.pass(10 * time.Minute)
-		k.expect(t, "observed", k.suspicions, "[rejected]")
-		if n := len(failed(k.outcomes)); n > 20 {
+		add(t, d, nil, rowsInOwnGroups(1000))
+		k.advance(10 * time.Minute)
+		k.expect(t, "observed", k.breakerReports, "[rejected]")
+		if n := len(failedIDs(k.outcomes)); n > 20 {
 			t.Errorf("%d rows FAILED in ten minutes", n)
 		}
 		k.set(func() { k.answer = always(sink.Delivered) })
-		k.pass(time.Minute)
-		k.expect(t, "observed", k.suspicions, "[rejected trusted]")
+		k.advance(time.Minute)
+		k.expect(t, "observed", k.breakerReports, "[rejected trusted]")
 	})
 }

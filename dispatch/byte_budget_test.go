@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// sized are rows of groups of their own with payloads of some bytes.
-func sized(name string, sizes ...int) (rows []store.Item) {
+// rowsOfSize are rows of groups of their own with payloads of some bytes.
+func rowsOfSize(name string, sizes ...int) (rows []store.Item) {
 	for i, size := range sizes {
 		it := items(fmt.Sprint(name, i), fmt.Sprint(name, i))[0]
 		it.Payload, it.PayloadSize, it.Txn = make([]byte, size), size, 1
@@ -21,21 +21,21 @@ func sized(name string, sizes ...int) (rows []store.Item) {
 	return rows
 }
 
-// hanging is a core whose requests end when the test says so.
-type hanging struct {
+// manualCore is a core whose requests end when the test says so.
+type manualCore struct {
 	*core
 	t    *testing.T
 	now  time.Time
 	reqs []*request
 }
 
-func hang(t *testing.T, cfg Config) *hanging {
+func newManualCore(t *testing.T, cfg Config) *manualCore {
 	limits := sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1 << 30}
-	return &hanging{core: newCore(cfg, func(string) sink.Limits { return limits }, func() float64 { return 0 }), t: t, now: time.Unix(1, 0)}
+	return &manualCore{core: newCore(cfg, func(string) sink.Limits { return limits }, func() float64 { return 0 }), t: t, now: time.Unix(1, 0)}
 }
 
-// fly begins what may begin, and returns the ids that are under way.
-func (h *hanging) fly() (ids []string) {
+// startRequests begins what may begin, and returns the ids that are under way.
+func (h *manualCore) startRequests() (ids []string) {
 	for _, req := range h.nextClaims(1000, h.now) {
 		var answers []store.ClaimAnswer
 		for _, run := range req.runs {
@@ -62,7 +62,7 @@ func (h *hanging) fly() (ids []string) {
 }
 
 // end has the receiver take the request with a row.
-func (h *hanging) take(id string) {
+func (h *manualCore) accept(id string) {
 	h.t.Helper()
 	i := slices.IndexFunc(h.reqs, func(req *request) bool { return req.messages()[0].ID == id })
 	if i < 0 {
@@ -73,9 +73,9 @@ func (h *hanging) take(id string) {
 	h.answered(req, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, h.now)
 }
 
-func (h *hanging) expect(want string, when string) {
+func (h *manualCore) expect(want string, when string) {
 	h.t.Helper()
-	if got := strings.Join(h.fly(), " "); got != want {
+	if got := strings.Join(h.startRequests(), " "); got != want {
 		h.t.Errorf("%s, under way are %q, want %q", when, got, want)
 	}
 }
@@ -86,26 +86,26 @@ func (h *hanging) expect(want string, when string) {
 func TestLargeRowsTakeTurns(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferBytes, cfg.MaxConcurrentGroups, cfg.APIBatchSize = 1000, 8, 1 // 100 a request
-	h := hang(t, cfg)
-	h.append(sized("L", 600, 5000, 300), nil)
-	h.append(sized("s", 90, 90, 100), nil)
+	h := newManualCore(t, cfg)
+	h.append(rowsOfSize("L", 600, 5000, 300), nil)
+	h.append(rowsOfSize("s", 90, 90, 100), nil)
 	h.expect("L0 s0 s1 s2", "at first") // 600 and 300 would fit, but 5000 came before
-	h.take("s0")
-	h.append(sized("m", 80), nil)
+	h.accept("s0")
+	h.append(rowsOfSize("m", 80), nil)
 	h.expect("L0 m0 s1 s2", "beside a large row")
-	h.take("L0")
+	h.accept("L0")
 	h.expect("L1 m0 s1 s2", "when none is left in front of a huge one")
-	h.append(sized("M", 400, 400, 400), nil)
+	h.append(rowsOfSize("M", 400, 400, 400), nil)
 	h.expect("L1 m0 s1 s2", "beside a huge row")
-	h.take("L1")
+	h.accept("L1")
 	h.expect("L2 M0 m0 s1 s2", "behind a huge row")
-	h.take("M0")
+	h.accept("M0")
 	h.expect("L2 M1 m0 s1 s2", "after one of two")
 	for _, id := range []string{"L2", "M1", "m0", "s1", "s2"} {
-		h.take(id)
+		h.accept(id)
 	}
 	h.expect("M2", "at the end")
-	h.take("M2")
+	h.accept("M2")
 	h.expect("", "then")
 	if h.largeBytes != 0 || h.bytes != 0 {
 		t.Errorf("%d bytes of large rows and %d of all are counted, though all were delivered", h.largeBytes, h.bytes)
@@ -114,15 +114,15 @@ func TestLargeRowsTakeTurns(t *testing.T) {
 
 // However many rows of whatever size wait, and however they fail, payloads in memory
 // are at most the buffer's for rows that wait and twice as much for requests.
-func TestPayloadsInMemory(t *testing.T) {
+func TestPayloadBytesAreBounded(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferBytes = 1000
-	h := hang(t, cfg)
+	h := newManualCore(t, cfg)
 	var sizes []int
 	for i := range 400 {
 		sizes = append(sizes, []int{5, 60, 77, 78, 500, 999}[i%6])
 	}
-	h.append(sized("r", sizes...), nil)
+	h.append(rowsOfSize("r", sizes...), nil)
 	most := int64(0)
 	for n := 0; h.rows > 0; n++ {
 		if n > 100_000 {
@@ -130,7 +130,7 @@ func TestPayloadsInMemory(t *testing.T) {
 		}
 		h.now = h.now.Add(time.Second)
 		h.tick(h.now)
-		h.fly()
+		h.startRequests()
 		most = max(most, h.bytes)
 		for _, req := range h.reqs {
 			res := sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}
@@ -158,12 +158,12 @@ func TestPayloadsInMemory(t *testing.T) {
 
 // Payloads that a claim read leave memory again with rows that are not sent: those behind
 // one that is not visible, and those that the receiver did not get to.
-func TestPayloadsThatAreNotSent(t *testing.T) {
+func TestUnsentPayloadsLeaveMemory(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferBytes = 1000
-	h := hang(t, cfg)
+	h := newManualCore(t, cfg)
 	for i := range 400 {
-		rows := sized(fmt.Sprint("r", i, " "), 30, 30)
+		rows := rowsOfSize(fmt.Sprint("r", i, " "), 30, 30)
 		rows[1].Group = rows[0].Group
 		h.append(rows, nil)
 	}
@@ -185,7 +185,7 @@ func TestPayloadsThatAreNotSent(t *testing.T) {
 	for range 400 {
 		h.now = h.now.Add(time.Second)
 		h.tick(h.now)
-		h.fly()
+		h.startRequests()
 		for _, req := range h.reqs { // it takes one and does not get to the others
 			res := sink.Result{Items: make([]sink.Outcome, req.size())}
 			for i := range res.Items {
@@ -205,11 +205,11 @@ func TestPayloadsThatAreNotSent(t *testing.T) {
 }
 
 // A payload leaves memory when its row was delivered, and does not wait for the table.
-func TestADeliveredPayloadLeavesMemory(t *testing.T) {
-	h := hang(t, DefaultConfig())
-	h.append(sized("r", 100_000), nil)
-	h.fly()
-	h.take("r0")
+func TestDeliveredPayloadLeavesMemory(t *testing.T) {
+	h := newManualCore(t, DefaultConfig())
+	h.append(rowsOfSize("r", 100_000), nil)
+	h.startRequests()
+	h.accept("r0")
 	if h.bytes != 0 || h.rows != 1 {
 		t.Errorf("%d bytes of %d rows, want 0 of 1", h.bytes, h.rows)
 	}
@@ -220,7 +220,7 @@ func TestADeliveredPayloadLeavesMemory(t *testing.T) {
 func TestLongGroupsCountAgainstTheBuffer(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.BufferBytes = 100, 1<<20
-	h := hang(t, cfg)
+	h := newManualCore(t, cfg)
 	group := strings.Repeat("g", 1<<18)
 	h.append(items(group, "1", "2", "3"), nil)
 	if n := h.bufferedRows(); n < 75 || n > 80 {

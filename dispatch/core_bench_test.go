@@ -34,7 +34,7 @@ func BenchmarkCore(b *testing.B) {
 			for b.Loop() {
 				c.append(items, nil)
 				for len(c.lanes) > 0 || len(c.outcomes) > 0 {
-					through(c, answers, results, now)
+					runReady(c, answers, results, now)
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(rows*b.N), "ns/row")
@@ -42,8 +42,8 @@ func BenchmarkCore(b *testing.B) {
 	}
 }
 
-// through claims, sends and writes what is ready.
-func through(c *core, answers []store.ClaimAnswer, results []store.SettleResult, now time.Time) {
+// runReady claims, sends and writes what is ready.
+func runReady(c *core, answers []store.ClaimAnswer, results []store.SettleResult, now time.Time) {
 	for _, req := range c.nextClaims(maxStatementRows, now) {
 		c.claimed(req, answers[:req.size()], now, now)
 	}

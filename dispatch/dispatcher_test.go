@@ -22,14 +22,14 @@ func TestMain(m *testing.M) {
 }
 
 func TestNaturalBatching(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		var c counter
 		add(t, d, &c, items("a", "1"))
 		synctest.Wait() // the claim of 1 is under way
 		for _, id := range []string{"2", "3", "4"} {
 			add(t, d, &c, items("g"+id, id))
 		}
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "claims", k.claims, "[[1] [2 3 4]]")
 		if c.n != 4 {
 			t.Errorf("%d rows done, want 4", c.n)
@@ -37,9 +37,9 @@ func TestNaturalBatching(t *testing.T) {
 	})
 }
 
-func TestARowIsRetriedBeforeTheNextOfItsGroup(t *testing.T) {
+func TestRowIsRetriedBeforeNextOfItsGroup(t *testing.T) {
 	cfg := DefaultConfig()
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = func([]string) sink.Result {
 				return sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable, Detail: "down"}}
@@ -47,7 +47,7 @@ func TestARowIsRetriedBeforeTheNextOfItsGroup(t *testing.T) {
 		})
 		var c counter
 		add(t, d, &c, items("a", "1", "2"))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.set(func() {
 			k.expect(t, "first request", k.requests[0], "[1 2]")
 			for _, r := range k.requests[1:] {
@@ -56,18 +56,18 @@ func TestARowIsRetriedBeforeTheNextOfItsGroup(t *testing.T) {
 			if n := len(k.requests); n < 10 || n > 14 {
 				t.Errorf("%d requests in a minute of back-off from 200 ms to 30 s", n)
 			}
-			k.answer = newDesk().answer
+			k.answer = newFakeBackend().answer
 		})
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "outcomes", k.settles, "[[1 COMPLETED] [2 COMPLETED]]")
 		k.expect(t, "rows done", c.n, 2)
 	})
 }
 
-func TestRetryAfterIsObeyedUpToTheCap(t *testing.T) {
+func TestRetryAfterIsCapped(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.RetryAfterMax = 10 * time.Second
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		asked := []time.Duration{2 * time.Second, 24 * time.Hour, 0}
 		k.set(func() {
 			k.answer = func([]string) sink.Result {
@@ -80,22 +80,22 @@ func TestRetryAfterIsObeyedUpToTheCap(t *testing.T) {
 		})
 		var c counter
 		add(t, d, &c, items("a", "1"))
-		k.pass(time.Minute)
-		if c.n != 1 || len(k.at) != 3 {
-			t.Fatalf("%d rows done by %d requests", c.n, len(k.at))
+		k.advance(time.Minute)
+		if c.n != 1 || len(k.requestTimes) != 3 {
+			t.Fatalf("%d rows done by %d requests", c.n, len(k.requestTimes))
 		}
 		for i, want := range []time.Duration{2 * time.Second, 10 * time.Second} {
-			if got := k.at[i+1] - k.at[i]; got < want || got > want+100*time.Millisecond {
+			if got := k.requestTimes[i+1] - k.requestTimes[i]; got < want || got > want+100*time.Millisecond {
 				t.Errorf("wait %d was %s, want %s", i+1, got, want)
 			}
 		}
 	})
 }
 
-func TestACleanEndFinishesRequestsAndGivesClaimsBack(t *testing.T) {
+func TestShutdownFinishesRequestsAndGivesBackClaims(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.MaxConcurrentGroups = 2
-	drive(t, cfg, func(k *desk, d *Dispatcher, end func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				<-time.After(500 * time.Millisecond)
@@ -103,7 +103,7 @@ func TestACleanEndFinishesRequestsAndGivesClaimsBack(t *testing.T) {
 			}
 		})
 		add(t, d, nil, items("a", "1"))
-		k.pass(100 * time.Millisecond) // 1 is being sent
+		k.advance(100 * time.Millisecond) // 1 is being sent
 		add(t, d, nil, items("b", "2"))
 		synctest.Wait() // 2 is being claimed
 		add(t, d, nil, items("c", "3"))
@@ -118,11 +118,11 @@ func TestACleanEndFinishesRequestsAndGivesClaimsBack(t *testing.T) {
 	})
 }
 
-func TestALostLeaderStopsAtOnce(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
-		k.set(func() { k.refuse = store.ErrNotLeader })
+func TestLostLeaderStopsAtOnce(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.err = store.ErrNotLeader })
 		add(t, d, nil, items("a", "1"))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		if err := end(nil); !errors.Is(err, store.ErrNotLeader) {
 			t.Fatalf("%v", err)
 		}
@@ -132,14 +132,14 @@ func TestALostLeaderStopsAtOnce(t *testing.T) {
 	})
 }
 
-func TestAStoreThatIsAwayIsWaitedFor(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.refuse = errors.New("connection refused") })
+func TestUnreachableStoreIsRetried(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.err = errors.New("connection refused") })
 		var c counter
 		add(t, d, &c, items("a", "1"))
-		k.pass(time.Minute)
-		k.set(func() { k.refuse = nil })
-		k.pass(10 * time.Second)
+		k.advance(time.Minute)
+		k.set(func() { k.err = nil })
+		k.advance(10 * time.Second)
 		if c.n != 1 {
 			t.Error("the row did not go out once the store was back")
 		}
@@ -147,13 +147,13 @@ func TestAStoreThatIsAwayIsWaitedFor(t *testing.T) {
 }
 
 func TestFreeze(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		d.Freeze(true)
 		add(t, d, nil, items("a", "1", "2"))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests while frozen", k.requests, "[]")
 		d.Freeze(false)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests", k.requests, "[[1 2]]")
 	})
 }

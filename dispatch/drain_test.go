@@ -11,21 +11,21 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-func TestARunThatHangsEndsWithTheDrain(t *testing.T) {
-	for name, hang := range map[string]func(k *desk){
-		"request": func(k *desk) { k.hangs = true },
-		"outcome": func(k *desk) {
+func TestDrainTimeoutEndsHangingRequest(t *testing.T) {
+	for name, hang := range map[string]func(k *fakeBackend){
+		"request": func(k *fakeBackend) { k.hang = true },
+		"outcome": func(k *fakeBackend) {
 			k.answer = func(ids []string) sink.Result {
-				k.set(func() { k.takes = time.Hour })
+				k.set(func() { k.latency = time.Hour })
 				return always(sink.Delivered)(ids)
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+			drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 				k.set(func() { hang(k) })
 				add(t, d, nil, items("a", "1"))
-				k.pass(100 * time.Millisecond)
+				k.advance(100 * time.Millisecond)
 				began := time.Now()
 				if err := end(nil); err != nil {
 					t.Error(err)
@@ -36,28 +36,28 @@ func TestARunThatHangsEndsWithTheDrain(t *testing.T) {
 	}
 }
 
-func TestALostLeaderDoesNotDrain(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
-		k.set(func() { k.hangs = true })
+func TestLostLeaderDoesNotDrain(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.hang = true })
 		add(t, d, nil, items("a", "1"))
-		k.pass(100 * time.Millisecond)
+		k.advance(100 * time.Millisecond)
 		k.reset()
 		began := time.Now()
 		if err := end(fmt.Errorf("lost: %w", store.ErrNotLeader)); err != nil {
 			t.Error(err)
 		}
 		k.expect(t, "time to end", time.Since(began), time.Duration(0))
-		k.expect(t, "statements", len(k.tries), 0)
-		k.expect(t, "answers", len(k.seen), 0) // nothing is known of what was cut short
+		k.expect(t, "statements", len(k.statementTimes), 0)
+		k.expect(t, "answers", len(k.requestInfos), 0) // nothing is known of what was cut short
 	})
 }
 
-func TestLosingTheLeadEndsADrain(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
-		k.set(func() { k.hangs = true })
+func TestLostLeadershipEndsDrain(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.hang = true })
 		add(t, d, nil, items("a", "1"))
-		k.pass(100 * time.Millisecond)
-		k.set(func() { k.takes, k.refuse = 100*time.Millisecond, store.ErrNotLeader })
+		k.advance(100 * time.Millisecond)
+		k.set(func() { k.latency, k.err = 100*time.Millisecond, store.ErrNotLeader })
 		add(t, d, nil, items("b", "2"))
 		synctest.Wait() // 2 is being claimed
 		began := time.Now()
@@ -68,8 +68,8 @@ func TestLosingTheLeadEndsADrain(t *testing.T) {
 	})
 }
 
-func TestALaneThatWaitsIsGivenBackAtTheEnd(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+func TestShutdownGivesBackWaitingLane(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		k.set(func() {
 			k.answer = always(sink.Unavailable)
 			k.grant = func(*store.ClaimRow) store.ClaimAnswer {
@@ -77,7 +77,7 @@ func TestALaneThatWaitsIsGivenBackAtTheEnd(t *testing.T) {
 			}
 		})
 		add(t, d, nil, items("a", "1"))
-		k.pass(100 * time.Millisecond)
+		k.advance(100 * time.Millisecond)
 		began := time.Now()
 		if err := end(nil); err != nil {
 			t.Error(err)
@@ -90,20 +90,20 @@ func TestALaneThatWaitsIsGivenBackAtTheEnd(t *testing.T) {
 }
 
 // The outcome of the head is refused: the row behind it was claimed as well.
-func TestWhatWaitsBehindARefusedOutcomeIsGivenBack(t *testing.T) {
+func TestShutdownGivesBackRowsBehindRefusedOutcome(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ends before the answer %v", late), func(t *testing.T) {
-			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+			drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 				k.set(func() {
 					k.answer = func([]string) sink.Result {
 						<-time.After(500 * time.Millisecond)
-						k.set(func() { k.bad = map[string]bool{"1": true} })
+						k.set(func() { k.refusedIDs = map[string]bool{"1": true} })
 						return sink.Result{Items: []sink.Outcome{{Class: sink.Rejected}, {Class: sink.NotSent}}}
 					}
 				})
 				add(t, d, nil, items("a", "1", "2"))
-				if k.pass(100 * time.Millisecond); !late {
-					k.pass(500 * time.Millisecond)
+				if k.advance(100 * time.Millisecond); !late {
+					k.advance(500 * time.Millisecond)
 				}
 				if err := end(nil); err != nil {
 					t.Error(err)
@@ -114,14 +114,14 @@ func TestWhatWaitsBehindARefusedOutcomeIsGivenBack(t *testing.T) {
 	}
 }
 
-func TestStatsCountWhatIsHeld(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestStatsCountHeldRows(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		add(t, d, nil, items("a", "1"))
 		synctest.Wait()
 		k.expect(t, "while claiming", d.Stats(), Stats{Rows: 1, Waiting: 1, Bytes: 2, InFlight: 1, Lanes: map[string]int{
 			"ready": 0, "claiming": 1, "sending": 0, "writing": 0, "waiting": 0, "spilled": 0, "blocked": 0, "paused": 0, "replaying": 0, "stalled": 0,
 		}})
-		k.pass(time.Second)
+		k.advance(time.Second)
 		if s := d.Stats(); s.Rows != 0 || s.Bytes != 0 || s.InFlight != 0 {
 			t.Errorf("at rest: %+v", s)
 		}
@@ -129,9 +129,9 @@ func TestStatsCountWhatIsHeld(t *testing.T) {
 }
 
 // The claim that is under way when the relay ends is given back too.
-func TestAClaimUnderWayIsGivenBackAtTheEnd(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
-		k.set(func() { k.takes = 300 * time.Millisecond })
+func TestShutdownGivesBackClaimInFlight(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.latency = 300 * time.Millisecond })
 		add(t, d, nil, items("a", "1"))
 		synctest.Wait() // 1 is being claimed, and nothing else is under way
 		if err := end(nil); err != nil {

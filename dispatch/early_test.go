@@ -11,50 +11,50 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// unmarked is a claim that wrote nothing.
-func unmarked(*store.ClaimRow) store.ClaimAnswer {
+// unwrittenClaim is a claim that wrote nothing.
+func unwrittenClaim(*store.ClaimRow) store.ClaimAnswer {
 	return store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
 }
 
-// early makes the desk a table that does not show its rows yet.
-func (d *desk) early() {
-	d.set(func() { d.takes, d.grant, d.found = 0, unmarked, store.TooEarly })
+// hideRows makes the desk a table that does not show its rows yet.
+func (d *fakeBackend) hideRows() {
+	d.set(func() { d.latency, d.grant, d.settleResult = 0, unwrittenClaim, store.TooEarly })
 }
 
-func TestAnOutcomeThatIsTooEarlyIsWrittenAgainSoon(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.early()
+func TestEarlyOutcomeIsRetriedSoon(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.hideRows()
 		row := items("a", "1")
 		row[0].Txn = 7
 		var c counter
 		add(t, d, &c, row)
-		k.pass(4 * time.Second)
+		k.advance(4 * time.Second)
 		for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000} {
-			k.expect(t, "wait", k.tries[i+2]-k.tries[i+1], want*time.Millisecond)
+			k.expect(t, "wait", k.statementTimes[i+2]-k.statementTimes[i+1], want*time.Millisecond)
 		}
 		k.expect(t, "rows done", c.n, 0)
 		k.expect(t, "held", d.Held("events"), "[1]")
 		k.expect(t, "observed", k.observed, "[]")
 		k.expect(t, "failures", k.failures, "[]")
 		k.expect(t, "its transaction", k.outcomes[0].Txn, store.Txn(7))
-		k.set(func() { k.found = store.Written })
-		k.pass(time.Second)
+		k.set(func() { k.settleResult = store.Written })
+		k.advance(time.Second)
 		k.expect(t, "rows done", c.n, 1)
 		k.expect(t, "observed", k.observed, "[1 COMPLETED]")
 		k.expect(t, "requests", k.requests, "[[1]]")
 	})
 }
 
-func TestOutcomesThatAreTooEarlyAreWrittenTogether(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.early()
+func TestEarlyOutcomesAreBatched(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.hideRows()
 		var c counter
-		add(t, d, &c, numbered("a", 300))
-		k.pass(10 * time.Second)
+		add(t, d, &c, numberedRows("a", 300))
+		k.advance(10 * time.Second)
 		k.expect(t, "rows sent", len(k.messages), 300) // the lane has not waited
-		k.set(func() { k.found = store.Written })
+		k.set(func() { k.settleResult = store.Written })
 		k.reset()
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "rows done", c.n, 300)
 		if n := len(k.settles); n > 10 {
 			t.Errorf("%d statements for 300 outcomes", n)
@@ -63,13 +63,13 @@ func TestOutcomesThatAreTooEarlyAreWrittenTogether(t *testing.T) {
 }
 
 // A FAILED or a counted retry that is too early keeps its lane waiting.
-func TestALaneWaitsForAnOutcomeThatIsTooEarly(t *testing.T) {
+func TestLaneWaitsForEarlyOutcome(t *testing.T) {
 	for _, retries := range []int{0, 1} {
 		t.Run(fmt.Sprint("retries ", retries), func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.MaxRetries = retries
-			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-				k.early()
+			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+				k.hideRows()
 				k.set(func() {
 					k.answer = func(ids []string) sink.Result {
 						if ids[0] == "1" {
@@ -80,10 +80,10 @@ func TestALaneWaitsForAnOutcomeThatIsTooEarly(t *testing.T) {
 				})
 				var c counter
 				add(t, d, &c, items("a", "1", "2"))
-				k.pass(10 * time.Second)
+				k.advance(10 * time.Second)
 				k.expect(t, "requests while it waits", len(k.requests), 1)
-				k.set(func() { k.found = store.Written })
-				k.pass(10 * time.Second)
+				k.set(func() { k.settleResult = store.Written })
+				k.advance(10 * time.Second)
 				k.expect(t, "rows done", c.n, 2)
 				want := slices.Repeat([]string{"1 PENDING"}, retries)
 				k.expect(t, "observed", k.observed, append(want, "1 FAILED", "2 COMPLETED"))
@@ -93,31 +93,31 @@ func TestALaneWaitsForAnOutcomeThatIsTooEarly(t *testing.T) {
 }
 
 // When half the buffer waits for its rows to be seen, nothing more is claimed.
-func TestOutcomesThatAreTooEarlyDoNotFillTheMemory(t *testing.T) {
+func TestEarlyOutcomesAreBounded(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.APIBatchSize = 40, 1
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.early()
-		k.set(func() { k.takes = time.Millisecond })
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.hideRows()
+		k.set(func() { k.latency = time.Millisecond })
 		var c counter
-		add(t, d, &c, numbered("a", 60))
-		k.pass(time.Minute)
+		add(t, d, &c, numberedRows("a", 60))
+		k.advance(time.Minute)
 		if n := len(k.messages); n < 20 || n > 30 {
 			t.Errorf("%d rows were sent", n)
 		}
-		k.set(func() { k.found = store.Written })
-		k.pass(10 * time.Second)
+		k.set(func() { k.settleResult = store.Written })
+		k.advance(10 * time.Second)
 		k.expect(t, "rows done", c.n, 60)
 	})
 }
 
-func TestAnOutcomeThatIsTooEarlyIsWrittenBeforeTheEnd(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
-		k.early()
+func TestShutdownWritesEarlyOutcome(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
+		k.hideRows()
 		var c counter
 		add(t, d, &c, items("a", "1"))
-		k.pass(300 * time.Millisecond)
-		time.AfterFunc(300*time.Millisecond, func() { k.set(func() { k.found = store.Written }) })
+		k.advance(300 * time.Millisecond)
+		time.AfterFunc(300*time.Millisecond, func() { k.set(func() { k.settleResult = store.Written }) })
 		if err := end(nil); err != nil {
 			t.Error(err)
 		}
@@ -125,17 +125,17 @@ func TestAnOutcomeThatIsTooEarlyIsWrittenBeforeTheEnd(t *testing.T) {
 	})
 }
 
-func TestAClaimThatWroteNothingIsNotGivenBack(t *testing.T) {
-	for name, hinder := range map[string]func(k *desk){
-		"waiting":  func(k *desk) { k.answer = always(sink.Unavailable) },
-		"claiming": func(k *desk) { k.takes = 300 * time.Millisecond },
+func TestUnwrittenClaimIsNotGivenBack(t *testing.T) {
+	for name, hinder := range map[string]func(k *fakeBackend){
+		"waiting":  func(k *fakeBackend) { k.answer = always(sink.Unavailable) },
+		"claiming": func(k *fakeBackend) { k.latency = 300 * time.Millisecond },
 	} {
 		t.Run(name, func(t *testing.T) {
-			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
-				k.set(func() { k.grant = unmarked; hinder(k) })
+			drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
+				k.set(func() { k.grant = unwrittenClaim; hinder(k) })
 				add(t, d, nil, items("a", "1"))
 				synctest.Wait()
-				k.pass(100 * time.Millisecond)
+				k.advance(100 * time.Millisecond)
 				if err := end(nil); err != nil {
 					t.Error(err)
 				}
@@ -146,9 +146,9 @@ func TestAClaimThatWroteNothingIsNotGivenBack(t *testing.T) {
 }
 
 // A parked row stays so while its outcome is too early.
-func TestAParkedRowWhoseOutcomeIsTooEarly(t *testing.T) {
+func TestSpilledRowWithEarlyOutcome(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	c := newCore(DefaultConfig(), newDesk().Limits, func() float64 { return 0 })
+	c := newCore(DefaultConfig(), newFakeBackend().Limits, func() float64 { return 0 })
 	rows := items("a", "1")
 	rows[0].Seq = 1
 	c.append(rows, nil)
@@ -172,11 +172,11 @@ func TestAParkedRowWhoseOutcomeIsTooEarly(t *testing.T) {
 
 // A row that somebody discarded while its FAILED came back is looked at, also where
 // claims are not written.
-func TestAMendedRowIsLookedAt(t *testing.T) {
+func TestDiscardedRowIsClaimedAgain(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.MaxRetries = 0
 	now := time.Unix(1e9, 0)
-	c := newCore(cfg, newDesk().Limits, func() float64 { return 0 })
+	c := newCore(cfg, newFakeBackend().Limits, func() float64 { return 0 })
 	rows := items("a", "1")
 	rows[0].Txn = 7
 	c.append(rows, nil)

@@ -16,7 +16,7 @@ import (
 )
 
 // Payloads that come with rows that are read back are counted.
-func TestPayloadsThatAreReadBackAreCounted(t *testing.T) {
+func TestReloadedPayloadsAreCounted(t *testing.T) {
 	cfg := DefaultConfig()
 	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
 	row := items("a", "1")[0]
@@ -36,10 +36,10 @@ func TestPayloadsThatAreReadBackAreCounted(t *testing.T) {
 	}
 }
 
-// noOutcomes is a desk whose table takes claims and refuses outcomes.
-type noOutcomes struct{ *desk }
+// refusingBackend is a desk whose table takes claims and refuses outcomes.
+type refusingBackend struct{ *fakeBackend }
 
-func (n noOutcomes) Settle(context.Context, store.Epoch, []store.Outcome) ([]store.SettleResult, error) {
+func (n refusingBackend) Settle(context.Context, store.Epoch, []store.Outcome) ([]store.SettleResult, error) {
 	return nil, &store.RefusedError{Err: fmt.Errorf("a trigger objects")}
 }
 
@@ -48,8 +48,8 @@ func TestRefusedOutcomesDoNotStopTheOtherSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.BufferRows = 50
-		a, b := newDesk(), newDesk()
-		da, db := New(cfg, noOutcomes{a}, a, 1, a, time.Second), New(cfg, b, b, 1, b, time.Second)
+		a, b := newFakeBackend(), newFakeBackend()
+		da, db := New(cfg, refusingBackend{a}, a, 1, a, time.Second), New(cfg, b, b, 1, b, time.Second)
 		f := NewFeed(checkpoint.NewTracker(store.Checkpoint{}), 1, map[string]*Dispatcher{"a": da, "b": db}, func(string, int) {})
 		f.SpillEnabled = true
 		in := make(chan capture.Batch)
@@ -72,7 +72,7 @@ func TestRefusedOutcomesDoNotStopTheOtherSink(t *testing.T) {
 			}
 			break
 		}
-		pass(time.Minute)
+		advance(time.Minute)
 		b.set(func() {})
 		if got := len(slices.Concat(b.requests...)); got < 1000 {
 			t.Errorf("the other sink got %d of 1000 rows; the one that is refused: %+v, %d refused", got, da.Stats(), len(da.core.retryQueue))
@@ -88,14 +88,14 @@ func TestRefusedOutcomesDoNotStopTheOtherSink(t *testing.T) {
 
 // Rows that were set back lie in front of rows that were read back. A dead
 // receiver's buffer is full of such lanes; the other sink must not notice.
-func TestLanesOfRequeuedAndReadBackRowsCanBeRelieved(t *testing.T) {
+func TestLaneOfRequeuedAndReloadedRowsCanBeEvicted(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 40
 	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
-	var table parkedTable
+	var table spilledTable
 	var requeued []store.Item
 	for i := range 15 {
-		row := placed(i+1, items(fmt.Sprint("g", i), fmt.Sprint("parked ", i)))
+		row := rowsWithSeq(i+1, items(fmt.Sprint("g", i), fmt.Sprint("parked ", i)))
 		_ = table.Spill(context.Background(), 1, row)
 		for k := range 4 {
 			requeued = append(requeued, items(fmt.Sprint("g", i), fmt.Sprint("set back ", i, "-", k))...)
@@ -124,10 +124,10 @@ func TestLanesOfRequeuedAndReadBackRowsCanBeRelieved(t *testing.T) {
 
 // How long the rows of a well sink wait beside one that is slow, but not
 // suspect.
-func TestASlowSinkDelaysNoOther(t *testing.T) {
+func TestSlowSinkDelaysNoOther(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 1000 // the seed's
-	runSluice(t, cfg, func(s *sluice) {
+	runTwoSinks(t, cfg, func(s *twoSinks) {
 		s.a.set(func() {
 			s.a.answer = func(ids []string) sink.Result { time.Sleep(2 * time.Second); return always(sink.Delivered)(ids) }
 		})
@@ -159,7 +159,7 @@ func TestASlowSinkDelaysNoOther(t *testing.T) {
 			s.b.set(func() { came[row[0].ID] = due })
 			s.in <- capture.Batch{Position: store.Position(fmt.Sprint(n)), Items: append(rows, row...)}
 		}
-		pass(time.Minute)
+		advance(time.Minute)
 		s.b.set(func() { slices.Sort(waits) })
 		p := func(q float64) time.Duration { return waits[int(q*float64(len(waits)-1))] }
 		t.Logf("rows of the well sink waited p50 %s, p90 %s, p99 %s, most %s", p(.5), p(.9), p(.99), p(1))
@@ -171,11 +171,11 @@ func TestASlowSinkDelaysNoOther(t *testing.T) {
 
 // Rows without a group, in parallel: some that are parked and in memory leave it
 // while others are being read. All must come back.
-func TestRowsThatLeaveDuringAReadingComeBack(t *testing.T) {
+func TestRowsEvictedDuringReloadComeBack(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Ungrouped, cfg.BufferRows, cfg.APIBatchSize = Parallel, 20, 1
 	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
-	var table parkedTable
+	var table spilledTable
 	ctx := context.Background()
 	var all []store.Item
 	for i := range 12 {

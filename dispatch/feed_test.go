@@ -14,18 +14,18 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// feeding is a feed of epoch 7 for the outboxes "events" and "jobs", each with a
+// feedFixture is a feed of epoch 7 for the outboxes "events" and "jobs", each with a
 // dispatcher that does not run: what it was given stays in its lanes.
-type feeding struct {
+type feedFixture struct {
 	*Feed
 	events, jobs *Dispatcher
 	tracker      *checkpoint.Tracker
 	observed     map[string]int
 }
 
-func newFeeding(cfg Config) *feeding {
-	k := newDesk()
-	f := &feeding{
+func newFeedFixture(cfg Config) *feedFixture {
+	k := newFakeBackend()
+	f := &feedFixture{
 		events: New(cfg, k, k, 7, k, time.Second), jobs: New(cfg, k, k, 7, k, time.Second),
 		tracker: checkpoint.NewTracker(store.Checkpoint{}), observed: map[string]int{},
 	}
@@ -35,7 +35,7 @@ func newFeeding(cfg Config) *feeding {
 }
 
 // run feeds batches and returns when all were taken.
-func (f *feeding) run(batches ...capture.Batch) error {
+func (f *feedFixture) run(batches ...capture.Batch) error {
 	in := make(chan capture.Batch, len(batches))
 	for _, b := range batches {
 		in <- b
@@ -53,7 +53,7 @@ func of(outbox string, ids ...string) []store.Item {
 	return rows
 }
 
-func rowsOf(parts ...[]store.Item) (rows []store.Item) {
+func concatRows(parts ...[]store.Item) (rows []store.Item) {
 	for _, p := range parts {
 		rows = append(rows, p...)
 	}
@@ -76,17 +76,17 @@ func laneOf(t *testing.T, d *Dispatcher) (ids string, seqs []int64) {
 	return strings.Join(all, " "), seqs
 }
 
-func (f *feeding) expect(t *testing.T, d *Dispatcher, ids string, seqs ...int64) {
+func (f *feedFixture) expect(t *testing.T, d *Dispatcher, ids string, seqs ...int64) {
 	t.Helper()
 	gotIDs, gotSeqs := laneOf(t, d)
-	newDesk().expect(t, "rows", gotIDs, ids)
-	newDesk().expect(t, "seqs", gotSeqs, seqs)
+	newFakeBackend().expect(t, "rows", gotIDs, ids)
+	newFakeBackend().expect(t, "seqs", gotSeqs, seqs)
 }
 
-func TestAMixedBatchGoesToTheDispatchersOfItsRows(t *testing.T) {
-	f := newFeeding(DefaultConfig())
+func TestMixedBatchIsRoutedByOutbox(t *testing.T) {
+	f := newFeedFixture(DefaultConfig())
 	err := f.run(
-		capture.Batch{Position: "p1", Items: rowsOf(of("events", "1", "2"), of("jobs", "3"), of("events", "4"))},
+		capture.Batch{Position: "p1", Items: concatRows(of("events", "1", "2"), of("jobs", "3"), of("events", "4"))},
 		capture.Batch{Position: "p2", Items: of("jobs", "5")},
 	)
 	if err != nil {
@@ -94,12 +94,12 @@ func TestAMixedBatchGoesToTheDispatchersOfItsRows(t *testing.T) {
 	}
 	f.expect(t, f.events, "1 2 4", 1, 2, 4)
 	f.expect(t, f.jobs, "3 5", 3, 5)
-	newDesk().expect(t, "observed", f.observed, "map[events:3 jobs:2]")
+	newFakeBackend().expect(t, "observed", f.observed, "map[events:3 jobs:2]")
 }
 
-func TestTheBacklogGoesInFront(t *testing.T) {
-	f := newFeeding(DefaultConfig())
-	if err := f.Backlog(rowsOf(of("events", "1"), of("jobs", "9"), of("events", "2")), 5, "p0"); err != nil {
+func TestBacklogGoesInFront(t *testing.T) {
+	f := newFeedFixture(DefaultConfig())
+	if err := f.Backlog(concatRows(of("events", "1"), of("jobs", "9"), of("events", "2")), 5, "p0"); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.run(capture.Batch{Position: "p1", Items: of("events", "3", "4")}); err != nil {
@@ -109,10 +109,10 @@ func TestTheBacklogGoesInFront(t *testing.T) {
 	f.expect(t, f.events, "1 2 3 4", 6, 8, 9, 10)
 }
 
-func TestARowWithoutASinkIsAnError(t *testing.T) {
-	f := newFeeding(DefaultConfig())
+func TestRowWithoutSinkIsAnError(t *testing.T) {
+	f := newFeedFixture(DefaultConfig())
 	for name, err := range map[string]error{
-		"stream":  f.run(capture.Batch{Position: "p1", Items: rowsOf(of("events", "1"), of("mails", "2"))}),
+		"stream":  f.run(capture.Batch{Position: "p1", Items: concatRows(of("events", "1"), of("mails", "2"))}),
 		"backlog": f.Backlog(of("mails", "2"), 0, "p1"),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "row 2 of outbox mails: no sink") {
@@ -121,13 +121,13 @@ func TestARowWithoutASinkIsAnError(t *testing.T) {
 	}
 }
 
-func TestThePositionFollowsWhatIsSettled(t *testing.T) {
+func TestPositionFollowsSettledRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFeeding(DefaultConfig())
+		f := newFeedFixture(DefaultConfig())
 		at := func(position store.Position, n int64) {
 			t.Helper()
 			cp, _ := f.tracker.Watermark()
-			newDesk().expect(t, "checkpoint", cp, store.Checkpoint{Position: position, Seq: store.NewSeq(7, n)})
+			newFakeBackend().expect(t, "checkpoint", cp, store.Checkpoint{Position: position, Seq: store.NewSeq(7, n)})
 		}
 		if err := f.run(capture.Batch{Position: "p1"}); err != nil {
 			t.Fatal(err)
@@ -145,7 +145,7 @@ func TestThePositionFollowsWhatIsSettled(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- f.events.Run(ctx) }()
-		pass(time.Second)
+		advance(time.Second)
 		at("p3", 2)
 		cancel()
 		if err := <-done; err != nil {
@@ -154,8 +154,8 @@ func TestThePositionFollowsWhatIsSettled(t *testing.T) {
 	})
 }
 
-// ended waits for what a test has ended.
-func ended(t *testing.T, done <-chan error) {
+// waitEnded waits for what a test has ended.
+func waitEnded(t *testing.T, done <-chan error) {
 	t.Helper()
 	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -176,17 +176,17 @@ func fill(in chan<- capture.Batch, outbox string, most int) int {
 	return most
 }
 
-func TestFullBuffersPauseTheFeed(t *testing.T) {
+func TestFullBuffersPauseFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.BufferRows = 3
-		f := newFeeding(cfg)
+		f := newFeedFixture(cfg)
 		ctx, cancel := context.WithCancel(context.Background())
 		in := make(chan capture.Batch)
 		done := make(chan error, 1)
 		go func() { done <- f.Run(ctx, in) }()
-		newDesk().expect(t, "rows taken for one sink while the other has room", fill(in, "jobs", 1000), 3*maxBufferFactor)
-		newDesk().expect(t, "rows taken for the other", fill(in, "events", 1000), 0)
+		newFakeBackend().expect(t, "rows taken for one sink while the other has room", fill(in, "jobs", 1000), 3*maxBufferFactor)
+		newFakeBackend().expect(t, "rows taken for the other", fill(in, "events", 1000), 0)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -195,46 +195,46 @@ func TestFullBuffersPauseTheFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.BufferRows = 3
-		f := newFeeding(cfg)
+		f := newFeedFixture(cfg)
 		ctx, cancel := context.WithCancel(context.Background())
 		in := make(chan capture.Batch)
 		done := make(chan error, 1)
 		go func() { done <- f.Run(ctx, in) }()
-		newDesk().expect(t, "rows taken for one", fill(in, "jobs", 5), 5)
-		newDesk().expect(t, "rows taken for the other", fill(in, "events", 1000), 3)
+		newFakeBackend().expect(t, "rows taken for one", fill(in, "jobs", 5), 5)
+		newFakeBackend().expect(t, "rows taken for the other", fill(in, "events", 1000), 3)
 		cancel()
-		ended(t, done)
+		waitEnded(t, done)
 	})
 }
 
-func TestTheFeedGoesOnWhenThereIsRoom(t *testing.T) {
+func TestFeedResumesWithRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.BufferRows = 1
-		f := newFeeding(cfg)
+		f := newFeedFixture(cfg)
 		ctx, cancel := context.WithCancel(context.Background())
 		in := make(chan capture.Batch)
 		done := make(chan error, 2)
 		go func() { done <- f.Run(ctx, in) }()
 		fill(in, "jobs", 1)
-		newDesk().expect(t, "rows taken", fill(in, "events", 1000), 1)
+		newFakeBackend().expect(t, "rows taken", fill(in, "events", 1000), 1)
 		go func() { done <- f.events.Run(ctx) }()
-		pass(time.Second)
+		advance(time.Second)
 		for range 3 {
-			newDesk().expect(t, "more rows", fill(in, "events", 10), 1)
-			pass(time.Second)
+			newFakeBackend().expect(t, "more rows", fill(in, "events", 10), 1)
+			advance(time.Second)
 		}
 		cancel()
-		ended(t, done)
-		ended(t, done)
+		waitEnded(t, done)
+		waitEnded(t, done)
 	})
 }
 
 // A marker is told behind the rows that committed before it, with the place up to
 // which all are in lanes; so, too, while the relay catches up.
-func TestAMarkerIsToldBehindTheRowsOfItsBatch(t *testing.T) {
-	for _, look := range []store.StatusReader{nil, &known{}} {
-		f := newFeeding(DefaultConfig())
+func TestMarkerFollowsRowsOfItsBatch(t *testing.T) {
+	for _, look := range []store.StatusReader{nil, &fakeStatuses{}} {
+		f := newFeedFixture(DefaultConfig())
 		if look != nil {
 			f.BeginCatchUp(look)
 		}
@@ -247,7 +247,7 @@ func TestAMarkerIsToldBehindTheRowsOfItsBatch(t *testing.T) {
 		err := f.run(
 			capture.Batch{Position: "p1", Marks: []string{"a"}},
 			capture.Batch{Items: of("events", "1")}, // its transaction goes on
-			capture.Batch{Position: "p2", Items: rowsOf(of("events", "2"), of("jobs", "3")), Marks: []string{"b", "c"}},
+			capture.Batch{Position: "p2", Items: concatRows(of("events", "2"), of("jobs", "3")), Marks: []string{"b", "c"}},
 			capture.Batch{Position: "p3", Items: of("events", "4")},
 			capture.Batch{Marks: []string{"d"}}, // of a source without a log
 		)
@@ -255,6 +255,6 @@ func TestAMarkerIsToldBehindTheRowsOfItsBatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := []string{"a at p1, 0 of 7: , ", "b at p2, 3 of 7: 1 2, 3", "c at p2, 3 of 7: 1 2, 3", "d at , 4 of 7: 1 2 4, 3"}
-		newDesk().expect(t, "markers", strings.Join(told, "; "), strings.Join(want, "; "))
+		newFakeBackend().expect(t, "markers", strings.Join(told, "; "), strings.Join(want, "; "))
 	}
 }

@@ -19,7 +19,7 @@ func TestFlakyReceiverMakesNoDeadLetters(t *testing.T) {
 	const rows, groups = 600, 60
 	cfg := DefaultConfig()
 	cfg.BackoffMax, cfg.ProofWait, cfg.MaxRetries = time.Second, time.Second, 1
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		random, refused := rand.New(rand.NewPCG(1, 2)), map[string]bool{}
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
@@ -40,9 +40,9 @@ func TestFlakyReceiverMakesNoDeadLetters(t *testing.T) {
 		for i := range rows {
 			add(t, d, &c, items(fmt.Sprint("g", i%groups), fmt.Sprint(i)))
 		}
-		k.pass(time.Hour)
+		k.advance(time.Hour)
 		k.expect(t, "rows done", c.n, rows)
-		k.expect(t, "FAILED", failed(k.outcomes), "[]")
+		k.expect(t, "FAILED", failedIDs(k.outcomes), "[]")
 		for _, o := range k.outcomes {
 			if o.Status == store.Pending && (o.RetryCount > 1 || !refused[o.ID]) {
 				t.Errorf("row %s has %d retries, refused %t", o.ID, o.RetryCount, refused[o.ID])
@@ -61,7 +61,7 @@ func TestUnansweredRowStallsItsGroupAlone(t *testing.T) {
 		t.Run(class.String(), func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.ProofWait = time.Minute
-			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() {
 					k.answer = func(ids []string) sink.Result {
 						if slices.Contains(ids, "1") {
@@ -73,13 +73,13 @@ func TestUnansweredRowStallsItsGroupAlone(t *testing.T) {
 				add(t, d, nil, items("a", "1", "2"))
 				for i := range 50 {
 					add(t, d, nil, items("b", fmt.Sprint("b", i)))
-					k.pass(10 * time.Second)
+					k.advance(10 * time.Second)
 					if i == 4 {
 						k.expect(t, "stalled too early", k.stalled, "[]")
 					}
 				}
 				k.expect(t, "stalled", k.stalled, word)
-				k.expect(t, "FAILED", failed(k.outcomes), "[]")
+				k.expect(t, "FAILED", failedIDs(k.outcomes), "[]")
 				k.expect(t, "rows left", d.Stats().Rows, 2)
 				k.expect(t, "lanes stalled", d.Stats().Lanes["stalled"], 1)
 				lanes, n := d.Lanes(LaneFilter{State: "stalled"}, 9)
@@ -89,7 +89,7 @@ func TestUnansweredRowStallsItsGroupAlone(t *testing.T) {
 				if err := d.Skip(context.Background(), nameOf("a"), "known"); err != nil {
 					t.Error(err)
 				}
-				k.pass(time.Second)
+				k.advance(time.Second)
 				k.expect(t, "rows left after skip", d.Stats().Rows, 0)
 				k.expect(t, "lanes stalled after skip", d.Stats().Lanes["stalled"], 0)
 			})

@@ -63,7 +63,7 @@ func TestLaneSetAgainstModel(t *testing.T) {
 
 // A million parked groups are to fit into 64 MB: each takes 40 bytes at the most,
 // in whatever order the groups come to be parked, and after a restart.
-func TestBytesOfALaneThatIsAway(t *testing.T) {
+func TestSpilledLaneMemory(t *testing.T) {
 	const lanes, most = 200_000, 40
 	hashes := make([]store.LaneHash, lanes)
 	for i := range hashes {

@@ -14,25 +14,25 @@ import (
 
 var errDeposed = fmt.Errorf("deposed: %w", store.ErrNotLeader)
 
-// lease is one that a test puts in doubt, settles and takes away.
-type lease struct {
-	mu   sync.Mutex
-	sure chan struct{} // closed while the leader is sure
-	lost chan struct{}
+// fakeLease is one that a test puts in doubt, settles and takes away.
+type fakeLease struct {
+	mu        sync.Mutex
+	confirmed chan struct{} // closed while the leader is sure
+	lost      chan struct{}
 }
 
 // channels makes them when they are first asked for, so in the test's bubble.
-func (l *lease) channels() (sure, lost chan struct{}) {
+func (l *fakeLease) channels() (sure, lost chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lost == nil {
-		l.sure, l.lost = make(chan struct{}), make(chan struct{})
-		close(l.sure)
+		l.confirmed, l.lost = make(chan struct{}), make(chan struct{})
+		close(l.confirmed)
 	}
-	return l.sure, l.lost
+	return l.confirmed, l.lost
 }
 
-func (l *lease) Await(ctx context.Context) error {
+func (l *fakeLease) Await(ctx context.Context) error {
 	sure, lost := l.channels()
 	select {
 	case <-lost:
@@ -49,30 +49,30 @@ func (l *lease) Await(ctx context.Context) error {
 	}
 }
 
-func (l *lease) Lost() <-chan struct{} { _, lost := l.channels(); return lost }
+func (l *fakeLease) Lost() <-chan struct{} { _, lost := l.channels(); return lost }
 
-func (l *lease) lose() { _, lost := l.channels(); close(lost) }
+func (l *fakeLease) lose() { _, lost := l.channels(); close(lost) }
 
-// doubt keeps requests from being started until settle is called.
-func (l *lease) doubt() (settle func()) {
+// suspend keeps requests from being started until settle is called.
+func (l *fakeLease) suspend() (settle func()) {
 	l.channels()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	sure := make(chan struct{})
-	l.sure = sure
+	l.confirmed = sure
 	return func() { close(sure) }
 }
 
 // A leader in doubt starts no request, not even the halves of one that failed.
 // What is under way goes on, and nothing is lost once the doubt is gone.
-func TestNoRequestStartsInDoubt(t *testing.T) {
-	var l lease
-	driveLeased(t, DefaultConfig(), &l, func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestNoRequestStartsWithoutLease(t *testing.T) {
+	var l fakeLease
+	driveLeased(t, DefaultConfig(), &l, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		var settle func()
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				if len(ids) > 1 {
-					settle = l.doubt()
+					settle = l.suspend()
 					<-time.After(10 * time.Millisecond)
 					return always(sink.Rejected)(ids)
 				}
@@ -80,10 +80,10 @@ func TestNoRequestStartsInDoubt(t *testing.T) {
 			}
 		})
 		add(t, d, nil, items("a", "1", "2"))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "requests in doubt", k.requests, "[[1 2]]")
 		settle()
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "requests", k.requests, "[[1 2] [1] [2]]")
 		if s := d.Stats(); s.Rows != 0 {
 			t.Errorf("at rest: %+v", s)
@@ -93,14 +93,14 @@ func TestNoRequestStartsInDoubt(t *testing.T) {
 
 // A lost lease cancels what is in flight; nothing is written, and nothing waits
 // for the receiver, also where the relay was about to stop and drained.
-func TestALostLeaseEndsEverything(t *testing.T) {
+func TestLostLeaseEndsRun(t *testing.T) {
 	for _, drains := range []bool{false, true} {
 		t.Run(fmt.Sprintf("while it drains %v", drains), func(t *testing.T) {
-			var l lease
-			driveLeased(t, DefaultConfig(), &l, func(k *desk, d *Dispatcher, end func(error) error) {
-				k.set(func() { k.hangs = true })
+			var l fakeLease
+			driveLeased(t, DefaultConfig(), &l, func(k *fakeBackend, d *Dispatcher, end func(error) error) {
+				k.set(func() { k.hang = true })
 				add(t, d, nil, items("a", "1", "2"))
-				k.pass(10 * time.Millisecond)
+				k.advance(10 * time.Millisecond)
 				began := time.Now()
 				go func() {
 					if drains {

@@ -12,7 +12,7 @@ import (
 )
 
 // insert makes rows of the table, most of them sound.
-func (w *world) insert(t *rapid.T, most int) []*record {
+func (w *coreModel) insert(t *rapid.T, most int) []*record {
 	rare := func(what string) bool { return rapid.IntRange(0, 9).Draw(t, what) == 0 }
 	rows := make([]*record, rapid.IntRange(1, most).Draw(t, "rows"))
 	for i := range rows {
@@ -32,7 +32,7 @@ func (w *world) insert(t *rapid.T, most int) []*record {
 	return rows
 }
 
-func (w *world) appendRows(t *rapid.T) {
+func (w *coreModel) appendRows(t *rapid.T) {
 	if w.core.rows >= w.cfg.BufferRows {
 		return
 	}
@@ -42,12 +42,12 @@ func (w *world) appendRows(t *rapid.T) {
 		w.truth[name] = append(w.truth[name], r.id)
 		w.queue[name] = append(w.queue[name], r.id)
 	}
-	w.enter(w.core.append, rows...)
+	w.enterRows(w.core.append, rows...)
 	w.check()
 }
 
-// place puts rows in front of their lanes, in order.
-func (w *world) place(rows []*record) {
+// insertFront puts rows in front of their lanes, in order.
+func (w *coreModel) insertFront(rows []*record) {
 	placed := map[LaneName]int{}
 	for _, r := range rows {
 		name := w.lane(r)
@@ -66,7 +66,7 @@ func (w *world) place(rows []*record) {
 }
 
 // inFlight counts the first rows of a lane that nothing may overtake.
-func (w *world) inFlight(name LaneName) int {
+func (w *coreModel) inFlight(name LaneName) int {
 	for _, req := range slices.Concat(w.claiming, w.sending, w.core.toSend.items) {
 		for _, r := range req.runs {
 			if r.lane.name == name {
@@ -81,7 +81,7 @@ func (w *world) inFlight(name LaneName) int {
 }
 
 // interfere changes a row in the table as somebody else would.
-func (w *world) interfere(t *rapid.T) {
+func (w *coreModel) interfere(t *rapid.T) {
 	if len(w.table) == 0 {
 		return
 	}
@@ -96,12 +96,12 @@ func (w *world) interfere(t *rapid.T) {
 	case 1:
 		r.gone = true
 	case 2:
-		r.status, r.holder = store.Processing, -1
+		r.status, r.claimEpoch = store.Processing, -1
 		r.until = w.now.Add(time.Duration(rapid.IntRange(1, 20000).Draw(t, "held")) * time.Millisecond)
 	}
 }
 
-func (w *world) claim(t *rapid.T) {
+func (w *coreModel) claim(t *rapid.T) {
 	if len(w.claiming) > 0 {
 		return
 	}
@@ -140,13 +140,13 @@ func (w *world) claim(t *rapid.T) {
 }
 
 // checkRequest states what a request may hold and when it may begin.
-func (w *world) checkRequest(req *request) {
+func (w *coreModel) checkRequest(req *request) {
 	n, bytes, kind := req.size(), 0, req.runs[0].lane.name.Kind
 	for _, r := range req.runs {
 		name := r.lane.name
 		if name.Kind != kind || len(r.rows) == 0 || w.mode(kind) == sink.PerItem && len(r.rows) > 1 ||
-			w.standing(name) && w.row(w.queue[name][0]).skipped == nil {
-			w.t.Fatalf("a run of %d rows of lane %s, standing %v, in a request of kind %s", len(r.rows), name, w.standing(name), kind)
+			w.onHold(name) && w.row(w.queue[name][0]).skipped == nil {
+			w.t.Fatalf("a run of %d rows of lane %s, standing %v, in a request of kind %s", len(r.rows), name, w.onHold(name), kind)
 		}
 		for i, rw := range r.rows {
 			bytes += w.of(rw).size
@@ -168,12 +168,12 @@ func (w *world) checkRequest(req *request) {
 	if n > 1 && (n > w.cfg.APIBatchSize || n > limits.MaxItems || bytes > limits.MaxBytes) {
 		w.t.Fatalf("a request of %d rows, %d bytes; limits %+v", n, bytes, limits)
 	}
-	if w.sight(kind).suspect && n > 1 {
+	if w.endpoint(kind).breakerOpen && n > 1 {
 		w.t.Fatalf("a request of %d rows to a suspect sink", n)
 	}
 }
 
-func (w *world) answerClaims(t *rapid.T) {
+func (w *coreModel) answerClaims(t *rapid.T) {
 	for _, req := range w.claiming {
 		var answers []store.ClaimAnswer
 		for _, r := range req.runs {
@@ -184,7 +184,7 @@ func (w *world) answerClaims(t *rapid.T) {
 				switch a.Result {
 				case store.AlreadySettled, store.Gone:
 					rec.over = true
-					w.leaves(rec)
+					w.removeRow(rec)
 				case store.TableLocked:
 					w.known[rec.key.Outbox] = true
 					w.claims[r.lane.name] = 0
@@ -200,22 +200,22 @@ func (w *world) answerClaims(t *rapid.T) {
 }
 
 // send hands what was claimed to the senders.
-func (w *world) send() {
+func (w *coreModel) send() {
 	for req := w.core.nextRequest(w.now); req != nil; req = w.core.nextRequest(w.now) {
 		w.sending = append(w.sending, req)
 		if w.ended || len(w.sending) > w.cfg.MaxConcurrentGroups {
 			w.t.Fatalf("%d requests at once, ended %v", len(w.sending), w.ended)
 		}
-		by := w.sight(req.runs[0].lane.name.Kind)
-		if by.suspect {
-			if by.probes++; by.probes > by.allowed || req.size() > 1 {
-				w.t.Fatalf("%d requests to a suspect endpoint, %d are allowed; %d rows", by.probes, by.allowed, req.size())
+		by := w.endpoint(req.runs[0].lane.name.Kind)
+		if by.breakerOpen {
+			if by.probes++; by.probes > by.allowedProbes || req.size() > 1 {
+				w.t.Fatalf("%d requests to a suspect endpoint, %d are allowed; %d rows", by.probes, by.allowedProbes, req.size())
 			}
 		}
 		for _, r := range req.runs {
 			for i, rw := range r.rows {
 				rec := w.of(rw)
-				rec.proof = !rec.failed.IsZero() && by.accepted.After(rec.failed)
+				rec.proof = !rec.lastFailed.IsZero() && by.accepted.After(rec.lastFailed)
 				if len(rw.Payload) != rec.size || rec.job == "" && rec.taken != w.epoch || w.queue[r.lane.name][i] != rec.id {
 					w.t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d, from %v", rec.id, len(rw.Payload), rec.size, rec.taken, w.queue[r.lane.name])
 				}
@@ -224,9 +224,9 @@ func (w *world) send() {
 	}
 }
 
-func (w *world) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAnswer {
+func (w *coreModel) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAnswer {
 	if w.unclaimed && rw.Payload != nil && rw.Txn != 0 {
-		rec.holder, rec.taken = w.epoch, w.epoch
+		rec.claimEpoch, rec.taken = w.epoch, w.epoch
 		return store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
 	}
 	switch {
@@ -248,7 +248,7 @@ func (w *world) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAnswer 
 	}
 	a := store.ClaimAnswer{Result: store.Claimed, Unwritten: w.unclaimed}
 	rec.taken = w.epoch
-	if rec.holder = w.epoch; !w.unclaimed {
+	if rec.claimEpoch = w.epoch; !w.unclaimed {
 		rec.status = store.Processing
 	}
 	if w.counted(rec.key) {
@@ -261,11 +261,11 @@ func (w *world) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAnswer 
 	return a
 }
 
-func (w *world) pass(t *rapid.T) {
+func (w *coreModel) advance(t *rapid.T) {
 	w.sleep(time.Duration(rapid.IntRange(1, 5000).Draw(t, "ms")) * time.Millisecond)
 }
 
-func (w *world) sleep(d time.Duration) {
+func (w *coreModel) sleep(d time.Duration) {
 	w.now = w.now.Add(d)
 	w.allow() // the back-off may be over
 	clear(w.claims)
@@ -288,12 +288,12 @@ func (w *world) sleep(d time.Duration) {
 	w.check()
 }
 
-func (w *world) end() {
+func (w *coreModel) end() {
 	if !w.ended {
 		w.core.end()
 		w.ended = true
 		for _, id := range w.ids {
-			w.leave(id)
+			w.withdrawRows(id)
 		}
 	}
 	w.check()

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-func (w *world) answer(t *rapid.T) {
+func (w *coreModel) answer(t *rapid.T) {
 	if len(w.sending) == 0 {
 		return
 	}
@@ -18,16 +18,16 @@ func (w *world) answer(t *rapid.T) {
 	req := w.sending[i]
 	w.sending = slices.Delete(w.sending, i, i+1)
 	res := w.receive(t, req)
-	w.remember(req, &res)
+	w.expectFrom(req, &res)
 	w.core.answered(req, &res, w.now)
 	w.sendPings()
-	w.leave(req.runs[0].lane.name.Job)
+	w.withdrawRows(req.runs[0].lane.name.Job)
 	w.send()
 	w.check()
 }
 
 // receive is the receiver of a request.
-func (w *world) receive(t *rapid.T, req *request) sink.Result {
+func (w *coreModel) receive(t *rapid.T, req *request) sink.Result {
 	var rows []*record
 	for _, r := range req.runs {
 		for _, rw := range r.rows {
@@ -73,7 +73,7 @@ func (w *world) receive(t *rapid.T, req *request) sink.Result {
 }
 
 // receiveInOrder stops at the first failure, or at the end of what fits.
-func (w *world) receiveInOrder(t *rapid.T, rows []*record, poison sink.Class) sink.Result {
+func (w *coreModel) receiveInOrder(t *rapid.T, rows []*record, poison sink.Class) sink.Result {
 	stop, why := slices.IndexFunc(rows, func(r *record) bool { return r.poison }), poison
 	if stop < 0 {
 		stop, why = len(rows), sink.NotSent
@@ -105,7 +105,7 @@ func outcomeOf(c sink.Class) sink.Outcome {
 }
 
 // arrive states that the first arrivals of a lane are in order.
-func (w *world) arrive(rec *record) {
+func (w *coreModel) arrive(rec *record) {
 	for _, id := range w.truth[w.lane(rec)] {
 		if id == rec.id {
 			break
@@ -120,22 +120,22 @@ func (w *world) arrive(rec *record) {
 	rec.arrived = true
 }
 
-// remember notes what the answer to a request allows the core to do.
-func (w *world) remember(req *request, res *sink.Result) {
-	w.learn(req, res)
+// expectFrom notes what the answer to a request allows the core to do.
+func (w *coreModel) expectFrom(req *request, res *sink.Result) {
+	w.updateEndpoint(req, res)
 	if res.Items == nil && res.Class != sink.Delivered && len(req.runs) > 1 {
-		w.failTogether(req, res)
+		w.failShared(req, res)
 		return
 	}
 	at := 0
 	for _, r := range req.runs {
-		w.rememberRun(req, r, res, at)
+		w.expectFromRun(req, r, res, at)
 		at += len(r.rows)
 	}
 }
 
-// learn keeps what the answers prove of the sink.
-func (w *world) learn(req *request, res *sink.Result) {
+// updateEndpoint keeps what the answers prove of the sink.
+func (w *coreModel) updateEndpoint(req *request, res *sink.Result) {
 	first, taken := sink.Class(0), res.Items == nil && res.Class == sink.Delivered
 	if res.Items == nil {
 		first = res.Class
@@ -146,78 +146,78 @@ func (w *world) learn(req *request, res *sink.Result) {
 			first = o.Class
 		}
 	}
-	head, by := w.of(req.runs[0].rows[0]), w.sight(req.runs[0].lane.name.Kind)
+	head, by := w.of(req.runs[0].rows[0]), w.endpoint(req.runs[0].lane.name.Kind)
 	switch {
 	case taken:
-		by.takes(w, req.started)
+		by.recordAccepted(w, req.started)
 		by.rejections, by.pings = 0, 0
 	default:
-		by.fails++
+		by.failures++
 		if first == sink.Rejected {
-			by.fails = 0
+			by.failures = 0
 			by.rejections++
 		}
 		proof := by.accepted.After(req.started) || head.proof
-		if !by.suspect && (by.fails == breakerFailures || by.rejections >= breakerRejections || first == sink.Misconfigured && !proof) {
-			by.suspect, by.since = true, w.now
-			by.probes, by.allowed = 0, maxEagerProbes+1
+		if !by.breakerOpen && (by.failures == breakerFailures || by.rejections >= breakerRejections || first == sink.Misconfigured && !proof) {
+			by.breakerOpen, by.openedAt = true, w.now
+			by.probes, by.allowedProbes = 0, maxEagerProbes+1
 		}
 	}
 }
 
-// takes notes that an endpoint took a request that began at a time.
-func (s *sight) takes(w *world, began time.Time) {
-	if s.fails = 0; !began.Before(s.since) {
+// recordAccepted notes that an endpoint took a request that began at a time.
+func (s *endpointModel) recordAccepted(w *coreModel, began time.Time) {
+	if s.failures = 0; !began.Before(s.openedAt) {
 		clear(w.claims)
-		s.suspect = false
+		s.breakerOpen = false
 	}
 	s.accepted = later(s.accepted, began)
 }
 
-// failTogether notes the failure of a request that lanes shared: what may be one
+// failShared notes the failure of a request that lanes shared: what may be one
 // row's fault is looked for at once.
-func (w *world) failTogether(req *request, res *sink.Result) {
+func (w *coreModel) failShared(req *request, res *sink.Result) {
 	busy := res.RetryAfter > 0 && res.Class != sink.Rejected
-	split := !w.sight(req.runs[0].lane.name.Kind).suspect && (res.Class == sink.Rejected ||
+	split := !w.endpoint(req.runs[0].lane.name.Kind).breakerOpen && (res.Class == sink.Rejected ||
 		!busy && (res.Class == sink.Refused || res.Class == sink.Misconfigured))
 	for _, r := range req.runs {
 		for _, rw := range r.rows {
 			w.of(rw).fail(w.now)
 		}
 		if !split {
-			w.putOff(r.lane.name, busy, res.RetryAfter)
+			w.backOff(r.lane.name, busy, res.RetryAfter)
 		}
 	}
 }
 
 // deferLocked notes how long a lane must rest.
-func (w *world) putOff(name LaneName, busy bool, retryAfter time.Duration) {
+func (w *coreModel) backOff(name LaneName, busy bool, retryAfter time.Duration) {
 	if w.row(w.queue[name][0]).skipped != nil {
 		return // whoever passes over a row wants the next one sent
 	}
 	if busy {
 		w.notBefore[name] = w.now.Add(min(retryAfter, w.cfg.RetryAfterMax))
 	}
-	if !w.sight(name.Kind).suspect || busy {
+	if !w.endpoint(name.Kind).breakerOpen || busy {
 		w.paused[name] = w.now.Add(w.cfg.BackoffInitial * 4 / 5)
 	}
 }
 
 func (r *record) fail(now time.Time) {
-	r.failed = now
-	if r.failing.IsZero() {
-		r.failing = now
+	r.lastFailed = now
+	if r.firstFailed.IsZero() {
+		r.firstFailed = now
 	}
 }
 
-func (w *world) rememberRun(req *request, r *run, res *sink.Result, at int) {
+func (w *coreModel) expectFromRun(req *request, r *run, res *sink.Result, at int) {
 	head := true // until the first row that was not delivered
 	for i, rw := range r.rows {
 		rec, class := w.of(rw), res.At(at+i).Class
 		switch {
 		case class == sink.Delivered:
 			rec.known = true
-			w.leaves(rec)
+			w.removeRow(rec)
 			continue
 		case class == sink.NotSent:
 		case head:
@@ -231,7 +231,7 @@ func (w *world) rememberRun(req *request, r *run, res *sink.Result, at int) {
 }
 
 // failure notes a failed attempt of the row at the head of its lane.
-func (w *world) failure(rec *record, out sink.Outcome, alone, searching bool, retryAfter time.Duration) {
+func (w *coreModel) failure(rec *record, out sink.Outcome, alone, searching bool, retryAfter time.Duration) {
 	rec.detail = out.Detail
 	proof := rec.proof
 	busy := retryAfter > 0 && out.Class != sink.Rejected
@@ -245,18 +245,18 @@ func (w *world) failure(rec *record, out sink.Outcome, alone, searching bool, re
 		counts = counts && !busy
 	}
 	if alone && counts {
-		rec.excuses++
+		rec.countable++
 	}
 	halved := out.Class == sink.Rejected || proof || out.Class == sink.Refused && !searching
-	if alone || busy || w.sight(rec.key.Kind).suspect || !halved {
-		w.putOff(w.lane(rec), busy, retryAfter)
+	if alone || busy || w.endpoint(rec.key.Kind).breakerOpen || !halved {
+		w.backOff(w.lane(rec), busy, retryAfter)
 	}
 	if alone && out.Class == sink.Rejected && w.paused[w.lane(rec)].Before(w.now) {
 		w.paused[w.lane(rec)] = w.now.Add(w.cfg.BackoffInitial * 4 / 5)
 	}
 }
 
-func (w *world) takeOutcomes(t *rapid.T) {
+func (w *coreModel) takeOutcomes(t *rapid.T) {
 	if len(w.writing) > 0 {
 		if more := w.core.nextOutcomes(1); more != nil {
 			t.Fatalf("a second batch of outcomes: %v", more)
@@ -278,7 +278,7 @@ func (w *world) takeOutcomes(t *rapid.T) {
 	}
 }
 
-func (w *world) write(t *rapid.T) {
+func (w *coreModel) write(t *rapid.T) {
 	if len(w.writing) == 0 {
 		return
 	}
@@ -292,7 +292,7 @@ func (w *world) write(t *rapid.T) {
 		r.refusals = 0
 		if o.Status.Settled() || o.lane != nil && results[i] != store.Written {
 			r.over = true
-			w.leaves(r)
+			w.removeRow(r)
 		}
 		w.block(r, o, results[i])
 	}
@@ -302,7 +302,7 @@ func (w *world) write(t *rapid.T) {
 }
 
 // settle is the table that takes an outcome.
-func (w *world) settle(t *rapid.T, r *record, o *outcome) store.SettleResult {
+func (w *coreModel) settle(t *rapid.T, r *record, o *outcome) store.SettleResult {
 	switch {
 	case r.over && o.Status.Settled():
 		t.Fatalf("row %s is settled twice", r.id)
@@ -313,8 +313,8 @@ func (w *world) settle(t *rapid.T, r *record, o *outcome) store.SettleResult {
 	case !r.visible && !w.unclaimed:
 		t.Fatalf("row %s has the outcome %s, and no claim has seen it", r.id, o.Status)
 	case r.skipped != nil && o.Status == store.Failed && o.Error == "passed over":
-	case o.lane != nil && (o.Error != r.detail || o.RetryCount > min(r.excuses, w.cfg.MaxRetries)):
-		t.Fatalf("row %s: error %q, count %d after %s and %d failures that count", r.id, o.Error, o.RetryCount, r.detail, r.excuses)
+	case o.lane != nil && (o.Error != r.detail || o.RetryCount > min(r.countable, w.cfg.MaxRetries)):
+		t.Fatalf("row %s: error %q, count %d after %s and %d failures that count", r.id, o.Error, o.RetryCount, r.detail, r.countable)
 	}
 	switch {
 	case w.locked[r.key.Outbox]:
@@ -344,9 +344,9 @@ func (w *world) settle(t *rapid.T, r *record, o *outcome) store.SettleResult {
 		}
 		r.retries = o.RetryCount
 	}
-	gaveUp := w.cfg.GiveUpAfter > 0 && !r.failing.IsZero() && r.failed.Sub(r.failing) >= w.cfg.GiveUpAfter
-	if o.Status == store.Failed && o.Error != "passed over" && !gaveUp && (r.excuses <= w.cfg.MaxRetries || r.retries != w.cfg.MaxRetries) {
-		t.Fatalf("row %s FAILED after %d retries with %d failures that count", r.id, r.retries, r.excuses)
+	gaveUp := w.cfg.GiveUpAfter > 0 && !r.firstFailed.IsZero() && r.lastFailed.Sub(r.firstFailed) >= w.cfg.GiveUpAfter
+	if o.Status == store.Failed && o.Error != "passed over" && !gaveUp && (r.countable <= w.cfg.MaxRetries || r.retries != w.cfg.MaxRetries) {
+		t.Fatalf("row %s FAILED after %d retries with %d failures that count", r.id, r.retries, r.countable)
 	}
 	if o.Status.Settled() && rapid.IntRange(0, 5).Draw(t, "answer lost") == 0 {
 		return store.WasSettled // by the try before
@@ -355,7 +355,7 @@ func (w *world) settle(t *rapid.T, r *record, o *outcome) store.SettleResult {
 }
 
 // block notes that a FAILED row blocks its lane.
-func (w *world) block(r *record, o *outcome, result store.SettleResult) {
+func (w *coreModel) block(r *record, o *outcome, result store.SettleResult) {
 	blocks := w.cfg.OnFailed == Block && w.lane(r).RowID == "" && o.Status == store.Failed && o.Error != "passed over"
 	if blocks != (o.Block != nil) {
 		w.t.Fatalf("row %s %s with %q: blocks %v, asked to block %v", r.id, o.Status, o.Error, blocks, o.Block != nil)
@@ -365,7 +365,7 @@ func (w *world) block(r *record, o *outcome, result store.SettleResult) {
 	}
 }
 
-func (w *world) hold(h store.Hold) {
+func (w *coreModel) hold(h store.Hold) {
 	if w.holds[h.Lane] == nil {
 		w.holds[h.Lane] = map[store.HoldKind]store.Hold{}
 	}

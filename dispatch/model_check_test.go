@@ -7,7 +7,7 @@ import (
 )
 
 // check states what holds at every moment.
-func (w *world) check() {
+func (w *coreModel) check() {
 	c := w.core
 	if c.claiming != len(w.claiming) || c.sending != len(w.sending) ||
 		c.sending > w.cfg.MaxConcurrentGroups || c.claiming > w.cfg.MaxConcurrentGroups+w.cfg.claimAhead() {
@@ -24,7 +24,7 @@ func (w *world) check() {
 			}
 			rows++
 		}
-		if b.done != done && !b.untold {
+		if b.done != done && !b.withoutTicket {
 			w.t.Fatalf("a ticket was told of %d rows, %d of its %d are over", b.done, done, len(b.rows))
 		}
 	}
@@ -46,15 +46,15 @@ func (w *world) check() {
 		}
 	}
 	for _, recv := range c.receivers {
-		if by := w.sights[recv.endpoint]; recv.breakerOpen != by.suspect {
-			w.t.Fatalf("endpoint %s is suspect %v, by the rule %v after %d failed requests", recv.endpoint, recv.breakerOpen, by.suspect, by.fails)
+		if by := w.endpoints[recv.endpoint]; recv.breakerOpen != by.breakerOpen {
+			w.t.Fatalf("endpoint %s is suspect %v, by the rule %v after %d failed requests", recv.endpoint, recv.breakerOpen, by.breakerOpen, by.failures)
 		}
 	}
 	checkReceivers(w.t, c)
 	w.checkBytes()
-	w.checkFlying()
+	w.checkLargeInFlight()
 	w.checkLanes()
-	w.checkEncore()
+	w.checkReplays()
 	w.checkSkips()
 	w.checkLocks()
 }
@@ -82,7 +82,7 @@ func checkReceivers(t *rapid.T, c *core) {
 
 // checkBytes states what the buffer holds: no payload but those in flight is
 // kept past its bound.
-func (w *world) checkBytes() {
+func (w *coreModel) checkBytes() {
 	bytes, late := 0, 0
 	for _, l := range w.core.lanes {
 		for i, rw := range l.rows {
@@ -103,10 +103,10 @@ func (w *world) checkBytes() {
 	}
 }
 
-// checkFlying states what the large rows under way have together: no more bytes than
+// checkLargeInFlight states what the large rows under way have together: no more bytes than
 // the buffer, or one of them, but for the probes of endpoints that are away and what
 // an operator wants tried.
-func (w *world) checkFlying() {
+func (w *coreModel) checkLargeInFlight() {
 	var large, largest, all int64
 	for _, req := range slices.Concat(w.claiming, w.sending, w.core.toSend.items) {
 		if all += req.largeBytes; !req.probe {
@@ -121,7 +121,7 @@ func (w *world) checkFlying() {
 
 // checkShare states what a request may carry: its share of the buffer's bytes, or one
 // row that counts as large.
-func (w *world) checkShare(req *request) {
+func (w *coreModel) checkShare(req *request) {
 	bytes := int64(0)
 	for _, r := range req.runs {
 		for _, rw := range r.rows {
@@ -135,7 +135,7 @@ func (w *world) checkShare(req *request) {
 
 // checkSkips states that whoever waits for a row to be passed over is told when
 // the row leaves, and not before.
-func (w *world) checkSkips() {
+func (w *coreModel) checkSkips() {
 	for id, r := range w.table {
 		if r.skipped != nil && (len(r.skipped) == 1) != r.over {
 			w.t.Fatalf("row %s: over %v, told %v", id, r.over, len(r.skipped) == 1)
@@ -145,8 +145,8 @@ func (w *world) checkSkips() {
 
 // checkLanes states that each lane is what the reference says, and is in the one
 // place from which its state is left again.
-func (w *world) checkLanes() {
-	places := w.places()
+func (w *coreModel) checkLanes() {
+	places := w.laneQueues()
 	for l, in := range places {
 		if w.core.laneOf(l.name) != l || len(in) != 1 || in[0] != l.state {
 			w.t.Fatalf("lane %s, %s, is in %v", l.name, l.state, in)
@@ -158,7 +158,7 @@ func (w *world) checkLanes() {
 		for i, rw := range l.rows {
 			ids[i] = label(rw)
 		}
-		standing := w.standing(name)
+		standing := w.onHold(name)
 		if len(ids) == 0 && (!standing || name.Job != "") || !slices.Equal(ids, w.queue[name]) || l.onHold() != standing {
 			w.t.Fatalf("lane %s, standing %v, holds %v; left are %v, standing %v", name, l.onHold(), ids, w.queue[name], standing)
 		}
@@ -172,14 +172,14 @@ func (w *world) checkLanes() {
 		}
 	}
 	for _, key := range w.keys {
-		if w.standing(LaneName{LaneKey: key}) && w.core.lanes[LaneName{LaneKey: key}] == nil {
+		if w.onHold(LaneName{LaneKey: key}) && w.core.lanes[LaneName{LaneKey: key}] == nil {
 			w.t.Fatalf("lane %s is forgotten though it stands still", key)
 		}
 	}
 }
 
-// places finds where each lane is queued.
-func (w *world) places() map[*lane][]laneState {
+// laneQueues finds where each lane is queued.
+func (w *coreModel) laneQueues() map[*lane][]laneState {
 	c, places := w.core, map[*lane][]laneState{}
 	put := func(state laneState, lanes ...*lane) {
 		for _, l := range lanes {

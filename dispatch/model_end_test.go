@@ -11,7 +11,7 @@ import (
 )
 
 // finish heals the receivers and expects everything to end.
-func (w *world) finish(t *rapid.T) {
+func (w *coreModel) finish(t *rapid.T) {
 	w.down, w.frozen = false, false
 	w.core.freeze(false)
 	w.unlockAll()
@@ -20,10 +20,10 @@ func (w *world) finish(t *rapid.T) {
 		w.start()
 	}
 	for range 3000 {
-		if w.core.rows == 0 && w.allEncore() {
+		if w.core.rows == 0 && w.replaysDone() {
 			break
 		}
-		w.letAllGo()
+		w.releaseAllHolds()
 		w.await(t)
 		w.replay(t)
 		w.claim(t)
@@ -34,11 +34,11 @@ func (w *world) finish(t *rapid.T) {
 		w.answerPing(t)
 		w.takeOutcomes(t)
 		w.write(t)
-		w.note(t)
+		w.recordFinished(t)
 		w.sleep(20 * time.Second)
 	}
-	w.letAllGo()
-	w.finishEncore()
+	w.releaseAllHolds()
+	w.finishReplays()
 	c := w.core
 	if c.rows != 0 || c.bytes != 0 || len(c.lanes) != 0 || !c.drained() || len(c.waiting)+len(c.retryQueue)+w.ready() > 0 {
 		t.Fatalf("left over: %d rows, %d bytes, %d lanes", c.rows, c.bytes, len(c.lanes))
@@ -56,7 +56,7 @@ func (w *world) finish(t *rapid.T) {
 
 // drain lets an ended core come to rest: no claimed row may stay PROCESSING, but
 // for one whose table refuses that.
-func (w *world) drain(t *rapid.T) {
+func (w *coreModel) drain(t *rapid.T) {
 	w.answerClaims(t)
 	for len(w.sending) > 0 {
 		w.answer(t)
@@ -64,18 +64,18 @@ func (w *world) drain(t *rapid.T) {
 	for !w.core.drained() {
 		w.takeOutcomes(t)
 		w.write(t)
-		w.note(t)
+		w.recordFinished(t)
 		w.sleep(maxVisibilityWait) // an outcome may wait for its row
 	}
 	for id, r := range w.table {
-		if !w.unclaimed && r.status == store.Processing && r.holder == w.epoch && !r.gone && r.refusals == 0 && !w.rowLocked(r) {
+		if !w.unclaimed && r.status == store.Processing && r.claimEpoch == w.epoch && !r.gone && r.refusals == 0 && !w.rowLocked(r) {
 			t.Fatalf("row %s is left PROCESSING by a clean end", id)
 		}
 	}
 }
 
 // ready counts the lanes that wait for their turn.
-func (w *world) ready() (n int) {
+func (w *coreModel) ready() (n int) {
 	for _, recv := range w.core.receivers {
 		n += recv.ready.len() + recv.readyReplay.len() + recv.tried.len()
 	}

@@ -2,22 +2,22 @@ package dispatch
 
 import "pgregory.net/rapid"
 
-// locks are what other sessions hold locked in the reference's tables, by outbox.
-type locks struct {
+// lockModel are what other sessions hold locked in the reference's tables, by outbox.
+type lockModel struct {
 	locked map[string]bool
 	known  map[string]bool // as the core was told
 }
 
-func newLocks() locks { return locks{map[string]bool{}, map[string]bool{}} }
+func newLockModel() lockModel { return lockModel{map[string]bool{}, map[string]bool{}} }
 
 // lockTable locks or frees a table.
-func (w *world) lockTable(t *rapid.T) {
+func (w *coreModel) lockTable(t *rapid.T) {
 	key := rapid.SampledFrom(w.keys).Draw(t, "lane")
 	w.locked[key.Outbox] = !w.locked[key.Outbox] && rapid.Bool().Draw(t, "locked")
 }
 
 // unlockAll frees all tables and rows, and takes that to the core.
-func (w *world) unlockAll() {
+func (w *coreModel) unlockAll() {
 	clear(w.locked)
 	clear(w.known)
 	for _, r := range w.table {
@@ -30,7 +30,7 @@ func (w *world) unlockAll() {
 }
 
 // await asks for the locked table whose turn it is.
-func (w *world) await(*rapid.T) {
+func (w *coreModel) await(*rapid.T) {
 	outbox, due, ok := w.core.nextLockedTable()
 	if !ok || due.After(w.now) {
 		return
@@ -45,7 +45,7 @@ func (w *world) await(*rapid.T) {
 }
 
 // rowLocked reports whether the outcome of a row waits for a lock on it.
-func (w *world) rowLocked(r *record) bool {
+func (w *coreModel) rowLocked(r *record) bool {
 	for _, o := range w.core.retryQueue {
 		if o.ID == r.id && o.lockedTries > 0 {
 			return true
@@ -56,7 +56,7 @@ func (w *world) rowLocked(r *record) bool {
 
 // checkLocks states that the core knows which tables are locked, and asks for each of
 // them in time.
-func (w *world) checkLocks() {
+func (w *coreModel) checkLocks() {
 	for _, key := range w.keys {
 		t := w.core.tableLock(key.Outbox)
 		if (t != nil) != w.known[key.Outbox] {

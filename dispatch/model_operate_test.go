@@ -13,11 +13,11 @@ import (
 )
 
 // someLane is the lane of one of the groups.
-func (w *world) someLane(t *rapid.T) LaneName {
+func (w *coreModel) someLane(t *rapid.T) LaneName {
 	return LaneName{LaneKey: rapid.SampledFrom(w.keys).Draw(t, "lane")}
 }
 
-func (w *world) pauseLane(t *rapid.T) {
+func (w *coreModel) pauseLane(t *rapid.T) {
 	name := w.someLane(t)
 	if !name.Group.Valid && w.cfg.Ungrouped == Parallel {
 		return
@@ -28,15 +28,15 @@ func (w *world) pauseLane(t *rapid.T) {
 	w.check()
 }
 
-// letGo resumes a lane and passes what blocks it.
-func (w *world) letGo(t *rapid.T) {
-	w.letLaneGo(w.someLane(t))
+// releaseHold resumes a lane and passes what blocks it.
+func (w *coreModel) releaseHold(t *rapid.T) {
+	w.releaseLane(w.someLane(t))
 	w.check()
 }
 
-func (w *world) letAllGo() {
+func (w *coreModel) releaseAllHolds() {
 	for _, key := range w.keys {
-		w.letLaneGo(LaneName{LaneKey: key})
+		w.releaseLane(LaneName{LaneKey: key})
 		for _, id := range w.ids {
 			w.release(id, key)
 		}
@@ -44,7 +44,7 @@ func (w *world) letAllGo() {
 	w.check()
 }
 
-func (w *world) letLaneGo(name LaneName) {
+func (w *coreModel) releaseLane(name LaneName) {
 	holds := w.holds[name.LaneKey]
 	delete(w.holds, name.LaneKey)
 	if _, blocked := holds[store.Blocked]; blocked {
@@ -55,8 +55,8 @@ func (w *world) letLaneGo(name LaneName) {
 	}
 }
 
-// left is a lane that has rows, if there is one.
-func (w *world) left(t *rapid.T) (name LaneName, ok bool) {
+// laneWithRows is a lane that has rows, if there is one.
+func (w *coreModel) laneWithRows(t *rapid.T) (name LaneName, ok bool) {
 	names := slices.DeleteFunc(slices.Collect(maps.Keys(w.queue)), func(n LaneName) bool { return len(w.queue[n]) == 0 })
 	if len(names) == 0 {
 		return name, false
@@ -66,8 +66,8 @@ func (w *world) left(t *rapid.T) (name LaneName, ok bool) {
 }
 
 // skip passes over the head of a lane.
-func (w *world) skip(t *rapid.T) {
-	name, ok := w.left(t)
+func (w *coreModel) skip(t *rapid.T) {
+	name, ok := w.laneWithRows(t)
 	if !ok || w.ended || name.Job != "" {
 		return
 	}
@@ -91,7 +91,7 @@ func (w *world) skip(t *rapid.T) {
 }
 
 // requeue sets a FAILED row back.
-func (w *world) requeue(t *rapid.T) {
+func (w *coreModel) requeue(t *rapid.T) {
 	var failed []string
 	for _, id := range slices.Sorted(maps.Keys(w.table)) {
 		if r := w.table[id]; r.status == store.Failed && r.over && !r.gone {
@@ -109,8 +109,8 @@ func (w *world) requeue(t *rapid.T) {
 	w.table[r.id] = r
 	name := w.lane(r)
 	w.truth[name] = slices.DeleteFunc(w.truth[name], func(id string) bool { return id == r.id })
-	w.place([]*record{r})
-	w.batches = append(w.batches, &batch{rows: []*record{r}, untold: true})
+	w.insertFront([]*record{r})
+	w.batches = append(w.batches, &batch{rows: []*record{r}, withoutTicket: true})
 	w.core.requeue(w.items([]*record{r}))
 	w.core.requeue(w.items([]*record{r})) // as the log may bring it once more
 	if w.holds[r.key][store.Blocked].ID == r.id {
@@ -121,13 +121,13 @@ func (w *world) requeue(t *rapid.T) {
 }
 
 // retryNow tries a lane at once.
-func (w *world) retryNow(t *rapid.T) {
-	name, ok := w.left(t)
+func (w *coreModel) retryNow(t *rapid.T) {
+	name, ok := w.laneWithRows(t)
 	if !ok {
 		return
 	}
 	l := w.core.laneOf(name)
-	moves := l.state == laneWaiting || l.state == laneReady && w.sight(name.Kind).suspect
+	moves := l.state == laneWaiting || l.state == laneReady && w.endpoint(name.Kind).breakerOpen
 	if err := w.core.retryNow(l); (err != nil) != (l.state == laneHeld) {
 		t.Fatalf("lane %s, %s: %v", name, l.state, err)
 	}

@@ -18,9 +18,9 @@ type sentPing struct {
 // sendPings takes the pings that the core wants. It states when there may be one: behind
 // the refusal of a row that no other lane waits beside, one at a time, and no more
 // than one row needs to end since the receiver took one.
-func (w *world) sendPings() {
+func (w *coreModel) sendPings() {
 	for p := w.core.nextPing(); p != nil; p = w.core.nextPing() {
-		by := w.sight(p.kind)
+		by := w.endpoint(p.kind)
 		if under := slices.ContainsFunc(w.pings, func(o sentPing) bool { return o.to == p.to }); under || !w.core.canPing || w.ended {
 			w.t.Fatalf("a ping to %s, one under way %v, possible %v, ended %v", p.to.endpoint, under, w.core.canPing, w.ended)
 		}
@@ -29,7 +29,7 @@ func (w *world) sendPings() {
 		}
 		lanes := 0
 		for name, left := range w.queue {
-			if len(left) > 0 && !w.standing(name) && w.sight(name.Kind) == by {
+			if len(left) > 0 && !w.onHold(name) && w.endpoint(name.Kind) == by {
 				lanes++
 			}
 		}
@@ -40,7 +40,7 @@ func (w *world) sendPings() {
 	}
 }
 
-func (w *world) answerPing(t *rapid.T) {
+func (w *coreModel) answerPing(t *rapid.T) {
 	if len(w.pings) == 0 {
 		return
 	}
@@ -51,11 +51,11 @@ func (w *world) answerPing(t *rapid.T) {
 		classes = classes[2:]
 	}
 	res := sink.Result{Outcome: outcomeOf(rapid.SampledFrom(classes).Draw(t, "pinged"))}
-	by := w.sight(p.kind)
+	by := w.endpoint(p.kind)
 	by.nextPing = w.now.Add(w.cfg.BackoffInitial)
 	if res.Class == sink.Delivered {
 		by.pings++
-		by.takes(w, later(p.began, p.after.Add(1)))
+		by.recordAccepted(w, later(p.began, p.after.Add(1)))
 	}
 	w.core.pinged(p.ping, &res, true, p.began, w.now)
 	w.check()

@@ -11,31 +11,31 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// encore is what the reference knows of replays: the rows that the store has yet for
+// replayModel is what the reference knows of replays: the rows that the store has yet for
 // each job, and who has them in memory.
-type encore struct {
-	ids     []string
-	copies  map[string]*record   // by label
-	stock   map[string][]*record // in the store, by n
-	leaving map[string]bool      // they were taken back
-	replays map[store.LaneKey]map[string]bool
-	resting map[store.LaneKey]map[string]bool // rows that were under way
-	noteFor string
-	noting  []store.FinishedRow
+type replayModel struct {
+	ids            []string
+	copies         map[string]*record   // by label
+	inStore        map[string][]*record // in the store, by n
+	withdrawn      map[string]bool      // they were taken back
+	replayHolds    map[store.LaneKey]map[string]bool
+	inFlightAtHold map[store.LaneKey]map[string]bool // rows that were under way
+	noteFor        string
+	noting         []store.FinishedRow
 }
 
-func newEncore() encore {
-	return encore{ids: []string{"a", "b"}, copies: map[string]*record{}, stock: map[string][]*record{}}
+func newReplayModel() replayModel {
+	return replayModel{ids: []string{"a", "b"}, copies: map[string]*record{}, inStore: map[string][]*record{}}
 }
 
-// startEncore is what a new leader finds: the rows that are left, and nothing held.
+// startReplays is what a new leader finds: the rows that are left, and nothing held.
 // What was being written may have been.
-func (w *world) startEncore() {
+func (w *coreModel) startReplays() {
 	if len(w.noting) > 0 && rapid.Bool().Draw(w.t, "noted after all") {
-		w.writeDown()
+		w.deleteFinished()
 	}
-	w.leaving = map[string]bool{}
-	w.replays, w.resting = map[store.LaneKey]map[string]bool{}, map[store.LaneKey]map[string]bool{}
+	w.withdrawn = map[string]bool{}
+	w.replayHolds, w.inFlightAtHold = map[store.LaneKey]map[string]bool{}, map[store.LaneKey]map[string]bool{}
 	w.noteFor, w.noting = "", nil
 	for _, r := range w.copies {
 		r.known = false
@@ -46,7 +46,7 @@ func (w *world) startEncore() {
 // forget is what the core does of a row that leaves its memory.
 func (r *record) forget() {
 	none := record{}
-	r.failing, r.failed, r.excuses, r.proof = none.failing, none.failed, 0, false
+	r.firstFailed, r.lastFailed, r.countable, r.proof = none.firstFailed, none.lastFailed, 0, false
 }
 
 // label tells the rows of the table and of jobs apart.
@@ -57,9 +57,9 @@ func label(rw *row) string {
 	return fmt.Sprintf("%s#%d", rw.job.id, rw.replayN)
 }
 
-func (w *world) of(rw *row) *record { return w.row(label(rw)) }
+func (w *coreModel) of(rw *row) *record { return w.row(label(rw)) }
 
-func (w *world) row(label string) *record {
+func (w *coreModel) row(label string) *record {
 	if r := w.copies[label]; r != nil {
 		return r
 	}
@@ -67,15 +67,15 @@ func (w *world) row(label string) *record {
 }
 
 // copyRows takes rows of the table for a job, whatever became of them.
-func (w *world) copyRows(t *rapid.T) {
+func (w *coreModel) copyRows(t *rapid.T) {
 	id := rapid.SampledFrom(w.ids).Draw(t, "job")
-	if len(w.table) == 0 || len(w.stock[id]) > 30 {
+	if len(w.table) == 0 || len(w.inStore[id]) > 30 {
 		return
 	}
 	for range rapid.IntRange(1, 6).Draw(t, "rows") {
 		of := w.table[fmt.Sprint(rapid.IntRange(1, len(w.table)).Draw(t, "row"))]
 		n := int64(1)
-		if had := w.stock[id]; len(had) > 0 {
+		if had := w.inStore[id]; len(had) > 0 {
 			n = had[len(had)-1].n + 1
 		}
 		for w.copies[fmt.Sprintf("%s#%d", id, n)] != nil {
@@ -85,25 +85,25 @@ func (w *world) copyRows(t *rapid.T) {
 			id: fmt.Sprintf("%s#%d", id, n), copyOf: of.id, job: id, n: n, key: of.key, size: of.size,
 			poison: of.poison || rapid.IntRange(0, 9).Draw(t, "poison") == 0, status: store.Pending,
 		}
-		w.copies[r.id], w.stock[id] = r, append(w.stock[id], r)
+		w.copies[r.id], w.inStore[id] = r, append(w.inStore[id], r)
 		w.truth[w.lane(r)] = append(w.truth[w.lane(r)], r.id)
 	}
 }
 
 // inMemory reports whether the core has a row of a job.
-func (w *world) inMemory(r *record) bool {
+func (w *coreModel) inMemory(r *record) bool {
 	return r.known || slices.Contains(w.queue[w.lane(r)], r.id)
 }
 
 // replay hands over rows of a job, some of them once more.
-func (w *world) replay(t *rapid.T) {
+func (w *coreModel) replay(t *rapid.T) {
 	id := rapid.SampledFrom(w.ids).Draw(t, "job")
-	if w.leaving[id] && slices.ContainsFunc(w.stock[id], w.inMemory) {
+	if w.withdrawn[id] && slices.ContainsFunc(w.inStore[id], w.inMemory) {
 		return // whoever goes on waits until none is in memory
 	}
 	most, full := rapid.IntRange(1, 8).Draw(t, "rows"), map[LaneName]bool{}
 	var rows []store.ReplayRow
-	for _, r := range w.stock[id] {
+	for _, r := range w.inStore[id] {
 		name := w.lane(r)
 		if most == 0 || full[name] {
 			continue
@@ -120,14 +120,14 @@ func (w *world) replay(t *rapid.T) {
 		}
 	}
 	if w.core.replay(id, rows); len(rows) > 0 && !w.ended {
-		w.leaving[id] = false
+		w.withdrawn[id] = false
 	}
 	w.check()
 }
 
 // appendReloaded takes the rows of a job back, if there is one in a request, or any now and
 // then.
-func (w *world) takeBack(t *rapid.T) {
+func (w *coreModel) withdrawReplay(t *rapid.T) {
 	var ids []string
 	for _, req := range slices.Concat(w.sending, w.core.toSend.items) {
 		if j := req.job(); j != nil {
@@ -142,16 +142,16 @@ func (w *world) takeBack(t *rapid.T) {
 	}
 	id := rapid.SampledFrom(ids).Draw(t, "job")
 	w.core.withdrawJob(id)
-	w.leaving[id] = true
-	w.leave(id)
+	w.withdrawn[id] = true
+	w.withdrawRows(id)
 	w.allow()
 	w.check()
 }
 
-// leave takes the rows out of the lanes of a job that is leaving, or of any when the
+// withdrawRows takes the rows out of the lanes of a job that is leaving, or of any when the
 // core has ended, but for those in requests or with a refusal on its way.
-func (w *world) leave(id string) {
-	if id == "" || !w.leaving[id] && !w.ended {
+func (w *coreModel) withdrawRows(id string) {
+	if id == "" || !w.withdrawn[id] && !w.ended {
 		return
 	}
 	for name, ids := range w.queue {
@@ -180,8 +180,8 @@ func (w *world) leave(id string) {
 	}
 }
 
-// note takes what is done with, or writes it down.
-func (w *world) note(t *rapid.T) {
+// recordFinished takes what is done with, or writes it down.
+func (w *coreModel) recordFinished(t *rapid.T) {
 	if len(w.noting) == 0 {
 		w.noteFor, w.noting = w.core.nextReplayDone(rapid.IntRange(1, 4).Draw(t, "most"))
 		for _, d := range w.noting {
@@ -192,43 +192,43 @@ func (w *world) note(t *rapid.T) {
 	if _, more := w.core.nextReplayDone(1); more != nil {
 		t.Fatalf("a second batch of rows that are done with: %v", more)
 	}
-	for _, r := range w.writeDown() {
+	for _, r := range w.deleteFinished() {
 		r.known = false
 		if r.status == store.Failed {
-			w.leaves(r)
+			w.removeRow(r)
 		}
 	}
 	w.noting = nil
 	w.core.replayDoneWritten(w.now)
-	w.leave(w.noteFor)
+	w.withdrawRows(w.noteFor)
 	w.check()
 }
 
 // checkDone states what may be said of a row of a job.
-func (w *world) checkDone(d store.FinishedRow) {
+func (w *coreModel) checkDone(d store.FinishedRow) {
 	r := w.copies[fmt.Sprintf("%s#%d", w.noteFor, d.N)]
-	gaveUp := w.cfg.GiveUpAfter > 0 && !r.failing.IsZero() && r.failed.Sub(r.failing) >= w.cfg.GiveUpAfter
+	gaveUp := w.cfg.GiveUpAfter > 0 && !r.firstFailed.IsZero() && r.lastFailed.Sub(r.firstFailed) >= w.cfg.GiveUpAfter
 	switch {
 	case r.ID() != d.ID || r.key != d.Lane:
 		w.t.Fatalf("row %s is noted as %+v", r.id, d)
 	case d.Result == store.ReplaySent && r.arrived && r.known && d.Error == "":
-	case d.Result == store.ReplayRefused && !r.known && d.Error == r.detail && (gaveUp || r.excuses > w.cfg.MaxRetries):
+	case d.Result == store.ReplayRefused && !r.known && d.Error == r.detail && (gaveUp || r.countable > w.cfg.MaxRetries):
 	default:
-		w.t.Fatalf("row %s is noted as %+v; arrived %v, known %v, %d failures that count, %q", r.id, d, r.arrived, r.known, r.excuses, r.detail)
+		w.t.Fatalf("row %s is noted as %+v; arrived %v, known %v, %d failures that count, %q", r.id, d, r.arrived, r.known, r.countable, r.detail)
 	}
 }
 
 // ID is the row's own.
 func (r *record) ID() string { return cmp.Or(r.copyOf, r.id) }
 
-// writeDown is the store that deletes rows of a job.
-func (w *world) writeDown() (rows []*record) {
+// deleteFinished is the store that deletes rows of a job.
+func (w *coreModel) deleteFinished() (rows []*record) {
 	for _, d := range w.noting {
 		r := w.copies[fmt.Sprintf("%s#%d", w.noteFor, d.N)]
-		if !slices.Contains(w.stock[w.noteFor], r) {
+		if !slices.Contains(w.inStore[w.noteFor], r) {
 			w.t.Fatalf("row %s is noted twice", r.id)
 		}
-		w.stock[w.noteFor] = slices.DeleteFunc(w.stock[w.noteFor], func(other *record) bool { return other == r })
+		w.inStore[w.noteFor] = slices.DeleteFunc(w.inStore[w.noteFor], func(other *record) bool { return other == r })
 		if r.status = store.Completed; d.Result == store.ReplayRefused {
 			r.status = store.Failed
 		}
@@ -237,33 +237,33 @@ func (w *world) writeDown() (rows []*record) {
 	return rows
 }
 
-func (w *world) holdFor(t *rapid.T) {
+func (w *coreModel) holdForReplay(t *rapid.T) {
 	id, key := rapid.SampledFrom(w.ids).Draw(t, "job"), rapid.SampledFrom(w.keys).Draw(t, "lane")
 	if !key.Group.Valid && w.cfg.Ungrouped == Parallel {
-		w.resting[key] = w.underWay(key)
+		w.inFlightAtHold[key] = w.inFlightRows(key)
 	} else {
-		if w.replays[key] == nil {
-			w.replays[key] = map[string]bool{}
+		if w.replayHolds[key] == nil {
+			w.replayHolds[key] = map[string]bool{}
 		}
-		w.replays[key][id] = true
+		w.replayHolds[key][id] = true
 	}
 	w.core.holdForReplay(id, key)
 	w.check()
 }
 
-func (w *world) letGoFor(t *rapid.T) {
+func (w *coreModel) releaseReplayHold(t *rapid.T) {
 	w.release(rapid.SampledFrom(w.ids).Draw(t, "job"), rapid.SampledFrom(w.keys).Draw(t, "lane"))
 	w.check()
 }
 
-func (w *world) release(id string, key store.LaneKey) {
-	delete(w.replays[key], id)
-	delete(w.resting, key)
+func (w *coreModel) release(id string, key store.LaneKey) {
+	delete(w.replayHolds[key], id)
+	delete(w.inFlightAtHold, key)
 	w.core.releaseReplayHold(id, key, w.now)
 }
 
 // inFlightRows returns the live rows of a key that the table may say too little of.
-func (w *world) underWay(key store.LaneKey) map[string]bool {
+func (w *coreModel) inFlightRows(key store.LaneKey) map[string]bool {
 	rows := map[string]bool{}
 	for name, ids := range w.truth {
 		if name.LaneKey != key || name.Job != "" {
@@ -287,7 +287,7 @@ func (w *world) underWay(key store.LaneKey) map[string]bool {
 
 // checkJob states which requests are claimed, and that rows of a job share none with
 // others.
-func (w *world) checkJob(req *request, replayed bool) {
+func (w *coreModel) checkJob(req *request, replayed bool) {
 	for i, m := range req.messages() {
 		if (m.Replay != "") != replayed || m.Replay != req.runs[0].lane.name.Job {
 			w.t.Fatalf("row %s (%d) of job %q in a request of job %q, unclaimed %v", m.ID, i, m.Replay, req.runs[0].lane.name.Job, replayed)
@@ -295,12 +295,12 @@ func (w *world) checkJob(req *request, replayed bool) {
 	}
 }
 
-// checkEncore states what the core counts of jobs, and that a lane is still when the
+// checkReplays states what the core counts of jobs, and that a lane is still when the
 // table tells all of it.
-func (w *world) checkEncore() {
+func (w *coreModel) checkReplays() {
 	for _, id := range w.ids {
 		rows, bytes, byLane := 0, 0, map[store.LaneKey]int{}
-		for _, r := range w.stock[id] {
+		for _, r := range w.inStore[id] {
 			if w.inMemory(r) {
 				rows++
 				bytes += r.size
@@ -338,11 +338,11 @@ func (w *world) checkEncore() {
 		}
 	}
 	for _, key := range w.keys {
-		rows, resting := w.resting[key]
-		if !resting && len(w.replays[key]) == 0 {
+		rows, resting := w.inFlightAtHold[key]
+		if !resting && len(w.replayHolds[key]) == 0 {
 			continue
 		}
-		now, paused := w.underWay(key), false
+		now, paused := w.inFlightRows(key), false
 		if resting {
 			maps.DeleteFunc(rows, func(id string, _ bool) bool { return !now[id] })
 			now = rows
@@ -356,15 +356,15 @@ func (w *world) checkEncore() {
 	}
 }
 
-// allEncore reports whether nothing is left of any job.
-func (w *world) allEncore() bool {
-	return !slices.ContainsFunc(w.ids, func(id string) bool { return len(w.stock[id]) > 0 })
+// replaysDone reports whether nothing is left of any job.
+func (w *coreModel) replaysDone() bool {
+	return !slices.ContainsFunc(w.ids, func(id string) bool { return len(w.inStore[id]) > 0 })
 }
 
-// finishEncore states that every row of every job was taken, or refused for good.
-func (w *world) finishEncore() {
-	if c := w.core; !w.allEncore() || len(c.jobs) > 0 || len(c.inFlightAtHold) > 0 {
-		w.t.Fatalf("left over: %v of jobs; in memory %v, %v", w.stock, c.jobs, c.inFlightAtHold)
+// finishReplays states that every row of every job was taken, or refused for good.
+func (w *coreModel) finishReplays() {
+	if c := w.core; !w.replaysDone() || len(c.jobs) > 0 || len(c.inFlightAtHold) > 0 {
+		w.t.Fatalf("left over: %v of jobs; in memory %v, %v", w.inStore, c.jobs, c.inFlightAtHold)
 	}
 	for _, r := range w.copies {
 		if !r.settled() || r.status == store.Completed && !r.arrived || r.poison && r.status != store.Failed {

@@ -15,9 +15,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// world is the plain reference that the core is held against: a table, a
+// coreModel is the plain reference that the core is held against: a table, a
 // receiver for each way of answering, and what is left of each lane in order.
-type world struct {
+type coreModel struct {
 	t      *rapid.T
 	now    time.Time
 	cfg    Config
@@ -46,64 +46,64 @@ type world struct {
 	paused    map[LaneName]time.Time // by the back-off of the head
 	claims    map[LaneName]int       // since the lane moved, time did, or the sink was trusted
 
-	sights map[string]*sight // by endpoint
+	endpoints map[string]*endpointModel // by endpoint
 
 	holds map[store.LaneKey]map[store.HoldKind]store.Hold // as the store has them
 
-	encore // what is replayed
-	locks  // that others hold
+	replayModel // what is replayed
+	lockModel   // that others hold
 }
 
-// sight is what the reference knows of an endpoint.
-type sight struct {
-	accepted   time.Time // latest beginning of an accepted request
-	fails      int       // failed requests since a row was taken or rejected
-	rejections int       // rejected ones since a row was taken
-	suspect    bool      // by the rule
-	since      time.Time // when it became so
-	probes     int       // requests while it was
-	allowed    int       // how many of them there may be by now
-	pings      int       // that were taken since a row was
-	nextPing   time.Time
+// endpointModel is what the reference knows of an endpoint.
+type endpointModel struct {
+	accepted      time.Time // latest beginning of an accepted request
+	failures      int       // failed requests since a row was taken or rejected
+	rejections    int       // rejected ones since a row was taken
+	breakerOpen   bool      // by the rule
+	openedAt      time.Time // when it became so
+	probes        int       // requests while it was
+	allowedProbes int       // how many of them there may be by now
+	pings         int       // that were taken since a row was
+	nextPing      time.Time
 }
 
-// sight returns what is known of where a kind goes.
-func (w *world) sight(kind string) *sight { return w.sights[w.limits[kind].Endpoint] }
+// endpoint returns what is known of where a kind goes.
+func (w *coreModel) endpoint(kind string) *endpointModel { return w.endpoints[w.limits[kind].Endpoint] }
 
 // allow says that one more request may go to a suspect endpoint.
-func (w *world) allow() {
-	for _, s := range w.sights {
-		s.allowed++
+func (w *coreModel) allow() {
+	for _, s := range w.endpoints {
+		s.allowedProbes++
 	}
 }
 
 // record is a row in the table.
 type record struct {
-	id       string
-	key      store.LaneKey
-	size     int
-	dropped  bool // the log's payload was dropped: the claim reads it again
-	poison   bool
-	requeued bool // it was FAILED and set back
-	visible  bool
-	gone     bool
-	status   store.Status
-	retries  int
-	holder   int // epoch of the latest claim; -1: somebody else's
-	taken    int // epoch of the latest claim of a relay: the row may have been changed since
-	until    time.Time
-	arrived  bool
-	changed  bool // by somebody else
+	id         string
+	key        store.LaneKey
+	size       int
+	dropped    bool // the log's payload was dropped: the claim reads it again
+	poison     bool
+	requeued   bool // it was FAILED and set back
+	visible    bool
+	gone       bool
+	status     store.Status
+	retries    int
+	claimEpoch int // epoch of the latest claim; -1: somebody else's
+	taken      int // epoch of the latest claim of a relay: the row may have been changed since
+	until      time.Time
+	arrived    bool
+	changed    bool // by somebody else
 
 	known bool // delivered, as this core knows
 	over  bool // nothing more is to come of the row under this core
 
-	failing time.Time    // end of the first failed attempt
-	failed  time.Time    // end of the latest
-	proof   bool         // a row was taken between it and the attempt under way
-	detail  string       // of the failure that was the head's
-	excuses int          // failures that the rule may hold against the row
-	skipped <-chan error // somebody waits for it to be passed over
+	firstFailed time.Time    // end of the first failed attempt
+	lastFailed  time.Time    // end of the latest
+	proof       bool         // a row was taken between it and the attempt under way
+	detail      string       // of the failure that was the head's
+	countable   int          // failures that the rule may hold against the row
+	skipped     <-chan error // somebody waits for it to be passed over
 
 	copyOf string // the id of the row that a replay sends again
 	job    string
@@ -119,14 +119,14 @@ func (r *record) settled() bool { return r.gone || r.status.Settled() }
 
 // batch is a ticket for several rows.
 type batch struct {
-	rows   []*record
-	done   int
-	untold bool // nobody waits for its rows
+	rows          []*record
+	done          int
+	withoutTicket bool // nobody waits for its rows
 }
 
 func (b *batch) Done(n int) { b.done += n }
 
-func newWorld(t *rapid.T) *world {
+func newCoreModel(t *rapid.T) *coreModel {
 	cfg := DefaultConfig()
 	cfg.APIBatchSize = rapid.IntRange(1, 7).Draw(t, "batch")
 	cfg.MaxConcurrentGroups = rapid.IntRange(1, 4).Draw(t, "senders")
@@ -139,13 +139,13 @@ func newWorld(t *rapid.T) *world {
 	cfg.OnFailed = rapid.SampledFrom([]OnFailed{Continue, Block}).Draw(t, "on failed")
 	cfg.Ungrouped = rapid.SampledFrom([]Ungrouped{FIFO, Parallel}).Draw(t, "ungrouped")
 	cfg.Compat = rapid.SampledFrom([]Compat{CompatNone, CompatNone, CompatNone, CompatFlowCatalyst, CompatPostbox}).Draw(t, "compat")
-	w := &world{
+	w := &coreModel{
 		unclaimed: rapid.IntRange(0, 2).Draw(t, "unclaimed") == 0,
 		canPing:   rapid.Bool().Draw(t, "pings"),
 		t:         t, cfg: cfg, now: time.Unix(1e9, 0), limits: map[string]sink.Limits{},
 		table: map[string]*record{}, truth: map[LaneName][]string{},
-		holds:  map[store.LaneKey]map[store.HoldKind]store.Hold{},
-		encore: newEncore(), locks: newLocks(),
+		holds:       map[store.LaneKey]map[store.HoldKind]store.Hold{},
+		replayModel: newReplayModel(), lockModel: newLockModel(),
 	}
 	for kind, mode := range []sink.Mode{sink.Atomic, sink.Ordered, sink.PerItem} {
 		name := fmt.Sprint(kind)
@@ -163,13 +163,13 @@ func newWorld(t *rapid.T) *world {
 	return w
 }
 
-func (w *world) mode(kind string) sink.Mode { return w.limits[kind].Mode }
+func (w *coreModel) mode(kind string) sink.Mode { return w.limits[kind].Mode }
 
 // counted reports whether the table of a lane has a column for retries.
-func (w *world) counted(key store.LaneKey) bool { return w.mode(key.Kind) != sink.PerItem }
+func (w *coreModel) counted(key store.LaneKey) bool { return w.mode(key.Kind) != sink.PerItem }
 
 // lane is the lane of a row.
-func (w *world) lane(r *record) LaneName {
+func (w *coreModel) lane(r *record) LaneName {
 	name := LaneName{LaneKey: r.key, Job: r.job}
 	if !r.key.Group.Valid && w.cfg.Ungrouped == Parallel {
 		name.RowID = cmp.Or(r.copyOf, r.id)
@@ -177,46 +177,46 @@ func (w *world) lane(r *record) LaneName {
 	return name
 }
 
-// standing reports whether somebody has to let a lane go. A pause is one of what is
+// onHold reports whether somebody has to let a lane go. A pause is one of what is
 // replayed, too.
-func (w *world) standing(name LaneName) bool {
+func (w *coreModel) onHold(name LaneName) bool {
 	if name.Job != "" {
 		_, paused := w.holds[name.LaneKey][store.Paused]
 		return paused && name.RowID == ""
 	}
-	return name.RowID == "" && len(w.holds[name.LaneKey])+len(w.replays[name.LaneKey]) > 0
+	return name.RowID == "" && len(w.holds[name.LaneKey])+len(w.replayHolds[name.LaneKey]) > 0
 }
 
 // start begins a core as a new leader does: with the holds in the store and the
 // unsettled rows in order.
-func (w *world) start() {
+func (w *coreModel) start() {
 	w.epoch++
 	w.ended, w.frozen = false, false
 	limits := func(kind string) sink.Limits { return w.limits[kind] }
 	w.core = newCore(w.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
 	w.core.canPing = w.canPing
 	w.claiming, w.sending, w.pings, w.writing, w.batches = nil, nil, nil, nil, nil
-	w.sights = map[string]*sight{}
+	w.endpoints = map[string]*endpointModel{}
 	for _, limits := range w.limits {
-		w.sights[limits.Endpoint] = &sight{}
+		w.endpoints[limits.Endpoint] = &endpointModel{}
 	}
 	w.queue = map[LaneName][]string{}
 	w.notBefore, w.paused = map[LaneName]time.Time{}, map[LaneName]time.Time{}
 	w.claims = map[LaneName]int{}
 	clear(w.known)
-	w.startEncore()
+	w.startReplays()
 	w.restore()
 	for _, key := range w.keys {
 		for _, id := range w.inserted(key) {
 			r := w.table[id]
 			r.requeued = false
-			r.known, r.over, r.failing, r.failed, r.refusals, r.skipped = false, r.settled(), time.Time{}, time.Time{}, 0, nil
+			r.known, r.over, r.firstFailed, r.lastFailed, r.refusals, r.skipped = false, r.settled(), time.Time{}, time.Time{}, 0, nil
 			if !w.counted(key) {
-				r.retries, r.excuses = 0, 0
+				r.retries, r.countable = 0, 0
 			}
 			if !r.over {
 				w.queue[w.lane(r)] = append(w.queue[w.lane(r)], id)
-				w.enter(w.core.append, r)
+				w.enterRows(w.core.append, r)
 			}
 		}
 	}
@@ -224,7 +224,7 @@ func (w *world) start() {
 }
 
 // inserted returns the ids of a key in the order of first arrivals of each lane.
-func (w *world) inserted(key store.LaneKey) (ids []string) {
+func (w *coreModel) inserted(key store.LaneKey) (ids []string) {
 	var names []LaneName
 	for name := range w.truth {
 		if name.LaneKey == key && name.Job == "" {
@@ -240,7 +240,7 @@ func (w *world) inserted(key store.LaneKey) (ids []string) {
 
 // restore gives the core the holds that a store returns: of a row that is no
 // longer FAILED there is none.
-func (w *world) restore() {
+func (w *coreModel) restore() {
 	var holds []store.Hold
 	for _, key := range w.keys {
 		for _, kind := range []store.HoldKind{store.Blocked, store.Paused} {
@@ -256,15 +256,15 @@ func (w *world) restore() {
 	w.core.restore(holds)
 }
 
-// enter hands rows to the core as one batch.
-func (w *world) enter(how func([]store.Item, Ticket), rows ...*record) {
+// enterRows hands rows to the core as one batch.
+func (w *coreModel) enterRows(how func([]store.Item, Ticket), rows ...*record) {
 	b := &batch{rows: rows}
 	w.batches = append(w.batches, b)
 	how(w.items(rows), b)
 }
 
 // items is rows as a source or a store brings them.
-func (w *world) items(rows []*record) []store.Item {
+func (w *coreModel) items(rows []*record) []store.Item {
 	items := make([]store.Item, len(rows))
 	for i, r := range rows {
 		items[i] = store.Item{
@@ -278,8 +278,8 @@ func (w *world) items(rows []*record) []store.Item {
 	return items
 }
 
-// leaves takes a row out of what the core has yet to deliver.
-func (w *world) leaves(r *record) {
+// removeRow takes a row out of what the core has yet to deliver.
+func (w *coreModel) removeRow(r *record) {
 	name := w.lane(r)
 	w.queue[name] = slices.DeleteFunc(w.queue[name], func(id string) bool { return id == r.id })
 	w.claims[name] = 0
@@ -291,7 +291,7 @@ func (w *world) leaves(r *record) {
 
 func TestCoreAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t)
+		w := newCoreModel(t)
 		seldom := func(do func()) func(*rapid.T) {
 			return func(t *rapid.T) {
 				if rapid.IntRange(0, 3).Draw(t, "seldom") == 0 {
@@ -307,7 +307,7 @@ func TestCoreAgainstModel(t *testing.T) {
 			"answer ping":   w.answerPing,
 			"take outcomes": w.takeOutcomes,
 			"write":         w.write,
-			"time":          w.pass,
+			"time":          w.advance,
 			"toggle":        func(*rapid.T) { w.down = !w.down },
 			"interfere":     w.interfere,
 			"lock":          w.lockTable,
@@ -315,15 +315,15 @@ func TestCoreAgainstModel(t *testing.T) {
 			"await more":    w.await,
 			"freeze":        seldom(func() { w.frozen = !w.frozen; w.core.freeze(w.frozen) }),
 			"pause":         w.pauseLane,
-			"let go":        w.letGo,
+			"let go":        w.releaseHold,
 			"copy":          w.copyRows,
-			"hold for":      w.holdFor,
-			"let go for":    w.letGoFor,
+			"hold for":      w.holdForReplay,
+			"let go for":    w.releaseReplayHold,
 			"replay":        w.replay,
 			"replay more":   w.replay,
-			"take back":     w.takeBack,
-			"note":          w.note,
-			"note more":     w.note,
+			"take back":     w.withdrawReplay,
+			"note":          w.recordFinished,
+			"note more":     w.recordFinished,
 			"skip":          w.skip,
 			"requeue":       w.requeue,
 			"retry now":     w.retryNow,

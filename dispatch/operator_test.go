@@ -15,14 +15,14 @@ func nameOf(group string) LaneName {
 }
 
 // blocking runs a test with a lane "a" that its row 1 blocks, and 2 behind it.
-func blocking(t *testing.T, test func(k *desk, d *Dispatcher)) {
+func blocking(t *testing.T, test func(k *fakeBackend, d *Dispatcher)) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = poisoned("1") })
 		add(t, d, nil, items("a", "1", "2"))
 		add(t, d, nil, items("b", "3"))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "outcomes", k.settles, "[[3 COMPLETED] [1 FAILED]]")
 		o := k.outcomes[1]
 		want := store.Hold{Lane: nameOf("a").LaneKey, Kind: store.Blocked, ID: "1", Reason: "rejected", Since: o.At}
@@ -35,47 +35,47 @@ func blocking(t *testing.T, test func(k *desk, d *Dispatcher)) {
 	})
 }
 
-func TestABlockedLaneIsSkipped(t *testing.T) {
-	blocking(t, func(k *desk, d *Dispatcher) {
+func TestSkipReleasesBlockedLane(t *testing.T) {
+	blocking(t, func(k *fakeBackend, d *Dispatcher) {
 		if err := d.Skip(context.Background(), nameOf("a"), "known"); err != nil {
 			t.Error(err)
 		}
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "outcomes", k.settles, "[[2 COMPLETED]]")
 	})
 }
 
-func TestABlockedLaneIsRequeued(t *testing.T) {
-	blocking(t, func(k *desk, d *Dispatcher) {
-		k.set(func() { k.shelf.dead = items("a", "1") })
+func TestRequeueReleasesBlockedLane(t *testing.T) {
+	blocking(t, func(k *fakeBackend, d *Dispatcher) {
+		k.set(func() { k.operated.failed = items("a", "1") })
 		n, err := d.Requeue(context.Background(), store.DeadLetterFilter{Outbox: "events"}, 10, true)
 		if n != 1 || err != nil {
 			t.Error(n, err)
 		}
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "outcomes", k.settles, "[[1 COMPLETED 2 COMPLETED]]")
 	})
 }
 
-func TestABlockedLaneGoesOnWhenItsRowIsDiscarded(t *testing.T) {
-	blocking(t, func(k *desk, d *Dispatcher) {
-		k.set(func() { k.shelf.dead = items("a", "1") })
+func TestDiscardReleasesBlockedLane(t *testing.T) {
+	blocking(t, func(k *fakeBackend, d *Dispatcher) {
+		k.set(func() { k.operated.failed = items("a", "1") })
 		n, err := d.Discard(context.Background(), store.DeadLetterFilter{Outbox: "events"}, 10)
 		if n != 1 || err != nil {
 			t.Error(n, err)
 		}
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "outcomes", k.settles, "[[2 COMPLETED]]")
 	})
 }
 
-func TestWhereTheSourceFindsThemRequeuedRowsAreNotPlaced(t *testing.T) {
-	blocking(t, func(k *desk, d *Dispatcher) {
-		k.set(func() { k.shelf.dead = items("a", "1") })
+func TestRequeueWithoutPlaceLeavesRowsToSource(t *testing.T) {
+	blocking(t, func(k *fakeBackend, d *Dispatcher) {
+		k.set(func() { k.operated.failed = items("a", "1") })
 		if _, err := d.Requeue(context.Background(), store.DeadLetterFilter{Outbox: "events"}, 10, false); err != nil {
 			t.Error(err)
 		}
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "outcomes", k.settles, "[[2 COMPLETED]]")
 	})
 }
@@ -84,14 +84,14 @@ func TestHoldsAreRestored(t *testing.T) {
 	for mode, want := range map[OnFailed]string{Block: "[]", Continue: "[[2 COMPLETED]]"} {
 		cfg := DefaultConfig()
 		cfg.OnFailed = mode
-		drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 			d.Restore([]store.Hold{
 				{Lane: nameOf("a").LaneKey, Kind: store.Blocked, ID: "1", Reason: "bad", RetryCount: 3},
 				{Lane: nameOf("b").LaneKey, Kind: store.Paused, Reason: "look"},
 			})
 			add(t, d, nil, items("a", "2"))
 			add(t, d, nil, items("b", "3"))
-			k.pass(time.Second)
+			k.advance(time.Second)
 			k.expect(t, "outcomes", k.settles, want)
 			lanes, n := d.Lanes(LaneFilter{State: "blocked"}, 10)
 			if mode == Continue {
@@ -105,16 +105,16 @@ func TestHoldsAreRestored(t *testing.T) {
 	}
 }
 
-func TestAPausedLaneWaitsForResume(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestPausedLaneWaitsForResume(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		ctx := context.Background()
 		if err := d.Pause(ctx, nameOf("a"), "an incident"); err != nil {
 			t.Error(err)
 		}
-		k.expect(t, "kept", k.shelf.holds[0].Kind, store.Paused)
+		k.expect(t, "kept", k.operated.holds[0].Kind, store.Paused)
 		add(t, d, nil, items("a", "1"))
 		add(t, d, nil, items("b", "2"))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "outcomes", k.settles, "[[2 COMPLETED]]")
 		lanes, _ := d.Lanes(LaneFilter{Outbox: "events"}, 10)
 		k.expect(t, "lanes", lanes, []LaneInfo{{
@@ -126,9 +126,9 @@ func TestAPausedLaneWaitsForResume(t *testing.T) {
 		if err := d.Resume(ctx, nameOf("a")); err != nil {
 			t.Error(err)
 		}
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "outcomes", k.settles, "[[2 COMPLETED] [1 COMPLETED]]")
-		k.expect(t, "kept", len(k.shelf.holds), 0)
+		k.expect(t, "kept", len(k.operated.holds), 0)
 		for lane, want := range map[string]error{"a": ErrNoLane, "none": ErrNoLane} {
 			if err := d.Resume(ctx, nameOf(lane)); !errors.Is(err, want) {
 				t.Error(lane, err)
@@ -137,7 +137,7 @@ func TestAPausedLaneWaitsForResume(t *testing.T) {
 	})
 }
 
-func TestTheHeadOfALaneIsSkipped(t *testing.T) {
+func TestSkipHead(t *testing.T) {
 	tests := map[string]struct {
 		class sink.Class
 		takes time.Duration
@@ -154,7 +154,7 @@ func TestTheHeadOfALaneIsSkipped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.APIBatchSize = 1
-			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() {
 					k.answer = func(ids []string) sink.Result {
 						<-time.After(tt.takes)
@@ -165,11 +165,11 @@ func TestTheHeadOfALaneIsSkipped(t *testing.T) {
 					}
 				})
 				add(t, d, nil, items("a", "1", "2"))
-				k.pass(tt.after)
+				k.advance(tt.after)
 				if err := d.Skip(context.Background(), nameOf("a"), "skipped: known"); !errors.Is(err, tt.err) {
 					t.Error(err)
 				}
-				k.pass(time.Minute)
+				k.advance(time.Minute)
 				k.expect(t, "outcomes", k.settles, tt.want)
 				if k.outcomes[0].Status == store.Failed && (k.outcomes[0].Error != "skipped: known" || k.outcomes[0].Block != nil) {
 					t.Errorf("%+v", k.outcomes[0])
@@ -179,18 +179,18 @@ func TestTheHeadOfALaneIsSkipped(t *testing.T) {
 	}
 }
 
-func TestASkipEndsWithItsContextOrTheRelay(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
-		k.set(func() { k.hangs = true })
+func TestSkipEndsWithContextOrRelay(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.hang = true })
 		add(t, d, nil, items("a", "1"))
-		k.pass(100 * time.Millisecond)
+		k.advance(100 * time.Millisecond)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if err := d.Skip(ctx, nameOf("a"), "x"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		add(t, d, nil, items("b", "2"))
-		k.pass(100 * time.Millisecond)
+		k.advance(100 * time.Millisecond)
 		told := make(chan error, 1)
 		go func() { told <- d.Skip(context.Background(), nameOf("b"), "x") }()
 		if err := end(nil); err != nil {
@@ -205,14 +205,14 @@ func TestASkipEndsWithItsContextOrTheRelay(t *testing.T) {
 	})
 }
 
-func TestALaneIsTriedNow(t *testing.T) {
+func TestRetryNow(t *testing.T) {
 	for name, class := range map[string]sink.Class{"in its back-off": sink.Unavailable, "behind a suspect sink": sink.Misconfigured} {
 		t.Run(name, func(t *testing.T) {
-			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() { k.answer = always(class) })
 				add(t, d, nil, items("a", "1"))
 				add(t, d, nil, items("b", "2"))
-				k.pass(5 * time.Second)
+				k.advance(5 * time.Second)
 				group := store.GroupOf("b")
 				lanes, _ := d.Lanes(LaneFilter{Group: &group}, 10)
 				if len(lanes) != 1 || lanes[0].Error != class.String() || !lanes[0].NextAttempt.After(time.Now()) || lanes[0].Attempts < 2 {
@@ -223,7 +223,7 @@ func TestALaneIsTriedNow(t *testing.T) {
 				if err := d.RetryNow(nameOf("b")); err != nil {
 					t.Error(err)
 				}
-				k.pass(2 * time.Millisecond)
+				k.advance(2 * time.Millisecond)
 				k.expect(t, "first request", k.requests[n], "[2]")
 				if err := d.RetryNow(nameOf("none")); !errors.Is(err, ErrNoLane) {
 					t.Error(err)
@@ -233,10 +233,10 @@ func TestALaneIsTriedNow(t *testing.T) {
 	}
 }
 
-func TestAStoreThatIsLostChangesNoLane(t *testing.T) {
-	blocking(t, func(k *desk, d *Dispatcher) {
+func TestStoreErrorChangesNoLane(t *testing.T) {
+	blocking(t, func(k *fakeBackend, d *Dispatcher) {
 		ctx := context.Background()
-		k.set(func() { k.refuse = store.ErrNotLeader })
+		k.set(func() { k.err = store.ErrNotLeader })
 		_, requeued := d.Requeue(ctx, store.DeadLetterFilter{}, 1, true)
 		_, discarded := d.Discard(ctx, store.DeadLetterFilter{}, 1)
 		for _, err := range []error{
@@ -249,14 +249,14 @@ func TestAStoreThatIsLostChangesNoLane(t *testing.T) {
 		lanes, n := d.Lanes(LaneFilter{}, 1)
 		k.expect(t, "lanes", n, 1)
 		k.expect(t, "state", lanes[0].State, "blocked")
-		k.set(func() { k.refuse = nil })
+		k.set(func() { k.err = nil })
 	})
 }
 
-func TestRowsOfOneRowLanesAreNotPaused(t *testing.T) {
+func TestSingleRowLaneCannotBePaused(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Ungrouped = Parallel
-	drive(t, cfg, func(_ *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(_ *fakeBackend, d *Dispatcher, _ func(error) error) {
 		lane := LaneName{LaneKey: store.LaneKey{Outbox: "events", Kind: "EVENT"}}
 		if err := d.Pause(context.Background(), lane, "x"); !errors.Is(err, ErrLaneState) {
 			t.Error(err)
@@ -265,10 +265,10 @@ func TestRowsOfOneRowLanesAreNotPaused(t *testing.T) {
 }
 
 func TestRequeuedRowsKeepTheirOrderAcrossCalls(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		d.Freeze(true)
 		add(t, d, nil, items("a", "live"))
-		k.set(func() { k.shelf.dead = items("a", "1", "2", "3", "4", "5") })
+		k.set(func() { k.operated.failed = items("a", "1", "2", "3", "4", "5") })
 		for _, want := range []int{2, 2, 1, 0} {
 			n, err := d.Requeue(context.Background(), store.DeadLetterFilter{Outbox: "events"}, 2, true)
 			if n != want || err != nil {
@@ -276,18 +276,18 @@ func TestRequeuedRowsKeepTheirOrderAcrossCalls(t *testing.T) {
 			}
 		}
 		d.Freeze(false)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests", k.requests, "[[1 2 3 4 5 live]]")
 	})
 }
 
-func TestARequeueWaitsForRoom(t *testing.T) {
+func TestRequeueWaitsForRoom(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 2
-	drive(t, cfg, func(k *desk, d *Dispatcher, end func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		d.Freeze(true)
 		add(t, d, nil, items("a", "1", "2"))
-		k.set(func() { k.shelf.dead = items("b", "3") })
+		k.set(func() { k.operated.failed = items("b", "3") })
 		requeue := func(ctx context.Context) error {
 			_, err := d.Requeue(ctx, store.DeadLetterFilter{Outbox: "events"}, 10, true)
 			return err
@@ -299,10 +299,10 @@ func TestARequeueWaitsForRoom(t *testing.T) {
 		}
 		told := make(chan error, 1)
 		go func() { told <- requeue(context.Background()) }()
-		k.pass(time.Second)
-		k.expect(t, "rows left FAILED", len(k.shelf.dead), 1)
+		k.advance(time.Second)
+		k.expect(t, "rows left FAILED", len(k.operated.failed), 1)
 		d.Freeze(false)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		if err := <-told; err != nil {
 			t.Error(err)
 		}
@@ -310,7 +310,7 @@ func TestARequeueWaitsForRoom(t *testing.T) {
 		d.Freeze(true)
 		add(t, d, nil, items("a", "1", "2"))
 		go func() { told <- requeue(context.Background()) }()
-		k.pass(time.Second)
+		k.advance(time.Second)
 		if err := end(nil); err != nil {
 			t.Error(err)
 		}
@@ -320,23 +320,23 @@ func TestARequeueWaitsForRoom(t *testing.T) {
 	})
 }
 
-func TestASweepPlacesWhatNoLaneKnows(t *testing.T) {
+func TestInsertFoundSkipsKnownRows(t *testing.T) {
 	cfg := DefaultConfig()
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		add(t, d, nil, items("a", "before"))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		d.TrackSettled(true)
 		add(t, d, nil, items("a", "meanwhile"))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		add(t, d, nil, items("a", "held"))
-		k.pass(10 * time.Millisecond)
+		k.advance(10 * time.Millisecond)
 		k.set(func() { k.answer, k.requests = always(sink.Delivered), nil })
 		if n := d.InsertFound(items("a", "before", "meanwhile", "held", "set back")); n != 2 {
 			t.Errorf("%d rows were placed", n)
 		}
 		d.TrackSettled(false)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests", k.requests, "[[before set back held]]")
 	})
 }

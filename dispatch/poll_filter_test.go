@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// many returns n rows of a group, "group 0" and so on.
-func many(group string, n int) []store.Item {
+// rowsOfGroup returns n rows of a group, "group 0" and so on.
+func rowsOfGroup(group string, n int) []store.Item {
 	ids := make([]string, n)
 	for i := range ids {
 		ids[i] = fmt.Sprint(group, " ", i)
@@ -20,7 +20,7 @@ func many(group string, n int) []store.Item {
 	return items(group, ids...)
 }
 
-func standingGroups(d *Dispatcher, outbox string) []string {
+func excludedGroups(d *Dispatcher, outbox string) []string {
 	var groups []string
 	for _, k := range d.ExcludedLanes(outbox) {
 		groups = append(groups, k.Group.String())
@@ -29,10 +29,10 @@ func standingGroups(d *Dispatcher, outbox string) []string {
 	return slices.Compact(groups)
 }
 
-func TestStandingLanes(t *testing.T) {
+func TestExcludedLanes(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.APIBatchSize, cfg.BufferRows = Block, 5, 100
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				switch ids[0] {
@@ -48,17 +48,17 @@ func TestStandingLanes(t *testing.T) {
 			t.Fatal(err)
 		}
 		for group, n := range map[string]int{"blocked": 12, "away": 12, "few": 4, "paused": 12, "well": 12} {
-			add(t, d, nil, many(group, n))
+			add(t, d, nil, rowsOfGroup(group, n))
 		}
-		k.pass(5 * time.Second) // four tries
-		k.expect(t, "standing", standingGroups(d, "events"), "[away blocked paused]")
-		k.expect(t, "standing of another outbox", standingGroups(d, "other"), "[]")
+		k.advance(5 * time.Second) // four tries
+		k.expect(t, "standing", excludedGroups(d, "events"), "[away blocked paused]")
+		k.expect(t, "standing of another outbox", excludedGroups(d, "other"), "[]")
 		d.Unload("other")
 		k.expect(t, "rows before", d.Stats().Rows, 12-1+12+4+12)
 		d.Unload("events")
 		d.Unload("events")
-		k.expect(t, "standing then", standingGroups(d, "events"), "[away blocked paused]")
-		k.pass(100 * time.Millisecond)
+		k.expect(t, "standing then", excludedGroups(d, "events"), "[away blocked paused]")
+		k.advance(100 * time.Millisecond)
 		held := d.Held("events")
 		slices.Sort(held)
 		k.expect(t, "rows after", held, "[away 0 away 1 away 2 away 3 away 4 few 0 few 1 few 2 few 3]")
@@ -67,9 +67,9 @@ func TestStandingLanes(t *testing.T) {
 		if err := d.Resume(context.Background(), nameOf("paused")); err != nil {
 			t.Error(err)
 		}
-		k.expect(t, "standing after the pause", standingGroups(d, "events"), "[away blocked]")
-		add(t, d, nil, many("paused", 12)) // as they are read again
-		k.pass(time.Second)
+		k.expect(t, "standing after the pause", excludedGroups(d, "events"), "[away blocked]")
+		add(t, d, nil, rowsOfGroup("paused", 12)) // as they are read again
+		k.advance(time.Second)
 		if n := len(delivered(k, "paused")); n != 12 {
 			t.Errorf("%d rows of the lane that was paused were delivered", n)
 		}
@@ -77,7 +77,7 @@ func TestStandingLanes(t *testing.T) {
 }
 
 // delivered returns the rows of a group that are COMPLETED, in order.
-func delivered(k *desk, group string) (ids []string) {
+func delivered(k *fakeBackend, group string) (ids []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, o := range k.outcomes {
@@ -89,16 +89,16 @@ func delivered(k *desk, group string) (ids []string) {
 }
 
 // Large lanes leave room for others, however many there are.
-func TestLargeLanesStand(t *testing.T) {
+func TestLargeLanesAreExcluded(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.APIBatchSize = 1000, 10
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		d.Freeze(true)
 		for round := range 100 {
 			for g := range 7 {
 				group := fmt.Sprint("g", g)
-				if !slices.Contains(standingGroups(d, "events"), group) {
-					add(t, d, nil, many(group, 5))
+				if !slices.Contains(excludedGroups(d, "events"), group) {
+					add(t, d, nil, rowsOfGroup(group, 5))
 				}
 			}
 			if room := d.Room(); room < 1000/8-7*5 {
@@ -116,38 +116,38 @@ func TestLargeLanesStand(t *testing.T) {
 }
 
 // A row without a group that has a lane of its own tells nothing of others.
-func TestLanesOfOneRowDoNotStand(t *testing.T) {
+func TestSingleRowLanesAreNotExcluded(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Ungrouped, cfg.APIBatchSize = Parallel, 1
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		rows := items("", "1", "2")
 		for i := range rows {
 			rows[i].Group = store.Group{}
 		}
 		add(t, d, nil, rows)
-		k.pass(5 * time.Second) // four tries
-		k.expect(t, "standing", standingGroups(d, "events"), "[]")
+		k.advance(5 * time.Second) // four tries
+		k.expect(t, "standing", excludedGroups(d, "events"), "[]")
 		d.Unload("events")
 		k.expect(t, "rows", d.Stats().Rows, 2)
 	})
 }
 
 // A row that somebody waits for stays in memory.
-func TestUnloadKeepsWhatIsSkipped(t *testing.T) {
+func TestUnloadKeepsRowBeingSkipped(t *testing.T) {
 	cfg := DefaultConfig()
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.takes = time.Second })
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.latency = time.Second })
 		if err := d.Pause(context.Background(), nameOf("a"), "test"); err != nil {
 			t.Fatal(err)
 		}
-		add(t, d, nil, many("a", 5))
+		add(t, d, nil, rowsOfGroup("a", 5))
 		done := make(chan error, 1)
 		go func() { done <- d.Skip(context.Background(), nameOf("a"), "known") }()
-		k.pass(500 * time.Millisecond) // its outcome is being written
+		k.advance(500 * time.Millisecond) // its outcome is being written
 		d.Unload("events")
 		k.expect(t, "rows", d.Stats().Rows, 5)
-		k.pass(2 * time.Second)
+		k.advance(2 * time.Second)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
@@ -161,18 +161,18 @@ func TestManyFailingLanesLeaveRoom(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.APIBatchSize, cfg.MaxConcurrentGroups = 200, 20, 50
 	cfg.BackoffInitial, cfg.BackoffMax = time.Minute, time.Minute
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		for g := range 60 {
-			add(t, d, nil, many(fmt.Sprint("g", g), 30))
+			add(t, d, nil, rowsOfGroup(fmt.Sprint("g", g), 30))
 		}
-		k.pass(time.Second)
+		k.advance(time.Second)
 		d.Unload("events")
-		k.pass(time.Second)
+		k.advance(time.Second)
 		if n := d.Stats().Rows; n != 60 {
 			t.Errorf("60 lanes keep %d rows", n)
 		}
-		k.expect(t, "standing", len(standingGroups(d, "events")), 60)
+		k.expect(t, "standing", len(excludedGroups(d, "events")), 60)
 		given := 0
 		for _, o := range k.outcomes {
 			if o.Status == store.Pending {

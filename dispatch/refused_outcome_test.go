@@ -16,17 +16,17 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// objectsTo makes the table refuse a status of a row.
-func (d *desk) objectsTo(id string, status store.Status) {
+// refuseStatus makes the table refuse a status of a row.
+func (d *fakeBackend) refuseStatus(id string, status store.Status) {
 	d.set(func() {
-		d.objects = func(o *store.Outcome) bool { return o.ID == id && o.Status == status }
+		d.refusesOutcome = func(o *store.Outcome) bool { return o.ID == id && o.Status == status }
 	})
 }
 
 // The checkpoint passes a row whose outcome the table refuses within a second, and
 // parks no other row for it. The row is named to the operator until its outcome is
 // written, and is not sent again.
-func TestARefusedOutcomeHoldsNoLog(t *testing.T) {
+func TestRefusedOutcomeRetainsNoLog(t *testing.T) {
 	for _, tt := range []struct {
 		refuses store.Status
 		answer  func([]string) sink.Result
@@ -44,17 +44,17 @@ func TestARefusedOutcomeHoldsNoLog(t *testing.T) {
 			if tt.refuses == store.Pending {
 				cfg.MaxRetries = 1
 			}
-			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				d.enableSpill(true)
 				k.set(func() { k.answer = tt.answer })
-				k.objectsTo("0", tt.refuses)
+				k.refuseStatus("0", tt.refuses)
 				var c counter
-				add(t, d, &c, placed(1, numbered("a", 10)))
+				add(t, d, &c, rowsWithSeq(1, numberedRows("a", 10)))
 				for i := range 10 {
-					add(t, d, &c, placed(100+i, items(fmt.Sprint("other ", i), fmt.Sprint("other ", i))))
+					add(t, d, &c, rowsWithSeq(100+i, items(fmt.Sprint("other ", i), fmt.Sprint("other ", i))))
 				}
-				k.pass(time.Second)
-				k.expect(t, "rows that the checkpoint may pass, rows parked", []int{c.n, k.parkedRows}, []int{tt.told, 1})
+				k.advance(time.Second)
+				k.expect(t, "rows that the checkpoint may pass, rows parked", []int{c.n, k.rowsSpilled}, []int{tt.told, 1})
 				rows, byOutbox, stopped := d.RefusedRows(10)
 				if len(rows) != 1 || rows[0].ID != "0" || !strings.Contains(rows[0].Error, "a trigger objects to 0") || byOutbox["events"] != 1 || stopped {
 					t.Fatalf("refused: %v, by outbox %v, stopped %t", rows, byOutbox, stopped)
@@ -64,12 +64,12 @@ func TestARefusedOutcomeHoldsNoLog(t *testing.T) {
 					t.Errorf("lanes that stand still: %+v", lanes)
 				}
 				d.Spill(false)
-				k.pass(time.Second)
+				k.advance(time.Second)
 				k.expect(t, "rows that it may pass under pressure", c.n, 20)
-				k.pass(10 * time.Minute)
+				k.advance(10 * time.Minute)
 				k.expect(t, "rows written", slices.Contains(k.observed, tt.then), false)
-				k.set(func() { k.objects = nil })
-				k.pass(2 * time.Minute)
+				k.set(func() { k.refusesOutcome = nil })
+				k.advance(2 * time.Minute)
 				k.expect(t, "rows written", slices.Contains(k.observed, tt.then), true)
 				k.expect(t, "rows in memory, parked, in the parked table, refused, told of", []int{
 					d.Stats().Rows, d.Stats().Spilled, len(k.items), len(d.core.refusedRows()), c.n,
@@ -83,28 +83,28 @@ func TestARefusedOutcomeHoldsNoLog(t *testing.T) {
 }
 
 // A row that was set back has no place in the log: it is not parked, and holds nothing.
-func TestARefusedOutcomeOfARowWithoutAPlace(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRefusedOutcomeOfRowWithoutSeq(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		d.enableSpill(true)
-		k.objectsTo("1", store.Completed)
+		k.refuseStatus("1", store.Completed)
 		d.TrackSettled(true)
 		d.InsertFound(items("a", "1"))
-		k.pass(time.Minute)
-		k.expect(t, "rows in memory, rows parked, payloads", []any{d.Stats().Rows, k.parkedRows, d.Stats().Bytes}, "[1 0 0]")
-		k.set(func() { k.objects = nil })
-		k.pass(time.Minute)
+		k.advance(time.Minute)
+		k.expect(t, "rows in memory, rows parked, payloads", []any{d.Stats().Rows, k.rowsSpilled, d.Stats().Bytes}, "[1 0 0]")
+		k.set(func() { k.refusesOutcome = nil })
+		k.advance(time.Minute)
 		k.expect(t, "observed", k.observed, "[1 COMPLETED]")
 	})
 }
 
 // A clean end leaves a refused row parked, and is not kept by it.
-func TestAnEndWithARefusedOutcome(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+func TestShutdownWithRefusedOutcome(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		d.enableSpill(true)
-		k.objectsTo("1", store.Completed)
+		k.refuseStatus("1", store.Completed)
 		var c counter
-		add(t, d, &c, placed(1, items("a", "1", "2")))
-		k.pass(time.Minute)
+		add(t, d, &c, rowsWithSeq(1, items("a", "1", "2")))
+		k.advance(time.Minute)
 		began := time.Now()
 		if err := end(nil); err != nil || time.Since(began) > 0 {
 			t.Errorf("the end took %s: %v", time.Since(began), err)
@@ -114,18 +114,18 @@ func TestAnEndWithARefusedOutcome(t *testing.T) {
 }
 
 // A claim that the table refuses is the lane's trouble, until the table takes it.
-func TestARefusedClaimIsNamed(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.bad = map[string]bool{"1": true} })
-		add(t, d, nil, placed(1, items("a", "1", "2")))
-		k.pass(time.Minute)
+func TestRefusedClaimIsReported(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.refusedIDs = map[string]bool{"1": true} })
+		add(t, d, nil, rowsWithSeq(1, items("a", "1", "2")))
+		k.advance(time.Minute)
 		rows, _, _ := d.RefusedRows(1)
 		lanes, _ := d.Lanes(LaneFilter{Troubled: true}, 1)
 		if len(rows) != 1 || rows[0].ID != "1" || len(lanes) != 1 || lanes[0].Error != rows[0].Error || !strings.Contains(rows[0].Error, "a trigger objects to 1") || rows[0].Since.Sub(k.began) > time.Second {
 			t.Errorf("refused: %v, lanes: %+v", rows, lanes)
 		}
-		k.set(func() { k.bad = nil })
-		k.pass(2 * time.Second)
+		k.set(func() { k.refusedIDs = nil })
+		k.advance(2 * time.Second)
 		rows, _, _ = d.RefusedRows(1)
 		k.expect(t, "refused, in trouble", []any{len(rows), len(first(d.Lanes(LaneFilter{Troubled: true}, 1)))}, "[0 0]")
 	})
@@ -137,15 +137,15 @@ func first[A, B any](a A, _ B) A { return a }
 // the log is: half a buffer of refused outcomes, without their payloads, and what was in
 // the buffer by then. Where rows may be parked and the log is at its bound, all of the
 // log is read nevertheless; where they may not, the source waits.
-func TestATableThatRefusesEveryOutcome(t *testing.T) {
+func TestTableRefusesEveryOutcome(t *testing.T) {
 	const rows, buffer = 20_000, 200
 	for _, parks := range []bool{true, false} {
 		t.Run(fmt.Sprint("parks ", parks), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := DefaultConfig()
 				cfg.BufferRows, cfg.APIBatchSize, cfg.MaxConcurrentGroups = buffer, 10, 4
-				k := newDesk()
-				k.objects = func(*store.Outcome) bool { return true }
+				k := newFakeBackend()
+				k.refusesOutcome = func(*store.Outcome) bool { return true }
 				d := New(cfg, k, k, 1, k, time.Second)
 				tracker := checkpoint.NewTracker(store.Checkpoint{})
 				f := NewFeed(tracker, 1, map[string]*Dispatcher{"events": d}, func(string, int) {})
@@ -171,7 +171,7 @@ func TestATableThatRefusesEveryOutcome(t *testing.T) {
 					if parks {
 						d.Spill(time.Since(now) > 2*time.Second)
 					}
-					k.pass(200 * time.Millisecond)
+					k.advance(200 * time.Millisecond)
 					most = max(most, d.Stats().Rows)
 				}
 				inFlight := (cfg.MaxConcurrentGroups + cfg.claimAhead()) * cfg.APIBatchSize
@@ -193,11 +193,11 @@ func TestATableThatRefusesEveryOutcome(t *testing.T) {
 				if parks {
 					k.expect(t, "read", read, fmt.Sprintf("%06d", rows-1))
 					k.expect(t, "checkpoint", first(tracker.Watermark()).Position, read)
-				} else if k.parkedRows > 0 || d.Stats().Rows > buffer+inFlight {
-					t.Errorf("%d rows were parked, %d are in memory", k.parkedRows, d.Stats().Rows)
+				} else if k.rowsSpilled > 0 || d.Stats().Rows > buffer+inFlight {
+					t.Errorf("%d rows were parked, %d are in memory", k.rowsSpilled, d.Stats().Rows)
 				}
-				k.set(func() { k.objects = nil })
-				k.pass(10 * time.Minute)
+				k.set(func() { k.refusesOutcome = nil })
+				k.advance(10 * time.Minute)
 				k.expect(t, "rows in memory, parked", []int{d.Stats().Rows, d.Stats().Spilled}, "[0 0]")
 				k.expect(t, "rows sent", len(k.messages), rows)
 				cancel()

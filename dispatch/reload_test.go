@@ -12,10 +12,10 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// restarted runs a dispatcher that finds rows parked from before.
-func restarted(t *testing.T, cfg Config, parked []store.Item, test func(k *desk, d *Dispatcher)) {
+// runRestarted runs a dispatcher that finds rows parked from before.
+func runRestarted(t *testing.T, cfg Config, parked []store.Item, test func(k *fakeBackend, d *Dispatcher)) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newDesk()
+		k := newFakeBackend()
 		_ = k.Spill(context.Background(), 1, parked)
 		d := New(cfg, k, k, 2, k, time.Second)
 		d.RestoreSpilled(k.lanes()...)
@@ -31,7 +31,7 @@ func restarted(t *testing.T, cfg Config, parked []store.Item, test func(k *desk,
 }
 
 // arrived counts the rows of well groups that were delivered.
-func (d *desk) delivered(prefix byte) int {
+func (d *fakeBackend) delivered(prefix byte) int {
 	seen := map[string]bool{}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -45,7 +45,7 @@ func (d *desk) delivered(prefix byte) int {
 
 // Groups that the receiver breaks on are read back first; the well ones, all
 // away, must come too.
-func TestWellLanesThatAreAwayAreNotStarvedByBadOnes(t *testing.T) {
+func TestBadLanesDoNotStarveSpilledLanes(t *testing.T) {
 	for _, class := range []sink.Class{sink.Unavailable, sink.Refused, sink.Misconfigured} {
 		t.Run(class.String(), func(t *testing.T) {
 			cfg := DefaultConfig() // a buffer of 10000
@@ -56,7 +56,7 @@ func TestWellLanesThatAreAwayAreNotStarvedByBadOnes(t *testing.T) {
 			for i := range 300 {
 				rows = append(rows, items(fmt.Sprint("w", i), fmt.Sprint("w", i))...)
 			}
-			restarted(t, cfg, placed(1, rows), func(k *desk, d *Dispatcher) {
+			runRestarted(t, cfg, rowsWithSeq(1, rows), func(k *fakeBackend, d *Dispatcher) {
 				k.set(func() {
 					k.answer = func(ids []string) sink.Result {
 						for _, id := range ids {
@@ -67,7 +67,7 @@ func TestWellLanesThatAreAwayAreNotStarvedByBadOnes(t *testing.T) {
 						return always(sink.Delivered)(ids)
 					}
 				})
-				k.pass(2 * time.Hour)
+				k.advance(2 * time.Hour)
 				if n := k.delivered('w'); n < 300 {
 					t.Errorf("%d of 300 rows of well groups were delivered in two hours: %+v", n, d.Stats())
 				}
@@ -78,9 +78,9 @@ func TestWellLanesThatAreAwayAreNotStarvedByBadOnes(t *testing.T) {
 
 // The same where a reading takes 10 ms: the receiver is suspect before the well
 // lanes are in memory, and a suspect receiver keeps 32 lanes in memory.
-func TestProbesReachLanesThatAreAway(t *testing.T) {
+func TestProbesReachSpilledLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &slowPark{desk: newDesk(), parking: 10 * time.Millisecond}
+		k := &slowSpill{fakeBackend: newFakeBackend(), parking: 10 * time.Millisecond}
 		var rows []store.Item
 		for i := range 450 {
 			rows = append(rows, items(fmt.Sprint("p", i), fmt.Sprint("p", i))...)
@@ -88,7 +88,7 @@ func TestProbesReachLanesThatAreAway(t *testing.T) {
 		for i := range 300 {
 			rows = append(rows, items(fmt.Sprint("w", i), fmt.Sprint("w", i))...)
 		}
-		_ = k.desk.Spill(context.Background(), 1, placed(1, rows))
+		_ = k.fakeBackend.Spill(context.Background(), 1, rowsWithSeq(1, rows))
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				for _, id := range ids {
@@ -104,7 +104,7 @@ func TestProbesReachLanesThatAreAway(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- d.Run(ctx) }()
-		k.pass(24 * time.Hour)
+		k.advance(24 * time.Hour)
 		if n := k.delivered('w'); n < 300 {
 			t.Errorf("%d of 300 rows of well groups were delivered in a day: %+v", n, d.Stats())
 		}
@@ -116,7 +116,7 @@ func TestProbesReachLanesThatAreAway(t *testing.T) {
 }
 
 // A receiver that lives and breaks on as many groups as half the buffer.
-func TestFailingLanesDoNotFillTheRoomForReadingBack(t *testing.T) {
+func TestFailingLanesLeaveRoomForReloads(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 100
 	var rows []store.Item
@@ -126,7 +126,7 @@ func TestFailingLanesDoNotFillTheRoomForReadingBack(t *testing.T) {
 	for i := range 60 {
 		rows = append(rows, items(fmt.Sprint("w", i), fmt.Sprint("w", i))...)
 	}
-	restarted(t, cfg, placed(1, rows), func(k *desk, d *Dispatcher) {
+	runRestarted(t, cfg, rowsWithSeq(1, rows), func(k *fakeBackend, d *Dispatcher) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				for _, id := range ids {
@@ -140,39 +140,39 @@ func TestFailingLanesDoNotFillTheRoomForReadingBack(t *testing.T) {
 		live := 0
 		for range 600 { // other groups move all the time: the receiver is not suspect for long
 			live++
-			add(t, d, nil, placed(1000+live, items(fmt.Sprint("l", live%50), fmt.Sprint("l", live))))
-			k.pass(100 * time.Millisecond)
+			add(t, d, nil, rowsWithSeq(1000+live, items(fmt.Sprint("l", live%50), fmt.Sprint("l", live))))
+			k.advance(100 * time.Millisecond)
 		}
-		k.pass(time.Hour)
+		k.advance(time.Hour)
 		if n := k.delivered('w'); n < 60 {
 			t.Errorf("%d of 60 rows of well groups that were away were delivered (and %d of %d live ones): %+v", n, k.delivered('l'), live, d.Stats())
 		}
 	})
 }
 
-// slowPark is a desk whose parking takes a while.
-type slowPark struct {
-	*desk
+// slowSpill is a desk whose parking takes a while.
+type slowSpill struct {
+	*fakeBackend
 	parking time.Duration
 	log     []string // "park"/"read" with the number of rows
 }
 
-func (s *slowPark) Spill(ctx context.Context, e store.Epoch, rows []store.Item) error {
+func (s *slowSpill) Spill(ctx context.Context, e store.Epoch, rows []store.Item) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(s.parking):
 	}
-	return s.desk.Spill(ctx, e, rows)
+	return s.fakeBackend.Spill(ctx, e, rows)
 }
 
-func (s *slowPark) ReadSpilled(ctx context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
+func (s *slowSpill) ReadSpilled(ctx context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(s.parking):
 	}
-	answers, err := s.desk.ReadSpilled(ctx, from, each)
+	answers, err := s.fakeBackend.ReadSpilled(ctx, from, each)
 	n := 0
 	for _, a := range answers {
 		n += len(a)
@@ -183,11 +183,11 @@ func (s *slowPark) ReadSpilled(ctx context.Context, from []store.SpilledRange, e
 
 // A lane that was parked while its receiver was away goes on although rows
 // of it come all the time.
-func TestALaneWithSteadyInflowIsReadBack(t *testing.T) {
+func TestLaneWithSteadyInflowIsReloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.BufferRows = 100
-		k := &slowPark{desk: newDesk(), parking: 10 * time.Millisecond}
+		k := &slowSpill{fakeBackend: newFakeBackend(), parking: 10 * time.Millisecond}
 		d := New(cfg, k, k, 1, k, time.Second)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
@@ -197,8 +197,8 @@ func TestALaneWithSteadyInflowIsReadBack(t *testing.T) {
 		more := func(rows int) {
 			for range rows {
 				n++
-				add(t, d, nil, placed(n, items("a", fmt.Sprint("w", n))))
-				k.pass(4 * time.Millisecond) // 250 rows a second in one group
+				add(t, d, nil, rowsWithSeq(n, items("a", fmt.Sprint("w", n))))
+				k.advance(4 * time.Millisecond) // 250 rows a second in one group
 			}
 		}
 		more(150)
@@ -214,7 +214,7 @@ func TestALaneWithSteadyInflowIsReadBack(t *testing.T) {
 			}
 			d.mu.Unlock()
 		}
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		if got := k.delivered('w'); got < n {
 			t.Errorf("%d of %d rows were delivered a minute after the last one came", got, n)
 		}
@@ -227,41 +227,41 @@ func TestALaneWithSteadyInflowIsReadBack(t *testing.T) {
 
 // A requeued row that the log brings again gets a seq; parked, it is read back
 // beside itself.
-func TestARequeuedRowThatTheLogBringsAgainIsNotReadBackTwice(t *testing.T) {
+func TestRequeuedRowFromLogIsNotReloadedTwice(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 10
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		lane := LaneName{LaneKey: store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf("a")}}
 		if err := d.Pause(context.Background(), lane, "wait"); err != nil {
 			t.Fatal(err)
 		}
-		k.set(func() { k.shelf.dead = items("a", "r") })
+		k.set(func() { k.operated.failed = items("a", "r") })
 		if _, err := d.Requeue(context.Background(), store.DeadLetterFilter{}, 1, true); err != nil {
 			t.Fatal(err)
 		}
-		add(t, d, nil, placed(1, items("a", "r"))) // behind the checkpoint of the last life
-		add(t, d, nil, placed(2, numbered("a", 12)))
-		k.pass(time.Second)
+		add(t, d, nil, rowsWithSeq(1, items("a", "r"))) // behind the checkpoint of the last life
+		add(t, d, nil, rowsWithSeq(2, numberedRows("a", 12)))
+		k.advance(time.Second)
 		d.SpillExcess(true)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		if err := d.Resume(context.Background(), lane); err != nil {
 			t.Fatal(err)
 		}
-		k.pass(time.Hour)
+		k.advance(time.Hour)
 		k.expect(t, "sent", slices.Concat(k.requests...), "[r 0 1 2 3 4 5 6 7 8 9 10 11]")
 	})
 }
 
 // Rows without a group in parallel: a parked row that somebody else settled and
 // an operator requeued is not forgotten.
-func TestAParkedRowThatIsRequeuedIsNotForgotten(t *testing.T) {
+func TestRequeuedSpilledRowIsKept(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Ungrouped, cfg.BufferRows = Parallel, 10
 	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
 	row := items("", "1")[0]
 	row.Group = store.Group{}
 	row.Seq = 1
-	var table parkedTable
+	var table spilledTable
 	_ = table.Spill(context.Background(), 1, []store.Item{row})
 	c.addSpilledLanes(table.lanes())
 	again := row
@@ -286,24 +286,24 @@ func TestAParkedRowThatIsRequeuedIsNotForgotten(t *testing.T) {
 
 // The first row of a paused lane can be skipped while it is in memory; once the
 // lane is parked, too.
-func TestAPausedLaneThatIsParkedCanBeSkipped(t *testing.T) {
+func TestSkipHeadOfPausedSpilledLane(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 10
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		lane := LaneName{LaneKey: store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf("a")}}
 		if err := d.Pause(context.Background(), lane, "wait"); err != nil {
 			t.Fatal(err)
 		}
-		add(t, d, nil, placed(1, numbered("a", 12)))
-		k.pass(time.Second)
+		add(t, d, nil, rowsWithSeq(1, numberedRows("a", 12)))
+		k.advance(time.Second)
 		d.SpillExcess(false)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		var err error
 		for range 10 { // it says: ask again
 			if err = d.Skip(context.Background(), lane, "known"); err == nil {
 				return
 			}
-			k.pass(time.Minute)
+			k.advance(time.Minute)
 		}
 		t.Errorf("after ten tries in ten minutes: %v", err)
 	})
@@ -311,10 +311,10 @@ func TestAPausedLaneThatIsParkedCanBeSkipped(t *testing.T) {
 
 // Nor by what a job sends again: its lanes are none of those that a suspect receiver
 // keeps in memory.
-func TestWellLanesThatAreAwayAreNotStarvedByAReplay(t *testing.T) {
+func TestReplayDoesNotStarveSpilledLanes(t *testing.T) {
 	limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }
 	c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
-	c.replay("job", replayOf(1, grouped(2*maxProbeLanes)))
+	c.replay("job", replayOf(1, rowsInOwnGroups(2*maxProbeLanes)))
 	for !c.receivers[0].breakerOpen {
 		c.nextClaims(maxStatementRows, now)
 		for req := c.nextRequest(now); req != nil; req = c.nextRequest(now) {
@@ -329,7 +329,7 @@ func TestWellLanesThatAreAwayAreNotStarvedByAReplay(t *testing.T) {
 	if len(from) != 1 {
 		t.Fatalf("%d lanes are read back beside %d that are replayed", len(from), c.receivers[0].replayLanes)
 	}
-	c.addReloaded([][]store.Item{placed(1, items("w", "well"))}, 1)
+	c.addReloaded([][]store.Item{rowsWithSeq(1, items("w", "well"))}, 1)
 	if l := c.lanes[nameOf("w")]; l == nil || l.state != laneReady {
 		t.Errorf("the lane waits for nobody to try it: %+v", l)
 	}

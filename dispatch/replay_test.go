@@ -29,13 +29,13 @@ func signalled(d *Dispatcher, job string) bool {
 
 // Replayed rows go out without a claim and without an outcome, in front of what is
 // live of their group.
-func TestALaneStandsWhileItsRowsAreSentAgain(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestReplayHoldsLiveLane(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		var c counter
 		d.HoldForReplay("job", group("a"))
 		add(t, d, &c, items("a", "3"))
 		add(t, d, &c, items("b", "4"))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests", k.requests, "[[4]]")
 		still, paused := d.Quiescent(group("a"))
 		k.expect(t, "still, paused", []bool{still, paused}, "[true false]")
@@ -46,26 +46,26 @@ func TestALaneStandsWhileItsRowsAreSentAgain(t *testing.T) {
 		k.expect(t, "rows held", len(d.Held("events")), 1)
 		k.expect(t, "rows counted", d.Stats().Waiting, 1)
 		k.expect(t, "live lanes", d.Stats().Lanes["replaying"], 1)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests", k.requests, "[[4] [1 2]]")
-		k.expect(t, "written down", k.notes.done, "[[job 7 1 sent job 8 2 sent]]")
+		k.expect(t, "written down", k.replayLog.done, "[[job 7 1 sent job 8 2 sent]]")
 		total, byLane, _ = d.ReplayLoad("job")
 		k.expect(t, "load", fmt.Sprint(total, byLane), "{0 0} map[]")
 		k.expect(t, "told of the load", signalled(d, "job"), true)
 
 		d.ReleaseReplayHold("job", group("a"))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests", k.requests, "[[4] [1 2] [3]]")
 		k.expect(t, "of replays", k.jobs(), "[ job job ]")
 		k.expect(t, "claims", k.claims, "[[4] [3]]")
 		k.expect(t, "outcomes", k.settles, "[[4 COMPLETED] [3 COMPLETED]]")
-		k.expect(t, "observed", fmt.Sprint(k.observed, k.notes.sent, k.notes.refused), "[4 COMPLETED 3 COMPLETED] 2 0")
+		k.expect(t, "observed", fmt.Sprint(k.observed, k.replayLog.sent, k.replayLog.refused), "[4 COMPLETED 3 COMPLETED] 2 0")
 		k.expect(t, "rows done", c.n, 2)
 	})
 }
 
 // A row whose COMPLETED is on its way looks to a table as one that is still to come.
-func TestALaneIsStillOnceItsOutcomesAreWritten(t *testing.T) {
+func TestLaneIsQuiescentOnceOutcomesAreWritten(t *testing.T) {
 	tests := map[string]struct {
 		ungrouped Ungrouped
 		key       store.LaneKey
@@ -77,11 +77,11 @@ func TestALaneIsStillOnceItsOutcomesAreWritten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.Ungrouped = tt.ungrouped
-			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() {
 					k.answer = func(ids []string) sink.Result {
 						<-time.After(time.Second)
-						k.set(func() { k.takes = time.Second })
+						k.set(func() { k.latency = time.Second })
 						return always(sink.Delivered)(ids)
 					}
 				})
@@ -90,19 +90,19 @@ func TestALaneIsStillOnceItsOutcomesAreWritten(t *testing.T) {
 				add(t, d, nil, row)
 				still := func() bool { still, _ := d.Quiescent(tt.key); return still }
 				k.expect(t, "nobody holds it", still(), false)
-				k.pass(500 * time.Millisecond)
+				k.advance(500 * time.Millisecond)
 				d.HoldForReplay("job", tt.key)
 				signalled(d, "job")
 				k.expect(t, "while it is sent", still(), false)
-				k.pass(time.Second)
+				k.advance(time.Second)
 				k.expect(t, "told that it was taken", signalled(d, "job"), true)
 				k.expect(t, "while COMPLETED is written", still(), false)
 				k.expect(t, "told before that", signalled(d, "job"), false)
-				k.pass(time.Second)
+				k.advance(time.Second)
 				k.expect(t, "told that it is written", signalled(d, "job"), true)
 				k.expect(t, "outcomes", k.settles, "[[1 COMPLETED]]")
 				k.expect(t, "at rest", still(), true)
-				k.pass(time.Second)
+				k.advance(time.Second)
 				k.expect(t, "told for no reason", signalled(d, "job"), false)
 				d.ReleaseReplayHold("job", tt.key)
 				k.expect(t, "after LetGo", still(), false)
@@ -112,7 +112,7 @@ func TestALaneIsStillOnceItsOutcomesAreWritten(t *testing.T) {
 }
 
 // The outcome of a row that is being parked waits for that, and so does whoever asks.
-func TestALaneIsNotStillWhileADeliveredRowIsParked(t *testing.T) {
+func TestLaneIsNotQuiescentDuringSpill(t *testing.T) {
 	limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }
 	c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
 	still := func(when string, want bool) {
@@ -121,7 +121,7 @@ func TestALaneIsNotStillWhileADeliveredRowIsParked(t *testing.T) {
 			t.Errorf("%s: still %v", when, got)
 		}
 	}
-	c.append(placed(1, items("a", "1")), nil)
+	c.append(rowsWithSeq(1, items("a", "1")), nil)
 	c.spillForLog(true)
 	for _, req := range c.nextClaims(1, now) {
 		c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed}}, now, now)
@@ -143,20 +143,20 @@ func TestALaneIsNotStillWhileADeliveredRowIsParked(t *testing.T) {
 
 // The row behind a refused one leaves when the refusal is durable. Nothing is
 // blocked.
-func TestARefusedRowIsWrittenDownBeforeTheNextOneLeaves(t *testing.T) {
+func TestRefusedReplayRowIsRecordedBeforeNext(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 1
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.answer, k.notes.refuse = poisoned("2"), errors.New("connection refused") })
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer, k.replayLog.refuse = poisoned("2"), errors.New("connection refused") })
 		d.Replay("job", replayOf(1, items("a", "1", "2", "3")))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "requests", k.requests, "[[1 2 3] [1] [2] [2]]")
-		k.set(func() { k.notes.refuse = nil })
-		k.pass(time.Minute)
+		k.set(func() { k.replayLog.refuse = nil })
+		k.advance(time.Minute)
 		k.expect(t, "requests", k.requests[4:], "[[3]]")
-		k.expect(t, "written down", k.notes.done, "[[job 1 1 sent] [job 2 2 refused: rejected] [job 3 3 sent]]")
-		k.expect(t, "observed", fmt.Sprint(k.notes.sent, k.notes.refused), "2 1")
-		k.expect(t, "holds and outcomes", fmt.Sprint(k.shelf.holds, k.outcomes), "[] []")
+		k.expect(t, "written down", k.replayLog.done, "[[job 1 1 sent] [job 2 2 refused: rejected] [job 3 3 sent]]")
+		k.expect(t, "observed", fmt.Sprint(k.replayLog.sent, k.replayLog.refused), "2 1")
+		k.expect(t, "holds and outcomes", fmt.Sprint(k.operated.holds, k.outcomes), "[] []")
 		if !slices.Contains(k.failures, "record replayed rows") {
 			t.Errorf("the observer was told of %v", k.failures)
 		}
@@ -164,10 +164,10 @@ func TestARefusedRowIsWrittenDownBeforeTheNextOneLeaves(t *testing.T) {
 }
 
 // Live rows and those of two jobs never share a request.
-func TestARequestIsOfOneJob(t *testing.T) {
-	drive(t, senders(1), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRequestCarriesOneJob(t *testing.T) {
+	drive(t, senders(1), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		d.Freeze(true)
-		live := grouped(30)
+		live := rowsInOwnGroups(30)
 		for i := range live {
 			switch i % 3 {
 			case 0:
@@ -178,10 +178,10 @@ func TestARequestIsOfOneJob(t *testing.T) {
 				d.Replay("two", replayOf(int64(i), live[i:i+1]))
 			}
 		}
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests while frozen", k.requests, "[]")
 		d.Freeze(false)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		at := 0
 		for _, ids := range k.requests {
 			for _, m := range k.messages[at : at+len(ids)] {
@@ -200,22 +200,22 @@ func TestARequestIsOfOneJob(t *testing.T) {
 	})
 }
 
-func TestNothingIsSentAgainInDoubt(t *testing.T) {
-	var l lease
-	driveLeased(t, DefaultConfig(), &l, func(k *desk, d *Dispatcher, _ func(error) error) {
-		settle := l.doubt()
+func TestReplayWaitsForLease(t *testing.T) {
+	var l fakeLease
+	driveLeased(t, DefaultConfig(), &l, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		settle := l.suspend()
 		d.Replay("job", replayOf(1, items("a", "1")))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "requests in doubt", k.requests, "[]")
 		settle()
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests", k.requests, "[[1]]")
 	})
 }
 
 // An operator's pause is one of the group, whoever sends its rows.
-func TestAPauseStopsAReplay(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestPauseStopsReplay(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		ctx := context.Background()
 		d.HoldForReplay("job", group("a"))
 		if err := d.Pause(ctx, nameOf("a"), "stock-taking"); err != nil {
@@ -226,7 +226,7 @@ func TestAPauseStopsAReplay(t *testing.T) {
 		k.expect(t, "told of the pause", signalled(d, "job"), true)
 		d.Replay("job", replayOf(1, items("a", "1")))
 		d.Replay("job", replayOf(2, items("b", "2")))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "requests", k.requests, "[[2]]")
 		states := func() (states []string) {
 			lanes, _ := d.Lanes(LaneFilter{}, 10)
@@ -242,7 +242,7 @@ func TestAPauseStopsAReplay(t *testing.T) {
 			t.Fatal(err)
 		}
 		k.expect(t, "told that it goes on", signalled(d, "job"), true)
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "requests", k.requests, "[[2] [1]]")
 		k.expect(t, "lanes", states(), `[events/EVENT/a "" replaying, held by replay job]`)
 		d.ReleaseReplayHold("another", group("a"))
@@ -252,13 +252,13 @@ func TestAPauseStopsAReplay(t *testing.T) {
 	})
 }
 
-func TestWhatAnOperatorMayDoWithAReplayedLane(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestOperatorActionsOnReplayLane(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		d.HoldForReplay("job", group("a"))
 		add(t, d, nil, items("a", "2"))
 		d.Replay("job", replayOf(1, items("a", "1")))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		name, ctx := nameOf("a"), context.Background()
 		if err := d.RetryNow(name); !errors.Is(err, ErrLaneState) {
 			t.Errorf("the live lane can be tried: %v", err)
@@ -285,34 +285,34 @@ func TestWhatAnOperatorMayDoWithAReplayedLane(t *testing.T) {
 }
 
 // A lane that stands takes no room for what is replayed, and may be parked meanwhile.
-func TestAReplayHasRoomOfItsOwn(t *testing.T) {
+func TestReplayTakesNoBufferRoom(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.BufferBytes = 10, 20
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		d.HoldForReplay("job", group("a"))
-		rows := numbered("a", 10)
+		rows := numberedRows("a", 10)
 		for i := range rows {
 			rows[i].Seq = store.Seq(i + 1)
 		}
 		add(t, d, nil, rows)
-		d.Replay("job", replayOf(1, numbered("a", 30)))
-		k.pass(time.Second)
+		d.Replay("job", replayOf(1, numberedRows("a", 30)))
+		k.advance(time.Second)
 		k.expect(t, "room", d.Room(), 0)
 		d.SpillExcess(true)
 		d.Spill(true)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "room", d.Room(), 10)
 		k.expect(t, "parked", len(k.items), 10)
 		k.set(func() { k.answer = always(sink.Delivered) })
-		k.pass(time.Minute)
-		k.expect(t, "sent again", k.notes.sent, 30)
+		k.advance(time.Minute)
+		k.expect(t, "sent again", k.replayLog.sent, 30)
 		for _, m := range k.messages {
 			k.expect(t, "payload of "+m.ID, string(m.Payload), "{}")
 		}
 		k.expect(t, "parked", len(k.items), 10)
 		d.ReleaseReplayHold("job", group("a"))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "parked", len(k.items), 0)
 		k.expect(t, "settled", len(k.outcomes), 10)
 	})
@@ -320,9 +320,9 @@ func TestAReplayHasRoomOfItsOwn(t *testing.T) {
 
 // A job may send its rows to another sink, perhaps one that no outbox goes to: only
 // the look at its rows needs the lane to stand, and a pause at home is none there.
-func TestAReplayToAnotherSink(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, home *Dispatcher, _ func(error) error) {
-		there := newDesk()
+func TestReplayToAnotherSink(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, home *Dispatcher, _ func(error) error) {
+		there := newFakeBackend()
 		d := New(DefaultConfig(), there, there, 1, there, time.Second)
 		d.Replays, d.Replayed = there, there.replayed
 		ctx, cancel := context.WithCancel(context.Background())
@@ -333,17 +333,17 @@ func TestAReplayToAnotherSink(t *testing.T) {
 		add(t, home, nil, items("a", "3"))
 		still, _ := home.Quiescent(group("a"))
 		k.expect(t, "still", still, true)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		home.ReleaseReplayHold("job", group("a"))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		if err := home.Pause(ctx, nameOf("a"), "stock-taking"); err != nil {
 			t.Fatal(err)
 		}
 		d.Replay("job", replayOf(1, items("a", "1", "2")))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests at home", k.requests, "[[4] [3]]")
 		k.expect(t, "requests there", there.requests, "[[1 2]]")
-		k.expect(t, "written down", there.notes.done, "[[job 1 1 sent job 2 2 sent]]")
+		k.expect(t, "written down", there.replayLog.done, "[[job 1 1 sent job 2 2 sent]]")
 		k.expect(t, "claims and outcomes there", fmt.Sprint(there.claims, there.outcomes), "[] []")
 		cancel()
 		if err := <-done; err != nil {
@@ -354,8 +354,8 @@ func TestAReplayToAnotherSink(t *testing.T) {
 
 // Live rows find a sender, however many rows a job has and however slow the receiver is;
 // nothing live, and the job has most of them.
-func TestAReplayLeavesSenders(t *testing.T) {
-	of := func(k *desk) string {
+func TestReplayLeavesSenders(t *testing.T) {
+	of := func(k *fakeBackend) string {
 		count := map[string]int{}
 		for at, i := 0, 0; i < len(k.requests); i++ {
 			count[k.messages[at].Replay]++
@@ -365,34 +365,34 @@ func TestAReplayLeavesSenders(t *testing.T) {
 	}
 	cfg := senders(8)
 	cfg.APIBatchSize = 1
-	live := grouped(40)
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.hangs = true })
+	live := rowsInOwnGroups(40)
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.hang = true })
 		d.Replay("job", replayOf(1, live[:20]))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests of a job that is alone", of(k), "map[job:6]")
 		add(t, d, nil, live[20:])
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests", of(k), "map[:2 job:6]")
 	})
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.hangs = true })
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.hang = true })
 		d.Freeze(true)
 		d.Replay("job", replayOf(1, live[:20]))
 		add(t, d, nil, live[20:])
 		d.Freeze(false)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests beside live rows", of(k), "map[:6 job:2]")
 	})
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.hangs = true })
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.hang = true })
 		add(t, d, nil, live[:4])
-		k.pass(time.Second)
+		k.advance(time.Second)
 		d.Replay("job", replayOf(1, live[10:30]))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests beside live ones", of(k), "map[:4 job:2]")
 		add(t, d, nil, live[4:6])
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests with more live rows", of(k), "map[:6 job:2]")
 	})
 }

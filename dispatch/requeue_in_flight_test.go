@@ -12,7 +12,7 @@ import (
 )
 
 // FAILED is in the table, and the core does not know it yet.
-func TestARowThatIsRequeuedWhileItsOutcomeComesBack(t *testing.T) {
+func TestRequeueDuringOutcomeWrite(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0
 	now := time.Unix(1e9, 0)
@@ -39,7 +39,7 @@ func TestARowThatIsRequeuedWhileItsOutcomeComesBack(t *testing.T) {
 	}
 }
 
-func TestARowThatIsDiscardedWhileItsOutcomeComesBack(t *testing.T) {
+func TestDiscardDuringOutcomeWrite(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0
 	now := time.Unix(1e9, 0)
@@ -57,91 +57,91 @@ func TestARowThatIsDiscardedWhileItsOutcomeComesBack(t *testing.T) {
 	}
 }
 
-func TestNothingIsRequeuedAfterTheEnd(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
-		k.set(func() { k.shelf.dead = items("b", "3") })
+func TestRequeueAfterShutdown(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.operated.failed = items("b", "3") })
 		if err := end(nil); err != nil {
 			t.Error(err)
 		}
 		n, err := d.Requeue(context.Background(), store.DeadLetterFilter{Outbox: "events"}, 10, true)
-		if !errors.Is(err, ErrStopped) || len(k.shelf.dead) != 1 {
-			t.Errorf("requeued %d, error %v; rows still FAILED %d", n, err, len(k.shelf.dead))
+		if !errors.Is(err, ErrStopped) || len(k.operated.failed) != 1 {
+			t.Errorf("requeued %d, error %v; rows still FAILED %d", n, err, len(k.operated.failed))
 		}
 	})
 }
 
-func TestNothingIsRequeuedWhileTheRelayDrains(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
-		k.set(func() { k.hangs = true; k.shelf.dead = items("b", "3") })
+func TestRequeueDuringDrain(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.hang = true; k.operated.failed = items("b", "3") })
 		add(t, d, nil, items("a", "1"))
-		k.pass(100 * time.Millisecond)
+		k.advance(100 * time.Millisecond)
 		told := make(chan error, 1)
 		go func() { told <- end(nil) }()
-		k.pass(100 * time.Millisecond) // draining, 1 is in flight
+		k.advance(100 * time.Millisecond) // draining, 1 is in flight
 		n, err := d.Requeue(context.Background(), store.DeadLetterFilter{Outbox: "events"}, 10, true)
-		if !errors.Is(err, ErrStopped) || len(k.shelf.dead) != 1 {
-			t.Errorf("requeued %d, error %v; rows still FAILED %d", n, err, len(k.shelf.dead))
+		if !errors.Is(err, ErrStopped) || len(k.operated.failed) != 1 {
+			t.Errorf("requeued %d, error %v; rows still FAILED %d", n, err, len(k.operated.failed))
 		}
-		ended(t, told)
+		waitEnded(t, told)
 	})
 }
 
-func TestARowThatIsNotVisibleIsNotSkippedYet(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestSkipWaitsForVisibility(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.grant = func(*store.ClaimRow) store.ClaimAnswer { return store.ClaimAnswer{Result: store.NotYetVisible} }
-			k.found = store.WasGone // what Settle answers for a row its snapshot does not show
+			k.settleResult = store.WasGone // what Settle answers for a row its snapshot does not show
 		})
 		row := items("a", "1")
 		row[0].Txn = 7
 		var c counter
 		add(t, d, &c, row)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		go func() { _ = d.Skip(context.Background(), nameOf("a"), "x") }()
-		k.pass(time.Second)
+		k.advance(time.Second)
 		if c.n != 0 {
 			t.Errorf("the row is done with, and neither FAILED nor delivered nor gone")
 		}
-		k.set(func() { k.found = store.Written; k.grant = newDesk().grant })
+		k.set(func() { k.settleResult = store.Written; k.grant = newFakeBackend().grant })
 	})
 }
 
-func TestOneRowIsNotPaused(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestPauseOfSingleRowLaneFails(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		lane := LaneName{LaneKey: store.LaneKey{Outbox: "events", Kind: "EVENT"}, RowID: "1"}
 		err := d.Pause(context.Background(), lane, "x")
 		if err == nil {
 			rows := items("", "1")
 			rows[0].Group = store.Group{}
 			add(t, d, nil, rows)
-			k.pass(time.Second)
-			t.Errorf("Pause succeeded, the row was sent all the same: %v; kept %+v", k.requests, k.shelf.holds)
+			k.advance(time.Second)
+			t.Errorf("Pause succeeded, the row was sent all the same: %v; kept %+v", k.requests, k.operated.holds)
 		}
 	})
 }
 
-func TestTheLogBringsARowThatWasRequeued(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRequeuedRowFromLogIsMerged(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		d.Freeze(true)
-		k.set(func() { k.shelf.dead = items("a", "1") })
+		k.set(func() { k.operated.failed = items("a", "1") })
 		if _, err := d.Requeue(context.Background(), store.DeadLetterFilter{Outbox: "events"}, 10, true); err != nil {
 			t.Error(err)
 		}
 		var c counter
 		add(t, d, &c, items("a", "1", "2")) // the checkpoint was below row 1
 		d.Freeze(false)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests", k.requests, "[[1 2]]")
 	})
 }
 
-func TestALaneIsNotBlockedByARowThatSomebodyElseSettled(t *testing.T) {
+func TestRowSettledElsewhereDoesNotBlock(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.answer, k.found = poisoned("1"), store.WasSettled })
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer, k.settleResult = poisoned("1"), store.WasSettled })
 		add(t, d, nil, items("a", "1", "2"))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "blocked lanes", d.Stats().Lanes["blocked"], 0)
 	})
 }

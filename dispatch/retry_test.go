@@ -12,17 +12,17 @@ import (
 
 // Each step of the search is one request, whether it finds the row among those
 // it sends or among those that are left.
-func TestOnePoisonAmongManyIsFoundByHalving(t *testing.T) {
+func TestBisectFindsPoisonedRow(t *testing.T) {
 	const rows, halvings = 64, 6
 	for poison := range rows {
 		id := fmt.Sprint(poison)
 		t.Run(id, func(t *testing.T) {
 			cfg := DefaultConfig()
-			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() { k.answer = poisoned(id) })
 				var c counter
-				add(t, d, &c, numbered("a", rows))
-				k.pass(time.Minute)
+				add(t, d, &c, numberedRows("a", rows))
+				k.advance(time.Minute)
 				k.expect(t, "rows done", c.n, rows)
 				search, alone, sound := 0, 0, 0
 				for i, ids := range k.requests {
@@ -40,14 +40,14 @@ func TestOnePoisonAmongManyIsFoundByHalving(t *testing.T) {
 				if search > 1+halvings {
 					t.Errorf("%d requests until it was alone: %v", search, k.requests)
 				}
-				k.expect(t, "FAILED", failed(k.outcomes), []string{id})
+				k.expect(t, "FAILED", failedIDs(k.outcomes), []string{id})
 			})
 		})
 	}
 }
 
-// failed returns the ids of the rows that FAILED.
-func failed(outcomes []store.Outcome) (ids []string) {
+// failedIDs returns the ids of the rows that FAILED.
+func failedIDs(outcomes []store.Outcome) (ids []string) {
 	for _, o := range outcomes {
 		if o.Status == store.Failed {
 			ids = append(ids, o.ID)
@@ -56,11 +56,11 @@ func failed(outcomes []store.Outcome) (ids []string) {
 	return ids
 }
 
-func TestRequestsGrowAgainAfterSuccess(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRunsGrowAfterSuccess(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = poisoned("0") })
-		add(t, d, nil, numbered("a", 64))
-		k.pass(time.Minute)
+		add(t, d, nil, numberedRows("a", 64))
+		k.advance(time.Minute)
 		var sizes []int
 		for _, ids := range k.requests {
 			sizes = append(sizes, len(ids))
@@ -69,8 +69,8 @@ func TestRequestsGrowAgainAfterSuccess(t *testing.T) {
 	})
 }
 
-func TestRefusedOfSeveralIsLookedInto(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRefusedBatchIsBisected(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				if len(ids) > 2 {
@@ -80,13 +80,13 @@ func TestRefusedOfSeveralIsLookedInto(t *testing.T) {
 			}
 		})
 		add(t, d, nil, items("a", "1", "2", "3"))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "requests", k.requests, "[[1 2 3] [1] [2] [3]]")
 	})
 }
 
-func TestACountedRetryIsWrittenAndWaits(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestCountedRetryIsWrittenAndWaits(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		rejection := sink.Outcome{Class: sink.Rejected, Reason: 3, Detail: "no such account"}
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
@@ -101,20 +101,20 @@ func TestACountedRetryIsWrittenAndWaits(t *testing.T) {
 			}
 		})
 		add(t, d, nil, items("a", "1", "2", "3"))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		ms := time.Millisecond
-		if len(k.at) != 9 {
-			t.Fatalf("%d requests: %v", len(k.at), k.requests)
+		if len(k.requestTimes) != 9 {
+			t.Fatalf("%d requests: %v", len(k.requestTimes), k.requests)
 		}
-		near(t, k.at[:4], 200*ms, 400*ms, 800*ms)
-		if gap := k.at[4] - k.at[3]; gap > 10*ms {
+		expectBackoffs(t, k.requestTimes[:4], 200*ms, 400*ms, 800*ms)
+		if gap := k.requestTimes[4] - k.requestTimes[3]; gap > 10*ms {
 			t.Errorf("the next row left %s after the last attempt of the first", gap)
 		}
-		near(t, k.at[4:8], 200*ms, 400*ms, 800*ms) // from the start again
+		expectBackoffs(t, k.requestTimes[4:8], 200*ms, 400*ms, 800*ms) // from the start again
 		for i, o := range k.outcomes[:8] {
 			want := store.Outcome{
 				Ref: store.Ref{Outbox: "events", ID: fmt.Sprint(1 + i/4)}, Status: store.Pending, RetryCount: i%4 + 1,
-				Error: rejection.Detail, Reason: rejection.Reason, At: k.began.Add(k.at[i]),
+				Error: rejection.Detail, Reason: rejection.Reason, At: k.began.Add(k.requestTimes[i]),
 			}
 			if i%4 == 3 {
 				want.Status, want.RetryCount = store.Failed, 3
@@ -122,33 +122,33 @@ func TestACountedRetryIsWrittenAndWaits(t *testing.T) {
 			k.expect(t, "outcome", o, want)
 		}
 		k.expect(t, "last outcome", k.outcomes[8], store.Outcome{
-			Ref: store.Ref{Outbox: "events", ID: "3"}, Status: store.Completed, At: k.began.Add(k.at[8]),
+			Ref: store.Ref{Outbox: "events", ID: "3"}, Status: store.Completed, At: k.began.Add(k.requestTimes[8]),
 		})
 	})
 }
 
-func TestBackOffDoublesUpToTheCapAndEndsWithSuccess(t *testing.T) {
+func TestBackoffDoublesUpToCap(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BackoffMax = time.Second
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		add(t, d, nil, items("a", "1"))
-		k.pass(10 * time.Second)
+		k.advance(10 * time.Second)
 		ms := time.Millisecond
-		near(t, k.at[:5], 200*ms, 400*ms, 800*ms, 1000*ms)
-		near(t, k.at[4:], 200*ms, 400*ms, 800*ms, 1000*ms, 1000*ms) // suspect
+		expectBackoffs(t, k.requestTimes[:5], 200*ms, 400*ms, 800*ms, 1000*ms)
+		expectBackoffs(t, k.requestTimes[4:], 200*ms, 400*ms, 800*ms, 1000*ms, 1000*ms) // suspect
 		k.set(func() { k.answer = always(sink.Delivered) })
 		add(t, d, nil, items("a", "2"))
-		k.pass(10 * time.Second)
-		k.set(func() { k.answer, k.at = always(sink.Unavailable), nil })
+		k.advance(10 * time.Second)
+		k.set(func() { k.answer, k.requestTimes = always(sink.Unavailable), nil })
 		add(t, d, nil, items("a", "3"))
-		k.pass(time.Second)
-		near(t, k.at, 200*ms, 400*ms)
+		k.advance(time.Second)
+		expectBackoffs(t, k.requestTimes, 200*ms, 400*ms)
 	})
 }
 
-func TestARequestThatFitsInPartCostsTheRestNothing(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestUnsentRestOfRequestCountsNoAttempt(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				res := sink.Result{Items: make([]sink.Outcome, len(ids))}
@@ -163,7 +163,7 @@ func TestARequestThatFitsInPartCostsTheRestNothing(t *testing.T) {
 		})
 		var c counter
 		add(t, d, &c, items("a", "1", "2", "3", "4", "5"))
-		k.pass(100 * time.Millisecond)
+		k.advance(100 * time.Millisecond)
 		k.expect(t, "requests", k.requests, "[[1 2 3 4 5] [3 4 5] [5]]")
 		k.expect(t, "rows done", c.n, 5)
 		for _, m := range k.messages {
@@ -173,18 +173,18 @@ func TestARequestThatFitsInPartCostsTheRestNothing(t *testing.T) {
 }
 
 func TestAttemptsAreCounted(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		add(t, d, nil, items("a", "1"))
-		k.pass(2 * time.Second)
+		k.advance(2 * time.Second)
 		for i, m := range k.messages {
 			k.expect(t, "attempt", m.Attempt, i+1)
 		}
 	})
 }
 
-func TestAPrefixIsDeliveredAndTheRestWaits(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestDeliveredPrefixIsSettled(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				if len(ids) < 3 {
@@ -195,16 +195,16 @@ func TestAPrefixIsDeliveredAndTheRestWaits(t *testing.T) {
 			}
 		})
 		add(t, d, nil, items("a", "1", "2", "3"))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests", k.requests, "[[1 2 3] [2 3]]")
-		near(t, k.at, 200*time.Millisecond)
+		expectBackoffs(t, k.requestTimes, 200*time.Millisecond)
 	})
 }
 
-func TestBackOffBeginsAnewAfterSuccessInTheLane(t *testing.T) {
+func TestBackoffRestartsAfterSuccess(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.APIBatchSize = 1
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		n := 0
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
@@ -215,15 +215,15 @@ func TestBackOffBeginsAnewAfterSuccessInTheLane(t *testing.T) {
 			}
 		})
 		add(t, d, nil, items("a", "1", "2"))
-		k.pass(3 * time.Second)
+		k.advance(3 * time.Second)
 		ms := time.Millisecond
-		near(t, k.at[:4], 200*ms, 400*ms, 800*ms)
-		near(t, k.at[4:], 200*ms, 400*ms)
+		expectBackoffs(t, k.requestTimes[:4], 200*ms, 400*ms, 800*ms)
+		expectBackoffs(t, k.requestTimes[4:], 200*ms, 400*ms)
 	})
 }
 
-func TestARowThatFailedAmongOthersHasProofByThem(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRowFailedInBatchHasProof(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				if slices.Contains(ids, "2") {
@@ -233,14 +233,14 @@ func TestARowThatFailedAmongOthersHasProofByThem(t *testing.T) {
 			}
 		})
 		add(t, d, nil, items("a", "1", "2"))
-		k.pass(300 * time.Millisecond)
+		k.advance(300 * time.Millisecond)
 		k.expect(t, "outcomes", k.settles, "[[1 COMPLETED] [2 PENDING]]")
 	})
 }
 
 // A row fails at 10 ms and again after its back-off; the requests of two others
 // begin at 1 and at 20 ms and end in the other order.
-func TestOnlyARequestThatBeganAfterTheFailureIsProof(t *testing.T) {
+func TestProofNeedsRequestAfterFailure(t *testing.T) {
 	ms := time.Millisecond
 	tests := map[string]struct {
 		young bool
@@ -251,7 +251,7 @@ func TestOnlyARequestThatBeganAfterTheFailureIsProof(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				takes := map[string]time.Duration{"old": 100 * ms, "x": 9 * ms, "young": ms}
 				k.set(func() {
 					k.answer = func(ids []string) sink.Result {
@@ -264,11 +264,11 @@ func TestOnlyARequestThatBeganAfterTheFailureIsProof(t *testing.T) {
 				})
 				add(t, d, nil, items("a", "old"))
 				add(t, d, nil, items("b", "x"))
-				k.pass(20 * ms)
+				k.advance(20 * ms)
 				if tt.young {
 					add(t, d, nil, items("c", "young"))
 				}
-				k.pass(280 * ms)
+				k.advance(280 * ms)
 				var counted []string
 				for _, o := range k.outcomes {
 					if o.Status == store.Pending {

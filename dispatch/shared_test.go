@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// grouped returns rows "0" to "n-1", each of a group of its own.
-func grouped(n int) (rows []store.Item) {
+// rowsInOwnGroups returns rows "0" to "n-1", each of a group of its own.
+func rowsInOwnGroups(n int) (rows []store.Item) {
 	for i := range n {
 		rows = append(rows, items(fmt.Sprint("g", i), fmt.Sprint(i))...)
 	}
@@ -40,11 +40,11 @@ func TestLanesShareRequestsWhenSendersAreFew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := senders(tt.senders)
 			cfg.APIBatchSize = tt.batch
-			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				d.Freeze(true)
-				add(t, d, nil, grouped(tt.rows))
+				add(t, d, nil, rowsInOwnGroups(tt.rows))
 				d.Freeze(false)
-				k.pass(time.Minute)
+				k.advance(time.Minute)
 				var sizes []int
 				for _, ids := range k.requests {
 					sizes = append(sizes, len(ids))
@@ -57,29 +57,29 @@ func TestLanesShareRequestsWhenSendersAreFew(t *testing.T) {
 }
 
 func TestKindsDoNotShareARequest(t *testing.T) {
-	drive(t, senders(1), func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, senders(1), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		d.Freeze(true)
-		rows := grouped(6)
+		rows := rowsInOwnGroups(6)
 		for i := range rows {
 			rows[i].Kind = []string{"EVENT", "JOB"}[i%2]
 		}
 		add(t, d, nil, rows)
 		d.Freeze(false)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "requests", k.requests, "[[0 2 4] [1 3 5]]")
 	})
 }
 
 // A receiver that refuses a request with the poisoned row in it, in whatever way,
 // costs the others at most a search.
-func TestAPoisonedLaneIsFoundAmongThoseThatShare(t *testing.T) {
+func TestBisectFindsPoisonedLane(t *testing.T) {
 	const rows, halvings = 64, 6
 	for _, class := range []sink.Class{sink.Rejected, sink.Refused} {
 		for _, poison := range []string{"0", "17", "63"} {
 			t.Run(class.String()+" "+poison, func(t *testing.T) {
 				cfg := senders(1)
 				cfg.ProofWait = time.Second
-				drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+				drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 					k.set(func() {
 						k.answer = func(ids []string) sink.Result {
 							if slices.Contains(ids, poison) {
@@ -90,11 +90,11 @@ func TestAPoisonedLaneIsFoundAmongThoseThatShare(t *testing.T) {
 					})
 					var c counter
 					d.Freeze(true)
-					add(t, d, &c, grouped(rows))
+					add(t, d, &c, rowsInOwnGroups(rows))
 					d.Freeze(false)
-					k.pass(time.Minute)
+					k.advance(time.Minute)
 					k.expect(t, "rows done", c.n, rows)
-					k.expect(t, "FAILED", failed(k.outcomes), []string{poison})
+					k.expect(t, "FAILED", failedIDs(k.outcomes), []string{poison})
 					sent, alone, bad := map[string]int{}, 0, 0
 					for _, ids := range k.requests {
 						if !slices.Contains(ids, poison) {
@@ -125,10 +125,10 @@ func TestAPoisonedLaneIsFoundAmongThoseThatShare(t *testing.T) {
 
 // Whoever cannot be reached is no reason for a search: the lanes go on by
 // themselves, each at once blamed for nothing but its own.
-func TestLanesGoApartAfterATimeOut(t *testing.T) {
+func TestTimeoutIsolatesLanes(t *testing.T) {
 	cfg := senders(1)
 	cfg.ProofWait = time.Second
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				if slices.Contains(ids, "3") {
@@ -139,9 +139,9 @@ func TestLanesGoApartAfterATimeOut(t *testing.T) {
 		})
 		var c counter
 		d.Freeze(true)
-		add(t, d, &c, grouped(8))
+		add(t, d, &c, rowsInOwnGroups(8))
 		d.Freeze(false)
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "rows done", c.n, 7) // without other traffic nothing proves that the receiver lives
 		k.expect(t, "first request", len(k.requests[0]), 8)
 		for _, ids := range k.requests[1:] {
@@ -149,26 +149,26 @@ func TestLanesGoApartAfterATimeOut(t *testing.T) {
 		}
 		for range 8 {
 			add(t, d, &c, items("other", "x"))
-			k.pass(30 * time.Second)
+			k.advance(30 * time.Second)
 		}
-		k.expect(t, "FAILED", failed(k.outcomes), "[]")
+		k.expect(t, "FAILED", failedIDs(k.outcomes), "[]")
 		k.expect(t, "rows done", c.n, 15)
 		k.expect(t, "stalled", k.stalled, "[3]") // it is told once
 	})
 }
 
 // A lane whose row waits for its retry takes no others down with it.
-func TestAFailingLaneSharesNoRequest(t *testing.T) {
-	drive(t, senders(1), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestFailingLaneSharesNoRequest(t *testing.T) {
+	drive(t, senders(1), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = poisoned("bad") })
 		add(t, d, nil, items("bad", "bad"))
-		k.pass(10 * time.Millisecond)
+		k.advance(10 * time.Millisecond)
 		for i := range 200 {
 			d.Freeze(true)
 			add(t, d, nil, items("a", fmt.Sprint("a", i)))
 			add(t, d, nil, items("b", fmt.Sprint("b", i)))
 			d.Freeze(false)
-			k.pass(20 * time.Millisecond)
+			k.advance(20 * time.Millisecond)
 		}
 		tries := 0
 		for _, ids := range k.requests {
@@ -186,13 +186,13 @@ func TestRowsWithoutAGroup(t *testing.T) {
 		t.Run(string(ungrouped), func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.Ungrouped = ungrouped
-			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				rows := items("", "1", "2", "3")
 				for i := range rows {
 					rows[i].Group = store.Group{}
 				}
 				add(t, d, nil, rows)
-				k.pass(time.Second)
+				k.advance(time.Second)
 				slices.SortFunc(k.requests, slices.Compare)
 				k.expect(t, "requests", k.requests, want)
 			})

@@ -15,8 +15,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// placed returns rows with their places in the log, from the first on.
-func placed(first int, rows []store.Item) []store.Item {
+// rowsWithSeq returns rows with their places in the log, from the first on.
+func rowsWithSeq(first int, rows []store.Item) []store.Item {
 	for i := range rows {
 		rows[i].Seq = store.NewSeq(1, int64(first+i))
 	}
@@ -25,27 +25,27 @@ func placed(first int, rows []store.Item) []store.Item {
 
 // A lane that somebody blocked leaves memory, its ticket is told, and once it may
 // go its rows are sent in their order, those that came meanwhile behind them.
-func TestABlockedLaneIsParkedAndReadBack(t *testing.T) {
+func TestBlockedLaneIsSpilledAndReloaded(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.BufferRows, cfg.APIBatchSize = Block, 10, 5
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = poisoned("0") })
 		var told counter
-		add(t, d, &told, placed(1, numbered("a", 12)))
-		k.pass(time.Minute) // the first is FAILED and blocks
+		add(t, d, &told, rowsWithSeq(1, numberedRows("a", 12)))
+		k.advance(time.Minute) // the first is FAILED and blocks
 		d.SpillExcess(false)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "rows told of, rows in memory, rows parked", []int{told.n, d.Stats().Rows, d.Stats().Spilled}, "[12 0 11]")
-		add(t, d, &told, placed(100, items("a", "x", "y")))
-		add(t, d, &told, placed(200, items("b", "z")))
-		k.pass(time.Second)
+		add(t, d, &told, rowsWithSeq(100, items("a", "x", "y")))
+		add(t, d, &told, rowsWithSeq(200, items("b", "z")))
+		k.advance(time.Second)
 		k.expect(t, "rows told of, rows parked", []int{told.n, d.Stats().Spilled}, "[15 13]")
 		k.set(func() { k.requests, k.answer = nil, always(sink.Delivered) })
 		lane := LaneName{LaneKey: store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf("a")}}
 		if err := d.Skip(context.Background(), lane, "known"); err != nil {
 			t.Fatal(err)
 		}
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "sent", slices.Concat(k.requests...), "[1 2 3 4 5 6 7 8 9 10 11 x y]")
 		k.expect(t, "rows in memory, rows parked, rows in the store", []int{d.Stats().Rows, d.Stats().Spilled, len(k.items)}, "[0 0 0]")
 	})
@@ -53,27 +53,27 @@ func TestABlockedLaneIsParkedAndReadBack(t *testing.T) {
 
 // Lanes that are all parked are tried again by a few at a time while their
 // receiver is away, and all once it is back.
-func TestLanesThatAreAwayComeBackWithTheirReceiver(t *testing.T) {
+func TestSpilledLanesReturnWithReceiver(t *testing.T) {
 	const lanes = 500
 	cfg := DefaultConfig()
 	cfg.BufferRows = 100
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		var told counter
 		for i := range lanes {
-			add(t, d, &told, placed(2*i+1, items(fmt.Sprint("g", i), fmt.Sprint(i, " a"), fmt.Sprint(i, " b"))))
+			add(t, d, &told, rowsWithSeq(2*i+1, items(fmt.Sprint("g", i), fmt.Sprint(i, " a"), fmt.Sprint(i, " b"))))
 			if d.Room() <= 0 {
-				pass(20 * time.Millisecond)
+				advance(20 * time.Millisecond)
 				d.SpillExcess(true)
-				pass(20 * time.Millisecond)
+				advance(20 * time.Millisecond)
 			}
 		}
-		k.pass(10 * time.Minute)
+		k.advance(10 * time.Minute)
 		if s := d.Stats(); s.Rows > cfg.BufferRows*5/4 || s.Spilled < 2*lanes-cfg.BufferRows {
 			t.Errorf("while the receiver is away: %+v", s)
 		}
 		k.set(func() { k.requests, k.answer = nil, always(sink.Delivered) })
-		k.pass(10 * time.Minute)
+		k.advance(10 * time.Minute)
 		last := map[string]bool{}
 		for _, id := range slices.Concat(k.requests...) {
 			var n int
@@ -90,18 +90,18 @@ func TestLanesThatAreAwayComeBackWithTheirReceiver(t *testing.T) {
 	})
 }
 
-// sluice is a feed with two sinks that run, in fake time.
-type sluice struct {
+// twoSinks is a feed with two sinks that run, in fake time.
+type twoSinks struct {
 	*Feed
-	a, b    *desk
+	a, b    *fakeBackend
 	da, db  *Dispatcher
 	tracker *checkpoint.Tracker
 	in      chan capture.Batch
 }
 
-func runSluice(t *testing.T, cfg Config, test func(s *sluice)) {
+func runTwoSinks(t *testing.T, cfg Config, test func(s *twoSinks)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &sluice{a: newDesk(), b: newDesk(), tracker: checkpoint.NewTracker(store.Checkpoint{}), in: make(chan capture.Batch)}
+		s := &twoSinks{a: newFakeBackend(), b: newFakeBackend(), tracker: checkpoint.NewTracker(store.Checkpoint{}), in: make(chan capture.Batch)}
 		s.da, s.db = New(cfg, s.a, s.a, 1, s.a, time.Second), New(cfg, s.b, s.b, 1, s.b, time.Second)
 		s.Feed = NewFeed(s.tracker, 1, map[string]*Dispatcher{"a": s.da, "b": s.db}, func(string, int) {})
 		s.SpillEnabled = true
@@ -122,7 +122,7 @@ func runSluice(t *testing.T, cfg Config, test func(s *sluice)) {
 
 // send offers n batches of a row for each outbox, and returns how many were taken
 // before nothing moved any more.
-func (s *sluice) send(from, n int, outboxes ...string) (taken int) {
+func (s *twoSinks) send(from, n int, outboxes ...string) (taken int) {
 	for i := range n {
 		var rows []store.Item
 		for _, outbox := range outboxes {
@@ -136,16 +136,16 @@ func (s *sluice) send(from, n int, outboxes ...string) (taken int) {
 			return i
 		}
 	}
-	pass(time.Minute)
+	advance(time.Minute)
 	return n
 }
 
 // A sink that is dead takes nothing from the other: its rows are parked, and the
 // checkpoint passes them.
-func TestADeadSinkIsParkedBesideALivingOne(t *testing.T) {
+func TestDeadSinkSpillsBesideLiveSink(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 50
-	runSluice(t, cfg, func(s *sluice) {
+	runTwoSinks(t, cfg, func(s *twoSinks) {
 		s.a.set(func() { s.a.answer = always(sink.Unavailable) })
 		if n := s.send(1, 1000, "a", "b"); n != 1000 {
 			t.Fatalf("%d of 1000 batches were taken", n)
@@ -157,53 +157,53 @@ func TestADeadSinkIsParkedBesideALivingOne(t *testing.T) {
 		}
 		s.SetLogPressure(true)
 		s.da.Spill(true)
-		pass(time.Minute)
+		advance(time.Minute)
 		cp, _ := s.tracker.Watermark()
 		s.b.expect(t, "the checkpoint", cp.Position, "1000")
 		s.a.set(func() { s.a.requests, s.a.answer = nil, always(sink.Delivered) })
-		pass(time.Hour)
+		advance(time.Hour)
 		s.a.expect(t, "rows that the dead sink got once it was back", len(slices.Concat(s.a.requests...)), 1000)
 	})
 }
 
 // Where every buffer is full the source is paused and nothing is parked, until the
 // log has reached its bound.
-func TestFullBuffersPauseTheSource(t *testing.T) {
+func TestFullBuffersPauseSource(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 50
-	runSluice(t, cfg, func(s *sluice) {
-		for _, k := range []*desk{s.a, s.b} {
+	runTwoSinks(t, cfg, func(s *twoSinks) {
+		for _, k := range []*fakeBackend{s.a, s.b} {
 			k.set(func() { k.answer = always(sink.Unavailable) })
 		}
 		n := s.send(1, 1000, "a", "b")
 		if n < cfg.BufferRows || n > cfg.BufferRows+1 || !s.Paused() {
 			t.Errorf("%d batches were taken, paused %v", n, s.Paused())
 		}
-		s.a.expect(t, "rows parked", s.a.parkedRows+s.b.parkedRows, 0)
+		s.a.expect(t, "rows parked", s.a.rowsSpilled+s.b.rowsSpilled, 0)
 		s.SetLogPressure(true)
 		if n = s.send(n+1, 1000, "a", "b"); n != 1000 || s.Paused() {
 			t.Errorf("under pressure %d batches were taken, paused %v", n, s.Paused())
 		}
 		s.SetLogPressure(false)
-		for _, k := range []*desk{s.a, s.b} {
+		for _, k := range []*fakeBackend{s.a, s.b} {
 			k.set(func() { k.requests, k.answer = nil, always(sink.Delivered) })
 		}
-		pass(time.Hour)
+		advance(time.Hour)
 		s.a.set(func() {})
 		s.a.expect(t, "rows parked at the end", s.da.Stats().Spilled+s.db.Stats().Spilled, 0)
 	})
 }
 
 // A sink that is slow and catches up parks nothing.
-func TestACatchUpParksNothing(t *testing.T) {
+func TestCatchUpSpillsNothing(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 50
-	runSluice(t, cfg, func(s *sluice) {
-		s.a.set(func() { s.a.takes = 100 * time.Millisecond })
+	runTwoSinks(t, cfg, func(s *twoSinks) {
+		s.a.set(func() { s.a.latency = 100 * time.Millisecond })
 		if n := s.send(1, 2000, "a"); n != 2000 {
 			t.Fatalf("%d of 2000 batches were taken", n)
 		}
-		pass(time.Hour)
-		s.a.expect(t, "rows sent, rows parked", []int{len(slices.Concat(s.a.requests...)), s.a.parkedRows}, "[2000 0]")
+		advance(time.Hour)
+		s.a.expect(t, "rows sent, rows parked", []int{len(slices.Concat(s.a.requests...)), s.a.rowsSpilled}, "[2000 0]")
 	})
 }

@@ -11,10 +11,10 @@ import (
 )
 
 // The endpoint of one kind is away, the other's is well.
-func TestADeadEndpointStarvesNoOther(t *testing.T) {
+func TestDeadEndpointStarvesNoOther(t *testing.T) {
 	for _, class := range []sink.Class{sink.Unavailable, sink.Misconfigured, sink.Refused, sink.Rejected} {
 		t.Run(class.String(), func(t *testing.T) {
-			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() {
 					k.answer = func(ids []string) sink.Result {
 						if ids[0][0] == 'j' {
@@ -33,13 +33,13 @@ func TestADeadEndpointStarvesNoOther(t *testing.T) {
 				var c counter
 				for i := range 600 { // ten events a second for a minute
 					add(t, d, &c, items(fmt.Sprint("e", i%10), fmt.Sprint("e", i)))
-					k.pass(100 * time.Millisecond)
+					k.advance(100 * time.Millisecond)
 				}
 				if c.n < 590 {
 					t.Errorf("%d of 600 events were delivered within a minute", c.n)
 				}
-				k.pass(30 * time.Minute)
-				if n := len(failed(k.outcomes)); n > 0 && class != sink.Rejected {
+				k.advance(30 * time.Minute)
+				if n := len(failedIDs(k.outcomes)); n > 0 && class != sink.Rejected {
 					t.Errorf("%d jobs FAILED", n)
 				}
 			})
@@ -52,7 +52,7 @@ func TestPoisonedLanesStarveNoOther(t *testing.T) {
 	for _, class := range []sink.Class{sink.Unavailable, sink.Misconfigured, sink.Refused, sink.Rejected} {
 		for _, poisons := range []int{5, 20, 100} {
 			t.Run(fmt.Sprint(class, " ", poisons), func(t *testing.T) {
-				drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+				drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 					k.set(func() {
 						k.answer = func(ids []string) sink.Result {
 							for _, id := range ids {
@@ -70,7 +70,7 @@ func TestPoisonedLanesStarveNoOther(t *testing.T) {
 					worst := 0
 					for i := range 600 * 5 { // ten rows a second for five minutes
 						add(t, d, &c, items(fmt.Sprint("e", i%50), fmt.Sprint("e", i)))
-						k.pass(100 * time.Millisecond)
+						k.advance(100 * time.Millisecond)
 						worst = max(worst, i+1-c.n)
 					}
 					if worst > 300 { // probes are picked at random
@@ -83,8 +83,8 @@ func TestPoisonedLanesStarveNoOther(t *testing.T) {
 }
 
 // One of the receiver's servers is away: every second request times out.
-func TestAPartialOutageMakesNoDeadLetters(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestPartialOutageMakesNoDeadLetters(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		var n atomic.Uint32
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
@@ -100,10 +100,10 @@ func TestAPartialOutageMakesNoDeadLetters(t *testing.T) {
 				add(t, d, nil, items(fmt.Sprint("g", i%20, "-", g), fmt.Sprint(i, "-", g)))
 				total++
 			}
-			k.pass(100 * time.Millisecond)
+			k.advance(100 * time.Millisecond)
 		}
-		k.pass(2 * time.Minute)
-		if n := len(failed(k.outcomes)); n > 0 {
+		k.advance(2 * time.Minute)
+		if n := len(failedIDs(k.outcomes)); n > 0 {
 			t.Errorf("%d of %d rows FAILED in a minute of 50%% time-outs", n, total)
 		}
 	})

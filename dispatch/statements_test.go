@@ -12,46 +12,48 @@ import (
 )
 
 // reset forgets what the desk saw of statements.
-func (d *desk) reset() {
-	d.set(func() { d.rows, d.times, d.tries, d.claims, d.settles, d.outcomes = nil, nil, nil, nil, nil, nil })
+func (d *fakeBackend) reset() {
+	d.set(func() {
+		d.rows, d.claimTimes, d.statementTimes, d.claims, d.settles, d.outcomes = nil, nil, nil, nil, nil, nil
+	})
 }
 
-func TestAClaimTellsItsOwn(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.pass(1500 * time.Nanosecond)
-		k.set(func() { k.lose, k.answer = errors.New("connection reset"), always(sink.Unavailable) })
+func TestClaimNamesOwnEarlierClaim(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.advance(1500 * time.Nanosecond)
+		k.set(func() { k.lostErr, k.answer = errors.New("connection reset"), always(sink.Unavailable) })
 		row := items("a", "1")
 		row[0].Txn = 5
 		add(t, d, nil, row)
-		k.pass(10 * time.Millisecond)
-		k.set(func() { k.lose = nil })
-		k.pass(time.Second)
+		k.advance(10 * time.Millisecond)
+		k.set(func() { k.lostErr = nil })
+		k.advance(time.Second)
 		first := k.began.Add(time.Microsecond) // what every database keeps
 		for i, want := range []time.Time{{}, first, first} {
 			k.expect(t, fmt.Sprintf("claim %d tells", i+1), k.rows[i].OwnClaimAt, want)
 		}
 		for i, want := range []time.Time{first, first} { // again, and at the same time
-			k.expect(t, fmt.Sprintf("claim %d writes", i+1), k.times[i], want)
+			k.expect(t, fmt.Sprintf("claim %d writes", i+1), k.claimTimes[i], want)
 		}
-		k.expect(t, "claim 4 tells", k.rows[3].OwnClaimAt, k.times[2])
+		k.expect(t, "claim 4 tells", k.rows[3].OwnClaimAt, k.claimTimes[2])
 		k.expect(t, "its transaction", k.rows[3].Txn, store.Txn(5))
 	})
 }
 
-func TestARefusedClaimTellsItsEarlierOwn(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRefusedClaimNamesOwnEarlierClaim(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		d.Freeze(true)
 		add(t, d, nil, items("a", "1"))
 		add(t, d, nil, items("b", "2"))
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		d.Freeze(false)
-		k.pass(100 * time.Millisecond)
+		k.advance(100 * time.Millisecond)
 		d.Freeze(true) // until both have waited
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.reset()
-		k.set(func() { k.bad = map[string]bool{"2": true} })
+		k.set(func() { k.refusedIDs = map[string]bool{"2": true} })
 		d.Freeze(false)
-		k.pass(10 * time.Millisecond)
+		k.advance(10 * time.Millisecond)
 		k.expect(t, "claims", k.claims[0], "[1]")
 		for _, r := range k.rows {
 			k.expect(t, "claim of "+r.ID+" tells", r.OwnClaimAt, k.began)
@@ -59,29 +61,29 @@ func TestARefusedClaimTellsItsEarlierOwn(t *testing.T) {
 	})
 }
 
-func TestARowGivenUpIsNoLongerOwn(t *testing.T) {
+func TestRowGivenBackIsNoLongerOwn(t *testing.T) {
 	t.Run("counted", func(t *testing.T) {
-		drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 			k.set(func() { k.answer = always(sink.Rejected) })
 			add(t, d, nil, items("a", "1"))
-			k.pass(300 * time.Millisecond)
+			k.advance(300 * time.Millisecond)
 			k.expect(t, "the second claim tells", k.rows[1].OwnClaimAt, time.Time{})
 		})
 	})
 	t.Run("held", func(t *testing.T) {
-		drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 			k.set(func() { k.answer = always(sink.Unavailable) })
 			add(t, d, nil, items("a", "1"))
-			k.pass(100 * time.Millisecond)
+			k.advance(100 * time.Millisecond)
 			until := time.Now().Add(10 * time.Second)
 			k.set(func() {
 				k.grant = func(*store.ClaimRow) store.ClaimAnswer {
 					return store.ClaimAnswer{Result: store.Held, Until: until}
 				}
 			})
-			k.pass(5 * time.Second)
+			k.advance(5 * time.Second)
 			k.expect(t, "claims before it is free", len(k.rows), 2)
-			k.pass(6 * time.Second)
+			k.advance(6 * time.Second)
 			k.expect(t, "the third claim tells", k.rows[2].OwnClaimAt, time.Time{})
 		})
 	})
@@ -96,32 +98,32 @@ func wantWait(t *testing.T, got, want time.Duration) {
 	}
 }
 
-func TestARowThatIsNotVisibleIsAskedForAgain(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestInvisibleRowIsClaimedAgain(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
-			k.takes = 0
+			k.latency = 0
 			k.grant = func(*store.ClaimRow) store.ClaimAnswer {
 				return store.ClaimAnswer{Result: store.NotYetVisible}
 			}
 		})
 		add(t, d, nil, items("a", "1", "2"))
-		k.pass(10 * time.Second)
+		k.advance(10 * time.Second)
 		k.expect(t, "first claims", k.claims[:2], "[[1 2] [1]]")
 		for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000} {
-			wantWait(t, k.tries[i+1]-k.tries[i], want*time.Millisecond)
+			wantWait(t, k.statementTimes[i+1]-k.statementTimes[i], want*time.Millisecond)
 		}
 	})
 }
 
-func TestARowHeldUntilThePastIsNotAskedForWithoutPause(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestHeldRowIsNotClaimedInBusyLoop(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.grant = func(*store.ClaimRow) store.ClaimAnswer {
 				return store.ClaimAnswer{Result: store.Held, Until: k.began}
 			}
 		})
 		add(t, d, nil, items("a", "1"))
-		k.pass(10 * time.Second)
+		k.advance(10 * time.Second)
 		n := 0
 		k.set(func() { n = len(k.claims) })
 		if n < 10 || n > 20 {
@@ -130,8 +132,8 @@ func TestARowHeldUntilThePastIsNotAskedForWithoutPause(t *testing.T) {
 	})
 }
 
-func TestOnceARowIsVisibleTheRunsAreWholeAgain(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRunsAreFullOnceRowIsVisible(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.grant = func(r *store.ClaimRow) store.ClaimAnswer {
 				if r.ID == "1" && len(k.claims) < 3 {
@@ -141,13 +143,13 @@ func TestOnceARowIsVisibleTheRunsAreWholeAgain(t *testing.T) {
 			}
 		})
 		add(t, d, nil, items("a", "1", "2", "3"))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		k.expect(t, "claims", k.claims, "[[1 2 3] [1] [1] [2 3]]")
 	})
 }
 
-func TestAPayloadIsReadAgainWhereItIsMissing(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestMissingPayloadIsReadAgain(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = always(sink.Unavailable)
 			k.grant = func(r *store.ClaimRow) store.ClaimAnswer {
@@ -161,9 +163,9 @@ func TestAPayloadIsReadAgainWhereItIsMissing(t *testing.T) {
 		rows := items("a", "1", "2")
 		rows[1].Payload = nil
 		add(t, d, nil, rows)
-		k.pass(300 * time.Millisecond)
+		k.advance(300 * time.Millisecond)
 		k.set(func() { k.answer = always(sink.Delivered) })
-		k.pass(time.Second)
+		k.advance(time.Second)
 		for i, want := range []bool{false, true, false, false} { // of 1 and 2, then of 1, then of 2
 			k.expect(t, "payload wanted", k.rows[i].WantPayload, want)
 		}
@@ -174,8 +176,8 @@ func TestAPayloadIsReadAgainWhereItIsMissing(t *testing.T) {
 	})
 }
 
-func TestTheTablesRetryCountIsUsed(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRetryCountOfTableIsUsed(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = always(sink.Rejected)
 			k.grant = func(*store.ClaimRow) store.ClaimAnswer {
@@ -183,17 +185,17 @@ func TestTheTablesRetryCountIsUsed(t *testing.T) {
 			}
 		})
 		add(t, d, nil, items("a", "1"))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "outcomes", k.settles, "[[1 FAILED]]")
 		k.expect(t, "count", k.outcomes[0].RetryCount, 3)
 	})
 }
 
-func TestATableWithoutRetryCountsStillFails(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRowFailsWithoutRetryCountColumn(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Rejected) })
 		add(t, d, nil, items("a", "1"))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		k.expect(t, "outcomes", k.settles, "[[1 PENDING] [1 PENDING] [1 PENDING] [1 FAILED]]")
 	})
 }
@@ -213,21 +215,21 @@ func TestOutcomesAreObservedWhenWritten(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() {
-					k.found = tt.found
+					k.settleResult = tt.found
 					k.answer = func(ids []string) sink.Result {
 						if tt.lose {
-							k.set(func() { k.lose = errors.New("connection reset") })
+							k.set(func() { k.lostErr = errors.New("connection reset") })
 						}
 						return always(sink.Delivered)(ids)
 					}
 				})
 				var c counter
 				add(t, d, &c, items("a", "1"))
-				k.pass(10 * time.Millisecond)
-				k.set(func() { k.lose = nil })
-				k.pass(time.Second)
+				k.advance(10 * time.Millisecond)
+				k.set(func() { k.lostErr = nil })
+				k.advance(time.Second)
 				k.expect(t, "rows done", c.n, 1)
 				k.expect(t, "observed", k.observed, tt.want)
 				k.expect(t, "vanished", k.vanished, tt.gone)
@@ -236,10 +238,10 @@ func TestOutcomesAreObservedWhenWritten(t *testing.T) {
 	}
 }
 
-// TestRowsThatAClaimDoesNotFindAreObserved: they are done with, and somebody must be able
+// TestVanishedRowsAreReported: they are done with, and somebody must be able
 // to tell which.
-func TestRowsThatAClaimDoesNotFindAreObserved(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestVanishedRowsAreReported(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.grant = func(r *store.ClaimRow) store.ClaimAnswer {
 				if r.ID == "2" || r.ID == "4" {
@@ -252,41 +254,41 @@ func TestRowsThatAClaimDoesNotFindAreObserved(t *testing.T) {
 		add(t, d, nil, items("a", "1", "2", "3"))
 		add(t, d, nil, items("b", "4", "5"))
 		d.Freeze(false)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		slices.Sort(k.vanished)
 		k.expect(t, "vanished", k.vanished, "[2 4]")
 		k.expect(t, "observed", len(k.observed), 3)
 	})
 }
 
-func TestAnOutcomeRefusedAfterAnOutageIsNotObserved(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestOutcomeRefusedAfterOutageIsNotReported(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
-				k.set(func() { k.refuse = errors.New("connection refused") })
+				k.set(func() { k.err = errors.New("connection refused") })
 				return always(sink.Delivered)(ids)
 			}
 		})
 		add(t, d, nil, items("a", "1"))
-		k.pass(10 * time.Millisecond)
-		k.set(func() { k.refuse, k.bad = nil, map[string]bool{"1": true} })
-		k.pass(time.Second)
+		k.advance(10 * time.Millisecond)
+		k.set(func() { k.err, k.refusedIDs = nil, map[string]bool{"1": true} })
+		k.advance(time.Second)
 		k.expect(t, "observed", k.observed, "[]")
 	})
 }
 
-func TestAnOutageOfTheStoreIsTriedAtGrowingIntervals(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.takes, k.refuse = 0, errors.New("connection refused") })
+func TestStoreOutageIsRetriedWithBackoff(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.latency, k.err = 0, errors.New("connection refused") })
 		add(t, d, nil, items("a", "1"))
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		for i, want := range []time.Duration{20, 40, 80, 160, 320, 640, 1280, 2000, 2000} {
-			k.expect(t, "wait", k.tries[i+1]-k.tries[i], want*time.Millisecond)
+			k.expect(t, "wait", k.statementTimes[i+1]-k.statementTimes[i], want*time.Millisecond)
 		}
-		k.expect(t, "tries in a minute", len(k.tries), 36)
+		k.expect(t, "tries in a minute", len(k.statementTimes), 36)
 		k.expect(t, "failures observed", len(k.failures), 36)
 		k.expect(t, "requests", k.requests, "[]")
-		k.set(func() { k.refuse = nil })
+		k.set(func() { k.err = nil })
 	})
 }
 
@@ -294,53 +296,53 @@ func TestAnOutageOfTheStoreIsTriedAtGrowingIntervals(t *testing.T) {
 // claimed in one statement.
 func addEach(t *testing.T, d *Dispatcher, c Ticket, n int) {
 	d.Freeze(true)
-	for _, it := range numbered("", n) {
+	for _, it := range numberedRows("", n) {
 		it.Group = store.GroupOf(it.ID)
 		add(t, d, c, []store.Item{it})
 	}
 	d.Freeze(false)
 }
 
-func TestAClaimThatTheTableRefusesStopsNoOther(t *testing.T) {
+func TestRefusedClaimStopsNoOther(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.MaxConcurrentGroups = 64
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.takes, k.bad = 0, map[string]bool{"11": true} })
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.latency, k.refusedIDs = 0, map[string]bool{"11": true} })
 		var c counter
 		addEach(t, d, &c, 64)
-		k.pass(0)
-		if tries := len(k.times); c.n != 63 || tries > 15 { // 64, then 2 for each halving, and once more
+		k.advance(0)
+		if tries := len(k.claimTimes); c.n != 63 || tries > 15 { // 64, then 2 for each halving, and once more
 			t.Errorf("%d rows done by %d claims", c.n, tries)
 		}
 		k.expect(t, "failures", k.failures[0], "claim of row 11 of events")
 		k.reset()
-		k.pass(10 * time.Second)
-		n := len(k.tries)
+		k.advance(10 * time.Second)
+		n := len(k.statementTimes)
 		for i, want := range []time.Duration{2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000} {
-			wantWait(t, k.tries[i+1]-k.tries[i], want*time.Millisecond)
+			wantWait(t, k.statementTimes[i+1]-k.statementTimes[i], want*time.Millisecond)
 		}
 		if n > 20 {
 			t.Errorf("%d claims of a refused row in 10 s", n)
 		}
-		k.set(func() { k.bad = nil })
-		k.pass(time.Second)
+		k.set(func() { k.refusedIDs = nil })
+		k.advance(time.Second)
 		k.expect(t, "rows done", c.n, 64)
 	})
 }
 
-func TestAnOutcomeThatTheTableRefusesStopsNoOther(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRefusedOutcomeStopsNoOther(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
-			k.takes = 0
+			k.latency = 0
 			k.answer = func(ids []string) sink.Result {
 				<-time.After(10 * time.Millisecond) // all answers come at once
-				k.set(func() { k.bad = map[string]bool{"3": true} })
+				k.set(func() { k.refusedIDs = map[string]bool{"3": true} })
 				return always(sink.Delivered)(ids)
 			}
 		})
 		var c counter
 		addEach(t, d, &c, 8)
-		k.pass(20 * time.Millisecond)
+		k.advance(20 * time.Millisecond)
 		k.expect(t, "rows done", c.n, 7)
 		k.expect(t, "held", d.Held("events"), "[3]")
 		k.expect(t, "failures", k.failures, "[COMPLETED of row 3 of events]")
@@ -348,12 +350,12 @@ func TestAnOutcomeThatTheTableRefusesStopsNoOther(t *testing.T) {
 			t.Errorf("an outcome that was not written is observed: %v", k.observed)
 		}
 		k.reset()
-		k.pass(4 * time.Minute)
+		k.advance(4 * time.Minute)
 		for i, want := range []time.Duration{2, 4, 8, 16, 32, 60, 60} {
-			k.expect(t, "wait", k.tries[i+1]-k.tries[i], want*time.Second)
+			k.expect(t, "wait", k.statementTimes[i+1]-k.statementTimes[i], want*time.Second)
 		}
-		k.set(func() { k.bad = nil })
-		k.pass(time.Minute)
+		k.set(func() { k.refusedIDs = nil })
+		k.advance(time.Minute)
 		k.expect(t, "rows done", c.n, 8)
 		k.expect(t, "requests", len(k.requests), 8)
 	})

@@ -9,26 +9,26 @@ import (
 
 // Of what waits each row counts once, in memory, parked or both; the oldest is
 // that which was committed first, and a suspicion says since when.
-func TestStatsOfADeadSink(t *testing.T) {
+func TestStatsOfDeadSink(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.APIBatchSize = 10, 5
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		began := time.Now()
-		rows := placed(1, numbered("a", 12))
+		rows := rowsWithSeq(1, numberedRows("a", 12))
 		for i := range rows {
 			rows[i].Committed = began.Add(time.Duration(-i) * time.Second)
 		}
-		other := placed(20, items("b", "x"))
+		other := rowsWithSeq(20, items("b", "x"))
 		other[0].Captured = began.Add(-time.Hour)
 		add(t, d, nil, rows)
 		add(t, d, nil, other)
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		before := d.Stats()
 		k.expect(t, "waiting, in memory, parked", []int{before.Waiting, before.Rows, before.Spilled}, "[13 13 0]")
 		k.expect(t, "oldest", before.Oldest, other[0].Captured)
 		d.SpillExcess(true)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		s := d.Stats()
 		if s.Waiting != 13 || s.Spilled == 0 || s.Rows+s.Spilled < 13 {
 			t.Errorf("while rows are parked: %+v", s)
@@ -37,7 +37,7 @@ func TestStatsOfADeadSink(t *testing.T) {
 			t.Errorf("suspect: %+v", s.OpenBreakers)
 		}
 		k.set(func() { k.answer = always(sink.Delivered) })
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		if s := d.Stats(); s.Waiting != 0 || !s.Oldest.IsZero() || len(s.OpenBreakers) != 0 {
 			t.Errorf("at rest: %+v", s)
 		}
@@ -45,16 +45,16 @@ func TestStatsOfADeadSink(t *testing.T) {
 }
 
 // Lanes in trouble are those that stand still or fail.
-func TestLanesInTrouble(t *testing.T) {
+func TestTroubledLanes(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.answer = poisoned("0"); k.hangs = false })
-		add(t, d, nil, numbered("bad", 3))
-		k.pass(time.Minute)
-		k.set(func() { k.takes = time.Hour })
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer = poisoned("0"); k.hang = false })
+		add(t, d, nil, numberedRows("bad", 3))
+		k.advance(time.Minute)
+		k.set(func() { k.latency = time.Hour })
 		add(t, d, nil, items("good", "x"))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		lanes, total := d.Lanes(LaneFilter{Troubled: true}, 10)
 		if all, _ := d.Lanes(LaneFilter{}, 10); len(all) != 2 {
 			t.Errorf("%d lanes", len(all))

@@ -14,18 +14,18 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// stage is a flaky receiver that knows which groups stand still, and what a job has
+// replayReceiver is a flaky receiver that knows which groups stand still, and what a job has
 // yet to send.
-type stage struct {
+type replayReceiver struct {
 	flaky
-	t      *testing.T
-	mu     sync.Mutex
-	stands map[string]bool
-	left   map[string][]store.ReplayRow // of each group, by n, as the store has them
-	taken  map[string]bool              // ids of replayed rows
+	t     *testing.T
+	mu    sync.Mutex
+	held  map[string]bool
+	left  map[string][]store.ReplayRow // of each group, by n, as the store has them
+	taken map[string]bool              // ids of replayed rows
 }
 
-func (s *stage) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
+func (s *replayReceiver) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	s.mu.Lock()
 	sent := map[string]bool{}
 	for _, m := range msgs {
@@ -33,7 +33,7 @@ func (s *stage) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 		switch {
 		case m.Replay != msgs[0].Replay:
 			s.t.Errorf("rows of %q and %q in a request", msgs[0].Replay, m.Replay)
-		case m.Replay == "" && s.stands[group]:
+		case m.Replay == "" && s.held[group]:
 			s.t.Errorf("live row %s is sent while group %s is replayed", m.ID, group)
 		case m.Replay == "":
 		case s.taken[m.ID]:
@@ -60,8 +60,8 @@ func (s *stage) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	return res
 }
 
-func (s *stage) FinishRows(_ context.Context, _ store.Epoch, _ string, done []store.FinishedRow) error {
-	nap()
+func (s *replayReceiver) FinishRows(_ context.Context, _ store.Epoch, _ string, done []store.FinishedRow) error {
+	sleepBriefly()
 	s.mu.Lock()
 	for _, d := range done {
 		group := d.Lane.Group.Name
@@ -72,13 +72,13 @@ func (s *stage) FinishRows(_ context.Context, _ store.Epoch, _ string, done []st
 		}
 	}
 	s.mu.Unlock()
-	nap()
+	sleepBriefly()
 	return nil
 }
 
-// play sends a group again, as whoever runs a job does. Now and then it takes the
+// replayGroup sends a group again, as whoever runs a job does. Now and then it takes the
 // rows back and goes on later.
-func (s *stage) play(ctx context.Context, d *Dispatcher, group string) {
+func (s *replayReceiver) replayGroup(ctx context.Context, d *Dispatcher, group string) {
 	key := nameOf(group).LaneKey
 	wait := func(until func() bool) {
 		_, _, changed := d.ReplayLoad("job")
@@ -102,36 +102,36 @@ func (s *stage) play(ctx context.Context, d *Dispatcher, group string) {
 		d.HoldForReplay("job", key)
 		wait(func() bool { still, _ := d.Quiescent(key); return still })
 		s.mu.Lock()
-		s.stands[group] = true
+		s.held[group] = true
 		d.Replay("job", rows[:len(rows)/2])
 		d.Replay("job", rows) // nothing is delivered in between
 		s.mu.Unlock()
 		if rand.IntN(3) == 0 {
-			nap()
+			sleepBriefly()
 			d.WithdrawReplay("job")
 		}
 		wait(empty)
 		s.mu.Lock()
-		s.stands[group] = false
+		s.held[group] = false
 		s.mu.Unlock()
 		d.ReleaseReplayHold("job", key)
-		nap()
+		sleepBriefly()
 	}
 }
 
 // A job goes through groups that are busy and that operators pause: each of its rows
 // is done with once, in order, and nothing live leaves meanwhile.
-func TestAReplayBesideLiveRows(t *testing.T) {
+func TestReplayBesideLiveRows(t *testing.T) {
 	const groups, each = 20, 30
-	s := &sheet{rows: map[string]store.Status{}, items: map[string]store.Item{}, holds: map[store.LaneKey]store.Hold{}, pause: map[store.LaneKey]bool{}}
-	to := &stage{t: t, stands: map[string]bool{}, left: map[string][]store.ReplayRow{}, taken: map[string]bool{}}
+	s := &memStore{rows: map[string]store.Status{}, items: map[string]store.Item{}, holds: map[store.LaneKey]store.Hold{}, pause: map[store.LaneKey]bool{}}
+	to := &replayReceiver{t: t, held: map[string]bool{}, left: map[string][]store.ReplayRow{}, taken: map[string]bool{}}
 	for n := range groups * each {
 		group := fmt.Sprint("g", n%groups)
 		to.left[group] = append(to.left[group], replayOf(int64(n+1), items(group, fmt.Sprint("r", n)))...)
 	}
 	cfg := DefaultConfig()
 	cfg.MaxRetries, cfg.BackoffInitial, cfg.BackoffMax = 0, time.Millisecond, 4*time.Millisecond
-	d := New(cfg, s, to, 1, newDesk(), time.Second)
+	d := New(cfg, s, to, 1, newFakeBackend(), time.Second)
 	d.Replays = to
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -148,7 +148,7 @@ func TestAReplayBesideLiveRows(t *testing.T) {
 					return
 				default:
 					f()
-					nap()
+					sleepBriefly()
 				}
 			}
 		})
@@ -163,17 +163,17 @@ func TestAReplayBesideLiveRows(t *testing.T) {
 	act(func() {
 		l := nameOf(fmt.Sprint("g", rand.IntN(groups)))
 		_ = d.Pause(ctx, l, "x")
-		nap()
+		sleepBriefly()
 		_ = d.Resume(ctx, l)
 	})
 	act(func() { d.Stats(); d.Lanes(LaneFilter{}, 10); d.SpillExcess(true); d.Held("events") })
 	for _, group := range slices.Sorted(maps.Keys(to.left)) {
-		to.play(ctx, d, group)
+		to.replayGroup(ctx, d, group)
 	}
 	close(played)
 	others.Wait()
 	for d.Stats().Rows > 0 && ctx.Err() == nil {
-		nap()
+		sleepBriefly()
 	}
 	end()
 	if err := <-ended; err != nil {

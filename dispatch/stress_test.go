@@ -12,10 +12,10 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// sheet is a ledger with real rows; statements take a little before and after
+// memStore is a ledger with real rows; statements take a little before and after
 // they commit.
-type sheet struct {
-	parkedTable
+type memStore struct {
+	spilledTable
 	mu    sync.Mutex
 	rows  map[string]store.Status
 	items map[string]store.Item
@@ -23,11 +23,11 @@ type sheet struct {
 	pause map[store.LaneKey]bool
 }
 
-func nap() { <-time.After(time.Duration(rand.IntN(300)) * time.Microsecond) }
+func sleepBriefly() { <-time.After(time.Duration(rand.IntN(300)) * time.Microsecond) }
 
-func (s *sheet) do(f func()) { nap(); s.mu.Lock(); f(); s.mu.Unlock(); nap() }
+func (s *memStore) do(f func()) { sleepBriefly(); s.mu.Lock(); f(); s.mu.Unlock(); sleepBriefly() }
 
-func (s *sheet) Claim(_ context.Context, _ store.Epoch, _ time.Time, rows []store.ClaimRow) (out []store.ClaimAnswer, _ error) {
+func (s *memStore) Claim(_ context.Context, _ store.Epoch, _ time.Time, rows []store.ClaimRow) (out []store.ClaimAnswer, _ error) {
 	s.do(func() {
 		for _, r := range rows {
 			a := store.ClaimAnswer{Result: store.Claimed}
@@ -46,9 +46,9 @@ func (s *sheet) Claim(_ context.Context, _ store.Epoch, _ time.Time, rows []stor
 }
 
 // AwaitTable is asked for nothing: no table is locked.
-func (s *sheet) AwaitTable(context.Context, string) error { return nil }
+func (s *memStore) AwaitTable(context.Context, string) error { return nil }
 
-func (s *sheet) Settle(_ context.Context, _ store.Epoch, os []store.Outcome) (out []store.SettleResult, _ error) {
+func (s *memStore) Settle(_ context.Context, _ store.Epoch, os []store.Outcome) (out []store.SettleResult, _ error) {
 	s.do(func() {
 		for _, o := range os {
 			st, ok := s.rows[o.ID]
@@ -69,12 +69,12 @@ func (s *sheet) Settle(_ context.Context, _ store.Epoch, os []store.Outcome) (ou
 	})
 	return out, nil
 }
-func (s *sheet) LoadHolds(context.Context) ([]store.Hold, error) { return nil, nil }
-func (s *sheet) Hold(_ context.Context, _ store.Epoch, h store.Hold) error {
+func (s *memStore) LoadHolds(context.Context) ([]store.Hold, error) { return nil, nil }
+func (s *memStore) Hold(_ context.Context, _ store.Epoch, h store.Hold) error {
 	s.do(func() { s.pause[h.Lane] = true })
 	return nil
 }
-func (s *sheet) Release(_ context.Context, _ store.Epoch, l store.LaneKey, k store.HoldKind) error {
+func (s *memStore) Release(_ context.Context, _ store.Epoch, l store.LaneKey, k store.HoldKind) error {
 	s.do(func() {
 		if k == store.Paused {
 			delete(s.pause, l)
@@ -84,11 +84,11 @@ func (s *sheet) Release(_ context.Context, _ store.Epoch, l store.LaneKey, k sto
 	})
 	return nil
 }
-func (s *sheet) CountFailed(context.Context, store.DeadLetterFilter) (int, error) { return 0, nil }
-func (s *sheet) Failed(context.Context, store.DeadLetterFilter, int, bool) ([]store.DeadLetter, error) {
+func (s *memStore) CountFailed(context.Context, store.DeadLetterFilter) (int, error) { return 0, nil }
+func (s *memStore) Failed(context.Context, store.DeadLetterFilter, int, bool) ([]store.DeadLetter, error) {
 	return nil, nil
 }
-func (s *sheet) some(limit int, do func(id string)) (items []store.Item) {
+func (s *memStore) some(limit int, do func(id string)) (items []store.Item) {
 	s.do(func() {
 		for id, st := range s.rows {
 			if st == store.Failed && len(items) < limit {
@@ -106,10 +106,10 @@ func (s *sheet) some(limit int, do func(id string)) (items []store.Item) {
 	})
 	return items
 }
-func (s *sheet) Requeue(_ context.Context, _ store.Epoch, _ store.DeadLetterFilter, limit int) ([]store.Item, error) {
+func (s *memStore) Requeue(_ context.Context, _ store.Epoch, _ store.DeadLetterFilter, limit int) ([]store.Item, error) {
 	return s.some(limit, func(id string) { s.rows[id] = store.Pending }), nil
 }
-func (s *sheet) Discard(_ context.Context, _ store.Epoch, _ store.DeadLetterFilter, limit int) (refs []store.Ref, _ error) {
+func (s *memStore) Discard(_ context.Context, _ store.Epoch, _ store.DeadLetterFilter, limit int) (refs []store.Ref, _ error) {
 	for _, it := range s.some(limit, func(id string) { delete(s.rows, id) }) {
 		refs = append(refs, it.Ref)
 	}
@@ -122,7 +122,7 @@ func (flaky) Limits(string) sink.Limits {
 	return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1 << 20}
 }
 func (flaky) Deliver(context.Context, []sink.Message) sink.Result {
-	nap()
+	sleepBriefly()
 	c := sink.Delivered
 	switch rand.IntN(6) {
 	case 0:
@@ -135,13 +135,13 @@ func (flaky) Deliver(context.Context, []sink.Message) sink.Result {
 
 // Operators do everything at once beside a sink that fails now and then: no row
 // stays behind in the table that no lane knows.
-func TestOperatorsBesideAFlakySink(t *testing.T) {
+func TestOperatorsBesideFlakySink(t *testing.T) {
 	for _, mode := range []OnFailed{Continue, Block} {
 		t.Run(string(mode), func(t *testing.T) {
-			s := &sheet{rows: map[string]store.Status{}, items: map[string]store.Item{}, holds: map[store.LaneKey]store.Hold{}, pause: map[store.LaneKey]bool{}}
+			s := &memStore{rows: map[string]store.Status{}, items: map[string]store.Item{}, holds: map[store.LaneKey]store.Hold{}, pause: map[store.LaneKey]bool{}}
 			cfg := DefaultConfig()
 			cfg.OnFailed, cfg.MaxRetries, cfg.BackoffInitial, cfg.BackoffMax = mode, 0, time.Millisecond, 4*time.Millisecond
-			d := New(cfg, s, flaky{}, 1, newDesk(), time.Second)
+			d := New(cfg, s, flaky{}, 1, newFakeBackend(), time.Second)
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error, 1)
 			go func() { done <- d.Run(ctx) }()
@@ -152,7 +152,7 @@ func TestOperatorsBesideAFlakySink(t *testing.T) {
 				wg.Go(func() {
 					for acting.Err() == nil {
 						f()
-						nap()
+						sleepBriefly()
 					}
 				})
 			}
@@ -175,7 +175,7 @@ func TestOperatorsBesideAFlakySink(t *testing.T) {
 				defer stop()
 				_ = d.Skip(c, lane(), "x")
 			})
-			act(func() { l := lane(); _ = d.Pause(acting, l, "x"); nap(); _ = d.Resume(acting, l) })
+			act(func() { l := lane(); _ = d.Pause(acting, l, "x"); sleepBriefly(); _ = d.Resume(acting, l) })
 			act(func() { _, _ = d.Requeue(acting, store.DeadLetterFilter{}, 10, true) })
 			act(func() { _, _ = d.Discard(acting, store.DeadLetterFilter{}, 1); <-time.After(5 * time.Millisecond) })
 			act(func() { _ = d.RetryNow(lane()); d.Stats(); d.Lanes(LaneFilter{}, 10); d.Held("events") })

@@ -14,10 +14,10 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestParkedRowsOfALockedTableHoldUpNoOther: the rows that were read back of it, or are to
+// TestSpilledRowsOfLockedTableDelayNoOther: the rows that were read back of it, or are to
 // be, keep no parked row of another outbox away, whether the table was locked before or is
 // locked once they are in memory.
-func TestParkedRowsOfALockedTableHoldUpNoOther(t *testing.T) {
+func TestSpilledRowsOfLockedTableDelayNoOther(t *testing.T) {
 	for _, after := range []time.Duration{0, 100 * time.Millisecond} {
 		t.Run(after.String(), func(t *testing.T) {
 			cfg := DefaultConfig()
@@ -29,39 +29,39 @@ func TestParkedRowsOfALockedTableHoldUpNoOther(t *testing.T) {
 			for i := range 400 {
 				rows = append(rows, inOutbox("other", items(fmt.Sprint("w", i), fmt.Sprint("w", i)))...)
 			}
-			restarted(t, cfg, placed(1, rows), func(k *desk, d *Dispatcher) {
+			runRestarted(t, cfg, rowsWithSeq(1, rows), func(k *fakeBackend, d *Dispatcher) {
 				k.set(func() {
 					if after == 0 {
-						k.locks = map[string]bool{"events": true}
+						k.lockedTables = map[string]bool{"events": true}
 					}
 					k.answer = func(ids []string) sink.Result {
 						<-time.After(time.Second)
 						return always(sink.Delivered)(ids)
 					}
 				})
-				k.pass(after)
-				k.set(func() { k.locks = map[string]bool{"events": true} })
-				k.pass(time.Minute)
+				k.advance(after)
+				k.set(func() { k.lockedTables = map[string]bool{"events": true} })
+				k.advance(time.Minute)
 				k.expect(t, "parked rows of the free table", k.delivered('o'), 400)
 				if n := d.Stats().Rows; n > 50 {
 					t.Errorf("%d rows of the locked table are in memory", n)
 				}
-				k.set(func() { k.locks = nil })
-				k.pass(2 * time.Minute)
+				k.set(func() { k.lockedTables = nil })
+				k.advance(2 * time.Minute)
 				k.expect(t, "rows of the locked table once it is free", k.delivered('p'), 300)
 			})
 		})
 	}
 }
 
-// TestRowsOfALockedTableDoNotFillTheBuffer: what the log brings of it is parked, and rows of
+// TestLockedTableDoesNotFillBuffer: what the log brings of it is parked, and rows of
 // another outbox of the same sink, the only one, go on.
-func TestRowsOfALockedTableDoNotFillTheBuffer(t *testing.T) {
+func TestLockedTableDoesNotFillBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.BufferRows = 50
-		k := newDesk()
-		k.set(func() { k.locks = map[string]bool{"events": true} })
+		k := newFakeBackend()
+		k.set(func() { k.lockedTables = map[string]bool{"events": true} })
 		d := New(cfg, k, k, 1, k, time.Second)
 		f := NewFeed(checkpoint.NewTracker(store.Checkpoint{}), 1, map[string]*Dispatcher{"events": d, "other": d}, func(string, int) {})
 		f.SpillEnabled = true
@@ -81,11 +81,11 @@ func TestRowsOfALockedTableDoNotFillTheBuffer(t *testing.T) {
 				full = true
 			}
 		}
-		pass(time.Minute)
+		advance(time.Minute)
 		k.expect(t, "batches taken", taken, 500)
 		k.expect(t, "rows of the free table", k.delivered('o'), 500)
-		k.set(func() { k.locks = nil })
-		pass(time.Minute)
+		k.set(func() { k.lockedTables = nil })
+		advance(time.Minute)
 		k.expect(t, "rows of the locked table once it is free", k.delivered('p'), 500)
 		cancel()
 		for range 2 {

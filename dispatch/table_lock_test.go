@@ -22,7 +22,7 @@ func inOutbox(outbox string, rows []store.Item) []store.Item {
 
 // claimsOf counts the claim statements that name a row of an outbox of inOutbox, or of a
 // row of "events" for "".
-func (d *desk) claimsOf(outbox string) (n int) {
+func (d *fakeBackend) claimsOf(outbox string) (n int) {
 	for _, ids := range d.claims {
 		if slices.ContainsFunc(ids, func(id string) bool {
 			before, _, other := strings.Cut(id, " ")
@@ -34,35 +34,35 @@ func (d *desk) claimsOf(outbox string) (n int) {
 	return n
 }
 
-// TestALockedTableHoldsUpNoOtherOutbox: rows of another outbox are delivered within a
+// TestLockedTableDelaysNoOtherOutbox: rows of another outbox are delivered within a
 // second, whatever waits for the locked table, and everything goes on once it is free.
-func TestALockedTableHoldsUpNoOtherOutbox(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.locks = map[string]bool{"events": true} })
+func TestLockedTableDelaysNoOtherOutbox(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.lockedTables = map[string]bool{"events": true} })
 		var locked, free counter
 		addEach(t, d, &locked, 500)
 		for i := range 40 {
 			add(t, d, &free, inOutbox("other", items("g", fmt.Sprint(i))))
-			k.pass(time.Second)
+			k.advance(time.Second)
 			if free.n != i+1 {
 				t.Fatalf("%d of %d rows of the free table were delivered within a second", free.n, i+1)
 			}
 		}
 		k.expect(t, "claims of the locked table", k.claimsOf(""), 1)
 		k.expect(t, "lanes that wait for it", d.Stats().Lanes["waiting"], 500)
-		if n := len(k.awaited); n < 35 || n > 45 {
+		if n := len(k.tableWaits); n < 35 || n > 45 {
 			t.Errorf("the table was asked for %d times in 40 s", n)
 		}
-		k.set(func() { k.locks = nil })
-		k.pass(100 * time.Millisecond)
+		k.set(func() { k.lockedTables = nil })
+		k.advance(100 * time.Millisecond)
 		k.expect(t, "rows delivered once it is free", locked.n, 500)
 	})
 }
 
-// TestOutcomesOfALockedTableHoldUpNoOther: those of another outbox, FAILED too, are
+// TestOutcomesOfLockedTableDelayNoOther: those of another outbox, FAILED too, are
 // written at once.
-func TestOutcomesOfALockedTableHoldUpNoOther(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+func TestOutcomesOfLockedTableDelayNoOther(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				<-time.After(time.Second)
@@ -74,21 +74,21 @@ func TestOutcomesOfALockedTableHoldUpNoOther(t *testing.T) {
 		})
 		var locked, free counter
 		addEach(t, d, &locked, 5)
-		k.pass(500 * time.Millisecond)
-		k.set(func() { k.locks = map[string]bool{"events": true} })
+		k.advance(500 * time.Millisecond)
+		k.set(func() { k.lockedTables = map[string]bool{"events": true} })
 		cfg := DefaultConfig()
 		add(t, d, &free, inOutbox("bad", items("g", "1", "2")))
-		k.pass(4 * time.Duration(cfg.MaxRetries+1) * time.Second)
+		k.advance(4 * time.Duration(cfg.MaxRetries+1) * time.Second)
 		k.expect(t, "rows of the free table", free.n, 2)
 		k.expect(t, "rows of the locked one", locked.n, 0)
 		k.expect(t, "held", len(d.Held("events")), 5)
 		k.expect(t, "rows in memory", d.Stats().Rows, 5)
-		k.set(func() { k.locks = nil })
-		k.pass(100 * time.Millisecond)
+		k.set(func() { k.lockedTables = nil })
+		k.advance(100 * time.Millisecond)
 		k.expect(t, "once it is free", locked.n, 5)
-		k.set(func() { k.locks = map[string]bool{"events": true} })
+		k.set(func() { k.lockedTables = map[string]bool{"events": true} })
 		add(t, d, &locked, items("g", "late"))
-		k.pass(2 * time.Second)
+		k.advance(2 * time.Second)
 		began := time.Now()
 		if err := end(nil); err != nil || time.Since(began) > 100*time.Millisecond {
 			t.Errorf("the end took %s: %v", time.Since(began), err)
@@ -96,93 +96,93 @@ func TestOutcomesOfALockedTableHoldUpNoOther(t *testing.T) {
 	})
 }
 
-// TestATableLockedAgainAndAgain: a table that is free whenever the store asks for it, and
+// TestRepeatedlyLockedTable: a table that is free whenever the store asks for it, and
 // locked at each claim, is claimed once in maxTableLockWait.
-func TestATableLockedAgainAndAgain(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestRepeatedlyLockedTable(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.grant = func(*store.ClaimRow) store.ClaimAnswer { return store.ClaimAnswer{Result: store.TableLocked} }
 		})
 		var c counter
 		addEach(t, d, &c, 20)
-		k.pass(10 * time.Second)
+		k.advance(10 * time.Second)
 		k.reset()
-		k.pass(20 * time.Second)
+		k.advance(20 * time.Second)
 		if n := len(k.claims); n < 9 || n > 11 {
 			t.Errorf("%d claims in 20 s", n)
 		}
 		k.set(func() {
 			k.grant = func(*store.ClaimRow) store.ClaimAnswer { return store.ClaimAnswer{Result: store.Claimed} }
 		})
-		k.pass(maxTableLockWait + 100*time.Millisecond)
+		k.advance(maxTableLockWait + 100*time.Millisecond)
 		k.expect(t, "rows done", c.n, 20)
 	})
 }
 
-// TestOutcomesOfLockedRowsAreWrittenTogether: they are tried in one statement about once
+// TestOutcomesOfLockedRowsAreBatched: they are tried in one statement about once
 // a second and hold up no other outcome.
-func TestOutcomesOfLockedRowsAreWrittenTogether(t *testing.T) {
+func TestOutcomesOfLockedRowsAreBatched(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.MaxConcurrentGroups = 140
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
-			k.kept = map[string]bool{}
+			k.lockedRows = map[string]bool{}
 			for i := range 140 {
-				k.kept[fmt.Sprint(i)] = true
+				k.lockedRows[fmt.Sprint(i)] = true
 			}
 		})
 		var locked, free counter
 		addEach(t, d, &locked, 140)
-		k.pass(5 * time.Second)
+		k.advance(5 * time.Second)
 		k.reset()
 		for i := range 40 {
 			add(t, d, &free, inOutbox("other", items("g", fmt.Sprint(i))))
-			k.pass(1500 * time.Millisecond)
+			k.advance(1500 * time.Millisecond)
 			k.expect(t, "outcomes of unlocked rows", free.n, i+1)
 		}
 		if n := len(k.settles); n > 40+60+5 {
 			t.Errorf("%d outcome statements in a minute", n)
 		}
 		k.expect(t, "outcomes of locked rows", locked.n, 0)
-		k.set(func() { k.kept = nil })
-		k.pass(maxRowLockWait + 100*time.Millisecond)
+		k.set(func() { k.lockedRows = nil })
+		k.advance(maxRowLockWait + 100*time.Millisecond)
 		k.expect(t, "once they are free", locked.n, 140)
 	})
 }
 
-// TestALaneWaitsForTheOutcomeOfALockedRow: the next row leaves after FAILED is written,
+// TestLaneWaitsForOutcomeOfLockedRow: the next row leaves after FAILED is written,
 // not while its row is locked.
-func TestALaneWaitsForTheOutcomeOfALockedRow(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.kept, k.answer = map[string]bool{"1": true}, poisoned("1") })
+func TestLaneWaitsForOutcomeOfLockedRow(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.lockedRows, k.answer = map[string]bool{"1": true}, poisoned("1") })
 		var c counter
 		add(t, d, &c, items("a", "1", "2"))
-		k.pass(10 * time.Second)
+		k.advance(10 * time.Second)
 		if slices.ContainsFunc(k.requests, func(ids []string) bool { return ids[0] == "2" }) {
 			t.Errorf("requests: %v", k.requests)
 		}
-		k.set(func() { k.kept = nil })
-		k.pass(10 * time.Second)
+		k.set(func() { k.lockedRows = nil })
+		k.advance(10 * time.Second)
 		k.expect(t, "rows done", c.n, 2)
 		k.expect(t, "observed", k.observed[len(k.observed)-2:], "[1 FAILED 2 COMPLETED]")
 	})
 }
 
-// TestClaimsOfLockedRowsAreMadeTogether: lanes whose first rows are locked, and that came at
+// TestClaimsOfLockedRowsAreBatched: lanes whose first rows are locked, and that came at
 // different times, are claimed about once a second.
-func TestClaimsOfLockedRowsAreMadeTogether(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestClaimsOfLockedRowsAreBatched(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.grant = func(*store.ClaimRow) store.ClaimAnswer { return store.ClaimAnswer{Result: store.NotYetVisible} }
 		})
 		var c counter
 		for i := range 1000 {
 			add(t, d, &c, items(fmt.Sprint(i), fmt.Sprint(i)))
-			k.pass(7 * time.Millisecond)
+			k.advance(7 * time.Millisecond)
 		}
-		k.pass(20 * time.Second)
+		k.advance(20 * time.Second)
 		k.reset()
-		k.pass(10 * time.Second)
+		k.advance(10 * time.Second)
 		n := 0
 		if k.set(func() { n = len(k.claims) }); n > 200 {
 			t.Errorf("%d claims in 10 s", n)
@@ -190,23 +190,25 @@ func TestClaimsOfLockedRowsAreMadeTogether(t *testing.T) {
 	})
 }
 
-// TestABlockOutlivesALockBehindALostAnswer: FAILED is written with the block of its lane,
+// TestBlockSurvivesLockAfterLostAnswer: FAILED is written with the block of its lane,
 // the answer is lost, and then the table is locked for a while. The lane is blocked.
-func TestABlockOutlivesALockBehindALostAnswer(t *testing.T) {
+func TestBlockSurvivesLockAfterLostAnswer(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.answer, k.takes = poisoned("1"), time.Second })
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer, k.latency = poisoned("1"), time.Second })
 		var c counter
 		add(t, d, &c, items("a", "1"))
-		k.pass(1500 * time.Millisecond) // FAILED is on its way
-		k.set(func() { k.lose = errors.New("connection lost") })
-		k.pass(time.Second)
-		k.set(func() { k.lose, k.found, k.locks = nil, store.WasSettled, map[string]bool{"events": true} })
-		k.pass(5 * time.Second)
-		k.set(func() { k.locks = nil })
+		k.advance(1500 * time.Millisecond) // FAILED is on its way
+		k.set(func() { k.lostErr = errors.New("connection lost") })
+		k.advance(time.Second)
+		k.set(func() {
+			k.lostErr, k.settleResult, k.lockedTables = nil, store.WasSettled, map[string]bool{"events": true}
+		})
+		k.advance(5 * time.Second)
+		k.set(func() { k.lockedTables = nil })
 		add(t, d, &c, items("a", "2"))
-		k.pass(10 * time.Second)
+		k.advance(10 * time.Second)
 		k.expect(t, "blocked lanes", d.Stats().Lanes["blocked"], 1)
 		k.expect(t, "requests", k.requests, "[[1]]")
 		k.expect(t, "observed", k.observed, "[1 FAILED]")

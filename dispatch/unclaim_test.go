@@ -13,32 +13,32 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-func TestTakeBackLeavesWhatIsInARequest(t *testing.T) {
+func TestWithdrawKeepsRowsInFlight(t *testing.T) {
 	for _, class := range []sink.Class{sink.Delivered, sink.Unavailable} {
 		t.Run(class.String(), func(t *testing.T) {
 			cfg := senders(1)
 			cfg.APIBatchSize = 2
-			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() {
 					k.answer = func(ids []string) sink.Result { <-time.After(time.Second); return always(class)(ids) }
 				})
 				d.Replay("job", replayOf(1, items("a", "1", "2", "3")))
 				d.Replay("job", replayOf(4, items("b", "4")))
-				k.pass(100 * time.Millisecond)
+				k.advance(100 * time.Millisecond)
 				d.WithdrawReplay("job")
 				total, byLane, _ := d.ReplayLoad("job")
 				k.expect(t, "load", fmt.Sprint(total, byLane[group("a")]), "{2 4} 2")
-				k.pass(time.Minute)
+				k.advance(time.Minute)
 				total, _, _ = d.ReplayLoad("job")
 				k.expect(t, "load", total, "{0 0}")
 				k.expect(t, "told", signalled(d, "job"), true)
 				k.expect(t, "requests", k.requests, "[[1 2]]")
 				want := map[sink.Class]string{sink.Delivered: "[[job 1 1 sent job 2 2 sent]]", sink.Unavailable: "[]"}
-				k.expect(t, "written down", k.notes.done, want[class])
+				k.expect(t, "written down", k.replayLog.done, want[class])
 
 				k.set(func() { k.answer = always(sink.Delivered) })
 				d.Replay("job", replayOf(3, items("a", "3")))
-				k.pass(time.Minute)
+				k.advance(time.Minute)
 				k.expect(t, "requests", k.requests, "[[1 2] [3]]")
 			})
 		})
@@ -46,8 +46,8 @@ func TestTakeBackLeavesWhatIsInARequest(t *testing.T) {
 }
 
 // Nobody looks for the row to blame among rows that are taken back.
-func TestTakeBackEndsASearch(t *testing.T) {
-	drive(t, senders(1), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestWithdrawEndsBisect(t *testing.T) {
+	drive(t, senders(1), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				<-time.After(time.Second)
@@ -55,11 +55,11 @@ func TestTakeBackEndsASearch(t *testing.T) {
 			}
 		})
 		d.Freeze(true)
-		d.Replay("job", replayOf(1, grouped(4)))
+		d.Replay("job", replayOf(1, rowsInOwnGroups(4)))
 		d.Freeze(false)
-		k.pass(100 * time.Millisecond)
+		k.advance(100 * time.Millisecond)
 		d.WithdrawReplay("job")
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		total, _, _ := d.ReplayLoad("job")
 		k.expect(t, "load", total, "{0 0}")
 		k.expect(t, "requests", k.requests, "[[0 1 2 3]]")
@@ -67,12 +67,12 @@ func TestTakeBackEndsASearch(t *testing.T) {
 }
 
 // A probe that is taken back before a sender was free leaves its turn to another.
-func TestTakeBackOfAProbe(t *testing.T) {
-	drive(t, senders(1), func(k *desk, d *Dispatcher, _ func(error) error) {
+func TestWithdrawProbe(t *testing.T) {
+	drive(t, senders(1), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Misconfigured) })
 		add(t, d, nil, items("a", "1"))
-		k.pass(100 * time.Millisecond)
-		k.expect(t, "suspicions", k.suspicions, "[misconfigured]")
+		k.advance(100 * time.Millisecond)
+		k.expect(t, "suspicions", k.breakerReports, "[misconfigured]")
 		long := items("b", "2")
 		long[0].Kind = "JOB"
 		k.set(func() {
@@ -84,20 +84,20 @@ func TestTakeBackOfAProbe(t *testing.T) {
 			}
 		})
 		add(t, d, nil, long)
-		k.pass(10 * time.Millisecond) // the one sender has something to do
+		k.advance(10 * time.Millisecond) // the one sender has something to do
 		d.Replay("job", replayOf(1, items("c", "3")))
 		synctest.Wait()
 		k.expect(t, "in flight", d.Stats().InFlight, 1)
 		d.WithdrawReplay("job")
 		total, _, _ := d.ReplayLoad("job")
 		k.expect(t, "load", total, "{0 0}")
-		k.pass(2 * time.Hour)
+		k.advance(2 * time.Hour)
 		k.expect(t, "requests", k.requests, "[[1] [2] [1]]")
 	})
 }
 
-func TestACleanEndWritesDownWhatWasTaken(t *testing.T) {
-	drive(t, senders(1), func(k *desk, d *Dispatcher, end func(error) error) {
+func TestShutdownRecordsReplayedRows(t *testing.T) {
+	drive(t, senders(1), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				<-time.After(500 * time.Millisecond)
@@ -105,25 +105,25 @@ func TestACleanEndWritesDownWhatWasTaken(t *testing.T) {
 			}
 		})
 		d.Replay("job", replayOf(1, items("a", "1")))
-		k.pass(100 * time.Millisecond)
+		k.advance(100 * time.Millisecond)
 		d.Replay("job", replayOf(2, items("a", "2")))
 		d.Replay("job", replayOf(3, items("b", "3")))
 		if err := end(nil); err != nil {
 			t.Fatal(err)
 		}
 		k.expect(t, "requests", k.requests, "[[1]]")
-		k.expect(t, "written down", k.notes.done, "[[job 1 1 sent]]")
+		k.expect(t, "written down", k.replayLog.done, "[[job 1 1 sent]]")
 		d.Replay("job", replayOf(4, items("a", "4")))
 		total, _, _ := d.ReplayLoad("job")
 		k.expect(t, "load", total, "{0 0}")
 	})
 }
 
-func TestAReplayOfALostLeaderStops(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
-		k.set(func() { k.notes.refuse = fmt.Errorf("fenced: %w", store.ErrNotLeader) })
+func TestReplayOfLostLeaderStops(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.replayLog.refuse = fmt.Errorf("fenced: %w", store.ErrNotLeader) })
 		d.Replay("job", replayOf(1, items("a", "1")))
-		k.pass(time.Second)
+		k.advance(time.Second)
 		if err := end(nil); !errors.Is(err, store.ErrNotLeader) {
 			t.Errorf("%v", err)
 		}
@@ -131,24 +131,24 @@ func TestAReplayOfALostLeaderStops(t *testing.T) {
 }
 
 // A job that was deleted has nothing to write down in, and keeps no lane waiting.
-func TestADeletedReplayIsLetGo(t *testing.T) {
-	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+func TestDeletedReplayReleasesLanes(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		k.set(func() {
 			k.answer = poisoned("2")
-			k.notes.refuse = fmt.Errorf("note the rows of replay job: %w", store.ErrNoJob)
+			k.replayLog.refuse = fmt.Errorf("note the rows of replay job: %w", store.ErrNoJob)
 		})
 		d.HoldForReplay("job", group("a"))
 		add(t, d, nil, items("a", "4"))
 		d.Replay("job", replayOf(1, items("a", "1", "2", "3")))
-		k.pass(time.Hour)
+		k.advance(time.Hour)
 		total, byLane, _ := d.ReplayLoad("job")
 		k.expect(t, "load", fmt.Sprint(total, byLane), "{0 0} map[]")
 		k.expect(t, "told of the load", signalled(d, "job"), true)
 		d.ReleaseReplayHold("job", group("a"))
-		k.set(func() { k.notes.refuse = nil })
+		k.set(func() { k.replayLog.refuse = nil })
 		d.Replay("another", replayOf(7, items("b", "7")))
-		k.pass(time.Second)
-		k.expect(t, "written down", k.notes.done, "[[another 7 7 sent]]")
+		k.advance(time.Second)
+		k.expect(t, "written down", k.replayLog.done, "[[another 7 7 sent]]")
 		k.expect(t, "outcomes", k.settles, "[[4 COMPLETED]]")
 		if err := end(nil); err != nil {
 			t.Error(err)
@@ -157,7 +157,7 @@ func TestADeletedReplayIsLetGo(t *testing.T) {
 }
 
 // What was sent again leaves nothing behind, also if no other row comes.
-func TestTheMemoryOfAReplayIsGivenBack(t *testing.T) {
+func TestReplayMemoryIsReleased(t *testing.T) {
 	for _, class := range []sink.Class{sink.Delivered, sink.Rejected} {
 		limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 2, MaxBytes: 1 << 20} }
 		c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)

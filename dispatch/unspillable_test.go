@@ -14,11 +14,11 @@ import (
 // Rows that the store does not park cost nobody else anything: the others are parked
 // and read back, healthy groups are delivered, and once the receiver is back the group
 // of such rows is too, in its order. One that comes behind parked rows keeps its place.
-func TestARowThatCannotBeParkedStandsAlone(t *testing.T) {
+func TestUnspillableRowDelaysNoOther(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.APIBatchSize, cfg.MaxRetries = 8, 3, math.MaxInt32
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.never = map[string]bool{"1": true, "5": true, "8": true}
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.refusedSpills = map[string]bool{"1": true, "5": true, "8": true}
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				if ids[0][0] != 'w' {
@@ -28,36 +28,36 @@ func TestARowThatCannotBeParkedStandsAlone(t *testing.T) {
 			}
 		})
 		var told counter
-		add(t, d, &told, placed(1, numbered("bad", 4)))
-		add(t, d, &told, placed(100, items("other bad", "o1", "o2")))
-		k.pass(time.Minute)
+		add(t, d, &told, rowsWithSeq(1, numberedRows("bad", 4)))
+		add(t, d, &told, rowsWithSeq(100, items("other bad", "o1", "o2")))
+		k.advance(time.Minute)
 		d.SpillExcess(true)
 		d.Spill(true)
-		k.pass(time.Second)
+		k.advance(time.Second)
 		for i := 4; i < 10; i++ { // behind what is parked
-			add(t, d, &told, placed(200+i, items("bad", fmt.Sprint(i))))
-			k.pass(time.Second)
+			add(t, d, &told, rowsWithSeq(200+i, items("bad", fmt.Sprint(i))))
+			k.advance(time.Second)
 		}
 		for i := range 100 {
-			add(t, d, &told, placed(300+i, items(fmt.Sprint("well", i), fmt.Sprint("w", i))))
+			add(t, d, &told, rowsWithSeq(300+i, items(fmt.Sprint("well", i), fmt.Sprint("w", i))))
 			d.SpillExcess(true)
-			k.pass(100 * time.Millisecond)
+			k.advance(100 * time.Millisecond)
 		}
 		k.expect(t, "well rows delivered", k.delivered('w'), 100)
 		s := d.Stats()
 		k.expect(t, "rows that cannot be parked", s.Unspillable, 3)
 		k.expect(t, "rows told of", told.n, 100+12-3)
-		statements := k.parks
+		statements := k.statements
 		for range 100 { // it is not tried time and again
 			d.SpillExcess(true)
 			d.Spill(false)
-			k.pass(100 * time.Millisecond)
+			k.advance(100 * time.Millisecond)
 		}
-		if again := k.parks - statements; again > 20 {
+		if again := k.statements - statements; again > 20 {
 			t.Errorf("%d statements try to park in 10 s", again)
 		}
 		k.set(func() { k.requests, k.answer = nil, always(sink.Delivered) })
-		k.pass(10 * time.Minute)
+		k.advance(10 * time.Minute)
 		var sent []string
 		for _, id := range slices.Concat(k.requests...) {
 			if id[0] != 'o' {
@@ -67,9 +67,9 @@ func TestARowThatCannotBeParkedStandsAlone(t *testing.T) {
 		k.expect(t, "sent", sent, "[0 1 2 3 4 5 6 7 8 9]")
 		s = d.Stats()
 		k.expect(t, "rows told of, in memory, parked, unparkable", []int{told.n, s.Rows, s.Spilled, s.Unspillable}, "[112 0 0 0]")
-		names := slices.Compact(slices.Sorted(slices.Values(k.unparkable)))
+		names := slices.Compact(slices.Sorted(slices.Values(k.rowsUnspillable)))
 		k.expect(t, "the observer was told of", names, "[1 5 8 none]")
-		if last := k.unparkable[len(k.unparkable)-1]; last != "none" {
+		if last := k.rowsUnspillable[len(k.rowsUnspillable)-1]; last != "none" {
 			t.Errorf("it was told of %s last", last)
 		}
 	})
@@ -77,11 +77,11 @@ func TestARowThatCannotBeParkedStandsAlone(t *testing.T) {
 
 // Rows that could not be parked are parked once the store takes them, also where they lie
 // behind parked ones of a group that stands: they keep neither the log nor the buffer.
-func TestRowsBehindParkedOnesAreTriedAgain(t *testing.T) {
+func TestUnspillableTailIsRetried(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.APIBatchSize = 8, 3
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		rows := placed(1, numbered("paused", 40))
+	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		rows := rowsWithSeq(1, numberedRows("paused", 40))
 		lane := LaneName{LaneKey: rows[0].Lane()}
 		if err := d.Pause(context.Background(), lane, "a test"); err != nil {
 			t.Fatal(err)
@@ -89,25 +89,25 @@ func TestRowsBehindParkedOnesAreTriedAgain(t *testing.T) {
 		var told counter
 		add(t, d, &told, rows[:8])
 		d.SpillExcess(true)
-		k.pass(time.Second)
-		k.never = map[string]bool{}
+		k.advance(time.Second)
+		k.refusedSpills = map[string]bool{}
 		for _, it := range rows[8:] {
-			k.never[it.ID] = true
+			k.refusedSpills[it.ID] = true
 		}
 		add(t, d, &told, rows[8:])
-		k.pass(2 * time.Minute)
+		k.advance(2 * time.Minute)
 		k.expect(t, "rows told of, unparkable", []int{told.n, d.Stats().Unspillable}, "[8 32]")
-		k.never = nil
+		k.refusedSpills = nil
 		for range 3 { // as the feed does, whose buffer is full
 			d.SpillExcess(true)
-			k.pass(time.Minute)
+			k.advance(time.Minute)
 		}
 		s := d.Stats()
 		k.expect(t, "rows told of, unparkable, in memory, room", []int{told.n, s.Unspillable, s.Rows, d.Room()}, "[40 0 0 8]")
 		if err := d.Resume(context.Background(), lane); err != nil {
 			t.Fatal(err)
 		}
-		k.pass(time.Minute)
+		k.advance(time.Minute)
 		var ids []string
 		for i := range rows {
 			ids = append(ids, rows[i].ID)

@@ -7,19 +7,19 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// notes is what a desk is told of replayed rows.
-type notes struct {
+// replayRecords is what a desk is told of replayed rows.
+type replayRecords struct {
 	refuse        error      // what FinishRows answers while it is set
 	done          [][]string // "job n id result error" of each statement
 	sent, refused int        // as observed
 }
 
 // FinishRows takes its time as other statements do.
-func (d *desk) FinishRows(ctx context.Context, _ store.Epoch, job string, done []store.FinishedRow) error {
+func (d *fakeBackend) FinishRows(ctx context.Context, _ store.Epoch, job string, done []store.FinishedRow) error {
 	err := d.statement(ctx, nil)
 	defer d.mu.Unlock()
 	if err == nil {
-		err = d.notes.refuse
+		err = d.replayLog.refuse
 	}
 	if err != nil {
 		return err
@@ -29,12 +29,12 @@ func (d *desk) FinishRows(ctx context.Context, _ store.Epoch, job string, done [
 		word := map[store.ReplayResult]string{store.ReplaySent: "sent", store.ReplayRefused: "refused: "}[r.Result]
 		lines = append(lines, fmt.Sprintf("%s %d %s %s%s", job, r.N, r.ID, word, r.Error))
 	}
-	d.notes.done = append(d.notes.done, lines)
+	d.replayLog.done = append(d.replayLog.done, lines)
 	return nil
 }
 
-func (d *desk) replayed(sent, refused int) {
-	d.set(func() { d.notes.sent, d.notes.refused = d.notes.sent+sent, d.notes.refused+refused })
+func (d *fakeBackend) replayed(sent, refused int) {
+	d.set(func() { d.replayLog.sent, d.replayLog.refused = d.replayLog.sent+sent, d.replayLog.refused+refused })
 }
 
 // findReplay numbers rows as those of a job, from a number on.
@@ -47,7 +47,7 @@ func replayOf(from int64, rows []store.Item) []store.ReplayRow {
 }
 
 // jobs lists the replays of the messages that arrived.
-func (d *desk) jobs() (jobs []string) {
+func (d *fakeBackend) jobs() (jobs []string) {
 	for _, m := range d.messages {
 		jobs = append(jobs, m.Replay)
 	}

@@ -10,20 +10,20 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// parkedTable is the parked rows of a store.
-type parkedTable struct {
-	guard sync.Mutex
-	items []store.Item    // by seq
-	parks int             // statements
-	never map[string]bool // ids that it refuses, with all of the call
+// spilledTable is the parked rows of a store.
+type spilledTable struct {
+	guard         sync.Mutex
+	items         []store.Item    // by seq
+	statements    int             // statements
+	refusedSpills map[string]bool // ids that it refuses, with all of the call
 }
 
-func (p *parkedTable) Spill(_ context.Context, _ store.Epoch, items []store.Item) error {
+func (p *spilledTable) Spill(_ context.Context, _ store.Epoch, items []store.Item) error {
 	p.guard.Lock()
 	defer p.guard.Unlock()
-	p.parks++
+	p.statements++
 	for _, it := range items {
-		if p.never[it.ID] {
+		if p.refusedSpills[it.ID] {
 			return &store.RefusedError{Err: errors.New("no row for this table: " + it.ID)}
 		}
 	}
@@ -42,12 +42,12 @@ func (p *parkedTable) Spill(_ context.Context, _ store.Epoch, items []store.Item
 
 func bySeq(a, b store.Item) int { return cmp.Compare(a.Seq, b.Seq) }
 
-func (p *parkedTable) DeleteSpilled(_ context.Context, _ store.Epoch, rows []store.SpilledRef) error {
-	p.forget(rows...)
+func (p *spilledTable) DeleteSpilled(_ context.Context, _ store.Epoch, rows []store.SpilledRef) error {
+	p.delete(rows...)
 	return nil
 }
 
-func (p *parkedTable) forget(rows ...store.SpilledRef) {
+func (p *spilledTable) delete(rows ...store.SpilledRef) {
 	p.guard.Lock()
 	defer p.guard.Unlock()
 	if len(rows) == 0 {
@@ -62,7 +62,7 @@ func (p *parkedTable) forget(rows ...store.SpilledRef) {
 	})
 }
 
-func (p *parkedTable) ReadSpilled(_ context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
+func (p *spilledTable) ReadSpilled(_ context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
 	p.guard.Lock()
 	defer p.guard.Unlock()
 	answers := make([][]store.Item, len(from))
@@ -89,7 +89,7 @@ func hashOf(it *store.Item) store.LaneHash {
 }
 
 // lanes is what a store tells of its parked rows at a start.
-func (p *parkedTable) lanes() (lanes []store.SpilledLane) {
+func (p *spilledTable) lanes() (lanes []store.SpilledLane) {
 	p.guard.Lock()
 	defer p.guard.Unlock()
 	for i := range p.items {
@@ -104,14 +104,14 @@ func (p *parkedTable) lanes() (lanes []store.SpilledLane) {
 	return lanes
 }
 
-// cut deletes what is parked behind a seq.
-func (p *parkedTable) cut(after store.Seq) {
+// deleteAfter deletes what is parked behind a seq.
+func (p *spilledTable) deleteAfter(after store.Seq) {
 	p.guard.Lock()
 	defer p.guard.Unlock()
 	p.items = slices.DeleteFunc(p.items, func(it store.Item) bool { return it.Seq > after })
 }
 
-func (p *parkedTable) has(id string) bool {
+func (p *spilledTable) has(id string) bool {
 	p.guard.Lock()
 	defer p.guard.Unlock()
 	return slices.ContainsFunc(p.items, func(it store.Item) bool { return it.ID == id })

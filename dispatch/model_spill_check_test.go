@@ -10,16 +10,16 @@ import (
 
 // check states that the checkpoint passes nothing that is not safe, and that the
 // core counts what it holds.
-func (y *yard) check(*rapid.T) {
+func (y *spillModel) check(*rapid.T) {
 	for _, b := range y.batches {
 		safe := 0
 		for _, r := range b.rows {
-			if r.settled() || r.requeued || y.parked.has(r.id) {
+			if r.settled() || r.requeued || y.spilled.has(r.id) {
 				safe++
 			}
 		}
-		if b.told > safe {
-			y.t.Fatalf("a ticket was told of %d rows, %d of its %d are settled or parked", b.told, safe, len(b.rows))
+		if b.done > safe {
+			y.t.Fatalf("a ticket was told of %d rows, %d of its %d are settled or parked", b.done, safe, len(b.rows))
 		}
 	}
 	rows := y.core.directSpills
@@ -51,21 +51,21 @@ func (y *yard) check(*rapid.T) {
 			}
 		}
 	}
-	y.checkStuck()
+	y.checkRefused()
 	if n := y.core.reloadedRows; n > max(1, y.cfg.BufferRows/2)+y.each || n < 0 {
 		y.t.Fatalf("%d rows were read back into a buffer of %d", n, y.cfg.BufferRows)
 	}
 	checkReceivers(y.t, y.core)
-	y.checkParked()
-	y.checkPlaying()
+	y.checkSpilled()
+	y.checkReplay()
 	if rows != y.core.rows {
 		y.t.Fatalf("%d rows are counted, %d are held", y.core.rows, rows)
 	}
 }
 
-// checkStuck states that the rows are counted whose outcome the table refuses, and that
+// checkRefused states that the rows are counted whose outcome the table refuses, and that
 // each is parked or about to be, unless it has no place in the log.
-func (y *yard) checkStuck() {
+func (y *spillModel) checkRefused() {
 	stuck, spilled := 0, map[*row]bool{}
 	for o := range y.core.eachRefusedOutcome() {
 		stuck++
@@ -73,7 +73,7 @@ func (y *yard) checkStuck() {
 			spilled[o.row] = true
 		}
 		givenBack := o.lane == nil && o.Status == store.Pending
-		kept := y.byID[o.row.ID].unparkable || y.byID[o.row.ID].wasSo // till its outcome is tried again
+		kept := y.byID[o.row.ID].unspillable || y.byID[o.row.ID].wasUnspillable // till its outcome is tried again
 		if rw := o.row; rw.Seq != 0 && !rw.spilled && !rw.spilling && !givenBack && !y.ended && !kept {
 			y.t.Fatalf("row %s has an outcome that is refused, and is not parked\n%s", rw.ID, y.describe())
 		}
@@ -83,9 +83,9 @@ func (y *yard) checkStuck() {
 	}
 }
 
-// checkParked states that whatever is parked is on a way back, and that nothing is
+// checkSpilled states that whatever is parked is on a way back, and that nothing is
 // where nobody takes it up again.
-func (y *yard) checkParked() {
+func (y *spillModel) checkSpilled() {
 	c := y.core
 	onTheWay, passing := map[*lane]int{}, 0
 	inMemory := map[store.SpilledRef]bool{}
@@ -109,7 +109,7 @@ func (y *yard) checkParked() {
 		if rw.unspillable {
 			unparkable[rw] = true
 		}
-		if rw.unspillable && !y.byID[rw.ID].unparkable {
+		if rw.unspillable && !y.byID[rw.ID].unspillable {
 			y.t.Fatalf("row %s is taken for one that cannot be parked", rw.ID)
 		}
 	}
@@ -172,12 +172,12 @@ func (y *yard) checkParked() {
 			y.t.Fatalf("lane %s shrinks and is forgotten", l.name)
 		}
 	}
-	if y.results == nil && len(y.parked.items) != c.spilledRows {
-		y.t.Fatalf("%d rows are parked, %d are counted\n%s", len(y.parked.items), c.spilledRows, y.describe())
+	if y.results == nil && len(y.spilled.items) != c.spilledRows {
+		y.t.Fatalf("%d rows are parked, %d are counted\n%s", len(y.spilled.items), c.spilledRows, y.describe())
 	}
 	y.checkWaiting()
-	for i := range y.parked.items {
-		it := &y.parked.items[i]
+	for i := range y.spilled.items {
+		it := &y.spilled.items[i]
 		ref := store.SpilledRef{Ref: it.Ref, Seq: it.Seq}
 		if inMemory[ref] || c.settlingSpilled[ref] || y.ended {
 			continue
@@ -201,14 +201,14 @@ func (y *yard) checkParked() {
 }
 
 // checkWaiting holds the number of rows that wait against the rows themselves.
-func (y *yard) checkWaiting() {
+func (y *spillModel) checkWaiting() {
 	c := y.core
 	if y.results != nil || y.ended {
 		return
 	}
 	waiting := map[any]bool{}
-	for i := range y.parked.items {
-		waiting[store.SpilledRef{Ref: y.parked.items[i].Ref, Seq: y.parked.items[i].Seq}] = true
+	for i := range y.spilled.items {
+		waiting[store.SpilledRef{Ref: y.spilled.items[i].Ref, Seq: y.spilled.items[i].Seq}] = true
 	}
 	see := func(rw *row) {
 		if rw.spilled {

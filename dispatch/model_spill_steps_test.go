@@ -11,7 +11,7 @@ import (
 )
 
 // interfere settles or deletes a row as somebody else would.
-func (y *yard) interfere(t *rapid.T) {
+func (y *spillModel) interfere(t *rapid.T) {
 	if len(y.log) == 0 {
 		return
 	}
@@ -29,7 +29,7 @@ func (y *yard) interfere(t *rapid.T) {
 	}
 }
 
-func (y *yard) claim(t *rapid.T) {
+func (y *spillModel) claim(t *rapid.T) {
 	if len(y.claiming) > 0 {
 		return
 	}
@@ -39,16 +39,16 @@ func (y *yard) claim(t *rapid.T) {
 	y.send()
 }
 
-func (y *yard) answerClaims(*rapid.T) {
+func (y *spillModel) answerClaims(*rapid.T) {
 	for _, req := range y.claiming {
 		var answers []store.ClaimAnswer
 		for _, run := range req.runs {
 			for _, rw := range run.rows {
 				r, a := y.byID[rw.ID], store.ClaimAnswer{Result: store.Claimed}
 				switch {
-				case y.tables[rw.Outbox]:
+				case y.lockedTables[rw.Outbox]:
 					a.Result = store.TableLocked
-				case r.claimless:
+				case r.refusesClaim:
 					a.Result, a.Error = store.NotYetVisible, "a trigger objects"
 				case r.unseen:
 					a.Result, r.unseen = store.NotYetVisible, false
@@ -57,7 +57,7 @@ func (y *yard) answerClaims(*rapid.T) {
 				case r.settled():
 					a.Result = store.AlreadySettled
 				default:
-					r.status, r.holder = store.Processing, y.epoch
+					r.status, r.claimEpoch = store.Processing, y.epoch
 					if rw.Payload == nil {
 						a.Payload = []byte("{}")
 					}
@@ -71,13 +71,13 @@ func (y *yard) answerClaims(*rapid.T) {
 	y.send()
 }
 
-func (y *yard) send() {
+func (y *spillModel) send() {
 	for req := y.core.nextRequest(y.now); req != nil; req = y.core.nextRequest(y.now) {
 		y.sending = append(y.sending, req)
 	}
 }
 
-func (y *yard) answer(t *rapid.T) {
+func (y *spillModel) answer(t *rapid.T) {
 	if len(y.sending) == 0 {
 		return
 	}
@@ -94,9 +94,9 @@ func (y *yard) answer(t *rapid.T) {
 	for _, run := range req.runs {
 		for _, rw := range run.rows {
 			switch r := y.byID[rw.ID]; {
-			case y.dead || y.away[r.key]:
+			case y.receiverDown || y.lanesDown[r.key]:
 				res.Outcome = outcomeOf(sink.Unavailable)
-				if y.dead && y.bad {
+				if y.receiverDown && y.misconfigured {
 					res.Outcome = outcomeOf(sink.Misconfigured)
 				}
 			case r.poison && res.Class == sink.Delivered:
@@ -116,17 +116,17 @@ func (y *yard) answer(t *rapid.T) {
 }
 
 // arrive states that the first arrivals of a group are in the order of the log.
-func (y *yard) arrive(r *stored) {
-	if r.took == y.epoch {
+func (y *spillModel) arrive(r *storedRow) {
+	if r.deliveredEpoch == y.epoch {
 		y.t.Fatalf("row %s is sent twice by one leader\n%s", r.id, y.describe())
 	}
-	r.took = y.epoch
-	if !r.arrived && !r.requeued && !r.loose && (r.key.Group.Valid || y.cfg.Ungrouped == FIFO) {
+	r.deliveredEpoch = y.epoch
+	if !r.arrived && !r.requeued && !r.outOfOrder && (r.key.Group.Valid || y.cfg.Ungrouped == FIFO) {
 		for _, before := range y.log {
 			if before == r {
 				break
 			}
-			if before.key == r.key && !before.arrived && !before.requeued && !before.loose && !before.settled() {
+			if before.key == r.key && !before.arrived && !before.requeued && !before.outOfOrder && !before.settled() {
 				y.t.Fatalf("row %s arrives before row %s\n%s", r.id, before.id, y.describe())
 			}
 		}
@@ -134,10 +134,10 @@ func (y *yard) arrive(r *stored) {
 	r.arrived = true
 }
 
-func (y *yard) takeOutcomes(t *rapid.T) {
+func (y *spillModel) takeOutcomes(t *rapid.T) {
 	y.core.tick(y.now)
 	if outbox, due, ok := y.core.nextLockedTable(); ok && !due.After(y.now) {
-		if y.tables[outbox] {
+		if y.lockedTables[outbox] {
 			y.core.deferTable(outbox, y.now.Add(minTableLockInterval))
 		} else {
 			y.core.unlockTable(outbox, y.now)
@@ -152,7 +152,7 @@ func (y *yard) takeOutcomes(t *rapid.T) {
 }
 
 // write is the store: an outcome and the end of a parked row are one.
-func (y *yard) write(*rapid.T) {
+func (y *spillModel) write(*rapid.T) {
 	if len(y.writing) == 0 || y.results != nil {
 		return
 	}
@@ -161,7 +161,7 @@ func (y *yard) write(*rapid.T) {
 		o := &y.writing[i]
 		r := y.byID[o.ID]
 		switch {
-		case y.tables[o.Outbox]:
+		case y.lockedTables[o.Outbox]:
 			results[i] = store.TableWasLocked
 			continue
 		case r.locked:
@@ -186,13 +186,13 @@ func (y *yard) write(*rapid.T) {
 			}
 		}
 		if o.SpilledSeq != 0 && o.Status.Settled() {
-			y.parked.forget(store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
+			y.spilled.delete(store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
 		}
 	}
 	y.results = results
 }
 
-func (y *yard) written(*rapid.T) {
+func (y *spillModel) written(*rapid.T) {
 	if y.results == nil {
 		return
 	}
@@ -201,29 +201,29 @@ func (y *yard) written(*rapid.T) {
 	y.core.written(results, y.now)
 }
 
-func (y *yard) busy() bool { return len(y.parking) > 0 || y.reading }
+func (y *spillModel) busy() bool { return len(y.spilling) > 0 || y.reading }
 
-// park begins to park rows, or ends it.
-func (y *yard) park(t *rapid.T) {
+// spill begins to park rows, or ends it.
+func (y *spillModel) spill(t *rapid.T) {
 	switch {
-	case len(y.parking) > 0:
-		refused := make([]bool, len(y.parking))
+	case len(y.spilling) > 0:
+		refused := make([]bool, len(y.spilling))
 		var taken []store.Item
-		for i := range y.parking {
-			if refused[i] = y.byID[y.parking[i].ID].unparkable; !refused[i] {
-				taken = append(taken, y.parking[i])
+		for i := range y.spilling {
+			if refused[i] = y.byID[y.spilling[i].ID].unspillable; !refused[i] {
+				taken = append(taken, y.spilling[i])
 			}
 		}
-		_ = y.parked.Spill(context.Background(), y.epoch, taken)
-		y.parking = nil
+		_ = y.spilled.Spill(context.Background(), y.epoch, taken)
+		y.spilling = nil
 		y.core.spillsWritten(refused)
 	case !y.busy():
-		y.parking = y.core.nextSpills(rapid.IntRange(1, 10).Draw(t, "most"))
+		y.spilling = y.core.nextSpills(rapid.IntRange(1, 10).Draw(t, "most"))
 	}
 }
 
 // read begins to read rows back, or ends it; what it reads is of its beginning.
-func (y *yard) read(*rapid.T) {
+func (y *spillModel) read(*rapid.T) {
 	switch {
 	case y.reading:
 		y.reading = false
@@ -231,30 +231,30 @@ func (y *yard) read(*rapid.T) {
 	case !y.busy():
 		from, each := y.core.nextReloads(y.now)
 		if y.reading, y.each = len(from) > 0, each; y.reading {
-			y.answers, _ = y.parked.ReadSpilled(context.Background(), from, each)
+			y.answers, _ = y.spilled.ReadSpilled(context.Background(), from, each)
 		}
 	}
 }
 
 // endBusy ends what was begun.
-func (y *yard) endBusy(t *rapid.T) {
+func (y *spillModel) endBusy(t *rapid.T) {
 	if y.reading {
 		y.read(t)
 	}
-	if len(y.parking) > 0 {
-		y.park(t)
+	if len(y.spilling) > 0 {
+		y.spill(t)
 	}
 }
 
-func (y *yard) unpark(*rapid.T) {
+func (y *spillModel) deleteSpilled(*rapid.T) {
 	if !y.busy() {
 		refs := y.core.nextDeletes(3)
-		y.parked.forget(refs...)
+		y.spilled.delete(refs...)
 		y.core.spilledDeleted(refs...)
 	}
 }
 
-func (y *yard) hold(t *rapid.T) {
+func (y *spillModel) hold(t *rapid.T) {
 	key := rapid.SampledFrom(y.keys).Draw(t, "lane")
 	if _, held := y.holds[key]; held || !key.Group.Valid && y.cfg.Ungrouped == Parallel {
 		return
@@ -263,9 +263,11 @@ func (y *yard) hold(t *rapid.T) {
 	y.core.pause(LaneName{LaneKey: key}, y.holds[key])
 }
 
-func (y *yard) letGo(t *rapid.T) { y.letLaneGo(rapid.SampledFrom(y.keys).Draw(t, "lane")) }
+func (y *spillModel) releaseHold(t *rapid.T) {
+	y.releaseLane(rapid.SampledFrom(y.keys).Draw(t, "lane"))
+}
 
-func (y *yard) letLaneGo(key store.LaneKey) {
+func (y *spillModel) releaseLane(key store.LaneKey) {
 	delete(y.holds, key)
 	l := y.core.lanes[LaneName{LaneKey: key}]
 	if l != nil && l.paused != nil {
@@ -276,16 +278,16 @@ func (y *yard) letLaneGo(key store.LaneKey) {
 	}
 }
 
-// setBack makes a FAILED row PENDING again.
-func (y *yard) setBack(t *rapid.T) {
-	failed := slices.DeleteFunc(slices.Clone(y.log), func(r *stored) bool {
-		return r.status != store.Failed || r.gone || slices.Contains(y.log[y.brought:], r) || y.results == nil && slices.ContainsFunc(y.writing, func(o outcome) bool { return o.ID == r.id })
+// resetFailed makes a FAILED row PENDING again.
+func (y *spillModel) resetFailed(t *rapid.T) {
+	failed := slices.DeleteFunc(slices.Clone(y.log), func(r *storedRow) bool {
+		return r.status != store.Failed || r.gone || slices.Contains(y.log[y.logRead:], r) || y.results == nil && slices.ContainsFunc(y.writing, func(o outcome) bool { return o.ID == r.id })
 	})
 	if len(failed) == 0 {
 		return
 	}
 	r := rapid.SampledFrom(failed).Draw(t, "row")
-	r.status, r.requeued, r.poison, r.took = store.Pending, true, false, 0
+	r.status, r.requeued, r.poison, r.deliveredEpoch = store.Pending, true, false, 0
 	if y.holds[r.key].ID == r.id {
 		delete(y.holds, r.key)
 	}
@@ -296,19 +298,19 @@ func (y *yard) setBack(t *rapid.T) {
 
 // sweep makes the next step of a sweep: a view, what lanes hold, and, at the marker,
 // the rows that nobody knew. Only those that were set back may be among them.
-func (y *yard) sweep(*rapid.T) {
+func (y *spillModel) sweep(*rapid.T) {
 	switch {
 	case y.ended:
-	case y.sweeps == 0 && y.brought == len(y.log):
-		y.sweeps, y.found = 1, nil
+	case y.sweepStep == 0 && y.logRead == len(y.log):
+		y.sweepStep, y.found = 1, nil
 		y.core.trackSettled(true)
 		for _, r := range y.log {
-			if !r.settled() && !y.parked.has(r.id) {
+			if !r.settled() && !y.spilled.has(r.id) {
 				y.found = append(y.found, r.item())
 			}
 		}
-	case y.sweeps == 1:
-		y.sweeps, y.mark = 2, len(y.log)
+	case y.sweepStep == 1:
+		y.sweepStep, y.mark = 2, len(y.log)
 		held := map[string]bool{}
 		for _, kind := range []string{"EVENT", "JOB"} {
 			for _, id := range y.core.heldIDs("box " + kind) {
@@ -316,15 +318,15 @@ func (y *yard) sweep(*rapid.T) {
 			}
 		}
 		y.found = slices.DeleteFunc(y.found, func(it store.Item) bool { return held[it.ID] })
-	case y.sweeps == 2 && y.brought >= y.mark:
-		y.sweeps = 0
+	case y.sweepStep == 2 && y.logRead >= y.mark:
+		y.sweepStep = 0
 		for _, it := range y.found {
 			r := y.byID[it.ID]
 			known := slices.Contains(y.core.heldIDs(it.Outbox), it.ID) || y.core.leftSinceWatch[it.Ref]
 			if !known && !r.requeued {
 				y.t.Fatalf("row %s is %s, and nobody knows it\n%s", r.id, r.status, y.describe())
 			}
-			if !known && y.parked.has(it.ID) {
+			if !known && y.spilled.has(it.ID) {
 				y.t.Fatalf("row %s is placed beside its parked copy", r.id)
 			}
 			y.core.insertFound([]store.Item{it}, y.now)
@@ -334,7 +336,7 @@ func (y *yard) sweep(*rapid.T) {
 }
 
 // skip passes over the head of a lane.
-func (y *yard) skip(t *rapid.T) {
+func (y *spillModel) skip(t *rapid.T) {
 	l := y.core.lanes[LaneName{LaneKey: rapid.SampledFrom(y.keys).Draw(t, "lane")}]
 	if l != nil && l.blocked == nil && !y.ended {
 		_, _ = y.core.skip(l, "passed over", y.now)
@@ -342,7 +344,7 @@ func (y *yard) skip(t *rapid.T) {
 }
 
 // end is a clean stop: what is under way ends, and nothing stays claimed.
-func (y *yard) end(t *rapid.T) {
+func (y *spillModel) end(t *rapid.T) {
 	y.core.end()
 	y.ended = true
 	for range 3 {
@@ -351,8 +353,8 @@ func (y *yard) end(t *rapid.T) {
 		for len(y.sending) > 0 {
 			y.answer(t)
 		}
-		if len(y.parking) > 0 {
-			y.park(t)
+		if len(y.spilling) > 0 {
+			y.spill(t)
 		}
 		for range 300 {
 			if y.takeOutcomes(t); len(y.writing) == 0 {
@@ -362,7 +364,7 @@ func (y *yard) end(t *rapid.T) {
 			y.written(t)
 		}
 		for len(y.core.replayDone)+len(y.core.recordingDone) > 0 {
-			y.note(t)
+			y.recordFinished(t)
 		}
 	}
 	if !y.core.drained() {
@@ -372,7 +374,7 @@ func (y *yard) end(t *rapid.T) {
 		t.Fatalf("an ended core parks")
 	}
 	for _, r := range y.log {
-		if r.status == store.Processing && r.holder == y.epoch && !r.gone && !y.unwritten(r.id) {
+		if r.status == store.Processing && r.claimEpoch == y.epoch && !r.gone && !y.unwritten(r.id) {
 			t.Fatalf("row %s is left PROCESSING by a clean end\n%s", r.id, y.describe())
 		}
 	}
@@ -380,7 +382,7 @@ func (y *yard) end(t *rapid.T) {
 }
 
 // unwritten reports whether a row has an outcome that is not in the table.
-func (y *yard) unwritten(id string) bool {
+func (y *spillModel) unwritten(id string) bool {
 	for o := range y.core.unwrittenOutcomes() {
 		if o.ID == id {
 			return true
@@ -390,19 +392,19 @@ func (y *yard) unwritten(id string) bool {
 }
 
 // crash ends the core. A statement under way may have been carried out.
-func (y *yard) crash(t *rapid.T) {
-	if len(y.parking) > 0 && rapid.Bool().Draw(t, "parked after all") {
-		_ = y.parked.Spill(context.Background(), y.epoch, y.parking)
+func (y *spillModel) crash(t *rapid.T) {
+	if len(y.spilling) > 0 && rapid.Bool().Draw(t, "parked after all") {
+		_ = y.spilled.Spill(context.Background(), y.epoch, y.spilling)
 	}
-	if len(y.noting) > 0 && rapid.Bool().Draw(t, "noted after all") {
-		y.delete(y.noting)
+	if len(y.recording) > 0 && rapid.Bool().Draw(t, "noted after all") {
+		y.delete(y.recording)
 	}
 	for _, b := range y.batches {
-		if b.told < len(b.rows) || rapid.IntRange(0, 3).Draw(t, "not saved") == 0 {
+		if b.done < len(b.rows) || rapid.IntRange(0, 3).Draw(t, "not saved") == 0 {
 			break
 		}
 		y.passed, y.seq = b.end, b.last
 	}
-	y.lost = rapid.IntRange(0, 5).Draw(t, "log lost") == 0
+	y.logLost = rapid.IntRange(0, 5).Draw(t, "log lost") == 0
 	y.start()
 }

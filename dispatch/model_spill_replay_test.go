@@ -12,26 +12,26 @@ import (
 // theJob is the one replay of a yard.
 const theJob = "job"
 
-// playing is what a yard knows of a replay: the rows that the store has yet, and
+// spillReplayModel is what a yard knows of a replay: the rows that the store has yet, and
 // the lanes that stand for it.
-type playing struct {
-	rows    []*echo // by n
-	last    int64
-	noting  []store.FinishedRow
-	stands  map[store.LaneKey]bool
-	leaving bool // rows were taken back, or a leader was lost
+type spillReplayModel struct {
+	rows      []*replayRow // by n
+	last      int64
+	recording []store.FinishedRow
+	held      map[store.LaneKey]bool
+	withdrawn bool // rows were taken back, or a leader was lost
 }
 
-// echo is a row that is sent again.
-type echo struct {
+// replayRow is a row that is sent again.
+type replayRow struct {
 	n              int64
-	row            *stored
+	row            *storedRow
 	arrived, taken bool
 }
 
-// startPlaying is what a new leader finds.
-func (y *yard) startPlaying() {
-	y.noting, y.stands, y.leaving = nil, map[store.LaneKey]bool{}, true
+// startReplay is what a new leader finds.
+func (y *spillModel) startReplay() {
+	y.recording, y.held, y.withdrawn = nil, map[store.LaneKey]bool{}, true
 	for _, e := range y.rows {
 		e.taken = false
 	}
@@ -39,18 +39,18 @@ func (y *yard) startPlaying() {
 
 // replay sends rows again: new ones, or, once all of a job have left memory, what is
 // left of it.
-func (y *yard) replay(t *rapid.T) {
-	if y.ended || y.leaving && y.core.jobs[theJob] != nil {
+func (y *spillModel) replay(t *rapid.T) {
+	if y.ended || y.withdrawn && y.core.jobs[theJob] != nil {
 		return
 	}
 	from := len(y.rows)
-	if y.leaving {
-		from, y.leaving = 0, false
+	if y.withdrawn {
+		from, y.withdrawn = 0, false
 	}
 	if len(y.log) > 0 && len(y.rows) < 20 {
 		for range rapid.IntRange(1, 5).Draw(t, "rows") {
 			y.last++
-			y.rows = append(y.rows, &echo{n: y.last, row: rapid.SampledFrom(y.log).Draw(t, "row")})
+			y.rows = append(y.rows, &replayRow{n: y.last, row: rapid.SampledFrom(y.log).Draw(t, "row")})
 		}
 	}
 	var rows []store.ReplayRow
@@ -60,36 +60,36 @@ func (y *yard) replay(t *rapid.T) {
 	y.core.replay(theJob, rows)
 }
 
-func (y *yard) takeBack(*rapid.T) {
+func (y *spillModel) withdrawReplay(*rapid.T) {
 	y.core.withdrawJob(theJob)
-	y.leaving = true
+	y.withdrawn = true
 }
 
-// note takes rows that are done with, or deletes them from the store.
-func (y *yard) note(t *rapid.T) {
-	if len(y.noting) > 0 {
-		y.delete(y.noting)
-		y.noting = nil
+// recordFinished takes rows that are done with, or deletes them from the store.
+func (y *spillModel) recordFinished(t *rapid.T) {
+	if len(y.recording) > 0 {
+		y.delete(y.recording)
+		y.recording = nil
 		y.core.replayDoneWritten(y.now)
 		return
 	}
-	_, y.noting = y.core.nextReplayDone(rapid.IntRange(1, 4).Draw(t, "most"))
-	for _, d := range y.noting {
-		e := y.echo(d.N)
+	_, y.recording = y.core.nextReplayDone(rapid.IntRange(1, 4).Draw(t, "most"))
+	for _, d := range y.recording {
+		e := y.replayedRow(d.N)
 		if (d.Result == store.ReplaySent) != e.taken || d.Lane != e.row.key || d.ID != e.row.id {
 			t.Fatalf("row %s, taken %v, is noted as %+v", e.row.id, e.taken, d)
 		}
 	}
 }
 
-func (y *yard) delete(done []store.FinishedRow) {
+func (y *spillModel) delete(done []store.FinishedRow) {
 	for _, d := range done {
-		y.rows = slices.DeleteFunc(y.rows, func(e *echo) bool { return e.n == d.N })
+		y.rows = slices.DeleteFunc(y.rows, func(e *replayRow) bool { return e.n == d.N })
 	}
 }
 
-func (y *yard) echo(n int64) *echo {
-	i := slices.IndexFunc(y.rows, func(e *echo) bool { return e.n == n })
+func (y *spillModel) replayedRow(n int64) *replayRow {
+	i := slices.IndexFunc(y.rows, func(e *replayRow) bool { return e.n == n })
 	if i < 0 {
 		y.t.Fatalf("row %d of the job is done with\n%s", n, y.describe())
 	}
@@ -97,14 +97,14 @@ func (y *yard) echo(n int64) *echo {
 }
 
 // answerReplay is the receiver of replayed rows.
-func (y *yard) answerReplay(t *rapid.T, req *request) sink.Result {
+func (y *spillModel) answerReplay(t *rapid.T, req *request) sink.Result {
 	res := sink.Result{Outcome: outcomeOf(rapid.SampledFrom([]sink.Class{
 		sink.Delivered, sink.Delivered, sink.Delivered, sink.Rejected, sink.Refused, sink.Unavailable,
 	}).Draw(t, "answer"))}
 	for _, run := range req.runs {
 		for _, rw := range run.rows {
-			switch e := y.echo(rw.replayN); {
-			case y.dead || y.away[e.row.key]:
+			switch e := y.replayedRow(rw.replayN); {
+			case y.receiverDown || y.lanesDown[e.row.key]:
 				res.Outcome = outcomeOf(sink.Unavailable)
 			case !rw.claimed.IsZero(), rw.spilled, rw.spilling, rw.Seq != 0, rw.ticket != nil:
 				t.Fatalf("row %s of the job is claimed, parked, has a seq or a ticket", rw.ID)
@@ -116,7 +116,7 @@ func (y *yard) answerReplay(t *rapid.T, req *request) sink.Result {
 	}
 	for _, run := range req.runs {
 		for _, rw := range run.rows {
-			e := y.echo(rw.replayN)
+			e := y.replayedRow(rw.replayN)
 			if e.taken {
 				t.Fatalf("row %s of the job is taken twice by one leader", rw.ID)
 			}
@@ -131,42 +131,44 @@ func (y *yard) answerReplay(t *rapid.T, req *request) sink.Result {
 	return res
 }
 
-func (y *yard) holdFor(t *rapid.T) {
+func (y *spillModel) holdForReplay(t *rapid.T) {
 	key := rapid.SampledFrom(y.keys).Draw(t, "lane")
 	y.core.holdForReplay(theJob, key)
-	y.stands[key] = key.Group.Valid || y.cfg.Ungrouped == FIFO
+	y.held[key] = key.Group.Valid || y.cfg.Ungrouped == FIFO
 }
 
-func (y *yard) letGoFor(t *rapid.T) { y.moveOn(rapid.SampledFrom(y.keys).Draw(t, "lane")) }
+func (y *spillModel) releaseReplayHold(t *rapid.T) {
+	y.advance(rapid.SampledFrom(y.keys).Draw(t, "lane"))
+}
 
-func (y *yard) moveOn(key store.LaneKey) {
-	delete(y.stands, key)
+func (y *spillModel) advance(key store.LaneKey) {
+	delete(y.held, key)
 	y.core.releaseReplayHold(theJob, key, y.now)
 }
 
 // checkClaims states that nothing is claimed of a lane that stands for the job, nor
 // of the job.
-func (y *yard) checkClaims() {
+func (y *spillModel) checkClaims() {
 	for _, req := range y.claiming {
 		for _, run := range req.runs {
 			name := run.lane.name
-			if name.Job != "" || y.stands[name.LaneKey] && run.rows[0].skip == nil {
-				y.t.Fatalf("lane %s of job %q is claimed; stands %v", name.LaneKey, name.Job, y.stands[name.LaneKey])
+			if name.Job != "" || y.held[name.LaneKey] && run.rows[0].skip == nil {
+				y.t.Fatalf("lane %s of job %q is claimed; stands %v", name.LaneKey, name.Job, y.held[name.LaneKey])
 			}
 		}
 	}
 }
 
-// checkPlaying states that a lane which stands is known, and still only if the table
+// checkReplay states that a lane which stands is known, and still only if the table
 // tells what was delivered; and that nothing of a job is parked.
-func (y *yard) checkPlaying() {
-	for key := range y.stands {
-		if l := y.core.lanes[LaneName{LaneKey: key}]; y.stands[key] && (l == nil || len(l.replayHolds) != 1) {
+func (y *spillModel) checkReplay() {
+	for key := range y.held {
+		if l := y.core.lanes[LaneName{LaneKey: key}]; y.held[key] && (l == nil || len(l.replayHolds) != 1) {
 			y.t.Fatalf("lane %s does not stand for the job\n%s", key, y.describe())
 		}
 	}
 	for _, r := range y.log {
-		if y.stands[r.key] && r.took == y.epoch && !r.settled() {
+		if y.held[r.key] && r.deliveredEpoch == y.epoch && !r.settled() {
 			if still, _ := y.core.quiescent(r.key); still {
 				y.t.Fatalf("lane %s is still, and row %s, which was delivered, is %s\n%s", r.key, r.id, r.status, y.describe())
 			}
