@@ -22,8 +22,8 @@ func TestOutageCostsFewRequestsAndNoRetries(t *testing.T) {
 				k.advance(2 * time.Second)
 				add(t, d, &c, numberedRows("late", 100))
 				k.advance(2 * time.Minute)
-				// Ten at first, the probes at once, one a second while there are
-				// lanes that were not tried; a refusal is looked into.
+				// Expect ten requests at first, then the eager probes, then one per second
+				// while untried lanes are left. A refusal is also bisected.
 				if n := len(k.requests); n > 160 {
 					t.Errorf("%d requests in an outage of two minutes", n)
 				}
@@ -71,8 +71,8 @@ func TestProbesAreSingleRowsOfLanesInTurn(t *testing.T) {
 	})
 }
 
-// Rows that the receiver does not take made the sink suspect: a lane that was not
-// tried yet shows at once that it is well.
+// Rejected rows opened the breaker. An untried lane is probed at once and shows that the
+// receiver works.
 func TestUntriedLaneIsProbedAtOnce(t *testing.T) {
 	drive(t, senders(5), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
@@ -132,8 +132,8 @@ func TestRetryAfterDelaysProbes(t *testing.T) {
 	})
 }
 
-// Alone in its lane and its sink, a refused row counts once in a while, and a row
-// that is not answered never does.
+// If a row is alone in its lane and sink, a refusal counts once per proof-wait, and an
+// unanswered attempt never counts.
 func TestPoisonedRowWithoutOtherTraffic(t *testing.T) {
 	for class, want := range map[sink.Class]string{sink.Refused: "[2]", sink.Unavailable: "[]", sink.Misconfigured: "[]"} {
 		t.Run(class.String(), func(t *testing.T) {
@@ -219,8 +219,8 @@ func TestTakeoverWaitDelaysFirstSend(t *testing.T) {
 	})
 }
 
-// A suspect endpoint is a fault only while rows wait for it, in memory or parked. Six
-// rows FAILED and no other came: nothing is wrong until the next one.
+// An open breaker is a fault only while rows wait for the endpoint, in memory or spilled.
+// Here six rows FAILED and no other came, so nothing is wrong until the next row.
 func TestOpenBreakerWithoutRowsIsIdle(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.ProofWait, cfg.MaxRetries, cfg.BackoffMax = time.Second, 1, time.Second
@@ -253,7 +253,7 @@ func TestOpenBreakerWithoutRowsIsIdle(t *testing.T) {
 	})
 }
 
-// Rows that are parked wait for the endpoint as those in memory do.
+// Spilled rows wait for the endpoint like rows in memory.
 func TestOpenBreakerWithSpilledRowsIsNotIdle(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 10
@@ -273,8 +273,8 @@ func TestOpenBreakerWithSpilledRowsIsNotIdle(t *testing.T) {
 	})
 }
 
-// A receiver that was told the wrong wire rejects every row. That must not cost a
-// whole outbox before somebody sees it.
+// A receiver configured for the wrong wire format rejects every row. The breaker must open
+// before the whole outbox becomes dead letters.
 func TestRejectingReceiverOpensBreaker(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Rejected) })

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// rowsOfSize are rows of groups of their own with payloads of some bytes.
+// rowsOfSize returns rows with payloads of the given sizes, each in its own group.
 func rowsOfSize(name string, sizes ...int) (rows []store.Item) {
 	for i, size := range sizes {
 		it := items(fmt.Sprint(name, i), fmt.Sprint(name, i))[0]
@@ -21,7 +21,7 @@ func rowsOfSize(name string, sizes ...int) (rows []store.Item) {
 	return rows
 }
 
-// manualCore is a core whose requests end when the test says so.
+// manualCore is a core whose requests end when the test calls accept.
 type manualCore struct {
 	*core
 	t    *testing.T
@@ -34,7 +34,7 @@ func newManualCore(t *testing.T, cfg Config) *manualCore {
 	return &manualCore{core: newCore(cfg, func(string) sink.Limits { return limits }, func() float64 { return 0 }), t: t, now: time.Unix(1, 0)}
 }
 
-// startRequests begins what may begin, and returns the ids that are under way.
+// startRequests starts all requests that may begin and returns the ids in flight.
 func (h *manualCore) startRequests() (ids []string) {
 	for _, req := range h.nextClaims(1000, h.now) {
 		var answers []store.ClaimAnswer
@@ -61,7 +61,7 @@ func (h *manualCore) startRequests() (ids []string) {
 	return ids
 }
 
-// end has the receiver take the request with a row.
+// accept ends the request with a row: the receiver accepts it.
 func (h *manualCore) accept(id string) {
 	h.t.Helper()
 	i := slices.IndexFunc(h.reqs, func(req *request) bool { return req.messages()[0].ID == id })
@@ -80,16 +80,16 @@ func (h *manualCore) expect(want string, when string) {
 	}
 }
 
-// Payloads in claims and requests have the bytes of the buffer once for large rows, of
-// which one at least may go, and once for all others. A large row waits for those
-// before it, and neither for smaller rows nor for large ones that came later.
+// Large rows in flight share BufferBytes, but one may always go. All other requests share
+// another BufferBytes. A large row waits for large rows before it, but not for smaller rows
+// or for large rows after it.
 func TestLargeRowsTakeTurns(t *testing.T) {
 	cfg := DefaultConfig()
-	cfg.BufferBytes, cfg.MaxConcurrentGroups, cfg.APIBatchSize = 1000, 8, 1 // 100 a request
+	cfg.BufferBytes, cfg.MaxConcurrentGroups, cfg.APIBatchSize = 1000, 8, 1 // 100 per request
 	h := newManualCore(t, cfg)
 	h.append(rowsOfSize("L", 600, 5000, 300), nil)
 	h.append(rowsOfSize("s", 90, 90, 100), nil)
-	h.expect("L0 s0 s1 s2", "at first") // 600 and 300 would fit, but 5000 came before
+	h.expect("L0 s0 s1 s2", "at first") // 600 and 300 would fit, but 5000 came first
 	h.accept("s0")
 	h.append(rowsOfSize("m", 80), nil)
 	h.expect("L0 m0 s1 s2", "beside a large row")
@@ -112,8 +112,8 @@ func TestLargeRowsTakeTurns(t *testing.T) {
 	}
 }
 
-// However many rows of whatever size wait, and however they fail, payloads in memory
-// are at most the buffer's for rows that wait and twice as much for requests.
+// Whatever the number and size of waiting rows, and however they fail, payloads in memory
+// stay within BufferBytes for waiting rows plus twice that for requests.
 func TestPayloadBytesAreBounded(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferBytes = 1000
@@ -156,8 +156,8 @@ func TestPayloadBytesAreBounded(t *testing.T) {
 	}
 }
 
-// Payloads that a claim read leave memory again with rows that are not sent: those behind
-// one that is not visible, and those that the receiver did not get to.
+// Payloads read by a claim leave memory again if their rows are not sent: rows behind an
+// invisible row, and rows that the receiver did not get to.
 func TestUnsentPayloadsLeaveMemory(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferBytes = 1000
@@ -186,7 +186,7 @@ func TestUnsentPayloadsLeaveMemory(t *testing.T) {
 		h.now = h.now.Add(time.Second)
 		h.tick(h.now)
 		h.startRequests()
-		for _, req := range h.reqs { // it takes one and does not get to the others
+		for _, req := range h.reqs { // it accepts one and does not get to the others
 			res := sink.Result{Items: make([]sink.Outcome, req.size())}
 			for i := range res.Items {
 				res.Items[i].Class = sink.NotSent
@@ -204,7 +204,7 @@ func TestUnsentPayloadsLeaveMemory(t *testing.T) {
 	}
 }
 
-// A payload leaves memory when its row was delivered, and does not wait for the table.
+// A payload leaves memory once its row is delivered, before the outcome is written.
 func TestDeliveredPayloadLeavesMemory(t *testing.T) {
 	h := newManualCore(t, DefaultConfig())
 	h.append(rowsOfSize("r", 100_000), nil)
@@ -215,8 +215,8 @@ func TestDeliveredPayloadLeavesMemory(t *testing.T) {
 	}
 }
 
-// Rows whose ids, kinds and groups are long count as so many rows as have room in the
-// buffer in their place, whether they come from the log or are read back.
+// Rows with a long id, kind or group count as several rows, both from the log and after a
+// reload.
 func TestLongGroupsCountAgainstTheBuffer(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.BufferBytes = 100, 1<<20

@@ -13,11 +13,11 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// fakeStatuses is a store that knows rows whose id begins with s as settled.
+// fakeStatuses is a store that reports rows as settled if their id begins with s.
 type fakeStatuses struct {
-	batchSizes   []int         // rows of each call
-	latency      time.Duration // a call
-	claimsDetect bool          // claims find out, too
+	batchSizes   []int         // rows per call
+	latency      time.Duration // per call
+	claimsDetect bool          // claims detect settled rows too
 	err          error
 }
 
@@ -71,8 +71,7 @@ func TestCatchUpDropsSettledRows(t *testing.T) {
 	})
 }
 
-// TestCatchUpChecksFewerRowsAfterUnsettledOnes brings batches of 100 rows: each
-// row that is settled makes all that follow suspect again.
+// Each batch has 100 rows. A settled row makes the feed check all rows that follow again.
 func TestCatchUpChecksFewerRowsAfterUnsettledOnes(t *testing.T) {
 	const rows = 100
 	bring := func(f *feedFixture, in chan<- capture.Batch, prefix string, batches int) {
@@ -91,10 +90,10 @@ func TestCatchUpChecksFewerRowsAfterUnsettledOnes(t *testing.T) {
 			bring(f, in, "u", 16)
 			want := 16
 			if tell {
-				want = 4 // in between 1, 3, 7 and 15 are spared
+				want = 4 // 1, 3, 7 and 15 batches in between are not checked
 			}
 			newFakeBackend().expect(t, "looks among rows that are not settled", len(k.batchSizes), want)
-			bring(f, in, "s", 16) // two of them are spared still
+			bring(f, in, "s", 16) // two of them are still unchecked
 			bring(f, in, "s", 16)
 			looked := len(k.batchSizes)
 			bring(f, in, "s", 4)
@@ -118,7 +117,7 @@ func TestCatchUpCoalescesBatches(t *testing.T) {
 	runCatchUp(t, k, func(_ *feedFixture, in chan<- capture.Batch) {
 		for i := range 5000 {
 			if i == 1 {
-				synctest.Wait() // the store is asked for the first
+				synctest.Wait() // the first status read is in flight
 			}
 			in <- capture.Batch{Items: of("events", fmt.Sprint("s", i))}
 		}
@@ -132,7 +131,7 @@ func TestCatchUpLeavesSettledRowsToClaimsOnError(t *testing.T) {
 		in <- capture.Batch{Position: "p1", Items: of("events", "s1", "2")}
 		synctest.Wait()
 		f.expect(t, f.events, "s1 2", 1, 2)
-		newFakeBackend().expect(t, "bytes", f.events.Stats().Bytes, 0) // a claim that reads a payload looks at its row
+		newFakeBackend().expect(t, "bytes", f.events.Stats().Bytes, 0) // a claim that reads a payload checks its row
 	})
 }
 

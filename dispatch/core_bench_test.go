@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// BenchmarkCore takes 1000 rows of n lanes through the state machine: appended,
-// claimed, sent, delivered, written.
+// BenchmarkCore takes 1000 rows of n lanes through the state machine: appended, claimed,
+// sent, delivered, written.
 func BenchmarkCore(b *testing.B) {
 	const rows = 1000
 	limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20} }
@@ -42,7 +42,7 @@ func BenchmarkCore(b *testing.B) {
 	}
 }
 
-// runReady claims, sends and writes what is ready.
+// runReady claims, sends and writes everything that is ready.
 func runReady(c *core, answers []store.ClaimAnswer, results []store.SettleResult, now time.Time) {
 	for _, req := range c.nextClaims(maxStatementRows, now) {
 		c.claimed(req, answers[:req.size()], now, now)

@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// More than the default, and still quick; the command line goes before.
+	// More than the default, and still quick. Flags on the command line override it.
 	if err := errors.Join(flag.Set("rapid.checks", "500"), flag.Set("rapid.steps", "50")); err != nil {
 		panic(err)
 	}
@@ -25,7 +25,7 @@ func TestNaturalBatching(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		var c counter
 		add(t, d, &c, items("a", "1"))
-		synctest.Wait() // the claim of 1 is under way
+		synctest.Wait() // the claim of 1 is in flight
 		for _, id := range []string{"2", "3", "4"} {
 			add(t, d, &c, items("g"+id, id))
 		}

@@ -48,7 +48,7 @@ func TestLostLeaderDoesNotDrain(t *testing.T) {
 		}
 		k.expect(t, "time to end", time.Since(began), time.Duration(0))
 		k.expect(t, "statements", len(k.statementTimes), 0)
-		k.expect(t, "answers", len(k.requestInfos), 0) // nothing is known of what was cut short
+		k.expect(t, "answers", len(k.requestInfos), 0) // the result of a canceled request is unknown
 	})
 }
 
@@ -89,7 +89,7 @@ func TestShutdownGivesBackWaitingLane(t *testing.T) {
 	})
 }
 
-// The outcome of the head is refused: the row behind it was claimed as well.
+// The outcome of the head is refused. The row behind it is claimed too.
 func TestShutdownGivesBackRowsBehindRefusedOutcome(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ends before the answer %v", late), func(t *testing.T) {
@@ -128,12 +128,12 @@ func TestStatsCountHeldRows(t *testing.T) {
 	})
 }
 
-// The claim that is under way when the relay ends is given back too.
+// The claim in flight at shutdown is given back too.
 func TestShutdownGivesBackClaimInFlight(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		k.set(func() { k.latency = 300 * time.Millisecond })
 		add(t, d, nil, items("a", "1"))
-		synctest.Wait() // 1 is being claimed, and nothing else is under way
+		synctest.Wait() // 1 is being claimed, and nothing else is in flight
 		if err := end(nil); err != nil {
 			t.Error(err)
 		}

@@ -11,12 +11,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// unwrittenClaim is a claim that wrote nothing.
+// unwrittenClaim answers a claim that wrote nothing.
 func unwrittenClaim(*store.ClaimRow) store.ClaimAnswer {
 	return store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
 }
 
-// hideRows makes the desk a table that does not show its rows yet.
+// hideRows makes the backend's table hide its rows.
 func (d *fakeBackend) hideRows() {
 	d.set(func() { d.latency, d.grant, d.settleResult = 0, unwrittenClaim, store.TooEarly })
 }
@@ -62,7 +62,7 @@ func TestEarlyOutcomesAreBatched(t *testing.T) {
 	})
 }
 
-// A FAILED or a counted retry that is too early keeps its lane waiting.
+// A lane waits for its early outcome if that is FAILED or a counted retry.
 func TestLaneWaitsForEarlyOutcome(t *testing.T) {
 	for _, retries := range []int{0, 1} {
 		t.Run(fmt.Sprint("retries ", retries), func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestLaneWaitsForEarlyOutcome(t *testing.T) {
 	}
 }
 
-// When half the buffer waits for its rows to be seen, nothing more is claimed.
+// No row is claimed while half a buffer of rows is not yet visible.
 func TestEarlyOutcomesAreBounded(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.APIBatchSize = 40, 1
@@ -145,7 +145,7 @@ func TestUnwrittenClaimIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// A parked row stays so while its outcome is too early.
+// A spilled row stays spilled while its outcome is early.
 func TestSpilledRowWithEarlyOutcome(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	c := newCore(DefaultConfig(), newFakeBackend().Limits, func() float64 { return 0 })
@@ -170,8 +170,8 @@ func TestSpilledRowWithEarlyOutcome(t *testing.T) {
 	}
 }
 
-// A row that somebody discarded while its FAILED came back is looked at, also where
-// claims are not written.
+// A row that was discarded while its FAILED was being written is checked in the table, even
+// if claims are not written.
 func TestDiscardedRowIsClaimedAgain(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.MaxRetries = 0

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Payloads that come with rows that are read back are counted.
+// Payloads of reloaded rows count.
 func TestReloadedPayloadsAreCounted(t *testing.T) {
 	cfg := DefaultConfig()
 	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
@@ -36,7 +36,7 @@ func TestReloadedPayloadsAreCounted(t *testing.T) {
 	}
 }
 
-// refusingBackend is a desk whose table takes claims and refuses outcomes.
+// refusingBackend is a backend whose table accepts claims and refuses outcomes.
 type refusingBackend struct{ *fakeBackend }
 
 func (n refusingBackend) Settle(context.Context, store.Epoch, []store.Outcome) ([]store.SettleResult, error) {
@@ -86,8 +86,8 @@ func TestRefusedOutcomesDoNotStopTheOtherSink(t *testing.T) {
 	})
 }
 
-// Rows that were set back lie in front of rows that were read back. A dead
-// receiver's buffer is full of such lanes; the other sink must not notice.
+// Requeued rows lie in front of reloaded ones. Such lanes fill the buffer of a dead
+// receiver, and the other sink must not be affected.
 func TestLaneOfRequeuedAndReloadedRowsCanBeEvicted(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 40
@@ -111,7 +111,7 @@ func TestLaneOfRequeuedAndReloadedRowsCanBeEvicted(t *testing.T) {
 		}
 		now = now.Add(time.Second)
 	}
-	for _, recv := range c.receivers { // it is away by now
+	for _, recv := range c.receivers { // it is down by now
 		recv.breakerOpen, recv.openings = true, 1
 	}
 	for range 10 {
@@ -122,8 +122,7 @@ func TestLaneOfRequeuedAndReloadedRowsCanBeEvicted(t *testing.T) {
 	}
 }
 
-// How long the rows of a well sink wait beside one that is slow, but not
-// suspect.
+// Measures the wait of rows for a working sink beside a slow one whose breaker is closed.
 func TestSlowSinkDelaysNoOther(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 1000 // the seed's
@@ -135,7 +134,7 @@ func TestSlowSinkDelaysNoOther(t *testing.T) {
 		var waits []time.Duration
 		s.b.set(func() {
 			s.b.answer = func(ids []string) sink.Result {
-				s.b.set(func() { // several senders ask
+				s.b.set(func() { // several senders call it
 					for _, id := range ids {
 						waits = append(waits, time.Since(came[id]))
 					}
@@ -143,7 +142,7 @@ func TestSlowSinkDelaysNoOther(t *testing.T) {
 				return always(sink.Delivered)(ids)
 			}
 		})
-		// 4000 rows a second for the one, 500 for the other, for 2 s
+		// 4000 rows per second for one sink and 500 for the other, for 2 s
 		began := time.Now()
 		for n := range 2 * 500 {
 			due := began.Add(time.Duration(n) * 2 * time.Millisecond)
@@ -169,8 +168,8 @@ func TestSlowSinkDelaysNoOther(t *testing.T) {
 	})
 }
 
-// Rows without a group, in parallel: some that are parked and in memory leave it
-// while others are being read. All must come back.
+// Ungrouped rows in parallel: some spilled rows leave memory while others are being read.
+// All of them must be reloaded.
 func TestRowsEvictedDuringReloadComeBack(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Ungrouped, cfg.BufferRows, cfg.APIBatchSize = Parallel, 20, 1
@@ -183,7 +182,7 @@ func TestRowsEvictedDuringReloadComeBack(t *testing.T) {
 		row.Group, row.Seq = store.Group{}, store.Seq(i+1)
 		all = append(all, row)
 	}
-	c.append(all, nil) // of the log
+	c.append(all, nil) // from the log
 	c.spillForLog(true)
 	_ = table.Spill(ctx, 1, c.nextSpills(100))
 	c.spillsWritten(make([]bool, len(c.spilling)))

@@ -14,38 +14,38 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// fakeBackend is a ledger, a sink and an observer whose time is the test's: statements
-// and requests take what they are told to take.
+// fakeBackend is a store, a sink and an observer. Its statements and requests take as much
+// fake time as the test sets.
 type fakeBackend struct {
 	mu    sync.Mutex
 	began time.Time
 
 	spilledTable
 
-	// How it answers.
-	latency    time.Duration // a statement
+	// Behavior.
+	latency    time.Duration // per statement
 	answer     func(ids []string) sink.Result
 	hang       bool            // requests end with their context
-	err        error           // what statements answer while it is set
-	lostErr    error           // as refuse, but the statement was carried out
+	err        error           // returned by statements while it is set
+	lostErr    error           // like err, but the statement was carried out
 	refusedIDs map[string]bool // ids that the table refuses
-	// refusesOutcome are the outcomes that it refuses.
+	// refusesOutcome selects the outcomes that the table refuses.
 	refusesOutcome func(*store.Outcome) bool
 	grant          func(r *store.ClaimRow) store.ClaimAnswer
 	settleResult   store.SettleResult
 	lockedTables   map[string]bool // outboxes whose table is locked
 	lockedRows     map[string]bool // ids of rows that are locked when an outcome is written
 
-	// What it saw.
-	statementTimes  []time.Duration // of each statement, since the test began
+	// Recorded calls.
+	statementTimes  []time.Duration // of each statement, since the start of the test
 	claims          [][]string      // ids of each claim statement
 	rows            []store.ClaimRow
-	claimTimes      []time.Time // that the claims wrote
+	claimTimes      []time.Time // written by the claims
 	settles         [][]string  // "id status" of each outcome statement
 	outcomes        []store.Outcome
 	requests        [][]string
 	messages        []sink.Message
-	requestTimes    []time.Duration // of each request, since the test began
+	requestTimes    []time.Duration // of each request, since the start of the test
 	requestInfos    []RequestInfo   // as observed
 	breakerReports  []string
 	stalled         []string // heads of lanes
@@ -56,7 +56,7 @@ type fakeBackend struct {
 	rowsSpilled     int      // as observed
 	rowsUnspillable []string // as observed
 	replayLog       replayRecords
-	tableWaits      []time.Duration // of each question for a locked table, since the test began
+	tableWaits      []time.Duration // of each AwaitTable call, since the start of the test
 }
 
 func newFakeBackend() *fakeBackend {
@@ -67,14 +67,14 @@ func newFakeBackend() *fakeBackend {
 	}
 }
 
-// always answers every request in one way.
+// always answers every request with a class.
 func always(c sink.Class) func([]string) sink.Result {
 	return func([]string) sink.Result {
 		return sink.Result{Outcome: sink.Outcome{Class: c, Detail: c.String()}}
 	}
 }
 
-// poisoned answers as a receiver that rejects every request with the row in it.
+// poisoned answers like a receiver that rejects every request with the row in it.
 func poisoned(id string) func([]string) sink.Result {
 	return func(ids []string) sink.Result {
 		if slices.Contains(ids, id) {
@@ -84,8 +84,8 @@ func poisoned(id string) func([]string) sink.Result {
 	}
 }
 
-// statement lets a statement about rows take its time; the caller holds the
-// lock when it returns.
+// statement waits for the duration of a statement about rows. The caller holds the lock
+// when it returns.
 func (d *fakeBackend) statement(ctx context.Context, ids []string) error {
 	var err error
 	select {
@@ -111,7 +111,7 @@ func (d *fakeBackend) Claim(ctx context.Context, _ store.Epoch, at time.Time, ro
 	for i := range rows {
 		locked := false
 		if d.set(func() { locked = d.lockedTables[rows[i].Outbox] }); locked {
-			<-time.After(500 * time.Millisecond) // as long as a store waits
+			<-time.After(500 * time.Millisecond) // as long as a real store waits
 			break
 		}
 	}
@@ -168,7 +168,7 @@ func (d *fakeBackend) Settle(ctx context.Context, _ store.Epoch, outcomes []stor
 	return results, d.lostErr
 }
 
-// AwaitTable waits as long as a store does.
+// AwaitTable waits as long as a real store.
 func (d *fakeBackend) AwaitTable(ctx context.Context, outbox string) error {
 	d.set(func() { d.tableWaits = append(d.tableWaits, time.Since(d.began)) })
 	for range 100 {
@@ -185,7 +185,7 @@ func (d *fakeBackend) AwaitTable(ctx context.Context, outbox string) error {
 	return &store.OutboxLockedError{Outbox: outbox}
 }
 
-// Limits gives each kind but EVENT an endpoint of its name.
+// Limits gives each kind but EVENT an endpoint of its own.
 func (d *fakeBackend) Limits(kind string) sink.Limits {
 	limits := sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20}
 	if kind != "EVENT" {
@@ -250,8 +250,8 @@ func (d *fakeBackend) expect(t *testing.T, what string, got, want any) {
 	}
 }
 
-// expectBackoffs checks the waits between times against what the back-off is to be before
-// it is shortened by up to a fifth; statements take a little.
+// expectBackoffs compares the waits between times with the backoff, which may be shorter by
+// up to a fifth. Statements may add a little.
 func expectBackoffs(t *testing.T, at []time.Duration, want ...time.Duration) {
 	t.Helper()
 	if len(at) < len(want)+1 {
@@ -264,7 +264,7 @@ func expectBackoffs(t *testing.T, at []time.Duration, want ...time.Duration) {
 	}
 }
 
-// counter is a ticket.
+// counter is a ticket that counts.
 type counter struct {
 	mu sync.Mutex
 	n  int
@@ -292,18 +292,18 @@ func numberedRows(group string, n int) []store.Item {
 	return items(group, ids...)
 }
 
-// drive runs a dispatcher in fake time. The function it passes to the test ends
-// the dispatcher for a reason and returns its error.
+// drive runs a dispatcher in fake time. The function passed to the test ends the dispatcher
+// with a cause and returns its error.
 func drive(t *testing.T, cfg Config, test func(k *fakeBackend, d *Dispatcher, end func(error) error)) {
 	driveLeased(t, cfg, nil, test)
 }
 
-// driveLeased drives a dispatcher under a lease.
+// driveLeased is drive with a lease.
 func driveLeased(t *testing.T, cfg Config, lease Lease, test func(k *fakeBackend, d *Dispatcher, end func(error) error)) {
 	driveSink(t, cfg, lease, func(k *fakeBackend) sink.Sink { return k }, test)
 }
 
-// driveSink drives a dispatcher of a sink that is made of a desk.
+// driveSink is drive with a sink built from the backend.
 func driveSink(t *testing.T, cfg Config, lease Lease, made func(*fakeBackend) sink.Sink, test func(k *fakeBackend, d *Dispatcher, end func(error) error)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeBackend()
@@ -323,13 +323,13 @@ func driveSink(t *testing.T, cfg Config, lease Lease, made func(*fakeBackend) si
 	})
 }
 
-// advance lets fake time go by and everything that is due happen.
+// advance lets fake time pass and waits until everything due has happened.
 func advance(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// advance lets time go by after what the test has read of the desk.
+// advance does the same after the test has read from the backend.
 func (d *fakeBackend) advance(t time.Duration) { d.set(func() {}); advance(t) }
 
 func add(t *testing.T, d *Dispatcher, c Ticket, rows []store.Item) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// operatorState is what a desk keeps of lanes that stand still and of FAILED rows.
+// operatorState is the backend's holds and FAILED rows.
 type operatorState struct {
 	holds  []store.Hold
 	failed []store.Item

@@ -7,14 +7,14 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// replayRecords is what a desk is told of replayed rows.
+// replayRecords is the backend's record of replayed rows.
 type replayRecords struct {
-	refuse        error      // what FinishRows answers while it is set
+	refuse        error      // returned by FinishRows while it is set
 	done          [][]string // "job n id result error" of each statement
 	sent, refused int        // as observed
 }
 
-// FinishRows takes its time as other statements do.
+// FinishRows takes as long as other statements.
 func (d *fakeBackend) FinishRows(ctx context.Context, _ store.Epoch, job string, done []store.FinishedRow) error {
 	err := d.statement(ctx, nil)
 	defer d.mu.Unlock()
@@ -37,7 +37,7 @@ func (d *fakeBackend) replayed(sent, refused int) {
 	d.set(func() { d.replayLog.sent, d.replayLog.refused = d.replayLog.sent+sent, d.replayLog.refused+refused })
 }
 
-// findReplay numbers rows as those of a job, from a number on.
+// replayOf numbers rows as rows of a job, starting at from.
 func replayOf(from int64, rows []store.Item) []store.ReplayRow {
 	out := make([]store.ReplayRow, len(rows))
 	for i := range rows {

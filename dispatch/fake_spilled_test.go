@@ -10,12 +10,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// spilledTable is the parked rows of a store.
+// spilledTable is the spilled rows of a store.
 type spilledTable struct {
 	guard         sync.Mutex
 	items         []store.Item    // by seq
-	statements    int             // statements
-	refusedSpills map[string]bool // ids that it refuses, with all of the call
+	statements    int             // Spill calls
+	refusedSpills map[string]bool // ids that it refuses, with all rows of the call
 }
 
 func (p *spilledTable) Spill(_ context.Context, _ store.Epoch, items []store.Item) error {
@@ -88,7 +88,7 @@ func hashOf(it *store.Item) store.LaneHash {
 	return key.Hash()
 }
 
-// lanes is what a store tells of its parked rows at a start.
+// lanes returns the lanes that a store reports at a start.
 func (p *spilledTable) lanes() (lanes []store.SpilledLane) {
 	p.guard.Lock()
 	defer p.guard.Unlock()
@@ -104,7 +104,7 @@ func (p *spilledTable) lanes() (lanes []store.SpilledLane) {
 	return lanes
 }
 
-// deleteAfter deletes what is parked behind a seq.
+// deleteAfter deletes spilled rows with a higher seq.
 func (p *spilledTable) deleteAfter(after store.Seq) {
 	p.guard.Lock()
 	defer p.guard.Unlock()

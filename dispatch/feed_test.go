@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// feedFixture is a feed of epoch 7 for the outboxes "events" and "jobs", each with a
-// dispatcher that does not run: what it was given stays in its lanes.
+// feedFixture is a feed of epoch 7 for the outboxes "events" and "jobs". Their dispatchers
+// do not run, so appended rows stay in their lanes.
 type feedFixture struct {
 	*Feed
 	events, jobs *Dispatcher
@@ -34,7 +34,7 @@ func newFeedFixture(cfg Config) *feedFixture {
 	return f
 }
 
-// run feeds batches and returns when all were taken.
+// run feeds batches and returns once all were taken.
 func (f *feedFixture) run(batches ...capture.Batch) error {
 	in := make(chan capture.Batch, len(batches))
 	for _, b := range batches {
@@ -44,7 +44,7 @@ func (f *feedFixture) run(batches ...capture.Batch) error {
 	return f.Run(context.Background(), in)
 }
 
-// of makes rows of an outbox, all of one group.
+// of returns rows of an outbox, all of one group.
 func of(outbox string, ids ...string) []store.Item {
 	rows := items("g", ids...)
 	for i := range rows {
@@ -60,7 +60,7 @@ func concatRows(parts ...[]store.Item) (rows []store.Item) {
 	return rows
 }
 
-// laneOf returns the ids and the counters of the rows of a dispatcher's one lane.
+// laneOf returns the ids and the seq counters of the rows in a dispatcher's only lane.
 func laneOf(t *testing.T, d *Dispatcher) (ids string, seqs []int64) {
 	t.Helper()
 	var all []string
@@ -154,7 +154,7 @@ func TestPositionFollowsSettledRows(t *testing.T) {
 	})
 }
 
-// waitEnded waits for what a test has ended.
+// waitEnded waits for a feed that the test has ended.
 func waitEnded(t *testing.T, done <-chan error) {
 	t.Helper()
 	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
@@ -162,8 +162,7 @@ func waitEnded(t *testing.T, done <-chan error) {
 	}
 }
 
-// fill hands batches of one row over until the feed takes no more, and returns
-// how many it took.
+// fill sends batches of one row until the feed takes no more, and returns how many it took.
 func fill(in chan<- capture.Batch, outbox string, most int) int {
 	for n := range most {
 		synctest.Wait()
@@ -230,8 +229,8 @@ func TestFeedResumesWithRoom(t *testing.T) {
 	})
 }
 
-// A marker is told behind the rows that committed before it, with the place up to
-// which all are in lanes; so, too, while the relay catches up.
+// A marker is reported after the rows that committed before it, with the position up to
+// which all rows are in lanes. The same holds during a catch-up.
 func TestMarkerFollowsRowsOfItsBatch(t *testing.T) {
 	for _, look := range []store.StatusReader{nil, &fakeStatuses{}} {
 		f := newFeedFixture(DefaultConfig())

@@ -12,9 +12,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Half of all requests fail at random because the receiver is unavailable, and each row
-// is refused once when it is alone. No row FAILED, and none has more than that one
-// retry: unavailability never uses up max-retries, however often others got through.
+// Half of all requests fail at random because the receiver is unavailable, and each row is
+// refused once when it is alone. No row becomes FAILED, and none has more than that one
+// retry: unavailability never uses up max-retries, however many other rows are accepted.
 func TestFlakyReceiverMakesNoDeadLetters(t *testing.T) {
 	const rows, groups = 600, 60
 	cfg := DefaultConfig()
@@ -54,8 +54,8 @@ func TestFlakyReceiverMakesNoDeadLetters(t *testing.T) {
 	})
 }
 
-// A row that the receiver leaves unanswered while it takes others is not FAILED: its
-// group stalls with an alarm, the others go on, and an operator may skip it.
+// A row that goes unanswered while other rows are accepted is not FAILED. Its group stalls
+// and is reported, the others go on, and an operator may skip the row.
 func TestUnansweredRowStallsItsGroupAlone(t *testing.T) {
 	for class, word := range map[sink.Class]string{sink.Unavailable: "[1]", sink.Misconfigured: "[1]"} {
 		t.Run(class.String(), func(t *testing.T) {

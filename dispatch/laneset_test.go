@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestLaneSetAgainstModel: it holds what a map would, and its lanes come in turn.
+// A laneSet holds the same as a map, and next visits its lanes in order.
 func TestLaneSetAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s laneSet
@@ -61,8 +61,8 @@ func TestLaneSetAgainstModel(t *testing.T) {
 	})
 }
 
-// A million parked groups are to fit into 64 MB: each takes 40 bytes at the most,
-// in whatever order the groups come to be parked, and after a restart.
+// A million spilled groups must fit into 64 MB. Each takes at most 40 bytes, in whatever
+// order the groups are spilled, and after a restart.
 func TestSpilledLaneMemory(t *testing.T) {
 	const lanes, most = 200_000, 40
 	hashes := make([]store.LaneHash, lanes)

@@ -14,14 +14,14 @@ import (
 
 var errDeposed = fmt.Errorf("deposed: %w", store.ErrNotLeader)
 
-// fakeLease is one that a test puts in doubt, settles and takes away.
+// fakeLease is a lease that a test suspends, confirms and loses.
 type fakeLease struct {
 	mu        sync.Mutex
-	confirmed chan struct{} // closed while the leader is sure
+	confirmed chan struct{} // closed while the lease is confirmed
 	lost      chan struct{}
 }
 
-// channels makes them when they are first asked for, so in the test's bubble.
+// channels creates the channels on first use, so that they belong to the test's bubble.
 func (l *fakeLease) channels() (sure, lost chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +53,7 @@ func (l *fakeLease) Lost() <-chan struct{} { _, lost := l.channels(); return los
 
 func (l *fakeLease) lose() { _, lost := l.channels(); close(lost) }
 
-// suspend keeps requests from being started until settle is called.
+// suspend keeps requests from starting until the returned function is called.
 func (l *fakeLease) suspend() (settle func()) {
 	l.channels()
 	l.mu.Lock()
@@ -63,8 +63,8 @@ func (l *fakeLease) suspend() (settle func()) {
 	return func() { close(sure) }
 }
 
-// A leader in doubt starts no request, not even the halves of one that failed.
-// What is under way goes on, and nothing is lost once the doubt is gone.
+// Without a confirmed lease no request starts, not even the halves of a failed one.
+// Requests in flight go on, and no row is lost once the lease is confirmed.
 func TestNoRequestStartsWithoutLease(t *testing.T) {
 	var l fakeLease
 	driveLeased(t, DefaultConfig(), &l, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
@@ -91,8 +91,8 @@ func TestNoRequestStartsWithoutLease(t *testing.T) {
 	})
 }
 
-// A lost lease cancels what is in flight; nothing is written, and nothing waits
-// for the receiver, also where the relay was about to stop and drained.
+// A lost lease cancels the requests in flight. Nothing is written, and the run does not
+// wait for the receiver, even if it was already draining.
 func TestLostLeaseEndsRun(t *testing.T) {
 	for _, drains := range []bool{false, true} {
 		t.Run(fmt.Sprintf("while it drains %v", drains), func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// insert makes rows of the table, most of them sound.
+// insert adds rows to the table, most of them good.
 func (w *coreModel) insert(t *rapid.T, most int) []*record {
 	rare := func(what string) bool { return rapid.IntRange(0, 9).Draw(t, what) == 0 }
 	rows := make([]*record, rapid.IntRange(1, most).Draw(t, "rows"))
@@ -65,7 +65,7 @@ func (w *coreModel) insertFront(rows []*record) {
 	}
 }
 
-// inFlight counts the first rows of a lane that nothing may overtake.
+// inFlight counts the first rows of a lane that no row may overtake.
 func (w *coreModel) inFlight(name LaneName) int {
 	for _, req := range slices.Concat(w.claiming, w.sending, w.core.toSend.items) {
 		for _, r := range req.runs {
@@ -80,7 +80,7 @@ func (w *coreModel) inFlight(name LaneName) int {
 	return 0
 }
 
-// interfere changes a row in the table as somebody else would.
+// interfere changes a row in the table like another session.
 func (w *coreModel) interfere(t *rapid.T) {
 	if len(w.table) == 0 {
 		return
@@ -139,7 +139,7 @@ func (w *coreModel) claim(t *rapid.T) {
 	w.check()
 }
 
-// checkRequest states what a request may hold and when it may begin.
+// checkRequest checks the contents of a request and its time.
 func (w *coreModel) checkRequest(req *request) {
 	n, bytes, kind := req.size(), 0, req.runs[0].lane.name.Kind
 	for _, r := range req.runs {
@@ -192,14 +192,14 @@ func (w *coreModel) answerClaims(t *rapid.T) {
 			}
 		}
 		w.core.claimed(req, answers, w.now, w.now)
-		w.allow() // a probe that was not sent leaves its turn to another
+		w.allow() // a probe that was not sent makes room for another
 	}
 	w.claiming = nil
 	w.send()
 	w.check()
 }
 
-// send hands what was claimed to the senders.
+// send passes claimed requests to the senders.
 func (w *coreModel) send() {
 	for req := w.core.nextRequest(w.now); req != nil; req = w.core.nextRequest(w.now) {
 		w.sending = append(w.sending, req)
@@ -267,7 +267,7 @@ func (w *coreModel) advance(t *rapid.T) {
 
 func (w *coreModel) sleep(d time.Duration) {
 	w.now = w.now.Add(d)
-	w.allow() // the back-off may be over
+	w.allow() // the backoff may be over
 	clear(w.claims)
 	w.core.tick(w.now)
 	wake, ok := w.core.nextWake()

@@ -26,7 +26,7 @@ func (w *coreModel) answer(t *rapid.T) {
 	w.check()
 }
 
-// receive is the receiver of a request.
+// receive answers a request like a receiver.
 func (w *coreModel) receive(t *rapid.T, req *request) sink.Result {
 	var rows []*record
 	for _, r := range req.runs {
@@ -42,7 +42,7 @@ func (w *coreModel) receive(t *rapid.T, req *request) sink.Result {
 		}
 		return res
 	}
-	if rapid.IntRange(0, 9).Draw(t, "flaky") == 0 { // one of its servers is away
+	if rapid.IntRange(0, 9).Draw(t, "flaky") == 0 { // one of its servers is down
 		return sink.Result{Outcome: outcomeOf(rapid.SampledFrom([]sink.Class{sink.Unavailable, sink.Misconfigured}).Draw(t, "flake"))}
 	}
 	poison := rapid.SampledFrom([]sink.Class{sink.Rejected, sink.Refused}).Draw(t, "poisoned")
@@ -55,7 +55,7 @@ func (w *coreModel) receive(t *rapid.T, req *request) sink.Result {
 			w.arrive(r)
 		}
 		if rapid.IntRange(0, 9).Draw(t, "lost") == 0 {
-			return sink.Result{Outcome: outcomeOf(sink.Unavailable)} // it has them, and the answer got lost
+			return sink.Result{Outcome: outcomeOf(sink.Unavailable)} // it has the rows, and the answer got lost
 		}
 		return sink.Result{Outcome: outcomeOf(sink.Delivered)}
 	case sink.Ordered:
@@ -72,7 +72,7 @@ func (w *coreModel) receive(t *rapid.T, req *request) sink.Result {
 	return res
 }
 
-// receiveInOrder stops at the first failure, or at the end of what fits.
+// receiveInOrder stops at the first failure, or at the end of the rows that fit.
 func (w *coreModel) receiveInOrder(t *rapid.T, rows []*record, poison sink.Class) sink.Result {
 	stop, why := slices.IndexFunc(rows, func(r *record) bool { return r.poison }), poison
 	if stop < 0 {
@@ -104,7 +104,7 @@ func outcomeOf(c sink.Class) sink.Outcome {
 	return o
 }
 
-// arrive states that the first arrivals of a lane are in order.
+// arrive checks that the first arrivals of a lane are in order.
 func (w *coreModel) arrive(rec *record) {
 	for _, id := range w.truth[w.lane(rec)] {
 		if id == rec.id {
@@ -120,7 +120,7 @@ func (w *coreModel) arrive(rec *record) {
 	rec.arrived = true
 }
 
-// expectFrom notes what the answer to a request allows the core to do.
+// expectFrom records the steps of the core that the answer to a request allows.
 func (w *coreModel) expectFrom(req *request, res *sink.Result) {
 	w.updateEndpoint(req, res)
 	if res.Items == nil && res.Class != sink.Delivered && len(req.runs) > 1 {
@@ -134,7 +134,7 @@ func (w *coreModel) expectFrom(req *request, res *sink.Result) {
 	}
 }
 
-// updateEndpoint keeps what the answers prove of the sink.
+// updateEndpoint records the proof in an answer.
 func (w *coreModel) updateEndpoint(req *request, res *sink.Result) {
 	first, taken := sink.Class(0), res.Items == nil && res.Class == sink.Delivered
 	if res.Items == nil {
@@ -165,7 +165,7 @@ func (w *coreModel) updateEndpoint(req *request, res *sink.Result) {
 	}
 }
 
-// recordAccepted notes that an endpoint took a request that began at a time.
+// recordAccepted records that an endpoint accepted a request that began at a time.
 func (s *endpointModel) recordAccepted(w *coreModel, began time.Time) {
 	if s.failures = 0; !began.Before(s.openedAt) {
 		clear(w.claims)
@@ -174,8 +174,8 @@ func (s *endpointModel) recordAccepted(w *coreModel, began time.Time) {
 	s.accepted = later(s.accepted, began)
 }
 
-// failShared notes the failure of a request that lanes shared: what may be one
-// row's fault is looked for at once.
+// failShared records the failure of a request shared by lanes. If one row may be the cause,
+// the request is bisected at once.
 func (w *coreModel) failShared(req *request, res *sink.Result) {
 	busy := res.RetryAfter > 0 && res.Class != sink.Rejected
 	split := !w.endpoint(req.runs[0].lane.name.Kind).breakerOpen && (res.Class == sink.Rejected ||
@@ -190,10 +190,10 @@ func (w *coreModel) failShared(req *request, res *sink.Result) {
 	}
 }
 
-// deferLocked notes how long a lane must rest.
+// backOff records how long a lane must wait.
 func (w *coreModel) backOff(name LaneName, busy bool, retryAfter time.Duration) {
 	if w.row(w.queue[name][0]).skipped != nil {
-		return // whoever passes over a row wants the next one sent
+		return // after a skip the next row is sent at once
 	}
 	if busy {
 		w.notBefore[name] = w.now.Add(min(retryAfter, w.cfg.RetryAfterMax))
@@ -230,12 +230,12 @@ func (w *coreModel) expectFromRun(req *request, r *run, res *sink.Result, at int
 	}
 }
 
-// failure notes a failed attempt of the row at the head of its lane.
+// failure records a failed attempt of the row at the head of its lane.
 func (w *coreModel) failure(rec *record, out sink.Outcome, alone, searching bool, retryAfter time.Duration) {
 	rec.detail = out.Detail
 	proof := rec.proof
 	busy := retryAfter > 0 && out.Class != sink.Rejected
-	counts := out.Class == sink.Rejected || out.Class == sink.Refused // whatever was unavailable costs nothing
+	counts := out.Class == sink.Rejected || out.Class == sink.Refused // unavailability costs nothing
 	switch w.cfg.Compat {
 	case CompatFlowCatalyst:
 		counts = true
@@ -301,7 +301,7 @@ func (w *coreModel) write(t *rapid.T) {
 	w.check()
 }
 
-// settle is the table that takes an outcome.
+// settle answers the write of an outcome like the table.
 func (w *coreModel) settle(t *rapid.T, r *record, o *outcome) store.SettleResult {
 	switch {
 	case r.over && o.Status.Settled():
@@ -354,7 +354,7 @@ func (w *coreModel) settle(t *rapid.T, r *record, o *outcome) store.SettleResult
 	return store.Written
 }
 
-// block notes that a FAILED row blocks its lane.
+// block records that a FAILED row blocks its lane.
 func (w *coreModel) block(r *record, o *outcome, result store.SettleResult) {
 	blocks := w.cfg.OnFailed == Block && w.lane(r).RowID == "" && o.Status == store.Failed && o.Error != "passed over"
 	if blocks != (o.Block != nil) {

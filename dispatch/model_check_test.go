@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// check states what holds at every moment.
+// check checks the invariants.
 func (w *coreModel) check() {
 	c := w.core
 	if c.claiming != len(w.claiming) || c.sending != len(w.sending) ||
@@ -59,8 +59,8 @@ func (w *coreModel) check() {
 	w.checkLocks()
 }
 
-// checkReceivers states that each endpoint knows how many lanes wait for it, so that
-// readiness fails only while one does.
+// checkReceivers checks that each endpoint knows how many lanes wait for it, so that
+// readiness fails only while a lane waits.
 func checkReceivers(t *rapid.T, c *core) {
 	for _, recv := range c.receivers {
 		lanes, held := 0, 0
@@ -80,8 +80,7 @@ func checkReceivers(t *rapid.T, c *core) {
 	}
 }
 
-// checkBytes states what the buffer holds: no payload but those in flight is
-// kept past its bound.
+// checkBytes checks that beyond BufferBytes only payloads in flight are kept.
 func (w *coreModel) checkBytes() {
 	bytes, late := 0, 0
 	for _, l := range w.core.lanes {
@@ -103,9 +102,8 @@ func (w *coreModel) checkBytes() {
 	}
 }
 
-// checkLargeInFlight states what the large rows under way have together: no more bytes than
-// the buffer, or one of them, but for the probes of endpoints that are away and what
-// an operator wants tried.
+// checkLargeInFlight checks the large rows in flight: at most BufferBytes together, or a
+// single row. Probes of endpoints that are down, and operators' retries, do not count.
 func (w *coreModel) checkLargeInFlight() {
 	var large, largest, all int64
 	for _, req := range slices.Concat(w.claiming, w.sending, w.core.toSend.items) {
@@ -119,8 +117,8 @@ func (w *coreModel) checkLargeInFlight() {
 	}
 }
 
-// checkShare states what a request may carry: its share of the buffer's bytes, or one
-// row that counts as large.
+// checkShare checks that a request carries at most its share of BufferBytes, or one large
+// row.
 func (w *coreModel) checkShare(req *request) {
 	bytes := int64(0)
 	for _, r := range req.runs {
@@ -133,8 +131,7 @@ func (w *coreModel) checkShare(req *request) {
 	}
 }
 
-// checkSkips states that whoever waits for a row to be passed over is told when
-// the row leaves, and not before.
+// checkSkips checks that a skip returns when the row leaves, and not before.
 func (w *coreModel) checkSkips() {
 	for id, r := range w.table {
 		if r.skipped != nil && (len(r.skipped) == 1) != r.over {
@@ -143,8 +140,8 @@ func (w *coreModel) checkSkips() {
 	}
 }
 
-// checkLanes states that each lane is what the reference says, and is in the one
-// place from which its state is left again.
+// checkLanes checks each lane against the model, and that it is in exactly the queue of its
+// state.
 func (w *coreModel) checkLanes() {
 	places := w.laneQueues()
 	for l, in := range places {
@@ -178,7 +175,7 @@ func (w *coreModel) checkLanes() {
 	}
 }
 
-// laneQueues finds where each lane is queued.
+// laneQueues finds the queues of each lane.
 func (w *coreModel) laneQueues() map[*lane][]laneState {
 	c, places := w.core, map[*lane][]laneState{}
 	put := func(state laneState, lanes ...*lane) {

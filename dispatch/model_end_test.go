@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// finish heals the receivers and expects everything to end.
+// finish repairs the receivers and expects every row to be done.
 func (w *coreModel) finish(t *rapid.T) {
 	w.down, w.frozen = false, false
 	w.core.freeze(false)
@@ -54,8 +54,8 @@ func (w *coreModel) finish(t *rapid.T) {
 	}
 }
 
-// drain lets an ended core come to rest: no claimed row may stay PROCESSING, but
-// for one whose table refuses that.
+// drain runs an ended core until nothing is in flight. No claimed row may stay PROCESSING,
+// unless its table refuses the change.
 func (w *coreModel) drain(t *rapid.T) {
 	w.answerClaims(t)
 	for len(w.sending) > 0 {
@@ -74,7 +74,7 @@ func (w *coreModel) drain(t *rapid.T) {
 	}
 }
 
-// ready counts the lanes that wait for their turn.
+// ready counts the lanes in ready queues.
 func (w *coreModel) ready() (n int) {
 	for _, recv := range w.core.receivers {
 		n += recv.ready.len() + recv.readyReplay.len() + recv.tried.len()

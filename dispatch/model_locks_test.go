@@ -2,21 +2,21 @@ package dispatch
 
 import "pgregory.net/rapid"
 
-// lockModel are what other sessions hold locked in the reference's tables, by outbox.
+// lockModel is the locks of other sessions in the model's tables, by outbox.
 type lockModel struct {
 	locked map[string]bool
-	known  map[string]bool // as the core was told
+	known  map[string]bool // as reported to the core
 }
 
 func newLockModel() lockModel { return lockModel{map[string]bool{}, map[string]bool{}} }
 
-// lockTable locks or frees a table.
+// lockTable locks or unlocks a table.
 func (w *coreModel) lockTable(t *rapid.T) {
 	key := rapid.SampledFrom(w.keys).Draw(t, "lane")
 	w.locked[key.Outbox] = !w.locked[key.Outbox] && rapid.Bool().Draw(t, "locked")
 }
 
-// unlockAll frees all tables and rows, and takes that to the core.
+// unlockAll unlocks all tables and rows and reports that to the core.
 func (w *coreModel) unlockAll() {
 	clear(w.locked)
 	clear(w.known)
@@ -29,7 +29,7 @@ func (w *coreModel) unlockAll() {
 	w.check()
 }
 
-// await asks for the locked table whose turn it is.
+// await waits for the locked table that is due.
 func (w *coreModel) await(*rapid.T) {
 	outbox, due, ok := w.core.nextLockedTable()
 	if !ok || due.After(w.now) {
@@ -54,8 +54,8 @@ func (w *coreModel) rowLocked(r *record) bool {
 	return false
 }
 
-// checkLocks states that the core knows which tables are locked, and asks for each of
-// them in time.
+// checkLocks checks that the core knows which tables are locked, and waits for each in
+// time.
 func (w *coreModel) checkLocks() {
 	for _, key := range w.keys {
 		t := w.core.tableLock(key.Outbox)

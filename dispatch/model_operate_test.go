@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// someLane is the lane of one of the groups.
+// someLane returns the lane of one of the groups.
 func (w *coreModel) someLane(t *rapid.T) LaneName {
 	return LaneName{LaneKey: rapid.SampledFrom(w.keys).Draw(t, "lane")}
 }
@@ -28,7 +28,7 @@ func (w *coreModel) pauseLane(t *rapid.T) {
 	w.check()
 }
 
-// releaseHold resumes a lane and passes what blocks it.
+// releaseHold resumes a lane and skips the row that blocks it.
 func (w *coreModel) releaseHold(t *rapid.T) {
 	w.releaseLane(w.someLane(t))
 	w.check()
@@ -55,7 +55,7 @@ func (w *coreModel) releaseLane(name LaneName) {
 	}
 }
 
-// laneWithRows is a lane that has rows, if there is one.
+// laneWithRows returns a lane that has rows, if there is one.
 func (w *coreModel) laneWithRows(t *rapid.T) (name LaneName, ok bool) {
 	names := slices.DeleteFunc(slices.Collect(maps.Keys(w.queue)), func(n LaneName) bool { return len(w.queue[n]) == 0 })
 	if len(names) == 0 {
@@ -65,14 +65,14 @@ func (w *coreModel) laneWithRows(t *rapid.T) (name LaneName, ok bool) {
 	return rapid.SampledFrom(names).Draw(t, "lane"), true
 }
 
-// skip passes over the head of a lane.
+// skip skips the head of a lane.
 func (w *coreModel) skip(t *rapid.T) {
 	name, ok := w.laneWithRows(t)
 	if !ok || w.ended || name.Job != "" {
 		return
 	}
 	if _, blocked := w.holds[name.LaneKey][store.Blocked]; blocked && name.RowID == "" {
-		return // the FAILED row is what is passed over
+		return // the FAILED row is skipped
 	}
 	head := w.table[w.queue[name][0]]
 	writing := w.core.lanes[name].state == laneWriting
@@ -90,7 +90,7 @@ func (w *coreModel) skip(t *rapid.T) {
 	w.check()
 }
 
-// requeue sets a FAILED row back.
+// requeue resets a FAILED row to PENDING.
 func (w *coreModel) requeue(t *rapid.T) {
 	var failed []string
 	for _, id := range slices.Sorted(maps.Keys(w.table)) {
@@ -112,7 +112,7 @@ func (w *coreModel) requeue(t *rapid.T) {
 	w.insertFront([]*record{r})
 	w.batches = append(w.batches, &batch{rows: []*record{r}, withoutTicket: true})
 	w.core.requeue(w.items([]*record{r}))
-	w.core.requeue(w.items([]*record{r})) // as the log may bring it once more
+	w.core.requeue(w.items([]*record{r})) // the log may deliver it again
 	if w.holds[r.key][store.Blocked].ID == r.id {
 		delete(w.holds[r.key], store.Blocked)
 	}
@@ -120,7 +120,7 @@ func (w *coreModel) requeue(t *rapid.T) {
 	w.check()
 }
 
-// retryNow tries a lane at once.
+// retryNow retries a lane at once.
 func (w *coreModel) retryNow(t *rapid.T) {
 	name, ok := w.laneWithRows(t)
 	if !ok {

@@ -9,15 +9,17 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-// sentPing is a ping under way.
+// sentPing is a ping in flight.
 type sentPing struct {
 	*ping
 	began time.Time
 }
 
-// sendPings takes the pings that the core wants. It states when there may be one: behind
-// the refusal of a row that no other lane waits beside, one at a time, and no more
-// than one row needs to end since the receiver took one.
+// sendPings takes the pings of the core and checks when there may be one:
+//
+//   - after the refusal of a row, if no other lane waits for the receiver
+//   - one at a time
+//   - since the last accepted row, no more than one row needs to become FAILED
 func (w *coreModel) sendPings() {
 	for p := w.core.nextPing(); p != nil; p = w.core.nextPing() {
 		by := w.endpoint(p.kind)

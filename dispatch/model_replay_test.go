@@ -11,15 +11,15 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// replayModel is what the reference knows of replays: the rows that the store has yet for
-// each job, and who has them in memory.
+// replayModel is the model's replays: the rows of each job that are still in the store, and
+// the rows in memory.
 type replayModel struct {
 	ids            []string
 	copies         map[string]*record   // by label
 	inStore        map[string][]*record // in the store, by n
-	withdrawn      map[string]bool      // they were taken back
+	withdrawn      map[string]bool      // the job was withdrawn
 	replayHolds    map[store.LaneKey]map[string]bool
-	inFlightAtHold map[store.LaneKey]map[string]bool // rows that were under way
+	inFlightAtHold map[store.LaneKey]map[string]bool // rows in flight at the hold
 	noteFor        string
 	noting         []store.FinishedRow
 }
@@ -28,8 +28,8 @@ func newReplayModel() replayModel {
 	return replayModel{ids: []string{"a", "b"}, copies: map[string]*record{}, inStore: map[string][]*record{}}
 }
 
-// startReplays is what a new leader finds: the rows that are left, and nothing held.
-// What was being written may have been.
+// startReplays starts with the state that a new leader finds: the remaining rows and no
+// hold. A write in flight may have been carried out.
 func (w *coreModel) startReplays() {
 	if len(w.noting) > 0 && rapid.Bool().Draw(w.t, "noted after all") {
 		w.deleteFinished()
@@ -43,13 +43,13 @@ func (w *coreModel) startReplays() {
 	}
 }
 
-// forget is what the core does of a row that leaves its memory.
+// forget clears the core's state of a row that leaves memory.
 func (r *record) forget() {
 	none := record{}
 	r.firstFailed, r.lastFailed, r.countable, r.proof = none.firstFailed, none.lastFailed, 0, false
 }
 
-// label tells the rows of the table and of jobs apart.
+// label distinguishes rows of the table from rows of jobs.
 func label(rw *row) string {
 	if rw.job == nil {
 		return rw.ID
@@ -66,7 +66,7 @@ func (w *coreModel) row(label string) *record {
 	return w.table[label]
 }
 
-// copyRows takes rows of the table for a job, whatever became of them.
+// copyRows copies rows of the table for a job, whatever their status.
 func (w *coreModel) copyRows(t *rapid.T) {
 	id := rapid.SampledFrom(w.ids).Draw(t, "job")
 	if len(w.table) == 0 || len(w.inStore[id]) > 30 {
@@ -95,11 +95,11 @@ func (w *coreModel) inMemory(r *record) bool {
 	return r.known || slices.Contains(w.queue[w.lane(r)], r.id)
 }
 
-// replay hands over rows of a job, some of them once more.
+// replay gives rows of a job to the core, some of them twice.
 func (w *coreModel) replay(t *rapid.T) {
 	id := rapid.SampledFrom(w.ids).Draw(t, "job")
 	if w.withdrawn[id] && slices.ContainsFunc(w.inStore[id], w.inMemory) {
-		return // whoever goes on waits until none is in memory
+		return // a withdrawn job waits until none is in memory
 	}
 	most, full := rapid.IntRange(1, 8).Draw(t, "rows"), map[LaneName]bool{}
 	var rows []store.ReplayRow
@@ -125,8 +125,7 @@ func (w *coreModel) replay(t *rapid.T) {
 	w.check()
 }
 
-// appendReloaded takes the rows of a job back, if there is one in a request, or any now and
-// then.
+// withdrawReplay withdraws a job: one with rows in a request, or sometimes any.
 func (w *coreModel) withdrawReplay(t *rapid.T) {
 	var ids []string
 	for _, req := range slices.Concat(w.sending, w.core.toSend.items) {
@@ -148,8 +147,8 @@ func (w *coreModel) withdrawReplay(t *rapid.T) {
 	w.check()
 }
 
-// withdrawRows takes the rows out of the lanes of a job that is leaving, or of any when the
-// core has ended, but for those in requests or with a refusal on its way.
+// withdrawRows removes the rows from the lanes of a withdrawn job, or of any job after the
+// end. Rows in requests stay, and so do rows whose refusal is being recorded.
 func (w *coreModel) withdrawRows(id string) {
 	if id == "" || !w.withdrawn[id] && !w.ended {
 		return
@@ -180,7 +179,7 @@ func (w *coreModel) withdrawRows(id string) {
 	}
 }
 
-// recordFinished takes what is done with, or writes it down.
+// recordFinished takes finished rows, or records them.
 func (w *coreModel) recordFinished(t *rapid.T) {
 	if len(w.noting) == 0 {
 		w.noteFor, w.noting = w.core.nextReplayDone(rapid.IntRange(1, 4).Draw(t, "most"))
@@ -204,7 +203,7 @@ func (w *coreModel) recordFinished(t *rapid.T) {
 	w.check()
 }
 
-// checkDone states what may be said of a row of a job.
+// checkDone checks the result of a row of a job.
 func (w *coreModel) checkDone(d store.FinishedRow) {
 	r := w.copies[fmt.Sprintf("%s#%d", w.noteFor, d.N)]
 	gaveUp := w.cfg.GiveUpAfter > 0 && !r.firstFailed.IsZero() && r.lastFailed.Sub(r.firstFailed) >= w.cfg.GiveUpAfter
@@ -218,10 +217,10 @@ func (w *coreModel) checkDone(d store.FinishedRow) {
 	}
 }
 
-// ID is the row's own.
+// ID is the row's own id.
 func (r *record) ID() string { return cmp.Or(r.copyOf, r.id) }
 
-// deleteFinished is the store that deletes rows of a job.
+// deleteFinished deletes finished rows of a job from the store.
 func (w *coreModel) deleteFinished() (rows []*record) {
 	for _, d := range w.noting {
 		r := w.copies[fmt.Sprintf("%s#%d", w.noteFor, d.N)]
@@ -262,7 +261,7 @@ func (w *coreModel) release(id string, key store.LaneKey) {
 	w.core.releaseReplayHold(id, key, w.now)
 }
 
-// inFlightRows returns the live rows of a key that the table may say too little of.
+// inFlightRows returns the live rows of a key whose status in the table may be out of date.
 func (w *coreModel) inFlightRows(key store.LaneKey) map[string]bool {
 	rows := map[string]bool{}
 	for name, ids := range w.truth {
@@ -271,7 +270,7 @@ func (w *coreModel) inFlightRows(key store.LaneKey) map[string]bool {
 		}
 		for _, id := range ids {
 			if r := w.table[id]; r.known && !r.over {
-				rows[id] = true // its COMPLETED is on the way
+				rows[id] = true // its COMPLETED is being written
 			}
 		}
 	}
@@ -285,7 +284,7 @@ func (w *coreModel) inFlightRows(key store.LaneKey) map[string]bool {
 	return rows
 }
 
-// checkJob states which requests are claimed, and that rows of a job share none with
+// checkJob checks which requests are claimed, and that no request mixes rows of a job with
 // others.
 func (w *coreModel) checkJob(req *request, replayed bool) {
 	for i, m := range req.messages() {
@@ -295,8 +294,8 @@ func (w *coreModel) checkJob(req *request, replayed bool) {
 	}
 }
 
-// checkReplays states what the core counts of jobs, and that a lane is still when the
-// table tells all of it.
+// checkReplays checks the core's counts of jobs, and that a lane is quiescent only once the
+// table is up to date for it.
 func (w *coreModel) checkReplays() {
 	for _, id := range w.ids {
 		rows, bytes, byLane := 0, 0, map[store.LaneKey]int{}
@@ -356,12 +355,12 @@ func (w *coreModel) checkReplays() {
 	}
 }
 
-// replaysDone reports whether nothing is left of any job.
+// replaysDone reports whether no row of any job is left.
 func (w *coreModel) replaysDone() bool {
 	return !slices.ContainsFunc(w.ids, func(id string) bool { return len(w.inStore[id]) > 0 })
 }
 
-// finishReplays states that every row of every job was taken, or refused for good.
+// finishReplays checks that every row of every job was accepted, or refused for good.
 func (w *coreModel) finishReplays() {
 	if c := w.core; !w.replaysDone() || len(c.jobs) > 0 || len(c.inFlightAtHold) > 0 {
 		w.t.Fatalf("left over: %v of jobs; in memory %v, %v", w.inStore, c.jobs, c.inFlightAtHold)

@@ -8,8 +8,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// check states that the checkpoint passes nothing that is not safe, and that the
-// core counts what it holds.
+// check checks that the checkpoint passes only safe rows, and the counts of the core.
 func (y *spillModel) check(*rapid.T) {
 	for _, b := range y.batches {
 		safe := 0
@@ -37,7 +36,7 @@ func (y *spillModel) check(*rapid.T) {
 	}
 	for o := range y.core.unwrittenOutcomes() {
 		if o.Status == store.Pending && o.row.done {
-			continue // it was refused, and its row passed over meanwhile
+			continue // it was refused, and its row was skipped meanwhile
 		}
 		if !seen[o.row] {
 			seen[o.row] = true
@@ -63,8 +62,8 @@ func (y *spillModel) check(*rapid.T) {
 	}
 }
 
-// checkRefused states that the rows are counted whose outcome the table refuses, and that
-// each is parked or about to be, unless it has no place in the log.
+// checkRefused checks the count of rows whose outcome the table refuses. Each of them must
+// be spilled or being spilled, unless it has no position in the log.
 func (y *spillModel) checkRefused() {
 	stuck, spilled := 0, map[*row]bool{}
 	for o := range y.core.eachRefusedOutcome() {
@@ -73,7 +72,7 @@ func (y *spillModel) checkRefused() {
 			spilled[o.row] = true
 		}
 		givenBack := o.lane == nil && o.Status == store.Pending
-		kept := y.byID[o.row.ID].unspillable || y.byID[o.row.ID].wasUnspillable // till its outcome is tried again
+		kept := y.byID[o.row.ID].unspillable || y.byID[o.row.ID].wasUnspillable // until its outcome is retried
 		if rw := o.row; rw.Seq != 0 && !rw.spilled && !rw.spilling && !givenBack && !y.ended && !kept {
 			y.t.Fatalf("row %s has an outcome that is refused, and is not parked\n%s", rw.ID, y.describe())
 		}
@@ -83,8 +82,7 @@ func (y *spillModel) checkRefused() {
 	}
 }
 
-// checkSpilled states that whatever is parked is on a way back, and that nothing is
-// where nobody takes it up again.
+// checkSpilled checks that every spilled row will be reloaded, and that no row is lost.
 func (y *spillModel) checkSpilled() {
 	c := y.core
 	onTheWay, passing := map[*lane]int{}, 0
@@ -200,7 +198,7 @@ func (y *spillModel) checkSpilled() {
 	}
 }
 
-// checkWaiting holds the number of rows that wait against the rows themselves.
+// checkWaiting compares the core's number of waiting rows with the rows themselves.
 func (y *spillModel) checkWaiting() {
 	c := y.core
 	if y.results != nil || y.ended {

@@ -9,27 +9,26 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// theJob is the one replay of a yard.
+// theJob is the only replay of a spillModel.
 const theJob = "job"
 
-// spillReplayModel is what a yard knows of a replay: the rows that the store has yet, and
-// the lanes that stand for it.
+// spillReplayModel is the model's replay: the rows still in the store, and the held lanes.
 type spillReplayModel struct {
 	rows      []*replayRow // by n
 	last      int64
 	recording []store.FinishedRow
 	held      map[store.LaneKey]bool
-	withdrawn bool // rows were taken back, or a leader was lost
+	withdrawn bool // rows were withdrawn, or leadership was lost
 }
 
-// replayRow is a row that is sent again.
+// replayRow is a replayed row.
 type replayRow struct {
 	n              int64
 	row            *storedRow
 	arrived, taken bool
 }
 
-// startReplay is what a new leader finds.
+// startReplay starts with the state that a new leader finds.
 func (y *spillModel) startReplay() {
 	y.recording, y.held, y.withdrawn = nil, map[store.LaneKey]bool{}, true
 	for _, e := range y.rows {
@@ -37,8 +36,8 @@ func (y *spillModel) startReplay() {
 	}
 }
 
-// replay sends rows again: new ones, or, once all of a job have left memory, what is
-// left of it.
+// replay sends rows again: new ones, or the rest of a job once none of its rows is in
+// memory.
 func (y *spillModel) replay(t *rapid.T) {
 	if y.ended || y.withdrawn && y.core.jobs[theJob] != nil {
 		return
@@ -65,7 +64,7 @@ func (y *spillModel) withdrawReplay(*rapid.T) {
 	y.withdrawn = true
 }
 
-// recordFinished takes rows that are done with, or deletes them from the store.
+// recordFinished takes finished rows, or deletes them from the store.
 func (y *spillModel) recordFinished(t *rapid.T) {
 	if len(y.recording) > 0 {
 		y.delete(y.recording)
@@ -96,7 +95,7 @@ func (y *spillModel) replayedRow(n int64) *replayRow {
 	return y.rows[i]
 }
 
-// answerReplay is the receiver of replayed rows.
+// answerReplay answers a request with replayed rows.
 func (y *spillModel) answerReplay(t *rapid.T, req *request) sink.Result {
 	res := sink.Result{Outcome: outcomeOf(rapid.SampledFrom([]sink.Class{
 		sink.Delivered, sink.Delivered, sink.Delivered, sink.Rejected, sink.Refused, sink.Unavailable,
@@ -146,8 +145,7 @@ func (y *spillModel) advance(key store.LaneKey) {
 	y.core.releaseReplayHold(theJob, key, y.now)
 }
 
-// checkClaims states that nothing is claimed of a lane that stands for the job, nor
-// of the job.
+// checkClaims checks that no row of a held lane or of the job is claimed.
 func (y *spillModel) checkClaims() {
 	for _, req := range y.claiming {
 		for _, run := range req.runs {
@@ -159,8 +157,8 @@ func (y *spillModel) checkClaims() {
 	}
 }
 
-// checkReplay states that a lane which stands is known, and still only if the table
-// tells what was delivered; and that nothing of a job is parked.
+// checkReplay checks that held lanes are known, and quiescent only if the table shows what
+// was delivered, and that no row of a job is spilled.
 func (y *spillModel) checkReplay() {
 	for key := range y.held {
 		if l := y.core.lanes[LaneName{LaneKey: key}]; y.held[key] && (l == nil || len(l.replayHolds) != 1) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// interfere settles or deletes a row as somebody else would.
+// interfere settles or deletes a row like another session.
 func (y *spillModel) interfere(t *rapid.T) {
 	if len(y.log) == 0 {
 		return
@@ -115,7 +115,7 @@ func (y *spillModel) answer(t *rapid.T) {
 	y.send()
 }
 
-// arrive states that the first arrivals of a group are in the order of the log.
+// arrive checks that the first arrivals of a group are in log order.
 func (y *spillModel) arrive(r *storedRow) {
 	if r.deliveredEpoch == y.epoch {
 		y.t.Fatalf("row %s is sent twice by one leader\n%s", r.id, y.describe())
@@ -151,7 +151,7 @@ func (y *spillModel) takeOutcomes(t *rapid.T) {
 	}
 }
 
-// write is the store: an outcome and the end of a parked row are one.
+// write is the store: it writes an outcome and deletes the spilled row in one transaction.
 func (y *spillModel) write(*rapid.T) {
 	if len(y.writing) == 0 || y.results != nil {
 		return
@@ -178,7 +178,7 @@ func (y *spillModel) write(*rapid.T) {
 		case r.gone:
 			results[i] = store.WasGone
 		case r.settled():
-			results[i], o.Block = store.WasSettled, nil // by somebody else
+			results[i], o.Block = store.WasSettled, nil // by another session
 		default:
 			results[i], r.status = store.Written, o.Status
 			if o.Block != nil {
@@ -203,7 +203,7 @@ func (y *spillModel) written(*rapid.T) {
 
 func (y *spillModel) busy() bool { return len(y.spilling) > 0 || y.reading }
 
-// spill begins to park rows, or ends it.
+// spill starts or ends a spill statement.
 func (y *spillModel) spill(t *rapid.T) {
 	switch {
 	case len(y.spilling) > 0:
@@ -222,7 +222,7 @@ func (y *spillModel) spill(t *rapid.T) {
 	}
 }
 
-// read begins to read rows back, or ends it; what it reads is of its beginning.
+// read starts or ends a reload. The result is that of its start.
 func (y *spillModel) read(*rapid.T) {
 	switch {
 	case y.reading:
@@ -236,7 +236,7 @@ func (y *spillModel) read(*rapid.T) {
 	}
 }
 
-// endBusy ends what was begun.
+// endBusy ends the statement in flight.
 func (y *spillModel) endBusy(t *rapid.T) {
 	if y.reading {
 		y.read(t)
@@ -278,7 +278,7 @@ func (y *spillModel) releaseLane(key store.LaneKey) {
 	}
 }
 
-// resetFailed makes a FAILED row PENDING again.
+// resetFailed resets a FAILED row to PENDING.
 func (y *spillModel) resetFailed(t *rapid.T) {
 	failed := slices.DeleteFunc(slices.Clone(y.log), func(r *storedRow) bool {
 		return r.status != store.Failed || r.gone || slices.Contains(y.log[y.logRead:], r) || y.results == nil && slices.ContainsFunc(y.writing, func(o outcome) bool { return o.ID == r.id })
@@ -296,8 +296,8 @@ func (y *spillModel) resetFailed(t *rapid.T) {
 	y.core.releaseFixed([]store.Ref{it.Ref}, y.now)
 }
 
-// sweep makes the next step of a sweep: a view, what lanes hold, and, at the marker,
-// the rows that nobody knew. Only those that were set back may be among them.
+// sweep takes the next step of a sweep: the snapshot, then the held rows, then, at the
+// marker, the unknown rows. Only rows that were reset may be among them.
 func (y *spillModel) sweep(*rapid.T) {
 	switch {
 	case y.ended:
@@ -335,7 +335,7 @@ func (y *spillModel) sweep(*rapid.T) {
 	}
 }
 
-// skip passes over the head of a lane.
+// skip skips the head of a lane.
 func (y *spillModel) skip(t *rapid.T) {
 	l := y.core.lanes[LaneName{LaneKey: rapid.SampledFrom(y.keys).Draw(t, "lane")}]
 	if l != nil && l.blocked == nil && !y.ended {
@@ -343,7 +343,7 @@ func (y *spillModel) skip(t *rapid.T) {
 	}
 }
 
-// end is a clean stop: what is under way ends, and nothing stays claimed.
+// end is a graceful shutdown: everything in flight ends, and no row stays claimed.
 func (y *spillModel) end(t *rapid.T) {
 	y.core.end()
 	y.ended = true
@@ -391,7 +391,7 @@ func (y *spillModel) unwritten(id string) bool {
 	return false
 }
 
-// crash ends the core. A statement under way may have been carried out.
+// crash ends the core. A statement in flight may have been carried out.
 func (y *spillModel) crash(t *rapid.T) {
 	if len(y.spilling) > 0 && rapid.Bool().Draw(t, "parked after all") {
 		_ = y.spilled.Spill(context.Background(), y.epoch, y.spilling)

@@ -14,9 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// spillModel is the plain reference for parking: a log, a table, a table of parked rows
-// and a checkpoint, which outlive the core, and a receiver that is away for some
-// lanes or for all.
+// spillModel is the reference model for spilling. A log, a table, the spilled rows and a
+// checkpoint outlive the core. The receiver is down for some lanes or for all.
 type spillModel struct {
 	t     *rapid.T
 	now   time.Time
@@ -29,16 +28,16 @@ type spillModel struct {
 	byID    map[string]*storedRow
 	spilled spilledTable
 	holds   map[store.LaneKey]store.Hold
-	// passed is how much of the log the checkpoint has passed, and seq that of
-	// the last row there.
+	// passed is the length of the log that the checkpoint has passed, seq that of its last
+	// row.
 	passed                               int
 	seq                                  store.Seq
-	seqs                                 int64 // seqs given out in this life
+	seqs                                 int64 // assigned in this session
 	receiverDown, misconfigured, logLost bool
 	lanesDown                            map[store.LaneKey]bool
 	lockedTables                         map[string]bool // outboxes whose table is locked
 
-	batches  []*logBatch // of this life, in order
+	batches  []*logBatch // of this session, in order
 	claiming []*request
 	sending  []*request
 	writing  []outcome
@@ -47,15 +46,15 @@ type spillModel struct {
 	answers  [][]store.Item
 	each     int
 
-	catchUpEnd int                  // how long the log was at the start
-	logRead    int                  // how much of the log this life has read
-	results    []store.SettleResult // of writing, not yet told
+	catchUpEnd int                  // length of the log at the start
+	logRead    int                  // length of the log read in this session
+	results    []store.SettleResult // of writing, not yet reported
 	ended      bool
-	found      []store.Item // found by a sweep that waits for its marker
-	sweepStep  int          // 0: none, 1: it has its view, 2: it waits for the marker
+	found      []store.Item // by a sweep that waits for its marker
+	sweepStep  int          // 0: none, 1: it has its snapshot, 2: it waits for the marker
 	mark       int          // in the log
 
-	spillReplayModel // what is replayed
+	spillReplayModel // replayed rows
 }
 
 // storedRow is a row of the table.
@@ -65,26 +64,26 @@ type storedRow struct {
 	status           store.Status
 	gone, unseen     bool
 	poison, requeued bool
-	unspillable      bool // the store does not park it
-	wasUnspillable   bool // and takes it now
+	unspillable      bool // the store refuses to spill it
+	wasUnspillable   bool // and accepts it now
 	arrived          bool
-	refuse           int         // how often the table refuses an outcome yet
-	refusesClaim     bool        // it refuses the claim
-	locked           bool        // somebody locks the row when its outcome is written
-	outOfOrder       bool        // its order is not that of the log any more
-	claimEpoch       store.Epoch // that claimed it last
-	deliveredEpoch   store.Epoch // the leader under which it was delivered
+	refuse           int         // how many more outcomes the table refuses
+	refusesClaim     bool        // the table refuses its claim
+	locked           bool        // a session locks the row when its outcome is written
+	outOfOrder       bool        // no longer in log order
+	claimEpoch       store.Epoch // of the latest claim
+	deliveredEpoch   store.Epoch // of the leader that delivered it
 }
 
 func (r *storedRow) settled() bool { return r.gone || r.status.Settled() }
 
-// forever is how often a table refuses until somebody mends it.
+// forever is a number of refusals that never runs out before the table is fixed.
 const forever = 1 << 30
 
 // logBatch is a batch of the log and the ticket of its rows.
 type logBatch struct {
 	rows []*storedRow
-	end  int // of the log
+	end  int // in the log
 	last store.Seq
 	done int
 }
@@ -105,7 +104,7 @@ func newSpillModel(t *rapid.T) *spillModel {
 		lockedTables: map[string]bool{},
 	}
 	many := 0
-	if rapid.IntRange(0, 3).Draw(t, "many lanes") == 0 { // more than a suspect receiver keeps in memory
+	if rapid.IntRange(0, 3).Draw(t, "many lanes") == 0 { // more than an open breaker keeps in memory
 		many = 40
 		y.cfg.BufferRows *= 10
 	}
@@ -121,7 +120,7 @@ func newSpillModel(t *rapid.T) *spillModel {
 	return y
 }
 
-// start begins a core as a leader does behind an intact log.
+// start starts a core like a leader with an intact log.
 func (y *spillModel) start() {
 	y.epoch++
 	y.seqs = 0
@@ -157,7 +156,7 @@ func (y *spillModel) start() {
 	}
 	y.core.restore(holds)
 	y.logRead, y.catchUpEnd = y.passed, len(y.log)
-	if cut { // a snapshot of the table, without what is parked
+	if cut { // a snapshot of the table, without spilled rows
 		var rows []*storedRow
 		for _, r := range y.log {
 			if !r.settled() {
@@ -172,7 +171,7 @@ func (y *spillModel) start() {
 	}
 }
 
-// read on in the log.
+// readLog reads on in the log.
 func (y *spillModel) readLog(t *rapid.T) {
 	n := min(rapid.IntRange(1, 6+len(y.keys)/2).Draw(t, "of the log"), len(y.log)-y.logRead)
 	if n <= 0 || y.ended || y.core.rows >= 2*y.cfg.BufferRows {
@@ -180,7 +179,7 @@ func (y *spillModel) readLog(t *rapid.T) {
 	}
 	rows := y.log[y.logRead : y.logRead+n]
 	y.logRead += n
-	if y.logRead > y.catchUpEnd { // what is settled is left out while the relay catches up
+	if y.logRead > y.catchUpEnd { // settled rows are dropped during the catch-up
 		y.appendLog(rows, y.logRead)
 		return
 	}
@@ -193,7 +192,7 @@ func (y *spillModel) readLog(t *rapid.T) {
 	y.appendLog(open, y.logRead)
 }
 
-// appendLog hands rows of the log to the core.
+// appendLog appends rows of the log to the core.
 func (y *spillModel) appendLog(rows []*storedRow, end int) {
 	items := make([]store.Item, len(rows))
 	for i, r := range rows {
@@ -305,7 +304,7 @@ func TestSpillAgainstModel(t *testing.T) {
 	})
 }
 
-// describe says what the core holds.
+// describe describes the state of the core.
 func (y *spillModel) describe() string {
 	text := fmt.Sprintf("%d rows, %d parked, %d hungry", y.core.rows, y.core.spilledRows, y.core.reloadQueue.len())
 	for _, l := range y.core.lanesByAge() {
@@ -324,9 +323,9 @@ func (y *spillModel) describe() string {
 	return text
 }
 
-// finish heals everything and expects every row to be settled, and nothing left. First
-// it heals all but the tables, and expects the checkpoint to pass the rows that they
-// refuse or keep locked.
+// finish repairs everything and expects every row to be settled and nothing to be left. It
+// repairs the tables last: before that, the checkpoint must pass rows that the tables
+// refuse or lock.
 func (y *spillModel) finish(t *rapid.T) {
 	y.receiverDown = false
 	clear(y.lanesDown)
@@ -348,7 +347,7 @@ func (y *spillModel) finish(t *rapid.T) {
 	y.checkLeft(t)
 }
 
-// makeSpillable has the store take every row from now on.
+// makeSpillable lets the store spill every row from now on.
 func (y *spillModel) makeSpillable() {
 	if y.ended {
 		return
@@ -360,8 +359,8 @@ func (y *spillModel) makeSpillable() {
 	y.core.spillForLog(false)
 }
 
-// stuckBatch returns a batch of the log that the checkpoint cannot pass, though its rows can
-// be parked; nil if there is none.
+// stuckBatch returns a batch of the log that the checkpoint cannot pass although its rows
+// can be spilled; nil if there is none.
 func (y *spillModel) stuckBatch() *logBatch {
 	for _, b := range y.batches {
 		kept := slices.ContainsFunc(b.rows, func(r *storedRow) bool { return r.unspillable })
@@ -372,7 +371,7 @@ func (y *spillModel) stuckBatch() *logBatch {
 	return nil
 }
 
-// advancePastHead has everything happen that is due until done, at most so often.
+// advanceUntil runs everything that is due until done, at most most times.
 func (y *spillModel) advanceUntil(t *rapid.T, most int, done func() bool) {
 	for range most {
 		for _, key := range y.keys {

@@ -15,8 +15,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// coreModel is the plain reference that the core is held against: a table, a
-// receiver for each way of answering, and what is left of each lane in order.
+// coreModel is the reference model of the core: a table, a receiver for each mode, and the
+// remaining rows of each lane in order.
 type coreModel struct {
 	t      *rapid.T
 	now    time.Time
@@ -26,8 +26,8 @@ type coreModel struct {
 	epoch  int
 	ended  bool
 	frozen bool
-	down   bool // the receivers are away
-	// unclaimed: claims write nothing, and look at no row of the log.
+	down   bool // the receivers are down
+	// unclaimed: claims write nothing and check no row of the log.
 	unclaimed bool
 	canPing   bool // the sink is a Pinger
 
@@ -43,34 +43,34 @@ type coreModel struct {
 	writing  []outcome
 
 	notBefore map[LaneName]time.Time // by Retry-After
-	paused    map[LaneName]time.Time // by the back-off of the head
-	claims    map[LaneName]int       // since the lane moved, time did, or the sink was trusted
+	paused    map[LaneName]time.Time // by the backoff of the head
+	claims    map[LaneName]int       // since the lane moved, time passed or the breaker closed
 
 	endpoints map[string]*endpointModel // by endpoint
 
-	holds map[store.LaneKey]map[store.HoldKind]store.Hold // as the store has them
+	holds map[store.LaneKey]map[store.HoldKind]store.Hold // in the store
 
-	replayModel // what is replayed
-	lockModel   // that others hold
+	replayModel // replayed rows
+	lockModel   // held by other sessions
 }
 
-// endpointModel is what the reference knows of an endpoint.
+// endpointModel is the model of an endpoint.
 type endpointModel struct {
-	accepted      time.Time // latest beginning of an accepted request
-	failures      int       // failed requests since a row was taken or rejected
-	rejections    int       // rejected ones since a row was taken
+	accepted      time.Time // latest start of an accepted request
+	failures      int       // failed requests since a row was accepted or rejected
+	rejections    int       // rejected requests since a row was accepted
 	breakerOpen   bool      // by the rule
-	openedAt      time.Time // when it became so
-	probes        int       // requests while it was
-	allowedProbes int       // how many of them there may be by now
-	pings         int       // that were taken since a row was
+	openedAt      time.Time // time of the opening
+	probes        int       // requests since the opening
+	allowedProbes int       // limit of probes so far
+	pings         int       // accepted since a row was accepted
 	nextPing      time.Time
 }
 
-// endpoint returns what is known of where a kind goes.
+// endpoint returns the model of a kind's endpoint.
 func (w *coreModel) endpoint(kind string) *endpointModel { return w.endpoints[w.limits[kind].Endpoint] }
 
-// allow says that one more request may go to a suspect endpoint.
+// allow allows one more request to endpoints with an open breaker.
 func (w *coreModel) allow() {
 	for _, s := range w.endpoints {
 		s.allowedProbes++
@@ -84,35 +84,35 @@ type record struct {
 	size       int
 	dropped    bool // the log's payload was dropped: the claim reads it again
 	poison     bool
-	requeued   bool // it was FAILED and set back
+	requeued   bool // it was FAILED and reset
 	visible    bool
 	gone       bool
 	status     store.Status
 	retries    int
-	claimEpoch int // epoch of the latest claim; -1: somebody else's
-	taken      int // epoch of the latest claim of a relay: the row may have been changed since
+	claimEpoch int // epoch of the latest claim; -1: another owner's
+	taken      int // epoch of a relay's latest claim: the row may have changed since
 	until      time.Time
 	arrived    bool
-	changed    bool // by somebody else
+	changed    bool // by another session
 
 	known bool // delivered, as this core knows
-	over  bool // nothing more is to come of the row under this core
+	over  bool // done under this core
 
 	firstFailed time.Time    // end of the first failed attempt
 	lastFailed  time.Time    // end of the latest
-	proof       bool         // a row was taken between it and the attempt under way
-	detail      string       // of the failure that was the head's
-	countable   int          // failures that the rule may hold against the row
-	skipped     <-chan error // somebody waits for it to be passed over
+	proof       bool         // a row was accepted between it and the current attempt
+	detail      string       // of the head's latest failure
+	countable   int          // failures that may count against the row
+	skipped     <-chan error // an operator waits for the skip
 
-	copyOf string // the id of the row that a replay sends again
+	copyOf string // the id of the replayed row
 	job    string
 	n      int64
 
-	lock     int       // how often the row is yet locked when an outcome is written
-	refuse   int       // how often the table refuses an outcome yet
-	refusals int       // how often it has refused the present one
-	due      time.Time // when it may be tried again
+	lock     int       // how many more outcome writes find the row locked
+	refuse   int       // how many more outcomes the table refuses
+	refusals int       // refusals of the current outcome
+	due      time.Time // when it may be retried
 }
 
 func (r *record) settled() bool { return r.gone || r.status.Settled() }
@@ -121,7 +121,7 @@ func (r *record) settled() bool { return r.gone || r.status.Settled() }
 type batch struct {
 	rows          []*record
 	done          int
-	withoutTicket bool // nobody waits for its rows
+	withoutTicket bool // the rows have no ticket
 }
 
 func (b *batch) Done(n int) { b.done += n }
@@ -168,7 +168,7 @@ func (w *coreModel) mode(kind string) sink.Mode { return w.limits[kind].Mode }
 // counted reports whether the table of a lane has a column for retries.
 func (w *coreModel) counted(key store.LaneKey) bool { return w.mode(key.Kind) != sink.PerItem }
 
-// lane is the lane of a row.
+// lane returns the lane of a row.
 func (w *coreModel) lane(r *record) LaneName {
 	name := LaneName{LaneKey: r.key, Job: r.job}
 	if !r.key.Group.Valid && w.cfg.Ungrouped == Parallel {
@@ -177,8 +177,7 @@ func (w *coreModel) lane(r *record) LaneName {
 	return name
 }
 
-// onHold reports whether somebody has to let a lane go. A pause is one of what is
-// replayed, too.
+// onHold reports whether a lane is on hold. A pause also holds its replay lanes.
 func (w *coreModel) onHold(name LaneName) bool {
 	if name.Job != "" {
 		_, paused := w.holds[name.LaneKey][store.Paused]
@@ -187,8 +186,8 @@ func (w *coreModel) onHold(name LaneName) bool {
 	return name.RowID == "" && len(w.holds[name.LaneKey])+len(w.replayHolds[name.LaneKey]) > 0
 }
 
-// start begins a core as a new leader does: with the holds in the store and the
-// unsettled rows in order.
+// start starts a core like a new leader, with the holds in the store and the unsettled rows
+// in order.
 func (w *coreModel) start() {
 	w.epoch++
 	w.ended, w.frozen = false, false
@@ -238,8 +237,7 @@ func (w *coreModel) inserted(key store.LaneKey) (ids []string) {
 	return ids
 }
 
-// restore gives the core the holds that a store returns: of a row that is no
-// longer FAILED there is none.
+// restore restores the holds from the store. A row that is no longer FAILED has none.
 func (w *coreModel) restore() {
 	var holds []store.Hold
 	for _, key := range w.keys {
@@ -256,20 +254,20 @@ func (w *coreModel) restore() {
 	w.core.restore(holds)
 }
 
-// enterRows hands rows to the core as one batch.
+// enterRows gives rows to the core as one batch.
 func (w *coreModel) enterRows(how func([]store.Item, Ticket), rows ...*record) {
 	b := &batch{rows: rows}
 	w.batches = append(w.batches, b)
 	how(w.items(rows), b)
 }
 
-// items is rows as a source or a store brings them.
+// items returns rows like a source or a store.
 func (w *coreModel) items(rows []*record) []store.Item {
 	items := make([]store.Item, len(rows))
 	for i, r := range rows {
 		items[i] = store.Item{
 			Ref: store.Ref{Outbox: r.key.Outbox, ID: r.id}, Kind: r.key.Kind, Group: r.key.Group,
-			PayloadSize: r.size, Txn: 1, // the log has the row as it was inserted
+			PayloadSize: r.size, Txn: 1, // the log has the row as inserted
 		}
 		if !r.dropped {
 			items[i].Payload = make([]byte, r.size)
@@ -278,14 +276,14 @@ func (w *coreModel) items(rows []*record) []store.Item {
 	return items
 }
 
-// removeRow takes a row out of what the core has yet to deliver.
+// removeRow removes a row from those the core has yet to deliver.
 func (w *coreModel) removeRow(r *record) {
 	name := w.lane(r)
 	w.queue[name] = slices.DeleteFunc(w.queue[name], func(id string) bool { return id == r.id })
 	w.claims[name] = 0
 	delete(w.paused, name)
 	if len(w.queue[name]) == 0 {
-		delete(w.notBefore, name) // the lane is forgotten, and with it what it knew
+		delete(w.notBefore, name) // the lane is removed with its state
 	}
 }
 

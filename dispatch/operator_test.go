@@ -14,7 +14,7 @@ func nameOf(group string) LaneName {
 	return LaneName{LaneKey: store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf(group)}}
 }
 
-// blocking runs a test with a lane "a" that its row 1 blocks, and 2 behind it.
+// blocking runs a test with a lane "a" that its row 1 blocks, and row 2 behind it.
 func blocking(t *testing.T, test func(k *fakeBackend, d *Dispatcher)) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0
@@ -141,7 +141,7 @@ func TestSkipHead(t *testing.T) {
 	tests := map[string]struct {
 		class sink.Class
 		takes time.Duration
-		after time.Duration // when it is asked for
+		after time.Duration // when it is called
 		err   error
 		want  string
 	}{

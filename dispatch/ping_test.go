@@ -10,12 +10,12 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-// pingableBackend is a desk whose receiver takes a request without rows.
+// pingableBackend is a backend whose receiver accepts a request without rows.
 type pingableBackend struct {
 	*fakeBackend
 	class sink.Class
 	none  bool
-	pings []time.Duration // since the test began
+	pings []time.Duration // since the start of the test
 }
 
 func (p *pingableBackend) Ping(context.Context, string) (sink.Result, bool) {
@@ -32,8 +32,8 @@ func drivePingable(t *testing.T, cfg Config, class sink.Class, test func(p *ping
 	}, func(_ *fakeBackend, d *Dispatcher, _ func(error) error) { test(p, d) })
 }
 
-// On a quiet system a row that is refused alone ends within seconds: a ping proves that
-// the receiver works. The sink is never suspect meanwhile, so readiness stays.
+// On a quiet system a row that is refused alone ends within seconds, because a ping proves
+// that the receiver works. The breaker stays closed meanwhile, so readiness stays.
 func TestPingEndsLoneRefusedRow(t *testing.T) {
 	drivePingable(t, DefaultConfig(), sink.Delivered, func(p *pingableBackend, d *Dispatcher) {
 		p.set(func() {
@@ -56,9 +56,9 @@ func TestPingEndsLoneRefusedRow(t *testing.T) {
 	})
 }
 
-// A receiver may take an empty list and fail on every row. Pings then cost one row at
-// the most: those of many groups wait as they do without pings, and once one row has
-// ended by pings, the next needs a row that was taken.
+// A receiver may accept an empty list and fail on every row. Pings then cost at most one
+// row. Rows of several groups wait as they do without pings, and after one row has become
+// FAILED by pings, the next needs an accepted row.
 func TestPingsDuringOutageCostAtMostOneRow(t *testing.T) {
 	for name, rows := range map[string]int{"many groups": 50, "one group": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -84,8 +84,8 @@ func TestPingsDuringOutageCostAtMostOneRow(t *testing.T) {
 	}
 }
 
-// What a ping answers but Delivered proves nothing, and a receiver without such a
-// request is not asked again.
+// Any other answer to a ping than Delivered proves nothing, and a receiver without such a
+// request gets no further ping.
 func TestFailedPingProvesNothing(t *testing.T) {
 	for _, class := range []sink.Class{sink.Refused, sink.Rejected, sink.Unavailable, sink.Misconfigured} {
 		for _, none := range []bool{false, true} {

@@ -68,7 +68,7 @@ func TestExcludedLanes(t *testing.T) {
 			t.Error(err)
 		}
 		k.expect(t, "standing after the pause", excludedGroups(d, "events"), "[away blocked]")
-		add(t, d, nil, rowsOfGroup("paused", 12)) // as they are read again
+		add(t, d, nil, rowsOfGroup("paused", 12)) // as if polled again
 		k.advance(time.Second)
 		if n := len(delivered(k, "paused")); n != 12 {
 			t.Errorf("%d rows of the lane that was paused were delivered", n)
@@ -76,7 +76,7 @@ func TestExcludedLanes(t *testing.T) {
 	})
 }
 
-// delivered returns the rows of a group that are COMPLETED, in order.
+// delivered returns the COMPLETED rows of a group, in order.
 func delivered(k *fakeBackend, group string) (ids []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -115,7 +115,7 @@ func TestLargeLanesAreExcluded(t *testing.T) {
 	})
 }
 
-// A row without a group that has a lane of its own tells nothing of others.
+// The lane of a single ungrouped row says nothing about other ungrouped rows.
 func TestSingleRowLanesAreNotExcluded(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Ungrouped, cfg.APIBatchSize = Parallel, 1
@@ -133,7 +133,7 @@ func TestSingleRowLanesAreNotExcluded(t *testing.T) {
 	})
 }
 
-// A row that somebody waits for stays in memory.
+// A row with a pending skip stays in memory.
 func TestUnloadKeepsRowBeingSkipped(t *testing.T) {
 	cfg := DefaultConfig()
 	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
@@ -156,7 +156,7 @@ func TestUnloadKeepsRowBeingSkipped(t *testing.T) {
 	})
 }
 
-// However many lanes fail, what they keep leaves room for others.
+// However many lanes fail, the rows they keep leave room for others.
 func TestManyFailingLanesLeaveRoom(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.APIBatchSize, cfg.MaxConcurrentGroups = 200, 20, 50

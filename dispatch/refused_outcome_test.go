@@ -23,16 +23,15 @@ func (d *fakeBackend) refuseStatus(id string, status store.Status) {
 	})
 }
 
-// The checkpoint passes a row whose outcome the table refuses within a second, and
-// parks no other row for it. The row is named to the operator until its outcome is
-// written, and is not sent again.
+// The checkpoint passes a row with a refused outcome within a second, and no other row is
+// spilled for it. The row is reported until its outcome is written, and is not sent again.
 func TestRefusedOutcomeRetainsNoLog(t *testing.T) {
 	for _, tt := range []struct {
 		refuses store.Status
 		answer  func([]string) sink.Result
 		state   string // of the lane
 		told    int
-		then    string // what is written once the table takes it
+		then    string // written once the table accepts it
 	}{
 		{store.Completed, always(sink.Delivered), "writing", 20, "0 COMPLETED"},
 		{store.Failed, poisoned("0"), "writing", 11, "0 FAILED"},
@@ -82,7 +81,7 @@ func TestRefusedOutcomeRetainsNoLog(t *testing.T) {
 	}
 }
 
-// A row that was set back has no place in the log: it is not parked, and holds nothing.
+// A requeued row has no position in the log, so it is not spilled and holds no log.
 func TestRefusedOutcomeOfRowWithoutSeq(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		d.enableSpill(true)
@@ -97,7 +96,7 @@ func TestRefusedOutcomeOfRowWithoutSeq(t *testing.T) {
 	})
 }
 
-// A clean end leaves a refused row parked, and is not kept by it.
+// A graceful shutdown leaves a refused row spilled and does not wait for it.
 func TestShutdownWithRefusedOutcome(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		d.enableSpill(true)
@@ -113,7 +112,7 @@ func TestShutdownWithRefusedOutcome(t *testing.T) {
 	})
 }
 
-// A claim that the table refuses is the lane's trouble, until the table takes it.
+// A refused claim is an error of the lane until the table accepts it.
 func TestRefusedClaimIsReported(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.refusedIDs = map[string]bool{"1": true} })
@@ -133,10 +132,10 @@ func TestRefusedClaimIsReported(t *testing.T) {
 
 func first[A, B any](a A, _ B) A { return a }
 
-// A table that refuses every outcome bounds what is sent and what is held, however long
-// the log is: half a buffer of refused outcomes, without their payloads, and what was in
-// the buffer by then. Where rows may be parked and the log is at its bound, all of the
-// log is read nevertheless; where they may not, the source waits.
+// A table that refuses every outcome must not fill memory, however long the log is. Sends
+// stop at half a buffer of refused outcomes, held without their payloads, plus the rows in
+// the buffer at that time. If spilling is allowed and the log is at its limit, the whole
+// log is still read. Otherwise the source waits.
 func TestTableRefusesEveryOutcome(t *testing.T) {
 	const rows, buffer = 20_000, 200
 	for _, parks := range []bool{true, false} {
@@ -179,14 +178,14 @@ func TestTableRefusesEveryOutcome(t *testing.T) {
 				sent := len(k.messages)
 				k.mu.Unlock()
 				t.Logf("%d rows in memory at the most, %d sent, %d parked", most, sent, d.Stats().Spilled)
-				// The buffer, what it held when the first outcome was refused, and half a
-				// buffer each of refused outcomes and of rows that were read back. The
-				// requests in flight when a bound is reached come on top of it.
+				// The buffer, the rows in it when the first outcome was refused, half a
+				// buffer of refused outcomes and half a buffer of reloaded rows. Requests
+				// in flight come on top.
 				held := maxBufferFactor*buffer + 2*inFlight
 				if most > 2*held+buffer || sent > held+buffer/2 {
 					t.Errorf("%d rows in memory, at most %d wanted; %d were sent, at most %d wanted", most, 2*held+buffer, sent, held+buffer/2)
 				}
-				if n := d.Stats().Bytes; n > int64(2*held) { // two a row
+				if n := d.Stats().Bytes; n > int64(2*held) { // two per row
 					t.Errorf("%d bytes of payload are held", n)
 				}
 				read, _ := tracker.LastRead()

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// runRestarted runs a dispatcher that finds rows parked from before.
+// runRestarted runs a dispatcher that starts with spilled rows.
 func runRestarted(t *testing.T, cfg Config, parked []store.Item, test func(k *fakeBackend, d *Dispatcher)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeBackend()
@@ -30,7 +30,7 @@ func runRestarted(t *testing.T, cfg Config, parked []store.Item, test func(k *fa
 	})
 }
 
-// arrived counts the rows of well groups that were delivered.
+// delivered counts the delivered rows of groups with a prefix.
 func (d *fakeBackend) delivered(prefix byte) int {
 	seen := map[string]bool{}
 	d.mu.Lock()
@@ -43,8 +43,8 @@ func (d *fakeBackend) delivered(prefix byte) int {
 	return len(seen)
 }
 
-// Groups that the receiver breaks on are read back first; the well ones, all
-// away, must come too.
+// Groups that crash the receiver are reloaded first. The good groups, all spilled, must be
+// reloaded too.
 func TestBadLanesDoNotStarveSpilledLanes(t *testing.T) {
 	for _, class := range []sink.Class{sink.Unavailable, sink.Refused, sink.Misconfigured} {
 		t.Run(class.String(), func(t *testing.T) {
@@ -76,8 +76,8 @@ func TestBadLanesDoNotStarveSpilledLanes(t *testing.T) {
 	}
 }
 
-// The same where a reading takes 10 ms: the receiver is suspect before the well
-// lanes are in memory, and a suspect receiver keeps 32 lanes in memory.
+// The same with reloads of 10 ms. The breaker opens before the good lanes are in memory,
+// and then only 32 lanes are kept in memory.
 func TestProbesReachSpilledLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &slowSpill{fakeBackend: newFakeBackend(), parking: 10 * time.Millisecond}
@@ -115,7 +115,7 @@ func TestProbesReachSpilledLanes(t *testing.T) {
 	})
 }
 
-// A receiver that lives and breaks on as many groups as half the buffer.
+// The receiver works, but it fails on as many groups as half the buffer holds.
 func TestFailingLanesLeaveRoomForReloads(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 100
@@ -138,7 +138,7 @@ func TestFailingLanesLeaveRoomForReloads(t *testing.T) {
 			}
 		})
 		live := 0
-		for range 600 { // other groups move all the time: the receiver is not suspect for long
+		for range 600 { // other groups move all the time: the breaker soon closes again
 			live++
 			add(t, d, nil, rowsWithSeq(1000+live, items(fmt.Sprint("l", live%50), fmt.Sprint("l", live))))
 			k.advance(100 * time.Millisecond)
@@ -150,11 +150,11 @@ func TestFailingLanesLeaveRoomForReloads(t *testing.T) {
 	})
 }
 
-// slowSpill is a desk whose parking takes a while.
+// slowSpill is a backend whose spill statements are slow.
 type slowSpill struct {
 	*fakeBackend
 	parking time.Duration
-	log     []string // "park"/"read" with the number of rows
+	log     []string // "park" or "read", with the number of rows
 }
 
 func (s *slowSpill) Spill(ctx context.Context, e store.Epoch, rows []store.Item) error {
@@ -181,8 +181,8 @@ func (s *slowSpill) ReadSpilled(ctx context.Context, from []store.SpilledRange, 
 	return answers, err
 }
 
-// A lane that was parked while its receiver was away goes on although rows
-// of it come all the time.
+// A lane that was spilled while its receiver was down is reloaded although new rows keep
+// coming.
 func TestLaneWithSteadyInflowIsReloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
@@ -198,14 +198,14 @@ func TestLaneWithSteadyInflowIsReloaded(t *testing.T) {
 			for range rows {
 				n++
 				add(t, d, nil, rowsWithSeq(n, items("a", fmt.Sprint("w", n))))
-				k.advance(4 * time.Millisecond) // 250 rows a second in one group
+				k.advance(4 * time.Millisecond) // 250 rows per second in one group
 			}
 		}
 		more(150)
 		d.SpillExcess(true)
 		more(1500)
 		k.set(func() { k.answer = always(sink.Delivered) })
-		more(250 * 20) // 20 s with a receiver that is well
+		more(250 * 20) // 20 s with a working receiver
 		if got := k.delivered('w'); got < n/2 {
 			t.Errorf("%d of %d rows were delivered after 20 s with a receiver that is well: %+v, behind %d", got, n, d.Stats(), n-got)
 			d.mu.Lock()
@@ -225,8 +225,8 @@ func TestLaneWithSteadyInflowIsReloaded(t *testing.T) {
 	})
 }
 
-// A requeued row that the log brings again gets a seq; parked, it is read back
-// beside itself.
+// A requeued row gets a seq when the log delivers it again. If it is then spilled, the
+// reload must not add it a second time.
 func TestRequeuedRowFromLogIsNotReloadedTwice(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 10
@@ -239,7 +239,7 @@ func TestRequeuedRowFromLogIsNotReloadedTwice(t *testing.T) {
 		if _, err := d.Requeue(context.Background(), store.DeadLetterFilter{}, 1, true); err != nil {
 			t.Fatal(err)
 		}
-		add(t, d, nil, rowsWithSeq(1, items("a", "r"))) // behind the checkpoint of the last life
+		add(t, d, nil, rowsWithSeq(1, items("a", "r"))) // behind the checkpoint of the last session
 		add(t, d, nil, rowsWithSeq(2, numberedRows("a", 12)))
 		k.advance(time.Second)
 		d.SpillExcess(true)
@@ -252,8 +252,8 @@ func TestRequeuedRowFromLogIsNotReloadedTwice(t *testing.T) {
 	})
 }
 
-// Rows without a group in parallel: a parked row that somebody else settled and
-// an operator requeued is not forgotten.
+// Ungrouped rows in parallel: a spilled row that another session settled and an operator
+// requeued is kept.
 func TestRequeuedSpilledRowIsKept(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Ungrouped, cfg.BufferRows = Parallel, 10
@@ -266,7 +266,7 @@ func TestRequeuedSpilledRowIsKept(t *testing.T) {
 	c.addSpilledLanes(table.lanes())
 	again := row
 	again.Seq = 0
-	c.requeue([]store.Item{again}) // it was FAILED by a processor beside the relay
+	c.requeue([]store.Item{again}) // a processor beside the relay marked it FAILED
 	from, each := c.nextReloads(time.Unix(1, 0))
 	answers, _ := table.ReadSpilled(context.Background(), from, each)
 	c.addReloaded(answers, each)
@@ -284,8 +284,8 @@ func TestRequeuedSpilledRowIsKept(t *testing.T) {
 	}
 }
 
-// The first row of a paused lane can be skipped while it is in memory; once the
-// lane is parked, too.
+// The head of a paused lane can be skipped while it is in memory, and also once the lane is
+// spilled.
 func TestSkipHeadOfPausedSpilledLane(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 10
@@ -299,7 +299,7 @@ func TestSkipHeadOfPausedSpilledLane(t *testing.T) {
 		d.SpillExcess(false)
 		k.advance(time.Second)
 		var err error
-		for range 10 { // it says: ask again
+		for range 10 { // the error asks for a retry
 			if err = d.Skip(context.Background(), lane, "known"); err == nil {
 				return
 			}
@@ -309,8 +309,8 @@ func TestSkipHeadOfPausedSpilledLane(t *testing.T) {
 	})
 }
 
-// Nor by what a job sends again: its lanes are none of those that a suspect receiver
-// keeps in memory.
+// A replay must not starve spilled lanes either: its lanes are not among those an open
+// breaker keeps in memory.
 func TestReplayDoesNotStarveSpilledLanes(t *testing.T) {
 	limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }
 	c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)

@@ -13,10 +13,10 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// group is the key of a group's lane.
+// group returns the lane key of a group.
 func group(name string) store.LaneKey { return nameOf(name).LaneKey }
 
-// signalled reports whether the channel of ReplayLoad has something, and takes it.
+// signalled reports whether the channel of ReplayLoad has a signal, and takes it.
 func signalled(d *Dispatcher, job string) bool {
 	_, _, changed := d.ReplayLoad(job)
 	select {
@@ -27,8 +27,8 @@ func signalled(d *Dispatcher, job string) bool {
 	}
 }
 
-// Replayed rows go out without a claim and without an outcome, in front of what is
-// live of their group.
+// Replayed rows are sent without a claim or an outcome, before the live rows of their
+// group.
 func TestReplayHoldsLiveLane(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		var c counter
@@ -64,7 +64,7 @@ func TestReplayHoldsLiveLane(t *testing.T) {
 	})
 }
 
-// A row whose COMPLETED is on its way looks to a table as one that is still to come.
+// In the table, a row whose COMPLETED is being written looks undelivered.
 func TestLaneIsQuiescentOnceOutcomesAreWritten(t *testing.T) {
 	tests := map[string]struct {
 		ungrouped Ungrouped
@@ -111,7 +111,7 @@ func TestLaneIsQuiescentOnceOutcomesAreWritten(t *testing.T) {
 	}
 }
 
-// The outcome of a row that is being parked waits for that, and so does whoever asks.
+// The outcome of a row that is being spilled waits for the spill, and so does Quiescent.
 func TestLaneIsNotQuiescentDuringSpill(t *testing.T) {
 	limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }
 	c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
@@ -141,7 +141,7 @@ func TestLaneIsNotQuiescentDuringSpill(t *testing.T) {
 	still("once it is written", true)
 }
 
-// The row behind a refused one leaves when the refusal is durable. Nothing is
+// The row behind a refused one is sent once the refusal is durable. The lane is not
 // blocked.
 func TestRefusedReplayRowIsRecordedBeforeNext(t *testing.T) {
 	cfg := DefaultConfig()
@@ -163,7 +163,7 @@ func TestRefusedReplayRowIsRecordedBeforeNext(t *testing.T) {
 	})
 }
 
-// Live rows and those of two jobs never share a request.
+// Live rows and the rows of two jobs never share a request.
 func TestRequestCarriesOneJob(t *testing.T) {
 	drive(t, senders(1), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		d.Freeze(true)
@@ -213,7 +213,7 @@ func TestReplayWaitsForLease(t *testing.T) {
 	})
 }
 
-// An operator's pause is one of the group, whoever sends its rows.
+// A pause applies to the group, to live and replayed rows.
 func TestPauseStopsReplay(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		ctx := context.Background()
@@ -284,7 +284,7 @@ func TestOperatorActionsOnReplayLane(t *testing.T) {
 	})
 }
 
-// A lane that stands takes no room for what is replayed, and may be parked meanwhile.
+// A held lane takes no room from replayed rows, and may be spilled meanwhile.
 func TestReplayTakesNoBufferRoom(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.BufferBytes = 10, 20
@@ -318,8 +318,8 @@ func TestReplayTakesNoBufferRoom(t *testing.T) {
 	})
 }
 
-// A job may send its rows to another sink, perhaps one that no outbox goes to: only
-// the look at its rows needs the lane to stand, and a pause at home is none there.
+// A job may send its rows to another sink, even one without an outbox. Then the live lane
+// is held only while the job reads its rows, and a pause of the live lane does not apply.
 func TestReplayToAnotherSink(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, home *Dispatcher, _ func(error) error) {
 		there := newFakeBackend()
@@ -352,8 +352,8 @@ func TestReplayToAnotherSink(t *testing.T) {
 	})
 }
 
-// Live rows find a sender, however many rows a job has and however slow the receiver is;
-// nothing live, and the job has most of them.
+// Live rows find a sender, however many rows a job has and however slow the receiver is.
+// Without live rows the job gets most senders.
 func TestReplayLeavesSenders(t *testing.T) {
 	of := func(k *fakeBackend) string {
 		count := map[string]int{}

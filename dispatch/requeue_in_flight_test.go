@@ -26,7 +26,7 @@ func TestRequeueDuringOutcomeWrite(t *testing.T) {
 	if len(batch) != 1 || batch[0].Status != store.Failed {
 		t.Fatal(batch)
 	}
-	// Settle commits FAILED + hold. Requeue commits PENDING, forgets the hold.
+	// Settle commits FAILED and the hold. Requeue commits PENDING and deletes the hold.
 	c.requeue(items("a", "1"))
 	c.releaseFixed([]store.Ref{{Outbox: "events", ID: "1"}}, now)
 	c.written([]store.SettleResult{store.Written}, now)
@@ -50,7 +50,7 @@ func TestDiscardDuringOutcomeWrite(t *testing.T) {
 	req := c.nextRequest(now)
 	c.answered(req, &sink.Result{Items: []sink.Outcome{{Class: sink.Rejected}, {Class: sink.NotSent}}}, now)
 	c.nextOutcomes(10)
-	c.releaseFixed([]store.Ref{{Outbox: "events", ID: "1"}}, now) // Discard's
+	c.releaseFixed([]store.Ref{{Outbox: "events", ID: "1"}}, now) // by Discard
 	c.written([]store.SettleResult{store.Written}, now)
 	if l := c.lanes[nameOf("a")]; l.blocked != nil {
 		t.Errorf("lane is blocked by row %s, which was deleted", l.blocked.ID)
@@ -90,7 +90,7 @@ func TestSkipWaitsForVisibility(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.grant = func(*store.ClaimRow) store.ClaimAnswer { return store.ClaimAnswer{Result: store.NotYetVisible} }
-			k.settleResult = store.WasGone // what Settle answers for a row its snapshot does not show
+			k.settleResult = store.WasGone // Settle's result for a row that its snapshot does not show
 		})
 		row := items("a", "1")
 		row[0].Txn = 7

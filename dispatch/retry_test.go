@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Each step of the search is one request, whether it finds the row among those
-// it sends or among those that are left.
+// Each step of the search is one request, whether it finds the row among the rows it sends
+// or among the rest.
 func TestBisectFindsPoisonedRow(t *testing.T) {
 	const rows, halvings = 64, 6
 	for poison := range rows {
@@ -46,7 +46,7 @@ func TestBisectFindsPoisonedRow(t *testing.T) {
 	}
 }
 
-// failedIDs returns the ids of the rows that FAILED.
+// failedIDs returns the ids of the FAILED rows.
 func failedIDs(outcomes []store.Outcome) (ids []string) {
 	for _, o := range outcomes {
 		if o.Status == store.Failed {
@@ -110,7 +110,7 @@ func TestCountedRetryIsWrittenAndWaits(t *testing.T) {
 		if gap := k.requestTimes[4] - k.requestTimes[3]; gap > 10*ms {
 			t.Errorf("the next row left %s after the last attempt of the first", gap)
 		}
-		expectBackoffs(t, k.requestTimes[4:8], 200*ms, 400*ms, 800*ms) // from the start again
+		expectBackoffs(t, k.requestTimes[4:8], 200*ms, 400*ms, 800*ms) // restarted
 		for i, o := range k.outcomes[:8] {
 			want := store.Outcome{
 				Ref: store.Ref{Outbox: "events", ID: fmt.Sprint(1 + i/4)}, Status: store.Pending, RetryCount: i%4 + 1,
@@ -136,7 +136,7 @@ func TestBackoffDoublesUpToCap(t *testing.T) {
 		k.advance(10 * time.Second)
 		ms := time.Millisecond
 		expectBackoffs(t, k.requestTimes[:5], 200*ms, 400*ms, 800*ms, 1000*ms)
-		expectBackoffs(t, k.requestTimes[4:], 200*ms, 400*ms, 800*ms, 1000*ms, 1000*ms) // suspect
+		expectBackoffs(t, k.requestTimes[4:], 200*ms, 400*ms, 800*ms, 1000*ms, 1000*ms) // breaker open
 		k.set(func() { k.answer = always(sink.Delivered) })
 		add(t, d, nil, items("a", "2"))
 		k.advance(10 * time.Second)
@@ -238,8 +238,8 @@ func TestRowFailedInBatchHasProof(t *testing.T) {
 	})
 }
 
-// A row fails at 10 ms and again after its back-off; the requests of two others
-// begin at 1 and at 20 ms and end in the other order.
+// A row fails at 10 ms and again after its backoff. The requests of two other rows begin at
+// 1 and 20 ms and end in the opposite order.
 func TestProofNeedsRequestAfterFailure(t *testing.T) {
 	ms := time.Millisecond
 	tests := map[string]struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// rowsInOwnGroups returns rows "0" to "n-1", each of a group of its own.
+// rowsInOwnGroups returns rows "0" to "n-1", each in its own group.
 func rowsInOwnGroups(n int) (rows []store.Item) {
 	for i := range n {
 		rows = append(rows, items(fmt.Sprint("g", i), fmt.Sprint(i))...)
@@ -18,7 +18,7 @@ func rowsInOwnGroups(n int) (rows []store.Item) {
 	return rows
 }
 
-// senders returns a configuration with so many senders.
+// senders returns a configuration with n senders.
 func senders(n int) Config {
 	cfg := DefaultConfig()
 	cfg.MaxConcurrentGroups = n
@@ -70,8 +70,8 @@ func TestKindsDoNotShareARequest(t *testing.T) {
 	})
 }
 
-// A receiver that refuses a request with the poisoned row in it, in whatever way,
-// costs the others at most a search.
+// A receiver refuses every request with the poisoned row. Whatever the class, the other
+// lanes pay at most for one search.
 func TestBisectFindsPoisonedLane(t *testing.T) {
 	const rows, halvings = 64, 6
 	for _, class := range []sink.Class{sink.Rejected, sink.Refused} {
@@ -112,7 +112,8 @@ func TestBisectFindsPoisonedLane(t *testing.T) {
 							t.Errorf("row %s was taken %d times", id, n)
 						}
 					}
-					// Once the others are through, nothing but time counts refusals.
+					// Once the others are delivered, refusals count only once per
+					// proof-wait.
 					most := map[sink.Class]int{sink.Rejected: 1 + cfg.MaxRetries, sink.Refused: 12}[class]
 					if bad-alone != halvings || alone < 1+cfg.MaxRetries || alone > most {
 						t.Errorf("%d requests with the row among others, %d with it alone: %v", bad-alone, alone, k.requests)
@@ -123,8 +124,8 @@ func TestBisectFindsPoisonedLane(t *testing.T) {
 	}
 }
 
-// Whoever cannot be reached is no reason for a search: the lanes go on by
-// themselves, each at once blamed for nothing but its own.
+// An unreachable receiver starts no search. The lanes go on separately, and none counts a
+// failure of another.
 func TestTimeoutIsolatesLanes(t *testing.T) {
 	cfg := senders(1)
 	cfg.ProofWait = time.Second
@@ -142,7 +143,7 @@ func TestTimeoutIsolatesLanes(t *testing.T) {
 		add(t, d, &c, rowsInOwnGroups(8))
 		d.Freeze(false)
 		k.advance(time.Minute)
-		k.expect(t, "rows done", c.n, 7) // without other traffic nothing proves that the receiver lives
+		k.expect(t, "rows done", c.n, 7) // without other traffic nothing proves that the receiver works
 		k.expect(t, "first request", len(k.requests[0]), 8)
 		for _, ids := range k.requests[1:] {
 			k.expect(t, "rows of a later request", len(ids), 1)
@@ -153,11 +154,11 @@ func TestTimeoutIsolatesLanes(t *testing.T) {
 		}
 		k.expect(t, "FAILED", failedIDs(k.outcomes), "[]")
 		k.expect(t, "rows done", c.n, 15)
-		k.expect(t, "stalled", k.stalled, "[3]") // it is told once
+		k.expect(t, "stalled", k.stalled, "[3]") // reported once
 	})
 }
 
-// A lane whose row waits for its retry takes no others down with it.
+// A lane that waits for a retry shares no request, so other lanes do not fail with it.
 func TestFailingLaneSharesNoRequest(t *testing.T) {
 	drive(t, senders(1), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = poisoned("bad") })

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// rowsWithSeq returns rows with their places in the log, from the first on.
+// rowsWithSeq returns rows with consecutive seqs from first on.
 func rowsWithSeq(first int, rows []store.Item) []store.Item {
 	for i := range rows {
 		rows[i].Seq = store.NewSeq(1, int64(first+i))
@@ -23,8 +23,8 @@ func rowsWithSeq(first int, rows []store.Item) []store.Item {
 	return rows
 }
 
-// A lane that somebody blocked leaves memory, its ticket is told, and once it may
-// go its rows are sent in their order, those that came meanwhile behind them.
+// A blocked lane leaves memory and completes its tickets. Once released, its rows are sent
+// in order, before the rows that came meanwhile.
 func TestBlockedLaneIsSpilledAndReloaded(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.BufferRows, cfg.APIBatchSize = Block, 10, 5
@@ -51,8 +51,8 @@ func TestBlockedLaneIsSpilledAndReloaded(t *testing.T) {
 	})
 }
 
-// Lanes that are all parked are tried again by a few at a time while their
-// receiver is away, and all once it is back.
+// Spilled lanes are retried a few at a time while their receiver is down, and all once it
+// is back.
 func TestSpilledLanesReturnWithReceiver(t *testing.T) {
 	const lanes = 500
 	cfg := DefaultConfig()
@@ -90,7 +90,7 @@ func TestSpilledLanesReturnWithReceiver(t *testing.T) {
 	})
 }
 
-// twoSinks is a feed with two sinks that run, in fake time.
+// twoSinks runs a feed with two sinks in fake time.
 type twoSinks struct {
 	*Feed
 	a, b    *fakeBackend
@@ -120,8 +120,8 @@ func runTwoSinks(t *testing.T, cfg Config, test func(s *twoSinks)) {
 	})
 }
 
-// send offers n batches of a row for each outbox, and returns how many were taken
-// before nothing moved any more.
+// send offers n batches of one row for each outbox. It returns how many were taken before
+// nothing moved any more.
 func (s *twoSinks) send(from, n int, outboxes ...string) (taken int) {
 	for i := range n {
 		var rows []store.Item
@@ -140,8 +140,8 @@ func (s *twoSinks) send(from, n int, outboxes ...string) (taken int) {
 	return n
 }
 
-// A sink that is dead takes nothing from the other: its rows are parked, and the
-// checkpoint passes them.
+// A dead sink takes no room from the other: its rows are spilled, and the checkpoint passes
+// them.
 func TestDeadSinkSpillsBesideLiveSink(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 50
@@ -166,8 +166,8 @@ func TestDeadSinkSpillsBesideLiveSink(t *testing.T) {
 	})
 }
 
-// Where every buffer is full the source is paused and nothing is parked, until the
-// log has reached its bound.
+// If every buffer is full the source is paused and nothing is spilled, until the log has
+// reached its limit.
 func TestFullBuffersPauseSource(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 50
@@ -194,7 +194,7 @@ func TestFullBuffersPauseSource(t *testing.T) {
 	})
 }
 
-// A sink that is slow and catches up parks nothing.
+// A slow sink that catches up spills nothing.
 func TestCatchUpSpillsNothing(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 50

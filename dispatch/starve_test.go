@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// The endpoint of one kind is away, the other's is well.
+// The endpoint of one kind is down, the other works.
 func TestDeadEndpointStarvesNoOther(t *testing.T) {
 	for _, class := range []sink.Class{sink.Unavailable, sink.Misconfigured, sink.Refused, sink.Rejected} {
 		t.Run(class.String(), func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestDeadEndpointStarvesNoOther(t *testing.T) {
 				}
 				add(t, d, nil, jobs)
 				var c counter
-				for i := range 600 { // ten events a second for a minute
+				for i := range 600 { // ten events per second for a minute
 					add(t, d, &c, items(fmt.Sprint("e", i%10), fmt.Sprint("e", i)))
 					k.advance(100 * time.Millisecond)
 				}
@@ -47,7 +47,7 @@ func TestDeadEndpointStarvesNoOther(t *testing.T) {
 	}
 }
 
-// Some groups hold a row that the receiver breaks on; the others are well.
+// Some groups hold a row that crashes the receiver; the others are good.
 func TestPoisonedLanesStarveNoOther(t *testing.T) {
 	for _, class := range []sink.Class{sink.Unavailable, sink.Misconfigured, sink.Refused, sink.Rejected} {
 		for _, poisons := range []int{5, 20, 100} {
@@ -68,7 +68,7 @@ func TestPoisonedLanesStarveNoOther(t *testing.T) {
 					}
 					var c counter
 					worst := 0
-					for i := range 600 * 5 { // ten rows a second for five minutes
+					for i := range 600 * 5 { // ten rows per second for five minutes
 						add(t, d, &c, items(fmt.Sprint("e", i%50), fmt.Sprint("e", i)))
 						k.advance(100 * time.Millisecond)
 						worst = max(worst, i+1-c.n)
@@ -82,7 +82,7 @@ func TestPoisonedLanesStarveNoOther(t *testing.T) {
 	}
 }
 
-// One of the receiver's servers is away: every second request times out.
+// One of the receiver's servers is down: every second request times out.
 func TestPartialOutageMakesNoDeadLetters(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		var n atomic.Uint32

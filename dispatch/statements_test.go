@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// reset forgets what the desk saw of statements.
+// reset clears the recorded statements.
 func (d *fakeBackend) reset() {
 	d.set(func() {
 		d.rows, d.claimTimes, d.statementTimes, d.claims, d.settles, d.outcomes = nil, nil, nil, nil, nil, nil
@@ -28,11 +28,11 @@ func TestClaimNamesOwnEarlierClaim(t *testing.T) {
 		k.advance(10 * time.Millisecond)
 		k.set(func() { k.lostErr = nil })
 		k.advance(time.Second)
-		first := k.began.Add(time.Microsecond) // what every database keeps
+		first := k.began.Add(time.Microsecond) // the precision of every database
 		for i, want := range []time.Time{{}, first, first} {
 			k.expect(t, fmt.Sprintf("claim %d tells", i+1), k.rows[i].OwnClaimAt, want)
 		}
-		for i, want := range []time.Time{first, first} { // again, and at the same time
+		for i, want := range []time.Time{first, first} { // again, with the same timestamp
 			k.expect(t, fmt.Sprintf("claim %d writes", i+1), k.claimTimes[i], want)
 		}
 		k.expect(t, "claim 4 tells", k.rows[3].OwnClaimAt, k.claimTimes[2])
@@ -89,8 +89,8 @@ func TestRowGivenBackIsNoLongerOwn(t *testing.T) {
 	})
 }
 
-// wantWait checks a wait for a row that is not visible: longer ones are shortened by an
-// eighth at the most.
+// wantWait checks the wait for a row that is not visible. Long waits may be shorter by up
+// to an eighth.
 func wantWait(t *testing.T, got, want time.Duration) {
 	t.Helper()
 	if got > want || got < want*7/8 || got < want && want < 100*time.Millisecond {
@@ -238,8 +238,7 @@ func TestOutcomesAreObservedWhenWritten(t *testing.T) {
 	}
 }
 
-// TestVanishedRowsAreReported: they are done with, and somebody must be able
-// to tell which.
+// Rows that a claim does not find are done, and the observer learns which they were.
 func TestVanishedRowsAreReported(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
@@ -292,8 +291,8 @@ func TestStoreOutageIsRetriedWithBackoff(t *testing.T) {
 	})
 }
 
-// addEach appends rows "0" to "n-1", each of a group of its own, so that all are
-// claimed in one statement.
+// addEach appends rows "0" to "n-1", each in its own group, so that one statement claims
+// all.
 func addEach(t *testing.T, d *Dispatcher, c Ticket, n int) {
 	d.Freeze(true)
 	for _, it := range numberedRows("", n) {

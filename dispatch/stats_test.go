@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-// Of what waits each row counts once, in memory, parked or both; the oldest is
-// that which was committed first, and a suspicion says since when.
+// Each waiting row counts once, in memory, spilled or both. Oldest is the earliest commit,
+// and an open breaker has the time of its opening.
 func TestStatsOfDeadSink(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.APIBatchSize = 10, 5
@@ -44,7 +44,7 @@ func TestStatsOfDeadSink(t *testing.T) {
 	})
 }
 
-// Lanes in trouble are those that stand still or fail.
+// Troubled lanes are lanes that are on hold or failing.
 func TestTroubledLanes(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0

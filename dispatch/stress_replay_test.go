@@ -14,15 +14,15 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// replayReceiver is a flaky receiver that knows which groups stand still, and what a job has
-// yet to send.
+// replayReceiver is a flaky receiver that knows which groups are held and which rows a job
+// has yet to send.
 type replayReceiver struct {
 	flaky
 	t     *testing.T
 	mu    sync.Mutex
 	held  map[string]bool
-	left  map[string][]store.ReplayRow // of each group, by n, as the store has them
-	taken map[string]bool              // ids of replayed rows
+	left  map[string][]store.ReplayRow // of each group, by n, in the store
+	taken map[string]bool              // ids of accepted rows
 }
 
 func (s *replayReceiver) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
@@ -76,8 +76,8 @@ func (s *replayReceiver) FinishRows(_ context.Context, _ store.Epoch, _ string, 
 	return nil
 }
 
-// replayGroup sends a group again, as whoever runs a job does. Now and then it takes the
-// rows back and goes on later.
+// replayGroup replays a group like the owner of a job. Sometimes it withdraws the rows and
+// continues later.
 func (s *replayReceiver) replayGroup(ctx context.Context, d *Dispatcher, group string) {
 	key := nameOf(group).LaneKey
 	wait := func(until func() bool) {
@@ -119,8 +119,8 @@ func (s *replayReceiver) replayGroup(ctx context.Context, d *Dispatcher, group s
 	}
 }
 
-// A job goes through groups that are busy and that operators pause: each of its rows
-// is done with once, in order, and nothing live leaves meanwhile.
+// A job replays groups that are busy and that operators pause. Each of its rows is finished
+// once, in order, and no live row is sent meanwhile.
 func TestReplayBesideLiveRows(t *testing.T) {
 	const groups, each = 20, 30
 	s := &memStore{rows: map[string]store.Status{}, items: map[string]store.Item{}, holds: map[store.LaneKey]store.Hold{}, pause: map[store.LaneKey]bool{}}

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// memStore is a ledger with real rows; statements take a little before and after
-// they commit.
+// memStore is a store in memory. Statements take a little time before and after they
+// commit.
 type memStore struct {
 	spilledTable
 	mu    sync.Mutex
@@ -45,7 +45,7 @@ func (s *memStore) Claim(_ context.Context, _ store.Epoch, _ time.Time, rows []s
 	return out, nil
 }
 
-// AwaitTable is asked for nothing: no table is locked.
+// AwaitTable returns at once, because no table is locked.
 func (s *memStore) AwaitTable(context.Context, string) error { return nil }
 
 func (s *memStore) Settle(_ context.Context, _ store.Epoch, os []store.Outcome) (out []store.SettleResult, _ error) {
@@ -133,8 +133,8 @@ func (flaky) Deliver(context.Context, []sink.Message) sink.Result {
 	return sink.Result{Outcome: sink.Outcome{Class: c, Detail: "x"}}
 }
 
-// Operators do everything at once beside a sink that fails now and then: no row
-// stays behind in the table that no lane knows.
+// Operators do everything at once beside a flaky sink. No row may stay in the table that no
+// lane knows.
 func TestOperatorsBesideFlakySink(t *testing.T) {
 	for _, mode := range []OnFailed{Continue, Block} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -180,7 +180,8 @@ func TestOperatorsBesideFlakySink(t *testing.T) {
 			act(func() { _, _ = d.Discard(acting, store.DeadLetterFilter{}, 1); <-time.After(5 * time.Millisecond) })
 			act(func() { _ = d.RetryNow(lane()); d.Stats(); d.Lanes(LaneFilter{}, 10); d.Held("events") })
 			wg.Wait()
-			// Nobody acts any more: let go of all, requeue what failed, until all is quiet.
+			// After the last action: release all holds and requeue FAILED rows until all is
+			// done.
 			for i := 0; i < 300 && d.Stats().Rows > 0; i++ {
 				for g := range 20 {
 					l := nameOf(fmt.Sprint("g", g))

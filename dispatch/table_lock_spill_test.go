@@ -14,9 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestSpilledRowsOfLockedTableDelayNoOther: the rows that were read back of it, or are to
-// be, keep no parked row of another outbox away, whether the table was locked before or is
-// locked once they are in memory.
+// Reloaded rows of a locked table do not keep spilled rows of another outbox from being
+// reloaded, whether the table was locked before the reload or after it.
 func TestSpilledRowsOfLockedTableDelayNoOther(t *testing.T) {
 	for _, after := range []time.Duration{0, 100 * time.Millisecond} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -54,8 +53,7 @@ func TestSpilledRowsOfLockedTableDelayNoOther(t *testing.T) {
 	}
 }
 
-// TestLockedTableDoesNotFillBuffer: what the log brings of it is parked, and rows of
-// another outbox of the same sink, the only one, go on.
+// Rows of a locked table are spilled, and rows of another outbox of the same sink go on.
 func TestLockedTableDoesNotFillBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()

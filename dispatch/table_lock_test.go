@@ -20,8 +20,8 @@ func inOutbox(outbox string, rows []store.Item) []store.Item {
 	return rows
 }
 
-// claimsOf counts the claim statements that name a row of an outbox of inOutbox, or of a
-// row of "events" for "".
+// claimsOf counts the claim statements with a row of an outbox named by inOutbox, or of
+// "events" for "".
 func (d *fakeBackend) claimsOf(outbox string) (n int) {
 	for _, ids := range d.claims {
 		if slices.ContainsFunc(ids, func(id string) bool {
@@ -34,8 +34,8 @@ func (d *fakeBackend) claimsOf(outbox string) (n int) {
 	return n
 }
 
-// TestLockedTableDelaysNoOtherOutbox: rows of another outbox are delivered within a
-// second, whatever waits for the locked table, and everything goes on once it is free.
+// Rows of another outbox are delivered within a second, however much waits for the locked
+// table. Everything goes on once the table is free.
 func TestLockedTableDelaysNoOtherOutbox(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.lockedTables = map[string]bool{"events": true} })
@@ -59,8 +59,7 @@ func TestLockedTableDelaysNoOtherOutbox(t *testing.T) {
 	})
 }
 
-// TestOutcomesOfLockedTableDelayNoOther: those of another outbox, FAILED too, are
-// written at once.
+// Outcomes of another outbox, FAILED included, are written at once.
 func TestOutcomesOfLockedTableDelayNoOther(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		k.set(func() {
@@ -96,8 +95,8 @@ func TestOutcomesOfLockedTableDelayNoOther(t *testing.T) {
 	})
 }
 
-// TestRepeatedlyLockedTable: a table that is free whenever the store asks for it, and
-// locked at each claim, is claimed once in maxTableLockWait.
+// A table that is free whenever the store waits for it, and locked at each claim, is
+// claimed once per maxTableLockWait.
 func TestRepeatedlyLockedTable(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
@@ -119,8 +118,8 @@ func TestRepeatedlyLockedTable(t *testing.T) {
 	})
 }
 
-// TestOutcomesOfLockedRowsAreBatched: they are tried in one statement about once
-// a second and hold up no other outcome.
+// Outcomes of locked rows are retried in one statement about once a second, and delay no
+// other outcome.
 func TestOutcomesOfLockedRowsAreBatched(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.MaxConcurrentGroups = 140
@@ -150,8 +149,7 @@ func TestOutcomesOfLockedRowsAreBatched(t *testing.T) {
 	})
 }
 
-// TestLaneWaitsForOutcomeOfLockedRow: the next row leaves after FAILED is written,
-// not while its row is locked.
+// The next row is sent after FAILED is written, not while its row is locked.
 func TestLaneWaitsForOutcomeOfLockedRow(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.lockedRows, k.answer = map[string]bool{"1": true}, poisoned("1") })
@@ -168,8 +166,8 @@ func TestLaneWaitsForOutcomeOfLockedRow(t *testing.T) {
 	})
 }
 
-// TestClaimsOfLockedRowsAreBatched: lanes whose first rows are locked, and that came at
-// different times, are claimed about once a second.
+// Lanes with a locked head are claimed together about once a second, even if they came at
+// different times.
 func TestClaimsOfLockedRowsAreBatched(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
@@ -190,8 +188,8 @@ func TestClaimsOfLockedRowsAreBatched(t *testing.T) {
 	})
 }
 
-// TestBlockSurvivesLockAfterLostAnswer: FAILED is written with the block of its lane,
-// the answer is lost, and then the table is locked for a while. The lane is blocked.
+// FAILED is written with the block of its lane, the answer is lost, and then the table is
+// locked for a while. The lane must be blocked.
 func TestBlockSurvivesLockAfterLostAnswer(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0
@@ -199,7 +197,7 @@ func TestBlockSurvivesLockAfterLostAnswer(t *testing.T) {
 		k.set(func() { k.answer, k.latency = poisoned("1"), time.Second })
 		var c counter
 		add(t, d, &c, items("a", "1"))
-		k.advance(1500 * time.Millisecond) // FAILED is on its way
+		k.advance(1500 * time.Millisecond) // FAILED is being written
 		k.set(func() { k.lostErr = errors.New("connection lost") })
 		k.advance(time.Second)
 		k.set(func() {

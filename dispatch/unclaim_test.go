@@ -45,7 +45,7 @@ func TestWithdrawKeepsRowsInFlight(t *testing.T) {
 	}
 }
 
-// Nobody looks for the row to blame among rows that are taken back.
+// Withdrawn rows are not bisected further.
 func TestWithdrawEndsBisect(t *testing.T) {
 	drive(t, senders(1), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
@@ -66,7 +66,7 @@ func TestWithdrawEndsBisect(t *testing.T) {
 	})
 }
 
-// A probe that is taken back before a sender was free leaves its turn to another.
+// A probe that is withdrawn before a sender was free makes room for another.
 func TestWithdrawProbe(t *testing.T) {
 	drive(t, senders(1), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Misconfigured) })
@@ -84,7 +84,7 @@ func TestWithdrawProbe(t *testing.T) {
 			}
 		})
 		add(t, d, nil, long)
-		k.advance(10 * time.Millisecond) // the one sender has something to do
+		k.advance(10 * time.Millisecond) // the only sender is busy
 		d.Replay("job", replayOf(1, items("c", "3")))
 		synctest.Wait()
 		k.expect(t, "in flight", d.Stats().InFlight, 1)
@@ -130,7 +130,7 @@ func TestReplayOfLostLeaderStops(t *testing.T) {
 	})
 }
 
-// A job that was deleted has nothing to write down in, and keeps no lane waiting.
+// A deleted job has nowhere to record rows, and its lanes do not wait.
 func TestDeletedReplayReleasesLanes(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		k.set(func() {
@@ -156,7 +156,7 @@ func TestDeletedReplayReleasesLanes(t *testing.T) {
 	})
 }
 
-// What was sent again leaves nothing behind, also if no other row comes.
+// A replayed row leaves nothing in memory, even if no other row follows.
 func TestReplayMemoryIsReleased(t *testing.T) {
 	for _, class := range []sink.Class{sink.Delivered, sink.Rejected} {
 		limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 2, MaxBytes: 1 << 20} }

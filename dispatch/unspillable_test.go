@@ -11,9 +11,9 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-// Rows that the store does not park cost nobody else anything: the others are parked
-// and read back, healthy groups are delivered, and once the receiver is back the group
-// of such rows is too, in its order. One that comes behind parked rows keeps its place.
+// An unspillable row costs no other group anything. Other rows are spilled and reloaded,
+// and healthy groups are delivered. Once the receiver is back its own group is delivered
+// too, in order. An unspillable row behind spilled rows keeps its place.
 func TestUnspillableRowDelaysNoOther(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.APIBatchSize, cfg.MaxRetries = 8, 3, math.MaxInt32
@@ -34,7 +34,7 @@ func TestUnspillableRowDelaysNoOther(t *testing.T) {
 		d.SpillExcess(true)
 		d.Spill(true)
 		k.advance(time.Second)
-		for i := 4; i < 10; i++ { // behind what is parked
+		for i := 4; i < 10; i++ { // behind spilled rows
 			add(t, d, &told, rowsWithSeq(200+i, items("bad", fmt.Sprint(i))))
 			k.advance(time.Second)
 		}
@@ -48,7 +48,7 @@ func TestUnspillableRowDelaysNoOther(t *testing.T) {
 		k.expect(t, "rows that cannot be parked", s.Unspillable, 3)
 		k.expect(t, "rows told of", told.n, 100+12-3)
 		statements := k.statements
-		for range 100 { // it is not tried time and again
+		for range 100 { // it is not retried all the time
 			d.SpillExcess(true)
 			d.Spill(false)
 			k.advance(100 * time.Millisecond)
@@ -75,8 +75,8 @@ func TestUnspillableRowDelaysNoOther(t *testing.T) {
 	})
 }
 
-// Rows that could not be parked are parked once the store takes them, also where they lie
-// behind parked ones of a group that stands: they keep neither the log nor the buffer.
+// Unspillable rows are spilled once the store accepts them, even behind spilled rows of a
+// held group. Then they hold neither log nor buffer.
 func TestUnspillableTailIsRetried(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.APIBatchSize = 8, 3
@@ -98,7 +98,7 @@ func TestUnspillableTailIsRetried(t *testing.T) {
 		k.advance(2 * time.Minute)
 		k.expect(t, "rows told of, unparkable", []int{told.n, d.Stats().Unspillable}, "[8 32]")
 		k.refusedSpills = nil
-		for range 3 { // as the feed does, whose buffer is full
+		for range 3 { // like a feed whose buffer is full
 			d.SpillExcess(true)
 			k.advance(time.Minute)
 		}

@@ -8,16 +8,16 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-// TestJudge fails one row several times, the receiver taking other rows in
-// between. Times are in seconds; the row's refusals count every 300 s.
+// TestJudge fails one row several times while the receiver accepts other rows in between.
+// Times are in seconds. Without proof, refusals count every 300 s.
 func TestJudge(t *testing.T) {
 	type attempt struct {
 		at        int
 		class     sink.Class
 		several   bool // other rows were in the request
-		searching bool // which was a part of a failed one
+		searching bool // the request was part of a failed one
 		after     int  // Retry-After
-		accepted  int  // beginning of the latest request that was accepted
+		accepted  int  // start of the latest accepted request
 		want      verdict
 	}
 	const (
@@ -142,7 +142,7 @@ func TestDelay(t *testing.T) {
 	const initial, most = 200 * time.Millisecond, 30 * time.Second
 	tests := []struct {
 		n    int
-		want time.Duration // before it is shortened
+		want time.Duration // before the random reduction
 	}{
 		{1, initial}, {2, 2 * initial}, {3, 4 * initial}, {8, 128 * initial},
 		{9, most}, {32, most}, {33, most}, {64, most}, {65, most}, {1 << 40, most},
