@@ -123,23 +123,23 @@ func (c *cursor) fetch(ctx context.Context, rows int) (cursorBatch, error) {
 		return cursorBatch{}, errClosed
 	}
 	// The driver would derive a second maxTimeMS from a deadline.
-	waits, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer context.AfterFunc(ctx, func() { giveUp(ctx.Err()) })()
-	defer giveUp(nil)
-	answered, end := context.WithCancel(ctx)
-	var watching sync.WaitGroup
-	watching.Go(func() { c.watch(answered, giveUp) })
-	raw, err := c.run(waits, bson.D{
+	cmdCtx, cancelCmd := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer context.AfterFunc(ctx, func() { cancelCmd(ctx.Err()) })()
+	defer cancelCmd(nil)
+	watchCtx, endWatch := context.WithCancel(ctx)
+	var watcher sync.WaitGroup
+	watcher.Go(func() { c.watch(watchCtx, cancelCmd) })
+	raw, err := c.run(cmdCtx, bson.D{
 		{Key: "getMore", Value: c.id},
 		{Key: "collection", Value: "$cmd.aggregate"},
 		{Key: "batchSize", Value: rows},
 		{Key: "maxTimeMS", Value: c.maxAwait.Milliseconds()},
 	})
-	end()
-	watching.Wait()
+	endWatch()
+	watcher.Wait()
 	if err != nil {
-		if why := context.Cause(waits); why != nil && ctx.Err() == nil {
-			err = why
+		if cause := context.Cause(cmdCtx); cause != nil && ctx.Err() == nil {
+			err = cause
 		}
 		return cursorBatch{}, err
 	}
@@ -148,7 +148,7 @@ func (c *cursor) fetch(ctx context.Context, rows int) (cursorBatch, error) {
 
 // watch gives up on a server that does not answer a ping, or whose address another server
 // now has. It ends with the context.
-func (c *cursor) watch(ctx context.Context, giveUp context.CancelCauseFunc) {
+func (c *cursor) watch(ctx context.Context, cancelCmd context.CancelCauseFunc) {
 	tick := time.NewTimer(silenceTimeout)
 	defer tick.Stop()
 	for {
@@ -157,17 +157,17 @@ func (c *cursor) watch(ctx context.Context, giveUp context.CancelCauseFunc) {
 			return
 		case <-tick.C:
 		}
-		asking, cancel := context.WithTimeout(ctx, pingTimeout)
-		raw, err := runAdminCommand(asking, c.db, bson.D{{Key: "hello", Value: 1}})
+		pingCtx, cancel := context.WithTimeout(ctx, pingTimeout)
+		raw, err := runAdminCommand(pingCtx, c.db, bson.D{{Key: "hello", Value: 1}})
 		cancel()
 		switch now := lookupString(raw, "me"); {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			giveUp(fmt.Errorf("no message from server %s for %s, nor an answer to hello: %w", c.server, silenceTimeout+pingTimeout, err))
+			cancelCmd(fmt.Errorf("no message from server %s for %s, nor an answer to hello: %w", c.server, silenceTimeout+pingTimeout, err))
 			return
 		case now != c.server:
-			giveUp(fmt.Errorf("no message from server %s for %s; %s is now the primary", c.server, silenceTimeout, now))
+			cancelCmd(fmt.Errorf("no message from server %s for %s; %s is now the primary", c.server, silenceTimeout, now))
 			return
 		}
 		if c.onAlive != nil {
@@ -179,14 +179,14 @@ func (c *cursor) watch(ctx context.Context, giveUp context.CancelCauseFunc) {
 
 // parseBatch parses an answer.
 func (c *cursor) parseBatch(raw bson.Raw, batch string) (cursorBatch, error) {
-	said, ok := raw.Lookup("cursor").DocumentOK()
+	doc, ok := raw.Lookup("cursor").DocumentOK()
 	if !ok {
 		return cursorBatch{}, errors.New("unexpected server answer: no cursor")
 	}
-	c.id, _ = said.Lookup("id").Int64OK()
+	c.id, _ = doc.Lookup("id").Int64OK()
 	var a cursorBatch
-	a.postBatchToken, _ = said.Lookup("postBatchResumeToken").DocumentOK()
-	if list, ok := said.Lookup(batch).ArrayOK(); ok {
+	a.postBatchToken, _ = doc.Lookup("postBatchResumeToken").DocumentOK()
+	if list, ok := doc.Lookup(batch).ArrayOK(); ok {
 		var err error
 		if a.events, err = list.Values(); err != nil {
 			return cursorBatch{}, fmt.Errorf("parse server answer: %w", err)

@@ -42,11 +42,11 @@ type diagnosis struct {
 
 func (e *diagnosis) run(ctx context.Context) error {
 	s := e.source
-	sv, db, wrong, err := s.inspect(ctx)
+	sv, db, faults, err := s.inspect(ctx)
 	if err != nil {
 		return err
 	}
-	e.server, e.db, e.faults = sv, db, wrong
+	e.server, e.db, e.faults = sv, db, faults
 	streams := sv.streamFault() == nil
 	if streams {
 		now := sv.endPosition()
@@ -62,11 +62,11 @@ func (e *diagnosis) run(ctx context.Context) error {
 	if !streams {
 		return nil
 	}
-	who := "any client may read the change stream of database " + db.Name()
+	text := "any client may read the change stream of database " + db.Name()
 	if s.stream.user != "" {
-		who = "role " + s.stream.user + " may read the change stream of database " + db.Name()
+		text = "role " + s.stream.user + " may read the change stream of database " + db.Name()
 	}
-	e.Add("stream", store.GradeOK, who)
+	e.Add("stream", store.GradeOK, text)
 	e.checkIdentity(ctx)
 	e.checkMajorityLag()
 	return e.checkOplogWindow(ctx)
@@ -85,8 +85,8 @@ func (e *diagnosis) checkIdentity(ctx context.Context) {
 // checkMajorityLag reports whether the majority keeps up, because a stream sends only
 // majority-committed events.
 func (e *diagnosis) checkMajorityLag() {
-	if late := e.server.writtenAt.Sub(e.server.majority); late > maxMajorityLag {
-		e.Add("majority", store.GradeAdvice, fmt.Sprintf("majority of replica set %s lags by %s, which delays events by as much", e.server.setName, late.Round(time.Second)),
+	if lag := e.server.writtenAt.Sub(e.server.majority); lag > maxMajorityLag {
+		e.Add("majority", store.GradeAdvice, fmt.Sprintf("majority of replica set %s lags by %s, which delays events by as much", e.server.setName, lag.Round(time.Second)),
 			"see which members are down or slow: rs.status()")
 	}
 }
@@ -107,13 +107,13 @@ func (e *diagnosis) checkOplogWindow(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read oplog size: %w", err)
 	}
-	reach := last.Sub(first)
-	said := fmt.Sprintf("reaches back %s, %d of at most %d MB used", reach.Round(time.Second), size>>20, limit>>20)
-	if size < limit/10*9 || reach >= minOplogWindow { // an oplog that is not full proves nothing
-		e.Add(subject, store.GradeOK, said+"; a relay that is down for longer takes a new snapshot")
+	window := last.Sub(first)
+	summary := fmt.Sprintf("reaches back %s, %d of at most %d MB used", window.Round(time.Second), size>>20, limit>>20)
+	if size < limit/10*9 || window >= minOplogWindow { // an oplog that is not full proves nothing
+		e.Add(subject, store.GradeOK, summary+"; a relay that is down for longer takes a new snapshot")
 		return nil
 	}
-	e.Add(subject, store.GradeAdvice, said+": a relay that is down for longer loses the log and takes a new snapshot",
+	e.Add(subject, store.GradeAdvice, summary+": a relay that is down for longer loses the log and takes a new snapshot",
 		"-- in mongosh, as an administrator, on each member", fmt.Sprintf("db.adminCommand({replSetResizeOplog: 1, size: %d})", max(990, 4*limit>>20)))
 	return nil
 }

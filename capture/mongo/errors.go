@@ -16,29 +16,29 @@ import (
 
 // explain classifies a server error of a stream that resumed at a position.
 func (s *Source) explain(ctx context.Context, db *mongo.Database, from *oplogPosition, err error) error {
-	var said mongo.CommandError
-	if ctx.Err() != nil || !errors.As(err, &said) {
+	var answer mongo.CommandError
+	if ctx.Err() != nil || !errors.As(err, &answer) {
 		return err
 	}
 	switch {
 	case hasCode(err, errHistoryLost):
-		return lostErrorf("oplog no longer reaches back to %s: %s", from.describe(), said.Message)
+		return lostErrorf("oplog no longer reaches back to %s: %s", from.describe(), answer.Message)
 	case hasCode(err, errFatal):
-		return lostErrorf("change stream cannot resume at %s: %s", from.describe(), said.Message)
+		return lostErrorf("change stream cannot resume at %s: %s", from.describe(), answer.Message)
 	case hasCode(err, errInvalidResumeToken):
-		return lostErrorf("server does not know the resume token of %s: %s", from.describe(), said.Message)
+		return lostErrorf("server does not know the resume token of %s: %s", from.describe(), answer.Message)
 	case hasCode(err, errTooLarge):
-		return lostErrorf("event after %s exceeds the server's size limit even without its payload: %s", from.describe(), said.Message)
+		return lostErrorf("event after %s exceeds the server's size limit even without its payload: %s", from.describe(), answer.Message)
 	case denied(err):
-		short, _, _ := strings.Cut(said.Message, " to execute command") // the rest repeats the command
+		short, _, _ := strings.Cut(answer.Message, " to execute command") // the rest repeats the command
 		return s.streamGrantFault(ctx, db, short).Err()
 	case hasCode(err, errAuthenticationFailed):
-		return s.loginFault(said.Message).Err()
+		return s.loginFault(answer.Message).Err()
 	case hasCode(err, errOnlyReplicaSets):
-		return noReplicaSetFault(said.Message).Err()
+		return noReplicaSetFault(answer.Message).Err()
 	}
 	err = fmt.Errorf("read change stream: %w", err)
-	if !mongostore.Unreachable(err) && !isCursorEnd(err) && !said.HasErrorLabel("ResumableChangeStreamError") {
+	if !mongostore.Unreachable(err) && !isCursorEnd(err) && !answer.HasErrorLabel("ResumableChangeStreamError") {
 		return &fault.UnreadableLogError{Err: err} // may repeat forever at this position
 	}
 	return err
@@ -56,16 +56,16 @@ func (p *oplogPosition) describe() string {
 }
 
 // streamGrantFault is the fault of a role that may not read the database's change stream.
-func (s *Source) streamGrantFault(ctx context.Context, db *mongo.Database, said string) *fault.Fault {
+func (s *Source) streamGrantFault(ctx context.Context, db *mongo.Database, reason string) *fault.Fault {
 	return &fault.Fault{
-		Subject: "stream", Problem: fmt.Sprintf("role %s may not read the change stream of database %s: %s", s.stream.user, db.Name(), said),
+		Subject: "stream", Problem: fmt.Sprintf("role %s may not read the change stream of database %s: %s", s.stream.user, db.Name(), reason),
 		Statements: []string{grant(ctx, db, s.stream.user, "read", db.Name())}, Instructions: "in mongosh, as an administrator",
 	}
 }
 
-func (s *Source) loginFault(said string) *fault.Fault {
+func (s *Source) loginFault(reason string) *fault.Fault {
 	return &fault.Fault{
-		Subject: "stream", Problem: fmt.Sprintf("role %s may not log in: %s", s.stream.user, said),
+		Subject: "stream", Problem: fmt.Sprintf("role %s may not log in: %s", s.stream.user, reason),
 		Instructions: "check the user and password of the URL, and authSource: the database that defines the user",
 	}
 }
@@ -79,8 +79,8 @@ func grant(ctx context.Context, db *mongo.Database, user, role, on string) strin
 func userDatabase(ctx context.Context, db *mongo.Database, user string) string {
 	answer, err := runAdminCommand(ctx, db, bson.D{{Key: "connectionStatus", Value: 1}})
 	if err == nil && lookupString(answer, "authInfo", "authenticatedUsers", "0", "user") == user {
-		if kept := lookupString(answer, "authInfo", "authenticatedUsers", "0", "db"); kept != "" {
-			return kept
+		if name := lookupString(answer, "authInfo", "authenticatedUsers", "0", "db"); name != "" {
+			return name
 		}
 	}
 	return "admin"

@@ -82,9 +82,9 @@ func (p *plan) items(list []store.Item, e *event, database string, now time.Time
 		}
 		it.Committed, it.Captured = e.at, now
 		value := document.Lookup(e.document, r.outbox.Layout.Columns.Payload)
-		if careful, _ := e.raw.Lookup(r.payload).DocumentOK(); careful != nil {
-			value = careful.Lookup(fieldValue)
-			if size, large := careful.Lookup(fieldSize).AsInt64OK(); large {
+		if limited, _ := e.raw.Lookup(r.payload).DocumentOK(); limited != nil {
+			value = limited.Lookup(fieldValue)
+			if size, large := limited.Lookup(fieldSize).AsInt64OK(); large {
 				it.PayloadSize = int(size)
 				list = append(list, it)
 				continue

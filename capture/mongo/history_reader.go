@@ -77,8 +77,8 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 		return nil, oplogPosition{}, err
 	}
 	err = s.tryPosition(ctx, db, sv, &from)
-	if unread := new(fault.UnreadableLogError); errors.As(err, &unread) {
-		err = lostErrorf("cannot resume at the checkpoint: %v", unread)
+	if unreadable := new(fault.UnreadableLogError); errors.As(err, &unreadable) {
+		err = lostErrorf("cannot resume at the checkpoint: %v", unreadable)
 	}
 	return sv, from, err
 }
@@ -147,14 +147,14 @@ func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 	if err != nil {
 		return nil, err
 	}
-	why := make([]string, len(of))
+	reasons := make([]string, len(of))
 	for i := range of {
 		from, err := parsePosition(of[i].Position)
 		if err == nil && sv.hasOrigin(of[i].Origin) && first.After(from.at) {
-			why[i] = describeOplogStart(first) + ", after the checkpoint"
+			reasons[i] = describeOplogStart(first) + ", after the checkpoint"
 		}
 	}
-	return why, nil
+	return reasons, nil
 }
 
 func originErrorf(format string, args ...any) error {

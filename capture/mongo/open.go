@@ -22,11 +22,11 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	if err != nil {
 		return capture.OpenResult{}, err
 	}
-	why, err := s.snapshotReason(ctx, at, sv)
+	reason, err := s.snapshotReason(ctx, at, sv)
 	if err != nil {
 		return capture.OpenResult{}, err
 	}
-	if why == "" {
+	if reason == "" {
 		from, err := parsePosition(at.Position)
 		if err != nil {
 			return capture.OpenResult{}, err
@@ -42,7 +42,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		return capture.OpenResult{}, fmt.Errorf("take snapshot: %w", err)
 	}
 	s.resetState(sv, from)
-	return capture.OpenResult{Origin: sv.origin(), From: from.format(), View: view, SnapshotReason: why}, nil
+	return capture.OpenResult{Origin: sv.origin(), From: from.format(), View: view, SnapshotReason: reason}, nil
 }
 
 // snapshotReason explains in one line why the log cannot be resumed at the checkpoint; ""
@@ -65,13 +65,13 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *se
 	if err = sv.checkReached(ctx, db, &from); err == nil {
 		err = s.tryPosition(ctx, db, sv, &from)
 	}
-	var gone *capture.LostError
-	var unread *fault.UnreadableLogError
+	var lost *capture.LostError
+	var unreadable *fault.UnreadableLogError
 	switch {
-	case errors.As(err, &gone):
-		return gone.Reason, nil
-	case errors.As(err, &unread):
-		return fmt.Sprintf("cannot resume at the checkpoint: %v", unread), nil
+	case errors.As(err, &lost):
+		return lost.Reason, nil
+	case errors.As(err, &unreadable):
+		return fmt.Sprintf("cannot resume at the checkpoint: %v", unreadable), nil
 	}
 	return "", err
 }

@@ -68,16 +68,16 @@ type reader struct {
 // newPlan returns the plan for the configured outboxes.
 func newPlan(cfg *Config) *plan {
 	p := &plan{readers: map[string][]*reader{}}
-	heads, columns := []string{"_id", fieldMark}, []string{} // of the markers
-	payloads := map[string]string{}                          // event fields by payload column
+	headFields, columns := []string{"_id", fieldMark}, []string{} // of the markers
+	payloads := map[string]string{}                               // event fields by payload column
 	for i := range cfg.Outboxes {
 		o := &cfg.Outboxes[i]
 		c := &o.Layout.Columns
 		own := slices.DeleteFunc([]string{c.ID, c.Kind, c.Group, c.RetryCount}, func(name string) bool { return name == "" })
-		heads, columns = append(heads, own...), append(columns, c.Payload)
+		headFields, columns = append(headFields, own...), append(columns, c.Payload)
 		r := &reader{Reader: document.New(o), outbox: o}
 		if slices.ContainsFunc(own, func(name string) bool { return within(c.Payload, name) }) {
-			heads = append(heads, c.Payload)
+			headFields = append(headFields, c.Payload)
 		} else {
 			if payloads[c.Payload] == "" {
 				payloads[c.Payload] = fieldPayload + strconv.Itoa(len(payloads))
@@ -88,8 +88,8 @@ func newPlan(cfg *Config) *plan {
 	}
 	p.match = matchOf(p.collections())
 	p.hash = hashOf(p.match)
-	p.fullProjection = projectOf(slices.Concat(heads, columns), nil)
-	p.limitedProjection = projectOf(heads, payloads)
+	p.fullProjection = projectOf(slices.Concat(headFields, columns), nil)
+	p.limitedProjection = projectOf(headFields, payloads)
 	return p
 }
 
@@ -130,10 +130,10 @@ func projectOf(fields []string, payloads map[string]string) bson.D {
 		}
 	}
 	for _, column := range slices.Sorted(maps.Keys(payloads)) {
-		whole := bson.D{{Key: fieldValue, Value: "$" + fieldDocument + "." + column}}
-		size := bson.D{{Key: "$bsonSize", Value: whole}}
+		full := bson.D{{Key: fieldValue, Value: "$" + fieldDocument + "." + column}}
+		size := bson.D{{Key: "$bsonSize", Value: full}}
 		large := bson.D{{Key: "$gt", Value: bson.A{size, maxEventPayload}}}
-		d = append(d, bson.E{Key: payloads[column], Value: bson.D{{Key: "$cond", Value: bson.A{large, bson.D{{Key: fieldSize, Value: size}}, whole}}}})
+		d = append(d, bson.E{Key: payloads[column], Value: bson.D{{Key: "$cond", Value: bson.A{large, bson.D{{Key: fieldSize, Value: size}}, full}}}})
 	}
 	return d
 }
@@ -151,13 +151,13 @@ func hashOf(match bson.D) string {
 
 // pipeline returns the pipeline of a stream that resumes at a position. For a token of
 // another filter it starts at the token's time; see stream.event.
-func (p *plan) pipeline(from *oplogPosition, careful bool) bson.A {
+func (p *plan) pipeline(from *oplogPosition, limitPayloads bool) bson.A {
 	start := bson.E{Key: "startAtOperationTime", Value: from.at}
 	if from.canResume(p) {
 		start = bson.E{Key: "resumeAfter", Value: from.resumeToken()}
 	}
 	project := p.fullProjection
-	if careful {
+	if limitPayloads {
 		project = p.limitedProjection
 	}
 	return bson.A{

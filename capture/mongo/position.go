@@ -70,26 +70,26 @@ func parsePosition(p store.Position) (oplogPosition, error) {
 	if p == "" {
 		return oplogPosition{}, nil
 	}
-	refuse := func() (oplogPosition, error) {
+	invalid := func() (oplogPosition, error) {
 		return oplogPosition{}, fmt.Errorf("invalid MongoDB position %q, want for example 1795338000.5 or 1795338000.5/3f2a9c01/8267C867A2000000192B", p)
 	}
 	parts := strings.Split(string(p), "/")
 	at, err := parseTime(parts[0])
 	if err != nil || len(parts) == 2 || len(parts) > 4 || slices.Contains(parts, "") {
-		return refuse()
+		return invalid()
 	}
-	read := oplogPosition{at: at}
+	pos := oplogPosition{at: at}
 	if len(parts) > 2 {
-		read.pipeline, read.token = parts[1], parts[2]
+		pos.pipeline, pos.token = parts[1], parts[2]
 	}
 	if len(parts) > 3 {
 		bits, err := hex.DecodeString(parts[3])
 		if err != nil {
-			return refuse()
+			return invalid()
 		}
-		read.typeBits = string(bits)
+		pos.typeBits = string(bits)
 	}
-	return read, nil
+	return pos, nil
 }
 
 // parseTime parses seconds and an increment.

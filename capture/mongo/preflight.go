@@ -13,49 +13,49 @@ import (
 )
 
 // inspect checks the server and the configured databases without opening a stream.
-func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, wrong fault.List, err error) {
+func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, faults fault.List, err error) {
 	if db, err = s.stream.db(); err != nil {
-		return nil, nil, wrong, err
+		return nil, nil, faults, err
 	}
 	sv, err = identify(ctx, db)
 	if hasCode(err, errAuthenticationFailed) {
 		f := s.loginFault(err.Error())
-		return nil, db, wrong, f.Err()
+		return nil, db, faults, f.Err()
 	}
 	if err != nil {
-		return nil, db, wrong, err
+		return nil, db, faults, err
 	}
 	if f := sv.streamFault(); f != nil {
-		wrong.Add(*f)
-		return sv, db, wrong, nil
+		faults.Add(*f)
+		return sv, db, faults, nil
 	}
 	if err := sv.checkPrimary(); err != nil {
-		return nil, db, wrong, err
+		return nil, db, faults, err
 	}
 	control, err := s.control.db()
 	if err != nil {
-		return sv, db, wrong, err
+		return sv, db, faults, err
 	}
 	if control.Name() != db.Name() {
-		wrong.Add(fault.Fault{
+		faults.Add(fault.Fault{
 			Subject: "stream", Problem: fmt.Sprintf("source.stream-url names database %s, source.url names %s", db.Name(), control.Name()), Instructions: "name the same database in both",
 		})
 	}
 	for i := range s.cfg.Outboxes {
 		if o := &s.cfg.Outboxes[i]; o.Schema != "" && o.Schema != db.Name() {
-			wrong.Add(fault.Fault{
+			faults.Add(fault.Fault{
 				Subject: "outbox " + o.Name, Problem: fmt.Sprintf("outbox %s: collection %s is in database %s; the change stream covers only database %s", o.Name, o.Table, o.Schema, db.Name()),
 				Instructions: "run a relay for each database, or poll",
 			})
 		}
 	}
-	return sv, db, wrong, nil
+	return sv, db, faults, nil
 }
 
 // checkCollections reports outboxes that are not ordinary collections. The store checks
 // this first, but a collection may have been created since. A missing collection may still
 // be created.
-func (s *Source) checkCollections(ctx context.Context, db *mongo.Database, wrong *fault.List) error {
+func (s *Source) checkCollections(ctx context.Context, db *mongo.Database, faults *fault.List) error {
 	found, err := collectionsOf(ctx, db, s.plan.collections())
 	if denied(err) {
 		return nil // the stream itself reports the missing privilege
@@ -68,18 +68,18 @@ func (s *Source) checkCollections(ctx context.Context, db *mongo.Database, wrong
 		switch {
 		case c.Type == "timeseries":
 			f.Problem = fmt.Sprintf("collection %s.%s is a time series: it has no change stream, and its documents cannot be updated", db.Name(), c.Name)
-			wrong.Fatal = true
+			faults.Fatal = true
 		case c.Type == "view":
 			f.Problem = fmt.Sprintf("%s.%s is a view: it has no inserts", db.Name(), c.Name)
-			wrong.Fatal = true
+			faults.Fatal = true
 		case c.Options.Capped:
 			f.Problem = fmt.Sprintf("collection %s.%s is capped: it drops its oldest documents, delivered or not", db.Name(), c.Name)
-			wrong.Fatal = true
+			faults.Fatal = true
 		default:
 			continue
 		}
 		f.Instructions = "keep the outbox in an ordinary collection"
-		wrong.Add(f)
+		faults.Add(f)
 	}
 	return nil
 }
@@ -122,9 +122,9 @@ func (s *Source) tryStream(ctx context.Context, db *mongo.Database, sv *server, 
 	}
 	defer c.close(ctx)
 	c.maxAwait = time.Millisecond
-	trying, cancel := context.WithTimeout(ctx, tryTimeout)
+	tryCtx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	if _, err = c.next(trying, 1); trying.Err() != nil || hasCode(err, errTooLarge) {
+	if _, err = c.next(tryCtx, 1); tryCtx.Err() != nil || hasCode(err, errTooLarge) {
 		return ctx.Err() // the oplog reaches back
 	}
 	return s.explain(ctx, db, from, err)

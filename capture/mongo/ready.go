@@ -25,18 +25,18 @@ func (s *Source) Ready(ctx context.Context) error {
 
 // ready runs all checks of Open.
 func (s *Source) ready(ctx context.Context) (*server, error) {
-	sv, db, wrong, err := s.inspect(ctx)
+	sv, db, faults, err := s.inspect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if sv.streamFault() == nil {
-		if err := s.checkCollections(ctx, db, &wrong); err != nil {
+		if err := s.checkCollections(ctx, db, &faults); err != nil {
 			return nil, err
 		}
 		now := sv.endPosition()
-		if err := wrong.AddErr(s.tryStream(ctx, db, sv, &now)); err != nil {
+		if err := faults.AddErr(s.tryStream(ctx, db, sv, &now)); err != nil {
 			return nil, err
 		}
 	}
-	return sv, wrong.Err()
+	return sv, faults.Err()
 }

@@ -35,7 +35,7 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	if err != nil {
 		return capture.RetainedLog{}, err
 	}
-	kept, err := s.oplog.measure(ctx, db, acked.Parsed.previousTime())
+	retained, err := s.oplog.measure(ctx, db, acked.Parsed.previousTime())
 	if denied(err) {
 		if time.Since(acked.At) < maxUnmeasured {
 			return capture.RetainedLog{}, nil
@@ -45,7 +45,7 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	if err != nil {
 		return capture.RetainedLog{}, fmt.Errorf("read oplog size: %w", err)
 	}
-	return kept, nil
+	return retained, nil
 }
 
 const (
@@ -131,30 +131,30 @@ func (l *oplogMeter) thin() {
 	if n <= maxSums {
 		return
 	}
-	kept := l.sums[:0]
+	rest := l.sums[:0]
 	for i, s := range l.sums {
 		if i%2 == 0 || i == n-1 {
-			kept = append(kept, s)
+			rest = append(rest, s)
 		}
 	}
-	l.sums = kept
+	l.sums = rest
 	l.partial.from = bson.Timestamp{}
 }
 
 // catchUp adds the entries written since the last call. If there are more than it scans in
 // one call, results are too small until it has caught up.
 func (l *oplogMeter) catchUp(ctx context.Context, oplog *mongo.Database) error {
-	const mostScans = 5
-	for range mostScans {
+	const maxScans = 5
+	for range maxScans {
 		last := l.sums[len(l.sums)-1]
-		more, all, err := scanOplog(ctx, oplog, last.at, bson.Timestamp{T: math.MaxUint32})
+		more, complete, err := scanOplog(ctx, oplog, last.at, bson.Timestamp{T: math.MaxUint32})
 		if err != nil {
 			return err
 		}
 		if more.bytes > 0 {
 			l.sums = append(l.sums, cumulativeSize{at: more.at, bytes: last.bytes + more.bytes})
 		}
-		if all {
+		if complete {
 			return nil
 		}
 	}
@@ -163,7 +163,7 @@ func (l *oplogMeter) catchUp(ctx context.Context, oplog *mongo.Database) error {
 
 // scanOplog adds up the sizes of the oplog entries after a time and up to another, at most
 // maxScanned of them, and reports whether these were all.
-func scanOplog(ctx context.Context, local *mongo.Database, after, upTo bson.Timestamp) (s cumulativeSize, all bool, err error) {
+func scanOplog(ctx context.Context, local *mongo.Database, after, upTo bson.Timestamp) (s cumulativeSize, complete bool, err error) {
 	raw, err := runCommand(ctx, local, bson.D{
 		{Key: "aggregate", Value: "oplog.rs"},
 		{Key: "pipeline", Value: bson.A{

@@ -167,11 +167,11 @@ func (st *stream) event(ctx context.Context, raw bson.Raw, now time.Time) error 
 		}
 		return errSpanEnd
 	}
-	if why := e.lossReason(p, st.db.Name()); why != "" {
+	if reason := e.lossReason(p, st.db.Name()); reason != "" {
 		if err := st.flush(ctx); err != nil {
 			return err
 		}
-		return lostErrorf("%s", why)
+		return lostErrorf("%s", reason)
 	}
 	switch {
 	case e.collection == markCollection:
@@ -245,15 +245,15 @@ func (st *stream) sent(rows int, at oplogPosition) {
 // sendBlocking waits for the receiver. After pauseTimeout it closes the cursor; another is
 // opened once the receiver has taken everything that this one brought.
 func (st *stream) sendBlocking(ctx context.Context, b capture.Batch) error {
-	late := time.NewTimer(pauseTimeout)
-	defer late.Stop()
+	pause := time.NewTimer(pauseTimeout)
+	defer pause.Stop()
 	for {
 		select {
 		case st.out <- b:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-late.C:
+		case <-pause.C:
 			st.closeCursor(ctx)
 		}
 	}

@@ -91,11 +91,11 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		return err
 	}
 
-	before := c.CountFaults()
+	faults := c.CountFaults()
 	for _, own := range ownCollections() {
 		c.reportMissingActions(c.conn.db.Name(), own.name, own.actions)
 	}
-	if c.CountFaults() == before {
+	if c.CountFaults() == faults {
 		c.Add(store.GradeOK, fmt.Sprintf("version %d; the user has all required privileges", version))
 	}
 	return nil
@@ -116,22 +116,22 @@ func (c *checker) reportMissingActions(database, collection string, actions []st
 // outbox checks the collection of an outbox.
 func (c *checker) outbox(ctx context.Context, t *table) error {
 	c.Subject = "outbox " + t.Name
-	before := c.CountFaults()
-	there, err := c.collection(ctx, t)
-	if err != nil || !there {
+	faults := c.CountFaults()
+	found, err := c.collection(ctx, t)
+	if err != nil || !found {
 		return err
 	}
 	if c.reportMissingActions(t.collection.Database().Name(), t.collection.Name(), outboxActions(t.Outbox)) {
 		return nil
 	}
 
-	for _, look := range []func(context.Context, *table) error{c.index, c.fields} {
-		if err := look(ctx, t); err != nil {
+	for _, check := range []func(context.Context, *table) error{c.index, c.fields} {
+		if err := check(ctx, t); err != nil {
 			return err
 		}
 	}
 
-	if c.CountFaults() > before {
+	if c.CountFaults() > faults {
 		return nil
 	}
 	c.Add(store.GradeOK, fmt.Sprintf("%s matches layout %s; the user has all required privileges", t.path(), t.Layout.Name))

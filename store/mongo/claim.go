@@ -56,17 +56,17 @@ type claim struct {
 // run claims the rows of the given parts. A row whose document is contended is answered as
 // not yet visible and delays no other row.
 func (c *claim) run(ctx context.Context, parts []*byoutbox.Part) error {
-	var places []int
+	var indexes []int
 	for _, p := range parts {
-		places = append(places, p.Indexes...)
+		indexes = append(indexes, p.Indexes...)
 	}
-	some := func(ctx context.Context, at []int, wait time.Duration) error {
+	claimRows := func(ctx context.Context, at []int, wait time.Duration) error {
 		return c.claimTogether(ctx, collectParts(parts, at), wait)
 	}
-	left := func(i int) {
+	skip := func(i int) {
 		c.answers[i] = store.ClaimAnswer{Result: store.NotYetVisible}
 	}
-	return c.contention.isolate(ctx, places, func(i int) store.Ref { return c.rows[i].Ref }, turnTimeout, some, left)
+	return c.contention.isolate(ctx, indexes, func(i int) store.Ref { return c.rows[i].Ref }, turnTimeout, claimRows, skip)
 }
 
 // collectParts restricts the parts of a call to the given indexes. Duplicates stay with the
@@ -130,8 +130,8 @@ func (c *claim) claimOutbox(ctx context.Context, t *table, p *byoutbox.Part) err
 			return err
 		}
 	}
-	for k, places := range [][]int{plain, full} {
-		if err := c.readAndAnswer(ctx, t, p, places, k == 1); err != nil {
+	for k, indexes := range [][]int{plain, full} {
+		if err := c.readAndAnswer(ctx, t, p, indexes, k == 1); err != nil {
 			return err
 		}
 	}
@@ -140,8 +140,8 @@ func (c *claim) claimOutbox(ctx context.Context, t *table, p *byoutbox.Part) err
 
 // canClaimUnread reports whether rows may be claimed without reading their documents first.
 func (c *claim) canClaimUnread(t *table, plain, full []int) bool {
-	mixed := slices.ContainsFunc(plain, func(i int) bool { return document.IsNumberText(c.rows[i].ID) })
-	return len(full) == 0 && c.takeover == 0 && t.Layout.WritesClaims() && !mixed
+	hasNumbers := slices.ContainsFunc(plain, func(i int) bool { return document.IsNumberText(c.rows[i].ID) })
+	return len(full) == 0 && c.takeover == 0 && t.Layout.WritesClaims() && !hasNumbers
 }
 
 // needsRead reports whether a row was claimed before, or its id may match several
@@ -175,14 +175,14 @@ func (c *claim) singles(on *conn, parts []*byoutbox.Part) []singleUpdate {
 // into rows without and with a payload read. It answers the other rows itself: the log
 // proves that their documents exist.
 func (c *claim) partition(t *table, p *byoutbox.Part) (plain, full []int) {
-	wants := make(map[int]bool, len(p.Duplicates)) // a duplicate may want the payload although its first row does not
+	wantsPayload := make(map[int]bool, len(p.Duplicates)) // a duplicate may want the payload although its first row does not
 	for i, j := range p.Duplicates {
-		wants[j] = wants[j] || c.rows[i].WantPayload
+		wantsPayload[j] = wantsPayload[j] || c.rows[i].WantPayload
 	}
 	for _, i := range p.Indexes {
 		row := &c.rows[i]
 		switch {
-		case row.WantPayload || wants[i]:
+		case row.WantPayload || wantsPayload[i]:
 			full = append(full, i)
 		case t.Layout.State == store.StateNone, t.Layout.Unclaimed && row.Txn != 0:
 			c.answers[i] = store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
@@ -194,9 +194,9 @@ func (c *claim) partition(t *table, p *byoutbox.Part) (plain, full []int) {
 }
 
 // ids returns the ids of the rows at the given indexes.
-func (c *claim) ids(places []int) []string {
-	ids := make([]string, len(places))
-	for k, i := range places {
+func (c *claim) ids(indexes []int) []string {
+	ids := make([]string, len(indexes))
+	for k, i := range indexes {
 		ids[k] = c.rows[i].ID
 	}
 	return ids
@@ -204,15 +204,15 @@ func (c *claim) ids(places []int) []string {
 
 // claimUntouched claims rows that are pending and were never tried. It returns false if
 // some of them are not.
-func (c *claim) claimUntouched(ctx context.Context, t *table, places []int) (bool, error) {
-	n, err := inBatches(c.ids(places), func(some []string) (int64, error) { return t.update(ctx, t.untouched(some), c.claimUpdate(t)) })
-	if err != nil || n != int64(len(places)) {
+func (c *claim) claimUntouched(ctx context.Context, t *table, indexes []int) (bool, error) {
+	n, err := inBatches(c.ids(indexes), func(some []string) (int64, error) { return t.update(ctx, t.untouched(some), c.claimUpdate(t)) })
+	if err != nil || n != int64(len(indexes)) {
 		return false, err
 	}
-	if clear, err := t.oneDocumentEach(ctx, c.ids(places)); err != nil || !clear {
+	if unique, err := t.oneDocumentEach(ctx, c.ids(indexes)); err != nil || !unique {
 		return false, err
 	}
-	for _, i := range places {
+	for _, i := range indexes {
 		c.answers[i] = store.ClaimAnswer{Result: store.Claimed}
 	}
 	return true, nil
@@ -221,14 +221,14 @@ func (c *claim) claimUntouched(ctx context.Context, t *table, places []int) (boo
 // untouched is the filter for documents with one of the ids that are pending and were never
 // tried.
 func (t *table) untouched(ids []string) bson.D {
-	l, fresh := &t.Layout, t.open()
+	l, filter := &t.Layout, t.open()
 	if l.State != store.StateTimestamps {
-		fresh = bson.D{{Key: l.Columns.Status, Value: t.status(store.Pending)}}
+		filter = bson.D{{Key: l.Columns.Status, Value: t.status(store.Pending)}}
 	}
 	if name := l.Columns.RetryCount; name != "" {
-		fresh = append(fresh, bson.E{Key: name, Value: bson.D{{Key: "$in", Value: bson.A{nil, int32(0)}}}})
+		filter = append(filter, bson.E{Key: name, Value: bson.D{{Key: "$in", Value: bson.A{nil, int32(0)}}}})
 	}
-	return append(bson.D{t.idIn(ids)}, fresh...)
+	return append(bson.D{t.idIn(ids)}, filter...)
 }
 
 // update updates documents of the collection.
@@ -247,8 +247,8 @@ func (c *claim) claimUpdate(t *table) bson.D {
 }
 
 // readAndAnswer reads rows and answers each.
-func (c *claim) readAndAnswer(ctx context.Context, t *table, p *byoutbox.Part, places []int, payload bool) error {
-	if len(places) == 0 {
+func (c *claim) readAndAnswer(ctx context.Context, t *table, p *byoutbox.Part, indexes []int, payload bool) error {
+	if len(indexes) == 0 {
 		return nil
 	}
 	l := &t.Layout.Columns
@@ -264,8 +264,8 @@ func (c *claim) readAndAnswer(ctx context.Context, t *table, p *byoutbox.Part, p
 	if held {
 		projection = append(projection, bson.E{Key: nowField, Value: "$$NOW"})
 	}
-	seen := make(map[int]bool, len(places))
-	return forEach(ctx, commandTimeout, t.collection, bson.D{t.idIn(c.ids(places))}, options.Find().SetProjection(projection), func(doc bson.Raw) error {
+	seen := make(map[int]bool, len(indexes))
+	return forEach(ctx, commandTimeout, t.collection, bson.D{t.idIn(c.ids(indexes))}, options.Find().SetProjection(projection), func(doc bson.Raw) error {
 		id, err := document.ID(document.Lookup(doc, l.ID))
 		if err != nil {
 			return nil // no text matches such an id
@@ -314,11 +314,11 @@ func (c *claim) heldUntil(t *table, p *byoutbox.Part, i int, doc bson.Raw) time.
 		return time.Time{}
 	}
 	at, now := document.Time(document.Lookup(doc, t.Layout.Columns.Claimed)), document.Time(doc.Lookup(nowField))
-	left := c.takeover - now.Sub(at)
-	if at.IsZero() || left <= 0 || c.isOwnClaim(p, i, at) {
+	remaining := c.takeover - now.Sub(at)
+	if at.IsZero() || remaining <= 0 || c.isOwnClaim(p, i, at) {
 		return time.Time{}
 	}
-	return time.Now().Add(left)
+	return time.Now().Add(remaining)
 }
 
 // isOwnClaim reports whether a claim time is that of the leader's own claim.
@@ -339,12 +339,12 @@ func (c *claim) isOwnClaim(p *byoutbox.Part, i int, at time.Time) bool {
 }
 
 // writeClaims writes the claims of rows that were read first.
-func (c *claim) writeClaims(ctx context.Context, t *table, places []int) error {
+func (c *claim) writeClaims(ctx context.Context, t *table, indexes []int) error {
 	if !t.Layout.WritesClaims() {
 		return nil
 	}
 	var claimed []int
-	for _, i := range places {
+	for _, i := range indexes {
 		if c.answers[i].Result == store.Claimed {
 			claimed = append(claimed, i)
 		}

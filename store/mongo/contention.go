@@ -30,62 +30,62 @@ type contention struct {
 
 // partition splits a call into rows without a recent conflict and rows with one. The latter
 // are rotated to a random start, so that each gets its turn.
-func (k *contention) partition(places []int, ref func(i int) store.Ref) (free, before []int) {
+func (k *contention) partition(indexes []int, ref func(i int) store.Ref) (free, recent []int) {
 	now := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.until) == 0 {
-		return places, nil
+		return indexes, nil
 	}
-	for _, i := range places {
+	for _, i := range indexes {
 		if now.Before(k.until[ref(i)]) {
-			before = append(before, i)
+			recent = append(recent, i)
 		} else {
 			free = append(free, i)
 		}
 	}
 	maps.DeleteFunc(k.until, func(_ store.Ref, until time.Time) bool { return !now.Before(until) })
-	if len(before) > 1 {
-		at := rand.IntN(len(before))
-		before = append(before[at:len(before):len(before)], before[:at]...)
+	if len(recent) > 1 {
+		at := rand.IntN(len(recent))
+		recent = append(recent[at:len(recent):len(recent)], recent[:at]...)
 	}
-	return free, before
+	return free, recent
 }
 
 // isolate runs do for the given rows and bisects on contention until the contended document
-// is alone. It calls left for each row that was not done. Rows with a recent conflict come
+// is alone. It calls skipped for each row that was not done. Rows with a recent conflict come
 // last and are tried at most maxContendedTries times.
-func (k *contention) isolate(ctx context.Context, places []int, ref func(i int) store.Ref, wait time.Duration,
-	do func(ctx context.Context, at []int, wait time.Duration) error, left func(i int),
+func (k *contention) isolate(ctx context.Context, indexes []int, ref func(i int) store.Ref, wait time.Duration,
+	do func(ctx context.Context, at []int, wait time.Duration) error, skipped func(i int),
 ) error {
-	free, before := k.partition(places, ref)
-	still := map[int]bool{}
-	keeps := func(i int) {
-		still[i] = true
-		left(i)
+	free, recent := k.partition(indexes, ref)
+	contended := map[int]bool{}
+	skip := func(i int) {
+		contended[i] = true
+		skipped(i)
 	}
-	all, few := -1, maxContendedTries
-	err := bisect(ctx, free, wait, &all, do, keeps)
+	unlimited, limited := -1, maxContendedTries
+	err := bisect(ctx, free, wait, &unlimited, do, skip)
 	if err == nil {
-		err = bisect(ctx, before, 0, &few, do, keeps)
+		err = bisect(ctx, recent, 0, &limited, do, skip)
 	}
-	if err == nil && len(before)+len(still) > 0 {
-		k.record(before, still, ref)
+	if err == nil && len(recent)+len(contended) > 0 {
+		k.record(recent, contended, ref)
 	}
 	return err
 }
 
 // record stores which rows are contended now.
-func (k *contention) record(before []int, still map[int]bool, ref func(i int) store.Ref) {
+func (k *contention) record(recent []int, contended map[int]bool, ref func(i int) store.Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, i := range before {
+	for _, i := range recent {
 		delete(k.until, ref(i))
 	}
 	if k.until == nil {
 		k.until = map[store.Ref]time.Time{}
 	}
-	for i := range still {
+	for i := range contended {
 		k.until[ref(i)] = time.Now().Add(contentionTTL)
 	}
 }
@@ -98,7 +98,7 @@ func isContended(err error) bool {
 
 // bisect is the recursive part of isolate. It stops after tries failures, unless tries is
 // negative.
-func bisect(ctx context.Context, at []int, wait time.Duration, tries *int, do func(ctx context.Context, at []int, wait time.Duration) error, left func(i int)) error {
+func bisect(ctx context.Context, at []int, wait time.Duration, tries *int, do func(ctx context.Context, at []int, wait time.Duration) error, skipped func(i int)) error {
 	if len(at) == 0 {
 		return nil
 	}
@@ -114,13 +114,13 @@ func bisect(ctx context.Context, at []int, wait time.Duration, tries *int, do fu
 	}
 	if len(at) == 1 || *tries == 0 {
 		for _, i := range at {
-			left(i)
+			skipped(i)
 		}
 		return nil
 	}
 	half := len(at) / 2
-	if err := bisect(ctx, at[:half], 0, tries, do, left); err != nil {
+	if err := bisect(ctx, at[:half], 0, tries, do, skipped); err != nil {
 		return err
 	}
-	return bisect(ctx, at[half:], 0, tries, do, left)
+	return bisect(ctx, at[half:], 0, tries, do, skipped)
 }

@@ -23,8 +23,8 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 			return err
 		}
 		c.connection(s.server.url)
-		for _, look := range []func(context.Context) error{c.run, c.clock, c.durability} {
-			if err := look(ctx); err != nil {
+		for _, check := range []func(context.Context) error{c.run, c.clock, c.durability} {
+			if err := check(ctx); err != nil {
 				return err
 			}
 		}

@@ -58,8 +58,8 @@ func isWriteConflict(err error) bool { return hasCode(err, codeWriteConflict) }
 
 // isServerError reports whether the server answered with an error.
 func isServerError(err error) bool {
-	var said mongo.CommandError
-	return errors.Is(err, errSomeUpdatesFailed) || errors.As(err, new(mongo.WriteException)) || errors.As(err, &said) && said.Code != 0
+	var answer mongo.CommandError
+	return errors.Is(err, errSomeUpdatesFailed) || errors.As(err, new(mongo.WriteException)) || errors.As(err, &answer) && answer.Code != 0
 }
 
 // Explain turns an error that a retry does not fix into a *store.SetupError with a remedy.
@@ -118,8 +118,8 @@ func Unreachable(err error) bool {
 	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, lifetime.ErrClosed) {
 		return false
 	}
-	var said mongo.ServerError
-	if errors.As(err, &said) {
+	var answer mongo.ServerError
+	if errors.As(err, &answer) {
 		return mongo.IsNetworkError(err) || mongo.IsTimeout(err) || hasLabel(err, "TransientTransactionError") ||
 			hasLabel(err, "RetryableWriteError") || hasLabel(err, "UnknownTransactionCommitResult") || hasCode(err, transientCodes()...)
 	}
@@ -153,9 +153,9 @@ func transientCodes() []int {
 // session keeps changing. It passes other errors to Explain.
 func asRefused(err error) error {
 	var refused *store.RefusedError
-	var unsure *commitError
+	var unknown *commitError
 	switch {
-	case err == nil || errors.As(err, &refused) || errors.As(err, &unsure) || errors.As(err, new(*leaderBusyError)):
+	case err == nil || errors.As(err, &refused) || errors.As(err, &unknown) || errors.As(err, new(*leaderBusyError)):
 		return err
 	case hasCode(err, codeTooLarge, codeTooLargeAfter, codeTooLargeAfterUpsert):
 		return &store.RefusedError{Err: fmt.Errorf("document too large for its status (limit 16 MiB); reduce its payload: %w", err)}

@@ -55,11 +55,11 @@ func clusterTime() any { return bson.D{{Key: "$toDate", Value: "$$CLUSTER_TIME"}
 
 // fenceEnd is the end of a grant that begins now, by the cluster time.
 func fenceEnd() any {
-	later := func(than any, by time.Duration) any {
-		return bson.D{{Key: "$add", Value: bson.A{than, by.Milliseconds()}}}
+	plus := func(base any, by time.Duration) any {
+		return bson.D{{Key: "$add", Value: bson.A{base, by.Milliseconds()}}}
 	}
-	ahead := bson.D{{Key: "$gt", Value: bson.A{clusterTime(), later("$$NOW", maxClockAhead)}}}
-	return bson.D{{Key: "$cond", Value: bson.A{ahead, zeroFence(), later(clusterTime(), leaseTime)}}}
+	ahead := bson.D{{Key: "$gt", Value: bson.A{clusterTime(), plus("$$NOW", maxClockAhead)}}}
+	return bson.D{{Key: "$cond", Value: bson.A{ahead, zeroFence(), plus(clusterTime(), leaseTime)}}}
 }
 
 // notEnded is the filter that a term has not ended. It checks both times, because the
@@ -144,7 +144,7 @@ func (s *Store) revokeLease(ctx context.Context, on *conn) error {
 	if !on.supportsGrants() {
 		return nil
 	}
-	for began, try := time.Now(), maxPauseTry; ; try++ {
+	for started, try := time.Now(), maxPauseTry; ; try++ {
 		bound, cancel := context.WithTimeout(ctx, commandTimeout)
 		var d struct {
 			Over bool `bson:"over"`
@@ -159,7 +159,7 @@ func (s *Store) revokeLease(ctx context.Context, on *conn) error {
 			return nil
 		case err != nil && !isWriteConflict(err) && !hasCode(err, codeDuplicate):
 			return err
-		case time.Since(began) > leadTimeout || !retryPause(ctx, try):
+		case time.Since(started) > leadTimeout || !retryPause(ctx, try):
 			return errors.Join(err, fmt.Errorf("lease of relay %s in %s still active: another relay with this name keeps renewing it", s.name, ownLease))
 		}
 	}
@@ -177,20 +177,20 @@ func (c *conn) awaitWritesEnded(ctx context.Context, sessions ...bson.Binary) er
 		{{Key: "$limit", Value: 1}},
 	}
 
-	for began, try := time.Now(), 0; ; try++ {
+	for started, try := time.Now(), 0; ; try++ {
 		bound, cancel := context.WithTimeout(ctx, commandTimeout)
 		found, err := c.client.Database("admin", options.Database().SetReadConcern(readconcern.Local())).Aggregate(bound, running)
-		var some []bson.Raw
+		var active []bson.Raw
 		if err == nil {
-			err = found.All(bound, &some)
+			err = found.All(bound, &active)
 		}
 		cancel()
 		switch {
 		case err != nil:
 			return fmt.Errorf("find writes of the previous leader: %w", err)
-		case len(some) == 0:
+		case len(active) == 0:
 			return nil
-		case time.Since(began) > leadTimeout || !retryPause(ctx, try):
+		case time.Since(started) > leadTimeout || !retryPause(ctx, try):
 			return fmt.Errorf("write of the previous leader still running; find it with db.currentOp({active: true, \"lsid.id\": UUID(\"%x\")}) and end it with db.killOp", sessions[0].Data)
 		}
 	}

@@ -128,22 +128,22 @@ func (e *missingError) Unwrap() error { return &e.SetupError }
 // installed returns a *store.SetupError unless the relay's collections exist in this
 // program's version.
 func installed(ctx context.Context, on *conn) error {
-	there, err := on.collections(ctx, "^"+ownPrefix)
+	existing, err := on.collections(ctx, "^"+ownPrefix)
 	if err != nil {
 		return err
 	}
-	var lacks []string
+	var missing []string
 	for _, own := range ownCollections() {
-		if !slices.Contains(there, own.name) {
-			lacks = append(lacks, own.name)
+		if !slices.Contains(existing, own.name) {
+			missing = append(missing, own.name)
 		}
 	}
-	switch len(lacks) {
+	switch len(missing) {
 	case 0:
 	case len(ownCollections()):
 		return &missingError{store.SetupError{Problem: "relay collections do not exist", Remedy: initHint}}
 	default:
-		return &missingError{store.SetupError{Problem: "relay collections missing: " + strings.Join(lacks, ", "), Remedy: initHint}}
+		return &missingError{store.SetupError{Problem: "relay collections missing: " + strings.Join(missing, ", "), Remedy: initHint}}
 	}
 
 	var meta struct {

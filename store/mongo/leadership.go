@@ -45,7 +45,7 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 			return err
 		}
 
-		for began := time.Now(); ; {
+		for started := time.Now(); ; {
 			if err := s.endPredecessor(ctx, on); err != nil {
 				return err
 			}
@@ -59,7 +59,7 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 			if !isWriteConflict(err) {
 				return err
 			}
-			if time.Since(began) > leadTimeout {
+			if time.Since(started) > leadTimeout {
 				return fmt.Errorf("document of relay %s in %s locked by another session's transaction; find it with "+
 					"db.adminCommand({aggregate: 1, pipeline: [{$currentOp: {idleSessions: true}}, {$match: {transaction: {$exists: true}}}], cursor: {}}), and end it with killSessions (a relay does so itself if both log in as the same user): %w",
 					s.name, ownLeader, err)

@@ -95,24 +95,24 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 func (s *Store) acquireLease(ctx context.Context, on *conn, token bson.ObjectID) (d leaseDocument, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTryTimeout)
 	defer cancel()
-	later := bson.A{bson.D{{Key: "$gt", Value: bson.A{"$until", "$$NOW"}}}}
+	notEnded := bson.A{bson.D{{Key: "$gt", Value: bson.A{"$until", "$$NOW"}}}}
 	if on.supportsGrants() {
-		later = append(later, bson.D{{Key: "$gt", Value: bson.A{"$fence", clusterTime()}}})
+		notEnded = append(notEnded, bson.D{{Key: "$gt", Value: bson.A{"$fence", clusterTime()}}})
 	}
 	held := bson.D{{Key: "$and", Value: bson.A{
-		bson.D{{Key: "$or", Value: later}}, bson.D{{Key: "$ne", Value: bson.A{"$token", token}}},
+		bson.D{{Key: "$or", Value: notEnded}}, bson.D{{Key: "$ne", Value: bson.A{"$token", token}}},
 	}}}
-	unless := func(name string, value any) bson.E {
+	unlessHeld := func(name string, value any) bson.E {
 		return bson.E{Key: name, Value: bson.D{{Key: "$cond", Value: bson.A{held, "$" + name, value}}}}
 	}
 	literal := func(v any) any { return bson.D{{Key: "$literal", Value: v}} }
-	fields := bson.D{unless("holder", literal(s.holder)), unless("token", token), unless("session", sessionID(on.writeSession)), unless("until", leaseEnd())}
+	fields := bson.D{unlessHeld("holder", literal(s.holder)), unlessHeld("token", token), unlessHeld("session", sessionID(on.writeSession)), unlessHeld("until", leaseEnd())}
 	if on.supportsGrants() {
 		// Only writes advance the cluster time, so a request writes while it waits for the
 		// fence.
-		soon := bson.D{{Key: "$lte", Value: bson.A{"$until", bson.D{{Key: "$add", Value: bson.A{"$$NOW", time.Second.Milliseconds()}}}}}}
-		asked := bson.D{{Key: "$add", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$asked", 0}}}, bson.D{{Key: "$toInt", Value: soon}}}}}
-		fields = append(fields, unless("fence", fenceEnd()), bson.E{Key: "asked", Value: asked})
+		endsSoon := bson.D{{Key: "$lte", Value: bson.A{"$until", bson.D{{Key: "$add", Value: bson.A{"$$NOW", time.Second.Milliseconds()}}}}}}
+		requests := bson.D{{Key: "$add", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$asked", 0}}}, bson.D{{Key: "$toInt", Value: endsSoon}}}}}
+		fields = append(fields, unlessHeld("fence", fenceEnd()), bson.E{Key: "asked", Value: requests})
 	}
 	take := bson.A{bson.D{{Key: "$set", Value: fields}}}
 	err = on.ownCollection(ownLease).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: s.name}}, take,

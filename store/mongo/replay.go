@@ -126,11 +126,11 @@ func (c *conn) stamp(ctx context.Context, job jobKey, field string) error {
 func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) error {
 	err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
 		key := jobKey{s.name, j.ID}
-		there, err := setOne(ctx, on.ownCollection(ownReplay), key, bson.D{
+		found, err := setOne(ctx, on.ownCollection(ownReplay), key, bson.D{
 			{Key: "state", Value: string(j.State)}, {Key: "why", Value: errortext.Sanitize(j.Reason, 0, false)}, {Key: "source", Value: j.Source},
 			{Key: "until", Value: checkpointDocument{j.Until.Origin, string(j.Until.Position), int64(j.Until.Seq)}}, {Key: "untilAt", Value: timeOrNull(j.UntilAt)},
 		})
-		if err == nil && !there {
+		if err == nil && !found {
 			return store.ErrNoJob
 		}
 		if err == nil && j.State.Started() {
@@ -154,8 +154,8 @@ func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) err
 // SetRowCounts implements store.ReplayWriter.
 func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, total, skipped int64) error {
 	err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
-		there, err := setOne(ctx, on.ownCollection(ownReplay), jobKey{s.name, id}, bson.D{{Key: "total", Value: total}, {Key: "skipped", Value: skipped}})
-		if err == nil && !there {
+		found, err := setOne(ctx, on.ownCollection(ownReplay), jobKey{s.name, id}, bson.D{{Key: "total", Value: total}, {Key: "skipped", Value: skipped}})
+		if err == nil && !found {
 			return store.ErrNoJob
 		}
 		return err
@@ -170,13 +170,13 @@ func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, 
 // leader it leaves them to the next leader, because the replay of this call is already
 // saved.
 func (s *Store) deleteOldJobs(ctx context.Context, epoch store.Epoch) error {
-	var gone []string
+	var ids []string
 	err := s.read(ctx, func(ctx context.Context, on *conn) (err error) {
-		gone, err = s.oldJobs(ctx, on.ownCollection(ownReplay))
+		ids, err = s.oldJobs(ctx, on.ownCollection(ownReplay))
 		return err
 	})
-	for i := 0; i < len(gone) && err == nil; i++ {
-		err = s.deleteJob(ctx, epoch, gone[i])
+	for i := 0; i < len(ids) && err == nil; i++ {
+		err = s.deleteJob(ctx, epoch, ids[i])
 	}
 	if errors.Is(err, store.ErrNotLeader) {
 		return nil

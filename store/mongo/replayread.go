@@ -41,9 +41,9 @@ func (s *Store) inLane(id, outbox string, lane bson.Binary, n bson.D) bson.D {
 	}
 }
 
-func (s *Store) readReplayRows(ctx context.Context, on *conn, id string, from *store.ReplayRange, most int) (rows []store.ReplayRow, err error) {
+func (s *Store) readReplayRows(ctx context.Context, on *conn, id string, from *store.ReplayRange, limit int) (rows []store.ReplayRow, err error) {
 	filter := s.inLane(id, from.Outbox, hashOf(from.Lane), bson.D{{Key: "$gt", Value: from.After}})
-	opts := options.Find().SetSort(bson.D{{Key: "_id.n", Value: 1}}).SetLimit(int64(most))
+	opts := options.Find().SetSort(bson.D{{Key: "_id.n", Value: 1}}).SetLimit(int64(limit))
 	err = forEach(ctx, commandTimeout, on.ownCollection(ownReplayRow), filter, opts, func(doc bson.Raw) error {
 		d, err := rowOf(doc)
 		rows = append(rows, d.row())

@@ -54,11 +54,11 @@ func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows
 	err := replays.CheckRows(s.outboxes, rows)
 	if err == nil {
 		err = s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
-			there, err := s.count(ctx, on, id, bson.D{
+			previous, err := s.count(ctx, on, id, bson.D{
 				{Key: "$set", Value: bson.D{{Key: "cursorPosition", Value: string(at.Position)}, {Key: "cursorSkip", Value: int64(at.Skip)}}},
 				{Key: "$inc", Value: bson.D{{Key: "total", Value: int64(len(rows))}}},
 			})
-			if err == nil && there == nil {
+			if err == nil && previous == nil {
 				return store.ErrNoJob
 			}
 			if err != nil {
@@ -84,17 +84,17 @@ func (s *Store) copyRows(ctx context.Context, on *conn, id string, rows []store.
 	for i := range rows {
 		numbers[i] = rows[i].N
 	}
-	there := map[int64]bool{}
+	existing := map[int64]bool{}
 	err := forEach(ctx, commandTimeout, in, s.numbered(id, numbers), options.Find().SetProjection(project("_id")), func(doc bson.Raw) error {
 		n, _ := doc.Lookup("_id", "n").AsInt64OK()
-		there[n] = true
+		existing[n] = true
 		return nil
 	})
 
 	var docs []rowDocument
 	for i := range rows {
-		if r := &rows[i]; !there[r.N] {
-			there[r.N] = true // the call may contain it twice
+		if r := &rows[i]; !existing[r.N] {
+			existing[r.N] = true // the call may contain it twice
 			docs = append(docs, s.copied(id, r))
 		}
 	}
@@ -209,35 +209,35 @@ func (s *Store) finishRows(ctx context.Context, on *conn, id string, done []stor
 		return err
 	}
 
-	there, err := s.rowsOf(ctx, on, id, done)
+	found, err := s.rowsOf(ctx, on, id, done)
 	if err != nil {
 		return err
 	}
 
-	var gone []int64
-	var noted []errorDocument
+	var finished []int64
+	var refused []errorDocument
 	for i := range done {
 		of := &done[i]
-		row, ok := there[of.N]
+		row, ok := found[of.N]
 		if !ok || row.Outbox != of.Lane.Outbox || string(row.Lane.Data) != string(hashOf(of.Lane.Hash()).Data) {
 			continue
 		}
-		delete(there, of.N)
-		gone = append(gone, of.N)
+		delete(found, of.N)
+		finished = append(finished, of.N)
 		if tally.Count(of.Result); of.Result == store.ReplayRefused && tally.StoresError(job.Refused) {
-			noted = append(noted, errorDocument{
+			refused = append(refused, errorDocument{
 				Key: rowKey{s.name, id, of.N}, Outbox: row.Outbox, ID: row.ID, Kind: row.Kind, Group: row.Group, Reason: errortext.Sanitize(of.Error, 0, false), At: row.now,
 			})
 		}
 	}
 
-	if len(gone) > 0 {
-		_, err = remove(ctx, on.ownCollection(ownReplayRow), s.numbered(id, gone))
+	if len(finished) > 0 {
+		_, err = remove(ctx, on.ownCollection(ownReplayRow), s.numbered(id, finished))
 	}
 	if err == nil {
-		err = s.saveErrors(ctx, on, id, noted)
+		err = s.saveErrors(ctx, on, id, refused)
 	}
-	if err == nil && len(gone) < len(done) {
+	if err == nil && len(finished) < len(done) {
 		_, err = s.count(ctx, on, id, countUpdate(replays.Tally{Sent: all.Sent - tally.Sent, Skipped: all.Skipped - tally.Skipped, Refused: all.Refused - tally.Refused}, -1))
 	}
 	return err
@@ -260,15 +260,15 @@ func (s *Store) rowsOf(ctx context.Context, on *conn, id string, done []store.Fi
 	for i := range done {
 		numbers[i] = done[i].N
 	}
-	there := map[int64]finishedRow{}
+	found := map[int64]finishedRow{}
 	fields := append(project("_id", "outbox", "lane", "id", "kind", "group"), bson.E{Key: nowField, Value: "$$NOW"})
 	err := forEach(ctx, commandTimeout, on.ownCollection(ownReplayRow), s.numbered(id, numbers), options.Find().SetProjection(fields), func(doc bson.Raw) error {
 		d, err := rowOf(doc)
 		n, _ := d.Key.N.(int64)
-		there[n] = finishedRow{d, bson.NewDateTimeFromTime(doc.Lookup(nowField).Time())}
+		found[n] = finishedRow{d, bson.NewDateTimeFromTime(doc.Lookup(nowField).Time())}
 		return err
 	})
-	return there, err
+	return found, err
 }
 
 // saveErrors stores the errors of refused rows, in the call's transaction. It replaces

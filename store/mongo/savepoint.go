@@ -91,12 +91,12 @@ func timeOrNull(at time.Time) *bson.DateTime {
 // SaveSavepoint implements store.SavepointWriter. The time is truncated to milliseconds.
 func (s *Store) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.Savepoint) error {
 	err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
-		there, err := setOne(ctx, on.ownCollection(ownSavepoint), savepointKey{s.name, n.Name}, bson.D{
+		found, err := setOne(ctx, on.ownCollection(ownSavepoint), savepointKey{s.name, n.Name}, bson.D{
 			{Key: "state", Value: string(n.State)}, {Key: "origin", Value: n.Origin}, {Key: "position", Value: string(n.Position)},
 			{Key: "seq", Value: int64(n.Seq)}, {Key: "madeAt", Value: timeOrNull(n.At)}, {Key: "why", Value: errortext.Sanitize(n.Reason, 0, false)},
 			{Key: "keptBytes", Value: n.RetainedBytes},
 		})
-		if err == nil && !there {
+		if err == nil && !found {
 			return store.ErrNoSavepoint
 		}
 		return err

@@ -246,9 +246,9 @@ func forEach(ctx context.Context, wait time.Duration, in *mongo.Collection, filt
 		return err
 	}
 	defer func() {
-		bye, stop := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer stop()
-		_ = docs.Close(bye) // docs.Err returns its error
+		closing, done := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer done()
+		_ = docs.Close(closing) // docs.Err returns its error
 	}()
 
 	for next(ctx, wait, docs) {

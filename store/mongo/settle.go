@@ -38,7 +38,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	}
 
 	results := make([]store.SettleResult, len(outcomes))
-	some := func(ctx context.Context, at []int, wait time.Duration) error {
+	settleRows := func(ctx context.Context, at []int, wait time.Duration) error {
 		part := make([]store.Outcome, len(at))
 		for k, i := range at {
 			part[k] = outcomes[i]
@@ -52,12 +52,12 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		return err
 	}
 
-	places := make([]int, len(outcomes))
-	for i := range places {
-		places[i] = i
+	indexes := make([]int, len(outcomes))
+	for i := range indexes {
+		indexes[i] = i
 	}
-	left := func(i int) { results[i] = store.WasLocked }
-	if err := s.contention.isolate(ctx, places, func(i int) store.Ref { return outcomes[i].Ref }, contentionWait, some, left); err != nil {
+	skip := func(i int) { results[i] = store.WasLocked }
+	if err := s.contention.isolate(ctx, indexes, func(i int) store.Ref { return outcomes[i].Ref }, contentionWait, settleRows, skip); err != nil {
 		return nil, fmt.Errorf("settle: %w", asRefused(err))
 	}
 	return results, nil
@@ -69,11 +69,11 @@ func (s *Store) settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 
 	// A match count may hide that an id exists twice, and without transactions nothing is
 	// rolled back.
-	mixed := slices.ContainsFunc(outcomes, func(o store.Outcome) bool {
+	readFirst := slices.ContainsFunc(outcomes, func(o store.Outcome) bool {
 		return document.IsNumberText(o.ID) || s.outboxes.Lookup(o.Outbox).Layout.DeleteDelivered && !isSingle(o.ID)
 	})
 	urgent := slices.ContainsFunc(outcomes, func(o store.Outcome) bool { return o.Status != store.Completed })
-	if !mixed && !urgent && wait > 0 && s.settleWithoutTransaction(ctx, epoch, c) {
+	if !readFirst && !urgent && wait > 0 && s.settleWithoutTransaction(ctx, epoch, c) {
 		return c.results, nil
 	}
 
@@ -81,7 +81,7 @@ func (s *Store) settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	for try := 0; errors.Is(err, errDocumentChanged) && try < maxClaimTries; try++ {
 		err = s.runJob(ctx, &writeJob{epoch: epoch, contentionTimeout: wait, sharesTransaction: try == 0 && wait > 0, urgent: urgent || try > 0, write: func(ctx context.Context, on *conn) error {
 			c.conn = on
-			return c.write(ctx, mixed || try > 0 || on.standalone.Load())
+			return c.write(ctx, readFirst || try > 0 || on.standalone.Load())
 		}})
 	}
 
@@ -113,9 +113,9 @@ const (
 
 // write writes the outcomes, in the call's transaction. It returns errDocumentChanged if an
 // outcome does not match a document that should be open.
-func (c *settling) write(ctx context.Context, look bool) error {
+func (c *settling) write(ctx context.Context, readFirst bool) error {
 	c.rows = nil
-	if look {
+	if readFirst {
 		if err := c.readDocuments(ctx); err != nil {
 			return err
 		}
@@ -176,9 +176,9 @@ func (c *settling) readDocuments(ctx context.Context) error {
 	return nil
 }
 
-// states calls tell for each existing document with one of the ids, and says whether it is
+// states calls visit for each existing document with one of the ids, and says whether it is
 // open.
-func (t *table) states(ctx context.Context, ids []string, tell func(id string, open bool, doc bson.Raw) error) error {
+func (t *table) states(ctx context.Context, ids []string, visit func(id string, open bool, doc bson.Raw) error) error {
 	l := &t.Layout.Columns
 	fields := project(l.ID, l.Status, l.Delivered, l.Failed, t.completedAt())
 	return forEach(ctx, commandTimeout, t.collection, bson.D{t.idIn(ids)}, options.Find().SetProjection(fields), func(doc bson.Raw) error {
@@ -186,7 +186,7 @@ func (t *table) states(ctx context.Context, ids []string, tell func(id string, o
 		if err != nil {
 			return nil // no text matches such an id
 		}
-		return tell(id, t.isOpen(doc), doc)
+		return visit(id, t.isOpen(doc), doc)
 	})
 }
 
@@ -227,11 +227,11 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 		return errDocumentChanged
 	}
 	if err == nil && c.rows == nil && !t.Layout.DeleteDelivered {
-		clear, err := t.oneDocumentEach(ctx, c.ids(open))
+		unique, err := t.oneDocumentEach(ctx, c.ids(open))
 		if err != nil {
 			return err
 		}
-		if !clear {
+		if !unique {
 			return errDocumentChanged
 		}
 	}
@@ -257,24 +257,24 @@ func (c *settling) recordState(t *table, p *settlePart, i int) {
 }
 
 // ids returns the ids of some outcomes of the call.
-func (c *settling) ids(places []int) []string {
-	ids := make([]string, len(places))
-	for k, i := range places {
+func (c *settling) ids(indexes []int) []string {
+	ids := make([]string, len(indexes))
+	for k, i := range indexes {
 		ids[k] = c.outcomes[i].ID
 	}
 	return ids
 }
 
 // writeOpen writes outcomes and returns how many documents matched.
-func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, places []int) (int64, error) {
+func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, indexes []int) (int64, error) {
 	if p.status == store.Completed && t.Layout.DeleteDelivered {
-		return inBatches(c.ids(places), func(some []string) (int64, error) { return remove(ctx, t.collection, t.openOf(some)) })
+		return inBatches(c.ids(indexes), func(some []string) (int64, error) { return remove(ctx, t.collection, t.openOf(some)) })
 	}
 	if set(columns.Outcome(&t.Layout, p.status), func(columns.Value) any { return nil }) == nil {
 		// The layout keeps nothing of this outcome. Still count the open documents for the
 		// answer.
 		n := int64(0)
-		err := t.states(ctx, c.ids(places), func(_ string, open bool, _ bson.Raw) error {
+		err := t.states(ctx, c.ids(indexes), func(_ string, open bool, _ bson.Raw) error {
 			if open {
 				n++
 			}
@@ -283,12 +283,12 @@ func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, place
 		return n, err
 	}
 
-	alike := c.groupUpdates(p, places)
-	if len(alike) == 1 {
-		to := t.outcome(&c.outcomes[places[0]])
-		return inBatches(c.ids(places), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), to) })
+	groups := c.groupUpdates(p, indexes)
+	if len(groups) == 1 {
+		to := t.outcome(&c.outcomes[indexes[0]])
+		return inBatches(c.ids(indexes), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), to) })
 	}
-	return c.writeEach(ctx, t, alike)
+	return c.writeEach(ctx, t, groups)
 }
 
 // openOf is the filter for open documents with one of the ids.
@@ -298,11 +298,11 @@ func (t *table) openOf(ids []string) bson.D { return append(bson.D{t.idIn(ids)},
 const maxBatchWrites = 500
 
 // writeEach writes outcomes that each need their own update.
-func (c *settling) writeEach(ctx context.Context, t *table, alike [][]int) (n int64, err error) {
-	for some := range slices.Chunk(alike, maxBatchWrites) {
+func (c *settling) writeEach(ctx context.Context, t *table, groups [][]int) (n int64, err error) {
+	for some := range slices.Chunk(groups, maxBatchWrites) {
 		models := make([]mongo.WriteModel, len(some))
-		for k, places := range some {
-			models[k] = mongo.NewUpdateManyModel().SetFilter(t.openOf(c.ids(places))).SetUpdate(t.outcome(&c.outcomes[places[0]]))
+		for k, indexes := range some {
+			models[k] = mongo.NewUpdateManyModel().SetFilter(t.openOf(c.ids(indexes))).SetUpdate(t.outcome(&c.outcomes[indexes[0]]))
 		}
 		bound, cancel := context.WithTimeout(ctx, commandTimeout)
 		done, err := t.collection.BulkWrite(bound, models, options.BulkWrite().SetOrdered(true))

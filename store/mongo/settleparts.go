@@ -17,7 +17,7 @@ type settleKey struct {
 // parts groups the outcomes of a call. Rounds keep the order of several outcomes of one id;
 // parts are returned in the order of their rounds.
 func (c *settling) parts() []*settlePart {
-	var turns [][]*settlePart
+	var rounds [][]*settlePart
 	byKey := map[settleKey]*settlePart{}
 	count := make(map[store.Ref]int, len(c.outcomes))
 	for i := range c.outcomes {
@@ -28,33 +28,33 @@ func (c *settling) parts() []*settlePart {
 		if p == nil {
 			p = &settlePart{settleKey: k}
 			byKey[k] = p
-			if k.round == len(turns) {
-				turns = append(turns, nil)
+			if k.round == len(rounds) {
+				rounds = append(rounds, nil)
 			}
-			turns[k.round] = append(turns[k.round], p)
+			rounds[k.round] = append(rounds[k.round], p)
 		}
 		p.at = append(p.at, i)
 	}
 	var parts []*settlePart
-	for _, turn := range turns {
-		parts = append(parts, turn...)
+	for _, round := range rounds {
+		parts = append(parts, round...)
 	}
 	return parts
 }
 
 // groupUpdates groups the outcomes of a part by identical update: COMPLETED outcomes with
 // the same time.
-func (c *settling) groupUpdates(p *settlePart, places []int) [][]int {
+func (c *settling) groupUpdates(p *settlePart, indexes []int) [][]int {
 	if p.status != store.Completed {
-		each := make([][]int, len(places))
-		for k := range places {
-			each[k] = places[k : k+1]
+		each := make([][]int, len(indexes))
+		for k := range indexes {
+			each[k] = indexes[k : k+1]
 		}
 		return each
 	}
 	var sorted [][]int
 	byTime := map[int64]int{}
-	for _, i := range places {
+	for _, i := range indexes {
 		at := c.outcomes[i].At.UnixMilli()
 		k, known := byTime[at]
 		if !known {

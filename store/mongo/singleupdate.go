@@ -44,18 +44,18 @@ func isSingle(id string) bool { return len(document.IDs(id)) == 1 }
 // uses a transaction to find out.
 func (s *Store) runWithoutTransaction(ctx context.Context, jobs []*writeJob) bool {
 	on := s.writer.conn
-	var all []singleUpdate
+	var allUpdates []singleUpdate
 	for _, j := range jobs {
 		if j.singles == nil {
 			return false
 		}
-		some := j.singles(on)
-		if some == nil {
+		updates := j.singles(on)
+		if updates == nil {
 			return false
 		}
-		all = append(all, some...)
+		allUpdates = append(allUpdates, updates...)
 	}
-	return s.writeSingles(ctx, on, on.writeSession, jobs[0].epoch, all)
+	return s.writeSingles(ctx, on, on.writeSession, jobs[0].epoch, allUpdates)
 }
 
 // settleWithoutTransaction writes outcomes without a transaction, concurrently with claims.
@@ -82,12 +82,12 @@ func (c *settling) singles(on *conn) []singleUpdate {
 		if p.round > 0 || t.Layout.State == store.StateNone || t.Layout.DeleteDelivered {
 			return nil
 		}
-		for _, places := range c.groupUpdates(p, p.at) {
-			to, ok := t.outcome(&c.outcomes[places[0]]).(bson.D)
+		for _, indexes := range c.groupUpdates(p, p.at) {
+			to, ok := t.outcome(&c.outcomes[indexes[0]]).(bson.D)
 			if !ok {
 				return nil
 			}
-			all = append(all, singleUpdate{t.collection, t.openOf(c.ids(places)), to, len(places)})
+			all = append(all, singleUpdate{t.collection, t.openOf(c.ids(indexes)), to, len(indexes)})
 		}
 	}
 

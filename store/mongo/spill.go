@@ -96,10 +96,10 @@ func (s *Store) spillRows(ctx context.Context, on *conn, items []store.Item) err
 		keys[i] = spilledKey{s.name, items[i].Outbox, hashOf(items[i].Lane().Hash()), int64(items[i].Seq)}
 	}
 
-	there := map[string]bool{}
+	existing := map[string]bool{}
 	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}}
 	err := forEach(ctx, commandTimeout, in, filter, options.Find().SetProjection(project("_id")), func(doc bson.Raw) error {
-		there[string(doc.Lookup("_id").Value)] = true
+		existing[string(doc.Lookup("_id").Value)] = true
 		return nil
 	})
 	if err != nil {
@@ -112,8 +112,8 @@ func (s *Store) spillRows(ctx context.Context, on *conn, items []store.Item) err
 		if err != nil {
 			return err
 		}
-		if !there[string(key)] {
-			there[string(key)] = true // the call may contain it twice
+		if !existing[string(key)] {
+			existing[string(key)] = true // the call may contain it twice
 			docs = append(docs, s.spilledKeyOf(keys[i], &items[i]))
 		}
 	}
@@ -237,12 +237,12 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 	return lists, nil
 }
 
-func (s *Store) readSpilledLane(ctx context.Context, on *conn, from *store.SpilledRange, most int) (items []store.Item, err error) {
+func (s *Store) readSpilledLane(ctx context.Context, on *conn, from *store.SpilledRange, limit int) (items []store.Item, err error) {
 	key := func(seq any) bson.D {
 		return bson.D{{Key: "relay", Value: s.name}, {Key: "outbox", Value: from.Outbox}, {Key: "lane", Value: hashOf(from.Lane)}, {Key: "seq", Value: seq}}
 	}
 	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: key(int64(from.After))}, {Key: "$lt", Value: key(bson.MaxKey{})}}}}
-	opts := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(most))
+	opts := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(limit))
 	err = forEach(ctx, commandTimeout, on.ownCollection(ownSpilled), filter, opts, func(doc bson.Raw) error {
 		var d spilledDocument
 		if err := bson.Unmarshal(doc, &d); err != nil {

@@ -175,9 +175,9 @@ func (r *reading) addDocument(ctx context.Context, doc bson.Raw) error {
 		it.PayloadSize = len(it.Payload) // JSON and BSON lengths differ slightly
 	}
 
-	_, isHeld := r.excludeIDs[it.ID]
-	_, isLeft := r.excludeLanes[it.Lane()]
-	if isHeld || isLeft {
+	_, isExcluded := r.excludeIDs[it.ID]
+	_, inExcludedLane := r.excludeLanes[it.Lane()]
+	if isExcluded || inExcludedLane {
 		return nil
 	}
 
@@ -227,37 +227,37 @@ func (r *reading) loadSpilledIDs(ctx context.Context) error {
 	return r.eachSpilled(ctx, r.spilledFilter(), func(id string) { r.spilled[hashID(id)] = struct{}{} })
 }
 
-func (r *reading) eachSpilled(ctx context.Context, filter bson.D, tell func(id string)) error {
+func (r *reading) eachSpilled(ctx context.Context, filter bson.D, visit func(id string)) error {
 	opts := options.Find().SetProjection(bson.D{{Key: "_id", Value: 0}, {Key: "id", Value: 1}})
 	return forEach(ctx, viewTimeout, r.conn.ownCollection(ownSpilled), filter, opts, func(doc bson.Raw) error {
-		tell(doc.Lookup("id").StringValue())
+		visit(doc.Lookup("id").StringValue())
 		return nil
 	})
 }
 
 // flushWaiting passes on the queued documents that are not spilled.
 func (r *reading) flushWaiting(ctx context.Context) error {
-	waiting, parked := r.waiting, r.spilled
+	waiting, spilled := r.waiting, r.spilled
 	r.waiting = nil
 	if len(waiting) == 0 {
 		return nil
 	}
 
-	if parked == nil {
-		parked = idSet{}
+	if spilled == nil {
+		spilled = idSet{}
 		ids := make([]string, len(waiting))
 		for i := range waiting {
 			ids[i] = waiting[i].ID
 		}
-		among := append(r.spilledFilter(), bson.E{Key: "id", Value: bson.D{{Key: "$in", Value: ids}}})
-		if err := r.eachSpilled(ctx, among, func(id string) { parked[hashID(id)] = struct{}{} }); err != nil {
+		filter := append(r.spilledFilter(), bson.E{Key: "id", Value: bson.D{{Key: "$in", Value: ids}}})
+		if err := r.eachSpilled(ctx, filter, func(id string) { spilled[hashID(id)] = struct{}{} }); err != nil {
 			return err
 		}
 	}
 
 	for _, it := range waiting {
-		if len(parked) > 0 {
-			if _, is := parked[hashID(it.ID)]; is {
+		if len(spilled) > 0 {
+			if _, is := spilled[hashID(it.ID)]; is {
 				continue
 			}
 		}

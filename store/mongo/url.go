@@ -104,11 +104,11 @@ func refuseURL(problem, remedy string) error {
 
 // withoutSecrets returns the text of an error without the URL's user and password.
 func withoutSecrets(raw string, err error) string {
-	text := errors.Unwrap(err)
-	if text == nil {
-		text = err
+	cause := errors.Unwrap(err)
+	if cause == nil {
+		cause = err
 	}
-	said := text.Error()
+	message := cause.Error()
 	_, rest, _ := strings.Cut(raw, "://")
 	rest, _, _ = strings.Cut(rest, "?")
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
@@ -116,11 +116,11 @@ func withoutSecrets(raw string, err error) string {
 		plain, _ := url.PathUnescape(password)
 		for _, secret := range []string{rest[:at], password, plain, user} {
 			if secret != "" {
-				said = strings.ReplaceAll(said, secret, "…")
+				message = strings.ReplaceAll(message, secret, "…")
 			}
 		}
 	}
-	return said
+	return message
 }
 
 // InDatabase returns a connection string, which may name several hosts, with another

@@ -63,10 +63,10 @@ const snapshotTimeout = 5 * time.Second
 
 // Begin implements view.Snapshot.
 func (v *view) Begin(ctx context.Context) error {
-	began := time.Now()
+	started := time.Now()
 	for try := 0; ; try++ {
 		err := v.begin(ctx)
-		if !hasCode(err, codeSnapshotUnavailable) || time.Since(began) > snapshotTimeout || !retryPause(ctx, try) {
+		if !hasCode(err, codeSnapshotUnavailable) || time.Since(started) > snapshotTimeout || !retryPause(ctx, try) {
 			return Explain(err)
 		}
 		v.Drop()

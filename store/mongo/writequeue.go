@@ -37,10 +37,10 @@ const turnTimeout = 40 * time.Millisecond
 // the job gives up its turn between two tries, so that it does not delay others.
 func (s *Store) runJob(ctx context.Context, j *writeJob) error {
 	j.maxTurn = min(turnTimeout, j.contentionTimeout)
-	for began, try := time.Now(), 0; ; try++ {
+	for started, try := time.Now(), 0; ; try++ {
 		err := s.runInTurn(ctx, j)
 		busy := isWriteConflict(err) && !errors.As(err, new(*leaderBusyError)) && !errors.As(err, new(*commitError))
-		if !busy || time.Since(began) > j.contentionTimeout || !retryPause(ctx, maxPauseTry+try) {
+		if !busy || time.Since(started) > j.contentionTimeout || !retryPause(ctx, maxPauseTry+try) {
 			return err
 		}
 		*j = writeJob{epoch: j.epoch, contentionTimeout: j.contentionTimeout, write: j.write, urgent: true}
@@ -64,8 +64,8 @@ func (s *Store) runInTurn(ctx context.Context, j *writeJob) error {
 			continue
 		}
 		err := w.Do(ctx, func(ctx context.Context) error {
-			if together := w.dequeue(j); together != nil {
-				s.runTogether(ctx, together)
+			if batch := w.dequeue(j); batch != nil {
+				s.runTogether(ctx, batch)
 			}
 			return nil
 		})
@@ -88,20 +88,20 @@ const (
 // enqueue queues a job. While claims keep arriving, outcomes that are not urgent wait for
 // the next claim and join its transaction. Otherwise that claim would wait for theirs.
 func (w *writer) enqueue(ctx context.Context, j *writeJob) {
-	taken := make(chan struct{})
+	dequeued := make(chan struct{})
 	w.mu.Lock()
-	j.dequeued = taken
+	j.dequeued = dequeued
 	w.queue = append(w.queue, j)
 	if j.isClaim {
 		w.lastClaimAt = time.Now()
 	}
-	soon := time.Since(w.lastClaimAt) < claimJoinWindow
+	claimsArriving := time.Since(w.lastClaimAt) < claimJoinWindow
 	w.mu.Unlock()
-	if j.isClaim || j.urgent || !j.sharesTransaction || !soon {
+	if j.isClaim || j.urgent || !j.sharesTransaction || !claimsArriving {
 		return
 	}
 	select {
-	case <-taken:
+	case <-dequeued:
 	case <-time.After(claimJoinWait):
 	case <-ctx.Done():
 	}
@@ -115,22 +115,22 @@ func (w *writer) dequeue(j *writeJob) []*writeJob {
 	if j.done {
 		return nil
 	}
-	together := []*writeJob{j}
+	batch := []*writeJob{j}
 	for _, other := range w.queue {
 		if other != j && j.sharesTransaction && other.sharesTransaction && other.epoch == j.epoch && !w.conn.standalone.Load() {
-			together = append(together, other)
+			batch = append(batch, other)
 		}
 	}
 
-	w.queue = slices.DeleteFunc(w.queue, func(other *writeJob) bool { return slices.Contains(together, other) })
-	for _, taken := range together {
-		taken.ended = make(chan struct{})
-		if taken.dequeued != nil {
-			close(taken.dequeued)
-			taken.dequeued = nil // it may be queued again
+	w.queue = slices.DeleteFunc(w.queue, func(other *writeJob) bool { return slices.Contains(batch, other) })
+	for _, job := range batch {
+		job.ended = make(chan struct{})
+		if job.dequeued != nil {
+			close(job.dequeued)
+			job.dequeued = nil // it may be queued again
 		}
 	}
-	return together
+	return batch
 }
 
 // jobStatus reports whether a job is done, and the channel to wait on if another call runs

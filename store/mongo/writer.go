@@ -126,11 +126,11 @@ func (w *writer) transact(ctx context.Context, wait time.Duration, do func(conte
 
 // retryPause waits before the next try; it returns false if the context has ended.
 func retryPause(ctx context.Context, try int) bool {
-	most := min(maxRetryPause, time.Millisecond<<min(try, 10))
+	pause := min(maxRetryPause, time.Millisecond<<min(try, 10))
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(most/2 + rand.N(most/2)):
+	case <-time.After(pause/2 + rand.N(pause/2)):
 		return true
 	}
 }
@@ -148,9 +148,9 @@ func (w *writer) runOnce(ctx context.Context, began time.Time, do func(context.C
 		w.abandon() // the server is silent; the session's next transaction ends this one
 		return err
 	}
-	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	aborting, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	_ = w.conn.writeSession.AbortTransaction(bye) // err is the cause
+	_ = w.conn.writeSession.AbortTransaction(aborting) // err is the cause
 	return err
 }
 
@@ -195,8 +195,8 @@ func (w *writer) commit(ctx context.Context, began time.Time) error {
 // driver also sets this label on its own errors, even if an earlier commit has no answer
 // yet.
 func isAborted(err error) bool {
-	var said mongo.CommandError
-	return hasLabel(err, "TransientTransactionError") && errors.As(err, &said) && said.Code != 0
+	var answer mongo.CommandError
+	return hasLabel(err, "TransientTransactionError") && errors.As(err, &answer) && answer.Code != 0
 }
 
 // commitError says that the result of a commit is unknown.

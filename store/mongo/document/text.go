@@ -101,14 +101,14 @@ func appendID(dst []byte, v bson.RawValue) (text []byte, ok bool) {
 	case bson.TypeInt64:
 		return strconv.AppendInt(dst, v.Int64(), 10), true
 	case bson.TypeDouble:
-		n, whole := wholeNumber(v.Double())
-		if !whole {
+		n, isWhole := wholeNumber(v.Double())
+		if !isWhole {
 			return dst, false
 		}
 		return strconv.AppendInt(dst, n, 10), true
 	case bson.TypeBinary:
 		subtype, data := v.Binary()
-		if id, is := asUUID(subtype, data); is {
+		if id, isUUID := asUUID(subtype, data); isUUID {
 			return append(dst, id.String()...), true
 		}
 		if known := binarySubtypes(); slices.Contains(known[:], subtype) {
