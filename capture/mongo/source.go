@@ -81,3 +81,10 @@ func (s *Source) Close() {
 	s.control.close()
 	s.stream.close()
 }
+
+// Publish does nothing: the oplog contains every collection, and the first marker creates
+// the marker collection.
+func (s *Source) Publish(context.Context) error { return nil }
+
+// Script returns no statements, for the same reason.
+func (s *Source) Script() string { return "" }
