@@ -33,7 +33,7 @@ func pastHarness() capturetest.HistoryHarness {
 	}
 }
 
-func TestPast(t *testing.T) {
+func TestHistory(t *testing.T) {
 	t.Parallel()
 	capturetest.RunHistory(t, pastHarness())
 	t.Run("odd names", func(t *testing.T) {
@@ -43,8 +43,8 @@ func TestPast(t *testing.T) {
 	})
 }
 
-// lostPast needs a replica set of its own, because it loses its log and ends.
-func lostPast(set *servers.MongoSet) capturetest.HistoryHarness {
+// lostHistory needs a replica set of its own, because it loses its log and ends.
+func lostHistory(set *servers.MongoSet) capturetest.HistoryHarness {
 	same := func(change func(at *capture.StartPoint)) func(*testing.T, capturetest.Database, *capture.StartPoint) capturetest.Database {
 		return func(_ *testing.T, db capturetest.Database, at *capture.StartPoint) capturetest.Database {
 			change(at)
@@ -77,9 +77,9 @@ func lostPast(set *servers.MongoSet) capturetest.HistoryHarness {
 	return h
 }
 
-func TestPastLost(t *testing.T) {
+func TestHistoryLost(t *testing.T) {
 	t.Parallel()
-	h := lostPast(smallOplog(t))
+	h := lostHistory(smallOplog(t))
 	h.Shutdown = func(t *testing.T) (capturetest.Database, func() time.Duration) {
 		set := servers.StartMongo(t, 1, nil) // the oplog of the shared set has no room for the rows in transit
 		return newDatabase(t, set.Database()), func() time.Duration { return set.Stop("fast") }
@@ -101,7 +101,7 @@ func (d *database) wantLost(t *testing.T, at capture.StartPoint, why string) {
 }
 
 // A role that may not read the oplog may read from a time on.
-func TestPastOfLeastRole(t *testing.T) {
+func TestHistoryLeastRole(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, nil)
 	set.Auth()
@@ -126,7 +126,7 @@ func (d *database) again(t *testing.T, at capture.StartPoint, until store.Positi
 
 // A collection dropped inside the range ends the read there, as it ended the relay's log. A
 // collection dropped before or after the range does not.
-func TestPastDropped(t *testing.T) {
+func TestHistoryCollectionDropped(t *testing.T) {
 	t.Parallel()
 	for name, drop := range map[string]bson.D{
 		"collection": {{Key: "drop", Value: events}},

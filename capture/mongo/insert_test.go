@@ -18,7 +18,7 @@ import (
 
 // Every kind of insert is seen, and nothing else: the relay's own updates of the documents
 // bring none of them again.
-func TestWaysToInsert(t *testing.T) {
+func TestInsertCommands(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	src, o := d.opening(t, d.config(), store.Checkpoint{})
 	box := &d.outboxes(outboxName)[0]
@@ -105,7 +105,7 @@ func TestTypes(t *testing.T) {
 
 // Events that pass the filter but yield no rows, e.g. replaced documents and markers of
 // another relay, still advance the position.
-func TestLeftOutMovesOn(t *testing.T) {
+func TestSkippedEventsAdvancePosition(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	d.insert(t, "one")
 	other := d.config()

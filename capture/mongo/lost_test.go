@@ -23,7 +23,7 @@ func smallOplog(t *testing.T) *servers.MongoSet {
 }
 
 // The oplog is truncated past a paused reader.
-func TestRolled(t *testing.T) {
+func TestOplogTruncated(t *testing.T) {
 	t.Parallel()
 	set := smallOplog(t)
 	capturetest.RunLost(t, capturetest.Harness{
@@ -40,7 +40,7 @@ func TestRolled(t *testing.T) {
 }
 
 // Open detects a checkpoint that the oplog no longer holds.
-func TestCheckpointRolledAway(t *testing.T) {
+func TestCheckpointBeforeOplog(t *testing.T) {
 	t.Parallel()
 	set := smallOplog(t)
 	d := newDatabase(t, set.Database())
@@ -60,7 +60,7 @@ func TestCheckpointRolledAway(t *testing.T) {
 
 // Events that remove the collection end the log, and the next run continues with the
 // collections as they are then.
-func TestCollectionTakenAway(t *testing.T) {
+func TestCollectionRemoved(t *testing.T) {
 	rename := func(t *testing.T, d *database, from, to string, drop bool) {
 		t.Helper()
 		d.admin(t, bson.D{{Key: "renameCollection", Value: d.db.Name() + "." + from}, {Key: "to", Value: d.db.Name() + "." + to}, {Key: "dropTarget", Value: drop}})
@@ -146,7 +146,7 @@ func (d *database) unsettled(t *testing.T) (ids []string) {
 }
 
 // Events of other collections do not matter.
-func TestOthersTakenAway(t *testing.T) {
+func TestOtherCollectionRemoved(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	fo, _, _ := d.follow(t, d.config(), store.Checkpoint{})
 	d.Unrelated(t)
@@ -159,7 +159,7 @@ func TestOthersTakenAway(t *testing.T) {
 
 // A checkpoint of another replica set with the same name is refused, and so is a checkpoint
 // of a set that was restored to an earlier state.
-func TestAnotherSet(t *testing.T) {
+func TestOtherReplicaSet(t *testing.T) {
 	t.Parallel()
 	one, other := servers.StartMongo(t, 1, nil), servers.StartMongo(t, 1, nil)
 	d := newDatabase(t, one.Database())
@@ -200,7 +200,7 @@ func TestUnreadableToken(t *testing.T) {
 
 // A server that reads no stream at all, not even from the current time, is no reason to
 // discard the checkpoint.
-func TestPassingAnswer(t *testing.T) {
+func TestTransientAnswer(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, map[string]string{"setParameter enableTestCommands": "1"})
 	d := newDatabase(t, set.Database())

@@ -58,7 +58,7 @@ func TestPositionText(t *testing.T) {
 	}
 }
 
-func TestPlaceOfToken(t *testing.T) {
+func TestParseToken(t *testing.T) {
 	token := func(doc bson.D) bson.Raw {
 		raw, err := bson.Marshal(doc)
 		if err != nil {

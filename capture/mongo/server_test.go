@@ -267,7 +267,7 @@ func TestTap(t *testing.T) {
 }
 
 // Markers arrive at once, even from an otherwise idle server.
-func TestMarkIsSoon(t *testing.T) {
+func TestMarkIsPrompt(t *testing.T) {
 	d := newDatabase(t, servers.StartMongo(t, 1, nil).Database())
 	fo, src, _ := d.follow(t, d.config(), store.Checkpoint{})
 	soonest := time.Hour

@@ -84,7 +84,7 @@ func TestLeastRole(t *testing.T) {
 	if kept, err := src.Retained(t.Context()); err != nil || kept != (capture.RetainedLog{}) {
 		t.Errorf("retained: %+v, %v", kept, err)
 	}
-	findings := examined(t, src)
+	findings := diagnosed(t, src)
 	for subject, remedy := range map[string]string{
 		"identity": `db.getSiblingDB("admin").grantRolesToUser("least", [{role: "clusterMonitor", db: "admin"}])`,
 		"oplog":    `db.getSiblingDB("admin").grantRolesToUser("least", [{role: "read", db: "local"}])`,
@@ -102,7 +102,7 @@ func TestLeastRole(t *testing.T) {
 	}
 }
 
-func examined(t *testing.T, src *mongo.Source) map[string]store.Finding {
+func diagnosed(t *testing.T, src *mongo.Source) map[string]store.Finding {
 	t.Helper()
 	list, err := src.Diagnose(t.Context())
 	if err != nil {
@@ -136,7 +136,7 @@ func TestStandalone(t *testing.T) {
 	if no := noStream(t, src); !strings.Contains(no.Error(), "rs.initiate()") {
 		t.Errorf("the error does not say what to do: %v", no)
 	}
-	if f := examined(t, src)["server"]; f.Grade != store.GradeFault {
+	if f := diagnosed(t, src)["server"]; f.Grade != store.GradeFault {
 		t.Errorf("examined: %+v", f)
 	}
 	src.Close()
@@ -184,12 +184,12 @@ func TestOtherDatabase(t *testing.T) {
 	}
 }
 
-func TestExamine(t *testing.T) {
+func TestDiagnose(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, servers.StartMongo(t, 1, nil).Database())
 	src := newSource(t, d.config())
 	defer src.Close()
-	for subject, f := range examined(t, src) {
+	for subject, f := range diagnosed(t, src) {
 		if f.Grade != store.GradeOK {
 			t.Errorf("%s: %+v", subject, f)
 		}

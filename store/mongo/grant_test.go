@@ -30,7 +30,7 @@ func await(t testing.TB, st *mongo.Store) time.Duration {
 
 // A leader that was frozen until another took over writes nothing when it wakes, although
 // its grant seems valid. Neither does a leader whose lock was taken by other means.
-func TestAnOldGrant(t *testing.T) {
+func TestExpiredGrantWritesNothing(t *testing.T) {
 	t.Parallel()
 	for _, how := range []struct {
 		what    string
@@ -69,7 +69,7 @@ func TestAnOldGrant(t *testing.T) {
 // No update begins in the last second of a grant, so that it has ended before the next
 // leader starts, even under another user who cannot see it in $currentOp. On a server
 // without writes the cluster time does not cover that second.
-func TestTheEndOfAGrant(t *testing.T) {
+func TestGrantEndsBeforeItsTerm(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	lock := r.lock(t)
@@ -99,7 +99,7 @@ func TestTheEndOfAGrant(t *testing.T) {
 }
 
 // A store that leads again writes nothing in its old epoch.
-func TestAnOldEpochWithAGrant(t *testing.T) {
+func TestGrantOfOldEpochWritesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	r.lock(t)
@@ -119,7 +119,7 @@ func TestAnOldEpochWithAGrant(t *testing.T) {
 
 // If the cluster time is ahead of the primary's clock, e.g. after a primary with a fast
 // clock, a silent leader is not waited for any longer.
-func TestAFastCluster(t *testing.T) {
+func TestClusterTimeAheadOfClock(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())
 	r := newRig(t, set.Database(), flowBox())
@@ -167,7 +167,7 @@ func (r *rig) replaced(t *testing.T, lock store.Lock) *mongo.Store {
 
 // Releasing the lock revokes the grant, so the next leader waits for nothing. It does wait
 // if a write was not answered, because that write may still arrive.
-func TestAGrantGivenBack(t *testing.T) {
+func TestReleaseRevokesGrant(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())
 	r := newRig(t, set.Database(), flowBox())
@@ -192,7 +192,7 @@ func TestAGrantGivenBack(t *testing.T) {
 
 // A lock released during an update keeps its grant. An update that went unanswered long ago
 // no longer keeps it.
-func TestAGrantInUse(t *testing.T) {
+func TestReleaseDuringUpdateKeepsGrant(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())
 	r := newRig(t, set.Database(), flowBox())
@@ -221,7 +221,7 @@ func TestAGrantInUse(t *testing.T) {
 
 // A new leader ends a write of the old leader that still runs, and waits if ending it takes
 // time.
-func TestARunningWriteOfAnOldLeader(t *testing.T) {
+func TestLeaderEndsRunningWrite(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())
 	r := newRig(t, set.Database(), flowBox())

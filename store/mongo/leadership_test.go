@@ -52,7 +52,7 @@ func (r *rig) freeze(t *testing.T, collections ...string) (wake func() error) {
 
 // The next leader ends a frozen leader's open transaction at once, and the frozen leader
 // commits nothing when it wakes.
-func TestAFrozenLeader(t *testing.T) {
+func TestLeaderEndsFrozenTransaction(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	r.insert(t, pending("1"))
@@ -79,7 +79,7 @@ func TestAFrozenLeader(t *testing.T) {
 
 // A relay frozen while it acquires leadership also locks the lease document. Once the lease
 // has expired, the next relay that requests the lock ends it.
-func TestAFrozenCandidate(t *testing.T) {
+func TestFrozenCandidateLosesLease(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	lock, err := r.store.Lock(ctx(t))
@@ -113,7 +113,7 @@ func TestAFrozenCandidate(t *testing.T) {
 
 // A store whose lease another relay has acquired neither raises the epoch nor kills the
 // other's session.
-func TestALostLease(t *testing.T) {
+func TestLostLeaseRaisesNoEpoch(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	lock, err := r.store.Lock(ctx(t))
@@ -150,7 +150,7 @@ func TestALostLease(t *testing.T) {
 }
 
 // A lease expires by itself, and not earlier.
-func TestALeaseEnds(t *testing.T) {
+func TestLeaseExpires(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	lock, err := r.store.Lock(ctx(t))

@@ -93,7 +93,7 @@ func TestWritesTakeTurns(t *testing.T) {
 
 // While claims keep arriving, outcomes are written in the transaction of the next claim, so
 // that one leader update serves both.
-func TestOutcomesGoWithTheNextClaim(t *testing.T) {
+func TestOutcomesJoinNextClaim(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	const rounds = 40
@@ -151,7 +151,7 @@ func (r *rig) begin(t *testing.T, ids ...any) (end func()) {
 
 // A document changed in an open transaction delays nothing else: a claim answers that it is
 // not yet visible, an outcome that it is locked.
-func TestADocumentInUse(t *testing.T) {
+func TestContendedDocumentDelaysNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	var claims []store.ClaimRow
@@ -236,7 +236,7 @@ func TestLargeCalls(t *testing.T) {
 
 // Canceled calls that wait, or that another call runs, delay nothing, and nothing touches
 // their arguments after they return.
-func TestCallsGivenUp(t *testing.T) {
+func TestCanceledCalls(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	const n = 40
@@ -276,7 +276,7 @@ func TestCallsGivenUp(t *testing.T) {
 
 // A backlog that is spilled while it is read is read exactly once, without the rows spilled
 // before. Late pages take no longer than the first.
-func TestParkWhileReading(t *testing.T) {
+func TestSpillWhileReading(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	const n, page = 12_000, 1000

@@ -12,9 +12,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestWishesCounted: requests are counted per relay, including the first ones when they are
+// TestRequestsCounted: requests are counted per relay, including the first ones when they are
 // concurrent.
-func TestWishesCounted(t *testing.T) {
+func TestRequestsCounted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	const together = 4

@@ -76,7 +76,7 @@ func TestUnknownCommits(t *testing.T) {
 // A commit whose result stays unknown, on a server that is away for longer than a call
 // waits, leaves a usable session. Its next transactions are really sent, including those of
 // a single operation.
-func TestAfterAnUnknownCommit(t *testing.T) {
+func TestSessionAfterUnknownCommit(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())
 	box := flowBox()
@@ -111,7 +111,7 @@ func TestAfterAnUnknownCommit(t *testing.T) {
 }
 
 // A lease whose answer is lost belongs to the store when it asks again.
-func TestALostLeaseAnswer(t *testing.T) {
+func TestLostLeaseAnswer(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())
 	r := newRig(t, set.Database(), flowBox())
@@ -188,7 +188,7 @@ func TestStepDown(t *testing.T) {
 }
 
 // A silent server delays a claim by about 4 s and is used again once it answers.
-func TestASilentServer(t *testing.T) {
+func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, nil)
 	r := newRig(t, set.Database(), flowBox())
@@ -260,7 +260,7 @@ func TestLargeDocuments(t *testing.T) {
 }
 
 // A payload whose JSON is too long to be spilled is left out and read again.
-func TestParkLargePayload(t *testing.T) {
+func TestSpillLargePayload(t *testing.T) {
 	t.Parallel()
 	box := flowBox()
 	box.Layout = store.Layout{Name: "none", State: store.StateNone, Columns: store.Columns{ID: "_id", Group: "messageGroup", Payload: "payload"}}
@@ -285,7 +285,7 @@ func TestParkLargePayload(t *testing.T) {
 }
 
 // A server outside a replica set works too.
-func TestAlone(t *testing.T) {
+func TestStandaloneServer(t *testing.T) {
 	t.Parallel()
 	set := servers.StandaloneMongo(t, nil)
 	r := newRig(t, set.Database(), flowBox())

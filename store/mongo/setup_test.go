@@ -71,7 +71,7 @@ func TestCheckIndex(t *testing.T) {
 }
 
 // Diagnose gives advice as statements that can be run.
-func TestExamineAdvice(t *testing.T) {
+func TestDiagnoseAdvice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	r.insert(t, pending("1"), with(pending(1.5), "messageGroup", nil))

@@ -41,7 +41,7 @@ func (r *rig) transactions(t testing.TB) int64 {
 
 // New rows are claimed and completed without a transaction. A transaction detects rows that
 // are not as expected, for any reason.
-func TestSingles(t *testing.T) {
+func TestSingleUpdates(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	r.lock(t)
@@ -73,7 +73,7 @@ func TestSingles(t *testing.T) {
 
 // Claims give the same answers with and without a transaction, and leave the same
 // documents.
-func TestSinglesAnswerAsTransactions(t *testing.T) {
+func TestSingleUpdatesMatchTransactions(t *testing.T) {
 	t.Parallel()
 	plain, granted := newRig(t, servers.Mongo(t), flowBox()), newRig(t, servers.Mongo(t), flowBox())
 	lock := granted.lock(t)
@@ -137,7 +137,7 @@ func TestSinglesAnswerAsTransactions(t *testing.T) {
 }
 
 // Two documents whose ids differ only in type are both left unchanged.
-func TestTwinsAndGrants(t *testing.T) {
+func TestDuplicateIDTextsWithGrant(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	r.lock(t)
@@ -159,7 +159,7 @@ func TestTwinsAndGrants(t *testing.T) {
 
 // An outcome written by an update before the transaction resolved the rest is reported as
 // written; a row that another session settled is not.
-func TestOutcomesInPart(t *testing.T) {
+func TestPartlyWrittenOutcomes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	r.lock(t)
@@ -173,7 +173,7 @@ func TestOutcomesInPart(t *testing.T) {
 
 // A document that another session keeps changed costs a short wait once, and nothing while
 // it stays so.
-func TestASingleOfALockedDocument(t *testing.T) {
+func TestSingleUpdateOfContendedDocument(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	r.lock(t)

@@ -94,7 +94,7 @@ func TestTypesOfIDs(t *testing.T) {
 
 // Two documents whose ids have the same text are refused by name, and neither is settled in
 // place of the other.
-func TestTwins(t *testing.T) {
+func TestDuplicateIDTexts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	r.insert(t, pending("5"), pending(5), pending("6"))

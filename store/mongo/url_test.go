@@ -45,7 +45,7 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-func TestCutPosition(t *testing.T) {
+func TestSnapshotPosition(t *testing.T) {
 	at, ok := mongo.ParseSnapshotPosition("at:1700000000.5")
 	if !ok || at.T != 1700000000 || at.I != 5 || mongo.SnapshotPosition(at) != "at:1700000000.5" {
 		t.Errorf("%v, %v", at, ok)

@@ -42,7 +42,7 @@ func TestDeliveredForms(t *testing.T) {
 
 // A request that is being written delays no ping, and a missing request document delays no
 // lock. The lease document does not contain requests.
-func TestLockWishes(t *testing.T) {
+func TestLockRequestCount(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	held := r.lock(t)

@@ -9,7 +9,7 @@ import (
 )
 
 // Only the server knows that a transaction was not committed.
-func TestTakenBack(t *testing.T) {
+func TestAbortedTransaction(t *testing.T) {
 	const transient = "TransientTransactionError"
 	for what, c := range map[string]struct {
 		err  error
