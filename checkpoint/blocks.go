@@ -40,7 +40,7 @@ func FindBlocks(ctx context.Context, tables BlockStore, outboxes []string, backl
 	}
 	err := tables.SpilledLanes(ctx, func(l store.SpilledLane) { waiting[laneOf(l.Outbox, l.Hash)] = true })
 	if err != nil {
-		return nil, fmt.Errorf("read which groups are parked: %w", err)
+		return nil, fmt.Errorf("read spilled lanes: %w", err)
 	}
 	if len(waiting) == 0 {
 		return nil, nil
@@ -58,14 +58,14 @@ func FindBlocks(ctx context.Context, tables BlockStore, outboxes []string, backl
 				order = append(order, l)
 			}
 			h := store.Hold{Lane: key, Kind: store.Blocked, ID: d.ID, RetryCount: d.RetryCount, Since: d.FailedAt}
-			h.Reason = cmp.Or(d.Error, "it FAILED before the relay's first start")
+			h.Reason = cmp.Or(d.Error, "FAILED before the relay's first start")
 			if h.Since.IsZero() {
 				h.Since = now
 			}
 			last[l] = h
 		})
 		if err != nil {
-			return nil, fmt.Errorf("find the FAILED rows that block groups of %s: %w", outbox, err)
+			return nil, fmt.Errorf("find blocking FAILED rows of %s: %w", outbox, err)
 		}
 	}
 	holds := make([]store.Hold, len(order))

@@ -64,7 +64,7 @@ func TestBlocksOfAFirstStart(t *testing.T) {
 			t.Errorf("%+v has no time", h)
 		}
 	}
-	want := `memory blocked 4 3 "last"; parked blocked 3 3 "away"; ` + store.Group{}.String() + ` blocked 5 0 "it FAILED before the relay's first start"; `
+	want := `memory blocked 4 3 "last"; parked blocked 3 3 "away"; ` + store.Group{}.String() + ` blocked 5 0 "FAILED before the relay's first start"; `
 	if got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}

@@ -67,7 +67,7 @@ type StartPoint struct {
 func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.Outbox, most store.ReadLimit, lost *capture.LostError) (StartPoint, error) {
 	at, err := tables.LoadCheckpoint(ctx)
 	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
-		return StartPoint{}, fmt.Errorf("load the checkpoint: %w", err)
+		return StartPoint{}, fmt.Errorf("load checkpoint: %w", err)
 	}
 	if lost != nil {
 		at = store.Checkpoint{Seq: at.Seq}
@@ -120,7 +120,7 @@ func (l *lazyLeader) acquire(ctx context.Context) (err error) {
 		return nil
 	}
 	if l.epoch, err = l.AcquireLeadership(ctx); err != nil {
-		return fmt.Errorf("take leadership: %w", err)
+		return fmt.Errorf("acquire leadership: %w", err)
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (l *lazyLeader) ClearCheckpoint(ctx context.Context) error {
 		return err
 	}
 	if err := l.SaveCheckpoint(ctx, l.epoch, store.Checkpoint{Seq: l.seq}); err != nil {
-		return fmt.Errorf("forget the checkpoint: %w", err)
+		return fmt.Errorf("clear checkpoint: %w", err)
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (b *backlog) read(ctx context.Context) error {
 		name := b.outboxes[i].Name
 		items, err := b.view.Unsettled(ctx, b.bound.Remaining(len(b.items), b.bytes).Query(name))
 		if err != nil {
-			return fmt.Errorf("read the backlog of %s: %w", name, err)
+			return fmt.Errorf("read backlog of %s: %w", name, err)
 		}
 		b.items = append(b.items, items...)
 		if b.bytes += store.BytesOf(items); b.bound.Exceeded(len(b.items), b.bytes) {
@@ -183,7 +183,7 @@ func (b *backlog) spill(ctx context.Context) error {
 			return b.tables.Spill(ctx, b.epoch, page)
 		})
 		if err != nil {
-			return fmt.Errorf("park the backlog of %s: %w", name, err)
+			return fmt.Errorf("spill backlog of %s: %w", name, err)
 		}
 	}
 	return nil

@@ -164,7 +164,7 @@ func (s *Sweeper) awaitMarker(ctx context.Context, then func()) error {
 func (s *Sweeper) findRequeued(ctx context.Context) (found []store.Item, more bool, err error) {
 	view, err := s.Tables.View(ctx, "")
 	if err != nil {
-		return nil, false, fmt.Errorf("look for rows that were set back: %w", err)
+		return nil, false, fmt.Errorf("find requeued rows: %w", err)
 	}
 	defer view.Close()
 	for i := range s.Outboxes {
@@ -173,7 +173,7 @@ func (s *Sweeper) findRequeued(ctx context.Context) (found []store.Item, more bo
 		q.ExcludeIDs = s.Lanes.Held(name)
 		items, err := view.Unsettled(ctx, q)
 		if err != nil {
-			return nil, false, fmt.Errorf("look for rows that were set back: %w", err)
+			return nil, false, fmt.Errorf("find requeued rows: %w", err)
 		}
 		more = more || q.MayHaveMore(items)
 		found = append(found, items...)

@@ -160,7 +160,7 @@ func TestASweepThatFailsIsTriedAgain(t *testing.T) {
 					m.expect(t, "mark")
 					fail()
 					back()
-					want = []string{"view", "failed: look for rows that were set back: down"}
+					want = []string{"view", "failed: find requeued rows: down"}
 				}
 				m.expect(t, want...)
 				pass(sweepRetryInterval)

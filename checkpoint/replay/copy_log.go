@@ -50,7 +50,7 @@ func (r *jobRun) copyLog(ctx context.Context) error {
 func (r *jobRun) readLog(ctx context.Context, at *logPlace, take func(context.Context, *capture.Batch) error) error {
 	reading, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	r.activeReader.setReading(at.name, func(why error) { stop(failf("%v; the job was reading it", why)) })
+	r.activeReader.setReading(at.name, func(why error) { stop(failf("%v; the job was reading this log", why)) })
 	defer r.activeReader.setReading("", nil)
 	err := r.readRange(reading, at.StartPoint, func(b *capture.Batch) error { return take(reading, b) })
 	if end := new(endError); errors.As(context.Cause(reading), &end) {
@@ -62,7 +62,7 @@ func (r *jobRun) readLog(ctx context.Context, at *logPlace, take func(context.Co
 // finalReadError returns an error that ends the job if reading again does not help.
 func finalReadError(err error) error {
 	if err != nil && isFinal(err) {
-		return failf("the rows that are left cannot be read: %v; the job began on the log, so it is not finished from the table", err)
+		return failf("cannot read the remaining rows: %v; a job that started on the log does not continue from the table", err)
 	}
 	return err
 }
@@ -105,7 +105,7 @@ type logPlace struct {
 // logPosition returns the position in the log at which the job continues.
 func (r *jobRun) logPosition(ctx context.Context) (at logPlace, err error) {
 	if r.Log == nil || r.Log.OpenHistory == nil {
-		return at, failf("the log cannot be read any more, as the relay polls; the job began on the log, so it is not finished from the table")
+		return at, failf("log not available while the relay polls; a job that started on the log does not continue from the table")
 	}
 	if at.StartPoint, _, at.name, err = r.startPlace(ctx); err != nil {
 		if end := new(endError); errors.As(err, &end) {
@@ -114,7 +114,7 @@ func (r *jobRun) logPosition(ctx context.Context) (at logPlace, err error) {
 		return at, finalReadError(err)
 	}
 	if at.Position != "" && r.Log.Compare(at.Position, r.Until.Position) > 0 {
-		return at, failf("checkpoint %s was deleted before its rows were read, and made anew", r.spec.From)
+		return at, failf("checkpoint %s was deleted and created again before its rows were read", r.spec.From)
 	}
 	if r.Cursor.Position != "" {
 		at.Checkpoint = store.Checkpoint{Origin: r.Until.Origin, Position: r.Cursor.Position}
@@ -138,7 +138,7 @@ func (r *jobRun) segmentLimit(ctx context.Context) (bytes int64, err error) {
 }
 
 // errSegmentFull stops readLog at the end of a segment.
-var errSegmentFull = errors.New("the segment is full")
+var errSegmentFull = errors.New("segment limit reached")
 
 // copier copies rows of the log into the job.
 type copier struct {

@@ -49,7 +49,7 @@ func (r *jobRun) copyItems(ctx context.Context, items []store.Item) error {
 }
 
 // undatedRows starts the part of a job's reason that counts rows without a time.
-const undatedRows = "; rows without a time there, which are not sent: "
+const undatedRows = "; rows without a time, not sent: "
 
 // eachDelivered calls take for pages of the job's delivered rows in the tables,
 // without payload. undated is the number of other rows that the job may select but
@@ -61,7 +61,7 @@ func (r *jobRun) eachDelivered(ctx context.Context, take func([]store.Item) erro
 	}
 	view, err := r.Store.View(ctx, "")
 	if err != nil {
-		return 0, fmt.Errorf("read the delivered rows: %w", err)
+		return 0, fmt.Errorf("read delivered rows: %w", err)
 	}
 	defer view.Close()
 	for _, o := range r.selectedOutboxes() {
@@ -84,7 +84,7 @@ func (r *jobRun) eachDelivered(ctx context.Context, take func([]store.Item) erro
 			return undated, refusef("%v", err)
 		}
 		if err != nil {
-			return undated, fmt.Errorf("read the delivered rows: %w", err)
+			return undated, fmt.Errorf("read delivered rows: %w", err)
 		}
 	}
 	return undated, nil

@@ -48,7 +48,7 @@ func (e *waitError) Error() string { return e.why }
 // desiredStateError stops the work on a job because its desired state changed.
 type desiredStateError struct{ desired store.DesiredState }
 
-func (e *desiredStateError) Error() string { return "wanted: " + string(e.desired) }
+func (e *desiredStateError) Error() string { return "desired state changed to " + string(e.desired) }
 
 // retryState counts the tries of a job without progress.
 type retryState struct {
@@ -144,7 +144,7 @@ func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits ma
 		d.retries[j.ID] = s
 	}
 	if s.tries++; s.tries >= maxTries {
-		return 0, d.endJob(ctx, j, store.JobFailed, fmt.Sprintf("given up after %d tries: %v", s.tries, err))
+		return 0, d.endJob(ctx, j, store.JobFailed, fmt.Sprintf("gave up after %d tries: %v", s.tries, err))
 	}
 	return min(time.Second<<min(s.tries-1, 10), maxRetryWait), nil
 }

@@ -73,7 +73,7 @@ func (d *Controller) writeMarker(ctx context.Context, late func()) (store.Checkp
 		m.mu.Unlock()
 	}()
 	if err := d.Log.Mark(ctx, token); err != nil {
-		return store.Checkpoint{}, fmt.Errorf("write a marker into the log: %w", err)
+		return store.Checkpoint{}, fmt.Errorf("write marker: %w", err)
 	}
 	timer := time.NewTimer(lateMarkerAfter)
 	defer timer.Stop()
@@ -85,7 +85,7 @@ func (d *Controller) writeMarker(ctx context.Context, late func()) (store.Checkp
 			late()
 		case at := <-came:
 			if at.Position == "" {
-				return at, fmt.Errorf("marker %s came back without a place in the log", token)
+				return at, fmt.Errorf("marker %s has no log position", token)
 			}
 			at.Origin = d.Log.Origin
 			return at, nil

@@ -164,7 +164,7 @@ func TestKeptLogGivenUp(t *testing.T) {
 		}
 		return ""
 	})
-	if j.State != store.JobRefused || !strings.Contains(j.Reason, "no checkpoint here") {
+	if j.State != store.JobRefused || !strings.Contains(j.Reason, "checkpoint here not found") {
 		t.Errorf("the job is %+v", j)
 	}
 	l.replay("log", replay.Spec{Since: time.Now().Add(-time.Hour), Read: replay.SourceLog})

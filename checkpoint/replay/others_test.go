@@ -129,7 +129,7 @@ func TestReplayOfAServersLog(t *testing.T) {
 			})
 			l.named("plain", false)
 			n := l.named("here", true)
-			if n.State != store.SavepointMade || !strings.Contains(n.Reason, "for as long as it is set up to") || n.Position == "" {
+			if n.State != store.SavepointMade || !strings.Contains(n.Reason, "by its own settings") || n.Position == "" {
 				t.Errorf("the checkpoint is %+v", n)
 			}
 			for i := 0; i < 60; i += 20 {

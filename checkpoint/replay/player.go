@@ -270,7 +270,7 @@ func (p *player) reportWaiting(ctx context.Context) error {
 	case len(p.paused) > 0:
 		return p.saveProgress(ctx, store.JobPlaying, fmt.Sprintf("%d paused groups", len(p.paused)))
 	case n > 0:
-		return p.saveProgress(ctx, store.JobPlaying, fmt.Sprintf("%d groups to come to rest or to be taken by their sink", n))
+		return p.saveProgress(ctx, store.JobPlaying, fmt.Sprintf("%d groups to become quiescent or to be accepted by their sink", n))
 	}
 	return nil
 }
@@ -346,7 +346,7 @@ func (p *player) admitLanes(lanes []store.ReplayLane, now time.Time) (listed, al
 // its replayed rows.
 func (p *player) route(outbox string) (home, to *target, err error) {
 	if home = p.targets[p.Routes[outbox]]; home == nil {
-		return nil, nil, failf("outbox %q of rows that are left is not configured any more", outbox)
+		return nil, nil, failf("outbox %q of the remaining rows is no longer configured", outbox)
 	}
 	if to = home; p.spec.Sink != "" {
 		to = p.targets[p.spec.Sink]

@@ -75,7 +75,7 @@ func (d *Controller) checkRetainedLogs(ctx context.Context, named []store.Savepo
 	logs := make([]capture.RetainedSlot, len(named))
 	for i := range named {
 		at := slices.IndexFunc(list, func(l capture.RetainedSlot) bool { return l.Name == named[i].Name })
-		if logs[i].Lost = "what kept it is gone: somebody dropped it"; at >= 0 {
+		if logs[i].Lost = "replication slot dropped externally"; at >= 0 {
 			logs[i] = list[at]
 		}
 	}
@@ -100,7 +100,7 @@ func (d *Controller) checkServerRetention(ctx context.Context, named []store.Sav
 	}
 	lost, err := server.LostReasons(ctx, places)
 	if err != nil {
-		return fmt.Errorf("look whether the server still has the log of the checkpoints: %w", err)
+		return fmt.Errorf("check log retention for checkpoints: %w", err)
 	}
 	logs := make([]capture.RetainedSlot, len(named))
 	for i := range lost {
@@ -138,7 +138,7 @@ func (d *Controller) updateRetainedLogs(ctx context.Context, named []store.Savep
 // limit, and saves its size otherwise.
 func (d *Controller) updateRetainedLog(ctx context.Context, n store.Savepoint, log capture.RetainedSlot) error {
 	if log.Lost == "" && d.MaxRetainedBytes > 0 && log.Bytes > d.MaxRetainedBytes {
-		log.Lost = fmt.Sprintf("%d bytes were kept for it, more than the %d of checkpoint.max-kept", log.Bytes, d.MaxRetainedBytes)
+		log.Lost = fmt.Sprintf("%d bytes retained, more than checkpoint.max-kept (%d)", log.Bytes, d.MaxRetainedBytes)
 	}
 	switch {
 	case log.Lost != "":
@@ -196,7 +196,7 @@ func (d *Controller) dropOrphanedLogs(ctx context.Context, keeper capture.SlotRe
 			continue
 		}
 		if err := keeper.ReleaseLog(ctx, l.Name); err != nil {
-			errs = append(errs, fmt.Errorf("give up the log that is kept for %s, which is no checkpoint: %w", l.Name, err))
+			errs = append(errs, fmt.Errorf("release orphaned log %s: %w", l.Name, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -205,7 +205,7 @@ func (d *Controller) dropOrphanedLogs(ctx context.Context, keeper capture.SlotRe
 // markLogLost releases the log of a checkpoint, or records that the server no longer
 // has it.
 func (d *Controller) markLogLost(ctx context.Context, n store.Savepoint, log capture.RetainedSlot) error {
-	d.activeReader.interrupt(n.Name, fmt.Errorf("the log that was kept for checkpoint %s is lost: %s", n.Name, log.Lost))
+	d.activeReader.interrupt(n.Name, fmt.Errorf("retained log of checkpoint %s lost: %s", n.Name, log.Lost))
 	if err := d.dropLog(ctx, n.Name); err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func (d *Controller) dropLog(ctx context.Context, name string) error {
 		err = keeper.ReleaseLog(ctx, name)
 	}
 	if err != nil {
-		return fmt.Errorf("give up the log that is kept for checkpoint %s: %w", name, err)
+		return fmt.Errorf("release log of checkpoint %s: %w", name, err)
 	}
 	return nil
 }

@@ -112,7 +112,7 @@ func TestCheckpointsWhileTheLogIsNotRead(t *testing.T) {
 	}
 	l.poke()
 	until(t, func() string {
-		if n := l.find("later"); n.State != store.SavepointRequested || !strings.Contains(n.Reason, "waits for the log") {
+		if n := l.find("later"); n.State != store.SavepointRequested || !strings.Contains(n.Reason, "waiting for capture") {
 			return "what it waits for: " + n.Reason
 		}
 		return ""

@@ -134,7 +134,7 @@ func (r *jobRun) begin(ctx context.Context) error {
 	until, now := store.Checkpoint{}, time.Now()
 	if from.source == SourceLog {
 		late := func() {
-			if err := r.saveProgress(ctx, r.State, "the log to be read up to where it is now"); err != nil {
+			if err := r.saveProgress(ctx, r.State, "capture to reach the current log position"); err != nil {
 				r.Observer.ControllerFailed(err)
 			}
 		}
@@ -155,11 +155,11 @@ func (r *jobRun) checkSpec() error {
 	}
 	for _, name := range r.spec.Outboxes {
 		if !slices.ContainsFunc(r.Outboxes, func(o store.Outbox) bool { return o.Name == name }) {
-			return end("there is no outbox %q", name)
+			return end("outbox %q not found", name)
 		}
 	}
 	if _, there := r.Sinks[r.spec.Sink]; r.spec.Sink != "" && !there {
-		return end("there is no sink %q", r.spec.Sink)
+		return end("sink %q not found", r.spec.Sink)
 	}
 	return nil
 }

@@ -13,13 +13,13 @@ import (
 
 // Reasons of a checkpoint.
 const (
-	whyNoLog           = "no log is kept where the tables are polled: make the checkpoint without keeping its log, and replay from the table"
-	whyNoRows          = "this database's log holds no rows, so it is not kept: make the checkpoint without keeping its log, and replay from the table"
-	whyServerRetention = "the server keeps its log for as long as it is set up to; nothing keeps it for this checkpoint"
+	whyNoLog           = "no log is retained while the relay polls; create the checkpoint without retaining its log, and replay from the table"
+	whyNoRows          = "this database's log holds no rows, so it is not retained; create the checkpoint without retaining its log, and replay from the table"
+	whyServerRetention = "the server retains its log by its own settings; nothing is retained for this checkpoint"
 )
 
 // whyLate is the reason of a checkpoint whose marker has not come back yet.
-const whyLate = "waits for the log to be read up to where it is now"
+const whyLate = "waiting for capture to reach the current log position"
 
 // reconcileSavepoints creates the requested checkpoints and deletes those with a
 // delete request. A failure of one checkpoint does not affect the others.
@@ -64,7 +64,7 @@ func (d *Controller) reconcileSavepoints(ctx context.Context) (next time.Duratio
 // reads the log.
 func (d *Controller) deleteSavepoint(ctx context.Context, n *store.Savepoint) error {
 	if n.RetainLog && d.OpenRetainer != nil {
-		d.activeReader.interrupt(n.Name, fmt.Errorf("checkpoint %s was deleted, and its log with it", n.Name))
+		d.activeReader.interrupt(n.Name, fmt.Errorf("checkpoint %s and its log were deleted", n.Name))
 		if err := d.dropLog(ctx, n.Name); err != nil {
 			return err
 		}
@@ -174,7 +174,7 @@ func (d *Controller) retainLog(ctx context.Context, n *store.Savepoint) error {
 	case isFinal(err):
 		n.State, n.Reason = store.SavepointRefused, err.Error()
 	default:
-		return fmt.Errorf("keep the log for checkpoint %s: %w", n.Name, err)
+		return fmt.Errorf("retain log of checkpoint %s: %w", n.Name, err)
 	}
 	return nil
 }

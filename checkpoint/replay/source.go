@@ -24,7 +24,7 @@ const maxClockSkew = time.Minute
 // chooseSource chooses the source of the job's rows.
 func (r *jobRun) chooseSource(ctx context.Context) (sourceChoice, error) {
 	if r.spec.Until.After(time.Now().Add(maxClockSkew)) {
-		return sourceChoice{}, refusef("%s (until) is to come: what commits from now on is sent anyway", r.spec.Until.Format(time.RFC3339))
+		return sourceChoice{}, refusef("until (%s) is in the future; rows that commit from now on are delivered anyway", r.spec.Until.Format(time.RFC3339))
 	}
 	at, behind, _, err := r.startPlace(ctx)
 	var lost *capture.LostError
@@ -32,7 +32,7 @@ func (r *jobRun) chooseSource(ctx context.Context) (sourceChoice, error) {
 		return sourceChoice{}, err
 	}
 	if r.spec.Read == SourceTable {
-		return r.chooseTable("as was asked for")
+		return r.chooseTable("as requested")
 	}
 	if r.Log == nil {
 		return r.chooseTable("because the relay polls")
@@ -47,15 +47,15 @@ func (r *jobRun) chooseSource(ctx context.Context) (sourceChoice, error) {
 	var setup *store.SetupError
 	switch {
 	case err == nil:
-		return sourceChoice{SourceLog, "from the log" + behind + "; rows that were deleted since are sent, too"}, nil
+		return sourceChoice{SourceLog, "from the log" + behind + "; rows deleted since are sent too"}, nil
 	case errors.As(err, &lost), errors.As(err, &other) && r.spec.From == "":
 		return r.chooseTable("because " + err.Error())
 	case errors.As(err, &other):
-		return sourceChoice{}, refusef("%v; --source table reads the table, from the checkpoint's time on", err)
+		return sourceChoice{}, refusef("%v; use --source table to read the table from the checkpoint's time", err)
 	case errors.As(err, &setup):
-		return sourceChoice{}, refusef("the log cannot be read: %v", err)
+		return sourceChoice{}, refusef("log cannot be read: %v", err)
 	}
-	return sourceChoice{}, fmt.Errorf("look whether the log can be read: %w", err)
+	return sourceChoice{}, fmt.Errorf("check log: %w", err)
 }
 
 func (r *jobRun) checkReachable(ctx context.Context, at capture.StartPoint) error {
@@ -82,18 +82,18 @@ func (r *jobRun) startPlace(ctx context.Context) (at capture.StartPoint, behind,
 	}
 	i := slices.IndexFunc(named, func(n store.Savepoint) bool { return n.Name == r.spec.From && !n.DeleteRequested })
 	if i < 0 {
-		return at, "", "", refusef("there is no checkpoint %s", r.spec.From)
+		return at, "", "", refusef("checkpoint %s not found", r.spec.From)
 	}
 	switch n := &named[i]; n.State {
 	case store.SavepointRequested:
-		return at, "", "", &waitError{"checkpoint " + n.Name + " to be made"}
+		return at, "", "", &waitError{"checkpoint " + n.Name + " to be created"}
 	case store.SavepointRefused:
-		return at, "", "", refusef("checkpoint %s could not be made: %s", n.Name, n.Reason)
+		return at, "", "", refusef("checkpoint %s was refused: %s", n.Name, n.Reason)
 	case store.SavepointLogLost:
 		// A server with its own retention reports itself which log it has. A job that
 		// has started may need no more than that.
 		if r.OpenRetainer != nil {
-			return at, "", "", &capture.LostError{Reason: "it was kept for checkpoint " + n.Name + ", but " + n.Reason}
+			return at, "", "", &capture.LostError{Reason: "it was retained for checkpoint " + n.Name + ": " + n.Reason}
 		}
 	}
 	return r.savepointPlace(&named[i])
@@ -131,23 +131,23 @@ func (r *jobRun) savepointPlace(n *store.Savepoint) (at capture.StartPoint, behi
 		}
 		at.Slot, kept = keeper.SlotFor(n.Name), n.Name
 	}
-	return at, " behind checkpoint " + n.Name, kept, nil
+	return at, " after checkpoint " + n.Name, kept, nil
 }
 
 // chooseTable makes the job read the table, or refuses it if the table does not
 // record which rows were delivered.
 func (r *jobRun) chooseTable(because string) (sourceChoice, error) {
 	if r.spec.Read == SourceLog {
-		return sourceChoice{}, refusef("the log is to be read, and it cannot be, %s", because)
+		return sourceChoice{}, refusef("cannot read the log as requested, %s", because)
 	}
 	for _, o := range r.selectedOutboxes() {
 		q := store.DeliveredQuery{Outbox: o.Name}
 		if err := q.Validate(&o); err != nil {
-			return sourceChoice{}, refusef("the table is to be read, %s; but %v", because, err)
+			return sourceChoice{}, refusef("cannot read the table (%s): %v", because, err)
 		}
 	}
-	return sourceChoice{SourceTable, "from the table, " + because + "; rows are chosen by the time in the first column of order-by: those that were deleted since " +
-		"are not sent, nor those that committed behind the begin with a time in front of it"}, nil
+	return sourceChoice{SourceTable, "from the table, " + because + "; rows are selected by the time in the first column of order-by, so deleted rows " +
+		"are not sent, nor rows that committed after the start with an earlier time"}, nil
 }
 
 // tableSince returns the time from which the job reads rows of the table.

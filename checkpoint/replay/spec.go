@@ -55,15 +55,15 @@ type Spec struct {
 func (s *Spec) Validate() error {
 	switch {
 	case s.From == "" && s.Since.IsZero():
-		return errors.New("a replay begins somewhere: name a checkpoint (from) or a time (since)")
+		return errors.New("replay start missing; set from (checkpoint) or since (time)")
 	case s.From != "" && !s.Since.IsZero():
-		return errors.New("a replay begins at a checkpoint (from) or at a time (since), not at both")
+		return errors.New("replay start ambiguous; set from (checkpoint) or since (time), not both")
 	case !s.Since.IsZero() && !s.Until.IsZero() && !s.Since.Before(s.Until):
-		return fmt.Errorf("nothing is between %s (since) and %s (until)", s.Since.Format(time.RFC3339), s.Until.Format(time.RFC3339))
+		return fmt.Errorf("since (%s) is not before until (%s)", s.Since.Format(time.RFC3339), s.Until.Format(time.RFC3339))
 	case s.Rate < 0:
-		return fmt.Errorf("%d rows in a second (rate) cannot be sent", s.Rate)
+		return fmt.Errorf("invalid rate %d; must be 0 (no limit) or more", s.Rate)
 	case s.Read != SourceAny && s.Read != SourceLog && s.Read != SourceTable:
-		return fmt.Errorf("%q is no place to read rows from; it is %s or %s", string(s.Read), SourceLog, SourceTable)
+		return fmt.Errorf("invalid replay source %q; use %s or %s", string(s.Read), SourceLog, SourceTable)
 	}
 	if s.From != "" {
 		return store.ValidateSavepointName(s.From)
@@ -96,7 +96,7 @@ func ParseSpec(text string) (*Spec, error) {
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&s); err != nil {
-		return nil, fmt.Errorf("read the spec of a replay: %w", err)
+		return nil, fmt.Errorf("parse replay spec: %w", err)
 	}
 	return &s, s.Validate()
 }

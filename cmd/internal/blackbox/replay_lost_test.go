@@ -57,7 +57,7 @@ func expectTable(t *testing.T, job, dry replayed, rows int, why string) {
 		if j.code != 0 || j.State != "done" || j.Source != "table" || !strings.HasPrefix(j.Reason, "from the table, because "+why) || j.Refused+j.Skipped > 0 {
 			t.Errorf("the replay is %+v, want %q", j, why)
 		}
-		if !strings.Contains(j.stderr, "replay "+j.ID+": from the table, because "+why) || !strings.Contains(j.Reason, "deleted since are not sent") {
+		if !strings.Contains(j.stderr, "replay "+j.ID+": from the table, because "+why) || !strings.Contains(j.Reason, "deleted rows are not sent") {
 			t.Errorf("the replay does not say that it reads the table:\n%s\n%s", j.stderr, j.Reason)
 		}
 	}
@@ -102,7 +102,7 @@ func (s *scene) replayPurged(r *relay, before int) {
 	if twice > 0 || !slices.Equal(ids, want) {
 		s.t.Errorf("%d rows arrived, %d of them twice, want %d", len(ids), twice, len(want))
 	}
-	expectRefused(s.t, jobs[2], "the log is to be read, and it cannot be, because the log is lost: ")
+	expectRefused(s.t, jobs[2], "cannot read the log as requested, because the log is lost: ")
 	s.t.Log(jobs[2].Reason)
 	s.forgotten()
 	job := r.replay("--since="+left, "--dry-run")
@@ -119,7 +119,7 @@ func (s *scene) replayAnother(r *relay, _ int) {
 	s.forgotten()
 	jobs := r.replays([]string{"--from=before"}, []string{"--from=before", "--dry-run"}, []string{"--since=1h"}, []string{"--since=1h", "--dry-run"})
 	for _, job := range jobs[:2] {
-		expectRefused(s.t, job, "the place is of another log: ", "--source table reads the table")
+		expectRefused(s.t, job, "the place is of another log: ", "use --source table to read the table")
 	}
 	s.t.Log(jobs[0].Reason)
 	expectTable(s.t, jobs[2], jobs[3], s.rows(), "the ")
@@ -159,7 +159,7 @@ func (s *mongoScene) replayRolled(r *relay, before int) {
 	}
 	jobs := r.replays([]string{"--from=before"}, []string{"--from=before", "--dry-run"}, []string{"--from=before", "--source=log"})
 	expectTable(s.t, jobs[0], jobs[1], was-before-len(gone), "the log is lost: ")
-	expectRefused(s.t, jobs[2], "the log is to be read, and it cannot be, because the log is lost: ")
+	expectRefused(s.t, jobs[2], "cannot read the log as requested, because the log is lost: ")
 	s.t.Log(jobs[2].Reason)
 	ids, twice := again(s.to.Accepted(), jobs[0].ID)
 	if len(ids) != jobs[0].Sent || twice > 0 {
@@ -188,7 +188,7 @@ func (s *mongoScene) elsewhere(checkpoint string) {
 		s.must(err)
 	}
 	jobs := r.replays([]string{"--from=" + checkpoint}, []string{"--from=" + checkpoint, "--source=table"})
-	expectRefused(s.t, jobs[0], "the place is of another log: ", "--source table reads the table")
+	expectRefused(s.t, jobs[0], "the place is of another log: ", "use --source table to read the table")
 	s.t.Log(jobs[0].Reason)
 	if job := jobs[1]; job.code != 0 || job.Source != "table" || job.Sent != 10 {
 		s.t.Errorf("the replay is %+v", job)
@@ -223,8 +223,8 @@ func (s *scene) elsewhere(h host, from string) {
 	there.number(1, 20, "i % 5")
 	there.expectNumbered(20)
 	jobs := r.replays([]string{"--from=plain"}, []string{"--from=kept"}, []string{"--from=kept", "--dry-run"}, []string{"--since=1h"}, []string{"--since=1h", "--dry-run"})
-	expectRefused(s.t, jobs[0], "the place is of another log: ", "--source table reads the table")
-	expectTable(s.t, jobs[1], jobs[2], 20, "the log is lost: it was kept for checkpoint kept, but what kept it is gone: somebody dropped it")
+	expectRefused(s.t, jobs[0], "the place is of another log: ", "use --source table to read the table")
+	expectTable(s.t, jobs[1], jobs[2], 20, "the log is lost: it was retained for checkpoint kept: replication slot dropped externally")
 	expectTable(s.t, jobs[3], jobs[4], 20, "the log is lost: ")
 	for _, job := range jobs {
 		s.t.Log(job.Reason)

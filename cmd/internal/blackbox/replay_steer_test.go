@@ -57,7 +57,7 @@ func TestReplayWhilePolling(t *testing.T) {
 		s.untilCompleted("")
 		jobs := r.replays([]string{"--from=here", "--group=3"}, []string{"--from=here", "--group=3", "--dry-run"}, []string{"--from=here", "--source=log"})
 		expectTable(s.t, jobs[0], jobs[1], rows/10+1, "the relay polls")
-		expectRefused(s.t, jobs[2], "the log is to be read, and it cannot be, because the relay polls")
+		expectRefused(s.t, jobs[2], "cannot read the log as requested, because the relay polls")
 		checkReplay(s.t, s.to.Accepted(), jobs[0].ID, endingIn("3", numbers(before+1, behind-gone), numbers(behind+1, behind+10)))
 		slow.resume()
 		slow.cancel()

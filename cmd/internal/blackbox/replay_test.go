@@ -132,7 +132,7 @@ func TestReplay(t *testing.T) {
 		})
 		letGo()
 		job := r.untilDone(id)
-		if job.Sent != behind-before || job.Skipped+job.Refused+job.Remaining > 0 || job.Source != "log" || !strings.Contains(job.Reason, "behind checkpoint before") {
+		if job.Sent != behind-before || job.Skipped+job.Refused+job.Remaining > 0 || job.Source != "log" || !strings.Contains(job.Reason, "after checkpoint before") {
 			s.t.Errorf("the replay is %+v", job)
 		}
 		arrive(s.t, s.to, live)

@@ -102,7 +102,7 @@ func TestPresetOAuth(t *testing.T) {
 			"relay.yaml:4: flowcatalyst.oauth.client-id: is required; name the client that the tokens are for (or set SLUICEBOX_FLOWCATALYST_OAUTH_CLIENT_ID)",
 			"relay.yaml:4: flowcatalyst.oauth.client-secret: is required"}},
 		{preset + "  oauth:\n    client-id: relay\n    client-secret: s\n    token-url: ftp://canary\n    client-auth: post\n", []string{
-			"relay.yaml:7: flowcatalyst.oauth.token-url: has the scheme",
+			"relay.yaml:7: flowcatalyst.oauth.token-url: has scheme",
 			`relay.yaml:8: flowcatalyst.oauth.client-auth: is "post", must be one of auto, basic, body`}},
 		{preset + "  api-token: t\n  oauth: {client-id: relay, client-secret: s}\n", []string{
 			"relay.yaml:4: flowcatalyst.api-token: and oauth are both set; keep one"}},

@@ -20,7 +20,7 @@ const (
 	wordSkipped = "SKIPPED"
 )
 
-var errNotObject = errors.New("it is not a JSON object")
+var errNotObject = errors.New("not a JSON object")
 
 // classifyAnswer classifies the response to n messages.
 func classifyAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) sink.Result {
@@ -37,12 +37,12 @@ func classifyAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor)
 	if a.Err != nil && !errors.Is(a.Err, httpsink.ErrTooLong) {
 		// The platform may have accepted the rows. Only a complete response proves
 		// it.
-		text := ": the answer broke off: " + httpsink.ErrorText(a.Err)
+		text := ": incomplete response: " + httpsink.ErrorText(a.Err)
 		return fail(sink.Unavailable, store.ReasonGateway, a.Detail(r.name(), text, red))
 	}
 	res, err := parseAnswer(a, r, n, red)
 	if err != nil {
-		text := fmt.Sprintf(": not the API's answer (%v), content type %q%s", err, a.ContentType, a.Excerpt(red))
+		text := fmt.Sprintf(": response not from the API (%v), content type %q%s", err, a.ContentType, a.Excerpt(red))
 		return fail(sink.Misconfigured, store.ReasonInternal, a.Detail(r.name(), text, red))
 	}
 	return res
@@ -67,7 +67,7 @@ func parseAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) (s
 	}
 	if list == nil {
 		if r.needsResults {
-			return sink.Result{}, errors.New("no results in it")
+			return sink.Result{}, errors.New("no results")
 		}
 		return arrayResult(a, body, r, n, red)
 	}
@@ -86,7 +86,7 @@ type result struct {
 // parseResults returns the list of results, nil if the object has none.
 func parseResults(body []byte) ([]result, error) {
 	if len(body) == 0 {
-		return nil, errors.New("it is empty")
+		return nil, errors.New("empty body")
 	}
 	if body[0] != '{' {
 		return nil, errNotObject
@@ -101,7 +101,7 @@ func parseResults(body []byte) ([]result, error) {
 	}
 	var list []result
 	if err := json.Unmarshal(raw, &list); err != nil || list == nil {
-		return nil, errors.New("its results are no list of objects with a status")
+		return nil, errors.New("results is not a list of objects with a status")
 	}
 	return list, nil
 }
@@ -139,7 +139,7 @@ func outcomesOf(list []result, r *route, red *httpsink.Redactor) (sink.Result, e
 func refusedOutcome(r *route, word, reason string, red *httpsink.Redactor) sink.Outcome {
 	detail := fmt.Sprintf("%s answered %s for the item: %s", r.name(), word, reason)
 	if red.HidesBody() {
-		detail = r.name() + " answered with a word that is no success for the item"
+		detail = r.name() + " answered with a failure for the item"
 	}
 	return sink.Outcome{Class: sink.Refused, Reason: store.ReasonInternal, Detail: red.OneLine(detail)}
 }

@@ -19,7 +19,7 @@ import (
 func arrayResult(a *httpsink.Answer, body []byte, r *route, n int, red *httpsink.Redactor) (sink.Result, error) {
 	switch {
 	case len(body) == 0 && strings.HasPrefix(strings.ToLower(a.ContentType), "text/html"):
-		return sink.Result{}, errors.New("it is an empty page")
+		return sink.Result{}, errors.New("empty HTML page")
 	case len(body) == 0:
 		return delivered(), nil
 	case body[0] == '{':
@@ -82,9 +82,9 @@ func (v *bodyStatus) result(a *httpsink.Answer, r *route, red *httpsink.Redactor
 	if code, err := strconv.Atoi(word); err == nil && code >= 400 && code <= 599 {
 		class, why = sink.Classify(code)
 	}
-	text := fmt.Sprintf(", whose body says %s: %s", word, reason)
+	text := fmt.Sprintf(": body reports %s: %s", word, reason)
 	if red.HidesBody() {
-		text = ", whose body says that something failed"
+		text = ": body reports a failure"
 	}
 	return sink.Result{Outcome: sink.Outcome{Class: class, Reason: why, Detail: a.Detail(r.name(), text, red)}}
 }

@@ -32,18 +32,18 @@ func (r *route) fit(msgs []sink.Message) (n int, why string) {
 // unsendableReason returns the reason why a payload can never be sent.
 func (r *route) unsendableReason(payload []byte) string {
 	if size := len(r.prefix) + len(payload) + len(r.suffix); size > r.maxBody {
-		return fmt.Sprintf("not sent: the payload has %d bytes, which makes a request of %d; %s takes %d",
+		return fmt.Sprintf("not sent: payload of %d bytes needs a request of %d bytes; the limit of %s is %d",
 			len(payload), size, r.name(), r.maxBody)
 	}
 	if len(payload) == 0 {
-		return "not sent: the payload is empty"
+		return "not sent: payload is empty"
 	}
 	err := json.Unmarshal(payload, new(json.RawMessage))
 	at := ""
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 		at = fmt.Sprintf(" at byte %d", syntax.Offset)
 	}
-	return httpsink.OneLine(fmt.Sprintf("not sent: the payload is not valid JSON%s: %v", at, err))
+	return httpsink.OneLine(fmt.Sprintf("not sent: payload is not valid JSON%s: %v", at, err))
 }
 
 // body joins the payloads byte for byte. It computes the exact size, so that a

@@ -136,14 +136,14 @@ func (c *Config) Validate() error {
 	}
 	errs = append(errs, c.ErrorDetail.Check())
 	if !httpsink.VisibleASCII(string(c.Token)) {
-		bad("api-token holds a blank, a line break or a character outside ASCII; look for a stray newline at its end")
+		bad("api-token contains a space, a line break or a character outside ASCII; check for a trailing newline")
 	}
 	if err := c.validateCredentials(); err != nil {
 		errs = append(errs, err)
 	}
 	errs = append(errs, httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
 	if !httpsink.VisibleASCII(strings.ReplaceAll(c.UserAgent, " ", "")) {
-		bad("user-agent %q holds a character that a header cannot carry", c.UserAgent)
+		bad("user-agent %q contains a character that is invalid in a header", c.UserAgent)
 	}
 	return errors.Join(errs...)
 }
@@ -152,7 +152,7 @@ func (c *Config) Validate() error {
 // password.
 func parseBaseURL(raw string) (*url.URL, error) {
 	if raw == "" {
-		return nil, errors.New("api-base-url is not set; it is the platform's address, such as https://platform.example")
+		return nil, errors.New("api-base-url is not set; set it to the platform's address, for example https://platform.example")
 	}
 	u, err := httpsink.ParseAddress("api-base-url", raw, "api-token")
 	if err != nil {
@@ -197,9 +197,9 @@ func (c *Config) route(kind string) (route, error) {
 	case kind == KindAuditLog && c.Wire == WireItems:
 		r.path, r.maxItems, r.maxBody = "/api/audit-logs/batch", maxAuditLogs, maxBody
 	case kind == KindAuditLog:
-		return route{}, fmt.Errorf("rows of kind %s have no path under wire %s; set wire to %s", kind, WireArray, WireItems)
+		return route{}, fmt.Errorf("kind %s has no endpoint with wire %s; set wire to %s", kind, WireArray, WireItems)
 	default:
-		return route{}, fmt.Errorf("rows of kind %q have no path; the kinds are %s, %s and %s",
+		return route{}, fmt.Errorf("kind %q has no endpoint; valid kinds are %s, %s and %s",
 			kind, KindEvent, KindDispatchJob, KindAuditLog)
 	}
 	if c.MaxRequestBytes > 0 {

@@ -23,23 +23,23 @@ func TestConfigValidate(t *testing.T) {
 		"zero values":      {func(c *config) { *c = config{BaseURL: c.BaseURL} }, ""},
 		"path":             {func(c *config) { c.BaseURL = "https://h.example:8443/prefix/" }, ""},
 		"no address":       {func(c *config) { c.BaseURL = "" }, "api-base-url is not set"},
-		"no scheme":        {func(c *config) { c.BaseURL = "platform.example" }, `api-base-url has the scheme ""`},
-		"other scheme":     {func(c *config) { c.BaseURL = "ftp://h" }, `api-base-url has the scheme "ftp"`},
-		"no host":          {func(c *config) { c.BaseURL = "https:///x" }, "api-base-url names no host"},
-		"port only":        {func(c *config) { c.BaseURL = "https://:80" }, "api-base-url names no host"},
+		"no scheme":        {func(c *config) { c.BaseURL = "platform.example" }, `api-base-url has scheme ""`},
+		"other scheme":     {func(c *config) { c.BaseURL = "ftp://h" }, `api-base-url has scheme "ftp"`},
+		"no host":          {func(c *config) { c.BaseURL = "https:///x" }, "api-base-url has no host"},
+		"port only":        {func(c *config) { c.BaseURL = "https://:80" }, "api-base-url has no host"},
 		"bad port":         {func(c *config) { c.BaseURL = "https://h:x" }, "api-base-url is not a URL: invalid port"},
-		"password":         {func(c *config) { c.BaseURL = "https://u:" + canary + "@h" }, "put the token into api-token"},
+		"password":         {func(c *config) { c.BaseURL = "https://u:" + canary + "@h" }, "put the token in api-token"},
 		"password, broken": {func(c *config) { c.BaseURL = "https://u:p:" + canary + "@h:" + canary }, "api-base-url is not a URL"},
 		"query":            {func(c *config) { c.BaseURL = "https://h/?key=" + canary }, "without ? or #"},
 		"wire":             {func(c *config) { c.Wire = "objects" }, `wire is "objects", must be array or items`},
-		"token newline":    {func(c *config) { c.Token = canary + "\n" }, "api-token holds a blank, a line break"},
-		"token blank":      {func(c *config) { c.Token = "Bearer " + canary }, "api-token holds a blank"},
+		"token newline":    {func(c *config) { c.Token = canary + "\n" }, "api-token contains a space, a line break"},
+		"token blank":      {func(c *config) { c.Token = "Bearer " + canary }, "api-token contains a space"},
 		"timeout":          {func(c *config) { c.RequestTimeout = -time.Second }, "request-timeout is -1s"},
 		"connections":      {func(c *config) { c.MaxConnections = -1 }, "max-connections is -1"},
 		"bytes":            {func(c *config) { c.MaxRequestBytes = -1 }, "max-request-bytes is -1"},
 		"user agent":       {func(c *config) { c.UserAgent = "a\r\nX: y" }, "user-agent"},
 		"no ca file":       {func(c *config) { c.CAFile = "/does/not/exist.pem" }, "ca-file: open /does/not/exist.pem"},
-		"ca file empty":    {func(c *config) { c.CAFile = os.DevNull }, "ca-file: " + os.DevNull + " holds no certificate"},
+		"ca file empty":    {func(c *config) { c.CAFile = os.DevNull }, "ca-file: " + os.DevNull + " contains no PEM certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := flowcatalyst.DefaultConfig()
@@ -81,8 +81,8 @@ func TestCheckKind(t *testing.T) {
 		{flowcatalyst.WireItems, "EVENT", ""},
 		{flowcatalyst.WireItems, "DISPATCH_JOB", ""},
 		{flowcatalyst.WireItems, "AUDIT_LOG", ""},
-		{flowcatalyst.WireItems, "event", `"event" have no path`},
-		{flowcatalyst.WireItems, "", `"" have no path`},
+		{flowcatalyst.WireItems, "event", `"event" has no endpoint`},
+		{flowcatalyst.WireItems, "", `"" has no endpoint`},
 	} {
 		cfg := flowcatalyst.Config{Wire: c.wire}
 		err := cfg.CheckKind(c.kind)

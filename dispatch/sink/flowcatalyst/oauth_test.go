@@ -388,7 +388,7 @@ func TestOAuthConfig(t *testing.T) {
 		"client":     {"", full, ""},
 		"both":       {canary, full, "api-token and oauth are both set; keep one"},
 		"incomplete": {"", flowcatalyst.OAuth{ClientAuth: flowcatalyst.AuthBody}, "oauth.client-id is not set\noauth.client-secret is not set"},
-		"password":   {"", flowcatalyst.OAuth{TokenURL: "https://relay:" + clientSecret + "@h", ClientID: "relay", ClientSecret: clientSecret}, "oauth.token-url holds a user or a password; they belong into oauth.client-id and oauth.client-secret"},
+		"password":   {"", flowcatalyst.OAuth{TokenURL: "https://relay:" + clientSecret + "@h", ClientID: "relay", ClientSecret: clientSecret}, "oauth.token-url contains a user or password; put them in oauth.client-id and oauth.client-secret"},
 	} {
 		cfg := flowcatalyst.DefaultConfig()
 		cfg.BaseURL, cfg.Token, cfg.OAuth = "https://platform.example", c.token, c.oauth

@@ -38,12 +38,12 @@ func probeOutcome(a *httpsink.Answer, r *route, red *httpsink.Redactor) sink.Out
 	out := classifyAnswer(a, r, 0, red).Outcome
 	switch {
 	case out.Class == sink.Delivered:
-		out.Detail = a.Detail(r.name(), ": the receiver takes the credentials and an empty list; whether it takes a row, only a delivery proves", red)
+		out.Detail = a.Detail(r.name(), ": receiver accepts the credentials and an empty list; only a delivery proves that it accepts rows", red)
 	case out.Class == sink.Unavailable || a.Status >= http.StatusInternalServerError:
-		out.Class, out.Detail = sink.Refused, a.Detail(r.name(), ": the receiver is reached, but is not well", red)
+		out.Class, out.Detail = sink.Refused, a.Detail(r.name(), ": receiver reachable, but unhealthy", red)
 	case out.Class != sink.Misconfigured:
 		out.Class = sink.Refused
-		out.Detail = a.Detail(r.name(), ": the receiver is reached, but refuses an empty list; whether it takes the credentials and rows, only a delivery proves", red)
+		out.Detail = a.Detail(r.name(), ": receiver reachable, but refuses an empty list; only a delivery proves that it accepts credentials and rows", red)
 	}
 	return out
 }

@@ -162,7 +162,7 @@ func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge fu
 	if s.tokens == nil {
 		return with(s.token())
 	}
-	slow := fmt.Errorf("no answer within request-timeout (%s)", s.cfg.RequestTimeout)
+	slow := fmt.Errorf("no response within request-timeout (%s)", s.cfg.RequestTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.RequestTimeout, slow)
 	defer cancel()
 	return s.tokens.Attempt(ctx, r.name(), with)

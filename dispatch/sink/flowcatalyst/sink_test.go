@@ -95,18 +95,18 @@ func TestUnfit(t *testing.T) {
 		"alone":      {[]sink.Message{broken}, []sink.Class{r}, nil, "not valid JSON at byte 11: unexpected end of JSON input"},
 		"first":      {[]sink.Message{broken, good(0)}, []sink.Class{r, n}, nil, "not valid JSON"},
 		"later":      {[]sink.Message{good(0), good(1), broken, good(2)}, []sink.Class{d, d, n, n}, []string{"e0", "e1"}, ""},
-		"empty":      {[]sink.Message{message("EVENT", "x", "")}, []sink.Class{r}, nil, "the payload is empty"},
-		"nil":        {[]sink.Message{{ID: "x", Kind: "EVENT"}}, []sink.Class{r}, nil, "the payload is empty"},
+		"empty":      {[]sink.Message{message("EVENT", "x", "")}, []sink.Class{r}, nil, "payload is empty"},
+		"nil":        {[]sink.Message{{ID: "x", Kind: "EVENT"}}, []sink.Class{r}, nil, "payload is empty"},
 		"two values": {[]sink.Message{message("EVENT", "x", `{"id":"x"},{"id":"y"}`)}, []sink.Class{r}, nil, "not valid JSON at byte 11"},
 		"BOM":        {[]sink.Message{message("EVENT", "x", "\uFEFF{}")}, []sink.Class{r}, nil, "not valid JSON at byte 1"},
 		"control":    {[]sink.Message{message("EVENT", "x", "{\"a\":\"\n\"}")}, []sink.Class{r}, nil, "not valid JSON at byte 7"},
-		"large":      {[]sink.Message{large, good(0)}, []sink.Class{r, n}, nil, "the payload has 1048585 bytes, which makes a request of 1048597; POST /api/events/batch takes 1048575"},
+		"large":      {[]sink.Message{large, good(0)}, []sink.Class{r, n}, nil, "payload of 1048585 bytes needs a request of 1048597 bytes; the limit of POST /api/events/batch is 1048575"},
 		"large later": {
 			[]sink.Message{good(0), large}, []sink.Class{d, n}, []string{"e0"}, "",
 		},
-		"other kind": {[]sink.Message{message("EVENTS", "x", "{}")}, []sink.Class{r}, nil, `rows of kind "EVENTS" have no path`},
+		"other kind": {[]sink.Message{message("EVENTS", "x", "{}")}, []sink.Class{r}, nil, `kind "EVENTS" has no endpoint`},
 		"other kind, several": {
-			[]sink.Message{message("X", "x", "{}"), message("X", "y", "{}")}, []sink.Class{r, n}, nil, `"X" have no path`,
+			[]sink.Message{message("X", "x", "{}"), message("X", "y", "{}")}, []sink.Class{r, n}, nil, `"X" has no endpoint`,
 		},
 		"kinds mixed": {
 			[]sink.Message{good(0), message("DISPATCH_JOB", "j", `{"id":"j"}`)}, []sink.Class{d, n}, []string{"e0"}, "",

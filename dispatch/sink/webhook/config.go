@@ -169,7 +169,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	if !httpsink.VisibleASCII(string(c.Token)) {
-		bad("token holds a blank, a line break or a character outside ASCII; look for a stray newline at its end")
+		bad("token contains a space, a line break or a character outside ASCII; check for a trailing newline")
 	}
 	errs = append(errs, c.ErrorDetail.Check())
 	errs = append(errs, httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
@@ -189,12 +189,12 @@ func (c *Config) validateFormat() []error {
 	switch {
 	case c.ContentType == "":
 	case err != nil || !isHeaderValue(c.ContentType):
-		bad("content-type is %q, which is no media type such as application/json", c.ContentType)
+		bad("content-type is %q, not a media type such as application/json", c.ContentType)
 	case c.Format == FormatCloudEvents && strings.HasPrefix(media, "application/cloudevents"):
 		// Receivers distinguish the modes by the content type (HTTP binding, section
 		// 3).
-		bad("content-type is %q, which says that the payload holds the event's attributes; "+
-			"for such payloads set format to %s", c.ContentType, FormatRaw)
+		bad("content-type is %q, so the payload contains the event's attributes; "+
+			"set format to %s for such payloads", c.ContentType, FormatRaw)
 	}
 	if c.Format != FormatCloudEvents {
 		if c.CloudEventsSource != "" {
@@ -206,9 +206,9 @@ func (c *Config) validateFormat() []error {
 		return errs
 	}
 	if c.CloudEventsSource == "" {
-		bad("cloudevents-source is not set; it names this outbox, such as https://shop.example/orders or /shop/orders")
+		bad("cloudevents-source is not set; set it to a URI that identifies this outbox, for example https://shop.example/orders or /shop/orders")
 	} else if _, err := url.Parse(c.CloudEventsSource); err != nil || !httpsink.VisibleASCII(c.CloudEventsSource) {
-		bad("cloudevents-source is %q, which is no URI reference such as /shop/orders", c.CloudEventsSource)
+		bad("cloudevents-source is %q, not a URI reference such as /shop/orders", c.CloudEventsSource)
 	}
 	if !httpsink.VisibleASCII(c.CloudEventsType) {
 		bad("cloudevents-type is %q, must be visible ASCII characters such as com.example.order.created", c.CloudEventsType)
@@ -226,14 +226,14 @@ func (c *Config) validateHeaders() []error {
 		case metadataHeader(word) == "":
 			bad("metadata-headers[%d] is %q, must be %s, %s or %s", i, word, MetadataKind, MetadataGroup, MetadataAttempt)
 		case slices.Index(c.MetadataHeaders, word) < i:
-			bad("metadata-headers[%d] is %s a second time", i, word)
+			bad("metadata-headers[%d] repeats %s", i, word)
 		}
 	}
 	if len(c.IDPrefix) > maxPrefix || !httpsink.VisibleASCII(c.IDPrefix) {
 		bad("id-prefix is %q, must be at most %d visible ASCII characters", c.IDPrefix, maxPrefix)
 	}
 	if !isHeaderValue(c.UserAgent) {
-		bad("user-agent %q holds a character that a header cannot carry", c.UserAgent)
+		bad("user-agent %q contains a character that is invalid in a header", c.UserAgent)
 	}
 	return errs
 }
@@ -241,7 +241,7 @@ func (c *Config) validateHeaders() []error {
 // parseURL parses the address. Errors never quote it, because it may hold a key.
 func parseURL(raw string) (*url.URL, error) {
 	if raw == "" {
-		return nil, errors.New("url is not set; it is the address of the endpoint, such as https://hooks.example/orders")
+		return nil, errors.New("url is not set; set it to the address of the endpoint, for example https://hooks.example/orders")
 	}
 	if _, err := url.Parse(raw); err != nil {
 		return nil, errors.New("url is not a URL such as https://hooks.example/orders")
@@ -251,7 +251,7 @@ func parseURL(raw string) (*url.URL, error) {
 		return nil, err
 	}
 	if u.Fragment != "" {
-		return nil, errors.New("url must have no # with what follows it: it is never sent")
+		return nil, errors.New("url must not have a fragment (#), because it is never sent")
 	}
 	return u, nil
 }

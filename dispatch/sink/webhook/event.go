@@ -43,7 +43,7 @@ func (s *Sink) setEventHeaders(h http.Header, m *sink.Message, id string) (why s
 		kind = m.Kind
 	}
 	if kind == "" {
-		return "an event needs a type, and the row has no kind; set cloudevents-type"
+		return "CloudEvent has no type, because the row has no kind; set cloudevents-type"
 	}
 	h.Set("Ce-Specversion", "1.0")
 	h.Set("Ce-Id", attribute(id))

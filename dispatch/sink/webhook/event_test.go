@@ -87,7 +87,7 @@ func TestHeaders(t *testing.T) {
 			"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
 		}},
 		"event without a kind": {ce, sink.Message{ID: "7"}, []string{
-			"an event needs a type, and the row has no kind; set cloudevents-type",
+			"CloudEvent has no type, because the row has no kind; set cloudevents-type",
 		}},
 		"event of an empty group": {ce, sink.Message{ID: "7", Kind: "K", Group: store.GroupOf("")}, []string{
 			"ce-id: 7", "ce-source: /shop/orders", "ce-specversion: 1.0", "ce-type: K",
@@ -116,7 +116,7 @@ func TestHeaders(t *testing.T) {
 			"webhook-timestamp: 1614265330",
 		}},
 		"no id": {Config{}, sink.Message{}, []string{
-			"the row's id is empty, and receivers tell rows apart by it; set id-prefix",
+			"row has an empty id, which receivers need to identify rows; set id-prefix",
 		}},
 	} {
 		slices.Sort(c.want)

@@ -32,14 +32,14 @@ func checkHeaders(headers map[string]Secret, token bool) []error {
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		canonical := http.CanonicalHeaderKey(name)
 		if !isHeaderName(name) {
-			errs = append(errs, fmt.Errorf("headers has the name %q, which no header can have", name))
+			errs = append(errs, fmt.Errorf("headers has the invalid name %q", name))
 			continue
 		}
 		if why := reservedReason(canonical); why != "" {
 			errs = append(errs, fmt.Errorf("headers.%s cannot be set: %s", name, why))
 		}
 		if canonical == "Authorization" && token {
-			errs = append(errs, fmt.Errorf("headers.%s stands beside token, which makes the same header; keep the one or the other", name))
+			errs = append(errs, fmt.Errorf("headers.%s conflicts with token, which sets the same header; keep one", name))
 		}
 		if other, twice := seen[canonical]; twice {
 			errs = append(errs, fmt.Errorf("headers.%s is the same header as headers.%s", name, other))
@@ -47,11 +47,11 @@ func checkHeaders(headers map[string]Secret, token bool) []error {
 		seen[canonical] = name
 		v := string(headers[name])
 		if v == "" {
-			errs = append(errs, fmt.Errorf("headers.%s is empty; leave the header out, or look why its value is not set", name))
+			errs = append(errs, fmt.Errorf("headers.%s is empty; remove the header or set its value", name))
 		}
 		if !isHeaderValue(v) || v != strings.Trim(v, " ") {
-			errs = append(errs, fmt.Errorf("headers.%s holds a line break, a character outside ASCII or a blank at an end; "+
-				"look for a stray newline at its end", name))
+			errs = append(errs, fmt.Errorf("headers.%s contains a line break or a character outside ASCII, or starts or ends with a space; "+
+				"check for a trailing newline", name))
 		}
 	}
 	return errs
@@ -91,15 +91,15 @@ func secretTexts(c *Config, to *url.URL) []string {
 func reservedReason(name string) string {
 	for _, prefix := range []string{"Webhook-", "Ce-", "Sluicebox-"} {
 		if strings.HasPrefix(name, prefix) {
-			return "names that begin with " + strings.ToLower(prefix) + " are the relay's own"
+			return "names starting with " + strings.ToLower(prefix) + " are reserved for the relay"
 		}
 	}
 	switch name {
 	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "Proxy-Connection",
 		"Proxy-Authorization", "Te", "Trailer", "Upgrade", "Http2-Settings", "Expect":
-		return "it belongs to the connection"
+		return "it is reserved for the HTTP connection"
 	case "Accept-Encoding":
-		return "a compressed answer would not be read"
+		return "compressed responses are not supported"
 	case "Content-Type":
 		return "use the key content-type"
 	case "User-Agent":

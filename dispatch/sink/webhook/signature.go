@@ -25,16 +25,16 @@ func parseSecret(s string) ([]byte, error) {
 	case s == "":
 		return nil, errors.New("is empty")
 	case !httpsink.VisibleASCII(s):
-		return nil, errors.New("holds a blank, a line break or a character outside ASCII; look for a stray newline at its end")
+		return nil, errors.New("contains a space, a line break or a character outside ASCII; check for a trailing newline")
 	case !ok:
-		return nil, errors.New("does not begin with " + secretPrefix)
+		return nil, errors.New("does not start with " + secretPrefix)
 	}
 	key, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
 		return nil, fmt.Errorf("is not base64 with padding after %s", secretPrefix)
 	}
 	if len(key) < minSecret || len(key) > maxSecret {
-		return nil, fmt.Errorf("stands for %d bytes, must be %d to %d; "+
+		return nil, fmt.Errorf("decodes to %d bytes, must be %d to %d; "+
 			"`openssl rand -base64 32` makes 32", len(key), minSecret, maxSecret)
 	}
 	return key, nil

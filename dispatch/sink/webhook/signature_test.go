@@ -54,14 +54,14 @@ func TestParseSecret(t *testing.T) {
 		secretA:                            "",
 		encode(24):                         "",
 		encode(64):                         "",
-		encode(23):                         "stands for 23 bytes, must be 24 to 64",
-		encode(65):                         "stands for 65 bytes",
+		encode(23):                         "decodes to 23 bytes, must be 24 to 64",
+		encode(65):                         "decodes to 65 bytes",
 		"":                                 "is empty",
-		"whsec_":                           "stands for 0 bytes",
-		secretA[6:]:                        "does not begin with whsec_",
-		"WHSEC_" + secretA[6:]:             "does not begin with whsec_",
-		secretA + "\n":                     "stray newline",
-		secretA[:20] + "\n" + secretA[20:]: "stray newline", // base64 would skip it
+		"whsec_":                           "decodes to 0 bytes",
+		secretA[6:]:                        "does not start with whsec_",
+		"WHSEC_" + secretA[6:]:             "does not start with whsec_",
+		secretA + "\n":                     "trailing newline",
+		secretA[:20] + "\n" + secretA[20:]: "trailing newline", // base64 would skip it
 		strings.TrimRight(secretB, "="):    "is not base64",
 		secretA[:20] + "-_" + secretA[22:]: "is not base64", // the URL alphabet
 		secretA[:37]:                       "is not base64",
@@ -96,7 +96,7 @@ func FuzzParseSecret(f *testing.F) {
 			return
 		}
 		if len(key) < 24 || len(key) > 64 {
-			t.Fatalf("%q stands for %d bytes", s, len(key))
+			t.Fatalf("%q decodes to %d bytes", s, len(key))
 		}
 		// A text for the same key differs in unused bits at most.
 		text := secretPrefix + base64.StdEncoding.EncodeToString(key)

@@ -111,7 +111,7 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 func (s *Sink) send(ctx context.Context, m *sink.Message) sink.Result {
 	header, why := s.header(m)
 	if most := s.cfg.MaxRequestBytes; why == "" && most > 0 && len(m.Payload) > most {
-		why = fmt.Sprintf("the payload has %d bytes, more than max-request-bytes (%d)", len(m.Payload), most)
+		why = fmt.Sprintf("payload of %d bytes exceeds max-request-bytes (%d)", len(m.Payload), most)
 	}
 	if why != "" {
 		return sink.Result{Outcome: sink.Outcome{
@@ -156,7 +156,7 @@ func delivered() sink.Result {
 func (s *Sink) header(m *sink.Message) (h http.Header, why string) {
 	id := messageID(s.cfg.IDPrefix, m.ID)
 	if id == "" {
-		return nil, "the row's id is empty, and receivers tell rows apart by it; set id-prefix"
+		return nil, "row has an empty id, which receivers need to identify rows; set id-prefix"
 	}
 	h = s.fixed().Clone()
 	now := s.now()

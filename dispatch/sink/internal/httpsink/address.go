@@ -24,11 +24,11 @@ func ParseAddress(key, raw, tokenKey string) (*url.URL, error) {
 	}
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, fmt.Errorf("%s has the scheme %q, must begin with http:// or https://", key, u.Scheme)
+		return nil, fmt.Errorf("%s has scheme %q, must be http or https", key, u.Scheme)
 	case u.Hostname() == "":
-		return nil, errors.New(key + " names no host")
+		return nil, errors.New(key + " has no host")
 	case u.User != nil:
-		return nil, fmt.Errorf("%s holds a user or a password; put the token into %s", key, tokenKey)
+		return nil, fmt.Errorf("%s contains a user or password; put the token in %s", key, tokenKey)
 	}
 	return u, nil
 }

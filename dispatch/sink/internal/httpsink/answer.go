@@ -20,7 +20,7 @@ const (
 )
 
 // ErrTooLong reports that the body of a 2xx exceeds MaxSuccess.
-var ErrTooLong = errors.New("it is too long")
+var ErrTooLong = errors.New("body too long")
 
 // Answer is the response to a [Request].
 type Answer struct {
@@ -102,7 +102,7 @@ func (a *Answer) Excerpt(r *Redactor) string {
 // redirect, or the beginning of the body.
 func (a *Answer) Failure(request string, r *Redactor) string {
 	if a.Location != "" {
-		return a.Detail(request, ", which redirects to "+a.Location, r)
+		return a.Detail(request, ", redirect to "+a.Location, r)
 	}
 	return a.Detail(request, a.Excerpt(r), r)
 }

@@ -76,14 +76,14 @@ func TestSlowSuccess(t *testing.T) {
 		t.Errorf("where the status counts: %v, %v", a, err)
 	}
 	_, err = client.Do(t.Context(), &Request{Method: "POST", URL: srv.URL, MaxSuccess: 10})
-	if err == nil || err.Error() != "no answer within request-timeout (200ms)" {
+	if err == nil || err.Error() != "no response within request-timeout (200ms)" {
 		t.Errorf("where the body counts: %v", err)
 	}
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("not the leader any more"))
 	_, err = client.Do(ended, &Request{Method: "POST", URL: srv.URL})
 	res := NoAnswerResult("POST /secret", err, NewRedactor(false, "secret"))
-	if res.Class != sink.Unavailable || res.Detail != "POST /[redacted]: the relay broke the request off: not the leader any more" {
+	if res.Class != sink.Unavailable || res.Detail != "POST /[redacted]: request canceled: not the leader any more" {
 		t.Errorf("a request that was broken off is %+v", res)
 	}
 }
@@ -92,7 +92,7 @@ func TestFailureText(t *testing.T) {
 	for want, a := range map[string]Answer{
 		"404 Not Found from POST /x":                                      {Status: 404, Body: []byte(" \r\n")},
 		"422 Unprocessable Entity from POST /x: no such [redacted]":       {Status: 422, Body: []byte("no such\nkey")},
-		"302 Found from POST /x, which redirects to https://h/[redacted]": {Status: 302, Body: []byte("b"), Location: "https://h/key"},
+		"302 Found from POST /x, redirect to https://h/[redacted]": {Status: 302, Body: []byte("b"), Location: "https://h/key"},
 		"599 from POST /x": {Status: 599},
 	} {
 		if got := a.Failure("POST /x", NewRedactor(false, "key")); strings.Join(strings.Fields(got), " ") != want {
@@ -105,11 +105,11 @@ func TestParseAddress(t *testing.T) {
 	for raw, want := range map[string]string{ // expected error; "" for none
 		"https://h.example:8443/a?b=c": "",
 		"http://[::1]:80":              "",
-		"h.example":                    `key has the scheme "", must begin with http:// or https://`,
-		"ftp://h":                      `key has the scheme "ftp", must begin with http:// or https://`,
-		"https://:80":                  "key names no host",
-		"https:h":                      "key names no host",
-		"https://u@h":                  "key holds a user or a password; put the token into the-token",
+		"h.example":                    `key has scheme "", must be http or https`,
+		"ftp://h":                      `key has scheme "ftp", must be http or https`,
+		"https://:80":                  "key has no host",
+		"https:h":                      "key has no host",
+		"https://u@h":                  "key contains a user or password; put the token in the-token",
 		"https://u:p@h:x":              "key is not a URL",
 		"https://h:x":                  `key is not a URL: invalid port ":x" after host`,
 	} {

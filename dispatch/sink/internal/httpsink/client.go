@@ -105,9 +105,9 @@ func (e *noAnswerError) Error() string { return e.text }
 func (c *Client) noAnswerErr(ctx, attempt context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return &noAnswerError{sink.Unavailable, fmt.Sprintf("the relay broke the request off: %v", context.Cause(ctx))}
+		return &noAnswerError{sink.Unavailable, fmt.Sprintf("request canceled: %v", context.Cause(ctx))}
 	case attempt.Err() != nil:
-		return &noAnswerError{sink.Unavailable, fmt.Sprintf("no answer within request-timeout (%s)", c.timeout)}
+		return &noAnswerError{sink.Unavailable, fmt.Sprintf("no response within request-timeout (%s)", c.timeout)}
 	}
 	return &noAnswerError{classifyError(err), ErrorText(err)}
 }
@@ -149,7 +149,7 @@ func ErrorText(err error) string {
 		err = u.Err
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return "the receiver closed the connection"
+		return "receiver closed the connection"
 	}
 	return err.Error()
 }

@@ -146,7 +146,7 @@ func TestProxy(t *testing.T) {
 		}
 		c.transport.Proxy = http.ProxyURL(at)
 		res := send(t, c, to)
-		if res.Class != want || !strings.Contains(res.Detail, fmt.Sprint("the proxy answered ", status)) {
+		if res.Class != want || !strings.Contains(res.Detail, fmt.Sprint("proxy answered ", status)) {
 			t.Errorf("a proxy's %d is %s: %s", status, res.Class, res.Detail)
 		}
 		if strings.Contains(res.Detail, "proxy-canary") {

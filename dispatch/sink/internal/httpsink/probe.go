@@ -39,19 +39,19 @@ func (p *Probe) Outcome(where string, r *Redactor) sink.Outcome {
 	request := p.Method + " " + where
 	class, reason := sink.Classify(p.Answer.Status)
 	detail := func(text string) string { return p.Answer.Detail(request, text, r) }
-	const reached = ": the receiver is reached"
+	const reached = ": receiver reachable"
 	switch status := p.Answer.Status; {
 	case status == http.StatusNotFound:
 		return sink.Outcome{Class: sink.Refused, Reason: reason,
-			Detail: detail(reached + ", but does not know the path, or for POST alone; if deliveries answer 404 too, look at the address")}
+			Detail: detail(reached + ", but the path does not exist, or for POST only; if deliveries also get 404, check the address")}
 	case class == sink.Misconfigured && status != http.StatusMethodNotAllowed:
 		return sink.Outcome{Class: class, Reason: reason, Detail: p.Answer.Failure(request, r)}
 	case class == sink.Unavailable || status >= 500:
-		return sink.Outcome{Class: sink.Refused, Reason: reason, Detail: detail(reached + ", but is not well")}
+		return sink.Outcome{Class: sink.Refused, Reason: reason, Detail: detail(reached + ", but unhealthy")}
 	}
-	text := reached + " and does not refuse the credentials; whether it takes rows, only a delivery proves"
+	text := reached + ", credentials not refused; only a delivery proves that it accepts rows"
 	if !p.Answer.Success() { // the receiver may have answered before it checked the credentials
-		text = reached + "; whether it takes the credentials and rows, only a delivery proves"
+		text = reached + "; only a delivery proves that it accepts credentials and rows"
 	}
 	return sink.Outcome{Class: sink.Delivered, Detail: detail(text)}
 }

@@ -43,7 +43,7 @@ func newTransport(o Options, to *url.URL) (*http.Transport, error) {
 	// Check the proxy here, because the error of a later request would quote its
 	// address, password included.
 	if _, err := http.ProxyFromEnvironment(&http.Request{URL: to}); err != nil {
-		return nil, errors.New("the proxy in the environment (HTTP_PROXY or HTTPS_PROXY) is not a URL")
+		return nil, errors.New("proxy in HTTP_PROXY or HTTPS_PROXY is not a URL")
 	}
 	roots, err := loadCAs(o.CAFile)
 	if err != nil {
@@ -81,7 +81,7 @@ func loadCAs(file string) (*x509.CertPool, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, &sink.FileError{Key: "ca-file", Err: fmt.Errorf("%s holds no certificate in PEM form", file)}
+		return nil, &sink.FileError{Key: "ca-file", Err: fmt.Errorf("%s contains no PEM certificate", file)}
 	}
 	return roots, nil
 }
@@ -90,7 +90,7 @@ func loadCAs(file string) (*x509.CertPool, error) {
 type proxyError struct{ status int }
 
 func (e *proxyError) Error() string {
-	return fmt.Sprintf("the proxy answered %d %s to CONNECT", e.status, http.StatusText(e.status))
+	return fmt.Sprintf("proxy answered %d %s to CONNECT", e.status, http.StatusText(e.status))
 }
 
 func checkProxy(_ context.Context, _ *url.URL, _ *http.Request, resp *http.Response) error {

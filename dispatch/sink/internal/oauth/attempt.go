@@ -41,7 +41,7 @@ func (s *Source) Attempt(ctx context.Context, name string, request func(token st
 func noTokenResult(name string, err error) sink.Result {
 	failed := (*Error)(nil)
 	if !errors.As(err, &failed) {
-		return httpsink.NoAnswerResult(name, fmt.Errorf("the relay did not wait for a token any longer: %w", err), nil)
+		return httpsink.NoAnswerResult(name, fmt.Errorf("wait for token canceled: %w", err), nil)
 	}
 	reason := store.ReasonGateway
 	if failed.Class == sink.Misconfigured {

@@ -67,7 +67,7 @@ func (c *Config) Validate() error {
 		bad("oauth.client-secret %s", strayCharText)
 	}
 	if !printable(c.Scope) || strings.ContainsAny(c.Scope, `"\`) {
-		bad("oauth.scope %q must be names with blanks between them, without quotes or backslashes", c.Scope)
+		bad("oauth.scope %q must be space-separated names without quotes or backslashes", c.Scope)
 	}
 	if !printable(c.Audience) {
 		bad("oauth.audience %s", strayCharText)
@@ -80,20 +80,20 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-const strayCharText = "holds a line break or a character outside ASCII, or begins or ends with a blank; look for a stray newline at its end"
+const strayCharText = "contains a line break or a character outside ASCII, or starts or ends with a space; check for a trailing newline"
 
 // parseURL parses the address, which must have no fragment (RFC 6749, section 3.2).
 func parseURL(raw string) (*url.URL, error) {
 	const key = "oauth.token-url"
 	if u, err := url.Parse(raw); err == nil && u.User != nil {
-		return nil, errors.New(key + " holds a user or a password; they belong into oauth.client-id and oauth.client-secret")
+		return nil, errors.New(key + " contains a user or password; put them in oauth.client-id and oauth.client-secret")
 	}
 	u, err := httpsink.ParseAddress(key, raw, "oauth.client-secret")
 	if err != nil {
 		return nil, err
 	}
 	if u.Fragment != "" {
-		return nil, errors.New(key + " must not have a #")
+		return nil, errors.New(key + " must not have a fragment (#)")
 	}
 	return u, nil
 }

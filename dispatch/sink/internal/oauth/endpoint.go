@@ -148,18 +148,18 @@ func (e *endpoint) request(ctx context.Context, request httpsink.Request) (*gran
 	case !a.Success() || said.Error != "":
 		return nil, e.refusal(a, &said)
 	case a.Err != nil && a.Err != httpsink.ErrTooLong:
-		return nil, e.failure(sink.Unavailable, a, ": the answer broke off: "+httpsink.ErrorText(a.Err))
+		return nil, e.failure(sink.Unavailable, a, ": incomplete response: "+httpsink.ErrorText(a.Err))
 	case a.Err != nil:
-		return nil, e.failure(sink.Misconfigured, a, ": not a token (the answer is too long)")
+		return nil, e.failure(sink.Misconfigured, a, ": not a token (response too long)")
 	case parsed != nil:
 		// Do not quote the body, because it may hold a token in an unknown format.
-		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": not a token (the answer is no JSON object of texts), content type %q", a.ContentType))
+		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": not a token (response is not a JSON object of strings), content type %q", a.ContentType))
 	case said.AccessToken == "":
-		return nil, e.failure(sink.Misconfigured, a, ": no access_token in the answer")
+		return nil, e.failure(sink.Misconfigured, a, ": no access_token in the response")
 	case !httpsink.VisibleASCII(said.AccessToken):
-		return nil, e.failure(sink.Misconfigured, a, ": the access_token is none that a header can carry")
+		return nil, e.failure(sink.Misconfigured, a, ": access_token is not a valid header value")
 	case said.TokenType != "" && !strings.EqualFold(said.TokenType, "Bearer"):
-		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": the token_type is %q, must be Bearer", said.TokenType))
+		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": token_type is %q, must be Bearer", said.TokenType))
 	}
 	return newGrant(said.AccessToken, sent, time.Now(), time.Duration(said.ExpiresIn)), nil
 }
@@ -182,7 +182,7 @@ func (e *endpoint) refusal(a *httpsink.Answer, said *reply) *Error {
 	text := ""
 	switch {
 	case a.Location != "":
-		text = ", which redirects to " + a.Location
+		text = ", redirect to " + a.Location
 	case said.Error != "":
 		text = ": " + said.Error
 		if said.Description != "" {
@@ -200,9 +200,9 @@ func (e *endpoint) refusal(a *httpsink.Answer, said *reply) *Error {
 	unknown := a.Status == http.StatusUnauthorized ||
 		a.Status == http.StatusBadRequest && (said.Error == "" || said.Error == invalidRequest) || said.Error == invalidClient
 	if unknown { // at the start, so that the bound on details does not cut it off
-		look := "; look at oauth.client-id, oauth.client-secret and oauth.client-auth"
+		look := "; check oauth.client-id, oauth.client-secret and oauth.client-auth"
 		if len(e.authRequests) > 1 {
-			look = "; look at oauth.client-id and oauth.client-secret (oauth.client-auth: auto tries basic and body)"
+			look = "; check oauth.client-id and oauth.client-secret (oauth.client-auth: auto tries basic and body)"
 		}
 		text = look + text
 	}

@@ -218,13 +218,13 @@ func TestAnswers(t *testing.T) {
 	}{
 		"other case":      {200, "", `{"access_token":"t1","token_type":"bearer"}`, 0, ""},
 		"created":         {201, "", `{"access_token":"t1","token_type":"BEARER","scope":"x"}`, 0, ""},
-		"invalid client":  {401, "", `{"error":"invalid_client","error_description":"no such client"}`, m, "401 Unauthorized from POST %s; look at oauth.client-id and oauth.client-secret (oauth.client-auth: auto tries basic and body): invalid_client (no such client)"},
-		"invalid, 400":    {400, "", `{"error":"invalid_client"}`, m, "; look at oauth.client-id"},
+		"invalid client":  {401, "", `{"error":"invalid_client","error_description":"no such client"}`, m, "401 Unauthorized from POST %s; check oauth.client-id and oauth.client-secret (oauth.client-auth: auto tries basic and body): invalid_client (no such client)"},
+		"invalid, 400":    {400, "", `{"error":"invalid_client"}`, m, "; check oauth.client-id"},
 		"grant":           {400, "", `{"error":"unsupported_grant_type"}`, m, "400 Bad Request from POST %s: unsupported_grant_type"},
 		"scope":           {400, "", `{"error":"invalid_scope","error_description":"line\r\nbreak"}`, m, "invalid_scope (line break)"},
 		"forbidden":       {403, "", `<p>WAF</p>`, m, "403 Forbidden from POST %s: <p>WAF</p>"},
 		"not found":       {404, "", "", m, "404 Not Found from POST %s"},
-		"redirect":        {302, "https://login.example/x?k=" + url.QueryEscape(canary), "", m, "which redirects to https://login.example/x"},
+		"redirect":        {302, "https://login.example/x?k=" + url.QueryEscape(canary), "", m, "redirect to https://login.example/x"},
 		"echo":            {400, "", `{"error":"bad ` + canary + `","error_description":"` + url.QueryEscape(canary) + `"}`, m, "bad [redacted] ([redacted])"},
 		"echo of Basic":   {400, "", base64.StdEncoding.EncodeToString([]byte(url.QueryEscape(clientID) + ":" + url.QueryEscape(canary))), m, ": [redacted]"},
 		"too many":        {429, "", "", u, "429 Too Many Requests"},
@@ -235,13 +235,13 @@ func TestAnswers(t *testing.T) {
 		"passing":         {400, "", `{"error":"temporarily_unavailable"}`, u, "temporarily_unavailable"},
 		"slow down":       {400, "", `{"error":"slow_down"}`, u, "slow_down"},
 		"error with 200":  {200, "", `{"error":"invalid_client"}`, m, "invalid_client"},
-		"page":            {200, "", "<html>" + canary, m, "not a token (the answer is no JSON object of texts), content type"},
+		"page":            {200, "", "<html>" + canary, m, "not a token (response is not a JSON object of strings), content type"},
 		"number":          {200, "", `{"access_token":7}`, m, "not a token"},
 		"empty":           {200, "", "", m, "not a token"},
-		"no token":        {200, "", `{"token":"x"}`, m, "no access_token in the answer"},
-		"bad token":       {200, "", `{"access_token":"a\nb"}`, m, "none that a header can carry"},
-		"other type":      {200, "", `{"access_token":"x","token_type":"mac"}`, m, `the token_type is "mac", must be Bearer`},
-		"too long":        {200, "", `{"access_token":"` + strings.Repeat("x", maxAnswer) + `"}`, m, "the answer is too long"},
+		"no token":        {200, "", `{"token":"x"}`, m, "no access_token in the response"},
+		"bad token":       {200, "", `{"access_token":"a\nb"}`, m, "not a valid header value"},
+		"other type":      {200, "", `{"access_token":"x","token_type":"mac"}`, m, `token_type is "mac", must be Bearer`},
+		"too long":        {200, "", `{"access_token":"` + strings.Repeat("x", maxAnswer) + `"}`, m, "response too long"},
 		"long failure":    {503, "", strings.Repeat("x", 2*maxAnswer), u, "503 Service Unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -306,8 +306,8 @@ func TestNoAnswer(t *testing.T) {
 		"no host":       {"http://nowhere.invalid", sink.Unavailable, "nowhere.invalid"},
 		"untrusted":     {tls.URL, sink.Misconfigured, "certificate"},
 		"plain for TLS": {strings.Replace(cut, "http:", "https:", 1), sink.Misconfigured, "HTTP"},
-		"cut":           {cut, sink.Unavailable, "the receiver closed the connection"},
-		"half":          {half, sink.Unavailable, "the answer broke off"},
+		"cut":           {cut, sink.Unavailable, "receiver closed the connection"},
+		"half":          {half, sink.Unavailable, "incomplete response"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := newSource(t, config(c.address+"?key="+url.QueryEscape(canary))).Token(t.Context())
@@ -340,7 +340,7 @@ func TestSilentEndpoint(t *testing.T) {
 	if d := time.Since(began); d > 3*time.Second {
 		t.Errorf("Close took %s", d)
 	}
-	if err := <-failed; err == nil || !strings.Contains(err.Error(), "the sink is closed") {
+	if err := <-failed; err == nil || !strings.Contains(err.Error(), "sink is closed") {
 		t.Errorf("the sender got %v", err)
 	}
 }
@@ -358,7 +358,7 @@ func TestFetchIsBounded(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errSlow)
 	defer cancel()
 	_, err := s.fetch(ctx)
-	if err == nil || err.Class != sink.Unavailable || !strings.HasSuffix(err.Error(), "no answer within 10s") {
+	if err == nil || err.Class != sink.Unavailable || !strings.HasSuffix(err.Error(), "no response within 10s") {
 		t.Errorf("the error is %v", err)
 	}
 }

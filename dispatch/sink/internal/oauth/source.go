@@ -27,8 +27,8 @@ const (
 )
 
 var (
-	errSlow   = fmt.Errorf("no answer within %s", fetchTimeout)
-	errClosed = errors.New("the sink is closed")
+	errSlow   = fmt.Errorf("no response within %s", fetchTimeout)
+	errClosed = errors.New("sink is closed")
 )
 
 // Source provides the current token. It runs at most one fetch at a time. All methods

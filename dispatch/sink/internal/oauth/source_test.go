@@ -342,7 +342,7 @@ func TestFetchTimeout(t *testing.T) {
 		s := d.source(t)
 		began := time.Now()
 		_, err := s.Token(t.Context())
-		if waited := time.Since(began); waited != fetchTimeout || err == nil || err.Error() != "no token: no answer within 10s" {
+		if waited := time.Since(began); waited != fetchTimeout || err == nil || err.Error() != "no token: no response within 10s" {
 			t.Errorf("after %s: %v", waited, err)
 		}
 	})
@@ -389,11 +389,11 @@ func TestClose(t *testing.T) {
 		if s.flight != nil {
 			t.Error("a fetch is in flight after Close")
 		}
-		if err := <-failed; err == nil || err.Error() != "no token: the sink is closed" {
+		if err := <-failed; err == nil || err.Error() != "no token: sink is closed" {
 			t.Errorf("the waiting sender got %v", err)
 		}
 		<-time.After(time.Hour)
-		if _, err := s.Token(t.Context()); err == nil || err.Error() != "no token: the sink is closed" {
+		if _, err := s.Token(t.Context()); err == nil || err.Error() != "no token: sink is closed" {
 			t.Errorf("a later sender got %v", err)
 		}
 		wantFetches(t, d, 1)
