@@ -11,8 +11,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
@@ -30,7 +30,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	parts, err := byoutbox.Split(s.outboxes, rows)
+	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
@@ -55,7 +55,7 @@ type claim struct {
 
 // run claims the rows of the given parts. A row whose document is contended is answered as
 // not yet visible and delays no other row.
-func (c *claim) run(ctx context.Context, parts []*byoutbox.Part) error {
+func (c *claim) run(ctx context.Context, parts []*outboxes.Part) error {
 	var indexes []int
 	for _, p := range parts {
 		indexes = append(indexes, p.Indexes...)
@@ -71,7 +71,7 @@ func (c *claim) run(ctx context.Context, parts []*byoutbox.Part) error {
 
 // collectParts restricts the parts of a call to the given indexes. Duplicates stay with the
 // first row of their id.
-func collectParts(parts []*byoutbox.Part, at []int) (some []*byoutbox.Part) {
+func collectParts(parts []*outboxes.Part, at []int) (some []*outboxes.Part) {
 	n := 0
 	for _, p := range parts {
 		n += len(p.Indexes)
@@ -80,7 +80,7 @@ func collectParts(parts []*byoutbox.Part, at []int) (some []*byoutbox.Part) {
 		return parts
 	}
 	for _, p := range parts {
-		part := &byoutbox.Part{Outbox: p.Outbox, FirstIndex: p.FirstIndex, Duplicates: p.Duplicates}
+		part := &outboxes.Part{Outbox: p.Outbox, FirstIndex: p.FirstIndex, Duplicates: p.Duplicates}
 		for _, i := range p.Indexes {
 			if slices.Contains(at, i) {
 				part.Indexes = append(part.Indexes, i)
@@ -94,13 +94,13 @@ func collectParts(parts []*byoutbox.Part, at []int) (some []*byoutbox.Part) {
 }
 
 // answerPart gives all rows of a part the same answer.
-func (c *claim) answerPart(p *byoutbox.Part, result store.ClaimResult) {
+func (c *claim) answerPart(p *outboxes.Part, result store.ClaimResult) {
 	for _, i := range p.Indexes {
 		c.answers[i] = store.ClaimAnswer{Result: result}
 	}
 }
 
-func (c *claim) claimTogether(ctx context.Context, parts []*byoutbox.Part, wait time.Duration) (err error) {
+func (c *claim) claimTogether(ctx context.Context, parts []*outboxes.Part, wait time.Duration) (err error) {
 	for range maxClaimTries {
 		singles := func(on *conn) []singleUpdate { return c.singles(on, parts) }
 		err = c.runJob(ctx, &writeJob{epoch: c.epoch, contentionTimeout: wait, sharesTransaction: wait > 0, isClaim: true, singles: singles, write: func(ctx context.Context, on *conn) error {
@@ -121,7 +121,7 @@ func (c *claim) claimTogether(ctx context.Context, parts []*byoutbox.Part, wait 
 // claimOutbox claims the rows of one outbox. New, untouched rows, which the log usually
 // delivers, are claimed without reading them first, unless their id may exist twice and the
 // match count would hide it.
-func (c *claim) claimOutbox(ctx context.Context, t *table, p *byoutbox.Part) error {
+func (c *claim) claimOutbox(ctx context.Context, t *table, p *outboxes.Part) error {
 	c.answerPart(p, store.Gone)
 	plain, full := c.partition(t, p)
 	if len(plain) > 0 && c.canClaimUnread(t, plain, full) {
@@ -152,7 +152,7 @@ func (c *claim) needsRead(i int) bool {
 
 // singles returns the updates that claim the rows of the given parts, provided nobody has
 // touched their documents; nil if some rows must be read first.
-func (c *claim) singles(on *conn, parts []*byoutbox.Part) []singleUpdate {
+func (c *claim) singles(on *conn, parts []*outboxes.Part) []singleUpdate {
 	all := []singleUpdate{}
 	for _, p := range parts {
 		t := on.table(p.Outbox)
@@ -174,7 +174,7 @@ func (c *claim) singles(on *conn, parts []*byoutbox.Part) []singleUpdate {
 // partition returns the rows of an outbox that must be claimed in the collection, split
 // into rows without and with a payload read. It answers the other rows itself: the log
 // proves that their documents exist.
-func (c *claim) partition(t *table, p *byoutbox.Part) (plain, full []int) {
+func (c *claim) partition(t *table, p *outboxes.Part) (plain, full []int) {
 	wantsPayload := make(map[int]bool, len(p.Duplicates)) // a duplicate may want the payload although its first row does not
 	for i, j := range p.Duplicates {
 		wantsPayload[j] = wantsPayload[j] || c.rows[i].WantPayload
@@ -247,7 +247,7 @@ func (c *claim) claimUpdate(t *table) bson.D {
 }
 
 // readAndAnswer reads rows and answers each.
-func (c *claim) readAndAnswer(ctx context.Context, t *table, p *byoutbox.Part, indexes []int, payload bool) error {
+func (c *claim) readAndAnswer(ctx context.Context, t *table, p *outboxes.Part, indexes []int, payload bool) error {
 	if len(indexes) == 0 {
 		return nil
 	}
@@ -283,7 +283,7 @@ func (c *claim) readAndAnswer(ctx context.Context, t *table, p *byoutbox.Part, i
 }
 
 // answer answers one row from its document.
-func (c *claim) answer(t *table, p *byoutbox.Part, i int, doc bson.Raw, payload bool) error {
+func (c *claim) answer(t *table, p *outboxes.Part, i int, doc bson.Raw, payload bool) error {
 	a, l := &c.answers[i], &t.Layout
 	until := c.heldUntil(t, p, i, doc)
 	switch {
@@ -309,7 +309,7 @@ func (c *claim) answer(t *table, p *byoutbox.Part, i int, doc bson.Raw, payload 
 // heldUntil returns when another process's claim of a document ends; zero if none holds it.
 // A claim without a time holds nothing, because its end is unknown. The remaining time is
 // computed by the server's clock and added to the local one, since the two may differ.
-func (c *claim) heldUntil(t *table, p *byoutbox.Part, i int, doc bson.Raw) time.Time {
+func (c *claim) heldUntil(t *table, p *outboxes.Part, i int, doc bson.Raw) time.Time {
 	if c.takeover == 0 || t.Layout.State == store.StateNone || t.Layout.State != store.StateTimestamps && t.hasStatus(doc, store.Pending) {
 		return time.Time{}
 	}
@@ -322,7 +322,7 @@ func (c *claim) heldUntil(t *table, p *byoutbox.Part, i int, doc bson.Raw) time.
 }
 
 // isOwnClaim reports whether a claim time is that of the leader's own claim.
-func (c *claim) isOwnClaim(p *byoutbox.Part, i int, at time.Time) bool {
+func (c *claim) isOwnClaim(p *outboxes.Part, i int, at time.Time) bool {
 	same := func(i int) bool {
 		own := c.rows[i].OwnClaimAt
 		return !own.IsZero() && own.UnixMilli() == at.UnixMilli()

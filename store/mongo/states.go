@@ -9,19 +9,19 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
 // ReadStatuses implements store.ReplayReader. Like ReadSettled, it first writes a document
 // of its own.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
-	parts, err := byoutbox.Split(s.outboxes, rows)
+	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("read row statuses: %w", err)
 	}
 	states := make([]store.RowStatus, len(rows))
-	parts = slices.DeleteFunc(parts, func(p *byoutbox.Part) bool { return p.MarkAbsent(states) })
+	parts = slices.DeleteFunc(parts, func(p *outboxes.Part) bool { return p.MarkAbsent(states) })
 	if len(parts) == 0 {
 		return states, nil
 	}
@@ -46,7 +46,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 
 // statesOf reads the rows of one outbox. An id that two documents have is reported as
 // unsettled.
-func statesOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.ClaimRow, states []store.RowStatus) error {
+func statesOf(ctx context.Context, t *table, p *outboxes.Part, rows []store.ClaimRow, states []store.RowStatus) error {
 	var plain, full []int
 	for _, i := range p.Indexes {
 		states[i] = store.RowStatus{State: store.RowAbsent}
@@ -116,7 +116,7 @@ func (t *table) isFailed(doc bson.Raw) bool {
 
 // ReadSettled implements store.StatusReader.
 func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
-	parts, err := byoutbox.Split(s.outboxes, rows)
+	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("read settled rows: %w", err)
 	}
@@ -150,7 +150,7 @@ func (s *Store) awaitMajorityRead(ctx context.Context, on *conn) error {
 
 // readSettledOf reads the rows of one outbox. It reports false for the repetitions of an
 // id, and for an id that two documents have.
-func readSettledOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.ClaimRow, settled []bool) error {
+func readSettledOf(ctx context.Context, t *table, p *outboxes.Part, rows []store.ClaimRow, settled []bool) error {
 	if t.Layout.State == store.StateNone {
 		return nil // such a collection keeps no state
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
 const (
@@ -35,7 +35,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	parts, err := byoutbox.Split(s.outboxes, rows)
+	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
@@ -55,8 +55,8 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 
 // claimUnlocked claims the rows of tables that no session has locked, and answers
 // TableLocked for the rows of the others.
-func (c *claim) claimUnlocked(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) error {
-	var locked []*byoutbox.Part
+func (c *claim) claimUnlocked(ctx context.Context, epoch store.Epoch, parts []*outboxes.Part) error {
+	var locked []*outboxes.Part
 	for tries := 0; len(parts) > 0; {
 		began := time.Now()
 		c.noWait = began.Before(c.claims.noWaitUntil)
@@ -106,7 +106,7 @@ type claim struct {
 	answers   []store.ClaimAnswer
 }
 
-func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) error {
+func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*outboxes.Part) error {
 	c.partIndex = -1
 	if done, err := c.claimInOneTrip(ctx, epoch, parts); err != nil || done {
 		return err
@@ -139,7 +139,7 @@ func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Pa
 
 // answerPart locks the rows of one outbox and answers for each. It returns errRowChanged
 // if rows seem gone and the table was altered.
-func (c *claim) answerPart(ctx context.Context, p *byoutbox.Part) error {
+func (c *claim) answerPart(ctx context.Context, p *outboxes.Part) error {
 	t, err := c.conn.table(ctx, p.Outbox)
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (c *claim) answerPart(ctx context.Context, p *byoutbox.Part) error {
 }
 
 // lockPart locks the rows of one outbox that need a lookup, and answers for each.
-func (c *claim) lockPart(ctx context.Context, t *table, p *byoutbox.Part) error {
+func (c *claim) lockPart(ctx context.Context, t *table, p *outboxes.Part) error {
 	plain, full := c.partition(t, p)
 	if err := c.lockRows(ctx, t, p, plain, false); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (c *claim) lockPart(ctx context.Context, t *table, p *byoutbox.Part) error 
 
 // partition returns the rows of one outbox that need a lookup, without and with a
 // payload, and answers for all others.
-func (c *claim) partition(t *table, p *byoutbox.Part) (plain, full *keyBatch) {
+func (c *claim) partition(t *table, p *outboxes.Part) (plain, full *keyBatch) {
 	plain, full = &keyBatch{}, &keyBatch{}
 	wants := make(map[int]bool, len(p.Duplicates)) // of two requests for one id, only one may want the payload
 	for i, j := range p.Duplicates {
@@ -228,13 +228,13 @@ func (l *keyBatch) chunks(each func(*keyBatch) error) error {
 
 // lockRows locks rows and answers for each. With noWait set, a statement that meets a
 // lock is split until the locked row is alone.
-func (c *claim) lockRows(ctx context.Context, t *table, p *byoutbox.Part, of *keyBatch, payload bool) error {
+func (c *claim) lockRows(ctx context.Context, t *table, p *outboxes.Part, of *keyBatch, payload bool) error {
 	return of.chunks(func(chunk *keyBatch) error {
 		return c.lockChunk(ctx, t, p, chunk, payload)
 	})
 }
 
-func (c *claim) lockChunk(ctx context.Context, t *table, p *byoutbox.Part, chunk *keyBatch, payload bool) error {
+func (c *claim) lockChunk(ctx context.Context, t *table, p *outboxes.Part, chunk *keyBatch, payload bool) error {
 	for _, i := range chunk.at {
 		c.answers[i].Result = store.Gone
 	}
@@ -282,7 +282,7 @@ func (t *table) lockText(s *statement, keys []any, payload, held bool) string {
 
 // read answers for one row. It ignores a row that is not in the call: a collation may
 // match it to another row's key.
-func (c *claim) read(rows *sql.Rows, t *table, p *byoutbox.Part) error {
+func (c *claim) read(rows *sql.Rows, t *table, p *outboxes.Part) error {
 	var (
 		id            string
 		open, pending bool
@@ -314,7 +314,7 @@ func (c *claim) read(rows *sql.Rows, t *table, p *byoutbox.Part) error {
 // heldUntil returns when another processor's claim of a row expires; zero if none holds
 // it. A claim without a time holds nothing, because nobody could say when it expires. The
 // server measures the age, since its clock may differ from the relay's.
-func (c *claim) heldUntil(t *table, p *byoutbox.Part, i int, pending bool, claimed sql.NullString, age sql.NullInt64) time.Time {
+func (c *claim) heldUntil(t *table, p *outboxes.Part, i int, pending bool, claimed sql.NullString, age sql.NullInt64) time.Time {
 	if c.takeover == 0 || pending || !claimed.Valid || !age.Valid {
 		return time.Time{}
 	}
@@ -327,7 +327,7 @@ func (c *claim) heldUntil(t *table, p *byoutbox.Part, i int, pending bool, claim
 }
 
 // isOwnClaim reports whether the leader itself wrote the claim time at.
-func (c *claim) isOwnClaim(t *table, p *byoutbox.Part, i int, at time.Time) bool {
+func (c *claim) isOwnClaim(t *table, p *outboxes.Part, i int, at time.Time) bool {
 	col := t.mustColumn(t.Layout.Columns.Claimed)
 	same := func(i int) bool {
 		own := c.rows[i].OwnClaimAt
@@ -345,7 +345,7 @@ func (c *claim) isOwnClaim(t *table, p *byoutbox.Part, i int, at time.Time) bool
 }
 
 // writeClaims writes the claims of one outbox.
-func (c *claim) writeClaims(ctx context.Context, t *table, p *byoutbox.Part) error {
+func (c *claim) writeClaims(ctx context.Context, t *table, p *outboxes.Part) error {
 	if !t.Layout.WritesClaims() {
 		return nil
 	}

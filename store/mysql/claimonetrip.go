@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
 // lookupFirstPeriod is how long claims use the locking read first after an unread claim
@@ -16,7 +16,7 @@ const lookupFirstPeriod = 100 * time.Millisecond
 
 // claimInOneTrip claims in one round trip and reports whether it did. The answers are
 // those of the step-by-step claim, which also handles rows that seem gone.
-func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) (bool, error) {
+func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*outboxes.Part) (bool, error) {
 	if c.noWait || c.takeover != 0 || !c.fitsPacket() {
 		return false, nil
 	}
@@ -74,7 +74,7 @@ func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*
 // to rows that the binlog describes fully: each exists, is unsettled and was never tried.
 // If the UPDATE does not find all of them, for example because an insert has not
 // committed, it rolls back.
-func (c *claim) claimUnread(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) (bool, error) {
+func (c *claim) claimUnread(ctx context.Context, epoch store.Epoch, parts []*outboxes.Part) (bool, error) {
 	tried := func(r store.ClaimRow) bool { return r.WantPayload || !r.OwnClaimAt.IsZero() }
 	if time.Now().Before(c.lookupFirstUntil) || slices.ContainsFunc(c.rows, tried) {
 		return false, nil

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
 // How long a statement waits for another session's lock. The servers count whole seconds.
@@ -63,7 +63,7 @@ func (s *Store) AwaitTable(ctx context.Context, outbox string) error {
 }
 
 // lockedPart returns the index of the part at which a claim met a table lock.
-func (c *claim) lockedPart(ctx context.Context, parts []*byoutbox.Part) (int, error) {
+func (c *claim) lockedPart(ctx context.Context, parts []*outboxes.Part) (int, error) {
 	at := c.partIndex
 	if len(parts) == 1 {
 		at = 0
@@ -80,7 +80,7 @@ func (c *claim) lockedPart(ctx context.Context, parts []*byoutbox.Part) (int, er
 
 // lockedTables answers for the rows of locked tables and returns the other parts of the
 // call.
-func (c *claim) lockedTables(ctx context.Context, parts []*byoutbox.Part) (free []*byoutbox.Part, err error) {
+func (c *claim) lockedTables(ctx context.Context, parts []*outboxes.Part) (free []*outboxes.Part, err error) {
 	for _, p := range parts {
 		locked, err := c.conn.tableLocked(ctx, p.Outbox)
 		switch {
@@ -95,7 +95,7 @@ func (c *claim) lockedTables(ctx context.Context, parts []*byoutbox.Part) (free 
 	return free, nil
 }
 
-func (c *claim) tableIsLocked(p *byoutbox.Part) {
+func (c *claim) tableIsLocked(p *outboxes.Part) {
 	for _, i := range p.Indexes {
 		c.answers[i] = store.ClaimAnswer{Result: store.TableLocked}
 	}

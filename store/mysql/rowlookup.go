@@ -7,19 +7,19 @@ import (
 	"fmt"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
 // ReadSettled implements store.StatusReader on the operator's session. It reads a missing
 // row again with a locking read, because the binlog is ahead of what statements see: the
 // lock of an open insert shows that the row exists.
 func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
-	parts, err := byoutbox.Split(s.outboxes, rows)
+	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("look for settled rows: %w", err)
 	}
 	settled := make([]bool, len(rows))
-	err = runLookups(ctx, s.operator, parts, func(ctx context.Context, c *conn, p *byoutbox.Part) error {
+	err = runLookups(ctx, s.operator, parts, func(ctx context.Context, c *conn, p *outboxes.Part) error {
 		for _, i := range p.Indexes {
 			settled[i] = false
 		}
@@ -36,7 +36,7 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 
 // settledLookup reports which rows are settled. If an id appears twice, the second
 // occurrence reports nothing.
-func (t *table) settledLookup(p *byoutbox.Part, rows []store.ClaimRow, settled []bool) rowLookup {
+func (t *table) settledLookup(p *outboxes.Part, rows []store.ClaimRow, settled []bool) rowLookup {
 	var open bool
 	return rowLookup{
 		at: p.Indexes, rows: rows,
@@ -66,7 +66,7 @@ type rowLookup struct {
 var errTableLocked = errors.New("the table is locked")
 
 // runLookups runs at for each outbox, all in one transaction.
-func runLookups(ctx context.Context, on *link, parts []*byoutbox.Part, at func(context.Context, *conn, *byoutbox.Part) error) error {
+func runLookups(ctx context.Context, on *link, parts []*outboxes.Part, at func(context.Context, *conn, *outboxes.Part) error) error {
 	return on.do(ctx, func(ctx context.Context, c *conn) (err error) {
 		for range maxClaimTries {
 			err = c.tx(ctx, func() error {
@@ -88,7 +88,7 @@ func runLookups(ctx context.Context, on *link, parts []*byoutbox.Part, at func(c
 // lookUpPart looks up the rows of one outbox. If another session has locked the whole
 // table, every row is unknown. It returns errRowChanged if rows seem gone and the table
 // was altered.
-func lookUpPart(ctx context.Context, c *conn, p *byoutbox.Part, looks func(*table) []rowLookup) error {
+func lookUpPart(ctx context.Context, c *conn, p *outboxes.Part, looks func(*table) []rowLookup) error {
 	t, err := c.table(ctx, p.Outbox)
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func lookUpPart(ctx context.Context, c *conn, p *byoutbox.Part, looks func(*tabl
 }
 
 // lookUp looks up rows and reports whether any is gone.
-func (t *table) lookUp(ctx context.Context, c *conn, p *byoutbox.Part, l *rowLookup) (gone bool, err error) {
+func (t *table) lookUp(ctx context.Context, c *conn, p *outboxes.Part, l *rowLookup) (gone bool, err error) {
 	var all, absent keyBatch
 	found := map[int]bool{}
 	for _, i := range l.at {
@@ -163,7 +163,7 @@ func (t *table) lookUp(ctx context.Context, c *conn, p *byoutbox.Part, l *rowLoo
 
 // reportMissing finds out which missing rows are really gone and which are being
 // inserted. A read that meets a lock is split until the locked row is alone.
-func (t *table) reportMissing(ctx context.Context, c *conn, p *byoutbox.Part, chunk *keyBatch, l *rowLookup) error {
+func (t *table) reportMissing(ctx context.Context, c *conn, p *outboxes.Part, chunk *keyBatch, l *rowLookup) error {
 	there := map[int]bool{}
 	s := &statement{}
 	text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.idIn(s, chunk.keys) + "\nFOR UPDATE NOWAIT"

@@ -5,18 +5,18 @@ import (
 	"fmt"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
 // ReadStatuses implements store.ReplayReader on the session for replays. It reads rows as
 // ReadSettled does.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
-	parts, err := byoutbox.Split(s.outboxes, rows)
+	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("look for the states of rows: %w", err)
 	}
 	states := make([]store.RowStatus, len(rows))
-	err = runLookups(ctx, s.replay, parts, func(ctx context.Context, c *conn, p *byoutbox.Part) error {
+	err = runLookups(ctx, s.replay, parts, func(ctx context.Context, c *conn, p *outboxes.Part) error {
 		if p.MarkAbsent(states) {
 			return nil
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
 // Claim implements store.Claimer. It claims the rows of all outboxes in one round trip
@@ -110,11 +110,11 @@ func (c *claim) run(ctx context.Context, parts []*claimPart, skip bool) error {
 }
 
 // claimPart is the rows of one outbox in a call.
-type claimPart struct{ *byoutbox.Part }
+type claimPart struct{ *outboxes.Part }
 
 // claimParts groups the rows of a call by outbox.
 func (s *Store) claimParts(rows []store.ClaimRow) ([]*claimPart, error) {
-	sorted, err := byoutbox.Split(s.outboxes, rows)
+	sorted, err := outboxes.Split(s.outboxes, rows)
 	parts := make([]*claimPart, len(sorted))
 	for i, p := range sorted {
 		parts[i] = &claimPart{p}

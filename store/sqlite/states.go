@@ -6,13 +6,13 @@ import (
 	"fmt"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
 // ReadStatuses implements store.ReplayReader, on a connection of its own. What a trigger put
 // into the log has committed: a row that is not there is absent.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
-	parts, err := byoutbox.Split(s.outboxes, rows)
+	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("look for the states of rows: %w", err)
 	}
@@ -32,7 +32,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 }
 
 // readStatusesOf asks for the rows of one outbox.
-func readStatusesOf(ctx context.Context, conn *Conn, p *byoutbox.Part, rows []store.ClaimRow, states []store.RowStatus) error {
+func readStatusesOf(ctx context.Context, conn *Conn, p *outboxes.Part, rows []store.ClaimRow, states []store.RowStatus) error {
 	if p.MarkAbsent(states) {
 		return nil
 	}

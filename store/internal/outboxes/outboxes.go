@@ -1,4 +1,5 @@
-// Package outboxes holds the configured outboxes of a store.
+// Package outboxes holds the configured outboxes of a store, and splits the rows of a
+// call by outbox.
 package outboxes
 
 import (

@@ -1,11 +1,9 @@
-// Package byoutbox splits the rows of a call by outbox.
-package byoutbox
+package outboxes
 
 import (
 	"bytes"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
 // Part is the rows of a call that belong to one outbox. Indexes are positions in the call.
@@ -17,7 +15,7 @@ type Part struct {
 }
 
 // Split groups the rows of a call by outbox. Parts are ordered by their first rows.
-func Split(set *outboxes.Set, rows []store.ClaimRow) ([]*Part, error) {
+func Split(set *Set, rows []store.ClaimRow) ([]*Part, error) {
 	var parts []*Part
 	byName := map[string]*Part{}
 	var p *Part
