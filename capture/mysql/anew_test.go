@@ -48,7 +48,7 @@ func TestLogBeganAnew(t *testing.T) {
 					now := d.readOn(t, 3, "z")
 					_, coords, _ := strings.Cut(string(now.Position), "@")
 					now.Position = store.Position("0-1-40@" + coords)
-					if o, err = d.opening(t, now); err != nil || !strings.Contains(o.SnapshotReason, "was at") {
+					if o, err = d.opening(t, now); err != nil || !strings.Contains(o.SnapshotReason, "but was") {
 						t.Errorf("at %s: %v, %s", now.Position, err, o.SnapshotReason)
 					}
 				}
@@ -71,7 +71,7 @@ func TestLogBeganAnewWithFewerFiles(t *testing.T) {
 			d.exec(t, insert(fmt.Sprintf("y%d", i)))
 		}
 		o, err := d.opening(t, at)
-		if err != nil || !strings.Contains(o.SnapshotReason, "began anew") {
+		if err != nil || !strings.Contains(o.SnapshotReason, "binlog was reset") {
 			t.Errorf("at %s: %v, %q", at.Position, err, o.SnapshotReason)
 		}
 	})

@@ -103,13 +103,13 @@ func (a *assembler) event(kind replication.EventType, raw []byte, end uint32) er
 		return err
 	}
 	if a.outer == nil {
-		return fmt.Errorf("an event (%s) before the description of the format", kind)
+		return fmt.Errorf("event %s before the format description", kind)
 	}
 	switch kind {
 	case replication.GTID_EVENT, replication.GTID_TAGGED_LOG_EVENT, replication.MARIADB_GTID_EVENT:
 		return a.begin(kind, raw)
 	case replication.ANONYMOUS_GTID_EVENT:
-		return noStreamError("the binlog holds a transaction without a GTID: gtid_mode was not ON", "set gtid_mode to ON, which the relay's next start explains")
+		return noStreamError("the binlog has a transaction without a GTID: gtid_mode was not ON", "set gtid_mode to ON; the relay's next start lists the statements")
 	case replication.TRANSACTION_PAYLOAD_EVENT:
 		return a.compressedTransaction(raw, end)
 	}
@@ -133,7 +133,7 @@ func (a *assembler) transactionEvent(d *decoder, kind replication.EventType, raw
 		// repeat them at its COMMIT.
 		return a.end(end)
 	case replication.INCIDENT_EVENT:
-		return lostErrorf("the server notes an incident behind %s: its binlog lacks transactions", a.last.format())
+		return lostErrorf("server logged an incident after %s: transactions are missing from its binlog", a.last.format())
 	case replication.EXECUTE_LOAD_QUERY_EVENT:
 		return a.statement("", append([]byte("LOAD "), raw...))
 	case replication.STOP_EVENT, replication.ROWS_QUERY_EVENT, replication.PREVIOUS_GTIDS_EVENT, replication.TRANSACTION_CONTEXT_EVENT,
@@ -147,7 +147,7 @@ func (a *assembler) transactionEvent(d *decoder, kind replication.EventType, raw
 		return nil
 	}
 	// An unknown event may contain rows.
-	return fmt.Errorf("an event of a type that the relay does not know (%d, %s)", byte(kind), kind)
+	return fmt.Errorf("unknown event type %d (%s)", byte(kind), kind)
 }
 
 func (a *assembler) formatDescription(raw []byte) (err error) {
@@ -171,7 +171,7 @@ func (a *assembler) checksums() bool {
 
 func (a *assembler) begin(kind replication.EventType, raw []byte) error {
 	if a.open {
-		return fmt.Errorf("a transaction begins inside of %s", a.last.format())
+		return fmt.Errorf("transaction starts inside another one, after %s", a.last.format())
 	}
 	e, err := a.outer.events.Parse(raw)
 	if err != nil {
@@ -189,7 +189,7 @@ func (a *assembler) begin(kind replication.EventType, raw []byte) error {
 	case *replication.GtidTaggedLogEvent:
 		return a.setGTID(&g.GTIDEvent)
 	default:
-		return fmt.Errorf("an event of type %s is a %T", kind, g)
+		return fmt.Errorf("event of type %s decoded as %T", kind, g)
 	}
 	return nil
 }
@@ -223,7 +223,7 @@ func (a *assembler) compressedTransaction(raw []byte, end uint32) error {
 	}
 	unpacked, err := decompress(a.decompressor, raw)
 	if err != nil {
-		return fmt.Errorf("unpack a compressed transaction: %w", err)
+		return fmt.Errorf("decompress transaction: %w", err)
 	}
 	return eachEvent(unpacked, func(raw []byte) error {
 		const kindAt = 4
@@ -234,7 +234,7 @@ func (a *assembler) compressedTransaction(raw []byte, end uint32) error {
 // end ends a transaction and moves the position behind it.
 func (a *assembler) end(at uint32) error {
 	if !a.open {
-		return fmt.Errorf("a transaction ends that did not begin")
+		return fmt.Errorf("transaction ends without a start")
 	}
 	a.last.set.add(&a.id)
 	a.last.at = uint64(at)
@@ -309,7 +309,7 @@ func (a *assembler) layoutOf(d *decoder, t *table, raw, rest []byte) (*layout, e
 	}
 	m, ok := e.Event.(*replication.TableMapEvent)
 	if !ok {
-		return nil, fmt.Errorf("a TABLE_MAP event is a %T", e.Event)
+		return nil, fmt.Errorf("TABLE_MAP event decoded as %T", e.Event)
 	}
 	if len(m.ColumnName) == 0 && t.stale {
 		*known = layouts{}

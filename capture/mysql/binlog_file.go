@@ -30,7 +30,7 @@ func (s *Source) checkFile(ctx context.Context, sv *server, from binlogPosition)
 		return err
 	}
 	if uint64(size) < from.at {
-		return logReplacedErrorf("the server's binlog file %s ends at %d, and was read up to %d: the binlog was cut back or began anew", from.file, size, from.at)
+		return logReplacedErrorf("binlog file %s ends at %d but was read up to %d: binlog was truncated or reset", from.file, size, from.at)
 	}
 	// An event has 32 bits for its offset, so in a longer file the offset may be another
 	// one.
@@ -39,21 +39,21 @@ func (s *Source) checkFile(ctx context.Context, sv *server, from binlogPosition)
 	}
 	var text sql.NullString
 	if err := s.control.db.QueryRowContext(ctx, "SELECT BINLOG_GTID_POS(?, ?)", from.file, from.at).Scan(&text); err != nil {
-		return fmt.Errorf("ask which transactions are in front of %s:%d: %w", from.file, from.at, mystore.Explain(err))
+		return fmt.Errorf("read GTID position of %s:%d: %w", from.file, from.at, mystore.Explain(err))
 	}
 	if !text.Valid {
 		// No event ends there, or the file was purged meanwhile.
 		if size, err = s.binlogFileSize(ctx, sv, from.file); err != nil || size < 0 {
 			return err
 		}
-		return logReplacedErrorf("no event of the server's binlog ends at %s:%d, up to where it was read: it began anew", from.file, from.at)
+		return logReplacedErrorf("no binlog event ends at %s:%d, the last position that was read: binlog was reset", from.file, from.at)
 	}
 	set, err := parseSet(text.String)
 	if err != nil {
 		return err
 	}
 	if !sameSet(set, from.set) {
-		return logReplacedErrorf("the server's binlog is at %q at %s:%d, and was at %q when it was read: it began anew", set, from.file, from.at, from.set)
+		return logReplacedErrorf("GTID position is %q at %s:%d but was %q when it was read: binlog was reset", set, from.file, from.at, from.set)
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (c *coords) checkCreated(f flavour, raw []byte) error {
 	}
 	if c.created != 0 && c.created != born {
 		when := func(seconds uint32) string { return time.Unix(int64(seconds), 0).UTC().Format(time.DateTime) }
-		return logReplacedErrorf("the server's binlog file %s was made at %s UTC, and the one that was read at %s: the binlog began anew", c.file, when(born), when(c.created))
+		return logReplacedErrorf("binlog file %s was created at %s UTC, but the file that was read at %s UTC: binlog was reset", c.file, when(born), when(c.created))
 	}
 	c.created = born
 	return nil
@@ -140,7 +140,7 @@ func (s *Source) binlogFileSize(ctx context.Context, sv *server, file string) (i
 		return 0, sv.monitorGrantFault(err).Err()
 	}
 	if err != nil {
-		return 0, fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
+		return 0, fmt.Errorf("list binlog files: %w", mystore.Explain(err))
 	}
 	for _, one := range list {
 		if one.name == file {
@@ -149,7 +149,7 @@ func (s *Source) binlogFileSize(ctx context.Context, sv *server, file string) (i
 	}
 	if len(list) > 0 {
 		if newest := list[len(list)-1].name; isLaterFile(file, newest) {
-			return 0, logReplacedErrorf("the server's binlog has come to %s, and was read up to %s: it began anew", newest, file)
+			return 0, logReplacedErrorf("newest binlog file is %s, but the log was read up to %s: binlog was reset", newest, file)
 		}
 	}
 	return -1, nil

@@ -32,7 +32,7 @@ func (s *Source) positionAtTime(ctx context.Context, sv *server, since time.Time
 		return binlogPosition{}, err
 	}
 	if since.Before(made) {
-		return binlogPosition{}, lostErrorf("the server's binlog begins at %s UTC, with %s", made.UTC().Format(time.DateTime), list[0].name)
+		return binlogPosition{}, lostErrorf("binlog begins at %s UTC with file %s", made.UTC().Format(time.DateTime), list[0].name)
 	}
 	return s.lastFileBefore(ctx, sv, list, from, since), nil
 }
@@ -77,10 +77,10 @@ func (s *Source) fileCreatedAt(ctx context.Context, sv *server, from binlogPosit
 func (s *Source) readPurged(ctx context.Context, sv *server) ([]binlog, gtidSet, error) {
 	list, err := s.control.binlogs(ctx)
 	if err == nil && len(list) == 0 {
-		err = errors.New("the server has no file")
+		err = errors.New("server has no binlog file")
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("ask which files the binlog has: %w", mystore.Explain(err))
+		return nil, nil, fmt.Errorf("list binlog files: %w", mystore.Explain(err))
 	}
 	if sv.flavour == mariaDB {
 		set, err := s.gtidsBefore(ctx, sv, list[0].name)
@@ -88,7 +88,7 @@ func (s *Source) readPurged(ctx context.Context, sv *server) ([]binlog, gtidSet,
 	}
 	text, err := s.purgedGTIDs(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("ask where the binlog begins: %w", mystore.Explain(err))
+		return nil, nil, fmt.Errorf("read gtid_purged: %w", mystore.Explain(err))
 	}
 	set, err := sv.parseGTIDSet(text)
 	return list, set, err
@@ -107,13 +107,13 @@ func (s *Source) gtidsBefore(ctx context.Context, sv *server, file string) (gtid
 		text = strings.Trim(text+","+purged, ",")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask where the binlog file %s begins: %w", file, mystore.Explain(err))
+		return nil, fmt.Errorf("read start position of binlog file %s: %w", file, mystore.Explain(err))
 	}
 	return sv.parseGTIDSet(text)
 }
 
 // errFileGone means that a file was purged after it was listed.
-var errFileGone = errors.New("the server does not say: the file may have just been purged")
+var errFileGone = errors.New("server returned no position; the file may have been purged")
 
 // gtidPosAtStart returns MariaDB's GTID position at the start of a file.
 func (s *Source) gtidPosAtStart(ctx context.Context, file string) (string, error) {
@@ -130,7 +130,7 @@ func (s *Source) gtidPosAtStart(ctx context.Context, file string) (string, error
 // file. Only the streaming role may read it.
 func (s *Source) previousGTIDs(ctx context.Context, sv *server, file string) (string, error) {
 	if strings.ContainsAny(file, `'\`) {
-		return "", errors.New("its name cannot be quoted")
+		return "", errors.New("file name cannot be quoted")
 	}
 	d := &dump{}
 	stop := context.AfterFunc(ctx, d.abort)
@@ -187,7 +187,7 @@ func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 		from, err := parsePosition(of[i].Position)
 		there := slices.ContainsFunc(list, func(one binlog) bool { return one.name == from.file })
 		if err == nil && of[i].Origin == sv.origin() && !there && !from.set.contains(purged) {
-			why[i] = "the server has purged what is behind it: its binlog begins with " + list[0].name
+			why[i] = "server purged the binlog after it; the first remaining file is " + list[0].name
 		}
 	}
 	return why, nil

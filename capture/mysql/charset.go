@@ -62,7 +62,7 @@ func (s *Source) loadCollations(ctx context.Context, sv *server, cs *charsets) e
 	}
 	rows, err := s.control.db.QueryContext(ctx, query)
 	if err != nil {
-		return fmt.Errorf("read the server's collations: %w", mystore.Explain(err))
+		return fmt.Errorf("read collations: %w", mystore.Explain(err))
 	}
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
@@ -101,7 +101,7 @@ func (s *Source) loadCharset(ctx context.Context, name string) (*charset, error)
 	}
 	rows, err := s.control.db.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
 	if err != nil {
-		return nil, fmt.Errorf("read the characters of charset %s: %w", name, mystore.Explain(err))
+		return nil, fmt.Errorf("read charset %s: %w", name, mystore.Explain(err))
 	}
 	defer func() { _ = rows.Close() }()
 	var table byteTable
@@ -126,7 +126,7 @@ func appendUTF16LE(dst, text []byte) ([]byte, error) {
 
 func appendUTF16(dst, text []byte, unit func([]byte) uint16) ([]byte, error) {
 	if len(text)%2 != 0 {
-		return dst, fmt.Errorf("%d bytes are no UTF-16", len(text))
+		return dst, fmt.Errorf("%d bytes are not valid UTF-16", len(text))
 	}
 	units := make([]uint16, 0, len(text)/2)
 	for ; len(text) > 0; text = text[2:] {
@@ -140,7 +140,7 @@ func appendUTF16(dst, text []byte, unit func([]byte) uint16) ([]byte, error) {
 
 func appendUTF32(dst, text []byte) ([]byte, error) {
 	if len(text)%4 != 0 {
-		return dst, fmt.Errorf("%d bytes are no UTF-32", len(text))
+		return dst, fmt.Errorf("%d bytes are not valid UTF-32", len(text))
 	}
 	for ; len(text) > 0; text = text[4:] {
 		dst = utf8.AppendRune(dst, rune(text[0])<<24|rune(text[1])<<16|rune(text[2])<<8|rune(text[3]))

@@ -41,7 +41,7 @@ const (
 func (c *Config) Validate() error {
 	errs := []error{store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0)}
 	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
-		errs = append(errs, fmt.Errorf("the bounds of a batch are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes))
+		errs = append(errs, fmt.Errorf("batch limits of %d rows and %d bytes must not be negative", c.MaxBatchRows, c.MaxBatchBytes))
 	}
 	return errors.Join(errs...)
 }

@@ -91,7 +91,7 @@ func (c *control) queryMaps(ctx context.Context, query string) ([]map[string]str
 func (c *control) variables(ctx context.Context, names ...string) (map[string]string, error) {
 	rows, err := c.queryMaps(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('"+strings.Join(names, "', '")+"')")
 	if err != nil {
-		return nil, fmt.Errorf("read the server's settings: %w", mystore.Explain(err))
+		return nil, fmt.Errorf("read server settings: %w", mystore.Explain(err))
 	}
 	settings := make(map[string]string, len(rows))
 	for _, row := range rows {

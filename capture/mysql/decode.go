@@ -64,7 +64,7 @@ const (
 )
 
 // errTruncated is the error for an event that ends too early.
-var errTruncated = errors.New("a truncated event")
+var errTruncated = errors.New("truncated event")
 
 // tableIDOf reads the table id of a TABLE_MAP or rows event.
 func tableIDOf(raw []byte) (id uint64, flags uint16, err error) {
@@ -114,7 +114,7 @@ func decompress(unpack *zstd.Decoder, raw []byte) ([]byte, error) {
 		}
 		if field == endMark {
 			if kind != zstandard {
-				return nil, fmt.Errorf("a transaction is compressed in a way that is not known (%d)", kind)
+				return nil, fmt.Errorf("unknown transaction compression type %d", kind)
 			}
 			return unpack.DecodeAll(rest, nil)
 		}

@@ -52,7 +52,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 		return err
 	}
 	e.server, e.faults = sv, wrong
-	streams := "role " + s.stream.User + " may read the log"
+	streams := "role " + s.stream.User + " may stream the binlog"
 	if sv.canStream() {
 		if err := s.tryStream(ctx, sv, &e.faults); err != nil {
 			return err
@@ -90,7 +90,7 @@ func (e *diagnosis) checkMetadata() {
 	}
 	set := e.server.settingFault(subject, "", "FULL", "")
 	finding := set.Finding(store.GradeAdvice)
-	finding.Text = fmt.Sprintf("%s: the binlog does not name the columns. The relay takes them in the order of the table as it is now; rows of before a change of the table are found in the table instead", value)
+	finding.Text = fmt.Sprintf("%s: the binlog has no column names. The relay matches columns by their order in the current table; rows from before a table change are read from the table instead", value)
 	e.Found = append(e.Found, finding)
 }
 
@@ -103,15 +103,15 @@ func (e *diagnosis) checkDurability() {
 	}
 	set := e.server.settingFault(subject, "", "1", "")
 	finding := set.Finding(store.GradeAdvice)
-	finding.Text = fmt.Sprintf("%s: a crash of the machine may take the end of the binlog back, with transactions that were already sent. The relay then reads the tables instead", value)
+	finding.Text = fmt.Sprintf("%s: a crash of the machine may lose the end of the binlog, with transactions that were already sent. The relay then takes a snapshot of the tables", value)
 	e.Found = append(e.Found, finding)
 }
 
 // checkRetention reports how long the server keeps its binlog.
 func (e *diagnosis) checkRetention(ctx context.Context) error {
-	fine := "the binlog is kept for ever"
+	fine := "the binlog does not expire"
 	if kept := e.server.expiry(); kept > 0 {
-		fine = "the binlog is kept for " + formatDuration(kept) + "; a relay that is down for longer reads the tables instead"
+		fine = "the binlog is kept for " + formatDuration(kept) + "; a relay that is down for longer takes a snapshot of the tables"
 	}
 	e.addSubject("retention", fine)
 	if !e.server.binlogEnabled() {
@@ -122,7 +122,7 @@ func (e *diagnosis) checkRetention(ctx context.Context) error {
 		return nil // the missing grant is a fault of its own
 	}
 	if err != nil {
-		return fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
+		return fmt.Errorf("list binlog files: %w", mystore.Explain(err))
 	}
 	e.Add("log", store.GradeOK, fmt.Sprintf("the binlog has %d files and ends at %s:%d", len(files), e.server.binlogEnd.file, e.server.binlogEnd.at))
 	return nil
@@ -139,7 +139,7 @@ func (e *diagnosis) checkServerIDClash(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("ask who else reads the binlog: %w", mystore.Explain(err))
+		return fmt.Errorf("list replicas: %w", mystore.Explain(err))
 	}
 	id := strconv.FormatUint(uint64(e.source.cfg.ServerID), 10)
 	for _, row := range rows {
@@ -147,12 +147,12 @@ func (e *diagnosis) checkServerIDClash(ctx context.Context) error {
 		if columnValue(row, "server_id") != id || other == e.source.streamName() {
 			continue
 		}
-		text := fmt.Sprintf("replica %q reads the binlog under %s, the server id of this relay", other, id)
-		const way = "give one of them another number (source.server-id)"
+		text := fmt.Sprintf("replica %q reads the binlog with server id %s, which is this relay's", other, id)
+		const way = "give one of them another server id (source.server-id)"
 		if e.server.flavour == mariaDB {
-			e.Add("server_id", store.GradeFault, text+": the two end each other's streams", way)
+			e.Add("server_id", store.GradeFault, text+": each ends the other's stream", way)
 		} else {
-			e.Add("server_id", store.GradeAdvice, text+": the server tells them apart by their UUIDs, people may not", way)
+			e.Add("server_id", store.GradeAdvice, text+": the server distinguishes them by UUID, but lists of replicas are ambiguous", way)
 		}
 	}
 	return nil

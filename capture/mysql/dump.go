@@ -38,7 +38,7 @@ type dump struct {
 	closed bool
 }
 
-var errDumpClosed = errors.New("the connection is hung up")
+var errDumpClosed = errors.New("connection closed")
 
 // openDump requests the server's binlog from a position. The caller closes the dump.
 func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uint32, from binlogPosition, handler replication.EventHandler) error {
@@ -89,7 +89,7 @@ func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uin
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return s.explainDump(sv, d, fmt.Errorf("open a stream on %s: %w", s.stream.Addr, err))
+		return s.explainDump(sv, d, fmt.Errorf("open stream on %s: %w", s.stream.Addr, err))
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func (d *dump) wait(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return fmt.Errorf("the stream: %w", err) // the library's error prints its stack
+	return fmt.Errorf("read stream: %w", err) // the library's error prints its stack
 }
 
 // close ends the dump and waits for the syncer's goroutine.
@@ -181,7 +181,7 @@ func prepareSession(c *client.Conn, sv *server, from gtidSet) error {
 		return err
 	}
 	if was := sv.identity; now != was {
-		return logReplacedErrorf("the server is %s, it was %s", now, was)
+		return logReplacedErrorf("server is %s, was %s", now, was)
 	}
 	return checkGTIDsExecuted(c, sv, from)
 }
@@ -203,7 +203,7 @@ func checkGTIDsExecuted(c *client.Conn, sv *server, from gtidSet) error {
 		return err
 	}
 	if missing != "" {
-		return logReplacedErrorf("the server has not executed %s, which was read from it: it was restored", missing)
+		return logReplacedErrorf("server has not executed %s, which was read from it before: server was restored", missing)
 	}
 	return nil
 }

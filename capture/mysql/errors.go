@@ -58,7 +58,7 @@ func reasonOf(message string) reason {
 type serverIDClashError struct{ message string }
 
 func (e *serverIDClashError) Error() string {
-	return "the server has ended the stream, for another one came under the same server id: " + e.message
+	return "stream ended by server: another replica uses the same server id: " + e.message
 }
 
 // explainDump turns the server's error about a dump into an error of package capture.
@@ -82,11 +82,11 @@ func (s *Source) explainDump(sv *server, d *dump, err error) error {
 	case lostReason:
 		return &capture.LostError{Reason: e.Message}
 	case noBinlogReason:
-		return noStreamError("the server writes no binlog: "+e.Message, "turn log_bin on")
+		return noStreamError("server writes no binlog: "+e.Message, "turn on log_bin")
 	case gtidReason:
-		return noStreamError("the server does not name its transactions: "+e.Message, "set gtid_mode to ON")
+		return noStreamError("server assigns no GTIDs: "+e.Message, "set gtid_mode to ON")
 	case noServerIDReason:
-		return noStreamError("the server sends its binlog to nobody: "+e.Message, "set its server_id")
+		return noStreamError("server does not send its binlog: "+e.Message, "set server_id on the server")
 	}
 	return &fault.UnreadableLogError{Err: err}
 }
@@ -102,7 +102,7 @@ func (s *Source) streamGrantFault(sv *server, d *dump, e *mysql.MyError) fault.F
 		f.Statements = []string{"GRANT REPLICATION SLAVE ON *.* TO " + mystore.Account(role) + ";"}
 		return f
 	}
-	f.Instructions = "check the user and the password of the URL, and that the role may log in from here"
+	f.Instructions = "check the user and password of the URL, and that the role may log in from this host"
 	return f
 }
 
@@ -128,8 +128,8 @@ func (c *serverIDClash) count(now time.Time, id uint32, err *serverIDClashError)
 		return err
 	}
 	*c = serverIDClash{}
-	return noStreamError(fmt.Sprintf("another replica or relay reads the binlog under the server id %d, and the two end each other's streams: %s", id, err.message),
-		"give each a number of its own (source.server-id; SHOW REPLICA HOSTS lists those that are there)")
+	return noStreamError(fmt.Sprintf("another replica or relay uses server id %d, and each ends the other's stream: %s", id, err.message),
+		"give each its own server id (source.server-id; SHOW REPLICA HOSTS lists the ids in use)")
 }
 
 // classifyEnd returns the error of a run that failed with err.
@@ -155,10 +155,10 @@ func (s *Source) classifyEnd(ctx context.Context, err error, progress bool) erro
 func (s *Source) explainLayoutMismatch(e *layoutMismatchError) error {
 	if key := e.table.schema + "." + e.table.name; s.mismatchedTable != key {
 		s.mismatchedTable = key
-		return &capture.LostError{Reason: fmt.Sprintf("what follows %s was written before a table was changed: %v", s.resume.Last(), e)}
+		return &capture.LostError{Reason: fmt.Sprintf("log after position %s predates a table change: %v", s.resume.Last(), e)}
 	}
 	s.mismatchedTable = ""
-	f := fault.Fault{Subject: "tables", Problem: fmt.Sprintf("the binlog does not name its columns, and without names they cannot be told: %v", e)}
+	f := fault.Fault{Subject: "tables", Problem: fmt.Sprintf("binlog has no column names (binlog_row_metadata is not FULL) and columns cannot be matched: %v", e)}
 	if s.server.flavour == mariaDB {
 		f.Statements, f.Instructions = []string{"SET GLOBAL binlog_row_metadata = FULL;"}, "as an administrator, and put `binlog_row_metadata=FULL` into the server's configuration"
 	} else {
@@ -183,5 +183,5 @@ func (s *Source) explainMissingColumns(ctx context.Context, err error) error {
 			return err
 		}
 	}
-	return &capture.LostError{Reason: fmt.Sprintf("the binlog shows table %s.%s without %s, which it has by now", missing.schema, missing.name, strings.Join(missing.columns, " and "))}
+	return &capture.LostError{Reason: fmt.Sprintf("binlog has table %s.%s without %s, which the table has by now", missing.schema, missing.name, strings.Join(missing.columns, " and "))}
 }

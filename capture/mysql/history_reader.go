@@ -61,7 +61,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 		return nil, binlogPosition{}, err
 	}
 	if at.Origin != sv.origin() && (at.Origin != "" || at.Position != "") {
-		return nil, binlogPosition{}, originErrorf("the checkpoint is of %s, this is %s", at.Origin, sv.origin())
+		return nil, binlogPosition{}, originErrorf("checkpoint belongs to %s, this server is %s", at.Origin, sv.origin())
 	}
 	if at.Position == "" {
 		from, err := s.positionAtTime(ctx, sv, at.Since)
@@ -84,7 +84,7 @@ func (s *Source) checkExecuted(ctx context.Context, sv *server, set gtidSet) err
 	if err != nil || now.contains(set) {
 		return err
 	}
-	return originErrorf("the server has come to %q, and was read up to %q: it was restored", now, set)
+	return originErrorf("server has executed %q but was read up to %q: server was restored", now, set)
 }
 
 // originErrorIfReplaced turns the error for a replaced log into a *capture.OriginError.

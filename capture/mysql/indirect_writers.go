@@ -47,26 +47,26 @@ UNION ALL SELECT ROUTINE_SCHEMA, ROUTINE_NAME, COALESCE(ROUTINE_DEFINITION, '') 
 func (s *Source) findWriters(ctx context.Context, tables *tables) (*indirectWriters, error) {
 	rows, err := s.control.db.QueryContext(ctx, bodiesSQL)
 	if err != nil {
-		return nil, fmt.Errorf("look for triggers, views and routines: %w", mystore.Explain(err))
+		return nil, fmt.Errorf("list triggers, views and routines: %w", mystore.Explain(err))
 	}
 	defer func() { _ = rows.Close() }()
 	bodies := map[object][]string{}
 	for rows.Next() {
 		var schema, name, body string
 		if err := rows.Scan(&schema, &name, &body); err != nil {
-			return nil, fmt.Errorf("look for triggers, views and routines: %w", err)
+			return nil, fmt.Errorf("list triggers, views and routines: %w", err)
 		}
 		o := object{strings.ToLower(schema), strings.ToLower(name)}
 		bodies[o] = append(bodies[o], strings.ToLower(body))
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("look for triggers, views and routines: %w", mystore.Explain(err))
+		return nil, fmt.Errorf("list triggers, views and routines: %w", mystore.Explain(err))
 	}
 	w := &indirectWriters{names: expandWriters(bodies, tables.outboxObjects(), false)}
 	w.hidden = expandWriters(bodies, nil, true)
 	grants, err := s.control.queryStrings(ctx, "SHOW GRANTS")
 	if err != nil {
-		return nil, fmt.Errorf("ask for the account's grants: %w", mystore.Explain(err))
+		return nil, fmt.Errorf("read account grants: %w", mystore.Explain(err))
 	}
 	w.visibleTriggers = visibleTriggerSchemas(grants)
 	return w, nil
@@ -163,7 +163,7 @@ func (a *assembler) findUnloggedWrite(schema string, query []byte) (why string, 
 	for _, t := range a.tables.byKey {
 		here := within == strings.ToLower(t.schema) || strings.Contains(text, strings.ToLower(t.schema))
 		if here && strings.Contains(text, strings.ToLower(t.name)) && first != "UPDATE" && first != "DELETE" {
-			return fmt.Sprintf("a session wrote table %s.%s with a binlog_format that is not ROW: its rows are not in the binlog (%s)", t.schema, t.name, shown), false, nil
+			return fmt.Sprintf("a session wrote table %s.%s with a binlog_format other than ROW: its rows are not in the binlog (%s)", t.schema, t.name, shown), false, nil
 		}
 	}
 	if a.findWriters == nil {
@@ -180,13 +180,13 @@ func (a *assembler) findUnloggedWrite(schema string, query []byte) (why string, 
 	// database.
 	near := slices.ContainsFunc(outboxes, func(o object) bool { return within == o.schema || containsWord(text, o.schema) })
 	if name := firstNamed(text, within, others); name != "" || near && first == "SELECT" { // a SELECT is logged for a function that wrote
-		return fmt.Sprintf("a session wrote with a binlog_format that is not ROW, through %q, which may write an outbox: its rows are not in the binlog; SET SESSION binlog_format = 'ROW' for it (%s)",
+		return fmt.Sprintf("a session with a binlog_format other than ROW wrote through %q, which may write an outbox: its rows are not in the binlog; SET SESSION binlog_format = 'ROW' for it (%s)",
 			cmp.Or(name, "a function"), shown), false, nil
 	}
 	if !near || (w.visibleTriggers["*"] || w.visibleTriggers[schema]) && firstNamed(text, within, w.hidden) == "" {
 		return "", false, nil
 	}
-	return fmt.Sprintf("a session wrote with a binlog_format that is not ROW, and the account may not see whether a trigger or a view wrote an outbox then; "+
+	return fmt.Sprintf("a session wrote with a binlog_format other than ROW, and the account may not see whether a trigger or a view wrote an outbox; "+
 		"SET SESSION binlog_format = 'ROW' for it, or GRANT TRIGGER ON the database to the relay's account (%s)", shown), true, nil
 }
 

@@ -46,7 +46,7 @@ func newLayout(t *table, cs *charsets, e *replication.TableMapEvent) (*layout, e
 	l := &layout{table: t, columns: make([]column, e.ColumnCount)}
 	var err error
 	if i := slices.IndexFunc(e.ColumnType, isCompressed); i >= 0 {
-		return nil, fmt.Errorf("column %d is COMPRESSED, which the relay does not read", i+1)
+		return nil, fmt.Errorf("column %d is COMPRESSED, which is not supported", i+1)
 	}
 	if len(e.ColumnName) == int(e.ColumnCount) && e.ColumnCount > 0 {
 		l.named = true
@@ -101,7 +101,7 @@ func (l *layout) fromLog(e *replication.TableMapEvent, cs *charsets) error {
 		if isWords || c.isSet {
 			var err error
 			if c.members, err = cs.decodeMembers(list, wordCollations[i]); err != nil {
-				return fmt.Errorf("the words of column %s: %w", c.name, err)
+				return fmt.Errorf("values of column %s: %w", c.name, err)
 			}
 			continue
 		}
@@ -149,7 +149,7 @@ func (c *column) setCharset(cs *charsets, name string, meta uint16) error {
 	if c.charset, err = cs.find(name); c.charset == nil {
 		// A column that no outbox names may have any charset.
 		c.charset = &charset{name: name, append: func(dst, _ []byte) ([]byte, error) {
-			return dst, fmt.Errorf("charset %q is none that the relay reads; convert the column to utf8mb4", name)
+			return dst, fmt.Errorf("charset %q is not supported; convert the column to utf8mb4", name)
 		}}
 	}
 	return err
@@ -163,13 +163,13 @@ func (c *column) setUUID() { c.uuid, c.bytes, c.charset, c.padded = true, false,
 func (l *layout) fromDescription(e *replication.TableMapEvent, cs *charsets) error {
 	t := l.table
 	if len(t.columns) != len(l.columns) {
-		return fmt.Errorf("the binlog has %d columns, the table %d: it was changed since, or has hidden columns; SET GLOBAL binlog_row_metadata = FULL has the binlog name them", len(l.columns), len(t.columns))
+		return fmt.Errorf("the binlog has %d columns, the table %d: the table was changed since, or has hidden columns; SET GLOBAL binlog_row_metadata = FULL adds column names to the binlog", len(l.columns), len(t.columns))
 	}
 	for i := range l.columns {
 		c, d := &l.columns[i], &t.columns[i]
 		c.readType(e, i)
 		if !d.hasType(c.typ) {
-			return fmt.Errorf("column %d is %s (%s) in the table, and of another type (%d) in the binlog: the table was changed since; SET GLOBAL binlog_row_metadata = FULL has the binlog name its columns", i+1, d.name, d.fullType, c.typ)
+			return fmt.Errorf("column %d is %s (%s) in the table, but has another type (%d) in the binlog: the table was changed since; SET GLOBAL binlog_row_metadata = FULL adds column names to the binlog", i+1, d.name, d.fullType, c.typ)
 		}
 		c.name, c.unsigned = d.name, strings.Contains(d.fullType, "unsigned")
 		switch c.typ {
@@ -307,8 +307,8 @@ func (l *layout) rowMap(o *store.Outbox) (rowMap, error) {
 	}
 	if len(missing) > 0 {
 		return rm, &missingColumnError{schema: l.table.schema, name: l.table.name, columns: missing, SetupError: store.SetupError{
-			Problem: fmt.Sprintf("outbox %s: the binlog shows table %s.%s without column %s", o.Name, l.table.schema, l.table.name, "`"+strings.Join(missing, "` and `")+"`"),
-			Remedy:  "correct the layout, or put the column back",
+			Problem: fmt.Sprintf("outbox %s: the binlog has table %s.%s without column %s", o.Name, l.table.schema, l.table.name, "`"+strings.Join(missing, "` and `")+"`"),
+			Remedy:  "correct the layout, or restore the column",
 		}}
 	}
 	return rm, nil

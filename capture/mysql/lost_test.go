@@ -223,7 +223,7 @@ func TestCheckpointOfAnother(t *testing.T) {
 		other := f.Start(t, map[string]string{"server-id": "2"})
 		o := newDatabase(t, f, other.Database())
 		foreign, err := o.opening(t, store.Checkpoint{Origin: later.Origin, Position: later.From})
-		if err != nil || !strings.Contains(foreign.SnapshotReason, "the checkpoint is of") || foreign.Origin == later.Origin {
+		if err != nil || !strings.Contains(foreign.SnapshotReason, "checkpoint belongs to") || foreign.Origin == later.Origin {
 			t.Errorf("at the checkpoint of another server: %v, %+v", err, foreign)
 		}
 		t.Log(foreign.SnapshotReason)

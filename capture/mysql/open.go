@@ -45,7 +45,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	}
 	view, from, err := s.takeSnapshot(ctx, sv, tables)
 	if err != nil {
-		return capture.OpenResult{}, fmt.Errorf("read the tables as of a place in the binlog: %w", err)
+		return capture.OpenResult{}, fmt.Errorf("take snapshot: %w", err)
 	}
 	at.Position = from.format()
 	if from.file == "" {
@@ -62,11 +62,11 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *se
 		return "there is no checkpoint yet", nil
 	}
 	if at.Origin != sv.origin() {
-		return fmt.Sprintf("the checkpoint is of %s, this is %s", at.Origin, sv.origin()), nil
+		return fmt.Sprintf("checkpoint belongs to %s, this server is %s", at.Origin, sv.origin()), nil
 	}
 	from, err := parsePosition(at.Position)
 	if err != nil {
-		return "the checkpoint is unreadable: " + err.Error(), nil
+		return "checkpoint is unreadable: " + err.Error(), nil
 	}
 	from.resolveFlavour(sv.flavour)
 	err = s.tryPosition(ctx, sv, from)
@@ -90,7 +90,7 @@ func (s *Source) tryStreamFromEnd(ctx context.Context, sv *server) error {
 func (s *Source) executedGTIDs(ctx context.Context, sv *server) (gtidSet, error) {
 	var text string
 	if err := s.control.db.QueryRowContext(ctx, "SELECT "+sv.flavour.executedSQL()).Scan(&text); err != nil {
-		return nil, fmt.Errorf("ask which transactions the server has executed: %w", mystore.Explain(err))
+		return nil, fmt.Errorf("read executed GTIDs: %w", mystore.Explain(err))
 	}
 	set, err := parseSet(text)
 	if err != nil {
@@ -131,7 +131,7 @@ type dumpProbe struct {
 	created time.Time // creation time of the first file, in whole seconds
 }
 
-var errProbeOK = errors.New("the server sends its binlog")
+var errProbeOK = errors.New("server sends its binlog")
 
 // HandleEvent implements replication.EventHandler.
 func (t *dumpProbe) HandleEvent(e *replication.BinlogEvent) error {

@@ -24,7 +24,7 @@ func TestMarkersAreFiltered(t *testing.T) {
 		defer src.Close()
 		err := ready(t, src)
 		var no *capture.NoStreamError
-		if !errors.As(err, &no) || !strings.Contains(no.Error(), "leaves database "+databaseOf(t, d.url)) {
+		if !errors.As(err, &no) || !strings.Contains(no.Error(), "excludes database "+databaseOf(t, d.url)) {
 			t.Errorf("%v, want a *capture.NoStreamError about the filter", err)
 		}
 	})

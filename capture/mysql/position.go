@@ -51,7 +51,7 @@ func parsePosition(p store.Position) (binlogPosition, error) {
 		}
 	}
 	if err != nil || p == "" {
-		return binlogPosition{}, fmt.Errorf("%q is not a position of MySQL or MariaDB, such as 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711 or 0-1-270@binlog.000003:4711", p)
+		return binlogPosition{}, fmt.Errorf("invalid MySQL or MariaDB position %q, want for example 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711 or 0-1-270@binlog.000003:4711", p)
 	}
 	return binlogPosition{set: set}, nil
 }
@@ -59,7 +59,7 @@ func parsePosition(p store.Position) (binlogPosition, error) {
 func parseCoords(text string) (coords, error) {
 	i := strings.LastIndexByte(text, ':')
 	if i < 0 {
-		return coords{}, fmt.Errorf("%q are no coordinates", text)
+		return coords{}, fmt.Errorf("invalid binlog coordinates %q", text)
 	}
 	place, since, dated := strings.Cut(text[i+1:], "+")
 	at, err := strconv.ParseUint(place, 10, 64)

@@ -23,16 +23,16 @@ const minExpiry = 24 * time.Hour
 func (sv *server) checkSettings(wrong *fault.List) {
 	if least := sv.flavour.minVersion(); sv.version.before(least) {
 		wrong.Add(fault.Fault{Subject: "server",
-			Problem: fmt.Sprintf("the server is %s %s, %d.%d or later is needed", sv.flavour, sv.versionText, least[0], least[1]), Instructions: "upgrade it, or poll"})
+			Problem: fmt.Sprintf("server is %s %s, %d.%d or later is required", sv.flavour, sv.versionText, least[0], least[1]), Instructions: "upgrade it, or poll"})
 	}
 	if !sv.binlogEnabled() {
-		wrong.Add(fault.Fault{Subject: "log_bin", Problem: "log_bin is off: the server writes no binlog",
-			Instructions: "put `log_bin=binlog` and a `server_id` into the section [mysqld] of the server's configuration (and take skip_log_bin or disable_log_bin out), and restart it"})
+		wrong.Add(fault.Fault{Subject: "log_bin", Problem: "log_bin is off: server writes no binlog",
+			Instructions: "add `log_bin=binlog` and a `server_id` to section [mysqld] of the server's configuration (and remove skip_log_bin or disable_log_bin), and restart it"})
 	}
 	if sv.setting("server_id") == "0" {
-		wrong.Add(sv.settingFault("server_id", "server_id is 0: the server sends its binlog to nobody", "1", "with a number that no other server of the replication has"))
+		wrong.Add(sv.settingFault("server_id", "server_id is 0: server does not send its binlog", "1", "with a number that no other server of the replication topology has"))
 	}
-	const sessions = "and have the services connect again: a session keeps what it began with"
+	const sessions = "and reconnect the services, because a session keeps its settings"
 	if format := sv.setting("binlog_format"); format != "ROW" && format != "" { // ROW is about to be the only format
 		wrong.Add(sv.settingFault("binlog_format", "binlog_format is "+format+", must be ROW", "ROW", sessions))
 	}
@@ -44,10 +44,10 @@ func (sv *server) checkSettings(wrong *fault.List) {
 	}
 	if mode := sv.setting("gtid_mode"); sv.flavour == mySQL && mode != "ON" {
 		wrong.Add(fault.Fault{Subject: "gtid_mode", Problem: "gtid_mode is " + mode + ", must be ON", Statements: gtidSteps(mode),
-			Instructions: "as an administrator, one after the other, on every server of the replication before the next"})
+			Instructions: "as an administrator, one at a time, each on every server of the replication topology before the next"})
 	}
 	if kept := sv.expiry(); kept != 0 && kept < minExpiry {
-		wrong.Add(sv.settingFault("retention", "the server keeps its binlog for "+formatDuration(kept)+" (binlog_expire_logs_seconds), must be a day or more", "604800", ""))
+		wrong.Add(sv.settingFault("retention", "binlog is kept for "+formatDuration(kept)+" (binlog_expire_logs_seconds), must be a day or more", "604800", ""))
 	}
 }
 
@@ -98,7 +98,7 @@ func (sv *server) checkFilters(s *Source, wrong *fault.List) {
 			continue
 		}
 		seen[name] = true
-		wrong.Add(fault.Fault{Subject: "log_bin", Problem: fmt.Sprintf("the binlog leaves database %s out: binlog_do_db is %q, binlog_ignore_db is %q",
+		wrong.Add(fault.Fault{Subject: "log_bin", Problem: fmt.Sprintf("binlog excludes database %s: binlog_do_db is %q, binlog_ignore_db is %q",
 			name, sv.filters["binlog_do_db"], sv.filters["binlog_ignore_db"]), Instructions: "change these options in the server's configuration and restart it"})
 	}
 }
@@ -136,7 +136,7 @@ func (sv *server) monitorGrantFault(err error) fault.Fault {
 	if sv.flavour == mariaDB {
 		privilege = "BINLOG MONITOR"
 	}
-	return fault.Fault{Subject: "grants", Problem: fmt.Sprintf("role %s may not ask how far the binlog goes: %v", sv.user, err),
+	return fault.Fault{Subject: "grants", Problem: fmt.Sprintf("role %s may not read the binlog status: %v", sv.user, err),
 		Statements: []string{fmt.Sprintf("GRANT %s ON *.* TO %s;", privilege, mystore.Account(sv.user))}, Instructions: "as an administrator"}
 }
 
@@ -186,10 +186,10 @@ func (s *Source) checkMarkerTable(ctx context.Context, wrong *fault.List) error 
 	const look = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?"
 	found, err := s.control.queryStrings(ctx, look, s.database(), markTable)
 	if err != nil {
-		return fmt.Errorf("look for table %s: %w", markTable, mystore.Explain(err))
+		return fmt.Errorf("look up table %s: %w", markTable, mystore.Explain(err))
 	}
 	if len(found) == 0 {
-		wrong.Add(fault.Fault{Subject: "own tables", Problem: fmt.Sprintf("there is no table %s in database %s, by which the relay marks places in the binlog", markTable, s.database()),
+		wrong.Add(fault.Fault{Subject: "own tables", Problem: fmt.Sprintf("table %s for the relay's markers does not exist in database %s", markTable, s.database()),
 			Instructions: "run `sluicebox init`"})
 	}
 	return nil

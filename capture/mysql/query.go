@@ -17,7 +17,7 @@ func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 	}
 	q, ok := e.Event.(*replication.QueryEvent)
 	if !ok {
-		return fmt.Errorf("a QUERY event is a %T", e.Event)
+		return fmt.Errorf("QUERY event decoded as %T", e.Event)
 	}
 	switch first, second := firstWords(q.Query); first {
 	case "BEGIN":
@@ -75,7 +75,7 @@ func (a *assembler) markStale(query []byte) error {
 		if strings.Contains(text, strings.ToLower(t.name)) {
 			t.stale, t.hasOtherUniqueKey = true, true
 			if strings.Contains(text, "system versioning") {
-				return lostErrorf("table %s.%s was made system-versioned, or no longer is: rows of before may be versions of others", t.schema, t.name)
+				return lostErrorf("table %s.%s was made system-versioned, or no longer is: earlier rows may be old versions of other rows", t.schema, t.name)
 			}
 		}
 	}

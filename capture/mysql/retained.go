@@ -21,7 +21,7 @@ import (
 func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	list, err := s.control.binlogs(ctx)
 	if err != nil {
-		return capture.RetainedLog{}, fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
+		return capture.RetainedLog{}, fmt.Errorf("list binlog files: %w", mystore.Explain(err))
 	}
 	acked := s.acks.Last()
 	if acked == nil {

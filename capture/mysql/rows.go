@@ -63,7 +63,7 @@ func (a *assembler) readRows(d *decoder, kind replication.EventType, raw []byte)
 	}
 	rows, ok := e.Event.(*replication.RowsEvent)
 	if !ok {
-		return fmt.Errorf("an event of type %s is a %T", kind, e.Event)
+		return fmt.Errorf("event of type %s decoded as %T", kind, e.Event)
 	}
 	for i, values := range rows.Rows {
 		if isUpdate(kind) && (i%2 == 0 || !l.changedID(rows, i)) {
@@ -150,7 +150,7 @@ func (a *assembler) addRow(l *layout, values []any, skipped []int) error {
 		rm := &l.rows[i]
 		if at := rm.missingColumn(skipped); at >= 0 {
 			return &fault.RowError{Schema: l.table.schema, Table: l.table.name, Err: fmt.Errorf(
-				"column %s is left out of the binlog: the session that wrote the row has a binlog_row_image that is not FULL", mystore.Ident(l.columns[at].name))}
+				"column %s is missing from the binlog: the session that wrote the row has a binlog_row_image other than FULL", mystore.Ident(l.columns[at].name))}
 		}
 		it, err := a.reader.read(l, rm, values)
 		if err != nil {
@@ -210,7 +210,7 @@ func (ir *itemReader) read(l *layout, rm *rowMap, values []any) (store.Item, err
 func (ir *itemReader) fill(it *store.Item, l *layout, rm *rowMap, values []any) (err error) {
 	c := &rm.outbox.Layout.Columns
 	if values[rm.id] == nil {
-		return fmt.Errorf("a row with NULL in its id column %s cannot be relayed: an id is what it is claimed and settled by", mystore.Ident(c.ID))
+		return fmt.Errorf("row has NULL in its id column %s: rows are claimed and settled by id", mystore.Ident(c.ID))
 	}
 	if it.ID, it.Group, err = ir.identify(l, rm, values); err != nil {
 		return err
@@ -226,14 +226,14 @@ func (ir *itemReader) fill(it *store.Item, l *layout, rm *rowMap, values []any) 
 			return err
 		}
 		if it.RetryCount, err = strconv.Atoi(string(text)); err != nil {
-			return fmt.Errorf("%q in column %s is not a count", text, mystore.Ident(c.RetryCount))
+			return fmt.Errorf("invalid retry count %q in column %s", text, mystore.Ident(c.RetryCount))
 		}
 	}
 	// NULL becomes empty, not nil, because nil means that the payload was dropped.
 	it.Payload = make([]byte, 0, sizeOf(values[rm.payload]))
 	if values[rm.payload] != nil {
 		if it.Payload, err = l.columns[rm.payload].append(it.Payload, values[rm.payload]); err != nil {
-			return fmt.Errorf("the payload: %w", err)
+			return fmt.Errorf("payload: %w", err)
 		}
 	}
 	it.PayloadSize = len(it.Payload)
@@ -248,7 +248,7 @@ func (ir *itemReader) identify(l *layout, rm *rowMap, values []any) (string, sto
 	text, err := l.columns[rm.id].appendText(ir.scratch[:0], values[rm.id])
 	ir.scratch = text
 	if err != nil {
-		return "", store.Group{}, fmt.Errorf("the id: %w", err)
+		return "", store.Group{}, fmt.Errorf("id: %w", err)
 	}
 	if rm.group < 0 || values[rm.group] == nil {
 		return string(text), store.Group{}, nil
@@ -259,7 +259,7 @@ func (ir *itemReader) identify(l *layout, rm *rowMap, values []any) (string, sto
 		read = l.columns[rm.group].append
 	}
 	if text, err = read(text, values[rm.group]); err != nil {
-		return string(text[:n]), store.Group{}, fmt.Errorf("the group: %w", err)
+		return string(text[:n]), store.Group{}, fmt.Errorf("group: %w", err)
 	}
 	ir.scratch = text
 	if len(rm.outbox.Layout.GroupPath) > 0 {
@@ -276,7 +276,7 @@ func (ir *itemReader) kind(c *column, v any) (string, error) {
 	text, err := c.appendText(ir.scratch[:0], v)
 	ir.scratch = text
 	if err != nil {
-		return "", fmt.Errorf("the kind: %w", err)
+		return "", fmt.Errorf("kind: %w", err)
 	}
 	if s, ok := ir.kinds[string(text)]; ok {
 		return s, nil

@@ -23,7 +23,7 @@ import (
 // when the receiver returns. That is not an error.
 func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
 	if s.server == nil {
-		return errors.New("a source runs only after Open")
+		return errors.New("run source: Open was not called")
 	}
 	var until gtidSet
 	if span.Until != "" {

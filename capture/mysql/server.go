@@ -157,18 +157,18 @@ func (sv *server) binlogEnabled() bool { return sv.setting("log_bin") == "ON" }
 func (s *Source) identify(ctx context.Context) (*server, error) {
 	var sv server
 	if err := s.control.db.QueryRowContext(ctx, "SELECT VERSION(), CURRENT_USER()").Scan(&sv.versionText, &sv.user); err != nil {
-		return nil, fmt.Errorf("inspect the server: %w", mystore.Explain(err))
+		return nil, fmt.Errorf("inspect server: %w", mystore.Explain(err))
 	}
 	sv.flavour, sv.version = mySQL, parseVersion(sv.versionText)
 	if strings.Contains(sv.versionText, "MariaDB") {
 		sv.flavour = mariaDB
 	}
 	if err := s.control.db.QueryRowContext(ctx, "SELECT "+sv.flavour.identitySQL()).Scan(&sv.identity); err != nil {
-		return nil, fmt.Errorf("ask which server it is: %w", mystore.Explain(err))
+		return nil, fmt.Errorf("read server identity: %w", mystore.Explain(err))
 	}
 	status, err := s.control.queryMaps(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
 	if err != nil {
-		return nil, fmt.Errorf("ask whether the session is encrypted: %w", mystore.Explain(err))
+		return nil, fmt.Errorf("read TLS status: %w", mystore.Explain(err))
 	}
 	sv.tls = len(status) > 0 && status[0]["Value"] != ""
 	return &sv, nil
@@ -184,19 +184,19 @@ func (s *Source) readBinlogEnd(ctx context.Context, sv *server) error {
 		return sv.monitorGrantFault(err).Err()
 	}
 	if err != nil || len(rows) == 0 {
-		return fmt.Errorf("ask where the binlog ends: %w", mystore.Explain(errors.Join(err, noRows(rows))))
+		return fmt.Errorf("read end of binlog: %w", mystore.Explain(errors.Join(err, noRows(rows))))
 	}
 	sv.filters = map[string]string{"binlog_do_db": rows[0]["Binlog_Do_DB"], "binlog_ignore_db": rows[0]["Binlog_Ignore_DB"]}
 	sv.binlogEnd.file = rows[0]["File"]
 	if sv.binlogEnd.at, err = strconv.ParseUint(rows[0]["Position"], 10, 64); err != nil {
-		return fmt.Errorf("ask where the binlog ends: %w", err)
+		return fmt.Errorf("read end of binlog: %w", err)
 	}
 	return nil
 }
 
 func noRows(rows []map[string]string) error {
 	if len(rows) == 0 {
-		return errors.New("the server says nothing")
+		return errors.New("server returned no row")
 	}
 	return nil
 }

@@ -93,7 +93,7 @@ func (s *Source) excludeOverlap(ctx context.Context, sv *server, view store.View
 			}
 		case err := <-done:
 			cancel()
-			return view, fmt.Errorf("read what was committed meanwhile: %w", err)
+			return view, fmt.Errorf("read transactions committed meanwhile: %w", err)
 		}
 	}
 }

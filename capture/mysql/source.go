@@ -64,7 +64,7 @@ const ownPrefix = "sluicebox_"
 func (s *Source) Mark(ctx context.Context, token string) error {
 	const write = "INSERT INTO " + markTable + " (name, token) VALUES (?, ?) ON DUPLICATE KEY UPDATE token = VALUES(token)"
 	if _, err := s.control.db.ExecContext(ctx, write, s.cfg.Name, token); err != nil {
-		return fmt.Errorf("write a marker into the binlog: %w", mystore.Explain(err))
+		return fmt.Errorf("write marker: %w", mystore.Explain(err))
 	}
 	return nil
 }

@@ -32,13 +32,13 @@ const (
 
 var (
 	// errPaused ends a dump whose receiver has paused.
-	errPaused = errors.New("the receiver has paused for long")
+	errPaused = errors.New("receiver paused for too long")
 	// errConnectionLost ends a dump whose connection ended during a pause.
-	errConnectionLost = errors.New("the connection ended while the receiver let a batch wait")
+	errConnectionLost = errors.New("connection lost while the receiver paused")
 	// errShutdown ends a dump that would delay the server's shutdown.
-	errShutdown = errors.New("the server ends its sessions")
+	errShutdown = errors.New("server is shutting down")
 	// errSpanEnd ends a dump at the end of the span.
-	errSpanEnd = errors.New("the span has ended")
+	errSpanEnd = errors.New("span ended")
 )
 
 // stream sends the batches of a dump to the receiver. It is the syncer's handler and

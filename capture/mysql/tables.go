@@ -80,8 +80,8 @@ func (s *Source) findTables(ctx context.Context, sv *server, wrong *fault.List) 
 				return nil, err
 			}
 			if len(tb.columns) == 0 {
-				wrong.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: there is no table %s, or the role may not see it", o.Name, mystore.TableName(o)),
-					Instructions: "create it, correct the name, or name its schema"})
+				wrong.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: table %s does not exist, or the role may not see it", o.Name, mystore.TableName(o)),
+					Instructions: "create it, or correct its name or schema"})
 				wrong.Fatal = true
 				continue
 			}
@@ -148,7 +148,7 @@ GROUP BY INDEX_NAME HAVING SUM(COALESCE(COLUMN_NAME = ?, 0)) = 0`
 func (s *Source) describeKeys(ctx context.Context, t *table, id string) error {
 	keys, err := s.control.queryStrings(ctx, keysSQL, t.schema, t.name, id)
 	if err != nil {
-		return fmt.Errorf("describe the keys of table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
+		return fmt.Errorf("describe keys of table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
 	}
 	t.hasOtherUniqueKey = t.hasOtherUniqueKey || len(keys) > 0
 	return nil
@@ -165,8 +165,8 @@ func (s *Source) checkSystemVersioned(ctx context.Context, sv *server, t *table,
 	}
 	if len(versioned) > 0 {
 		name := mystore.Ident(t.schema, t.name)
-		wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("table %s is system-versioned: the binlog shows each version of a row as a new row", name),
-			Statements: []string{"ALTER TABLE " + name + " DROP SYSTEM VERSIONING;"}, Instructions: "as its owner (the history goes), or poll"})
+		wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("table %s is system-versioned: the binlog has each version of a row as a new row", name),
+			Statements: []string{"ALTER TABLE " + name + " DROP SYSTEM VERSIONING;"}, Instructions: "as its owner (deletes the history), or poll"})
 	}
 	return nil
 }
@@ -203,8 +203,8 @@ func isGeometry(dataType string) bool {
 func (t *table) check(cs *charsets, wrong *fault.List) error {
 	for i := range t.columns {
 		if c := &t.columns[i]; strings.Contains(c.fullType, "COMPRESSED") { // MariaDB
-			wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: column %s of table %s is COMPRESSED, and the binlog holds such a table's rows in a form that the relay does not read",
-				t.outboxes[0].Name, mystore.Ident(c.name), mystore.TableName(t.outboxes[0])), Instructions: "take COMPRESSED off the column, or poll"})
+			wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: column %s of table %s is COMPRESSED, which the relay cannot read from the binlog",
+				t.outboxes[0].Name, mystore.Ident(c.name), mystore.TableName(t.outboxes[0])), Instructions: "remove COMPRESSED from the column, or poll"})
 		}
 	}
 	for _, o := range t.outboxes {
@@ -227,14 +227,14 @@ func (t *table) check(cs *charsets, wrong *fault.List) error {
 
 func (c *columnInfo) unreadable(cs *charsets) (why, how string, err error) {
 	if isUnreadable(c.dataType) {
-		return "is of type " + c.dataType + ", which the relay does not read out of the binlog", "name another column, or poll", nil
+		return "is of type " + c.dataType + ", which the relay cannot read from the binlog", "use another column, or poll", nil
 	}
 	if c.charset == "" {
 		return "", "", nil
 	}
 	set, err := cs.find(c.charset)
 	if err == nil && set == nil {
-		why, how = "is of charset "+c.charset+", which the relay does not read", "convert it to utf8mb4, or poll"
+		why, how = "is of charset "+c.charset+", which the relay cannot read", "convert it to utf8mb4, or poll"
 	}
 	return why, how, err
 }
@@ -245,7 +245,7 @@ func (s *Source) refresh(ctx context.Context, t *table) error {
 		return err
 	}
 	if len(t.columns) == 0 {
-		return errors.New("its columns are not to be had: the binlog does not name them (binlog_row_metadata is not FULL), and the table is gone")
+		return errors.New("columns unknown: the binlog has no column names (binlog_row_metadata is not FULL), and the table is gone")
 	}
 	t.stale = false
 	return nil

@@ -57,7 +57,7 @@ func (c *column) append(dst []byte, v any) ([]byte, error) {
 	case int: // YEAR
 		return fmt.Appendf(dst, "%04d", x), nil
 	}
-	return dst, fmt.Errorf("column %s is of a type that the relay does not read out of the binlog (%d, a %T)", mystore.Ident(c.name), c.typ, v)
+	return dst, fmt.Errorf("column %s has a type that the relay cannot read from the binlog (%d, %T)", mystore.Ident(c.name), c.typ, v)
 }
 
 // appendInt appends a number. The library decodes every number as signed.
@@ -74,7 +74,7 @@ func (c *column) appendEnum(dst []byte, n int64) ([]byte, error) {
 	case n == 0:
 		return dst, nil
 	case n > int64(len(c.members)):
-		return dst, fmt.Errorf("column %s has the value number %d of an ENUM of %d", mystore.Ident(c.name), n, len(c.members))
+		return dst, fmt.Errorf("column %s has value number %d of an ENUM with %d values", mystore.Ident(c.name), n, len(c.members))
 	}
 	return append(dst, c.members[n-1]...), nil
 }
@@ -87,7 +87,7 @@ func (c *column) appendSet(dst []byte, bits uint64) ([]byte, error) {
 			continue
 		}
 		if i >= len(c.members) {
-			return dst, fmt.Errorf("column %s has the value number %d of a SET of %d", mystore.Ident(c.name), i+1, len(c.members))
+			return dst, fmt.Errorf("column %s has value number %d of a SET with %d values", mystore.Ident(c.name), i+1, len(c.members))
 		}
 		if !first {
 			dst = append(dst, ',')

@@ -24,7 +24,7 @@ func (s *Store) Check(ctx context.Context) error {
 		return c.run(ctx, s)
 	})
 	if err != nil {
-		return fmt.Errorf("check the tables: %w", Explain(err))
+		return fmt.Errorf("check tables: %w", Explain(err))
 	}
 	return c.Err()
 }
@@ -61,7 +61,7 @@ func (c *checker) checkServer(ctx context.Context) error {
 		return err
 	}
 	if what != "" {
-		c.AddFault("it is one of several that take writes, "+what+": two relays could lead at a time", onePrimary)
+		c.AddFault("several servers accept writes, "+what+": two relays could lead at the same time", onePrimary)
 	}
 	if err := c.format(ctx); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (c *checker) format(ctx context.Context) error {
 	}
 	format, err := c.conn.variable(ctx, "binlog_format")
 	if err == nil && format == "STATEMENT" {
-		c.AddFault("binlog_format is STATEMENT: it refuses what a relay writes, which is READ COMMITTED", c.conn.server.setGlobal("binlog_format", "ROW")...)
+		c.AddFault("binlog_format is STATEMENT: server refuses the relay's READ COMMITTED transactions", c.conn.server.setGlobal("binlog_format", "ROW")...)
 	}
 	return err
 }
@@ -113,7 +113,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 			return err
 		}
 		if !found {
-			c.AddFault("the relay's own table "+ownPrefix+t.name+" is not there, or the account has no right on it", initHint)
+			c.AddFault("relay table "+ownPrefix+t.name+" does not exist, or the account has no right on it", initHint)
 			continue
 		}
 		if err := c.checkOwnRights(ctx, t); err != nil {
@@ -131,12 +131,12 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 func (c *checker) reportNoOwnTables(ctx context.Context) error {
 	sees, err := c.canRun(ctx, "SELECT 1 FROM "+Ident(ownPrefix+"meta"))
 	if sees || code(err) == codeNoTable {
-		c.AddFault("the relay's own tables are not there", initHint)
+		c.AddFault("relay tables do not exist", initHint)
 		return nil
 	}
 	if err == nil {
-		c.AddFault("the relay's own tables are not there, or the account has no right on them",
-			append([]string{"-- unless they are there, " + initHint + " as an account that has CREATE; then"}, grantAll(&c.conn.server)...)...)
+		c.AddFault("relay tables do not exist, or the account has no right on them",
+			append([]string{"-- if they do not exist, " + initHint + " as an account that has CREATE; then"}, grantAll(&c.conn.server)...)...)
 	}
 	return err
 }
@@ -181,10 +181,10 @@ func (c *checker) version(ctx context.Context) error {
 	case err != nil:
 		return err
 	case have < version:
-		c.AddFault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initHint)
+		c.AddFault(fmt.Sprintf("relay tables have version %d, this program needs %d", have, version), initHint)
 		return nil
 	}
-	c.Add(store.GradeOK, fmt.Sprintf("version %d, with the rights that the relay needs", version))
+	c.Add(store.GradeOK, fmt.Sprintf("version %d, all rights granted", version))
 	return nil
 }
 
@@ -219,7 +219,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	if err := c.rights(ctx, t); err != nil || c.CountFaults() > before {
 		return err
 	}
-	c.Add(store.GradeOK, fmt.Sprintf("%s has the columns of layout %s, and the account the rights that the relay needs", TableName(o), o.Layout.Name))
+	c.Add(store.GradeOK, fmt.Sprintf("%s has the columns of layout %s, and the account has the required rights", TableName(o), o.Layout.Name))
 	if !c.thorough {
 		return nil
 	}
@@ -241,7 +241,7 @@ ORDER BY LOCATE(?, table_name) > 0 OR LOCATE(table_name, ?) > 0 DESC, LEFT(SOUND
 		return err
 	})
 	if err == nil && len(names) > 0 {
-		setup.Problem += "; it sees " + strings.Join(names, ", ")
+		setup.Problem += "; visible tables: " + strings.Join(names, ", ")
 	}
 	return err
 }
@@ -263,7 +263,7 @@ func (c *checker) reportUnseen(ctx context.Context, o *store.Outbox, names []str
 	if err == nil && !may {
 		on := &c.conn.server
 		all := list(columns.Missing(&o.Layout, func(string) bool { return false }))
-		setup = &store.SetupError{Problem: setup.Problem, Remedy: fmt.Sprintf("-- %s; or, if the account may not see what is there:\nGRANT SELECT (%s) ON %s TO %s;",
+		setup = &store.SetupError{Problem: setup.Problem, Remedy: fmt.Sprintf("-- %s; or, if it exists and the account may not see it:\nGRANT SELECT (%s) ON %s TO %s;",
 			setup.Remedy, all, qualifiedName(o, on), Account(on.account))}
 	} else if len(add) > 0 {
 		setup.Remedy = "-- or name others in layout " + o.Layout.Name + "\n" + strings.Join(add, "\n")
@@ -278,8 +278,8 @@ func (c *checker) reportUnseen(ctx context.Context, o *store.Outbox, names []str
 // any unique index that begins with the id is accepted there.
 func (c *checker) index(t *table) {
 	if !strings.EqualFold(t.engine, "InnoDB") {
-		c.AddFault(fmt.Sprintf("%s is kept by %s, which knows no transactions that lock rows", TableName(t.Outbox), t.engine),
-			"-- this locks the table while it is written anew", "ALTER TABLE "+TableName(t.Outbox)+" ENGINE = InnoDB;")
+		c.AddFault(fmt.Sprintf("%s uses storage engine %s, which has no row locks", TableName(t.Outbox), t.engine),
+			"-- this locks the table while it is rebuilt", "ALTER TABLE "+TableName(t.Outbox)+" ENGINE = InnoDB;")
 	}
 	if !t.unique {
 		c.AddFault(fmt.Sprintf("no unique index of %s begins with the id, column %s", TableName(t.Outbox), t.Layout.Columns.ID),

@@ -33,7 +33,7 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("look up the constraints of %s: %w", TableName(t.Outbox), err)
+		return fmt.Errorf("look up constraints of %s: %w", TableName(t.Outbox), err)
 	}
 	for i := range list {
 		refused, err := c.refusedValues(ctx, t, list[i].expression, values)
@@ -105,10 +105,10 @@ func (c *checker) refusedValues(ctx context.Context, t *table, expression string
 func (c *checker) reportRefused(t *table, k *constraint, refused []string) {
 	l := &t.Layout
 	list := strings.Join(refused, ", ")
-	remedies := []string{"name the table's own values in layout " + l.Name + ", or give the column a CHECK that allows them"}
+	remedies := []string{"use the table's own values in layout " + l.Name + ", or give the column a CHECK that allows them"}
 	if k.byName && !strings.Contains(k.expression, "\n") { // otherwise it does not fit on one line of a remedy
 		remedies = []string{
-			fmt.Sprintf("-- or name the table's own values in layout %s; this locks the table while it is read", l.Name),
+			fmt.Sprintf("-- or use the table's own values in layout %s; this locks the table while it is read", l.Name),
 			fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, ADD CONSTRAINT %[2]s CHECK ((%s) OR %s IN (%s));",
 				TableName(t.Outbox), Ident(k.name), k.expression, Ident(l.Columns.Status), list),
 		}

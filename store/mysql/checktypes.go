@@ -12,11 +12,11 @@ func (c *checker) types(t *table) {
 	l := &t.Layout
 	id := t.id()
 	if !slices.Contains([]family{familyText, familyBytes, familyInteger, familyDecimal, familyUUID}, id.family) || len(id.labels()) > 0 || id.typ == "set" {
-		c.AddFault(fmt.Sprintf("the id, column %s of %s, is of type %s, whose text is not exact", id.name, TableName(t.Outbox), id.full),
-			"name another column as the id: of a text, of bytes, an integer or a decimal")
+		c.AddFault(fmt.Sprintf("id column %s of %s has type %s, whose text is not exact", id.name, TableName(t.Outbox), id.full),
+			"use another column as the id: text, bytes, an integer or a decimal")
 	}
 	if len(l.GroupPath) > 0 && !t.mustColumn(l.Columns.Group).json() {
-		c.reportWrongType(t, l.Columns.Group, "JSON or a text for the group-path", "LONGTEXT")
+		c.reportWrongType(t, l.Columns.Group, "JSON or text for the group-path", "LONGTEXT")
 	}
 	if l.State == store.StateNone {
 		return
@@ -49,9 +49,9 @@ func (c *checker) types(t *table) {
 // reportWrongType reports a column whose type does not suit the layout; typ is a suitable
 // type.
 func (c *checker) reportWrongType(t *table, name, what, typ string) {
-	c.AddFault(fmt.Sprintf("column %s (%s) of %s is of type %s, and layout %s needs %s",
+	c.AddFault(fmt.Sprintf("column %s (%s) of %s has type %s, layout %s needs %s",
 		name, t.Layout.ConfigKey(name), TableName(t.Outbox), t.mustColumn(name).full, t.Layout.Name, what),
-		fmt.Sprintf("-- or name another column in layout %s; this locks the table while it is written anew", t.Layout.Name), t.retypeStatement(name, typ))
+		fmt.Sprintf("-- or use another column in layout %s; this locks the table while it is rebuilt", t.Layout.Name), t.retypeStatement(name, typ))
 }
 
 // addStatements returns the statements that add missing columns of known types. The types
@@ -89,7 +89,7 @@ func (c *checker) numbers(t *table) {
 		if int64(n) > status.maxInteger() || int64(n) < status.minInteger() {
 			c.AddFault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %d, which layout %s names",
 				status.name, TableName(t.Outbox), status.full, n, l.Name),
-				fmt.Sprintf("name the table's own numbers in layout %s", l.Name))
+				fmt.Sprintf("use the table's own numbers in layout %s", l.Name))
 		}
 	}
 }
@@ -98,9 +98,9 @@ func (c *checker) numbers(t *table) {
 func (c *checker) nullable(t *table) {
 	for _, name := range []string{t.Layout.Columns.Delivered, t.Layout.Columns.Failed} {
 		if col := t.mustColumn(name); col.notNull {
-			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
+			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, but must be NULL in an unsettled row",
 				name, t.Layout.ConfigKey(name), TableName(t.Outbox)),
-				"-- or name a column that a service leaves NULL", fmt.Sprintf("ALTER TABLE %s MODIFY COLUMN %s %s NULL;", TableName(t.Outbox), Ident(name), col.full))
+				"-- or use a column that services leave NULL", fmt.Sprintf("ALTER TABLE %s MODIFY COLUMN %s %s NULL;", TableName(t.Outbox), Ident(name), col.full))
 		}
 	}
 }
@@ -110,7 +110,7 @@ func (c *checker) words(t *table) {
 	l := &t.Layout
 	status := t.mustColumn(l.Columns.Status)
 	if status.family != familyText || status.typ == "set" {
-		c.reportWrongType(t, status.name, "a text or an enumeration", "VARCHAR(255)")
+		c.reportWrongType(t, status.name, "a text or an ENUM", "VARCHAR(255)")
 		return
 	}
 	for s := store.Pending; s <= store.Failed; s++ {
@@ -123,7 +123,7 @@ func (c *checker) words(t *table) {
 		if short || len(labels) > 0 && !slices.Contains(labels, word) {
 			c.AddFault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %q, which layout %s names for %s",
 				status.name, TableName(t.Outbox), status.full, word, l.Name, s),
-				"-- or name the table's own words in layout "+l.Name, t.retypeStatement(status.name, "VARCHAR(255)"))
+				"-- or use the table's own words in layout "+l.Name, t.retypeStatement(status.name, "VARCHAR(255)"))
 		}
 	}
 }

@@ -81,7 +81,7 @@ func (c *claim) claimUnlocked(ctx context.Context, epoch store.Epoch, parts []*o
 			continue
 		}
 		if tries++; tries == maxClaimTries {
-			return &store.RefusedError{Err: errors.New("rows of the claim are changed by somebody else again and again, or a trigger keeps them as they are")}
+			return &store.RefusedError{Err: errors.New("concurrent updates kept changing the rows, or a trigger undid the update; retries exhausted")}
 		}
 	}
 	for _, p := range locked {
@@ -93,7 +93,7 @@ func (c *claim) claimUnlocked(ctx context.Context, epoch store.Epoch, parts []*o
 // errRowChanged makes a call start over. Either a row that the transaction had locked was
 // not written, because the server rolled back more than one statement or a trigger
 // prevents the change, or the table was altered since the session looked it up.
-var errRowChanged = errors.New("a row changed that was locked, or its table")
+var errRowChanged = errors.New("row or its table changed during the call")
 
 // claim is one call of Claim.
 type claim struct {

@@ -35,7 +35,7 @@ func (c *Config) Validate() error {
 	errs := []error{err, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout)}
 	for i := range c.Outboxes {
 		if name := c.Outboxes[i].Name; len(name) > maxNameBytes {
-			errs = append(errs, fmt.Errorf("outbox %.20q…: its name has %d bytes, and the relay's own tables hold %d", name, len(name), maxNameBytes))
+			errs = append(errs, fmt.Errorf("outbox %.20q…: name has %d bytes, at most %d are allowed", name, len(name), maxNameBytes))
 		}
 	}
 	return errors.Join(errs...)

@@ -23,7 +23,7 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 		})
 	})
 	if err != nil {
-		return store.Checkpoint{}, fmt.Errorf("load the checkpoint: %w", Explain(err))
+		return store.Checkpoint{}, fmt.Errorf("load checkpoint: %w", Explain(err))
 	}
 	return cp, nil
 }
@@ -50,7 +50,7 @@ ON DUPLICATE KEY UPDATE origin = ?, position = ?, seq = ?, updated_at = UTC_TIME
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("save the checkpoint: %w", Explain(err))
+		return fmt.Errorf("save checkpoint: %w", Explain(err))
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take f
 
 func (s *Store) readLetters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	if limit <= 0 {
-		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)
+		return nil, fmt.Errorf("outbox %s: limit is %d, must be positive", f.Outbox, limit)
 	}
 	var letters []store.DeadLetter
 	err := s.readLettersTx(ctx, f, func(ctx context.Context, c *conn, t *table) error {
@@ -121,7 +121,7 @@ func eachLetter(ctx context.Context, c *conn, t *table, f *store.DeadLetterFilte
 		return nil
 	}
 	if len(keys) > maxBoundValues {
-		return fmt.Errorf("outbox %s: %d ids are named, and one call takes %d", f.Outbox, len(keys), maxBoundValues)
+		return fmt.Errorf("outbox %s: %d ids given, at most %d per call", f.Outbox, len(keys), maxBoundValues)
 	}
 	st := &statement{}
 	text := t.lettersText(st, f, keys, payload)

@@ -41,7 +41,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 		s.refusedDatabase(ctx, c, setup, code(err))
 		return c.Findings, nil
 	}
-	return c.Findings, fmt.Errorf("examine the database: %w", Explain(err))
+	return c.Findings, fmt.Errorf("diagnose database: %w", Explain(err))
 }
 
 // encryption reports whether the session uses TLS; a URL may leave that to the server.
@@ -73,7 +73,7 @@ func (s *Store) refusedDatabase(ctx context.Context, c *checker, setup *store.Se
 	}
 	defer on.close()
 	on.server.database = s.viewConfig.DBName
-	remedies := []string{"-- unless the name of the database is wrong; as an administrator"}
+	remedies := []string{"-- if the name of the database is right; as an administrator"}
 	for _, name := range s.outboxes.Names() {
 		remedies = append(remedies, grantOutbox(&on.server, s.outboxes.Lookup(name)))
 	}
@@ -92,7 +92,7 @@ func (c *checker) checkWritable(ctx context.Context) error {
 		return err
 	}
 	if readOnly {
-		c.AddFault("it is read-only, as a replica is", "-- name the primary in source.url, or, if it is one, as an administrator", "SET GLOBAL read_only = OFF;")
+		c.AddFault("server is read-only, as a replica is", "-- set source.url to the primary; or, if this is the primary, as an administrator", "SET GLOBAL read_only = OFF;")
 	}
 	for _, name := range []string{"transaction_read_only", "tx_read_only"} { // MariaDB before 11.1 has only the second
 		readOnly, err := on(name)
@@ -100,7 +100,7 @@ func (c *checker) checkWritable(ctx context.Context) error {
 			return err
 		}
 		if readOnly {
-			c.AddFault("transactions are read-only unless they say otherwise ("+name+")", c.conn.server.setGlobal(name, "OFF")...)
+			c.AddFault("transactions are read-only by default ("+name+")", c.conn.server.setGlobal(name, "OFF")...)
 			break
 		}
 	}
@@ -130,12 +130,12 @@ func (c *checker) durability(ctx context.Context) error {
 		}
 		if value != "1" && value != "" {
 			found = true
-			c.Add(store.GradeAdvice, fmt.Sprintf("%s is %s: a crash of the server's machine takes the last commits back, also of rows that were delivered", name, value),
+			c.Add(store.GradeAdvice, fmt.Sprintf("%s is %s: a crash of the server's machine loses the last commits, also of delivered rows", name, value),
 				c.conn.server.setGlobal(name, "1")...)
 		}
 	}
 	if !found {
-		c.Add(store.GradeOK, "what is committed survives a crash of the server")
+		c.Add(store.GradeOK, "commits survive a crash of the server")
 	}
 	return nil
 }
@@ -155,14 +155,14 @@ WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? AND 
 		return err
 	}
 	if serves {
-		c.Add(store.GradeOK, "an index finds the rows that are not settled")
+		c.Add(store.GradeOK, "an index finds unsettled rows")
 		return nil
 	}
 	var columns []string
 	for _, name := range slices.Concat(state, t.ordered()) {
 		columns = append(columns, Ident(name))
 	}
-	c.Add(store.GradeAdvice, fmt.Sprintf("no index of %s finds the rows that are not settled: polling, sweeps and the first start read the whole table", TableName(t.Outbox)),
+	c.Add(store.GradeAdvice, fmt.Sprintf("no index of %s finds unsettled rows: polling, sweeps and the first start read the whole table", TableName(t.Outbox)),
 		fmt.Sprintf("CREATE INDEX %s ON %s (%s);", Ident(t.Table+"_unsettled"), TableName(t.Outbox), strings.Join(columns, ", ")))
 	return nil
 }

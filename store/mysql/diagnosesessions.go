@@ -37,7 +37,7 @@ func (c *checker) connections(ctx context.Context) error {
 	}
 	used, err := strconv.Atoi(text)
 	if err != nil {
-		return fmt.Errorf("the number of sessions (Threads_connected) is %q", text)
+		return fmt.Errorf("number of sessions (Threads_connected) is %q", text)
 	}
 	said := fmt.Sprintf("%d of %d are in use", used, limit)
 	if limit-used >= sessionsNeeded {
@@ -45,7 +45,7 @@ func (c *checker) connections(ctx context.Context) error {
 		return nil
 	}
 	lines := c.conn.server.setGlobal("max_connections", strconv.Itoa(limit+5*sessionsNeeded))
-	lines[0] += "; or end sessions that are not needed"
+	lines[0] += "; or end unneeded sessions"
 	c.Add(store.GradeAdvice, fmt.Sprintf("%s, and a relay needs %d", said, sessionsNeeded), lines...)
 	return nil
 }
@@ -64,12 +64,12 @@ func (c *checker) checkLimits(ctx context.Context) error {
 			grade = store.GradeFault
 		}
 		c.Add(grade, fmt.Sprintf("%s may have %d sessions at a time (max_user_connections), and a relay needs up to %d", Account(on.account), most, sessionsNeeded),
-			"-- as an administrator; each relay that stands by needs as many", fmt.Sprintf("ALTER USER %s WITH MAX_USER_CONNECTIONS %d;", Account(on.account), 5*sessionsNeeded))
+			"-- as an administrator; each standby relay needs as many", fmt.Sprintf("ALTER USER %s WITH MAX_USER_CONNECTIONS %d;", Account(on.account), 5*sessionsNeeded))
 	}
 	limit, more, err := on.statementLimit(ctx, c.conn)
 	if err != nil || limit == 0 || limit >= minStatementTimeout {
 		return err
 	}
-	c.Add(store.GradeAdvice, fmt.Sprintf("the server ends statements that take longer than %g s, and a large backlog is read by one", limit), more...)
+	c.Add(store.GradeAdvice, fmt.Sprintf("server ends statements that take longer than %g s, and a single statement reads a large backlog", limit), more...)
 	return nil
 }

@@ -51,36 +51,36 @@ func Explain(err error) error {
 	}
 	switch code(err) {
 	case codeAccessDenied, codeAccountLocked, codeAccountMariaDB, codePasswordExpired:
-		return explain("the database refuses the login", "check the user and password of the URL, and the account on the server: its host part too, and whether it must use TLS")
+		return explain("database refused the login", "check the user and password of the URL, and the account on the server: its host part too, and whether it must use TLS")
 	case codeTLSRequiredByUser:
-		return explain("the database asks for TLS", "leave tls=false out of the URL")
+		return explain("database requires TLS", "remove tls=false from the URL")
 	case codeNoDatabase:
-		return explain("the database of the URL cannot be used", "check its name, or make it")
+		return explain("database of the URL is not accessible", "check its name, or create it")
 	case codeDatabaseDenied:
-		return explain("the database of the URL cannot be used", "check its name, and grant the account what `sluicebox doctor` lists")
+		return explain("database of the URL is not accessible", "check its name, and grant the account what `sluicebox doctor` lists")
 	case codeTableDenied, codeColumnDenied, codeDenied:
-		return explain("the account lacks a right", "see what `sluicebox doctor` lists and grant it")
+		return explain("account lacks a right", "grant what `sluicebox doctor` lists")
 	case codeStatementFormat:
-		return explain("the server refuses what a relay writes", "set binlog_format to ROW, see what `sluicebox doctor` lists")
+		return explain("server refused the relay's write", "set binlog_format to ROW as `sluicebox doctor` shows")
 	case codeNoTable:
 		if strings.Contains(err.Error(), ownPrefix) {
-			return explain("the relay's own tables are not there", initHint)
+			return explain("relay tables do not exist", initHint)
 		}
 	case codeNoColumn:
 		if strings.Contains(err.Error(), "'l.holder'") {
-			return explain("the relay's own tables are of another version", initHint)
+			return explain("relay tables have another version", initHint)
 		}
 	}
 	switch text := err.Error(); {
 	case errors.Is(err, mysql.ErrNoTLS):
-		return explain("the database offers no TLS", "turn TLS on in the server, or add ?tls=false to the URL where the network is trusted")
+		return explain("database offers no TLS", "enable TLS on the server, or add ?tls=false to the URL where the network is trusted")
 	case strings.Contains(text, "x509:"):
-		return explain("the database's certificate is not trusted",
-			"add tls-ca=FILE of the issuing CA to the URL; the host name must be one that the certificate names, or else tls-server-name")
+		return explain("database certificate is not trusted",
+			"add tls-ca=FILE of the issuing CA to the URL; the certificate must name the host, otherwise set tls-server-name")
 	case errors.Is(err, mysql.ErrCleartextPassword):
-		return explain("the account logs in with a password in clear text", "add allow-cleartext-passwords=true to the URL, which must use TLS")
+		return explain("account requires a cleartext password", "add allow-cleartext-passwords=true to the URL, which must use TLS")
 	case errors.Is(err, mysql.ErrOldPassword), errors.Is(err, mysql.ErrUnknownPlugin):
-		return explain("the account logs in by a way that the relay does not know", "use caching_sha2_password, mysql_native_password or ed25519")
+		return explain("account uses an unsupported authentication method", "use caching_sha2_password, mysql_native_password or ed25519")
 	}
 	return err
 }
@@ -100,14 +100,14 @@ func (e *explained) Unwrap() []error { return []error{&e.setup, e.err} }
 // session left for the relay; false for any other error.
 func ExplainNoSession(err error) (problem, remedy string, ok bool) {
 	const show = "\nSHOW PROCESSLIST;"
-	problem = "the server answers, and has no session left for the relay: "
+	problem = "server has no session left for the relay: "
 	switch code(err) {
 	case codeTooManySessions:
-		remedy = "-- as an administrator: shows who holds the sessions; end what is not needed (KILL), or raise max_connections" + show
+		remedy = "-- as an administrator: lists the open sessions; end unneeded ones (KILL), or raise max_connections" + show
 	case codeTooManyOfUser:
-		remedy = "-- as an administrator: shows who holds the sessions; end what is not needed (KILL), or raise MAX_USER_CONNECTIONS of the account (ALTER USER), or max_user_connections of the server" + show
+		remedy = "-- as an administrator: lists the open sessions; end unneeded ones (KILL), or raise MAX_USER_CONNECTIONS of the account (ALTER USER), or max_user_connections of the server" + show
 	case codeUserLimit:
-		remedy = "raise the limit of the account that is named: ALTER USER … WITH …, 0 for none"
+		remedy = "raise the named limit of the account: ALTER USER … WITH …, 0 for none"
 	default:
 		return "", "", false
 	}

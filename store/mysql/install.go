@@ -47,7 +47,7 @@ func (s *Store) Install(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("install the relay's own tables: %w", Explain(err))
+		return fmt.Errorf("install relay tables: %w", Explain(err))
 	}
 	return nil
 }
@@ -61,7 +61,7 @@ func install(ctx context.Context, c *conn) (err error) {
 		return err
 	}
 	if !got.Bool {
-		return fmt.Errorf("another relay has been making its tables for %d s", installTimeout)
+		return fmt.Errorf("another relay has been installing its tables for %d s", installTimeout)
 	}
 	defer func() {
 		if _, unlocked := c.sqlConn.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()"); err == nil {
@@ -136,8 +136,8 @@ func installed(ctx context.Context, c *conn) (int, error) {
 	}
 	if err == nil && have > version {
 		err = &store.SetupError{
-			Problem: fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
-			Remedy:  "run the newer release of sluicebox that made them",
+			Problem: fmt.Sprintf("relay tables have version %d, this program supports versions up to %d", have, version),
+			Remedy:  "run the newer release of sluicebox that installed them",
 		}
 	}
 	if err != nil || have < version {
@@ -174,9 +174,9 @@ func explainInstall(c *conn, have int, err error) error {
 		return err
 	}
 	return &store.SetupError{
-		Problem: fmt.Sprintf("the relay's own tables have version %d, this program needs %d, and %s may not make them: %s", have, version, Account(c.server.account), err),
+		Problem: fmt.Sprintf("relay tables have version %d, this program needs %d, and %s may not create them: %s", have, version, Account(c.server.account), err),
 		Remedy: "run `sluicebox init` as an account that has CREATE on database " + c.server.database +
-			", or run there what `sluicebox init --print` shows; then:\n" + strings.Join(grantAll(&c.server), "\n"),
+			", or run the output of `sluicebox init --print` there; then:\n" + strings.Join(grantAll(&c.server), "\n"),
 	}
 }
 
@@ -242,7 +242,7 @@ func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
 		})
 	})
 	if err != nil {
-		return false, fmt.Errorf("ask whether the own tables may be made: %w", Explain(err))
+		return false, fmt.Errorf("check the right to create relay tables: %w", Explain(err))
 	}
 	return may, nil
 }

@@ -25,7 +25,7 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("take the lead: %w", Explain(err))
+		return 0, fmt.Errorf("acquire leadership: %w", Explain(err))
 	}
 	return epoch, nil
 }
@@ -38,7 +38,7 @@ func (s *Store) raiseEpoch(ctx context.Context, c *conn) (store.Epoch, error) {
 		case !isLockTimeout(err):
 			return epoch, err
 		case time.Since(began) > leadTimeout:
-			return 0, fmt.Errorf("somebody keeps the row of relay %s in %sleader locked; find out who by "+
+			return 0, fmt.Errorf("another session keeps the row of relay %s in %sleader locked; find it with "+
 				"SELECT trx_mysql_thread_id, trx_started FROM information_schema.innodb_trx; and end the session by KILL: %w", s.name, ownPrefix, err)
 		}
 	}
@@ -62,7 +62,7 @@ ON DUPLICATE KEY UPDATE epoch = epoch + 1, raised_at = UTC_TIMESTAMP(6), holder 
 			err = c.row(ctx, raised, []any{locker, lock, locker, s.name}, &epoch, &holds)
 		}
 		if err == nil && !holds {
-			err = fmt.Errorf("the relay's lock is lost: %w", store.ErrNotLeader)
+			err = fmt.Errorf("relay lock lost: %w", store.ErrNotLeader)
 		}
 		return err
 	})
@@ -85,7 +85,7 @@ func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 		})
 	})
 	if err != nil {
-		return store.Leader{}, fmt.Errorf("read who leads: %w", Explain(err))
+		return store.Leader{}, fmt.Errorf("read leader: %w", Explain(err))
 	}
 	return l, nil
 }

@@ -22,7 +22,7 @@ func lockName(database, relay string) string {
 	return "sluicebox leader " + hex.EncodeToString(hash[:20])
 }
 
-var errReplica = errors.New("the server is read-only: a replica takes no writes before it is promoted")
+var errReplica = errors.New("server is read-only: a replica accepts no writes before it is promoted")
 
 // checkOnePrimary returns a *store.SetupError if several servers accept writes, because
 // neither the lock nor the leader row of one server excludes a relay on another.
@@ -31,11 +31,11 @@ func checkOnePrimary(ctx context.Context, c *conn) error {
 	if err != nil || what == "" {
 		return errors.Join(err, c.rollback(ctx))
 	}
-	return &store.SetupError{Problem: "the server is one of several that take writes, " + what + ": two relays could lead at a time", Remedy: onePrimary}
+	return &store.SetupError{Problem: "several servers accept writes, " + what + ": two relays could lead at the same time", Remedy: onePrimary}
 }
 
 // onePrimary is the remedy for a cluster with several primaries.
-const onePrimary = "use a server with one primary: a single one, with replicas or not, or a group in single-primary mode"
+const onePrimary = "use a server with one primary: a single server, with or without replicas, or a group in single-primary mode"
 
 // Lock implements store.Locker with GET_LOCK on a session of its own. The session stays
 // open between tries, so each try costs one or two round trips; a session that the server
@@ -48,7 +48,7 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("take the relay's lock: %w", Explain(err))
+		return nil, fmt.Errorf("acquire relay lock: %w", Explain(err))
 	}
 	return taken, nil
 }
@@ -124,7 +124,7 @@ func newLock(c *conn, name string, life *lifetime.Lifetime, locker *atomic.Int64
 func (l *lock) Ping(ctx context.Context) error {
 	return l.Use(ctx, func(ctx context.Context) error {
 		if err := l.ping(ctx); err != nil {
-			return fmt.Errorf("ping the relay's lock: %w", err)
+			return fmt.Errorf("ping relay lock: %w", err)
 		}
 		return nil
 	})

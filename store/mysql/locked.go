@@ -73,7 +73,7 @@ func (c *claim) lockedPart(ctx context.Context, parts []*outboxes.Part) (int, er
 		}
 	}
 	if at < 0 || at >= len(parts) {
-		return 0, fmt.Errorf("the server names part %d of %d", at, len(parts))
+		return 0, fmt.Errorf("server returned part %d of %d", at, len(parts))
 	}
 	return at, nil
 }

@@ -54,7 +54,7 @@ func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
 		return err
 	})
 	if err != nil {
-		return now, fmt.Errorf("ask for the server's time: %w", Explain(err))
+		return now, fmt.Errorf("read server time: %w", Explain(err))
 	}
 	return now, nil
 }
@@ -66,7 +66,7 @@ func serverTime(ctx context.Context, c *conn) (time.Time, error) {
 	}
 	now, ok := readTime(text)
 	if !ok {
-		return now, fmt.Errorf("the server's time is %q", text)
+		return now, fmt.Errorf("invalid server time %q", text)
 	}
 	return now, nil
 }

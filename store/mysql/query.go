@@ -26,7 +26,7 @@ func (s *statement) arg(v any) string {
 }
 
 // errStopIteration is returned by a row reader to end the iteration.
-var errStopIteration = errors.New("that is enough")
+var errStopIteration = errors.New("stop iteration")
 
 // maxKeys is the maximum number of keys in one statement. MariaDB turns a list of 1000 or
 // more into a table and may then read all of the outbox.

@@ -28,7 +28,7 @@ FROM ` + ownPrefix + "replay WHERE name = ? ORDER BY nth DESC"
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the replays: %w", err)
+		return nil, fmt.Errorf("read replays: %w", err)
 	}
 	return list, nil
 }
@@ -50,7 +50,7 @@ WHERE name = ? AND job = ? ORDER BY n LIMIT ?`
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the errors of replay %s: %w", id, err)
+		return nil, fmt.Errorf("read errors of replay %s: %w", id, err)
 	}
 	return list, nil
 }
@@ -90,7 +90,7 @@ func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, 
 		err = store.ErrNoJob
 	}
 	if err != nil {
-		return fmt.Errorf("count the rows of replay %s: %w", id, err)
+		return fmt.Errorf("count rows of replay %s: %w", id, err)
 	}
 	return nil
 }

@@ -126,7 +126,7 @@ WHERE r.name = ? AND r.job = ? ORDER BY r.n LIMIT ?) AS f`
 		})
 	}
 	if err != nil && !errors.Is(err, store.ErrNoJob) {
-		return 0, fmt.Errorf("clear the rows of replay %s: %w", id, err)
+		return 0, fmt.Errorf("clear rows of replay %s: %w", id, err)
 	}
 	return int(cleared), nil
 }
@@ -141,7 +141,7 @@ func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, do
 		err = s.writeReplayRows(ctx, epoch, id, func(c *conn, refused int64) error { return s.finishRows(ctx, c, id, done, refused) })
 	}
 	if err != nil {
-		return fmt.Errorf("note what became of rows of replay %s: %w", id, err)
+		return fmt.Errorf("record replay %s results: %w", id, err)
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ ORDER BY r.n LIMIT ?`
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the lanes of replay %s: %w", id, err)
+		return nil, fmt.Errorf("read lanes of replay %s: %w", id, err)
 	}
 	return lanes, nil
 }
@@ -288,7 +288,7 @@ WHERE name = ? AND job = ? AND outbox = ? AND lane = ? AND n > ? ORDER BY n LIMI
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the rows of replay %s: %w", id, err)
+		return nil, fmt.Errorf("read rows of replay %s: %w", id, err)
 	}
 	return lists, nil
 }

@@ -19,7 +19,7 @@ VALUES (?, ?, ?, ?, ?, '', '', 0, '', 0)`
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("ask for checkpoint %s: %w", name, err)
+		return fmt.Errorf("request checkpoint %s: %w", name, err)
 	}
 	return nil
 }
@@ -31,7 +31,7 @@ func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error
 		return c.exec(ctx, put, replays.RequestDrop, s.name, name)
 	})
 	if err != nil {
-		return fmt.Errorf("ask for the end of checkpoint %s: %w", name, err)
+		return fmt.Errorf("request deletion of checkpoint %s: %w", name, err)
 	}
 	return nil
 }
@@ -45,7 +45,7 @@ VALUES (?, ?, ?, ?, ?, ?, '', '', '', '', 0, '', 0, 0, 0, 0, 0, UTC_TIMESTAMP(6)
 		return c.exec(ctx, put, s.name, id, nth, string(store.DesiredRun), spec, string(store.JobWaiting))
 	})
 	if err != nil {
-		return fmt.Errorf("ask for replay %s: %w", id, err)
+		return fmt.Errorf("request replay %s: %w", id, err)
 	}
 	return nil
 }
@@ -60,7 +60,7 @@ func (s *Store) RequestJobState(ctx context.Context, id string, wish store.Desir
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("ask replay %s to %s: %w", id, wish, err)
+		return fmt.Errorf("request %[2]s of replay %[1]s: %[3]w", id, wish, err)
 	}
 	return nil
 }

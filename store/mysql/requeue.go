@@ -107,7 +107,7 @@ func (s *Store) resolveChunk(ctx context.Context, c *conn, t *table, letters []s
 		return err
 	}
 	if n < int64(len(chunk.at)) {
-		return &store.RefusedError{Err: fmt.Errorf("outbox %s: FAILED rows are there and do not change: a trigger keeps them as they are", t.Name)}
+		return &store.RefusedError{Err: fmt.Errorf("outbox %s: change of FAILED rows had no effect; check triggers on the table", t.Name)}
 	}
 	ids := make([]any, len(chunk.at))
 	for k, i := range chunk.at {

@@ -16,7 +16,7 @@ import (
 func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
 	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
-		return nil, fmt.Errorf("look for settled rows: %w", err)
+		return nil, fmt.Errorf("read settled rows: %w", err)
 	}
 	settled := make([]bool, len(rows))
 	err = runLookups(ctx, s.operator, parts, func(ctx context.Context, c *conn, p *outboxes.Part) error {
@@ -29,7 +29,7 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 		return lookUpPart(ctx, c, p, func(t *table) []rowLookup { return []rowLookup{t.settledLookup(p, rows, settled)} })
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for settled rows: %w", Explain(err))
+		return nil, fmt.Errorf("read settled rows: %w", Explain(err))
 	}
 	return settled, nil
 }
@@ -63,7 +63,7 @@ type rowLookup struct {
 
 // errTableLocked means that another session has locked the whole table, so no row of it
 // can be locked.
-var errTableLocked = errors.New("the table is locked")
+var errTableLocked = errors.New("table is locked")
 
 // runLookups runs at for each outbox, all in one transaction.
 func runLookups(ctx context.Context, on *link, parts []*outboxes.Part, at func(context.Context, *conn, *outboxes.Part) error) error {

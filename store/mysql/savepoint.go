@@ -26,7 +26,7 @@ WHERE name = ? ORDER BY checkpoint`
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the named checkpoints: %w", err)
+		return nil, fmt.Errorf("read named checkpoints: %w", err)
 	}
 	return list, nil
 }
@@ -80,7 +80,7 @@ func (s *Store) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name str
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("forget checkpoint %s: %w", name, err)
+		return fmt.Errorf("delete checkpoint %s: %w", name, err)
 	}
 	return nil
 }

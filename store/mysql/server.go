@@ -199,7 +199,7 @@ func (s *server) snapshotPosition(ctx context.Context, c *conn) (store.Position,
 	}
 	at, err := strconv.ParseInt(place, 10, 64)
 	if err != nil {
-		return "", fmt.Errorf("the snapshot's place in %s is %q, no number", file, place)
+		return "", fmt.Errorf("invalid snapshot position %q in %s", place, file)
 	}
 	var set sql.NullString
 	if err := c.sqlConn.QueryRowContext(ctx, "SELECT BINLOG_GTID_POS('"+literal(file)+"', "+strconv.FormatInt(at, 10)+")").Scan(&set); err != nil {

@@ -53,7 +53,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 				return err
 			}
 			if try == maxSettleTries {
-				return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s, or another of the call, is there and does not change: a trigger keeps it as it is",
+				return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s or another of the call: update had no effect; check triggers on the table",
 					outcomes[0].ID, outcomes[0].Outbox)}
 			}
 		}

@@ -29,14 +29,14 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 	}
 	for i := range items {
 		if err := s.validateSpill(&items[i]); err != nil {
-			return fmt.Errorf("park: %w", err)
+			return fmt.Errorf("spill rows: %w", err)
 		}
 	}
 	err := s.spillSession.do(ctx, func(ctx context.Context, c *conn) error {
 		return s.runAsLeader(ctx, c, epoch, func() error { return s.spillRows(ctx, c, items) })
 	})
 	if err != nil {
-		return fmt.Errorf("park: %w", asOwnRefused(err))
+		return fmt.Errorf("spill rows: %w", asOwnRefused(err))
 	}
 	return nil
 }
@@ -123,14 +123,14 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 	}
 	for i := range rows {
 		if _, err := s.outbox(rows[i].Outbox); err != nil {
-			return fmt.Errorf("unpark: %w", err)
+			return fmt.Errorf("delete spilled rows: %w", err)
 		}
 	}
 	err := s.spillSession.do(ctx, func(ctx context.Context, c *conn) error {
 		return s.runAsLeader(ctx, c, epoch, func() error { return s.deleteSpilledRows(ctx, c, rows) })
 	})
 	if err != nil {
-		return fmt.Errorf("unpark: %w", asOwnRefused(err))
+		return fmt.Errorf("delete spilled rows: %w", asOwnRefused(err))
 	}
 	return nil
 }
@@ -167,11 +167,11 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 	const read = "SELECT seq, id, kind, message_group, retry_count, payload_size, committed_at, payload FROM " + ownPrefix + `parked
 WHERE name = ? AND outbox = ? AND lane = ? AND seq > ? ORDER BY seq LIMIT ?`
 	if each <= 0 {
-		return nil, fmt.Errorf("read parked rows: the limit is %d, must be positive", each)
+		return nil, fmt.Errorf("read spilled rows: limit is %d, must be positive", each)
 	}
 	for i := range from {
 		if _, err := s.outbox(from[i].Outbox); err != nil {
-			return nil, fmt.Errorf("read parked rows: %w", err)
+			return nil, fmt.Errorf("read spilled rows: %w", err)
 		}
 	}
 	if len(from) == 0 {
@@ -196,7 +196,7 @@ WHERE name = ? AND outbox = ? AND lane = ? AND seq > ? ORDER BY seq LIMIT ?`
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read parked rows: %w", Explain(err))
+		return nil, fmt.Errorf("read spilled rows: %w", Explain(err))
 	}
 	return lists, nil
 }
@@ -224,7 +224,7 @@ func (s *Store) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) 
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("read the parked lanes: %w", Explain(err))
+		return fmt.Errorf("read spilled lanes: %w", Explain(err))
 	}
 	return nil
 }
@@ -269,7 +269,7 @@ func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after
 				})
 			})
 			if err != nil {
-				return all, fmt.Errorf("forget parked rows: %w", Explain(err))
+				return all, fmt.Errorf("delete spilled rows after seq: %w", Explain(err))
 			}
 			all += int(n)
 		}

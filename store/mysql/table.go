@@ -70,7 +70,7 @@ func readTable(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, &store.SetupError{
-			Problem: fmt.Sprintf("outbox %s: there is no table %s that the account can see in database %s", o.Name, TableName(o), cmp.Or(o.Schema, c.server.database)),
+			Problem: fmt.Sprintf("outbox %s: no table %s visible to the account in database %s", o.Name, TableName(o), cmp.Or(o.Schema, c.server.database)),
 			Remedy:  "create it, or check the table's name and schema in the configuration, and the account's rights",
 		}
 	case err != nil:
@@ -96,7 +96,7 @@ func readTable(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look up the indexes of %s: %w", TableName(o), err)
+		return nil, fmt.Errorf("look up indexes of %s: %w", TableName(o), err)
 	}
 	return t, nil
 }
@@ -113,7 +113,7 @@ func readColumns(ctx context.Context, c *conn, o *store.Outbox) (list []column, 
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look up the columns of %s: %w", TableName(o), err)
+		return nil, fmt.Errorf("look up columns of %s: %w", TableName(o), err)
 	}
 	return list, nil
 }

@@ -239,7 +239,7 @@ func TestCheckTypes(t *testing.T) {
 			"processed_at TIMESTAMP NULL=>processed_at VARCHAR(30)":                                           "DATETIME",
 			"status VARCHAR(20) NOT NULL DEFAULT 'PENDING'=>status VARCHAR(7)":                                `cannot hold "PROCESSING"`,
 			"status VARCHAR(20) NOT NULL DEFAULT 'PENDING'=>status ENUM('PENDING')":                           `cannot hold "COMPLETED"`,
-			"status VARCHAR(20) NOT NULL DEFAULT 'PENDING'=>status INT":                                       "a text or an enumeration",
+			"status VARCHAR(20) NOT NULL DEFAULT 'PENDING'=>status INT":                                       "a text or an ENUM",
 			"retry_count INT NOT NULL DEFAULT 0=>retry_count VARCHAR(9)":                                      "an integer",
 			"error_message TEXT=>error_message BLOB":                                                          "a text",
 			",\n    INDEX idx_outbox_events_status (status, message_group, created_at)\n)=>\n) ENGINE=MyISAM": "ENGINE = InnoDB",

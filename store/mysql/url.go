@@ -43,7 +43,7 @@ func ParseURL(raw, application string) (*mysql.Config, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "mysql" && u.Scheme != "mariadb" || u.Opaque != "" {
 		return nil, &store.SetupError{
-			Problem: "the database URL is not of the form " + urlForm,
+			Problem: "database URL is not of the form " + urlForm,
 			Remedy:  "percent-encode special characters in the user name, password and database",
 		}
 	}
@@ -53,7 +53,7 @@ func ParseURL(raw, application string) (*mysql.Config, error) {
 	}
 	q, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return nil, refuseURL("has parameters that cannot be read", "percent-encode special characters in them")
+		return nil, refuseURL("has invalid parameters", "percent-encode special characters in them")
 	}
 	if err := knownParameters(q); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func ParseURL(raw, application string) (*mysql.Config, error) {
 }
 
 func refuseURL(problem, remedy string) error {
-	return &store.SetupError{Problem: "the database URL " + problem, Remedy: remedy}
+	return &store.SetupError{Problem: "database URL " + problem, Remedy: remedy}
 }
 
 // attribute returns a text as the value of a connection attribute.
@@ -98,7 +98,7 @@ func knownParameters(q url.Values) error {
 	known := []string{"tls", "tls-ca", "tls-cert", "tls-key", "tls-server-name", "socket", "allow-cleartext-passwords"}
 	for name, values := range q {
 		if !slices.Contains(known, name) {
-			return refuseURL(fmt.Sprintf("has a parameter that is not known: %q", name), "the parameters are "+strings.Join(known, ", "))
+			return refuseURL(fmt.Sprintf("has an unknown parameter: %q", name), "known parameters are "+strings.Join(known, ", "))
 		}
 		if len(values) != 1 || values[0] == "" {
 			return refuseURL("has parameter "+name+" without a value, or twice", "give it one value")
@@ -149,20 +149,20 @@ func secure(cfg *mysql.Config, q url.Values) error {
 		cfg.AllowFallbackToPlaintext = mode == "preferred"
 	case "false":
 		if files {
-			return refuseURL("has tls=false and files for TLS", "take the one or the other off")
+			return refuseURL("has tls=false and files for TLS", "remove one of the two")
 		}
 		set = nil
 	default:
-		return refuseURL(fmt.Sprintf("has tls=%s", mode), "tls is true, skip-verify, preferred or false")
+		return refuseURL(fmt.Sprintf("has tls=%s", mode), "use true, skip-verify, preferred or false")
 	}
 	cfg.TLS = set
 	if cleartext := q.Get("allow-cleartext-passwords"); cleartext == "true" {
 		if set == nil && cfg.Net != "unix" || mode == "preferred" {
-			return refuseURL("allows passwords in clear text without TLS", "leave tls at true")
+			return refuseURL("allows cleartext passwords without TLS", "use tls=true")
 		}
 		cfg.AllowCleartextPasswords = true
 	} else if cleartext != "" && cleartext != "false" {
-		return refuseURL("has allow-cleartext-passwords="+cleartext, "it is true or false")
+		return refuseURL("has allow-cleartext-passwords="+cleartext, "use true or false")
 	}
 	if set == nil {
 		return nil
@@ -179,7 +179,7 @@ func certificates(set *tls.Config, q url.Values) error {
 		}
 		set.RootCAs = x509.NewCertPool()
 		if !set.RootCAs.AppendCertsFromPEM(pem) {
-			return refuseURL("names tls-ca="+file+", which holds no certificate in PEM", "give the certificate of the authority")
+			return refuseURL("names tls-ca="+file+", which contains no PEM certificate", "use the certificate of the authority")
 		}
 	}
 	cert, key := q.Get("tls-cert"), q.Get("tls-key")
@@ -191,7 +191,7 @@ func certificates(set *tls.Config, q url.Values) error {
 	}
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
-		return refuseURL("names tls-cert and tls-key, which cannot be used: "+err.Error(), "give a certificate and its key in PEM")
+		return refuseURL("names tls-cert and tls-key, which cannot be used: "+err.Error(), "use a certificate and its key in PEM")
 	}
 	set.Certificates = []tls.Certificate{pair}
 	return nil

@@ -69,11 +69,11 @@ func TestParseURLRefused(t *testing.T) {
 		"mysql://u:secret@h/db?parseTime=true":                           `"parseTime"`,
 		"mysql://u:secret@h/db?tls=":                                     "without a value",
 		"mysql://u:secret@h/db?tls=true&tls=false":                       "twice",
-		"mysql://u:secret@h/db?tls=%zz":                                  "cannot be read",
+		"mysql://u:secret@h/db?tls=%zz":                                  "invalid parameters",
 		"mysql://u:secret@h/db?tls-ca=/no/such/file":                     "/no/such/file",
 		"mysql://u:secret@h/db?tls-cert=/no/such/file":                   "only one of",
 		"mysql://u:secret@h/db?tls=false&tls-ca=/x":                      "tls=false",
-		"mysql://u:secret@h/db?tls=false&allow-cleartext-passwords=true": "clear text",
+		"mysql://u:secret@h/db?tls=false&allow-cleartext-passwords=true": "cleartext",
 	} {
 		_, err := mysql.ParseURL(raw, "test")
 		var setup *store.SetupError

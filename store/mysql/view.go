@@ -13,7 +13,7 @@ import (
 // Tables that an open view has read cannot be altered.
 func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" {
-		return nil, fmt.Errorf("open a view: MySQL and MariaDB have no named snapshots, so none is named %q", snapshot)
+		return nil, fmt.Errorf("open view: MySQL and MariaDB have no named snapshots, got %q", snapshot)
 	}
 	return views.Open(ctx, s.lifetime, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
 		c, err := dial(ctx, s.viewConfig, "REPEATABLE READ", readSettings())

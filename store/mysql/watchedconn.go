@@ -68,10 +68,10 @@ func (w *watchedConn) watch(ctx context.Context) error {
 		w.mu.Lock()
 		w.buffered = append(w.buffered, b[:n]...)
 		w.mu.Unlock()
-		return errors.New("the server has ended the session")
+		return errors.New("server ended the session")
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return w.SetReadDeadline(time.Time{})
 	}
-	return fmt.Errorf("the server has ended the session: %w", err)
+	return fmt.Errorf("server ended the session: %w", err)
 }

@@ -47,18 +47,18 @@ func TestDoctorOfAConfigurationMySQL(t *testing.T) {
 		as := func(password string) string { return instead("://root@", "://"+user+":"+password+"@") }
 		events := func(name string) string { return instead("flowcatalyst: {", "flowcatalyst: {events-table: "+name+", ") }
 
-		s.ask("a wrong password", as(canary+"x"), 78, "refuses the login", "check the user and password")
-		s.ask("no right at all", as(canary), 78, "cannot be used", "GRANT SELECT (`id`, ")
+		s.ask("a wrong password", as(canary+"x"), 78, "refused the login", "check the user and password")
+		s.ask("no right at all", as(canary), 78, "is not accessible", "GRANT SELECT (`id`, ")
 		s.ask("no such database", instead("/"+s.name, "/"+s.name+"x"), 78, "Unknown database", "check its name")
-		s.ask("no such table", events("outbox_event"), 78, "there is no table `outbox_event`", "it sees outbox_events, outbox_dispatch_jobs, legacy")
-		s.ask("no table", events("s"+s.name+".outbox"), 78, "there is no table")
-		s.ask("an unknown parameter", instead("?tls", "?tsl=x&tls"), 78, `not known: "tsl"`)
+		s.ask("no such table", events("outbox_event"), 78, "no table `outbox_event`", "visible tables: outbox_events, outbox_dispatch_jobs, legacy")
+		s.ask("no table", events("s"+s.name+".outbox"), 78, "no table")
+		s.ask("an unknown parameter", instead("?tls", "?tsl=x&tls"), 78, `unknown parameter: "tsl"`)
 		if f == servers.MariaDB { // which has no TLS until it is given a certificate
-			s.ask("no TLS", instead("?tls=false", ""), 78, "offers no TLS", "turn TLS on in the server")
+			s.ask("no TLS", instead("?tls=false", ""), 78, "offers no TLS", "enable TLS on the server")
 		}
 		s.ask("nobody there", instead(at(t, s.database), freeAddress(t)), 1, "connection refused", "correct source.url")
 		s.sql("GRANT ALL ON "+s.name+".* TO "+user, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO "+user, "ALTER USER "+user+" ACCOUNT LOCK")
-		s.ask("a locked account", as(canary), 78, "refuses the login")
+		s.ask("a locked account", as(canary), 78, "refused the login")
 		s.sql("ALTER USER " + user + " WITH MAX_USER_CONNECTIONS 1 ACCOUNT UNLOCK")
 		busy := servers.OpenMySQL(t, strings.Replace(s.database, "root@", user+":"+canary+"@", 1))
 		if err := busy.PingContext(t.Context()); err != nil {
@@ -174,7 +174,7 @@ func (s *site) namesake() {
 		}
 		return ""
 	})
-	s.ask("a server id twice", other, code, fmt.Sprintf("reads the binlog under %s, the server id of this relay", id), "source.server-id")
+	s.ask("a server id twice", other, code, fmt.Sprintf("reads the binlog with server id %s, which is this relay's", id), "source.server-id")
 }
 
 // A server that is one of several that take writes is refused, by doctor and by run.
@@ -184,7 +184,7 @@ func TestAClusterIsRefused(t *testing.T) {
 	s := newSite(t, servers.MariaDB, server.Database(), "")
 	s.sql(seedTablesMySQL)
 	server.Restart(map[string]string{"wsrep-on": "ON", "wsrep-provider": "none"})
-	s.ask("a cluster", s.config, 78, "a Galera cluster (wsrep_on = ON): two relays could lead at a time", "use a server with one primary")
+	s.ask("a cluster", s.config, 78, "a Galera cluster (wsrep_on = ON): two relays could lead at the same time", "use a server with one primary")
 	expectEnd(t, s.config, 78, "a Galera cluster", "use a server with one primary")
 }
 
@@ -224,9 +224,9 @@ func TestAReplicaIsPromoted(t *testing.T) {
 			}
 			return ""
 		})
-		s.ask("a replica", s.config, 78, "it is read-only, as a replica is", "SET GLOBAL read_only = OFF;")
+		s.ask("a replica", s.config, 78, "server is read-only, as a replica is", "SET GLOBAL read_only = OFF;")
 		r = start(t, s.config)
-		r.waitFor("a replica takes no writes before it is promoted")
+		r.waitFor("a replica accepts no writes before it is promoted")
 		old.Stop("immediate")
 		servers.ExecMySQL(t, next.URL, promote...)
 		s.expectNumbered(150)

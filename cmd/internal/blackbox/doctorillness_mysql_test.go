@@ -142,17 +142,17 @@ func (g *guest) illnessesMySQL() []illness {
 	all := "DROP TABLE " + strings.Join(ownMySQL(), ", ")
 	const alter = "ALTER TABLE `outbox_events` "
 	return []illness{
-		{name: "own tables missing", cause: []string{all}, want: []string{"own tables are not there", "run `sluicebox init`"}},
+		{name: "own tables missing", cause: []string{all}, want: []string{"relay tables do not exist", "run `sluicebox init`"}},
 		{name: "own tables that run makes", harmless: true, cause: []string{all, "GRANT CREATE ON " + g.name + ".* TO relay"},
-			want: []string{"own tables are not there", "run `sluicebox init`, or leave it to `sluicebox run`"}, after: []string{"REVOKE CREATE ON " + g.name + ".* FROM relay"}},
+			want: []string{"relay tables do not exist", "run `sluicebox init`, or leave it to `sluicebox run`"}, after: []string{"REVOKE CREATE ON " + g.name + ".* FROM relay"}},
 		{name: "own tables that run makes by a role", harmless: true, after: []string{"DROP ROLE maker"},
 			cause: []string{all, "CREATE ROLE maker", "GRANT CREATE ON " + g.name + ".* TO maker", "GRANT maker TO relay", g.defaultRole("maker")},
 			want:  []string{"run `sluicebox init`, or leave it to `sluicebox run`"}},
-		{name: "an own table missing", cause: []string{"DROP TABLE sluicebox_hold"}, want: []string{"own table sluicebox_hold is not there", "run `sluicebox init`"}},
+		{name: "an own table missing", cause: []string{"DROP TABLE sluicebox_hold"}, want: []string{"relay table sluicebox_hold does not exist", "run `sluicebox init`"}},
 		{name: "own tables of an older version", cause: []string{"UPDATE sluicebox_meta SET version = 0"}, want: []string{"have version 0", "run `sluicebox init`"}},
 		{name: "an own table missing a grant", cause: []string{"REVOKE INSERT, DELETE ON sluicebox_parked FROM relay"}, want: []string{"GRANT INSERT, DELETE ON " + on("sluicebox_parked")}},
 		{name: "the markers missing a grant", cause: []string{"REVOKE UPDATE ON sluicebox_marker FROM relay"}, want: []string{"GRANT UPDATE ON " + on("sluicebox_marker")}},
-		{name: "no right on the database", want: []string{"cannot be used", "GRANT SELECT (`id`, `message_group`, ", "), UPDATE (`status`, "}, cause: append(g.revokeAll(), g.regrant()...)},
+		{name: "no right on the database", want: []string{"is not accessible", "GRANT SELECT (`id`, `message_group`, ", "), UPDATE (`status`, "}, cause: append(g.revokeAll(), g.regrant()...)},
 		{name: "no SELECT", cause: []string{"REVOKE SELECT (payload, status) ON outbox_events FROM relay"}, want: []string{"no column payload", "GRANT SELECT (`id`, `message_group`, `payload`, "}},
 		{name: "no UPDATE of a column", cause: []string{"REVOKE UPDATE (error_message) ON outbox_events FROM relay"}, want: []string{"GRANT UPDATE (`error_message`) ON " + on("outbox_events")}},
 		{name: "no DELETE", want: []string{"GRANT DELETE ON " + on("outbox_events")}, after: []string{"REVOKE DELETE ON outbox_events FROM relay", "REVOKE DELETE ON outbox_dispatch_jobs FROM relay"},
@@ -160,9 +160,9 @@ func (g *guest) illnessesMySQL() []illness {
 				return strings.Replace(config, "flowcatalyst: {", "flowcatalyst: {retention: 7d, ", 1)
 			}},
 		{name: "no unique index", cause: []string{"ALTER TABLE outbox_events DROP PRIMARY KEY"}, want: []string{"CREATE UNIQUE INDEX `outbox_events_id` ON `outbox_events` (`id`);"}},
-		{name: "another engine", cause: []string{"ALTER TABLE outbox_events DROP INDEX idx_outbox_events_status, ADD INDEX idx_outbox_events_status (status, created_at), ENGINE = MyISAM"}, want: []string{"kept by MyISAM", alter + "ENGINE = InnoDB;"}},
+		{name: "another engine", cause: []string{"ALTER TABLE outbox_events DROP INDEX idx_outbox_events_status, ADD INDEX idx_outbox_events_status (status, created_at), ENGINE = MyISAM"}, want: []string{"storage engine MyISAM", alter + "ENGINE = InnoDB;"}},
 		{name: "a column missing", cause: []string{"ALTER TABLE outbox_events DROP processed_at"}, want: []string{"no column processed_at", alter + "ADD COLUMN `processed_at` DATETIME(6) NULL;"}},
-		{name: "a column of another type", cause: []string{"ALTER TABLE outbox_events MODIFY retry_count TEXT"}, want: []string{"is of type text", alter + "MODIFY COLUMN `retry_count` INT;"}},
+		{name: "a column of another type", cause: []string{"ALTER TABLE outbox_events MODIFY retry_count TEXT"}, want: []string{"has type text", alter + "MODIFY COLUMN `retry_count` INT;"}},
 		{name: "a status too short", cause: []string{"ALTER TABLE outbox_events MODIFY status VARCHAR(9) NOT NULL"}, want: []string{`cannot hold "PROCESSING"`, alter + "MODIFY COLUMN `status` VARCHAR(255) NOT NULL;"}},
 		{name: "a constraint of the status", cause: []string{"ALTER TABLE outbox_events ADD CONSTRAINT words CHECK (status IN ('PENDING', 'COMPLETED', 'FAILED', 'it''s'))"},
 			want: []string{"does not allow 'PROCESSING'", alter + "DROP CONSTRAINT `words`, ADD CONSTRAINT `words` CHECK (("}, after: []string{"ALTER TABLE outbox_events DROP CONSTRAINT words"},
@@ -211,16 +211,16 @@ func (g *guest) settingsMySQL() []illness {
 	readOnly := map[servers.Flavour]string{servers.MySQL: "transaction_read_only", servers.MariaDB: "tx_read_only"}[g.flavour]
 	list := []illness{
 		{name: "row_metadata", harmless: true, cause: []string{set("binlog_row_metadata", "MINIMAL")}, want: []string{mend("binlog_row_metadata", "'FULL'")}},
-		{name: "sync_binlog", harmless: true, cause: []string{set("sync_binlog", "0")}, want: []string{"takes the last commits back", mend("sync_binlog", "1")}},
+		{name: "sync_binlog", harmless: true, cause: []string{set("sync_binlog", "0")}, want: []string{"loses the last commits", mend("sync_binlog", "1")}},
 		{name: "flush_log", harmless: true, cause: []string{set("innodb_flush_log_at_trx_commit", "2")}, want: []string{mend("innodb_flush_log_at_trx_commit", "1")}},
-		{name: "retention", cause: []string{set("binlog_expire_logs_seconds", "7200")}, want: []string{"keeps its binlog for 2 hours", mend("binlog_expire_logs_seconds", "604800")}},
+		{name: "retention", cause: []string{set("binlog_expire_logs_seconds", "7200")}, want: []string{"binlog is kept for 2 hours", mend("binlog_expire_logs_seconds", "604800")}},
 		{name: "read-only", cause: []string{set("read_only", "ON")}, want: []string{"read-only", "SET GLOBAL read_only = OFF;"}},
-		{name: "read-only transactions", cause: []string{set(readOnly, "ON")}, want: []string{"unless they say otherwise", mend(readOnly, "OFF")}},
+		{name: "read-only transactions", cause: []string{set(readOnly, "ON")}, want: []string{"read-only by default", mend(readOnly, "OFF")}},
 	}
 	for _, format := range []string{"STATEMENT", "MIXED"} {
 		list = append(list, illness{name: "format " + format, cause: []string{set("binlog_format", format)}, want: []string{"binlog_format is " + format, mend("binlog_format", "'ROW'")}})
 	}
-	list = append(list, illness{name: "format STATEMENT, polling", cause: []string{set("binlog_format", "STATEMENT")}, want: []string{"refuses what a relay writes", mend("binlog_format", "ROW")},
+	list = append(list, illness{name: "format STATEMENT, polling", cause: []string{set("binlog_format", "STATEMENT")}, want: []string{"refuses the relay's READ COMMITTED", mend("binlog_format", "ROW")},
 		change: func(config string) string { return strings.Replace(config, "mode: stream", "mode: poll", 1) }})
 	for _, image := range []string{"MINIMAL", "NOBLOB"} {
 		list = append(list, illness{name: "image " + image, cause: []string{set("binlog_row_image", image)}, want: []string{"binlog_row_image is " + image, mend("binlog_row_image", "'FULL'")}})
@@ -327,7 +327,7 @@ func (g *guest) withoutBinlog(t *testing.T) {
 	g.config = stream
 
 	g.server.Restart(map[string]string{"log-bin": "binlog", "skip-log-bin": "-", "binlog-ignore-db": g.name, "binlog-do-db": "another"})
-	g.expectIll(&illness{want: []string{"leaves database " + g.name + " out", "binlog_do_db is \"another\"", "restart it"}})
+	g.expectIll(&illness{want: []string{"excludes database " + g.name, "binlog_do_db is \"another\"", "restart it"}})
 	g.quiet()
 	g.server.Restart(map[string]string{"binlog-ignore-db": "-", "binlog-do-db": "-"})
 	g.expectWell()

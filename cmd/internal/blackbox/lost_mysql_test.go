@@ -181,7 +181,7 @@ func TestTwoRelaysOfOneServerID(t *testing.T) {
 		if s.t.Name() == "TestTwoRelaysOfOneServerID/mariadb" {
 			within(s.t, patience, func() string {
 				for _, r := range []*relay{a, b} {
-					if said := r.said(); strings.Contains(said, "under the server id 4711") && strings.Contains(said, "log became unreadable") {
+					if said := r.said(); strings.Contains(said, "uses server id 4711") && strings.Contains(said, "log became unreadable") {
 						return ""
 					}
 				}

@@ -221,7 +221,7 @@ func TestOwnTablesOfAnotherMySQL(t *testing.T) {
 		if code != 78 || !strings.Contains(d.complaints(), "run `sluicebox init` as an account that has CREATE") {
 			t.Errorf("exit code %d:\n%s", code, text)
 		}
-		if _, stderr, code := command(c.t, nil, "init", "-c", configFile(c.t, c.config)); code != 78 || !strings.Contains(stderr, "may not make them") {
+		if _, stderr, code := command(c.t, nil, "init", "-c", configFile(c.t, c.config)); code != 78 || !strings.Contains(stderr, "may not create them") {
 			t.Errorf("init without CREATE: exit code %d: %s", code, stderr)
 		}
 		script, stderr, code := command(c.t, nil, "init", "--print", "-c", configFile(c.t, c.config))

@@ -118,7 +118,7 @@ func TestSourceURLs(t *testing.T) {
 		{"mysql://u:can#ary@db/shop", "is not a URL of the form mysql://"},
 		{"mariadb://u:12?canary@db/shop", "is not a URL of the form mariadb://"},
 		{"mysql://u:canary@db/", "names no database; write mysql://"},
-		{"mysql://u:canary@db/shop?sslmode=disable", "has a parameter that is not known: \"sslmode\"; the parameters are tls, "},
+		{"mysql://u:canary@db/shop?sslmode=disable", "has an unknown parameter: \"sslmode\"; known parameters are tls, "},
 		{"mongodb://u:canary@db", "names no database; write mongodb://"},
 		{"mongodb://u:canary@db1:27017,db2:27017/?replicaSet=rs0", "names no database; write mongodb://"},
 		{"mongodb://u:canary@db/admin", "names the database admin, which is the server's own; "},
