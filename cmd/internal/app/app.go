@@ -1,6 +1,5 @@
-// Package app wires a relay out of the project's packages and runs it. It is
-// the one place that knows all of them; what it wires can be embedded without
-// it.
+// Package app wires a relay from the module's packages and runs it. Only this package
+// depends on all of them; a program that embeds a relay does not need it.
 package app
 
 import (
@@ -20,24 +19,24 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Options is what a relay is made of.
+// Options are the inputs of a relay.
 type Options struct {
 	Config  *config.Config
 	Log     *slog.Logger
 	Version string
 }
 
-// firstConnectTimeout is how long the first start waits for a database that cannot be
-// reached. Once it was reached, the relay waits for ever.
+// firstConnectTimeout is how long the first start waits for an unreachable database.
+// After the first connection the relay retries indefinitely.
 const firstConnectTimeout = 30 * time.Second
 
-// mutexProfileFraction is which part of the waits for locks a profile shows: one in so
-// many.
+// mutexProfileFraction is the sampling rate of the mutex profile: one contention event in
+// 100.
 const mutexProfileFraction = 100
 
-// Run relays until the context ends, then stops cleanly and returns nil. Any
-// other end is an error; a *store.SetupError or *config.Error among its causes
-// says that trying again does not help.
+// Run relays until the context ends, then shuts down gracefully and returns nil. Any
+// other end is an error. If its chain holds a *store.SetupError or *config.Error, a
+// restart does not help.
 func Run(ctx context.Context, o Options) error {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -66,7 +65,7 @@ func Run(ctx context.Context, o Options) error {
 	switch {
 	case ctx.Err() == nil:
 		return err
-	case errors.Is(err, store.ErrNotLeader): // the rows that were in flight are its successor's
+	case errors.Is(err, store.ErrNotLeader): // the new leader sends the rows in flight
 		o.Log.Warn("shutdown without drain", "reason", err)
 	case err != nil && !errors.Is(err, context.Canceled):
 		return err
@@ -76,8 +75,8 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// serveAdmin binds the admin address and serves it until the function that it
-// returns is called, which waits for the server to end.
+// serveAdmin binds the admin address and serves it until stop is called. stop waits for
+// the server to end.
 func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop func() error, err error) {
 	if r.cfg.Settings.Admin.Listen == "" {
 		return func() error { return nil }, nil
@@ -102,7 +101,8 @@ func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop 
 	return func() error { cancel(); return <-done }, nil
 }
 
-// Init makes the relay's own tables and what its stream needs.
+// Init creates the relay's tables and the prerequisites for streaming the outbox
+// tables, for example a publication.
 func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	db, err := openDatabase(cfg)
 	if err != nil {
@@ -127,7 +127,7 @@ func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	return db.store.Check(ctx)
 }
 
-// InitScript returns the statements that Init runs on an empty database.
+// InitScript returns the statements that Init would run on an empty database.
 func InitScript(cfg *config.Config) (string, error) {
 	db, err := openDatabase(cfg)
 	if err != nil {

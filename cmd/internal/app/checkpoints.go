@@ -8,14 +8,15 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// requestStore is what named checkpoints and replays ask of a store: wishes are written
-// there, and the relay that leads finds them.
+// requestStore is the part of a store that named checkpoints and replays need. Requests
+// are written to it, and the leader carries them out.
 type requestStore interface {
 	store.Requester
 	store.ReplayLister
 }
 
-// leaderRequestStore returns the store of a relay that leads, or admin.ErrNotLeading.
+// leaderRequestStore returns the store if this relay is the leader, else
+// admin.ErrNotLeading.
 func (r *relay) leaderRequestStore() (requestStore, error) {
 	if _, err := r.activeDispatchers(); err != nil {
 		return nil, err
@@ -23,8 +24,8 @@ func (r *relay) leaderRequestStore() (requestStore, error) {
 	return r.db.store, nil
 }
 
-// newRequestStore returns the store of the configured database, to be asked without a
-// running relay. It connects to nothing before it is asked. Call closed when done.
+// newRequestStore returns the store of the configured database for use without a running
+// relay. It connects on first use. Call closed when done.
 func newRequestStore(cfg *config.Config) (open func() (requestStore, error), closed func(), err error) {
 	db, err := openDatabase(cfg)
 	if err != nil {
@@ -33,8 +34,8 @@ func newRequestStore(cfg *config.Config) (open func() (requestStore, error), clo
 	return func() (requestStore, error) { return db.store, nil }, db.store.Close, nil
 }
 
-// OpenCheckpoints returns the named checkpoints of the configured relay, which need not run
-// here. They connect to nothing before they are asked. Call closed when done.
+// OpenCheckpoints returns the named checkpoints of the configured relay, which may run
+// elsewhere. They connect on first use. Call closed when done.
 func OpenCheckpoints(cfg *config.Config) (list admin.Checkpoints, closed func(), err error) {
 	open, closed, err := newRequestStore(cfg)
 	if err != nil {
@@ -43,7 +44,7 @@ func OpenCheckpoints(cfg *config.Config) (list admin.Checkpoints, closed func(),
 	return checkpointController{cfg, open}, closed, nil
 }
 
-// checkpointController shows named checkpoints and writes down what is wanted of them.
+// checkpointController lists named checkpoints and writes requests for them.
 type checkpointController struct {
 	cfg  *config.Config
 	open func() (requestStore, error)

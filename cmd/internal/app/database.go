@@ -22,63 +22,64 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// source is a capture source that Follow can run and that holds sessions.
+// source is a capture source that capture.Follow can run and that holds sessions.
 type source interface {
 	capture.Resumer
 	capture.Retention
 	Close()
 }
 
-// streamSource is a source that reads a log.
+// streamSource is a source that reads the database's log.
 type streamSource interface {
 	source
 	store.Diagnoser
-	// Publish makes what the database must have before it can be read.
+	// Publish creates the prerequisites for reading the log, for example a
+	// publication.
 	Publish(ctx context.Context) error
-	// Script is the statements for it.
+	// Script returns the statements of Publish.
 	Script() string
-	// Tap sends what commits from now on, in place of Open and Run, and changes
-	// nothing. begun is called once when it reads.
+	// Tap sends rows that commit from now on, in place of Open and Run, and changes
+	// nothing. It calls begun once when it starts to read.
 	Tap(ctx context.Context, out chan<- capture.Batch, begun func()) error
 }
 
-// readinessChecker tells whether a log can be read. It remembers what it saw: for how long
-// a transaction has been open may be hidden from the role.
+// readinessChecker reports whether the log can be read. It keeps state between calls,
+// because the server may hide from the role how long a transaction has been open.
 type readinessChecker interface {
 	Ready(ctx context.Context) error
 	Close()
 }
 
-// database is one kind of database: what the relay asks of it, behind the
-// contracts.
+// database is one database behind the contracts that the relay uses.
 type database struct {
 	store store.Store
 	// newStream returns the source that reads the log.
 	newStream func() (streamSource, error)
-	// newReadinessChecker returns what tells, without changing anything, why the log could not
-	// be read now; nil if it could. It is nil where a log can always be read.
+	// newReadinessChecker returns a read-only check of whether the log can be read now.
+	// It is nil where a log can always be read.
 	newReadinessChecker func() (readinessChecker, error)
-	// newHistoryReader returns a source that reads a part of the log once more. It is nil where
+	// newHistoryReader returns a source that rereads a range of the log. It is nil where
 	// the log does not hold the rows.
 	newHistoryReader func() (replay.HistoryReader, error)
-	// newSlotRetainer returns what has log kept for named checkpoints; nil where the database
-	// keeps none.
+	// newSlotRetainer returns the component that retains log for named checkpoints. It is
+	// nil where the database cannot retain log for them.
 	newSlotRetainer func() (replay.SlotRetainer, error)
-	// newRetentionChecker returns what looks how far back the server's log reaches; nil where log is
-	// kept for named checkpoints, or holds no rows.
+	// newRetentionChecker returns the component that checks how far back the server's log
+	// reaches. It is nil where named checkpoints retain their log, or the log holds no
+	// rows.
 	newRetentionChecker func() (replay.RetentionChecker, error)
-	// dropSlot gives up what the log is kept for, where the relay polls instead.
-	// It is nil where nothing is kept.
+	// dropSlot drops the replication slot of a relay that polls. It is nil where the
+	// database has no slots.
 	dropSlot func(ctx context.Context) error
-	// heartbeatInterval is how often something comes from the log at the least; 0 where
-	// nothing need.
+	// heartbeatInterval is the longest time between two messages from the log. It is 0
+	// where the log may be silent.
 	heartbeatInterval time.Duration
-	// isUnreachable reports whether an error means that trying again may help.
+	// isUnreachable reports whether a retry may succeed after the error.
 	isUnreachable func(error) bool
 }
 
-// openDatabase returns the database that the configuration names. It connects to
-// nothing. Close its store.
+// openDatabase returns the database of the configuration without connecting to it. Close
+// its store when done.
 func openDatabase(cfg *config.Config) (*database, error) {
 	scheme, _, _ := strings.Cut(cfg.Settings.Source.URL.Reveal(), ":")
 	switch strings.ToLower(scheme) {
@@ -94,7 +95,7 @@ func openDatabase(cfg *config.Config) (*database, error) {
 	return nil, &store.SetupError{Problem: fmt.Sprintf("source.url: there is no database of scheme %q", scheme)}
 }
 
-// holderName is what this process calls itself to those who ask who leads.
+// holderName identifies this process as a leader, e.g. "db1 process 812".
 func holderName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -112,8 +113,8 @@ func openPostgres(cfg *config.Config) (*database, error) {
 	}
 	open := func() (*capturepg.Source, error) {
 		c := cfg.Stream()
-		c.MayCreate = true // the server decides: it lets only a table's owner
-		c.TakeOver = true  // whoever opens it leads
+		c.MayCreate = true // the server decides, because only a table's owner may publish it
+		c.TakeOver = true  // only the leader opens it
 		return capturepg.New(c)
 	}
 	return &database{
@@ -133,7 +134,7 @@ func openPostgres(cfg *config.Config) (*database, error) {
 
 		heartbeatInterval: cfg.Settings.Source.HeartbeatInterval,
 		isUnreachable: func(err error) bool {
-			var old *capturepg.OldTransactionError // it ends some time
+			var old *capturepg.OldTransactionError // the transaction ends eventually
 			return errors.As(err, &old) || pgstore.Unreachable(err)
 		},
 	}, nil

@@ -10,9 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// OpenDeadLetters returns the FAILED rows of the configured outboxes, to be read
-// without a running relay. It connects to nothing before it is asked. Call
-// closed when done.
+// OpenDeadLetters returns the FAILED rows of the configured outboxes for use without a
+// running relay. It connects on first use. Call closed when done.
 func OpenDeadLetters(cfg *config.Config) (letters store.DeadLetters, closed func(), err error) {
 	db, err := openDatabase(cfg)
 	if err != nil {
@@ -21,11 +20,11 @@ func OpenDeadLetters(cfg *config.Config) (letters store.DeadLetters, closed func
 	return db.store, db.store.Close, nil
 }
 
-// deadLetterController shows FAILED rows and acts on them through the dispatchers,
-// which know the lanes that the rows block.
+// deadLetterController lists FAILED rows and acts on them through the dispatchers,
+// because these know which lanes the rows block.
 type deadLetterController struct{ *relay }
 
-// Count implements admin.OpenDeadLetters.
+// Count implements admin.DeadLetters.
 func (d deadLetterController) Count(ctx context.Context, f store.DeadLetterFilter) (int, error) {
 	if _, err := d.dispatcherForFilter(&f); err != nil {
 		return 0, err
@@ -33,7 +32,7 @@ func (d deadLetterController) Count(ctx context.Context, f store.DeadLetterFilte
 	return d.db.store.CountFailed(ctx, f)
 }
 
-// List implements admin.OpenDeadLetters.
+// List implements admin.DeadLetters.
 func (d deadLetterController) List(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	if _, err := d.dispatcherForFilter(&f); err != nil {
 		return nil, err
@@ -41,8 +40,8 @@ func (d deadLetterController) List(ctx context.Context, f store.DeadLetterFilter
 	return d.db.store.Failed(ctx, f, limit, payload)
 }
 
-// dispatcherForFilter returns the dispatcher of the rows that a filter chooses, if the
-// outbox can be asked for them. The database is open where there is one.
+// dispatcherForFilter returns the dispatcher for the rows of a filter, or an error if the
+// filter is not valid for its outbox. If a dispatcher exists, the database is open.
 func (d deadLetterController) dispatcherForFilter(f *store.DeadLetterFilter) (*dispatch.Dispatcher, error) {
 	to, err := d.dispatcherForOutbox(f.Outbox)
 	if err != nil {
@@ -56,21 +55,21 @@ func (d deadLetterController) dispatcherForFilter(f *store.DeadLetterFilter) (*d
 	return to, nil
 }
 
-// Requeue implements admin.OpenDeadLetters. A source that polls finds the rows in the
-// table by itself.
+// Requeue implements admin.DeadLetters. A polling source finds the rows in the table by
+// itself.
 func (d deadLetterController) Requeue(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
 	return d.act("dead letters requeued by operator", f, func(to *dispatch.Dispatcher) (int, error) {
 		return to.Requeue(ctx, f, limit, !d.isPolling.Load())
 	})
 }
 
-// Discard implements admin.OpenDeadLetters.
+// Discard implements admin.DeadLetters.
 func (d deadLetterController) Discard(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
 	return d.act("dead letters discarded by operator", f, func(to *dispatch.Dispatcher) (int, error) { return to.Discard(ctx, f, limit) })
 }
 
-// act does something to rows of an outbox and logs how many it took, also when
-// it failed on its way.
+// act runs an action on rows of an outbox and logs the number of rows it changed, also
+// after a partial failure.
 func (d deadLetterController) act(what string, f store.DeadLetterFilter, do func(*dispatch.Dispatcher) (int, error)) (int, error) {
 	to, err := d.dispatcherForFilter(&f)
 	if err != nil {

@@ -29,9 +29,9 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-// TestDeadLetterDeskActs: through the dispatcher of the outbox; a source that
-// polls is left to find the rows.
-func TestDeadLetterDeskActs(t *testing.T) {
+// TestDeadLetterControllerActs checks that actions go through the dispatcher of the
+// outbox, except that a polling source finds requeued rows by itself.
+func TestDeadLetterControllerActs(t *testing.T) {
 	r, l, logged := operatedRelay(t)
 	desk := deadLetterController{r}
 	n, err := desk.Requeue(t.Context(), store.DeadLetterFilter{Outbox: "bills"}, 7)
@@ -140,7 +140,7 @@ func within(t *testing.T, check func() string) {
 	}
 }
 
-// TestOperate: a relay at work, asked through its API.
+// TestOperate drives a running relay through its API.
 func TestOperate(t *testing.T) {
 	db, to, client, letters := messageRelay(t)
 	insert := func(id, group string) string {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// The parts of a relay that Doctor looks at, in its order.
+// The parts of a relay that Doctor checks, in this order.
 const (
 	PartConfiguration = "configuration"
 	PartDatabase      = "database"
@@ -27,25 +27,25 @@ const (
 	PartAdmin         = "admin address"
 )
 
-// Finding is what Doctor found out about one thing.
+// Finding is the result of one check.
 type Finding struct {
 	// Part is one of the parts above.
 	Part string
 	store.Finding
-	// Unreachable says of a fault that something could not be reached: it may pass by
-	// itself, or be mended elsewhere.
+	// Unreachable marks a fault where something could not be reached. It may resolve
+	// itself, or needs a fix elsewhere.
 	Unreachable bool
 }
 
-// doctorTimeout bounds what is waited for each part: the database, the log, a sink.
+// doctorTimeout limits the check of each part: the database, the log, a sink.
 const doctorTimeout = 15 * time.Second
 
-// errDoctorTimeout is the cause of an end for want of an answer.
+// errDoctorTimeout is the cancellation cause after doctorTimeout.
 var errDoctorTimeout = fmt.Errorf("no answer within %s", doctorTimeout)
 
-// Doctor looks at everything that a relay of this configuration leans on. It
-// changes nothing, takes neither the lock nor the slot, and delivers nothing, so
-// it may run beside a relay. What cannot be reached is a finding like any other.
+// Doctor checks everything that a relay with this configuration depends on. It changes
+// nothing, acquires neither the leader lock nor the slot, and delivers nothing, so it may
+// run beside a relay. An unreachable server is a finding like any other.
 func Doctor(ctx context.Context, cfg *config.Config, version string) []Finding {
 	d := &doctor{relay: &relay{cfg: cfg, version: version}}
 	d.reportConfiguration()
@@ -55,7 +55,7 @@ func Doctor(ctx context.Context, cfg *config.Config, version string) []Finding {
 	return d.findings
 }
 
-// doctor gathers findings.
+// doctor collects findings.
 type doctor struct {
 	*relay
 	findings []Finding
@@ -69,7 +69,7 @@ func (d *doctor) addOK(part, subject, text string) {
 	d.add(part, store.Finding{Grade: store.GradeOK, Subject: subject, Text: text}, false)
 }
 
-// addError adds an error: a fault that can be mended, or something away.
+// addError adds an error as a finding: a fault with a remedy, or something unreachable.
 func (d *doctor) addError(part, subject string, err error) {
 	f := store.Finding{Grade: store.GradeFault, Subject: subject, Text: err.Error()}
 	var setup *store.SetupError
@@ -99,7 +99,7 @@ func (d *doctor) reportConfiguration() {
 	d.addOK(PartConfiguration, "outboxes", strings.Join(names, ", "))
 }
 
-// checkDatabase looks at the database and at its log.
+// checkDatabase checks the database and its log.
 func (d *doctor) checkDatabase(ctx context.Context) {
 	db, err := openDatabase(d.cfg)
 	if err != nil {
@@ -110,7 +110,7 @@ func (d *doctor) checkDatabase(ctx context.Context) {
 	reached := d.runChecks(ctx, PartDatabase, "database", db.store, adviseInstall(ctx, db.store))
 	d.suggestCurrentTable(ctx)
 	if !reached {
-		return // the log is in the same place
+		return // the log is on the same server
 	}
 	mode := d.cfg.Settings.Source.Mode
 	if mode == "poll" {
@@ -131,8 +131,8 @@ func (d *doctor) checkDatabase(ctx context.Context) {
 	})
 }
 
-// suggestCurrentTable looks for the table that FlowCatalyst's SDKs write today, where one of the
-// older processor is configured and something is wrong with it.
+// suggestCurrentTable looks for the table that FlowCatalyst's SDKs write today, if the
+// configured table of the older processor is at fault.
 func (d *doctor) suggestCurrentTable(ctx context.Context) {
 	today, s := store.OutboxMessages().Name, &d.cfg.Settings
 	table := strings.ReplaceAll(today, "-", "_")
@@ -154,7 +154,7 @@ func (d *doctor) suggestCurrentTable(ctx context.Context) {
 	defer db.store.Close()
 	ctx, cancel := context.WithTimeoutCause(ctx, doctorTimeout, errDoctorTimeout)
 	defer cancel()
-	found, _ := db.store.Diagnose(ctx) // what keeps it from an answer was found before
+	found, _ := db.store.Diagnose(ctx) // checkDatabase has reported the errors
 	if !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Grade == store.GradeOK && f.Subject == "outbox "+table }) {
 		return
 	}
@@ -167,13 +167,12 @@ func (d *doctor) suggestCurrentTable(ctx context.Context) {
 	}, false)
 }
 
-// installer is a store that knows whether Install would mend what is wrong with the
-// relay's own tables.
+// installer is a store that reports whether Install would fix the relay's tables.
 type installer interface {
 	MayInstall(ctx context.Context) (bool, error)
 }
 
-// adviseInstall makes advice of a fault that the relay mends by itself when it starts.
+// adviseInstall downgrades a fault that the relay fixes when it starts.
 func adviseInstall(ctx context.Context, of any) func(*store.Finding) {
 	by, asks := of.(installer)
 	return func(f *store.Finding) {
@@ -189,16 +188,16 @@ func adviseInstall(ctx context.Context, of any) func(*store.Finding) {
 	}
 }
 
-// alreadyAdvised reports whether a finding is advice that was given before: the database and its
-// log lean on some of the same settings.
+// alreadyAdvised reports whether the same advice was given before. The database and its
+// log depend on some of the same settings.
 func (d *doctor) alreadyAdvised(f *store.Finding) bool {
 	return f.Grade == store.GradeAdvice && f.Remedy != "" && slices.ContainsFunc(d.findings, func(g Finding) bool {
 		return g.Grade == store.GradeAdvice && g.Remedy == f.Remedy
 	})
 }
 
-// runChecks adds what an examination finds, each finding changed as said. It reports
-// whether it came to its end and the database let it in.
+// runChecks adds the findings of a diagnosis, each passed through change. It reports
+// whether the diagnosis completed and the database accepted the connection.
 func (d *doctor) runChecks(ctx context.Context, part, subject string, by store.Diagnoser, change func(*store.Finding)) bool {
 	ctx, cancel := context.WithTimeoutCause(ctx, doctorTimeout, errDoctorTimeout)
 	defer cancel()
@@ -217,13 +216,13 @@ func (d *doctor) runChecks(ctx context.Context, part, subject string, by store.D
 	return err == nil && slices.ContainsFunc(found, func(f store.Finding) bool { return f.Grade == store.GradeOK })
 }
 
-// sinkProbe is one question to a sink.
+// sinkProbe is one probe of a sink.
 type sinkProbe struct {
 	sink, kind, endpoint string
 }
 
-// sinkProbes lists what is to be asked: each endpoint of each sink once. A replay may send
-// rows of every outbox to a sink that none routes to.
+// sinkProbes lists each endpoint of each sink once. A replay may send rows of every
+// outbox to a sink without a route.
 func (d *doctor) sinkProbes(sinks map[string]closableSink) []sinkProbe {
 	routes := d.cfg.Routes()
 	var list []sinkProbe
@@ -234,7 +233,7 @@ func (d *doctor) sinkProbes(sinks map[string]closableSink) []sinkProbe {
 			}
 			p := sinkProbe{name, o.Kind, sinks[name].Limits(o.Kind).Endpoint}
 			if o.Kind == "" {
-				p.endpoint = "" // the column says; any endpoint will do
+				p.endpoint = "" // a column holds the kind; any endpoint serves
 			}
 			if !slices.ContainsFunc(list, func(q sinkProbe) bool { return q.sink == p.sink && q.endpoint == p.endpoint }) {
 				list = append(list, p)
@@ -244,12 +243,12 @@ func (d *doctor) sinkProbes(sinks map[string]closableSink) []sinkProbe {
 	return list
 }
 
-// isRouted reports whether an outbox routes to a sink.
+// isRouted reports whether an outbox routes to the sink.
 func (d *doctor) isRouted(sink string) bool {
 	return slices.Contains(slices.Collect(maps.Values(d.cfg.Routes())), sink)
 }
 
-// checkSinks asks every sink, all at once.
+// checkSinks probes all sinks concurrently.
 func (d *doctor) checkSinks(ctx context.Context) {
 	sinks := map[string]closableSink{}
 	for _, name := range d.cfg.Sinks() {
@@ -279,7 +278,7 @@ func (d *doctor) checkSinks(ctx context.Context) {
 	}
 }
 
-// probeFinding says what the answer of a sink means for the relay.
+// probeFinding converts the outcome of a probe into a finding.
 func probeFinding(name string, out sink.Outcome) (f store.Finding, away bool) {
 	f = store.Finding{Grade: store.GradeFault, Subject: name, Text: out.Detail}
 	switch {
@@ -301,8 +300,8 @@ func probeFinding(name string, out sink.Outcome) (f store.Finding, away bool) {
 	return f, false
 }
 
-// replaySinkFinding makes of what was found of a sink what it is of one that no outbox routes to:
-// nothing that the relay needs.
+// replaySinkFinding downgrades a fault of a sink without a route, because the relay needs
+// that sink only for replays.
 func replaySinkFinding(f store.Finding) store.Finding {
 	if f.Grade == store.GradeFault {
 		f.Grade = store.GradeAdvice
@@ -311,7 +310,7 @@ func replaySinkFinding(f store.Finding) store.Finding {
 	return f
 }
 
-// checkAdminAddress looks whether the relay could listen, or does so already.
+// checkAdminAddress checks whether the relay could listen, or already does.
 func (d *doctor) checkAdminAddress(ctx context.Context) {
 	listen := d.cfg.Settings.Admin.Listen
 	if listen == "" {
@@ -332,8 +331,8 @@ func (d *doctor) checkAdminAddress(ctx context.Context) {
 	d.addError(PartAdmin, "admin.listen", err)
 }
 
-// queryLeader asks a relay for its part, which it tells without the token; "" if none
-// answers at the address.
+// queryLeader asks the relay at an address for its role, which needs no token. It returns
+// "" if no relay answers.
 func queryLeader(ctx context.Context, listen string) string {
 	base, err := admin.BaseURL(listen)
 	if err != nil {
@@ -345,7 +344,7 @@ func queryLeader(ctx context.Context, listen string) string {
 	if err != nil {
 		return ""
 	}
-	// A proxy of the environment has no business here.
+	// Bypass a proxy of the environment.
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
@@ -353,7 +352,7 @@ func queryLeader(ctx context.Context, listen string) string {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	const most = 64
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, most)) // a part of a word is none
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, most)) // a partial body matches no role
 	switch word := strings.TrimSpace(string(body)); word {
 	case "leader", "standby":
 		return word

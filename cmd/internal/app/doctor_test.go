@@ -33,8 +33,8 @@ func gradesOf(found []Finding) string {
 	return strings.Join(parts, " ")
 }
 
-// TestDoctor: every part is looked at, whatever is wrong with the one before, and
-// what cannot be reached is told from what can be mended.
+// TestDoctor checks that a faulty part does not stop the checks of the next, and that
+// unreachable servers are distinct from other faults.
 func TestDoctor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.db")
 	db, err := sql.Open("sqlite", "file:"+path)
@@ -95,9 +95,8 @@ sinks: {platform: {type: flowcatalyst, wire: items, api-base-url: %q}, rebuilt: 
 	}
 }
 
-// TestDoctorsAddress: a relay at the address is known by what it says, and nobody
-// else is taken for one.
-func TestDoctorsAddress(t *testing.T) {
+// TestDoctorAdminAddress checks that only a relay is recognised at the admin address.
+func TestDoctorAdminAddress(t *testing.T) {
 	answer := make(chan string, 1)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -122,9 +121,8 @@ func TestDoctorsAddress(t *testing.T) {
 	}
 }
 
-// TestJudgeProbe: of a sink's outcome only what must be mended, or is away, is a
-// fault.
-func TestJudgeProbe(t *testing.T) {
+// TestProbeFinding checks which outcomes of a probe are faults.
+func TestProbeFinding(t *testing.T) {
 	for _, c := range []struct {
 		class  sink.Class
 		reason store.Reason

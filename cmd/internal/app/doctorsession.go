@@ -9,11 +9,11 @@ import (
 	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// sessionHoldersQuery shows who has the sessions of a PostgreSQL server.
+// sessionHoldersQuery lists the sessions of a PostgreSQL server by holder.
 const sessionHoldersQuery = "SELECT datname, usename, application_name, state, count(*) FROM pg_stat_activity GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC;"
 
-// explainRefusedSession says what it means that a server was reached and refused a session
-// for another reason than the login. away is as in Finding.
+// explainRefusedSession explains why a reachable server refused a session for another
+// reason than the login. away has the meaning of Finding.Unreachable.
 func explainRefusedSession(f *store.Finding, err error) (away, ok bool) {
 	if problem, remedy, ok := mysqlstore.ExplainNoSession(err); ok {
 		f.Text, f.Remedy = problem, remedy

@@ -8,14 +8,14 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 )
 
-// health is what the relay knows of its parts, for /readyz.
+// health collects the checks for /readyz.
 type health struct {
 	mu     sync.Mutex
 	checks map[string]admin.Check
 }
 
-// newHealth begins not ready: the database and the source have yet to be
-// reached.
+// newHealth returns a health that is not ready, because the database and the source have
+// not been reached yet.
 func newHealth() *health {
 	h := &health{}
 	h.replaceAll(failedCheck("database", "not yet reached"), failedCheck("source", "not yet reading"))
@@ -30,7 +30,7 @@ func failedCheck(name, detail string) admin.Check { return admin.Check{Name: nam
 func (h *health) ok(name, detail string)   { h.set(passedCheck(name, detail)) }
 func (h *health) fail(name, detail string) { h.set(failedCheck(name, detail)) }
 
-// replaceAll forgets all checks but these.
+// replaceAll replaces all checks.
 func (h *health) replaceAll(checks ...admin.Check) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -40,7 +40,7 @@ func (h *health) replaceAll(checks ...admin.Check) {
 	}
 }
 
-// remove takes a check away.
+// remove deletes a check.
 func (h *health) remove(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,7 +53,7 @@ func (h *health) set(c admin.Check) {
 	h.checks[c.Name] = c
 }
 
-// Checks returns the checks by name.
+// Checks returns the checks, sorted by name.
 func (h *health) Checks() []admin.Check {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch"
 )
 
-// activeDispatchers are the dispatchers of the life that runs, or admin.ErrNotLeading.
+// activeDispatchers returns the dispatchers of the current session, or
+// admin.ErrNotLeading.
 func (r *relay) activeDispatchers() (map[string]*dispatch.Dispatcher, error) {
 	lanes := r.currentDispatchers.Load()
 	if lanes == nil {
@@ -20,7 +21,7 @@ func (r *relay) activeDispatchers() (map[string]*dispatch.Dispatcher, error) {
 	return *lanes, nil
 }
 
-// dispatcherForOutbox returns the dispatcher that the rows of an outbox go to.
+// dispatcherForOutbox returns the dispatcher that delivers the rows of an outbox.
 func (r *relay) dispatcherForOutbox(outbox string) (*dispatch.Dispatcher, error) {
 	routes := r.cfg.Routes()
 	sink, known := routes[outbox]
@@ -42,7 +43,7 @@ func unknownOutboxError(outbox string, known []string) error {
 	return &admin.RequestError{Problem: problem + "; the outboxes are " + strings.Join(known, ", ")}
 }
 
-// laneController shows the lanes and acts on them. It logs who stood in the rows' way.
+// laneController lists lanes and runs operator actions on them. It logs every action.
 type laneController struct{ *relay }
 
 // List implements admin.Lanes.
@@ -89,7 +90,7 @@ func (d laneController) Resume(ctx context.Context, lane dispatch.LaneName) erro
 	return d.act("lane resumed by operator", lane, "", func(to *dispatch.Dispatcher) error { return to.Resume(ctx, lane) })
 }
 
-// act does something to a lane and, when it is done, logs what.
+// act runs an action on a lane and logs it if it succeeds.
 func (d laneController) act(what string, lane dispatch.LaneName, reason string, do func(*dispatch.Dispatcher) error) error {
 	to, err := d.dispatcherForOutbox(lane.Outbox)
 	if err != nil {

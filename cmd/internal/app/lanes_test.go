@@ -18,7 +18,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// ledger is as much of a store as actions need.
+// ledger is a store with only the methods that actions need.
 type ledger struct {
 	dispatch.Store
 	did []string
@@ -45,7 +45,7 @@ func (l *ledger) Discard(_ context.Context, _ store.Epoch, f store.DeadLetterFil
 	return nil, l.err
 }
 
-// idle is a sink that nobody sends to.
+// idle is a sink without requests.
 type idle struct{ sink.Sink }
 
 func (idle) Limits(string) sink.Limits {
@@ -62,7 +62,7 @@ sinks:
   far: {type: flowcatalyst, wire: items, api-base-url: "https://far"}
 `
 
-// operatedRelay is a relay of two sinks that leads and sends nothing.
+// operatedRelay returns a leader with two sinks that sends nothing.
 func operatedRelay(t *testing.T) (r *relay, l *ledger, logged *bytes.Buffer) {
 	t.Helper()
 	r, logged = &relay{cfg: loadConfig(t, twoSinks)}, &bytes.Buffer{}
@@ -87,7 +87,7 @@ func loadConfig(t *testing.T, yaml string) *config.Config {
 	return cfg
 }
 
-// put gives a lane of an outbox rows.
+// put adds rows to a lane of an outbox.
 func put(t *testing.T, r *relay, sink, outbox, group string, rows int) {
 	t.Helper()
 	for i := range rows {
@@ -108,7 +108,8 @@ func groups(lanes []dispatch.LaneInfo) string {
 	return strings.Join(names, " ")
 }
 
-// TestLanesOfAllSinks: the lanes of every sink, those that stand still first.
+// TestLanesOfAllSinks checks that the list merges the lanes of every sink, held lanes
+// first.
 func TestLanesOfAllSinks(t *testing.T) {
 	r, _, _ := operatedRelay(t)
 	put(t, r, "near", "orders", "a", 1)
@@ -139,8 +140,9 @@ func TestLanesOfAllSinks(t *testing.T) {
 	}
 }
 
-// TestLaneDeskActs: on the lane's own dispatcher, and what was done is logged.
-func TestLaneDeskActs(t *testing.T) {
+// TestLaneControllerActs checks that actions reach the dispatcher of the lane and are
+// logged.
+func TestLaneControllerActs(t *testing.T) {
 	r, l, logged := operatedRelay(t)
 	put(t, r, "far", "bills", "c", 1)
 	desk := laneController{r}
@@ -174,8 +176,8 @@ func TestLaneDeskActs(t *testing.T) {
 	}
 }
 
-// TestDesksRefuse: an outbox that is not there, and a relay that does not lead.
-func TestDesksRefuse(t *testing.T) {
+// TestControllersRefuse checks the errors for an unknown outbox and on a standby.
+func TestControllersRefuse(t *testing.T) {
 	r, l, logged := operatedRelay(t)
 	lanes, letters := laneController{r}, deadLetterController{r}
 	calls := func(outbox string) map[string]error {

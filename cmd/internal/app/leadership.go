@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/leader"
 )
 
-// run stands by and leads in turns, until the context ends or a fault that neither
-// another tenure nor another life mends.
+// run alternates between standby and leadership. It ends with the context, or with an
+// error that neither a new tenure nor a new session fixes.
 func (r *relay) run(ctx context.Context) error {
 	db, err := openDatabase(r.cfg)
 	if err != nil {
@@ -41,8 +41,8 @@ func (r *relay) run(ctx context.Context) error {
 	}
 }
 
-// successor names the relay that has taken the lead since, if there is one and the
-// database tells: a lost session alone says nothing of another relay.
+// successor returns log attributes that name the new leader. They are empty if there is
+// none or the database does not answer: a lost session alone does not prove a takeover.
 func (r *relay) successor(ctx context.Context) (attributes []any) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -54,15 +54,15 @@ func (r *relay) successor(ctx context.Context) (attributes []any) {
 	return []any{"successor", now.Holder, "epoch", int64(now.Epoch)}
 }
 
-// runAsLeader lives for as long as the tenure lasts or the context does, and gives the
-// lock up when everything that it has begun has ended. Once the tenure is over
-// the error wraps store.ErrNotLeader.
+// runAsLeader runs sessions until the tenure or the context ends. It releases the lock
+// after everything it started has ended. When the tenure is over, the error wraps
+// store.ErrNotLeader.
 func (r *relay) runAsLeader(ctx context.Context, tenure *leader.Tenure) error {
 	defer tenure.Release()
 	leads, depose := context.WithCancelCause(ctx)
 	defer depose(nil)
 	defer context.AfterFunc(ctx, func() { r.log.Info("shutdown started; draining") })()
-	// The lock is held until the relay has drained, also after a signal.
+	// Keep the lock until the relay has drained, also after a signal.
 	watch, end := context.WithCancel(context.WithoutCancel(ctx))
 	watched := make(chan struct{})
 	go func() {
@@ -84,7 +84,7 @@ func (r *relay) runAsLeader(ctx context.Context, tenure *leader.Tenure) error {
 	return r.runSessions(leads, tenure)
 }
 
-// leadershipError returns the reason once the tenure is over, else nil.
+// leadershipError returns store.ErrNotLeader once the tenure is over, else nil.
 func (r *relay) leadershipError() error {
 	t := r.tenure.Load()
 	if t == nil {
@@ -98,8 +98,8 @@ func (r *relay) leadershipError() error {
 	}
 }
 
-// runSessions begins a life again and again, until the context ends, the relay leads no
-// more, or a fault ends it that another life does not mend.
+// runSessions starts one session after another. It returns when the context ends, the
+// relay is no longer the leader, or a new session would fail in the same way.
 func (r *relay) runSessions(ctx context.Context, tenure *leader.Tenure) error {
 	var lost *capture.LostError
 	wait := minRestartDelay
@@ -137,9 +137,8 @@ func (r *relay) runSessions(ctx context.Context, tenure *leader.Tenure) error {
 	}
 }
 
-// canRestart reports whether another life may go better than one that ended with an
-// error: once the relay has run, only another leader or a fault of the set-up
-// ends its lives.
+// canRestart reports whether a new session may succeed after err. Once the relay has run,
+// only a lost leadership or a setup error ends its sessions.
 func (r *relay) canRestart(err error) bool {
 	var setup *store.SetupError
 	return r.hasRun && !errors.As(err, &setup) && !errors.Is(err, store.ErrNotLeader)

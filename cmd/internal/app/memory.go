@@ -8,23 +8,24 @@ import (
 	"time"
 )
 
-// Go keeps as much garbage as the program has live memory, and after a spike keeps it
-// for minutes: a row of 100 MiB passes through several buffers of its size. So a relay
-// has a soft limit, at which garbage is collected sooner, and gives memory back once
-// large rows are gone. Neither costs anything where rows are small.
+// Go lets garbage grow to the size of the live heap and keeps it for minutes after a
+// spike. For example, a row of 100 MiB passes through several buffers of its size. So the
+// relay sets a soft limit, at which Go collects sooner, and returns memory to the system
+// after large rows. Neither has a cost where rows are small.
 const (
-	// minMemoryLimit is the least limit, for one sink with the default buffer-bytes; others
-	// have as many times their buffers.
+	// minMemoryLimit is the limit for one sink with the default buffer-bytes. Larger
+	// buffers raise it to limitPerBufferByte times their size.
 	minMemoryLimit     = 512 << 20
 	limitPerBufferByte = 8
-	// minReleasableMemory is how much memory a process must have to give some back.
+	// minReleasableMemory is the size of a process below which no memory is returned.
 	minReleasableMemory = 96 << 20
-	// minReleaseInterval doubles to maxReleaseInterval while hardly anything can be given back.
+	// The interval doubles from minReleaseInterval to maxReleaseInterval while hardly any
+	// memory can be returned.
 	minReleaseInterval, maxReleaseInterval = time.Second, 20 * time.Second
 )
 
-// setMemoryLimit sets the soft limit, unless GOMEMLIMIT does, and returns it; 0 if it is
-// not the relay's.
+// setMemoryLimit sets the soft memory limit and returns it. It returns 0 and changes
+// nothing if GOMEMLIMIT is set.
 func setMemoryLimit(buffers int64) int64 {
 	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
 		return 0
@@ -34,9 +35,9 @@ func setMemoryLimit(buffers int64) int64 {
 	return limit
 }
 
-// releaseMemory gives memory back to the system from time to time, until the context
-// ends. It raises a limit that what is live comes close to: collecting garbage all the
-// time would not help.
+// releaseMemory periodically returns memory to the system until the context ends. It
+// raises the limit when live memory comes close to it, because constant collection would
+// not free anything.
 func releaseMemory(ctx context.Context, limit int64) {
 	wait := minReleaseInterval
 	for sleep(ctx, wait) == nil {
@@ -56,8 +57,8 @@ func releaseMemory(ctx context.Context, limit int64) {
 	}
 }
 
-// readMemory returns how much memory the runtime has from the system, and how much of
-// it was live after the last collection, in bytes.
+// readMemory returns the bytes that the runtime holds from the system and the bytes that
+// were live after the last collection.
 func readMemory() (held, live int64) {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/live:bytes"},

@@ -10,29 +10,28 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Build is what the metric build_info says of the program.
+// Build holds the labels of the metric build_info.
 type Build struct {
 	Version   string
 	GoVersion string
 }
 
-// requestBuckets returns buckets in seconds up to the usual time-out.
+// requestBuckets returns histogram buckets in seconds, up to the default request timeout.
 func requestBuckets() []float64 {
 	return []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 }
 
-// ackBuckets returns buckets in seconds: a row takes a quarter of a millisecond
-// at best and the length of an outage at worst.
+// ackBuckets returns histogram buckets in seconds, from 0.25 ms for a row at low load to
+// 2 h after an outage.
 func ackBuckets() []float64 {
 	return []float64{.00025, .0005, .00075, .001, .0015, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}
 }
 
-// Metrics is what the relay tells about itself. It observes: no part of the
-// relay asks it anything. No metric has a label per message group, whose number
-// knows no bound.
+// Metrics holds the relay's Prometheus metrics. The relay only writes them. No metric has
+// a label per message group, because the number of groups is unbounded.
 //
-// The methods may be called from any goroutine. Those that are called for every
-// batch or row allocate nothing, once the outbox and the sink are known.
+// Methods are safe for concurrent use. Methods called per batch or row do not allocate
+// once the outbox and the sink are known.
 type Metrics struct {
 	captured          *prometheus.CounterVec
 	claims            [store.TableLocked + 1]prometheus.Counter
@@ -54,7 +53,7 @@ type Metrics struct {
 	leader            prometheus.Gauge
 	epoch             prometheus.Gauge
 
-	capturedMeter    meter    // captured
+	capturedMeter    meter    // captured rows
 	capturedByOutbox sync.Map // name → prometheus.Counter
 	metricsBySink    sync.Map // name → *SinkMetrics
 }
@@ -72,7 +71,7 @@ type sinkVecs struct {
 	breakerOpen, openFailed       *prometheus.GaugeVec
 }
 
-// registrar makes metrics of the program and registers them.
+// registrar creates and registers metrics.
 type registrar struct{ reg prometheus.Registerer }
 
 func (r registrar) counters(name, help string, labels ...string) *prometheus.CounterVec {
@@ -93,8 +92,8 @@ func (r registrar) histograms(name, help string, buckets []float64, labels ...st
 	return v
 }
 
-// NewMetrics makes the relay's metrics and registers them. It panics if reg has
-// them already: a registry belongs to one relay.
+// NewMetrics creates and registers the relay's metrics. It panics if reg already holds
+// them, because a registry belongs to one relay.
 func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 	r := registrar{reg}
 	claims := r.counters("claim_rows_total", "Rows requested in claim statements, by result.", "result")
@@ -153,12 +152,12 @@ func newSinkVecs(r registrar) sinkVecs {
 	}
 }
 
-// RefusedRows sets how many rows of an outbox its table refuses now.
+// RefusedRows sets the number of rows that the table of an outbox refuses at present.
 func (m *Metrics) RefusedRows(sink, outbox string, n int) {
 	m.sinks.refused.WithLabelValues(sink, outbox).Set(float64(n))
 }
 
-// Captured counts rows of an outbox that were captured.
+// Captured counts captured rows of an outbox.
 func (m *Metrics) Captured(outbox string, n int) {
 	c, ok := m.capturedByOutbox.Load(outbox)
 	if !ok {
@@ -168,35 +167,35 @@ func (m *Metrics) Captured(outbox string, n int) {
 	m.capturedMeter.add(time.Now(), n)
 }
 
-// Saved notes a checkpoint written now.
+// Saved records a checkpoint saved now.
 func (m *Metrics) Saved(store.Checkpoint) { m.checkpointSavedAt.SetToCurrentTime() }
 
-// SaveFailed counts a checkpoint that was not written.
+// SaveFailed counts a failed checkpoint save.
 func (m *Metrics) SaveFailed(error) { m.saveFailures.Inc() }
 
-// Swept counts rows that came back to PENDING without an insert.
+// Swept counts rows that were reset to PENDING without an insert.
 func (m *Metrics) Swept(rows int) { m.swept.Add(float64(rows)) }
 
-// Connected notes that the source reads.
+// Connected records that the source reads.
 func (m *Metrics) Connected() { m.connected.Set(1) }
 
-// Disconnected notes that the source lost its connection.
+// Disconnected records a lost source connection.
 func (m *Metrics) Disconnected(error, time.Duration) {
 	m.connected.Set(0)
 	m.disconnects.Inc()
 }
 
-// Retained notes how many bytes of log the database keeps for this relay, and how
-// many it is to keep at most.
+// Retained sets the bytes of log the database retains for this relay, and their limit.
 func (m *Metrics) Retained(bytes, bound int64) {
 	m.retained.Set(float64(bytes))
 	m.retainedLimit.Set(float64(bound))
 }
 
-// SetLastReceived notes when something last came from the source; zero: nothing is read.
+// SetLastReceived sets the time of the last message from the source. The metric is absent
+// for the zero time.
 func (m *Metrics) SetLastReceived(at time.Time) { setTimestamp(m.lastReceived, at) }
 
-// OpenDeadLetters notes how many FAILED rows an outbox has, nil if nobody knows.
+// DeadLetters sets the number of FAILED rows of an outbox. The metric is absent for nil.
 func (m *Metrics) DeadLetters(outbox string, rows *int) {
 	if rows == nil {
 		m.deadLetters.DeleteLabelValues(outbox)
@@ -205,8 +204,8 @@ func (m *Metrics) DeadLetters(outbox string, rows *int) {
 	m.deadLetters.WithLabelValues(outbox).Set(float64(*rows))
 }
 
-// setTimestamp sets a time, or takes it away where there is none: 0 would be the oldest
-// of all.
+// setTimestamp sets a time, or removes the metric for the zero time: a value of 0 would
+// look like the oldest timestamp.
 func setTimestamp(v *prometheus.GaugeVec, at time.Time, labels ...string) {
 	if at.IsZero() {
 		v.DeleteLabelValues(labels...)
@@ -215,7 +214,7 @@ func setTimestamp(v *prometheus.GaugeVec, at time.Time, labels ...string) {
 	v.WithLabelValues(labels...).Set(float64(at.UnixMicro()) / 1e6)
 }
 
-// Paused notes whether the source is paused for want of room.
+// Paused records whether capture is paused because the sink buffers are full.
 func (m *Metrics) Paused(paused bool) {
 	m.paused.Set(0)
 	if paused {
@@ -223,10 +222,10 @@ func (m *Metrics) Paused(paused bool) {
 	}
 }
 
-// LogLost counts a log that was lost, or that can no longer be read.
+// LogLost counts a log that was lost or became unreadable.
 func (m *Metrics) LogLost() { m.logLosses.Inc() }
 
-// Mode notes how rows are captured from now on: stream or poll.
+// Mode records the capture mode: stream or poll.
 func (m *Metrics) Mode(mode string) {
 	m.clearMode()
 	m.mode.WithLabelValues(mode).Set(1)
@@ -238,14 +237,13 @@ func (m *Metrics) clearMode() {
 	}
 }
 
-// SetLeader notes the epoch of this relay's leadership.
+// SetLeader records the epoch of this relay's leadership.
 func (m *Metrics) SetLeader(epoch store.Epoch) {
 	m.leader.Set(1)
 	m.epoch.Set(float64(epoch))
 }
 
-// SetStandby notes that this relay does not lead: it reads nothing, holds nothing
-// and sends nothing.
+// SetStandby resets the metrics that only a leader has.
 func (m *Metrics) SetStandby() {
 	for _, g := range []prometheus.Gauge{m.leader, m.epoch, m.connected, m.retained, m.retainedLimit, m.paused} {
 		g.Set(0)

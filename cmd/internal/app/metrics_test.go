@@ -43,8 +43,8 @@ func TestMetricNamesPassTheLinter(t *testing.T) {
 	}
 }
 
-// TestNoMetricHasALabelPerGroup: the labels that metrics may have are few and
-// each has few values.
+// TestNoMetricHasALabelPerGroup checks that labels are bounded, because the number of
+// groups is not.
 func TestNoMetricHasALabelPerGroup(t *testing.T) {
 	reg, m := newTestMetrics(t)
 	s := m.Sink("platform")
@@ -130,9 +130,8 @@ sluicebox_source_retained_bytes 4096
 	}
 }
 
-// A relay that stands by holds nothing of what it held while it led; what it
-// counted stays.
-func TestAStandbyHoldsNothing(t *testing.T) {
+// A standby resets its gauges and keeps its counters.
+func TestStandbyResetsGauges(t *testing.T) {
 	reg, m := newTestMetrics(t)
 	m.Connected()
 	m.Retained(4096, 8192)
@@ -172,13 +171,13 @@ func TestSinkMetrics(t *testing.T) {
 	s.Requested(dispatch.RequestInfo{Rows: 3, Lanes: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, time.Millisecond)
 	s.Requested(dispatch.RequestInfo{Rows: 2, Lanes: 2}, &sink.Result{Items: []sink.Outcome{{Class: sink.Delivered}, {Class: sink.Refused}}}, time.Second)
 	s.Requested(dispatch.RequestInfo{Rows: 5, Lanes: 1, Split: true}, &sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, time.Second)
-	s.Requested(dispatch.RequestInfo{Rows: 1, Lanes: 1, Probe: true}, &sink.Result{}, time.Second) // no class: counted as time only
+	s.Requested(dispatch.RequestInfo{Rows: 1, Lanes: 1, Probe: true}, &sink.Result{}, time.Second) // no class: only the duration counts
 	s.StoreFailed("claim", errors.New("down"))
 	s.RowsSpilled(3)
 	s.BreakersChanged(suspect(sink.Refused))
 	s.BreakersChanged(nil)
 	s.BreakersChanged(suspect(sink.Misconfigured))
-	s.BreakersChanged(suspect(sink.Misconfigured + 1)) // no class
+	s.BreakersChanged(suspect(sink.Misconfigured + 1)) // not a class
 	s.BreakersChanged([]dispatch.OpenBreaker{{Endpoint: "/", LastFailure: sink.Outcome{Class: sink.Refused}, Idle: true}})
 	s.BreakersChanged(suspect(sink.Misconfigured))
 	expect(t, reg, `
@@ -246,12 +245,12 @@ func TestSettledMetrics(t *testing.T) {
 		return it
 	}
 	s.Settled(item(2*time.Second, time.Second), &store.Outcome{Status: store.Completed})
-	s.Settled(item(0, 500*time.Microsecond), &store.Outcome{Status: store.Completed}) // from a table read
-	s.Settled(item(0, 0), &store.Outcome{Status: store.Completed})                    // no time is known
+	s.Settled(item(0, 500*time.Microsecond), &store.Outcome{Status: store.Completed}) // read from a table
+	s.Settled(item(0, 0), &store.Outcome{Status: store.Completed})                    // no time known
 	s.Settled(&store.Item{Committed: now.Add(time.Minute)}, &store.Outcome{Status: store.Completed})
 	s.Settled(item(time.Second, 0), &store.Outcome{Status: store.Failed, Error: "no"})
 	s.Settled(item(time.Second, 0), &store.Outcome{Status: store.Pending, Error: "later"})
-	s.Settled(item(time.Second, 0), &store.Outcome{Status: store.Pending}) // given back
+	s.Settled(item(time.Second, 0), &store.Outcome{Status: store.Pending}) // released
 	expect(t, reg, `
 # HELP sluicebox_retries_total Failed delivery attempts that counted against a row and will be retried.
 # TYPE sluicebox_retries_total counter
@@ -270,7 +269,7 @@ sluicebox_rows_settled_total{sink="platform",status="FAILED"} 1
 			continue
 		}
 		h := f.GetMetric()[0].GetHistogram()
-		// 2 s, 0.5 ms, and 0 for the clock that is ahead.
+		// 2 s, 0.5 ms, and 0 for a clock that is ahead.
 		if h.GetSampleCount() != 3 || h.GetSampleSum() != 2.0005 {
 			t.Errorf("%d rows in %f seconds, want 3 in 2.0005", h.GetSampleCount(), h.GetSampleSum())
 		}
@@ -323,8 +322,8 @@ func suspect(class sink.Class) []dispatch.OpenBreaker {
 	return []dispatch.OpenBreaker{{Endpoint: "/", LastFailure: sink.Outcome{Class: class}}}
 }
 
-// What is not there has no time: 0 would be the oldest of all.
-func TestTimesAreAbsentWhereThereAreNone(t *testing.T) {
+// A timestamp without a value is absent, because 0 would look like the oldest.
+func TestUnknownTimesAreAbsent(t *testing.T) {
 	reg, m := newTestMetrics(t)
 	at, three := time.Unix(1_700_000_000, 250_000_000), 3
 	s := m.Sink("platform")

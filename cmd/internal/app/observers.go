@@ -16,36 +16,36 @@ import (
 )
 
 const (
-	// alarmInterval is how long the same alarm of one sink is not logged again.
+	// alarmInterval is how long a repeated alarm of a sink is suppressed.
 	alarmInterval = 10 * time.Second
-	// maxAlarms is how many different ones are logged in that time.
+	// maxAlarms limits the different alarms logged per alarmInterval.
 	maxAlarms = 20
 )
 
-// sinkObserver observes one sink's dispatcher: it counts, logs what an operator
-// must know, and keeps the sink's readiness.
+// sinkObserver observes the dispatcher of one sink. It updates the metrics, logs the
+// events an operator needs, and maintains the sink's readiness check.
 type sinkObserver struct {
 	*SinkMetrics
 	relay *relay
 	sink  string
 
-	storeFailing  atomic.Bool     // statements
-	openBreakers  map[string]bool // endpoints
-	unloggedSkips atomic.Int64    // rows that the log does not tell of yet
+	storeFailing  atomic.Bool     // claims and outcomes
+	openBreakers  map[string]bool // by endpoint
+	unloggedSkips atomic.Int64    // skipped rows not logged yet
 
 	mu               sync.Mutex
-	alarmedAt        map[string]time.Time // alarms, by what failed
-	unloggedVanished map[string]int       // rows that no line has counted yet, by outbox
+	alarmedAt        map[string]time.Time // when each alarm was last logged, by its key
+	unloggedVanished map[string]int       // vanished rows not logged yet, by outbox
 }
 
-// reset is the state of a sink that nothing was sent to yet.
+// reset sets the state of a sink that has not received a request yet.
 func (w *sinkObserver) reset() {
 	w.SinkMetrics.BreakersChanged(nil)
 	w.relay.health.ok("sink "+w.sink, "no request sent yet")
 }
 
-// Claimed implements dispatch.Observer. That a row is not visible is also what a
-// refused claim comes to: it is no sign that the database takes them again.
+// Claimed implements dispatch.Observer. NotYetVisible and TableLocked do not clear the
+// database failure, because a refused claim has the same result.
 func (w *sinkObserver) Claimed(result store.ClaimResult, n int) {
 	w.SinkMetrics.Claimed(result, n)
 	if result != store.NotYetVisible && result != store.TableLocked && w.storeFailing.CompareAndSwap(true, false) {
@@ -74,7 +74,8 @@ func (w *sinkObserver) Requested(req dispatch.RequestInfo, res *sink.Result, too
 	}
 }
 
-// BreakersChanged implements dispatch.Observer. Its calls come one after the other.
+// BreakersChanged implements dispatch.Observer. The dispatcher never calls it
+// concurrently.
 func (w *sinkObserver) BreakersChanged(all []dispatch.OpenBreaker) {
 	w.SinkMetrics.BreakersChanged(all)
 	before := w.openBreakers
@@ -118,8 +119,8 @@ func (w *sinkObserver) Stalled(l *dispatch.LaneInfo) {
 	}
 }
 
-// shouldLog reports whether an alarm is to be logged now. Rows that the database refuses are
-// told apart: one that it locks must not hide another that it never takes.
+// shouldLog reports whether to log an alarm now. Callers use a key per refused row, so
+// that a temporarily locked row does not hide a row always refused.
 func (w *sinkObserver) shouldLog(alarm string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,9 +145,10 @@ func (w *sinkObserver) Settled(it *store.Item, o *store.Outcome) {
 	}
 }
 
-// Vanished implements dispatch.Observer. A line names the first rows of a statement, and
-// counts with them those since the line before: a mass deletion must not flood the log.
-// It is no warning: after a crash, rows that were delivered and deleted come again.
+// Vanished implements dispatch.Observer. A log line names the first rows of a statement
+// and counts all rows since the line before, so that a mass deletion does not flood the
+// log. The level is INFO, because after a crash delivered and deleted rows legitimately
+// show up again.
 func (w *sinkObserver) Vanished(rows []*store.Item) {
 	w.SinkMetrics.Vanished(rows)
 	const named = 3
@@ -170,7 +172,7 @@ func (w *sinkObserver) Vanished(rows []*store.Item) {
 	}
 }
 
-// takeVanishedCount returns how many rows of an outbox no line has counted yet.
+// takeVanishedCount returns and resets the number of unlogged vanished rows of an outbox.
 func (w *sinkObserver) takeVanishedCount(outbox string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -197,7 +199,7 @@ func (w *sinkObserver) UnspillableCleared() {
 func (w *sinkObserver) StoreFailed(op string, err error) {
 	w.SinkMetrics.StoreFailed(op, err)
 	var locked *store.OutboxLockedError
-	if errors.As(err, &locked) { // the database is well
+	if errors.As(err, &locked) { // the database itself works
 		if w.shouldLog(op) {
 			w.relay.log.Warn("outbox locked by another session; retrying", "sink", w.sink, "outbox", locked.Outbox, "error", err)
 		}
@@ -210,8 +212,8 @@ func (w *sinkObserver) StoreFailed(op string, err error) {
 	}
 }
 
-// Refused implements dispatch.Observer. The database is well: it has something against
-// one row.
+// Refused implements dispatch.Observer. It does not affect the database check, because
+// the database refuses only this row.
 func (w *sinkObserver) Refused(row store.Ref, what string, err error) {
 	w.SinkMetrics.Refused(row, what, err)
 	if w.shouldLog(what + " " + row.Outbox + " " + row.ID) {
@@ -219,11 +221,12 @@ func (w *sinkObserver) Refused(row store.Ref, what string, err error) {
 	}
 }
 
-// maxNamedRefusals is how many refused rows readiness names.
+// maxNamedRefusals is the number of refused rows that the readiness check names.
 const maxNamedRefusals = 3
 
-// refusedRowsCheck is the check of the rows that their tables refuse; there is none while they
-// refuse none. It fails if there are so many that nothing is sent.
+// refusedRowsCheck returns the check for rows that their tables refuse. There is no check
+// while no row is refused. It fails once so many rows are refused that the dispatcher
+// stops sending.
 func refusedRowsCheck(sink string, d *dispatch.Dispatcher) (c admin.Check, some bool) {
 	rows, byOutbox, stopped := d.RefusedRows(maxNamedRefusals)
 	if len(rows) == 0 {
@@ -244,7 +247,7 @@ func refusedRowsCheck(sink string, d *dispatch.Dispatcher) (c admin.Check, some 
 	return admin.Check{Name: "refused rows of sink " + sink, OK: !stopped, Warning: true, Detail: text.String()}, true
 }
 
-// checkpointObserver observes the keeper.
+// checkpointObserver observes the checkpoint saver.
 type checkpointObserver struct{ *relay }
 
 // Saved implements checkpoint.Observer.
@@ -304,8 +307,8 @@ func (w sweepObserver) SweepFailed(err error) {
 	w.log.Warn("sweep failed; retrying", "error", err)
 }
 
-// updateGauges sets the gauges of what the dispatchers hold and of what the source
-// brings; it is called when they are asked for.
+// updateGauges updates the gauges of the dispatchers and the source. It runs for every
+// scrape.
 func (r *relay) updateGauges() {
 	s := r.progress.current(time.Now())
 	_, heard := s.lastRead()
@@ -323,7 +326,7 @@ func (r *relay) updateGauges() {
 	}
 }
 
-// retentionObserver observes the retainer.
+// retentionObserver observes the pruner.
 type retentionObserver struct{ *relay }
 
 // Pruned implements checkpoint.PruneObserver.

@@ -16,8 +16,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Rows that vanished are counted by outbox. A line names the first of them; a mass deletion
-// gets one in ten seconds, which counts all since the one before.
+// Vanished rows are counted by outbox. At most one line in 10 s names the first rows and
+// counts all since the previous line, so that a mass deletion does not flood the log.
 func TestVanishedRowsAreNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, m := newTestMetrics(t)
@@ -52,9 +52,9 @@ func TestVanishedRowsAreNamed(t *testing.T) {
 	})
 }
 
-// Rows that the receiver has and did nothing with are COMPLETED; the log and a metric say
-// how many, the log in one line for all of a while.
-func TestSkippedRowsAreTold(t *testing.T) {
+// Rows skipped by the receiver are COMPLETED. A metric counts them, and the log has one
+// summary line per interval.
+func TestSkippedRowsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		_, m := newTestMetrics(t)
@@ -74,8 +74,9 @@ func TestSkippedRowsAreTold(t *testing.T) {
 	})
 }
 
-// An alarm is logged once in a while, and hides no other one; a storm of them is bounded.
-func TestAlarmsThatAreDue(t *testing.T) {
+// An alarm is logged once per interval, does not hide other alarms, and a storm of alarms
+// is limited.
+func TestRepeatedAlarmsAreSuppressed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &sinkObserver{}
 		for _, step := range []struct {
@@ -106,8 +107,8 @@ func TestAlarmsThatAreDue(t *testing.T) {
 	})
 }
 
-// TestLockedOutboxFailsNoDatabase: rows and tables that another session keeps locked are
-// named in the log and fail no readiness of the database.
+// TestLockedOutboxFailsNoDatabase checks that rows and tables locked by another session
+// are logged but do not fail the database check.
 func TestLockedOutboxFailsNoDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -115,7 +116,7 @@ func TestLockedOutboxFailsNoDatabase(t *testing.T) {
 		r := &relay{log: slog.New(slog.NewTextHandler(&log, nil)), health: newHealth()}
 		r.health.replaceAll(passedCheck("database", "reached"))
 		w := &sinkObserver{SinkMetrics: m.Sink("platform"), sink: "platform", relay: r}
-		for range 15 { // one line in ten seconds
+		for range 15 { // one line in 10 s
 			w.StoreFailed("wait for locked table of outbox events", &store.OutboxLockedError{Outbox: "events"})
 			w.StoreFailed("settle locked rows of jobs", &store.OutboxLockedError{Outbox: "jobs", Rows: 7})
 			time.Sleep(time.Second)

@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/checkpoint"
 )
 
-// retryUnreachable does something that needs the database, again while the database cannot
-// be reached and the deadline (if there is one) has not passed.
+// retryUnreachable calls do until it succeeds, fails for another reason than an
+// unreachable database, or the deadline passes. A zero deadline means no deadline.
 func (r *relay) retryUnreachable(ctx context.Context, deadline time.Time, do func(context.Context) error) error {
 	const first, most = 200 * time.Millisecond, 5 * time.Second
 	for wait := first; ; wait = min(2*wait, most) {
@@ -31,8 +31,8 @@ func (r *relay) retryUnreachable(ctx context.Context, deadline time.Time, do fun
 	}
 }
 
-// prepare makes the relay's own tables where they are missing and it may, and
-// checks everything that it works on.
+// prepare creates missing relay tables if the role may, and checks the configured
+// outboxes.
 func (r *relay) prepare(ctx context.Context) error {
 	if err := r.db.store.Install(ctx); err != nil {
 		return fmt.Errorf("make the relay's own tables: %w", err)
@@ -44,8 +44,8 @@ func (r *relay) prepare(ctx context.Context) error {
 	return nil
 }
 
-// openSource finds the place to go on from: in the log, or, where the server does not
-// let the relay read it and the mode allows, in the tables.
+// openSource opens the log at the relay's position. If the server does not allow that and
+// source.mode is auto, it opens the polling source instead.
 func (r *relay) openSource(ctx context.Context, lost *capture.LostError) (source, checkpoint.StartPoint, error) {
 	mode := r.cfg.Settings.Source.Mode
 	if mode != "poll" {
@@ -78,7 +78,8 @@ func (r *relay) openSource(ctx context.Context, lost *capture.LostError) (source
 	return pollSource{src}, begin, err
 }
 
-// dropUnusedSlot gives up what a log is kept for that is not read.
+// dropUnusedSlot drops the replication slot, so that a polling relay does not make the
+// server retain WAL.
 func (r *relay) dropUnusedSlot(ctx context.Context) {
 	if r.db.dropSlot == nil {
 		return
@@ -88,7 +89,7 @@ func (r *relay) dropUnusedSlot(ctx context.Context) {
 	}
 }
 
-// pollSource is a polling source, which has nothing to close.
+// pollSource is a polling source. It has nothing to close.
 type pollSource struct{ *poll.Source }
 
 func (pollSource) Close() {}

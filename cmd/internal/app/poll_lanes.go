@@ -7,11 +7,11 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// pollLanes is the lanes of the life that runs, for the source that reads tables. It
+// pollLanes gives the polling source access to the lanes of the current session. It
 // implements poll.Lanes.
 type pollLanes struct{ *relay }
 
-// dispatcher returns the dispatcher of an outbox, nil while no life runs.
+// dispatcher returns the dispatcher of an outbox, or nil between sessions.
 func (p pollLanes) dispatcher(outbox string) *dispatch.Dispatcher {
 	lanes := p.currentDispatchers.Load()
 	if lanes == nil {

@@ -8,29 +8,30 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch"
 )
 
-// The relay asks how much log the database retains for it every retainedInterval. Once an
-// eighth of the bound is retained it asks every fastRetainedInterval, and sooner, down to
-// minRetainedInterval, where another eighth is written before that.
+// Intervals between checks of the retained log. The relay checks every retainedInterval,
+// and every fastRetainedInterval once an eighth of the limit is retained. It checks
+// sooner, down to minRetainedInterval, if another eighth would be written before the next
+// check.
 const (
 	retainedInterval     = 2 * time.Second
 	fastRetainedInterval = 200 * time.Millisecond
 	minRetainedInterval  = 20 * time.Millisecond
 )
 
-// pressure bounds the log that the database keeps for the relay: once there is too
-// much of it, rows are parked, and the checkpoint passes them.
+// pressure limits the log that the database retains for the relay. Above the limit it
+// spills rows, so that the checkpoint can advance past them.
 type pressure struct {
 	*relay
 	source       capture.Retention
 	feed         *dispatch.Feed
 	dispatchers  map[string]*dispatch.Dispatcher
-	saveRequests chan<- struct{} // has the checkpoint saved
+	saveRequests chan<- struct{} // requests a checkpoint save
 
-	overLimitSince time.Time // since when the log is at its bound; zero if it is not
+	overLimitSince time.Time // when the log reached its limit; zero while below it
 	growth         growth
 }
 
-// run looks at the log until the context ends and returns its error.
+// run checks the retained log until the context ends and returns the context's error.
 func (p *pressure) run(ctx context.Context) error {
 	for wait := retainedInterval; ; {
 		if err := sleep(ctx, wait); err != nil {
@@ -39,7 +40,7 @@ func (p *pressure) run(ctx context.Context) error {
 		p.metrics.Paused(p.feed.Paused())
 		p.progress.current(time.Now())
 		kept, err := p.source.Retained(ctx)
-		if err != nil { // the source tells by itself what is wrong with the log
+		if err != nil { // the source reports errors of the log itself
 			continue
 		}
 		p.reportRetained(kept)
@@ -52,17 +53,18 @@ func (p *pressure) run(ctx context.Context) error {
 	}
 }
 
-// growth is how fast the retained log grows.
+// growth estimates how fast the retained log grows.
 type growth struct {
-	bytes int64 // at the last look
+	bytes int64 // at the last check
 	at    time.Time
-	rate  float64 // bytes a second
+	rate  float64 // bytes per second
 }
 
-// timeToGrow takes a look, and returns how long it takes until so many bytes more are
-// retained: minRetainedInterval at least and fastRetainedInterval at most. A checkpoint that is saved
-// between two looks hides how much was written, so a rate outlasts it and fades by half
-// with each look that saw less.
+// timeToGrow records the retained bytes and estimates how long the log needs to grow by
+// the given bytes. The result is between minRetainedInterval and fastRetainedInterval.
+//
+// A checkpoint saved between two checks hides growth. So an earlier rate stays in effect
+// and halves with each check that measures less.
 func (g *growth) timeToGrow(bytes, retained int64, now time.Time) time.Duration {
 	took := now.Sub(g.at).Seconds()
 	if g.at.IsZero() || took <= 0 {
@@ -77,11 +79,13 @@ func (g *growth) timeToGrow(bytes, retained int64, now time.Time) time.Duration 
 	return max(minRetainedInterval, time.Duration(float64(bytes)/g.rate*float64(time.Second)))
 }
 
-// enforceLimit parks what is in the way where the log has reached its bound, or where no
-// place in it could be saved yet, because rows that were in the tables at the cut
-// are still under way: a relay that took over would have to cut again, and would
-// lose the order of what was committed since. First the lanes are parked that do
-// not move; if it stays so, all.
+// enforceLimit spills rows in two cases: the log has reached its limit, or no checkpoint
+// could be saved yet because rows of the snapshot are still undelivered. The second case
+// matters because a relay that takes over without a checkpoint needs another snapshot,
+// which loses the commit order of rows written since.
+//
+// Lanes that do not move are spilled first. If the pressure lasts for retainedInterval,
+// all lanes are.
 func (p *pressure) enforceLimit(kept capture.RetainedLog, now time.Time) {
 	bound := p.limit(kept)
 	unsaved := p.progress.current(now).saved.Position == ""
@@ -112,15 +116,15 @@ func (p *pressure) enforceLimit(kept capture.RetainedLog, now time.Time) {
 	}
 }
 
-// reportRetained tells how much log is kept, and how much may be.
+// reportRetained publishes the retained bytes and their limit.
 func (p *pressure) reportRetained(kept capture.RetainedLog) {
 	bound := p.limit(kept)
 	p.metrics.Retained(kept.Bytes, bound)
 	p.progress.update(func() { p.progress.retained, p.progress.retainedLimit = kept, bound })
 }
 
-// limit is how much log may be kept: what the configuration says, and no more than
-// half of what the server keeps before it takes the log away.
+// limit returns the most log the relay may retain: checkpoint.max-hold, but at most half
+// of the amount at which the server discards the log.
 func (p *pressure) limit(kept capture.RetainedLog) int64 {
 	bound := int64(p.cfg.Settings.Checkpoint.MaxHold)
 	if kept.Limit > 0 {

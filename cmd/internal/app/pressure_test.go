@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// The retained log is looked at before another eighth of its bound is written, also
-// while checkpoints between two looks hide how much that was.
-func TestLooksFollowTheGrowthOfTheLog(t *testing.T) {
+// The retained log is checked before another eighth of its limit is written, also while
+// checkpoints between two checks hide the growth.
+func TestCheckIntervalFollowsLogGrowth(t *testing.T) {
 	const eighth = 128 << 10
 	now := time.Now()
 	var g growth
@@ -21,9 +21,9 @@ func TestLooksFollowTheGrowthOfTheLog(t *testing.T) {
 			t.Errorf("%d bytes are followed by a look after %s, want %s", retained, got, want)
 		}
 	}
-	look(100<<10, fastRetainedInterval)         // 500 KiB a second
+	look(100<<10, fastRetainedInterval)         // 500 KiB/s
 	look(100<<10+eighth*4, 50*time.Millisecond) // four eighths in 200 ms
-	look(0, 100*time.Millisecond)               // saved: the rate fades by half
-	look(0, fastRetainedInterval)               // and again
-	look(100<<20, minRetainedInterval)          // as fast as it gets
+	look(0, 100*time.Millisecond)               // saved: the rate halves
+	look(0, fastRetainedInterval)               // and halves again
+	look(100<<20, minRetainedInterval)          // the shortest interval
 }

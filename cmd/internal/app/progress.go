@@ -15,58 +15,59 @@ import (
 )
 
 const (
-	// maxMissedIntervals is how many times in a row what must come from a source may stay
-	// away before it counts as silent, and minSilence the least time for that.
+	// maxMissedIntervals is the number of consecutive missed heartbeats or polls after
+	// which a source counts as silent. minSilence is the shortest time for that.
 	maxMissedIntervals = 3
 	minSilence         = 10 * time.Second
-	// maxUnsaved is how long saves of the checkpoint may fail. Nothing is lost
-	// meanwhile; but the log grows, and a restart sends more again.
+	// maxUnsaved is how long checkpoint saves may fail before readiness fails. No row is
+	// lost meanwhile, but the database retains more log and a restart sends more rows
+	// again.
 	maxUnsaved = time.Minute
 )
 
-// progress is how far the life that runs has come. What it is told of the stream
-// are facts: rows, positions, answers; that a goroutine is alive is none.
+// progress is the state of the current session. It is based on events of the stream
+// (rows, positions, responses), because a live goroutine proves nothing.
 type progress struct {
 	mu sync.Mutex
 	sessionStats
 }
 
-// sessionStats are what progress forgets at the end of a life.
+// sessionStats is the part of progress that is reset when a session ends.
 type sessionStats struct {
-	mode          string // stream or poll; "" while no life runs
-	sourceDetail  string // what is read, and why
+	mode          string // stream or poll; "" between sessions
+	sourceDetail  string // the source and the reason for it
 	startPosition store.Position
 	tracker       *checkpoint.Tracker
 	paused        func() bool
-	// expectedInterval is how often something must come from the source: a heartbeat, or the
-	// answer to a read. 0: nothing need.
+	// expectedInterval is the longest time between two signs of life from the source:
+	// heartbeats or poll results. 0 means that silence is normal.
 	expectedInterval time.Duration
 
 	connected        bool
-	lastReceived     time.Time     // when something last came that the tracker does not see
-	readDuration     time.Duration // the latest read of a table
+	lastReceived     time.Time     // last message that the tracker does not record
+	readDuration     time.Duration // of the latest poll
 	retained         capture.RetainedLog
-	retainedLimit    int64 // 0 before the log was first looked at
+	retainedLimit    int64 // 0 before the first check
 	saved            store.Checkpoint
 	savedAt          time.Time
-	saveFailingSince time.Time // since when saves fail; zero if the latest did not
-	saveError        string    // they do
+	saveFailingSince time.Time // zero if the latest save succeeded
+	saveError        string    // of the latest failed save
 }
 
-// startSession is told of a new life. end ends it.
+// startSession begins a session. end resets its state.
 func (p *progress) startSession(s sessionStats) (end func()) {
 	p.update(func() { p.sessionStats = s })
 	return func() { p.update(func() { p.sessionStats = sessionStats{} }) }
 }
 
-// update changes what is known.
+// update changes the state under the lock.
 func (p *progress) update(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
 }
 
-// current returns what is known now.
+// current returns a copy of the state.
 func (p *progress) current(now time.Time) sessionStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,11 +77,10 @@ func (p *progress) current(now time.Time) sessionStats {
 	return p.sessionStats
 }
 
-// isPaused reports whether nothing is read for want of room.
+// isPaused reports whether capture is paused because the sink buffers are full.
 func (s *sessionStats) isPaused() bool { return s.paused != nil && s.paused() }
 
-// lastRead returns the latest position that was read, and when anything was heard of
-// the source.
+// lastRead returns the latest position read and the time of the last message.
 func (s *sessionStats) lastRead() (at store.Position, heard time.Time) {
 	at, heard = s.startPosition, s.lastReceived
 	if s.tracker != nil {
@@ -95,19 +95,19 @@ func (s *sessionStats) lastRead() (at store.Position, heard time.Time) {
 	return at, heard
 }
 
-// silence reports how long nothing has come from the source, if that is too long.
+// silence returns the time since the last message and whether it is too long.
 func (s *sessionStats) silence(now time.Time) (quiet time.Duration, tooLong bool) {
 	_, heard := s.lastRead()
 	if s.expectedInterval == 0 || heard.IsZero() {
 		return 0, false
 	}
 	quiet = now.Sub(heard)
-	// A read of a table is followed by a pause that is no shorter.
+	// A poll is followed by a pause at least as long as the poll took.
 	return quiet, quiet > max(minSilence, maxMissedIntervals*s.expectedInterval)+maxMissedIntervals*s.readDuration
 }
 
-// Checks implements admin.Status: what is known of the parts, and what the time
-// that has passed makes of it.
+// Checks implements admin.Status. It adds to the recorded checks the checks that depend
+// on the time passed.
 func (r *relay) Checks() []admin.Check {
 	now := time.Now()
 	s := r.progress.current(now)
@@ -131,7 +131,7 @@ func (r *relay) Checks() []admin.Check {
 	return checks
 }
 
-// sourceCheck is the check of a source that is connected.
+// sourceCheck returns the check of a connected source.
 func (s *sessionStats) sourceCheck(now time.Time, detail string) admin.Check {
 	quiet, tooLong := s.silence(now)
 	switch {
@@ -146,7 +146,7 @@ func (s *sessionStats) sourceCheck(now time.Time, detail string) admin.Check {
 	return passedCheck("source", detail)
 }
 
-// checkpointCheck is the check of the checkpoint's saves.
+// checkpointCheck returns the check of the checkpoint saves.
 func (s *sessionStats) checkpointCheck(now time.Time) admin.Check {
 	if s.saveFailingSince.IsZero() {
 		if s.savedAt.IsZero() {
@@ -160,7 +160,7 @@ func (s *sessionStats) checkpointCheck(now time.Time) admin.Check {
 	return c
 }
 
-// timedViewer notes when the tables were read for a source that polls.
+// timedViewer records the table reads of a polling source.
 type timedViewer struct {
 	store.Viewer
 	progress *progress

@@ -13,15 +13,15 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// beginLife is a relay of which a life has begun that reads.
-func beginLife(s sessionStats) (r *relay, end func()) {
+// beginSession returns a relay with a running session.
+func beginSession(s sessionStats) (r *relay, end func()) {
 	r = &relay{health: newHealth()}
 	r.health.replaceAll(passedCheck("source", s.sourceDetail))
 	s.connected, s.lastReceived = true, time.Now()
 	return r, r.progress.startSession(s)
 }
 
-// expectCheck holds a check of a relay against what is wanted.
+// expectCheck compares a check of a relay with the wanted one.
 func expectCheck(t *testing.T, r *relay, name string, ok bool, says string) {
 	t.Helper()
 	for _, c := range r.Checks() {
@@ -35,14 +35,13 @@ func expectCheck(t *testing.T, r *relay, name string, ok bool, says string) {
 	t.Errorf("there is no check %s", name)
 }
 
-// A stream is well for as long as something comes from it, whatever that is, and
-// is not once three heartbeats have stayed away; a pause is no silence, also not
-// when it ends.
-func TestASilentStreamIsNotReady(t *testing.T) {
+// A stream is ready while any message arrives, and not ready after three missed
+// heartbeats. A pause is no silence, not even right after its end.
+func TestSilentStreamIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		paused := false
 		tracker := checkpoint.NewTracker(store.Checkpoint{Position: "start"})
-		r, end := beginLife(sessionStats{mode: "stream", sourceDetail: "reading the log", tracker: tracker, expectedInterval: 30 * time.Second, paused: func() bool { return paused }})
+		r, end := beginSession(sessionStats{mode: "stream", sourceDetail: "reading the log", tracker: tracker, expectedInterval: 30 * time.Second, paused: func() bool { return paused }})
 		time.Sleep(85 * time.Second)
 		expectCheck(t, r, "source", true, "reading the log")
 		time.Sleep(6 * time.Second)
@@ -58,16 +57,16 @@ func TestASilentStreamIsNotReady(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		expectCheck(t, r, "source", false, "heartbeats are due every")
 		end()
-		expectCheck(t, r, "source", true, "reading the log") // as the relay's other parts have it
+		expectCheck(t, r, "source", true, "reading the log") // the detail recorded before
 	})
 }
 
-// A source without heartbeats may be silent, and one with a short one is given
-// some seconds.
-func TestHowLongASourceMayBeSilent(t *testing.T) {
+// A source without heartbeats may be silent. A short heartbeat interval still allows
+// minSilence.
+func TestSilenceLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		file, _ := beginLife(sessionStats{mode: "stream", sourceDetail: "reading the log"})
-		short, _ := beginLife(sessionStats{mode: "stream", sourceDetail: "reading the log", expectedInterval: time.Second})
+		file, _ := beginSession(sessionStats{mode: "stream", sourceDetail: "reading the log"})
+		short, _ := beginSession(sessionStats{mode: "stream", sourceDetail: "reading the log", expectedInterval: time.Second})
 		time.Sleep(9 * time.Second)
 		expectCheck(t, short, "source", true, "")
 		time.Sleep(2 * time.Second)
@@ -77,7 +76,7 @@ func TestHowLongASourceMayBeSilent(t *testing.T) {
 	})
 }
 
-// slowTables are tables whose reads take a time, or fail.
+// slowTables are tables whose reads are slow or fail.
 type slowTables struct {
 	takes time.Duration
 	err   error
@@ -95,11 +94,10 @@ func (v slowView) Unsettled(context.Context, store.UnsettledQuery) ([]store.Item
 	return nil, v.of.err
 }
 
-// A relay that polls is ready for as long as its reads are answered; a large table
-// may take its time.
-func TestPollingThatReadsNothingIsNotReady(t *testing.T) {
+// A polling relay is ready while its reads succeed; reading a large table may take long.
+func TestPollingWithoutReadsIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := beginLife(sessionStats{mode: "poll", sourceDetail: "polling", expectedInterval: 10 * time.Second})
+		r, _ := beginSession(sessionStats{mode: "poll", sourceDetail: "polling", expectedInterval: 10 * time.Second})
 		tables := &slowTables{}
 		read := func() {
 			view, err := timedViewer{Viewer: tables, progress: &r.progress}.View(t.Context(), "")
@@ -123,9 +121,8 @@ func TestPollingThatReadsNothingIsNotReady(t *testing.T) {
 	})
 }
 
-// A checkpoint that cannot be saved is an alarm after a minute, not before, and
-// none once it is saved.
-func TestACheckpointThatIsNotSaved(t *testing.T) {
+// Failing checkpoint saves fail readiness after a minute, until a save succeeds.
+func TestFailingCheckpointSavesFailReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, _ := operatedRelay(t)
 		_, r.metrics = newTestMetrics(t)
@@ -157,7 +154,7 @@ func TestRates(t *testing.T) {
 	}
 	expect(now, 0, 0)
 	m.add(now, 100)
-	expect(now, 0, 0) // the second is not over
+	expect(now, 0, 0) // the current second does not count yet
 	expect(now.Add(2*time.Second), 50, 50)
 	for range 60 {
 		now = now.Add(time.Second)

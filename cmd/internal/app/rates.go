@@ -5,19 +5,17 @@ import (
 	"time"
 )
 
-// meterSeconds is how far back a meter looks: a minute, and the second that has
-// just begun.
+// meterSeconds is the window of a meter: a minute plus the current second.
 const meterSeconds = 61
 
-// meter counts by the second, so that rates of the latest past can be told
-// without anybody who wakes up for it.
+// meter counts per second, so that a rate can be computed on demand, without a ticker.
 type meter struct {
 	mu      sync.Mutex
-	began   int64 // the first second that counted, in Unix time
+	began   int64 // Unix time of the first count
 	seconds [meterSeconds]struct{ at, n int64 }
 }
 
-// add counts n at a moment.
+// add counts n at a time.
 func (m *meter) add(now time.Time, n int) {
 	at := now.Unix()
 	m.mu.Lock()
@@ -32,8 +30,8 @@ func (m *meter) add(now time.Time, n int) {
 	s.n += int64(n)
 }
 
-// rate returns how many were counted in a second, over a number of whole seconds
-// before now, or over those since the first count if they are fewer.
+// rate returns the counts per second over the given whole seconds before now. The window
+// starts no earlier than the first count.
 func (m *meter) rate(now time.Time, over int64) float64 {
 	end := now.Unix()
 	m.mu.Lock()

@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// drainTimeout is what requests in flight may take beyond their own
-	// time-out once the relay stops.
+	// drainTimeout is how long a request in flight may outlast its own timeout during
+	// shutdown.
 	drainTimeout = 5 * time.Second
-	// minRestartDelay and mostRest bound the wait before another life: what ended one
-	// may end the next at once.
+	// minRestartDelay and maxRestartDelay limit the wait before another session, because
+	// the cause of one failure may fail the next session at once.
 	minRestartDelay = 100 * time.Millisecond
 	maxRestartDelay = 10 * time.Second
 )
 
-// relay is one relay from start to end.
+// relay runs one relay from start to end.
 type relay struct {
 	cfg       *config.Config
 	log       *slog.Logger
@@ -41,26 +41,28 @@ type relay struct {
 	health    *health
 	db        *database
 	startedAt time.Time
-	// progress is that of the life that runs.
+	// progress is the state of the current session.
 	progress    progress
 	failedCount failedRows // as last counted
-	// tenure is nil while another relay leads.
+	// tenure is nil while another relay is the leader.
 	tenure      atomic.Pointer[leader.Tenure]
-	epoch       atomic.Int64           // of the tenure's latest life, 0 before it has begun
-	otherLeader atomic.Pointer[string] // who leads instead, as far as is known
-	// currentDispatchers are the dispatchers of the life that runs, by sink; for the gauges
-	// and for polling.
+	epoch       atomic.Int64           // of the current tenure's latest session; 0 before it
+	otherLeader atomic.Pointer[string] // holder of the lock, if known
+	// currentDispatchers are the dispatchers of the current session, by sink. Gauges,
+	// polling and the admin API use them.
 	currentDispatchers atomic.Pointer[map[string]*dispatch.Dispatcher]
-	hasRun             bool            // a life got as far as to have lanes, or another relay leads
-	isPolling          atomic.Bool     // the tables are read, not the log
+	hasRun             bool            // a session had lanes, or another relay was the leader
+	isPolling          atomic.Bool     // reads the tables, not the log
 	requested          <-chan struct{} // of the tenure
-	// replayStatus is what the desk of the life that runs has to do, nil before it looked.
+	// replayStatus is the work of the current session's replay controller. It is nil
+	// before the controller has read it.
 	replayStatus atomic.Pointer[admin.ReplayStatus]
-	// sourceDetail says what is read, and why; it is set before a life begins.
+	// sourceDetail describes the source and the reason for it. It is set before a session
+	// starts.
 	sourceDetail string
 }
 
-// sleep waits, unless the context ends.
+// sleep waits for d or until the context ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -70,10 +72,11 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// runSession is one life: from a place in the log until the context ends, the log is
-// lost, or another relay leads. lost says how the life before it ended.
+// runSession runs one session: from a position in the log until the context ends, the log
+// is lost, or leadership ends. lost is how the previous session ended, if it lost the
+// log.
 func (r *relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *capture.LostError) error {
-	sinks, err := r.openSinks() // before anything is made that a relay must look after
+	sinks, err := r.openSinks() // before anything exists that the relay would have to clean up
 	if err != nil {
 		return err
 	}
@@ -128,14 +131,13 @@ func (r *relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 		Source: src, Epoch: epoch, Observer: checkpointObserver{r}, SaveNow: urge,
 	}
 	if begin.SnapshotReason == "" {
-		src.Acknowledge(begin.From) // it is saved; the server may not have heard
+		src.Acknowledge(begin.From) // saved, but the server may not know it
 	}
 	return r.runPipeline(ctx, src, begin.From, feed, lanes, keeper, append(r.backgroundTasks(src, feed, lanes, urge, &begin), sinks.keepOpen))
 }
 
-// backgroundTasks returns what a life does besides the way of the rows: it looks for rows
-// that were set back, for a log that can be read or that grows too long, for rows
-// that were kept long enough.
+// backgroundTasks returns the tasks that run beside delivery: sweeping, replays, pruning,
+// limiting the retained log, and checking whether an unreadable log has become readable.
 func (r *relay) backgroundTasks(src source, feed *dispatch.Feed, lanes map[string]*dispatch.Dispatcher,
 	urge chan<- struct{}, begin *checkpoint.StartPoint,
 ) []func(context.Context) error {
@@ -144,7 +146,7 @@ func (r *relay) backgroundTasks(src source, feed *dispatch.Feed, lanes map[strin
 	r.metrics.Paused(false)
 	r.metrics.Retained(0, 0)
 	desk := r.newSessionController(epoch, lanes)
-	if r.isPolling.Load() { // polling finds what a sweep would
+	if r.isPolling.Load() { // polling finds the rows that a sweep would
 		return []func(context.Context) error{retainer.Run, desk.Run, r.awaitReadableLog}
 	}
 	desk.Log = &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker}
@@ -163,19 +165,19 @@ func (r *relay) backgroundTasks(src source, feed *dispatch.Feed, lanes map[strin
 	return []func(context.Context) error{retainer.Run, sweeper.Run, pressure.run, desk.Run}
 }
 
-// claimsDetectSettled reports whether every claim finds out if its row is settled.
+// claimsDetectSettled reports whether a claim always detects a settled row.
 func (r *relay) claimsDetectSettled() bool {
 	return !slices.ContainsFunc(r.cfg.Outboxes(), func(o store.Outbox) bool { return !o.Layout.WritesClaims() })
 }
 
-// errLogReadable ends a life that polls, because the log can be read.
+// errLogReadable ends a polling session because the log has become readable.
 var errLogReadable = errors.New("the log can be read")
 
-// readableInterval is how often a relay that polls for want of a log asks again.
+// readableInterval is how often a polling relay checks whether the log can be read.
 const readableInterval = 5 * time.Second
 
-// awaitReadableLog ends a life that polls as soon as the log can be read, where the
-// configuration leaves the choice to the relay.
+// awaitReadableLog ends a polling session once the log can be read. With source.mode:
+// poll it only waits for the context.
 func (r *relay) awaitReadableLog(ctx context.Context) error {
 	if r.cfg.Settings.Source.Mode == "poll" || r.db.newReadinessChecker == nil {
 		<-ctx.Done()
@@ -186,7 +188,7 @@ func (r *relay) awaitReadableLog(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	_ = log.Ready(ctx) // it could not be read a moment ago
+	_ = log.Ready(ctx) // known to be unreadable; lets it record its state
 	why := ""
 	for {
 		if err := sleep(ctx, readableInterval); err != nil {
@@ -205,9 +207,10 @@ func (r *relay) awaitReadableLog(ctx context.Context) error {
 	}
 }
 
-// runPipeline runs the parts of a life. They end in the order of the row's way: the
-// feed and the dispatchers first, which drain; then the keeper, which saves what
-// they settled; then the source, which tells the server.
+// runPipeline runs the parts of a session. They stop in the order in which rows pass:
+//   - the feed and the dispatchers, which drain;
+//   - the checkpoint saver, which saves the settled rows;
+//   - the source, which acknowledges the saved position to the server.
 func (r *relay) runPipeline(ctx context.Context, src source, from store.Position, feed *dispatch.Feed,
 	lanes map[string]*dispatch.Dispatcher, keeper *checkpoint.CheckpointSaver, others []func(context.Context) error,
 ) error {
@@ -219,7 +222,7 @@ func (r *relay) runPipeline(ctx context.Context, src source, from store.Position
 		go func() {
 			err := run(own)
 			if own.Err() == nil {
-				fail(err) // it ended by itself: all end
+				fail(err) // it ended by itself, so all parts end
 			}
 			done <- err
 		}()

@@ -16,49 +16,49 @@ import (
 )
 
 const (
-	// filesInterval is how often the relay looks whether a file has changed that a sink's
-	// credentials come from, and minFilesInterval how often it does so at the most, when
-	// receivers refuse them.
+	// filesInterval is how often the relay checks the files of the sinks' credentials for
+	// changes. After a receiver refuses credentials it checks sooner, at most once per
+	// minFilesInterval.
 	filesInterval    = 5 * time.Second
 	minFilesInterval = time.Second
 )
 
-// reopeningSink is a sink as its dispatcher has it for a whole life. It opens the real one when
-// that can be opened, and again when the files change that its credentials come from.
-// Until then every request is answered with what is missing, as misconfigured: the
-// breaker opens, and its rows wait or spill as those of a dead receiver.
+// reopeningSink is the sink a dispatcher uses for a whole session. It opens the real sink
+// once that is possible, and reopens it when the files of its credentials change. Until
+// then it answers every request as misconfigured, so the circuit breaker opens and rows
+// wait or spill as they do for a dead receiver.
 type reopeningSink struct {
 	name   string
 	limits func(kind string) sink.Limits
 	open   func(*config.Config) (closableSink, error)
-	// onRefusedCredentials is told that the receiver refuses the credentials.
+	// onRefusedCredentials is called when the receiver refuses the credentials.
 	onRefusedCredentials func()
 
 	mu            sync.Mutex
 	current       *sharedSink // nil while it cannot be opened
-	currentInputs sinkInputs  // of real
-	openError     error       // openError there is no real one
+	currentInputs sinkInputs  // of current
+	openError     error       // set while current is nil
 }
 
-// sharedSink is a destination with those who use it.
+// sharedSink is a real sink with a count of its users.
 type sharedSink struct {
 	closableSink
 	users   int
 	retired bool
 }
 
-// sinkInputs is what a sink was made of.
+// sinkInputs are the settings and file contents a sink was opened with.
 type sinkInputs struct {
 	settings config.Sink
 	ca       []byte
 }
 
-// reopen opens the sink anew if what it is made of has changed. It reports whether it did.
-// A sink that is open stays so where the new one cannot be opened.
+// reopen opens a new real sink if its inputs have changed, and reports whether it did. If
+// that fails, the current sink stays in use.
 func (s *reopeningSink) reopen(cfg *config.Config) (changed bool, err error) {
 	made := sinkInputs{settings: cfg.Settings.Sinks[s.name]}
 	if made.settings.CAFile != "" {
-		made.ca, _ = os.ReadFile(made.settings.CAFile) // the sink says what is wrong with it
+		made.ca, _ = os.ReadFile(made.settings.CAFile) // opening the sink reports a read error
 	}
 	s.mu.Lock()
 	same := s.current != nil && reflect.DeepEqual(made.settings, s.currentInputs.settings) && bytes.Equal(made.ca, s.currentInputs.ca)
@@ -78,7 +78,7 @@ func (s *reopeningSink) reopen(cfg *config.Config) (changed bool, err error) {
 	return true, nil
 }
 
-// retire closes the real sink when nobody uses it any more. The lock is held.
+// retire closes the current sink after its last use. The caller holds the lock.
 func (s *reopeningSink) retire() {
 	if o := s.current; o != nil {
 		s.current, o.retired = nil, true
@@ -88,7 +88,8 @@ func (s *reopeningSink) retire() {
 	}
 }
 
-// withCurrent calls with the real sink, and reports false if there is none.
+// withCurrent calls with the current sink. If there is none, it returns false and the
+// reason.
 func (s *reopeningSink) withCurrent(with func(closableSink)) (why error, ok bool) {
 	s.mu.Lock()
 	o := s.current
@@ -109,14 +110,14 @@ func (s *reopeningSink) withCurrent(with func(closableSink)) (why error, ok bool
 	return nil, true
 }
 
-// isOpen reports whether there is a real sink, and why not.
+// isOpen reports whether there is a current sink, and the reason if not.
 func (s *reopeningSink) isOpen() (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.current != nil, s.openError
 }
 
-// Limits implements sink.Sink. They follow from the configuration alone.
+// Limits implements sink.Sink. They depend only on the configuration.
 func (s *reopeningSink) Limits(kind string) sink.Limits { return s.limits(kind) }
 
 // Deliver implements sink.Sink.
@@ -129,7 +130,7 @@ func (s *reopeningSink) Deliver(ctx context.Context, msgs []sink.Message) (res s
 	return res
 }
 
-// Ping implements sink.Pinger, for a real sink that is one.
+// Ping implements sink.Pinger if the current sink does.
 func (s *reopeningSink) Ping(ctx context.Context, kind string) (res sink.Result, pings bool) {
 	why, ok := s.withCurrent(func(to closableSink) {
 		if p, is := to.(sink.Pinger); is {
@@ -143,7 +144,7 @@ func (s *reopeningSink) Ping(ctx context.Context, kind string) (res sink.Result,
 	return res, pings
 }
 
-// noteOutcome looks for a receiver that refuses the credentials.
+// noteOutcome detects a receiver that refuses the credentials.
 func (s *reopeningSink) noteOutcome(out sink.Outcome) {
 	if out.Class == sink.Misconfigured && (out.Reason == store.ReasonUnauthorized || out.Reason == store.ReasonForbidden) {
 		s.onRefusedCredentials()
@@ -156,7 +157,7 @@ func (s *reopeningSink) notOpenResult(why error) sink.Result {
 	}}
 }
 
-// Close closes the real sink. Call it when no Deliver runs any more.
+// Close closes the current sink. Call it after the last Deliver has returned.
 func (s *reopeningSink) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,20 +165,20 @@ func (s *reopeningSink) Close() {
 	s.openError = errors.New("the relay stops")
 }
 
-// sinkFiles keeps the sinks of a life open, and made of what the files hold now.
+// sinkFiles keeps the sinks of a session open and up to date with their files.
 type sinkFiles struct {
 	*relay
 	sinks              map[string]*reopeningSink
-	credentialsRefused chan struct{} // a receiver refuses credentials
+	credentialsRefused chan struct{} // signals that a receiver refused credentials
 	fileInfos          map[string]os.FileInfo
-	loggedErrors       map[string]string // the fault of each sink that the log has
-	// retryNeeded: what changed was not used, and the next try may find it in order without
-	// another change, like a file whose owner is corrected.
+	loggedErrors       map[string]string // last logged error, by sink
+	// retryNeeded is set if changed files could not be used. The next try may succeed
+	// without another change, for example after chown.
 	retryNeeded bool
 }
 
-// keepOpen looks at the files in intervals, and soon after a receiver refused what came from
-// them. Sinks that are not open are tried again with a growing wait.
+// keepOpen checks the files periodically, and soon after a receiver refused credentials.
+// It retries sinks that are not open with a growing delay.
 func (f *sinkFiles) keepOpen(ctx context.Context) error {
 	paths := f.cfg.Files()
 	wait := minFilesInterval
@@ -214,7 +215,8 @@ func (f *sinkFiles) anyClosed() bool {
 	return false
 }
 
-// filesChanged reports whether a file is another one, or gone or come, since the last call.
+// filesChanged reports whether a file was replaced, created, deleted or modified since
+// the last call.
 func (f *sinkFiles) filesChanged(paths []string) bool {
 	now := make(map[string]os.FileInfo, len(paths))
 	changed := false
@@ -232,7 +234,7 @@ func (f *sinkFiles) filesChanged(paths []string) bool {
 	return changed
 }
 
-// reopenSinks reads the files and opens the sinks anew for which something else is in them.
+// reopenSinks reads the files and reopens the sinks whose inputs changed.
 func (f *sinkFiles) reopenSinks() {
 	cfg, err := f.cfg.Reread()
 	f.logOpenError("", err)
@@ -250,13 +252,13 @@ func (f *sinkFiles) reopenSinks() {
 	}
 }
 
-// logOpenError logs what keeps a sink from being opened anew, once.
+// logOpenError logs the error of opening a sink, once per error.
 func (f *sinkFiles) logOpenError(name string, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	s := f.sinks[name] // nil for all of them
+	s := f.sinks[name] // nil for an error that affects all sinks
 	open := true
 	if s != nil {
 		open, _ = s.isOpen()
@@ -280,5 +282,5 @@ func (f *sinkFiles) logOpenError(name string, err error) {
 	f.log.Warn("changed files rejected; previous settings in use", "sink", name, "error", text)
 }
 
-// openCheckName names the check of a sink that cannot be opened.
+// openCheckName returns the name of the check for a sink that cannot be opened.
 func openCheckName(sink string) string { return "sink " + sink + " open" }

@@ -20,7 +20,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// fakeDestination answers with its class when it is let.
+// fakeDestination answers with its class once it is released.
 type fakeDestination struct {
 	closableSink
 	answer sink.Outcome
@@ -35,8 +35,8 @@ func (f *fakeDestination) Deliver(context.Context, []sink.Message) sink.Result {
 
 func (f *fakeDestination) Close() { close(f.closed) }
 
-// A sink is opened anew for changed files alone, also while requests are in flight, which
-// end with the old one; what cannot be opened takes nothing away.
+// A sink is reopened only for changed files. Requests in flight finish with the old sink,
+// and a failed reopen keeps it.
 func TestReopen(t *testing.T) {
 	dir := t.TempDir()
 	ca, token := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "token")
@@ -111,7 +111,7 @@ sinks: {s: {type: webhook, url: "https://h", ca-file: '`+ca+`', token: '${file:`
 		t.Error("a sink is closed under a request")
 	default:
 	}
-	<-made[1].closed // nobody used it
+	<-made[1].closed // without users
 	first.let <- struct{}{}
 	<-flies
 	<-first.closed
@@ -134,8 +134,8 @@ sinks: {s: {type: webhook, url: "https://h", ca-file: '`+ca+`', token: '${file:`
 	}
 }
 
-// What changed and could not be used is tried again, though the files do not change any
-// more: who owns one does not show in its time.
+// Changed files that could not be used are retried even if they do not change again,
+// because a file's owner does not show in its times.
 func TestChangedFilesAreTriedAgain(t *testing.T) {
 	dir := t.TempDir()
 	token, file := filepath.Join(dir, "token"), filepath.Join(dir, "sluicebox.yaml")
@@ -188,7 +188,7 @@ sinks: {s: {type: webhook, url: "https://h", token: '${file:`+token+`}'}}}`)
 	})
 }
 
-// users is how many use the real sink.
+// users returns the number of users of the current sink.
 func (s *reopeningSink) users() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

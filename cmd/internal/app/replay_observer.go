@@ -10,7 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// newSessionController returns what makes named checkpoints and runs replays in a life.
+// newSessionController returns the controller that creates named checkpoints and runs
+// replays during a session.
 func (r *relay) newSessionController(epoch store.Epoch, lanes map[string]*dispatch.Dispatcher) *replay.Controller {
 	sinks := make(map[string]replay.Sink, len(lanes))
 	for name, d := range lanes {
@@ -22,12 +23,13 @@ func (r *relay) newSessionController(epoch store.Epoch, lanes map[string]*dispat
 	}
 }
 
-// replayObserver observes the desk: it counts and logs what an operator must know.
+// replayObserver observes the replay controller. It updates the metrics and logs the
+// events an operator needs.
 type replayObserver struct {
 	*relay
 
 	mu         sync.Mutex
-	lastLogged store.Job // as it was logged
+	lastLogged store.Job // the job as last logged
 }
 
 // SavepointChanged implements replay.Observer.
@@ -67,8 +69,8 @@ func (w *replayObserver) Job(j *store.Job) {
 	}
 }
 
-// Jobs implements replay.Observer. The desk is at the oldest one that has begun, else it
-// is about to begin with the oldest.
+// Jobs implements replay.Observer. The current job is the oldest started one, or the
+// oldest waiting one if none has started.
 func (w *replayObserver) Jobs(list []store.Job) {
 	var s admin.ReplayStatus
 	var at *store.Job
@@ -100,7 +102,7 @@ func (w *replayObserver) ControllerFailed(err error) {
 	w.log.Warn("checkpoint or replay step failed; retrying", "error", err)
 }
 
-// countReplayed counts rows that a sink took or refused for a replay.
+// countReplayed counts replay rows that a sink accepted or refused.
 func (w *sinkObserver) countReplayed(sent, refused int) {
 	w.relay.metrics.Replayed(w.sink, "sent", sent)
 	w.relay.metrics.Replayed(w.sink, "refused", refused)

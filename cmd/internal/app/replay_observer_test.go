@@ -13,9 +13,9 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// A relay at work finds what is wished beside it, and does it: here without a log that
-// holds rows, so from the table.
-func TestWishesAreFound(t *testing.T) {
+// A running relay finds requests written to its database and carries them out. This one
+// replays from the table, because SQLite's log does not hold the rows.
+func TestRequestsAreCarriedOut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.db")
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)")
 	if err != nil {

@@ -26,19 +26,19 @@ func newReplayMetrics(r registrar) replayMetrics {
 	}
 }
 
-// reset forgets what holds for a leader alone.
+// reset clears the metrics that only a leader has.
 func (m *replayMetrics) reset() {
 	m.remaining.Set(0)
 	m.state.Reset()
 	m.retained.Reset()
 }
 
-// Replayed counts rows of replays that would have gone to a sink, by what became of them.
+// Replayed counts replay rows of a sink, by outcome.
 func (m *Metrics) Replayed(sink, outcome string, rows int) {
 	m.replays.rows.WithLabelValues(sink, outcome).Add(float64(rows))
 }
 
-// Replay notes how a replay stands.
+// Replay records the state and the remaining rows of a replay.
 func (m *Metrics) Replay(j *store.Job) {
 	m.replays.state.Reset()
 	m.replays.state.WithLabelValues(string(j.State)).Set(1)
@@ -49,7 +49,7 @@ func (m *Metrics) Replay(j *store.Job) {
 	m.replays.remaining.Set(float64(left))
 }
 
-// Kept notes the log that is kept for named checkpoints.
+// Kept sets the bytes of log retained for each named checkpoint.
 func (m *Metrics) Kept(list []capture.RetainedSlot) {
 	m.replays.retained.Reset()
 	for _, one := range list {
@@ -57,8 +57,8 @@ func (m *Metrics) Kept(list []capture.RetainedSlot) {
 	}
 }
 
-// SavepointLogDropped counts a named checkpoint whose log is lost.
+// SavepointLogDropped counts a named checkpoint that lost its log.
 func (m *Metrics) SavepointLogDropped(checkpoint string) {
 	m.replays.logDrops.Inc()
-	m.replays.retained.DeleteLabelValues(checkpoint) // Kept is told later
+	m.replays.retained.DeleteLabelValues(checkpoint) // Kept is called later
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// OpenReplays returns the replays of the configured relay, which need not run here. They
-// connect to nothing before they are asked. Call closed when done.
+// OpenReplays returns the replays of the configured relay, which may run elsewhere. They
+// connect on first use. Call closed when done.
 func OpenReplays(cfg *config.Config) (list admin.Replays, closed func(), err error) {
 	open, closed, err := newRequestStore(cfg)
 	if err != nil {
@@ -24,7 +24,7 @@ func OpenReplays(cfg *config.Config) (list admin.Replays, closed func(), err err
 	return replayController{cfg, open}, closed, nil
 }
 
-// replayController shows replays and writes down what is wanted of them.
+// replayController lists replays and writes requests for them.
 type replayController struct {
 	cfg  *config.Config
 	open func() (requestStore, error)
@@ -47,8 +47,8 @@ func (d replayController) List(ctx context.Context) ([]admin.Replay, error) {
 	return list, nil
 }
 
-// jobIDLength is the letters of a job's id, each of five bits: enough that no two are the
-// same, and few enough to be typed.
+// jobIDLength is the number of letters in a job id. At 5 bits each, 13 letters are unique
+// in practice and short enough to type.
 const jobIDLength = 13
 
 // Start implements admin.Replays.
@@ -73,7 +73,7 @@ func (d replayController) Start(ctx context.Context, spec *replay.Spec) (id stri
 	return id, st.RequestReplay(ctx, id, text)
 }
 
-// validateSpec holds a spec against the configuration.
+// validateSpec checks a spec against the configuration.
 func (d replayController) validateSpec(spec *replay.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return &admin.RequestError{Problem: err.Error()}
@@ -96,7 +96,7 @@ func (d replayController) validateSpec(spec *replay.Spec) error {
 	return nil
 }
 
-// checkReplayStart reports what keeps a checkpoint from being the begin of a replay.
+// checkReplayStart returns an error if a replay cannot start from a named checkpoint.
 func checkReplayStart(ctx context.Context, st requestStore, name string) error {
 	named, err := st.Savepoints(ctx)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 )
 
-// TestWishesOfAStandby: a relay that does not lead takes no wishes by its admin address.
-func TestWishesOfAStandby(t *testing.T) {
+// TestStandbyRefusesRequests checks that a standby refuses requests at its admin address.
+func TestStandbyRefusesRequests(t *testing.T) {
 	r := &relay{cfg: loadConfig(t, twoSinks)}
 	named, jobs := checkpointController{r.cfg, r.leaderRequestStore}, replayController{r.cfg, r.leaderRequestStore}
 	ctx := t.Context()
@@ -27,8 +27,8 @@ func TestWishesOfAStandby(t *testing.T) {
 	}
 }
 
-// TestLogOfARelayThatPolls: where it is told to poll, there is none to keep.
-func TestLogOfARelayThatPolls(t *testing.T) {
+// TestLogOfPollingRelay checks that a relay configured to poll retains no log.
+func TestLogOfPollingRelay(t *testing.T) {
 	polls := strings.Replace(strings.Replace(twoSinks, "sqlite:///none.db", "postgres://db/shop", 1), `shop"`, `shop", mode: poll`, 1)
 	r := &relay{cfg: loadConfig(t, polls)}
 	err := checkpointController{r.cfg, r.leaderRequestStore}.Create(t.Context(), "a", true)

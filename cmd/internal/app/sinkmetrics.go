@@ -10,13 +10,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// SinkMetrics are the metrics of one sink. It is an observer of the sink's
-// dispatcher.
+// SinkMetrics are the metrics of one sink. They observe the sink's dispatcher.
 type SinkMetrics struct {
 	metrics       *Metrics
 	name          string
 	requests      [sink.Misconfigured + 1]prometheus.Counter
-	mixed         prometheus.Counter // requests with an answer for each row
+	mixed         prometheus.Counter // requests with a result for each row
 	deliveries    [sink.Misconfigured + 1]prometheus.Counter
 	settled       [store.Failed + 1]prometheus.Counter
 	probes        prometheus.Counter
@@ -36,16 +35,15 @@ type SinkMetrics struct {
 	inFlight      prometheus.Gauge
 	now           func() time.Time
 
-	// Rows by the second: those that were delivered, that FAILED, and that are
-	// tried again.
+	// Per-second counts of rows delivered, FAILED and retried.
 	delivered, failed, retried meter
 }
 
-// The relay's observers, checked here where the calls are counted.
+// SinkMetrics is a complete observer by itself.
 var _ dispatch.Observer = (*SinkMetrics)(nil)
 
-// Sink returns the metrics of a sink, always the same for one name. From the
-// first time on all of them are there, at 0.
+// Sink returns the metrics of a sink, the same value for each call with a name. All of
+// them exist from the first call on, with value 0.
 func (m *Metrics) Sink(name string) *SinkMetrics {
 	if s, ok := m.metricsBySink.Load(name); ok {
 		return s.(*SinkMetrics)
@@ -88,15 +86,14 @@ func (m *Metrics) newSink(name string) *SinkMetrics {
 	return s
 }
 
-// Claimed counts n rows that a claim answered in one way. What is no
-// ClaimResult is ignored.
+// Claimed counts n rows by claim result. Unknown results are ignored.
 func (s *SinkMetrics) Claimed(result store.ClaimResult, n int) {
 	if result >= store.Claimed && result <= store.TableLocked {
 		s.metrics.claims[result].Add(float64(n))
 	}
 }
 
-// Requested counts an answered request and what became of each of its rows.
+// Requested counts a completed request and the outcome of each of its rows.
 func (s *SinkMetrics) Requested(req dispatch.RequestInfo, res *sink.Result, took time.Duration) {
 	s.duration.Observe(took.Seconds())
 	if res.Skipped > 0 {
@@ -122,8 +119,8 @@ func (s *SinkMetrics) Requested(req dispatch.RequestInfo, res *sink.Result, took
 	}
 }
 
-// BreakersChanged notes which endpoints of the sink are suspect, and for what. One that no row
-// waits for is no fault.
+// BreakersChanged records the classes for which a breaker of the sink is open. An open
+// breaker without waiting rows does not count.
 func (s *SinkMetrics) BreakersChanged(all []dispatch.OpenBreaker) {
 	for class := sink.Rejected; class <= sink.Misconfigured; class++ {
 		s.breakerOpen[class].Set(0)
@@ -135,10 +132,10 @@ func (s *SinkMetrics) BreakersChanged(all []dispatch.OpenBreaker) {
 	}
 }
 
-// Stalled implements dispatch.Observer: the lanes are counted by their states.
+// Stalled implements dispatch.Observer. The gauge of lanes by state counts stalled lanes.
 func (s *SinkMetrics) Stalled(*dispatch.LaneInfo) {}
 
-// SetOpen notes whether the sink is open, or cannot be opened.
+// SetOpen records whether the sink is open or could not be opened.
 func (s *SinkMetrics) SetOpen(open bool) {
 	s.openFailed.Set(0)
 	if !open {
@@ -152,8 +149,8 @@ func countClass(counters []prometheus.Counter, class sink.Class, n int) {
 	}
 }
 
-// Settled counts an outcome that is in the table. PENDING with a failure is a
-// counted retry; without one the row was given back.
+// Settled counts a written outcome. PENDING with a failure is a counted retry; without
+// one, the row was released.
 func (s *SinkMetrics) Settled(it *store.Item, o *store.Outcome) {
 	switch o.Status {
 	case store.Completed:
@@ -178,7 +175,7 @@ func (s *SinkMetrics) Settled(it *store.Item, o *store.Outcome) {
 	}
 }
 
-// Vanished counts rows that are no longer in their tables.
+// Vanished counts rows deleted from their tables.
 func (s *SinkMetrics) Vanished(rows []*store.Item) {
 	for _, it := range rows {
 		s.metrics.vanished.WithLabelValues(it.Outbox).Inc()
@@ -188,19 +185,19 @@ func (s *SinkMetrics) Vanished(rows []*store.Item) {
 // StoreFailed counts a claim or an outcome that did not reach the database.
 func (s *SinkMetrics) StoreFailed(string, error) { s.storeFailures.Inc() }
 
-// RowUnspillable implements dispatch.Observer: Holds has their number.
+// RowUnspillable implements dispatch.Observer. SetStats sets the number of such rows.
 func (s *SinkMetrics) RowUnspillable(*store.Item, error) {}
 
 // UnspillableCleared implements dispatch.Observer.
 func (s *SinkMetrics) UnspillableCleared() {}
 
-// Refused counts a claim or an outcome of a row that its table refused.
+// Refused counts a claim or an outcome that the row's table refused.
 func (s *SinkMetrics) Refused(store.Ref, string, error) { s.storeFailures.Inc() }
 
-// RowsSpilled counts rows that were parked.
+// RowsSpilled counts spilled rows.
 func (s *SinkMetrics) RowsSpilled(n int) { s.rowsSpilled.Add(float64(n)) }
 
-// SetStats sets what the sink's dispatcher holds at this moment.
+// SetStats sets the gauges of the sink's dispatcher.
 func (s *SinkMetrics) SetStats(stats dispatch.Stats) {
 	s.rows.Set(float64(stats.Rows))
 	s.spilled.Set(float64(stats.Spilled))

@@ -16,20 +16,20 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// closableSink is a sink with connections to give up.
+// closableSink is a sink that holds connections.
 type closableSink interface {
 	sink.Sink
 	sink.Prober
 	Close()
 }
 
-// openSinks opens every sink, by name: also those that no outbox routes to get what a replay
-// sends them. One whose files are away is opened later; an error says that one can never
-// be opened.
+// openSinks opens all sinks, by name, also those without a route, because a replay may
+// use them. A sink whose files are missing is opened later. The error is about a sink
+// that can never be opened.
 func (r *relay) openSinks() (*sinkFiles, error) {
 	f := &sinkFiles{relay: r, sinks: map[string]*reopeningSink{}, credentialsRefused: make(chan struct{}, 1), loggedErrors: map[string]string{}}
 	f.filesChanged(r.cfg.Files())
-	cfg, err := r.cfg.Reread() // a life may begin long after the start
+	cfg, err := r.cfg.Reread() // files may have changed since the start
 	if f.retryNeeded = err != nil; f.retryNeeded {
 		cfg = r.cfg
 	}
@@ -50,7 +50,7 @@ func (r *relay) openSinks() (*sinkFiles, error) {
 	return f, nil
 }
 
-// requestCheck has the files looked at.
+// requestCheck requests a check of the files.
 func (f *sinkFiles) requestCheck() {
 	select {
 	case f.credentialsRefused <- struct{}{}:
@@ -64,7 +64,7 @@ func (f *sinkFiles) close() {
 	}
 }
 
-// sinkLimits returns the Limits of one sink.
+// sinkLimits returns the Limits function of a sink.
 func (r *relay) sinkLimits(name string) func(kind string) sink.Limits {
 	if r.cfg.SinkType(name) == config.SinkWebhook {
 		return r.cfg.Webhook(name).Limits
@@ -72,7 +72,7 @@ func (r *relay) sinkLimits(name string) func(kind string) sink.Limits {
 	return r.cfg.FlowCatalyst(name).Limits
 }
 
-// openSink opens one sink, of whatever type.
+// openSink opens a sink of any type.
 func (r *relay) openSink(cfg *config.Config, name string) (closableSink, error) {
 	if err := cfg.SinkReferenceErrors(name); err != nil {
 		return nil, &sink.FileError{Err: err}
@@ -90,8 +90,7 @@ func (r *relay) openSink(cfg *config.Config, name string) (closableSink, error) 
 	return flowcatalyst.New(c)
 }
 
-// newDispatchers returns one per sink, by the sink's name, and the one that each
-// outbox goes to, by the outbox's.
+// newDispatchers returns the dispatchers by sink, and the same dispatchers by outbox.
 func (r *relay) newDispatchers(sinks map[string]*reopeningSink, epoch store.Epoch, lease dispatch.Lease) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
 	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
 	for name, s := range sinks {
@@ -107,7 +106,8 @@ func (r *relay) newDispatchers(sinks map[string]*reopeningSink, epoch store.Epoc
 	return bySink, byOutbox
 }
 
-// restoreHolds makes lanes stand still that did so when the relay last ran.
+// restoreHolds restores the holds that operators or FAILED rows placed on lanes before
+// the restart.
 func (r *relay) restoreHolds(byOutbox map[string]*dispatch.Dispatcher, holds []store.Hold) {
 	routes := r.cfg.Routes()
 	for _, h := range holds {
@@ -119,11 +119,13 @@ func (r *relay) restoreHolds(byOutbox map[string]*dispatch.Dispatcher, holds []s
 	}
 }
 
-// adoptBlocks records a hold for each message group in which rows wait behind a row that
-// FAILED before the relay's first start, where on-failed is block. Nothing is saved
-// or sent before, so a start that ends here is followed by another first one. Then a
-// checkpoint without a position says that the blocks are taken: a group that somebody
-// lets go must not be blocked again if the relay ends before its backlog is safe.
+// adoptBlocks records a hold for each message group that has rows behind a row that
+// FAILED before the relay's first start. It does so only with on-failed: block.
+//
+// Nothing is saved or sent before, so an interrupted start is followed by another first
+// start. Afterwards a checkpoint without a position marks the holds as recorded.
+// Otherwise a group that an operator has resumed would be blocked again if the relay
+// ended before its backlog was saved.
 func (r *relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, byOutbox map[string]*dispatch.Dispatcher) error {
 	if !begin.IsFirst() {
 		return nil
@@ -146,7 +148,7 @@ func (r *relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, b
 	if err != nil {
 		return err
 	}
-	holds = slices.DeleteFunc(holds, func(h store.Hold) bool { // rows without a group that have lanes of their own block none
+	holds = slices.DeleteFunc(holds, func(h store.Hold) bool { // ungrouped rows with their own lanes block no group
 		return !h.Lane.Group.Valid && r.cfg.Dispatch(routes[h.Lane.Outbox]).Ungrouped == dispatch.Parallel
 	})
 	for i := range holds {

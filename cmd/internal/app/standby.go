@@ -2,10 +2,11 @@ package app
 
 import "fmt"
 
-// standby is the relay while another one leads. It implements leader.Observer.
+// standby reports the relay's state while another relay is the leader. It implements
+// leader.Observer.
 type standby struct {
 	*relay
-	lastReported string // last
+	lastReported string // avoids repeated log lines
 }
 
 // Standby implements leader.Observer.
@@ -32,7 +33,7 @@ func (s *standby) LockFailed(err error) {
 	}
 }
 
-// isNew reports whether the standby has something new to say.
+// isNew reports whether text differs from the last one.
 func (s *standby) isNew(said string) bool {
 	before := s.lastReported
 	s.lastReported = said

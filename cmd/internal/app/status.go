@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// newSessionStats are those of a life that begins.
+// newSessionStats returns the stats of a session that starts.
 func (r *relay) newSessionStats(begin *checkpoint.StartPoint, tracker *checkpoint.Tracker, feed *dispatch.Feed) sessionStats {
 	s := sessionStats{
 		mode: "stream", sourceDetail: r.sourceDetail, startPosition: begin.From, tracker: tracker, paused: feed.Paused,
@@ -67,7 +67,7 @@ func (r *relay) Report(ctx context.Context, failed bool) admin.RelayStatus {
 	return s
 }
 
-// reportStream tells of the life's stream.
+// reportStream adds the source and the checkpoint to a status.
 func (r *relay) reportStream(s *admin.RelayStatus, now time.Time) {
 	p := r.progress.current(now)
 	if p.mode == "" {
@@ -82,7 +82,7 @@ func (r *relay) reportStream(s *admin.RelayStatus, now time.Time) {
 	s.Checkpoint = admin.CheckpointStatus{Position: string(p.saved.Position), Seq: int64(p.saved.Seq), SavedAt: timeOrNil(p.savedAt)}
 }
 
-// timeOrNil is nil for no time.
+// timeOrNil returns nil for the zero time.
 func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -94,7 +94,7 @@ func ratesOf(m *meter, now time.Time) admin.Rates {
 	return admin.Rates{TenSeconds: m.rate(now, 10), Minute: m.rate(now, 60)}
 }
 
-// reportSink tells of one sink, and adds to what all lag behind.
+// reportSink returns the status of a sink and adds its rows to the lag.
 func (r *relay) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, now time.Time) admin.SinkStatus {
 	m := r.metrics.Sink(name)
 	s := admin.SinkStatus{
@@ -112,12 +112,12 @@ func (r *relay) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, no
 	return s
 }
 
-// troubledLanes are the first lanes that stand still or fail, and how many there are.
+// troubledLanes returns the first lanes that are held or failing, and their total number.
 func (r *relay) troubledLanes() (lanes []admin.Lane, total int) {
 	infos, total, err := laneController{r}.List(dispatch.LaneFilter{Troubled: true}, admin.MaxStatusLanes)
 	lanes = make([]admin.Lane, len(infos))
 	if err != nil {
-		return lanes, 0 // it leads no more
+		return lanes, 0 // leadership just ended
 	}
 	for i := range infos {
 		lanes[i] = admin.LaneOf(&infos[i])
@@ -126,24 +126,24 @@ func (r *relay) troubledLanes() (lanes []admin.Lane, total int) {
 }
 
 const (
-	// A count of FAILED rows may have to read a whole table. It is ended after
-	// countTimeout, kept for countKept at the least, and for countAgeFactor times as
-	// long as it took: so whoever watches has at most a twentieth of a session.
+	// Counting FAILED rows may scan a whole table. A count is stopped after countTimeout.
+	// Its result is cached for minCountAge, or countAgeFactor times as long as it took.
+	// So a `status --watch` uses at most a twentieth of a session.
 	countTimeout   = 5 * time.Second
 	minCountAge    = 10 * time.Second
 	countAgeFactor = 20
 )
 
-// failedRowsText are the FAILED rows as they were last counted.
+// failedRows caches the last count of FAILED rows.
 type failedRows struct {
-	mu        sync.Mutex // held by who counts
+	mu        sync.Mutex // held while counting
 	epoch     int64
-	expiresAt time.Time // when they are to be counted again
+	expiresAt time.Time // when the next caller counts again
 	counts    []admin.FailedRows
 }
 
-// countFailed returns how many rows of each outbox FAILED, as they are or were
-// not long ago. A caller that goes away does not end a count that others wait for.
+// countFailed returns the number of FAILED rows of each outbox, from the cache if
+// possible. A caller that disconnects does not cancel a count that others wait for.
 func (r *relay) countFailed(ctx context.Context) []admin.FailedRows {
 	f := &r.failedCount
 	f.mu.Lock()

@@ -33,7 +33,7 @@ func (c *counted) CountFailed(ctx context.Context, f store.DeadLetterFilter) (in
 	}
 }
 
-// reportedRelay is a relay of two sinks that leads and reads.
+// reportedRelay returns a leader with two sinks and a running session.
 func reportedRelay(t *testing.T) (r *relay, db *counted, tracker *checkpoint.Tracker) {
 	t.Helper()
 	r, _, _ = operatedRelay(t)
@@ -76,7 +76,7 @@ func TestReport(t *testing.T) {
 	})
 }
 
-// Lanes that stand still are shown, those that move are not.
+// Held lanes are reported, moving lanes are not.
 func TestReportOfLanes(t *testing.T) {
 	r, _, _ := reportedRelay(t)
 	put(t, r, "near", "orders", "moves", 2)
@@ -90,7 +90,7 @@ func TestReportOfLanes(t *testing.T) {
 	}
 }
 
-// The replay that the desk is at is told from those that wait for it.
+// The report separates the current replay from the waiting ones.
 func TestReportOfReplays(t *testing.T) {
 	r, _, _ := reportedRelay(t)
 	watch := &replayObserver{relay: r}
@@ -105,7 +105,7 @@ func TestReportOfReplays(t *testing.T) {
 	begun := job("begun", store.JobPlaying, store.DesiredRun)
 	paused, resumed := job("paused", store.JobPaused, store.DesiredPause), job("resumed", store.JobPaused, store.DesiredRun)
 	for _, c := range []struct {
-		jobs            []store.Job // the latest first
+		jobs            []store.Job // latest first
 		current         string
 		waiting, paused int
 	}{
@@ -125,8 +125,8 @@ func TestReportOfReplays(t *testing.T) {
 	}
 }
 
-// A relay that stands by knows who leads, as long as the database tells.
-func TestReportOfAStandby(t *testing.T) {
+// A standby reports the leader while the database names it.
+func TestReportOfStandby(t *testing.T) {
 	r, _, _ := reportedRelay(t)
 	r.currentDispatchers.Store(nil)
 	r.progress = progress{}
@@ -141,9 +141,9 @@ func TestReportOfAStandby(t *testing.T) {
 	}
 }
 
-// FAILED rows are counted once for all who ask soon after, and less often the
-// longer that takes; what cannot be counted says why.
-func TestFailedRowsAreCountedNowAndThen(t *testing.T) {
+// One count of FAILED rows serves all callers that ask soon after. The longer a count
+// takes, the longer it is cached. A failed count reports its error.
+func TestCountOfFailedRowsIsCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, db, _ := reportedRelay(t)
 		count := func(asked int) {
@@ -157,7 +157,7 @@ func TestFailedRowsAreCountedNowAndThen(t *testing.T) {
 		count(2)
 		count(2)
 		time.Sleep(11 * time.Second)
-		db.takes = time.Second // for each of two
+		db.takes = time.Second // for each of two outboxes
 		count(4)
 		time.Sleep(39 * time.Second)
 		count(4)

@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/notify"
 )
 
-// supervise tells the service manager, if there is one, how the relay fares, until
-// the function that it returns is called.
+// supervise reports the relay's state to the service manager, if any, until end is
+// called.
 func (r *relay) supervise(ctx context.Context) (end func(), err error) {
 	manager, err := notify.New()
 	if err != nil {
@@ -25,8 +25,8 @@ func (r *relay) supervise(ctx context.Context) (end func(), err error) {
 	return func() { close(ended); <-done }, nil
 }
 
-// isWorking reports whether the relay leads and reads, or stands by. Its sinks have no
-// part in it: they may be away.
+// isWorking reports whether the relay reads as leader or stands by. Sinks do not count,
+// because a receiver may be down.
 func (r *relay) isWorking() bool {
 	for _, c := range r.health.Checks() {
 		if !c.OK && !strings.HasPrefix(c.Name, "sink ") {
@@ -36,7 +36,7 @@ func (r *relay) isWorking() bool {
 	return true
 }
 
-// summary is the relay's state in one line.
+// summary returns the relay's state in one line.
 func (r *relay) summary() string {
 	_, line := r.Leader()
 	for _, c := range r.Checks() {
@@ -49,7 +49,8 @@ func (r *relay) summary() string {
 	return line
 }
 
-// pingDispatchers asks every dispatcher for something that one that is stuck would not answer.
+// pingDispatchers calls every dispatcher. A deadlocked dispatcher does not return, which
+// stops the watchdog's keep-alive.
 func (r *relay) pingDispatchers() {
 	if lanes := r.currentDispatchers.Load(); lanes != nil {
 		for _, d := range *lanes {

@@ -10,12 +10,11 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// The line for the service manager says what the checks do, also what the time that
-// has passed makes of them.
+// The line for the service manager includes the checks that depend on the time passed.
 func TestSummaryOfASilentStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tracker := checkpoint.NewTracker(store.Checkpoint{Position: "start"})
-		r, end := beginLife(sessionStats{mode: "stream", sourceDetail: "reading the log", tracker: tracker, expectedInterval: 30 * time.Second, paused: func() bool { return false }})
+		r, end := beginSession(sessionStats{mode: "stream", sourceDetail: "reading the log", tracker: tracker, expectedInterval: 30 * time.Second, paused: func() bool { return false }})
 		defer end()
 		if line := r.summary(); !strings.HasSuffix(line, "; reading the log") {
 			t.Errorf("the line of one that is well is %q", line)

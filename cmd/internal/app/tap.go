@@ -14,20 +14,19 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// tapTimeout is how long whoever looks at a tap may let a row wait. The database
-// keeps its log for the tap meanwhile.
+// tapTimeout is how long the reader of a tap may let a row wait, because the database
+// retains log for the tap meanwhile.
 const tapTimeout = time.Minute
 
-// errTapTimeout says that nobody has looked for tapTimeout.
+// errTapTimeout is returned after tapTimeout without a read.
 var errTapTimeout = errors.New("tap: no row read for " + tapTimeout.String() + "; stopped so that the server can discard its log")
 
-// Tap shows the rows of the outboxes that commit from now on, in commit order, as
-// their layouts read them. It needs no leadership, sends and claims nothing, and a
-// relay that runs does not notice it. show is called for one row at a time, and
-// owns it.
+// Tap shows rows of the outboxes that commit from now on, in commit order, as their
+// layouts read them. It needs no leadership, claims and sends nothing, and does not
+// affect a running relay. show is called for one row at a time and owns it.
 //
-// It ends with show's error, the context's, or one of the log. That the log cannot
-// be read is a *store.SetupError.
+// Tap returns the error of show, of the context or of the log. If the log cannot be read,
+// that is a *store.SetupError.
 func Tap(ctx context.Context, cfg *config.Config, log *slog.Logger, show func(*store.Item) error) error {
 	db, err := openDatabase(cfg)
 	if err != nil {
@@ -36,7 +35,7 @@ func Tap(ctx context.Context, cfg *config.Config, log *slog.Logger, show func(*s
 	defer db.store.Close()
 	for said := ""; ; {
 		err := tapOnce(ctx, db, log, show)
-		var old *capturepg.OldTransactionError // it ends some time
+		var old *capturepg.OldTransactionError // the transaction ends eventually
 		if !errors.As(err, &old) {
 			return err
 		}
@@ -50,7 +49,7 @@ func Tap(ctx context.Context, cfg *config.Config, log *slog.Logger, show func(*s
 	}
 }
 
-// tapOnce is one try.
+// tapOnce runs one attempt.
 func tapOnce(ctx context.Context, db *database, log *slog.Logger, show func(*store.Item) error) error {
 	src, err := db.newStream()
 	if err != nil {
@@ -80,7 +79,7 @@ func tapOnce(ctx context.Context, db *database, log *slog.Logger, show func(*sto
 	return err
 }
 
-// showBatch shows a batch, and leaves if a row of it waits too long.
+// showBatch shows a batch, and calls leave if a row waits longer than tapTimeout.
 func showBatch(b *capture.Batch, show func(*store.Item) error, leave context.CancelCauseFunc) error {
 	for i := range b.Items {
 		late := time.AfterFunc(tapTimeout, func() { leave(errTapTimeout) })
