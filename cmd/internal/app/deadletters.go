@@ -70,14 +70,14 @@ func (d deadLetterController) Discard(ctx context.Context, f store.DeadLetterFil
 
 // act runs an action on rows of an outbox and logs the number of rows it changed, also
 // after a partial failure.
-func (d deadLetterController) act(what string, f store.DeadLetterFilter, do func(*dispatch.Dispatcher) (int, error)) (int, error) {
+func (d deadLetterController) act(message string, f store.DeadLetterFilter, do func(*dispatch.Dispatcher) (int, error)) (int, error) {
 	to, err := d.dispatcherForFilter(&f)
 	if err != nil {
 		return 0, err
 	}
 	n, err := do(to)
 	if n > 0 {
-		d.log.Info(what, "outbox", f.Outbox, "rows", n)
+		d.log.Info(message, "outbox", f.Outbox, "rows", n)
 	}
 	return n, err
 }

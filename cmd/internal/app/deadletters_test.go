@@ -33,8 +33,8 @@ func writeFile(t *testing.T, path, text string) {
 // outbox, except that a polling source finds requeued rows by itself.
 func TestDeadLetterControllerActs(t *testing.T) {
 	r, l, logged := operatedRelay(t)
-	desk := deadLetterController{r}
-	n, err := desk.Requeue(t.Context(), store.DeadLetterFilter{Outbox: "bills"}, 7)
+	controller := deadLetterController{r}
+	n, err := controller.Requeue(t.Context(), store.DeadLetterFilter{Outbox: "bills"}, 7)
 	if err != nil || n != 1 {
 		t.Errorf("requeued %d, %v", n, err)
 	}
@@ -42,13 +42,13 @@ func TestDeadLetterControllerActs(t *testing.T) {
 		t.Errorf("the row is in %s, %v", groups(lanes), err)
 	}
 	r.isPolling.Store(true)
-	if n, err = desk.Requeue(t.Context(), store.DeadLetterFilter{Outbox: "orders"}, 8); err != nil || n != 1 {
+	if n, err = controller.Requeue(t.Context(), store.DeadLetterFilter{Outbox: "orders"}, 8); err != nil || n != 1 {
 		t.Errorf("requeued %d, %v", n, err)
 	}
 	if lanes, _, err := (laneController{r}).List(dispatch.LaneFilter{Outbox: "orders"}, 9); err != nil || len(lanes) > 0 {
 		t.Errorf("the row is in %s, %v", groups(lanes), err)
 	}
-	if n, err = desk.Discard(t.Context(), store.DeadLetterFilter{Outbox: "orders"}, 9); err != nil || n != 0 {
+	if n, err = controller.Discard(t.Context(), store.DeadLetterFilter{Outbox: "orders"}, 9); err != nil || n != 0 {
 		t.Errorf("discarded %d, %v", n, err)
 	}
 	if want := []string{"requeue bills 7", "requeue orders 8", "discard orders 9"}; !slices.Equal(l.did, want) {
@@ -58,7 +58,7 @@ func TestDeadLetterControllerActs(t *testing.T) {
 		t.Errorf("logged %s", text)
 	}
 	at := time.Now()
-	_, err = desk.Discard(t.Context(), store.DeadLetterFilter{Outbox: "orders", Since: at, Until: at}, 9)
+	_, err = controller.Discard(t.Context(), store.DeadLetterFilter{Outbox: "orders", Since: at, Until: at}, 9)
 	var request *admin.RequestError
 	if !errors.As(err, &request) || !strings.Contains(request.Problem, "is not before until") {
 		t.Errorf("got %v", err)

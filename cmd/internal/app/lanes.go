@@ -91,7 +91,7 @@ func (d laneController) Resume(ctx context.Context, lane dispatch.LaneName) erro
 }
 
 // act runs an action on a lane and logs it if it succeeds.
-func (d laneController) act(what string, lane dispatch.LaneName, reason string, do func(*dispatch.Dispatcher) error) error {
+func (d laneController) act(message string, lane dispatch.LaneName, reason string, do func(*dispatch.Dispatcher) error) error {
 	to, err := d.dispatcherForOutbox(lane.Outbox)
 	if err != nil {
 		return err
@@ -106,6 +106,6 @@ func (d laneController) act(what string, lane dispatch.LaneName, reason string, 
 	if reason != "" {
 		args = append(args, "reason", reason)
 	}
-	d.log.Info(what, args...)
+	d.log.Info(message, args...)
 	return nil
 }

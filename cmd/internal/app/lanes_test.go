@@ -116,8 +116,8 @@ func TestLanesOfAllSinks(t *testing.T) {
 	put(t, r, "near", "orders", "b", 3)
 	put(t, r, "far", "bills", "c", 2)
 	put(t, r, "far", "bills", "d", 4)
-	desk := laneController{r}
-	if err := desk.Pause(t.Context(), name("orders", "a"), "why"); err != nil {
+	controller := laneController{r}
+	if err := controller.Pause(t.Context(), name("orders", "a"), "why"); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
@@ -133,7 +133,7 @@ func TestLanesOfAllSinks(t *testing.T) {
 		{dispatch.LaneFilter{Group: &store.Group{Name: "c", Valid: true}}, 10, "bills/c", 1},
 		{dispatch.LaneFilter{Group: &store.Group{}}, 10, "", 0},
 	} {
-		lanes, total, err := desk.List(tt.filter, tt.limit)
+		lanes, total, err := controller.List(tt.filter, tt.limit)
 		if err != nil || groups(lanes) != tt.want || total != tt.total {
 			t.Errorf("%+v: %s of %d, %v; want %s of %d", tt.filter, groups(lanes), total, err, tt.want, tt.total)
 		}
@@ -145,14 +145,14 @@ func TestLanesOfAllSinks(t *testing.T) {
 func TestLaneControllerActs(t *testing.T) {
 	r, l, logged := operatedRelay(t)
 	put(t, r, "far", "bills", "c", 1)
-	desk := laneController{r}
-	if err := desk.Pause(t.Context(), name("bills", "c"), "stock-taking"); err != nil {
+	controller := laneController{r}
+	if err := controller.Pause(t.Context(), name("bills", "c"), "stock-taking"); err != nil {
 		t.Fatal(err)
 	}
-	if err := desk.Resume(t.Context(), name("bills", "c")); err != nil {
+	if err := controller.Resume(t.Context(), name("bills", "c")); err != nil {
 		t.Fatal(err)
 	}
-	if err := desk.RetryNow(name("bills", "c")); err != nil {
+	if err := controller.RetryNow(name("bills", "c")); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"hold bills/EVENT/c: stock-taking", "release bills/EVENT/c"}; !slices.Equal(l.did, want) {
@@ -167,11 +167,11 @@ func TestLaneControllerActs(t *testing.T) {
 		}
 	}
 	logged.Reset()
-	if err := desk.Skip(t.Context(), name("orders", "c"), "r"); !errors.Is(err, dispatch.ErrNoLane) {
+	if err := controller.Skip(t.Context(), name("orders", "c"), "r"); !errors.Is(err, dispatch.ErrNoLane) {
 		t.Errorf("the lane of another sink: %v", err)
 	}
 	l.err = store.ErrNotLeader
-	if err := desk.Pause(t.Context(), name("bills", "c"), "r"); !errors.Is(err, store.ErrNotLeader) || logged.Len() > 0 {
+	if err := controller.Pause(t.Context(), name("bills", "c"), "r"); !errors.Is(err, store.ErrNotLeader) || logged.Len() > 0 {
 		t.Errorf("%v, logged %s", err, logged)
 	}
 }

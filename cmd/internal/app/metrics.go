@@ -186,9 +186,9 @@ func (m *Metrics) Disconnected(error, time.Duration) {
 }
 
 // Retained sets the bytes of log the database retains for this relay, and their limit.
-func (m *Metrics) Retained(bytes, bound int64) {
+func (m *Metrics) Retained(bytes, limit int64) {
 	m.retained.Set(float64(bytes))
-	m.retainedLimit.Set(float64(bound))
+	m.retainedLimit.Set(float64(limit))
 }
 
 // SetLastReceived sets the time of the last message from the source. The metric is absent

@@ -80,14 +80,14 @@ func (w *sinkObserver) BreakersChanged(all []dispatch.OpenBreaker) {
 	w.SinkMetrics.BreakersChanged(all)
 	before := w.openBreakers
 	w.openBreakers = map[string]bool{}
-	var what, idle []string
+	var failing, idle []string
 	for i := range all {
 		s := &all[i]
 		w.openBreakers[s.Endpoint] = true
 		if s.Idle {
 			idle = append(idle, s.Endpoint)
 		} else {
-			what = append(what, s.LastFailure.Class.String()+": "+s.LastFailure.Detail)
+			failing = append(failing, s.LastFailure.Class.String()+": "+s.LastFailure.Detail)
 		}
 		if !before[s.Endpoint] {
 			w.relay.log.Error("circuit breaker opened",
@@ -101,8 +101,8 @@ func (w *sinkObserver) BreakersChanged(all []dispatch.OpenBreaker) {
 		}
 	}
 	switch {
-	case len(what) > 0:
-		w.relay.health.fail("sink "+w.sink, "circuit breaker open: "+strings.Join(what, "; "))
+	case len(failing) > 0:
+		w.relay.health.fail("sink "+w.sink, "circuit breaker open: "+strings.Join(failing, "; "))
 	case len(idle) > 0:
 		w.relay.health.ok("sink "+w.sink, "no rows waiting; circuit breaker open for "+strings.Join(idle, ", "))
 	default:
@@ -126,7 +126,7 @@ func (w *sinkObserver) shouldLog(alarm string) bool {
 	defer w.mu.Unlock()
 	now := time.Now()
 	maps.DeleteFunc(w.alarmedAt, func(_ string, at time.Time) bool { return now.Sub(at) >= alarmInterval })
-	if _, said := w.alarmedAt[alarm]; said || len(w.alarmedAt) >= maxAlarms {
+	if _, logged := w.alarmedAt[alarm]; logged || len(w.alarmedAt) >= maxAlarms {
 		return false
 	}
 	if w.alarmedAt == nil {
@@ -214,10 +214,10 @@ func (w *sinkObserver) StoreFailed(op string, err error) {
 
 // Refused implements dispatch.Observer. It does not affect the database check, because
 // the database refuses only this row.
-func (w *sinkObserver) Refused(row store.Ref, what string, err error) {
-	w.SinkMetrics.Refused(row, what, err)
-	if w.shouldLog(what + " " + row.Outbox + " " + row.ID) {
-		w.relay.log.Warn("row refused by its table; retrying", "sink", w.sink, "outbox", row.Outbox, "id", row.ID, "op", what, "error", err)
+func (w *sinkObserver) Refused(row store.Ref, op string, err error) {
+	w.SinkMetrics.Refused(row, op, err)
+	if w.shouldLog(op + " " + row.Outbox + " " + row.ID) {
+		w.relay.log.Warn("row refused by its table; retrying", "sink", w.sink, "outbox", row.Outbox, "id", row.ID, "op", op, "error", err)
 	}
 }
 
@@ -311,8 +311,8 @@ func (w sweepObserver) SweepFailed(err error) {
 // scrape.
 func (r *relay) updateGauges() {
 	s := r.progress.current(time.Now())
-	_, heard := s.lastRead()
-	r.metrics.SetLastReceived(heard)
+	_, received := s.lastRead()
+	r.metrics.SetLastReceived(received)
 	lanes := r.currentDispatchers.Load()
 	if lanes == nil {
 		return

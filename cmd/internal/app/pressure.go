@@ -39,16 +39,16 @@ func (p *pressure) run(ctx context.Context) error {
 		}
 		p.metrics.Paused(p.feed.Paused())
 		p.progress.current(time.Now())
-		kept, err := p.source.Retained(ctx)
+		retained, err := p.source.Retained(ctx)
 		if err != nil { // the source reports errors of the log itself
 			continue
 		}
-		p.reportRetained(kept)
-		p.enforceLimit(kept, time.Now())
-		eighth := p.limit(kept) / 8
-		often := p.growth.timeToGrow(eighth, kept.Bytes, time.Now())
-		if wait = retainedInterval; kept.Bytes >= eighth || !p.overLimitSince.IsZero() {
-			wait = often
+		p.reportRetained(retained)
+		p.enforceLimit(retained, time.Now())
+		eighth := p.limit(retained) / 8
+		interval := p.growth.timeToGrow(eighth, retained.Bytes, time.Now())
+		if wait = retainedInterval; retained.Bytes >= eighth || !p.overLimitSince.IsZero() {
+			wait = interval
 		}
 	}
 }
@@ -86,11 +86,11 @@ func (g *growth) timeToGrow(bytes, retained int64, now time.Time) time.Duration 
 //
 // Lanes that do not move are spilled first. If the pressure lasts for retainedInterval,
 // all lanes are.
-func (p *pressure) enforceLimit(kept capture.RetainedLog, now time.Time) {
-	bound := p.limit(kept)
+func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
+	limit := p.limit(retained)
 	unsaved := p.progress.current(now).saved.Position == ""
-	over, was := kept.Bytes >= bound || unsaved, !p.overLimitSince.IsZero()
-	if kept.Bytes >= bound/2 || unsaved {
+	over, was := retained.Bytes >= limit || unsaved, !p.overLimitSince.IsZero()
+	if retained.Bytes >= limit/2 || unsaved {
 		select {
 		case p.saveRequests <- struct{}{}:
 		default:
@@ -104,9 +104,9 @@ func (p *pressure) enforceLimit(kept capture.RetainedLog, now time.Time) {
 			p.log.Info("spilling initial backlog", "reason", "no checkpoint saved yet")
 			break
 		}
-		p.log.Warn("retained log limit reached; spilling rows", "bytes", kept.Bytes, "limit", bound)
+		p.log.Warn("retained log limit reached; spilling rows", "bytes", retained.Bytes, "limit", limit)
 	case !over && was:
-		p.log.Info("retained log within limit", "bytes", kept.Bytes, "limit", bound)
+		p.log.Info("retained log within limit", "bytes", retained.Bytes, "limit", limit)
 		p.overLimitSince = time.Time{}
 	}
 	if over {
@@ -117,18 +117,18 @@ func (p *pressure) enforceLimit(kept capture.RetainedLog, now time.Time) {
 }
 
 // reportRetained publishes the retained bytes and their limit.
-func (p *pressure) reportRetained(kept capture.RetainedLog) {
-	bound := p.limit(kept)
-	p.metrics.Retained(kept.Bytes, bound)
-	p.progress.update(func() { p.progress.retained, p.progress.retainedLimit = kept, bound })
+func (p *pressure) reportRetained(retained capture.RetainedLog) {
+	limit := p.limit(retained)
+	p.metrics.Retained(retained.Bytes, limit)
+	p.progress.update(func() { p.progress.retained, p.progress.retainedLimit = retained, limit })
 }
 
 // limit returns the most log the relay may retain: checkpoint.max-hold, but at most half
 // of the amount at which the server discards the log.
-func (p *pressure) limit(kept capture.RetainedLog) int64 {
-	bound := int64(p.cfg.Settings.Checkpoint.MaxHold)
-	if kept.Limit > 0 {
-		bound = min(bound, max(1, kept.Limit/2))
+func (p *pressure) limit(retained capture.RetainedLog) int64 {
+	limit := int64(p.cfg.Settings.Checkpoint.MaxHold)
+	if retained.Limit > 0 {
+		limit = min(limit, max(1, retained.Limit/2))
 	}
-	return bound
+	return limit
 }

@@ -81,27 +81,27 @@ func (p *progress) current(now time.Time) sessionStats {
 func (s *sessionStats) isPaused() bool { return s.paused != nil && s.paused() }
 
 // lastRead returns the latest position read and the time of the last message.
-func (s *sessionStats) lastRead() (at store.Position, heard time.Time) {
-	at, heard = s.startPosition, s.lastReceived
+func (s *sessionStats) lastRead() (at store.Position, received time.Time) {
+	at, received = s.startPosition, s.lastReceived
 	if s.tracker != nil {
 		position, when := s.tracker.LastRead()
 		if position != "" {
 			at = position
 		}
-		if when.After(heard) {
-			heard = when
+		if when.After(received) {
+			received = when
 		}
 	}
-	return at, heard
+	return at, received
 }
 
 // silence returns the time since the last message and whether it is too long.
 func (s *sessionStats) silence(now time.Time) (quiet time.Duration, tooLong bool) {
-	_, heard := s.lastRead()
-	if s.expectedInterval == 0 || heard.IsZero() {
+	_, received := s.lastRead()
+	if s.expectedInterval == 0 || received.IsZero() {
 		return 0, false
 	}
-	quiet = now.Sub(heard)
+	quiet = now.Sub(received)
 	// A poll is followed by a pause at least as long as the poll took.
 	return quiet, quiet > max(minSilence, maxMissedIntervals*s.expectedInterval)+maxMissedIntervals*s.readDuration
 }

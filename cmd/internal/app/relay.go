@@ -125,44 +125,44 @@ func (r *relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	r.hasRun = true
 	defer r.currentDispatchers.Store(nil)
 	defer r.replayStatus.Store(nil)
-	urge := make(chan struct{}, 1)
-	keeper := &checkpoint.CheckpointSaver{
+	saveNow := make(chan struct{}, 1)
+	saver := &checkpoint.CheckpointSaver{
 		Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: r.db.store,
-		Source: src, Epoch: epoch, Observer: checkpointObserver{r}, SaveNow: urge,
+		Source: src, Epoch: epoch, Observer: checkpointObserver{r}, SaveNow: saveNow,
 	}
 	if begin.SnapshotReason == "" {
 		src.Acknowledge(begin.From) // saved, but the server may not know it
 	}
-	return r.runPipeline(ctx, src, begin.From, feed, lanes, keeper, append(r.backgroundTasks(src, feed, lanes, urge, &begin), sinks.keepOpen))
+	return r.runPipeline(ctx, src, begin.From, feed, lanes, saver, append(r.backgroundTasks(src, feed, lanes, saveNow, &begin), sinks.keepOpen))
 }
 
 // backgroundTasks returns the tasks that run beside delivery: sweeping, replays, pruning,
 // limiting the retained log, and checking whether an unreadable log has become readable.
 func (r *relay) backgroundTasks(src source, feed *dispatch.Feed, lanes map[string]*dispatch.Dispatcher,
-	urge chan<- struct{}, begin *checkpoint.StartPoint,
+	saveNow chan<- struct{}, begin *checkpoint.StartPoint,
 ) []func(context.Context) error {
 	epoch := begin.Epoch
-	retainer := &checkpoint.Pruner{Tables: r.db.store, Epoch: epoch, Outboxes: r.cfg.Outboxes(), Observer: retentionObserver{r}}
+	pruner := &checkpoint.Pruner{Tables: r.db.store, Epoch: epoch, Outboxes: r.cfg.Outboxes(), Observer: retentionObserver{r}}
 	r.metrics.Paused(false)
 	r.metrics.Retained(0, 0)
-	desk := r.newSessionController(epoch, lanes)
+	controller := r.newSessionController(epoch, lanes)
 	if r.isPolling.Load() { // polling finds the rows that a sweep would
-		return []func(context.Context) error{retainer.Run, desk.Run, r.awaitReadableLog}
+		return []func(context.Context) error{pruner.Run, controller.Run, r.awaitReadableLog}
 	}
-	desk.Log = &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker}
+	controller.Log = &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker}
 	sweeper := &checkpoint.Sweeper{
 		Interval: r.cfg.Settings.Checkpoint.SweepInterval, Outboxes: r.cfg.Outboxes(), Bound: r.cfg.SmallestBuffer(),
 		Source: src, Tables: r.db.store, Lanes: feed, Observer: sweepObserver{r}, Epoch: epoch, OnCaughtUp: feed.EndCatchUp,
 	}
 	feed.OnMarker = func(token string, at store.Position, seq store.Seq) {
 		sweeper.OnMarker(token)
-		desk.OnMarker(token, at, seq)
+		controller.OnMarker(token, at, seq)
 	}
 	feed.BeginCatchUp(r.db.store)
 	feed.ClaimsDetectSettled = r.claimsDetectSettled()
 	feed.SpillEnabled = true
-	pressure := &pressure{relay: r, source: src, feed: feed, dispatchers: lanes, saveRequests: urge}
-	return []func(context.Context) error{retainer.Run, sweeper.Run, pressure.run, desk.Run}
+	pressure := &pressure{relay: r, source: src, feed: feed, dispatchers: lanes, saveRequests: saveNow}
+	return []func(context.Context) error{pruner.Run, sweeper.Run, pressure.run, controller.Run}
 }
 
 // claimsDetectSettled reports whether a claim always detects a settled row.
@@ -189,7 +189,7 @@ func (r *relay) awaitReadableLog(ctx context.Context) error {
 	}
 	defer log.Close()
 	_ = log.Ready(ctx) // known to be unreadable; lets it record its state
-	why := ""
+	reason := ""
 	for {
 		if err := sleep(ctx, readableInterval); err != nil {
 			return err
@@ -200,9 +200,9 @@ func (r *relay) awaitReadableLog(ctx context.Context) error {
 			return ctx.Err()
 		case err == nil:
 			return errLogReadable
-		case err.Error() != why:
-			why = err.Error()
-			r.log.Warn("log still unreadable; polling continues", "reason", why)
+		case err.Error() != reason:
+			reason = err.Error()
+			r.log.Warn("log still unreadable; polling continues", "reason", reason)
 		}
 	}
 }
@@ -212,11 +212,11 @@ func (r *relay) awaitReadableLog(ctx context.Context) error {
 //   - the checkpoint saver, which saves the settled rows;
 //   - the source, which acknowledges the saved position to the server.
 func (r *relay) runPipeline(ctx context.Context, src source, from store.Position, feed *dispatch.Feed,
-	lanes map[string]*dispatch.Dispatcher, keeper *checkpoint.CheckpointSaver, others []func(context.Context) error,
+	lanes map[string]*dispatch.Dispatcher, saver *checkpoint.CheckpointSaver, others []func(context.Context) error,
 ) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	part := func(run func(context.Context) error) (stop func(why error) error) {
+	part := func(run func(context.Context) error) (stop func(reason error) error) {
 		own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		done := make(chan error, 1)
 		go func() {
@@ -226,7 +226,7 @@ func (r *relay) runPipeline(ctx context.Context, src source, from store.Position
 			}
 			done <- err
 		}()
-		return func(why error) error { cancel(why); return <-done }
+		return func(reason error) error { cancel(reason); return <-done }
 	}
 
 	batches := make(chan capture.Batch, config.BatchQueueSize)
@@ -234,7 +234,7 @@ func (r *relay) runPipeline(ctx context.Context, src source, from store.Position
 	stopSource := part(func(ctx context.Context) error {
 		return capture.Follow(ctx, src, from, batches, sourceObserver{r})
 	})
-	stopKeeper := part(keeper.Run)
+	stopSaver := part(saver.Run)
 	work, workCtx := errgroup.WithContext(ctx)
 	work.Go(func() error { return feed.Run(workCtx, batches) })
 	for _, run := range others {
@@ -244,9 +244,9 @@ func (r *relay) runPipeline(ctx context.Context, src source, from store.Position
 		work.Go(func() error { return d.Run(workCtx) })
 	}
 	err := work.Wait()
-	keeperErr := stopKeeper(cmp.Or(r.leadershipError(), context.Cause(ctx), err))
+	saverErr := stopSaver(cmp.Or(r.leadershipError(), context.Cause(ctx), err))
 	sourceErr := stopSource(nil)
-	for _, e := range []error{keeperErr, sourceErr, err} {
+	for _, e := range []error{saverErr, sourceErr, err} {
 		if e != nil && !errors.Is(e, context.Canceled) {
 			return e
 		}

@@ -90,7 +90,7 @@ func (s *reopeningSink) retire() {
 
 // withCurrent calls with the current sink. If there is none, it returns false and the
 // reason.
-func (s *reopeningSink) withCurrent(with func(closableSink)) (why error, ok bool) {
+func (s *reopeningSink) withCurrent(with func(closableSink)) (reason error, ok bool) {
 	s.mu.Lock()
 	o := s.current
 	if o == nil {
@@ -122,9 +122,9 @@ func (s *reopeningSink) Limits(kind string) sink.Limits { return s.limits(kind) 
 
 // Deliver implements sink.Sink.
 func (s *reopeningSink) Deliver(ctx context.Context, msgs []sink.Message) (res sink.Result) {
-	why, ok := s.withCurrent(func(to closableSink) { res = to.Deliver(ctx, msgs) })
+	reason, ok := s.withCurrent(func(to closableSink) { res = to.Deliver(ctx, msgs) })
 	if !ok {
-		return s.notOpenResult(why)
+		return s.notOpenResult(reason)
 	}
 	s.noteOutcome(res.Outcome)
 	return res
@@ -132,13 +132,13 @@ func (s *reopeningSink) Deliver(ctx context.Context, msgs []sink.Message) (res s
 
 // Ping implements sink.Pinger if the current sink does.
 func (s *reopeningSink) Ping(ctx context.Context, kind string) (res sink.Result, pings bool) {
-	why, ok := s.withCurrent(func(to closableSink) {
+	reason, ok := s.withCurrent(func(to closableSink) {
 		if p, is := to.(sink.Pinger); is {
 			res, pings = p.Ping(ctx, kind)
 		}
 	})
 	if !ok {
-		return s.notOpenResult(why), true
+		return s.notOpenResult(reason), true
 	}
 	s.noteOutcome(res.Outcome)
 	return res, pings
@@ -151,9 +151,9 @@ func (s *reopeningSink) noteOutcome(out sink.Outcome) {
 	}
 }
 
-func (s *reopeningSink) notOpenResult(why error) sink.Result {
+func (s *reopeningSink) notOpenResult(reason error) sink.Result {
 	return sink.Result{Outcome: sink.Outcome{
-		Class: sink.Misconfigured, Reason: store.ReasonInternal, Detail: fmt.Sprintf("the sink is not open: %v", why),
+		Class: sink.Misconfigured, Reason: store.ReasonInternal, Detail: fmt.Sprintf("the sink is not open: %v", reason),
 	}}
 }
 

@@ -34,10 +34,10 @@ func (s *standby) LockFailed(err error) {
 }
 
 // isNew reports whether text differs from the last one.
-func (s *standby) isNew(said string) bool {
+func (s *standby) isNew(text string) bool {
 	before := s.lastReported
-	s.lastReported = said
-	return said != before
+	s.lastReported = text
+	return text != before
 }
 
 // Leader implements admin.Leader.

@@ -73,9 +73,9 @@ func (r *relay) reportStream(s *admin.RelayStatus, now time.Time) {
 	if p.mode == "" {
 		return
 	}
-	at, heard := p.lastRead()
+	at, received := p.lastRead()
 	s.Mode, s.SourceDetail = p.mode, p.sourceDetail
-	s.Source = admin.SourceStatus{Connected: p.connected, Paused: p.isPaused(), Position: string(at), LastReceivedAt: timeOrNil(heard)}
+	s.Source = admin.SourceStatus{Connected: p.connected, Paused: p.isPaused(), Position: string(at), LastReceivedAt: timeOrNil(received)}
 	if p.retainedLimit > 0 {
 		s.Source.RetainedBytes, s.Source.RetainedLimitBytes = &p.retained.Bytes, &p.retainedLimit
 	}

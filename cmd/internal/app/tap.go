@@ -33,14 +33,14 @@ func Tap(ctx context.Context, cfg *config.Config, log *slog.Logger, show func(*s
 		return err
 	}
 	defer db.store.Close()
-	for said := ""; ; {
+	for logged := ""; ; {
 		err := tapOnce(ctx, db, log, show)
 		var old *capturepg.OldTransactionError // the transaction ends eventually
 		if !errors.As(err, &old) {
 			return err
 		}
-		if said != old.Problem {
-			said = old.Problem
+		if logged != old.Problem {
+			logged = old.Problem
 			log.Warn("waiting for open transaction", "reason", old.Problem)
 		}
 		if err := sleep(ctx, time.Second); err != nil {
