@@ -16,18 +16,19 @@ import (
 )
 
 const (
-	// actionTimeout bounds an action: a skip waits for the request that carries
-	// the row.
+	// actionTimeout limits an action. It is long because a skip waits for the request in
+	// flight with the row.
 	actionTimeout = 2 * time.Minute
-	maxBody       = 1 << 20 // a thousand ids
+	maxBody       = 1 << 20 // enough for 1000 ids
 )
 
-// ErrNotLeading says that this relay does not lead, or has not begun to.
+// ErrNotLeading is returned if this relay is not the leader, or its session has not
+// started.
 var ErrNotLeading = errors.New("this relay is not the leader; ask the leader or retry (/readyz?verbose shows the reason)")
 
-// RequestError is a fault of the request.
+// RequestError is an invalid request.
 type RequestError struct {
-	Problem string // what is wrong, and the way out
+	Problem string // the cause and the remedy
 }
 
 func (e *RequestError) Error() string { return e.Problem }
@@ -36,8 +37,8 @@ func badRequest(format string, args ...any) error {
 	return &RequestError{Problem: fmt.Sprintf(format, args...)}
 }
 
-// api guards an endpoint of the API and gives it its time. The endpoint returns
-// what to answer.
+// api wraps an endpoint of the API: it checks where the request comes from, sets
+// deadlines, and writes the result or the error as JSON.
 func (h *handler) api(endpoint func(w http.ResponseWriter, r *http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !h.isAuthorized(r) {
@@ -58,8 +59,8 @@ func (h *handler) api(endpoint func(w http.ResponseWriter, r *http.Request) (any
 	})
 }
 
-// isLoopbackHost reports whether a Host header names this machine by an address. An empty
-// one comes from no browser.
+// isLoopbackHost reports whether a Host header is a loopback address. It accepts an empty
+// header, because browsers always send one.
 func isLoopbackHost(header string) bool {
 	host, _, err := net.SplitHostPort(header)
 	if err != nil {
@@ -73,10 +74,10 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.WriteHeader(status)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // who has gone does not read it
+	_ = enc.Encode(v) // a disconnected client cannot be told
 }
 
-// errorStatus is the status that says what kind of fault an error is.
+// errorStatus returns the HTTP status of an error.
 func errorStatus(err error) int {
 	var request *RequestError
 	var large *http.MaxBytesError
@@ -97,7 +98,7 @@ func errorStatus(err error) int {
 	return http.StatusInternalServerError
 }
 
-// errorText is what the caller is told.
+// errorText returns the text of an error for the client.
 func errorText(err error) string {
 	switch errorStatus(err) {
 	case http.StatusGatewayTimeout:
@@ -111,10 +112,11 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// rawFields are the fields of a JSON object as they were written.
+// rawFields are the fields of a JSON object, undecoded.
 type rawFields map[string]json.RawMessage
 
-// rejectNull refuses null: a filter that somebody meant to set must not choose every row.
+// rejectNull rejects null values, because a filter set to null by mistake would choose
+// every row.
 func (f rawFields) rejectNull() error {
 	for name, value := range f {
 		if string(value) == "null" {
@@ -124,8 +126,8 @@ func (f rawFields) rejectNull() error {
 	return nil
 }
 
-// decodeRequest reads the one JSON object of a request into v, whose fields are all
-// that it may have.
+// decodeRequest decodes the JSON object of a request into v. It rejects unknown fields
+// and a second value.
 func decodeRequest(w http.ResponseWriter, r *http.Request, v any) (rawFields, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -144,7 +146,7 @@ func decodeRequest(w http.ResponseWriter, r *http.Request, v any) (rawFields, er
 		return nil, jsonError(err)
 	}
 	for name := range written {
-		if name != strings.ToLower(name) { // encoding/json would take it
+		if name != strings.ToLower(name) { // encoding/json ignores case
 			return nil, badRequest("unknown field %q; did you mean %q?", name, strings.ToLower(name))
 		}
 	}

@@ -8,42 +8,47 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Checkpoints are the named checkpoints. They are called from several goroutines.
-// Errors: store.ErrNoSavepoint, store.ErrSavepointExists, ErrNotLeading, a *RequestError for
-// what is no name or cannot be made, a *store.SetupError for own tables or a grant
-// that is missing; those of a Client are its own.
+// Checkpoints manages the named checkpoints. Its methods are safe for concurrent use.
+//
+// Errors, besides the Client's own:
+//   - store.ErrNoSavepoint and store.ErrSavepointExists;
+//   - ErrNotLeading;
+//   - *RequestError for an invalid name, or a checkpoint that cannot be created;
+//   - *store.SetupError for missing relay tables or grants.
 type Checkpoints interface {
 	// List returns all checkpoints, by name.
 	List(ctx context.Context) ([]Checkpoint, error)
-	// Create asks the relay that leads for a checkpoint.
+	// Create requests a checkpoint. The leader creates it.
 	Create(ctx context.Context, name string, keepLog bool) error
-	// Delete asks the relay that leads to forget a checkpoint, with the log that is
-	// kept for it.
+	// Delete requests the deletion of a checkpoint and of the log retained for it.
 	Delete(ctx context.Context, name string) error
 }
 
-// Checkpoint is a named checkpoint at a moment.
+// Checkpoint is the state of a named checkpoint.
 type Checkpoint struct {
 	Name string `json:"name"`
-	// State is wanted until the relay that leads has made it, then made, or kept where
-	// its log is kept for it; dropped where that log was given up or is lost, and
-	// refused where it could not be made. Reason says how.
+	// State is one of these; Reason explains it:
+	//   - wanted: the leader has not created it yet;
+	//   - made: created;
+	//   - kept: created, and its log is retained;
+	//   - dropped: its retained log was lost or given up;
+	//   - refused: it could not be created.
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
-	// Deleting is set until the relay that leads has forgotten it.
+	// Deleting is set until the leader has deleted the checkpoint.
 	Deleting bool      `json:"deleting,omitempty"`
 	KeepLog  bool      `json:"keep_log"`
 	MadeAt   time.Time `json:"made_at,omitzero"` // by the server's clock
 	Position string    `json:"position"`
 	Seq      int64     `json:"seq"`
-	// RetainedBytes is the log that is kept for it, as of the latest look, and
-	// MaxRetainedBytes how much that may become.
+	// RetainedBytes is the log retained for the checkpoint at the last check.
+	// MaxRetainedBytes is the limit.
 	RetainedBytes    int64 `json:"retained_bytes"`
 	MaxRetainedBytes int64 `json:"max_retained_bytes,omitempty"`
 }
 
-// CheckpointOf returns a checkpoint as the API shows it. maxKeptBytes is the limit of the
-// log that is kept for one.
+// CheckpointOf returns a checkpoint as the API shows it. maxKept is the limit of the log
+// retained for one checkpoint.
 func CheckpointOf(n *store.Savepoint, maxKept int64) Checkpoint {
 	shown := Checkpoint{
 		Name: n.Name, State: string(n.State), Reason: n.Reason, Deleting: n.DeleteRequested, KeepLog: n.RetainLog,
@@ -55,7 +60,7 @@ func CheckpointOf(n *store.Savepoint, maxKept int64) Checkpoint {
 	return shown
 }
 
-// CheckpointList answers GET /api/v1/checkpoints.
+// CheckpointList is the response of GET /api/v1/checkpoints.
 type CheckpointList struct {
 	Checkpoints []Checkpoint `json:"checkpoints"`
 }
@@ -63,7 +68,7 @@ type CheckpointList struct {
 // CheckpointRequest names a checkpoint.
 type CheckpointRequest struct {
 	Name string `json:"name"`
-	// RetainLog has the log kept for a new one.
+	// KeepLog retains the log for a new checkpoint.
 	KeepLog bool `json:"keep_log,omitempty"`
 }
 
@@ -95,7 +100,7 @@ func (h *handler) checkpointEndpoints(mux *http.ServeMux, of Checkpoints) {
 	})
 }
 
-// actOnCheckpoint answers with the checkpoint as it is then, {} where it is gone.
+// actOnCheckpoint responds with the checkpoint after the action, or {} if it is gone.
 func actOnCheckpoint(of Checkpoints, do func(ctx context.Context, req *CheckpointRequest) error, w http.ResponseWriter, r *http.Request) (any, error) {
 	var req CheckpointRequest
 	written, err := decodeRequest(w, r, &req)
@@ -111,7 +116,7 @@ func actOnCheckpoint(of Checkpoints, do func(ctx context.Context, req *Checkpoin
 	if err != nil {
 		return nil, err
 	}
-	list, _ := of.List(r.Context()) // what was asked for is done
+	list, _ := of.List(r.Context()) // the action itself succeeded
 	for i := range list {
 		if list[i].Name == req.Name {
 			return list[i], nil

@@ -18,28 +18,27 @@ import (
 )
 
 const (
-	// clientTimeout leaves the relay the time to say that an action took too
-	// long.
+	// clientTimeout exceeds actionTimeout, so that the relay can report its own timeout.
 	clientTimeout = actionTimeout + 15*time.Second
 	dialTimeout   = 5 * time.Second
 	maxResponse   = 64 << 20
 )
 
-// Client asks the API of a running relay.
+// Client calls the API of a running relay.
 type Client struct {
 	base, token string
 	http        *http.Client
 }
 
-// APIError is what a relay refused.
+// APIError is an error response of a relay.
 type APIError struct {
-	Status int // of HTTP
+	Status int // HTTP status
 	Text   string
 }
 
 func (e *APIError) Error() string { return e.Text }
 
-// UnreachableError says that no relay answers, or that it broke off.
+// UnreachableError is returned if no relay answers, or the connection breaks.
 type UnreachableError struct {
 	Base string // http://host:port
 	Err  error
@@ -52,17 +51,17 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("no relay answers at %s: %v", e.Base, networkReason(e.Err))
 }
 
-// Sent reports whether the relay may have the request, and so may have done it.
+// Sent reports whether the relay may have received the request, and so may have carried
+// it out.
 func (e *UnreachableError) Sent() bool {
 	var op *net.OpError
 	return !errors.As(e.Err, &op) || op.Op != "dial"
 }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the cause.
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// BaseURL returns the URL of a relay that listens at host:port, as it is seen
-// from its own machine.
+// BaseURL returns the URL of a relay that listens at host:port on this machine.
 func BaseURL(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -82,9 +81,9 @@ func BaseURL(listen string) (string, error) {
 	return "http://" + net.JoinHostPort(host, port), nil
 }
 
-// NewClient returns a client of the relay at a URL such as http://127.0.0.1:8090;
-// http:// may be left out. token is "" for none. It connects to nothing. Close
-// it.
+// NewClient returns a client of the relay at a URL such as http://127.0.0.1:8090. The
+// scheme http:// may be omitted. An empty token sends none. It connects on first use.
+// Close it when done.
 func NewClient(base, token string) (*Client, error) {
 	if !strings.Contains(base, "://") {
 		base = "http://" + base
@@ -99,15 +98,15 @@ func NewClient(base, token string) (*Client, error) {
 	}
 	return &Client{base: strings.TrimRight(u.String(), "/"), token: token, http: &http.Client{
 		Transport: transport, Timeout: clientTimeout,
-		// The token is for this address alone.
+		// Do not follow redirects, because the token is only for this address.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// Close ends its connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Lanes returns at most limit of the chosen lanes; 0 is the relay's default.
+// Lanes returns at most limit of the chosen lanes; 0 means the relay's default.
 func (c *Client) Lanes(ctx context.Context, f dispatch.LaneFilter, limit int) (LaneList, error) {
 	q := url.Values{}
 	for name, value := range map[string]string{"outbox": f.Outbox, "kind": f.Kind, "state": f.State} {
@@ -128,23 +127,22 @@ func (c *Client) Lanes(ctx context.Context, f dispatch.LaneFilter, limit int) (L
 	return list, err
 }
 
-// ActOnLane does retry-now, skip, pause or resume. It returns the lane as it is
-// then, or one without a state if it has no rows any more.
+// ActOnLane runs retry-now, skip, pause or resume. It returns the lane after the action,
+// or one with an empty State if no rows are left.
 func (c *Client) ActOnLane(ctx context.Context, action string, req LaneRequest) (Lane, error) {
 	var lane Lane
 	err := c.do(ctx, http.MethodPost, "/api/v1/lanes/"+action, req, &lane)
 	return lane, err
 }
 
-// ActOnDeadLetters does requeue or discard to at most MaxDeadLetters rows, or
-// counts them.
+// ActOnDeadLetters requeues or discards at most MaxDeadLetters rows, or counts them.
 func (c *Client) ActOnDeadLetters(ctx context.Context, action string, req DeadLetterRequest) (DeadLetterCount, error) {
 	var n DeadLetterCount
 	err := c.do(ctx, http.MethodPost, "/api/v1/deadletters/"+action, req, &n)
 	return n, err
 }
 
-// do sends a request and reads the answer into v. The error is an *APIError, an
+// do sends a request and decodes the response into v. The error is an *APIError, an
 // *UnreachableError or the context's.
 func (c *Client) do(ctx context.Context, method, path string, body, v any) error {
 	var sent io.Reader
@@ -177,7 +175,8 @@ func (c *Client) do(ctx context.Context, method, path string, body, v any) error
 	return c.decodeResponse(res.StatusCode, answer, v)
 }
 
-// transportError tells the end of the caller's context from that of a relay.
+// transportError returns the context's error if the caller's context ended, else an
+// *UnreachableError.
 func (c *Client) transportError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -189,8 +188,8 @@ func (c *Client) transportError(ctx context.Context, err error) error {
 	return &UnreachableError{Base: c.base, Err: err}
 }
 
-// decodeResponse reads an answer. Not every error is the API's own: of a page that a
-// stranger at the address sends, nothing is shown.
+// decodeResponse decodes a response. An error page that is not the API's is not shown,
+// because another server may have sent it.
 func (c *Client) decodeResponse(status int, answer []byte, v any) error {
 	if status == http.StatusOK {
 		if err := json.Unmarshal(answer, v); err != nil {

@@ -27,7 +27,8 @@ func newClient(t *testing.T, base, token string) *admin.Client {
 	return c
 }
 
-// TestClient: what the client sends is what the server's side is asked, and back.
+// TestClient checks that requests and responses survive the way between client and
+// server.
 func TestClient(t *testing.T) {
 	d := &desk{lanes: someLanes(), total: 9, count: func(store.DeadLetterFilter) (int, error) { return 5, nil }}
 	base := serveDesk(t, d, "right")
@@ -78,7 +79,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestClientOfStrangers: what answers is no relay, or nothing does.
+// TestClientOfStrangers checks the errors if another server answers, or none.
 func TestClientOfStrangers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var secret string

@@ -10,34 +10,38 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// OpenDeadLetters shows FAILED rows and acts on them. It is called from several
-// goroutines. Errors: store.ErrNotLeader, ErrNotLeading, a *RequestError for an
-// outbox that is not named or not configured and for what its layout does not
-// have, a *store.SetupError for a grant that is missing.
+// DeadLetters lists FAILED rows and acts on them. Its methods are safe for concurrent
+// use.
+//
+// Errors:
+//   - store.ErrNotLeader and ErrNotLeading;
+//   - *RequestError for a missing or unknown outbox, and for filters its layout does not
+//     support;
+//   - *store.SetupError for a missing grant.
 type DeadLetters interface {
 	// Count counts the chosen rows.
 	Count(ctx context.Context, f store.DeadLetterFilter) (int, error)
-	// List returns at most limit of the chosen rows in the layout's order-by.
+	// List returns at most limit of the chosen rows, in the layout's order-by.
 	List(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error)
-	// Requeue sets at most limit of the chosen rows back to PENDING and returns
-	// how many.
+	// Requeue resets at most limit of the chosen rows to PENDING and returns their
+	// number.
 	Requeue(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error)
-	// Discard deletes at most limit of the chosen rows and returns how many.
+	// Discard deletes at most limit of the chosen rows and returns their number.
 	Discard(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error)
 }
 
 const (
 	defaultDeadLetters = 100
-	// MaxDeadLetters is how many rows one request reads or acts on.
+	// MaxDeadLetters is the most rows that one request reads or acts on.
 	MaxDeadLetters = 1000
-	// maxPayloads is how many rows one request reads with payload, and
-	// maxPayloadBytes how many bytes those may have: they are in the relay's memory.
+	// maxPayloads and maxPayloadBytes limit the payloads that one request reads, because
+	// the relay holds them in memory.
 	maxPayloads     = 25
 	maxPayloadBytes = 4 << 20
 )
 
-// errUnexpectedCount says that a filter chose another number of rows than the caller
-// believes.
+// errUnexpectedCount is returned if a filter chooses another number of rows than the
+// caller expects.
 var errUnexpectedCount = errors.New("nothing was changed")
 
 // deadLetterEndpoints serves the FAILED rows.
@@ -62,7 +66,7 @@ func (h *handler) deadLetterEndpoints(mux *http.ServeMux, letters DeadLetters) {
 	}
 }
 
-// deadLetters is the filter of a GET.
+// deadLetters returns the filter of a GET request.
 func (q *query) deadLetters() store.DeadLetterFilter {
 	return store.DeadLetterFilter{
 		Outbox: q.text("outbox"), IDs: q.values("id"), Kind: q.text("kind"), Group: q.group(), Error: q.text("error"),
@@ -96,8 +100,8 @@ func listDeadLetters(letters DeadLetters, r *http.Request) (any, error) {
 	return answer, nil
 }
 
-// readPayloads reads the payloads of rows in their order, but for those that are too
-// large for what is left of the bytes.
+// readPayloads reads the payloads of rows in their order. It leaves out a payload that
+// exceeds the remaining bytes.
 func readPayloads(ctx context.Context, letters DeadLetters, rows []store.DeadLetter) error {
 	var ids []string
 	places, bytes := map[string]int{}, 0
@@ -120,7 +124,7 @@ func readPayloads(ctx context.Context, letters DeadLetters, rows []store.DeadLet
 	return err
 }
 
-// deadLetterAction does something to at most limit of the chosen rows.
+// deadLetterAction acts on at most limit of the chosen rows.
 type deadLetterAction func(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error)
 
 func actOnDeadLetters(letters DeadLetters, do deadLetterAction, w http.ResponseWriter, r *http.Request) (any, error) {
@@ -149,7 +153,7 @@ func actOnDeadLetters(letters DeadLetters, do deadLetterAction, w http.ResponseW
 	return DeadLetterCount{Count: n}, err
 }
 
-// validate reports what is missing or contradictory, and fills in the limit.
+// validate reports missing or contradictory fields, and sets the default limit.
 func (q *DeadLetterRequest) validate(written rawFields) error {
 	if err := written.rejectNull(); err != nil {
 		return err
@@ -170,8 +174,8 @@ func (q *DeadLetterRequest) validate(written rawFields) error {
 	return nil
 }
 
-// countWithBound counts the chosen rows and finds a bound in time for the action
-// itself, where the table keeps the times.
+// countWithBound counts the chosen rows and returns a time bound for the action itself,
+// if the table records times.
 func countWithBound(ctx context.Context, letters DeadLetters, f store.DeadLetterFilter) (any, error) {
 	now := time.Now().UTC()
 	n, err := letters.Count(ctx, f)
@@ -180,7 +184,7 @@ func countWithBound(ctx context.Context, letters DeadLetters, f store.DeadLetter
 	}
 	f.Until = now
 	if m, err := letters.Count(ctx, f); err != nil || m != n {
-		return DeadLetterCount{Count: n}, nil // some have no time
+		return DeadLetterCount{Count: n}, nil // some rows have no time
 	}
 	return DeadLetterCount{Count: n, Until: now}, nil
 }

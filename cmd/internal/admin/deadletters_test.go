@@ -52,7 +52,7 @@ func (d letterDesk) Discard(_ context.Context, f store.DeadLetterFilter, limit i
 	return min(limit, 3), d.err
 }
 
-// showFilter is a filter in one line.
+// showFilter formats a filter in one line.
 func showFilter(f store.DeadLetterFilter) string {
 	group := "any"
 	if f.Group != nil {
@@ -101,8 +101,8 @@ func TestDeadLettersList(t *testing.T) {
 	}
 }
 
-// TestDeadLetterPayloads: payloads of at most 4 MiB are in memory, however many rows were
-// asked for and however large theirs are.
+// TestDeadLetterPayloads checks that a request reads at most 4 MiB of payloads, for any
+// number and size of rows.
 func TestDeadLetterPayloads(t *testing.T) {
 	d := &desk{}
 	for i, size := range []int{100 << 20, 3 << 20, 2 << 20, 1 << 20, 1} {
@@ -158,8 +158,8 @@ func TestDeadLetterActions(t *testing.T) {
 	}
 }
 
-// TestDryRun: the count comes with a moment before which all that was counted had
-// FAILED, if there is one.
+// TestDryRun checks that a count returns a time after the failure of all counted rows, if
+// the table records times.
 func TestDryRun(t *testing.T) {
 	d := &desk{}
 	base := serveDesk(t, d, "") + "/api/v1/deadletters/"

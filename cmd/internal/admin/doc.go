@@ -1,27 +1,33 @@
-// Package admin serves the relay's HTTP endpoints for probes and metrics, and an
-// API to see where the relay stands, to look at lanes, FAILED rows, named checkpoints
-// and replays and to act on them; Client asks it.
+// Package admin serves the relay's HTTP endpoints: probes, metrics, and an API for the
+// relay's status, lanes, FAILED rows, named checkpoints and replays. Client calls the
+// API.
 //
-// # Who may ask
+// # Access
 //
-// /livez and /readyz tell no more than yes or no and are open. Everything else
-// needs the token, where there is one; an address that others can reach has to
-// have one. Requests that change something are refused when a browser sends them
-// from another site. Where there is no token, the API answers only those who
-// call it by an address of this machine: a site whose name leads here would else
-// pass for the same one.
+// /livez and /readyz are open and answer in one word. All other endpoints need the token,
+// if one is set. An address that other machines can reach must have a token.
 //
-// # What the probes mean
+// Two rules protect against browsers. A request that changes something is refused if a
+// browser sends it from another site. Without a token, the API answers only requests
+// addressed to a loopback address, because otherwise a DNS name that resolves to
+// 127.0.0.1 would count as the same site.
 //
-// /livez answers as long as the process turns. It asks nobody: a database that
-// is down must not have the relay restarted. /readyz asks the relay's checks.
+// # Probes
 //
-// # The API
+// /livez succeeds while the process runs. It checks nothing, because an unreachable
+// database must not restart the relay. /readyz runs the relay's checks.
 //
-// Requests and answers are JSON. A request that cannot be understood whole, an
-// unknown field included, changes nothing. An error is {"error": "..."} with
-// status 400 (the request), 401, 403, 404 (no such lane, checkpoint or replay),
-// 409 (the lane's state, another number of rows than expected, a name that is taken, a
-// replay that has ended), 413, 500 (such as a missing grant),
-// 503 (this relay does not lead) or 504 (it took too long, and may yet be done).
+// # API
+//
+// Requests and responses are JSON. An invalid request, for example with an unknown field,
+// changes nothing. An error is {"error": "..."} with one of these statuses:
+//   - 400: invalid request
+//   - 401, 403: no token, or refused because of its origin
+//   - 404: no such lane, checkpoint or replay
+//   - 409: the state of the lane does not allow it, another number of rows than expected,
+//     the name exists, or the replay has ended
+//   - 413: body too large
+//   - 500: for example a missing grant
+//   - 503: this relay is not the leader
+//   - 504: timeout; the action may still complete
 package admin

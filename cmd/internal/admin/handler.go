@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// indexText is what / shows.
+// indexText is the response of /.
 const indexText = `Sluicebox
 /livez               the process turns
 /readyz              the relay does its work, or stands by to
@@ -28,19 +28,19 @@ const indexText = `Sluicebox
 
 const apiPath = "/api/"
 
-// What a caller without the token is told.
+// The response to a request without the token.
 const (
 	authChallenge     = `Bearer realm="sluicebox"`
 	tokenRequiredText = "the admin token is needed: Authorization: Bearer TOKEN"
 )
 
-// handler answers requests.
+// handler serves the endpoints.
 type handler struct {
 	token  string
 	status Status
 }
 
-// newHandler returns the endpoints with what guards them.
+// newHandler returns the endpoints with their access checks.
 func newHandler(cfg Config, status Status) http.Handler {
 	h := &handler{token: cfg.Token, status: status}
 	gatherer := cfg.Metrics
@@ -76,9 +76,9 @@ func newHandler(cfg Config, status Status) http.Handler {
 	return http.NewCrossOriginProtection().Handler(withSecurityHeaders(h.requireKnownHost(mux)))
 }
 
-// requireKnownHost refuses requests under a foreign Host where there is no token: a page whose name
-// was rebound to a loopback address has that name in it, and would read what a browser
-// on this machine may read.
+// requireKnownHost refuses requests with a foreign Host header if no token is set. It
+// stops DNS rebinding: a page whose name was rebound to a loopback address could
+// otherwise read everything a browser on this machine can.
 func (h *handler) requireKnownHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -92,13 +92,12 @@ func (h *handler) requireKnownHost(next http.Handler) http.Handler {
 	})
 }
 
-// foreignHostText says why a request is refused whose Host names no loopback address.
+// foreignHostText returns the error for a foreign Host header.
 func foreignHostText(host string) string {
 	return fmt.Sprintf("Host %s is refused: without admin.token only 127.0.0.1, [::1] and localhost are served; use one of them, or set admin.token", host)
 }
 
-// withSecurityHeaders keeps browsers from reading more into an answer than is there, and
-// caches from answering in the relay's place.
+// withSecurityHeaders sets headers that stop content sniffing, embedding and caching.
 func withSecurityHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -118,8 +117,7 @@ func serveIndex(w http.ResponseWriter, _ *http.Request) { writeText(w, http.Stat
 
 func (h *handler) livez(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 
-// readyz answers in one word, or, with ?verbose and the token, a line for each
-// check.
+// readyz answers in one word, or with ?verbose and the token in a line per check.
 func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
 	verbose := r.URL.Query().Has("verbose")
 	if verbose && !h.isAuthorized(r) {
@@ -149,7 +147,7 @@ func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
 	writeText(w, status, lines.String()+word+"\n")
 }
 
-// leader answers in one word, or, with ?verbose and the token, in a line.
+// leader answers in one word, or with ?verbose and the token in a line.
 func (h *handler) leader(l Leader) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		verbose := r.URL.Query().Has("verbose")
@@ -169,10 +167,10 @@ func (h *handler) leader(l Leader) http.HandlerFunc {
 	}
 }
 
-// oneLine keeps a detail from looking like a check of its own.
+// oneLine keeps a line break in a detail from looking like another check.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// requireToken lets only those in who have the token.
+// requireToken requires the token.
 func (h *handler) requireToken(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !h.isAuthorized(r) {
@@ -188,7 +186,7 @@ func unauthorized(w http.ResponseWriter) {
 	writeText(w, http.StatusUnauthorized, tokenRequiredText+"\n")
 }
 
-// isAuthorized compares hashes: their length, and so the time, is that of any token.
+// isAuthorized compares hashes, so that the time does not depend on the token's length.
 func (h *handler) isAuthorized(r *http.Request) bool {
 	if h.token == "" {
 		return true

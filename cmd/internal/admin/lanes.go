@@ -12,32 +12,33 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Lanes shows lanes and acts on them. It is called from several goroutines.
-// Errors: dispatch.ErrNoLane, dispatch.ErrLaneState, store.ErrNotLeader,
-// ErrNotLeading, a *RequestError for an outbox that is not configured.
+// Lanes lists lanes and acts on them. Its methods are safe for concurrent use. Errors:
+// dispatch.ErrNoLane, dispatch.ErrLaneState, store.ErrNotLeader, ErrNotLeading, and a
+// *RequestError for an unknown outbox.
 type Lanes interface {
-	// List returns at most limit of the chosen lanes, those that stand still or
-	// fail first, and how many there are.
+	// List returns at most limit of the chosen lanes, held and failing ones first, and
+	// their total number.
 	List(f dispatch.LaneFilter, limit int) (lanes []dispatch.LaneInfo, total int, err error)
-	// RetryNow tries a waiting lane at once.
+	// RetryNow retries a waiting lane at once.
 	RetryNow(lane dispatch.LaneName) error
-	// Skip lets a lane pass its first row, durably.
+	// Skip durably skips the first row of a lane.
 	Skip(ctx context.Context, lane dispatch.LaneName, reason string) error
-	// Pause keeps a lane from moving until Resume, durably.
+	// Pause durably holds a lane until Resume.
 	Pause(ctx context.Context, lane dispatch.LaneName, reason string) error
-	// Resume ends a pause, durably.
+	// Resume durably ends a pause.
 	Resume(ctx context.Context, lane dispatch.LaneName) error
 }
 
 const (
 	defaultLanes = 100
 	maxLanes     = 10_000
-	maxReason    = 500 // characters; it stands in the row's error and in logs
-	// maxReplayLanes is more replays than send rows of one group at a time.
+	maxReason    = 500 // characters, because it is part of the row's error and of logs
+	// maxReplayLanes exceeds the number of replays that can send rows of one group
+	// concurrently.
 	maxReplayLanes = 8
 )
 
-// laneStates are the words of dispatch.LaneInfo.State.
+// laneStates lists the values of dispatch.LaneInfo.State.
 func laneStates() []string {
 	return []string{"ready", "claiming", "sending", "writing", "waiting", "stalled", "blocked", "paused", "replaying", "spilled"}
 }
@@ -74,7 +75,7 @@ func listLanes(lanes Lanes, r *http.Request) (any, error) {
 	return answer, nil
 }
 
-// laneAction does something to a lane.
+// laneAction acts on a lane.
 type laneAction func(ctx context.Context, lane dispatch.LaneName, reason string) error
 
 func laneActions(lanes Lanes) map[string]laneAction {
@@ -86,7 +87,7 @@ func laneActions(lanes Lanes) map[string]laneAction {
 	}
 }
 
-// requireReason is an action that needs a reason.
+// requireReason returns an action that needs a reason.
 func requireReason(name string, do laneAction) laneAction {
 	return func(ctx context.Context, lane dispatch.LaneName, reason string) error {
 		if strings.TrimSpace(reason) == "" {
@@ -96,8 +97,7 @@ func requireReason(name string, do laneAction) laneAction {
 	}
 }
 
-// actOnLane answers with the lane as it is then, {} where it has no rows any
-// more.
+// actOnLane responds with the lane after the action, or {} if it has no rows left.
 func actOnLane(lanes Lanes, do laneAction, w http.ResponseWriter, r *http.Request) (any, error) {
 	var req LaneRequest
 	written, err := decodeRequest(w, r, &req)
@@ -123,8 +123,8 @@ func actOnLane(lanes Lanes, do laneAction, w http.ResponseWriter, r *http.Reques
 	return currentLane(lanes, name), nil
 }
 
-// currentLane returns a lane as it is now, {} where it is gone or is one of many of
-// rows without a group.
+// currentLane returns a lane, or {} if it is gone or is one of several lanes of rows
+// without a group.
 func currentLane(lanes Lanes, name dispatch.LaneName) any {
 	f := dispatch.LaneFilter{Outbox: name.Outbox, Kind: name.Kind, Group: &store.Group{Name: name.Group.Name, Valid: name.Group.Valid}}
 	found, _, err := lanes.List(f, 1+maxReplayLanes)
@@ -132,7 +132,7 @@ func currentLane(lanes Lanes, name dispatch.LaneName) any {
 		return l.Job == "" && l.LaneKey == name.LaneKey && l.RowID == name.RowID
 	})
 	if err != nil || at < 0 {
-		return struct{}{} // what was asked for is done
+		return struct{}{} // the action itself succeeded
 	}
 	return LaneOf(&found[at])
 }

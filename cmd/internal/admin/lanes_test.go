@@ -17,7 +17,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// desk is a Lanes and a OpenDeadLetters that keeps what it was asked.
+// recorder is a Lanes and a DeadLetters that records its calls.
 type desk struct {
 	mu      sync.Mutex
 	asked   []string
@@ -36,7 +36,7 @@ func (d *desk) note(format string, args ...any) {
 	d.asked = append(d.asked, fmt.Sprintf(format, args...))
 }
 
-// said returns what was asked since it was called last.
+// said returns the calls since the last call of said.
 func (d *desk) said() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -74,13 +74,13 @@ func (d laneDesk) Resume(_ context.Context, lane dispatch.LaneName) error {
 	return d.err
 }
 
-// serveDesk serves both parts of the API.
+// serveRecorder serves both parts of the API.
 func serveDesk(t *testing.T, d *desk, token string) (base string) {
 	t.Helper()
 	return serve(t, admin.Config{Token: token, Lanes: laneDesk{d}, DeadLetters: letterDesk{d}}, &checks{})
 }
 
-// post sends a body as it is.
+// post sends a body unchanged.
 func post(t *testing.T, url, body string, header ...string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader(body))
@@ -90,7 +90,7 @@ func post(t *testing.T, url, body string, header ...string) answer {
 	return do(t, req, header...)
 }
 
-// expectError holds an answer against a status and a part of its error.
+// expectError compares a response with a status and a part of its error.
 func expectError(t *testing.T, what string, got answer, status int, want string) {
 	t.Helper()
 	var body struct{ Error string }
@@ -198,8 +198,8 @@ func TestLaneActions(t *testing.T) {
 	}
 }
 
-// TestLaneBesideAReplay: an action answers with the group's own lane, not with that of a
-// replay.
+// TestLaneBesideAReplay checks that an action responds with the group's live lane, not
+// with a replay's.
 func TestLaneBesideAReplay(t *testing.T) {
 	lane := someLanes()[0]
 	own, shadow := lane, lane
@@ -215,7 +215,7 @@ func TestLaneBesideAReplay(t *testing.T) {
 	}
 }
 
-// TestActionFaults: what cannot be understood whole changes nothing.
+// TestActionFaults checks that an invalid request changes nothing.
 func TestActionFaults(t *testing.T) {
 	d := &desk{lanes: someLanes()}
 	base := serveDesk(t, d, "") + "/api/v1/"
@@ -285,8 +285,7 @@ func TestAPIErrors(t *testing.T) {
 	}
 }
 
-// TestAPIGuards: the token, the site that a browser shows, and the name that it
-// was called by.
+// TestAPIGuards checks the token, the Origin and the Host of requests.
 func TestAPIGuards(t *testing.T) {
 	d := &desk{}
 	open, locked := serveDesk(t, d, ""), serveDesk(t, d, "right")

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// query takes the parameters out of a request's URL and keeps the first fault.
+// query reads the parameters of a request's URL and keeps the first error.
 type query struct {
 	remaining url.Values
 	known     []string
@@ -32,7 +32,7 @@ func (q *query) addError(format string, args ...any) {
 	}
 }
 
-// values returns every value of a parameter.
+// values returns all values of a parameter.
 func (q *query) values(name string) []string {
 	values := q.remaining[name]
 	delete(q.remaining, name)
@@ -40,7 +40,7 @@ func (q *query) values(name string) []string {
 	return values
 }
 
-// value returns the value of a parameter and whether it is there.
+// value returns the value of a parameter and whether it is given.
 func (q *query) value(name string) (value string, given bool) {
 	values := q.values(name)
 	if len(values) > 1 {
@@ -57,7 +57,7 @@ func (q *query) text(name string) string {
 	return value
 }
 
-// enum is a text out of a list, "" where it is not given.
+// enum returns one of the listed texts, or "" if the parameter is not given.
 func (q *query) enum(name string, list []string) string {
 	value, given := q.value(name)
 	if given && !slices.Contains(list, value) {
@@ -79,7 +79,7 @@ func (q *query) flag(name string) bool {
 	return on
 }
 
-// group is nil for all groups.
+// group returns nil for all groups.
 func (q *query) group() *store.Group {
 	name, given := q.value("group")
 	none := q.flag("no-group")
@@ -94,7 +94,7 @@ func (q *query) group() *store.Group {
 	return nil
 }
 
-// limit is between 1 and most.
+// limit returns a number between 1 and most.
 func (q *query) limit(usual, most int) int {
 	value, given := q.value("limit")
 	if !given {
@@ -107,7 +107,7 @@ func (q *query) limit(usual, most int) int {
 	return n
 }
 
-// time is zero where it is not given.
+// time returns the zero time if the parameter is not given.
 func (q *query) time(name string) time.Time {
 	value, given := q.value(name)
 	if !given {
@@ -120,7 +120,7 @@ func (q *query) time(name string) time.Time {
 	return t
 }
 
-// finish returns the first fault. A parameter that nobody took is one.
+// finish returns the first error. A parameter that was not read is unknown, and an error.
 func (q *query) finish() error {
 	for _, name := range slices.Sorted(maps.Keys(q.remaining)) {
 		q.addError("there is no parameter %q; there are %s", name, strings.Join(q.known, ", "))

@@ -13,54 +13,58 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Replays are the jobs that send rows again. They are called from several goroutines.
-// Errors: store.ErrNoJob, ErrReplayEnded, store.ErrNoSavepoint, ErrNotLeading, a
-// *RequestError for a spec that cannot be run, a *store.SetupError for own tables or a
-// grant that is missing; those of a Client are its own.
+// Replays manages the replay jobs. Its methods are safe for concurrent use.
+//
+// Errors, besides the Client's own:
+//   - store.ErrNoJob, store.ErrNoSavepoint and ErrReplayEnded;
+//   - ErrNotLeading;
+//   - *RequestError for an invalid spec;
+//   - *store.SetupError for missing relay tables or grants.
 type Replays interface {
-	// List returns the jobs, the one asked for last first.
+	// List returns the jobs, the latest first.
 	List(ctx context.Context) ([]Replay, error)
-	// Start asks the relay that leads to run a job, and returns its id.
+	// Start requests a job and returns its id. The leader runs it.
 	Start(ctx context.Context, spec *replay.Spec) (id string, err error)
-	// Errors returns rows of a job that their receiver refused, in the order of their
-	// commits, at most limit.
+	// Errors returns at most limit rows of a job that the receiver refused, in commit
+	// order.
 	Errors(ctx context.Context, id string, limit int) ([]ReplayError, error)
-	// Act says what is wanted of a job that has not ended.
+	// Act requests a state for a job that has not ended.
 	Act(ctx context.Context, id string, wish store.DesiredState) error
 }
 
-// ErrReplayEnded says that nothing more can be wanted of a job.
+// ErrReplayEnded is returned for an action on an ended job.
 var ErrReplayEnded = errors.New("the replay has ended")
 
-// Replay is a job at a moment.
+// Replay is the state of a job.
 type Replay struct {
 	ID           string             `json:"id"`
 	State        string             `json:"state"`         // waiting, copying, playing, paused, done, failed, refused or cancelled
-	DesiredState store.DesiredState `json:"desired_state"` // what is wanted of it: run, pause or cancel
+	DesiredState store.DesiredState `json:"desired_state"` // requested by an operator: run, pause or cancel
 	Reason       string             `json:"reason,omitempty"`
 	Spec         replay.Spec        `json:"spec"`
-	// Source is log or table, "" before that is known.
+	// Source is log or table, or "" before the job has chosen one.
 	Source string `json:"source"`
-	// UntilPosition and UntilAt are where it ends, in the log and by the server's clock.
+	// UntilPosition and UntilAt are the end of the job: its log position, and its time by
+	// the server's clock.
 	UntilPosition string    `json:"until_position,omitempty"`
 	UntilAt       time.Time `json:"until_at,omitzero"`
-	// Rows is how many rows were chosen so far. Those of them that are not done with
-	// are Remaining: those still to be sent, and, of a dry run, those that would be.
+	// Rows is the number of rows chosen so far. Remaining of them are not finished: not
+	// sent yet or, in a dry run, rows that a replay would send.
 	Rows      int64     `json:"rows"`
 	Sent      int64     `json:"sent"`
 	Skipped   int64     `json:"skipped"`
 	Refused   int64     `json:"refused"`
 	Remaining int64     `json:"remaining"`
-	AskedAt   time.Time `json:"asked_at,omitzero"` // by the server's clock, as the next two are
+	AskedAt   time.Time `json:"asked_at,omitzero"` // by the server's clock, like the next two
 	StartedAt time.Time `json:"began_at,omitzero"`
 	EndedAt   time.Time `json:"ended_at,omitzero"`
 }
 
-// Ended reports whether nothing more comes of a job.
+// Ended reports whether the job has ended.
 func (r *Replay) Ended() bool { return store.JobState(r.State).Ended() }
 
-// ReplayOf returns a job as the API shows it. Of a spec that another release wrote it
-// shows what it knows.
+// ReplayOf returns a job as the API shows it. It omits fields of the spec that another
+// release wrote.
 func ReplayOf(j *store.Job) Replay {
 	shown := Replay{
 		ID: j.ID, State: string(j.State), DesiredState: j.Desired, Reason: j.Reason, Source: j.Source,
@@ -72,18 +76,18 @@ func ReplayOf(j *store.Job) Replay {
 	return shown
 }
 
-// ReplayList answers GET /api/v1/replays.
+// ReplayList is the response of GET /api/v1/replays.
 type ReplayList struct {
-	Replays []Replay `json:"replays"` // the one asked for last first
+	Replays []Replay `json:"replays"` // latest first
 }
 
-// ReplayError is a row of a job that its receiver refused.
+// ReplayError is a row of a job that the receiver refused.
 type ReplayError struct {
-	N      int64     `json:"n"` // its number among the rows of the job
+	N      int64     `json:"n"` // number of the row within the job
 	Outbox string    `json:"outbox"`
 	ID     string    `json:"id"`
 	Kind   string    `json:"kind"`
-	Group  *string   `json:"group"` // nil: a row without a group
+	Group  *string   `json:"group"` // nil for a row without a group
 	Reason string    `json:"reason"`
 	At     time.Time `json:"at"` // by the server's clock
 }
@@ -93,7 +97,7 @@ func ReplayErrorOf(e *store.ReplayError) ReplayError {
 	return ReplayError{N: e.N, Outbox: e.Outbox, ID: e.ID, Kind: e.Kind, Group: groupPointer(e.Group), Reason: e.Reason, At: e.At}
 }
 
-// ReplayErrorList answers GET /api/v1/replays/errors.
+// ReplayErrorList is the response of GET /api/v1/replays/errors.
 type ReplayErrorList struct {
 	Errors []ReplayError `json:"errors"`
 }
@@ -103,7 +107,7 @@ type ReplayRequest struct {
 	Job string `json:"job"`
 }
 
-// ReplayStarted answers POST /api/v1/replays.
+// ReplayStarted is the response of POST /api/v1/replays.
 type ReplayStarted struct {
 	ID string `json:"id"`
 }
@@ -113,7 +117,7 @@ const (
 	defaultReplayErrors = 100
 )
 
-// replayActions are the wishes by the name of their endpoint.
+// replayActions returns the desired state for each action endpoint.
 func replayActions() map[string]store.DesiredState {
 	return map[string]store.DesiredState{"pause": store.DesiredPause, "resume": store.DesiredRun, "cancel": store.DesiredCancel}
 }
@@ -153,7 +157,7 @@ func startReplay(of Replays, w http.ResponseWriter, r *http.Request) (any, error
 		return nil, err
 	}
 	for name, value := range written {
-		// A list that somebody meant to fill must not choose every row.
+		// An empty list is rejected, because it would choose every row.
 		if string(value) == "[]" {
 			return nil, badRequest("%s is empty; leave it out, or name what it is to choose", name)
 		}
@@ -182,8 +186,7 @@ func listReplayErrors(of Replays, r *http.Request) (any, error) {
 	return ReplayErrorList{list}, err
 }
 
-// actOnReplay answers with the job as it is then. The relay that leads does what is
-// wanted within seconds.
+// actOnReplay responds with the job. The leader carries the action out within seconds.
 func actOnReplay(of Replays, wish store.DesiredState, w http.ResponseWriter, r *http.Request) (any, error) {
 	var req ReplayRequest
 	written, err := decodeRequest(w, r, &req)
@@ -199,7 +202,7 @@ func actOnReplay(of Replays, wish store.DesiredState, w http.ResponseWriter, r *
 	if err != nil {
 		return nil, err
 	}
-	list, _ := of.List(r.Context()) // what was asked for is done
+	list, _ := of.List(r.Context()) // the action itself succeeded
 	for i := range list {
 		if list[i].ID == req.Job {
 			return list[i], nil
@@ -208,7 +211,7 @@ func actOnReplay(of Replays, wish store.DesiredState, w http.ResponseWriter, r *
 	return struct{}{}, nil
 }
 
-// Replays returns the relay's jobs that send rows again.
+// Replays returns the relay's replay jobs.
 func (c *Client) Replays() Replays { return clientReplays{c} }
 
 type clientReplays struct{ *Client }

@@ -14,7 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// wishDesk is a Checkpoints and, as replayController, a Replays that keeps what it was asked.
+// requestRecorder is a Checkpoints and, as replayController, a Replays that records its
+// calls.
 type wishDesk struct {
 	desk
 	named   []admin.Checkpoint
@@ -162,7 +163,7 @@ func TestReplayEndpoints(t *testing.T) {
 	}
 }
 
-// TestReplayEndpointFaults: what cannot be understood whole sends nothing.
+// TestReplayEndpointFaults checks that an invalid request starts no replay.
 func TestReplayEndpointFaults(t *testing.T) {
 	d := &wishDesk{}
 	base := serveWishes(t, d, "") + "/api/v1/replays"
@@ -191,8 +192,8 @@ func TestReplayEndpointFaults(t *testing.T) {
 	}
 }
 
-// TestWishErrors: what a relay says against a wish is a status and a text, also by the
-// way of the client.
+// TestRequestErrors checks the status and the text of each error, also through the
+// client.
 func TestWishErrors(t *testing.T) {
 	d := &wishDesk{}
 	base := serveWishes(t, d, "")
@@ -225,7 +226,8 @@ func TestWishErrors(t *testing.T) {
 	}
 }
 
-// TestWishClient: what the client sends is what the server's side is asked, and back.
+// TestRequestClient checks that requests and responses survive the way between client and
+// server.
 func TestWishClient(t *testing.T) {
 	d := &wishDesk{named: someNamed(), jobs: someJobs(), refused: []admin.ReplayError{{N: 1, ID: "x", Reason: "ü"}}}
 	c := newClient(t, serveWishes(t, d, "right"), "right")

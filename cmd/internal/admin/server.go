@@ -14,56 +14,55 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Config says where and to whom the endpoints are served.
+// Config says where the endpoints listen, who may use them and what they serve.
 type Config struct {
-	// Listen is host:port; port 0 takes a free one. "" serves nothing.
+	// Listen is host:port. Port 0 picks a free port; "" serves nothing.
 	Listen string
-	// Token is the bearer token, "" for none. It is needed for any address but
+	// Token is the bearer token, or "" for none. It is required for every address except
 	// loopback.
 	Token string
-	// Metrics is what /metrics shows; nil is an empty page.
+	// Metrics are served at /metrics; nil serves an empty page.
 	Metrics prometheus.Gatherer
-	// Leader is what /leader tells; without one it is not there.
+	// Leader is served at /leader. Without it the endpoint does not exist.
 	Leader Leader
-	// Lanes, OpenDeadLetters, Checkpoints and Replays are what the API shows and acts on;
-	// without one, its endpoints are not there.
+	// Lanes, DeadLetters, Checkpoints and Replays are served by the API. Without one, its
+	// endpoints do not exist.
 	Lanes       Lanes
 	DeadLetters DeadLetters
 	Checkpoints Checkpoints
 	Replays     Replays
-	// Report is what the status tells; without one its endpoint is not there.
+	// Report is served as the status. Without it the endpoint does not exist.
 	Report Reporter
 	// Profiling serves the process's profiles under /debug/pprof/.
 	Profiling bool
-	// Log is told of broken requests; nil tells nobody.
+	// Log receives the errors of HTTP connections; nil discards them.
 	Log *slog.Logger
 }
 
 // Check is one condition of readiness.
 type Check struct {
-	Name string `json:"name"` // a word for the probe's output
+	Name string `json:"name"` // name of the check in the probe's output
 	OK   bool   `json:"ok"`
-	// Warning: there is something to mend, also where OK.
+	// Warning marks a check that an operator should look at, also if it is OK.
 	Warning bool   `json:"warning,omitempty"`
-	Detail  string `json:"detail"` // the reason, without secrets; may be empty where OK
+	Detail  string `json:"detail"` // the reason, without secrets; may be empty if OK
 }
 
-// Status tells whether the relay is ready. Checks returns at once, from what is
-// known already; it may be called from several goroutines.
+// Status reports readiness. Checks returns cached results at once and is safe for
+// concurrent use.
 type Status interface {
 	Checks() []Check
 }
 
-// Leader tells whether this relay leads. It returns at once and may be called
-// from several goroutines.
+// Leader reports leadership. It returns at once and is safe for concurrent use.
 type Leader interface {
-	// Leader reports whether this relay leads, and no other can; detail says it in
-	// words, or who leads instead.
+	// Leader reports whether this relay is the only leader. detail describes its role, or
+	// names the leader.
 	Leader() (leads bool, detail string)
 }
 
-// Bounds of a request. A probe or a scrape is short; what is slower holds a
-// connection for nothing.
+// Limits of a request. Probes and scrapes are short; a slower request only occupies a
+// connection.
 const (
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second
@@ -88,9 +87,8 @@ func New(cfg Config, status Status) *Server {
 	return &Server{cfg: cfg, handler: newHandler(cfg, status)}
 }
 
-// Listen takes the address, so that a taken one is known before anything else
-// starts. The error is a *store.SetupError. Whoever has called Listen calls Run
-// or Close.
+// Listen binds the address, so that a conflict is reported before anything else starts.
+// The error is a *store.SetupError. Call Run or Close afterwards.
 func (s *Server) Listen() error {
 	if s.cfg.Listen == "" || s.listener != nil {
 		return nil
@@ -119,7 +117,8 @@ func (s *Server) Listen() error {
 	return nil
 }
 
-// networkReason is the system's part of a network error; the address is named already.
+// networkReason returns the system's part of a network error, because the caller names
+// the address.
 func networkReason(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -128,7 +127,7 @@ func networkReason(err error) error {
 	return err
 }
 
-// Addr returns the address that Listen took, "" before.
+// Addr returns the bound address, or "" before Listen.
 func (s *Server) Addr() string {
 	if s.listener == nil {
 		return ""
@@ -136,15 +135,15 @@ func (s *Server) Addr() string {
 	return s.listener.Addr().String()
 }
 
-// Close gives the address back where Run is not called after all.
+// Close releases the address if Run is not called.
 func (s *Server) Close() {
 	if s.listener != nil {
 		_ = s.listener.Close()
 	}
 }
 
-// Run serves until the context ends, then returns nil. It listens first if
-// Listen was not called. It may be called once.
+// Run serves until the context ends, then returns nil. It calls Listen if necessary. Call
+// it at most once.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.Listen(); err != nil {
 		return err
@@ -172,7 +171,7 @@ func (s *Server) Run(ctx context.Context) error {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	if err := srv.Shutdown(end); err != nil {
-		_ = srv.Close() // a scrape that hangs does not hold up the end
+		_ = srv.Close() // a hanging scrape must not delay shutdown
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("admin endpoints on %s: %w", s.Addr(), err)
@@ -180,7 +179,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// Loopback reports whether only this machine reaches a host.
+// Loopback reports whether only this machine can reach a host.
 func Loopback(host string) bool {
 	if host == "localhost" {
 		return true

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// checks is a Status that counts how often it is asked.
+// checks is a Status that counts its calls.
 type checks struct {
 	list  atomic.Pointer[[]admin.Check]
 	asked atomic.Int32
@@ -76,7 +76,7 @@ func ask(t *testing.T, method, url string, header ...string) answer {
 	return do(t, req, header...)
 }
 
-// do sends a request with further headers.
+// do sends a request with additional headers.
 func do(t *testing.T, req *http.Request, header ...string) answer {
 	t.Helper()
 	for i := 0; i+1 < len(header); i += 2 {
@@ -132,8 +132,8 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// TestForeignHost: without a token no endpoint answers a page whose name was rebound to
-// a loopback address; the token opens them under any name.
+// TestForeignHost checks DNS rebinding: without a token no endpoint answers a foreign
+// Host header; with the token any Host works.
 func TestForeignHost(t *testing.T) {
 	var status checks
 	open := serve(t, admin.Config{Profiling: true, Leader: &place{}}, &status)
@@ -296,7 +296,7 @@ func TestAddresses(t *testing.T) {
 		s.Close()
 		s.Close()
 	}
-	serve(t, admin.Config{Listen: "0.0.0.0:0", Token: "t"}, &checks{}) // open, with a token
+	serve(t, admin.Config{Listen: "0.0.0.0:0", Token: "t"}, &checks{}) // allowed, because it has a token
 }
 
 func TestNoAddressServesNothing(t *testing.T) {
@@ -308,7 +308,7 @@ func TestNoAddressServesNothing(t *testing.T) {
 	}
 }
 
-// TestRunEnds: a scrape that hangs does not hold up the end.
+// TestRunEnds checks that a hanging scrape does not delay shutdown.
 func TestRunEnds(t *testing.T) {
 	asked, release := make(chan struct{}), make(chan struct{})
 	s := admin.New(admin.Config{Listen: "127.0.0.1:0"}, statusFunc(func() []admin.Check {
@@ -348,8 +348,7 @@ func TestRunEnds(t *testing.T) {
 	}
 }
 
-// TestPanicIsLogged: a check that panics costs its request and no more, and is
-// not silent.
+// TestPanicIsLogged checks that a panic in a check fails only its request, and is logged.
 func TestPanicIsLogged(t *testing.T) {
 	var logged lockedBuffer
 	base := serve(t, admin.Config{Log: slog.New(slog.NewTextHandler(&logged, nil))}, statusFunc(func() []admin.Check { panic("broken check") }))

@@ -8,90 +8,89 @@ import (
 	"time"
 )
 
-// RelayStatus answers GET /api/v1/status: where a relay stands at a moment. Every
-// field is always there; null, 0 or "" is what is not known, or does not apply to
-// a relay that stands by.
+// RelayStatus is the response of GET /api/v1/status. Every field is present; null, 0 or
+// "" mean unknown, or not applicable on a standby.
 type RelayStatus struct {
 	Name      string    `json:"name"`
 	Version   string    `json:"version"`
-	Holder    string    `json:"holder"` // what this process calls itself
+	Holder    string    `json:"holder"` // identifies this process
 	StartedAt time.Time `json:"started_at"`
 	Uptime    float64   `json:"uptime_seconds"`
 
 	Ready  bool    `json:"ready"`
-	Checks []Check `json:"checks"` // those of /readyz
+	Checks []Check `json:"checks"` // the same as /readyz
 
 	IsLeader bool  `json:"leads"`
 	Epoch    int64 `json:"epoch"`
-	// Leader is what the relay that leads calls itself.
+	// Leader identifies the leader's process.
 	Leader string `json:"leader"`
 
 	Mode         string `json:"mode"`    // stream or poll
-	SourceDetail string `json:"reading"` // what is read, and why
+	SourceDetail string `json:"reading"` // the source and the reason for it
 
 	Source     SourceStatus     `json:"source"`
 	Checkpoint CheckpointStatus `json:"checkpoint"`
 	Lag        Lag              `json:"lag"`
 	Captured   Rates            `json:"captured_per_second"`
 	Sinks      []SinkStatus     `json:"sinks"`
-	// Lanes are the first of those that stand still or fail, and LanesTotal is how
-	// many there are.
+	// Lanes are the first held or failing lanes. LanesTotal is their number.
 	Lanes      []Lane       `json:"lanes"`
 	LanesTotal int          `json:"lanes_total"`
 	Replays    ReplayStatus `json:"replays"`
-	// Failed is null where it was not asked for.
+	// Failed is null unless requested.
 	Failed []FailedRows `json:"failed"`
 }
 
-// ReplayStatus is what there is to replay, as the relay knew it a second ago at the most
-// while it is at one.
+// ReplayStatus is the work of the replay controller. It is at most a second old while a
+// replay runs.
 type ReplayStatus struct {
-	// Current is the replay that the relay is at; null if there is none that is not
-	// paused. Reason also says what it waits for.
+	// Current is the active replay, or null if all are paused. Its Reason also names what
+	// it waits for.
 	Current *Replay `json:"current"`
-	Waiting int     `json:"waiting"` // for their turn
+	Waiting int     `json:"waiting"` // queued replays
 	Paused  int     `json:"paused"`
 }
 
-// MaxStatusLanes is how many lanes a status shows.
+// MaxStatusLanes is the most lanes in a status.
 const MaxStatusLanes = 5
 
-// SourceStatus is how the database's log, or its tables, are read.
+// SourceStatus is the state of the log, or of polling.
 type SourceStatus struct {
 	Connected bool `json:"connected"`
-	Paused    bool `json:"paused"` // for want of room in the sinks' buffers
-	// Position is the latest that was read, and LastReceivedAt when something last came.
+	Paused    bool `json:"paused"` // because the sink buffers are full
+	// Position is the latest position read. LastReceivedAt is the time of the last
+	// message.
 	Position       string     `json:"position"`
 	LastReceivedAt *time.Time `json:"last_received_at"`
-	// RetainedBytes is the log from the checkpoint to its head, which the database
-	// keeps for the relay, and RetainedLimitBytes how much that may become before rows are
-	// parked; null where there is no log, or before it was looked at.
+	// RetainedBytes is the log that the database retains for the relay, from the
+	// checkpoint to the log's head. Above RetainedLimitBytes the relay spills rows. Both
+	// are null without a log, or before the first check.
 	RetainedBytes      *int64 `json:"retained_bytes"`
 	RetainedLimitBytes *int64 `json:"retained_limit_bytes"`
 }
 
-// CheckpointStatus is the place below which every row is settled or parked.
+// CheckpointStatus is the position below which every row is settled or spilled.
 type CheckpointStatus struct {
 	Position string     `json:"position"`
 	Seq      int64      `json:"seq"`
-	SavedAt  *time.Time `json:"saved_at"` // null: not yet by this leadership
+	SavedAt  *time.Time `json:"saved_at"` // null: not saved yet by this leader
 }
 
-// Lag is what is captured and not settled.
+// Lag describes the rows captured and not settled.
 type Lag struct {
 	Rows   int        `json:"rows"`
-	Oldest *time.Time `json:"oldest"` // of the rows in memory; by commit where that is known
-	// Seconds is the age of the oldest.
+	Oldest *time.Time `json:"oldest"` // of the rows in memory; commit time if known
+	// Seconds is the age of the oldest row.
 	Seconds *float64 `json:"seconds"`
 }
 
-// Rates are rows a second in the latest past.
+// Rates are rows per second over two windows.
 type Rates struct {
 	TenSeconds float64 `json:"10s"`
 	Minute     float64 `json:"1m"`
 }
 
-// SinkStatus is one destination.
+// SinkStatus is the state of one sink.
 type SinkStatus struct {
 	Name         string         `json:"name"`
 	Waiting      int            `json:"waiting"` // in memory or spilled
@@ -100,37 +99,36 @@ type SinkStatus struct {
 	Bytes        int64          `json:"bytes"`        // of payload in memory
 	InFlight     int            `json:"in_flight"`    // claims and requests
 	Lanes        map[string]int `json:"lanes"`        // by state
-	OpenBreakers []OpenBreaker  `json:"breaker_open"` // endpoints that get probes alone
+	OpenBreakers []OpenBreaker  `json:"breaker_open"` // endpoints that receive only probes
 
 	Delivered Rates `json:"delivered_per_second"`
 	Failed    Rates `json:"failed_per_second"`
 	Retried   Rates `json:"retried_per_second"`
 }
 
-// OpenBreaker is an endpoint that fails for all.
+// OpenBreaker is an endpoint whose circuit breaker is open.
 type OpenBreaker struct {
 	Endpoint string    `json:"endpoint"`
 	Class    string    `json:"class"`
 	Since    time.Time `json:"since"`
-	Error    string    `json:"error"` // its latest failure
-	Idle     bool      `json:"idle"`  // no row waits for it: it fails no readiness
+	Error    string    `json:"error"` // latest failure
+	Idle     bool      `json:"idle"`  // without waiting rows; does not fail readiness
 }
 
-// FailedRows is how many FAILED rows an outbox has.
+// FailedRows is the number of FAILED rows of an outbox.
 type FailedRows struct {
 	Outbox string `json:"outbox"`
-	// Rows is null where they could not be counted, for the reason that Error
-	// names.
+	// Rows is null if the count failed; Error is the reason.
 	Rows  *int   `json:"rows"`
 	Error string `json:"error,omitempty"`
-	// At is when they were counted: a count is kept for some time.
+	// At is the time of the count, because counts are cached.
 	At time.Time `json:"at"`
 }
 
-// Reporter tells where the relay stands. It is called from several goroutines.
+// Reporter reports the relay's status. It is safe for concurrent use.
 type Reporter interface {
-	// Report returns all but Ready and Checks. With failed, FAILED rows are
-	// counted, which may take some seconds; without, it returns at once.
+	// Report returns the status without Ready and Checks. With failed it counts FAILED
+	// rows, which may take seconds; without, it returns at once.
 	Report(ctx context.Context, failed bool) RelayStatus
 }
 
@@ -152,7 +150,7 @@ func (h *handler) statusEndpoint(mux *http.ServeMux, of Reporter) {
 	}))
 }
 
-// Status returns where the relay stands; with failed, how many rows FAILED too.
+// Status returns the relay's status; with failed, including the counts of FAILED rows.
 func (c *Client) Status(ctx context.Context, failed bool) (RelayStatus, error) {
 	q := url.Values{"count": {strconv.FormatBool(failed)}}
 	var s RelayStatus

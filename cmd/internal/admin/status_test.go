@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 )
 
-// reports is a Reporter that keeps what it was asked.
+// reports is a Reporter that records its calls.
 type reports struct {
 	mu    sync.Mutex
 	asked []bool

@@ -8,29 +8,29 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Lane is a lane at a moment.
+// Lane is the state of a lane.
 type Lane struct {
 	Outbox string  `json:"outbox"`
 	Kind   string  `json:"kind"`
 	Group  *string `json:"group"` // nil: rows without a group
-	// RowID is set where rows without a group have a lane each.
+	// RowID is set if each row without a group has its own lane.
 	RowID string `json:"row_id,omitempty"`
-	// Replay is the id of the replay that sends the lane's rows again; the group's own
-	// lane, without one, is replaying meanwhile.
+	// Replay is the id of the replay that sends the lane's rows. The group's live lane
+	// has no Replay and is replaying meanwhile.
 	Replay  string `json:"replay,omitempty"`
 	State   string `json:"state"`
 	Rows    int    `json:"rows"`    // in memory
-	Spilled int    `json:"spilled"` // more rows, that are not in memory
-	// Unwritten is how many more rows were delivered and their COMPLETED is refused by
-	// the table.
+	Spilled int    `json:"spilled"` // further rows, not in memory
+	// Unwritten is the number of further rows that were delivered but whose COMPLETED
+	// status the table refuses.
 	Unwritten   int       `json:"unwritten"`
-	Head        string    `json:"head"` // the id of the first row, or of the first unwritten one
+	Head        string    `json:"head"` // id of the first row, or of the first unwritten row
 	Attempts    int       `json:"attempts"`
 	RetryCount  int       `json:"retry_count"`
 	NextAttempt time.Time `json:"next_attempt,omitzero"`
-	Error       string    `json:"error,omitempty"`  // the head's latest failure, or what the table refuses
-	Reason      string    `json:"reason,omitempty"` // why a lane is paused or replaying
-	Since       time.Time `json:"since,omitzero"`   // blocked, paused, stalled or refused by the table
+	Error       string    `json:"error,omitempty"`  // latest failure of the head, or the table's error
+	Reason      string    `json:"reason,omitempty"` // of a pause or a replay
+	Since       time.Time `json:"since,omitzero"`   // start of a block, pause, stall or refusal by the table
 }
 
 // LaneOf returns a lane as the API shows it.
@@ -42,7 +42,7 @@ func LaneOf(l *dispatch.LaneInfo) Lane {
 	}
 }
 
-// groupPointer is nil for the absence of a group.
+// groupPointer returns nil for no group.
 func groupPointer(g store.Group) *string {
 	if !g.Valid {
 		return nil
@@ -50,7 +50,7 @@ func groupPointer(g store.Group) *string {
 	return &g.Name
 }
 
-// groupOf is the group of a name, nil for none.
+// groupOf returns the group with a name, or no group for nil.
 func groupOf(name *string) store.Group {
 	if name == nil {
 		return store.Group{}
@@ -58,19 +58,19 @@ func groupOf(name *string) store.Group {
 	return store.GroupOf(*name)
 }
 
-// LaneList answers GET /api/v1/lanes.
+// LaneList is the response of GET /api/v1/lanes.
 type LaneList struct {
-	Lanes []Lane `json:"lanes"` // those that stand still or fail first
-	Total int    `json:"total"` // how many the filter chooses
+	Lanes []Lane `json:"lanes"` // held and failing lanes first
+	Total int    `json:"total"` // number of lanes that match the filter
 }
 
-// LaneRequest names a lane to an action.
+// LaneRequest names the lane of an action.
 type LaneRequest struct {
 	Outbox string  `json:"outbox"`
 	Kind   string  `json:"kind"`
-	Group  *string `json:"group"` // nil: the rows without a group
+	Group  *string `json:"group"` // nil: rows without a group
 	RowID  string  `json:"row_id,omitempty"`
-	Reason string  `json:"reason,omitempty"` // skip and pause need one
+	Reason string  `json:"reason,omitempty"` // required for skip and pause
 }
 
 func (q *LaneRequest) laneName() dispatch.LaneName {
@@ -87,8 +87,7 @@ type DeadLetter struct {
 	Error       string    `json:"error"`
 	FailedAt    time.Time `json:"failed_at,omitzero"` // by the relay's clock
 	PayloadSize int       `json:"payload_size"`       // bytes
-	// Payload is the row's payload where it was asked for and is text;
-	// PayloadBytes where it is not.
+	// Payload is the payload if requested and valid text, else PayloadBytes is.
 	Payload      *string `json:"payload,omitempty"`
 	PayloadBytes []byte  `json:"payload_base64,omitempty"`
 }
@@ -110,20 +109,20 @@ func DeadLetterOf(d *store.DeadLetter) DeadLetter {
 	return shown
 }
 
-// DeadLetterList answers GET /api/v1/deadletters.
+// DeadLetterList is the response of GET /api/v1/deadletters.
 type DeadLetterList struct {
 	DeadLetters []DeadLetter `json:"deadletters"`
 }
 
-// DeadLetterRequest chooses FAILED rows of one outbox for an action. A field
-// that is left out chooses all.
+// DeadLetterRequest chooses FAILED rows of one outbox for an action. An omitted field
+// does not filter.
 type DeadLetterRequest struct {
 	Outbox  string    `json:"outbox"`
 	IDs     []string  `json:"ids,omitempty"`
 	Kind    string    `json:"kind,omitempty"`
 	Group   *string   `json:"group,omitempty"`
-	NoGroup bool      `json:"no_group,omitempty"` // the rows without a group
-	Error   string    `json:"error,omitempty"`    // a part of the error's text
+	NoGroup bool      `json:"no_group,omitempty"` // rows without a group
+	Error   string    `json:"error,omitempty"`    // substring of the error
 	Since   time.Time `json:"since,omitzero"`
 	Until   time.Time `json:"until,omitzero"`
 	// Limit is the most rows to act on; 0 is the default.
@@ -143,16 +142,16 @@ func (q *DeadLetterRequest) filter() store.DeadLetterFilter {
 	return f
 }
 
-// DeadLetterCount says how many rows a filter chooses or an action took.
+// DeadLetterCount is the number of rows that a filter chooses or an action changed.
 type DeadLetterCount struct {
 	Count int `json:"count"`
-	// Until is a moment that all the counted rows had FAILED before, where the
-	// table tells. An action with this bound leaves rows alone that FAIL later,
-	// also those that it requeued itself.
+	// Until is a time after the failure of every counted row, if the table records times.
+	// An action with this bound does not touch rows that FAIL later, for example rows
+	// that it requeued itself.
 	Until time.Time `json:"until,omitzero"`
 }
 
-// wireError is the answer to what was refused or went wrong.
+// wireError is the response for an error.
 type wireError struct {
 	Error string `json:"error"`
 }

@@ -1,6 +1,6 @@
-// Package notify tells systemd how a service of Type=notify fares: that it is
-// ready, what it does, that it still turns, that it ends (sd_notify(3)). Where no
-// service manager has asked for it, it does nothing.
+// Package notify reports the state of a service of Type=notify to systemd, as described
+// in sd_notify(3): ready, status, watchdog and stopping. Without a service manager it
+// does nothing.
 package notify
 
 import (
@@ -13,20 +13,20 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// checkInterval is how often a service is looked at. Rows do not wait for it.
+// checkInterval is how often the service's state is checked. Delivery does not wait for
+// it.
 const checkInterval = 250 * time.Millisecond
 
-// Service is what the manager is told of. Its functions are called one at a time.
+// Service is the state to report. Its functions are called one at a time.
 type Service struct {
-	// Ready reports whether the service does its work. The manager is told once.
+	// Ready reports whether the service works. READY=1 is sent once.
 	Ready func() bool
-	// Status says in one line what the service does.
+	// Status returns the state in one line.
 	Status func() string
-	// Ping returns once the service's parts have answered. While it does not
-	// return the manager hears nothing, and with a watchdog it restarts the
-	// service.
+	// Ping returns after all parts of the service have responded. While it hangs, no
+	// notification is sent, so a watchdog restarts the service.
 	Ping func()
-	// OnError is told that the manager could not be told, once for each reason.
+	// OnError is called with a failed notification, once per reason.
 	OnError func(err error)
 }
 
@@ -36,12 +36,12 @@ type Manager struct {
 	watchdog time.Duration // 0: none
 }
 
-// New finds the service manager in the environment. It starts nothing. A watchdog
-// that cannot be understood is an error.
+// New finds the service manager in the environment. It starts nothing. An invalid
+// WATCHDOG_USEC is an error.
 func New() (*Manager, error) {
 	watchdog, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		return nil, fmt.Errorf("the watchdog of the service manager: %w", err)
+		return nil, fmt.Errorf("read the watchdog interval of the service manager: %w", err)
 	}
 	return &Manager{
 		send:     func(state string) (bool, error) { return daemon.SdNotify(false, state) },
@@ -49,9 +49,9 @@ func New() (*Manager, error) {
 	}, nil
 }
 
-// Run tells the manager of a service until ended is closed. It says that the
-// service stops when the context ends, and goes on with the watchdog: draining
-// takes a while. It returns at once where no manager listens.
+// Run sends notifications until ended is closed. When the context ends it sends
+// STOPPING=1 and keeps serving the watchdog, because draining takes time. Without a
+// service manager it returns at once.
 func (m *Manager) Run(ctx context.Context, ended <-chan struct{}, s Service) {
 	every := checkInterval
 	if m.watchdog > 0 {
@@ -73,17 +73,17 @@ func (m *Manager) Run(ctx context.Context, ended <-chan struct{}, s Service) {
 	}
 }
 
-// notifier is one Run.
+// notifier is the state of one Run.
 type notifier struct {
 	*Manager
 	Service
 	ready          bool
 	status         string
-	watchdogSentAt time.Time // when the watchdog was last told
+	watchdogSentAt time.Time // time of the last WATCHDOG=1
 	lastError      string
 }
 
-// update says what is new; false is that nobody listens.
+// update sends changes of the state. It returns false if no manager listens.
 func (t *notifier) update(now time.Time) bool {
 	t.Ping()
 	var states []string
@@ -91,7 +91,7 @@ func (t *notifier) update(now time.Time) bool {
 		t.ready = true
 		states = append(states, daemon.SdNotifyReady)
 	}
-	// A line break would begin another assignment.
+	// A line break would start another assignment.
 	if status := strings.Join(strings.Fields(t.Status()), " "); status != t.status {
 		t.status = status
 		states = append(states, "STATUS="+status)
@@ -114,7 +114,7 @@ func (t *notifier) notify(states string) (heard bool) {
 		return heard
 	case err.Error() != t.lastError:
 		t.lastError = err.Error()
-		t.OnError(errors.New("tell the service manager: " + t.lastError))
+		t.OnError(errors.New("notify the service manager: " + t.lastError))
 	}
 	return true
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// desk is a manager and the service that it hears of.
+// fakeManager is a service manager and the service that reports to it.
 type desk struct {
 	mu     sync.Mutex
 	heard  []string
@@ -19,10 +19,10 @@ type desk struct {
 	fails  error
 	ready  bool
 	status string
-	hang   chan struct{} // Turn waits for it; nil does not
+	hang   chan struct{} // Ping waits for it unless nil
 }
 
-// set changes the service, or looks at what was heard.
+// set changes the service, or reads the notifications, under the lock.
 func (d *desk) set(change func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -54,7 +54,7 @@ func (d *desk) service() Service {
 	}
 }
 
-// count is how often something was heard.
+// count returns how often a notification arrived.
 func (d *desk) count(state string) (n int) {
 	d.set(func() {
 		for _, s := range d.heard {
@@ -66,7 +66,7 @@ func (d *desk) count(state string) (n int) {
 	return n
 }
 
-// run tells the manager of the service while do runs, in a bubble.
+// run reports the service while do runs, in a synctest bubble.
 func run(t *testing.T, d *desk, watchdog time.Duration, do func(stop context.CancelFunc)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -82,7 +82,7 @@ func run(t *testing.T, d *desk, watchdog time.Duration, do func(stop context.Can
 	})
 }
 
-// pass lets time go by in a bubble.
+// pass lets time pass in a bubble.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -99,7 +99,7 @@ func TestReadyOnce(t *testing.T) {
 			d.ready, d.status = true, "leading,\n epoch 7"
 		})
 		pass(time.Minute)
-		d.set(func() { d.ready = false }) // it is not unsaid
+		d.set(func() { d.ready = false }) // READY=1 is not taken back
 		pass(time.Minute)
 		d.set(func() { d.ready = true })
 		pass(time.Minute)
@@ -111,8 +111,8 @@ func TestReadyOnce(t *testing.T) {
 	}
 }
 
-// The watchdog hears of a service more often than it asks for, also while it
-// stops, and not while a part of it hangs.
+// The watchdog is notified more often than it requires, also during shutdown, but not
+// while a part of the service hangs.
 func TestWatchdog(t *testing.T) {
 	const watchdog = 10 * time.Second
 	d := &desk{ready: true}
@@ -148,7 +148,7 @@ func TestUntoldManager(t *testing.T) {
 	}
 }
 
-// Without a manager it ends by itself, and does not look at the service again.
+// Without a manager Run returns, and does not check the service again.
 func TestNoManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	t.Setenv("WATCHDOG_USEC", "")

@@ -1,6 +1,6 @@
-// Command wording counts turns of phrase in the comments of Go files: those that hide a
-// sentence's subject, and those that give a reason or an example. It prints how often
-// each stands in 1000 words, and fails nothing.
+// Command wording counts phrases in the comments of Go files: some hide the subject of a
+// sentence, others give a reason or an example. It prints their frequency per 1000 words
+// and enforces no limit.
 //
 //	git ls-files '*.go' | go run ./cmd/internal/wording
 package main
@@ -16,8 +16,7 @@ import (
 	"strings"
 )
 
-// phrase is a turn of phrase that is counted. At most, or at least, so many of it may
-// stand in 1000 words.
+// phrase is a counted phrase with the wanted frequency per 1000 words.
 type phrase struct {
 	name, goal string
 	pattern    *regexp.Regexp
@@ -41,8 +40,8 @@ func main() {
 	}
 }
 
-// count reads names of Go files, one a line, and prints a row for each phrase. Tests do
-// not count: their comments are not what a reader of the packages meets.
+// count reads names of Go files, one per line, and prints a row for each phrase. It skips
+// tests, because readers of a package see only its own comments.
 func count(names io.Reader, out io.Writer) error {
 	var text strings.Builder
 	for lines := bufio.NewScanner(names); lines.Scan(); {
@@ -65,7 +64,7 @@ func count(names io.Reader, out io.Writer) error {
 	return nil
 }
 
-// comments adds the comments of a file to text, without directives.
+// comments appends the comments of a file to text, without directives.
 func comments(name string, text *strings.Builder) error {
 	f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {

@@ -16,7 +16,7 @@ func TestCount(t *testing.T) {
 		}
 		return path
 	}
-	// Nine words, one of each phrase; a directive, code and a test are no prose.
+	// Nine words, one of each phrase; directives, code and tests do not count.
 	code := write("a.go", "//go:build linux\n\n// What is here, because those that\n// wait is told.\npackage a\n\nvar tells = `what is`\n")
 	test := write("a_test.go", "package a // what is what is\n")
 	var out strings.Builder
