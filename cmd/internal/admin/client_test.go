@@ -30,8 +30,8 @@ func newClient(t *testing.T, base, token string) *admin.Client {
 // TestClient checks that requests and responses survive the way between client and
 // server.
 func TestClient(t *testing.T) {
-	d := &desk{lanes: someLanes(), total: 9, count: func(store.DeadLetterFilter) (int, error) { return 5, nil }}
-	base := serveDesk(t, d, "right")
+	d := &recorder{lanes: someLanes(), total: 9, count: func(store.DeadLetterFilter) (int, error) { return 5, nil }}
+	base := serveRecorder(t, d, "right")
 	c := newClient(t, strings.TrimPrefix(base, "http://")+"/", "right")
 
 	for _, f := range []dispatch.LaneFilter{

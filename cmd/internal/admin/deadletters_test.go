@@ -12,9 +12,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-type letterDesk struct{ *desk }
+type letterRecorder struct{ *recorder }
 
-func (d letterDesk) Count(_ context.Context, f store.DeadLetterFilter) (int, error) {
+func (d letterRecorder) Count(_ context.Context, f store.DeadLetterFilter) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.chosen = f
@@ -24,7 +24,7 @@ func (d letterDesk) Count(_ context.Context, f store.DeadLetterFilter) (int, err
 	return d.count(f)
 }
 
-func (d letterDesk) List(_ context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
+func (d letterRecorder) List(_ context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	d.note("list %d %t", limit, payload)
 	if !payload {
 		d.chosen = f
@@ -40,13 +40,13 @@ func (d letterDesk) List(_ context.Context, f store.DeadLetterFilter, limit int,
 	return rows, d.err
 }
 
-func (d letterDesk) Requeue(_ context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+func (d letterRecorder) Requeue(_ context.Context, f store.DeadLetterFilter, limit int) (int, error) {
 	d.note("requeue %d", limit)
 	d.chosen = f
 	return min(limit, 3), d.err
 }
 
-func (d letterDesk) Discard(_ context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+func (d letterRecorder) Discard(_ context.Context, f store.DeadLetterFilter, limit int) (int, error) {
 	d.note("discard %d", limit)
 	d.chosen = f
 	return min(limit, 3), d.err
@@ -68,7 +68,7 @@ func showFilter(f store.DeadLetterFilter) string {
 }
 
 func TestDeadLettersList(t *testing.T) {
-	d := &desk{letters: []store.DeadLetter{
+	d := &recorder{letters: []store.DeadLetter{
 		{
 			Ref: store.Ref{Outbox: "o", ID: "1"}, Kind: "EVENT", Group: store.GroupOf("g"), RetryCount: 3, Error: "400: <no>",
 			FailedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), PayloadSize: 9, Payload: []byte(`{"a": 1}` + "\n"),
@@ -77,7 +77,7 @@ func TestDeadLettersList(t *testing.T) {
 		{Ref: store.Ref{Outbox: "o", ID: "3"}, Payload: []byte{}},
 		{Ref: store.Ref{Outbox: "o", ID: "4"}, PayloadSize: 5},
 	}}
-	base := serveDesk(t, d, "")
+	base := serveRecorder(t, d, "")
 	got := ask(t, "GET", base+"/api/v1/deadletters?payload=true&outbox=o&id=1&id=2&kind=EVENT&no-group&error=50%25&since=2026-01-02T03:04:05Z&until=2026-01-02T04:04:05%2B01:00&limit=7")
 	want := `{"deadletters":[` +
 		`{"outbox":"o","id":"1","kind":"EVENT","group":"g","retry_count":3,"error":"400: <no>","failed_at":"2026-03-04T05:06:07Z","payload_size":9,"payload":"{\"a\": 1}\n"},` +
@@ -104,11 +104,11 @@ func TestDeadLettersList(t *testing.T) {
 // TestDeadLetterPayloads checks that a request reads at most 4 MiB of payloads, for any
 // number and size of rows.
 func TestDeadLetterPayloads(t *testing.T) {
-	d := &desk{}
+	d := &recorder{}
 	for i, size := range []int{100 << 20, 3 << 20, 2 << 20, 1 << 20, 1} {
 		d.letters = append(d.letters, store.DeadLetter{Ref: store.Ref{Outbox: "o", ID: fmt.Sprint(i)}, PayloadSize: size, Payload: []byte("x")})
 	}
-	got := ask(t, "GET", serveDesk(t, d, "")+"/api/v1/deadletters?payload=true")
+	got := ask(t, "GET", serveRecorder(t, d, "")+"/api/v1/deadletters?payload=true")
 	var list admin.DeadLetterList
 	if err := json.Unmarshal([]byte(got.body), &list); err != nil {
 		t.Fatal(err)
@@ -125,8 +125,8 @@ func TestDeadLetterPayloads(t *testing.T) {
 }
 
 func TestDeadLettersCount(t *testing.T) {
-	d := &desk{count: func(store.DeadLetterFilter) (int, error) { return 42, nil }}
-	base := serveDesk(t, d, "")
+	d := &recorder{count: func(store.DeadLetterFilter) (int, error) { return 42, nil }}
+	base := serveRecorder(t, d, "")
 	got := ask(t, "GET", base+"/api/v1/deadletters/count?outbox=o&group=a")
 	if got.status != 200 || got.body != `{"count":42}`+"\n" || showFilter(d.chosen) != `o [] "" true "a" ""` {
 		t.Errorf("answers %d %s to %s", got.status, got.body, showFilter(d.chosen))
@@ -134,8 +134,8 @@ func TestDeadLettersCount(t *testing.T) {
 }
 
 func TestDeadLetterActions(t *testing.T) {
-	d := &desk{count: func(store.DeadLetterFilter) (int, error) { return 5, nil }}
-	base := serveDesk(t, d, "") + "/api/v1/deadletters/"
+	d := &recorder{count: func(store.DeadLetterFilter) (int, error) { return 5, nil }}
+	base := serveRecorder(t, d, "") + "/api/v1/deadletters/"
 	for _, tt := range []struct{ action, body, asked, filter, answer string }{
 		{"requeue", `{"outbox":"o"}`, "requeue 1000", `o [] "" any ""`, `{"count":3}`},
 		{
@@ -161,8 +161,8 @@ func TestDeadLetterActions(t *testing.T) {
 // TestDryRun checks that a count returns a time after the failure of all counted rows, if
 // the table records times.
 func TestDryRun(t *testing.T) {
-	d := &desk{}
-	base := serveDesk(t, d, "") + "/api/v1/deadletters/"
+	d := &recorder{}
+	base := serveRecorder(t, d, "") + "/api/v1/deadletters/"
 	var counted []store.DeadLetterFilter
 	counts := func(plain, bounded int, err error) func(store.DeadLetterFilter) (int, error) {
 		return func(f store.DeadLetterFilter) (int, error) {

@@ -18,7 +18,7 @@ import (
 )
 
 // recorder is a Lanes and a DeadLetters that records its calls.
-type desk struct {
+type recorder struct {
 	mu      sync.Mutex
 	asked   []string
 	lanes   []dispatch.LaneInfo
@@ -30,14 +30,14 @@ type desk struct {
 	err     error
 }
 
-func (d *desk) note(format string, args ...any) {
+func (d *recorder) note(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked = append(d.asked, fmt.Sprintf(format, args...))
 }
 
 // said returns the calls since the last call of said.
-func (d *desk) said() []string {
+func (d *recorder) said() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	asked := d.asked
@@ -45,39 +45,39 @@ func (d *desk) said() []string {
 	return asked
 }
 
-type laneDesk struct{ *desk }
+type laneRecorder struct{ *recorder }
 
-func (d laneDesk) List(f dispatch.LaneFilter, limit int) ([]dispatch.LaneInfo, int, error) {
+func (d laneRecorder) List(f dispatch.LaneFilter, limit int) ([]dispatch.LaneInfo, int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.filter = f
 	return d.lanes[:min(limit, len(d.lanes))], d.total, d.err
 }
 
-func (d laneDesk) RetryNow(lane dispatch.LaneName) error {
+func (d laneRecorder) RetryNow(lane dispatch.LaneName) error {
 	d.note("retry %s %q", lane.LaneKey, lane.RowID)
 	return d.err
 }
 
-func (d laneDesk) Skip(_ context.Context, lane dispatch.LaneName, reason string) error {
+func (d laneRecorder) Skip(_ context.Context, lane dispatch.LaneName, reason string) error {
 	d.note("skip %s %q: %s", lane.LaneKey, lane.RowID, reason)
 	return d.err
 }
 
-func (d laneDesk) Pause(_ context.Context, lane dispatch.LaneName, reason string) error {
+func (d laneRecorder) Pause(_ context.Context, lane dispatch.LaneName, reason string) error {
 	d.note("pause %s %q: %s", lane.LaneKey, lane.RowID, reason)
 	return d.err
 }
 
-func (d laneDesk) Resume(_ context.Context, lane dispatch.LaneName) error {
+func (d laneRecorder) Resume(_ context.Context, lane dispatch.LaneName) error {
 	d.note("resume %s %q", lane.LaneKey, lane.RowID)
 	return d.err
 }
 
 // serveRecorder serves both parts of the API.
-func serveDesk(t *testing.T, d *desk, token string) (base string) {
+func serveRecorder(t *testing.T, d *recorder, token string) (base string) {
 	t.Helper()
-	return serve(t, admin.Config{Token: token, Lanes: laneDesk{d}, DeadLetters: letterDesk{d}}, &checks{})
+	return serve(t, admin.Config{Token: token, Lanes: laneRecorder{d}, DeadLetters: letterRecorder{d}}, &checks{})
 }
 
 // post sends a body unchanged.
@@ -115,8 +115,8 @@ func someLanes() []dispatch.LaneInfo {
 }
 
 func TestLanesList(t *testing.T) {
-	d := &desk{lanes: someLanes(), total: 7}
-	base := serveDesk(t, d, "")
+	d := &recorder{lanes: someLanes(), total: 7}
+	base := serveRecorder(t, d, "")
 	got := ask(t, "GET", base+"/api/v1/lanes")
 	want := `{"lanes":[` +
 		`{"outbox":"o","kind":"EVENT","group":"<g>","state":"blocked","rows":3,"spilled":7,"unwritten":0,"head":"id-1","attempts":4,"retry_count":3,"error":"400: no","since":"2026-03-04T05:06:07.8Z"},` +
@@ -152,7 +152,7 @@ func TestLanesList(t *testing.T) {
 }
 
 func TestQueryFaults(t *testing.T) {
-	base := serveDesk(t, &desk{}, "")
+	base := serveRecorder(t, &recorder{}, "")
 	for query, want := range map[string]string{
 		"lanes?limit=0":                 `limit is "0", must be between 1 and 10000`,
 		"lanes?limit=10001":             "must be between 1 and 10000",
@@ -175,8 +175,8 @@ func TestQueryFaults(t *testing.T) {
 }
 
 func TestLaneActions(t *testing.T) {
-	d := &desk{lanes: someLanes(), total: 3}
-	base := serveDesk(t, d, "") + "/api/v1/lanes/"
+	d := &recorder{lanes: someLanes(), total: 3}
+	base := serveRecorder(t, d, "") + "/api/v1/lanes/"
 	for _, tt := range []struct{ action, body, asked, answer string }{
 		{"retry-now", `{"outbox":"o","kind":"EVENT","group":"<g>"}`, `retry o/EVENT/<g> ""`, `"state":"blocked"`},
 		{"skip", `{"outbox":"o","kind":"EVENT","group":"<g>","reason":"known bad"}`, `skip o/EVENT/<g> "": known bad`, `"head":"id-1"`},
@@ -204,8 +204,8 @@ func TestLaneBesideAReplay(t *testing.T) {
 	lane := someLanes()[0]
 	own, shadow := lane, lane
 	own.State, own.Reason, shadow.State, shadow.Job = "replaying", "held by replay abc", "sending", "abc"
-	d := &desk{lanes: []dispatch.LaneInfo{shadow, own}, total: 2}
-	base := serveDesk(t, d, "") + "/api/v1/lanes"
+	d := &recorder{lanes: []dispatch.LaneInfo{shadow, own}, total: 2}
+	base := serveRecorder(t, d, "") + "/api/v1/lanes"
 	if got := ask(t, "GET", base+"?state=replaying"); got.status != 200 || d.filter.State != "replaying" || strings.Count(got.body, `"replay":"abc"`) != 1 {
 		t.Errorf("answers %d %s to %+v", got.status, got.body, d.filter)
 	}
@@ -217,8 +217,8 @@ func TestLaneBesideAReplay(t *testing.T) {
 
 // TestActionFaults checks that an invalid request changes nothing.
 func TestActionFaults(t *testing.T) {
-	d := &desk{lanes: someLanes()}
-	base := serveDesk(t, d, "") + "/api/v1/"
+	d := &recorder{lanes: someLanes()}
+	base := serveRecorder(t, d, "") + "/api/v1/"
 	for _, tt := range []struct{ path, body, want string }{
 		{"lanes/skip", ``, "the body is empty"},
 		{"lanes/skip", `{`, "the body cannot be read: unexpected EOF"},
@@ -253,8 +253,8 @@ func TestActionFaults(t *testing.T) {
 }
 
 func TestAPIErrors(t *testing.T) {
-	d := &desk{}
-	base := serveDesk(t, d, "")
+	d := &recorder{}
+	base := serveRecorder(t, d, "")
 	for _, tt := range []struct {
 		err    error
 		status int
@@ -287,8 +287,8 @@ func TestAPIErrors(t *testing.T) {
 
 // TestAPIGuards checks the token, the Origin and the Host of requests.
 func TestAPIGuards(t *testing.T) {
-	d := &desk{}
-	open, locked := serveDesk(t, d, ""), serveDesk(t, d, "right")
+	d := &recorder{}
+	open, locked := serveRecorder(t, d, ""), serveRecorder(t, d, "right")
 	paths := map[string]string{"/api/v1/lanes": "GET", "/api/v1/deadletters": "GET", "/api/v1/deadletters/count": "GET"}
 	for _, p := range []string{"lanes/retry-now", "lanes/skip", "lanes/pause", "lanes/resume", "deadletters/requeue", "deadletters/discard"} {
 		paths["/api/v1/"+p] = "POST"

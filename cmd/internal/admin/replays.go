@@ -29,7 +29,7 @@ type Replays interface {
 	// order.
 	Errors(ctx context.Context, id string, limit int) ([]ReplayError, error)
 	// Act requests a state for a job that has not ended.
-	Act(ctx context.Context, id string, wish store.DesiredState) error
+	Act(ctx context.Context, id string, desired store.DesiredState) error
 }
 
 // ErrReplayEnded is returned for an action on an ended job.
@@ -140,9 +140,9 @@ func (h *handler) replayEndpoints(mux *http.ServeMux, of Replays) {
 	mux.Handle("GET "+replaysPath+"/errors", h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
 		return listReplayErrors(of, r)
 	}))
-	for name, wish := range replayActions() {
+	for name, desired := range replayActions() {
 		mux.Handle("POST "+replaysPath+"/"+name, h.api(func(w http.ResponseWriter, r *http.Request) (any, error) {
-			return actOnReplay(of, wish, w, r)
+			return actOnReplay(of, desired, w, r)
 		}))
 	}
 }
@@ -187,7 +187,7 @@ func listReplayErrors(of Replays, r *http.Request) (any, error) {
 }
 
 // actOnReplay responds with the job. The leader carries the action out within seconds.
-func actOnReplay(of Replays, wish store.DesiredState, w http.ResponseWriter, r *http.Request) (any, error) {
+func actOnReplay(of Replays, desired store.DesiredState, w http.ResponseWriter, r *http.Request) (any, error) {
 	var req ReplayRequest
 	written, err := decodeRequest(w, r, &req)
 	if err == nil {
@@ -197,7 +197,7 @@ func actOnReplay(of Replays, wish store.DesiredState, w http.ResponseWriter, r *
 		err = badRequest("job is required: the id of the replay")
 	}
 	if err == nil {
-		err = of.Act(r.Context(), req.Job, wish)
+		err = of.Act(r.Context(), req.Job, desired)
 	}
 	if err != nil {
 		return nil, err
@@ -239,11 +239,11 @@ func (c clientReplays) Errors(ctx context.Context, id string, limit int) ([]Repl
 }
 
 // Act implements Replays.
-func (c clientReplays) Act(ctx context.Context, id string, wish store.DesiredState) error {
+func (c clientReplays) Act(ctx context.Context, id string, desired store.DesiredState) error {
 	for name, of := range replayActions() {
-		if of == wish {
+		if of == desired {
 			return c.do(ctx, http.MethodPost, replaysPath+"/"+name, ReplayRequest{Job: id}, &struct{}{})
 		}
 	}
-	return wish.Validate()
+	return desired.Validate()
 }

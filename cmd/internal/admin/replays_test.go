@@ -16,27 +16,27 @@ import (
 
 // requestRecorder is a Checkpoints and, as replayController, a Replays that records its
 // calls.
-type wishDesk struct {
-	desk
+type requestRecorder struct {
+	recorder
 	named   []admin.Checkpoint
 	jobs    []admin.Replay
 	refused []admin.ReplayError
 	spec    *replay.Spec
 }
 
-func (d *wishDesk) List(context.Context) ([]admin.Checkpoint, error) { return d.named, d.err }
+func (d *requestRecorder) List(context.Context) ([]admin.Checkpoint, error) { return d.named, d.err }
 
-func (d *wishDesk) Create(_ context.Context, name string, keepLog bool) error {
+func (d *requestRecorder) Create(_ context.Context, name string, keepLog bool) error {
 	d.note("create %s %t", name, keepLog)
 	return d.err
 }
 
-func (d *wishDesk) Delete(_ context.Context, name string) error {
+func (d *requestRecorder) Delete(_ context.Context, name string) error {
 	d.note("delete %s", name)
 	return d.err
 }
 
-type replayDesk struct{ *wishDesk }
+type replayDesk struct{ *requestRecorder }
 
 func (d replayDesk) List(context.Context) ([]admin.Replay, error) { return d.jobs, d.err }
 
@@ -56,7 +56,7 @@ func (d replayDesk) Act(_ context.Context, id string, wish store.DesiredState) e
 	return d.err
 }
 
-func serveWishes(t *testing.T, d *wishDesk, token string) (base string) {
+func serveRequests(t *testing.T, d *requestRecorder, token string) (base string) {
 	t.Helper()
 	return serve(t, admin.Config{Token: token, Checkpoints: d, Replays: replayDesk{d}}, &checks{})
 }
@@ -75,8 +75,8 @@ const (
 )
 
 func TestCheckpointEndpoints(t *testing.T) {
-	d := &wishDesk{named: someNamed()}
-	base := serveWishes(t, d, "") + "/api/v1/checkpoints"
+	d := &requestRecorder{named: someNamed()}
+	base := serveRequests(t, d, "") + "/api/v1/checkpoints"
 	if got := ask(t, "GET", base); got.status != 200 || got.body != `{"checkpoints":[`+aIsWire+","+bIsWire+"]}\n" {
 		t.Errorf("answers %d %s", got.status, got.body)
 	}
@@ -125,8 +125,8 @@ const (
 
 func TestReplayEndpoints(t *testing.T) {
 	refused := store.ReplayError{N: 3, Ref: store.Ref{Outbox: "o", ID: "1"}, Kind: "k", Group: store.GroupOf("g"), Reason: "422: <no>", At: someDay}
-	d := &wishDesk{jobs: someJobs(), refused: []admin.ReplayError{admin.ReplayErrorOf(&refused)}}
-	base := serveWishes(t, d, "") + "/api/v1/replays"
+	d := &requestRecorder{jobs: someJobs(), refused: []admin.ReplayError{admin.ReplayErrorOf(&refused)}}
+	base := serveRequests(t, d, "") + "/api/v1/replays"
 	if got := ask(t, "GET", base); got.status != 200 || got.body != `{"replays":[`+abcIsWire+","+oldIsWire+"]}\n" {
 		t.Errorf("answers %d %s", got.status, got.body)
 	}
@@ -165,8 +165,8 @@ func TestReplayEndpoints(t *testing.T) {
 
 // TestReplayEndpointFaults checks that an invalid request starts no replay.
 func TestReplayEndpointFaults(t *testing.T) {
-	d := &wishDesk{}
-	base := serveWishes(t, d, "") + "/api/v1/replays"
+	d := &requestRecorder{}
+	base := serveRequests(t, d, "") + "/api/v1/replays"
 	for _, tt := range []struct{ path, body, want string }{
 		{"", `{}`, "a replay begins somewhere"}, {"", `{"from":"a","since":"2026-03-04T05:06:07Z"}`, "not at both"}, {"", `{"from":"a","group":"g"}`, `unknown field "group"`},
 		{"", `{"from":"a","groups":null}`, "groups is null"}, {"", `{"from":"a","groups":[]}`, "groups is empty"}, {"", `{"from":"a","rate":-1}`, "cannot be sent"},
@@ -177,7 +177,7 @@ func TestReplayEndpointFaults(t *testing.T) {
 	}
 	expectError(t, "no job", ask(t, "GET", base+"/errors"), 400, "job is required")
 	expectError(t, "too many", ask(t, "GET", base+"/errors?job=abc&limit=10001"), 400, "must be between 1 and 10000")
-	locked := serveWishes(t, d, "right") + "/api/v1/"
+	locked := serveRequests(t, d, "right") + "/api/v1/"
 	for _, path := range []string{"checkpoints", "replays", "replays/errors?job=abc"} {
 		expectError(t, path, ask(t, "GET", locked+path), 401, "the admin token is needed")
 	}
@@ -194,9 +194,9 @@ func TestReplayEndpointFaults(t *testing.T) {
 
 // TestRequestErrors checks the status and the text of each error, also through the
 // client.
-func TestWishErrors(t *testing.T) {
-	d := &wishDesk{}
-	base := serveWishes(t, d, "")
+func TestRequestErrors(t *testing.T) {
+	d := &requestRecorder{}
+	base := serveRequests(t, d, "")
 	c := newClient(t, base, "")
 	for _, tt := range []struct {
 		err    error
@@ -228,9 +228,9 @@ func TestWishErrors(t *testing.T) {
 
 // TestRequestClient checks that requests and responses survive the way between client and
 // server.
-func TestWishClient(t *testing.T) {
-	d := &wishDesk{named: someNamed(), jobs: someJobs(), refused: []admin.ReplayError{{N: 1, ID: "x", Reason: "ü"}}}
-	c := newClient(t, serveWishes(t, d, "right"), "right")
+func TestRequestClient(t *testing.T) {
+	d := &requestRecorder{named: someNamed(), jobs: someJobs(), refused: []admin.ReplayError{{N: 1, ID: "x", Reason: "ü"}}}
+	c := newClient(t, serveRequests(t, d, "right"), "right")
 	ctx := t.Context()
 	named, err := c.Checkpoints().List(ctx)
 	if err != nil || !reflect.DeepEqual(named, d.named) {

@@ -133,7 +133,7 @@ func (d replayController) Errors(ctx context.Context, id string, limit int) ([]a
 }
 
 // Act implements admin.Replays.
-func (d replayController) Act(ctx context.Context, id string, wish store.DesiredState) error {
+func (d replayController) Act(ctx context.Context, id string, desired store.DesiredState) error {
 	job, err := d.findJob(ctx, id)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func (d replayController) Act(ctx context.Context, id string, wish store.Desired
 	if err != nil {
 		return err
 	}
-	return st.RequestJobState(ctx, id, wish)
+	return st.RequestJobState(ctx, id, desired)
 }
 
 // findJob returns a job, or store.ErrNoJob.

@@ -12,7 +12,7 @@ import (
 )
 
 // fakeManager is a service manager and the service that reports to it.
-type desk struct {
+type fakeManager struct {
 	mu     sync.Mutex
 	heard  []string
 	failed []string
@@ -23,13 +23,13 @@ type desk struct {
 }
 
 // set changes the service, or reads the notifications, under the lock.
-func (d *desk) set(change func()) {
+func (d *fakeManager) set(change func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	change()
 }
 
-func (d *desk) manager(watchdog time.Duration) *Manager {
+func (d *fakeManager) manager(watchdog time.Duration) *Manager {
 	return &Manager{watchdog: watchdog, send: func(state string) (heard bool, err error) {
 		d.set(func() {
 			if err = d.fails; err == nil {
@@ -40,7 +40,7 @@ func (d *desk) manager(watchdog time.Duration) *Manager {
 	}}
 }
 
-func (d *desk) service() Service {
+func (d *fakeManager) service() Service {
 	return Service{
 		Ready:  func() (ready bool) { d.set(func() { ready = d.ready }); return ready },
 		Status: func() (status string) { d.set(func() { status = d.status }); return status },
@@ -55,7 +55,7 @@ func (d *desk) service() Service {
 }
 
 // count returns how often a notification arrived.
-func (d *desk) count(state string) (n int) {
+func (d *fakeManager) count(state string) (n int) {
 	d.set(func() {
 		for _, s := range d.heard {
 			if s == state {
@@ -67,7 +67,7 @@ func (d *desk) count(state string) (n int) {
 }
 
 // run reports the service while do runs, in a synctest bubble.
-func run(t *testing.T, d *desk, watchdog time.Duration, do func(stop context.CancelFunc)) {
+func run(t *testing.T, d *fakeManager, watchdog time.Duration, do func(stop context.CancelFunc)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended, done := make(chan struct{}), make(chan struct{})
@@ -89,7 +89,7 @@ func pass(d time.Duration) {
 }
 
 func TestReadyOnce(t *testing.T) {
-	d := &desk{status: "waiting"}
+	d := &fakeManager{status: "waiting"}
 	run(t, d, 0, func(stop context.CancelFunc) {
 		pass(time.Minute)
 		d.set(func() {
@@ -115,7 +115,7 @@ func TestReadyOnce(t *testing.T) {
 // while a part of the service hangs.
 func TestWatchdog(t *testing.T) {
 	const watchdog = 10 * time.Second
-	d := &desk{ready: true}
+	d := &fakeManager{ready: true}
 	run(t, d, watchdog, func(stop context.CancelFunc) {
 		expect := func(when string, least, most int) {
 			before := d.count("WATCHDOG=1")
@@ -141,7 +141,7 @@ func TestWatchdog(t *testing.T) {
 }
 
 func TestUntoldManager(t *testing.T) {
-	d := &desk{ready: true, fails: errors.New("no such socket")}
+	d := &fakeManager{ready: true, fails: errors.New("no such socket")}
 	run(t, d, time.Second, func(context.CancelFunc) { pass(time.Minute) })
 	if len(d.failed) != 1 || !strings.Contains(d.failed[0], "no such socket") {
 		t.Errorf("it failed with %q", d.failed)
@@ -156,7 +156,7 @@ func TestNoManager(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &desk{ready: true}
+	d := &fakeManager{ready: true}
 	m.Run(t.Context(), nil, d.service())
 	if len(d.failed) > 0 {
 		t.Errorf("it failed with %q", d.failed)
