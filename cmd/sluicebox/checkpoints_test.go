@@ -171,7 +171,7 @@ func TestCheckpointUsage(t *testing.T) {
 		"create a --token-file=f":   "--token-file goes with --admin",
 		"list extra":                "unexpected argument extra",
 		"delete":                    `expected "<name>"`,
-		"delete a --admin=ftp://db": "no URL",
+		"delete a --admin=ftp://db": "invalid relay address",
 	} {
 		got := try(t, backend{}, nil, append([]string{"checkpoint"}, strings.Fields(args)...)...)
 		if got.code != 64 || got.stdout != "" || !strings.Contains(got.stderr, want) {

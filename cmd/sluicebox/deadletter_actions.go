@@ -36,7 +36,7 @@ func (f *deadLetterActionFlags) Validate() error {
 	case f.AllOutboxes && f.Outbox != "":
 		return errors.New("--outbox and --all-outboxes can't be used together")
 	case len(f.IDs) > admin.MaxDeadLetters:
-		return fmt.Errorf("%d ids are too many at once; name at most %d", len(f.IDs), admin.MaxDeadLetters)
+		return fmt.Errorf("%d ids exceed the limit of %d per request", len(f.IDs), admin.MaxDeadLetters)
 	}
 	return f.deadLetterFlags.Validate()
 }

@@ -202,7 +202,7 @@ func TestDeadLetterUsage(t *testing.T) {
 		"requeue --all-outboxes --outbox a":       "--outbox and --all-outboxes can't be used together",
 		"requeue --admin 127.0.0.1:1":             "no outbox is named, and there is no configuration that has one",
 		"requeue " + strings.Repeat("1 ", 2):      "source.url",
-		"discard " + strings.Join(ids(1001), " "): "1001 ids are too many at once; name at most 1000",
+		"discard " + strings.Join(ids(1001), " "): "1001 ids exceed the limit of 1000 per request",
 	} {
 		code := 64
 		if want == "source.url" {
@@ -361,7 +361,7 @@ func TestMendFails(t *testing.T) {
 		}
 	}
 	got := try(t, backend{}, nil, "deadletters", "requeue", "--outbox=o", "--yes", "--admin=127.0.0.1:111")
-	if got.code != 1 || !strings.Contains(got.stderr, "no relay answers at http://127.0.0.1:111: ") || !strings.Contains(got.stderr, "; the rows stay FAILED\n  the relay (sluicebox run) must be running") {
+	if got.code != 1 || !strings.Contains(got.stderr, "no relay responds at http://127.0.0.1:111: ") || !strings.Contains(got.stderr, "; the rows stay FAILED\n  the relay (sluicebox run) must be running") {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}
 }

@@ -200,7 +200,7 @@ func TestLaneUsage(t *testing.T) {
 		"resume --group g --no-group":          "--group and --no-group can't be used together",
 		"resume --group g --row 1":             "--row is for rows without a group",
 		"list --limit 0":                       "--limit is 0, must be at least 1",
-		"resume --group g --admin ftp://relay": "--admin: the relay's address is no URL such as http://127.0.0.1:8090",
+		"resume --group g --admin ftp://relay": "--admin: invalid relay address: want a URL such as http://127.0.0.1:8090",
 		"list extra":                           "unexpected argument extra",
 	} {
 		got := try(t, backend{}, nil, append([]string{"lanes"}, strings.Fields(args)...)...)
@@ -275,8 +275,8 @@ func TestRelayAddress(t *testing.T) {
 	}
 	for admin, want := range map[string]string{
 		"{listen: ''}":              "admin.listen is empty: the relay of this configuration answers nobody\n  set admin.listen",
-		"{listen: '127.0.0.1:0'}":   "admin.listen: 127.0.0.1:0 takes a free port, which nobody else knows\n  name the relay's address with --admin",
-		"{listen: '127.0.0.1:111'}": "sluicebox: no relay answers at http://127.0.0.1:111: connect: connection refused\n",
+		"{listen: '127.0.0.1:0'}":   "admin.listen: 127.0.0.1:0 picks a free port, which is unknown to clients\n  name the relay's address with --admin",
+		"{listen: '127.0.0.1:111'}": "sluicebox: no relay responds at http://127.0.0.1:111: connect: connection refused\n",
 	} {
 		code := 78
 		if strings.Contains(admin, ":111") {

@@ -103,7 +103,7 @@ func TestCheckpointWishes(t *testing.T) {
 	w.expect(0, "there is no named checkpoint\n", "checkpoint", "list")
 	w.expect(1, "checkpoint a: no leader accepted the request within 0s; it stays queued\n", "checkpoint", "create", "a", "--wait=0s")
 	w.expect(1, "checkpoint already exists\n  take another name", "checkpoint", "create", "a", "--wait=0s")
-	w.expect(64, "an SQLite outbox has no log that could be kept", "checkpoint", "create", "b", "--keep-log")
+	w.expect(64, "keep_log: SQLite has no log to retain", "checkpoint", "create", "b", "--keep-log")
 	w.expect(1, "checkpoint not found\n  sluicebox checkpoint list shows them", "checkpoint", "delete", "b")
 	w.expect(64, "checkpoint a is pending", "replay", "--from=a")
 	at := time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC)
@@ -138,8 +138,8 @@ func TestReplayWishes(t *testing.T) {
 	w := newWishingRelay(t)
 	w.expect(0, "there is no replay\n", "replay", "list")
 	w.expect(1, "replay from a: checkpoint not found\n  sluicebox checkpoint list shows them\n", "replay", "--from=a")
-	w.expect(64, `there is no outbox "outbox_message"; the outboxes are outbox_messages`, "replay", "--since=1h", "--outbox=outbox_message")
-	w.expect(64, `there is no sink "fra"; the sinks are far, near`, "replay", "--since=1h", "--to-sink=fra")
+	w.expect(64, `unknown outbox "outbox_message"; the outboxes are outbox_messages`, "replay", "--since=1h", "--outbox=outbox_message")
+	w.expect(64, `unknown sink "fra"; the sinks are far, near`, "replay", "--since=1h", "--to-sink=fra")
 	w.expect(64, "is in the future", "replay", "--since=1h", "--until=2099-01-01T00:00:00Z")
 	if jobs, err := w.store.Jobs(t.Context()); err != nil || len(jobs) > 0 {
 		t.Fatalf("asked for %+v, %v", jobs, err)
@@ -214,7 +214,7 @@ func TestWishesOfARelay(t *testing.T) {
 		"replay errors other":             {1, "sluicebox: replay other: replay not found\n"},
 		"replay cancel " + jobID:          {0, "replay " + jobID + ": done"},
 		"replay pause " + jobID:           {0, "replay " + jobID + ": done"},
-		"replay list --admin=127.0.0.1:1": {1, "no relay answers at http://127.0.0.1:1"},
+		"replay list --admin=127.0.0.1:1": {1, "no relay responds at http://127.0.0.1:1"},
 	} {
 		got := try(t, backend{}, nil, append(strings.Fields(args), at)...)
 		if strings.Contains(args, "--admin") {

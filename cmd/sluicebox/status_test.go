@@ -183,8 +183,8 @@ func TestStatusUsage(t *testing.T) {
 		"--watch=1ms":             {64, "at least 100ms"},
 		"--watch=-1s":             {64, "at least 100ms"},
 		"extra":                   {64, "unexpected argument extra"},
-		"--admin ftp://relay":     {64, "no URL"},
-		"--admin 127.0.0.1:1":     {1, "no relay answers"},
+		"--admin ftp://relay":     {64, "invalid relay address"},
+		"--admin 127.0.0.1:1":     {1, "no relay responds"},
 		"-c nosuchfile.yaml":      {78, "nosuchfile.yaml"},
 		"--token-file nosuchfile": {78, ""},
 	} {
@@ -241,7 +241,7 @@ func TestStatusWatched(t *testing.T) {
 	out, why = lockedBuffer{}, lockedBuffer{}
 	interrupt = watching(&out, &why, "--admin=127.0.0.1:1")
 	end := time.After(30 * time.Second)
-	for strings.Count(why.String(), "no relay answers at http://127.0.0.1:1") < 2 {
+	for strings.Count(why.String(), "no relay responds at http://127.0.0.1:1") < 2 {
 		select {
 		case <-end:
 			t.Fatal(why.String())

@@ -102,12 +102,12 @@ func errorStatus(err error) int {
 func errorText(err error) string {
 	switch errorStatus(err) {
 	case http.StatusGatewayTimeout:
-		return fmt.Sprintf("it took longer than %s and may yet be done: look before trying again", actionTimeout)
+		return fmt.Sprintf("timeout after %s; the action may still complete; check before you retry", actionTimeout)
 	case http.StatusRequestEntityTooLarge:
-		return fmt.Sprintf("the body is larger than %d bytes; name fewer rows at once", maxBody)
+		return fmt.Sprintf("request body larger than %d bytes; send fewer rows per request", maxBody)
 	}
 	if errors.Is(err, context.Canceled) {
-		return "the relay is stopping, and it may not be done: look before trying again"
+		return "relay is shutting down; the action may be incomplete; check before you retry"
 	}
 	return err.Error()
 }
@@ -120,7 +120,7 @@ type rawFields map[string]json.RawMessage
 func (f rawFields) rejectNull() error {
 	for name, value := range f {
 		if string(value) == "null" {
-			return badRequest("%s is null; leave it out, or give it a value (no_group: true chooses the rows without a group)", name)
+			return badRequest("%s is null; omit it or give it a value (no_group: true chooses rows without a group)", name)
 		}
 	}
 	return nil
@@ -131,7 +131,7 @@ func (f rawFields) rejectNull() error {
 func decodeRequest(w http.ResponseWriter, r *http.Request, v any) (rawFields, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		return nil, fmt.Errorf("read the body: %w", err)
+		return nil, fmt.Errorf("read request body: %w", err)
 	}
 	dec := json.NewDecoder(strings.NewReader(string(body)))
 	dec.DisallowUnknownFields()
@@ -139,7 +139,7 @@ func decodeRequest(w http.ResponseWriter, r *http.Request, v any) (rawFields, er
 		return nil, jsonError(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, badRequest("the body goes on behind the JSON object; send one object")
+		return nil, badRequest("data after the JSON object; send one object")
 	}
 	var written rawFields
 	if err := json.Unmarshal(body, &written); err != nil {
@@ -157,11 +157,11 @@ func jsonError(err error) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.Is(err, io.EOF):
-		return badRequest("the body is empty; send a JSON object")
+		return badRequest("request body is empty; send a JSON object")
 	case errors.As(err, &kind) && kind.Field != "":
 		return badRequest("%s cannot be a %s", kind.Field, kind.Value)
 	case errors.As(err, &kind):
-		return badRequest("the body is a JSON %s; send an object", kind.Value)
+		return badRequest("request body is a JSON %s; send an object", kind.Value)
 	}
-	return badRequest("the body cannot be read: %s", strings.TrimPrefix(err.Error(), "json: "))
+	return badRequest("read request body: %s", strings.TrimPrefix(err.Error(), "json: "))
 }

@@ -94,7 +94,7 @@ func (h *handler) checkpointEndpoints(mux *http.ServeMux, of Checkpoints) {
 	act(checkpointsPath, func(ctx context.Context, req *CheckpointRequest) error { return of.Create(ctx, req.Name, req.KeepLog) })
 	act(checkpointsPath+"/delete", func(ctx context.Context, req *CheckpointRequest) error {
 		if req.KeepLog {
-			return badRequest("keep_log has no place in a delete: the log goes with the checkpoint")
+			return badRequest("keep_log is not allowed in a delete, because the log is deleted with the checkpoint")
 		}
 		return of.Delete(ctx, req.Name)
 	})
@@ -108,7 +108,7 @@ func actOnCheckpoint(of Checkpoints, do func(ctx context.Context, req *Checkpoin
 		err = written.rejectNull()
 	}
 	if err == nil && req.Name == "" {
-		err = badRequest("name is required: that of the checkpoint")
+		err = badRequest("name is required: the name of the checkpoint")
 	}
 	if err == nil {
 		err = do(r.Context(), &req)

@@ -46,9 +46,9 @@ type UnreachableError struct {
 
 func (e *UnreachableError) Error() string {
 	if e.Sent() {
-		return fmt.Sprintf("the relay at %s broke off before it answered: %v", e.Base, e.Err)
+		return fmt.Sprintf("relay at %s closed the connection before it responded: %v", e.Base, e.Err)
 	}
-	return fmt.Sprintf("no relay answers at %s: %v", e.Base, networkReason(e.Err))
+	return fmt.Sprintf("no relay responds at %s: %v", e.Base, networkReason(e.Err))
 }
 
 // Sent reports whether the relay may have received the request, and so may have carried
@@ -65,10 +65,10 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 func BaseURL(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
-		return "", fmt.Errorf("%q is no host:port", listen)
+		return "", fmt.Errorf("%q is not host:port", listen)
 	}
 	if port == "0" {
-		return "", fmt.Errorf("%s takes a free port, which nobody else knows", listen)
+		return "", fmt.Errorf("%s picks a free port, which is unknown to clients", listen)
 	}
 	switch ip := net.ParseIP(host); {
 	case host == "":
@@ -90,7 +90,7 @@ func NewClient(base, token string) (*Client, error) {
 	}
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, errors.New("the relay's address is no URL such as http://127.0.0.1:8090")
+		return nil, errors.New("invalid relay address: want a URL such as http://127.0.0.1:8090")
 	}
 	transport := &http.Transport{
 		Proxy:       http.ProxyFromEnvironment,
@@ -193,7 +193,7 @@ func (c *Client) transportError(ctx context.Context, err error) error {
 func (c *Client) decodeResponse(status int, answer []byte, v any) error {
 	if status == http.StatusOK {
 		if err := json.Unmarshal(answer, v); err != nil {
-			return &APIError{Status: status, Text: fmt.Sprintf("what answers at %s is no relay", c.base)}
+			return &APIError{Status: status, Text: fmt.Sprintf("server at %s is not a relay", c.base)}
 		}
 		return nil
 	}
@@ -201,5 +201,5 @@ func (c *Client) decodeResponse(status int, answer []byte, v any) error {
 	if err := json.Unmarshal(answer, &refused); err == nil && refused.Error != "" {
 		return &APIError{Status: status, Text: refused.Error}
 	}
-	return &APIError{Status: status, Text: fmt.Sprintf("what answers at %s (status %d) has no such endpoint: it is no relay, or one of another version", c.base, status)}
+	return &APIError{Status: status, Text: fmt.Sprintf("server at %s (status %d) has no such endpoint; it is not a relay, or has another version", c.base, status)}
 }

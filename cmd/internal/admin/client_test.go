@@ -103,9 +103,9 @@ func TestClientOfStrangers(t *testing.T) {
 	defer strange.Close()
 	c := newClient(t, strange.URL, "right")
 	for outbox, want := range map[string]string{
-		"page":  "what answers at " + strange.URL + " is no relay",
+		"page":  "server at " + strange.URL + " is not a relay",
 		"moved": "(status 307) has no such endpoint",
-		"none":  "(status 404) has no such endpoint: it is no relay, or one of another version",
+		"none":  "(status 404) has no such endpoint; it is not a relay, or has another version",
 	} {
 		_, err := c.Lanes(t.Context(), dispatch.LaneFilter{Outbox: outbox}, 0)
 		var refused *admin.APIError
@@ -118,7 +118,7 @@ func TestClientOfStrangers(t *testing.T) {
 	}
 	_, err := c.Lanes(t.Context(), dispatch.LaneFilter{Outbox: "cut"}, 0)
 	var away *admin.UnreachableError
-	if !errors.As(err, &away) || !away.Sent() || !strings.HasPrefix(err.Error(), "the relay at "+strange.URL+" broke off before it answered: ") {
+	if !errors.As(err, &away) || !away.Sent() || !strings.HasPrefix(err.Error(), "relay at "+strange.URL+" closed the connection before it responded: ") {
 		t.Errorf("cut: %v", err)
 	}
 	if _, err = c.Lanes(ctx, dispatch.LaneFilter{Outbox: "hangs"}, 0); !errors.Is(err, context.Canceled) {
@@ -132,7 +132,7 @@ func TestClientOfStrangers(t *testing.T) {
 	address := l.Addr().String()
 	_ = l.Close()
 	_, err = newClient(t, address, "").ActOnLane(t.Context(), "skip", admin.LaneRequest{})
-	if !errors.As(err, &away) || away.Sent() || !strings.HasPrefix(err.Error(), "no relay answers at http://"+address+": ") || !strings.Contains(err.Error(), "refused") {
+	if !errors.As(err, &away) || away.Sent() || !strings.HasPrefix(err.Error(), "no relay responds at http://"+address+": ") || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("nobody: %v", err)
 	}
 }

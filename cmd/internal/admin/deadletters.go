@@ -146,7 +146,7 @@ func actOnDeadLetters(letters DeadLetters, do deadLetterAction, w http.ResponseW
 			return nil, err
 		}
 		if n != *req.Expect {
-			return nil, fmt.Errorf("%w: the filter chooses %d rows by now, not %d; look again and confirm that", errUnexpectedCount, n, *req.Expect)
+			return nil, fmt.Errorf("%w: the filter now chooses %d rows, not %d; check them and confirm again", errUnexpectedCount, n, *req.Expect)
 		}
 	}
 	n, err := do(r.Context(), f, req.Limit)
@@ -161,11 +161,11 @@ func (q *DeadLetterRequest) validate(written rawFields) error {
 	_, ids := written["ids"]
 	switch {
 	case q.Group != nil && q.NoGroup:
-		return badRequest("group and no_group are both given; keep the one or the other")
+		return badRequest("group and no_group are both given; use one of them")
 	case ids && len(q.IDs) == 0:
-		return badRequest("ids is empty; leave it out to choose by the other fields")
+		return badRequest("ids is empty; omit it to choose by the other fields")
 	case len(q.IDs) > MaxDeadLetters:
-		return badRequest("%d ids are too many at once; name at most %d", len(q.IDs), MaxDeadLetters)
+		return badRequest("%d ids exceed the limit of %d per request", len(q.IDs), MaxDeadLetters)
 	case q.Limit < 0 || q.Limit > MaxDeadLetters:
 		return badRequest("limit is %d, must be between 1 and %d; call again for more", q.Limit, MaxDeadLetters)
 	case q.Limit == 0:

@@ -152,7 +152,7 @@ func TestDeadLetterActions(t *testing.T) {
 			t.Errorf("%s asks %q for %s", tt.body, asked, showFilter(d.chosen))
 		}
 	}
-	expectError(t, "expect", post(t, base+"discard", `{"outbox":"o","expect":4}`), 409, "nothing was changed: the filter chooses 5 rows by now, not 4")
+	expectError(t, "expect", post(t, base+"discard", `{"outbox":"o","expect":4}`), 409, "nothing was changed: the filter now chooses 5 rows, not 4")
 	if asked := d.said(); len(asked) > 0 {
 		t.Errorf("it asked %q", asked)
 	}

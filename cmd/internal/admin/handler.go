@@ -31,7 +31,7 @@ const apiPath = "/api/"
 // The response to a request without the token.
 const (
 	authChallenge     = `Bearer realm="sluicebox"`
-	tokenRequiredText = "the admin token is needed: Authorization: Bearer TOKEN"
+	tokenRequiredText = "admin token required: Authorization: Bearer TOKEN"
 )
 
 // handler serves the endpoints.

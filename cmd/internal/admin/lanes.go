@@ -91,7 +91,7 @@ func laneActions(lanes Lanes) map[string]laneAction {
 func requireReason(name string, do laneAction) laneAction {
 	return func(ctx context.Context, lane dispatch.LaneName, reason string) error {
 		if strings.TrimSpace(reason) == "" {
-			return badRequest("%s needs a reason; it is kept for those who look later", name)
+			return badRequest("%s needs a reason, which is recorded for other operators", name)
 		}
 		return do(ctx, lane, reason)
 	}
@@ -110,7 +110,7 @@ func actOnLane(lanes Lanes, do laneAction, w http.ResponseWriter, r *http.Reques
 	case !kind:
 		return nil, badRequest("kind is required: the kind of the lane's rows")
 	case req.RowID != "" && req.Group != nil:
-		return nil, badRequest("row_id is for rows without a group; leave out the one or the other")
+		return nil, badRequest("row_id is only for rows without a group; omit row_id or group")
 	case utf8.RuneCountInString(req.Reason) > maxReason:
 		return nil, badRequest("reason is longer than %d characters", maxReason)
 	case strings.ContainsFunc(req.Reason, unicode.IsControl):

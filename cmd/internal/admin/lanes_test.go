@@ -161,14 +161,14 @@ func TestQueryFaults(t *testing.T) {
 		"lanes?group=a&no-group":        "group and no-group are both given",
 		"lanes?group=a&group=b":         "group is given more than once",
 		"lanes?no-group=maybe":          `no-group is "maybe", must be true or false`,
-		"lanes?grp=a":                   `there is no parameter "grp"; there are outbox, kind, group, no-group, state, limit`,
-		"lanes?group=%zz":               "the parameters cannot be read",
+		"lanes?grp=a":                   `unknown parameter "grp"; the parameters are outbox, kind, group, no-group, state, limit`,
+		"lanes?group=%zz":               "parse query parameters",
 		"deadletters?since=yesterday":   `since is "yesterday", must be a time such as 2026-01-31T15:04:05Z`,
 		"deadletters?limit=1001":        "must be between 1 and 1000",
 		"deadletters?payload&limit=26":  "must be between 1 and 25",
-		"deadletters?dry_run=true":      `there is no parameter "dry_run"`,
-		"deadletters/count?limit=5":     `there is no parameter "limit"`,
-		"deadletters/count?id=1&grp=id": `there is no parameter "grp"`,
+		"deadletters?dry_run=true":      `unknown parameter "dry_run"`,
+		"deadletters/count?limit=5":     `unknown parameter "limit"`,
+		"deadletters/count?id=1&grp=id": `unknown parameter "grp"`,
 	} {
 		expectError(t, query, ask(t, "GET", base+"/api/v1/"+query), 400, want)
 	}
@@ -220,11 +220,11 @@ func TestActionFaults(t *testing.T) {
 	d := &recorder{lanes: someLanes()}
 	base := serveRecorder(t, d, "") + "/api/v1/"
 	for _, tt := range []struct{ path, body, want string }{
-		{"lanes/skip", ``, "the body is empty"},
-		{"lanes/skip", `{`, "the body cannot be read: unexpected EOF"},
-		{"lanes/skip", `[]`, "the body is a JSON array; send an object"},
+		{"lanes/skip", ``, "request body is empty"},
+		{"lanes/skip", `{`, "read request body: unexpected EOF"},
+		{"lanes/skip", `[]`, "request body is a JSON array; send an object"},
 		{"lanes/skip", `null`, "outbox is required"},
-		{"lanes/skip", `{"outbox":"o","kind":"k","reason":"r"} {}`, "the body goes on behind the JSON object"},
+		{"lanes/skip", `{"outbox":"o","kind":"k","reason":"r"} {}`, "data after the JSON object"},
 		{"lanes/skip", `{"outbox":"o","kind":"k","grp":"g","reason":"r"}`, `unknown field "grp"`},
 		{"lanes/skip", `{"outbox":"o","kind":"k","Group":"g","reason":"r"}`, `unknown field "Group"; did you mean "group"?`},
 		{"lanes/skip", `{"outbox":"o","kind":"k","group":7,"reason":"r"}`, "group cannot be a number"},
@@ -232,21 +232,21 @@ func TestActionFaults(t *testing.T) {
 		{"lanes/pause", `{"outbox":"o","kind":"k","reason":" "}`, "pause needs a reason"},
 		{"lanes/skip", `{"kind":"k","reason":"r"}`, "outbox is required"},
 		{"lanes/skip", `{"outbox":"o","reason":"r"}`, "kind is required"},
-		{"lanes/skip", `{"outbox":"o","kind":"k","group":"g","row_id":"1","reason":"r"}`, "row_id is for rows without a group"},
+		{"lanes/skip", `{"outbox":"o","kind":"k","group":"g","row_id":"1","reason":"r"}`, "row_id is only for rows without a group"},
 		{"lanes/skip", `{"outbox":"o","kind":"k","reason":"` + strings.Repeat("☃", 501) + `"}`, "reason is longer than 500 characters"},
 		{"lanes/skip", `{"outbox":"o","kind":"k","reason":"a\u0000b"}`, "control character"},
-		{"deadletters/discard", `{"outbox":"o","group":null}`, "group is null; leave it out"},
+		{"deadletters/discard", `{"outbox":"o","group":null}`, "group is null; omit it"},
 		{"deadletters/discard", `{"outbox":"o","group":"g","no_group":true}`, "group and no_group are both given"},
 		{"deadletters/discard", `{"outbox":"o","ids":[]}`, "ids is empty"},
 		{"deadletters/discard", `{"outbox":"o","limit":1001}`, "limit is 1001, must be between 1 and 1000"},
 		{"deadletters/discard", `{"outbox":"o","limit":-1}`, "limit is -1"},
-		{"deadletters/discard", `{"outbox":"o","since":"soon"}`, "the body cannot be read"},
+		{"deadletters/discard", `{"outbox":"o","since":"soon"}`, "read request body"},
 		{"deadletters/discard", `{"outbox":"o","dryrun":true}`, `unknown field "dryrun"`},
-		{"deadletters/discard", `{"outbox":"o","ids":["` + strings.Repeat(`1","`, 1000) + `"]}`, "name at most 1000"},
+		{"deadletters/discard", `{"outbox":"o","ids":["` + strings.Repeat(`1","`, 1000) + `"]}`, "exceed the limit of 1000"},
 	} {
 		expectError(t, tt.path+" "+tt.body, post(t, base+tt.path, tt.body), 400, tt.want)
 	}
-	expectError(t, "a large body", post(t, base+"deadletters/requeue", `{"outbox":"`+strings.Repeat("x", 1<<20)+`"}`), 413, "the body is larger than 1048576 bytes")
+	expectError(t, "a large body", post(t, base+"deadletters/requeue", `{"outbox":"`+strings.Repeat("x", 1<<20)+`"}`), 413, "request body larger than 1048576 bytes")
 	if asked := d.said(); len(asked) > 0 {
 		t.Errorf("it asked %q", asked)
 	}
@@ -264,10 +264,10 @@ func TestAPIErrors(t *testing.T) {
 		{fmt.Errorf("%w: lane is not paused", dispatch.ErrLaneState), 409, "lane is not paused"},
 		{admin.ErrNotLeading, 503, "not the leader"},
 		{store.ErrNotLeader, 503, "not the leader"},
-		{&admin.RequestError{Problem: "there is no outbox"}, 400, "there is no outbox"},
+		{&admin.RequestError{Problem: "unknown outbox"}, 400, "unknown outbox"},
 		{&store.SetupError{Problem: "no grant", Remedy: "GRANT DELETE"}, 500, "no grant; GRANT DELETE"},
-		{fmt.Errorf("in the end: %w", context.DeadlineExceeded), 504, "may yet be done"},
-		{context.Canceled, 503, "stopping"},
+		{fmt.Errorf("in the end: %w", context.DeadlineExceeded), 504, "may still complete"},
+		{context.Canceled, 503, "shutting down"},
 		{errors.New("the disk is full"), 500, "the disk is full"},
 	} {
 		d.err = tt.err
@@ -309,11 +309,11 @@ func TestAPIGuards(t *testing.T) {
 	}
 	for path, method := range paths {
 		got := send(locked, path)
-		expectError(t, path, got, 401, "the admin token is needed")
+		expectError(t, path, got, 401, "admin token required")
 		if !strings.HasPrefix(got.header.Get("WWW-Authenticate"), "Bearer") {
 			t.Errorf("%s: no challenge", path)
 		}
-		expectError(t, path, send(locked, path, "Authorization", "Bearer wrong"), 401, "the admin token is needed")
+		expectError(t, path, send(locked, path, "Authorization", "Bearer wrong"), 401, "admin token required")
 		if got := send(locked, path, "Authorization", "Bearer right", "Host", "relay.example"); got.status != 200 {
 			t.Errorf("%s with the token answers %d", path, got.status)
 		}

@@ -21,7 +21,7 @@ type query struct {
 func newQuery(u *url.URL) *query {
 	values, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return &query{err: badRequest("the parameters cannot be read: %s", err)}
+		return &query{err: badRequest("parse query parameters: %s", err)}
 	}
 	return &query{remaining: values}
 }
@@ -85,7 +85,7 @@ func (q *query) group() *store.Group {
 	none := q.flag("no-group")
 	switch {
 	case given && none:
-		q.addError("group and no-group are both given; keep the one or the other")
+		q.addError("group and no-group are both given; use one of them")
 	case given:
 		return &store.Group{Name: name, Valid: true}
 	case none:
@@ -123,7 +123,7 @@ func (q *query) time(name string) time.Time {
 // finish returns the first error. A parameter that was not read is unknown, and an error.
 func (q *query) finish() error {
 	for _, name := range slices.Sorted(maps.Keys(q.remaining)) {
-		q.addError("there is no parameter %q; there are %s", name, strings.Join(q.known, ", "))
+		q.addError("unknown parameter %q; the parameters are %s", name, strings.Join(q.known, ", "))
 	}
 	return q.err
 }

@@ -159,7 +159,7 @@ func startReplay(of Replays, w http.ResponseWriter, r *http.Request) (any, error
 	for name, value := range written {
 		// An empty list is rejected, because it would choose every row.
 		if string(value) == "[]" {
-			return nil, badRequest("%s is empty; leave it out, or name what it is to choose", name)
+			return nil, badRequest("%s is empty; omit it or list at least one value", name)
 		}
 	}
 	if err := spec.Validate(); err != nil {

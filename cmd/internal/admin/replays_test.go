@@ -92,7 +92,7 @@ func TestCheckpointEndpoints(t *testing.T) {
 	}
 	for _, tt := range []struct{ path, body, want string }{
 		{"", `{}`, "name is required"}, {"", `{"name":null}`, "name is null"}, {"", `{"name":"a","keep":true}`, `unknown field "keep"`},
-		{"/delete", `{"name":"a","keep_log":true}`, "keep_log has no place in a delete"}, {"/delete", ``, "the body is empty"},
+		{"/delete", `{"name":"a","keep_log":true}`, "keep_log is not allowed in a delete"}, {"/delete", ``, "request body is empty"},
 	} {
 		expectError(t, tt.body, post(t, base+tt.path, tt.body), 400, tt.want)
 	}
@@ -103,7 +103,7 @@ func TestCheckpointEndpoints(t *testing.T) {
 	if got := ask(t, "GET", base); got.body != `{"checkpoints":[]}`+"\n" {
 		t.Errorf("none are %s", got.body)
 	}
-	expectError(t, "a filter", ask(t, "GET", base+"?name=a"), 400, `there is no parameter "name"`)
+	expectError(t, "a filter", ask(t, "GET", base+"?name=a"), 400, `unknown parameter "name"`)
 }
 
 func someJobs() []admin.Replay {
@@ -170,7 +170,7 @@ func TestReplayEndpointFaults(t *testing.T) {
 	for _, tt := range []struct{ path, body, want string }{
 		{"", `{}`, "a replay begins somewhere"}, {"", `{"from":"a","since":"2026-03-04T05:06:07Z"}`, "not at both"}, {"", `{"from":"a","group":"g"}`, `unknown field "group"`},
 		{"", `{"from":"a","groups":null}`, "groups is null"}, {"", `{"from":"a","groups":[]}`, "groups is empty"}, {"", `{"from":"a","rate":-1}`, "cannot be sent"},
-		{"", `{"from":"A"}`, "is no name of a checkpoint"}, {"", `{"since":"2h"}`, "cannot be read"},
+		{"", `{"from":"A"}`, "is no name of a checkpoint"}, {"", `{"since":"2h"}`, "read request body"},
 		{"/cancel", `{}`, "job is required"}, {"/pause", `{"job":null}`, "job is null"}, {"/resume", `{"id":"abc"}`, `unknown field "id"`},
 	} {
 		expectError(t, tt.path+" "+tt.body, post(t, base+tt.path, tt.body), 400, tt.want)
@@ -179,10 +179,10 @@ func TestReplayEndpointFaults(t *testing.T) {
 	expectError(t, "too many", ask(t, "GET", base+"/errors?job=abc&limit=10001"), 400, "must be between 1 and 10000")
 	locked := serveRequests(t, d, "right") + "/api/v1/"
 	for _, path := range []string{"checkpoints", "replays", "replays/errors?job=abc"} {
-		expectError(t, path, ask(t, "GET", locked+path), 401, "the admin token is needed")
+		expectError(t, path, ask(t, "GET", locked+path), 401, "admin token required")
 	}
 	for _, path := range []string{"checkpoints", "checkpoints/delete", "replays", "replays/pause", "replays/resume", "replays/cancel"} {
-		expectError(t, path, post(t, locked+path, `{"name":"a"}`), 401, "the admin token is needed")
+		expectError(t, path, post(t, locked+path, `{"name":"a"}`), 401, "admin token required")
 		if got := post(t, locked+path, `{"name":"a"}`, "Authorization", "Bearer right", "Sec-Fetch-Site", "cross-site"); got.status != 403 {
 			t.Errorf("%s from another site answers %d", path, got.status)
 		}
@@ -208,7 +208,7 @@ func TestRequestErrors(t *testing.T) {
 		{fmt.Errorf("pause: %w", store.ErrNoJob), 404, "replay not found"},
 		{fmt.Errorf("%w: it is done", admin.ErrReplayEnded), 409, "it is done"},
 		{admin.ErrNotLeading, 503, "not the leader"},
-		{&admin.RequestError{Problem: "there is no sink"}, 400, "there is no sink"},
+		{&admin.RequestError{Problem: "unknown sink"}, 400, "unknown sink"},
 		{&store.SetupError{Problem: "no grant", Remedy: "GRANT"}, 500, "no grant; GRANT"},
 	} {
 		d.err = tt.err

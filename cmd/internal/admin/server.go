@@ -96,20 +96,20 @@ func (s *Server) Listen() error {
 	host, _, err := net.SplitHostPort(s.cfg.Listen)
 	if err != nil {
 		return &store.SetupError{
-			Problem: fmt.Sprintf("admin.listen is %q, which is no host:port", s.cfg.Listen),
+			Problem: fmt.Sprintf("admin.listen: %q is not host:port", s.cfg.Listen),
 			Remedy:  "write an address such as 127.0.0.1:8090",
 		}
 	}
 	if s.cfg.Token == "" && !Loopback(host) {
 		return &store.SetupError{
-			Problem: fmt.Sprintf("admin.listen is %s, which others can reach, and there is no admin.token", s.cfg.Listen),
+			Problem: fmt.Sprintf("admin.listen: other machines can reach %s, and admin.token is not set", s.cfg.Listen),
 			Remedy:  "set admin.token, or listen on 127.0.0.1",
 		}
 	}
 	listener, err := net.Listen("tcp", s.cfg.Listen)
 	if err != nil {
 		return &store.SetupError{
-			Problem: fmt.Sprintf("admin.listen: %s cannot be listened on: %s", s.cfg.Listen, networkReason(err)),
+			Problem: fmt.Sprintf("admin.listen: cannot listen on %s: %s", s.cfg.Listen, networkReason(err)),
 			Remedy:  "set admin.listen (SLUICEBOX_ADMIN_LISTEN) to a free address of this machine, or to '' for no endpoints",
 		}
 	}

@@ -263,13 +263,13 @@ func TestListenErrors(t *testing.T) {
 		cfg  admin.Config
 		want string
 	}{
-		{admin.Config{Listen: taken.Addr().String()}, "admin.listen: " + taken.Addr().String() + " cannot be listened on: bind: address already in use"},
-		{admin.Config{Listen: "0.0.0.0:0"}, "admin.listen is 0.0.0.0:0, which others can reach, and there is no admin.token"},
-		{admin.Config{Listen: ":0"}, "admin.listen is :0, which others can reach"},
-		{admin.Config{Listen: "[::]:0"}, "admin.listen is [::]:0, which others can reach"},
-		{admin.Config{Listen: "db.example:1"}, "admin.listen is db.example:1, which others can reach"},
-		{admin.Config{Listen: "8090"}, `admin.listen is "8090", which is no host:port`},
-		{admin.Config{Listen: "127.0.0.1:99999"}, "admin.listen: 127.0.0.1:99999 cannot be listened on"},
+		{admin.Config{Listen: taken.Addr().String()}, "admin.listen: cannot listen on " + taken.Addr().String() + ": bind: address already in use"},
+		{admin.Config{Listen: "0.0.0.0:0"}, "admin.listen: other machines can reach 0.0.0.0:0, and admin.token is not set"},
+		{admin.Config{Listen: ":0"}, "admin.listen: other machines can reach :0"},
+		{admin.Config{Listen: "[::]:0"}, "admin.listen: other machines can reach [::]:0"},
+		{admin.Config{Listen: "db.example:1"}, "admin.listen: other machines can reach db.example:1"},
+		{admin.Config{Listen: "8090"}, `admin.listen: "8090" is not host:port`},
+		{admin.Config{Listen: "127.0.0.1:99999"}, "admin.listen: cannot listen on 127.0.0.1:99999"},
 	} {
 		for _, call := range []func(*admin.Server) error{
 			(*admin.Server).Listen,

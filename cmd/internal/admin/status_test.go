@@ -65,7 +65,7 @@ func TestStatusIsGuarded(t *testing.T) {
 	base := serve(t, admin.Config{Token: "right", Report: from}, &checks{})
 	expectError(t, "no token", ask(t, "GET", base+"/api/v1/status"), http.StatusUnauthorized, "token")
 	bearer := []string{"Authorization", "Bearer right"}
-	expectError(t, "an unknown parameter", ask(t, "GET", base+"/api/v1/status?verbose=1", bearer...), http.StatusBadRequest, `there is no parameter "verbose"; there are count`)
+	expectError(t, "an unknown parameter", ask(t, "GET", base+"/api/v1/status?verbose=1", bearer...), http.StatusBadRequest, `unknown parameter "verbose"; the parameters are count`)
 	expectError(t, "no truth value", ask(t, "GET", base+"/api/v1/status?count=many", bearer...), http.StatusBadRequest, "count is")
 	if got := ask(t, "POST", base+"/api/v1/status", bearer...); got.status != http.StatusMethodNotAllowed {
 		t.Errorf("POST answers %d", got.status)

@@ -110,7 +110,7 @@ func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	}
 	defer db.store.Close()
 	if err := db.store.Install(ctx); err != nil {
-		return fmt.Errorf("make the relay's own tables: %w", err)
+		return fmt.Errorf("install relay tables: %w", err)
 	}
 	log.Info("relay tables installed")
 	src, err := db.newStream()

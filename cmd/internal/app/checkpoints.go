@@ -74,9 +74,9 @@ func (d checkpointController) Create(ctx context.Context, name string, keepLog b
 	}
 	switch source := &d.cfg.Settings.Source; {
 	case keepLog && source.URL.SQLite():
-		return &admin.RequestError{Problem: "an SQLite outbox has no log that could be kept; a replay from a checkpoint without one reads the table"}
+		return &admin.RequestError{Problem: "keep_log: SQLite has no log to retain; a replay from a checkpoint without it reads the table"}
 	case keepLog && source.Mode == "poll":
-		return &admin.RequestError{Problem: "this relay polls (source.mode), so it has no log that could be kept; a replay from a checkpoint without one reads the table"}
+		return &admin.RequestError{Problem: "keep_log: this relay polls (source.mode) and has no log to retain; a replay from a checkpoint without it reads the table"}
 	}
 	st, err := d.open()
 	if err != nil {

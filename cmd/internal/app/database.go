@@ -92,14 +92,14 @@ func openDatabase(cfg *config.Config) (*database, error) {
 	case "sqlite":
 		return openSQLite(cfg)
 	}
-	return nil, &store.SetupError{Problem: fmt.Sprintf("source.url: there is no database of scheme %q", scheme)}
+	return nil, &store.SetupError{Problem: fmt.Sprintf("source.url: unknown scheme %q", scheme)}
 }
 
 // holderName identifies this process as a leader, e.g. "db1 process 812".
 func holderName() string {
 	host, err := os.Hostname()
 	if err != nil {
-		host = "an unnamed host"
+		host = "unknown host"
 	}
 	return fmt.Sprintf("%s process %d", host, os.Getpid())
 }

@@ -85,7 +85,7 @@ func (d *doctor) addError(part, subject string, err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		f.Text = errDoctorTimeout.Error()
 	}
-	f.Remedy = "start the server, let this machine reach it, or correct source.url"
+	f.Remedy = "start the server, allow connections from this machine, or fix source.url"
 	d.add(part, f, true)
 }
 
@@ -114,7 +114,7 @@ func (d *doctor) checkDatabase(ctx context.Context) {
 	}
 	mode := d.cfg.Settings.Source.Mode
 	if mode == "poll" {
-		d.addOK(PartLog, "source.mode", "poll: the tables are asked, and the log is not read")
+		d.addOK(PartLog, "source.mode", "poll: reads the tables, not the log")
 		return
 	}
 	src, err := db.newStream()
@@ -161,8 +161,8 @@ func (d *doctor) suggestCurrentTable(ctx context.Context) {
 	name := cfg.Settings.Outboxes[0].Table
 	d.add(PartDatabase, store.Finding{
 		Grade: store.GradeAdvice, Subject: "outbox " + of.Name,
-		Text: fmt.Sprintf("table %s is there, which FlowCatalyst's SDKs write today; %s is one of the processor before it", name, of.Table),
-		Remedy: fmt.Sprintf("if they write yours, put this into the configuration, in place of what names %s:\noutboxes: [{table: %s, layout: %s, sink: platform}]\n"+
+		Text: fmt.Sprintf("table %s exists, which current FlowCatalyst SDKs write; %s belongs to the older processor", name, of.Table),
+		Remedy: fmt.Sprintf("if your SDK writes it, replace the configuration of %s with:\noutboxes: [{table: %s, layout: %s, sink: platform}]\n"+
 			"sinks: {platform: {type: flowcatalyst, api-base-url: '…', token: '…'}}", of.Table, name, today),
 	}, false)
 }
@@ -183,7 +183,7 @@ func adviseInstall(ctx context.Context, of any) func(*store.Finding) {
 		defer cancel()
 		if may, err := by.MayInstall(ctx); err == nil && may {
 			f.Grade = store.GradeAdvice
-			f.Remedy += ", or leave it to `sluicebox run`: its role may"
+			f.Remedy += ", or start `sluicebox run`, whose role may do it"
 		}
 	}
 }
@@ -286,16 +286,16 @@ func probeFinding(name string, out sink.Outcome) (f store.Finding, away bool) {
 		f.Grade = store.GradeOK
 	case out.Class == sink.Refused:
 		f.Grade = store.GradeAdvice
-		f.Remedy = "look at the receiver, or at the address of sink " + name
+		f.Remedy = "check the receiver and the address of sink " + name
 	case out.Class == sink.Unavailable:
-		f.Remedy = "start the receiver, let this machine reach it, or correct the address of sink " + name
+		f.Remedy = "start the receiver, allow connections from this machine, or fix the address of sink " + name
 		return f, true
 	case out.Reason == store.ReasonUnauthorized:
-		f.Remedy = "give sink " + name + " a token (or an OAuth client) that the receiver takes"
+		f.Remedy = "give sink " + name + " a token (or an OAuth client) that the receiver accepts"
 	case out.Reason == store.ReasonForbidden:
-		f.Remedy = "let the receiver allow deliveries with the token of sink " + name + ", or give the sink another one"
+		f.Remedy = "allow deliveries with the token of sink " + name + " in the receiver, or set another token"
 	default:
-		f.Remedy = "correct the address, the ca-file or the proxy (HTTPS_PROXY) of sink " + name
+		f.Remedy = "fix the address, the ca-file or the proxy (HTTPS_PROXY) of sink " + name
 	}
 	return f, false
 }
@@ -306,7 +306,7 @@ func replaySinkFinding(f store.Finding) store.Finding {
 	if f.Grade == store.GradeFault {
 		f.Grade = store.GradeAdvice
 	}
-	f.Text += " (no outbox routes to it: for replays alone)"
+	f.Text += " (no outbox routes to it; only replays use it)"
 	return f
 }
 
@@ -325,7 +325,7 @@ func (d *doctor) checkAdminAddress(ctx context.Context) {
 		return
 	}
 	if says := queryLeader(ctx, listen); says != "" {
-		d.addOK(PartAdmin, "admin.listen", fmt.Sprintf("a relay answers at %s (%s); another one on this machine needs another address", listen, says))
+		d.addOK(PartAdmin, "admin.listen", fmt.Sprintf("a relay already listens on %s (%s); another relay on this machine needs another address", listen, says))
 		return
 	}
 	d.addError(PartAdmin, "admin.listen", err)

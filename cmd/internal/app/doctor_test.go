@@ -75,7 +75,7 @@ sinks: {platform: {type: flowcatalyst, wire: items, api-base-url: %q}, rebuilt: 
 			}
 			if f.Subject == "rebuilt" {
 				replays++
-				if f.Grade != store.GradeAdvice || !strings.Contains(f.Text, "for replays") || f.Remedy == "" {
+				if f.Grade != store.GradeAdvice || !strings.Contains(f.Text, "only replays use it") || f.Remedy == "" {
 					t.Errorf("%s: of a sink that no outbox routes to: %+v", name, f)
 				}
 			}
@@ -131,11 +131,11 @@ func TestProbeFinding(t *testing.T) {
 		remedy string
 	}{
 		{sink.Delivered, store.ReasonNone, store.GradeOK, false, ""},
-		{sink.Refused, store.ReasonGateway, store.GradeAdvice, false, "look at the receiver"},
+		{sink.Refused, store.ReasonGateway, store.GradeAdvice, false, "check the receiver"},
 		{sink.Unavailable, store.ReasonGateway, store.GradeFault, true, "start the receiver"},
 		{sink.Misconfigured, store.ReasonUnauthorized, store.GradeFault, false, "a token"},
 		{sink.Misconfigured, store.ReasonForbidden, store.GradeFault, false, "allow deliveries"},
-		{sink.Misconfigured, store.ReasonInternal, store.GradeFault, false, "correct the address"},
+		{sink.Misconfigured, store.ReasonInternal, store.GradeFault, false, "fix the address"},
 	} {
 		f, away := probeFinding("hooks", sink.Outcome{Class: c.class, Reason: c.reason, Detail: "said"})
 		if f.Grade != c.grade || away != c.away || f.Text != "said" || (c.remedy == "") != (f.Remedy == "") || !strings.Contains(f.Remedy, c.remedy) {

@@ -26,12 +26,12 @@ func explainRefusedSession(f *store.Finding, err error) (away, ok bool) {
 	}
 	switch pg.Code {
 	case "42704", "22023", "55P02": // undefined_object, invalid_parameter_value, cant_change_runtime_param
-		f.Text = "the server refuses a parameter of the URL: " + pg.Message
-		f.Remedy = "correct it in source.url, or take it out (source.stream-url, where the log has a role of its own): a parameter that the relay does not know is a setting for the server"
+		f.Text = "server refuses a URL parameter: " + pg.Message
+		f.Remedy = "fix or remove it in source.url (or source.stream-url): a parameter unknown to the relay is sent to the server as a setting"
 		return false, true
 	case "53300": // too_many_connections
-		f.Text = "the server answers, and has no session left for the relay: " + pg.Message
-		f.Remedy = "-- as an administrator: shows who holds the sessions; end what is not needed, or raise max_connections (or the CONNECTION LIMIT of the role or the database, where that is named)\n" + sessionHoldersQuery
+		f.Text = "no connection left on the server: " + pg.Message
+		f.Remedy = "-- as an administrator: lists the sessions by holder; end unused ones, or raise max_connections (or the CONNECTION LIMIT of the role or database, if the error names it)\n" + sessionHoldersQuery
 		return true, true
 	}
 	return false, false

@@ -36,7 +36,7 @@ func (r *relay) dispatcherForOutbox(outbox string) (*dispatch.Dispatcher, error)
 }
 
 func unknownOutboxError(outbox string, known []string) error {
-	problem := fmt.Sprintf("there is no outbox %q", outbox)
+	problem := fmt.Sprintf("unknown outbox %q", outbox)
 	if outbox == "" {
 		problem = "outbox is required"
 	}

@@ -196,7 +196,7 @@ func TestControllersRefuse(t *testing.T) {
 	}
 	for what, err := range calls("order") {
 		var request *admin.RequestError
-		if !errors.As(err, &request) || request.Problem != `there is no outbox "order"; the outboxes are bills, orders` {
+		if !errors.As(err, &request) || request.Problem != `unknown outbox "order"; the outboxes are bills, orders` {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -237,9 +237,9 @@ func refusedRowsCheck(sink string, d *dispatch.Dispatcher) (c admin.Check, some 
 		total += n
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d, trying again", total)
+	fmt.Fprintf(&text, "%d rows, retrying", total)
 	if stopped {
-		text.WriteString(", and nothing is sent until they are fewer")
+		text.WriteString("; sending stopped until fewer are refused")
 	}
 	for _, row := range rows {
 		fmt.Fprintf(&text, "; row %s of %s since %s: %s", row.ID, row.Outbox, row.Since.UTC().Format(time.RFC3339), row.Error)

@@ -35,7 +35,7 @@ func (r *relay) retryUnreachable(ctx context.Context, deadline time.Time, do fun
 // outboxes.
 func (r *relay) prepare(ctx context.Context) error {
 	if err := r.db.store.Install(ctx); err != nil {
-		return fmt.Errorf("make the relay's own tables: %w", err)
+		return fmt.Errorf("install relay tables: %w", err)
 	}
 	if err := r.db.store.Check(ctx); err != nil {
 		return err

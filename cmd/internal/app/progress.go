@@ -138,7 +138,7 @@ func (s *sessionStats) sourceCheck(now time.Time, detail string) admin.Check {
 	case s.isPaused():
 		return passedCheck("source", detail+"; paused: sink buffers full")
 	case tooLong && s.mode == "poll":
-		return failedCheck("source", fmt.Sprintf("the tables were last read %s ago", quiet.Round(time.Second)))
+		return failedCheck("source", fmt.Sprintf("last poll %s ago", quiet.Round(time.Second)))
 	case tooLong:
 		return failedCheck("source", fmt.Sprintf("no message from the log for %s; heartbeats are due every %s",
 			quiet.Round(time.Second), s.expectedInterval))

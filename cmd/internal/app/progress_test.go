@@ -113,7 +113,7 @@ func TestPollingWithoutReadsIsNotReady(t *testing.T) {
 		tables.err = errors.New("a lock")
 		read()
 		time.Sleep(6 * time.Second)
-		expectCheck(t, r, "source", false, "the tables were last read 31s ago")
+		expectCheck(t, r, "source", false, "last poll 31s ago")
 		tables.err, tables.takes = nil, time.Minute
 		read()
 		time.Sleep(2 * time.Minute) // a pause, and the next read

@@ -107,7 +107,7 @@ func (r *relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("read which message groups stand still: %w", err)
+		return fmt.Errorf("load lane holds: %w", err)
 	}
 	r.restoreHolds(routes, holds)
 	if err := r.adoptBlocks(ctx, &begin, routes); err != nil {

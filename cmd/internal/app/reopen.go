@@ -153,7 +153,7 @@ func (s *reopeningSink) noteOutcome(out sink.Outcome) {
 
 func (s *reopeningSink) notOpenResult(reason error) sink.Result {
 	return sink.Result{Outcome: sink.Outcome{
-		Class: sink.Misconfigured, Reason: store.ReasonInternal, Detail: fmt.Sprintf("the sink is not open: %v", reason),
+		Class: sink.Misconfigured, Reason: store.ReasonInternal, Detail: fmt.Sprintf("sink not open: %v", reason),
 	}}
 }
 
@@ -162,7 +162,7 @@ func (s *reopeningSink) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.retire()
-	s.openError = errors.New("the relay stops")
+	s.openError = errors.New("relay stopped")
 }
 
 // sinkFiles keeps the sinks of a session open and up to date with their files.

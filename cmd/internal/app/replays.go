@@ -88,7 +88,7 @@ func (d replayController) validateSpec(spec *replay.Spec) error {
 		}
 	}
 	if sinks := d.cfg.Sinks(); spec.Sink != "" && !slices.Contains(sinks, spec.Sink) {
-		return &admin.RequestError{Problem: fmt.Sprintf("there is no sink %q; the sinks are %s", spec.Sink, strings.Join(sinks, ", "))}
+		return &admin.RequestError{Problem: fmt.Sprintf("unknown sink %q; the sinks are %s", spec.Sink, strings.Join(sinks, ", "))}
 	}
 	if spec.Until.After(time.Now()) {
 		return &admin.RequestError{Problem: fmt.Sprintf("until %s is in the future; omit it, new rows are sent anyway", spec.Until.Format(time.RFC3339))}
@@ -110,7 +110,7 @@ func checkReplayStart(ctx context.Context, st requestStore, name string) error {
 	case store.SavepointRequested:
 		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s is pending; the leader creates it", name)}
 	case store.SavepointRefused:
-		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s was never made: %s", name, n.Reason)}
+		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s was refused: %s", name, n.Reason)}
 	}
 	return nil
 }

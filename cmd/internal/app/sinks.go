@@ -154,7 +154,7 @@ func (r *relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, b
 	for i := range holds {
 		err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) error { return r.db.store.Hold(ctx, begin.Epoch, holds[i]) })
 		if err != nil {
-			return fmt.Errorf("record which message groups are blocked: %w", err)
+			return fmt.Errorf("record blocked message groups: %w", err)
 		}
 		byOutbox[holds[i].Lane.Outbox].Restore(holds[i : i+1])
 	}
@@ -162,11 +162,11 @@ func (r *relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, b
 		return r.db.store.SaveCheckpoint(ctx, begin.Epoch, store.Checkpoint{Seq: store.NewSeq(begin.Epoch, 0)})
 	})
 	if err != nil {
-		return fmt.Errorf("record that blocked groups were taken over: %w", err)
+		return fmt.Errorf("record adoption of blocked message groups: %w", err)
 	}
 	if len(holds) > 0 {
 		r.log.Warn("message groups blocked by earlier FAILED rows", "groups", len(holds), "example", holds[0].Lane.String(), "row", holds[0].ID,
-			"remedy", "deadletters requeue sends the rows again, lanes skip passes them over")
+			"remedy", "requeue the rows (deadletters requeue) or skip them (lanes skip)")
 	}
 	return nil
 }

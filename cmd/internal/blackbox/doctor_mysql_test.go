@@ -56,7 +56,7 @@ func TestDoctorOfAConfigurationMySQL(t *testing.T) {
 		if f == servers.MariaDB { // which has no TLS until it is given a certificate
 			s.ask("no TLS", instead("?tls=false", ""), 78, "offers no TLS", "enable TLS on the server")
 		}
-		s.ask("nobody there", instead(at(t, s.database), freeAddress(t)), 1, "connection refused", "correct source.url")
+		s.ask("nobody there", instead(at(t, s.database), freeAddress(t)), 1, "connection refused", "fix source.url")
 		s.sql("GRANT ALL ON "+s.name+".* TO "+user, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO "+user, "ALTER USER "+user+" ACCOUNT LOCK")
 		s.ask("a locked account", as(canary), 78, "refused the login")
 		s.sql("ALTER USER " + user + " WITH MAX_USER_CONNECTIONS 1 ACCOUNT UNLOCK")
@@ -114,7 +114,7 @@ func TestDoctorBesideRelaysMySQL(t *testing.T) {
 		for _, address := range []string{first.admin, second.admin} {
 			s.number(rows+1, rows+100, nine)
 			rows += 100
-			s.ask(address, strings.Replace(s.config, adminKey, strings.TrimPrefix(address, "http://"), 1), 0, "a relay answers at")
+			s.ask(address, strings.Replace(s.config, adminKey, strings.TrimPrefix(address, "http://"), 1), 0, "a relay already listens on")
 		}
 		s.expectNumbered(rows)
 		for path, r := range map[string]*relay{"/leader": first, "/readyz": second} {

@@ -152,15 +152,15 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 			"a pooler by transaction": {pooler, 78, []string{"pooler", "give the URL of the database itself"}},
 			"a token that is refused": {strings.Replace(right, token, "another", 1), 78, []string{"401 Unauthorized", "give sink flowcatalyst a token"}},
 			"nobody at the sink":      {strings.Replace(right, receiver.URL, refused, 1), 1, []string{"connection refused", "start the receiver"}},
-			"nobody at the database":  {away, 1, []string{"connection refused", "correct source.url", "takes the credentials and an empty list"}},
+			"nobody at the database":  {away, 1, []string{"connection refused", "fix source.url", "takes the credentials and an empty list"}},
 			"nobody of the name":      {strings.Replace(right, "postgres@", "nobody_at_all@", 1), 78, []string{"nobody_at_all", "check the user and password"}},
-			"no session left":         {strings.Replace(right, "postgres@", full+"@", 1), 1, []string{"no session left for the relay", "FROM pg_stat_activity GROUP BY"}},
-			"an unknown parameter":    {strings.Replace(right, "?sslmode", "?sslmod=x&sslmode", 1), 78, []string{`unrecognized configuration parameter "sslmod"`, "take it out"}},
+			"no session left":         {strings.Replace(right, "postgres@", full+"@", 1), 1, []string{"no connection left on the server", "FROM pg_stat_activity GROUP BY"}},
+			"an unknown parameter":    {strings.Replace(right, "?sslmode", "?sslmod=x&sslmode", 1), 78, []string{`unrecognized configuration parameter "sslmod"`, "fix or remove it"}},
 			"no such database":        {strings.Replace(right, "?sslmode", "x?sslmode", 1), 78, []string{"does not exist", "check the database name"}},
 			"no such table":           {strings.Replace(right, "flowcatalyst: {", "flowcatalyst: {events-table: nowhere, ", 1), 78, []string{`no table "nowhere"`}},
 			"an unknown key":          {right + "dispach: {}\n", 78, []string{"sluicebox.yaml:5", "dispach"}},
 			"everything at once": {strings.Replace(strings.Replace(away, receiver.URL, refused, 1), "listen: "+adminKey, "token: "+token+", listen: 192.0.2.1:1", 1), 78,
-				[]string{"correct source.url", "start the receiver", "admin.listen: 192.0.2.1:1 cannot be listened on"}},
+				[]string{"fix source.url", "start the receiver", "admin.listen: cannot listen on 192.0.2.1:1"}},
 		} {
 			d, text, code := doctor(t, c.config)
 			if code != c.code || (c.code == 1) != (d.Faults == 0) {
@@ -172,7 +172,7 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 					t.Errorf("%s: doctor does not say %q:\n%s", name, want, text)
 				}
 			}
-			if strings.Contains(plain, "admin.listen: admin.listen") || name == "no session left" && strings.Contains(plain, "let this machine reach it") {
+			if strings.Contains(plain, "admin.listen: admin.listen") || name == "no session left" && strings.Contains(plain, "allow connections from this machine") {
 				t.Errorf("%s: doctor says too much:\n%s", name, text)
 			}
 			if strings.Contains(text, token) {
@@ -219,7 +219,7 @@ func TestDoctorBesideRelays(t *testing.T) {
 			for _, f := range d.Findings {
 				said += f.Text + "\n"
 			}
-			for _, want := range []string{"is read by a relay of this name", "a relay answers at"} {
+			for _, want := range []string{"is read by a relay of this name", "a relay already listens on"} {
 				if !strings.Contains(said, want) {
 					s.t.Errorf("doctor does not say %q:\n%s", want, text)
 				}

@@ -43,7 +43,7 @@ admin: {listen: %s}
 		})
 	}
 	settledOnSQLite(50)
-	if out, why, code := r.sluicebox("checkpoint", "create", "kept", "--keep-log"); code != 64 || !strings.Contains(why, "no log that could be kept") {
+	if out, why, code := r.sluicebox("checkpoint", "create", "kept", "--keep-log"); code != 64 || !strings.Contains(why, "no log to retain") {
 		t.Errorf("--keep-log: exit code %d: %s%s", code, out, why)
 	}
 	r.checkpoint("before")

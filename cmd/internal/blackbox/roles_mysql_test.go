@@ -169,7 +169,7 @@ func TestEachGrantIsNamedMySQL(t *testing.T) {
 	eachCompany(t, "", "yes", func(c *company) {
 		c.config = strings.Replace(c.config, "flowcatalyst: {", "flowcatalyst: {retention: 1h, ", 1)
 		d, text, code := doctor(c.t, c.config)
-		if code != 0 || !strings.Contains(text, "leave it to `sluicebox run`") {
+		if code != 0 || !strings.Contains(text, "start `sluicebox run`") {
 			c.t.Errorf("before init: exit code %d, %d faults\n%s", code, d.Faults, text)
 		}
 		if _, stderr, code := command(c.t, nil, "init", "-c", configFile(c.t, c.config)); code != 0 {

@@ -138,7 +138,7 @@ func TestStatusUnderLoad(t *testing.T) {
 		expectLint(s.t, r)
 		expectText(s.t, r)
 		expectStop(s.t, r)
-		if out, why, code := command(s.t, nil, "status", "--admin", r.admin); code != 1 || out != "" || !strings.Contains(why, "no relay answers") {
+		if out, why, code := command(s.t, nil, "status", "--admin", r.admin); code != 1 || out != "" || !strings.Contains(why, "no relay responds") {
 			s.t.Errorf("the status of a relay that has ended: exit code %d\n%s%s", code, out, why)
 		}
 	})

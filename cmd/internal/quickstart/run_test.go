@@ -31,10 +31,10 @@ func newMemory() *memory {
 	return &memory{counts: map[string]int{}, rows: make(chan order, 100_000)}
 }
 
-func (m *memory) setUp(context.Context) (string, error)    { return "a note", nil }
-func (m *memory) session(context.Context) (session, error) { return m, nil }
-func (m *memory) isStreaming(context.Context) (bool, error)    { return true, nil }
-func (m *memory) close()                                   {}
+func (m *memory) setUp(context.Context) (string, error)     { return "a note", nil }
+func (m *memory) session(context.Context) (session, error)  { return m, nil }
+func (m *memory) isStreaming(context.Context) (bool, error) { return true, nil }
+func (m *memory) close()                                    {}
 func (m *memory) cleanUp(_ context.Context, keep bool) error {
 	m.left = append(m.left, keep)
 	return nil
