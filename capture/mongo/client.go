@@ -44,6 +44,7 @@ func newLazyClient(url, application string) (*lazyClient, error) {
 func (d *lazyClient) db() (*mongo.Database, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	if d.client == nil {
 		opts, database, err := mongostore.ParseURL(d.url, d.application)
 		if err != nil {
@@ -61,6 +62,7 @@ func (d *lazyClient) db() (*mongo.Database, error) {
 			d.user = opts.Auth.Username
 		}
 	}
+
 	return d.client.Database(d.database), nil
 }
 
@@ -68,6 +70,7 @@ func (d *lazyClient) db() (*mongo.Database, error) {
 func (d *lazyClient) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	if d.client == nil {
 		return
 	}

@@ -65,12 +65,14 @@ func New(cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, &store.SetupError{Problem: err.Error()}
 	}
+
 	cfg.setDefaults()
 
 	control, err := newLazyClient(cfg.URL, "sluicebox "+cfg.Name+" stream")
 	if err != nil {
 		return nil, err
 	}
+
 	stream := control
 	if cfg.StreamURL != cfg.URL {
 		if stream, err = newLazyClient(cfg.StreamURL, "sluicebox "+cfg.Name+" stream"); err != nil {

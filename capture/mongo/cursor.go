@@ -66,6 +66,7 @@ func openCursor(ctx context.Context, db *mongo.Database, sv *server, pipeline bs
 	if err != nil {
 		return nil, fmt.Errorf("start session: %w", err)
 	}
+
 	c := &cursor{db: db, session: session, server: sv.address, maxAwait: awaitTime}
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -79,10 +80,12 @@ func openCursor(ctx context.Context, db *mongo.Database, sv *server, pipeline bs
 	if err == nil {
 		_, err = c.parseBatch(raw, "firstBatch")
 	}
+
 	if err != nil {
 		c.close(ctx)
 		return nil, err
 	}
+
 	return c, nil
 }
 
@@ -104,6 +107,7 @@ func (c *cursor) next(ctx context.Context, rows int) (cursorBatch, error) {
 	} else {
 		f.cursorBatch, f.err = c.fetch(ctx, rows)
 	}
+
 	if f.err == nil && len(f.events) >= rows && rows > 1 {
 		ctx, c.stopPrefetch = context.WithCancel(ctx)
 		ahead := make(chan fetchResult, 1)
@@ -122,6 +126,7 @@ func (c *cursor) fetch(ctx context.Context, rows int) (cursorBatch, error) {
 	if c.id == 0 {
 		return cursorBatch{}, errClosed
 	}
+
 	// The driver would derive a second maxTimeMS from a deadline.
 	cmdCtx, cancelCmd := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, func() { cancelCmd(ctx.Err()) })()
@@ -143,6 +148,7 @@ func (c *cursor) fetch(ctx context.Context, rows int) (cursorBatch, error) {
 		}
 		return cursorBatch{}, err
 	}
+
 	return c.parseBatch(raw, "nextBatch")
 }
 
@@ -183,6 +189,7 @@ func (c *cursor) parseBatch(raw bson.Raw, batch string) (cursorBatch, error) {
 	if !ok {
 		return cursorBatch{}, errors.New("unexpected server answer: no cursor")
 	}
+
 	c.id, _ = doc.Lookup("id").Int64OK()
 	var a cursorBatch
 	a.postBatchToken, _ = doc.Lookup("postBatchResumeToken").DocumentOK()
@@ -202,11 +209,13 @@ func (c *cursor) close(ctx context.Context) {
 		<-c.prefetched
 		c.prefetched = nil
 	}
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if c.id != 0 {
 		_, _ = c.run(ctx, bson.D{{Key: "killCursors", Value: "$cmd.aggregate"}, {Key: "cursors", Value: bson.A{c.id}}})
 		c.id = 0
 	}
+
 	c.session.EndSession(ctx)
 }

@@ -46,6 +46,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	e.server, e.db, e.faults = sv, db, faults
 	streams := sv.streamFault() == nil
 	if streams {
@@ -56,16 +57,20 @@ func (e *diagnosis) run(ctx context.Context) error {
 		e.Add("server", store.GradeOK, "replica set "+sv.setName)
 		streams = len(e.faults.Faults) == 0
 	}
+
 	for i := range e.faults.Faults {
 		e.Found = append(e.Found, e.faults.Faults[i].Finding(store.GradeFault))
 	}
+
 	if !streams {
 		return nil
 	}
+
 	text := "any client may read the change stream of database " + db.Name()
 	if s.stream.user != "" {
 		text = "role " + s.stream.user + " may read the change stream of database " + db.Name()
 	}
+
 	e.Add("stream", store.GradeOK, text)
 	e.checkIdentity(ctx)
 	e.checkMajorityLag()
@@ -100,19 +105,23 @@ func (e *diagnosis) checkOplogWindow(ctx context.Context) error {
 			"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "read", "local"))
 		return nil
 	}
+
 	if err != nil {
 		return fmt.Errorf("read oplog window: %w", err)
 	}
+
 	size, limit, err := oplogSize(ctx, e.db)
 	if err != nil {
 		return fmt.Errorf("read oplog size: %w", err)
 	}
+
 	window := last.Sub(first)
 	summary := fmt.Sprintf("reaches back %s, %d of at most %d MB used", window.Round(time.Second), size>>20, limit>>20)
 	if size < limit/10*9 || window >= minOplogWindow { // an oplog that is not full proves nothing
 		e.Add(subject, store.GradeOK, summary+"; a relay that is down for longer takes a new snapshot")
 		return nil
 	}
+
 	e.Add(subject, store.GradeAdvice, summary+": a relay that is down for longer loses the log and takes a new snapshot",
 		"-- in mongosh, as an administrator, on each member", fmt.Sprintf("db.adminCommand({replSetResizeOplog: 1, size: %d})", max(990, 4*limit>>20)))
 	return nil

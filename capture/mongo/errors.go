@@ -20,6 +20,7 @@ func (s *Source) explain(ctx context.Context, db *mongo.Database, from *oplogPos
 	if ctx.Err() != nil || !errors.As(err, &answer) {
 		return err
 	}
+
 	switch {
 	case hasCode(err, errHistoryLost):
 		return lostErrorf("oplog no longer reaches back to %s: %s", from.describe(), answer.Message)
@@ -37,10 +38,12 @@ func (s *Source) explain(ctx context.Context, db *mongo.Database, from *oplogPos
 	case hasCode(err, errOnlyReplicaSets):
 		return noReplicaSetFault(answer.Message).Err()
 	}
+
 	err = fmt.Errorf("read change stream: %w", err)
 	if !mongostore.Unreachable(err) && !isCursorEnd(err) && !answer.HasErrorLabel("ResumableChangeStreamError") {
 		return &fault.UnreadableLogError{Err: err} // may repeat forever at this position
 	}
+
 	return err
 }
 

@@ -38,6 +38,7 @@ func eventOf(raw bson.Raw, pipeline string) (event, error) {
 	if err != nil {
 		return event{}, fmt.Errorf("parse event: %w", err)
 	}
+
 	e := event{raw: raw}
 	var token bson.Raw
 	for _, el := range elements {
@@ -57,12 +58,15 @@ func eventOf(raw bson.Raw, pipeline string) (event, error) {
 			e.document, _ = v.DocumentOK()
 		}
 	}
+
 	if e.place, err = parseToken(token, pipeline); err != nil {
 		return e, err
 	}
+
 	if e.at.IsZero() {
 		e.at = time.Unix(int64(e.place.at.T), 0)
 	}
+
 	return e, nil
 }
 
@@ -94,6 +98,7 @@ func (p *plan) items(list []store.Item, e *event, database string, now time.Time
 		it.PayloadSize = len(it.Payload)
 		list = append(list, it)
 	}
+
 	return list, nil
 }
 

@@ -34,16 +34,20 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 	if err != nil {
 		return err
 	}
+
 	end, err := parsePosition(until)
 	if err != nil {
 		return originErrorf("%v", err)
 	}
+
 	if end.compare(&from) <= 0 {
 		return nil
 	}
+
 	if err := s.checkHistoryPosition(ctx, sv, &end); err != nil {
 		return err
 	}
+
 	s.resetState(sv, from)
 	s.resume.ResetPartial(from.format(), at.Skip)
 	st := &stream{src: s, out: out, at: from, until: &end}
@@ -58,13 +62,16 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 	if err != nil {
 		return nil, oplogPosition{}, err
 	}
+
 	if !sv.hasOrigin(at.Origin) && (at.Origin != "" || at.Position != "") {
 		return nil, oplogPosition{}, originErrorf("the checkpoint is of %q, this is %s", at.Origin, sv.origin())
 	}
+
 	db, err := s.stream.db()
 	if err != nil {
 		return nil, oplogPosition{}, err
 	}
+
 	var from oplogPosition
 	if at.Position == "" {
 		from, err = positionAtTime(ctx, db, at.Since)
@@ -73,13 +80,16 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 	} else {
 		err = s.checkHistoryPosition(ctx, sv, &from)
 	}
+
 	if err != nil {
 		return nil, oplogPosition{}, err
 	}
+
 	err = s.tryPosition(ctx, db, sv, &from)
 	if unreadable := new(fault.UnreadableLogError); errors.As(err, &unreadable) {
 		err = lostErrorf("cannot resume at the checkpoint: %v", unreadable)
 	}
+
 	return sv, from, err
 }
 
@@ -107,9 +117,11 @@ func positionAtTime(ctx context.Context, db *mongo.Database, since time.Time) (o
 	if err != nil {
 		return oplogPosition{}, err
 	}
+
 	if since.Before(time.Unix(int64(first.T), 0)) {
 		return oplogPosition{}, lostErrorf("%s", describeOplogStart(first))
 	}
+
 	from := bson.Timestamp{T: uint32(since.Add(-eventTimeSkew).Unix()), I: 1}
 	if from.Before(first) {
 		from = first
@@ -139,14 +151,17 @@ func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 	if err != nil {
 		return nil, err
 	}
+
 	sv, err := identify(ctx, db)
 	if err != nil {
 		return nil, err
 	}
+
 	first, err := oldestOplogTime(ctx, db)
 	if err != nil {
 		return nil, err
 	}
+
 	reasons := make([]string, len(of))
 	for i := range of {
 		from, err := parsePosition(of[i].Position)
@@ -154,6 +169,7 @@ func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 			reasons[i] = describeOplogStart(first) + ", after the checkpoint"
 		}
 	}
+
 	return reasons, nil
 }
 

@@ -22,10 +22,12 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	if err != nil {
 		return capture.OpenResult{}, err
 	}
+
 	reason, err := s.snapshotReason(ctx, at, sv)
 	if err != nil {
 		return capture.OpenResult{}, err
 	}
+
 	if reason == "" {
 		from, err := parsePosition(at.Position)
 		if err != nil {
@@ -34,13 +36,16 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		s.resetState(sv, from)
 		return capture.OpenResult{Origin: at.Origin, From: at.Position}, nil
 	}
+
 	if err := tables.ClearCheckpoint(ctx); err != nil {
 		return capture.OpenResult{}, err
 	}
+
 	view, from, err := takeSnapshot(ctx, tables)
 	if err != nil {
 		return capture.OpenResult{}, fmt.Errorf("take snapshot: %w", err)
 	}
+
 	s.resetState(sv, from)
 	return capture.OpenResult{Origin: sv.origin(), From: from.format(), View: view, SnapshotReason: reason}, nil
 }
@@ -51,20 +56,25 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *se
 	if at.Position == "" {
 		return "there is no checkpoint yet", nil
 	}
+
 	if !sv.hasOrigin(at.Origin) {
 		return fmt.Sprintf("the checkpoint is of %s, this is %s", at.Origin, sv.origin()), nil
 	}
+
 	from, err := parsePosition(at.Position)
 	if err != nil {
 		return "the checkpoint is unreadable: " + err.Error(), nil
 	}
+
 	db, err := s.stream.db()
 	if err != nil {
 		return "", err
 	}
+
 	if err = sv.checkReached(ctx, db, &from); err == nil {
 		err = s.tryPosition(ctx, db, sv, &from)
 	}
+
 	var lost *capture.LostError
 	var unreadable *fault.UnreadableLogError
 	switch {
@@ -73,6 +83,7 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *se
 	case errors.As(err, &unreadable):
 		return fmt.Sprintf("cannot resume at the checkpoint: %v", unreadable), nil
 	}
+
 	return "", err
 }
 

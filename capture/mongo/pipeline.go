@@ -86,6 +86,7 @@ func newPlan(cfg *Config) *plan {
 		}
 		p.readers[o.Table] = append(p.readers[o.Table], r)
 	}
+
 	p.match = matchOf(p.collections())
 	p.hash = hashOf(p.match)
 	p.fullProjection = projectOf(slices.Concat(headFields, columns), nil)
@@ -129,6 +130,7 @@ func projectOf(fields []string, payloads map[string]string) bson.D {
 			d = append(d, bson.E{Key: fieldDocument + "." + name, Value: 1})
 		}
 	}
+
 	for _, column := range slices.Sorted(maps.Keys(payloads)) {
 		full := bson.D{{Key: fieldValue, Value: "$" + fieldDocument + "." + column}}
 		size := bson.D{{Key: "$bsonSize", Value: full}}
@@ -156,10 +158,12 @@ func (p *plan) pipeline(from *oplogPosition, limitPayloads bool) bson.A {
 	if from.canResume(p) {
 		start = bson.E{Key: "resumeAfter", Value: from.resumeToken()}
 	}
+
 	project := p.fullProjection
 	if limitPayloads {
 		project = p.limitedProjection
 	}
+
 	return bson.A{
 		bson.D{{Key: "$changeStream", Value: bson.D{start}}},
 		bson.D{{Key: "$match", Value: p.match}},

@@ -70,18 +70,22 @@ func parsePosition(p store.Position) (oplogPosition, error) {
 	if p == "" {
 		return oplogPosition{}, nil
 	}
+
 	invalid := func() (oplogPosition, error) {
 		return oplogPosition{}, fmt.Errorf("invalid MongoDB position %q, want for example 1795338000.5 or 1795338000.5/3f2a9c01/8267C867A2000000192B", p)
 	}
+
 	parts := strings.Split(string(p), "/")
 	at, err := parseTime(parts[0])
 	if err != nil || len(parts) == 2 || len(parts) > 4 || slices.Contains(parts, "") {
 		return invalid()
 	}
+
 	pos := oplogPosition{at: at}
 	if len(parts) > 2 {
 		pos.pipeline, pos.token = parts[1], parts[2]
 	}
+
 	if len(parts) > 3 {
 		bits, err := hex.DecodeString(parts[3])
 		if err != nil {
@@ -89,6 +93,7 @@ func parsePosition(p store.Position) (oplogPosition, error) {
 		}
 		pos.typeBits = string(bits)
 	}
+
 	return pos, nil
 }
 
@@ -136,12 +141,14 @@ func parseToken(token bson.Raw, pipeline string) (oplogPosition, error) {
 	if !ok || len(data) < len(timestampType)+2*timeDigits || !strings.HasPrefix(data, timestampType) {
 		return oplogPosition{}, fmt.Errorf("unsupported resume token %s", token)
 	}
+
 	digits := data[len(timestampType):]
 	t, errT := strconv.ParseUint(digits[:timeDigits], 16, 32)
 	i, errI := strconv.ParseUint(digits[timeDigits:2*timeDigits], 16, 32)
 	if err := errors.Join(errT, errI); err != nil {
 		return oplogPosition{}, fmt.Errorf("unsupported resume token %s: %w", token, err)
 	}
+
 	p := oplogPosition{at: bson.Timestamp{T: uint32(t), I: uint32(i)}, token: data, pipeline: pipeline}
 	if _, bits, ok := token.Lookup("_typeBits").BinaryOK(); ok {
 		p.typeBits = string(bits)

@@ -17,30 +17,37 @@ func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, f
 	if db, err = s.stream.db(); err != nil {
 		return nil, nil, faults, err
 	}
+
 	sv, err = identify(ctx, db)
 	if hasCode(err, errAuthenticationFailed) {
 		f := s.loginFault(err.Error())
 		return nil, db, faults, f.Err()
 	}
+
 	if err != nil {
 		return nil, db, faults, err
 	}
+
 	if f := sv.streamFault(); f != nil {
 		faults.Add(*f)
 		return sv, db, faults, nil
 	}
+
 	if err := sv.checkPrimary(); err != nil {
 		return nil, db, faults, err
 	}
+
 	control, err := s.control.db()
 	if err != nil {
 		return sv, db, faults, err
 	}
+
 	if control.Name() != db.Name() {
 		faults.Add(fault.Fault{
 			Subject: "stream", Problem: fmt.Sprintf("source.stream-url names database %s, source.url names %s", db.Name(), control.Name()), Instructions: "name the same database in both",
 		})
 	}
+
 	for i := range s.cfg.Outboxes {
 		if o := &s.cfg.Outboxes[i]; o.Schema != "" && o.Schema != db.Name() {
 			faults.Add(fault.Fault{
@@ -49,6 +56,7 @@ func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, f
 			})
 		}
 	}
+
 	return sv, db, faults, nil
 }
 
@@ -60,9 +68,11 @@ func (s *Source) checkCollections(ctx context.Context, db *mongo.Database, fault
 	if denied(err) {
 		return nil // the stream itself reports the missing privilege
 	}
+
 	if err != nil {
 		return fmt.Errorf("list collections: %w", err)
 	}
+
 	for _, c := range found {
 		f := fault.Fault{Subject: "collection " + c.Name}
 		switch {
@@ -81,6 +91,7 @@ func (s *Source) checkCollections(ctx context.Context, db *mongo.Database, fault
 		f.Instructions = "keep the outbox in an ordinary collection"
 		faults.Add(f)
 	}
+
 	return nil
 }
 
@@ -99,15 +110,19 @@ func collectionsOf(ctx context.Context, db *mongo.Database, names []string) ([]c
 	if denied(err) {
 		raw, err = runCommand(ctx, db, append(list, bson.E{Key: "nameOnly", Value: true}, bson.E{Key: "authorizedCollections", Value: true}))
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	var answer struct {
 		Cursor struct{ FirstBatch []collection }
 	}
+
 	if err := bson.Unmarshal(raw, &answer); err != nil {
 		return nil, err
 	}
+
 	// nameOnly supports no filter except on the type.
 	return slices.DeleteFunc(answer.Cursor.FirstBatch, func(c collection) bool { return !slices.Contains(names, c.Name) }), nil
 }
@@ -120,6 +135,7 @@ func (s *Source) tryStream(ctx context.Context, db *mongo.Database, sv *server, 
 	if err != nil {
 		return s.explain(ctx, db, from, err)
 	}
+
 	defer c.close(ctx)
 	c.maxAwait = time.Millisecond
 	tryCtx, cancel := context.WithTimeout(ctx, tryTimeout)
@@ -157,6 +173,7 @@ func (s *Source) ready(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if sv.streamFault() == nil {
 		if err := s.checkCollections(ctx, db, &faults); err != nil {
 			return nil, err

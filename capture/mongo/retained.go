@@ -31,10 +31,12 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	if acked == nil {
 		return capture.RetainedLog{}, nil
 	}
+
 	db, err := s.stream.db()
 	if err != nil {
 		return capture.RetainedLog{}, err
 	}
+
 	retained, err := s.oplog.measure(ctx, db, acked.Parsed.previousTime())
 	if denied(err) {
 		if time.Since(acked.At) < maxUnmeasured {
@@ -42,9 +44,11 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 		}
 		return capture.RetainedLog{Bytes: 1, Limit: 1}, nil
 	}
+
 	if err != nil {
 		return capture.RetainedLog{}, fmt.Errorf("read oplog size: %w", err)
 	}
+
 	return retained, nil
 }
 
@@ -82,6 +86,7 @@ type cumulativeSize struct {
 func (l *oplogMeter) reset(at bson.Timestamp) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.sums = []cumulativeSize{{at: at}}
 	l.partial.from, l.partial.bytes = at, 0
 }
@@ -90,6 +95,7 @@ func (l *oplogMeter) reset(at bson.Timestamp) {
 func (l *oplogMeter) measure(ctx context.Context, db *mongo.Database, from bson.Timestamp) (capture.RetainedLog, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if time.Since(l.limitAt) > limitTTL {
 		_, limit, err := oplogSize(ctx, db)
 		if err != nil {
@@ -113,6 +119,7 @@ func (l *oplogMeter) measure(ctx context.Context, db *mongo.Database, from bson.
 	if len(l.sums) == 1 || !first.at.Before(from) {
 		return capture.RetainedLog{Bytes: last.bytes - first.bytes, Limit: l.limit}, nil
 	}
+
 	first = l.sums[1]
 	if !l.partial.from.Equal(from) {
 		part, _, err := scanOplog(ctx, oplog, from, first.at)
@@ -121,6 +128,7 @@ func (l *oplogMeter) measure(ctx context.Context, db *mongo.Database, from bson.
 		}
 		l.partial.from, l.partial.bytes = from, part.bytes
 	}
+
 	return capture.RetainedLog{Bytes: last.bytes - first.bytes + l.partial.bytes, Limit: l.limit}, nil
 }
 
@@ -131,12 +139,14 @@ func (l *oplogMeter) thin() {
 	if n <= maxSums {
 		return
 	}
+
 	rest := l.sums[:0]
 	for i, s := range l.sums {
 		if i%2 == 0 || i == n-1 {
 			rest = append(rest, s)
 		}
 	}
+
 	l.sums = rest
 	l.partial.from = bson.Timestamp{}
 }
@@ -181,15 +191,18 @@ func scanOplog(ctx context.Context, local *mongo.Database, after, upTo bson.Time
 	if err != nil {
 		return s, false, err
 	}
+
 	found, ok := raw.Lookup("cursor", "firstBatch", "0").DocumentOK()
 	if !ok {
 		return cumulativeSize{at: after}, true, nil
 	}
+
 	s.bytes, _ = found.Lookup("bytes").AsInt64OK()
 	entries, _ := found.Lookup("entries").AsInt64OK()
 	if s.at.T, s.at.I, ok = found.Lookup("at").TimestampOK(); !ok {
 		return s, false, errors.New("unexpected server answer: no time")
 	}
+
 	return s, entries < maxScanned, nil
 }
 

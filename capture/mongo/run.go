@@ -22,6 +22,7 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	if s.server == nil {
 		return errors.New("run source: Open was not called")
 	}
+
 	var until *oplogPosition
 	if span.Until != "" {
 		end, err := parsePosition(span.Until)
@@ -30,10 +31,12 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 		}
 		until = &end
 	}
+
 	from, err := parsePosition(s.resume.Start(s, span.From))
 	if err != nil {
 		return err
 	}
+
 	st := &stream{src: s, out: out, at: from, until: until}
 	return s.classifyEnd(ctx, st, st.read(ctx))
 }

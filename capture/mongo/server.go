@@ -39,10 +39,12 @@ func identify(ctx context.Context, db *mongo.Database) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("identify server: %w", err)
 	}
+
 	sv := &server{
 		database: db.Name(), setName: lookupString(hello, "setName"), router: lookupString(hello, "msg") == "isdbgrid",
 		address: lookupString(hello, "me"), primary: lookupString(hello, "primary"),
 	}
+
 	sv.wire, _ = hello.Lookup("maxWireVersion").AsInt64OK()
 	sv.writable, _ = hello.Lookup("isWritablePrimary").BooleanOK()
 	sv.written.T, sv.written.I, _ = hello.Lookup("lastWrite", "opTime", "ts").TimestampOK()
@@ -51,6 +53,7 @@ func identify(ctx context.Context, db *mongo.Database) (*server, error) {
 	if sv.setName == "" {
 		return sv, nil
 	}
+
 	sv.id, err = replicaSetID(ctx, db)
 	return sv, err
 }
@@ -66,9 +69,11 @@ func replicaSetID(ctx context.Context, db *mongo.Database) (string, error) {
 			return "", nil
 		}
 	}
+
 	if err != nil {
 		return "", fmt.Errorf("read replica set configuration: %w", err)
 	}
+
 	for _, path := range [][]string{{"config"}, {"cursor", "firstBatch", "0"}} {
 		if id, ok := answer.Lookup(append(path, "settings", "replicaSetId")...).ObjectIDOK(); ok {
 			return id.Hex(), nil
@@ -118,6 +123,7 @@ func (sv *server) checkReached(ctx context.Context, db *mongo.Database, from *op
 	if !sv.isBehind(from) {
 		return nil
 	}
+
 	// A primary that was partitioned may not know that it was replaced. It cannot complete
 	// a linearizable read; see
 	// https://www.mongodb.com/docs/v6.0/reference/read-concern-linearizable/.
@@ -127,13 +133,16 @@ func (sv *server) checkReached(ctx context.Context, db *mongo.Database, from *op
 	}); err != nil {
 		return fmt.Errorf("verify that server %s is the primary: %w", sv.address, err)
 	}
+
 	now, err := identify(ctx, db)
 	if err != nil {
 		return err
 	}
+
 	if now.isBehind(from) {
 		return lostErrorf("oplog ends at %d.%d but was read up to %s: the server was restored", now.written.T, now.written.I, from.describe())
 	}
+
 	return nil
 }
 

@@ -62,6 +62,7 @@ func (s *Source) Mark(ctx context.Context, token string) error {
 	if err != nil {
 		return err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	marks := db.Collection(markCollection, options.Collection().SetWriteConcern(writeconcern.Majority()))

@@ -90,18 +90,23 @@ func (st *stream) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if f := now.streamFault(); f != nil {
 		return f.Err()
 	}
+
 	if err := now.checkPrimary(); err != nil {
 		return err
 	}
+
 	if err := now.checkSameServer(ctx, st.db, st.src.server, &st.at); err != nil {
 		return err
 	}
+
 	if st.cursor, err = openCursor(ctx, st.db, now, st.src.plan.pipeline(&st.at, st.limitPayloads), st.src.cfg.Name); err != nil {
 		return err
 	}
+
 	st.cursor.onAlive = st.sendAlive
 	return nil
 }
@@ -141,9 +146,11 @@ func (st *stream) handleBatch(ctx context.Context, a cursorBatch) error {
 			return err
 		}
 	}
+
 	if err := st.flush(ctx); err != nil {
 		return err
 	}
+
 	if st.at == before {
 		return st.handleIdle(a.postBatchToken, now)
 	}
@@ -158,21 +165,25 @@ func (st *stream) event(ctx context.Context, raw bson.Raw, now time.Time) error 
 	if err != nil {
 		return &fault.UnreadableLogError{Err: err}
 	}
+
 	if e.place.compare(&st.at) <= 0 {
 		return nil
 	}
+
 	if st.until != nil && e.place.compare(st.until) > 0 {
 		if err := st.flush(ctx); err != nil {
 			return err
 		}
 		return errSpanEnd
 	}
+
 	if reason := e.lossReason(p, st.db.Name()); reason != "" {
 		if err := st.flush(ctx); err != nil {
 			return err
 		}
 		return lostErrorf("%s", reason)
 	}
+
 	switch {
 	case e.collection == markCollection:
 		if id, _ := e.document.Lookup("_id").StringValueOK(); id != st.src.cfg.Name {
@@ -184,6 +195,7 @@ func (st *stream) event(ctx context.Context, raw bson.Raw, now time.Time) error 
 	case e.kind != kindInsert:
 		return nil
 	}
+
 	return st.add(ctx, &e, now)
 }
 
@@ -197,11 +209,13 @@ func (st *stream) add(ctx context.Context, e *event, now time.Time) error {
 		}
 		return err
 	}
+
 	size := 0
 	for i := range items[before:] {
 		st.src.resume.DropLargePayload(&items[before+i])
 		size += len(items[before+i].Payload)
 	}
+
 	if before > 0 && (len(items) > st.src.cfg.MaxBatchRows || st.bytes+size > st.src.cfg.MaxBatchBytes) {
 		added := append(items[:0:0], items[before:]...)
 		if err := st.flush(ctx); err != nil {
@@ -209,6 +223,7 @@ func (st *stream) add(ctx context.Context, e *event, now time.Time) error {
 		}
 		items = added
 	}
+
 	st.batch.Items, st.last = items, e.place
 	st.bytes += size
 	return nil
@@ -221,10 +236,12 @@ func (st *stream) flush(ctx context.Context) error {
 	if len(b.Items) == 0 && len(b.Marks) == 0 {
 		return nil
 	}
+
 	b.Position = st.last.format()
 	if !st.src.resume.Trim(&b) {
 		return nil
 	}
+
 	st.src.acks.Offer(b.Position)
 	select {
 	case st.out <- b:
@@ -233,6 +250,7 @@ func (st *stream) flush(ctx context.Context) error {
 			return err
 		}
 	}
+
 	st.sent(len(b.Items), st.last)
 	return nil
 }
@@ -266,18 +284,22 @@ func (st *stream) handleIdle(token bson.Raw, now time.Time) error {
 	if err != nil {
 		return &fault.UnreadableLogError{Err: err}
 	}
+
 	// A token with an event's time says no more than the event's own.
 	if last := st.newestPosition(); p.at.After(last.at) {
 		st.idle = &p
 	}
+
 	if st.idle == nil || now.Before(st.idleAt) && !st.isAtEnd(st.idle) {
 		st.sendAlive()
 		return nil
 	}
+
 	b := capture.Batch{Position: st.idle.format()}
 	if !st.src.resume.Trim(&b) {
 		return nil
 	}
+
 	st.src.acks.Offer(b.Position)
 	select {
 	case st.out <- b:
@@ -288,6 +310,7 @@ func (st *stream) handleIdle(token bson.Raw, now time.Time) error {
 			st.at = *st.idle
 		}
 	}
+
 	return nil
 }
 

@@ -45,6 +45,7 @@ func (c *checker) run(ctx context.Context) (err error) {
 	if c.conn.standalone.Load() {
 		c.Add(store.GradeAdvice, "not a member of a replica set: no change streams, snapshots or transactions, so the relay polls, and a frozen relay may write once more after a takeover", "// "+replicaSet)
 	}
+
 	if c.thorough {
 		if err := c.checkWritable(ctx); err != nil {
 			return err
@@ -71,6 +72,7 @@ func (c *checker) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -95,9 +97,11 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 	for _, own := range ownCollections() {
 		c.reportMissingActions(c.conn.db.Name(), own.name, own.actions)
 	}
+
 	if c.CountFaults() == faults {
 		c.Add(store.GradeOK, fmt.Sprintf("version %d; the user has all required privileges", version))
 	}
+
 	return nil
 }
 
@@ -121,6 +125,7 @@ func (c *checker) outbox(ctx context.Context, t *table) error {
 	if err != nil || !found {
 		return err
 	}
+
 	if c.reportMissingActions(t.collection.Database().Name(), t.collection.Name(), outboxActions(t.Outbox)) {
 		return nil
 	}
@@ -134,10 +139,12 @@ func (c *checker) outbox(ctx context.Context, t *table) error {
 	if c.CountFaults() > faults {
 		return nil
 	}
+
 	c.Add(store.GradeOK, fmt.Sprintf("%s matches layout %s; the user has all required privileges", t.path(), t.Layout.Name))
 	if !c.thorough {
 		return nil
 	}
+
 	return c.unsettledIndex(ctx, t)
 }
 
@@ -153,9 +160,11 @@ func (c *checker) collection(ctx context.Context, t *table) (bool, error) {
 		}
 		return true, nil // the privilege check says more
 	}
+
 	if err != nil {
 		return false, err
 	}
+
 	if len(specs) == 0 {
 		return false, c.reportMissing(ctx, t)
 	}
@@ -173,6 +182,7 @@ func (c *checker) collection(ctx context.Context, t *table) (bool, error) {
 		c.AddFault(fmt.Sprintf("%s has collation %s, which may treat different ids as equal", t.path(), locale), "// copy the documents into a collection without a collation")
 		return false, nil
 	}
+
 	return true, nil
 }
 
@@ -183,6 +193,7 @@ func (c *checker) reportMissing(ctx context.Context, t *table) error {
 	if err != nil {
 		return err
 	}
+
 	slices.Sort(names)
 	seen := ""
 	if len(names) > 0 {
@@ -207,6 +218,7 @@ func (c *checker) index(ctx context.Context, t *table) error {
 	if t.id() == "_id" {
 		return nil
 	}
+
 	found, err := t.indices(ctx, func(spec bson.Raw) bool {
 		unique, _ := spec.Lookup("unique").BooleanOK()
 		fields, _ := spec.Lookup("key").Document().Elements()
@@ -216,6 +228,7 @@ func (c *checker) index(ctx context.Context, t *table) error {
 	if err != nil || found {
 		return err
 	}
+
 	c.AddFault(fmt.Sprintf("%s has no unique index on its id field %s", t.path(), t.id()),
 		fmt.Sprintf("%s.createIndex(%s, {unique: true});", shellOf(t.Outbox), shellKeys([]string{t.id()})))
 	return nil

@@ -92,6 +92,7 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 	if err != nil {
 		return err
 	}
+
 	if s.docs == 0 {
 		c.Add(store.GradeOK, fmt.Sprintf("%s is empty: layout %s cannot be checked yet", t.path(), t.Layout.Name))
 		return c.badIDs(ctx, t)
@@ -105,6 +106,7 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 			lacks = append(lacks, name+" ("+t.Layout.ConfigKey(name)+")")
 		}
 	}
+
 	if len(lacks) > 0 {
 		c.AddFault(fmt.Sprintf("none of the newest %d documents of %s has field %s of layout %s; found: %s",
 			s.docs, t.path(), strings.Join(lacks, ", "), t.Layout.Name, strings.Join(s.fields, ", ")),
@@ -117,6 +119,7 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 	if l.Group != "" && s.lacks(l.Group) && c.thorough {
 		c.Add(store.GradeAdvice, fmt.Sprintf("none of the newest %d documents of %s has field %s, the message group", s.docs, t.path(), l.Group))
 	}
+
 	return c.badIDs(ctx, t)
 }
 
@@ -127,6 +130,7 @@ func (c *checker) times(t *table, s *sample) {
 	if t.Layout.TextTimes {
 		wrong, is, want = "date", "dates", "texts"
 	}
+
 	for _, name := range []string{l.Delivered, l.Failed, l.Claimed, l.Settled} {
 		if name != "" && s.types[name][wrong] {
 			c.AddFault(fmt.Sprintf("documents of %s have %s in %s (%s), but layout %s writes %s", t.path(), is, name, t.Layout.ConfigKey(name), t.Layout.Name, want),
@@ -146,6 +150,7 @@ func (c *checker) statusType(t *table, s *sample) {
 	default:
 		return
 	}
+
 	for is := range s.types[name] {
 		if !slices.Contains(want, is) {
 			c.AddFault(fmt.Sprintf("documents of %s have a status of type %s in %s, but layout %s expects type %s", t.path(), is, name, t.Layout.Name, want[0]),
@@ -181,8 +186,10 @@ func (c *checker) badIDs(ctx context.Context, t *table) error {
 		c.Add(store.GradeAdvice, fmt.Sprintf("%s has unsettled documents whose id (field %s) is %s: they are not relayed", t.path(), t.id(), bad),
 			"// use an ObjectID, a string, a whole number or a UUID as their id")
 	}
+
 	if hasCode(err, codeTimeLimit) || ctx.Err() == nil && mongo.IsTimeout(err) {
 		return nil // large collection: not finished in time
 	}
+
 	return err
 }

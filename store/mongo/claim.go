@@ -30,14 +30,17 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	if len(rows) == 0 {
 		return nil, nil
 	}
+
 	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
+
 	c := &claim{Store: s, epoch: epoch, at: at, rows: rows, answers: make([]store.ClaimAnswer, len(rows))}
 	if err := c.run(ctx, parts); err != nil {
 		return nil, fmt.Errorf("claim: %w", asRefused(err))
 	}
+
 	for _, p := range parts {
 		p.CopyDuplicates(rows, c.answers)
 	}
@@ -76,9 +79,11 @@ func collectParts(parts []*outboxes.Part, at []int) (some []*outboxes.Part) {
 	for _, p := range parts {
 		n += len(p.Indexes)
 	}
+
 	if n == len(at) {
 		return parts
 	}
+
 	for _, p := range parts {
 		part := &outboxes.Part{Outbox: p.Outbox, FirstIndex: p.FirstIndex, Duplicates: p.Duplicates}
 		for _, i := range p.Indexes {
@@ -90,6 +95,7 @@ func collectParts(parts []*outboxes.Part, at []int) (some []*outboxes.Part) {
 			some = append(some, part)
 		}
 	}
+
 	return some
 }
 
@@ -130,6 +136,7 @@ func (c *claim) claimOutbox(ctx context.Context, t *table, p *outboxes.Part) err
 			return err
 		}
 	}
+
 	for k, indexes := range [][]int{plain, full} {
 		if err := c.readAndAnswer(ctx, t, p, indexes, k == 1); err != nil {
 			return err
@@ -179,6 +186,7 @@ func (c *claim) partition(t *table, p *outboxes.Part) (plain, full []int) {
 	for i, j := range p.Duplicates {
 		wantsPayload[j] = wantsPayload[j] || c.rows[i].WantPayload
 	}
+
 	for _, i := range p.Indexes {
 		row := &c.rows[i]
 		switch {
@@ -251,19 +259,23 @@ func (c *claim) readAndAnswer(ctx context.Context, t *table, p *outboxes.Part, i
 	if len(indexes) == 0 {
 		return nil
 	}
+
 	l := &t.Layout.Columns
 	fields := []string{l.ID, l.Status, l.Delivered, l.Failed, l.RetryCount}
 	held := c.takeover != 0 && l.Claimed != "" && t.Layout.State != store.StateNone
 	if held {
 		fields = append(fields, l.Claimed)
 	}
+
 	if payload {
 		fields = append(fields, l.Payload)
 	}
+
 	projection := project(fields...)
 	if held {
 		projection = append(projection, bson.E{Key: nowField, Value: "$$NOW"})
 	}
+
 	seen := make(map[int]bool, len(indexes))
 	return forEach(ctx, commandTimeout, t.collection, bson.D{t.idIn(c.ids(indexes))}, options.Find().SetProjection(projection), func(doc bson.Raw) error {
 		id, err := document.ID(document.Lookup(doc, l.ID))
@@ -294,15 +306,18 @@ func (c *claim) answer(t *table, p *outboxes.Part, i int, doc bson.Raw, payload 
 		*a = store.ClaimAnswer{Result: store.Held, Until: until}
 		return nil
 	}
+
 	*a = store.ClaimAnswer{Result: store.Claimed, Unwritten: !l.WritesClaims()}
 	if l.Columns.RetryCount != "" {
 		a.RetryCount = document.Count(document.Lookup(doc, l.Columns.RetryCount))
 	}
+
 	if payload {
 		if a.Payload = document.Payload(document.Lookup(doc, l.Columns.Payload)); a.Payload == nil {
 			return t.payloadError(c.rows[i].ID)
 		}
 	}
+
 	return nil
 }
 
@@ -327,9 +342,11 @@ func (c *claim) isOwnClaim(p *outboxes.Part, i int, at time.Time) bool {
 		own := c.rows[i].OwnClaimAt
 		return !own.IsZero() && own.UnixMilli() == at.UnixMilli()
 	}
+
 	if same(i) {
 		return true
 	}
+
 	for other, first := range p.Duplicates {
 		if first == i && same(other) {
 			return true
@@ -343,15 +360,18 @@ func (c *claim) writeClaims(ctx context.Context, t *table, indexes []int) error 
 	if !t.Layout.WritesClaims() {
 		return nil
 	}
+
 	var claimed []int
 	for _, i := range indexes {
 		if c.answers[i].Result == store.Claimed {
 			claimed = append(claimed, i)
 		}
 	}
+
 	if len(claimed) == 0 {
 		return nil
 	}
+
 	n, err := inBatches(c.ids(claimed), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), c.claimUpdate(t)) })
 	if err == nil && n != int64(len(claimed)) {
 		return errDocumentChanged

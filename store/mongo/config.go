@@ -40,6 +40,7 @@ func (c *Config) Validate() error {
 		_, _, err := ParseURL(c.URL, "")
 		errs = append(errs, err)
 	}
+
 	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout))
 	for i := range c.Outboxes {
 		errs = append(errs, validateNames(&c.Outboxes[i]))
@@ -54,18 +55,21 @@ func validateNames(o *store.Outbox) error {
 	fault := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("outbox %q: "+format, append([]any{o.Name}, args...)...))
 	}
+
 	switch {
 	case strings.ContainsAny(o.Table, "$\x00") || strings.HasPrefix(o.Table, "system."):
 		fault("invalid collection name %q", o.Table)
 	case strings.HasPrefix(o.Table, ownPrefix):
 		fault("collection %s belongs to the relay", o.Table)
 	}
+
 	named := o.Layout.NamedColumns()
 	for _, n := range named {
 		if !isPath(n.Column) {
 			fault("layout %s: %s: invalid field name %q: a name must not begin with $, and dots separate the names of a path", o.Layout.Name, n.Key, n.Column)
 		}
 	}
+
 	// The relay must not write a field that contains, or is part of, another named field.
 	for _, u := range columns.UsedColumns(&o.Layout) {
 		i := slices.IndexFunc(named, func(n store.NamedColumn) bool { return u.Write && isNestedField(n.Column, u.Column) })
@@ -73,6 +77,7 @@ func validateNames(o *store.Outbox) error {
 			fault("layout %s: field %q (%s) lies inside field %q (%s), which the relay writes", o.Layout.Name, named[i].Column, named[i].Key, u.Column, o.Layout.ConfigKey(u.Column))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -34,9 +34,11 @@ func (k *contention) partition(indexes []int, ref func(i int) store.Ref) (free, 
 	now := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	if len(k.until) == 0 {
 		return indexes, nil
 	}
+
 	for _, i := range indexes {
 		if now.Before(k.until[ref(i)]) {
 			recent = append(recent, i)
@@ -44,11 +46,13 @@ func (k *contention) partition(indexes []int, ref func(i int) store.Ref) (free, 
 			free = append(free, i)
 		}
 	}
+
 	maps.DeleteFunc(k.until, func(_ store.Ref, until time.Time) bool { return !now.Before(until) })
 	if len(recent) > 1 {
 		at := rand.IntN(len(recent))
 		recent = append(recent[at:len(recent):len(recent)], recent[:at]...)
 	}
+
 	return free, recent
 }
 
@@ -79,6 +83,7 @@ func (k *contention) isolate(ctx context.Context, indexes []int, ref func(i int)
 func (k *contention) record(recent []int, contended map[int]bool, ref func(i int) store.Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	for _, i := range recent {
 		delete(k.until, ref(i))
 	}
@@ -102,6 +107,7 @@ func bisect(ctx context.Context, at []int, wait time.Duration, tries *int, do fu
 	if len(at) == 0 {
 		return nil
 	}
+
 	if *tries != 0 {
 		*tries--
 		err := do(ctx, at, wait)
@@ -112,15 +118,18 @@ func bisect(ctx context.Context, at []int, wait time.Duration, tries *int, do fu
 			return err
 		}
 	}
+
 	if len(at) == 1 || *tries == 0 {
 		for _, i := range at {
 			skipped(i)
 		}
 		return nil
 	}
+
 	half := len(at) / 2
 	if err := bisect(ctx, at[:half], 0, tries, do, skipped); err != nil {
 		return err
 	}
+
 	return bisect(ctx, at[half:], 0, tries, do, skipped)
 }

@@ -121,6 +121,7 @@ func (l *letters) each(ctx context.Context, limit int, give func(doc bson.Raw, i
 	if errors.Is(err, errStopIteration) {
 		return nil
 	}
+
 	return err
 }
 
@@ -130,12 +131,15 @@ func (l *letters) chosen(doc bson.Raw) bool {
 	if f.Kind != "" && lane.Kind != f.Kind || f.Group != nil && lane.Group != *f.Group {
 		return false
 	}
+
 	if f.Error != "" && !strings.Contains(l.text(doc), f.Error) {
 		return false
 	}
+
 	if f.Since.IsZero() && f.Until.IsZero() {
 		return true
 	}
+
 	at := document.Time(document.Lookup(doc, l.table.Layout.FailedTime()))
 	return !at.IsZero() && (f.Since.IsZero() || !at.Before(f.Since)) && (f.Until.IsZero() || at.Before(f.Until))
 }
@@ -154,14 +158,17 @@ func (l *letters) letter(doc bson.Raw, id string, payload bool) store.DeadLetter
 	if l.c.RetryCount != "" {
 		d.RetryCount = document.Count(document.Lookup(doc, l.c.RetryCount))
 	}
+
 	if name := l.table.Layout.FailedTime(); name != "" {
 		d.FailedAt = document.Time(document.Lookup(doc, name))
 	}
+
 	if payload {
 		d.Payload = document.Payload(document.Lookup(doc, l.c.Payload))
 		d.PayloadSize = len(d.Payload)
 		return d
 	}
+
 	size, _ := doc.Lookup(sizeField).AsInt64OK()
 	d.PayloadSize = int(size)
 	return d

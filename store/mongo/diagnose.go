@@ -38,6 +38,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 		c.AddSetupError(setup)
 		return c.Findings, nil
 	}
+
 	return c.Findings, fmt.Errorf("diagnose database: %w", Explain(err))
 }
 
@@ -47,6 +48,7 @@ func (c *checker) connection(url string) {
 	if err != nil {
 		return // already parsed when the connection was opened
 	}
+
 	hosts := strings.Join(opts.Hosts, ", ")
 	local := !slices.ContainsFunc(opts.Hosts, func(host string) bool {
 		return !strings.HasPrefix(host, "127.") && !strings.HasPrefix(host, "localhost") && !strings.HasPrefix(host, "[::1]") && !strings.HasPrefix(host, "/")
@@ -67,22 +69,27 @@ func (c *checker) checkWritable(ctx context.Context) error {
 	if c.conn.standalone.Load() {
 		return nil
 	}
+
 	var hello struct {
 		Set     string   `bson:"setName"`
 		Hosts   []string `bson:"hosts"`
 		Primary string   `bson:"primary"`
 		Writes  bool     `bson:"isWritablePrimary"`
 	}
+
 	if err := c.conn.run(ctx, bson.D{{Key: "hello", Value: 1}}, &hello); err != nil {
 		return err
 	}
+
 	if hello.Set == "" {
 		return nil // a mongos
 	}
+
 	if !hello.Writes {
 		c.AddFault("replica set "+hello.Set+" has no primary", "// see rs.status()")
 		return nil
 	}
+
 	c.Add(store.GradeOK, fmt.Sprintf("replica set %s of %d members, primary %s", hello.Set, len(hello.Hosts), hello.Primary))
 	return nil
 }
@@ -106,11 +113,13 @@ func (c *checker) durability(ctx context.Context) error {
 		c.Add(store.GradeOK, "acknowledged writes are in the journal")
 		return nil
 	}
+
 	var answer struct {
 		Config struct {
 			Journal *bool `bson:"writeConcernMajorityJournalDefault"`
 		} `bson:"config"`
 	}
+
 	err := c.conn.admin(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}, &answer)
 	switch {
 	case hasCode(err, codeUnauthorized), err != nil && !Unreachable(err):
@@ -123,6 +132,7 @@ func (c *checker) durability(ctx context.Context) error {
 	default:
 		c.Add(store.GradeOK, "a majority-committed write survives a crash of the other members")
 	}
+
 	return nil
 }
 
@@ -133,10 +143,12 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 	if l.State == store.StateNone {
 		return nil
 	}
+
 	state := []string{l.Columns.Status}
 	if l.State == store.StateTimestamps {
 		state = []string{l.Columns.Delivered, l.Columns.Failed}
 	}
+
 	serves, err := t.indices(ctx, func(spec bson.Raw) bool {
 		fields, _ := spec.Lookup("key").Document().Elements()
 		return len(fields) > 0 && slices.Contains(state, fields[0].Key())
@@ -144,10 +156,12 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 	if err != nil {
 		return err
 	}
+
 	if serves {
 		c.Add(store.GradeOK, "an index covers the unsettled documents")
 		return nil
 	}
+
 	c.Add(store.GradeAdvice, fmt.Sprintf("%s has no index for unsettled documents: polling, sweeps and snapshots scan the whole collection", t.path()),
 		fmt.Sprintf("%s.createIndex(%s);", shellOf(t.Outbox), shellKeys(slices.Concat(state, t.ordered()))))
 	return nil

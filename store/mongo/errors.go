@@ -69,9 +69,11 @@ func Explain(err error) error {
 	if err == nil || errors.As(err, &setup) {
 		return err
 	}
+
 	explain := func(problem, remedy string) error {
 		return &explained{store.SetupError{Problem: problem + ": " + shortErrorText(err), Remedy: remedy}, err}
 	}
+
 	text := err.Error()
 	switch {
 	case hasCode(err, codeAuthentication, codeAtlas) || strings.Contains(text, "auth error:"):
@@ -87,6 +89,7 @@ func Explain(err error) error {
 		return explain("database certificate is not trusted",
 			"add tlsCAFile=FILE of the issuing CA to the URL; the certificate must name the host")
 	}
+
 	return err
 }
 

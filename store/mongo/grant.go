@@ -79,6 +79,7 @@ func (d *leaseDocument) term() term { return term{d.Until, d.Fence} }
 func (g *grant) start(t term) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	g.epoch, g.term, g.unconfirmedUntil, g.pausedUntil, g.pause = 0, t, time.Time{}, time.Time{}, 0
 }
 
@@ -86,6 +87,7 @@ func (g *grant) start(t term) {
 func (g *grant) setEpoch(epoch store.Epoch) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	g.epoch = epoch
 }
 
@@ -93,6 +95,7 @@ func (g *grant) setEpoch(epoch store.Epoch) {
 func (g *grant) extend(t term) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	if g.term == (term{}) {
 		return
 	}
@@ -106,6 +109,7 @@ func (g *grant) extend(t term) {
 func (g *grant) revoke() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	g.epoch, g.term = 0, term{}
 	return g.inFlight == 0 && g.unconfirmedUntil.IsZero()
 }
@@ -115,6 +119,7 @@ func (g *grant) revoke() bool {
 func (g *grant) acquire(epoch store.Epoch) (by term, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	if g.epoch != epoch || !g.term.fence.After(zeroFence()) || time.Now().Before(g.pausedUntil) {
 		return term{}, false
 	}
@@ -126,11 +131,13 @@ func (g *grant) acquire(epoch store.Epoch) (by term, ok bool) {
 func (g *grant) release(by term, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	g.inFlight--
 	if err == nil {
 		g.pause = 0
 		return
 	}
+
 	g.pause = min(max(2*g.pause, minGrantPause), maxGrantPause)
 	g.pausedUntil = time.Now().Add(g.pause)
 	if !isServerError(err) && by.until.After(g.unconfirmedUntil) {
@@ -144,6 +151,7 @@ func (s *Store) revokeLease(ctx context.Context, on *conn) error {
 	if !on.supportsGrants() {
 		return nil
 	}
+
 	for started, try := time.Now(), maxPauseTry; ; try++ {
 		bound, cancel := context.WithTimeout(ctx, commandTimeout)
 		var d struct {
@@ -171,6 +179,7 @@ func (c *conn) awaitWritesEnded(ctx context.Context, sessions ...bson.Binary) er
 	if !c.supportsGrants() {
 		return nil
 	}
+
 	running := mongo.Pipeline{
 		{{Key: "$currentOp", Value: bson.D{}}},
 		{{Key: "$match", Value: bson.D{{Key: "lsid.id", Value: bson.D{{Key: "$in", Value: sessions}}}, {Key: "active", Value: true}}}},

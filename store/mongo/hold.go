@@ -104,10 +104,12 @@ func activeHolds(ctx context.Context, t *table, all []store.Hold) ([]store.Hold,
 			ids = append(ids, all[i].ID)
 		}
 	}
+
 	failed, err := t.failedAmong(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
+
 	holds := all[:0]
 	for _, h := range all {
 		if h.Kind != store.Blocked || failed[h.ID] {
@@ -123,6 +125,7 @@ func (t *table) failedAmong(ctx context.Context, ids []string) (map[string]bool,
 	if len(ids) == 0 {
 		return failed, nil
 	}
+
 	filter := append(bson.D{t.idIn(ids)}, t.failed()...)
 	err := forEach(ctx, commandTimeout, t.collection, filter, options.Find().SetProjection(project(t.id())), func(doc bson.Raw) error {
 		if id, err := document.ID(document.Lookup(doc, t.id())); err == nil {

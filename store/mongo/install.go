@@ -88,6 +88,7 @@ func (c *conn) install(ctx context.Context) error {
 			}
 		}
 	}
+
 	if err := c.deleteOldLanes(ctx); err != nil {
 		return fmt.Errorf("delete lanes of version 2: %w", err)
 	}
@@ -101,10 +102,12 @@ func (c *conn) deleteOldLanes(ctx context.Context) error {
 	var meta struct {
 		Version int `bson:"version"`
 	}
+
 	err := findOne(ctx, c.ownCollection(ownMeta), versionID, &meta)
 	if errors.Is(err, mongo.ErrNoDocuments) || err == nil && meta.Version >= version {
 		return nil
 	}
+
 	if err != nil {
 		return err
 	}
@@ -114,6 +117,7 @@ func (c *conn) deleteOldLanes(ctx context.Context) error {
 			return err
 		}
 	}
+
 	_, err = c.ownCollection(ownCheckpoint).UpdateMany(ctx, bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "origin", Value: ""}, {Key: "position", Value: ""}}}})
 	return err
 }
@@ -132,12 +136,14 @@ func installed(ctx context.Context, on *conn) error {
 	if err != nil {
 		return err
 	}
+
 	var missing []string
 	for _, own := range ownCollections() {
 		if !slices.Contains(existing, own.name) {
 			missing = append(missing, own.name)
 		}
 	}
+
 	switch len(missing) {
 	case 0:
 	case len(ownCollections()):
@@ -149,6 +155,7 @@ func installed(ctx context.Context, on *conn) error {
 	var meta struct {
 		Version int `bson:"version"`
 	}
+
 	err = findOne(ctx, on.ownCollection(ownMeta), versionID, &meta)
 	switch {
 	case err != nil && !errors.Is(err, mongo.ErrNoDocuments):
@@ -163,6 +170,7 @@ func installed(ctx context.Context, on *conn) error {
 			Problem: fmt.Sprintf("relay collections have version %d; this program needs %d", meta.Version, version), Remedy: initHint,
 		}}
 	}
+
 	return nil
 }
 
@@ -237,5 +245,6 @@ func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("check privileges for relay collections: %w", Explain(err))
 	}
+
 	return may, nil
 }

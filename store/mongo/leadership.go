@@ -69,6 +69,7 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	if err != nil {
 		return 0, fmt.Errorf("acquire leadership: %w", Explain(err))
 	}
+
 	return epoch, nil
 }
 
@@ -90,9 +91,11 @@ func (s *Store) endPredecessor(ctx context.Context, on *conn) error {
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil
 	}
+
 	if err != nil {
 		return err
 	}
+
 	on.killSession(ctx, d.Session)
 	on.killSession(ctx, d.OutcomeSession)
 	return on.awaitWritesEnded(ctx, d.Session, d.OutcomeSession)

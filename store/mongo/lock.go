@@ -51,6 +51,7 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("acquire relay lock: %w", Explain(err))
 	}
+
 	if !s.lifetime.Add(taken) {
 		taken.Release()
 		return nil, fmt.Errorf("acquire relay lock: %w", lifetime.ErrClosed)
@@ -64,10 +65,12 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 	s.locking.Lock()
 	defer s.locking.Unlock()
+
 	if s.token == nil {
 		token := bson.NewObjectID()
 		s.token = &token
 	}
+
 	token := *s.token
 	d, err := s.acquireLease(ctx, on, token)
 	switch {
@@ -76,13 +79,16 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 	case mongo.IsTimeout(err), isWriteConflict(err):
 		s.endHolder(ctx, on)
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	s.token = nil
 	if d.Token != token {
 		return nil, &store.LockedError{Holder: d.Holder}
 	}
+
 	s.hasTakenLock.Store(true)
 	s.grant.start(d.term())
 	l := &lock{conn: on, name: s.name, token: token, lifetime: s.lifetime, grant: &s.grant}
@@ -99,12 +105,14 @@ func (s *Store) acquireLease(ctx context.Context, on *conn, token bson.ObjectID)
 	if on.supportsGrants() {
 		notEnded = append(notEnded, bson.D{{Key: "$gt", Value: bson.A{"$fence", clusterTime()}}})
 	}
+
 	held := bson.D{{Key: "$and", Value: bson.A{
 		bson.D{{Key: "$or", Value: notEnded}}, bson.D{{Key: "$ne", Value: bson.A{"$token", token}}},
 	}}}
 	unlessHeld := func(name string, value any) bson.E {
 		return bson.E{Key: name, Value: bson.D{{Key: "$cond", Value: bson.A{held, "$" + name, value}}}}
 	}
+
 	literal := func(v any) any { return bson.D{{Key: "$literal", Value: v}} }
 	fields := bson.D{unlessHeld("holder", literal(s.holder)), unlessHeld("token", token), unlessHeld("session", sessionID(on.writeSession)), unlessHeld("until", leaseEnd())}
 	if on.supportsGrants() {
@@ -114,6 +122,7 @@ func (s *Store) acquireLease(ctx context.Context, on *conn, token bson.ObjectID)
 		requests := bson.D{{Key: "$add", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$asked", 0}}}, bson.D{{Key: "$toInt", Value: endsSoon}}}}}
 		fields = append(fields, unlessHeld("fence", fenceEnd()), bson.E{Key: "asked", Value: requests})
 	}
+
 	take := bson.A{bson.D{{Key: "$set", Value: fields}}}
 	err = on.ownCollection(ownLease).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: s.name}}, take,
 		options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&d)
@@ -211,15 +220,18 @@ func (l *lock) extend(ctx context.Context) error {
 	if l.conn.supportsGrants() {
 		fields = append(fields, bson.E{Key: "fence", Value: fenceEnd()})
 	}
+
 	var d leaseDocument
 	err := l.conn.ownCollection(ownLease).FindOneAndUpdate(ctx, l.filter(), bson.A{bson.D{{Key: "$set", Value: fields}}},
 		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&d)
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return fmt.Errorf("lease acquired by another relay: %w", store.ErrNotLeader)
 	}
+
 	if err != nil {
 		return fmt.Errorf("extend relay lease: %w", err)
 	}
+
 	l.grant.extend(d.term())
 	return nil
 }

@@ -25,10 +25,12 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	if err != nil {
 		return store.PruneResult{}, fmt.Errorf("prune: %w", err)
 	}
+
 	from, err := pruneFrom(p.From)
 	if err != nil {
 		return store.PruneResult{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 	}
+
 	var w walkResult
 	err = s.read(ctx, func(ctx context.Context, on *conn) (err error) {
 		w, err = on.table(o).walk(ctx, from, p)
@@ -37,6 +39,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	if err != nil {
 		return store.PruneResult{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, Explain(err))
 	}
+
 	n := int64(0)
 	err = s.runJob(ctx, &writeJob{epoch: epoch, write: func(ctx context.Context, on *conn) (err error) {
 		n, err = on.table(o).prune(ctx, w.old, p)
@@ -45,10 +48,12 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	if err == nil {
 		return store.PruneResult{Rows: int(n), Next: w.next}, nil
 	}
+
 	err = asRefused(err)
 	if !errors.As(err, new(*store.RefusedError)) {
 		w.next = ""
 	}
+
 	return store.PruneResult{Next: w.next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 }
 
@@ -102,6 +107,7 @@ func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.PruneRequ
 	if from != nil {
 		opts.SetMin(bson.D{{Key: t.id(), Value: *from}}) // works for ids of mixed types
 	}
+
 	seen := 0
 	var last bson.RawValue
 	err = forEach(ctx, commandTimeout, t.collection, bson.D{t.identified()}, opts, func(doc bson.Raw) error {
@@ -123,6 +129,7 @@ func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.PruneRequ
 	if !errors.Is(err, errStopIteration) {
 		return w, err
 	}
+
 	text, err := bson.MarshalExtJSON(bson.D{{Key: "id", Value: last}}, true, false)
 	w.next = strings.TrimSpace(string(text))
 	return w, err

@@ -109,6 +109,7 @@ func (s *Store) JobErrors(ctx context.Context, id string, limit int) ([]store.Re
 			return err
 		})
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("read errors of replay %s: %w", id, err)
 	}
@@ -145,9 +146,11 @@ func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) err
 	if err == nil && j.State.Ended() {
 		err = s.deleteOldJobs(ctx, epoch)
 	}
+
 	if err != nil {
 		return fmt.Errorf("save replay %s: %w", j.ID, Explain(err))
 	}
+
 	return nil
 }
 
@@ -178,6 +181,7 @@ func (s *Store) deleteOldJobs(ctx context.Context, epoch store.Epoch) error {
 	for i := 0; i < len(ids) && err == nil; i++ {
 		err = s.deleteJob(ctx, epoch, ids[i])
 	}
+
 	if errors.Is(err, store.ErrNotLeader) {
 		return nil
 	}
@@ -237,5 +241,6 @@ func (s *Store) deleteJob(ctx context.Context, epoch store.Epoch, id string) err
 			return err
 		}
 	}
+
 	return nil
 }

@@ -19,6 +19,7 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRa
 	if len(from) == 0 && err == nil {
 		return nil, nil
 	}
+
 	lists := make([][]store.ReplayRow, len(from))
 	if err == nil {
 		err = s.read(ctx, func(ctx context.Context, on *conn) (err error) {
@@ -28,6 +29,7 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRa
 			return err
 		})
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("read rows of replay %s: %w", id, Explain(err))
 	}
@@ -63,6 +65,7 @@ func (s *Store) ReplayLanes(ctx context.Context, id string, after int64, limit i
 			return err
 		})
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("read lanes of replay %s: %w", id, Explain(err))
 	}
@@ -94,6 +97,7 @@ func (s *Store) readLanes(ctx context.Context, on *conn, id string, after int64,
 	if errors.Is(err, errStopIteration) {
 		err = nil
 	}
+
 	return lanes, err
 }
 

@@ -71,9 +71,11 @@ func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows
 			return err
 		})
 	}
+
 	if err != nil {
 		return fmt.Errorf("copy rows for replay %s: %w", id, Explain(err))
 	}
+
 	return nil
 }
 
@@ -84,6 +86,7 @@ func (s *Store) copyRows(ctx context.Context, on *conn, id string, rows []store.
 	for i := range rows {
 		numbers[i] = rows[i].N
 	}
+
 	existing := map[int64]bool{}
 	err := forEach(ctx, commandTimeout, in, s.numbered(id, numbers), options.Find().SetProjection(project("_id")), func(doc bson.Raw) error {
 		n, _ := doc.Lookup("_id", "n").AsInt64OK()
@@ -98,6 +101,7 @@ func (s *Store) copyRows(ctx context.Context, on *conn, id string, rows []store.
 			docs = append(docs, s.copied(id, r))
 		}
 	}
+
 	if err != nil || len(docs) == 0 {
 		return 0, err
 	}
@@ -141,6 +145,7 @@ func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, lim
 			return err
 		})
 	}
+
 	if err != nil {
 		return 0, fmt.Errorf("clear rows of replay %s: %w", id, Explain(err))
 	}
@@ -160,6 +165,7 @@ func (s *Store) clear(ctx context.Context, in *mongo.Collection, id string, limi
 	if err != nil || len(numbers) == 0 {
 		return 0, err
 	}
+
 	_, err = remove(ctx, in, s.numbered(id, numbers))
 	return len(numbers), err
 }
@@ -201,10 +207,12 @@ func (s *Store) finishRows(ctx context.Context, on *conn, id string, done []stor
 	for i := range done {
 		all.Count(done[i].Result)
 	}
+
 	job, err := s.count(ctx, on, id, countUpdate(all, 1))
 	if err == nil && job == nil {
 		return store.ErrNoJob
 	}
+
 	if err != nil {
 		return err
 	}
@@ -234,12 +242,15 @@ func (s *Store) finishRows(ctx context.Context, on *conn, id string, done []stor
 	if len(finished) > 0 {
 		_, err = remove(ctx, on.ownCollection(ownReplayRow), s.numbered(id, finished))
 	}
+
 	if err == nil {
 		err = s.saveErrors(ctx, on, id, refused)
 	}
+
 	if err == nil && len(finished) < len(done) {
 		_, err = s.count(ctx, on, id, countUpdate(replays.Tally{Sent: all.Sent - tally.Sent, Skipped: all.Skipped - tally.Skipped, Refused: all.Refused - tally.Refused}, -1))
 	}
+
 	return err
 }
 
@@ -260,6 +271,7 @@ func (s *Store) rowsOf(ctx context.Context, on *conn, id string, done []store.Fi
 	for i := range done {
 		numbers[i] = done[i].N
 	}
+
 	found := map[int64]finishedRow{}
 	fields := append(project("_id", "outbox", "lane", "id", "kind", "group"), bson.E{Key: nowField, Value: "$$NOW"})
 	err := forEach(ctx, commandTimeout, on.ownCollection(ownReplayRow), s.numbered(id, numbers), options.Find().SetProjection(fields), func(doc bson.Raw) error {
@@ -277,13 +289,16 @@ func (s *Store) saveErrors(ctx context.Context, on *conn, id string, errs []erro
 	if len(errs) == 0 {
 		return nil
 	}
+
 	numbers := make([]int64, len(errs))
 	for i := range errs {
 		numbers[i], _ = errs[i].Key.N.(int64)
 	}
+
 	if _, err := remove(ctx, on.ownCollection(ownReplayErr), s.numbered(id, numbers)); err != nil {
 		return err
 	}
+
 	bound, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	_, err := on.ownCollection(ownReplayErr).InsertMany(bound, errs)

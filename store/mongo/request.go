@@ -68,6 +68,7 @@ func (s *Store) RequestJobState(ctx context.Context, id string, wish store.Desir
 			return exists(ctx, on.ownCollection(ownReplay), jobKey{s.name, id})
 		})
 	}
+
 	if err != nil {
 		return fmt.Errorf("request %[2]s of replay %[1]s: %[3]w", id, wish, err)
 	}
@@ -122,12 +123,14 @@ func (c *conn) transactAlone(ctx context.Context, do func(context.Context) error
 	if c.standalone.Load() {
 		return do(ctx)
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
 	own, err := c.client.StartSession(options.Session().SetDefaultTransactionOptions(transactions()))
 	if err != nil {
 		return err
 	}
+
 	defer own.EndSession(context.WithoutCancel(ctx))
 	_, err = own.WithTransaction(ctx, func(ctx context.Context) (any, error) { return nil, do(ctx) })
 	if err == nil {

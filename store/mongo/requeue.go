@@ -69,6 +69,7 @@ func (s *Store) resolveRows(ctx context.Context, on *conn, t *table, letters []s
 	for i := range letters {
 		ids[i] = letters[i].ID
 	}
+
 	failed, err := t.failedAmong(ctx, ids)
 	if err != nil || len(failed) == 0 {
 		return nil, err
@@ -89,6 +90,7 @@ func (s *Store) resolveRows(ctx context.Context, on *conn, t *table, letters []s
 	case n != int64(len(ids)):
 		return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: %d FAILED documents share an id of another type, or changed meanwhile; give them distinct ids", t.Name, n-int64(len(ids)))}
 	}
+
 	return done, s.deleteBlocks(ctx, on, t.Name, ids)
 }
 

@@ -46,6 +46,7 @@ func (c *conn) rights(ctx context.Context) (rights, error) {
 			Privileges []privilege `bson:"authenticatedUserPrivileges"`
 		} `bson:"authInfo"`
 	}
+
 	if err := c.run(ctx, bson.D{{Key: "connectionStatus", Value: 1}, {Key: "showPrivileges", Value: true}}, &status); err != nil {
 		return rights{}, err
 	}
@@ -61,6 +62,7 @@ func (c *conn) rights(ctx context.Context) (rights, error) {
 			r.roles = append(r.roles, role.Role)
 		}
 	}
+
 	return r, nil
 }
 
@@ -157,6 +159,7 @@ func (s *Store) requiredPrivileges(database string) []right {
 		}
 		list = append(list, rightOn(in, o.Table, append(outboxActions(o), "listIndexes")...))
 	}
+
 	for _, own := range ownCollections() {
 		list = append(list, rightOn(database, own.name, own.actions...))
 	}

@@ -51,6 +51,7 @@ type server struct {
 func (v *server) open(ctx context.Context) (*conn, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+
 	switch {
 	case v.closed:
 		return nil, lifetime.ErrClosed
@@ -62,6 +63,7 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	client, err := mongo.Connect(opts.SetReadConcern(readconcern.Majority()).SetWriteConcern(majority()))
 	if err != nil {
 		return nil, refuseURL("cannot be used: "+withoutSecrets(v.url, err), "see https://www.mongodb.com/docs/manual/reference/connection-string")
@@ -71,13 +73,16 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 	if err = on.hello(ctx); err == nil {
 		on.writeSession, err = client.StartSession(options.Session().SetDefaultTransactionOptions(transactions()))
 	}
+
 	if err == nil {
 		on.outcomeSession, err = client.StartSession()
 	}
+
 	if err != nil {
 		disconnect(client)
 		return nil, fmt.Errorf("connect: %w", Explain(err))
 	}
+
 	v.conn = on
 	return on, nil
 }
@@ -92,6 +97,7 @@ func transactions() *options.TransactionOptionsBuilder {
 func (v *server) disconnect() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+
 	v.closed = true
 	if v.conn == nil {
 		return
@@ -145,12 +151,15 @@ func (c *conn) hello(ctx context.Context) error {
 		Version string `bson:"version"`
 		Array   []int  `bson:"versionArray"`
 	}
+
 	if err := c.run(ctx, bson.D{{Key: "buildInfo", Value: 1}}, &build); err != nil {
 		return err
 	}
+
 	if len(build.Array) == 0 || build.Array[0] < minVersion {
 		return &store.SetupError{Problem: "MongoDB " + build.Version + " is too old", Remedy: fmt.Sprintf("use %d.0 or later", minVersion)}
 	}
+
 	c.version = build.Version
 	c.standalone.Store(true)
 	return c.recheckStandalone(ctx)
@@ -245,6 +254,7 @@ func forEach(ctx context.Context, wait time.Duration, in *mongo.Collection, filt
 	if err != nil {
 		return err
 	}
+
 	defer func() {
 		closing, done := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer done()

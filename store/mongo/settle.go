@@ -31,6 +31,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	if len(outcomes) == 0 {
 		return nil, nil
 	}
+
 	for i := range outcomes {
 		if _, err := s.outboxes.FindValid(outcomes[i].Outbox, &outcomes[i]); err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
@@ -56,10 +57,12 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	for i := range indexes {
 		indexes[i] = i
 	}
+
 	skip := func(i int) { results[i] = store.WasLocked }
 	if err := s.contention.isolate(ctx, indexes, func(i int) store.Ref { return outcomes[i].Ref }, contentionWait, settleRows, skip); err != nil {
 		return nil, fmt.Errorf("settle: %w", asRefused(err))
 	}
+
 	return results, nil
 }
 
@@ -88,6 +91,7 @@ func (s *Store) settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	if errors.Is(err, errDocumentChanged) {
 		err = &store.RefusedError{Err: err}
 	}
+
 	return c.results, err
 }
 
@@ -120,11 +124,13 @@ func (c *settling) write(ctx context.Context, readFirst bool) error {
 			return err
 		}
 	}
+
 	for _, p := range c.parts() {
 		if err := c.writePart(ctx, p); err != nil {
 			return err
 		}
 	}
+
 	if err := c.afterFailed(ctx); err != nil {
 		return err
 	}
@@ -173,6 +179,7 @@ func (c *settling) readDocuments(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -226,6 +233,7 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 	if err == nil && n != int64(len(open)) {
 		return errDocumentChanged
 	}
+
 	if err == nil && c.rows == nil && !t.Layout.DeleteDelivered {
 		unique, err := t.oneDocumentEach(ctx, c.ids(open))
 		if err != nil {
@@ -239,6 +247,7 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 	for _, i := range open {
 		c.recordState(t, p, i)
 	}
+
 	return err
 }
 
@@ -270,6 +279,7 @@ func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, index
 	if p.status == store.Completed && t.Layout.DeleteDelivered {
 		return inBatches(c.ids(indexes), func(some []string) (int64, error) { return remove(ctx, t.collection, t.openOf(some)) })
 	}
+
 	if set(columns.Outcome(&t.Layout, p.status), func(columns.Value) any { return nil }) == nil {
 		// The layout keeps nothing of this outcome. Still count the open documents for the
 		// answer.
@@ -288,6 +298,7 @@ func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, index
 		to := t.outcome(&c.outcomes[indexes[0]])
 		return inBatches(c.ids(indexes), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), to) })
 	}
+
 	return c.writeEach(ctx, t, groups)
 }
 
@@ -375,6 +386,7 @@ func (c *settling) afterFailed(ctx context.Context) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -423,10 +435,12 @@ func (c *settling) parts() []*settlePart {
 		}
 		p.at = append(p.at, i)
 	}
+
 	var parts []*settlePart
 	for _, round := range rounds {
 		parts = append(parts, round...)
 	}
+
 	return parts
 }
 
@@ -440,6 +454,7 @@ func (c *settling) groupUpdates(p *settlePart, indexes []int) [][]int {
 		}
 		return each
 	}
+
 	var sorted [][]int
 	byTime := map[int64]int{}
 	for _, i := range indexes {
@@ -452,5 +467,6 @@ func (c *settling) groupUpdates(p *settlePart, indexes []int) [][]int {
 		}
 		sorted[k] = append(sorted[k], i)
 	}
+
 	return sorted
 }

@@ -97,6 +97,7 @@ func (c *settling) singles(on *conn) []singleUpdate {
 			return nil
 		}
 	}
+
 	return all
 }
 
@@ -143,6 +144,7 @@ func (s *Store) writeSingles(ctx context.Context, on *conn, in *mongo.Session, e
 	if err == nil {
 		on.recordWrite(in.OperationTime())
 	}
+
 	return err == nil && found == count
 }
 
@@ -167,6 +169,7 @@ func (c *conn) writeSingles(ctx context.Context, all []singleUpdate, by term) (f
 		}
 		all = rest
 	}
+
 	return found, nil
 }
 
@@ -191,5 +194,6 @@ func (c *conn) update(ctx context.Context, in *mongo.Collection, updates bson.A)
 	if err == nil && (len(done.Errors) > 0 || done.Concern != nil) {
 		err = errSomeUpdatesFailed
 	}
+
 	return done.N, err
 }

@@ -48,6 +48,7 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 			return fmt.Errorf("spill rows: %w", err)
 		}
 	}
+
 	for len(items) > 0 {
 		n, size := 0, 0
 		for n < min(len(items), maxSpillRows) {
@@ -62,6 +63,7 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 			return fmt.Errorf("spill rows: %w", asOwnRefused(err))
 		}
 	}
+
 	return nil
 }
 
@@ -191,6 +193,7 @@ func (s *Store) deleteSpilledRows(ctx context.Context, on *conn, rows []store.Sp
 			return err
 		}
 	}
+
 	return removeKeys(ctx, in, keys)
 }
 
@@ -213,11 +216,13 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 	if each <= 0 {
 		return nil, fmt.Errorf("read spilled rows: limit %d must be positive", each)
 	}
+
 	for i := range from {
 		if _, err := s.outboxes.Find(from[i].Outbox); err != nil {
 			return nil, fmt.Errorf("read spilled rows: %w", err)
 		}
 	}
+
 	if len(from) == 0 {
 		return nil, nil
 	}
@@ -234,6 +239,7 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 	if err != nil {
 		return nil, fmt.Errorf("read spilled rows: %w", Explain(err))
 	}
+
 	return lists, nil
 }
 
@@ -241,6 +247,7 @@ func (s *Store) readSpilledLane(ctx context.Context, on *conn, from *store.Spill
 	key := func(seq any) bson.D {
 		return bson.D{{Key: "relay", Value: s.name}, {Key: "outbox", Value: from.Outbox}, {Key: "lane", Value: hashOf(from.Lane)}, {Key: "seq", Value: seq}}
 	}
+
 	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: key(int64(from.After))}, {Key: "$lt", Value: key(bson.MaxKey{})}}}}
 	opts := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(limit))
 	err = forEach(ctx, commandTimeout, on.ownCollection(ownSpilled), filter, opts, func(doc bson.Raw) error {

@@ -72,6 +72,7 @@ func (s *Store) countLanes(ctx context.Context, on *conn, outbox string, take fu
 	if err == nil && l.Rows > 0 {
 		take(l)
 	}
+
 	return err
 }
 

@@ -20,6 +20,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 	if err != nil {
 		return nil, fmt.Errorf("read row statuses: %w", err)
 	}
+
 	states := make([]store.RowStatus, len(rows))
 	parts = slices.DeleteFunc(parts, func(p *outboxes.Part) bool { return p.MarkAbsent(states) })
 	if len(parts) == 0 {
@@ -41,6 +42,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 	if err != nil {
 		return nil, fmt.Errorf("read row statuses: %w", Explain(err))
 	}
+
 	return states, nil
 }
 
@@ -87,6 +89,7 @@ func statesOf(ctx context.Context, t *table, p *outboxes.Part, rows []store.Clai
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -120,10 +123,12 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	if err != nil {
 		return nil, fmt.Errorf("read settled rows: %w", err)
 	}
+
 	settled := make([]bool, len(rows))
 	if len(rows) == 0 {
 		return settled, nil
 	}
+
 	err = s.read(ctx, func(ctx context.Context, on *conn) error {
 		if err := s.awaitMajorityRead(ctx, on); err != nil {
 			return err
@@ -138,6 +143,7 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	if err != nil {
 		return nil, fmt.Errorf("read settled rows: %w", Explain(err))
 	}
+
 	return settled, nil
 }
 
@@ -154,11 +160,13 @@ func readSettledOf(ctx context.Context, t *table, p *outboxes.Part, rows []store
 	if t.Layout.State == store.StateNone {
 		return nil // such a collection keeps no state
 	}
+
 	ids := make([]string, len(p.Indexes))
 	for k, i := range p.Indexes {
 		ids[k] = rows[i].ID
 		settled[i] = true // gone unless found
 	}
+
 	found := map[int]bool{}
 	return t.states(ctx, ids, func(id string, open bool, _ bson.Raw) error {
 		if i, asked := p.FirstIndex[id]; asked {

@@ -51,9 +51,11 @@ func (t *table) oneDocumentEach(ctx context.Context, ids []string) (bool, error)
 			texts = append(texts, id)
 		}
 	}
+
 	if len(ids) == 1 || len(texts) == 0 {
 		return true, nil
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	n, err := t.collection.CountDocuments(ctx, bson.D{{Key: t.id(), Value: bson.D{{Key: "$in", Value: texts}}}})
@@ -223,9 +225,11 @@ func set(to []columns.Assignment, value func(columns.Value) any) bson.D {
 		}
 		fields = append(fields, bson.E{Key: a.Column, Value: v})
 	}
+
 	if fields == nil {
 		return nil
 	}
+
 	return bson.D{{Key: "$set", Value: fields}}
 }
 
@@ -250,6 +254,7 @@ func project(fields ...string) bson.D {
 		}
 		projection = append(projection, bson.E{Key: name, Value: 1})
 	}
+
 	if len(projection) == 1 { // an empty projection would return every field
 		projection[0].Value = 1
 	}
@@ -272,9 +277,11 @@ func (t *table) size() any {
 	is := func(types ...any) any {
 		return bson.D{{Key: "$in", Value: bson.A{bson.D{{Key: "$type", Value: payload}}, bson.A(types)}}}
 	}
+
 	branch := func(when, then any) any {
 		return bson.D{{Key: "case", Value: when}, {Key: "then", Value: then}}
 	}
+
 	return bson.D{{Key: "$switch", Value: bson.D{
 		{Key: "branches", Value: bson.A{
 			branch(is("string"), bson.D{{Key: "$strLenBytes", Value: payload}}),

@@ -58,6 +58,7 @@ func (v *view) Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 		view: v, table: t, ties: ties{table: t}, reader: document.New(o), query: q, to: to,
 		excludeIDs: make(map[string]struct{}, len(q.ExcludeIDs)), excludeLanes: store.LaneSet(q.ExcludedLanes(o)),
 	}
+
 	for _, id := range q.ExcludeIDs {
 		r.excludeIDs[id] = struct{}{}
 	}
@@ -67,6 +68,7 @@ func (v *view) Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	if err == nil {
 		err = r.read(ctx)
 	}
+
 	if errors.Is(err, errStopIteration) {
 		return nil
 	}
@@ -125,6 +127,7 @@ func (r *reading) laneConditions() (list bson.A) {
 		}
 		groups[k.Kind] = append(groups[k.Kind], name)
 	}
+
 	for kind, names := range groups {
 		var lane bson.D
 		if c.Kind != "" {
@@ -141,9 +144,11 @@ func (r *reading) laneConditions() (list bson.A) {
 			list = append(list, lane)
 		}
 	}
+
 	if list == nil {
 		return bson.A{bson.D{}}
 	}
+
 	return list
 }
 
@@ -169,6 +174,7 @@ func (r *reading) addDocument(ctx context.Context, doc bson.Raw) error {
 	if err != nil {
 		return nil // a fractional number: Diagnose reports such ids
 	}
+
 	size, _ := doc.Lookup(sizeField).AsInt64OK()
 	it.Payload, it.PayloadSize = document.Payload(doc.Lookup(payloadField)), int(size)
 	if it.Payload != nil {
@@ -184,11 +190,13 @@ func (r *reading) addDocument(ctx context.Context, doc bson.Raw) error {
 	if !r.ties.needsSort() {
 		return r.addWaiting(ctx, it)
 	}
+
 	if r.ties.startsNewRun(doc) {
 		if err := r.flushTies(ctx); err != nil {
 			return err
 		}
 	}
+
 	r.ties.add(doc, it)
 	return nil
 }
@@ -265,5 +273,6 @@ func (r *reading) flushWaiting(ctx context.Context) error {
 			return errStopIteration
 		}
 	}
+
 	return nil
 }

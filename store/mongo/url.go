@@ -46,6 +46,7 @@ func ParseURL(raw, application string) (opts *options.ClientOptions, database st
 	if err != nil {
 		return nil, "", err
 	}
+
 	opts = options.Client().ApplyURI(raw)
 	if err := opts.Validate(); err != nil {
 		return nil, "", refuseURL("cannot be used: "+withoutSecrets(raw, err), "see https://www.mongodb.com/docs/manual/reference/connection-string")
@@ -55,15 +56,19 @@ func ParseURL(raw, application string) (opts *options.ClientOptions, database st
 	if opts.ConnectTimeout == nil {
 		opts.SetConnectTimeout(connectTimeout)
 	}
+
 	if opts.HeartbeatInterval == nil {
 		opts.SetHeartbeatInterval(heartbeatInterval)
 	}
+
 	if opts.ServerSelectionTimeout == nil {
 		opts.SetServerSelectionTimeout(selectTimeout)
 	}
+
 	if n := opts.MaxPoolSize; n != nil && *n != 0 && *n < minPoolSize {
 		opts.SetMaxPoolSize(minPoolSize)
 	}
+
 	opts.Timeout = nil // each call sets its own
 	return opts, database, nil
 }
@@ -74,6 +79,7 @@ func databaseOf(raw string) (string, error) {
 	if !ok {
 		rest, ok = strings.CutPrefix(raw, "mongodb+srv://")
 	}
+
 	if !ok {
 		return "", refuseURL("is not of the form "+urlForm, "percent-encode special characters in the user name, password and database")
 	}
@@ -95,6 +101,7 @@ func databaseOf(raw string) (string, error) {
 	case slices.Contains([]string{"admin", "local", "config"}, name):
 		return "", refuseURL("names the database "+name+", which is the server's own", "name the database that holds the outbox; ?authSource=admin says where the user is defined")
 	}
+
 	return name, nil
 }
 
@@ -108,6 +115,7 @@ func withoutSecrets(raw string, err error) string {
 	if cause == nil {
 		cause = err
 	}
+
 	message := cause.Error()
 	_, rest, _ := strings.Cut(raw, "://")
 	rest, _, _ = strings.Cut(rest, "?")

@@ -36,6 +36,7 @@ func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 	if errors.Is(err, errStopIteration) {
 		return nil
 	}
+
 	return Explain(err)
 }
 
@@ -47,13 +48,16 @@ func (t *table) deliveredFilter(q *views.DeliveredRows) bson.D {
 	if !q.Since.IsZero() {
 		bounds = append(bounds, bson.E{Key: "$gte", Value: bson.NewDateTimeFromTime(q.Since)})
 	}
+
 	if !q.Until.IsZero() {
 		bounds = append(bounds, bson.E{Key: "$lte", Value: bson.NewDateTimeFromTime(q.Until)}) // stored dates are truncated to ms, so equal passes
 	}
+
 	if at := t.Layout.OrderBy[0]; len(bounds) > 0 {
 		other := bson.D{{Key: at, Value: bson.D{{Key: "$not", Value: bson.D{{Key: "$type", Value: "date"}}}}}}
 		all = append(all, bson.D{{Key: "$or", Value: bson.A{bson.D{{Key: at, Value: bounds}}, other}}})
 	}
+
 	if n := len(q.IDs); n > 0 && n <= maxFilterValues {
 		all = append(all, bson.D{t.idIn(q.IDs)})
 	}

@@ -95,11 +95,13 @@ func (w *writer) enqueue(ctx context.Context, j *writeJob) {
 	if j.isClaim {
 		w.lastClaimAt = time.Now()
 	}
+
 	claimsArriving := time.Since(w.lastClaimAt) < claimJoinWindow
 	w.mu.Unlock()
 	if j.isClaim || j.urgent || !j.sharesTransaction || !claimsArriving {
 		return
 	}
+
 	select {
 	case <-dequeued:
 	case <-time.After(claimJoinWait):
@@ -112,9 +114,11 @@ func (w *writer) enqueue(ctx context.Context, j *writeJob) {
 func (w *writer) dequeue(j *writeJob) []*writeJob {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if j.done {
 		return nil
 	}
+
 	batch := []*writeJob{j}
 	for _, other := range w.queue {
 		if other != j && j.sharesTransaction && other.sharesTransaction && other.epoch == j.epoch && !w.conn.standalone.Load() {
@@ -130,6 +134,7 @@ func (w *writer) dequeue(j *writeJob) []*writeJob {
 			job.dequeued = nil // it may be queued again
 		}
 	}
+
 	return batch
 }
 
@@ -138,6 +143,7 @@ func (w *writer) dequeue(j *writeJob) []*writeJob {
 func (w *writer) jobStatus(j *writeJob, giveUp bool) (ended <-chan struct{}, done bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if j.done {
 		return nil, true
 	}
@@ -164,6 +170,7 @@ func (s *Store) runTogether(ctx context.Context, jobs []*writeJob) {
 		}
 		s.writer.requeue(jobs[1:])
 	}
+
 	err = s.transact(ctx, first.epoch, first.maxTurn, first.write)
 	s.writer.finish(jobs[:1], err)
 }
@@ -187,6 +194,7 @@ func (s *Store) runShared(ctx context.Context, jobs []*writeJob) error {
 func (w *writer) finish(jobs []*writeJob, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	for _, j := range jobs {
 		j.done, j.err = true, err
 		close(j.ended)
@@ -197,6 +205,7 @@ func (w *writer) finish(jobs []*writeJob, err error) {
 func (w *writer) requeue(jobs []*writeJob) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	for _, j := range jobs {
 		close(j.ended)
 		j.ended, j.sharesTransaction = nil, false

@@ -108,6 +108,7 @@ func (w *writer) transact(ctx context.Context, wait time.Duration, do func(conte
 	if w.conn.standalone.Load() {
 		return do(ctx)
 	}
+
 	began := time.Now()
 	for try := 0; ; try++ {
 		err := w.runOnce(ctx, began, do)
@@ -140,14 +141,17 @@ func (w *writer) runOnce(ctx context.Context, began time.Time, do func(context.C
 	if err := w.conn.writeSession.StartTransaction(); err != nil {
 		return err
 	}
+
 	err := do(mongo.NewSessionContext(ctx, w.conn.writeSession))
 	if err == nil {
 		return w.commit(ctx, began)
 	}
+
 	if mongo.IsTimeout(err) {
 		w.abandon() // the server is silent; the session's next transaction ends this one
 		return err
 	}
+
 	aborting, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	_ = w.conn.writeSession.AbortTransaction(aborting) // err is the cause

@@ -51,6 +51,7 @@ func AppendJSON(dst []byte, v bson.RawValue) []byte {
 	case bson.TypeBoolean:
 		return strconv.AppendBool(dst, v.Boolean())
 	}
+
 	return appendNumber(dst, v)
 }
 
@@ -79,6 +80,7 @@ func appendObject(dst []byte, doc bson.Raw) []byte {
 	if err != nil {
 		return append(dst, "null"...) // the server stores no such document
 	}
+
 	dst = append(dst, '{')
 	for i, e := range elements {
 		if i > 0 {
@@ -95,6 +97,7 @@ func appendList(dst []byte, list bson.RawArray) []byte {
 	if err != nil {
 		return append(dst, "null"...) // the server stores no such array
 	}
+
 	dst = append(dst, '[')
 	for i, v := range values {
 		if i > 0 {
@@ -171,6 +174,7 @@ func AppendQuoted(dst []byte, text string) []byte {
 		}
 		i += size
 	}
+
 	return append(append(dst, text[begin:]...), '"')
 }
 

@@ -110,6 +110,7 @@ func Payload(v bson.RawValue) []byte {
 		}
 		return AppendText([]byte{}, v)
 	}
+
 	// JSON is about as long as BSON.
 	return AppendJSON(make([]byte, 0, len(v.Value)), v)
 }

@@ -37,12 +37,14 @@ func AppendText(dst []byte, v bson.RawValue) []byte {
 	if text, ok := appendID(dst, v); ok {
 		return text
 	}
+
 	switch v.Type {
 	case bson.TypeNull, bson.TypeUndefined, 0:
 		return dst
 	case bson.TypeEmbeddedDocument, bson.TypeArray, bson.TypeTimestamp:
 		return AppendJSON(dst, v)
 	}
+
 	begin := len(dst)
 	dst = AppendJSON(dst, v)
 	if word := dst[begin:]; len(word) > 1 && word[0] == '"' {
@@ -115,6 +117,7 @@ func appendID(dst []byte, v bson.RawValue) (text []byte, ok bool) {
 			return hex.AppendEncode(append(dst, "0x"...), data), true
 		}
 	}
+
 	return dst, false
 }
 
@@ -148,16 +151,19 @@ func IDs(text string) []any {
 	if n, is := number(text); is {
 		values = append(values, n)
 	}
+
 	if len(text) == 24 && lowerHex(text) {
 		if id, err := bson.ObjectIDFromHex(text); err == nil {
 			values = append(values, id)
 		}
 	}
+
 	if len(text) == 36 {
 		if id, err := uuid.Parse(text); err == nil && id.String() == text {
 			values = append(values, bson.Binary{Subtype: bson.TypeBinaryUUID, Data: id[:]})
 		}
 	}
+
 	if digits, is := strings.CutPrefix(text, "0x"); is && lowerHex(digits) {
 		if data, err := hex.DecodeString(digits); err == nil {
 			for _, subtype := range binarySubtypes() {
@@ -165,6 +171,7 @@ func IDs(text string) []any {
 			}
 		}
 	}
+
 	return values
 }
 
