@@ -27,7 +27,7 @@ func pastHarness() capturetest.HistoryHarness {
 			box := &d.outboxes(outboxName)[0]
 			in := bson.D{{Key: box.Layout.Columns.ID, Value: bson.D{{Key: "$in", Value: ids}}}}
 			if n, err := d.db.Collection(box.Table).DeleteMany(t.Context(), in); err != nil || int(n.DeletedCount) != len(ids) {
-				t.Errorf("%+v are deleted, %v", n, err)
+				t.Errorf("got %+v deleted, %v", n, err)
 			}
 		},
 	}
@@ -96,7 +96,7 @@ func (d *database) wantLost(t *testing.T, at capture.StartPoint, why string) {
 	defer src.Close()
 	got, err := src.LostReasons(t.Context(), []store.Checkpoint{at.Checkpoint, other})
 	if err != nil || len(got) != 2 || (got[0] == "") != (why == "") || !strings.Contains(got[0], why) || got[1] != "" {
-		t.Errorf("%q are lost, %v, want %q", got, err, why)
+		t.Errorf("got lost reasons %q, %v, want %q", got, err, why)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestHistoryLeastRole(t *testing.T) {
 	fo.Rows(2)
 	ids, err := d.again(t, capture.StartPoint{Since: since}, fo.Position)
 	if err != nil || !slices.Equal(ids, []string{"one", "two"}) {
-		t.Errorf("%q came, %v", ids, err)
+		t.Errorf("got rows %q, %v", ids, err)
 	}
 	d.wantLost(t, capture.StartPoint{Checkpoint: store.Checkpoint{Origin: o.Origin, Position: "1.1"}}, "")
 }
@@ -150,14 +150,14 @@ func TestHistoryCollectionDropped(t *testing.T) {
 			var lost *capture.LostError
 			ids, err := d.again(t, at, fo.Position)
 			if !errors.As(err, &lost) || !strings.Contains(lost.Reason, "dropped") || !slices.Equal(ids, []string{"one", "two"}) {
-				t.Errorf("across it %q came, %v", ids, err)
+				t.Errorf("across the drop: got rows %q, %v", ids, err)
 			}
 			if ids, err := d.again(t, at, before); err != nil || !slices.Equal(ids, []string{"one", "two"}) {
-				t.Errorf("before it %q came, %v", ids, err)
+				t.Errorf("before the drop: got rows %q, %v", ids, err)
 			}
 			at.Position = anew.From
 			if ids, err := d.again(t, at, fo.Position); err != nil || !slices.Equal(ids, []string{"four"}) {
-				t.Errorf("behind it %q came, %v", ids, err)
+				t.Errorf("after the drop: got rows %q, %v", ids, err)
 			}
 		})
 	}

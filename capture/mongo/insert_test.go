@@ -58,12 +58,12 @@ func TestInsertCommands(t *testing.T) {
 		it := &items[i]
 		ids = append(ids, it.ID)
 		if string(it.Payload) != "payload of "+it.ID || it.Group != store.GroupOf("g") || it.Kind != "EVENT" {
-			t.Errorf("%+v came", it)
+			t.Errorf("got %+v", it)
 		}
 	}
 	want := []string{"one", "many 1", "many 2", "many 3", "unordered 1", "unordered 2", "replaced", "updated", "found", "bulk 1", "bulk 2", "merged"}
 	if !slices.Equal(ids, want) {
-		t.Errorf("rows %q came, want %q", ids, want)
+		t.Errorf("got rows %q, want %q", ids, want)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(streamed) != len(values)+1 || len(shown) != len(streamed) {
-		t.Fatalf("%d rows came, the view has %d", len(streamed), len(shown))
+		t.Fatalf("got %d rows, view has %d", len(streamed), len(shown))
 	}
 	byID := map[string]store.Item{}
 	for _, it := range shown {

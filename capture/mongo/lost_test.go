@@ -53,7 +53,7 @@ func TestCheckpointBeforeOplog(t *testing.T) {
 		_, again := d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: at})
 		t.Log(again.SnapshotReason)
 		if again.View == nil || !strings.Contains(again.SnapshotReason, "oplog no longer reaches back") {
-			t.Errorf("the checkpoint %s was taken: %q", at, again.SnapshotReason)
+			t.Errorf("checkpoint %s was accepted: %q", at, again.SnapshotReason)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestCollectionRemoved(t *testing.T) {
 			}
 			d.insert(t, "after")
 			if got := d.unsettled(t); strings.Join(got, " ") != strings.Join(c.there, " ") {
-				t.Errorf("the view has %q, want %q", got, c.there)
+				t.Errorf("view: got %q, want %q", got, c.there)
 			}
 			again, _, _ := d.follow(t, d.config(), store.Checkpoint{})
 			d.insert(t, "later")
@@ -171,13 +171,13 @@ func TestOtherReplicaSet(t *testing.T) {
 	_, opening := elsewhere.opening(t, elsewhere.config(), store.Checkpoint{Origin: o.Origin, Position: fo.Position})
 	t.Log(opening.SnapshotReason)
 	if opening.View == nil || !strings.Contains(opening.SnapshotReason, o.Origin) || !strings.Contains(opening.SnapshotReason, opening.Origin) {
-		t.Errorf("the checkpoint of another set was taken: %q", opening.SnapshotReason)
+		t.Errorf("checkpoint of another replica set was accepted: %q", opening.SnapshotReason)
 	}
 	ahead := store.Position("4000000000" + string(fo.Position[strings.IndexByte(string(fo.Position), '.'):]))
 	_, opening = d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: ahead})
 	t.Log(opening.SnapshotReason)
 	if opening.View == nil || !strings.Contains(opening.SnapshotReason, "restored") {
-		t.Errorf("a checkpoint of the future was taken: %q", opening.SnapshotReason)
+		t.Errorf("checkpoint of the future was accepted: %q", opening.SnapshotReason)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestUnreadableToken(t *testing.T) {
 		_, opening := d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: at})
 		t.Log(opening.SnapshotReason)
 		if opening.View == nil || opening.SnapshotReason == "" {
-			t.Errorf("the checkpoint %s was taken: %q", at, opening.SnapshotReason)
+			t.Errorf("checkpoint %s was accepted: %q", at, opening.SnapshotReason)
 		}
 	}
 }
@@ -217,11 +217,11 @@ func TestTransientAnswer(t *testing.T) {
 	defer src.Close()
 	opening, err := src.Open(t.Context(), store.Checkpoint{Origin: o.Origin, Position: fo.Position}, d.tables())
 	if err == nil {
-		t.Errorf("it is open: %+v", opening)
+		t.Errorf("Open succeeded: %+v", opening)
 	}
 	set.Run("admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: "off"}})
 	if _, again := d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: fo.Position}); again.View != nil {
-		t.Errorf("a cut: %s", again.SnapshotReason)
+		t.Errorf("took a snapshot: %s", again.SnapshotReason)
 	}
 }
 
@@ -243,6 +243,6 @@ func TestNoID(t *testing.T) {
 		t.Errorf("the run ended with %v", err)
 	}
 	if b := <-out; len(b.Items) != 1 || b.Items[0].ID != "good" {
-		t.Errorf("%+v came before it", b)
+		t.Errorf("got %+v before the document without an id", b)
 	}
 }

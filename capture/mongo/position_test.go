@@ -110,6 +110,6 @@ func TestOrigins(t *testing.T) {
 		}
 	}
 	if !unseen.hasOrigin(sv.origin()) {
-		t.Error("a server whose id is not seen is another one")
+		t.Error("a server with an unknown id has another origin")
 	}
 }

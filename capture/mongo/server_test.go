@@ -104,7 +104,7 @@ func TestElections(t *testing.T) {
 				took := time.Since(fallen)
 				t.Logf("a new primary after %s, rows again after another %s", fallen.Sub(began).Round(time.Millisecond), took.Round(time.Millisecond))
 				if took > within {
-					t.Errorf("rows came again after %s", took)
+					t.Errorf("rows arrived again after %s", took)
 				}
 			}
 			want := stop()
@@ -134,9 +134,9 @@ func TestFrozenPrimary(t *testing.T) {
 	began := time.Now()
 	fo.Rows(int(written.Load()))
 	took := time.Since(began)
-	t.Logf("rows came %s after a majority had them", took)
+	t.Logf("rows arrived %s after a majority had them", took)
 	if took > 20*time.Second {
-		t.Errorf("rows came %s after a majority had them", took)
+		t.Errorf("rows arrived %s after a majority had them", took)
 	}
 	old.Thaw()
 	want := stop()
@@ -257,7 +257,7 @@ func TestTap(t *testing.T) {
 		}
 	}
 	if !slices.Equal(ids, []string{"one", "two"}) {
-		t.Errorf("rows %q came", ids)
+		t.Errorf("got rows %q", ids)
 	}
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {

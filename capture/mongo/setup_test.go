@@ -98,7 +98,7 @@ func TestLeastRole(t *testing.T) {
 	d.stream = ""
 	_, again := d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: fo.Position})
 	if again.View != nil {
-		t.Errorf("the checkpoint was not taken: %s", again.SnapshotReason)
+		t.Errorf("checkpoint was not accepted: %s", again.SnapshotReason)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestStandalone(t *testing.T) {
 		t.Errorf("the error does not say what to do: %v", no)
 	}
 	if f := diagnosed(t, src)["server"]; f.Grade != store.GradeFault {
-		t.Errorf("examined: %+v", f)
+		t.Errorf("Diagnose: got %+v", f)
 	}
 	src.Close()
 	set.ConvertToReplicaSet()

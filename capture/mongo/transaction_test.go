@@ -57,7 +57,7 @@ func TestSeveralCollections(t *testing.T) {
 		got = append(got, it.Outbox+" "+it.ID)
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("rows %q came, want %q", got, want)
+		t.Errorf("got rows %q, want %q", got, want)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestHugeTransaction(t *testing.T) {
 	batches := upToMark(t, src, o.From)
 	expectItems(t, itemsOf(batches), want)
 	if len(batches) < 14 {
-		t.Errorf("%d batches came; nothing was proven", len(batches))
+		t.Errorf("got only %d batches; nothing was tested", len(batches))
 	}
 	received := 0
 	for i, b := range batches {
@@ -110,7 +110,7 @@ func expectItems(t *testing.T, items []store.Item, want []string) {
 		got = append(got, items[i].ID)
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("rows %q came, want %q", got, want)
+		t.Errorf("got rows %q, want %q", got, want)
 	}
 }
 
@@ -213,6 +213,6 @@ func TestKindsOfIDs(t *testing.T) {
 		expectItems(t, itemsOf(upToMark(t, again, opening.From)), want)
 	}
 	if len(itemsOf(all)) != 8 {
-		t.Errorf("%d rows came", len(itemsOf(all)))
+		t.Errorf("got %d rows", len(itemsOf(all)))
 	}
 }

@@ -53,26 +53,26 @@ func TestBothForms(t *testing.T) {
 			}
 			items := r.unsettled(t, store.UnsettledQuery{})
 			if len(items) != 3 || items[0].ID != "0ABC" || items[0].Kind != "EVENT" || items[0].Group != store.GroupOf(f.group) {
-				t.Fatalf("the items are %+v", items)
+				t.Fatalf("got items %+v", items)
 			}
 			r.claim(t, row("0ABC"), row("0ABD"), row("0ABE"))
 			r.settle(t, rigs.Outcome("0ABC", store.Completed),
 				store.Outcome{Ref: row("0ABD").Ref, Status: store.Failed, RetryCount: 3, Error: "no", Reason: store.ReasonGateway, At: created.Add(time.Hour)})
 			if n, _ := r.docs().CountDocuments(ctx(t), bson.D{}); n != 2 {
-				t.Errorf("%d documents are left", n)
+				t.Errorf("got %d documents, want 2", n)
 			}
 			dead := r.read(t, "0ABD")
 			code, _ := dead.Lookup(f.names[0]).AsInt64OK()
 			count, _ := dead.Lookup(f.names[1]).AsInt64OK()
 			if code != 6 || count != 3 || dead.Lookup(f.names[3]).StringValue() != "no" || dead.Lookup(f.names[2]).Type != f.time {
-				t.Errorf("the FAILED document is %s", dead)
+				t.Errorf("got FAILED document %s", dead)
 			}
 			if at := dead.Lookup(f.names[2]); f.time == bson.TypeString && at.StringValue() != "2026-03-01T11:00:00.123Z" {
-				t.Errorf("its time is %s", at)
+				t.Errorf("got time %s", at)
 			}
 			letters, err := r.store.Failed(ctx(t), store.DeadLetterFilter{Outbox: "events", Since: created.Add(time.Hour)}, 5, false)
 			if err != nil || len(letters) != 1 || !letters[0].FailedAt.Equal(created.Add(time.Hour)) {
-				t.Errorf("the dead letters are %+v, %v", letters, err)
+				t.Errorf("got dead letters %+v, %v", letters, err)
 			}
 		})
 	}

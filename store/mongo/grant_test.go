@@ -51,16 +51,16 @@ func TestExpiredGrantWritesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("b")}); !errors.Is(err, store.ErrNotLeader) {
-				t.Errorf("its claim: %v", err)
+				t.Errorf("claim of the frozen leader: %v", err)
 			}
 			if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("a", store.Completed)}); !errors.Is(err, store.ErrNotLeader) {
-				t.Errorf("its outcome: %v", err)
+				t.Errorf("outcome of the frozen leader: %v", err)
 			}
 			if a, b := r.status(t, "a"), r.status(t, "b"); a != "PROCESSING" || b != "PENDING" {
-				t.Errorf("the rows are %s and %s", a, b)
+				t.Errorf("got statuses %s and %s", a, b)
 			}
 			if err := lock.Ping(ctx(t)); !errors.Is(err, store.ErrNotLeader) {
-				t.Errorf("its lock answers %v", err)
+				t.Errorf("ping of the lost lock: %v", err)
 			}
 		})
 	}
@@ -94,7 +94,7 @@ func TestGrantEndsBeforeItsTerm(t *testing.T) {
 	}
 	release()
 	if got := <-claimed; got.Err == nil && got.Value[0].Result == store.Claimed || r.status(t, "a") != "PENDING" {
-		t.Errorf("a stale leader's claim: %+v, the row is %s", got, r.status(t, "a"))
+		t.Errorf("stale leader's claim: got %+v, row status %s", got, r.status(t, "a"))
 	}
 }
 
@@ -148,7 +148,7 @@ func TestClusterTimeAheadOfClock(t *testing.T) {
 		t.Errorf("a claim: %+v, by %d transactions", a, r.transactions(t)-before)
 	}
 	if took := await(t, openStore(t, r.url, r.box)); took > 10*time.Second {
-		t.Errorf("the next had the lock after %s", took)
+		t.Errorf("next relay acquired the lock after %s", took)
 	}
 }
 
@@ -183,10 +183,10 @@ func TestReleaseRevokesGrant(t *testing.T) {
 	}
 	lock.Release()
 	if _, err := next.Lock(ctx(t)); !errors.As(err, new(*store.LockedError)) {
-		t.Errorf("the lock is given at once: %v", err)
+		t.Errorf("lock acquired at once: %v", err)
 	}
 	if took := await(t, next); took > 7*time.Second {
-		t.Errorf("it took %s", took)
+		t.Errorf("took %s", took)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestReleaseDuringUpdateKeepsGrant(t *testing.T) {
 	<-time.After(200 * time.Millisecond) // the update is in flight
 	lock.Release()
 	if _, err := next.Lock(ctx(t)); !errors.As(err, new(*store.LockedError)) {
-		t.Errorf("the lock is given beside an update: %v", err)
+		t.Errorf("lock acquired during an update: %v", err)
 	}
 	<-claimed
 }
@@ -256,7 +256,7 @@ func TestLeaderEndsRunningWrite(t *testing.T) {
 			}
 			<-time.After(10 * time.Millisecond)
 		}
-		t.Fatal("no such command runs")
+		t.Fatal("command is not running")
 	}
 	runs()
 	next := openStore(t, r.url, r.box)
@@ -264,7 +264,7 @@ func TestLeaderEndsRunningWrite(t *testing.T) {
 	runs(bson.E{Key: "killPending", Value: true})
 	select {
 	case got := <-led:
-		t.Errorf("the next leads beside it: %+v", got)
+		t.Errorf("next relay leads while the write runs: %+v", got)
 		hang("off")
 	case <-time.After(500 * time.Millisecond):
 		hang("off")
@@ -273,9 +273,9 @@ func TestLeaderEndsRunningWrite(t *testing.T) {
 		}
 	}
 	if got := <-wrote; got.Err == nil {
-		t.Errorf("the write was made: %+v", got.Value)
+		t.Errorf("the old write succeeded: %+v", got.Value)
 	}
 	if got := r.status(t, "a"); got != "PENDING" {
-		t.Errorf("the row is %s", got)
+		t.Errorf("got row status %s", got)
 	}
 }

@@ -61,16 +61,16 @@ func TestLeaderEndsFrozenTransaction(t *testing.T) {
 	began := time.Now()
 	epoch, err := next.AcquireLeadership(ctx(t))
 	if err != nil || epoch != r.epoch+1 {
-		t.Fatalf("the next leader has epoch %d, %v", epoch, err)
+		t.Fatalf("next leader: got epoch %d, %v", epoch, err)
 	}
 	if took := time.Since(began); took > 20*time.Second { // a third of the server's own timeout
-		t.Errorf("it took %s", took)
+		t.Errorf("took %s", took)
 	}
 	if err := wake(); err == nil {
 		t.Error("the frozen leader's transaction was committed")
 	}
 	if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("1")}); !errors.Is(err, store.ErrNotLeader) {
-		t.Errorf("a claim of the old leader: %v", err)
+		t.Errorf("claim of the old leader: got %v", err)
 	}
 	if a := rigs.Claim(t, next, epoch, []store.ClaimRow{row("1")})[0]; a.Result != store.Claimed {
 		t.Errorf("the next leader's claim: %s", a.Result)
@@ -104,7 +104,7 @@ func TestFrozenCandidateLosesLease(t *testing.T) {
 		t.Error(err)
 	}
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %s", took)
+		t.Errorf("took %s", took)
 	}
 	if err := wake(); err == nil {
 		t.Error("the frozen candidate's transaction was committed")
@@ -136,10 +136,10 @@ func TestLostLeaseRaisesNoEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := r.store.AcquireLeadership(ctx(t)); !errors.Is(err, store.ErrNotLeader) || !strings.Contains(err.Error(), "relay lock lost") {
-		t.Errorf("the first leads again: %v", err)
+		t.Errorf("first relay leads again: got %v", err)
 	}
 	if err := lock.Ping(ctx(t)); !errors.Is(err, store.ErrNotLeader) {
-		t.Errorf("the lost lock answers %v", err)
+		t.Errorf("ping of the lost lock: got %v", err)
 	}
 	if err := taken.Ping(ctx(t)); err != nil {
 		t.Error(err)
@@ -175,6 +175,6 @@ func TestLeaseExpires(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	if after := time.Since(pinged); after < store.MinLockLease || after > 7*time.Second {
-		t.Errorf("another had the lock %s after a ping", after)
+		t.Errorf("another relay acquired the lock %s after a ping", after)
 	}
 }

@@ -55,7 +55,7 @@ func TestWritesTakeTurns(t *testing.T) {
 			answers, err := r.store.Claim(ctx, r.epoch, time.Now(), claims)
 			for _, a := range answers {
 				if a.Result != store.Claimed {
-					err = errors.Join(err, fmt.Errorf("a row is %s", a.Result))
+					err = errors.Join(err, fmt.Errorf("got row status %s", a.Result))
 				}
 			}
 			if err != nil {
@@ -73,7 +73,7 @@ func TestWritesTakeTurns(t *testing.T) {
 	run("checkpoints", func(n int) error {
 		return r.store.SaveCheckpoint(ctx, r.epoch, store.Checkpoint{Position: "p", Seq: store.Seq(n)})
 	})
-	run("parking", func(n int) error {
+	run("spilling", func(n int) error {
 		it := store.Item{Ref: store.Ref{Outbox: "events", ID: "p"}, Seq: store.Seq(n + 1)}
 		return errors.Join(r.store.Spill(ctx, r.epoch, []store.Item{it}), r.store.DeleteSpilled(ctx, r.epoch, []store.SpilledRef{{Ref: it.Ref, Seq: it.Seq}}))
 	})
@@ -87,7 +87,7 @@ func TestWritesTakeTurns(t *testing.T) {
 		t.Error(err)
 	}
 	if n, _ := r.docs().CountDocuments(ctx, bson.D{{Key: "status", Value: "COMPLETED"}}); n != writers*rounds*each {
-		t.Errorf("%d are COMPLETED", n)
+		t.Errorf("got %d COMPLETED rows", n)
 	}
 }
 
@@ -119,10 +119,10 @@ func TestOutcomesJoinNextClaim(t *testing.T) {
 	n := r.transactions(t) - before
 	t.Logf("%d claims and %d outcomes, one at a time, took %d transactions", rounds, rounds, n)
 	if n > 2*rounds-rounds/8 {
-		t.Error("no outcome went with a claim")
+		t.Error("no outcome joined a claim")
 	}
 	if got := r.status(t, "0"); got != "COMPLETED" {
-		t.Errorf("a row is %s", got)
+		t.Errorf("got row status %s", got)
 	}
 }
 
@@ -195,11 +195,11 @@ func TestContendedDocumentDelaysNothing(t *testing.T) {
 		}
 	}
 	if claimed < 2 { // it was 1
-		t.Errorf("%d claims went on beside it", claimed)
+		t.Errorf("got %d concurrent claims", claimed)
 	}
 	end()
 	if a := r.claim(t, row("7"))[0]; a.Result != store.Claimed {
-		t.Errorf("behind the end it is %s", a.Result)
+		t.Errorf("after the transaction: got %s", a.Result)
 	}
 	r.settle(t, rigs.Outcome("7", store.Completed), rigs.Outcome("50", store.Completed))
 }
@@ -230,7 +230,7 @@ func TestLargeCalls(t *testing.T) {
 		}
 	}
 	if count, _ := r.read(t, "row 11999").Lookup("retryCount").AsInt64OK(); count != 11999 {
-		t.Errorf("the last count is %d", count)
+		t.Errorf("got last count %d", count)
 	}
 }
 
@@ -301,7 +301,7 @@ func TestSpillWhileReading(t *testing.T) {
 	err = view.Pages(ctx(t), whole, page, func(items []store.Item) error {
 		for i := range items {
 			if seen[items[i].ID] {
-				t.Errorf("%s is read twice", items[i].ID)
+				t.Errorf("row %s was read twice", items[i].ID)
 			}
 			seen[items[i].ID] = true
 			items[i].Seq = store.Seq(len(seen) + 10)
@@ -309,6 +309,6 @@ func TestSpillWhileReading(t *testing.T) {
 		return r.store.Spill(ctx(t), r.epoch, items)
 	})
 	if err != nil || len(seen) != n-2 || seen["row 00003"] || seen["row 11111"] {
-		t.Errorf("%d rows are read, %v; want %d", len(seen), err, n-2)
+		t.Errorf("got %d rows, %v; want %d", len(seen), err, n-2)
 	}
 }

@@ -43,7 +43,7 @@ func TestRequestsCounted(t *testing.T) {
 	})
 	var nth []int64
 	if err := r.db.Collection("sluicebox_replay").Distinct(ctx(t), "nth", bson.D{}).Decode(&nth); err != nil || len(nth) != together+2 || !slices.Contains(nth, together+1) || !slices.Contains(nth, together+4) {
-		t.Errorf("the replays are number %d, %v", nth, err)
+		t.Errorf("got replay numbers %d, %v", nth, err)
 	}
 }
 
@@ -109,19 +109,19 @@ func TestUpgradeToReplays(t *testing.T) {
 		rigs.WantSetup(t, what, err, "sluicebox init")
 	}
 	if there, err := r.db.ListCollectionNames(ctx(t), bson.D{{Key: "name", Value: "sluicebox_wish"}}); err != nil || len(there) > 0 {
-		t.Errorf("a wish has made %q, %v", there, err)
+		t.Errorf("request created %q, %v", there, err)
 	}
 	if may, err := r.store.MayInstall(ctx(t)); err != nil || !may {
-		t.Errorf("it may install: %t, %v", may, err)
+		t.Errorf("MayInstall: got %t, %v", may, err)
 	}
 	before := r.epoch
 	r.epoch = rigs.InstallAndLead(t, r.store)
 	parked, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events", Lane: item.Lane().Hash()}}, 5)
 	if err != nil || len(parked[0]) != 0 { // hashed as before version 3
-		t.Errorf("parked are %+v, %v", parked, err)
+		t.Errorf("got spilled rows %+v, %v", parked, err)
 	}
 	if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 0 || r.epoch != before+1 {
-		t.Errorf("the holds are %+v, %v; the epoch is %d", holds, err, r.epoch)
+		t.Errorf("got holds %+v, %v; epoch %d", holds, err, r.epoch)
 	}
 	rigs.EndJob(t, r.store, r.epoch, "events", "job", store.JobDone)
 }
@@ -180,7 +180,7 @@ func (r *rig) wantPlans(t *testing.T, name string, least, examined int) {
 		t.Fatal(err)
 	}
 	if len(profiles) < least {
-		t.Errorf("there are %d statements on %s", len(profiles), name)
+		t.Errorf("got %d statements on %s", len(profiles), name)
 	}
 	for _, p := range profiles {
 		if p.Examined > examined || strings.Contains(p.Plan, "COLLSCAN") {

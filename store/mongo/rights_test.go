@@ -46,10 +46,10 @@ func TestLeastPrivilege(t *testing.T) {
 		t.Errorf("with the role: %v", err)
 	}
 	if found, err := st.Diagnose(ctx(t)); err != nil || store.CountFaults(found) > 0 {
-		t.Errorf("an examination with the role: %+v, %v", found, err)
+		t.Errorf("Diagnose with the role: got %+v, %v", found, err)
 	}
 	if may, err := st.MayInstall(ctx(t)); may || err != nil {
-		t.Errorf("it may install: %v, %v", may, err)
+		t.Errorf("MayInstall: got %v, %v", may, err)
 	}
 	everyCall(t, st)
 	gone := r.box
@@ -98,6 +98,6 @@ func everyCall(t *testing.T, st store.Store) {
 		}
 	}
 	if groups := rigs.Groups(t, st); len(groups) != 2 {
-		t.Errorf("the view shows %v", groups)
+		t.Errorf("got groups %v", groups)
 	}
 }

@@ -62,10 +62,10 @@ func TestUnknownCommits(t *testing.T) {
 	began := time.Now()
 	_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("never", store.Completed)})
 	if err == nil || errors.As(err, new(*store.RefusedError)) || errors.Is(err, store.ErrNotLeader) || !mongo.Unreachable(err) {
-		t.Errorf("an outcome that nobody knows of: %v", err)
+		t.Errorf("outcome with an unknown result: got %v", err)
 	}
 	if took := time.Since(began); took > 6*time.Second {
-		t.Errorf("it took %s", took)
+		t.Errorf("took %s", took)
 	}
 	set.Run("admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: "off"}})
 	if result := r.settle(t, rigs.Outcome("never", store.Completed))[0]; result != store.WasSettled {
@@ -92,7 +92,7 @@ func TestSessionAfterUnknownCommit(t *testing.T) {
 	time.Sleep(300 * time.Millisecond) // the commit is in flight
 	set.Members[0].Stop("immediate")
 	if got := <-claimed; got.Err == nil {
-		t.Errorf("the claim is answered: %v", got.Value)
+		t.Errorf("claim succeeded: %v", got.Value)
 	}
 	set.Restart(nil)
 	for range 4 {
@@ -103,10 +103,10 @@ func TestSessionAfterUnknownCommit(t *testing.T) {
 		}
 	}
 	if epoch, err := r.store.AcquireLeadership(ctx(t)); err != nil || epoch != r.epoch+1 {
-		t.Errorf("the next epoch is %d, %v", epoch, err)
+		t.Errorf("next leader: got epoch %d, %v", epoch, err)
 	}
 	if l, err := r.store.Leader(ctx(t)); err != nil || l.Epoch != r.epoch+1 {
-		t.Errorf("the leader is %+v, %v", l, err)
+		t.Errorf("got leader %+v, %v", l, err)
 	}
 }
 
@@ -176,14 +176,14 @@ func TestStepDown(t *testing.T) {
 			t.Errorf("a claim in a step-down: %v", err)
 		}
 		if a := r.claim(t, row(id))[0]; a.Result != store.Claimed {
-			t.Errorf("behind the step-down the row is %s", a.Result)
+			t.Errorf("after the step-down: got claim %s", a.Result)
 		}
 		if result := r.settle(t, rigs.Outcome(id, store.Completed))[0]; result != store.Written {
-			t.Errorf("behind the step-down the outcome is %d", result)
+			t.Errorf("after the step-down: got outcome %d", result)
 		}
 	}
 	if n, _ := r.docs().CountDocuments(ctx(t), bson.D{{Key: "status", Value: "COMPLETED"}}); n != 4 {
-		t.Errorf("%d are COMPLETED", n)
+		t.Errorf("got %d COMPLETED rows", n)
 	}
 }
 
@@ -245,14 +245,14 @@ func TestLargeDocuments(t *testing.T) {
 	ask := row("fits")
 	ask.WantPayload = true
 	if a := r.claim(t, ask)[0]; a.Result != store.Claimed || len(a.Payload) < most-1000 {
-		t.Errorf("it is %s with %d bytes", a.Result, len(a.Payload))
+		t.Errorf("got claim %s with %d bytes", a.Result, len(a.Payload))
 	}
 	var refused *store.RefusedError
 	if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("full")}); !errors.As(err, &refused) || !strings.Contains(err.Error(), "16 MiB") {
 		t.Errorf("a full document: %v", err)
 	}
 	if items := r.unsettled(t, store.UnsettledQuery{}); len(items) != 2 {
-		t.Errorf("%d are read", len(items))
+		t.Errorf("got %d rows", len(items))
 	}
 	if result := r.settle(t, rigs.Outcome("fits", store.Completed))[0]; result != store.Written {
 		t.Errorf("the outcome: %d", result)
@@ -280,7 +280,7 @@ func TestSpillLargePayload(t *testing.T) {
 	lane := it.Lane()
 	lists, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events", Lane: lane.Hash()}}, 5)
 	if err != nil || len(lists[0]) != 1 || lists[0][0].Payload != nil || lists[0][0].PayloadSize != len(payload) {
-		t.Errorf("%d are parked, %v", len(lists[0]), err)
+		t.Errorf("got %d spilled rows, %v", len(lists[0]), err)
 	}
 }
 
@@ -294,7 +294,7 @@ func TestStandaloneServer(t *testing.T) {
 	}
 	items := r.unsettled(t, store.UnsettledQuery{})
 	if len(items) != 20 {
-		t.Fatalf("%d items", len(items))
+		t.Fatalf("got %d items", len(items))
 	}
 	var claims []store.ClaimRow
 	var outcomes []store.Outcome
@@ -332,6 +332,6 @@ func TestStandaloneServer(t *testing.T) {
 	}
 	found, err := r.store.Diagnose(ctx(t))
 	if err != nil || store.CountFaults(found) != 0 || !strings.Contains(fmt.Sprint(found), "rs.initiate()") {
-		t.Errorf("an examination finds %+v, %v", found, err)
+		t.Errorf("Diagnose: got %+v, %v", found, err)
 	}
 }

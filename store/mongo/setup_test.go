@@ -89,7 +89,7 @@ func TestDiagnoseAdvice(t *testing.T) {
 	const create = `db.getCollection("outbox_events").createIndex({"status": 1, "createdAt": 1, "_id": 1});`
 	for _, want := range []string{"replica set rs0 of 1 members", create, "are not relayed", "differ by less than a second", "survives a crash"} {
 		if text := said(); !strings.Contains(text, want) {
-			t.Errorf("it does not say %q:\n%s", want, text)
+			t.Errorf("Diagnose does not report %q:\n%s", want, text)
 		}
 	}
 	index := bson.D{{Key: "name", Value: "seed"}, {Key: "key", Value: bson.D{{Key: "status", Value: 1}, {Key: "messageGroup", Value: 1}, {Key: "createdAt", Value: 1}}}}
@@ -114,13 +114,13 @@ func TestNewerVersion(t *testing.T) {
 		rigs.WantSetup(t, what, err, "version 99")
 	}
 	if may, err := r.store.MayInstall(ctx(t)); may || err != nil {
-		t.Errorf("it may install: %v, %v", may, err)
+		t.Errorf("MayInstall: got %v, %v", may, err)
 	}
 	if err := r.db.Collection("sluicebox_hold").Drop(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
 	if may, err := r.store.MayInstall(ctx(t)); !may || err != nil {
-		t.Errorf("with one of them gone it may install: %v, %v", may, err)
+		t.Errorf("MayInstall with a missing collection: got %v, %v", may, err)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(profiles) < 15 {
-		t.Errorf("there are %d statements", len(profiles))
+		t.Errorf("got %d statements", len(profiles))
 	}
 	for _, p := range profiles {
 		if p.Examined > 2 || strings.Contains(p.Plan, "COLLSCAN") {
@@ -183,7 +183,7 @@ func TestViewPosition(t *testing.T) {
 		}
 		at, ok := mongo.ParseSnapshotPosition(view.Position())
 		if !ok || time.Until(time.Unix(int64(at.T), 0)).Abs() > time.Minute {
-			t.Fatalf("the position is %q", view.Position())
+			t.Fatalf("got position %q", view.Position())
 		}
 		items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 100})
 		if err != nil || len(items) != i+1 {

@@ -144,16 +144,16 @@ func TestDuplicateIDTextsWithGrant(t *testing.T) {
 	twin := bson.NewObjectID()
 	r.insert(t, pending(twin), pending(twin.Hex()), pending("a"))
 	if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row(twin.Hex()), row("66f00000000000000000000f")}); !errors.As(err, new(*store.RefusedError)) {
-		t.Errorf("a claim of twins: %v", err)
+		t.Errorf("claim of an ambiguous id: got %v", err)
 	}
 	if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome(twin.Hex(), store.Completed)}); !errors.As(err, new(*store.RefusedError)) {
-		t.Errorf("an outcome of twins: %v", err)
+		t.Errorf("outcome of an ambiguous id: got %v", err)
 	}
 	if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome(twin.Hex(), store.Completed), rigs.Outcome("66f00000000000000000000f", store.Completed)}); !errors.As(err, new(*store.RefusedError)) {
-		t.Errorf("an outcome of twins and one of a row that is gone: %v", err)
+		t.Errorf("outcomes of an ambiguous id and of a missing row: got %v", err)
 	}
 	if a, b := r.status(t, twin), r.status(t, twin.Hex()); a != "PENDING" || b != "PENDING" {
-		t.Errorf("they are %s and %s", a, b)
+		t.Errorf("got statuses %s and %s", a, b)
 	}
 }
 
@@ -187,6 +187,6 @@ func TestSingleUpdateOfContendedDocument(t *testing.T) {
 	}
 	release()
 	if a := r.claim(t, row("a"))[0]; a.Result != store.Claimed {
-		t.Errorf("when it is free: %+v", a)
+		t.Errorf("after the transaction: got %+v", a)
 	}
 }

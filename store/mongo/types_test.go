@@ -62,7 +62,7 @@ func TestTypesOfIDs(t *testing.T) {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		t.Fatalf("the ids are %q, want %q", got, want)
+		t.Fatalf("got ids %q, want %q", got, want)
 	}
 	for _, rows := range [][]store.ClaimRow{claims, full} {
 		for i, a := range r.claim(t, rows...) {
@@ -84,11 +84,11 @@ func TestTypesOfIDs(t *testing.T) {
 	left := r.unsettled(t, store.UnsettledQuery{ExcludeIDs: want[:3]})
 	for _, it := range left {
 		if slices.Contains(want[:3], it.ID) {
-			t.Errorf("id %q is held and shown", it.ID)
+			t.Errorf("excluded id %q is shown", it.ID)
 		}
 	}
 	if settled, err := r.store.ReadSettled(ctx(t), claims); err != nil || !settled[0] || !settled[1] || settled[2] {
-		t.Errorf("settled are %v, %v", settled, err)
+		t.Errorf("got settled %v, %v", settled, err)
 	}
 }
 
@@ -101,20 +101,20 @@ func TestDuplicateIDTexts(t *testing.T) {
 	var refused *store.RefusedError
 	_, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("5"), row("6")})
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), `"5"`) || !strings.Contains(err.Error(), "outbox_events") {
-		t.Errorf("a claim of twins: %v", err)
+		t.Errorf("claim of an ambiguous id: got %v", err)
 	}
 	_, err = r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("5", store.Completed)})
 	if !errors.As(err, &refused) {
-		t.Errorf("an outcome of twins: %v", err)
+		t.Errorf("outcome of an ambiguous id: got %v", err)
 	}
 	// Two documents with one id do not count as one document for each of two ids.
 	_, err = r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("5"), row("absent")})
 	if !errors.As(err, &refused) {
-		t.Errorf("a claim of twins beside one that is gone: %v", err)
+		t.Errorf("claim of an ambiguous id and a missing row: got %v", err)
 	}
 	_, err = r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("5", store.Completed), rigs.Outcome("absent", store.Completed)})
 	if !errors.As(err, &refused) {
-		t.Errorf("an outcome of twins beside one that is gone: %v", err)
+		t.Errorf("outcome of an ambiguous id and a missing row: got %v", err)
 	}
 	for _, id := range []any{"5", 5, "6"} {
 		if status := r.status(t, id); status != "PENDING" {
@@ -169,7 +169,7 @@ func TestTypesOfPayloads(t *testing.T) {
 	r.insert(t, bson.D{{Key: "_id", Value: "none"}, {Key: "status", Value: "PENDING"}})
 	items := r.unsettled(t, store.UnsettledQuery{})
 	if len(items) != len(payloads)+1 || items[0].ID != "none" || items[0].Payload != nil {
-		t.Fatalf("there are %d items, the first is %+v", len(items), items[0])
+		t.Fatalf("got %d items, first %+v", len(items), items[0])
 	}
 	for i, p := range payloads {
 		it := items[i+1]
@@ -203,16 +203,16 @@ func TestPaths(t *testing.T) {
 	for q, lean := range map[*store.UnsettledQuery]bool{{}: false, {NoPayload: true}: true, {MaxPayload: 1}: true, {MaxPayload: 100}: false} {
 		items := r.unsettled(t, *q)
 		if len(items) != 1 || items[0].Group != store.GroupOf("77") || (items[0].Payload == nil) != lean || items[0].PayloadSize == 0 {
-			t.Errorf("the items are %+v", items)
+			t.Errorf("got items %+v", items)
 		}
 	}
 	if a := r.claim(t, row("1"))[0]; a.Result != store.Claimed {
-		t.Errorf("it is %s", a.Result)
+		t.Errorf("got %s", a.Result)
 	}
 	r.settle(t, store.Outcome{Ref: row("1").Ref, Status: store.Failed, RetryCount: 2, Error: "no", At: time.Now()})
 	letters, err := r.store.Failed(ctx(t), store.DeadLetterFilter{Outbox: "events", Error: "no"}, 5, true)
 	if err != nil || len(letters) != 1 || letters[0].RetryCount != 2 || string(letters[0].Payload) != `{"customer":{"id":77}}` {
-		t.Errorf("the dead letters are %+v, %v", letters, err)
+		t.Errorf("got dead letters %+v, %v", letters, err)
 	}
 	bad := box
 	bad.Layout.Columns.Claimed = "relay.state.at"

@@ -54,7 +54,7 @@ func TestLockRequestCount(t *testing.T) {
 		}
 	}
 	wish("a")
-	rigs.WantRequestCount(t, "a wish", held, 1)
+	rigs.WantRequestCount(t, "a request", held, 1)
 	session, err := r.db.Client().StartSession()
 	if err != nil {
 		t.Fatal(err)
@@ -65,15 +65,15 @@ func TestLockRequestCount(t *testing.T) {
 		if _, err := r.db.Collection("sluicebox_wish").UpdateOne(in, bson.D{{Key: "_id", Value: "rig"}}, more); err != nil {
 			return nil, err
 		}
-		rigs.WantRequestCount(t, "a wish that is not committed", held, 1)
+		rigs.WantRequestCount(t, "an uncommitted request", held, 1)
 		return nil, nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rigs.WantRequestCount(t, "one that is", held, 6)
+	rigs.WantRequestCount(t, "a committed request", held, 6)
 	if err := r.db.Collection("sluicebox_wish").Drop(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
-	rigs.WantRequestCount(t, "no collection", held, 0)
+	rigs.WantRequestCount(t, "no request collection", held, 0)
 }
