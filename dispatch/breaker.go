@@ -105,8 +105,8 @@ func (c *core) recordResult(req *request, res *sink.Result, now time.Time) {
 	if req.probe {
 		recv.probes--
 	}
-	failed, taken := firstFailure(req, res)
-	if taken {
+	failed, accepted := firstFailure(req, res)
+	if accepted {
 		recv.recordSuccess(req.started)
 		recv.rejections, recv.pings.proofs = 0, 0
 		return
@@ -148,19 +148,19 @@ func (r *receiver) recordSuccess(began time.Time) {
 
 // firstFailure returns the first failure of a request, and whether any of its rows was
 // accepted.
-func firstFailure(req *request, res *sink.Result) (failed sink.Outcome, taken bool) {
+func firstFailure(req *request, res *sink.Result) (failed sink.Outcome, accepted bool) {
 	if res.Items == nil {
 		return res.Outcome, res.Class == sink.Delivered
 	}
 	for i := range req.size() {
 		switch o := res.At(i); {
 		case o.Class == sink.Delivered:
-			taken = true
+			accepted = true
 		case failed.Class == 0:
 			failed = o
 		}
 	}
-	return failed, taken
+	return failed, accepted
 }
 
 // cancelUnsent takes back claimed requests for a receiver with an open breaker, except
@@ -189,11 +189,11 @@ func (c *core) delayNextProbe(req *request, class sink.Class, retryAfter time.Du
 	}
 	pause := delay(recv.failedProbes+1, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random)
 	if recv.ready.len() > 0 {
-		most := maxUntriedPause
+		limit := maxUntriedPause
 		if class == sink.Rejected {
-			most = maxRejectedPause // each costs its row an attempt
+			limit = maxRejectedPause // each costs its row an attempt
 		}
-		pause = min(pause, most)
+		pause = min(pause, limit)
 	}
 	recv.nextProbe = later(recv.nextProbe, now.Add(pause))
 	c.applyRetryAfter(recv, retryAfter, now)
@@ -293,9 +293,9 @@ type OpenBreaker struct {
 // hold do not count.
 func (c *core) waitingLanes(recv *receiver) int {
 	n := recv.lanes - recv.held
-	for _, away := range c.spilledLanes {
-		if away.lanes.n > 0 && c.receiver(away.kind) == recv {
-			n += away.lanes.n
+	for _, set := range c.spilledLanes {
+		if set.lanes.n > 0 && c.receiver(set.kind) == recv {
+			n += set.lanes.n
 		}
 	}
 	return n

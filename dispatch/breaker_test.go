@@ -233,7 +233,7 @@ func TestOpenBreakerWithoutRowsIsIdle(t *testing.T) {
 		k.expect(t, "FAILED", len(failedIDs(k.outcomes)), 6)
 		k.expect(t, "without a row", k.breakerReports, "[refused refused, idle]")
 		if s := d.Stats().OpenBreakers; len(s) != 1 || !s[0].Idle {
-			t.Errorf("suspect: %+v", s)
+			t.Errorf("open breakers: %+v", s)
 		}
 
 		add(t, d, nil, items("late", "x"))

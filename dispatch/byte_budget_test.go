@@ -235,7 +235,7 @@ func TestLongGroupsCountAgainstTheBuffer(t *testing.T) {
 	h.nextSpills(10)
 	h.spillsWritten(make([]bool, 3))
 	if n := h.bufferedRows(); n != 0 {
-		t.Errorf("parked rows count as %d", n)
+		t.Errorf("spilled rows count as %d", n)
 	}
 	back := items(group, "1", "2", "3")
 	for i := range back {

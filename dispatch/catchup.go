@@ -20,7 +20,7 @@ const (
 //
 // After a start, most rows behind the checkpoint may be settled. Claims would detect them
 // too, but rows behind a lane that does not move are not claimed.
-func (f *Feed) BeginCatchUp(look store.StatusReader) { f.statuses = look }
+func (f *Feed) BeginCatchUp(statuses store.StatusReader) { f.statuses = statuses }
 
 // EndCatchUp ends the catch-up: the log has been read up to its end at the start of the
 // relay. Call it only from OnMarker.

@@ -100,19 +100,19 @@ func (c *core) buildRequest() *request {
 // nextQueue returns the queue of the lane that has waited longest and the number of lanes
 // that share a request; nil if none is ready. Replay jobs get part of the senders.
 func (c *core) nextQueue() (queue *fifo[*lane], share int) {
-	var live, again *fifo[*lane]
-	lanes, shadows := 0, 0
+	var live, replay *fifo[*lane]
+	lanes, replayLanes := 0, 0
 	for _, recv := range c.receivers {
 		if recv.breakerOpen {
 			continue
 		}
-		live, again = longerWaiting(live, &recv.ready), longerWaiting(again, &recv.readyReplay)
+		live, replay = longerWaiting(live, &recv.ready), longerWaiting(replay, &recv.readyReplay)
 		lanes += recv.ready.len()
-		shadows += recv.readyReplay.len()
+		replayLanes += recv.readyReplay.len()
 	}
-	if again != nil && longerWaiting(live, again) == again {
+	if replay != nil && longerWaiting(live, replay) == replay {
 		if senders := c.replayRequestRoom(); senders > 0 {
-			return again, (shadows + senders - 1) / senders
+			return replay, (replayLanes + senders - 1) / senders
 		}
 	}
 	senders := max(1, c.freeRequests()-c.cfg.claimAhead())

@@ -114,9 +114,9 @@ func DefaultConfig() Config {
 // Validate reports every value that is out of range, by configuration key.
 func (c *Config) Validate() error {
 	var errs []error
-	atLeast := func(key string, v, least int64) {
-		if v < least {
-			errs = append(errs, fmt.Errorf("%s is %d, must be at least %d", key, v, least))
+	atLeast := func(key string, v, minimum int64) {
+		if v < minimum {
+			errs = append(errs, fmt.Errorf("%s is %d, must be at least %d", key, v, minimum))
 		}
 	}
 	atLeast("api-batch-size", int64(c.APIBatchSize), 1)

@@ -180,9 +180,9 @@ func (d *Dispatcher) drain(work context.Context) {
 	defer limit.Stop()
 	for {
 		d.mu.Lock()
-		quiet := d.core.drained()
+		drained := d.core.drained()
 		d.mu.Unlock()
-		if quiet {
+		if drained {
 			return
 		}
 		select {
@@ -238,24 +238,24 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 func (d *Dispatcher) wakeWorkers() {
 	d.mu.Lock()
 	d.notifySpill()
-	write, note, told := len(d.core.outcomes) > 0, len(d.core.replayDone) > 0, d.core.takeReplayChanged()
+	write, record, changed := len(d.core.outcomes) > 0, len(d.core.replayDone) > 0, d.core.takeReplayChanged()
 	_, _, locked := d.core.nextLockedTable()
-	parkable := d.unspillableReported && d.core.unspillableRows == 0
-	if parkable {
+	cleared := d.unspillableReported && d.core.unspillableRows == 0
+	if cleared {
 		d.unspillableReported = false
 	}
 	d.mu.Unlock()
-	if parkable {
+	if cleared {
 		d.obs.UnspillableCleared()
 	}
 	notify(d.toClaim)
 	if write {
 		notify(d.toWrite)
 	}
-	if note {
+	if record {
 		notify(d.toRecord)
 	}
-	if told {
+	if changed {
 		notify(d.replayChanged)
 	}
 	if locked {
@@ -291,8 +291,8 @@ func (d *Dispatcher) send(ctx context.Context) error {
 // answered passes a result to the core.
 func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 	now := time.Now()
-	seen := RequestInfo{Kind: req.runs[0].rows[0].Kind, Rows: req.size(), Lanes: len(req.runs), Probe: req.probe, Split: req.split}
-	d.obs.Requested(seen, res, now.Sub(began))
+	info := RequestInfo{Kind: req.runs[0].rows[0].Kind, Rows: req.size(), Lanes: len(req.runs), Probe: req.probe, Split: req.split}
+	d.obs.Requested(info, res, now.Sub(began))
 	d.mu.Lock()
 	d.core.answered(req, res, now)
 	d.dispatchRequests(now)

@@ -165,7 +165,7 @@ func TestSpilledRowWithEarlyOutcome(t *testing.T) {
 		}
 		c.written([]store.SettleResult{result}, now)
 		if s := c.stats(); s.Spilled != 1-i || s.Waiting != 1-i {
-			t.Errorf("after %d: %d parked, %d waiting", result, s.Spilled, s.Waiting)
+			t.Errorf("after %d: %d spilled, %d waiting", result, s.Spilled, s.Waiting)
 		}
 	}
 }

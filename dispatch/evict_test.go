@@ -95,7 +95,7 @@ func TestLaneOfRequeuedAndReloadedRowsCanBeEvicted(t *testing.T) {
 	var table spilledTable
 	var requeued []store.Item
 	for i := range 15 {
-		row := rowsWithSeq(i+1, items(fmt.Sprint("g", i), fmt.Sprint("parked ", i)))
+		row := rowsWithSeq(i+1, items(fmt.Sprint("g", i), fmt.Sprint("spilled ", i)))
 		_ = table.Spill(context.Background(), 1, row)
 		for k := range 4 {
 			requeued = append(requeued, items(fmt.Sprint("g", i), fmt.Sprint("set back ", i, "-", k))...)

@@ -150,7 +150,7 @@ func (d *fakeBackend) Settle(ctx context.Context, _ store.Epoch, outcomes []stor
 	if err != nil {
 		return nil, err
 	}
-	var parked []store.SpilledRef
+	var spilled []store.SpilledRef
 	for i := range results {
 		o := &outcomes[i]
 		switch results[i] = d.settleResult; {
@@ -160,10 +160,10 @@ func (d *fakeBackend) Settle(ctx context.Context, _ store.Epoch, outcomes []stor
 			results[i] = store.WasLocked
 		}
 		if !results[i].NeedsRetry() && o.SpilledSeq != 0 && o.Status.Settled() {
-			parked = append(parked, store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
+			spilled = append(spilled, store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
 		}
 	}
-	d.delete(parked...)
+	d.delete(spilled...)
 	d.settles, d.outcomes = append(d.settles, lines), append(d.outcomes, outcomes...)
 	return results, d.lostErr
 }

@@ -29,7 +29,7 @@ func (p *spilledTable) Spill(_ context.Context, _ store.Epoch, items []store.Ite
 	}
 	for _, it := range items {
 		if it.Seq == 0 {
-			panic("a row without a seq is parked: " + it.ID)
+			panic("a row without a seq is spilled: " + it.ID)
 		}
 		at, found := slices.BinarySearchFunc(p.items, it, bySeq)
 		if !found {

@@ -109,19 +109,19 @@ const slowBufferAfter = 500 * time.Millisecond
 
 // measure updates the state and returns how many rows fit in.
 func (t *bufferState) measure(now time.Time) (room int) {
-	room, gone, suspect := t.bufferLevel()
+	room, done, breakersOpen := t.bufferLevel()
 	t.full = room <= 0
 	switch {
 	case room > t.cfg.BufferRows/4:
 		t.since, t.slow = time.Time{}, false
 	case !t.full:
-	case suspect:
+	case breakersOpen:
 		t.slow = true
 	case t.since.IsZero():
-		t.since, t.doneRows = now, gone
+		t.since, t.doneRows = now, done
 	case now.Sub(t.since) >= slowBufferAfter:
-		t.slow = gone-t.doneRows < int64(t.cfg.BufferRows/4)
-		t.since, t.doneRows = now, gone
+		t.slow = done-t.doneRows < int64(t.cfg.BufferRows/4)
+		t.since, t.doneRows = now, done
 	}
 	return room
 }
@@ -171,10 +171,10 @@ func (f *Feed) waitForRoom(ctx context.Context) error {
 }
 
 // Backlog places rows that were in the tables before the log began. The checkpoint passes
-// the position only after these rows have settled. parked is the number of further rows
+// the position only after these rows have settled. spilled is the number of further rows
 // that were numbered and spilled already. Call Backlog before Run.
-func (f *Feed) Backlog(items []store.Item, parked int64, position store.Position) error {
-	f.captured += parked
+func (f *Feed) Backlog(items []store.Item, spilled int64, position store.Position) error {
+	f.captured += spilled
 	t := f.tracker.Begin(position, f.number(items), len(items))
 	return f.split(items, func(d *Dispatcher, part []store.Item) { d.Append(part, t) })
 }

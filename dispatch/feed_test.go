@@ -237,11 +237,11 @@ func TestMarkerFollowsRowsOfItsBatch(t *testing.T) {
 		if look != nil {
 			f.BeginCatchUp(look)
 		}
-		var told []string
+		var reported []string
 		f.OnMarker = func(token string, at store.Position, seq store.Seq) {
 			events, _ := laneOf(t, f.events)
 			jobs, _ := laneOf(t, f.jobs)
-			told = append(told, fmt.Sprintf("%s at %s, %d of %d: %s, %s", token, at, seq-store.NewSeq(7, 0), seq.Epoch(), events, jobs))
+			reported = append(reported, fmt.Sprintf("%s at %s, %d of %d: %s, %s", token, at, seq-store.NewSeq(7, 0), seq.Epoch(), events, jobs))
 		}
 		err := f.run(
 			capture.Batch{Position: "p1", Marks: []string{"a"}},
@@ -254,6 +254,6 @@ func TestMarkerFollowsRowsOfItsBatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := []string{"a at p1, 0 of 7: , ", "b at p2, 3 of 7: 1 2, 3", "c at p2, 3 of 7: 1 2, 3", "d at , 4 of 7: 1 2 4, 3"}
-		newFakeBackend().expect(t, "markers", strings.Join(told, "; "), strings.Join(want, "; "))
+		newFakeBackend().expect(t, "markers", strings.Join(reported, "; "), strings.Join(want, "; "))
 	}
 }

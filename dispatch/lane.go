@@ -315,14 +315,14 @@ func (l *lane) insert(rows []*row) {
 }
 
 // recordDelivered notes that the receiver accepted the first n rows of the lane.
-func (l *lane) recordDelivered(n, most int) {
+func (l *lane) recordDelivered(n, limit int) {
 	l.resetFailures()
 	if l.bisecting = max(0, l.bisecting-n); l.bisecting > 0 {
 		l.limit = max(1, l.bisecting/2)
 		return
 	}
 	l.isolated = false
-	l.limit = min(2*l.limit, most)
+	l.limit = min(2*l.limit, limit)
 }
 
 // resetFailures clears the failures of a head that has left the lane.

@@ -85,7 +85,7 @@ func TestSpilledLaneMemory(t *testing.T) {
 		each := float64(live()-before) / float64(c.spilledLanes[0].lanes.n)
 		t.Logf("%s: %.1f bytes a lane", order, each)
 		if each > most {
-			t.Errorf("%s: a lane that is away takes %.1f bytes, want %d at the most", order, each, most)
+			t.Errorf("%s: a spilled lane takes %.1f bytes, want %d at the most", order, each, most)
 		}
 		slices.SortFunc(hashes, func(a, b store.LaneHash) int { return slices.Compare(a[:], b[:]) })
 		runtime.KeepAlive(c)

@@ -125,7 +125,7 @@ func (w *coreModel) claim(t *rapid.T) {
 		w.checkJob(req, true)
 	}
 	if wake, ok := w.core.nextWake(); ok && taken < most && !wake.After(w.now) {
-		t.Fatalf("whoever claims would spin: nothing more to claim at %v, and the next wake is %v", w.now, wake)
+		t.Fatalf("the claimer would spin: nothing more to claim at %v, and the next wake is %v", w.now, wake)
 	}
 	for _, recv := range w.core.receivers {
 		if !w.frozen && !w.ended && !recv.breakerOpen && taken < most && w.core.freeRequests() > 0 && recv.ready.len() > 0 {
@@ -169,7 +169,7 @@ func (w *coreModel) checkRequest(req *request) {
 		w.t.Fatalf("a request of %d rows, %d bytes; limits %+v", n, bytes, limits)
 	}
 	if w.endpoint(kind).breakerOpen && n > 1 {
-		w.t.Fatalf("a request of %d rows to a suspect sink", n)
+		w.t.Fatalf("a request of %d rows to an endpoint with an open breaker", n)
 	}
 }
 
@@ -209,7 +209,7 @@ func (w *coreModel) send() {
 		by := w.endpoint(req.runs[0].lane.name.Kind)
 		if by.breakerOpen {
 			if by.probes++; by.probes > by.allowedProbes || req.size() > 1 {
-				w.t.Fatalf("%d requests to a suspect endpoint, %d are allowed; %d rows", by.probes, by.allowedProbes, req.size())
+				w.t.Fatalf("%d requests to an endpoint with an open breaker, %d are allowed; %d rows", by.probes, by.allowedProbes, req.size())
 			}
 		}
 		for _, r := range req.runs {

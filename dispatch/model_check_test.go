@@ -25,7 +25,7 @@ func (w *coreModel) check() {
 			rows++
 		}
 		if b.done != done && !b.withoutTicket {
-			w.t.Fatalf("a ticket was told of %d rows, %d of its %d are over", b.done, done, len(b.rows))
+			w.t.Fatalf("a ticket counts %d rows, %d of its %d are done", b.done, done, len(b.rows))
 		}
 	}
 	if c.rows != rows {
@@ -47,7 +47,7 @@ func (w *coreModel) check() {
 	}
 	for _, recv := range c.receivers {
 		if by := w.endpoints[recv.endpoint]; recv.breakerOpen != by.breakerOpen {
-			w.t.Fatalf("endpoint %s is suspect %v, by the rule %v after %d failed requests", recv.endpoint, recv.breakerOpen, by.breakerOpen, by.failures)
+			w.t.Fatalf("endpoint %s has its breaker open %v, by the rule %v after %d failed requests", recv.endpoint, recv.breakerOpen, by.breakerOpen, by.failures)
 		}
 	}
 	checkReceivers(w.t, c)
@@ -135,7 +135,7 @@ func (w *coreModel) checkShare(req *request) {
 func (w *coreModel) checkSkips() {
 	for id, r := range w.table {
 		if r.skipped != nil && (len(r.skipped) == 1) != r.over {
-			w.t.Fatalf("row %s: over %v, told %v", id, r.over, len(r.skipped) == 1)
+			w.t.Fatalf("row %s: done %v, skip reported %v", id, r.over, len(r.skipped) == 1)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func (w *coreModel) checkLanes() {
 	}
 	for _, key := range w.keys {
 		if w.onHold(LaneName{LaneKey: key}) && w.core.lanes[LaneName{LaneKey: key}] == nil {
-			w.t.Fatalf("lane %s is forgotten though it stands still", key)
+			w.t.Fatalf("lane %s is removed though it is on hold", key)
 		}
 	}
 }

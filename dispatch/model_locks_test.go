@@ -60,7 +60,7 @@ func (w *coreModel) checkLocks() {
 	for _, key := range w.keys {
 		t := w.core.tableLock(key.Outbox)
 		if (t != nil) != w.known[key.Outbox] {
-			w.t.Fatalf("the table of %s is locked %v, as the core knows; it was told %v", key.Outbox, t != nil, w.known[key.Outbox])
+			w.t.Fatalf("the table of %s is locked %v, as the core knows; reported %v", key.Outbox, t != nil, w.known[key.Outbox])
 		}
 		if t != nil && t.due.After(w.now.Add(max(maxTableLockWait, minTableLockInterval))) {
 			w.t.Fatalf("the table of %s is asked for at %v, now it is %v", key.Outbox, t.due, w.now)

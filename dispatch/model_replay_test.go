@@ -324,7 +324,7 @@ func (w *coreModel) checkReplays() {
 	}
 	for _, recv := range w.core.receivers {
 		if !recv.breakerOpen && slices.ContainsFunc(recv.ready.items, func(l *lane) bool { return l.job != nil }) || recv.breakerOpen && recv.readyReplay.len() > 0 {
-			w.t.Fatalf("lanes of jobs wait in the wrong queue of %s, suspect %v", recv.endpoint, recv.breakerOpen)
+			w.t.Fatalf("lanes of jobs wait in the wrong queue of %s, breaker open %v", recv.endpoint, recv.breakerOpen)
 		}
 		n := 0
 		for name, ids := range w.queue {

@@ -18,7 +18,7 @@ func (y *spillModel) check(*rapid.T) {
 			}
 		}
 		if b.done > safe {
-			y.t.Fatalf("a ticket was told of %d rows, %d of its %d are settled or parked", b.done, safe, len(b.rows))
+			y.t.Fatalf("a ticket counts %d rows, %d of its %d are settled or spilled", b.done, safe, len(b.rows))
 		}
 	}
 	rows := y.core.directSpills
@@ -65,20 +65,20 @@ func (y *spillModel) check(*rapid.T) {
 // checkRefused checks the count of rows whose outcome the table refuses. Each of them must
 // be spilled or being spilled, unless it has no position in the log.
 func (y *spillModel) checkRefused() {
-	stuck, spilled := 0, map[*row]bool{}
+	refused, spilled := 0, map[*row]bool{}
 	for o := range y.core.eachRefusedOutcome() {
-		stuck++
+		refused++
 		if o.row.detached {
 			spilled[o.row] = true
 		}
 		givenBack := o.lane == nil && o.Status == store.Pending
 		kept := y.byID[o.row.ID].unspillable || y.byID[o.row.ID].wasUnspillable // until its outcome is retried
 		if rw := o.row; rw.Seq != 0 && !rw.spilled && !rw.spilling && !givenBack && !y.ended && !kept {
-			y.t.Fatalf("row %s has an outcome that is refused, and is not parked\n%s", rw.ID, y.describe())
+			y.t.Fatalf("row %s has an outcome that is refused, and is not spilled\n%s", rw.ID, y.describe())
 		}
 	}
-	if stuck != y.core.refusedOutcomes || len(spilled) > y.core.detachedRows {
-		y.t.Fatalf("%d outcomes are refused, %d counted; %d rows are spilled, %d counted", stuck, y.core.refusedOutcomes, len(spilled), y.core.detachedRows)
+	if refused != y.core.refusedOutcomes || len(spilled) > y.core.detachedRows {
+		y.t.Fatalf("%d outcomes are refused, %d counted; %d rows are spilled, %d counted", refused, y.core.refusedOutcomes, len(spilled), y.core.detachedRows)
 	}
 }
 
@@ -102,13 +102,13 @@ func (y *spillModel) checkSpilled() {
 	for o := range c.unwrittenOutcomes() {
 		inMemory[store.SpilledRef{Ref: o.row.Ref, Seq: o.row.Seq}] = true
 	}
-	unparkable := map[*row]bool{}
+	unspillable := map[*row]bool{}
 	see := func(rw *row) {
 		if rw.unspillable {
-			unparkable[rw] = true
+			unspillable[rw] = true
 		}
 		if rw.unspillable && !y.byID[rw.ID].unspillable {
-			y.t.Fatalf("row %s is taken for one that cannot be parked", rw.ID)
+			y.t.Fatalf("row %s is taken for one that cannot be spilled", rw.ID)
 		}
 	}
 	for o := range c.unwrittenOutcomes() {
@@ -121,11 +121,11 @@ func (y *spillModel) checkSpilled() {
 			}
 		}
 		if len(l.unspillableTail) > 0 && (!l.hasSpilled || l.unspillableTail[0].Seq <= l.lastSeq()) {
-			y.t.Fatalf("lane %s has rows in memory behind parked ones: behind %v, from %d, reach %d", l.name, l.hasSpilled, l.unspillableTail[0].Seq, l.lastSeq())
+			y.t.Fatalf("lane %s has rows in memory behind spilled ones: has spilled %v, from %d, reach %d", l.name, l.hasSpilled, l.unspillableTail[0].Seq, l.lastSeq())
 		}
 	}
-	if len(unparkable) != c.unspillableRows && !y.ended {
-		y.t.Fatalf("%d rows cannot be parked, %d are counted\n%s", len(unparkable), c.unspillableRows, y.describe())
+	if len(unspillable) != c.unspillableRows && !y.ended {
+		y.t.Fatalf("%d rows cannot be spilled, %d are counted\n%s", len(unspillable), c.unspillableRows, y.describe())
 	}
 	hungry := map[*lane]bool{}
 	for _, l := range c.reloadQueue.items {
@@ -134,10 +134,10 @@ func (y *spillModel) checkSpilled() {
 	back := 0
 	for name, l := range c.lanes {
 		if l.name != name || l.spilling != onTheWay[l] && !y.ended {
-			y.t.Fatalf("lane %s: %d rows are being parked, %d are counted", name, onTheWay[l], l.spilling)
+			y.t.Fatalf("lane %s: %d rows are being spilled, %d are counted", name, onTheWay[l], l.spilling)
 		}
 		if c.shrinking[l] && l.spilling == 0 && !y.ended && !slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.unclaiming }) {
-			y.t.Fatalf("lane %s shrinks, and nothing is being parked\n%s", name, y.describe())
+			y.t.Fatalf("lane %s shrinks, and nothing is being spilled\n%s", name, y.describe())
 		}
 		if l.needsReload != hungry[l] {
 			y.t.Fatalf("lane %s: hungry %v, queued %v", name, l.needsReload, hungry[l])
@@ -156,7 +156,7 @@ func (y *spillModel) checkSpilled() {
 			}
 			ids[rw.ID] = true
 			if !rw.spilled && rw.ticket == nil && rw.Seq != 0 {
-				y.t.Fatalf("row %s has a seq, no ticket and is not parked", rw.ID)
+				y.t.Fatalf("row %s has a seq, no ticket and is not spilled", rw.ID)
 			}
 			for _, other := range c.lanes {
 				if other != l && name.RowID == "" && !rw.requeued && slices.Contains(other.rows, rw) {
@@ -171,7 +171,7 @@ func (y *spillModel) checkSpilled() {
 		}
 	}
 	if y.results == nil && len(y.spilled.items) != c.spilledRows {
-		y.t.Fatalf("%d rows are parked, %d are counted\n%s", len(y.spilled.items), c.spilledRows, y.describe())
+		y.t.Fatalf("%d rows are spilled, %d are counted\n%s", len(y.spilled.items), c.spilledRows, y.describe())
 	}
 	y.checkWaiting()
 	for i := range y.spilled.items {
@@ -193,7 +193,7 @@ func (y *spillModel) checkSpilled() {
 			away = away || c.reloading[j].lane == nil && c.reloading[j].spilled.laneHash(c.reloading[j].hash) == hashOf(it)
 		}
 		if !away && !y.byID[it.ID].settled() {
-			y.t.Fatalf("row %s is parked and on no way back\n%s", it.ID, y.describe())
+			y.t.Fatalf("row %s is spilled and will not be reloaded\n%s", it.ID, y.describe())
 		}
 	}
 }

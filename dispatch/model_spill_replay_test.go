@@ -106,7 +106,7 @@ func (y *spillModel) answerReplay(t *rapid.T, req *request) sink.Result {
 			case y.receiverDown || y.lanesDown[e.row.key]:
 				res.Outcome = outcomeOf(sink.Unavailable)
 			case !rw.claimed.IsZero(), rw.spilled, rw.spilling, rw.Seq != 0, rw.ticket != nil:
-				t.Fatalf("row %s of the job is claimed, parked, has a seq or a ticket", rw.ID)
+				t.Fatalf("row %s of the job is claimed, spilled, has a seq or a ticket", rw.ID)
 			}
 		}
 	}
@@ -151,7 +151,7 @@ func (y *spillModel) checkClaims() {
 		for _, run := range req.runs {
 			name := run.lane.name
 			if name.Job != "" || y.held[name.LaneKey] && run.rows[0].skip == nil {
-				y.t.Fatalf("lane %s of job %q is claimed; stands %v", name.LaneKey, name.Job, y.held[name.LaneKey])
+				y.t.Fatalf("lane %s of job %q is claimed; held %v", name.LaneKey, name.Job, y.held[name.LaneKey])
 			}
 		}
 	}
@@ -162,7 +162,7 @@ func (y *spillModel) checkClaims() {
 func (y *spillModel) checkReplay() {
 	for key := range y.held {
 		if l := y.core.lanes[LaneName{LaneKey: key}]; y.held[key] && (l == nil || len(l.replayHolds) != 1) {
-			y.t.Fatalf("lane %s does not stand for the job\n%s", key, y.describe())
+			y.t.Fatalf("lane %s is not held for the job\n%s", key, y.describe())
 		}
 	}
 	for _, r := range y.log {
@@ -175,7 +175,7 @@ func (y *spillModel) checkReplay() {
 	for _, queue := range [][]pendingSpill{y.core.toSpill, y.core.spilling} {
 		for i := range queue {
 			if queue[i].row.job != nil || queue[i].lane != nil && queue[i].lane.job != nil {
-				y.t.Fatalf("row %s of the job is parked", queue[i].row.ID)
+				y.t.Fatalf("row %s of the job is spilled", queue[i].row.ID)
 			}
 		}
 	}

@@ -324,10 +324,10 @@ func (y *spillModel) sweep(*rapid.T) {
 			r := y.byID[it.ID]
 			known := slices.Contains(y.core.heldIDs(it.Outbox), it.ID) || y.core.leftSinceWatch[it.Ref]
 			if !known && !r.requeued {
-				y.t.Fatalf("row %s is %s, and nobody knows it\n%s", r.id, r.status, y.describe())
+				y.t.Fatalf("row %s is %s, and no lane knows it\n%s", r.id, r.status, y.describe())
 			}
 			if !known && y.spilled.has(it.ID) {
-				y.t.Fatalf("row %s is placed beside its parked copy", r.id)
+				y.t.Fatalf("row %s is placed beside its spilled copy", r.id)
 			}
 			y.core.insertFound([]store.Item{it}, y.now)
 		}
@@ -371,7 +371,7 @@ func (y *spillModel) end(t *rapid.T) {
 		t.Fatalf("an ended core is not quiet")
 	}
 	if y.core.nextSpills(10) != nil || y.core.nextDeletes(10) != nil {
-		t.Fatalf("an ended core parks")
+		t.Fatalf("an ended core spills")
 	}
 	for _, r := range y.log {
 		if r.status == store.Processing && r.claimEpoch == y.epoch && !r.gone && !y.unwritten(r.id) {
@@ -393,7 +393,7 @@ func (y *spillModel) unwritten(id string) bool {
 
 // crash ends the core. A statement in flight may have been carried out.
 func (y *spillModel) crash(t *rapid.T) {
-	if len(y.spilling) > 0 && rapid.Bool().Draw(t, "parked after all") {
+	if len(y.spilling) > 0 && rapid.Bool().Draw(t, "spilled after all") {
 		_ = y.spilled.Spill(context.Background(), y.epoch, y.spilling)
 	}
 	if len(y.recording) > 0 && rapid.Bool().Draw(t, "noted after all") {

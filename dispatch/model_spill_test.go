@@ -140,7 +140,7 @@ func (y *spillModel) start() {
 	}
 	for _, r := range y.log[:y.passed] {
 		if !r.settled() && !r.requeued && !y.spilled.has(r.id) {
-			y.t.Fatalf("row %s is behind the checkpoint, neither settled nor parked", r.id)
+			y.t.Fatalf("row %s is behind the checkpoint, neither settled nor spilled", r.id)
 		}
 	}
 	y.core.addSpilledLanes(y.spilled.lanes())
@@ -225,7 +225,7 @@ func (y *spillModel) insert(t *rapid.T) {
 			id: fmt.Sprint(len(y.log) + 1), key: rapid.SampledFrom(y.keys).Draw(t, "lane"), status: store.Pending,
 			poison: y.rare(t, "poison"), unseen: y.rare(t, "unseen"),
 		}
-		r.unspillable = y.rare(t, "unparkable")
+		r.unspillable = y.rare(t, "unspillable")
 		if y.rare(t, "refused") {
 			r.refuse = rapid.SampledFrom([]int{2, forever}).Draw(t, "refusals")
 		}
@@ -250,25 +250,25 @@ func TestSpillAgainstModel(t *testing.T) {
 			}
 		}
 		actions := map[string]func(*rapid.T){
-			"insert":        y.insert,
-			"claim":         y.claim,
-			"answer claims": y.answerClaims,
-			"answer":        y.answer,
-			"take outcomes": y.takeOutcomes,
-			"write":         y.write,
-			"written":       y.written,
-			"written more":  y.written,
-			"log":           y.readLog,
-			"log more":      y.readLog,
-			"skip":          seldom(y.skip),
-			"end":           seldom(seldom(y.end)),
-			"park":          y.spill,
-			"read":          y.read,
-			"unpark":        y.deleteSpilled,
-			"relieve":       func(t *rapid.T) { y.core.spillExcess(rapid.Bool().Draw(t, "others")) },
-			"try":           seldom(func(*rapid.T) { y.core.retryUnspillable() }),
-			"parkable":      seldom(seldom(func(*rapid.T) { y.makeSpillable() })),
-			"press":         seldom(func(t *rapid.T) { y.core.spillForLog(rapid.Bool().Draw(t, "all")) }),
+			"insert":         y.insert,
+			"claim":          y.claim,
+			"answer claims":  y.answerClaims,
+			"answer":         y.answer,
+			"take outcomes":  y.takeOutcomes,
+			"write":          y.write,
+			"written":        y.written,
+			"written more":   y.written,
+			"log":            y.readLog,
+			"log more":       y.readLog,
+			"skip":           seldom(y.skip),
+			"end":            seldom(seldom(y.end)),
+			"spill":          y.spill,
+			"read":           y.read,
+			"delete spilled": y.deleteSpilled,
+			"spill excess":   func(t *rapid.T) { y.core.spillExcess(rapid.Bool().Draw(t, "others")) },
+			"try":            seldom(func(*rapid.T) { y.core.retryUnspillable() }),
+			"spillable":      seldom(seldom(func(*rapid.T) { y.makeSpillable() })),
+			"spill for log":  seldom(func(t *rapid.T) { y.core.spillForLog(rapid.Bool().Draw(t, "all")) }),
 			"time": func(t *rapid.T) {
 				y.now = y.now.Add(time.Duration(rapid.IntRange(1, 5000).Draw(t, "ms")) * time.Millisecond)
 			},
@@ -296,7 +296,7 @@ func TestSpillAgainstModel(t *testing.T) {
 			"crash":     seldom(y.crash),
 			"":          y.check,
 		}
-		for _, often := range []string{"insert", "claim", "answer claims", "answer", "write", "park", "read"} {
+		for _, often := range []string{"insert", "claim", "answer claims", "answer", "write", "spill", "read"} {
 			actions[often+" more"] = actions[often]
 		}
 		t.Repeat(actions)
@@ -306,9 +306,9 @@ func TestSpillAgainstModel(t *testing.T) {
 
 // describe describes the state of the core.
 func (y *spillModel) describe() string {
-	text := fmt.Sprintf("%d rows, %d parked, %d hungry", y.core.rows, y.core.spilledRows, y.core.reloadQueue.len())
+	text := fmt.Sprintf("%d rows, %d spilled, %d to reload", y.core.rows, y.core.spilledRows, y.core.reloadQueue.len())
 	for _, l := range y.core.lanesByAge() {
-		text += fmt.Sprintf("\n%s %s: %s, behind %v, after %d, beyond %d, parking %d, shrinking %v:", l.name.LaneKey, l.name.RowID, l.stateName(), l.hasSpilled, l.reloadedUpTo, l.spilledRows, l.spilling, y.core.shrinking[l])
+		text += fmt.Sprintf("\n%s %s: %s, has spilled %v, reloaded up to %d, spilled %d, spilling %d, shrinking %v:", l.name.LaneKey, l.name.RowID, l.stateName(), l.hasSpilled, l.reloadedUpTo, l.spilledRows, l.spilling, y.core.shrinking[l])
 		for _, rw := range append(slices.Clone(l.rows), l.unspillableTail...) {
 			text += fmt.Sprintf(" %s/%d", rw.ID, rw.Seq)
 		}
@@ -335,7 +335,7 @@ func (y *spillModel) finish(t *rapid.T) {
 		return y.logRead == len(y.log) && y.stuckBatch() == nil
 	})
 	if b := y.stuckBatch(); b != nil {
-		t.Fatalf("the log is held: a ticket was told of %d of %d rows\n%s", b.done, len(b.rows), y.describe())
+		t.Fatalf("the log is held: a ticket counts %d of %d rows\n%s", b.done, len(b.rows), y.describe())
 	}
 	for _, r := range y.log {
 		r.refuse, r.refusesClaim, r.locked = 0, false, false
@@ -409,6 +409,6 @@ func (y *spillModel) checkLeft(t *rapid.T) {
 	}
 	c := y.core
 	if c.rows != 0 || c.bytes != 0 || c.refusedOutcomes+c.detachedRows != 0 || c.spilledRows != 0 || c.directSpills != 0 || len(c.settlingSpilled)+len(c.shrinking)+len(c.toSpill)+len(c.jobs)+len(y.rows)+c.unspillableRows > 0 || !c.drained() {
-		t.Fatalf("left over: %d rows, %d bytes, %d parked, %d passing, %d settling, %d shrinking", c.rows, c.bytes, c.spilledRows, c.directSpills, len(c.settlingSpilled), len(c.shrinking))
+		t.Fatalf("left over: %d rows, %d bytes, %d spilled, %d direct, %d settling, %d shrinking", c.rows, c.bytes, c.spilledRows, c.directSpills, len(c.settlingSpilled), len(c.shrinking))
 	}
 }

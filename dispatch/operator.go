@@ -231,12 +231,12 @@ func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
 }
 
 // release deletes a hold and releases the lane.
-func (d *Dispatcher) release(ctx context.Context, lane store.LaneKey, kind store.HoldKind, letGo func(now time.Time)) error {
+func (d *Dispatcher) release(ctx context.Context, lane store.LaneKey, kind store.HoldKind, resume func(now time.Time)) error {
 	if err := d.store.Release(ctx, d.epoch, lane, kind); err != nil {
 		return err
 	}
 	d.mu.Lock()
-	letGo(time.Now())
+	resume(time.Now())
 	d.mu.Unlock()
 	d.wakeWorkers()
 	return nil

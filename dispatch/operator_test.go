@@ -146,7 +146,7 @@ func TestSkipHead(t *testing.T) {
 		want  string
 	}{
 		"while it waits":            {sink.Unavailable, 0, 100 * time.Millisecond, nil, "[[1 FAILED] [2 COMPLETED]]"},
-		"while the sink is suspect": {sink.Misconfigured, 0, time.Minute, nil, "[[1 FAILED] [2 COMPLETED]]"},
+		"while the breaker is open": {sink.Misconfigured, 0, time.Minute, nil, "[[1 FAILED] [2 COMPLETED]]"},
 		"in a request that fails":   {sink.Unavailable, time.Second, 100 * time.Millisecond, nil, "[[1 FAILED] [2 COMPLETED]]"},
 		"in one that is taken":      {sink.Delivered, time.Second, 100 * time.Millisecond, ErrLaneState, "[[1 COMPLETED] [2 COMPLETED]]"},
 	}
@@ -191,12 +191,12 @@ func TestSkipEndsWithContextOrRelay(t *testing.T) {
 		}
 		add(t, d, nil, items("b", "2"))
 		k.advance(100 * time.Millisecond)
-		told := make(chan error, 1)
-		go func() { told <- d.Skip(context.Background(), nameOf("b"), "x") }()
+		result := make(chan error, 1)
+		go func() { result <- d.Skip(context.Background(), nameOf("b"), "x") }()
 		if err := end(nil); err != nil {
 			t.Error(err)
 		}
-		if err := <-told; !errors.Is(err, ErrStopped) {
+		if err := <-result; !errors.Is(err, ErrStopped) {
 			t.Error(err)
 		}
 		if err := d.Skip(ctx, nameOf("none"), "x"); !errors.Is(err, ErrNoLane) {
@@ -206,7 +206,7 @@ func TestSkipEndsWithContextOrRelay(t *testing.T) {
 }
 
 func TestRetryNow(t *testing.T) {
-	for name, class := range map[string]sink.Class{"in its back-off": sink.Unavailable, "behind a suspect sink": sink.Misconfigured} {
+	for name, class := range map[string]sink.Class{"during its backoff": sink.Unavailable, "behind an open breaker": sink.Misconfigured} {
 		t.Run(name, func(t *testing.T) {
 			drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() { k.answer = always(class) })
@@ -297,24 +297,24 @@ func TestRequeueWaitsForRoom(t *testing.T) {
 		if err := requeue(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		told := make(chan error, 1)
-		go func() { told <- requeue(context.Background()) }()
+		result := make(chan error, 1)
+		go func() { result <- requeue(context.Background()) }()
 		k.advance(time.Second)
 		k.expect(t, "rows left FAILED", len(k.operated.failed), 1)
 		d.Freeze(false)
 		k.advance(time.Second)
-		if err := <-told; err != nil {
+		if err := <-result; err != nil {
 			t.Error(err)
 		}
 		k.expect(t, "outcomes", k.settles, "[[1 COMPLETED 2 COMPLETED] [3 COMPLETED]]")
 		d.Freeze(true)
 		add(t, d, nil, items("a", "1", "2"))
-		go func() { told <- requeue(context.Background()) }()
+		go func() { result <- requeue(context.Background()) }()
 		k.advance(time.Second)
 		if err := end(nil); err != nil {
 			t.Error(err)
 		}
-		if err := <-told; !errors.Is(err, ErrStopped) {
+		if err := <-result; !errors.Is(err, ErrStopped) {
 			t.Error(err)
 		}
 	})

@@ -49,7 +49,7 @@ func TestPingEndsLoneRefusedRow(t *testing.T) {
 		p.advance(15 * time.Second)
 		p.expect(t, "FAILED", failedIDs(p.outcomes), "[bad]")
 		p.expect(t, "rows done", c.n, 2)
-		p.expect(t, "suspicions", p.breakerReports, "[]")
+		p.expect(t, "breaker reports", p.breakerReports, "[]")
 		if n := len(p.pings); n < 2 || n > 1+DefaultConfig().MaxRetries {
 			t.Errorf("%d pings: %v", n, p.pings)
 		}

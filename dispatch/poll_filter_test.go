@@ -51,13 +51,13 @@ func TestExcludedLanes(t *testing.T) {
 			add(t, d, nil, rowsOfGroup(group, n))
 		}
 		k.advance(5 * time.Second) // four tries
-		k.expect(t, "standing", excludedGroups(d, "events"), "[away blocked paused]")
-		k.expect(t, "standing of another outbox", excludedGroups(d, "other"), "[]")
+		k.expect(t, "excluded", excludedGroups(d, "events"), "[away blocked paused]")
+		k.expect(t, "excluded of another outbox", excludedGroups(d, "other"), "[]")
 		d.Unload("other")
 		k.expect(t, "rows before", d.Stats().Rows, 12-1+12+4+12)
 		d.Unload("events")
 		d.Unload("events")
-		k.expect(t, "standing then", excludedGroups(d, "events"), "[away blocked paused]")
+		k.expect(t, "excluded then", excludedGroups(d, "events"), "[away blocked paused]")
 		k.advance(100 * time.Millisecond)
 		held := d.Held("events")
 		slices.Sort(held)
@@ -67,7 +67,7 @@ func TestExcludedLanes(t *testing.T) {
 		if err := d.Resume(context.Background(), nameOf("paused")); err != nil {
 			t.Error(err)
 		}
-		k.expect(t, "standing after the pause", excludedGroups(d, "events"), "[away blocked]")
+		k.expect(t, "excluded after the pause", excludedGroups(d, "events"), "[away blocked]")
 		add(t, d, nil, rowsOfGroup("paused", 12)) // as if polled again
 		k.advance(time.Second)
 		if n := len(delivered(k, "paused")); n != 12 {
@@ -127,7 +127,7 @@ func TestSingleRowLanesAreNotExcluded(t *testing.T) {
 		}
 		add(t, d, nil, rows)
 		k.advance(5 * time.Second) // four tries
-		k.expect(t, "standing", excludedGroups(d, "events"), "[]")
+		k.expect(t, "excluded", excludedGroups(d, "events"), "[]")
 		d.Unload("events")
 		k.expect(t, "rows", d.Stats().Rows, 2)
 	})
@@ -172,7 +172,7 @@ func TestManyFailingLanesLeaveRoom(t *testing.T) {
 		if n := d.Stats().Rows; n != 60 {
 			t.Errorf("60 lanes keep %d rows", n)
 		}
-		k.expect(t, "standing", len(excludedGroups(d, "events")), 60)
+		k.expect(t, "excluded", len(excludedGroups(d, "events")), 60)
 		given := 0
 		for _, o := range k.outcomes {
 			if o.Status == store.Pending {

@@ -52,11 +52,11 @@ func (c *core) deferRefused(o *outcome, now time.Time) {
 }
 
 // setRefusal records that the table refuses the claim or the outcome of the lane's head.
-func (l *lane) setRefusal(why string, now time.Time) {
+func (l *lane) setRefusal(reason string, now time.Time) {
 	if l.refusal == "" {
 		l.refusedSince = now
 	}
-	l.refusal = why
+	l.refusal = reason
 }
 
 // clearRefused handles an outcome that needs no further try.
@@ -140,10 +140,10 @@ type Refusal struct {
 	Since time.Time // when it was first refused
 }
 
-// RefusedRows returns at most most refused rows, the longest refused first, and their total
+// RefusedRows returns at most limit refused rows, the longest refused first, and their total
 // number per outbox. stopped reports whether there are so many that no row is sent. The
 // time is linear in the lanes.
-func (d *Dispatcher) RefusedRows(most int) (rows []Refusal, byOutbox map[string]int, stopped bool) {
+func (d *Dispatcher) RefusedRows(limit int) (rows []Refusal, byOutbox map[string]int, stopped bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	rows = d.core.refusedRows()
@@ -151,7 +151,7 @@ func (d *Dispatcher) RefusedRows(most int) (rows []Refusal, byOutbox map[string]
 	for i := range rows {
 		byOutbox[rows[i].Outbox]++
 	}
-	return rows[:min(most, len(rows))], byOutbox, d.core.refusedOutcomes > 0 && d.core.tooManyUnwritten()
+	return rows[:min(limit, len(rows))], byOutbox, d.core.refusedOutcomes > 0 && d.core.tooManyUnwritten()
 }
 
 func (c *core) refusedRows() (rows []Refusal) {

@@ -27,11 +27,11 @@ func (d *fakeBackend) refuseStatus(id string, status store.Status) {
 // spilled for it. The row is reported until its outcome is written, and is not sent again.
 func TestRefusedOutcomeRetainsNoLog(t *testing.T) {
 	for _, tt := range []struct {
-		refuses store.Status
-		answer  func([]string) sink.Result
-		state   string // of the lane
-		told    int
-		then    string // written once the table accepts it
+		refuses  store.Status
+		answer   func([]string) sink.Result
+		state    string // of the lane
+		reported int
+		then     string // written once the table accepts it
 	}{
 		{store.Completed, always(sink.Delivered), "writing", 20, "0 COMPLETED"},
 		{store.Failed, poisoned("0"), "writing", 11, "0 FAILED"},
@@ -53,14 +53,14 @@ func TestRefusedOutcomeRetainsNoLog(t *testing.T) {
 					add(t, d, &c, rowsWithSeq(100+i, items(fmt.Sprint("other ", i), fmt.Sprint("other ", i))))
 				}
 				k.advance(time.Second)
-				k.expect(t, "rows that the checkpoint may pass, rows parked", []int{c.n, k.rowsSpilled}, []int{tt.told, 1})
+				k.expect(t, "rows that the checkpoint may pass, rows spilled", []int{c.n, k.rowsSpilled}, []int{tt.reported, 1})
 				rows, byOutbox, stopped := d.RefusedRows(10)
 				if len(rows) != 1 || rows[0].ID != "0" || !strings.Contains(rows[0].Error, "a trigger objects to 0") || byOutbox["events"] != 1 || stopped {
 					t.Fatalf("refused: %v, by outbox %v, stopped %t", rows, byOutbox, stopped)
 				}
 				lanes, total := d.Lanes(LaneFilter{Troubled: true}, 10)
 				if total != 1 || lanes[0].Group.Name != "a" || lanes[0].State != tt.state || lanes[0].Head != "0" || !strings.Contains(lanes[0].Error, "a trigger objects to 0") {
-					t.Errorf("lanes that stand still: %+v", lanes)
+					t.Errorf("lanes on hold: %+v", lanes)
 				}
 				d.Spill(false)
 				k.advance(time.Second)
@@ -70,7 +70,7 @@ func TestRefusedOutcomeRetainsNoLog(t *testing.T) {
 				k.set(func() { k.refusesOutcome = nil })
 				k.advance(2 * time.Minute)
 				k.expect(t, "rows written", slices.Contains(k.observed, tt.then), true)
-				k.expect(t, "rows in memory, parked, in the parked table, refused, told of", []int{
+				k.expect(t, "rows in memory, spilled, in the spilled table, refused, reported", []int{
 					d.Stats().Rows, d.Stats().Spilled, len(k.items), len(d.core.refusedRows()), c.n,
 				}, "[0 0 0 0 20]")
 				if tt.refuses == store.Completed {
@@ -89,7 +89,7 @@ func TestRefusedOutcomeOfRowWithoutSeq(t *testing.T) {
 		d.TrackSettled(true)
 		d.InsertFound(items("a", "1"))
 		k.advance(time.Minute)
-		k.expect(t, "rows in memory, rows parked, payloads", []any{d.Stats().Rows, k.rowsSpilled, d.Stats().Bytes}, "[1 0 0]")
+		k.expect(t, "rows in memory, rows spilled, payloads", []any{d.Stats().Rows, k.rowsSpilled, d.Stats().Bytes}, "[1 0 0]")
 		k.set(func() { k.refusesOutcome = nil })
 		k.advance(time.Minute)
 		k.expect(t, "observed", k.observed, "[1 COMPLETED]")
@@ -108,7 +108,7 @@ func TestShutdownWithRefusedOutcome(t *testing.T) {
 		if err := end(nil); err != nil || time.Since(began) > 0 {
 			t.Errorf("the end took %s: %v", time.Since(began), err)
 		}
-		k.expect(t, "told, parked", []any{c.n, k.has("1"), len(k.items)}, "[2 true 1]")
+		k.expect(t, "reported, spilled", []any{c.n, k.has("1"), len(k.items)}, "[2 true 1]")
 	})
 }
 
@@ -138,8 +138,8 @@ func first[A, B any](a A, _ B) A { return a }
 // log is still read. Otherwise the source waits.
 func TestTableRefusesEveryOutcome(t *testing.T) {
 	const rows, buffer = 20_000, 200
-	for _, parks := range []bool{true, false} {
-		t.Run(fmt.Sprint("parks ", parks), func(t *testing.T) {
+	for _, spills := range []bool{true, false} {
+		t.Run(fmt.Sprint("spills ", spills), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := DefaultConfig()
 				cfg.BufferRows, cfg.APIBatchSize, cfg.MaxConcurrentGroups = buffer, 10, 4
@@ -148,7 +148,7 @@ func TestTableRefusesEveryOutcome(t *testing.T) {
 				d := New(cfg, k, k, 1, k, time.Second)
 				tracker := checkpoint.NewTracker(store.Checkpoint{})
 				f := NewFeed(tracker, 1, map[string]*Dispatcher{"events": d}, func(string, int) {})
-				f.SpillEnabled = parks
+				f.SpillEnabled = spills
 				in := make(chan capture.Batch)
 				ctx, cancel := context.WithCancel(context.Background())
 				done := make(chan error, 2)
@@ -166,8 +166,8 @@ func TestTableRefusesEveryOutcome(t *testing.T) {
 				}()
 				most, now := 0, time.Now()
 				for range 300 {
-					f.SetLogPressure(parks)
-					if parks {
+					f.SetLogPressure(spills)
+					if spills {
 						d.Spill(time.Since(now) > 2*time.Second)
 					}
 					k.advance(200 * time.Millisecond)
@@ -177,7 +177,7 @@ func TestTableRefusesEveryOutcome(t *testing.T) {
 				k.mu.Lock()
 				sent := len(k.messages)
 				k.mu.Unlock()
-				t.Logf("%d rows in memory at the most, %d sent, %d parked", most, sent, d.Stats().Spilled)
+				t.Logf("%d rows in memory at the most, %d sent, %d spilled", most, sent, d.Stats().Spilled)
 				// The buffer, the rows in it when the first outcome was refused, half a
 				// buffer of refused outcomes and half a buffer of reloaded rows. Requests
 				// in flight come on top.
@@ -189,15 +189,15 @@ func TestTableRefusesEveryOutcome(t *testing.T) {
 					t.Errorf("%d bytes of payload are held", n)
 				}
 				read, _ := tracker.LastRead()
-				if parks {
+				if spills {
 					k.expect(t, "read", read, fmt.Sprintf("%06d", rows-1))
 					k.expect(t, "checkpoint", first(tracker.Watermark()).Position, read)
 				} else if k.rowsSpilled > 0 || d.Stats().Rows > buffer+inFlight {
-					t.Errorf("%d rows were parked, %d are in memory", k.rowsSpilled, d.Stats().Rows)
+					t.Errorf("%d rows were spilled, %d are in memory", k.rowsSpilled, d.Stats().Rows)
 				}
 				k.set(func() { k.refusesOutcome = nil })
 				k.advance(10 * time.Minute)
-				k.expect(t, "rows in memory, parked", []int{d.Stats().Rows, d.Stats().Spilled}, "[0 0]")
+				k.expect(t, "rows in memory, spilled", []int{d.Stats().Rows, d.Stats().Spilled}, "[0 0]")
 				k.expect(t, "rows sent", len(k.messages), rows)
 				cancel()
 				for range 2 {

@@ -62,13 +62,13 @@ func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) 
 	if room <= 0 {
 		return nil, 0
 	}
-	most := min(maxReloadLanes, room)
+	limit := min(maxReloadLanes, room)
 	for range c.reloadQueue.len() {
 		l := c.reloadQueue.pop()
 		l.needsReload = false
 		switch {
 		case c.lanes[l.name] != l || l.onHold() && !l.headRequested || !c.belowReloadMark(l):
-		case len(c.reloading) == most || c.shrinking[l]:
+		case len(c.reloading) == limit || c.shrinking[l]:
 			c.queueReload(l)
 		case c.tableLock(l.name.Outbox) != nil, len(l.rows) == 0 && !c.needsLanes(l.receiver):
 			c.queueReload(l)
@@ -78,7 +78,7 @@ func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) 
 			c.reloading = append(c.reloading, laneReload{lane: l})
 		}
 	}
-	c.queueSpilledLanes(most)
+	c.queueSpilledLanes(limit)
 	if len(c.reloading) == 0 {
 		return nil, 0
 	}

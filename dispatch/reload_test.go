@@ -13,10 +13,10 @@ import (
 )
 
 // runRestarted runs a dispatcher that starts with spilled rows.
-func runRestarted(t *testing.T, cfg Config, parked []store.Item, test func(k *fakeBackend, d *Dispatcher)) {
+func runRestarted(t *testing.T, cfg Config, spilled []store.Item, test func(k *fakeBackend, d *Dispatcher)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeBackend()
-		_ = k.Spill(context.Background(), 1, parked)
+		_ = k.Spill(context.Background(), 1, spilled)
 		d := New(cfg, k, k, 2, k, time.Second)
 		d.RestoreSpilled(k.lanes()...)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -80,7 +80,7 @@ func TestBadLanesDoNotStarveSpilledLanes(t *testing.T) {
 // and then only 32 lanes are kept in memory.
 func TestProbesReachSpilledLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &slowSpill{fakeBackend: newFakeBackend(), parking: 10 * time.Millisecond}
+		k := &slowSpill{fakeBackend: newFakeBackend(), spilling: 10 * time.Millisecond}
 		var rows []store.Item
 		for i := range 450 {
 			rows = append(rows, items(fmt.Sprint("p", i), fmt.Sprint("p", i))...)
@@ -145,7 +145,7 @@ func TestFailingLanesLeaveRoomForReloads(t *testing.T) {
 		}
 		k.advance(time.Hour)
 		if n := k.delivered('w'); n < 60 {
-			t.Errorf("%d of 60 rows of well groups that were away were delivered (and %d of %d live ones): %+v", n, k.delivered('l'), live, d.Stats())
+			t.Errorf("%d of 60 rows of good spilled groups were delivered (and %d of %d live ones): %+v", n, k.delivered('l'), live, d.Stats())
 		}
 	})
 }
@@ -153,15 +153,15 @@ func TestFailingLanesLeaveRoomForReloads(t *testing.T) {
 // slowSpill is a backend whose spill statements are slow.
 type slowSpill struct {
 	*fakeBackend
-	parking time.Duration
-	log     []string // "park" or "read", with the number of rows
+	spilling time.Duration
+	log      []string // "spill" or "read", with the number of rows
 }
 
 func (s *slowSpill) Spill(ctx context.Context, e store.Epoch, rows []store.Item) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(s.parking):
+	case <-time.After(s.spilling):
 	}
 	return s.fakeBackend.Spill(ctx, e, rows)
 }
@@ -170,7 +170,7 @@ func (s *slowSpill) ReadSpilled(ctx context.Context, from []store.SpilledRange, 
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-time.After(s.parking):
+	case <-time.After(s.spilling):
 	}
 	answers, err := s.fakeBackend.ReadSpilled(ctx, from, each)
 	n := 0
@@ -187,7 +187,7 @@ func TestLaneWithSteadyInflowIsReloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.BufferRows = 100
-		k := &slowSpill{fakeBackend: newFakeBackend(), parking: 10 * time.Millisecond}
+		k := &slowSpill{fakeBackend: newFakeBackend(), spilling: 10 * time.Millisecond}
 		d := New(cfg, k, k, 1, k, time.Second)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
@@ -210,7 +210,7 @@ func TestLaneWithSteadyInflowIsReloaded(t *testing.T) {
 			t.Errorf("%d of %d rows were delivered after 20 s with a receiver that is well: %+v, behind %d", got, n, d.Stats(), n-got)
 			d.mu.Lock()
 			for _, l := range d.core.lanes {
-				t.Logf("lane %s: %s, %d rows, parking %d, shrinking %v, behind %v", l.name, l.stateName(), len(l.rows), l.spilling, d.core.shrinking[l], l.hasSpilled)
+				t.Logf("lane %s: %s, %d rows, spilling %d, shrinking %v, has spilled %v", l.name, l.stateName(), len(l.rows), l.spilling, d.core.shrinking[l], l.hasSpilled)
 			}
 			d.mu.Unlock()
 		}
@@ -280,7 +280,7 @@ func TestRequeuedSpilledRowIsKept(t *testing.T) {
 		}
 	}
 	if len(c.lanes) == 0 && table.has("1") {
-		t.Errorf("row 1 is PENDING and parked, so no sweep finds it; and no lane knows it: %d lanes, away %v", len(c.lanes), c.hasSpilledLanes())
+		t.Errorf("row 1 is PENDING and spilled, so no sweep finds it; and no lane knows it: %d lanes, spilled lanes %v", len(c.lanes), c.hasSpilledLanes())
 	}
 }
 
@@ -331,6 +331,6 @@ func TestReplayDoesNotStarveSpilledLanes(t *testing.T) {
 	}
 	c.addReloaded([][]store.Item{rowsWithSeq(1, items("w", "well"))}, 1)
 	if l := c.lanes[nameOf("w")]; l == nil || l.state != laneReady {
-		t.Errorf("the lane waits for nobody to try it: %+v", l)
+		t.Errorf("no retry is due for the lane: %+v", l)
 	}
 }

@@ -31,7 +31,7 @@ func (d *Dispatcher) HoldForReplay(job string, lane store.LaneKey) {
 //   - While the table refuses an outcome of the lane, the lane is not quiescent.
 //   - If ungrouped rows have their own lanes, only rows in flight at HoldForReplay count.
 //   - If the lane is not quiescent, wait for the channel of ReplayLoad and call again.
-func (d *Dispatcher) Quiescent(lane store.LaneKey) (still, paused bool) {
+func (d *Dispatcher) Quiescent(lane store.LaneKey) (quiet, paused bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.core.quiescent(lane)

@@ -44,7 +44,7 @@ func (c *core) releaseReplayHold(id string, key store.LaneKey, now time.Time) {
 // quiescent reports whether nothing of a held lane is in flight, and whether the lane is
 // paused. For rows with their own lanes, only rows in flight at the hold count. If the lane
 // is not quiescent, takeReplayChanged reports when to ask again.
-func (c *core) quiescent(key store.LaneKey) (still, paused bool) {
+func (c *core) quiescent(key store.LaneKey) (quiet, paused bool) {
 	if rows, there := c.inFlightAtHold[key]; there {
 		var lanes []*lane
 		for rw := range rows {
@@ -57,24 +57,24 @@ func (c *core) quiescent(key store.LaneKey) (still, paused bool) {
 			now[rw] = rows[rw]
 		}
 		maps.DeleteFunc(rows, func(rw *row, _ bool) bool { return !now[rw] })
-		still = len(rows) == 0
+		quiet = len(rows) == 0
 	} else if l := c.lanes[LaneName{LaneKey: key}]; l != nil && len(l.replayHolds) > 0 {
-		still, paused = true, l.paused != nil
+		quiet, paused = true, l.paused != nil
 		for range c.inFlightRows(key, []*lane{l}) {
-			still = false
+			quiet = false
 			break
 		}
 	}
-	c.awaitingQuiescence = c.awaitingQuiescence || !still
-	return still, paused
+	c.awaitingQuiescence = c.awaitingQuiescence || !quiet
+	return quiet, paused
 }
 
 // takeReplayChanged reports whether a replay may continue since the last call: rows left
 // memory, a lane was paused or resumed, or a lane may have become quiescent.
 func (c *core) takeReplayChanged() bool {
-	told := c.replayChanged || c.awaitingQuiescence
+	changed := c.replayChanged || c.awaitingQuiescence
 	c.replayChanged, c.awaitingQuiescence = false, false
-	return told
+	return changed
 }
 
 // hasRowLanes reports whether rows with this key have their own lanes.

@@ -187,15 +187,15 @@ func (c *core) finishReplayRow(rw *row, status store.Status, problem string, l *
 	c.replayDone = append(c.replayDone, d)
 }
 
-// nextReplayDone returns at most most finished rows of one job. The caller reports them to
+// nextReplayDone returns at most limit finished rows of one job. The caller reports them to
 // replayDoneWritten. Only one such batch is in flight.
-func (c *core) nextReplayDone(most int) (id string, done []store.FinishedRow) {
+func (c *core) nextReplayDone(limit int) (id string, done []store.FinishedRow) {
 	if len(c.recordingDone) > 0 || len(c.replayDone) == 0 {
 		return "", nil
 	}
 	id = c.replayDone[0].row.job.id
 	n := 0
-	for n < min(most, len(c.replayDone)) && c.replayDone[n].row.job.id == id {
+	for n < min(limit, len(c.replayDone)) && c.replayDone[n].row.job.id == id {
 		done = append(done, c.replayDone[n].FinishedRow)
 		n++
 	}

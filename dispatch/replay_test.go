@@ -51,7 +51,7 @@ func TestReplayHoldsLiveLane(t *testing.T) {
 		k.expect(t, "written down", k.replayLog.done, "[[job 7 1 sent job 8 2 sent]]")
 		total, byLane, _ = d.ReplayLoad("job")
 		k.expect(t, "load", fmt.Sprint(total, byLane), "{0 0} map[]")
-		k.expect(t, "told of the load", signalled(d, "job"), true)
+		k.expect(t, "signaled for the load", signalled(d, "job"), true)
 
 		d.ReleaseReplayHold("job", group("a"))
 		k.advance(time.Second)
@@ -89,21 +89,21 @@ func TestLaneIsQuiescentOnceOutcomesAreWritten(t *testing.T) {
 				row[0].Group = tt.key.Group
 				add(t, d, nil, row)
 				still := func() bool { still, _ := d.Quiescent(tt.key); return still }
-				k.expect(t, "nobody holds it", still(), false)
+				k.expect(t, "not held", still(), false)
 				k.advance(500 * time.Millisecond)
 				d.HoldForReplay("job", tt.key)
 				signalled(d, "job")
 				k.expect(t, "while it is sent", still(), false)
 				k.advance(time.Second)
-				k.expect(t, "told that it was taken", signalled(d, "job"), true)
+				k.expect(t, "signaled once accepted", signalled(d, "job"), true)
 				k.expect(t, "while COMPLETED is written", still(), false)
-				k.expect(t, "told before that", signalled(d, "job"), false)
+				k.expect(t, "signaled before that", signalled(d, "job"), false)
 				k.advance(time.Second)
-				k.expect(t, "told that it is written", signalled(d, "job"), true)
+				k.expect(t, "signaled once written", signalled(d, "job"), true)
 				k.expect(t, "outcomes", k.settles, "[[1 COMPLETED]]")
 				k.expect(t, "at rest", still(), true)
 				k.advance(time.Second)
-				k.expect(t, "told for no reason", signalled(d, "job"), false)
+				k.expect(t, "signaled without reason", signalled(d, "job"), false)
 				d.ReleaseReplayHold("job", tt.key)
 				k.expect(t, "after LetGo", still(), false)
 			})
@@ -128,9 +128,9 @@ func TestLaneIsNotQuiescentDuringSpill(t *testing.T) {
 	}
 	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, now)
 	c.holdForReplay("job", group("a"))
-	still("before it is parked", false)
+	still("before it is spilled", false)
 	c.nextSpills(1)
-	still("while it is parked", false)
+	still("while it is spilled", false)
 	c.spillsWritten(make([]bool, len(c.spilling)))
 	still("before its outcome is written", false)
 	if n := len(c.nextOutcomes(1)); n != 1 {
@@ -158,7 +158,7 @@ func TestRefusedReplayRowIsRecordedBeforeNext(t *testing.T) {
 		k.expect(t, "observed", fmt.Sprint(k.replayLog.sent, k.replayLog.refused), "2 1")
 		k.expect(t, "holds and outcomes", fmt.Sprint(k.operated.holds, k.outcomes), "[] []")
 		if !slices.Contains(k.failures, "record replayed rows") {
-			t.Errorf("the observer was told of %v", k.failures)
+			t.Errorf("the observer got %v", k.failures)
 		}
 	})
 }
@@ -223,7 +223,7 @@ func TestPauseStopsReplay(t *testing.T) {
 		}
 		_, paused := d.Quiescent(group("a"))
 		k.expect(t, "paused", paused, true)
-		k.expect(t, "told of the pause", signalled(d, "job"), true)
+		k.expect(t, "signaled for the pause", signalled(d, "job"), true)
 		d.Replay("job", replayOf(1, items("a", "1")))
 		d.Replay("job", replayOf(2, items("b", "2")))
 		k.advance(time.Minute)
@@ -241,7 +241,7 @@ func TestPauseStopsReplay(t *testing.T) {
 		if err := d.Resume(ctx, nameOf("a")); err != nil {
 			t.Fatal(err)
 		}
-		k.expect(t, "told that it goes on", signalled(d, "job"), true)
+		k.expect(t, "signaled on resume", signalled(d, "job"), true)
 		k.advance(time.Minute)
 		k.expect(t, "requests", k.requests, "[[2] [1]]")
 		k.expect(t, "lanes", states(), `[events/EVENT/a "" replaying, held by replay job]`)
@@ -303,17 +303,17 @@ func TestReplayTakesNoBufferRoom(t *testing.T) {
 		d.Spill(true)
 		k.advance(time.Second)
 		k.expect(t, "room", d.Room(), 10)
-		k.expect(t, "parked", len(k.items), 10)
+		k.expect(t, "spilled", len(k.items), 10)
 		k.set(func() { k.answer = always(sink.Delivered) })
 		k.advance(time.Minute)
 		k.expect(t, "sent again", k.replayLog.sent, 30)
 		for _, m := range k.messages {
 			k.expect(t, "payload of "+m.ID, string(m.Payload), "{}")
 		}
-		k.expect(t, "parked", len(k.items), 10)
+		k.expect(t, "spilled", len(k.items), 10)
 		d.ReleaseReplayHold("job", group("a"))
 		k.advance(time.Minute)
-		k.expect(t, "parked", len(k.items), 0)
+		k.expect(t, "spilled", len(k.items), 0)
 		k.expect(t, "settled", len(k.outcomes), 10)
 	})
 }

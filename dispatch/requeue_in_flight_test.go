@@ -75,14 +75,14 @@ func TestRequeueDuringDrain(t *testing.T) {
 		k.set(func() { k.hang = true; k.operated.failed = items("b", "3") })
 		add(t, d, nil, items("a", "1"))
 		k.advance(100 * time.Millisecond)
-		told := make(chan error, 1)
-		go func() { told <- end(nil) }()
+		result := make(chan error, 1)
+		go func() { result <- end(nil) }()
 		k.advance(100 * time.Millisecond) // draining, 1 is in flight
 		n, err := d.Requeue(context.Background(), store.DeadLetterFilter{Outbox: "events"}, 10, true)
 		if !errors.Is(err, ErrStopped) || len(k.operated.failed) != 1 {
 			t.Errorf("requeued %d, error %v; rows still FAILED %d", n, err, len(k.operated.failed))
 		}
-		waitEnded(t, told)
+		waitEnded(t, result)
 	})
 }
 

@@ -219,15 +219,15 @@ func (c *core) enqueue(o outcome) {
 	}
 }
 
-// nextOutcomes returns at most most outcomes to write. The caller reports them to written.
+// nextOutcomes returns at most limit outcomes to write. The caller reports them to written.
 // Only one such batch is in flight. An outcome that the store refused before is written
 // alone.
-func (c *core) nextOutcomes(most int) []outcome {
+func (c *core) nextOutcomes(limit int) []outcome {
 	if len(c.writing) > 0 || len(c.outcomes) == 0 {
 		return nil
 	}
 	n := 1
-	for n < min(most, len(c.outcomes)) && c.outcomes[0].tries == 0 && c.outcomes[n].tries == 0 {
+	for n < min(limit, len(c.outcomes)) && c.outcomes[0].tries == 0 && c.outcomes[n].tries == 0 {
 		n++
 	}
 	c.writing = c.outcomes[:n:n]

@@ -41,10 +41,10 @@ func (c *core) spillRows(l *lane) {
 	}
 }
 
-// nextSpills returns at most most rows to spill. The caller reports them to spillsWritten.
+// nextSpills returns at most limit rows to spill. The caller reports them to spillsWritten.
 // Only one such batch is in flight, and none while a reload is.
-func (c *core) nextSpills(most int) []store.Item {
-	n := min(most, len(c.toSpill))
+func (c *core) nextSpills(limit int) []store.Item {
+	n := min(limit, len(c.toSpill))
 	if c.ended || n == 0 {
 		return nil
 	}
@@ -173,8 +173,8 @@ func (c *core) deleteSpilled(rw *row) {
 }
 
 // nextDeletes returns spilled rows to delete. The caller reports them to spilledDeleted.
-func (c *core) nextDeletes(most int) []store.SpilledRef {
-	n := min(most, len(c.toDeleteSpilled))
+func (c *core) nextDeletes(limit int) []store.SpilledRef {
+	n := min(limit, len(c.toDeleteSpilled))
 	if c.ended || n == 0 {
 		return nil
 	}

@@ -42,11 +42,11 @@ func (d *Dispatcher) SpillExcess(others bool) {
 
 // bufferLevel returns the room in the buffer, the total of finished rows, and whether every
 // endpoint of the sink has an open breaker.
-func (d *Dispatcher) bufferLevel() (room int, gone int64, suspect bool) {
+func (d *Dispatcher) bufferLevel() (room int, done int64, breakersOpen bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	suspect = !slices.ContainsFunc(d.core.receivers, func(r *receiver) bool { return !r.breakerOpen })
-	return d.cfg.BufferRows - d.core.bufferedRows(), d.core.doneRows, suspect
+	breakersOpen = !slices.ContainsFunc(d.core.receivers, func(r *receiver) bool { return !r.breakerOpen })
+	return d.cfg.BufferRows - d.core.bufferedRows(), d.core.doneRows, breakersOpen
 }
 
 // inFlightRows is the number of rows in claims and requests. They cannot be spilled and

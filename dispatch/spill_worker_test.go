@@ -30,16 +30,16 @@ func TestBlockedLaneIsSpilledAndReloaded(t *testing.T) {
 	cfg.OnFailed, cfg.BufferRows, cfg.APIBatchSize = Block, 10, 5
 	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = poisoned("0") })
-		var told counter
-		add(t, d, &told, rowsWithSeq(1, numberedRows("a", 12)))
+		var reported counter
+		add(t, d, &reported, rowsWithSeq(1, numberedRows("a", 12)))
 		k.advance(time.Minute) // the first is FAILED and blocks
 		d.SpillExcess(false)
 		k.advance(time.Second)
-		k.expect(t, "rows told of, rows in memory, rows parked", []int{told.n, d.Stats().Rows, d.Stats().Spilled}, "[12 0 11]")
-		add(t, d, &told, rowsWithSeq(100, items("a", "x", "y")))
-		add(t, d, &told, rowsWithSeq(200, items("b", "z")))
+		k.expect(t, "rows reported, rows in memory, rows spilled", []int{reported.n, d.Stats().Rows, d.Stats().Spilled}, "[12 0 11]")
+		add(t, d, &reported, rowsWithSeq(100, items("a", "x", "y")))
+		add(t, d, &reported, rowsWithSeq(200, items("b", "z")))
 		k.advance(time.Second)
-		k.expect(t, "rows told of, rows parked", []int{told.n, d.Stats().Spilled}, "[15 13]")
+		k.expect(t, "rows reported, rows spilled", []int{reported.n, d.Stats().Spilled}, "[15 13]")
 		k.set(func() { k.requests, k.answer = nil, always(sink.Delivered) })
 		lane := LaneName{LaneKey: store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf("a")}}
 		if err := d.Skip(context.Background(), lane, "known"); err != nil {
@@ -47,7 +47,7 @@ func TestBlockedLaneIsSpilledAndReloaded(t *testing.T) {
 		}
 		k.advance(time.Second)
 		k.expect(t, "sent", slices.Concat(k.requests...), "[1 2 3 4 5 6 7 8 9 10 11 x y]")
-		k.expect(t, "rows in memory, rows parked, rows in the store", []int{d.Stats().Rows, d.Stats().Spilled, len(k.items)}, "[0 0 0]")
+		k.expect(t, "rows in memory, rows spilled, rows in the store", []int{d.Stats().Rows, d.Stats().Spilled, len(k.items)}, "[0 0 0]")
 	})
 }
 
@@ -59,9 +59,9 @@ func TestSpilledLanesReturnWithReceiver(t *testing.T) {
 	cfg.BufferRows = 100
 	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
-		var told counter
+		var reported counter
 		for i := range lanes {
-			add(t, d, &told, rowsWithSeq(2*i+1, items(fmt.Sprint("g", i), fmt.Sprint(i, " a"), fmt.Sprint(i, " b"))))
+			add(t, d, &reported, rowsWithSeq(2*i+1, items(fmt.Sprint("g", i), fmt.Sprint(i, " a"), fmt.Sprint(i, " b"))))
 			if d.Room() <= 0 {
 				advance(20 * time.Millisecond)
 				d.SpillExcess(true)
@@ -70,7 +70,7 @@ func TestSpilledLanesReturnWithReceiver(t *testing.T) {
 		}
 		k.advance(10 * time.Minute)
 		if s := d.Stats(); s.Rows > cfg.BufferRows*5/4 || s.Spilled < 2*lanes-cfg.BufferRows {
-			t.Errorf("while the receiver is away: %+v", s)
+			t.Errorf("while the receiver is down: %+v", s)
 		}
 		k.set(func() { k.requests, k.answer = nil, always(sink.Delivered) })
 		k.advance(10 * time.Minute)
@@ -83,7 +83,7 @@ func TestSpilledLanesReturnWithReceiver(t *testing.T) {
 			}
 			last[id] = true
 		}
-		k.expect(t, "rows sent, rows told of", []int{len(last), told.n}, []int{2 * lanes, 2 * lanes})
+		k.expect(t, "rows sent, rows reported", []int{len(last), reported.n}, []int{2 * lanes, 2 * lanes})
 		if s := d.Stats(); s.Rows != 0 || s.Spilled != 0 || s.Lanes["spilled"] != 0 {
 			t.Errorf("at rest: %+v", s)
 		}
@@ -179,7 +179,7 @@ func TestFullBuffersPauseSource(t *testing.T) {
 		if n < cfg.BufferRows || n > cfg.BufferRows+1 || !s.Paused() {
 			t.Errorf("%d batches were taken, paused %v", n, s.Paused())
 		}
-		s.a.expect(t, "rows parked", s.a.rowsSpilled+s.b.rowsSpilled, 0)
+		s.a.expect(t, "rows spilled", s.a.rowsSpilled+s.b.rowsSpilled, 0)
 		s.SetLogPressure(true)
 		if n = s.send(n+1, 1000, "a", "b"); n != 1000 || s.Paused() {
 			t.Errorf("under pressure %d batches were taken, paused %v", n, s.Paused())
@@ -190,7 +190,7 @@ func TestFullBuffersPauseSource(t *testing.T) {
 		}
 		advance(time.Hour)
 		s.a.set(func() {})
-		s.a.expect(t, "rows parked at the end", s.da.Stats().Spilled+s.db.Stats().Spilled, 0)
+		s.a.expect(t, "rows spilled at the end", s.da.Stats().Spilled+s.db.Stats().Spilled, 0)
 	})
 }
 
@@ -204,6 +204,6 @@ func TestCatchUpSpillsNothing(t *testing.T) {
 			t.Fatalf("%d of 2000 batches were taken", n)
 		}
 		advance(time.Hour)
-		s.a.expect(t, "rows sent, rows parked", []int{len(slices.Concat(s.a.requests...)), s.a.rowsSpilled}, "[2000 0]")
+		s.a.expect(t, "rows sent, rows spilled", []int{len(slices.Concat(s.a.requests...)), s.a.rowsSpilled}, "[2000 0]")
 	})
 }

@@ -106,7 +106,7 @@ func (c *core) hasSpilledLanes() bool {
 
 // queueSpilledLanes selects spilled lanes to reload, of each kind in turn. Within a kind it
 // goes in hash order, from the lane after the last reloaded one.
-func (c *core) queueSpilledLanes(most int) {
+func (c *core) queueSpilledLanes(limit int) {
 	c.reloadTurn++
 	for i := range c.spilledLanes {
 		s := c.spilledLanes[(c.reloadTurn+i)%len(c.spilledLanes)]
@@ -117,7 +117,7 @@ func (c *core) queueSpilledLanes(most int) {
 		if s.lanes.n > 0 && !c.needsLanes(to) {
 			c.rotateProbeLane(to)
 		}
-		for left := s.lanes.n; left > 0 && len(c.reloading) < most && c.needsLanes(to); left-- {
+		for left := s.lanes.n; left > 0 && len(c.reloading) < limit && c.needsLanes(to); left-- {
 			s.lastReloaded = s.lanes.next(s.lastReloaded)
 			c.reloading = append(c.reloading, laneReload{spilled: s, hash: s.lastReloaded})
 		}

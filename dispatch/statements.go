@@ -174,8 +174,8 @@ func (d *Dispatcher) reportLocked(batch []outcome, results []store.SettleResult)
 // refuses the statement. It returns the number of calls. If the database is unreachable it
 // retries indefinitely: the rows are safe where they are.
 func (d *Dispatcher) retryStore(ctx context.Context, op string, do func() error) (tries int, err error) {
-	const first, most = 20 * time.Millisecond, 2 * time.Second
-	for wait := first; ; wait = min(2*wait, most) {
+	const minWait, maxWait = 20 * time.Millisecond, 2 * time.Second
+	for wait := minWait; ; wait = min(2*wait, maxWait) {
 		tries++
 		err := do()
 		if err == nil {

@@ -208,7 +208,7 @@ func TestOutcomesAreObservedWhenWritten(t *testing.T) {
 		gone  string
 	}{
 		"written":                            {found: store.Written, want: "[1 COMPLETED]", gone: "[]"},
-		"settled by somebody else":           {found: store.WasSettled, want: "[]", gone: "[]"},
+		"settled by another session":         {found: store.WasSettled, want: "[]", gone: "[]"},
 		"deleted":                            {found: store.WasGone, want: "[]", gone: "[1]"},
 		"settled by a try whose answer lost": {found: store.WasSettled, lose: true, want: "[1 COMPLETED]", gone: "[]"},
 		"deleted by a try whose answer lost": {found: store.WasGone, lose: true, want: "[1 COMPLETED]", gone: "[]"},

@@ -40,8 +40,8 @@ func (c *core) stats() Stats {
 	for st := laneReady; st < laneHeld; st++ {
 		s.Lanes[st.String()] = 0
 	}
-	for _, away := range c.spilledLanes {
-		s.Lanes[stateSpilled] += away.lanes.n
+	for _, set := range c.spilledLanes {
+		s.Lanes[stateSpilled] += set.lanes.n
 	}
 	copies := 0 // spilled rows that are also in memory
 	see := func(rw *row) {

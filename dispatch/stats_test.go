@@ -25,16 +25,16 @@ func TestStatsOfDeadSink(t *testing.T) {
 		add(t, d, nil, other)
 		k.advance(time.Minute)
 		before := d.Stats()
-		k.expect(t, "waiting, in memory, parked", []int{before.Waiting, before.Rows, before.Spilled}, "[13 13 0]")
+		k.expect(t, "waiting, in memory, spilled", []int{before.Waiting, before.Rows, before.Spilled}, "[13 13 0]")
 		k.expect(t, "oldest", before.Oldest, other[0].Captured)
 		d.SpillExcess(true)
 		k.advance(time.Second)
 		s := d.Stats()
 		if s.Waiting != 13 || s.Spilled == 0 || s.Rows+s.Spilled < 13 {
-			t.Errorf("while rows are parked: %+v", s)
+			t.Errorf("while rows are spilled: %+v", s)
 		}
 		if len(s.OpenBreakers) != 1 || s.OpenBreakers[0].LastFailure.Class != sink.Unavailable || s.OpenBreakers[0].Since.Before(began) || s.OpenBreakers[0].Since.After(began.Add(time.Minute)) {
-			t.Errorf("suspect: %+v", s.OpenBreakers)
+			t.Errorf("open breakers: %+v", s.OpenBreakers)
 		}
 		k.set(func() { k.answer = always(sink.Delivered) })
 		k.advance(time.Minute)

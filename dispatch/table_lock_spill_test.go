@@ -41,7 +41,7 @@ func TestSpilledRowsOfLockedTableDelayNoOther(t *testing.T) {
 				k.advance(after)
 				k.set(func() { k.lockedTables = map[string]bool{"events": true} })
 				k.advance(time.Minute)
-				k.expect(t, "parked rows of the free table", k.delivered('o'), 400)
+				k.expect(t, "spilled rows of the free table", k.delivered('o'), 400)
 				if n := d.Stats().Rows; n > 50 {
 					t.Errorf("%d rows of the locked table are in memory", n)
 				}

@@ -31,7 +31,7 @@ func TestWithdrawKeepsRowsInFlight(t *testing.T) {
 				k.advance(time.Minute)
 				total, _, _ = d.ReplayLoad("job")
 				k.expect(t, "load", total, "{0 0}")
-				k.expect(t, "told", signalled(d, "job"), true)
+				k.expect(t, "signaled", signalled(d, "job"), true)
 				k.expect(t, "requests", k.requests, "[[1 2]]")
 				want := map[sink.Class]string{sink.Delivered: "[[job 1 1 sent job 2 2 sent]]", sink.Unavailable: "[]"}
 				k.expect(t, "written down", k.replayLog.done, want[class])
@@ -72,7 +72,7 @@ func TestWithdrawProbe(t *testing.T) {
 		k.set(func() { k.answer = always(sink.Misconfigured) })
 		add(t, d, nil, items("a", "1"))
 		k.advance(100 * time.Millisecond)
-		k.expect(t, "suspicions", k.breakerReports, "[misconfigured]")
+		k.expect(t, "breaker reports", k.breakerReports, "[misconfigured]")
 		long := items("b", "2")
 		long[0].Kind = "JOB"
 		k.set(func() {
@@ -143,7 +143,7 @@ func TestDeletedReplayReleasesLanes(t *testing.T) {
 		k.advance(time.Hour)
 		total, byLane, _ := d.ReplayLoad("job")
 		k.expect(t, "load", fmt.Sprint(total, byLane), "{0 0} map[]")
-		k.expect(t, "told of the load", signalled(d, "job"), true)
+		k.expect(t, "signaled for the load", signalled(d, "job"), true)
 		d.ReleaseReplayHold("job", group("a"))
 		k.set(func() { k.replayLog.refuse = nil })
 		d.Replay("another", replayOf(7, items("b", "7")))

@@ -27,26 +27,26 @@ func TestUnspillableRowDelaysNoOther(t *testing.T) {
 				return always(sink.Delivered)(ids)
 			}
 		})
-		var told counter
-		add(t, d, &told, rowsWithSeq(1, numberedRows("bad", 4)))
-		add(t, d, &told, rowsWithSeq(100, items("other bad", "o1", "o2")))
+		var reported counter
+		add(t, d, &reported, rowsWithSeq(1, numberedRows("bad", 4)))
+		add(t, d, &reported, rowsWithSeq(100, items("other bad", "o1", "o2")))
 		k.advance(time.Minute)
 		d.SpillExcess(true)
 		d.Spill(true)
 		k.advance(time.Second)
 		for i := 4; i < 10; i++ { // behind spilled rows
-			add(t, d, &told, rowsWithSeq(200+i, items("bad", fmt.Sprint(i))))
+			add(t, d, &reported, rowsWithSeq(200+i, items("bad", fmt.Sprint(i))))
 			k.advance(time.Second)
 		}
 		for i := range 100 {
-			add(t, d, &told, rowsWithSeq(300+i, items(fmt.Sprint("well", i), fmt.Sprint("w", i))))
+			add(t, d, &reported, rowsWithSeq(300+i, items(fmt.Sprint("well", i), fmt.Sprint("w", i))))
 			d.SpillExcess(true)
 			k.advance(100 * time.Millisecond)
 		}
 		k.expect(t, "well rows delivered", k.delivered('w'), 100)
 		s := d.Stats()
-		k.expect(t, "rows that cannot be parked", s.Unspillable, 3)
-		k.expect(t, "rows told of", told.n, 100+12-3)
+		k.expect(t, "rows that cannot be spilled", s.Unspillable, 3)
+		k.expect(t, "rows reported", reported.n, 100+12-3)
 		statements := k.statements
 		for range 100 { // it is not retried all the time
 			d.SpillExcess(true)
@@ -54,7 +54,7 @@ func TestUnspillableRowDelaysNoOther(t *testing.T) {
 			k.advance(100 * time.Millisecond)
 		}
 		if again := k.statements - statements; again > 20 {
-			t.Errorf("%d statements try to park in 10 s", again)
+			t.Errorf("%d statements try to spill in 10 s", again)
 		}
 		k.set(func() { k.requests, k.answer = nil, always(sink.Delivered) })
 		k.advance(10 * time.Minute)
@@ -66,11 +66,11 @@ func TestUnspillableRowDelaysNoOther(t *testing.T) {
 		}
 		k.expect(t, "sent", sent, "[0 1 2 3 4 5 6 7 8 9]")
 		s = d.Stats()
-		k.expect(t, "rows told of, in memory, parked, unparkable", []int{told.n, s.Rows, s.Spilled, s.Unspillable}, "[112 0 0 0]")
+		k.expect(t, "rows reported, in memory, spilled, unspillable", []int{reported.n, s.Rows, s.Spilled, s.Unspillable}, "[112 0 0 0]")
 		names := slices.Compact(slices.Sorted(slices.Values(k.rowsUnspillable)))
-		k.expect(t, "the observer was told of", names, "[1 5 8 none]")
+		k.expect(t, "the observer got", names, "[1 5 8 none]")
 		if last := k.rowsUnspillable[len(k.rowsUnspillable)-1]; last != "none" {
-			t.Errorf("it was told of %s last", last)
+			t.Errorf("the last report was %s", last)
 		}
 	})
 }
@@ -86,24 +86,24 @@ func TestUnspillableTailIsRetried(t *testing.T) {
 		if err := d.Pause(context.Background(), lane, "a test"); err != nil {
 			t.Fatal(err)
 		}
-		var told counter
-		add(t, d, &told, rows[:8])
+		var reported counter
+		add(t, d, &reported, rows[:8])
 		d.SpillExcess(true)
 		k.advance(time.Second)
 		k.refusedSpills = map[string]bool{}
 		for _, it := range rows[8:] {
 			k.refusedSpills[it.ID] = true
 		}
-		add(t, d, &told, rows[8:])
+		add(t, d, &reported, rows[8:])
 		k.advance(2 * time.Minute)
-		k.expect(t, "rows told of, unparkable", []int{told.n, d.Stats().Unspillable}, "[8 32]")
+		k.expect(t, "rows reported, unspillable", []int{reported.n, d.Stats().Unspillable}, "[8 32]")
 		k.refusedSpills = nil
 		for range 3 { // like a feed whose buffer is full
 			d.SpillExcess(true)
 			k.advance(time.Minute)
 		}
 		s := d.Stats()
-		k.expect(t, "rows told of, unparkable, in memory, room", []int{told.n, s.Unspillable, s.Rows, d.Room()}, "[40 0 0 8]")
+		k.expect(t, "rows reported, unspillable, in memory, room", []int{reported.n, s.Unspillable, s.Rows, d.Room()}, "[40 0 0 8]")
 		if err := d.Resume(context.Background(), lane); err != nil {
 			t.Fatal(err)
 		}
@@ -114,6 +114,6 @@ func TestUnspillableTailIsRetried(t *testing.T) {
 		}
 		k.expect(t, "sent", slices.Concat(k.requests...), ids)
 		s = d.Stats()
-		k.expect(t, "rows in memory, parked", []int{s.Rows, s.Spilled}, "[0 0]")
+		k.expect(t, "rows in memory, spilled", []int{s.Rows, s.Spilled}, "[0 0]")
 	})
 }

@@ -102,9 +102,9 @@ func (rw *row) recordFailure(class sink.Class, now time.Time) {
 // delay returns the backoff after a lane's n-th consecutive failure, n from 1. It is
 // exponential and capped. A random reduction of up to a fifth keeps lanes that failed
 // together from retrying together.
-func delay(n int, initial, most time.Duration, random func() float64) time.Duration {
-	d := most
-	if n-1 < 32 && initial < most>>(n-1) {
+func delay(n int, initial, maxDelay time.Duration, random func() float64) time.Duration {
+	d := maxDelay
+	if n-1 < 32 && initial < maxDelay>>(n-1) {
 		d = initial << (n - 1)
 	}
 	return d - time.Duration(random()*float64(d)/5)

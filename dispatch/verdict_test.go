@@ -104,7 +104,7 @@ func TestJudge(t *testing.T) {
 			{at: 610, class: refused, accepted: 305, want: verdictCount},
 		},
 
-		"whoever asks for time is not at fault": {
+		"a receiver that sends Retry-After is not at fault": {
 			{at: 1, class: unavailable, want: verdictRetry},
 			{at: 10, class: unavailable, after: 5, accepted: 5, want: verdictRetry},
 			{at: 20, class: refused, after: 5, accepted: 15, want: verdictRetry},
