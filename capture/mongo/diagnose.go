@@ -21,7 +21,7 @@ const (
 )
 
 // Diagnose checks everything that a stream needs and returns the findings, in the order in
-// which an operator should read and fix them. A store.Fault keeps the role from streaming.
+// which an operator should read and fix them. A store.GradeFault keeps the role from streaming.
 // Diagnose changes nothing, reads the change stream for a moment, and does not disturb a
 // running relay. It skips everything that the store diagnoses. An error means that the
 // remaining checks could not run.

@@ -64,7 +64,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 	}
 
 	if !sv.hasOrigin(at.Origin) && (at.Origin != "" || at.Position != "") {
-		return nil, oplogPosition{}, originErrorf("the checkpoint is of %q, this is %s", at.Origin, sv.origin())
+		return nil, oplogPosition{}, originErrorf("checkpoint belongs to %q, this server is %s", at.Origin, sv.origin())
 	}
 
 	db, err := s.stream.db()
@@ -166,7 +166,7 @@ func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 	for i := range of {
 		from, err := parsePosition(of[i].Position)
 		if err == nil && sv.hasOrigin(of[i].Origin) && first.After(from.at) {
-			reasons[i] = describeOplogStart(first) + ", after the checkpoint"
+			reasons[i] = describeOplogStart(first) + ", which is after it"
 		}
 	}
 

@@ -58,12 +58,12 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *se
 	}
 
 	if !sv.hasOrigin(at.Origin) {
-		return fmt.Sprintf("the checkpoint is of %s, this is %s", at.Origin, sv.origin()), nil
+		return fmt.Sprintf("checkpoint belongs to %s, this server is %s", at.Origin, sv.origin()), nil
 	}
 
 	from, err := parsePosition(at.Position)
 	if err != nil {
-		return "the checkpoint is unreadable: " + err.Error(), nil
+		return "checkpoint is unreadable: " + err.Error(), nil
 	}
 
 	db, err := s.stream.db()

@@ -77,7 +77,7 @@ func Explain(err error) error {
 	text := err.Error()
 	switch {
 	case hasCode(err, codeAuthentication, codeAtlas) || strings.Contains(text, "auth error:"):
-		return explain("database refuses the login", "check the user and password of the URL, and authSource: the database that defines the user, often admin")
+		return explain("database refused the login", "check the user and password of the URL, and authSource: the database that defines the user, often admin")
 	case hasCode(err, codeUnauthorized):
 		return explain("user lacks a privilege", "run `sluicebox doctor` and grant the privileges that it lists")
 	case hasCode(err, codeSnapshotTooOld):

@@ -162,12 +162,12 @@ func installed(ctx context.Context, on *conn) error {
 		return err
 	case meta.Version > version:
 		return &store.SetupError{
-			Problem: fmt.Sprintf("relay collections have version %d; this program supports versions up to %d", meta.Version, version),
+			Problem: fmt.Sprintf("relay collections have version %d, this program supports versions up to %d", meta.Version, version),
 			Remedy:  "run the newer release of sluicebox that created them",
 		}
 	case meta.Version < version:
 		return &missingError{store.SetupError{
-			Problem: fmt.Sprintf("relay collections have version %d; this program needs %d", meta.Version, version), Remedy: initHint,
+			Problem: fmt.Sprintf("relay collections have version %d, this program needs %d", meta.Version, version), Remedy: initHint,
 		}}
 	}
 

@@ -60,7 +60,7 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 	rigs.WantSetup(t, "a collection that was dropped", st.Check(ctx(t)), "does not exist")
 	wrong := openStore(t, strings.Replace(url, "secret", "wrong", 1), r.box)
-	rigs.WantSetup(t, "a wrong password", wrong.Check(ctx(t)), "refuses the login")
+	rigs.WantSetup(t, "a wrong password", wrong.Check(ctx(t)), "refused the login")
 }
 
 // everyCall makes every call that a relay makes.
