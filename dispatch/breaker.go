@@ -10,14 +10,17 @@ import (
 const (
 	// breakerFailures is the number of consecutive failed requests that opens a breaker.
 	breakerFailures = 5
+
 	// breakerRejections is the number of consecutive rejected requests that opens it. A
 	// receiver that has not accepted any row may be configured for another wire format, for
 	// example, and must not turn a whole outbox into dead letters.
 	breakerRejections = 20
+
 	// maxEagerProbes is the number of lanes probed without backoff once a breaker opens. If
 	// the rows were bad and not the receiver, another lane closes the breaker at once. If
 	// the receiver is down, more probes would only add load.
 	maxEagerProbes = 16
+
 	// Maximum pause between two probes while untried lanes are left, in general and after a
 	// rejected probe.
 	maxUntriedPause, maxRejectedPause = time.Second, 2 * time.Second
@@ -31,11 +34,13 @@ type receiver struct {
 	readyReplay fifo[*lane] // ready replay lanes; in ready while the breaker is open
 	tried       fifo[*lane] // probed since the breaker opened
 	replayLanes int         // its replay lanes
+
 	// lanes counts the known lanes of the endpoint, held the lanes among them on hold.
 	lanes, held int
 
 	// lastAccepted is the latest start of a request with an accepted row.
 	lastAccepted time.Time
+
 	// failures counts failed requests since the receiver last accepted or rejected a row,
 	// rejections the rejected requests since it last accepted one.
 	failures, rejections int
@@ -46,6 +51,7 @@ type receiver struct {
 	rotated     int    // lanes evicted to probe others
 	openedAt    time.Time
 	lastFailure sink.Outcome // the latest failure
+
 	// probes are in flight, eagerLeft more may skip the backoff, and failedProbes have
 	// failed with it. The next probe may go at nextProbe.
 	probes, eagerLeft, failedProbes int
@@ -111,6 +117,7 @@ func (c *core) recordResult(req *request, res *sink.Result, now time.Time) {
 		recv.rejections, recv.pings.proofs = 0, 0
 		return
 	}
+
 	recv.failures++
 	if failed.Class == sink.Rejected { // the receiver is up: it parsed the rows and answered
 		recv.failures = 0
@@ -195,6 +202,7 @@ func (c *core) delayNextProbe(req *request, class sink.Class, retryAfter time.Du
 		}
 		pause = min(pause, limit)
 	}
+
 	recv.nextProbe = later(recv.nextProbe, now.Add(pause))
 	c.applyRetryAfter(recv, retryAfter, now)
 }
@@ -231,11 +239,13 @@ func (c *core) nextProbe(now time.Time) *request {
 		}
 		return newProbe(l, true)
 	}
+
 	for _, recv := range c.receivers {
 		if req := c.probeReceiver(recv, now); req != nil {
 			return req
 		}
 	}
+
 	return nil
 }
 
@@ -264,6 +274,7 @@ func (c *core) probeReceiver(recv *receiver, now time.Time) *request {
 		}
 		return newProbe(recv.ready.pop(), eager)
 	}
+
 	if recv.tried.len() > 0 {
 		return newProbe(recv.tried.pop(), false)
 	}
@@ -284,6 +295,7 @@ type OpenBreaker struct {
 	Endpoint    string
 	LastFailure sink.Outcome // its latest failure
 	Since       time.Time
+
 	// Idle: no row waits for the endpoint, so the open breaker delays nothing. The next row
 	// is sent as a probe.
 	Idle bool

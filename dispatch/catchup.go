@@ -11,6 +11,7 @@ import (
 const (
 	statusBatchRows  = 2000
 	statusBatchBytes = 8 << 20
+
 	// maxUncheckedRows limits the rows that skip the status read.
 	maxUncheckedRows = 50_000
 )
@@ -45,6 +46,7 @@ func (f *Feed) catchUp(ctx context.Context, in <-chan capture.Batch) error {
 			err = f.appendBatches(f.dropSettled(ctx, b))
 		}
 	}
+
 	close(stop)
 	if rest := <-left; err == nil {
 		err = f.appendBatches(rest)
@@ -130,6 +132,7 @@ func (f *Feed) filterSettled(ctx context.Context, batches []capture.Batch) (kept
 			rows = append(rows, store.ClaimRow{Ref: it.Ref, Txn: it.Txn})
 		}
 	}
+
 	if len(rows) == 0 {
 		return batches, false
 	}
@@ -142,6 +145,7 @@ func (f *Feed) filterSettled(ctx context.Context, batches []capture.Batch) (kept
 		}
 		return batches, true
 	}
+
 	at := 0
 	for i := range batches {
 		kept := batches[i].Items[:0]
@@ -155,5 +159,6 @@ func (f *Feed) filterSettled(ctx context.Context, batches []capture.Batch) (kept
 		clear(batches[i].Items[len(kept):])
 		batches[i].Items = kept
 	}
+
 	return batches, some
 }

@@ -14,6 +14,7 @@ import (
 const (
 	minVisibilityWait = time.Millisecond
 	maxVisibilityWait = time.Second
+
 	// maxSoloLookups is how often a row is claimed again on its own. Later tries are
 	// aligned so that waiting rows share a statement, because another session may lock the
 	// heads of many lanes.
@@ -27,6 +28,7 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 	if !c.mayClaim(now) {
 		return nil
 	}
+
 	var reqs []*request
 	for n := 0; n < maxRows && c.freeRequests() > 0; {
 		req := c.nextProbe(now)
@@ -55,6 +57,7 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 		n += req.size()
 		reqs = append(reqs, req)
 	}
+
 	return reqs
 }
 
@@ -77,6 +80,7 @@ func (c *core) buildRequest() *request {
 	if job == nil {
 		roomBytes = int(min(int64(roomBytes), c.requestShare()))
 	}
+
 	req := &request{}
 	for range share {
 		if ready.len() == 0 || roomRows == 0 {
@@ -94,6 +98,7 @@ func (c *core) buildRequest() *request {
 			break
 		}
 	}
+
 	return req
 }
 
@@ -110,11 +115,13 @@ func (c *core) nextQueue() (queue *fifo[*lane], share int) {
 		lanes += recv.ready.len()
 		replayLanes += recv.readyReplay.len()
 	}
+
 	if replay != nil && longerWaiting(live, replay) == replay {
 		if senders := c.replayRequestRoom(); senders > 0 {
 			return replay, (replayLanes + senders - 1) / senders
 		}
 	}
+
 	senders := max(1, c.freeRequests()-c.cfg.claimAhead())
 	return live, (lanes + senders - 1) / senders
 }
@@ -178,6 +185,7 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.T
 		}
 		answers = answers[n:]
 	}
+
 	req.runs = kept
 	switch {
 	case len(kept) > 0:
@@ -188,6 +196,7 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.T
 			recv.probes--
 		}
 	}
+
 	if recv.breakerOpen {
 		c.cancelUnsent(recv)
 	}
@@ -219,6 +228,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 			}
 		}
 	}
+
 	l.removeDone(n)
 	r.rows = send
 	if stop != nil && stop.Result == store.TableLocked {
@@ -229,6 +239,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	} else {
 		l.refusal = ""
 	}
+
 	switch {
 	case c.ended || stop == nil && len(send) == 0 || len(send) > 0 && send[0].skip != nil:
 		c.shedPayloads(r)
@@ -241,6 +252,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 		c.release(l)
 		return false
 	}
+
 	c.wait(l, c.nextVisibilityCheck(l, stop, now))
 	return false
 }
@@ -293,6 +305,7 @@ func (c *core) nextRequest(now time.Time) *request {
 	if req.job() != nil {
 		c.replaying++
 	}
+
 	req.started = now
 	for _, r := range req.runs {
 		for _, rw := range r.rows {
@@ -300,5 +313,6 @@ func (c *core) nextRequest(now time.Time) *request {
 			rw.proof = r.lane.receiver.acceptedSince(rw.lastFailed)
 		}
 	}
+
 	return req
 }

@@ -11,8 +11,10 @@ import (
 type Config struct {
 	// APIBatchSize is the maximum number of rows in one request, from one lane or several.
 	APIBatchSize int
+
 	// MaxConcurrentGroups is the maximum number of requests in flight.
 	MaxConcurrentGroups int
+
 	// BufferRows is the maximum number of rows in memory that came from the source, without
 	// rows in flight. Capture pauses when the buffers of all sinks are full. The buffer may
 	// hold more in three cases:
@@ -21,33 +23,43 @@ type Config struct {
 	//   - half as many more that were reloaded
 	//   - half as many more whose outcome the table refuses; then no row is sent
 	BufferRows int
+
 	// BufferBytes is the maximum payload of waiting rows in memory, in bytes. Payloads
 	// beyond it are dropped and read again at the claim. Claims and requests may hold as
 	// many bytes again. Rows larger than a request's share may hold as many once more, or a
 	// single one of any size; see byte_budget.go.
 	BufferBytes int64
+
 	// MaxRetries is the number of retries before a refused row is marked FAILED. An attempt
 	// on an unavailable receiver does not count.
 	MaxRetries int
+
 	// BackoffInitial is the wait before the first retry of a row. It doubles with each
 	// consecutive failure up to BackoffMax. Both are reduced at random by up to a fifth, so
 	// that lanes do not retry in step.
 	BackoffInitial, BackoffMax time.Duration
+
 	// RetryAfterMax caps the Retry-After of a receiver.
 	RetryAfterMax time.Duration
+
 	// ProofWait is how often a refused row counts without proof that the receiver works. A
 	// row that goes unanswered for as long, while other rows are accepted, stalls its lane.
 	ProofWait time.Duration
+
 	// GiveUpAfter is how long a row may fail, for any reason, before it is marked FAILED.
 	// It applies even to rows that only went unanswered, with or without proof. 0 means no
 	// limit.
 	GiveUpAfter time.Duration
+
 	// OnFailed controls a lane after a FAILED row.
 	OnFailed OnFailed
+
 	// Ungrouped controls the order of rows without a group.
 	Ungrouped Ungrouped
+
 	// Compat counts failures like another processor; "" is the proof rule.
 	Compat Compat
+
 	// TakeoverWait is the pause between the start of Run and the first claim.
 	TakeoverWait time.Duration
 }
@@ -64,6 +76,7 @@ type OnFailed string
 const (
 	// Continue sends the next row.
 	Continue OnFailed = "continue"
+
 	// Block keeps the lane blocked until an operator skips or requeues the row.
 	Block OnFailed = "block"
 )
@@ -73,9 +86,10 @@ type Ungrouped string
 
 // Values of Ungrouped.
 const (
-	// FIFO: they share one lane per outbox and kind.
+	// FIFO puts rows without a group into one lane per outbox and kind.
 	FIFO Ungrouped = "fifo"
-	// Parallel: each row has its own lane.
+
+	// Parallel gives each row without a group its own lane.
 	Parallel Ungrouped = "parallel"
 )
 
@@ -86,9 +100,11 @@ type Compat string
 const (
 	// CompatNone is the proof rule.
 	CompatNone Compat = ""
+
 	// CompatFlowCatalyst counts every failure, whatever its cause. An outage of the
 	// receiver creates dead letters.
 	CompatFlowCatalyst Compat = "flowcatalyst"
+
 	// CompatPostbox counts every 4xx and nothing else. A row that crashes the receiver is
 	// retried forever.
 	CompatPostbox Compat = "postbox"
@@ -119,6 +135,7 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s is %d, must be at least %d", key, v, minimum))
 		}
 	}
+
 	atLeast("api-batch-size", int64(c.APIBatchSize), 1)
 	atLeast("max-concurrent-groups", int64(c.MaxConcurrentGroups), 1)
 	atLeast("global-buffer-size", int64(c.BufferRows), 1)

@@ -21,8 +21,10 @@ type RequestInfo struct {
 	Kind  string // of all rows
 	Rows  int
 	Lanes int
+
 	// Probe: a single row that tests an endpoint with an open circuit breaker.
 	Probe bool
+
 	// Split: the request bisects an earlier failure.
 	Split bool
 }
@@ -32,11 +34,14 @@ type RequestInfo struct {
 type Observer interface {
 	// Claimed: a claim answered n rows with this result.
 	Claimed(result store.ClaimResult, n int)
+
 	// Requested: a request was answered.
 	Requested(req RequestInfo, res *sink.Result, took time.Duration)
+
 	// BreakersChanged reports all endpoints with an open circuit breaker; nil if there is
 	// none. It is called again when one becomes idle or ceases to be idle.
 	BreakersChanged(all []OpenBreaker)
+
 	// Stalled: the lane's head has been unanswered for proof-wait while the receiver
 	// accepted other rows.
 	Stalled(lane *LaneInfo)
@@ -47,8 +52,10 @@ type Observer interface {
 type StoreObserver interface {
 	// Settled: an outcome of the row is in the store.
 	Settled(it *store.Item, o *store.Outcome)
+
 	// Vanished: a statement found these rows deleted from their tables, so they are done.
 	Vanished(rows []*store.Item)
+
 	// StoreFailed: a claim or an outcome did not reach the store and will be retried.
 	StoreFailed(op string, err error)
 	SpillObserver
@@ -58,11 +65,14 @@ type StoreObserver interface {
 type SpillObserver interface {
 	// RowsSpilled: n rows were written to the spilled rows of the store.
 	RowsSpilled(n int)
+
 	// RowUnspillable: the store refuses to spill this row. It stays in memory, in its
 	// place, and the checkpoint waits for it.
 	RowUnspillable(it *store.Item, err error)
+
 	// UnspillableCleared: no unspillable row is left.
 	UnspillableCleared()
+
 	// Refused: the store refuses the claim or the outcome of this row. It is retried and
 	// listed by Dispatcher.RefusedRows until the store accepts it.
 	Refused(row store.Ref, what string, err error)
@@ -73,6 +83,7 @@ type Lease interface {
 	// Await returns nil while the relay is the leader, and blocks while that is uncertain.
 	// Its error is the context's or wraps store.ErrNotLeader.
 	Await(ctx context.Context) error
+
 	// Lost is closed when leadership is lost.
 	Lost() <-chan struct{}
 }

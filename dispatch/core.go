@@ -21,6 +21,7 @@ type core struct {
 	large        fifo[*lane]         // wait for room in the byte budget; see byte_budget.go
 	toSend       fifo[*request]      // claimed
 	waiting      timers
+
 	// claiming and sending count requests in flight, by phase.
 	claiming, sending int
 	replaying         int       // requests being sent with replayed rows
@@ -36,6 +37,7 @@ type core struct {
 	retryQueue      outcomeHeap // refused, locked or early outcomes, until they are retried
 	earlyOutcomes   int         // early at the last try, in any queue
 	refusedOutcomes int         // refused by the store, in any queue
+
 	// spillEnabled allows spilling. detachedRows counts spilled rows in no lane whose
 	// outcome the table refuses; see refused_outcome.go.
 	spillEnabled bool
@@ -47,9 +49,11 @@ type core struct {
 	toSpill      []pendingSpill // waiting to be spilled, in order
 	spilling     []pendingSpill // being spilled
 	directSpills int            // rows in both that their lanes do not keep
+
 	// shrinking holds lanes that evict their rows once those are spilled.
 	shrinking       map[*lane]bool
 	toDeleteSpilled []store.SpilledRef
+
 	// settlingSpilled holds spilled rows whose outcome or delete is in flight.
 	// deletedDuringReload holds the spilled rows deleted while a reload is in flight.
 	settlingSpilled, deletedDuringReload map[store.SpilledRef]bool
@@ -67,8 +71,10 @@ type core struct {
 	// recordingDone those being recorded.
 	jobs                      map[string]*job
 	replayDone, recordingDone []finishedReplayRow
+
 	// inFlightAtHold holds ungrouped rows that were in flight when a job held their lane.
 	inFlightAtHold map[store.LaneKey]map[*row]bool
+
 	// replayChanged is set when rows of a job left memory, or a lane was paused or resumed.
 	// awaitingQuiescence is set while a lane asked for is not yet quiescent.
 	replayChanged, awaitingQuiescence bool
@@ -85,6 +91,7 @@ type core struct {
 	rows       int   // in lanes or with an unwritten outcome
 	bytes      int64 // their payloads in memory
 	largeBytes int64 // payloads of large requests in flight
+
 	// extraWeight is the additional row count of rows with long texts; extraReloaded is the
 	// same for reloaded rows.
 	extraWeight, extraReloaded int
@@ -95,14 +102,17 @@ type outcome struct {
 	store.Outcome
 	row  *row
 	lane *lane // waits for the write; nil if it went on
+
 	// tries counts refusals by the store, earlyTries consecutive results that the row is
 	// not yet visible, lockedTries results that the row is locked. due is the time of the
 	// next try.
 	tries, earlyTries, lockedTries int
 	due                            time.Time
+
 	// refusal is the database's latest error, since the time of the first.
 	refusal string
 	since   time.Time
+
 	// maybeWritten: the answer to a try was lost, so the outcome may be in the store.
 	maybeWritten bool
 }
@@ -234,6 +244,7 @@ func (c *core) wake(l *lane) {
 	case !l.hasSpilled:
 		c.removeLane(l)
 	}
+
 	if c.belowReloadMark(l) && !l.onHold() {
 		c.queueReload(l)
 	}
@@ -279,6 +290,7 @@ func (c *core) dequeue(l *lane) {
 	default:
 		return // it comes back by itself
 	}
+
 	l.state = laneIdle
 }
 
@@ -299,6 +311,7 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 			at, ok = t, true
 		}
 	}
+
 	if len(c.waiting) > 0 {
 		sooner(c.waiting[0].wakeAt)
 	}
@@ -308,6 +321,7 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 	if c.frozen || c.ended || c.tooManyUnwritten() || c.freeRequests() <= 0 {
 		return at, ok
 	}
+
 	for _, recv := range c.receivers {
 		switch {
 		case recv.ready.len()+recv.readyReplay.len()+recv.tried.len() == 0:
@@ -317,6 +331,7 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 			sooner(c.notBefore)
 		}
 	}
+
 	return at, ok
 }
 
@@ -357,11 +372,13 @@ func (c *core) heldIDs(outbox string) []string {
 			}
 		}
 	}
+
 	for o := range c.unwrittenOutcomes() {
 		if o.Outbox == outbox {
 			ids = append(ids, o.ID)
 		}
 	}
+
 	for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
 		for i := range queue {
 			if rw := queue[i].row; rw.Outbox == outbox {
@@ -369,5 +386,6 @@ func (c *core) heldIDs(outbox string) []string {
 			}
 		}
 	}
+
 	return ids
 }

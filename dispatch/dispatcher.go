@@ -18,8 +18,10 @@ import (
 type Dispatcher struct {
 	// Lease, if not nil, is checked before each request. Set it before Run.
 	Lease Lease
+
 	// Replays records the results of replayed rows. Set it before Run if Replay is used.
 	Replays store.ReplayFinisher
+
 	// Replayed, if set before Run, is called with the numbers of replayed rows sent and
 	// refused once their results are recorded. It must return at once.
 	Replayed func(sent, refused int)
@@ -29,24 +31,31 @@ type Dispatcher struct {
 	sink  sink.Sink
 	epoch store.Epoch
 	obs   Observer
+
 	// drainTimeout limits the requests in flight during shutdown.
 	drainTimeout time.Duration
 
 	mu   sync.Mutex
 	core *core
+
 	// operatorMu serializes operator actions, because each changes both the store and the
 	// core.
 	operatorMu sync.Mutex
+
 	// breakersMu keeps BreakersChanged calls in order. openBreakers is the last reported
 	// value.
 	breakersMu   sync.Mutex
 	openBreakers []OpenBreaker
+
 	// lastExcessScan is the last search for rows to spill; guarded by mu.
 	lastExcessScan time.Time
+
 	// lastSpillRetry is the last retry of unspillable rows; guarded by mu.
 	lastSpillRetry time.Time
+
 	// unspillableReported: the observer knows of unspillable rows; guarded by mu.
 	unspillableReported bool
+
 	// Signals with a buffer of one. Each wakes the worker that waits for it.
 	toClaim, toWrite, toSpill, toRecord, toAwait, toPing, freed, settled, roomFreed, replayChanged chan struct{}
 
@@ -128,6 +137,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		d.core.notBefore = time.Now().Add(d.cfg.TakeoverWait)
 		d.mu.Unlock()
 	}
+
 	workers, work := errgroup.WithContext(work)
 	workers.Go(func() error { return d.claimRows(work) })
 	workers.Go(func() error { return d.writeOutcomes(work) })
@@ -145,6 +155,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.Lease != nil {
 		workers.Go(func() error { return d.watchLease(work) })
 	}
+
 	select {
 	case <-ctx.Done():
 		if !errors.Is(context.Cause(ctx), store.ErrNotLeader) {
@@ -152,6 +163,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		}
 	case <-work.Done(): // a worker failed
 	}
+
 	cancel()
 	if err := workers.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -178,6 +190,7 @@ func (d *Dispatcher) drain(work context.Context) {
 	notify(d.toWrite)
 	limit := time.NewTimer(d.drainTimeout)
 	defer limit.Stop()
+
 	for {
 		d.mu.Lock()
 		drained := d.core.drained()
@@ -303,6 +316,7 @@ func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 		notify(d.toPing)
 	}
 	d.wakeWorkers()
+
 	for i := range stalled {
 		d.obs.Stalled(&stalled[i])
 	}

@@ -24,6 +24,7 @@ func (c *core) spillExcess(others bool) {
 		return
 	}
 	heads := c.cfg.BufferRows / 4 // rows that waiting lanes may keep
+
 	keeps := c.waitingKeepRows()
 	for _, l := range c.spillCandidates(others) {
 		if excess <= 0 {
@@ -56,6 +57,7 @@ func (c *core) spillForLog(all bool) {
 			c.spillRows(o.lane)
 		}
 	}
+
 	for _, l := range c.lanesByAge() {
 		if all || l.state == laneHeld || l.isWaiting() {
 			c.spillRows(l)
@@ -86,6 +88,7 @@ func (c *core) spillCandidates(others bool) []*lane {
 		}
 		return 3
 	}
+
 	var lanes []*lane
 	ranks := map[*lane]int{}
 	for _, l := range c.lanes {
@@ -96,6 +99,7 @@ func (c *core) spillCandidates(others bool) []*lane {
 			lanes, ranks[l] = append(lanes, l), r
 		}
 	}
+
 	slices.SortFunc(lanes, func(a, b *lane) int {
 		by := len(b.rows) - len(a.rows)
 		if ranks[a] == 3 {
@@ -173,6 +177,7 @@ func (c *core) unclaimed(rw *row, now time.Time) {
 	if !l.spillingInMemory() {
 		c.evictSpilled(l)
 	}
+
 	switch {
 	case c.lanes[l.name] != l || l.state != laneIdle:
 	case len(l.rows) > 0 && !l.onHold() && l.wakeAt.After(now) && !l.rows[0].unclaiming:
@@ -226,10 +231,12 @@ func (c *core) evictSpilled(l *lane) {
 	if n == 0 && len(l.rows) > 0 {
 		l.saveFailures()
 	}
+
 	for _, rw := range l.rows[n:] {
 		c.removeRow(rw)
 		c.countSpilled(l, rw)
 	}
+
 	l.rows = slices.Clone(l.rows[:n])
 	switch {
 	case n > 0:

@@ -23,6 +23,7 @@ type Feed struct {
 	onRows   func(outbox string, rows int)
 	freed    chan struct{}      // signaled when a buffer may have room again
 	statuses store.StatusReader // set while the relay catches up
+
 	// unsettledStreak counts rows since the last status read that found a settled row.
 	// uncheckedRows is how many of the next rows skip the status read.
 	unsettledStreak, uncheckedRows int
@@ -31,9 +32,11 @@ type Feed struct {
 	// in their lanes. It gets the position of that batch and the last assigned seq. By then
 	// every row committed before the marker is in a lane, spilled or settled.
 	OnMarker func(token string, at store.Position, seq store.Seq)
+
 	// SpillEnabled, if set before Run, allows spilling. It stays off for a source that
 	// polls tables, because such a source leaves out rows that do not move.
 	SpillEnabled bool
+
 	// ClaimsDetectSettled, if set before Run, says that every claim detects a settled row.
 	// Catch-up then need not look up every row.
 	ClaimsDetectSettled bool
@@ -82,12 +85,14 @@ func (f *Feed) hasRoom() bool {
 		some = some || n > 0
 		over = over || n <= -(maxBufferFactor-1)*t.cfg.BufferRows && n+t.inFlightRows() <= -(maxBufferFactor-1)*t.cfg.BufferRows
 	}
+
 	pressed := f.SpillEnabled && f.logPressure.Load()
 	for _, t := range f.buffers {
 		if f.SpillEnabled && t.full {
 			t.SpillExcess(pressed || some && t.slow)
 		}
 	}
+
 	may := (some || pressed) && !over
 	f.paused.Store(!may)
 	return may
@@ -123,6 +128,7 @@ func (t *bufferState) measure(now time.Time) (room int) {
 		t.slow = done-t.doneRows < int64(t.cfg.BufferRows/4)
 		t.since, t.doneRows = now, done
 	}
+
 	return room
 }
 
@@ -140,6 +146,7 @@ func (f *Feed) Run(ctx context.Context, in <-chan capture.Batch) error {
 			return err
 		}
 	}
+
 	for {
 		if err := f.waitForRoom(ctx); err != nil {
 			return err

@@ -17,41 +17,55 @@ type Ticket interface {
 type row struct {
 	store.Item
 	ticket Ticket // nil if the checkpoint does not depend on the row
+
 	// claimed is the time written by this leader's latest claim; zero once the claim is
 	// given back.
 	claimed time.Time
+
 	// attempts counts the requests that carried the row.
 	attempts int
+
 	// firstFailed is the time of the row's first failed attempt, lastFailed of the latest.
 	// lastRefused is the time of the last refusal that counted, or else of the first
 	// refusal since a failure of another class.
 	firstFailed, lastFailed, lastRefused time.Time
+
 	// proof: the receiver accepted another row between the latest failure and the current
 	// attempt.
 	proof bool
+
 	// seen: a claim found the row, so it is visible.
 	seen bool
+
 	// requeuedInFlight: an operator requeued or discarded the row while the write of its
 	// FAILED was in flight.
 	requeuedInFlight bool
+
 	// skip is the operator's pending skip request, if any.
 	skip *skipRequest
+
 	// requeued: the row was reset to PENDING after FAILED.
 	requeued bool
+
 	// spilled: the row is in the spilled rows of the store. spilling: it is being written
 	// there, and pendingOutcome waits for that write.
 	spilled, spilling bool
 	pendingOutcome    *outcome
+
 	// unspillable: the store refuses to spill the row.
 	unspillable bool
+
 	// reloaded: the row was read back from the store. unclaiming: its claim is being given
 	// back so that it may leave memory. detached: it is spilled and in no lane, because the
 	// table refuses its outcome.
 	reloaded, unclaiming, detached bool
+
 	// extraWeight is how many additional rows it counts as, because its texts are long.
 	extraWeight int
+
 	// done: delivered, or found settled or gone; it leaves the lane.
 	done bool
+
 	// job is the replay that sends the row, as row number replayN; nil for a live row.
 	job     *job
 	replayN int64
@@ -105,17 +119,22 @@ type lane struct {
 	receiver *receiver
 	state    laneState
 	rows     []*row
+
 	// unspillableTail holds rows behind spilled rows that the store refuses to spill.
 	unspillableTail []*row
 	inFlight        int // rows of the run being claimed or sent, or the one being written
+
 	// limit is the maximum size of the next run; each success doubles it.
 	limit int
+
 	// bisecting is the number of leading rows that contain a row the receiver rejects; 0 if
 	// unknown.
 	bisecting int
+
 	// isolated: its last request failed. It shares no request, so that other lanes do not
 	// fail because of its rows.
 	isolated bool
+
 	// failures counts failed attempts since the last success, lookups consecutive claims
 	// that found the head not yet visible.
 	failures, lookups int
@@ -123,8 +142,10 @@ type lane struct {
 	readyOrder        uint64 // its place among ready lanes
 	triedOpening      uint64 // the latest breaker opening during which it was probed
 	lastError         string // the latest failure of its head
+
 	// stalled: its head has been unanswered for long while the receiver accepts other rows.
 	stalled bool
+
 	// refusal is the table's error for the claim or outcome of the head, since
 	// refusedSince; "" if none.
 	refusal         string
@@ -134,14 +155,17 @@ type lane struct {
 	replayHolds     []string // jobs that hold it
 
 	createdOrder uint64 // orders lanes by creation
+
 	// hasSpilled: more rows of the lane are spilled behind the rows in memory. spilledRows
 	// is their number, as far as known.
 	hasSpilled   bool
 	spilledRows  int
 	reloadedUpTo store.Seq // no row up to it is reloaded
+
 	// spilling counts the lane's rows being spilled. After that a shrinking lane keeps
 	// keepRows rows in memory.
 	spilling, keepRows int
+
 	// needsReload: queued for a reload. reloading: being read.
 	needsReload, reloading bool
 	missedDuringReload     bool // rows were spilled behind it during the reload
@@ -154,8 +178,10 @@ type lane struct {
 const (
 	// stateSpilled is the state of a lane whose rows are all spilled.
 	stateSpilled = "spilled"
+
 	// stateReplaying is the state of a live lane held by a replay.
 	stateReplaying = "replaying"
+
 	// stateStalled is the state of a lane whose head goes unanswered while the receiver
 	// accepts other rows.
 	stateStalled = "stalled"
@@ -177,6 +203,7 @@ func (l *lane) stateName() string {
 	case l.paused != nil:
 		return store.Paused.String()
 	}
+
 	return stateReplaying
 }
 
@@ -229,9 +256,11 @@ type run struct {
 // request is a set of runs sent together.
 type request struct {
 	runs []*run
+
 	// probe: a single row that tests an endpoint with an open breaker. eager: the probe
 	// skips the backoff.
 	probe, eager bool
+
 	// split: the request bisects an earlier failure.
 	split      bool
 	started    time.Time // when a sender received it
@@ -296,11 +325,13 @@ func (l *lane) removeDone(n int) {
 			l.reloadedUpTo = max(l.reloadedUpTo, rw.Seq)
 		}
 	}
+
 	if kept == 0 {
 		clear(l.rows[:n])
 		l.rows = l.rows[n:]
 		return
 	}
+
 	l.rows = slices.Delete(l.rows, kept, n)
 }
 

@@ -65,6 +65,7 @@ func (s *laneSet) put(hash groupHash, rows int) (before int) {
 			page, at = page+1, at-maxPage/2
 		}
 	}
+
 	s.pages[page] = slices.Insert(s.pages[page], at, e)
 	s.n++
 	return 0

@@ -14,8 +14,10 @@ import (
 // LaneName identifies a lane.
 type LaneName struct {
 	store.LaneKey
+
 	// RowID identifies the lane of a single row, if ungrouped rows have a lane each.
 	RowID string
+
 	// Job is the replay that owns the lane; "" for a live lane.
 	Job string
 }
@@ -23,30 +25,39 @@ type LaneName struct {
 // LaneInfo is a snapshot of a lane.
 type LaneInfo struct {
 	store.LaneKey
+
 	// RowID is set if ungrouped rows have a lane each.
 	RowID string
+
 	// Job is set for a replay lane. While it exists, the group's live lane is replaying.
 	Job string
+
 	// State is ready, claiming, sending, writing, waiting, stalled, spilled, blocked,
 	// paused or replaying. A stalled lane is retried like a waiting one, but its head goes
 	// unanswered while the receiver accepts other rows.
 	State string
+
 	// Rows is the number of rows in memory, Spilled the number of further rows in the
 	// store. Unwritten is the number of other rows that were delivered and whose COMPLETED
 	// the table refuses. A lane with unwritten rows only is writing.
 	Rows, Spilled, Unwritten int
+
 	// Head is the id of the first row, or of the FAILED row that blocks the lane. If there
 	// is neither, it is the first unwritten row.
 	Head string
+
 	// Attempts is the number of requests under this leader that carried the head.
 	// RetryCount is how many of its failures counted.
 	Attempts, RetryCount int
+
 	// NextAttempt is the next try of a waiting lane. If the lane waits for a circuit
 	// breaker, it is the next probe of any lane.
 	NextAttempt time.Time
+
 	// Error is the head's latest failure, or the table's error for a row's outcome. Reason
 	// explains a paused or replaying lane.
 	Error, Reason string
+
 	// Since is when a lane was blocked or paused, when the table first refused its head, or
 	// when the head of a stalled lane first failed.
 	Since time.Time
@@ -57,6 +68,7 @@ type LaneFilter struct {
 	Outbox, Kind string
 	Group        *store.Group
 	State        string
+
 	// Troubled selects lanes on hold and lanes whose head has failed.
 	Troubled bool
 }
@@ -64,8 +76,10 @@ type LaneFilter struct {
 var (
 	// ErrNoLane is returned if the lane has no row in memory and no hold.
 	ErrNoLane = errors.New("lane not found")
+
 	// ErrLaneState is returned if the lane's state does not allow the action.
 	ErrLaneState = errors.New("action not allowed in this lane state")
+
 	// ErrStopped is returned once the dispatcher has stopped.
 	ErrStopped = errors.New("dispatcher stopped")
 
@@ -95,12 +109,14 @@ func (d *Dispatcher) Lanes(f LaneFilter, limit int) (lanes []LaneInfo, total int
 		}
 		lanes = append(lanes, in)
 	}
+
 	d.mu.Unlock()
 	for name, in := range unwritten {
 		if f.matches(name) && (f.State == "" || f.State == in.State) {
 			lanes = append(lanes, *in)
 		}
 	}
+
 	slices.SortFunc(lanes, CompareLanes)
 	return lanes[:min(limit, len(lanes))], len(lanes)
 }
@@ -162,6 +178,7 @@ func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) err
 		return err
 	}
 	d.wakeWorkers()
+
 	select {
 	case err := <-done:
 		return err
@@ -217,12 +234,14 @@ func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
 	l := d.core.lanes[lane]
 	paused := l != nil && l.paused != nil
 	d.mu.Unlock()
+
 	switch {
 	case l == nil:
 		return ErrNoLane
 	case !paused:
 		return fmt.Errorf("%w: lane is not paused", ErrLaneState)
 	}
+
 	return d.release(ctx, lane.LaneKey, store.Paused, func(now time.Time) {
 		if l := d.core.lanes[lane]; l != nil {
 			d.core.resume(l, now)
@@ -265,6 +284,7 @@ func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limi
 	if err != nil {
 		return 0, err
 	}
+
 	refs := make([]store.Ref, len(items))
 	for i := range items {
 		refs[i] = items[i].Ref

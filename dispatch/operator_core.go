@@ -41,6 +41,7 @@ func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, e
 	case l.state == laneWriting || l.rows[0].skip != nil:
 		return nil, errWriting
 	}
+
 	s := &skipRequest{reason: reason, at: now, done: make(chan error, 1)}
 	l.rows[0].skip = s
 	c.dequeue(l)
@@ -187,6 +188,7 @@ func (c *core) laneRowIDs(l *lane) map[string]bool {
 			ids[rw.ID] = true
 		}
 	}
+
 	for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
 		for i := range queue {
 			if queue[i].lane == l {
@@ -194,6 +196,7 @@ func (c *core) laneRowIDs(l *lane) map[string]bool {
 			}
 		}
 	}
+
 	return ids
 }
 
@@ -212,10 +215,12 @@ func (c *core) insertFound(items []store.Item, now time.Time) int {
 		return 0
 	}
 	held := map[string]bool{}
+
 	for _, id := range c.heldIDs(items[0].Outbox) {
 		held[id] = true
 	}
 	items = slices.DeleteFunc(items, func(it store.Item) bool { return held[it.ID] || c.leftSinceWatch[it.Ref] })
+
 	refs := make([]store.Ref, len(items))
 	for i := range items {
 		refs[i] = items[i].Ref
@@ -251,12 +256,14 @@ func (c *core) laneInfo(l *lane) LaneInfo {
 		head := l.rows[0]
 		in.Head, in.Attempts, in.RetryCount = head.ID, head.attempts, head.RetryCount
 	}
+
 	switch {
 	case l.state == laneWaiting:
 		in.NextAttempt = l.wakeAt
 	case l.state == laneReady && l.receiver.breakerOpen:
 		in.NextAttempt = l.receiver.nextProbe
 	}
+
 	if l.stalled && len(l.rows) > 0 {
 		in.Since = l.rows[0].firstFailed
 	}

@@ -25,6 +25,7 @@ import (
 type ping struct {
 	kind string // of the refused row
 	to   *receiver
+
 	// after is the time of the refusal that triggered it.
 	after time.Time
 }

@@ -72,6 +72,7 @@ func (c *core) excludedLanes(outbox string) (lanes []store.LaneKey) {
 			lanes = append(lanes, l.name.LaneKey)
 		}
 	}
+
 	for o := range c.unwrittenOutcomes() { // rows given back go in front of rows still to be read
 		if o.Outbox == outbox && o.lane == nil && o.Status == store.Pending {
 			lanes = append(lanes, o.row.Lane())
@@ -91,6 +92,7 @@ func (c *core) unload(outbox string) (some bool) {
 	if c.ended {
 		return false
 	}
+
 	keeps := c.waitingKeepRows()
 	for _, l := range c.lanes {
 		held := l.state == laneHeld
@@ -115,6 +117,7 @@ func (c *core) unload(outbox string) (some bool) {
 		}
 		l.rows, some = slices.Clone(l.rows[:keep]), true
 	}
+
 	return some
 }
 

@@ -32,6 +32,7 @@ import (
 const (
 	minRefusalWait = time.Second
 	maxRefusalWait = time.Minute
+
 	// maxRefusalBytes limits the stored database error.
 	maxRefusalBytes = 300
 )
@@ -190,6 +191,7 @@ func (c *core) unwrittenLanes() map[LaneName]*LaneInfo {
 			in.Head, in.Attempts, in.RetryCount, in.Error = o.ID, o.row.attempts, o.row.RetryCount, o.refusal
 		}
 	}
+
 	return lanes
 }
 

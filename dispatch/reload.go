@@ -11,8 +11,10 @@ import (
 const (
 	// maxReloadLanes is the maximum number of lanes in one reload.
 	maxReloadLanes = 200
+
 	// reloadRuns is the number of rows that a reload reads of a lane, in full requests.
 	reloadRuns = 4
+
 	// maxProbeLanes is the maximum number of lanes reloaded as probes for a receiver with
 	// an open breaker.
 	maxProbeLanes = 2 * maxEagerProbes
@@ -62,6 +64,7 @@ func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) 
 	if room <= 0 {
 		return nil, 0
 	}
+
 	limit := min(maxReloadLanes, room)
 	for range c.reloadQueue.len() {
 		l := c.reloadQueue.pop()
@@ -78,11 +81,13 @@ func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) 
 			c.reloading = append(c.reloading, laneReload{lane: l})
 		}
 	}
+
 	c.queueSpilledLanes(limit)
 	if len(c.reloading) == 0 {
 		return nil, 0
 	}
 	c.deletedDuringReload = map[store.SpilledRef]bool{}
+
 	probes := true
 	for i := range c.reloading {
 		r := &c.reloading[i]
@@ -93,6 +98,7 @@ func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) 
 		}
 		probes = probes && c.reloadReceiver(r).breakerOpen
 	}
+
 	if probes {
 		return from, 1
 	}
@@ -110,6 +116,7 @@ func (c *core) reloadRoom(now time.Time) int {
 	if room > 0 || now.Sub(c.evictedAt) < evictInterval {
 		return room
 	}
+
 	c.evictedAt = now
 	for _, l := range c.lanesByAge() {
 		switch {
@@ -120,6 +127,7 @@ func (c *core) reloadRoom(now time.Time) int {
 			c.shrink(l, 1)
 		}
 	}
+
 	return max(1, c.cfg.BufferRows/2) - c.reloadedRows - c.extraReloaded
 }
 
@@ -178,6 +186,7 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 		}
 		c.wake(l)
 	}
+
 	c.deletedDuringReload, c.requeuedUnwritten = nil, nil
 }
 
@@ -247,6 +256,7 @@ func (l *lane) matchRequeued(it *store.Item) bool {
 		l.reloadedUpTo = max(l.reloadedUpTo, it.Seq)
 		return true
 	}
+
 	return false
 }
 

@@ -65,6 +65,7 @@ func (c *core) quiescent(key store.LaneKey) (quiet, paused bool) {
 			break
 		}
 	}
+
 	c.awaitingQuiescence = c.awaitingQuiescence || !quiet
 	return quiet, paused
 }

@@ -20,6 +20,7 @@ type job struct {
 	rows   map[int64]bool // in memory, by N
 	byLane map[store.LaneKey]int
 	bytes  int64
+
 	// withdrawing: its rows leave memory as soon as they are in no request.
 	withdrawing bool
 }
@@ -42,6 +43,7 @@ func (c *core) replay(id string, rows []store.ReplayRow) {
 		j = &job{id: id, lanes: map[LaneName]*lane{}, rows: map[int64]bool{}, byLane: map[store.LaneKey]int{}}
 		c.jobs[id] = j
 	}
+
 	j.withdrawing = false
 	for i := range rows {
 		if j.rows[rows[i].N] {
@@ -74,6 +76,7 @@ func (c *core) replayLane(j *job, it *store.Item) *lane {
 		l.receiver.replayLanes++
 		j.lanes[name] = l
 	}
+
 	return l
 }
 
@@ -124,6 +127,7 @@ func (c *core) withdrawJob(id string) {
 	if j == nil {
 		return
 	}
+
 	j.withdrawing = true
 	for range c.toSend.len() {
 		req := c.toSend.pop()
@@ -138,6 +142,7 @@ func (c *core) withdrawJob(id string) {
 			c.release(r.lane)
 		}
 	}
+
 	for _, l := range j.lanes {
 		c.withdrawLane(l)
 		if l.inFlight == 0 {

@@ -20,6 +20,7 @@ func (c *core) answered(req *request, res *sink.Result, now time.Time) {
 		c.failSharedRequest(req, res, now)
 		return
 	}
+
 	at := 0
 	for _, r := range req.runs {
 		c.answeredRun(req, r, res, at, now)
@@ -40,12 +41,14 @@ func (c *core) failSharedRequest(req *request, res *sink.Result, now time.Time) 
 		}
 		r.lane.isolated, r.lane.lastError = true, res.Detail
 	}
+
 	if split && !c.ended && !req.runs[0].lane.withdrawing() {
 		half := len(req.runs) / 2
 		c.toSend.push(&request{runs: req.runs[:half:half], split: true})
 		c.toSend.push(&request{runs: req.runs[half:], split: true})
 		return
 	}
+
 	for _, r := range req.runs {
 		c.shedPayloads(r)
 		c.backOffLane(r.lane, res.RetryAfter, now)
@@ -72,6 +75,7 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 			failed = i
 		}
 	}
+
 	l.removeDone(n)
 	if delivered > 0 {
 		l.recordDelivered(delivered, c.cfg.APIBatchSize)
@@ -81,11 +85,13 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 		c.release(l)
 		return
 	}
+
 	for i := failed + 1; i < n; i++ {
 		if class := res.At(at + i).Class; !r.rows[i].done && class != sink.NotSent {
 			r.rows[i].recordFailure(class, now)
 		}
 	}
+
 	c.handleFailure(l, r.rows[failed], &failure{
 		Outcome: res.At(at + failed), retryAfter: res.RetryAfter,
 		single: n == 1 || res.Items != nil, bisecting: req.split,
@@ -99,6 +105,7 @@ func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time)
 	l.lastError = f.Detail
 	l.isolated = true
 	c.shedPayloads(&run{lane: l, rows: l.rows[:min(n, len(l.rows))]})
+
 	status := store.Pending
 	switch {
 	case rw.skip != nil, v == verdictRetry:
@@ -121,6 +128,7 @@ func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time)
 		rw.RetryCount++
 		rw.claimed = time.Time{}
 	}
+
 	waits := c.waitsForBreaker(l, f.retryAfter) && f.Class != sink.Rejected
 	l.wakeAt = now
 	switch {
@@ -129,6 +137,7 @@ func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time)
 	case status == store.Pending && !waits:
 		l.wakeAt = now.Add(c.backoffDelay(l, f.retryAfter))
 	}
+
 	o := store.Outcome{Status: status, Error: f.Detail, Reason: f.Reason}
 	if status == store.Failed && c.blocksOnFailed(l) {
 		o.Block = &store.Hold{
@@ -136,6 +145,7 @@ func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time)
 			RetryCount: rw.RetryCount, Reason: f.Detail, Since: now,
 		}
 	}
+
 	c.settle(rw, o, l, now)
 }
 
@@ -269,6 +279,7 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 			c.wait(o.lane, later(o.lane.wakeAt, now))
 		}
 	}
+
 	clear(batch)
 	c.spareOutcomes = batch[:0]
 }

@@ -29,6 +29,7 @@ func (c *core) end() {
 			c.enqueue(*o)
 		}
 	}
+
 	c.toSpill = nil
 	for c.toSend.len() > 0 {
 		req := c.toSend.pop()
@@ -37,15 +38,18 @@ func (c *core) end() {
 			c.release(r.lane)
 		}
 	}
+
 	for id := range c.jobs {
 		c.withdrawJob(id)
 	}
+
 	n := len(c.outcomes)
 	for _, l := range c.lanes {
 		if l.state != laneClaiming && l.state != laneSending {
 			c.unclaimLane(l)
 		}
 	}
+
 	slices.SortFunc(c.outcomes[n:], func(a, b outcome) int { // map order is random
 		return cmp.Or(strings.Compare(a.Outbox, b.Outbox), strings.Compare(a.ID, b.ID))
 	})

@@ -14,6 +14,7 @@ import (
 type pendingSpill struct {
 	lane *lane // nil for a delivered row, which is in no lane
 	row  *row
+
 	// copied: the lane keeps the row in memory.
 	copied bool
 }
@@ -95,6 +96,7 @@ func (c *core) spillsWritten(refused []bool) {
 			lanes = append(lanes, l)
 		}
 	}
+
 	for _, l := range lanes {
 		if c.lanes[l.name] != l {
 			continue

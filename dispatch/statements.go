@@ -42,12 +42,14 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	d.countAnswers(answers)
 	d.reportVanished(reqs, answers)
 	d.mu.Lock()
+
 	now := time.Now()
 	for _, req := range reqs {
 		n := req.size()
 		d.core.claimed(req, answers[:n], at, now)
 		answers = answers[n:]
 	}
+
 	d.dispatchRequests(now)
 	d.mu.Unlock()
 	d.wakeWorkers()
@@ -91,6 +93,7 @@ func (d *Dispatcher) reportVanished(reqs []*request, answers []store.ClaimAnswer
 			answers = answers[len(run.rows):]
 		}
 	}
+
 	if len(rows) > 0 {
 		d.obs.Vanished(rows)
 	}
@@ -105,6 +108,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 		}
 		outcomes = append(outcomes, batch[i].Outcome)
 	}
+
 	d.outcomes = outcomes
 	unsure := false
 	var refusals map[store.Ref]string
@@ -126,6 +130,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	if err != nil {
 		return err
 	}
+
 	var vanished []*store.Item
 	for i := range batch {
 		batch[i].maybeWritten = batch[i].maybeWritten || unsure
@@ -138,11 +143,13 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 			d.obs.Settled(&batch[i].row.Item, &batch[i].Outcome)
 		}
 	}
+
 	if len(vanished) > 0 {
 		d.obs.Vanished(vanished)
 	}
 	d.reportLocked(batch, results)
 	d.mu.Lock()
+
 	for i := range batch {
 		if results[i] == store.WasSettled && !batch[i].maybeWritten {
 			batch[i].Block = nil // another session settled it
@@ -151,6 +158,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 			batch[i].refusal = refusals[batch[i].Ref]
 		}
 	}
+
 	d.core.written(results, time.Now())
 	d.mu.Unlock()
 	d.wakeWorkers()

@@ -10,12 +10,14 @@ import (
 type Stats struct {
 	Rows    int // in memory, until their outcome is written
 	Spilled int // in the spilled rows of the store; some are in memory too
+
 	// Unspillable rows are in memory because the store refuses to spill them.
 	Unspillable int
 	Waiting     int            // in memory or spilled, each counted once
 	Bytes       int64          // payloads in memory
 	InFlight    int            // claims and requests, replays included
 	Lanes       map[string]int // by state
+
 	// Oldest is the commit time of the oldest row in memory, or its capture time if the log
 	// has no commit time. It is zero if no row is in memory. Rows that are only in the
 	// store do not count.
@@ -37,6 +39,7 @@ func (c *core) stats() Stats {
 		Lanes:        map[string]int{stateSpilled: 0, stateReplaying: 0, stateStalled: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
 		OpenBreakers: c.openBreakers(),
 	}
+
 	for st := laneReady; st < laneHeld; st++ {
 		s.Lanes[st.String()] = 0
 	}
@@ -52,6 +55,7 @@ func (c *core) stats() Stats {
 			s.Oldest = since
 		}
 	}
+
 	for _, l := range c.lanes {
 		s.Lanes[l.stateName()]++
 		for _, rw := range l.rows {
@@ -61,6 +65,7 @@ func (c *core) stats() Stats {
 			see(rw)
 		}
 	}
+
 	for o := range c.unwrittenOutcomes() {
 		// Its lane has gone on without it. Rows whose claim is given back have left memory
 		// or are still in their lane.
@@ -68,6 +73,7 @@ func (c *core) stats() Stats {
 			see(o.row)
 		}
 	}
+
 	s.Waiting = max(0, s.Rows+s.Spilled-copies)
 	return s
 }

@@ -17,6 +17,7 @@ const (
 	minTableLockWait = 50 * time.Millisecond
 	maxTableLockWait = 2 * time.Second
 	tableLockMemory  = 10 * time.Second
+
 	// minTableLockInterval is the minimum time between two waits for the same table,
 	// whatever the store answers.
 	minTableLockInterval = 200 * time.Millisecond
@@ -68,6 +69,7 @@ func (c *core) lockTable(outbox string, now time.Time) {
 	if t.relocks > 1 {
 		t.due = now.Add(min(minTableLockWait<<min(t.relocks-2, 10), maxTableLockWait))
 	}
+
 	t.locked = true
 	for _, recv := range c.receivers {
 		t.ready.items = append(t.ready.items, recv.ready.removeAll(t.covers)...)
@@ -75,11 +77,13 @@ func (c *core) lockTable(outbox string, now time.Time) {
 	}
 	t.ready.items = append(t.ready.items, c.large.removeAll(t.covers)...)
 	slices.SortFunc(t.ready.items, func(a, b *lane) int { return cmp.Compare(a.readyOrder, b.readyOrder) })
+
 	t.urgent.items = c.urgent.removeAll(t.covers)
 	for _, l := range slices.Concat(t.ready.items, t.urgent.items) {
 		l.locked = true
 	}
 	waiting := c.outcomes
+
 	c.outcomes = nil
 	for _, o := range waiting {
 		c.queueOutcome(o)
@@ -135,14 +139,17 @@ func (c *core) unlockTable(outbox string, now time.Time) {
 	t.locked, t.freed = false, now
 	ready, urgent, outcomes := t.ready.items, t.urgent.items, t.outcomes
 	t.ready, t.urgent, t.outcomes = fifo[*lane]{}, fifo[*lane]{}, nil
+
 	for _, l := range urgent {
 		l.locked = false
 		c.queueUrgent(l)
 	}
+
 	for _, l := range ready {
 		l.locked = false
 		c.queue(l)
 	}
+
 	for _, o := range outcomes {
 		c.requeueOutcome(o)
 	}
@@ -225,6 +232,7 @@ func (d *Dispatcher) awaitTable(ctx context.Context, outbox string) error {
 	} else {
 		d.core.deferTable(outbox, later(now, began.Add(minTableLockInterval)))
 	}
+
 	d.mu.Unlock()
 	if err != nil {
 		d.obs.StoreFailed("wait for locked table of outbox "+outbox, err)

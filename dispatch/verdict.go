@@ -13,12 +13,16 @@ type verdict uint8
 const (
 	// verdictRetry: send the row again; the failure does not count.
 	verdictRetry verdict = iota
+
 	// verdictHalve: one of several rows is bad; send half of them at once.
 	verdictHalve
+
 	// verdictSingle: one of several rows may be bad; send one after the backoff.
 	verdictSingle
+
 	// verdictCount: the failure counts against the row.
 	verdictCount
+
 	// verdictGiveUp: the row has failed for GiveUpAfter; mark it FAILED.
 	verdictGiveUp
 )
@@ -47,6 +51,7 @@ func (c *core) judge(l *lane, rw *row, f *failure, now time.Time) verdict {
 	if !f.single {
 		return judgeSeveral(l.receiver, f, proof)
 	}
+
 	switch {
 	case c.cfg.Compat != CompatNone:
 		return c.judgeCompat(f)
@@ -57,6 +62,7 @@ func (c *core) judge(l *lane, rw *row, f *failure, now time.Time) verdict {
 	case rw.lastRefused.IsZero():
 		rw.lastRefused = now
 	}
+
 	if c.cfg.GiveUpAfter > 0 && now.Sub(rw.firstFailed) >= c.cfg.GiveUpAfter {
 		return verdictGiveUp
 	}
