@@ -28,7 +28,7 @@ func (c *Config) Outboxes() []store.Outbox {
 	outboxes := make([]store.Outbox, len(c.Settings.Outboxes))
 	for i, o := range c.Settings.Outboxes {
 		schema, table := splitTable(o.Table)
-		if c.Settings.Source.URL.Mongo() { // a collection's name may have dots
+		if c.Settings.Source.URL.Mongo() { // a collection name may contain dots
 			schema, table = "", o.Table
 		}
 		layout := o.storeLayout(c.Settings.Source.URL.Mongo())
@@ -38,7 +38,7 @@ func (c *Config) Outboxes() []store.Outbox {
 	return outboxes
 }
 
-// Routes returns the name of the sink of each outbox, by the outbox's name.
+// Routes returns the sink of each outbox, by outbox name.
 func (c *Config) Routes() map[string]string {
 	routes := make(map[string]string, len(c.Settings.Outboxes))
 	for _, o := range c.Settings.Outboxes {
@@ -47,12 +47,10 @@ func (c *Config) Routes() map[string]string {
 	return routes
 }
 
-// Sinks returns the names of all sinks in their order: those that an outbox routes to, and
-// those that get what a replay is to send them.
+// Sinks returns the sorted names of all sinks, also of those used only by replays.
 func (c *Config) Sinks() []string { return slices.Sorted(maps.Keys(c.Settings.Sinks)) }
 
-// Dispatch returns the dispatcher's configuration of a sink. The name is one
-// that Sinks returned.
+// Dispatch returns the dispatcher configuration of a sink. The sink must be one of Sinks.
 func (c *Config) Dispatch(sink string) dispatch.Config {
 	s := c.Settings.Sinks[sink]
 	d := s.dispatchConfig()
@@ -60,25 +58,24 @@ func (c *Config) Dispatch(sink string) dispatch.Config {
 	return d
 }
 
-// SinkType returns the type of a sink, SinkFlowCatalyst or SinkWebhook: the
-// method of that name returns its configuration. The name is one that Sinks
-// returned.
+// SinkType returns SinkFlowCatalyst or SinkWebhook. The method of that name returns the
+// sink's configuration. The sink must be one of Sinks.
 func (c *Config) SinkType(sink string) string { return c.Settings.Sinks[sink].Type }
 
-// RequestTimeout returns the longest that one request of a sink may take. The
-// name is one that Sinks returned.
+// RequestTimeout returns the timeout of a request to the sink. The sink must be one of
+// Sinks.
 func (c *Config) RequestTimeout(sink string) time.Duration {
 	return c.Settings.Sinks[sink].RequestTimeout
 }
 
-// FlowCatalyst returns the configuration of a sink of that type. The name is one
-// that Sinks returned.
+// FlowCatalyst returns the configuration of a FlowCatalyst sink. The sink must be one of
+// Sinks.
 func (c *Config) FlowCatalyst(sink string) flowcatalyst.Config {
 	s := c.Settings.Sinks[sink]
 	return s.flowCatalystConfig()
 }
 
-// flowCatalystConfig returns the sink's own form of the keys.
+// flowCatalystConfig converts the keys into the sink's configuration.
 func (s *Sink) flowCatalystConfig() flowcatalyst.Config {
 	c := flowcatalyst.DefaultConfig()
 	c.Wire = flowcatalyst.Wire(s.Wire)
@@ -101,14 +98,14 @@ func (s *Sink) flowCatalystConfig() flowcatalyst.Config {
 	return c
 }
 
-// Webhook returns the configuration of a sink of that type. Its UserAgent is
-// empty where the configuration has none. The name is one that Sinks returned.
+// Webhook returns the configuration of a webhook sink. Its UserAgent is empty unless
+// configured. The sink must be one of Sinks.
 func (c *Config) Webhook(sink string) webhook.Config {
 	s := c.Settings.Sinks[sink]
 	return s.webhookConfig()
 }
 
-// webhookConfig returns the sink's own form of the keys.
+// webhookConfig converts the keys into the sink's configuration.
 func (s *Sink) webhookConfig() webhook.Config {
 	c := webhook.Config{
 		URL:                 webhook.Secret(s.URL.Reveal()),
@@ -140,7 +137,7 @@ func (s *Sink) webhookConfig() webhook.Config {
 	return c
 }
 
-// Store returns the configuration of the store of a postgres: URL.
+// Store returns the configuration of the PostgreSQL store.
 func (c *Config) Store() storepg.Config {
 	return storepg.Config{
 		URL:             c.Settings.Source.URL.Reveal(),
@@ -150,7 +147,7 @@ func (c *Config) Store() storepg.Config {
 	}
 }
 
-// SQLiteStore returns the configuration of the store of a sqlite: URL.
+// SQLiteStore returns the configuration of the SQLite store.
 func (c *Config) SQLiteStore() storesqlite.Config {
 	return storesqlite.Config{
 		URL:             c.Settings.Source.URL.Reveal(),
@@ -160,7 +157,7 @@ func (c *Config) SQLiteStore() storesqlite.Config {
 	}
 }
 
-// MySQLStore returns the configuration of the store of a mysql: or mariadb: URL.
+// MySQLStore returns the configuration of the MySQL and MariaDB store.
 func (c *Config) MySQLStore() storemysql.Config {
 	return storemysql.Config{
 		URL:             c.Settings.Source.URL.Reveal(),
@@ -170,7 +167,7 @@ func (c *Config) MySQLStore() storemysql.Config {
 	}
 }
 
-// MongoStore returns the configuration of the store of a mongodb: URL.
+// MongoStore returns the configuration of the MongoDB store.
 func (c *Config) MongoStore() storemongo.Config {
 	return storemongo.Config{
 		URL:             c.Settings.Source.URL.Reveal(),
@@ -180,7 +177,7 @@ func (c *Config) MongoStore() storemongo.Config {
 	}
 }
 
-// takeoverTimeout is 0 where rows in PROCESSING are taken at once.
+// takeoverTimeout returns 0 if rows in PROCESSING are claimed at once.
 func (c *Config) takeoverTimeout() time.Duration {
 	if c.Settings.Dispatch.Takeover == "at-once" {
 		return 0
@@ -188,8 +185,7 @@ func (c *Config) takeoverTimeout() time.Duration {
 	return time.Duration(c.Settings.Dispatch.ProcessingTimeoutSeconds) * time.Second
 }
 
-// Stream returns the configuration of the source that reads the log of a
-// postgres: URL.
+// Stream returns the configuration of the source that reads the WAL of PostgreSQL.
 func (c *Config) Stream() capturepg.Config {
 	return capturepg.Config{
 		URL:               c.Settings.Source.URL.Reveal(),
@@ -201,8 +197,8 @@ func (c *Config) Stream() capturepg.Config {
 	}
 }
 
-// MySQLStream returns the configuration of the source that reads the binlog of a
-// mysql: or mariadb: URL.
+// MySQLStream returns the configuration of the source that reads the binlog of MySQL or
+// MariaDB.
 func (c *Config) MySQLStream() capturemysql.Config {
 	return capturemysql.Config{
 		URL:       c.Settings.Source.URL.Reveal(),
@@ -215,8 +211,7 @@ func (c *Config) MySQLStream() capturemysql.Config {
 	}
 }
 
-// MongoStream returns the configuration of the source that reads the change stream of
-// a mongodb: URL.
+// MongoStream returns the configuration of the source that reads a MongoDB change stream.
 func (c *Config) MongoStream() capturemongo.Config {
 	return capturemongo.Config{
 		URL:       c.Settings.Source.URL.Reveal(),
@@ -228,15 +223,15 @@ func (c *Config) MongoStream() capturemongo.Config {
 	}
 }
 
-// SQLiteStream returns the configuration of the source that reads the log of a
-// sqlite: URL.
+// SQLiteStream returns the configuration of the source that reads the log table of
+// SQLite.
 func (c *Config) SQLiteStream() capturesqlite.Config {
 	return capturesqlite.Config{
 		URL: c.Settings.Source.URL.Reveal(), Name: c.Settings.Name, Outboxes: c.Outboxes(), MaxBatchBytes: c.maxBatchBytes(),
 	}
 }
 
-// Poll returns the configuration of the source that reads the tables.
+// Poll returns the configuration of the source that polls the tables.
 func (c *Config) Poll() poll.Config {
 	return poll.Config{
 		Interval:  c.Settings.Source.PollInterval,
@@ -247,22 +242,24 @@ func (c *Config) Poll() poll.Config {
 	}
 }
 
-// BatchQueueSize is how many batches may wait between the source and the lanes, so that
-// neither waits for the other's next turn.
+// BatchQueueSize is the number of batches queued between the source and the lanes, so
+// that neither waits for the other to be scheduled.
 const BatchQueueSize = 16
 
-// maxBatchBytes bounds a batch, so that those that wait have no more than a buffer.
+// maxBatchBytes limits a batch, so that the queued batches together hold at most one
+// buffer.
 func (c *Config) maxBatchBytes() int {
 	return int(max(64<<10, min(4<<20, c.SmallestBuffer().Bytes/BatchQueueSize)))
 }
 
-// MaxSourcePayload is the largest payload that a source carries: one in each batch that waits
-// is a quarter of a buffer. Larger ones are left to the claim.
+// MaxSourcePayload is the largest payload that a source carries. With one payload of this
+// size in each queued batch, the queue holds a quarter of a buffer. The claim reads
+// larger payloads.
 func (c *Config) MaxSourcePayload() int {
 	return int(max(1, c.SmallestBuffer().Bytes/(4*BatchQueueSize)))
 }
 
-// TotalBufferBytes is how many bytes the buffers of all sinks have.
+// TotalBufferBytes returns the sum of buffer-bytes of all sinks.
 func (c *Config) TotalBufferBytes() (sum int64) {
 	seen := map[string]bool{}
 	for _, name := range c.Routes() {
@@ -274,7 +271,7 @@ func (c *Config) TotalBufferBytes() (sum int64) {
 	return sum
 }
 
-// SmallestBuffer is the room of the smallest buffer of a sink.
+// SmallestBuffer returns the size of the smallest sink buffer.
 func (c *Config) SmallestBuffer() (least store.ReadLimit) {
 	for _, name := range c.Routes() {
 		d := c.Dispatch(name)
@@ -288,7 +285,7 @@ func (c *Config) SmallestBuffer() (least store.ReadLimit) {
 	return least
 }
 
-// Admin returns the configuration of the HTTP endpoints, which show metrics.
+// Admin returns the configuration of the HTTP endpoints.
 func (c *Config) Admin(metrics prometheus.Gatherer) admin.Config {
 	return admin.Config{
 		Listen:  c.Settings.Admin.Listen,

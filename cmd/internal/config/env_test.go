@@ -119,8 +119,8 @@ func TestVariableFaults(t *testing.T) {
 	}
 }
 
-// TestKubernetesServiceLinks: a Service named sluicebox, or sluicebox-admin, puts
-// variables of its own into every container beside it.
+// TestKubernetesServiceLinks: Kubernetes sets variables in every container for a Service
+// named sluicebox or sluicebox-admin.
 func TestKubernetesServiceLinks(t *testing.T) {
 	load(t, least,
 		"SLUICEBOX_SERVICE_HOST=10.0.0.1", "SLUICEBOX_SERVICE_PORT=8090", "SLUICEBOX_SERVICE_PORT_HTTP_METRICS=8090",
@@ -135,8 +135,8 @@ func TestKubernetesServiceLinks(t *testing.T) {
 	}
 }
 
-// leaves returns the paths of all keys of one value in a schema, entries of
-// lists and maps as [0] and .NAME.
+// leaves returns the paths of all scalar keys in a schema, with entries of lists and maps
+// as [0] and .NAME.
 func leaves(schema map[string]any, path string) []string {
 	var paths []string
 	if properties, ok := schema["properties"].(map[string]any); ok {
@@ -163,7 +163,7 @@ func parseSchema(t *testing.T) map[string]any {
 	return schema
 }
 
-// TestEveryKeyHasAVariable sets the variable of every key to what no key takes.
+// TestEveryKeyHasAVariable sets the variable of every key to a value that no key accepts.
 func TestEveryKeyHasAVariable(t *testing.T) {
 	const entries = source + `
 outboxes:
@@ -181,8 +181,8 @@ sinks:
 		if strings.HasPrefix(path, "flowcatalyst.") {
 			text = strings.Replace(least, `platform"}`, `platform", order-by: [b]}`, 1)
 		}
-		// A reference that leads nowhere is a fault under every text key, and no
-		// value for any other.
+		// An unresolved reference is an error in every text key, and not a value of any
+		// other key.
 		got := faults(t, text, name+"=${env:NOWHERE}")
 		want := name + ": " + strings.ReplaceAll(path, "NAME", "name") + ": "
 		if !slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, want) }) {
@@ -204,7 +204,7 @@ func TestPrintedConfigurationLoadsAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			second := loadText(t, text)
-			// Secrets come back as placeholders: compare what is printed.
+			// Secrets come back as placeholders, so compare the printed form.
 			again, err := second.YAML()
 			if err != nil {
 				t.Fatal(err)

@@ -7,17 +7,16 @@ import (
 	"strings"
 )
 
-// Problem is one fault of a configuration.
+// Problem is one error in a configuration.
 type Problem struct {
-	// Where is file:line, the name of a variable, or the file alone.
+	// Where is file:line, the name of a variable, or the file.
 	Where string
-	// Key is the key at fault, such as dispatch.max-retries; empty where it is
-	// none.
+	// Key is the key, for example dispatch.max-retries. It may be empty.
 	Key string
-	// Text says what is wrong and how to mend it. It holds no secret.
+	// Text is the cause and the remedy. It contains no secret.
 	Text string
 
-	line int // sorts problems; 0 where there is no line
+	line int // for sorting; 0 if unknown
 }
 
 // String returns the problem in one line.
@@ -31,7 +30,7 @@ func (p Problem) String() string {
 	return strings.Join(parts, ": ")
 }
 
-// Error is everything that is wrong with a configuration.
+// Error lists all problems of a configuration.
 type Error struct {
 	Problems []Problem
 }
@@ -48,10 +47,10 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// problems collects faults.
+// problems collects problems.
 type problems []Problem
 
-// err returns the faults in the order of their lines, or nil if there are none.
+// err returns the problems sorted by line, or nil.
 func (ps problems) err() error {
 	if len(ps) == 0 {
 		return nil

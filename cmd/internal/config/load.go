@@ -14,31 +14,30 @@ import (
 )
 
 const (
-	// variablePrefix begins the name of every variable of the program.
+	// variablePrefix is the prefix of all variables of the program.
 	variablePrefix = "SLUICEBOX_"
-	// FileVariable names the configuration file where no flag does.
+	// FileVariable names the configuration file if no flag does.
 	FileVariable = variablePrefix + "CONFIG"
-	// testVariablePrefix begins the variables of the tests, which are not overrides.
+	// testVariablePrefix is the prefix of the tests' variables, which are no overrides.
 	testVariablePrefix = variablePrefix + "TEST_"
 
-	maxFileSize = 1 << 20 // a configuration is a page or two; more is another file
+	maxFileSize = 1 << 20 // a configuration is a few pages; anything larger is another file
 )
 
-// Config is a configuration that was read and found consistent.
+// Config is a loaded and consistent configuration.
 type Config struct {
-	// Settings is the configuration in full: defaults filled in, references
-	// resolved, the preset expanded into Outboxes and Sinks (FlowCatalyst is
-	// nil). Its secrets print as a placeholder.
+	// Settings is the complete configuration: with defaults, resolved references, and the
+	// preset expanded into Outboxes and Sinks (FlowCatalyst is nil). Its secrets print as
+	// a placeholder.
 	Settings Settings
 
 	unreadable map[string]problems // by sink
-	files      []string            // that references name
+	files      []string            // named by references
 	reread     func() (*Config, error)
 }
 
-// ReferenceErrors returns what keeps sinks from being opened though the configuration is sound:
-// references to files that cannot be read. Nil if nothing does. Such a key is empty in
-// Settings.
+// ReferenceErrors returns the references to unreadable files in a valid configuration, or
+// nil. A sink with such a reference cannot be opened. The key is empty in Settings.
 func (c *Config) ReferenceErrors() error {
 	var all problems
 	for _, name := range slices.Sorted(maps.Keys(c.unreadable)) {
@@ -47,14 +46,14 @@ func (c *Config) ReferenceErrors() error {
 	return all.err()
 }
 
-// SinkReferenceErrors is Unread for one sink.
+// SinkReferenceErrors returns the ReferenceErrors of one sink.
 func (c *Config) SinkReferenceErrors(sink string) error { return c.unreadable[sink].err() }
 
-// Reread returns the configuration with what the files that it refers to hold now. The
-// configuration file itself is not read again.
+// Reread returns the configuration with the current content of the referenced files. It
+// does not read the configuration file again.
 func (c *Config) Reread() (*Config, error) { return c.reread() }
 
-// Files returns the files that references name, and the sinks' authorities.
+// Files returns the referenced files and the sinks' CA files.
 func (c *Config) Files() []string {
 	files := slices.Clone(c.files)
 	for _, s := range c.Settings.Sinks {
@@ -66,10 +65,9 @@ func (c *Config) Files() []string {
 	return slices.Compact(files)
 }
 
-// Load reads a configuration: the file at path ("-" is standard input, "" is no
-// file), overridden by the SLUICEBOX_* variables among environ, whose entries
-// have the form NAME=value. The error is an [*Error] that lists every fault, or
-// says that the file cannot be read.
+// Load reads the configuration file at path and applies the SLUICEBOX_* variables in
+// environ, which has entries of the form NAME=value. Path "-" is standard input, and ""
+// is no file. The error is an [*Error] that lists every problem.
 func Load(path string, environ []string) (*Config, error) {
 	name, data, err := read(path)
 	if err != nil {
@@ -90,7 +88,7 @@ func read(path string) (name string, data []byte, err error) {
 	return path, data, err
 }
 
-// parse is Load without its files. An empty name says that there is no file.
+// parse is Load without reading the configuration file. An empty name means no file.
 func parse(name string, data []byte, environ []string, readFile func(string) ([]byte, error)) (*Config, error) {
 	root, err := document(name, data)
 	if err != nil {
@@ -107,7 +105,7 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 	d := newDecoder(name, environ, func(path string) ([]byte, error) {
 		data, err := again(path)
 		if info, stat := os.Stat(path); err == nil && stat == nil && !info.Mode().IsRegular() {
-			kept[path] = data // a pipe is read once
+			kept[path] = data // a pipe can be read only once
 		} else {
 			files = append(files, path)
 		}
@@ -128,8 +126,7 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 	}, nil
 }
 
-// document returns the root of the one document in data, or nil if there is
-// none.
+// document returns the root of the only document in data, or nil if there is none.
 func document(name string, data []byte) (*yaml.Node, error) {
 	fault := func(line int, text string) error {
 		return &Error{Problems: []Problem{{Where: fileLine(name, line), Text: text, line: line}}}
@@ -157,8 +154,8 @@ func document(name string, data []byte) (*yaml.Node, error) {
 	return first.Content[0], nil
 }
 
-// syntaxError says where and why data is not YAML, with a hint for what is easily
-// got wrong.
+// syntaxError returns the line and the reason of a YAML syntax error, with a hint for
+// common mistakes.
 func syntaxError(err error, data []byte) (line int, text string) {
 	text = "is not YAML: " + err.Error()
 	var le *yaml.LoadError
@@ -183,7 +180,7 @@ func syntaxError(err error, data []byte) (line int, text string) {
 	return line, text
 }
 
-// fileLine names a line of a file.
+// fileLine formats a line of a file.
 func fileLine(file string, line int) string {
 	if line == 0 || file == "" {
 		return file

@@ -16,8 +16,8 @@ const least = `source: {url: "postgres://relay@db/shop"}
 flowcatalyst: {api-base-url: "https://platform"}
 `
 
-// write puts a configuration into a file named relay.yaml and makes its folder
-// the working directory, so that messages begin with that name alone.
+// write creates the file relay.yaml with the text and makes its folder the working
+// directory, so that messages contain only the file name.
 func write(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -217,8 +217,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// compare checks that each problem begins with the first part of what is wanted
-// and holds the others. Problems without a line come first.
+// compare checks that each problem starts with the first wanted part and contains the
+// others. Problems without a line come first.
 func compare(t *testing.T, got, want []string) {
 	t.Helper()
 	if len(got) != len(want) {

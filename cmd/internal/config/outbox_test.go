@@ -59,8 +59,8 @@ func TestComposeCustomLayouts(t *testing.T) {
 	}
 }
 
-// custom begins a configuration with one outbox of the custom layout, whose
-// further keys are appended.
+// custom is the start of a configuration with one outbox of the custom layout. Cases
+// append keys.
 const custom = source + `sinks:
   hooks: {type: webhook, url: https://hooks.example/x}
   platform: {type: flowcatalyst, api-base-url: https://platform}
@@ -141,8 +141,8 @@ func TestCustomFaults(t *testing.T) {
 	load(t, custom+words+all+"  group-path: '\"customer no\".id'\n")
 }
 
-// TestCustomKeysOfOtherLayouts: a key of the custom layout has no place beside a
-// layout that is known.
+// TestCustomKeysOfOtherLayouts checks that keys of the custom layout are refused with
+// other layouts.
 func TestCustomKeysOfOtherLayouts(t *testing.T) {
 	text := strings.Replace(custom, "layout: custom", "layout: flowcatalyst", 1) + `  sink: hooks
   kind: any word
@@ -161,8 +161,8 @@ func TestCustomKeysOfOtherLayouts(t *testing.T) {
 	})
 }
 
-// TestOrderByOfEveryLayout: it may be named for the layouts that are known, too, by the
-// preset as well.
+// TestOrderByOfEveryLayout checks that order-by works with every layout and with the
+// preset.
 func TestOrderByOfEveryLayout(t *testing.T) {
 	for layout, kind := range map[string]string{"flowcatalyst": "  kind: EVENT\n", "outbox-messages": ""} {
 		text := strings.Replace(custom, "layout: custom", "layout: "+layout, 1) + "  sink: hooks\n" + kind

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// Quote writes a text as a value of a configuration file: in YAML's double quotes, in
-// which everything that JSON writes means the same, with ${ written so that it is no
-// reference.
+// Quote formats a text as a value of a configuration file. It uses JSON's escapes, which
+// mean the same in YAML's double quotes, and escapes ${.
 func Quote(text string) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

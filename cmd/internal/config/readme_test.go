@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestReadmeExamples: each configuration in the README loads as it stands, the first one
-// for the table that today's SDKs write.
+// TestReadmeExamples loads every configuration in the README. The first one is for the
+// table that current SDKs write.
 func TestReadmeExamples(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// maxSecretFileSize bounds what a reference reads: a token or a password, not a log.
+// maxSecretFileSize limits a referenced file: it holds a token or a password.
 const maxSecretFileSize = 64 << 10
 
 // resolver replaces references in text values.
@@ -17,8 +17,8 @@ type resolver struct {
 	readFile func(path string) ([]byte, error)
 }
 
-// resolve replaces ${env:NAME} and ${file:/path} in a text; $${ stands for the
-// characters ${. The returned error never holds what a reference stands for.
+// resolve replaces ${env:NAME} and ${file:/path} in a text; $${ is an escaped ${. The
+// error never contains a replacement.
 func (r *resolver) resolve(text string) (string, error) {
 	var b strings.Builder
 	for {
@@ -46,7 +46,7 @@ func (r *resolver) resolve(text string) (string, error) {
 	}
 }
 
-// reference returns what the inside of ${…} stands for.
+// reference returns the replacement for the inside of ${…}.
 func (r *resolver) reference(name string) (string, error) {
 	if env, ok := strings.CutPrefix(name, "env:"); ok {
 		value, set := r.lookup(env)
@@ -65,7 +65,8 @@ func (r *resolver) reference(name string) (string, error) {
 	return "", fmt.Errorf("has ${%s}, which is neither ${env:NAME} nor ${file:/path}; write $${ for the characters ${", name)
 }
 
-// unreadableFileError says that a file that a reference names cannot be read. That may pass.
+// unreadableFileError is returned for a referenced file that cannot be read. A retry may
+// succeed.
 type unreadableFileError struct {
 	path string
 	err  error
@@ -77,7 +78,8 @@ func (e *unreadableFileError) Error() string {
 
 func (e *unreadableFileError) Unwrap() error { return e.err }
 
-// fileErrorCause returns the system's part of a file error; its path is named already.
+// fileErrorCause returns the system's part of a file error, because the caller names the
+// path.
 func fileErrorCause(err error) error {
 	var pe *os.PathError
 	if errors.As(err, &pe) {
@@ -86,7 +88,7 @@ func fileErrorCause(err error) error {
 	return err
 }
 
-// readSecretFile reads a file that a reference names.
+// readSecretFile reads a referenced file.
 func readSecretFile(path string) ([]byte, error) {
 	return readBounded(path, maxSecretFileSize)
 }
@@ -97,7 +99,7 @@ func readBounded(path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // read-only
 	return readAll(f, limit)
 }
 

@@ -13,14 +13,13 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// YAML returns the configuration in full as a file, its secrets as
-// placeholders.
+// YAML returns the complete configuration as a file, with placeholders for secrets.
 func (c *Config) YAML() ([]byte, error) {
 	return yaml.Dump(render(reflect.ValueOf(c.Settings), field{}))
 }
 
-// JSON returns the configuration in full as a JSON object with the keys of the
-// file, its secrets as placeholders.
+// JSON returns the complete configuration as a JSON object with the keys of the file, and
+// placeholders for secrets.
 func (c *Config) JSON() ([]byte, error) {
 	var b bytes.Buffer
 	if err := writeJSON(&b, render(reflect.ValueOf(c.Settings), field{})); err != nil {
@@ -34,9 +33,8 @@ func (c *Config) JSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// render returns a value as a YAML node, keys in the order of the structs.
-// Sections that are not there are left out, and keys that have no place there. f
-// is the key that holds the value.
+// render returns a value as a YAML node, with keys in the order of the structs. It omits
+// absent sections and keys that do not apply. f is the key that holds the value.
 func render(v reflect.Value, f field) *yaml.Node {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -70,7 +68,7 @@ func render(v reflect.Value, f field) *yaml.Node {
 	return renderScalar(v, f)
 }
 
-// renderScalar returns a scalar as it would be written in a file.
+// renderScalar returns a scalar as a file would contain it.
 func renderScalar(v reflect.Value, f field) *yaml.Node {
 	if secret, ok := v.Interface().(Secret); ok && secret != "" && f.placeholder != "" {
 		return textNode(f.placeholder)
@@ -88,8 +86,8 @@ func textNode(text string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
 }
 
-// plainText returns the text of a value that is no number. What Secret and URL
-// hide stays hidden, and ${ is written so that it is not read as a reference.
+// plainText returns the text of a value other than a number. Secret and URL stay hidden,
+// and ${ is escaped.
 func plainText(v reflect.Value) string {
 	switch value := v.Interface().(type) {
 	case time.Duration:
@@ -100,7 +98,7 @@ func plainText(v reflect.Value) string {
 	return strings.ReplaceAll(v.String(), "${", "$${")
 }
 
-// durationText is 1m for a minute, where the standard form is 1m0s.
+// durationText formats a minute as 1m, where the standard library has 1m0s.
 func durationText(t time.Duration) string {
 	text := t.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -140,7 +138,7 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 	return nil
 }
 
-// separator is what stands before the i-th part of a node.
+// separator returns the separator before the i-th part of a node.
 func separator(kind yaml.Kind, i int) byte {
 	if kind == yaml.MappingNode && i%2 == 1 {
 		return ':'

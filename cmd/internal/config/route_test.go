@@ -80,8 +80,8 @@ func TestRouteFaults(t *testing.T) {
 	}
 }
 
-// A sink without a wire has that of the tables that go to it. Under the other one audit
-// logs end FAILED unsent, and events use up their retries.
+// The default wire of a sink follows the layout of its outboxes, because with the other
+// wire audit logs would FAIL unsent and events would use up their retries.
 func TestWireFollowsTheLayout(t *testing.T) {
 	const (
 		today  = "  - {table: a, layout: outbox-messages, sink: %s}\n"
@@ -95,9 +95,9 @@ func TestWireFollowsTheLayout(t *testing.T) {
 		{fmt.Sprintf(today, "p"), flowcatalyst.WireItems},
 		{fmt.Sprintf(first, "p"), flowcatalyst.WireArray},
 		{fmt.Sprintf(custom, "p"), flowcatalyst.WireArray},
-		{fmt.Sprintf(first+today, "p", "p"), flowcatalyst.WireItems},     // the only one that both can have
+		{fmt.Sprintf(first+today, "p", "p"), flowcatalyst.WireItems},     // the only wire that works for both
 		{fmt.Sprintf(first+today, "p", "other"), flowcatalyst.WireArray}, // another sink's table
-		{fmt.Sprintf(today, "other"), flowcatalyst.WireItems},            // for replays alone
+		{fmt.Sprintf(today, "other"), flowcatalyst.WireItems},            // only for replays
 		{fmt.Sprintf(first, "other"), flowcatalyst.WireArray},
 	} {
 		text := source + "outboxes:\n" + c.outboxes + "sinks:\n  p: {type: flowcatalyst, api-base-url: https://p}\n  other: {type: webhook, url: https://h}\n"
@@ -157,7 +157,7 @@ func TestSourceURLs(t *testing.T) {
 	}
 }
 
-// TestMongo: what documents have and tables have not.
+// TestMongo checks the keys that apply only to documents.
 func TestMongo(t *testing.T) {
 	const platform = "sinks: {platform: {type: flowcatalyst, api-base-url: https://p}}\n"
 	const documents = "source: {url: 'mongodb://db/shop'}\n" + platform
@@ -180,7 +180,7 @@ func TestMongo(t *testing.T) {
 	}
 }
 
-// TestSQLite: what a file is not, and the keys that it has no place for.
+// TestSQLite checks the values and keys that do not apply to a file.
 func TestSQLite(t *testing.T) {
 	const preset = "flowcatalyst: {api-base-url: https://p}\nsource:\n  url: "
 	for _, tt := range []struct{ url, want string }{

@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// Size is a number of bytes. In text it is a whole number with a unit: 64MiB,
-// 1GiB, 500kB, or none for bytes.
+// Size is a number of bytes. Its text is a whole number with an optional unit, for
+// example 64MiB, 1GiB or 500kB.
 type Size int64
 
-// unit is a word behind a number of bytes.
+// unit is a unit of bytes.
 type unit struct {
 	name  string
 	bytes int64
 }
 
-// units returns the units, those of powers of two first and each before those
-// that it ends with.
+// units returns the units. Binary units come first, and a unit precedes its suffixes,
+// because ParseSize takes the first match.
 func units() []unit {
 	return []unit{
 		{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
@@ -26,7 +26,7 @@ func units() []unit {
 	}
 }
 
-// ParseSize reads a size.
+// ParseSize parses a size.
 func ParseSize(text string) (Size, error) {
 	number, factor := strings.TrimSpace(text), int64(1)
 	for _, u := range units() {
@@ -45,7 +45,7 @@ func ParseSize(text string) (Size, error) {
 	return Size(n * factor), nil
 }
 
-// String returns the size in its largest whole binary unit.
+// String returns the size in its largest exact binary unit.
 func (s Size) String() string {
 	for _, u := range units()[:3] {
 		if s != 0 && int64(s)%u.bytes == 0 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// SchemaID names the schema's language.
+// SchemaID is the dialect of the schema.
 const SchemaID = "https://json-schema.org/draft/2020-12/schema"
 
 const (
@@ -14,8 +14,8 @@ const (
 	sizePattern     = `^[0-9]+ *(B|kB|MB|GB|KiB|MiB|GiB)?$`
 )
 
-// Schema returns the JSON Schema of a configuration file, for editors that
-// complete and check it.
+// Schema returns the JSON Schema of a configuration file, for completion and validation
+// in editors.
 func Schema() []byte {
 	defaults := Default()
 	s := sectionSchema(reflect.ValueOf(defaults))
@@ -29,7 +29,7 @@ func Schema() []byte {
 	return append(text, '\n')
 }
 
-// sectionSchema describes a section whose defaults are those in v.
+// sectionSchema returns the schema of a section with the defaults in v.
 func sectionSchema(v reflect.Value) map[string]any {
 	properties := map[string]any{}
 	for _, f := range fieldsOf(v.Type()) {
@@ -53,7 +53,7 @@ func valueSchema(v reflect.Value, f field) map[string]any {
 	switch v.Kind() {
 	case reflect.Pointer:
 		s := valueSchema(defaultOf(v.Type().Elem(), Delivery{}), f)
-		delete(s, "default") // it may be left out, and then has none
+		delete(s, "default") // optional, without a default
 		return s
 	case reflect.Struct:
 		return sectionSchema(v)
@@ -73,12 +73,12 @@ func valueSchema(v reflect.Value, f field) map[string]any {
 	return s
 }
 
-// entrySchema describes the entries of a list or a map.
+// entrySchema returns the schema of the entries of a list or a map.
 func entrySchema(v reflect.Value, f field) map[string]any {
 	return valueSchema(defaultOf(v.Type().Elem(), Default().Dispatch.Delivery), field{enum: f.enum})
 }
 
-// scalarSchema gives the type of a value, and its default unless it is empty.
+// scalarSchema returns the type of a value, and its default unless that is empty.
 func scalarSchema(v reflect.Value) map[string]any {
 	switch v.Interface().(type) {
 	case int:

@@ -46,7 +46,7 @@ func TestSchemaDescribesEveryKey(t *testing.T) {
 	}
 }
 
-// examples are files that together have every key.
+// examples returns files that together contain every key.
 func examples() []string {
 	return []string{"testdata/complete.yaml", "testdata/outboxes.yaml", "testdata/custom.yaml", "testdata/documents.yaml"}
 }
@@ -56,9 +56,9 @@ func examplesEnviron() []string {
 		"SIGNING_KEY=whsec_ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4"}
 }
 
-// TestExamplesHaveEveryKey: the files in testdata are accepted and together
-// have exactly the keys of the schema. So Load accepts every key of the schema;
-// that it accepts no other is TestFaults.
+// TestExamplesHaveEveryKey checks that the files in testdata load and together contain
+// exactly the keys of the schema. So Load accepts every key of the schema; TestFaults
+// checks that it accepts no other.
 func TestExamplesHaveEveryKey(t *testing.T) {
 	written := map[string]bool{}
 	for _, file := range examples() {

@@ -10,14 +10,14 @@ import (
 	storepg "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// secretPlaceholder stands where a secret would be.
+// secretPlaceholder replaces a secret in output.
 const secretPlaceholder = "xxxxx"
 
-// Secret is a text that no formatting, marshalling or logging shows; an empty
-// one shows that it is empty.
+// Secret is a text that formatting, marshalling and logging never show. They show whether
+// it is empty.
 type Secret string
 
-// Reveal returns the text. Whoever asks keeps it out of logs and errors.
+// Reveal returns the text. Callers must keep it out of logs and errors.
 func (s Secret) Reveal() string { return string(s) }
 
 // String returns a placeholder, or "" for an empty secret.
@@ -31,10 +31,10 @@ func (s Secret) String() string {
 // GoString returns the placeholder.
 func (s Secret) GoString() string { return s.String() }
 
-// Format writes the placeholder, whatever the verb.
+// Format writes the placeholder for every verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
-// MarshalText returns the placeholder; encoding/json asks here too.
+// MarshalText returns the placeholder. encoding/json uses it, too.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // MarshalYAML returns the placeholder.
@@ -43,33 +43,33 @@ func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 // LogValue returns the placeholder.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// URL is an address that may hold a password, which no formatting, marshalling
-// or logging shows.
+// URL is an address that may contain a password. Formatting, marshalling and logging
+// never show the password.
 type URL string
 
-// Reveal returns the address with its password. Whoever asks keeps it out of
-// logs and errors.
+// Reveal returns the address with its password. Callers must keep it out of logs and
+// errors.
 func (u URL) Reveal() string { return string(u) }
 
-// SQLite reports whether the address is that of an SQLite file.
+// SQLite reports whether the address is an SQLite file.
 func (u URL) SQLite() bool {
 	scheme, _, found := strings.Cut(string(u), ":")
 	return found && strings.EqualFold(scheme, "sqlite")
 }
 
-// Postgres reports whether the address is that of a PostgreSQL database.
+// Postgres reports whether the address is a PostgreSQL database.
 func (u URL) Postgres() bool {
 	scheme, _, found := strings.Cut(string(u), "://")
 	return found && (strings.EqualFold(scheme, "postgres") || strings.EqualFold(scheme, "postgresql"))
 }
 
-// MySQL reports whether the address is that of a database of MySQL or MariaDB.
+// MySQL reports whether the address is a MySQL or MariaDB database.
 func (u URL) MySQL() bool {
 	scheme, _, found := strings.Cut(string(u), "://")
 	return found && (strings.EqualFold(scheme, "mysql") || strings.EqualFold(scheme, "mariadb"))
 }
 
-// Mongo reports whether the address is that of a database of MongoDB.
+// Mongo reports whether the address is a MongoDB database.
 func (u URL) Mongo() bool {
 	scheme, _, found := strings.Cut(string(u), "://")
 	return found && (strings.EqualFold(scheme, "mongodb") || strings.EqualFold(scheme, "mongodb+srv"))
@@ -81,11 +81,10 @@ func (u URL) String() string { return Redact(string(u)) }
 // GoString returns the address without its secrets.
 func (u URL) GoString() string { return u.String() }
 
-// Format writes the address without its secrets, whatever the verb.
+// Format writes the address without its secrets for every verb.
 func (u URL) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, u.String()) }
 
-// MarshalText returns the address without its secrets; encoding/json asks here
-// too.
+// MarshalText returns the address without its secrets. encoding/json uses it, too.
 func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
 // MarshalYAML returns the address without its secrets.
@@ -94,10 +93,9 @@ func (u URL) MarshalYAML() (any, error) { return u.String(), nil }
 // LogValue returns the address without its secrets.
 func (u URL) LogValue() slog.Value { return slog.StringValue(u.String()) }
 
-// Redact returns a URL with a placeholder for its password and for parameters
-// that hold secrets. Of a text that is no URL, or one whose password may have
-// run into another part (an unescaped #, ? or /), it shows nothing but the
-// scheme.
+// Redact replaces the password and secret parameters of a URL with a placeholder. If the
+// text is no URL, or its password may be in another part because of an unescaped #, ? or
+// /, Redact returns only the scheme.
 func Redact(raw string) string {
 	if raw == "" {
 		return ""
@@ -124,14 +122,13 @@ func Redact(raw string) string {
 	return u.String()
 }
 
-// mayExposePassword reports whether what should be a password may be elsewhere in u.
+// mayExposePassword reports whether the password may be in another part of u.
 func mayExposePassword(u *url.URL) bool {
 	return u.Fragment != "" || strings.Contains(u.Path, "@") || strings.Contains(u.RawQuery, "@") ||
 		strings.HasSuffix(u.String(), "#")
 }
 
-// redactQuery keeps the order of the parameters, so that what is shown is what
-// was written.
+// redactQuery keeps the order of the parameters.
 func redactQuery(u *url.URL) {
 	if u.RawQuery == "" {
 		return
@@ -149,7 +146,7 @@ func redactQuery(u *url.URL) {
 
 func secretParameter(name string) bool {
 	name = strings.ToLower(name)
-	// MongoDB's authMechanismProperties may hold a session's token.
+	// MongoDB's authMechanismProperties may hold a session token.
 	for _, word := range []string{"pass", "secret", "token", "key", "mechanismproperties"} {
 		if strings.Contains(name, word) {
 			return true

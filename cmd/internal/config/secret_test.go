@@ -15,7 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
-// canary is part of every secret of these tests.
+// canary is part of every secret in these tests.
 const canary = "canary"
 
 func mustHide(t *testing.T, text string) {
@@ -109,7 +109,7 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// full is a configuration whose every secret holds the canary.
+// full is a configuration in which every secret contains the canary.
 const full = `source:
   url: postgres://u:${env:PASSWORD}@db/shop?sslpassword=${env:PASSWORD}
   stream-url: postgres://s:canary@db/shop
@@ -193,7 +193,7 @@ func TestReferences(t *testing.T) {
 		{"$${env:A}", "${env:A}"},
 		{"a$${b}$c", "a${b}$c"},
 		{"${env:EMPTY}", ""},
-		{"${env:LOOP}", "${env:A}"}, // not read again
+		{"${env:LOOP}", "${env:A}"}, // not resolved again
 		{"$", "$"},
 	}
 	for _, tt := range tests {

@@ -12,7 +12,7 @@ const (
 	SinkWebhook      = "webhook"
 )
 
-// Sink is one entry of sinks. Which keys it has is a matter of its type.
+// Sink is one entry of sinks. Its keys depend on its type.
 type Sink struct {
 	Type string `yaml:"type" doc:"Required. What the destination is: the API of FlowCatalyst, or an HTTP endpoint that takes one row a request." enum:"flowcatalyst,webhook" later:"kafka,nats,camunda,redis"`
 
@@ -52,10 +52,10 @@ type OAuth struct {
 	ClientAuth   string `yaml:"client-auth" doc:"How the client's id and secret are sent: basic, by HTTP Basic; body, as parameters; auto, the default, by HTTP Basic and then as parameters if the endpoint refuses that." enum:"auto,basic,body"`
 }
 
-// defaultSink returns a sink that says nothing for itself.
+// defaultSink returns a sink with default values.
 func defaultSink(d Delivery) Sink {
 	w := webhook.DefaultConfig()
-	return Sink{ // what Wire is follows from the outboxes
+	return Sink{ // the default of Wire depends on the outboxes
 		Method: w.Method, Format: string(w.Format), ContentType: w.ContentType, Treat409AsDelivered: w.Treat409AsDelivered,
 		ErrorDetail: string(webhook.ErrorDetailBody),
 		Delivery:    d,
@@ -78,7 +78,7 @@ type FlowCatalyst struct {
 	Retention time.Duration `yaml:"retention" doc:"How long a delivered row is kept, such as 7d or 36h. Then it is deleted, within the hour; FAILED rows stay. 0s: for ever."`
 }
 
-// defaultPreset returns the preset as it is where only its address is given.
+// defaultPreset returns the preset with default values.
 func defaultPreset() FlowCatalyst {
 	return FlowCatalyst{
 		ErrorDetail:       string(webhook.ErrorDetailBody),

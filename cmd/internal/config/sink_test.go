@@ -84,7 +84,7 @@ func TestComposeDispatch(t *testing.T) {
 	}
 }
 
-// TestPresetOAuth: the preset has the section too, also by variables alone.
+// TestPresetOAuth checks that the preset has the section, also through variables only.
 func TestPresetOAuth(t *testing.T) {
 	cfg := load(t, source,
 		"SLUICEBOX_FLOWCATALYST_API_BASE_URL=https://p",
@@ -145,7 +145,7 @@ func TestWebhookFaults(t *testing.T) {
 	}
 	got := faults(t, source+"outboxes:\n- {table: a, layout: outbox-messages, sink: p}\nsinks:\n  p:\n    type: flowcatalyst\n    api-base-url: https://p\n    headers: {A: canary}\n    secrets: [canary]\n")
 	compare(t, got, []string{"relay.yaml:9: sinks.p.secrets: goes with type: webhook, and this is type: flowcatalyst", "relay.yaml:8: sinks.p.headers: goes with type: webhook"})
-	// The kind is needed, whatever it is.
+	// The kind is required, with any value.
 	compare(t, faults(t, source+"outboxes:\n- {table: a, layout: flowcatalyst, sink: h}\nsinks:\n  h: {type: webhook, url: https://h}\n"),
 		[]string{"relay.yaml:3: outboxes[0].kind: is required: the flowcatalyst layout has no column for it; write what its rows are, such as kind: order"})
 }
@@ -170,8 +170,8 @@ func TestVariablesOfWebhooks(t *testing.T) {
 	}
 }
 
-// TestPrintedSinksHideSecrets: what stands in the place of a secret is accepted
-// again (TestPrintedConfigurationLoadsAgain), and shows nothing of it.
+// TestPrintedSinksHideSecrets checks that placeholders load again (see
+// TestPrintedConfigurationLoadsAgain) and reveal nothing.
 func TestPrintedSinksHideSecrets(t *testing.T) {
 	const key = "whsec_Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5"
 	cfg := load(t, source+`outboxes:

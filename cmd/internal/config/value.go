@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// decodeScalar reads a value that has no parts.
+// decodeScalar decodes a scalar value.
 func (d *decoder) decodeScalar(path string, n *yaml.Node, v reflect.Value, f field) {
 	name := variableName(path)
 	d.knownVariables[name] = true
@@ -28,7 +28,7 @@ func (d *decoder) decodeScalar(path string, n *yaml.Node, v reflect.Value, f fie
 	}
 }
 
-// scalarText returns the text of a scalar node of the type that v needs.
+// scalarText returns the text of a scalar node whose type fits v.
 func (d *decoder) scalarText(path string, n *yaml.Node, v reflect.Value) (string, bool) {
 	tag := n.ShortTag()
 	switch {
@@ -85,21 +85,21 @@ func (d *decoder) setValue(path, text string, v reflect.Value, f field) {
 	}
 }
 
-// days are a part of a duration.
+// days matches the days of a duration.
 var days = regexp.MustCompile(`[0-9.]+d`)
 
-// parseDuration reads a duration, in which 7d is 168h.
+// parseDuration parses a duration, in which 7d is 168h.
 func parseDuration(text string) (time.Duration, error) {
 	return time.ParseDuration(days.ReplaceAllStringFunc(text, func(part string) string {
 		n, err := strconv.ParseInt(strings.TrimSuffix(part, "d"), 10, 32)
 		if err != nil {
-			return part // which is no duration
+			return part // not a duration
 		}
 		return strconv.FormatInt(24*n, 10) + "h"
 	}))
 }
 
-// setText puts a text into v, of whatever string type, references resolved.
+// setText stores a text with resolved references in v, of any string type.
 func (d *decoder) setText(path, text string, v reflect.Value, f field) {
 	if f.enum != nil {
 		if text == "" && f.empty != "" {
