@@ -1,8 +1,8 @@
--- Step 1 of the relay's own tables. Every key starts with the relay's name, so
--- that several relays may share the database. What is a key is kept as bytes: no
--- collation takes two of them for one.
+-- Step 1 of the relay's tables. Every key starts with the relay's name, so that
+-- several relays can share the database. Keys are bytes, because a collation may treat
+-- different texts as equal.
 
--- Who leads. Every write of a relay holds a share lock on its row.
+-- The leader. Every write of a relay holds a share lock on its row.
 CREATE TABLE IF NOT EXISTS sluicebox_leader (
   name      VARBINARY(40) NOT NULL PRIMARY KEY,
   epoch     BIGINT NOT NULL,
@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS sluicebox_leader (
   holder    VARBINARY(255) NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- The place below which every row is settled or parked.
+-- The checkpoint: the position below which every row is settled or spilled.
 CREATE TABLE IF NOT EXISTS sluicebox_checkpoint (
   name       VARBINARY(40) NOT NULL PRIMARY KEY,
   origin     LONGTEXT NOT NULL,
@@ -19,15 +19,15 @@ CREATE TABLE IF NOT EXISTS sluicebox_checkpoint (
   updated_at DATETIME(6) NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- What the relay writes into the binlog to find it there again.
+-- The markers that the relay writes into the binlog and reads back from it.
 CREATE TABLE IF NOT EXISTS sluicebox_marker (
   name  VARBINARY(40) NOT NULL PRIMARY KEY,
   token VARBINARY(255) NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- The rows of lanes that were moved out of memory, in the order of seq. The lane
--- is 4 bytes of the SHA-256 of the kind, and 16 of that of kind, NULL flag and group. The payload is kept only for
--- outboxes without a state.
+-- Spilled rows: rows that left the relay's memory, ordered by seq. lane is 4 bytes of
+-- the SHA-256 of the kind, followed by 16 bytes of the SHA-256 of kind, NULL flag and
+-- group. The payload is stored only for outboxes without a state.
 CREATE TABLE IF NOT EXISTS sluicebox_parked (
   name          VARBINARY(40) NOT NULL,
   outbox        VARBINARY(255) NOT NULL,
@@ -45,8 +45,8 @@ CREATE TABLE IF NOT EXISTS sluicebox_parked (
   KEY sluicebox_parked_seq (name, outbox, seq)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- The lanes that stand still until somebody lets them go. hold is 'blocked' or
--- 'paused', and a lane may have one of each.
+-- Lanes on hold until an operator releases them. hold is 'blocked' or 'paused', and a
+-- lane may have one of each.
 CREATE TABLE IF NOT EXISTS sluicebox_hold (
   name          VARBINARY(40) NOT NULL,
   outbox        VARBINARY(255) NOT NULL,
@@ -62,8 +62,8 @@ CREATE TABLE IF NOT EXISTS sluicebox_hold (
   KEY sluicebox_hold_id (name, outbox, id(512))
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- The version of these tables, in one row. It comes last: a statement that makes a
--- table commits by itself, so what was cut short is run again.
+-- The version of these tables, in one row. It comes last because CREATE TABLE commits
+-- implicitly: an interrupted step runs again.
 CREATE TABLE IF NOT EXISTS sluicebox_meta (
   one     TINYINT NOT NULL PRIMARY KEY,
   version INT NOT NULL

@@ -1,13 +1,13 @@
 -- Step 2: named checkpoints and replays.
 
--- How often somebody has asked for one of them, or for a change.
+-- The number of requests for a named checkpoint, a replay or a change of one.
 CREATE TABLE IF NOT EXISTS sluicebox_wish (
   name VARBINARY(40) NOT NULL PRIMARY KEY,
   n    BIGINT NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- The checkpoints that somebody named. Whoever asks for one writes keep and wish
--- ('make' or 'drop'), the leader the rest.
+-- Named checkpoints. A request writes keep and wish ('make' or 'drop'), the leader
+-- writes the rest.
 CREATE TABLE IF NOT EXISTS sluicebox_named (
   name       VARBINARY(40) NOT NULL,
   checkpoint VARBINARY(40) NOT NULL,
@@ -23,8 +23,8 @@ CREATE TABLE IF NOT EXISTS sluicebox_named (
   PRIMARY KEY (name, checkpoint)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- The replays. Whoever asks for one writes wish ('run', 'pause' or 'cancel') and spec,
--- the leader the rest. nth is the n of the wish, and so their order.
+-- Replays. A request writes wish ('run', 'pause' or 'cancel') and spec, the leader
+-- writes the rest. nth is the number of the request and orders the replays.
 CREATE TABLE IF NOT EXISTS sluicebox_replay (
   name            VARBINARY(40) NOT NULL,
   job             VARBINARY(64) NOT NULL,
@@ -50,8 +50,8 @@ CREATE TABLE IF NOT EXISTS sluicebox_replay (
   PRIMARY KEY (name, job)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- The rows of a replay that are still to be sent. n is their order. The lane is that of
--- parked.
+-- Rows of a replay that are still to be sent, ordered by n. lane is as in
+-- sluicebox_parked.
 CREATE TABLE IF NOT EXISTS sluicebox_replay_row (
   name          VARBINARY(40) NOT NULL,
   job           VARBINARY(64) NOT NULL,
@@ -68,7 +68,7 @@ CREATE TABLE IF NOT EXISTS sluicebox_replay_row (
   UNIQUE KEY sluicebox_replay_row_n (name, job, n)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- The rows of a replay that their receiver refused.
+-- Rows of a replay that the receiver refused.
 CREATE TABLE IF NOT EXISTS sluicebox_replay_error (
   name          VARBINARY(40) NOT NULL,
   job           VARBINARY(64) NOT NULL,
