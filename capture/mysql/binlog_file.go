@@ -97,15 +97,15 @@ func (c *coords) checkCreated(f flavour, raw []byte) error {
 	if len(raw) < headerSize {
 		return errTruncated
 	}
-	born := binary.LittleEndian.Uint32(raw) // the header begins with the timestamp
-	if f == mariaDB || born == 0 {
+	created := binary.LittleEndian.Uint32(raw) // the header begins with the timestamp
+	if f == mariaDB || created == 0 {
 		return nil
 	}
-	if c.created != 0 && c.created != born {
+	if c.created != 0 && c.created != created {
 		when := func(seconds uint32) string { return time.Unix(int64(seconds), 0).UTC().Format(time.DateTime) }
-		return logReplacedErrorf("binlog file %s was created at %s UTC, but the file that was read at %s UTC: binlog was reset", c.file, when(born), when(c.created))
+		return logReplacedErrorf("binlog file %s was created at %s UTC, but the file that was read at %s UTC: binlog was reset", c.file, when(created), when(c.created))
 	}
-	c.created = born
+	c.created = created
 	return nil
 }
 
@@ -142,9 +142,9 @@ func (s *Source) binlogFileSize(ctx context.Context, sv *server, file string) (i
 	if err != nil {
 		return 0, fmt.Errorf("list binlog files: %w", mystore.Explain(err))
 	}
-	for _, one := range list {
-		if one.name == file {
-			return one.size, nil
+	for _, b := range list {
+		if b.name == file {
+			return b.size, nil
 		}
 	}
 	if len(list) > 0 {

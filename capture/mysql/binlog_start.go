@@ -27,12 +27,12 @@ func (s *Source) positionAtTime(ctx context.Context, sv *server, since time.Time
 		return binlogPosition{}, err
 	}
 	from := binlogPosition{set: purged}
-	made, err := s.fileCreatedAt(ctx, sv, from)
+	created, err := s.fileCreatedAt(ctx, sv, from)
 	if err != nil {
 		return binlogPosition{}, err
 	}
-	if since.Before(made) {
-		return binlogPosition{}, lostErrorf("binlog begins at %s UTC with file %s", made.UTC().Format(time.DateTime), list[0].name)
+	if since.Before(created) {
+		return binlogPosition{}, lostErrorf("binlog begins at %s UTC with file %s", created.UTC().Format(time.DateTime), list[0].name)
 	}
 	return s.lastFileBefore(ctx, sv, list, from, since), nil
 }
@@ -41,20 +41,20 @@ func (s *Source) positionAtTime(ctx context.Context, sv *server, since time.Time
 // time. If the server does not report it, lastFileBefore returns an earlier position, at
 // the earliest from.
 func (s *Source) lastFileBefore(ctx context.Context, sv *server, list []binlog, from binlogPosition, since time.Time) binlogPosition {
-	for early, late := 0, len(list); late-early > 1; {
-		mid := (early + late) / 2
-		var made time.Time
+	for lo, hi := 0, len(list); hi-lo > 1; {
+		mid := (lo + hi) / 2
+		var created time.Time
 		set, err := s.gtidsBefore(ctx, sv, list[mid].name)
 		if err == nil {
-			made, err = s.fileCreatedAt(ctx, sv, binlogPosition{set: set})
+			created, err = s.fileCreatedAt(ctx, sv, binlogPosition{set: set})
 		}
 		switch {
 		case err != nil:
 			return from
-		case since.Before(made.Add(maxClockSkew)):
-			late = mid
+		case since.Before(created.Add(maxClockSkew)):
+			hi = mid
 		default:
-			early, from = mid, binlogPosition{set: set}
+			lo, from = mid, binlogPosition{set: set}
 		}
 	}
 	return from
@@ -182,13 +182,13 @@ func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 	if err != nil {
 		return nil, err
 	}
-	why := make([]string, len(of))
+	reasons := make([]string, len(of))
 	for i := range of {
 		from, err := parsePosition(of[i].Position)
-		there := slices.ContainsFunc(list, func(one binlog) bool { return one.name == from.file })
-		if err == nil && of[i].Origin == sv.origin() && !there && !from.set.contains(purged) {
-			why[i] = "server purged the binlog after it; the first remaining file is " + list[0].name
+		exists := slices.ContainsFunc(list, func(file binlog) bool { return file.name == from.file })
+		if err == nil && of[i].Origin == sv.origin() && !exists && !from.set.contains(purged) {
+			reasons[i] = "server purged the binlog after it; the first remaining file is " + list[0].name
 		}
 	}
-	return why, nil
+	return reasons, nil
 }

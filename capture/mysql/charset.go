@@ -90,8 +90,8 @@ func (t *byteTable) append(dst, text []byte) ([]byte, error) {
 // server's definition counts: for example, MySQL's latin1 is neither ISO 8859-1 nor quite
 // cp1252. It returns nil for a multi-byte charset.
 func (s *Source) loadCharset(ctx context.Context, name string) (*charset, error) {
-	most, err := s.control.queryStrings(ctx, "SELECT CAST(MAXLEN AS CHAR) FROM information_schema.CHARACTER_SETS WHERE CHARACTER_SET_NAME = ?", name)
-	if err != nil || len(most) == 0 || most[0] != "1" {
+	maxLen, err := s.control.queryStrings(ctx, "SELECT CAST(MAXLEN AS CHAR) FROM information_schema.CHARACTER_SETS WHERE CHARACTER_SET_NAME = ?", name)
+	if err != nil || len(maxLen) == 0 || maxLen[0] != "1" {
 		return nil, mystore.Explain(err)
 	}
 	var parts []string

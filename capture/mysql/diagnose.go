@@ -47,18 +47,18 @@ func (e *diagnosis) addSubject(subject, fine string) {
 
 func (e *diagnosis) run(ctx context.Context) error {
 	s := e.source
-	sv, wrong, err := s.inspect(ctx)
+	sv, faults, err := s.inspect(ctx)
 	if err != nil {
 		return err
 	}
-	e.server, e.faults = sv, wrong
-	streams := "role " + s.stream.User + " may stream the binlog"
+	e.server, e.faults = sv, faults
+	streamOK := "role " + s.stream.User + " may stream the binlog"
 	if sv.canStream() {
 		if err := s.tryStream(ctx, sv, &e.faults); err != nil {
 			return err
 		}
 	} else {
-		streams = ""
+		streamOK = ""
 	}
 	e.addSubject("server", "")
 	e.addSubject("log_bin", "on")
@@ -71,7 +71,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	}
 	e.addSubject("grants", "")
 	e.addSubject("tables", "")
-	e.addSubject("stream", streams)
+	e.addSubject("stream", streamOK)
 	e.checkMetadata()
 	e.checkDurability()
 	if err := e.checkRetention(ctx); err != nil {
@@ -110,8 +110,8 @@ func (e *diagnosis) checkDurability() {
 // checkRetention reports how long the server keeps its binlog.
 func (e *diagnosis) checkRetention(ctx context.Context) error {
 	fine := "the binlog does not expire"
-	if kept := e.server.expiry(); kept > 0 {
-		fine = "the binlog is kept for " + formatDuration(kept) + "; a relay that is down for longer takes a snapshot of the tables"
+	if expiry := e.server.expiry(); expiry > 0 {
+		fine = "the binlog is kept for " + formatDuration(expiry) + "; a relay that is down for longer takes a snapshot of the tables"
 	}
 	e.addSubject("retention", fine)
 	if !e.server.binlogEnabled() {
@@ -148,11 +148,11 @@ func (e *diagnosis) checkServerIDClash(ctx context.Context) error {
 			continue
 		}
 		text := fmt.Sprintf("replica %q reads the binlog with server id %s, which is this relay's", other, id)
-		const way = "give one of them another server id (source.server-id)"
+		const remedy = "give one of them another server id (source.server-id)"
 		if e.server.flavour == mariaDB {
-			e.Add("server_id", store.GradeFault, text+": each ends the other's stream", way)
+			e.Add("server_id", store.GradeFault, text+": each ends the other's stream", remedy)
 		} else {
-			e.Add("server_id", store.GradeAdvice, text+": the server distinguishes them by UUID, but lists of replicas are ambiguous", way)
+			e.Add("server_id", store.GradeAdvice, text+": the server distinguishes them by UUID, but lists of replicas are ambiguous", remedy)
 		}
 	}
 	return nil

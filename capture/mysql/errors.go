@@ -134,13 +134,13 @@ func (c *serverIDClash) count(now time.Time, id uint32, err *serverIDClashError)
 
 // classifyEnd returns the error of a run that failed with err.
 func (s *Source) classifyEnd(ctx context.Context, err error, progress bool) error {
-	var other *serverIDClashError
-	if errors.As(err, &other) {
-		return s.clash.count(time.Now(), s.cfg.ServerID, other)
+	var clash *serverIDClashError
+	if errors.As(err, &clash) {
+		return s.clash.count(time.Now(), s.cfg.ServerID, clash)
 	}
-	var misfit *layoutMismatchError
-	if errors.As(err, &misfit) {
-		return s.explainLayoutMismatch(misfit)
+	var mismatch *layoutMismatchError
+	if errors.As(err, &mismatch) {
+		return s.explainLayoutMismatch(mismatch)
 	}
 	if progress {
 		s.mismatchedTable = ""

@@ -53,9 +53,9 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 // locateHistory verifies that the server has the binlog behind a position, and that the
 // position belongs to this log.
 func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*server, binlogPosition, error) {
-	sv, wrong, err := s.inspect(ctx)
+	sv, faults, err := s.inspect(ctx)
 	if err == nil {
-		err = wrong.Err()
+		err = faults.Err()
 	}
 	if err != nil {
 		return nil, binlogPosition{}, err
@@ -90,9 +90,9 @@ func (s *Source) checkExecuted(ctx context.Context, sv *server, set gtidSet) err
 // originErrorIfReplaced turns the error for a replaced log into a *capture.OriginError.
 // For a running relay, such a log is lost instead.
 func originErrorIfReplaced(err error) error {
-	var other *logReplacedError
-	if errors.As(err, &other) {
-		return originErrorf("%s", other.Reason)
+	var replaced *logReplacedError
+	if errors.As(err, &replaced) {
+		return originErrorf("%s", replaced.Reason)
 	}
 	return err
 }

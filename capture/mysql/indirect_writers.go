@@ -132,38 +132,38 @@ var grantForm = regexp.MustCompile("^GRANT (.*) ON (\\*|`[^`]*`)\\.\\* TO ")
 // visibleTriggerSchemas returns the databases whose triggers an account with the grants
 // may see.
 func visibleTriggerSchemas(grants []string) map[string]bool {
-	shown := map[string]bool{}
+	visible := map[string]bool{}
 	for _, grant := range grants {
 		m := grantForm.FindStringSubmatch(grant)
 		if m == nil {
 			continue
 		}
 		if rights := strings.Split(m[1], ", "); slices.Contains(rights, "TRIGGER") || slices.Contains(rights, "ALL PRIVILEGES") {
-			shown[strings.ReplaceAll(strings.Trim(m[2], "`"), `\`, "")] = true
+			visible[strings.ReplaceAll(strings.Trim(m[2], "`"), `\`, "")] = true
 		}
 	}
-	return shown
+	return visible
 }
 
 // leadingComments matches blanks and comments at the start of a statement.
 var leadingComments = regexp.MustCompile(`^(\s+|/\*(?s:.*?)\*/|(--\s|#)[^\n]*\n)+`)
 
 // findUnloggedWrite returns why a statement inside a transaction may have written rows of
-// an outbox that are not in the binlog; "" if it has not. doubt means that the account
+// an outbox that are not in the binlog; "" if it has not. uncertain means that the account
 // may not see enough to decide.
-func (a *assembler) findUnloggedWrite(schema string, query []byte) (why string, doubt bool, err error) {
+func (a *assembler) findUnloggedWrite(schema string, query []byte) (reason string, uncertain bool, err error) {
 	query = leadingComments.ReplaceAll(query, nil)
-	text, within := strings.ToLower(string(query)), strings.ToLower(schema)
+	text, database := strings.ToLower(string(query)), strings.ToLower(schema)
 	first, _ := firstWords(query)
 	switch first {
 	case "CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE", "ANALYZE", "OPTIMIZE", "REPAIR", "GRANT", "REVOKE", "FLUSH", "SET":
 		return "", false, nil
 	}
-	shown := statementSummary(query)
+	summary := statementSummary(query)
 	for _, t := range a.tables.byKey {
-		here := within == strings.ToLower(t.schema) || strings.Contains(text, strings.ToLower(t.schema))
-		if here && strings.Contains(text, strings.ToLower(t.name)) && first != "UPDATE" && first != "DELETE" {
-			return fmt.Sprintf("a session wrote table %s.%s with a binlog_format other than ROW: its rows are not in the binlog (%s)", t.schema, t.name, shown), false, nil
+		inDatabase := database == strings.ToLower(t.schema) || strings.Contains(text, strings.ToLower(t.schema))
+		if inDatabase && strings.Contains(text, strings.ToLower(t.name)) && first != "UPDATE" && first != "DELETE" {
+			return fmt.Sprintf("a session wrote table %s.%s with a binlog_format other than ROW: its rows are not in the binlog (%s)", t.schema, t.name, summary), false, nil
 		}
 	}
 	if a.findWriters == nil {
@@ -178,26 +178,26 @@ func (a *assembler) findUnloggedWrite(schema string, query []byte) (why string, 
 	others := slices.DeleteFunc(slices.Clone(w.names), func(o object) bool { return slices.Contains(outboxes, o) })
 	// An object of another database writes an outbox only if it names the outbox's
 	// database.
-	near := slices.ContainsFunc(outboxes, func(o object) bool { return within == o.schema || containsWord(text, o.schema) })
-	if name := firstNamed(text, within, others); name != "" || near && first == "SELECT" { // a SELECT is logged for a function that wrote
+	namesDatabase := slices.ContainsFunc(outboxes, func(o object) bool { return database == o.schema || containsWord(text, o.schema) })
+	if name := firstNamed(text, database, others); name != "" || namesDatabase && first == "SELECT" { // a SELECT is logged for a function that wrote
 		return fmt.Sprintf("a session with a binlog_format other than ROW wrote through %q, which may write an outbox: its rows are not in the binlog; SET SESSION binlog_format = 'ROW' for it (%s)",
-			cmp.Or(name, "a function"), shown), false, nil
+			cmp.Or(name, "a function"), summary), false, nil
 	}
-	if !near || (w.visibleTriggers["*"] || w.visibleTriggers[schema]) && firstNamed(text, within, w.hidden) == "" {
+	if !namesDatabase || (w.visibleTriggers["*"] || w.visibleTriggers[schema]) && firstNamed(text, database, w.hidden) == "" {
 		return "", false, nil
 	}
 	return fmt.Sprintf("a session wrote with a binlog_format other than ROW, and the account may not see whether a trigger or a view wrote an outbox; "+
-		"SET SESSION binlog_format = 'ROW' for it, or GRANT TRIGGER ON the database to the relay's account (%s)", shown), true, nil
+		"SET SESSION binlog_format = 'ROW' for it, or GRANT TRIGGER ON the database to the relay's account (%s)", summary), true, nil
 }
 
 // statementSummary returns the beginning of a statement, without values.
 func statementSummary(query []byte) string {
-	const longest = 80
+	const maxBytes = 80
 	value := func(r rune) bool { return r < ' ' || strings.ContainsRune("('\"=0123456789", r) }
 	if i := bytes.IndexFunc(query, value); i >= 0 {
 		query = query[:i]
 	}
-	return strings.Join(strings.Fields(strings.ToValidUTF8(string(query[:min(len(query), longest)]), "")), " ") + " …"
+	return strings.Join(strings.Fields(strings.ToValidUTF8(string(query[:min(len(query), maxBytes)]), "")), " ") + " …"
 }
 
 // checkMissingRows returns a *capture.LostError if rows may be missing, once

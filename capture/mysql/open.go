@@ -25,11 +25,11 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	if at.Position == "" && at.Seq > 0 { // not the first snapshot
 		s.missingRowsFrom = time.Now().Add(missingRowsInterval)
 	}
-	why, err := s.snapshotReason(ctx, at, sv)
+	reason, err := s.snapshotReason(ctx, at, sv)
 	if err != nil {
 		return capture.OpenResult{}, err
 	}
-	if why == "" {
+	if reason == "" {
 		from, err := parsePosition(at.Position)
 		if err != nil {
 			return capture.OpenResult{}, err
@@ -52,7 +52,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		from.coords = sv.binlogEnd
 	}
 	s.resetState(sv, at.Position, from)
-	return capture.OpenResult{Origin: sv.origin(), From: at.Position, View: view, SnapshotReason: why}, nil
+	return capture.OpenResult{Origin: sv.origin(), From: at.Position, View: view, SnapshotReason: reason}, nil
 }
 
 // snapshotReason returns one line that says why the checkpoint cannot be resumed; "" if

@@ -61,13 +61,13 @@ func parseCoords(text string) (coords, error) {
 	if i < 0 {
 		return coords{}, fmt.Errorf("invalid binlog coordinates %q", text)
 	}
-	place, since, dated := strings.Cut(text[i+1:], "+")
-	at, err := strconv.ParseUint(place, 10, 64)
+	offset, since, dated := strings.Cut(text[i+1:], "+")
+	at, err := strconv.ParseUint(offset, 10, 64)
 	if err != nil || !dated {
 		return coords{file: text[:i], at: at}, err
 	}
-	born, err := strconv.ParseUint(since, 10, 32)
-	return coords{file: text[:i], at: at, created: uint32(born)}, err
+	created, err := strconv.ParseUint(since, 10, 32)
+	return coords{file: text[:i], at: at, created: uint32(created)}, err
 }
 
 // comparePositions orders two positions. The positions of one source are nested: each
@@ -123,8 +123,8 @@ func parseSet(text string) (gtidSet, error) {
 		return &mysqlSet{set: set.(*mysql.MysqlGTIDSet)}, nil
 	}
 	set := mariaSet{}
-	for _, one := range strings.Split(text, ",") {
-		id, err := mysql.ParseMariadbGTID(strings.TrimSpace(one))
+	for _, part := range strings.Split(text, ",") {
+		id, err := mysql.ParseMariadbGTID(strings.TrimSpace(part))
 		if err != nil {
 			return nil, err
 		}

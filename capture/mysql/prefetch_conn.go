@@ -41,7 +41,7 @@ func (c *prefetchConn) Read(p []byte) (int, error) {
 // prefetch reads ahead until stop is called or maxPrefetch is reached. The channel is
 // closed if the connection ends. stop returns when nothing reads any more.
 func (c *prefetchConn) prefetch() (ended <-chan struct{}, stop func()) {
-	lost := make(chan struct{})
+	closed := make(chan struct{})
 	var reading sync.WaitGroup
 	var once sync.Once
 	_ = c.SetReadDeadline(time.Time{}) // fails only on a closed connection
@@ -55,12 +55,12 @@ func (c *prefetchConn) prefetch() (ended <-chan struct{}, stop func()) {
 			}
 			if err != nil {
 				c.err = err
-				close(lost)
+				close(closed)
 				return
 			}
 		}
 	})
-	return lost, func() {
+	return closed, func() {
 		once.Do(func() {
 			_ = c.SetReadDeadline(time.Unix(1, 0)) // long past
 			reading.Wait()
@@ -74,7 +74,7 @@ func (c *prefetchConn) prefetch() (ended <-chan struct{}, stop func()) {
 // answers, because then the shutdown has already begun. A server that refuses the session
 // is ignored.
 func (s *Source) watchShutdown(ctx context.Context) (ended <-chan struct{}, stop func()) {
-	over := make(chan struct{})
+	closed := make(chan struct{})
 	ctx, cancel := context.WithCancel(ctx)
 	var listening sync.WaitGroup
 	listening.Go(func() {
@@ -84,22 +84,22 @@ func (s *Source) watchShutdown(ctx context.Context) (ended <-chan struct{}, stop
 		c, err := s.openSession(ctx, d, s.server)
 		if err != nil {
 			if ctx.Err() == nil && !isRefusal(err) {
-				close(over)
+				close(closed)
 			}
 			return
 		}
 		defer func() { _ = c.Close() }() // the result does not depend on it
-		lost, stopReading := d.conn.prefetch()
+		closedByServer, stopReading := d.conn.prefetch()
 		defer stopReading()
 		select {
-		case <-lost:
+		case <-closedByServer:
 			if ctx.Err() == nil {
-				close(over)
+				close(closed)
 			}
 		case <-ctx.Done():
 		}
 	})
-	return over, func() {
+	return closed, func() {
 		cancel()
 		listening.Wait()
 	}

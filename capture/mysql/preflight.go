@@ -20,34 +20,34 @@ import (
 const minExpiry = 24 * time.Hour
 
 // checkSettings checks the server's settings.
-func (sv *server) checkSettings(wrong *fault.List) {
-	if least := sv.flavour.minVersion(); sv.version.before(least) {
-		wrong.Add(fault.Fault{Subject: "server",
-			Problem: fmt.Sprintf("server is %s %s, %d.%d or later is required", sv.flavour, sv.versionText, least[0], least[1]), Instructions: "upgrade it, or poll"})
+func (sv *server) checkSettings(faults *fault.List) {
+	if oldest := sv.flavour.minVersion(); sv.version.before(oldest) {
+		faults.Add(fault.Fault{Subject: "server",
+			Problem: fmt.Sprintf("server is %s %s, %d.%d or later is required", sv.flavour, sv.versionText, oldest[0], oldest[1]), Instructions: "upgrade it, or poll"})
 	}
 	if !sv.binlogEnabled() {
-		wrong.Add(fault.Fault{Subject: "log_bin", Problem: "log_bin is off: server writes no binlog",
+		faults.Add(fault.Fault{Subject: "log_bin", Problem: "log_bin is off: server writes no binlog",
 			Instructions: "add `log_bin=binlog` and a `server_id` to section [mysqld] of the server's configuration (and remove skip_log_bin or disable_log_bin), and restart it"})
 	}
 	if sv.setting("server_id") == "0" {
-		wrong.Add(sv.settingFault("server_id", "server_id is 0: server does not send its binlog", "1", "with a number that no other server of the replication topology has"))
+		faults.Add(sv.settingFault("server_id", "server_id is 0: server does not send its binlog", "1", "with a number that no other server of the replication topology has"))
 	}
 	const sessions = "and reconnect the services, because a session keeps its settings"
 	if format := sv.setting("binlog_format"); format != "ROW" && format != "" { // ROW is about to be the only format
-		wrong.Add(sv.settingFault("binlog_format", "binlog_format is "+format+", must be ROW", "ROW", sessions))
+		faults.Add(sv.settingFault("binlog_format", "binlog_format is "+format+", must be ROW", "ROW", sessions))
 	}
 	if image := sv.setting("binlog_row_image"); image != "FULL" {
-		wrong.Add(sv.settingFault("binlog_row_image", "binlog_row_image is "+image+", must be FULL", "FULL", sessions))
+		faults.Add(sv.settingFault("binlog_row_image", "binlog_row_image is "+image+", must be FULL", "FULL", sessions))
 	}
 	if options := sv.setting("binlog_row_value_options"); options != "" {
-		wrong.Add(sv.settingFault("binlog_row_value_options", "binlog_row_value_options is "+options+", must be empty", "", sessions))
+		faults.Add(sv.settingFault("binlog_row_value_options", "binlog_row_value_options is "+options+", must be empty", "", sessions))
 	}
 	if mode := sv.setting("gtid_mode"); sv.flavour == mySQL && mode != "ON" {
-		wrong.Add(fault.Fault{Subject: "gtid_mode", Problem: "gtid_mode is " + mode + ", must be ON", Statements: gtidSteps(mode),
+		faults.Add(fault.Fault{Subject: "gtid_mode", Problem: "gtid_mode is " + mode + ", must be ON", Statements: gtidSteps(mode),
 			Instructions: "as an administrator, one at a time, each on every server of the replication topology before the next"})
 	}
-	if kept := sv.expiry(); kept != 0 && kept < minExpiry {
-		wrong.Add(sv.settingFault("retention", "binlog is kept for "+formatDuration(kept)+" (binlog_expire_logs_seconds), must be a day or more", "604800", ""))
+	if retention := sv.expiry(); retention != 0 && retention < minExpiry {
+		faults.Add(sv.settingFault("retention", "binlog is kept for "+formatDuration(retention)+" (binlog_expire_logs_seconds), must be a day or more", "604800", ""))
 	}
 }
 
@@ -63,7 +63,7 @@ func gtidSteps(mode string) []string {
 }
 
 // settingFault returns the fault of a setting that can be changed at runtime.
-func (sv *server) settingFault(subject, problem, value, how string) fault.Fault {
+func (sv *server) settingFault(subject, problem, value, extra string) fault.Fault {
 	name := subject
 	if subject == "retention" {
 		name = "binlog_expire_logs_seconds"
@@ -78,15 +78,15 @@ func (sv *server) settingFault(subject, problem, value, how string) fault.Fault 
 	} else {
 		f.Statements = []string{fmt.Sprintf("SET PERSIST %s = %s;", name, value)}
 	}
-	if how != "" {
-		f.Instructions += ", " + how
+	if extra != "" {
+		f.Instructions += ", " + extra
 	}
 	return f
 }
 
 // checkFilters checks that the binlog includes the databases of the outboxes and of the
 // markers.
-func (sv *server) checkFilters(s *Source, wrong *fault.List) {
+func (sv *server) checkFilters(s *Source, faults *fault.List) {
 	only, ignored := splitList(sv.filters["binlog_do_db"]), splitList(sv.filters["binlog_ignore_db"])
 	seen := map[string]bool{}
 	names := []string{s.database()} // the markers' database
@@ -98,7 +98,7 @@ func (sv *server) checkFilters(s *Source, wrong *fault.List) {
 			continue
 		}
 		seen[name] = true
-		wrong.Add(fault.Fault{Subject: "log_bin", Problem: fmt.Sprintf("binlog excludes database %s: binlog_do_db is %q, binlog_ignore_db is %q",
+		faults.Add(fault.Fault{Subject: "log_bin", Problem: fmt.Sprintf("binlog excludes database %s: binlog_do_db is %q, binlog_ignore_db is %q",
 			name, sv.filters["binlog_do_db"], sv.filters["binlog_ignore_db"]), Instructions: "change these options in the server's configuration and restart it"})
 	}
 }
@@ -143,7 +143,7 @@ func (sv *server) monitorGrantFault(err error) fault.Fault {
 // tryStream checks whether the streaming role may read the binlog, by trying. If it may
 // not, the GRANT needs the host of its account, which only a session of that role can
 // read.
-func (s *Source) tryStream(ctx context.Context, sv *server, wrong *fault.List) error {
+func (s *Source) tryStream(ctx context.Context, sv *server, faults *fault.List) error {
 	if sv.setting("server_id") == "0" {
 		return nil // the server sends to nobody, which is a fault of its own
 	}
@@ -153,7 +153,7 @@ func (s *Source) tryStream(ctx context.Context, sv *server, wrong *fault.List) e
 			f.Statements = []string{"GRANT REPLICATION SLAVE ON *.* TO " + mystore.Account(role) + ";"}
 		}
 	}
-	return wrong.AddErr(err)
+	return faults.AddErr(err)
 }
 
 // streamRole returns the streaming role as the server knows it, user@host.
@@ -182,14 +182,14 @@ func (sv *server) replicasSQL() string {
 func (s *Source) streamName() string { return "sluicebox " + s.cfg.Name }
 
 // checkMarkerTable checks that the table of markers exists.
-func (s *Source) checkMarkerTable(ctx context.Context, wrong *fault.List) error {
+func (s *Source) checkMarkerTable(ctx context.Context, faults *fault.List) error {
 	const look = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?"
 	found, err := s.control.queryStrings(ctx, look, s.database(), markTable)
 	if err != nil {
 		return fmt.Errorf("look up table %s: %w", markTable, mystore.Explain(err))
 	}
 	if len(found) == 0 {
-		wrong.Add(fault.Fault{Subject: "own tables", Problem: fmt.Sprintf("table %s for the relay's markers does not exist in database %s", markTable, s.database()),
+		faults.Add(fault.Fault{Subject: "own tables", Problem: fmt.Sprintf("table %s for the relay's markers does not exist in database %s", markTable, s.database()),
 			Instructions: "run `sluicebox init`"})
 	}
 	return nil

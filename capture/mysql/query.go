@@ -56,8 +56,8 @@ func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 
 // firstWords returns the first two words of a statement in upper case.
 func firstWords(query []byte) (first, second string) {
-	const most = 40 // enough for two words of every relevant statement
-	fields := bytes.Fields(query[:min(len(query), most)])
+	const maxBytes = 40 // enough for two words of every relevant statement
+	fields := bytes.Fields(query[:min(len(query), maxBytes)])
 	if len(fields) > 0 {
 		first = strings.ToUpper(string(bytes.TrimSuffix(fields[0], []byte(";"))))
 	}
@@ -88,13 +88,13 @@ func (a *assembler) statement(schema string, query []byte) error {
 	if first, _ := firstWords(query); first == "CREATE" { // CREATE … SELECT: its rows follow
 		return a.markStale(query)
 	}
-	why, doubt, err := a.findUnloggedWrite(schema, query)
+	reason, uncertain, err := a.findUnloggedWrite(schema, query)
 	switch {
-	case err != nil || why == "":
+	case err != nil || reason == "":
 		return err
-	case doubt:
-		a.missingRows = why
+	case uncertain:
+		a.missingRows = reason
 		return a.checkMissingRows()
 	}
-	return lostErrorf("%s", why)
+	return lostErrorf("%s", reason)
 }

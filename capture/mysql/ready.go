@@ -22,14 +22,14 @@ func (s *Source) Ready(ctx context.Context) error {
 
 // ready runs all checks of Open.
 func (s *Source) ready(ctx context.Context) (*server, error) {
-	sv, wrong, err := s.inspect(ctx)
+	sv, faults, err := s.inspect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if sv.canStream() {
-		if err := s.tryStream(ctx, sv, &wrong); err != nil {
+		if err := s.tryStream(ctx, sv, &faults); err != nil {
 			return nil, err
 		}
 	}
-	return sv, wrong.Err()
+	return sv, faults.Err()
 }

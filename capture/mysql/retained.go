@@ -27,19 +27,19 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	if acked == nil {
 		return capture.RetainedLog{}, nil
 	}
-	var kept capture.RetainedLog
-	for _, one := range slices.Backward(list) {
-		kept.Bytes += one.size
-		if one.name == acked.Parsed.file {
-			kept.Bytes -= min(one.size, int64(acked.Parsed.at))
+	var retained capture.RetainedLog
+	for _, file := range slices.Backward(list) {
+		retained.Bytes += file.size
+		if file.name == acked.Parsed.file {
+			retained.Bytes -= min(file.size, int64(acked.Parsed.at))
 			break
 		}
 	}
-	kept.Limit = s.server.limit()
-	if expiry := s.server.expiry(); expiry > 0 && kept.Bytes > 0 && time.Since(acked.At) > expiry/2 {
-		kept.Limit = kept.Bytes
+	retained.Limit = s.server.limit()
+	if expiry := s.server.expiry(); expiry > 0 && retained.Bytes > 0 && time.Since(acked.At) > expiry/2 {
+		retained.Limit = retained.Bytes
 	}
-	return kept, nil
+	return retained, nil
 }
 
 // limit returns the server's limit for its binlog in bytes; 0 if there is none. MariaDB

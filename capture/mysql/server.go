@@ -118,32 +118,32 @@ func (sv *server) expiry() time.Duration {
 
 // inspect reads everything that the checks need, and checks it.
 func (s *Source) inspect(ctx context.Context) (*server, fault.List, error) {
-	var wrong fault.List
+	var faults fault.List
 	sv, err := s.identify(ctx)
 	if err != nil {
-		return nil, wrong, err
+		return nil, faults, err
 	}
 	sv.settings, err = s.control.variables(ctx,
 		"log_bin", "binlog_format", "binlog_row_image", "binlog_row_value_options", "binlog_row_metadata",
 		"gtid_mode", "server_id", "binlog_expire_logs_seconds", "binlog_expire_logs_auto_purge", "expire_logs_days",
 		"max_binlog_total_size", "binlog_space_limit", "sync_binlog", "lower_case_table_names")
 	if err != nil {
-		return nil, wrong, err
+		return nil, faults, err
 	}
-	sv.checkSettings(&wrong)
+	sv.checkSettings(&faults)
 	if sv.binlogEnabled() {
-		if err := wrong.AddErr(s.readBinlogEnd(ctx, sv)); err != nil {
-			return nil, wrong, err
+		if err := faults.AddErr(s.readBinlogEnd(ctx, sv)); err != nil {
+			return nil, faults, err
 		}
 	}
-	if sv.tables, err = s.findTables(ctx, sv, &wrong); err != nil {
-		return nil, wrong, err
+	if sv.tables, err = s.findTables(ctx, sv, &faults); err != nil {
+		return nil, faults, err
 	}
-	sv.checkFilters(s, &wrong)
-	if err := s.checkMarkerTable(ctx, &wrong); err != nil {
-		return nil, wrong, err
+	sv.checkFilters(s, &faults)
+	if err := s.checkMarkerTable(ctx, &faults); err != nil {
+		return nil, faults, err
 	}
-	return sv, wrong, nil
+	return sv, faults, nil
 }
 
 // canStream reports whether the settings allow the server to send its binlog.

@@ -115,7 +115,7 @@ func (v *filteredView) Pages(ctx context.Context, q store.UnsettledQuery, page i
 }
 
 func (v *filteredView) exclude(q store.UnsettledQuery) store.UnsettledQuery {
-	held := make([]string, 0, len(q.ExcludeIDs)+len(v.streamed[q.Outbox]))
-	q.ExcludeIDs = append(append(held, q.ExcludeIDs...), v.streamed[q.Outbox]...)
+	ids := make([]string, 0, len(q.ExcludeIDs)+len(v.streamed[q.Outbox]))
+	q.ExcludeIDs = append(append(ids, q.ExcludeIDs...), v.streamed[q.Outbox]...)
 	return q
 }

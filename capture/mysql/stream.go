@@ -135,14 +135,14 @@ func (st *stream) sent(b *capture.Batch) {
 // sendBlocking waits for the receiver. Meanwhile it reads ahead, up to maxPrefetch, in
 // order to notice a closed connection.
 func (st *stream) sendBlocking(b capture.Batch) error {
-	soon := time.NewTimer(watchDelay)
-	defer soon.Stop()
+	watchTimer := time.NewTimer(watchDelay)
+	defer watchTimer.Stop()
 	select {
 	case st.out <- b:
 		return nil
 	case <-st.ctx.Done():
 		return st.ctx.Err()
-	case <-soon.C:
+	case <-watchTimer.C:
 	}
 	ended, stop := st.dump.conn.prefetch()
 	defer stop()
@@ -152,8 +152,8 @@ func (st *stream) sendBlocking(b capture.Batch) error {
 		defer stopListening()
 		shutdown = listening
 	}
-	late := time.NewTimer(pauseTimeout)
-	defer late.Stop()
+	pauseTimer := time.NewTimer(pauseTimeout)
+	defer pauseTimer.Stop()
 	select {
 	case st.out <- b:
 		return nil
@@ -161,7 +161,7 @@ func (st *stream) sendBlocking(b capture.Batch) error {
 		return errConnectionLost
 	case <-shutdown:
 		return errShutdown
-	case <-late.C:
+	case <-pauseTimer.C:
 		st.pendingBatch = &b
 		return errPaused
 	case <-st.ctx.Done():
@@ -184,8 +184,8 @@ func (st *stream) sendPending() error {
 // sendIdle sends a position without rows if the receiver is ready; otherwise a later one
 // replaces it. It does nothing while a transaction was sent only in part.
 func (st *stream) sendIdle(now time.Time) {
-	due := &st.asm.idle
-	if due.since.IsZero() || now.Before(st.idleAt) || !due.foreign && now.Sub(due.since) < ownIdleInterval || st.src.resume.MidTransaction() {
+	idle := &st.asm.idle
+	if idle.since.IsZero() || now.Before(st.idleAt) || !idle.foreign && now.Sub(idle.since) < ownIdleInterval || st.src.resume.MidTransaction() {
 		return
 	}
 	st.idleAt = now.Add(idleInterval)
@@ -197,7 +197,7 @@ func (st *stream) sendIdle(now time.Time) {
 	select {
 	case st.out <- b:
 		st.sent(&b)
-		*due = idleState{}
+		*idle = idleState{}
 	default:
 	}
 }

@@ -65,7 +65,7 @@ func (t *tables) list() []*table {
 }
 
 // findTables looks up the outboxes' tables.
-func (s *Source) findTables(ctx context.Context, sv *server, wrong *fault.List) (*tables, error) {
+func (s *Source) findTables(ctx context.Context, sv *server, faults *fault.List) (*tables, error) {
 	t := &tables{foldCase: sv.setting("lower_case_table_names") != "0", byKey: map[string]*table{}}
 	t.markerKey = t.keyOf(s.database(), markTable)
 	t.charsets = newCharsets()
@@ -80,12 +80,12 @@ func (s *Source) findTables(ctx context.Context, sv *server, wrong *fault.List) 
 				return nil, err
 			}
 			if len(tb.columns) == 0 {
-				wrong.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: table %s does not exist, or the role may not see it", o.Name, mystore.TableName(o)),
+				faults.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: table %s does not exist, or the role may not see it", o.Name, mystore.TableName(o)),
 					Instructions: "create it, or correct its name or schema"})
-				wrong.Fatal = true
+				faults.Fatal = true
 				continue
 			}
-			if err := s.checkSystemVersioned(ctx, sv, tb, wrong); err != nil {
+			if err := s.checkSystemVersioned(ctx, sv, tb, faults); err != nil {
 				return nil, err
 			}
 			t.byKey[key] = tb
@@ -99,7 +99,7 @@ func (s *Source) findTables(ctx context.Context, sv *server, wrong *fault.List) 
 		return nil, err
 	}
 	for _, tb := range t.list() {
-		if err := tb.check(t.charsets, wrong); err != nil {
+		if err := tb.check(t.charsets, faults); err != nil {
 			return nil, err
 		}
 	}
@@ -155,7 +155,7 @@ func (s *Source) describeKeys(ctx context.Context, t *table, id string) error {
 }
 
 // checkSystemVersioned checks that MariaDB does not keep a history of the table.
-func (s *Source) checkSystemVersioned(ctx context.Context, sv *server, t *table, wrong *fault.List) error {
+func (s *Source) checkSystemVersioned(ctx context.Context, sv *server, t *table, faults *fault.List) error {
 	if sv.flavour != mariaDB {
 		return nil
 	}
@@ -165,7 +165,7 @@ func (s *Source) checkSystemVersioned(ctx context.Context, sv *server, t *table,
 	}
 	if len(versioned) > 0 {
 		name := mystore.Ident(t.schema, t.name)
-		wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("table %s is system-versioned: the binlog has each version of a row as a new row", name),
+		faults.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("table %s is system-versioned: the binlog has each version of a row as a new row", name),
 			Statements: []string{"ALTER TABLE " + name + " DROP SYSTEM VERSIONING;"}, Instructions: "as its owner (deletes the history), or poll"})
 	}
 	return nil
@@ -200,10 +200,10 @@ func isGeometry(dataType string) bool {
 }
 
 // check reports columns in the layouts that cannot be read, before the first row arrives.
-func (t *table) check(cs *charsets, wrong *fault.List) error {
+func (t *table) check(cs *charsets, faults *fault.List) error {
 	for i := range t.columns {
 		if c := &t.columns[i]; strings.Contains(c.fullType, "COMPRESSED") { // MariaDB
-			wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: column %s of table %s is COMPRESSED, which the relay cannot read from the binlog",
+			faults.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: column %s of table %s is COMPRESSED, which the relay cannot read from the binlog",
 				t.outboxes[0].Name, mystore.Ident(c.name), mystore.TableName(t.outboxes[0])), Instructions: "remove COMPRESSED from the column, or poll"})
 		}
 	}
@@ -213,19 +213,19 @@ func (t *table) check(cs *charsets, wrong *fault.List) error {
 			if c == nil {
 				continue // the store reports all missing columns
 			}
-			why, how, err := c.unreadable(cs)
+			problem, remedy, err := c.unreadable(cs)
 			if err != nil {
 				return err
 			}
-			if why != "" {
-				wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: column %s (%s) of table %s %s", o.Name, mystore.Ident(c.name), o.Layout.ConfigKey(name), mystore.TableName(o), why), Instructions: how})
+			if problem != "" {
+				faults.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: column %s (%s) of table %s %s", o.Name, mystore.Ident(c.name), o.Layout.ConfigKey(name), mystore.TableName(o), problem), Instructions: remedy})
 			}
 		}
 	}
 	return nil
 }
 
-func (c *columnInfo) unreadable(cs *charsets) (why, how string, err error) {
+func (c *columnInfo) unreadable(cs *charsets) (problem, remedy string, err error) {
 	if isUnreadable(c.dataType) {
 		return "is of type " + c.dataType + ", which the relay cannot read from the binlog", "use another column, or poll", nil
 	}
@@ -234,9 +234,9 @@ func (c *columnInfo) unreadable(cs *charsets) (why, how string, err error) {
 	}
 	set, err := cs.find(c.charset)
 	if err == nil && set == nil {
-		why, how = "is of charset "+c.charset+", which the relay cannot read", "convert it to utf8mb4, or poll"
+		problem, remedy = "is of charset "+c.charset+", which the relay cannot read", "convert it to utf8mb4, or poll"
 	}
-	return why, how, err
+	return problem, remedy, err
 }
 
 // refresh reads a table's columns again, for a binlog without column names.

@@ -53,15 +53,15 @@ func (c *checker) run(ctx context.Context, s *Store) error {
 
 // checkServer checks the server and the account.
 func (c *checker) checkServer(ctx context.Context) error {
-	on := &c.conn.server
+	srv := &c.conn.server
 	c.Subject = "server"
-	c.Add(store.GradeOK, on.name()+" "+on.version)
-	what, err := on.multiPrimary(ctx, c.conn)
+	c.Add(store.GradeOK, srv.name()+" "+srv.version)
+	cluster, err := srv.multiPrimary(ctx, c.conn)
 	if err != nil {
 		return err
 	}
-	if what != "" {
-		c.AddFault("several servers accept writes, "+what+": two relays could lead at the same time", onePrimary)
+	if cluster != "" {
+		c.AddFault("several servers accept writes, "+cluster+": two relays could lead at the same time", onePrimary)
 	}
 	if err := c.format(ctx); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (c *checker) checkServer(ctx context.Context) error {
 		}
 	}
 	c.Subject = "account"
-	c.Add(store.GradeOK, Account(on.account))
+	c.Add(store.GradeOK, Account(srv.account))
 	return nil
 }
 
@@ -94,17 +94,17 @@ func (c *checker) format(ctx context.Context) error {
 // checkOwnTables checks the relay's tables.
 func (c *checker) checkOwnTables(ctx context.Context) error {
 	c.Subject = "own tables"
-	before, there := c.CountFaults(), 0
+	faultsBefore, existing := c.CountFaults(), 0
 	for _, t := range ownTables() {
 		found, err := hasTable(ctx, c.conn, ownPrefix+t.name)
 		if err != nil {
 			return err
 		}
 		if found {
-			there++
+			existing++
 		}
 	}
-	if there == 0 {
+	if existing == 0 {
 		return c.reportNoOwnTables(ctx)
 	}
 	for _, t := range ownTables() {
@@ -120,7 +120,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 			return err
 		}
 	}
-	if c.CountFaults() > before {
+	if c.CountFaults() > faultsBefore {
 		return nil
 	}
 	return c.version(ctx)
@@ -129,8 +129,8 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 // reportNoOwnTables reports that the relay's tables are missing, or that the account may
 // not see them: a server hides a table from an account without a right on it.
 func (c *checker) reportNoOwnTables(ctx context.Context) error {
-	sees, err := c.canRun(ctx, "SELECT 1 FROM "+Ident(ownPrefix+"meta"))
-	if sees || code(err) == codeNoTable {
+	visible, err := c.canRun(ctx, "SELECT 1 FROM "+Ident(ownPrefix+"meta"))
+	if visible || code(err) == codeNoTable {
 		c.AddFault("relay tables do not exist", initHint)
 		return nil
 	}
@@ -148,25 +148,25 @@ func (c *checker) checkOwnRights(ctx context.Context, t ownTable) error {
 	if t.name == "meta" {
 		key = "one"
 	}
-	try := map[string]string{
+	probes := map[string]string{
 		"SELECT": "SELECT 1 FROM " + name + " AS o WHERE o." + key + " = ''",
 		"INSERT": "INSERT INTO " + name + " () VALUES ()", // the last three need no SELECT
 		"UPDATE": "UPDATE " + name + " SET " + key + " = ''",
 		"DELETE": "DELETE FROM " + name,
 	}
-	var lacks []string
+	var missing []string
 	for _, right := range t.rights {
-		may, err := c.canRun(ctx, try[right])
+		allowed, err := c.canRun(ctx, probes[right])
 		if err != nil {
 			return err
 		}
-		if !may {
-			lacks = append(lacks, right)
+		if !allowed {
+			missing = append(missing, right)
 		}
 	}
-	if len(lacks) > 0 {
-		c.AddFault(fmt.Sprintf("%s lacks %s on %s%s", Account(c.conn.server.account), strings.Join(lacks, ", "), ownPrefix, t.name),
-			grant(&c.conn.server, lacks, ownPrefix+t.name))
+	if len(missing) > 0 {
+		c.AddFault(fmt.Sprintf("%s lacks %s on %s%s", Account(c.conn.server.account), strings.Join(missing, ", "), ownPrefix, t.name),
+			grant(&c.conn.server, missing, ownPrefix+t.name))
 	}
 	return nil
 }
@@ -256,15 +256,15 @@ func (c *checker) reportUnseen(ctx context.Context, o *store.Outbox, names []str
 		}
 		return strings.Join(quoted, ", ")
 	}
-	may, err := c.canRun(ctx, "SELECT "+list(names)+" FROM "+TableName(o)+" WHERE 1 = 0")
+	allowed, err := c.canRun(ctx, "SELECT "+list(names)+" FROM "+TableName(o)+" WHERE 1 = 0")
 	if err != nil && code(err) == 0 {
 		return err
 	}
-	if err == nil && !may {
-		on := &c.conn.server
+	if err == nil && !allowed {
+		srv := &c.conn.server
 		all := list(columns.Missing(&o.Layout, func(string) bool { return false }))
 		setup = &store.SetupError{Problem: setup.Problem, Remedy: fmt.Sprintf("-- %s; or, if it exists and the account may not see it:\nGRANT SELECT (%s) ON %s TO %s;",
-			setup.Remedy, all, qualifiedName(o, on), Account(on.account))}
+			setup.Remedy, all, qualifiedName(o, srv), Account(srv.account))}
 	} else if len(add) > 0 {
 		setup.Remedy = "-- or name others in layout " + o.Layout.Name + "\n" + strings.Join(add, "\n")
 	}

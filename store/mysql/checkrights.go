@@ -27,7 +27,7 @@ func (c *checker) canRun(ctx context.Context, text string) (bool, error) {
 
 // rights checks the account's rights on the columns.
 func (c *checker) rights(ctx context.Context, t *table) error {
-	lacks := map[string][]string{}
+	missing := map[string][]string{}
 	name := TableName(t.Outbox)
 	for _, u := range columns.UsedColumns(&t.Layout) {
 		col := Ident(u.Column)
@@ -38,28 +38,28 @@ func (c *checker) rights(ctx context.Context, t *table) error {
 			if right == "UPDATE" && !u.Write {
 				continue
 			}
-			may, err := c.canRun(ctx, text)
+			allowed, err := c.canRun(ctx, text)
 			if err != nil {
 				return err
 			}
-			if !may {
-				lacks[right] = append(lacks[right], col)
+			if !allowed {
+				missing[right] = append(missing[right], col)
 			}
 		}
 	}
-	on := &c.conn.server
+	srv := &c.conn.server
 	for _, right := range []string{"SELECT", "UPDATE"} {
-		if list := strings.Join(lacks[right], ", "); list != "" {
-			c.AddFault(fmt.Sprintf("%s lacks %s on %s (%s)", Account(on.account), right, name, list),
-				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, qualifiedName(t.Outbox, on), Account(on.account)))
+		if list := strings.Join(missing[right], ", "); list != "" {
+			c.AddFault(fmt.Sprintf("%s lacks %s on %s (%s)", Account(srv.account), right, name, list),
+				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, qualifiedName(t.Outbox, srv), Account(srv.account)))
 		}
 	}
 	if !deletesRows(t.Outbox) {
 		return nil
 	}
-	may, err := c.canRun(ctx, "DELETE FROM "+name+" WHERE 1 = 0")
-	if err == nil && !may {
-		c.AddFault(fmt.Sprintf("%s lacks DELETE on %s", Account(on.account), name), fmt.Sprintf("GRANT DELETE ON %s TO %s;", qualifiedName(t.Outbox, on), Account(on.account)))
+	allowed, err := c.canRun(ctx, "DELETE FROM "+name+" WHERE 1 = 0")
+	if err == nil && !allowed {
+		c.AddFault(fmt.Sprintf("%s lacks DELETE on %s", Account(srv.account), name), fmt.Sprintf("GRANT DELETE ON %s TO %s;", qualifiedName(t.Outbox, srv), Account(srv.account)))
 	}
 	return err
 }

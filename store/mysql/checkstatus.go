@@ -23,12 +23,12 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 	if len(values) == 0 {
 		return nil
 	}
-	on := &c.conn.server
+	srv := &c.conn.server
 	var list []constraint
-	err := c.conn.query(ctx, on.findChecks(), []any{t.Schema, t.Table}, func(rows *sql.Rows) error {
+	err := c.conn.query(ctx, srv.findChecks(), []any{t.Schema, t.Table}, func(rows *sql.Rows) error {
 		var k constraint
 		err := rows.Scan(&k.name, &k.expression, &k.byName)
-		k.expression = on.expression(k.expression)
+		k.expression = srv.expression(k.expression)
 		list = append(list, k)
 		return err
 	})
@@ -80,10 +80,10 @@ func (c *checker) refusedValues(ctx context.Context, t *table, expression string
 	if status.family == familyText {
 		value = "CONVERT(CAST(? AS CHAR) USING " + status.charset + ") COLLATE " + status.collation
 	}
-	question := fmt.Sprintf("SELECT COALESCE((%s), TRUE) FROM (SELECT %s AS %s) AS o", expression, value, Ident(status.name))
+	query := fmt.Sprintf("SELECT COALESCE((%s), TRUE) FROM (SELECT %s AS %s) AS o", expression, value, Ident(status.name))
 	for _, v := range values {
 		var allowed bool
-		err := c.conn.row(ctx, question, []any{v}, &allowed)
+		err := c.conn.row(ctx, query, []any{v}, &allowed)
 		if code(err) != 0 {
 			return nil, nil
 		}

@@ -58,13 +58,13 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 func (c *claim) claimUnlocked(ctx context.Context, epoch store.Epoch, parts []*outboxes.Part) error {
 	var locked []*outboxes.Part
 	for tries := 0; len(parts) > 0; {
-		began := time.Now()
-		c.noWait = began.Before(c.claims.noWaitUntil)
+		start := time.Now()
+		c.noWait = start.Before(c.claims.noWaitUntil)
 		err := c.run(ctx, epoch, parts)
 		switch {
 		case isLockTimeout(err) && c.noWait: // a table lock: with NOWAIT no row lock returns this error
 			return err
-		case isLockTimeout(err) && time.Since(began) < minTableWait:
+		case isLockTimeout(err) && time.Since(start) < minTableWait:
 			i, err := c.lockedPart(ctx, parts)
 			if err != nil {
 				return err
@@ -169,21 +169,21 @@ func (c *claim) lockPart(ctx context.Context, t *table, p *outboxes.Part) error 
 // payload, and answers for all others.
 func (c *claim) partition(t *table, p *outboxes.Part) (plain, full *keyBatch) {
 	plain, full = &keyBatch{}, &keyBatch{}
-	wants := make(map[int]bool, len(p.Duplicates)) // of two requests for one id, only one may want the payload
+	wantsPayload := make(map[int]bool, len(p.Duplicates)) // of two requests for one id, only one may want the payload
 	for i, j := range p.Duplicates {
-		wants[j] = wants[j] || c.rows[i].WantPayload
+		wantsPayload[j] = wantsPayload[j] || c.rows[i].WantPayload
 	}
 	id := t.id()
 	for _, i := range p.Indexes {
 		row := &c.rows[i]
-		want := row.WantPayload || wants[i]
-		key, can := id.key(row.ID)
+		wantPayload := row.WantPayload || wantsPayload[i]
+		key, valid := id.key(row.ID)
 		switch {
-		case !t.needsLookup(want, row.Txn):
+		case !t.needsLookup(wantPayload, row.Txn):
 			c.answers[i] = store.ClaimAnswer{Result: store.Claimed, Unwritten: true} // the binlog row is sufficient
-		case !can:
+		case !valid:
 			c.answers[i].Result = store.Gone
-		case want:
+		case wantPayload:
 			full.add(i, key)
 		default:
 			plain.add(i, key)
@@ -195,12 +195,12 @@ func (c *claim) partition(t *table, p *outboxes.Part) (plain, full *keyBatch) {
 // needsLookup reports whether a claim must read the row. Where claims are not written, a
 // row of the binlog needs no read; a row that was read from the table does, because it
 // may have been settled since.
-func (t *table) needsLookup(want bool, txn store.Txn) bool {
+func (t *table) needsLookup(wantPayload bool, txn store.Txn) bool {
 	switch {
 	case t.Layout.State == store.StateNone:
-		return want
+		return wantPayload
 	case t.Layout.Unclaimed:
-		return want || txn == 0
+		return wantPayload || txn == 0
 	}
 	return true
 }
@@ -211,15 +211,15 @@ type keyBatch struct {
 	keys []any
 }
 
-func (l *keyBatch) add(at int, key any) {
-	l.at, l.keys = append(l.at, at), append(l.keys, key)
+func (b *keyBatch) add(at int, key any) {
+	b.at, b.keys = append(b.at, at), append(b.keys, key)
 }
 
 // chunks calls each with at most maxKeys rows at a time.
-func (l *keyBatch) chunks(each func(*keyBatch) error) error {
-	for from := 0; from < len(l.at); from += maxKeys {
-		to := min(from+maxKeys, len(l.at))
-		if err := each(&keyBatch{l.at[from:to], l.keys[from:to]}); err != nil {
+func (b *keyBatch) chunks(each func(*keyBatch) error) error {
+	for from := 0; from < len(b.at); from += maxKeys {
+		to := min(from+maxKeys, len(b.at))
+		if err := each(&keyBatch{b.at[from:to], b.keys[from:to]}); err != nil {
 			return err
 		}
 	}
@@ -228,8 +228,8 @@ func (l *keyBatch) chunks(each func(*keyBatch) error) error {
 
 // lockRows locks rows and answers for each. With noWait set, a statement that meets a
 // lock is split until the locked row is alone.
-func (c *claim) lockRows(ctx context.Context, t *table, p *outboxes.Part, of *keyBatch, payload bool) error {
-	return of.chunks(func(chunk *keyBatch) error {
+func (c *claim) lockRows(ctx context.Context, t *table, p *outboxes.Part, batch *keyBatch, payload bool) error {
+	return batch.chunks(func(chunk *keyBatch) error {
 		return c.lockChunk(ctx, t, p, chunk, payload)
 	})
 }
@@ -294,8 +294,8 @@ func (c *claim) read(rows *sql.Rows, t *table, p *outboxes.Part) error {
 	if err := rows.Scan(&id, &open, &retries, &pending, &claimed, &age, &payload); err != nil {
 		return err
 	}
-	i, asked := p.FirstIndex[id]
-	if !asked || c.answers[i].Result == store.Claimed { // without a unique id, one claimable row is enough
+	i, requested := p.FirstIndex[id]
+	if !requested || c.answers[i].Result == store.Claimed { // without a unique id, one claimable row is enough
 		return nil
 	}
 	a := &c.answers[i]
@@ -319,11 +319,11 @@ func (c *claim) heldUntil(t *table, p *outboxes.Part, i int, pending bool, claim
 		return time.Time{}
 	}
 	at, ok := readTime(claimed.String)
-	left := c.takeover - time.Duration(age.Int64)*time.Microsecond
-	if !ok || left <= 0 || c.isOwnClaim(t, p, i, at) {
+	remaining := c.takeover - time.Duration(age.Int64)*time.Microsecond
+	if !ok || remaining <= 0 || c.isOwnClaim(t, p, i, at) {
 		return time.Time{}
 	}
-	return time.Now().Add(left)
+	return time.Now().Add(remaining)
 }
 
 // isOwnClaim reports whether the leader itself wrote the claim time at.
@@ -349,15 +349,15 @@ func (c *claim) writeClaims(ctx context.Context, t *table, p *outboxes.Part) err
 	if !t.Layout.WritesClaims() {
 		return nil
 	}
-	var of keyBatch
+	var batch keyBatch
 	id := t.id()
 	for _, i := range p.Indexes {
 		if c.answers[i].Result == store.Claimed {
 			key, _ := id.key(c.rows[i].ID) // it found the row, so it is valid
-			of.add(i, key)
+			batch.add(i, key)
 		}
 	}
-	return of.chunks(func(chunk *keyBatch) error {
+	return batch.chunks(func(chunk *keyBatch) error {
 		s := &statement{}
 		n, err := c.conn.exec(ctx, c.claimText(s, t, chunk.keys, true), s.args...)
 		if err == nil && n < int64(len(chunk.at)) {

@@ -37,15 +37,15 @@ func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*
 			return false, nil
 		}
 		plain, full := c.partition(t, p)
-		for _, of := range []struct {
+		for _, batch := range []struct {
 			*keyBatch
 			payload bool
 		}{{plain, false}, {full, true}} {
-			_ = of.chunks(func(chunk *keyBatch) error { // never fails
+			_ = batch.chunks(func(chunk *keyBatch) error { // never fails
 				for _, i := range chunk.at {
 					c.answers[i].Result = store.Gone
 				}
-				s.query(t.lockText(&s.statement, chunk.keys, of.payload, false), func(rows *sql.Rows) error { return c.read(rows, t, p) })
+				s.query(t.lockText(&s.statement, chunk.keys, batch.payload, false), func(rows *sql.Rows) error { return c.read(rows, t, p) })
 				updates = append(updates, func() { s.add(c.claimText(&s.statement, t, chunk.keys, false)) })
 				return nil
 			})

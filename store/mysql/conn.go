@@ -38,10 +38,10 @@ type conn struct {
 
 // dial opens a session with the given settings, whose values are SQL.
 func dial(ctx context.Context, cfg *mysql.Config, level string, settings map[string]string) (*conn, error) {
-	own, w := cfg.Clone(), &watchedConn{}
-	own.DialFunc = dialWatched(w)
-	own.Params = maps.Clone(settings)
-	connector, err := mysql.NewConnector(own)
+	clone, w := cfg.Clone(), &watchedConn{}
+	clone.DialFunc = dialWatched(w)
+	clone.Params = maps.Clone(settings)
+	connector, err := mysql.NewConnector(clone)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, err)
 	}
@@ -64,8 +64,8 @@ func (c *conn) open(ctx context.Context, level string) (err error) {
 	if c.server, err = queryServer(ctx, c.sqlConn); err != nil {
 		return err
 	}
-	if least, old := c.server.tooOld(); old {
-		return &store.SetupError{Problem: c.server.name() + " " + c.server.version + " is too old", Remedy: "use " + least + " or later"}
+	if minVersion, tooOld := c.server.tooOld(); tooOld {
+		return &store.SetupError{Problem: c.server.name() + " " + c.server.version + " is too old", Remedy: "use " + minVersion + " or later"}
 	}
 	return c.rollback(ctx)
 }
@@ -143,8 +143,8 @@ func (c *conn) row(ctx context.Context, text string, args []any, into ...any) er
 
 // variable returns a global variable; "" if the server does not have it.
 func (c *conn) variable(ctx context.Context, name string) (string, error) {
-	var is, value string
-	err := c.sqlConn.QueryRowContext(ctx, "SHOW GLOBAL VARIABLES LIKE '"+literal(name)+"'").Scan(&is, &value)
+	var found, value string
+	err := c.sqlConn.QueryRowContext(ctx, "SHOW GLOBAL VARIABLES LIKE '"+literal(name)+"'").Scan(&found, &value)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", nil
 	}
@@ -163,7 +163,7 @@ func (c *conn) tx(ctx context.Context, do func() error) error {
 			}
 			return nil
 		}
-		if taken := c.rollback(ctx); taken != nil || code(err) != codeDeadlock || try == maxDeadlockTries {
+		if rollbackErr := c.rollback(ctx); rollbackErr != nil || code(err) != codeDeadlock || try == maxDeadlockTries {
 			return err
 		}
 	}

@@ -102,7 +102,7 @@ func (t *table) byIDs(f *store.DeadLetterFilter, each func(keys []any) error) er
 	var all keyBatch
 	seen := map[string]bool{}
 	for _, id := range f.IDs {
-		if key, can := t.id().key(id); can && !seen[id] {
+		if key, valid := t.id().key(id); valid && !seen[id] {
 			seen[id] = true
 			all.add(0, key)
 		}

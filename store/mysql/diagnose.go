@@ -19,15 +19,15 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	c := &checker{List: finding.List{Subject: "connection"}, thorough: true}
 	err := s.onNewSession(ctx, func(ctx context.Context, conn *conn) error {
 		c.conn = conn
-		how, err := conn.encryption(ctx)
+		tlsMode, err := conn.encryption(ctx)
 		if err != nil {
 			return err
 		}
-		c.Add(store.GradeOK, s.viewConfig.Addr+" "+how)
-		for _, look := range []func(context.Context) error{
+		c.Add(store.GradeOK, s.viewConfig.Addr+" "+tlsMode)
+		for _, check := range []func(context.Context) error{
 			func(ctx context.Context) error { return c.run(ctx, s) }, c.clock, c.durability, c.connections, c.checkLimits,
 		} {
-			if err := look(ctx); err != nil {
+			if err := check(ctx); err != nil {
 				return err
 			}
 		}
@@ -59,23 +59,23 @@ func (c *conn) encryption(ctx context.Context) (string, error) {
 // refusedDatabase reports that no session can be opened. If the account has no right on
 // the database, a session without a database shows which account the server uses, and the
 // finding includes the GRANT.
-func (s *Store) refusedDatabase(ctx context.Context, c *checker, setup *store.SetupError, why int) {
-	if why != codeDatabaseDenied {
+func (s *Store) refusedDatabase(ctx context.Context, c *checker, setup *store.SetupError, errCode int) {
+	if errCode != codeDatabaseDenied {
 		c.AddSetupError(setup)
 		return
 	}
 	cfg := s.viewConfig.Clone()
 	cfg.DBName = ""
-	on, err := dial(ctx, cfg, "READ COMMITTED", readSettings())
+	conn, err := dial(ctx, cfg, "READ COMMITTED", readSettings())
 	if err != nil {
 		c.AddSetupError(setup)
 		return
 	}
-	defer on.close()
-	on.server.database = s.viewConfig.DBName
+	defer conn.close()
+	conn.server.database = s.viewConfig.DBName
 	remedies := []string{"-- if the name of the database is right; as an administrator"}
 	for _, name := range s.outboxes.Names() {
-		remedies = append(remedies, grantOutbox(&on.server, s.outboxes.Lookup(name)))
+		remedies = append(remedies, grantOutbox(&conn.server, s.outboxes.Lookup(name)))
 	}
 	c.AddFault(setup.Problem, remedies...)
 }
@@ -83,11 +83,11 @@ func (s *Store) refusedDatabase(ctx context.Context, c *checker, setup *store.Se
 // checkWritable checks that the server accepts writes. Check does not do this because the
 // condition may pass by itself, for example when a replica is promoted.
 func (c *checker) checkWritable(ctx context.Context) error {
-	on := func(name string) (bool, error) {
+	isOn := func(name string) (bool, error) {
 		value, err := c.conn.variable(ctx, name)
 		return strings.EqualFold(value, "ON") || value == "1", err
 	}
-	readOnly, err := on("read_only")
+	readOnly, err := isOn("read_only")
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (c *checker) checkWritable(ctx context.Context) error {
 		c.AddFault("server is read-only, as a replica is", "-- set source.url to the primary; or, if this is the primary, as an administrator", "SET GLOBAL read_only = OFF;")
 	}
 	for _, name := range []string{"transaction_read_only", "tx_read_only"} { // MariaDB before 11.1 has only the second
-		readOnly, err := on(name)
+		readOnly, err := isOn(name)
 		if err != nil {
 			return err
 		}

@@ -23,13 +23,13 @@ const (
 // connections checks that the server has room for the relay's sessions.
 func (c *checker) connections(ctx context.Context) error {
 	c.Subject = "connections"
-	most, err := c.conn.variable(ctx, "max_connections")
+	setting, err := c.conn.variable(ctx, "max_connections")
 	if err != nil {
 		return err
 	}
-	limit, err := strconv.Atoi(most)
+	limit, err := strconv.Atoi(setting)
 	if err != nil {
-		return fmt.Errorf("max_connections is %q", most)
+		return fmt.Errorf("max_connections is %q", setting)
 	}
 	var name, text string
 	if err := c.conn.sqlConn.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Threads_connected'").Scan(&name, &text); err != nil {
@@ -39,37 +39,37 @@ func (c *checker) connections(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("number of sessions (Threads_connected) is %q", text)
 	}
-	said := fmt.Sprintf("%d of %d are in use", used, limit)
+	usage := fmt.Sprintf("%d of %d are in use", used, limit)
 	if limit-used >= sessionsNeeded {
-		c.Add(store.GradeOK, said)
+		c.Add(store.GradeOK, usage)
 		return nil
 	}
 	lines := c.conn.server.setGlobal("max_connections", strconv.Itoa(limit+5*sessionsNeeded))
 	lines[0] += "; or end unneeded sessions"
-	c.Add(store.GradeAdvice, fmt.Sprintf("%s, and a relay needs %d", said, sessionsNeeded), lines...)
+	c.Add(store.GradeAdvice, fmt.Sprintf("%s, and a relay needs %d", usage, sessionsNeeded), lines...)
 	return nil
 }
 
 // checkLimits checks the server's limits for the account.
 func (c *checker) checkLimits(ctx context.Context) error {
 	c.Subject = "account"
-	on := &c.conn.server
-	var most int // of the account, otherwise of every account
-	if err := c.conn.row(ctx, "SELECT @@max_user_connections", nil, &most); err != nil {
+	srv := &c.conn.server
+	var maxSessions int // of the account, otherwise of every account
+	if err := c.conn.row(ctx, "SELECT @@max_user_connections", nil, &maxSessions); err != nil {
 		return err
 	}
-	if most > 0 && most < sessionsNeeded {
+	if maxSessions > 0 && maxSessions < sessionsNeeded {
 		grade := store.GradeAdvice
-		if most < minSessions {
+		if maxSessions < minSessions {
 			grade = store.GradeFault
 		}
-		c.Add(grade, fmt.Sprintf("%s may have %d sessions at a time (max_user_connections), and a relay needs up to %d", Account(on.account), most, sessionsNeeded),
-			"-- as an administrator; each standby relay needs as many", fmt.Sprintf("ALTER USER %s WITH MAX_USER_CONNECTIONS %d;", Account(on.account), 5*sessionsNeeded))
+		c.Add(grade, fmt.Sprintf("%s may have %d sessions at a time (max_user_connections), and a relay needs up to %d", Account(srv.account), maxSessions, sessionsNeeded),
+			"-- as an administrator; each standby relay needs as many", fmt.Sprintf("ALTER USER %s WITH MAX_USER_CONNECTIONS %d;", Account(srv.account), 5*sessionsNeeded))
 	}
-	limit, more, err := on.statementLimit(ctx, c.conn)
+	limit, remedy, err := srv.statementLimit(ctx, c.conn)
 	if err != nil || limit == 0 || limit >= minStatementTimeout {
 		return err
 	}
-	c.Add(store.GradeAdvice, fmt.Sprintf("server ends statements that take longer than %g s, and a single statement reads a large backlog", limit), more...)
+	c.Add(store.GradeAdvice, fmt.Sprintf("server ends statements that take longer than %g s, and a single statement reads a large backlog", limit), remedy...)
 	return nil
 }

@@ -160,11 +160,11 @@ func asRefused(err error) error {
 	if len(class) > 2 {
 		class = class[:2]
 	}
-	kept := slices.Contains([]int{
+	isRowError := slices.Contains([]int{
 		codeLockTimeout, codeNoWaitMySQL, codeDeadlock, codeCheckMySQL, codeCheckMariaDB,
 		codeTimeoutMariaDB, codeTimeoutMySQL, codeInterrupted, codeBadValue, codeTruncated, codeNoDefault,
 	}, code(err))
-	if kept || slices.Contains([]string{"22", "23", "44", "45"}, class) {
+	if isRowError || slices.Contains([]string{"22", "23", "44", "45"}, class) {
 		return &store.RefusedError{Err: err}
 	}
 	return Explain(err)

@@ -21,11 +21,11 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 		return c.tx(ctx, func() error {
 			holds = nil // the transaction may start over
 			for _, name := range s.outboxes.Names() {
-				of, err := s.readHolds(ctx, c, s.outboxes.Lookup(name))
+				some, err := s.readHolds(ctx, c, s.outboxes.Lookup(name))
 				if err != nil {
 					return err
 				}
-				holds = append(holds, of...)
+				holds = append(holds, some...)
 			}
 			return nil
 		})
@@ -50,14 +50,14 @@ func (s *Store) readHolds(ctx context.Context, c *conn, o *store.Outbox) ([]stor
 	var all []store.Hold
 	err = c.query(ctx, read, []any{s.name, o.Name}, func(rows *sql.Rows) error {
 		h := store.Hold{Lane: store.LaneKey{Outbox: o.Name}}
-		var word, since string
+		var kindName, since string
 		var group sql.NullString
-		if err := rows.Scan(&word, &h.Lane.Kind, &group, &h.ID, &h.RetryCount, &h.Reason, &since); err != nil {
+		if err := rows.Scan(&kindName, &h.Lane.Kind, &group, &h.ID, &h.RetryCount, &h.Reason, &since); err != nil {
 			return err
 		}
 		h.Lane.Group = groupOf(group)
 		h.Since, _ = readTime(since) // the relay wrote it, so it is valid
-		if h.Kind, err = store.ParseHoldKind(word); err != nil {
+		if h.Kind, err = store.ParseHoldKind(kindName); err != nil {
 			return fmt.Errorf("in %shold: %w", ownPrefix, err)
 		}
 		all = append(all, h)
@@ -66,7 +66,7 @@ func (s *Store) readHolds(ctx context.Context, c *conn, o *store.Outbox) ([]stor
 	if err != nil {
 		return nil, err
 	}
-	stand := all[:0]
+	valid := all[:0]
 	for _, h := range all {
 		failed := true
 		if h.Kind == store.Blocked {
@@ -75,16 +75,16 @@ func (s *Store) readHolds(ctx context.Context, c *conn, o *store.Outbox) ([]stor
 			}
 		}
 		if failed {
-			stand = append(stand, h)
+			valid = append(valid, h)
 		}
 	}
-	return stand, nil
+	return valid, nil
 }
 
 // isFailed reports whether the row with an id is FAILED.
 func (s *Store) isFailed(ctx context.Context, c *conn, t *table, id string) (bool, error) {
-	key, can := t.id().key(id)
-	if !can {
+	key, valid := t.id().key(id)
+	if !valid {
 		return false, nil
 	}
 	st := &statement{}
@@ -139,21 +139,21 @@ func groupOf(name sql.NullString) store.Group {
 
 // deleteBlock deletes the block of a row in the call's transaction.
 func (s *Store) deleteBlock(ctx context.Context, c *conn, row store.Ref) error {
-	const forget = "DELETE FROM " + ownPrefix + "hold WHERE name = ? AND outbox = ? AND id = ? AND hold = ?"
-	_, err := c.exec(ctx, forget, s.name, row.Outbox, []byte(row.ID), store.Blocked.String())
+	const deleteSQL = "DELETE FROM " + ownPrefix + "hold WHERE name = ? AND outbox = ? AND id = ? AND hold = ?"
+	_, err := c.exec(ctx, deleteSQL, s.name, row.Outbox, []byte(row.ID), store.Blocked.String())
 	return err
 }
 
 // Release implements store.Holds.
 func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneKey, kind store.HoldKind) error {
-	const forget = "DELETE FROM " + ownPrefix + "hold WHERE name = ? AND outbox = ? AND lane = ? AND hold = ?"
+	const deleteSQL = "DELETE FROM " + ownPrefix + "hold WHERE name = ? AND outbox = ? AND lane = ? AND hold = ?"
 	if _, err := s.outbox(lane.Outbox); err != nil {
 		return fmt.Errorf("release lane %s: %w", lane, err)
 	}
 	hash := lane.Hash()
 	err := s.operator.do(ctx, func(ctx context.Context, c *conn) error {
 		return s.runAsLeader(ctx, c, epoch, func() error {
-			_, err := c.exec(ctx, forget, s.name, lane.Outbox, hash[:], kind.String())
+			_, err := c.exec(ctx, deleteSQL, s.name, lane.Outbox, hash[:], kind.String())
 			return err
 		})
 	})

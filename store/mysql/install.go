@@ -125,8 +125,8 @@ func readUpgrade(name string) string {
 // installed returns the version of the relay's tables; 0 if there are none or one is
 // missing. A version newer than this program's is a *store.SetupError.
 func installed(ctx context.Context, c *conn) (int, error) {
-	there, err := hasTable(ctx, c, ownPrefix+"meta")
-	if err != nil || !there {
+	exists, err := hasTable(ctx, c, ownPrefix+"meta")
+	if err != nil || !exists {
 		return 0, err
 	}
 	have := 0
@@ -226,7 +226,7 @@ func grant(s *server, rights []string, table string) string {
 
 // MayInstall reports whether the relay's tables are missing or outdated and the account
 // may create tables, so that Install would fix it. It changes nothing.
-func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
+func (s *Store) MayInstall(ctx context.Context) (allowed bool, err error) {
 	err = s.control.do(ctx, func(ctx context.Context, c *conn) error {
 		return c.tx(ctx, func() error {
 			have, err := installed(ctx, c)
@@ -237,14 +237,14 @@ func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
 			if err != nil || have == version {
 				return err
 			}
-			may, err = mayCreate(ctx, c)
+			allowed, err = mayCreate(ctx, c)
 			return err
 		})
 	})
 	if err != nil {
 		return false, fmt.Errorf("check the right to create relay tables: %w", Explain(err))
 	}
-	return may, nil
+	return allowed, nil
 }
 
 // probeTable is the name of a table that no release creates.

@@ -32,12 +32,12 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 
 // raiseEpoch raises the epoch. Each try waits up to raiseTimeout for the leader row.
 func (s *Store) raiseEpoch(ctx context.Context, c *conn) (store.Epoch, error) {
-	for began := time.Now(); ; {
+	for start := time.Now(); ; {
 		epoch, err := s.tryRaiseEpoch(ctx, c)
 		switch {
 		case !isLockTimeout(err):
 			return epoch, err
-		case time.Since(began) > leadTimeout:
+		case time.Since(start) > leadTimeout:
 			return 0, fmt.Errorf("another session keeps the row of relay %s in %sleader locked; find it with "+
 				"SELECT trx_mysql_thread_id, trx_started FROM information_schema.innodb_trx; and end the session by KILL: %w", s.name, ownPrefix, err)
 		}
@@ -51,17 +51,17 @@ func (s *Store) tryRaiseEpoch(ctx context.Context, c *conn) (epoch store.Epoch, 
 SELECT ?, 1, UTC_TIMESTAMP(6), ? FROM DUAL WHERE ? = 0 OR IS_USED_LOCK(?) = ?
 ON DUPLICATE KEY UPDATE epoch = epoch + 1, raised_at = UTC_TIMESTAMP(6), holder = ?`
 	const raised = "SELECT l.epoch, ? = 0 OR COALESCE(IS_USED_LOCK(?), 0) = ? FROM " + ownPrefix + "leader AS l WHERE l.name = ?"
-	locker, lock := s.lockSessionID.Load(), lockName(c.server.database, s.name)
+	lockSession, lock := s.lockSessionID.Load(), lockName(c.server.database, s.name)
 	err = c.tx(ctx, func() error {
-		n, err := c.exec(ctx, raise, s.name, s.holder, locker, lock, locker, s.holder)
+		n, err := c.exec(ctx, raise, s.name, s.holder, lockSession, lock, lockSession, s.holder)
 		if err != nil {
 			return err
 		}
-		holds := n > 0
-		if holds {
-			err = c.row(ctx, raised, []any{locker, lock, locker, s.name}, &epoch, &holds)
+		held := n > 0
+		if held {
+			err = c.row(ctx, raised, []any{lockSession, lock, lockSession, s.name}, &epoch, &held)
 		}
-		if err == nil && !holds {
+		if err == nil && !held {
 			err = fmt.Errorf("relay lock lost: %w", store.ErrNotLeader)
 		}
 		return err

@@ -27,11 +27,11 @@ var errReplica = errors.New("server is read-only: a replica accepts no writes be
 // checkOnePrimary returns a *store.SetupError if several servers accept writes, because
 // neither the lock nor the leader row of one server excludes a relay on another.
 func checkOnePrimary(ctx context.Context, c *conn) error {
-	what, err := c.server.multiPrimary(ctx, c)
-	if err != nil || what == "" {
+	cluster, err := c.server.multiPrimary(ctx, c)
+	if err != nil || cluster == "" {
 		return errors.Join(err, c.rollback(ctx))
 	}
-	return &store.SetupError{Problem: "several servers accept writes, " + what + ": two relays could lead at the same time", Remedy: onePrimary}
+	return &store.SetupError{Problem: "several servers accept writes, " + cluster + ": two relays could lead at the same time", Remedy: onePrimary}
 }
 
 // onePrimary is the remedy for a cluster with several primaries.
@@ -42,15 +42,15 @@ const onePrimary = "use a server with one primary: a single server, with or with
 // ended is replaced at once. A read-only server is Unreachable: its locks are not the
 // primary's.
 func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
-	var taken *lock
+	var acquired *lock
 	err := s.lockSession.do(ctx, func(ctx context.Context, c *conn) (err error) {
-		taken, err = s.tryLock(ctx, c)
+		acquired, err = s.tryLock(ctx, c)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("acquire relay lock: %w", Explain(err))
 	}
-	return taken, nil
+	return acquired, nil
 }
 
 // tryLock takes over the session if it gets the lock.
@@ -112,8 +112,8 @@ type lock struct {
 	requests   int64
 }
 
-func newLock(c *conn, name string, life *lifetime.Lifetime, locker *atomic.Int64) *lock {
-	l := &lock{conn: c, lifetime: life, locker: locker}
+func newLock(c *conn, name string, lt *lifetime.Lifetime, locker *atomic.Int64) *lock {
+	l := &lock{conn: c, lifetime: lt, locker: locker}
 	// A parameter would cost a second round trip. A relay's name needs no escaping.
 	l.countQuery = "SELECT n FROM " + ownPrefix + "wish WHERE name = '" + name + "'"
 	l.Lock = sessionlock.New(l)
@@ -135,12 +135,12 @@ func (l *lock) Ping(ctx context.Context) error {
 func (l *lock) ping(ctx context.Context) error {
 	var n int64
 	err := l.conn.sqlConn.QueryRowContext(ctx, l.countQuery).Scan(&n)
-	switch said := code(err); {
+	switch errCode := code(err); {
 	case err == nil:
 		l.requests = n
-	case errors.Is(err, sql.ErrNoRows), said == codeNoTable, said == codeTableDenied, said == codeColumnDenied, said == codeDatabaseDenied:
+	case errors.Is(err, sql.ErrNoRows), errCode == codeNoTable, errCode == codeTableDenied, errCode == codeColumnDenied, errCode == codeDatabaseDenied:
 		l.requests = 0
-	case said == 0 || sessionLost(err):
+	case errCode == 0 || sessionLost(err):
 		return err
 	}
 	return nil

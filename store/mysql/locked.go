@@ -106,8 +106,8 @@ func (c *settling) lockRowsSkipping(ctx context.Context) error {
 	c.rows = map[store.Ref]rowState{}
 	byOutbox := c.keyBatches()
 	for _, name := range c.outboxes.Names() {
-		of, t := byOutbox[name], c.conn.tables[name]
-		if of == nil || t.Layout.State == store.StateNone {
+		batch, t := byOutbox[name], c.conn.tables[name]
+		if batch == nil || t.Layout.State == store.StateNone {
 			continue
 		}
 		locked, err := c.conn.tableLocked(ctx, t.Outbox)
@@ -115,12 +115,12 @@ func (c *settling) lockRowsSkipping(ctx context.Context) error {
 		case err != nil:
 			return err
 		case locked:
-			for _, i := range of.at {
+			for _, i := range batch.at {
 				c.rows[c.outcomes[i].Ref] = rowTableLocked
 			}
 			continue
 		}
-		if err := of.chunks(func(chunk *keyBatch) error { return c.lockFreeChunk(ctx, t, chunk) }); err != nil {
+		if err := batch.chunks(func(chunk *keyBatch) error { return c.lockFreeChunk(ctx, t, chunk) }); err != nil {
 			return err
 		}
 	}
@@ -133,19 +133,19 @@ func (c *settling) lockFreeChunk(ctx context.Context, t *table, chunk *keyBatch)
 	if err := c.lockAmong(ctx, t, chunk.keys, " FOR UPDATE SKIP LOCKED", false); err != nil {
 		return err
 	}
-	left := c.unknownRows(chunk)
-	if len(left.at) == 0 {
+	unknown := c.unknownRows(chunk)
+	if len(unknown.at) == 0 {
 		return nil
 	}
-	if err := c.lockAmong(ctx, t, left.keys, "", true); err != nil {
+	if err := c.lockAmong(ctx, t, unknown.keys, "", true); err != nil {
 		return err
 	}
-	if left = c.unknownRows(left); len(left.at) == 0 {
+	if unknown = c.unknownRows(unknown); len(unknown.at) == 0 {
 		return nil
 	}
-	err := c.lockAmong(ctx, t, left.keys, " FOR UPDATE NOWAIT", false)
+	err := c.lockAmong(ctx, t, unknown.keys, " FOR UPDATE NOWAIT", false)
 	if isLockTimeout(err) {
-		for _, i := range c.unknownRows(left).at {
+		for _, i := range c.unknownRows(unknown).at {
 			c.rows[c.outcomes[i].Ref] = rowLocked
 		}
 		return nil
@@ -154,12 +154,12 @@ func (c *settling) lockFreeChunk(ctx context.Context, t *table, chunk *keyBatch)
 }
 
 // unknownRows returns the rows whose state is not known yet.
-func (c *settling) unknownRows(of *keyBatch) *keyBatch {
-	left := &keyBatch{}
-	for k, i := range of.at {
+func (c *settling) unknownRows(batch *keyBatch) *keyBatch {
+	unknown := &keyBatch{}
+	for k, i := range batch.at {
 		if _, known := c.rows[c.outcomes[i].Ref]; !known {
-			left.add(i, of.keys[k])
+			unknown.add(i, batch.keys[k])
 		}
 	}
-	return left
+	return unknown
 }

@@ -78,8 +78,8 @@ func (t *table) pruneFrom(text string) (any, error) {
 		return nil, nil
 	}
 	id, ok := strings.CutPrefix(text, ":")
-	key, can := t.id().key(id)
-	if !ok || !can {
+	key, valid := t.id().key(id)
+	if !ok || !valid {
 		return nil, fmt.Errorf("invalid prune cursor %q", text)
 	}
 	return key, nil
@@ -94,8 +94,8 @@ func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.
 	text := t.walkText(st, from, p.Before)
 	err = c.query(ctx, text, st.args, func(rows *sql.Rows) error {
 		var id string
-		var is bool
-		if err := rows.Scan(&id, &is); err != nil {
+		var expired bool
+		if err := rows.Scan(&id, &expired); err != nil {
 			return err
 		}
 		if len(old.at) == p.Limit {
@@ -103,7 +103,7 @@ func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.
 		}
 		seen++
 		last = ":" + id
-		if key, can := t.id().key(id); is && can {
+		if key, valid := t.id().key(id); expired && valid {
 			old.add(seen, key)
 		}
 		return nil

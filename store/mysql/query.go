@@ -82,8 +82,8 @@ func (t *table) idExactlyIn(s *statement, keys []any) string {
 // idOneOf is idExactlyIn for any number of keys.
 func (t *table) idOneOf(s *statement, keys []any) string {
 	var parts []string
-	for some := range slices.Chunk(keys, maxKeys) {
-		parts = append(parts, "("+t.idExactlyIn(s, some)+")")
+	for chunk := range slices.Chunk(keys, maxKeys) {
+		parts = append(parts, "("+t.idExactlyIn(s, chunk)+")")
 	}
 	return "(" + strings.Join(parts, " OR ") + ")"
 }
@@ -107,9 +107,9 @@ func (t *table) lockedIDIn(s *statement, keys []any) string {
 // from different servers.
 func (s *Store) checkEpoch(ctx context.Context, c *conn, epoch store.Epoch) error {
 	const check = "SELECT COUNT(*) FROM " + ownPrefix + "leader AS l WHERE l.name = ? AND l.epoch = ? AND l.holder = ? LOCK IN SHARE MODE"
-	var leads int
-	err := c.row(ctx, check, []any{s.name, int64(epoch), s.holder}, &leads)
-	if err == nil && leads == 0 {
+	var count int
+	err := c.row(ctx, check, []any{s.name, int64(epoch), s.holder}, &count)
+	if err == nil && count == 0 {
 		return store.ErrNotLeader
 	}
 	return err

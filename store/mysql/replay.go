@@ -102,15 +102,15 @@ func (s *Store) deleteOldJobs(ctx context.Context, c *conn) error {
 AND (r.finished_at < UTC_TIMESTAMP(6) - INTERVAL ? SECOND OR (r.finished_at, r.nth) <= (SELECT k.finished_at, k.nth
   FROM ` + ownPrefix + `replay AS k WHERE k.name = ? AND k.finished_at IS NOT NULL ORDER BY k.finished_at DESC, k.nth DESC LIMIT 1 OFFSET ?))
 AND NOT EXISTS (SELECT 1 FROM ` + ownPrefix + "replay_row AS w WHERE w.name = r.name AND w.job = r.job)"
-	var gone []string
+	var expired []string
 	args := append([]any{s.name}, endedStates()...)
 	err := c.query(ctx, old, append(args, int64(store.EndedJobRetention/time.Second), s.name, store.MaxEndedJobs), func(rows *sql.Rows) error {
 		var id string
 		err := rows.Scan(&id)
-		gone = append(gone, id)
+		expired = append(expired, id)
 		return err
 	})
-	for _, id := range gone {
+	for _, id := range expired {
 		for _, table := range []string{"replay_error", "replay"} {
 			if err == nil {
 				_, err = c.exec(ctx, "DELETE FROM "+ownPrefix+table+" WHERE name = ? AND job = ?", s.name, id)

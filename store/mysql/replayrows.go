@@ -18,11 +18,11 @@ import (
 // writeReplayRows returns store.ErrNoJob.
 func (s *Store) writeReplayRows(ctx context.Context, epoch store.Epoch, id string, write func(c *conn, refused int64) error) error {
 	const lock = "SELECT refused FROM " + ownPrefix + "replay WHERE name = ? AND job = ? FOR UPDATE"
-	there := false
+	exists := false
 	err := s.writeReplay(ctx, epoch, func(c *conn) error {
 		var refused int64
 		err := c.row(ctx, lock, []any{s.name, id}, &refused)
-		if there = !errors.Is(err, sql.ErrNoRows); !there {
+		if exists = !errors.Is(err, sql.ErrNoRows); !exists {
 			return nil // ErrNotLeader takes precedence
 		}
 		if err != nil {
@@ -30,7 +30,7 @@ func (s *Store) writeReplayRows(ctx context.Context, epoch store.Epoch, id strin
 		}
 		return write(c, refused)
 	})
-	if err == nil && !there {
+	if err == nil && !exists {
 		err = store.ErrNoJob
 	}
 	return err
@@ -70,20 +70,20 @@ func (s *Store) dropCopied(ctx context.Context, c *conn, id string, rows []store
 		return nil, nil
 	}
 	const read = "SELECT n FROM " + ownPrefix + "replay_row FORCE INDEX (" + ownPrefix + "replay_row_n) WHERE name = ? AND job = ? AND n BETWEEN ? AND ?"
-	least, most := rows[0].N, rows[0].N
+	minN, maxN := rows[0].N, rows[0].N
 	for i := range rows {
-		least, most = min(least, rows[i].N), max(most, rows[i].N)
+		minN, maxN = min(minN, rows[i].N), max(maxN, rows[i].N)
 	}
-	there := map[int64]bool{}
-	err := c.query(ctx, read, []any{s.name, id, least, most}, func(rows *sql.Rows) error {
+	existing := map[int64]bool{}
+	err := c.query(ctx, read, []any{s.name, id, minN, maxN}, func(rows *sql.Rows) error {
 		var n int64
 		err := rows.Scan(&n)
-		there[n] = true
+		existing[n] = true
 		return err
 	})
 	return slices.DeleteFunc(slices.Clone(rows), func(r store.ReplayRow) bool {
-		known := there[r.N]
-		there[r.N] = true // the call may contain it twice
+		known := existing[r.N]
+		existing[r.N] = true // the call may contain it twice
 		return known
 	}), err
 }
@@ -108,7 +108,7 @@ func (s *Store) copyText(st *statement, id string, rows []store.ReplayRow) strin
 func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, limit int) (int, error) {
 	const find = "SELECT COALESCE(MAX(f.n), 0) FROM (SELECT r.n FROM " + ownPrefix + "replay_row AS r FORCE INDEX (" + ownPrefix + `replay_row_n)
 WHERE r.name = ? AND r.job = ? ORDER BY r.n LIMIT ?) AS f`
-	const forget = "DELETE r FROM " + ownPrefix + "replay_row AS r FORCE INDEX (" + ownPrefix + "replay_row_n) WHERE r.name = ? AND r.job = ? AND r.n <= ?"
+	const deleteSQL = "DELETE r FROM " + ownPrefix + "replay_row AS r FORCE INDEX (" + ownPrefix + "replay_row_n) WHERE r.name = ? AND r.job = ? AND r.n <= ?"
 	const count = "UPDATE " + ownPrefix + "replay SET total = total - ? WHERE name = ? AND job = ?"
 	err := replays.CheckLimit(limit)
 	var cleared int64
@@ -117,7 +117,7 @@ WHERE r.name = ? AND r.job = ? ORDER BY r.n LIMIT ?) AS f`
 			var last int64
 			err := c.row(ctx, find, []any{s.name, id, limit}, &last)
 			if err == nil {
-				cleared, err = c.exec(ctx, forget, s.name, id, last)
+				cleared, err = c.exec(ctx, deleteSQL, s.name, id, last)
 			}
 			if err == nil {
 				_, err = c.exec(ctx, count, cleared, s.name, id)
@@ -152,32 +152,32 @@ func (s *Store) finishRows(ctx context.Context, c *conn, id string, done []store
 	const count = "UPDATE " + ownPrefix + "replay SET sent = sent + ?, skipped = skipped + ?, refused = refused + ? WHERE name = ? AND job = ?"
 	var tally replays.Tally
 	for chunk := range slices.Chunk(done, maxKeys) {
-		there, err := s.rowsOf(ctx, c, id, chunk)
+		existing, err := s.rowsOf(ctx, c, id, chunk)
 		if err != nil {
 			return err
 		}
-		var gone []any
+		var finished []any
 		for i := range chunk {
 			d := &chunk[i]
-			row, ok := there[d.N]
+			row, ok := existing[d.N]
 			if !ok || row.outbox != d.Lane.Outbox || row.lane != d.Lane.Hash() {
 				continue
 			}
-			delete(there, d.N)
-			gone = append(gone, d.N)
+			delete(existing, d.N)
+			finished = append(finished, d.N)
 			if tally.Count(d.Result); d.Result == store.ReplayRefused && tally.StoresError(before) {
 				if err := s.saveError(ctx, c, id, d, &row); err != nil {
 					return err
 				}
 			}
 		}
-		if len(gone) == 0 {
+		if len(finished) == 0 {
 			continue
 		}
 		st := &statement{}
-		forget := "DELETE r FROM " + ownPrefix + "replay_row AS r FORCE INDEX (" + ownPrefix + "replay_row_n)\nWHERE r.name = " + st.arg(s.name) +
-			" AND r.job = " + st.arg(id) + " AND r.n IN " + st.list("?", gone)
-		if _, err := c.exec(ctx, forget, st.args...); err != nil {
+		deleteText := "DELETE r FROM " + ownPrefix + "replay_row AS r FORCE INDEX (" + ownPrefix + "replay_row_n)\nWHERE r.name = " + st.arg(s.name) +
+			" AND r.job = " + st.arg(id) + " AND r.n IN " + st.list("?", finished)
+		if _, err := c.exec(ctx, deleteText, st.args...); err != nil {
 			return err
 		}
 	}
@@ -201,25 +201,25 @@ func (s *Store) rowsOf(ctx context.Context, c *conn, id string, done []store.Fin
 	st := &statement{}
 	read := "SELECT r.n, r.outbox, r.lane, r.id, r.kind, r.message_group FROM " + ownPrefix + "replay_row AS r FORCE INDEX (" + ownPrefix + "replay_row_n)\nWHERE r.name = " +
 		st.arg(s.name) + " AND r.job = " + st.arg(id) + " AND r.n IN " + st.list("?", keys)
-	there := map[int64]replayRow{}
+	existing := map[int64]replayRow{}
 	err := c.query(ctx, read, st.args, func(rows *sql.Rows) error {
 		var n int64
 		var r replayRow
 		var lane []byte
 		err := rows.Scan(&n, &r.outbox, &lane, &r.id, &r.kind, &r.group)
 		copy(r.lane[:], lane)
-		there[n] = r
+		existing[n] = r
 		return err
 	})
-	return there, err
+	return existing, err
 }
 
 // saveError stores the error of a refused row in the call's transaction. An earlier row
 // with the same n that was cleared may have left an error; that one stays.
 func (s *Store) saveError(ctx context.Context, c *conn, id string, d *store.FinishedRow, r *replayRow) error {
-	const note = "INSERT IGNORE INTO " + ownPrefix + `replay_error (name, job, n, outbox, id, kind, message_group, reason, at)
+	const insert = "INSERT IGNORE INTO " + ownPrefix + `replay_error (name, job, n, outbox, id, kind, message_group, reason, at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6))`
-	_, err := c.exec(ctx, note, s.name, id, d.N, r.outbox, []byte(r.id), []byte(r.kind), groupBytes(groupOf(r.group)), errortext.Sanitize(d.Error, 0, false))
+	_, err := c.exec(ctx, insert, s.name, id, d.N, r.outbox, []byte(r.id), []byte(r.kind), groupBytes(groupOf(r.group)), errortext.Sanitize(d.Error, 0, false))
 	return err
 }
 

@@ -69,13 +69,13 @@ func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.De
 // resolveRows locks the rows that are still FAILED, writes them, and deletes the blocks
 // that they hold, in the call's transaction. It returns these rows in their order.
 func (s *Store) resolveRows(ctx context.Context, c *conn, t *table, letters []store.DeadLetter, m resolveAction) (done []store.DeadLetter, err error) {
-	var of keyBatch
+	var batch keyBatch
 	for i := range letters {
 		key, _ := t.id().key(letters[i].ID) // the id of an existing row is valid
-		of.add(i, key)
+		batch.add(i, key)
 	}
 	failed := map[string]bool{}
-	err = of.chunks(func(chunk *keyBatch) error {
+	err = batch.chunks(func(chunk *keyBatch) error {
 		st := &statement{}
 		text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.idIn(st, chunk.keys) + " AND " + t.failed(st) + "\nFOR UPDATE"
 		return c.query(ctx, text, st.args, func(rows *sql.Rows) error {
@@ -89,9 +89,9 @@ func (s *Store) resolveRows(ctx context.Context, c *conn, t *table, letters []st
 		return nil, err
 	}
 	var write keyBatch
-	for k, i := range of.at {
+	for k, i := range batch.at {
 		if failed[letters[i].ID] {
-			write.add(i, of.keys[k])
+			write.add(i, batch.keys[k])
 			done = append(done, letters[i])
 		}
 	}

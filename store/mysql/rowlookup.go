@@ -66,12 +66,12 @@ type rowLookup struct {
 var errTableLocked = errors.New("table is locked")
 
 // runLookups runs at for each outbox, all in one transaction.
-func runLookups(ctx context.Context, on *link, parts []*outboxes.Part, at func(context.Context, *conn, *outboxes.Part) error) error {
-	return on.do(ctx, func(ctx context.Context, c *conn) (err error) {
+func runLookups(ctx context.Context, session *link, parts []*outboxes.Part, lookUp func(context.Context, *conn, *outboxes.Part) error) error {
+	return session.do(ctx, func(ctx context.Context, c *conn) (err error) {
 		for range maxClaimTries {
 			err = c.tx(ctx, func() error {
 				for _, p := range parts {
-					if err := at(ctx, c, p); err != nil {
+					if err := lookUp(ctx, c, p); err != nil {
 						return err
 					}
 				}
@@ -88,14 +88,14 @@ func runLookups(ctx context.Context, on *link, parts []*outboxes.Part, at func(c
 // lookUpPart looks up the rows of one outbox. If another session has locked the whole
 // table, every row is unknown. It returns errRowChanged if rows seem gone and the table
 // was altered.
-func lookUpPart(ctx context.Context, c *conn, p *outboxes.Part, looks func(*table) []rowLookup) error {
+func lookUpPart(ctx context.Context, c *conn, p *outboxes.Part, lookups func(*table) []rowLookup) error {
 	t, err := c.table(ctx, p.Outbox)
 	if err != nil {
 		return err
 	}
-	all, gone := looks(t), false
+	all, gone := lookups(t), false
 	for k := range all {
-		missed, err := t.lookUp(ctx, c, p, &all[k])
+		anyMissing, err := t.lookUp(ctx, c, p, &all[k])
 		if errors.Is(err, errTableLocked) {
 			for k := range all {
 				for _, i := range all[k].at {
@@ -107,7 +107,7 @@ func lookUpPart(ctx context.Context, c *conn, p *outboxes.Part, looks func(*tabl
 		if err != nil {
 			return err
 		}
-		gone = gone || missed
+		gone = gone || anyMissing
 	}
 	if !gone {
 		return nil
@@ -124,7 +124,7 @@ func (t *table) lookUp(ctx context.Context, c *conn, p *outboxes.Part, l *rowLoo
 	var all, absent keyBatch
 	found := map[int]bool{}
 	for _, i := range l.at {
-		if key, can := t.id().key(l.rows[i].ID); can {
+		if key, valid := t.id().key(l.rows[i].ID); valid {
 			all.add(i, key)
 		} else {
 			l.missing(i) // no row can have this id
@@ -164,21 +164,21 @@ func (t *table) lookUp(ctx context.Context, c *conn, p *outboxes.Part, l *rowLoo
 // reportMissing finds out which missing rows are really gone and which are being
 // inserted. A read that meets a lock is split until the locked row is alone.
 func (t *table) reportMissing(ctx context.Context, c *conn, p *outboxes.Part, chunk *keyBatch, l *rowLookup) error {
-	there := map[int]bool{}
+	present := map[int]bool{}
 	s := &statement{}
 	text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.idIn(s, chunk.keys) + "\nFOR UPDATE NOWAIT"
 	err := c.query(ctx, text, s.args, func(rows *sql.Rows) error {
 		var id string
 		err := rows.Scan(&id)
 		if i, asked := p.FirstIndex[id]; asked {
-			there[i] = true // it appeared since the first read
+			present[i] = true // it appeared since the first read
 		}
 		return err
 	})
 	switch {
 	case err == nil:
 		for _, i := range chunk.at {
-			if there[i] {
+			if present[i] {
 				l.unknown(i)
 			} else {
 				l.missing(i)

@@ -74,9 +74,9 @@ WHERE name = ? AND checkpoint = ?`
 
 // DeleteSavepoint implements store.SavepointWriter.
 func (s *Store) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name string) error {
-	const forget = "DELETE FROM " + ownPrefix + "named WHERE name = ? AND checkpoint = ?"
+	const deleteSQL = "DELETE FROM " + ownPrefix + "named WHERE name = ? AND checkpoint = ?"
 	err := s.writeReplay(ctx, epoch, func(c *conn) error {
-		_, err := c.exec(ctx, forget, s.name, name)
+		_, err := c.exec(ctx, deleteSQL, s.name, name)
 		return err
 	})
 	if err != nil {

@@ -117,8 +117,8 @@ func (c *conn) run(ctx context.Context, s *script) (bool, error) {
 		c.broken = true
 		return false, err
 	}
-	if taken := c.rollback(ctx); taken != nil {
-		return false, taken
+	if rollbackErr := c.rollback(ctx); rollbackErr != nil {
+		return false, rollbackErr
 	}
 	if isLockTimeout(err) {
 		return false, err

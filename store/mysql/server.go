@@ -37,11 +37,11 @@ type server struct {
 }
 
 // queryServer reads the description of the server on a new session.
-func queryServer(ctx context.Context, on *sql.Conn) (s server, err error) {
+func queryServer(ctx context.Context, conn *sql.Conn) (s server, err error) {
 	const ask = `
 SELECT VERSION(), COALESCE(DATABASE(), ''), CURRENT_USER(), CONNECTION_ID(), CONCAT(@@hostname, ':', @@port, ' ', @@server_id, ' ', @@datadir),
   @@innodb_flush_log_at_trx_commit = 1 AND (NOT @@log_bin OR @@sync_binlog = 1), @@max_allowed_packet`
-	err = on.QueryRowContext(ctx, ask).Scan(&s.version, &s.database, &s.account, &s.session, &s.identity, &s.durable, &s.packet)
+	err = conn.QueryRowContext(ctx, ask).Scan(&s.version, &s.database, &s.account, &s.session, &s.identity, &s.durable, &s.packet)
 	if err != nil {
 		return s, err
 	}
@@ -49,7 +49,7 @@ SELECT VERSION(), COALESCE(DATABASE(), ''), CURRENT_USER(), CONNECTION_ID(), CON
 	s.number = versionNumber(s.version)
 	if !s.mariadb { // MariaDB has no server_uuid
 		var uuid string
-		err = on.QueryRowContext(ctx, "SELECT @@server_uuid").Scan(&uuid)
+		err = conn.QueryRowContext(ctx, "SELECT @@server_uuid").Scan(&uuid)
 		s.identity = uuid
 	}
 	return s, err
@@ -84,7 +84,7 @@ func (s *server) name() string {
 
 // tooOld reports whether the server is older than the oldest supported version, which it
 // also returns.
-func (s *server) tooOld() (least string, old bool) {
+func (s *server) tooOld() (minVersion string, old bool) {
 	if s.mariadb {
 		return "MariaDB 10.6", s.number < minMariaDBVersion
 	}
@@ -149,14 +149,14 @@ const (
 // several, the lock of one server does not exclude relays on another.
 func (s *server) multiPrimary(ctx context.Context, c *conn) (string, error) {
 	if s.mariadb {
-		on, err := c.variable(ctx, "wsrep_on")
-		if strings.EqualFold(on, "ON") || on == "1" {
+		wsrep, err := c.variable(ctx, "wsrep_on")
+		if strings.EqualFold(wsrep, "ON") || wsrep == "1" {
 			return "a Galera cluster (wsrep_on = ON)", err
 		}
 		return "", err
 	}
-	on, err := c.variable(ctx, "wsrep_on") // Percona XtraDB Cluster
-	if err != nil || strings.EqualFold(on, "ON") {
+	wsrep, err := c.variable(ctx, "wsrep_on") // Percona XtraDB Cluster
+	if err != nil || strings.EqualFold(wsrep, "ON") {
 		return "a Galera cluster (wsrep_on = ON)", err
 	}
 	single, err := c.variable(ctx, "group_replication_single_primary_mode")
@@ -193,13 +193,13 @@ func (s *server) snapshotPosition(ctx context.Context, c *conn) (store.Position,
 	if err := rows.Err(); err != nil {
 		return "", err
 	}
-	file, place := status["binlog_snapshot_file"], status["binlog_snapshot_position"]
+	file, offset := status["binlog_snapshot_file"], status["binlog_snapshot_position"]
 	if file == "" {
 		return "", nil // no binlog
 	}
-	at, err := strconv.ParseInt(place, 10, 64)
+	at, err := strconv.ParseInt(offset, 10, 64)
 	if err != nil {
-		return "", fmt.Errorf("invalid snapshot position %q in %s", place, file)
+		return "", fmt.Errorf("invalid snapshot position %q in %s", offset, file)
 	}
 	var set sql.NullString
 	if err := c.sqlConn.QueryRowContext(ctx, "SELECT BINLOG_GTID_POS('"+literal(file)+"', "+strconv.FormatInt(at, 10)+")").Scan(&set); err != nil {
@@ -227,7 +227,7 @@ func (s *server) setGlobal(name, value string) []string {
 
 // statementLimit returns the time limit for reading statements of this session in
 // seconds, 0 for none, and the lines that raise it.
-func (s *server) statementLimit(ctx context.Context, c *conn) (limit float64, more []string, err error) {
+func (s *server) statementLimit(ctx context.Context, c *conn) (limit float64, remedy []string, err error) {
 	if s.mariadb {
 		err = c.row(ctx, "SELECT @@max_statement_time", nil, &limit)
 		return limit, []string{"-- as an administrator", "ALTER USER " + Account(s.account) + " WITH MAX_STATEMENT_TIME 3600;"}, err

@@ -35,9 +35,9 @@ type link struct {
 	noWaitUntil time.Time // calls wait for no row lock until then; guarded by the session's token
 }
 
-func newLink(cfg *mysql.Config, settings map[string]string, life *lifetime.Lifetime) *link {
-	l := &link{cfg: cfg, settings: settings, lifetime: life}
-	l.Session = session.New(life, l)
+func newLink(cfg *mysql.Config, settings map[string]string, lt *lifetime.Lifetime) *link {
+	l := &link{cfg: cfg, settings: settings, lifetime: lt}
+	l.Session = session.New(lt, l)
 	return l
 }
 

@@ -109,11 +109,11 @@ func (c *settling) write(ctx context.Context, look bool) error {
 	}
 	c.rows = nil
 	// If two rows may share an id, the second could make up for a missing one.
-	twice := func(p *settlePart) bool { return !p.table.single }
+	sharesID := func(p *settlePart) bool { return !p.table.single }
 	switch {
 	case c.noWait:
 		err = c.lockRowsSkipping(ctx)
-	case look || slices.ContainsFunc(parts, twice):
+	case look || slices.ContainsFunc(parts, sharesID):
 		err = c.lockRows(ctx)
 	}
 	if err != nil {
@@ -141,11 +141,11 @@ func (c *settling) lockRows(ctx context.Context) error {
 	c.rows = map[store.Ref]rowState{}
 	byOutbox := c.keyBatches()
 	for _, name := range c.outboxes.Names() {
-		of, t := byOutbox[name], c.conn.tables[name]
-		if of == nil || t.Layout.State == store.StateNone {
+		batch, t := byOutbox[name], c.conn.tables[name]
+		if batch == nil || t.Layout.State == store.StateNone {
 			continue
 		}
-		err := of.chunks(func(chunk *keyBatch) error { return c.lockAmong(ctx, t, chunk.keys, " FOR UPDATE", false) })
+		err := batch.chunks(func(chunk *keyBatch) error { return c.lockAmong(ctx, t, chunk.keys, " FOR UPDATE", false) })
 		if err != nil {
 			return err
 		}
@@ -156,14 +156,14 @@ func (c *settling) lockRows(ctx context.Context) error {
 // keyBatches returns the rows of the call by outbox, each once.
 func (c *settling) keyBatches() map[string]*keyBatch {
 	byOutbox := map[string]*keyBatch{}
-	asked := map[store.Ref]bool{}
+	seen := map[store.Ref]bool{}
 	for i := range c.outcomes {
 		o := &c.outcomes[i]
-		key, can := c.conn.tables[o.Outbox].id().key(o.ID)
-		if asked[o.Ref] || !can {
+		key, valid := c.conn.tables[o.Outbox].id().key(o.ID)
+		if seen[o.Ref] || !valid {
 			continue
 		}
-		asked[o.Ref] = true
+		seen[o.Ref] = true
 		if byOutbox[o.Outbox] == nil {
 			byOutbox[o.Outbox] = &keyBatch{}
 		}
@@ -201,16 +201,16 @@ func (c *settling) lockAmong(ctx context.Context, t *table, keys []any, lock str
 // checkAltered returns errRowChanged if rows seem gone and their table was altered. It
 // checks each table once.
 func (c *settling) checkAltered(ctx context.Context, parts []*settlePart) error {
-	asked := map[string]bool{}
+	checked := map[string]bool{}
 	for _, p := range parts {
-		if asked[p.outbox] || p.table.Layout.State == store.StateNone {
+		if checked[p.outbox] || p.table.Layout.State == store.StateNone {
 			continue
 		}
 		for k, i := range p.at {
 			if p.keys[k] != nil && (c.rows == nil || c.rows[c.outcomes[i].Ref] != rowGone) {
 				continue
 			}
-			asked[p.outbox] = true
+			checked[p.outbox] = true
 			if altered, err := c.conn.tableAltered(ctx, p.table.Outbox); err != nil || altered {
 				return cmp.Or(err, errRowChanged)
 			}

@@ -29,7 +29,7 @@ type settleKey struct {
 // parts groups the call's outcomes. Rounds keep the order of several outcomes for one id;
 // the parts are in the order of their rounds.
 func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
-	var turns [][]*settlePart
+	var rounds [][]*settlePart
 	byKey := map[settleKey]*settlePart{}
 	count := make(map[store.Ref]int, len(c.outcomes))
 	for i := range c.outcomes {
@@ -47,20 +47,20 @@ func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
 		if p == nil {
 			p = &settlePart{settleKey: k, table: t}
 			byKey[k] = p
-			if k.round == len(turns) {
-				turns = append(turns, nil)
+			if k.round == len(rounds) {
+				rounds = append(rounds, nil)
 			}
-			turns[k.round] = append(turns[k.round], p)
+			rounds[k.round] = append(rounds[k.round], p)
 		}
-		key, can := t.id().key(o.ID)
-		if !can {
+		key, valid := t.id().key(o.ID)
+		if !valid {
 			key = nil // no row has this id
 		}
 		p.add(i, key)
 	}
 	var parts []*settlePart
-	for _, turn := range turns {
-		parts = append(parts, turn...)
+	for _, round := range rounds {
+		parts = append(parts, round...)
 	}
 	return parts, nil
 }

@@ -258,21 +258,21 @@ func (s *Store) readSpilledLanes(ctx context.Context, c *conn, outbox string, ta
 // DeleteSpilledAfter implements store.SpillStore, in transactions of bounded size. If it
 // returns an error, some of the rows may be deleted.
 func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
-	const forget = "DELETE FROM " + ownPrefix + "parked WHERE name = ? AND outbox = ? AND seq > ? ORDER BY seq LIMIT ?"
-	all := 0
+	const deleteSQL = "DELETE FROM " + ownPrefix + "parked WHERE name = ? AND outbox = ? AND seq > ? ORDER BY seq LIMIT ?"
+	total := 0
 	for _, name := range s.outboxes.Names() {
 		for n := int64(maxDeleteRows); n == maxDeleteRows; {
 			err := s.spillSession.do(ctx, func(ctx context.Context, c *conn) error {
 				return s.runAsLeader(ctx, c, epoch, func() (err error) {
-					n, err = c.exec(ctx, forget, s.name, name, int64(after), maxDeleteRows)
+					n, err = c.exec(ctx, deleteSQL, s.name, name, int64(after), maxDeleteRows)
 					return err
 				})
 			})
 			if err != nil {
-				return all, fmt.Errorf("delete spilled rows after seq: %w", Explain(err))
+				return total, fmt.Errorf("delete spilled rows after seq: %w", Explain(err))
 			}
-			all += int(n)
+			total += int(n)
 		}
 	}
-	return all, nil
+	return total, nil
 }

@@ -48,11 +48,11 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	if err != nil {
 		return err
 	}
-	parks, err := hasTable(ctx, v.conn, ownPrefix+"parked") // a view works without the relay's tables
+	hasSpilled, err := hasTable(ctx, v.conn, ownPrefix+"parked") // a view works without the relay's tables
 	if err != nil {
 		return err
 	}
-	r := &reading{table: t, query: q, relay: v.name, hasSpilledTable: parks, excludeIDs: q.ExcludeIDs, excludeLanes: q.ExcludedLanes(o)}
+	r := &reading{table: t, query: q, relay: v.name, hasSpilledTable: hasSpilled, excludeIDs: q.ExcludeIDs, excludeLanes: q.ExcludedLanes(o)}
 	r.splitExclusions()
 	// If the statement excludes everything, one read of Limit rows is enough.
 	from, window := 0, q.Limit
@@ -89,8 +89,8 @@ func (r *reading) splitExclusions() {
 	}
 	r.excluded = func(it *store.Item) bool {
 		_, isHeld := held[it.ID]
-		_, isLeft := lanes[it.Lane()]
-		return isHeld || isLeft
+		_, inLane := lanes[it.Lane()]
+		return isHeld || inLane
 	}
 }
 
@@ -185,9 +185,9 @@ func (t *table) heldKeys(ids []string) []any {
 	var keys []any
 	id := t.id()
 	for _, text := range ids {
-		key, can := id.key(text)
+		key, valid := id.key(text)
 		switch {
-		case !can:
+		case !valid:
 		case id.family == familyText:
 			keys = append(keys, []byte(text))
 		default:
@@ -230,7 +230,7 @@ func laneKeys(lanes []store.LaneKey) []any {
 
 // hasTable reports whether one of the relay's tables exists, as far as the account can
 // see.
-func hasTable(ctx context.Context, c *conn, name string) (there bool, err error) {
-	err = c.row(ctx, "SELECT COUNT(*) > 0 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?", []any{name}, &there)
-	return there, err
+func hasTable(ctx context.Context, c *conn, name string) (exists bool, err error) {
+	err = c.row(ctx, "SELECT COUNT(*) > 0 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?", []any{name}, &exists)
+	return exists, err
 }

@@ -24,8 +24,8 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 	if at.family != familyTime && at.typ != "date" {
 		return store.OrderTimeError(o, TableName(o), at.full)
 	}
-	keys, some := t.deliveredKeys(to.IDs)
-	if !some {
+	keys, possible := t.deliveredKeys(to.IDs)
+	if !possible {
 		return nil
 	}
 	err = v.addDelivered(ctx, t, to, keys, true)
@@ -40,17 +40,17 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 
 // deliveredKeys returns the keys to filter by; nil for all rows. It is false if no row
 // can have any of the ids.
-func (t *table) deliveredKeys(ids []string) (keys []any, some bool) {
+func (t *table) deliveredKeys(ids []string) (keys []any, possible bool) {
 	for _, id := range ids {
-		if key, can := t.id().key(id); can {
+		if key, valid := t.id().key(id); valid {
 			keys = append(keys, key)
 		}
 	}
-	some = len(keys) > 0 || len(ids) == 0
+	possible = len(keys) > 0 || len(ids) == 0
 	if len(keys) > maxBoundValues/4 { // too many for a statement: each key is bound twice
 		keys = nil
 	}
-	return keys, some
+	return keys, possible
 }
 
 // addDelivered adds rows with a time in range, or, if timed is false, rows without a

@@ -54,15 +54,15 @@ func (w *watchedConn) Read(p []byte) (int, error) {
 // idle session receives nothing but the server's notice that it ends, so any byte means
 // that the session is over.
 func (w *watchedConn) watch(ctx context.Context) error {
-	woken := make(chan struct{})
+	unblocked := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		_ = w.SetReadDeadline(time.Unix(1, 0)) // long past; fails only on a closed connection
-		close(woken)
+		close(unblocked)
 	})
 	var b [1]byte
 	n, err := w.Conn.Read(b[:])
 	if !stop() {
-		<-woken
+		<-unblocked
 	}
 	if n > 0 {
 		w.mu.Lock()
