@@ -22,9 +22,9 @@ func nextSecond() {
 	}
 }
 
-// TestLogBeganAnew checks that a binlog that was reset is not taken for the old one, even
+// TestLogReset checks that a binlog that was reset is not taken for the old one, even
 // if it reaches the same numbers again.
-func TestLogBeganAnew(t *testing.T) {
+func TestLogReset(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, nil)
 		for _, named := range []string{"between", "o"} { // longer, and of equal length
@@ -57,9 +57,9 @@ func TestLogBeganAnew(t *testing.T) {
 	})
 }
 
-// TestLogBeganAnewWithFewerFiles checks a reset binlog that has not reached the number of
+// TestLogResetWithFewerFiles checks a reset binlog that has not reached the number of
 // the old one's file.
-func TestLogBeganAnewWithFewerFiles(t *testing.T) {
+func TestLogResetWithFewerFiles(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Start(t, nil).Database())
 		for range 4 {
@@ -93,10 +93,10 @@ func (d *database) readOn(t *testing.T, n int, prefix string) store.Checkpoint {
 	return store.Checkpoint{Origin: o.Origin, Position: fo.Position}
 }
 
-// TestLogCutBack checks a crash of the machine with sync_binlog other than 1, which
+// TestLogTruncated checks a crash of the machine with sync_binlog other than 1, which
 // truncates the binlog. A relay that was connected notices it too, after it has
 // reconnected.
-func TestLogCutBack(t *testing.T) {
+func TestLogTruncated(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, map[string]string{"sync-binlog": "0"})
 		d := newDatabase(t, f, srv.Database())

@@ -39,10 +39,10 @@ func testSchemaChanges(t *testing.T, f servers.Flavour, url string) {
 	}
 }
 
-// testBehindASchemaChange checks rows from before a change that the relay did not read in
+// testRowsBeforeSchemaChange checks rows from before a change that the relay did not read in
 // time. If the binlog names the columns they arrive, otherwise the snapshot finds them in
 // the table.
-func testBehindASchemaChange(t *testing.T, f servers.Flavour, url string) {
+func testRowsBeforeSchemaChange(t *testing.T, f servers.Flavour, url string) {
 	d := newDatabase(t, f, url)
 	o, err := d.opening(t, store.Checkpoint{})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-func TestWordsOf(t *testing.T) {
+func TestParseMembers(t *testing.T) {
 	for text, want := range map[string][]string{
 		"enum('a')":                  {"a"},
 		"enum('a','b')":              {"a", "b"},
@@ -30,7 +30,7 @@ func TestStringLength(t *testing.T) {
 	}
 }
 
-func TestWords(t *testing.T) {
+func TestFirstWords(t *testing.T) {
 	for query, want := range map[string][2]string{
 		"BEGIN":                       {"BEGIN", ""},
 		"XA START X'01',X'',1":        {"XA", "START"},

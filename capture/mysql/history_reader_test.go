@@ -27,7 +27,7 @@ func (d *database) sessions(t *testing.T) (n int) {
 	return n
 }
 
-func pastHarness(f servers.Flavour, url func(t *testing.T) string) capturetest.HistoryHarness {
+func historyHarness(f servers.Flavour, url func(t *testing.T) string) capturetest.HistoryHarness {
 	return capturetest.HistoryHarness{
 		Setup:         func(t *testing.T) capturetest.Database { return newDatabase(t, f, url(t)) },
 		ReadsFromTime: true,
@@ -39,10 +39,10 @@ func pastHarness(f servers.Flavour, url func(t *testing.T) string) capturetest.H
 	}
 }
 
-// lostPast returns the harness for a server of the test's own, which loses its log and
+// lostHistoryHarness returns the harness for a server of the test's own, which loses its log and
 // shuts down.
-func lostPast(f servers.Flavour, srv *servers.MySQLServer) capturetest.HistoryHarness {
-	h := pastHarness(f, func(*testing.T) string { return srv.Database() })
+func lostHistoryHarness(f servers.Flavour, srv *servers.MySQLServer) capturetest.HistoryHarness {
+	h := historyHarness(f, func(*testing.T) string { return srv.Database() })
 	h.Losses = map[string]func(*testing.T, capturetest.Database, capture.StartPoint){
 		"purged": func(t *testing.T, db capturetest.Database, at capture.StartPoint) {
 			db.(*database).wantLost(t, at, "")
@@ -92,11 +92,11 @@ func (d *database) wantLost(t *testing.T, at capture.StartPoint, why string) {
 	}
 }
 
-func TestPast(t *testing.T) {
+func TestHistory(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
-		capturetest.RunHistory(t, pastHarness(f, func(t *testing.T) string { return f.Database(t) }))
+		capturetest.RunHistory(t, historyHarness(f, func(t *testing.T) string { return f.Database(t) }))
 		t.Run("odd names", func(t *testing.T) {
-			h := pastHarness(f, nil)
+			h := historyHarness(f, nil)
 			h.Setup = func(t *testing.T) capturetest.Database {
 				return newDatabaseOf(t, f, f.Database(t), createOdd, oddNames)
 			}
@@ -108,24 +108,24 @@ func TestPast(t *testing.T) {
 	})
 }
 
-func TestPastLost(t *testing.T) {
+func TestHistoryLost(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, map[string]string{"server-id": "2"})
-		t.Run("a time after a purge", func(t *testing.T) { testPastSinceAPurge(t, newDatabase(t, f, srv.Database())) })
-		capturetest.RunHistoryLost(t, lostPast(f, srv))
+		t.Run("a time after a purge", func(t *testing.T) { testHistoryAfterPurge(t, newDatabase(t, f, srv.Database())) })
+		capturetest.RunHistoryLost(t, lostHistoryHarness(f, srv))
 	})
 }
 
-// again reads a range once more and returns its rows.
-func (d *database) again(t *testing.T, at capture.StartPoint, until store.Position) ([]string, error) {
+// readAgain reads a range once more and returns its rows.
+func (d *database) readAgain(t *testing.T, at capture.StartPoint, until store.Position) ([]string, error) {
 	t.Helper()
 	return capturetest.ReadRange(t, newSource(t, d.config()), at, until, nil)
 }
 
-// testPastSinceAPurge checks that a time before a purge is lost, and that a later time
+// testHistoryAfterPurge checks that a time before a purge is lost, and that a later time
 // starts with the remaining log. Of files that were created long before it, only the last
 // one is read.
-func testPastSinceAPurge(t *testing.T, d *database) {
+func testHistoryAfterPurge(t *testing.T, d *database) {
 	d.readOn(t, 3, "a")
 	nextSecond()
 	before := time.Now()
@@ -148,24 +148,24 @@ func testPastSinceAPurge(t *testing.T, d *database) {
 	until := fo.Position
 	fo.End()
 	for i, want := range []string{"efg", "fg"} {
-		ids, err := d.again(t, capture.StartPoint{Since: rotated[i].Add(time.Hour)}, until)
+		ids, err := d.readAgain(t, capture.StartPoint{Since: rotated[i].Add(time.Hour)}, until)
 		if err != nil || strings.Join(ids, "") != want {
 			t.Errorf("of an hour behind file %d %q came, %v, want %s", i, ids, err, want)
 		}
 	}
-	if ids, err := d.again(t, capture.StartPoint{Since: since}, until); err != nil || strings.Join(ids, "") != "cdefg" {
+	if ids, err := d.readAgain(t, capture.StartPoint{Since: since}, until); err != nil || strings.Join(ids, "") != "cdefg" {
 		t.Errorf("%q came, %v", ids, err)
 	}
 	var lost *capture.LostError
-	if ids, err := d.again(t, capture.StartPoint{Since: before}, until); !errors.As(err, &lost) || len(ids) > 0 {
+	if ids, err := d.readAgain(t, capture.StartPoint{Since: before}, until); !errors.As(err, &lost) || len(ids) > 0 {
 		t.Errorf("%q came, %v, want a lost log", ids, err)
 	}
 }
 
-// TestPastDomains checks that ranges are exact on MariaDB wherever they begin and end,
+// TestHistoryDomains checks that ranges are exact on MariaDB wherever they begin and end,
 // because transactions of several domains have separate numbers, and a domain may begin
 // inside a range.
-func TestPastDomains(t *testing.T) {
+func TestHistoryDomains(t *testing.T) {
 	t.Parallel()
 	f := servers.MariaDB
 	d := newDatabase(t, f, f.Database(t))
@@ -189,7 +189,7 @@ func TestPastDomains(t *testing.T) {
 	}
 	for _, part := range [][2]int{{0, 9}, {0, 2}, {1, 3}, {2, 7}, {4, 9}, {6, 7}, {5, 5}} {
 		at := capture.StartPoint{Checkpoint: store.Checkpoint{Origin: o.Origin, Position: places[part[0]]}}
-		ids, err := d.again(t, at, places[part[1]])
+		ids, err := d.readAgain(t, at, places[part[1]])
 		if err != nil || !slices.Equal(ids, want[part[0]:part[1]]) {
 			t.Errorf("of %q came %q, %v", want[part[0]:part[1]], ids, err)
 		}

@@ -18,7 +18,7 @@ func TestNamesInStatements(t *testing.T) {
 	}
 }
 
-func TestTriggersShown(t *testing.T) {
+func TestVisibleTriggers(t *testing.T) {
 	for grant, want := range map[string][]string{
 		"GRANT ALL PRIVILEGES ON *.* TO `root`@`localhost` WITH GRANT OPTION":             {"*"},
 		"GRANT SELECT, INSERT, TRIGGER, EVENT ON *.* TO `root`@`%`":                       {"*"},
@@ -35,8 +35,8 @@ func TestTriggersShown(t *testing.T) {
 	}
 }
 
-// TestHeadOfAStatement checks that a logged reason contains no value.
-func TestHeadOfAStatement(t *testing.T) {
+// TestStatementSummary checks that a logged reason contains no value.
+func TestStatementSummary(t *testing.T) {
 	for text, want := range map[string]string{
 		"INSERT INTO orders (a) VALUES ('secret')": "INSERT INTO orders …",
 		"update  t\nset a = 'secret'":              "update t …",

@@ -13,8 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// shutOut locks the streaming role's account and ends its sessions.
-func (d *database) shutOut(t *testing.T) (letIn func()) {
+// lockRole locks the streaming role's account and ends its sessions.
+func (d *database) lockRole(t *testing.T) (unlockRole func()) {
 	t.Helper()
 	d.exec(t, "ALTER USER '"+d.role+"'@'%' ACCOUNT LOCK")
 	d.Disconnect(t)
@@ -76,16 +76,16 @@ func losses() map[string]func(t *testing.T, db capturetest.Database) {
 	return map[string]func(t *testing.T, db capturetest.Database){
 		"purged": func(t *testing.T, db capturetest.Database) {
 			d := db.(*database)
-			letIn := d.shutOut(t)
+			unlockRole := d.lockRole(t)
 			d.Unrelated(t)
 			d.purge(t)
-			letIn()
+			unlockRole()
 		},
 		"reset": func(t *testing.T, db capturetest.Database) {
 			d := db.(*database)
-			letIn := d.shutOut(t)
+			unlockRole := d.lockRole(t)
 			d.exec(t, d.reset())
-			letIn()
+			unlockRole()
 		},
 		"a session without a row image": func(t *testing.T, db capturetest.Database) {
 			d := db.(*database)
@@ -95,15 +95,15 @@ func losses() map[string]func(t *testing.T, db capturetest.Database) {
 			d := db.(*database)
 			servers.ExecMySQL(t, d.url, "SET SESSION binlog_format = STATEMENT; INSERT INTO outbox_events (id, payload, status) VALUES ('statement', 'x', 'COMPLETED')")
 		},
-		"a trigger under a session that logs statements":  inStatements("INSERT INTO orders VALUES ('by a trigger')"),
-		"an UPDATE whose trigger calls a procedure":       inStatements("/* by a library */ UPDATE items SET id = 'by an update'"),
-		"a function under a session that logs statements": inStatements("SELECT place('by a function')"),
-		"a view under a session that logs statements":     inStatements("INSERT INTO events_to_come (id, payload, status) VALUES ('by a view', 'x', 'COMPLETED')"),
+		"a trigger under a session that logs statements":  withStatementFormat("INSERT INTO orders VALUES ('by a trigger')"),
+		"an UPDATE whose trigger calls a procedure":       withStatementFormat("/* by a library */ UPDATE items SET id = 'by an update'"),
+		"a function under a session that logs statements": withStatementFormat("SELECT place('by a function')"),
+		"a view under a session that logs statements":     withStatementFormat("INSERT INTO events_to_come (id, payload, status) VALUES ('by a view', 'x', 'COMPLETED')"),
 	}
 }
 
-// inStatements makes a session write an outbox's row in ways that do not name its table.
-func inStatements(statement string) func(t *testing.T, db capturetest.Database) {
+// withStatementFormat makes a session write an outbox's row in ways that do not name its table.
+func withStatementFormat(statement string) func(t *testing.T, db capturetest.Database) {
 	return func(t *testing.T, db capturetest.Database) {
 		d := db.(*database)
 		const row = "INSERT INTO outbox_events (id, payload, status) VALUES (%s, 'x', 'COMPLETED')"
@@ -117,11 +117,11 @@ func inStatements(statement string) func(t *testing.T, db capturetest.Database) 
 	}
 }
 
-// TestStatementsElsewhere checks that a statement about other tables causes no loss if
+// TestStatementsOnOtherTables checks that a statement about other tables causes no loss if
 // the account may see that none of their triggers writes an outbox. Otherwise it causes a
 // loss with a remedy, but not again at once, because a session may run many such
 // statements and each loss causes a snapshot.
-func TestStatementsElsewhere(t *testing.T) {
+func TestStatementsOnOtherTables(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Database(t))
 		d.exec(t, "CREATE TABLE notes (n varchar(64))", "CREATE TRIGGER harmless AFTER INSERT ON notes FOR EACH ROW INSERT INTO unrelated VALUES (1)")
@@ -197,10 +197,10 @@ func (d *database) opening(t *testing.T, at store.Checkpoint) (capture.OpenResul
 	return o, err
 }
 
-// TestCheckpointOfAnother checks that a checkpoint of another server is rejected, even if
+// TestCheckpointOfAnotherServer checks that a checkpoint of another server is rejected, even if
 // both number their transactions alike, and so is one from before the server was
 // restored.
-func TestCheckpointOfAnother(t *testing.T) {
+func TestCheckpointOfAnotherServer(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, nil)
 		d := newDatabase(t, f, srv.Database())

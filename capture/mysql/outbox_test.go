@@ -11,9 +11,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestMarkersAreFiltered checks that a filter is found that excludes only the markers'
+// TestMarkersFiltered checks that a filter is found that excludes only the markers'
 // database.
-func TestMarkersAreFiltered(t *testing.T) {
+func TestMarkersFiltered(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, map[string]string{"binlog-do-db": "shop_of_others"})
 		d := newDatabase(t, f, srv.Database())

@@ -81,9 +81,9 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// TestStreamThatNobodyReads checks that an open stream that nobody reads does not prevent
+// TestUnreadStream checks that an open stream that nobody reads does not prevent
 // the relay's next stream from starting.
-func TestStreamThatNobodyReads(t *testing.T) {
+func TestUnreadStream(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Start(t, nil).Database()) // the shared server's binlog has no room for that much
 		way := servers.NewProxy(t, d.stream)

@@ -11,9 +11,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestCutIsExact checks that no row is in both the view and the stream, and that none is
+// TestSnapshotIsExact checks that no row is in both the view and the stream, and that none is
 // missing, although a view shows rows before gtid_executed contains their transactions.
-func TestCutIsExact(t *testing.T) {
+func TestSnapshotIsExact(t *testing.T) {
 	inTurn(t, func(t *testing.T, f servers.Flavour) {
 		settings := map[string]string{"sync-binlog": "0", "innodb-flush-log-at-trx-commit": "0"}
 		if f == servers.MySQL { // many commit at once
@@ -38,8 +38,8 @@ func TestCutIsExact(t *testing.T) {
 			})
 		}
 		cuts := 0
-		for end := time.Now().Add(cutsFor); time.Now().Before(end) && !t.Failed(); cuts++ {
-			d.cutOnce(t, fmt.Sprint(cuts))
+		for end := time.Now().Add(snapshotTestTime); time.Now().Before(end) && !t.Failed(); cuts++ {
+			d.snapshotOnce(t, fmt.Sprint(cuts))
 		}
 		stop.Store(true)
 		writers.Wait()
@@ -47,11 +47,11 @@ func TestCutIsExact(t *testing.T) {
 	})
 }
 
-// cutsFor is how long the test takes snapshots.
-const cutsFor = 3 * time.Second
+// snapshotTestTime is how long the test takes snapshots.
+const snapshotTestTime = 3 * time.Second
 
-// cutOnce takes a snapshot and compares its view with its stream.
-func (d *database) cutOnce(t *testing.T, token string) {
+// snapshotOnce takes a snapshot and compares its view with its stream.
+func (d *database) snapshotOnce(t *testing.T, token string) {
 	t.Helper()
 	src := newSource(t, d.config())
 	defer src.Close()

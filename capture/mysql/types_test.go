@@ -87,7 +87,7 @@ func testTypes(t *testing.T, f servers.Flavour, url string) {
 		}})
 	}
 	d := newDatabaseOf(t, f, url, ddl+") CHARACTER SET utf8mb4", func(string) []store.Outbox { return boxes })
-	got := d.stream1(t, boxes, func() {
+	got := d.readItems(t, boxes, func() {
 		for i, s := range list {
 			for j, v := range s.values {
 				d.exec(t, fmt.Sprintf("INSERT INTO outbox_events (id, c%d) VALUES ('%02d-%d', %s)", i, i, j, v))
@@ -119,7 +119,7 @@ func testIDTypes(t *testing.T, f servers.Flavour, url string) {
 		}})
 	}
 	d := newDatabaseOf(t, f, url, strings.Join(ddl, "; "), func(string) []store.Outbox { return boxes })
-	got := d.stream1(t, boxes, func() {
+	got := d.readItems(t, boxes, func() {
 		for table, list := range values {
 			for _, v := range list {
 				d.exec(t, fmt.Sprintf("INSERT IGNORE INTO %s (id, payload) VALUES (%s, 'x')", table, v))
@@ -136,7 +136,7 @@ func TestMetadata(t *testing.T) {
 		least := map[servers.Flavour]string{servers.MySQL: "MINIMAL", servers.MariaDB: "NO_LOG"}[f]
 		all := f.Start(t, map[string]string{"binlog-row-metadata": "FULL"})
 		for name, test := range map[string]func(t *testing.T, f servers.Flavour, url string){
-			"schema changes": testSchemaChanges, "behind a schema change": testBehindASchemaChange,
+			"schema changes": testSchemaChanges, "behind a schema change": testRowsBeforeSchemaChange,
 			"dropped column": testDroppedColumn, "generated columns": testGeneratedColumns, "hidden columns": testHiddenColumns,
 			"replace": testReplace, "types": testTypes, "types of ids": testIDTypes,
 		} {
@@ -146,9 +146,9 @@ func TestMetadata(t *testing.T) {
 	})
 }
 
-// stream1 runs a source from now on, lets write commit, and returns the items up to a
+// readItems runs a source from now on, lets write commit, and returns the items up to a
 // marker behind it.
-func (d *database) stream1(t *testing.T, boxes []store.Outbox, write func()) []store.Item {
+func (d *database) readItems(t *testing.T, boxes []store.Outbox, write func()) []store.Item {
 	t.Helper()
 	cfg := d.config()
 	cfg.Outboxes = boxes

@@ -107,9 +107,9 @@ func TestAlteredBlocked(t *testing.T) {
 	})
 }
 
-// TestHeldDecimals checks that adjacent decimals that no floating-point number
+// TestExcludedDecimals checks that adjacent decimals that no floating-point number
 // distinguishes are excluded one by one.
-func TestHeldDecimals(t *testing.T) {
+func TestExcludedDecimals(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, strings.Replace(flowTable, "id VARCHAR(13)", "id DECIMAL(20,0)", 1), 0, flowBox())
 		const first, n = 1234567890123456710, 60 // far above 2^53
@@ -215,15 +215,15 @@ func TestLockedTables(t *testing.T) {
 			}
 		}
 		for _, mode := range []string{"WRITE", "READ"} {
-			t.Run(mode, func(t *testing.T) { r.wantPast(t, rows, "LOCK TABLES outbox_a "+mode+", outbox_b "+mode) })
+			t.Run(mode, func(t *testing.T) { r.wantOthersClaimed(t, rows, "LOCK TABLES outbox_a "+mode+", outbox_b "+mode) })
 		}
 	})
 }
 
-// TestALockedTableIsWaitedForOnce checks that a claim of rows of two tables, one of them
+// TestClaimWaitsOnceForLockedTable checks that a claim of rows of two tables, one of them
 // locked, takes no longer than a claim of the locked table's rows alone, with and without
 // the locking read: the session knows the part at which it waited.
-func TestALockedTableIsWaitedForOnce(t *testing.T) {
+func TestClaimWaitsOnceForLockedTable(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		a, b := flowBox(), flowBox()
 		b.Name, b.Table = "free", "outbox_free"
@@ -267,8 +267,8 @@ func TestALockedTableIsWaitedForOnce(t *testing.T) {
 	})
 }
 
-// wantPast claims rows and reads settled ones while tables a and b are locked.
-func (r *rig) wantPast(t *testing.T, rows []store.ClaimRow, lock string) {
+// wantOthersClaimed claims rows and reads settled ones while tables a and b are locked.
+func (r *rig) wantOthersClaimed(t *testing.T, rows []store.ClaimRow, lock string) {
 	t.Helper()
 	conn, err := r.db.Conn(ctx(t))
 	if err != nil {

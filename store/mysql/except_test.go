@@ -7,9 +7,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// TestExceptCollations checks that lanes are excluded one by one even if the table's
+// TestExcludedLaneCollations checks that lanes are excluded one by one even if the table's
 // types and collations treat them as equal.
-func TestExceptCollations(t *testing.T) {
+func TestExcludedLaneCollations(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		for _, typ := range []string{
 			"VARCHAR(20) COLLATE utf8mb4_general_ci", "VARCHAR(20) COLLATE utf8mb4_bin", "CHAR(9)", "VARBINARY(20)", "BLOB",

@@ -45,9 +45,9 @@ func TestFreshClaims(t *testing.T) {
 	})
 }
 
-// TestOneIDTwice checks that two rows that share an id do not make up for a row that is
+// TestDuplicateIDs checks that two rows that share an id do not make up for a row that is
 // gone or settled.
-func TestOneIDTwice(t *testing.T) {
+func TestDuplicateIDs(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		ddl := strings.Replace(flowTable, "id VARCHAR(13) PRIMARY KEY", "id VARCHAR(13), day INT NOT NULL DEFAULT 1, PRIMARY KEY (id, day)", 1) +
 			" PARTITION BY RANGE (day) (PARTITION p1 VALUES LESS THAN (10), PARTITION p2 VALUES LESS THAN (20))"

@@ -219,8 +219,8 @@ func TestClaimPastLockedRow(t *testing.T) {
 	})
 }
 
-// TestLookBesideInsert checks that the row of an open transaction is not reported gone.
-func TestLookBesideInsert(t *testing.T) {
+// TestLookupDuringInsert checks that the row of an open transaction is not reported gone.
+func TestLookupDuringInsert(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
 		r.insert(t, "1")

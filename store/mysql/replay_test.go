@@ -10,9 +10,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestWishesCounted checks that each request increments its relay's counter, and that a
+// TestRequestsCounted checks that each request increments its relay's counter, and that a
 // rejected one does not.
-func TestWishesCounted(t *testing.T) {
+func TestRequestsCounted(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
 		rigs.CheckRequestCounts(t, r.store, func() int {
@@ -24,8 +24,8 @@ func TestWishesCounted(t *testing.T) {
 	})
 }
 
-// TestOldReplays checks that the end of a replay deletes replays that ended long ago.
-func TestOldReplays(t *testing.T) {
+// TestOldReplaysDeleted checks that the end of a replay deletes replays that ended long ago.
+func TestOldReplaysDeleted(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
 		for _, id := range []string{"old", "young", "open", "last"} {

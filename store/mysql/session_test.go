@@ -179,10 +179,10 @@ func TestFrozenWriter(t *testing.T) {
 	})
 }
 
-// TestAwake checks that sessions outlive a pause between calls. A busy machine may delay
+// TestKeepAlive checks that sessions outlive a pause between calls. A busy machine may delay
 // the keep-alive pings past the server's timeout, so the test may need more than one
 // pause.
-func TestAwake(t *testing.T) {
+func TestKeepAlive(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
 		r.db.SetMaxOpenConns(1)

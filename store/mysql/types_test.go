@@ -162,9 +162,9 @@ func TestOtherCase(t *testing.T) {
 	})
 }
 
-// TestTimes checks that times keep the precision of their column, whatever its type, and
+// TestTimePrecision checks that times keep the precision of their column, whatever its type, and
 // that a leader recognizes its own claims.
-func TestTimes(t *testing.T) {
+func TestTimePrecision(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		for _, typ := range []string{"DATETIME", "DATETIME(3)", "DATETIME(6)", "TIMESTAMP NULL", "TIMESTAMP(2) NULL", "TIMESTAMP(6) NULL"} {
 			t.Run(typ, func(t *testing.T) {

@@ -64,9 +64,9 @@ func TestDeliveredTypes(t *testing.T) {
 	})
 }
 
-// TestLockWishesUnread checks that an unreadable request counter does not prevent
+// TestUnreadableRequestCount checks that an unreadable request counter does not prevent
 // leadership, and that reading it leaves no transaction open.
-func TestLockWishesUnread(t *testing.T) {
+func TestUnreadableRequestCount(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
 		held, err := r.store.Lock(ctx(t))
@@ -92,20 +92,20 @@ func TestLockWishesUnread(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = conn.Close() }()
-		meddle := func(query string) {
+		exec := func(query string) {
 			t.Helper()
 			if _, err := conn.ExecContext(ctx(t), query); err != nil {
 				t.Fatalf("%s: %v", query, err)
 			}
 		}
-		meddle("LOCK TABLES sluicebox_wish WRITE") // would wait for an open transaction that has read it
+		exec("LOCK TABLES sluicebox_wish WRITE") // would wait for an open transaction that has read it
 		rigs.WantRequestCount(t, "the table is locked", held, 1)
-		meddle("UNLOCK TABLES")
-		meddle("RENAME TABLE sluicebox_wish TO gone")
+		exec("UNLOCK TABLES")
+		exec("RENAME TABLE sluicebox_wish TO gone")
 		for range 3 {
 			rigs.WantRequestCount(t, "no table", held, 0)
 		}
-		meddle("RENAME TABLE gone TO sluicebox_wish")
+		exec("RENAME TABLE gone TO sluicebox_wish")
 		wish("b")
 		rigs.WantRequestCount(t, "another wish", held, 2)
 		if _, err := openStore(t, url, 0, flowBox()).Lock(ctx(t)); err == nil {
