@@ -36,14 +36,17 @@ func TestLogReset(t *testing.T) {
 				for i := range 60 {
 					d.exec(t, insert(fmt.Sprintf("%s%d", named, i)))
 				}
+
 				o, err := d.opening(t, at)
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				t.Logf("at %s: %s", at.Position, o.SnapshotReason)
 				if o.SnapshotReason == "" {
 					t.Errorf("the checkpoint %s was taken for one of the new log", at.Position)
 				}
+
 				if f == servers.MariaDB { // an event ends there too, but another one
 					now := d.readOn(t, 3, "z")
 					_, coords, _ := strings.Cut(string(now.Position), "@")
@@ -106,10 +109,12 @@ func TestLogTruncated(t *testing.T) {
 		if _, err := src.Open(t.Context(), at, d.tables()); err != nil {
 			t.Fatal(err)
 		}
+
 		found, err := src.Diagnose(t.Context())
 		if err != nil || !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Subject == "sync_binlog" && f.Grade == store.GradeAdvice }) {
 			t.Errorf("%v, %+v", err, found)
 		}
+
 		// The same on the server's side: its binlog is as long again, but not in that
 		// file.
 		d.exec(t, d.reset())
@@ -118,6 +123,7 @@ func TestLogTruncated(t *testing.T) {
 				d.exec(t, "FLUSH BINARY LOGS")
 			}
 		}
+
 		ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 		defer cancel()
 		err = src.Run(ctx, capture.Span{From: at.Position}, nil)
@@ -125,6 +131,7 @@ func TestLogTruncated(t *testing.T) {
 		if !errors.As(err, &lost) || !strings.Contains(lost.Reason, "ends at") {
 			t.Errorf("the run ended with %v, want a lost log", err)
 		}
+
 		t.Log(err)
 		o, err := d.opening(t, at)
 		if err != nil || !strings.Contains(o.SnapshotReason, "ends at") {

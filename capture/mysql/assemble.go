@@ -99,12 +99,14 @@ func (a *assembler) event(kind replication.EventType, raw []byte, end uint32) er
 	case replication.HEARTBEAT_EVENT, replication.HEARTBEAT_LOG_EVENT_V2:
 		return a.checkMissingRows()
 	}
+
 	if err := a.checkMissingRows(); err != nil {
 		return err
 	}
 	if a.outer == nil {
 		return fmt.Errorf("event %s before the format description", kind)
 	}
+
 	switch kind {
 	case replication.GTID_EVENT, replication.GTID_TAGGED_LOG_EVENT, replication.MARIADB_GTID_EVENT:
 		return a.begin(kind, raw)
@@ -113,6 +115,7 @@ func (a *assembler) event(kind replication.EventType, raw []byte, end uint32) er
 	case replication.TRANSACTION_PAYLOAD_EVENT:
 		return a.compressedTransaction(raw, end)
 	}
+
 	return a.transactionEvent(a.outer, kind, raw, end)
 }
 
@@ -142,10 +145,12 @@ func (a *assembler) transactionEvent(d *decoder, kind replication.EventType, raw
 		replication.MARIADB_BINLOG_CHECKPOINT_EVENT, replication.MARIADB_GTID_LIST_EVENT, replication.MARIADB_START_ENCRYPTION_EVENT:
 		return nil
 	}
+
 	const flagsAt = 17
 	if len(raw) >= headerSize && uint16(raw[flagsAt])&replication.LOG_EVENT_IGNORABLE_F != 0 {
 		return nil
 	}
+
 	// An unknown event may contain rows.
 	return fmt.Errorf("unknown event type %d (%s)", byte(kind), kind)
 }
@@ -177,6 +182,7 @@ func (a *assembler) begin(kind replication.EventType, raw []byte) error {
 	if err != nil {
 		return err
 	}
+
 	a.open, a.sawBegin, a.foreign = true, false, false
 	a.committed = time.Unix(int64(e.Header.Timestamp), 0)
 	a.id = gtid{}
@@ -191,6 +197,7 @@ func (a *assembler) begin(kind replication.EventType, raw []byte) error {
 	default:
 		return fmt.Errorf("event of type %s decoded as %T", kind, g)
 	}
+
 	return nil
 }
 
@@ -216,15 +223,18 @@ func (a *assembler) compressedTransaction(raw []byte, end uint32) error {
 			return err
 		}
 	}
+
 	if a.inner == nil {
 		if a.inner, err = newDecoder(a.flavour, withoutChecksums(a.format)); err != nil {
 			return err
 		}
 	}
+
 	unpacked, err := decompress(a.decompressor, raw)
 	if err != nil {
 		return fmt.Errorf("decompress transaction: %w", err)
 	}
+
 	return eachEvent(unpacked, func(raw []byte) error {
 		const kindAt = 4
 		return a.transactionEvent(a.inner, replication.EventType(raw[kindAt]), raw, end)
@@ -242,6 +252,7 @@ func (a *assembler) end(at uint32) error {
 	b := capture.Batch{Items: a.items, Marks: a.marks}
 	a.items, a.bytes, a.marks = nil, 0, nil
 	a.expected = len(b.Items) // consecutive transactions are often alike
+
 	if len(b.Items) == 0 && len(b.Marks) == 0 {
 		a.idle.foreign = a.idle.foreign || a.foreign
 		if a.idle.since.IsZero() {
@@ -249,6 +260,7 @@ func (a *assembler) end(at uint32) error {
 		}
 		return nil
 	}
+
 	a.idle = idleState{}
 	b.Position = a.last.format()
 	return a.emit(b)
@@ -261,16 +273,19 @@ func (a *assembler) tableMap(d *decoder, raw []byte) error {
 	if err != nil {
 		return err
 	}
+
 	key, rest, err := tableMapKey(raw)
 	if err != nil {
 		return err
 	}
+
 	if a.tables.foldCase {
 		key = foldKey(key)
 	}
 	if d == a.outer && a.checksums() && len(rest) > replication.BinlogChecksumLength {
 		rest = rest[:len(rest)-replication.BinlogChecksumLength] // checksums differ between equal events
 	}
+
 	t, outbox := a.tables.byKey[string(key)]
 	marks := string(key) == a.tables.markerKey
 	if !outbox && !marks {
@@ -278,6 +293,7 @@ func (a *assembler) tableMap(d *decoder, raw []byte) error {
 		delete(a.mapped, id)
 		return nil
 	}
+
 	l := a.marker
 	if outbox {
 		if l, err = a.layoutOf(d, t, raw, rest); err != nil {
@@ -285,6 +301,7 @@ func (a *assembler) tableMap(d *decoder, raw []byte) error {
 		}
 		a.foreign = true
 	}
+
 	if _, err := d.events.Parse(raw); err != nil {
 		return err
 	}
@@ -299,24 +316,29 @@ func (a *assembler) layoutOf(d *decoder, t *table, raw, rest []byte) (*layout, e
 		known = &layouts{}
 		a.layouts[t] = known
 	}
+
 	l := (*known)[string(rest)]
 	if l != nil && (l.named || !t.stale) {
 		return l, nil
 	}
+
 	e, err := d.maps.Parse(raw)
 	if err != nil {
 		return nil, err
 	}
+
 	m, ok := e.Event.(*replication.TableMapEvent)
 	if !ok {
 		return nil, fmt.Errorf("TABLE_MAP event decoded as %T", e.Event)
 	}
+
 	if len(m.ColumnName) == 0 && t.stale {
 		*known = layouts{}
 		if err := a.refresh(t); err != nil {
 			return nil, &fault.RowError{Schema: t.schema, Table: t.name, Err: err}
 		}
 	}
+
 	if l, err = newLayout(t, a.tables.charsets, m); err != nil {
 		return nil, a.layoutMismatch(t, err)
 	}

@@ -21,15 +21,18 @@ func TestEventsOfOtherTypes(t *testing.T) {
 	if err := a.event(replication.INCIDENT_EVENT, plain, 0); !errors.As(err, &lost) {
 		t.Errorf("an incident: %v", err)
 	}
+
 	var no *capture.NoStreamError
 	if err := a.event(replication.ANONYMOUS_GTID_EVENT, plain, 0); !errors.As(err, &no) {
 		t.Errorf("a transaction without a name: %v", err)
 	}
+
 	for _, kind := range []replication.EventType{partialRowData, replication.LOAD_EVENT, replication.WRITE_ROWS_EVENTv0, 200} {
 		if err := a.event(kind, plain, 0); err == nil {
 			t.Errorf("an event of type %d was passed over", kind)
 		}
 	}
+
 	if err := a.event(200, ignorable, 0); err != nil {
 		t.Errorf("an event that may be ignored: %v", err)
 	}

@@ -36,6 +36,7 @@ func benchmarkStream(b *testing.B, f servers.Flavour, per int) {
 		}
 		d.Begin(t, rows...)(true)
 	}
+
 	if err := src.Mark(b.Context(), "end"); err != nil {
 		b.Fatal(err)
 	}

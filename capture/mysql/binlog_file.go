@@ -29,18 +29,22 @@ func (s *Source) checkFile(ctx context.Context, sv *server, from binlogPosition)
 	if err != nil || size < 0 {
 		return err
 	}
+
 	if uint64(size) < from.at {
 		return logReplacedErrorf("binlog file %s ends at %d but was read up to %d: binlog was truncated or reset", from.file, size, from.at)
 	}
+
 	// An event has 32 bits for its offset, so in a longer file the offset may be another
 	// one.
 	if sv.flavour == mySQL || size > math.MaxUint32 {
 		return nil
 	}
+
 	var text sql.NullString
 	if err := s.control.db.QueryRowContext(ctx, "SELECT BINLOG_GTID_POS(?, ?)", from.file, from.at).Scan(&text); err != nil {
 		return fmt.Errorf("read GTID position of %s:%d: %w", from.file, from.at, mystore.Explain(err))
 	}
+
 	if !text.Valid {
 		// No event ends there, or the file was purged meanwhile.
 		if size, err = s.binlogFileSize(ctx, sv, from.file); err != nil || size < 0 {
@@ -48,10 +52,12 @@ func (s *Source) checkFile(ctx context.Context, sv *server, from binlogPosition)
 		}
 		return logReplacedErrorf("no binlog event ends at %s:%d, the last position that was read: binlog was reset", from.file, from.at)
 	}
+
 	set, err := parseSet(text.String)
 	if err != nil {
 		return err
 	}
+
 	if !sameSet(set, from.set) {
 		return logReplacedErrorf("GTID position is %q at %s:%d but was %q when it was read: binlog was reset", set, from.file, from.at, from.set)
 	}
@@ -101,10 +107,12 @@ func (c *coords) checkCreated(f flavour, raw []byte) error {
 	if f == mariaDB || created == 0 {
 		return nil
 	}
+
 	if c.created != 0 && c.created != created {
 		when := func(seconds uint32) string { return time.Unix(int64(seconds), 0).UTC().Format(time.DateTime) }
 		return logReplacedErrorf("binlog file %s was created at %s UTC, but the file that was read at %s UTC: binlog was reset", c.file, when(created), when(c.created))
 	}
+
 	c.created = created
 	return nil
 }
@@ -121,6 +129,7 @@ func (c *control) binlogs(ctx context.Context) ([]binlog, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	list := make([]binlog, len(rows))
 	for i, row := range rows {
 		size, err := strconv.ParseInt(row["File_size"], 10, 64)
@@ -129,6 +138,7 @@ func (c *control) binlogs(ctx context.Context) ([]binlog, error) {
 		}
 		list[i] = binlog{row["Log_name"], size}
 	}
+
 	return list, nil
 }
 
@@ -142,16 +152,19 @@ func (s *Source) binlogFileSize(ctx context.Context, sv *server, file string) (i
 	if err != nil {
 		return 0, fmt.Errorf("list binlog files: %w", mystore.Explain(err))
 	}
+
 	for _, b := range list {
 		if b.name == file {
 			return b.size, nil
 		}
 	}
+
 	if len(list) > 0 {
 		if newest := list[len(list)-1].name; isLaterFile(file, newest) {
 			return 0, logReplacedErrorf("newest binlog file is %s, but the log was read up to %s: binlog was reset", newest, file)
 		}
 	}
+
 	return -1, nil
 }
 

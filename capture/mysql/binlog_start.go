@@ -26,11 +26,13 @@ func (s *Source) positionAtTime(ctx context.Context, sv *server, since time.Time
 	if err != nil {
 		return binlogPosition{}, err
 	}
+
 	from := binlogPosition{set: purged}
 	created, err := s.fileCreatedAt(ctx, sv, from)
 	if err != nil {
 		return binlogPosition{}, err
 	}
+
 	if since.Before(created) {
 		return binlogPosition{}, lostErrorf("binlog begins at %s UTC with file %s", created.UTC().Format(time.DateTime), list[0].name)
 	}
@@ -57,6 +59,7 @@ func (s *Source) lastFileBefore(ctx context.Context, sv *server, list []binlog, 
 			lo, from = mid, binlogPosition{set: set}
 		}
 	}
+
 	return from
 }
 
@@ -82,14 +85,17 @@ func (s *Source) readPurged(ctx context.Context, sv *server) ([]binlog, gtidSet,
 	if err != nil {
 		return nil, nil, fmt.Errorf("list binlog files: %w", mystore.Explain(err))
 	}
+
 	if sv.flavour == mariaDB {
 		set, err := s.gtidsBefore(ctx, sv, list[0].name)
 		return list, set, err
 	}
+
 	text, err := s.purgedGTIDs(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read gtid_purged: %w", mystore.Explain(err))
 	}
+
 	set, err := sv.parseGTIDSet(text)
 	return list, set, err
 }
@@ -144,12 +150,14 @@ func (s *Source) previousGTIDs(ctx context.Context, sv *server, file string) (st
 	if err != nil {
 		return "", err
 	}
+
 	for row := range events.Values {
 		kind, err := events.GetStringByName(row, "Event_type")
 		if err == nil && kind == "Previous_gtids" {
 			return events.GetStringByName(row, "Info")
 		}
 	}
+
 	return "", errFileGone
 }
 
@@ -178,10 +186,12 @@ func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 	if err != nil {
 		return nil, err
 	}
+
 	list, purged, err := s.readPurged(ctx, sv)
 	if err != nil {
 		return nil, err
 	}
+
 	reasons := make([]string, len(of))
 	for i := range of {
 		from, err := parsePosition(of[i].Position)
@@ -190,5 +200,6 @@ func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 			reasons[i] = "server purged the binlog after it; the first remaining file is " + list[0].name
 		}
 	}
+
 	return reasons, nil
 }

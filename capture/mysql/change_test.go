@@ -24,6 +24,7 @@ func testSchemaChanges(t *testing.T, f servers.Flavour, url string) {
 		"CREATE TABLE other LIKE outbox_events; RENAME TABLE outbox_events TO old, other TO outbox_events",
 		"DROP TABLE outbox_events; " + createTable,
 	}
+
 	want := []string{"r0"}
 	d.exec(t, insert("r0"))
 	for i, change := range changes {
@@ -31,6 +32,7 @@ func testSchemaChanges(t *testing.T, f servers.Flavour, url string) {
 		want = append(want, fmt.Sprintf("r%d", i+1))
 		fo.Rows(len(want)) // one change at a time
 	}
+
 	fo.Expect(want...)
 	for i := range fo.Items {
 		if it := &fo.Items[i]; string(it.Payload) != "payload of "+it.ID || it.Group.Name != "g" || it.RetryCount != 0 {
@@ -48,20 +50,24 @@ func testRowsBeforeSchemaChange(t *testing.T, f servers.Flavour, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	d.exec(t, insert("before"), "ALTER TABLE outbox_events ADD COLUMN n int FIRST", insert("after"))
 	fo, _, again := follow(t, d, d.config(), store.Checkpoint{Origin: o.Origin, Position: o.From})
 	if again.SnapshotReason != "" {
 		t.Fatal(again.SnapshotReason)
 	}
+
 	if strings.HasSuffix(t.Name(), "FULL") {
 		fo.Rows(2)
 		fo.Expect("before", "after")
 		return
 	}
+
 	var lost *capture.LostError
 	if err := fo.WaitEnd(); !errors.As(err, &lost) {
 		t.Fatalf("the source ended with %v, want a lost log", err)
 	}
+
 	t.Log(lost)
 	fo.Expect()
 }
@@ -109,6 +115,7 @@ func testHiddenColumns(t *testing.T, f servers.Flavour, url string) {
 	}
 	create := "SET SESSION sql_generate_invisible_primary_key = ON; SET GLOBAL show_gipk_in_create_table_and_information_schema = OFF; " +
 		strings.Replace(createTable, "id varchar(64) PRIMARY KEY", "id varchar(64) NOT NULL", 1)
+
 	t.Cleanup(func() { servers.ExecMySQL(t, url, "SET GLOBAL show_gipk_in_create_table_and_information_schema = ON") })
 	d := newDatabaseOf(t, f, url, create, outboxes)
 	for try := range 3 {
@@ -120,12 +127,14 @@ func testHiddenColumns(t *testing.T, f servers.Flavour, url string) {
 			fo.End()
 			continue
 		}
+
 		err := fo.WaitEnd()
 		t.Log(err)
 		var lost *capture.LostError
 		if !errors.As(err, &lost) {
 			t.Fatalf("the source ended with %v", err)
 		}
+
 		// The same source again, as in a relay.
 		o := capturetest.OpenWithoutCheckpoint(t, src, d.tables())
 		d.exec(t, insert(fmt.Sprint("again-", try)))
@@ -134,6 +143,7 @@ func testHiddenColumns(t *testing.T, f servers.Flavour, url string) {
 		if !errors.As(err, &no) || !strings.Contains(no.Error(), "binlog_row_metadata = FULL") {
 			t.Errorf("the second time it ended with %v", err)
 		}
+
 		return
 	}
 }

@@ -60,6 +60,7 @@ func (s *Source) loadCollations(ctx context.Context, sv *server, cs *charsets) e
 	if sv.flavour == mariaDB && !sv.version.before(version{10, 10}) {
 		query = "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY WHERE ID IS NOT NULL"
 	}
+
 	rows, err := s.control.db.QueryContext(ctx, query)
 	if err != nil {
 		return fmt.Errorf("read collations: %w", mystore.Explain(err))
@@ -73,6 +74,7 @@ func (s *Source) loadCollations(ctx context.Context, sv *server, cs *charsets) e
 		}
 		cs.byCollation[id] = name
 	}
+
 	return rows.Err()
 }
 
@@ -94,11 +96,13 @@ func (s *Source) loadCharset(ctx context.Context, name string) (*charset, error)
 	if err != nil || len(maxLen) == 0 || maxLen[0] != "1" {
 		return nil, mystore.Explain(err)
 	}
+
 	var parts []string
 	for b := range 256 {
 		// The server provided the name.
 		parts = append(parts, fmt.Sprintf("SELECT %d, CONVERT(_%s X'%02X' USING utf8mb4)", b, name, b))
 	}
+
 	rows, err := s.control.db.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
 	if err != nil {
 		return nil, fmt.Errorf("read charset %s: %w", name, mystore.Explain(err))
@@ -113,6 +117,7 @@ func (s *Source) loadCharset(ctx context.Context, name string) (*charset, error)
 		}
 		table[b] = text
 	}
+
 	return &charset{name: name, append: table.append}, rows.Err()
 }
 

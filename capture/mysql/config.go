@@ -75,11 +75,13 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	cfg.setDefaults()
 	stream, err := mystore.ParseURL(cfg.StreamURL, "sluicebox "+cfg.Name+" stream")
 	if err != nil {
 		return nil, err
 	}
+
 	control, err := newControl(config)
 	if err != nil {
 		return nil, err

@@ -53,6 +53,7 @@ func (c *control) queryStrings(ctx context.Context, query string, args ...any) (
 		}
 		list = append(list, text)
 	}
+
 	return list, rows.Err()
 }
 
@@ -68,6 +69,7 @@ func (c *control) queryMaps(ctx context.Context, query string) ([]map[string]str
 	if err != nil {
 		return nil, err
 	}
+
 	var list []map[string]string
 	for rows.Next() {
 		values := make([]sql.NullString, len(names))
@@ -84,6 +86,7 @@ func (c *control) queryMaps(ctx context.Context, query string) ([]map[string]str
 		}
 		list = append(list, row)
 	}
+
 	return list, rows.Err()
 }
 

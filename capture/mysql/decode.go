@@ -83,10 +83,12 @@ func tableMapKey(raw []byte) (key, rest []byte, err error) {
 	if len(raw) <= begin {
 		return nil, nil, errTruncated
 	}
+
 	end := begin + 1 + int(raw[begin]) + 1 // the schema, after its length and before a 0
 	if len(raw) <= end {
 		return nil, nil, errTruncated
 	}
+
 	end += 1 + int(raw[end])
 	if len(raw) <= end {
 		return nil, nil, errTruncated
@@ -106,22 +108,26 @@ func decompress(unpack *zstd.Decoder, raw []byte) ([]byte, error) {
 		compression = 2
 		zstandard   = 0
 	)
+
 	body := raw[headerSize:]
 	for kind := uint64(endMark); ; {
 		field, rest, ok := lengthEncoded(body)
 		if !ok {
 			return nil, errTruncated
 		}
+
 		if field == endMark {
 			if kind != zstandard {
 				return nil, fmt.Errorf("unknown transaction compression type %d", kind)
 			}
 			return unpack.DecodeAll(rest, nil)
 		}
+
 		size, rest, ok := lengthEncoded(rest)
 		if !ok || uint64(len(rest)) < size {
 			return nil, errTruncated
 		}
+
 		if field == compression {
 			if kind, _, ok = lengthEncoded(rest); !ok {
 				return nil, errTruncated
@@ -149,12 +155,14 @@ func lengthEncoded(b []byte) (n uint64, rest []byte, ok bool) {
 	default:
 		return uint64(b[0]), b[1:], true
 	}
+
 	if b = b[1:]; len(b) < size {
 		return 0, nil, false
 	}
 	for i := size - 1; i >= 0; i-- {
 		n = n<<8 | uint64(b[i])
 	}
+
 	return n, b[size:], true
 }
 
@@ -174,5 +182,6 @@ func eachEvent(unpacked []byte, take func(raw []byte) error) error {
 		}
 		unpacked = unpacked[size:]
 	}
+
 	return nil
 }

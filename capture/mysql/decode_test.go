@@ -64,6 +64,7 @@ func FuzzEvents(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	f.Cleanup(unpack.Close)
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if _, _, err := tableIDOf(raw); err == nil && len(raw) < headerSize+8 {

@@ -51,6 +51,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	e.server, e.faults = sv, faults
 	streamOK := "role " + s.stream.User + " may stream the binlog"
 	if sv.canStream() {
@@ -60,6 +61,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	} else {
 		streamOK = ""
 	}
+
 	e.addSubject("server", "")
 	e.addSubject("log_bin", "on")
 	e.addSubject("server_id", "")
@@ -69,6 +71,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	if sv.flavour == mySQL {
 		e.addSubject("gtid_mode", "ON")
 	}
+
 	e.addSubject("grants", "")
 	e.addSubject("tables", "")
 	e.addSubject("stream", streamOK)
@@ -77,6 +80,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	if err := e.checkRetention(ctx); err != nil {
 		return err
 	}
+
 	return e.checkServerIDClash(ctx)
 }
 
@@ -113,10 +117,12 @@ func (e *diagnosis) checkRetention(ctx context.Context) error {
 	if expiry := e.server.expiry(); expiry > 0 {
 		fine = "the binlog is kept for " + formatDuration(expiry) + "; a relay that is down for longer takes a snapshot of the tables"
 	}
+
 	e.addSubject("retention", fine)
 	if !e.server.binlogEnabled() {
 		return nil
 	}
+
 	files, err := e.source.control.binlogs(ctx)
 	if denied(err) {
 		return nil // the missing grant is a fault of its own
@@ -124,6 +130,7 @@ func (e *diagnosis) checkRetention(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list binlog files: %w", mystore.Explain(err))
 	}
+
 	e.Add("log", store.GradeOK, fmt.Sprintf("the binlog has %d files and ends at %s:%d", len(files), e.server.binlogEnd.file, e.server.binlogEnd.at))
 	return nil
 }
@@ -141,6 +148,7 @@ func (e *diagnosis) checkServerIDClash(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list replicas: %w", mystore.Explain(err))
 	}
+
 	id := strconv.FormatUint(uint64(e.source.cfg.ServerID), 10)
 	for _, row := range rows {
 		other := columnValue(row, "host")
@@ -155,6 +163,7 @@ func (e *diagnosis) checkServerIDClash(ctx context.Context) error {
 			e.Add("server_id", store.GradeAdvice, text+": the server distinguishes them by UUID, but lists of replicas are ambiguous", remedy)
 		}
 	}
+
 	return nil
 }
 

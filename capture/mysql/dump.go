@@ -49,14 +49,17 @@ func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uin
 	if err != nil {
 		return err
 	}
+
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		return err
 	}
+
 	flavor := "mysql"
 	if sv.flavour == mariaDB {
 		flavor = "mariadb"
 	}
+
 	d.syncer = replication.NewBinlogSyncer(replication.BinlogSyncerConfig{
 		ServerID: serverID, Flavor: flavor, Host: host, Port: uint16(number),
 		User: s.stream.User, Password: s.stream.Passwd, TLSConfig: s.encryption(sv),
@@ -82,6 +85,7 @@ func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uin
 			return s.checkFile(ctx, sv, from)
 		},
 	})
+
 	stop := context.AfterFunc(ctx, d.abort)
 	defer stop()
 	if d.streamer, err = d.syncer.StartSyncGTID(from.set.forDump()); err != nil {
@@ -91,6 +95,7 @@ func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uin
 		}
 		return s.explainDump(sv, d, fmt.Errorf("open stream on %s: %w", s.stream.Addr, err))
 	}
+
 	return nil
 }
 
@@ -112,17 +117,20 @@ func (d *dump) dialer(ctx context.Context) client.Dialer {
 		if d.isClosed() {
 			return nil, errDumpClosed
 		}
+
 		var plain net.Dialer
 		conn, err := plain.DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
+
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.closed {
 			_ = conn.Close()
 			return nil, errDumpClosed
 		}
+
 		d.conn = &prefetchConn{Conn: conn}
 		return d.conn, nil
 	}
@@ -172,14 +180,17 @@ func prepareSession(c *client.Conn, sv *server, from gtidSet) error {
 	if _, err := c.Execute(fmt.Sprintf("SET SESSION net_write_timeout = %d", seconds)); err != nil {
 		return err
 	}
+
 	answer, err := c.Execute("SELECT " + sv.flavour.identitySQL())
 	if err != nil {
 		return err
 	}
+
 	now, err := answer.GetString(0, 0)
 	if err != nil {
 		return err
 	}
+
 	if was := sv.identity; now != was {
 		return logReplacedErrorf("server is %s, was %s", now, was)
 	}
@@ -193,15 +204,18 @@ func checkGTIDsExecuted(c *client.Conn, sv *server, from gtidSet) error {
 	if sv.flavour == mariaDB || isEmpty(from) {
 		return nil
 	}
+
 	// A GTID set in text contains no quotes.
 	answer, err := c.Execute("SELECT GTID_SUBTRACT('" + from.String() + "', @@GLOBAL.gtid_executed)")
 	if err != nil {
 		return err
 	}
+
 	missing, err := answer.GetString(0, 0)
 	if err != nil {
 		return err
 	}
+
 	if missing != "" {
 		return logReplacedErrorf("server has not executed %s, which was read from it before: server was restored", missing)
 	}

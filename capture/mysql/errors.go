@@ -50,6 +50,7 @@ func reasonOf(message string) reason {
 			}
 		}
 	}
+
 	return otherReason
 }
 
@@ -67,6 +68,7 @@ func (s *Source) explainDump(sv *server, d *dump, err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
+
 	switch e.Code {
 	case errPrivilege, errAccessDenied, errDatabaseDenied, errHostNotAllowed, errPasswordExpired:
 		return s.streamGrantFault(sv, d, e).Err()
@@ -76,6 +78,7 @@ func (s *Source) explainDump(sv *server, d *dump, err error) error {
 	default:
 		return err
 	}
+
 	switch reasonOf(e.Message) {
 	case clashReason:
 		return &serverIDClashError{e.Message}
@@ -88,6 +91,7 @@ func (s *Source) explainDump(sv *server, d *dump, err error) error {
 	case noServerIDReason:
 		return noStreamError("server does not send its binlog: "+e.Message, "set server_id on the server")
 	}
+
 	return &fault.UnreadableLogError{Err: err}
 }
 
@@ -174,14 +178,17 @@ func (s *Source) explainMissingColumns(ctx context.Context, err error) error {
 	if !errors.As(err, &missing) {
 		return err
 	}
+
 	now := &table{schema: missing.schema, name: missing.name}
 	if s.describe(ctx, now) != nil {
 		return err
 	}
+
 	for _, name := range missing.columns {
 		if now.column(name) == nil {
 			return err
 		}
 	}
+
 	return &capture.LostError{Reason: fmt.Sprintf("binlog has table %s.%s without %s, which the table has by now", missing.schema, missing.name, strings.Join(missing.columns, " and "))}
 }

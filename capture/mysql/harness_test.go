@@ -61,11 +61,13 @@ func newDatabaseOf(t testing.TB, f servers.Flavour, url, ddl string, outboxes fu
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	d.views = views
 	t.Cleanup(views.Close)
 	if err := views.Install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+
 	return d
 }
 
@@ -110,6 +112,7 @@ func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool
 		t.Error(err)
 		return func(bool) {}
 	}
+
 	box := &d.outboxes("shop")[0]
 	c := box.Layout.Columns
 	insert := fmt.Sprintf("INSERT INTO %s (%s, %s, %s) VALUES ", mystore.TableName(box), mystore.Ident(c.ID), mystore.Ident(c.Group), mystore.Ident(c.Payload))
@@ -117,10 +120,12 @@ func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool
 	for _, r := range rows {
 		args = append(args, r.ID, storetest.GroupText(&box.Layout, r.Group), r.Payload)
 	}
+
 	_, err = tx.ExecContext(context.Background(), insert+strings.TrimSuffix(strings.Repeat("(?, ?, ?), ", len(rows)), ", "), args...)
 	if err != nil {
 		t.Error(err)
 	}
+
 	return func(commit bool) {
 		end := tx.Rollback
 		if commit {
@@ -152,17 +157,20 @@ func (d *database) Disconnect(t *testing.T) {
 	if d.flavour == servers.MySQL {
 		list = "performance_schema.processlist"
 	}
+
 	rows, err := d.db.QueryContext(t.Context(), "SELECT id FROM "+list+" WHERE user = ?", d.role)
 	if err != nil {
 		t.Error(err)
 		return
 	}
+
 	var ids []int
 	for rows.Next() {
 		var id int
 		err = errors.Join(err, rows.Scan(&id))
 		ids = append(ids, id)
 	}
+
 	if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
 		t.Error(err)
 	}
@@ -172,6 +180,7 @@ func (d *database) Disconnect(t *testing.T) {
 			t.Errorf("KILL %d: %v", id, err)
 		}
 	}
+
 	if len(ids) == 0 {
 		t.Log("there is no stream to be cut")
 	}
@@ -227,6 +236,7 @@ func TestSuite(t *testing.T) {
 				return newDatabase(t, f, srv.Database()), func() time.Duration { return srv.Stop("fast") }
 			}
 		}
+
 		capturetest.Run(t, capturetest.Harness{
 			Log:      true,
 			Setup:    func(t *testing.T) capturetest.Database { return newDatabase(t, f, f.Database(t)) },
@@ -245,6 +255,7 @@ func TestSuite(t *testing.T) {
 			},
 			Shutdown: stopping,
 		})
+
 		t.Run("odd names", func(t *testing.T) {
 			capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {
 				return newDatabaseOf(t, f, f.Database(t), createOdd, oddNames)

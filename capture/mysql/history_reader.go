@@ -30,10 +30,12 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 	if err != nil || s.Compare(until, from.format()) <= 0 {
 		return err
 	}
+
 	end, err := parsePosition(until)
 	if err != nil {
 		return originErrorf("%v", err)
 	}
+
 	if err := s.checkExecuted(ctx, sv, end.set); err != nil {
 		return err
 	}
@@ -47,6 +49,7 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 	} else {
 		s.resume.ResetPartial(from.format(), at.Skip)
 	}
+
 	return originErrorIfReplaced(s.runFrom(ctx, from.format(), end.set, 0, out))
 }
 
@@ -60,6 +63,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 	if err != nil {
 		return nil, binlogPosition{}, err
 	}
+
 	if at.Origin != sv.origin() && (at.Origin != "" || at.Position != "") {
 		return nil, binlogPosition{}, originErrorf("checkpoint belongs to %s, this server is %s", at.Origin, sv.origin())
 	}
@@ -67,10 +71,12 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 		from, err := s.positionAtTime(ctx, sv, at.Since)
 		return sv, from, err
 	}
+
 	from, err := parsePosition(at.Position)
 	if err != nil {
 		return nil, binlogPosition{}, originErrorf("%v", err)
 	}
+
 	from.resolveFlavour(sv.flavour)
 	if err := s.checkExecuted(ctx, sv, from.set); err != nil {
 		return nil, binlogPosition{}, err

@@ -50,12 +50,14 @@ func lostHistoryHarness(f servers.Flavour, srv *servers.MySQLServer) capturetest
 			db.(*database).wantLost(t, at, "purged")
 		},
 	}
+
 	same := func(change func(t *testing.T, d *database, at *capture.StartPoint)) func(*testing.T, capturetest.Database, *capture.StartPoint) capturetest.Database {
 		return func(t *testing.T, db capturetest.Database, at *capture.StartPoint) capturetest.Database {
 			change(t, db.(*database), at)
 			return db
 		}
 	}
+
 	h.OtherLogs = map[string]func(*testing.T, capturetest.Database, *capture.StartPoint) capturetest.Database{
 		"another server": func(t *testing.T, _ capturetest.Database, _ *capture.StartPoint) capturetest.Database {
 			return newDatabase(t, f, f.Database(t))
@@ -71,11 +73,13 @@ func lostHistoryHarness(f servers.Flavour, srv *servers.MySQLServer) capturetest
 		"a checkpoint of nobody's": same(func(_ *testing.T, _ *database, at *capture.StartPoint) { at.Origin = "" }),
 		"not a position":           same(func(_ *testing.T, _ *database, at *capture.StartPoint) { at.Position = "1234.5" }),
 	}
+
 	if f == servers.MariaDB { // MySQL's shutdown: see TestShutdown
 		h.Shutdown = func(t *testing.T) (capturetest.Database, func() time.Duration) {
 			return newDatabase(t, f, srv.Database()), func() time.Duration { return srv.Stop("fast") }
 		}
 	}
+
 	return h
 }
 
@@ -136,12 +140,14 @@ func testHistoryAfterPurge(t *testing.T, d *database) {
 	since := time.Now()
 	d.exec(t, insert("d"))
 	var rotated []time.Time // creation times of new files
+
 	for _, id := range []string{"e", "f"} {
 		d.exec(t, "FLUSH BINARY LOGS")
 		nextSecond()
 		rotated = append(rotated, time.Now())
 		d.exec(t, insert(id))
 	}
+
 	fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
 	d.exec(t, insert("g"))
 	fo.Rows(1)
@@ -153,6 +159,7 @@ func testHistoryAfterPurge(t *testing.T, d *database) {
 			t.Errorf("of an hour behind file %d %q came, %v, want %s", i, ids, err, want)
 		}
 	}
+
 	if ids, err := d.readAgain(t, capture.StartPoint{Since: since}, until); err != nil || strings.Join(ids, "") != "cdefg" {
 		t.Errorf("%q came, %v", ids, err)
 	}
@@ -187,6 +194,7 @@ func TestHistoryDomains(t *testing.T) {
 		fo.Rows(i + 1)
 		places, want = append(places, fo.Position), append(want, id)
 	}
+
 	for _, part := range [][2]int{{0, 9}, {0, 2}, {1, 3}, {2, 7}, {4, 9}, {6, 7}, {5, 5}} {
 		at := capture.StartPoint{Checkpoint: store.Checkpoint{Origin: o.Origin, Position: places[part[0]]}}
 		ids, err := d.readAgain(t, at, places[part[1]])

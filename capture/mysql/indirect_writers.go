@@ -59,6 +59,7 @@ func (s *Source) findWriters(ctx context.Context, tables *tables) (*indirectWrit
 		o := object{strings.ToLower(schema), strings.ToLower(name)}
 		bodies[o] = append(bodies[o], strings.ToLower(body))
 	}
+
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("list triggers, views and routines: %w", mystore.Explain(err))
 	}
@@ -68,6 +69,7 @@ func (s *Source) findWriters(ctx context.Context, tables *tables) (*indirectWrit
 	if err != nil {
 		return nil, fmt.Errorf("read account grants: %w", mystore.Explain(err))
 	}
+
 	w.visibleTriggers = visibleTriggerSchemas(grants)
 	return w, nil
 }
@@ -112,6 +114,7 @@ func containsWord(text, name string) bool {
 	inside := func(c byte) bool {
 		return c == '_' || c == '$' || c >= 0x80 || '0' <= c && c <= '9' || 'a' <= c && c <= 'z'
 	}
+
 	for from := 0; ; {
 		i := strings.Index(text[from:], name)
 		if i < 0 {
@@ -159,6 +162,7 @@ func (a *assembler) findUnloggedWrite(schema string, query []byte) (reason strin
 	case "CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE", "ANALYZE", "OPTIMIZE", "REPAIR", "GRANT", "REVOKE", "FLUSH", "SET":
 		return "", false, nil
 	}
+
 	summary := statementSummary(query)
 	for _, t := range a.tables.byKey {
 		inDatabase := database == strings.ToLower(t.schema) || strings.Contains(text, strings.ToLower(t.schema))
@@ -166,6 +170,7 @@ func (a *assembler) findUnloggedWrite(schema string, query []byte) (reason strin
 			return fmt.Sprintf("a session wrote table %s.%s with a binlog_format other than ROW: its rows are not in the binlog (%s)", t.schema, t.name, summary), false, nil
 		}
 	}
+
 	if a.findWriters == nil {
 		return "", false, nil
 	}
@@ -174,8 +179,10 @@ func (a *assembler) findUnloggedWrite(schema string, query []byte) (reason strin
 			return "", false, err
 		}
 	}
+
 	w, outboxes := a.writers, a.tables.outboxObjects()
 	others := slices.DeleteFunc(slices.Clone(w.names), func(o object) bool { return slices.Contains(outboxes, o) })
+
 	// An object of another database writes an outbox only if it names the outbox's
 	// database.
 	namesDatabase := slices.ContainsFunc(outboxes, func(o object) bool { return database == o.schema || containsWord(text, o.schema) })
@@ -183,6 +190,7 @@ func (a *assembler) findUnloggedWrite(schema string, query []byte) (reason strin
 		return fmt.Sprintf("a session with a binlog_format other than ROW wrote through %q, which may write an outbox: its rows are not in the binlog; SET SESSION binlog_format = 'ROW' for it (%s)",
 			cmp.Or(name, "a function"), summary), false, nil
 	}
+
 	if !namesDatabase || (w.visibleTriggers["*"] || w.visibleTriggers[schema]) && firstNamed(text, database, w.hidden) == "" {
 		return "", false, nil
 	}

@@ -48,6 +48,7 @@ func newLayout(t *table, cs *charsets, e *replication.TableMapEvent) (*layout, e
 	if i := slices.IndexFunc(e.ColumnType, isCompressed); i >= 0 {
 		return nil, fmt.Errorf("column %d is COMPRESSED, which is not supported", i+1)
 	}
+
 	if len(e.ColumnName) == int(e.ColumnCount) && e.ColumnCount > 0 {
 		l.named = true
 		err = l.fromLog(e, cs)
@@ -57,6 +58,7 @@ func newLayout(t *table, cs *charsets, e *replication.TableMapEvent) (*layout, e
 	if err != nil {
 		return nil, err
 	}
+
 	for _, o := range t.outboxes {
 		rm, err := l.rowMap(o)
 		if err != nil {
@@ -64,6 +66,7 @@ func newLayout(t *table, cs *charsets, e *replication.TableMapEvent) (*layout, e
 		}
 		l.rows = append(l.rows, rm)
 	}
+
 	return l, nil
 }
 
@@ -98,6 +101,7 @@ func (l *layout) fromLog(e *replication.TableMapEvent, cs *charsets) error {
 		if !isWords {
 			list, c.isSet = sets[i]
 		}
+
 		if isWords || c.isSet {
 			var err error
 			if c.members, err = cs.decodeMembers(list, wordCollations[i]); err != nil {
@@ -105,15 +109,18 @@ func (l *layout) fromLog(e *replication.TableMapEvent, cs *charsets) error {
 			}
 			continue
 		}
+
 		if collation, ok := collations[i]; ok {
 			if err := c.setCharset(cs, cs.byCollation[collation], e.ColumnMeta[i]); err != nil {
 				return err
 			}
 		}
+
 		if d := l.table.column(c.name); d != nil && d.dataType == uuidType {
 			c.setUUID()
 		}
 	}
+
 	return nil
 }
 
@@ -123,6 +130,7 @@ func (cs *charsets) decodeMembers(list []string, collation uint64) ([]string, er
 	if err != nil {
 		return nil, err
 	}
+
 	words := make([]string, len(list))
 	for i, word := range list {
 		words[i] = strings.Clone(word)
@@ -134,6 +142,7 @@ func (cs *charsets) decodeMembers(list []string, collation uint64) ([]string, er
 			words[i] = string(text)
 		}
 	}
+
 	return words, nil
 }
 
@@ -145,6 +154,7 @@ func (c *column) setCharset(cs *charsets, name string, meta uint16) error {
 		}
 		return nil
 	}
+
 	var err error
 	if c.charset, err = cs.find(name); c.charset == nil {
 		// A column that no outbox names may have any charset.
@@ -152,6 +162,7 @@ func (c *column) setCharset(cs *charsets, name string, meta uint16) error {
 			return dst, fmt.Errorf("charset %q is not supported; convert the column to utf8mb4", name)
 		}}
 	}
+
 	return err
 }
 
@@ -165,18 +176,21 @@ func (l *layout) fromDescription(e *replication.TableMapEvent, cs *charsets) err
 	if len(t.columns) != len(l.columns) {
 		return fmt.Errorf("the binlog has %d columns, the table %d: the table was changed since, or has hidden columns; SET GLOBAL binlog_row_metadata = FULL adds column names to the binlog", len(l.columns), len(t.columns))
 	}
+
 	for i := range l.columns {
 		c, d := &l.columns[i], &t.columns[i]
 		c.readType(e, i)
 		if !d.hasType(c.typ) {
 			return fmt.Errorf("column %d is %s (%s) in the table, but has another type (%d) in the binlog: the table was changed since; SET GLOBAL binlog_row_metadata = FULL adds column names to the binlog", i+1, d.name, d.fullType, c.typ)
 		}
+
 		c.name, c.unsigned = d.name, strings.Contains(d.fullType, "unsigned")
 		switch c.typ {
 		case mysql.MYSQL_TYPE_ENUM, mysql.MYSQL_TYPE_SET:
 			c.members, c.isSet = parseMembers(d.fullType), c.typ == mysql.MYSQL_TYPE_SET
 			continue
 		}
+
 		var err error
 		switch {
 		case d.dataType == uuidType:
@@ -190,6 +204,7 @@ func (l *layout) fromDescription(e *replication.TableMapEvent, cs *charsets) err
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -214,6 +229,7 @@ func parseMembers(fullType string) []string {
 		words = append(words, word.String())
 		text = strings.TrimPrefix(text, ",")
 	}
+
 	return words
 }
 
@@ -244,6 +260,7 @@ func (d *columnInfo) hasType(typ byte) bool {
 	case "vector":
 		return typ == mysql.MYSQL_TYPE_VECTOR
 	}
+
 	if isGeometry(d.dataType) {
 		return typ == mysql.MYSQL_TYPE_GEOMETRY
 	}
@@ -274,6 +291,7 @@ func numberType(dataType string) byte {
 	case "year":
 		return mysql.MYSQL_TYPE_YEAR
 	}
+
 	return mysql.MYSQL_TYPE_NULL // no column has it
 }
 
@@ -300,16 +318,19 @@ func (l *layout) rowMap(o *store.Outbox) (rowMap, error) {
 		}
 		return i
 	}
+
 	c := &o.Layout.Columns
 	rm := rowMap{
 		outbox: o, id: find(c.ID), kind: find(c.Kind), group: find(c.Group),
 		payload: find(c.Payload), retries: find(c.RetryCount),
 	}
+
 	if len(missing) > 0 {
 		return rm, &missingColumnError{schema: l.table.schema, name: l.table.name, columns: missing, SetupError: store.SetupError{
 			Problem: fmt.Sprintf("outbox %s: the binlog has table %s.%s without column %s", o.Name, l.table.schema, l.table.name, "`"+strings.Join(missing, "` and `")+"`"),
 			Remedy:  "correct the layout, or restore the column",
 		}}
 	}
+
 	return rm, nil
 }

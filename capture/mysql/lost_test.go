@@ -58,17 +58,20 @@ func (d *database) logs(t *testing.T) (names []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var name string
 	into := []any{&name}
 	for range columns[1:] {
 		into = append(into, new(string))
 	}
+
 	for rows.Next() {
 		if err := rows.Scan(into...); err != nil {
 			t.Fatal(err)
 		}
 		names = append(names, name)
 	}
+
 	return names
 }
 
@@ -128,10 +131,12 @@ func TestStatementsOnOtherTables(t *testing.T) {
 		const elsewhere = "SET SESSION binlog_format = STATEMENT; INSERT INTO notes VALUES ('secret'); UPDATE notes SET n = 'secret'; DELETE FROM notes"
 		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
 		servers.ExecMySQL(t, d.url, elsewhere)
+
 		// Another database has tables of the same names, one of which writes the other.
 		servers.ExecMySQL(t, f.Database(t), "CREATE TABLE outbox_events (n varchar(64))", "CREATE TABLE orders (n varchar(64))",
 			"CREATE TRIGGER writes AFTER INSERT ON orders FOR EACH ROW INSERT INTO outbox_events VALUES (NEW.n)",
 			"SET SESSION binlog_format = STATEMENT; INSERT INTO orders VALUES ('x'); INSERT INTO outbox_events VALUES ('y')")
+
 		d.exec(t, insert("a"))
 		fo.Rows(1)
 		fo.Expect("a")
@@ -143,6 +148,7 @@ func TestStatementsOnOtherTables(t *testing.T) {
 		if f == servers.MariaDB {
 			client = "BINLOG MONITOR"
 		}
+
 		cfg.URL = d.newRole(t, role, "GRANT SELECT, INSERT, UPDATE ON *.* TO '"+role+"'@'%'", "GRANT "+client+" ON *.* TO '"+role+"'@'%'")
 		again, _, _ := follow(t, d, cfg, store.Checkpoint{Seq: 7}) // after a loss
 		servers.ExecMySQL(t, d.url, elsewhere)
@@ -208,17 +214,21 @@ func TestCheckpointOfAnotherServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for i := range 5 {
 			d.Begin(t, capturetest.Row{ID: string(rune('a' + i)), Payload: "x"})(true)
 		}
+
 		later, err := d.opening(t, store.Checkpoint{})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		same, err := d.opening(t, store.Checkpoint{Origin: later.Origin, Position: later.From})
 		if err != nil || same.SnapshotReason != "" {
 			t.Fatalf("at its own checkpoint: %v, %s", err, same.SnapshotReason)
 		}
+
 		// Another server's set differs, whatever its numbers are.
 		other := f.Start(t, map[string]string{"server-id": "2"})
 		o := newDatabase(t, f, other.Database())
@@ -226,6 +236,7 @@ func TestCheckpointOfAnotherServer(t *testing.T) {
 		if err != nil || !strings.Contains(foreign.SnapshotReason, "checkpoint belongs to") || foreign.Origin == later.Origin {
 			t.Errorf("at the checkpoint of another server: %v, %+v", err, foreign)
 		}
+
 		t.Log(foreign.SnapshotReason)
 		// Restored: the server is the same, and has yet to execute the transactions that
 		// were read.
@@ -234,6 +245,7 @@ func TestCheckpointOfAnotherServer(t *testing.T) {
 		if err != nil || restored.SnapshotReason == "" {
 			t.Errorf("at a checkpoint that the server has yet to reach: %v, %+v", err, restored)
 		}
+
 		t.Log(restored.SnapshotReason)
 		_ = first
 	})
@@ -253,15 +265,18 @@ func TestPurgedBeforeThePosition(t *testing.T) {
 		if err != nil || o.SnapshotReason != "" {
 			t.Fatal(err, o.SnapshotReason)
 		}
+
 		d.exec(t, "FLUSH BINARY LOGS", "PURGE BINARY LOGS BEFORE now() + INTERVAL 1 DAY")
 		again, err := d.opening(t, store.Checkpoint{Origin: o.Origin, Position: o.From})
 		if err != nil || again.SnapshotReason != "" {
 			t.Fatalf("%v, %s", err, again.SnapshotReason)
 		}
+
 		d.Begin(t, capturetest.Row{ID: "after", Payload: "x"})(true)
 		if err := src.Mark(t.Context(), "end"); err != nil {
 			t.Fatal(err)
 		}
+
 		if items := upToMark(t, src, o.From); len(items) != 1 || items[0].ID != "after" {
 			t.Errorf("%+v came", items)
 		}
@@ -281,6 +296,7 @@ func TestPreflight(t *testing.T) {
 			settings["gtid-mode"], settings["enforce-gtid-consistency"], settings["binlog-row-value-options"] = "OFF", "OFF", "PARTIAL_JSON"
 			want = append(want, "gtid_mode = ON", "binlog_row_value_options")
 		}
+
 		srv := f.Start(t, settings)
 		d := newDatabase(t, f, srv.Database())
 		_, err := d.opening(t, store.Checkpoint{})
@@ -288,12 +304,14 @@ func TestPreflight(t *testing.T) {
 		if !errors.As(err, &no) {
 			t.Fatalf("%v, want a *capture.NoStreamError", err)
 		}
+
 		t.Log(no)
 		for _, text := range want {
 			if !strings.Contains(no.Error(), text) {
 				t.Errorf("the error lacks %q", text)
 			}
 		}
+
 		for _, line := range strings.Split(no.Error(), "\n") {
 			if _, rest, ok := strings.Cut(line, "run `"); ok {
 				script, _, _ := strings.Cut(rest, "`")
@@ -302,6 +320,7 @@ func TestPreflight(t *testing.T) {
 				}
 			}
 		}
+
 		if _, err := d.opening(t, store.Checkpoint{}); err != nil {
 			t.Errorf("the statements were run: %v", err)
 		}
@@ -319,12 +338,14 @@ func TestNoBinlog(t *testing.T) {
 		if err := ready(t, src); err != nil {
 			t.Fatal(err)
 		}
+
 		srv.Restart(map[string]string{"skip-log-bin": ""})
 		err := ready(t, src)
 		var no *capture.NoStreamError
 		if !errors.As(err, &no) || !strings.Contains(no.Error(), "log_bin") {
 			t.Fatalf("%v, want a *capture.NoStreamError about log_bin", err)
 		}
+
 		if _, err := d.opening(t, store.Checkpoint{}); !errors.As(err, &no) {
 			t.Errorf("%v, want a *capture.NoStreamError", err)
 		}
@@ -332,6 +353,7 @@ func TestNoBinlog(t *testing.T) {
 		if err != nil || store.CountFaults(found) == 0 {
 			t.Errorf("%v, %+v", err, found)
 		}
+
 		srv.Restart(map[string]string{"skip-log-bin": "-"})
 		if err := ready(t, src); err != nil {
 			t.Errorf("mended, and not ready: %v", err)

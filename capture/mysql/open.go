@@ -21,14 +21,17 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	if err != nil {
 		return capture.OpenResult{}, err
 	}
+
 	s.checkUnlogged, s.missingRowsFrom = true, time.Time{}
 	if at.Position == "" && at.Seq > 0 { // not the first snapshot
 		s.missingRowsFrom = time.Now().Add(missingRowsInterval)
 	}
+
 	reason, err := s.snapshotReason(ctx, at, sv)
 	if err != nil {
 		return capture.OpenResult{}, err
 	}
+
 	if reason == "" {
 		from, err := parsePosition(at.Position)
 		if err != nil {
@@ -40,6 +43,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		s.resetState(sv, at.Position, from)
 		return capture.OpenResult{Origin: at.Origin, From: at.Position}, nil
 	}
+
 	if err := tables.ClearCheckpoint(ctx); err != nil {
 		return capture.OpenResult{}, err
 	}
@@ -47,10 +51,12 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	if err != nil {
 		return capture.OpenResult{}, fmt.Errorf("take snapshot: %w", err)
 	}
+
 	at.Position = from.format()
 	if from.file == "" {
 		from.coords = sv.binlogEnd
 	}
+
 	s.resetState(sv, at.Position, from)
 	return capture.OpenResult{Origin: sv.origin(), From: at.Position, View: view, SnapshotReason: reason}, nil
 }
@@ -64,16 +70,19 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *se
 	if at.Origin != sv.origin() {
 		return fmt.Sprintf("checkpoint belongs to %s, this server is %s", at.Origin, sv.origin()), nil
 	}
+
 	from, err := parsePosition(at.Position)
 	if err != nil {
 		return "checkpoint is unreadable: " + err.Error(), nil
 	}
+
 	from.resolveFlavour(sv.flavour)
 	err = s.tryPosition(ctx, sv, from)
 	var lost *capture.LostError
 	if errors.As(err, &lost) {
 		return lost.Reason, nil
 	}
+
 	return "", err
 }
 
@@ -147,5 +156,6 @@ func (t *dumpProbe) HandleEvent(e *replication.BinlogEvent) error {
 		t.created = time.Unix(int64(e.Header.Timestamp), 0)
 		return errProbeOK
 	}
+
 	return nil
 }

@@ -44,12 +44,14 @@ func TestSystemVersioned(t *testing.T) {
 	if !errors.As(err, &lost) || !strings.Contains(lost.Reason, "system-versioned") {
 		t.Errorf("the source ended with %v, want a lost log", err)
 	}
+
 	fo.Expect("a")
 	err = ready(t, src)
 	var no *capture.NoStreamError
 	if !errors.As(err, &no) || !strings.Contains(no.Error(), "DROP SYSTEM VERSIONING") {
 		t.Fatalf("%v, want a *capture.NoStreamError with what to do", err)
 	}
+
 	d.exec(t, "ALTER TABLE outbox_events DROP SYSTEM VERSIONING")
 	if err := ready(t, src); err != nil {
 		t.Error(err)
@@ -64,11 +66,13 @@ func testReplace(t *testing.T, f servers.Flavour, url string) {
 	replace := func(id string) string {
 		return "REPLACE INTO outbox_events (id, dedup, payload) VALUES ('" + id + "', 'k', 'payload of " + id + "')"
 	}
+
 	d.exec(t, "ALTER TABLE outbox_events ADD COLUMN dedup varchar(10) UNIQUE", replace("r1"), replace("r2"),
 		"UPDATE outbox_events SET status = 'COMPLETED'", replace("r3"))
 	if err := src.Mark(t.Context(), "end"); err != nil {
 		t.Fatal(err)
 	}
+
 	fo.Until("the marker", func() bool { return len(fo.Marks) > 0 })
 	fo.Expect("r1", "r2", "r3")
 	fo.End()
@@ -79,6 +83,7 @@ func testReplace(t *testing.T, f servers.Flavour, url string) {
 	if err := again.Mark(t.Context(), "end again"); err != nil {
 		t.Fatal(err)
 	}
+
 	items := upToMark(t, again, o.From)
 	if len(items) != 2 || items[0].ID != "r4" || string(items[0].Payload) != "payload of r4" || items[1].ID != "r5" {
 		t.Errorf("%+v came", items)

@@ -81,6 +81,7 @@ func comparePositions(a, b store.Position) int {
 	if errX != nil || errY != nil {
 		return cmp.Compare(a, b)
 	}
+
 	switch within, covers := y.set.contains(x.set), x.set.contains(y.set); {
 	case within && covers:
 		return 0
@@ -89,6 +90,7 @@ func comparePositions(a, b store.Position) int {
 	case covers:
 		return 1
 	}
+
 	return cmp.Compare(a, b) // positions of two servers: any fixed order will do
 }
 
@@ -122,6 +124,7 @@ func parseSet(text string) (gtidSet, error) {
 		}
 		return &mysqlSet{set: set.(*mysql.MysqlGTIDSet)}, nil
 	}
+
 	set := mariaSet{}
 	for _, part := range strings.Split(text, ",") {
 		id, err := mysql.ParseMariadbGTID(strings.TrimSpace(part))
@@ -130,6 +133,7 @@ func parseSet(text string) (gtidSet, error) {
 		}
 		set[id.DomainID] = *id
 	}
+
 	return set, nil
 }
 

@@ -39,6 +39,7 @@ func TestComparePositions(t *testing.T) {
 			t.Errorf("Compare(%q, %q) = %d, want %d", c.b, c.a, got, -c.want)
 		}
 	}
+
 	// Positions of two servers have a fixed but arbitrary order.
 	if a, b := comparePositions(uuidA+":1", uuidB+":1"), comparePositions(uuidB+":1", uuidA+":1"); a == 0 || a != -b {
 		t.Errorf("Compare contradicts itself on two servers: %d and %d", a, b)
@@ -58,6 +59,7 @@ func TestPositionText(t *testing.T) {
 			t.Errorf("%q became %q", text, got)
 		}
 	}
+
 	for _, text := range []store.Position{"", "16/B374D848", "4711", "0-1", uuidA, uuidA + ":", "0-1-2@binlog.000001", "0-1-2@binlog.000001:x", "0-1-2@binlog.000001:4+x"} {
 		if _, err := parsePosition(text); err == nil {
 			t.Errorf("%q was taken for a position", text)

@@ -60,6 +60,7 @@ func (c *prefetchConn) prefetch() (ended <-chan struct{}, stop func()) {
 			}
 		}
 	})
+
 	return closed, func() {
 		once.Do(func() {
 			_ = c.SetReadDeadline(time.Unix(1, 0)) // long past
@@ -91,6 +92,7 @@ func (s *Source) watchShutdown(ctx context.Context) (ended <-chan struct{}, stop
 		defer func() { _ = c.Close() }() // the result does not depend on it
 		closedByServer, stopReading := d.conn.prefetch()
 		defer stopReading()
+
 		select {
 		case <-closedByServer:
 			if ctx.Err() == nil {
@@ -99,6 +101,7 @@ func (s *Source) watchShutdown(ctx context.Context) (ended <-chan struct{}, stop
 		case <-ctx.Done():
 		}
 	})
+
 	return closed, func() {
 		cancel()
 		listening.Wait()

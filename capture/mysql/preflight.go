@@ -25,10 +25,12 @@ func (sv *server) checkSettings(faults *fault.List) {
 		faults.Add(fault.Fault{Subject: "server",
 			Problem: fmt.Sprintf("server is %s %s, %d.%d or later is required", sv.flavour, sv.versionText, oldest[0], oldest[1]), Instructions: "upgrade it, or poll"})
 	}
+
 	if !sv.binlogEnabled() {
 		faults.Add(fault.Fault{Subject: "log_bin", Problem: "log_bin is off: server writes no binlog",
 			Instructions: "add `log_bin=binlog` and a `server_id` to section [mysqld] of the server's configuration (and remove skip_log_bin or disable_log_bin), and restart it"})
 	}
+
 	if sv.setting("server_id") == "0" {
 		faults.Add(sv.settingFault("server_id", "server_id is 0: server does not send its binlog", "1", "with a number that no other server of the replication topology has"))
 	}
@@ -36,16 +38,19 @@ func (sv *server) checkSettings(faults *fault.List) {
 	if format := sv.setting("binlog_format"); format != "ROW" && format != "" { // ROW is about to be the only format
 		faults.Add(sv.settingFault("binlog_format", "binlog_format is "+format+", must be ROW", "ROW", sessions))
 	}
+
 	if image := sv.setting("binlog_row_image"); image != "FULL" {
 		faults.Add(sv.settingFault("binlog_row_image", "binlog_row_image is "+image+", must be FULL", "FULL", sessions))
 	}
 	if options := sv.setting("binlog_row_value_options"); options != "" {
 		faults.Add(sv.settingFault("binlog_row_value_options", "binlog_row_value_options is "+options+", must be empty", "", sessions))
 	}
+
 	if mode := sv.setting("gtid_mode"); sv.flavour == mySQL && mode != "ON" {
 		faults.Add(fault.Fault{Subject: "gtid_mode", Problem: "gtid_mode is " + mode + ", must be ON", Statements: gtidSteps(mode),
 			Instructions: "as an administrator, one at a time, each on every server of the replication topology before the next"})
 	}
+
 	if retention := sv.expiry(); retention != 0 && retention < minExpiry {
 		faults.Add(sv.settingFault("retention", "binlog is kept for "+formatDuration(retention)+" (binlog_expire_logs_seconds), must be a day or more", "604800", ""))
 	}
@@ -68,6 +73,7 @@ func (sv *server) settingFault(subject, problem, value, extra string) fault.Faul
 	if subject == "retention" {
 		name = "binlog_expire_logs_seconds"
 	}
+
 	if name != "server_id" && name != "binlog_expire_logs_seconds" && name != "sync_binlog" {
 		value = "'" + value + "'"
 	}
@@ -78,6 +84,7 @@ func (sv *server) settingFault(subject, problem, value, extra string) fault.Faul
 	} else {
 		f.Statements = []string{fmt.Sprintf("SET PERSIST %s = %s;", name, value)}
 	}
+
 	if extra != "" {
 		f.Instructions += ", " + extra
 	}
@@ -93,6 +100,7 @@ func (sv *server) checkFilters(s *Source, faults *fault.List) {
 	for i := range s.cfg.Outboxes {
 		names = append(names, s.schemaOf(&s.cfg.Outboxes[i]))
 	}
+
 	for _, name := range names {
 		if seen[name] || (len(only) == 0 || slices.Contains(only, name)) && !slices.Contains(ignored, name) {
 			continue

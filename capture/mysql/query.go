@@ -15,10 +15,12 @@ func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 	if err != nil {
 		return err
 	}
+
 	q, ok := e.Event.(*replication.QueryEvent)
 	if !ok {
 		return fmt.Errorf("QUERY event decoded as %T", e.Event)
 	}
+
 	switch first, second := firstWords(q.Query); first {
 	case "BEGIN":
 		a.sawBegin = true
@@ -44,10 +46,12 @@ func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 		}
 		return a.end(end) // XA COMMIT or ROLLBACK: its rows came at the PREPARE
 	}
+
 	a.foreign = true
 	if a.sawBegin {
 		return a.statement(string(q.Schema), q.Query)
 	}
+
 	if err := a.markStale(q.Query); err != nil {
 		return err
 	}

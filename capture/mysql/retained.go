@@ -23,10 +23,12 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	if err != nil {
 		return capture.RetainedLog{}, fmt.Errorf("list binlog files: %w", mystore.Explain(err))
 	}
+
 	acked := s.acks.Last()
 	if acked == nil {
 		return capture.RetainedLog{}, nil
 	}
+
 	var retained capture.RetainedLog
 	for _, file := range slices.Backward(list) {
 		retained.Bytes += file.size
@@ -35,6 +37,7 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 			break
 		}
 	}
+
 	retained.Limit = s.server.limit()
 	if expiry := s.server.expiry(); expiry > 0 && retained.Bytes > 0 && time.Since(acked.At) > expiry/2 {
 		retained.Limit = retained.Bytes

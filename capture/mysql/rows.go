@@ -43,10 +43,12 @@ func (a *assembler) readRows(d *decoder, kind replication.EventType, raw []byte)
 	if err != nil {
 		return err
 	}
+
 	l := a.mapped[id]
 	if flags&replication.RowsEventStmtEndFlag != 0 {
 		clear(a.mapped)
 	}
+
 	switch {
 	case l == nil:
 		return nil
@@ -57,14 +59,17 @@ func (a *assembler) readRows(d *decoder, kind replication.EventType, raw []byte)
 	case !isInsert(kind) && (!isUpdate(kind) || !l.table.hasOtherUniqueKey):
 		return nil
 	}
+
 	e, err := d.events.Parse(raw)
 	if err != nil {
 		return err
 	}
+
 	rows, ok := e.Event.(*replication.RowsEvent)
 	if !ok {
 		return fmt.Errorf("event of type %s decoded as %T", kind, e.Event)
 	}
+
 	for i, values := range rows.Rows {
 		if isUpdate(kind) && (i%2 == 0 || !l.changedID(rows, i)) {
 			continue
@@ -73,6 +78,7 @@ func (a *assembler) readRows(d *decoder, kind replication.EventType, raw []byte)
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -108,10 +114,12 @@ func (a *assembler) readMarkers(d *decoder, raw []byte) error {
 	if err != nil {
 		return err
 	}
+
 	rows, ok := e.Event.(*replication.RowsEvent)
 	if !ok || rows.Type() == replication.EnumRowsEventTypeDelete {
 		return nil
 	}
+
 	for i, values := range rows.Rows {
 		if rows.Type() == replication.EnumRowsEventTypeUpdate && i%2 == 0 {
 			continue
@@ -125,6 +133,7 @@ func (a *assembler) readMarkers(d *decoder, raw []byte) error {
 			a.marks = append(a.marks, strings.Clone(token))
 		}
 	}
+
 	return nil
 }
 
@@ -135,6 +144,7 @@ func (a *assembler) addRow(l *layout, values []any, skipped []int) error {
 	for i := range l.rows {
 		size += sizeOf(values[l.rows[i].payload])
 	}
+
 	if n := len(a.items); n > 0 && (n+len(l.rows) > a.maxRows || a.bytes+size > a.maxBytes) {
 		part := capture.Batch{Items: a.items}
 		a.items, a.bytes = make([]store.Item, 0, n), 0
@@ -142,10 +152,12 @@ func (a *assembler) addRow(l *layout, values []any, skipped []int) error {
 			return err
 		}
 	}
+
 	a.bytes += size
 	if a.items == nil {
 		a.items = make([]store.Item, 0, max(a.expected, len(l.rows)))
 	}
+
 	for i := range l.rows {
 		rm := &l.rows[i]
 		if at := rm.missingColumn(skipped); at >= 0 {
@@ -159,6 +171,7 @@ func (a *assembler) addRow(l *layout, values []any, skipped []int) error {
 		it.Committed = a.committed
 		a.items = append(a.items, it)
 	}
+
 	return nil
 }
 
@@ -212,6 +225,7 @@ func (ir *itemReader) fill(it *store.Item, l *layout, rm *rowMap, values []any) 
 	if values[rm.id] == nil {
 		return fmt.Errorf("row has NULL in its id column %s: rows are claimed and settled by id", mystore.Ident(c.ID))
 	}
+
 	if it.ID, it.Group, err = ir.identify(l, rm, values); err != nil {
 		return err
 	}
@@ -220,6 +234,7 @@ func (ir *itemReader) fill(it *store.Item, l *layout, rm *rowMap, values []any) 
 			return err
 		}
 	}
+
 	if rm.retries >= 0 && values[rm.retries] != nil {
 		text, err := l.columns[rm.retries].append(ir.scratch[:0], values[rm.retries])
 		if err != nil {
@@ -229,6 +244,7 @@ func (ir *itemReader) fill(it *store.Item, l *layout, rm *rowMap, values []any) 
 			return fmt.Errorf("invalid retry count %q in column %s", text, mystore.Ident(c.RetryCount))
 		}
 	}
+
 	// NULL becomes empty, not nil, because nil means that the payload was dropped.
 	it.Payload = make([]byte, 0, sizeOf(values[rm.payload]))
 	if values[rm.payload] != nil {
@@ -236,6 +252,7 @@ func (ir *itemReader) fill(it *store.Item, l *layout, rm *rowMap, values []any) 
 			return fmt.Errorf("payload: %w", err)
 		}
 	}
+
 	it.PayloadSize = len(it.Payload)
 	if ir.dropLargePayload != nil {
 		ir.dropLargePayload(it)
@@ -250,6 +267,7 @@ func (ir *itemReader) identify(l *layout, rm *rowMap, values []any) (string, sto
 	if err != nil {
 		return "", store.Group{}, fmt.Errorf("id: %w", err)
 	}
+
 	if rm.group < 0 || values[rm.group] == nil {
 		return string(text), store.Group{}, nil
 	}
@@ -258,6 +276,7 @@ func (ir *itemReader) identify(l *layout, rm *rowMap, values []any) (string, sto
 	if len(rm.outbox.Layout.GroupPath) > 0 {
 		read = l.columns[rm.group].append
 	}
+
 	if text, err = read(text, values[rm.group]); err != nil {
 		return string(text[:n]), store.Group{}, fmt.Errorf("group: %w", err)
 	}
@@ -265,6 +284,7 @@ func (ir *itemReader) identify(l *layout, rm *rowMap, values []any) (string, sto
 	if len(rm.outbox.Layout.GroupPath) > 0 {
 		return string(text[:n]), rm.outbox.Layout.Group(text[n:]), nil
 	}
+
 	both := string(text)
 	return both[:n], store.Group{Name: both[n:], Valid: true}, nil
 }
@@ -278,6 +298,7 @@ func (ir *itemReader) kind(c *column, v any) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("kind: %w", err)
 	}
+
 	if s, ok := ir.kinds[string(text)]; ok {
 		return s, nil
 	}
@@ -285,6 +306,7 @@ func (ir *itemReader) kind(c *column, v any) (string, error) {
 	if len(ir.kinds) < maxKinds {
 		ir.kinds[s] = s
 	}
+
 	return s, nil
 }
 

@@ -45,6 +45,7 @@ func (s *Source) runFrom(ctx context.Context, position store.Position, until gti
 		if err != nil {
 			return err
 		}
+
 		if until != nil && from.set.contains(until) {
 			return nil
 		}
@@ -97,15 +98,18 @@ func (r *dumpRun) read(ctx context.Context) error {
 	st := &stream{src: s, ctx: ctx, dump: d, asm: asm, out: r.out, until: r.until, onStart: r.onStart}
 	asm.emit, asm.snapshotMark = st.send, r.snapshotMark
 	asm.refresh = func(t *table) error { return s.refresh(ctx, t) }
+
 	if s.checkUnlogged {
 		asm.missingRowsFrom = s.missingRowsFrom
 		asm.findWriters = func() (*indirectWriters, error) { return s.findWriters(ctx, s.server.tables) }
 	}
+
 	s.server.tables.charsets.load = func(name string) (*charset, error) { return s.loadCharset(ctx, name) }
 	err := s.openDump(ctx, d, s.server, r.serverID, r.from, st)
 	if err != nil {
 		return err
 	}
+
 	err = d.wait(ctx)
 	d.close() // from here on the stream belongs to this goroutine
 	if errors.Is(err, errPaused) {
@@ -113,6 +117,7 @@ func (r *dumpRun) read(ctx context.Context) error {
 			err = sendErr
 		}
 	}
+
 	r.progress = st.progress
 	return s.explainDump(s.server, d, err)
 }

@@ -123,6 +123,7 @@ func (s *Source) inspect(ctx context.Context) (*server, fault.List, error) {
 	if err != nil {
 		return nil, faults, err
 	}
+
 	sv.settings, err = s.control.variables(ctx,
 		"log_bin", "binlog_format", "binlog_row_image", "binlog_row_value_options", "binlog_row_metadata",
 		"gtid_mode", "server_id", "binlog_expire_logs_seconds", "binlog_expire_logs_auto_purge", "expire_logs_days",
@@ -130,12 +131,14 @@ func (s *Source) inspect(ctx context.Context) (*server, fault.List, error) {
 	if err != nil {
 		return nil, faults, err
 	}
+
 	sv.checkSettings(&faults)
 	if sv.binlogEnabled() {
 		if err := faults.AddErr(s.readBinlogEnd(ctx, sv)); err != nil {
 			return nil, faults, err
 		}
 	}
+
 	if sv.tables, err = s.findTables(ctx, sv, &faults); err != nil {
 		return nil, faults, err
 	}
@@ -143,6 +146,7 @@ func (s *Source) inspect(ctx context.Context) (*server, fault.List, error) {
 	if err := s.checkMarkerTable(ctx, &faults); err != nil {
 		return nil, faults, err
 	}
+
 	return sv, faults, nil
 }
 
@@ -159,10 +163,12 @@ func (s *Source) identify(ctx context.Context) (*server, error) {
 	if err := s.control.db.QueryRowContext(ctx, "SELECT VERSION(), CURRENT_USER()").Scan(&sv.versionText, &sv.user); err != nil {
 		return nil, fmt.Errorf("inspect server: %w", mystore.Explain(err))
 	}
+
 	sv.flavour, sv.version = mySQL, parseVersion(sv.versionText)
 	if strings.Contains(sv.versionText, "MariaDB") {
 		sv.flavour = mariaDB
 	}
+
 	if err := s.control.db.QueryRowContext(ctx, "SELECT "+sv.flavour.identitySQL()).Scan(&sv.identity); err != nil {
 		return nil, fmt.Errorf("read server identity: %w", mystore.Explain(err))
 	}
@@ -170,6 +176,7 @@ func (s *Source) identify(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read TLS status: %w", mystore.Explain(err))
 	}
+
 	sv.tls = len(status) > 0 && status[0]["Value"] != ""
 	return &sv, nil
 }
@@ -186,11 +193,13 @@ func (s *Source) readBinlogEnd(ctx context.Context, sv *server) error {
 	if err != nil || len(rows) == 0 {
 		return fmt.Errorf("read end of binlog: %w", mystore.Explain(errors.Join(err, noRows(rows))))
 	}
+
 	sv.filters = map[string]string{"binlog_do_db": rows[0]["Binlog_Do_DB"], "binlog_ignore_db": rows[0]["Binlog_Ignore_DB"]}
 	sv.binlogEnd.file = rows[0]["File"]
 	if sv.binlogEnd.at, err = strconv.ParseUint(rows[0]["Position"], 10, 64); err != nil {
 		return fmt.Errorf("read end of binlog: %w", err)
 	}
+
 	return nil
 }
 

@@ -34,6 +34,7 @@ func TestLongPause(t *testing.T) {
 			}
 			d.Begin(t, rows...)(true)
 		}
+
 		fo.Rows(15)
 		<-time.After(13 * time.Second) // the pause itself
 		fo.Rows(len(want))
@@ -62,6 +63,7 @@ func TestSilentServer(t *testing.T) {
 		srv.Signal(syscall.SIGSTOP)
 		defer srv.Signal(syscall.SIGCONT)
 		began := time.Now()
+
 		for {
 			select {
 			case <-out:
@@ -93,9 +95,11 @@ func TestUnreadStream(t *testing.T) {
 		d.exec(t, "CREATE TABLE large (payload longblob)", insert("one"))
 		first.Rows(1)
 		way.Disconnect()
+
 		for range 40 { // more than the buffers on the way hold
 			d.exec(t, "INSERT INTO large VALUES (REPEAT('x', 1 << 20))")
 		}
+
 		d.exec(t, insert("two"))
 		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{Origin: o.Origin, Position: o.From})
 		fo.Rows(2)
@@ -122,6 +126,7 @@ func TestServerIDClash(t *testing.T) {
 			two.Rows(1)
 			return
 		}
+
 		var err error
 		select {
 		case <-one.Done():
@@ -133,6 +138,7 @@ func TestServerIDClash(t *testing.T) {
 			two.End()
 			t.Fatalf("nobody noticed the clash: %q, %q", one.Disconnects(), two.Disconnects())
 		}
+
 		var no *capture.NoStreamError
 		if !errors.As(err, &no) || !strings.Contains(no.Error(), "4711") {
 			t.Errorf("one of the two ended with %v", err)
@@ -153,6 +159,7 @@ func TestTLSAndGrants(t *testing.T) {
 		if f == servers.MariaDB {
 			client = "BINLOG MONITOR"
 		}
+
 		app := d.name + "a"
 		control := d.newRole(t, app, "GRANT SELECT, INSERT, UPDATE ON "+databaseOf(t, d.url)+".* TO '"+app+"'@'%'", "GRANT "+client+" ON *.* TO '"+app+"'@'%'")
 		secure := "tls-ca=" + url.QueryEscape(ca)

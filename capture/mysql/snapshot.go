@@ -24,11 +24,13 @@ func (s *Source) takeSnapshot(ctx context.Context, sv *server, tables capture.Ta
 	if err != nil {
 		return nil, binlogPosition{}, err
 	}
+
 	from := binlogPosition{set: before, coords: sv.binlogEnd}
 	view, err := tables.View(ctx, "")
 	if err != nil {
 		return nil, binlogPosition{}, err
 	}
+
 	if sv.flavour == mariaDB {
 		from, err = viewPosition(view)
 	} else {
@@ -38,6 +40,7 @@ func (s *Source) takeSnapshot(ctx context.Context, sv *server, tables capture.Ta
 		view.Close()
 		return nil, binlogPosition{}, err
 	}
+
 	return view, from, nil
 }
 
@@ -63,10 +66,12 @@ func (s *Source) excludeOverlap(ctx context.Context, sv *server, view store.View
 	if err := s.Mark(ctx, token); err != nil {
 		return view, err
 	}
+
 	streamed := map[string][]string{}
 	out := make(chan capture.Batch)
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
+
 	// A source of its own keeps this source's resume state.
 	reader := &Source{cfg: s.cfg, control: s.control, stream: s.stream, server: sv}
 	reader.resetState(sv, from.format(), *from)
@@ -75,6 +80,7 @@ func (s *Source) excludeOverlap(ctx context.Context, sv *server, view store.View
 		r := &dumpRun{source: reader, serverID: anyServerID(), from: start, snapshotMark: token, out: out}
 		done <- r.read(ctx)
 	}()
+
 	for {
 		select {
 		case b := <-out:

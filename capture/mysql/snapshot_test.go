@@ -19,6 +19,7 @@ func TestSnapshotIsExact(t *testing.T) {
 		if f == servers.MySQL { // many commit at once
 			settings["binlog-group-commit-sync-delay"] = "1000"
 		}
+
 		d := newDatabase(t, f, f.Start(t, settings).Database())
 		var stop atomic.Bool
 		var writers sync.WaitGroup
@@ -37,10 +38,12 @@ func TestSnapshotIsExact(t *testing.T) {
 				}
 			})
 		}
+
 		cuts := 0
 		for end := time.Now().Add(snapshotTestTime); time.Now().Before(end) && !t.Failed(); cuts++ {
 			d.snapshotOnce(t, fmt.Sprint(cuts))
 		}
+
 		stop.Store(true)
 		writers.Wait()
 		t.Logf("%d cuts, %d rows beside", cuts, committed.Load())
@@ -64,6 +67,7 @@ func (d *database) snapshotOnce(t *testing.T, token string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := src.Mark(t.Context(), token); err != nil {
 		t.Fatal(err)
 	}
@@ -72,6 +76,7 @@ func (d *database) snapshotOnce(t *testing.T, token string) {
 		seen[rows[i].ID] = true
 		last[rows[i].Group.Name] = max(last[rows[i].Group.Name], rows[i].ID)
 	}
+
 	both, older := 0, 0
 	for _, it := range upToMark(t, src, o.From) {
 		switch {
@@ -81,6 +86,7 @@ func (d *database) snapshotOnce(t *testing.T, token string) {
 			older++
 		}
 	}
+
 	if both > 0 || older > 0 {
 		t.Errorf("cut %s: %d of %d rows of the view came by the stream too, and %d that are older than one of their group", token, both, len(rows), older)
 	}

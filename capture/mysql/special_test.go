@@ -22,21 +22,25 @@ func TestCompressed(t *testing.T) {
 		if f == servers.MariaDB {
 			settings = map[string]string{"log-bin-compress": "ON", "log-bin-compress-min-len": "10"}
 		}
+
 		d := newDatabase(t, f, f.Start(t, settings).Database())
 		fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
 		long := strings.Repeat("compressible ", 1000)
 		for i := range 20 {
 			d.Begin(t, capturetest.Row{ID: fmt.Sprintf("a%02d", i), Payload: long}, capturetest.Row{ID: fmt.Sprintf("b%02d", i), Payload: long})(true)
 		}
+
 		d.exec(t, "ALTER TABLE outbox_events ADD COLUMN extra int FIRST -- "+long)
 		d.Begin(t, capturetest.Row{ID: "last", Payload: long})(true)
 		if err := src.Mark(t.Context(), "end"); err != nil {
 			t.Fatal(err)
 		}
+
 		fo.Until("the marker", func() bool { return len(fo.Marks) > 0 })
 		if len(fo.Items) != 41 || fo.Items[40].ID != "last" {
 			t.Fatalf("%d rows came", len(fo.Items))
 		}
+
 		for i := range fo.Items {
 			if string(fo.Items[i].Payload) != long {
 				t.Errorf("row %s has another payload", fo.Items[i].ID)
@@ -71,6 +75,7 @@ func TestTransactions(t *testing.T) {
 		d := newDatabase(t, f, f.Database(t))
 		d.exec(t, "CREATE TABLE plain (n int) ENGINE=MyISAM", "CREATE TABLE source (id varchar(64), payload text)", "INSERT INTO source VALUES ('s1', 'x'), ('s2', 'y')",
 			"CREATE TRIGGER copies AFTER INSERT ON source FOR EACH ROW INSERT INTO outbox_events (id, payload) VALUES (NEW.id, NEW.payload)")
+
 		fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
 		servers.ExecMySQL(t, d.url,
 			"BEGIN; "+insert("kept")+"; SAVEPOINT s; "+insert("undone")+"; ROLLBACK TO SAVEPOINT s; "+insert("too")+"; COMMIT",
@@ -86,6 +91,7 @@ func TestTransactions(t *testing.T) {
 			"BEGIN; "+insert("rolled back")+"; ROLLBACK",
 			"FLUSH BINARY LOGS",
 			insert("last"))
+
 		if err := src.Mark(t.Context(), "end"); err != nil {
 			t.Fatal(err)
 		}
@@ -133,21 +139,25 @@ func TestTap(t *testing.T) {
 		defer cancel()
 		out, begun, done := make(chan capture.Batch), make(chan struct{}), make(chan error, 1)
 		go func() { done <- tap.Tap(ctx, out, func() { close(begun) }) }()
+
 		select {
 		case <-begun:
 		case err := <-done:
 			t.Fatal(err)
 		}
+
 		d.exec(t, insert("seen"))
 		for rows := 0; rows < 1; {
 			b := <-out
 			rows += len(b.Items)
 		}
+
 		relay.Rows(1)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("the tap ended with %v", err)
 		}
+
 		relay.End()
 		if len(relay.Disconnects()) > 0 {
 			t.Errorf("the relay lost its stream: %v", relay.Disconnects())
@@ -166,11 +176,13 @@ func TestOwnWrites(t *testing.T) {
 		for range 3 {
 			d.exec(t, "INSERT INTO sluicebox_checkpoint VALUES ('another', '', '', 1, now(6)) ON DUPLICATE KEY UPDATE seq = seq + 1")
 		}
+
 		for range 2 {
 			if b := <-fo.Batches(); b.Position != "" || len(b.Items)+len(b.Marks) > 0 {
 				t.Errorf("%+v came, and not a heartbeat", b)
 			}
 		}
+
 		d.Unrelated(t)
 		late := time.After(40 * time.Second)
 		for {

@@ -66,14 +66,17 @@ func (st *stream) HandleEvent(e *replication.BinlogEvent) error {
 	if err := st.asm.event(e.Header.EventType, e.RawData, e.Header.LogPos); err != nil {
 		return st.classify(err)
 	}
+
 	st.reportConnected(e.Header.EventType)
 	if !st.asm.open && e.Header.EventType != replication.ROTATE_EVENT { // not between two files
 		st.sendIdle(now)
 	}
+
 	st.sendAlive(now) // unless something was sent
 	if st.asm.open {
 		return nil
 	}
+
 	if st.reachedEnd() {
 		return errSpanEnd
 	}
@@ -122,6 +125,7 @@ func (st *stream) send(b capture.Batch) error {
 			return err
 		}
 	}
+
 	st.sent(&b)
 	return nil
 }
@@ -144,6 +148,7 @@ func (st *stream) sendBlocking(b capture.Batch) error {
 		return st.ctx.Err()
 	case <-watchTimer.C:
 	}
+
 	ended, stop := st.dump.conn.prefetch()
 	defer stop()
 	var shutdown <-chan struct{}
@@ -152,6 +157,7 @@ func (st *stream) sendBlocking(b capture.Batch) error {
 		defer stopListening()
 		shutdown = listening
 	}
+
 	pauseTimer := time.NewTimer(pauseTimeout)
 	defer pauseTimer.Stop()
 	select {
@@ -188,11 +194,13 @@ func (st *stream) sendIdle(now time.Time) {
 	if idle.since.IsZero() || now.Before(st.idleAt) || !idle.foreign && now.Sub(idle.since) < ownIdleInterval || st.src.resume.MidTransaction() {
 		return
 	}
+
 	st.idleAt = now.Add(idleInterval)
 	b := capture.Batch{Position: st.asm.last.format()}
 	if !st.src.resume.Trim(&b) {
 		return
 	}
+
 	st.src.acks.Offer(b.Position)
 	select {
 	case st.out <- b:

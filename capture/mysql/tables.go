@@ -90,11 +90,13 @@ func (s *Source) findTables(ctx context.Context, sv *server, faults *fault.List)
 			}
 			t.byKey[key] = tb
 		}
+
 		if err := s.describeKeys(ctx, tb, o.Layout.Columns.ID); err != nil {
 			return nil, err
 		}
 		tb.outboxes = append(tb.outboxes, o)
 	}
+
 	if err := s.loadCollations(ctx, sv, t.charsets); err != nil {
 		return nil, err
 	}
@@ -103,6 +105,7 @@ func (s *Source) findTables(ctx context.Context, sv *server, faults *fault.List)
 			return nil, err
 		}
 	}
+
 	return t, nil
 }
 
@@ -128,6 +131,7 @@ func (s *Source) describe(ctx context.Context, t *table) error {
 		c.dataType = strings.ToLower(c.dataType)
 		columns = append(columns, c)
 	}
+
 	if err := rows.Err(); err != nil {
 		return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
 	}
@@ -163,11 +167,13 @@ func (s *Source) checkSystemVersioned(ctx context.Context, sv *server, t *table,
 	if err != nil {
 		return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
 	}
+
 	if len(versioned) > 0 {
 		name := mystore.Ident(t.schema, t.name)
 		faults.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("table %s is system-versioned: the binlog has each version of a row as a new row", name),
 			Statements: []string{"ALTER TABLE " + name + " DROP SYSTEM VERSIONING;"}, Instructions: "as its owner (deletes the history), or poll"})
 	}
+
 	return nil
 }
 
@@ -207,6 +213,7 @@ func (t *table) check(cs *charsets, faults *fault.List) error {
 				t.outboxes[0].Name, mystore.Ident(c.name), mystore.TableName(t.outboxes[0])), Instructions: "remove COMPRESSED from the column, or poll"})
 		}
 	}
+
 	for _, o := range t.outboxes {
 		for _, name := range logged.CapturedColumns(&o.Layout.Columns) {
 			c := t.column(name)
@@ -222,6 +229,7 @@ func (t *table) check(cs *charsets, faults *fault.List) error {
 			}
 		}
 	}
+
 	return nil
 }
 

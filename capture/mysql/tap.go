@@ -19,10 +19,12 @@ func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()
 	if err != nil {
 		return err
 	}
+
 	now, err := s.executedGTIDs(ctx, sv)
 	if err != nil {
 		return err
 	}
+
 	from := binlogPosition{set: now}
 	s.resetState(sv, from.format(), from)
 	id := anyServerID()

@@ -86,6 +86,7 @@ func testTypes(t *testing.T, f servers.Flavour, url string) {
 			Name: "custom", State: store.StateTimestamps, Columns: store.Columns{ID: "id", Group: c, Kind: c, Payload: c, Delivered: "delivered_at", Failed: "failed_at"},
 		}})
 	}
+
 	d := newDatabaseOf(t, f, url, ddl+") CHARACTER SET utf8mb4", func(string) []store.Outbox { return boxes })
 	got := d.readItems(t, boxes, func() {
 		for i, s := range list {
@@ -94,6 +95,7 @@ func testTypes(t *testing.T, f servers.Flavour, url string) {
 			}
 		}
 	})
+
 	d.compare(t, boxes, got)
 }
 
@@ -118,6 +120,7 @@ func testIDTypes(t *testing.T, f servers.Flavour, url string) {
 			Name: "custom", State: store.StateTimestamps, Columns: store.Columns{ID: "id", Payload: "payload", Delivered: "delivered_at", Failed: "failed_at"},
 		}})
 	}
+
 	d := newDatabaseOf(t, f, url, strings.Join(ddl, "; "), func(string) []store.Outbox { return boxes })
 	got := d.readItems(t, boxes, func() {
 		for table, list := range values {
@@ -126,6 +129,7 @@ func testIDTypes(t *testing.T, f servers.Flavour, url string) {
 			}
 		}
 	})
+
 	d.compare(t, boxes, got)
 }
 
@@ -196,9 +200,11 @@ func (d *database) compare(t *testing.T, boxes []store.Outbox, got []store.Item)
 	defer view.Close()
 	type key struct{ outbox, id string }
 	came := map[key]store.Item{}
+
 	for _, it := range got {
 		came[key{it.Outbox, it.ID}] = it
 	}
+
 	read := 0
 	for i := range boxes {
 		want, err := view.Unsettled(t.Context(), store.UnsettledQuery{Outbox: boxes[i].Name, Limit: 10000})
@@ -217,6 +223,7 @@ func (d *database) compare(t *testing.T, boxes []store.Outbox, got []store.Item)
 			}
 		}
 	}
+
 	if read == 0 || read != len(got) {
 		t.Errorf("%d rows came, the tables have %d", len(got), read)
 	}

@@ -57,6 +57,7 @@ func (c *column) append(dst []byte, v any) ([]byte, error) {
 	case int: // YEAR
 		return fmt.Appendf(dst, "%04d", x), nil
 	}
+
 	return dst, fmt.Errorf("column %s has a type that the relay cannot read from the binlog (%d, %T)", mystore.Ident(c.name), c.typ, v)
 }
 
@@ -95,6 +96,7 @@ func (c *column) appendSet(dst []byte, bits uint64) ([]byte, error) {
 		first = false
 		dst = append(dst, c.members[i]...)
 	}
+
 	return dst, nil
 }
 
@@ -109,11 +111,13 @@ func (c *column) appendBytes(dst, text []byte) ([]byte, error) {
 		}
 		return dst, nil
 	}
+
 	begin := len(dst)
 	dst = append(dst, text...)
 	for n := len(text); n < c.padded; n++ {
 		dst = append(dst, 0) // the server omits trailing zeros
 	}
+
 	if c.uuid {
 		return appendUUID(dst[:begin], dst[begin:])
 	}
@@ -146,5 +150,6 @@ func appendJSON(dst, text []byte) []byte {
 			dst = append(dst, ' ')
 		}
 	}
+
 	return dst
 }

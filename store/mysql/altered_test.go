@@ -34,6 +34,7 @@ func TestAlteredTable(t *testing.T) {
 				if a := r.claim(t, row(c.before))[0]; a.Result != store.Claimed {
 					t.Fatalf("row %s is %s", c.before, a.Result)
 				}
+
 				r.settle(t, outcome(c.before, store.Completed))
 				r.wantSettled(t, c.before, true)
 
@@ -45,6 +46,7 @@ func TestAlteredTable(t *testing.T) {
 						t.Errorf("the row is %s at place %d", a.Result, i)
 					}
 				}
+
 				if got := r.settle(t, outcome(c.after, store.Failed))[0]; got != store.Written {
 					t.Errorf("the outcome: %d", got)
 				}
@@ -93,6 +95,7 @@ func TestAlteredBlocked(t *testing.T) {
 			}
 			return len(list)
 		}
+
 		if n := holds(); n != 0 {
 			t.Fatalf("there are %d holds", n)
 		}
@@ -101,6 +104,7 @@ func TestAlteredBlocked(t *testing.T) {
 		o := outcome("new-1", store.Failed)
 		o.Block = &store.Hold{Lane: store.LaneKey{Outbox: "events", Kind: "EVENT"}, Kind: store.Blocked, ID: "new-1", Since: time.Now()}
 		r.settle(t, o)
+
 		if n := holds(); n != 1 {
 			t.Errorf("the lane has %d holds", n)
 		}
@@ -121,6 +125,7 @@ func TestExcludedDecimals(t *testing.T) {
 				held = append(held, id)
 			}
 		}
+
 		for _, held := range [][]string{held, held[:1]} {
 			view, err := r.store.View(ctx(t), "")
 			if err != nil {
@@ -151,15 +156,18 @@ func TestZerofill(t *testing.T) {
 				if err := r.store.Spill(ctx(t), r.epoch, []store.Item{it}); err != nil {
 					t.Fatal(err)
 				}
+
 				view, err := r.store.View(ctx(t), "")
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 9})
 				view.Close()
 				if err != nil || len(items) != 1 || items[0].ID != ids[0] {
 					t.Errorf("beside a parked row: %+v, %v", items, err)
 				}
+
 				for i, a := range r.claim(t, row(ids[0]), row(ids[1])) {
 					if a.Result != store.Claimed {
 						t.Errorf("row %s is %s", ids[i], a.Result)
@@ -204,6 +212,7 @@ func TestLockedTables(t *testing.T) {
 			boxes = append(boxes, box)
 			ddl = append(ddl, strings.Replace(flowTable, "outbox_events", box.Table, 1))
 		}
+
 		r := newRig(t, url, strings.Join(ddl, ";\n"), 0, boxes...)
 		for _, box := range boxes {
 			for i := range 20 {
@@ -214,6 +223,7 @@ func TestLockedTables(t *testing.T) {
 				rows = append(rows, store.ClaimRow{Ref: store.Ref{Outbox: box.Name, ID: id}, WantPayload: i%2 == 0})
 			}
 		}
+
 		for _, mode := range []string{"WRITE", "READ"} {
 			t.Run(mode, func(t *testing.T) { r.wantOthersClaimed(t, rows, "LOCK TABLES outbox_a "+mode+", outbox_b "+mode) })
 		}
@@ -233,6 +243,7 @@ func TestClaimWaitsOnceForLockedTable(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = conn.Close() }()
+
 		if _, err := conn.ExecContext(ctx(t), "LOCK TABLES outbox_events READ, outbox_free WRITE"); err != nil {
 			t.Fatal(err)
 		}
@@ -241,6 +252,7 @@ func TestClaimWaitsOnceForLockedTable(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		if _, err := conn.ExecContext(ctx(t), "LOCK TABLES outbox_events READ"); err != nil {
 			t.Fatal(err)
 		}
@@ -249,6 +261,7 @@ func TestClaimWaitsOnceForLockedTable(t *testing.T) {
 			answers = r.claim(t, rows...)
 			return time.Since(began), answers
 		}
+
 		locked := store.ClaimRow{Ref: store.Ref{Outbox: a.Name, ID: "1"}}
 		alone, _ := claim(locked)
 		for i, looks := range []bool{false, true} {
@@ -283,6 +296,7 @@ func (r *rig) wantOthersClaimed(t *testing.T, rows []store.ClaimRow, lock string
 			t.Error(err)
 		}
 	}()
+
 	began := time.Now()
 	for i, a := range r.claim(t, rows...) {
 		want := store.TableLocked
@@ -296,6 +310,7 @@ func (r *rig) wantOthersClaimed(t *testing.T, rows []store.ClaimRow, lock string
 			t.Errorf("row %s is %s, want %s", rows[i].Ref, a.Result, want)
 		}
 	}
+
 	if took := time.Since(began); took > 8*time.Second { // 2 s before it stops waiting, and 2 s for each
 		t.Errorf("the claim took %s", took)
 	}
@@ -304,11 +319,13 @@ func (r *rig) wantOthersClaimed(t *testing.T, rows []store.ClaimRow, lock string
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for i, is := range settled {
 		if want := rows[i].Outbox == "c" && i%20 >= 10; is != want {
 			t.Errorf("row %s is settled: %v", rows[i].Ref, is)
 		}
 	}
+
 	if took := time.Since(began); took > 6*time.Second {
 		t.Errorf("the look took %s", took)
 	}

@@ -28,6 +28,7 @@ func BenchmarkRows(b *testing.B) {
 				epoch := rigs.InstallAndLead(b, st)
 				next := 0
 				var claiming, settling time.Duration
+
 				for b.Loop() {
 					b.StopTimer()
 					claims, outcomes := make([]store.ClaimRow, n), make([]store.Outcome, n)
@@ -41,17 +42,20 @@ func BenchmarkRows(b *testing.B) {
 						claims[i].Ref = store.Ref{Outbox: "events", ID: id}
 						outcomes[i] = store.Outcome{Ref: claims[i].Ref, Status: store.Completed, At: at}
 					}
+
 					b.StartTimer()
 					began := time.Now()
 					if _, err := st.Claim(b.Context(), epoch, at, claims); err != nil {
 						b.Fatal(err)
 					}
+
 					claimed := time.Now()
 					if _, err := st.Settle(b.Context(), epoch, outcomes); err != nil {
 						b.Fatal(err)
 					}
 					claiming, settling = claiming+claimed.Sub(began), settling+time.Since(claimed)
 				}
+
 				b.ReportMetric(float64(claiming.Microseconds())/float64(b.N), "µs/claim")
 				b.ReportMetric(float64(settling.Microseconds())/float64(b.N), "µs/settle")
 			})

@@ -60,17 +60,20 @@ func (c *checker) checkServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if cluster != "" {
 		c.AddFault("several servers accept writes, "+cluster+": two relays could lead at the same time", onePrimary)
 	}
 	if err := c.format(ctx); err != nil {
 		return err
 	}
+
 	if c.thorough {
 		if err := c.checkWritable(ctx); err != nil {
 			return err
 		}
 	}
+
 	c.Subject = "account"
 	c.Add(store.GradeOK, Account(srv.account))
 	return nil
@@ -104,6 +107,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 			existing++
 		}
 	}
+
 	if existing == 0 {
 		return c.reportNoOwnTables(ctx)
 	}
@@ -120,6 +124,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 			return err
 		}
 	}
+
 	if c.CountFaults() > faultsBefore {
 		return nil
 	}
@@ -148,12 +153,14 @@ func (c *checker) checkOwnRights(ctx context.Context, t ownTable) error {
 	if t.name == "meta" {
 		key = "one"
 	}
+
 	probes := map[string]string{
 		"SELECT": "SELECT 1 FROM " + name + " AS o WHERE o." + key + " = ''",
 		"INSERT": "INSERT INTO " + name + " () VALUES ()", // the last three need no SELECT
 		"UPDATE": "UPDATE " + name + " SET " + key + " = ''",
 		"DELETE": "DELETE FROM " + name,
 	}
+
 	var missing []string
 	for _, right := range t.rights {
 		allowed, err := c.canRun(ctx, probes[right])
@@ -164,6 +171,7 @@ func (c *checker) checkOwnRights(ctx context.Context, t ownTable) error {
 			missing = append(missing, right)
 		}
 	}
+
 	if len(missing) > 0 {
 		c.AddFault(fmt.Sprintf("%s lacks %s on %s%s", Account(c.conn.server.account), strings.Join(missing, ", "), ownPrefix, t.name),
 			grant(&c.conn.server, missing, ownPrefix+t.name))
@@ -184,6 +192,7 @@ func (c *checker) version(ctx context.Context) error {
 		c.AddFault(fmt.Sprintf("relay tables have version %d, this program needs %d", have, version), initHint)
 		return nil
 	}
+
 	c.Add(store.GradeOK, fmt.Sprintf("version %d, all rights granted", version))
 	return nil
 }
@@ -203,22 +212,26 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	if err != nil {
 		return err
 	}
+
 	if missing := t.missingColumns(); len(missing) > 0 {
 		return c.reportUnseen(ctx, o, missing, &store.SetupError{
 			Problem: t.missingText(missing),
 			Remedy:  fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name),
 		}, t.addStatements(missing))
 	}
+
 	c.types(t)
 	if c.CountFaults() == before {
 		if err := c.statusConstraints(ctx, t); err != nil {
 			return err
 		}
 	}
+
 	c.index(t)
 	if err := c.rights(ctx, t); err != nil || c.CountFaults() > before {
 		return err
 	}
+
 	c.Add(store.GradeOK, fmt.Sprintf("%s has the columns of layout %s, and the account has the required rights", TableName(o), o.Layout.Name))
 	if !c.thorough {
 		return nil
@@ -233,6 +246,7 @@ func (c *checker) similarTables(ctx context.Context, o *store.Outbox, setup *sto
 SELECT table_name FROM information_schema.tables
 WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_type <> 'VIEW' AND table_name <> ? AND table_name NOT LIKE 'sluicebox\\_%'
 ORDER BY LOCATE(?, table_name) > 0 OR LOCATE(table_name, ?) > 0 DESC, LEFT(SOUNDEX(table_name), 4) = LEFT(SOUNDEX(?), 4) DESC, table_name LIMIT 5`
+
 	var names []string
 	err := c.conn.query(ctx, find, []any{o.Schema, o.Table, o.Table, o.Table, o.Table}, func(rows *sql.Rows) error {
 		var name string
@@ -243,6 +257,7 @@ ORDER BY LOCATE(?, table_name) > 0 OR LOCATE(table_name, ?) > 0 DESC, LEFT(SOUND
 	if err == nil && len(names) > 0 {
 		setup.Problem += "; visible tables: " + strings.Join(names, ", ")
 	}
+
 	return err
 }
 
@@ -256,6 +271,7 @@ func (c *checker) reportUnseen(ctx context.Context, o *store.Outbox, names []str
 		}
 		return strings.Join(quoted, ", ")
 	}
+
 	allowed, err := c.canRun(ctx, "SELECT "+list(names)+" FROM "+TableName(o)+" WHERE 1 = 0")
 	if err != nil && code(err) == 0 {
 		return err
@@ -268,6 +284,7 @@ func (c *checker) reportUnseen(ctx context.Context, o *store.Outbox, names []str
 	} else if len(add) > 0 {
 		setup.Remedy = "-- or name others in layout " + o.Layout.Name + "\n" + strings.Join(add, "\n")
 	}
+
 	c.AddSetupError(setup)
 	return nil
 }

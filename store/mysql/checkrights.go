@@ -47,6 +47,7 @@ func (c *checker) rights(ctx context.Context, t *table) error {
 			}
 		}
 	}
+
 	srv := &c.conn.server
 	for _, right := range []string{"SELECT", "UPDATE"} {
 		if list := strings.Join(missing[right], ", "); list != "" {
@@ -54,6 +55,7 @@ func (c *checker) rights(ctx context.Context, t *table) error {
 				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, qualifiedName(t.Outbox, srv), Account(srv.account)))
 		}
 	}
+
 	if !deletesRows(t.Outbox) {
 		return nil
 	}
@@ -61,6 +63,7 @@ func (c *checker) rights(ctx context.Context, t *table) error {
 	if err == nil && !allowed {
 		c.AddFault(fmt.Sprintf("%s lacks DELETE on %s", Account(srv.account), name), fmt.Sprintf("GRANT DELETE ON %s TO %s;", qualifiedName(t.Outbox, srv), Account(srv.account)))
 	}
+
 	return err
 }
 
@@ -79,10 +82,12 @@ func grantOutbox(s *server, o *store.Outbox) string {
 			write = append(write, Ident(u.Column))
 		}
 	}
+
 	rights := "SELECT (" + strings.Join(read, ", ") + ")"
 	if len(write) > 0 {
 		rights += ", UPDATE (" + strings.Join(write, ", ") + ")"
 	}
+
 	if deletesRows(o) {
 		rights += ", DELETE"
 	}

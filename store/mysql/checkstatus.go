@@ -23,6 +23,7 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 	if len(values) == 0 {
 		return nil
 	}
+
 	srv := &c.conn.server
 	var list []constraint
 	err := c.conn.query(ctx, srv.findChecks(), []any{t.Schema, t.Table}, func(rows *sql.Rows) error {
@@ -35,6 +36,7 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 	if err != nil {
 		return fmt.Errorf("look up constraints of %s: %w", TableName(t.Outbox), err)
 	}
+
 	for i := range list {
 		refused, err := c.refusedValues(ctx, t, list[i].expression, values)
 		if err != nil {
@@ -44,6 +46,7 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 			c.reportRefused(t, &list[i], refused)
 		}
 	}
+
 	return nil
 }
 
@@ -54,11 +57,13 @@ func (t *table) written() (list []any) {
 	if l.State != store.StateWords && l.State != store.StateNumbers {
 		return nil
 	}
+
 	add := func(value any, written bool) {
 		if written {
 			list = append(list, value)
 		}
 	}
+
 	add(t.status(store.Pending), true)
 	add(t.status(store.Processing), l.WritesClaims())
 	if l.State == store.StateWords {
@@ -66,9 +71,11 @@ func (t *table) written() (list []any) {
 		add(t.status(store.Failed), true)
 		return list
 	}
+
 	for _, n := range l.SettledNumbers() {
 		add(n, n != l.Numbers[store.Completed] || !l.DeleteDelivered)
 	}
+
 	return list
 }
 
@@ -80,6 +87,7 @@ func (c *checker) refusedValues(ctx context.Context, t *table, expression string
 	if status.family == familyText {
 		value = "CONVERT(CAST(? AS CHAR) USING " + status.charset + ") COLLATE " + status.collation
 	}
+
 	query := fmt.Sprintf("SELECT COALESCE((%s), TRUE) FROM (SELECT %s AS %s) AS o", expression, value, Ident(status.name))
 	for _, v := range values {
 		var allowed bool
@@ -98,6 +106,7 @@ func (c *checker) refusedValues(ctx context.Context, t *table, expression string
 			list = append(list, text)
 		}
 	}
+
 	return list, nil
 }
 

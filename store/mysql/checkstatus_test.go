@@ -45,10 +45,12 @@ func TestStatusConstraints(t *testing.T) {
 			box := store.Outbox{Name: "box", Table: strings.ReplaceAll(name, " ", "_"), Kind: "EVENT", Layout: c.layout}
 			servers.ExecMySQL(t, url, fmt.Sprintf(`CREATE TABLE %s (id VARCHAR(20) PRIMARY KEY, message_group TEXT, payload TEXT, status %s NOT NULL,
 				retry_count INT NOT NULL DEFAULT 0, created_at DATETIME, processed_at DATETIME, error_message TEXT, CONSTRAINT `+"`of %[1]s`"+` CHECK (%[3]s))`, box.Table, c.typ, c.check))
+
 			st := openStore(t, url, 0, box)
 			if err := st.Install(ctx(t)); err != nil {
 				t.Fatal(err)
 			}
+
 			err := st.Check(ctx(t))
 			if c.refused == "" {
 				if err != nil {
@@ -56,16 +58,19 @@ func TestStatusConstraints(t *testing.T) {
 				}
 				continue
 			}
+
 			rigs.WantSetup(t, name, err, "constraint of "+box.Table, "does not allow "+c.refused+" in column status")
 			var setup *store.SetupError
 			if !errors.As(err, &setup) {
 				continue
 			}
+
 			for line := range strings.Lines(setup.Remedy) {
 				if strings.HasPrefix(line, "ALTER") {
 					servers.ExecMySQL(t, url, strings.TrimSuffix(strings.TrimSpace(line), ";"))
 				}
 			}
+
 			if err := st.Check(ctx(t)); err != nil {
 				t.Errorf("%s, mended: %v", name, err)
 			}
@@ -88,6 +93,7 @@ func TestMayInstall(t *testing.T) {
 				servers.ExecMySQL(t, admin, "GRANT "+rights+" ON sluicebox_"+table+" TO "+account)
 			}
 		}
+
 		servers.ExecMySQL(t, admin, "GRANT SELECT, UPDATE ON outbox_events TO "+account)
 		st := openStore(t, url, 0, flowBox())
 		expect := func(what string, want bool) {
@@ -102,6 +108,7 @@ func TestMayInstall(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
+
 		expect("no right", false)
 		grant("CREATE, SELECT", own[1:]...)
 		expect("one table lacks", false)
@@ -112,6 +119,7 @@ func TestMayInstall(t *testing.T) {
 		if may, err := st.MayInstall(ctx(t)); err != nil || may {
 			t.Errorf("installed: %t, %v", may, err)
 		}
+
 		servers.ExecMySQL(t, admin, "DROP TABLE sluicebox_hold")
 		expect("a table is gone", true)
 	})

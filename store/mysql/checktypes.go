@@ -15,26 +15,31 @@ func (c *checker) types(t *table) {
 		c.AddFault(fmt.Sprintf("id column %s of %s has type %s, whose text is not exact", id.name, TableName(t.Outbox), id.full),
 			"use another column as the id: text, bytes, an integer or a decimal")
 	}
+
 	if len(l.GroupPath) > 0 && !t.mustColumn(l.Columns.Group).json() {
 		c.reportWrongType(t, l.Columns.Group, "JSON or text for the group-path", "LONGTEXT")
 	}
 	if l.State == store.StateNone {
 		return
 	}
+
 	want := func(name, what, typ string, families ...family) {
 		if name != "" && !slices.Contains(families, t.mustColumn(name).family) {
 			c.reportWrongType(t, name, what, typ)
 		}
 	}
+
 	for _, name := range []string{l.Columns.Claimed, l.Columns.Settled, l.Columns.Delivered, l.Columns.Failed} {
 		want(name, "a DATETIME or TIMESTAMP", "DATETIME(6)", familyTime)
 	}
+
 	want(l.Columns.RetryCount, "an integer", "INT", familyInteger)
 	if name := l.Columns.Error; name != "" {
 		if col := t.mustColumn(name); col.family != familyText || len(col.labels()) > 0 || col.typ == "set" {
 			c.reportWrongType(t, name, "a text", "TEXT")
 		}
 	}
+
 	switch l.State {
 	case store.StateNumbers:
 		want(l.Columns.Status, "an integer", "INT", familyInteger)
@@ -113,6 +118,7 @@ func (c *checker) words(t *table) {
 		c.reportWrongType(t, status.name, "a text or an ENUM", "VARCHAR(255)")
 		return
 	}
+
 	for s := store.Pending; s <= store.Failed; s++ {
 		word := l.Words[s]
 		if s == store.Completed && l.DeleteDelivered || s == store.Processing && !l.WritesClaims() {

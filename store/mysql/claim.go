@@ -39,6 +39,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
+
 	answers := make([]store.ClaimAnswer, len(rows))
 	err = s.claims.do(ctx, func(ctx context.Context, c *conn) error {
 		call := &claim{Store: s, conn: c, at: at, rows: rows, answers: answers}
@@ -47,9 +48,11 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", asRefused(err))
 	}
+
 	for _, p := range parts {
 		p.CopyDuplicates(rows, answers)
 	}
+
 	return answers, nil
 }
 
@@ -80,13 +83,16 @@ func (c *claim) claimUnlocked(ctx context.Context, epoch store.Epoch, parts []*o
 			parts = nil
 			continue
 		}
+
 		if tries++; tries == maxClaimTries {
 			return &store.RefusedError{Err: errors.New("concurrent updates kept changing the rows, or a trigger undid the update; retries exhausted")}
 		}
 	}
+
 	for _, p := range locked {
 		c.tableIsLocked(p)
 	}
+
 	return nil
 }
 
@@ -111,6 +117,7 @@ func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*outboxes.Pa
 	if done, err := c.claimInOneTrip(ctx, epoch, parts); err != nil || done {
 		return err
 	}
+
 	all := parts
 	return c.conn.tx(ctx, func() (err error) {
 		clear(c.answers)
@@ -120,11 +127,13 @@ func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*outboxes.Pa
 				return err
 			}
 		}
+
 		for c.partIndex = range parts {
 			if err := c.answerPart(ctx, parts[c.partIndex]); err != nil {
 				return err
 			}
 		}
+
 		if err := c.checkEpoch(ctx, c.conn, epoch); err != nil {
 			return err
 		}
@@ -133,6 +142,7 @@ func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*outboxes.Pa
 				return err
 			}
 		}
+
 		return nil
 	})
 }
@@ -144,11 +154,13 @@ func (c *claim) answerPart(ctx context.Context, p *outboxes.Part) error {
 	if err != nil {
 		return err
 	}
+
 	err = c.lockPart(ctx, t, p)
 	gone := func(i int) bool { return c.answers[i].Result == store.Gone }
 	if err != nil || !slices.ContainsFunc(p.Indexes, gone) {
 		return err
 	}
+
 	altered, err := c.conn.tableAltered(ctx, p.Outbox)
 	if altered {
 		return errRowChanged
@@ -173,6 +185,7 @@ func (c *claim) partition(t *table, p *outboxes.Part) (plain, full *keyBatch) {
 	for i, j := range p.Duplicates {
 		wantsPayload[j] = wantsPayload[j] || c.rows[i].WantPayload
 	}
+
 	id := t.id()
 	for _, i := range p.Indexes {
 		row := &c.rows[i]
@@ -189,6 +202,7 @@ func (c *claim) partition(t *table, p *outboxes.Part) (plain, full *keyBatch) {
 			plain.add(i, key)
 		}
 	}
+
 	return plain, full
 }
 
@@ -238,11 +252,13 @@ func (c *claim) lockChunk(ctx context.Context, t *table, p *outboxes.Part, chunk
 	for _, i := range chunk.at {
 		c.answers[i].Result = store.Gone
 	}
+
 	s := &statement{}
 	text := t.lockText(s, chunk.keys, payload, c.takeover != 0)
 	if c.noWait {
 		text += " NOWAIT"
 	}
+
 	err := c.conn.query(ctx, text, s.args, func(rows *sql.Rows) error { return c.read(rows, t, p) })
 	switch {
 	case !c.noWait || !isLockTimeout(err):
@@ -252,6 +268,7 @@ func (c *claim) lockChunk(ctx context.Context, t *table, p *outboxes.Part, chunk
 		c.answers[chunk.at[0]] = store.ClaimAnswer{Result: store.NotYetVisible}
 		return nil
 	}
+
 	half := len(chunk.at) / 2
 	if err := c.lockChunk(ctx, t, p, &keyBatch{chunk.at[:half], chunk.keys[:half]}, payload); err != nil {
 		return err
@@ -268,10 +285,12 @@ func (t *table) lockText(s *statement, keys []any, payload, held bool) string {
 	if t.Layout.State == store.StateWords || t.Layout.State == store.StateNumbers {
 		pending = "o." + Ident(c.Status) + " = " + s.arg(t.status(store.Pending))
 	}
+
 	if held && c.Claimed != "" && t.Layout.State != store.StateNone {
 		claimed = "o." + Ident(c.Claimed)
 		age = "TIMESTAMPDIFF(MICROSECOND, " + claimed + ", UTC_TIMESTAMP(6))"
 	}
+
 	if payload {
 		content = t.payload()
 	}
@@ -291,6 +310,7 @@ func (c *claim) read(rows *sql.Rows, t *table, p *outboxes.Part) error {
 		age           sql.NullInt64
 		payload       []byte
 	)
+
 	if err := rows.Scan(&id, &open, &retries, &pending, &claimed, &age, &payload); err != nil {
 		return err
 	}
@@ -298,6 +318,7 @@ func (c *claim) read(rows *sql.Rows, t *table, p *outboxes.Part) error {
 	if !requested || c.answers[i].Result == store.Claimed { // without a unique id, one claimable row is enough
 		return nil
 	}
+
 	a := &c.answers[i]
 	until := c.heldUntil(t, p, i, pending, claimed, age)
 	switch {
@@ -308,6 +329,7 @@ func (c *claim) read(rows *sql.Rows, t *table, p *outboxes.Part) error {
 	default:
 		*a = store.ClaimAnswer{Result: store.Claimed, RetryCount: int(retries), Payload: payload, Unwritten: !t.Layout.WritesClaims()}
 	}
+
 	return nil
 }
 
@@ -333,6 +355,7 @@ func (c *claim) isOwnClaim(t *table, p *outboxes.Part, i int, at time.Time) bool
 		own := c.rows[i].OwnClaimAt
 		return !own.IsZero() && col.truncateTime(own).Equal(at)
 	}
+
 	if same(i) {
 		return true
 	}
@@ -341,6 +364,7 @@ func (c *claim) isOwnClaim(t *table, p *outboxes.Part, i int, at time.Time) bool
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -357,6 +381,7 @@ func (c *claim) writeClaims(ctx context.Context, t *table, p *outboxes.Part) err
 			batch.add(i, key)
 		}
 	}
+
 	return batch.chunks(func(chunk *keyBatch) error {
 		s := &statement{}
 		n, err := c.conn.exec(ctx, c.claimText(s, t, chunk.keys, true), s.args...)

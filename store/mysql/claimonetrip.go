@@ -23,6 +23,7 @@ func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*
 	if done, err := c.claimUnread(ctx, epoch, parts); err != nil || done {
 		return done, err
 	}
+
 	clear(c.answers)
 	s := newScript()
 	var updates []func()
@@ -33,6 +34,7 @@ func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*
 			_ = c.conn.rollback(ctx) // ends the read transaction of the lookup
 			return false, err
 		}
+
 		if !t.Layout.WritesClaims() {
 			return false, nil
 		}
@@ -51,6 +53,7 @@ func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*
 			})
 		}
 	}
+
 	if len(updates) == 0 {
 		return false, nil
 	}
@@ -58,15 +61,18 @@ func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*
 	for _, update := range updates {
 		update()
 	}
+
 	done, err := c.conn.run(ctx, s)
 	if err != nil || !done {
 		return false, err
 	}
+
 	for i := range c.answers {
 		if c.answers[i].Result == store.Gone {
 			return false, nil
 		}
 	}
+
 	return true, nil
 }
 
@@ -79,6 +85,7 @@ func (c *claim) claimUnread(ctx context.Context, epoch store.Epoch, parts []*out
 	if time.Now().Before(c.lookupFirstUntil) || slices.ContainsFunc(c.rows, tried) {
 		return false, nil
 	}
+
 	clear(c.answers)
 	s := newScript()
 	for i, p := range parts {
@@ -88,10 +95,12 @@ func (c *claim) claimUnread(ctx context.Context, epoch store.Epoch, parts []*out
 			_ = c.conn.rollback(ctx) // ends the read transaction of the lookup
 			return false, err
 		}
+
 		plain, _ := c.partition(t, p)
 		if !t.Layout.WritesClaims() || !t.single || len(plain.at) < len(p.Indexes) {
 			return false, nil // otherwise two rows with one id could make up for a missing row
 		}
+
 		_ = plain.chunks(func(chunk *keyBatch) error { // never fails
 			s.write(len(chunk.at), func() string {
 				return c.claimText(&s.statement, t, chunk.keys, false) + " AND " + t.retryCount() + " = 0"
@@ -102,11 +111,13 @@ func (c *claim) claimUnread(ctx context.Context, epoch store.Epoch, parts []*out
 			return nil
 		})
 	}
+
 	s.fence(c.Store, epoch)
 	done, err := c.conn.run(ctx, s)
 	if err == nil && !done {
 		c.lookupFirstUntil = time.Now().Add(lookupFirstPeriod)
 	}
+
 	return done, err
 }
 

@@ -46,6 +46,7 @@ func familyOf(dataType string) family {
 	case "json":
 		return familyJSON
 	}
+
 	return familyOther
 }
 
@@ -134,6 +135,7 @@ func (c column) key(id string) (any, bool) {
 	case familyUUID:
 		return id, uuidForm.MatchString(id)
 	}
+
 	return nil, false
 }
 
@@ -249,5 +251,6 @@ func (t *table) assign(s *statement, set []columns.Assignment, value func(c colu
 			parts[i] = "o." + name + " = " + s.arg(value(t.mustColumn(a.Column), a.Value))
 		}
 	}
+
 	return strings.Join(parts, ", ")
 }

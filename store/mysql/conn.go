@@ -45,12 +45,14 @@ func dial(ctx context.Context, cfg *mysql.Config, level string, settings map[str
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, err)
 	}
+
 	c := &conn{pool: sql.OpenDB(connector), wire: w, closed: make(chan struct{}), statements: map[string]*sql.Stmt{}, tables: map[string]*table{}}
 	c.pool.SetMaxOpenConns(1)
 	if err := c.open(ctx, level); err != nil {
 		c.close()
 		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, Explain(err))
 	}
+
 	return c, nil
 }
 
@@ -61,12 +63,14 @@ func (c *conn) open(ctx context.Context, level string) (err error) {
 	if _, err = c.sqlConn.ExecContext(ctx, isolation(level)); err != nil {
 		return err
 	}
+
 	if c.server, err = queryServer(ctx, c.sqlConn); err != nil {
 		return err
 	}
 	if minVersion, tooOld := c.server.tooOld(); tooOld {
 		return &store.SetupError{Problem: c.server.name() + " " + c.server.version + " is too old", Remedy: "use " + minVersion + " or later"}
 	}
+
 	return c.rollback(ctx)
 }
 
@@ -93,6 +97,7 @@ func (c *conn) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
 			delete(c.statements, old)
 		}
 	}
+
 	s, err := c.sqlConn.PrepareContext(ctx, text)
 	if err == nil {
 		c.statements[text] = s
@@ -119,6 +124,7 @@ func (c *conn) query(ctx context.Context, text string, args []any, read func(row
 	if err != nil {
 		return err
 	}
+
 	rows, err := s.QueryContext(ctx, args...)
 	if err != nil {
 		return err
@@ -129,6 +135,7 @@ func (c *conn) query(ctx context.Context, text string, args []any, read func(row
 			return err
 		}
 	}
+
 	return rows.Err()
 }
 

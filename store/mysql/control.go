@@ -25,6 +25,7 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 	if err != nil {
 		return store.Checkpoint{}, fmt.Errorf("load checkpoint: %w", Explain(err))
 	}
+
 	return cp, nil
 }
 
@@ -52,5 +53,6 @@ ON DUPLICATE KEY UPDATE origin = ?, position = ?, seq = ?, updated_at = UTC_TIME
 	if err != nil {
 		return fmt.Errorf("save checkpoint: %w", Explain(err))
 	}
+
 	return nil
 }

@@ -30,6 +30,7 @@ func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int,
 	if err != nil {
 		return 0, fmt.Errorf("count FAILED rows: %w", err)
 	}
+
 	return n, nil
 }
 
@@ -117,17 +118,20 @@ func eachLetter(ctx context.Context, c *conn, t *table, f *store.DeadLetterFilte
 	if err := t.byIDs(f, func(some []any) error { keys = append(keys, some...); return nil }); err != nil {
 		return err
 	}
+
 	if len(keys) == 0 && len(f.IDs) > 0 {
 		return nil
 	}
 	if len(keys) > maxBoundValues {
 		return fmt.Errorf("outbox %s: %d ids given, at most %d per call", f.Outbox, len(keys), maxBoundValues)
 	}
+
 	st := &statement{}
 	text := t.lettersText(st, f, keys, payload)
 	if limit > 0 && !deadletter.FiltersInProgram(t.Outbox, f) {
 		text += "\nLIMIT " + st.arg(limit)
 	}
+
 	given := 0
 	err := c.query(ctx, text, st.args, func(rows *sql.Rows) error {
 		d, err := t.scanLetter(rows)
@@ -140,6 +144,7 @@ func eachLetter(ctx context.Context, c *conn, t *table, f *store.DeadLetterFilte
 		}
 		return nil
 	})
+
 	if errors.Is(err, errStopIteration) {
 		return nil
 	}
@@ -184,6 +189,7 @@ func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) stri
 	if len(keys) > 0 {
 		where += " AND " + t.idOneOf(s, keys)
 	}
+
 	if f.Kind != "" {
 		where += " AND " + t.textEquals(s, c.Kind, f.Kind, f.Kind == t.Kind)
 	}
@@ -194,12 +200,14 @@ func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) stri
 	case c.Group != "":
 		where += " AND o." + Ident(c.Group) + " IS NULL"
 	}
+
 	if f.Error != "" {
 		where += " AND LOCATE(" + s.arg([]byte(f.Error)) + ", " + t.mustColumn(c.Error).bytesOf() + ") > 0"
 	}
 	if !f.Since.IsZero() {
 		where += " AND o." + Ident(t.Layout.FailedTime()) + " >= " + s.arg(timeBound(f.Since))
 	}
+
 	if !f.Until.IsZero() {
 		where += " AND o." + Ident(t.Layout.FailedTime()) + " < " + s.arg(timeBound(f.Until))
 	}

@@ -33,6 +33,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 		}
 		return nil
 	})
+
 	var setup *store.SetupError
 	switch {
 	case err == nil:
@@ -41,6 +42,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 		s.refusedDatabase(ctx, c, setup, code(err))
 		return c.Findings, nil
 	}
+
 	return c.Findings, fmt.Errorf("diagnose database: %w", Explain(err))
 }
 
@@ -64,6 +66,7 @@ func (s *Store) refusedDatabase(ctx context.Context, c *checker, setup *store.Se
 		c.AddSetupError(setup)
 		return
 	}
+
 	cfg := s.viewConfig.Clone()
 	cfg.DBName = ""
 	conn, err := dial(ctx, cfg, "READ COMMITTED", readSettings())
@@ -74,9 +77,11 @@ func (s *Store) refusedDatabase(ctx context.Context, c *checker, setup *store.Se
 	defer conn.close()
 	conn.server.database = s.viewConfig.DBName
 	remedies := []string{"-- if the name of the database is right; as an administrator"}
+
 	for _, name := range s.outboxes.Names() {
 		remedies = append(remedies, grantOutbox(&conn.server, s.outboxes.Lookup(name)))
 	}
+
 	c.AddFault(setup.Problem, remedies...)
 }
 
@@ -87,10 +92,12 @@ func (c *checker) checkWritable(ctx context.Context) error {
 		value, err := c.conn.variable(ctx, name)
 		return strings.EqualFold(value, "ON") || value == "1", err
 	}
+
 	readOnly, err := isOn("read_only")
 	if err != nil {
 		return err
 	}
+
 	if readOnly {
 		c.AddFault("server is read-only, as a replica is", "-- set source.url to the primary; or, if this is the primary, as an administrator", "SET GLOBAL read_only = OFF;")
 	}
@@ -104,6 +111,7 @@ func (c *checker) checkWritable(ctx context.Context) error {
 			break
 		}
 	}
+
 	return nil
 }
 
@@ -134,6 +142,7 @@ func (c *checker) durability(ctx context.Context) error {
 				c.conn.server.setGlobal(name, "1")...)
 		}
 	}
+
 	if !found {
 		c.Add(store.GradeOK, "commits survive a crash of the server")
 	}
@@ -149,19 +158,23 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 	const find = `
 SELECT COUNT(*) > 0 FROM information_schema.statistics
 WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? AND seq_in_index = 1 AND column_name IN (?, ?)`
+
 	state := t.stateColumns()
 	var serves bool
 	if err := c.conn.row(ctx, find, []any{t.Schema, t.Table, state[0], state[len(state)-1]}, &serves); err != nil {
 		return err
 	}
+
 	if serves {
 		c.Add(store.GradeOK, "an index finds unsettled rows")
 		return nil
 	}
+
 	var columns []string
 	for _, name := range slices.Concat(state, t.ordered()) {
 		columns = append(columns, Ident(name))
 	}
+
 	c.Add(store.GradeAdvice, fmt.Sprintf("no index of %s finds unsettled rows: polling, sweeps and the first start read the whole table", TableName(t.Outbox)),
 		fmt.Sprintf("CREATE INDEX %s ON %s (%s);", Ident(t.Table+"_unsettled"), TableName(t.Outbox), strings.Join(columns, ", ")))
 	return nil

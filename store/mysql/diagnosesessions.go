@@ -27,23 +27,28 @@ func (c *checker) connections(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	limit, err := strconv.Atoi(setting)
 	if err != nil {
 		return fmt.Errorf("max_connections is %q", setting)
 	}
+
 	var name, text string
 	if err := c.conn.sqlConn.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Threads_connected'").Scan(&name, &text); err != nil {
 		return err
 	}
+
 	used, err := strconv.Atoi(text)
 	if err != nil {
 		return fmt.Errorf("number of sessions (Threads_connected) is %q", text)
 	}
+
 	usage := fmt.Sprintf("%d of %d are in use", used, limit)
 	if limit-used >= sessionsNeeded {
 		c.Add(store.GradeOK, usage)
 		return nil
 	}
+
 	lines := c.conn.server.setGlobal("max_connections", strconv.Itoa(limit+5*sessionsNeeded))
 	lines[0] += "; or end unneeded sessions"
 	c.Add(store.GradeAdvice, fmt.Sprintf("%s, and a relay needs %d", usage, sessionsNeeded), lines...)
@@ -58,6 +63,7 @@ func (c *checker) checkLimits(ctx context.Context) error {
 	if err := c.conn.row(ctx, "SELECT @@max_user_connections", nil, &maxSessions); err != nil {
 		return err
 	}
+
 	if maxSessions > 0 && maxSessions < sessionsNeeded {
 		grade := store.GradeAdvice
 		if maxSessions < minSessions {
@@ -66,10 +72,12 @@ func (c *checker) checkLimits(ctx context.Context) error {
 		c.Add(grade, fmt.Sprintf("%s may have %d sessions at a time (max_user_connections), and a relay needs up to %d", Account(srv.account), maxSessions, sessionsNeeded),
 			"-- as an administrator; each standby relay needs as many", fmt.Sprintf("ALTER USER %s WITH MAX_USER_CONNECTIONS %d;", Account(srv.account), 5*sessionsNeeded))
 	}
+
 	limit, remedy, err := srv.statementLimit(ctx, c.conn)
 	if err != nil || limit == 0 || limit >= minStatementTimeout {
 		return err
 	}
+
 	c.Add(store.GradeAdvice, fmt.Sprintf("server ends statements that take longer than %g s, and a single statement reads a large backlog", limit), remedy...)
 	return nil
 }

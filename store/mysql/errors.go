@@ -46,9 +46,11 @@ func Explain(err error) error {
 	if err == nil || errors.As(err, &setup) {
 		return err
 	}
+
 	explain := func(problem, remedy string) error {
 		return &explained{store.SetupError{Problem: problem + ": " + err.Error(), Remedy: remedy}, err}
 	}
+
 	switch code(err) {
 	case codeAccessDenied, codeAccountLocked, codeAccountMariaDB, codePasswordExpired:
 		return explain("database refused the login", "check the user and password of the URL, and the account on the server: its host part too, and whether it must use TLS")
@@ -71,6 +73,7 @@ func Explain(err error) error {
 			return explain("relay tables have another version", initHint)
 		}
 	}
+
 	switch text := err.Error(); {
 	case errors.Is(err, mysql.ErrNoTLS):
 		return explain("database offers no TLS", "enable TLS on the server, or add ?tls=false to the URL where the network is trusted")
@@ -82,6 +85,7 @@ func Explain(err error) error {
 	case errors.Is(err, mysql.ErrOldPassword), errors.Is(err, mysql.ErrUnknownPlugin):
 		return explain("account uses an unsupported authentication method", "use caching_sha2_password, mysql_native_password or ed25519")
 	}
+
 	return err
 }
 
@@ -111,6 +115,7 @@ func ExplainNoSession(err error) (problem, remedy string, ok bool) {
 	default:
 		return "", "", false
 	}
+
 	var e *mysql.MySQLError
 	_ = errors.As(err, &e) // it has a code
 	return problem + e.Message, remedy, true
@@ -123,6 +128,7 @@ func Unreachable(err error) bool {
 	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrInterrupted) {
 		return false
 	}
+
 	if n := code(err); n != 0 {
 		return slices.Contains([]int{
 			codeTooManySessions, codeTooManyOfUser, codeUserLimit, codeShutdown, codeOffline, codeInterrupted,
@@ -131,6 +137,7 @@ func Unreachable(err error) bool {
 			codeKilledMariaDB, codeKilledMySQL, codeSilenceMySQL,
 		}, n)
 	}
+
 	return !errors.Is(err, context.Canceled)
 }
 
@@ -156,14 +163,17 @@ func asRefused(err error) error {
 	if errors.As(err, &refused) {
 		return err
 	}
+
 	class := state(err)
 	if len(class) > 2 {
 		class = class[:2]
 	}
+
 	isRowError := slices.Contains([]int{
 		codeLockTimeout, codeNoWaitMySQL, codeDeadlock, codeCheckMySQL, codeCheckMariaDB,
 		codeTimeoutMariaDB, codeTimeoutMySQL, codeInterrupted, codeBadValue, codeTruncated, codeNoDefault,
 	}, code(err))
+
 	if isRowError || slices.Contains([]string{"22", "23", "44", "45"}, class) {
 		return &store.RefusedError{Err: err}
 	}

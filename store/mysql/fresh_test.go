@@ -30,6 +30,7 @@ func TestFreshClaims(t *testing.T) {
 				looked = append(looked, row(fmt.Sprint("a", i)))
 				unlooked = append(unlooked, fresh(fmt.Sprint("b", i)))
 			}
+
 			first, second := r.claim(t, looked...), r.claim(t, unlooked...)
 			for i := range picked {
 				first[i].Payload = nil
@@ -37,6 +38,7 @@ func TestFreshClaims(t *testing.T) {
 					rt.Errorf("a row of (%s): %+v with a look, %+v without", states[picked[i]], first[i], second[i])
 				}
 			}
+
 			const shape = "SELECT GROUP_CONCAT(CONCAT_WS(' ', SUBSTR(id, 2), status, retry_count, processed_at IS NULL) ORDER BY id) FROM outbox_events WHERE id LIKE ?"
 			if a, b := ask[*string](t, r.db, shape, "a%"), ask[*string](t, r.db, shape, "b%"); (a == nil) != (b == nil) || a != nil && *a != *b {
 				rt.Errorf("with a look %v is left, without %v", a, b)
@@ -56,12 +58,14 @@ func TestDuplicateIDs(t *testing.T) {
 			r.exec(t, "DELETE FROM outbox_events")
 			r.exec(t, "INSERT INTO outbox_events (id, day, payload, status) VALUES ('twice', 1, '{}', 'PENDING'), ('twice', 11, '{}', 'PENDING'), ('done', 1, '{}', 'COMPLETED')")
 		}
+
 		again()
 		for other, want := range map[string]store.ClaimResult{"gone": store.Gone, "done": store.AlreadySettled} {
 			if a := r.claim(t, fresh("twice"), fresh(other)); a[0].Result != store.Claimed || a[1].Result != want {
 				t.Errorf("beside %s: %s, %s", other, a[0].Result, a[1].Result)
 			}
 		}
+
 		for _, status := range []store.Status{store.Completed, store.Failed, store.Pending} {
 			for other, want := range map[string]store.SettleResult{"gone": store.WasGone, "done": store.WasSettled} {
 				again()
@@ -88,6 +92,7 @@ func TestFreshClaimsOfMany(t *testing.T) {
 			values = append(values, "('"+id+"', '{}')")
 			rows = append(rows, fresh(id))
 		}
+
 		r.exec(t, "INSERT INTO outbox_events (id, payload) VALUES "+strings.Join(values, ", "))
 		for _, at := range []int{0, 511, 512, 1023, 1024, n - 1} {
 			for what, want := range map[string]store.ClaimAnswer{

@@ -33,6 +33,7 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load holds: %w", Explain(err))
 	}
+
 	return holds, nil
 }
 
@@ -43,10 +44,12 @@ func (s *Store) readHolds(ctx context.Context, c *conn, o *store.Outbox) ([]stor
 	if _, err := c.tableAltered(ctx, o); err != nil { // a block whose row is not found would be released
 		return nil, err
 	}
+
 	t, err := c.table(ctx, o)
 	if err != nil {
 		return nil, err
 	}
+
 	var all []store.Hold
 	err = c.query(ctx, read, []any{s.name, o.Name}, func(rows *sql.Rows) error {
 		h := store.Hold{Lane: store.LaneKey{Outbox: o.Name}}
@@ -66,6 +69,7 @@ func (s *Store) readHolds(ctx context.Context, c *conn, o *store.Outbox) ([]stor
 	if err != nil {
 		return nil, err
 	}
+
 	valid := all[:0]
 	for _, h := range all {
 		failed := true
@@ -78,6 +82,7 @@ func (s *Store) readHolds(ctx context.Context, c *conn, o *store.Outbox) ([]stor
 			valid = append(valid, h)
 		}
 	}
+
 	return valid, nil
 }
 
@@ -150,6 +155,7 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 	if _, err := s.outbox(lane.Outbox); err != nil {
 		return fmt.Errorf("release lane %s: %w", lane, err)
 	}
+
 	hash := lane.Hash()
 	err := s.operator.do(ctx, func(ctx context.Context, c *conn) error {
 		return s.runAsLeader(ctx, c, epoch, func() error {
@@ -160,5 +166,6 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 	if err != nil {
 		return fmt.Errorf("release lane %s: %w", lane, asRefused(err))
 	}
+
 	return nil
 }

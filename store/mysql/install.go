@@ -49,6 +49,7 @@ func (s *Store) Install(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("install relay tables: %w", Explain(err))
 	}
+
 	return nil
 }
 
@@ -60,6 +61,7 @@ func install(ctx context.Context, c *conn) (err error) {
 	if err := c.row(ctx, "SELECT GET_LOCK(?, ?)", []any{lock, installTimeout}, &got); err != nil {
 		return err
 	}
+
 	if !got.Bool {
 		return fmt.Errorf("another relay has been installing its tables for %d s", installTimeout)
 	}
@@ -68,6 +70,7 @@ func install(ctx context.Context, c *conn) (err error) {
 			err = unlocked
 		}
 	}()
+
 	if err := c.rollback(ctx); err != nil {
 		return err
 	}
@@ -75,12 +78,14 @@ func install(ctx context.Context, c *conn) (err error) {
 	if err != nil {
 		return err
 	}
+
 	if 0 < have && have < currentShapeVersion {
 		if err := c.install(ctx, "reshape"); err != nil {
 			return err
 		}
 		have = 0
 	}
+
 	for n := have + 1; n <= version; n++ {
 		if err := c.install(ctx, stepName(n)); err != nil {
 			return err
@@ -89,6 +94,7 @@ func install(ctx context.Context, c *conn) (err error) {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -129,6 +135,7 @@ func installed(ctx context.Context, c *conn) (int, error) {
 	if err != nil || !exists {
 		return 0, err
 	}
+
 	have := 0
 	err = c.row(ctx, "SELECT m.version FROM "+ownPrefix+"meta AS m", nil, &have)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -143,6 +150,7 @@ func installed(ctx context.Context, c *conn) (int, error) {
 	if err != nil || have < version {
 		return have, err
 	}
+
 	for _, t := range ownTables() {
 		rows, err := c.sqlConn.QueryContext(ctx, "EXPLAIN SELECT 1 FROM "+Ident(ownPrefix+t.name))
 		if err == nil {
@@ -154,6 +162,7 @@ func installed(ctx context.Context, c *conn) (int, error) {
 			return 0, err
 		}
 	}
+
 	return have, nil
 }
 
@@ -244,6 +253,7 @@ func (s *Store) MayInstall(ctx context.Context) (allowed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("check the right to create relay tables: %w", Explain(err))
 	}
+
 	return allowed, nil
 }
 
@@ -263,11 +273,13 @@ func mayCreate(ctx context.Context, c *conn) (bool, error) {
 			return false, err
 		}
 	}
+
 	const fill = "EXPLAIN INSERT INTO " + ownPrefix + "meta (one, version) VALUES (1, 1) ON DUPLICATE KEY UPDATE version = 1"
 	rows, err := c.sqlConn.QueryContext(ctx, fill)
 	if err == nil {
 		err = rows.Close() // MariaDB reports the error here
 	}
+
 	if n := code(err); n == codeTableDenied || n == codeNoTable {
 		return n == codeNoTable, nil
 	}

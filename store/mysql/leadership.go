@@ -50,6 +50,7 @@ func (s *Store) tryRaiseEpoch(ctx context.Context, c *conn) (epoch store.Epoch, 
 	const raise = "INSERT INTO " + ownPrefix + `leader (name, epoch, raised_at, holder)
 SELECT ?, 1, UTC_TIMESTAMP(6), ? FROM DUAL WHERE ? = 0 OR IS_USED_LOCK(?) = ?
 ON DUPLICATE KEY UPDATE epoch = epoch + 1, raised_at = UTC_TIMESTAMP(6), holder = ?`
+
 	const raised = "SELECT l.epoch, ? = 0 OR COALESCE(IS_USED_LOCK(?), 0) = ? FROM " + ownPrefix + "leader AS l WHERE l.name = ?"
 	lockSession, lock := s.lockSessionID.Load(), lockName(c.server.database, s.name)
 	err = c.tx(ctx, func() error {
@@ -66,6 +67,7 @@ ON DUPLICATE KEY UPDATE epoch = epoch + 1, raised_at = UTC_TIMESTAMP(6), holder 
 		}
 		return err
 	})
+
 	return epoch, err
 }
 
@@ -87,5 +89,6 @@ func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 	if err != nil {
 		return store.Leader{}, fmt.Errorf("read leader: %w", Explain(err))
 	}
+
 	return l, nil
 }

@@ -61,6 +61,7 @@ func (s *Store) tryLock(ctx context.Context, c *conn) (*lock, error) {
 	if err := c.row(ctx, try, []any{lockName(c.server.database, s.name)}, &readOnly, &got); err != nil {
 		return nil, err
 	}
+
 	if err := c.rollback(ctx); err != nil {
 		return nil, err
 	}
@@ -74,18 +75,21 @@ func (s *Store) tryLock(ctx context.Context, c *conn) (*lock, error) {
 		}
 		return nil, &store.LockedError{Holder: holder}
 	}
+
 	// A ping must read current rows, leave no transaction open, and not wait long for an
 	// ALTER TABLE.
 	if _, err := c.sqlConn.ExecContext(ctx, "SET SESSION autocommit = 1, lock_wait_timeout = 1"); err != nil {
 		s.lockSession.Drop() // releases the lock as well
 		return nil, err
 	}
+
 	l := newLock(s.lockSession.detach(), s.name, s.lifetime, &s.lockSessionID)
 	s.lockSessionID.Store(l.conn.server.session)
 	if !s.lifetime.Add(l) {
 		l.Release()
 		return nil, lifetime.ErrClosed
 	}
+
 	return l, nil
 }
 

@@ -110,6 +110,7 @@ func (c *settling) lockRowsSkipping(ctx context.Context) error {
 		if batch == nil || t.Layout.State == store.StateNone {
 			continue
 		}
+
 		locked, err := c.conn.tableLocked(ctx, t.Outbox)
 		switch {
 		case err != nil:
@@ -120,10 +121,12 @@ func (c *settling) lockRowsSkipping(ctx context.Context) error {
 			}
 			continue
 		}
+
 		if err := batch.chunks(func(chunk *keyBatch) error { return c.lockFreeChunk(ctx, t, chunk) }); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -137,12 +140,14 @@ func (c *settling) lockFreeChunk(ctx context.Context, t *table, chunk *keyBatch)
 	if len(unknown.at) == 0 {
 		return nil
 	}
+
 	if err := c.lockAmong(ctx, t, unknown.keys, "", true); err != nil {
 		return err
 	}
 	if unknown = c.unknownRows(unknown); len(unknown.at) == 0 {
 		return nil
 	}
+
 	err := c.lockAmong(ctx, t, unknown.keys, " FOR UPDATE NOWAIT", false)
 	if isLockTimeout(err) {
 		for _, i := range c.unknownRows(unknown).at {
@@ -150,6 +155,7 @@ func (c *settling) lockFreeChunk(ctx context.Context, t *table, chunk *keyBatch)
 		}
 		return nil
 	}
+
 	return err
 }
 

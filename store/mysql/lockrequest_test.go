@@ -20,6 +20,7 @@ func TestPingTakesOneRoundTrip(t *testing.T) {
 			w := taken.(*lock).conn.wire
 			wire := &counted{Conn: w.Conn}
 			w.Conn = wire
+
 			for want := range int64(2) {
 				before := wire.sent.Load()
 				for range 4 {

@@ -41,6 +41,7 @@ func TestInsertsMeetNoLocks(t *testing.T) {
 					}
 				})
 			}
+
 			go func() { inserted.Wait(); close(ids) }()
 			const waits = "Innodb_row_lock_waits"
 			before := globalStatus(t, r, waits)
@@ -50,10 +51,12 @@ func TestInsertsMeetNoLocks(t *testing.T) {
 				for len(ids) > 0 && len(rows) < 50 {
 					rows = append(rows, fresh(<-ids))
 				}
+
 				there := len(rows)
 				if n%2 == 0 {
 					rows = append(rows, fresh("absent "+id[:3])) // a gap
 				}
+
 				var outcomes []store.Outcome
 				for i, a := range r.claim(t, rows...) {
 					if i < there && a.Result != store.Claimed {
@@ -63,13 +66,16 @@ func TestInsertsMeetNoLocks(t *testing.T) {
 						outcomes = append(outcomes, outcome(rows[i].ID, store.Completed))
 					}
 				}
+
 				r.settle(t, outcomes...)
 				n += len(outcomes)
 			}
+
 			t.Logf("%d rows in %s, the slowest insert took %s", n, time.Since(began), worst)
 			if waited := globalStatus(t, r, waits) - before; waited != 0 {
 				t.Errorf("%d statements have waited for a lock", waited)
 			}
+
 			if n != writers*each {
 				t.Errorf("%d rows of %d were settled", n, writers*each)
 			}
@@ -87,6 +93,7 @@ func TestInsertIntoGaps(t *testing.T) {
 		claimed := rigs.Async(func() ([]store.ClaimAnswer, error) {
 			return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("10"), row("15"), row("20"), row("40"), row("99")})
 		})
+
 		r.waitForLock(t)
 		conn, err := r.db.Conn(ctx(t))
 		if err != nil {
@@ -96,11 +103,13 @@ func TestInsertIntoGaps(t *testing.T) {
 		if _, err := conn.ExecContext(ctx(t), "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
 			t.Fatal(err)
 		}
+
 		for _, id := range []string{"05", "11", "15", "25", "35", "41", "99"} {
 			if _, err := conn.ExecContext(ctx(t), "INSERT INTO outbox_events (id, payload) VALUES (?, '{}')", id); err != nil {
 				t.Errorf("insert of %s beside a claim: %v", id, err)
 			}
 		}
+
 		if err := held.Commit(); err != nil {
 			t.Fatal(err)
 		}
@@ -108,6 +117,7 @@ func TestInsertIntoGaps(t *testing.T) {
 		if a.Err != nil {
 			t.Fatal(a.Err)
 		}
+
 		for i, id := range []string{"10", "", "20", "40"} {
 			if id != "" && a.Value[i].Result != store.Claimed {
 				t.Errorf("row %s is %s", id, a.Value[i].Result)
@@ -123,6 +133,7 @@ func (r *rig) waitForLock(t *testing.T) {
 	const waiting = `
 SELECT COUNT(*) FROM information_schema.innodb_trx AS x JOIN information_schema.processlist AS p ON p.id = x.trx_mysql_thread_id
 WHERE x.trx_state = 'LOCK WAIT' AND p.db = DATABASE()`
+
 	tick := time.NewTicker(150 * time.Millisecond)
 	defer tick.Stop()
 	c := ctx(t)
@@ -166,11 +177,13 @@ func TestClaimOfOpenInsert(t *testing.T) {
 			claimed := rigs.Async(func() ([]store.ClaimAnswer, error) {
 				return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{ask})
 			})
+
 			r.waitForLock(t)
 			end, want := tx.Commit, store.Claimed
 			if !commit {
 				end, want = tx.Rollback, store.Gone
 			}
+
 			if err := end(); err != nil {
 				t.Fatal(err)
 			}
@@ -192,6 +205,7 @@ func TestClaimPastLockedRow(t *testing.T) {
 			r.insert(t, id)
 			rows = append(rows, fresh(id))
 		}
+
 		tx := r.begin(t, "SELECT * FROM outbox_events WHERE id IN ('1007', '1063') FOR UPDATE")
 		for turn := range 2 {
 			began := time.Now()
@@ -208,6 +222,7 @@ func TestClaimPastLockedRow(t *testing.T) {
 				t.Errorf("a claim beside a locked row took %s", took)
 			}
 		}
+
 		if err := tx.Rollback(); err != nil {
 			t.Fatal(err)
 		}
@@ -241,6 +256,7 @@ func TestLockedTable(t *testing.T) {
 		for i := range 50 {
 			rows = append(rows, row(fmt.Sprint(i)))
 		}
+
 		r.insert(t, "7")
 		conn, err := r.db.Conn(ctx(t))
 		if err != nil {
@@ -250,18 +266,21 @@ func TestLockedTable(t *testing.T) {
 		if _, err := conn.ExecContext(ctx(t), "LOCK TABLES outbox_events WRITE"); err != nil {
 			t.Fatal(err)
 		}
+
 		began := time.Now()
 		for i, a := range r.claim(t, rows...) {
 			if a.Result != store.TableLocked {
 				t.Errorf("row %d is %s", i, a.Result)
 			}
 		}
+
 		if took := time.Since(began); took > 15*time.Second {
 			t.Errorf("the claim took %s", took)
 		}
 		if _, err := conn.ExecContext(ctx(t), "UNLOCK TABLES"); err != nil {
 			t.Fatal(err)
 		}
+
 		if a := r.claim(t, row("7"))[0]; a.Result != store.Claimed {
 			t.Errorf("then the row is %s", a.Result)
 		}

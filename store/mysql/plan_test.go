@@ -58,6 +58,7 @@ func fillPlans(t *testing.T, db *sql.DB, value string, rows int) {
 	} {
 		_, _ = db.Exec(text) // each server knows one of them
 	}
+
 	fill := "INSERT INTO outbox (id, payload, status) WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < ?) SELECT " + value + ", '{}', 'PENDING' FROM s"
 	for _, text := range []string{"DELETE FROM outbox", fill, "ANALYZE TABLE outbox"} {
 		var args []any
@@ -83,6 +84,7 @@ func wantPlans(t *testing.T, f servers.Flavour, url string, db *sql.DB, rows int
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c, err := dial(ctx, cfg, "READ COMMITTED", writeSettings(lockWait))
 	if err != nil {
 		t.Fatal(err)
@@ -92,6 +94,7 @@ func wantPlans(t *testing.T, f servers.Flavour, url string, db *sql.DB, rows int
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ids := map[family]string{familyText: "id %d", familyInteger: "%d", familyDecimal: "%d.00", familyBytes: "0x%032x"}
 	for _, n := range []int{1, 7, maxKeys} {
 		var keys []any
@@ -102,6 +105,7 @@ func wantPlans(t *testing.T, f servers.Flavour, url string, db *sql.DB, rows int
 			}
 			keys = append(keys, key)
 		}
+
 		for what, make := range map[string]func(s *statement) string{
 			"lock": func(s *statement) string { return strings.TrimSuffix(tab.lockText(s, keys, true, true), "FOR UPDATE") },
 			"update": func(s *statement) string {
@@ -130,6 +134,7 @@ func explain(t *testing.T, f servers.Flavour, db *sql.DB, text string, args []an
 	if f == servers.MySQL { // MySQL's default format differs since version 9
 		how = "EXPLAIN FORMAT=TRADITIONAL "
 	}
+
 	rows, err := db.Query(how+text, args...)
 	if err != nil {
 		t.Fatalf("%v, in %s", err, text)
@@ -139,11 +144,13 @@ func explain(t *testing.T, f servers.Flavour, db *sql.DB, text string, args []an
 	if err != nil || !rows.Next() {
 		t.Fatalf("no plan: %v", err)
 	}
+
 	values := make([]sql.NullString, len(names))
 	into := make([]any, len(names))
 	for i := range values {
 		into[i] = &values[i]
 	}
+
 	if err := rows.Scan(into...); err != nil {
 		t.Fatal(err)
 	}
@@ -157,6 +164,7 @@ func explain(t *testing.T, f servers.Flavour, db *sql.DB, text string, args []an
 			_, _ = fmt.Sscan(values[i].String, &looked) // NULL is 0
 		}
 	}
+
 	return access, key, looked
 }
 
@@ -172,6 +180,7 @@ func TestOwnPlans(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer st.Close()
+
 			if err := st.Install(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -179,10 +188,12 @@ func TestOwnPlans(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var items []store.Item
 			for i := range 5000 {
 				items = append(items, store.Item{Ref: store.Ref{Outbox: "box", ID: fmt.Sprint("id ", i)}, Kind: "EVENT", Group: store.GroupOf(fmt.Sprint(i % 50)), Seq: store.Seq(i + 1)})
 			}
+
 			if err := st.Spill(t.Context(), epoch, items); err != nil {
 				t.Fatal(err)
 			}
@@ -190,12 +201,14 @@ func TestOwnPlans(t *testing.T) {
 			for i := range items {
 				rows[i] = store.ReplayRow{N: int64(i + 1), Item: items[i]}
 			}
+
 			if err := errors.Join(st.RequestReplay(t.Context(), "job", "{}"), st.CopyRows(t.Context(), epoch, "job", rows, store.ReplayCursor{})); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := db.Exec("ANALYZE TABLE sluicebox_parked, sluicebox_replay_row"); err != nil {
 				t.Fatal(err)
 			}
+
 			lane := items[0].Lane().Hash()
 			for text, c := range map[string]struct {
 				args []any

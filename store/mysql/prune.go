@@ -22,6 +22,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	if err != nil {
 		return store.PruneResult{}, fmt.Errorf("prune: %w", err)
 	}
+
 	var done store.PruneResult
 	err = s.operator.do(ctx, func(ctx context.Context, c *conn) error {
 		t, err := c.table(ctx, o)
@@ -40,6 +41,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	if err == nil {
 		return done, nil
 	}
+
 	err = asRefused(err)
 	if !errors.As(err, new(*store.RefusedError)) {
 		done.Next = ""
@@ -108,10 +110,12 @@ func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.
 		}
 		return nil
 	})
+
 	full := errors.Is(err, errStopIteration)
 	if err != nil && !full {
 		return done, err
 	}
+
 	if full || seen == pruneRows {
 		done.Next = last
 	}
@@ -120,6 +124,7 @@ func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.
 		done.Rows += int(n)
 		return err
 	})
+
 	return done, err
 }
 
@@ -156,6 +161,7 @@ func (t *table) pruneChunk(ctx context.Context, c *conn, chunk *keyBatch, before
 	if err != nil || len(free) == 0 {
 		return 0, err
 	}
+
 	st = &statement{}
 	text = "DELETE o FROM " + t.from() + "\nWHERE " + t.lockedIDIn(st, free) + " AND " + t.deliveredBefore(st, before)
 	return c.exec(ctx, text, st.args...)

@@ -97,6 +97,7 @@ func TestPartitioned(t *testing.T) {
 				t.Errorf("row %d is %s", i, a.Result)
 			}
 		}
+
 		if got := ask[string](t, r.db, "SELECT GROUP_CONCAT(CONCAT(id, ' ', status) ORDER BY day, id) FROM outbox_events"); got != "a PROCESSING,b PENDING,B PROCESSING,c PROCESSING" {
 			t.Errorf("the rows are %s", got)
 		}

@@ -17,6 +17,7 @@ func (s *Store) Jobs(ctx context.Context) ([]store.Job, error) {
 SELECT job, wish, spec, state, why, source, until_origin, until_position, until_seq, until_at, cursor_position, cursor_skip,
   total, sent, skipped, refused, asked_at, began_at, finished_at
 FROM ` + ownPrefix + "replay WHERE name = ? ORDER BY nth DESC"
+
 	var list []store.Job
 	err := s.show(ctx, read, []any{s.name}, func() { list = nil }, func(rows *sql.Rows) error {
 		var j store.Job
@@ -30,6 +31,7 @@ FROM ` + ownPrefix + "replay WHERE name = ? ORDER BY nth DESC"
 	if err != nil {
 		return nil, fmt.Errorf("read replays: %w", err)
 	}
+
 	return list, nil
 }
 
@@ -52,6 +54,7 @@ WHERE name = ? AND job = ? ORDER BY n LIMIT ?`
 	if err != nil {
 		return nil, fmt.Errorf("read errors of replay %s: %w", id, err)
 	}
+
 	return list, nil
 }
 
@@ -60,6 +63,7 @@ func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) err
 	const save = "UPDATE " + ownPrefix + `replay SET state = ?, why = ?, source = ?, until_origin = ?, until_position = ?, until_seq = ?, until_at = ?,
   began_at = COALESCE(began_at, CASE WHEN ? THEN UTC_TIMESTAMP(6) END), finished_at = COALESCE(finished_at, CASE WHEN ? THEN UTC_TIMESTAMP(6) END)
 WHERE name = ? AND job = ?`
+
 	var saved int64
 	err := s.writeReplay(ctx, epoch, func(c *conn) (err error) {
 		saved, err = c.exec(ctx, save, string(j.State), errortext.Sanitize(j.Reason, 0, false), j.Source, j.Until.Origin, string(j.Until.Position),
@@ -75,6 +79,7 @@ WHERE name = ? AND job = ?`
 	if err != nil {
 		return fmt.Errorf("save replay %s: %w", j.ID, err)
 	}
+
 	return nil
 }
 
@@ -92,6 +97,7 @@ func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, 
 	if err != nil {
 		return fmt.Errorf("count rows of replay %s: %w", id, err)
 	}
+
 	return nil
 }
 
@@ -102,6 +108,7 @@ func (s *Store) deleteOldJobs(ctx context.Context, c *conn) error {
 AND (r.finished_at < UTC_TIMESTAMP(6) - INTERVAL ? SECOND OR (r.finished_at, r.nth) <= (SELECT k.finished_at, k.nth
   FROM ` + ownPrefix + `replay AS k WHERE k.name = ? AND k.finished_at IS NOT NULL ORDER BY k.finished_at DESC, k.nth DESC LIMIT 1 OFFSET ?))
 AND NOT EXISTS (SELECT 1 FROM ` + ownPrefix + "replay_row AS w WHERE w.name = r.name AND w.job = r.job)"
+
 	var expired []string
 	args := append([]any{s.name}, endedStates()...)
 	err := c.query(ctx, old, append(args, int64(store.EndedJobRetention/time.Second), s.name, store.MaxEndedJobs), func(rows *sql.Rows) error {
@@ -110,6 +117,7 @@ AND NOT EXISTS (SELECT 1 FROM ` + ownPrefix + "replay_row AS w WHERE w.name = r.
 		expired = append(expired, id)
 		return err
 	})
+
 	for _, id := range expired {
 		for _, table := range []string{"replay_error", "replay"} {
 			if err == nil {
@@ -117,5 +125,6 @@ AND NOT EXISTS (SELECT 1 FROM ` + ownPrefix + "replay_row AS w WHERE w.name = r.
 			}
 		}
 	}
+
 	return err
 }

@@ -53,6 +53,7 @@ func TestUpgradeToReplays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	eachFlavour(t, func(t *testing.T, url string) {
 		servers.ExecMySQL(t, url, append(strings.Split(strings.TrimSpace(string(first)), ";\n"), flowTable)...)
 		r := &rig{url: url, db: servers.OpenMySQL(t, url), store: openStore(t, url, 0, flowBox())}
@@ -61,6 +62,7 @@ func TestUpgradeToReplays(t *testing.T) {
 		if err := r.store.Spill(ctx(t), r.epoch, []store.Item{item}); err != nil {
 			t.Fatal(err)
 		}
+
 		if err := r.store.Hold(ctx(t), r.epoch, store.Hold{Lane: item.Lane(), Kind: store.Paused, Reason: "x"}); err != nil {
 			t.Fatal(err)
 		}
@@ -71,6 +73,7 @@ func TestUpgradeToReplays(t *testing.T) {
 		} {
 			rigs.WantSetup(t, what, err, "sluicebox init")
 		}
+
 		if may, err := r.store.MayInstall(ctx(t)); err != nil || !may {
 			t.Errorf("it may install: %t, %v", may, err)
 		}
@@ -80,6 +83,7 @@ func TestUpgradeToReplays(t *testing.T) {
 		if err != nil || len(parked[0]) != 0 { // its hashes are from before version 3
 			t.Errorf("parked are %+v, %v", parked, err)
 		}
+
 		if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 0 || r.epoch != before+1 {
 			t.Errorf("the holds are %+v, %v; the epoch is %d", holds, err, r.epoch)
 		}

@@ -33,6 +33,7 @@ func (s *Store) writeReplayRows(ctx context.Context, epoch store.Epoch, id strin
 	if err == nil && !exists {
 		err = store.ErrNoJob
 	}
+
 	return err
 }
 
@@ -61,6 +62,7 @@ func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows
 	if err != nil {
 		return fmt.Errorf("copy rows for replay %s: %w", id, err)
 	}
+
 	return nil
 }
 
@@ -74,6 +76,7 @@ func (s *Store) dropCopied(ctx context.Context, c *conn, id string, rows []store
 	for i := range rows {
 		minN, maxN = min(minN, rows[i].N), max(maxN, rows[i].N)
 	}
+
 	existing := map[int64]bool{}
 	err := c.query(ctx, read, []any{s.name, id, minN, maxN}, func(rows *sql.Rows) error {
 		var n int64
@@ -81,6 +84,7 @@ func (s *Store) dropCopied(ctx context.Context, c *conn, id string, rows []store
 		existing[n] = true
 		return err
 	})
+
 	return slices.DeleteFunc(slices.Clone(rows), func(r store.ReplayRow) bool {
 		known := existing[r.N]
 		existing[r.N] = true // the call may contain it twice
@@ -128,6 +132,7 @@ WHERE r.name = ? AND r.job = ? ORDER BY r.n LIMIT ?) AS f`
 	if err != nil && !errors.Is(err, store.ErrNoJob) {
 		return 0, fmt.Errorf("clear rows of replay %s: %w", id, err)
 	}
+
 	return int(cleared), nil
 }
 
@@ -156,6 +161,7 @@ func (s *Store) finishRows(ctx context.Context, c *conn, id string, done []store
 		if err != nil {
 			return err
 		}
+
 		var finished []any
 		for i := range chunk {
 			d := &chunk[i]
@@ -171,16 +177,19 @@ func (s *Store) finishRows(ctx context.Context, c *conn, id string, done []store
 				}
 			}
 		}
+
 		if len(finished) == 0 {
 			continue
 		}
 		st := &statement{}
 		deleteText := "DELETE r FROM " + ownPrefix + "replay_row AS r FORCE INDEX (" + ownPrefix + "replay_row_n)\nWHERE r.name = " + st.arg(s.name) +
 			" AND r.job = " + st.arg(id) + " AND r.n IN " + st.list("?", finished)
+
 		if _, err := c.exec(ctx, deleteText, st.args...); err != nil {
 			return err
 		}
 	}
+
 	_, err := c.exec(ctx, count, tally.Sent, tally.Skipped, tally.Refused, s.name, id)
 	return err
 }
@@ -198,9 +207,11 @@ func (s *Store) rowsOf(ctx context.Context, c *conn, id string, done []store.Fin
 	for i := range done {
 		keys[i] = done[i].N
 	}
+
 	st := &statement{}
 	read := "SELECT r.n, r.outbox, r.lane, r.id, r.kind, r.message_group FROM " + ownPrefix + "replay_row AS r FORCE INDEX (" + ownPrefix + "replay_row_n)\nWHERE r.name = " +
 		st.arg(s.name) + " AND r.job = " + st.arg(id) + " AND r.n IN " + st.list("?", keys)
+
 	existing := map[int64]replayRow{}
 	err := c.query(ctx, read, st.args, func(rows *sql.Rows) error {
 		var n int64
@@ -211,6 +222,7 @@ func (s *Store) rowsOf(ctx context.Context, c *conn, id string, done []store.Fin
 		existing[n] = r
 		return err
 	})
+
 	return existing, err
 }
 
@@ -231,6 +243,7 @@ WHERE r.name = ? AND r.job = ? AND r.n > ? AND r.n = (
   SELECT e.n FROM ` + ownPrefix + `replay_row AS e FORCE INDEX (PRIMARY) WHERE e.name = ? AND e.job = ? AND e.outbox = r.outbox AND e.lane = r.lane
   ORDER BY e.n LIMIT 1)
 ORDER BY r.n LIMIT ?`
+
 	err := replays.CheckLimit(limit)
 	var lanes []store.ReplayLane
 	if err == nil {
@@ -251,6 +264,7 @@ ORDER BY r.n LIMIT ?`
 	if err != nil {
 		return nil, fmt.Errorf("read lanes of replay %s: %w", id, err)
 	}
+
 	return lanes, nil
 }
 
@@ -269,6 +283,7 @@ WHERE name = ? AND job = ? AND outbox = ? AND lane = ? AND n > ? ORDER BY n LIMI
 	if len(from) == 0 && err == nil {
 		return nil, nil
 	}
+
 	lists := make([][]store.ReplayRow, len(from))
 	if err == nil {
 		err = s.readReplayRows(ctx, func(ctx context.Context, c *conn) error {
@@ -290,6 +305,7 @@ WHERE name = ? AND job = ? AND outbox = ? AND lane = ? AND n > ? ORDER BY n LIMI
 	if err != nil {
 		return nil, fmt.Errorf("read rows of replay %s: %w", id, err)
 	}
+
 	return lists, nil
 }
 

@@ -96,5 +96,6 @@ func (s *Store) writeRequest(ctx context.Context, none error, put func(c *conn, 
 			return err
 		})
 	})
+
 	return Explain(err)
 }

@@ -74,6 +74,7 @@ func (s *Store) resolveRows(ctx context.Context, c *conn, t *table, letters []st
 		key, _ := t.id().key(letters[i].ID) // the id of an existing row is valid
 		batch.add(i, key)
 	}
+
 	failed := map[string]bool{}
 	err = batch.chunks(func(chunk *keyBatch) error {
 		st := &statement{}
@@ -88,6 +89,7 @@ func (s *Store) resolveRows(ctx context.Context, c *conn, t *table, letters []st
 	if err != nil {
 		return nil, err
 	}
+
 	var write keyBatch
 	for k, i := range batch.at {
 		if failed[letters[i].ID] {
@@ -95,6 +97,7 @@ func (s *Store) resolveRows(ctx context.Context, c *conn, t *table, letters []st
 			done = append(done, letters[i])
 		}
 	}
+
 	return done, write.chunks(func(chunk *keyBatch) error { return s.resolveChunk(ctx, c, t, letters, chunk, m) })
 }
 
@@ -106,6 +109,7 @@ func (s *Store) resolveChunk(ctx context.Context, c *conn, t *table, letters []s
 	if err != nil {
 		return err
 	}
+
 	if n < int64(len(chunk.at)) {
 		return &store.RefusedError{Err: fmt.Errorf("outbox %s: change of FAILED rows had no effect; check triggers on the table", t.Name)}
 	}
@@ -113,9 +117,11 @@ func (s *Store) resolveChunk(ctx context.Context, c *conn, t *table, letters []s
 	for k, i := range chunk.at {
 		ids[k] = []byte(letters[i].ID)
 	}
+
 	st = &statement{}
 	text = "DELETE FROM " + ownPrefix + "hold WHERE name = " + st.arg(s.name) + " AND outbox = " + st.arg(t.Name) +
 		" AND hold = " + st.arg(store.Blocked.String()) + " AND id IN " + st.list("?", ids)
+
 	_, err = c.exec(ctx, text, st.args...)
 	return err
 }

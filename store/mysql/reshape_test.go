@@ -26,6 +26,7 @@ func TestReshape(t *testing.T) {
 				t.Errorf("%s: the tables have version %d", what, got)
 			}
 		}
+
 		servers.ExecMySQL(t, url, strings.Split(strings.TrimSpace(r.store.Script()), ";\n")...)
 		expect("the script again", 1, 1)
 		r.exec(t, "UPDATE sluicebox_meta SET version = 2")

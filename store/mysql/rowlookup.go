@@ -18,6 +18,7 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	if err != nil {
 		return nil, fmt.Errorf("read settled rows: %w", err)
 	}
+
 	settled := make([]bool, len(rows))
 	err = runLookups(ctx, s.operator, parts, func(ctx context.Context, c *conn, p *outboxes.Part) error {
 		for _, i := range p.Indexes {
@@ -31,6 +32,7 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	if err != nil {
 		return nil, fmt.Errorf("read settled rows: %w", Explain(err))
 	}
+
 	return settled, nil
 }
 
@@ -93,6 +95,7 @@ func lookUpPart(ctx context.Context, c *conn, p *outboxes.Part, lookups func(*ta
 	if err != nil {
 		return err
 	}
+
 	all, gone := lookups(t), false
 	for k := range all {
 		anyMissing, err := t.lookUp(ctx, c, p, &all[k])
@@ -109,6 +112,7 @@ func lookUpPart(ctx context.Context, c *conn, p *outboxes.Part, lookups func(*ta
 		}
 		gone = gone || anyMissing
 	}
+
 	if !gone {
 		return nil
 	}
@@ -116,6 +120,7 @@ func lookUpPart(ctx context.Context, c *conn, p *outboxes.Part, lookups func(*ta
 	if altered {
 		return errRowChanged
 	}
+
 	return err
 }
 
@@ -131,6 +136,7 @@ func (t *table) lookUp(ctx context.Context, c *conn, p *outboxes.Part, l *rowLoo
 			gone = true
 		}
 	}
+
 	err = all.chunks(func(chunk *keyBatch) error {
 		s := &statement{}
 		text := "SELECT " + t.id().textOf() + ", " + l.columns(s) + "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, chunk.keys)
@@ -146,17 +152,20 @@ func (t *table) lookUp(ctx context.Context, c *conn, p *outboxes.Part, l *rowLoo
 			return nil
 		})
 	})
+
 	if isLockTimeout(err) { // a plain read waits only for a table lock
 		err = errTableLocked
 	}
 	if err != nil {
 		return false, err
 	}
+
 	for k, i := range all.at {
 		if !found[i] {
 			absent.add(i, all.keys[k])
 		}
 	}
+
 	err = absent.chunks(func(chunk *keyBatch) error { return t.reportMissing(ctx, c, p, chunk, l) })
 	return gone || len(absent.at) > 0, err
 }
@@ -175,6 +184,7 @@ func (t *table) reportMissing(ctx context.Context, c *conn, p *outboxes.Part, ch
 		}
 		return err
 	})
+
 	switch {
 	case err == nil:
 		for _, i := range chunk.at {
@@ -193,6 +203,7 @@ func (t *table) reportMissing(ctx context.Context, c *conn, p *outboxes.Part, ch
 		l.unknown(chunk.at[0])
 		return nil
 	}
+
 	half := len(chunk.at) / 2
 	if err := t.reportMissing(ctx, c, p, &keyBatch{chunk.at[:half], chunk.keys[:half]}, l); err != nil {
 		return err

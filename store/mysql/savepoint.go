@@ -28,6 +28,7 @@ WHERE name = ? ORDER BY checkpoint`
 	if err != nil {
 		return nil, fmt.Errorf("read named checkpoints: %w", err)
 	}
+
 	return list, nil
 }
 
@@ -69,6 +70,7 @@ WHERE name = ? AND checkpoint = ?`
 	if err != nil {
 		return fmt.Errorf("save checkpoint %s: %w", n.Name, err)
 	}
+
 	return nil
 }
 

@@ -117,12 +117,14 @@ func (c *conn) run(ctx context.Context, s *script) (bool, error) {
 		c.broken = true
 		return false, err
 	}
+
 	if rollbackErr := c.rollback(ctx); rollbackErr != nil {
 		return false, rollbackErr
 	}
 	if isLockTimeout(err) {
 		return false, err
 	}
+
 	return false, nil
 }
 
@@ -140,6 +142,7 @@ func (c *conn) answers(ctx context.Context, s *script) error {
 	if stop() {
 		return err
 	}
+
 	c.broken = true // or about to be
 	if err != nil {
 		err = ctx.Err()
@@ -153,6 +156,7 @@ func (c *conn) read(ctx context.Context, s *script) error {
 		_, err := c.sqlConn.ExecContext(ctx, s.text.String(), s.args...)
 		return err
 	}
+
 	rows, err := c.sqlConn.QueryContext(ctx, s.text.String(), s.args...)
 	if err != nil {
 		return err
@@ -166,6 +170,7 @@ func (c *conn) read(ctx context.Context, s *script) error {
 		}
 		rows.NextResultSet() // the last call reads the reply to the COMMIT
 	}
+
 	return rows.Err()
 }
 
@@ -180,6 +185,7 @@ func (c *settling) settleInOneTrip(ctx context.Context, epoch store.Epoch) (bool
 		}
 		size += 3 * (len(o.ID) + 64)
 	}
+
 	if size >= c.conn.maxScriptBytes() {
 		return false, nil
 	}
@@ -188,6 +194,7 @@ func (c *settling) settleInOneTrip(ctx context.Context, epoch store.Epoch) (bool
 		_ = c.conn.rollback(ctx) // ends the read transaction of the lookups
 		return false, err
 	}
+
 	s := newScript()
 	for _, p := range parts {
 		set := columns.Outcome(&p.table.Layout, p.status)
@@ -205,15 +212,18 @@ func (c *settling) settleInOneTrip(ctx context.Context, epoch store.Epoch) (bool
 			return nil
 		})
 	}
+
 	s.fence(c.Store, epoch)
 	done, err := c.conn.run(ctx, s)
 	if err != nil && code(err) == 0 {
 		c.lostSessionErr = err
 	}
+
 	if done {
 		for i := range c.results {
 			c.results[i] = store.Written
 		}
 	}
+
 	return done, err
 }

@@ -23,10 +23,12 @@ func leading(t *testing.T, f servers.Flavour) (*Store, store.Epoch, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(s.Close)
 	if err := s.Install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+
 	epoch, err := s.AcquireLeadership(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -74,10 +76,12 @@ func TestScript(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				var changed, rows int
 				if err := db.QueryRowContext(t.Context(), "SELECT COALESCE(SUM(status = ?), 0), COUNT(*) FROM outbox", odd).Scan(&changed, &rows); err != nil {
 					t.Fatal(err)
 				}
+
 				if want := map[bool]int{true: 2}[tc.want]; changed != want || rows != 3 {
 					t.Errorf("%d of %d rows are changed, want %d", changed, rows, want)
 				}
@@ -112,12 +116,14 @@ func TestClaimsAndOutcomesTakeOneRoundTrip(t *testing.T) {
 					if on != nil {
 						before = on.sent.Load()
 					}
+
 					if err := call(); err != nil {
 						t.Fatal(err)
 					}
 					if on != nil {
 						least = min(least, on.sent.Load()-before)
 					}
+
 					if !l.TryDo(func() {
 						if on == nil {
 							on = &counted{Conn: l.conn.wire.Conn}
@@ -127,8 +133,10 @@ func TestClaimsAndOutcomesTakeOneRoundTrip(t *testing.T) {
 						t.Fatal("the session is in use")
 					}
 				}
+
 				return least
 			}
+
 			ref := store.Ref{Outbox: "box", ID: "a"}
 			if n := fewest(s.claims, func() error {
 				answers, err := s.Claim(t.Context(), epoch, time.Now(), []store.ClaimRow{{Ref: ref}})
@@ -139,6 +147,7 @@ func TestClaimsAndOutcomesTakeOneRoundTrip(t *testing.T) {
 			}); n != 1 {
 				t.Errorf("a claim takes %d packets", n)
 			}
+
 			if n := fewest(s.outcomes, func() error {
 				results, err := s.Settle(t.Context(), epoch, []store.Outcome{{Ref: ref, Status: store.Completed, At: time.Now()}})
 				if err == nil && results[0] != store.Written {

@@ -41,10 +41,12 @@ func queryServer(ctx context.Context, conn *sql.Conn) (s server, err error) {
 	const ask = `
 SELECT VERSION(), COALESCE(DATABASE(), ''), CURRENT_USER(), CONNECTION_ID(), CONCAT(@@hostname, ':', @@port, ' ', @@server_id, ' ', @@datadir),
   @@innodb_flush_log_at_trx_commit = 1 AND (NOT @@log_bin OR @@sync_binlog = 1), @@max_allowed_packet`
+
 	err = conn.QueryRowContext(ctx, ask).Scan(&s.version, &s.database, &s.account, &s.session, &s.identity, &s.durable, &s.packet)
 	if err != nil {
 		return s, err
 	}
+
 	s.mariadb = strings.Contains(strings.ToLower(s.version), "mariadb")
 	s.number = versionNumber(s.version)
 	if !s.mariadb { // MariaDB has no server_uuid
@@ -52,6 +54,7 @@ SELECT VERSION(), COALESCE(DATABASE(), ''), CURRENT_USER(), CONNECTION_ID(), CON
 		err = conn.QueryRowContext(ctx, "SELECT @@server_uuid").Scan(&uuid)
 		s.identity = uuid
 	}
+
 	return s, err
 }
 
@@ -63,6 +66,7 @@ func versionNumber(version string) (number int) {
 	if end >= 0 {
 		version = version[:end]
 	}
+
 	parts := strings.SplitN(version, ".", 3)
 	for i := range 3 {
 		n := 0
@@ -71,6 +75,7 @@ func versionNumber(version string) (number int) {
 		}
 		number = number*100 + n
 	}
+
 	return number
 }
 
@@ -155,19 +160,23 @@ func (s *server) multiPrimary(ctx context.Context, c *conn) (string, error) {
 		}
 		return "", err
 	}
+
 	wsrep, err := c.variable(ctx, "wsrep_on") // Percona XtraDB Cluster
 	if err != nil || strings.EqualFold(wsrep, "ON") {
 		return "a Galera cluster (wsrep_on = ON)", err
 	}
+
 	single, err := c.variable(ctx, "group_replication_single_primary_mode")
 	if err != nil || !strings.EqualFold(single, "OFF") {
 		return "", err
 	}
+
 	var members int
 	err = c.row(ctx, "SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE <> 'OFFLINE'", nil, &members)
 	if err != nil || members == 0 {
 		return "", err
 	}
+
 	return "a multi-primary group (group_replication_single_primary_mode = OFF)", nil
 }
 
@@ -183,6 +192,7 @@ func (s *server) snapshotPosition(ctx context.Context, c *conn) (store.Position,
 		return "", err
 	}
 	defer func() { _ = rows.Close() }() // rows.Err returns its error
+
 	for rows.Next() {
 		var name, value string
 		if err := rows.Scan(&name, &value); err != nil {
@@ -190,6 +200,7 @@ func (s *server) snapshotPosition(ctx context.Context, c *conn) (store.Position,
 		}
 		status[strings.ToLower(name)] = value
 	}
+
 	if err := rows.Err(); err != nil {
 		return "", err
 	}
@@ -197,10 +208,12 @@ func (s *server) snapshotPosition(ctx context.Context, c *conn) (store.Position,
 	if file == "" {
 		return "", nil // no binlog
 	}
+
 	at, err := strconv.ParseInt(offset, 10, 64)
 	if err != nil {
 		return "", fmt.Errorf("invalid snapshot position %q in %s", offset, file)
 	}
+
 	var set sql.NullString
 	if err := c.sqlConn.QueryRowContext(ctx, "SELECT BINLOG_GTID_POS('"+literal(file)+"', "+strconv.FormatInt(at, 10)+")").Scan(&set); err != nil {
 		return "", err

@@ -69,21 +69,25 @@ func (l *link) Ready(ctx context.Context) error {
 	if l.conn != nil {
 		return nil
 	}
+
 	c, err := dial(ctx, l.cfg, "READ COMMITTED", l.settings)
 	if err != nil {
 		return err
 	}
+
 	if l.check != nil {
 		if err := l.check(ctx, c); err != nil {
 			c.close()
 			return err
 		}
 	}
+
 	l.conn, l.unused = c, true
 	l.id.Store(c.server.session)
 	if l.keepAlive {
 		l.lifetime.Go(func() { l.runKeepAlive(c) })
 	}
+
 	return nil
 }
 

@@ -22,6 +22,7 @@ func (r *rig) kill(t *testing.T) (n int) {
 	}
 	defer func() { _ = conn.Close() }()
 	var id int64
+
 	if err := conn.QueryRowContext(ctx(t), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
 		t.Fatal(err)
 	}
@@ -30,6 +31,7 @@ func (r *rig) kill(t *testing.T) (n int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var list []int64
 	for rows.Next() {
 		if err := rows.Scan(&id); err != nil {
@@ -37,6 +39,7 @@ func (r *rig) kill(t *testing.T) (n int) {
 		}
 		list = append(list, id)
 	}
+
 	if err := rows.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -47,6 +50,7 @@ func (r *rig) kill(t *testing.T) (n int) {
 			}
 		}
 	}
+
 	return n
 }
 
@@ -77,6 +81,7 @@ func TestKilledSessions(t *testing.T) {
 					t.Errorf("%s, turn %d: %v", what, turn, err)
 				}
 			}
+
 			if n := r.kill(t); n < 5 {
 				t.Errorf("%d sessions were ended", n)
 			}
@@ -94,12 +99,14 @@ func TestLockOfKilledSession(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		r.lead(t)
 		watched := rigs.Async(func() (int, error) { return 0, held.Watch(ctx(t)) })
 		r.kill(t)
 		if a := <-watched; a.Err == nil {
 			t.Error("the watch says nothing")
 		}
+
 		if err := held.Ping(ctx(t)); err == nil {
 			t.Error("the lock answers a ping")
 		}
@@ -112,6 +119,7 @@ func TestLockOfKilledSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer lock.Release()
+
 		if _, err := rival.AcquireLeadership(ctx(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -131,10 +139,12 @@ func TestLockBySilence(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		pinged := time.Now()
 		if err := held.Ping(ctx(t)); err != nil {
 			t.Fatal(err)
 		}
+
 		for ; ; <-time.After(20 * time.Millisecond) {
 			lock, err := rival.Lock(ctx(t))
 			if err == nil {
@@ -145,6 +155,7 @@ func TestLockBySilence(t *testing.T) {
 				t.Fatalf("after %s: %v", time.Since(pinged), err)
 			}
 		}
+
 		if took := time.Since(pinged); took < store.MinLockLease || took > store.MinLockLease+5*time.Second {
 			t.Errorf("the lock was free after %s", took)
 		}
@@ -171,6 +182,7 @@ func TestFrozenWriter(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		began := time.Now()
 		r.lead(t)
 		if took := time.Since(began); took > store.MinLockLease+5*time.Second {
@@ -191,6 +203,7 @@ func TestKeepAlive(t *testing.T) {
 		sessions := func() string {
 			return ask[string](t, r.db, "SELECT COALESCE(GROUP_CONCAT(id ORDER BY id), 'none') FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()")
 		}
+
 		for try := range 4 {
 			before := sessions()
 			<-time.After(store.MinLockLease + 3*time.Second) // the pause itself
@@ -201,6 +214,7 @@ func TestKeepAlive(t *testing.T) {
 			}
 			t.Logf("try %d: the sessions were %s and are %s", try, before, after)
 		}
+
 		t.Error("sessions end in each pause")
 	})
 }

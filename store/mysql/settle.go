@@ -32,6 +32,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			return nil, fmt.Errorf("settle: %w", err)
 		}
 	}
+
 	call := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes))}
 	err := s.outcomes.do(ctx, func(ctx context.Context, c *conn) error {
 		call.conn, call.noWait = c, time.Now().Before(s.outcomes.noWaitUntil)
@@ -43,6 +44,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 				return err
 			}
 		}
+
 		for try := 1; ; try++ {
 			err := s.runAsLeader(ctx, c, epoch, func() error { return call.write(ctx, try > 1) })
 			if isLockTimeout(err) && !call.noWait {
@@ -64,6 +66,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", asRefused(err))
 	}
+
 	return call.results, nil
 }
 
@@ -107,6 +110,7 @@ func (c *settling) write(ctx context.Context, look bool) error {
 	if err != nil {
 		return err
 	}
+
 	c.rows = nil
 	// If two rows may share an id, the second could make up for a missing one.
 	sharesID := func(p *settlePart) bool { return !p.table.single }
@@ -119,6 +123,7 @@ func (c *settling) write(ctx context.Context, look bool) error {
 	if err != nil {
 		return err
 	}
+
 	if err := c.checkAltered(ctx, parts); err != nil {
 		return err
 	}
@@ -127,11 +132,13 @@ func (c *settling) write(ctx context.Context, look bool) error {
 			return err
 		}
 	}
+
 	for i := range c.outcomes {
 		if err := c.afterFailed(ctx, i); err != nil {
 			return err
 		}
 	}
+
 	return c.deleteSettledSpilled(ctx)
 }
 
@@ -150,6 +157,7 @@ func (c *settling) lockRows(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -169,6 +177,7 @@ func (c *settling) keyBatches() map[string]*keyBatch {
 		}
 		byOutbox[o.Outbox].add(i, key)
 	}
+
 	return byOutbox
 }
 
@@ -183,6 +192,7 @@ func (c *settling) lockAmong(ctx context.Context, t *table, keys []any, lock str
 		if err := rows.Scan(&id, &open); err != nil {
 			return err
 		}
+
 		ref := store.Ref{Outbox: t.Name, ID: id}
 		switch {
 		case locked:
@@ -194,6 +204,7 @@ func (c *settling) lockAmong(ctx context.Context, t *table, keys []any, lock str
 		case c.rows[ref] != rowUnsettled:
 			c.rows[ref] = rowSettled
 		}
+
 		return nil
 	})
 }
@@ -217,6 +228,7 @@ func (c *settling) checkAltered(ctx context.Context, parts []*settlePart) error 
 			break
 		}
 	}
+
 	return nil
 }
 
@@ -228,12 +240,14 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 		}
 		return nil
 	}
+
 	var open keyBatch
 	for k, i := range p.at {
 		state := rowUnsettled
 		if c.rows != nil {
 			state = c.rows[c.outcomes[i].Ref]
 		}
+
 		switch {
 		case state == rowLocked:
 			c.results[i] = store.WasLocked
@@ -248,6 +262,7 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 			open.add(i, p.keys[k])
 		}
 	}
+
 	return open.chunks(func(chunk *keyBatch) error {
 		n, err := c.writeChunk(ctx, p, chunk)
 		if err == nil && n < int64(len(chunk.at)) {
@@ -336,11 +351,13 @@ func (c *settling) afterFailed(ctx context.Context, i int) error {
 	if o.Status != store.Failed || t.Layout.State == store.StateNone || c.results[i].NeedsRetry() {
 		return nil
 	}
+
 	if c.results[i] == store.Written {
 		if err := c.deleteBlock(ctx, c.conn, o.Ref); err != nil {
 			return err
 		}
 	}
+
 	if o.Block == nil {
 		return nil
 	}
@@ -348,6 +365,7 @@ func (c *settling) afterFailed(ctx context.Context, i int) error {
 	if err != nil || !failed {
 		return err
 	}
+
 	h := o.Hold()
 	return c.putHold(ctx, c.conn, &h)
 }

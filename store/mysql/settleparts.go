@@ -38,11 +38,13 @@ func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		k := settleKey{round: count[o.Ref], outbox: o.Outbox, status: o.Status, when: o.At}
 		count[o.Ref]++
 		if o.Status != store.Completed {
 			k.retries, k.error, k.reason = o.RetryCount, o.Error, o.Reason
 		}
+
 		p := byKey[k]
 		if p == nil {
 			p = &settlePart{settleKey: k, table: t}
@@ -52,15 +54,18 @@ func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
 			}
 			rounds[k.round] = append(rounds[k.round], p)
 		}
+
 		key, valid := t.id().key(o.ID)
 		if !valid {
 			key = nil // no row has this id
 		}
 		p.add(i, key)
 	}
+
 	var parts []*settlePart
 	for _, round := range rounds {
 		parts = append(parts, round...)
 	}
+
 	return parts, nil
 }

@@ -42,6 +42,7 @@ func TestLeastRights(t *testing.T) {
 		database := ask[string](t, servers.OpenMySQL(t, admin), "SELECT DATABASE()")
 		servers.ExecMySQL(t, admin, "GRANT SELECT (id) ON "+database+".outbox_events TO "+account)
 		relay := openStore(t, url, 0, box)
+
 		if may, err := relay.MayInstall(ctx(t)); err != nil || may {
 			t.Errorf("the account may make tables: %v, %v", may, err)
 		}
@@ -50,6 +51,7 @@ func TestLeastRights(t *testing.T) {
 		if err := openStore(t, admin, 0, box).Install(ctx(t)); err != nil {
 			t.Fatal(err)
 		}
+
 		grantAll(t, admin, relay.Check(ctx(t)), password) // those on the relay's tables are in Install's error
 		for range 4 {
 			var setup *store.SetupError
@@ -61,6 +63,7 @@ func TestLeastRights(t *testing.T) {
 		if err != nil {
 			t.Fatalf("with all that was named: %v", err)
 		}
+
 		r := &rig{url: url, db: servers.OpenMySQL(t, admin), store: relay}
 		r.lead(t)
 		r.insert(t, "1", "2", "3")
@@ -83,11 +86,13 @@ func TestLeastRights(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
+
 		for what, err := range rigs.Replay(ctx(t), relay, r.epoch, box.Name) {
 			if err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
+
 		r.claim(t, row("2"))
 		r.settle(t, outcome("2", store.Failed))
 		_, err = relay.Discard(ctx(t), r.epoch, f, 1)
@@ -104,6 +109,7 @@ func grantAll(t *testing.T, admin string, err error, password string) {
 	if !errors.As(err, &setup) {
 		t.Fatalf("%v names no grants", err)
 	}
+
 	if strings.Contains(err.Error(), password) {
 		t.Errorf("the password is in: %v", err)
 	}
@@ -160,6 +166,7 @@ func TestViewPosition(t *testing.T) {
 			}
 			return
 		}
+
 		r.insert(t, "2")
 		later, err := r.store.View(ctx(t), "")
 		if err != nil {
@@ -183,10 +190,12 @@ func TestReplica(t *testing.T) {
 			if lock, err := r.store.Lock(ctx(t)); err == nil || errors.As(err, &setup) {
 				t.Errorf("a read-only server: %v, %v", lock, err)
 			}
+
 			found, err := r.store.Diagnose(ctx(t))
 			if err != nil || store.CountFaults(found) != 1 {
 				t.Errorf("examined: %+v, %v", found, err)
 			}
+
 			r.exec(t, "SET GLOBAL read_only = OFF")
 			lock, err := r.store.Lock(ctx(t))
 			if err != nil {

@@ -32,12 +32,14 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 			return fmt.Errorf("spill rows: %w", err)
 		}
 	}
+
 	err := s.spillSession.do(ctx, func(ctx context.Context, c *conn) error {
 		return s.runAsLeader(ctx, c, epoch, func() error { return s.spillRows(ctx, c, items) })
 	})
 	if err != nil {
 		return fmt.Errorf("spill rows: %w", asOwnRefused(err))
 	}
+
 	return nil
 }
 
@@ -85,6 +87,7 @@ func (c *conn) batches(n int, size func(i int) int, write func(from, to int) err
 		}
 		from = to
 	}
+
 	return nil
 }
 
@@ -112,6 +115,7 @@ func (s *Store) spillText(st *statement, items []store.Item) string {
 		st.args = append(st.args, s.name, it.Outbox, lane[:], int64(it.Seq), []byte(it.ID), []byte(it.Kind), groupBytes(it.Group),
 			it.RetryCount, it.PayloadSize, timeOrNull(it.Committed), s.spilledPayload(it))
 	}
+
 	text.WriteString("\nON DUPLICATE KEY UPDATE retry_count = " + ownPrefix + "parked.retry_count")
 	return text.String()
 }
@@ -126,12 +130,14 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 			return fmt.Errorf("delete spilled rows: %w", err)
 		}
 	}
+
 	err := s.spillSession.do(ctx, func(ctx context.Context, c *conn) error {
 		return s.runAsLeader(ctx, c, epoch, func() error { return s.deleteSpilledRows(ctx, c, rows) })
 	})
 	if err != nil {
 		return fmt.Errorf("delete spilled rows: %w", asOwnRefused(err))
 	}
+
 	return nil
 }
 
@@ -143,6 +149,7 @@ func (s *Store) deleteSpilledRows(ctx context.Context, c *conn, rows []store.Spi
 	for _, row := range rows {
 		byOutbox[row.Outbox] = append(byOutbox[row.Outbox], row)
 	}
+
 	for _, name := range s.outboxes.Names() {
 		for list := byOutbox[name]; len(list) > 0; list = list[min(len(list), maxKeys):] {
 			chunk := list[:min(len(list), maxKeys)]
@@ -159,6 +166,7 @@ func (s *Store) deleteSpilledRows(ctx context.Context, c *conn, rows []store.Spi
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -169,11 +177,13 @@ WHERE name = ? AND outbox = ? AND lane = ? AND seq > ? ORDER BY seq LIMIT ?`
 	if each <= 0 {
 		return nil, fmt.Errorf("read spilled rows: limit is %d, must be positive", each)
 	}
+
 	for i := range from {
 		if _, err := s.outbox(from[i].Outbox); err != nil {
 			return nil, fmt.Errorf("read spilled rows: %w", err)
 		}
 	}
+
 	if len(from) == 0 {
 		return nil, nil
 	}
@@ -198,6 +208,7 @@ WHERE name = ? AND outbox = ? AND lane = ? AND seq > ? ORDER BY seq LIMIT ?`
 	if err != nil {
 		return nil, fmt.Errorf("read spilled rows: %w", Explain(err))
 	}
+
 	return lists, nil
 }
 
@@ -226,6 +237,7 @@ func (s *Store) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) 
 	if err != nil {
 		return fmt.Errorf("read spilled lanes: %w", Explain(err))
 	}
+
 	return nil
 }
 
@@ -244,6 +256,7 @@ func (s *Store) readSpilledLanes(ctx context.Context, c *conn, outbox string, ta
 	if err != nil {
 		return err
 	}
+
 	l := store.SpilledLane{Outbox: outbox}
 	var hash sql.RawBytes // valid until the next row
 	return c.query(ctx, count, []any{s.name, outbox}, func(rows *sql.Rows) error {
@@ -274,5 +287,6 @@ func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after
 			total += int(n)
 		}
 	}
+
 	return total, nil
 }

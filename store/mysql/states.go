@@ -15,6 +15,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 	if err != nil {
 		return nil, fmt.Errorf("read row statuses: %w", err)
 	}
+
 	states := make([]store.RowStatus, len(rows))
 	err = runLookups(ctx, s.replay, parts, func(ctx context.Context, c *conn, p *outboxes.Part) error {
 		if p.MarkAbsent(states) {
@@ -37,6 +38,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 	if err != nil {
 		return nil, fmt.Errorf("read row statuses: %w", Explain(err))
 	}
+
 	return states, nil
 }
 

@@ -50,6 +50,7 @@ func New(cfg Config) (*Store, error) {
 		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout,
 		outboxes: outboxes.New(cfg.Outboxes), lifetime: lifetime.New(),
 	}
+
 	for _, to := range []struct {
 		link    **link
 		purpose string
@@ -79,11 +80,13 @@ func New(cfg Config) (*Store, error) {
 		*to.link = newLink(url, settings, s.lifetime)
 		(*to.link).keepAlive = to.awake
 	}
+
 	s.lockSession.check = checkOnePrimary
 	views, err := ParseURL(cfg.URL, "sluicebox "+cfg.Name+" view")
 	if err != nil {
 		return nil, err
 	}
+
 	s.viewConfig = views
 	return s, nil
 }

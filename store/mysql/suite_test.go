@@ -156,11 +156,13 @@ func (d *database) lock(t *testing.T, statements ...string) (end func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, text := range statements {
 		if _, err := conn.ExecContext(t.Context(), text); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	return sync.OnceFunc(func() {
 		for _, text := range []string{"UNLOCK TABLES", "ROLLBACK"} {
 			if _, err := conn.ExecContext(context.Background(), text); err != nil {

@@ -81,6 +81,7 @@ func readTable(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
 			Remedy:  "name the table that the services insert into",
 		}
 	}
+
 	if t.columns, err = readColumns(ctx, c, o); err != nil {
 		return nil, err
 	}
@@ -98,6 +99,7 @@ func readTable(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look up indexes of %s: %w", TableName(o), err)
 	}
+
 	return t, nil
 }
 
@@ -115,6 +117,7 @@ func readColumns(ctx context.Context, c *conn, o *store.Outbox) (list []column, 
 	if err != nil {
 		return nil, fmt.Errorf("look up columns of %s: %w", TableName(o), err)
 	}
+
 	return list, nil
 }
 
@@ -202,6 +205,7 @@ func (t *table) failed(s *statement) string {
 		}
 		return fmt.Sprintf("(o.%s IN (%s))", Ident(c.Status), strings.Join(list, ", "))
 	}
+
 	return fmt.Sprintf("(o.%s = %s)", Ident(c.Status), s.arg(t.status(store.Failed)))
 }
 

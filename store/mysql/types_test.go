@@ -77,14 +77,17 @@ func (r *rig) wantIDs(t *testing.T, held string, values map[string]string) {
 	if held != "" {
 		q.ExcludeIDs = []string{held}
 	}
+
 	items, err := view.Unsettled(ctx(t), q)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	got := map[string]bool{}
 	for _, it := range items {
 		got[it.ID] = true
 	}
+
 	for value, id := range values {
 		if got[id] == (id == held) {
 			t.Errorf("row %s is not read as %q, or though it is held: %v", value, id, got)
@@ -98,27 +101,32 @@ func (r *rig) wantRow(t *testing.T, id string) {
 	if a := r.claim(t, row(id))[0]; a.Result != store.Claimed || string(a.Payload) != "x" {
 		t.Errorf("row %q is %s with %q", id, a.Result, a.Payload)
 	}
+
 	if got := r.settle(t, outcome(id, store.Failed))[0]; got != store.Written {
 		t.Errorf("row %q FAILED: %d", id, got)
 	}
 	if settled, err := r.store.ReadSettled(ctx(t), []store.ClaimRow{row(id)}); err != nil || !settled[0] {
 		t.Errorf("row %q is settled: %v, %v", id, settled, err)
 	}
+
 	f := store.DeadLetterFilter{Outbox: "events", IDs: []string{id}}
 	if items, err := r.store.Requeue(ctx(t), r.epoch, f, 9); err != nil || len(items) != 1 || items[0].ID != id {
 		t.Errorf("row %q was requeued: %v, %v", id, items, err)
 	}
+
 	r.wantIDs(t, id, map[string]string{"the row itself": id})
 	it := store.Item{Ref: store.Ref{Outbox: "events", ID: id}, Kind: "EVENT", Seq: 7}
 	if err := r.store.Spill(ctx(t), r.epoch, []store.Item{it}); err != nil {
 		t.Fatal(err)
 	}
+
 	r.wantIDs(t, id, map[string]string{"the parked row": id})
 	o := outcome(id, store.Completed)
 	o.SpilledSeq = 7
 	if got := r.settle(t, o)[0]; got != store.Written {
 		t.Errorf("row %q COMPLETED: %d", id, got)
 	}
+
 	err := r.store.SpilledLanes(ctx(t), func(l store.SpilledLane) { t.Errorf("row %q is still parked: %v", id, l) })
 	if err != nil {
 		t.Error(err)
@@ -131,11 +139,13 @@ func (r *rig) wantNoRow(t *testing.T, id string) {
 	if a := r.claim(t, row(id))[0]; a.Result != store.Gone {
 		t.Errorf("row %q is %s", id, a.Result)
 	}
+
 	for _, status := range []store.Status{store.Completed, store.Failed, store.Pending} {
 		if got := r.settle(t, outcome(id, status))[0]; got != store.WasGone {
 			t.Errorf("row %q %s: %d", id, status, got)
 		}
 	}
+
 	f := store.DeadLetterFilter{Outbox: "events", IDs: []string{id}}
 	if n, err := r.store.CountFailed(ctx(t), f); err != nil || n != 0 {
 		t.Errorf("rows %q: %d, %v", id, n, err)
@@ -178,10 +188,12 @@ func TestTimePrecision(t *testing.T) {
 						t.Errorf("claim %d: %+v, %v", i, a, err)
 					}
 				}
+
 				a := r.claim(t, row("1"))[0]
 				if left := time.Until(a.Until); a.Result != store.Held || left > time.Hour-50*time.Second || left < time.Hour-70*time.Second {
 					t.Errorf("somebody else's: %s for %s", a.Result, left)
 				}
+
 				kept := ask[string](t, r.db, "SELECT CONVERT_TZ(processed_at, @@session.time_zone, '+00:00') FROM outbox_events")
 				if want := at.UTC().Format("2006-01-02 15:04:05"); !strings.HasPrefix(kept, want) {
 					t.Errorf("the time is %s, want %s", kept, want)
@@ -203,6 +215,7 @@ func TestPayloads(t *testing.T) {
 				if strings.Contains(typ, "B") && typ[0] != 'T' {
 					value = []byte(want)
 				}
+
 				r.exec(t, "INSERT INTO outbox_events (id, payload) VALUES ('1', ?)", value)
 				view, err := r.store.View(ctx(t), "")
 				if err != nil {
@@ -215,6 +228,7 @@ func TestPayloads(t *testing.T) {
 						t.Errorf("read, payloads up to %d: %+v, %v", most, items, err)
 					}
 				}
+
 				if a := r.claim(t, row("1"))[0]; string(a.Payload) != want || a.Payload == nil {
 					t.Errorf("claimed with %q", a.Payload)
 				}

@@ -48,17 +48,21 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	if err != nil {
 		return err
 	}
+
 	hasSpilled, err := hasTable(ctx, v.conn, ownPrefix+"parked") // a view works without the relay's tables
 	if err != nil {
 		return err
 	}
+
 	r := &reading{table: t, query: q, relay: v.name, hasSpilledTable: hasSpilled, excludeIDs: q.ExcludeIDs, excludeLanes: q.ExcludedLanes(o)}
 	r.splitExclusions()
+
 	// If the statement excludes everything, one read of Limit rows is enough.
 	from, window := 0, q.Limit
 	if r.excluded != nil {
 		window = minWindow
 	}
+
 	for {
 		n, err := r.window(ctx, v.conn, from, window, to)
 		if errors.Is(err, errStopIteration) {
@@ -78,12 +82,14 @@ func (r *reading) splitExclusions() {
 	if len(r.excludeLanes) > 0 && (len(r.table.Layout.GroupPath) > 0 || len(r.excludeLanes) > maxBoundValues/2) {
 		lanes, r.excludeLanes = store.LaneSet(r.excludeLanes), nil
 	}
+
 	if len(r.excludeIDs) > maxBoundValues/2 {
 		for _, id := range r.excludeIDs {
 			held[id] = struct{}{}
 		}
 		r.excludeIDs = nil
 	}
+
 	if len(held)+len(lanes) == 0 {
 		return
 	}
@@ -109,6 +115,7 @@ func (r *reading) window(ctx context.Context, c *conn, from, n int, to *views.Pa
 		}
 		return nil
 	})
+
 	return read, err
 }
 
@@ -140,12 +147,15 @@ func (r *reading) text(s *statement) string {
 	text := "SELECT " + strings.Join([]string{
 		t.id().textOf(), t.optional(c.Kind), t.group(), payload, size, t.retryCount(),
 	}, ", ") + "\nFROM " + TableName(t.Outbox) + " AS o\nWHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.open(s)
+
 	for held := range slices.Chunk(t.heldKeys(r.excludeIDs), maxKeys) {
 		text += "\n  AND " + t.idBytes() + " NOT IN " + s.list(t.heldPlace(), held)
 	}
+
 	for lanes := range slices.Chunk(laneKeys(r.excludeLanes), maxKeys) {
 		text += "\n  AND " + t.laneBytes(s) + " NOT IN " + s.list("?", lanes)
 	}
+
 	if r.hasSpilledTable {
 		text += "\n  AND NOT EXISTS (SELECT 1 FROM " + ownPrefix + "parked AS p FORCE INDEX (" + ownPrefix + "parked_id) WHERE p.name = " + s.arg(r.relay) +
 			" AND p.outbox = " + s.arg(t.Name) + " AND p.id = " + t.id().bytesOf() + ")"
@@ -194,6 +204,7 @@ func (t *table) heldKeys(ids []string) []any {
 			keys = append(keys, key)
 		}
 	}
+
 	return keys
 }
 

@@ -47,14 +47,17 @@ func ParseURL(raw, application string) (*mysql.Config, error) {
 			Remedy:  "percent-encode special characters in the user name, password and database",
 		}
 	}
+
 	// After an unescaped ?, # or / the rest could be part of a password.
 	if u.Fragment != "" || strings.Contains(u.Path, "@") || strings.Contains(u.RawQuery, "@") {
 		return nil, refuseURL("is not of the form "+urlForm, "percent-encode special characters in the user name and password (@ is %40, # is %23, / is %2F, ? is %3F)")
 	}
+
 	q, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return nil, refuseURL("has invalid parameters", "percent-encode special characters in them")
 	}
+
 	if err := knownParameters(q); err != nil {
 		return nil, err
 	}
@@ -66,12 +69,14 @@ func ParseURL(raw, application string) (*mysql.Config, error) {
 	cfg.Logger = &mysql.NopLogger{} // errors report everything
 	cfg.ClientFoundRows = true      // an UPDATE that changes nothing still matched its row
 	cfg.ConnectionAttributes = "program_name:" + attribute(application)
+
 	switch {
 	case cfg.DBName == "" || strings.ContainsRune(cfg.DBName, 0):
 		return nil, refuseURL("names no database", "write "+urlForm)
 	case cfg.User == "":
 		return nil, refuseURL("names no user", "write "+urlForm)
 	}
+
 	if err := address(cfg, u, q.Get("socket")); err != nil {
 		return nil, err
 	}
@@ -113,16 +118,19 @@ func address(cfg *mysql.Config, u *url.URL, socket string) error {
 		cfg.Net, cfg.Addr = "unix", socket
 		return nil
 	}
+
 	host, port := u.Hostname(), u.Port()
 	if host == "" || strings.Contains(host, ",") {
 		return refuseURL("names no host, or several", "write "+urlForm)
 	}
+
 	if port == "" {
 		port = defaultPort
 	}
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
 	}
+
 	cfg.Net, cfg.Addr = "tcp", host+":"+port
 	return nil
 }
@@ -133,6 +141,7 @@ func secure(cfg *mysql.Config, q url.Values) error {
 	if mode == "" && cfg.Net == "unix" {
 		mode = "false"
 	}
+
 	files := q.Has("tls-ca") || q.Has("tls-cert") || q.Has("tls-key") || q.Has("tls-server-name")
 	set := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: q.Get("tls-server-name")}
 	switch mode {
@@ -155,6 +164,7 @@ func secure(cfg *mysql.Config, q url.Values) error {
 	default:
 		return refuseURL(fmt.Sprintf("has tls=%s", mode), "use true, skip-verify, preferred or false")
 	}
+
 	cfg.TLS = set
 	if cleartext := q.Get("allow-cleartext-passwords"); cleartext == "true" {
 		if set == nil && cfg.Net != "unix" || mode == "preferred" {
@@ -164,6 +174,7 @@ func secure(cfg *mysql.Config, q url.Values) error {
 	} else if cleartext != "" && cleartext != "false" {
 		return refuseURL("has allow-cleartext-passwords="+cleartext, "use true or false")
 	}
+
 	if set == nil {
 		return nil
 	}
@@ -182,10 +193,12 @@ func certificates(set *tls.Config, q url.Values) error {
 			return refuseURL("names tls-ca="+file+", which contains no PEM certificate", "use the certificate of the authority")
 		}
 	}
+
 	cert, key := q.Get("tls-cert"), q.Get("tls-key")
 	if (cert == "") != (key == "") {
 		return refuseURL("has only one of tls-cert and tls-key", "give both")
 	}
+
 	if cert == "" {
 		return nil
 	}
@@ -193,6 +206,7 @@ func certificates(set *tls.Config, q url.Values) error {
 	if err != nil {
 		return refuseURL("names tls-cert and tls-key, which cannot be used: "+err.Error(), "use a certificate and its key in PEM")
 	}
+
 	set.Certificates = []tls.Certificate{pair}
 	return nil
 }

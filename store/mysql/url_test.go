@@ -30,10 +30,12 @@ func TestParseURL(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 			continue
 		}
+
 		got := cfg.User
 		if cfg.Passwd != "" {
 			got += ":" + cfg.Passwd
 		}
+
 		got += fmt.Sprintf("@%s(%s)/%s", cfg.Net, cfg.Addr, cfg.DBName)
 		switch {
 		case cfg.TLS == nil:
@@ -43,12 +45,14 @@ func TestParseURL(t *testing.T) {
 		default:
 			got += " verify " + cfg.TLS.ServerName
 		}
+
 		if cfg.AllowFallbackToPlaintext {
 			got += " if"
 		}
 		if cfg.AllowCleartextPasswords {
 			got += " cleartext"
 		}
+
 		if got != want {
 			t.Errorf("%s: %s, want %s", raw, got, want)
 		}

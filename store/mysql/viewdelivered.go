@@ -20,18 +20,22 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 	if err != nil {
 		return err
 	}
+
 	at := t.mustColumn(o.Layout.OrderBy[0])
 	if at.family != familyTime && at.typ != "date" {
 		return store.OrderTimeError(o, TableName(o), at.full)
 	}
+
 	keys, possible := t.deliveredKeys(to.IDs)
 	if !possible {
 		return nil
 	}
+
 	err = v.addDelivered(ctx, t, to, keys, true)
 	if err == nil && !at.notNull {
 		err = v.addDelivered(ctx, t, to, keys, false)
 	}
+
 	if errors.Is(err, errStopIteration) {
 		return nil
 	}
@@ -83,9 +87,11 @@ func (t *table) deliveredText(s *statement, q *views.DeliveredRows, keys []any, 
 	if len(keys) > 0 {
 		from = t.from()
 	}
+
 	text := "SELECT " + strings.Join([]string{
 		t.id().textOf(), t.optional(c.Kind), t.group(), t.payloadSize(), "CAST(" + at + " AS DATETIME(6))",
 	}, ", ") + "\nFROM " + from + "\nWHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.delivered(s)
+
 	if !timed {
 		text += " AND " + at + " IS NULL"
 	} else {
@@ -97,12 +103,14 @@ func (t *table) deliveredText(s *statement, q *views.DeliveredRows, keys []any, 
 			text += " AND " + at + " < CAST(" + s.arg(timeBound(q.Until)) + " AS DATETIME(6))"
 		}
 	}
+
 	if len(keys) > 0 {
 		text += "\n  AND " + t.idOneOf(s, keys)
 	}
 	if n := len(q.Kinds); n > 0 && n <= maxKeys && c.Kind != "" {
 		text += "\n  AND COALESCE(" + t.mustColumn(c.Kind).bytesOf() + ", '') IN " + s.list("?", bytesOf(q.Kinds))
 	}
+
 	if n := len(q.Groups); n > 0 && n <= maxKeys && c.Group != "" && len(t.Layout.GroupPath) == 0 {
 		text += "\n  AND (" + t.inGroups(s, q.Groups) + ")"
 	}
@@ -121,6 +129,7 @@ func (t *table) inGroups(s *statement, groups []store.Group) string {
 			none = "o." + Ident(column.name) + " IS NULL"
 		}
 	}
+
 	if len(names) == 0 {
 		return none
 	}

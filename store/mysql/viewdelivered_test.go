@@ -26,6 +26,7 @@ func TestDeliveredTypes(t *testing.T) {
 			o.Name, o.Table = c.table, c.table
 			boxes = append(boxes, o)
 		}
+
 		r := newRig(t, url, flowTable, 0, boxes...)
 		r.db.SetMaxOpenConns(1)
 		r.exec(t, "SET SESSION sql_mode = '', time_zone = '+00:00'")
@@ -36,9 +37,11 @@ func TestDeliveredTypes(t *testing.T) {
 		} {
 			r.exec(t, "INSERT INTO "+rows)
 		}
+
 		for _, o := range boxes {
 			r.exec(t, "UPDATE "+o.Table+" SET status = 'COMPLETED'")
 		}
+
 		feb := func(day int) time.Time { return time.Date(2024, 2, day, 0, 0, 0, 0, time.UTC) }
 		ids := []string{"1", "007", "abc", "", "A", "\x00", "\xff", "a", "99999999999999999999", "0x3a00", "a"}
 		const fine, plain, days = "a 2024-02-29T12:00:00.000001Z", "1 2024-02-29T12:00:00Z", "0x3a00 2024-02-29T00:00:00Z"
@@ -59,6 +62,7 @@ func TestDeliveredTypes(t *testing.T) {
 		} {
 			rigs.WantDelivered(t, r.store, c.q, c.want, c.undated)
 		}
+
 		_, _, err := rigs.Delivered(t, r.store, store.DeliveredQuery{Outbox: "words"})
 		rigs.WantSetup(t, "a text", err, "created_at", "words", "varchar(30)", "order-by", "log")
 	})
@@ -80,6 +84,7 @@ func TestUnreadableRequestCount(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		wish("a")
 		rigs.WantRequestCount(t, "a wish", held, 1)
 		open := r.begin(t, "UPDATE sluicebox_wish SET n = n + 5") // another session keeps a row locked
@@ -87,6 +92,7 @@ func TestUnreadableRequestCount(t *testing.T) {
 		if err := open.Rollback(); err != nil {
 			t.Fatal(err)
 		}
+
 		conn, err := r.db.Conn(ctx(t))
 		if err != nil {
 			t.Fatal(err)
@@ -98,6 +104,7 @@ func TestUnreadableRequestCount(t *testing.T) {
 				t.Fatalf("%s: %v", query, err)
 			}
 		}
+
 		exec("LOCK TABLES sluicebox_wish WRITE") // would wait for an open transaction that has read it
 		rigs.WantRequestCount(t, "the table is locked", held, 1)
 		exec("UNLOCK TABLES")
@@ -105,6 +112,7 @@ func TestUnreadableRequestCount(t *testing.T) {
 		for range 3 {
 			rigs.WantRequestCount(t, "no table", held, 0)
 		}
+
 		exec("RENAME TABLE gone TO sluicebox_wish")
 		wish("b")
 		rigs.WantRequestCount(t, "another wish", held, 2)

@@ -59,17 +59,20 @@ func (w *watchedConn) watch(ctx context.Context) error {
 		_ = w.SetReadDeadline(time.Unix(1, 0)) // long past; fails only on a closed connection
 		close(unblocked)
 	})
+
 	var b [1]byte
 	n, err := w.Conn.Read(b[:])
 	if !stop() {
 		<-unblocked
 	}
+
 	if n > 0 {
 		w.mu.Lock()
 		w.buffered = append(w.buffered, b[:n]...)
 		w.mu.Unlock()
 		return errors.New("server ended the session")
 	}
+
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return w.SetReadDeadline(time.Time{})
 	}
