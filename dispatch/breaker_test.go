@@ -38,7 +38,7 @@ func TestOutageCostsFewRequestsAndNoRetries(t *testing.T) {
 				k.set(func() { k.answer = always(sink.Delivered) })
 				k.advance(30 * time.Second)
 				k.expect(t, "rows done", c.n, 300)
-				k.expect(t, "observed", k.breakerReports, []string{class.String(), "trusted"})
+				k.expect(t, "observed", k.breakerReports, []string{class.String(), "closed"})
 			})
 		})
 	}
@@ -91,7 +91,7 @@ func TestUntriedLaneIsProbedAtOnce(t *testing.T) {
 		var c counter
 		add(t, d, &c, items("good", "1", "2", "3"))
 		k.advance(10 * time.Millisecond)
-		k.expect(t, "observed", k.breakerReports, "[unavailable trusted]")
+		k.expect(t, "observed", k.breakerReports, "[unavailable closed]")
 		k.expect(t, "rows done", c.n, 3)
 	})
 }
@@ -106,7 +106,7 @@ func TestEagerProbesAreLimited(t *testing.T) {
 			k.advance(time.Millisecond)
 		}
 		if n := len(k.requests); n != 5+maxEagerProbes {
-			t.Errorf("%d requests at once, want 5 and %d", n, maxEagerProbes)
+			t.Errorf("requests at once: got %d, want 5 and %d", n, maxEagerProbes)
 		}
 	})
 }
@@ -191,7 +191,7 @@ func TestCompatCountsFailures(t *testing.T) {
 		"every failure":         {CompatFlowCatalyst, of(sink.Unavailable, store.ReasonGateway), "[1]"},
 		"every 4xx":             {CompatPostbox, of(sink.Misconfigured, store.ReasonUnauthorized), "[1]"},
 		"no 5xx":                {CompatPostbox, of(sink.Refused, store.ReasonInternal), "[]"},
-		"no time-out":           {CompatPostbox, of(sink.Unavailable, store.ReasonGateway), "[]"},
+		"no timeout":           {CompatPostbox, of(sink.Unavailable, store.ReasonGateway), "[]"},
 		"none without the wish": {CompatNone, of(sink.Misconfigured, store.ReasonUnauthorized), "[]"},
 	}
 	for name, tt := range tests {
@@ -249,7 +249,7 @@ func TestOpenBreakerWithoutRowsIsIdle(t *testing.T) {
 		}
 		k.set(func() { k.answer = always(sink.Delivered) })
 		k.advance(time.Minute)
-		k.expect(t, "after a row was taken", k.breakerReports[4:], "[refused trusted]")
+		k.expect(t, "after a row was taken", k.breakerReports[4:], "[refused closed]")
 	})
 }
 
@@ -286,6 +286,6 @@ func TestRejectingReceiverOpensBreaker(t *testing.T) {
 		}
 		k.set(func() { k.answer = always(sink.Delivered) })
 		k.advance(time.Minute)
-		k.expect(t, "observed", k.breakerReports, "[rejected trusted]")
+		k.expect(t, "observed", k.breakerReports, "[rejected closed]")
 	})
 }

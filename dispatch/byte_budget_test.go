@@ -76,7 +76,7 @@ func (h *manualCore) accept(id string) {
 func (h *manualCore) expect(want string, when string) {
 	h.t.Helper()
 	if got := strings.Join(h.startRequests(), " "); got != want {
-		h.t.Errorf("%s, under way are %q, want %q", when, got, want)
+		h.t.Errorf("%s, in flight: got %q, want %q", when, got, want)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestDeliveredPayloadLeavesMemory(t *testing.T) {
 	h.startRequests()
 	h.accept("r0")
 	if h.bytes != 0 || h.rows != 1 {
-		t.Errorf("%d bytes of %d rows, want 0 of 1", h.bytes, h.rows)
+		t.Errorf("got %d bytes of %d rows, want 0 of 1", h.bytes, h.rows)
 	}
 }
 

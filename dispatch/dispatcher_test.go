@@ -32,7 +32,7 @@ func TestNaturalBatching(t *testing.T) {
 		k.advance(time.Second)
 		k.expect(t, "claims", k.claims, "[[1] [2 3 4]]")
 		if c.n != 4 {
-			t.Errorf("%d rows done, want 4", c.n)
+			t.Errorf("rows done: got %d, want 4", c.n)
 		}
 	})
 }
@@ -54,7 +54,7 @@ func TestRowIsRetriedBeforeNextOfItsGroup(t *testing.T) {
 				k.expect(t, "request", r, "[1]")
 			}
 			if n := len(k.requests); n < 10 || n > 14 {
-				t.Errorf("%d requests in a minute of back-off from 200 ms to 30 s", n)
+				t.Errorf("%d requests in a minute of backoff from 200 ms to 30 s", n)
 			}
 			k.answer = newFakeBackend().answer
 		})
@@ -86,7 +86,7 @@ func TestRetryAfterIsCapped(t *testing.T) {
 		}
 		for i, want := range []time.Duration{2 * time.Second, 10 * time.Second} {
 			if got := k.requestTimes[i+1] - k.requestTimes[i]; got < want || got > want+100*time.Millisecond {
-				t.Errorf("wait %d was %s, want %s", i+1, got, want)
+				t.Errorf("wait %d: got %s, want %s", i+1, got, want)
 			}
 		}
 	})

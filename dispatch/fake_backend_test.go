@@ -246,7 +246,7 @@ func (d *fakeBackend) set(change func()) { d.mu.Lock(); defer d.mu.Unlock(); cha
 func (d *fakeBackend) expect(t *testing.T, what string, got, want any) {
 	t.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("%s: %v, want %v", what, got, want)
+		t.Errorf("%s: got %v, want %v", what, got, want)
 	}
 }
 
@@ -255,11 +255,11 @@ func (d *fakeBackend) expect(t *testing.T, what string, got, want any) {
 func expectBackoffs(t *testing.T, at []time.Duration, want ...time.Duration) {
 	t.Helper()
 	if len(at) < len(want)+1 {
-		t.Fatalf("%d tries, want at least %d", len(at), len(want)+1)
+		t.Fatalf("tries: got %d, want at least %d", len(at), len(want)+1)
 	}
 	for i, w := range want {
 		if got := at[i+1] - at[i]; got < w*4/5 || got > w+10*time.Millisecond {
-			t.Errorf("wait %d was %s, want %s or up to a fifth less", i+1, got, w)
+			t.Errorf("wait %d: got %s, want %s or up to a fifth less", i+1, got, w)
 		}
 	}
 }

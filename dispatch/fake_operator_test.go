@@ -71,17 +71,17 @@ func (d *fakeBackend) Discard(ctx context.Context, _ store.Epoch, _ store.DeadLe
 
 func (d *fakeBackend) BreakersChanged(all []OpenBreaker) {
 	d.set(func() {
-		words := "trusted"
+		state := "closed"
 		for i, s := range all {
 			if i == 0 {
-				words = ""
+				state = ""
 			}
-			words += s.Endpoint + s.LastFailure.Class.String()
+			state += s.Endpoint + s.LastFailure.Class.String()
 			if s.Idle {
-				words += ", idle"
+				state += ", idle"
 			}
 		}
-		d.breakerReports = append(d.breakerReports, words)
+		d.breakerReports = append(d.breakerReports, state)
 	})
 }
 

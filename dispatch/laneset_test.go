@@ -29,18 +29,18 @@ func TestLaneSetAgainstModel(t *testing.T) {
 				before, there := model[h]
 				if remove {
 					if rows, was := s.remove(h); was != there || rows != before {
-						t.Fatalf("%x had %d rows, %v, want %d, %v", h, rows, was, before, there)
+						t.Fatalf("lane %x: got %d rows, %v, want %d, %v", h, rows, was, before, there)
 					}
 					delete(model, h)
 					continue
 				}
 				if got := s.put(h, i); got != before {
-					t.Fatalf("%x had %d rows, want %d", h, got, before)
+					t.Fatalf("lane %x: got %d rows, want %d", h, got, before)
 				}
 				model[h] = i
 			}
 			if s.n != len(model) {
-				t.Fatalf("%d lanes, want %d", s.n, len(model))
+				t.Fatalf("lanes: got %d, want %d", s.n, len(model))
 			}
 		}
 		if len(model) == 0 {
@@ -50,7 +50,7 @@ func TestLaneSetAgainstModel(t *testing.T) {
 		at := groupHash{}
 		for i := range 2 * len(want) { // twice around
 			if at = s.next(at); at != want[i%len(want)] {
-				t.Fatalf("lane %d is %x, want %x", i, at, want[i%len(want)])
+				t.Fatalf("lane %d: got %x, want %x", i, at, want[i%len(want)])
 			}
 		}
 		for i := range s.pages {
@@ -85,7 +85,7 @@ func TestSpilledLaneMemory(t *testing.T) {
 		each := float64(live()-before) / float64(c.spilledLanes[0].lanes.n)
 		t.Logf("%s: %.1f bytes a lane", order, each)
 		if each > most {
-			t.Errorf("%s: a spilled lane takes %.1f bytes, want %d at the most", order, each, most)
+			t.Errorf("%s: bytes of a spilled lane: got %.1f, want at most %d", order, each, most)
 		}
 		slices.SortFunc(hashes, func(a, b store.LaneHash) int { return slices.Compare(a[:], b[:]) })
 		runtime.KeepAlive(c)

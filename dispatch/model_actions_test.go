@@ -158,7 +158,7 @@ func (w *coreModel) checkRequest(req *request) {
 			w.t.Fatalf("lane %s is claimed though its table is locked", name)
 		}
 		if w.now.Before(w.notBefore[name]) || w.now.Before(w.paused[name]) {
-			w.t.Fatalf("lane %s goes on at %v, Retry-After %v, back-off %v", name, w.now, w.notBefore[name], w.paused[name])
+			w.t.Fatalf("lane %s goes on at %v, Retry-After %v, backoff %v", name, w.now, w.notBefore[name], w.paused[name])
 		}
 		if w.claims[name]++; w.claims[name] > 4 { // 7 rows, 3, 1, 1
 			w.t.Fatalf("lane %s spins at %v", name, w.now)

@@ -350,7 +350,7 @@ func (w *coreModel) checkReplays() {
 		}
 		still, isPaused := w.core.quiescent(key)
 		if still != (len(now) == 0) || paused != isPaused || !still && !w.core.takeReplayChanged() {
-			w.t.Fatalf("lane %s is still %v, paused %v; under way are %v, paused %v", key, still, isPaused, now, paused)
+			w.t.Fatalf("lane %s is quiescent %v, paused %v; in flight are %v, paused %v", key, still, isPaused, now, paused)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func blocking(t *testing.T, test func(k *fakeBackend, d *Dispatcher)) {
 		o := k.outcomes[1]
 		want := store.Hold{Lane: nameOf("a").LaneKey, Kind: store.Blocked, ID: "1", Reason: "rejected", Since: o.At}
 		if o.Block == nil || *o.Block != want {
-			t.Errorf("the outcome asks for %+v, want %+v", o.Block, want)
+			t.Errorf("the outcome: got %+v, want %+v", o.Block, want)
 		}
 		k.expect(t, "lanes", d.Stats().Lanes["blocked"], 1)
 		k.set(func() { k.answer = always(sink.Delivered); k.settles = nil })

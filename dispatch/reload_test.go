@@ -207,7 +207,7 @@ func TestLaneWithSteadyInflowIsReloaded(t *testing.T) {
 		k.set(func() { k.answer = always(sink.Delivered) })
 		more(250 * 20) // 20 s with a working receiver
 		if got := k.delivered('w'); got < n/2 {
-			t.Errorf("%d of %d rows were delivered after 20 s with a receiver that is well: %+v, behind %d", got, n, d.Stats(), n-got)
+			t.Errorf("%d of %d rows were delivered after 20 s with a working receiver: %+v, behind %d", got, n, d.Stats(), n-got)
 			d.mu.Lock()
 			for _, l := range d.core.lanes {
 				t.Logf("lane %s: %s, %d rows, spilling %d, shrinking %v, has spilled %v", l.name, l.stateName(), len(l.rows), l.spilling, d.core.shrinking[l], l.hasSpilled)

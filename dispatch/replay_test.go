@@ -276,7 +276,7 @@ func TestOperatorActionsOnReplayLane(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		k.set(func() { k.expect(t, "requests after a wish", len(k.requests)-before, 1) })
+		k.set(func() { k.expect(t, "requests after a retry", len(k.requests)-before, 1) })
 		name.Job = "none"
 		if err := d.RetryNow(name); !errors.Is(err, ErrNoLane) {
 			t.Errorf("a lane of no job: %v", err)

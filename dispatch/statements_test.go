@@ -94,7 +94,7 @@ func TestRowGivenBackIsNoLongerOwn(t *testing.T) {
 func wantWait(t *testing.T, got, want time.Duration) {
 	t.Helper()
 	if got > want || got < want*7/8 || got < want && want < 100*time.Millisecond {
-		t.Errorf("wait: %s, want %s", got, want)
+		t.Errorf("wait: got %s, want %s", got, want)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestHeldRowIsNotClaimedInBusyLoop(t *testing.T) {
 		n := 0
 		k.set(func() { n = len(k.claims) })
 		if n < 10 || n > 20 {
-			t.Errorf("%d claims in 10 s, want from 1 ms doubling to 1 s", n)
+			t.Errorf("got %d claims in 10 s, want waits doubling from 1 ms to 1 s", n)
 		}
 	})
 }

@@ -131,7 +131,7 @@ func TestJudge(t *testing.T) {
 					retryAfter: time.Duration(a.after) * time.Second,
 				}
 				if got := c.judge(l, rw, &f, second(a.at)); got != a.want {
-					t.Fatalf("attempt %d, %s at %d s: verdict %d, want %d", i+1, a.class, a.at, got, a.want)
+					t.Fatalf("attempt %d, %s at %d s: got verdict %d, want %d", i+1, a.class, a.at, got, a.want)
 				}
 			}
 		})
@@ -151,7 +151,7 @@ func TestDelay(t *testing.T) {
 		t.Run(fmt.Sprint(tt.n), func(t *testing.T) {
 			for random, want := range map[float64]time.Duration{0: tt.want, 0.5: tt.want * 9 / 10, 1: tt.want * 4 / 5} {
 				if got := delay(tt.n, initial, most, func() float64 { return random }); got != want {
-					t.Errorf("%s with %v at random, want %s", got, random, want)
+					t.Errorf("got %s with %v at random, want %s", got, random, want)
 				}
 			}
 		})
