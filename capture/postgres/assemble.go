@@ -48,7 +48,7 @@ func newAssembler(t *tables, name string, maxRows, maxBytes int) *assembler {
 // when the next row has arrived.
 func (a *assembler) message(wal []byte) (b capture.Batch, ready bool, err error) {
 	if len(wal) == 0 {
-		return b, false, fmt.Errorf("pgoutput: an empty message")
+		return b, false, fmt.Errorf("pgoutput: empty message")
 	}
 	body := wal[1:]
 	switch wal[0] {
@@ -67,7 +67,7 @@ func (a *assembler) message(wal []byte) (b capture.Batch, ready bool, err error)
 	case msgOrigin, msgTruncate, msgUpdate, msgDelete:
 		return b, false, nil // not inserts into an outbox
 	}
-	return b, false, fmt.Errorf("pgoutput: a message of unknown type %q", wal[0])
+	return b, false, fmt.Errorf("pgoutput: unknown message type %q", wal[0])
 }
 
 func (a *assembler) begin(body []byte) error {
@@ -76,7 +76,7 @@ func (a *assembler) begin(body []byte) error {
 		return err
 	}
 	if a.open {
-		return fmt.Errorf("pgoutput: a Begin message inside a transaction")
+		return fmt.Errorf("pgoutput: Begin message inside a transaction")
 	}
 	if a.until != 0 && m.commit >= a.until {
 		a.reachedEnd = true
@@ -95,7 +95,7 @@ func (a *assembler) commit(body []byte) (capture.Batch, bool, error) {
 		return capture.Batch{}, false, err
 	}
 	if !a.open {
-		return capture.Batch{}, false, fmt.Errorf("pgoutput: a Commit message outside a transaction")
+		return capture.Batch{}, false, fmt.Errorf("pgoutput: Commit message outside a transaction")
 	}
 	b := capture.Batch{Position: formatLSN(end), Items: a.items, Marks: a.marks}
 	ready := !a.skip
@@ -134,17 +134,17 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 		return part, false, err
 	}
 	if !a.open {
-		return part, false, fmt.Errorf("pgoutput: an Insert message outside a transaction")
+		return part, false, fmt.Errorf("pgoutput: Insert message outside a transaction")
 	}
 	rel, known := a.relations[oid]
 	if !known {
-		return part, false, fmt.Errorf("pgoutput: a row of relation %d, which no Relation message described", oid)
+		return part, false, fmt.Errorf("pgoutput: row of relation %d without a Relation message", oid)
 	}
 	if rel == nil || a.skip {
 		return part, false, nil
 	}
 	if len(a.tuple.values) != rel.columns {
-		return part, false, fmt.Errorf("pgoutput: a row of %s.%s has %d columns, its Relation message has %d",
+		return part, false, fmt.Errorf("pgoutput: row of %s.%s has %d columns, its Relation message has %d",
 			rel.schema, rel.name, len(a.tuple.values), rel.columns)
 	}
 	size := 0
@@ -183,7 +183,7 @@ func (a *assembler) logicalMessage(body []byte) error {
 		return nil
 	}
 	if !a.open {
-		return fmt.Errorf("pgoutput: a transactional message outside a transaction")
+		return fmt.Errorf("pgoutput: transactional message outside a transaction")
 	}
 	if !a.skip {
 		a.marks = append(a.marks, string(m.content))

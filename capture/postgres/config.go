@@ -56,10 +56,10 @@ func (c *Config) Validate() error {
 	// The replication commands do not quote the slot's name.
 	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0))
 	if strings.Contains(c.Name, retainedSlotInfix) {
-		bad("the name %q holds %s, which marks slots that keep log for a checkpoint of another relay: take another name", c.Name, retainedSlotInfix)
+		bad("invalid name %q: it contains %s, which marks slots that retain WAL for a checkpoint of another relay; use another name", c.Name, retainedSlotInfix)
 	}
 	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
-		bad("the bounds of a batch are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes)
+		bad("batch bounds are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes)
 	}
 	if c.SlotTimeout < 0 {
 		bad("slot timeout is %s, must not be negative", c.SlotTimeout)

@@ -80,7 +80,7 @@ func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name strin
 	case cause != nil && ctx.Err() == nil:
 		return res, true, cause
 	}
-	return res, false, fmt.Errorf("make slot %s: %w", name, s.explainConnect(err))
+	return res, false, fmt.Errorf("create slot %s: %w", name, s.explainConnect(err))
 }
 
 // watchCreateSlot cancels the creation of a slot once it waits for an old transaction.
@@ -95,8 +95,8 @@ func (s *Source) watchCreateSlot(ctx context.Context, cancel context.CancelCause
 		}
 		err := s.checkOldestTransaction(ctx)
 		if took := time.Since(began); err == nil && took > maxCreateSteps*s.cfg.SlotTimeout {
-			err = noStreamError(fmt.Sprintf("replication slot %s was not made within %s: transactions that write are open all the time", s.cfg.Name, took.Round(time.Millisecond)),
-				"look for the longest ones (SELECT * FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start)")
+			err = noStreamError(fmt.Sprintf("replication slot %s was not created within %s: there are always open transactions that write", s.cfg.Name, took.Round(time.Millisecond)),
+				"find the longest ones (SELECT * FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start)")
 		}
 		var old *capture.NoStreamError
 		if errors.As(err, &old) {
@@ -125,7 +125,7 @@ func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn) er
 		})
 		switch {
 		case err != nil:
-			return fmt.Errorf("drop the half-made slot %s: %w", s.cfg.Name, err)
+			return fmt.Errorf("drop unfinished slot %s: %w", s.cfg.Name, err)
 		case !sl.exists:
 			return nil
 		case !sl.active:
@@ -133,7 +133,7 @@ func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn) er
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("drop the half-made slot %s: pid %d still holds it", s.cfg.Name, sl.pid)
+			return fmt.Errorf("drop unfinished slot %s: pid %d still holds it", s.cfg.Name, sl.pid)
 		case <-tick.C:
 		}
 	}
@@ -194,7 +194,7 @@ func (s *Source) findOldestTransaction(ctx context.Context, conn *pgx.Conn) (*Ol
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for old transactions: %w", pgstore.Explain(err))
+		return nil, fmt.Errorf("find old transactions: %w", pgstore.Explain(err))
 	}
 	old := &OldTransactionError{PID: pid, Age: s.oldest.age(xid, open)}
 	old.SetupError = oldTransactionSetupError(s.cfg.Name, old, gid)
@@ -214,13 +214,13 @@ func oldTransactionSetupError(slot string, old *OldTransactionError, gid string)
 	}
 	return store.SetupError{
 		Problem: fmt.Sprintf("replication slot %s waits for the transaction of pid %d, %s", slot, old.PID, since),
-		Remedy:  fmt.Sprintf("it is tried again until that has ended; `SELECT pg_terminate_backend(%d);` ends it", old.PID),
+		Remedy:  fmt.Sprintf("the relay retries until it has ended; `SELECT pg_terminate_backend(%d);` ends it", old.PID),
 	}
 }
 
 func formatAgo(seconds *float64) string {
 	if seconds == nil {
-		return "at a time that the role may not know (GRANT pg_read_all_stats)"
+		return "at a time hidden from the role (GRANT pg_read_all_stats)"
 	}
 	return time.Duration(*seconds*float64(time.Second)).Round(100*time.Millisecond).String() + " ago"
 }

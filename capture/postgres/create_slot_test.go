@@ -62,7 +62,7 @@ func TestOldTransaction(t *testing.T) {
 						t.Errorf("try %d took %s", i, took)
 					}
 					expectOld(t, err, old)
-					expectText(t, err, "a new slot is needed, because there is no checkpoint yet: ")
+					expectText(t, err, "new slot needed, because there is no checkpoint yet: ")
 					expectNoSlot(t, d)
 				}
 				expectOld(t, src.Ready(t.Context()), old)

@@ -281,16 +281,16 @@ func TestAssembleErrors(t *testing.T) {
 		messages [][]byte
 		want     string
 	}{
-		"null id":           {[][]byte{begin(1, 1), rel, insertOf(10, null, "p", "g", "0")}, `public.events: a row with NULL in its id column "id"`},
+		"null id":           {[][]byte{begin(1, 1), rel, insertOf(10, null, "p", "g", "0")}, `public.events: row with NULL in its id column "id"`},
 		"not a count":       {[][]byte{begin(1, 1), rel, insertOf(10, "a", "p", "g", "many")}, `row "a": "many" in column "retry_count"`},
 		"missing column":    {[][]byte{begin(1, 1), relationOf(10, "public", "events", events[:1]...)}, `without column "message_group" and "payload"`},
 		"fewer columns":     {[][]byte{begin(1, 1), rel, insertOf(10, "a", "p")}, "has 2 columns, its Relation message has 4"},
-		"unknown relation":  {[][]byte{begin(1, 1), insertOf(10, "a")}, "which no Relation message described"},
+		"unknown relation":  {[][]byte{begin(1, 1), insertOf(10, "a")}, "without a Relation message"},
 		"no transaction":    {[][]byte{rel, insertOf(10, "a", "p", "g", "0")}, "outside a transaction"},
 		"two begins":        {[][]byte{begin(1, 1), begin(2, 2)}, "inside a transaction"},
 		"commit alone":      {[][]byte{commitAt(1, 2)}, "outside a transaction"},
-		"unknown message":   {[][]byte{{'?', 1, 2}}, "unknown type '?'"},
-		"stream start":      {[][]byte{{'S', 0, 0, 0, 1, 1}}, "unknown type 'S'"},
+		"unknown message":   {[][]byte{{'?', 1, 2}}, "unknown message type '?'"},
+		"stream start":      {[][]byte{{'S', 0, 0, 0, 1, 1}}, "unknown message type 'S'"},
 		"empty":             {[][]byte{{}}, "empty message"},
 		"too long":          {[][]byte{append(begin(1, 1), 0)}, "1 bytes too many"},
 		"huge length":       {[][]byte{begin(1, 1), rel, {'I', 0, 0, 0, 10, 'N', 0, 1, 't', 0x7f, 0xff, 0xff, 0xff, 'x'}}, "ends too early"},

@@ -27,11 +27,11 @@ func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	})
 	switch {
 	case errors.Is(err, errStandby):
-		e.Add("server", store.GradeFault, "it is a standby, whose log a relay does not read",
-			"name the primary in source.url, or every host: the relay goes to the one that takes writes")
+		e.Add("server", store.GradeFault, "server is a standby, and a relay does not read its WAL",
+			"name the primary in source.url, or every host: the relay connects to the host that accepts writes")
 		err = nil
 	case pgstore.IsLockTimeout(err):
-		e.Add("tables", store.GradeAdvice, "somebody holds a lock that keeps even readers out of a table: what follows was not looked at, and the relay waits for it",
+		e.Add("tables", store.GradeAdvice, "a session holds a lock that blocks even reads of a table: the remaining checks did not run, and the relay waits for it",
 			pgstore.LockersRemedy)
 		err = nil
 	}
@@ -113,14 +113,14 @@ func (e *diagnosis) checkStream(ctx context.Context) error {
 	var system, database string
 	err = e.conn.QueryRow(ctx, "SELECT current_database()::text, (SELECT system_identifier::text FROM pg_control_system())").Scan(&database, &system)
 	if err != nil {
-		return fmt.Errorf("ask which server it is: %w", pgstore.Explain(err))
+		return fmt.Errorf("identify server: %w", pgstore.Explain(err))
 	}
 	if id.DBName != database || id.SystemID != system {
 		e.Add("stream", store.GradeFault, fmt.Sprintf("source.stream-url leads to database %s of server %s, and source.url to %s of %s",
 			id.DBName, id.SystemID, database, system), "name the same database in both, each with its own role")
 		return nil
 	}
-	e.Add("stream", store.GradeOK, "role "+role+" may read the log")
+	e.Add("stream", store.GradeOK, "role "+role+" may stream WAL")
 	return nil
 }
 
@@ -128,7 +128,7 @@ func (e *diagnosis) checkStream(ctx context.Context) error {
 // serves a relay of this name.
 func (e *diagnosis) checkNoWalsender(ctx context.Context, problem string) error {
 	if e.readByRelay() {
-		e.Add("stream", store.GradeOK, "every walsender is taken, one of them by the relay itself; so it was not tried whether the role may stream")
+		e.Add("stream", store.GradeOK, "all walsenders are in use, one of them by the relay itself; whether the role may stream was not checked")
 		return nil
 	}
 	var most int
@@ -137,7 +137,7 @@ func (e *diagnosis) checkNoWalsender(ctx context.Context, problem string) error 
 	}
 	f := fault.Fault{
 		Subject: "stream", Problem: problem, Statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_wal_senders = %d;", most+spareSlots)},
-		Instructions: "as a superuser and restart the server, or end a stream that is not needed (SELECT * FROM pg_stat_replication)",
+		Instructions: "as a superuser and restart the server, or end an unused stream (SELECT * FROM pg_stat_replication)",
 	}
 	e.Found = append(e.Found, f.Finding(store.GradeFault))
 	return nil
@@ -169,14 +169,14 @@ func (e *diagnosis) checkPublication() {
 // checkSlot reports whether the slot exists and is free.
 func (e *diagnosis) checkSlot(context.Context) error {
 	s, sl := e.source, &e.slot
-	free := "-- while no relay of the name runs; the next one makes the slot anew"
+	free := "-- while no relay of the name runs; the next one recreates the slot"
 	switch {
 	case e.hasFault("slot"):
 		e.addSubject("slot", "")
 	case !sl.exists:
-		e.Add("slot", store.GradeOK, s.cfg.Name+" is not there yet; the relay makes it")
+		e.Add("slot", store.GradeOK, s.cfg.Name+" does not exist yet; the relay creates it")
 	case sl.lost != "":
-		e.Add("slot", store.GradeAdvice, fmt.Sprintf("%s has lost its log (%s): the relay reads the tables for what it held and makes it anew", s.cfg.Name, sl.lost),
+		e.Add("slot", store.GradeAdvice, fmt.Sprintf("%s has lost its WAL (%s): the relay takes a snapshot and recreates it", s.cfg.Name, sl.lost),
 			free, dropStatement(s.cfg.Name))
 	case e.readByRelay():
 		e.Add("slot", store.GradeOK, fmt.Sprintf("%s is read by a relay of this name, pid %d", s.cfg.Name, sl.pid))
@@ -187,7 +187,7 @@ func (e *diagnosis) checkSlot(context.Context) error {
 		}
 		e.Found = append(e.Found, f.Finding(store.GradeFault))
 	default:
-		e.Add("slot", store.GradeOK, fmt.Sprintf("%s stands at %s", s.cfg.Name, sl.confirmed))
+		e.Add("slot", store.GradeOK, fmt.Sprintf("%s is at %s", s.cfg.Name, sl.confirmed))
 	}
 	return nil
 }
@@ -217,25 +217,25 @@ func (e *diagnosis) checkRetainedLog(ctx context.Context) error {
 	var limit, kept int64
 	var idle string
 	if err := e.conn.QueryRow(ctx, slotRetentionSQL, e.source.cfg.Name).Scan(&limit, &kept, &idle); err != nil {
-		return fmt.Errorf("ask how much log slot %s keeps: %w", e.source.cfg.Name, pgstore.Explain(err))
+		return fmt.Errorf("query WAL retained by slot %s: %w", e.source.cfg.Name, pgstore.Explain(err))
 	}
 	const subject = "retained log"
 	if limit < 0 {
-		e.Add(subject, store.GradeAdvice, "max_slot_wal_keep_size is unlimited: a slot that no relay reads keeps the log until the disk is full",
-			"-- as a superuser, with what the disk can spare", "ALTER SYSTEM SET max_slot_wal_keep_size = '20GB';", "SELECT pg_reload_conf();")
+		e.Add(subject, store.GradeAdvice, "max_slot_wal_keep_size is unlimited: an unread slot retains WAL until the disk is full",
+			"-- as a superuser, with a size that the disk can spare", "ALTER SYSTEM SET max_slot_wal_keep_size = '20GB';", "SELECT pg_reload_conf();")
 	}
 	if idle != "0" {
-		e.Add(subject, store.GradeAdvice, "idle_replication_slot_timeout is "+idle+": the server invalidates the slot of a relay that does not run for so long",
+		e.Add(subject, store.GradeAdvice, "idle_replication_slot_timeout is "+idle+": the server invalidates the slot of a relay that is stopped for that long",
 			"-- as a superuser", "ALTER SYSTEM SET idle_replication_slot_timeout = 0;", "SELECT pg_reload_conf();")
 	}
-	text := "the slot keeps " + formatBytes(kept)
+	text := "the slot retains " + formatBytes(kept)
 	if limit >= 0 {
 		text += " of at most " + formatBytes(limit)
 	}
 	switch {
 	case !e.slotUsable():
 	case !e.slot.active && (kept > retainedWarnBytes || limit > 0 && kept > limit/2):
-		e.Add(subject, store.GradeAdvice, text+", and no relay reads it", "-- start the relay; or, if none is to run any more", dropStatement(e.source.cfg.Name))
+		e.Add(subject, store.GradeAdvice, text+", and no relay reads it", "-- start the relay; or, if it is no longer needed", dropStatement(e.source.cfg.Name))
 	default:
 		e.Add(subject, store.GradeOK, text)
 	}
@@ -268,13 +268,13 @@ func (e *diagnosis) checkFailover(ctx context.Context) error {
 	var failover, holds string
 	var standbys []string
 	if err := e.conn.QueryRow(ctx, failoverSQL, e.source.cfg.Name).Scan(&failover, &standbys, &holds); err != nil {
-		return fmt.Errorf("ask how slot %s fails over: %w", e.source.cfg.Name, pgstore.Explain(err))
+		return fmt.Errorf("query failover state of slot %s: %w", e.source.cfg.Name, pgstore.Explain(err))
 	}
 	const subject = "failover"
 	switch {
 	case failover != "true":
-		e.Add(subject, store.GradeAdvice, fmt.Sprintf("slot %s is no failover slot: a promoted standby does not have it", e.source.cfg.Name),
-			"-- while no relay of the name runs; the next one makes it as a failover slot", dropStatement(e.source.cfg.Name))
+		e.Add(subject, store.GradeAdvice, fmt.Sprintf("slot %s is not a failover slot: a promoted standby does not have it", e.source.cfg.Name),
+			"-- while no relay of the name runs; the next one recreates it as a failover slot", dropStatement(e.source.cfg.Name))
 	case len(standbys) > 0 && holds == "":
 		e.Add(subject, store.GradeAdvice, "synchronized_standby_slots is empty: rows may be delivered that a promoted standby never had",
 			"-- as a superuser; deliveries then wait for these standbys", fmt.Sprintf("ALTER SYSTEM SET synchronized_standby_slots = '%s';", strings.Join(standbys, ", ")),

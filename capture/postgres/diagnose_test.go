@@ -49,7 +49,7 @@ func TestExamineBeforeTheStart(t *testing.T) {
 		statement := `CREATE PUBLICATION "` + d.name + `" FOR TABLE "public"."outbox_events" WITH (publish = 'insert', publish_via_partition_root = true);`
 		expectFinding(t, cfg, "publication", store.GradeAdvice, "\n"+statement)
 		expectFinding(t, cfg, "stream", store.GradeOK)
-		expectFinding(t, cfg, "slot", store.GradeOK, "not there yet")
+		expectFinding(t, cfg, "slot", store.GradeOK, "does not exist yet")
 		cfg.MayCreate = false
 		expectFinding(t, cfg, "publication", store.GradeFault, "-- as the owner\n"+statement)
 		expectNoSlot(t, d)
@@ -58,7 +58,7 @@ func TestExamineBeforeTheStart(t *testing.T) {
 		expectFinding(t, other, "stream", store.GradeFault, "source.stream-url leads to database")
 		absent := cfg
 		absent.StreamURL = strings.Replace(d.url, "postgres@", "nobody_at_all@", 1)
-		expectFinding(t, absent, "stream", store.GradeFault, "gets no replication session", "check the user and password")
+		expectFinding(t, absent, "stream", store.GradeFault, "cannot open a replication session", "check the user and password")
 		cfg.URL = absent.StreamURL
 		expectFinding(t, cfg, "connection", store.GradeFault, "refuses the login")
 	})
@@ -72,7 +72,7 @@ func TestExamineOldTransaction(t *testing.T) {
 		cfg.SlotTimeout = time.Nanosecond
 		expectFinding(t, cfg, "transactions", store.GradeOK)
 		end := d.Begin(t, capturetest.Row{ID: "open"})
-		expectFinding(t, cfg, "transactions", store.GradeAdvice, "the transaction of pid", "the slot is not made before it ends", "SELECT pg_terminate_backend(")
+		expectFinding(t, cfg, "transactions", store.GradeAdvice, "the transaction of pid", "the slot cannot be created before it ends", "SELECT pg_terminate_backend(")
 		end(true)
 		expectFinding(t, cfg, "transactions", store.GradeOK)
 	})
@@ -93,7 +93,7 @@ func TestExamineAHiddenTransaction(t *testing.T) {
 				run(t, d, d.config(), store.Checkpoint{}).close()
 			}
 			end := d.Begin(t, capturetest.Row{ID: fmt.Sprint("open", exists)})
-			expectFinding(t, cfg, "transactions", store.GradeAdvice, "since when cannot be told", `"blind" may not see it`, `GRANT pg_read_all_stats TO "blind";`)
+			expectFinding(t, cfg, "transactions", store.GradeAdvice, "may not see its start", `"blind" may not see it`, `GRANT pg_read_all_stats TO "blind";`)
 			end(true)
 		}
 		expectFinding(t, cfg, "transactions", store.GradeOK)
@@ -115,7 +115,7 @@ func TestExamineALockedTable(t *testing.T) {
 		}
 		subject, grade, part := "publication", store.GradeOK, ""
 		if version >= 16 { // which opens a table to show its published columns
-			subject, grade, part = "tables", store.GradeAdvice, "somebody holds a lock"
+			subject, grade, part = "tables", store.GradeAdvice, "a session holds a lock"
 		}
 		expectFinding(t, d.config(), subject, grade, part)
 	})
@@ -137,11 +137,11 @@ func TestExamineAHeldSlot(t *testing.T) {
 		expectFinding(t, d.config(), "slot", store.GradeOK, "is read by a relay of this name")
 		reads("b") // during the diagnosis
 		r.close()
-		expectFinding(t, d.config(), "slot", store.GradeOK, "stands at")
+		expectFinding(t, d.config(), "slot", store.GradeOK, " is at ")
 		if version >= 17 {
 			expectFinding(t, d.config(), "failover", store.GradeOK, "is a failover slot")
 			servers.Exec(t, d.url, fmt.Sprintf("SELECT pg_drop_replication_slot('%[1]s'), pg_create_logical_replication_slot('%[1]s', 'pgoutput')", d.name))
-			expectFinding(t, d.config(), "failover", store.GradeAdvice, "is no failover slot", "SELECT pg_drop_replication_slot('"+d.name+"');")
+			expectFinding(t, d.config(), "failover", store.GradeAdvice, "is not a failover slot", "SELECT pg_drop_replication_slot('"+d.name+"');")
 		}
 		conn, err := pgconn.Connect(t.Context(), d.url+"&replication=database&application_name=thief")
 		if err != nil {
@@ -166,5 +166,5 @@ func TestExamineAStandby(t *testing.T) {
 	cfg := d.config()
 	cfg.URL = servers.Standby(t, primary, nil).URL
 	cfg.StreamURL = ""
-	expectFinding(t, cfg, "server", store.GradeFault, "it is a standby")
+	expectFinding(t, cfg, "server", store.GradeFault, "server is a standby")
 }

@@ -21,9 +21,9 @@ const longTransaction = 10 * time.Minute
 // an existing slot retains WAL from the transaction's start.
 func (e *diagnosis) checkTransactions(ctx context.Context) error {
 	age := longTransaction
-	what := "the log since then is kept"
+	what := "the server retains WAL since then"
 	if !e.slotUsable() {
-		age, what = e.source.cfg.SlotTimeout, "the slot is not made before it ends; the relay polls meanwhile, where it may"
+		age, what = e.source.cfg.SlotTimeout, "the slot cannot be created before it ends; the relay polls meanwhile if it may"
 	}
 	old, err := e.source.findOldestTransaction(ctx, e.conn)
 	if err != nil {
@@ -37,11 +37,11 @@ func (e *diagnosis) checkTransactions(ctx context.Context) error {
 		remedies = []string{terminateComment, terminateStatement(old.PID)}
 	}
 	_, since, _ := strings.Cut(old.Problem, " waits for ")
-	e.Add("transactions", store.GradeAdvice, "there is "+since+": "+what, remedies...)
+	e.Add("transactions", store.GradeAdvice, since+": "+what, remedies...)
 	return nil
 }
 
-const terminateComment = "-- as an administrator, if it is not to be waited for"
+const terminateComment = "-- as an administrator, to end it now"
 
 func terminateStatement(pid int) string { return fmt.Sprintf("SELECT pg_terminate_backend(%d);", pid) }
 
@@ -62,11 +62,11 @@ ORDER BY age(l.transactionid) DESC`
 func (e *diagnosis) findHidden(ctx context.Context) ([]hiddenTransaction, error) {
 	rows, err := e.conn.Query(ctx, hiddenSQL)
 	if err != nil {
-		return nil, fmt.Errorf("look for old transactions: %w", pgstore.Explain(err))
+		return nil, fmt.Errorf("find old transactions: %w", pgstore.Explain(err))
 	}
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[hiddenTransaction])
 	if err != nil {
-		return nil, fmt.Errorf("look for old transactions: %w", pgstore.Explain(err))
+		return nil, fmt.Errorf("find old transactions: %w", pgstore.Explain(err))
 	}
 	return list, nil
 }
@@ -99,12 +99,12 @@ func (e *diagnosis) checkHiddenTransactions(ctx context.Context, what string) er
 		left = slices.DeleteFunc(left, func(t hiddenTransaction) bool { return !slices.Contains(now, t) })
 	}
 	if len(left) == 0 {
-		e.Add("transactions", store.GradeOK, "none is open for long")
+		e.Add("transactions", store.GradeOK, "no long-running transaction")
 		return nil
 	}
 	user := pgstore.Ident(e.server.user)
 	e.Add("transactions", store.GradeAdvice,
-		fmt.Sprintf("pid %d has a transaction open for longer than %s, and since when cannot be told: %s may not see it (pg_read_all_stats); if it is old, %s",
+		fmt.Sprintf("pid %d has a transaction open for longer than %s, and %s may not see its start (pg_read_all_stats); if it is old, %s",
 			left[0].PID, watch, user, what),
 		"-- as an administrator, so that the role sees it", "GRANT pg_read_all_stats TO "+user+";")
 	return nil

@@ -89,7 +89,7 @@ func (s *Source) classifyRefusal(ctx context.Context, err error) error {
 		s.failures.refusedSince = now
 	}
 	if waited := now.Sub(s.failures.refusedSince); waited < refusalTimeout {
-		return fmt.Errorf("the server has refused the stream for %s: %v", waited.Round(time.Millisecond), err) // becomes permanent later
+		return fmt.Errorf("server has refused the stream for %s: %v", waited.Round(time.Millisecond), err) // becomes permanent later
 	}
 	if busy != nil {
 		return err
@@ -116,7 +116,7 @@ func (s *Source) classifyFailure(err error, progress bool) error {
 	var fault *unreadableLogError
 	switch {
 	case errors.As(err, &row):
-		return &capture.LostError{Reason: fmt.Sprintf("what follows %s holds a row that cannot be relayed: %v", s.resume.Last(), row)}
+		return &capture.LostError{Reason: fmt.Sprintf("unrelayable row after position %s: %v", s.resume.Last(), row)}
 	case errors.As(err, &setup) || !errors.As(err, &fault):
 		return err
 	}
@@ -125,7 +125,7 @@ func (s *Source) classifyFailure(err error, progress bool) error {
 	}
 	s.failures.consecutive++
 	if s.failures.consecutive >= maxFailures {
-		return &capture.LostError{Reason: fmt.Sprintf("what follows %s cannot be read, tried %d times: %v", s.resume.Last(), s.failures.consecutive, err)}
+		return &capture.LostError{Reason: fmt.Sprintf("log unreadable after position %s (%d attempts): %v", s.resume.Last(), s.failures.consecutive, err)}
 	}
-	return fmt.Errorf("the log cannot be read behind %s, %d failures in a row: %w", s.resume.Last(), s.failures.consecutive, err)
+	return fmt.Errorf("read log after %s: %d consecutive failures: %w", s.resume.Last(), s.failures.consecutive, err)
 }

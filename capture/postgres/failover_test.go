@@ -137,7 +137,7 @@ func TestFailover(t *testing.T) {
 		stop()
 		again.expectInOrder(ids(t, p.standby.URL, "id > '"+last.Items[len(last.Items)-1].ID+"'")...)
 		again.quits()
-		cuts(t, p.d, store.Checkpoint{Origin: f.o.Origin, Position: early}, "ahead of the checkpoint").
+		cuts(t, p.d, store.Checkpoint{Origin: f.o.Origin, Position: early}, "ahead of checkpoint").
 			expect(ids(t, p.standby.URL, "true")...)
 	})
 }
@@ -227,7 +227,7 @@ func TestFailoverThatLosesRows(t *testing.T) {
 		p.standby.Promote()
 		servers.Exec(t, p.d.url, insert("b"))
 		f.moves()
-		again := cuts(t, p.d, at, "timeline 1 is behind", "timeline 2 left it")
+		again := cuts(t, p.d, at, "timeline 1 is after", "timeline 2 branched off")
 		servers.Exec(t, p.d.url, insert("c"))
 		again.expect("a", "b", "c")
 	})

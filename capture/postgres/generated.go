@@ -28,18 +28,18 @@ func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*t
 		for _, o := range t.outboxes {
 			rows, err := conn.Query(ctx, generatedSQL, t.oid, logged.CapturedColumns(&o.Layout.Columns), s.cfg.Name)
 			if err != nil {
-				return fmt.Errorf("look for generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
+				return fmt.Errorf("find generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
 			}
 			names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			if err != nil {
-				return fmt.Errorf("look for generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
+				return fmt.Errorf("find generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
 			}
 			for _, name := range names {
 				wrong.Add(fault.Fault{
 					Subject: "tables",
-					Problem: fmt.Sprintf("outbox %s: column %s (%s) of table %s is generated, and the log does not hold such columns",
+					Problem: fmt.Sprintf("outbox %s: column %s (%s) of table %s is generated, and the WAL does not contain generated columns",
 						o.Name, pgstore.Ident(name), o.Layout.ConfigKey(name), t.quoted()),
-					Instructions: "name an ordinary column (group-path finds a group in the JSON of another one), or poll",
+					Instructions: "name an ordinary column (group-path reads a group from the JSON of another one), or poll",
 				})
 			}
 		}

@@ -35,7 +35,7 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 	}
 	b, p, err := s.locateHistory(ctx, at)
 	if err == nil && end > b.system.XLogPos {
-		err = originErrorf("the end %s is ahead of the server's log, which ends at %s: the server was restored", until, b.system.XLogPos)
+		err = originErrorf("end %s is ahead of the server's WAL, which ends at %s: the server was restored", until, b.system.XLogPos)
 	}
 	if err != nil || p.from >= end {
 		closeSession(b.conn)
@@ -71,7 +71,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (b si
 		return b, p, originErrorf("%v", err)
 	}
 	if p.from > b.system.XLogPos {
-		return b, p, originErrorf("the checkpoint %s is ahead of the server's log, which ends at %s: the server was restored", at.Position, b.system.XLogPos)
+		return b, p, originErrorf("checkpoint %s is ahead of the server's WAL, which ends at %s: the server was restored", at.Position, b.system.XLogPos)
 	}
 	return b, p, s.checkRetainedSlot(ctx, at, p.from)
 }
@@ -92,21 +92,21 @@ func (s *Source) checkOrigin(ctx context.Context, b *sideSession, at store.Check
 // checkRetainedSlot verifies that a slot retains the WAL after a position.
 func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, from pglogrepl.LSN) error {
 	if at.Position == "" || at.Slot == "" {
-		return lostErrorf("the server keeps no more of its log than the relay has yet to settle: no log was kept for this place")
+		return lostErrorf("no WAL was retained for this position; the server retains only WAL that the relay has not settled")
 	}
 	if _, ours := s.retainedNameOf(at.Slot); !ours {
-		return lostErrorf("slot %q is none that keeps log for relay %s", at.Slot, s.cfg.Name)
+		return lostErrorf("slot %q does not retain WAL for relay %s", at.Slot, s.cfg.Name)
 	}
 	sl, err := s.readSlot(ctx, at.Slot)
 	switch {
 	case err != nil:
 		return err
 	case !sl.exists:
-		return lostErrorf("slot %s, which kept it, is gone", at.Slot)
+		return lostErrorf("slot %s, which retained it, is gone", at.Slot)
 	case sl.lost != "":
-		return lostErrorf("slot %s, which kept it, has lost it: %s", at.Slot, sl.lost)
+		return lostErrorf("slot %s, which retained it, has lost it: %s", at.Slot, sl.lost)
 	case sl.confirmed > from:
-		return lostErrorf("slot %s stands at %s, ahead of %s: somebody moved it on or made it anew", at.Slot, sl.confirmed, at.Position)
+		return lostErrorf("slot %s is at %s, ahead of %s: it was advanced or recreated", at.Slot, sl.confirmed, at.Position)
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, f
 func (s *Source) beginRange(ctx context.Context, conn *pgconn.PgConn, kept string, from pglogrepl.LSN) (timeout time.Duration, err error) {
 	name := s.tempSlotName("again")
 	if err = s.copySlot(ctx, conn, kept, name, true); err != nil {
-		return 0, explainNoFreeSlot(err, "reading the log once more needs one for as long as it lasts")
+		return 0, explainNoFreeSlot(err, "reading the WAL again needs one meanwhile")
 	}
 	return s.beginStream(ctx, conn, name, from)
 }
@@ -139,7 +139,7 @@ func (s *Source) copySlot(ctx context.Context, conn *pgconn.PgConn, from, to str
 		return nil
 	}
 	if sl, lookErr := s.readSlot(ctx, from); lookErr == nil && sl.lost != "" { // the server's wording differs between releases
-		return lostErrorf("slot %s has lost its log: %s", from, sl.lost)
+		return lostErrorf("slot %s has lost its WAL: %s", from, sl.lost)
 	}
 	return fmt.Errorf("copy slot %s: %w", from, s.explainStreamError(err))
 }

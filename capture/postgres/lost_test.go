@@ -66,7 +66,7 @@ func faults() []capturetest.Fault {
 		},
 		{
 			Name: "column list", Break: script("ALTER PUBLICATION @NAME@ SET TABLE outbox_events (id, created_at)"),
-			Fix: whole, Remedy: "leaves columns out that the layout names",
+			Fix: whole, Remedy: "omits layout columns",
 		},
 		{
 			Name: "publish changed", Break: script("ALTER PUBLICATION @NAME@ SET (publish = 'update')"),

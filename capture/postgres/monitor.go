@@ -92,9 +92,9 @@ func describePublicationChange(name, was, now string) string {
 	case !there:
 		return fmt.Sprintf("publication %s is gone", name)
 	case tablesWas != tablesNow:
-		return fmt.Sprintf("a table of publication %s was dropped, made anew or changed from or to UNLOGGED", name)
+		return fmt.Sprintf("a table of publication %s was dropped, recreated or changed from or to UNLOGGED", name)
 	default:
-		return fmt.Sprintf("publication %s was changed or made anew", name)
+		return fmt.Sprintf("publication %s was changed or recreated", name)
 	}
 }
 
@@ -112,7 +112,7 @@ func (s *Source) watchShutdown(ctx context.Context, st *stream) {
 	for ctx.Err() == nil {
 		err := s.listenShutdown(ctx)
 		if isShutdown(err) {
-			st.fail(fmt.Errorf("the server ends its sessions: %w", err))
+			st.fail(fmt.Errorf("server is shutting down: %w", err))
 			return
 		}
 		select {
@@ -170,7 +170,7 @@ func (s *Source) readPublicationState(ctx context.Context, conn *pgx.Conn, sv *s
 	}
 	var text string
 	if err := conn.QueryRow(ctx, fmt.Sprintf(publicationStateSQL, schemas), s.cfg.Name, names, known).Scan(&text); err != nil {
-		return "", fmt.Errorf("look at publication %s: %w", s.cfg.Name, pgstore.Explain(err))
+		return "", fmt.Errorf("read state of publication %s: %w", s.cfg.Name, pgstore.Explain(err))
 	}
 	return text, nil
 }
@@ -203,6 +203,6 @@ SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname =
 	if lookErr != nil || there < len(missing.columns) {
 		return err
 	}
-	return &capture.LostError{Reason: fmt.Sprintf("the log shows table %s without %s, which it has by now",
+	return &capture.LostError{Reason: fmt.Sprintf("the WAL has table %s without %s, which it has by now",
 		pgstore.TableName(missing.outbox), strings.Join(missing.columns, " and "))}
 }

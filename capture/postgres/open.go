@@ -107,14 +107,14 @@ func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tabl
 	}
 	made, err := s.createOwnSlot(ctx, s.repl, p.server.version)
 	if err != nil {
-		return capture.OpenResult{}, fmt.Errorf("a new slot is needed, because %s: %w", why, err)
+		return capture.OpenResult{}, fmt.Errorf("new slot needed, because %s: %w", why, err)
 	}
 	if s.confirmed, err = parseLSN(store.Position(made.ConsistentPoint)); err != nil {
 		return capture.OpenResult{}, err
 	}
 	view, err := tables.View(ctx, made.SnapshotName)
 	if err != nil {
-		err = fmt.Errorf("read the tables as of slot %s: %w", s.cfg.Name, err)
+		err = fmt.Errorf("read tables as of slot %s: %w", s.cfg.Name, err)
 		return capture.OpenResult{}, errors.Join(err, s.discard(context.WithoutCancel(ctx)))
 	}
 	return capture.OpenResult{
@@ -140,11 +140,11 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, p open
 		return "there is no checkpoint yet", nil
 	}
 	if p.publicationFixed {
-		return fmt.Sprintf("publication %s lacked a table until now", s.cfg.Name), nil
+		return fmt.Sprintf("publication %s was missing a table; added it", s.cfg.Name), nil
 	}
 	lsn, err := parseLSN(at.Position)
 	if err != nil {
-		return "the checkpoint is unreadable: " + err.Error(), nil
+		return "unreadable checkpoint: " + err.Error(), nil
 	}
 	if why, err := s.originMismatch(ctx, s.repl, s.origin, at); err != nil || why != "" {
 		return why, err
@@ -153,11 +153,11 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, p open
 	case !p.slot.exists:
 		return fmt.Sprintf("slot %s is gone", s.cfg.Name), nil
 	case p.slot.lost != "":
-		return fmt.Sprintf("slot %s has lost its log: %s", s.cfg.Name, p.slot.lost), nil
+		return fmt.Sprintf("slot %s has lost its WAL: %s", s.cfg.Name, p.slot.lost), nil
 	case p.slot.confirmed > lsn:
-		return fmt.Sprintf("slot %s stands at %s, ahead of the checkpoint %s: somebody moved it on or made it anew", s.cfg.Name, p.slot.confirmed, at.Position), nil
+		return fmt.Sprintf("slot %s is at %s, ahead of checkpoint %s: it was advanced or recreated", s.cfg.Name, p.slot.confirmed, at.Position), nil
 	case lsn > p.logEnd:
-		return fmt.Sprintf("the checkpoint %s is ahead of the server's log, which ends at %s: the server was restored", at.Position, p.logEnd), nil
+		return fmt.Sprintf("checkpoint %s is ahead of the server's WAL, which ends at %s: the server was restored", at.Position, p.logEnd), nil
 	}
 	return "", nil
 }

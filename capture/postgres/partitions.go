@@ -48,7 +48,7 @@ func (s *Source) findPartitionFaults(ctx context.Context, conn *pgx.Conn, tables
 	}
 	rows, err := conn.Query(ctx, partitionsSQL, at, oids, of, ofOIDs, written)
 	if err != nil {
-		return nil, fmt.Errorf("look for parts of the tables: %w", pgstore.Explain(err))
+		return nil, fmt.Errorf("find partitions and child tables: %w", pgstore.Explain(err))
 	}
 	children := map[int][]string{}
 	var wrong []fault.Fault
@@ -63,7 +63,7 @@ func (s *Source) findPartitionFaults(ctx context.Context, conn *pgx.Conn, tables
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for parts of the tables: %w", pgstore.Explain(err))
+		return nil, fmt.Errorf("find partitions and child tables: %w", pgstore.Explain(err))
 	}
 	for i, t := range tables {
 		if len(children[i]) > 0 {
@@ -80,9 +80,9 @@ func (t *table) partitionKeyFault(key, column string) fault.Fault {
 	o := t.outboxes[0]
 	return fault.Fault{
 		Subject: "tables",
-		Problem: fmt.Sprintf("outbox %s: table %s is partitioned by %s, and the relay writes column %s (%s): the row moves to another partition, and the log shows it as a new row",
+		Problem: fmt.Sprintf("outbox %s: table %s is partitioned by %s, and the relay writes column %s (%s): the row moves to another partition, and the WAL shows it as a new row",
 			o.Name, t.quoted(), key, pgstore.Ident(column), o.Layout.ConfigKey(column)),
-		Instructions: "partition it by a column that stays as it was inserted, such as " + strings.Join(slices.Concat(o.Layout.OrderBy, []string{o.Layout.Columns.ID}), " or ") + ", or poll",
+		Instructions: "partition it by a column that never changes, such as " + strings.Join(slices.Concat(o.Layout.OrderBy, []string{o.Layout.Columns.ID}), " or ") + ", or poll",
 	}
 }
 
@@ -95,7 +95,7 @@ func (t *table) inheritanceFault(names []string) fault.Fault {
 	}
 	return fault.Fault{
 		Subject: "tables",
-		Problem: fmt.Sprintf("outbox %s: tables inherit from %s (%s), and the log shows their rows as those of other tables", t.outboxes[0].Name, t.quoted(), list),
+		Problem: fmt.Sprintf("outbox %s: tables inherit from %s (%s), and the WAL shows their rows as rows of other tables", t.outboxes[0].Name, t.quoted(), list),
 		Instructions: "make it a partitioned table (PARTITION BY), or move the rows of its child tables into it and drop those, or poll; " +
 			"the chunks of a TimescaleDB hypertable are such tables: use an ordinary table for the outbox",
 	}

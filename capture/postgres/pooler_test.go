@@ -27,7 +27,7 @@ func TestBehindPooler(t *testing.T) {
 			cfg.StreamURL = servers.Pooler(t, d.url, mode, ignored...)
 			expectPooler(t, openErr(t, d, cfg, store.Checkpoint{}), "unsupported startup parameter: replication")
 			cfg.StreamURL = servers.Pooler(t, d.url, mode, append(ignored, "replication")...)
-			expectPooler(t, openErr(t, d, cfg, store.Checkpoint{}), "passes over the parameter")
+			expectPooler(t, openErr(t, d, cfg, store.Checkpoint{}), "ignores the parameter")
 			cfg.URL, cfg.StreamURL = refuses+"&lock_timeout=1s", d.url
 			err := openErr(t, d, cfg, store.Checkpoint{})
 			if !errors.As(err, new(*store.SetupError)) || errors.As(err, new(*capture.NoStreamError)) {
@@ -43,5 +43,5 @@ func expectPooler(t *testing.T, err error, parts ...string) {
 	if !errors.As(err, new(*capture.NoStreamError)) {
 		t.Errorf("%v is no *capture.NoStreamError", err)
 	}
-	expectText(t, err, append(parts, "gets no replication session", "connection pooler", "URL of the database itself")...)
+	expectText(t, err, append(parts, "cannot open a replication session", "connection pooler", "URL of the database itself")...)
 }

@@ -33,7 +33,7 @@ type server struct {
 	publication publication
 }
 
-var errStandby = errors.New("the server is a standby: with several hosts in the URL, target_session_attrs=read-write picks the primary")
+var errStandby = errors.New("server is a standby: with several hosts in the URL, target_session_attrs=read-write picks the primary")
 
 const serverSQL = `
 SELECT current_setting('server_version_num')::int, current_user::text, current_setting('wal_level'),
@@ -48,7 +48,7 @@ func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, fault.Li
 	err := conn.QueryRow(ctx, serverSQL, s.cfg.Name).Scan(&sv.version, &sv.user, &sv.walLevel,
 		&sv.slots, &sv.maxSlots, &sv.hasSlot, &sv.recovery)
 	if err != nil {
-		return nil, wrong, fmt.Errorf("inspect the server: %w", pgstore.Explain(err))
+		return nil, wrong, fmt.Errorf("inspect server: %w", pgstore.Explain(err))
 	}
 	if sv.recovery {
 		// It may be the primary again soon, so this is not a setup error.
@@ -73,7 +73,7 @@ func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, fault.Li
 
 func (s *Source) checkServer(sv *server, wrong *fault.List) {
 	if sv.version < minVersion {
-		wrong.Add(fault.Fault{Subject: "server", Problem: fmt.Sprintf("the server is PostgreSQL %d, 14 or later is needed", sv.version/10000),
+		wrong.Add(fault.Fault{Subject: "server", Problem: fmt.Sprintf("server is PostgreSQL %d, 14 or later is needed", sv.version/10000),
 			Instructions: "upgrade it, or poll"})
 	}
 	if sv.walLevel != "logical" {
@@ -88,7 +88,7 @@ func (s *Source) checkServer(sv *server, wrong *fault.List) {
 		wrong.Add(fault.Fault{
 			Subject: "slots", Problem: fmt.Sprintf("all %d replication slots are taken", sv.maxSlots),
 			Statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_replication_slots = %d;", sv.maxSlots+spareSlots)},
-			Instructions: "as a superuser and restart the server, or drop a slot that is not needed " +
+			Instructions: "as a superuser and restart the server, or drop an unused slot " +
 				"(SELECT slot_name, active FROM pg_replication_slots; SELECT pg_drop_replication_slot('…');)",
 		})
 	}
@@ -98,7 +98,7 @@ func (s *Source) checkServer(sv *server, wrong *fault.List) {
 const spareSlots = 5
 
 // slotsRemedy is the remedy for a server without a free slot.
-const slotsRemedy = "drop one that is not needed (SELECT slot_name, active FROM pg_replication_slots; SELECT pg_drop_replication_slot('…');), " +
+const slotsRemedy = "drop an unused one (SELECT slot_name, active FROM pg_replication_slots; SELECT pg_drop_replication_slot('…');), " +
 	"or run `ALTER SYSTEM SET max_replication_slots = …;` with a larger number and restart the server"
 
 // subjectNoTable is the subject of faults that the store finds too.
@@ -121,18 +121,18 @@ func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, wrong *fault.Li
 		err := conn.QueryRow(ctx, tableSQL, quoted).Scan(&t.oid, &t.schema, &t.name, &kind, &persistence, &t.owned)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			wrong.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: there is no table %s, or the role may not use its schema", o.Name, quoted),
+			wrong.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: table %s does not exist, or the role may not use its schema", o.Name, quoted),
 				Instructions: "create it, correct the name, or name its schema"})
 			wrong.Fatal = true
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("look for table %s: %w", quoted, pgstore.Explain(err))
+			return nil, fmt.Errorf("look up table %s: %w", quoted, pgstore.Explain(err))
 		case kind != "r" && kind != "p":
 			wrong.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: %s is not a table", o.Name, quoted), Instructions: "name the table that the rows are inserted into"})
 			wrong.Fatal = true
 			continue
 		case persistence != "p":
-			wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: table %s is unlogged or temporary: the log does not hold its rows", o.Name, quoted),
+			wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: table %s is unlogged or temporary: the WAL does not contain its rows", o.Name, quoted),
 				Statements: []string{fmt.Sprintf("ALTER TABLE %s SET LOGGED;", quoted)}})
 			continue
 		}

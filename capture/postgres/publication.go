@@ -49,7 +49,7 @@ WHERE p.pubname = $1 AND jsonb_typeof(to_jsonb(r) -> 'prattrs') = 'array' AND NO
 func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server) (publication, error) {
 	var p publication
 	fail := func(err error) (publication, error) {
-		return p, fmt.Errorf("look for publication %s: %w", s.cfg.Name, pgstore.Explain(err))
+		return p, fmt.Errorf("read publication %s: %w", s.cfg.Name, pgstore.Explain(err))
 	}
 	err := conn.QueryRow(ctx, publicationSQL, s.cfg.Name).Scan(&p.insertOnly, &p.viaRoot, &p.owned)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -124,14 +124,14 @@ func (p *publication) check(s *Source, sv *server, wrong *fault.List) {
 	}
 	if p.exists && (!p.insertOnly || partitioned && !p.viaRoot) {
 		wrong.Add(fault.Fault{
-			Subject: "publication", Problem: fmt.Sprintf("publication %s must publish inserts only, partitions by way of their root", s.cfg.Name),
+			Subject: "publication", Problem: fmt.Sprintf("publication %s must publish inserts only, and partitions via their root", s.cfg.Name),
 			Statements: []string{fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert', publish_via_partition_root = true);", name)},
 		})
 	}
 	for _, of := range []struct {
 		problem string
 		tables  []*table
-	}{{"filters the rows", p.filtered}, {"leaves columns out that the layout names", p.columnLimited}} {
+	}{{"filters the rows", p.filtered}, {"omits layout columns", p.columnLimited}} {
 		for _, t := range of.tables {
 			wrong.Add(fault.Fault{
 				Subject: "publication", Problem: fmt.Sprintf("publication %s %s of table %s", s.cfg.Name, of.problem, t.quoted()),
@@ -185,7 +185,7 @@ func (p *publication) describeMissing(name string) string {
 	if p.exists {
 		return fmt.Sprintf("publication %s lacks %s", name, tableList(p.missing))
 	}
-	return fmt.Sprintf("there is no publication %s", name)
+	return fmt.Sprintf("publication %s does not exist", name)
 }
 
 func tableList(list []*table) string {
@@ -209,10 +209,10 @@ func (p *publication) fix(ctx context.Context, conn *pgx.Conn, name string) erro
 		return nil
 	case errors.As(err, &pg) && pg.Code == "42501":
 		f := p.missingTablesFault(name, "as an administrator")
-		f.Problem += ", and the role may not mend that: " + pg.Message
+		f.Problem += "; the role lacks the privilege to fix it: " + pg.Message
 		return f.Err()
 	case errors.As(err, &pg) && pg.Code == "42710":
-		return fmt.Errorf("publication %s was changed by somebody else at the same moment: %w", name, err)
+		return fmt.Errorf("publication %s was changed concurrently: %w", name, err)
 	}
-	return fmt.Errorf("mend publication %s: %w", name, err)
+	return fmt.Errorf("alter publication %s: %w", name, err)
 }

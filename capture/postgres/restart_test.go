@@ -185,7 +185,7 @@ func TestOtherServer(t *testing.T) {
 		f.expect("a")
 		p.lead(address(two.URL))
 		servers.Exec(t, two.URL, insert("b"))
-		f.loses("the server, timeline and database are")
+		f.loses("server, timeline and database are")
 		p.lead(address(one.URL))
 	})
 }
@@ -207,7 +207,7 @@ func TestNoWalsenderForLong(t *testing.T) {
 		}
 		defer func() { _ = thief.Close(context.Background()) }()
 		began := time.Now()
-		f.pauses("no walsender left", "max_wal_senders")
+		f.pauses("no free walsender", "max_wal_senders")
 		if took := time.Since(began); took < 8*time.Second {
 			t.Errorf("it gave up after %s", took)
 		}

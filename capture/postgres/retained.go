@@ -38,7 +38,7 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	case errors.Is(err, pgx.ErrNoRows):
 		return capture.RetainedLog{}, &capture.LostError{Reason: fmt.Sprintf("slot %s is gone", s.cfg.Name)}
 	case err != nil:
-		return capture.RetainedLog{}, fmt.Errorf("ask how much log slot %s keeps: %w", s.cfg.Name, pgstore.Explain(err))
+		return capture.RetainedLog{}, fmt.Errorf("query WAL retained by slot %s: %w", s.cfg.Name, pgstore.Explain(err))
 	}
 	switch {
 	case kept.Limit < 0:

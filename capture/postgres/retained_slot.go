@@ -32,8 +32,8 @@ var retainedNamePattern = regexp.MustCompile(`^[a-z0-9_]{1,18}$`)
 func (s *Source) validSlotName(name string) (string, error) {
 	if !retainedNamePattern.MatchString(name) || strings.Contains("_"+name, retainedSlotInfix) {
 		return "", &store.SetupError{
-			Problem: fmt.Sprintf("no log can be kept under the name %q", name),
-			Remedy:  "take 1 to 18 of a-z, 0-9 and _, without cp_ at the beginning and without " + retainedSlotInfix,
+			Problem: fmt.Sprintf("invalid name %q for retained WAL", name),
+			Remedy:  "use 1 to 18 of a-z, 0-9 and _, without cp_ at the beginning and without " + retainedSlotInfix,
 		}
 	}
 	return s.cfg.Name + retainedSlotInfix + name, nil
@@ -64,7 +64,7 @@ func (s *Source) RetainLog(ctx context.Context, name string) (string, error) {
 	}
 	defer closeSession(conn)
 	if err := s.copySlot(ctx, conn, s.cfg.Name, kept, false); err != nil {
-		return "", explainNoFreeSlot(err, "to keep log takes one")
+		return "", explainNoFreeSlot(err, "retaining WAL needs one")
 	}
 	if err := s.enableFailover(ctx, conn, kept); err != nil {
 		return "", errors.Join(err, s.dropRetainedSlot(context.WithoutCancel(ctx), kept))
@@ -80,7 +80,7 @@ func (s *Source) enableFailover(ctx context.Context, conn *pgconn.PgConn, kept s
 	sql := fmt.Sprintf("SELECT to_jsonb(s) ->> 'failover' FROM pg_replication_slots s WHERE slot_name = '%s'", s.cfg.Name)
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
-		return fmt.Errorf("look at slot %s: %w", s.cfg.Name, s.explainConnect(err))
+		return fmt.Errorf("read slot %s: %w", s.cfg.Name, s.explainConnect(err))
 	}
 	if len(results) != 1 || len(results[0].Rows) != 1 || string(results[0].Rows[0][0]) != "true" {
 		return nil
@@ -122,7 +122,7 @@ func (s *Source) listRetainedSlots(ctx context.Context, conn *pgx.Conn) (list []
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look at the log that is kept for relay %s: %w", s.cfg.Name, pgstore.Explain(err))
+		return nil, fmt.Errorf("list retained slots of relay %s: %w", s.cfg.Name, pgstore.Explain(err))
 	}
 	return list, nil
 }
@@ -161,7 +161,7 @@ func (s *Source) dropRetainedSlot(ctx context.Context, kept string) error {
 // checkRetainedSlots reports the WAL retained for checkpoints, and whether it can be
 // read.
 func (e *diagnosis) checkRetainedSlots(ctx context.Context) error {
-	const subject = "kept log"
+	const subject = "named checkpoints"
 	list, err := e.source.listRetainedSlots(ctx, e.conn)
 	if err != nil {
 		return err
@@ -169,14 +169,14 @@ func (e *diagnosis) checkRetainedSlots(ctx context.Context) error {
 	for _, one := range list {
 		slot := e.source.cfg.Name + retainedSlotInfix + one.Name
 		if one.Lost != "" {
-			e.Add(subject, store.GradeAdvice, fmt.Sprintf("slot %s, for checkpoint %s, has lost its log (%s)", slot, one.Name, one.Lost), dropStatement(slot))
+			e.Add(subject, store.GradeAdvice, fmt.Sprintf("slot %s, for checkpoint %s, has lost its WAL (%s)", slot, one.Name, one.Lost), dropStatement(slot))
 			continue
 		}
-		e.Add(subject, store.GradeOK, fmt.Sprintf("slot %s keeps %s for checkpoint %s", slot, formatBytes(one.Bytes), one.Name))
+		e.Add(subject, store.GradeOK, fmt.Sprintf("slot %s retains %s for checkpoint %s", slot, formatBytes(one.Bytes), one.Name))
 	}
 	if sv := e.server; len(list) > 0 && sv.slots >= sv.maxSlots {
-		e.Add(subject, store.GradeAdvice, fmt.Sprintf("all %d replication slots are taken, and to read kept log takes one more", sv.maxSlots),
-			"-- as a superuser and restart the server, or drop a slot that is not needed",
+		e.Add(subject, store.GradeAdvice, fmt.Sprintf("all %d replication slots are taken, and reading retained WAL needs one more", sv.maxSlots),
+			"-- as a superuser and restart the server, or drop an unused slot",
 			fmt.Sprintf("ALTER SYSTEM SET max_replication_slots = %d;", sv.maxSlots+spareSlots))
 	}
 	return nil

@@ -50,7 +50,7 @@ func expectKept(t *testing.T, src *postgres.Source, grade store.Grade, text stri
 	t.Helper()
 	found, err := src.Diagnose(t.Context())
 	if err != nil || !slices.ContainsFunc(found, func(f store.Finding) bool {
-		return f.Subject == "kept log" && f.Grade == grade && strings.Contains(f.Text, text)
+		return f.Subject == "named checkpoints" && f.Grade == grade && strings.Contains(f.Text, text)
 	}) {
 		t.Errorf("an examination does not find %q: %+v, %v", text, found, err)
 	}
@@ -122,7 +122,7 @@ func TestKeptNames(t *testing.T) {
 	d := newDatabase(t, servers.Database(t, servers.Versions()[0]))
 	cfg := d.config()
 	cfg.Name += "_cp_one" // the slot that would retain log for one
-	if _, err := postgres.New(cfg); err == nil || !strings.Contains(err.Error(), "take another name") {
+	if _, err := postgres.New(cfg); err == nil || !strings.Contains(err.Error(), "use another name") {
 		t.Errorf("relay %s: %v", cfg.Name, err)
 	}
 	d.name = (d.name + strings.Repeat("x", 40))[:40]
@@ -219,7 +219,7 @@ func TestKeptLogLost(t *testing.T) {
 		if one := kept(t, src)["one"]; one.Lost == "" {
 			t.Errorf("%+v", one)
 		}
-		expectKept(t, src, store.GradeAdvice, at.Slot+", for checkpoint one, has lost its log")
+		expectKept(t, src, store.GradeAdvice, at.Slot+", for checkpoint one, has lost its WAL")
 		var lost *capture.LostError
 		if err := src.CheckReachable(t.Context(), at); !errors.As(err, &lost) {
 			t.Errorf("%v, want a lost log", err)
@@ -250,7 +250,7 @@ func TestKeepLogRefused(t *testing.T) {
 		var setup *store.SetupError
 		_, err := src.RetainLog(t.Context(), "one")
 		for _, err := range []error{err, src.ReleaseLog(t.Context(), "one")} {
-			if !errors.As(err, &setup) || !strings.Contains(err.Error(), "another program's") {
+			if !errors.As(err, &setup) || !strings.Contains(err.Error(), "another program") {
 				t.Errorf("the slot is another program's: %v", err)
 			}
 		}

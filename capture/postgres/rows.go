@@ -121,8 +121,8 @@ func (t *tables) rowMap(m *relationMsg, o *store.Outbox) (rowMap, error) {
 	}
 	if len(missing) > 0 {
 		return rm, &missingColumnError{outbox: o, columns: missing, SetupError: store.SetupError{
-			Problem: fmt.Sprintf("outbox %s: the log shows table %s.%s without column %s", o.Name, m.schema, m.name, `"`+strings.Join(missing, `" and "`)+`"`),
-			Remedy:  "correct the layout, put the column back, or take the column list off the table in the publication",
+			Problem: fmt.Sprintf("outbox %s: the WAL has table %s.%s without column %s", o.Name, m.schema, m.name, `"`+strings.Join(missing, `" and "`)+`"`),
+			Remedy:  "correct the layout, put the column back, or remove the table's column list from the publication",
 		}}
 	}
 	rm.hexPayload = t.bytea[m.columns[rm.payload].typeOID]
@@ -154,7 +154,7 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 	}
 	c := &rm.outbox.Layout.Columns
 	if values[rm.id] == nil {
-		return fault(fmt.Errorf("a row with NULL in its id column %q cannot be relayed: an id is what it is claimed and settled by", c.ID))
+		return fault(fmt.Errorf("row with NULL in its id column %q cannot be relayed: claims and outcomes need the id", c.ID))
 	}
 	if ir.acceptsAnyBytes {
 		if err := checkUTF8(rm, values); err != nil {
@@ -183,7 +183,7 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 		return it, nil
 	}
 	if it.Payload, err = decodeColumn(values[rm.payload], rm.hexPayload); err != nil {
-		return fault(fmt.Errorf("the payload: %w", err))
+		return fault(fmt.Errorf("payload: %w", err))
 	}
 	return it, nil
 }
@@ -200,7 +200,7 @@ func checkUTF8(rm *rowMap, values [][]byte) error {
 		name string
 	}{{rm.id, c.ID}, {rm.kind, c.Kind}, {group, c.Group}} {
 		if column.at >= 0 && !utf8.Valid(values[column.at]) {
-			return fmt.Errorf("column %q is %q, which is not UTF-8, as the text of a row that is relayed must be: the encoding of the database is SQL_ASCII, which takes any bytes",
+			return fmt.Errorf("column %q is %q, which is not UTF-8, as relayed text must be: the database encoding is SQL_ASCII, which accepts any bytes",
 				column.name, values[column.at])
 		}
 	}
@@ -217,7 +217,7 @@ func (ir *itemReader) identify(rm *rowMap, id []byte, values [][]byte) (string, 
 		if rm.hexGroup && group != nil {
 			var err error
 			if group, err = decodeColumn(group, true); err != nil {
-				return "", store.Group{}, fmt.Errorf("the group: %w", err)
+				return "", store.Group{}, fmt.Errorf("group: %w", err)
 			}
 		}
 		return string(id), rm.outbox.Layout.Group(group), nil
@@ -246,11 +246,11 @@ func decodeColumn(text []byte, isHex bool) ([]byte, error) {
 		return append(make([]byte, 0, len(text)), text...), nil
 	}
 	if len(text) < 2 || text[0] != '\\' || text[1] != 'x' {
-		return nil, errors.New(`a bytea does not begin with \x`)
+		return nil, errors.New(`bytea does not begin with \x`)
 	}
 	raw := make([]byte, hex.DecodedLen(len(text)-2))
 	if _, err := hex.Decode(raw, text[2:]); err != nil {
-		return nil, fmt.Errorf("a bytea: %w", err)
+		return nil, fmt.Errorf("bytea: %w", err)
 	}
 	return raw, nil
 }

@@ -28,7 +28,7 @@ import (
 //     and Open decides where to continue.
 func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
 	if s.server == nil {
-		return errors.New("a source runs only after Open")
+		return errors.New("run source: Open was not called")
 	}
 	until, err := parseLSN(span.Until)
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 	case id.SystemID == s.system.SystemID && id.DBName == s.system.DBName:
 		return conn, timelineChangedError(id.Timeline, s.system.Timeline)
 	default:
-		return conn, &capture.LostError{Reason: fmt.Sprintf("the server, timeline and database are %s, they were %s", now, was)}
+		return conn, &capture.LostError{Reason: fmt.Sprintf("server, timeline and database are %s, they were %s", now, was)}
 	}
 	if from > id.XLogPos {
 		standby, err := inRecovery(ctx, conn)
@@ -132,7 +132,7 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 			return conn, err
 		}
 		// A server sends only durable WAL, so a crash cannot cause this.
-		return conn, &capture.LostError{Reason: fmt.Sprintf("the server's log ends at %s, it was read up to %s: the server was restored", id.XLogPos, from)}
+		return conn, &capture.LostError{Reason: fmt.Sprintf("the server's WAL ends at %s, but it was read up to %s: the server was restored", id.XLogPos, from)}
 	}
 	return conn, s.checkPublished(ctx)
 }
@@ -146,10 +146,10 @@ func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn, slot string
 		(SELECT pubname FROM pg_publication WHERE pubname = '%s'), pg_is_in_recovery()`, slot, s.cfg.Name)
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
-		return 0, fmt.Errorf("look at slot %s: %w", slot, err)
+		return 0, fmt.Errorf("check slot %s: %w", slot, err)
 	}
 	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) != 4 {
-		return 0, fmt.Errorf("look at slot %s: the server's answer has another form", slot)
+		return 0, fmt.Errorf("check slot %s: unexpected result", slot)
 	}
 	row := results[0].Rows[0]
 	if string(row[3]) == "t" {
@@ -166,7 +166,7 @@ func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn, slot string
 		return 0, err
 	}
 	if confirmed > s.confirmed {
-		return 0, &capture.LostError{Reason: fmt.Sprintf("slot %s stands at %s, the relay acknowledged %s: somebody else moved it on or made it anew",
+		return 0, &capture.LostError{Reason: fmt.Sprintf("slot %s is at %s, but the relay acknowledged %s: it was advanced or recreated",
 			slot, confirmed, s.confirmed)}
 	}
 	ms, err := strconv.Atoi(string(row[0]))

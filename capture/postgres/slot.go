@@ -71,15 +71,15 @@ func (s *Source) querySlot(ctx context.Context, conn *pgx.Conn, name string) (sl
 		return sl, nil
 	}
 	if err != nil {
-		return sl, fmt.Errorf("look for slot %s: %w", name, pgstore.Explain(err))
+		return sl, fmt.Errorf("read slot %s: %w", name, pgstore.Explain(err))
 	}
 	sl.exists = true
 	if plug == nil || database == nil || *plug != plugin || *database != *current {
 		foreign := fault.Fault{
 			Subject:      "slot",
-			Problem:      fmt.Sprintf("replication slot %s is another program's: %s, plugin %s, database %s", name, *kind, textOrNone(plug), textOrNone(database)),
+			Problem:      fmt.Sprintf("replication slot %s belongs to another program: %s, plugin %s, database %s", name, *kind, textOrNone(plug), textOrNone(database)),
 			Statements:   []string{dropStatement(name)},
-			Instructions: "if nobody needs the slot; else take another name",
+			Instructions: "if the slot is unused; otherwise use another name",
 		}
 		return sl, foreign.Err()
 	}
@@ -139,7 +139,7 @@ func (s *Source) waitForSlot(ctx context.Context, conn *pgx.Conn) (slot, error) 
 		}
 		if s.cfg.TakeOver {
 			if err := s.terminateHolder(ctx, conn, sl.pid); err != nil {
-				return sl, fmt.Errorf("end the session that holds slot %s: %w", s.cfg.Name, err)
+				return sl, fmt.Errorf("terminate session holding slot %s: %w", s.cfg.Name, err)
 			}
 		}
 		select {

@@ -88,7 +88,7 @@ func (s *Source) setWake(c net.Conn) {
 // Mark writes a marker into the WAL, in a transaction of its own.
 func (s *Source) Mark(ctx context.Context, token string) error {
 	if err := s.control.exec(ctx, "SELECT pg_logical_emit_message(true, $1, $2::text)", s.cfg.Name+".mark", token); err != nil {
-		return fmt.Errorf("write a marker into the log: %w", pgstore.Explain(err))
+		return fmt.Errorf("write marker into WAL: %w", pgstore.Explain(err))
 	}
 	return nil
 }
@@ -141,23 +141,23 @@ func (s *Source) explainConnect(err error) error {
 			return fault.Fault{
 				Subject: "stream", Problem: fmt.Sprintf("role %s may not stream: %s", role, pg.Message),
 				Statements: []string{"ALTER ROLE " + pgstore.Ident(role) + " REPLICATION;"},
-				Instructions: fmt.Sprintf("as an administrator, or what the service has instead, such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora",
+				Instructions: fmt.Sprintf("as an administrator, or the service's equivalent, such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora",
 					pgstore.Ident(role)),
 			}.Err()
 		case pg.Code == "53300" && strings.Contains(pg.Message, "max_wal_senders"):
 			return &noWalsenderError{capture.NoStreamError{SetupError: store.SetupError{
-				Problem: "the server has no walsender left: " + pg.Message,
+				Problem: "server has no free walsender: " + pg.Message,
 				Remedy: "run `ALTER SYSTEM SET max_wal_senders = …;` with a larger number and restart the server, " +
-					"or end a stream that is not needed (SELECT * FROM pg_stat_replication)",
+					"or end an unused stream (SELECT * FROM pg_stat_replication)",
 			}}}
 		}
 	}
 	err = pgstore.Explain(err)
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		return noStreamError(fmt.Sprintf("role %s gets no replication session: %s", role, setup.Problem), setup.Remedy)
+		return noStreamError(fmt.Sprintf("role %s cannot open a replication session: %s", role, setup.Problem), setup.Remedy)
 	}
-	return fmt.Errorf("open a replication session on %s: %w", s.streamConfig.Host, err)
+	return fmt.Errorf("open replication session on %s: %w", s.streamConfig.Host, err)
 }
 
 // originOf identifies the WAL of a server, a timeline and a database.

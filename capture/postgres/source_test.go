@@ -200,7 +200,7 @@ func TestTablesNotReady(t *testing.T) {
 		if !errors.As(err, &setup) || errors.As(err, &no) {
 			t.Errorf("%T is not a fault that polling suffers from too", err)
 		}
-		expectText(t, err, `no table "absent"`, `ALTER TABLE "fast" SET LOGGED;`, `"seen" is not a table`)
+		expectText(t, err, `table "absent" does not exist`, `ALTER TABLE "fast" SET LOGGED;`, `"seen" is not a table`)
 	})
 }
 
@@ -223,7 +223,7 @@ func TestPublication(t *testing.T) {
 			})
 			cfg := d.config()
 			cfg.URL = strings.Replace(d.url, "postgres@", role+"@", 1)
-			expectText(t, openErr(t, d, cfg, store.Checkpoint{}), "there is no publication", "run `CREATE PUBLICATION")
+			expectText(t, openErr(t, d, cfg, store.Checkpoint{}), "does not exist", "run `CREATE PUBLICATION")
 		})
 		t.Run("wrong options", func(t *testing.T) {
 			servers.Exec(t, d.url, "CREATE PUBLICATION "+d.name+" FOR TABLE outbox_events WHERE (retry_count = 0)")
@@ -258,7 +258,7 @@ func TestLostLog(t *testing.T) {
 			"publication dropped": {func(t *testing.T, d *database) {
 				servers.Exec(t, d.url, "DROP PUBLICATION "+d.name)
 				d.Disconnect(t)
-			}, "lacked a table"},
+			}, "was missing a table"},
 			"slot moved on": {func(t *testing.T, d *database) {
 				servers.Exec(t, d.url, drop(d), insert("between"), fmt.Sprintf("SELECT pg_create_logical_replication_slot('%s', 'pgoutput')", d.name))
 			}, ""},
@@ -307,7 +307,7 @@ func TestInvalidatedSlot(t *testing.T) {
 		}
 		servers.Exec(t, d.url, "CHECKPOINT")
 		again := run(t, d, d.config(), at)
-		if !strings.Contains(again.o.SnapshotReason, "has lost its log") {
+		if !strings.Contains(again.o.SnapshotReason, "has lost its WAL") {
 			t.Errorf("the log begins anew because %q", again.o.SnapshotReason)
 		}
 	})
@@ -377,7 +377,7 @@ func TestDDL(t *testing.T) {
 		if !errors.As(err, &setup) {
 			t.Fatalf("the run ended with %v", err)
 		}
-		expectText(t, err, `outbox shop: the log shows table public.renamed without column "payload"`)
+		expectText(t, err, `outbox shop: the WAL has table public.renamed without column "payload"`)
 	})
 }
 

@@ -118,7 +118,7 @@ func (st *stream) run(ctx context.Context) error {
 				st.deadline = time.Time{}
 				continue
 			}
-			return fmt.Errorf("read from the server: %w", err)
+			return fmt.Errorf("read from server: %w", err)
 		}
 		st.receivedAt = time.Now()
 		if done, err := st.handle(ctx, msg); done || err != nil {
@@ -143,9 +143,9 @@ func (st *stream) handle(ctx context.Context, msg pgproto3.BackendMessage) (done
 	case *pgproto3.ErrorResponse:
 		return false, st.src.explainStreamError(pgconn.ErrorResponseToPgError(msg))
 	case *pgproto3.CopyDone:
-		return false, errors.New("the server ended the stream")
+		return false, errors.New("server ended the stream")
 	}
-	return false, fmt.Errorf("the server sent a %T in the stream", msg)
+	return false, fmt.Errorf("unexpected %T in the stream", msg)
 }
 
 // reachedEnd reports whether everything up to the span's end was sent.
@@ -156,7 +156,7 @@ func (st *stream) reachedEnd() bool {
 
 func (st *stream) handleData(ctx context.Context, data []byte) error {
 	if len(data) == 0 {
-		return errors.New("the server sent an empty message in the stream")
+		return errors.New("empty message in the stream")
 	}
 	switch data[0] {
 	case pglogrepl.XLogDataByteID:
@@ -186,7 +186,7 @@ func (st *stream) handleData(ctx context.Context, data []byte) error {
 		}
 		return nil
 	}
-	return &unreadableLogError{fmt.Errorf("the server sent a message of unknown type %q in the stream", data[0])}
+	return &unreadableLogError{fmt.Errorf("unknown message type %q in the stream", data[0])}
 }
 
 // keepalive records the position up to which the server has sent everything. It is
@@ -266,7 +266,7 @@ func (st *stream) sendBlocking(ctx context.Context, b capture.Batch) error {
 // detects a lost server. It returns the acknowledged position that it used.
 func (st *stream) maintain(now time.Time) (acked uint64, err error) {
 	if quiet := now.Sub(st.receivedAt); quiet > st.silenceTimeout {
-		return 0, fmt.Errorf("the server has said nothing for %s", quiet.Round(time.Millisecond))
+		return 0, fmt.Errorf("no message from server for %s", quiet.Round(time.Millisecond))
 	}
 	acked = st.src.acked.Load()
 	if !now.Before(st.nextStatus(acked)) {
@@ -329,7 +329,7 @@ func (st *stream) setReadDeadline(acked uint64) error {
 	}
 	st.deadline = next
 	if err := st.net.SetReadDeadline(next); err != nil {
-		return fmt.Errorf("read from the server: %w", err)
+		return fmt.Errorf("read from server: %w", err)
 	}
 	return nil
 }
@@ -346,13 +346,13 @@ func (st *stream) sendStatus(now time.Time, ask bool) error {
 	at := st.ackPosition(st.src.acked.Load())
 	st.src.confirmed = max(st.src.confirmed, at)
 	if err := st.net.SetWriteDeadline(now.Add(writeTimeout)); err != nil {
-		return fmt.Errorf("send a status: %w", err)
+		return fmt.Errorf("send status: %w", err)
 	}
 	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), st.conn, pglogrepl.StandbyStatusUpdate{
 		WALWritePosition: at, WALFlushPosition: at, WALApplyPosition: at, ClientTime: now, ReplyRequested: ask,
 	})
 	if err != nil {
-		return fmt.Errorf("send a status: %w", err)
+		return fmt.Errorf("send status: %w", err)
 	}
 	st.status, st.statusAt = at, now
 	return nil

@@ -52,7 +52,7 @@ func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p streamRang
 		Temporary: true, SnapshotAction: "NOEXPORT_SNAPSHOT",
 	})
 	if err != nil {
-		return b.conn, p, explainNoFreeSlot(err, "a tap needs one for as long as it runs")
+		return b.conn, p, explainNoFreeSlot(err, "a tap needs one while it runs")
 	}
 	if p.from, err = pglogrepl.ParseLSN(made.ConsistentPoint); err != nil {
 		return b.conn, p, err

@@ -17,7 +17,7 @@ import (
 // run read, because a standby was promoted or the server was restored. Open decides at
 // the checkpoint where to continue.
 func timelineChangedError(now, was int32) error {
-	return fmt.Errorf("the server was promoted or restored: its log goes on in timeline %d, it was read in timeline %d: %w",
+	return fmt.Errorf("server was promoted or restored: its WAL continues on timeline %d, it was read on timeline %d: %w",
 		now, was, store.ErrInterrupted)
 }
 
@@ -38,7 +38,7 @@ func (s *Source) originMismatch(ctx context.Context, conn *pgconn.PgConn, origin
 	was, rest, ok := splitTimeline(at.Origin)
 	now, here, _ := splitTimeline(origin)
 	if !ok || rest != here {
-		return fmt.Sprintf("the checkpoint is of the log %s, this is %s", at.Origin, origin), nil
+		return fmt.Sprintf("checkpoint is of log %s, this is %s", at.Origin, origin), nil
 	}
 	lsn, err := parseLSN(at.Position)
 	if err != nil {
@@ -47,11 +47,11 @@ func (s *Source) originMismatch(ctx context.Context, conn *pgconn.PgConn, origin
 	branch, err := branchPoint(ctx, conn, was, now)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("read the history of timeline %d: %w", now, s.explainConnect(err))
+		return "", fmt.Errorf("read history of timeline %d: %w", now, s.explainConnect(err))
 	case branch == 0:
-		return fmt.Sprintf("the checkpoint is of timeline %d, which is no ancestor of the server's timeline %d", was, now), nil
+		return fmt.Sprintf("checkpoint is of timeline %d, which is not an ancestor of the server's timeline %d", was, now), nil
 	case lsn > branch:
-		return fmt.Sprintf("the checkpoint %s of timeline %d is behind %s, where timeline %d left it: the server was promoted or restored without what came between",
+		return fmt.Sprintf("checkpoint %s of timeline %d is after %s, where timeline %d branched off: the server was promoted or restored without the WAL in between",
 			at.Position, was, branch, now), nil
 	}
 	return "", nil
@@ -89,11 +89,11 @@ func parseTimelineHistory(content []byte, was int32) (pglogrepl.LSN, error) {
 			continue
 		}
 		if len(fields) < 2 {
-			return 0, fmt.Errorf("a line of another form: %q", line)
+			return 0, fmt.Errorf("malformed line %q", line)
 		}
 		number, err := strconv.ParseInt(fields[0], 10, 32)
 		if err != nil {
-			return 0, fmt.Errorf("a line of another form: %q", line)
+			return 0, fmt.Errorf("malformed line %q", line)
 		}
 		if int32(number) == was {
 			return parseLSN(store.Position(fields[1]))

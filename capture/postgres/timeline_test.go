@@ -112,7 +112,7 @@ func TestOtherTimeline(t *testing.T) {
 		for _, timeline := range []string{"7", "x", ""} {
 			other := at
 			other.Origin = strings.Replace(at.Origin, "/1/", "/"+timeline+"/", 1)
-			cuts(t, d, other, "the checkpoint is of").quits()
+			cuts(t, d, other, "checkpoint is of").quits()
 		}
 	})
 }
@@ -161,7 +161,7 @@ func TestRestoredToPointInTime(t *testing.T) {
 		servers.Exec(t, d.url, insert("y"))
 		again.expectInOrder("c", "d", "z", "y")
 		again.quits()
-		again = cuts(t, d, behind, "timeline 1 is behind", "timeline 2 left it")
+		again = cuts(t, d, behind, "timeline 1 is after", "timeline 2 branched off")
 		servers.Exec(t, d.url, insert("x"))
 		again.expect("a", "b", "c", "d", "z", "y", "x")
 	})

@@ -95,10 +95,10 @@ func (r *reader) time() time.Time { return time.UnixMicro(int64(r.uint64()) + pg
 // end returns an error if the message was too short or too long.
 func (r *reader) end(what string) error {
 	if r.bad {
-		return fmt.Errorf("pgoutput: a %s message ends too early", what)
+		return fmt.Errorf("pgoutput: %s message ends too early", what)
 	}
 	if len(r.buf) > 0 {
-		return fmt.Errorf("pgoutput: a %s message has %d bytes too many", what, len(r.buf))
+		return fmt.Errorf("pgoutput: %s message has %d bytes too many", what, len(r.buf))
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func parseInsert(body []byte, t *tuple) (oid uint32, err error) {
 	r := reader{buf: body}
 	oid = r.uint32()
 	if kind := r.uint8(); kind != 'N' && !r.bad {
-		return 0, fmt.Errorf("pgoutput: an Insert message holds a tuple of kind %q", kind)
+		return 0, fmt.Errorf("pgoutput: Insert message has a tuple of kind %q", kind)
 	}
 	n := int(r.uint16())
 	t.values = t.values[:0]
@@ -191,7 +191,7 @@ func parseInsert(body []byte, t *tuple) (oid uint32, err error) {
 		case kind == colText:
 			t.values = append(t.values, r.take(int(r.uint32())))
 		default:
-			return 0, fmt.Errorf("pgoutput: a column of an Insert message is of kind %q", kind)
+			return 0, fmt.Errorf("pgoutput: column of kind %q in an Insert message", kind)
 		}
 	}
 	return oid, r.end("Insert")

@@ -174,7 +174,7 @@ func TestKeptLogGivenUp(t *testing.T) {
 		}
 		return ""
 	})
-	if j.State != store.JobRefused || !strings.Contains(j.Reason, "no log was kept") {
+	if j.State != store.JobRefused || !strings.Contains(j.Reason, "no WAL was retained") {
 		t.Errorf("the job is %+v", j)
 	}
 	l.replay("since", replay.Spec{Since: time.Now().Add(-time.Hour)})

@@ -23,7 +23,7 @@ func (s *Store) Check(ctx context.Context) error {
 		return c.run(ctx, s)
 	})
 	if err != nil {
-		return fmt.Errorf("check the tables: %w", Explain(err))
+		return fmt.Errorf("check tables: %w", Explain(err))
 	}
 	return c.Err()
 }
@@ -68,7 +68,7 @@ SELECT current_setting('server_version_num')::int / 10000, current_setting('serv
 	}
 	c.Subject = "role"
 	if super {
-		role += ", a superuser, who may do everything"
+		role += ", a superuser with every privilege"
 	}
 	c.Add(store.GradeOK, role)
 	return true, nil
@@ -91,13 +91,13 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		return err
 	}
 	if !there {
-		c.AddFault("the relay's own tables are not there", initialize)
+		c.AddFault("relay tables do not exist", initialize)
 		return nil
 	}
 	if ok, err := c.queryBool(ctx, "SELECT pg_catalog.has_schema_privilege('sluicebox', 'USAGE')"); err != nil {
 		return err
 	} else if !ok {
-		c.AddFault(c.role+" may not use the schema sluicebox", grantAll(c.role)...)
+		c.AddFault(c.role+" lacks USAGE on the schema sluicebox", grantAll(c.role)...)
 		return nil
 	}
 	readable := false
@@ -108,7 +108,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		}
 		switch {
 		case !found:
-			c.AddFault("the relay's own table sluicebox."+t.name+" is not there", initialize)
+			c.AddFault("relay table sluicebox."+t.name+" does not exist", initialize)
 		case len(rights) > 0:
 			c.AddFault(fmt.Sprintf("%s lacks %s on sluicebox.%s", c.role, strings.Join(rights, ", "), t.name),
 				fmt.Sprintf("GRANT %s ON sluicebox.%s TO %s;", strings.Join(rights, ", "), t.name, c.role))
@@ -121,7 +121,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 	if err := c.version(ctx, initialize); err != nil || c.CountFaults() > before {
 		return err
 	}
-	c.Add(store.GradeOK, fmt.Sprintf("version %d, with the rights that the relay needs", version))
+	c.Add(store.GradeOK, fmt.Sprintf("version %d; the role has all required privileges", version))
 	return nil
 }
 
@@ -133,10 +133,10 @@ func (c *checker) version(ctx context.Context, initialize string) error {
 	}
 	switch {
 	case have > version:
-		c.AddFault(fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
-			"run the newer release of sluicebox that made them")
+		c.AddFault(fmt.Sprintf("relay tables have version %d; this program supports versions up to %d", have, version),
+			"run the newer release of sluicebox that created them")
 	case have < version:
-		c.AddFault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
+		c.AddFault(fmt.Sprintf("relay tables have version %d; this program needs %d", have, version), initialize)
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	if c.CountFaults() > before {
 		return nil
 	}
-	c.Add(store.GradeOK, fmt.Sprintf("%s has the columns of layout %s, and the role the rights that the relay needs", TableName(o), o.Layout.Name))
+	c.Add(store.GradeOK, fmt.Sprintf("%s has the columns of layout %s, and the role has all required privileges", TableName(o), o.Layout.Name))
 	if !c.thorough {
 		return nil
 	}
@@ -219,7 +219,7 @@ WHERE $1 = '' AND c.relname = $2 AND c.relkind IN ('r', 'p') AND n.nspname IN ('
 
 // reportNoUsage reports that the role lacks USAGE on a schema.
 func (c *checker) reportNoUsage(schema string) {
-	c.AddFault(fmt.Sprintf("%s may not use the schema %s", c.role, Ident(schema)), fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), c.role))
+	c.AddFault(fmt.Sprintf("%s lacks USAGE on the schema %s", c.role, Ident(schema)), fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), c.role))
 }
 
 // rights checks the role's privileges on the table.
@@ -290,9 +290,9 @@ WHERE i.indrelid = $1 AND i.indkey[0] = $2::int2 AND i.indisvalid AND i.indpred 
 	if partitioned, err := c.queryBool(ctx, "SELECT true FROM pg_catalog.pg_class WHERE oid = $1 AND relkind = 'p'", t.oid); err != nil {
 		return err
 	} else if partitioned {
-		statement = fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s, …); -- with the columns that it is partitioned by", TableName(t.Outbox), Ident(id.name))
+		statement = fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s, …); -- with the partition key columns", TableName(t.Outbox), Ident(id.name))
 	}
-	c.AddFault(fmt.Sprintf("no unique index of %s is on the id, column %s", TableName(t.Outbox), id.name), statement)
+	c.AddFault(fmt.Sprintf("no unique index on the id of %s, column %s", TableName(t.Outbox), id.name), statement)
 	return nil
 }
 

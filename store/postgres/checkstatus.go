@@ -63,10 +63,10 @@ func (c *checker) reportRefused(t *table, k *constraint, refused []string) {
 		}
 	}
 	list := strings.Join(all, ", ")
-	remedies := []string{"name the table's own values in layout " + l.Name + ", or let the constraint allow them"}
+	remedies := []string{"name the table's values in layout " + l.Name + ", or let the constraint allow them"}
 	if !strings.Contains(k.Expression, "\n") { // a remedy is one line
 		remedies = []string{
-			fmt.Sprintf("-- or name the table's own values in layout %s; this locks the table while it is read", l.Name),
+			fmt.Sprintf("-- or name the table's values in layout %s; this locks the table during a full scan", l.Name),
 			fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, ADD CONSTRAINT %[2]s CHECK ((%s) OR %s IN (%s));",
 				TableName(t.Outbox), Ident(k.Name), k.Expression, Ident(l.Columns.Status), list),
 		}

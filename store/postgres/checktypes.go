@@ -58,7 +58,7 @@ func (c column) json() bool {
 func (c *checker) reportWrongType(t *table, name, what, typ string) {
 	c.AddFault(fmt.Sprintf("column %s (%s) of %s is of type %s, and layout %s needs %s",
 		name, t.Layout.ConfigKey(name), TableName(t.Outbox), t.mustColumn(name).full, t.Layout.Name, what),
-		fmt.Sprintf("-- or name another column in layout %s; this locks the table while it is written anew", t.Layout.Name), t.retypeStatement(name, typ))
+		fmt.Sprintf("-- or name another column in layout %s; this locks the table while it is rewritten", t.Layout.Name), t.retypeStatement(name, typ))
 }
 
 // retypeStatement returns the statement that changes a column's type.
@@ -102,9 +102,9 @@ func (c *checker) numbers(t *table) {
 func (c *checker) nullable(t *table) {
 	for _, name := range []string{t.Layout.Columns.Delivered, t.Layout.Columns.Failed} {
 		if t.mustColumn(name).notNull {
-			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
+			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, but NULL marks an unsettled row",
 				name, t.Layout.ConfigKey(name), TableName(t.Outbox)),
-				"-- or name a column that a service leaves NULL", fmt.Sprintf("ALTER TABLE %s ALTER %s DROP NOT NULL;", TableName(t.Outbox), Ident(name)))
+				"-- or name a column that the services leave NULL", fmt.Sprintf("ALTER TABLE %s ALTER %s DROP NOT NULL;", TableName(t.Outbox), Ident(name)))
 		}
 	}
 }

@@ -164,7 +164,7 @@ func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.Cl
 		}
 		for _, i := range p.Indexes {
 			if answers[i].Result == 0 {
-				return met, fmt.Errorf("outbox %s: the server gave no answer for place %d of the call", p.Outbox.Name, i)
+				return met, fmt.Errorf("outbox %s: no result for row %d of the call", p.Outbox.Name, i)
 			}
 		}
 	}

@@ -37,7 +37,7 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 	u, err := url.Parse(plain)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
 		return nil, &store.SetupError{
-			Problem: "the database URL is not of the form postgres://user@host:port/database",
+			Problem: "database URL is not of the form postgres://user@host:port/database",
 			Remedy:  "percent-encode special characters in the user name and password",
 		}
 	}
@@ -55,7 +55,7 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 	}
 	cfg, err := pgx.ParseConfig(u.String())
 	if err != nil {
-		return nil, &store.SetupError{Problem: "the database URL: " + redact(err, u)}
+		return nil, &store.SetupError{Problem: "invalid database URL: " + redact(err, u)}
 	}
 	if cfg.ConnectTimeout == 0 {
 		if cfg.ConnectTimeout = connectTimeout; hosts != "" {
@@ -101,25 +101,25 @@ func Explain(err error) error {
 	if !errors.As(err, &pg) {
 		if err != nil && strings.Contains(err.Error(), "server refused TLS connection") {
 			return &store.SetupError{
-				Problem: "the database offers no TLS",
-				Remedy:  "turn TLS on in the server, or add ?sslmode=disable to the URL where the network is trusted",
+				Problem: "server does not support TLS",
+				Remedy:  "enable TLS on the server, or add ?sslmode=disable to the URL if the network is trusted",
 			}
 		}
 		if err != nil && strings.Contains(err.Error(), "x509:") {
 			return &store.SetupError{
-				Problem: "the database's certificate is not trusted: " + err.Error(),
-				Remedy:  "add sslrootcert=FILE of the issuing CA to the URL; the host name must be one that the certificate names",
+				Problem: "server certificate is not trusted: " + err.Error(),
+				Remedy:  "add sslrootcert=FILE of the issuing CA to the URL; the host name must match the certificate",
 			}
 		}
 		return err
 	}
 	if by := refusedByPooler(pg); by != "" {
-		return &store.SetupError{Problem: "a connection pooler stands between the relay and the database: " + by, Remedy: directRemedy}
+		return &store.SetupError{Problem: "connection pooler between the relay and the database: " + by, Remedy: directRemedy}
 	}
 	switch pg.Code {
 	case "28P01", "28000": // invalid_password, invalid_authorization_specification
 		return &store.SetupError{
-			Problem: "the database refuses the login: " + pg.Message,
+			Problem: "database refuses the login: " + pg.Message,
 			Remedy:  "check the user and password of the URL and the server's pg_hba.conf",
 		}
 	case "3D000": // invalid_catalog_name
@@ -127,7 +127,7 @@ func Explain(err error) error {
 	case "42501": // insufficient_privilege
 		return &store.SetupError{
 			Problem: pg.Message,
-			Remedy:  "grant it to the role: `sluicebox init --print` lists what a relay needs, deploy/postgres/reader.sql what a role needs that only looks",
+			Remedy:  "grant it to the role: `sluicebox init --print` lists a relay's grants, deploy/postgres/reader.sql the grants of a read-only role",
 		}
 	}
 	return err

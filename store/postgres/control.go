@@ -22,7 +22,7 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 		return err
 	})
 	if err != nil {
-		return store.Checkpoint{}, fmt.Errorf("load the checkpoint: %w", explainOwn(err))
+		return store.Checkpoint{}, fmt.Errorf("load checkpoint: %w", explainOwn(err))
 	}
 	return cp, nil
 }
@@ -46,7 +46,7 @@ func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("save the checkpoint: %w", explainOwn(err))
+		return fmt.Errorf("save checkpoint: %w", explainOwn(err))
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take f
 
 func (s *Store) readLetters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	if limit <= 0 {
-		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)
+		return nil, fmt.Errorf("outbox %s: limit %d must be positive", f.Outbox, limit)
 	}
 	var letters []store.DeadLetter
 	err := s.readOnlyTx(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {

@@ -47,13 +47,13 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	if conn.Config().TLSConfig != nil {
 		how = "with TLS"
 	}
-	c.Add(store.GradeOK, fmt.Sprintf("%s:%d %s, no pooler by transaction in between", conn.Config().Host, conn.Config().Port, how))
+	c.Add(store.GradeOK, fmt.Sprintf("%s:%d %s, no transaction pooler in between", conn.Config().Host, conn.Config().Port, how))
 	err = c.run(ctx, s)
 	if err == nil {
 		err = c.checkServerSettings(ctx)
 	}
 	if err != nil {
-		return c.Findings, fmt.Errorf("examine the database: %w", Explain(err))
+		return c.Findings, fmt.Errorf("diagnose database: %w", Explain(err))
 	}
 	return c.Findings, nil
 }
@@ -84,8 +84,8 @@ SELECT pg_catalog.pg_is_in_recovery(), current_setting('default_transaction_read
 	case err != nil:
 		return err
 	case standby:
-		c.AddFault("it is a standby, which takes no writes",
-			"name the primary in source.url, or every host (postgres://user@host1,host2/database): the relay goes to the one that takes writes")
+		c.AddFault("server is a standby and accepts no writes",
+			"name the primary in source.url, or every host (postgres://user@host1,host2/database): the relay connects to the host that accepts writes")
 	case readOnly:
 		c.AddFault("transactions are read-only (default_transaction_read_only = on)",
 			"SET default_transaction_read_only = off;", // for the session that runs the next statement
@@ -130,12 +130,12 @@ func (c *checker) durability(ctx context.Context) error {
 		}
 		if off {
 			found = true
-			c.Add(store.GradeAdvice, setting+" is off: a crash of the server may take committed rows, outcomes and checkpoints with it, or the whole database",
+			c.Add(store.GradeAdvice, setting+" is off: a server crash may lose committed rows, outcomes and checkpoints, or corrupt the whole database",
 				"-- as a superuser", fmt.Sprintf("ALTER SYSTEM SET %s = on;", setting), "SELECT pg_reload_conf();")
 		}
 	}
 	if !found {
-		c.Add(store.GradeOK, "what is committed survives a crash of the server")
+		c.Add(store.GradeOK, "committed data survives a server crash")
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ func (c *checker) durability(ctx context.Context) error {
 // timeouts looks for timeouts set for the role that would end the relay's sessions or its
 // longer statements.
 func (c *checker) timeouts(ctx context.Context) error {
-	c.Subject = "time-outs"
+	c.Subject = "timeouts"
 	rows, err := c.conn.Query(ctx, `
 SELECT s.name, s.setting::bigint, s.source, current_database()::text FROM pg_catalog.pg_settings s
 WHERE s.name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeout') AND s.setting <> '0' ORDER BY s.name`)
@@ -152,9 +152,9 @@ WHERE s.name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeo
 	}
 	least := map[string]time.Duration{"statement_timeout": minStatementTimeout, "transaction_timeout": minTransactionTimeout, "idle_session_timeout": 1<<63 - 1}
 	what := map[string]string{
-		"statement_timeout":    "a large backlog takes longer to park or to delete",
-		"transaction_timeout":  "a view of the tables may be read for longer",
-		"idle_session_timeout": "the relay loses its sessions, and with them its place, whenever no rows come",
+		"statement_timeout":    "spilling or deleting a large backlog takes longer",
+		"transaction_timeout":  "reading a view of the tables may take longer",
+		"idle_session_timeout": "the relay loses its sessions, and with them its position, whenever no rows arrive",
 	}
 	found := false
 	var name, source, database string
@@ -167,7 +167,7 @@ WHERE s.name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeo
 		found = true
 		remedy := fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s = 0;", c.role, Ident(database), name)
 		if source == "client" {
-			remedy = "take " + name + " out of source.url"
+			remedy = "remove " + name + " from source.url"
 		}
 		c.Add(store.GradeAdvice, fmt.Sprintf("%s is %s for this role: %s", name, limit, what[name]), remedy)
 		return nil

@@ -123,7 +123,7 @@ func TestLockedTable(t *testing.T) {
 			}
 			found := findingsOf(examine(), "outbox box")
 			last := found[len(found)-1]
-			for _, want := range []string{`somebody holds a lock on "box"`, fmt.Sprintf("pid %d,", conn.PgConn().PID())} {
+			for _, want := range []string{`a session holds a lock on "box"`, fmt.Sprintf("pid %d,", conn.PgConn().PID())} {
 				if last.Grade != store.GradeAdvice || !strings.Contains(last.Text, want) {
 					t.Errorf("%+v, want %q", found, want)
 				}
@@ -152,10 +152,10 @@ func TestTimeoutsOfTheRole(t *testing.T) {
 			examine := examiner(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: store.FlowCatalyst()})
 			for setting, text := range map[string]string{"statement_timeout = ''5s''": "statement_timeout is 5s", "idle_session_timeout = ''1h''": "idle_session_timeout is 1h0m0s"} {
 				give(setting)
-				mended(t, url, examine, "time-outs", store.GradeAdvice, text)
+				mended(t, url, examine, "timeouts", store.GradeAdvice, text)
 			}
 			give("statement_timeout = ''10min''")
-			if found := findingsOf(examine(), "time-outs"); len(found) != 1 || found[0].Grade != store.GradeOK {
+			if found := findingsOf(examine(), "timeouts"); len(found) != 1 || found[0].Grade != store.GradeOK {
 				t.Errorf("10 minutes for a statement: %+v", found)
 			}
 			give("default_transaction_read_only = on")

@@ -29,14 +29,14 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 		return err
 	}
 	if serves {
-		c.Add(store.GradeOK, "an index finds the rows that are not settled")
+		c.Add(store.GradeOK, "an index covers the unsettled rows")
 		return nil
 	}
 	partitioned, err := c.queryBool(ctx, "SELECT true FROM pg_catalog.pg_class WHERE oid = $1 AND relkind = 'p'", t.oid)
 	if err != nil {
 		return err
 	}
-	c.Add(store.GradeAdvice, fmt.Sprintf("no index of %s finds the rows that are not settled: polling, sweeps and the first start read the whole table", TableName(t.Outbox)),
+	c.Add(store.GradeAdvice, fmt.Sprintf("%s has no index for unsettled rows: polling, sweeps and snapshots scan the whole table", TableName(t.Outbox)),
 		t.partialIndex(partitioned))
 	return nil
 }

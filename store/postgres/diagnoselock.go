@@ -23,7 +23,7 @@ func IsLockTimeout(err error) bool {
 
 // LockersRemedy lists the sessions that hold a lock which blocks even readers of a table
 // of the database, or wait for one.
-const LockersRemedy = "-- shows who it is; wait for it, or end it with pg_terminate_backend\n" +
+const LockersRemedy = "-- shows the session; wait for it, or end it with pg_terminate_backend\n" +
 	"SELECT l.relation::regclass, l.granted, a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query " +
 	"FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.mode = 'AccessExclusiveLock' AND l.locktype = 'relation' " +
 	"AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) ORDER BY l.granted DESC, a.xact_start;"
@@ -40,6 +40,6 @@ ORDER BY l.granted DESC, l.pid LIMIT 1`
 	if err := c.conn.QueryRow(ctx, holder, t.oid).Scan(&who); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
-	c.Add(store.GradeAdvice, fmt.Sprintf("somebody holds a lock on %s that keeps even readers out%s: the relay waits for it", TableName(t.Outbox), who), LockersRemedy)
+	c.Add(store.GradeAdvice, fmt.Sprintf("a session holds a lock on %s that blocks even reads%s: the relay waits for it", TableName(t.Outbox), who), LockersRemedy)
 	return nil
 }

@@ -34,7 +34,7 @@ SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity a
 		return nil
 	}
 	c.Add(store.GradeAdvice, fmt.Sprintf("%s, and a relay needs %d", text, sessionsNeeded),
-		"-- as a superuser, then restart the server; or end sessions that are not needed",
+		"-- as a superuser, then restart the server; or end unused sessions",
 		fmt.Sprintf("ALTER SYSTEM SET max_connections = %d;", used+reserved+5*sessionsNeeded))
 	return nil
 }
@@ -72,5 +72,5 @@ func (c *checker) checkLimit(of string, most, used int) {
 		grade = store.GradeFault
 	}
 	c.Add(grade, fmt.Sprintf("%s has CONNECTION LIMIT %d, of which others use %d, and a relay needs up to %d", of, most, used, need),
-		"-- as an administrator; each relay that stands by needs as many", fmt.Sprintf("ALTER %s CONNECTION LIMIT %d;", of, used+5*need))
+		"-- as an administrator; each standby relay needs as many", fmt.Sprintf("ALTER %s CONNECTION LIMIT %d;", of, used+5*need))
 }

@@ -38,7 +38,7 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("load the holds: %w", explainOwn(err))
+		return nil, fmt.Errorf("load holds: %w", explainOwn(err))
 	}
 	return holds, nil
 }

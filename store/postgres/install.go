@@ -42,7 +42,7 @@ func (s *Store) Install(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("install the relay's own tables: %w", Explain(err))
+		return fmt.Errorf("install relay tables: %w", Explain(err))
 	}
 	return nil
 }
@@ -91,8 +91,8 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n 
 	}
 	if have > version {
 		return have, &store.SetupError{
-			Problem: fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
-			Remedy:  "run the newer release of sluicebox that made them",
+			Problem: fmt.Sprintf("relay tables have version %d; this program supports versions up to %d", have, version),
+			Remedy:  "run the newer release of sluicebox that created them",
 		}
 	}
 	return have, nil
@@ -144,15 +144,15 @@ func explainInstall(ctx context.Context, conn *pgx.Conn, have int, err error) er
 	}
 	if have > 0 {
 		return &store.SetupError{
-			Problem: fmt.Sprintf("the relay's own tables have version %d, this program needs %d, and %s may not change them: %s",
+			Problem: fmt.Sprintf("relay tables have version %d, this program needs %d, and %s may not change them: %s",
 				have, version, role, pg.Message),
-			Remedy: "run `sluicebox init` as the role that owns the schema sluicebox and its tables, or run there:\n" +
+			Remedy: "run `sluicebox init` as the role that owns the schema sluicebox and its tables, or run as that role:\n" +
 				script(have) + "then:\n" + strings.Join(grantAll(role), "\n"),
 		}
 	}
 	return &store.SetupError{
-		Problem: fmt.Sprintf("%s may not make the relay's own tables: %s", role, pg.Message),
-		Remedy: "run `sluicebox init` as a role that may create the schema sluicebox, or run there what `sluicebox init --print` shows; then:\n" +
+		Problem: fmt.Sprintf("%s may not create the relay tables: %s", role, pg.Message),
+		Remedy: "run `sluicebox init` as a role that may create the schema sluicebox, or run the output of `sluicebox init --print` as that role; then:\n" +
 			strings.Join(grantAll(role), "\n"),
 	}
 }
@@ -197,7 +197,7 @@ func explainOwn(err error) error {
 	// columns name their table.
 	absent := (pg.Code == "42P01" || pg.Code == "3F000") && strings.Contains(pg.Message, "sluicebox")
 	if absent || pg.Code == "42703" && strings.HasPrefix(pg.Message, `column "holder"`) {
-		return &store.SetupError{Problem: "the relay's own tables are not there, or are of another version: " + pg.Message, Remedy: "run `sluicebox init`"}
+		return &store.SetupError{Problem: "relay tables are missing or of another version: " + pg.Message, Remedy: "run `sluicebox init`"}
 	}
 	return Explain(err)
 }

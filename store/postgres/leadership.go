@@ -34,7 +34,7 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("take the lead: %w", explainOwn(err))
+		return 0, fmt.Errorf("acquire leadership: %w", explainOwn(err))
 	}
 	return epoch, nil
 }
@@ -75,7 +75,7 @@ RETURNING epoch`
 		return tx.QueryRow(ctx, raise, s.name, s.holder, int64(s.lockPID.Load()), lockKey(s.name)).Scan(&epoch)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = fmt.Errorf("the relay's lock is lost: %w", store.ErrNotLeader)
+		err = fmt.Errorf("relay lock lost: %w", store.ErrNotLeader)
 	}
 	return epoch, err
 }
@@ -118,7 +118,7 @@ func (s *Store) terminateBlockers(ctx context.Context, conn *pgx.Conn) ([]blocke
 		_, err := conn.Exec(ctx, "SELECT pg_catalog.pg_terminate_backend(a.pid)"+blockersQuery+" AND a.pid = $1 AND a.application_name = $2", k.pid, k.application)
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && pg.Code == "42501" { // insufficient_privilege
-			k.why = ", and the relay's role may not end it: " + pg.Message
+			k.why = ", and the relay's role may not terminate it: " + pg.Message
 		} else if err != nil {
 			return nil, err
 		}
@@ -138,14 +138,14 @@ func (s *Store) writerPIDs() []uint32 {
 // blockedError names the sessions that block the epoch, and the statement that ends them.
 func (s *Store) blockedError(keepers []blocker, err error) error {
 	if len(keepers) == 0 {
-		return fmt.Errorf("somebody keeps the row of relay %s in sluicebox.leader locked, perhaps a prepared transaction (see pg_locks): %w", s.name, err)
+		return fmt.Errorf("row of relay %s in sluicebox.leader is locked, perhaps by a prepared transaction (see pg_locks): %w", s.name, err)
 	}
 	var who, run []string
 	for _, k := range keepers {
-		who = append(who, fmt.Sprintf("process %d (%s) of the server keeps the row of relay %s in sluicebox.leader locked%s", k.pid, k.application, s.name, k.why))
+		who = append(who, fmt.Sprintf("server process %d (%s) holds a lock on the row of relay %s in sluicebox.leader%s", k.pid, k.application, s.name, k.why))
 		run = append(run, fmt.Sprintf("SELECT pg_terminate_backend(%d);", k.pid))
 	}
-	return fmt.Errorf("%s; as a role that may, run: %s (%w)", strings.Join(who, "; "), strings.Join(run, " "), err)
+	return fmt.Errorf("%s; run as a role with that privilege: %s (%w)", strings.Join(who, "; "), strings.Join(run, " "), err)
 }
 
 // Leader implements store.Leadership.
@@ -160,7 +160,7 @@ func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 		return err
 	})
 	if err != nil {
-		return store.Leader{}, fmt.Errorf("read who leads: %w", explainOwn(err))
+		return store.Leader{}, fmt.Errorf("read leader: %w", explainOwn(err))
 	}
 	return l, nil
 }

@@ -258,7 +258,7 @@ func TestLeadKept(t *testing.T) {
 			role := openStore(t, asRole(t, srv.URL, "relay_lead"), 0, flowBox)
 			servers.Exec(t, srv.URL, "GRANT USAGE ON SCHEMA sluicebox TO relay_lead", "GRANT ALL ON ALL TABLES IN SCHEMA sluicebox TO relay_lead")
 			pid = ask[int](t, r.conn, "SELECT pid FROM pg_stat_activity WHERE application_name = 'sluicebox rig claims'")
-			wantKept("a role that may not", role, pid, "may not end it")
+			wantKept("a role that may not", role, pid, "may not terminate it")
 			end(t, holder, true)
 			if a := <-claim; a.Err != nil || a.Value[0].Result != store.Claimed {
 				t.Errorf("the claim that was not ended: %v, %v", a.Value, a.Err)

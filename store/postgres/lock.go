@@ -36,7 +36,7 @@ func lockKey(name string) int64 {
 	return int64(binary.BigEndian.Uint64(hash[:8]))
 }
 
-var errInRecovery = errors.New("the server is in recovery: a standby takes no writes before it is promoted")
+var errInRecovery = errors.New("server is in recovery: a standby accepts no writes before its promotion")
 
 // Lock implements store.Locker by an advisory lock on a session of its own. The session
 // stays open between attempts, so that each attempt costs one or two round trips. If the
@@ -57,7 +57,7 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 		err = s.lockSession.do(ctx, try)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("take the relay's lock: %w", Explain(err))
+		return nil, fmt.Errorf("acquire relay lock: %w", Explain(err))
 	}
 	return taken, nil
 }
@@ -123,7 +123,7 @@ func newLock(conn *pgx.Conn, name string, life *lifetime.Lifetime, locker *atomi
 func (l *lock) Ping(ctx context.Context) error {
 	return l.Use(ctx, func(ctx context.Context) error {
 		if err := l.ping(ctx); err != nil {
-			return fmt.Errorf("ping the relay's lock: %w", err)
+			return fmt.Errorf("ping relay lock: %w", err)
 		}
 		return nil
 	})
@@ -178,7 +178,7 @@ func (l *lock) Watch(ctx context.Context) error {
 			case ctx.Err() != nil && !l.conn.IsClosed():
 				return nil
 			default:
-				return fmt.Errorf("the session of the relay's lock was lost: %w", err)
+				return fmt.Errorf("relay lock session lost: %w", err)
 			}
 		}
 	})

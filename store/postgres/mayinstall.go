@@ -42,7 +42,7 @@ WHERE n.nspname = 'sluicebox' AND c.relname = ANY ($1::text[])`
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("ask whether the own tables may be made: %w", Explain(err))
+		return false, fmt.Errorf("check whether the relay tables may be created: %w", Explain(err))
 	}
 	return may, nil
 }

@@ -18,8 +18,8 @@ const (
 	// it wait while all of its server sessions are in use.
 	secondConnTimeout = 5 * time.Second
 	// directRemedy is also the remedy if a pooler refuses a connection.
-	directRemedy = "give the URL of the database itself, which is another port or another host, " +
-		"such as port 5432 where the pooler listens on 6432"
+	directRemedy = "use the URL of the database itself, which has another port or another host, " +
+		"for example port 5432 if the pooler listens on 6432"
 )
 
 // refusedByPooler returns a pooler's objection to one of the relay's sessions; "" if the
@@ -29,7 +29,7 @@ func refusedByPooler(pg *pgconn.PgError) string {
 	case pg.Code == "08P01" && strings.HasPrefix(pg.Message, "unsupported startup parameter"):
 		return pg.Message // pgbouncer; a server knows all of them and reports unknown ones with another code
 	case pg.Code == "42601" && strings.Contains(pg.Message, "IDENTIFY_SYSTEM"):
-		return "it passes over the parameter that asks for a replication session"
+		return "it ignores the parameter that requests a replication session"
 	}
 	return ""
 }
@@ -44,7 +44,7 @@ func refusedByPooler(pg *pgconn.PgError) string {
 func (s *Store) checkDirect(ctx context.Context, conn *pgx.Conn) error {
 	pid, err := queryTextOn(ctx, conn.PgConn(), "SELECT pg_backend_pid()")
 	if err != nil {
-		return fmt.Errorf("ask which session serves the connection: %w", err)
+		return fmt.Errorf("identify server session: %w", err)
 	}
 	if pid == strconv.FormatUint(uint64(conn.PgConn().PID()), 10) {
 		return nil
@@ -61,8 +61,8 @@ func (s *Store) checkDirect(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	return &store.SetupError{
-		Problem: fmt.Sprintf("a connection pooler by transaction stands between the relay and the database (%s:%d): "+
-			"its lock and its prepared statements need sessions of their own", conn.Config().Host, conn.Config().Port),
+		Problem: fmt.Sprintf("transaction pooler between the relay and the database (%s:%d): "+
+			"the relay's lock and prepared statements need server sessions of their own", conn.Config().Host, conn.Config().Port),
 		Remedy: directRemedy,
 	}
 }
@@ -86,7 +86,7 @@ func (s *Store) sharesServerSession(ctx, second context.Context, conns [2]*pgcon
 		case err != nil && who == 1:
 			return false, ctx.Err() // nothing is proven
 		case err != nil:
-			return false, fmt.Errorf("ask which session serves the connection: %w", err)
+			return false, fmt.Errorf("identify server session: %w", err)
 		case served[who] != "" && by != served[who], by == served[1-who]:
 			return true, nil
 		}
@@ -103,7 +103,7 @@ func queryTextOn(ctx context.Context, conn *pgconn.PgConn, sql string) (string, 
 		return "", Explain(err)
 	}
 	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) != 1 {
-		return "", fmt.Errorf("the answer to %q has another form", sql)
+		return "", fmt.Errorf("unexpected result of %q", sql)
 	}
 	return string(results[0].Rows[0][0]), nil
 }

@@ -95,7 +95,7 @@ func TestPoolerIsDetected(t *testing.T) {
 		for _, mode := range []string{"transaction", "statement"} {
 			t.Run(mode, func(t *testing.T) {
 				err := pooled(t, servers.Pooler(t, raw, mode, sent()...))
-				expectSetup(t, err, "pooler by transaction", "URL of the database itself", "5432")
+				expectSetup(t, err, "transaction pooler", "URL of the database itself", "5432")
 				if Unreachable(err) {
 					t.Error("it is tried again")
 				}
@@ -104,7 +104,7 @@ func TestPoolerIsDetected(t *testing.T) {
 		t.Run("several sessions", func(t *testing.T) {
 			through := servers.Pooler(t, raw, "transaction", sent()...)
 			occupy(t, through, 3)
-			expectSetup(t, pooled(t, through), "pooler by transaction")
+			expectSetup(t, pooled(t, through), "transaction pooler")
 		})
 		t.Run("session", func(t *testing.T) {
 			if err := pooled(t, servers.Pooler(t, raw, "session", sent()...)); err != nil {

@@ -52,7 +52,7 @@ func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
 		return err
 	})
 	if err != nil {
-		return now, fmt.Errorf("ask for the server's time: %w", Explain(err))
+		return now, fmt.Errorf("read server time: %w", Explain(err))
 	}
 	return now, nil
 }

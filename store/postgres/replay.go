@@ -28,7 +28,7 @@ FROM sluicebox.replay WHERE name = $1 ORDER BY nth DESC`
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the replays: %w", explainOwn(err))
+		return nil, fmt.Errorf("read replays: %w", explainOwn(err))
 	}
 	return list, nil
 }
@@ -59,7 +59,7 @@ WHERE name = $1 AND job = $2 ORDER BY n LIMIT $3`
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the errors of replay %s: %w", id, explainOwn(err))
+		return nil, fmt.Errorf("read errors of replay %s: %w", id, explainOwn(err))
 	}
 	return list, nil
 }

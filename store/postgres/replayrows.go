@@ -66,7 +66,7 @@ func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, 
 		err = store.ErrNoJob
 	}
 	if err != nil {
-		return fmt.Errorf("count the rows of replay %s: %w", id, err)
+		return fmt.Errorf("set row counts of replay %s: %w", id, err)
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, lim
 		cleared, err = s.replayWrite(ctx, clearQuery(), s.fenced(epoch, map[string]any{"job": id, "limit": int64(limit)}))
 	}
 	if err != nil {
-		return 0, fmt.Errorf("clear the rows of replay %s: %w", id, err)
+		return 0, fmt.Errorf("clear rows of replay %s: %w", id, err)
 	}
 	return cleared, nil
 }
@@ -108,7 +108,7 @@ func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, do
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("note what became of rows of replay %s: %w", id, explainOwn(err))
+		return fmt.Errorf("record replay %s results: %w", id, explainOwn(err))
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (s *Store) ReplayLanes(ctx context.Context, id string, after int64, limit i
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the lanes of replay %s: %w", id, explainOwn(err))
+		return nil, fmt.Errorf("read lanes of replay %s: %w", id, explainOwn(err))
 	}
 	return lanes, nil
 }
@@ -192,7 +192,7 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRa
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the rows of replay %s: %w", id, explainOwn(err))
+		return nil, fmt.Errorf("read rows of replay %s: %w", id, explainOwn(err))
 	}
 	for _, list := range lists { // the join returns them in any order
 		slices.SortFunc(list, func(a, b store.ReplayRow) int { return cmp.Compare(a.N, b.N) })

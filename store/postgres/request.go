@@ -29,7 +29,7 @@ func (s *Store) RequestSavepoint(ctx context.Context, name string, keep bool) er
 		}, store.ErrSavepointExists)
 	}
 	if err != nil {
-		return fmt.Errorf("ask for checkpoint %s: %w", name, err)
+		return fmt.Errorf("request checkpoint %s: %w", name, err)
 	}
 	return nil
 }
@@ -43,7 +43,7 @@ func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error
 		"WHERE name = "+b.arg("name", "text")+" AND checkpoint = "+b.arg("checkpoint", "text"),
 	)
 	if err := s.writeRequest(ctx, put, map[string]any{"checkpoint": name, "drop": replays.RequestDrop}, store.ErrNoSavepoint); err != nil {
-		return fmt.Errorf("ask for the end of checkpoint %s: %w", name, err)
+		return fmt.Errorf("request deletion of checkpoint %s: %w", name, err)
 	}
 	return nil
 }
@@ -62,7 +62,7 @@ func (s *Store) RequestReplay(ctx context.Context, id, spec string) error {
 		"job": id, "run": string(store.DesiredRun), "spec": spec, "waiting": string(store.JobWaiting),
 	}, store.ErrJobExists)
 	if err != nil {
-		return fmt.Errorf("ask for replay %s: %w", id, err)
+		return fmt.Errorf("request replay %s: %w", id, err)
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (s *Store) RequestJobState(ctx context.Context, id string, wish store.Desir
 		err = s.writeRequest(ctx, put, map[string]any{"job": id, "ends": replays.EndedStates(), "wish": string(wish)}, store.ErrNoJob)
 	}
 	if err != nil {
-		return fmt.Errorf("ask replay %s to %s: %w", id, wish, err)
+		return fmt.Errorf("request %[2]s of replay %[1]s: %[3]w", id, wish, err)
 	}
 	return nil
 }

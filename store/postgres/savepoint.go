@@ -27,7 +27,7 @@ FROM sluicebox.named WHERE name = $1 ORDER BY checkpoint`
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the named checkpoints: %w", explainOwn(err))
+		return nil, fmt.Errorf("read named checkpoints: %w", explainOwn(err))
 	}
 	return list, nil
 }
@@ -88,7 +88,7 @@ func (s *Store) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name str
 		countWritten("gone"),
 	)
 	if _, err := s.replayWrite(ctx, forget, s.fenced(epoch, map[string]any{"checkpoint": name})); err != nil {
-		return fmt.Errorf("forget checkpoint %s: %w", name, err)
+		return fmt.Errorf("delete checkpoint %s: %w", name, err)
 	}
 	return nil
 }

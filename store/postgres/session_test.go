@@ -149,7 +149,7 @@ func TestSnapshotByName(t *testing.T) {
 			t.Errorf("the view shows %v, %v", items, err)
 		}
 		for _, bad := range []string{"'; DROP TABLE outbox_events; --", "x", "00000003-0000001B-1'", " "} {
-			if _, err := r.store.View(ctx(t), bad); err == nil || !strings.Contains(err.Error(), "no name of a snapshot") {
+			if _, err := r.store.View(ctx(t), bad); err == nil || !strings.Contains(err.Error(), "invalid snapshot name") {
 				t.Errorf("snapshot %q: %v", bad, err)
 			}
 		}

@@ -55,7 +55,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			todo = missed
 		}
 		o := &outcomes[todo[0]]
-		return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s is changed by somebody else again and again", o.ID, o.Outbox)}
+		return &store.RefusedError{Err: fmt.Errorf("settle row %q of outbox %s: concurrent updates kept changing it; retries exhausted", o.ID, o.Outbox)}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", asRefused(explainOwn(err)))

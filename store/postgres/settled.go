@@ -14,7 +14,7 @@ import (
 func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
 	parts, err := s.claimParts(rows)
 	if err != nil {
-		return nil, fmt.Errorf("look for settled rows: %w", err)
+		return nil, fmt.Errorf("read settled rows: %w", err)
 	}
 	settled := make([]bool, len(rows))
 	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
@@ -33,7 +33,7 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for settled rows: %w", Explain(err))
+		return nil, fmt.Errorf("read settled rows: %w", Explain(err))
 	}
 	return settled, nil
 }

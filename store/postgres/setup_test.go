@@ -183,7 +183,7 @@ func TestUpgrade(t *testing.T) {
 		r := &rig{url: url, conn: servers.Connect(t, url), store: openStore(t, url, 0, flowBox)}
 		r.insert(t, "1")
 		var setup *store.SetupError
-		if err := r.store.Check(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, and this program needs 6") || !strings.Contains(err.Error(), "sluicebox init") {
+		if err := r.store.Check(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1; this program needs 6") || !strings.Contains(err.Error(), "sluicebox init") {
 			t.Errorf("check of the first version: %v", err)
 		}
 		if _, err := r.store.LoadHolds(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "sluicebox init") {
@@ -320,7 +320,7 @@ func TestCheckFindsWhatWouldGoWrong(t *testing.T) {
 			{"a column renamed", "ALTER TABLE outbox_events RENAME error_message TO err", "ALTER TABLE outbox_events RENAME err TO error_message",
 				[]string{"no column error_message", "its columns are id, type, message_group, payload, status, retry_count, created_at, processed_at, err"}},
 			{"an own table lost", "ALTER TABLE sluicebox.checkpoint RENAME TO gone", "ALTER TABLE sluicebox.gone RENAME TO checkpoint",
-				[]string{"sluicebox.checkpoint is not there", "sluicebox init"}},
+				[]string{"sluicebox.checkpoint does not exist", "sluicebox init"}},
 			{"a view", "ALTER TABLE outbox_events RENAME TO t; CREATE VIEW outbox_events AS SELECT * FROM t", "DROP VIEW outbox_events; ALTER TABLE t RENAME TO outbox_events",
 				[]string{"is not a table"}},
 		} {

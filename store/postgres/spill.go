@@ -22,11 +22,11 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 	}
 	for i := range items {
 		if err := s.validateSpill(&items[i]); err != nil {
-			return fmt.Errorf("park: %w", err)
+			return fmt.Errorf("spill rows: %w", err)
 		}
 	}
 	if err := s.execSpill(ctx, spillQuery(), s.fenced(epoch, s.spillValues(items))); err != nil {
-		return fmt.Errorf("park: %w", err)
+		return fmt.Errorf("spill rows: %w", err)
 	}
 	return nil
 }
@@ -73,7 +73,7 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 	outboxes, ids, seqs := make([]string, n), make([][]byte, n), make([]int64, n)
 	for i := range rows {
 		if _, err := s.outbox(rows[i].Outbox); err != nil {
-			return fmt.Errorf("unpark: %w", err)
+			return fmt.Errorf("delete spilled rows: %w", err)
 		}
 		outboxes[i], ids[i], seqs[i] = rows[i].Outbox, []byte(rows[i].ID), int64(rows[i].Seq)
 	}
@@ -81,7 +81,7 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 		"outboxes": outboxes, "ids": ids, "seqs": seqs,
 	}))
 	if err != nil {
-		return fmt.Errorf("unpark: %w", err)
+		return fmt.Errorf("delete spilled rows: %w", err)
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (s *Store) execSpill(ctx context.Context, write *query, values map[string]a
 // any time.
 func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
 	if each <= 0 {
-		return nil, fmt.Errorf("read parked rows: the limit is %d, must be positive", each)
+		return nil, fmt.Errorf("read spilled rows: limit %d must be positive", each)
 	}
 	if len(from) == 0 {
 		return nil, nil
@@ -112,7 +112,7 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 	outboxes, lanes, afters := make([]string, n), make([][]byte, n), make([]int64, n)
 	for i := range from {
 		if _, err := s.outbox(from[i].Outbox); err != nil {
-			return nil, fmt.Errorf("read parked rows: %w", err)
+			return nil, fmt.Errorf("read spilled rows: %w", err)
 		}
 		outboxes[i], lanes[i], afters[i] = from[i].Outbox, from[i].Lane[:], int64(from[i].After)
 	}
@@ -129,7 +129,7 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 		return scanSpilled(rows, from, lists)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read parked rows: %w", explainOwn(err))
+		return nil, fmt.Errorf("read spilled rows: %w", explainOwn(err))
 	}
 	for _, list := range lists { // the join returns them in any order
 		slices.SortFunc(list, func(a, b store.Item) int { return cmp.Compare(a.Seq, b.Seq) })
@@ -172,7 +172,7 @@ func (s *Store) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) 
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("read the parked lanes: %w", explainOwn(err))
+		return fmt.Errorf("read spilled lanes: %w", explainOwn(err))
 	}
 	return nil
 }
@@ -238,7 +238,7 @@ func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after
 		}
 	})
 	if err != nil {
-		return all, fmt.Errorf("forget parked rows: %w", explainOwn(err))
+		return all, fmt.Errorf("delete spilled rows after seq: %w", explainOwn(err))
 	}
 	return all, nil
 }

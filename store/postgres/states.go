@@ -13,7 +13,7 @@ import (
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := s.claimParts(rows)
 	if err != nil {
-		return nil, fmt.Errorf("look for the states of rows: %w", err)
+		return nil, fmt.Errorf("read row statuses: %w", err)
 	}
 	states := make([]store.RowStatus, len(rows))
 	err = s.replay.do(ctx, func(ctx context.Context, sess *session) error {
@@ -36,7 +36,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for the states of rows: %w", Explain(err))
+		return nil, fmt.Errorf("read row statuses: %w", Explain(err))
 	}
 	return states, nil
 }

@@ -103,7 +103,7 @@ func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, er
 	err := conn.QueryRow(ctx, findTable, o.Table, o.Schema, o.Layout.Columns.ID).Scan(&t.oid, &t.ascii, &kind, &t.unique, &t.serial)
 	if err == pgx.ErrNoRows {
 		return nil, &store.SetupError{
-			Problem: fmt.Sprintf("outbox %s: there is no table %s that the role can see", o.Name, TableName(o)),
+			Problem: fmt.Sprintf("outbox %s: table %s does not exist, or the role cannot see it", o.Name, TableName(o)),
 			Remedy:  "create it, or check the table's name and schema in the configuration",
 		}
 	}
@@ -118,11 +118,11 @@ func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, er
 	}
 	rows, err := conn.Query(ctx, findColumns, t.oid)
 	if err != nil {
-		return nil, fmt.Errorf("look up the columns of %s: %w", TableName(o), Explain(err))
+		return nil, fmt.Errorf("look up columns of %s: %w", TableName(o), Explain(err))
 	}
 	t.columns, err = pgx.CollectRows(rows, scanColumn)
 	if err != nil {
-		return nil, fmt.Errorf("look up the columns of %s: %w", TableName(o), Explain(err))
+		return nil, fmt.Errorf("look up columns of %s: %w", TableName(o), Explain(err))
 	}
 	return t, nil
 }

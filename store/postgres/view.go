@@ -21,7 +21,7 @@ var snapshotForm = regexp.MustCompile(`^[0-9A-Fa-f]{1,16}(-[0-9A-Fa-f]{1,16})*$`
 // transaction. A store may have several.
 func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" && !snapshotForm.MatchString(snapshot) {
-		return nil, fmt.Errorf("open a view: %q is no name of a snapshot", snapshot)
+		return nil, fmt.Errorf("open view: invalid snapshot name %q", snapshot)
 	}
 	return views.Open(ctx, s.lifetime, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
 		return s.dialView(ctx, snapshot)

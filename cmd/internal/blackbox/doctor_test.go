@@ -149,7 +149,7 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 			code   int
 			want   []string
 		}{
-			"a pooler by transaction": {pooler, 78, []string{"pooler", "give the URL of the database itself"}},
+			"a pooler by transaction": {pooler, 78, []string{"pooler", "use the URL of the database itself"}},
 			"a token that is refused": {strings.Replace(right, token, "another", 1), 78, []string{"401 Unauthorized", "give sink flowcatalyst a token"}},
 			"nobody at the sink":      {strings.Replace(right, receiver.URL, refused, 1), 1, []string{"connection refused", "start the receiver"}},
 			"nobody at the database":  {away, 1, []string{"connection refused", "fix source.url", "takes the credentials and an empty list"}},
@@ -157,7 +157,7 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 			"no session left":         {strings.Replace(right, "postgres@", full+"@", 1), 1, []string{"no connection left on the server", "FROM pg_stat_activity GROUP BY"}},
 			"an unknown parameter":    {strings.Replace(right, "?sslmode", "?sslmod=x&sslmode", 1), 78, []string{`unrecognized configuration parameter "sslmod"`, "fix or remove it"}},
 			"no such database":        {strings.Replace(right, "?sslmode", "x?sslmode", 1), 78, []string{"does not exist", "check the database name"}},
-			"no such table":           {strings.Replace(right, "flowcatalyst: {", "flowcatalyst: {events-table: nowhere, ", 1), 78, []string{`no table "nowhere"`}},
+			"no such table":           {strings.Replace(right, "flowcatalyst: {", "flowcatalyst: {events-table: nowhere, ", 1), 78, []string{`table "nowhere" does not exist`}},
 			"an unknown key":          {right + "dispach: {}\n", 78, []string{"sluicebox.yaml:5", "dispach"}},
 			"everything at once": {strings.Replace(strings.Replace(away, receiver.URL, refused, 1), "listen: "+adminKey, "token: "+token+", listen: 192.0.2.1:1", 1), 78,
 				[]string{"fix source.url", "start the receiver", "admin.listen: cannot listen on 192.0.2.1:1"}},

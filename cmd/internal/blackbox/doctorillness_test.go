@@ -102,9 +102,9 @@ type illness struct {
 func illnesses() []illness {
 	const table = `"outbox_events"`
 	return []illness{
-		{name: "own tables missing", cause: []string{"DROP SCHEMA sluicebox CASCADE"}, want: []string{"own tables are not there", "run `sluicebox init`"}},
+		{name: "own tables missing", cause: []string{"DROP SCHEMA sluicebox CASCADE"}, want: []string{"relay tables do not exist", "run `sluicebox init`"}},
 		{name: "own tables that run makes", harmless: true, cause: []string{"DROP SCHEMA sluicebox CASCADE", "GRANT CREATE ON DATABASE postgres TO relay"},
-			want: []string{"own tables are not there", "run `sluicebox init`, or leave it to `sluicebox run`"}, after: []string{"REVOKE CREATE ON DATABASE postgres FROM relay"}},
+			want: []string{"relay tables do not exist", "run `sluicebox init`, or leave it to `sluicebox run`"}, after: []string{"REVOKE CREATE ON DATABASE postgres FROM relay"}},
 		{name: "an own table missing a grant", cause: []string{"REVOKE INSERT ON sluicebox.parked FROM relay"}, want: []string{`GRANT INSERT ON sluicebox.parked TO "relay";`}},
 		{name: "no USAGE on the own schema", cause: []string{"REVOKE USAGE ON SCHEMA sluicebox FROM relay"}, want: []string{`GRANT USAGE ON SCHEMA sluicebox TO "relay";`}},
 		{name: "no USAGE on the outbox's schema", cause: []string{"REVOKE USAGE ON SCHEMA public FROM PUBLIC"}, want: []string{`GRANT USAGE ON SCHEMA "public" TO "relay";`}},
@@ -127,13 +127,13 @@ func illnesses() []illness {
 		{name: "a table unpublished", cause: []string{"ALTER PUBLICATION clinic DROP TABLE outbox_events"}, want: []string{`ALTER PUBLICATION "clinic" ADD TABLE "public"."outbox_events";`}},
 		{name: "updates published", cause: []string{"ALTER PUBLICATION clinic SET (publish = 'update')"}, want: []string{`ALTER PUBLICATION "clinic" SET (publish = 'insert', publish_via_partition_root = true);`}},
 		{name: "a row filter", cause: []string{"ALTER PUBLICATION clinic SET TABLE outbox_dispatch_jobs, outbox_events WHERE (id > '5')"}, want: []string{"filters the rows", `DROP TABLE "public"."outbox_events";`}},
-		{name: "a column list", cause: []string{"ALTER PUBLICATION clinic SET TABLE outbox_dispatch_jobs, outbox_events (id)"}, want: []string{"leaves columns out", `ADD TABLE "public"."outbox_events";`}},
+		{name: "a column list", cause: []string{"ALTER PUBLICATION clinic SET TABLE outbox_dispatch_jobs, outbox_events (id)"}, want: []string{"omits layout columns", `ADD TABLE "public"."outbox_events";`}},
 		{name: "no REPLICATION", cause: []string{"ALTER ROLE relay NOREPLICATION"}, want: []string{`ALTER ROLE "relay" REPLICATION;`}},
-		{name: "another program's slot", cause: []string{"SELECT pg_create_physical_replication_slot('clinic')"}, want: []string{"another program's", "SELECT pg_drop_replication_slot('clinic');"}},
+		{name: "another program's slot", cause: []string{"SELECT pg_create_physical_replication_slot('clinic')"}, want: []string{"another program", "SELECT pg_drop_replication_slot('clinic');"}},
 		{name: "read-only transactions", cause: []string{"ALTER ROLE relay IN DATABASE postgres SET default_transaction_read_only = on"},
 			want: []string{`ALTER ROLE "relay" IN DATABASE "postgres" SET default_transaction_read_only = off;`}},
 
-		{name: "a slot without its log", harmless: true, want: []string{"has lost its log", "SELECT pg_drop_replication_slot('clinic');"},
+		{name: "a slot without its log", harmless: true, want: []string{"has lost its WAL", "SELECT pg_drop_replication_slot('clinic');"},
 			cause: slices.Concat([]string{"CREATE TABLE noise (n int)", "SELECT pg_create_logical_replication_slot('clinic', 'pgoutput')", "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()"},
 				slices.Repeat([]string{"INSERT INTO noise VALUES (1)", "SELECT pg_switch_wal()"}, 4), []string{"CHECKPOINT"}),
 			after: []string{"ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()", "DROP TABLE noise"}},

@@ -29,7 +29,7 @@ func TestAKeptLogIsGivenUp(t *testing.T) {
 		jobs := r.replays([]string{"--from=early"}, []string{"--from=early", "--dry-run"}, []string{"--from=early", "--source=log"}, []string{"--from=plain", "--source=log"})
 		expectTable(s.t, jobs[0], jobs[1], 50, "the log is lost: it was retained for checkpoint early: ")
 		expectRefused(s.t, jobs[2], "cannot read the log as requested, because the log is lost: ", "checkpoint.max-kept")
-		expectRefused(s.t, jobs[3], "no log was kept for this place")
+		expectRefused(s.t, jobs[3], "no WAL was retained for this position")
 		checkReplay(s.t, s.to.Accepted(), jobs[0].ID, numbers(1, 50))
 		s.elsewhere(otherPostgres(version), "plain")
 		if out, why, code := r.sluicebox("checkpoint", "delete", "early"); code != 0 {

@@ -239,7 +239,7 @@ func TestTapWithoutALog(t *testing.T) {
 				}
 			}
 		}
-		refused(s.config, 78, nil, "there is no publication", "CREATE PUBLICATION", `"outbox_events"`)
+		refused(s.config, 78, nil, "does not exist", "CREATE PUBLICATION", `"outbox_events"`)
 		refused(preset(roleURL(s.database, who), s.to.URL(), ""), 78, nil, "ALTER ROLE", "REPLICATION")
 		refused(s.config, 64, []string{"--outbox", "nothing"}, "outbox_events", "outbox_dispatch_jobs")
 		refused(s.config, 64, []string{"--limit", "-1"}, "--limit")
