@@ -11,9 +11,9 @@ const (
 	// breakerFailures is the number of consecutive failed requests that opens a breaker.
 	breakerFailures = 5
 
-	// breakerRejections is the number of consecutive rejected requests that opens it. A
-	// receiver that has not accepted any row may be configured for another wire format, for
-	// example, and must not turn a whole outbox into dead letters.
+	// breakerRejections is the number of consecutive rejected requests that opens it,
+	// because a new receiver may be configured for another wire format. That must not turn
+	// a whole outbox into dead letters.
 	breakerRejections = 20
 
 	// maxEagerProbes is the number of lanes probed without backoff once a breaker opens. If

@@ -191,7 +191,7 @@ func TestCompatCountsFailures(t *testing.T) {
 		"every failure":         {CompatFlowCatalyst, of(sink.Unavailable, store.ReasonGateway), "[1]"},
 		"every 4xx":             {CompatPostbox, of(sink.Misconfigured, store.ReasonUnauthorized), "[1]"},
 		"no 5xx":                {CompatPostbox, of(sink.Refused, store.ReasonInternal), "[]"},
-		"no timeout":           {CompatPostbox, of(sink.Unavailable, store.ReasonGateway), "[]"},
+		"no timeout":            {CompatPostbox, of(sink.Unavailable, store.ReasonGateway), "[]"},
 		"none without the wish": {CompatNone, of(sink.Misconfigured, store.ReasonUnauthorized), "[]"},
 	}
 	for name, tt := range tests {

@@ -53,8 +53,8 @@
 // Without proof a refused row counts once per ProofWait. On a quiet system a request
 // without rows can supply the proof; see ping.go.
 //
-// Unavailable and misconfigured answers never cost a row a retry, because part of the
-// receiver may be down and every row that needs that part would become a dead letter.
+// Unavailable and misconfigured answers never cost a row a retry. Part of the receiver
+// may be down, and every row that needs that part would become a dead letter.
 // If a row goes unanswered for ProofWait while other rows are accepted, its lane is
 // stalled and reported. See verdict.go.
 //

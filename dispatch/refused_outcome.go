@@ -72,9 +72,10 @@ func (c *core) clearRefused(o *outcome) {
 }
 
 // spillUnwritten spills the row of a deferred outcome, so that the checkpoint can pass it.
-// It leaves out two kinds of rows: a row whose claim is given back, because it is still in
-// its lane or needs no checkpoint, and a requeued row without a seq, because the sweep
-// finds it in its table again.
+// It leaves out two kinds of rows:
+//
+//   - a row whose claim is given back: it is still in its lane or needs no checkpoint
+//   - a requeued row without a seq: the sweep finds it in its table again
 func (c *core) spillUnwritten(o *outcome) {
 	rw := o.row
 	switch {

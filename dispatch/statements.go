@@ -203,8 +203,8 @@ func (d *Dispatcher) retryStore(ctx context.Context, op string, do func() error)
 }
 
 // bisectRefused applies do to many rows in one statement. If the store refuses the
-// statement, it splits the rows in halves down to the refused ones, because a single bad
-// row must not hold up the others.
+// statement, it halves the rows until each refused row is alone: a single bad row must not
+// hold up the others.
 func bisectRefused[In, Out any](in []In, do func([]In) ([]Out, error), refused func(*In, error) Out) ([]Out, error) {
 	out, err := do(in)
 	var refusal *store.RefusedError

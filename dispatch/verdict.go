@@ -36,8 +36,8 @@ type failure struct {
 }
 
 // isRefusal reports whether the receiver objected to the rows. Any other failure is
-// unavailability. A refusal with Retry-After means that the receiver is alive and busy, so
-// it counts against no row even if the receiver accepts others meanwhile.
+// unavailability. A refusal with Retry-After means that the receiver is alive and busy. It
+// counts against no row, even if the receiver accepts others meanwhile.
 func (f *failure) isRefusal() bool {
 	return f.Class == sink.Rejected || f.Class == sink.Refused && f.retryAfter == 0
 }
