@@ -1,5 +1,7 @@
 package store
 
+import "context"
+
 // Status is the state of a row.
 type Status uint8
 
@@ -57,4 +59,11 @@ func (r Reason) String() string {
 		return "internal"
 	}
 	return "none"
+}
+
+// StatusReader reports, without changing them, which rows no longer need delivery.
+type StatusReader interface {
+	// ReadSettled reports for each row, by position, whether a claim would return
+	// AlreadySettled or Gone. It reports false if unknown.
+	ReadSettled(ctx context.Context, rows []ClaimRow) ([]bool, error)
 }
