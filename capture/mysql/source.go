@@ -85,3 +85,10 @@ func (s *Source) schemaOf(o *store.Outbox) string {
 	}
 	return s.database()
 }
+
+// Publish does nothing, because the binlog contains every table, and the store creates
+// the table of markers.
+func (s *Source) Publish(context.Context) error { return nil }
+
+// Script returns no statements for the same reason.
+func (s *Source) Script() string { return "" }
