@@ -32,12 +32,14 @@ func FindBlocks(ctx context.Context, tables BlockStore, outboxes []string, backl
 		outbox string
 		hash   uint64 // the first 64 bits of the hash: one lane in 10^10 is mistaken for another
 	}
+
 	laneOf := func(outbox string, hash store.LaneHash) lane { return lane{outbox, binary.BigEndian.Uint64(hash[:])} }
 	waiting := map[lane]bool{}
 	for i := range backlog {
 		key := backlog[i].Lane()
 		waiting[laneOf(key.Outbox, key.Hash())] = true
 	}
+
 	err := tables.SpilledLanes(ctx, func(l store.SpilledLane) { waiting[laneOf(l.Outbox, l.Hash)] = true })
 	if err != nil {
 		return nil, fmt.Errorf("read spilled lanes: %w", err)
@@ -45,6 +47,7 @@ func FindBlocks(ctx context.Context, tables BlockStore, outboxes []string, backl
 	if len(waiting) == 0 {
 		return nil, nil
 	}
+
 	last, order := map[lane]store.Hold{}, []lane(nil)
 	now := time.Now()
 	for _, outbox := range outboxes {
@@ -68,10 +71,12 @@ func FindBlocks(ctx context.Context, tables BlockStore, outboxes []string, backl
 			return nil, fmt.Errorf("find blocking FAILED rows of %s: %w", outbox, err)
 		}
 	}
+
 	holds := make([]store.Hold, len(order))
 	for i, l := range order {
 		holds[i] = last[l]
 	}
+
 	return holds, nil
 }
 

@@ -40,9 +40,11 @@ func TestBlocksOfAFirstStart(t *testing.T) {
 	letter := func(outbox, group, id, text string) store.DeadLetter {
 		return store.DeadLetter{Ref: store.Ref{Outbox: outbox, ID: id}, Kind: "K", Group: store.GroupOf(group), Error: text, RetryCount: 3, FailedAt: at}
 	}
+
 	item := func(outbox, group string) store.Item {
 		return store.Item{Ref: store.Ref{Outbox: outbox, ID: "w"}, Kind: "K", Group: store.GroupOf(group)}
 	}
+
 	parked := item("o", "parked")
 	tables := &fakeFailed{rows: map[string][]store.DeadLetter{
 		"o": {
@@ -57,6 +59,7 @@ func TestBlocksOfAFirstStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	got := ""
 	for _, h := range holds {
 		got += fmt.Sprintf("%s %s %s %d %q; ", h.Lane.Group, h.Kind, h.ID, h.RetryCount, h.Reason)
@@ -64,6 +67,7 @@ func TestBlocksOfAFirstStart(t *testing.T) {
 			t.Errorf("%+v has no time", h)
 		}
 	}
+
 	want := `memory blocked 4 3 "last"; parked blocked 3 3 "away"; ` + store.Group{}.String() + ` blocked 5 0 "FAILED before the relay's first start"; `
 	if got != want {
 		t.Errorf("got %s\nwant %s", got, want)
@@ -73,6 +77,7 @@ func TestBlocksOfAFirstStart(t *testing.T) {
 	if _, err := checkpoint.FindBlocks(t.Context(), tables, []string{"o"}, backlog); !errors.Is(err, tables.err) {
 		t.Errorf("got %v", err)
 	}
+
 	tables.parked = nil
 	if holds, err := checkpoint.FindBlocks(t.Context(), tables, []string{"o"}, nil); err != nil || holds != nil {
 		t.Errorf("without rows that wait: %v, %v", holds, err)

@@ -81,6 +81,7 @@ func (r *Pruner) pruneTable(ctx context.Context, o *store.Outbox) (ended bool, e
 		r.Observer.PruneFailed(o.Name, err)
 		return false, nil
 	}
+
 	p := store.PruneRequest{Outbox: o.Name, Before: now.Add(-o.Retention), Limit: pruneBatchRows}
 	for {
 		began := time.Now()

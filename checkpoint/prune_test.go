@@ -44,6 +44,7 @@ func (a *attic) Prune(_ context.Context, epoch store.Epoch, p store.PruneRequest
 	if p.From == "" {
 		a.set(func() { a.walks = append(a.walks, fmt.Sprint(p.Outbox, " ", time.Since(a.began).Round(time.Second))) })
 	}
+
 	time.Sleep(a.takes) // fake time
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -56,6 +57,7 @@ func (a *attic) Prune(_ context.Context, epoch store.Epoch, p store.PruneRequest
 			return done, err
 		}
 	}
+
 	var done store.PruneResult
 	a.rows[p.Outbox] = slices.DeleteFunc(a.rows[p.Outbox], func(at time.Time) bool {
 		old := at.Before(p.Before) && done.Rows < p.Limit
@@ -64,12 +66,14 @@ func (a *attic) Prune(_ context.Context, epoch store.Epoch, p store.PruneRequest
 		}
 		return old
 	})
+
 	if from, _ := strconv.Atoi(p.From); from < 3 { // parts of the table
 		done.Next = strconv.Itoa(from + 1)
 		if done.Rows == p.Limit {
 			done.Next = strconv.Itoa(from)
 		}
 	}
+
 	return done, nil
 }
 

@@ -72,6 +72,7 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 	if lost != nil {
 		at = store.Checkpoint{Seq: at.Seq}
 	}
+
 	leader := &lazyLeader{StartStore: tables, seq: at.Seq}
 	opening, err := src.Open(ctx, at, leader)
 	if err != nil {
@@ -83,27 +84,32 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 	if err := leader.acquire(ctx); err != nil {
 		return StartPoint{}, err
 	}
+
 	begin := StartPoint{
 		Epoch:          leader.epoch,
 		Watermark:      store.Checkpoint{Origin: opening.Origin, Position: opening.From, Seq: at.Seq},
 		From:           opening.From,
 		SnapshotReason: opening.SnapshotReason,
 	}
+
 	if opening.View == nil {
 		if at.Position != "" && opening.From == at.Position {
 			_, err = tables.DeleteSpilledAfter(ctx, begin.Epoch, at.Seq)
 		}
 		return begin, err
 	}
+
 	if lost != nil {
 		begin.SnapshotReason = lost.Reason
 	}
+
 	begin.Watermark.Position = ""
 	b := backlog{view: opening.View, tables: tables, epoch: begin.Epoch, outboxes: outboxes, bound: most}
 	err = b.read(ctx)
 	if err != nil && opening.Discard != nil {
 		err = errors.Join(err, opening.Discard(context.WithoutCancel(ctx)))
 	}
+
 	begin.Backlog, begin.Spilled = b.items, b.spilled
 	return begin, err
 }

@@ -158,6 +158,7 @@ func TestStartForgetsTheCheckpointBeforeACut(t *testing.T) {
 		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "the slot is gone"},
 		rows:    map[string]int{"a": 1},
 	}
+
 	b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -183,6 +184,7 @@ func TestStartMakesACut(t *testing.T) {
 		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 2, "b": 3},
 	}
+
 	b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -205,6 +207,7 @@ func TestStartParksABacklogLargerThanTheBuffer(t *testing.T) {
 		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 3, "b": 3},
 	}
+
 	b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -215,11 +218,13 @@ func TestStartParksABacklogLargerThanTheBuffer(t *testing.T) {
 	if len(b.Backlog) > 0 || b.Spilled != 6 || b.Watermark.Position != "" {
 		t.Errorf("%+v", b)
 	}
+
 	for i, it := range s.parked {
 		if it.Seq != store.NewSeq(1, int64(i+1)) {
 			t.Errorf("row %d is parked as %d", i, it.Seq)
 		}
 	}
+
 	if s.closed != 1 || s.discarded != 0 {
 		t.Errorf("view closed %d times, cut discarded %d times", s.closed, s.discarded)
 	}

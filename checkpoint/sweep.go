@@ -143,6 +143,7 @@ func (s *Sweeper) awaitMarker(ctx context.Context, then func()) error {
 	if s.waiting == nil {
 		s.waiting = map[string]func(){}
 	}
+
 	s.waiting[token] = func() { then(); close(came) }
 	s.mu.Unlock()
 	if err := s.Source.Mark(ctx, token); err != nil {
@@ -151,6 +152,7 @@ func (s *Sweeper) awaitMarker(ctx context.Context, then func()) error {
 		s.mu.Unlock()
 		return err
 	}
+
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

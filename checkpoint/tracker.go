@@ -53,17 +53,20 @@ func (t *Tracker) Begin(position store.Position, seq store.Seq, n int) *Ticket {
 	if position != "" {
 		t.read = position
 	}
+
 	at := watermarkTarget{position, seq}
 	if n == 0 {
 		t.advance(t.tail, at)
 		return nil
 	}
+
 	tk := &Ticket{tracker: t, prev: t.tail, open: n, place: at}
 	if t.tail != nil {
 		t.tail.next = tk
 	} else {
 		t.head = tk
 	}
+
 	t.tail = tk
 	return tk
 }

@@ -100,6 +100,7 @@ func TestTrackerKnowsWhatWasRead(t *testing.T) {
 	if position, at := tr.LastRead(); position != "start" || !at.IsZero() {
 		t.Errorf("before anything: %s at %s", position, at)
 	}
+
 	before := time.Now()
 	tr.Begin("a", 1, 2)
 	tr.Begin("", 2, 1)
@@ -107,6 +108,7 @@ func TestTrackerKnowsWhatWasRead(t *testing.T) {
 	if position != "a" || at.Before(before) {
 		t.Errorf("read up to %s at %s", position, at)
 	}
+
 	tr.Begin("c", 2, 0)
 	if position, _ := tr.LastRead(); position != "c" {
 		t.Errorf("read up to %s", position)

@@ -28,16 +28,19 @@ func TestReplayFromCheckpoint(t *testing.T) {
 	for _, g := range groups {
 		h.exec(t, insert(g, ids(g, 0, 20)...))
 	}
+
 	to.live(t, 60)
 	n := l.named("here", true)
 	if n.State != store.SavepointRetained || n.Position == "" || n.Origin == "" || n.Seq == 0 || n.At.IsZero() {
 		t.Fatalf("the checkpoint is %+v", n)
 	}
+
 	for i := 20; i < 70; i += 10 {
 		for _, g := range groups {
 			h.exec(t, insert(g, ids(g, i, i+10)...))
 		}
 	}
+
 	to.live(t, 60+150)
 	until(t, func() string { return l.open(0) })
 	h.exec(t, "DELETE FROM outbox_events WHERE id IN ('a-030', 'c-069')")
@@ -59,6 +62,7 @@ func TestReplayFromCheckpoint(t *testing.T) {
 			n++
 		}
 	}()
+
 	l.replay("job", replay.Spec{From: "here"})
 	j := l.becomes("job", store.JobDone)
 	close(stop)
@@ -67,6 +71,7 @@ func TestReplayFromCheckpoint(t *testing.T) {
 	if j.Sent < 150 || j.Refused != 0 || j.Total != j.Sent+j.Skipped || j.Source != "log" || j.StartedAt.IsZero() || j.FinishedAt.IsZero() {
 		t.Errorf("the job is %+v", j)
 	}
+
 	t.Logf("%d live rows of each group; %+v", last, j)
 	for _, g := range groups {
 		if live := to.of(g, false); !slices.Equal(live, ids(g, 0, last)) {

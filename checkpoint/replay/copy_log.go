@@ -29,10 +29,12 @@ func (r *jobRun) copyLog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	c := &copier{jobRun: r, cursor: at.cursor, flushedAt: time.Now(), limit: r.pageSize(cmp.Or(r.pageRows, pageRows))}
 	if c.maxBytes, err = r.segmentLimit(ctx); err != nil {
 		return err
 	}
+
 	err = r.readLog(ctx, &at, func(ctx context.Context, b *capture.Batch) error { return c.copyBatch(ctx, b) })
 	if errors.Is(err, errSegmentFull) {
 		return nil
@@ -40,6 +42,7 @@ func (r *jobRun) copyLog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	c.cursor = store.ReplayCursor{Position: r.Until.Position}
 	return c.flush(ctx)
 }
@@ -113,6 +116,7 @@ func (r *jobRun) logPosition(ctx context.Context) (at logPlace, err error) {
 		}
 		return at, finalReadError(err)
 	}
+
 	if at.Position != "" && r.Log.Compare(at.Position, r.Until.Position) > 0 {
 		return at, failf("checkpoint %s was deleted and created again before its rows were read", r.spec.From)
 	}
@@ -120,6 +124,7 @@ func (r *jobRun) logPosition(ctx context.Context) (at logPlace, err error) {
 		at.Checkpoint = store.Checkpoint{Origin: r.Until.Origin, Position: r.Cursor.Position}
 		at.Skip = r.Cursor.Skip
 	}
+
 	at.cursor = store.ReplayCursor{Position: at.Position, Skip: at.Skip}
 	return at, nil
 }
@@ -171,6 +176,7 @@ func (c *copier) copyBatch(ctx context.Context, b *capture.Batch) error {
 			}
 		}
 	}
+
 	if b.Position != "" {
 		c.cursor = store.ReplayCursor{Position: b.Position}
 	}
@@ -179,6 +185,7 @@ func (c *copier) copyBatch(ctx context.Context, b *capture.Batch) error {
 			return err
 		}
 	}
+
 	// Before the first position there is no cursor to continue from.
 	if (c.size >= c.maxBytes || c.rows >= cmp.Or(c.segmentRows, segmentRows)) && c.Cursor.Position != "" {
 		return errSegmentFull

@@ -59,6 +59,7 @@ func (r *jobRun) eachDelivered(ctx context.Context, take func([]store.Item) erro
 	if err != nil {
 		return 0, err
 	}
+
 	view, err := r.Store.View(ctx, "")
 	if err != nil {
 		return 0, fmt.Errorf("read delivered rows: %w", err)
@@ -87,6 +88,7 @@ func (r *jobRun) eachDelivered(ctx context.Context, take func([]store.Item) erro
 			return undated, fmt.Errorf("read delivered rows: %w", err)
 		}
 	}
+
 	return undated, nil
 }
 

@@ -129,6 +129,7 @@ func (s *scroll) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 	if s.lost != nil {
 		return s.lost
 	}
+
 	skip := at.Skip
 	for _, b := range s.batches {
 		if b.Position <= at.Position {
@@ -152,6 +153,7 @@ func (s *scroll) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 			break
 		}
 	}
+
 	return nil
 }
 
@@ -239,6 +241,7 @@ func (th *theatre) act(t *testing.T, to *receiver, calls int, behind bool, log *
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ended := make(chan struct{})
 	die := sync.OnceFunc(func() { died = true; cancel() })
 	frail := &doomed{Store: st, die: die, left: calls, behind: behind}
@@ -250,12 +253,14 @@ func (th *theatre) act(t *testing.T, to *receiver, calls int, behind bool, log *
 		Store: frail, Epoch: epoch, Outboxes: []store.Outbox{eventsBox()}, Routes: map[string]string{"events": "sink"},
 		Sinks: map[string]replay.Sink{"sink": {Lanes: d, Config: cfg}}, Observer: &untilEnded{ended: ended},
 	}
+
 	desk.Small(4, 7)
 	if log != nil {
 		mine := *log
 		mine.marked = desk.OnMarker
 		desk.Log = &replay.Log{LiveSource: &mine, Origin: "log", OpenHistory: func() (replay.HistoryReader, error) { return &mine, nil }}
 	}
+
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() error { return desk.Run(ctx) })
 	work.Go(func() error { return d.Run(ctx) })
@@ -264,6 +269,7 @@ func (th *theatre) act(t *testing.T, to *receiver, calls int, behind bool, log *
 		cancel()
 	case <-ctx.Done():
 	}
+
 	_ = work.Wait()
 	return died
 }
@@ -326,6 +332,7 @@ func (th *theatre) check(t *testing.T, to *receiver, j store.Job, source replay.
 			t.Errorf("of group %s came %v, want %v", group, first, want)
 		}
 	}
+
 	if twice > inMemory {
 		t.Errorf("%d rows came twice", twice)
 	}
@@ -346,6 +353,7 @@ func TestCrashes(t *testing.T) {
 		"log, answers lost":   {replay.SourceLog, true},
 		"table, answers lost": {replay.SourceTable, true},
 	}
+
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

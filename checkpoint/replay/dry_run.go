@@ -39,6 +39,7 @@ func (c *counter) countAll(ctx context.Context) error {
 		})
 		return err
 	}
+
 	at, err := c.logPosition(ctx)
 	if err != nil {
 		return err
@@ -66,20 +67,24 @@ func (c *counter) countPage(ctx context.Context) error {
 	if len(c.page) == 0 {
 		return nil
 	}
+
 	states, err := c.rowStates(ctx, c.page)
 	if err != nil {
 		return err
 	}
+
 	for i := range states {
 		c.total++
 		if !c.isSent(states[i].State) {
 			c.skipped++
 		}
 	}
+
 	c.page = c.page[:0]
 	if err := c.Store.SetRowCounts(ctx, c.Epoch, c.ID, c.total, c.skipped); err != nil {
 		return err
 	}
+
 	err = c.throttle(ctx, c.began)
 	c.began, c.limit = time.Now(), c.pageSize(cmp.Or(c.pageRows, pageRows))
 	return err

@@ -48,6 +48,7 @@ func TestASinkThatIsDownHoldsNoLiveRows(t *testing.T) {
 		work.Go(func() error { return other.Run(ctx) })
 		d.Sinks["other"] = replay.Sink{Lanes: other, Config: cfg}
 	})
+
 	defer func() { cancel(); _ = work.Wait() }()
 	l.named("here", true)
 	h.exec(t, insertEach(groups, "1"), insertEach(groups, "2"))
@@ -80,6 +81,7 @@ func TestTheSinkOfAReplayGoes(t *testing.T) {
 		}
 		return ""
 	})
+
 	l.end()
 	l = lead(t, h, to)
 	if j := l.becomes("job", store.JobFailed); !strings.Contains(j.Reason, `"other"`) {
@@ -115,6 +117,7 @@ func TestFewLanesStandBesideLiveRows(t *testing.T) {
 		lanes.Lanes = d.Sinks["sink"].Lanes
 		d.Sinks["sink"] = replay.Sink{Lanes: lanes, Config: d.Sinks["sink"].Config}
 	})
+
 	l.named("here", true)
 	h.exec(t, insertEach(groups, "1"), insertEach(groups, "2"))
 	to.live(t, 2*groups)

@@ -137,6 +137,7 @@ func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits ma
 	case errors.Is(err, store.ErrNotLeader):
 		return 0, err
 	}
+
 	d.Observer.ControllerFailed(fmt.Errorf("replay %s: %w", j.ID, err))
 	s := d.retries[j.ID]
 	if at := progressOf(j); s == nil || s.at != at {

@@ -65,6 +65,7 @@ func (d *Controller) writeMarker(ctx context.Context, late func()) (store.Checkp
 	if m.waiting == nil {
 		m.waiting = map[string]chan<- store.Checkpoint{}
 	}
+
 	m.waiting[token] = came
 	m.mu.Unlock()
 	defer func() {
@@ -72,9 +73,11 @@ func (d *Controller) writeMarker(ctx context.Context, late func()) (store.Checkp
 		delete(m.waiting, token)
 		m.mu.Unlock()
 	}()
+
 	if err := d.Log.Mark(ctx, token); err != nil {
 		return store.Checkpoint{}, fmt.Errorf("write marker: %w", err)
 	}
+
 	timer := time.NewTimer(lateMarkerAfter)
 	defer timer.Stop()
 	for {

@@ -17,6 +17,7 @@ func TestWantsSince(t *testing.T) {
 		}
 		return when
 	}
+
 	for _, tt := range []struct {
 		since, committed string
 		want             bool
@@ -35,10 +36,12 @@ func TestWantsSince(t *testing.T) {
 			t.Errorf("since %s, a row of %s is wanted: %t", tt.since, tt.committed, got)
 		}
 	}
+
 	r := &jobRun{spec: &Spec{From: "a"}}
 	if !r.matches(&store.Item{Committed: at("12:00:00")}) {
 		t.Error("a row behind a checkpoint is not wanted")
 	}
+
 	r = &jobRun{spec: &Spec{Since: at("12:00:00.5"), Until: at("12:00:01")}}
 	if r.matches(&store.Item{Committed: at("12:00:01")}) {
 		t.Error("a row of the end is wanted")

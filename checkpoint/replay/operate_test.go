@@ -40,16 +40,19 @@ func TestPauseAndCancel(t *testing.T) {
 		}
 		return ""
 	})
+
 	l.wish("job", store.DesiredPause)
 	if j := l.becomes("job", store.JobPaused); j.Sent == 0 || j.Sent >= 600 {
 		t.Errorf("the job is %+v", j)
 	}
+
 	came := again()
 	h.exec(t, insert("a", "live"))
 	to.live(t, 601)
 	if now := again(); now != came {
 		t.Errorf("%d rows came while the job was paused", now-came)
 	}
+
 	l.wish("job", store.DesiredRun)
 	l.becomes("job", store.JobPlaying)
 	until(t, func() string {
@@ -58,6 +61,7 @@ func TestPauseAndCancel(t *testing.T) {
 		}
 		return ""
 	})
+
 	l.wish("job", store.DesiredCancel)
 	j := l.becomes("job", store.JobCancelled)
 	until(t, func() string {
@@ -66,15 +70,18 @@ func TestPauseAndCancel(t *testing.T) {
 		}
 		return ""
 	})
+
 	for _, g := range []string{"a", "b"} {
 		if got := to.of(g, true); !slices.Equal(got, ids(g, 0, len(got))) {
 			t.Errorf("of group %s came %v", g, got)
 		}
 	}
+
 	lanes, err := l.store.ReplayLanes(l.ctx(), "job", 0, 10)
 	if err != nil || len(lanes) > 0 {
 		t.Errorf("%d lanes are left, %v", len(lanes), err)
 	}
+
 	// A job that has not started can be cancelled too, and the next one runs.
 	l.replay("second", replay.Spec{From: "here", Groups: []string{"b"}, IDs: ids("b", 7, 9)})
 	if j := l.becomes("second", store.JobDone); j.Sent != 2 {
@@ -95,6 +102,7 @@ func TestRefusedRows(t *testing.T) {
 	if j.Sent != 297 || j.Refused != 3 || j.Total != 300 {
 		t.Errorf("the job is %+v", j)
 	}
+
 	errs, err := l.store.JobErrors(l.ctx(), "job", 100)
 	if err != nil || len(errs) != 3 || errs[0].ID != "a-077" || errs[0].Reason == "" {
 		t.Errorf("%d errors, %v: %+v", len(errs), err, errs)
@@ -115,16 +123,19 @@ func TestDryRun(t *testing.T) {
 	if dry.Total != 600 || dry.Skipped != 10 || dry.Sent != 0 || len(to.of("a", true)) > 0 {
 		t.Errorf("the dry run is %+v", dry)
 	}
+
 	spec.Read = replay.SourceTable
 	l.replay("dry table", spec)
 	if j := l.becomes("dry table", store.JobDone); j.Total != 589 || j.Skipped != 0 || j.Source != "table" {
 		t.Errorf("the dry run is %+v", j)
 	}
+
 	spec.DryRun = false
 	l.replay("table", spec)
 	if j := l.becomes("table", store.JobDone); j.Total != 589 || j.Sent != 589 || !strings.Contains(j.Reason, "from the table") {
 		t.Errorf("the job is %+v", j)
 	}
+
 	want := slices.DeleteFunc(ids("b", 0, 300), func(id string) bool { return id == "b-001" })
 	if got := to.of("b", true); !slices.Equal(got, want) {
 		t.Errorf("of group b came %v", got)
@@ -143,9 +154,11 @@ func TestKeptLogGivenUp(t *testing.T) {
 		}
 		return ""
 	})
+
 	if err := l.store.RequestSavepointDeletion(l.ctx(), "here"); err != nil {
 		t.Fatal(err)
 	}
+
 	l.poke()
 	var j store.Job
 	until(t, func() string {
@@ -154,9 +167,11 @@ func TestKeptLogGivenUp(t *testing.T) {
 		}
 		return ""
 	})
+
 	if j.State != store.JobFailed || !strings.Contains(j.Reason, "here") {
 		t.Errorf("the job is %+v", j)
 	}
+
 	l.replay("gone", replay.Spec{From: "here"})
 	until(t, func() string {
 		if j = l.job("gone"); !j.State.Ended() {
@@ -164,9 +179,11 @@ func TestKeptLogGivenUp(t *testing.T) {
 		}
 		return ""
 	})
+
 	if j.State != store.JobRefused || !strings.Contains(j.Reason, "checkpoint here not found") {
 		t.Errorf("the job is %+v", j)
 	}
+
 	l.replay("log", replay.Spec{Since: time.Now().Add(-time.Hour), Read: replay.SourceLog})
 	until(t, func() string {
 		if j = l.job("log"); !j.State.Ended() {
@@ -174,9 +191,11 @@ func TestKeptLogGivenUp(t *testing.T) {
 		}
 		return ""
 	})
+
 	if j.State != store.JobRefused || !strings.Contains(j.Reason, "no WAL was retained") {
 		t.Errorf("the job is %+v", j)
 	}
+
 	l.replay("since", replay.Spec{Since: time.Now().Add(-time.Hour)})
 	if j := l.becomes("since", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "the log is lost") {
 		t.Errorf("the job is %+v", j)
@@ -200,6 +219,7 @@ func TestKeptLogLimit(t *testing.T) {
 		}
 		return ""
 	})
+
 	l.replay("job", replay.Spec{From: "here"})
 	if j := l.becomes("job", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "max-kept") {
 		t.Errorf("the job is %+v", j)
@@ -217,6 +237,7 @@ func TestPausedGroups(t *testing.T) {
 	if err := l.lanes.Pause(l.ctx(), lane("a"), "an incident"); err != nil {
 		t.Fatal(err)
 	}
+
 	l.replay("job", replay.Spec{From: "here", Rate: 200})
 	until(t, func() string {
 		if len(to.of("b", true)) == 0 {
@@ -224,26 +245,32 @@ func TestPausedGroups(t *testing.T) {
 		}
 		return ""
 	})
+
 	if err := l.lanes.Pause(l.ctx(), lane("b"), "another"); err != nil {
 		t.Fatal(err)
 	}
+
 	until(t, func() string {
 		if j := l.job("job"); j.State != store.JobPlaying || !strings.Contains(j.Reason, "waits for 2 paused groups") {
 			return "that it waits: " + j.Reason
 		}
 		return ""
 	})
+
 	if n := len(to.of("a", true)); n > 0 {
 		t.Errorf("%d rows of the paused group came", n)
 	}
+
 	for _, group := range []string{"a", "b"} {
 		if err := l.lanes.Resume(l.ctx(), lane(group)); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if j := l.becomes("job", store.JobDone); j.Sent != 600 || strings.Contains(j.Reason, "waits") {
 		t.Errorf("the job is %+v", j)
 	}
+
 	for _, group := range []string{"a", "b"} {
 		if got := to.of(group, true); !slices.Equal(got, ids(group, 0, 300)) {
 			t.Errorf("of group %s came %v", group, got)

@@ -55,6 +55,7 @@ func mongo(t *testing.T) host {
 	open := func() (*capturemongo.Source, error) {
 		return capturemongo.New(capturemongo.Config{URL: url, Name: "r", Outboxes: boxes})
 	}
+
 	events := servers.OpenMongo(t, url).Collection("outbox_events")
 	unique := driver.IndexModel{Keys: bson.D{{Key: "id", Value: 1}}, Options: options.Index().SetUnique(true)}
 	if _, err := events.Indexes().CreateOne(t.Context(), unique); err != nil {
@@ -114,6 +115,7 @@ func TestReplayOfAServersLog(t *testing.T) {
 	for _, f := range servers.Chosen(servers.Flavours()) {
 		hosts[string(f)] = func(t *testing.T) host { return mysql(t, f) }
 	}
+
 	for name, open := range hosts {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -132,6 +132,7 @@ func (p *player) round(ctx context.Context, now time.Time) (next time.Duration, 
 	if err != nil {
 		return 0, err
 	}
+
 	sent, next, err := p.send(ctx, now)
 	switch {
 	case err != nil:
@@ -151,6 +152,7 @@ func (p *player) round(ctx context.Context, now time.Time) (next time.Duration, 
 	case p.pausedInMemory():
 		return 0, p.withdrawAll(ctx)
 	}
+
 	return next, p.reportWaiting(ctx)
 }
 
@@ -233,6 +235,7 @@ func (p *player) withdrawAll(ctx context.Context) error {
 	for _, e := range p.targets {
 		e.Lanes.WithdrawReplay(p.ID)
 	}
+
 	for {
 		left := 0
 		for _, e := range p.targets {
@@ -246,9 +249,11 @@ func (p *player) withdrawAll(ctx context.Context) error {
 			return err
 		}
 	}
+
 	for _, t := range p.turns {
 		p.endTurn(t)
 	}
+
 	p.scan, p.progressAt = laneScan{deferred: map[store.LaneKey]time.Time{}}, time.Now()
 	return nil
 }
@@ -296,6 +301,7 @@ func (p *player) startTurns(ctx context.Context, now time.Time) (listed bool, er
 	if ps.complete && !ps.exhausted && (len(ps.deferred) < had || len(ps.deferred) == 0 && len(p.turns) == 0) {
 		*ps = laneScan{deferred: ps.deferred}
 	}
+
 	for !ps.complete && (ps.waitsFor == nil || p.hasLaneRoom(ps.waitsFor) && ps.waitsFor.emptyLanes < p.rowRoom(ps.waitsFor)) {
 		lanes, err := p.Store.ReplayLanes(ctx, p.ID, ps.after, laneBatch)
 		if err != nil {
@@ -311,6 +317,7 @@ func (p *player) startTurns(ctx context.Context, now time.Time) (listed bool, er
 		}
 		ps.complete = len(lanes) < laneBatch
 	}
+
 	ps.exhausted = ps.complete && ps.seen == 0
 	return listed, nil
 }
@@ -339,6 +346,7 @@ func (p *player) admitLanes(lanes []store.ReplayLane, now time.Time) (listed, al
 		ps.after = l.First
 		ps.seen++
 	}
+
 	return listed, true, nil
 }
 

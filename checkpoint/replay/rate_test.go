@@ -25,13 +25,16 @@ func TestRate(t *testing.T) {
 		r.consume(now, rows)
 		sent += rows
 	}
+
 	if sent < 499 || sent > 511 {
 		t.Errorf("%d rows went in 10 s", sent)
 	}
+
 	now = now.Add(time.Hour)
 	if rows, _ := r.available(now, 100); rows != 10 {
 		t.Errorf("after an hour %d rows may go at once", rows)
 	}
+
 	none := newRateLimiter(0, 10)
 	if rows, _ := none.available(now, 100); rows != 100 {
 		t.Errorf("without a bound %d rows may go", rows)

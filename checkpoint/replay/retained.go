@@ -63,14 +63,17 @@ func (d *Controller) checkRetainedLogs(ctx context.Context, named []store.Savepo
 		d.Observer.LogsRetained(nil)
 		return nil, d.checkServerRetention(ctx, named)
 	}
+
 	keeper, err := d.retainer.open(d.OpenRetainer)
 	if err != nil {
 		return nil, err
 	}
+
 	list, err := keeper.RetainedSlots(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	d.Observer.LogsRetained(list)
 	logs := make([]capture.RetainedSlot, len(named))
 	for i := range named {
@@ -88,6 +91,7 @@ func (d *Controller) checkServerRetention(ctx context.Context, named []store.Sav
 	if !d.needsServerCheck(named) || time.Since(d.retainer.checkedAt) < cmp.Or(d.retentionInterval, retentionInterval) {
 		return nil
 	}
+
 	d.retainer.checkedAt = time.Now()
 	server, err := d.Log.OpenRetention()
 	if err != nil {
@@ -98,14 +102,17 @@ func (d *Controller) checkServerRetention(ctx context.Context, named []store.Sav
 	for i := range named {
 		places[i] = named[i].Checkpoint
 	}
+
 	lost, err := server.LostReasons(ctx, places)
 	if err != nil {
 		return fmt.Errorf("check log retention for checkpoints: %w", err)
 	}
+
 	logs := make([]capture.RetainedSlot, len(named))
 	for i := range lost {
 		logs[i].Lost = lost[i]
 	}
+
 	return d.updateRetainedLogs(ctx, named, logs)
 }
 
@@ -164,6 +171,7 @@ func (d *Controller) sweepOrphans(ctx context.Context, kept []store.Savepoint, l
 	case since < orphanSweepInterval:
 		return orphanSweepInterval - since, nil
 	}
+
 	d.retainer.sweptAt = time.Now()
 	keeper, err := d.OpenRetainer() // opened for this call only, because nothing else needs its session
 	if err == nil {
@@ -183,13 +191,16 @@ func (d *Controller) dropOrphanedLogs(ctx context.Context, keeper capture.SlotRe
 	if len(logs) == 0 {
 		return nil
 	}
+
 	named, err := d.Store.Savepoints(ctx)
 	if err != nil {
 		return err
 	}
+
 	named = slices.DeleteFunc(named, func(n store.Savepoint) bool {
 		return !n.DeleteRequested && n.State != store.SavepointRetained && (n.State != store.SavepointRequested || !n.RetainLog)
 	})
+
 	var errs []error
 	for _, l := range logs {
 		if hasSavepoint(named, l.Name) {

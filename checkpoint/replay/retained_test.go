@@ -105,11 +105,13 @@ func TestCheckpointsWhileTheLogIsNotRead(t *testing.T) {
 		log.LiveSource, d.Log.LiveSource = d.Log.LiveSource, log
 		d.MarkFor(3 * time.Second)
 	})
+
 	l.named("here", true)
 	log.hold.Store(true)
 	if err := l.store.RequestSavepoint(l.ctx(), "later", true); err != nil {
 		t.Fatal(err)
 	}
+
 	l.poke()
 	until(t, func() string {
 		if n := l.find("later"); n.State != store.SavepointRequested || !strings.Contains(n.Reason, "waiting for capture") {
@@ -117,6 +119,7 @@ func TestCheckpointsWhileTheLogIsNotRead(t *testing.T) {
 		}
 		return ""
 	})
+
 	l.delete("here")
 	log.hold.Store(false)
 	until(t, func() string {
@@ -125,6 +128,7 @@ func TestCheckpointsWhileTheLogIsNotRead(t *testing.T) {
 		}
 		return ""
 	})
+
 	keptAre(t, besides(t, h), "later")
 }
 
@@ -144,6 +148,7 @@ func TestStrayKeptLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	keep("stray")
 	l = lead(t, h, newReceiver())
 	keptAre(t, keeper)
@@ -157,6 +162,7 @@ func TestStrayKeptLog(t *testing.T) {
 	if err := l.store.RequestSavepoint(t.Context(), "wanted", true); err != nil {
 		t.Fatal(err)
 	}
+
 	keep("wanted")
 	l = lead(t, h, newReceiver(), func(d *replay.Controller) { d.Log = nil })
 	keptAre(t, keeper)
@@ -228,16 +234,19 @@ func TestOneCheckpointFails(t *testing.T) {
 	if err := l.store.RequestSavepoint(t.Context(), "aa", true); err != nil {
 		t.Fatal(err)
 	}
+
 	l = lead(t, h, to, func(d *replay.Controller) {
 		d.OpenRetainer = func() (replay.SlotRetainer, error) {
 			keeper, err := h.keeper()
 			return stubborn{keeper, "aa"}, err
 		}
 	})
+
 	l.named("c", true)
 	if n := l.find("aa"); n.State != store.SavepointRequested {
 		t.Errorf("the checkpoint is %+v", n)
 	}
+
 	l.end()
 	h.exec(t, "CREATE TABLE unrelated AS SELECT i, repeat('x', 500) FROM generate_series(1, 5000) i")
 	l = lead(t, h, to, func(d *replay.Controller) {
@@ -247,12 +256,14 @@ func TestOneCheckpointFails(t *testing.T) {
 			return stubborn{keeper, "a"}, err
 		}
 	})
+
 	until(t, func() string {
 		if n := l.find("b"); n.State != store.SavepointLogLost || !strings.Contains(n.Reason, "max-kept") {
 			return "the end of the kept log"
 		}
 		return ""
 	})
+
 	if n := l.find("a"); n.State != store.SavepointRetained {
 		t.Errorf("the checkpoint is %+v", n)
 	}

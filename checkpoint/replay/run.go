@@ -27,6 +27,7 @@ func (d *Controller) runJob(ctx context.Context, j *store.Job) error {
 	if err != nil {
 		return refusef("%v", err)
 	}
+
 	r := &jobRun{Controller: d, Job: j, spec: spec, traffic: newTraffic(d.Sinks)}
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -39,6 +40,7 @@ func (d *Controller) runJob(ctx context.Context, j *store.Job) error {
 	if unclean := r.player.withdrawAll(ctx); err == nil {
 		err = unclean
 	}
+
 	stop(nil)
 	<-watched
 	if cause := context.Cause(work); err != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) {
@@ -75,9 +77,11 @@ func (r *jobRun) steps(ctx context.Context) error {
 			return err
 		}
 	}
+
 	if r.spec.DryRun {
 		return r.countRows(ctx)
 	}
+
 	for {
 		if err := r.playCopied(ctx); err != nil {
 			return err
@@ -131,6 +135,7 @@ func (r *jobRun) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	until, now := store.Checkpoint{}, time.Now()
 	if from.source == SourceLog {
 		late := func() {
@@ -142,6 +147,7 @@ func (r *jobRun) begin(ctx context.Context) error {
 			return err
 		}
 	}
+
 	r.Until, r.UntilAt, r.Source, r.State, r.Reason = until, now, string(from.source), store.JobCopying, from.why
 	return r.writeJob(ctx, r.Job)
 }

@@ -28,6 +28,7 @@ func (d *Controller) reconcileSavepoints(ctx context.Context) (next time.Duratio
 	if err != nil {
 		return 0, err
 	}
+
 	var errs []error
 	var wanted, kept []store.Savepoint
 	for _, n := range list {
@@ -44,15 +45,18 @@ func (d *Controller) reconcileSavepoints(ctx context.Context) (next time.Duratio
 			kept = append(kept, n)
 		}
 	}
+
 	logs, err := d.checkRetainedLogs(ctx, kept)
 	if errors.Is(err, store.ErrNotLeader) {
 		return 0, err
 	}
+
 	errs = append(errs, err)
 	made, late, err := d.makeSavepoints(ctx, wanted)
 	if errors.Is(err, store.ErrNotLeader) {
 		return 0, err
 	}
+
 	next, strays := d.sweepOrphans(ctx, append(kept, made...), logs)
 	if late {
 		next = retryInterval
@@ -85,6 +89,7 @@ func (d *Controller) makeSavepoints(ctx context.Context, wanted []store.Savepoin
 	if len(made) == 0 || errors.Is(err, store.ErrNotLeader) {
 		return nil, false, err
 	}
+
 	errs := []error{err}
 	var at store.Checkpoint
 	if d.Log != nil {
@@ -93,6 +98,7 @@ func (d *Controller) makeSavepoints(ctx context.Context, wanted []store.Savepoin
 			return nil, late, errors.Join(append(errs, err)...)
 		}
 	}
+
 	for _, n := range made {
 		n.Checkpoint, n.At = at, began
 		switch err := d.saveSavepoint(ctx, &n); {
@@ -104,6 +110,7 @@ func (d *Controller) makeSavepoints(ctx context.Context, wanted []store.Savepoin
 			kept = append(kept, n)
 		}
 	}
+
 	return kept, false, errors.Join(errs...)
 }
 
@@ -164,6 +171,7 @@ func (d *Controller) retainLog(ctx context.Context, n *store.Savepoint) error {
 		n.Reason = whyServerRetention
 		return nil
 	}
+
 	keeper, err := d.retainer.open(d.OpenRetainer)
 	if err == nil {
 		_, err = keeper.RetainLog(ctx, n.Name)
@@ -176,6 +184,7 @@ func (d *Controller) retainLog(ctx context.Context, n *store.Savepoint) error {
 	default:
 		return fmt.Errorf("retain log of checkpoint %s: %w", n.Name, err)
 	}
+
 	return nil
 }
 

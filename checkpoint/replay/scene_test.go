@@ -121,6 +121,7 @@ func (r *receiver) Deliver(_ context.Context, msgs []sink.Message) sink.Result {
 	if before != nil {
 		before(msgs[0].Replay)
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var res sink.Result
@@ -143,6 +144,7 @@ func (r *receiver) Deliver(_ context.Context, msgs []sink.Message) sink.Result {
 		}
 		r.came = append(r.came, arrival{m.ID, m.Group.String(), m.Replay})
 	}
+
 	close(r.grown)
 	r.grown = make(chan struct{})
 	return res
@@ -270,11 +272,13 @@ func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Controller))
 	if err := errors.Join(st.Install(ctx), st.Check(ctx)); err != nil {
 		t.Fatal(err)
 	}
+
 	box := eventsBox()
 	begin, err := checkpoint.Start(ctx, src, st, []store.Outbox{box}, store.ReadLimit{Rows: 1000}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cfg := dispatch.DefaultConfig()
 	d := dispatch.New(cfg, st, to, begin.Epoch, quiet{t}, 5*time.Second)
 	d.Replays = st
@@ -285,6 +289,7 @@ func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Controller))
 			t.Fatal(err)
 		}
 	}
+
 	l := &life{t: t, store: st, lanes: d, wished: make(chan struct{}, 1)}
 	desk := &replay.Controller{
 		Store: st, Epoch: begin.Epoch, Outboxes: []store.Outbox{box}, Routes: map[string]string{box.Name: "sink"},
@@ -292,13 +297,16 @@ func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Controller))
 		Log:          &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: func() (replay.HistoryReader, error) { return h.source() }, OpenRetention: h.look},
 		OpenRetainer: h.keeper, RequestsChanged: l.wished, Observer: quiet{t},
 	}
+
 	for _, change := range desks {
 		change(desk)
 	}
+
 	feed.OnMarker = desk.OnMarker
 	keeper := &checkpoint.CheckpointSaver{
 		Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: st, Source: src, Epoch: begin.Epoch, Observer: quiet{t},
 	}
+
 	batches := make(chan capture.Batch)
 	work, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
@@ -314,6 +322,7 @@ func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Controller))
 			return err
 		})
 	}
+
 	l.end = sync.OnceFunc(func() { cancel(); _ = work.Wait(); src.Close() })
 	t.Cleanup(l.end)
 	return l
@@ -339,6 +348,7 @@ func (l *life) named(name string, keep bool) store.Savepoint {
 	if err := l.store.RequestSavepoint(l.ctx(), name, keep); err != nil {
 		l.t.Fatal(err)
 	}
+
 	l.poke()
 	var got store.Savepoint
 	until(l.t, func() string {

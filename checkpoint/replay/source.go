@@ -26,6 +26,7 @@ func (r *jobRun) chooseSource(ctx context.Context) (sourceChoice, error) {
 	if r.spec.Until.After(time.Now().Add(maxClockSkew)) {
 		return sourceChoice{}, refusef("until (%s) is in the future; rows that commit from now on are delivered anyway", r.spec.Until.Format(time.RFC3339))
 	}
+
 	at, behind, _, err := r.startPlace(ctx)
 	var lost *capture.LostError
 	if err != nil && !errors.As(err, &lost) {
@@ -43,6 +44,7 @@ func (r *jobRun) chooseSource(ctx context.Context) (sourceChoice, error) {
 	if err == nil {
 		err = r.checkReachable(ctx, at)
 	}
+
 	var other *capture.OriginError
 	var setup *store.SetupError
 	switch {
@@ -55,6 +57,7 @@ func (r *jobRun) chooseSource(ctx context.Context) (sourceChoice, error) {
 	case errors.As(err, &setup):
 		return sourceChoice{}, refusef("log cannot be read: %v", err)
 	}
+
 	return sourceChoice{}, fmt.Errorf("check log: %w", err)
 }
 
@@ -80,6 +83,7 @@ func (r *jobRun) startPlace(ctx context.Context) (at capture.StartPoint, behind,
 		}
 		return capture.StartPoint{Since: r.spec.Since}, "", "", nil
 	}
+
 	i := slices.IndexFunc(named, func(n store.Savepoint) bool { return n.Name == r.spec.From && !n.DeleteRequested })
 	if i < 0 {
 		return at, "", "", refusef("checkpoint %s not found", r.spec.From)
@@ -96,6 +100,7 @@ func (r *jobRun) startPlace(ctx context.Context) (at capture.StartPoint, behind,
 			return at, "", "", &capture.LostError{Reason: "it was retained for checkpoint " + n.Name + ": " + n.Reason}
 		}
 	}
+
 	return r.savepointPlace(&named[i])
 }
 

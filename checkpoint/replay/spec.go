@@ -65,6 +65,7 @@ func (s *Spec) Validate() error {
 	case s.Read != SourceAny && s.Read != SourceLog && s.Read != SourceTable:
 		return fmt.Errorf("invalid replay source %q; use %s or %s", string(s.Read), SourceLog, SourceTable)
 	}
+
 	if s.From != "" {
 		return store.ValidateSavepointName(s.From)
 	}

@@ -103,15 +103,18 @@ func (p *player) sendPage(ctx context.Context, e *target, lanes []*laneTurn, mos
 	for i, t := range lanes {
 		from[i] = store.ReplayRange{Outbox: t.Outbox, Lane: t.Hash, After: t.lastRead}
 	}
+
 	lists, err := p.Store.ReplayRows(ctx, p.ID, from, each+1) // one more row shows whether there are more
 	if err != nil {
 		return err
 	}
+
 	more := make([]bool, len(lanes))
 	for i, list := range lists {
 		more[i] = len(list) > each
 		lists[i] = list[:min(len(list), each)]
 	}
+
 	rows := slices.Concat(lists...)
 	send, skip, err := p.partition(ctx, rows)
 	if err != nil {
@@ -123,12 +126,14 @@ func (p *player) sendPage(ctx context.Context, e *target, lanes []*laneTurn, mos
 		}
 		p.Observer.Skipped(e.name, len(skip))
 	}
+
 	for i, t := range lanes {
 		if n := len(lists[i]); n > 0 {
 			t.lastRead, t.since = lists[i][n-1].N, now
 		}
 		t.allRead = !more[i]
 	}
+
 	e.Lanes.Replay(p.ID, send)
 	p.pace.consume(now, len(send))
 	p.measure(send)
@@ -138,6 +143,7 @@ func (p *player) sendPage(ctx context.Context, e *target, lanes []*laneTurn, mos
 			t.held, t.quiescent = false, false
 		}
 	}
+
 	return nil
 }
 
@@ -160,10 +166,12 @@ func (p *player) partition(ctx context.Context, rows []store.ReplayRow) (send []
 	if len(rows) == 0 {
 		return nil, nil, nil
 	}
+
 	states, err := p.rowStates(ctx, rows)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	for i := range rows {
 		row := &rows[i]
 		if !p.isSent(states[i].State) {

@@ -30,6 +30,7 @@ func class(status int) Class {
 		http.StatusMethodNotAllowed, http.StatusProxyAuthRequired:
 		return Misconfigured
 	}
+
 	switch {
 	case status >= 200 && status < 300:
 		return Delivered

@@ -16,6 +16,7 @@ func TestClassify(t *testing.T) {
 		class  sink.Class
 		reason store.Reason
 	}
+
 	named := map[int]meaning{
 		400: {sink.Rejected, store.ReasonBadRequest},
 		401: {sink.Misconfigured, store.ReasonUnauthorized},
@@ -32,6 +33,7 @@ func TestClassify(t *testing.T) {
 		503: {sink.Unavailable, store.ReasonGateway},
 		504: {sink.Unavailable, store.ReasonGateway},
 	}
+
 	// Every number that a status line may contain, and some that it may not.
 	for status := -1; status <= 1001; status++ {
 		want, ok := named[status]
@@ -94,6 +96,7 @@ func TestRetryAfter(t *testing.T) {
 			t.Errorf("%.60q is %s, want %s", value, got, want)
 		}
 	}
+
 	if got := sink.RetryAfter(nil, now); got != 0 {
 		t.Errorf("no header is %s", got)
 	}

@@ -64,11 +64,13 @@ func ExampleSink() {
 		{ID: "2", Kind: "order.created", Payload: []byte(`{"total":`)},
 		{ID: "3", Kind: "order.created", Payload: []byte(`{"total":7}`)},
 	}
+
 	res := lines.Deliver(context.Background(), msgs)
 
 	for i := range msgs {
 		fmt.Printf("row %s: %s\n", msgs[i].ID, res.At(i).Class)
 	}
+
 	// Output:
 	// 1 {"total":12}
 	// row 1: delivered

@@ -31,6 +31,7 @@ func classifyAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor)
 			RetryAfter: a.RetryAfter,
 		}
 	}
+
 	if class != sink.Delivered {
 		return fail(class, reason, a.Failure(r.name(), red))
 	}
@@ -40,6 +41,7 @@ func classifyAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor)
 		text := ": incomplete response: " + httpsink.ErrorText(a.Err)
 		return fail(sink.Unavailable, store.ReasonGateway, a.Detail(r.name(), text, red))
 	}
+
 	res, err := parseAnswer(a, r, n, red)
 	if err != nil {
 		text := fmt.Sprintf(": response not from the API (%v), content type %q%s", err, a.ContentType, a.Excerpt(red))
@@ -54,10 +56,12 @@ func parseAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) (s
 	if a.Err != nil {
 		return sink.Result{}, a.Err
 	}
+
 	body := bytes.TrimSpace(a.Body)
 	if !r.needsResults && (len(body) == 0 || body[0] == '[') {
 		return arrayResult(a, body, r, n, red)
 	}
+
 	list, err := parseResults(body)
 	if errors.Is(err, errNotObject) && !r.needsResults {
 		return sink.Result{}, fmt.Errorf("%w, nor an array, nor empty", err)
@@ -71,6 +75,7 @@ func parseAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) (s
 		}
 		return arrayResult(a, body, r, n, red)
 	}
+
 	if len(list) != n {
 		return sink.Result{}, fmt.Errorf("%d results for %d items", len(list), n)
 	}
@@ -91,14 +96,17 @@ func parseResults(body []byte) ([]result, error) {
 	if body[0] != '{' {
 		return nil, errNotObject
 	}
+
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(body, &object); err != nil {
 		return nil, errNotObject
 	}
+
 	raw, ok := object["results"]
 	if !ok {
 		return nil, nil
 	}
+
 	var list []result
 	if err := json.Unmarshal(raw, &list); err != nil || list == nil {
 		return nil, errors.New("results is not a list of objects with a status")
@@ -125,9 +133,11 @@ func outcomesOf(list []result, r *route, red *httpsink.Redactor) (sink.Result, e
 			items[i] = refusedOutcome(r, word, list[i].reason(), red)
 		}
 	}
+
 	if taken == len(list) {
 		items = nil
 	}
+
 	res := sink.Result{Items: items, Skipped: skipped}
 	if items == nil {
 		res.Outcome = delivered().Outcome

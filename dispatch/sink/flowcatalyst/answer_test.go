@@ -172,6 +172,7 @@ func FuzzJudge(f *testing.F) {
 	} {
 		f.Add(201, "application/json", []byte(body), 2)
 	}
+
 	f.Add(503, "text/plain", []byte("canary-token\r\n\x00"), 1)
 	f.Fuzz(func(t *testing.T, status int, contentType string, body []byte, n int) {
 		const token = "canary-token"
@@ -211,10 +212,12 @@ func words(body []byte, n int, a *httpsink.Answer) int {
 	if !a.Success() || json.Unmarshal(body, &object) != nil {
 		return 0
 	}
+
 	list, _ := object["results"].([]any)
 	if len(list) != n {
 		return 0
 	}
+
 	taken := 0
 	for _, entry := range list {
 		fields, _ := entry.(map[string]any)

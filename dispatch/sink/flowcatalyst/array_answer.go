@@ -29,6 +29,7 @@ func arrayResult(a *httpsink.Answer, body []byte, r *route, n int, red *httpsink
 		}
 		return said.result(a, r, red), nil
 	}
+
 	var list []json.RawMessage
 	if err := json.Unmarshal(body, &list); err != nil {
 		return sink.Result{}, fmt.Errorf("%w, nor an array, nor empty", errNotObject)
@@ -56,6 +57,7 @@ func arrayItemResults(a *httpsink.Answer, list []json.RawMessage, r *route, n in
 			return said.result(a, r, red)
 		}
 	}
+
 	if !failed {
 		return delivered()
 	}
@@ -106,6 +108,7 @@ func (v *bodyStatus) failure() (word, reason string, failure bool) {
 	default:
 		return "", "", false
 	}
+
 	if !hasValue(why) {
 		why = v.Message
 	}

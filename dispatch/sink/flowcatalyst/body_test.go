@@ -40,6 +40,7 @@ func BenchmarkBody(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	for _, n := range []int{1, 100, 1000} {
 		msgs := batch(n, 500)
 		b.Run(fmt.Sprintf("rows=%d", n), func(b *testing.B) {

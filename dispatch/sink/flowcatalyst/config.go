@@ -134,6 +134,7 @@ func (c *Config) Validate() error {
 	if _, err := parseBaseURL(c.BaseURL); err != nil {
 		errs = append(errs, err)
 	}
+
 	errs = append(errs, c.ErrorDetail.Check())
 	if !httpsink.VisibleASCII(string(c.Token)) {
 		bad("api-token contains a space, a line break or a character outside ASCII; check for a trailing newline")
@@ -141,6 +142,7 @@ func (c *Config) Validate() error {
 	if err := c.validateCredentials(); err != nil {
 		errs = append(errs, err)
 	}
+
 	errs = append(errs, httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
 	if !httpsink.VisibleASCII(strings.ReplaceAll(c.UserAgent, " ", "")) {
 		bad("user-agent %q contains a character that is invalid in a header", c.UserAgent)
@@ -202,6 +204,7 @@ func (c *Config) route(kind string) (route, error) {
 		return route{}, fmt.Errorf("kind %q has no endpoint; valid kinds are %s, %s and %s",
 			kind, KindEvent, KindDispatchJob, KindAuditLog)
 	}
+
 	if c.MaxRequestBytes > 0 {
 		r.maxBody = c.MaxRequestBytes
 	}

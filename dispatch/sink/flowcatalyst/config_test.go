@@ -107,16 +107,19 @@ func TestTokenIsNotPrinted(t *testing.T) {
 			slog.New(h).Info("sink", "value", v)
 		}
 	}
+
 	b, err := json.Marshal(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	out.Write(b)
 	for _, form := range []string{canary, fmt.Sprintf("%x", canary), fmt.Sprintf("%X", canary)} {
 		if i := strings.Index(out.String(), form); i >= 0 {
 			t.Errorf("the token was printed: …%s", out.String()[max(0, i-100):i+len(form)])
 		}
 	}
+
 	if !strings.Contains(out.String(), "[redacted]") {
 		t.Error("nothing says that there is a token")
 	}

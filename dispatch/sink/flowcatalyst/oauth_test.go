@@ -129,11 +129,13 @@ func load(t *testing.T, s *flowcatalyst.Sink, name string, stop <-chan struct{})
 			}
 		})
 	}
+
 	wg.Wait()
 	n := 0
 	for _, r := range rows {
 		n += r
 	}
+
 	return n
 }
 
@@ -167,11 +169,13 @@ func TestOAuthDefaultAddress(t *testing.T) {
 		r.URL.Path = strings.TrimPrefix(r.URL.Path, "/base")
 		l.ServeHTTP(w, r)
 	})
+
 	carried := ""
 	mux.HandleFunc("/base/api/events/batch", func(w http.ResponseWriter, r *http.Request) {
 		carried = r.Header.Get("Authorization")
 		_, _ = w.Write(sinktest.Results(1))
 	})
+
 	srv := httptest.NewServer(mux)
 	t.Cleanup(srv.Close)
 	s := newSink(t, flowcatalyst.Config{
@@ -216,6 +220,7 @@ func TestOAuthRotation(t *testing.T) {
 		<-l.issued
 		<-after(200 * time.Millisecond) // with the new one
 	}()
+
 	wantOnce(t, recv, load(t, s, "row", stop))
 	if n := l.fetches(); n != 2 {
 		t.Errorf("%d fetches, want 2", n)
@@ -237,27 +242,33 @@ func TestOAuthEndpointDown(t *testing.T) {
 		<-l.refused                     // a second before the old token expires
 		<-after(100 * time.Millisecond) // with the old one
 	}()
+
 	n += load(t, s, "down", stop)
 	if got := l.fetches(); got != 2 {
 		t.Errorf("%d fetches, want 2", got)
 	}
+
 	<-after(time.Second) // the old token expires
 	res := s.Deliver(t.Context(), events(1))
 	if res.Class != sink.Unavailable || res.Reason != store.ReasonGateway || res.RetryAfter > time.Second {
 		t.Errorf("%+v", res)
 	}
+
 	want := "POST /api/events/batch: no token: 503 Service Unavailable from POST " + l.url
 	if res.Detail != want {
 		t.Errorf("the detail is %q, want %q", res.Detail, want)
 	}
+
 	l.set(func() { l.down = false })
 	for began := time.Now(); res.Class != sink.Delivered && time.Since(began) < 10*time.Second; {
 		<-after(50 * time.Millisecond)
 		res = s.Deliver(t.Context(), events(1))
 	}
+
 	if res.Class != sink.Delivered {
 		t.Errorf("after the outage: %s %s", res.Class, res.Detail)
 	}
+
 	wantOnce(t, recv, n+1)
 }
 
@@ -270,6 +281,7 @@ func TestOAuthAlwaysRefused(t *testing.T) {
 	recv.Script(func(r *sinktest.Request) sinktest.Answer {
 		return sinktest.Answer{Status: http.StatusUnauthorized, Body: []byte("no such token: " + r.Header.Get("Authorization"))}
 	})
+
 	var wg sync.WaitGroup
 	requests := make([]int, 8)
 	began := time.Now()
@@ -290,14 +302,17 @@ func TestOAuthAlwaysRefused(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	if n := l.fetches(); n != 2 {
 		t.Errorf("%d fetches in 5.5 s, want 2", n)
 	}
+
 	total := 0
 	for _, n := range requests {
 		total += n
 	}
+
 	// Only the requests that met the renewal were repeated.
 	if c := recv.Counts(); c.Requests < total || c.Requests > total+2*len(requests) {
 		t.Errorf("%d deliveries made %d requests", total, c.Requests)
@@ -320,6 +335,7 @@ func TestOAuthUnknownClient(t *testing.T) {
 			}
 		}
 	}
+
 	if n, got := l.fetches(), recv.Log(); n != 2 || // one fetch, with each method of authentication
 		len(got) != 0 {
 		t.Errorf("%d fetches, %d rows arrived", n, len(got))
@@ -340,16 +356,19 @@ func TestOAuthBounds(t *testing.T) {
 		BaseURL: srv.URL, RequestTimeout: 200 * time.Millisecond,
 		OAuth: flowcatalyst.OAuth{ClientID: "relay", ClientSecret: clientSecret},
 	})
+
 	began := time.Now()
 	res := s.Deliver(t.Context(), events(1))
 	if d := time.Since(began); d > 3*time.Second || res.Class != sink.Unavailable || !strings.Contains(res.Detail, "request-timeout (200ms)") {
 		t.Errorf("after %s: %+v", d, res)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if res := s.Deliver(ctx, events(1)); res.Class != sink.Unavailable || !strings.Contains(res.Detail, "context canceled") {
 		t.Errorf("cancelled: %+v", res)
 	}
+
 	s.Close()
 	select {
 	case <-ended:
@@ -400,6 +419,7 @@ func TestOAuthConfig(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
+
 	cfg := flowcatalyst.Config{BaseURL: "https://platform.example", OAuth: full}
 	s := newSink(t, cfg)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x"} {

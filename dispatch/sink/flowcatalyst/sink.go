@@ -37,21 +37,25 @@ func New(cfg Config) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	cfg = cfg.withDefaults()
 	base, err := parseBaseURL(cfg.BaseURL)
 	if err != nil {
 		return nil, err
 	}
+
 	client, err := httpsink.NewClient(httpsink.Options{
 		RequestTimeout: cfg.RequestTimeout, MaxConnections: cfg.MaxConnections, CAFile: cfg.CAFile,
 	}, base)
 	if err != nil {
 		return nil, err
 	}
+
 	tokens, err := newTokenSource(&cfg, base.String())
 	if err != nil {
 		return nil, err
 	}
+
 	token := string(cfg.Token)
 	cfg.Token, cfg.OAuth = "", OAuth{}
 	return &Sink{
@@ -159,9 +163,11 @@ func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge fu
 		}
 		return judge(a, red)
 	}
+
 	if s.tokens == nil {
 		return with(s.token())
 	}
+
 	slow := fmt.Errorf("no response within request-timeout (%s)", s.cfg.RequestTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.RequestTimeout, slow)
 	defer cancel()

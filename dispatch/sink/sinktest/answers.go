@@ -42,6 +42,7 @@ func (h Harness) testStatus(t *testing.T) {
 	srv := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(int(status.Load()))
 	})
+
 	s := h.New(t, srv.URL, longTimeout)
 	for _, row := range meanings() {
 		for _, code := range row.status {
@@ -68,6 +69,7 @@ func (h Harness) testStatus(t *testing.T) {
 			}
 		}
 	}
+
 	ok := serve(t, func(w http.ResponseWriter, _ *http.Request) { h.Success(1).write(w) })
 	want(t, deliver(t, h.New(t, ok.URL, longTimeout), h.message("a")), 1, sink.Delivered)
 }

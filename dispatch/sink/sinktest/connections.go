@@ -20,6 +20,7 @@ func (h Harness) testReuse(t *testing.T) {
 		w.WriteHeader(codes[i%len(codes)])
 		_, _ = w.Write(bodies[i%len(bodies)])
 	})
+
 	s := h.New(t, srv.URL, longTimeout)
 	const requests = 200
 	for range requests {
@@ -27,6 +28,7 @@ func (h Harness) testReuse(t *testing.T) {
 			t.Fatal("a failure was taken for a delivery")
 		}
 	}
+
 	if got := n.Load(); got != requests {
 		t.Errorf("%d messages made %d requests", requests, got)
 	}
@@ -56,6 +58,7 @@ func (h Harness) testFailureKeepsOthers(t *testing.T) {
 		<-release
 		h.Success(1).write(w)
 	})
+
 	s := h.New(t, srv.URL, longTimeout)
 	together := func() {
 		t.Helper()
@@ -69,12 +72,14 @@ func (h Harness) testFailureKeepsOthers(t *testing.T) {
 		}
 		wg.Wait()
 	}
+
 	together()
 	cut.Store(true)
 	const failures = 3
 	for range failures {
 		want(t, deliver(t, s, h.message("a")), 1, sink.Unavailable)
 	}
+
 	cut.Store(false)
 	together()
 	// A pool may dial once more than it needs while a connection becomes idle.

@@ -23,6 +23,7 @@ func Escapes() map[string]func(string) string {
 			return b.String()
 		}
 	}
+
 	bytewise := func(format string) func(string) string {
 		return func(s string) string {
 			var b strings.Builder
@@ -32,6 +33,7 @@ func Escapes() map[string]func(string) string {
 			return b.String()
 		}
 	}
+
 	between := func(mark string) func(string) string {
 		return func(s string) string { return strings.Join(strings.Split(s, ""), mark) }
 	}
@@ -85,6 +87,7 @@ func LeakedSecret(text, secret string) string {
 			}
 		}
 	}
+
 	return ""
 }
 
@@ -93,12 +96,14 @@ func (h Harness) testEcho(t *testing.T) {
 	if h.Secret == "" {
 		t.Skip("the harness has no secret")
 	}
+
 	var body atomic.Pointer[string]
 	var status atomic.Int64
 	srv := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Location", "/at?"+url.QueryEscape(*body.Load()))
 		Reply{int(status.Load()), "application/json", []byte(*body.Load())}.write(w)
 	})
+
 	s := h.New(t, srv.URL, longTimeout)
 	for first, escape := range Escapes() {
 		for _, second := range []string{"as it is", "JSON by code", "a URL", "base64"} {

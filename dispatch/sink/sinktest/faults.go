@@ -34,6 +34,7 @@ func (h Harness) testCancelled(t *testing.T) {
 		arrived <- struct{}{}
 		return c.hang()
 	})
+
 	s := h.New(t, srv.url, longTimeout)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -181,6 +182,7 @@ func (h Harness) testFlatMemory(t *testing.T) {
 		}
 		_, _ = w.Write(page)
 	})
+
 	s := h.New(t, srv.URL, longTimeout)
 	inUse := func() uint64 {
 		runtime.GC()
@@ -188,6 +190,7 @@ func (h Harness) testFlatMemory(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
+
 	deliver(t, s, h.message("a"))
 	before := inUse()
 	for range attempts {
@@ -195,6 +198,7 @@ func (h Harness) testFlatMemory(t *testing.T) {
 			t.Fatal("a failure was taken for a delivery")
 		}
 	}
+
 	if after := inUse(); after > before+4<<20 {
 		t.Errorf("%d answers of %d MB left %d MB in memory", attempts, size>>20, (after-before)>>20)
 	}

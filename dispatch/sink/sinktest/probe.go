@@ -95,6 +95,7 @@ func (h Harness) testPing(t *testing.T) {
 		*http.Request
 		body string
 	}
+
 	requests := make(chan request, 4)
 	srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -105,10 +106,12 @@ func (h Harness) testPing(t *testing.T) {
 		}
 		h.Success(0).write(w)
 	})
+
 	p, ok := h.New(t, srv.URL, longTimeout).(sink.Pinger)
 	if !ok {
 		t.Skip("the sink is no sink.Pinger")
 	}
+
 	for code, class := range map[int]sink.Class{
 		0: sink.Delivered, 302: sink.Misconfigured, 400: sink.Rejected, 401: sink.Misconfigured,
 		403: sink.Misconfigured, 404: sink.Misconfigured, 429: sink.Unavailable, 500: sink.Refused, 503: sink.Unavailable,
@@ -126,9 +129,11 @@ func (h Harness) testPing(t *testing.T) {
 			t.Errorf("the ping is sent without the credentials")
 		}
 	}
+
 	if n := len(requests); n > 0 {
 		t.Errorf("%d requests more", n)
 	}
+
 	dead := serve(t, func(http.ResponseWriter, *http.Request) {})
 	dead.Close()
 	if res, ok := h.New(t, dead.URL, longTimeout).(sink.Pinger).Ping(t.Context(), ""); !ok || res.Class != sink.Unavailable {

@@ -35,6 +35,7 @@ func serveRaw(tb testing.TB, respond func(*rawConn) bool) *rawServer {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	s := &rawServer{url: "http://" + ln.Addr().String()}
 	stop := make(chan struct{})
 	var open sync.Map
@@ -53,6 +54,7 @@ func serveRaw(tb testing.TB, respond func(*rawConn) bool) *rawServer {
 			})
 		}
 	})
+
 	tb.Cleanup(func() {
 		close(stop)
 		_ = ln.Close()
@@ -62,6 +64,7 @@ func serveRaw(tb testing.TB, respond func(*rawConn) bool) *rawServer {
 		})
 		wg.Wait()
 	})
+
 	return s
 }
 

@@ -189,6 +189,7 @@ func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
 	if err != nil {
 		return // the client is gone
 	}
+
 	kind, items, one := webhook(req.Header, body)
 	wireItems := false
 	if !one {
@@ -204,21 +205,25 @@ func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
+
 	request := &Request{Method: req.Method, Path: req.URL.Path, Kind: kind, Header: req.Header, Body: body, Items: items}
 	script, first := r.note(request)
 	var a Answer
 	if script != nil {
 		a = script(request)
 	}
+
 	r.hold(req.Context(), a)
 	a.fill(kind, wireItems, len(items))
 	r.settle(first, len(items), &a)
 	if a.Disconnect {
 		panic(http.ErrAbortHandler) // makes net/http close the connection
 	}
+
 	for k, v := range a.Header {
 		w.Header()[k] = v
 	}
+
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(a.Body)
 	if a.WriteRest != nil {
@@ -253,6 +258,7 @@ func (r *Receiver) hold(client context.Context, a Answer) {
 		case <-r.closed:
 		}
 	}
+
 	if a.Delay > 0 {
 		timer := time.NewTimer(a.Delay)
 		defer timer.Stop()
@@ -317,6 +323,7 @@ func Results(n int, words ...string) []byte {
 		Status string `json:"status"`
 		Error  string `json:"error,omitempty"`
 	}
+
 	list := make([]result, n)
 	for i := range list {
 		list[i] = result{ID: fmt.Sprintf("platform-%d", i), Status: "SUCCESS"}
@@ -327,6 +334,7 @@ func Results(n int, words ...string) []byte {
 			}
 		}
 	}
+
 	b, err := json.Marshal(map[string]any{"results": list})
 	if err != nil {
 		panic(err) // strings only: cannot fail

@@ -28,6 +28,7 @@ func post(t *testing.T, url, key, body string) (int, string) {
 	if key != "" {
 		req.Header.Set("Idempotency-Key", key)
 	}
+
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
@@ -68,18 +69,22 @@ func TestReceiverWires(t *testing.T) {
 			t.Errorf("POST %s %s: %d %q, want %d %q", c.path, c.body, status, answer, c.status, c.answer)
 		}
 	}
+
 	log := r.Accepted()
 	if got := ids(log); !slices.Equal(got, []string{"a", "b", "a", "c", "d"}) {
 		t.Fatalf("the log holds %v", got)
 	}
+
 	last := log[4]
 	if last.Kind != "AUDIT_LOG" || string(last.Payload) != `{"id":"d","n": 1.0}` || last.Status != 200 ||
 		last.Request != 4 || last.Index != 0 || time.Since(last.At) > time.Minute {
 		t.Errorf("the last item is %+v", last)
 	}
+
 	if log[1].Index != 1 || log[1].Request != 1 || log[2].Kind != "DISPATCH_JOB" {
 		t.Errorf("the log is %+v", log)
 	}
+
 	// The same id under two kinds is two items.
 	if c := r.Counts(); c != (sinktest.Counts{Requests: 6, Items: 5, Distinct: 5}) {
 		t.Errorf("the counts are %+v", c)
@@ -95,6 +100,7 @@ func TestReceiverWebhook(t *testing.T) {
 		}
 		return sinktest.Answer{Status: 204}
 	})
+
 	for _, kind := range []string{"Sluicebox-Kind", "Ce-Type"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, r.URL()+"/hook", strings.NewReader("[1,"))
 		if err != nil {
@@ -115,6 +121,7 @@ func TestReceiverWebhook(t *testing.T) {
 			t.Errorf("it answers %d", resp.StatusCode)
 		}
 	}
+
 	log := r.Accepted()
 	if len(log) != 2 || log[0].ID != "a.b" || log[0].Kind != "an Sluicebox-Kind" || log[1].Kind != "an Ce-Type" ||
 		string(log[0].Payload) != "[1," || log[0].Replay != "" || log[1].Replay != "job" {
@@ -136,12 +143,14 @@ func TestReceiverScript(t *testing.T) {
 		}},
 		{},
 	}
+
 	r.Script(func(req *sinktest.Request) sinktest.Answer {
 		if got := req.IDs(); !slices.Equal(got, []string{"a", "b"}) {
 			t.Errorf("request %d has the items %v", req.N, got)
 		}
 		return answers[req.N-1]
 	})
+
 	var statuses []int
 	for range answers {
 		status, body := post(t, r.URL()+"/api/events/batch", "k", `{"items":[{"id":"a"},{"id":"b"}]}`)
@@ -153,9 +162,11 @@ func TestReceiverScript(t *testing.T) {
 			t.Errorf("the answer is %q", body)
 		}
 	}
+
 	if want := []int{503, 201, 0, 0, 200, 200, 201}; !slices.Equal(statuses, want) {
 		t.Errorf("the statuses are %v, want %v", statuses, want)
 	}
+
 	var taken []bool
 	for _, x := range r.Log() {
 		taken = append(taken, x.Accepted)
@@ -163,6 +174,7 @@ func TestReceiverScript(t *testing.T) {
 			t.Errorf("the key is %q", x.Key)
 		}
 	}
+
 	want := []bool{false, false, false, true, false, false, true, true, true, true, false, false, true, true}
 	if !slices.Equal(taken, want) {
 		t.Errorf("taken are %v, want %v", taken, want)
@@ -181,10 +193,12 @@ func TestReceiverWait(t *testing.T) {
 	if err := r.Wait(short, 1); err == nil || !strings.Contains(err.Error(), "0 of 1 items arrived") {
 		t.Errorf("waiting for nothing ends with %v", err)
 	}
+
 	var wg sync.WaitGroup
 	for _, id := range []string{"a", "b", "a"} { // the last one repeats an id
 		wg.Go(func() { post(t, r.URL()+"/api/events/batch", "", `[{"id":"`+id+`"}]`) })
 	}
+
 	waited := make(chan error, 1)
 	long, cancelLong := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancelLong()
@@ -193,6 +207,7 @@ func TestReceiverWait(t *testing.T) {
 	if err := <-waited; err != nil {
 		t.Error(err)
 	}
+
 	wg.Wait()
 	if err := r.Wait(short, 2); err != nil {
 		t.Errorf("what has arrived is not there under an ended context: %v", err)
@@ -220,9 +235,11 @@ func TestReceiverEndsHeld(t *testing.T) {
 		})
 		<-arrived
 	})
+
 	wg.Wait()
 	if status != 0 && status != 201 {
 		t.Errorf("the held request was answered %d", status)
 	}
+
 	http.DefaultClient.CloseIdleConnections()
 }

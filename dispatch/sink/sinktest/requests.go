@@ -29,6 +29,7 @@ func (h Harness) testPayload(t *testing.T) {
 		bodies <- b
 		h.Success(int(n.Load())).write(w)
 	})
+
 	s := h.New(t, srv.URL, longTimeout)
 	payloads := [][]byte{
 		[]byte(`{"id":"1","n":1.0,"big":12345678901234567890,"e":1e2}`),
@@ -37,6 +38,7 @@ func (h Harness) testPayload(t *testing.T) {
 		[]byte(`{"id":"4","k":1,"k":2,"utf8":"Grüße 😀","sep":"` + "\u2028" + `"}`),
 		[]byte(`{"id":"5","big":"` + string(bytes.Repeat([]byte("x"), 200_000)) + `"}`),
 	}
+
 	for size := 1; size <= h.several(s); size++ {
 		n.Store(int64(size))
 		msgs := h.messages(size)
@@ -74,6 +76,7 @@ func (h Harness) testIdempotencyKey(t *testing.T) {
 		}
 		h.Success(1).write(w)
 	})
+
 	s := h.New(t, srv.URL, longTimeout)
 	for i, answer := range answers {
 		mu.Lock()
@@ -83,6 +86,7 @@ func (h Harness) testIdempotencyKey(t *testing.T) {
 		m.Attempt = i + 1
 		deliver(t, s, m)
 	}
+
 	mu.Lock()
 	defer mu.Unlock()
 	if want := slices.Repeat([]string{"0HZXEQ5Y8JY5Z"}, len(answers)); !slices.Equal(keys, want) {
@@ -98,6 +102,7 @@ func (h Harness) testReplay(t *testing.T) {
 		key    string
 		body   []byte
 	}
+
 	requests := make(chan request, 1)
 	var n atomic.Int64
 	srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -108,6 +113,7 @@ func (h Harness) testReplay(t *testing.T) {
 		requests <- request{r.Header.Values("Sluicebox-Replay"), r.Header.Get("Idempotency-Key"), b}
 		h.Success(int(n.Load())).write(w)
 	})
+
 	s := h.New(t, srv.URL, longTimeout)
 	for size := 1; size <= h.several(s); size++ {
 		n.Store(int64(size))
@@ -143,11 +149,13 @@ func (h Harness) testHeaderInjection(t *testing.T) {
 		headers <- r.Header.Clone()
 		h.Success(1).write(w)
 	})
+
 	s := h.New(t, srv.URL, longTimeout)
 	names := func(head http.Header) []string {
 		delete(head, "Idempotency-Key") // a long id has none
 		return slices.Sorted(maps.Keys(head))
 	}
+
 	want(t, deliver(t, s, h.message("x")), 1, sink.Delivered)
 	usual := names(<-headers)
 	seen := map[string]string{}
@@ -189,6 +197,7 @@ func (h Harness) testConcurrent(t *testing.T) {
 		mu.Unlock()
 		h.Success(1).write(w)
 	})
+
 	s := h.New(t, srv.URL, longTimeout)
 	ctx, cancel := context.WithTimeout(t.Context(), longTimeout)
 	defer cancel()
@@ -204,10 +213,12 @@ func (h Harness) testConcurrent(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	if len(arrived) != senders*each {
 		t.Errorf("%d different requests arrived, want %d", len(arrived), senders*each)
 	}
+
 	for body, n := range arrived {
 		if n != 1 {
 			t.Errorf("%s arrived %d times", body, n)

@@ -35,6 +35,7 @@ func parse(body []byte) (items []Received, wireItems bool, err error) {
 		}
 		list, wireItems = object.Items, true
 	}
+
 	items = make([]Received, len(list))
 	for i, payload := range list {
 		var head struct {

@@ -163,14 +163,17 @@ func (c *Config) Validate() error {
 	if c.Method != "" && c.Method != http.MethodPost && c.Method != http.MethodPut {
 		bad("method is %q, must be POST or PUT", c.Method)
 	}
+
 	for i, s := range c.Secrets {
 		if _, err := parseSecret(string(s)); err != nil {
 			bad("secrets[%d] %w", i, err)
 		}
 	}
+
 	if !httpsink.VisibleASCII(string(c.Token)) {
 		bad("token contains a space, a line break or a character outside ASCII; check for a trailing newline")
 	}
+
 	errs = append(errs, c.ErrorDetail.Check())
 	errs = append(errs, httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
 	errs = append(errs, c.validateFormat()...)
@@ -185,6 +188,7 @@ func (c *Config) validateFormat() []error {
 	if c.Format != "" && c.Format != FormatRaw && c.Format != FormatCloudEvents {
 		bad("format is %q, must be %s or %s", string(c.Format), FormatRaw, FormatCloudEvents)
 	}
+
 	media, _, err := mime.ParseMediaType(c.ContentType)
 	switch {
 	case c.ContentType == "":
@@ -196,6 +200,7 @@ func (c *Config) validateFormat() []error {
 		bad("content-type is %q, so the payload contains the event's attributes; "+
 			"set format to %s for such payloads", c.ContentType, FormatRaw)
 	}
+
 	if c.Format != FormatCloudEvents {
 		if c.CloudEventsSource != "" {
 			bad("cloudevents-source is for format %s only", FormatCloudEvents)
@@ -205,11 +210,13 @@ func (c *Config) validateFormat() []error {
 		}
 		return errs
 	}
+
 	if c.CloudEventsSource == "" {
 		bad("cloudevents-source is not set; set it to a URI that identifies this outbox, for example https://shop.example/orders or /shop/orders")
 	} else if _, err := url.Parse(c.CloudEventsSource); err != nil || !httpsink.VisibleASCII(c.CloudEventsSource) {
 		bad("cloudevents-source is %q, not a URI reference such as /shop/orders", c.CloudEventsSource)
 	}
+
 	if !httpsink.VisibleASCII(c.CloudEventsType) {
 		bad("cloudevents-type is %q, must be visible ASCII characters such as com.example.order.created", c.CloudEventsType)
 	}
@@ -229,6 +236,7 @@ func (c *Config) validateHeaders() []error {
 			bad("metadata-headers[%d] repeats %s", i, word)
 		}
 	}
+
 	if len(c.IDPrefix) > maxPrefix || !httpsink.VisibleASCII(c.IDPrefix) {
 		bad("id-prefix is %q, must be at most %d visible ASCII characters", c.IDPrefix, maxPrefix)
 	}

@@ -23,12 +23,14 @@ func TestConfigValidate(t *testing.T) {
 			}
 		}
 	}
+
 	events := func(f func(*config)) func(*config) {
 		return func(c *config) {
 			c.Format, c.CloudEventsSource = webhook.FormatCloudEvents, "/shop"
 			f(c)
 		}
 	}
+
 	for name, c := range map[string]struct {
 		change func(*config)
 		want   string // part of the error; "" for none
@@ -123,15 +125,18 @@ func TestConfigReportsAll(t *testing.T) {
 		MaxRequestBytes: -1, Headers: map[string]webhook.Secret{"Host": "h"}, MetadataHeaders: []string{"x"},
 		Token: "a b", UserAgent: "\n", IDPrefix: " ", ContentType: "/", CloudEventsSource: "s",
 	}
+
 	err := cfg.Validate()
 	if err == nil {
 		t.Fatal("taken")
 	}
+
 	keys := map[string]bool{}
 	for _, line := range strings.Split(err.Error(), "\n") {
 		key, _, _ := strings.Cut(line, " ")
 		keys[key] = true
 	}
+
 	for _, key := range []string{
 		"url", "method", "secrets[0]", "format", "request-timeout", "max-connections", "max-request-bytes",
 		"headers.Host", "metadata-headers[0]", "token", "user-agent", "id-prefix", "content-type", "cloudevents-source",
@@ -159,10 +164,12 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 			slog.New(h).Info("sink", "value", v)
 		}
 	}
+
 	b, err := json.Marshal(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	out.Write(b)
 	for _, secret := range []string{canary, secretA[6:], secretB[6:], "1\xf2\x90\xf6", "sluicebox-second-secret", "[115 108 117 105 99"} {
 		for _, form := range []string{secret, fmt.Sprintf("%x", secret), fmt.Sprintf("%X", secret)} {
@@ -171,6 +178,7 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 			}
 		}
 	}
+
 	if !strings.Contains(out.String(), "[redacted]") {
 		t.Error("nothing says that there are secrets")
 	}

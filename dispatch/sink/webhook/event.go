@@ -45,6 +45,7 @@ func (s *Sink) setEventHeaders(h http.Header, m *sink.Message, id string) (why s
 	if kind == "" {
 		return "CloudEvent has no type, because the row has no kind; set cloudevents-type"
 	}
+
 	h.Set("Ce-Specversion", "1.0")
 	h.Set("Ce-Id", attribute(id))
 	h.Set("Ce-Source", attribute(s.cfg.CloudEventsSource))
@@ -52,6 +53,7 @@ func (s *Sink) setEventHeaders(h http.Header, m *sink.Message, id string) (why s
 	if !m.Committed.IsZero() {
 		h.Set("Ce-Time", m.Committed.UTC().Format(time.RFC3339Nano))
 	}
+
 	// Neither may be empty (specification, "subject"; extension "partitioning").
 	if group := attribute(m.Group.Name); m.Group.Valid && group != "" && len(group) <= maxGroup {
 		h.Set("Ce-Subject", group)

@@ -56,11 +56,13 @@ func TestHeaders(t *testing.T) {
 		Payload:   []byte(`{"test": 2432232314}`),
 		Committed: time.Date(2026, 3, 1, 12, 0, 0, 1500, time.FixedZone("", 3600)),
 	}
+
 	change := func(f func(*sink.Message)) sink.Message {
 		m := row
 		f(&m)
 		return m
 	}
+
 	const id = "msg_p5jXN8AQM9LWM0D4loKWxJek"
 	plain := []string{"idempotency-key: " + id, "webhook-id: " + id, "webhook-timestamp: 1614265330"}
 	for name, c := range map[string]struct {
@@ -142,6 +144,7 @@ func TestSameIDEachAttempt(t *testing.T) {
 			t.Errorf("%s is %s and then %s", name, first[name], second[name])
 		}
 	}
+
 	if h := s.fixed(); len(h) != 2 {
 		t.Errorf("an attempt left its headers behind: %v", h)
 	}
@@ -154,6 +157,7 @@ func FuzzAttribute(f *testing.F) {
 	} {
 		f.Add(s)
 	}
+
 	f.Fuzz(func(t *testing.T, s string) {
 		got := attribute(s)
 		if back, err := url.PathUnescape(got); err != nil || back != s {

@@ -54,6 +54,7 @@ func checkHeaders(headers map[string]Secret, token bool) []error {
 				"check for a trailing newline", name))
 		}
 	}
+
 	return errs
 }
 
@@ -94,6 +95,7 @@ func reservedReason(name string) string {
 			return "names starting with " + strings.ToLower(prefix) + " are reserved for the relay"
 		}
 	}
+
 	switch name {
 	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "Proxy-Connection",
 		"Proxy-Authorization", "Te", "Trailer", "Upgrade", "Http2-Settings", "Expect":

@@ -29,6 +29,7 @@ func parseSecret(s string) ([]byte, error) {
 	case !ok:
 		return nil, errors.New("does not start with " + secretPrefix)
 	}
+
 	key, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
 		return nil, fmt.Errorf("is not base64 with padding after %s", secretPrefix)

@@ -50,6 +50,7 @@ func TestParseSecret(t *testing.T) {
 	encode := func(n int) string {
 		return secretPrefix + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", n)))
 	}
+
 	for secret, want := range map[string]string{ // part of the error; "" for none
 		secretA:                            "",
 		encode(24):                         "",
@@ -85,6 +86,7 @@ func FuzzParseSecret(f *testing.F) {
 	} {
 		f.Add(s)
 	}
+
 	f.Fuzz(func(t *testing.T, s string) {
 		key, err := parseSecret(s)
 		if err != nil {

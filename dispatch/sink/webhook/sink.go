@@ -41,23 +41,27 @@ func New(cfg Config) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	cfg = cfg.withDefaults()
 	to, err := parseURL(string(cfg.URL))
 	if err != nil {
 		return nil, err
 	}
+
 	client, err := httpsink.NewClient(httpsink.Options{
 		RequestTimeout: cfg.RequestTimeout, MaxConnections: cfg.MaxConnections, CAFile: cfg.CAFile,
 	}, to)
 	if err != nil {
 		return nil, err
 	}
+
 	keys := make([][]byte, len(cfg.Secrets))
 	for i, secret := range cfg.Secrets {
 		if keys[i], err = parseSecret(string(secret)); err != nil {
 			return nil, fmt.Errorf("secrets[%d] %w", i, err)
 		}
 	}
+
 	fixed, address := fixedHeaders(&cfg), to.String()
 	redactor := httpsink.NewRedactor(cfg.ErrorDetail == ErrorDetailStatus, secretTexts(&cfg, to)...)
 	cfg.URL, cfg.Token, cfg.Secrets, cfg.Headers = "", "", nil, nil
@@ -118,6 +122,7 @@ func (s *Sink) send(ctx context.Context, m *sink.Message) sink.Result {
 			Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: httpsink.OneLine("not sent: " + why),
 		}}
 	}
+
 	a, err := s.client.Do(ctx, &httpsink.Request{
 		Method: s.cfg.Method, URL: s.url(), Header: header, Body: m.Payload,
 	})
@@ -139,6 +144,7 @@ func (s *Sink) classifyAnswer(a *httpsink.Answer) sink.Result {
 		// The endpoint wants no more rows at all, so this row is not to blame.
 		class = sink.Misconfigured
 	}
+
 	if class == sink.Delivered {
 		return delivered()
 	}
@@ -158,6 +164,7 @@ func (s *Sink) header(m *sink.Message) (h http.Header, why string) {
 	if id == "" {
 		return nil, "row has an empty id, which receivers need to identify rows; set id-prefix"
 	}
+
 	h = s.fixed().Clone()
 	now := s.now()
 	if s.cfg.Format == FormatCloudEvents {
@@ -165,11 +172,13 @@ func (s *Sink) header(m *sink.Message) (h http.Header, why string) {
 			return nil, why
 		}
 	}
+
 	for _, word := range s.cfg.MetadataHeaders {
 		if value := metadataValue(word, m); value != "" && len(value) <= maxGroup {
 			h.Set(metadataHeader(word), value)
 		}
 	}
+
 	// Encode the full stop, because the signed text would otherwise be ambiguous.
 	signedID, timestamp := httpsink.PercentEncode(id, "."), strconv.FormatInt(now.Unix(), 10)
 	h.Set("Webhook-Id", signedID)
@@ -177,6 +186,7 @@ func (s *Sink) header(m *sink.Message) (h http.Header, why string) {
 	if keys := s.keys(); len(keys) > 0 {
 		h.Set("Webhook-Signature", sign(keys, signedID, timestamp, m.Payload))
 	}
+
 	httpsink.SetIdempotencyKey(h, id)
 	httpsink.SetReplay(h, m.Replay)
 	return h, ""

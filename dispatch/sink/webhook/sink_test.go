@@ -27,6 +27,7 @@ func TestRequest(t *testing.T) {
 		got = *req
 		return sinktest.Answer{}
 	})
+
 	for name, c := range map[string]struct {
 		cfg    webhook.Config
 		method string
@@ -144,16 +145,19 @@ func TestOneRow(t *testing.T) {
 	if l := s.Limits("any"); l != (sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 4}) {
 		t.Errorf("the limits are %+v", l)
 	}
+
 	res := s.Deliver(t.Context(), []sink.Message{row("1", "1234"), row("2", "")})
 	if res.At(0).Class != sink.Delivered || res.At(1).Class != sink.NotSent {
 		t.Errorf("%+v", res)
 	}
+
 	for id, payload := range map[string]string{"3": "12345", "": "1"} {
 		res := s.Deliver(t.Context(), []sink.Message{row(id, payload)})
 		if res.Class != sink.Rejected || !strings.HasPrefix(res.Detail, "not sent: ") {
 			t.Errorf("the row %q: %s %q", id, res.Class, res.Detail)
 		}
 	}
+
 	if c := r.Counts(); c != (sinktest.Counts{Requests: 1, Items: 1, Distinct: 1}) {
 		t.Errorf("the counts are %+v", c)
 	}
@@ -179,6 +183,7 @@ func TestDetailsHideSecrets(t *testing.T) {
 		func(r *http.Request) string { return strings.TrimPrefix(r.Header.Get("X-Basic"), "Basic ") },
 		func(r *http.Request) string { return "nothing" },
 	}
+
 	statuses := []int{302, 400, 404, 503}
 	// The length of the payload selects the response.
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -22,6 +22,7 @@ func ParseAddress(key, raw, tokenKey string) (*url.URL, error) {
 		}
 		return nil, fmt.Errorf("%s is not a URL: %w", key, inner)
 	}
+
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("%s has scheme %q, must be http or https", key, u.Scheme)

@@ -75,10 +75,12 @@ func TestSlowSuccess(t *testing.T) {
 	if err != nil || a.Status != 200 {
 		t.Errorf("where the status counts: %v, %v", a, err)
 	}
+
 	_, err = client.Do(t.Context(), &Request{Method: "POST", URL: srv.URL, MaxSuccess: 10})
 	if err == nil || err.Error() != "no response within request-timeout (200ms)" {
 		t.Errorf("where the body counts: %v", err)
 	}
+
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("not the leader any more"))
 	_, err = client.Do(ended, &Request{Method: "POST", URL: srv.URL})
@@ -90,9 +92,9 @@ func TestSlowSuccess(t *testing.T) {
 
 func TestFailureText(t *testing.T) {
 	for want, a := range map[string]Answer{
-		"404 Not Found from POST /x":                                      {Status: 404, Body: []byte(" \r\n")},
-		"422 Unprocessable Entity from POST /x: no such [redacted]":       {Status: 422, Body: []byte("no such\nkey")},
-		"302 Found from POST /x, redirect to https://h/[redacted]": {Status: 302, Body: []byte("b"), Location: "https://h/key"},
+		"404 Not Found from POST /x":                                {Status: 404, Body: []byte(" \r\n")},
+		"422 Unprocessable Entity from POST /x: no such [redacted]": {Status: 422, Body: []byte("no such\nkey")},
+		"302 Found from POST /x, redirect to https://h/[redacted]":  {Status: 302, Body: []byte("b"), Location: "https://h/key"},
 		"599 from POST /x": {Status: 599},
 	} {
 		if got := a.Failure("POST /x", NewRedactor(false, "key")); strings.Join(strings.Fields(got), " ") != want {

@@ -72,10 +72,12 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Answer, error) {
 	if len(r.Body) > 0 {
 		body = r.Body
 	}
+
 	req, err := retryablehttp.NewRequestWithContext(attempt, r.Method, r.URL, body)
 	if err != nil {
 		return nil, c.noAnswerErr(ctx, attempt, err)
 	}
+
 	req.Header = r.Header
 	resp, err := c.retryClient.Do(req)
 	if err != nil {
@@ -87,6 +89,7 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Answer, error) {
 		defer time.AfterFunc(bodyTimeout, cancel).Stop()
 		return readBounded(resp), nil
 	}
+
 	a := readFull(resp, r.MaxSuccess)
 	if a.Err != nil && attempt.Err() != nil {
 		return nil, c.noAnswerErr(ctx, attempt, a.Err)

@@ -81,6 +81,7 @@ func TestTLS(t *testing.T) {
 		proto.Store(r.Proto)
 		w.WriteHeader(http.StatusCreated)
 	})
+
 	c := open(t, srv.URL, Options{CAFile: ca})
 	if res := send(t, c, srv.URL); res.Class != sink.Delivered {
 		t.Fatalf("%s: %s", res.Class, res.Detail)
@@ -88,6 +89,7 @@ func TestTLS(t *testing.T) {
 	if proto.Load() != "HTTP/2.0" {
 		t.Errorf("the request went over %v", proto.Load())
 	}
+
 	stranger := open(t, srv.URL, Options{})
 	res := send(t, stranger, srv.URL)
 	if res.Class != sink.Misconfigured || !strings.Contains(res.Detail, "certificate") {
@@ -115,12 +117,14 @@ func TestHTTP2NoRepeat(t *testing.T) {
 			panic(http.ErrAbortHandler) // resets the stream
 		}
 	})
+
 	c := open(t, srv.URL, Options{CAFile: ca})
 	for i, want := range []sink.Class{sink.Delivered, sink.Unavailable} {
 		if res := send(t, c, srv.URL); res.Class != want {
 			t.Errorf("request %d is %s: %s", i+1, res.Class, res.Detail)
 		}
 	}
+
 	if n := requests.Load(); n != 2 {
 		t.Errorf("two messages made %d requests", n)
 	}
@@ -225,12 +229,14 @@ func TestCloseEndsConnections(t *testing.T) {
 			close(closed)
 		}
 	}
+
 	srv.Start()
 	t.Cleanup(srv.Close)
 	c := open(t, srv.URL, Options{})
 	if res := send(t, c, srv.URL); res.Class != sink.Delivered {
 		t.Fatalf("%s: %s", res.Class, res.Detail)
 	}
+
 	c.Close()
 	c.Close() // a second Close is harmless
 	select {

@@ -31,6 +31,7 @@ func FuzzIdempotencyKey(f *testing.F) {
 	for _, id := range []string{"0HZXEQ5Y8JY5Z", "a b%", "\r\n", "é", "%zz"} {
 		f.Add(id)
 	}
+
 	f.Fuzz(func(t *testing.T, id string) {
 		key := idempotencyKey(id)
 		if key == "" {

@@ -55,15 +55,18 @@ func PercentEncode(s, too string) string {
 	encode := func(c byte) bool {
 		return c <= ' ' || c >= 0x7f || c == '%' || strings.IndexByte(too, c) >= 0
 	}
+
 	n := 0
 	for i := range len(s) {
 		if encode(s[i]) {
 			n++
 		}
 	}
+
 	if n == 0 {
 		return s
 	}
+
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder
 	b.Grow(len(s) + 2*n)
@@ -76,5 +79,6 @@ func PercentEncode(s, too string) string {
 			b.WriteByte(c)
 		}
 	}
+
 	return b.String()
 }

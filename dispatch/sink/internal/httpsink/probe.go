@@ -49,6 +49,7 @@ func (p *Probe) Outcome(where string, r *Redactor) sink.Outcome {
 	case class == sink.Unavailable || status >= 500:
 		return sink.Outcome{Class: sink.Refused, Reason: reason, Detail: detail(reached + ", but unhealthy")}
 	}
+
 	text := reached + ", credentials not refused; only a delivery proves that it accepts rows"
 	if !p.Answer.Success() { // the receiver may have answered before it checked the credentials
 		text = reached + "; only a delivery proves that it accepts credentials and rows"

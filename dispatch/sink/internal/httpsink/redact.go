@@ -68,12 +68,14 @@ func (r *Redactor) redact(s string) string {
 	if r == nil || len(r.secrets()) == 0 {
 		return s[:min(len(s), maxShown)]
 	}
+
 	hidden := make([]bool, len(s))
 	r.search([]byte(s), maxEncodings, func(from, to int) {
 		for i := from; i < to; i++ {
 			hidden[i] = true
 		}
 	})
+
 	var b strings.Builder
 	for i := range min(len(s), maxShown) {
 		switch {
@@ -127,6 +129,7 @@ func (r *Redactor) searchView(t *view, depth int, found func(from, to int)) {
 			}
 		}
 	}
+
 	if least = max(least, minSecretBytes); depth > 0 {
 		r.searchEncoded(t, base64Char, fromBase64, least*4/3, depth, found)
 		r.searchEncoded(t, hexChar, fromHex, least*2, depth, found)
@@ -276,6 +279,7 @@ func unescape(b []byte) (plain []byte, n int) {
 			return unicodeEscape(b)
 		}
 	}
+
 	return nil, 0
 }
 

@@ -32,11 +32,13 @@ func TestRedact(t *testing.T) {
 			}
 		}
 	}
+
 	for _, plain := range []string{"no customer 4711 in /orders", "canaries, 7f3d and 2a", `{"error":"x \u00e9 %20 &amp;"}`, "aGVsbG8gd29ybGQ="} {
 		if got := r.OneLine(plain); got != plain {
 			t.Errorf("%q becomes %q", plain, got)
 		}
 	}
+
 	if got := r.OneLine("cut off: " + secret[:12]); got != "cut off: "+Redacted {
 		t.Error(got)
 	}
@@ -50,6 +52,7 @@ func FuzzRedact(f *testing.F) {
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(sinktest.Escapes())), func(name string) bool {
 		return strings.HasPrefix(name, "base64") || strings.HasPrefix(strings.ToLower(name), "hexa")
 	})
+
 	f.Add("key=", secret, "&", uint(0), uint(1), uint(2))
 	f.Add("%", "0123456789abcdef", "\\u0", uint(5), uint(7), uint(9))
 	f.Fuzz(func(t *testing.T, before, key, behind string, a, b, c uint) {
@@ -87,9 +90,11 @@ func TestAddressSecrets(t *testing.T) {
 			t.Errorf("%s has %q, want %q", address, got, want)
 		}
 	}
+
 	if got := HeaderSecrets("Basic bWU6c2VzYW1l"); !slices.Equal(got, []string{"Basic bWU6c2VzYW1l", "bWU6c2VzYW1l", "me:sesame", "sesame"}) {
 		t.Errorf("a header of Basic has %q", got)
 	}
+
 	u := &url.URL{RawQuery: "k=a%20key&bare-key&x=1"}
 	if got := QuerySecrets(u); !slices.Equal(got, []string{"a%20key", "a key", "bare-key", "bare-key"}) {
 		t.Errorf("a query has %q", got)

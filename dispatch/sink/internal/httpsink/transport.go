@@ -45,10 +45,12 @@ func newTransport(o Options, to *url.URL) (*http.Transport, error) {
 	if _, err := http.ProxyFromEnvironment(&http.Request{URL: to}); err != nil {
 		return nil, errors.New("proxy in HTTP_PROXY or HTTPS_PROXY is not a URL")
 	}
+
 	roots, err := loadCAs(o.CAFile)
 	if err != nil {
 		return nil, err
 	}
+
 	dialer := &net.Dialer{Timeout: min(dialTimeout, o.RequestTimeout)}
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,

@@ -22,10 +22,12 @@ func (s *Source) Attempt(ctx context.Context, name string, request func(token st
 	if err != nil {
 		return noTokenResult(name, err)
 	}
+
 	res := request(token)
 	if res.Reason != store.ReasonUnauthorized {
 		return res
 	}
+
 	fresh, err := s.Renew(ctx, token)
 	if err != nil {
 		return noTokenResult(name+" answered 401 to the last token", err)

@@ -54,18 +54,21 @@ func (c *Config) Validate() error {
 			errs = append(errs, err)
 		}
 	}
+
 	switch {
 	case c.ClientID == "":
 		bad("oauth.client-id is not set")
 	case !printable(c.ClientID):
 		bad("oauth.client-id %s", strayCharText)
 	}
+
 	switch {
 	case c.ClientSecret == "":
 		bad("oauth.client-secret is not set")
 	case !printable(string(c.ClientSecret)):
 		bad("oauth.client-secret %s", strayCharText)
 	}
+
 	if !printable(c.Scope) || strings.ContainsAny(c.Scope, `"\`) {
 		bad("oauth.scope %q must be space-separated names without quotes or backslashes", c.Scope)
 	}
@@ -77,6 +80,7 @@ func (c *Config) Validate() error {
 	default:
 		bad("oauth.client-auth is %q, must be %s, %s or %s", string(c.ClientAuth), AuthAuto, AuthBasic, AuthBody)
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -44,6 +44,7 @@ func TestValidate(t *testing.T) {
 			}
 		})
 	}
+
 	cfg := Config{TokenURL: "x", ClientAuth: "y", Scope: "\\", Audience: "\x00"}
 	err := cfg.Validate()
 	for _, key := range []string{"token-url", "client-id", "client-secret", "scope", "audience", "client-auth"} {
@@ -75,6 +76,7 @@ func TestNotPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	s.fetches.Wait() // printing takes no lock
 	cfg := config("https://login.example/token")
 	holder := struct{ S *Source }{s}

@@ -44,11 +44,13 @@ func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoin
 	if cfg.Audience != "" {
 		form.Set("audience", cfg.Audience)
 	}
+
 	head := http.Header{
 		"Content-Type": {"application/x-www-form-urlencoded"},
 		"Accept":       {"application/json"},
 		"User-Agent":   {userAgent},
 	}
+
 	// RFC 6749, section 2.3.1: encode as a form first, then for Basic.
 	id, secret := url.QueryEscape(cfg.ClientID), url.QueryEscape(string(cfg.ClientSecret))
 	basic := base64.StdEncoding.EncodeToString([]byte(id + ":" + secret))
@@ -58,17 +60,20 @@ func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoin
 			Header: head.Clone(), Body: []byte(form.Encode()), MaxSuccess: maxAnswer,
 		}
 	}
+
 	var ways []httpsink.Request
 	if cfg.ClientAuth != AuthBody {
 		by := way()
 		by.Header.Set("Authorization", "Basic "+basic)
 		ways = append(ways, by)
 	}
+
 	if cfg.ClientAuth != AuthBasic {
 		form.Set("client_id", cfg.ClientID)
 		form.Set("client_secret", string(cfg.ClientSecret))
 		ways = append(ways, way())
 	}
+
 	name, _, _ := strings.Cut(cfg.TokenURL, "?")
 	return &endpoint{
 		client:       client,
@@ -117,6 +122,7 @@ func (e *endpoint) fetch(ctx context.Context) (*grant, *Error) {
 	if i := e.workingAuth.Load(); i > 0 {
 		return e.request(ctx, e.authRequests[i-1])
 	}
+
 	var refusal *Error
 	for i := range e.authRequests {
 		got, err := e.request(ctx, e.authRequests[i])
@@ -142,6 +148,7 @@ func (e *endpoint) request(ctx context.Context, request httpsink.Request) (*gran
 		res := httpsink.NoAnswerResult(e.name, err, e.redactor)
 		return nil, newError(res.Class, res.Detail)
 	}
+
 	var said reply
 	parsed := json.Unmarshal(a.Body, &said)
 	switch {
@@ -161,6 +168,7 @@ func (e *endpoint) request(ctx context.Context, request httpsink.Request) (*gran
 	case said.TokenType != "" && !strings.EqualFold(said.TokenType, "Bearer"):
 		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": token_type is %q, must be Bearer", said.TokenType))
 	}
+
 	return newGrant(said.AccessToken, sent, time.Now(), time.Duration(said.ExpiresIn)), nil
 }
 
@@ -191,12 +199,14 @@ func (e *endpoint) refusal(a *httpsink.Answer, said *reply) *Error {
 	case !a.Success():
 		text = a.Excerpt(e.redactor)
 	}
+
 	switch {
 	case class == sink.Unavailable, a.Status >= 500 && a.Status < 600, isTransient(said.Error):
 		class = sink.Unavailable
 	default:
 		class = sink.Misconfigured
 	}
+
 	unknown := a.Status == http.StatusUnauthorized ||
 		a.Status == http.StatusBadRequest && (said.Error == "" || said.Error == invalidRequest) || said.Error == invalidClient
 	if unknown { // at the start, so that the bound on details does not cut it off
@@ -206,6 +216,7 @@ func (e *endpoint) refusal(a *httpsink.Answer, said *reply) *Error {
 		}
 		text = look + text
 	}
+
 	err := e.failure(class, a, text)
 	err.unknownClient, err.code = unknown && class == sink.Misconfigured, said.Error
 	return err

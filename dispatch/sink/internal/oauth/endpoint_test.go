@@ -128,6 +128,7 @@ func TestClientAuth(t *testing.T) {
 			}
 		}
 	}
+
 	for name, c := range map[string]struct {
 		auth     ClientAuth
 		endpoint http.HandlerFunc
@@ -297,6 +298,7 @@ func TestNoAnswer(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	})
+
 	for name, c := range map[string]struct {
 		address string
 		class   sink.Class
@@ -327,12 +329,14 @@ func TestSilentEndpoint(t *testing.T) {
 		close(asked)
 		<-release
 	})
+
 	s := newSource(t, config(address))
 	failed := make(chan error, 1)
 	go func() {
 		_, err := s.Token(t.Context())
 		failed <- err
 	}()
+
 	<-asked
 	began := time.Now()
 	s.Close()
@@ -383,6 +387,7 @@ func TestSenders(t *testing.T) {
 		mu.Unlock()
 		_, _ = fmt.Fprintf(w, `{"access_token":%q,"expires_in":%d}`, token, life/time.Second)
 	})
+
 	s := newSource(t, config(address))
 	request := func(token string) sink.Result {
 		mu.Lock()
@@ -393,6 +398,7 @@ func TestSenders(t *testing.T) {
 		}
 		return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
 	}
+
 	const senders, run = 32, 2 * time.Second
 	var requests atomic.Int64
 	var wg sync.WaitGroup
@@ -406,9 +412,11 @@ func TestSenders(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	if got, want := len(issued), int(run/(life*4/5))+2; got > want || most.Load() != 1 {
 		t.Errorf("%d fetches, want at most %d; %d at once", got, want, most.Load())
 	}
+
 	t.Logf("%d requests, %d fetches", requests.Load(), len(issued))
 }

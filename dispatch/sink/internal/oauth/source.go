@@ -151,16 +151,19 @@ func (s *Source) await(ctx context.Context, now time.Time) (string, error) {
 		defer s.mu.Unlock()
 		return "", s.failure.withRemaining(now)
 	}
+
 	f := s.start()
 	s.mu.Unlock()
 	if f == nil {
 		return "", newError(sink.Unavailable, errClosed.Error())
 	}
+
 	select {
 	case <-f.done:
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
+
 	if f.err != nil {
 		return "", f.err
 	}

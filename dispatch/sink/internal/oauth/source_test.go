@@ -38,11 +38,13 @@ func (d *desk) fetch(ctx context.Context) (*grant, *Error) {
 	case <-ctx.Done():
 		return nil, newError(sink.Unavailable, context.Cause(ctx).Error())
 	}
+
 	if down != nil {
 		e := *down
 		e.at = time.Now()
 		return nil, &e
 	}
+
 	if d.same {
 		n = 1
 	}
