@@ -32,10 +32,10 @@ func (f *fakeFailed) EachFailed(_ context.Context, filter store.DeadLetterFilter
 	return f.err
 }
 
-// TestBlocksOfAFirstStart: the last FAILED row of a lane blocks it if the lane has
+// TestFindBlocksOnFirstStart: the last FAILED row of a lane blocks it if the lane has
 // waiting rows, in memory or spilled. A FAILED row does not block a lane without
 // waiting rows, or a lane of an outbox that continues.
-func TestBlocksOfAFirstStart(t *testing.T) {
+func TestFindBlocksOnFirstStart(t *testing.T) {
 	at := time.Unix(1000, 0)
 	letter := func(outbox, group, id, text string) store.DeadLetter {
 		return store.DeadLetter{Ref: store.Ref{Outbox: outbox, ID: id}, Kind: "K", Group: store.GroupOf(group), Error: text, RetryCount: 3, FailedAt: at}

@@ -15,8 +15,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// attic is a fake of tables with delivered rows, by their age. It records the calls.
-type attic struct {
+// fakeTables is a fake of tables with delivered rows, by their age. It records the
+// calls.
+type fakeTables struct {
 	mu    sync.Mutex
 	began time.Time
 	rows  map[string][]time.Time
@@ -28,19 +29,19 @@ type attic struct {
 	ahead time.Duration // the database's clock minus the relay's
 }
 
-func (a *attic) Clock(context.Context) (time.Time, error) {
+func (a *fakeTables) Clock(context.Context) (time.Time, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ahead == mute {
+	if a.ahead == clockFails {
 		return time.Time{}, errors.New("away")
 	}
 	return time.Now().Add(a.ahead), nil
 }
 
-// mute makes an attic fail to return its clock.
-const mute = time.Duration(-1)
+// clockFails makes fakeTables fail to return its clock.
+const clockFails = time.Duration(-1)
 
-func (a *attic) Prune(_ context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
+func (a *fakeTables) Prune(_ context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
 	if p.From == "" {
 		a.set(func() { a.walks = append(a.walks, fmt.Sprint(p.Outbox, " ", time.Since(a.began).Round(time.Second))) })
 	}
@@ -77,20 +78,20 @@ func (a *attic) Prune(_ context.Context, epoch store.Epoch, p store.PruneRequest
 	return done, nil
 }
 
-func (a *attic) set(change func()) { a.mu.Lock(); defer a.mu.Unlock(); change() }
+func (a *fakeTables) set(change func()) { a.mu.Lock(); defer a.mu.Unlock(); change() }
 
-func (a *attic) Pruned(outbox string, rows int) {
+func (a *fakeTables) Pruned(outbox string, rows int) {
 	a.set(func() { a.seen = append(a.seen, fmt.Sprint(outbox, " ", rows)) })
 }
 
-func (a *attic) PruneFailed(outbox string, err error) {
+func (a *fakeTables) PruneFailed(outbox string, err error) {
 	a.set(func() { a.seen = append(a.seen, fmt.Sprint(outbox, " ", err)) })
 }
 
-// retaining runs a Pruner in fake time while the test runs.
-func retaining(t *testing.T, want error, test func(a *attic)) {
+// withPruner runs a Pruner in fake time while the test runs.
+func withPruner(t *testing.T, want error, test func(a *fakeTables)) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &attic{began: time.Now(), rows: map[string][]time.Time{}, takes: 20 * time.Millisecond}
+		a := &fakeTables{began: time.Now(), rows: map[string][]time.Time{}, takes: 20 * time.Millisecond}
 		for range 1200 {
 			a.rows["week"] = append(a.rows["week"], a.began.Add(-8*24*time.Hour))
 			a.rows["ever"] = append(a.rows["ever"], a.began.Add(-80*24*time.Hour))
@@ -110,8 +111,8 @@ func retaining(t *testing.T, want error, test func(a *attic)) {
 	})
 }
 
-func TestRetainer(t *testing.T) {
-	retaining(t, context.Canceled, func(a *attic) {
+func TestPruner(t *testing.T) {
+	withPruner(t, context.Canceled, func(a *fakeTables) {
 		a.set(func() { a.rows["hour"] = append(a.rows["hour"], a.began.Add(-30*time.Minute)) })
 		time.Sleep(59*time.Minute + time.Millisecond)
 		a.mu.Lock()
@@ -143,11 +144,11 @@ func TestRetainer(t *testing.T) {
 	})
 }
 
-// TestAClockThatIsAhead: a row is deleted when it is old by both clocks, the relay's
-// and the database's. Either may be ahead by more than the retention.
-func TestAClockThatIsAhead(t *testing.T) {
-	for _, ahead := range []time.Duration{-10 * 365 * 24 * time.Hour, 10 * 365 * 24 * time.Hour, mute} {
-		retaining(t, context.Canceled, func(a *attic) {
+// TestPrunerUsesEarlierClock: a row is deleted when it is old by both clocks, the
+// relay's and the database's. Either may be ahead by more than the retention.
+func TestPrunerUsesEarlierClock(t *testing.T) {
+	for _, ahead := range []time.Duration{-10 * 365 * 24 * time.Hour, 10 * 365 * 24 * time.Hour, clockFails} {
+		withPruner(t, context.Canceled, func(a *fakeTables) {
 			// A row that is old by one clock alone is young by the other.
 			a.set(func() {
 				a.ahead = ahead
@@ -161,17 +162,17 @@ func TestAClockThatIsAhead(t *testing.T) {
 			if n := len(a.rows["week"]); n != 1200 {
 				t.Errorf("the database's clock is ahead by %s: %d rows of 1200 are left", ahead, n)
 			}
-			if ahead == mute && len(a.seen) == 0 {
+			if ahead == clockFails && len(a.seen) == 0 {
 				t.Error("nobody is told that the time is not to be had")
 			}
 		})
 	}
 }
 
-// TestRetainerFails: a refused part is skipped and retried in the next pass. An
+// TestPrunerRetries: a refused part is skipped and retried in the next pass. An
 // unreachable database is retried soon, and both outboxes continue.
-func TestRetainerFails(t *testing.T) {
-	retaining(t, context.Canceled, func(a *attic) {
+func TestPrunerRetries(t *testing.T) {
+	withPruner(t, context.Canceled, func(a *fakeTables) {
 		a.set(func() {
 			a.fail = func(p store.PruneRequest) (store.PruneResult, error) {
 				if p.Outbox == "week" && p.From == "" {
@@ -202,8 +203,8 @@ func TestRetainerFails(t *testing.T) {
 	})
 }
 
-func TestRetainerEndsWithTheLead(t *testing.T) {
-	retaining(t, store.ErrNotLeader, func(a *attic) {
+func TestPrunerEndsWithLeadership(t *testing.T) {
+	withPruner(t, store.ErrNotLeader, func(a *fakeTables) {
 		time.Sleep(time.Minute)
 		a.set(func() {
 			a.fail = func(store.PruneRequest) (store.PruneResult, error) {

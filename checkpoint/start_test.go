@@ -11,49 +11,49 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// start is a fake log and its tables for one start.
-type start struct {
+// fakeStart is a fake log and its tables for one start.
+type fakeStart struct {
 	saved   *store.Checkpoint
 	opening capture.OpenResult
 	rows    map[string]int // by outbox
 	payload int            // bytes of each row's payload and group
 	group   int
-	// read is the number of bytes that Unsettled returned, mostParked the maximum
+	// read is the number of bytes that Unsettled returned, maxSpilled the maximum
 	// number of rows in one spill.
-	read, mostParked int64
+	read, maxSpilled int64
 	opened           store.Checkpoint
 	closed           int
 	discarded        int
-	parked           []store.Item
-	full             error    // error of a spill
+	spilled          []store.Item
+	spillErr         error    // error of a spill
 	steps            []string // the calls in order
-	leads            int
+	epochs           int
 }
 
-func (s *start) LoadCheckpoint(context.Context) (store.Checkpoint, error) {
+func (s *fakeStart) LoadCheckpoint(context.Context) (store.Checkpoint, error) {
 	if s.saved == nil {
 		return store.Checkpoint{}, fmt.Errorf("load: %w", store.ErrNoCheckpoint)
 	}
 	return *s.saved, nil
 }
 
-func (s *start) AcquireLeadership(context.Context) (store.Epoch, error) {
-	s.leads++
+func (s *fakeStart) AcquireLeadership(context.Context) (store.Epoch, error) {
+	s.epochs++
 	s.steps = append(s.steps, "lead")
-	return store.Epoch(s.leads), nil
+	return store.Epoch(s.epochs), nil
 }
 
-func (s *start) Leader(context.Context) (store.Leader, error) {
-	return store.Leader{Epoch: store.Epoch(s.leads)}, nil
+func (s *fakeStart) Leader(context.Context) (store.Leader, error) {
+	return store.Leader{Epoch: store.Epoch(s.epochs)}, nil
 }
 
-func (s *start) SaveCheckpoint(_ context.Context, e store.Epoch, cp store.Checkpoint) error {
+func (s *fakeStart) SaveCheckpoint(_ context.Context, e store.Epoch, cp store.Checkpoint) error {
 	s.saved = &cp
 	s.steps = append(s.steps, fmt.Sprintf("save %q as %d", cp.Position, e))
 	return nil
 }
 
-func (s *start) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
+func (s *fakeStart) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
 	s.opened = at
 	o := s.opening
 	if o.SnapshotReason != "" {
@@ -70,21 +70,21 @@ func (s *start) Open(ctx context.Context, at store.Checkpoint, tables capture.Ta
 	return o, nil
 }
 
-func (s *start) View(context.Context, string) (store.View, error) { return s, nil }
-func (s *start) Position() store.Position                         { return "" }
-func (s *start) Close()                                           { s.closed++ }
+func (s *fakeStart) View(context.Context, string) (store.View, error) { return s, nil }
+func (s *fakeStart) Position() store.Position                         { return "" }
+func (s *fakeStart) Close()                                           { s.closed++ }
 
-func (s *start) Unsettled(_ context.Context, q store.UnsettledQuery) ([]store.Item, error) {
+func (s *fakeStart) Unsettled(_ context.Context, q store.UnsettledQuery) ([]store.Item, error) {
 	var items []store.Item
 	for i := 0; i < s.rows[q.Outbox] && (i == 0 || !q.MayHaveMore(items)); i++ {
-		items = append(items, sized(q, i, s.payload, s.group))
+		items = append(items, sizedItem(q, i, s.payload, s.group))
 	}
 	s.read += store.BytesOf(items)
 	return items, nil
 }
 
-// sized returns a row with a payload and a group of some bytes, as a view reads it.
-func sized(q store.UnsettledQuery, i, payload, group int) store.Item {
+// sizedItem returns a row with a payload and a group of some bytes, as a view reads it.
+func sizedItem(q store.UnsettledQuery, i, payload, group int) store.Item {
 	it := store.Item{Ref: store.Ref{Outbox: q.Outbox, ID: fmt.Sprint(i)}, PayloadSize: payload}
 	if it.Group = store.GroupOf(strings.Repeat("g", group)); payload <= q.MaxInlinePayload() {
 		it.Payload = make([]byte, payload)
@@ -92,7 +92,7 @@ func sized(q store.UnsettledQuery, i, payload, group int) store.Item {
 	return it
 }
 
-func (s *start) Pages(ctx context.Context, q store.UnsettledQuery, page int, take func([]store.Item) error) error {
+func (s *fakeStart) Pages(ctx context.Context, q store.UnsettledQuery, page int, take func([]store.Item) error) error {
 	bytes, read := q.MaxBytes, s.read
 	q.MaxBytes = 0
 	items, err := s.Unsettled(ctx, q)
@@ -108,32 +108,32 @@ func (s *start) Pages(ctx context.Context, q store.UnsettledQuery, page int, tak
 	return err
 }
 
-func (s *start) Delivered(context.Context, store.DeliveredQuery, int, func([]store.Item) error) (int, error) {
+func (s *fakeStart) Delivered(context.Context, store.DeliveredQuery, int, func([]store.Item) error) (int, error) {
 	return 0, nil
 }
 
-func (s *start) Spill(_ context.Context, _ store.Epoch, items []store.Item) error {
-	s.parked = append(s.parked, items...)
-	s.mostParked = max(s.mostParked, store.BytesOf(items))
+func (s *fakeStart) Spill(_ context.Context, _ store.Epoch, items []store.Item) error {
+	s.spilled = append(s.spilled, items...)
+	s.maxSpilled = max(s.maxSpilled, store.BytesOf(items))
 	s.steps = append(s.steps, fmt.Sprint("park ", len(items)))
-	return s.full
+	return s.spillErr
 }
 
-func (s *start) DeleteSpilledAfter(_ context.Context, e store.Epoch, after store.Seq) (int, error) {
+func (s *fakeStart) DeleteSpilledAfter(_ context.Context, e store.Epoch, after store.Seq) (int, error) {
 	s.steps = append(s.steps, fmt.Sprintf("forget what is parked behind %d as %d", after, e))
 	return 0, nil
 }
 
-func (s *start) DeleteSpilled(context.Context, store.Epoch, []store.SpilledRef) error { return nil }
-func (s *start) SpilledLanes(context.Context, func(store.SpilledLane)) error          { return nil }
-func (s *start) ReadSpilled(context.Context, []store.SpilledRange, int) ([][]store.Item, error) {
+func (s *fakeStart) DeleteSpilled(context.Context, store.Epoch, []store.SpilledRef) error { return nil }
+func (s *fakeStart) SpilledLanes(context.Context, func(store.SpilledLane)) error          { return nil }
+func (s *fakeStart) ReadSpilled(context.Context, []store.SpilledRange, int) ([][]store.Item, error) {
 	return nil, nil
 }
 
 var twoOutboxes = []store.Outbox{{Name: "a"}, {Name: "b"}}
 
-func TestStartGoesOnAtTheCheckpoint(t *testing.T) {
-	s := &start{
+func TestStartResumesAtCheckpoint(t *testing.T) {
+	s := &fakeStart{
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
 		opening: capture.OpenResult{Origin: "o", From: "7"},
 	}
@@ -149,11 +149,11 @@ func TestStartGoesOnAtTheCheckpoint(t *testing.T) {
 	}
 }
 
-// TestStartForgetsTheCheckpointBeforeACut: a start that crashes between the snapshot
+// TestStartClearsCheckpointBeforeSnapshot: a start that crashes between the snapshot
 // and the settling of its backlog is followed by another snapshot, because the
 // checkpoint was cleared first.
-func TestStartForgetsTheCheckpointBeforeACut(t *testing.T) {
-	s := &start{
+func TestStartClearsCheckpointBeforeSnapshot(t *testing.T) {
+	s := &fakeStart{
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
 		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "the slot is gone"},
 		rows:    map[string]int{"a": 1},
@@ -177,10 +177,10 @@ func TestStartForgetsTheCheckpointBeforeACut(t *testing.T) {
 	}
 }
 
-// TestStartMakesACut: nothing may be saved until the backlog has settled, so the
+// TestStartTakesSnapshot: nothing may be saved until the backlog has settled, so the
 // watermark has no position.
-func TestStartMakesACut(t *testing.T) {
-	s := &start{
+func TestStartTakesSnapshot(t *testing.T) {
+	s := &fakeStart{
 		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 2, "b": 3},
 	}
@@ -200,10 +200,10 @@ func TestStartMakesACut(t *testing.T) {
 	}
 }
 
-// TestStartParksABacklogLargerThanTheBuffer: rows that were spilled before the
+// TestStartSpillsLargeBacklog: rows that were spilled before the
 // snapshot are in no log, so they stay.
-func TestStartParksABacklogLargerThanTheBuffer(t *testing.T) {
-	s := &start{
+func TestStartSpillsLargeBacklog(t *testing.T) {
+	s := &fakeStart{
 		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 3, "b": 3},
 	}
@@ -219,7 +219,7 @@ func TestStartParksABacklogLargerThanTheBuffer(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 
-	for i, it := range s.parked {
+	for i, it := range s.spilled {
 		if it.Seq != store.NewSeq(1, int64(i+1)) {
 			t.Errorf("row %d is parked as %d", i, it.Seq)
 		}
@@ -230,12 +230,12 @@ func TestStartParksABacklogLargerThanTheBuffer(t *testing.T) {
 	}
 }
 
-func TestStartGivesACutUpWhoseBacklogCannotBeParked(t *testing.T) {
-	s := &start{
+func TestStartDiscardsSnapshotIfSpillFails(t *testing.T) {
+	s := &fakeStart{
 		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
-		rows:    map[string]int{"a": 6}, full: errors.New("the disk is full"),
+		rows:    map[string]int{"a": 6}, spillErr: errors.New("the disk is full"),
 	}
-	if _, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil); !errors.Is(err, s.full) {
+	if _, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil); !errors.Is(err, s.spillErr) {
 		t.Fatalf("%v", err)
 	}
 	if s.closed != 1 || s.discarded != 1 {
@@ -243,8 +243,8 @@ func TestStartGivesACutUpWhoseBacklogCannotBeParked(t *testing.T) {
 	}
 }
 
-func TestStartAfterALostLog(t *testing.T) {
-	s := &start{
+func TestStartAfterLostLog(t *testing.T) {
+	s := &fakeStart{
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
 		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
 	}
@@ -256,10 +256,10 @@ func TestStartAfterALostLog(t *testing.T) {
 	}
 }
 
-// TestStartTakesNoMoreBytesThanTheBuffer: a start reads at most the bytes of the
+// TestStartKeepsWithinBufferBytes: a start reads at most the bytes of the
 // buffer and spills no more at a time, however large the payloads and groups are.
 // Rows whose payload alone is too large are taken without it.
-func TestStartTakesNoMoreBytesThanTheBuffer(t *testing.T) {
+func TestStartKeepsWithinBufferBytes(t *testing.T) {
 	const most, slack = 10_000, 1100
 	for name, c := range map[string]struct {
 		rows, payload, group int
@@ -271,16 +271,16 @@ func TestStartTakesNoMoreBytesThanTheBuffer(t *testing.T) {
 		"groups that do not fit":   {rows: 50, payload: 1 << 20, group: 1000, parked: 100},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &start{
+			s := &fakeStart{
 				opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
 				rows:    map[string]int{"a": c.rows, "b": c.rows}, payload: c.payload, group: c.group,
 			}
 			b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 100, Bytes: most}, nil)
-			if err != nil || b.Spilled != c.parked || len(b.Backlog)+len(s.parked) != 2*c.rows {
+			if err != nil || b.Spilled != c.parked || len(b.Backlog)+len(s.spilled) != 2*c.rows {
 				t.Fatalf("%d rows and %d parked, %v", len(b.Backlog), b.Spilled, err)
 			}
-			if s.read > most+slack || s.mostParked > most+slack {
-				t.Errorf("%d bytes were read at once and %d parked, where %d are allowed", s.read, s.mostParked, most)
+			if s.read > most+slack || s.maxSpilled > most+slack {
+				t.Errorf("%d bytes were read at once and %d parked, where %d are allowed", s.read, s.maxSpilled, most)
 			}
 			for _, it := range b.Backlog {
 				if (it.Payload != nil) != c.payloads {

@@ -14,20 +14,20 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// meadow is a fake log with tables and lanes. The test decides when a marker comes
+// fakeLanes is a fake log with tables and lanes. The test decides when a marker comes
 // back.
-type meadow struct {
+type fakeLanes struct {
 	mu    sync.Mutex
 	lines []string
 	marks []string
 	rows  []store.Item // the unsettled rows of the tables
 	held  []string
-	asked store.UnsettledQuery
+	query store.UnsettledQuery
 	fail  error // error of the next call
 	watch bool
 }
 
-func (m *meadow) note(format string, args ...any) error {
+func (m *fakeLanes) note(format string, args ...any) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.lines = append(m.lines, fmt.Sprintf(format, args...))
@@ -36,7 +36,7 @@ func (m *meadow) note(format string, args ...any) error {
 	return err
 }
 
-func (m *meadow) Mark(_ context.Context, token string) error {
+func (m *fakeLanes) Mark(_ context.Context, token string) error {
 	err := m.note("mark")
 	if err == nil {
 		m.marks = append(m.marks, token)
@@ -44,29 +44,29 @@ func (m *meadow) Mark(_ context.Context, token string) error {
 	return err
 }
 
-func (m *meadow) View(context.Context, string) (store.View, error) { return m, m.note("view") }
-func (m *meadow) Position() store.Position                         { return "" }
-func (m *meadow) Close()                                           { _ = m.note("close") }
+func (m *fakeLanes) View(context.Context, string) (store.View, error) { return m, m.note("view") }
+func (m *fakeLanes) Position() store.Position                         { return "" }
+func (m *fakeLanes) Close()                                           { _ = m.note("close") }
 
-func (m *meadow) Pages(context.Context, store.UnsettledQuery, int, func([]store.Item) error) error {
+func (m *fakeLanes) Pages(context.Context, store.UnsettledQuery, int, func([]store.Item) error) error {
 	return errors.New("a sweep reads no pages")
 }
 
-func (m *meadow) Delivered(context.Context, store.DeliveredQuery, int, func([]store.Item) error) (int, error) {
+func (m *fakeLanes) Delivered(context.Context, store.DeliveredQuery, int, func([]store.Item) error) (int, error) {
 	return 0, errors.New("a sweep reads no delivered rows")
 }
 
-func (m *meadow) Unsettled(_ context.Context, q store.UnsettledQuery) ([]store.Item, error) {
-	m.asked = q
+func (m *fakeLanes) Unsettled(_ context.Context, q store.UnsettledQuery) ([]store.Item, error) {
+	m.query = q
 	err := m.note("read %s, %d at most, but %v", q.Outbox, q.Limit, q.ExcludeIDs)
 	return slices.Clone(m.rows), err
 }
 
-func (m *meadow) Held(string) []string { return m.held }
+func (m *fakeLanes) Held(string) []string { return m.held }
 
-func (m *meadow) TrackSettled(on bool) { m.watch = on }
+func (m *fakeLanes) TrackSettled(on bool) { m.watch = on }
 
-func (m *meadow) InsertFound(items []store.Item) int {
+func (m *fakeLanes) InsertFound(items []store.Item) int {
 	_ = m.note("found %d", len(items))
 	if !m.watch {
 		_ = m.note("unwatched")
@@ -74,10 +74,10 @@ func (m *meadow) InsertFound(items []store.Item) int {
 	return len(items) - 1 // the log has brought one meanwhile
 }
 
-func (m *meadow) Swept(n int)           { _ = m.note("swept %d", n) }
-func (m *meadow) SweepFailed(err error) { _ = m.note("failed: %v", err) }
+func (m *fakeLanes) Swept(n int)           { _ = m.note("swept %d", n) }
+func (m *fakeLanes) SweepFailed(err error) { _ = m.note("failed: %v", err) }
 
-func (m *meadow) expect(t *testing.T, want ...string) {
+func (m *fakeLanes) expect(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
 	m.mu.Lock()
@@ -88,10 +88,10 @@ func (m *meadow) expect(t *testing.T, want ...string) {
 	m.lines = nil
 }
 
-// sweeping runs a test with a Sweeper in fake time.
-func sweeping(t *testing.T, test func(m *meadow, s *Sweeper, back func())) {
+// withSweeper runs a test with a Sweeper in fake time.
+func withSweeper(t *testing.T, test func(m *fakeLanes, s *Sweeper, back func())) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &meadow{held: []string{"7"}}
+		m := &fakeLanes{held: []string{"7"}}
 		s := &Sweeper{
 			Interval: time.Minute, Outboxes: []store.Outbox{{Name: "events"}}, Bound: store.ReadLimit{Rows: 9, Bytes: 90},
 			Source: m, Tables: m, Lanes: m, Observer: m,
@@ -115,46 +115,46 @@ func sweeping(t *testing.T, test func(m *meadow, s *Sweeper, back func())) {
 	})
 }
 
-func TestASweepPlacesWhatTheLogDidNotBring(t *testing.T) {
-	sweeping(t, func(m *meadow, s *Sweeper, back func()) {
+func TestSweepInsertsRequeuedRows(t *testing.T) {
+	withSweeper(t, func(m *fakeLanes, s *Sweeper, back func()) {
 		m.rows = []store.Item{{Ref: store.Ref{ID: "1"}}, {Ref: store.Ref{ID: "2"}}}
 		m.expect(t, "mark")
-		pass(time.Hour)
+		advance(time.Hour)
 		m.expect(t) // the log is read up to the present first
 		back()
 		m.expect(t, "view", "read events, 9 at most, but [7]", "close", "mark")
 		s.OnMarker("somebody else's")
-		pass(time.Hour)
+		advance(time.Hour)
 		m.expect(t)
 		back()
 		m.expect(t, "found 2", "swept 1")
-		pass(time.Minute - time.Second)
+		advance(time.Minute - time.Second)
 		m.expect(t)
-		pass(time.Second)
+		advance(time.Second)
 		m.expect(t, "mark")
 	})
 }
 
-func TestASweepThatFindsNothingWritesOneMarker(t *testing.T) {
-	sweeping(t, func(m *meadow, _ *Sweeper, back func()) {
+func TestSweepWithoutRowsWritesOneMarker(t *testing.T) {
+	withSweeper(t, func(m *fakeLanes, _ *Sweeper, back func()) {
 		back()
 		m.expect(t, "mark", "view", "read events, 9 at most, but [7]", "close")
 	})
 }
 
-func TestASweepThatFailsIsTriedAgain(t *testing.T) {
+func TestSweepRetriesAfterFailure(t *testing.T) {
 	for name, at := range map[string]int{"mark": 0, "view": 1} {
 		t.Run(name, func(t *testing.T) {
-			sweeping(t, func(m *meadow, s *Sweeper, back func()) {
+			withSweeper(t, func(m *fakeLanes, s *Sweeper, back func()) {
 				m.expect(t, "mark")
 				back()
 				m.expect(t, "view", "read events, 9 at most, but [7]", "close")
-				pass(time.Minute - time.Second)
+				advance(time.Minute - time.Second)
 				fail := func() { m.mu.Lock(); m.fail = errors.New("down"); m.mu.Unlock() }
 				if at == 0 {
 					fail()
 				}
-				pass(time.Second)
+				advance(time.Second)
 				want := []string{"mark", "failed: down"}
 				if at == 1 {
 					m.expect(t, "mark")
@@ -163,7 +163,7 @@ func TestASweepThatFailsIsTriedAgain(t *testing.T) {
 					want = []string{"view", "failed: find requeued rows: down"}
 				}
 				m.expect(t, want...)
-				pass(sweepRetryInterval)
+				advance(sweepRetryInterval)
 				m.expect(t, "mark")
 				if len(s.waiting) != 1 {
 					t.Errorf("%d markers are waited for", len(s.waiting))
@@ -173,21 +173,21 @@ func TestASweepThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestASweepTakesNoMoreBytesThanTheBuffer: a sweep reads at most the bytes of the
+// TestSweepKeepsWithinBufferBytes: a sweep reads at most the bytes of the
 // buffer, all outboxes together, and only payloads within their share. If the bytes
 // are the limit, it returns that there are more rows.
-func TestASweepTakesNoMoreBytesThanTheBuffer(t *testing.T) {
-	sweeping(t, func(m *meadow, s *Sweeper, back func()) {
+func TestSweepKeepsWithinBufferBytes(t *testing.T) {
+	withSweeper(t, func(m *fakeLanes, s *Sweeper, back func()) {
 		m.rows = []store.Item{{Group: store.GroupOf(strings.Repeat("g", 100))}}
 		sweep := func(payload int, bytes int64, want ...string) {
 			back()
 			synctest.Wait()
-			if q := m.asked; q.MaxPayload != payload || q.MaxBytes != bytes {
+			if q := m.query; q.MaxPayload != payload || q.MaxBytes != bytes {
 				t.Errorf("it asked for %+v", q)
 			}
 			m.lines = nil
 			back()
-			pass(sweepMoreInterval)
+			advance(sweepMoreInterval)
 			m.expect(t, want...)
 		}
 		sweep(10, 90, "found 1", "mark")
@@ -196,8 +196,8 @@ func TestASweepTakesNoMoreBytesThanTheBuffer(t *testing.T) {
 	})
 }
 
-func TestASweepThatFindsMoreThanItMayTakeGoesOnSoon(t *testing.T) {
-	sweeping(t, func(m *meadow, s *Sweeper, back func()) {
+func TestSweepContinuesSoonIfThereAreMoreRows(t *testing.T) {
+	withSweeper(t, func(m *fakeLanes, s *Sweeper, back func()) {
 		m.rows = make([]store.Item, s.Bound.Rows)
 		caughtUp := 0
 		m.expect(t, "mark")
@@ -207,7 +207,7 @@ func TestASweepThatFindsMoreThanItMayTakeGoesOnSoon(t *testing.T) {
 			m.expect(t, "view", "read events, 9 at most, but [7]", "close", "mark")
 			back()
 			m.expect(t, "found 9", "swept 8")
-			pass(sweepMoreInterval)
+			advance(sweepMoreInterval)
 			m.expect(t, "mark")
 		}
 		if caughtUp != 1 {
@@ -216,8 +216,8 @@ func TestASweepThatFindsMoreThanItMayTakeGoesOnSoon(t *testing.T) {
 	})
 }
 
-func TestTheMarkersOfAnEarlierLeaderAreNotOurs(t *testing.T) {
-	sweeping(t, func(m *meadow, s *Sweeper, _ func()) {
+func TestSweepIgnoresMarkersOfEarlierLeader(t *testing.T) {
+	withSweeper(t, func(m *fakeLanes, s *Sweeper, _ func()) {
 		m.expect(t, "mark")
 		m.mu.Lock()
 		mine := m.marks[0]

@@ -82,7 +82,7 @@ func TestTrackerAgainstModel(t *testing.T) {
 	})
 }
 
-func TestTrackerRefusesTooManyRows(t *testing.T) {
+func TestTrackerPanicsOnTooManyRows(t *testing.T) {
 	tk := NewTracker(store.Checkpoint{}).Begin("p", 1, 2)
 	tk.Done(1)
 	defer func() {
@@ -93,9 +93,9 @@ func TestTrackerRefusesTooManyRows(t *testing.T) {
 	tk.Done(2)
 }
 
-// TestTrackerKnowsWhatWasRead: LastRead is the latest position, even if none of it is
+// TestTrackerLastRead: LastRead is the latest position, even if none of it is
 // settled. A part of a transaction has no position.
-func TestTrackerKnowsWhatWasRead(t *testing.T) {
+func TestTrackerLastRead(t *testing.T) {
 	tr := NewTracker(store.Checkpoint{Position: "start"})
 	if position, at := tr.LastRead(); position != "start" || !at.IsZero() {
 		t.Errorf("before anything: %s at %s", position, at)

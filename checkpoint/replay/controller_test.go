@@ -23,14 +23,14 @@ func ids(group string, from, to int) (list []string) {
 func TestReplayFromCheckpoint(t *testing.T) {
 	h := postgres(t)
 	to := newReceiver()
-	l := lead(t, h, to)
+	l := startRelay(t, h, to)
 	groups := []string{"a", "b", "c"}
 	for _, g := range groups {
 		h.exec(t, insert(g, ids(g, 0, 20)...))
 	}
 
-	to.live(t, 60)
-	n := l.named("here", true)
+	to.waitForLive(t, 60)
+	n := l.createCheckpoint("here", true)
 	if n.State != store.SavepointRetained || n.Position == "" || n.Origin == "" || n.Seq == 0 || n.At.IsZero() {
 		t.Fatalf("the checkpoint is %+v", n)
 	}
@@ -41,8 +41,8 @@ func TestReplayFromCheckpoint(t *testing.T) {
 		}
 	}
 
-	to.live(t, 60+150)
-	until(t, func() string { return l.open(0) })
+	to.waitForLive(t, 60+150)
+	eventually(t, func() string { return l.wantOpen(0) })
 	h.exec(t, "DELETE FROM outbox_events WHERE id IN ('a-030', 'c-069')")
 
 	// Live rows of the same groups arrive while the job runs.
@@ -64,10 +64,10 @@ func TestReplayFromCheckpoint(t *testing.T) {
 	}()
 
 	l.replay("job", replay.Spec{From: "here"})
-	j := l.becomes("job", store.JobDone)
+	j := l.waitForState("job", store.JobDone)
 	close(stop)
 	last := <-wrote
-	to.live(t, 3*last)
+	to.waitForLive(t, 3*last)
 	if j.Sent < 150 || j.Refused != 0 || j.Total != j.Sent+j.Skipped || j.Source != "log" || j.StartedAt.IsZero() || j.FinishedAt.IsZero() {
 		t.Errorf("the job is %+v", j)
 	}
@@ -87,8 +87,8 @@ func TestReplayFromCheckpoint(t *testing.T) {
 	}
 }
 
-// open reports the number of unsettled rows, unless it is want.
-func (l *life) open(want int) string {
+// wantOpen reports the number of unsettled rows, unless it is want.
+func (l *testRelay) wantOpen(want int) string {
 	l.t.Helper()
 	view, err := l.store.View(l.ctx(), "")
 	if err != nil {

@@ -24,9 +24,9 @@ import (
 
 var errCrash = errors.New("the process has crashed")
 
-// doomed is a store whose process crashes at a call: before the call, or after it, so
-// that only its result is lost.
-type doomed struct {
+// crashStore is a store whose process crashes at a call: before the call, or after
+// it, so that only its result is lost.
+type crashStore struct {
 	store.Store
 	die func()
 
@@ -36,7 +36,7 @@ type doomed struct {
 	dead   bool
 }
 
-func (d *doomed) call(do func() error) error {
+func (d *crashStore) call(do func() error) error {
 	d.mu.Lock()
 	d.left--
 	last, dead := d.left == 0, d.dead
@@ -54,61 +54,61 @@ func (d *doomed) call(do func() error) error {
 	return err
 }
 
-func (d *doomed) Savepoints(ctx context.Context) (list []store.Savepoint, err error) {
+func (d *crashStore) Savepoints(ctx context.Context) (list []store.Savepoint, err error) {
 	return list, d.call(func() error { list, err = d.Store.Savepoints(ctx); return err })
 }
 
-func (d *doomed) Jobs(ctx context.Context) (list []store.Job, err error) {
+func (d *crashStore) Jobs(ctx context.Context) (list []store.Job, err error) {
 	return list, d.call(func() error { list, err = d.Store.Jobs(ctx); return err })
 }
 
-func (d *doomed) SaveJob(ctx context.Context, e store.Epoch, j store.Job) error {
+func (d *crashStore) SaveJob(ctx context.Context, e store.Epoch, j store.Job) error {
 	return d.call(func() error { return d.Store.SaveJob(ctx, e, j) })
 }
 
-func (d *doomed) CopyRows(ctx context.Context, e store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
+func (d *crashStore) CopyRows(ctx context.Context, e store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
 	return d.call(func() error { return d.Store.CopyRows(ctx, e, id, rows, at) })
 }
 
-func (d *doomed) ClearRows(ctx context.Context, e store.Epoch, id string, limit int) (n int, err error) {
+func (d *crashStore) ClearRows(ctx context.Context, e store.Epoch, id string, limit int) (n int, err error) {
 	return n, d.call(func() error { n, err = d.Store.ClearRows(ctx, e, id, limit); return err })
 }
 
-func (d *doomed) FinishRows(ctx context.Context, e store.Epoch, id string, done []store.FinishedRow) error {
+func (d *crashStore) FinishRows(ctx context.Context, e store.Epoch, id string, done []store.FinishedRow) error {
 	return d.call(func() error { return d.Store.FinishRows(ctx, e, id, done) })
 }
 
-func (d *doomed) ReplayLanes(ctx context.Context, id string, after int64, limit int) (list []store.ReplayLane, err error) {
+func (d *crashStore) ReplayLanes(ctx context.Context, id string, after int64, limit int) (list []store.ReplayLane, err error) {
 	return list, d.call(func() error { list, err = d.Store.ReplayLanes(ctx, id, after, limit); return err })
 }
 
-func (d *doomed) ReplayRows(ctx context.Context, id string, from []store.ReplayRange, each int) (list [][]store.ReplayRow, err error) {
+func (d *crashStore) ReplayRows(ctx context.Context, id string, from []store.ReplayRange, each int) (list [][]store.ReplayRow, err error) {
 	return list, d.call(func() error { list, err = d.Store.ReplayRows(ctx, id, from, each); return err })
 }
 
-func (d *doomed) ReadStatuses(ctx context.Context, rows []store.ClaimRow) (list []store.RowStatus, err error) {
+func (d *crashStore) ReadStatuses(ctx context.Context, rows []store.ClaimRow) (list []store.RowStatus, err error) {
 	return list, d.call(func() error { list, err = d.Store.ReadStatuses(ctx, rows); return err })
 }
 
-func (d *doomed) View(ctx context.Context, snapshot string) (v store.View, err error) {
+func (d *crashStore) View(ctx context.Context, snapshot string) (v store.View, err error) {
 	return v, d.call(func() error { v, err = d.Store.View(ctx, snapshot); return err })
 }
 
-// scroll is a fake log that is complete. Its markers come back at once, at its end.
-type scroll struct {
+// fakeLog is a fake log that is complete. Its markers come back at once, at its end.
+type fakeLog struct {
 	batches []capture.Batch
 	marked  func(token string, at store.Position, seq store.Seq)
 	lost    error
 }
 
-func (s *scroll) end() store.Position { return store.Position(fmt.Sprintf("%03d", len(s.batches))) }
+func (s *fakeLog) end() store.Position { return store.Position(fmt.Sprintf("%03d", len(s.batches))) }
 
-func (s *scroll) Mark(_ context.Context, token string) error {
+func (s *fakeLog) Mark(_ context.Context, token string) error {
 	s.marked(token, s.end(), 1)
 	return nil
 }
 
-func (s *scroll) Compare(a, b store.Position) int {
+func (s *fakeLog) Compare(a, b store.Position) int {
 	switch {
 	case a < b:
 		return -1
@@ -118,14 +118,14 @@ func (s *scroll) Compare(a, b store.Position) int {
 	return 0
 }
 
-func (s *scroll) Retained(context.Context) (capture.RetainedLog, error) {
+func (s *fakeLog) Retained(context.Context) (capture.RetainedLog, error) {
 	return capture.RetainedLog{}, nil
 }
-func (s *scroll) CheckReachable(context.Context, capture.StartPoint) error { return s.lost }
-func (s *scroll) Close()                                                   {}
+func (s *fakeLog) CheckReachable(context.Context, capture.StartPoint) error { return s.lost }
+func (s *fakeLog) Close()                                                   {}
 
 // ReadRange splits transactions into parts of three rows.
-func (s *scroll) ReadRange(ctx context.Context, at capture.StartPoint, until store.Position, out chan<- capture.Batch) error {
+func (s *fakeLog) ReadRange(ctx context.Context, at capture.StartPoint, until store.Position, out chan<- capture.Batch) error {
 	if s.lost != nil {
 		return s.lost
 	}
@@ -157,16 +157,16 @@ func (s *scroll) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 	return nil
 }
 
-// theatre is a table of rows with their status, and the log of their transactions.
-type theatre struct {
+// crashFixture is a table of rows with their status, and the log of their transactions.
+type crashFixture struct {
 	url    string
-	log    scroll
+	log    fakeLog
 	chosen map[string][]string // ids to send, by group
 }
 
-// folder returns a directory in memory if there is one, because the test does not
+// tempDir returns a directory in memory if there is one, because the test does not
 // need a disk.
-func folder(t *testing.T) string {
+func tempDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "sluicebox-replay-")
 	if err != nil {
 		return t.TempDir()
@@ -175,10 +175,10 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// newTheatre fills a table with five transactions, one of them longer than a page.
+// newCrashFixture fills a table with five transactions, one of them longer than a page.
 // Some of the rows are still open, FAILED, or deleted.
-func newTheatre(t *testing.T) *theatre {
-	path := filepath.Join(folder(t), "shop.db")
+func newCrashFixture(t *testing.T) *crashFixture {
+	path := filepath.Join(tempDir(t), "shop.db")
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(wal)")
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +191,7 @@ func newTheatre(t *testing.T) *theatre {
 	}
 	exec(`CREATE TABLE outbox_events (id TEXT PRIMARY KEY, message_group TEXT, payload TEXT NOT NULL, status TEXT NOT NULL,
 		retry_count INT NOT NULL DEFAULT 0, created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, processed_at TIMESTAMP, error_message TEXT)`)
-	th := &theatre{url: "sqlite://" + path, chosen: map[string][]string{}}
+	th := &crashFixture{url: "sqlite://" + path, chosen: map[string][]string{}}
 	n := 0
 	for i, size := range []int{2, 11, 1, 4, 5} {
 		b := capture.Batch{Position: store.Position(fmt.Sprintf("%03d", i+1))}
@@ -220,7 +220,7 @@ func newTheatre(t *testing.T) *theatre {
 	return th
 }
 
-func (th *theatre) open(t *testing.T) *sqlite.Store {
+func (th *crashFixture) open(t *testing.T) *sqlite.Store {
 	t.Helper()
 	st, err := sqlite.New(sqlite.Config{URL: th.url, Name: "r", Outboxes: []store.Outbox{eventsBox()}})
 	if err != nil {
@@ -229,13 +229,13 @@ func (th *theatre) open(t *testing.T) *sqlite.Store {
 	return st
 }
 
-// act runs a leader until it crashes at a call or its job has ended, and returns
+// runLeader runs a leader until it crashes at a call or its job has ended, and returns
 // whether it crashed. The log is nil if the table is read.
-func (th *theatre) act(t *testing.T, to *receiver, calls int, behind bool, log *scroll) (died bool) {
+func (th *crashFixture) runLeader(t *testing.T, to *receiver, calls int, behind bool, log *fakeLog) (died bool) {
 	t.Helper()
 	st := th.open(t)
 	defer st.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	epoch, err := st.AcquireLeadership(ctx)
 	if err != nil {
@@ -244,25 +244,25 @@ func (th *theatre) act(t *testing.T, to *receiver, calls int, behind bool, log *
 
 	ended := make(chan struct{})
 	die := sync.OnceFunc(func() { died = true; cancel() })
-	frail := &doomed{Store: st, die: die, left: calls, behind: behind}
+	frail := &crashStore{Store: st, die: die, left: calls, behind: behind}
 	cfg := dispatch.DefaultConfig()
 	cfg.APIBatchSize, cfg.MaxConcurrentGroups = 2, 4
-	d := dispatch.New(cfg, st, to, epoch, quiet{}, 0)
+	d := dispatch.New(cfg, st, to, epoch, logObserver{}, 0)
 	d.Replays = frail
-	desk := &replay.Controller{
+	controller := &replay.Controller{
 		Store: frail, Epoch: epoch, Outboxes: []store.Outbox{eventsBox()}, Routes: map[string]string{"events": "sink"},
-		Sinks: map[string]replay.Sink{"sink": {Lanes: d, Config: cfg}}, Observer: &untilEnded{ended: ended},
+		Sinks: map[string]replay.Sink{"sink": {Lanes: d, Config: cfg}}, Observer: &endObserver{ended: ended},
 	}
 
-	desk.Small(4, 7)
+	controller.SetSegmentRows(4, 7)
 	if log != nil {
 		mine := *log
-		mine.marked = desk.OnMarker
-		desk.Log = &replay.Log{LiveSource: &mine, Origin: "log", OpenHistory: func() (replay.HistoryReader, error) { return &mine, nil }}
+		mine.marked = controller.OnMarker
+		controller.Log = &replay.Log{LiveSource: &mine, Origin: "log", OpenHistory: func() (replay.HistoryReader, error) { return &mine, nil }}
 	}
 
 	work, ctx := errgroup.WithContext(ctx)
-	work.Go(func() error { return desk.Run(ctx) })
+	work.Go(func() error { return controller.Run(ctx) })
 	work.Go(func() error { return d.Run(ctx) })
 	select {
 	case <-ended:
@@ -274,21 +274,21 @@ func (th *theatre) act(t *testing.T, to *receiver, calls int, behind bool, log *
 	return died
 }
 
-// untilEnded closes a channel when a job has ended.
-type untilEnded struct {
-	quiet
+// endObserver closes a channel when a job has ended.
+type endObserver struct {
+	logObserver
 	once  sync.Once
 	ended chan struct{}
 }
 
-func (u *untilEnded) Job(j *store.Job) {
+func (u *endObserver) Job(j *store.Job) {
 	if j.State.Ended() {
 		u.once.Do(func() { close(u.ended) })
 	}
 }
 
-// ask writes the request of a job.
-func (th *theatre) ask(t *testing.T, id string, spec replay.Spec) {
+// request writes the request of a job.
+func (th *crashFixture) request(t *testing.T, id string, spec replay.Spec) {
 	t.Helper()
 	st := th.open(t)
 	defer st.Close()
@@ -299,7 +299,7 @@ func (th *theatre) ask(t *testing.T, id string, spec replay.Spec) {
 }
 
 // job returns the latest job.
-func (th *theatre) job(t *testing.T) store.Job {
+func (th *crashFixture) job(t *testing.T) store.Job {
 	t.Helper()
 	st := th.open(t)
 	defer st.Close()
@@ -310,12 +310,12 @@ func (th *theatre) job(t *testing.T) store.Job {
 	return jobs[0]
 }
 
-// inMemory is the maximum number of rows in memory of act's Controller.
+// inMemory is the maximum number of rows in memory of runLeader's Controller.
 const inMemory = 4
 
 // check compares the rows that a job sent with the selected rows: all of them, in
 // order, and no more duplicates than rows in memory.
-func (th *theatre) check(t *testing.T, to *receiver, j store.Job, source replay.Source) {
+func (th *crashFixture) check(t *testing.T, to *receiver, j store.Job, source replay.Source) {
 	t.Helper()
 	twice, all := 0, 0
 	for group, want := range th.chosen {
@@ -341,9 +341,9 @@ func (th *theatre) check(t *testing.T, to *receiver, j store.Job, source replay.
 	}
 }
 
-// TestCrashes: after a crash at any call another process finishes the job. It misses
-// no row and sends few twice.
-func TestCrashes(t *testing.T) {
+// TestReplaySurvivesCrashAtEveryCall: after a crash at any call another process
+// finishes the job. It misses no row and sends few twice.
+func TestReplaySurvivesCrashAtEveryCall(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		source replay.Source
@@ -357,7 +357,7 @@ func TestCrashes(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			th := newTheatre(t)
+			th := newCrashFixture(t)
 			log := &th.log
 			if tt.source == replay.SourceTable {
 				log = nil
@@ -366,9 +366,9 @@ func TestCrashes(t *testing.T) {
 			calls := 1
 			for died := true; died; calls += step {
 				to := newReceiver()
-				th.ask(t, fmt.Sprint("job ", calls), replay.Spec{Since: time.Unix(1e9, 0)})
-				if died = th.act(t, to, calls, tt.behind, log); died && !th.job(t).State.Ended() {
-					th.act(t, to, 0, false, log)
+				th.request(t, fmt.Sprint("job ", calls), replay.Spec{Since: time.Unix(1e9, 0)})
+				if died = th.runLeader(t, to, calls, tt.behind, log); died && !th.job(t).State.Ended() {
+					th.runLeader(t, to, 0, false, log)
 				}
 				th.check(t, to, th.job(t), tt.source)
 				if t.Failed() {

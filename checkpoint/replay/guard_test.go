@@ -16,10 +16,10 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// down is a receiver that does not respond.
-type down struct{ *receiver }
+// downReceiver is a receiver that does not respond.
+type downReceiver struct{ *receiver }
 
-func (down) Deliver(context.Context, []sink.Message) (res sink.Result) {
+func (downReceiver) Deliver(context.Context, []sink.Message) (res sink.Result) {
 	res.Class, res.Detail = sink.Unavailable, "down"
 	return res
 }
@@ -33,49 +33,49 @@ func insertEach(groups int, name string) string {
 	return "INSERT INTO outbox_events (id, message_group, payload) VALUES " + strings.Join(rows, ", ")
 }
 
-// TestASinkThatIsDownHoldsNoLiveRows: if the rows go to another sink that is down,
+// TestSinkThatIsDownHoldsNoLiveRows: if the rows go to another sink that is down,
 // the live rows of their groups are delivered, however many groups there are.
-func TestASinkThatIsDownHoldsNoLiveRows(t *testing.T) {
+func TestSinkThatIsDownHoldsNoLiveRows(t *testing.T) {
 	t.Parallel()
 	const groups = 700
 	h, to := postgres(t), newReceiver()
 	ctx, cancel := context.WithCancel(context.Background())
 	var work errgroup.Group
-	l := lead(t, h, to, func(d *replay.Controller) {
+	l := startRelay(t, h, to, func(d *replay.Controller) {
 		cfg := dispatch.DefaultConfig()
-		other := dispatch.New(cfg, d.Store.(store.Store), down{to}, d.Epoch, quiet{nil}, time.Second)
+		other := dispatch.New(cfg, d.Store.(store.Store), downReceiver{to}, d.Epoch, logObserver{nil}, time.Second)
 		other.Replays = d.Store
 		work.Go(func() error { return other.Run(ctx) })
 		d.Sinks["other"] = replay.Sink{Lanes: other, Config: cfg}
 	})
 
 	defer func() { cancel(); _ = work.Wait() }()
-	l.named("here", true)
+	l.createCheckpoint("here", true)
 	h.exec(t, insertEach(groups, "1"), insertEach(groups, "2"))
-	to.live(t, 2*groups)
-	until(t, func() string { return l.open(0) })
+	to.waitForLive(t, 2*groups)
+	eventually(t, func() string { return l.wantOpen(0) })
 	l.replay("job", replay.Spec{From: "here", Sink: "other"})
-	l.becomes("job", store.JobPlaying)
+	l.waitForState("job", store.JobPlaying)
 	h.exec(t, insertEach(groups, "live"))
-	to.live(t, 3*groups)
-	until(t, func() string { return l.open(0) })
+	to.waitForLive(t, 3*groups)
+	eventually(t, func() string { return l.wantOpen(0) })
 	h.exec(t, insertEach(groups, "late"))
-	to.live(t, 4*groups)
-	l.wish("job", store.DesiredCancel)
-	l.becomes("job", store.JobCancelled)
+	to.waitForLive(t, 4*groups)
+	l.setDesired("job", store.DesiredCancel)
+	l.waitForState("job", store.JobCancelled)
 }
 
-// TestTheSinkOfAReplayGoes: a job whose sink is removed from the configuration fails
-// and names the sink.
-func TestTheSinkOfAReplayGoes(t *testing.T) {
+// TestReplayFailsIfSinkIsRemoved: a job whose sink is removed from the configuration
+// fails and names the sink.
+func TestReplayFailsIfSinkIsRemoved(t *testing.T) {
 	t.Parallel()
 	h, to := postgres(t), newReceiver()
-	l := lead(t, h, to, func(d *replay.Controller) { d.Sinks["other"] = d.Sinks["sink"] })
-	l.named("here", true)
+	l := startRelay(t, h, to, func(d *replay.Controller) { d.Sinks["other"] = d.Sinks["sink"] })
+	l.createCheckpoint("here", true)
 	h.exec(t, insert("a", ids("a", 0, 300)...))
-	to.live(t, 300)
+	to.waitForLive(t, 300)
 	l.replay("job", replay.Spec{From: "here", Sink: "other", Rate: 20})
-	until(t, func() string {
+	eventually(t, func() string {
 		if len(to.of("a", true)) == 0 {
 			return "nothing is sent again"
 		}
@@ -83,50 +83,50 @@ func TestTheSinkOfAReplayGoes(t *testing.T) {
 	})
 
 	l.end()
-	l = lead(t, h, to)
-	if j := l.becomes("job", store.JobFailed); !strings.Contains(j.Reason, `"other"`) {
+	l = startRelay(t, h, to)
+	if j := l.waitForState("job", store.JobFailed); !strings.Contains(j.Reason, `"other"`) {
 		t.Errorf("the job is %+v", j)
 	}
 }
 
-// crowded are lanes with endless live rows. It counts the lanes on hold.
-type crowded struct {
+// busyLanes are lanes with endless live rows. It counts the lanes on hold.
+type busyLanes struct {
 	replay.Lanes
-	gone, stand, most atomic.Int64
+	finished, holds, maxHolds atomic.Int64
 }
 
-func (c *crowded) DoneCount() int64 { return c.gone.Add(1) }
+func (c *busyLanes) DoneCount() int64 { return c.finished.Add(1) }
 
-func (c *crowded) HoldForReplay(job string, lane store.LaneKey) {
-	c.most.Store(max(c.most.Load(), c.stand.Add(1)))
+func (c *busyLanes) HoldForReplay(job string, lane store.LaneKey) {
+	c.maxHolds.Store(max(c.maxHolds.Load(), c.holds.Add(1)))
 	c.Lanes.HoldForReplay(job, lane)
 }
 
-func (c *crowded) ReleaseReplayHold(job string, lane store.LaneKey) {
-	c.stand.Add(-1)
+func (c *busyLanes) ReleaseReplayHold(job string, lane store.LaneKey) {
+	c.holds.Add(-1)
 	c.Lanes.ReleaseReplayHold(job, lane)
 }
 
-// TestFewLanesStandBesideLiveRows: while live rows flow, no more lanes are on hold
+// TestFewLanesOnHoldBesideLiveRows: while live rows flow, no more lanes are on hold
 // than a small page has rows.
-func TestFewLanesStandBesideLiveRows(t *testing.T) {
+func TestFewLanesOnHoldBesideLiveRows(t *testing.T) {
 	t.Parallel()
 	const groups = 120
-	h, to, lanes := postgres(t), newReceiver(), &crowded{}
-	l := lead(t, h, to, func(d *replay.Controller) {
+	h, to, lanes := postgres(t), newReceiver(), &busyLanes{}
+	l := startRelay(t, h, to, func(d *replay.Controller) {
 		lanes.Lanes = d.Sinks["sink"].Lanes
 		d.Sinks["sink"] = replay.Sink{Lanes: lanes, Config: d.Sinks["sink"].Config}
 	})
 
-	l.named("here", true)
+	l.createCheckpoint("here", true)
 	h.exec(t, insertEach(groups, "1"), insertEach(groups, "2"))
-	to.live(t, 2*groups)
-	until(t, func() string { return l.open(0) })
+	to.waitForLive(t, 2*groups)
+	eventually(t, func() string { return l.wantOpen(0) })
 	l.replay("job", replay.Spec{From: "here"})
-	if j := l.becomes("job", store.JobDone); j.Sent != 2*groups {
+	if j := l.waitForState("job", store.JobDone); j.Sent != 2*groups {
 		t.Errorf("the job is %+v", j)
 	}
-	if most, left := lanes.most.Load(), lanes.stand.Load(); most == 0 || most > replay.SmallPage || left != 0 {
+	if most, left := lanes.maxHolds.Load(), lanes.holds.Load(); most == 0 || most > replay.SmallPage || left != 0 {
 		t.Errorf("%d lanes stood at once, and %d stand", most, left)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestWantsSince: a commit time in whole seconds may stand for the end of its second.
-func TestWantsSince(t *testing.T) {
+// TestMatchesSince: a commit time in whole seconds may stand for the end of its second.
+func TestMatchesSince(t *testing.T) {
 	at := func(clock string) time.Time {
 		t.Helper()
 		when, err := time.Parse(time.RFC3339Nano, "2026-01-02T"+clock+"Z")

@@ -11,19 +11,19 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// delivered is a scene of a checkpoint with a retained log and later rows of two
+// deliveredFixture is a scene of a checkpoint with a retained log and later rows of two
 // groups, which were delivered.
-func delivered(t *testing.T, desks ...func(*replay.Controller)) (h host, to *receiver, l *life) {
+func deliveredFixture(t *testing.T, configure ...func(*replay.Controller)) (h testDB, to *receiver, l *testRelay) {
 	t.Helper()
 	h = postgres(t)
 	to = newReceiver()
-	l = lead(t, h, to, desks...)
-	if n := l.named("here", true); n.State != store.SavepointRetained {
+	l = startRelay(t, h, to, configure...)
+	if n := l.createCheckpoint("here", true); n.State != store.SavepointRetained {
 		t.Fatalf("the checkpoint is %+v", n)
 	}
 	h.exec(t, insert("a", ids("a", 0, 300)...), insert("b", ids("b", 0, 300)...))
-	to.live(t, 600)
-	until(t, func() string { return l.open(0) })
+	to.waitForLive(t, 600)
+	eventually(t, func() string { return l.wantOpen(0) })
 	return h, to, l
 }
 
@@ -31,40 +31,40 @@ func delivered(t *testing.T, desks ...func(*replay.Controller)) (h host, to *rec
 // cancelled job leaves nothing.
 func TestPauseAndCancel(t *testing.T) {
 	t.Parallel()
-	h, to, l := delivered(t)
+	h, to, l := deliveredFixture(t)
 	l.replay("job", replay.Spec{From: "here", Rate: 60})
 	again := func() int { return len(to.of("a", true)) + len(to.of("b", true)) }
-	until(t, func() string {
+	eventually(t, func() string {
 		if again() < 20 {
 			return "rows that are sent again"
 		}
 		return ""
 	})
 
-	l.wish("job", store.DesiredPause)
-	if j := l.becomes("job", store.JobPaused); j.Sent == 0 || j.Sent >= 600 {
+	l.setDesired("job", store.DesiredPause)
+	if j := l.waitForState("job", store.JobPaused); j.Sent == 0 || j.Sent >= 600 {
 		t.Errorf("the job is %+v", j)
 	}
 
 	came := again()
 	h.exec(t, insert("a", "live"))
-	to.live(t, 601)
+	to.waitForLive(t, 601)
 	if now := again(); now != came {
 		t.Errorf("%d rows came while the job was paused", now-came)
 	}
 
-	l.wish("job", store.DesiredRun)
-	l.becomes("job", store.JobPlaying)
-	until(t, func() string {
+	l.setDesired("job", store.DesiredRun)
+	l.waitForState("job", store.JobPlaying)
+	eventually(t, func() string {
 		if again() < came+20 {
 			return "more rows"
 		}
 		return ""
 	})
 
-	l.wish("job", store.DesiredCancel)
-	j := l.becomes("job", store.JobCancelled)
-	until(t, func() string {
+	l.setDesired("job", store.DesiredCancel)
+	j := l.waitForState("job", store.JobCancelled)
+	eventually(t, func() string {
 		if j = l.job("job"); j.Total != j.Sent {
 			return "the rest is not cleared"
 		}
@@ -84,7 +84,7 @@ func TestPauseAndCancel(t *testing.T) {
 
 	// A job that has not started can be cancelled too, and the next one runs.
 	l.replay("second", replay.Spec{From: "here", Groups: []string{"b"}, IDs: ids("b", 7, 9)})
-	if j := l.becomes("second", store.JobDone); j.Sent != 2 {
+	if j := l.waitForState("second", store.JobDone); j.Sent != 2 {
 		t.Errorf("the job is %+v", j)
 	}
 }
@@ -93,12 +93,12 @@ func TestPauseAndCancel(t *testing.T) {
 // not change the table.
 func TestRefusedRows(t *testing.T) {
 	t.Parallel()
-	_, to, l := delivered(t)
+	_, to, l := deliveredFixture(t)
 	to.mu.Lock()
 	to.refuse = func(id string) bool { return strings.HasSuffix(id, "77") }
 	to.mu.Unlock()
 	l.replay("job", replay.Spec{From: "here", Groups: []string{"a"}})
-	j := l.becomes("job", store.JobDone)
+	j := l.waitForState("job", store.JobDone)
 	if j.Sent != 297 || j.Refused != 3 || j.Total != 300 {
 		t.Errorf("the job is %+v", j)
 	}
@@ -107,7 +107,7 @@ func TestRefusedRows(t *testing.T) {
 	if err != nil || len(errs) != 3 || errs[0].ID != "a-077" || errs[0].Reason == "" {
 		t.Errorf("%d errors, %v: %+v", len(errs), err, errs)
 	}
-	if what := l.open(0); what != "" {
+	if what := l.wantOpen(0); what != "" {
 		t.Error(what)
 	}
 }
@@ -115,24 +115,24 @@ func TestRefusedRows(t *testing.T) {
 // TestDryRun: a dry run counts the rows that a replay would send, and sends none.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
-	h, to, l := delivered(t)
+	h, to, l := deliveredFixture(t)
 	h.exec(t, "UPDATE outbox_events SET status = 'FAILED' WHERE id < 'a-010'", "DELETE FROM outbox_events WHERE id = 'b-001'")
 	spec := replay.Spec{From: "here", DryRun: true}
 	l.replay("dry", spec)
-	dry := l.becomes("dry", store.JobDone)
+	dry := l.waitForState("dry", store.JobDone)
 	if dry.Total != 600 || dry.Skipped != 10 || dry.Sent != 0 || len(to.of("a", true)) > 0 {
 		t.Errorf("the dry run is %+v", dry)
 	}
 
 	spec.Read = replay.SourceTable
 	l.replay("dry table", spec)
-	if j := l.becomes("dry table", store.JobDone); j.Total != 589 || j.Skipped != 0 || j.Source != "table" {
+	if j := l.waitForState("dry table", store.JobDone); j.Total != 589 || j.Skipped != 0 || j.Source != "table" {
 		t.Errorf("the dry run is %+v", j)
 	}
 
 	spec.DryRun = false
 	l.replay("table", spec)
-	if j := l.becomes("table", store.JobDone); j.Total != 589 || j.Sent != 589 || !strings.Contains(j.Reason, "from the table") {
+	if j := l.waitForState("table", store.JobDone); j.Total != 589 || j.Sent != 589 || !strings.Contains(j.Reason, "from the table") {
 		t.Errorf("the job is %+v", j)
 	}
 
@@ -142,13 +142,13 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// TestKeptLogGivenUp: releasing the log of a checkpoint ends the job that reads it. A
-// later job reads the table, if its spec permits that.
-func TestKeptLogGivenUp(t *testing.T) {
+// TestReleasedLogEndsReplay: releasing the log of a checkpoint ends the job that
+// reads it. A later job reads the table, if its spec permits that.
+func TestReleasedLogEndsReplay(t *testing.T) {
 	t.Parallel()
-	_, to, l := delivered(t, func(d *replay.Controller) { d.Small(10, 20) })
+	_, to, l := deliveredFixture(t, func(d *replay.Controller) { d.SetSegmentRows(10, 20) })
 	l.replay("job", replay.Spec{From: "here", Rate: 40})
-	until(t, func() string {
+	eventually(t, func() string {
 		if len(to.of("a", true)) < 10 {
 			return "rows that are sent again"
 		}
@@ -159,9 +159,9 @@ func TestKeptLogGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	l.poke()
+	l.notify()
 	var j store.Job
-	until(t, func() string {
+	eventually(t, func() string {
 		if j = l.job("job"); !j.State.Ended() {
 			return "the end of the job"
 		}
@@ -173,7 +173,7 @@ func TestKeptLogGivenUp(t *testing.T) {
 	}
 
 	l.replay("gone", replay.Spec{From: "here"})
-	until(t, func() string {
+	eventually(t, func() string {
 		if j = l.job("gone"); !j.State.Ended() {
 			return "the end of the job"
 		}
@@ -185,7 +185,7 @@ func TestKeptLogGivenUp(t *testing.T) {
 	}
 
 	l.replay("log", replay.Spec{Since: time.Now().Add(-time.Hour), Read: replay.SourceLog})
-	until(t, func() string {
+	eventually(t, func() string {
 		if j = l.job("log"); !j.State.Ended() {
 			return "the end of the job"
 		}
@@ -197,31 +197,31 @@ func TestKeptLogGivenUp(t *testing.T) {
 	}
 
 	l.replay("since", replay.Spec{Since: time.Now().Add(-time.Hour)})
-	if j := l.becomes("since", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "the log is lost") {
+	if j := l.waitForState("since", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "the log is lost") {
 		t.Errorf("the job is %+v", j)
 	}
 }
 
-// TestKeptLogLimit: log above the limit of a checkpoint is released and reported.
-func TestKeptLogLimit(t *testing.T) {
+// TestRetainedLogLimit: log above the limit of a checkpoint is released and reported.
+func TestRetainedLogLimit(t *testing.T) {
 	t.Parallel()
-	h, _, l := delivered(t, func(d *replay.Controller) { d.MaxRetainedBytes = 1 << 20 })
+	h, _, l := deliveredFixture(t, func(d *replay.Controller) { d.MaxRetainedBytes = 1 << 20 })
 	h.exec(t, "CREATE TABLE unrelated AS SELECT i, repeat('x', 500) FROM generate_series(1, 5000) i")
-	l.poke()
-	until(t, func() string {
+	l.notify()
+	eventually(t, func() string {
 		list, err := l.store.Savepoints(l.ctx())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if n := list[0]; n.State != store.SavepointLogLost || !strings.Contains(n.Reason, "max-kept") {
-			l.poke()
+			l.notify()
 			return "the end of the kept log"
 		}
 		return ""
 	})
 
 	l.replay("job", replay.Spec{From: "here"})
-	if j := l.becomes("job", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "max-kept") {
+	if j := l.waitForState("job", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "max-kept") {
 		t.Errorf("the job is %+v", j)
 	}
 }
@@ -230,7 +230,7 @@ func TestKeptLogLimit(t *testing.T) {
 // and during its turn. The job reports that, and other groups continue.
 func TestPausedGroups(t *testing.T) {
 	t.Parallel()
-	_, to, l := delivered(t)
+	_, to, l := deliveredFixture(t)
 	lane := func(group string) dispatch.LaneName {
 		return dispatch.LaneName{LaneKey: store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf(group)}}
 	}
@@ -239,7 +239,7 @@ func TestPausedGroups(t *testing.T) {
 	}
 
 	l.replay("job", replay.Spec{From: "here", Rate: 200})
-	until(t, func() string {
+	eventually(t, func() string {
 		if len(to.of("b", true)) == 0 {
 			return "a row of the group that may go"
 		}
@@ -250,7 +250,7 @@ func TestPausedGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	until(t, func() string {
+	eventually(t, func() string {
 		if j := l.job("job"); j.State != store.JobPlaying || !strings.Contains(j.Reason, "waits for 2 paused groups") {
 			return "that it waits: " + j.Reason
 		}
@@ -267,7 +267,7 @@ func TestPausedGroups(t *testing.T) {
 		}
 	}
 
-	if j := l.becomes("job", store.JobDone); j.Sent != 600 || strings.Contains(j.Reason, "waits") {
+	if j := l.waitForState("job", store.JobDone); j.Sent != 600 || strings.Contains(j.Reason, "waits") {
 		t.Errorf("the job is %+v", j)
 	}
 

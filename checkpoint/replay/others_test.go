@@ -23,7 +23,7 @@ import (
 )
 
 // mysql returns a database of its own on a shared server.
-func mysql(t *testing.T, f servers.Flavour) host {
+func mysql(t *testing.T, f servers.Flavour) testDB {
 	url, boxes := f.Database(t), []store.Outbox{eventsBox()}
 	open := func() (*capturemysql.Source, error) {
 		return capturemysql.New(capturemysql.Config{URL: url, Name: "r", Outboxes: boxes})
@@ -31,7 +31,7 @@ func mysql(t *testing.T, f servers.Flavour) host {
 	servers.ExecMySQL(t, url, `CREATE TABLE outbox_events (id varchar(40) PRIMARY KEY, message_group varchar(40), payload text NOT NULL,
 		status varchar(20) NOT NULL DEFAULT 'PENDING', retry_count int NOT NULL DEFAULT 0, error_message text,
 		created_at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), processed_at timestamp(6) NULL)`)
-	return host{
+	return testDB{
 		insert: func(t *testing.T, group string, ids ...string) { servers.ExecMySQL(t, url, insert(group, ids...)) },
 		remove: func(t *testing.T, id string) {
 			servers.ExecMySQL(t, url, "DELETE FROM outbox_events WHERE id = '"+id+"'")
@@ -44,13 +44,13 @@ func mysql(t *testing.T, f servers.Flavour) host {
 			t.Cleanup(st.Close)
 			return st
 		},
-		source: func() (source, error) { return open() },
-		look:   func() (replay.RetentionChecker, error) { return open() },
+		source:    func() (source, error) { return open() },
+		retention: func() (replay.RetentionChecker, error) { return open() },
 	}
 }
 
 // mongo returns a database of its own on a shared server.
-func mongo(t *testing.T) host {
+func mongo(t *testing.T) testDB {
 	url, boxes := servers.Mongo(t), []store.Outbox{eventsBox()}
 	open := func() (*capturemongo.Source, error) {
 		return capturemongo.New(capturemongo.Config{URL: url, Name: "r", Outboxes: boxes})
@@ -61,7 +61,7 @@ func mongo(t *testing.T) host {
 	if _, err := events.Indexes().CreateOne(t.Context(), unique); err != nil {
 		t.Fatal(err)
 	}
-	return host{
+	return testDB{
 		insert: func(t *testing.T, group string, ids ...string) {
 			var docs []any
 			for _, id := range ids {
@@ -87,18 +87,18 @@ func mongo(t *testing.T) host {
 			t.Cleanup(st.Close)
 			return st
 		},
-		source: func() (source, error) { return open() },
-		look:   func() (replay.RetentionChecker, error) { return open() },
+		source:    func() (source, error) { return open() },
+		retention: func() (replay.RetentionChecker, error) { return open() },
 	}
 }
 
-// purging is a server whose log is gone once the test says so.
-type purging struct {
+// purgedServer is a server whose log is gone once the test says so.
+type purgedServer struct {
 	replay.RetentionChecker
 	gone *atomic.Bool
 }
 
-func (p purging) LostReasons(ctx context.Context, of []store.Checkpoint) ([]string, error) {
+func (p purgedServer) LostReasons(ctx context.Context, of []store.Checkpoint) ([]string, error) {
 	why, err := p.RetentionChecker.LostReasons(ctx, of)
 	for i := range why {
 		if why[i] == "" && p.gone.Load() {
@@ -108,12 +108,12 @@ func (p purging) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 	return why, err
 }
 
-// TestReplayOfAServersLog: if a server keeps its log for a fixed time, a replay reads
-// it from a new checkpoint or from a time.
-func TestReplayOfAServersLog(t *testing.T) {
-	hosts := map[string]func(*testing.T) host{"mongo": mongo}
+// TestReplayFromServerRetention: if a server keeps its log for a fixed time, a replay
+// reads it from a new checkpoint or from a time.
+func TestReplayFromServerRetention(t *testing.T) {
+	hosts := map[string]func(*testing.T) testDB{"mongo": mongo}
 	for _, f := range servers.Chosen(servers.Flavours()) {
-		hosts[string(f)] = func(t *testing.T) host { return mysql(t, f) }
+		hosts[string(f)] = func(t *testing.T) testDB { return mysql(t, f) }
 	}
 
 	for name, open := range hosts {
@@ -122,15 +122,15 @@ func TestReplayOfAServersLog(t *testing.T) {
 			h, to := open(t), newReceiver()
 			h.insert(t, "a", "first")
 			var gone atomic.Bool
-			l := lead(t, h, to, func(d *replay.Controller) {
-				d.LookEach(time.Millisecond)
+			l := startRelay(t, h, to, func(d *replay.Controller) {
+				d.SetRetentionInterval(time.Millisecond)
 				d.Log.OpenRetention = func() (replay.RetentionChecker, error) {
-					server, err := h.look()
-					return purging{server, &gone}, err
+					server, err := h.retention()
+					return purgedServer{server, &gone}, err
 				}
 			})
-			l.named("plain", false)
-			n := l.named("here", true)
+			l.createCheckpoint("plain", false)
+			n := l.createCheckpoint("here", true)
 			if n.State != store.SavepointMade || !strings.Contains(n.Reason, "by its own settings") || n.Position == "" {
 				t.Errorf("the checkpoint is %+v", n)
 			}
@@ -138,11 +138,11 @@ func TestReplayOfAServersLog(t *testing.T) {
 				h.insert(t, "a", ids("a", i, i+20)...)
 				h.insert(t, "b", ids("b", i, i+20)...)
 			}
-			to.live(t, 121)
-			until(t, func() string { return l.open(0) })
+			to.waitForLive(t, 121)
+			eventually(t, func() string { return l.wantOpen(0) })
 			h.remove(t, "a-007")
 			l.replay("job", replay.Spec{From: "here"})
-			j := l.becomes("job", store.JobDone)
+			j := l.waitForState("job", store.JobDone)
 			if j.Source != "log" || j.Sent != 120 || j.Total != 120 {
 				t.Errorf("the job is %+v", j)
 			}
@@ -152,12 +152,12 @@ func TestReplayOfAServersLog(t *testing.T) {
 				}
 			}
 			l.replay("table", replay.Spec{From: "here", Read: replay.SourceTable, DryRun: true})
-			if j := l.becomes("table", store.JobDone); j.Total < 119 || j.Total > 120 { // the first may have the same time
+			if j := l.waitForState("table", store.JobDone); j.Total < 119 || j.Total > 120 { // the first may have the same time
 				t.Errorf("the job is %+v", j)
 			}
 			l.replay("since", replay.Spec{Since: time.Now().Add(-100 * 24 * time.Hour), Read: replay.SourceLog})
 			var said store.Job
-			until(t, func() string {
+			eventually(t, func() string {
 				if said = l.job("since"); !said.State.Ended() {
 					return fmt.Sprintf("the end of %+v", said)
 				}
@@ -166,21 +166,21 @@ func TestReplayOfAServersLog(t *testing.T) {
 			if said.State != store.JobRefused || !strings.Contains(said.Reason, "begins at") {
 				t.Errorf("the job is %+v", said)
 			}
-			if n := l.find("here"); n.State != store.SavepointMade {
+			if n := l.findCheckpoint("here"); n.State != store.SavepointMade {
 				t.Errorf("the checkpoint is %+v", n)
 			}
 			gone.Store(true)
-			until(t, func() string {
-				if n := l.find("here"); n.State != store.SavepointLogLost || n.Reason != "it was purged" {
+			eventually(t, func() string {
+				if n := l.findCheckpoint("here"); n.State != store.SavepointLogLost || n.Reason != "it was purged" {
 					return fmt.Sprintf("that the log is gone: %+v", n)
 				}
 				return ""
 			})
-			if n := l.find("plain"); n.State != store.SavepointMade || n.Reason != "" {
+			if n := l.findCheckpoint("plain"); n.State != store.SavepointMade || n.Reason != "" {
 				t.Errorf("nothing was to be kept for %+v", n)
 			}
 			l.replay("still", replay.Spec{From: "here", DryRun: true}) // reads the log that the server has
-			if j := l.becomes("still", store.JobDone); j.Source != "log" || j.Total != 120 {
+			if j := l.waitForState("still", store.JobDone); j.Source != "log" || j.Total != 120 {
 				t.Errorf("the job is %+v", j)
 			}
 		})

@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience bounds every wait of a test.
-const patience = 60 * time.Second
+// testTimeout bounds every wait of a test.
+const testTimeout = 60 * time.Second
 
 // source is the relay's source, which also reads the log again.
 type source interface {
@@ -43,15 +43,15 @@ type source interface {
 	Close()
 }
 
-// host is a database on a server.
-type host struct {
-	exec   func(t *testing.T, statements ...string)
-	insert func(t *testing.T, group string, ids ...string)
-	remove func(t *testing.T, id string)
-	store  func(t *testing.T) store.Store
-	source func() (source, error)
-	keeper func() (replay.SlotRetainer, error)
-	look   func() (replay.RetentionChecker, error)
+// testDB is a database on a server.
+type testDB struct {
+	exec      func(t *testing.T, statements ...string)
+	insert    func(t *testing.T, group string, ids ...string)
+	remove    func(t *testing.T, id string)
+	store     func(t *testing.T) store.Store
+	source    func() (source, error)
+	retainer  func() (replay.SlotRetainer, error)
+	retention func() (replay.RetentionChecker, error)
 }
 
 func eventsBox() store.Outbox {
@@ -59,7 +59,7 @@ func eventsBox() store.Outbox {
 }
 
 // postgres returns a database of its own on a shared server of one of the versions.
-func postgres(t *testing.T) host {
+func postgres(t *testing.T) testDB {
 	versions := servers.Spread(t, servers.Versions())
 	if len(versions) == 0 {
 		t.Skip("no PostgreSQL is asked for")
@@ -72,7 +72,7 @@ func postgres(t *testing.T) host {
 	open := func() (*capturepg.Source, error) {
 		return capturepg.New(capturepg.Config{URL: url, StreamURL: url, Name: name, Outboxes: boxes, MayCreate: true, TakeOver: true})
 	}
-	return host{
+	return testDB{
 		exec: func(t *testing.T, statements ...string) { t.Helper(); servers.Exec(t, url, statements...) },
 		store: func(t *testing.T) store.Store {
 			st, err := pgstore.New(pgstore.Config{URL: url, Name: name, Outboxes: boxes})
@@ -82,8 +82,8 @@ func postgres(t *testing.T) host {
 			t.Cleanup(st.Close)
 			return st
 		},
-		source: func() (source, error) { return open() },
-		keeper: func() (replay.SlotRetainer, error) { return open() },
+		source:   func() (source, error) { return open() },
+		retainer: func() (replay.SlotRetainer, error) { return open() },
 	}
 }
 
@@ -101,11 +101,11 @@ type arrival struct{ id, group, job string }
 
 // receiver accepts rows, unless refuse rejects them.
 type receiver struct {
-	mu     sync.Mutex
-	came   []arrival
-	grown  chan struct{}
-	refuse func(id string) bool
-	before func(job string) // called before each response
+	mu       sync.Mutex
+	arrivals []arrival
+	grown    chan struct{}
+	refuse   func(id string) bool
+	before   func(job string) // called before each response
 }
 
 func newReceiver() *receiver { return &receiver{grown: make(chan struct{})} }
@@ -142,7 +142,7 @@ func (r *receiver) Deliver(_ context.Context, msgs []sink.Message) sink.Result {
 			}
 			break
 		}
-		r.came = append(r.came, arrival{m.ID, m.Group.String(), m.Replay})
+		r.arrivals = append(r.arrivals, arrival{m.ID, m.Group.String(), m.Replay})
 	}
 
 	close(r.grown)
@@ -154,10 +154,10 @@ func (r *receiver) Deliver(_ context.Context, msgs []sink.Message) sink.Result {
 // description of the missing rows.
 func (r *receiver) await(t *testing.T, missing func(came []arrival) string) {
 	t.Helper()
-	limit := time.After(patience)
+	limit := time.After(testTimeout)
 	for {
 		r.mu.Lock()
-		what, grown := missing(r.came), r.grown
+		what, grown := missing(r.arrivals), r.grown
 		r.mu.Unlock()
 		if what == "" {
 			return
@@ -175,7 +175,7 @@ func (r *receiver) await(t *testing.T, missing func(came []arrival) string) {
 func (r *receiver) of(group string, replayed bool) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, a := range r.came {
+	for _, a := range r.arrivals {
 		if a.group == group && (a.job != "") == replayed {
 			ids = append(ids, a.id)
 		}
@@ -189,7 +189,7 @@ func (r *receiver) between(group string) (ids []string) {
 	defer r.mu.Unlock()
 	var since []string
 	began := false
-	for _, a := range r.came {
+	for _, a := range r.arrivals {
 		switch {
 		case a.group != group:
 		case a.job != "":
@@ -201,8 +201,8 @@ func (r *receiver) between(group string) (ids []string) {
 	return ids
 }
 
-// live waits until n live rows have arrived.
-func (r *receiver) live(t *testing.T, n int) {
+// waitForLive waits until n live rows have arrived.
+func (r *receiver) waitForLive(t *testing.T, n int) {
 	t.Helper()
 	r.await(t, func(came []arrival) string {
 		got := 0
@@ -218,52 +218,52 @@ func (r *receiver) live(t *testing.T, n int) {
 	})
 }
 
-// quiet is an observer of all events of a relay. It logs failures for a test, if
+// logObserver is an observer of all events of a relay. It logs failures for a test, if
 // there is one.
-type quiet struct{ t *testing.T }
+type logObserver struct{ t *testing.T }
 
-func (q quiet) say(what string, err error) {
+func (q logObserver) log(what string, err error) {
 	if q.t != nil {
 		q.t.Logf("%s: %v", what, err)
 	}
 }
 
-func (quiet) Claimed(store.ClaimResult, int)                              {}
-func (quiet) Requested(dispatch.RequestInfo, *sink.Result, time.Duration) {}
-func (quiet) BreakersChanged([]dispatch.OpenBreaker)                      {}
-func (quiet) Stalled(*dispatch.LaneInfo)                                  {}
-func (quiet) Settled(*store.Item, *store.Outcome)                         {}
-func (quiet) Vanished([]*store.Item)                                      {}
-func (quiet) RowsSpilled(int)                                             {}
-func (q quiet) RowUnspillable(it *store.Item, err error)                  { q.say(it.ID, err) }
-func (quiet) UnspillableCleared()                                         {}
-func (q quiet) Refused(row store.Ref, what string, err error)             { q.say(what+" of "+row.ID, err) }
-func (q quiet) StoreFailed(op string, err error)                          { q.say(op, err) }
-func (quiet) Saved(store.Checkpoint)                                      {}
-func (quiet) SaveFailed(error)                                            {}
-func (quiet) Connected()                                                  {}
-func (q quiet) Disconnected(err error, _ time.Duration)                   { q.say("source", err) }
-func (quiet) SavepointChanged(*store.Savepoint)                           {}
-func (quiet) LogsRetained([]capture.RetainedSlot)                         {}
-func (quiet) Job(*store.Job)                                              {}
-func (quiet) Jobs([]store.Job)                                            {}
-func (quiet) Skipped(string, int)                                         {}
-func (q quiet) ControllerFailed(err error)                                { q.say("desk", err) }
+func (logObserver) Claimed(store.ClaimResult, int)                              {}
+func (logObserver) Requested(dispatch.RequestInfo, *sink.Result, time.Duration) {}
+func (logObserver) BreakersChanged([]dispatch.OpenBreaker)                      {}
+func (logObserver) Stalled(*dispatch.LaneInfo)                                  {}
+func (logObserver) Settled(*store.Item, *store.Outcome)                         {}
+func (logObserver) Vanished([]*store.Item)                                      {}
+func (logObserver) RowsSpilled(int)                                             {}
+func (q logObserver) RowUnspillable(it *store.Item, err error)                  { q.log(it.ID, err) }
+func (logObserver) UnspillableCleared()                                         {}
+func (q logObserver) Refused(row store.Ref, what string, err error)             { q.log(what+" of "+row.ID, err) }
+func (q logObserver) StoreFailed(op string, err error)                          { q.log(op, err) }
+func (logObserver) Saved(store.Checkpoint)                                      {}
+func (logObserver) SaveFailed(error)                                            {}
+func (logObserver) Connected()                                                  {}
+func (q logObserver) Disconnected(err error, _ time.Duration)                   { q.log("source", err) }
+func (logObserver) SavepointChanged(*store.Savepoint)                           {}
+func (logObserver) LogsRetained([]capture.RetainedSlot)                         {}
+func (logObserver) Job(*store.Job)                                              {}
+func (logObserver) Jobs([]store.Job)                                            {}
+func (logObserver) Skipped(string, int)                                         {}
+func (q logObserver) ControllerFailed(err error)                                { q.log("controller", err) }
 
-// life is a running relay.
-type life struct {
-	t      *testing.T
-	store  store.Store
-	lanes  *dispatch.Dispatcher
-	wished chan struct{}
-	end    func()
+// testRelay is a running relay.
+type testRelay struct {
+	t        *testing.T
+	store    store.Store
+	lanes    *dispatch.Dispatcher
+	requests chan struct{}
+	end      func()
 }
 
-// lead runs a relay until the test ends or end is called. The desks may change its
-// Controller.
-func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Controller)) *life {
+// startRelay runs a relay until the test ends or end is called. The configure may
+// change its Controller.
+func startRelay(t *testing.T, h testDB, to *receiver, configure ...func(*replay.Controller)) *testRelay {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*testTimeout)
 	st := h.store(t)
 	src, err := h.source()
 	if err != nil {
@@ -280,7 +280,7 @@ func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Controller))
 	}
 
 	cfg := dispatch.DefaultConfig()
-	d := dispatch.New(cfg, st, to, begin.Epoch, quiet{t}, 5*time.Second)
+	d := dispatch.New(cfg, st, to, begin.Epoch, logObserver{t}, 5*time.Second)
 	d.Replays = st
 	tracker := checkpoint.NewTracker(begin.Watermark)
 	feed := dispatch.NewFeed(tracker, begin.Epoch, map[string]*dispatch.Dispatcher{box.Name: d}, func(string, int) {})
@@ -290,29 +290,29 @@ func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Controller))
 		}
 	}
 
-	l := &life{t: t, store: st, lanes: d, wished: make(chan struct{}, 1)}
-	desk := &replay.Controller{
+	l := &testRelay{t: t, store: st, lanes: d, requests: make(chan struct{}, 1)}
+	controller := &replay.Controller{
 		Store: st, Epoch: begin.Epoch, Outboxes: []store.Outbox{box}, Routes: map[string]string{box.Name: "sink"},
 		Sinks:        map[string]replay.Sink{"sink": {Lanes: d, Config: cfg}},
-		Log:          &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: func() (replay.HistoryReader, error) { return h.source() }, OpenRetention: h.look},
-		OpenRetainer: h.keeper, RequestsChanged: l.wished, Observer: quiet{t},
+		Log:          &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: func() (replay.HistoryReader, error) { return h.source() }, OpenRetention: h.retention},
+		OpenRetainer: h.retainer, RequestsChanged: l.requests, Observer: logObserver{t},
 	}
 
-	for _, change := range desks {
-		change(desk)
+	for _, change := range configure {
+		change(controller)
 	}
 
-	feed.OnMarker = desk.OnMarker
-	keeper := &checkpoint.CheckpointSaver{
-		Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: st, Source: src, Epoch: begin.Epoch, Observer: quiet{t},
+	feed.OnMarker = controller.OnMarker
+	saver := &checkpoint.CheckpointSaver{
+		Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: st, Source: src, Epoch: begin.Epoch, Observer: logObserver{t},
 	}
 
 	batches := make(chan capture.Batch)
 	work, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		func(ctx context.Context) error { return capture.Follow(ctx, src, begin.From, batches, quiet{t}) },
+		func(ctx context.Context) error { return capture.Follow(ctx, src, begin.From, batches, logObserver{t}) },
 		func(ctx context.Context) error { return feed.Run(ctx, batches) },
-		d.Run, keeper.Run, desk.Run,
+		d.Run, saver.Run, controller.Run,
 	} {
 		work.Go(func() error {
 			err := run(ctx)
@@ -328,30 +328,30 @@ func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Controller))
 	return l
 }
 
-func (l *life) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func (l *testRelay) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	l.t.Cleanup(cancel)
 	return ctx
 }
 
-// poke signals new requests.
-func (l *life) poke() {
+// notify signals new requests.
+func (l *testRelay) notify() {
 	select {
-	case l.wished <- struct{}{}:
+	case l.requests <- struct{}{}:
 	default:
 	}
 }
 
-// named requests a checkpoint and waits for it.
-func (l *life) named(name string, keep bool) store.Savepoint {
+// createCheckpoint requests a checkpoint and waits for it.
+func (l *testRelay) createCheckpoint(name string, keep bool) store.Savepoint {
 	l.t.Helper()
 	if err := l.store.RequestSavepoint(l.ctx(), name, keep); err != nil {
 		l.t.Fatal(err)
 	}
 
-	l.poke()
+	l.notify()
 	var got store.Savepoint
-	until(l.t, func() string {
+	eventually(l.t, func() string {
 		list, err := l.store.Savepoints(l.ctx())
 		if err != nil {
 			l.t.Fatal(err)
@@ -366,7 +366,7 @@ func (l *life) named(name string, keep bool) store.Savepoint {
 }
 
 // replay requests a job.
-func (l *life) replay(id string, spec replay.Spec) {
+func (l *testRelay) replay(id string, spec replay.Spec) {
 	l.t.Helper()
 	text, err := spec.Text()
 	if err != nil {
@@ -375,19 +375,19 @@ func (l *life) replay(id string, spec replay.Spec) {
 	if err := l.store.RequestReplay(l.ctx(), id, text); err != nil {
 		l.t.Fatal(err)
 	}
-	l.poke()
+	l.notify()
 }
 
-func (l *life) wish(id string, wish store.DesiredState) {
+func (l *testRelay) setDesired(id string, wish store.DesiredState) {
 	l.t.Helper()
 	if err := l.store.RequestJobState(l.ctx(), id, wish); err != nil {
 		l.t.Fatal(err)
 	}
-	l.poke()
+	l.notify()
 }
 
 // job returns the current state of a job.
-func (l *life) job(id string) store.Job {
+func (l *testRelay) job(id string) store.Job {
 	l.t.Helper()
 	list, err := l.store.Jobs(l.ctx())
 	if err != nil {
@@ -400,10 +400,10 @@ func (l *life) job(id string) store.Job {
 	return list[i]
 }
 
-// becomes waits until a job has a state.
-func (l *life) becomes(id string, state store.JobState) (j store.Job) {
+// waitForState waits until a job has a state.
+func (l *testRelay) waitForState(id string, state store.JobState) (j store.Job) {
 	l.t.Helper()
-	until(l.t, func() string {
+	eventually(l.t, func() string {
 		if j = l.job(id); j.State == state {
 			return ""
 		}
@@ -415,10 +415,10 @@ func (l *life) becomes(id string, state store.JobState) (j store.Job) {
 	return j
 }
 
-// until polls until missing returns "".
-func until(t *testing.T, missing func() string) {
+// eventually polls until missing returns "".
+func eventually(t *testing.T, missing func() string) {
 	t.Helper()
-	limit, tick := time.After(patience), time.NewTicker(20*time.Millisecond)
+	limit, tick := time.After(testTimeout), time.NewTicker(20*time.Millisecond)
 	defer tick.Stop()
 	for {
 		what := missing()

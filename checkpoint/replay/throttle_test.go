@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// counted are lanes with a number of finished live rows.
-type counted struct {
+// countedLanes are lanes with a number of finished live rows.
+type countedLanes struct {
 	Lanes
 	gone int64
 }
 
-func (c *counted) DoneCount() int64 { return c.gone }
+func (c *countedLanes) DoneCount() int64 { return c.gone }
 
-// TestMakingWay: a job slows down while live rows flow, whichever sink they go to.
-func TestMakingWay(t *testing.T) {
+// TestThrottleForLiveRows: a job slows down while live rows flow, whichever sink they
+// go to.
+func TestThrottleForLiveRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one, other := &counted{gone: 7}, &counted{}
+		one, other := &countedLanes{gone: 7}, &countedLanes{}
 		r := &jobRun{spec: &Spec{}, traffic: newTraffic(map[string]Sink{"one": {Lanes: one}, "other": {Lanes: other}})}
 		expect := func(when string, takes, rests time.Duration, page int) {
 			t.Helper()

@@ -21,8 +21,8 @@ func routeOf(tb testing.TB, wire Wire) *route {
 	return &r
 }
 
-// TestJudgeSuccess: the class of a 2xx to two messages, by its body.
-func TestJudgeSuccess(t *testing.T) {
+// TestClassifySuccess: the class of a 2xx to two messages, by its body.
+func TestClassifySuccess(t *testing.T) {
 	const both = `{"results":[{"id":"p1","status":"SUCCESS"},{"id":"p2","status":"SKIPPED","error":null}]}`
 	const d, m = sink.Delivered, sink.Misconfigured
 	for name, c := range map[string]struct {
@@ -78,8 +78,8 @@ func TestJudgeSuccess(t *testing.T) {
 	}
 }
 
-// TestJudgeItems: the status words of an item.
-func TestJudgeItems(t *testing.T) {
+// TestClassifyItemResults: the status words of an item.
+func TestClassifyItemResults(t *testing.T) {
 	for body, want := range map[string]sink.Outcome{
 		`{"status":"ERROR","error":"no\nway"}`:       {Class: sink.Refused, Detail: "POST /api/events/batch answered ERROR for the item: no way"},
 		`{"status":"ERROR"}`:                         {Class: sink.Refused, Detail: "POST /api/events/batch answered ERROR for the item: no reason given"},
@@ -98,8 +98,8 @@ func TestJudgeItems(t *testing.T) {
 	}
 }
 
-// TestJudgeLooseItems: an entry of an array belongs to the item at its position.
-func TestJudgeLooseItems(t *testing.T) {
+// TestClassifyArrayItems: an entry of an array belongs to the item at its position.
+func TestClassifyArrayItems(t *testing.T) {
 	a := httpsink.Answer{Status: 200, Body: []byte(`[{"status":"SUCCESS"}, {"status":"FAILED","error":"no customer"}]`)}
 	res := classifyAnswer(&a, routeOf(t, WireArray), 2, nil)
 	if first, second := res.At(0), res.At(1); first.Class != sink.Delivered || second.Class != sink.Refused ||
@@ -142,7 +142,7 @@ func TestErrorDetailStatus(t *testing.T) {
 	}
 }
 
-func TestJudgeBrokenAnswer(t *testing.T) {
+func TestClassifyIncompleteAnswer(t *testing.T) {
 	r := routeOf(t, WireItems)
 	broken := httpsink.Answer{Status: 201, Body: []byte(`{"results":[{"status":"SUCCESS"}]}`), Err: errors.New("reset")}
 	if res := classifyAnswer(&broken, r, 1, nil); res.Class != sink.Unavailable {

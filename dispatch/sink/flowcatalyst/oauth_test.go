@@ -18,34 +18,34 @@ import (
 
 const clientSecret = "secret-5b0e1f"
 
-// login is a fake token endpoint with a server of its own.
-type login struct {
+// tokenServer is a fake token endpoint with a server of its own.
+type tokenServer struct {
 	url   string
 	life  time.Duration
 	grace time.Duration // validity of a token beyond its stated lifetime
 
-	mu      sync.Mutex
-	asked   int
-	down    bool
-	unknown bool                 // the endpoint does not know the client
-	good    map[string]time.Time // tokens and their expiry
-	issued  chan struct{}        // one signal per token, if there is room
-	refused chan struct{}        // one signal per response while down, if there is room
+	mu       sync.Mutex
+	requests int
+	down     bool
+	unknown  bool                 // the endpoint does not know the client
+	good     map[string]time.Time // tokens and their expiry
+	issued   chan struct{}        // one signal per token, if there is room
+	refused  chan struct{}        // one signal per response while down, if there is room
 }
 
-func newLogin(t *testing.T, life time.Duration) *login {
+func newTokenServer(t *testing.T, life time.Duration) *tokenServer {
 	t.Helper()
-	l := &login{life: life, good: map[string]time.Time{}, issued: make(chan struct{}, 100), refused: make(chan struct{}, 100)}
+	l := &tokenServer{life: life, good: map[string]time.Time{}, issued: make(chan struct{}, 100), refused: make(chan struct{}, 100)}
 	srv := httptest.NewServer(l)
 	t.Cleanup(srv.Close)
 	l.url = srv.URL + "/oauth/token"
 	return l
 }
 
-func (l *login) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (l *tokenServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked++
+	l.requests++
 	id, secret, _ := r.BasicAuth()
 	switch {
 	case l.down:
@@ -56,7 +56,7 @@ func (l *login) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		_, _ = fmt.Fprintf(w, `{"error":"invalid_client","error_description":"not %s"}`, secret)
 	default:
-		token := fmt.Sprint(canary, "-", l.asked)
+		token := fmt.Sprint(canary, "-", l.requests)
 		l.good[token] = time.Now().Add(l.life + l.grace)
 		_, _ = fmt.Fprintf(w, `{"access_token":%q,"token_type":"Bearer","expires_in":%d}`, token, l.life/time.Second)
 		signal(l.issued)
@@ -71,7 +71,7 @@ func signal(c chan struct{}) {
 }
 
 // guard answers 401 with the token to a request whose token is invalid.
-func (l *login) guard(r *sinktest.Request) sinktest.Answer {
+func (l *tokenServer) guard(r *sinktest.Request) sinktest.Answer {
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,20 +82,20 @@ func (l *login) guard(r *sinktest.Request) sinktest.Answer {
 }
 
 // set changes the behaviour of the endpoint.
-func (l *login) set(change func()) {
+func (l *tokenServer) set(change func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	change()
 }
 
-func (l *login) fetches() int {
+func (l *tokenServer) fetches() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.asked
+	return l.requests
 }
 
-// open returns a receiver that checks the tokens of login, and a sink for it.
-func (l *login) open(t *testing.T) (*sinktest.Receiver, *flowcatalyst.Sink) {
+// open returns a receiver that checks the tokens of the server, and a sink for it.
+func (l *tokenServer) open(t *testing.T) (*sinktest.Receiver, *flowcatalyst.Sink) {
 	t.Helper()
 	recv := sinktest.NewReceiver(t)
 	recv.Script(l.guard)
@@ -105,9 +105,9 @@ func (l *login) open(t *testing.T) (*sinktest.Receiver, *flowcatalyst.Sink) {
 	})
 }
 
-// load delivers from 8 senders until stop is closed and returns the number of rows.
-// The ids start with the name.
-func load(t *testing.T, s *flowcatalyst.Sink, name string, stop <-chan struct{}) int {
+// deliverUntil delivers from 8 senders until stop is closed and returns the number of
+// rows. The ids start with the name.
+func deliverUntil(t *testing.T, s *flowcatalyst.Sink, name string, stop <-chan struct{}) int {
 	t.Helper()
 	var wg sync.WaitGroup
 	rows := make([]int, 8)
@@ -154,8 +154,8 @@ func wantOnce(t *testing.T, recv *sinktest.Receiver, n int) {
 	}
 }
 
-// after returns a channel that is closed after d.
-func after(d time.Duration) <-chan struct{} {
+// closedAfter returns a channel that is closed after d.
+func closedAfter(d time.Duration) <-chan struct{} {
 	done := make(chan struct{})
 	time.AfterFunc(d, func() { close(done) })
 	return done
@@ -163,7 +163,7 @@ func after(d time.Duration) <-chan struct{} {
 
 // TestOAuthDefaultAddress: the default endpoint is the platform's own.
 func TestOAuthDefaultAddress(t *testing.T) {
-	l := &login{life: time.Hour, good: map[string]time.Time{}}
+	l := &tokenServer{life: time.Hour, good: map[string]time.Time{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/base/oauth/token", func(w http.ResponseWriter, r *http.Request) {
 		r.URL.Path = strings.TrimPrefix(r.URL.Path, "/base")
@@ -196,10 +196,10 @@ func TestOAuthDefaultAddress(t *testing.T) {
 // Every token is fetched once, and no row fails.
 func TestOAuthExpiry(t *testing.T) {
 	t.Parallel()
-	l := newLogin(t, time.Second)
+	l := newTokenServer(t, time.Second)
 	l.grace = time.Second / 2 // for a busy machine
 	recv, s := l.open(t)
-	wantOnce(t, recv, load(t, s, "row", after(2500*time.Millisecond)))
+	wantOnce(t, recv, deliverUntil(t, s, "row", closedAfter(2500*time.Millisecond)))
 	if n := l.fetches(); n < 3 || n > 5 {
 		t.Errorf("%d fetches in 2.5 s", n)
 	}
@@ -209,19 +209,19 @@ func TestOAuthExpiry(t *testing.T) {
 // token serves all senders, and no row fails.
 func TestOAuthRotation(t *testing.T) {
 	t.Parallel()
-	l := newLogin(t, time.Hour)
+	l := newTokenServer(t, time.Hour)
 	recv, s := l.open(t)
 	stop := make(chan struct{})
 	go func() {
 		defer close(stop)
 		<-l.issued
-		<-after(5100 * time.Millisecond) // a younger token would not be renewed
+		<-closedAfter(5100 * time.Millisecond) // a younger token would not be renewed
 		l.set(func() { clear(l.good) })
 		<-l.issued
-		<-after(200 * time.Millisecond) // with the new one
+		<-closedAfter(200 * time.Millisecond) // with the new one
 	}()
 
-	wantOnce(t, recv, load(t, s, "row", stop))
+	wantOnce(t, recv, deliverUntil(t, s, "row", stop))
 	if n := l.fetches(); n != 2 {
 		t.Errorf("%d fetches, want 2", n)
 	}
@@ -231,24 +231,24 @@ func TestOAuthRotation(t *testing.T) {
 // are Unavailable until the endpoint is back.
 func TestOAuthEndpointDown(t *testing.T) {
 	t.Parallel()
-	l := newLogin(t, 5*time.Second)
+	l := newTokenServer(t, 5*time.Second)
 	l.grace = time.Second / 2
 	recv, s := l.open(t)
-	n := load(t, s, "up", after(100*time.Millisecond))
+	n := deliverUntil(t, s, "up", closedAfter(100*time.Millisecond))
 	l.set(func() { l.down = true })
 	stop := make(chan struct{})
 	go func() {
 		defer close(stop)
-		<-l.refused                     // a second before the old token expires
-		<-after(100 * time.Millisecond) // with the old one
+		<-l.refused                           // a second before the old token expires
+		<-closedAfter(100 * time.Millisecond) // with the old one
 	}()
 
-	n += load(t, s, "down", stop)
+	n += deliverUntil(t, s, "down", stop)
 	if got := l.fetches(); got != 2 {
 		t.Errorf("%d fetches, want 2", got)
 	}
 
-	<-after(time.Second) // the old token expires
+	<-closedAfter(time.Second) // the old token expires
 	res := s.Deliver(t.Context(), events(1))
 	if res.Class != sink.Unavailable || res.Reason != store.ReasonGateway || res.RetryAfter > time.Second {
 		t.Errorf("%+v", res)
@@ -261,7 +261,7 @@ func TestOAuthEndpointDown(t *testing.T) {
 
 	l.set(func() { l.down = false })
 	for began := time.Now(); res.Class != sink.Delivered && time.Since(began) < 10*time.Second; {
-		<-after(50 * time.Millisecond)
+		<-closedAfter(50 * time.Millisecond)
 		res = s.Deliver(t.Context(), events(1))
 	}
 
@@ -276,7 +276,7 @@ func TestOAuthEndpointDown(t *testing.T) {
 // the token, and the endpoint gets few requests.
 func TestOAuthAlwaysRefused(t *testing.T) {
 	t.Parallel()
-	l := newLogin(t, time.Hour)
+	l := newTokenServer(t, time.Hour)
 	recv, s := l.open(t)
 	recv.Script(func(r *sinktest.Request) sinktest.Answer {
 		return sinktest.Answer{Status: http.StatusUnauthorized, Body: []byte("no such token: " + r.Header.Get("Authorization"))}
@@ -298,7 +298,7 @@ func TestOAuthAlwaysRefused(t *testing.T) {
 					t.Errorf("the detail is %q, want %q", res.Detail, want)
 					return
 				}
-				<-after(10 * time.Millisecond)
+				<-closedAfter(10 * time.Millisecond)
 			}
 		})
 	}
@@ -321,7 +321,7 @@ func TestOAuthAlwaysRefused(t *testing.T) {
 
 // TestOAuthUnknownClient: nothing is sent, and the detail names the keys to check.
 func TestOAuthUnknownClient(t *testing.T) {
-	l := newLogin(t, time.Hour)
+	l := newTokenServer(t, time.Hour)
 	l.unknown = true
 	recv, s := l.open(t)
 	for range 5 {
@@ -372,7 +372,7 @@ func TestOAuthBounds(t *testing.T) {
 	s.Close()
 	select {
 	case <-ended:
-	case <-after(5 * time.Second):
+	case <-closedAfter(5 * time.Second):
 		t.Error("the fetch goes on after Close")
 	}
 }

@@ -79,9 +79,9 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// TestUnfit: a message that cannot be sent does not break the request of other rows,
-// and no later row overtakes it.
-func TestUnfit(t *testing.T) {
+// TestUnsendable: a message that cannot be sent does not break the request of other
+// rows, and no later row overtakes it.
+func TestUnsendable(t *testing.T) {
 	good := func(i int) sink.Message { return events(5)[i] }
 	broken := message("EVENT", "bad", `{"id":"bad"`)
 	large := message("EVENT", "large", `{"id":"`+strings.Repeat("x", 1<<20)+`"}`)
@@ -134,9 +134,9 @@ func TestUnfit(t *testing.T) {
 	}
 }
 
-// TestUnfitBehindFailure: a failure of the request applies to all messages, so that
+// TestUnsendableAfterFailure: a failure of the request applies to all messages, so that
 // no single row is blamed for it.
-func TestUnfitBehindFailure(t *testing.T) {
+func TestUnsendableAfterFailure(t *testing.T) {
 	recv := sinktest.NewReceiver(t)
 	recv.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: 400} })
 	s := newSink(t, flowcatalyst.Config{BaseURL: recv.URL()})

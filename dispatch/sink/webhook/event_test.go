@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-func sinkAt(tb testing.TB, at time.Time, cfg Config) *Sink {
+func newSinkAt(tb testing.TB, at time.Time, cfg Config) *Sink {
 	tb.Helper()
 	if cfg.URL == "" {
 		cfg.URL = "https://hooks.example/orders"
@@ -122,7 +122,7 @@ func TestHeaders(t *testing.T) {
 		}},
 	} {
 		slices.Sort(c.want)
-		if got := headers(t, sinkAt(t, at, c.cfg), c.m); !slices.Equal(got, c.want) {
+		if got := headers(t, newSinkAt(t, at, c.cfg), c.m); !slices.Equal(got, c.want) {
 			t.Errorf("%s:\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 		}
 	}
@@ -131,7 +131,7 @@ func TestHeaders(t *testing.T) {
 // TestSameIDEachAttempt: each attempt has the same id, and its own time and
 // signature.
 func TestSameIDEachAttempt(t *testing.T) {
-	s := sinkAt(t, time.Unix(100, 0), Config{Secrets: []Secret{secretA}})
+	s := newSinkAt(t, time.Unix(100, 0), Config{Secrets: []Secret{secretA}})
 	m := sink.Message{ID: "7", Payload: []byte("{}"), Attempt: 1}
 	first, _ := s.header(&m)
 	s.now = func() time.Time { return time.Unix(160, 0) }
@@ -205,7 +205,7 @@ func FuzzMessageID(f *testing.F) {
 
 // TestReserved: no fixed header replaces a header of the relay.
 func TestReserved(t *testing.T) {
-	s := sinkAt(t, time.Unix(1, 0), Config{
+	s := newSinkAt(t, time.Unix(1, 0), Config{
 		Secrets: []Secret{secretA}, Format: FormatCloudEvents, CloudEventsSource: "/s",
 		MetadataHeaders: []string{MetadataKind, MetadataGroup, MetadataAttempt},
 	})

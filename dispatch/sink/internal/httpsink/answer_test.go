@@ -41,7 +41,7 @@ func TestBodyCounts(t *testing.T) {
 			}
 		}))
 		t.Cleanup(srv.Close)
-		client := open(t, srv.URL, Options{})
+		client := newTestClient(t, srv.URL, Options{})
 		for _, maxSuccess := range []int{0, most} {
 			a, err := client.Do(t.Context(), &Request{Method: "POST", URL: srv.URL, MaxSuccess: maxSuccess})
 			if err != nil {
@@ -70,7 +70,7 @@ func TestSlowSuccess(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(srv.Close)
-	client := open(t, srv.URL, Options{RequestTimeout: 200 * time.Millisecond})
+	client := newTestClient(t, srv.URL, Options{RequestTimeout: 200 * time.Millisecond})
 	a, err := client.Do(t.Context(), &Request{Method: "POST", URL: srv.URL})
 	if err != nil || a.Status != 200 {
 		t.Errorf("where the status counts: %v, %v", a, err)

@@ -22,7 +22,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-func open(t *testing.T, to string, o Options) *Client {
+func newTestClient(t *testing.T, to string, o Options) *Client {
 	t.Helper()
 	u, err := ParseAddress("url", to, "token")
 	if err != nil {
@@ -82,7 +82,7 @@ func TestTLS(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 	})
 
-	c := open(t, srv.URL, Options{CAFile: ca})
+	c := newTestClient(t, srv.URL, Options{CAFile: ca})
 	if res := send(t, c, srv.URL); res.Class != sink.Delivered {
 		t.Fatalf("%s: %s", res.Class, res.Detail)
 	}
@@ -90,7 +90,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("the request went over %v", proto.Load())
 	}
 
-	stranger := open(t, srv.URL, Options{})
+	stranger := newTestClient(t, srv.URL, Options{})
 	res := send(t, stranger, srv.URL)
 	if res.Class != sink.Misconfigured || !strings.Contains(res.Detail, "certificate") {
 		t.Errorf("an unknown authority is %s: %s", res.Class, res.Detail)
@@ -102,7 +102,7 @@ func TestSchemeMismatch(t *testing.T) {
 	plainText := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plainText.Close)
 	to := strings.Replace(plainText.URL, "http:", "https:", 1)
-	if res := send(t, open(t, to, Options{}), to); res.Class != sink.Misconfigured {
+	if res := send(t, newTestClient(t, to, Options{}), to); res.Class != sink.Misconfigured {
 		t.Errorf("https to an http port is %s: %s", res.Class, res.Detail)
 	}
 }
@@ -118,7 +118,7 @@ func TestHTTP2NoRepeat(t *testing.T) {
 		}
 	})
 
-	c := open(t, srv.URL, Options{CAFile: ca})
+	c := newTestClient(t, srv.URL, Options{CAFile: ca})
 	for i, want := range []sink.Class{sink.Delivered, sink.Unavailable} {
 		if res := send(t, c, srv.URL); res.Class != want {
 			t.Errorf("request %d is %s: %s", i+1, res.Class, res.Detail)
@@ -143,7 +143,7 @@ func TestProxy(t *testing.T) {
 		}))
 		t.Cleanup(proxy.Close)
 		const to = "https://platform.invalid"
-		c := open(t, to, Options{})
+		c := newTestClient(t, to, Options{})
 		at, err := url.Parse(strings.Replace(proxy.URL, "//", "//user:proxy-canary@", 1))
 		if err != nil {
 			t.Fatal(err)
@@ -177,7 +177,7 @@ func TestDialRetry(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var dials atomic.Int64
-			client := open(t, srv.URL, Options{})
+			client := newTestClient(t, srv.URL, Options{})
 			dial := client.transport.DialContext
 			client.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				if n := int(dials.Add(1)); n <= len(c.errs) {
@@ -232,7 +232,7 @@ func TestCloseEndsConnections(t *testing.T) {
 
 	srv.Start()
 	t.Cleanup(srv.Close)
-	c := open(t, srv.URL, Options{})
+	c := newTestClient(t, srv.URL, Options{})
 	if res := send(t, c, srv.URL); res.Class != sink.Delivered {
 		t.Fatalf("%s: %s", res.Class, res.Detail)
 	}
@@ -246,9 +246,9 @@ func TestCloseEndsConnections(t *testing.T) {
 	}
 }
 
-// TestBodyGrace: the status decides a failure whose body hangs, long before the
+// TestBodyTimeout: the status decides a failure whose body hangs, long before the
 // request times out.
-func TestBodyGrace(t *testing.T) {
+func TestBodyTimeout(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the client has gone
 		w.WriteHeader(http.StatusUnprocessableEntity)
@@ -259,7 +259,7 @@ func TestBodyGrace(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(srv.Close)
-	c := open(t, srv.URL, Options{RequestTimeout: time.Minute})
+	c := newTestClient(t, srv.URL, Options{RequestTimeout: time.Minute})
 	start := time.Now()
 	res := send(t, c, srv.URL)
 	if res.Class != sink.Rejected || !strings.HasSuffix(res.Detail, ": no such type") {

@@ -72,8 +72,8 @@ func FuzzPercentEncode(f *testing.F) {
 	})
 }
 
-// TestCleanSecrets: if one secret contains another, the longer one is removed first.
-func TestCleanSecrets(t *testing.T) {
+// TestOneLineSecrets: if one secret contains another, the longer one is removed first.
+func TestOneLineSecrets(t *testing.T) {
 	if got := NewRedactor(false, "/a/key", "/a/key?k=v", "").OneLine("sent /a/key?k=v to /a/key"); got != "sent [redacted] to [redacted]" {
 		t.Error(got)
 	}

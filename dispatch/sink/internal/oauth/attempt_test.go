@@ -37,10 +37,10 @@ func (p *platform) accept(token string) {
 }
 
 // TestAttempt: the keys change under 50 senders. Each repeats its request once, and
-// all use the same new token.
+// concurrently use the same new token.
 func TestAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: time.Hour}
+		d := &fakeEndpoint{lifetime: time.Hour}
 		s := d.source(t)
 		p := &platform{good: "t1"}
 		attempt := func() sink.Result { return s.Attempt(t.Context(), "POST /x", p.request) }
@@ -49,7 +49,7 @@ func TestAttempt(t *testing.T) {
 		}
 		<-time.After(minAge)
 		p.accept("t2")
-		d.takes = time.Second
+		d.delay = time.Second
 		var wg sync.WaitGroup
 		for range 50 {
 			wg.Go(func() {
@@ -70,7 +70,7 @@ func TestAttempt(t *testing.T) {
 // TestAttemptRefused: the second 401 is final, and a fresh token is not renewed.
 func TestAttemptRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: time.Hour}
+		d := &fakeEndpoint{lifetime: time.Hour}
 		s := d.source(t)
 		p := &platform{}
 		for i, c := range []struct {
@@ -93,7 +93,7 @@ func TestAttemptRefused(t *testing.T) {
 // TestAttemptOther: only a 401 repeats the request.
 func TestAttemptOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: time.Hour}
+		d := &fakeEndpoint{lifetime: time.Hour}
 		s := d.source(t)
 		for _, status := range []int{200, 400, 403, 404, 500, 503} {
 			class, reason := sink.Classify(status)
@@ -114,7 +114,7 @@ func TestAttemptOther(t *testing.T) {
 // TestAttemptWithoutToken: nothing is sent, and the result is the endpoint's.
 func TestAttemptWithoutToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: time.Hour}
+		d := &fakeEndpoint{lifetime: time.Hour}
 		s := d.source(t)
 		p := &platform{}
 		for _, c := range []struct {
@@ -151,7 +151,7 @@ func TestAttemptWithoutToken(t *testing.T) {
 // Unavailable, because that is temporary.
 func TestAttemptRenewFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: time.Hour}
+		d := &fakeEndpoint{lifetime: time.Hour}
 		s := d.source(t)
 		p := &platform{good: "t1"}
 		s.Attempt(t.Context(), "POST /x", p.request)

@@ -69,7 +69,7 @@ func TestEnabled(t *testing.T) {
 
 // TestNotPrinted: printing a configuration or a source in use shows no secret.
 func TestNotPrinted(t *testing.T) {
-	d := &desk{}
+	d := &fakeEndpoint{}
 	s := newSource(t, config("https://login.example/token"))
 	s.fetch = d.fetch
 	token, err := s.Token(t.Context())

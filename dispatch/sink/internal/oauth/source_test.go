@@ -15,26 +15,26 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// desk is a fake token endpoint for synctest. Its n-th token is "t<n>".
-type desk struct {
-	life  time.Duration
-	takes time.Duration // time for a response
-	down  *Error        // error to return instead of a token
-	same  bool          // always the first token
+// fakeEndpoint is a fake token endpoint for synctest. Its n-th token is "t<n>".
+type fakeEndpoint struct {
+	lifetime time.Duration
+	delay    time.Duration // time for a response
+	failure  *Error        // error to return instead of a token
+	same     bool          // always the first token
 
-	mu    sync.Mutex
-	asked int
+	mu       sync.Mutex
+	requests int
 }
 
-func (d *desk) fetch(ctx context.Context) (*grant, *Error) {
+func (d *fakeEndpoint) fetch(ctx context.Context) (*grant, *Error) {
 	d.mu.Lock()
-	d.asked++
-	n := d.asked
-	down := d.down
+	d.requests++
+	n := d.requests
+	down := d.failure
 	d.mu.Unlock()
 	sent := time.Now()
 	select {
-	case <-time.After(d.takes):
+	case <-time.After(d.delay):
 	case <-ctx.Done():
 		return nil, newError(sink.Unavailable, context.Cause(ctx).Error())
 	}
@@ -48,22 +48,22 @@ func (d *desk) fetch(ctx context.Context) (*grant, *Error) {
 	if d.same {
 		n = 1
 	}
-	return newGrant(fmt.Sprint("t", n), sent, time.Now(), d.life), nil
+	return newGrant(fmt.Sprint("t", n), sent, time.Now(), d.lifetime), nil
 }
 
-func (d *desk) fetches() int {
+func (d *fakeEndpoint) fetches() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.asked
+	return d.requests
 }
 
-func (d *desk) fail(e *Error) {
+func (d *fakeEndpoint) fail(e *Error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.down = e
+	d.failure = e
 }
 
-func (d *desk) source(t *testing.T) *Source {
+func (d *fakeEndpoint) source(t *testing.T) *Source {
 	t.Helper()
 	s := &Source{fetch: d.fetch, closeClient: func() {}}
 	t.Cleanup(s.Close)
@@ -83,7 +83,7 @@ func wantToken(t *testing.T, s *Source, want string) {
 	}
 }
 
-func wantFetches(t *testing.T, d *desk, want int) {
+func wantFetches(t *testing.T, d *fakeEndpoint, want int) {
 	t.Helper()
 	synctest.Wait()
 	if got := d.fetches(); got != want {
@@ -91,8 +91,8 @@ func wantFetches(t *testing.T, d *desk, want int) {
 	}
 }
 
-// all calls f from n goroutines at once and returns the results.
-func all(n int, f func() (string, error)) ([]string, []error) {
+// concurrently calls f from n goroutines at once and returns the results.
+func concurrently(n int, f func() (string, error)) ([]string, []error) {
 	got, errs := make([]string, n), make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
@@ -102,13 +102,13 @@ func all(n int, f func() (string, error)) ([]string, []error) {
 	return got, errs
 }
 
-func TestFirstNeed(t *testing.T) {
+func TestFirstTokenFetchedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: time.Hour, takes: time.Second}
+		d := &fakeEndpoint{lifetime: time.Hour, delay: time.Second}
 		s := d.source(t)
 		<-time.After(time.Hour)
 		wantFetches(t, d, 0)
-		got, errs := all(50, func() (string, error) { return s.Token(t.Context()) })
+		got, errs := concurrently(50, func() (string, error) { return s.Token(t.Context()) })
 		for i := range got {
 			if got[i] != "t1" || errs[i] != nil {
 				t.Fatalf("sender %d has %q, %v", i, got[i], errs[i])
@@ -119,7 +119,7 @@ func TestFirstNeed(t *testing.T) {
 	})
 }
 
-func TestMargin(t *testing.T) {
+func TestRenewMargin(t *testing.T) {
 	now := time.Now()
 	for life, margin := range map[time.Duration]time.Duration{
 		0:                 time.Minute, // unknown: 5 minutes
@@ -146,10 +146,10 @@ func TestMargin(t *testing.T) {
 // senders use the old one meanwhile.
 func TestRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: time.Hour}
+		d := &fakeEndpoint{lifetime: time.Hour}
 		s := d.source(t)
 		wantToken(t, s, "t1")
-		d.takes = 5 * time.Second
+		d.delay = 5 * time.Second
 		<-time.After(59*time.Minute - 1)
 		wantToken(t, s, "t1")
 		wantFetches(t, d, 1)
@@ -170,10 +170,10 @@ func TestRefresh(t *testing.T) {
 // TestRefreshSlow: a sender waits only after the old token has expired.
 func TestRefreshSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: 20 * time.Second}
+		d := &fakeEndpoint{lifetime: 20 * time.Second}
 		s := d.source(t)
 		wantToken(t, s, "t1")
-		d.takes = 8 * time.Second
+		d.delay = 8 * time.Second
 		<-time.After(16 * time.Second)
 		wantToken(t, s, "t1") // starts a fetch
 		<-time.After(4*time.Second - 1)
@@ -192,7 +192,7 @@ func TestRefreshSlow(t *testing.T) {
 // error until the old token expires.
 func TestRefreshFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: 100 * time.Second}
+		d := &fakeEndpoint{lifetime: 100 * time.Second}
 		s := d.source(t)
 		wantToken(t, s, "t1")
 		d.fail(newError(sink.Unavailable, "down"))
@@ -203,7 +203,7 @@ func TestRefreshFails(t *testing.T) {
 			<-time.After(100 * time.Millisecond)
 		}
 		wantFetches(t, d, 11)
-		_, errs := all(50, func() (string, error) { return s.Token(t.Context()) })
+		_, errs := concurrently(50, func() (string, error) { return s.Token(t.Context()) })
 		for _, err := range errs {
 			if e := (*Error)(nil); !errors.As(err, &e) || e.Class != sink.Unavailable || e.Error() != "no token: down" {
 				t.Fatalf("the error is %v", err)
@@ -226,7 +226,7 @@ func TestRetryAfter(t *testing.T) {
 		0: failurePause, time.Second: failurePause, 30 * time.Second: 30 * time.Second, time.Hour: maxPause,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			d := &desk{life: time.Hour, down: &Error{Class: sink.Unavailable, RetryAfter: asked}}
+			d := &fakeEndpoint{lifetime: time.Hour, failure: &Error{Class: sink.Unavailable, RetryAfter: asked}}
 			s := d.source(t)
 			left := func() time.Duration {
 				_, err := s.Token(t.Context())
@@ -255,12 +255,12 @@ func TestRetryAfter(t *testing.T) {
 // older token returns the current one.
 func TestRenew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: time.Hour}
+		d := &fakeEndpoint{lifetime: time.Hour}
 		s := d.source(t)
 		wantToken(t, s, "t1")
-		d.takes = time.Second
+		d.delay = time.Second
 		<-time.After(minAge)
-		got, errs := all(50, func() (string, error) { return s.Renew(t.Context(), "t1") })
+		got, errs := concurrently(50, func() (string, error) { return s.Renew(t.Context(), "t1") })
 		for i := range got {
 			if got[i] != "t2" || errs[i] != nil {
 				t.Fatalf("sender %d has %q, %v", i, got[i], errs[i])
@@ -281,10 +281,10 @@ func TestRenew(t *testing.T) {
 // than minAge.
 func TestRenewDuringRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: 5 * time.Second}
+		d := &fakeEndpoint{lifetime: 5 * time.Second}
 		s := d.source(t)
 		wantToken(t, s, "t1")
-		d.takes = 500 * time.Millisecond
+		d.delay = 500 * time.Millisecond
 		<-time.After(4 * time.Second)
 		wantToken(t, s, "t1")
 		if got, err := s.Renew(t.Context(), "t1"); got != "t2" || err != nil {
@@ -300,7 +300,7 @@ func TestRenewFresh(t *testing.T) {
 	for name, same := range map[string]bool{"other tokens": false, "the same token": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := &desk{life: time.Hour, same: same}
+				d := &fakeEndpoint{lifetime: time.Hour, same: same}
 				s := d.source(t)
 				const load = 10 * time.Minute
 				for began := time.Now(); time.Since(began) < load; <-time.After(100 * time.Millisecond) {
@@ -322,7 +322,7 @@ func TestRenewFresh(t *testing.T) {
 // glitch.
 func TestRenewFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: time.Hour}
+		d := &fakeEndpoint{lifetime: time.Hour}
 		s := d.source(t)
 		wantToken(t, s, "t1")
 		<-time.After(minAge)
@@ -340,7 +340,7 @@ func TestRenewFails(t *testing.T) {
 // TestFetchTimeout: a fetch from a silent endpoint times out after 10 s.
 func TestFetchTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: time.Hour, takes: time.Hour}
+		d := &fakeEndpoint{lifetime: time.Hour, delay: time.Hour}
 		s := d.source(t)
 		began := time.Now()
 		_, err := s.Token(t.Context())
@@ -353,7 +353,7 @@ func TestFetchTimeout(t *testing.T) {
 // TestContext: a sender whose context ends does not cancel the fetch of others.
 func TestContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: time.Hour, takes: 3 * time.Second}
+		d := &fakeEndpoint{lifetime: time.Hour, delay: 3 * time.Second}
 		s := d.source(t)
 		gone := errors.New("gone")
 		short, cancel := context.WithTimeoutCause(t.Context(), time.Second, gone)
@@ -364,11 +364,11 @@ func TestContext(t *testing.T) {
 			t.Errorf("after %s: %v", waited, err)
 		}
 		got, err := s.Token(t.Context())
-		if waited := time.Since(began); got != "t1" || err != nil || waited != d.takes {
+		if waited := time.Since(began); got != "t1" || err != nil || waited != d.delay {
 			t.Errorf("after %s there is %q, %v", waited, got, err)
 		}
 		wantFetches(t, d, 1)
-		<-time.After(d.life)
+		<-time.After(d.lifetime)
 		if _, err := s.Token(short); !errors.Is(err, gone) {
 			t.Errorf("a sender that has gone: %v", err)
 		}
@@ -379,7 +379,7 @@ func TestContext(t *testing.T) {
 // TestClose: Close cancels the fetch in flight and waits for it.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &desk{life: time.Hour, takes: time.Hour}
+		d := &fakeEndpoint{lifetime: time.Hour, delay: time.Hour}
 		s := d.source(t)
 		failed := make(chan error, 1)
 		go func() {
