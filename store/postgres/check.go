@@ -5,14 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
 // minServerVersion is the oldest supported server: 14 brought binary and message support
 // to logical decoding, and the session timeouts.
 const minServerVersion = 14
+
+// checker gathers findings.
+type checker struct {
+	finding.List
+	conn *pgx.Conn
+	// thorough also reports advice, and faults that may resolve without a fix.
+	thorough bool
+	now      func() time.Time // this machine's clock; set if thorough
+	relay    string           // the relay's name; set if thorough
+	role     string           // quoted
+}
 
 // Check implements store.Installer. It returns one *store.SetupError with every finding
 // that Diagnose grades store.GradeFault, except faults that may resolve without a fix.
