@@ -1,66 +1,69 @@
-// Package capture is the contract of a source: it emits the rows of the
-// outboxes out of a database's log, in commit order, each batch with its
-// position in that log.
+// Package capture defines sources. A source reads the log of a database and emits the rows
+// that were inserted into the outboxes, in commit order. Each batch carries its position in
+// the log.
 //
 // # Model
 //
-// A relay opens a source at its checkpoint ([Source.Open]). Either the log is
-// intact from there, or a cut is made: a position and a view of the tables that
-// match. Then it runs the source ([Source.Run]), which sends batches until the
-// context ends. [Follow] keeps a source running over lost connections; its
-// [Resume] remembers what was sent, so that nothing is sent twice.
+// A relay opens a source at its checkpoint ([Source.Open]). If the log is intact from there,
+// the source resumes. Otherwise the source takes a snapshot: a position and a view of the
+// tables as of that position. Then the relay runs the source ([Source.Run]), which sends
+// batches until the context ends. [Follow] keeps a source running when its connection is
+// lost. [Resume] records the last batch that was sent, so no row is sent twice.
 //
 // # Pausing
 //
-// A relay pauses a source by not receiving from its channel. A pause is not a
-// silence: while a send waits, the source keeps its connection alive, or gives
-// it up and takes it up again at the last batch that was received. What is
-// buffered meanwhile is bounded.
+// A relay pauses a source by not receiving from its channel. While a send blocks, the source
+// must not go silent, because the server would drop the connection. It either keeps the
+// connection alive, or closes it and reconnects at the last received batch. A source buffers
+// a bounded amount while it is paused.
 //
 // # Acknowledging
 //
-// [Source.Acknowledge] says that the log up to a position is no longer needed.
-// It returns at once and the source tells its server when it next speaks to it.
-// A source never acknowledges anything by itself. So that idle databases keep
-// no log, it emits positions without rows, which the relay acknowledges like
-// any other.
+// [Source.Acknowledge] releases the log up to a position. It returns at once; the source
+// reports the position to its server with its next message. A source never acknowledges
+// anything by itself. It emits positions without rows too, so that an idle outbox does not
+// retain log; the relay acknowledges them like any other.
 //
-// [Source.Retained] tells how much log has piled up behind the acknowledged
-// position, and how much the database keeps at most. It works while the source
-// is paused, which is when it matters.
+// [Source.Retained] returns the size of the log behind the acknowledged position and the
+// limit that the database sets for it. It works while the source is paused, because log
+// accumulates then.
 //
-// # The past
+// # History
 //
-// A source that is a [Past] reads a part of its log once more, beside a relay that
-// runs, for as long as the server has it. A [SlotRetainer] has it kept. To name a place:
+// A [HistoryReader] reads a part of the log again, beside a running relay, as long as the
+// server still has it. A [SlotRetainer] makes the server retain that part. To record a start
+// point:
 //
-//	kept, err := keeper.RetainLog(ctx, "friday")        // before the marker, if it is to be kept
-//	err = source.Mark(ctx, token)                     // comes back in Batch.Marks, with its position
-//	at := Place{Checkpoint: marked, Kept: kept}
+//	slot, err := retainer.RetainLog(ctx, "friday") // optional; before the marker
+//	err = source.Mark(ctx, token)                  // returned in Batch.Marks, with its position
+//	at := StartPoint{Checkpoint: marked, Slot: slot}
 //
-// And to read from there up to a later marker, with a source that does nothing else:
+// To read from there up to a later marker, use a separate source:
 //
-//	err = past.Reach(ctx, at)                         // *LostError, *OriginError: read the tables
-//	go func() { done <- past.Again(ctx, at, until, batches) }()
+//	err = history.CheckReachable(ctx, at) // *LostError, *OriginError: read the tables instead
+//	go func() { done <- history.ReadRange(ctx, at, until, batches) }()
 //	for b := range received(batches, done) {
 //		at.Skip += len(b.Items)
 //		if b.Position != "" {
 //			at.Position, at.Skip = b.Position, 0
 //		}
-//		save(b.Items, at)                         // in one transaction: a successor goes on at it
+//		save(b.Items, at) // in one transaction, so that a successor resumes at it
 //	}
-//	err = <-done                                      // nil: all of it came; unless Final(err), try another source
-//	err = keeper.ReleaseLog(ctx, "friday")
+//	err = <-done // nil: the range is complete; unless IsFinal(err), retry with another source
+//	err = retainer.ReleaseLog(ctx, "friday")
 //
-// # Rows in part
+// # Partial transactions
 //
-// A transaction larger than a batch comes in several batches. All but the last
-// carry no position, so no checkpoint can fall inside a transaction.
+// A transaction larger than a batch arrives in several batches. Only the last one carries a
+// position, so no checkpoint can fall inside a transaction.
 //
-// # Trust
+// # Errors
 //
-// An error that is a [*LostError] or a *store.SetupError explains is final for the
-// run, and so is store.ErrInterrupted, after which Open says from where to go on.
-// Every other error is a lost connection, and running again mends it. A message
-// that cannot be decoded is never skipped: it ends the run.
+// Three errors end a run for good ([IsFinal]):
+//   - a [*LostError] or [*OriginError]: take a snapshot,
+//   - a *store.SetupError: an operator has to act,
+//   - store.ErrInterrupted: call Open again, which returns the position to continue from.
+//
+// Any other error is a lost connection, and Run can be called again. A source never skips a
+// message that it cannot decode: the run ends.
 package capture

@@ -9,32 +9,31 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Bounds of the wait before a lost connection is taken up again.
+// Bounds of the backoff between two connection attempts.
 const (
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = 5 * time.Second
 )
 
-// Resumer is a source whose runs go on where the last one ended.
+// Resumer is a source whose runs continue where the previous run ended.
 type Resumer interface {
 	Source
-	// Resume returns what Run asks before and tells after every send.
+	// Resume returns the state that Run consults at its start and updates after each send.
 	Resume() *Resume
 }
 
-// Observer is told how a source fares. It must return at once.
+// Observer receives the connection events of a source. Its methods must return at once.
 type Observer interface {
-	// Connected: the source reads the log.
+	// Connected is called when the source reads the log.
 	Connected()
-	// Disconnected: it no longer does, and tries again after the wait.
+	// Disconnected is called when the connection is lost. The source reconnects after wait.
 	Disconnected(err error, wait time.Duration)
 }
 
-// Follow runs a source from a position and runs it again whenever its
-// connection is lost: after 50 ms, then after twice as long each time up to 5 s,
-// shortened at random by up to a fifth, and from 50 ms again once a run sent
-// something new. No row is sent twice. Run sends straight to out, so following
-// costs a row nothing.
+// Follow runs a source from a position and runs it again whenever its connection is lost.
+// The backoff starts at 50 ms, doubles up to 5 s, and is shortened by a random jitter of up
+// to 20 %. A run that sent something new resets it to 50 ms. No row is sent twice. Run sends
+// directly to out, so Follow adds no cost per row.
 //
 // It returns only when the context ends (its error), or with a *LostError, a
 // *store.SetupError or store.ErrInterrupted.
@@ -61,7 +60,7 @@ func Follow(ctx context.Context, src Resumer, from store.Position, out chan<- Ba
 	}
 }
 
-// IsFinal reports whether running again cannot mend an error of Run or Again.
+// IsFinal reports whether running again cannot fix an error of Run or ReadRange.
 func IsFinal(err error) bool {
 	var lost *LostError
 	var other *OriginError

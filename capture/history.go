@@ -7,84 +7,88 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// StartPoint is a point in a log from which it is to be read once more.
+// StartPoint is a point in a log from which HistoryReader reads again.
 type StartPoint struct {
-	// Checkpoint is the place and the log that it is of. Its Seq means nothing here.
+	// Checkpoint holds the position and the origin of its log. Its Seq is ignored.
 	store.Checkpoint
-	// Skip is how many rows behind Position were read before, of a transaction that
-	// was read in part. It is 0 where Position is "".
+	// Skip is the number of rows after Position that were read already. They belong to a
+	// transaction that was read in part. It is 0 if Position is "".
 	Skip int
-	// Slot is what RetainLog answered when the log was kept for the place, "" if it was
-	// not.
+	// Slot is the value that RetainLog returned for this point. It is "" if no log is
+	// retained for it.
 	Slot string
-	// Since stands for the place where Position is "": all that was committed then or
-	// later is to be read. Origin may be "" then.
+	// Since replaces Position if that is "": the range starts at the rows committed at this
+	// time or later. Origin may be "" then.
 	Since time.Time
 }
 
-// HistoryReader is a source that reads a part of the log once more, beside a relay that runs
-// and without changing anything that it works with.
+// HistoryReader is a source that can read a part of the log again, for example for a replay.
+// It runs beside the relay and changes none of the relay's state.
 type HistoryReader interface {
-	// CheckReachable returns nil if the log can be read from a place on. A *LostError says why
-	// it is no longer there, an *OriginError why the place is one of another log. Other
-	// errors are those of Open. It leaves nothing on the server, and may be called at
-	// any time but beside Close, also of the relay's own source. It asks the server for
-	// its log, so it is not for every second.
+	// CheckReachable returns nil if the log can be read from a start point. The errors:
+	//   - *LostError: the log is no longer there,
+	//   - *OriginError: the position belongs to another log,
+	//   - anything else: as for Open.
+	//
+	// It leaves nothing on the server. It may be called at any time except concurrently with
+	// Close, also on the relay's own source. It requests log from the server, so do not call
+	// it every second.
 	CheckReachable(ctx context.Context, at StartPoint) error
-	// ReadRange sends the rows that were committed behind a place, up to a position of the
-	// same log, as Run does, and returns nil when it has sent them all. It may be called
-	// once, in place of Open, Run and Tap, and nothing is acknowledged. Markers of that
-	// time come again. From a time on, some earlier rows may come too, and a position
+	// ReadRange sends the rows committed after a start point, up to a position of the same
+	// log, and returns nil when all of them are sent. It may be called once, in place of
+	// Open, Run and Tap. It acknowledges nothing. Markers in the range are sent again. A
+	// range that starts at a time (Since) may include some earlier rows, and a position
 	// before the first part of a transaction.
 	//
-	// It ends with the context's error, or with an error of Reach; one that is neither
-	// of the two kinds above is a lost connection. It does not connect again: another
-	// source goes on behind what was received, by its Position and by Skip. What keeps
-	// failing at one place is for the caller to count.
+	// It ends with the context's error or an error of CheckReachable. Any error but a
+	// *LostError or *OriginError is a lost connection. ReadRange does not reconnect: another
+	// source continues from the received Position and Skip. The caller counts repeated
+	// failures at the same position.
 	ReadRange(ctx context.Context, at StartPoint, until store.Position, out chan<- Batch) error
 }
 
-// SlotRetainer is a source that can have its log kept for a checkpoint with a name of
-// 1 to 18 of a-z, 0-9 and _. Its methods may be called at any time but beside Close.
+// SlotRetainer is a source that can make the server retain log for a named checkpoint. A
+// name matches [a-z0-9_]{1,18}. The methods may be called at any time except concurrently
+// with Close.
 type SlotRetainer interface {
-	// RetainLog has the log kept from before the call on, until ReleaseLog, and returns what
-	// Place.Kept is to hold. What is kept under that name already is given up. A
-	// *LostError says that the relay has no log now.
+	// RetainLog makes the server retain its log from a position at or before the call, until
+	// ReleaseLog. It returns the value for StartPoint.Slot. It first releases the log
+	// retained under that name. It returns a *LostError if the relay has no log at present.
 	RetainLog(ctx context.Context, name string) (kept string, err error)
-	// RetainedSlots returns what is kept for this relay, by name.
+	// RetainedSlots returns the slots retained for this relay, ordered by name.
 	RetainedSlots(ctx context.Context) ([]RetainedSlot, error)
-	// ReleaseLog gives up what is kept under a name, if anything is. Who reads it at the
-	// moment reads on.
+	// ReleaseLog drops the slot of a name, if there is one. A session that is reading it is
+	// not interrupted.
 	ReleaseLog(ctx context.Context, name string) error
-	// SlotFor returns what Place.Kept is to hold for log that is kept under a name. It
-	// asks nobody.
+	// SlotFor returns the value for StartPoint.Slot of the log retained under a name. It
+	// does not contact the server.
 	SlotFor(name string) string
 }
 
-// RetentionChecker is a source whose server keeps its log for as long as it is set up to,
-// whoever needs it.
+// RetentionChecker is a source whose server retains log by its own settings, whether a
+// reader needs the log or not. Examples are binlog expiry and the size of the oplog.
 type RetentionChecker interface {
-	// LostReasons says of each checkpoint, by position, why the log behind it is no longer to
-	// be had, "" where it may be. It asks the server once where its log begins, and no
-	// more: what it does not see, Reach does. Of a checkpoint of another log it says
-	// nothing. It may be called at any time but beside Close, also of the relay's own
-	// source.
+	// LostReasons returns for each checkpoint the reason why the log after it is gone, or ""
+	// if it may still be there. It asks the server once for the start of its log and does no
+	// other check; CheckReachable finds everything else. The result for a checkpoint of
+	// another log is "". It may be called at any time except concurrently with Close, also
+	// on the relay's own source.
 	LostReasons(ctx context.Context, of []store.Checkpoint) ([]string, error)
 }
 
-// RetainedSlot is log that is kept for a checkpoint.
+// RetainedSlot is log retained for a named checkpoint.
 type RetainedSlot struct {
 	Name string
-	// Bytes is the size of the log that may not go because of it. What others keep
-	// too is counted.
+	// Bytes is the size of the log that the slot retains, including log that other slots
+	// retain too.
 	Bytes int64
-	// Lost says why it is not to be had any more, "" if it is.
+	// Lost is the reason why the log is gone, "" if it is still there.
 	Lost string
 }
 
-// OriginError says that a place is not one of the log that is there: the server, its
-// database or what it publishes is another one, or it was restored to a state of
-// before.
+// OriginError reports that a position does not belong to the present log. The server, its
+// database or its publication is a different one, or the server was restored to an earlier
+// state.
 type OriginError struct {
 	Reason string
 }

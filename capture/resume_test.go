@@ -16,7 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// transaction is one of a model log. Its position is that of its end.
+// transaction is a transaction of a model log. Its position is its end.
 type transaction struct {
 	position int
 	rows     []string
@@ -24,15 +24,15 @@ type transaction struct {
 
 func at(p int) store.Position { return store.Position(strconv.Itoa(p)) }
 
-// modelSource emits a log as real sources do: from the position that Resume
-// names, split at random, with positions in between, until its connection is
-// lost at random, also while a batch waits to be received.
+// modelSource emits a log as real sources do: it starts at the position that Resume returns,
+// splits transactions at random and emits positions in between. It loses its connection at
+// random, also while a batch waits to be received.
 type modelSource struct {
 	t      *rapid.T
 	log    []transaction
 	resume capture.Resume
 	runs   int
-	cuts   int // runs that are cut; later ones are not
+	cuts   int // number of runs that lose their connection; later runs do not
 	took   []capture.Batch
 }
 
@@ -80,17 +80,18 @@ func (m *modelSource) Run(_ context.Context, span capture.Span, _ chan<- capture
 			}
 		}
 	}
-	return nil // the end of the model's log
+	return nil // end of the model's log
 }
 
-// send does what a source does around a send. False is a lost connection.
+// send sends a batch as a source does, with Trim and Sent. It returns false if the
+// connection is lost.
 func (m *modelSource) send(b capture.Batch, what string) bool {
 	cut := m.runs <= m.cuts && rapid.IntRange(0, 9).Draw(m.t, "cut before "+what) == 0
 	if !m.resume.Trim(&b) {
 		return !cut
 	}
 	if cut {
-		return false // it waited, and was not received
+		return false // the batch waited and was not received
 	}
 	m.took = append(m.took, b)
 	m.resume.Sent(len(b.Items), b.Position)
@@ -105,8 +106,8 @@ func items(ids []string) []store.Item {
 	return list
 }
 
-// A source that is run again and again through Resume brings its log once, and
-// every position behind the rows that it stands for.
+// TestResumeModel checks that a source that is run again and again through Resume emits its
+// log once, and each position after the rows below it.
 func TestResumeModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &modelSource{t: t, cuts: rapid.IntRange(0, 12).Draw(t, "cuts")}
@@ -158,7 +159,7 @@ func TestResumeModel(t *testing.T) {
 	})
 }
 
-// reached returns the last position that was received, and how many rows were behind it.
+// reached returns the last position that was received and the number of rows after it.
 func (m *modelSource) reached() (last store.Position, rows int) {
 	for _, b := range m.took {
 		rows += len(b.Items)
@@ -177,7 +178,7 @@ func rowsUpTo(log []transaction) int {
 	return n
 }
 
-// scripted is a source whose runs end as a script says.
+// scripted is a source whose runs end with the errors of a script.
 type scripted struct {
 	modelSource
 	script []step

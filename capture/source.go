@@ -7,109 +7,112 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Batch is some rows of one transaction, or a position without rows. A source
-// whose log has a position for every row may put rows of several transactions
-// into one. One of nothing at all says that the log is being read.
+// Batch holds rows of one transaction, or a position without rows. A source whose log has a
+// position for each row may put rows of several transactions into one batch. An empty batch
+// signals that the source reads the log.
 type Batch struct {
-	// Position is the place in the log just after this batch: once everything
-	// up to it is settled, acknowledging it gives the log before it away. It is
-	// "" while the transaction goes on in the next batch.
+	// Position is the position in the log directly after this batch. Once every row up to it
+	// is settled, the relay acknowledges it and the database can discard the log before it.
+	// It is "" if the transaction continues in the next batch.
 	Position store.Position
-	// Items are rows in the order in which the transaction wrote them. The
-	// receiver owns them. Their Seq is not set.
+	// Items are the rows, in the order in which the transaction wrote them. The receiver
+	// owns them. Their Seq is not set.
 	Items []store.Item
-	// Marks are the markers that the log holds at this place, after the rows.
+	// Marks are the markers that the log contains at this position, after the rows.
 	Marks []string
 }
 
 // Span is a part of a log.
 type Span struct {
-	// From is the position to go on after.
+	// From is the position after which the span starts.
 	From store.Position
-	// Until ends the run with nil once everything up to it was emitted. "" is
-	// for ever.
+	// Until is the end of the span: Run returns nil once everything up to it was emitted. ""
+	// is no end.
 	Until store.Position
 }
 
-// OpenResult is the place from which a relay goes on.
+// OpenResult is the point from which a relay continues.
 type OpenResult struct {
-	// Origin names the log, see store.Checkpoint.
+	// Origin identifies the log, see store.Checkpoint.
 	Origin string
-	// From is where to run from.
+	// From is the position to run from.
 	From store.Position
-	// View is set when the log begins anew at From: it shows the tables as of
-	// From, and rows that it shows unsettled are not in the log. The caller
-	// closes it before Run. Nil says that the log is intact from the checkpoint.
+	// View is set if Open took a snapshot. It shows the tables as of From; unsettled rows in
+	// it are not in the log. The caller closes it before Run. Nil means that the log is
+	// intact from the checkpoint.
 	View store.View
-	// Overlap says that View may be younger than From: a row that the stream
-	// brings up to a marker written after the view was read may be in both, and
-	// the streamed copy is the one to keep.
+	// Overlap reports that View may be younger than From. A row that the stream brings
+	// before a marker written after reading the view may then be in both; keep the streamed
+	// copy.
 	Overlap bool
-	// SnapshotReason says in one line why the log begins anew, for the operator.
+	// SnapshotReason is one line for the operator: the reason for the snapshot.
 	SnapshotReason string
-	// Discard gives up what Open made on the server (a slot), for a caller that
-	// cannot go on from here. Nil if it made nothing.
+	// Discard removes the objects that Open created on the server (a slot), for a caller
+	// that cannot continue. Nil if Open created none.
 	Discard func(ctx context.Context) error
 }
 
-// RetainedLog is how much log a database keeps for a source.
+// RetainedLog is the size of the log that a database retains for a source.
 type RetainedLog struct {
-	// Bytes is the log behind the last acknowledged position, what was not yet
-	// read included.
+	// Bytes is the size of the log after the last acknowledged position, including log that
+	// was not read yet.
 	Bytes int64
-	// Limit is how much the database keeps at most before it takes the log away,
-	// in bytes; 0 if there is no such bound.
+	// Limit is the size in bytes above which the database discards log that the source still
+	// needs. 0 is no limit.
 	Limit int64
 }
 
-// Tables is what a source asks of the tables while it opens.
+// Tables provides access to the tables while a source opens.
 type Tables interface {
 	store.Viewer
-	// ClearCheckpoint makes durable that no checkpoint holds any more. A source calls it
-	// before it changes anything that the log depends on (a slot, a
-	// publication): a start that ends half-way then begins with a cut again,
-	// whatever of the new log is there by then.
+	// ClearCheckpoint durably removes the saved checkpoint. A source calls it before it
+	// changes anything that the log depends on, for example a slot or a publication. A start
+	// that fails half-way then takes a snapshot again, whatever part of the new log exists
+	// by then.
 	ClearCheckpoint(ctx context.Context) error
 }
 
-// Retention is how long a source's log is kept.
+// Retention controls how long the database retains the log of a source.
 type Retention interface {
-	// Acknowledge gives the log up to a position away. Older positions than
-	// the last are ignored. It does not wait.
+	// Acknowledge lets the database discard the log up to a position. Positions older than
+	// the last one are ignored. It does not block.
 	Acknowledge(p store.Position)
-	// Retained asks the database how much log it keeps for the source. The answer
-	// counts an acknowledgement as soon as it was made, also one that the database
-	// has yet to hear of. It is zero for a source that reads no log.
+	// Retained asks the database for the size of the log that it retains for the source. An
+	// acknowledgement counts at once, even before the database has received it. The result
+	// is zero for a source that reads no log.
 	Retained(ctx context.Context) (RetainedLog, error)
 }
 
 // Source reads the log of one database.
 //
-// Open and Run belong to one goroutine; Acknowledge and Mark may be called from
-// any, at any time, and Retained at any time between Open and the end of Run.
+// Open and Run belong to one goroutine. Acknowledge and Mark may be called from any
+// goroutine at any time, and Retained at any time between Open and the end of Run.
 type Source interface {
-	// Open finds the log at a checkpoint, or, if there is none there (the zero
-	// Checkpoint, another origin, a lost log), makes a cut: it has the old
-	// checkpoint forgotten, takes a new place, and opens a view of the tables.
-	// An error is a *store.SetupError where trying again does not help.
+	// Open finds the log at a checkpoint. If it is not there (the zero Checkpoint, another
+	// origin, a lost log), Open takes a snapshot: it clears the old checkpoint, takes a new
+	// position, and opens a view of the tables. The error is a *store.SetupError if a retry
+	// cannot help.
 	Open(ctx context.Context, at store.Checkpoint, tables Tables) (OpenResult, error)
-	// Run sends batches in commit order until the context ends (it then
-	// returns the context's error), the span ends (nil), or it fails. A source
-	// that is a Resumer sends nothing again that it sent in an earlier run. It
-	// closes nothing that the caller gave it.
+	// Run sends batches in commit order until one of these happens:
+	//   - the context ends: it returns the context's error,
+	//   - the span ends: it returns nil,
+	//   - reading fails.
+	//
+	// A Resumer does not send again what it sent in an earlier run. Run closes nothing that
+	// the caller passed to it.
 	Run(ctx context.Context, span Span, out chan<- Batch) error
 	Retention
-	// Mark writes a marker into the log. It comes back in Batch.Marks, behind
-	// every transaction that committed before Mark was called. A token is
-	// [A-Za-z0-9-]{1,64}.
+	// Mark writes a marker into the log. Batch.Marks returns it, after every transaction
+	// that committed before the call to Mark. A token matches [A-Za-z0-9-]{1,64}.
 	Mark(ctx context.Context, token string) error
-	// Compare orders two positions of one origin: negative, zero or positive as
-	// a is before, at or after b. "" is before everything.
+	// Compare orders two positions of one origin. The result is negative, zero or positive
+	// if a is before, at or after b. "" is before every position.
 	Compare(a, b store.Position) int
 }
 
-// ComparePositions orders two positions of a source by what they stand for. One
-// that parse refuses is not the source's: any fixed order will do.
+// ComparePositions orders two positions of a source by their parsed values. If parse rejects
+// either of them, it compares them as strings: such a position is not the source's, and any
+// stable order will do.
 func ComparePositions[T cmp.Ordered](a, b store.Position, parse func(store.Position) (T, error)) int {
 	x, errX := parse(a)
 	y, errY := parse(b)
@@ -119,21 +122,21 @@ func ComparePositions[T cmp.Ordered](a, b store.Position, parse func(store.Posit
 	return cmp.Compare(x, y)
 }
 
-// LostError says that the log from a position on is no longer to be had: a slot
-// dropped or invalidated, a binlog purged, a resume token too old. A new cut
-// mends it.
+// LostError reports that the log from a position on is gone: for example a slot was dropped
+// or invalidated, a binlog was purged, or a resume token is too old. A new snapshot fixes
+// it.
 type LostError struct {
 	Reason string
 }
 
 func (e *LostError) Error() string { return "the log is lost: " + e.Reason }
 
-// NoStreamError says that the server, as it is set up, does not let this role
-// read its log: a setting, a grant or a publication is missing. What the tables
-// hold can still be polled. It is a *store.SetupError to those who cannot poll.
+// NoStreamError reports that this role cannot read the server's log, because a setting, a
+// grant or a publication is missing. The tables can still be polled. For a caller that
+// cannot poll, it is a *store.SetupError.
 type NoStreamError struct {
 	store.SetupError
 }
 
-// Unwrap makes the error a *store.SetupError.
+// Unwrap returns the error as a *store.SetupError.
 func (e *NoStreamError) Unwrap() error { return &e.SetupError }

@@ -1,25 +1,25 @@
-// Package poll reads outboxes by reading their tables again and again, where the
-// log cannot be had. It works on any store.
+// Package poll captures outbox rows by polling their tables. It serves databases whose log
+// cannot be read, and works with any store.
 //
-// It gives no commit order and no position: rows come in the layout's order-by,
-// and what was read but not settled is read again. The relay says which rows its
-// lanes hold, so that they are left out; the claim tells the rest apart. A
-// marker comes back after the first read that began after it was asked for, and
-// what had committed before that is in the read, but for the rows of lanes that
-// are left out.
+// It provides no commit order and no positions: rows come in the layout's order-by, and a
+// row that is read but not settled is read again. The relay reports the rows that its lanes
+// hold, so that a read excludes them; the claim sorts out the remaining duplicates. A marker
+// comes back after the first read that began after the request for it. That read contains
+// every row committed before the request, except rows of excluded lanes.
 //
-// # What is left out
+// # Excluded rows
 //
-// Rows that nobody can take now stay where they are: those of lanes that stand
-// still, however many, and those of an outbox whose buffer is full. So neither a
-// blocked group nor a dead receiver keeps the rows of others from being read. The
-// relay is asked again and again, in memory, whether that has changed.
+// Rows that the relay cannot accept at present stay in their tables:
+//   - rows of lanes that do not move, for example blocked ones, however many there are,
+//   - rows of an outbox whose buffer is full.
 //
-// # How often
+// So neither a blocked group nor a dead receiver delays the rows of other groups. The source
+// rechecks both conditions every 50 ms, in memory.
 //
-// Each outbox has its turn by itself: at once again after a full batch, after
-// the interval otherwise, and less and less often while its reads find nothing. A
-// row, a marker, Wake, and a lane that moves again end that. A read is followed by
-// a pause that is no shorter than it was itself, so that a large table costs the
-// database half a session at most.
+// # Schedule
+//
+// Each outbox has its own schedule. It is read again at once after a full batch, otherwise
+// after the interval. The interval grows while reads find nothing. A row, a marker, Wake, or
+// a lane that moves again resets it. The pause after a read is at least as long as the read
+// took, so that a large table occupies at most half a database session.
 package poll

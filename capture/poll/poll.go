@@ -13,42 +13,43 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Config says what to read and how often.
+// Config configures a source.
 type Config struct {
 	// Interval is the time between two reads that found less than a full batch.
 	Interval time.Duration
-	// BatchSize is the most rows of an outbox in one read.
+	// BatchSize is the maximum number of rows of an outbox in one read.
 	BatchSize int
-	// Backoff is how much less often an outbox is read that has no rows.
+	// Backoff stretches the interval of an outbox without rows.
 	Backoff  Backoff
 	Outboxes []store.Outbox
-	// Room is what the lanes have room for: a payload above its share of the bytes is
-	// left in its table, and what one read finds is a small part of them. The zero
-	// Bound is none.
+	// Room is the buffer space of the lanes. A payload above its share of the bytes stays in
+	// its table, and one read takes only a small part of the bytes. The zero value is no
+	// limit.
 	Room store.ReadLimit
 }
 
-// roomDivisor is by how much less than the room one read may find: more than one is on its way.
+// roomDivisor is the part of the buffer's bytes that one read may fill (1/16). It is small
+// because several reads are in flight.
 const roomDivisor = 16
 
 // Backoff stretches the interval of an outbox while its reads find nothing.
 type Backoff struct {
-	// Threshold is how many reads in a row must find nothing before it begins.
+	// Threshold is the number of consecutive empty reads after which it begins.
 	Threshold int
-	// Multiplier is by how much each read that finds nothing then stretches the
-	// interval; 1 is no back-off.
+	// Multiplier is the factor by which each further empty read stretches the interval. 1 is
+	// no backoff.
 	Multiplier int
-	// Max is the longest time between two reads, if the interval is not longer.
+	// Max is the maximum time between two reads, unless the interval is longer.
 	Max time.Duration
 }
 
-// DefaultBackoff returns a back-off that begins after ten reads without a row and
-// doubles the interval up to 30 s.
+// DefaultBackoff returns a backoff that begins after ten empty reads and doubles the
+// interval up to 30 s.
 func DefaultBackoff() Backoff {
 	return Backoff{Threshold: 10, Multiplier: 2, Max: 30 * time.Second}
 }
 
-// Validate reports every value that is out of range, by its configuration key.
+// Validate reports every value that is out of range, with its configuration key.
 func (c *Config) Validate() error {
 	var errs []error
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -73,24 +74,24 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Lanes is what a source asks of those who take its rows. The answers may be old
-// the moment that they are given.
+// Lanes is the source's view of the lanes that receive its rows. Its answers may be outdated
+// as soon as they are returned.
 type Lanes interface {
 	// Held returns the ids of an outbox that lanes hold.
 	Held(outbox string) []string
-	// ExcludedLanes returns the lanes of an outbox whose rows are to be left out. It is
-	// asked before Held: rows that Held names then, of a lane that it did not name,
-	// are the first of their lane.
+	// ExcludedLanes returns the lanes of an outbox whose rows must not be read now. The
+	// source calls it before Held. A row that Held then returns for a lane not excluded is
+	// the first of its lane.
 	ExcludedLanes(outbox string) []store.LaneKey
-	// Unload lets go of rows of standing lanes, which Held then does not return.
-	// It is called while no row of the outbox is on its way.
+	// Unload evicts the rows of lanes that do not move, so that Held does not return them.
+	// The source calls it only while no row of the outbox is in flight.
 	Unload(outbox string)
-	// Room returns how many rows of an outbox there is room for.
+	// Room returns the number of rows of an outbox that the buffer has space for.
 	Room(outbox string) int
 }
 
-// HeldFunc is lanes of which only is known what they hold: they take everything,
-// and none stands still. Nil holds nothing.
+// HeldFunc implements Lanes with a function that returns the held ids. Such lanes exclude
+// nothing and have unlimited room. A nil HeldFunc holds nothing.
 type HeldFunc func(outbox string) []string
 
 // Held implements Lanes.
@@ -110,36 +111,36 @@ func (HeldFunc) Unload(string) {}
 // Room implements Lanes.
 func (HeldFunc) Room(string) int { return math.MaxInt }
 
-// Source reads tables.
+// Source polls tables.
 type Source struct {
 	cfg      Config
 	views    store.Viewer
 	lanes    Lanes
 	resume   capture.Resume
-	inFlight []sentBatch // on the way to the lanes, also after a read that failed
+	inFlight []sentBatch // sent, but perhaps not yet held by the lanes; kept after a failed read
 	woken    chan struct{}
 
 	mu    sync.Mutex
-	marks []string // asked for, not yet brought back
+	marks []string // requested, not yet sent
 }
 
 var _ capture.Resumer = (*Source)(nil)
 
-// New returns a source that reads through views and leaves out what the lanes
-// say. The configuration must be valid.
+// New returns a source that reads through views and excludes the rows that lanes reports.
+// The configuration must be valid.
 func New(cfg Config, views store.Viewer, lanes Lanes) *Source {
 	return &Source{cfg: cfg, views: views, lanes: lanes, woken: make(chan struct{}, 1)}
 }
 
-// Open has nothing to find: every read shows what is there.
+// Open always succeeds: there is no log to find, and every read shows the present rows.
 func (s *Source) Open(context.Context, store.Checkpoint, capture.Tables) (capture.OpenResult, error) {
 	return capture.OpenResult{Origin: "poll"}, nil
 }
 
-// Run reads at once, then as often as the package's text says. A failed read ends
-// it. It sends no positions, and its span means nothing.
+// Run reads at once, then on the schedule in the package documentation. A failed read ends
+// it. It sends no positions and ignores its span.
 func (s *Source) Run(ctx context.Context, _ capture.Span, out chan<- capture.Batch) error {
-	s.resume.Reset("") // what is unsettled is read again; there is no place to resume at
+	s.resume.Reset("") // unsettled rows are read again; there is no position to resume at
 	s.resume.Start(s, "")
 	r := pollRun{Source: s, sender: sender{out: out, resume: &s.resume, inFlight: s.inFlight}}
 	defer func() { s.inFlight = r.sender.inFlight }()
@@ -167,7 +168,7 @@ func (s *Source) Run(ctx context.Context, _ capture.Span, out chan<- capture.Bat
 	}
 }
 
-// pollRun is one run.
+// pollRun is the state of one run.
 type pollRun struct {
 	*Source
 	sender
@@ -181,7 +182,7 @@ func (r *pollRun) wake(now time.Time) {
 	}
 }
 
-// untilNext is how long no outbox is to be asked for.
+// untilNext returns the time until an outbox is due.
 func (r *pollRun) untilNext(now time.Time) time.Duration {
 	next := r.schedules[0].nextCheck(now)
 	for _, t := range r.schedules[1:] {
@@ -192,10 +193,9 @@ func (r *pollRun) untilNext(now time.Time) time.Duration {
 	return next.Sub(now)
 }
 
-// read reads each outbox whose turn it is once, in one view, and sends what it
-// found once the view is closed.
+// read reads each due outbox once, in one view, and sends the rows after closing the view.
 func (r *pollRun) read(ctx context.Context) error {
-	asked := r.pendingMarks() // before the view, which shows what had committed by then
+	asked := r.pendingMarks() // before opening the view, which shows everything committed by then
 	if len(asked) > 0 {
 		r.wake(time.Now())
 	}
@@ -216,7 +216,7 @@ func (r *pollRun) read(ctx context.Context) error {
 		}
 	}
 	if full || len(turns) < len(r.schedules) || len(asked) == 0 {
-		return nil // markers come behind everything that was there
+		return nil // a marker must come after every row that was there
 	}
 	if err := r.send(ctx, capture.Batch{Marks: asked}); err != nil {
 		return err
@@ -225,10 +225,10 @@ func (r *pollRun) read(ctx context.Context) error {
 	return nil
 }
 
-// dueSchedules returns the outboxes to read now: their turn has come, and there is room
-// for a batch of each, or for a part of one. So all that is sent is taken, and
-// nothing waits on its way for rows that do not move. Those that had no room are
-// asked first the next time, or what one has would never leave room for another.
+// dueSchedules returns the outboxes to read now: they are due, and the buffer has space for
+// at least a part of a batch of each. So the lanes accept everything that is sent, and
+// nothing is stuck in flight behind lanes that do not move. Outboxes without space go first
+// the next time, so that one outbox cannot starve another.
 func (r *pollRun) dueSchedules(now time.Time) (turns []*schedule) {
 	coming := r.inFlightRows()
 	var others []*schedule
@@ -253,8 +253,8 @@ func (r *pollRun) dueSchedules(now time.Time) (turns []*schedule) {
 	return turns
 }
 
-// evict lets go of rows in memory that do not move, and returns how many rows
-// have come to the lanes meanwhile.
+// evict unloads rows of lanes that do not move. It returns the number of rows that arrived
+// in their lanes meanwhile.
 func (r *pollRun) evict() (landed int) {
 	landed = r.dropLanded(r.lanes.Held)
 	if r.inFlightRows() > 0 {
@@ -266,8 +266,8 @@ func (r *pollRun) evict() (landed int) {
 	return landed
 }
 
-// readRows reads what no lane holds, and reports whether an outbox may have more. It
-// keeps no view open while a full lane waits.
+// readRows reads the rows that no lane holds, and reports whether an outbox may have more.
+// It closes the view before rows are sent, so that a full lane keeps no view open.
 func (r *pollRun) readRows(ctx context.Context, turns []*schedule) (found []capture.Batch, full bool, err error) {
 	view, err := r.views.View(ctx, "")
 	if err != nil {
@@ -299,9 +299,9 @@ func (r *pollRun) readRows(ctx context.Context, turns []*schedule) (found []capt
 	return found, full, nil
 }
 
-// query asks for what an outbox may give now.
+// query builds the query for the rows that an outbox may send now.
 func (r *pollRun) query(t *schedule) store.UnsettledQuery {
-	// The rows on their way first: they come to the lanes meanwhile.
+	// In-flight ids first: the rows may reach the lanes while Held is computed.
 	held := r.inFlightIDs(t.outbox)
 	if len(held) == 0 {
 		r.lanes.Unload(t.outbox)
@@ -314,16 +314,15 @@ func (r *pollRun) query(t *schedule) store.UnsettledQuery {
 	return q
 }
 
-// Acknowledge does nothing: there is no log to give away.
+// Acknowledge does nothing: there is no log.
 func (s *Source) Acknowledge(store.Position) {}
 
-// Retained returns zero: there is no log to keep.
+// Retained returns zero: there is no log.
 func (s *Source) Retained(context.Context) (capture.RetainedLog, error) {
 	return capture.RetainedLog{}, nil
 }
 
-// Mark asks for a marker behind what the next full reading finds, and wakes the
-// source.
+// Mark requests a marker after the rows of the next full read, and wakes the source.
 func (s *Source) Mark(_ context.Context, token string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -332,7 +331,7 @@ func (s *Source) Mark(_ context.Context, token string) error {
 	return nil
 }
 
-// Wake has all outboxes read at once, however long they had no rows.
+// Wake makes all outboxes due at once and resets their backoff.
 func (s *Source) Wake() {
 	select {
 	case s.woken <- struct{}{}:
@@ -340,10 +339,11 @@ func (s *Source) Wake() {
 	}
 }
 
-// Compare finds all positions equal: there are none.
+// Compare returns 0: there are no positions.
 func (s *Source) Compare(_, _ store.Position) int { return 0 }
 
-// Resume returns whether something was sent; a run begins anew each time.
+// Resume returns the source's Resume. It only records whether something was sent, because
+// each run starts over.
 func (s *Source) Resume() *capture.Resume { return &s.resume }
 
 func (s *Source) pendingMarks() []string {

@@ -23,17 +23,17 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// polled is one dispatcher as the lanes of a source.
+// polled adapts a dispatcher to the lanes of a source.
 type polled struct{ *dispatch.Dispatcher }
 
 func (p polled) Room(string) int { return p.Dispatcher.Room() }
 
-// receiver takes every row, those of the bad groups only once it is well, and tells
-// when rows came.
+// receiver accepts every row, but rows of the bad groups only once it is healthy. It signals
+// the arrival of rows.
 type receiver struct {
 	mu   sync.Mutex
 	well bool
-	took map[string][]string // ids by group, as they came
+	took map[string][]string // ids by group, in order of arrival
 	at   map[string]time.Time
 	more chan struct{}
 }
@@ -61,7 +61,7 @@ func (r *receiver) Deliver(_ context.Context, msgs []sink.Message) sink.Result {
 	return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
 }
 
-// wait waits until rows fulfil a condition.
+// wait blocks until the rows fulfil a condition.
 func (r *receiver) wait(t *testing.T, what string, fulfilled func() bool) {
 	t.Helper()
 	late := time.After(60 * time.Second)
@@ -142,10 +142,10 @@ func startRelay(t *testing.T, url string, cfg poll.Config, dcfg dispatch.Config)
 	return r
 }
 
-// TestBlockedGroupsAndLockedRows runs eight writers beside a relay that polls,
-// with groups that are blocked, larger than a batch and larger than the buffer
-// together, and with rows that somebody keeps locked: the other groups flow, and
-// these too once they may, each in order, and no row is lost or taken twice.
+// TestBlockedGroupsAndLockedRows runs eight writers beside a polling relay. Some groups are
+// blocked, together larger than a batch and than the buffer, and some rows stay locked by
+// another session. The other groups must be delivered, and these too once they can be. Each
+// group stays in order, and no row is lost or delivered twice.
 func TestBlockedGroupsAndLockedRows(t *testing.T) {
 	const (
 		writers, rows = 8, 150 // rows of each writer
@@ -220,7 +220,7 @@ SELECT 'locked ' || g || ' ' || i, 'locked ' || g, '{}', now() - interval '1 hou
 	}
 }
 
-// begin opens a transaction of somebody else's.
+// begin opens a transaction of another session.
 func begin(t *testing.T, url, sql string) pgx.Tx {
 	t.Helper()
 	tx, err := servers.Connect(t, url).Begin(t.Context())
@@ -233,8 +233,8 @@ func begin(t *testing.T, url, sql string) pgx.Tx {
 	return tx
 }
 
-// write inserts rows, one to a transaction. A group has one writer, so that its
-// created_at are in the order of its commits.
+// write inserts rows, one to a transaction. Each group has one writer, so that its
+// created_at values are in commit order.
 func write(ctx context.Context, url string, writer, rows, groups int) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -251,7 +251,7 @@ func write(ctx context.Context, url string, writer, rows, groups int) error {
 	return conn.Close(ctx)
 }
 
-// check compares what the receiver took with what the table says.
+// check compares the received rows with the table.
 func (r *pollingRelay) check(t *testing.T) {
 	t.Helper()
 	conn := servers.Connect(t, r.url)

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Rows wait in a channel and are not yet held: they are not read again, and a
-// full batch is followed by the next at once.
+// TestRowsOnTheirWay: rows that wait in the channel, not yet held by a lane, are not read
+// again. A full batch is followed by the next at once.
 func TestRowsOnTheirWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -30,7 +30,7 @@ func TestRowsOnTheirWay(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- src.Run(ctx, capture.Span{}, out) }()
-		time.Sleep(5 * time.Second) // fake time: five reads more
+		time.Sleep(5 * time.Second) // fake time: five more reads
 		synctest.Wait()
 		m.mu.Lock()
 		if reads := m.reads["shop"]; len(reads) < 5 || reads[2] != 0 || reads[3] != time.Second {
@@ -59,8 +59,8 @@ func TestRowsOnTheirWay(t *testing.T) {
 	})
 }
 
-// A row that is neither held nor on its way any more comes again, though nothing
-// else comes.
+// TestRequeued: a row that is neither held nor in flight any more is read again, although no
+// other row comes.
 func TestRequeued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -81,7 +81,7 @@ func TestRequeued(t *testing.T) {
 	})
 }
 
-// large is tables whose rows take all the bytes that a read may have.
+// large is a table store whose rows fill the bytes that a read may have.
 type large struct {
 	*memory
 	asked []store.UnsettledQuery
@@ -97,8 +97,8 @@ func (l *large) Unsettled(_ context.Context, q store.UnsettledQuery) ([]store.It
 	return []store.Item{{Ref: store.Ref{Outbox: "shop", ID: strings.Repeat("x", int(q.MaxBytes))}}}, nil
 }
 
-// TestBytes: a read takes a small part of the bytes that the buffer has, and no payload
-// above its share of them. One that the bytes ended is followed by the next at once.
+// TestBytes: a read takes a small part of the buffer's bytes, and no payload above its share
+// of them. A read that ended at the byte limit is followed by the next at once.
 func TestBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tables, out := &large{memory: newMemory()}, make(chan capture.Batch)

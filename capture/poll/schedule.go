@@ -6,27 +6,26 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// recheckInterval is how often the lanes are asked, in memory, whether what was left
-// out may be read.
+// recheckInterval is the interval of the check in memory whether excluded rows may be read.
 const recheckInterval = 50 * time.Millisecond
 
-// schedule is when an outbox is read.
+// schedule holds the time at which an outbox is read next.
 type schedule struct {
 	outbox     string
 	due        time.Time
-	emptyReads int // reads in a row that found nothing
-	// excluded are the lanes that the latest read left out; full says that there was
-	// no room when its turn had come.
+	emptyReads int // consecutive reads that found nothing
+	// excluded are the lanes that the latest read excluded. noRoom is set if the buffer was
+	// full when the outbox was due.
 	excluded []store.LaneKey
 	noRoom   bool
 }
 
-// isDue reports whether the outbox is to be read if there is room.
+// isDue reports whether to read the outbox if there is room.
 func (t *schedule) isDue(now time.Time, lanes Lanes) bool {
 	return !t.due.After(now) || t.laneReleased(lanes)
 }
 
-// laneReleased reports whether a lane that was left out may be read.
+// laneReleased reports whether a lane that was excluded may be read now.
 func (t *schedule) laneReleased(lanes Lanes) bool {
 	if len(t.excluded) == 0 {
 		return false
@@ -40,7 +39,7 @@ func (t *schedule) laneReleased(lanes Lanes) bool {
 	return false
 }
 
-// nextCheck is when to ask again.
+// nextCheck returns the time of the next check.
 func (t *schedule) nextCheck(now time.Time) time.Time {
 	if soon := now.Add(recheckInterval); t.noRoom || len(t.excluded) > 0 && soon.Before(t.due) {
 		return soon
@@ -48,8 +47,8 @@ func (t *schedule) nextCheck(now time.Time) time.Time {
 	return t.due
 }
 
-// recordRead notes a read of n rows that ended now and took its time, and whether there may
-// be more.
+// recordRead schedules the next read after a read of n rows that took d and ended now. more
+// is whether there may be more rows.
 func (t *schedule) recordRead(cfg *Config, n int, more bool, d time.Duration, now time.Time) {
 	switch {
 	case more:
@@ -66,7 +65,7 @@ func (t *schedule) recordRead(cfg *Config, n int, more bool, d time.Duration, no
 // wake makes the outbox due at once.
 func (t *schedule) wake(now time.Time) { t.emptyReads, t.due = 0, now }
 
-// readInterval is the time between two reads after so many in a row found nothing.
+// readInterval returns the time between two reads after a number of consecutive empty reads.
 func (c *Config) readInterval(empty int) time.Duration {
 	wait := c.Interval
 	for range empty - c.Backoff.Threshold {

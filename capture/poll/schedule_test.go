@@ -16,14 +16,14 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// memory is tables in memory, their views, and the lanes that take their rows.
-// The zero value has room for everything.
+// memory implements tables, their views and the lanes in memory. The zero value has
+// unlimited room.
 type memory struct {
 	mu    sync.Mutex
 	rows  map[string][]store.Item // by outbox
 	began time.Time
-	reads map[string][]time.Duration // since the first, by outbox
-	takes time.Duration              // one read
+	reads map[string][]time.Duration // time since the first read, by outbox
+	takes time.Duration              // duration of a read
 	fail  error
 
 	held     map[string][]string
@@ -74,7 +74,7 @@ func (m *memory) Unsettled(_ context.Context, q store.UnsettledQuery) ([]store.I
 		m.reads[q.Outbox] = append(m.reads[q.Outbox], time.Since(m.began))
 		takes = m.takes
 	})
-	time.Sleep(takes) // fake
+	time.Sleep(takes) // fake time
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var items []store.Item
@@ -109,7 +109,7 @@ func (m *memory) Room(outbox string) int {
 	return math.MaxInt32
 }
 
-// take puts rows that came into their lanes.
+// take puts the rows of a batch into their lanes.
 func (m *memory) take(b capture.Batch) {
 	m.set(func() {
 		for _, it := range b.Items {
@@ -126,8 +126,8 @@ func config(size int, outbox ...string) poll.Config {
 	return cfg
 }
 
-// polling runs a source in fake time while the test runs, and takes what it sends
-// at once. The test may take it too.
+// polling runs a source in fake time during the test and puts the batches that it sends into
+// their lanes at once. The test may receive batches too.
 func polling(t *testing.T, cfg poll.Config, test func(m *memory, src *poll.Source, out <-chan capture.Batch)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -156,7 +156,7 @@ func polling(t *testing.T, cfg poll.Config, test func(m *memory, src *poll.Sourc
 	})
 }
 
-// seconds are times in whole seconds, which the test's times are.
+// seconds converts times to whole seconds, which all times of these tests are.
 func seconds(times []time.Duration) (list []int) {
 	for _, at := range times {
 		list = append(list, int(at/time.Second))
@@ -181,10 +181,10 @@ func TestIdleOutboxesAreReadLessOften(t *testing.T) {
 		time.Sleep(70 * time.Second)
 		m.expect(t, "idle", "shop", 0, 1, 2, 3, 5, 9, 17, 33, 53)
 		m.insert("shop", "a", 1)
-		time.Sleep(10 * time.Second) // to 80
+		time.Sleep(10 * time.Second) // to 80 s
 		m.expect(t, "a row", "shop", 73, 74, 75, 76, 77, 79)
 		m.expect(t, "the other is by itself", "other", 0, 1, 2, 3, 5, 9, 17, 33, 53, 73)
-		time.Sleep(20*time.Second + 500*time.Millisecond) // to 100.5
+		time.Sleep(20*time.Second + 500*time.Millisecond) // to 100.5 s
 		m.expect(t, "idle again", "shop", 83, 91)
 		src.Wake()
 		time.Sleep(4 * time.Second)
@@ -193,7 +193,7 @@ func TestIdleOutboxesAreReadLessOften(t *testing.T) {
 	})
 }
 
-// count returns how often an outbox was read.
+// count returns the number of reads of an outbox.
 func (m *memory) count(outbox string) (n int) {
 	m.set(func() { n = len(m.reads[outbox]) })
 	return n
@@ -208,7 +208,7 @@ func TestNoBackoff(t *testing.T) {
 			t.Errorf("%d reads in 300 s", n)
 		}
 	})
-	cfg.Backoff, cfg.Interval = poll.DefaultBackoff(), time.Minute // longer than the longest
+	cfg.Backoff, cfg.Interval = poll.DefaultBackoff(), time.Minute // longer than the longest backoff
 	polling(t, cfg, func(m *memory, _ *poll.Source, _ <-chan capture.Batch) {
 		time.Sleep(30 * time.Minute)
 		if n := m.count("shop"); n != 30 && n != 31 {
@@ -217,7 +217,8 @@ func TestNoBackoff(t *testing.T) {
 	})
 }
 
-// A marker does not wait for an idle outbox's turn, and comes behind the rows.
+// TestAMarkerWakes: a marker does not wait until an idle outbox is due, and comes after the
+// rows.
 func TestAMarkerWakes(t *testing.T) {
 	polling(t, config(10, "other"), func(m *memory, src *poll.Source, out <-chan capture.Batch) {
 		time.Sleep(600*time.Second + time.Millisecond)
@@ -239,8 +240,8 @@ func TestAMarkerWakes(t *testing.T) {
 	})
 }
 
-// The rows of a lane that stands still are left out however long it does, and read
-// as soon as it moves, also by a source that is idle.
+// TestStandingLanesAreLeftOut: rows of a lane that does not move are excluded for as long as
+// it stands. They are read as soon as it moves, also by an idle source.
 func TestStandingLanesAreLeftOut(t *testing.T) {
 	polling(t, config(10), func(m *memory, _ *poll.Source, _ <-chan capture.Batch) {
 		m.set(func() { m.standing["shop"] = []store.LaneKey{{Outbox: "shop", Group: store.GroupOf("blocked")}} })
@@ -265,7 +266,8 @@ func TestStandingLanesAreLeftOut(t *testing.T) {
 	})
 }
 
-// An outbox whose buffer is full costs nothing and holds up no other.
+// TestAFullBufferIsNotRead: an outbox with a full buffer causes no reads and does not delay
+// other outboxes.
 func TestAFullBufferIsNotRead(t *testing.T) {
 	polling(t, config(10, "other"), func(m *memory, _ *poll.Source, _ <-chan capture.Batch) {
 		m.set(func() { m.full["shop"] = true; m.reads["shop"], m.reads["other"] = nil, nil })
@@ -290,7 +292,7 @@ func TestAFullBufferIsNotRead(t *testing.T) {
 	})
 }
 
-// small is lanes with one buffer for all outboxes, which each read fills.
+// small is a set of lanes with one buffer for all outboxes, which each read fills.
 type small struct {
 	*memory
 	room int
@@ -298,7 +300,8 @@ type small struct {
 
 func (s *small) Room(string) int { s.mu.Lock(); defer s.mu.Unlock(); return s.room }
 
-// Outboxes that share a buffer smaller than a batch are read in turn.
+// TestOutboxesAreReadInTurn: outboxes that share a buffer smaller than a batch are read in
+// turn.
 func TestOutboxesAreReadInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &small{memory: newMemory(), room: 1}
@@ -336,8 +339,8 @@ func TestOutboxesAreReadInTurn(t *testing.T) {
 	})
 }
 
-// Rows that fill the buffer and are delivered before anybody looks do not end the
-// reading.
+// TestRowsThatAreDeliveredAtOnce: rows that fill the buffer and are delivered before the
+// next check do not end the reading.
 func TestRowsThatAreDeliveredAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(10)
@@ -364,7 +367,7 @@ func TestRowsThatAreDeliveredAtOnce(t *testing.T) {
 	})
 }
 
-// A read that takes long is followed by a pause as long.
+// TestLongReads: a slow read is followed by a pause of the same length.
 func TestLongReads(t *testing.T) {
 	polling(t, config(10), func(m *memory, _ *poll.Source, _ <-chan capture.Batch) {
 		m.set(func() { m.takes = 5 * time.Second })

@@ -7,26 +7,25 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 )
 
-// sender hands batches over and knows which rows are still on their way: sent,
-// but perhaps not yet among those that the lanes hold. Read again, they would be
-// delivered twice.
+// sender sends batches and tracks the rows in flight: sent, but perhaps not yet held by a
+// lane. Reading them again would deliver them twice.
 //
-// The receiver takes one batch after the other, so besides what waits in the
-// channel only the last batch that was taken may be on its way.
+// The receiver handles one batch after another. So at most the batches in the channel and
+// the last one received are in flight.
 type sender struct {
 	out      chan<- capture.Batch
 	resume   *capture.Resume
-	inFlight []sentBatch // the newest last
+	inFlight []sentBatch // newest last
 }
 
-// sentBatch is the ids of one batch; a batch of a poll has rows of one outbox.
+// sentBatch holds the ids of one batch. A batch of this package has rows of one outbox.
 type sentBatch struct {
 	outbox string
 	ids    []string
 }
 
 func (s *sender) send(ctx context.Context, b capture.Batch) error {
-	l := sentBatch{ids: make([]string, len(b.Items))} // before the receiver owns the rows
+	l := sentBatch{ids: make([]string, len(b.Items))} // before sending: the receiver then owns the rows
 	for i := range b.Items {
 		l.outbox, l.ids[i] = b.Items[i].Outbox, b.Items[i].ID
 	}
@@ -43,15 +42,15 @@ func (s *sender) send(ctx context.Context, b capture.Batch) error {
 	return nil
 }
 
-// dropReceived forgets the batches that cannot be on their way any more.
+// dropReceived removes the batches that cannot be in flight any more.
 func (s *sender) dropReceived() {
 	if most := len(s.out) + 1; len(s.inFlight) > most {
 		s.inFlight = append([]sentBatch(nil), s.inFlight[len(s.inFlight)-most:]...)
 	}
 }
 
-// sendBarrier sends an empty batch after one with rows: once the receiver takes it,
-// the rows are in their lanes.
+// sendBarrier sends an empty batch after a batch with rows. Once the receiver takes it,
+// those rows are in their lanes.
 func (s *sender) sendBarrier(ctx context.Context) error {
 	for i := range s.inFlight {
 		if len(s.inFlight[i].ids) > 0 {
@@ -61,8 +60,9 @@ func (s *sender) sendBarrier(ctx context.Context) error {
 	return nil
 }
 
-// sendBarrierAfterRows sends an empty batch behind one with rows, if that is the newest: where they
-// leave no room they may have been delivered already, and nobody would know.
+// sendBarrierAfterRows sends an empty batch if the newest batch in flight has rows. Those
+// rows may fill the buffer and be delivered already; without the barrier, the source would
+// never find that out.
 func (s *sender) sendBarrierAfterRows(ctx context.Context) error {
 	if n := len(s.inFlight); n == 0 || len(s.inFlight[n-1].ids) == 0 {
 		return nil
@@ -70,7 +70,7 @@ func (s *sender) sendBarrierAfterRows(ctx context.Context) error {
 	return s.send(ctx, capture.Batch{})
 }
 
-// inFlightIDs returns the ids of an outbox that are on their way.
+// inFlightIDs returns the ids of an outbox that are in flight.
 func (s *sender) inFlightIDs(outbox string) []string {
 	s.dropReceived()
 	var ids []string
@@ -82,7 +82,7 @@ func (s *sender) inFlightIDs(outbox string) []string {
 	return ids
 }
 
-// inFlightRows returns how many rows may be on their way.
+// inFlightRows returns the maximum number of rows in flight.
 func (s *sender) inFlightRows() (rows int) {
 	s.dropReceived()
 	for i := range s.inFlight {
@@ -91,9 +91,9 @@ func (s *sender) inFlightRows() (rows int) {
 	return rows
 }
 
-// dropLanded forgets the rows on their way if lanes hold one of the newest batch, and
-// returns how many it forgot. A batch comes to its lanes as a whole, and behind
-// those before it.
+// dropLanded removes rows in flight if lanes hold one of the newest batch, and returns the
+// number removed. This is safe because a batch reaches its lanes as a whole and after the
+// batches before it.
 func (s *sender) dropLanded(held func(outbox string) []string) (rows int) {
 	before := s.inFlightRows()
 	for i, l := range slices.Backward(s.inFlight) {

@@ -1,5 +1,5 @@
-// Package acked remembers how much of a log a receiver was offered, and how much of it
-// is no longer needed, for sources whose server is not told of that.
+// Package acked tracks the positions that a source offered to its receiver and the last one
+// that was acknowledged. It serves sources whose server takes no acknowledgements.
 package acked
 
 import (
@@ -9,39 +9,38 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Ack is a position that was acknowledged.
+// Ack is an acknowledged position.
 type Ack[P any] struct {
 	Position store.Position
-	// Parsed is what the source reads in the position.
+	// Parsed is the position as parsed by the source.
 	Parsed P
-	// At is when it was acknowledged.
+	// At is the time of the acknowledgement.
 	At time.Time
 }
 
-// Tracker is one source's. Its zero value is ready for Begin, before which nothing can be
-// acknowledged. Its methods are safe for concurrent use.
+// Tracker is the tracker of one source. The zero value is ready for Reset; before Reset
+// nothing can be acknowledged. Its methods are safe for concurrent use.
 type Tracker[P any] struct {
-	offered atomic.Pointer[store.Position] // the last since Begin
+	offered atomic.Pointer[store.Position] // the last position offered since Reset
 	acked   atomic.Pointer[Ack[P]]
 }
 
-// Reset forgets everything: the log goes on behind a position, up to which it counts as
-// acknowledged.
+// Reset restarts the tracker at a position, up to which the log counts as acknowledged.
 func (l *Tracker[P]) Reset(from store.Position, place P) {
 	l.offered.Store(&from)
 	l.acked.Store(&Ack[P]{Position: from, Parsed: place, At: time.Now()})
 }
 
-// Offer allows a position to be acknowledged. "" is none. It comes before the send,
-// since an acknowledgement may come before that returns.
+// Offer allows a position to be acknowledged; "" is ignored. Call it before sending, because
+// the acknowledgement may arrive before the send returns.
 func (l *Tracker[P]) Offer(p store.Position) {
 	if p != "" {
 		l.offered.Store(&p)
 	}
 }
 
-// Acknowledge notes a position. One that was not offered since Begin is ignored, for it
-// is of another log, and so is one that is not behind the last.
+// Acknowledge records a position. It ignores a position that was not offered since Reset,
+// because it belongs to another log, and a position at or before the last one.
 func (l *Tracker[P]) Acknowledge(p store.Position, parse func(store.Position) (P, error), compare func(a, b store.Position) int) {
 	offered := l.offered.Load()
 	place, err := parse(p)
@@ -57,5 +56,5 @@ func (l *Tracker[P]) Acknowledge(p store.Position, parse func(store.Position) (P
 	}
 }
 
-// Last returns the last acknowledgement, or where the log began; nil before Begin.
+// Last returns the last acknowledgement, or the position of Reset. It is nil before Reset.
 func (l *Tracker[P]) Last() *Ack[P] { return l.acked.Load() }

@@ -8,21 +8,21 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// MaxFailures is how often the log may fail to be read at one place. The pauses
-// that capture.Follow makes in between last some seconds.
+// MaxFailures is the number of consecutive failures to read the log at one position before
+// it counts as lost. With the backoff of capture.Follow they take some seconds.
 const MaxFailures = 7
 
-// UnreadableLogError is a fault of the log itself at the place where a run stands: it could
-// not be decoded. One may be an accident.
+// UnreadableLogError reports that the log at the present position could not be decoded. A
+// single one may be transient.
 type UnreadableLogError struct{ Err error }
 
 func (e *UnreadableLogError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the cause.
 func (e *UnreadableLogError) Unwrap() error { return e.Err }
 
-// RowError says that a row in the log is none that could be relayed. It names
-// the table and, where it has one, the row's id.
+// RowError reports a row in the log that cannot be relayed. It names the table and, if
+// known, the row's id.
 type RowError struct {
 	Schema, Table, ID string
 	Err               error
@@ -35,19 +35,18 @@ func (e *RowError) Error() string {
 	return fmt.Sprintf("table %s.%s: row %q: %v", e.Schema, e.Table, e.ID, e.Err)
 }
 
-// Unwrap returns what is wrong with the row.
+// Unwrap returns the cause.
 func (e *RowError) Unwrap() error { return e.Err }
 
-// FailureCounter counts what runs end with, so that what trying again does not mend is
-// told from a lost connection. Its zero value is ready. It belongs to the
-// goroutine of Run.
+// FailureCounter counts failed runs, to tell a permanent fault from a lost connection. Its
+// zero value is ready. It belongs to the goroutine of Run.
 type FailureCounter struct {
-	consecutive int // in a row, without a row or a position between
+	consecutive int // failures in a row, without a row or a position in between
 }
 
-// Classify says what becomes of a run that ended with an error behind a position.
-// progress says that it had sent something new. A place in the log that cannot be
-// read however often it is tried is as good as lost: a new cut goes on behind it.
+// Classify returns the error to report for a run that failed after position last. progress
+// is whether the run sent something new. A position that stays unreadable for MaxFailures
+// runs becomes a *capture.LostError, because a new snapshot continues after it.
 func (t *FailureCounter) Classify(err error, progress bool, last store.Position) error {
 	var row *RowError
 	var setup *store.SetupError

@@ -1,5 +1,5 @@
-// Package fault holds what sources say about a log that cannot be read: what an
-// operator is to mend, and what trying again does not mend.
+// Package fault describes why a log cannot be read: faults that an operator has to fix, and
+// failures that a retry cannot fix.
 package fault
 
 import (
@@ -11,19 +11,19 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Fault is what keeps a role from streaming, and the way out.
+// Fault is a reason why a role cannot stream, with its remedy.
 type Fault struct {
-	// Subject is what it is about: the subject of a finding.
+	// Subject is the subject of the finding, for example "publication".
 	Subject string
 	Problem string
-	// Statements mend it and can be run as they stand.
+	// Statements are the remedy. They can be run unchanged.
 	Statements []string
-	// Instructions says who runs them and what else is to be done. Without statements it is
-	// all of the way out.
+	// Instructions says who runs the statements and what else to do. Without statements it
+	// is the whole remedy.
 	Instructions string
 }
 
-// SetupError is the fault as an error of its kind.
+// SetupError converts the fault to a store.SetupError.
 func (f *Fault) SetupError() store.SetupError {
 	remedy := f.Instructions
 	if len(f.Statements) > 0 {
@@ -32,14 +32,14 @@ func (f *Fault) SetupError() store.SetupError {
 	return store.SetupError{Problem: f.Problem, Remedy: remedy}
 }
 
-// Err is the fault as an error of Open: a *capture.NoStreamError that knows its
-// fault.
+// Err converts the fault to an error of Open: a *capture.NoStreamError from which FromError
+// recovers the fault.
 func (f Fault) Err() error {
 	return &faultError{capture.NoStreamError{SetupError: f.SetupError()}, f}
 }
 
-// Finding is the fault as an examination tells it: what is no statement is a
-// comment among them.
+// Finding converts the fault to a finding of doctor. The instructions become an SQL comment
+// before the statements.
 func (f *Fault) Finding(grade store.Grade) store.Finding {
 	remedy := f.Instructions
 	if len(f.Statements) > 0 {
@@ -57,11 +57,11 @@ type faultError struct {
 	fault Fault
 }
 
-// Unwrap makes the error a *capture.NoStreamError.
+// Unwrap returns the error as a *capture.NoStreamError.
 func (e *faultError) Unwrap() error { return &e.NoStreamError }
 
-// FromError returns the fault behind an error that keeps the role from streaming, nil if
-// it is none. A *capture.NoStreamError of no fault is about the subject stream.
+// FromError returns the fault in an error that reports why the role cannot stream, or nil. A
+// *capture.NoStreamError without a fault gets the subject "stream".
 func FromError(err error) *Fault {
 	var known *faultError
 	var no *capture.NoStreamError
@@ -74,17 +74,17 @@ func FromError(err error) *Fault {
 	return nil
 }
 
-// List gathers everything that is wrong, so that an operator mends it in one go.
+// List collects all faults, so that an operator can fix them in one go.
 type List struct {
 	Faults []Fault
-	// Fatal: without mending it the tables cannot be polled either.
+	// Fatal is set if the tables cannot be polled either.
 	Fatal bool
 }
 
-// Add takes a fault in.
+// Add adds a fault.
 func (l *List) Add(f Fault) { l.Faults = append(l.Faults, f) }
 
-// AddErr takes in what keeps the role from streaming and returns any other error.
+// AddErr adds the fault of an error. It returns the error if it contains none.
 func (l *List) AddErr(err error) error {
 	if f := FromError(err); f != nil {
 		l.Add(*f)
@@ -93,8 +93,8 @@ func (l *List) AddErr(err error) error {
 	return err
 }
 
-// Err is a *capture.NoStreamError that names all faults, or a *store.SetupError if
-// polling is no way out; nil without faults.
+// Err returns a *capture.NoStreamError that names all faults, or a *store.SetupError if
+// polling is impossible too. It is nil without faults.
 func (l *List) Err() error {
 	if len(l.Faults) == 0 {
 		return nil

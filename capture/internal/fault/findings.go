@@ -8,8 +8,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Findings is what an examination of a log finds, in the order in which it is to be
-// read and mended.
+// Findings collects the findings of a diagnosis, in the order in which an operator reads and
+// fixes them.
 type Findings struct{ Found []store.Finding }
 
 // Add adds a finding, with the lines of its remedy.
@@ -17,9 +17,9 @@ func (f *Findings) Add(subject string, grade store.Grade, text string, remedies 
 	f.Found = append(f.Found, store.Finding{Grade: grade, Subject: subject, Text: text, Remedy: strings.Join(remedies, "\n")})
 }
 
-// Result returns what was found by an examination that ended with an error. A
-// *store.SetupError is a finding about the connection; another one means that the rest
-// could not be looked at.
+// Result returns the findings of a diagnosis that ended with err. A *store.SetupError
+// becomes a finding about the connection. Any other error means that the diagnosis is
+// incomplete.
 func (f *Findings) Result(err error) ([]store.Finding, error) {
 	var setup *store.SetupError
 	if errors.As(err, &setup) {

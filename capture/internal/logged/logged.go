@@ -1,9 +1,10 @@
-// Package logged says what a source reads out of a log.
+// Package logged determines the columns that a source reads from the log.
 package logged
 
 import "github.com/sluicebox/sluicebox/store"
 
-// CapturedColumns lists the columns that are read out of the log, in no order of a table's.
+// CapturedColumns returns the columns that are read from the log. Their order is not the
+// table's.
 func CapturedColumns(c *store.Columns) []string {
 	var names []string
 	for _, name := range []string{c.ID, c.Kind, c.Group, c.Payload, c.RetryCount} {
