@@ -10,7 +10,7 @@ import "github.com/sluicebox/sluicebox/store"
 // A run begins after the last position that was sent. If the previous run sent a transaction
 // in part, Resume drops as many of its rows as were sent, because a log returns the same
 // rows in the same order. This requires that the batch that ends a transaction with rows
-// contains at least one of them. Otherwise it could not be told from a position without
+// contains at least one of them. Otherwise it would look like a position without
 // rows.
 //
 // Resume belongs to the goroutine of Run.

@@ -1,6 +1,5 @@
-// Package capturetest holds one suite that every capture.Source passes. It knows
-// the contract only; what it needs from a database is in [Harness] and
-// [Database].
+// Package capturetest is a conformance suite for implementations of capture.Source. It knows
+// only the contract. Everything it needs from a database is in [Harness] and [Database].
 package capturetest
 
 import (
@@ -15,84 +14,80 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Harness makes databases for the suite and says what a kind of source can do.
+// Harness creates databases for the suite and declares the features of a kind of source.
 type Harness struct {
-	// Setup makes an empty outbox table in a database of its own.
+	// Setup creates an empty outbox table in a separate database.
 	Setup func(t *testing.T) Database
-	// ShortTimeout does the same on a server that gives up a client which is
-	// silent for 2 s. Nil leaves the test of a pause out.
+	// ShortTimeout does the same on a server that drops a client after 2 s of silence. Nil
+	// skips the test of a pause.
 	ShortTimeout func(t *testing.T) Database
-	// Log says that the source reads a log: rows come in commit order, batches
-	// have positions, and a cut is possible. Without it, rows come in any order
-	// and come again while they are unsettled and not held.
+	// Log declares that the source reads a log: rows come in commit order, batches have
+	// positions, and Open can take a snapshot. Otherwise rows come in any order, and come
+	// again while they are unsettled and not held.
 	Log bool
-	// RowPositions says that the log has a position for every row, also inside a transaction:
-	// then every batch has one, and may hold rows of several transactions.
+	// RowPositions declares that the log has a position for every row, also inside a
+	// transaction. Then every batch has one and may hold rows of several transactions.
 	RowPositions bool
-	// Bounded says that the database bounds its log in bytes.
+	// Bounded declares that the database limits its log in bytes.
 	Bounded bool
-	// Isolated does what Setup does, where nobody else writes into the log. Nil is
-	// Setup.
+	// Isolated is Setup for a database whose log no other test writes to. Nil is Setup.
 	Isolated func(t *testing.T) Database
-	// LogBytes tells how many bytes of log it makes to insert rows, good to a third.
+	// LogBytes returns the size of the log that inserting rows creates, within a third.
 	LogBytes func(rows []Row) int64
-	// Losses are ways in which the log is lost, by name, that a new cut mends.
-	// The rows of the table stay.
+	// Losses are ways to lose the log that a new snapshot fixes, by name. They keep the rows
+	// of the table.
 	Losses map[string]func(t *testing.T, db Database)
-	// Faults are what keeps a source from reading its log until an operator
-	// mends it.
+	// Faults keep a source from reading its log until an operator fixes them.
 	Faults []Fault
-	// Shutdown makes a database whose server stop shuts down in an orderly way,
-	// and tells how long that took. Nil leaves the test of it out.
+	// Shutdown creates a database whose server stop shuts down gracefully. stop returns the
+	// duration. Nil skips the test.
 	Shutdown func(t *testing.T) (db Database, stop func() time.Duration)
 }
 
-// Fault takes the log away from a source and gives it back.
+// Fault takes the log away from a source and restores it.
 type Fault struct {
 	Name       string
 	Break, Fix func(t *testing.T, db Database)
-	// Remedy is in the error that names the fault.
+	// Remedy must be part of the error that names the fault.
 	Remedy string
 }
 
-// Database is what Setup made. Its methods fail the test on an error and may be
+// Database is a database created by Setup. Its methods fail the test on an error and may be
 // called from several goroutines.
 type Database interface {
-	// Source returns a source over the table; all have the same name. The suite
-	// closes it before it asks for the next.
+	// Source returns a source over the table. All sources have the same name. The suite
+	// closes one before it requests the next.
 	Source(t *testing.T, o Options) Source
 	// Viewer opens views of the table.
 	Viewer(t *testing.T) store.Viewer
-	// Begin inserts rows in a transaction and leaves it open. end commits it or
-	// rolls it back, and returns when that is done.
+	// Begin inserts rows in a transaction and leaves it open. end commits or rolls back, and
+	// returns when that is done.
 	Begin(t *testing.T, rows ...Row) (end func(commit bool))
-	// Unrelated commits a write to a table that is no outbox.
+	// Unrelated commits a write to a table that is not an outbox.
 	Unrelated(t *testing.T)
-	// Disconnect ends the source's connection to the server, if it has one.
+	// Disconnect closes the source's connection to the server, if it has one.
 	Disconnect(t *testing.T)
 }
 
-// Source is what the suite tests.
+// Source is the source under test.
 type Source interface {
 	capture.Resumer
 	Close()
 }
 
-// ReadyChecker is a source that tells a relay that polls whether it could open its
-// log by now.
+// ReadyChecker is a source that lets a polling relay check whether the log can be opened by
+// now.
 type ReadyChecker interface {
-	// Ready returns nil if it could, else what Open would return. It changes
-	// nothing.
+	// Ready returns nil if it can, or the error that Open would return. It changes nothing.
 	Ready(ctx context.Context) error
 }
 
-// Tables are a database's tables as a source opens them. It is not safe for
-// concurrent use.
+// Tables are the tables that a source opens. It is not safe for concurrent use.
 type Tables struct {
 	store.Viewer
-	// Cleared counts how often the checkpoint was forgotten.
+	// Cleared counts the calls of ClearCheckpoint.
 	Cleared int
-	// Fail, if set, is what Forget answers.
+	// Fail, if set, is the error that ClearCheckpoint returns.
 	Fail error
 }
 
@@ -102,13 +97,13 @@ func (t *Tables) ClearCheckpoint(context.Context) error {
 	return t.Fail
 }
 
-// Options are what the suite's sources differ in.
+// Options are the options of a source of the suite.
 type Options struct {
 	// Outbox is the name to give the outbox.
 	Outbox string
-	// BatchRows bounds the rows of a batch.
+	// BatchRows is the maximum number of rows in a batch.
 	BatchRows int
-	// Held returns the rows that the suite has received.
+	// Held returns the ids that the suite has received.
 	Held func(outbox string) []string
 }
 
@@ -122,18 +117,19 @@ type Row struct {
 const (
 	outbox    = "shop"
 	batchRows = 50
-	// waitTimeout bounds every wait of the suite: what hangs fails by name.
+	// waitTimeout bounds every wait of the suite, so that a hanging test fails with its
+	// name.
 	waitTimeout = 30 * time.Second
-	// maxShutdownTime is how long an orderly shutdown may take on a busy machine: less than the
-	// 10 s after which a source gives up a connection that it does not read.
+	// maxShutdownTime is the limit for a graceful shutdown on a busy machine. It is less
+	// than the 10 s after which a paused source gives up its connection.
 	maxShutdownTime = 8 * time.Second
 )
 
-// Run runs the suite, but for what RunIsolated runs.
+// Run runs the suite except the tests of RunIsolated.
 func Run(t *testing.T, h Harness) {
 	for _, c := range []struct {
 		name string
-		log  bool // only for a source of a log
+		log  bool // only for a source that reads a log
 		test func(t *testing.T, db Database)
 	}{
 		{"all rows of concurrent writers", false, testAllRows},
@@ -169,13 +165,13 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// RunIsolated runs the part of the suite beside which no other test may run: it looks for
-// goroutines that are left.
+// RunIsolated runs the tests that look for leaked goroutines. No other test may run beside
+// them.
 func RunIsolated(t *testing.T, h Harness) {
 	t.Run("end of the context", func(t *testing.T) { testContextEnd(t, h.Setup(t)) })
 }
 
-// RunLost runs the part of the suite in which the log is lost.
+// RunLost runs the tests in which the log is lost.
 func RunLost(t *testing.T, h Harness) {
 	for _, name := range slices.Sorted(maps.Keys(h.Losses)) {
 		t.Run("lost log/"+name, func(t *testing.T) { testLoss(t, h.Setup(t), h.Losses[name]) })
@@ -185,7 +181,7 @@ func RunLost(t *testing.T, h Harness) {
 	}
 }
 
-// RunLayout runs the part of the suite that a table's layout has a say in.
+// RunLayout runs the tests that depend on the layout of the table.
 func RunLayout(t *testing.T, h Harness) {
 	for _, c := range []struct {
 		name string
@@ -203,8 +199,8 @@ func RunLayout(t *testing.T, h Harness) {
 	}
 }
 
-// QuotedNames is an outbox whose names need their quotes, with times for its state
-// and the group inside of JSON. Every column but these three has a default.
+// QuotedNames is an outbox whose names need quoting. Its state is in timestamp columns and
+// its group inside JSON. Every column but these has a default.
 func QuotedNames(name string) store.Outbox {
 	return store.Outbox{Name: name, Table: `Out "Box"`, Kind: "an order", Layout: store.Layout{
 		Name: "custom",
@@ -218,8 +214,8 @@ func QuotedNames(name string) store.Outbox {
 	}}
 }
 
-// OpenWithoutCheckpoint opens a source without a checkpoint, whose log so begins anew, does without
-// the rows of the cut, and returns the opening.
+// OpenWithoutCheckpoint opens a source without a checkpoint and closes the view of the
+// snapshot without reading it.
 func OpenWithoutCheckpoint(tb testing.TB, src capture.Resumer, tables capture.Tables) capture.OpenResult {
 	tb.Helper()
 	o, err := src.Open(tb.Context(), store.Checkpoint{}, tables)
@@ -230,7 +226,7 @@ func OpenWithoutCheckpoint(tb testing.TB, src capture.Resumer, tables capture.Ta
 	return o
 }
 
-// rowsOf makes n rows with ids of a common prefix, in group g.
+// rowsOf returns n rows of group prefix, whose ids start with prefix.
 func rowsOf(prefix string, n int) []Row {
 	rows := make([]Row, n)
 	for i := range rows {
@@ -256,8 +252,7 @@ func idsOf(rows []Row) []string {
 	return ids
 }
 
-// open opens a source, closes the view that it may have, and returns the
-// opening.
+// open opens a source and closes the view, if there is one.
 func open(t *testing.T, src Source, db Database, at store.Checkpoint) capture.OpenResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)

@@ -45,7 +45,7 @@ func testPayloads(t *testing.T, db Database) {
 	}
 }
 
-// testCarried: a payload above the bound is left out, and its size is known.
+// testCarried: a payload above MaxPayload is dropped, and its size is reported.
 func testCarried(t *testing.T, db Database) {
 	r := newReader(t, db.Source(t, Options{Outbox: outbox, BatchRows: batchRows}))
 	const most = 1000
@@ -85,8 +85,8 @@ func testGroups(t *testing.T, db Database) {
 	}
 }
 
-// testContextEnd ends a source that waits for its receiver, and one that waits
-// for the database. Neither leaves anything behind.
+// testContextEnd ends a source that waits for its receiver, and a source that waits for the
+// database. Neither may leak a goroutine.
 func testContextEnd(t *testing.T, db Database) {
 	before := goleak.IgnoreCurrent()
 	for _, waiting := range []bool{true, false} {
@@ -101,7 +101,7 @@ func testContextEnd(t *testing.T, db Database) {
 			t.Errorf("the source took %s to end", took)
 		}
 	}
-	left := goleak.Find(before) // which waits for half a second
+	left := goleak.Find(before) // it retries for half a second
 	for end := time.Now().Add(waitTimeout); left != nil && time.Now().Before(end); {
 		left = goleak.Find(before)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// examine has a source of its own look at the log, beside whoever reads it, and
-// returns all that is not fine. Each says what to do.
+// examine diagnoses the log with a separate source, beside the sources that read it. It
+// returns all findings that are not OK, and checks that each has a remedy.
 func examine(t *testing.T, db Database) []store.Finding {
 	t.Helper()
 	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
@@ -29,7 +29,7 @@ func examine(t *testing.T, db Database) []store.Finding {
 	return slices.DeleteFunc(found, func(f store.Finding) bool { return f.Grade == store.GradeOK })
 }
 
-// expectWorse checks that an examination finds more than it did before.
+// expectWorse checks that a diagnosis has more findings than before.
 func expectWorse(t *testing.T, db Database, before []store.Finding) {
 	t.Helper()
 	if now := examine(t, db); len(now) <= len(before) {
@@ -37,8 +37,8 @@ func expectWorse(t *testing.T, db Database, before []store.Finding) {
 	}
 }
 
-// expectNoFault checks that an examination finds nothing that keeps a relay from
-// reading the log.
+// expectNoFault checks that a diagnosis finds nothing that keeps a relay from reading the
+// log.
 func expectNoFault(t *testing.T, db Database) {
 	t.Helper()
 	for _, f := range examine(t, db) {

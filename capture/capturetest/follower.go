@@ -14,27 +14,25 @@ import (
 // followTimeout bounds every wait of a Follower.
 const followTimeout = 40 * time.Second
 
-// Follower follows a source and collects what comes, for tests of one source. It
-// receives only inside of its methods, so that between them the source is paused. One
-// goroutine uses it.
+// Follower follows a source and collects its batches, for tests of one source. It receives
+// only inside its methods, so the source is paused between calls. It is for one goroutine.
 type Follower struct {
-	// Items are the rows that came.
+	// Items are the rows received so far.
 	Items []store.Item
-	// Marks are the markers that came.
+	// Marks are the markers received so far.
 	Marks []string
-	// Position is the last that came.
+	// Position is the last position received.
 	Position store.Position
 
 	t    *testing.T
 	out  chan capture.Batch
 	stop context.CancelFunc
 	done chan struct{} // closed when the source has ended
-	err  error         // why
+	err  error         // the error it ended with
 	lost []error
 }
 
-// FollowFrom follows a source that was opened. It ends with the test; End ends it
-// earlier.
+// FollowFrom follows an opened source until End or the end of the test.
 func FollowFrom(t *testing.T, src capture.Resumer, from store.Position) *Follower {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -47,7 +45,7 @@ func FollowFrom(t *testing.T, src capture.Resumer, from store.Position) *Followe
 	return f
 }
 
-// followed observes for a follower, on the goroutine of Follow.
+// followed is the observer of a Follower. Follow calls it on its own goroutine.
 type followed struct{ *Follower }
 
 // Connected implements capture.Observer.
@@ -62,25 +60,25 @@ func (f *Follower) End() {
 	<-f.done
 }
 
-// Batches is where the source sends to, for a test that looks at each batch itself.
+// Batches returns the channel of the source, for a test that inspects each batch.
 func (f *Follower) Batches() <-chan capture.Batch { return f.out }
 
 // Done is closed when the source has ended.
 func (f *Follower) Done() <-chan struct{} { return f.done }
 
-// Err returns why the source has ended.
+// Err returns the error that the source ended with.
 func (f *Follower) Err() error { return f.err }
 
-// Disconnects returns what the source lost its connection to, once it has ended.
+// Disconnects returns the errors of the lost connections, once the source has ended.
 func (f *Follower) Disconnects() []error { return f.lost }
 
-// Rows receives until n rows came.
+// Rows receives until n rows have arrived.
 func (f *Follower) Rows(n int) {
 	f.t.Helper()
 	f.Until(fmt.Sprintf("%d rows", n), func() bool { return len(f.Items) >= n })
 }
 
-// Until receives until something holds.
+// Until receives until a condition holds.
 func (f *Follower) Until(what string, holds func() bool) {
 	f.t.Helper()
 	timeout := time.NewTimer(followTimeout)
@@ -122,7 +120,7 @@ func (f *Follower) WaitEnd() error {
 	}
 }
 
-// IDs returns those of the rows that came.
+// IDs returns the ids of the received rows.
 func (f *Follower) IDs() (ids []string) {
 	for i := range f.Items {
 		ids = append(ids, f.Items[i].ID)
@@ -130,7 +128,7 @@ func (f *Follower) IDs() (ids []string) {
 	return ids
 }
 
-// Expect checks that exactly these rows came, in this order.
+// Expect checks that exactly these rows were received, in this order.
 func (f *Follower) Expect(ids ...string) {
 	f.t.Helper()
 	if got := f.IDs(); strings.Join(got, " ") != strings.Join(ids, " ") {
@@ -138,8 +136,8 @@ func (f *Follower) Expect(ids ...string) {
 	}
 }
 
-// ReadRange reads a part of a log once more with a source, which it closes, and returns
-// the rows. take, if not nil, is called with each batch before the next is received.
+// ReadRange reads a part of a log with a source, which it closes, and returns the ids of the
+// rows. take, if not nil, is called with each batch before the next one is received.
 func ReadRange(t *testing.T, src capture.HistoryReader, at capture.StartPoint, until store.Position, take func(capture.Batch)) (ids []string, err error) {
 	t.Helper()
 	defer src.(Source).Close()

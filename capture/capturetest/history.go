@@ -13,37 +13,38 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// HistoryHarness makes databases for RunHistory, whose sources are a capture.Past each.
+// HistoryHarness creates databases for RunHistory. Each of their sources is a
+// capture.HistoryReader.
 type HistoryHarness struct {
-	// Setup makes an empty outbox table in a database of its own.
+	// Setup creates an empty outbox table in a separate database.
 	Setup func(t *testing.T) Database
-	// ReadsFromTime says that the log can be read from a time on. For RunHistoryLost, the server is
-	// to have little of it then: it may be read from its begin to the time.
+	// ReadsFromTime declares that the log can be read from a time on. RunHistoryLost may
+	// then read the log from its start up to that time, so the server should have little
+	// log.
 	ReadsFromTime bool
-	// Parallel says that a source gets little of what is written into other databases. The
-	// tests of RunHistory run beside each other then: they wait for most of their time.
+	// Parallel declares that a source receives little of the writes to other databases. The
+	// tests of RunHistory then run in parallel, because they mostly wait.
 	Parallel bool
-	// Readers counts what reads the log of the database for its relay: sessions,
-	// cursors, slots. It is 1 beside a relay. What only keeps the log is none.
+	// Readers counts the readers of the relay's log in this database: sessions, cursors,
+	// slots. It is 1 while only the relay reads. A slot that only retains log does not
+	// count.
 	Readers func(t *testing.T, db Database) int
-	// Disconnect ends the connections of those who read the log once more, and maybe that of
-	// the relay's own source.
+	// Disconnect closes the connections of history readers. It may close that of the relay's
+	// own source too.
 	Disconnect func(t *testing.T, db Database)
 	// Delete deletes rows from the outbox table.
 	Delete func(t *testing.T, db Database, ids []string)
-	// Shutdown makes a database whose server stop shuts down in an orderly way, and
-	// tells how long that took. Nil leaves the test of it out.
+	// Shutdown creates a database whose server stop shuts down gracefully. stop returns the
+	// duration. Nil skips the test.
 	Shutdown func(t *testing.T) (db Database, stop func() time.Duration)
-	// Losses are ways in which the log behind a place is lost, by name. No source runs
-	// meanwhile.
+	// Losses are ways to lose the log after a position, by name. No source runs meanwhile.
 	Losses map[string]func(t *testing.T, db Database, at capture.StartPoint)
-	// OtherLogs are ways in which a place becomes one of another log. They return the
-	// database to look in.
+	// OtherLogs are ways to make a position belong to another log. Each returns the database
+	// to read from.
 	OtherLogs map[string]func(t *testing.T, db Database, at *capture.StartPoint) Database
 }
 
-// RunHistory runs the part of the suite that reads the log once more, but for what
-// RunHistoryLost runs.
+// RunHistory runs the tests of capture.HistoryReader, except those of RunHistoryLost.
 func RunHistory(t *testing.T, h HistoryHarness) {
 	for _, c := range []struct {
 		name string
@@ -66,9 +67,9 @@ func RunHistory(t *testing.T, h HistoryHarness) {
 	}
 }
 
-// RunHistoryLost runs the part of it in which the log is read from a time on, is lost, is
-// another one, or its server ends. Setup may make all databases on one server, and
-// Stopping, which comes last, may stop that.
+// RunHistoryLost runs the tests of capture.HistoryReader in which the log is read from a
+// time on, is lost or replaced, or its server shuts down. Setup may create all databases on
+// one server. Shutdown runs last and may stop that server.
 func RunHistoryLost(t *testing.T, h HistoryHarness) {
 	t.Run("a time", func(t *testing.T) { testAgainSince(t, h) })
 	for _, name := range slices.Sorted(maps.Keys(h.Losses)) {
@@ -82,11 +83,12 @@ func RunHistoryLost(t *testing.T, h HistoryHarness) {
 	}
 }
 
-// RunHistoryLayout runs the part of it that a table's layout has a say in.
+// RunHistoryLayout runs the tests of capture.HistoryReader that depend on the layout of the
+// table.
 func RunHistoryLayout(t *testing.T, h HistoryHarness) { testAgainExact(t, h) }
 
-// live is a relay's source that runs: all that comes is received and acknowledged at
-// once, on a goroutine of its own.
+// live is a running relay's source. A separate goroutine receives and acknowledges
+// everything at once.
 type live struct {
 	t      *testing.T
 	db     Database
@@ -104,10 +106,10 @@ type live struct {
 	last  store.Position
 }
 
-// marked is where a marker came.
+// marked is the position of a marker.
 type marked struct {
 	at   store.Position
-	rows int // that came before it
+	rows int // rows received before the marker
 }
 
 func runLive(t *testing.T, db Database) *live {
@@ -158,7 +160,7 @@ func (l *live) take(b capture.Batch) {
 	}
 }
 
-// mark writes a marker, waits until it has come, and returns its position.
+// mark writes a marker, waits until it is received, and returns its position.
 func (l *live) mark(token string) store.Position {
 	l.t.Helper()
 	if err := l.src.Mark(l.t.Context(), token); err != nil {
@@ -172,7 +174,7 @@ func (l *live) mark(token string) store.Position {
 	return m.at
 }
 
-// until waits until something holds of what has come.
+// until waits until a condition on the received rows holds.
 func (l *live) until(what string, holds func() bool) {
 	l.t.Helper()
 	timeout := time.After(waitTimeout)
@@ -194,18 +196,18 @@ func (l *live) until(what string, holds func() bool) {
 	}
 }
 
-// rows returns those that came between two markers.
+// rows returns the ids received between two markers.
 func (l *live) rows(from, until string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.ids[l.marks[from].rows:l.marks[until].rows])
 }
 
-// gtidsBefore begins the ids of rows in front of a place.
+// inFront is the prefix of the ids of rows before a start point.
 const inFront = "in front of "
 
-// place has the log kept from now on, if that is how it stays, and returns the place of
-// a marker that it writes.
+// place makes the server retain the log from now on, if the source is a SlotRetainer. It
+// returns the start point at a marker that it writes.
 func (l *live) place(token string) capture.StartPoint {
 	l.t.Helper()
 	var kept string
@@ -220,7 +222,7 @@ func (l *live) place(token string) capture.StartPoint {
 	return capture.StartPoint{Checkpoint: store.Checkpoint{Origin: l.origin, Position: l.mark(token)}, Slot: kept}
 }
 
-// drop gives up what is kept, with a source that was not opened.
+// drop releases the retained log with a source that was not opened.
 func (l *live) drop(name string) {
 	src := l.db.Source(l.t, Options{Outbox: outbox, BatchRows: batchRows})
 	defer src.Close()
@@ -243,8 +245,8 @@ func (l *live) end() {
 	}
 }
 
-// whole ends the source and checks that its log is intact from where it was, and that
-// it acknowledged what is kept no longer.
+// whole ends the source and checks that its log is intact from its last position and that
+// the server no longer retains the acknowledged log.
 func (l *live) whole() {
 	l.t.Helper()
 	l.mark("end")
@@ -254,7 +256,7 @@ func (l *live) whole() {
 		if err == nil && kept.Bytes <= little {
 			break
 		}
-		if err != nil || time.Now().After(end) { // other tests write into the log too
+		if err != nil || time.Now().After(end) { // other tests write to the log too
 			l.t.Errorf("all is acknowledged, and %+v is retained, %v", kept, err)
 			break
 		}

@@ -12,13 +12,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testAgainSince reads from a time on, and from a time at which several transactions
-// were committed. What no log holds is lost.
+// testAgainSince reads from a time on, and from a time at which several transactions were
+// committed. A time before the start of the log is lost.
 func testAgainSince(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)
 	commit(t, db, rowsOf("early", 3)...)
-	since := time.Now().Truncate(time.Second).Add(2 * time.Second) // some logs know seconds
+	since := time.Now().Truncate(time.Second).Add(2 * time.Second) // some logs have a resolution of one second
 	<-time.After(time.Until(since.Add(time.Millisecond)))
 	late := rowsOf("late", 2*batchRows)
 	commit(t, db, late...)
@@ -41,7 +41,7 @@ func testAgainSince(t *testing.T, h HistoryHarness) {
 		ids = append(ids, items[i].ID)
 	}
 	sameOrder(t, ids, idsOf(late))
-	second := items[len(items)-5].Committed // of the second of the four
+	second := items[len(items)-5].Committed // the commit time of the second of the four transactions
 	same := slices.DeleteFunc(items, func(it store.Item) bool { return it.Committed.Before(second) })
 	t.Logf("%d of %d rows are of %s or later", len(same), len(late), second)
 	again := readSince(t, db, second, until)
@@ -51,7 +51,7 @@ func testAgainSince(t *testing.T, h HistoryHarness) {
 	l.whole()
 }
 
-// readSince reads what was committed at a time or later.
+// readSince reads the rows that were committed at a time or later.
 func readSince(t *testing.T, db Database, since time.Time, until store.Position) []store.Item {
 	t.Helper()
 	r := newReading(t, db, capture.StartPoint{Since: since}, until)
@@ -62,7 +62,7 @@ func readSince(t *testing.T, db Database, since time.Time, until store.Position)
 	return slices.DeleteFunc(r.items, func(it store.Item) bool { return it.Committed.Before(since) })
 }
 
-// tell returns what a source says of a place, by Reach and by Again.
+// tell returns the errors of CheckReachable and ReadRange for a start point.
 func tell(t *testing.T, db Database, at capture.StartPoint, until store.Position) (reach, again error) {
 	t.Helper()
 	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
@@ -97,8 +97,8 @@ func testAgainLost(t *testing.T, h HistoryHarness, lose func(*testing.T, Databas
 	expectLost(t, db, from, until)
 }
 
-// ended returns the place in front of a transaction, and the position behind it, of a
-// relay whose source has ended.
+// ended returns the start point before a transaction and the position after it, of a relay
+// whose source has ended.
 func ended(t *testing.T, db Database) (from capture.StartPoint, until store.Position) {
 	t.Helper()
 	l := runLive(t, db)

@@ -15,12 +15,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// alone is how many readers there are without one that reads the log once more.
+// alone is the number of readers without a history reader.
 const alone = 1
 
-// testAgainExact reads a part that begins and ends between the commits of writers, while
-// they write on and the relay reads and acknowledges: it brings what the relay got, in
-// the same order, also what was deleted since.
+// testAgainExact reads a range that begins and ends between the commits of writers, while
+// they keep writing and the relay reads and acknowledges. The range must equal the rows that
+// the relay received, in the same order, also after they are deleted.
 func testAgainExact(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)
@@ -54,7 +54,7 @@ func testAgainExact(t *testing.T, h HistoryHarness) {
 	l.whole()
 }
 
-// writeOn has four writers commit until stop is called, which returns the ids in
+// writeOn commits rows with four writers until stop is called. stop returns the ids in
 // commit order.
 func writeOn(t *testing.T, db Database) (stop func() []string) {
 	var enough atomic.Bool
@@ -68,8 +68,8 @@ func writeOn(t *testing.T, db Database) (stop func() []string) {
 	return stop
 }
 
-// threeParts commits a transaction that comes in parts between two others, and
-// returns the place in front of them, the position behind them and the rows.
+// threeParts commits a transaction larger than a batch between two small ones. It returns
+// the start point before them, the position after them and the ids of the rows.
 func threeParts(l *live) (from capture.StartPoint, until store.Position, want []string) {
 	l.t.Helper()
 	from = l.place("from")
@@ -80,8 +80,8 @@ func threeParts(l *live) (from capture.StartPoint, until store.Position, want []
 	return from, l.mark("until"), want
 }
 
-// testAgainParts begins anew behind every batch: also inside of a transaction nothing
-// is left out and nothing comes twice.
+// testAgainParts restarts the reader after every batch. No row may be missing or repeated,
+// also inside a transaction.
 func testAgainParts(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)
@@ -138,8 +138,8 @@ func testAgainTwice(t *testing.T, h HistoryHarness) {
 	l.whole()
 }
 
-// testAgainPaused lets a source wait for longer than any of them keeps its connection
-// or its cursor. Meanwhile the relay's log goes.
+// testAgainPaused pauses a reader for longer than any source keeps its connection or cursor.
+// The relay's log is discarded meanwhile.
 func testAgainPaused(t *testing.T, h HistoryHarness) {
 	const pause = 11 * time.Second
 	db := h.Setup(t)
@@ -151,13 +151,13 @@ func testAgainPaused(t *testing.T, h HistoryHarness) {
 		t.Fatal(err)
 	}
 	commit(t, db, largeRows("behind")...)
-	<-time.After(pause) // the pause itself
+	<-time.After(pause) // the pause under test
 	l.whole()
 	r.whole(want)
 }
 
-// expectReaders waits until so many read the log: a server may need a moment to end
-// what was hung up.
+// expectReaders waits for a number of readers, because a server may need a moment to end
+// closed sessions.
 func (h *HistoryHarness) expectReaders(t *testing.T, db Database, want int) {
 	t.Helper()
 	for end := time.Now().Add(waitTimeout); ; <-time.After(200 * time.Millisecond) {
@@ -171,8 +171,7 @@ func (h *HistoryHarness) expectReaders(t *testing.T, db Database, want int) {
 	}
 }
 
-// testAgainLeavesNothing ends a source as it begins, and while it waits for its
-// receiver.
+// testAgainLeavesNothing ends a reader at its start, and while it waits for its receiver.
 func testAgainLeavesNothing(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)
@@ -204,14 +203,14 @@ func testAgainLeavesNothing(t *testing.T, h HistoryHarness) {
 	l.whole()
 }
 
-// testAgainCut cuts the connection: that is an ordinary error, and another source goes
-// on.
+// testAgainCut closes the connection. The result is an ordinary error, and another reader
+// continues.
 func testAgainCut(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)
 	from := l.place("from")
 	var want []string
-	for i := range 34 { // 17 MiB: MongoDB sends up to 16 at once
+	for i := range 34 { // 17 MiB, because MongoDB sends up to 16 MiB at once
 		rows := rowsOf(fmt.Sprintf("large-%02d", i), 1)
 		rows[0].Payload = string(make512k('x'))
 		commit(t, db, rows...)
@@ -235,9 +234,9 @@ func testAgainCut(t *testing.T, h HistoryHarness) {
 	l.whole()
 }
 
-// testAgainShutdown: who reads the log once more never holds up its server's orderly
-// shutdown, also where nobody receives what it brings. It ends without an error where
-// it had all of it by then.
+// testAgainShutdown checks that a history reader never delays a graceful shutdown of the
+// server, even if nothing receives its batches. It ends without an error if it had read the
+// whole range by then.
 func testAgainShutdown(t *testing.T, h HistoryHarness) {
 	db, stop := h.Shutdown(t)
 	l := runLive(t, db)
@@ -262,8 +261,7 @@ func testAgainShutdown(t *testing.T, h HistoryHarness) {
 	}
 }
 
-// testAgainNothing reads a part that is empty, and one whose end is in front of its
-// place.
+// testAgainNothing reads an empty range, and ranges that end before they start.
 func testAgainNothing(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)

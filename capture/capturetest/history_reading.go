@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// reading is a part of the log as it is read once more.
+// reading reads a range of the log.
 type reading struct {
 	t     *testing.T
 	db    Database
@@ -28,7 +28,7 @@ func newReading(t *testing.T, db Database, at capture.StartPoint, until store.Po
 	return &reading{t: t, db: db, at: at, until: until}
 }
 
-// begin begins with another source where the last one ended.
+// begin starts another source where the last one ended.
 func (r *reading) begin() {
 	r.t.Helper()
 	r.src = r.db.Source(r.t, Options{Outbox: outbox, BatchRows: batchRows})
@@ -56,7 +56,8 @@ func (r *reading) cancel() {
 	r.src = nil
 }
 
-// next receives a batch with rows. ended says that the source has ended instead.
+// next receives until a batch with rows arrives. ended reports that the source ended
+// instead.
 func (r *reading) next() (ended bool, err error) {
 	r.t.Helper()
 	timeout := time.After(waitTimeout)
@@ -99,7 +100,7 @@ func (r *reading) rest() error {
 	}
 }
 
-// whole receives all that is left, and checks that exactly these rows came.
+// whole receives the rest and checks that exactly these rows were received.
 func (r *reading) whole(want []string) {
 	r.t.Helper()
 	if err := r.rest(); err != nil {

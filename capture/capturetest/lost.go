@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// load commits transactions until stop is called, which returns the ids.
+// load commits transactions until stop is called. stop returns the ids.
 func load(t *testing.T, db Database, prefix string) (stop func() []string) {
 	var enough atomic.Bool
 	done := make(chan []string, 1)
@@ -42,8 +42,8 @@ func load(t *testing.T, db Database, prefix string) (stop func() []string) {
 	return stop
 }
 
-// testLoss loses the log under load. The source says so, and a new cut brings
-// every row, those of the time without a log too.
+// testLoss loses the log under load. The source must report it, and a new snapshot must
+// bring every row, including those inserted while there was no log.
 func testLoss(t *testing.T, db Database, lose func(*testing.T, Database)) {
 	r, _ := follow(t, db, store.Checkpoint{})
 	stop := load(t, db, "load")
@@ -63,8 +63,8 @@ func testLoss(t *testing.T, db Database, lose func(*testing.T, Database)) {
 	again.expectAny(append(want, idsOf(rowsOf("after", 1))...))
 }
 
-// reopen makes a cut and follows the source from there; what its view shows
-// counts as received.
+// reopen takes a snapshot and follows the source from there. The rows of the view count as
+// received.
 func reopen(t *testing.T, db Database, src Source) *reader {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -91,8 +91,8 @@ func reopen(t *testing.T, db Database, src Source) *reader {
 	return r
 }
 
-// testFault breaks what the log needs, under load. The source ends, says what to
-// do, and is ready once that was done. What came meanwhile is in the tables.
+// testFault breaks a requirement of the log under load. The source must end with the remedy
+// and be ready once the fault is fixed. Rows inserted meanwhile are in the tables.
 func testFault(t *testing.T, db Database, f Fault) {
 	r, _ := follow(t, db, store.Checkpoint{})
 	stop := load(t, db, "load")
@@ -137,8 +137,8 @@ func testFault(t *testing.T, db Database, f Fault) {
 	again.expectAny(want)
 }
 
-// readyAtLast asks a source until its answer says something about the stream: it may
-// have run out of time, which is short, on a busy machine.
+// readyAtLast calls Ready until the answer is about the stream. On a busy machine Ready may
+// exceed its short timeout.
 func readyAtLast(t *testing.T, r ReadyChecker) error {
 	t.Helper()
 	for end := time.Now().Add(waitTimeout); ; {
@@ -160,8 +160,8 @@ func expectFault(t *testing.T, err error, remedy string) {
 	}
 }
 
-// testShutdown: a source never holds up its server's orderly shutdown, whatever
-// it does at the moment, and goes on as far as the context lets it.
+// testShutdown: a source never delays a graceful shutdown of its server, in any state. It
+// continues until its context ends.
 func testShutdown(t *testing.T, h Harness) {
 	for _, c := range []struct {
 		name string

@@ -10,19 +10,19 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// writerRows is how many rows a transaction of writers has.
+// writerRows is the number of rows in a transaction of writers.
 const writerRows = 2
 
-// writers commits transactions of several rows from several goroutines and
-// returns the ids in commit order: a commit holds a lock, an insert does not.
-// each is called after each commit, under the lock.
+// writers commits transactions of several rows from several goroutines and returns the ids
+// in commit order. A commit holds a lock, an insert does not. each is called after each
+// commit, under the lock.
 func writers(t *testing.T, db Database, n, transactions int, each func(committed int)) []string {
 	t.Helper()
 	return writersUntil(t, db, n, transactions, func() bool { return true }, each)
 }
 
-// writersUntil does the same and goes on until enough says so; each writer then
-// commits once more.
+// writersUntil is writers, continued until enough returns true. Each writer then commits
+// once more.
 func writersUntil(t *testing.T, db Database, n, transactions int, enough func() bool, each func(committed int)) []string {
 	t.Helper()
 	var mu sync.Mutex
@@ -124,11 +124,11 @@ func testMarks(t *testing.T, db Database) {
 	if !slices.Equal(r.marks, []string{"mark-1", "mark-2"}) {
 		t.Errorf("marks %q came", r.marks)
 	}
-	r.expectAny(idsOf(rowsOf("before", 3))) // what committed before is there
+	r.expectAny(idsOf(rowsOf("before", 3))) // every row committed before the marker
 }
 
-// testCut opens a source beside writers: what the view shows and what the stream
-// brings is everything, once.
+// testCut opens a source beside writers. The view and the stream together must bring every
+// row exactly once.
 func testCut(t *testing.T, db Database) {
 	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
 	begun := make(chan struct{})
@@ -160,7 +160,7 @@ func testCut(t *testing.T, db Database) {
 		t.Fatal(err)
 	}
 	opening.View.Close()
-	opening.View.Close() // allowed
+	opening.View.Close() // a second Close is allowed
 	r := newReader(t, src)
 	for i := range items {
 		r.ids = append(r.ids, items[i].ID)

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// reader follows a source and keeps what it sent. It receives only inside until,
-// so that between calls the source is paused. One goroutine uses it.
+// reader follows a source and records its batches. It receives only inside until, so the
+// source is paused between calls. It is for one goroutine.
 type reader struct {
 	t    *testing.T
 	src  Source
@@ -22,10 +22,10 @@ type reader struct {
 	stop context.CancelFunc
 	done chan error
 
-	bounded bool // the database bounds its log
+	bounded bool // the database limits its log
 
 	batches []capture.Batch
-	ids     []string // in the order of arrival
+	ids     []string // in order of arrival
 	marks   []string
 	last    store.Position
 
@@ -33,7 +33,7 @@ type reader struct {
 	held      []string
 	connected int
 	lost      []error
-	lostOnce  chan struct{} // holds a signal after a loss
+	lostOnce  chan struct{} // holds a signal after a lost connection
 }
 
 func newReader(t *testing.T, src Source) *reader {
@@ -75,7 +75,7 @@ func (r *reader) Disconnected(err error, _ time.Duration) {
 	}
 }
 
-// loses waits, receiving nothing, until the source has lost its connection.
+// loses waits, without receiving, until the source has lost its connection.
 func (r *reader) loses() {
 	r.t.Helper()
 	select {
@@ -97,7 +97,7 @@ func (r *reader) hold(string) []string {
 	return slices.Clone(r.held)
 }
 
-// close ends the source and checks how it ended. It may be called again.
+// close ends the source and checks its error. It may be called again.
 func (r *reader) close() {
 	r.t.Helper()
 	if r.stop == nil {
@@ -135,8 +135,7 @@ func (r *reader) until(what string, holds func() bool) {
 	}
 }
 
-// ends receives until the source ends by itself, closes it, and returns its
-// error.
+// ends receives until the source ends by itself, closes it, and returns its error.
 func (r *reader) ends() error {
 	r.t.Helper()
 	timeout := time.NewTimer(waitTimeout)
@@ -156,7 +155,7 @@ func (r *reader) ends() error {
 	}
 }
 
-// rows receives until n rows have come.
+// rows receives until n rows have arrived.
 func (r *reader) rows(n int) {
 	r.t.Helper()
 	r.until("rows", func() bool { return len(r.ids) >= n })
@@ -187,7 +186,7 @@ func (r *reader) take(b capture.Batch) {
 	}
 }
 
-// expect checks that exactly these rows came, in this order.
+// expect checks that exactly these rows were received, in this order.
 func (r *reader) expect(want []string) {
 	r.t.Helper()
 	sameOrder(r.t, r.ids, want)
@@ -207,7 +206,7 @@ func sameOrder(t *testing.T, got, want []string) {
 	}
 }
 
-// expectAny checks that exactly these rows came, in any order.
+// expectAny checks that exactly these rows were received, in any order.
 func (r *reader) expectAny(want []string) {
 	r.t.Helper()
 	sameOrder(r.t, slices.Sorted(slices.Values(r.ids)), slices.Sorted(slices.Values(want)))

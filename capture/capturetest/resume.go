@@ -12,8 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testFollowThroughCuts cuts the connection at random while transactions of all
-// sizes come: every row comes, once, in commit order.
+// testFollowThroughCuts closes the connection at random while transactions of all sizes
+// arrive. Every row must arrive once, in commit order.
 func testFollowThroughCuts(t *testing.T, db Database) {
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 0))
@@ -41,9 +41,10 @@ func testFollowThroughCuts(t *testing.T, db Database) {
 	}
 }
 
-// testCutInside cuts the connection while a part of a transaction has come and
-// the next one waits: the rest comes, and nothing of the part again. Where a part has
-// a position, the cut may go unnoticed until the next one is wanted.
+// testCutInside closes the connection after a part of a transaction was received, while the
+// next part waits. The rest must arrive, and no row of the first part again. If each part
+// has a position, the source may notice the lost connection only when the next part is
+// received.
 func testCutInside(t *testing.T, db Database, fine bool) {
 	r, _ := follow(t, db, store.Checkpoint{})
 	commit(t, db, rowsOf("before", 1)...)
@@ -69,14 +70,14 @@ func testCutInside(t *testing.T, db Database, fine bool) {
 	}
 }
 
-// end stops a reader and returns the checkpoint that stands for its position.
+// end stops a reader and returns the checkpoint of its position.
 func (r *reader) end(o capture.OpenResult, at store.Position) store.Checkpoint {
 	r.t.Helper()
 	r.close()
 	return store.Checkpoint{Origin: o.Origin, Position: at}
 }
 
-// threeTransactions commits three, reads them, and returns the position after
+// threeTransactions commits three transactions, reads them, and returns the position after
 // the first.
 func threeTransactions(t *testing.T, db Database, r *reader) (first store.Position) {
 	t.Helper()
@@ -103,11 +104,12 @@ func testReopenAcknowledged(t *testing.T, db Database) {
 	r, o := follow(t, db, store.Checkpoint{})
 	first := threeTransactions(t, db, r)
 	r.src.Acknowledge(first)
-	r.src.Acknowledge(o.From) // an older one changes nothing
+	r.src.Acknowledge(o.From) // an older position is ignored
 	expectRest(t, db, r.end(o, first))
 }
 
-// testReopenAhead: the checkpoint was saved, the server was not told.
+// testReopenAhead: the checkpoint was saved, but the server did not receive the
+// acknowledgement.
 func testReopenAhead(t *testing.T, db Database) {
 	r, o := follow(t, db, store.Checkpoint{})
 	first := threeTransactions(t, db, r)
@@ -143,7 +145,7 @@ func testOtherOrigin(t *testing.T, db Database) {
 func testUntil(t *testing.T, db Database) {
 	r, o := follow(t, db, store.Checkpoint{})
 	threeTransactions(t, db, r)
-	var two store.Position // the end of the second transaction, or a little behind it
+	var two store.Position // at or shortly after the end of the second transaction
 	var all, want []string
 	for _, b := range r.batches {
 		for i := range b.Items {
@@ -185,10 +187,9 @@ func testIdlePosition(t *testing.T, db Database) {
 	}
 }
 
-// testPause does not receive for three times as long as the server waits for a
-// silent client, with more data than all buffers on the way hold. A machine that
-// stood still for a second may cost the connection once; a source that is silent
-// loses it each time that the server has waited.
+// testPause receives nothing for three times the server's timeout for a silent client, with
+// more data than the buffers in between hold. A machine that stalls for a second may cost
+// the connection once. A source that goes silent loses it after each timeout.
 func testPause(t *testing.T, db Database) {
 	const pause = 6 * time.Second
 	r, _ := follow(t, db, store.Checkpoint{})
@@ -200,7 +201,7 @@ func testPause(t *testing.T, db Database) {
 		want = append(want, rows[0].ID)
 	}
 	r.rows(1)
-	<-time.After(pause) // the pause itself
+	<-time.After(pause) // the pause under test
 	r.rows(len(want))
 	r.expect(want)
 	if lost := r.losses(); len(lost) > 1 {

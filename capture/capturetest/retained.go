@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testRetained: what is kept grows with what is written, read or not, falls with
-// what is acknowledged, and is known before a run too.
+// testRetained: the retained log grows with the rows written, received or not, and shrinks
+// with acknowledgements. It is also known before a run.
 func testRetained(t *testing.T, h Harness) {
 	if !h.Log {
 		testNothingRetained(t, h.Setup(t))
@@ -49,7 +49,7 @@ func testRetained(t *testing.T, h Harness) {
 	if second.View != nil {
 		t.Errorf("the log is intact, the opening says: %s", second.SnapshotReason)
 	}
-	// A source that ends may not get through to the server with its last word.
+	// A source that ends may fail to send its last acknowledgement to the server.
 	again.retainsUpTo("opened at the checkpoint", 1, 3, each)
 	again.start(second.From)
 	again.rows(len(three))
@@ -58,7 +58,7 @@ func testRetained(t *testing.T, h Harness) {
 	again.retains("all is acknowledged again", 0, each)
 }
 
-// reader makes a reader that knows whether the log is bounded.
+// reader returns a reader that knows whether the log is bounded.
 func (h *Harness) reader(t *testing.T, db Database) *reader {
 	r := newReader(t, db.Source(t, Options{Outbox: outbox, BatchRows: batchRows}))
 	r.bounded = h.Bounded
@@ -75,8 +75,8 @@ func testNothingRetained(t *testing.T, db Database) {
 	r.retains("with rows that are not settled", 0, 1)
 }
 
-// retains checks that the log of so many transactions is kept, each of which makes
-// about so many bytes.
+// retains checks that the log of a number of transactions is retained, each of which adds
+// about the given number of bytes.
 func (r *reader) retains(when string, transactions, each int64) {
 	r.t.Helper()
 	r.retainsUpTo(when, transactions, transactions, each)
@@ -91,7 +91,7 @@ func (r *reader) retainsUpTo(when string, least, most, each int64) {
 	r.t.Logf("%s: %d bytes are kept", when, kept.Bytes)
 	from, to := least*each*2/3, most*each*4/3
 	if most == 0 {
-		to = each / 20 // what else a server logs
+		to = each / 20 // other log of the server
 	}
 	if kept.Bytes < from || kept.Bytes > to {
 		r.t.Errorf("%s: %d bytes are kept, want %d to %d", when, kept.Bytes, from, to)
@@ -101,7 +101,7 @@ func (r *reader) retainsUpTo(when string, least, most, each int64) {
 	}
 }
 
-// largeRows makes rows of a kilobyte each, which no database compresses.
+// largeRows returns rows of one kilobyte each that no database can compress.
 func largeRows(prefix string) []Row {
 	rows := rowsOf(prefix, 10*batchRows)
 	for i := range rows {

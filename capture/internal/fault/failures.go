@@ -38,7 +38,7 @@ func (e *RowError) Error() string {
 // Unwrap returns the cause.
 func (e *RowError) Unwrap() error { return e.Err }
 
-// FailureCounter counts failed runs, to tell a permanent fault from a lost connection. Its
+// FailureCounter counts failed runs, to distinguish a permanent fault from a lost connection. Its
 // zero value is ready. It belongs to the goroutine of Run.
 type FailureCounter struct {
 	consecutive int // failures in a row, without a row or a position in between
