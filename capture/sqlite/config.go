@@ -9,17 +9,17 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// Config says what to read and how.
+// Config configures a source.
 type Config struct {
 	// URL is the sqlite: URL of the file; see store/sqlite.
 	URL string
-	// Name is the relay's name, [a-z0-9_]{1,40}. It is a part of the names of
-	// the log and of the triggers.
+	// Name is the relay's name, [a-z0-9_]{1,40}. It is part of the names of the log table
+	// and of the triggers.
 	Name string
-	// Outboxes are the tables to read, 50 at most.
+	// Outboxes are the tables to read, at most 50.
 	Outboxes []store.Outbox
-	// MaxBatchRows and MaxBatchBytes bound a batch; a single row may exceed the
-	// bytes. 0 is 500 rows and 4 MiB.
+	// MaxBatchRows and MaxBatchBytes limit a batch; a single row may exceed the bytes. The
+	// defaults for 0 are 500 rows and 4 MiB.
 	MaxBatchRows  int
 	MaxBatchBytes int
 }
@@ -30,7 +30,7 @@ const (
 	defaultBatchBytes = 4 << 20
 )
 
-// maxOutboxes is below the 64 tables that SQLite joins in one statement
+// maxOutboxes is below the 64 tables that SQLite can join in one statement
 // (https://www.sqlite.org/limits.html).
 const maxOutboxes = 50
 
@@ -47,7 +47,7 @@ func (c *Config) Validate() error {
 	}
 	seen := map[string]bool{}
 	for i := range c.Outboxes {
-		// SQLite does not tell capitals from small letters in names of triggers.
+		// SQLite compares names of triggers case-insensitively.
 		key := strings.ToLower(c.Outboxes[i].Name)
 		if seen[key] {
 			bad("outboxes: %q is there twice, at least but for capitals", c.Outboxes[i].Name)
@@ -60,8 +60,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// New checks a configuration and returns its source. It opens nothing. Close it
-// when no call on it is open.
+// New validates a configuration and returns its source. It opens nothing. Call Close after
+// all other calls have returned.
 func New(cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, &store.SetupError{Problem: err.Error()}

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestCustomTable takes rows of a table with times for its state through the log
-// and through polling, each to an outcome. Both ways agree on the groups.
+// TestCustomTable delivers rows of a table with its state in timestamps, through the log and
+// through polling. Both must agree on the groups.
 func TestCustomTable(t *testing.T) {
 	boxes := []store.Outbox{capturetest.QuotedNames("shop")}
 	d := newDatabaseOf(t, createOdd, boxes...)
@@ -74,7 +74,7 @@ func TestCustomTable(t *testing.T) {
 	}
 }
 
-// first returns the rows of a source's first batch with some.
+// first returns the rows of a source's first batch that has any.
 func first(t *testing.T, ctx context.Context, src capture.Source, from store.Position) []store.Item {
 	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)

@@ -9,10 +9,10 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// Diagnose looks at the log and its triggers. It changes nothing. What is missing is
-// no fault: the relay makes it, and finds in the tables what was inserted before.
-// An error means that the log could not be looked at. What the store examines too,
-// it leaves to it.
+// Diagnose checks the log and its triggers without changing anything. A missing log or
+// trigger is not a fault, because the relay creates it and reads earlier inserts from the
+// tables. An error means that the log could not be checked. Diagnose leaves out the problems
+// that the store's Diagnose reports.
 func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	conn, err := sqlitestore.DialAsIs(ctx, s.path)
 	var st logState
@@ -24,7 +24,7 @@ func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	var setup *store.SetupError
 	switch {
 	case errors.As(err, &setup):
-		return nil, nil // the store says so
+		return nil, nil // the store reports it
 	case err != nil:
 		return nil, err
 	case st.id == "":

@@ -37,10 +37,10 @@ const createOdd = `CREATE TABLE "Out ""Box""" (
 	"table" TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, "Meta 'data'" TEXT, "select" TEXT, "Order" TEXT PRIMARY KEY,
 	"größe" TEXT, "deliveredAt" INTEGER, "$1" INT NOT NULL DEFAULT 0)`
 
-// database is one file for a test.
+// database is the file of a test.
 type database struct {
 	path  string
-	db    *sql.DB // a service's
+	db    *sql.DB // the connection of a service
 	views *sqlitestore.Store
 	boxes []store.Outbox
 
@@ -123,8 +123,8 @@ func (d *database) Source(t *testing.T, o capturetest.Options) capturetest.Sourc
 
 func (d *database) Viewer(*testing.T) store.Viewer { return d.views }
 
-// Begin inserts the rows when their transaction ends: SQLite has one writer at a
-// time, and the suite begins several transactions before it ends one.
+// Begin inserts the rows when their transaction ends, because SQLite has one writer at a
+// time and the suite opens several transactions at once.
 func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool) {
 	t.Helper()
 	return func(commit bool) {
@@ -168,8 +168,8 @@ func (d *database) Disconnect(t *testing.T) {
 	d.last.cut()
 }
 
-// cuttable is a source that loses its connection when it is told to. SQLite has
-// none that another process could cut.
+// cuttable is a source that loses its connection on request. SQLite has no connection that
+// another process could close.
 type cuttable struct {
 	*sqlite.Source
 	mu   sync.Mutex
@@ -199,8 +199,8 @@ func (c *cuttable) cut() {
 	}
 }
 
-// differs are tests of the suite on what SQLite's log does otherwise; tests here
-// stand in for them.
+// differs lists the tests of the suite that do not apply to SQLite's log, with the tests
+// here that replace them.
 func differs() map[string]string {
 	return map[string]string{
 		"larger_than_a_batch":        "every number of the log is a position: see TestPartsHavePositions",
@@ -219,7 +219,7 @@ func TestSuite(t *testing.T) {
 			}
 			return newDatabase(t)
 		},
-		// Only keys are logged: TestRetained holds the size against the file.
+		// Only keys are logged. TestRetained compares the size with the file.
 		LogBytes: func(rows []capturetest.Row) (bytes int64) {
 			for _, r := range rows {
 				bytes += int64(len("shop") + len(r.ID) + 20)

@@ -10,7 +10,7 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// registrySQL is the table that names the logs. given is the highest number whose
+// registrySQL creates the table that identifies the logs. given is the highest number whose
 // row was deleted after an acknowledgement.
 const registrySQL = `CREATE TABLE IF NOT EXISTS sluicebox_log (
   name  TEXT NOT NULL PRIMARY KEY,
@@ -18,12 +18,12 @@ const registrySQL = `CREATE TABLE IF NOT EXISTS sluicebox_log (
   given INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID`
 
-// registerSQL gives the log another name.
+// registerSQL gives the log a new id.
 const registerSQL = `INSERT INTO sluicebox_log (name, id) VALUES (%s, lower(hex(randomblob(16))))
 ON CONFLICT (name) DO UPDATE SET id = excluded.id, given = 0`
 
-// logSQL makes the log. A row without an outbox is a marker, its id the token.
-// The column id has no type: it keeps an id as the outbox has it.
+// logSQL creates the log table. A row without an outbox is a marker, and its id is the
+// token. The column id has no type, so it keeps the id in the type of the outbox.
 func (s *Source) logSQL() string {
 	return "CREATE TABLE " + s.logTable() + ` (
   seq    INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -33,13 +33,13 @@ func (s *Source) logSQL() string {
 )`
 }
 
-// triggerPrefix is followed by the outbox. The hyphen is in no relay's name, so
-// no two relays' triggers have one name.
+// triggerPrefix is the trigger name without the outbox. A relay's name cannot contain the
+// hyphen, so triggers of two relays never share a name.
 func (s *Source) triggerPrefix() string { return sqlitestore.LogTable(s.cfg.Name) + "-" }
 
-// triggerSQL makes an outbox's trigger, in the form in which SQLite keeps the
-// text. It runs in the services' own SQLite, of any age: unixepoch would need
-// version 3.38. 2440587.5 is the Julian day on which 1970 began.
+// triggerSQL creates the trigger of an outbox, in the form in which SQLite stores the text.
+// It runs in the SQLite library of the services, of any version: unixepoch would need 3.38.
+// 2440587.5 is the Julian day of 1970-01-01.
 func (s *Source) triggerSQL(o *store.Outbox) string {
 	return "CREATE TRIGGER " + sqlitestore.Ident(s.triggerPrefix()+o.Name) +
 		" AFTER INSERT ON " + sqlitestore.TableName(o) + " BEGIN\n" +
@@ -50,8 +50,7 @@ func (s *Source) triggerSQL(o *store.Outbox) string {
 // literal quotes a text for a statement that takes no parameters.
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
-// Script returns the statements that Publish runs on a file that has none of what
-// they make.
+// Script returns the statements that Publish runs on a file without any of the objects.
 func (s *Source) Script() string {
 	var sb strings.Builder
 	sb.WriteString("BEGIN IMMEDIATE;\n\n" + registrySQL + ";\n" + fmt.Sprintf(registerSQL, literal(s.cfg.Name)) + ";\n\n" + s.logSQL() + ";\n")
@@ -62,8 +61,8 @@ func (s *Source) Script() string {
 	return sb.String()
 }
 
-// Publish makes the log and its triggers, or completes them. Rows that were
-// inserted before are not in the log; the next Open finds that out.
+// Publish creates the log and its triggers, or completes them. Rows inserted earlier are not
+// in the log; the next Open detects that.
 func (s *Source) Publish(ctx context.Context) error {
 	conn, err := sqlitestore.Dial(ctx, s.path)
 	if err != nil {
@@ -77,22 +76,22 @@ func (s *Source) Publish(ctx context.Context) error {
 	return err
 }
 
-// logState is the log as it is in the file.
+// logState is the state of the log in the file.
 type logState struct {
-	id      string // which log it is, "" if it is not registered
+	id      string // id of the log, "" if it is not registered
 	trimmed int64
-	counter int64 // the highest number that was ever given out
+	counter int64 // the highest number ever assigned
 	table   bool
-	// missing and stale are triggers to make and to drop, by name.
+	// missing are triggers to create, stale are triggers to drop, by name.
 	missing    map[string]string
 	stale      []string
-	lossReason string // lossReason rows may be missing in the log, "" if none are
+	lossReason string // reason why the log may lack rows, "" if it lacks none
 }
 
-// incomplete reports whether there is something to make or to drop.
+// incomplete reports whether there is an object to create or to drop.
 func (st *logState) incomplete() bool { return st.lossReason != "" || len(st.stale) > 0 }
 
-// readLogState finds out what is there.
+// readLogState checks the tables and reads the state of the log.
 func (s *Source) readLogState(ctx context.Context, conn *sqlitestore.Conn) (st logState, err error) {
 	err = conn.Read(ctx, func(ctx context.Context) error {
 		for i := range s.cfg.Outboxes {
@@ -106,8 +105,8 @@ func (s *Source) readLogState(ctx context.Context, conn *sqlitestore.Conn) (st l
 	return st, wrapInstallError(err)
 }
 
-// completeLog makes what is missing and drops what is too much, in one transaction,
-// and returns the log as it then is.
+// completeLog creates the missing objects and drops the stale ones, in one transaction. It
+// returns the new state of the log.
 func (s *Source) completeLog(ctx context.Context, conn *sqlitestore.Conn) (st logState, err error) {
 	err = conn.Write(ctx, sqlitestore.Full, func(ctx context.Context) error {
 		was, err := s.inspectLog(ctx, conn)
@@ -130,7 +129,7 @@ func wrapInstallError(err error) error {
 	return nil
 }
 
-// inspectLog looks at the log and its triggers.
+// inspectLog reads the state of the log and its triggers.
 func (s *Source) inspectLog(ctx context.Context, conn *sqlitestore.Conn) (logState, error) {
 	st := logState{missing: map[string]string{}}
 	registry := false
@@ -192,7 +191,7 @@ func (s *Source) inspectTriggers(ctx context.Context, conn *sqlitestore.Conn, st
 	return nil
 }
 
-// fixLog makes what inspect found missing.
+// fixLog creates the objects that inspectLog found missing.
 func (s *Source) fixLog(ctx context.Context, conn *sqlitestore.Conn, st *logState) error {
 	var script []string
 	for _, name := range st.stale {

@@ -12,15 +12,15 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// What took rows away from the log, or could have, is noticed by a run and
-// answered with a cut by the next Open, also at a checkpoint that was good.
+// TestLostLog: a run detects that rows were removed from the log, or could have been. The
+// next Open takes a snapshot, also at a checkpoint that was valid.
 func TestLostLog(t *testing.T) {
 	const remake = `ALTER TABLE outbox_events RENAME TO old; ` + createTable + `; INSERT INTO outbox_events SELECT * FROM old; DROP TABLE old`
 	for name, break_ := range map[string]string{
 		"trigger dropped": `DROP TRIGGER "sluicebox_log_relay-shop"`,
 		"table made anew": "DROP TABLE outbox_events; " + createTable,
 		"table rebuilt":   remake,
-		// The trigger then refuses every insert: whoever drops both begins with it.
+		// The trigger then refuses every insert, so drop the triggers first.
 		"log dropped":        "INSERT INTO outbox_events (id) VALUES ('unseen'); DROP TABLE sluicebox_log_relay",
 		"registry emptied":   "DELETE FROM sluicebox_log; CREATE TABLE changed (x)",
 		"counter set back":   "DELETE FROM sluicebox_log_relay; DELETE FROM sqlite_sequence",
@@ -28,8 +28,8 @@ func TestLostLog(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDatabase(t)
-			// A connection that found a trigger's table missing does not look
-			// again before another statement of its has.
+			// A connection that found a trigger's table missing does not check again before
+			// it has run another statement.
 			d.db.SetMaxIdleConns(-1)
 			r, o := read(t, d, d.config(), store.Checkpoint{})
 			d.commit(t, capturetest.Row{ID: "1"}, capturetest.Row{ID: "2"})
@@ -65,8 +65,8 @@ func TestLostLog(t *testing.T) {
 	}
 }
 
-// Publish mends what an operator broke. The next Open still finds that rows may
-// be missing.
+// TestPublish: Publish repairs the log after an operator broke it. The next Open still
+// detects that rows may be missing.
 func TestPublish(t *testing.T) {
 	d := newDatabase(t)
 	src := newSource(t, d.config())
@@ -96,7 +96,7 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// The script makes what Publish makes, in any SQLite.
+// TestScript: the script creates the same objects as Publish, in any version of SQLite.
 func TestScript(t *testing.T) {
 	d := newDatabase(t)
 	src := newSource(t, d.config())
@@ -119,8 +119,8 @@ func TestScript(t *testing.T) {
 	r.rows("1")
 }
 
-// Two relays over one table have logs of their own; the settings of one do not
-// touch the other's.
+// TestTwoRelays: two relays over one table have separate logs, and their settings do not
+// affect each other.
 func TestTwoRelays(t *testing.T) {
 	d := newDatabase(t)
 	one, _ := read(t, d, d.config(), store.Checkpoint{})
@@ -148,7 +148,7 @@ func TestTwoRelays(t *testing.T) {
 	if n := ask[int](t, d, "SELECT count(*) FROM sluicebox_log_relay_two"); n != 2 {
 		t.Errorf("%d rows are left of the other relay's log", n)
 	}
-	// A view of the one relay does not tell its place in the other's log.
+	// A view of one relay has no position in the log of the other.
 	if v, err := d.views.View(t.Context(), ""); err != nil || v.Position() != "2" {
 		t.Errorf("position %v, %v", v.Position(), err)
 	} else {

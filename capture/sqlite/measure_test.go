@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestLatency measures from the service's commit to the received batch, with a
-// service that syncs each commit and with one that does not.
+// TestLatency measures from the service's commit to the received batch, with a service that
+// syncs each commit and with a service that does not.
 func TestLatency(t *testing.T) {
 	for _, level := range []string{"NORMAL", "FULL"} {
 		t.Run(level, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestLatency(t *testing.T) {
 				}()
 				r.until("a row", func() bool { return len(r.ids) > i })
 				received := time.Now()
-				// The reader may be faster than the service is told of its commit.
+				// The reader may receive the row before the service's commit returns.
 				took[i] = max(0, received.Sub(<-committed))
 			}
 			slices.Sort(took)
@@ -48,8 +48,8 @@ func TestLatency(t *testing.T) {
 	}
 }
 
-// TestIdle measures what a source costs while nothing is written, and proves that
-// it writes nothing.
+// TestIdle measures the cost of a source while nothing is written, and checks that it writes
+// nothing.
 func TestIdle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 5 s")
@@ -76,7 +76,7 @@ func TestIdle(t *testing.T) {
 	select {
 	case b := <-r.out:
 		t.Errorf("a batch came: %+v", b)
-	case <-time.After(idle): // the idleness itself
+	case <-time.After(idle): // the idle time itself
 	}
 	spent := cpu(t) - used
 	t.Logf("idle for %s: %s of CPU, %.3f %% of a core", idle, spent, 100*spent.Seconds()/idle.Seconds())
@@ -97,8 +97,8 @@ func cpu(t *testing.T) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// BenchmarkDrain takes rows from the insert's log through claim and settlement,
-// in calls of 100, with the log deleted behind them.
+// BenchmarkDrain captures, claims and settles rows in batches of 100, while the acknowledged
+// log is deleted.
 func BenchmarkDrain(b *testing.B) {
 	const n = 20_000
 	for b.Loop() {

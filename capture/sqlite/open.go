@@ -10,9 +10,9 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// Open makes the log and its triggers where they are missing, and goes on from
-// the checkpoint or makes a cut. The tables must be those of store/sqlite, in a
-// store of the same relay.
+// Open creates the log and its triggers if they are missing. Then it continues from the
+// checkpoint or takes a snapshot. The tables must be those of a store/sqlite store of the
+// same relay.
 func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
 	conn, err := sqlitestore.Dial(ctx, s.path)
 	if err != nil {
@@ -41,8 +41,8 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		}
 	}
 	if opening.SnapshotReason != "" {
-		// The triggers are there, so what is inserted after the view was opened
-		// has a higher number than the counter that the view shows.
+		// The triggers exist now, so every insert after the view opens has a higher number
+		// than the counter in the view.
 		if opening.View, err = tables.View(ctx, ""); err != nil {
 			return capture.OpenResult{}, fmt.Errorf("read the tables as of the log: %w", err)
 		}
@@ -55,7 +55,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	return opening, s.resetState(st.id, opening.From)
 }
 
-// resetState forgets what an earlier Open found.
+// resetState replaces the state of an earlier Open.
 func (s *Source) resetState(log string, at store.Position) error {
 	from, err := parsePosition(at)
 	if err != nil {
@@ -68,8 +68,8 @@ func (s *Source) resetState(log string, at store.Position) error {
 	return nil
 }
 
-// snapshotReason says in one line why the log cannot be taken up at the checkpoint; ""
-// if it can.
+// snapshotReason returns one line with the reason why the log cannot be read from the
+// checkpoint, "" if it can.
 func snapshotReason(at store.Checkpoint, st *logState) string {
 	n, err := parsePosition(at.Position)
 	switch {
@@ -89,8 +89,8 @@ func snapshotReason(at store.Checkpoint, st *logState) string {
 	return ""
 }
 
-// discard drops the triggers and the log that Open made, so that nothing fills a
-// log that nobody reads.
+// discard drops the triggers and the log that Open created, so that no unread log
+// accumulates.
 func (s *Source) discard(ctx context.Context) error {
 	s.log = ""
 	err := s.writeSession.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {

@@ -12,8 +12,8 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// logReader reads batches out of the log. All outboxes are joined to it, in one
-// statement that is read row by row, so that a batch's bytes are bounded too.
+// logReader reads batches from the log. One statement joins the log to all outboxes and is
+// read row by row, so that the bytes of a batch are bounded too.
 type logReader struct {
 	conn     *sqlitestore.Conn
 	source   *Source
@@ -77,15 +77,15 @@ func newLogReader(s *Source, conn *sqlitestore.Conn) *logReader {
 	return r
 }
 
-// page is what one read found.
+// page is the result of one read.
 type page struct {
 	batch capture.Batch
-	last  int64 // the last number of the batch
-	more  bool  // there may be more behind it
+	last  int64 // last number of the batch
+	more  bool  // there may be more rows after it
 	bytes int
 }
 
-// read reads a batch of what has a number above after, up to until.
+// read reads a batch of the rows with numbers above after, up to until.
 func (r *logReader) read(ctx context.Context, after, until int64) (page, error) {
 	p := page{last: after}
 	limit, rows := r.source.cfg.MaxBatchRows, 0
@@ -110,7 +110,7 @@ func (r *logReader) read(ctx context.Context, after, until int64) (page, error) 
 	return p, nil
 }
 
-// add adds a row of the log to a page; false says that it belongs to the next.
+// add adds a row of the log to a page. false means that the row belongs to the next page.
 func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error) {
 	seq, _ := row[colSeq].(int64)
 	if seq == p.last {
@@ -139,7 +139,7 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	payload := bytesOf(row[colPayload])
 	size := len(payload)
 	if len(p.batch.Marks) > 0 || len(p.batch.Items) > 0 && p.bytes+size > r.source.cfg.MaxBatchBytes {
-		return false, nil // marks come behind the rows of a batch
+		return false, nil // the marks of a batch come after its rows
 	}
 	it := store.Item{
 		Ref: store.Ref{Outbox: name, ID: id}, Kind: o.Kind,
@@ -164,8 +164,8 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	return true, nil
 }
 
-// missingIDError refuses a row that could not be claimed. It is not left out: nobody would
-// notice.
+// missingIDError reports a row that cannot be claimed. The row is not skipped, because the
+// loss would go unnoticed.
 func (r *logReader) missingIDError(o *store.Outbox, seq int64) error {
 	return &store.SetupError{
 		Problem: fmt.Sprintf("outbox %s: a row was inserted into %s whose id, column %s, is NULL or a REAL number; a row is claimed and settled by its id",
@@ -175,8 +175,8 @@ func (r *logReader) missingIDError(o *store.Outbox, seq int64) error {
 	}
 }
 
-// bytesOf returns a payload's bytes. NULL is an empty payload and not a nil one,
-// which would stand for bytes that were dropped.
+// bytesOf returns the bytes of a payload. NULL becomes an empty payload, because nil means
+// that the payload was dropped.
 func bytesOf(v driver.Value) []byte {
 	switch x := v.(type) {
 	case []byte:

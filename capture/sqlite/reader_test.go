@@ -16,8 +16,8 @@ import (
 
 const patience = 30 * time.Second
 
-// reading is a source that runs, and what it has sent. It is received only
-// inside until.
+// reading is a running source and the batches it has sent. They are received only inside
+// until.
 type reading struct {
 	t    testing.TB
 	src  *sqlite.Source
@@ -43,7 +43,7 @@ func open(t testing.TB, d *database, src *sqlite.Source, at store.Checkpoint) ca
 	return o
 }
 
-// read opens a source from a checkpoint and runs it.
+// read opens a source at a checkpoint and runs it.
 func read(t testing.TB, d *database, cfg sqlite.Config, at store.Checkpoint) (*reading, capture.OpenResult) {
 	t.Helper()
 	src := newSource(t, cfg)
@@ -138,7 +138,7 @@ func (r *reading) rows(want ...string) {
 	}
 }
 
-// rows makes rows and their ids.
+// rows returns rows and their ids.
 func rows(prefix string, n int) (list []capturetest.Row, ids []string) {
 	for i := range n {
 		id := fmt.Sprintf("%s-%04d", prefix, i)
@@ -155,7 +155,7 @@ func (d *database) commit(t testing.TB, rows ...capturetest.Row) {
 	}
 }
 
-// eventually waits for what another goroutine does to the file.
+// eventually waits for a change that another goroutine makes to the file.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// rowBytes is what a row of the log takes beside its two texts: in the page a
-	// pointer (2), the record's length (1) and number (3), then the record's header
-	// (5) and the time (6), see https://www.sqlite.org/fileformat2.html.
+	// rowBytes is the size of a log row without its two texts: 2 bytes of cell pointer, 1 of
+	// record length, 3 of rowid, 5 of record header and 6 of time. See
+	// https://www.sqlite.org/fileformat2.html.
 	rowBytes = 17
-	// retainedSample is how many rows, the newest, stand for the size of all.
+	// retainedSample is the number of newest rows whose mean size is used for all.
 	retainedSample = 100
 )
 
-// Retained estimates how much of the file the log takes behind the acknowledged
-// position, without reading all of it: the rows there, of which the numbers tell
-// how many they are (none is left out, as a rollback gives its numbers back), times
-// the mean size of the newest ones. The rows of the outboxes themselves are not
-// counted, the log holds only their ids. There is no limit but the disk.
+// Retained estimates the part of the file that the log after the acknowledged position
+// takes, without reading all of it. The estimate is the number of rows times the mean size
+// of the newest ones. The numbers give the row count, because they have no gaps: a rollback
+// returns its numbers. Rows of the outboxes do not count, because the log holds only their
+// ids. There is no limit but the disk.
 //
-// What was acknowledged and is not yet deleted does not count. Before the first
-// acknowledgement since Open, all that the log has does.
+// Rows that are acknowledged but not yet deleted do not count. Before the first
+// acknowledgement since Open, the whole log counts.
 func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	table := s.logTable()
 	query := fmt.Sprintf(`SELECT (SELECT min(seq) FROM %[1]s), (SELECT max(seq) FROM %[1]s),

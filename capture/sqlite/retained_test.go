@@ -10,8 +10,8 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// The estimate agrees with the pages that the log has in the file, for ids of
-// any kind.
+// TestRetained: the estimate agrees with the pages of the log in the file, for ids of any
+// type.
 func TestRetained(t *testing.T) {
 	for name, id := range map[string]string{
 		"short texts": "'e' || i", "long texts": "printf('%0200d', i)", "numbers": "i",
@@ -40,8 +40,8 @@ func TestRetained(t *testing.T) {
 	}
 }
 
-// A look waits neither for a service that keeps the write lock nor for a marker
-// that waits for it.
+// TestRetainedBesideAWriter: Retained waits neither for a service that holds the write lock
+// nor for a marker that waits for it.
 func TestRetainedBesideAWriter(t *testing.T) {
 	d := newDatabase(t)
 	src := newSource(t, d.config())

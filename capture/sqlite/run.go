@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// pollInterval is how often a reader that is told of appends asks all the same,
-	// and blindPollInterval how often one that is not.
+	// pollInterval is the interval of checks with a watch, and blindPollInterval without
+	// one.
 	pollInterval      = time.Second
 	blindPollInterval = 25 * time.Millisecond
-	// After an append the reader asks until it sees a commit: spinPolls times at
-	// once, for some 50 µs (an idle Go program's timers are good to 1 ms), then
-	// after minPollWait, then after twice as long each time, up to maxPollWait. A commit
-	// that syncs the WAL takes as long as the disk does.
+	// After an append the reader checks until it sees a commit. It checks spinPolls times
+	// without a pause, which takes about 50 µs, because timers of an idle Go program have a
+	// resolution of 1 ms. Then it waits minPollWait and doubles the wait up to maxPollWait.
+	// A commit that syncs the WAL takes as long as the disk needs.
 	spinPolls   = 8
 	minPollWait = 100 * time.Microsecond
 	maxPollWait = 250 * time.Millisecond
 )
 
-// Run sends what the triggers wrote. A log that was made anew, or that lacks a
-// trigger, ends it with a *capture.LostError.
+// Run sends the rows that the triggers logged. It ends with a *capture.LostError if the log
+// was recreated or lacks a trigger.
 func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
 	if s.log == "" {
 		return errors.New("a source runs only after Open")
@@ -65,26 +65,26 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	return nil
 }
 
-// run is one Run.
+// run is the state of one Run.
 type run struct {
 	source *Source
 	conn   *sqlitestore.Conn
 	reader *logReader
 	out    chan<- capture.Batch
-	last   int64 // read and sent up to here
+	last   int64 // last number that was read and sent
 	until  int64
 
 	watch         *watch
-	version       int64 // of the data, as last seen; SQLite counts from 1
+	version       int64 // last data_version seen; SQLite counts from 1
 	schema        int64
-	fileCheckedAt time.Time // when the file's name was last looked at
+	fileCheckedAt time.Time // last check that the path still names the open file
 }
 
 func (r *run) follow(ctx context.Context) error {
 	if err := r.checkLog(ctx); err != nil {
 		return err
 	}
-	r.watch = newWatch(r.conn.Path()) // before the first read, so that nothing falls between
+	r.watch = newWatch(r.conn.Path()) // before the first read, so that no append is missed
 	defer r.watch.close()
 	r.source.resume.Connected()
 	for {
@@ -100,7 +100,7 @@ func (r *run) follow(ctx context.Context) error {
 	}
 }
 
-// catchUp sends what is there.
+// catchUp sends all rows of the log.
 func (r *run) catchUp(ctx context.Context) error {
 	before := r.last
 	for more := true; more && r.last < r.until; {
@@ -116,7 +116,7 @@ func (r *run) catchUp(ctx context.Context) error {
 	if r.last > before {
 		return nil
 	}
-	// Numbers that are given out again would be passed over.
+	// A reset counter would assign numbers again, and the reader would skip those rows.
 	n, there, err := sqlitestore.LogCounter(ctx, r.conn, r.source.cfg.Name)
 	switch {
 	case err != nil:
@@ -129,8 +129,8 @@ func (r *run) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// explainReadError says why the log could not be read: somebody may have dropped it since it was
-// looked at.
+// explainReadError returns a *capture.LostError if the log was dropped since the last check,
+// otherwise err.
 func (r *run) explainReadError(ctx context.Context, err error) error {
 	if lost := r.checkLog(ctx); errors.As(lost, new(*capture.LostError)) {
 		return lost
@@ -156,9 +156,9 @@ func (r *run) send(ctx context.Context, p *page) error {
 	}
 }
 
-// wait returns once another connection has committed since it last did. It asks
-// often at first, as after an append: the append of a commit that cannot be read
-// yet may have been told of before.
+// wait returns once another connection has committed since the previous call. It starts with
+// the short intervals, because the signal for a commit that is not readable yet may have
+// been consumed before.
 func (r *run) wait(ctx context.Context) error {
 	idle := pollInterval
 	if r.watch == nil {
@@ -166,7 +166,7 @@ func (r *run) wait(ctx context.Context) error {
 	}
 	timer := time.NewTimer(idle)
 	defer timer.Stop()
-	soon := minPollWait // the next wait after an append, 0 long after it
+	soon := minPollWait // the next wait after an append; 0 long after it
 	for quick := 0; ; {
 		if changed, err := r.changed(ctx); err != nil || changed {
 			return err
@@ -201,8 +201,7 @@ func (r *run) wait(ctx context.Context) error {
 	}
 }
 
-// changed reports whether another connection has committed since it was last
-// asked.
+// changed reports whether another connection has committed since the last call.
 func (r *run) changed(ctx context.Context) (bool, error) {
 	version, err := r.readPragma(ctx, "PRAGMA data_version")
 	changed := version != r.version
@@ -210,7 +209,7 @@ func (r *run) changed(ctx context.Context) (bool, error) {
 	return changed, err
 }
 
-// checkSchema looks at the triggers if the schema has changed.
+// checkSchema checks the triggers if the schema has changed.
 func (r *run) checkSchema(ctx context.Context) error {
 	version, err := r.readPragma(ctx, "PRAGMA schema_version")
 	if err != nil || version == r.schema {
@@ -219,7 +218,7 @@ func (r *run) checkSchema(ctx context.Context) error {
 	return r.checkLog(ctx)
 }
 
-// readPragma reads a number of the file's header. It is not worth a goroutine that
+// readPragma reads a number from the file header. It is too quick to need a goroutine that
 // waits for the context.
 func (r *run) readPragma(ctx context.Context, pragma string) (n int64, err error) {
 	err = r.conn.Query(context.WithoutCancel(ctx), pragma, nil, func(row []driver.Value) error {
@@ -232,8 +231,7 @@ func (r *run) readPragma(ctx context.Context, pragma string) (n int64, err error
 	return n, nil
 }
 
-// checkLog makes sure that the log is the one that Open saw and that nothing is
-// missing in it.
+// checkLog checks that the log is still the log of Open and complete.
 func (r *run) checkLog(ctx context.Context) error {
 	var st logState
 	err := r.conn.Read(ctx, func(ctx context.Context) (err error) {

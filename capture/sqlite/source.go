@@ -11,28 +11,27 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// Source is the log of one relay in a SQLite file.
+// Source reads the log of one relay in a SQLite file.
 type Source struct {
 	cfg          Config
 	path         string
 	writeSession session
-	readSession  session // apart, so that no look waits for a write that waits for its lock
+	readSession  session // separate, so that a read never waits for a write that waits for its lock
 	resume       capture.Resume
-	log          string // which log Open found; "" before
+	log          string // id of the log that Open found; "" before
 
-	offered   atomic.Int64  // highest position that the receiver was offered since Open
+	offered   atomic.Int64  // highest position offered to the receiver since Open
 	acked     atomic.Int64  // highest acknowledged position
 	ackSignal chan struct{} // holds a signal after an acknowledgement
 }
 
 var _ capture.Resumer = (*Source)(nil)
 
-// Resume returns what has been sent so far.
+// Resume returns the state of the batches sent so far.
 func (s *Source) Resume() *capture.Resume { return &s.resume }
 
-// Acknowledge gives the log up to a position away. A run deletes it within
-// moments. A position that was not sent since Open is ignored: it is of another
-// log.
+// Acknowledge lets a run delete the log up to a position. It ignores a position that was not
+// sent since Open, because it belongs to another log.
 func (s *Source) Acknowledge(p store.Position) {
 	n, err := parsePosition(p)
 	if err != nil || n > s.offered.Load() {
@@ -53,7 +52,7 @@ func (s *Source) Acknowledge(p store.Position) {
 	}
 }
 
-// Mark writes a marker into the log, in a transaction of its own.
+// Mark writes a marker into the log, in its own transaction.
 func (s *Source) Mark(ctx context.Context, token string) error {
 	insert := "INSERT INTO " + s.logTable() + " (outbox, id, at) VALUES ('', ?, 0)"
 	err := s.writeSession.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
@@ -71,16 +70,16 @@ func (s *Source) Compare(a, b store.Position) int {
 	return capture.ComparePositions(a, b, parsePosition)
 }
 
-// Close ends the connections. Call it when no other call is open.
+// Close closes the connections. Call it after all other calls have returned.
 func (s *Source) Close() {
 	s.writeSession.close()
 	s.readSession.close()
 }
 
-// logTable returns the name of the log's table, quoted.
+// logTable returns the quoted name of the log table.
 func (s *Source) logTable() string { return sqlitestore.Ident(sqlitestore.LogTable(s.cfg.Name)) }
 
-// parsePosition reads a number of the log. "" is before everything.
+// parsePosition parses a number of the log. "" is before every position.
 func parsePosition(p store.Position) (int64, error) {
 	if p == "" {
 		return -1, nil
@@ -94,8 +93,8 @@ func parsePosition(p store.Position) (int64, error) {
 
 func formatPosition(n int64) store.Position { return store.Position(strconv.FormatInt(n, 10)) }
 
-// session is one connection that is opened when it is needed and kept. Its
-// transactions run one at a time.
+// session is a connection that is opened on first use and kept. Its transactions run one at
+// a time.
 type session struct {
 	path string
 	sem  chan struct{} // holds one token
@@ -108,8 +107,8 @@ func newSession(path string) session {
 	return ses
 }
 
-// write runs fn in a transaction. A power failure may take it back: what is
-// written here is asked for or deleted again.
+// write runs fn in a transaction. A power failure may undo it. That is harmless, because a
+// marker is requested again and log rows are deleted again.
 func (ses *session) write(ctx context.Context, fn func(context.Context, *sqlitestore.Conn) error) error {
 	return ses.do(ctx, func(conn *sqlitestore.Conn) error {
 		return conn.Write(ctx, sqlitestore.Normal, func(ctx context.Context) error { return fn(ctx, conn) })
@@ -141,7 +140,7 @@ func (ses *session) do(ctx context.Context, fn func(*sqlitestore.Conn) error) er
 	return err
 }
 
-// close ends the connection once the transaction that uses it has ended.
+// close closes the connection once its running transaction has ended.
 func (ses *session) close() {
 	<-ses.sem
 	defer func() { ses.sem <- struct{}{} }()

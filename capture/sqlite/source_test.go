@@ -17,8 +17,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Every batch has a position, also one that is a part of a transaction, and each
-// of them is a place to go on from.
+// TestPartsHavePositions: every batch has a position, also a part of a transaction, and
+// reading can resume at each of them.
 func TestPartsHavePositions(t *testing.T) {
 	d := newDatabase(t)
 	cfg := d.config()
@@ -114,7 +114,7 @@ func TestSpanEnds(t *testing.T) {
 				got = append(got, b.Items[i].ID)
 			}
 		}
-		begin := map[int]int{5: 0, 12: 5, 20: 12}[until] // a run goes on after the last one
+		begin := map[int]int{5: 0, 12: 5, 20: 12}[until] // a run continues after the last part
 		if !slices.Equal(got, ids[begin:until]) {
 			t.Errorf("until %d: %q", until, got)
 		}
@@ -124,8 +124,8 @@ func TestSpanEnds(t *testing.T) {
 	}
 }
 
-// Rows that were deleted before they were read are left out, and the position
-// passes them.
+// TestDeletedRows: rows deleted before they were read are left out, and the position moves
+// past them.
 func TestDeletedRows(t *testing.T) {
 	d := newDatabase(t)
 	src := newSource(t, d.config())
@@ -151,8 +151,7 @@ func TestDeletedRows(t *testing.T) {
 	r.until("a position without a row", func() bool { return r.last == "11" })
 }
 
-// Marks come at their place: behind the rows before them, before the rows behind
-// them.
+// TestMarksAmongRows: a mark comes after the rows before it and before the rows after it.
 func TestMarksAmongRows(t *testing.T) {
 	d := newDatabase(t)
 	src := newSource(t, d.config())
@@ -192,7 +191,8 @@ func TestBatchBytes(t *testing.T) {
 	}
 }
 
-// The log is deleted as it is acknowledged, and not before; the numbers go on.
+// TestAcknowledge: the log is deleted when it is acknowledged, not before, and the numbers
+// continue.
 func TestAcknowledge(t *testing.T) {
 	d := newDatabase(t)
 	cfg := d.config()
@@ -225,7 +225,7 @@ func TestAcknowledge(t *testing.T) {
 	}
 }
 
-// The last acknowledgement before the end is carried out.
+// TestAcknowledgeAtTheEnd: the last acknowledgement before the end takes effect.
 func TestAcknowledgeAtTheEnd(t *testing.T) {
 	d := newDatabase(t)
 	r, _ := read(t, d, d.config(), store.Checkpoint{})
@@ -264,7 +264,7 @@ COMMIT`)
 			got = append(got, fmt.Sprintf("%s %s %s %v %q %d", it.Outbox, it.ID, it.Kind, it.Group, it.Payload, it.RetryCount))
 		}
 	}
-	// Triggers over one table fire in no order that SQLite promises.
+	// SQLite guarantees no order for several triggers on one table.
 	slices.Sort(got)
 	want := []string{
 		`also e1 COPY (none) "p1" 4`, `also e2 COPY (none) "" 0`,
@@ -274,7 +274,8 @@ COMMIT`)
 	if !slices.Equal(got, want) {
 		t.Errorf("%q came, want %q", got, want)
 	}
-	// With fewer outboxes the log goes on, and the triggers of the others go.
+	// With fewer outboxes the log continues, and the triggers of the removed ones are
+	// dropped.
 	r.close()
 	at := store.Checkpoint{Origin: originOf(t, d), Position: r.last}
 	r, o := read(t, d, d.config(), at)
@@ -294,8 +295,8 @@ func originOf(t *testing.T, d *database) string {
 	return ask[string](t, d, "SELECT id FROM sluicebox_log WHERE name = 'relay'")
 }
 
-// A transaction that is larger than the service's cache writes to the WAL long
-// before it commits. Nothing of it comes before the commit.
+// TestOpenTransaction: a transaction larger than the service's cache writes to the WAL long
+// before it commits. None of its rows is sent before the commit.
 func TestOpenTransaction(t *testing.T) {
 	d := newDatabase(t)
 	r, _ := read(t, d, d.config(), store.Checkpoint{})
@@ -317,7 +318,7 @@ func TestOpenTransaction(t *testing.T) {
 	select {
 	case b := <-r.out:
 		t.Fatalf("%d rows of an open transaction came", len(b.Items))
-	case <-time.After(300 * time.Millisecond): // the absence of something
+	case <-time.After(300 * time.Millisecond): // checks the absence of a batch
 	}
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
@@ -387,7 +388,7 @@ func TestReplacedFile(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "taken the database's place") {
 		t.Errorf("the run ended with %v", err)
 	}
-	// The next one finds that the log is not there.
+	// The next Open finds that the log is missing.
 	var lost *capture.LostError
 	if err := r.src.Run(t.Context(), capture.Span{}, nil); !errors.As(err, &lost) {
 		t.Errorf("the next run ended with %v", err)

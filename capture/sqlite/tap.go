@@ -9,14 +9,14 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// Tap sends the rows that commit from now on, beside a relay that runs: it reads
-// the same log and writes nothing. begun is called once when it reads. It needs
-// the log and its triggers and makes none.
+// Tap sends the rows that commit from now on, beside a running relay. It reads the same log
+// and writes nothing. It calls begun once when it starts reading. It requires the log and
+// its triggers, and creates none.
 //
-// It may be called once, in place of Open and Run, and there is nothing to
-// acknowledge. A row comes as it is when it is read; one that the relay delivered
-// and cleared away before it was read does not come. It returns when the context
-// ends (its error), or with any error of Run.
+// Tap may be called once, in place of Open and Run, and there is nothing to acknowledge. A
+// row is sent as it is when it is read. Tap does not send a row that the relay delivered and
+// deleted before Tap read it. It returns when the context ends (its error), or with any
+// error of Run.
 func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()) error {
 	conn, err := sqlitestore.DialAsIs(ctx, s.path)
 	if err != nil {

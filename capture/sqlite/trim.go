@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	// trimInterval is the least time between two rounds that delete what was
-	// acknowledged, and trimRows the most rows of a transaction.
+	// trimInterval is the minimum time between two rounds that delete acknowledged rows, and
+	// trimRows the maximum number of rows of a transaction.
 	trimInterval = 100 * time.Millisecond
 	trimRows     = 500
-	// trimPause lets services that wait for the write lock have it between two
-	// transactions: SQLite's own wait tries again after 1 ms and 2 ms.
+	// trimPause between two transactions lets waiting services acquire the write lock,
+	// because SQLite's busy handler retries after 1 ms and 2 ms.
 	trimPause = 2 * time.Millisecond
-	// finalTrimTimeout bounds the round that ends a run.
+	// finalTrimTimeout is the timeout of the round that ends a run.
 	finalTrimTimeout = time.Second
 )
 
-// trim deletes the log up to the acknowledged position until the context ends,
-// and once more then.
+// trim deletes the log up to the acknowledged position until the context ends, and then once
+// more.
 func (s *Source) trim(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTrimTimeout)
 			defer cancel()
-			_ = s.trimAll(last) // what stays is deleted by the next run
+			_ = s.trimAll(last) // the next run deletes the rest
 			return nil
 		case <-s.ackSignal:
 		}
@@ -42,11 +42,11 @@ func (s *Source) trim(ctx context.Context) error {
 		default:
 			return err
 		}
-		_ = pause(ctx, trimInterval) // the next round sees that the context has ended
+		_ = pause(ctx, trimInterval) // the next round sees the end of the context
 	}
 }
 
-// requestTrim asks for a round of trim.
+// requestTrim requests a round of trim.
 func (s *Source) requestTrim() {
 	select {
 	case s.ackSignal <- struct{}{}:
@@ -69,7 +69,7 @@ func (s *Source) trimAll(ctx context.Context) error {
 	}
 }
 
-// trimOnce deletes the first rows of the log up to a number.
+// trimOnce deletes up to trimRows rows from the start of the log, up to a number.
 func (s *Source) trimOnce(ctx context.Context, acked int64) (more bool, err error) {
 	const given = "UPDATE sluicebox_log SET given = ? WHERE name = ? AND id = ?"
 	err = s.writeSession.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {

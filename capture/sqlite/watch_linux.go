@@ -5,15 +5,15 @@ import (
 	"syscall"
 )
 
-// watch tells of appends to a WAL file, by inotify(7). A nil watch tells of none.
+// watch signals appends to a WAL file, by inotify(7). A nil watch signals nothing.
 type watch struct {
 	file *os.File
 	told chan struct{}
 	done chan struct{}
 }
 
-// newWatch watches the WAL file of a database that is open. It is nil if the
-// kernel has no watch left.
+// newWatch watches the WAL file of an open database. It returns nil if the kernel has no
+// watch left.
 func newWatch(database string) *watch {
 	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC | syscall.IN_NONBLOCK)
 	if err != nil {

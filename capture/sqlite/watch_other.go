@@ -2,8 +2,8 @@
 
 package sqlite
 
-// watch tells of nothing here: what other systems have opens the files that it
-// watches, or tells only when a file is closed.
+// watch signals nothing on these systems. Their watchers open the watched files, or report a
+// file only when it is closed.
 type watch struct{}
 
 func newWatch(string) *watch { return nil }
