@@ -18,7 +18,7 @@ DB       ?=
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test short crash leader lint vuln fuzz bench microbench clean have-go have-cc
+.PHONY: help build quickstart test short crash leader lint vuln fuzz bench microbench docs clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -84,6 +84,9 @@ bench: build ## measure the relay beside the floor on DB (pg15, mysql, mariadb, 
 
 microbench: have-go ## run the Go benchmarks beside real servers
 	$(SERVERS) exec -- go test -run '^$$' -bench . -benchmem ./...
+
+docs: build ## write deploy/configuration.md, the reference of all keys and layouts
+	bin/sluicebox config docs > deploy/configuration.md
 
 clean: ## remove what build made
 	rm -rf bin

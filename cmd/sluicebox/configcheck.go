@@ -6,6 +6,7 @@ import "github.com/sluicebox/sluicebox/cmd/internal/config"
 type configCommands struct {
 	Check  checkCommand  `cmd:"" help:"Check the configuration and print it in full, without its secrets."`
 	Schema schemaCommand `cmd:"" help:"Print the JSON Schema of the configuration."`
+	Docs   docsCommand   `cmd:"" help:"Print the reference of all keys and layouts, in Markdown."`
 }
 
 // checkCommand is `sluicebox config check`.
@@ -41,5 +42,14 @@ type schemaCommand struct{}
 // Run prints the schema.
 func (c *schemaCommand) Run(p *program) error {
 	_, err := p.stdout.Write(config.Schema())
+	return err
+}
+
+// docsCommand is `sluicebox config docs`.
+type docsCommand struct{}
+
+// Run prints the reference.
+func (c *docsCommand) Run(p *program) error {
+	_, err := p.stdout.Write(config.Page())
 	return err
 }

@@ -1,0 +1,182 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+	storemongo "github.com/sluicebox/sluicebox/store/mongo"
+)
+
+// Page returns the reference of every key and every layout, in Markdown. The
+// sections come in the order in which a file has them.
+func Page() []byte {
+	var b strings.Builder
+	b.WriteString(`# Configuration
+
+One YAML file. Keys are in kebab-case, and an unknown key is an error that names its line.
+This page is generated: ` + "`make docs`" + ` writes it from the program.
+
+- **Variables.** Every key that has one value can also be set by an environment variable,
+  which wins over the file: ` + "`dispatch.max-retries`" + ` by ` + "`" + variableName("dispatch.max-retries") + "`" + `, the
+  table of the first outbox by ` + "`" + variableName("outboxes[0].table") + "`" + `.
+- **References.** A value may contain ` + "`${env:NAME}`" + ` or ` + "`${file:/path}`" + `. Write ` + "`$${`" + ` for the
+  characters ` + "`${`" + `. A sink reads its files again when they change.
+- **Durations** are such as ` + "`250ms`, `30s`, `36h` or `7d`" + `; **sizes** such as ` + "`64MiB`" + `.
+- ` + "`sluicebox config check`" + ` prints the file as the program understands it, without
+  secrets. ` + "`sluicebox config schema`" + ` prints a JSON Schema for your editor.
+
+`)
+	page := referencePage{&b, map[reflect.Type]string{}}
+	page.section("", reflect.ValueOf(Default()))
+	page.layouts()
+	return []byte(strings.TrimRight(b.String(), "\n") + "\n")
+}
+
+// referencePage writes the page of Page.
+type referencePage struct {
+	out  *strings.Builder
+	seen map[reflect.Type]string // the path under which a section's keys stand already
+}
+
+// section writes a table of the keys of a section, then the sections in it.
+func (p *referencePage) section(path string, v reflect.Value) {
+	title := "`" + path + "`"
+	if path == "" {
+		title = "The whole file"
+	}
+	fmt.Fprintf(p.out, "## %s\n\n| Key | Default | Meaning |\n|---|---|---|\n", title)
+	type inner struct {
+		path  string
+		value reflect.Value
+	}
+	var sections []inner
+	for _, f := range fieldsOf(v.Type()) {
+		value := v.FieldByIndex(f.index)
+		section, suffix := sectionOf(value)
+		shown, meaning := defaultText(value), f.doc+f.conditionText()
+		if section.IsValid() {
+			at, shownAlready := p.seen[section.Type()]
+			if !shownAlready {
+				at = joinKey(path, f.name) + suffix
+				p.seen[section.Type()] = at
+				sections = append(sections, inner{at, section})
+			}
+			shown, meaning = "", meaning+" See ["+at+"](#"+anchor(at)+")."
+		}
+		if len(f.enum) > 0 {
+			meaning += " One of `" + strings.Join(f.enum, "`, `") + "`."
+		}
+		if f.alias != "" {
+			meaning += " Also `" + f.alias + "`."
+		}
+		fmt.Fprintf(p.out, "| `%s` | %s | %s |\n", f.name, shown, strings.ReplaceAll(meaning, "|", `\|`))
+	}
+	p.out.WriteString("\n")
+	for _, s := range sections {
+		p.section(s.path, s.value)
+	}
+}
+
+// sectionOf returns the section that a key holds, with the mark of a list or a map
+// behind its path, or the zero Value if the key holds something else.
+func sectionOf(v reflect.Value) (section reflect.Value, suffix string) {
+	t := v.Type()
+	switch t.Kind() {
+	case reflect.Slice:
+		suffix, t = "[]", t.Elem()
+	case reflect.Map:
+		suffix, t = ".NAME", t.Elem()
+	case reflect.Pointer:
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return reflect.Value{}, ""
+	}
+	if v.Type() == t {
+		return v, ""
+	}
+	return defaultOf(t, Default().Dispatch.Delivery), suffix
+}
+
+// defaultText returns a key's default for a table, empty if there is none.
+func defaultText(v reflect.Value) string {
+	switch v.Kind() {
+	case reflect.Slice, reflect.Map, reflect.Pointer, reflect.Struct:
+		return ""
+	}
+	text := plainText(v)
+	if v.Kind() == reflect.Int || v.Kind() == reflect.Bool {
+		text = fmt.Sprint(v.Interface())
+	}
+	if text == "" {
+		return ""
+	}
+	return "`" + text + "`"
+}
+
+// anchor returns the link target that a heading of code has on the usual hosts.
+func anchor(path string) string {
+	keep := func(r rune) rune {
+		if r == '-' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return -1
+	}
+	return strings.Map(keep, strings.ToLower(path))
+}
+
+// layouts writes the columns and status values of each layout.
+func (p *referencePage) layouts() {
+	p.out.WriteString("## Layouts\n\nA layout names the columns of an outbox table and the values of its status. `custom` takes\n" +
+		"them from the configuration. A column that a layout names must exist.\n\n")
+	all := []struct {
+		databases string
+		layout    store.Layout
+	}{
+		{"PostgreSQL, MySQL, MariaDB, SQLite", store.FlowCatalyst()},
+		{"PostgreSQL, MySQL, MariaDB, SQLite", store.OutboxMessages()},
+		{"MongoDB", storemongo.FlowCatalyst()},
+		{"MongoDB", storemongo.OutboxMessages()},
+		{"MongoDB", storemongo.OutboxMessagesText()},
+	}
+	for _, entry := range all {
+		l := &entry.layout
+		fmt.Fprintf(p.out, "### `%s` (%s)\n\n| Key | Column |\n|---|---|\n", l.Name, entry.databases)
+		for _, c := range l.NamedColumns() {
+			fmt.Fprintf(p.out, "| `%s` | `%s` |\n", c.Key, c.Column)
+		}
+		after := "A delivered row is kept."
+		if l.DeleteDelivered {
+			after = "A delivered row is deleted."
+		}
+		fmt.Fprintf(p.out, "\nStatus: %s. %s\n\n", statusValues(l), after)
+	}
+}
+
+// statusValues lists the values of a layout's status column.
+func statusValues(l *store.Layout) string {
+	var values []string
+	for _, s := range []store.Status{store.Pending, store.Processing, store.Completed, store.Failed} {
+		switch l.State {
+		case store.StateWords:
+			values = append(values, fmt.Sprintf("%s is `%s`", s, l.Words[s]))
+		case store.StateNumbers:
+			values = append(values, fmt.Sprintf("%s is `%d`", s, l.Numbers[s]))
+		}
+	}
+	for _, r := range []struct {
+		reason store.Reason
+		text   string
+	}{
+		{store.ReasonBadRequest, "after a 400 or another 4xx"}, {store.ReasonUnauthorized, "after a 401"},
+		{store.ReasonForbidden, "after a 403"}, {store.ReasonGateway, "after a 502, 503, 504 or no answer"},
+		{store.ReasonInternal, "otherwise"},
+	} {
+		if n, has := l.FailedNumbers[r.reason]; has {
+			values = append(values, fmt.Sprintf("FAILED is `%d` %s", n, r.text))
+		}
+	}
+	return strings.Join(values, ", ")
+}
