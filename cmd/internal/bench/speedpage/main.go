@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/bench"
@@ -23,6 +24,7 @@ func main() {
 	version := flag.String("version", "unknown", "its version")
 	results := flag.String("results", "deploy/speed.json", "the file with what was measured")
 	page := flag.String("page", "deploy/speed.md", "the page that shows it")
+	readme := flag.String("readme", "README.md", "the page that shows the main figures of all databases")
 	part := flag.String("part", "", "the part of the page, where its marks name one: mysql, mariadb or mongo")
 	only := flag.String("only", "", "measure this entry alone, and keep the others as they are")
 	show := flag.Bool("show", false, "measure nothing: write the page from the results")
@@ -36,6 +38,9 @@ func main() {
 	}
 	if err == nil {
 		err = writePage(*results, *page, *part)
+	}
+	if err == nil {
+		err = writeFigures(filepath.Dir(*results), *readme)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "speedpage:", err)

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/bench"
+)
+
+// The README's table of figures stands between these two lines.
+const (
+	figuresBegin = "<!-- figures: make bench writes from here -->"
+	figuresEnd   = "<!-- figures: to here -->"
+)
+
+// writeFigures writes the README's table from the results of all databases, which
+// are in one folder.
+func writeFigures(folder, readme string) error {
+	text, err := os.ReadFile(readme)
+	if err != nil {
+		return err
+	}
+	figures, err := renderFigures(folder)
+	if err != nil {
+		return err
+	}
+	before, rest, found := strings.Cut(string(text), figuresBegin)
+	_, after, closed := strings.Cut(rest, figuresEnd)
+	if !found || !closed {
+		return fmt.Errorf("%s: the lines %q and %q are missing", readme, figuresBegin, figuresEnd)
+	}
+	return os.WriteFile(readme, []byte(before+figuresBegin+"\n\n"+figures+"\n"+figuresEnd+after), 0o644)
+}
+
+// renderFigures returns the table: one line for each database that was measured.
+func renderFigures(folder string) (string, error) {
+	var b strings.Builder
+	for _, db := range []struct{ title, file string }{
+		{"PostgreSQL", "speed.json"}, {"MySQL", "speed-mysql.json"}, {"MariaDB", "speed-mariadb.json"}, {"MongoDB", "speed-mongo.json"},
+	} {
+		all, err := readResults(filepath.Join(folder, db.file))
+		if err != nil {
+			return "", err
+		}
+		if all["latency"] == nil || all["drain"] == nil {
+			return "", fmt.Errorf("%s: no latency or no drain; run make bench", db.file)
+		}
+		if b.Len() == 0 {
+			m := &all["latency"].Machine
+			fmt.Fprintf(&b, "Measured on %d cores (%s) that database, relay, writers and receiver share, with every\n"+
+				"commit flushed to disk. In parentheses: the *floor*, the least program that reads, claims,\n"+
+				"sends and completes the same rows.\n\n", m.Cores, m.Processor)
+			b.WriteString("| Database | Commit to receiver at 300 rows/s, p50 | p99 | Backlog of 200 000 rows in 1000 groups |\n|---|---|---|---|\n")
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", db.title,
+			figure(all["latency"], "p50"), figure(all["latency"], "p99"), figure(all["drain"], "drain"))
+	}
+	return b.String(), nil
+}
+
+// figure returns a measure with the floor's in parentheses.
+func figure(r *bench.Result, name string) string {
+	for i := range r.Measures {
+		if m := &r.Measures[i]; m.Name == name {
+			return withUnit(m.Median, m.Unit) + " (" + bench.Number(m.AgainstMedian) + ")"
+		}
+	}
+	return ""
+}
