@@ -24,21 +24,21 @@ func TestEventsOfOtherTypes(t *testing.T) {
 
 	var no *capture.NoStreamError
 	if err := a.event(replication.ANONYMOUS_GTID_EVENT, plain, 0); !errors.As(err, &no) {
-		t.Errorf("a transaction without a name: %v", err)
+		t.Errorf("transaction without a GTID: %v", err)
 	}
 
 	for _, kind := range []replication.EventType{partialRowData, replication.LOAD_EVENT, replication.WRITE_ROWS_EVENTv0, 200} {
 		if err := a.event(kind, plain, 0); err == nil {
-			t.Errorf("an event of type %d was passed over", kind)
+			t.Errorf("event of type %d was skipped", kind)
 		}
 	}
 
 	if err := a.event(200, ignorable, 0); err != nil {
-		t.Errorf("an event that may be ignored: %v", err)
+		t.Errorf("ignorable event: %v", err)
 	}
 	a.outer = nil
 	if err := a.event(replication.XID_EVENT, plain, 0); err == nil {
-		t.Error("an event before the description of the format was taken")
+		t.Error("event before the format description was accepted")
 	}
 }
 

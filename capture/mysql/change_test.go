@@ -100,7 +100,7 @@ func testGeneratedColumns(t *testing.T, f servers.Flavour, url string) {
 			}
 			items := upToMark(t, src, o.From)
 			if len(items) != 1 || items[0].Group.Name != "group of a" || string(items[0].Payload) != "x" {
-				t.Errorf("%+v came", items)
+				t.Errorf("got %+v", items)
 			}
 		})
 	}

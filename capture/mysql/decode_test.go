@@ -17,7 +17,7 @@ func TestParseMembers(t *testing.T) {
 		"enum('open":                 nil,
 	} {
 		if got := parseMembers(text); !slices.Equal(got, want) {
-			t.Errorf("%s has the words %q, want %q", text, got, want)
+			t.Errorf("%s: got %q, want %q", text, got, want)
 		}
 	}
 }
@@ -25,7 +25,7 @@ func TestParseMembers(t *testing.T) {
 func TestStringLength(t *testing.T) {
 	for meta, want := range map[uint16]int{0xfe10: 16, 0xfeff: 255, 0xeefc: 508, 0xcefc: 1020} {
 		if got := stringLength(meta); got != want {
-			t.Errorf("%#x is a length of %d, want %d", meta, got, want)
+			t.Errorf("%#x: got length %d, want %d", meta, got, want)
 		}
 	}
 }
@@ -40,7 +40,7 @@ func TestFirstWords(t *testing.T) {
 		"create table outbox (a int)": {"CREATE", "TABLE"},
 	} {
 		if first, second := firstWords([]byte(query)); first != want[0] || second != want[1] {
-			t.Errorf("%q begins with %q and %q", query, first, second)
+			t.Errorf("%q: got %q and %q", query, first, second)
 		}
 	}
 }
@@ -51,7 +51,7 @@ func TestUTF16(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	if _, err := appendUTF16LE(nil, []byte{1}); err == nil {
-		t.Error("half a character was taken")
+		t.Error("half a character was accepted")
 	}
 }
 

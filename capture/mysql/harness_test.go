@@ -183,7 +183,7 @@ func (d *database) Disconnect(t *testing.T) {
 	}
 
 	if len(ids) == 0 {
-		t.Log("there is no stream to be cut")
+		t.Log("no stream to disconnect")
 	}
 }
 

@@ -92,7 +92,7 @@ func (d *database) wantLost(t *testing.T, at capture.StartPoint, why string) {
 	defer src.Close()
 	got, err := src.LostReasons(t.Context(), []store.Checkpoint{at.Checkpoint, other})
 	if err != nil || len(got) != 2 || (got[0] == "") != (why == "") || !strings.Contains(got[0], why) || got[1] != "" {
-		t.Errorf("%q are lost, %v, want %q", got, err, why)
+		t.Errorf("lost: got %q, %v, want %q", got, err, why)
 	}
 }
 
@@ -156,16 +156,16 @@ func testHistoryAfterPurge(t *testing.T, d *database) {
 	for i, want := range []string{"efg", "fg"} {
 		ids, err := d.readAgain(t, capture.StartPoint{Since: rotated[i].Add(time.Hour)}, until)
 		if err != nil || strings.Join(ids, "") != want {
-			t.Errorf("of an hour behind file %d %q came, %v, want %s", i, ids, err, want)
+			t.Errorf("an hour after file %d: got %q, %v, want %s", i, ids, err, want)
 		}
 	}
 
 	if ids, err := d.readAgain(t, capture.StartPoint{Since: since}, until); err != nil || strings.Join(ids, "") != "cdefg" {
-		t.Errorf("%q came, %v", ids, err)
+		t.Errorf("got %q, %v", ids, err)
 	}
 	var lost *capture.LostError
 	if ids, err := d.readAgain(t, capture.StartPoint{Since: before}, until); !errors.As(err, &lost) || len(ids) > 0 {
-		t.Errorf("%q came, %v, want a lost log", ids, err)
+		t.Errorf("got %q, %v, want a lost log", ids, err)
 	}
 }
 
@@ -199,7 +199,7 @@ func TestHistoryDomains(t *testing.T) {
 		at := capture.StartPoint{Checkpoint: store.Checkpoint{Origin: o.Origin, Position: places[part[0]]}}
 		ids, err := d.readAgain(t, at, places[part[1]])
 		if err != nil || !slices.Equal(ids, want[part[0]:part[1]]) {
-			t.Errorf("of %q came %q, %v", want[part[0]:part[1]], ids, err)
+			t.Errorf("want %q, got %q, %v", want[part[0]:part[1]], ids, err)
 		}
 	}
 }

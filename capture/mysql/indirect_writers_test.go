@@ -44,7 +44,7 @@ func TestStatementSummary(t *testing.T) {
 		"SELECT `shop`.`f`(1)":                     "SELECT `shop`.`f` …",
 	} {
 		if got := statementSummary([]byte(text)); got != want {
-			t.Errorf("%q is shown as %q, want %q", text, got, want)
+			t.Errorf("%q: got summary %q, want %q", text, got, want)
 		}
 	}
 }

@@ -278,10 +278,10 @@ func TestPurgedBeforeThePosition(t *testing.T) {
 		}
 
 		if items := upToMark(t, src, o.From); len(items) != 1 || items[0].ID != "after" {
-			t.Errorf("%+v came", items)
+			t.Errorf("got %+v", items)
 		}
 		if kept, err := src.Retained(t.Context()); err != nil || kept.Bytes <= 0 {
-			t.Errorf("%+v is kept, %v", kept, err)
+			t.Errorf("retained: got %+v, %v", kept, err)
 		}
 	})
 }
@@ -356,7 +356,7 @@ func TestNoBinlog(t *testing.T) {
 
 		srv.Restart(map[string]string{"skip-log-bin": "-"})
 		if err := ready(t, src); err != nil {
-			t.Errorf("mended, and not ready: %v", err)
+			t.Errorf("not ready after the fix: %v", err)
 		}
 	})
 }

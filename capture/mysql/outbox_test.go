@@ -49,7 +49,7 @@ func TestSystemVersioned(t *testing.T) {
 	err = ready(t, src)
 	var no *capture.NoStreamError
 	if !errors.As(err, &no) || !strings.Contains(no.Error(), "DROP SYSTEM VERSIONING") {
-		t.Fatalf("%v, want a *capture.NoStreamError with what to do", err)
+		t.Fatalf("%v, want a *capture.NoStreamError with a remedy", err)
 	}
 
 	d.exec(t, "ALTER TABLE outbox_events DROP SYSTEM VERSIONING")
@@ -86,6 +86,6 @@ func testReplace(t *testing.T, f servers.Flavour, url string) {
 
 	items := upToMark(t, again, o.From)
 	if len(items) != 2 || items[0].ID != "r4" || string(items[0].Payload) != "payload of r4" || items[1].ID != "r5" {
-		t.Errorf("%+v came", items)
+		t.Errorf("got %+v", items)
 	}
 }

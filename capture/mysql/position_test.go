@@ -62,7 +62,7 @@ func TestPositionText(t *testing.T) {
 
 	for _, text := range []store.Position{"", "16/B374D848", "4711", "0-1", uuidA, uuidA + ":", "0-1-2@binlog.000001", "0-1-2@binlog.000001:x", "0-1-2@binlog.000001:4+x"} {
 		if _, err := parsePosition(text); err == nil {
-			t.Errorf("%q was taken for a position", text)
+			t.Errorf("%q was accepted as a position", text)
 		}
 	}
 }

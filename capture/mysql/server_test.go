@@ -136,7 +136,7 @@ func TestServerIDClash(t *testing.T) {
 		case <-time.After(40 * time.Second):
 			one.End()
 			two.End()
-			t.Fatalf("nobody noticed the clash: %q, %q", one.Disconnects(), two.Disconnects())
+			t.Fatalf("no source noticed the clash: %q, %q", one.Disconnects(), two.Disconnects())
 		}
 
 		var no *capture.NoStreamError

@@ -46,7 +46,7 @@ func TestSnapshotIsExact(t *testing.T) {
 
 		stop.Store(true)
 		writers.Wait()
-		t.Logf("%d cuts, %d rows beside", cuts, committed.Load())
+		t.Logf("%d snapshots during %d inserts", cuts, committed.Load())
 	})
 }
 
@@ -88,7 +88,7 @@ func (d *database) snapshotOnce(t *testing.T, token string) {
 	}
 
 	if both > 0 || older > 0 {
-		t.Errorf("cut %s: %d of %d rows of the view came by the stream too, and %d that are older than one of their group", token, both, len(rows), older)
+		t.Errorf("snapshot %s: the stream repeated %d of %d rows of the view, and sent %d rows older than one of their group", token, both, len(rows), older)
 	}
 	d.exec(t, "DELETE FROM outbox_events") // keep views small
 }

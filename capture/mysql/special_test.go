@@ -38,7 +38,7 @@ func TestCompressed(t *testing.T) {
 
 		fo.Until("the marker", func() bool { return len(fo.Marks) > 0 })
 		if len(fo.Items) != 41 || fo.Items[40].ID != "last" {
-			t.Fatalf("%d rows came", len(fo.Items))
+			t.Fatalf("got %d rows", len(fo.Items))
 		}
 
 		for i := range fo.Items {
@@ -123,7 +123,7 @@ func TestLargeRow(t *testing.T) {
 		fo.Rows(2)
 		fo.Expect("large", "after")
 		if n := len(fo.Items[0].Payload); n != 32<<20 {
-			t.Errorf("the payload has %d bytes", n)
+			t.Errorf("payload: got %d bytes", n)
 		}
 	})
 }
@@ -179,7 +179,7 @@ func TestOwnWrites(t *testing.T) {
 
 		for range 2 {
 			if b := <-fo.Batches(); b.Position != "" || len(b.Items)+len(b.Marks) > 0 {
-				t.Errorf("%+v came, and not a heartbeat", b)
+				t.Errorf("got %+v, want a heartbeat", b)
 			}
 		}
 
@@ -192,7 +192,7 @@ func TestOwnWrites(t *testing.T) {
 					continue
 				}
 			case <-late:
-				t.Error("no position came")
+				t.Error("got no position")
 			}
 			return
 		}

@@ -216,15 +216,15 @@ func (d *database) compare(t *testing.T, boxes []store.Outbox, got []store.Item)
 			g, ok := came[key{w.Outbox, w.ID}]
 			switch {
 			case !ok:
-				t.Errorf("%s: row %q did not come", w.Outbox, w.ID)
+				t.Errorf("%s: row %q is missing", w.Outbox, w.ID)
 			case g.Group != w.Group || g.Kind != w.Kind || string(g.Payload) != string(w.Payload):
-				t.Errorf("%s: row %q came as\ngroup %.100q, kind %.100q, payload %.100q; the table has\ngroup %.100q, kind %.100q, payload %.100q",
+				t.Errorf("%s: row %q: got\ngroup %.100q, kind %.100q, payload %.100q; want\ngroup %.100q, kind %.100q, payload %.100q",
 					w.Outbox, w.ID, g.Group.Name, g.Kind, g.Payload, w.Group.Name, w.Kind, w.Payload)
 			}
 		}
 	}
 
 	if read == 0 || read != len(got) {
-		t.Errorf("%d rows came, the tables have %d", len(got), read)
+		t.Errorf("got %d rows, want %d", len(got), read)
 	}
 }

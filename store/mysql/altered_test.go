@@ -43,16 +43,16 @@ func TestAlteredTable(t *testing.T) {
 				r.wantSettled(t, c.after, false)
 				for i, a := range r.claim(t, row(c.after), row(c.after)) {
 					if a.Result != store.Claimed {
-						t.Errorf("the row is %s at place %d", a.Result, i)
+						t.Errorf("row %[2]d: got %[1]s", a.Result, i)
 					}
 				}
 
 				if got := r.settle(t, outcome(c.after, store.Failed))[0]; got != store.Written {
-					t.Errorf("the outcome: %d", got)
+					t.Errorf("outcome: got %d", got)
 				}
 				r.wantSettled(t, c.after, true)
 				if n := r.countFailed(t); n != 1 {
-					t.Errorf("%d rows are FAILED", n)
+					t.Errorf("got %d FAILED rows", n)
 				}
 			})
 		}
@@ -97,7 +97,7 @@ func TestAlteredBlocked(t *testing.T) {
 		}
 
 		if n := holds(); n != 0 {
-			t.Fatalf("there are %d holds", n)
+			t.Fatalf("got %d holds", n)
 		}
 		r.exec(t, "ALTER TABLE outbox_events MODIFY id VARCHAR(20)")
 		r.insert(t, "new-1")
@@ -106,7 +106,7 @@ func TestAlteredBlocked(t *testing.T) {
 		r.settle(t, o)
 
 		if n := holds(); n != 1 {
-			t.Errorf("the lane has %d holds", n)
+			t.Errorf("got %d holds of the lane", n)
 		}
 	})
 }
@@ -134,7 +134,7 @@ func TestExcludedDecimals(t *testing.T) {
 			items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 100, ExcludeIDs: held})
 			view.Close()
 			if err != nil || len(items) != n-len(held) {
-				t.Errorf("%d rows, %v, with %d of %d held", len(items), err, len(held), n)
+				t.Errorf("got %d rows, %v, with %d of %d excluded", len(items), err, len(held), n)
 			}
 		}
 	})
@@ -165,7 +165,7 @@ func TestZerofill(t *testing.T) {
 				items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 9})
 				view.Close()
 				if err != nil || len(items) != 1 || items[0].ID != ids[0] {
-					t.Errorf("beside a parked row: %+v, %v", items, err)
+					t.Errorf("with a spilled row: got %+v, %v", items, err)
 				}
 
 				for i, a := range r.claim(t, row(ids[0]), row(ids[1])) {
@@ -190,7 +190,7 @@ func TestHiddenIndex(t *testing.T) {
 		r := newRig(t, url, ddl, 0, flowBox())
 		r.insert(t, "1")
 		if a := r.claim(t, row("1"))[0]; a.Result != store.Claimed {
-			t.Errorf("the row is %s", a.Result)
+			t.Errorf("row: got %s", a.Result)
 		}
 		r.settle(t, outcome("1", store.Completed))
 		r.exec(t, "ALTER TABLE outbox_events DROP INDEX b_used")
@@ -271,10 +271,10 @@ func TestClaimWaitsOnceForLockedTable(t *testing.T) {
 			}
 			took, answers := claim(free(0), locked, free(1))
 			if answers[0].Result != store.Claimed || answers[1].Result != store.TableLocked || answers[2].Result != store.Claimed {
-				t.Errorf("looks at rows %t: %+v", looks, answers)
+				t.Errorf("with a lookup %t: got %+v", looks, answers)
 			}
 			if took > alone+alone/2 {
-				t.Errorf("looks at rows %t: the claim took %s, %s of the locked table alone", looks, took, alone)
+				t.Errorf("with a lookup %t: the claim took %s, a claim of the locked table alone %s", looks, took, alone)
 			}
 		}
 	})
@@ -327,6 +327,6 @@ func (r *rig) wantOthersClaimed(t *testing.T, rows []store.ClaimRow, lock string
 	}
 
 	if took := time.Since(began); took > 6*time.Second {
-		t.Errorf("the look took %s", took)
+		t.Errorf("ReadSettled took %s", took)
 	}
 }

@@ -72,10 +72,10 @@ func TestStatusConstraints(t *testing.T) {
 			}
 
 			if err := st.Check(ctx(t)); err != nil {
-				t.Errorf("%s, mended: %v", name, err)
+				t.Errorf("%s, after the fix: %v", name, err)
 			}
 			if _, err := servers.OpenMySQL(t, url).Exec("INSERT INTO " + box.Table + " (id, status) VALUES ('x', " + c.bad + ")"); err == nil {
-				t.Errorf("%s: mended, the constraint allows %s", name, c.bad)
+				t.Errorf("%s: the fixed constraint allows %s", name, c.bad)
 			}
 		}
 	})
@@ -100,10 +100,10 @@ func TestMayInstall(t *testing.T) {
 			t.Helper()
 			may, err := st.MayInstall(ctx(t))
 			if err != nil || may != want {
-				t.Errorf("%s: it may install: %t, %v", what, may, err)
+				t.Errorf("%s: MayInstall: got %t, %v", what, may, err)
 			}
 			if err := st.Install(ctx(t)); !want && err == nil {
-				t.Errorf("%s: it did", what)
+				t.Errorf("%s: Install succeeded, want an error", what)
 			} else if want && err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
@@ -117,7 +117,7 @@ func TestMayInstall(t *testing.T) {
 		grant("INSERT, UPDATE", "meta")
 		expect("all rights", true)
 		if may, err := st.MayInstall(ctx(t)); err != nil || may {
-			t.Errorf("installed: %t, %v", may, err)
+			t.Errorf("MayInstall after Install: got %t, %v", may, err)
 		}
 
 		servers.ExecMySQL(t, admin, "DROP TABLE sluicebox_hold")

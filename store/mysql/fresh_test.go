@@ -35,13 +35,13 @@ func TestFreshClaims(t *testing.T) {
 			for i := range picked {
 				first[i].Payload = nil
 				if fmt.Sprint(first[i]) != fmt.Sprint(second[i]) {
-					rt.Errorf("a row of (%s): %+v with a look, %+v without", states[picked[i]], first[i], second[i])
+					rt.Errorf("row (%s): got %+v with the locking read, %+v without", states[picked[i]], first[i], second[i])
 				}
 			}
 
 			const shape = "SELECT GROUP_CONCAT(CONCAT_WS(' ', SUBSTR(id, 2), status, retry_count, processed_at IS NULL) ORDER BY id) FROM outbox_events WHERE id LIKE ?"
 			if a, b := ask[*string](t, r.db, shape, "a%"), ask[*string](t, r.db, shape, "b%"); (a == nil) != (b == nil) || a != nil && *a != *b {
-				rt.Errorf("with a look %v is left, without %v", a, b)
+				rt.Errorf("rows afterwards: got %v with the locking read, %v without", a, b)
 			}
 		})
 	})
@@ -62,7 +62,7 @@ func TestDuplicateIDs(t *testing.T) {
 		again()
 		for other, want := range map[string]store.ClaimResult{"gone": store.Gone, "done": store.AlreadySettled} {
 			if a := r.claim(t, fresh("twice"), fresh(other)); a[0].Result != store.Claimed || a[1].Result != want {
-				t.Errorf("beside %s: %s, %s", other, a[0].Result, a[1].Result)
+				t.Errorf("with another row %s: got %s, %s", other, a[0].Result, a[1].Result)
 			}
 		}
 
@@ -72,7 +72,7 @@ func TestDuplicateIDs(t *testing.T) {
 				a, b := outcome("twice", status), outcome(other, status)
 				b.At = a.At
 				if got := r.settle(t, a, b); got[0] != store.Written || got[1] != want {
-					t.Errorf("%s beside %s: %v", status, other, got)
+					t.Errorf("%s with another row %s: got %v", status, other, got)
 				}
 			}
 		}
@@ -109,7 +109,7 @@ func TestFreshClaimsOfMany(t *testing.T) {
 						expected = want
 					}
 					if fmt.Sprint(a) != fmt.Sprint(expected) {
-						t.Fatalf("row %d, with %s at %d: %+v, want %+v", i, what, at, a, expected)
+						t.Fatalf("row %d, with %s at %d: got %+v, want %+v", i, what, at, a, expected)
 					}
 				}
 				r.exec(t, "UPDATE outbox_events SET id = ?, status = 'PENDING', retry_count = 0 WHERE id IN (?, CONCAT(?, ' no'))", rows[at].ID, rows[at].ID, rows[at].ID)

@@ -73,11 +73,11 @@ func TestInsertsMeetNoLocks(t *testing.T) {
 
 			t.Logf("%d rows in %s, the slowest insert took %s", n, time.Since(began), worst)
 			if waited := globalStatus(t, r, waits) - before; waited != 0 {
-				t.Errorf("%d statements have waited for a lock", waited)
+				t.Errorf("%d statements waited for a lock, want 0", waited)
 			}
 
 			if n != writers*each {
-				t.Errorf("%d rows of %d were settled", n, writers*each)
+				t.Errorf("settled %d rows, want %d", n, writers*each)
 			}
 		})
 	}
@@ -106,7 +106,7 @@ func TestInsertIntoGaps(t *testing.T) {
 
 		for _, id := range []string{"05", "11", "15", "25", "35", "41", "99"} {
 			if _, err := conn.ExecContext(ctx(t), "INSERT INTO outbox_events (id, payload) VALUES (?, '{}')", id); err != nil {
-				t.Errorf("insert of %s beside a claim: %v", id, err)
+				t.Errorf("insert of %s during a claim: %v", id, err)
 			}
 		}
 
@@ -215,11 +215,11 @@ func TestClaimPastLockedRow(t *testing.T) {
 					want = store.NotYetVisible
 				}
 				if a.Result != want {
-					t.Errorf("turn %d: row %s is %s", turn, rows[i].ID, a.Result)
+					t.Errorf("round %d: row %s: got %s", turn, rows[i].ID, a.Result)
 				}
 			}
 			if took := time.Since(began); turn > 0 && took > 1900*time.Millisecond {
-				t.Errorf("a claim beside a locked row took %s", took)
+				t.Errorf("claim with a locked row took %s", took)
 			}
 		}
 
@@ -228,7 +228,7 @@ func TestClaimPastLockedRow(t *testing.T) {
 		}
 		for _, a := range r.claim(t, rows...) {
 			if a.Result != store.Claimed {
-				t.Errorf("with nothing locked: %s", a.Result)
+				t.Errorf("without locks: got %s", a.Result)
 			}
 		}
 	})
@@ -282,7 +282,7 @@ func TestLockedTable(t *testing.T) {
 		}
 
 		if a := r.claim(t, row("7"))[0]; a.Result != store.Claimed {
-			t.Errorf("then the row is %s", a.Result)
+			t.Errorf("after the lock: got %s", a.Result)
 		}
 	})
 }

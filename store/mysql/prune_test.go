@@ -39,14 +39,14 @@ func TestPruneWalks(t *testing.T) {
 		held := r.begin(t, "SELECT * FROM outbox_events WHERE id IN ('000001', '003000', '007000') FOR UPDATE")
 		began := time.Now()
 		if n, _ := r.prune(t, 600); n != 7000-3 {
-			t.Errorf("%d rows were deleted, want all but the locked", n)
+			t.Errorf("deleted %d rows, want all except the locked ones", n)
 		}
 		t.Logf("7000 rows in %s", time.Since(began))
 		if err := held.Rollback(); err != nil {
 			t.Fatal(err)
 		}
 		if n, _ := r.prune(t, 600); n != 3 {
-			t.Errorf("%d rows were deleted, want those that were locked", n)
+			t.Errorf("deleted %d rows, want the rows that had been locked", n)
 		}
 	})
 }
@@ -61,7 +61,7 @@ func TestPruneKeys(t *testing.T) {
 					r.exec(t, "INSERT INTO outbox_events (id, payload, status, processed_at) VALUES ("+fmt.Sprintf(form, i)+", '{}', ?, '2024-01-01')", []string{"COMPLETED", "FAILED"}[i%2])
 				}
 				if n, _ := r.prune(t, 7); n != 25 {
-					t.Errorf("%d rows were deleted, want 25", n)
+					t.Errorf("deleted %d rows, want 25", n)
 				}
 			})
 		}
@@ -78,7 +78,7 @@ func TestPruneRefused(t *testing.T) {
 		r.exec(t, "INSERT INTO copies VALUES ('000007')")
 		n, refused := r.prune(t, 100)
 		if n != 4900 || len(refused) != 1 || !strings.Contains(refused[0].Error(), "copies") {
-			t.Errorf("%d rows were deleted, %v", n, refused)
+			t.Errorf("deleted %d rows, %v", n, refused)
 		}
 	})
 }
@@ -99,11 +99,11 @@ func TestPartitioned(t *testing.T) {
 		}
 
 		if got := ask[string](t, r.db, "SELECT GROUP_CONCAT(CONCAT(id, ' ', status) ORDER BY day, id) FROM outbox_events"); got != "a PROCESSING,b PENDING,B PROCESSING,c PROCESSING" {
-			t.Errorf("the rows are %s", got)
+			t.Errorf("rows: got %s", got)
 		}
 		r.settle(t, outcome("B", store.Completed), outcome("c", store.Failed))
 		if got := ask[string](t, r.db, "SELECT GROUP_CONCAT(CONCAT(id, ' ', status) ORDER BY day, id) FROM outbox_events"); got != "a PROCESSING,b PENDING,B COMPLETED,c FAILED" {
-			t.Errorf("the rows are %s", got)
+			t.Errorf("rows: got %s", got)
 		}
 	})
 }

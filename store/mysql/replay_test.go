@@ -19,7 +19,7 @@ func TestRequestsCounted(t *testing.T) {
 			return ask[int](t, r.db, "SELECT coalesce(max(n), 0) FROM sluicebox_wish WHERE name = 'rig'")
 		})
 		if nth := ask[int](t, r.db, "SELECT nth FROM sluicebox_replay WHERE job = 'job'"); nth != 3 {
-			t.Errorf("the replay is number %d", nth)
+			t.Errorf("replay number: got %d, want 3", nth)
 		}
 	})
 }
@@ -75,17 +75,17 @@ func TestUpgradeToReplays(t *testing.T) {
 		}
 
 		if may, err := r.store.MayInstall(ctx(t)); err != nil || !may {
-			t.Errorf("it may install: %t, %v", may, err)
+			t.Errorf("MayInstall: got %t, %v", may, err)
 		}
 		before := r.epoch
 		r.epoch = rigs.InstallAndLead(t, r.store)
 		parked, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events", Lane: item.Lane().Hash()}}, 5)
 		if err != nil || len(parked[0]) != 0 { // its hashes are from before version 3
-			t.Errorf("parked are %+v, %v", parked, err)
+			t.Errorf("spilled rows: got %+v, %v", parked, err)
 		}
 
 		if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 0 || r.epoch != before+1 {
-			t.Errorf("the holds are %+v, %v; the epoch is %d", holds, err, r.epoch)
+			t.Errorf("holds: got %+v, %v; epoch %d", holds, err, r.epoch)
 		}
 		rigs.EndJob(t, r.store, r.epoch, "events", "job", store.JobDone)
 	})

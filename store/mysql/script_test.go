@@ -70,7 +70,7 @@ func TestScript(t *testing.T) {
 					}
 					done, err := c.run(ctx, script)
 					if done != tc.want {
-						t.Errorf("it was done: %v, want %v", done, tc.want)
+						t.Errorf("done: got %v, want %v", done, tc.want)
 					}
 					return err
 				})
@@ -84,7 +84,7 @@ func TestScript(t *testing.T) {
 				}
 
 				if want := map[bool]int{true: 2}[tc.want]; changed != want || rows != 3 {
-					t.Errorf("%d of %d rows are changed, want %d", changed, rows, want)
+					t.Errorf("changed %d of %d rows, want %d", changed, rows, want)
 				}
 				servers.ExecMySQL(t, url, "SELECT 1 FROM outbox FOR UPDATE NOWAIT", "SELECT 1 FROM sluicebox_leader FOR UPDATE NOWAIT")
 			})
@@ -142,21 +142,21 @@ func TestClaimsAndOutcomesTakeOneRoundTrip(t *testing.T) {
 			if n := fewest(s.claims, func() error {
 				answers, err := s.Claim(t.Context(), epoch, time.Now(), []store.ClaimRow{{Ref: ref}})
 				if err == nil && answers[0].Result != store.Claimed {
-					t.Errorf("the claim answers %+v", answers)
+					t.Errorf("claim: got %+v", answers)
 				}
 				return err
 			}); n != 1 {
-				t.Errorf("a claim takes %d packets", n)
+				t.Errorf("claim: got %d packets, want 1", n)
 			}
 
 			if n := fewest(s.outcomes, func() error {
 				results, err := s.Settle(t.Context(), epoch, []store.Outcome{{Ref: ref, Status: store.Completed, At: time.Now()}})
 				if err == nil && results[0] != store.Written {
-					t.Errorf("the outcome is %+v", results)
+					t.Errorf("outcome: got %+v", results)
 				}
 				return err
 			}); n != 1 {
-				t.Errorf("an outcome takes %d packets", n)
+				t.Errorf("outcome: got %d packets, want 1", n)
 			}
 		})
 	}
@@ -182,7 +182,7 @@ func TestPingTakesOneRoundTrip(t *testing.T) {
 					rigs.WantRequestCount(t, "a ping", taken, want)
 				}
 				if n := wire.sent.Load() - before; n != 4 {
-					t.Errorf("4 pings with %d wishes are %d commands", want, n)
+					t.Errorf("4 pings with %d requests: got %d commands", want, n)
 				}
 				if want > 0 {
 					break

@@ -78,7 +78,7 @@ func TestKilledSessions(t *testing.T) {
 				"parked": func() error { return r.store.SpilledLanes(ctx(t), func(store.SpilledLane) {}) },
 			} {
 				if err := call(); err != nil {
-					t.Errorf("%s, turn %d: %v", what, turn, err)
+					t.Errorf("%s, round %d: %v", what, turn, err)
 				}
 			}
 
@@ -104,11 +104,11 @@ func TestLockOfKilledSession(t *testing.T) {
 		watched := rigs.Async(func() (int, error) { return 0, held.Watch(ctx(t)) })
 		r.kill(t)
 		if a := <-watched; a.Err == nil {
-			t.Error("the watch says nothing")
+			t.Error("Watch did not return")
 		}
 
 		if err := held.Ping(ctx(t)); err == nil {
-			t.Error("the lock answers a ping")
+			t.Error("Ping succeeded on a lost lock")
 		}
 		rival := openStore(t, url, 0, flowBox())
 		lock, err := rival.Lock(ctx(t))
@@ -124,7 +124,7 @@ func TestLockOfKilledSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := r.store.AcquireLeadership(ctx(t)); !errors.Is(err, store.ErrNotLeader) {
-			t.Errorf("who has lost the lock leads: %v", err)
+			t.Errorf("AcquireLeadership without the lock: got %v", err)
 		}
 	})
 }
@@ -160,7 +160,7 @@ func TestLockBySilence(t *testing.T) {
 			t.Errorf("the lock was free after %s", took)
 		}
 		if err := held.Ping(ctx(t)); err == nil {
-			t.Error("the lock is still answered for")
+			t.Error("Ping succeeded on an expired lock")
 		}
 	})
 }
@@ -186,7 +186,7 @@ func TestFrozenWriter(t *testing.T) {
 		began := time.Now()
 		r.lead(t)
 		if took := time.Since(began); took > store.MinLockLease+5*time.Second {
-			t.Errorf("Lead took %s", took)
+			t.Errorf("AcquireLeadership took %s", took)
 		}
 	})
 }
@@ -215,7 +215,7 @@ func TestKeepAlive(t *testing.T) {
 			t.Logf("try %d: the sessions were %s and are %s", try, before, after)
 		}
 
-		t.Error("sessions end in each pause")
+		t.Error("sessions ended in every pause")
 	})
 }
 

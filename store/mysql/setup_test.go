@@ -44,7 +44,7 @@ func TestLeastRights(t *testing.T) {
 		relay := openStore(t, url, 0, box)
 
 		if may, err := relay.MayInstall(ctx(t)); err != nil || may {
-			t.Errorf("the account may make tables: %v, %v", may, err)
+			t.Errorf("MayInstall without CREATE: got %v, %v", may, err)
 		}
 		err = relay.Install(ctx(t))
 		rigs.WantSetup(t, "install without CREATE", err, "GRANT SELECT, INSERT, UPDATE ON", "sluicebox_leader")
@@ -61,7 +61,7 @@ func TestLeastRights(t *testing.T) {
 			grantAll(t, admin, err, password)
 		}
 		if err != nil {
-			t.Fatalf("with all that was named: %v", err)
+			t.Fatalf("with all named grants: %v", err)
 		}
 
 		r := &rig{url: url, db: servers.OpenMySQL(t, admin), store: relay}
@@ -142,7 +142,7 @@ func TestInterrupted(t *testing.T) {
 				}
 				r.lead(t)
 				if err := r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{Position: "3"}); err != nil {
-					t.Errorf("after another Lead: %v", err)
+					t.Errorf("after another AcquireLeadership: %v", err)
 				}
 			}
 		})
@@ -162,7 +162,7 @@ func TestViewPosition(t *testing.T) {
 		defer view.Close()
 		if strings.HasPrefix(url, "mysql:") {
 			if view.Position() != "" {
-				t.Errorf("MySQL tells %q", view.Position())
+				t.Errorf("MySQL: got position %q, want none", view.Position())
 			}
 			return
 		}
@@ -174,7 +174,7 @@ func TestViewPosition(t *testing.T) {
 		}
 		defer later.Close()
 		if view.Position() == "" || later.Position() == view.Position() {
-			t.Errorf("the places are %q and %q", view.Position(), later.Position())
+			t.Errorf("positions: got %q and %q", view.Position(), later.Position())
 		}
 	})
 }
@@ -193,7 +193,7 @@ func TestReplica(t *testing.T) {
 
 			found, err := r.store.Diagnose(ctx(t))
 			if err != nil || store.CountFaults(found) != 1 {
-				t.Errorf("examined: %+v, %v", found, err)
+				t.Errorf("Diagnose: got %+v, %v", found, err)
 			}
 
 			r.exec(t, "SET GLOBAL read_only = OFF")
@@ -216,13 +216,13 @@ func TestReshape(t *testing.T) {
 		expect := func(what string, parked, placed int) {
 			t.Helper()
 			if got := ask[int](t, r.db, "SELECT COUNT(*) FROM sluicebox_parked"); got != parked {
-				t.Errorf("%s: %d rows are parked, want %d", what, got, parked)
+				t.Errorf("%s: got %d spilled rows, want %d", what, got, parked)
 			}
 			if got := ask[int](t, r.db, "SELECT COUNT(*) FROM sluicebox_checkpoint WHERE position = 'p'"); got != placed {
-				t.Errorf("%s: %d checkpoints have their place, want %d", what, got, placed)
+				t.Errorf("%s: got %d checkpoints with a position, want %d", what, got, placed)
 			}
 			if got := ask[int](t, r.db, "SELECT version FROM sluicebox_meta"); got != 3 {
-				t.Errorf("%s: the tables have version %d", what, got)
+				t.Errorf("%s: got version %d", what, got)
 			}
 		}
 

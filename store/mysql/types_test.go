@@ -90,7 +90,7 @@ func (r *rig) wantIDs(t *testing.T, held string, values map[string]string) {
 
 	for value, id := range values {
 		if got[id] == (id == held) {
-			t.Errorf("row %s is not read as %q, or though it is held: %v", value, id, got)
+			t.Errorf("row %s: want id %q unless excluded, got %v", value, id, got)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func (r *rig) wantRow(t *testing.T, id string) {
 		t.Errorf("row %q COMPLETED: %d", id, got)
 	}
 
-	err := r.store.SpilledLanes(ctx(t), func(l store.SpilledLane) { t.Errorf("row %q is still parked: %v", id, l) })
+	err := r.store.SpilledLanes(ctx(t), func(l store.SpilledLane) { t.Errorf("row %q is still spilled: %v", id, l) })
 	if err != nil {
 		t.Error(err)
 	}
@@ -191,12 +191,12 @@ func TestTimePrecision(t *testing.T) {
 
 				a := r.claim(t, row("1"))[0]
 				if left := time.Until(a.Until); a.Result != store.Held || left > time.Hour-50*time.Second || left < time.Hour-70*time.Second {
-					t.Errorf("somebody else's: %s for %s", a.Result, left)
+					t.Errorf("another processor's claim: got %s for %s", a.Result, left)
 				}
 
 				kept := ask[string](t, r.db, "SELECT CONVERT_TZ(processed_at, @@session.time_zone, '+00:00') FROM outbox_events")
 				if want := at.UTC().Format("2006-01-02 15:04:05"); !strings.HasPrefix(kept, want) {
-					t.Errorf("the time is %s, want %s", kept, want)
+					t.Errorf("time: got %s, want %s", kept, want)
 				}
 			})
 		}
@@ -225,7 +225,7 @@ func TestPayloads(t *testing.T) {
 				for _, most := range []int{0, len(want) - 1, len(want)} {
 					items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 2, MaxPayload: most})
 					if err != nil || len(items) != 1 || items[0].PayloadSize != len(want) || string(items[0].Payload) != want && most != len(want)-1 {
-						t.Errorf("read, payloads up to %d: %+v, %v", most, items, err)
+						t.Errorf("read with payloads up to %d: got %+v, %v", most, items, err)
 					}
 				}
 
