@@ -116,8 +116,8 @@ func (k *CheckpointSaver) saveLoop(ctx context.Context) error {
 }
 
 func (k *CheckpointSaver) saveWithRetry(ctx context.Context) error {
-	const first, most = 100 * time.Millisecond, 5 * time.Second
-	for wait := first; ; wait = min(2*wait, most) {
+	const minWait, maxWait = 100 * time.Millisecond, 5 * time.Second
+	for wait := minWait; ; wait = min(2*wait, maxWait) {
 		err := k.saveOnce(ctx)
 		if err == nil || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrInterrupted) {
 			return err
@@ -137,9 +137,9 @@ func (k *CheckpointSaver) saveWithRetry(ctx context.Context) error {
 // saveOnce makes one round that the end of the context does not cancel. A cancelled
 // save would cost the session that holds the leadership, and with it the last round.
 func (k *CheckpointSaver) saveOnce(ctx context.Context) error {
-	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTimeout)
+	roundCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTimeout)
 	defer cancel()
-	return k.Advance(whole, time.Now())
+	return k.Advance(roundCtx, time.Now())
 }
 
 // Advance makes one round: it saves the watermark and acknowledges it. While no row

@@ -51,7 +51,7 @@ type StartPoint struct {
 // backlog is the unsettled rows of the tables at the new position, without the
 // spilled rows.
 //
-//   - A backlog larger than most is spilled itself.
+//   - A backlog larger than bound is spilled itself.
 //   - In a smaller one, a payload above its share of the bytes stays in its table,
 //     and the claim reads it.
 //   - If spilling fails, Start discards the resources of the snapshot, so that the
@@ -64,7 +64,7 @@ type StartPoint struct {
 //
 // lost, if not nil, reports that the log was found lost while it was read. The saved
 // checkpoint is then invalid, whatever position the source finds.
-func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.Outbox, most store.ReadLimit, lost *capture.LostError) (StartPoint, error) {
+func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.Outbox, bound store.ReadLimit, lost *capture.LostError) (StartPoint, error) {
 	at, err := tables.LoadCheckpoint(ctx)
 	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
 		return StartPoint{}, fmt.Errorf("load checkpoint: %w", err)
@@ -85,7 +85,7 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 		return StartPoint{}, err
 	}
 
-	begin := StartPoint{
+	point := StartPoint{
 		Epoch:          leader.epoch,
 		Watermark:      store.Checkpoint{Origin: opening.Origin, Position: opening.From, Seq: at.Seq},
 		From:           opening.From,
@@ -94,24 +94,24 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 
 	if opening.View == nil {
 		if at.Position != "" && opening.From == at.Position {
-			_, err = tables.DeleteSpilledAfter(ctx, begin.Epoch, at.Seq)
+			_, err = tables.DeleteSpilledAfter(ctx, point.Epoch, at.Seq)
 		}
-		return begin, err
+		return point, err
 	}
 
 	if lost != nil {
-		begin.SnapshotReason = lost.Reason
+		point.SnapshotReason = lost.Reason
 	}
 
-	begin.Watermark.Position = ""
-	b := backlog{view: opening.View, tables: tables, epoch: begin.Epoch, outboxes: outboxes, bound: most}
+	point.Watermark.Position = ""
+	b := backlog{view: opening.View, tables: tables, epoch: point.Epoch, outboxes: outboxes, bound: bound}
 	err = b.read(ctx)
 	if err != nil && opening.Discard != nil {
 		err = errors.Join(err, opening.Discard(context.WithoutCancel(ctx)))
 	}
 
-	begin.Backlog, begin.Spilled = b.items, b.spilled
-	return begin, err
+	point.Backlog, point.Spilled = b.items, b.spilled
+	return point, err
 }
 
 // lazyLeader acquires leadership when it is first needed.

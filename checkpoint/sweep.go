@@ -136,7 +136,7 @@ func (s *Sweeper) caughtUp() {
 // awaitMarker writes a marker and waits until it comes back. It calls then at that
 // point of the log.
 func (s *Sweeper) awaitMarker(ctx context.Context, then func()) error {
-	came := make(chan struct{})
+	arrived := make(chan struct{})
 	s.mu.Lock()
 	s.tokens++
 	token := fmt.Sprintf("sweep-%d-%d", s.Epoch, s.tokens)
@@ -144,7 +144,7 @@ func (s *Sweeper) awaitMarker(ctx context.Context, then func()) error {
 		s.waiting = map[string]func(){}
 	}
 
-	s.waiting[token] = func() { then(); close(came) }
+	s.waiting[token] = func() { then(); close(arrived) }
 	s.mu.Unlock()
 	if err := s.Source.Mark(ctx, token); err != nil {
 		s.mu.Lock()
@@ -156,7 +156,7 @@ func (s *Sweeper) awaitMarker(ctx context.Context, then func()) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-came:
+	case <-arrived:
 		return nil
 	}
 }

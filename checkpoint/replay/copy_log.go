@@ -53,7 +53,7 @@ func (r *jobRun) copyLog(ctx context.Context) error {
 func (r *jobRun) readLog(ctx context.Context, at *logPlace, take func(context.Context, *capture.Batch) error) error {
 	reading, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	r.activeReader.setReading(at.name, func(why error) { stop(failf("%v; the job was reading this log", why)) })
+	r.activeReader.setReading(at.name, func(cause error) { stop(failf("%v; the job was reading this log", cause)) })
 	defer r.activeReader.setReading("", nil)
 	err := r.readRange(reading, at.StartPoint, func(b *capture.Batch) error { return take(reading, b) })
 	if end := new(endError); errors.As(context.Cause(reading), &end) {
@@ -112,7 +112,7 @@ func (r *jobRun) logPosition(ctx context.Context) (at logPlace, err error) {
 	}
 	if at.StartPoint, _, at.name, err = r.startPlace(ctx); err != nil {
 		if end := new(endError); errors.As(err, &end) {
-			err = failf("%s", end.why) // it existed when the job started
+			err = failf("%s", end.reason) // it existed when the job started
 		}
 		return at, finalReadError(err)
 	}

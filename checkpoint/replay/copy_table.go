@@ -19,8 +19,8 @@ func (r *jobRun) copyTable(ctx context.Context) error {
 		return err
 	}
 	if undated > 0 {
-		why, _, _ := strings.Cut(r.Reason, undatedRows)
-		if err := r.saveJob(ctx, r.Job, r.State, fmt.Sprintf("%s%s%d", why, undatedRows, undated)); err != nil {
+		reason, _, _ := strings.Cut(r.Reason, undatedRows)
+		if err := r.saveJob(ctx, r.Job, r.State, fmt.Sprintf("%s%s%d", reason, undatedRows, undated)); err != nil {
 			return err
 		}
 	}

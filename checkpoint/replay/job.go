@@ -25,11 +25,11 @@ const (
 
 // endError ends a job in a state.
 type endError struct {
-	state store.JobState
-	why   string
+	state  store.JobState
+	reason string
 }
 
-func (e *endError) Error() string { return e.why }
+func (e *endError) Error() string { return e.reason }
 
 func refusef(format string, args ...any) error {
 	return &endError{store.JobRefused, fmt.Sprintf(format, args...)}
@@ -41,9 +41,9 @@ func failf(format string, args ...any) error {
 
 // waitError is the reason why a job cannot start yet. jobsChanged receives a signal
 // when it may be able to.
-type waitError struct{ why string }
+type waitError struct{ reason string }
 
-func (e *waitError) Error() string { return e.why }
+func (e *waitError) Error() string { return e.reason }
 
 // desiredStateError stops the work on a job because its desired state changed.
 type desiredStateError struct{ desired store.DesiredState }
@@ -103,8 +103,8 @@ func (d *Controller) nextJob(ctx context.Context, list []store.Job, waits map[st
 				return nil, err
 			}
 		case j.Desired == store.DesiredPause:
-			why, _, _ := strings.Cut(j.Reason, WaitsFor)
-			if err := d.saveJob(ctx, j, store.JobPaused, why); err != nil {
+			reason, _, _ := strings.Cut(j.Reason, WaitsFor)
+			if err := d.saveJob(ctx, j, store.JobPaused, reason); err != nil {
 				return nil, err
 			}
 		case !waits[j.ID]:
@@ -120,20 +120,20 @@ func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits ma
 	err = d.runJob(ctx, j)
 	var end *endError
 	var wait *waitError
-	var wish *desiredStateError
+	var desired *desiredStateError
 	switch {
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
 	case err == nil:
 		return 0, d.endJob(ctx, j, store.JobDone, "")
 	case errors.As(err, &end):
-		return 0, d.endJob(ctx, j, end.state, end.why)
-	case errors.As(err, &wish), errors.Is(err, store.ErrNoJob):
+		return 0, d.endJob(ctx, j, end.state, end.reason)
+	case errors.As(err, &desired), errors.Is(err, store.ErrNoJob):
 		return 0, nil // the list has its desired state, or the job is deleted
 	case errors.As(err, &wait):
 		waits[j.ID] = true
-		why, _, _ := strings.Cut(j.Reason, WaitsFor)
-		return 0, d.saveJob(ctx, j, j.State, why+WaitsFor+wait.why)
+		reason, _, _ := strings.Cut(j.Reason, WaitsFor)
+		return 0, d.saveJob(ctx, j, j.State, reason+WaitsFor+wait.reason)
 	case errors.Is(err, store.ErrNotLeader):
 		return 0, err
 	}
@@ -151,11 +151,11 @@ func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits ma
 }
 
 // saveJob writes the state and reason of a job, if they changed.
-func (d *Controller) saveJob(ctx context.Context, j *store.Job, state store.JobState, why string) error {
-	if j.State == state && j.Reason == why {
+func (d *Controller) saveJob(ctx context.Context, j *store.Job, state store.JobState, reason string) error {
+	if j.State == state && j.Reason == reason {
 		return nil
 	}
-	j.State, j.Reason = state, why
+	j.State, j.Reason = state, reason
 	return d.writeJob(ctx, j)
 }
 
@@ -169,12 +169,12 @@ func (d *Controller) writeJob(ctx context.Context, j *store.Job) error {
 
 // endJob writes the end of a job and deletes its remaining rows. Without a reason it
 // keeps the job's earlier one, the source of its rows.
-func (d *Controller) endJob(ctx context.Context, j *store.Job, state store.JobState, why string) error {
+func (d *Controller) endJob(ctx context.Context, j *store.Job, state store.JobState, reason string) error {
 	delete(d.retries, j.ID)
-	if why == "" {
-		why, _, _ = strings.Cut(j.Reason, WaitsFor)
+	if reason == "" {
+		reason, _, _ = strings.Cut(j.Reason, WaitsFor)
 	}
-	j.State, j.Reason = state, why
+	j.State, j.Reason = state, reason
 	if err := d.writeJob(ctx, j); err != nil {
 		return err
 	}

@@ -25,11 +25,11 @@ type pendingMarkers struct {
 func (d *Controller) OnMarker(token string, at store.Position, seq store.Seq) {
 	m := &d.markers
 	m.mu.Lock()
-	came := m.waiting[token]
+	arrived := m.waiting[token]
 	delete(m.waiting, token)
 	m.mu.Unlock()
-	if came != nil {
-		came <- store.Checkpoint{Position: at, Seq: seq}
+	if arrived != nil {
+		arrived <- store.Checkpoint{Position: at, Seq: seq}
 	}
 }
 
@@ -42,12 +42,12 @@ const lateMarkerAfter = 2 * time.Second
 const markerTimeout = 30 * time.Second
 
 // markWithTimeout is writeMarker with markerTimeout. After the timeout late is true,
-// and said was called.
-func (d *Controller) markWithTimeout(ctx context.Context, said func()) (at store.Checkpoint, late bool, err error) {
+// and onLate was called.
+func (d *Controller) markWithTimeout(ctx context.Context, onLate func()) (at store.Checkpoint, late bool, err error) {
 	bounded, stop := context.WithTimeout(ctx, cmp.Or(d.markers.timeout, markerTimeout))
 	defer stop()
 	written := false
-	at, err = d.writeMarker(bounded, func() { written = true; said() })
+	at, err = d.writeMarker(bounded, func() { written = true; onLate() })
 	if written && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return at, true, nil
 	}
@@ -55,10 +55,10 @@ func (d *Controller) markWithTimeout(ctx context.Context, said func()) (at store
 }
 
 // writeMarker writes a marker and returns its position in the log. Every row up to
-// there is in a lane, spilled or settled. It calls late if that takes long, because a
+// there is in a lane, spilled or settled. It calls onLate if that takes long, because a
 // paused capture brings no marker.
-func (d *Controller) writeMarker(ctx context.Context, late func()) (store.Checkpoint, error) {
-	m, came := &d.markers, make(chan store.Checkpoint, 1)
+func (d *Controller) writeMarker(ctx context.Context, onLate func()) (store.Checkpoint, error) {
+	m, arrived := &d.markers, make(chan store.Checkpoint, 1)
 	m.mu.Lock()
 	m.written++
 	token := fmt.Sprintf("replay-%d-%d", d.Epoch, m.written)
@@ -66,7 +66,7 @@ func (d *Controller) writeMarker(ctx context.Context, late func()) (store.Checkp
 		m.waiting = map[string]chan<- store.Checkpoint{}
 	}
 
-	m.waiting[token] = came
+	m.waiting[token] = arrived
 	m.mu.Unlock()
 	defer func() {
 		m.mu.Lock()
@@ -85,8 +85,8 @@ func (d *Controller) writeMarker(ctx context.Context, late func()) (store.Checkp
 		case <-ctx.Done():
 			return store.Checkpoint{}, ctx.Err()
 		case <-timer.C:
-			late()
-		case at := <-came:
+			onLate()
+		case at := <-arrived:
 			if at.Position == "" {
 				return at, fmt.Errorf("marker %s has no log position", token)
 			}

@@ -307,11 +307,11 @@ func (p *player) startTurns(ctx context.Context, now time.Time) (listed bool, er
 		if err != nil {
 			return listed, err
 		}
-		took, all, err := p.admitLanes(lanes, now)
+		started, all, err := p.admitLanes(lanes, now)
 		if err != nil {
 			return listed, err
 		}
-		listed = listed || took
+		listed = listed || started
 		if !all {
 			break
 		}
@@ -329,7 +329,7 @@ func (p *player) admitLanes(lanes []store.ReplayLane, now time.Time) (listed, al
 	for _, l := range lanes {
 		_, later := ps.deferred[l.LaneKey]
 		if p.turns[l.LaneKey] == nil && !later {
-			home, to, err := p.route(l.Outbox)
+			live, to, err := p.route(l.Outbox)
 			if err != nil {
 				return listed, false, err
 			}
@@ -339,8 +339,8 @@ func (p *player) admitLanes(lanes []store.ReplayLane, now time.Time) (listed, al
 			}
 			to.turns++
 			to.emptyLanes++
-			p.turns[l.LaneKey] = &laneTurn{ReplayLane: l, live: home, target: to, held: true, since: now}
-			home.Lanes.HoldForReplay(p.ID, l.LaneKey)
+			p.turns[l.LaneKey] = &laneTurn{ReplayLane: l, live: live, target: to, held: true, since: now}
+			live.Lanes.HoldForReplay(p.ID, l.LaneKey)
 			listed = true
 		}
 		ps.after = l.First
@@ -352,12 +352,12 @@ func (p *player) admitLanes(lanes []store.ReplayLane, now time.Time) (listed, al
 
 // route returns the sink of an outbox, whose live rows have to wait, and the sink for
 // its replayed rows.
-func (p *player) route(outbox string) (home, to *target, err error) {
-	if home = p.targets[p.Routes[outbox]]; home == nil {
+func (p *player) route(outbox string) (live, to *target, err error) {
+	if live = p.targets[p.Routes[outbox]]; live == nil {
 		return nil, nil, failf("outbox %q of the remaining rows is no longer configured", outbox)
 	}
-	if to = home; p.spec.Sink != "" {
+	if to = live; p.spec.Sink != "" {
 		to = p.targets[p.spec.Sink]
 	}
-	return home, to, nil
+	return live, to, nil
 }

@@ -36,8 +36,8 @@ func (r *rateLimiter) consume(now time.Time, rows int) {
 	if r.interval == 0 {
 		return
 	}
-	if least := now.Add(-time.Duration(r.burst) * r.interval); r.paidUntil.Before(least) {
-		r.paidUntil = least
+	if earliest := now.Add(-time.Duration(r.burst) * r.interval); r.paidUntil.Before(earliest) {
+		r.paidUntil = earliest
 	}
 	r.paidUntil = r.paidUntil.Add(time.Duration(rows) * r.interval)
 }

@@ -64,12 +64,12 @@ func (d *Controller) checkRetainedLogs(ctx context.Context, named []store.Savepo
 		return nil, d.checkServerRetention(ctx, named)
 	}
 
-	keeper, err := d.retainer.open(d.OpenRetainer)
+	retainer, err := d.retainer.open(d.OpenRetainer)
 	if err != nil {
 		return nil, err
 	}
 
-	list, err := keeper.RetainedSlots(ctx)
+	list, err := retainer.RetainedSlots(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -173,20 +173,20 @@ func (d *Controller) sweepOrphans(ctx context.Context, kept []store.Savepoint, l
 	}
 
 	d.retainer.sweptAt = time.Now()
-	keeper, err := d.OpenRetainer() // opened for this call only, because nothing else needs its session
+	retainer, err := d.OpenRetainer() // opened for this call only, because nothing else needs its session
 	if err == nil {
-		defer keeper.Close()
-		logs, err = keeper.RetainedSlots(ctx)
+		defer retainer.Close()
+		logs, err = retainer.RetainedSlots(ctx)
 	}
 	if err != nil {
 		logs = nil // a relay that retains no log may lack the right to list it
 	}
-	return orphanSweepInterval, d.dropOrphanedLogs(ctx, keeper, nil, logs)
+	return orphanSweepInterval, d.dropOrphanedLogs(ctx, retainer, nil, logs)
 }
 
 // dropOrphanedLogs releases the logs without a checkpoint. It reads the checkpoints
 // after the logs, so that the log of a new checkpoint has its row.
-func (d *Controller) dropOrphanedLogs(ctx context.Context, keeper capture.SlotRetainer, kept []store.Savepoint, logs []capture.RetainedSlot) error {
+func (d *Controller) dropOrphanedLogs(ctx context.Context, retainer capture.SlotRetainer, kept []store.Savepoint, logs []capture.RetainedSlot) error {
 	logs = slices.DeleteFunc(slices.Clone(logs), func(l capture.RetainedSlot) bool { return hasSavepoint(kept, l.Name) })
 	if len(logs) == 0 {
 		return nil
@@ -206,7 +206,7 @@ func (d *Controller) dropOrphanedLogs(ctx context.Context, keeper capture.SlotRe
 		if hasSavepoint(named, l.Name) {
 			continue
 		}
-		if err := keeper.ReleaseLog(ctx, l.Name); err != nil {
+		if err := retainer.ReleaseLog(ctx, l.Name); err != nil {
 			errs = append(errs, fmt.Errorf("release orphaned log %s: %w", l.Name, err))
 		}
 	}
@@ -228,9 +228,9 @@ func (d *Controller) dropLog(ctx context.Context, name string) error {
 	if d.OpenRetainer == nil {
 		return nil
 	}
-	keeper, err := d.retainer.open(d.OpenRetainer)
+	retainer, err := d.retainer.open(d.OpenRetainer)
 	if err == nil {
-		err = keeper.ReleaseLog(ctx, name)
+		err = retainer.ReleaseLog(ctx, name)
 	}
 	if err != nil {
 		return fmt.Errorf("release log of checkpoint %s: %w", name, err)
@@ -244,21 +244,21 @@ func (d *Controller) dropLog(ctx context.Context, name string) error {
 type logReader struct {
 	mu   sync.Mutex
 	name string
-	stop func(why error)
+	stop func(cause error)
 }
 
 // setReading records the reader of the log with a name, "" for none.
-func (r *logReader) setReading(name string, stop func(why error)) {
+func (r *logReader) setReading(name string, stop func(cause error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.name, r.stop = name, stop
 }
 
 // interrupt stops the reader of the log with a name.
-func (r *logReader) interrupt(name string, why error) {
+func (r *logReader) interrupt(name string, cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if name != "" && r.name == name {
-		r.stop(why)
+		r.stop(cause)
 	}
 }

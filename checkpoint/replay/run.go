@@ -31,18 +31,18 @@ func (d *Controller) runJob(ctx context.Context, j *store.Job) error {
 	r := &jobRun{Controller: d, Job: j, spec: spec, traffic: newTraffic(d.Sinks)}
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	watched, id := make(chan struct{}), j.ID // the job itself is overwritten meanwhile
-	go func() { defer close(watched); stop(d.watchJob(work, id)) }()
+	watchDone, id := make(chan struct{}), j.ID // the job itself is overwritten meanwhile
+	go func() { defer close(watchDone); stop(d.watchJob(work, id)) }()
 	r.player = newPlayer(r)
-	silence := r.player.forwardChanges(ctx)
-	defer silence()
+	stopForwarding := r.player.forwardChanges(ctx)
+	defer stopForwarding()
 	err = r.steps(work)
-	if unclean := r.player.withdrawAll(ctx); err == nil {
-		err = unclean
+	if withdrawErr := r.player.withdrawAll(ctx); err == nil {
+		err = withdrawErr
 	}
 
 	stop(nil)
-	<-watched
+	<-watchDone
 	if cause := context.Cause(work); err != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) {
 		return cause
 	}
@@ -122,11 +122,11 @@ func (r *jobRun) playCopied(ctx context.Context) error {
 
 // saveProgress saves a state of the job and the condition that it waits for.
 func (r *jobRun) saveProgress(ctx context.Context, state store.JobState, waits string) error {
-	why, _, _ := strings.Cut(r.Reason, WaitsFor)
+	reason, _, _ := strings.Cut(r.Reason, WaitsFor)
 	if waits != "" {
-		why += WaitsFor + waits
+		reason += WaitsFor + waits
 	}
-	return r.saveJob(ctx, r.Job, state, why)
+	return r.saveJob(ctx, r.Job, state, reason)
 }
 
 // begin chooses the source of the job's rows and the end of the job.
@@ -148,7 +148,7 @@ func (r *jobRun) begin(ctx context.Context) error {
 		}
 	}
 
-	r.Until, r.UntilAt, r.Source, r.State, r.Reason = until, now, string(from.source), store.JobCopying, from.why
+	r.Until, r.UntilAt, r.Source, r.State, r.Reason = until, now, string(from.source), store.JobCopying, from.reason
 	return r.writeJob(ctx, r.Job)
 }
 

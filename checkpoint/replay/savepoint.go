@@ -13,13 +13,13 @@ import (
 
 // Reasons of a checkpoint.
 const (
-	whyNoLog           = "no log is retained while the relay polls; create the checkpoint without retaining its log, and replay from the table"
-	whyNoRows          = "this database's log holds no rows, so it is not retained; create the checkpoint without retaining its log, and replay from the table"
-	whyServerRetention = "the server retains its log by its own settings; nothing is retained for this checkpoint"
+	reasonNoLog           = "no log is retained while the relay polls; create the checkpoint without retaining its log, and replay from the table"
+	reasonNoRows          = "this database's log holds no rows, so it is not retained; create the checkpoint without retaining its log, and replay from the table"
+	reasonServerRetention = "the server retains its log by its own settings; nothing is retained for this checkpoint"
 )
 
-// whyLate is the reason of a checkpoint whose marker has not come back yet.
-const whyLate = "waiting for capture to reach the current log position"
+// reasonLate is the reason of a checkpoint whose marker has not come back yet.
+const reasonLate = "waiting for capture to reach the current log position"
 
 // reconcileSavepoints creates the requested checkpoints and deletes those with a
 // delete request. A failure of one checkpoint does not affect the others.
@@ -57,11 +57,11 @@ func (d *Controller) reconcileSavepoints(ctx context.Context) (next time.Duratio
 		return 0, err
 	}
 
-	next, strays := d.sweepOrphans(ctx, append(kept, made...), logs)
+	next, sweepErr := d.sweepOrphans(ctx, append(kept, made...), logs)
 	if late {
 		next = retryInterval
 	}
-	return next, errors.Join(append(errs, err, strays)...)
+	return next, errors.Join(append(errs, err, sweepErr)...)
 }
 
 // deleteSavepoint deletes a checkpoint and releases its log. It interrupts a job that
@@ -137,13 +137,13 @@ func (d *Controller) retainLogs(ctx context.Context, wanted []store.Savepoint) (
 	return made, errors.Join(errs...)
 }
 
-// saveLate saves whyLate for the checkpoints that only lack their position.
+// saveLate saves reasonLate for the checkpoints that only lack their position.
 func (d *Controller) saveLate(ctx context.Context, wanted, made []store.Savepoint) {
 	for _, n := range wanted {
-		if n.Reason == whyLate || !hasSavepoint(made, n.Name) {
+		if n.Reason == reasonLate || !hasSavepoint(made, n.Name) {
 			continue
 		}
-		n.Reason = whyLate
+		n.Reason = reasonLate
 		if err := d.saveSavepoint(ctx, &n); err != nil {
 			d.Observer.ControllerFailed(err)
 			return
@@ -162,19 +162,19 @@ func (d *Controller) retainLog(ctx context.Context, n *store.Savepoint) error {
 	case !n.RetainLog:
 		return nil
 	case d.Log == nil:
-		n.State, n.Reason = store.SavepointRefused, whyNoLog
+		n.State, n.Reason = store.SavepointRefused, reasonNoLog
 		return nil
 	case d.Log.OpenHistory == nil:
-		n.State, n.Reason = store.SavepointRefused, whyNoRows
+		n.State, n.Reason = store.SavepointRefused, reasonNoRows
 		return nil
 	case d.OpenRetainer == nil:
-		n.Reason = whyServerRetention
+		n.Reason = reasonServerRetention
 		return nil
 	}
 
-	keeper, err := d.retainer.open(d.OpenRetainer)
+	retainer, err := d.retainer.open(d.OpenRetainer)
 	if err == nil {
-		_, err = keeper.RetainLog(ctx, n.Name)
+		_, err = retainer.RetainLog(ctx, n.Name)
 	}
 	switch {
 	case err == nil:

@@ -14,7 +14,7 @@ import (
 // sourceChoice is the source of a job's rows.
 type sourceChoice struct {
 	source Source
-	why    string
+	reason string
 }
 
 // maxClockSkew is the maximum lag of the relay's clock, which dates checkpoints,
@@ -130,11 +130,11 @@ func (r *jobRun) nearestSavepoint(named []store.Savepoint) (best *store.Savepoin
 func (r *jobRun) savepointPlace(n *store.Savepoint) (at capture.StartPoint, behind, kept string, err error) {
 	at = capture.StartPoint{Checkpoint: n.Checkpoint, Since: r.spec.Since}
 	if n.State == store.SavepointRetained && r.OpenRetainer != nil {
-		keeper, err := r.retainer.open(r.OpenRetainer)
+		retainer, err := r.retainer.open(r.OpenRetainer)
 		if err != nil {
 			return at, "", "", err
 		}
-		at.Slot, kept = keeper.SlotFor(n.Name), n.Name
+		at.Slot, kept = retainer.SlotFor(n.Name), n.Name
 	}
 	return at, " after checkpoint " + n.Name, kept, nil
 }

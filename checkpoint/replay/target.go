@@ -188,11 +188,11 @@ func (p *player) partition(ctx context.Context, rows []store.ReplayRow) (send []
 
 // rowStates reads the status of rows from the tables.
 func (r *jobRun) rowStates(ctx context.Context, rows []store.ReplayRow) ([]store.RowStatus, error) {
-	ask := make([]store.ClaimRow, len(rows))
+	refs := make([]store.ClaimRow, len(rows))
 	for i := range rows {
-		ask[i] = store.ClaimRow{Ref: rows[i].Ref, Txn: rows[i].Txn, WantPayload: r.Source == string(SourceTable)}
+		refs[i] = store.ClaimRow{Ref: rows[i].Ref, Txn: rows[i].Txn, WantPayload: r.Source == string(SourceTable)}
 	}
-	return r.Store.ReadStatuses(ctx, ask)
+	return r.Store.ReadStatuses(ctx, refs)
 }
 
 // isSent reports whether the job sends rows with a status.

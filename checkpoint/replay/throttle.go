@@ -33,19 +33,19 @@ func newTraffic(sinks map[string]Sink) traffic {
 	return t
 }
 
-func (t *traffic) count() (gone int64) {
+func (t *traffic) count() (n int64) {
 	for _, s := range t.sinks {
-		gone += s.Lanes.DoneCount()
+		n += s.Lanes.DoneCount()
 	}
-	return gone
+	return n
 }
 
 // active reports whether a live row finished recently. Rows that wait for the job
 // itself do not count: the sooner the job ends, the better for them.
 func (t *traffic) active() bool {
 	now := time.Now()
-	if gone := t.count(); gone != t.finished {
-		t.finished, t.at = gone, now
+	if n := t.count(); n != t.finished {
+		t.finished, t.at = n, now
 	}
 	return now.Sub(t.at) < quietPeriod
 }

@@ -118,14 +118,14 @@ func parseResults(body []byte) ([]result, error) {
 // is one outcome for all.
 func outcomesOf(list []result, r *route, red *httpsink.Redactor) (sink.Result, error) {
 	items := make([]sink.Outcome, len(list))
-	taken, skipped := 0, 0
+	accepted, skipped := 0, 0
 	for i := range list {
 		switch word := list[i].Status; word {
 		case "":
 			return sink.Result{}, fmt.Errorf("result %d of %d has no status", i+1, len(list))
 		case wordSuccess, wordSkipped:
 			items[i] = sink.Outcome{Class: sink.Delivered}
-			taken++
+			accepted++
 			if word == wordSkipped {
 				skipped++
 			}
@@ -134,7 +134,7 @@ func outcomesOf(list []result, r *route, red *httpsink.Redactor) (sink.Result, e
 		}
 	}
 
-	if taken == len(list) {
+	if accepted == len(list) {
 		items = nil
 	}
 

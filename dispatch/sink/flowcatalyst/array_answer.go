@@ -23,11 +23,11 @@ func arrayResult(a *httpsink.Answer, body []byte, r *route, n int, red *httpsink
 	case len(body) == 0:
 		return delivered(), nil
 	case body[0] == '{':
-		var said bodyStatus
-		if err := json.Unmarshal(body, &said); err != nil {
+		var obj bodyStatus
+		if err := json.Unmarshal(body, &obj); err != nil {
 			return sink.Result{}, errNotObject
 		}
-		return said.result(a, r, red), nil
+		return obj.result(a, r, red), nil
 	}
 
 	var list []json.RawMessage
@@ -43,18 +43,18 @@ func arrayItemResults(a *httpsink.Answer, list []json.RawMessage, r *route, n in
 	failed := false
 	for i := range list {
 		items[i] = sink.Outcome{Class: sink.Delivered}
-		var said bodyStatus
-		if !bytes.HasPrefix(list[i], []byte("{")) || json.Unmarshal(list[i], &said) != nil {
+		var obj bodyStatus
+		if !bytes.HasPrefix(list[i], []byte("{")) || json.Unmarshal(list[i], &obj) != nil {
 			continue // for example an id
 		}
-		word, reason, failure := said.failure()
+		word, reason, failure := obj.failure()
 		if !failure {
 			continue
 		}
 		failed = true
 		items[i] = refusedOutcome(r, word, reason, red)
 		if len(list) != n { // the entry cannot be matched to an item
-			return said.result(a, r, red)
+			return obj.result(a, r, red)
 		}
 	}
 
@@ -80,28 +80,28 @@ func (v *bodyStatus) result(a *httpsink.Answer, r *route, red *httpsink.Redactor
 	if !failure {
 		return delivered()
 	}
-	class, why := sink.Classify(500)
+	class, statusReason := sink.Classify(500)
 	if code, err := strconv.Atoi(word); err == nil && code >= 400 && code <= 599 {
-		class, why = sink.Classify(code)
+		class, statusReason = sink.Classify(code)
 	}
 	text := fmt.Sprintf(": body reports %s: %s", word, reason)
 	if red.HidesBody() {
 		text = ": body reports a failure"
 	}
-	return sink.Result{Outcome: sink.Outcome{Class: class, Reason: why, Detail: a.Detail(r.name(), text, red)}}
+	return sink.Result{Outcome: sink.Outcome{Class: class, Reason: statusReason, Detail: a.Detail(r.name(), text, red)}}
 }
 
 // failure reports whether an object reports a failure, and returns its status word
 // and its reason.
 func (v *bodyStatus) failure() (word, reason string, failure bool) {
 	word = strings.Trim(string(v.Status), `"`)
-	why := v.Error
-	if !hasValue(why) {
-		why = v.Errors
+	cause := v.Error
+	if !hasValue(cause) {
+		cause = v.Errors
 	}
 	switch {
 	case hasValue(v.Status) && !isSuccessWord(word):
-	case hasValue(why):
+	case hasValue(cause):
 		word = "an error"
 	case v.Success != nil && !*v.Success:
 		word = "success: false"
@@ -109,10 +109,10 @@ func (v *bodyStatus) failure() (word, reason string, failure bool) {
 		return "", "", false
 	}
 
-	if !hasValue(why) {
-		why = v.Message
+	if !hasValue(cause) {
+		cause = v.Message
 	}
-	return word, errorText(why), true
+	return word, errorText(cause), true
 }
 
 // hasValue reports whether a value is present and not empty.

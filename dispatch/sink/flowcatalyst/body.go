@@ -9,9 +9,9 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 )
 
-// fit returns the number of leading messages that fit one request. If it is 0, why is
+// fit returns the number of leading messages that fit one request. If it is 0, reason is
 // the reason why the first message can never be sent.
-func (r *route) fit(msgs []sink.Message) (n int, why string) {
+func (r *route) fit(msgs []sink.Message) (n int, reason string) {
 	size := len(r.prefix) + len(r.suffix)
 	for i := range msgs {
 		m := &msgs[i]
@@ -21,9 +21,9 @@ func (r *route) fit(msgs []sink.Message) (n int, why string) {
 		size += len(m.Payload)
 		if i == r.maxItems || m.Kind != msgs[0].Kind || size > r.maxBody || !json.Valid(m.Payload) {
 			if i == 0 {
-				why = r.unsendableReason(m.Payload)
+				reason = r.unsendableReason(m.Payload)
 			}
-			return i, why
+			return i, reason
 		}
 	}
 	return len(msgs), ""

@@ -105,16 +105,16 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	if err != nil {
 		return rejectFirst(len(msgs), httpsink.OneLine("not sent: "+err.Error()))
 	}
-	n, why := r.fit(msgs)
+	n, reason := r.fit(msgs)
 	if n == 0 {
-		return rejectFirst(len(msgs), why)
+		return rejectFirst(len(msgs), reason)
 	}
 	return padNotSent(s.send(ctx, &r, msgs[:n]), n, len(msgs))
 }
 
 // rejectFirst returns the result for n messages whose first cannot be sent.
-func rejectFirst(n int, why string) sink.Result {
-	out := sink.Outcome{Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: why}
+func rejectFirst(n int, reason string) sink.Result {
+	out := sink.Outcome{Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: reason}
 	if n == 1 {
 		return sink.Result{Outcome: out}
 	}
@@ -152,7 +152,7 @@ func (s *Sink) send(ctx context.Context, r *route, msgs []sink.Message) sink.Res
 // post makes one request, and a second one if its token has become invalid.
 // RequestTimeout bounds the tokens and both requests together.
 func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge func(a *httpsink.Answer, red *httpsink.Redactor) sink.Result) sink.Result {
-	with := func(token string) sink.Result {
+	attempt := func(token string) sink.Result {
 		red := s.redactor
 		if s.tokens != nil {
 			red = httpsink.NewRedactor(red.HidesBody(), token)
@@ -165,13 +165,13 @@ func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge fu
 	}
 
 	if s.tokens == nil {
-		return with(s.token())
+		return attempt(s.token())
 	}
 
-	slow := fmt.Errorf("no response within request-timeout (%s)", s.cfg.RequestTimeout)
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.RequestTimeout, slow)
+	timeoutErr := fmt.Errorf("no response within request-timeout (%s)", s.cfg.RequestTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.RequestTimeout, timeoutErr)
 	defer cancel()
-	return s.tokens.Attempt(ctx, r.name(), with)
+	return s.tokens.Attempt(ctx, r.name(), attempt)
 }
 
 // header returns the headers of every request.

@@ -35,9 +35,9 @@ func messageID(prefix, id string) string {
 // 1.0.2, section 3.1.3.2).
 func attribute(s string) string { return httpsink.PercentEncode(s, `"`) }
 
-// setEventHeaders sets the context attributes of a row. why is set if a required
+// setEventHeaders sets the context attributes of a row. reason is set if a required
 // attribute has no value.
-func (s *Sink) setEventHeaders(h http.Header, m *sink.Message, id string) (why string) {
+func (s *Sink) setEventHeaders(h http.Header, m *sink.Message, id string) (reason string) {
 	kind := s.cfg.CloudEventsType
 	if kind == "" {
 		kind = m.Kind

@@ -35,8 +35,8 @@ func checkHeaders(headers map[string]Secret, token bool) []error {
 			errs = append(errs, fmt.Errorf("headers has the invalid name %q", name))
 			continue
 		}
-		if why := reservedReason(canonical); why != "" {
-			errs = append(errs, fmt.Errorf("headers.%s cannot be set: %s", name, why))
+		if reason := reservedReason(canonical); reason != "" {
+			errs = append(errs, fmt.Errorf("headers.%s cannot be set: %s", name, reason))
 		}
 		if canonical == "Authorization" && token {
 			errs = append(errs, fmt.Errorf("headers.%s conflicts with token, which sets the same header; keep one", name))

@@ -87,11 +87,11 @@ func (s *Sink) Limits(kind string) sink.Limits { return s.cfg.Limits(kind) }
 
 // Limits returns the Limits of a sink with this configuration, which must be valid.
 func (c Config) Limits(string) sink.Limits {
-	most := c.MaxRequestBytes
-	if most == 0 {
-		most = math.MaxInt32
+	limit := c.MaxRequestBytes
+	if limit == 0 {
+		limit = math.MaxInt32
 	}
-	return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: most}
+	return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: limit}
 }
 
 // Deliver sends the first message. All others are NotSent.
@@ -113,13 +113,13 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 
 // send makes one request and waits for the response, at most RequestTimeout.
 func (s *Sink) send(ctx context.Context, m *sink.Message) sink.Result {
-	header, why := s.header(m)
-	if most := s.cfg.MaxRequestBytes; why == "" && most > 0 && len(m.Payload) > most {
-		why = fmt.Sprintf("payload of %d bytes exceeds max-request-bytes (%d)", len(m.Payload), most)
+	header, reason := s.header(m)
+	if limit := s.cfg.MaxRequestBytes; reason == "" && limit > 0 && len(m.Payload) > limit {
+		reason = fmt.Sprintf("payload of %d bytes exceeds max-request-bytes (%d)", len(m.Payload), limit)
 	}
-	if why != "" {
+	if reason != "" {
 		return sink.Result{Outcome: sink.Outcome{
-			Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: httpsink.OneLine("not sent: " + why),
+			Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: httpsink.OneLine("not sent: " + reason),
 		}}
 	}
 
@@ -158,8 +158,8 @@ func delivered() sink.Result {
 	return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
 }
 
-// header returns the headers of an attempt. why is set if the row can never be sent.
-func (s *Sink) header(m *sink.Message) (h http.Header, why string) {
+// header returns the headers of an attempt. reason is set if the row can never be sent.
+func (s *Sink) header(m *sink.Message) (h http.Header, reason string) {
 	id := messageID(s.cfg.IDPrefix, m.ID)
 	if id == "" {
 		return nil, "row has an empty id, which receivers need to identify rows; set id-prefix"
@@ -168,8 +168,8 @@ func (s *Sink) header(m *sink.Message) (h http.Header, why string) {
 	h = s.fixed().Clone()
 	now := s.now()
 	if s.cfg.Format == FormatCloudEvents {
-		if why := s.setEventHeaders(h, m, id); why != "" {
-			return nil, why
+		if reason := s.setEventHeaders(h, m, id); reason != "" {
+			return nil, reason
 		}
 	}
 

@@ -51,11 +51,11 @@ func newAnswer(resp *http.Response) *Answer {
 }
 
 // readFull reads a success whose body counts.
-func readFull(resp *http.Response, most int) *Answer {
+func readFull(resp *http.Response, limit int) *Answer {
 	a := newAnswer(resp)
-	a.Body, a.Err = io.ReadAll(io.LimitReader(resp.Body, int64(most)+1))
-	if len(a.Body) > most {
-		a.Body, a.Err = a.Body[:min(most, maxKeptBytes)], ErrTooLong
+	a.Body, a.Err = io.ReadAll(io.LimitReader(resp.Body, int64(limit)+1))
+	if len(a.Body) > limit {
+		a.Body, a.Err = a.Body[:min(limit, maxKeptBytes)], ErrTooLong
 	}
 	return a
 }

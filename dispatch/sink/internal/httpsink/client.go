@@ -84,8 +84,8 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Answer, error) {
 		return nil, c.noAnswerErr(ctx, attempt, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	whole := isSuccess(resp.StatusCode) && r.MaxSuccess > 0
-	if !whole {
+	readAll := isSuccess(resp.StatusCode) && r.MaxSuccess > 0
+	if !readAll {
 		defer time.AfterFunc(bodyTimeout, cancel).Stop()
 		return readBounded(resp), nil
 	}

@@ -108,12 +108,12 @@ func (r *Redactor) search(text []byte, depth int, found func(from, to int)) {
 // searchView searches one view of the text.
 func (r *Redactor) searchView(t *view, depth int, found func(from, to int)) {
 	folded := lower(t.text)
-	least := 0
+	minLen := 0
 	for _, secret := range r.secrets() {
 		if t.noBlanks && len(secret) < minSpacedSecretBytes {
 			continue
 		}
-		least = len(secret) // the shortest comes last
+		minLen = len(secret) // the shortest comes last
 		for at := 0; ; at++ {
 			i := bytes.Index(folded[at:], secret)
 			if i < 0 {
@@ -130,22 +130,22 @@ func (r *Redactor) searchView(t *view, depth int, found func(from, to int)) {
 		}
 	}
 
-	if least = max(least, minSecretBytes); depth > 0 {
-		r.searchEncoded(t, base64Char, fromBase64, least*4/3, depth, found)
-		r.searchEncoded(t, hexChar, fromHex, least*2, depth, found)
+	if minLen = max(minLen, minSecretBytes); depth > 0 {
+		r.searchEncoded(t, base64Char, fromBase64, minLen*4/3, depth, found)
+		r.searchEncoded(t, hexChar, fromHex, minLen*2, depth, found)
 	}
 }
 
 // searchEncoded finds each run of an encoding's characters that decodes to a text
-// with a secret. A run shorter than least cannot.
-func (r *Redactor) searchEncoded(t *view, has func(byte) bool, decode func([]byte) [][]byte, least, depth int, found func(from, to int)) {
+// with a secret. A run shorter than minLen cannot.
+func (r *Redactor) searchEncoded(t *view, has func(byte) bool, decode func([]byte) [][]byte, minLen, depth int, found func(from, to int)) {
 	for i := 0; i < len(t.text); i++ {
 		end := i
 		for end < len(t.text) && has(t.text[end]) {
 			end++
 		}
 		hides := false
-		if end-i >= least {
+		if end-i >= minLen {
 			for _, plain := range decode(t.text[i:end]) {
 				r.search(plain, depth-1, func(from, to int) { hides = hides || to-from >= minSecretBytes })
 			}
@@ -366,8 +366,8 @@ func PathSecrets(u *url.URL) []string {
 // plainWord reports whether a path segment looks like a word of an API, for example
 // "services", and not like a key.
 func plainWord(s string) bool {
-	const most = 16
-	return len(s) < most && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz-_") == ""
+	const maxWord = 16
+	return len(s) < maxWord && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz-_") == ""
 }
 
 // QuerySecrets returns the values of an address' query.

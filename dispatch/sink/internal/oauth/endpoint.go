@@ -54,30 +54,30 @@ func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoin
 	// RFC 6749, section 2.3.1: encode as a form first, then for Basic.
 	id, secret := url.QueryEscape(cfg.ClientID), url.QueryEscape(string(cfg.ClientSecret))
 	basic := base64.StdEncoding.EncodeToString([]byte(id + ":" + secret))
-	way := func() httpsink.Request {
+	newRequest := func() httpsink.Request {
 		return httpsink.Request{
 			Method: http.MethodPost, URL: cfg.TokenURL,
 			Header: head.Clone(), Body: []byte(form.Encode()), MaxSuccess: maxAnswer,
 		}
 	}
 
-	var ways []httpsink.Request
+	var requests []httpsink.Request
 	if cfg.ClientAuth != AuthBody {
-		by := way()
-		by.Header.Set("Authorization", "Basic "+basic)
-		ways = append(ways, by)
+		basicAuth := newRequest()
+		basicAuth.Header.Set("Authorization", "Basic "+basic)
+		requests = append(requests, basicAuth)
 	}
 
 	if cfg.ClientAuth != AuthBasic {
 		form.Set("client_id", cfg.ClientID)
 		form.Set("client_secret", string(cfg.ClientSecret))
-		ways = append(ways, way())
+		requests = append(requests, newRequest())
 	}
 
 	name, _, _ := strings.Cut(cfg.TokenURL, "?")
 	return &endpoint{
 		client:       client,
-		authRequests: ways,
+		authRequests: requests,
 		name:         "POST " + name,
 
 		redactor: httpsink.NewRedactor(false, append(queryValues(cfg.TokenURL), basic, secret, string(cfg.ClientSecret))...),
@@ -149,11 +149,11 @@ func (e *endpoint) request(ctx context.Context, request httpsink.Request) (*gran
 		return nil, newError(res.Class, res.Detail)
 	}
 
-	var said reply
-	parsed := json.Unmarshal(a.Body, &said)
+	var rep reply
+	parsed := json.Unmarshal(a.Body, &rep)
 	switch {
-	case !a.Success() || said.Error != "":
-		return nil, e.refusal(a, &said)
+	case !a.Success() || rep.Error != "":
+		return nil, e.refusal(a, &rep)
 	case a.Err != nil && a.Err != httpsink.ErrTooLong:
 		return nil, e.failure(sink.Unavailable, a, ": incomplete response: "+httpsink.ErrorText(a.Err))
 	case a.Err != nil:
@@ -161,15 +161,15 @@ func (e *endpoint) request(ctx context.Context, request httpsink.Request) (*gran
 	case parsed != nil:
 		// Do not quote the body, because it may hold a token in an unknown format.
 		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": not a token (response is not a JSON object of strings), content type %q", a.ContentType))
-	case said.AccessToken == "":
+	case rep.AccessToken == "":
 		return nil, e.failure(sink.Misconfigured, a, ": no access_token in the response")
-	case !httpsink.VisibleASCII(said.AccessToken):
+	case !httpsink.VisibleASCII(rep.AccessToken):
 		return nil, e.failure(sink.Misconfigured, a, ": access_token is not a valid header value")
-	case said.TokenType != "" && !strings.EqualFold(said.TokenType, "Bearer"):
-		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": token_type is %q, must be Bearer", said.TokenType))
+	case rep.TokenType != "" && !strings.EqualFold(rep.TokenType, "Bearer"):
+		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": token_type is %q, must be Bearer", rep.TokenType))
 	}
 
-	return newGrant(said.AccessToken, sent, time.Now(), time.Duration(said.ExpiresIn)), nil
+	return newGrant(rep.AccessToken, sent, time.Now(), time.Duration(rep.ExpiresIn)), nil
 }
 
 // newGrant sets the times of a token. A life of 0 is unknown.
@@ -185,40 +185,40 @@ func newGrant(token string, sent, fetched time.Time, life time.Duration) *grant 
 }
 
 // refusal classifies a response that is not a success or has an error code.
-func (e *endpoint) refusal(a *httpsink.Answer, said *reply) *Error {
+func (e *endpoint) refusal(a *httpsink.Answer, rep *reply) *Error {
 	class, _ := sink.Classify(a.Status)
 	text := ""
 	switch {
 	case a.Location != "":
 		text = ", redirect to " + a.Location
-	case said.Error != "":
-		text = ": " + said.Error
-		if said.Description != "" {
-			text += " (" + said.Description + ")"
+	case rep.Error != "":
+		text = ": " + rep.Error
+		if rep.Description != "" {
+			text += " (" + rep.Description + ")"
 		}
 	case !a.Success():
 		text = a.Excerpt(e.redactor)
 	}
 
 	switch {
-	case class == sink.Unavailable, a.Status >= 500 && a.Status < 600, isTransient(said.Error):
+	case class == sink.Unavailable, a.Status >= 500 && a.Status < 600, isTransient(rep.Error):
 		class = sink.Unavailable
 	default:
 		class = sink.Misconfigured
 	}
 
 	unknown := a.Status == http.StatusUnauthorized ||
-		a.Status == http.StatusBadRequest && (said.Error == "" || said.Error == invalidRequest) || said.Error == invalidClient
+		a.Status == http.StatusBadRequest && (rep.Error == "" || rep.Error == invalidRequest) || rep.Error == invalidClient
 	if unknown { // at the start, so that the bound on details does not cut it off
-		look := "; check oauth.client-id, oauth.client-secret and oauth.client-auth"
+		hint := "; check oauth.client-id, oauth.client-secret and oauth.client-auth"
 		if len(e.authRequests) > 1 {
-			look = "; check oauth.client-id and oauth.client-secret (oauth.client-auth: auto tries basic and body)"
+			hint = "; check oauth.client-id and oauth.client-secret (oauth.client-auth: auto tries basic and body)"
 		}
-		text = look + text
+		text = hint + text
 	}
 
 	err := e.failure(class, a, text)
-	err.unknownClient, err.code = unknown && class == sink.Misconfigured, said.Error
+	err.unknownClient, err.code = unknown && class == sink.Misconfigured, rep.Error
 	return err
 }
 
