@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -190,4 +191,17 @@ func (s *Sink) header(m *sink.Message) (h http.Header, reason string) {
 	httpsink.SetIdempotencyKey(h, id)
 	httpsink.SetReplay(h, m.Replay)
 	return h, ""
+}
+
+// Probe implements sink.Prober. It sends HEAD with the fixed headers, but without an
+// id and a signature, because those would make it a message.
+func (s *Sink) Probe(ctx context.Context, _ string) sink.Outcome {
+	where := strings.TrimPrefix(s.name, s.cfg.Method+" ")
+	header := s.fixed().Clone()
+	header.Del("Content-Type")
+	p, err := s.client.Probe(ctx, s.url(), header)
+	if err != nil {
+		return httpsink.NoAnswerOutcome(where, err, s.redactor)
+	}
+	return p.Outcome(where, s.redactor)
 }

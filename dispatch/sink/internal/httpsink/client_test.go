@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
@@ -269,3 +271,5 @@ func TestBodyTimeout(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
