@@ -143,7 +143,7 @@ func TestConfigFaults(t *testing.T) {
 		}
 	}
 	got := try(t, backend{}, nil, "run", "-c", "/none/relay.yaml")
-	if want := "sluicebox: /none/relay.yaml: the configuration file cannot be read: no such file or directory\n"; got.code != 78 || got.stderr != want {
+	if want := "sluicebox: /none/relay.yaml: cannot read the configuration file: no such file or directory\n"; got.code != 78 || got.stderr != want {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}
 }

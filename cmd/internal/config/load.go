@@ -71,7 +71,7 @@ func (c *Config) Files() []string {
 func Load(path string, environ []string) (*Config, error) {
 	name, data, err := read(path)
 	if err != nil {
-		return nil, &Error{Problems: []Problem{{Where: name, Text: fmt.Sprintf("the configuration file cannot be read: %s", fileErrorCause(err))}}}
+		return nil, &Error{Problems: []Problem{{Where: name, Text: fmt.Sprintf("cannot read the configuration file: %s", fileErrorCause(err))}}}
 	}
 	return parse(name, data, environ, readSecretFile)
 }
@@ -143,7 +143,7 @@ func document(name string, data []byte) (*yaml.Node, error) {
 		return nil, fault(line, text)
 	}
 	if err := loader.Load(&second); err == nil {
-		return nil, fault(second.Line, "a second document begins here; one file holds one configuration")
+		return nil, fault(second.Line, "second document; a file holds one configuration")
 	} else if !errors.Is(err, io.EOF) {
 		line, text := syntaxError(err, data)
 		return nil, fault(line, text)
@@ -173,7 +173,7 @@ func syntaxError(err error, data []byte) (line int, text string) {
 	}
 	switch bad := string(lines[line-1]); {
 	case strings.HasPrefix(strings.TrimLeft(bad, " "), "\t"):
-		text += "; indent with spaces, not with tabs"
+		text += "; indent with spaces, not tabs"
 	case strings.Contains(bad, "${"):
 		text += "; inside { } a value with ${…} needs quotes"
 	}

@@ -119,11 +119,11 @@ func TestFaults(t *testing.T) {
 		{"section written twice", least + "log: {level: info}\nlog: {format: json}\n",
 			[]string{"relay.yaml:4: log: is written twice, first in line 3"}},
 		{"second document", least + "---\nname: b\n",
-			[]string{"relay.yaml:3: a second document begins here; one file holds one configuration"}},
+			[]string{"relay.yaml:3: second document; a file holds one configuration"}},
 		{"no YAML", "source: [\nname: b\n",
 			[]string{"relay.yaml:3: is not YAML: did not find expected ',' or ']'; look from line 1 on"}},
 		{"tab", "source:\n\turl: x\n",
-			[]string{"relay.yaml:2: is not YAML: |; indent with spaces, not with tabs"}},
+			[]string{"relay.yaml:2: is not YAML: |; indent with spaces, not tabs"}},
 		{"reference in braces", "flowcatalyst: {api-token: ${file:/x}}\n",
 			[]string{"relay.yaml:1: is not YAML: |inside { } a value with ${…} needs quotes"}},
 		{"no mapping", "just a text\n",
@@ -139,7 +139,7 @@ func TestFaults(t *testing.T) {
 		{"number for a text", least + "name: 17\n",
 			[]string{"relay.yaml:3: name: must be a text; put it in quotes"}},
 		{"no value", least + "name:\n",
-			[]string{"relay.yaml:3: name: has no value; leave the key out for its default"}},
+			[]string{"relay.yaml:3: name: has no value; omit the key for its default"}},
 		{"list for a value", least + "name: [a]\n",
 			[]string{"relay.yaml:3: name: must be one value, not a list or a section"}},
 		{"value for a section", least + "log: debug\n",
@@ -161,7 +161,7 @@ func TestFaults(t *testing.T) {
 		{"size", least + "dispatch:\n  buffer-bytes: 64 mega\n",
 			[]string{`relay.yaml:4: dispatch.buffer-bytes: "64 mega" is not a size such as 64MiB`}},
 		{"huge size", least + "dispatch:\n  buffer-bytes: 99999999999GiB\n",
-			[]string{"relay.yaml:4: dispatch.buffer-bytes: |is larger than any memory"}},
+			[]string{"relay.yaml:4: dispatch.buffer-bytes: |exceeds the largest size"}},
 		{"less log than a few transactions write", least + "checkpoint:\n  sweep-interval: 1m\n  max-hold: 1023KiB\n",
 			[]string{"relay.yaml:5: checkpoint.max-hold: is 1023KiB, must be at least 1MiB"}},
 		{"no log at all", least + "checkpoint: {max-hold: 0}\n",
@@ -259,7 +259,7 @@ func TestProblemsAreInTheOrderOfTheirLines(t *testing.T) {
 func TestUnreadableFile(t *testing.T) {
 	_, err := config.Load(filepath.Join(t.TempDir(), "none.yaml"), nil)
 	var e *config.Error
-	if !errors.As(err, &e) || !strings.HasSuffix(err.Error(), "none.yaml: the configuration file cannot be read: no such file or directory") {
+	if !errors.As(err, &e) || !strings.HasSuffix(err.Error(), "none.yaml: cannot read the configuration file: no such file or directory") {
 		t.Errorf("got %v", err)
 	}
 }

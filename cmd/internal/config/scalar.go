@@ -40,7 +40,7 @@ func ParseSize(text string) (Size, error) {
 		return 0, fmt.Errorf("is not a size such as 64MiB, 1GiB or 500kB")
 	}
 	if n > math.MaxInt64/factor {
-		return 0, fmt.Errorf("is larger than any memory")
+		return 0, fmt.Errorf("exceeds the largest size")
 	}
 	return Size(n * factor), nil
 }

@@ -14,30 +14,30 @@ const (
 
 // Sink is one entry of sinks. Its keys depend on its type.
 type Sink struct {
-	Type string `yaml:"type" doc:"Required. What the destination is: the API of FlowCatalyst, or an HTTP endpoint that takes one row a request." enum:"flowcatalyst,webhook" later:"kafka,nats,camunda,redis"`
+	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, or an HTTP endpoint that accepts one row per request." enum:"flowcatalyst,webhook" later:"kafka,nats,camunda,redis"`
 
-	Wire       string `yaml:"wire" doc:"array: the body is a list of rows, as the first API takes it. items: the body is an object with a list, and the answer has a result for each row, as in today's API. Default: items for a sink that gets rows of an outbox-messages table, array for any other." enum:"array,items" only:"type=flowcatalyst"`
+	Wire       string `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: items for a sink with rows of an outbox-messages table, else array." enum:"array,items" only:"type=flowcatalyst"`
 	APIBaseURL URL    `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]." only:"type=flowcatalyst"`
 
-	URL                 Secret            `yaml:"url" doc:"Required. The address of the endpoint: https://host[:port]/path. It is kept secret, for a key may be part of it." only:"type=webhook" placeholder:"https://xxxxx"`
+	URL                 Secret            `yaml:"url" doc:"Required. The address of the endpoint: https://host[:port]/path. It is treated as a secret, because it may contain a key." only:"type=webhook" placeholder:"https://xxxxx"`
 	Method              string            `yaml:"method" doc:"The method of the requests." enum:"POST,PUT" only:"type=webhook"`
-	Secrets             []Secret          `yaml:"secrets" doc:"Keys that sign each request as Standard Webhooks lays down, whsec_ and base64. Several all sign, so that a receiver may go from one to the next. Best references: ${file:/run/secrets/key} or ${env:NAME}." only:"type=webhook" placeholder:"whsec_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"`
-	Format              string            `yaml:"format" doc:"raw: the body is the payload. cloudevents: so it is, and ce-* headers describe it." enum:"raw,cloudevents" only:"type=webhook"`
+	Secrets             []Secret          `yaml:"secrets" doc:"Keys that sign each request per the Standard Webhooks spec: whsec_ and base64. With several, each request has one signature per key, for rotation. Prefer references: ${file:/run/secrets/key} or ${env:NAME}." only:"type=webhook" placeholder:"whsec_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"`
+	Format              string            `yaml:"format" doc:"raw: the body is the payload. cloudevents: the same, with ce-* headers." enum:"raw,cloudevents" only:"type=webhook"`
 	ContentType         string            `yaml:"content-type" doc:"The content type of the payloads." only:"type=webhook"`
-	CloudEventsSource   string            `yaml:"cloudevents-source" doc:"With format cloudevents, the ce-source, which names this outbox among all producers, such as /shop/orders." only:"type=webhook"`
-	CloudEventsType     string            `yaml:"cloudevents-type" doc:"With format cloudevents, the ce-type. Empty: the kind of the row." only:"type=webhook"`
-	Headers             map[string]Secret `yaml:"headers" doc:"Headers that are sent with each request, by name. Their values are kept secret." only:"type=webhook"`
-	MetadataHeaders     []string          `yaml:"metadata-headers" doc:"What headers tell of a row: its kind in Sluicebox-Kind, its message group in Sluicebox-Group, the number of the attempt in Sluicebox-Attempt." enum:"kind,group,attempt" only:"type=webhook"`
-	IDPrefix            string            `yaml:"id-prefix" doc:"Stands in front of the row's id in webhook-id, Idempotency-Key and ce-id, for a receiver that takes rows of two outboxes." only:"type=webhook"`
-	Treat409AsDelivered bool              `yaml:"treat-409-as-delivered" doc:"Whether the answer 409 means that the receiver has the row already. Otherwise it counts like any other 4xx." only:"type=webhook"`
-	MaxRequestBytes     Size              `yaml:"max-request-bytes" doc:"The largest payload that is sent, such as 1MiB; a larger one is rejected. 0B: any." only:"type=webhook"`
+	CloudEventsSource   string            `yaml:"cloudevents-source" doc:"With format cloudevents: the ce-source, which identifies this producer, for example /shop/orders." only:"type=webhook"`
+	CloudEventsType     string            `yaml:"cloudevents-type" doc:"With format cloudevents: the ce-type. Empty: the kind of the row." only:"type=webhook"`
+	Headers             map[string]Secret `yaml:"headers" doc:"Headers of each request, by name. Their values are treated as secrets." only:"type=webhook"`
+	MetadataHeaders     []string          `yaml:"metadata-headers" doc:"Headers with data of the row: its kind (Sluicebox-Kind), its message group (Sluicebox-Group), the number of the attempt (Sluicebox-Attempt)." enum:"kind,group,attempt" only:"type=webhook"`
+	IDPrefix            string            `yaml:"id-prefix" doc:"Prefix of the row's id in webhook-id, Idempotency-Key and ce-id, for a receiver with rows of two outboxes." only:"type=webhook"`
+	Treat409AsDelivered bool              `yaml:"treat-409-as-delivered" doc:"Whether a response 409 means that the receiver already has the row. Otherwise it counts like any other 4xx." only:"type=webhook"`
+	MaxRequestBytes     Size              `yaml:"max-request-bytes" doc:"The largest payload to send, for example 1MiB; a larger one is rejected. 0B: no limit." only:"type=webhook"`
 	UserAgent           string            `yaml:"user-agent" doc:"The User-Agent of the requests. Empty: sluicebox and its version." only:"type=webhook"`
 
-	Token  Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Best a reference: ${file:/run/secrets/token} or ${env:NAME}."`
-	OAuth  *OAuth `yaml:"oauth" doc:"Gets the bearer tokens from a token endpoint. In place of token." only:"type=flowcatalyst"`
-	CAFile string `yaml:"ca-file" doc:"PEM file of the authorities to trust for the destination, in place of the system's."`
+	Token  Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}."`
+	OAuth  *OAuth `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token." only:"type=flowcatalyst"`
+	CAFile string `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the destination, instead of the system's."`
 
-	ErrorDetail string `yaml:"error-detail" doc:"What a row's error column and the log show of an answer that fails. body: the status and the first 300 characters of the body, without the sink's secrets. status: the status alone, for receivers that quote payloads." enum:"body,status"`
+	ErrorDetail string `yaml:"error-detail" doc:"The part of a failed response in the row's error column and the log. body: the status and the first 300 characters of the body, without the sink's secrets. status: only the status, for receivers that quote payloads." enum:"body,status"`
 
 	Delivery `yaml:",inline"`
 }
@@ -45,11 +45,11 @@ type Sink struct {
 // OAuth is the section oauth.
 type OAuth struct {
 	TokenURL     URL    `yaml:"token-url" doc:"The address of the token endpoint. Empty: api-base-url with /oauth/token behind it."`
-	ClientID     string `yaml:"client-id" doc:"Required. The client that the tokens are for."`
-	ClientSecret Secret `yaml:"client-secret" doc:"Required. The client's secret. Best a reference: ${file:/run/secrets/client} or ${env:NAME}."`
-	Scope        string `yaml:"scope" doc:"The scopes to ask for, with blanks between them. Empty: what the endpoint gives."`
-	Audience     string `yaml:"audience" doc:"The audience to ask for, where the endpoint wants one."`
-	ClientAuth   string `yaml:"client-auth" doc:"How the client's id and secret are sent: basic, by HTTP Basic; body, as parameters; auto, the default, by HTTP Basic and then as parameters if the endpoint refuses that." enum:"auto,basic,body"`
+	ClientID     string `yaml:"client-id" doc:"Required. The OAuth client id."`
+	ClientSecret Secret `yaml:"client-secret" doc:"Required. The OAuth client secret. Prefer a reference: ${file:/run/secrets/client} or ${env:NAME}."`
+	Scope        string `yaml:"scope" doc:"The scopes to request, separated by blanks. Empty: the endpoint's default."`
+	Audience     string `yaml:"audience" doc:"The audience to request, if the endpoint needs one."`
+	ClientAuth   string `yaml:"client-auth" doc:"How the client id and secret are sent. basic: HTTP Basic. body: parameters. auto, the default: HTTP Basic, then parameters if the endpoint refuses it." enum:"auto,basic,body"`
 }
 
 // defaultSink returns a sink with default values.
@@ -64,18 +64,18 @@ func defaultSink(d Delivery) Sink {
 
 // FlowCatalyst is the section flowcatalyst, the preset.
 type FlowCatalyst struct {
-	Wire              string `yaml:"wire" doc:"array: the body is a list of rows, as the first API takes it. items: the body is an object with a list, and the answer has a result for each row, as in today's API. Default: array." enum:"array,items"`
+	Wire              string `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: array." enum:"array,items"`
 	APIBaseURL        URL    `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]."`
-	APIToken          Secret `yaml:"api-token" doc:"Bearer token. Best a reference: ${file:/run/secrets/token} or ${env:NAME}."`
-	OAuth             *OAuth `yaml:"oauth" doc:"Gets the bearer tokens from a token endpoint. In place of api-token."`
+	APIToken          Secret `yaml:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}."`
+	OAuth             *OAuth `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of api-token."`
 	EventsTable       string `yaml:"events-table" doc:"The table of events, [schema.]table. Empty: no events are relayed."`
 	DispatchJobsTable string `yaml:"dispatch-jobs-table" doc:"The table of dispatch jobs, [schema.]table. Empty: no dispatch jobs are relayed."`
-	CAFile            string `yaml:"ca-file" doc:"PEM file of the authorities to trust for the API, in place of the system's."`
+	CAFile            string `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the API, instead of the system's."`
 
-	OrderBy     []string `yaml:"order-by" doc:"The columns in whose order rows are read where the log does not give the order, in both tables; see outboxes[].order-by. Default: created_at (createdAt)."`
-	ErrorDetail string   `yaml:"error-detail" doc:"What a row's error column and the log show of an answer that fails. body: the status and the first 300 characters of the body, without the sink's secrets. status: the status alone, for receivers that quote payloads." enum:"body,status"`
+	OrderBy     []string `yaml:"order-by" doc:"The order of rows read from the two tables instead of the log, as column names; see outboxes[].order-by. Default: created_at (createdAt)."`
+	ErrorDetail string   `yaml:"error-detail" doc:"The part of a failed response in the row's error column and the log. body: the status and the first 300 characters of the body, without the sink's secrets. status: only the status, for receivers that quote payloads." enum:"body,status"`
 
-	Retention time.Duration `yaml:"retention" doc:"How long a delivered row is kept, such as 7d or 36h. Then it is deleted, within the hour; FAILED rows stay. 0s: for ever."`
+	Retention time.Duration `yaml:"retention" doc:"How long to keep a delivered row, for example 7d or 36h. It is deleted within an hour after that; FAILED rows stay. 0s: forever."`
 }
 
 // defaultPreset returns the preset with default values.

@@ -35,7 +35,7 @@ func (d *decoder) scalarText(path string, n *yaml.Node, v reflect.Value) (string
 	case n.Kind != yaml.ScalarNode:
 		d.fail(path, "must be one value, not a list or a section")
 	case tag == "!!null":
-		d.fail(path, "has no value; leave the key out for its default")
+		d.fail(path, "has no value; omit the key for its default")
 	case isText(v.Type()) && tag != "!!str":
 		d.fail(path, "must be a text; put it in quotes")
 	case v.Type() == reflect.TypeFor[int]() && tag != "!!int":
