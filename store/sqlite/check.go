@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
-// Check implements store.Installer. What it finds is one *store.SetupError: all
-// that Examine grades a store.Fault.
+// Check implements store.Installer. It returns one *store.SetupError with every finding that
+// Diagnose grades a fault.
 func (s *Store) Check(ctx context.Context) error {
 	var c checker
 	err := s.writer.do(ctx, func(ctx context.Context) (err error) {
@@ -26,23 +26,23 @@ func (s *Store) Check(ctx context.Context) error {
 
 // checkOn runs the checks on a connection.
 func (s *Store) checkOn(ctx context.Context, conn *Conn, thorough bool) (c checker, err error) {
-	// A file that may only be read refuses the transaction.
+	// A read-only file refuses the transaction.
 	err = conn.Write(ctx, Normal, func(context.Context) error { return nil })
 	if err != nil {
 		return c, err
 	}
 	err = conn.Read(ctx, func(ctx context.Context) error {
-		c = checker{conn: conn, thorough: thorough} // it may be read again
+		c = checker{conn: conn, thorough: thorough} // the transaction may be retried
 		return c.run(ctx, s)
 	})
 	return c, err
 }
 
-// checker gathers findings.
+// checker collects findings.
 type checker struct {
 	finding.List
 	conn     *Conn
-	thorough bool // advice is wanted too
+	thorough bool // report advice too
 }
 
 func (c *checker) run(ctx context.Context, s *Store) error {
@@ -57,7 +57,7 @@ func (c *checker) run(ctx context.Context, s *Store) error {
 	return nil
 }
 
-// checkOwnTables checks the relay's own tables.
+// checkOwnTables checks the relay's tables.
 func (c *checker) checkOwnTables(ctx context.Context) error {
 	c.Subject = "own tables"
 	before := c.CountFaults()
@@ -95,7 +95,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 	return nil
 }
 
-// outbox checks a table of rows.
+// outbox checks an outbox table.
 func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	c.Subject = "outbox " + o.Name
 	before := c.CountFaults()
@@ -126,7 +126,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	return c.unsettledIndex(ctx, t)
 }
 
-// types checks that the columns keep what the relay writes as it is.
+// types checks that the columns store the relay's values unchanged.
 func (c *checker) types(t *table) {
 	l := &t.Layout
 	id := t.mustColumn(l.Columns.ID)
@@ -159,8 +159,8 @@ func (c *checker) types(t *table) {
 	}
 }
 
-// index checks that a row can be found by its id: without an index every claim
-// reads the whole table.
+// index checks that an index finds a row by its id, because otherwise every claim scans the
+// table.
 func (c *checker) index(ctx context.Context, t *table) error {
 	const find = `
 SELECT 1 FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE AND pk = 1 AND type = 'INTEGER' COLLATE NOCASE

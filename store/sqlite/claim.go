@@ -11,12 +11,12 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// claimTimeout is how long a claim waits for the write lock.
+// claimTimeout is the time a claim waits for the write lock.
 const claimTimeout = 250 * time.Millisecond
 
-// Claim implements store.Claimer. All rows of a call are claimed in one
-// transaction. The time at is cut to milliseconds. Where somebody else holds the
-// write lock for long, every row is answered as not yet visible.
+// Claim implements store.Claimer. It claims all rows of a call in one transaction, and
+// truncates at to milliseconds. If another connection holds the write lock for longer than
+// claimTimeout, the answer for every row is NotYetVisible.
 func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
 	if len(rows) == 0 {
 		return nil, nil
@@ -52,7 +52,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	return answers, nil
 }
 
-// claims is one call of Claim, in its transaction.
+// claims is the state of one call of Claim, in its transaction.
 type claims struct {
 	*Store
 	at, now time.Time
@@ -67,7 +67,7 @@ func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAns
 		t.claim, t.readRow = claimQuery(t), readRowQuery(t)
 	}
 	if t.Layout.State == store.StateNone && !row.WantPayload {
-		return store.ClaimAnswer{Result: store.Claimed, Unwritten: true}, nil // what the log brought is enough
+		return store.ClaimAnswer{Result: store.Claimed, Unwritten: true}, nil // the captured row is sufficient
 	}
 	v := &values{wants: row.WantPayload, at: c.at}
 	for _, v.key = range t.keys(row.ID) {
@@ -79,10 +79,10 @@ func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAns
 	return store.ClaimAnswer{Result: store.Gone}, nil
 }
 
-// claimKey claims the row that v.key names.
+// claimKey claims the row with the id v.key.
 func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v *values) (store.ClaimAnswer, error) {
 	if c.takeover == 0 && t.Layout.WritesClaims() {
-		// Most rows are free: one statement does for them.
+		// Most rows are not held: one statement claims them.
 		if answer, err := c.update(ctx, t, v); err != nil || answer.Result == store.Claimed {
 			return answer, err
 		}
@@ -108,13 +108,13 @@ func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v 
 	return answer, err
 }
 
-// unchangedError is the error for a row that is there and that a statement did not
-// change: a trigger of the table's ignores it.
+// unchangedError reports a row that a statement did not change although it matches. A
+// trigger on the table ignores the update.
 func unchangedError(ref store.Ref) error {
 	return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s is there and does not change: a trigger keeps it as it is", ref.ID, ref.Outbox)}
 }
 
-// update updates the row that v.key names.
+// update updates the row with the id v.key.
 func (c *claims) update(ctx context.Context, t *table, v *values) (answer store.ClaimAnswer, err error) {
 	err = c.writer.conn.Query(ctx, t.claim.sql, t.claim.args(v), func(row []driver.Value) error {
 		answer = claimedAnswer(row[0], row[1]) // a table without a unique id: one of its rows
@@ -128,8 +128,8 @@ func claimedAnswer(retries, payload driver.Value) store.ClaimAnswer {
 	return store.ClaimAnswer{Result: store.Claimed, RetryCount: int(n), Payload: bytesOf(payload)}
 }
 
-// heldUntil returns when somebody else's claim of a row ends, zero if none holds it.
-// A claim without a time holds nothing: nobody could say until when.
+// heldUntil returns the end of another processor's claim on a row, zero if there is none. A
+// claim without a time holds nothing, because it would never end.
 func (c *claims) heldUntil(pending, claimedAt driver.Value, row *store.ClaimRow) time.Time {
 	at, ok := readTime(claimedAt)
 	if c.takeover == 0 || pending == int64(1) || !ok || at.Equal(row.OwnClaimAt.Truncate(time.Millisecond)) {
@@ -141,8 +141,8 @@ func (c *claims) heldUntil(pending, claimedAt driver.Value, row *store.ClaimRow)
 	return time.Time{}
 }
 
-// claimQuery makes the statement that claims a row and gives its retry count and
-// payload. It is nil where a claim writes nothing.
+// claimQuery builds the statement that claims a row and returns its retry count and payload.
+// It is nil if a claim writes nothing.
 func claimQuery(t *table) *query {
 	if !t.Layout.WritesClaims() {
 		return nil
@@ -163,8 +163,8 @@ func claimQuery(t *table) *query {
 	return &query{sql, b.params}
 }
 
-// readRowQuery makes the statement that reads a row: whether it is unsettled, its
-// retry count, whether it is pending, the time of its claim, its payload.
+// readRowQuery builds the statement that reads a row. Its columns: whether the row is
+// unsettled, its retry count, whether it is pending, the time of its claim, its payload.
 func readRowQuery(t *table) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
@@ -174,7 +174,7 @@ func readRowQuery(t *table) *query {
 		pending = Ident(c.Status) + " = " + b.status(&t.Layout, store.Pending)
 	}
 	if c.Claimed != "" && t.Layout.State != store.StateNone {
-		claimed = "+" + Ident(c.Claimed) // the plus keeps the driver from reading it as a time
+		claimed = "+" + Ident(c.Claimed) // the plus prevents the driver from parsing it as a time
 	}
 	sql := "SELECT (" + open + ") IS TRUE AS open, " + t.retryCount() + ", (" + pending + ") IS TRUE, " + claimed + ", " + t.wanted(b) +
 		"\nFROM " + TableName(t.Outbox) + " WHERE " + Ident(c.ID) + " = " + b.key() +
@@ -186,7 +186,7 @@ func (t *table) wanted(b *builder) string {
 	return "CASE WHEN " + b.arg(func(v *values) any { return v.wants }) + " THEN " + PayloadOf(Ident(t.Layout.Columns.Payload)) + " END"
 }
 
-// bytesOf returns a payload's bytes. NULL is nil.
+// bytesOf returns the bytes of a payload, nil for NULL.
 func bytesOf(v driver.Value) []byte {
 	switch x := v.(type) {
 	case []byte:

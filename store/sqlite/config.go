@@ -9,25 +9,25 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Config is what a store needs to know.
+// Config configures a store.
 type Config struct {
 	// URL is the sqlite: URL of the file that holds the outboxes; see ParseURL.
 	URL string
-	// Name is the relay's name, [a-z0-9_]{1,40}. It keys the relay's own rows.
+	// Name is the relay's name, [a-z0-9_]{1,40}. It is the key of the relay's rows in its
+	// tables.
 	Name string
-	// Holder is what this relay calls itself, its host and process, say: operators
-	// and other relays of the name read it. The store adds a # and eight random
-	// digits, so that no two stores have the same.
+	// Holder identifies this relay to operators and to other relays of the name, for example
+	// by host and process. The store appends a # and eight random digits, so that no two
+	// stores have the same holder.
 	Holder string
 	// Outboxes are the tables, each with its layout.
 	Outboxes []store.Outbox
-	// TakeoverTimeout is how long a claim of somebody else holds a row. 0: rows
-	// in PROCESSING are claimed at once.
+	// TakeoverTimeout is the time for which another processor's claim holds a row. 0 claims
+	// rows in PROCESSING at once.
 	TakeoverTimeout time.Duration
 }
 
-// Validate reports everything that is wrong with the configuration, in one
-// error.
+// Validate reports all errors of the configuration, in one error.
 func (c *Config) Validate() error {
 	_, err := ParseURL(c.URL)
 	errs := []error{err, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout)}
@@ -42,9 +42,9 @@ func (c *Config) Validate() error {
 // Ident quotes an identifier.
 func Ident(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// TableName returns the outbox's table, quoted.
+// TableName returns the quoted name of the outbox's table.
 func TableName(o *store.Outbox) string { return Ident(o.Table) }
 
-// LogTable returns the name of the table that the triggers of the relay of a
-// name fill, unquoted. Its AUTOINCREMENT counter is the position of a view.
+// LogTable returns the unquoted name of a relay's log table, which its triggers fill. Its
+// AUTOINCREMENT counter is the position of a view.
 func LogTable(relay string) string { return "sluicebox_log_" + relay }

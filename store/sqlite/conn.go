@@ -17,32 +17,32 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// How long a transaction that finds the database locked tries again, and how
-// long it waits at first and at most before it does: shorter than SQLite's own
-// waits, or services that write all the time would let the relay starve.
+// lockTimeout is the time for which a transaction retries while the database is locked. The
+// retry waits are shorter than those of SQLite's busy handler. Otherwise services that write
+// all the time would starve the relay.
 const (
 	lockTimeout  = 10 * time.Second
 	minRetryWait = 100 * time.Microsecond
 	maxRetryWait = time.Millisecond
 )
 
-// errReplaced says that the connection is to a file that has no name any more.
+// errReplaced reports that the connection's file has been replaced or deleted.
 var errReplaced = errors.New("another file has taken the database's place")
 
-// Durability says what a commit survives.
+// Durability is the kind of crash that a commit survives.
 type Durability bool
 
 const (
-	// Normal commits survive the death of any process; a power failure may take
-	// the last of them back.
+	// Normal commits survive the crash of any process. A power failure may undo the latest
+	// of them.
 	Normal Durability = false
-	// Full commits, and all that were made before them, survive a power failure.
+	// Full commits, and all commits before them, survive a power failure.
 	Full Durability = true
 )
 
-// Conn is one connection to a database file. It serves one goroutine at a time.
-// It uses the driver without the pool of database/sql, which could only be in
-// the way: every statement here belongs to a certain connection.
+// Conn is one connection to a database file. It serves one goroutine at a time. It uses the
+// driver without the pool of database/sql, because every statement here belongs to a certain
+// connection.
 type Conn struct {
 	path       string // absolute, without symbolic links
 	file       os.FileInfo
@@ -51,8 +51,8 @@ type Conn struct {
 	durability Durability
 }
 
-// Dial opens a file that is there, by its path, and makes sure that it is in WAL
-// mode. What keeps it from that is a *store.SetupError.
+// Dial opens an existing file and switches it to WAL mode if necessary. The error is a
+// *store.SetupError if that is impossible.
 func Dial(ctx context.Context, path string) (*Conn, error) {
 	c, err := DialAsIs(ctx, path)
 	if err != nil {
@@ -65,11 +65,12 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 	return c, nil
 }
 
-// DialAsIs is Dial for a file in whatever mode, which it leaves as it is.
+// DialAsIs is Dial without the switch to WAL mode.
 func DialAsIs(ctx context.Context, path string) (*Conn, error) {
 	real, err := filepath.Abs(path)
 	if err == nil {
-		// SQLite names its other files after the real one, and so does the lock.
+		// SQLite names its -wal and -shm files after the resolved path, and so does the
+		// lock.
 		real, err = filepath.EvalSymlinks(real)
 	}
 	if errors.Is(err, os.ErrNotExist) {
@@ -89,7 +90,7 @@ func DialAsIs(ctx context.Context, path string) (*Conn, error) {
 		return nil, &store.SetupError{Problem: real + " is not a file", Remedy: "check the path in the URL"}
 	}
 	uri := url.URL{Scheme: "file", Path: filepath.ToSlash(real)}
-	// Without dqs=0 a column that is not there would be taken for a text.
+	// Without dqs=0, SQLite would read a missing column as a string literal.
 	connector, err := sqlite.NewConnector(uri.String() + "?mode=rw&_dqs=0")
 	if err != nil {
 		return nil, err
@@ -104,13 +105,13 @@ func DialAsIs(ctx context.Context, path string) (*Conn, error) {
 	return c, nil
 }
 
-// prepare sets a new connection up.
+// prepare configures a new connection.
 func (c *Conn) prepare(ctx context.Context) error {
 	for _, setting := range []string{
-		"busy_timeout=0", // tries again by itself
+		"busy_timeout=0", // this package retries by itself
 		"synchronous=NORMAL",
-		"cache_size=-16000",                     // KiB: room for a transaction over many index pages
-		"fullfsync=1", "checkpoint_fullfsync=1", // a sync that reaches the disk, on macOS too
+		"cache_size=-16000",                     // KiB; holds a transaction that touches many index pages
+		"fullfsync=1", "checkpoint_fullfsync=1", // a sync reaches the disk on macOS too
 	} {
 		if err := c.pragma(ctx, setting); err != nil {
 			return err
@@ -147,8 +148,8 @@ func (c *Conn) ensureWAL(ctx context.Context) error {
 // Path returns the file's path, absolute and without symbolic links.
 func (c *Conn) Path() string { return c.path }
 
-// Replaced returns an error if the file that the connection is to has lost its
-// name, because the database was restored from a copy, say.
+// Replaced returns an error if the path no longer names the open file, for example after the
+// database was restored from a copy.
 func (c *Conn) Replaced() error {
 	now, err := os.Stat(c.path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(now, c.file) {
@@ -160,17 +161,17 @@ func (c *Conn) Replaced() error {
 // Close closes the connection.
 func (c *Conn) Close() {
 	for _, s := range c.statements {
-		_ = s.Close() // only tells again of an error that was seen
+		_ = s.Close() // it only repeats an error that was reported before
 	}
 	clear(c.statements)
 	if c.driver != nil {
-		_ = c.driver.Close() // what was committed is committed
+		_ = c.driver.Close() // committed transactions stay committed
 		c.driver = nil
 	}
 }
 
-// pragma changes a setting. SQLite does so while it compiles the statement, so
-// none of them is kept. It reads the schema first, which may be locked.
+// pragma changes a setting. SQLite applies it while it compiles the statement, so the
+// statement is not kept. Compiling reads the schema first, which may be locked.
 func (c *Conn) pragma(ctx context.Context, setting string) error {
 	return retry(ctx, lockTimeout, func() error {
 		return c.execOnce(ctx, "PRAGMA "+setting, func([]driver.Value) error { return nil })
@@ -203,8 +204,8 @@ func (c *Conn) Script(ctx context.Context, sql string) error {
 	return err
 }
 
-// Exec runs a statement and returns how many rows it changed. Compiled
-// statements are kept, so their number must be bounded.
+// Exec runs a statement and returns the number of rows it changed. The connection keeps
+// every compiled statement, so callers must use a bounded number of different texts.
 func (c *Conn) Exec(ctx context.Context, sql string, args ...any) (int64, error) {
 	s, err := c.statement(ctx, sql)
 	if err != nil {
@@ -217,9 +218,9 @@ func (c *Conn) Exec(ctx context.Context, sql string, args ...any) (int64, error)
 	return result.RowsAffected()
 }
 
-// Query runs a statement and calls each for every row, whose values are good
-// until each returns: int64, float64, string, []byte or nil. The bytes may be
-// kept. Compiled statements are kept, so their number must be bounded.
+// Query runs a statement and calls each for every row. The values (int64, float64, string,
+// []byte or nil) are valid until each returns; byte slices may be kept. The connection keeps
+// every compiled statement, as for Exec.
 func (c *Conn) Query(ctx context.Context, sql string, args []any, each func(row []driver.Value) error) error {
 	s, err := c.statement(ctx, sql)
 	if err != nil {
@@ -235,7 +236,8 @@ func (c *Conn) Query(ctx context.Context, sql string, args []any, each func(row 
 // errStopIteration ends a query early.
 var errStopIteration = errors.New("enough rows")
 
-// StopIteration is what each of Query returns to be given no more rows.
+// StopIteration returns the error with which a callback of Query stops the iteration. Query
+// then returns nil.
 func StopIteration() error { return errStopIteration }
 
 func drain(rows driver.Rows, each func([]driver.Value) error) (err error) {
@@ -278,10 +280,10 @@ func namedValues(args []any) []driver.NamedValue {
 	return list
 }
 
-// Write runs fn in a write transaction and commits it. It waits for the
-// database's one write lock for 10 s at most; the error is then Locked. Once it
-// has begun, the end of the context does not stop it: fn's statements are to be
-// short. fn may be called again, after its changes were rolled back.
+// Write runs fn in a write transaction and commits it. It waits up to 10 s for the
+// database's single write lock, then returns an error for which IsLocked is true. Once
+// begun, it ignores the end of the context, so fn's statements must be short. fn may be
+// called again after its changes were rolled back.
 func (c *Conn) Write(ctx context.Context, d Durability, fn func(context.Context) error) error {
 	return c.write(ctx, d, lockTimeout, fn)
 }
@@ -290,13 +292,12 @@ func (c *Conn) write(ctx context.Context, d Durability, wait time.Duration, fn f
 	if err := c.setDurability(ctx, d); err != nil {
 		return err
 	}
-	// A context that may end costs the driver a goroutine for each statement.
+	// A cancellable context costs the driver a goroutine for each statement.
 	calm := context.WithoutCancel(ctx)
 	return retry(ctx, wait, func() error { return c.transact(calm, "BEGIN IMMEDIATE", fn) })
 }
 
-// Read runs fn in a transaction that sees one snapshot. Its statements end with
-// the context.
+// Read runs fn in a transaction with one snapshot. Its statements end with the context.
 func (c *Conn) Read(ctx context.Context, fn func(context.Context) error) error {
 	return retry(ctx, lockTimeout, func() error { return c.transact(ctx, "BEGIN", fn) })
 }
@@ -325,13 +326,13 @@ func (c *Conn) transact(ctx context.Context, begin string, fn func(context.Conte
 		_, err = c.Exec(context.WithoutCancel(ctx), "COMMIT")
 	}
 	if err != nil {
-		// It fails where SQLite has rolled back by itself.
+		// It fails if SQLite has rolled back by itself.
 		_, _ = c.Exec(context.WithoutCancel(ctx), "ROLLBACK")
 	}
 	return err
 }
 
-// retry does something again while the database is locked.
+// retry repeats a call while the database is locked.
 func retry(ctx context.Context, most time.Duration, do func() error) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -359,7 +360,7 @@ func retry(ctx context.Context, most time.Duration, do func() error) error {
 	}
 }
 
-// errorText returns a value as text, and whether it is one at all: not NULL.
+// textOf returns a value as text. It is false for NULL.
 func textOf(v driver.Value) (string, bool) {
 	switch x := v.(type) {
 	case nil:

@@ -9,9 +9,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// AcquireLeadership implements store.Leadership. It waits for a write that has begun; those
-// that begin later find the new epoch. It keeps nobody else from leading: a
-// program that must be the only one calls Lock first.
+// AcquireLeadership implements store.Leadership. It waits for a running write transaction;
+// later ones find the new epoch. It does not prevent another relay from becoming leader, so
+// a program that must be the only one calls Lock first.
 func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	const raise = `
 INSERT INTO sluicebox_leader (name, epoch, raised_at, holder) VALUES (?, 1, ?, ?)
@@ -40,7 +40,7 @@ func (s *Store) epochOf(v driver.Value) (store.Epoch, error) {
 	return store.Epoch(n), nil
 }
 
-// Leader implements store.Leadership, on a connection of its own.
+// Leader implements store.Leadership, on its own connection.
 func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 	const read = "SELECT l.epoch, l.holder, l.raised_at FROM sluicebox_leader AS l WHERE l.name = ?"
 	var leader store.Leader
@@ -94,8 +94,8 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 	return cp, nil
 }
 
-// SaveCheckpoint implements store.Checkpoints. Its commit syncs the WAL, and
-// with it the claims and outcomes that were committed before.
+// SaveCheckpoint implements store.Checkpoints. Its commit syncs the WAL and so makes all
+// earlier claims and outcomes durable.
 func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error {
 	const save = `
 INSERT INTO sluicebox_checkpoint (name, origin, position, seq, updated_at) VALUES (?, ?, ?, ?, ?)

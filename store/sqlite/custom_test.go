@@ -11,8 +11,8 @@ const customTable = `CREATE TABLE "Out Box" (
   "Id" INTEGER PRIMARY KEY, "order" TEXT, "Body" TEXT, sent DATETIME, gone INTEGER,
   required DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP, exact REAL, made DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP)`
 
-// customBox is an outbox of a team's own making, with times for its state and
-// the group in its payload.
+// customBox is an outbox with a custom layout: the state in timestamps and the group in the
+// payload.
 func customBox(change func(*store.Layout)) store.Outbox {
 	l := store.Layout{
 		Name:      "custom",
@@ -27,7 +27,7 @@ func customBox(change func(*store.Layout)) store.Outbox {
 	return store.Outbox{Name: "events", Table: "Out Box", Layout: l}
 }
 
-// TestGroupPathOfAPayload: a payload is text or a BLOB, as the service wrote it.
+// TestGroupPathOfAPayload: the payload is a text or a BLOB, as the service wrote it.
 func TestGroupPathOfAPayload(t *testing.T) {
 	r := newRig(t, customTable, 0, customBox(nil))
 	want := []store.Group{store.GroupOf("c-1"), store.GroupOf("12345678901234567890"), store.GroupOf("b"), {}, {}, store.GroupOf("")}
@@ -57,8 +57,8 @@ func TestGroupPathOfAPayload(t *testing.T) {
 	}
 }
 
-// TestCheckOfCustomLayouts: what does not fit the table is named with the table,
-// the column and the key.
+// TestCheckOfCustomLayouts: an error about a layout that does not fit names the table, the
+// column and the key.
 func TestCheckOfCustomLayouts(t *testing.T) {
 	r := newRig(t, customTable, 0, customBox(nil))
 	for _, c := range []struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// CountFailed implements store.OpenDeadLetters, on a connection of its own.
+// CountFailed implements store.DeadLetters, on its own connection.
 func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
 	n := 0
 	err := s.eachLetter(ctx, f, 0, false, func() { n = 0 }, func(*store.DeadLetter) { n++ })
@@ -21,7 +21,7 @@ func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int,
 	return n, nil
 }
 
-// Failed implements store.OpenDeadLetters, on a connection of its own.
+// Failed implements store.DeadLetters, on its own connection.
 func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	letters, err := s.readLetters(ctx, f, limit, payload)
 	if err != nil {
@@ -30,7 +30,7 @@ func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int,
 	return letters, nil
 }
 
-// EachFailed implements store.FailedReader, on a connection of its own.
+// EachFailed implements store.FailedReader, on its own connection.
 func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take func(*store.DeadLetter)) error {
 	if err := s.eachLetter(ctx, f, 0, false, func() {}, take); err != nil {
 		return fmt.Errorf("read FAILED rows: %w", err)
@@ -46,8 +46,8 @@ func (s *Store) readLetters(ctx context.Context, f store.DeadLetterFilter, limit
 	return letters, err
 }
 
-// eachLetter gives the chosen rows in order, at most limit unless that is 0. It
-// begins anew where the database was locked.
+// eachLetter calls each for the matching rows in order, at most limit times unless limit is
+// 0. It starts over, with a call of begin, if the database was locked.
 func (s *Store) eachLetter(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool, begin func(), each func(*store.DeadLetter)) error {
 	o, err := s.outboxes.FindValid(f.Outbox, &f)
 	if err != nil {
@@ -94,9 +94,9 @@ func scanLetter(t *table, row []driver.Value) store.DeadLetter {
 	return d
 }
 
-// matchesFilter reports whether a FAILED row is one that the filter chooses. The program
-// looks: whoever wrote the row may have written the time in another form, and
-// the table may compare texts by a collation that takes two lanes for one.
+// matchesFilter reports whether a FAILED row matches the filter. SQL cannot decide that:
+// other writers may use other time formats, and the collation of a column may treat two
+// lanes as equal.
 func matchesFilter(f *store.DeadLetterFilter, ids map[string]struct{}, d *store.DeadLetter) bool {
 	_, named := ids[d.ID]
 	switch {
@@ -120,14 +120,14 @@ func idSet(ids []string) map[string]struct{} {
 	return set
 }
 
-// lettersQuery makes the statement that reads FAILED rows in order. Rows without
-// an id are none of the relay's.
+// lettersQuery builds the statement that reads FAILED rows in order. It skips rows without
+// an id, because the relay cannot process them.
 func lettersQuery(t *table, f *store.DeadLetterFilter, payload bool) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
 	at, content := "NULL", "NULL"
 	if name := t.Layout.FailedTime(); name != "" {
-		at = "+" + Ident(name) // the plus keeps the driver from reading it as a time
+		at = "+" + Ident(name) // the plus prevents the driver from parsing it as a time
 	}
 	if payload {
 		content = PayloadOf(Ident(c.Payload))
@@ -143,10 +143,10 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload bool) *query {
 	return &query{sql + "\nORDER BY " + t.order(), b.params}
 }
 
-// idOneOf is the condition that the id is one of some. It is compared in the type
-// of its column, by whose index it is found.
+// oneOf builds the condition that the id is in a list. It compares in the type of the
+// column, so that its index serves.
 func (t *table) oneOf(b *builder, ids []string) string {
-	var plain, blobs []string // as JSON, which has no bytes
+	var plain, blobs []string // in JSON, which has no byte strings
 	for _, id := range ids {
 		for _, key := range t.keys(id) {
 			switch x := key.(type) {

@@ -29,8 +29,8 @@ func (r *rig) letters(t *testing.T, f store.DeadLetterFilter) string {
 	return strings.Join(ids, " ")
 }
 
-// TestReadBesideWriter: holds and dead letters are read while a service has the
-// write lock and another relay of the name its own; what is written waits.
+// TestReadBesideWriter: holds and dead letters are read while a service holds the write lock
+// and another relay of the name its own. Writes wait.
 func TestReadBesideWriter(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('1'), ('2')")
@@ -74,8 +74,8 @@ func TestReadBesideWriter(t *testing.T) {
 	}
 }
 
-// TestFilterValues: a filter tells apart what the table's collations take for the
-// same, and reads times in every form that services write.
+// TestFilterValues: a filter distinguishes values that the table's collations treat as
+// equal, and reads times in every format that services write.
 func TestFilterValues(t *testing.T) {
 	for _, typ := range []string{"TEXT COLLATE NOCASE", "TEXT COLLATE RTRIM", "BLOB", "INTEGER", "UNTYPED"} {
 		t.Run(typ, func(t *testing.T) {
@@ -106,8 +106,8 @@ func TestFilterValues(t *testing.T) {
 	}
 }
 
-// TestRequeueColumns: a column that takes no NULL gets the nearest to it, and one
-// that keeps the time of a change keeps it.
+// TestRequeueColumns: a NOT NULL column gets the value closest to NULL, and a column with
+// the time of the last change keeps it.
 func TestRequeueColumns(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{"error_message TEXT", "error_message TEXT", "PENDING 0 NULL text"},
@@ -129,8 +129,8 @@ func TestRequeueColumns(t *testing.T) {
 	}
 }
 
-// TestMendRefused: a trigger or constraint that keeps the rows is named, and the
-// rows and holds stay.
+// TestMendRefused: the error names the trigger or constraint that refuses the rows, and rows
+// and holds stay.
 func TestMendRefused(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('1'), ('2')")
@@ -161,8 +161,8 @@ func TestMendRefused(t *testing.T) {
 	}
 }
 
-// TestBlockIsOneTransaction: a row is not FAILED without the hold that its outcome
-// asks for.
+// TestBlockIsOneTransaction: a row does not become FAILED without the hold that its outcome
+// requests.
 func TestBlockIsOneTransaction(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, `INSERT INTO outbox_events (id) VALUES ('1');

@@ -13,8 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
-// Diagnose implements store.Examiner, on a connection of its own. It takes the
-// write lock for a moment, to see that it may, and writes nothing.
+// Diagnose implements store.Diagnoser, on its own connection. It takes the write lock
+// briefly, to check that it may write, and writes nothing.
 func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	if !s.lifetime.Begin() {
 		return nil, lifetime.ErrClosed
@@ -59,7 +59,7 @@ func (s *Store) diagnose(ctx context.Context, file *checker) ([]store.Finding, e
 	return c.Findings, err
 }
 
-// unsettledIndex looks for an index that finds the rows that are not settled.
+// unsettledIndex checks that an index finds the unsettled rows.
 func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 	if t.Layout.State == store.StateNone {
 		return nil
@@ -76,8 +76,8 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 	return nil
 }
 
-// planSearches asks the planner whether it searches an index for the rows. A scan
-// reads all of one.
+// planSearches asks the query planner whether it searches an index for the rows. A scan
+// would read all of it.
 func (c *checker) planSearches(ctx context.Context, t *table) (bool, error) {
 	b := &builder{}
 	sql := "EXPLAIN QUERY PLAN SELECT 1 FROM " + TableName(t.Outbox) + " WHERE " + t.unsettled(b)
@@ -91,8 +91,9 @@ func (c *checker) planSearches(ctx context.Context, t *table) (bool, error) {
 	return serves, err
 }
 
-// stateIndex is the statement that makes an index of the state: the relay binds
-// the words, and SQLite proves no predicate of a partial index by what is bound.
+// stateIndex returns the statement that creates an index on the state. A partial index does
+// not serve, because the relay binds the status words as parameters and SQLite cannot match
+// its predicate against parameters.
 func (t *table) stateIndex() string {
 	l := &t.Layout
 	first := []string{l.Columns.Status}

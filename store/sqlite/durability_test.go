@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// TestDurability: what must survive a power failure is committed with
-// synchronous=FULL, what need not is not.
+// TestDurability: exactly the writes that must survive a power failure are committed with
+// synchronous=FULL.
 func TestDurability(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	want := func(what string, d sqlite.Durability) {
@@ -67,7 +67,7 @@ func TestDurability(t *testing.T) {
 	want("Unpark", sqlite.Normal)
 }
 
-// TestSynchronous: the levels are SQLite's own, and hold inside the transaction.
+// TestSynchronous: the levels are SQLite's own, and apply inside the transaction.
 func TestSynchronous(t *testing.T) {
 	conn, err := sqlite.Dial(ctx(t), newFile(t))
 	if err != nil {
@@ -89,7 +89,7 @@ func TestSynchronous(t *testing.T) {
 	}
 }
 
-// BenchmarkRows claims and completes rows, n to a call, beside completed ones.
+// BenchmarkRows claims and completes rows, n to a call, in a table with completed rows.
 func BenchmarkRows(b *testing.B) {
 	r := newRig(b, flowTable, 0, flowBox())
 	const settled, pending = 200_000, 100_000

@@ -28,7 +28,7 @@ const (
 	codeNotADB     = 26
 )
 
-// resultCode returns the primary result code of an error of SQLite, 0 for any other.
+// resultCode returns the primary result code of a SQLite error, 0 for any other.
 func resultCode(err error) int {
 	var e *sqlite.Error
 	if errors.As(err, &e) {
@@ -37,16 +37,16 @@ func resultCode(err error) int {
 	return 0
 }
 
-// IsLocked reports whether somebody else's lock kept a statement from running.
+// IsLocked reports whether another connection's lock kept a statement from running.
 func IsLocked(err error) bool { return resultCode(err) == codeBusy || resultCode(err) == codeLocked }
 
-// missingTable reports whether a statement named a table that is not there.
+// missingTable reports whether a statement named a table that does not exist.
 func missingTable(err error) bool {
 	return resultCode(err) == 1 && strings.Contains(err.Error(), "no such table")
 }
 
-// Explain turns an error that trying again does not mend into a
-// *store.SetupError with a way out. Other errors are returned as they are.
+// Explain converts an error that a retry cannot fix to a *store.SetupError with a remedy. It
+// returns other errors unchanged.
 func Explain(err error) error {
 	var setup *store.SetupError
 	if err == nil || errors.As(err, &setup) {
@@ -76,9 +76,9 @@ func Explain(err error) error {
 	return err
 }
 
-// asRefused turns what a table has against a row into a *store.RefusedError: a
-// constraint, an error raised by a trigger, a value that does not fit. Other
-// errors are returned as Explain returns them.
+// asRefused converts an error of a table about a row to a *store.RefusedError: a constraint,
+// an error raised by a trigger, or a value that does not fit. It passes other errors to
+// Explain.
 func asRefused(err error) error {
 	switch resultCode(err) {
 	case codeConstraint, codeMismatch, codeTooBig:
@@ -87,8 +87,8 @@ func asRefused(err error) error {
 	return Explain(err)
 }
 
-// Unreachable reports whether an error means that the database could not be
-// used just now, so that trying again may help.
+// Unreachable reports whether an error means that the database was unusable for the moment,
+// so that a retry may help.
 func Unreachable(err error) bool {
 	var setup *store.SetupError
 	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, context.Canceled) {

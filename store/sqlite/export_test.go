@@ -1,4 +1,4 @@
 package sqlite
 
-// LastCommit returns how durable the store's last write transaction was.
+// LastCommit returns the durability of the store's last write transaction.
 func (s *Store) LastCommit() Durability { return s.writer.conn.durability }

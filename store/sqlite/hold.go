@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
 )
 
-// readTx runs fn in a read transaction on a connection of its own: it needs no
-// lock of a writer, and nobody waits for it.
+// readTx runs fn in a read transaction on its own connection. It needs no lock of a writer
+// and blocks no other call.
 func (s *Store) readTx(ctx context.Context, fn func(context.Context, *Conn) error) error {
 	return s.lifetime.Do(ctx, func(ctx context.Context) error {
 		conn, err := Dial(ctx, s.path)
@@ -26,11 +26,11 @@ func (s *Store) readTx(ctx context.Context, fn func(context.Context, *Conn) erro
 	})
 }
 
-// LoadHolds implements store.Holds, on a connection of its own.
+// LoadHolds implements store.Holds, on its own connection.
 func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 	var holds []store.Hold
 	err := s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
-		holds = nil // read again
+		holds = nil // the transaction was retried
 		for _, name := range s.outboxes.Names() {
 			t, err := describe(ctx, conn, s.outboxes.Lookup(name))
 			if err != nil {
@@ -89,15 +89,15 @@ func (s *Store) readHolds(ctx context.Context, conn *Conn, outbox string) (holds
 	return holds, err
 }
 
-// failedQuery makes the statement that gives a row if the one of an id is FAILED.
+// failedQuery builds the statement that returns a row if the row of an id is FAILED.
 func failedQuery(t *table) *query {
 	b := &builder{}
 	sql := "SELECT 1 FROM " + TableName(t.Outbox) + " WHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.failed(b)
 	return &query{sql, b.params}
 }
 
-// Hold implements store.Holds. The reason loses what an error text of Settle
-// loses, and the time is cut to milliseconds.
+// Hold implements store.Holds. It sanitizes the reason like an error text of Settle, and
+// truncates the time to milliseconds.
 func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
 	if _, err := s.outboxes.FindValid(h.Lane.Outbox, &h); err != nil {
 		return fmt.Errorf("hold: %w", err)
@@ -126,8 +126,8 @@ ON CONFLICT (name, outbox, lane, hold) DO UPDATE SET kind = excluded.kind, messa
 	return err
 }
 
-// block records the hold that an outcome asks for if its row is FAILED, in the
-// call's transaction.
+// block records the hold that an outcome requests, if its row is FAILED, in the call's
+// transaction.
 func (s *Store) block(ctx context.Context, o *store.Outcome) error {
 	t, err := s.writer.table(ctx, s.outboxes.Lookup(o.Outbox))
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *Store) block(ctx context.Context, o *store.Outcome) error {
 	return s.hold(ctx, &h)
 }
 
-// deleteBlock takes away what a row has blocked, in the call's transaction.
+// deleteBlock deletes the block that a row caused, in the call's transaction.
 func (s *Store) deleteBlock(ctx context.Context, row store.Ref) error {
 	const forget = "DELETE FROM sluicebox_hold WHERE name = ? AND outbox = ? AND id = ? AND hold = ?"
 	_, err := s.writer.conn.Exec(ctx, forget, s.name, row.Outbox, row.ID, store.Blocked.String())

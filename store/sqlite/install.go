@@ -10,20 +10,20 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// upgradeFiles are the upgrades of the own tables, in order: step n brings version n-1
-// to version n. A released step never changes.
+// upgradeFiles are the upgrade steps of the relay's tables, in order. Step n upgrades
+// version n-1 to version n. A released step never changes.
 //
 //go:embed schema/*.sql
 var upgradeFiles embed.FS
 
-// version is the version of the own tables that this program works on.
+// version is the version of the relay's tables that this program requires.
 const version = 6
 
-// initHint is what makes the own tables.
+// initHint is the remedy that creates the relay's tables.
 const initHint = "run `sluicebox init`"
 
-// Install implements store.Installer. All steps are one transaction; a second
-// relay that installs at the same time waits for it.
+// Install implements store.Installer. All steps run in one transaction; a second relay that
+// installs at the same time waits for it.
 func (s *Store) Install(ctx context.Context) error {
 	err := s.writer.do(ctx, func(ctx context.Context) error {
 		conn := s.writer.conn
@@ -36,7 +36,7 @@ func (s *Store) Install(ctx context.Context) error {
 			return err
 		}
 		return conn.Write(ctx, Full, func(ctx context.Context) error {
-			have, err := installed(ctx, conn) // somebody may have been faster
+			have, err := installed(ctx, conn) // another relay may have installed meanwhile
 			if err != nil {
 				return err
 			}
@@ -58,8 +58,8 @@ func (s *Store) Install(ctx context.Context) error {
 	return nil
 }
 
-// installed returns the version of the own tables, 0 if there are none. One that
-// is newer than this program is a *store.SetupError.
+// installed returns the version of the relay's tables, 0 if there are none. A version newer
+// than this program is a *store.SetupError.
 func installed(ctx context.Context, conn *Conn) (int, error) {
 	there, err := hasTable(ctx, conn, "sluicebox_meta")
 	if err != nil || !there {
@@ -80,7 +80,7 @@ func installed(ctx context.Context, conn *Conn) (int, error) {
 	return have, err
 }
 
-// hasTable reports whether one of the own tables is there.
+// hasTable reports whether one of the relay's tables exists.
 func hasTable(ctx context.Context, conn *Conn, name string) (there bool, err error) {
 	err = conn.Query(ctx, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", []any{name},
 		func([]driver.Value) error { there = true; return nil })
@@ -92,15 +92,15 @@ func readUpgrade(n int) (string, error) {
 	return string(text), err
 }
 
-// Script implements store.Installer. It is the text of the steps that Install
-// runs, as one transaction, for the sqlite3 shell.
+// Script implements store.Installer. It returns the steps that Install runs, as one
+// transaction for the sqlite3 shell.
 func (s *Store) Script() string {
 	var sb strings.Builder
 	sb.WriteString("PRAGMA journal_mode = WAL;\nBEGIN IMMEDIATE;\n\n")
 	for n := 1; n <= version; n++ {
 		text, err := readUpgrade(n)
 		if err != nil {
-			panic(err) // the file is part of the program
+			panic(err) // the file is embedded in the program
 		}
 		sb.WriteString(text)
 		sb.WriteByte('\n')

@@ -15,14 +15,14 @@ import (
 )
 
 var (
-	// errLockHeld says that somebody else holds a file's lock.
+	// errLockHeld reports that another process holds a file's lock.
 	errLockHeld = errors.New("the lock is held")
 	errReleased = errors.New("the relay's lock was released")
 )
 
-// Lock implements store.Locker, by a lock on the file PATH.NAME.sluicebox-lock
-// beside the database. It is held until it is released, the store is closed or the
-// process ends, however it ends; one that is frozen keeps it.
+// Lock implements store.Locker with a lock on the file PATH.NAME.sluicebox-lock beside the
+// database. The lock is held until it is released, the store is closed or the process ends
+// for any reason. A frozen process keeps it.
 func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	if s.lifetime.Ended() {
 		return nil, lifetime.ErrClosed
@@ -53,8 +53,8 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	return held, nil
 }
 
-// openLock opens the lock file. The file stays for ever: a lock on a file that
-// somebody else deletes and makes anew is no lock.
+// openLock opens the lock file. The file is never deleted, because a lock on a file that
+// another process deletes and recreates would exclude nobody.
 func (s *Store) openLock() (*os.File, error) {
 	real, err := filepath.Abs(s.path)
 	if err == nil {
@@ -76,8 +76,8 @@ func (s *Store) openLock() (*os.File, error) {
 	return file, nil
 }
 
-// writeHolder writes the number of this process and what the relay calls itself into the
-// lock file, for whoever finds it locked.
+// writeHolder writes the id of this process and the relay's holder name into the lock file,
+// for processes that find it locked.
 func writeHolder(file *os.File, name string) error {
 	if err := file.Truncate(0); err != nil {
 		return err
@@ -86,13 +86,13 @@ func writeHolder(file *os.File, name string) error {
 	return err
 }
 
-// maxNoteBytes is more than what is read of a lock file, in bytes.
+// maxNoteBytes is the number of bytes to read of a lock file, more than any relay writes.
 const maxNoteBytes = 1024
 
-// readHolder names the relay and the process that have noted themselves, and the file.
+// readHolder describes the holder of the lock: relay, process and file.
 func readHolder(file *os.File) string {
 	text := make([]byte, maxNoteBytes)
-	n, _ := file.ReadAt(text, 0) // it may be shorter, or just being written
+	n, _ := file.ReadAt(text, 0) // it may be shorter, or being written
 	first, rest, _ := strings.Cut(string(text[:n]), "\n")
 	process := "another process"
 	if pid, err := strconv.Atoi(strings.TrimSpace(first)); err == nil {
@@ -109,13 +109,13 @@ func readHolder(file *os.File) string {
 type lock struct {
 	file  *os.File
 	owner *locks
-	lost  chan struct{} // closed with the lock's release
+	lost  chan struct{} // closed when the lock is released
 
 	requests requestCounter
 }
 
-// Ping implements store.Lock: the lock is the process's own to give up, whatever becomes
-// of the database.
+// Ping implements store.Lock. It never finds the lock lost while it is held, because only
+// this process can release it, whatever happens to the database.
 func (l *lock) Ping(ctx context.Context) error {
 	l.requests.refresh(ctx)
 	select {
@@ -142,14 +142,14 @@ func (l *lock) Watch(ctx context.Context) error {
 // Release implements store.Lock.
 func (l *lock) Release() { l.owner.remove(l) }
 
-// locks are those that a store holds.
+// locks are the locks that a store holds.
 type locks struct {
 	mu     sync.Mutex
 	closed bool
 	held   map[*lock]struct{}
 }
 
-// add takes a lock over; if the store is closed it is given up.
+// add registers a lock. If the store is closed, it releases the lock.
 func (l *locks) add(k *lock) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,9 +183,9 @@ func (l *locks) close() {
 	l.held = nil
 }
 
-// unlock gives the lock up, once.
+// unlock releases the lock. It must be called once.
 func (l *lock) unlock() {
-	_ = l.file.Close() // the kernel gives it up with the file
+	_ = l.file.Close() // the kernel releases the lock with the file
 	l.requests.close()
 	close(l.lost)
 }

@@ -21,7 +21,7 @@ func TestLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	link := filepath.Join(t.TempDir(), "link.db") // another way to the same file
+	link := filepath.Join(t.TempDir(), "link.db") // another path to the same file
 	if err := os.Symlink(r.path, link); err != nil {
 		t.Fatal(err)
 	}
@@ -85,8 +85,7 @@ func TestLockDies(t *testing.T) {
 	}
 }
 
-// TestLockHolder is the other process of TestLockDies: it claims and waits to be
-// killed.
+// TestLockHolder is the other process of TestLockDies. It claims and waits to be killed.
 func TestLockHolder(t *testing.T) {
 	path := os.Getenv("SLUICEBOX_TEST_LOCK")
 	if path == "" {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// lockFile takes the lock of a whole file, which belongs to the open file: the
-// kernel gives it up with the process.
+// lockFile acquires a flock(2) lock, which belongs to the open file. The kernel releases it
+// with the process.
 func lockFile(file *os.File) error {
 	for {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// lockFile takes the lock of a byte far behind the text, so that others can read
-// it. Windows gives the lock up with the process.
+// lockFile locks a byte far behind the text, so that other processes can read the text.
+// Windows releases the lock with the process.
 func lockFile(file *os.File) error {
 	at := &windows.Overlapped{OffsetHigh: 1}
 	err := windows.LockFileEx(windows.Handle(file.Fd()),

@@ -26,8 +26,7 @@ func (r *rig) fillPending(t *testing.T, n int) {
 		INSERT INTO outbox_events (id, created_at) SELECT printf('%06d', i), 0 FROM c`, n)
 }
 
-// TestViewBare: a view needs no own tables. Where there are none, nothing is
-// parked.
+// TestViewBare: a view works without the relay's tables; no row is spilled then.
 func TestViewBare(t *testing.T) {
 	r := &rig{path: newFile(t)}
 	r.db = openSQL(t, r.path)
@@ -37,8 +36,8 @@ func TestViewBare(t *testing.T) {
 	wantIDs(t, "the view", r.unsettled(t, nil), "000001", "000002")
 }
 
-// TestPagesEnd: the error of take ends it and is no fault of the view; the end of
-// the context is one.
+// TestPagesEnd: an error of take ends the read and does not break the view; the end of the
+// context does.
 func TestPagesEnd(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.fillPending(t, 20)
@@ -89,9 +88,8 @@ func closed(st store.Store) <-chan struct{} {
 	return done
 }
 
-// TestPagesParked: while a view is read, take parks its rows, services insert
-// and the relay claims; the view goes on as it began, and the next one shows what
-// is left.
+// TestPagesParked: while a view is read, take spills its rows, services insert and the relay
+// claims. The view keeps its snapshot, and the next view shows the rows that are left.
 func TestPagesParked(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	const n, page = 3000, 400

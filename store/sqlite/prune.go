@@ -12,13 +12,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// pruneRows is how many rows of a table one call looks at.
+// pruneRows is the number of rows that one call reads.
 const pruneRows = 2000
 
-// Prune implements store.Pruner. It walks a table by its ids, of which most kinds
-// grow with time: tables have no index on the time of settlement as a rule. It
-// looks for old rows on a connection of its own, and waits for the write lock as
-// long as a claim does, only if it has found some.
+// Prune implements store.Pruner. It walks a table by its ids, because most kinds of ids grow
+// with time and tables rarely have an index on the time of settlement. It searches old rows
+// on its own connection. Only if it found some does it wait for the write lock, as long as a
+// claim does.
 func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
 	o, err := s.outboxes.FindValid(p.Outbox, &p)
 	if err != nil {
@@ -53,14 +53,15 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	return store.PruneResult{Next: next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 }
 
-// Clock implements store.Pruner: the database has no clock but this machine's.
+// Clock implements store.Pruner. SQLite has no clock of its own, so it is the clock of this
+// machine.
 func (s *Store) Clock(context.Context) (time.Time, error) { return time.Now(), nil }
 
-// deliveredRow is a delivered row as it was found.
+// deliveredRow is a delivered row as it was read.
 type deliveredRow struct{ key, settled any }
 
-// deliveredBefore returns the rows to delete among those that follow an id, and where to go
-// on behind them.
+// deliveredBefore returns the rows to delete among the rows after an id, and the cursor to
+// continue from.
 func (s *Store) deliveredBefore(ctx context.Context, o *store.Outbox, p store.PruneRequest, from any) (old []deliveredRow, next string, err error) {
 	err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 		old, next = nil, ""
@@ -90,8 +91,8 @@ func (s *Store) deliveredBefore(ctx context.Context, o *store.Outbox, p store.Pr
 	return old, next, err
 }
 
-// walkQuery makes the statement that reads rows in the order of their ids:
-// whether each is COMPLETED, and when it was settled.
+// walkQuery builds the statement that reads rows in the order of their ids, with the time of
+// settlement and whether each is COMPLETED.
 func walkQuery(t *table, on bool) *query {
 	b := &builder{}
 	id := Ident(t.Layout.Columns.ID)
@@ -112,7 +113,7 @@ func (t *table) delivered(b *builder) string {
 	return Ident(c.Status) + " = " + b.status(&t.Layout, store.Completed)
 }
 
-// prune deletes those rows that are still as they were found, in the call's
+// prune deletes the rows that have not changed since they were read, in the call's
 // transaction.
 func (s *Store) prune(ctx context.Context, o *store.Outbox, old []deliveredRow) (n int, err error) {
 	t, err := s.writer.table(ctx, o)
@@ -134,7 +135,7 @@ func (s *Store) prune(ctx context.Context, o *store.Outbox, old []deliveredRow) 
 	return n, nil
 }
 
-// keyText is an id with its type, as text.
+// keyText returns an id with its type, as text.
 func keyText(key driver.Value) string {
 	switch x := key.(type) {
 	case int64:
@@ -149,7 +150,7 @@ func keyText(key driver.Value) string {
 	panic(fmt.Sprintf("sqlite: %T is no value of a column", key))
 }
 
-// parseKey reads what keyText returns. It is nil for "".
+// parseKey parses a text of keyText. It is nil for "".
 func parseKey(text string) (key any, err error) {
 	if text == "" {
 		return nil, nil

@@ -10,14 +10,14 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// prune goes through the table to its end, n rows at a time, and returns how many
-// were deleted, and the errors that did not end it.
+// prune walks the table to its end, n rows at a time. It returns the number of deleted rows
+// and the errors that did not end the walk.
 func (r *rig) prune(t *testing.T, before time.Time, n int) (rows int, refused []error) {
 	t.Helper()
 	return rigs.Prune(t, r.store, r.epoch, before, n)
 }
 
-// TestPruneKeys walks ids of every type, and reads times in every form.
+// TestPruneKeys walks ids of every type and reads times in every format.
 func TestPruneKeys(t *testing.T) {
 	for _, typ := range []string{"INTEGER", "VARCHAR(13)", "BLOB", "TEXT COLLATE NOCASE", "NUMERIC"} {
 		t.Run(typ, func(t *testing.T) {
@@ -59,8 +59,8 @@ const fillFlow = `
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
 INSERT INTO outbox_events (id, status, processed_at) SELECT printf('%06d', i), 'COMPLETED', '2024-01-01 00:00:00' FROM n`
 
-// TestPruneBesideWriters: somebody else's long transaction holds no claim up for
-// the sake of old rows, and a row that changed meanwhile stays.
+// TestPruneBesideWriters: during another program's long transaction, pruning delays no
+// claim. A row that changed meanwhile stays.
 func TestPruneBesideWriters(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, fillFlow)
@@ -87,7 +87,7 @@ func TestPruneBesideWriters(t *testing.T) {
 	}
 }
 
-// TestPruneRefused: what keeps a row is named, and the walk goes on behind it.
+// TestPruneRefused: the error names the cause, and the walk continues after the refused row.
 func TestPruneRefused(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, fillFlow)
@@ -98,8 +98,8 @@ func TestPruneRefused(t *testing.T) {
 	}
 }
 
-// TestExceptCollations: lanes that the table's collations take for the same are
-// left out one by one.
+// TestExceptCollations: lanes that the table's collations treat as equal are excluded one by
+// one.
 func TestExceptCollations(t *testing.T) {
 	for _, typ := range []string{"TEXT COLLATE NOCASE", "TEXT COLLATE RTRIM", "BLOB", "INTEGER", "UNTYPED"} {
 		t.Run(typ, func(t *testing.T) {

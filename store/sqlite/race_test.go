@@ -13,8 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// TestBusy: while a service holds the write lock, claims answer that they could
-// not see, an old leader learns that it is one, and a view reads on.
+// TestBusy: while a service holds the write lock, claims answer NotYetVisible, an old leader
+// gets ErrNotLeader, and a view can be read.
 func TestBusy(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('1')")
@@ -87,7 +87,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestReplaced: a store notices that another file has taken the place of its own.
+// TestReplaced: a store detects that another file has replaced its own.
 func TestReplaced(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('1')")
@@ -106,7 +106,7 @@ func TestReplaced(t *testing.T) {
 	if err := os.Rename(other.path, r.path); err != nil {
 		t.Fatal(err)
 	}
-	// The two files have the same epoch, by chance.
+	// The two files happen to have the same epoch.
 	if a, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("2")}); !errors.Is(err, store.ErrNotLeader) {
 		t.Errorf("a claim in a file that the store never led: %v, %v", a, err)
 	}
@@ -119,8 +119,8 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// TestBesideServices: services insert while claims and outcomes run; every row
-// ends COMPLETED once.
+// TestBesideServices: services insert while claims and outcomes run; every row is COMPLETED
+// exactly once.
 func TestBesideServices(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	const services, each = 3, 60
@@ -168,7 +168,7 @@ func TestBesideServices(t *testing.T) {
 	}
 }
 
-// TestPlans: rows are looked up by an index, in a table of any size.
+// TestPlans: an index serves the lookup of rows, in a table of any size.
 func TestPlans(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, `WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 50000)
@@ -179,7 +179,7 @@ func TestPlans(t *testing.T) {
 	}
 	began := time.Now()
 	r.claim(t, claims...)
-	if took := time.Since(began); took > 2*time.Second { // a scan for each of them takes 500 times 50 000 rows
+	if took := time.Since(began); took > 2*time.Second { // a scan for each of them would read 500 times 50 000 rows
 		t.Errorf("500 rows of 50 000 were claimed in %s", took)
 	}
 }

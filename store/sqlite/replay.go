@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// Jobs implements store.Replays, on a connection of its own.
+// Jobs implements store.ReplayLister, on its own connection.
 func (s *Store) Jobs(ctx context.Context) ([]store.Job, error) {
 	const read = `
 SELECT job, wish, spec, state, why, source, until_origin, until_position, until_seq, until_at, cursor_position, cursor_skip,
@@ -19,7 +19,7 @@ SELECT job, wish, spec, state, why, source, until_origin, until_position, until_
 FROM sluicebox_replay WHERE name = ? ORDER BY nth DESC`
 	var list []store.Job
 	err := s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
-		list = nil // read again
+		list = nil // the transaction was retried
 		return conn.Query(ctx, read, []any{s.name}, func(row []driver.Value) error {
 			list = append(list, jobOf(row))
 			return nil
@@ -43,7 +43,7 @@ func jobOf(row []driver.Value) store.Job {
 	}
 }
 
-// JobErrors implements store.Replays, on a connection of its own.
+// JobErrors implements store.ReplayLister, on its own connection.
 func (s *Store) JobErrors(ctx context.Context, id string, limit int) ([]store.ReplayError, error) {
 	const read = `
 SELECT n, outbox, id, kind, message_group, reason, at FROM sluicebox_replay_error
@@ -52,7 +52,7 @@ WHERE name = ? AND job = ? ORDER BY n LIMIT ?`
 	var list []store.ReplayError
 	if err == nil {
 		err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
-			list = nil // read again
+			list = nil // the transaction was retried
 			return conn.Query(ctx, read, []any{s.name, id, limit}, func(row []driver.Value) error {
 				e := store.ReplayError{N: numberAt(row, 0), Ref: store.Ref{Outbox: textAt(row, 1), ID: textAt(row, 2)}, Kind: textAt(row, 3)}
 				e.Group.Name, e.Group.Valid = textOf(row[4])
@@ -68,7 +68,7 @@ WHERE name = ? AND job = ? ORDER BY n LIMIT ?`
 	return list, nil
 }
 
-// SaveJob implements store.ReplayWriter. The time of the end is cut to milliseconds.
+// SaveJob implements store.ReplayWriter. It truncates UntilAt to milliseconds.
 func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) error {
 	const save = `
 UPDATE sluicebox_replay SET state = ?, why = ?, source = ?, until_origin = ?, until_position = ?, until_seq = ?, until_at = ?,
@@ -98,7 +98,8 @@ WHERE name = ? AND job = ?`
 	return nil
 }
 
-// deleteOldJobs deletes ended jobs that are too many or too old, in the call's transaction.
+// deleteOldJobs deletes ended jobs beyond the limits of number and age, in the call's
+// transaction.
 func (s *Store) deleteOldJobs(ctx context.Context) error {
 	const old = `
 SELECT job FROM sluicebox_replay AS r WHERE name = ? AND state IN (` + endedPlaces + `)

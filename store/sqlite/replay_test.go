@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// TestWishesCounted: each wish is counted for its relay, one that is not granted is not.
+// TestWishesCounted: each request is counted for its relay, a refused one is not.
 func TestWishesCounted(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	rigs.CheckRequestCounts(t, r.store, func() int {
@@ -20,7 +20,7 @@ func TestWishesCounted(t *testing.T) {
 	}
 }
 
-// TestOldReplays: the end of a replay forgets those that ended long ago.
+// TestOldReplays: the end of a replay deletes the jobs that ended long ago.
 func TestOldReplays(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	for _, id := range []string{"old", "young", "open", "last"} {
@@ -40,8 +40,8 @@ func TestOldReplays(t *testing.T) {
 	}
 }
 
-// TestUpgradeToReplays: the own tables of a version before are brought up to this one.
-// Until then replays say what is to be done.
+// TestUpgradeToReplays: the relay's tables of an older version are upgraded. Before that,
+// calls about replays return the remedy.
 func TestUpgradeToReplays(t *testing.T) {
 	path := newFile(t)
 	r := &rig{path: path, db: openSQL(t, path)}
@@ -70,7 +70,7 @@ func TestUpgradeToReplays(t *testing.T) {
 	rigs.WantSetup(t, "copy", r.store.CopyRows(ctx(t), r.epoch, "job", nil, store.ReplayCursor{}), "sluicebox init")
 	before := r.epoch
 	r.epoch = rigs.InstallAndLead(t, r.store)
-	wantIDs(t, "parked", r.parked(t, laneOf("a"))) // by hashes of before version 6
+	wantIDs(t, "parked", r.parked(t, laneOf("a"))) // by the lane hashes of versions before 6
 	if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 0 || r.epoch != before+1 {
 		t.Errorf("the holds are %+v, %v; the epoch is %d", holds, err, r.epoch)
 	}

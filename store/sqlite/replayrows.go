@@ -39,7 +39,7 @@ UPDATE sluicebox_replay SET cursor_position = ?, cursor_skip = ?, total = total 
 	return nil
 }
 
-// copyRow adds a row to a job, in the call's transaction, and returns 0 if it is there.
+// copyRow adds a row to a job, in the call's transaction. It returns 0 if the row exists.
 func (s *Store) copyRow(ctx context.Context, id string, r *store.ReplayRow) (int64, error) {
 	const put = `
 INSERT INTO sluicebox_replay_row (name, job, outbox, lane, n, id, kind, message_group, payload_size, committed_at, payload)
@@ -88,7 +88,7 @@ DELETE FROM sluicebox_replay_row WHERE rowid IN
 	return int(cleared), nil
 }
 
-// FinishRows implements store.ReplayFinisher. A crash of the machine may take it back.
+// FinishRows implements store.ReplayFinisher. A power failure may undo it.
 func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, done []store.FinishedRow) error {
 	if len(done) == 0 {
 		return nil
@@ -103,7 +103,7 @@ func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, do
 	return nil
 }
 
-// finishRows takes rows from a job, in the call's transaction.
+// finishRows removes rows from a job, in the call's transaction.
 func (s *Store) finishRows(ctx context.Context, id string, done []store.FinishedRow) error {
 	const count = `
 UPDATE sluicebox_replay SET sent = sent + ?, skipped = skipped + ?, refused = refused + ? WHERE name = ? AND job = ?`
@@ -125,8 +125,8 @@ UPDATE sluicebox_replay SET sent = sent + ?, skipped = skipped + ?, refused = re
 	return err
 }
 
-// finishRow takes a row from a job, if it is there, and notes its error, unless there are
-// too many: before were refused before the call.
+// finishRow removes a row from a job, if it exists. It records the row's error unless the
+// job has too many; before is the number of errors before the call.
 func (s *Store) finishRow(ctx context.Context, id string, d *store.FinishedRow, tally *replays.Tally, before int64) error {
 	const forget = `
 DELETE FROM sluicebox_replay_row WHERE name = ? AND job = ? AND outbox = ? AND lane = ? AND n = ? RETURNING id, kind, message_group`
@@ -149,8 +149,8 @@ ON CONFLICT (name, job, n) DO NOTHING`
 	return err
 }
 
-// ReplayLanes implements store.ReplayReader, on a connection of its own. It goes through
-// the rows by n, and takes those that have none of their lane before them.
+// ReplayLanes implements store.ReplayReader, on its own connection. It scans the rows by n
+// and returns those without an earlier row of their lane.
 func (s *Store) ReplayLanes(ctx context.Context, id string, after int64, limit int) ([]store.ReplayLane, error) {
 	const read = `
 SELECT outbox, kind, message_group, lane, n FROM sluicebox_replay_row AS r INDEXED BY sluicebox_replay_row_n
@@ -161,7 +161,7 @@ ORDER BY n LIMIT ?4`
 	var lanes []store.ReplayLane
 	if err == nil {
 		err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
-			lanes = nil // read again
+			lanes = nil // the transaction was retried
 			return conn.Query(ctx, read, []any{s.name, id, after, limit}, func(row []driver.Value) error {
 				l := store.ReplayLane{LaneKey: store.LaneKey{Outbox: textAt(row, 0), Kind: textAt(row, 1)}, First: numberAt(row, 4)}
 				l.Group.Name, l.Group.Valid = textOf(row[2])
@@ -178,7 +178,7 @@ ORDER BY n LIMIT ?4`
 	return lanes, nil
 }
 
-// ReplayRows implements store.ReplayReader, on a connection of its own.
+// ReplayRows implements store.ReplayReader, on its own connection.
 func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRange, each int) ([][]store.ReplayRow, error) {
 	err := replays.CheckLimit(each)
 	if len(from) == 0 && err == nil {

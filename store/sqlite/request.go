@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// RequestSavepoint implements store.Wishes.
+// RequestSavepoint implements store.Requester.
 func (s *Store) RequestSavepoint(ctx context.Context, name string, keep bool) error {
 	const put = `
 INSERT INTO sluicebox_named (name, checkpoint, keep, wish, state) VALUES (?, ?, ?, ?, ?)
@@ -27,7 +27,7 @@ ON CONFLICT (name, checkpoint) DO NOTHING`
 	return nil
 }
 
-// RequestSavepointDeletion implements store.Wishes.
+// RequestSavepointDeletion implements store.Requester.
 func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error {
 	const put = "UPDATE sluicebox_named SET wish = ? WHERE name = ? AND checkpoint = ?"
 	err := s.writeRequest(ctx, store.ErrNoSavepoint, func(ctx context.Context, _ int64) (int64, error) {
@@ -39,7 +39,7 @@ func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error
 	return nil
 }
 
-// RequestReplay implements store.Wishes.
+// RequestReplay implements store.Requester.
 func (s *Store) RequestReplay(ctx context.Context, id, spec string) error {
 	const put = `
 INSERT INTO sluicebox_replay (name, job, nth, wish, spec, state, asked_at) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -53,7 +53,7 @@ ON CONFLICT (name, job) DO NOTHING`
 	return nil
 }
 
-// RequestJobState implements store.Wishes.
+// RequestJobState implements store.Requester.
 func (s *Store) RequestJobState(ctx context.Context, id string, wish store.DesiredState) error {
 	const put = `
 UPDATE sluicebox_replay SET wish = CASE WHEN state IN (` + endedPlaces + `) THEN wish ELSE ? END WHERE name = ? AND job = ?`
@@ -69,7 +69,7 @@ UPDATE sluicebox_replay SET wish = CASE WHEN state IN (` + endedPlaces + `) THEN
 	return nil
 }
 
-// endedPlaces are the places of endedStates in a statement.
+// endedPlaces are the placeholders of endedStates in a statement.
 const endedPlaces = "?, ?, ?, ?"
 
 // endedStates are the states in which a replay has ended.
@@ -80,8 +80,8 @@ func endedStates() (list []any) {
 	return list
 }
 
-// writeRequest counts a wish and runs a write that is to change one row. none is the error of
-// one that changed nothing.
+// writeRequest counts a request and runs a write that changes one row. It returns none if
+// the write changed no row.
 func (s *Store) writeRequest(ctx context.Context, none error, put func(ctx context.Context, nth int64) (int64, error)) error {
 	const count = `
 INSERT INTO sluicebox_wish (name, n) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET n = n + 1 RETURNING n`

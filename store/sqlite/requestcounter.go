@@ -6,20 +6,20 @@ import (
 	"sync"
 )
 
-// requestCounter counts the wishes of a relay, by a connection of its own. It holds nothing
-// between two looks, and no look waits for a lock of the database.
+// requestCounter counts the requests of a relay, on its own connection. It holds no
+// transaction between two refreshes, and no refresh waits for a lock of the database.
 type requestCounter struct {
 	path, relay string
-	requests    int64 // as of the latest look; the looker's alone
+	requests    int64 // as of the latest refresh; only the pinging goroutine uses it
 
-	mu      sync.Mutex // held by the look, or by the end
+	mu      sync.Mutex // held by refresh and close
 	closed  bool
 	conn    *Conn
-	version int64 // of the database, for conn, when n was read; -1 if it was not
+	version int64 // data_version of conn when requests was read; -1 before
 }
 
-// refresh counts anew if something was written since. A count that cannot be had stays as
-// it is, but that of a table that is not there.
+// refresh reads the count again if the file has changed. If it cannot be read, the old count
+// stays; a missing table counts 0.
 func (w *requestCounter) refresh(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -36,14 +36,14 @@ func (w *requestCounter) refresh(ctx context.Context) {
 
 func (w *requestCounter) dial(ctx context.Context) bool {
 	if w.conn == nil {
-		w.conn, _ = DialAsIs(ctx, w.path) // the next look tries again
+		w.conn, _ = DialAsIs(ctx, w.path) // the next refresh tries again
 		w.version = -1
 	}
 	return w.conn != nil
 }
 
-// count reads the table if another connection has changed the file since it was read:
-// PRAGMA data_version says so without a look at any page.
+// count reads the table if another connection has changed the file since the last read.
+// PRAGMA data_version detects that without reading a page.
 func (w *requestCounter) count(ctx context.Context) error {
 	version, n, there := int64(0), int64(0), false
 	err := w.conn.Query(ctx, "PRAGMA data_version", nil, func(row []driver.Value) error { version = numberAt(row, 0); return nil })
@@ -66,7 +66,7 @@ func (w *requestCounter) drop() {
 	}
 }
 
-// close gives the connection up.
+// close closes the connection.
 func (w *requestCounter) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// TestPingReadsChanges: a ping reads the table only if the file was changed.
+// TestPingReadsChanges: a ping reads the table only if the file has changed.
 func TestPingReadsChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "outbox.db")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {

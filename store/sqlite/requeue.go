@@ -11,9 +11,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 )
 
-// Requeue implements store.OpenDeadLetters. The times of claim and settlement are
-// emptied where they belong to the state, and may be NULL; else they stay, as at
-// a retry.
+// Requeue implements store.DeadLetters. It sets the times of claim and settlement to NULL if
+// they are part of the state and the columns allow NULL. Otherwise they stay, as for a
+// retry.
 func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
 	letters, err := s.resolveFailed(ctx, epoch, f, limit, requeueQuery)
 	if err != nil {
@@ -22,7 +22,7 @@ func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLett
 	return store.RequeuedItems(letters, time.Now()), nil
 }
 
-// Discard implements store.OpenDeadLetters.
+// Discard implements store.DeadLetters.
 func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
 	letters, err := s.resolveFailed(ctx, epoch, f, limit, discardQuery)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.De
 		})
 }
 
-// resolveRows returns those of the rows that it wrote, in their order.
+// resolveRows returns the rows that it wrote, in their order.
 func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox string, letters []store.DeadLetter, statement func(*table) *query) (done []store.DeadLetter, err error) {
 	err = s.writer.do(ctx, func(ctx context.Context) error {
 		return s.writer.runAsLeader(ctx, epoch, Full, lockTimeout, func(ctx context.Context) error {
@@ -51,7 +51,7 @@ func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox strin
 			if err != nil {
 				return err
 			}
-			done = nil // it may begin anew
+			done = nil // the transaction may be retried
 			write := statement(t)
 			for i := range letters {
 				wrote, err := s.resolveRow(ctx, t, write, letters[i].Ref)
@@ -68,7 +68,7 @@ func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox strin
 	return done, err
 }
 
-// resolveRow writes one row, in the call's transaction, and forgets what it blocks.
+// resolveRow writes one row and deletes its block, in the call's transaction.
 func (s *Store) resolveRow(ctx context.Context, t *table, write *query, row store.Ref) (bool, error) {
 	for _, key := range t.keys(row.ID) {
 		n, err := s.writer.conn.Exec(ctx, write.sql, write.args(&values{key: key})...)

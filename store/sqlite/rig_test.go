@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// flowTable is a FlowCatalyst table as a service on SQLite makes it.
+// flowTable is a FlowCatalyst table as a service on SQLite creates it.
 const flowTable = `
 CREATE TABLE outbox_events (
     id VARCHAR(13) PRIMARY KEY,
@@ -28,7 +28,8 @@ CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, cr
 
 func flowBox() store.Outbox { return rigs.EventsOutbox() }
 
-// rig is a leading store, and a service's connections to look and meddle with.
+// rig is a leading store with a separate connection of a service, to inspect and change the
+// tables.
 type rig struct {
 	path  string
 	db    *sql.DB

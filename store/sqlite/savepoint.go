@@ -11,14 +11,14 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// Savepoints implements store.Replays, on a connection of its own.
+// Savepoints implements store.ReplayLister, on its own connection.
 func (s *Store) Savepoints(ctx context.Context) ([]store.Savepoint, error) {
 	const read = `
 SELECT checkpoint, keep, wish, state, origin, position, seq, made_at, why, kept_bytes
 FROM sluicebox_named WHERE name = ? ORDER BY checkpoint`
 	var list []store.Savepoint
 	err := s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
-		list = nil // read again
+		list = nil // the transaction was retried
 		return conn.Query(ctx, read, []any{s.name}, func(row []driver.Value) error {
 			list = append(list, store.Savepoint{
 				Name: textAt(row, 0), RetainLog: numberAt(row, 1) != 0, DeleteRequested: textAt(row, 2) == replays.RequestDrop, State: store.SavepointState(textAt(row, 3)),
@@ -34,8 +34,7 @@ FROM sluicebox_named WHERE name = ? ORDER BY checkpoint`
 	return list, nil
 }
 
-// textAt, numberAt and timeAt return a value of a row that the relay wrote, zero for
-// NULL.
+// textAt, numberAt and timeAt return a value of a row that the relay wrote, zero for NULL.
 func textAt(row []driver.Value, i int) string {
 	text, _ := textOf(row[i])
 	return text
@@ -51,7 +50,7 @@ func timeAt(row []driver.Value, i int) time.Time {
 	return at
 }
 
-// timeOrNull is a time as the own tables keep it, NULL for zero.
+// timeOrNull returns a time as the relay's tables store it, NULL for zero.
 func timeOrNull(at time.Time) any {
 	if at.IsZero() {
 		return nil
@@ -59,7 +58,7 @@ func timeOrNull(at time.Time) any {
 	return formatTime(at)
 }
 
-// SaveSavepoint implements store.ReplayWriter. The time is cut to milliseconds.
+// SaveSavepoint implements store.SavepointWriter. It truncates the time to milliseconds.
 func (s *Store) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.Savepoint) error {
 	const save = `
 UPDATE sluicebox_named SET state = ?, origin = ?, position = ?, seq = ?, made_at = ?, why = ?, kept_bytes = ?
@@ -78,7 +77,7 @@ WHERE name = ? AND checkpoint = ?`
 	return nil
 }
 
-// DeleteSavepoint implements store.ReplayWriter.
+// DeleteSavepoint implements store.SavepointWriter.
 func (s *Store) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name string) error {
 	const forget = "DELETE FROM sluicebox_named WHERE name = ? AND checkpoint = ?"
 	err := s.writeReplay(ctx, epoch, Full, func(ctx context.Context) error {

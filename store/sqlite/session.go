@@ -15,10 +15,10 @@ import (
 type session struct {
 	*sessions.Session
 	path         string
-	name, holder string // what the leader row is to say
+	name, holder string // the key and the expected holder of the leader row
 
 	conn   *Conn
-	tables map[string]*table // what conn knows of the outboxes, by name
+	tables map[string]*table // outbox tables as read on conn, by name
 }
 
 func newSession(path, name, holder string, life *lifetime.Lifetime) *session {
@@ -61,8 +61,8 @@ func (s *session) Drop() {
 	}
 }
 
-// table returns what is known of an outbox's table, looking it up at the first
-// use on this connection.
+// table returns the description of an outbox's table, which it reads on first use on this
+// connection.
 func (s *session) table(ctx context.Context, o *store.Outbox) (*table, error) {
 	if t, ok := s.tables[o.Name]; ok {
 		return t, nil
@@ -75,8 +75,8 @@ func (s *session) table(ctx context.Context, o *store.Outbox) (*table, error) {
 	return t, nil
 }
 
-// checkEpoch returns store.ErrNotLeader unless the leader row holds the epoch and
-// this store took it.
+// checkEpoch returns store.ErrNotLeader unless the leader row has the epoch and this store
+// as its holder.
 func (s *session) checkEpoch(ctx context.Context, epoch store.Epoch) error {
 	leads := false
 	err := s.conn.Query(ctx, "SELECT l.epoch = ? AND l.holder = ? FROM sluicebox_leader AS l WHERE l.name = ?", []any{int64(epoch), s.holder, s.name},
@@ -87,8 +87,8 @@ func (s *session) checkEpoch(ctx context.Context, epoch store.Epoch) error {
 	return err
 }
 
-// runAsLeader runs fn in a write transaction of the leader of an epoch. With the write
-// lock held no other relay can raise it.
+// runAsLeader runs fn in a write transaction of the leader of an epoch. No other relay can
+// raise the epoch while the transaction holds the write lock.
 func (s *session) runAsLeader(ctx context.Context, epoch store.Epoch, d Durability, wait time.Duration, fn func(context.Context) error) error {
 	return s.conn.write(ctx, d, wait, func(ctx context.Context) error {
 		if err := s.checkEpoch(ctx, epoch); err != nil {

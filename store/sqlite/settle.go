@@ -12,9 +12,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
 )
 
-// Settle implements store.Settler. All outcomes of a call are written in one
-// transaction, in their order. Error texts lose NUL bytes and invalid UTF-8 and
-// are cut to 2000 characters. Times are cut to milliseconds.
+// Settle implements store.Settler. It writes all outcomes of a call in one transaction, in
+// their order. It removes NUL bytes and invalid UTF-8 from error texts, truncates them to
+// 2000 characters, and truncates times to milliseconds.
 func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
 	if len(outcomes) == 0 {
 		return nil, nil
@@ -49,10 +49,10 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	return results, nil
 }
 
-// deletesSpilled reports whether an outcome takes its row out of the parked ones.
+// deletesSpilled reports whether an outcome deletes its row from the spilled rows.
 func deletesSpilled(o *store.Outcome) bool { return o.SpilledSeq != 0 && o.Status.Settled() }
 
-// afterSettled does what goes with an outcome, in the call's transaction.
+// afterSettled makes the writes that accompany an outcome, in the call's transaction.
 func (s *Store) afterSettled(ctx context.Context, o *store.Outcome, result store.SettleResult) error {
 	if deletesSpilled(o) {
 		if err := s.deleteSpilledRow(ctx, store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq}); err != nil {
@@ -65,9 +65,9 @@ func (s *Store) afterSettled(ctx context.Context, o *store.Outcome, result store
 	return s.afterFailed(ctx, o, result)
 }
 
-// afterFailed records the hold that a failure asks for. What the row blocked when
-// it was FAILED before, and somebody set it back by other means than the relay's,
-// is forgotten.
+// afterFailed records the hold that a failure requests. It first deletes an old block of the
+// row. Such a block is left if the row was FAILED before and was reset by another program
+// than the relay.
 func (s *Store) afterFailed(ctx context.Context, o *store.Outcome, result store.SettleResult) error {
 	if result == store.Written && s.outboxes.Lookup(o.Outbox).Layout.State != store.StateNone {
 		if err := s.deleteBlock(ctx, o.Ref); err != nil {
@@ -87,7 +87,7 @@ func (s *Store) settle(ctx context.Context, o *store.Outcome) (store.SettleResul
 		return 0, err
 	}
 	if t.Layout.State == store.StateNone {
-		return store.Written, nil // the fence is all there is to it
+		return store.Written, nil // there is nothing to write; the epoch was checked
 	}
 	if t.write[o.Status] == nil {
 		t.write[o.Status] = settleQuery(t, o.Status)
@@ -121,8 +121,8 @@ func (s *Store) settle(ctx context.Context, o *store.Outcome) (store.SettleResul
 	return store.WasGone, nil
 }
 
-// settleQuery makes the statement that writes an outcome of a status. It is empty
-// where the table has no column for anything of it.
+// settleQuery builds the statement that writes an outcome of a status. It is empty if the
+// table has no column for it.
 func settleQuery(t *table, to store.Status) *query {
 	b := &builder{}
 	verb := ""
@@ -139,12 +139,12 @@ func settleQuery(t *table, to store.Status) *query {
 	return &query{sql, b.params}
 }
 
-// assignments says what an outcome changes in a row.
+// assignments returns the SET clauses of an outcome.
 func (t *table) assignments(b *builder, to store.Status) []string {
 	var set []string
 	for _, a := range columns.Outcome(&t.Layout, to) {
 		name, value := Ident(a.Column), t.outcomeValue(a)
-		if a.Value == columns.Error { // keeps the row's text where an outcome brings none
+		if a.Value == columns.Error { // an outcome without a text keeps the row's text
 			set = append(set, name+" = coalesce(nullif("+b.arg(value)+", ''), "+name+")")
 			continue
 		}
@@ -153,7 +153,7 @@ func (t *table) assignments(b *builder, to store.Status) []string {
 	return set
 }
 
-// outcomeValue is what an outcome gives to a column.
+// outcomeValue returns the value that an outcome assigns to a column.
 func (t *table) outcomeValue(a columns.Assignment) func(*values) any {
 	switch a.Value {
 	case columns.Time:
@@ -161,7 +161,7 @@ func (t *table) outcomeValue(a columns.Assignment) func(*values) any {
 		return func(v *values) any { return timeValue(col, v.at) }
 	case columns.Retries:
 		return func(v *values) any { return v.outcome.RetryCount }
-	case columns.Error: // a NUL would end it for SQLite's own functions
+	case columns.Error: // a NUL would end the text in SQLite's functions
 		return func(v *values) any { return errortext.Sanitize(v.outcome.Error, 0, false) }
 	}
 	return t.statusValue

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// ReadSettled implements store.Looker, on a connection of its own. What a trigger put
-// into the log has committed: an absent row is gone.
+// ReadSettled implements store.StatusReader, on its own connection. It reports an absent row
+// as settled, because a row that a trigger logged was committed and must have been deleted.
 func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
 	settled := make([]bool, len(rows))
 	tables := map[string]*table{}
@@ -40,8 +40,8 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	return settled, nil
 }
 
-// settled reports whether a row is settled or gone. A table without states tells
-// nothing.
+// settled reports whether a row is settled or deleted. It is false for a table without
+// states.
 func (t *table) settled(ctx context.Context, conn *Conn, id string) (bool, error) {
 	if t.Layout.State == store.StateNone {
 		return false, nil

@@ -76,7 +76,8 @@ func TestFileFaults(t *testing.T) {
 	rigs.WantSetup(t, "another file", openStore(t, text, "rig", 0, flowBox()).Install(ctx(t)), "no SQLite database")
 }
 
-// TestJournalMode: a file in another mode is changed, which waits for others.
+// TestJournalMode: a file in another mode is switched to WAL, once no other connection uses
+// it.
 func TestJournalMode(t *testing.T) {
 	path := newFile(t)
 	db := openSQL(t, path)
@@ -133,7 +134,7 @@ func TestCheckTables(t *testing.T) {
 	}
 }
 
-// TestVersion: own tables of a newer program are left alone.
+// TestVersion: the relay's tables of a newer program are not changed.
 func TestVersion(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "UPDATE sluicebox_meta SET version = 99")
@@ -143,8 +144,8 @@ func TestVersion(t *testing.T) {
 	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "sluicebox_parked")
 }
 
-// TestUpgrade: own tables of the first version are brought up to this one, also by
-// several relays at once. The checkpoint is forgotten with what was parked.
+// TestUpgrade: the relay's tables of the first version are upgraded, also by several relays
+// at once. The upgrade deletes the checkpoint and the spilled rows.
 func TestUpgrade(t *testing.T) {
 	path := newFile(t)
 	r := &rig{path: path, db: openSQL(t, path)}
@@ -192,7 +193,7 @@ INSERT INTO sluicebox_checkpoint VALUES ('rig', 'o', 'p', 7, '2024-02-29 12:00:0
 	r.checkLetter(t, "1")
 }
 
-// TestScript: the script makes what Install makes, in any SQLite.
+// TestScript: the script creates the same objects as Install, in any version of SQLite.
 func TestScript(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	const schema = "SELECT group_concat(sql, ';') FROM (SELECT sql FROM sqlite_schema WHERE name LIKE 'sluicebox%' ORDER BY name)"

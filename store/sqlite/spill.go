@@ -10,19 +10,18 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/lanekinds"
 )
 
-// maxBatchRows is the most parked rows that one transaction writes, so that nobody
-// waits long for the write lock: not the claims and outcomes of the lanes that
-// move, and not the services. It is held for 2 ms if the rows are of one lane, and
-// for 10 ms if each is of another. With 500, parking is a sixth faster and claims
-// beside it wait up to four times as long.
+// maxBatchRows is the maximum number of spilled rows that one transaction writes, so that
+// claims, outcomes and services do not wait long for the write lock. The transaction takes 2
+// ms if the rows belong to one lane, and 10 ms if each belongs to another. With 500,
+// spilling is a sixth faster, and concurrent claims wait up to four times as long.
 const maxBatchRows = 200
 
-// Spill implements store.Parking. Rows are parked in the given order, many of them
-// in several transactions, each of them durable. An error may come after some
-// were committed, ErrNotLeader too: the next leader finds these rows, since
-// nothing is written once it has taken the lead.
+// Spill implements store.Spiller. It spills rows in the given order, many rows in several
+// transactions, each of them durable. It may return an error after some were committed, also
+// ErrNotLeader. The next leader finds those rows, because nothing is written after the
+// change of leader.
 //
-// Xid is 0: the log shows no row whose transaction a claim might not see.
+// The column xid is 0, because the log shows no row whose transaction a claim might not see.
 func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item) error {
 	for i := range items {
 		it := &items[i]
@@ -43,7 +42,7 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 	return nil
 }
 
-// spillRow parks one row, in the call's transaction.
+// spillRow spills one row, in the call's transaction.
 func (s *Store) spillRow(ctx context.Context, it *store.Item) error {
 	const put = `
 INSERT INTO sluicebox_parked (name, outbox, lane, seq, id, kind, message_group, xid, retry_count, payload_size, committed_at, payload)
@@ -67,7 +66,7 @@ func groupValue(g store.Group) any {
 	return g.Name
 }
 
-// commitValue returns the time of a commit as a value, NULL if it is not known.
+// commitValue returns a commit time as a value, NULL if it is not known.
 func commitValue(at time.Time) any {
 	if at.IsZero() {
 		return nil
@@ -75,8 +74,8 @@ func commitValue(at time.Time) any {
 	return at.UTC().Format(commitForm)
 }
 
-// spilledPayload returns a payload as a value. An empty one is a text: the driver
-// would make NULL of it, which says that the payload was not kept.
+// spilledPayload returns a payload as a value. An empty payload is a text, because the
+// driver writes an empty []byte as NULL, which means that the payload was not kept.
 func spilledPayload(payload []byte) any {
 	switch {
 	case payload == nil:
@@ -87,8 +86,8 @@ func spilledPayload(payload []byte) any {
 	return payload
 }
 
-// DeleteSpilled implements store.Parking, many rows in several transactions. A crash of
-// the machine may take it back: the rows are then found settled or gone again.
+// DeleteSpilled implements store.Spiller, with many rows in several transactions. A power
+// failure may undo it; the rows are then found settled or deleted again.
 func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []store.SpilledRef) error {
 	for i := range rows {
 		if _, err := s.outbox(rows[i].Outbox); err != nil {
@@ -104,15 +103,15 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 	return nil
 }
 
-// deleteSpilledRow forgets a parked row, in the call's transaction.
+// deleteSpilledRow deletes a spilled row, in the call's transaction.
 func (s *Store) deleteSpilledRow(ctx context.Context, row store.SpilledRef) error {
 	const forget = "DELETE FROM sluicebox_parked WHERE name = ? AND outbox = ? AND id = ? AND seq = ?"
 	_, err := s.writer.conn.Exec(ctx, forget, s.name, row.Outbox, row.ID, int64(row.Seq))
 	return err
 }
 
-// inBatches writes n rows as the leader of an epoch, at most maxBatchRows of them in a
-// transaction. The calls that wait have their turn between two of these.
+// inBatches writes n rows as the leader of an epoch, at most maxBatchRows in a transaction.
+// Waiting calls run in between.
 func (s *Store) inBatches(ctx context.Context, epoch store.Epoch, d Durability, n int, write func(ctx context.Context, i int) error) error {
 	for from := 0; from < n; from += maxBatchRows {
 		err := s.writer.do(ctx, func(ctx context.Context) error {
@@ -132,8 +131,8 @@ func (s *Store) inBatches(ctx context.Context, epoch store.Epoch, d Durability, 
 	return nil
 }
 
-// DeleteSpilledAfter implements store.Parking, many rows in several transactions, each
-// of them durable. An error may come after some were committed.
+// DeleteSpilledAfter implements store.SpillStore, with many rows in several transactions,
+// each of them durable. It may return an error after some were committed.
 func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
 	total := 0
 	for _, name := range s.outboxes.Names() {
@@ -150,7 +149,7 @@ func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after
 	return total, nil
 }
 
-// deleteSpilledBatch deletes at most maxBatchRows of an outbox's rows behind a seq.
+// deleteSpilledBatch deletes at most maxBatchRows rows of an outbox after a seq.
 func (s *Store) deleteSpilledBatch(ctx context.Context, epoch store.Epoch, outbox string, after store.Seq) (n int, err error) {
 	const forget = `
 DELETE FROM sluicebox_parked WHERE rowid IN
@@ -165,8 +164,7 @@ DELETE FROM sluicebox_parked WHERE rowid IN
 	return n, err
 }
 
-// ReadSpilled implements store.Parking, on a connection of its own: what it returns is
-// of one moment.
+// ReadSpilled implements store.Spiller, on its own connection and from one snapshot.
 func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
 	if each <= 0 {
 		return nil, fmt.Errorf("read parked rows: the limit of each lane is %d, must be positive", each)
@@ -226,8 +224,8 @@ func spilledItem(outbox string, row []driver.Value) store.Item {
 	return it
 }
 
-// SpilledLanes implements store.Parking, on a connection of its own. Lanes are
-// counted by the index of the table's key.
+// SpilledLanes implements store.SpillStore, on its own connection. The index of the table's
+// key serves the count.
 func (s *Store) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) error {
 	err := s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 		for _, name := range s.outboxes.Names() {

@@ -23,7 +23,7 @@ func plainBox() store.Outbox {
 	}}
 }
 
-// spilledItem is a row of a lane to park.
+// parkedItem returns a row of a lane, to be spilled.
 func (r *rig) parkedItem(id string, group string, n int64) store.Item {
 	return store.Item{Ref: store.Ref{Outbox: "events", ID: id}, Kind: "EVENT", Group: store.GroupOf(group), Seq: store.NewSeq(r.epoch, n)}
 }
@@ -35,12 +35,12 @@ func (r *rig) park(t testing.TB, items ...store.Item) {
 	}
 }
 
-// laneOf is the lane of rows that spilledItem makes.
+// laneOf is the lane of the rows of parkedItem.
 func laneOf(group string) store.LaneKey {
 	return store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf(group)}
 }
 
-// parked returns the ids of a lane's parked rows.
+// parked returns the ids of a lane's spilled rows.
 func (r *rig) parked(t testing.TB, lane store.LaneKey) []string {
 	t.Helper()
 	lanes, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: lane.Outbox, Lane: lane.Hash()}}, 1000)
@@ -65,8 +65,8 @@ func wantIDs(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-// TestParkKeeps: a row comes back as it was parked, and only tables that keep no
-// state have their payload kept.
+// TestParkKeeps: a row is read back as it was spilled. The payload is stored only for tables
+// that keep no state.
 func TestParkKeeps(t *testing.T) {
 	r := newRig(t, flowTable+plainTable, 0, flowBox(), plainBox())
 	at := time.Date(2024, 2, 29, 12, 0, 0, 123456789, time.UTC)
@@ -76,7 +76,7 @@ func TestParkKeeps(t *testing.T) {
 		{Ref: store.Ref{Outbox: "events", ID: "a'\x00\"ü☃"}, Kind: "k\x00", Group: store.GroupOf("g'\x00\xff"), Committed: at.In(time.FixedZone("x", 3600))},
 		{Ref: store.Ref{Outbox: "plain", ID: "1"}, Kind: "k", Payload: []byte("\x00\xff\x10"), PayloadSize: 3, Committed: at},
 		{Ref: store.Ref{Outbox: "plain", ID: "2"}, Kind: "k", Payload: []byte{}},
-		{Ref: store.Ref{Outbox: "plain", ID: "3"}, Kind: "k", PayloadSize: 1 << 30}, // dropped by the bound of memory
+		{Ref: store.Ref{Outbox: "plain", ID: "3"}, Kind: "k", PayloadSize: 1 << 30}, // dropped to save memory
 		{Ref: store.Ref{Outbox: "plain", ID: "4"}, Kind: "k", Payload: []byte("text"), PayloadSize: 4},
 	} {
 		it.Seq, it.Captured, it.Txn = store.NewSeq(r.epoch, int64(i+1)), time.Now(), 77
@@ -103,7 +103,7 @@ func TestParkKeeps(t *testing.T) {
 	}
 }
 
-// TestParkedApart: relays of other names keep their own parked rows on one file.
+// TestParkedApart: relays of different names on one file have separate spilled rows.
 func TestParkedApart(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	other := &rig{db: r.db, store: openStore(t, r.path, "other", 0, flowBox())}
@@ -176,7 +176,7 @@ func TestParkRefused(t *testing.T) {
 	}
 }
 
-// TestSettleParkedRefused: a parked row stays where its outcome was not written.
+// TestSettleParkedRefused: a spilled row stays if its outcome was not written.
 func TestSettleParkedRefused(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "CREATE TRIGGER t BEFORE UPDATE ON outbox_events WHEN OLD.id = 'bad' BEGIN SELECT RAISE(ABORT, 'not this one'); END")
@@ -194,7 +194,7 @@ func TestSettleParkedRefused(t *testing.T) {
 	wantIDs(t, "after the outcome of one", r.parked(t, laneOf("a")), "bad")
 }
 
-// manyParked are rows of some lanes, more than go into one transaction.
+// manyParked returns rows of several lanes, more than fit into one transaction.
 func (r *rig) manyParked(n, lanes int) []store.Item {
 	items := make([]store.Item, n)
 	for i := range items {
@@ -203,8 +203,8 @@ func (r *rig) manyParked(n, lanes int) []store.Item {
 	return items
 }
 
-// TestParkLetsOthersIn: a claim has its turn while many rows are parked, and when
-// another relay takes the lead nothing lands behind it.
+// TestParkLetsOthersIn: a claim runs while many rows are spilled. No row is spilled after
+// another relay becomes leader.
 func TestParkLetsOthersIn(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('live')")
@@ -236,7 +236,7 @@ func TestParkLetsOthersIn(t *testing.T) {
 	if err != nil || len(lanes[0]) < found/7 {
 		t.Fatalf("%d rows of the first lane, %v", len(lanes[0]), err)
 	}
-	for i, it := range lanes[0] { // a beginning of the lane without a hole
+	for i, it := range lanes[0] { // a prefix of the lane, without a gap
 		if it.Ref != items[i*7].Ref {
 			t.Fatalf("row %d of the lane is %s, want %s", i, it.ID, items[i*7].ID)
 		}
@@ -258,7 +258,7 @@ func refsOf(items []store.Item) []store.SpilledRef {
 	return refs
 }
 
-// TestParkCancelled: a call that was given up is asked for again.
+// TestParkCancelled: a cancelled call can be repeated.
 func TestParkCancelled(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	items := r.manyParked(20_000, 3)
@@ -280,7 +280,7 @@ func TestParkCancelled(t *testing.T) {
 	}
 }
 
-// TestForgetParked: what the log brings again goes, and nothing else.
+// TestForgetParked: exactly the rows that the log brings again are deleted.
 func TestForgetParked(t *testing.T) {
 	r := newRig(t, flowTable+plainTable, 0, flowBox(), plainBox())
 	const n = 1001
@@ -324,7 +324,7 @@ func TestForgetParked(t *testing.T) {
 	}
 }
 
-// TestParkedPlans: parked rows are found by an index, however many there are.
+// TestParkedPlans: an index serves the lookup of spilled rows, whatever their number.
 func TestParkedPlans(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	lane := laneOf("a")
@@ -347,7 +347,7 @@ func TestParkedPlans(t *testing.T) {
 		if err := do(); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if took := time.Since(began); took > 2*time.Second { // a scan for each takes 500 times 100 000 rows
+		if took := time.Since(began); took > 2*time.Second { // a scan for each would read 500 times 100 000 rows
 			t.Errorf("%s took %s", what, took)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
-// ReadStatuses implements store.ReplayReader, on a connection of its own. What a trigger put
-// into the log has committed: a row that is not there is absent.
+// ReadStatuses implements store.ReplayReader, on its own connection. It reports a missing
+// row as absent, because a row that a trigger logged was committed.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
@@ -31,7 +31,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 	return states, nil
 }
 
-// readStatusesOf asks for the rows of one outbox.
+// readStatusesOf reads the rows of one outbox.
 func readStatusesOf(ctx context.Context, conn *Conn, p *outboxes.Part, rows []store.ClaimRow, states []store.RowStatus) error {
 	if p.MarkAbsent(states) {
 		return nil
@@ -60,8 +60,8 @@ func readStatusesOf(ctx context.Context, conn *Conn, p *outboxes.Part, rows []st
 	return nil
 }
 
-// stateQuery makes the statement that reads the state of a row, and its payload if it is
-// COMPLETED and wanted. Of several rows of one id an open one counts.
+// stateQuery builds the statement that reads the state of a row, and its payload if it is
+// COMPLETED and requested. If several rows have the same id, an unsettled one counts.
 func stateQuery(t *table) *query {
 	b := &builder{}
 	sql := fmt.Sprintf("SELECT CASE WHEN (%s) IS TRUE THEN %d WHEN %s IS TRUE THEN %d ELSE %d END AS state",

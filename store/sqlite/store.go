@@ -12,9 +12,8 @@ import (
 
 var _ store.Store = (*Store)(nil)
 
-// Store keeps the state of outbox rows in their own tables, and the relay's own
-// in tables whose names begin with sluicebox_. All methods are safe for
-// concurrent use.
+// Store keeps the state of outbox rows in their tables, and the relay's state in tables
+// whose names begin with sluicebox_. All methods are safe for concurrent use.
 type Store struct {
 	name     string
 	holder   string
@@ -43,9 +42,8 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close ends the connections, also those of open views, and the calls that use
-// them, and releases the lock. It returns when nothing of the store is left.
-// Calls after it fail.
+// Close closes the connections, also those of open views, ends the calls that use them, and
+// releases the lock. It returns when all of them have ended. Later calls fail.
 func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.lifetime.End()
@@ -55,11 +53,11 @@ func (s *Store) Close() {
 	})
 }
 
-// outbox finds a configured outbox.
+// outbox returns a configured outbox.
 func (s *Store) outbox(name string) (*store.Outbox, error) { return s.outboxes.Find(name) }
 
-// AwaitTable implements store.TableAwaiter. SQLite locks no single table: a writer that
-// keeps the database locked holds up everything that writes.
+// AwaitTable implements store.TableAwaiter. SQLite has no table locks: a writer that keeps
+// the database locked delays everything that writes.
 func (s *Store) AwaitTable(_ context.Context, outbox string) error {
 	_, err := s.outboxes.Find(outbox)
 	return err

@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestStore runs the suite on tables as a service on SQLite has them, with times
-// as text, and on such with times as integers. Two layouts have all columns of times.
+// TestStore runs the suite on tables as services on SQLite create them, with times as text
+// and as integers. Two layouts use all time columns.
 func TestStore(t *testing.T) {
 	t.Run("times as text", func(t *testing.T) { storetest.Run(t, harness{"DATETIME"}) })
 	t.Run("times as integers", func(t *testing.T) { storetest.Run(t, harness{"INTEGER"}, "words", "timestamps") })
@@ -42,9 +42,9 @@ func (h harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Databas
 	return &database{tables.New(d, tables.NewPool(db), outboxes...), path}
 }
 
-// dialect reads times in exactly the form that the relay writes. Transactions have no
-// name: nobody sees what is not committed. The plus keeps the driver from making
-// something else of a value for the sake of its column's type.
+// dialect reads times only in the format that the relay writes. There are no transaction
+// ids, because uncommitted rows are never visible. The plus prevents the driver from
+// converting a value to its column's type.
 func dialect(timeType string) *tables.Dialect {
 	const form = "2006-01-02 15:04:05.000"
 	d := &tables.Dialect{
@@ -84,10 +84,10 @@ func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
 	return st
 }
 
-// newSQLite makes an empty database, which begins in SQLite's default mode.
+// newFile creates an empty database, which starts in SQLite's default journal mode.
 func newFile(t testing.TB) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "out box.db") // a name that a URL has to escape
+	path := filepath.Join(t.TempDir(), "out box.db") // a name that needs escaping in a URL
 	db := openSQL(t, path)
 	if _, err := db.Exec("CREATE TABLE made (x); DROP TABLE made"); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func newFile(t testing.TB) string {
 	return path
 }
 
-// openSQL opens a database as a service does, by the pool of database/sql.
+// openSQL opens a database as a service does, with the pool of database/sql.
 func openSQL(t testing.TB, path string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+strings.ReplaceAll(path, " ", "%20")+"?_pragma=busy_timeout(20000)&_txlock=immediate")

@@ -14,12 +14,12 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// affinity is what a column turns values into, see
+// affinity is the type that a column converts values to, see
 // https://www.sqlite.org/datatype3.html, section 3.1.
 type affinity uint8
 
 const (
-	affinityBlob affinity = iota // turns nothing into anything
+	affinityBlob affinity = iota // no conversion
 	affinityText
 	affinityInteger
 	affinityReal
@@ -52,19 +52,18 @@ type column struct {
 	notNull  bool
 }
 
-// table is an outbox's table as the database has it, with the statements made
-// for it.
+// table is an outbox's table as the database describes it, with the statements built for it.
 type table struct {
 	*store.Outbox
 	kind    string // table, view, virtual or shadow
 	columns []column
-	rowid   string // what the number of a row is called, "" if it has none
+	rowid   string // name of the rowid, "" if the table has none
 
 	claim, readRow, isFailed, prune *query
-	write                           [store.Failed + 1]*query // by the status that is written
+	write                           [store.Failed + 1]*query // by the status to write
 }
 
-// describe reads an outbox's table.
+// describe reads the columns of an outbox's table and checks that none is missing.
 func describe(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error) {
 	t, err := readTable(ctx, conn, o)
 	if err == nil {
@@ -109,7 +108,7 @@ func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error)
 	return t, nil
 }
 
-// nameOfRowid returns a name of the rowid that is not that of a column.
+// nameOfRowid returns a name of the rowid that no column has.
 func (t *table) nameOfRowid() string {
 	for _, name := range []string{"rowid", "_rowid_", "oid"} {
 		if _, taken := columns.Find(t.columns, sameName, name); !taken {
@@ -122,22 +121,21 @@ func (t *table) nameOfRowid() string {
 // Name implements columns.Named.
 func (c column) Name() string { return c.name }
 
-// sameName compares names of columns. SQLite does not tell capitals from small letters
-// in them.
+// sameName compares names of columns. SQLite compares them case-insensitively.
 func sameName(a, b string) bool { return strings.EqualFold(a, b) }
 
-// mustColumn returns a column that is known to be there.
+// mustColumn returns a column that is known to exist.
 func (t *table) mustColumn(name string) column { return columns.MustFind(t.columns, sameName, name) }
 
-// missingColumns lists the columns that the layout names and the table has not.
+// missingColumns lists the columns of the layout that the table lacks.
 func (t *table) missingColumns() []string { return columns.MissingFrom(&t.Layout, t.columns, sameName) }
 
 func (t *table) missingText(missing []string) string {
 	return columns.MissingFromText(t.Outbox, TableName(t.Outbox), missing, t.columns)
 }
 
-// keys returns the values that an id may stand for, in the order in which they
-// are looked for.
+// keys returns the values that an id may stand for, in the order of lookup. For example, the
+// id 7 in a column without affinity is the text '7' or the integer 7.
 func (t *table) keys(id string) []any {
 	if body, ok := strings.CutPrefix(id, "x'"); ok {
 		if body, ok := strings.CutSuffix(body, "'"); ok {
@@ -159,23 +157,21 @@ func (t *table) keys(id string) []any {
 	return []any{n}
 }
 
-// IDText returns an expression for the canonical text of an id, NULL for what is
-// no id: NULL and a REAL number, whose text is not exact.
+// IDText returns an expression for the canonical text of an id. It is NULL for an invalid
+// id: NULL, or a REAL number, whose text is not exact.
 func IDText(expression string) string {
 	return "CASE typeof(" + expression + ") WHEN 'blob' THEN 'x''' || lower(hex(" + expression + ")) || '''' " +
 		"WHEN 'real' THEN NULL ELSE CAST(" + expression + " AS TEXT) END"
 }
 
-// PayloadOf returns an expression for a payload: a BLOB as it is, everything else
-// as text. It also keeps the driver from reading a time into a column that is
-// declared as one.
+// PayloadOf returns an expression for a payload: a BLOB unchanged, any other value as text.
+// It also prevents the driver from parsing a time in a column that is declared as one.
 func PayloadOf(expression string) string {
 	return "CASE typeof(" + expression + ") WHEN 'blob' THEN " + expression + " ELSE CAST(" + expression + " AS TEXT) END"
 }
 
-// payloadSize is an expression for the length of a payload that is not read, in
-// bytes as the file has them: of a text in a UTF-16 file up to twice as many as
-// the relay reads.
+// payloadSize is an expression for the size of a payload that is not read, in bytes of the
+// file. A text in a UTF-16 file has up to twice as many as the relay reads.
 func (t *table) payloadSize() string {
 	return "coalesce(octet_length(" + Ident(t.Layout.Columns.Payload) + "), 0)"
 }
@@ -191,7 +187,7 @@ func (t *table) retryCount() string {
 	return "CAST(coalesce(" + Ident(t.Layout.Columns.RetryCount) + ", 0) AS INTEGER)"
 }
 
-// values are what the parameters of a statement stand for.
+// values are the values of a statement's parameters.
 type values struct {
 	key           any
 	wants         bool
@@ -205,7 +201,7 @@ type values struct {
 	inline        int
 }
 
-// query is a statement and where its parameters come from, in their order.
+// query is a statement with the functions that return its parameters, in order.
 type query struct {
 	sql    string
 	params []func(*values) any
@@ -219,8 +215,8 @@ func (q *query) args(v *values) []any {
 	return list
 }
 
-// builder gathers the parameters of a statement. They are to be named in the
-// order in which the text has them.
+// builder collects the parameters of a statement. Call its methods in the order in which the
+// parameters stand in the text.
 type builder struct{ params []func(*values) any }
 
 func (b *builder) arg(param func(*values) any) string {
@@ -247,8 +243,7 @@ func (t *table) unsettled(b *builder) string {
 	return fmt.Sprintf("(%s IN (%s, %s))", Ident(c.Status), b.status(&t.Layout, store.Pending), b.status(&t.Layout, store.Processing))
 }
 
-// failed is the condition that a row is FAILED. A row that was delivered as well
-// is not.
+// failed is the condition that a row is FAILED. A row that was also delivered is not.
 func (t *table) failed(b *builder) string {
 	c := &t.Layout.Columns
 	switch t.Layout.State {
@@ -267,7 +262,7 @@ func (t *table) failed(b *builder) string {
 	return fmt.Sprintf("(%s = %s)", Ident(c.Status), b.status(&t.Layout, store.Failed))
 }
 
-// order is the layout's order-by, then the order of insertion, the id last.
+// order is the layout's order-by, then the order of insertion, then the id.
 func (t *table) order() string {
 	var order []string
 	for _, name := range columns.Order(&t.Layout, sameName, t.rowid) {
@@ -276,8 +271,8 @@ func (t *table) order() string {
 	return strings.Join(order, ", ")
 }
 
-// CheckTable returns a *store.SetupError if an outbox's table or one of the
-// columns that its layout names is not there.
+// CheckTable returns a *store.SetupError if an outbox's table or a column of its layout does
+// not exist.
 func CheckTable(ctx context.Context, conn *Conn, o *store.Outbox) error {
 	_, err := describe(ctx, conn, o)
 	return err

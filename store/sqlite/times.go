@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// timeForm is how SQLite's strftime writes a time with milliseconds. It sorts,
-// and its date and time functions read it.
+// timeForm is the format in which SQLite's strftime writes a time with milliseconds. It
+// sorts, and SQLite's date and time functions parse it.
 const timeForm = "2006-01-02 15:04:05.000"
 
-// commitForm is timeForm with all that is known of the time of a commit.
+// commitForm is timeForm with nanoseconds, the full precision of a commit time.
 const commitForm = timeForm + "000000"
 
 func formatTime(t time.Time) string { return t.UTC().Format(timeForm) }
 
-// timeValue returns a time as a column holds it.
+// timeValue returns a time in the type of a column.
 func timeValue(c column, t time.Time) any {
 	if c.affinity == affinityInteger {
 		return t.UnixMilli()
@@ -24,12 +24,12 @@ func timeValue(c column, t time.Time) any {
 	return formatTime(t)
 }
 
-// maxUnixSeconds is the largest integer that is read as seconds and not as
-// milliseconds: the year 5138 in the one, March of 1973 in the other.
+// maxUnixSeconds is the largest integer that is read as seconds and not as milliseconds. As
+// seconds it is in the year 5138, as milliseconds in March 1973.
 const maxUnixSeconds = 100_000_000_000
 
-// readTime reads a time that somebody wrote. It is false for NULL and for what
-// is no time.
+// readTime parses a time that another program may have written. It is false for NULL and for
+// an invalid time.
 func readTime(v driver.Value) (time.Time, bool) {
 	switch x := v.(type) {
 	case int64:
@@ -45,8 +45,8 @@ func readTime(v driver.Value) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// parseTime reads the forms that SQLite's functions read, offsets, and an integer
-// that a column of texts has turned into one.
+// parseTime parses the formats of SQLite's functions, times with an offset, and an integer
+// that a TEXT column has converted to text.
 func parseTime(text string) (time.Time, bool) {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return readTime(n)

@@ -11,13 +11,13 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// TestIDTypes: a view, a claim and an outcome agree on the text of an id, whatever
-// type the column is declared as and the value has.
+// TestIDTypes: a view, a claim and an outcome agree on the text of an id, for every declared
+// type and every type of value.
 func TestIDTypes(t *testing.T) {
 	for _, c := range []struct {
 		declared string
 		values   []string // in SQL
-		want     []string // in the order of their rowids
+		want     []string // ordered by rowid
 	}{
 		{"INTEGER PRIMARY KEY", []string{"1", "9223372036854775807", "-5", "'0042'"}, []string{"-5", "1", "42", "9223372036854775807"}},
 		{"BIGINT UNIQUE", []string{"1", "'two'", "x'00ff'"}, []string{"1", "two", "x'00ff'"}},
@@ -61,8 +61,8 @@ func TestIDTypes(t *testing.T) {
 	}
 }
 
-// checkLetter lets a row FAIL and block its lane, finds it by its id, and sets it
-// back.
+// checkLetter lets a row become FAILED and block its lane, finds it by its id, and requeues
+// it.
 func (r *rig) checkLetter(t *testing.T, id string) {
 	t.Helper()
 	o := outcome(id, store.Failed)
@@ -84,7 +84,7 @@ func (r *rig) checkLetter(t *testing.T, id string) {
 	r.claim(t, row(id))
 }
 
-// checkParked parks a row, which no view then shows, and takes it back.
+// checkParked spills a row, which views then exclude, and deletes it from the spilled rows.
 func (r *rig) checkParked(t *testing.T, id string) {
 	t.Helper()
 	it := r.parkedItem(id, "a", 1)
@@ -119,7 +119,7 @@ func (r *rig) unsettled(t *testing.T, held []string) []string {
 	return ids
 }
 
-// TestNoID: a row without an id that names it is not left out in silence.
+// TestNoID: a row without a valid id is not skipped silently.
 func TestNoID(t *testing.T) {
 	for _, id := range []string{"NULL", "1.5"} {
 		r := newRig(t, strings.Replace(flowTable, "id VARCHAR(13) PRIMARY KEY", "id UNIQUE", 1), 0, flowBox())
@@ -147,7 +147,7 @@ func TestPayloadTypes(t *testing.T) {
 	}
 }
 
-// TestTimeForms: the claims of processors that write times in other forms hold.
+// TestTimeForms: claims of processors that write other time formats are respected.
 func TestTimeForms(t *testing.T) {
 	for _, declared := range []string{"TIMESTAMP", "INTEGER", "TEXT", ""} {
 		r := newRig(t, strings.Replace(flowTable, "processed_at TIMESTAMP", "processed_at "+declared, 1), time.Hour, flowBox())
@@ -170,7 +170,7 @@ func TestTimeForms(t *testing.T) {
 				t.Errorf("%s, claimed at %s: %s", declared, odd, a.Result)
 			}
 		}
-		// What the relay writes, SQLite's functions read.
+		// SQLite's functions read the times that the relay writes.
 		read := "datetime(processed_at)"
 		if declared == "INTEGER" {
 			read = "datetime(processed_at / 1000, 'unixepoch')"
@@ -222,8 +222,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestRefused: what a table does not take is refused for the call, and nothing of
-// the call is written.
+// TestRefused: a table that refuses one row makes the whole call fail, and none of its rows
+// is written.
 func TestRefused(t *testing.T) {
 	for name, ddl := range map[string]string{
 		"check":  strings.Replace(flowTable, "error_message TEXT", "error_message TEXT CHECK (id <> 'bad' OR status = 'PENDING')", 1),

@@ -20,14 +20,15 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	if err != nil {
 		return err
 	}
-	// A group that stands in JSON is known to the program alone.
+	// SQL does not evaluate the group path in a JSON value, so rows of excluded lanes are
+	// skipped here.
 	left, limit := q.ExcludedLanes(o), q.Limit
 	byPath := len(o.Layout.GroupPath) > 0 && len(left) > 0
 	set := store.LaneSet(left)
 	if byPath {
 		limit = -1
 	}
-	parks, err := hasTable(ctx, v.conn, "sluicebox_parked") // a view needs no own tables
+	parks, err := hasTable(ctx, v.conn, "sluicebox_parked") // a view does not require the relay's tables
 	if err != nil {
 		return err
 	}
@@ -63,8 +64,8 @@ func unsettledItem(o *store.Outbox, row []driver.Value) (store.Item, error) {
 	return it, nil
 }
 
-// itemHead returns the item of a row that begins with its id, kind and group. It is false
-// if there is no id.
+// itemHead returns the item of a row that begins with its id, kind and group. It is false if
+// there is no id.
 func itemHead(o *store.Outbox, row []driver.Value) (it store.Item, ok bool) {
 	it = store.Item{Ref: store.Ref{Outbox: o.Name}, Kind: o.Kind}
 	it.ID, ok = textOf(row[0])
@@ -77,7 +78,7 @@ func itemHead(o *store.Outbox, row []driver.Value) (it store.Item, ok bool) {
 	return it, ok
 }
 
-// noIDError is the error for a row that cannot be named.
+// noIDError reports a row that cannot be claimed for lack of an id.
 func noIDError(o *store.Outbox) error {
 	return &store.SetupError{
 		Problem: fmt.Sprintf("outbox %s: table %s has an unsettled row whose id, column %s, is NULL or a REAL number; a row is claimed and settled by its id",
@@ -87,13 +88,12 @@ func noIDError(o *store.Outbox) error {
 	}
 }
 
-// unsettledQuery makes the statement that reads unsettled rows in order: without
-// the parked ones, if there is a table of these, without the lanes that except
-// says are given.
+// unsettledQuery builds the statement that reads unsettled rows in order. parks excludes the
+// spilled rows, if their table exists. except excludes the lanes in the parameter.
 func unsettledQuery(t *table, parks, except bool) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
-	id := IDText(TableName(t.Outbox) + "." + Ident(c.ID)) // the parked rows have an id, too
+	id := IDText(TableName(t.Outbox) + "." + Ident(c.ID)) // qualified, because the spilled rows have an id column too
 	size := t.payloadSize()
 	payload := "CASE WHEN " + size + " <= " + b.arg(func(v *values) any { return v.inline }) +
 		" THEN coalesce(" + PayloadOf(Ident(c.Payload)) + ", '') END"
@@ -101,7 +101,7 @@ func unsettledQuery(t *table, parks, except bool) *query {
 		id, optional(c.Kind), optional(c.Group), payload, size, t.retryCount(),
 	}, ", ") + "\nFROM " + TableName(t.Outbox) +
 		"\nWHERE " + t.unsettled(b) +
-		// A row without an id is not to be left out in silence.
+		// A row without an id must not be skipped silently.
 		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.arg(func(v *values) any { return v.heldID }) + ")))"
 	if parks {
 		sql += "\n  AND NOT EXISTS (SELECT 1 FROM sluicebox_parked AS parked WHERE parked.name = " + b.arg(func(v *values) any { return v.relay }) +
@@ -123,8 +123,8 @@ func optional(name string) string {
 	return TextOf(Ident(name))
 }
 
-// excludeLanes is the condition that a row is of none of the lanes to leave out, byte
-// for byte: the columns may have collations of their own.
+// excludeLanes is the condition that a row belongs to none of the excluded lanes. It
+// compares byte for byte, because the columns may have other collations.
 func (t *table) excludeLanes(b *builder) string {
 	c := &t.Layout.Columns
 	kind, none, group := "", "1", "''"
@@ -140,8 +140,8 @@ func (t *table) excludeLanes(b *builder) string {
 		"(SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(" + b.arg(func(v *values) any { return v.excludedLanes }) + "))"
 }
 
-// jsonLanes is the JSON of lanes: of each its kind, 1 if it has no group, and the
-// group.
+// jsonLanes returns lanes as JSON. Each is an array of its kind, 1 if it has no group, and
+// the group.
 func jsonLanes(lanes []store.LaneKey) string {
 	var sb strings.Builder
 	sb.WriteByte('[')
@@ -163,8 +163,8 @@ func jsonLanes(lanes []store.LaneKey) string {
 	return sb.String()
 }
 
-// jsonArray is the JSON text of some strings. Bytes that are no UTF-8 stay as
-// they are: SQLite does not mind.
+// jsonArray returns strings as a JSON array. It keeps invalid UTF-8 unchanged, which SQLite
+// accepts.
 func jsonArray(list []string) string {
 	var sb strings.Builder
 	sb.WriteByte('[')

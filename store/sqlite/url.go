@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// ParseURL returns the path that a URL of the form sqlite:///absolute/path.db or
-// sqlite:relative.db names. An error is a *store.SetupError.
+// ParseURL returns the path in a URL of the form sqlite:///absolute/path.db or
+// sqlite:relative.db. The error is a *store.SetupError.
 func ParseURL(raw string) (string, error) {
 	refuse := func(problem, remedy string) (string, error) {
 		return "", &store.SetupError{Problem: "the database URL " + problem, Remedy: remedy}

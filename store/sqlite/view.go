@@ -10,9 +10,9 @@ import (
 	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
-// View implements store.Viewer. A view is a connection of its own in a read
-// transaction; a store may have several. While one is open the WAL cannot be
-// begun anew and grows. There are no named snapshots.
+// View implements store.Viewer. A view is a read transaction on its own connection; a store
+// may have several. While one is open, SQLite cannot reset the WAL, which grows. There are
+// no named snapshots.
 func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" {
 		return nil, fmt.Errorf("open a view: SQLite has no named snapshots, so none is named %q", snapshot)
@@ -23,9 +23,8 @@ func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	})
 }
 
-// view is a read transaction that sees one snapshot. Its rows come out of one
-// statement, which is read on while a page is taken: readers and writers do not wait
-// for each other.
+// view is a read transaction with one snapshot. One statement returns its rows and stays
+// open between pages, because SQLite's readers and writers do not block each other.
 type view struct {
 	name     string // of the relay
 	conn     *Conn
@@ -41,10 +40,10 @@ func (v *view) Begin(ctx context.Context) error {
 		if _, err := v.conn.Exec(ctx, "BEGIN"); err != nil {
 			return err
 		}
-		// The first read takes the snapshot; the view is of now.
+		// The first read takes the snapshot, so that the view is as of now.
 		n, there, err := LogCounter(ctx, v.conn, v.name)
 		if err != nil {
-			_, _ = v.conn.Exec(context.WithoutCancel(ctx), "ROLLBACK") // BEGIN again
+			_, _ = v.conn.Exec(context.WithoutCancel(ctx), "ROLLBACK") // the retry begins again
 			return err
 		}
 		if there {
@@ -54,8 +53,8 @@ func (v *view) Begin(ctx context.Context) error {
 	}))
 }
 
-// LogCounter returns the highest number that a row of a relay's log ever had, and
-// whether the log is there.
+// LogCounter returns the highest number ever assigned in a relay's log, and whether the log
+// exists.
 func LogCounter(ctx context.Context, conn *Conn, relay string) (n int64, there bool, err error) {
 	table := LogTable(relay)
 	if there, err = hasTable(ctx, conn, table); err != nil || !there {
@@ -66,8 +65,8 @@ func LogCounter(ctx context.Context, conn *Conn, relay string) (n int64, there b
 	return n, true, err
 }
 
-// Position is the place in the relay's log that matches the snapshot, read in it; ""
-// if there is no log.
+// Position is the position in the relay's log that matches the snapshot, read in the
+// snapshot. It is "" if there is no log.
 func (v *view) Position() store.Position { return v.position }
 
 // Drop implements view.Snapshot.

@@ -9,8 +9,8 @@ import (
 	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
-// ReadDelivered implements view.Snapshot. The program looks at the times: rows of one
-// table may have them in several forms.
+// ReadDelivered implements view.Snapshot. SQL cannot compare the times, because the rows of
+// a table may have them in several formats.
 func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
 	return Explain(v.readDelivered(ctx, o, to))
 }
@@ -32,16 +32,16 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 	})
 }
 
-// deliveredQuery makes the statement that reads delivered rows in order. Rows without an
-// id are none of the relay's. All rows are read, or those of some ids: no index on the
-// status serves.
+// deliveredQuery builds the statement that reads delivered rows in order, all of them or
+// those with some ids. It skips rows without an id, because the relay cannot process them.
+// No index on the status serves.
 func deliveredQuery(t *table, ids []string) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
 	id := IDText(Ident(c.ID))
 	sql := "SELECT " + strings.Join([]string{
 		id, optional(c.Kind), optional(c.Group), t.payloadSize(),
-		"+" + Ident(t.Layout.OrderBy[0]), // the plus keeps the driver from reading it as a time
+		"+" + Ident(t.Layout.OrderBy[0]), // the plus prevents the driver from parsing it as a time
 	}, ", ") + "\nFROM " + TableName(t.Outbox) + "\nWHERE " + "(" + t.delivered(b) + ") IS TRUE AND " + id + " IS NOT NULL"
 	if len(ids) > 0 {
 		sql += " AND " + t.oneOf(b, ids)

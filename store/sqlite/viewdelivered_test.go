@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// TestDeliveredForms: times of several forms are read in one table, and what is none is
+// TestDeliveredForms: times of several formats in one table are read, and invalid ones are
 // counted.
 func TestDeliveredForms(t *testing.T) {
 	r := newRig(t, `
@@ -36,7 +36,7 @@ UPDATE outbox_events SET status = 'COMPLETED'`, 0, flowBox())
 	}
 }
 
-// TestLockWishesUnread: a count that cannot be read keeps nobody from leading.
+// TestLockWishesUnread: a request count that cannot be read does not prevent leadership.
 func TestLockWishesUnread(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	held, err := r.store.Lock(ctx(t))
