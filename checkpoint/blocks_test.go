@@ -13,13 +13,13 @@ import (
 
 // fakeFailed has the FAILED rows of tables, by outbox.
 type fakeFailed struct {
-	rows   map[string][]store.DeadLetter
-	parked []store.SpilledLane
-	err    error
+	rows    map[string][]store.DeadLetter
+	spilled []store.SpilledLane
+	err     error
 }
 
 func (f *fakeFailed) SpilledLanes(_ context.Context, take func(store.SpilledLane)) error {
-	for _, l := range f.parked {
+	for _, l := range f.spilled {
 		take(l)
 	}
 	return nil
@@ -45,16 +45,16 @@ func TestFindBlocksOnFirstStart(t *testing.T) {
 		return store.Item{Ref: store.Ref{Outbox: outbox, ID: "w"}, Kind: "K", Group: store.GroupOf(group)}
 	}
 
-	parked := item("o", "parked")
+	spilled := item("o", "spilled")
 	tables := &fakeFailed{rows: map[string][]store.DeadLetter{
 		"o": {
-			letter("o", "memory", "1", "first"), letter("o", "old", "2", "long ago"), letter("o", "parked", "3", "away"),
+			letter("o", "memory", "1", "first"), letter("o", "old", "2", "long ago"), letter("o", "spilled", "3", "away"),
 			letter("o", "memory", "4", "last"), {Ref: store.Ref{Outbox: "o", ID: "5"}, Kind: "K"},
 		},
 		"continues": {letter("continues", "memory", "6", "no")},
 	}}
 	backlog := []store.Item{item("o", "memory"), item("o", "sound"), item("continues", "memory"), {Ref: store.Ref{Outbox: "o", ID: "w"}, Kind: "K"}}
-	tables.parked = []store.SpilledLane{{Outbox: "o", Kind: "K", Hash: parked.Lane().Hash(), Rows: 1}}
+	tables.spilled = []store.SpilledLane{{Outbox: "o", Kind: "K", Hash: spilled.Lane().Hash(), Rows: 1}}
 	holds, err := checkpoint.FindBlocks(t.Context(), tables, []string{"o"}, backlog)
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestFindBlocksOnFirstStart(t *testing.T) {
 		}
 	}
 
-	want := `memory blocked 4 3 "last"; parked blocked 3 3 "away"; ` + store.Group{}.String() + ` blocked 5 0 "FAILED before the relay's first start"; `
+	want := `memory blocked 4 3 "last"; spilled blocked 3 3 "away"; ` + store.Group{}.String() + ` blocked 5 0 "FAILED before the relay's first start"; `
 	if got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
@@ -78,8 +78,8 @@ func TestFindBlocksOnFirstStart(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 
-	tables.parked = nil
+	tables.spilled = nil
 	if holds, err := checkpoint.FindBlocks(t.Context(), tables, []string{"o"}, nil); err != nil || holds != nil {
-		t.Errorf("without rows that wait: %v, %v", holds, err)
+		t.Errorf("without waiting rows: %v, %v", holds, err)
 	}
 }

@@ -117,10 +117,10 @@ func TestPruner(t *testing.T) {
 		time.Sleep(59*time.Minute + time.Millisecond)
 		a.mu.Lock()
 		if n := len(a.rows["week"]); n != 0 {
-			t.Errorf("%d rows are left", n)
+			t.Errorf("%d rows left", n)
 		}
 		if n := len(a.rows["ever"]); n != 1200 {
-			t.Errorf("%d rows of 1200 are left of an outbox without a retention", n)
+			t.Errorf("%d of 1200 rows left of an outbox without a retention", n)
 		}
 		if fmt.Sprint(a.seen) != "[week 500 week 500 week 200]" {
 			t.Errorf("seen: %v", a.seen)
@@ -139,7 +139,7 @@ func TestPruner(t *testing.T) {
 			t.Errorf("walks: %v, want %s", a.walks, want)
 		}
 		if n := len(a.rows["hour"]); n != 0 {
-			t.Error("a row that has become old is left")
+			t.Error("an expired row is left")
 		}
 	})
 }
@@ -160,10 +160,10 @@ func TestPrunerUsesEarlierClock(t *testing.T) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			if n := len(a.rows["week"]); n != 1200 {
-				t.Errorf("the database's clock is ahead by %s: %d rows of 1200 are left", ahead, n)
+				t.Errorf("the database's clock is ahead by %s: %d of 1200 rows left", ahead, n)
 			}
 			if ahead == clockFails && len(a.seen) == 0 {
-				t.Error("nobody is told that the time is not to be had")
+				t.Error("clock failure not reported")
 			}
 		})
 	}
@@ -184,7 +184,7 @@ func TestPrunerRetries(t *testing.T) {
 		time.Sleep(30 * time.Minute)
 		a.mu.Lock()
 		if n := len(a.rows["week"]); n != 0 || fmt.Sprint(a.seen) != "[week a trigger objects week 500 week 500 week 200]" {
-			t.Errorf("%d rows are left, %v", n, a.seen)
+			t.Errorf("%d rows left, %v", n, a.seen)
 		}
 		if len(a.walks) != 2 {
 			t.Errorf("walks: %v", a.walks)

@@ -18,8 +18,8 @@ type fakeStart struct {
 	rows    map[string]int // by outbox
 	payload int            // bytes of each row's payload and group
 	group   int
-	// read is the number of bytes that Unsettled returned, maxSpilled the maximum
-	// number of rows in one spill.
+	// read is the number of bytes that Unsettled returned, maxSpilled the bytes of the
+	// largest spill.
 	read, maxSpilled int64
 	opened           store.Checkpoint
 	closed           int
@@ -39,7 +39,7 @@ func (s *fakeStart) LoadCheckpoint(context.Context) (store.Checkpoint, error) {
 
 func (s *fakeStart) AcquireLeadership(context.Context) (store.Epoch, error) {
 	s.epochs++
-	s.steps = append(s.steps, "lead")
+	s.steps = append(s.steps, "acquire")
 	return store.Epoch(s.epochs), nil
 }
 
@@ -61,7 +61,7 @@ func (s *fakeStart) Open(ctx context.Context, at store.Checkpoint, tables captur
 		if err := tables.ClearCheckpoint(ctx); err != nil {
 			return o, err
 		}
-		s.steps = append(s.steps, "cut")
+		s.steps = append(s.steps, "snapshot")
 		if o.View, err = tables.View(ctx, "snapshot"); err != nil {
 			return o, err
 		}
@@ -115,12 +115,12 @@ func (s *fakeStart) Delivered(context.Context, store.DeliveredQuery, int, func([
 func (s *fakeStart) Spill(_ context.Context, _ store.Epoch, items []store.Item) error {
 	s.spilled = append(s.spilled, items...)
 	s.maxSpilled = max(s.maxSpilled, store.BytesOf(items))
-	s.steps = append(s.steps, fmt.Sprint("park ", len(items)))
+	s.steps = append(s.steps, fmt.Sprint("spill ", len(items)))
 	return s.spillErr
 }
 
 func (s *fakeStart) DeleteSpilledAfter(_ context.Context, e store.Epoch, after store.Seq) (int, error) {
-	s.steps = append(s.steps, fmt.Sprintf("forget what is parked behind %d as %d", after, e))
+	s.steps = append(s.steps, fmt.Sprintf("delete spilled after %d as %d", after, e))
 	return 0, nil
 }
 
@@ -142,10 +142,10 @@ func TestStartResumesAtCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := *s.saved; b.Watermark != want || s.opened != want || b.From != "7" || len(b.Backlog) > 0 || b.SnapshotReason != "" {
-		t.Errorf("%+v, opened at %+v", b, s.opened)
+		t.Errorf("got %+v, opened at %+v", b, s.opened)
 	}
-	if fmt.Sprint(s.steps) != "[lead forget what is parked behind 5 as 1]" || b.Epoch != 1 {
-		t.Errorf("the start did %v, epoch %d", s.steps, b.Epoch)
+	if fmt.Sprint(s.steps) != "[acquire delete spilled after 5 as 1]" || b.Epoch != 1 {
+		t.Errorf("got calls %v, epoch %d", s.steps, b.Epoch)
 	}
 }
 
@@ -163,17 +163,17 @@ func TestStartClearsCheckpointBeforeSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := `[lead save "" as 1 cut]`; fmt.Sprint(s.steps) != want {
+	if want := `[acquire save "" as 1 snapshot]`; fmt.Sprint(s.steps) != want {
 		t.Errorf("the start did %v, want %s", s.steps, want)
 	}
 	if b.Watermark.Position != "" || b.Watermark.Seq != 5 || b.Epoch != 1 {
-		t.Errorf("%+v", b)
+		t.Errorf("got %+v", b)
 	}
 	if _, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if s.opened.Position != "" {
-		t.Errorf("the next start opened the log at %+v", s.opened)
+		t.Errorf("next start: got log position %+v", s.opened)
 	}
 }
 
@@ -190,13 +190,13 @@ func TestStartTakesSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(b.Backlog) != 5 || b.Backlog[2].Outbox != "b" || b.From != "9" || b.SnapshotReason == "" {
-		t.Errorf("%+v", b)
+		t.Errorf("got %+v", b)
 	}
 	if b.Watermark != (store.Checkpoint{Origin: "o"}) {
-		t.Errorf("the watermark stands at %+v", b.Watermark)
+		t.Errorf("got watermark %+v", b.Watermark)
 	}
 	if s.closed != 1 || s.discarded != 0 {
-		t.Errorf("view closed %d times, cut discarded %d times", s.closed, s.discarded)
+		t.Errorf("view closed %d times, snapshot discarded %d times", s.closed, s.discarded)
 	}
 }
 
@@ -212,21 +212,21 @@ func TestStartSpillsLargeBacklog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := `[lead save "" as 1 cut park 3 park 3]`; fmt.Sprint(s.steps) != want {
+	if want := `[acquire save "" as 1 snapshot spill 3 spill 3]`; fmt.Sprint(s.steps) != want {
 		t.Errorf("the start did %v, want %s", s.steps, want)
 	}
 	if len(b.Backlog) > 0 || b.Spilled != 6 || b.Watermark.Position != "" {
-		t.Errorf("%+v", b)
+		t.Errorf("got %+v", b)
 	}
 
 	for i, it := range s.spilled {
 		if it.Seq != store.NewSeq(1, int64(i+1)) {
-			t.Errorf("row %d is parked as %d", i, it.Seq)
+			t.Errorf("row %d is spilled as seq %d", i, it.Seq)
 		}
 	}
 
 	if s.closed != 1 || s.discarded != 0 {
-		t.Errorf("view closed %d times, cut discarded %d times", s.closed, s.discarded)
+		t.Errorf("view closed %d times, snapshot discarded %d times", s.closed, s.discarded)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestStartDiscardsSnapshotIfSpillFails(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	if s.closed != 1 || s.discarded != 1 {
-		t.Errorf("view closed %d times, cut discarded %d times", s.closed, s.discarded)
+		t.Errorf("view closed %d times, snapshot discarded %d times", s.closed, s.discarded)
 	}
 }
 
@@ -252,7 +252,7 @@ func TestStartAfterLostLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := (store.Checkpoint{Seq: 5}); s.opened != want {
-		t.Errorf("the log was opened at %+v", s.opened)
+		t.Errorf("got log position %+v", s.opened)
 	}
 }
 
@@ -264,11 +264,11 @@ func TestStartKeepsWithinBufferBytes(t *testing.T) {
 	for name, c := range map[string]struct {
 		rows, payload, group int
 		payloads             bool
-		parked               int64
+		spilled              int64
 	}{
 		"payloads that fit":        {rows: 50, payload: 90, payloads: true},
 		"payloads that do not fit": {rows: 50, payload: 1 << 20},
-		"groups that do not fit":   {rows: 50, payload: 1 << 20, group: 1000, parked: 100},
+		"groups that do not fit":   {rows: 50, payload: 1 << 20, group: 1000, spilled: 100},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &fakeStart{
@@ -276,11 +276,11 @@ func TestStartKeepsWithinBufferBytes(t *testing.T) {
 				rows:    map[string]int{"a": c.rows, "b": c.rows}, payload: c.payload, group: c.group,
 			}
 			b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 100, Bytes: most}, nil)
-			if err != nil || b.Spilled != c.parked || len(b.Backlog)+len(s.spilled) != 2*c.rows {
-				t.Fatalf("%d rows and %d parked, %v", len(b.Backlog), b.Spilled, err)
+			if err != nil || b.Spilled != c.spilled || len(b.Backlog)+len(s.spilled) != 2*c.rows {
+				t.Fatalf("%d rows and %d spilled, %v", len(b.Backlog), b.Spilled, err)
 			}
 			if s.read > most+slack || s.maxSpilled > most+slack {
-				t.Errorf("%d bytes were read at once and %d parked, where %d are allowed", s.read, s.maxSpilled, most)
+				t.Errorf("got %d bytes read and %d spilled at once, want at most %d", s.read, s.maxSpilled, most)
 			}
 			for _, it := range b.Backlog {
 				if (it.Payload != nil) != c.payloads {

@@ -166,7 +166,7 @@ func TestSweepRetriesAfterFailure(t *testing.T) {
 				advance(sweepRetryInterval)
 				m.expect(t, "mark")
 				if len(s.waiting) != 1 {
-					t.Errorf("%d markers are waited for", len(s.waiting))
+					t.Errorf("%d markers pending", len(s.waiting))
 				}
 			})
 		})
@@ -183,7 +183,7 @@ func TestSweepKeepsWithinBufferBytes(t *testing.T) {
 			back()
 			synctest.Wait()
 			if q := m.query; q.MaxPayload != payload || q.MaxBytes != bytes {
-				t.Errorf("it asked for %+v", q)
+				t.Errorf("got query %+v", q)
 			}
 			m.lines = nil
 			back()

@@ -87,7 +87,7 @@ func TestTrackerPanicsOnTooManyRows(t *testing.T) {
 	tk.Done(1)
 	defer func() {
 		if recover() == nil {
-			t.Fatal("a third row of two was taken")
+			t.Fatal("Done accepted a third row of two")
 		}
 	}()
 	tk.Done(2)
@@ -98,7 +98,7 @@ func TestTrackerPanicsOnTooManyRows(t *testing.T) {
 func TestTrackerLastRead(t *testing.T) {
 	tr := NewTracker(store.Checkpoint{Position: "start"})
 	if position, at := tr.LastRead(); position != "start" || !at.IsZero() {
-		t.Errorf("before anything: %s at %s", position, at)
+		t.Errorf("before the first batch: got %s at %s", position, at)
 	}
 
 	before := time.Now()
@@ -106,14 +106,14 @@ func TestTrackerLastRead(t *testing.T) {
 	tr.Begin("", 2, 1)
 	position, at := tr.LastRead()
 	if position != "a" || at.Before(before) {
-		t.Errorf("read up to %s at %s", position, at)
+		t.Errorf("got last read %s at %s", position, at)
 	}
 
 	tr.Begin("c", 2, 0)
 	if position, _ := tr.LastRead(); position != "c" {
-		t.Errorf("read up to %s", position)
+		t.Errorf("got last read %s", position)
 	}
 	if cp, _ := tr.Watermark(); cp.Position != "start" {
-		t.Errorf("the watermark is %s", cp.Position)
+		t.Errorf("got watermark %s", cp.Position)
 	}
 }

@@ -32,7 +32,7 @@ func TestReplayFromCheckpoint(t *testing.T) {
 	to.waitForLive(t, 60)
 	n := l.createCheckpoint("here", true)
 	if n.State != store.SavepointRetained || n.Position == "" || n.Origin == "" || n.Seq == 0 || n.At.IsZero() {
-		t.Fatalf("the checkpoint is %+v", n)
+		t.Fatalf("got checkpoint %+v", n)
 	}
 
 	for i := 20; i < 70; i += 10 {
@@ -69,20 +69,20 @@ func TestReplayFromCheckpoint(t *testing.T) {
 	last := <-wrote
 	to.waitForLive(t, 3*last)
 	if j.Sent < 150 || j.Refused != 0 || j.Total != j.Sent+j.Skipped || j.Source != "log" || j.StartedAt.IsZero() || j.FinishedAt.IsZero() {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 
 	t.Logf("%d live rows of each group; %+v", last, j)
 	for _, g := range groups {
 		if live := to.of(g, false); !slices.Equal(live, ids(g, 0, last)) {
-			t.Errorf("live came %v", live)
+			t.Errorf("got live rows %v", live)
 		}
 		again := to.of(g, true)
 		if !slices.Equal(again, ids(g, 20, 20+len(again))) || len(again) < 50 {
-			t.Errorf("again came %v", again)
+			t.Errorf("got replayed rows %v", again)
 		}
 		if between := to.between(g); len(between) > 0 {
-			t.Errorf("between rows that were sent again came %v", between)
+			t.Errorf("got live rows between replayed ones: %v", between)
 		}
 	}
 }

@@ -329,15 +329,15 @@ func (th *crashFixture) check(t *testing.T, to *receiver, j store.Job, source re
 			}
 		}
 		if !slices.Equal(first, want) {
-			t.Errorf("of group %s came %v, want %v", group, first, want)
+			t.Errorf("group %s: got %v, want %v", group, first, want)
 		}
 	}
 
 	if twice > inMemory {
-		t.Errorf("%d rows came twice", twice)
+		t.Errorf("got %d rows twice", twice)
 	}
 	if j.State != store.JobDone || j.Sent != int64(all) || j.Total != j.Sent+j.Skipped || j.Refused != 0 || j.Source != string(source) {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 }
 

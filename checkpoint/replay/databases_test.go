@@ -132,7 +132,7 @@ func TestReplayFromServerRetention(t *testing.T) {
 			l.createCheckpoint("plain", false)
 			n := l.createCheckpoint("here", true)
 			if n.State != store.SavepointMade || !strings.Contains(n.Reason, "by its own settings") || n.Position == "" {
-				t.Errorf("the checkpoint is %+v", n)
+				t.Errorf("got checkpoint %+v", n)
 			}
 			for i := 0; i < 60; i += 20 {
 				h.insert(t, "a", ids("a", i, i+20)...)
@@ -144,16 +144,16 @@ func TestReplayFromServerRetention(t *testing.T) {
 			l.replay("job", replay.Spec{From: "here"})
 			j := l.waitForState("job", store.JobDone)
 			if j.Source != "log" || j.Sent != 120 || j.Total != 120 {
-				t.Errorf("the job is %+v", j)
+				t.Errorf("got job %+v", j)
 			}
 			for _, g := range []string{"a", "b"} {
 				if got := to.of(g, true); !slices.Equal(got, ids(g, 0, 60)) {
-					t.Errorf("of group %s came %v", g, got)
+					t.Errorf("group %s: got %v", g, got)
 				}
 			}
 			l.replay("table", replay.Spec{From: "here", Read: replay.SourceTable, DryRun: true})
 			if j := l.waitForState("table", store.JobDone); j.Total < 119 || j.Total > 120 { // the first may have the same time
-				t.Errorf("the job is %+v", j)
+				t.Errorf("got job %+v", j)
 			}
 			l.replay("since", replay.Spec{Since: time.Now().Add(-100 * 24 * time.Hour), Read: replay.SourceLog})
 			var said store.Job
@@ -164,10 +164,10 @@ func TestReplayFromServerRetention(t *testing.T) {
 				return ""
 			})
 			if said.State != store.JobRefused || !strings.Contains(said.Reason, "begins at") {
-				t.Errorf("the job is %+v", said)
+				t.Errorf("got job %+v", said)
 			}
 			if n := l.findCheckpoint("here"); n.State != store.SavepointMade {
-				t.Errorf("the checkpoint is %+v", n)
+				t.Errorf("got checkpoint %+v", n)
 			}
 			gone.Store(true)
 			eventually(t, func() string {
@@ -177,11 +177,11 @@ func TestReplayFromServerRetention(t *testing.T) {
 				return ""
 			})
 			if n := l.findCheckpoint("plain"); n.State != store.SavepointMade || n.Reason != "" {
-				t.Errorf("nothing was to be kept for %+v", n)
+				t.Errorf("want no retained log for %+v", n)
 			}
 			l.replay("still", replay.Spec{From: "here", DryRun: true}) // reads the log that the server has
 			if j := l.waitForState("still", store.JobDone); j.Source != "log" || j.Total != 120 {
-				t.Errorf("the job is %+v", j)
+				t.Errorf("got job %+v", j)
 			}
 		})
 	}

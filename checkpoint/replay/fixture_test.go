@@ -317,7 +317,7 @@ func startRelay(t *testing.T, h testDB, to *receiver, configure ...func(*replay.
 		work.Go(func() error {
 			err := run(ctx)
 			if ctx.Err() == nil {
-				t.Errorf("a part of the relay ended: %v", err)
+				t.Errorf("a task of the relay ended: %v", err)
 			}
 			return err
 		})
@@ -395,7 +395,7 @@ func (l *testRelay) job(id string) store.Job {
 	}
 	i := slices.IndexFunc(list, func(j store.Job) bool { return j.ID == id })
 	if i < 0 {
-		l.t.Fatalf("there is no job %s", id)
+		l.t.Fatalf("job %s not found", id)
 	}
 	return list[i]
 }

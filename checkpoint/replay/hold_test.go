@@ -85,7 +85,7 @@ func TestReplayFailsIfSinkIsRemoved(t *testing.T) {
 	l.end()
 	l = startRelay(t, h, to)
 	if j := l.waitForState("job", store.JobFailed); !strings.Contains(j.Reason, `"other"`) {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 }
 
@@ -124,9 +124,9 @@ func TestFewLanesOnHoldBesideLiveRows(t *testing.T) {
 	eventually(t, func() string { return l.wantOpen(0) })
 	l.replay("job", replay.Spec{From: "here"})
 	if j := l.waitForState("job", store.JobDone); j.Sent != 2*groups {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 	if most, left := lanes.maxHolds.Load(), lanes.holds.Load(); most == 0 || most > replay.SmallPage || left != 0 {
-		t.Errorf("%d lanes stood at once, and %d stand", most, left)
+		t.Errorf("%d lanes on hold at once, %d left", most, left)
 	}
 }

@@ -19,7 +19,7 @@ func deliveredFixture(t *testing.T, configure ...func(*replay.Controller)) (h te
 	to = newReceiver()
 	l = startRelay(t, h, to, configure...)
 	if n := l.createCheckpoint("here", true); n.State != store.SavepointRetained {
-		t.Fatalf("the checkpoint is %+v", n)
+		t.Fatalf("got checkpoint %+v", n)
 	}
 	h.exec(t, insert("a", ids("a", 0, 300)...), insert("b", ids("b", 0, 300)...))
 	to.waitForLive(t, 600)
@@ -43,14 +43,14 @@ func TestPauseAndCancel(t *testing.T) {
 
 	l.setDesired("job", store.DesiredPause)
 	if j := l.waitForState("job", store.JobPaused); j.Sent == 0 || j.Sent >= 600 {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 
 	came := again()
 	h.exec(t, insert("a", "live"))
 	to.waitForLive(t, 601)
 	if now := again(); now != came {
-		t.Errorf("%d rows came while the job was paused", now-came)
+		t.Errorf("%d rows arrived while the job was paused", now-came)
 	}
 
 	l.setDesired("job", store.DesiredRun)
@@ -73,7 +73,7 @@ func TestPauseAndCancel(t *testing.T) {
 
 	for _, g := range []string{"a", "b"} {
 		if got := to.of(g, true); !slices.Equal(got, ids(g, 0, len(got))) {
-			t.Errorf("of group %s came %v", g, got)
+			t.Errorf("group %s: got %v", g, got)
 		}
 	}
 
@@ -85,7 +85,7 @@ func TestPauseAndCancel(t *testing.T) {
 	// A job that has not started can be cancelled too, and the next one runs.
 	l.replay("second", replay.Spec{From: "here", Groups: []string{"b"}, IDs: ids("b", 7, 9)})
 	if j := l.waitForState("second", store.JobDone); j.Sent != 2 {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestRefusedRows(t *testing.T) {
 	l.replay("job", replay.Spec{From: "here", Groups: []string{"a"}})
 	j := l.waitForState("job", store.JobDone)
 	if j.Sent != 297 || j.Refused != 3 || j.Total != 300 {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 
 	errs, err := l.store.JobErrors(l.ctx(), "job", 100)
@@ -121,24 +121,24 @@ func TestDryRun(t *testing.T) {
 	l.replay("dry", spec)
 	dry := l.waitForState("dry", store.JobDone)
 	if dry.Total != 600 || dry.Skipped != 10 || dry.Sent != 0 || len(to.of("a", true)) > 0 {
-		t.Errorf("the dry run is %+v", dry)
+		t.Errorf("got dry run %+v", dry)
 	}
 
 	spec.Read = replay.SourceTable
 	l.replay("dry table", spec)
 	if j := l.waitForState("dry table", store.JobDone); j.Total != 589 || j.Skipped != 0 || j.Source != "table" {
-		t.Errorf("the dry run is %+v", j)
+		t.Errorf("got dry run %+v", j)
 	}
 
 	spec.DryRun = false
 	l.replay("table", spec)
 	if j := l.waitForState("table", store.JobDone); j.Total != 589 || j.Sent != 589 || !strings.Contains(j.Reason, "from the table") {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 
 	want := slices.DeleteFunc(ids("b", 0, 300), func(id string) bool { return id == "b-001" })
 	if got := to.of("b", true); !slices.Equal(got, want) {
-		t.Errorf("of group b came %v", got)
+		t.Errorf("group b: got %v", got)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestReleasedLogEndsReplay(t *testing.T) {
 	})
 
 	if j.State != store.JobFailed || !strings.Contains(j.Reason, "here") {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 
 	l.replay("gone", replay.Spec{From: "here"})
@@ -181,7 +181,7 @@ func TestReleasedLogEndsReplay(t *testing.T) {
 	})
 
 	if j.State != store.JobRefused || !strings.Contains(j.Reason, "checkpoint here not found") {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 
 	l.replay("log", replay.Spec{Since: time.Now().Add(-time.Hour), Read: replay.SourceLog})
@@ -193,12 +193,12 @@ func TestReleasedLogEndsReplay(t *testing.T) {
 	})
 
 	if j.State != store.JobRefused || !strings.Contains(j.Reason, "no WAL was retained") {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 
 	l.replay("since", replay.Spec{Since: time.Now().Add(-time.Hour)})
 	if j := l.waitForState("since", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "the log is lost") {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 }
 
@@ -222,7 +222,7 @@ func TestRetainedLogLimit(t *testing.T) {
 
 	l.replay("job", replay.Spec{From: "here"})
 	if j := l.waitForState("job", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "max-kept") {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 }
 
@@ -258,7 +258,7 @@ func TestPausedGroups(t *testing.T) {
 	})
 
 	if n := len(to.of("a", true)); n > 0 {
-		t.Errorf("%d rows of the paused group came", n)
+		t.Errorf("%d rows of the paused group arrived", n)
 	}
 
 	for _, group := range []string{"a", "b"} {
@@ -268,12 +268,12 @@ func TestPausedGroups(t *testing.T) {
 	}
 
 	if j := l.waitForState("job", store.JobDone); j.Sent != 600 || strings.Contains(j.Reason, "waits") {
-		t.Errorf("the job is %+v", j)
+		t.Errorf("got job %+v", j)
 	}
 
 	for _, group := range []string{"a", "b"} {
 		if got := to.of(group, true); !slices.Equal(got, ids(group, 0, 300)) {
-			t.Errorf("of group %s came %v", group, got)
+			t.Errorf("group %s: got %v", group, got)
 		}
 	}
 }

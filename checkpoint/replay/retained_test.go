@@ -78,7 +78,7 @@ func TestRefusedNameIsDeleted(t *testing.T) {
 	t.Parallel()
 	l := startRelay(t, postgres(t), newReceiver())
 	if n := l.createCheckpoint("cp_x", true); n.State != store.SavepointRefused || !strings.Contains(n.Reason, "cp_x") {
-		t.Errorf("the checkpoint is %+v", n)
+		t.Errorf("got checkpoint %+v", n)
 	}
 	l.deleteCheckpoint("cp_x")
 }
@@ -168,7 +168,7 @@ func TestOrphanedLogIsReleased(t *testing.T) {
 	l = startRelay(t, h, newReceiver(), func(d *replay.Controller) { d.Log = nil })
 	wantRetained(t, retainer)
 	if n := l.findCheckpoint("wanted"); n.State != store.SavepointRefused {
-		t.Errorf("the checkpoint is %+v", n)
+		t.Errorf("got checkpoint %+v", n)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestCheckpointFailureDoesNotAffectOthers(t *testing.T) {
 
 	l.createCheckpoint("c", true)
 	if n := l.findCheckpoint("aa"); n.State != store.SavepointRequested {
-		t.Errorf("the checkpoint is %+v", n)
+		t.Errorf("got checkpoint %+v", n)
 	}
 
 	l.end()
@@ -266,6 +266,6 @@ func TestCheckpointFailureDoesNotAffectOthers(t *testing.T) {
 	})
 
 	if n := l.findCheckpoint("a"); n.State != store.SavepointRetained {
-		t.Errorf("the checkpoint is %+v", n)
+		t.Errorf("got checkpoint %+v", n)
 	}
 }

@@ -13,10 +13,10 @@ func TestSpecTextIsASCII(t *testing.T) {
 	s := &replay.Spec{Since: time.Unix(1e9, 0).UTC(), Groups: []string{"kunde-€ 😀"}}
 	text, err := s.Text()
 	if err != nil || strings.IndexFunc(text, func(r rune) bool { return r > '~' }) >= 0 {
-		t.Errorf("the text is %q, %v", text, err)
+		t.Errorf("got text %q, %v", text, err)
 	}
 	got, err := replay.ParseSpec(text)
 	if err != nil || len(got.Groups) != 1 || got.Groups[0] != s.Groups[0] {
-		t.Errorf("%s reads as %+v, %v", text, got, err)
+		t.Errorf("%s: got %+v, %v", text, got, err)
 	}
 }

@@ -24,13 +24,13 @@ func TestThrottleForLiveRows(t *testing.T) {
 		expect := func(when string, takes, rests time.Duration, page int) {
 			t.Helper()
 			if got := r.pageSize(1000); got != page {
-				t.Errorf("%s, a page has %d rows, not %d", when, got, page)
+				t.Errorf("%s, got a page of %d rows, want %d", when, got, page)
 			}
 			began := time.Now()
 			time.Sleep(takes)
 			slept := time.Now()
 			if err := r.throttle(context.Background(), began); err != nil || time.Since(slept) != rests {
-				t.Errorf("%s, a page that took %s is followed by a rest of %s, not %s: %v", when, takes, time.Since(slept), rests, err)
+				t.Errorf("%s, a page of %s: got a pause of %s, want %s: %v", when, takes, time.Since(slept), rests, err)
 			}
 		}
 		expect("with nothing live", 2*time.Millisecond, 0, 1000)
@@ -45,7 +45,7 @@ func TestThrottleForLiveRows(t *testing.T) {
 		expect("when they are over", 2*time.Millisecond, 0, 1000)
 		other.gone++
 		if got := r.pageSize(7); got != 7 {
-			t.Errorf("a page of 7 rows has %d", got)
+			t.Errorf("page of 7 rows: got %d", got)
 		}
 		r.spec.Rate = 1
 		expect("with a rate that somebody chose", 2*time.Millisecond, 0, 1000)
@@ -60,11 +60,11 @@ func TestRate(t *testing.T) {
 	for now.Sub(begun) < 10*time.Second {
 		rows, next := r.available(now, 7)
 		if rows > 7 {
-			t.Fatalf("%d rows may go", rows)
+			t.Fatalf("got %d available rows", rows)
 		}
 		if rows == 0 {
 			if !next.After(now) {
-				t.Fatalf("at %s none may go, and one at %s", now, next)
+				t.Fatalf("at %s: none available, next at %s", now, next)
 			}
 			now = next
 			continue
@@ -74,16 +74,16 @@ func TestRate(t *testing.T) {
 	}
 
 	if sent < 499 || sent > 511 {
-		t.Errorf("%d rows went in 10 s", sent)
+		t.Errorf("%d rows sent in 10 s", sent)
 	}
 
 	now = now.Add(time.Hour)
 	if rows, _ := r.available(now, 100); rows != 10 {
-		t.Errorf("after an hour %d rows may go at once", rows)
+		t.Errorf("after an hour got %d available rows at once", rows)
 	}
 
 	none := newRateLimiter(0, 10)
 	if rows, _ := none.available(now, 100); rows != 100 {
-		t.Errorf("without a bound %d rows may go", rows)
+		t.Errorf("without a bound got %d available rows", rows)
 	}
 }

@@ -98,7 +98,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 
 	if got := sink.RetryAfter(nil, now); got != 0 {
-		t.Errorf("no header is %s", got)
+		t.Errorf("no header: got %s", got)
 	}
 }
 
@@ -128,17 +128,17 @@ func TestClassNames(t *testing.T) {
 		seen[name] = c
 	}
 	if name := sink.Class(0).String(); name != "unknown" {
-		t.Errorf("no class is called %q", name)
+		t.Errorf("class 0: got name %q", name)
 	}
 }
 
 func TestResultAt(t *testing.T) {
 	all := sink.Result{Outcome: sink.Outcome{Class: sink.Refused, Detail: "d"}}
 	if out := all.At(7); out != all.Outcome {
-		t.Errorf("message 7 is %+v", out)
+		t.Errorf("message 7: got %+v", out)
 	}
 	each := sink.Result{Items: []sink.Outcome{{Class: sink.Delivered}, {Class: sink.NotSent}}}
 	if out := each.At(1); out.Class != sink.NotSent {
-		t.Errorf("message 1 is %+v", out)
+		t.Errorf("message 1: got %+v", out)
 	}
 }

@@ -72,7 +72,7 @@ func TestClassifySuccess(t *testing.T) {
 				t.Errorf("%s over %s: %s with %d outcomes (%s), want %s", name, wire, res.Class, len(res.Items), res.Detail, want)
 			}
 			if wire == WireItems && !strings.Contains(res.Detail, c.why) {
-				t.Errorf("%s: the detail is %q, want %q in it", name, res.Detail, c.why)
+				t.Errorf("%s: got detail %q, want %q in it", name, res.Detail, c.why)
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func TestSkipped(t *testing.T) {
 	} {
 		a := httpsink.Answer{Status: 200, Body: []byte(body)}
 		if res := classifyAnswer(&a, routeOf(t, WireItems), 2, nil); res.Skipped != skipped || res.At(0).Class != sink.Delivered {
-			t.Errorf("%s: %+v", body, res)
+			t.Errorf("%s: got %+v", body, res)
 		}
 	}
 }
@@ -146,15 +146,15 @@ func TestClassifyIncompleteAnswer(t *testing.T) {
 	r := routeOf(t, WireItems)
 	broken := httpsink.Answer{Status: 201, Body: []byte(`{"results":[{"status":"SUCCESS"}]}`), Err: errors.New("reset")}
 	if res := classifyAnswer(&broken, r, 1, nil); res.Class != sink.Unavailable {
-		t.Errorf("an answer that broke off is %s", res.Class)
+		t.Errorf("incomplete response: got %s", res.Class)
 	}
 	long := httpsink.Answer{Status: 201, Body: []byte(`{"results":[`), Err: httpsink.ErrTooLong}
 	if res := classifyAnswer(&long, r, 1, nil); res.Class != sink.Misconfigured || !strings.Contains(res.Detail, "too long") {
-		t.Errorf("an answer that is too long is %s: %s", res.Class, res.Detail)
+		t.Errorf("long response: got %s: %s", res.Class, res.Detail)
 	}
 	failed := httpsink.Answer{Status: 422, Body: []byte("bad fie"), Err: errors.New("reset")}
 	if res := classifyAnswer(&failed, r, 1, nil); res.Class != sink.Rejected || !strings.HasSuffix(res.Detail, "bad fie") {
-		t.Errorf("a failure whose body broke off is %s: %s", res.Class, res.Detail)
+		t.Errorf("failure with an incomplete body: got %s: %s", res.Class, res.Detail)
 	}
 }
 
@@ -196,7 +196,7 @@ func FuzzJudge(f *testing.F) {
 					t.Fatalf("%s with the detail %q", out.Class, out.Detail)
 				}
 				if strings.Contains(out.Detail, token) || utf8.RuneCountInString(out.Detail) > 301 {
-					t.Fatalf("the detail is %q", out.Detail)
+					t.Fatalf("got detail %q", out.Detail)
 				}
 			}
 			if wire == WireItems && plainKeys(body, n) && taken != words(body, n, &a) {

@@ -27,10 +27,10 @@ func TestBodyAllocates(t *testing.T) {
 	}
 	msgs := batch(100, 200)
 	if b := r.body(msgs); len(b) != cap(b) && cap(b)-len(b) > len(b)/4 {
-		t.Errorf("a body of %d bytes lies in %d", len(b), cap(b))
+		t.Errorf("body of %d bytes has capacity %d", len(b), cap(b))
 	}
 	if n := testing.AllocsPerRun(100, func() { r.body(msgs) }); n > 1 {
-		t.Errorf("a body costs %v allocations", n)
+		t.Errorf("got %v allocations per body", n)
 	}
 }
 

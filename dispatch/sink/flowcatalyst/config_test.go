@@ -50,7 +50,7 @@ func TestConfigValidate(t *testing.T) {
 			case c.want == "" && err != nil:
 				t.Errorf("refused: %v", err)
 			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
-				t.Errorf("the error is %v, want %q in it", err, c.want)
+				t.Errorf("got error %v, want %q in it", err, c.want)
 			case err != nil && strings.Contains(err.Error(), canary):
 				t.Errorf("the error shows a secret: %v", err)
 			}
@@ -121,10 +121,10 @@ func TestTokenIsNotPrinted(t *testing.T) {
 	}
 
 	if !strings.Contains(out.String(), "[redacted]") {
-		t.Error("nothing says that there is a token")
+		t.Error("Redacted is missing")
 	}
 	if s := flowcatalyst.Token("").String(); s != "" {
-		t.Errorf("no token prints as %q", s)
+		t.Errorf("empty token: got %q", s)
 	}
 }
 

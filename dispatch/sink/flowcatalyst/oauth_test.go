@@ -145,7 +145,7 @@ func wantOnce(t *testing.T, recv *sinktest.Receiver, n int) {
 	seen := map[string]bool{}
 	for _, x := range recv.Accepted() {
 		if seen[x.ID] {
-			t.Errorf("row %s was taken twice", x.ID)
+			t.Errorf("row %s was accepted twice", x.ID)
 		}
 		seen[x.ID] = true
 	}
@@ -185,10 +185,10 @@ func TestOAuthDefaultAddress(t *testing.T) {
 		t.Errorf("%d fetches before the first row", n)
 	}
 	if res := s.Deliver(t.Context(), events(1)); res.Class != sink.Delivered {
-		t.Fatalf("%s: %s", res.Class, res.Detail)
+		t.Fatalf("got %s: %s", res.Class, res.Detail)
 	}
 	if carried != "Bearer "+canary+"-1" {
-		t.Errorf("the request carried %q", carried)
+		t.Errorf("got Authorization %q", carried)
 	}
 }
 
@@ -251,12 +251,12 @@ func TestOAuthEndpointDown(t *testing.T) {
 	<-closedAfter(time.Second) // the old token expires
 	res := s.Deliver(t.Context(), events(1))
 	if res.Class != sink.Unavailable || res.Reason != store.ReasonGateway || res.RetryAfter > time.Second {
-		t.Errorf("%+v", res)
+		t.Errorf("got %+v", res)
 	}
 
 	want := "POST /api/events/batch: no token: 503 Service Unavailable from POST " + l.url
 	if res.Detail != want {
-		t.Errorf("the detail is %q, want %q", res.Detail, want)
+		t.Errorf("got detail %q, want %q", res.Detail, want)
 	}
 
 	l.set(func() { l.down = false })
@@ -291,11 +291,11 @@ func TestOAuthAlwaysRefused(t *testing.T) {
 				requests[i]++
 				res := s.Deliver(t.Context(), events(3))
 				if res.Class != sink.Misconfigured || res.Reason != store.ReasonUnauthorized || res.Items != nil {
-					t.Errorf("%+v", res)
+					t.Errorf("got %+v", res)
 					return
 				}
 				if want := "401 Unauthorized from POST /api/events/batch: no such token: Bearer [redacted]"; res.Detail != want {
-					t.Errorf("the detail is %q, want %q", res.Detail, want)
+					t.Errorf("got detail %q, want %q", res.Detail, want)
 					return
 				}
 				<-closedAfter(10 * time.Millisecond)
@@ -327,11 +327,11 @@ func TestOAuthUnknownClient(t *testing.T) {
 	for range 5 {
 		res := s.Deliver(t.Context(), events(2))
 		if res.Class != sink.Misconfigured || res.Reason != store.ReasonUnauthorized {
-			t.Errorf("%+v", res)
+			t.Errorf("got %+v", res)
 		}
 		for _, want := range []string{l.url, "invalid_client", "oauth.client-secret", "not [redacted]"} {
 			if !strings.Contains(res.Detail, want) {
-				t.Errorf("the detail is %q, want %q in it", res.Detail, want)
+				t.Errorf("got detail %q, want %q in it", res.Detail, want)
 			}
 		}
 	}
@@ -373,7 +373,7 @@ func TestOAuthBounds(t *testing.T) {
 	select {
 	case <-ended:
 	case <-closedAfter(5 * time.Second):
-		t.Error("the fetch goes on after Close")
+		t.Error("fetch still in flight after Close")
 	}
 }
 

@@ -128,7 +128,7 @@ func TestUnsendable(t *testing.T) {
 				t.Errorf("%v arrived, want %v", ids, c.taken)
 			}
 			if c.detail != "" && !strings.Contains(res.At(0).Detail, c.detail) {
-				t.Errorf("the detail is %q, want %q in it", res.At(0).Detail, c.detail)
+				t.Errorf("got detail %q, want %q in it", res.At(0).Detail, c.detail)
 			}
 		})
 	}
@@ -160,7 +160,7 @@ func TestItemResults(t *testing.T) {
 		t.Errorf("the outcomes are %v, want %v", got, want)
 	}
 	if d := res.At(1).Detail; d != "POST /api/events/batch answered ERROR for the item: item 1 would not do" {
-		t.Errorf("the detail is %q", d)
+		t.Errorf("got detail %q", d)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestLimits(t *testing.T) {
 			s := newSink(t, cfg)
 			l := s.Limits(kind)
 			if l.Mode != sink.Atomic || l.MaxItems != cfgItems(kind) {
-				t.Errorf("%s: the limits are %+v", kind, l)
+				t.Errorf("%s: got limits %+v", kind, l)
 			}
 			msgs := make([]sink.Message, l.MaxItems)
 			for i := range msgs {
@@ -222,7 +222,7 @@ func TestMaxRequestBytes(t *testing.T) {
 		}
 	}
 	if l := s.Limits("EVENT"); l.MaxBytes < 1 {
-		t.Errorf("the limits are %+v", l)
+		t.Errorf("got limits %+v", l)
 	}
 }
 

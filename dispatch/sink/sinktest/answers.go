@@ -89,7 +89,7 @@ func (h Harness) testNotTheAPI(t *testing.T) {
 			continue
 		}
 		if d := res.At(0).Detail; !strings.Contains(d, "text/html") || !strings.Contains(d, "<!doctype html>") {
-			t.Errorf("the detail does not show what came: %q", d)
+			t.Errorf("the detail does not show the response: %q", d)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func (h Harness) testDetail(t *testing.T) {
 			t.Errorf("%d: the detail does not show the answer in one line: %q", code, d)
 		}
 		if strings.ContainsAny(d, "\r\n\x00\x1b\u202e") || !utf8.ValidString(d) {
-			t.Errorf("%d: the detail holds control characters: %q", code, d)
+			t.Errorf("%d: the detail contains control characters: %q", code, d)
 		}
 		if n := utf8.RuneCountInString(d); n > 400 {
 			t.Errorf("%d: the detail has %d characters", code, n)

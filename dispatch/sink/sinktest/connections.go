@@ -25,7 +25,7 @@ func (h Harness) testReuse(t *testing.T) {
 	const requests = 200
 	for range requests {
 		if res := deliver(t, s, h.message("a")); res.At(0).Class == sink.Delivered {
-			t.Fatal("a failure was taken for a delivery")
+			t.Fatal("a failure counted as delivered")
 		}
 	}
 
@@ -66,7 +66,7 @@ func (h Harness) testFailureKeepsOthers(t *testing.T) {
 		for range senders {
 			wg.Go(func() {
 				if res := deliver(t, s, h.message("a")); res.At(0).Class != sink.Delivered {
-					t.Errorf("%s: %s", res.At(0).Class, res.At(0).Detail)
+					t.Errorf("got %s: %s", res.At(0).Class, res.At(0).Detail)
 				}
 			})
 		}
@@ -84,6 +84,6 @@ func (h Harness) testFailureKeepsOthers(t *testing.T) {
 	together()
 	// A pool may dial once more than it needs while a connection becomes idle.
 	if got := srv.accepted.Load(); got > senders+failures+1 {
-		t.Errorf("%d connections were made; %d senders lost %d", got, senders, failures)
+		t.Errorf("%d connections for %d senders and %d failures", got, senders, failures)
 	}
 }

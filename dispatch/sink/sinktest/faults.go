@@ -17,7 +17,7 @@ import (
 func within(tb testing.TB, start time.Time) {
 	tb.Helper()
 	if took := time.Since(start); took > shortTimeout+slack {
-		tb.Errorf("it took %s with a time-out of %s", took, shortTimeout)
+		tb.Errorf("it took %s with a timeout of %s", took, shortTimeout)
 	}
 }
 
@@ -195,7 +195,7 @@ func (h Harness) testFlatMemory(t *testing.T) {
 	before := inUse()
 	for range attempts {
 		if res := deliver(t, s, h.message("a")); res.At(0).Class == sink.Delivered {
-			t.Fatal("a failure was taken for a delivery")
+			t.Fatal("a failure counted as delivered")
 		}
 	}
 

@@ -67,13 +67,13 @@ func (h Harness) testProbe(t *testing.T) {
 			}
 		}
 		if len(requests) > 0 {
-			t.Fatalf("%d: %d requests more", code, len(requests))
+			t.Fatalf("%d: %d unexpected requests", code, len(requests))
 		}
 	}
 	dead := serve(t, func(http.ResponseWriter, *http.Request) {})
 	dead.Close()
 	if out := h.prober(t, dead.URL).Probe(t.Context(), ""); out.Class != sink.Unavailable || out.Detail == "" {
-		t.Errorf("a dead port is %s (%q)", out.Class, out.Detail)
+		t.Errorf("dead port: got %s (%q)", out.Class, out.Detail)
 	}
 }
 
@@ -82,7 +82,7 @@ func (h Harness) prober(t *testing.T, url string) sink.Prober {
 	t.Helper()
 	p, ok := h.New(t, url, longTimeout).(sink.Prober)
 	if !ok {
-		t.Fatal("the sink is no sink.Prober")
+		t.Fatal("the sink does not implement sink.Prober")
 	}
 	return p
 }
@@ -109,7 +109,7 @@ func (h Harness) testPing(t *testing.T) {
 
 	p, ok := h.New(t, srv.URL, longTimeout).(sink.Pinger)
 	if !ok {
-		t.Skip("the sink is no sink.Pinger")
+		t.Skip("the sink does not implement sink.Pinger")
 	}
 
 	for code, class := range map[int]sink.Class{
@@ -131,12 +131,12 @@ func (h Harness) testPing(t *testing.T) {
 	}
 
 	if n := len(requests); n > 0 {
-		t.Errorf("%d requests more", n)
+		t.Errorf("%d unexpected requests", n)
 	}
 
 	dead := serve(t, func(http.ResponseWriter, *http.Request) {})
 	dead.Close()
 	if res, ok := h.New(t, dead.URL, longTimeout).(sink.Pinger).Ping(t.Context(), ""); !ok || res.Class != sink.Unavailable {
-		t.Errorf("a dead port is %+v, %t", res, ok)
+		t.Errorf("dead port: got %+v, %t", res, ok)
 	}
 }

@@ -72,22 +72,22 @@ func TestReceiverWires(t *testing.T) {
 
 	log := r.Accepted()
 	if got := ids(log); !slices.Equal(got, []string{"a", "b", "a", "c", "d"}) {
-		t.Fatalf("the log holds %v", got)
+		t.Fatalf("got log %v", got)
 	}
 
 	last := log[4]
 	if last.Kind != "AUDIT_LOG" || string(last.Payload) != `{"id":"d","n": 1.0}` || last.Status != 200 ||
 		last.Request != 4 || last.Index != 0 || time.Since(last.At) > time.Minute {
-		t.Errorf("the last item is %+v", last)
+		t.Errorf("got last item %+v", last)
 	}
 
 	if log[1].Index != 1 || log[1].Request != 1 || log[2].Kind != "DISPATCH_JOB" {
-		t.Errorf("the log is %+v", log)
+		t.Errorf("got log %+v", log)
 	}
 
 	// The same id under two kinds is two items.
 	if c := r.Counts(); c != (sinktest.Counts{Requests: 6, Items: 5, Distinct: 5}) {
-		t.Errorf("the counts are %+v", c)
+		t.Errorf("got counts %+v", c)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestReceiverWebhook(t *testing.T) {
 	r := sinktest.NewReceiver(t)
 	r.Script(func(req *sinktest.Request) sinktest.Answer {
 		if req.Method != http.MethodPut || req.Path != "/hook" {
-			t.Errorf("the script sees %s %s", req.Method, req.Path)
+			t.Errorf("got request %s %s", req.Method, req.Path)
 		}
 		return sinktest.Answer{Status: 204}
 	})
@@ -118,14 +118,14 @@ func TestReceiverWebhook(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 		if resp.StatusCode != 204 {
-			t.Errorf("it answers %d", resp.StatusCode)
+			t.Errorf("got status %d", resp.StatusCode)
 		}
 	}
 
 	log := r.Accepted()
 	if len(log) != 2 || log[0].ID != "a.b" || log[0].Kind != "an Sluicebox-Kind" || log[1].Kind != "an Ce-Type" ||
 		string(log[0].Payload) != "[1," || log[0].Replay != "" || log[1].Replay != "job" {
-		t.Errorf("the log is %+v", log)
+		t.Errorf("got log %+v", log)
 	}
 }
 
@@ -156,10 +156,10 @@ func TestReceiverScript(t *testing.T) {
 		status, body := post(t, r.URL()+"/api/events/batch", "k", `{"items":[{"id":"a"},{"id":"b"}]}`)
 		statuses = append(statuses, status)
 		if answers[len(statuses)-1].Astray && body != "<html></html>" {
-			t.Errorf("the page is %q", body)
+			t.Errorf("got page %q", body)
 		}
 		if status == 201 && !json.Valid([]byte(body)) {
-			t.Errorf("the answer is %q", body)
+			t.Errorf("got response %q", body)
 		}
 	}
 
@@ -171,7 +171,7 @@ func TestReceiverScript(t *testing.T) {
 	for _, x := range r.Log() {
 		taken = append(taken, x.Accepted)
 		if x.Key != "k" {
-			t.Errorf("the key is %q", x.Key)
+			t.Errorf("got key %q", x.Key)
 		}
 	}
 
@@ -180,7 +180,7 @@ func TestReceiverScript(t *testing.T) {
 		t.Errorf("taken are %v, want %v", taken, want)
 	}
 	if c := r.Counts(); c != (sinktest.Counts{Requests: 7, Items: 14, Distinct: 2, Duplicates: 5}) {
-		t.Errorf("the counts are %+v", c)
+		t.Errorf("got counts %+v", c)
 	}
 }
 
@@ -191,7 +191,7 @@ func TestReceiverWait(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := r.Wait(short, 1); err == nil || !strings.Contains(err.Error(), "0 of 1 items arrived") {
-		t.Errorf("waiting for nothing ends with %v", err)
+		t.Errorf("wait without items: got %v", err)
 	}
 
 	var wg sync.WaitGroup
@@ -210,7 +210,7 @@ func TestReceiverWait(t *testing.T) {
 
 	wg.Wait()
 	if err := r.Wait(short, 2); err != nil {
-		t.Errorf("what has arrived is not there under an ended context: %v", err)
+		t.Errorf("arrived items not returned under an ended context: %v", err)
 	}
 }
 
@@ -238,7 +238,7 @@ func TestReceiverEndsHeld(t *testing.T) {
 
 	wg.Wait()
 	if status != 0 && status != 201 {
-		t.Errorf("the held request was answered %d", status)
+		t.Errorf("held request: got status %d", status)
 	}
 
 	http.DefaultClient.CloseIdleConnections()

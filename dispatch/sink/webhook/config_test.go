@@ -109,7 +109,7 @@ func TestConfigValidate(t *testing.T) {
 			case c.want == "" && err != nil:
 				t.Errorf("refused: %v", err)
 			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
-				t.Errorf("the error is %v, want %q in it", err, c.want)
+				t.Errorf("got error %v, want %q in it", err, c.want)
 			case err != nil && strings.Contains(err.Error(), canary):
 				t.Errorf("the error shows a secret: %v", err)
 			}
@@ -128,7 +128,7 @@ func TestConfigReportsAll(t *testing.T) {
 
 	err := cfg.Validate()
 	if err == nil {
-		t.Fatal("taken")
+		t.Fatal("invalid configuration accepted")
 	}
 
 	keys := map[string]bool{}
@@ -180,6 +180,6 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	}
 
 	if !strings.Contains(out.String(), "[redacted]") {
-		t.Error("nothing says that there are secrets")
+		t.Error("Redacted is missing")
 	}
 }

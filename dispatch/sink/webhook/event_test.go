@@ -215,7 +215,7 @@ func TestReserved(t *testing.T) {
 	}
 	for name := range h {
 		if reservedReason(http.CanonicalHeaderKey(name)) == "" {
-			t.Errorf("%s is free to be set, but the relay makes it", name)
+			t.Errorf("%s is not reserved, but the relay sets it", name)
 		}
 	}
 }

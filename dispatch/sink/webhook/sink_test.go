@@ -52,7 +52,7 @@ func TestRequest(t *testing.T) {
 			payload := "{ \"n\" : 1.0 }\n"
 			res := newSink(t, c.cfg).Deliver(t.Context(), []sink.Message{row("row-1", payload)})
 			if res.Class != sink.Delivered || res.Items != nil {
-				t.Fatalf("%s: %s", res.Class, res.Detail)
+				t.Fatalf("got %s: %s", res.Class, res.Detail)
 			}
 			if got.Method != c.method || got.Path != "/hooks/a/b" || string(got.Body) != payload {
 				t.Errorf("%s %s %q", got.Method, got.Path, got.Body)
@@ -116,7 +116,7 @@ func TestConflict(t *testing.T) {
 		}
 	}
 	if webhook.DefaultConfig().Treat409AsDelivered { // COMPLETED needs a positive response
-		t.Error("it is the default")
+		t.Error("Treat409AsDelivered is on by default")
 	}
 }
 
@@ -143,12 +143,12 @@ func TestOneRow(t *testing.T) {
 	r := sinktest.NewReceiver(t)
 	s := newSink(t, webhook.Config{URL: webhook.Secret(r.URL()), MaxRequestBytes: 4})
 	if l := s.Limits("any"); l != (sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 4}) {
-		t.Errorf("the limits are %+v", l)
+		t.Errorf("got limits %+v", l)
 	}
 
 	res := s.Deliver(t.Context(), []sink.Message{row("1", "1234"), row("2", "")})
 	if res.At(0).Class != sink.Delivered || res.At(1).Class != sink.NotSent {
-		t.Errorf("%+v", res)
+		t.Errorf("got %+v", res)
 	}
 
 	for id, payload := range map[string]string{"3": "12345", "": "1"} {
@@ -159,13 +159,13 @@ func TestOneRow(t *testing.T) {
 	}
 
 	if c := r.Counts(); c != (sinktest.Counts{Requests: 1, Items: 1, Distinct: 1}) {
-		t.Errorf("the counts are %+v", c)
+		t.Errorf("got counts %+v", c)
 	}
 	if l := newSink(t, webhook.Config{URL: "https://h"}).Limits("x"); l.MaxItems != 1 || l.MaxBytes < 1<<30 {
-		t.Errorf("the limits are %+v", l)
+		t.Errorf("got limits %+v", l)
 	}
 	if res := s.Deliver(t.Context(), nil); res.Class != sink.Delivered {
-		t.Errorf("nothing to send is %s", res.Class)
+		t.Errorf("no messages: got %s", res.Class)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestErrorDetailStatus(t *testing.T) {
 		s := newSink(t, webhook.Config{URL: webhook.Secret(r.URL()), ErrorDetail: detail})
 		want = "400 Bad Request from POST " + r.URL() + want
 		if res := s.Deliver(t.Context(), []sink.Message{row("1", `{"customer":"Miller"}`)}); res.Detail != want {
-			t.Errorf("%q: the detail is %q, want %q", detail, res.Detail, want)
+			t.Errorf("%q: got detail %q, want %q", detail, res.Detail, want)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestBodyCounts(t *testing.T) {
 				t.Errorf("%s, at most %d: %d with %d bytes, %v", name, maxSuccess, a.Status, len(a.Body), a.Err)
 			}
 			if want := 7 * time.Second; a.Success() != (a.RetryAfter == 0) || !a.Success() && a.RetryAfter != want {
-				t.Errorf("%s: the wait is %s", name, a.RetryAfter)
+				t.Errorf("%s: got RetryAfter %s", name, a.RetryAfter)
 			}
 		}
 	}
@@ -73,12 +73,12 @@ func TestSlowSuccess(t *testing.T) {
 	client := newTestClient(t, srv.URL, Options{RequestTimeout: 200 * time.Millisecond})
 	a, err := client.Do(t.Context(), &Request{Method: "POST", URL: srv.URL})
 	if err != nil || a.Status != 200 {
-		t.Errorf("where the status counts: %v, %v", a, err)
+		t.Errorf("status counts: got %v, %v", a, err)
 	}
 
 	_, err = client.Do(t.Context(), &Request{Method: "POST", URL: srv.URL, MaxSuccess: 10})
 	if err == nil || err.Error() != "no response within request-timeout (200ms)" {
-		t.Errorf("where the body counts: %v", err)
+		t.Errorf("body counts: got %v", err)
 	}
 
 	ended, cancel := context.WithCancelCause(t.Context())
@@ -86,7 +86,7 @@ func TestSlowSuccess(t *testing.T) {
 	_, err = client.Do(ended, &Request{Method: "POST", URL: srv.URL})
 	res := NoAnswerResult("POST /secret", err, NewRedactor(false, "secret"))
 	if res.Class != sink.Unavailable || res.Detail != "POST /[redacted]: request canceled: not the leader any more" {
-		t.Errorf("a request that was broken off is %+v", res)
+		t.Errorf("canceled request: got %+v", res)
 	}
 }
 

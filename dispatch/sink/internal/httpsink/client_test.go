@@ -86,7 +86,7 @@ func TestTLS(t *testing.T) {
 
 	c := newTestClient(t, srv.URL, Options{CAFile: ca})
 	if res := send(t, c, srv.URL); res.Class != sink.Delivered {
-		t.Fatalf("%s: %s", res.Class, res.Detail)
+		t.Fatalf("got %s: %s", res.Class, res.Detail)
 	}
 	if proto.Load() != "HTTP/2.0" {
 		t.Errorf("the request went over %v", proto.Load())
@@ -236,7 +236,7 @@ func TestCloseEndsConnections(t *testing.T) {
 	t.Cleanup(srv.Close)
 	c := newTestClient(t, srv.URL, Options{})
 	if res := send(t, c, srv.URL); res.Class != sink.Delivered {
-		t.Fatalf("%s: %s", res.Class, res.Detail)
+		t.Fatalf("got %s: %s", res.Class, res.Detail)
 	}
 
 	c.Close()
@@ -265,7 +265,7 @@ func TestBodyTimeout(t *testing.T) {
 	start := time.Now()
 	res := send(t, c, srv.URL)
 	if res.Class != sink.Rejected || !strings.HasSuffix(res.Detail, ": no such type") {
-		t.Errorf("%s: %s", res.Class, res.Detail)
+		t.Errorf("got %s: %s", res.Class, res.Detail)
 	}
 	if took := time.Since(start); took > 10*bodyTimeout {
 		t.Errorf("it took %s", took)

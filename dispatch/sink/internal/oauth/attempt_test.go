@@ -54,7 +54,7 @@ func TestAttempt(t *testing.T) {
 		for range 50 {
 			wg.Go(func() {
 				if res := attempt(); res.Class != sink.Delivered {
-					t.Errorf("%s: %s", res.Class, res.Detail)
+					t.Errorf("got %s: %s", res.Class, res.Detail)
 				}
 			})
 		}
@@ -161,14 +161,14 @@ func TestAttemptRenewFails(t *testing.T) {
 		for range 2 {
 			res := s.Attempt(t.Context(), "POST /x", p.request)
 			if res.Class != sink.Unavailable || res.Detail != "POST /x answered 401 to the last token: no token: down" {
-				t.Errorf("%+v", res)
+				t.Errorf("got %+v", res)
 			}
 		}
 		wantFetches(t, d, 2)
 		d.fail(nil)
 		<-time.After(failurePause)
 		if res := s.Attempt(t.Context(), "POST /x", p.request); res.Class != sink.Delivered {
-			t.Errorf("%+v", res)
+			t.Errorf("got %+v", res)
 		}
 	})
 }

@@ -37,7 +37,7 @@ func TestValidate(t *testing.T) {
 			c.change(&cfg)
 			err := cfg.Validate()
 			if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
-				t.Errorf("the error is %v, want %q", err, c.want)
+				t.Errorf("got error %v, want %q", err, c.want)
 			}
 			if err != nil {
 				wantHidden(t, err.Error())
@@ -59,11 +59,11 @@ func TestEnabled(t *testing.T) {
 		{TokenURL: "x"}, {ClientID: "x"}, {ClientSecret: "x"}, {Scope: "x"}, {Audience: "x"}, {ClientAuth: AuthBasic},
 	} {
 		if !c.Enabled() {
-			t.Errorf("%+v counts as unset", c)
+			t.Errorf("%+v is not enabled", c)
 		}
 	}
 	if (&Config{}).Enabled() {
-		t.Error("nothing counts as something")
+		t.Error("zero value is enabled")
 	}
 }
 

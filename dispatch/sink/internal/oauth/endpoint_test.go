@@ -84,7 +84,7 @@ func TestForm(t *testing.T) {
 			}) + "/oauth/token?tenant=7")
 			c.change(&cfg)
 			if token, err := newSource(t, cfg).Token(t.Context()); token != "t1" || err != nil {
-				t.Fatalf("there is %q, %v", token, err)
+				t.Fatalf("got token %q, %v", token, err)
 			}
 			if got.Method != "POST" || got.RequestURI != "/oauth/token?tenant=7" || string(body) != c.body {
 				t.Errorf("%s %s with %s, want %s", got.Method, got.RequestURI, body, c.body)
@@ -257,20 +257,20 @@ func TestAnswers(t *testing.T) {
 			token, err := newSource(t, config(address+"?key="+url.QueryEscape(canary))).Token(t.Context())
 			if c.class == 0 {
 				if token != "t1" || err != nil {
-					t.Errorf("there is %q, %v", token, err)
+					t.Errorf("got token %q, %v", token, err)
 				}
 				return
 			}
 			e := (*Error)(nil)
 			if !errors.As(err, &e) {
-				t.Fatalf("there is %q, %v", token, err)
+				t.Fatalf("got token %q, %v", token, err)
 			}
 			want := strings.ReplaceAll(c.want, "%s", address)
 			if e.Class != c.class || !strings.Contains(e.Error(), want) || !strings.HasPrefix(e.Error(), "no token: ") {
 				t.Errorf("%s: %s, want %s: %s", e.Class, e, c.class, want)
 			}
 			if e.RetryAfter != map[sink.Class]time.Duration{u: 7 * time.Second}[c.class] {
-				t.Errorf("to come back in %s", e.RetryAfter)
+				t.Errorf("got RetryAfter %s", e.RetryAfter)
 			}
 			wantHidden(t, e.Error())
 		})
@@ -315,7 +315,7 @@ func TestNoAnswer(t *testing.T) {
 			_, err := newSource(t, config(c.address+"?key="+url.QueryEscape(canary))).Token(t.Context())
 			e := (*Error)(nil)
 			if !errors.As(err, &e) || e.Class != c.class || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("the error is %v, want %s: %s", err, c.class, c.want)
+				t.Errorf("got error %v, want %s: %s", err, c.class, c.want)
 			}
 			wantHidden(t, err.Error())
 		})
@@ -363,7 +363,7 @@ func TestFetchIsBounded(t *testing.T) {
 	defer cancel()
 	_, err := s.fetch(ctx)
 	if err == nil || err.Class != sink.Unavailable || !strings.HasSuffix(err.Error(), "no response within 10s") {
-		t.Errorf("the error is %v", err)
+		t.Errorf("got error %v", err)
 	}
 }
 
@@ -406,7 +406,7 @@ func TestSenders(t *testing.T) {
 		wg.Go(func() {
 			for began := time.Now(); time.Since(began) < run; requests.Add(1) {
 				if res := s.Attempt(t.Context(), "POST /x", request); res.Class != sink.Delivered {
-					t.Errorf("%s: %s", res.Class, res.Detail)
+					t.Errorf("got %s: %s", res.Class, res.Detail)
 					return
 				}
 			}

@@ -111,7 +111,7 @@ func TestFirstTokenFetchedOnce(t *testing.T) {
 		got, errs := concurrently(50, func() (string, error) { return s.Token(t.Context()) })
 		for i := range got {
 			if got[i] != "t1" || errs[i] != nil {
-				t.Fatalf("sender %d has %q, %v", i, got[i], errs[i])
+				t.Fatalf("sender %d: got %q, %v", i, got[i], errs[i])
 			}
 		}
 		wantToken(t, s, "t1")
@@ -182,7 +182,7 @@ func TestRefreshSlow(t *testing.T) {
 		began := time.Now()
 		got, err := s.Token(t.Context())
 		if waited := time.Since(began); got != "t2" || err != nil || waited != 4*time.Second {
-			t.Errorf("after %s there is %q, %v", waited, got, err)
+			t.Errorf("after %s got token %q, %v", waited, got, err)
 		}
 		wantFetches(t, d, 2)
 	})
@@ -206,14 +206,14 @@ func TestRefreshFails(t *testing.T) {
 		_, errs := concurrently(50, func() (string, error) { return s.Token(t.Context()) })
 		for _, err := range errs {
 			if e := (*Error)(nil); !errors.As(err, &e) || e.Class != sink.Unavailable || e.Error() != "no token: down" {
-				t.Fatalf("the error is %v", err)
+				t.Fatalf("got error %v", err)
 			}
 		}
 		wantFetches(t, d, 12)
 		d.fail(nil)
 		<-time.After(failurePause - 1)
 		if _, err := s.Token(t.Context()); err == nil {
-			t.Error("the endpoint was asked before the pause was over")
+			t.Error("endpoint requested before the end of the pause")
 		}
 		<-time.After(time.Nanosecond)
 		wantToken(t, s, "t13")
@@ -232,16 +232,16 @@ func TestRetryAfter(t *testing.T) {
 				_, err := s.Token(t.Context())
 				e := (*Error)(nil)
 				if !errors.As(err, &e) {
-					t.Fatalf("the error is %v", err)
+					t.Fatalf("got error %v", err)
 				}
 				return e.RetryAfter
 			}
 			if got := left(); got != asked {
-				t.Errorf("the first sender is to come back in %s, want %s", got, asked)
+				t.Errorf("first sender: got RetryAfter %s, want %s", got, asked)
 			}
 			<-time.After(pause - 1)
 			if got := left(); got != max(asked-pause+1, 0) {
-				t.Errorf("a later sender is to come back in %s", got)
+				t.Errorf("later sender: got RetryAfter %s", got)
 			}
 			wantFetches(t, d, 1)
 			<-time.After(time.Nanosecond)
@@ -263,13 +263,13 @@ func TestRenew(t *testing.T) {
 		got, errs := concurrently(50, func() (string, error) { return s.Renew(t.Context(), "t1") })
 		for i := range got {
 			if got[i] != "t2" || errs[i] != nil {
-				t.Fatalf("sender %d has %q, %v", i, got[i], errs[i])
+				t.Fatalf("sender %d: got %q, %v", i, got[i], errs[i])
 			}
 		}
 		<-time.After(minAge)
 		for range 10 { // late 401s
 			if got, err := s.Renew(t.Context(), "t1"); got != "t2" || err != nil {
-				t.Fatalf("a late sender has %q, %v", got, err)
+				t.Fatalf("late sender: got %q, %v", got, err)
 			}
 		}
 		wantToken(t, s, "t2")
@@ -288,7 +288,7 @@ func TestRenewDuringRefresh(t *testing.T) {
 		<-time.After(4 * time.Second)
 		wantToken(t, s, "t1")
 		if got, err := s.Renew(t.Context(), "t1"); got != "t2" || err != nil {
-			t.Errorf("there is %q, %v", got, err)
+			t.Errorf("got token %q, %v", got, err)
 		}
 		wantFetches(t, d, 2)
 	})
@@ -329,7 +329,7 @@ func TestRenewFails(t *testing.T) {
 		d.fail(newError(sink.Misconfigured, "gone"))
 		for range 5 {
 			if got, err := s.Renew(t.Context(), "t1"); err == nil {
-				t.Errorf("there is %q", got)
+				t.Errorf("got token %q", got)
 			}
 			wantToken(t, s, "t1")
 		}
@@ -365,7 +365,7 @@ func TestContext(t *testing.T) {
 		}
 		got, err := s.Token(t.Context())
 		if waited := time.Since(began); got != "t1" || err != nil || waited != d.delay {
-			t.Errorf("after %s there is %q, %v", waited, got, err)
+			t.Errorf("after %s got token %q, %v", waited, got, err)
 		}
 		wantFetches(t, d, 1)
 		<-time.After(d.lifetime)
@@ -392,11 +392,11 @@ func TestClose(t *testing.T) {
 			t.Error("a fetch is in flight after Close")
 		}
 		if err := <-failed; err == nil || err.Error() != "no token: sink is closed" {
-			t.Errorf("the waiting sender got %v", err)
+			t.Errorf("waiting sender: got %v", err)
 		}
 		<-time.After(time.Hour)
 		if _, err := s.Token(t.Context()); err == nil || err.Error() != "no token: sink is closed" {
-			t.Errorf("a later sender got %v", err)
+			t.Errorf("later sender: got %v", err)
 		}
 		wantFetches(t, d, 1)
 		s.Close()
