@@ -52,17 +52,17 @@ func (s *Source) createOwnSlot(ctx context.Context, conn *pgconn.PgConn, version
 	if version >= 170000 {
 		action = "(SNAPSHOT 'export', FAILOVER true)" // so that it survives the promotion of a standby
 	}
-	res, gaveUp, err := s.createSlot(ctx, conn, s.cfg.Name, pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action})
-	if gaveUp {
+	res, cancelled, err := s.createSlot(ctx, conn, s.cfg.Name, pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action})
+	if cancelled {
 		return none, errors.Join(err, s.dropUnfinishedSlot(ctx, conn))
 	}
 	return res, err
 }
 
-// createSlot creates a slot on a replication session. gaveUp means that the creation had
+// createSlot creates a slot on a replication session. cancelled means that the creation had
 // begun and the session was cancelled because of an old transaction.
 func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name string, opts pglogrepl.CreateReplicationSlotOptions) (
-	res pglogrepl.CreateReplicationSlotResult, gaveUp bool, err error,
+	res pglogrepl.CreateReplicationSlotResult, cancelled bool, err error,
 ) {
 	if err := s.checkOldestTransaction(ctx); err != nil {
 		return res, false, err
@@ -70,13 +70,13 @@ func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name strin
 	bounded, cancel := context.WithCancelCause(ctx)
 	var guard sync.WaitGroup
 	guard.Go(func() { s.watchCreateSlot(bounded, cancel) })
-	made, err := pglogrepl.CreateReplicationSlot(bounded, conn, name, plugin, opts)
+	created, err := pglogrepl.CreateReplicationSlot(bounded, conn, name, plugin, opts)
 	cause := context.Cause(bounded)
 	cancel(nil)
 	guard.Wait()
 	switch {
 	case err == nil:
-		return made, false, nil
+		return created, false, nil
 	case cause != nil && ctx.Err() == nil:
 		return res, true, cause
 	}
@@ -87,14 +87,14 @@ func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name strin
 func (s *Source) watchCreateSlot(ctx context.Context, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(min(guardInterval, s.cfg.SlotTimeout))
 	defer tick.Stop()
-	for began := time.Now(); ; {
+	for start := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
 		err := s.checkOldestTransaction(ctx)
-		if took := time.Since(began); err == nil && took > maxCreateSteps*s.cfg.SlotTimeout {
+		if took := time.Since(start); err == nil && took > maxCreateSteps*s.cfg.SlotTimeout {
 			err = noStreamError(fmt.Sprintf("replication slot %s was not created within %s: there are always open transactions that write", s.cfg.Name, took.Round(time.Millisecond)),
 				"find the longest ones (SELECT * FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start)")
 		}

@@ -49,15 +49,15 @@ type diagnosis struct {
 	slot   slot
 }
 
-// addSubject adds the faults of a subject, or fine if there are none.
-func (e *diagnosis) addSubject(subject, fine string) {
+// addSubject adds the faults of a subject, or okText if there are none.
+func (e *diagnosis) addSubject(subject, okText string) {
 	for i := range e.faults {
 		if e.faults[i].Subject == subject {
 			e.Found = append(e.Found, e.faults[i].Finding(store.GradeFault))
 		}
 	}
-	if fine != "" && !e.hasFault(subject) {
-		e.Add(subject, store.GradeOK, fine)
+	if okText != "" && !e.hasFault(subject) {
+		e.Add(subject, store.GradeOK, okText)
 	}
 }
 
@@ -66,11 +66,11 @@ func (e *diagnosis) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _, _ = e.conn.Exec(ctx, "RESET lock_timeout") }() // a lost session needs no reset
-	sv, wrong, err := e.source.inspect(ctx, e.conn)
+	sv, faults, err := e.source.inspect(ctx, e.conn)
 	if err != nil {
 		return err
 	}
-	e.server, e.faults = sv, wrong.Faults
+	e.server, e.faults = sv, faults.Faults
 	if e.slot, err = e.source.readOwnSlot(ctx, e.conn); err != nil {
 		f := fault.FromError(err)
 		if f == nil {
@@ -86,8 +86,8 @@ func (e *diagnosis) run(ctx context.Context) error {
 		return err
 	}
 	e.checkPublication()
-	for _, look := range []func(context.Context) error{e.checkSlot, e.checkRetainedLog, e.checkRetainedSlots, e.checkTransactions, e.checkFailover} {
-		if err := look(ctx); err != nil {
+	for _, check := range []func(context.Context) error{e.checkSlot, e.checkRetainedLog, e.checkRetainedSlots, e.checkTransactions, e.checkFailover} {
+		if err := check(ctx); err != nil {
 			return err
 		}
 	}
@@ -131,12 +131,12 @@ func (e *diagnosis) checkNoWalsender(ctx context.Context, problem string) error 
 		e.Add("stream", store.GradeOK, "all walsenders are in use, one of them by the relay itself; whether the role may stream was not checked")
 		return nil
 	}
-	var most int
-	if err := e.conn.QueryRow(ctx, "SELECT current_setting('max_wal_senders')::int").Scan(&most); err != nil {
+	var maxSenders int
+	if err := e.conn.QueryRow(ctx, "SELECT current_setting('max_wal_senders')::int").Scan(&maxSenders); err != nil {
 		return err
 	}
 	f := fault.Fault{
-		Subject: "stream", Problem: problem, Statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_wal_senders = %d;", most+spareSlots)},
+		Subject: "stream", Problem: problem, Statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_wal_senders = %d;", maxSenders+spareSlots)},
 		Instructions: "as a superuser and restart the server, or end an unused stream (SELECT * FROM pg_stat_replication)",
 	}
 	e.Found = append(e.Found, f.Finding(store.GradeFault))
@@ -159,11 +159,11 @@ func (e *diagnosis) checkPublication() {
 		f := p.missingTablesFault(s.cfg.Name, "or leave it to `sluicebox init`, or to the relay itself")
 		e.Found = append(e.Found, f.Finding(store.GradeAdvice))
 	}
-	fine := ""
+	okText := ""
 	if len(p.missing) == 0 {
-		fine = fmt.Sprintf("%s publishes the inserts into %s", s.cfg.Name, tableList(e.server.tables))
+		okText = fmt.Sprintf("%s publishes the inserts into %s", s.cfg.Name, tableList(e.server.tables))
 	}
-	e.addSubject("publication", fine)
+	e.addSubject("publication", okText)
 }
 
 // checkSlot reports whether the slot exists and is free.
@@ -214,9 +214,9 @@ SELECT pg_size_bytes(current_setting('max_slot_wal_keep_size')),
 
 // checkRetainedLog reports how much WAL the slot retains, and its limit.
 func (e *diagnosis) checkRetainedLog(ctx context.Context) error {
-	var limit, kept int64
+	var limit, retained int64
 	var idle string
-	if err := e.conn.QueryRow(ctx, slotRetentionSQL, e.source.cfg.Name).Scan(&limit, &kept, &idle); err != nil {
+	if err := e.conn.QueryRow(ctx, slotRetentionSQL, e.source.cfg.Name).Scan(&limit, &retained, &idle); err != nil {
 		return fmt.Errorf("query WAL retained by slot %s: %w", e.source.cfg.Name, pgstore.Explain(err))
 	}
 	const subject = "retained log"
@@ -228,13 +228,13 @@ func (e *diagnosis) checkRetainedLog(ctx context.Context) error {
 		e.Add(subject, store.GradeAdvice, "idle_replication_slot_timeout is "+idle+": the server invalidates the slot of a relay that is stopped for that long",
 			"-- as a superuser", "ALTER SYSTEM SET idle_replication_slot_timeout = 0;", "SELECT pg_reload_conf();")
 	}
-	text := "the slot retains " + formatBytes(kept)
+	text := "the slot retains " + formatBytes(retained)
 	if limit >= 0 {
 		text += " of at most " + formatBytes(limit)
 	}
 	switch {
 	case !e.slotUsable():
-	case !e.slot.active && (kept > retainedWarnBytes || limit > 0 && kept > limit/2):
+	case !e.slot.active && (retained > retainedWarnBytes || limit > 0 && retained > limit/2):
 		e.Add(subject, store.GradeAdvice, text+", and no relay reads it", "-- start the relay; or, if it is no longer needed", dropStatement(e.source.cfg.Name))
 	default:
 		e.Add(subject, store.GradeOK, text)

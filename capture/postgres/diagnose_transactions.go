@@ -21,23 +21,23 @@ const longTransaction = 10 * time.Minute
 // an existing slot retains WAL from the transaction's start.
 func (e *diagnosis) checkTransactions(ctx context.Context) error {
 	age := longTransaction
-	what := "the server retains WAL since then"
+	effect := "the server retains WAL since then"
 	if !e.slotUsable() {
-		age, what = e.source.cfg.SlotTimeout, "the slot cannot be created before it ends; the relay polls meanwhile if it may"
+		age, effect = e.source.cfg.SlotTimeout, "the slot cannot be created before it ends; the relay polls meanwhile if it may"
 	}
 	old, err := e.source.findOldestTransaction(ctx, e.conn)
 	if err != nil {
 		return err
 	}
 	if old == nil || old.Age < age {
-		return e.checkHiddenTransactions(ctx, what)
+		return e.checkHiddenTransactions(ctx, effect)
 	}
 	remedies := []string{old.Remedy}
 	if old.PID != 0 {
 		remedies = []string{terminateComment, terminateStatement(old.PID)}
 	}
 	_, since, _ := strings.Cut(old.Problem, " waits for ")
-	e.Add("transactions", store.GradeAdvice, since+": "+what, remedies...)
+	e.Add("transactions", store.GradeAdvice, since+": "+effect, remedies...)
 	return nil
 }
 
@@ -80,7 +80,7 @@ const (
 
 // checkHiddenTransactions watches transactions whose age the role may not see. A
 // transaction that stays open meanwhile is reported as old, without its age.
-func (e *diagnosis) checkHiddenTransactions(ctx context.Context, what string) error {
+func (e *diagnosis) checkHiddenTransactions(ctx context.Context, effect string) error {
 	left, err := e.findHidden(ctx)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (e *diagnosis) checkHiddenTransactions(ctx context.Context, what string) er
 	user := pgstore.Ident(e.server.user)
 	e.Add("transactions", store.GradeAdvice,
 		fmt.Sprintf("pid %d has a transaction open for longer than %s, and %s may not see its start (pg_read_all_stats); if it is old, %s",
-			left[0].PID, watch, user, what),
+			left[0].PID, watch, user, effect),
 		"-- as an administrator, so that the role sees it", "GRANT pg_read_all_stats TO "+user+";")
 	return nil
 }

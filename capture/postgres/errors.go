@@ -94,15 +94,15 @@ func (s *Source) classifyRefusal(ctx context.Context, err error) error {
 	if busy != nil {
 		return err
 	}
-	lookErr := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
+	readErr := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
 		sl, err := s.readOwnSlot(ctx, conn)
 		if err == nil && sl.active {
 			err = s.slotHeldError(&sl)
 		}
 		return err
 	})
-	if lookErr != nil {
-		return lookErr
+	if readErr != nil {
+		return readErr
 	}
 	return err // it was released meanwhile
 }

@@ -82,9 +82,9 @@ func (s *Source) checkOrigin(ctx context.Context, b *sideSession, at store.Check
 	if was, ok := strings.CutPrefix(at.Origin, here); ok && was != b.publicationState {
 		return originErrorf("%s", describePublicationChange(s.cfg.Name, was, b.publicationState))
 	}
-	why, err := s.originMismatch(ctx, b.conn, here+b.publicationState, at)
-	if err == nil && why != "" {
-		err = originErrorf("%s", why)
+	reason, err := s.originMismatch(ctx, b.conn, here+b.publicationState, at)
+	if err == nil && reason != "" {
+		err = originErrorf("%s", reason)
 	}
 	return err
 }
@@ -112,9 +112,9 @@ func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, f
 }
 
 // beginRange starts a stream from a copy of a retained slot, after a position.
-func (s *Source) beginRange(ctx context.Context, conn *pgconn.PgConn, kept string, from pglogrepl.LSN) (timeout time.Duration, err error) {
+func (s *Source) beginRange(ctx context.Context, conn *pgconn.PgConn, retainedSlot string, from pglogrepl.LSN) (timeout time.Duration, err error) {
 	name := s.tempSlotName("again")
-	if err = s.copySlot(ctx, conn, kept, name, true); err != nil {
+	if err = s.copySlot(ctx, conn, retainedSlot, name, true); err != nil {
 		return 0, explainNoFreeSlot(err, "reading the WAL again needs one meanwhile")
 	}
 	return s.beginStream(ctx, conn, name, from)
@@ -138,7 +138,7 @@ func (s *Source) copySlot(ctx context.Context, conn *pgconn.PgConn, from, to str
 	if err == nil {
 		return nil
 	}
-	if sl, lookErr := s.readSlot(ctx, from); lookErr == nil && sl.lost != "" { // the server's wording differs between releases
+	if sl, readErr := s.readSlot(ctx, from); readErr == nil && sl.lost != "" { // the server's wording differs between releases
 		return lostErrorf("slot %s has lost its WAL: %s", from, sl.lost)
 	}
 	return fmt.Errorf("copy slot %s: %w", from, s.explainStreamError(err))

@@ -45,7 +45,7 @@ func (s *Source) monitor(ctx context.Context, st *stream) {
 func (s *Source) monitorOnce(ctx context.Context, st *stream) {
 	ctx, cancel := context.WithTimeout(ctx, monitorTimeout)
 	defer cancel()
-	if still := time.Since(time.Unix(0, st.lastActivity.Load())); s.cfg.HeartbeatInterval > 0 && still >= s.cfg.HeartbeatInterval {
+	if idle := time.Since(time.Unix(0, st.lastActivity.Load())); s.cfg.HeartbeatInterval > 0 && idle >= s.cfg.HeartbeatInterval {
 		_ = s.control.exec(ctx, "SELECT pg_logical_emit_message(false, $1, '')", s.cfg.Name+".heartbeat")
 	}
 	err := s.checkPublished(ctx)
@@ -87,9 +87,9 @@ func (s *Source) checkPublished(ctx context.Context) error {
 // readPublicationState.
 func describePublicationChange(name, was, now string) string {
 	tablesWas, _, _ := strings.Cut(was, publicationSeparator)
-	tablesNow, _, there := strings.Cut(now, publicationSeparator)
+	tablesNow, _, exists := strings.Cut(now, publicationSeparator)
 	switch {
-	case !there:
+	case !exists:
 		return fmt.Sprintf("publication %s is gone", name)
 	case tablesWas != tablesNow:
 		return fmt.Sprintf("a table of publication %s was dropped, recreated or changed from or to UNLOGGED", name)
@@ -194,13 +194,13 @@ func (s *Source) explainMissingColumns(ctx context.Context, err error) error {
 	if !errors.As(err, &missing) {
 		return err
 	}
-	var there int
-	lookErr := s.control.do(ctx, func(conn *pgx.Conn) error {
+	var found int
+	readErr := s.control.do(ctx, func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `
 SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = ANY ($2) AND NOT attisdropped`,
-			pgstore.TableName(missing.outbox), missing.columns).Scan(&there)
+			pgstore.TableName(missing.outbox), missing.columns).Scan(&found)
 	})
-	if lookErr != nil || there < len(missing.columns) {
+	if readErr != nil || found < len(missing.columns) {
 		return err
 	}
 	return &capture.LostError{Reason: fmt.Sprintf("the WAL has table %s without %s, which it has by now",

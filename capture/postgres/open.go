@@ -27,17 +27,17 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	var sv *server
 	var sl slot
 	var id pglogrepl.IdentifySystemResult
-	mended := false
+	fixed := false
 	err := s.control.do(ctx, func(conn *pgx.Conn) (err error) {
-		var wrong fault.List
-		if sv, wrong, err = s.inspect(ctx, conn); err != nil {
+		var faults fault.List
+		if sv, faults, err = s.inspect(ctx, conn); err != nil {
 			return err
 		}
 		s.repl, id, err = s.dial(ctx)
-		if err := wrong.AddErr(err); err != nil {
+		if err := faults.AddErr(err); err != nil {
 			return err
 		}
-		if err := wrong.Err(); err != nil {
+		if err := faults.Err(); err != nil {
 			return err
 		}
 		defer func() {
@@ -50,7 +50,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		if sl, err = s.waitForSlot(ctx, conn); err != nil {
 			return err
 		}
-		if mended = len(sv.publication.missing) > 0; !mended {
+		if fixed = len(sv.publication.missing) > 0; !fixed {
 			return nil
 		}
 		if err := tables.ClearCheckpoint(ctx); err != nil {
@@ -58,26 +58,26 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		}
 		return sv.publication.fix(ctx, conn, s.cfg.Name)
 	})
-	var opening capture.OpenResult
+	var result capture.OpenResult
 	if err == nil {
 		s.system = id
 		s.server = sv
 		s.origin = originOf(id) + " " + s.publicationState
-		opening, err = s.resumeOrSnapshot(ctx, at, tables, openState{server: sv, slot: sl, publicationFixed: mended, logEnd: id.XLogPos})
+		result, err = s.resumeOrSnapshot(ctx, at, tables, openState{server: sv, slot: sl, publicationFixed: fixed, logEnd: id.XLogPos})
 	}
 	if err != nil {
 		closeSession(s.repl)
 		s.repl = nil
 		return capture.OpenResult{}, err
 	}
-	from, err := parseLSN(opening.From)
+	from, err := parseLSN(result.From)
 	if err != nil {
 		return capture.OpenResult{}, err
 	}
 	s.acked.Store(0)
 	s.offered.Store(uint64(from))
-	s.resume.Reset(opening.From)
-	return opening, nil
+	s.resume.Reset(result.From)
+	return result, nil
 }
 
 // openState decides whether the slot continues from the checkpoint.
@@ -90,11 +90,11 @@ type openState struct {
 
 // resumeOrSnapshot continues from the checkpoint or takes a snapshot.
 func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tables capture.Tables, p openState) (capture.OpenResult, error) {
-	why, err := s.snapshotReason(ctx, at, p)
+	reason, err := s.snapshotReason(ctx, at, p)
 	if err != nil {
 		return capture.OpenResult{}, err
 	}
-	if why == "" {
+	if reason == "" {
 		s.confirmed = p.slot.confirmed
 		return capture.OpenResult{Origin: s.origin, From: at.Position}, nil
 	}
@@ -106,20 +106,20 @@ func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tabl
 			return capture.OpenResult{}, err
 		}
 	}
-	made, err := s.createOwnSlot(ctx, s.repl, p.server.version)
+	created, err := s.createOwnSlot(ctx, s.repl, p.server.version)
 	if err != nil {
-		return capture.OpenResult{}, fmt.Errorf("new slot needed, because %s: %w", why, err)
+		return capture.OpenResult{}, fmt.Errorf("new slot needed, because %s: %w", reason, err)
 	}
-	if s.confirmed, err = parseLSN(store.Position(made.ConsistentPoint)); err != nil {
+	if s.confirmed, err = parseLSN(store.Position(created.ConsistentPoint)); err != nil {
 		return capture.OpenResult{}, err
 	}
-	view, err := tables.View(ctx, made.SnapshotName)
+	view, err := tables.View(ctx, created.SnapshotName)
 	if err != nil {
 		err = fmt.Errorf("read tables as of slot %s: %w", s.cfg.Name, err)
 		return capture.OpenResult{}, errors.Join(err, s.discard(context.WithoutCancel(ctx)))
 	}
 	return capture.OpenResult{
-		Origin: s.origin, From: formatLSN(s.confirmed), View: view, SnapshotReason: why, Discard: s.discard,
+		Origin: s.origin, From: formatLSN(s.confirmed), View: view, SnapshotReason: reason, Discard: s.discard,
 	}, nil
 }
 
@@ -147,8 +147,8 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, p open
 	if err != nil {
 		return "unreadable checkpoint: " + err.Error(), nil
 	}
-	if why, err := s.originMismatch(ctx, s.repl, s.origin, at); err != nil || why != "" {
-		return why, err
+	if reason, err := s.originMismatch(ctx, s.repl, s.origin, at); err != nil || reason != "" {
+		return reason, err
 	}
 	switch {
 	case !p.slot.exists:
@@ -177,16 +177,16 @@ func (s *Source) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	err := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
-		_, wrong, err := s.inspect(ctx, conn)
+		_, faults, err := s.inspect(ctx, conn)
 		if err != nil {
 			return err
 		}
 		repl, _, err := s.dial(ctx)
 		closeSession(repl)
-		if err := wrong.AddErr(err); err != nil {
+		if err := faults.AddErr(err); err != nil {
 			return err
 		}
-		if err := wrong.Err(); err != nil {
+		if err := faults.Err(); err != nil {
 			return err
 		}
 		sl, err := s.readOwnSlot(ctx, conn)

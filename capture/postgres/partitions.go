@@ -51,7 +51,7 @@ func (s *Source) findPartitionFaults(ctx context.Context, conn *pgx.Conn, tables
 		return nil, fmt.Errorf("find partitions and child tables: %w", pgstore.Explain(err))
 	}
 	children := map[int][]string{}
-	var wrong []fault.Fault
+	var faults []fault.Fault
 	var n int
 	var key, name string
 	_, err = pgx.ForEachRow(rows, []any{&n, &key, &name}, func() error {
@@ -59,7 +59,7 @@ func (s *Source) findPartitionFaults(ctx context.Context, conn *pgx.Conn, tables
 			children[n] = append(children[n], name)
 			return nil
 		}
-		wrong = append(wrong, tables[n].partitionKeyFault(key, name))
+		faults = append(faults, tables[n].partitionKeyFault(key, name))
 		return nil
 	})
 	if err != nil {
@@ -67,10 +67,10 @@ func (s *Source) findPartitionFaults(ctx context.Context, conn *pgx.Conn, tables
 	}
 	for i, t := range tables {
 		if len(children[i]) > 0 {
-			wrong = append(wrong, t.inheritanceFault(children[i]))
+			faults = append(faults, t.inheritanceFault(children[i]))
 		}
 	}
-	return wrong, nil
+	return faults, nil
 }
 
 // partitionKeyFault is the fault of a partition key with a column that the relay writes.
@@ -102,10 +102,10 @@ func (t *table) inheritanceFault(names []string) fault.Fault {
 }
 
 // checkPartitions adds the findings of findPartitionFaults.
-func (s *Source) checkPartitions(ctx context.Context, conn *pgx.Conn, tables []*table, wrong *fault.List) error {
+func (s *Source) checkPartitions(ctx context.Context, conn *pgx.Conn, tables []*table, faults *fault.List) error {
 	list, err := s.findPartitionFaults(ctx, conn, tables)
 	for _, f := range list {
-		wrong.Add(f)
+		faults.Add(f)
 	}
 	return err
 }

@@ -46,40 +46,40 @@ SELECT current_setting('server_version_num')::int, current_user::text, current_s
 // inspect reads everything that the checks need.
 func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, fault.List, error) {
 	var sv server
-	var wrong fault.List
+	var faults fault.List
 	err := conn.QueryRow(ctx, serverSQL, s.cfg.Name).Scan(&sv.version, &sv.user, &sv.walLevel,
 		&sv.slots, &sv.maxSlots, &sv.hasSlot, &sv.recovery)
 	if err != nil {
-		return nil, wrong, fmt.Errorf("inspect server: %w", pgstore.Explain(err))
+		return nil, faults, fmt.Errorf("inspect server: %w", pgstore.Explain(err))
 	}
 	if sv.recovery {
 		// It may be the primary again soon, so this is not a setup error.
-		return nil, wrong, errStandby
+		return nil, faults, errStandby
 	}
-	s.checkServer(&sv, &wrong)
-	if sv.tables, err = s.findTables(ctx, conn, &wrong); err != nil {
-		return nil, wrong, err
+	s.checkServer(&sv, &faults)
+	if sv.tables, err = s.findTables(ctx, conn, &faults); err != nil {
+		return nil, faults, err
 	}
-	if err = s.checkGenerated(ctx, conn, sv.tables, &wrong); err != nil {
-		return nil, wrong, err
+	if err = s.checkGenerated(ctx, conn, sv.tables, &faults); err != nil {
+		return nil, faults, err
 	}
-	if err = s.checkPartitions(ctx, conn, sv.tables, &wrong); err != nil {
-		return nil, wrong, err
+	if err = s.checkPartitions(ctx, conn, sv.tables, &faults); err != nil {
+		return nil, faults, err
 	}
 	if sv.publication, err = s.findPublication(ctx, conn, &sv); err != nil {
-		return nil, wrong, err
+		return nil, faults, err
 	}
-	sv.publication.check(s, &sv, &wrong)
-	return &sv, wrong, nil
+	sv.publication.check(s, &sv, &faults)
+	return &sv, faults, nil
 }
 
-func (s *Source) checkServer(sv *server, wrong *fault.List) {
+func (s *Source) checkServer(sv *server, faults *fault.List) {
 	if sv.version < minVersion {
-		wrong.Add(fault.Fault{Subject: "server", Problem: fmt.Sprintf("server is PostgreSQL %d, 14 or later is needed", sv.version/10000),
+		faults.Add(fault.Fault{Subject: "server", Problem: fmt.Sprintf("server is PostgreSQL %d, 14 or later is needed", sv.version/10000),
 			Instructions: "upgrade it, or poll"})
 	}
 	if sv.walLevel != "logical" {
-		wrong.Add(fault.Fault{
+		faults.Add(fault.Fault{
 			Subject: "wal_level", Problem: "wal_level is " + sv.walLevel + ", must be logical",
 			Statements: []string{"ALTER SYSTEM SET wal_level = logical;"},
 			Instructions: "as a superuser and restart the server " +
@@ -87,7 +87,7 @@ func (s *Source) checkServer(sv *server, wrong *fault.List) {
 		})
 	}
 	if !sv.hasSlot && sv.slots >= sv.maxSlots {
-		wrong.Add(fault.Fault{
+		faults.Add(fault.Fault{
 			Subject: "slots", Problem: fmt.Sprintf("all %d replication slots are taken", sv.maxSlots),
 			Statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_replication_slots = %d;", sv.maxSlots+spareSlots)},
 			Instructions: "as a superuser and restart the server, or drop an unused slot " +
@@ -112,7 +112,7 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistenc
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)`
 
 // findTables looks up the outbox tables.
-func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, wrong *fault.List) ([]*table, error) {
+func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, faults *fault.List) ([]*table, error) {
 	var list []*table
 	byOID := map[uint32]*table{}
 	for i := range s.cfg.Outboxes {
@@ -123,18 +123,18 @@ func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, wrong *fault.Li
 		err := conn.QueryRow(ctx, tableSQL, quoted).Scan(&t.oid, &t.schema, &t.name, &kind, &persistence, &t.owned)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			wrong.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: table %s does not exist, or the role may not use its schema", o.Name, quoted),
+			faults.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: table %s does not exist, or the role may not use its schema", o.Name, quoted),
 				Instructions: "create it, correct the name, or name its schema"})
-			wrong.Fatal = true
+			faults.Fatal = true
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("look up table %s: %w", quoted, pgstore.Explain(err))
 		case kind != "r" && kind != "p":
-			wrong.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: %s is not a table", o.Name, quoted), Instructions: "name the table that the rows are inserted into"})
-			wrong.Fatal = true
+			faults.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: %s is not a table", o.Name, quoted), Instructions: "name the table that the rows are inserted into"})
+			faults.Fatal = true
 			continue
 		case persistence != "p":
-			wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: table %s is unlogged or temporary: the WAL does not contain its rows", o.Name, quoted),
+			faults.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: table %s is unlogged or temporary: the WAL does not contain its rows", o.Name, quoted),
 				Statements: []string{fmt.Sprintf("ALTER TABLE %s SET LOGGED;", quoted)}})
 			continue
 		}
@@ -160,7 +160,7 @@ WHERE a.attrelid = $1 AND a.attname = ANY ($2) AND NOT a.attisdropped AND a.attg
 ORDER BY a.attnum`
 
 // checkGenerated reports generated columns in a layout before the first row fails.
-func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*table, wrong *fault.List) error {
+func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*table, faults *fault.List) error {
 	for _, t := range tables {
 		for _, o := range t.outboxes {
 			rows, err := conn.Query(ctx, generatedSQL, t.oid, logged.CapturedColumns(&o.Layout.Columns), s.cfg.Name)
@@ -172,7 +172,7 @@ func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*t
 				return fmt.Errorf("find generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
 			}
 			for _, name := range names {
-				wrong.Add(fault.Fault{
+				faults.Add(fault.Fault{
 					Subject: "tables",
 					Problem: fmt.Sprintf("outbox %s: column %s (%s) of table %s is generated, and the WAL does not contain generated columns",
 						o.Name, pgstore.Ident(name), o.Layout.ConfigKey(name), t.quoted()),

@@ -69,12 +69,12 @@ func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server
 	if err != nil {
 		return fail(err)
 	}
-	leftOut, err := s.omittedColumns(ctx, conn)
+	omitted, err := s.omittedColumns(ctx, conn)
 	if err != nil {
 		return fail(err)
 	}
 	for _, t := range sv.tables {
-		if t.readsAny(leftOut[t.oid]) {
+		if t.readsAny(omitted[t.oid]) {
 			p.columnLimited = append(p.columnLimited, t)
 		}
 		if !published[t.oid] {
@@ -117,14 +117,14 @@ func queryOIDs(ctx context.Context, conn *pgx.Conn, sql, name string) (map[uint3
 }
 
 // check adds the faults that the relay may not fix itself.
-func (p *publication) check(s *Source, sv *server, wrong *fault.List) {
+func (p *publication) check(s *Source, sv *server, faults *fault.List) {
 	name := pgstore.Ident(s.cfg.Name)
 	partitioned := false
 	for _, t := range sv.tables {
 		partitioned = partitioned || t.partitioned
 	}
 	if p.exists && (!p.insertOnly || partitioned && !p.viaRoot) {
-		wrong.Add(fault.Fault{
+		faults.Add(fault.Fault{
 			Subject: "publication", Problem: fmt.Sprintf("publication %s must publish inserts only, and partitions via their root", s.cfg.Name),
 			Statements: []string{fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert', publish_via_partition_root = true);", name)},
 		})
@@ -134,7 +134,7 @@ func (p *publication) check(s *Source, sv *server, wrong *fault.List) {
 		tables  []*table
 	}{{"filters the rows", p.filtered}, {"omits layout columns", p.columnLimited}} {
 		for _, t := range of.tables {
-			wrong.Add(fault.Fault{
+			faults.Add(fault.Fault{
 				Subject: "publication", Problem: fmt.Sprintf("publication %s %s of table %s", s.cfg.Name, of.problem, t.quoted()),
 				Statements: []string{
 					fmt.Sprintf("ALTER PUBLICATION %s DROP TABLE %s;", name, t.quoted()),
@@ -144,13 +144,13 @@ func (p *publication) check(s *Source, sv *server, wrong *fault.List) {
 		}
 	}
 	if len(p.missing) > 0 && !p.canFix(s) {
-		wrong.Add(p.missingTablesFault(s.cfg.Name, "as the owner"))
+		faults.Add(p.missingTablesFault(s.cfg.Name, "as the owner"))
 	}
 }
 
 // missingTablesFault is the fault of a publication without a table.
-func (p *publication) missingTablesFault(name, how string) fault.Fault {
-	return fault.Fault{Subject: "publication", Problem: p.describeMissing(name), Statements: []string{p.fixStatement(name)}, Instructions: how}
+func (p *publication) missingTablesFault(name, instructions string) fault.Fault {
+	return fault.Fault{Subject: "publication", Problem: p.describeMissing(name), Statements: []string{p.fixStatement(name)}, Instructions: instructions}
 }
 
 // canFix reports whether the relay may create or complete the publication itself.
@@ -224,16 +224,16 @@ func (p *publication) fix(ctx context.Context, conn *pgx.Conn, name string) erro
 func (s *Source) Publish(ctx context.Context) error {
 	return s.control.do(ctx, func(conn *pgx.Conn) error {
 		var sv server
-		var wrong fault.List
+		var faults fault.List
 		var err error
-		if sv.tables, err = s.findTables(ctx, conn, &wrong); err != nil {
+		if sv.tables, err = s.findTables(ctx, conn, &faults); err != nil {
 			return err
 		}
 		if sv.publication, err = s.findPublication(ctx, conn, &sv); err != nil {
 			return err
 		}
-		sv.publication.check(s, &sv, &wrong)
-		if err := wrong.Err(); err != nil {
+		sv.publication.check(s, &sv, &faults)
+		if err := faults.Err(); err != nil {
 			return err
 		}
 		return sv.publication.fix(ctx, conn, s.cfg.Name)

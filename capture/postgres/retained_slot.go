@@ -51,11 +51,11 @@ func (s *Source) retainedNameOf(slot string) (name string, ours bool) {
 // use. The copy has the slot's position, which is at or below everything written from now
 // on, and never advances.
 func (s *Source) RetainLog(ctx context.Context, name string) (string, error) {
-	kept, err := s.validSlotName(name)
+	slotName, err := s.validSlotName(name)
 	if err != nil {
 		return "", err
 	}
-	if err := s.dropRetainedSlot(ctx, kept); err != nil {
+	if err := s.dropRetainedSlot(ctx, slotName); err != nil {
 		return "", err
 	}
 	conn, _, err := s.dial(ctx)
@@ -63,20 +63,20 @@ func (s *Source) RetainLog(ctx context.Context, name string) (string, error) {
 		return "", err
 	}
 	defer closeSession(conn)
-	if err := s.copySlot(ctx, conn, s.cfg.Name, kept, false); err != nil {
+	if err := s.copySlot(ctx, conn, s.cfg.Name, slotName, false); err != nil {
 		return "", explainNoFreeSlot(err, "retaining WAL needs one")
 	}
-	if err := s.enableFailover(ctx, conn, kept); err != nil {
-		return "", errors.Join(err, s.dropRetainedSlot(context.WithoutCancel(ctx), kept))
+	if err := s.enableFailover(ctx, conn, slotName); err != nil {
+		return "", errors.Join(err, s.dropRetainedSlot(context.WithoutCancel(ctx), slotName))
 	}
-	return kept, nil
+	return slotName, nil
 }
 
 // enableFailover makes a retained slot a failover slot if the relay's slot is one,
 // because a copy is not. A standby synchronizes it as long as the standby still has the
 // WAL and the catalog rows after it, which is true for a while after the copy (measured
 // on version 18). On a standby that synchronizes later, that log is lost.
-func (s *Source) enableFailover(ctx context.Context, conn *pgconn.PgConn, kept string) error {
+func (s *Source) enableFailover(ctx context.Context, conn *pgconn.PgConn, slotName string) error {
 	sql := fmt.Sprintf("SELECT to_jsonb(s) ->> 'failover' FROM pg_replication_slots s WHERE slot_name = '%s'", s.cfg.Name)
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
@@ -85,8 +85,8 @@ func (s *Source) enableFailover(ctx context.Context, conn *pgconn.PgConn, kept s
 	if len(results) != 1 || len(results[0].Rows) != 1 || string(results[0].Rows[0][0]) != "true" {
 		return nil
 	}
-	if _, err := conn.Exec(ctx, "ALTER_REPLICATION_SLOT "+kept+" (FAILOVER true)").ReadAll(); err != nil {
-		return fmt.Errorf("make %s a failover slot: %w", kept, s.explainConnect(err))
+	if _, err := conn.Exec(ctx, "ALTER_REPLICATION_SLOT "+slotName+" (FAILOVER true)").ReadAll(); err != nil {
+		return fmt.Errorf("make %s a failover slot: %w", slotName, s.explainConnect(err))
 	}
 	return nil
 }
@@ -110,13 +110,13 @@ func (s *Source) RetainedSlots(ctx context.Context) (list []capture.RetainedSlot
 
 func (s *Source) listRetainedSlots(ctx context.Context, conn *pgx.Conn) (list []capture.RetainedSlot, err error) {
 	var slot string
-	var one capture.RetainedSlot
+	var retained capture.RetainedSlot
 	rows, err := conn.Query(ctx, retainedSlotsSQL, plugin, s.cfg.Name+retainedSlotInfix)
 	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&slot, &one.Bytes, &one.Lost}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&slot, &retained.Bytes, &retained.Lost}, func() error {
 			var ours bool
-			if one.Name, ours = s.retainedNameOf(slot); ours {
-				list = append(list, one)
+			if retained.Name, ours = s.retainedNameOf(slot); ours {
+				list = append(list, retained)
 			}
 			return nil
 		})
@@ -130,15 +130,15 @@ func (s *Source) listRetainedSlots(ctx context.Context, conn *pgx.Conn) (list []
 // ReleaseLog implements capture.SlotRetainer. If another program reads the slot,
 // ReleaseLog returns an error and keeps it. A name that RetainLog rejects is no error.
 func (s *Source) ReleaseLog(ctx context.Context, name string) error {
-	if kept, err := s.validSlotName(name); err == nil {
-		return s.dropRetainedSlot(ctx, kept)
+	if slotName, err := s.validSlotName(name); err == nil {
+		return s.dropRetainedSlot(ctx, slotName)
 	}
 	return nil // RetainLog rejected that name
 }
 
 // dropRetainedSlot drops a slot that retains WAL, if it exists.
-func (s *Source) dropRetainedSlot(ctx context.Context, kept string) error {
-	sl, err := s.readSlot(ctx, kept)
+func (s *Source) dropRetainedSlot(ctx context.Context, slotName string) error {
+	sl, err := s.readSlot(ctx, slotName)
 	if err != nil || !sl.exists {
 		return err
 	}
@@ -147,13 +147,13 @@ func (s *Source) dropRetainedSlot(ctx context.Context, kept string) error {
 		return err
 	}
 	defer closeSession(conn)
-	err = pglogrepl.DropReplicationSlot(ctx, conn, kept, pglogrepl.DropReplicationSlotOptions{})
+	err = pglogrepl.DropReplicationSlot(ctx, conn, slotName, pglogrepl.DropReplicationSlotOptions{})
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "42704" { // undefined_object: it was dropped meanwhile
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("drop slot %s: %w", kept, s.explainConnect(err))
+		return fmt.Errorf("drop slot %s: %w", slotName, s.explainConnect(err))
 	}
 	return nil
 }
@@ -166,13 +166,13 @@ func (e *diagnosis) checkRetainedSlots(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, one := range list {
-		slot := e.source.cfg.Name + retainedSlotInfix + one.Name
-		if one.Lost != "" {
-			e.Add(subject, store.GradeAdvice, fmt.Sprintf("slot %s, for checkpoint %s, has lost its WAL (%s)", slot, one.Name, one.Lost), dropStatement(slot))
+	for _, retained := range list {
+		slot := e.source.cfg.Name + retainedSlotInfix + retained.Name
+		if retained.Lost != "" {
+			e.Add(subject, store.GradeAdvice, fmt.Sprintf("slot %s, for checkpoint %s, has lost its WAL (%s)", slot, retained.Name, retained.Lost), dropStatement(slot))
 			continue
 		}
-		e.Add(subject, store.GradeOK, fmt.Sprintf("slot %s retains %s for checkpoint %s", slot, formatBytes(one.Bytes), one.Name))
+		e.Add(subject, store.GradeOK, fmt.Sprintf("slot %s retains %s for checkpoint %s", slot, formatBytes(retained.Bytes), retained.Name))
 	}
 	if sv := e.server; len(list) > 0 && sv.slots >= sv.maxSlots {
 		e.Add(subject, store.GradeAdvice, fmt.Sprintf("all %d replication slots are taken, and reading retained WAL needs one more", sv.maxSlots),

@@ -63,12 +63,12 @@ func (s *Source) readStream(ctx context.Context, conn *pgconn.PgConn, p streamRa
 	st := newStream(s, conn, asm, out, p.from, p.timeout)
 	s.setWake(conn.Conn())
 	defer s.setWake(nil)
-	beside, end := context.WithCancel(ctx)
+	sideCtx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
-	work.Go(func() { s.monitor(beside, st) })
-	work.Go(func() { s.watchShutdown(beside, st) })
+	work.Go(func() { s.monitor(sideCtx, st) })
+	work.Go(func() { s.watchShutdown(sideCtx, st) })
 	defer func() {
-		end()
+		cancel()
 		work.Wait()
 	}()
 	s.resume.Connected()

@@ -99,15 +99,15 @@ func dropStatement(name string) string {
 // *capture.NoStreamError, because the holder is not a working relay. For any other caller
 // it is a *store.SetupError, because two relays must not poll the same tables.
 func (s *Source) slotHeldError(sl *slot) error {
-	held := store.SetupError{
+	setupErr := store.SetupError{
 		Problem: fmt.Sprintf("replication slot %s is held by another session: pid %d, %s", s.cfg.Name, sl.pid, sl.holder),
 		Remedy: fmt.Sprintf("another relay of this name runs, or another program reads the slot: stop it, give this one another name, "+
 			"or, if it hangs, run `SELECT pg_terminate_backend(%d);`", sl.pid),
 	}
 	if s.cfg.TakeOver {
-		return &capture.NoStreamError{SetupError: held}
+		return &capture.NoStreamError{SetupError: setupErr}
 	}
-	return &held
+	return &setupErr
 }
 
 func textOrNone(p *string) string {
@@ -213,9 +213,9 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 		text := lsn.String()
 		acked = &text
 	}
-	var kept capture.RetainedLog
+	var retained capture.RetainedLog
 	err := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, retainedSQL, s.cfg.Name, acked).Scan(&kept.Bytes, &kept.Limit)
+		return conn.QueryRow(ctx, retainedSQL, s.cfg.Name, acked).Scan(&retained.Bytes, &retained.Limit)
 	})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -224,10 +224,10 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 		return capture.RetainedLog{}, fmt.Errorf("query WAL retained by slot %s: %w", s.cfg.Name, pgstore.Explain(err))
 	}
 	switch {
-	case kept.Limit < 0:
-		kept.Limit = 0
-	case kept.Limit == 0:
-		kept.Limit = 1 // the server retains WAL only until its next checkpoint
+	case retained.Limit < 0:
+		retained.Limit = 0
+	case retained.Limit == 0:
+		retained.Limit = 1 // the server retains WAL only until its next checkpoint
 	}
-	return kept, nil
+	return retained, nil
 }

@@ -359,7 +359,7 @@ func (st *stream) sendStatus(now time.Time, ask bool) error {
 }
 
 // sendFinalStatus sends the last acknowledgement and returns why the run ends.
-func (st *stream) sendFinalStatus(why error) error {
+func (st *stream) sendFinalStatus(reason error) error {
 	_ = st.sendStatus(time.Now(), false) // otherwise the server would send settled rows again
-	return why
+	return reason
 }

@@ -16,7 +16,7 @@ import (
 
 // Tap sends the rows that commit from now on. It runs concurrently with a relay and
 // changes nothing that the relay uses: it reads through a temporary slot, which the
-// server drops with the session. Tap calls begun once, when it starts to read. It needs
+// server drops with the session. Tap calls started once, when it starts to read. It needs
 // the publication and creates none.
 //
 // Call it once, in place of Open and Run. Acknowledge the received positions, because the
@@ -24,14 +24,14 @@ import (
 // or any error of Open and Run. It does not reconnect, because it would miss the rows
 // committed meanwhile. A retry after an *OldTransactionError succeeds once that
 // transaction has ended.
-func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()) error {
+func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, started func()) error {
 	s.cfg.MayCreate, s.cfg.HeartbeatInterval = false, -1 // it writes nothing
 	conn, p, err := s.openTap(ctx)
 	if err != nil {
 		closeSession(conn)
 		return err
 	}
-	begun()
+	started()
 	_, err = s.readStream(ctx, conn, p, out)
 	return s.explainMissingColumns(ctx, err)
 }
@@ -48,13 +48,13 @@ func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p streamRang
 	}
 	s.system, s.server, s.publicationState = b.system, b.server, b.publicationState
 	name := s.tempSlotName("tap")
-	made, _, err := s.createSlot(ctx, b.conn, name, pglogrepl.CreateReplicationSlotOptions{
+	created, _, err := s.createSlot(ctx, b.conn, name, pglogrepl.CreateReplicationSlotOptions{
 		Temporary: true, SnapshotAction: "NOEXPORT_SNAPSHOT",
 	})
 	if err != nil {
 		return b.conn, p, explainNoFreeSlot(err, "a tap needs one while it runs")
 	}
-	if p.from, err = pglogrepl.ParseLSN(made.ConsistentPoint); err != nil {
+	if p.from, err = pglogrepl.ParseLSN(created.ConsistentPoint); err != nil {
 		return b.conn, p, err
 	}
 	s.confirmed = p.from
@@ -100,10 +100,10 @@ func (s *Source) tempSlotName(purpose string) string {
 }
 
 // explainNoFreeSlot adds the remedy if the relay has its slot but no other slot is free.
-func explainNoFreeSlot(err error, who string) error {
+func explainNoFreeSlot(err error, purpose string) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || pg.Code != "53400" { // configuration_limit_exceeded
 		return err
 	}
-	return noStreamError("all replication slots are taken, and "+who, slotsRemedy)
+	return noStreamError("all replication slots are taken, and "+purpose, slotsRemedy)
 }

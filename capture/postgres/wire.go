@@ -93,12 +93,12 @@ const pgEpoch = 946684800 * 1_000_000
 func (r *reader) time() time.Time { return time.UnixMicro(int64(r.uint64()) + pgEpoch) }
 
 // end returns an error if the message was too short or too long.
-func (r *reader) end(what string) error {
+func (r *reader) end(message string) error {
 	if r.bad {
-		return fmt.Errorf("pgoutput: %s message ends too early", what)
+		return fmt.Errorf("pgoutput: %s message ends too early", message)
 	}
 	if len(r.buf) > 0 {
-		return fmt.Errorf("pgoutput: %s message has %d bytes too many", what, len(r.buf))
+		return fmt.Errorf("pgoutput: %s message has %d bytes too many", message, len(r.buf))
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func parseRelation(body []byte) (relationMsg, error) {
 	m := relationMsg{oid: r.uint32(), schema: string(r.cstring()), name: string(r.cstring())}
 	r.uint8() // replica identity
 	n := int(r.uint16())
-	if least := 10 * n; least > len(r.buf) { // flags, NUL, type, modifier
+	if minSize := 10 * n; minSize > len(r.buf) { // flags, NUL, type, modifier
 		r.bad = true
 		n = 0
 	}

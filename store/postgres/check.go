@@ -90,9 +90,9 @@ SELECT current_setting('server_version_num')::int / 10000, current_setting('serv
 }
 
 // queryBool runs a query for one boolean; NULL is false.
-func (c *checker) queryBool(ctx context.Context, question string, args ...any) (bool, error) {
+func (c *checker) queryBool(ctx context.Context, sql string, args ...any) (bool, error) {
 	var yes bool
-	err := c.conn.QueryRow(ctx, "SELECT coalesce(("+question+"), false)", args...).Scan(&yes)
+	err := c.conn.QueryRow(ctx, "SELECT coalesce(("+sql+"), false)", args...).Scan(&yes)
 	return yes, err
 }
 
@@ -101,11 +101,11 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 	const initialize = "run `sluicebox init`"
 	c.Subject = "own tables"
 	before := c.CountFaults()
-	there, err := c.queryBool(ctx, "SELECT true FROM pg_catalog.pg_namespace WHERE nspname = 'sluicebox'")
+	exists, err := c.queryBool(ctx, "SELECT true FROM pg_catalog.pg_namespace WHERE nspname = 'sluicebox'")
 	if err != nil {
 		return err
 	}
-	if !there {
+	if !exists {
 		c.AddFault("relay tables do not exist", initialize)
 		return nil
 	}
@@ -157,7 +157,7 @@ func (c *checker) version(ctx context.Context, initialize string) error {
 }
 
 // tableRights lists the rights that the role lacks on one of the relay's tables.
-func (c *checker) tableRights(ctx context.Context, name string, rights []string) (lacks []string, found bool, err error) {
+func (c *checker) tableRights(ctx context.Context, name string, rights []string) (missing []string, found bool, err error) {
 	var oid uint32
 	err = c.conn.QueryRow(ctx, `
 SELECT coalesce((SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -171,10 +171,10 @@ SELECT coalesce((SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_name
 			return nil, true, err
 		}
 		if !ok {
-			lacks = append(lacks, right)
+			missing = append(missing, right)
 		}
 	}
-	return lacks, true, nil
+	return missing, true, nil
 }
 
 // outbox checks an outbox table.
@@ -265,7 +265,7 @@ WHERE c.oid = $1`, t.oid).Scan(&schema)
 
 // columnRights checks the privileges on each column that the layout uses.
 func (c *checker) columnRights(ctx context.Context, t *table) error {
-	lacks := map[string][]string{}
+	missing := map[string][]string{}
 	for _, u := range columns.UsedColumns(&t.Layout) {
 		for _, right := range []string{"SELECT", "UPDATE"} {
 			if right == "SELECT" && !u.Read || right == "UPDATE" && !u.Write {
@@ -276,12 +276,12 @@ func (c *checker) columnRights(ctx context.Context, t *table) error {
 				return err
 			}
 			if !ok {
-				lacks[right] = append(lacks[right], Ident(u.Column))
+				missing[right] = append(missing[right], Ident(u.Column))
 			}
 		}
 	}
 	for _, right := range []string{"SELECT", "UPDATE"} {
-		if list := strings.Join(lacks[right], ", "); list != "" {
+		if list := strings.Join(missing[right], ", "); list != "" {
 			c.AddFault(fmt.Sprintf("%s lacks %s on %s (%s)", c.role, right, TableName(t.Outbox), list),
 				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, TableName(t.Outbox), c.role))
 		}

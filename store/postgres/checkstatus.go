@@ -113,14 +113,14 @@ func (c *checker) typeFaults(t *table) bool {
 // An expression that the server cannot evaluate refuses nothing.
 func (c *checker) refusedValues(ctx context.Context, t *table, expression string, values []string) (list []string, err error) {
 	status := t.mustColumn(t.Layout.Columns.Status)
-	question := fmt.Sprintf("SELECT coalesce((%s), true) FROM (SELECT $1::%s AS %s) AS o", expression, status.typ, Ident(status.name))
+	sql := fmt.Sprintf("SELECT coalesce((%s), true) FROM (SELECT $1::%s AS %s) AS o", expression, status.typ, Ident(status.name))
 	err = pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '"+constraintTimeout+"'"); err != nil {
 			return err
 		}
 		for _, value := range values {
 			var allowed bool
-			if err := tx.QueryRow(ctx, question, value).Scan(&allowed); err != nil {
+			if err := tx.QueryRow(ctx, sql, value).Scan(&allowed); err != nil {
 				return err
 			}
 			if !allowed {

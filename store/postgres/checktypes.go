@@ -86,10 +86,10 @@ func (t *table) addStatements(missing []string) (statements []string) {
 func (c *checker) numbers(t *table) {
 	l := &t.Layout
 	status := t.mustColumn(l.Columns.Status)
-	most := map[uint32]int{pgtype.Int2OID: math.MaxInt16, pgtype.Int4OID: math.MaxInt32}[status.base]
+	maxValue := map[uint32]int{pgtype.Int2OID: math.MaxInt16, pgtype.Int4OID: math.MaxInt32}[status.base]
 	all := append([]int{l.Numbers[store.Pending], l.Numbers[store.Processing]}, l.SettledNumbers()...)
 	for _, n := range all {
-		if most > 0 && (n > most || n < -most-1) {
+		if maxValue > 0 && (n > maxValue || n < -maxValue-1) {
 			c.AddFault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %d, which layout %s names",
 				status.name, TableName(t.Outbox), status.full, n, l.Name),
 				fmt.Sprintf("name the table's own numbers in layout %s", l.Name))

@@ -102,8 +102,8 @@ func (c *claim) run(ctx context.Context, parts []*claimPart, skip bool) error {
 	if skip {
 		commit(batch)
 	}
-	met, err := readClaims(c.sess.conn.SendBatch(ctx, batch), parts, c.answers)
-	if met {
+	skipped, err := readClaims(c.sess.conn.SendBatch(ctx, batch), parts, c.answers)
+	if skipped {
 		c.sess.skipLocked = time.Now().Add(skipLockedPeriod)
 	}
 	return err
@@ -146,34 +146,34 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 	values["ids"], values["txns"], values["wants"], values["owns"] = arrayLiteral(ids), txns, wants, owns
 }
 
-// readClaims reads the results of a batch, one statement per part. met reports whether a
+// readClaims reads the results of a batch, one statement per part. skipped reports whether a
 // locked row was skipped.
-func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.ClaimAnswer) (met bool, err error) {
+func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.ClaimAnswer) (skipped bool, err error) {
 	defer readRest(results, &err)
 	for _, p := range parts {
 		result, err := results.Query()
 		if err != nil {
-			return met, err
+			return skipped, err
 		}
 		n, locked, err := p.read(result, answers)
 		if err != nil {
-			return met, err
+			return skipped, err
 		}
-		if met = met || locked; n == 0 {
-			return met, store.ErrNotLeader
+		if skipped = skipped || locked; n == 0 {
+			return skipped, store.ErrNotLeader
 		}
 		for _, i := range p.Indexes {
 			if answers[i].Result == 0 {
-				return met, fmt.Errorf("outbox %s: no result for row %d of the call", p.Outbox.Name, i)
+				return skipped, fmt.Errorf("outbox %s: no result for row %d of the call", p.Outbox.Name, i)
 			}
 		}
 	}
-	return met, nil
+	return skipped, nil
 }
 
-// read reads the results for one outbox and counts them. met reports whether a locked row
+// read reads the results for one outbox and counts them. skipped reports whether a locked row
 // was skipped.
-func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, met bool, err error) {
+func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, skipped bool, err error) {
 	defer rows.Close()
 	var (
 		ord     int64
@@ -185,12 +185,12 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, met
 	now := time.Now()
 	for rows.Next() {
 		if err := rows.Scan(&ord, &result, &wait, &retry, &payload); err != nil {
-			return n, met, err
+			return n, skipped, err
 		}
 		releaseMessage(rows)
 		n++
 		if result == skippedRow {
-			met, result = true, int32(store.NotYetVisible)
+			skipped, result = true, int32(store.NotYetVisible)
 		}
 		a := &answers[p.Indexes[ord-1]]
 		if a.Result == store.Claimed {
@@ -206,5 +206,5 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, met
 			a.Until = now.Add(time.Duration(*wait * float64(time.Second)))
 		}
 	}
-	return n, met, rows.Err()
+	return n, skipped, rows.Err()
 }

@@ -113,8 +113,8 @@ func Explain(err error) error {
 		}
 		return err
 	}
-	if by := refusedByPooler(pg); by != "" {
-		return &store.SetupError{Problem: "connection pooler between the relay and the database: " + by, Remedy: directRemedy}
+	if objection := refusedByPooler(pg); objection != "" {
+		return &store.SetupError{Problem: "connection pooler between the relay and the database: " + objection, Remedy: directRemedy}
 	}
 	switch pg.Code {
 	case "28P01", "28000": // invalid_password, invalid_authorization_specification

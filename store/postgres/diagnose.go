@@ -100,8 +100,8 @@ func (c *checker) checkServerSettings(ctx context.Context) error {
 	if c.role == "" {
 		return nil // the server is too old for these checks
 	}
-	for _, look := range []func(context.Context) error{c.clock, c.durability, c.connections, c.checkLimits, c.timeouts} {
-		if err := look(ctx); err != nil {
+	for _, check := range []func(context.Context) error{c.clock, c.durability, c.connections, c.checkLimits, c.timeouts} {
+		if err := check(ctx); err != nil {
 			return err
 		}
 	}
@@ -151,8 +151,8 @@ WHERE s.name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeo
 	if err != nil {
 		return err
 	}
-	least := map[string]time.Duration{"statement_timeout": minStatementTimeout, "transaction_timeout": minTransactionTimeout, "idle_session_timeout": 1<<63 - 1}
-	what := map[string]string{
+	minimum := map[string]time.Duration{"statement_timeout": minStatementTimeout, "transaction_timeout": minTransactionTimeout, "idle_session_timeout": 1<<63 - 1}
+	effects := map[string]string{
 		"statement_timeout":    "spilling or deleting a large backlog takes longer",
 		"transaction_timeout":  "reading a view of the tables may take longer",
 		"idle_session_timeout": "the relay loses its sessions, and with them its position, whenever no rows arrive",
@@ -162,7 +162,7 @@ WHERE s.name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeo
 	var ms int64
 	_, err = pgx.ForEachRow(rows, []any{&name, &ms, &source, &database}, func() error {
 		limit := time.Duration(ms) * time.Millisecond
-		if limit >= least[name] {
+		if limit >= minimum[name] {
 			return nil
 		}
 		found = true
@@ -170,7 +170,7 @@ WHERE s.name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeo
 		if source == "client" {
 			remedy = "remove " + name + " from source.url"
 		}
-		c.Add(store.GradeAdvice, fmt.Sprintf("%s is %s for this role: %s", name, limit, what[name]), remedy)
+		c.Add(store.GradeAdvice, fmt.Sprintf("%s is %s for this role: %s", name, limit, effects[name]), remedy)
 		return nil
 	})
 	if err == nil && !found {
@@ -224,17 +224,17 @@ const (
 // connections checks whether the server has room for the relay's sessions.
 func (c *checker) connections(ctx context.Context) error {
 	c.Subject = "connections"
-	var used, most, reserved int
+	var used, maxConns, reserved int
 	err := c.conn.QueryRow(ctx, `
 SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity a
     WHERE a.datid IS NOT NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_replication r WHERE r.pid = a.pid))::int,
   current_setting('max_connections')::int,
-  current_setting('superuser_reserved_connections')::int + coalesce(current_setting('reserved_connections', true)::int, 0)`).Scan(&used, &most, &reserved)
+  current_setting('superuser_reserved_connections')::int + coalesce(current_setting('reserved_connections', true)::int, 0)`).Scan(&used, &maxConns, &reserved)
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf("%d of %d are in use, %d more are reserved", used, most, reserved)
-	if most-reserved-used >= sessionsNeeded {
+	text := fmt.Sprintf("%d of %d are in use, %d more are reserved", used, maxConns, reserved)
+	if maxConns-reserved-used >= sessionsNeeded {
 		c.Add(store.GradeOK, text)
 		return nil
 	}
@@ -267,15 +267,15 @@ FROM pg_catalog.pg_roles r, pg_catalog.pg_database d WHERE r.rolname = current_u
 
 // checkLimit compares the limit of a role or a database with the number that a relay
 // needs. used excludes the sessions of this relay, in case it is running.
-func (c *checker) checkLimit(of string, most, used int) {
+func (c *checker) checkLimit(of string, limit, used int) {
 	const need = sessionsNeeded + 1 // the stream
-	if most < 0 || most-used >= need {
+	if limit < 0 || limit-used >= need {
 		return
 	}
 	grade := store.GradeAdvice
-	if most < minSessions {
+	if limit < minSessions {
 		grade = store.GradeFault
 	}
-	c.Add(grade, fmt.Sprintf("%s has CONNECTION LIMIT %d, of which others use %d, and a relay needs up to %d", of, most, used, need),
+	c.Add(grade, fmt.Sprintf("%s has CONNECTION LIMIT %d, of which others use %d, and a relay needs up to %d", of, limit, used, need),
 		"-- as an administrator; each standby relay needs as many", fmt.Sprintf("ALTER %s CONNECTION LIMIT %d;", of, used+5*need))
 }

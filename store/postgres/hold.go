@@ -136,18 +136,18 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 	}
 	err := s.operator.do(ctx, func(ctx context.Context, sess *session) error {
 		b := &builder{}
-		forget := b.query(
+		del := b.query(
 			"WITH "+b.leader()+", gone AS (",
 			"  DELETE FROM sluicebox.hold WHERE name = "+b.arg("name", "text")+" AND outbox = "+b.arg("outbox", "text"),
 			"  AND lane = "+b.arg("lane", "bytea")+" AND hold = "+b.arg("hold", "text")+" AND EXISTS (SELECT FROM leader)",
 			") SELECT count(*) FROM leader",
 		)
 		hash := lane.Hash()
-		var leads int
-		err := sess.conn.QueryRow(ctx, forget.sql, forget.args(s.fenced(epoch, map[string]any{
+		var leaders int
+		err := sess.conn.QueryRow(ctx, del.sql, del.args(s.fenced(epoch, map[string]any{
 			"outbox": lane.Outbox, "lane": hash[:], "hold": kind.String(),
-		}))...).Scan(&leads)
-		if err == nil && leads == 0 {
+		}))...).Scan(&leaders)
+		if err == nil && leaders == 0 {
 			return store.ErrNotLeader
 		}
 		return err

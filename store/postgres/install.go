@@ -81,8 +81,8 @@ func installed(ctx context.Context, conn querier) (int, error) {
 	const find = `
 SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
   WHERE n.nspname = 'sluicebox' AND c.relname = 'meta')`
-	var there bool
-	if err := conn.QueryRow(ctx, find).Scan(&there); err != nil || !there {
+	var exists bool
+	if err := conn.QueryRow(ctx, find).Scan(&exists); err != nil || !exists {
 		return 0, err
 	}
 	var have int
@@ -211,7 +211,7 @@ SELECT coalesce(
       SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relkind = 'r' AND NOT pg_catalog.pg_has_role(c.relowner, 'USAGE'))
     FROM pg_catalog.pg_namespace n WHERE n.nspname = 'sluicebox'),
   pg_catalog.has_database_privilege(current_database(), 'CREATE'))`
-	const there = `
+	const countTables = `
 SELECT count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = 'sluicebox' AND c.relname = ANY ($1::text[])`
 	var names []string
@@ -230,7 +230,7 @@ WHERE n.nspname = 'sluicebox' AND c.relname = ANY ($1::text[])`
 		}
 		var tables int
 		if err == nil {
-			err = sess.conn.QueryRow(ctx, there, names).Scan(&tables)
+			err = sess.conn.QueryRow(ctx, countTables, names).Scan(&tables)
 		}
 		may = have > 0 && have < version || have == 0 && tables == 0
 		return err

@@ -41,17 +41,17 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 
 // raiseEpoch raises the epoch and terminates the sessions that block it.
 func (s *Store) raiseEpoch(ctx context.Context, conn *pgx.Conn) (store.Epoch, error) {
-	for began := time.Now(); ; {
+	for start := time.Now(); ; {
 		epoch, err := s.tryRaiseEpoch(ctx, conn)
 		if !IsLockTimeout(err) {
 			return epoch, err
 		}
-		keepers, failed := s.terminateBlockers(ctx, conn)
-		if failed != nil {
-			return 0, failed
+		blockers, termErr := s.terminateBlockers(ctx, conn)
+		if termErr != nil {
+			return 0, termErr
 		}
-		if time.Since(began) > leadTimeout {
-			return 0, s.blockedError(keepers, err)
+		if time.Since(start) > leadTimeout {
+			return 0, s.blockedError(blockers, err)
 		}
 	}
 }
@@ -84,7 +84,7 @@ RETURNING epoch`
 type blocker struct {
 	pid         uint32
 	application string
-	why         string // why it could not be terminated
+	reason      string // reason it could not be terminated
 }
 
 // blockersQuery selects the blockers in this database.
@@ -118,7 +118,7 @@ func (s *Store) terminateBlockers(ctx context.Context, conn *pgx.Conn) ([]blocke
 		_, err := conn.Exec(ctx, "SELECT pg_catalog.pg_terminate_backend(a.pid)"+blockersQuery+" AND a.pid = $1 AND a.application_name = $2", k.pid, k.application)
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && pg.Code == "42501" { // insufficient_privilege
-			k.why = ", and the relay's role may not terminate it: " + pg.Message
+			k.reason = ", and the relay's role may not terminate it: " + pg.Message
 		} else if err != nil {
 			return nil, err
 		}
@@ -136,13 +136,13 @@ func (s *Store) writerPIDs() []uint32 {
 }
 
 // blockedError names the sessions that block the epoch, and the statement that ends them.
-func (s *Store) blockedError(keepers []blocker, err error) error {
-	if len(keepers) == 0 {
+func (s *Store) blockedError(blockers []blocker, err error) error {
+	if len(blockers) == 0 {
 		return fmt.Errorf("row of relay %s in sluicebox.leader is locked, perhaps by a prepared transaction (see pg_locks): %w", s.name, err)
 	}
 	var who, run []string
-	for _, k := range keepers {
-		who = append(who, fmt.Sprintf("server process %d (%s) holds a lock on the row of relay %s in sluicebox.leader%s", k.pid, k.application, s.name, k.why))
+	for _, k := range blockers {
+		who = append(who, fmt.Sprintf("server process %d (%s) holds a lock on the row of relay %s in sluicebox.leader%s", k.pid, k.application, s.name, k.reason))
 		run = append(run, fmt.Sprintf("SELECT pg_terminate_backend(%d);", k.pid))
 	}
 	return fmt.Errorf("%s; run as a role with that privilege: %s (%w)", strings.Join(who, "; "), strings.Join(run, " "), err)

@@ -43,12 +43,12 @@ var errInRecovery = errors.New("server is in recovery: a standby accepts no writ
 // server ended the session meanwhile, Lock opens a new one at once. A server in recovery
 // is Unreachable: its locks are not the primary's.
 func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
-	var taken *lock
+	var acquired *lock
 	var ended bool // the server closed the connection between two attempts
 	try := func(ctx context.Context, sess *session) (err error) {
 		conn, kept := sess.conn, sess.conn == s.candidate
 		s.candidate = conn
-		taken, err = s.tryLock(ctx, sess)
+		acquired, err = s.tryLock(ctx, sess)
 		ended = err != nil && kept && conn.IsClosed()
 		return err
 	}
@@ -59,21 +59,21 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("acquire relay lock: %w", Explain(err))
 	}
-	return taken, nil
+	return acquired, nil
 }
 
 // tryLock takes over the session's connection if it gets the lock.
 func (s *Store) tryLock(ctx context.Context, sess *session) (*lock, error) {
 	const try = `
 SELECT pg_catalog.pg_is_in_recovery(), CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_try_advisory_lock($1) ELSE false END`
-	var recovers, got bool
-	if err := sess.conn.QueryRow(ctx, try, lockKey(s.name)).Scan(&recovers, &got); err != nil {
+	var inRecovery, acquired bool
+	if err := sess.conn.QueryRow(ctx, try, lockKey(s.name)).Scan(&inRecovery, &acquired); err != nil {
 		return nil, err
 	}
 	switch {
-	case recovers:
+	case inRecovery:
 		return nil, errInRecovery
-	case !got:
+	case !acquired:
 		holder, err := s.readHolder(ctx, sess.conn)
 		if err != nil {
 			return nil, err
@@ -137,20 +137,20 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 // ping reads the number of requests. Any response of the server proves that the session
 // that holds the lock is alive.
 func (l *lock) ping(ctx context.Context) error {
-	question := l.countQuery
+	sql := l.countQuery
 	if l.countUnreadable {
-		question = countReadableQuery
+		sql = countReadableQuery
 	}
-	text, err := l.queryText(ctx, question)
-	var said *pgconn.PgError
+	text, err := l.queryText(ctx, sql)
+	var pgErr *pgconn.PgError
 	switch {
 	case err == nil && l.countUnreadable:
 		l.countUnreadable = text != "t"
 	case err == nil:
 		l.requests, _ = strconv.ParseInt(text, 10, 64) // "" is none
-	case !errors.As(err, &said) || l.conn.IsClosed():
+	case !errors.As(err, &pgErr) || l.conn.IsClosed():
 		return err
-	case said.Code == "42P01" || said.Code == "3F000" || said.Code == "42501": // undefined_table, invalid_schema_name, insufficient_privilege
+	case pgErr.Code == "42P01" || pgErr.Code == "3F000" || pgErr.Code == "42501": // undefined_table, invalid_schema_name, insufficient_privilege
 		l.requests, l.countUnreadable = 0, true
 	}
 	return nil

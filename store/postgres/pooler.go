@@ -74,23 +74,23 @@ func (s *Store) sharesServerSession(ctx, second context.Context, conns [2]*pgcon
 	const session = "SELECT pg_backend_pid() || ' since ' || extract(epoch FROM pg_postmaster_start_time())"
 	// The first connection is used twice at the start, to detect a pooler that assigns
 	// sessions in turn. Later the order varies, to detect one that has two sessions.
-	turns := []int{0, 0, 1, 0, 1, 1, 0, 0, 1, 0, 1, 1}
+	order := []int{0, 0, 1, 0, 1, 1, 0, 0, 1, 0, 1, 1}
 	var served [2]string
-	for _, who := range turns {
-		asking := ctx
-		if who == 1 {
-			asking = second
+	for _, i := range order {
+		queryCtx := ctx
+		if i == 1 {
+			queryCtx = second
 		}
-		by, err := queryTextOn(asking, conns[who], session)
+		server, err := queryTextOn(queryCtx, conns[i], session)
 		switch {
-		case err != nil && who == 1:
+		case err != nil && i == 1:
 			return false, ctx.Err() // nothing is proven
 		case err != nil:
 			return false, fmt.Errorf("identify server session: %w", err)
-		case served[who] != "" && by != served[who], by == served[1-who]:
+		case served[i] != "" && server != served[i], server == served[1-i]:
 			return true, nil
 		}
-		served[who] = by
+		served[i] = server
 	}
 	return false, nil
 }

@@ -95,12 +95,12 @@ func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t 
 	if next := block + pruneBlocks; next < blocks {
 		done.Next = strconv.FormatInt(next, 10)
 	}
-	var leads *int64
+	var leaderEpoch *int64
 	var found int
-	if err := results.QueryRow().Scan(&leads, &found, &done.Rows); err != nil {
+	if err := results.QueryRow().Scan(&leaderEpoch, &found, &done.Rows); err != nil {
 		return done, err
 	}
-	if leads == nil {
+	if leaderEpoch == nil {
 		return store.PruneResult{}, store.ErrNotLeader
 	}
 	if found == p.Limit && done.Rows > 0 {

@@ -113,7 +113,7 @@ func saveJobQuery() *query {
 func (s *Store) deleteOldJobs(ctx context.Context, epoch store.Epoch) error {
 	b := &builder{}
 	name := b.arg("name", "text")
-	forget := b.query(
+	del := b.query(
 		"WITH "+b.leader()+", gone AS (",
 		"  DELETE FROM sluicebox.replay AS r WHERE r.name = "+name+" AND r.state = ANY ("+b.arg("ends", "text[]")+")",
 		"    AND (r.finished_at < now() - "+b.arg("age", "interval")+" OR (r.finished_at, r.nth) <= (",
@@ -126,7 +126,7 @@ func (s *Store) deleteOldJobs(ctx context.Context, epoch store.Epoch) error {
 		")",
 		countWritten("gone"),
 	)
-	_, err := s.replayWrite(ctx, forget, s.fenced(epoch, map[string]any{
+	_, err := s.replayWrite(ctx, del, s.fenced(epoch, map[string]any{
 		"ends": replays.EndedStates(), "age": store.EndedJobRetention, "most": store.MaxEndedJobs,
 	}))
 	return err

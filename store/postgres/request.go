@@ -92,9 +92,9 @@ func (b *builder) countRequest() string {
 		", 1) ON CONFLICT (name) DO UPDATE SET n = w.n + 1 RETURNING n\n)"
 }
 
-// writeRequest runs a statement that must write one row. none is the error if it writes
+// writeRequest runs a statement that must write one row. notFound is the error if it writes
 // none.
-func (s *Store) writeRequest(ctx context.Context, put *query, values map[string]any, none error) error {
+func (s *Store) writeRequest(ctx context.Context, put *query, values map[string]any, notFound error) error {
 	values["name"] = s.name
 	var tag pgconn.CommandTag
 	err := s.operator.do(ctx, func(ctx context.Context, sess *session) (err error) {
@@ -102,7 +102,7 @@ func (s *Store) writeRequest(ctx context.Context, put *query, values map[string]
 		return err
 	})
 	if err == nil && tag.RowsAffected() == 0 {
-		return none
+		return notFound
 	}
 	return explainOwn(err)
 }
@@ -131,11 +131,11 @@ func countWritten(of string) string {
 
 // readWritten reads the result of countWritten.
 func readWritten(row pgx.Row) (n int, err error) {
-	var leads int
-	if err := row.Scan(&leads, &n); err != nil {
+	var leaders int
+	if err := row.Scan(&leaders, &n); err != nil {
 		return 0, err
 	}
-	if leads == 0 {
+	if leaders == 0 {
 		return 0, store.ErrNotLeader
 	}
 	return n, nil

@@ -64,15 +64,15 @@ func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox strin
 		}
 		write, values := resolveQuery(t, m), s.fenced(epoch, t.values(s.name))
 		values["ids"], values["texts"] = arrayLiteral(ids), texts
-		var leads *int64
+		var leaderEpoch *int64
 		var ords []int64
-		if err := sess.conn.QueryRow(ctx, write.sql, write.args(values)...).Scan(&leads, &ords); err != nil {
+		if err := sess.conn.QueryRow(ctx, write.sql, write.args(values)...).Scan(&leaderEpoch, &ords); err != nil {
 			return err
 		}
 		for _, ord := range ords {
 			wrote[ord-1] = true
 		}
-		if leads == nil {
+		if leaderEpoch == nil {
 			return store.ErrNotLeader
 		}
 		return nil

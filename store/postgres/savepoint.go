@@ -80,14 +80,14 @@ func (s *Store) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.Sa
 // DeleteSavepoint implements store.SavepointWriter.
 func (s *Store) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name string) error {
 	b := &builder{}
-	forget := b.query(
+	del := b.query(
 		"WITH "+b.leader()+", gone AS (",
 		"  DELETE FROM sluicebox.named WHERE name = "+b.arg("name", "text")+" AND checkpoint = "+b.arg("checkpoint", "text"),
 		"  AND EXISTS (SELECT FROM leader) RETURNING 1",
 		")",
 		countWritten("gone"),
 	)
-	if _, err := s.replayWrite(ctx, forget, s.fenced(epoch, map[string]any{"checkpoint": name})); err != nil {
+	if _, err := s.replayWrite(ctx, del, s.fenced(epoch, map[string]any{"checkpoint": name})); err != nil {
 		return fmt.Errorf("delete checkpoint %s: %w", name, err)
 	}
 	return nil

@@ -244,11 +244,11 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 	n := len(p.at)
 	ids, idTexts, times := make([]string, n), make([][]byte, n), make([]time.Time, n)
 	retries, texts := make([]int64, n), make([]string, n)
-	most, limit := t.maxRetry(), t.errorLimit()
+	maxRetry, limit := t.maxRetry(), t.errorLimit()
 	for k, i := range p.at {
 		o := &outcomes[i]
 		ids[k], idTexts[k], times[k] = o.ID, []byte(o.ID), o.At.Truncate(time.Microsecond)
-		retries[k] = min(int64(o.RetryCount), most)
+		retries[k] = min(int64(o.RetryCount), maxRetry)
 		texts[k] = errortext.Sanitize(o.Error, limit, t.ascii)
 	}
 	values["ids"], values["times"], values["retries"], values["texts"] = arrayLiteral(ids), times, retries, texts
@@ -371,7 +371,7 @@ func (p *settlePart) missed(results []store.SettleResult) outboxPart {
 
 // explainMissed finds out, in a new snapshot, why outcomes matched no row. It returns the
 // indexes of the outcomes still to write.
-func (c *settling) explainMissed(ctx context.Context, missed []outboxPart) (again []int, err error) {
+func (c *settling) explainMissed(ctx context.Context, missed []outboxPart) (retry []int, err error) {
 	for _, m := range missed {
 		t := m.table
 		if t.rowStates == nil {
@@ -398,7 +398,7 @@ func (c *settling) explainMissed(ctx context.Context, missed []outboxPart) (agai
 			case open == nil:
 				c.results[i] = store.WasGone
 			case *open:
-				again = append(again, i)
+				retry = append(retry, i)
 			default:
 				c.results[i] = store.WasSettled
 			}
@@ -408,5 +408,5 @@ func (c *settling) explainMissed(ctx context.Context, missed []outboxPart) (agai
 			return nil, err
 		}
 	}
-	return again, nil
+	return retry, nil
 }

@@ -89,9 +89,9 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 // execSpill runs a statement that returns the number of leader rows.
 func (s *Store) execSpill(ctx context.Context, write *query, values map[string]any) error {
 	return asOwnRefused(s.spillSession.do(ctx, func(ctx context.Context, sess *session) error {
-		var leads int
-		err := sess.conn.QueryRow(ctx, write.sql, write.args(values)...).Scan(&leads)
-		if err == nil && leads == 0 {
+		var leaders int
+		err := sess.conn.QueryRow(ctx, write.sql, write.args(values)...).Scan(&leaders)
+		if err == nil && leaders == 0 {
 			return store.ErrNotLeader
 		}
 		return err
@@ -160,9 +160,9 @@ func scanSpilled(rows pgx.Rows, from []store.SpilledRange, lists [][]store.Item)
 // SpilledLanes implements store.SpillStore. It counts through the index, at some million
 // rows a second.
 func (s *Store) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) error {
-	oneMoment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	snapshotRead := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := s.spillSession.do(ctx, func(ctx context.Context, sess *session) error {
-		return pgx.BeginTxFunc(ctx, sess.conn, oneMoment, func(tx pgx.Tx) error {
+		return pgx.BeginTxFunc(ctx, sess.conn, snapshotRead, func(tx pgx.Tx) error {
 			for _, name := range s.outboxes.Names() {
 				if err := s.readSpilledLanes(ctx, tx, name, take); err != nil {
 					return err
@@ -218,18 +218,18 @@ const maxDeleteRows = 20_000
 // DeleteSpilledAfter implements store.SpillStore, in transactions of a bounded size.
 // After an error some of the rows may be deleted.
 func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
-	forget, all := deleteSpilledAfterQuery(), 0
-	args := forget.args(s.fenced(epoch, map[string]any{
+	del, all := deleteSpilledAfterQuery(), 0
+	args := del.args(s.fenced(epoch, map[string]any{
 		"outboxes": s.outboxes.Names(), "after": int64(after), "most": maxDeleteRows,
 	}))
 	err := s.spillSession.do(ctx, func(ctx context.Context, sess *session) error {
 		for {
-			var leads *int64
+			var leaderEpoch *int64
 			var n int
-			if err := sess.conn.QueryRow(ctx, forget.sql, args...).Scan(&leads, &n); err != nil {
+			if err := sess.conn.QueryRow(ctx, del.sql, args...).Scan(&leaderEpoch, &n); err != nil {
 				return err
 			}
-			if leads == nil {
+			if leaderEpoch == nil {
 				return store.ErrNotLeader
 			}
 			if all += n; n < maxDeleteRows {

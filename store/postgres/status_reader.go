@@ -116,10 +116,10 @@ func (p *claimPart) states(ctx context.Context, conn *pgx.Conn, t *table, rows [
 	var ord int64
 	var state int32
 	var payload []byte
-	told := make([]bool, len(p.Indexes))
+	seen := make([]bool, len(p.Indexes))
 	_, err = pgx.ForEachRow(found, []any{&ord, &state, &payload}, func() error {
-		if of := (store.RowStatus{State: store.RowState(state), Payload: payload}); !told[ord-1] || of.State == store.RowUnsettled {
-			states[p.Indexes[ord-1]], told[ord-1] = of, true
+		if of := (store.RowStatus{State: store.RowState(state), Payload: payload}); !seen[ord-1] || of.State == store.RowUnsettled {
+			states[p.Indexes[ord-1]], seen[ord-1] = of, true
 		}
 		payload = nil
 		return nil

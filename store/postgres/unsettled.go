@@ -103,9 +103,9 @@ func (v *view) unsettled(ctx context.Context, t *table, q store.UnsettledQuery) 
 // spilledIDs returns the ids of the outbox's spilled rows, at most maxHashedIDs + 1.
 // Before the relay's tables are installed there are none.
 func (v *view) spilledIDs(ctx context.Context, t *table) ([][]byte, error) {
-	var there bool
-	err := v.conn.QueryRow(ctx, "SELECT pg_catalog.to_regclass('sluicebox.parked') IS NOT NULL").Scan(&there)
-	if err != nil || !there {
+	var exists bool
+	err := v.conn.QueryRow(ctx, "SELECT pg_catalog.to_regclass('sluicebox.parked') IS NOT NULL").Scan(&exists)
+	if err != nil || !exists {
 		return nil, err
 	}
 	const read = `SELECT p.id FROM sluicebox.parked p WHERE p.name COLLATE "POSIX" = $1 AND p.outbox COLLATE "POSIX" = $2 LIMIT $3`

@@ -44,13 +44,13 @@ type view struct {
 
 // Begin implements view.Snapshot.
 func (v *view) Begin(ctx context.Context) error {
-	take := "SELECT pg_catalog.pg_current_snapshot()" // the first query takes a snapshot
+	stmt := "SELECT pg_catalog.pg_current_snapshot()" // the first query takes a snapshot
 	if v.snapshot != "" {
-		take = "SET TRANSACTION SNAPSHOT '" + v.snapshot + "'"
+		stmt = "SET TRANSACTION SNAPSHOT '" + v.snapshot + "'"
 	}
 	_, err := v.conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 	if err == nil {
-		_, err = v.conn.Exec(ctx, take)
+		_, err = v.conn.Exec(ctx, stmt)
 	}
 	return Explain(err)
 }
