@@ -28,10 +28,10 @@ func databaseOf(t *testing.T, version int, encoding string) *database {
 	return d
 }
 
-// TestBytesThatAreNoText: a database with encoding SQL_ASCII accepts any bytes. A payload
+// TestInvalidUTF8: a database with encoding SQL_ASCII accepts any bytes. A payload
 // of such bytes is relayed unchanged. A row whose id or group is not UTF-8 ends the
 // stream with its name, and no other row is lost.
-func TestBytesThatAreNoText(t *testing.T) {
+func TestInvalidUTF8(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := databaseOf(t, version, "SQL_ASCII")
 		r := run(t, d, d.config(), store.Checkpoint{})
@@ -42,7 +42,7 @@ func TestBytesThatAreNoText(t *testing.T) {
 		}
 		servers.Exec(t, d.url, "UPDATE outbox_events SET status = 'COMPLETED'",
 			`INSERT INTO outbox_events (id, message_group, payload) VALUES ('group', E'\377', 'p')`, insert("b"))
-		err := r.fails()
+		err := r.runError()
 		var lost *capture.LostError
 		if !errors.As(err, &lost) {
 			t.Fatalf("the run ended with %v", err)
@@ -55,23 +55,23 @@ func TestBytesThatAreNoText(t *testing.T) {
 	})
 }
 
-// TestLogThatCannotBeRead: a row that the server cannot convert to UTF-8 stops its stream
+// TestUnreadableLog: a row that the server cannot convert to UTF-8 stops its stream
 // at the same position each time. The source does not treat that as a lost connection
 // forever.
-func TestLogThatCannotBeRead(t *testing.T) {
+func TestUnreadableLog(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := databaseOf(t, version, "EUC_CN")
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("a"), `INSERT INTO outbox_events (id, payload) VALUES ('bad', E'\242\241')`, insert("b"))
 		began := time.Now()
-		f.loses("log unreadable after position", `has no equivalent in encoding "UTF8"`)
-		if took := time.Since(began); took > patience {
+		f.expectLost("log unreadable after position", `has no equivalent in encoding "UTF8"`)
+		if took := time.Since(began); took > testTimeout {
 			t.Errorf("it took %s", took)
 		}
-		if n := len(f.losses()); n < 3 || n > 10 {
-			t.Errorf("%d failures were reported: %v", n, f.losses())
+		if n := len(f.disconnects()); n < 3 || n > 10 {
+			t.Errorf("%d failures were reported: %v", n, f.disconnects())
 		}
-		expectText(t, f.losses()[1], "read log after", "2 consecutive failures")
+		expectText(t, f.disconnects()[1], "read log after", "2 consecutive failures")
 		servers.Exec(t, d.url, "UPDATE outbox_events SET payload = 'mended' WHERE id = 'bad'")
 		g := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("c"))
@@ -87,15 +87,15 @@ func TestRowWithoutID(t *testing.T) {
 		servers.Exec(t, d.url, "ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey", "ALTER TABLE outbox_events ALTER id DROP NOT NULL")
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("a"), "INSERT INTO outbox_events (payload) VALUES ('p')", insert("b"))
-		f.loses("NULL in its id column", "public.outbox_events")
+		f.expectLost("NULL in its id column", "public.outbox_events")
 		g := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("c"))
 		g.expect("a", "b", "c")
 	})
 }
 
-// TestTableMadeAgain: a table that is dropped and recreated is another table.
-func TestTableMadeAgain(t *testing.T) {
+// TestTableRecreated: a table that is dropped and recreated is another table.
+func TestTableRecreated(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
@@ -103,7 +103,7 @@ func TestTableMadeAgain(t *testing.T) {
 		servers.Exec(t, d.url, insert("a"))
 		f.expect("a")
 		servers.Exec(t, d.url, "DROP TABLE outbox_events", createTable, insert("b"))
-		f.loses("recreated")
+		f.expectLost("recreated")
 		servers.Exec(t, d.url, insert("c"))
 		g := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("d"))
@@ -116,7 +116,7 @@ func TestTableDropped(t *testing.T) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, "DROP TABLE outbox_events")
-		f.loses("changed")
+		f.expectLost("changed")
 		err := openErr(t, d, d.config(), store.Checkpoint{})
 		var setup *store.SetupError
 		if !errors.As(err, &setup) || errors.As(err, new(*capture.NoStreamError)) {
@@ -144,11 +144,11 @@ func TestTableRenamedAndBack(t *testing.T) {
 		looks()
 		servers.Exec(t, d.url, insert("d"))
 		f.expect("a", "b", "c", "d")
-		if lost := f.losses(); len(lost) > 0 {
+		if lost := f.disconnects(); len(lost) > 0 {
 			t.Errorf("connections were lost: %v", lost)
 		}
 		servers.Exec(t, d.url, "ALTER TABLE outbox_events RENAME TO away", "CREATE VIEW outbox_events AS TABLE away")
-		f.loses("changed")
+		f.expectLost("changed")
 		expectText(t, openErr(t, d, cfg, store.Checkpoint{}), "is not a table")
 	})
 }
@@ -157,7 +157,7 @@ func TestTableRenamedAndBack(t *testing.T) {
 // the publication follows each heartbeat.
 func awaitHeartbeats(t *testing.T, f *following, n int) {
 	t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	for range n {
 		select {
 		case b := <-f.out:
@@ -195,7 +195,7 @@ func TestColumnsRetyped(t *testing.T) {
 			}
 		}
 		f.expect(want...)
-		if lost := f.losses(); len(lost) > 0 {
+		if lost := f.disconnects(); len(lost) > 0 {
 			t.Errorf("connections were lost: %v", lost)
 		}
 	})
@@ -210,7 +210,7 @@ func TestColumnRenamed(t *testing.T) {
 		servers.Exec(t, d.url, insert("a"))
 		f.expect("a")
 		servers.Exec(t, d.url, "ALTER TABLE outbox_events RENAME payload TO body", "INSERT INTO outbox_events (id, body) VALUES ('b', 'p')")
-		err := f.ends()
+		err := f.waitForEnd()
 		var setup *store.SetupError
 		if !errors.As(err, &setup) || errors.As(err, new(*capture.NoStreamError)) {
 			t.Fatalf("the source ended with %v", err)
@@ -218,7 +218,7 @@ func TestColumnRenamed(t *testing.T) {
 		expectText(t, err, `without column "payload"`)
 		servers.Exec(t, d.url, "ALTER TABLE outbox_events RENAME body TO payload", insert("c"))
 		// The relay restarts at its checkpoint: the WAL still has the other name.
-		follow(t, d, d.config(), store.Checkpoint{Origin: f.o.Origin, Position: f.o.From}).loses("without payload, which it has by now")
+		follow(t, d, d.config(), store.Checkpoint{Origin: f.o.Origin, Position: f.o.From}).expectLost("without payload, which it has by now")
 		g := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("d"))
 		g.expect("a", "b", "c", "d")
@@ -234,7 +234,7 @@ func TestColumnBecomesGenerated(t *testing.T) {
 		servers.Exec(t, d.url, "ALTER TABLE outbox_events DROP message_group",
 			"ALTER TABLE outbox_events ADD message_group text GENERATED ALWAYS AS (substr(payload, 1, 1)) STORED",
 			"INSERT INTO outbox_events (id, payload) VALUES ('a', 'p')")
-		f.loses("without message_group, which it has by now")
+		f.expectLost("without message_group, which it has by now")
 		var no *capture.NoStreamError
 		if err := openErr(t, d, d.config(), store.Checkpoint{}); !errors.As(err, &no) {
 			t.Errorf("not a NoStreamError: %v", err)

@@ -32,7 +32,7 @@ func TestServerCrash(t *testing.T) {
 		go func() { done <- capture.Follow(ctx, src, o.From, out, &seen) }()
 		expect := func(want string) {
 			t.Helper()
-			timeout := time.After(patience)
+			timeout := time.After(testTimeout)
 			for {
 				select {
 				case b := <-out:

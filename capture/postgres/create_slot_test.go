@@ -16,8 +16,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// hold opens a transaction that has written.
-func hold(t *testing.T, url string) *pgx.Conn {
+// openTransaction opens a transaction that has written.
+func openTransaction(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn := servers.Connect(t, url)
 	if _, err := conn.Exec(t.Context(), "BEGIN; INSERT INTO unrelated VALUES (1)", pgx.QueryExecModeSimpleProtocol); err != nil {
@@ -47,7 +47,7 @@ func TestOldTransaction(t *testing.T) {
 		for _, role := range []string{"", lowly} {
 			t.Run("role "+role, func(t *testing.T) {
 				d.role = role
-				old := hold(t, d.url)
+				old := openTransaction(t, d.url)
 				src := newSource(t, d.config())
 				defer src.Close()
 				if err := src.Ready(t.Context()); err != nil {
@@ -153,17 +153,17 @@ func TestShutdown(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		for name, busy := range map[string]func(t *testing.T, d *database) (end func()){
-			"opening":              opens,
-			"a slot is being made": makes,
-			"opened":               opened,
-			"attending":            attends,
+			"opening":              openInLoop,
+			"a slot is being made": waitForTransaction,
+			"opened":               openOnly,
+			"attending":            blockMonitor,
 		} {
 			t.Run(name, func(t *testing.T) {
 				srv := servers.Start(t, version, nil)
 				end := busy(t, privateDatabase(t, srv))
 				took := srv.Stop("fast")
 				t.Logf("the shutdown took %s", took)
-				if took > atEase {
+				if took > quickTimeout {
 					t.Errorf("the shutdown took %s", took)
 				}
 				end()
@@ -172,8 +172,8 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// opens opens a source in a loop.
-func opens(t *testing.T, d *database) func() {
+// openInLoop opens a source in a loop.
+func openInLoop(t *testing.T, d *database) func() {
 	first, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		src := newSource(t, d.config())
@@ -198,9 +198,9 @@ func opens(t *testing.T, d *database) func() {
 	}
 }
 
-// makes lets a source wait for a transaction.
-func makes(t *testing.T, d *database) func() {
-	hold(t, d.url)
+// waitForTransaction lets a source wait for a transaction.
+func waitForTransaction(t *testing.T, d *database) func() {
+	openTransaction(t, d.url)
 	src := newSource(t, d.config())
 	done := make(chan error, 1)
 	go func() {
@@ -209,7 +209,7 @@ func makes(t *testing.T, d *database) func() {
 	}()
 	conn := servers.Connect(t, d.url)
 	for made, began := false, time.Now(); !made; <-time.After(10 * time.Millisecond) {
-		if time.Since(began) > patience {
+		if time.Since(began) > testTimeout {
 			t.Fatal("no slot is begun")
 		}
 		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", d.name).Scan(&made); err != nil {
@@ -224,15 +224,15 @@ func makes(t *testing.T, d *database) func() {
 	}
 }
 
-// opened leaves a source between Open and Run.
-func opened(t *testing.T, d *database) func() {
+// openOnly leaves a source between Open and Run.
+func openOnly(t *testing.T, d *database) func() {
 	src := newSource(t, d.config())
 	capturetest.OpenWithoutCheckpoint(t, src, d.tables())
 	return src.Close
 }
 
-// attends makes the monitoring session wait for a lock.
-func attends(t *testing.T, d *database) func() {
+// blockMonitor makes the monitoring session wait for a lock.
+func blockMonitor(t *testing.T, d *database) func() {
 	cfg := d.config()
 	cfg.HeartbeatInterval = 100 * time.Millisecond
 	f := follow(t, d, cfg, store.Checkpoint{})
@@ -243,7 +243,7 @@ func attends(t *testing.T, d *database) func() {
 		t.Fatal(err)
 	}
 	for waits, began := false, time.Now(); !waits; <-time.After(10 * time.Millisecond) {
-		if time.Since(began) > patience {
+		if time.Since(began) > testTimeout {
 			t.Fatal("nothing waits for the lock")
 		}
 		err := lock.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = $1)", "sluicebox "+d.name+" control").Scan(&waits)

@@ -57,7 +57,7 @@ func TestCustomTable(t *testing.T) {
 }
 
 func ctxOf(t *testing.T) context.Context {
-	c, cancel := context.WithTimeout(context.Background(), patience)
+	c, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	return c
 }
@@ -71,7 +71,7 @@ func settleThree(t *testing.T, st *pgstore.Store, epoch store.Epoch, items []sto
 		outcomes[i] = store.Outcome{Ref: items[i].Ref, RetryCount: 1, At: time.Now(), Status: []store.Status{store.Completed, store.Failed, store.Pending}[i]}
 	}
 	// The walsender is sometimes ahead of visibility.
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(testTimeout); ; {
 		answers, err := st.Claim(ctxOf(t), epoch, time.Now(), claims)
 		if err != nil {
 			t.Fatal(err)

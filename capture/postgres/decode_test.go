@@ -139,7 +139,7 @@ func TestAssemble(t *testing.T) {
 	}
 }
 
-func TestAssembleLeavesOut(t *testing.T) {
+func TestAssembleSkips(t *testing.T) {
 	a := testAssembler()
 	a.after, a.until = 0x200, 0x400
 	got := feed(t, a,

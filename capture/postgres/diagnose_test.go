@@ -40,9 +40,9 @@ func expectFinding(t *testing.T, cfg postgres.Config, subject string, grade stor
 	}
 }
 
-// TestExamineBeforeTheStart: a diagnosis distinguishes objects that the relay will create
-// from objects that an operator must create, and creates nothing itself.
-func TestExamineBeforeTheStart(t *testing.T) {
+// TestDiagnoseBeforeFirstStart: a diagnosis distinguishes objects that the relay will
+// create from objects that an operator must create, and creates nothing itself.
+func TestDiagnoseBeforeFirstStart(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		cfg := d.config()
@@ -64,8 +64,8 @@ func TestExamineBeforeTheStart(t *testing.T) {
 	})
 }
 
-// TestExamineOldTransaction: an old transaction that delays a slot is named.
-func TestExamineOldTransaction(t *testing.T) {
+// TestDiagnoseOldTransaction: an old transaction that delays a slot is named.
+func TestDiagnoseOldTransaction(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := privateDatabase(t, servers.Start(t, version, nil))
 		cfg := d.config()
@@ -78,9 +78,9 @@ func TestExamineOldTransaction(t *testing.T) {
 	})
 }
 
-// TestExamineAHiddenTransaction: a role that may not see the age of transactions gets the
+// TestDiagnoseHiddenTransaction: a role that may not see the age of transactions gets the
 // current one in each diagnosis, and the grant that shows more.
-func TestExamineAHiddenTransaction(t *testing.T) {
+func TestDiagnoseHiddenTransaction(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := privateDatabase(t, servers.Start(t, version, nil))
 		servers.Exec(t, d.url, "CREATE ROLE blind LOGIN REPLICATION", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO blind")
@@ -104,8 +104,8 @@ func TestExamineAHiddenTransaction(t *testing.T) {
 	})
 }
 
-// TestExamineALockedTable: the diagnosis does not wait for a locked table.
-func TestExamineALockedTable(t *testing.T) {
+// TestDiagnoseLockedTable: the diagnosis does not wait for a locked table.
+func TestDiagnoseLockedTable(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		run(t, d, d.config(), store.Checkpoint{}).close()
@@ -121,9 +121,9 @@ func TestExamineALockedTable(t *testing.T) {
 	})
 }
 
-// TestExamineAHeldSlot: the reader of the slot is reported. A relay of the name is fine,
+// TestDiagnoseHeldSlot: the reader of the slot is reported. A relay of the name is fine,
 // any other program is a fault.
-func TestExamineAHeldSlot(t *testing.T) {
+func TestDiagnoseHeldSlot(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		r := run(t, d, d.config(), store.Checkpoint{})
@@ -158,8 +158,8 @@ func TestExamineAHeldSlot(t *testing.T) {
 	})
 }
 
-// TestExamineAStandby: a standby is reported as such, and its WAL is not checked.
-func TestExamineAStandby(t *testing.T) {
+// TestDiagnoseStandby: a standby is reported as such, and its WAL is not checked.
+func TestDiagnoseStandby(t *testing.T) {
 	version := servers.Versions()[0]
 	primary := servers.Start(t, version, nil)
 	d := newDatabase(t, primary.URL)

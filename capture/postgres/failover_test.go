@@ -94,7 +94,7 @@ func ids(t *testing.T, url, condition string) []string {
 func await(t *testing.T, url, sql string) {
 	t.Helper()
 	conn := servers.Connect(t, url)
-	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; <-time.After(10 * time.Millisecond) {
 		var done bool
 		if err := conn.QueryRow(t.Context(), sql).Scan(&done); err != nil {
 			t.Fatal(err)
@@ -131,13 +131,13 @@ func TestFailover(t *testing.T) {
 		p.primary.Stop("immediate")
 		p.standby.Promote()
 		await(t, p.standby.URL, fmt.Sprintf("SELECT count(*) >= %d FROM outbox_events", len(ids(t, p.standby.URL, "true"))+20))
-		f.moves()
-		again := goesOn(t, p.d, at)
+		f.expectTimelineChange()
+		again := resumeFrom(t, p.d, at)
 		again.next()
 		stop()
 		again.expectInOrder(ids(t, p.standby.URL, "id > '"+last.Items[len(last.Items)-1].ID+"'")...)
-		again.quits()
-		cuts(t, p.d, store.Checkpoint{Origin: f.o.Origin, Position: early}, "ahead of checkpoint").
+		again.cancelRun()
+		expectSnapshot(t, p.d, store.Checkpoint{Origin: f.o.Origin, Position: early}, "ahead of checkpoint").
 			expect(ids(t, p.standby.URL, "true")...)
 	})
 }
@@ -152,14 +152,14 @@ func (p *pair) moveSlot(t *testing.T, f *following) {
 		if err := servers.Connect(t, p.primary.URL).QueryRow(t.Context(), "SELECT pg_current_wal_flush_lsn()::text").Scan(&end); err != nil {
 			t.Fatal(err)
 		}
-		p.acknowledge(t, f, f.reaches(store.Position(end)))
+		p.acknowledge(t, f, f.receiveUpTo(store.Position(end)))
 	}
 }
 
-// reaches receives up to a position, and returns the position reached.
-func (f *following) reaches(at store.Position) store.Position {
+// receiveUpTo receives up to a position, and returns the position reached.
+func (f *following) receiveUpTo(at store.Position) store.Position {
 	f.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	for {
 		select {
 		case b := <-f.out:
@@ -170,7 +170,7 @@ func (f *following) reaches(at store.Position) store.Position {
 			f.done = nil
 			f.t.Fatalf("the source ended with %v", err)
 		case <-timeout:
-			f.t.Fatalf("it does not get to %s; connections lost: %v", at, f.losses())
+			f.t.Fatalf("it does not get to %s; connections lost: %v", at, f.disconnects())
 		}
 	}
 }
@@ -197,8 +197,8 @@ func TestFailoverWithoutSlot(t *testing.T) {
 		p.primary.Stop("immediate")
 		p.standby.Promote()
 		servers.Exec(t, p.d.url, insert("c"))
-		f.moves()
-		again := cuts(t, p.d, at, "is gone")
+		f.expectTimelineChange()
+		again := expectSnapshot(t, p.d, at, "is gone")
 		servers.Exec(t, p.d.url, insert("d"))
 		again.expect("a", "b", "c", "d")
 	})
@@ -211,7 +211,7 @@ func TestFailoverThatLosesRows(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		p := newPair(t, version)
-		way := newDoor(t, address(p.primary.URL))
+		way := newSwitchProxy(t, address(p.primary.URL))
 		p.d.url = strings.Replace(p.primary.URL, address(p.primary.URL), way.l.Addr().String(), 1)
 		f := follow(t, p.d, p.d.config(), store.Checkpoint{})
 		servers.Exec(t, p.d.url, insert("a"))
@@ -222,25 +222,25 @@ func TestFailoverThatLosesRows(t *testing.T) {
 		at := store.Checkpoint{Origin: f.o.Origin, Position: f.next().Position}
 		p.primary.Stop("immediate")
 		p.standby.Restart(nil)
-		way.lead(address(p.standby.URL))
-		f.hears("is a standby")
+		way.switchTo(address(p.standby.URL))
+		f.waitForRetry("is a standby")
 		p.standby.Promote()
 		servers.Exec(t, p.d.url, insert("b"))
-		f.moves()
-		again := cuts(t, p.d, at, "timeline 1 is after", "timeline 2 branched off")
+		f.expectTimelineChange()
+		again := expectSnapshot(t, p.d, at, "timeline 1 is after", "timeline 2 branched off")
 		servers.Exec(t, p.d.url, insert("c"))
 		again.expect("a", "b", "c")
 	})
 }
 
-// hears receives until the source has retried after an error that contains text.
-func (f *following) hears(text string) {
+// waitForRetry receives until the source has retried after an error that contains text.
+func (f *following) waitForRetry(text string) {
 	f.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	for {
-		for _, err := range f.losses() {
+		for _, err := range f.disconnects() {
 			if strings.Contains(err.Error(), text) {
 				return
 			}
@@ -253,7 +253,7 @@ func (f *following) hears(text string) {
 			f.done = nil
 			f.t.Fatalf("the source ended with %v", err)
 		case <-timeout:
-			f.t.Fatalf("it heard only: %v", f.losses())
+			f.t.Fatalf("it heard only: %v", f.disconnects())
 		}
 	}
 }

@@ -37,7 +37,7 @@ func (f *following) Disconnected(err error, _ time.Duration) {
 	f.why = append(f.why, err)
 }
 
-func (f *following) losses() []error {
+func (f *following) disconnects() []error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.why)
@@ -86,7 +86,7 @@ func (f *following) take(b capture.Batch) {
 // next receives the next batch with rows.
 func (f *following) next() capture.Batch {
 	f.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	for {
 		select {
 		case b := <-f.out:
@@ -97,7 +97,7 @@ func (f *following) next() capture.Batch {
 			f.done = nil
 			f.t.Fatalf("the source ended with %v", err)
 		case <-timeout:
-			f.t.Fatalf("nothing came; connections lost: %v", f.losses())
+			f.t.Fatalf("nothing came; connections lost: %v", f.disconnects())
 		}
 	}
 }
@@ -105,7 +105,7 @@ func (f *following) next() capture.Batch {
 // expect receives until exactly these rows have arrived, in any order.
 func (f *following) expect(want ...string) {
 	f.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	for len(f.ids) < len(want) {
 		select {
 		case b := <-f.out:
@@ -114,7 +114,7 @@ func (f *following) expect(want ...string) {
 			f.done = nil
 			f.t.Fatalf("the source ended with %v", err)
 		case <-timeout:
-			f.t.Fatalf("%q came, want %q; connections lost: %v", f.ids, want, f.losses())
+			f.t.Fatalf("%q came, want %q; connections lost: %v", f.ids, want, f.disconnects())
 		}
 	}
 	slices.Sort(want)
@@ -123,10 +123,10 @@ func (f *following) expect(want ...string) {
 	}
 }
 
-// ends receives until the source ends by itself.
-func (f *following) ends() error {
+// waitForEnd receives until the source ends by itself.
+func (f *following) waitForEnd() error {
 	f.t.Helper()
-	timeout := time.After(2 * patience)
+	timeout := time.After(2 * testTimeout)
 	for {
 		select {
 		case b := <-f.out:
@@ -136,15 +136,15 @@ func (f *following) ends() error {
 			f.src.Close()
 			return err
 		case <-timeout:
-			f.t.Fatalf("the source goes on; connections lost: %v", f.losses())
+			f.t.Fatalf("the source goes on; connections lost: %v", f.disconnects())
 		}
 	}
 }
 
-// loses expects a lost log.
-func (f *following) loses(parts ...string) {
+// expectLost expects a lost log.
+func (f *following) expectLost(parts ...string) {
 	f.t.Helper()
-	err := f.ends()
+	err := f.waitForEnd()
 	var lost *capture.LostError
 	if !errors.As(err, &lost) {
 		f.t.Fatalf("the source ended with %v, want a lost log", err)
@@ -153,10 +153,10 @@ func (f *following) loses(parts ...string) {
 	expectText(f.t, err, parts...)
 }
 
-// pauses expects an error with a remedy for an operator.
-func (f *following) pauses(parts ...string) {
+// expectNoStream expects an error with a remedy for an operator.
+func (f *following) expectNoStream(parts ...string) {
 	f.t.Helper()
-	err := f.ends()
+	err := f.waitForEnd()
 	var no *capture.NoStreamError
 	if !errors.As(err, &no) {
 		f.t.Fatalf("the source ended with %v, want no stream", err)

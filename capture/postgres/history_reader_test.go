@@ -25,8 +25,8 @@ func (d *database) count(t *testing.T, sql string, args ...any) (n int) {
 	return n
 }
 
-// pastHarness creates databases on a server of a version.
-func pastHarness(version int) capturetest.HistoryHarness {
+// historyHarness creates databases on a server of a version.
+func historyHarness(version int) capturetest.HistoryHarness {
 	return capturetest.HistoryHarness{
 		Setup:    func(t *testing.T) capturetest.Database { return newDatabase(t, servers.Database(t, version)) },
 		Parallel: true,
@@ -43,12 +43,12 @@ func pastHarness(version int) capturetest.HistoryHarness {
 			srv := servers.Start(t, version, nil)
 			return newDatabase(t, srv.URL), func() time.Duration { return srv.Stop("fast") }
 		},
-		Losses:    pastLosses(),
-		OtherLogs: pastOthers(version),
+		Losses:    historyLosses(),
+		OtherLogs: otherServers(version),
 	}
 }
 
-func pastLosses() map[string]func(*testing.T, capturetest.Database, capture.StartPoint) {
+func historyLosses() map[string]func(*testing.T, capturetest.Database, capture.StartPoint) {
 	run := func(t *testing.T, db capturetest.Database, at capture.StartPoint, script string) {
 		servers.Exec(t, db.(*database).url, strings.ReplaceAll(script, "@KEPT@", at.Slot))
 	}
@@ -65,7 +65,7 @@ func pastLosses() map[string]func(*testing.T, capturetest.Database, capture.Star
 	}
 }
 
-func pastOthers(version int) map[string]func(*testing.T, capturetest.Database, *capture.StartPoint) capturetest.Database {
+func otherServers(version int) map[string]func(*testing.T, capturetest.Database, *capture.StartPoint) capturetest.Database {
 	elsewhere := func(url func(t *testing.T) string) func(*testing.T, capturetest.Database, *capture.StartPoint) capturetest.Database {
 		return func(t *testing.T, db capturetest.Database, _ *capture.StartPoint) capturetest.Database {
 			other := newDatabase(t, url(t))
@@ -101,18 +101,18 @@ func pastOthers(version int) map[string]func(*testing.T, capturetest.Database, *
 		"publication dropped":               published("DROP PUBLICATION @NAME@"),
 		"publication dropped and made anew": published("DROP PUBLICATION @NAME@; " + publish),
 		"table taken out and put back":      published("ALTER PUBLICATION @NAME@ DROP TABLE outbox_events; ALTER PUBLICATION @NAME@ ADD TABLE outbox_events"),
-		"table replaced":                    published(swap),
+		"table replaced":                    published(swapTable),
 	}
 }
 
-func TestPast(t *testing.T) {
+func TestHistoryReader(t *testing.T) {
 	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {
-		h := pastHarness(version)
+		h := historyHarness(version)
 		capturetest.RunHistory(t, h)
 		capturetest.RunHistoryLost(t, h)
 		t.Run("odd names", func(t *testing.T) {
-			h := pastHarness(version)
+			h := historyHarness(version)
 			h.Setup = func(t *testing.T) capturetest.Database {
 				return newDatabaseOf(t, servers.Database(t, version), createOdd, oddNames)
 			}
@@ -124,14 +124,14 @@ func TestPast(t *testing.T) {
 	})
 }
 
-// TestPastVanishes: a reader whose process is killed closes nothing. The server drops its
-// slot, and the next reader gets the same rows.
-func TestPastVanishes(t *testing.T) {
+// TestHistoryReaderKilled: a reader whose process is killed closes nothing. The server
+// drops its slot, and the next reader gets the same rows.
+func TestHistoryReaderKilled(t *testing.T) {
 	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})
-		at := keep(t, d, f, "one")
+		at := retainAt(t, d, f, "one")
 		servers.Exec(t, d.url, insert("a"), insert("b"))
 		f.next()
 		until := f.next().Position
@@ -140,7 +140,7 @@ func TestPastVanishes(t *testing.T) {
 			t.Fatal(err)
 		}
 		server := net.JoinHostPort(place.Host, strconv.Itoa(int(place.Port)))
-		way := newDoor(t, server)
+		way := newSwitchProxy(t, server)
 		cfg := d.config()
 		cfg.URL = strings.Replace(cfg.URL, server, way.l.Addr().String(), 1)
 		src := newSource(t, cfg)
@@ -152,7 +152,7 @@ func TestPastVanishes(t *testing.T) {
 		if n := d.count(t, "SELECT count(*) "+readers); n != 1 {
 			t.Errorf("%d slots for one reader", n)
 		}
-		way.lead("")
+		way.switchTo("")
 		await(t, d.url, "SELECT count(*) = 0 "+readers)
 		for ended := false; !ended; {
 			select {
@@ -164,7 +164,7 @@ func TestPastVanishes(t *testing.T) {
 				}
 			}
 		}
-		ids, err := again(t, d, at, until, nil)
+		ids, err := readAgain(t, d, at, until, nil)
 		if err != nil || strings.Join(ids, " ") != "a b" {
 			t.Errorf("%q came, %v", ids, err)
 		}

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-func TestHistory(t *testing.T) {
+func TestParseTimelineHistory(t *testing.T) {
 	const file = "1\t0/3000148\tno recovery target specified\n\n# remark\n 3\t1A/40\tat restore point \"x\"\n"
 	for was, want := range map[int32]pglogrepl.LSN{1: 0x3000148, 2: 0, 3: 0x1A_00000040, 4: 0} {
 		if got, err := parseTimelineHistory([]byte(file), was); err != nil || got != want {

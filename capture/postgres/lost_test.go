@@ -27,8 +27,8 @@ const (
 	BEGIN PERFORM pg_drop_replication_slot('@NAME@'); RETURN; EXCEPTION WHEN object_in_use THEN END; END LOOP; END $$`
 	remakeSlot = `SELECT pg_create_logical_replication_slot('@NAME@', 'pgoutput')`
 	publish    = `CREATE PUBLICATION @NAME@ FOR TABLE outbox_events WITH (publish = 'insert', publish_via_partition_root = true)`
-	// swap replaces the outbox by another table with all its rows.
-	swap = `BEGIN; LOCK TABLE outbox_events; CREATE TABLE next (LIKE outbox_events INCLUDING ALL); INSERT INTO next SELECT * FROM outbox_events;
+	// swapTable replaces the outbox by another table with all its rows.
+	swapTable = `BEGIN; LOCK TABLE outbox_events; CREATE TABLE next (LIKE outbox_events INCLUDING ALL); INSERT INTO next SELECT * FROM outbox_events;
 	ALTER TABLE outbox_events RENAME TO last; ALTER TABLE next RENAME TO outbox_events; COMMIT`
 	partition = `BEGIN; LOCK TABLE outbox_events; CREATE TABLE next (LIKE outbox_events INCLUDING ALL) PARTITION BY HASH (id);
 	ALTER TABLE outbox_events RENAME TO last; ALTER TABLE next RENAME TO outbox_events;
@@ -51,7 +51,7 @@ func losses() map[string]func(*testing.T, capturetest.Database) {
 		"column list with all that is needed":  script("ALTER PUBLICATION @NAME@ SET TABLE outbox_events (id, message_group, payload, retry_count)"),
 		"published by its schema":              script("ALTER PUBLICATION @NAME@ SET TABLES IN SCHEMA public"),
 		"published by its schema, and no more": script("ALTER PUBLICATION @NAME@ SET TABLES IN SCHEMA public", "ALTER PUBLICATION @NAME@ SET TABLE unrelated"),
-		"table replaced":                       script(swap),
+		"table replaced":                       script(swapTable),
 		"table replaced by a partitioned one":  script(partition),
 	}
 }

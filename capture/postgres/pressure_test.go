@@ -51,10 +51,10 @@ func TestBackPressure(t *testing.T) {
 			inTurn(t, servers.Spread(t, servers.Versions()), func(t *testing.T, version int) {
 				srv := servers.Start(t, version, map[string]string{"wal_sender_timeout": "3s"})
 				d := privateDatabase(t, srv)
-				p := underPressure(t, d, d.config())
+				p := startPaused(t, d, d.config())
 				before := heap()
 				servers.Exec(t, d.url, c.insert)
-				p.awaitsReplies(t, d, 1)
+				p.waitForStatuses(t, d, 1)
 				for range 5 {
 					<-time.After(c.pause / 5) // the pause itself
 					grown := heap() - before
@@ -63,8 +63,8 @@ func TestBackPressure(t *testing.T) {
 						t.Errorf("the heap has grown by %d bytes for %d bytes of payload, must be at most %d", grown, c.size, c.most)
 					}
 				}
-				p.awaitsReplies(t, d, 3) // it is alive, and still waits
-				p.takes(c.rows, c.size/c.rows)
+				p.waitForStatuses(t, d, 3) // it is alive, and still waits
+				p.receiveAll(c.rows, c.size/c.rows)
 			})
 		})
 	}
@@ -79,8 +79,8 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// pressed is a source whose receiver accepts nothing until takes.
-type pressed struct {
+// pausedReceiver is a source whose receiver accepts nothing until receiveAll.
+type pausedReceiver struct {
 	t    *testing.T
 	src  *postgres.Source
 	out  chan capture.Batch
@@ -89,9 +89,9 @@ type pressed struct {
 	pid  int // of the walsender
 }
 
-func underPressure(t *testing.T, d *database, cfg postgres.Config) *pressed {
+func startPaused(t *testing.T, d *database, cfg postgres.Config) *pausedReceiver {
 	t.Helper()
-	p := &pressed{t: t, src: newSource(t, cfg), out: make(chan capture.Batch), done: make(chan error, 1), seen: &counter{}}
+	p := &pausedReceiver{t: t, src: newSource(t, cfg), out: make(chan capture.Batch), done: make(chan error, 1), seen: &counter{}}
 	o, err := p.src.Open(t.Context(), store.Checkpoint{}, d.tables())
 	if err != nil {
 		p.src.Close()
@@ -113,20 +113,20 @@ func underPressure(t *testing.T, d *database, cfg postgres.Config) *pressed {
 		if len(b.Items) != 1 || b.Items[0].ID != "first" {
 			t.Fatalf("batch %+v", b)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("no row came")
 	}
 	return p
 }
 
-// awaitsReplies waits until the walsender has received n more statuses, and checks that
+// waitForStatuses waits until the walsender has received n more statuses, and checks that
 // it is still the same walsender.
-func (p *pressed) awaitsReplies(t *testing.T, d *database, n int) {
+func (p *pausedReceiver) waitForStatuses(t *testing.T, d *database, n int) {
 	t.Helper()
 	conn := servers.Connect(t, d.url)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	var last time.Time
 	for heard := -1; heard < n; {
 		select {
@@ -150,8 +150,9 @@ func (p *pressed) awaitsReplies(t *testing.T, d *database, n int) {
 	}
 }
 
-// takes receives the rows of the transaction and checks them on arrival. It keeps no row.
-func (p *pressed) takes(rows, size int) {
+// receiveAll receives the rows of the transaction and checks them on arrival. It keeps no
+// row.
+func (p *pausedReceiver) receiveAll(rows, size int) {
 	p.t.Helper()
 	timeout := time.After(3 * time.Minute)
 	largest := 0

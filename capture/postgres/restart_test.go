@@ -39,7 +39,7 @@ func TestSlotInvalidatedWhileRunning(t *testing.T) {
 			servers.Exec(t, d.url, "INSERT INTO unrelated VALUES (1)", "SELECT pg_switch_wal()")
 		}
 		servers.Exec(t, d.url, "CHECKPOINT", insert("b"))
-		f.loses(d.name)
+		f.expectLost(d.name)
 		servers.Exec(t, d.url, insert("c"))
 		again := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("d"))
@@ -69,7 +69,7 @@ func TestWALLevelSetBack(t *testing.T) {
 				srv.Restart(settings)
 				servers.Exec(t, d.url, insert("b"))
 				// Which error it is depends on the duration of the restart.
-				if err := f.ends(); !errors.As(err, new(*capture.LostError)) && !errors.As(err, new(*capture.NoStreamError)) {
+				if err := f.waitForEnd(); !errors.As(err, new(*capture.LostError)) && !errors.As(err, new(*capture.NoStreamError)) {
 					t.Fatalf("the source ended with %v", err)
 				}
 				src := newSource(t, d.config())
@@ -92,8 +92,8 @@ func TestWALLevelSetBack(t *testing.T) {
 	})
 }
 
-// files copies a server's data directory, as its user.
-func files(t *testing.T, from, to string) {
+// copyFiles copies a server's data directory, as its user.
+func copyFiles(t *testing.T, from, to string) {
 	t.Helper()
 	if out, err := exec.Command("sh", "-c", `rm -rf "$2" && cp -a "$1" "$2"`, "sh", from, to).CombinedOutput(); err != nil {
 		t.Fatalf("copy %s: %v\n%s", from, err, out)
@@ -113,7 +113,7 @@ func TestRestoredFromFiles(t *testing.T) {
 		f.expect("a")
 		srv.Stop("fast")
 		backup := filepath.Join(filepath.Dir(srv.Dir), "backup")
-		files(t, srv.Dir, backup)
+		copyFiles(t, srv.Dir, backup)
 		srv.Restart(nil)
 		servers.Exec(t, d.url, insert("b"))
 		f.expect("a", "b")
@@ -123,10 +123,10 @@ func TestRestoredFromFiles(t *testing.T) {
 		servers.Exec(t, d.url, insert("c"))
 		f.expect("a", "b", "c")
 		srv.Stop("fast")
-		files(t, backup, srv.Dir)
+		copyFiles(t, backup, srv.Dir)
 		srv.Restart(nil)
 		servers.Exec(t, d.url, insert("d"))
-		f.loses("the server was restored")
+		f.expectLost("the server was restored")
 		again := follow(t, d, d.config(), store.Checkpoint{Origin: f.o.Origin, Position: "7F/0"})
 		expectText(t, errors.New(again.o.SnapshotReason), "the server was restored")
 		servers.Exec(t, d.url, insert("e"))
@@ -134,8 +134,8 @@ func TestRestoredFromFiles(t *testing.T) {
 	})
 }
 
-// program runs one of the server's programs as the server's user.
-func program(t *testing.T, version int, name string, args ...string) {
+// runProgram runs one of the server's programs as the server's user.
+func runProgram(t *testing.T, version int, name string, args ...string) {
 	t.Helper()
 	args = append([]string{filepath.Join(os.Getenv(fmt.Sprintf("SLUICEBOX_TEST_PG%d_BIN", version)), name)}, args...)
 	if os.Geteuid() == 0 {
@@ -158,10 +158,10 @@ func TestLogReset(t *testing.T) {
 		servers.Exec(t, d.url, insert("a"))
 		f.expect("a")
 		srv.Stop("fast") // data outside the files would be lost with the WAL
-		program(t, version, "pg_resetwal", "-f", "-D", srv.Dir)
+		runProgram(t, version, "pg_resetwal", "-f", "-D", srv.Dir)
 		srv.Restart(nil)
 		servers.Exec(t, d.url, insert("b"))
-		f.loses()
+		f.expectLost()
 		servers.Exec(t, d.url, insert("c"))
 		follow(t, d, d.config(), store.Checkpoint{}).expect("a", "b", "c")
 	})
@@ -176,17 +176,17 @@ func TestOtherServer(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		one, two := servers.Start(t, version, nil), servers.Start(t, version, nil)
 		servers.Exec(t, two.URL, createTable)
-		p := newDoor(t, address(one.URL))
+		p := newSwitchProxy(t, address(one.URL))
 		d := newDatabase(t, one.URL)
 		d.private = true
 		d.url = strings.Replace(one.URL, address(one.URL), p.l.Addr().String(), 1)
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, one.URL, insert("a"))
 		f.expect("a")
-		p.lead(address(two.URL))
+		p.switchTo(address(two.URL))
 		servers.Exec(t, two.URL, insert("b"))
-		f.loses("server, timeline and database are")
-		p.lead(address(one.URL))
+		f.expectLost("server, timeline and database are")
+		p.switchTo(address(one.URL))
 	})
 }
 
@@ -207,7 +207,7 @@ func TestNoWalsenderForLong(t *testing.T) {
 		}
 		defer func() { _ = thief.Close(context.Background()) }()
 		began := time.Now()
-		f.pauses("no free walsender", "max_wal_senders")
+		f.expectNoStream("no free walsender", "max_wal_senders")
 		if took := time.Since(began); took < 8*time.Second {
 			t.Errorf("it gave up after %s", took)
 		}
@@ -234,9 +234,9 @@ func TestNoWalsenderForLong(t *testing.T) {
 	})
 }
 
-// TestSlotTakenForLong: another program reads the slot for long and acknowledges nothing.
+// TestSlotHeldForLong: another program reads the slot for long and acknowledges nothing.
 // Only a leader may poll then.
-func TestSlotTakenForLong(t *testing.T) {
+func TestSlotHeldForLong(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		d, other := newDatabase(t, servers.Database(t, version)), newDatabase(t, servers.Database(t, version))
@@ -245,11 +245,11 @@ func TestSlotTakenForLong(t *testing.T) {
 		f, g := follow(t, d, leader, store.Checkpoint{}), follow(t, other, single, store.Checkpoint{})
 		servers.Exec(t, d.url, insert("a"))
 		f.expect("a")
-		thief := steal(t, d)
-		steal(t, other)
+		thief := stealSlot(t, d)
+		stealSlot(t, other)
 		held := []string{`application "thief"`, fmt.Sprintf("SELECT pg_terminate_backend(%d);", thief.PID())}
-		f.pauses(held...)
-		if err := g.ends(); !errors.As(err, new(*store.SetupError)) || errors.As(err, new(*capture.NoStreamError)) {
+		f.expectNoStream(held...)
+		if err := g.waitForEnd(); !errors.As(err, new(*store.SetupError)) || errors.As(err, new(*capture.NoStreamError)) {
 			t.Errorf("polling beside another relay is no way out: %v", err)
 		}
 		src := newSource(t, d.config())
@@ -269,8 +269,8 @@ func TestSlotTakenForLong(t *testing.T) {
 	})
 }
 
-// steal takes the slot from the source that reads it.
-func steal(t *testing.T, d *database) *pgconn.PgConn {
+// stealSlot takes the slot from the source that reads it.
+func stealSlot(t *testing.T, d *database) *pgconn.PgConn {
 	t.Helper()
 	thief, err := pgconn.Connect(t.Context(), d.url+"&replication=database&application_name=thief")
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestKeptLogAfterFailover: a promoted standby with the synchronized retained slot serves
-// the position.
-func TestKeptLogAfterFailover(t *testing.T) {
+// TestRetainedLogAfterFailover: a promoted standby with the synchronized retained slot
+// serves the position.
+func TestRetainedLogAfterFailover(t *testing.T) {
 	t.Parallel()
 	withFailoverSlots(t, func(t *testing.T, version int) {
 		p := newPair(t, version)
@@ -21,7 +21,7 @@ func TestKeptLogAfterFailover(t *testing.T) {
 		p.acknowledge(t, f, f.next().Position)
 		p.moveSlot(t, f)
 		p.standby.SyncSlot(p.d.name)
-		at := keep(t, p.d, f, "one")
+		at := retainAt(t, p.d, f, "one")
 		p.standby.SyncSlot(at.Slot)
 		servers.Exec(t, p.d.url, insert("a"), insert("b"), "DELETE FROM outbox_events WHERE id = 'a'")
 		f.next()
@@ -32,27 +32,27 @@ func TestKeptLogAfterFailover(t *testing.T) {
 		p.standby.CatchUp()
 		p.primary.Stop("immediate")
 		p.standby.Promote()
-		f.moves()
+		f.expectTimelineChange()
 		servers.Exec(t, p.d.url, insert("c"))
-		ids, err := again(t, p.d, at, until, nil)
+		ids, err := readAgain(t, p.d, at, until, nil)
 		if err != nil || strings.Join(ids, " ") != "a b" {
 			t.Errorf("%q came, %v", ids, err)
 		}
 	})
 }
 
-// TestKeptLogWithoutFailover: on a promoted standby without the retained slot the error
+// TestRetainedLogLostByFailover: on a promoted standby without the retained slot the error
 // names the lost log, and the checkpoint still belongs to this log.
-func TestKeptLogWithoutFailover(t *testing.T) {
+func TestRetainedLogLostByFailover(t *testing.T) {
 	t.Parallel()
 	inTurn(t, servers.Versions()[:1], func(t *testing.T, version int) {
 		p := newPair(t, version)
 		f := follow(t, p.d, p.d.config(), store.Checkpoint{})
-		at := keep(t, p.d, f, "one")
+		at := retainAt(t, p.d, f, "one")
 		p.standby.CatchUp()
 		p.primary.Stop("immediate")
 		p.standby.Promote()
-		f.moves()
+		f.expectTimelineChange()
 		src := newSource(t, p.d.config())
 		defer src.Close()
 		var lost *capture.LostError

@@ -16,9 +16,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// keep retains the log under a name, and returns the position of a row that was then
+// retainAt retains the log under a name, and returns the position of a row that was then
 // written, and received by the relay.
-func keep(t *testing.T, d *database, f *following, name string) capture.StartPoint {
+func retainAt(t *testing.T, d *database, f *following, name string) capture.StartPoint {
 	t.Helper()
 	kept, err := f.src.RetainLog(t.Context(), name)
 	if err != nil {
@@ -28,8 +28,8 @@ func keep(t *testing.T, d *database, f *following, name string) capture.StartPoi
 	return capture.StartPoint{Checkpoint: store.Checkpoint{Origin: f.o.Origin, Position: f.next().Position}, Slot: kept}
 }
 
-// kept returns the retained slots, by name.
-func kept(t *testing.T, src *postgres.Source) map[string]capture.RetainedSlot {
+// retainedByName returns the retained slots, by name.
+func retainedByName(t *testing.T, src *postgres.Source) map[string]capture.RetainedSlot {
 	t.Helper()
 	list, err := src.RetainedSlots(t.Context())
 	if err != nil {
@@ -45,8 +45,8 @@ func kept(t *testing.T, src *postgres.Source) map[string]capture.RetainedSlot {
 	return byName
 }
 
-// expectKept expects a finding of a diagnosis about retained log.
-func expectKept(t *testing.T, src *postgres.Source, grade store.Grade, text string) {
+// expectRetainedFinding expects a finding of a diagnosis about retained log.
+func expectRetainedFinding(t *testing.T, src *postgres.Source, grade store.Grade, text string) {
 	t.Helper()
 	found, err := src.Diagnose(t.Context())
 	if err != nil || !slices.ContainsFunc(found, func(f store.Finding) bool {
@@ -56,21 +56,21 @@ func expectKept(t *testing.T, src *postgres.Source, grade store.Grade, text stri
 	}
 }
 
-// again reads a range again, passes each batch to take, and returns the rows.
-func again(t *testing.T, d *database, at capture.StartPoint, until store.Position, take func(capture.Batch)) ([]string, error) {
+// readAgain reads a range again, passes each batch to take, and returns the rows.
+func readAgain(t *testing.T, d *database, at capture.StartPoint, until store.Position, take func(capture.Batch)) ([]string, error) {
 	t.Helper()
 	return capturetest.ReadRange(t, newSource(t, d.config()), at, until, take)
 }
 
-// TestKeepLog: retained log stays while the relay's own is discarded, grows with writes,
+// TestRetainLog: retained log stays while the relay's own is discarded, grows with writes,
 // and is discarded when it is released.
-func TestKeepLog(t *testing.T) {
+func TestRetainLog(t *testing.T) {
 	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})
-		keep(t, d, f, "one")
-		keep(t, d, f, "cp")
+		retainAt(t, d, f, "one")
+		retainAt(t, d, f, "cp")
 		const much = 3 << 20 // bytes
 		servers.Exec(t, d.url, insert("middle"))
 		f.src.Acknowledge(f.next().Position)
@@ -80,7 +80,7 @@ func TestKeepLog(t *testing.T) {
 		if own, err := f.src.Retained(t.Context()); err != nil || own.Bytes > much/4 {
 			t.Errorf("the relay's own slot keeps %+v, %v", own, err)
 		}
-		list := kept(t, f.src)
+		list := retainedByName(t, f.src)
 		for _, name := range []string{"one", "cp"} {
 			if one := list[name]; one.Bytes < much/2 || one.Lost != "" || len(list) != 2 {
 				t.Errorf("%s: %+v of %d", name, one, len(list))
@@ -89,7 +89,7 @@ func TestKeepLog(t *testing.T) {
 		if _, err := f.src.RetainLog(t.Context(), "one"); err != nil { // again
 			t.Fatal(err)
 		}
-		if list := kept(t, f.src); list["one"].Bytes > list["cp"].Bytes || len(list) != 2 {
+		if list := retainedByName(t, f.src); list["one"].Bytes > list["cp"].Bytes || len(list) != 2 {
 			t.Errorf("kept anew: %+v", list)
 		}
 		// Another relay's slots are not this relay's, whatever the name.
@@ -97,7 +97,7 @@ func TestKeepLog(t *testing.T) {
 		for _, name := range []string{d.name + "_cp", d.name[:len(d.name)-1]} {
 			cfg.Name = name
 			other := newSource(t, cfg)
-			if list := kept(t, other); len(list) > 0 {
+			if list := retainedByName(t, other); len(list) > 0 {
 				t.Errorf("relay %s: %+v", cfg.Name, list)
 			}
 			other.Close()
@@ -109,15 +109,15 @@ func TestKeepLog(t *testing.T) {
 				}
 			}
 		}
-		if n := d.count(t, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n != 1 || len(kept(t, f.src)) > 0 {
+		if n := d.count(t, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n != 1 || len(retainedByName(t, f.src)) > 0 {
 			t.Errorf("%d slots are left", n)
 		}
 	})
 }
 
-// TestKeptNames: two relays never share a slot, and no name is cut at the server's 63
+// TestRetainedNames: two relays never share a slot, and no name is cut at the server's 63
 // bytes.
-func TestKeptNames(t *testing.T) {
+func TestRetainedNames(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, servers.Database(t, servers.Versions()[0]))
 	cfg := d.config()
@@ -137,9 +137,9 @@ func TestKeptNames(t *testing.T) {
 		}
 	}
 	long := strings.Repeat("a", 18)
-	at := keep(t, d, f, long)
+	at := retainAt(t, d, f, long)
 	defer func() { _ = f.src.ReleaseLog(context.Background(), long) }()
-	if list := kept(t, f.src); list[long].Name != long || len(list) != 1 {
+	if list := retainedByName(t, f.src); list[long].Name != long || len(list) != 1 {
 		t.Errorf("%+v", list)
 	}
 	if err := f.src.CheckReachable(t.Context(), at); err != nil {
@@ -152,15 +152,15 @@ func TestKeptNames(t *testing.T) {
 	}
 }
 
-// TestDropLogWhileItIsRead: a reader that does not acknowledge leaves the positions of
+// TestReleaseLogWhileRead: a reader that does not acknowledge leaves the positions of
 // the retained slot and its copy unchanged. A reader that has started continues after the
 // retained slot is dropped.
-func TestDropLogWhileItIsRead(t *testing.T) {
+func TestReleaseLogWhileRead(t *testing.T) {
 	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})
-		at := keep(t, d, f, "one")
+		at := retainAt(t, d, f, "one")
 		const stand = "SELECT coalesce(string_agg(DISTINCT confirmed_flush_lsn::text, ', '), '') FROM pg_replication_slots WHERE slot_name LIKE $1 AND slot_name <> $2"
 		where := func() (text string) {
 			if err := servers.Connect(t, d.url).QueryRow(t.Context(), stand, d.name+"%", d.name).Scan(&text); err != nil {
@@ -175,7 +175,7 @@ func TestDropLogWhileItIsRead(t *testing.T) {
 			until = f.next().Position
 		}
 		read := 0
-		ids, err := again(t, d, at, until, func(b capture.Batch) {
+		ids, err := readAgain(t, d, at, until, func(b capture.Batch) {
 			read += len(b.Items)
 			if now := where(); now != was && now != "" { // it may just have ended
 				t.Errorf("with %d rows read the slots stand at %s, and at %s before", read, now, was)
@@ -190,15 +190,15 @@ func TestDropLogWhileItIsRead(t *testing.T) {
 			t.Errorf("%q came, %v", ids, err)
 		}
 		var lost *capture.LostError
-		if _, err := again(t, d, at, until, nil); !errors.As(err, &lost) {
+		if _, err := readAgain(t, d, at, until, nil); !errors.As(err, &lost) {
 			t.Errorf("%v, want a lost log", err)
 		}
 	})
 }
 
-// TestKeptLogLost: if the server invalidates the slot because of a limit, the error names
-// the lost log.
-func TestKeptLogLost(t *testing.T) {
+// TestRetainedLogInvalidated: if the server invalidates the slot because of a limit, the
+// error names the lost log.
+func TestRetainedLogInvalidated(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		limit := map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
@@ -208,18 +208,18 @@ func TestKeptLogLost(t *testing.T) {
 		srv := servers.Start(t, version, limit)
 		d := privateDatabase(t, srv)
 		f := follow(t, d, d.config(), store.Checkpoint{})
-		at := keep(t, d, f, "one")
+		at := retainAt(t, d, f, "one")
 		f.stop() // its own slot is invalidated too
 		const intact = "SELECT count(*) FROM pg_replication_slots WHERE to_jsonb(pg_replication_slots) ->> 'invalidation_reason' IS NULL AND wal_status <> 'lost'"
-		for end := time.Now().Add(patience); d.count(t, intact) > 0 && time.Now().Before(end); <-time.After(100 * time.Millisecond) {
+		for end := time.Now().Add(testTimeout); d.count(t, intact) > 0 && time.Now().Before(end); <-time.After(100 * time.Millisecond) {
 			servers.Exec(t, d.url, "INSERT INTO unrelated VALUES (1)", "SELECT pg_switch_wal()", "CHECKPOINT")
 		}
 		src := newSource(t, d.config())
 		defer src.Close()
-		if one := kept(t, src)["one"]; one.Lost == "" {
+		if one := retainedByName(t, src)["one"]; one.Lost == "" {
 			t.Errorf("%+v", one)
 		}
-		expectKept(t, src, store.GradeAdvice, at.Slot+", for checkpoint one, has lost its WAL")
+		expectRetainedFinding(t, src, store.GradeAdvice, at.Slot+", for checkpoint one, has lost its WAL")
 		var lost *capture.LostError
 		if err := src.CheckReachable(t.Context(), at); !errors.As(err, &lost) {
 			t.Errorf("%v, want a lost log", err)
@@ -227,14 +227,14 @@ func TestKeptLogLost(t *testing.T) {
 		if _, err := src.RetainLog(t.Context(), "two"); !errors.As(err, &lost) {
 			t.Errorf("the relay's own log is lost: %v", err)
 		}
-		if err := src.ReleaseLog(t.Context(), "one"); err != nil || len(kept(t, src)) > 0 {
+		if err := src.ReleaseLog(t.Context(), "one"); err != nil || len(retainedByName(t, src)) > 0 {
 			t.Error(err)
 		}
 	})
 }
 
-// TestKeepLogRefused: the error names the reason why log cannot be retained.
-func TestKeepLogRefused(t *testing.T) {
+// TestRetainLogRefused: the error names the reason why log cannot be retained.
+func TestRetainLogRefused(t *testing.T) {
 	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, map[string]string{"max_replication_slots": "2"})
@@ -255,12 +255,12 @@ func TestKeepLogRefused(t *testing.T) {
 			}
 		}
 		servers.Exec(t, d.url, fmt.Sprintf("SELECT pg_drop_replication_slot('%s_cp_one')", d.name))
-		at := keep(t, d, f, "one")
-		expectKept(t, src, store.GradeOK, "for checkpoint one")
-		expectKept(t, src, store.GradeAdvice, "all 2 replication slots are taken")
+		at := retainAt(t, d, f, "one")
+		expectRetainedFinding(t, src, store.GradeOK, "for checkpoint one")
+		expectRetainedFinding(t, src, store.GradeAdvice, "all 2 replication slots are taken")
 		_, err = src.RetainLog(t.Context(), "two")
 		servers.Exec(t, d.url, insert("end"))
-		_, againErr := again(t, d, at, f.next().Position, nil)
+		_, againErr := readAgain(t, d, at, f.next().Position, nil)
 		for _, err := range []error{err, againErr} {
 			if !errors.As(err, &setup) || !strings.Contains(err.Error(), "slots are taken") {
 				t.Errorf("there is no slot to spare: %v", err)
@@ -277,9 +277,9 @@ func TestKeepLogRefused(t *testing.T) {
 	})
 }
 
-// TestKeepLogWithTwoRoles: the role of the control session does not need the right to
+// TestRetainLogWithTwoRoles: the role of the control session does not need the right to
 // stream.
-func TestKeepLogWithTwoRoles(t *testing.T) {
+func TestRetainLogWithTwoRoles(t *testing.T) {
 	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
@@ -289,11 +289,11 @@ func TestKeepLogWithTwoRoles(t *testing.T) {
 		servers.Exec(t, d.url, "GRANT SELECT ON outbox_events TO "+app+", "+stream)
 		cfg.URL, cfg.StreamURL, cfg.MayCreate = d.urlOf(app), d.urlOf(stream), false
 		f := follow(t, d, cfg, store.Checkpoint{})
-		at := keep(t, d, f, "one")
+		at := retainAt(t, d, f, "one")
 		if err := f.src.CheckReachable(t.Context(), at); err != nil {
 			t.Error(err)
 		}
-		if list := kept(t, f.src); len(list) != 1 {
+		if list := retainedByName(t, f.src); len(list) != 1 {
 			t.Errorf("%+v", list)
 		}
 		if err := f.src.ReleaseLog(t.Context(), "one"); err != nil {

@@ -44,7 +44,7 @@ func TestRetainedLimit(t *testing.T) {
 	})
 }
 
-func TestRetainedWithoutASlot(t *testing.T) {
+func TestRetainedWithoutSlot(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		src := newSource(t, d.config())

@@ -18,11 +18,11 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-const patience = 40 * time.Second
+const testTimeout = 40 * time.Second
 
-// atEase bounds operations that take a second on an idle machine. It is less than the 10
-// s for which the source waits for a slot in use.
-const atEase = 8 * time.Second
+// quickTimeout bounds operations that take a second on an idle machine. It is less than
+// the 10 s for which the source waits for a slot in use.
+const quickTimeout = 8 * time.Second
 
 // running is a source that runs, for tests of single batches.
 type running struct {
@@ -68,7 +68,7 @@ func (r *running) close() {
 // next returns the next batch with rows.
 func (r *running) next() capture.Batch {
 	r.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	for {
 		select {
 		case b := <-r.out:
@@ -84,10 +84,10 @@ func (r *running) next() capture.Batch {
 	}
 }
 
-// fails returns the error that ends the run.
-func (r *running) fails() error {
+// runError returns the error that ends the run.
+func (r *running) runError() error {
 	r.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	for {
 		select {
 		case <-r.out:
@@ -180,7 +180,7 @@ func TestReady(t *testing.T) {
 		if err := src.Ready(t.Context()); !errors.Is(err, context.DeadlineExceeded) || errors.As(err, &no) {
 			t.Errorf("the server hangs: %v", err)
 		}
-		if took := time.Since(began); took > atEase {
+		if took := time.Since(began); took > quickTimeout {
 			t.Errorf("Ready took %s", took)
 		}
 	})
@@ -269,7 +269,7 @@ func TestLostLog(t *testing.T) {
 				servers.Exec(t, d.url, insert("a"))
 				at := store.Checkpoint{Origin: r.o.Origin, Position: r.next().Position}
 				c.lose(t, d)
-				if err := r.fails(); err == nil {
+				if err := r.runError(); err == nil {
 					t.Error("the run ended with nil")
 				}
 				// As Follow does.
@@ -333,13 +333,13 @@ func TestSlotHeld(t *testing.T) {
 			cfg.TakeOver = true
 			began := time.Now()
 			second := run(t, d, cfg, store.Checkpoint{Origin: r.o.Origin, Position: r.o.From})
-			if took := time.Since(began); took > atEase {
+			if took := time.Since(began); took > quickTimeout {
 				t.Errorf("it took %s", took)
 			}
 			if b := second.next(); b.Items[0].ID != "a" {
 				t.Errorf("row %s", b.Items[0].ID)
 			}
-			if err := r.fails(); err == nil {
+			if err := r.runError(); err == nil {
 				t.Error("the first run goes on")
 			}
 		})
@@ -372,7 +372,7 @@ func TestDDL(t *testing.T) {
 			}
 		}
 		servers.Exec(t, d.url, "ALTER TABLE renamed RENAME COLUMN payload TO body", "INSERT INTO renamed (id, body) VALUES ('d', 'p')")
-		err := r.fails()
+		err := r.runError()
 		var setup *store.SetupError
 		if !errors.As(err, &setup) {
 			t.Fatalf("the run ended with %v", err)
@@ -417,7 +417,7 @@ func TestHeartbeat(t *testing.T) {
 					t.Errorf("batch %+v after %s", b, last)
 				}
 				last = b.Position
-			case <-time.After(patience):
+			case <-time.After(testTimeout):
 				t.Fatal("the position stands still")
 			}
 		}
@@ -455,7 +455,7 @@ func TestAcknowledge(t *testing.T) {
 			if reached {
 				break
 			}
-			if time.Since(began) > patience {
+			if time.Since(began) > testTimeout {
 				t.Fatal("the server was not told")
 			}
 		}
@@ -483,7 +483,7 @@ func TestLatency(t *testing.T) {
 			took = append(took, received.Sub(<-sent))
 		}
 		slices.Sort(took)
-		if longest := took[len(took)-1]; longest > atEase {
+		if longest := took[len(took)-1]; longest > quickTimeout {
 			t.Errorf("a row was stuck for %s", longest)
 		}
 		t.Logf("commit answered -> batch received: median %s, 99 %% %s", took[len(took)/2], took[len(took)*99/100])

@@ -14,11 +14,11 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// moves expects the error of another timeline. It does not invalidate the checkpoint, and
-// running again does not fix it.
-func (f *following) moves() {
+// expectTimelineChange expects the error of another timeline. It does not invalidate the
+// checkpoint, and running again does not fix it.
+func (f *following) expectTimelineChange() {
 	f.t.Helper()
-	err := f.ends()
+	err := f.waitForEnd()
 	if errors.As(err, new(*capture.LostError)) || errors.As(err, new(*capture.NoStreamError)) ||
 		errors.As(err, new(*store.SetupError)) || !errors.Is(err, store.ErrInterrupted) {
 		f.t.Fatalf("the source ended with %v", err)
@@ -26,8 +26,8 @@ func (f *following) moves() {
 	expectText(f.t, err, "timeline 2", "timeline 1")
 }
 
-// quits ends the source as its caller does.
-func (f *following) quits() {
+// cancelRun ends the source as its caller does.
+func (f *following) cancelRun() {
 	f.t.Helper()
 	f.stop()
 	if err := <-f.done; err != nil && !strings.Contains(err.Error(), "context canceled") {
@@ -37,8 +37,8 @@ func (f *following) quits() {
 	f.src.Close()
 }
 
-// goesOn follows from a checkpoint of the previous timeline, without a snapshot.
-func goesOn(t *testing.T, d *database, at store.Checkpoint) *following {
+// resumeFrom follows from a checkpoint of the previous timeline, without a snapshot.
+func resumeFrom(t *testing.T, d *database, at store.Checkpoint) *following {
 	t.Helper()
 	f := follow(t, d, d.config(), at)
 	if f.o.View != nil || f.o.SnapshotReason != "" || f.o.From != at.Position {
@@ -51,8 +51,8 @@ func goesOn(t *testing.T, d *database, at store.Checkpoint) *following {
 	return f
 }
 
-// cuts follows from an unusable checkpoint, and checks the reason.
-func cuts(t *testing.T, d *database, at store.Checkpoint, why ...string) *following {
+// expectSnapshot follows from an unusable checkpoint, and checks the reason.
+func expectSnapshot(t *testing.T, d *database, at store.Checkpoint, why ...string) *following {
 	t.Helper()
 	f := follow(t, d, d.config(), at)
 	if f.o.View == nil {
@@ -66,7 +66,7 @@ func cuts(t *testing.T, d *database, at store.Checkpoint, why ...string) *follow
 func writable(t *testing.T, url string) {
 	t.Helper()
 	conn := servers.Connect(t, url)
-	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; <-time.After(10 * time.Millisecond) {
 		var standby bool
 		if err := conn.QueryRow(t.Context(), "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
 			t.Fatal(err)
@@ -103,16 +103,16 @@ func TestOtherTimeline(t *testing.T) {
 		signal(t, srv)
 		srv.Restart(map[string]string{"restore_command": "false", "hot_standby": "off"})
 		servers.Exec(t, d.url, insert("d"))
-		f.moves()
+		f.expectTimelineChange()
 		servers.Exec(t, d.url, insert("c"))
-		again := goesOn(t, d, at)
+		again := resumeFrom(t, d, at)
 		again.expectInOrder("a", "d", "c")
-		again.quits()
+		again.cancelRun()
 		// A log of an unknown or later timeline does not belong to this server.
 		for _, timeline := range []string{"7", "x", ""} {
 			other := at
 			other.Origin = strings.Replace(at.Origin, "/1/", "/"+timeline+"/", 1)
-			cuts(t, d, other, "checkpoint is of").quits()
+			expectSnapshot(t, d, other, "checkpoint is of").cancelRun()
 		}
 	})
 }
@@ -139,7 +139,7 @@ func TestRestoredToPointInTime(t *testing.T) {
 		f.expect("a")
 		srv.Stop("fast")
 		backup, archive := filepath.Join(filepath.Dir(srv.Dir), "backup"), filepath.Join(filepath.Dir(srv.Dir), "archive")
-		files(t, srv.Dir, backup)
+		copyFiles(t, srv.Dir, backup)
 		srv.Restart(nil)
 		servers.Exec(t, d.url, insert("b"))
 		before := store.Checkpoint{Origin: f.o.Origin, Position: f.next().Position}
@@ -147,21 +147,21 @@ func TestRestoredToPointInTime(t *testing.T) {
 		f.next()
 		f.next()
 		behind := store.Checkpoint{Origin: f.o.Origin, Position: f.next().Position}
-		f.quits()
+		f.cancelRun()
 		srv.Stop("fast")
-		files(t, filepath.Join(srv.Dir, "pg_wal"), archive)
-		files(t, backup, srv.Dir)
+		copyFiles(t, filepath.Join(srv.Dir, "pg_wal"), archive)
+		copyFiles(t, backup, srv.Dir)
 		signal(t, srv)
 		srv.Restart(map[string]string{
 			"restore_command": "cp " + archive + "/%f %p", "recovery_target_name": "here", "recovery_target_action": "promote",
 		})
 		writable(t, d.url)
 		servers.Exec(t, d.url, insert("z"))
-		again := goesOn(t, d, before)
+		again := resumeFrom(t, d, before)
 		servers.Exec(t, d.url, insert("y"))
 		again.expectInOrder("c", "d", "z", "y")
-		again.quits()
-		again = cuts(t, d, behind, "timeline 1 is after", "timeline 2 branched off")
+		again.cancelRun()
+		again = expectSnapshot(t, d, behind, "timeline 1 is after", "timeline 2 branched off")
 		servers.Exec(t, d.url, insert("x"))
 		again.expect("a", "b", "c", "d", "z", "y", "x")
 	})

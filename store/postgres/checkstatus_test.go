@@ -42,14 +42,14 @@ func TestStatusConstraints(t *testing.T) {
 				servers.Exec(t, url, fmt.Sprintf(`CREATE TABLE box (id text PRIMARY KEY, message_group text, payload text, status %s NOT NULL CONSTRAINT "of it" %s,
 					retry_count int NOT NULL DEFAULT 0, created_at timestamptz, processed_at timestamptz, error_message text, updated_at timestamptz)`, c.typ, c.checks),
 					"CREATE INDEX ON box (status)")
-				examine := examiner(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: c.layout})
+				examine := diagnoser(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: c.layout})
 				if c.refused == "" {
 					if found := findingsOf(examine(), "outbox box"); store.CountFaults(found) > 0 {
 						t.Errorf("%+v", found)
 					}
 					return
 				}
-				mended(t, url, examine, "outbox box", store.GradeFault, "constraint of it of \"box\" does not allow "+c.refused+" in column status")
+				expectFixed(t, url, examine, "outbox box", store.GradeFault, "constraint of it of \"box\" does not allow "+c.refused+" in column status")
 				if _, err := servers.Connect(t, url).Exec(t.Context(), "INSERT INTO box (id, status) VALUES ('x', "+c.bad+")"); err == nil {
 					t.Errorf("mended, the constraint allows %s", c.bad)
 				}

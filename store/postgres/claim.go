@@ -146,8 +146,8 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 	values["ids"], values["txns"], values["wants"], values["owns"] = arrayLiteral(ids), txns, wants, owns
 }
 
-// readClaims reads the results of a batch, one statement per part. skipped reports whether a
-// locked row was skipped.
+// readClaims reads the results of a batch, one statement per part. skipped reports
+// whether a locked row was skipped.
 func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.ClaimAnswer) (skipped bool, err error) {
 	defer readRest(results, &err)
 	for _, p := range parts {
@@ -171,8 +171,8 @@ func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.Cl
 	return skipped, nil
 }
 
-// read reads the results for one outbox and counts them. skipped reports whether a locked row
-// was skipped.
+// read reads the results for one outbox and counts them. skipped reports whether a locked
+// row was skipped.
 func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, skipped bool, err error) {
 	defer rows.Close()
 	var (

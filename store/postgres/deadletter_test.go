@@ -14,8 +14,8 @@ import (
 
 var allLetters = store.DeadLetterFilter{Outbox: "events"}
 
-// fail inserts rows and settles them as FAILED, each blocking a lane of its own.
-func (r *rig) fail(t *testing.T, ids ...string) {
+// failRows inserts rows and settles them as FAILED, each blocking a lane of its own.
+func (r *rig) failRows(t *testing.T, ids ...string) {
 	t.Helper()
 	r.insert(t, ids...)
 	var outcomes []store.Outcome
@@ -39,12 +39,12 @@ func (r *rig) holds(t *testing.T) int {
 	return len(holds)
 }
 
-// TestMendLocked: requeue and discard wait for a locked row, but not long, and then write
-// nothing of the call. Reading does not wait.
-func TestMendLocked(t *testing.T) {
+// TestResolveWaitsForLockedRow: requeue and discard wait for a locked row, but not long,
+// and then write nothing of the call. Reading does not wait.
+func TestResolveWaitsForLockedRow(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
-		r.fail(t, "1", "2", "3")
+		r.failRows(t, "1", "2", "3")
 		locker := r.begin(t, "SELECT 1 FROM outbox_events WHERE id = '2' FOR UPDATE")
 		began := time.Now()
 		_, requeue := r.store.Requeue(ctx(t), r.epoch, allLetters, 9)
@@ -84,12 +84,12 @@ func TestMendLocked(t *testing.T) {
 	})
 }
 
-// TestMendWaitsForLead: a former leader's writes to holds and dead letters wait for a
+// TestResolveWaitsForEpoch: a former leader's writes to holds and dead letters wait for a
 // pending AcquireLeadership, and are refused when it commits. Reading does not wait.
-func TestMendWaitsForLead(t *testing.T) {
+func TestResolveWaitsForEpoch(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
-		r.fail(t, "1", "2")
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
+		r.failRows(t, "1", "2")
 		pause := store.Hold{Lane: store.LaneKey{Outbox: "events", Kind: "EVENT"}, Kind: store.Paused}
 		c := ctx(t)
 		const rows = "SELECT string_agg(id || status || xmin::text, ',' ORDER BY id) FROM outbox_events"
@@ -134,7 +134,7 @@ func TestRequeueColumns(t *testing.T) {
 			t.Run(columns, func(t *testing.T) {
 				r := newRig(t, url, `DROP TABLE IF EXISTS outbox_events; CREATE TABLE outbox_events (id text PRIMARY KEY, type text, message_group text, payload text,
   status text NOT NULL DEFAULT 'PENDING', retry_count smallint, created_at timestamptz, `+columns+")", 0, flowBox)
-				r.fail(t, "1")
+				r.failRows(t, "1")
 				f := store.DeadLetterFilter{Outbox: "events", Error: "ror of 1"}
 				if items, err := r.store.Requeue(ctx(t), r.epoch, f, 1); err != nil || len(items) != 1 {
 					t.Fatal(items, err)
@@ -181,12 +181,12 @@ EXCEPTION WHEN feature_not_supported THEN NULL; END $$`)
 	})
 }
 
-// TestMendRefused: a trigger or constraint that refuses the change is named, and the rows
-// and holds stay.
-func TestMendRefused(t *testing.T) {
+// TestResolveRefused: a trigger or constraint that refuses the change is named, and the
+// rows and holds stay.
+func TestResolveRefused(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
-		r.fail(t, "1", "2")
+		r.failRows(t, "1", "2")
 		r.exec(t, `CREATE TABLE copies (of varchar(13) REFERENCES outbox_events (id)); INSERT INTO copies VALUES ('1');
 CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF old.id = ''1'' AND TG_ARGV[0] = ''aloud'' THEN RAISE EXCEPTION ''keep it''; END IF; RETURN NULL; END'`)
 		want := func(part string, err error) {
@@ -235,7 +235,7 @@ func TestBlockIsOneTransaction(t *testing.T) {
 func TestDiscardGrant(t *testing.T) {
 	eachVersion(t, func(t *testing.T, admin string) {
 		r := newRig(t, admin, flowTable, 0, flowBox)
-		r.fail(t, "1")
+		r.failRows(t, "1")
 		relay := openStore(t, asRole(t, admin, "relay_discard"), 0, flowBox)
 		servers.Exec(t, admin, remedies(t, relay.Check(ctx(t)))...)
 		epoch, err := relay.AcquireLeadership(ctx(t))
@@ -274,7 +274,7 @@ func TestHoldSurvivesCrash(t *testing.T) {
 				r.conn = servers.Connect(t, srv.URL)
 				_, _ = r.store.LoadHolds(ctx(t)) // the old session is broken
 			}
-			r.fail(t, "1", "2")
+			r.failRows(t, "1", "2")
 			crash()
 			if n := r.holds(t); n != 2 || r.status(t, "1") != "FAILED" {
 				t.Errorf("%d lanes are blocked after a crash, row 1 is %s", n, r.status(t, "1"))

@@ -18,9 +18,9 @@ func findingsOf(found []store.Finding, subject string) []store.Finding {
 	return slices.DeleteFunc(slices.Clone(found), func(f store.Finding) bool { return f.Subject != subject })
 }
 
-// mended runs a diagnosis, expects one finding of a grade and subject that contains text,
-// runs its remedy, and expects the subject to be fine afterwards.
-func mended(t *testing.T, url string, examine func() []store.Finding, subject string, grade store.Grade, text string) {
+// expectFixed runs a diagnosis, expects one finding of a grade and subject that contains
+// text, runs its remedy, and expects the subject to be fine afterwards.
+func expectFixed(t *testing.T, url string, examine func() []store.Finding, subject string, grade store.Grade, text string) {
 	t.Helper()
 	wrong := findingsOf(examine(), subject)
 	wrong = slices.DeleteFunc(wrong, func(f store.Finding) bool { return f.Grade == store.GradeOK })
@@ -72,9 +72,9 @@ func TestIndexOfUnsettledRows(t *testing.T) {
 					servers.Exec(t, url, "CREATE TABLE box0 PARTITION OF box FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
 						"CREATE TABLE box1 PARTITION OF box FOR VALUES WITH (MODULUS 2, REMAINDER 1)")
 				}
-				examine := examiner(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: c.layout})
+				examine := diagnoser(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: c.layout})
 				servers.Exec(t, url, "CREATE INDEX ON box (created_at)", "CREATE INDEX ON box (id) WHERE retry_count = 7")
-				mended(t, url, examine, "outbox box", store.GradeAdvice, "no index")
+				expectFixed(t, url, examine, "outbox box", store.GradeAdvice, "no index")
 				servers.Exec(t, url, "DROP TABLE box", ddl, c.first)
 				for _, f := range findingsOf(examine(), "outbox box") {
 					if f.Grade != store.GradeOK {
@@ -86,8 +86,8 @@ func TestIndexOfUnsettledRows(t *testing.T) {
 	}
 }
 
-// examiner diagnoses a database with the relay's tables installed.
-func examiner(t *testing.T, url string, boxes ...store.Outbox) func() []store.Finding {
+// diagnoser diagnoses a database with the relay's tables installed.
+func diagnoser(t *testing.T, url string, boxes ...store.Outbox) func() []store.Finding {
 	t.Helper()
 	st, err := New(Config{URL: url, Name: "rig", Outboxes: boxes})
 	if err != nil {
@@ -116,7 +116,7 @@ func TestLockedTable(t *testing.T) {
 			url := servers.Database(t, version)
 			servers.Exec(t, url, `CREATE TABLE box (id text PRIMARY KEY, message_group text, payload text, status text NOT NULL,
 				retry_count int, created_at timestamptz, processed_at timestamptz, error_message text, updated_at timestamptz)`)
-			examine := examiner(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: store.FlowCatalyst()})
+			examine := diagnoser(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: store.FlowCatalyst()})
 			conn := servers.Connect(t, url)
 			if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE box IN ACCESS EXCLUSIVE MODE", pgx.QueryExecModeSimpleProtocol); err != nil {
 				t.Fatal(err)
@@ -149,10 +149,10 @@ func TestTimeoutsOfTheRole(t *testing.T) {
 			give := func(setting string) {
 				servers.Exec(t, url, "DO $$ BEGIN EXECUTE format('ALTER ROLE postgres IN DATABASE %I SET "+setting+"', current_database()); END $$")
 			}
-			examine := examiner(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: store.FlowCatalyst()})
+			examine := diagnoser(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: store.FlowCatalyst()})
 			for setting, text := range map[string]string{"statement_timeout = ''5s''": "statement_timeout is 5s", "idle_session_timeout = ''1h''": "idle_session_timeout is 1h0m0s"} {
 				give(setting)
-				mended(t, url, examine, "timeouts", store.GradeAdvice, text)
+				expectFixed(t, url, examine, "timeouts", store.GradeAdvice, text)
 			}
 			give("statement_timeout = ''10min''")
 			if found := findingsOf(examine(), "timeouts"); len(found) != 1 || found[0].Grade != store.GradeOK {
@@ -204,11 +204,11 @@ func TestConnectionLimits(t *testing.T) {
 			servers.Exec(t, admin, "CREATE ROLE "+role+" LOGIN", "CREATE TABLE box (id text PRIMARY KEY)", "GRANT CREATE ON DATABASE "+database+" TO "+role)
 			t.Cleanup(func() { dropRole(t, admin, role) })
 			url := strings.Replace(admin, "postgres@", role+"@", 1)
-			examine := examiner(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: store.FlowCatalyst()})
+			examine := diagnoser(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: store.FlowCatalyst()})
 			for _, of := range []string{"ROLE " + role, "DATABASE " + database} {
 				quoted := strings.Replace(of, " ", ` "`, 1) + `"`
 				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 11")
-				mended(t, admin, examine, "connections", store.GradeAdvice, quoted+" has CONNECTION LIMIT 11")
+				expectFixed(t, admin, examine, "connections", store.GradeAdvice, quoted+" has CONNECTION LIMIT 11")
 				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 12") // the rig's control session counts as one
 				// The session that set it may not have ended yet.
 				for end := time.Now().Add(10 * time.Second); ; {
@@ -226,7 +226,7 @@ func TestConnectionLimits(t *testing.T) {
 				}
 				_ = other.Close(t.Context())
 				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 4")
-				mended(t, admin, examine, "connections", store.GradeFault, quoted+" has CONNECTION LIMIT 4")
+				expectFixed(t, admin, examine, "connections", store.GradeFault, quoted+" has CONNECTION LIMIT 4")
 				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT -1")
 			}
 		})

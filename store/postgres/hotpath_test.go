@@ -21,9 +21,9 @@ func settleBoth(t *testing.T, r *rig, first, second string) []store.SettleResult
 	return results
 }
 
-// TestCompletedWhereNoTimeIsKept settles rows of tables whose only state column is the
+// TestCompleteWithoutTimeColumn settles rows of tables whose only state column is the
 // status.
-func TestCompletedWhereNoTimeIsKept(t *testing.T) {
+func TestCompleteWithoutTimeColumn(t *testing.T) {
 	for name, layout := range map[string]store.Layout{
 		"words":   {State: store.StateWords, Words: store.FlowCatalyst().Words},
 		"numbers": {State: store.StateNumbers, Numbers: store.OutboxMessages().Numbers},
@@ -49,9 +49,9 @@ func TestCompletedWhereNoTimeIsKept(t *testing.T) {
 	}
 }
 
-// TestARowWithRetriesIsWrittenOnce claims it together with others: a table may refuse a
+// TestRowWithRetriesWrittenOnce claims it together with others: a table may refuse a
 // row that is claimed twice.
-func TestARowWithRetriesIsWrittenOnce(t *testing.T) {
+func TestRowWithRetriesWrittenOnce(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable+`
 CREATE TABLE updates (id text);
@@ -74,9 +74,9 @@ CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO 
 	})
 }
 
-// TestAnInheritedIDIsNotUnique has an id in a table and in its child. Counting rows would
+// TestInheritedIDNotUnique has an id in a table and in its child. Counting rows would
 // mistake one for the other.
-func TestAnInheritedIDIsNotUnique(t *testing.T) {
+func TestInheritedIDNotUnique(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable+"CREATE TABLE child () INHERITS (outbox_events);", 0, flowBox)
 		r.insert(t, "1", "2")
@@ -92,11 +92,11 @@ func TestAnInheritedIDIsNotUnique(t *testing.T) {
 	})
 }
 
-// TestTheHotStatementsAreFenced lets claims and outcomes wait while a leader raises the
+// TestHotPathIsFenced lets claims and outcomes wait while a leader raises the
 // epoch.
-func TestTheHotStatementsAreFenced(t *testing.T) {
+func TestHotPathIsFenced(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1", "2", "3", "4", "5")
 		r.claim(t, row("4"), row("5"))
 		for _, rows := range [][]store.ClaimRow{{row("1")}, {row("2"), row("3")}} {

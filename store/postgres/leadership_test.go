@@ -132,16 +132,16 @@ func (p *proxy) end() {
 // await waits until a query returns true.
 func (r *rig) await(t *testing.T, what, question string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ask[bool](t, r.conn, question); {
+	for deadline := time.Now().Add(testTimeout); !ask[bool](t, r.conn, question); {
 		if time.Now().After(deadline) {
 			t.Fatalf("it never came to that: %s", what)
 		}
 	}
 }
 
-// TestLeadEndsFrozenClaim: a relay frozen while the server sends it the payloads of a
-// claim does not keep the next one from leading, and its claim is rolled back.
-func TestLeadEndsFrozenClaim(t *testing.T) {
+// TestAcquireTerminatesFrozenClaim: a relay frozen while the server sends it the payloads
+// of a claim does not keep the next one from leading, and its claim is rolled back.
+func TestAcquireTerminatesFrozenClaim(t *testing.T) {
 	const rows, size = 64, 1 << 20 // more than the buffers of two sockets and the proxy hold
 	eachVersion(t, func(t *testing.T, url string) {
 		p := newProxy(t, url)
@@ -183,17 +183,17 @@ AND application_name = 'sluicebox rig claims' AND wait_event = 'ClientWrite')`)
 	})
 }
 
-// TestLeadEndsWaitingClaim: a claim of an earlier leader that waits for a row
+// TestAcquireTerminatesWaitingClaim: a claim of an earlier leader that waits for a row
 // indefinitely is terminated; the store's own sessions are not.
-func TestLeadEndsWaitingClaim(t *testing.T) {
+func TestAcquireTerminatesWaitingClaim(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1", "2")
 		// The row is locked only to make the claim wait; nothing is written.
 		holder := r.begin(t, "SELECT 1 FROM outbox_events WHERE id = '1' FOR UPDATE")
 		claim := r.claimLater(t, row("1"))
 		r.waitBlocked(t, 1)
-		rival := openStore(t, patient(url), 0, flowBox)
+		rival := openStore(t, withoutLockTimeout(url), 0, flowBox)
 		epoch, err := rival.AcquireLeadership(ctx(t))
 		if err != nil || epoch != r.epoch+1 {
 			t.Fatalf("the next leader: epoch %d, %v", epoch, err)
@@ -226,9 +226,9 @@ func TestLeadEndsWaitingClaim(t *testing.T) {
 	})
 }
 
-// TestLeadKept: sessions of other programs, and sessions that the role may not terminate,
-// stay. The error names the process and the statement to run.
-func TestLeadKept(t *testing.T) {
+// TestAcquireReportsBlockers: sessions of other programs, and sessions that the role may
+// not terminate, stay. The error names the process and the statement to run.
+func TestAcquireReportsBlockers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers and waits for seconds")
 	}
@@ -236,7 +236,7 @@ func TestLeadKept(t *testing.T) {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			srv := servers.Start(t, version, nil) // transactions stay open for seconds
-			r := newRig(t, patient(srv.URL), flowTable, 0, flowBox)
+			r := newRig(t, withoutLockTimeout(srv.URL), flowTable, 0, flowBox)
 			r.insert(t, "1")
 			wantKept := func(what string, st *postgres.Store, pid int, part string) {
 				t.Helper()
@@ -270,9 +270,9 @@ func TestLeadKept(t *testing.T) {
 	}
 }
 
-// TestLeadNeedsTheLockThatWasTaken: a relay frozen between Lock and AcquireLeadership
+// TestAcquireNeedsHeldLock: a relay frozen between Lock and AcquireLeadership
 // does not depose its successor when it resumes.
-func TestLeadNeedsTheLockThatWasTaken(t *testing.T) {
+func TestAcquireNeedsHeldLock(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		newRig(t, url, flowTable, 0, flowBox)
 		frozen, successor := locker(t, url, "frozen"), locker(t, url, "successor")

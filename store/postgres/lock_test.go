@@ -42,7 +42,7 @@ func awaitLock(t *testing.T, st *postgres.Store) store.Lock {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); ; <-tick.C {
+	for deadline := time.Now().Add(testTimeout); ; <-tick.C {
 		lock, err := st.Lock(ctx(t))
 		if err == nil {
 			t.Cleanup(lock.Release)

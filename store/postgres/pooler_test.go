@@ -18,9 +18,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// sent returns the startup parameters of the store's sessions that pgbouncer does not
-// know.
-func sent() []string {
+// startupParams returns the startup parameters of the store's sessions that pgbouncer
+// does not know.
+func startupParams() []string {
 	var names []string
 	for _, set := range []map[string]string{commonSettings(), rowSettings(""), spillSettings(), viewSettings()} {
 		for name := range set {
@@ -48,8 +48,8 @@ func poolerContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// pooled returns the result of checkDirect for a connection of the store's own.
-func pooled(t *testing.T, raw string) error {
+// checkPooled returns the result of checkDirect for a connection of the store's own.
+func checkPooled(t *testing.T, raw string) error {
 	t.Helper()
 	s, ctx := poolerStore(t, raw), poolerContext(t)
 	var found error
@@ -94,7 +94,7 @@ func TestPoolerIsDetected(t *testing.T) {
 	eachServer(t, func(t *testing.T, raw string) {
 		for _, mode := range []string{"transaction", "statement"} {
 			t.Run(mode, func(t *testing.T) {
-				err := pooled(t, servers.Pooler(t, raw, mode, sent()...))
+				err := checkPooled(t, servers.Pooler(t, raw, mode, startupParams()...))
 				expectSetup(t, err, "transaction pooler", "URL of the database itself", "5432")
 				if Unreachable(err) {
 					t.Error("it is tried again")
@@ -102,20 +102,20 @@ func TestPoolerIsDetected(t *testing.T) {
 			})
 		}
 		t.Run("several sessions", func(t *testing.T) {
-			through := servers.Pooler(t, raw, "transaction", sent()...)
-			occupy(t, through, 3)
-			expectSetup(t, pooled(t, through), "transaction pooler")
+			through := servers.Pooler(t, raw, "transaction", startupParams()...)
+			openPoolSessions(t, through, 3)
+			expectSetup(t, checkPooled(t, through), "transaction pooler")
 		})
 		t.Run("session", func(t *testing.T) {
-			if err := pooled(t, servers.Pooler(t, raw, "session", sent()...)); err != nil {
+			if err := checkPooled(t, servers.Pooler(t, raw, "session", startupParams()...)); err != nil {
 				t.Errorf("a pooler by session is refused: %v", err)
 			}
 		})
 	})
 }
 
-// occupy makes a pooler open n sessions, which are free when it returns.
-func occupy(t *testing.T, raw string, n int) {
+// openPoolSessions makes a pooler open n sessions, which are free when it returns.
+func openPoolSessions(t *testing.T, raw string, n int) {
 	t.Helper()
 	ctx := poolerContext(t)
 	var open []pgx.Tx
@@ -136,13 +136,14 @@ func occupy(t *testing.T, raw string, n int) {
 	}
 }
 
-// TestPoolerIsNone: connections without a pooler are accepted, even through a proxy.
-func TestPoolerIsNone(t *testing.T) {
+// TestDirectConnectionAccepted: connections without a pooler are accepted, even through a
+// proxy.
+func TestDirectConnectionAccepted(t *testing.T) {
 	eachServer(t, func(t *testing.T, raw string) {
-		if err := pooled(t, raw); err != nil {
+		if err := checkPooled(t, raw); err != nil {
 			t.Errorf("a direct connection: %v", err)
 		}
-		if err := pooled(t, throughTCP(t, raw)); err != nil {
+		if err := checkPooled(t, throughTCP(t, raw)); err != nil {
 			t.Errorf("a proxy: %v", err)
 		}
 	})

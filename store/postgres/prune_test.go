@@ -135,9 +135,9 @@ func TestPruneGrant(t *testing.T) {
 	})
 }
 
-// TestExceptCollations: lanes that the table's types and collations treat as equal are
-// excluded one by one.
-func TestExceptCollations(t *testing.T) {
+// TestExcludedLaneCollations: lanes that the table's types and collations treat as equal
+// are excluded one by one.
+func TestExcludedLaneCollations(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, `DO $$ BEGIN
   CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);

@@ -16,8 +16,8 @@ import (
 
 const raiseEpoch = "UPDATE sluicebox.leader SET epoch = epoch + 1 WHERE name = 'rig'"
 
-// patient makes claims wait for locked rows without a limit.
-func patient(url string) string { return url + "&lock_timeout=0" }
+// withoutLockTimeout makes claims wait for locked rows without a limit.
+func withoutLockTimeout(url string) string { return url + "&lock_timeout=0" }
 
 // TestLockedRow: a locked row does not stop the others, and is claimed when it is free.
 func TestLockedRow(t *testing.T) {
@@ -51,11 +51,11 @@ func TestLockedRow(t *testing.T) {
 	})
 }
 
-// TestWritesWaitForLead: writes of the old epoch that meet a pending AcquireLeadership
+// TestWritesWaitForEpoch: writes of the old epoch that meet a pending AcquireLeadership
 // are refused when it commits, and succeed when it does not.
-func TestWritesWaitForLead(t *testing.T) {
+func TestWritesWaitForEpoch(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1", "2")
 		r.claim(t, row("2"))
 		for _, commit := range []bool{false, true} {
@@ -100,7 +100,7 @@ func TestWritesWaitForLead(t *testing.T) {
 // for it, the row is claimed or requested again, never dropped.
 func TestRowChangedUnderClaim(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		for _, c := range []struct {
 			id, change  string
 			commit      bool
@@ -142,7 +142,7 @@ func TestRowChangedUnderClaim(t *testing.T) {
 // claim that commits first is respected.
 func TestRowChangedUnderTakeover(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, time.Hour, flowBox)
+		r := newRig(t, withoutLockTimeout(url), flowTable, time.Hour, flowBox)
 		r.insert(t, "1")
 		tx := r.begin(t, "UPDATE outbox_events SET status = 'PROCESSING', processed_at = now()")
 		claim := r.claimLater(t, row("1"))
@@ -161,7 +161,7 @@ func TestRowChangedUnderTakeover(t *testing.T) {
 // meanwhile, and is written to a row that was only touched.
 func TestRowChangedUnderSettle(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		for id, c := range map[string]struct {
 			change string
 			want   store.SettleResult
@@ -190,7 +190,7 @@ func TestRowChangedUnderSettle(t *testing.T) {
 // snapshot and before it looked is requested again.
 func TestCommitBehindSnapshot(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		insert := r.begin(t, insertFlow, []string{"1"})
 		xid := xidOf(t, insert)
 		ask := row("1")
@@ -226,7 +226,7 @@ func TestCommitBehindSnapshot(t *testing.T) {
 // savepoint.
 func TestSubtransaction(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		tx := r.begin(t, "SAVEPOINT a")
 		if _, err := tx.Exec(ctx(t), insertFlow, []string{"1"}); err != nil {
 			t.Fatal(err)

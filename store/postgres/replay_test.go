@@ -15,7 +15,7 @@ import (
 
 // replayRow is a row of a replay in the lane of group g.
 func replayRow(n int64) store.ReplayRow {
-	return store.ReplayRow{N: n, Item: parkedRow(fmt.Sprint(n), 0)}
+	return store.ReplayRow{N: n, Item: spilledRow(fmt.Sprint(n), 0)}
 }
 
 func replayLane() store.LaneKey {
@@ -46,9 +46,9 @@ func (r *rig) jobOf(t *testing.T, id string) store.Job {
 	return jobs[i]
 }
 
-// TestWishesCounted: each request is counted for its relay, in the order in which it
+// TestRequestsCounted: each request is counted for its relay, in the order in which it
 // becomes visible.
-func TestWishesCounted(t *testing.T) {
+func TestRequestsCounted(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		rigs.CheckRequestCounts(t, r.store, func() int {
@@ -67,9 +67,9 @@ func TestWishesCounted(t *testing.T) {
 	})
 }
 
-// TestReplayBesideChange: another session changes the replay's row under each statement
-// that updates its counts; both changes survive.
-func TestReplayBesideChange(t *testing.T) {
+// TestReplayCountsUnderConcurrentChange: another session changes the replay's row under
+// each statement that updates its counts; both changes survive.
+func TestReplayCountsUnderConcurrentChange(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.job(t, "job", replayRow(1), replayRow(2), replayRow(3), replayRow(4))
@@ -188,7 +188,7 @@ func TestUpgradeToReplays(t *testing.T) {
 		}
 		before := r.epoch
 		r.install(t)
-		it := parkedRow("1", 7)
+		it := spilledRow("1", 7)
 		lists, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(it)}, 9)
 		if err != nil || len(lists[0]) != 1 || lists[0][0].ID != "1" || lists[0][0].Lane() != it.Lane() {
 			t.Errorf("parked are %+v, %v", lists, err)

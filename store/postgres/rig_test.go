@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-const patience = rigs.CallTimeout
+const testTimeout = rigs.CallTimeout
 
 // flowTable is the first FlowCatalyst table.
 const flowTable = `
@@ -156,7 +156,7 @@ func (r *rig) waitBlocked(t *testing.T, n int) {
 	const blocked = `
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %' AND cardinality(pg_blocking_pids(pid)) > 0`
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for ask[int](t, r.conn, blocked) != n {
 		if time.Now().After(deadline) {
 			t.Fatalf("there are not %d sessions that wait for a lock", n)

@@ -26,7 +26,7 @@ func TestLostSessions(t *testing.T) {
 		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("1", store.Pending)}); err != nil {
 			t.Fatal(err)
 		}
-		it := parkedRow("1", 1)
+		it := spilledRow("1", 1)
 		if err := r.store.Spill(ctx(t), r.epoch, []store.Item{it}); err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
 // store keeps working.
 func TestCancelledCall(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1")
 		tx := r.begin(t, "SELECT 1 FROM outbox_events FOR UPDATE")
 		short, cancel := context.WithCancel(ctx(t))
@@ -108,7 +108,7 @@ func TestCancelledCall(t *testing.T) {
 // TestCloseEndsCalls: Close does not wait for a call that waits for a lock.
 func TestCloseEndsCalls(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1")
 		r.begin(t, "SELECT 1 FROM outbox_events FOR UPDATE")
 		claim := r.claimLater(t, row("1"))

@@ -41,7 +41,7 @@ func asRole(t *testing.T, raw, role string) string {
 
 // cleanUp runs statements after the test's own context has ended.
 func cleanUp(t *testing.T, raw string, statements ...string) {
-	c, cancel := context.WithTimeout(context.Background(), patience)
+	c, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(c, raw)
 	if err != nil {
@@ -116,11 +116,11 @@ func testGrants(t *testing.T, admin string, box store.Outbox) {
 	if err := relay.Install(ctx(t)); err != nil {
 		t.Errorf("install where all is there: %v", err)
 	}
-	work(t, admin, relay, box)
+	exerciseRelay(t, admin, relay, box)
 }
 
-// work takes three rows through every operation of a relay.
-func work(t *testing.T, admin string, relay *postgres.Store, box store.Outbox) {
+// exerciseRelay takes three rows through every operation of a relay.
+func exerciseRelay(t *testing.T, admin string, relay *postgres.Store, box store.Outbox) {
 	t.Helper()
 	c := box.Layout.Columns
 	names, values := c.ID+", "+c.Payload+", "+c.Status+", created_at", "'{}', '"+box.Layout.Words[store.Pending]+"', now()"
@@ -160,9 +160,9 @@ func work(t *testing.T, admin string, relay *postgres.Store, box store.Outbox) {
 	}
 }
 
-// firstVersion creates the relay's tables of the first release, with a leader, a
+// installFirstVersion creates the relay's tables of the first release, with a leader, a
 // checkpoint and a spilled row.
-func firstVersion(t *testing.T, url string) {
+func installFirstVersion(t *testing.T, url string) {
 	t.Helper()
 	text, err := os.ReadFile("schema/0001.sql")
 	if err != nil {
@@ -179,7 +179,7 @@ func firstVersion(t *testing.T, url string) {
 func TestUpgrade(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, flowTable)
-		firstVersion(t, url)
+		installFirstVersion(t, url)
 		r := &rig{url: url, conn: servers.Connect(t, url), store: openStore(t, url, 0, flowBox)}
 		r.insert(t, "1")
 		var setup *store.SetupError
@@ -227,7 +227,7 @@ func TestUpgrade(t *testing.T) {
 		if n := ask[int](t, r.conn, "SELECT count(*) FROM sluicebox.parked WHERE id = '1' AND seq = 5"); n != 1 {
 			t.Errorf("%d rows are parked", n)
 		}
-		r.fail(t, "2")
+		r.failRows(t, "2")
 		if n := r.holds(t); n != 1 {
 			t.Errorf("%d holds", n)
 		}
@@ -239,7 +239,7 @@ func TestUpgrade(t *testing.T) {
 func TestUpgradeByAnother(t *testing.T) {
 	eachVersion(t, func(t *testing.T, admin string) {
 		servers.Exec(t, admin, flowTable)
-		firstVersion(t, admin)
+		installFirstVersion(t, admin)
 		relay := openStore(t, asRole(t, admin, "relay_upgrade"), 0, flowBox)
 		servers.Exec(t, admin, "GRANT USAGE ON SCHEMA sluicebox TO relay_upgrade", "GRANT ALL ON ALL TABLES IN SCHEMA sluicebox, public TO relay_upgrade")
 		err := relay.Install(ctx(t))
@@ -294,7 +294,7 @@ SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 	})
 }
 
-func TestCheckFindsWhatWouldGoWrong(t *testing.T) {
+func TestCheckReportsFaults(t *testing.T) {
 	eachVersion(t, func(t *testing.T, admin string) {
 		servers.Exec(t, admin, flowTable)
 		relayURL := asRole(t, admin, "relay_check")

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-func parkedRow(id string, seq store.Seq) store.Item {
+func spilledRow(id string, seq store.Seq) store.Item {
 	return store.Item{Ref: store.Ref{Outbox: "events", ID: id}, Kind: "EVENT", Group: store.GroupOf("g"), Seq: seq, PayloadSize: 2}
 }
 
@@ -22,28 +22,28 @@ func laneOf(it store.Item) store.SpilledRange {
 	return store.SpilledRange{Outbox: it.Outbox, Lane: it.Lane().Hash()}
 }
 
-func (r *rig) park(t *testing.T, items ...store.Item) {
+func (r *rig) spill(t *testing.T, items ...store.Item) {
 	t.Helper()
 	if err := r.store.Spill(ctx(t), r.epoch, items); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// parked returns the spilled ids, in the order of their seq.
-func (r *rig) parked(t *testing.T) string {
+// spilled returns the spilled ids, in the order of their seq.
+func (r *rig) spilled(t *testing.T) string {
 	t.Helper()
 	return ask[string](t, r.conn, "SELECT coalesce(string_agg(convert_from(id, 'UTF8'), ' ' ORDER BY seq), '') FROM sluicebox.parked WHERE name = 'rig'")
 }
 
-func done(id string, status store.Status, seq store.Seq) store.Outcome {
+func spilledOutcome(id string, status store.Status, seq store.Seq) store.Outcome {
 	o := outcome(id, status)
 	o.SpilledSeq = seq
 	return o
 }
 
-// TestParkedOfAnotherName: two relays on one outbox do not read, delete or exclude each
-// other's spilled rows.
-func TestParkedOfAnotherName(t *testing.T) {
+// TestSpilledRowsOfAnotherRelay: two relays on one outbox do not read, delete or exclude
+// each other's spilled rows.
+func TestSpilledRowsOfAnotherRelay(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "1", "2")
@@ -56,21 +56,21 @@ func TestParkedOfAnotherName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		it := parkedRow("1", 7)
-		r.park(t, it)
+		it := spilledRow("1", 7)
+		r.spill(t, it)
 		lanes := 0
 		err = other.SpilledLanes(ctx(t), func(store.SpilledLane) { lanes++ })
 		lists, err2 := other.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(it)}, 9)
 		n, err3 := other.DeleteSpilledAfter(ctx(t), epoch, 0)
 		err4 := other.DeleteSpilled(ctx(t), epoch, []store.SpilledRef{{Ref: it.Ref, Seq: it.Seq}})
-		_, err5 := other.Settle(ctx(t), epoch, []store.Outcome{done("1", store.Completed, 7)})
+		_, err5 := other.Settle(ctx(t), epoch, []store.Outcome{spilledOutcome("1", store.Completed, 7)})
 		if err := errors.Join(err, err2, err3, err4, err5); err != nil || lanes != 0 || len(lists[0]) != 0 || n != 0 {
 			t.Errorf("%d lanes, rows %v, %d forgotten, %v", lanes, lists, n, err)
 		}
-		if got := r.parked(t); got != "1" {
+		if got := r.spilled(t); got != "1" {
 			t.Errorf("parked are %q", got)
 		}
-		twin := parkedRow("2", 7)
+		twin := spilledRow("2", 7)
 		if err := other.Spill(ctx(t), epoch, []store.Item{twin}); err != nil {
 			t.Error(err)
 		}
@@ -83,11 +83,11 @@ func TestParkedOfAnotherName(t *testing.T) {
 	})
 }
 
-// TestParkedUnderSettle: another session changes the row of an outcome while the outcome
-// waits for it. The spilled row is kept or deleted by the row's final state.
-func TestParkedUnderSettle(t *testing.T) {
+// TestSpilledRowChangedUnderSettle: another session changes the row of an outcome while
+// the outcome waits for it. The spilled row is kept or deleted by the row's final state.
+func TestSpilledRowChangedUnderSettle(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		for id, c := range map[string]struct {
 			change string
 			want   store.SettleResult
@@ -101,18 +101,18 @@ func TestParkedUnderSettle(t *testing.T) {
 				id := fmt.Sprintf("%s %d", id, status)
 				r.insert(t, id)
 				r.claim(t, row(id))
-				r.park(t, parkedRow(id, 5))
+				r.spill(t, spilledRow(id, 5))
 				tx := r.begin(t, c.change, id)
 				cx := ctx(t)
 				settle := rigs.Async(func() ([]store.SettleResult, error) {
-					return r.store.Settle(cx, r.epoch, []store.Outcome{done(id, status, 5)})
+					return r.store.Settle(cx, r.epoch, []store.Outcome{spilledOutcome(id, status, 5)})
 				})
 				r.waitBlocked(t, 1)
 				end(t, tx, true)
 				if s := <-settle; s.Err != nil || s.Value[0] != c.want {
 					t.Errorf("%s: %v, %v", id, s.Value, s.Err)
 				}
-				if got := r.parked(t); got != "" {
+				if got := r.spilled(t); got != "" {
 					t.Errorf("%s: parked are %q", id, got)
 				}
 			}
@@ -126,43 +126,43 @@ const replaceFlow = `
 WITH old AS (DELETE FROM outbox_events WHERE id = $1 RETURNING *)
 INSERT INTO outbox_events SELECT * FROM old`
 
-// TestOpenRowStaysParked: as long as a row cannot be written, it stays spilled.
-func TestOpenRowStaysParked(t *testing.T) {
+// TestUnsettledRowStaysSpilled: as long as a row cannot be written, it stays spilled.
+func TestUnsettledRowStaysSpilled(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "1", "2")
 		// The trigger silently drops writes of row 1.
 		r.exec(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
 		r.exec(t, `CREATE TRIGGER keep BEFORE UPDATE ON outbox_events FOR EACH ROW WHEN (old.id = '1') EXECUTE FUNCTION keep()`)
-		r.park(t, parkedRow("1", 1), parkedRow("2", 2))
+		r.spill(t, spilledRow("1", 1), spilledRow("2", 2))
 		var refused *store.RefusedError
-		_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{done("1", store.Completed, 1), done("2", store.Completed, 2)})
+		_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{spilledOutcome("1", store.Completed, 1), spilledOutcome("2", store.Completed, 2)})
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), `"1"`) {
 			t.Fatalf("an outcome that does not land: %v", err)
 		}
-		if got := r.parked(t); got != "1" || r.status(t, "2") != "COMPLETED" {
+		if got := r.spilled(t); got != "1" || r.status(t, "2") != "COMPLETED" {
 			t.Errorf("parked are %q, row 2 is %s", got, r.status(t, "2"))
 		}
 		r.exec(t, "DROP TRIGGER keep ON outbox_events")
-		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{done("1", store.Completed, 1), done("2", store.Completed, 2)}); err != nil {
+		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{spilledOutcome("1", store.Completed, 1), spilledOutcome("2", store.Completed, 2)}); err != nil {
 			t.Fatal(err)
 		}
-		if got := r.parked(t); got != "" {
+		if got := r.spilled(t); got != "" {
 			t.Errorf("parked are %q", got)
 		}
 	})
 }
 
-// TestParkWaitsForLead: a former leader's spills and deletions during a pending
+// TestSpillWaitsForEpoch: a former leader's spills and deletions during a pending
 // AcquireLeadership are refused when that commits.
-func TestParkWaitsForLead(t *testing.T) {
+func TestSpillWaitsForEpoch(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
-		first := parkedRow("1", 1)
-		r.park(t, first)
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
+		first := spilledRow("1", 1)
+		r.spill(t, first)
 		c := ctx(t)
 		for what, call := range map[string]func() error{
-			"park":   func() error { return r.store.Spill(c, r.epoch, []store.Item{parkedRow("2", 2)}) },
+			"park":   func() error { return r.store.Spill(c, r.epoch, []store.Item{spilledRow("2", 2)}) },
 			"unpark": func() error { return r.store.DeleteSpilled(c, r.epoch, []store.SpilledRef{{Ref: first.Ref, Seq: 1}}) },
 			"forget": func() error { _, err := r.store.DeleteSpilledAfter(c, r.epoch, 0); return err },
 		} {
@@ -173,7 +173,7 @@ func TestParkWaitsForLead(t *testing.T) {
 			if a := <-wait; !errors.Is(a.Err, store.ErrNotLeader) {
 				t.Errorf("%s: %v", what, a.Err)
 			}
-			if got := r.parked(t); got != "1" {
+			if got := r.spilled(t); got != "1" {
 				t.Errorf("%s: parked are %q", what, got)
 			}
 			r.epoch++
@@ -181,19 +181,19 @@ func TestParkWaitsForLead(t *testing.T) {
 	})
 }
 
-// TestParkHoldsNothingUp: claims, outcomes and the checkpoint do not wait for rows that
+// TestSpillBlocksNoOtherCall: claims, outcomes and the checkpoint do not wait for rows that
 // are being spilled.
-func TestParkHoldsNothingUp(t *testing.T) {
+func TestSpillBlocksNoOtherCall(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1")
-		r.park(t, parkedRow("1", 1))
+		r.spill(t, spilledRow("1", 1))
 		tx := r.begin(t, "DELETE FROM sluicebox.parked")
 		c := ctx(t)
-		park := rigs.Async(func() (int, error) { return 0, r.store.Spill(c, r.epoch, []store.Item{parkedRow("1", 1)}) })
+		park := rigs.Async(func() (int, error) { return 0, r.store.Spill(c, r.epoch, []store.Item{spilledRow("1", 1)}) })
 		r.waitBlocked(t, 1)
 		r.claim(t, row("1"))
-		_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{done("1", store.Completed, 9)})
+		_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{spilledOutcome("1", store.Completed, 9)})
 		if err := errors.Join(err, r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{})); err != nil {
 			t.Error(err)
 		}
@@ -201,22 +201,22 @@ func TestParkHoldsNothingUp(t *testing.T) {
 		if a := <-park; a.Err != nil {
 			t.Error(a.Err)
 		}
-		if got := r.parked(t); got != "1" {
+		if got := r.spilled(t); got != "1" {
 			t.Errorf("parked are %q", got)
 		}
 	})
 }
 
-// TestParkedTxn: the full number of an open transaction is stored, that of a visible one
+// TestSpilledTxn: the full number of an open transaction is stored, that of a visible one
 // is not, and visibility is right for a transaction more than 2^31 behind.
-func TestParkedTxn(t *testing.T) {
+func TestSpilledTxn(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		tx := r.begin(t, insertFlow, []string{"1"})
 		xid := xidOf(t, tx)
-		open, seen := parkedRow("1", 1), parkedRow("2", 2)
+		open, seen := spilledRow("1", 1), spilledRow("2", 2)
 		open.Txn, seen.Txn = store.Txn(uint32(xid)), store.Txn(uint32(xid-1))
-		r.park(t, open, seen)
+		r.spill(t, open, seen)
 		end(t, tx, true)
 		if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.parked WHERE id = '1'"); got != xid {
 			t.Errorf("the open transaction is kept as %d, want %d", got, xid)
@@ -233,31 +233,31 @@ func TestParkedTxn(t *testing.T) {
 	})
 }
 
-// fillParked spills that many rows, in lanes of that many each.
-const fillParked = `
+// fillSpilled spills that many rows, in lanes of that many each.
+const fillSpilled = `
 INSERT INTO sluicebox.parked (name, outbox, lane, seq, id, kind, xid, retry_count, payload_size)
 SELECT 'rig', 'events', substr(sha256(int8send(i / $2::bigint)), 1, 20), i, convert_to('filler ' || i, 'UTF8'), 'EVENT', 0, 0, 0 FROM generate_series(100, 99 + $1::bigint) i`
 
-// TestForgetParkedMany deletes more rows than one statement does.
-func TestForgetParkedMany(t *testing.T) {
+// TestDeleteManySpilledRows deletes more rows than one statement does.
+func TestDeleteManySpilledRows(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
-		r.park(t, parkedRow("1", 1))
-		r.exec(t, fillParked, 50_000, 100)
+		r.spill(t, spilledRow("1", 1))
+		r.exec(t, fillSpilled, 50_000, 100)
 		started := time.Now()
 		if n, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, 1); err != nil || n != 50_000 {
 			t.Errorf("%d rows are forgotten, %v", n, err)
 		}
 		t.Logf("50000 rows forgotten in %s", time.Since(started))
-		if got := r.parked(t); got != "1" {
+		if got := r.spilled(t); got != "1" {
 			t.Errorf("parked are %q", got)
 		}
 	})
 }
 
-// TestParkSurvivesCrash: rows that were spilled, deleted or settled from the table stay
+// TestSpillSurvivesCrash: rows that were spilled, deleted or settled from the table stay
 // so after a crash of the server.
-func TestParkSurvivesCrash(t *testing.T) {
+func TestSpillSurvivesCrash(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")
 	}
@@ -274,19 +274,19 @@ func TestParkSurvivesCrash(t *testing.T) {
 				srv.Stop("immediate")
 				srv.Restart(nil)
 				r.conn = servers.Connect(t, srv.URL)
-				if got := r.parked(t); got != want {
+				if got := r.spilled(t); got != want {
 					t.Errorf("%s: parked are %q after a crash, want %q", what, got, want)
 				}
 				_ = r.store.SpilledLanes(ctx(t), func(store.SpilledLane) {}) // the old session is broken
 				_, _ = r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("none", store.Completed)})
 			}
-			r.park(t, parkedRow("1", 1), parkedRow("2", 2), parkedRow("3", 3), parkedRow("4", 4))
+			r.spill(t, spilledRow("1", 1), spilledRow("2", 2), spilledRow("3", 3), spilledRow("4", 4))
 			crash("park", "1 2 3 4")
 			if err := r.store.DeleteSpilled(ctx(t), r.epoch, []store.SpilledRef{{Ref: store.Ref{Outbox: "events", ID: "1"}, Seq: 1}}); err != nil {
 				t.Fatal(err)
 			}
 			crash("unpark", "2 3 4")
-			if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{done("2", store.Completed, 2)}); err != nil {
+			if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{spilledOutcome("2", store.Completed, 2)}); err != nil {
 				t.Fatal(err)
 			}
 			crash("settle", "3 4")

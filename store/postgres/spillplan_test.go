@@ -13,16 +13,16 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// parkedFill spills rows of a relay in that many lanes.
-func parkedFill(name string, rows, lanes int) string {
+// spillFill spills rows of a relay in that many lanes.
+func spillFill(name string, rows, lanes int) string {
 	return fmt.Sprintf(`
 INSERT INTO sluicebox.parked (name, outbox, lane, seq, id, kind, xid, retry_count, payload_size)
 SELECT '%s', 'events', substr(sha256(int8send(i %% %d)), 1, 20), i, convert_to('row ' || i, 'UTF8'), 'EVENT', 0, 0, 0 FROM generate_series(1, %d) i`, name, lanes, rows)
 }
 
-// TestParkPlans: whatever the table held when its statistics and the plans were made,
+// TestSpillPlans: whatever the table held when its statistics and the plans were made,
 // each statement uses the one index meant for it.
-func TestParkPlans(t *testing.T) {
+func TestSpillPlans(t *testing.T) {
 	const outbox = "CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text)"
 	const still = "ALTER TABLE sluicebox.parked SET (autovacuum_enabled = off)"
 	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
@@ -42,23 +42,23 @@ func TestParkPlans(t *testing.T) {
 			}{
 				{"new", nil},
 				{"empty, analyzed", []string{"ANALYZE sluicebox.parked"}},
-				{"a row, analyzed", []string{parkedFill("plans", 1, 1), "ANALYZE sluicebox.parked"}},
-				{"full, with statistics of a row", []string{"DELETE FROM sluicebox.parked", parkedFill("plans", 50_000, 1000)}},
+				{"a row, analyzed", []string{spillFill("plans", 1, 1), "ANALYZE sluicebox.parked"}},
+				{"full, with statistics of a row", []string{"DELETE FROM sluicebox.parked", spillFill("plans", 50_000, 1000)}},
 				{"full, analyzed", []string{"ANALYZE sluicebox.parked"}},
 				{"emptied and vacuumed", []string{"DELETE FROM sluicebox.parked", "VACUUM sluicebox.parked"}},
-				{"one lane of another relay, analyzed", []string{parkedFill("another", 20_000, 1), "ANALYZE sluicebox.parked"}},
-				{"full, with statistics of that lane", []string{parkedFill("plans", 50_000, 1000)}},
+				{"one lane of another relay, analyzed", []string{spillFill("another", 20_000, 1), "ANALYZE sluicebox.parked"}},
+				{"full, with statistics of that lane", []string{spillFill("plans", 50_000, 1000)}},
 			} {
 				servers.Exec(t, url, stage.statements...)
-				checkParkPlans(t, st, stage.name)
+				checkSpillPlans(t, st, stage.name)
 			}
 		})
 	}
 }
 
-// checkParkPlans checks the plans that sessions with the store's settings would make now
+// checkSpillPlans checks the plans that sessions with the store's settings would make now
 // and keep.
-func checkParkPlans(t *testing.T, st *Store, stage string) {
+func checkSpillPlans(t *testing.T, st *Store, stage string) {
 	t.Helper()
 	check := func(what string, sess *session, make func(*table) *query, want ...string) {
 		t.Helper()
@@ -118,9 +118,9 @@ func genericPlan(t *testing.T, conn *pgx.Conn, q *query) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestParkedViewPlan: with many spilled rows, a view looks up each row in the index on
+// TestSpilledViewPlan: with many spilled rows, a view looks up each row in the index on
 // the id, with statistics that do not cover them.
-func TestParkedViewPlan(t *testing.T) {
+func TestSpilledViewPlan(t *testing.T) {
 	const table = `
 CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text);
 INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FROM generate_series(1, 200010) i`
@@ -135,7 +135,7 @@ INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FRO
 			}
 			defer st.Close()
 			servers.Exec(t, url, table, "ANALYZE outbox_events", st.Script(), "ALTER TABLE sluicebox.parked SET (autovacuum_enabled = off)",
-				parkedFill("another", 10, 1), "VACUUM ANALYZE sluicebox.parked", parkedFill("plans", 200_000, 1000))
+				spillFill("another", 10, 1), "VACUUM ANALYZE sluicebox.parked", spillFill("plans", 200_000, 1000))
 			opened, err := st.View(t.Context(), "")
 			if err != nil {
 				t.Fatal(err)

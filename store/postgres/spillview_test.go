@@ -27,9 +27,9 @@ func unsettledIDs(t *testing.T, st *postgres.Store) []string {
 	return list
 }
 
-// TestParkedIDTypes: views exclude spilled rows whatever the type of their id, by a hash
+// TestSpilledIDTypes: views exclude spilled rows whatever the type of their id, by a hash
 // and one by one, also next to ids that the type does not accept.
-func TestParkedIDTypes(t *testing.T) {
+func TestSpilledIDTypes(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		for typ, ids := range map[string][]string{
 			"uuid":     {"00000000-0000-0000-0000-00000000000a", "9f0c3d2e-0000-4000-8000-00000000abcd"},
@@ -41,9 +41,9 @@ func TestParkedIDTypes(t *testing.T) {
   id `+typ+` PRIMARY KEY, message_group text, payload text, status text DEFAULT 'PENDING',
   retry_count smallint, created_at timestamptz DEFAULT now(), processed_at timestamptz, error_message text)`, 0, flowBox)
 			r.exec(t, "INSERT INTO outbox_events (id) VALUES ('"+ids[0]+"'), ('"+ids[1]+"')")
-			r.park(t, parkedRow(ids[1], 1), parkedRow("no id of that type", 2))
+			r.spill(t, spilledRow(ids[1], 1), spilledRow("no id of that type", 2))
 			few := unsettledIDs(t, r.store)
-			r.exec(t, fillParked, 10_000, 10_000)
+			r.exec(t, fillSpilled, 10_000, 10_000)
 			if many := unsettledIDs(t, r.store); !slices.Equal(few, ids[:1]) || !slices.Equal(many, few) {
 				t.Errorf("%s: views show %q with few and %q with many parked rows, want %q", typ, few, many, ids[:1])
 			}
@@ -61,7 +61,7 @@ func TestViewBeforeInstall(t *testing.T) {
 		if got := unsettledIDs(t, r.store); !slices.Equal(got, []string{"1"}) {
 			t.Errorf("without own tables a view shows %q", got)
 		}
-		firstVersion(t, url)
+		installFirstVersion(t, url)
 		r.insert(t, "2")
 		if got := unsettledIDs(t, r.store); !slices.Equal(got, []string{"2"}) {
 			t.Errorf("with the first version of them a view shows %q", got)

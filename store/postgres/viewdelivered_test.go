@@ -62,8 +62,8 @@ func TestDeliveredTypes(t *testing.T) {
 	rigs.WantSetup(t, "a text", err, "created_at", "words", "text", "order-by", "log")
 }
 
-// TestLockWishesUnread: an unreadable request count prevents no leadership.
-func TestLockWishesUnread(t *testing.T) {
+// TestLockWithUnreadableRequests: an unreadable request count prevents no leadership.
+func TestLockWithUnreadableRequests(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		held := takeLock(t, r.store)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// door forwards to one server, and later to another.
-type door struct {
+// switchProxy forwards to one server, and later to another.
+type switchProxy struct {
 	t    *testing.T
 	l    net.Listener
 	mu   sync.Mutex
@@ -17,22 +17,22 @@ type door struct {
 	all  sync.WaitGroup
 }
 
-func newDoor(t *testing.T, to string) *door {
+func newSwitchProxy(t *testing.T, to string) *switchProxy {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &door{t: t, l: l, to: to}
+	p := &switchProxy{t: t, l: l, to: to}
 	p.all.Go(p.serve)
 	t.Cleanup(func() {
 		_ = l.Close()
-		p.lead("")
+		p.switchTo("")
 		p.all.Wait()
 	})
 	return p
 }
 
-func (p *door) serve() {
+func (p *switchProxy) serve() {
 	for {
 		in, err := p.l.Accept()
 		if err != nil {
@@ -55,8 +55,8 @@ func (p *door) serve() {
 	}
 }
 
-// lead closes every connection and forwards new ones elsewhere.
-func (p *door) lead(to string) {
+// switchTo closes every connection and forwards new ones elsewhere.
+func (p *switchProxy) switchTo(to string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.to = to
