@@ -11,12 +11,14 @@ import (
 const (
 	// pruneBatchRows is the maximum number of rows in one deletion.
 	pruneBatchRows = 500
+
 	// prunePauseFactor is the length of the pause after a batch as a multiple of the
 	// batch's duration, and minPrunePause is the minimum pause. Pruning therefore
 	// takes at most an eleventh of one core of the database, and no other session
 	// waits long for its locks.
 	prunePauseFactor = 10
 	minPrunePause    = 10 * time.Millisecond
+
 	// pruneInterval is the time from the end of a table to its next pass.
 	// pruneRetryInterval is the time to the next pass after a failed batch.
 	pruneInterval      = time.Hour
@@ -27,6 +29,7 @@ const (
 type PruneObserver interface {
 	// Pruned reports that rows passed their retention and are deleted.
 	Pruned(outbox string, rows int)
+
 	// PruneFailed reports that rows could not be deleted. The Pruner retries.
 	PruneFailed(outbox string, err error)
 }
@@ -39,6 +42,7 @@ type PruneObserver interface {
 type Pruner struct {
 	Tables store.Pruner
 	Epoch  store.Epoch
+
 	// Outboxes are the tables. A table without a Retention is not pruned.
 	Outboxes []store.Outbox
 	Observer PruneObserver

@@ -32,6 +32,7 @@ type fakeTables struct {
 func (a *fakeTables) Clock(context.Context) (time.Time, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if a.ahead == clockFails {
 		return time.Time{}, errors.New("away")
 	}
@@ -49,6 +50,7 @@ func (a *fakeTables) Prune(_ context.Context, epoch store.Epoch, p store.PruneRe
 	time.Sleep(a.takes) // fake time
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	a.calls = append(a.calls, time.Since(a.began))
 	if epoch != 7 || p.Limit != 500 {
 		return store.PruneResult{}, fmt.Errorf("epoch %d, limit %d", epoch, p.Limit)

@@ -24,6 +24,7 @@ type Acknowledger interface {
 type Observer interface {
 	// Saved reports that the checkpoint row was written.
 	Saved(cp store.Checkpoint)
+
 	// SaveFailed reports that a save failed. The saver retries.
 	SaveFailed(err error)
 }
@@ -32,6 +33,7 @@ type Observer interface {
 type SaverConfig struct {
 	// Interval is the minimum time between two rounds.
 	Interval time.Duration
+
 	// IdleSave is the time between two saves while positions move but no row settles.
 	IdleSave time.Duration
 }
@@ -50,6 +52,7 @@ type CheckpointSaver struct {
 	Source   Acknowledger
 	Epoch    store.Epoch
 	Observer Observer
+
 	// SaveNow, if set, makes the saver save the watermark at once, even if no row has
 	// settled. It is needed when the log grows faster than IdleSave allows for.
 	SaveNow <-chan struct{}
@@ -76,6 +79,7 @@ func (k *CheckpointSaver) Run(ctx context.Context) error {
 	if ctx.Err() == nil || errors.Is(context.Cause(ctx), store.ErrNotLeader) {
 		return err
 	}
+
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTimeout)
 	defer cancel()
 	k.savedAt = time.Time{} // also save positions that moved without a settled row
@@ -161,6 +165,7 @@ func (k *CheckpointSaver) Advance(ctx context.Context, now time.Time) error {
 	if err := k.Store.SaveCheckpoint(ctx, k.Epoch, cp); err != nil {
 		return fmt.Errorf("save checkpoint %s: %w", cp.Position, err)
 	}
+
 	k.saved, k.savedAt, k.savedSettled, k.positionsUnsaved = cp.Position, now, settled, false
 	k.Observer.Saved(cp)
 	k.Source.Acknowledge(cp.Position)

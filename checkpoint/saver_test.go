@@ -27,6 +27,7 @@ func (j *recorder) SaveCheckpoint(_ context.Context, _ store.Epoch, cp store.Che
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+
 	err := j.fail
 	j.fail = nil
 	return err
@@ -52,6 +53,7 @@ func (j *recorder) expect(t *testing.T, want ...string) {
 	t.Helper()
 	j.mu.Lock()
 	defer j.mu.Unlock()
+
 	if !slices.Equal(j.lines, want) {
 		t.Fatalf("calls are %q, want %q", j.lines, want)
 	}

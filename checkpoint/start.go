@@ -28,17 +28,22 @@ type StartStore interface {
 type StartPoint struct {
 	// Epoch is the epoch of the leadership that the start acquired.
 	Epoch store.Epoch
+
 	// Watermark is the initial watermark. Its Position is "" after a snapshot,
 	// because nothing may be saved before the backlog has settled.
 	Watermark store.Checkpoint
+
 	// From is the position to run the source from.
 	From store.Position
+
 	// Backlog has the rows that are in the tables but not in the log, in the order of
 	// delivery. They come before all rows of the log.
 	Backlog []store.Item
+
 	// Spilled is the number of spilled rows of a backlog that is too large for
 	// memory. They have the first seqs of the epoch.
 	Spilled int64
+
 	// SnapshotReason is the reason for a snapshot, "" if there was none.
 	SnapshotReason string
 }

@@ -18,6 +18,7 @@ type fakeStart struct {
 	rows    map[string]int // by outbox
 	payload int            // bytes of each row's payload and group
 	group   int
+
 	// read is the number of bytes that Unsettled returned, maxSpilled the bytes of the
 	// largest spill.
 	read, maxSpilled int64
@@ -137,6 +138,7 @@ func TestStartResumesAtCheckpoint(t *testing.T) {
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
 		opening: capture.OpenResult{Origin: "o", From: "7"},
 	}
+
 	b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 10}, nil)
 	if err != nil {
 		t.Fatal(err)

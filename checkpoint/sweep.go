@@ -19,9 +19,11 @@ type Lanes interface {
 	// Held returns the ids of an outbox that are in a lane or whose outcome is not
 	// written yet.
 	Held(outbox string) []string
+
 	// TrackSettled(true) starts to record the rows that settle, TrackSettled(false)
 	// stops and clears the record.
 	TrackSettled(on bool)
+
 	// InsertFound inserts rows from the tables at the front of their lanes, in the
 	// given order, and returns how many it inserted. It leaves out rows that a lane
 	// holds by now and rows that settled since TrackSettled(true).
@@ -33,6 +35,7 @@ type SweepObserver interface {
 	// Swept reports rows that were reset to PENDING by an update. They are in lanes
 	// now.
 	Swept(rows int)
+
 	// SweepFailed reports that the tables could not be read or the marker not be
 	// written. The Sweeper retries.
 	SweepFailed(err error)
@@ -49,6 +52,7 @@ type SweepObserver interface {
 type Sweeper struct {
 	// Interval is the time between two sweeps. The first one starts at once.
 	Interval time.Duration
+
 	// Outboxes are the tables. One sweep takes at most Bound.Rows of each, and
 	// Bound.Bytes of all together.
 	Outboxes []store.Outbox
@@ -57,9 +61,11 @@ type Sweeper struct {
 	Tables   store.Viewer
 	Lanes    Lanes
 	Observer SweepObserver
+
 	// Epoch distinguishes this leader's markers from those of an earlier leader,
 	// which the log may bring again.
 	Epoch store.Epoch
+
 	// OnCaughtUp, if set, is called when the first marker comes back, in log order.
 	OnCaughtUp func()
 
@@ -113,6 +119,7 @@ func (s *Sweeper) sweep(ctx context.Context) (more bool, err error) {
 	if err := s.awaitMarker(ctx, s.caughtUp); err != nil {
 		return false, err
 	}
+
 	s.Lanes.TrackSettled(true)
 	defer s.Lanes.TrackSettled(false)
 	items, more, err := s.findRequeued(ctx)

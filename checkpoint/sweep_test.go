@@ -30,6 +30,7 @@ type fakeLanes struct {
 func (m *fakeLanes) note(format string, args ...any) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	m.lines = append(m.lines, fmt.Sprintf(format, args...))
 	err := m.fail
 	m.fail = nil
@@ -82,6 +83,7 @@ func (m *fakeLanes) expect(t *testing.T, want ...string) {
 	synctest.Wait()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	if !slices.Equal(m.lines, want) {
 		t.Errorf("it did %q, want %q", m.lines, want)
 	}

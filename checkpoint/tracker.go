@@ -49,6 +49,7 @@ func NewTracker(start store.Checkpoint) *Tracker {
 func (t *Tracker) Begin(position store.Position, seq store.Seq, n int) *Ticket {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	t.readAt = time.Now()
 	if position != "" {
 		t.read = position
@@ -77,6 +78,7 @@ func (tk *Ticket) Done(n int) {
 	t := tk.tracker
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	tk.open -= n
 	t.settled += int64(n)
 	if tk.open < 0 {
@@ -85,6 +87,7 @@ func (tk *Ticket) Done(n int) {
 	if tk.open > 0 {
 		return
 	}
+
 	before := tk.prev
 	t.unlink(tk)
 	t.advance(before, tk.place)
@@ -100,6 +103,7 @@ func (t *Tracker) advance(before *Ticket, to watermarkTarget) {
 		before.place = to
 		return
 	}
+
 	t.watermark.Position, t.watermark.Seq = to.position, to.seq
 	select {
 	case t.changed <- struct{}{}:
@@ -113,11 +117,13 @@ func (t *Tracker) unlink(tk *Ticket) {
 	} else {
 		t.head = tk.next
 	}
+
 	if tk.next != nil {
 		tk.next.prev = tk.prev
 	} else {
 		t.tail = tk.prev
 	}
+
 	tk.prev, tk.next = nil, nil
 }
 

@@ -50,11 +50,14 @@ type LiveSource interface {
 // Log is the log that the relay reads.
 type Log struct {
 	LiveSource
+
 	// Origin identifies the log; see store.Checkpoint.
 	Origin string
+
 	// OpenHistory returns a source that reads a range of the log again. The caller
 	// closes it. It is nil if the log does not hold the rows.
 	OpenHistory func() (HistoryReader, error)
+
 	// OpenRetention returns a source that checks how far back the log reaches. The
 	// caller closes it. It is nil if log is retained per checkpoint, or the log holds
 	// no rows.
@@ -93,6 +96,7 @@ type SavepointObserver interface {
 	// SavepointChanged reports that a checkpoint was created or refused, or has lost
 	// its log.
 	SavepointChanged(n *store.Savepoint)
+
 	// LogsRetained reports the log that the database currently retains for
 	// checkpoints.
 	LogsRetained(list []capture.RetainedSlot)
@@ -102,13 +106,17 @@ type SavepointObserver interface {
 // which must return at once.
 type Observer interface {
 	SavepointObserver
+
 	// Job reports the current state of a job, after a change or a read.
 	Job(j *store.Job)
+
 	// Jobs reports all jobs, the latest request first. The Controller reuses the list:
 	// an observer that keeps it makes a copy.
 	Jobs(list []store.Job)
+
 	// Skipped reports rows of a job that were not sent to a sink.
 	Skipped(sink string, rows int)
+
 	// ControllerFailed reports a failed step. The Controller retries it.
 	ControllerFailed(err error)
 }
@@ -119,18 +127,23 @@ type Controller struct {
 	Store    Store
 	Epoch    store.Epoch
 	Outboxes []store.Outbox
+
 	// Sinks are the possible receivers by name. Routes has the name of the sink of
 	// each outbox.
 	Sinks  map[string]Sink
 	Routes map[string]string
+
 	// Log is nil while the relay polls.
 	Log *Log
+
 	// OpenRetainer returns a SlotRetainer. It is called when one is first needed, and
 	// is nil if the database cannot retain log for a checkpoint.
 	OpenRetainer func() (SlotRetainer, error)
+
 	// MaxRetainedBytes is the maximum log in bytes that is retained for one
 	// checkpoint, 0 for no bound.
 	MaxRetainedBytes int64
+
 	// RequestsChanged receives a signal when there may be new requests.
 	RequestsChanged <-chan struct{}
 	Observer        Observer
@@ -142,6 +155,7 @@ type Controller struct {
 	markers      pendingMarkers
 	retainer     lazyRetainer
 	activeReader logReader
+
 	// savepointsChanged and jobsChanged receive a signal when there is work to do.
 	savepointsChanged, jobsChanged chan struct{}
 	retries                        map[string]*retryState

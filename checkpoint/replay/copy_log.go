@@ -13,11 +13,14 @@ import (
 const (
 	// pageRows and pageBytes bound one transaction of copied rows.
 	pageRows, pageBytes = 1000, 4 << 20
+
 	// segmentBytes is the maximum payload that is copied before it is played, if the
 	// server does not bound its log more tightly.
 	segmentBytes = 256 << 20
+
 	// segmentRows bounds the memory that small rows take besides their payload.
 	segmentRows = 1 << 20
+
 	// The cursor moves after cursorMoveRows rows or cursorMoveInterval, even if no
 	// row matched.
 	cursorMoveRows, cursorMoveInterval = 100_000, 5 * time.Second
@@ -148,6 +151,7 @@ var errSegmentFull = errors.New("segment limit reached")
 // copier copies rows of the log into the job.
 type copier struct {
 	*jobRun
+
 	// cursor is the position that was read, to the row.
 	cursor    store.ReplayCursor
 	page      []store.ReplayRow
@@ -155,6 +159,7 @@ type copier struct {
 	bytes     int64 // of the page
 	rowsRead  int   // rows since the last flush
 	flushedAt time.Time
+
 	// rows and size are totals of the segment, maxBytes is its limit.
 	rows           int
 	size, maxBytes int64
@@ -202,6 +207,7 @@ func (c *copier) flush(ctx context.Context) error {
 	if err := c.Store.CopyRows(ctx, c.Epoch, c.ID, c.page, c.cursor); err != nil {
 		return err
 	}
+
 	c.Cursor = c.cursor
 	c.Total += int64(len(c.page))
 	c.rows += len(c.page)

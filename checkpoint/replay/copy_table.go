@@ -24,6 +24,7 @@ func (r *jobRun) copyTable(ctx context.Context) error {
 			return err
 		}
 	}
+
 	r.Cursor = store.ReplayCursor{Position: tableCopied}
 	return r.Store.CopyRows(ctx, r.Epoch, r.ID, nil, r.Cursor)
 }

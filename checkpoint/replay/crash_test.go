@@ -46,6 +46,7 @@ func (d *crashStore) call(do func() error) error {
 		d.die()
 		return errCrash
 	}
+
 	err := do()
 	if last {
 		d.die()

@@ -124,6 +124,7 @@ func (r *receiver) Deliver(_ context.Context, msgs []sink.Message) sink.Result {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	var res sink.Result
 	res.Class = sink.Delivered
 	for i := range msgs {
@@ -175,6 +176,7 @@ func (r *receiver) await(t *testing.T, missing func(came []arrival) string) {
 func (r *receiver) of(group string, replayed bool) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	for _, a := range r.arrivals {
 		if a.group == group && (a.job != "") == replayed {
 			ids = append(ids, a.id)
@@ -187,6 +189,7 @@ func (r *receiver) of(group string, replayed bool) (ids []string) {
 func (r *receiver) between(group string) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	var since []string
 	began := false
 	for _, a := range r.arrivals {
@@ -393,6 +396,7 @@ func (l *testRelay) job(id string) store.Job {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+
 	i := slices.IndexFunc(list, func(j store.Job) bool { return j.ID == id })
 	if i < 0 {
 		l.t.Fatalf("job %s not found", id)

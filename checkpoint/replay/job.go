@@ -15,8 +15,10 @@ const (
 	// requestPollInterval is how often the Controller reads the desired state of a
 	// running job.
 	requestPollInterval = time.Second
+
 	// clearBatchRows is the maximum number of rows of an ended job in one deletion.
 	clearBatchRows = 5000
+
 	// maxTries is the maximum number of tries without progress before a job FAILS.
 	// maxRetryWait is the maximum pause between two tries. Together they take some
 	// minutes.
@@ -174,6 +176,7 @@ func (d *Controller) endJob(ctx context.Context, j *store.Job, state store.JobSt
 	if reason == "" {
 		reason, _, _ = strings.Cut(j.Reason, WaitsFor)
 	}
+
 	j.State, j.Reason = state, reason
 	if err := d.writeJob(ctx, j); err != nil {
 		return err
@@ -196,6 +199,7 @@ func (d *Controller) deleteLeftRows(ctx context.Context, j *store.Job) error {
 	if spec, err := ParseSpec(j.Spec); err == nil && spec.DryRun {
 		return nil // a dry run has counts and no rows
 	}
+
 	for left := j.Total - j.Sent - j.Skipped - j.Refused; left > 0; {
 		n, err := d.Store.ClearRows(ctx, d.Epoch, j.ID, clearBatchRows)
 		if err != nil {
@@ -224,10 +228,12 @@ func (d *Controller) refreshJob(ctx context.Context, j *store.Job) error {
 	if err != nil {
 		return err
 	}
+
 	i := slices.IndexFunc(list, func(other store.Job) bool { return other.ID == j.ID })
 	if i < 0 {
 		return store.ErrNoJob
 	}
+
 	*j = list[i]
 	d.Observer.Job(j)
 	return nil

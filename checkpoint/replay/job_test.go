@@ -21,6 +21,7 @@ func deliveredFixture(t *testing.T, configure ...func(*replay.Controller)) (h te
 	if n := l.createCheckpoint("here", true); n.State != store.SavepointRetained {
 		t.Fatalf("got checkpoint %+v", n)
 	}
+
 	h.exec(t, insert("a", ids("a", 0, 300)...), insert("b", ids("b", 0, 300)...))
 	to.waitForLive(t, 600)
 	eventually(t, func() string { return l.wantOpen(0) })

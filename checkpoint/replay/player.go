@@ -15,6 +15,7 @@ const (
 	// request has ended and its outcomes are written. A table may refuse an outcome
 	// forever.
 	quiesceTimeout, deferDuration = 5 * time.Second, time.Second
+
 	// pollInterval is how often a player checks conditions without a signal.
 	pollInterval = time.Second
 )
@@ -31,6 +32,7 @@ type player struct {
 
 	rows       int       // in memory at the last refresh
 	progressAt time.Time // time of the last progress
+
 	// paused has the groups that an operator has paused.
 	paused map[store.LaneKey]bool
 }
@@ -39,6 +41,7 @@ type player struct {
 type laneTurn struct {
 	store.ReplayLane
 	live, target *target
+
 	// held is true while the live lane is held, which began at since. quiescent is
 	// true if none of its rows is in flight.
 	held, quiescent bool
@@ -52,11 +55,13 @@ func newPlayer(r *jobRun) *player {
 		jobRun: r, targets: map[string]*target{}, turns: map[store.LaneKey]*laneTurn{}, wake: make(chan struct{}, 1),
 		meanRowBytes: 1 << 20, paused: map[store.LaneKey]bool{},
 	}
+
 	burst := 1
 	for name, sink := range r.Sinks {
 		p.targets[name] = newTarget(name, sink)
 		burst = max(burst, sink.Config.APIBatchSize)
 	}
+
 	p.pace = newRateLimiter(r.spec.Rate, burst)
 	return p
 }
@@ -164,14 +169,17 @@ func (p *player) refreshLoads(now time.Time) {
 		e.emptyLanes = 0
 		rows += e.total.Rows
 	}
+
 	for key, t := range p.turns {
 		if !t.allRead && t.target.byLane[key] == 0 {
 			t.target.emptyLanes++
 		}
 	}
+
 	if rows < p.rows {
 		p.progressAt = now
 	}
+
 	p.rows = rows
 }
 

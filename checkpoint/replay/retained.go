@@ -17,13 +17,16 @@ const (
 	// retainedInterval is how often the Controller checks the size of the log that is
 	// retained for checkpoints, while there is any.
 	retainedInterval = 10 * time.Second
+
 	// retainedStepBytes is the change of a retained log in bytes that is saved.
 	// Smaller changes are not, because each save itself writes to the log.
 	retainedStepBytes = 1 << 20
+
 	// orphanSweepInterval is how often the Controller searches for orphaned logs
 	// while no checkpoint retains any. A leader may have crashed between retaining a
 	// log and recording it.
 	orphanSweepInterval = 10 * time.Minute
+
 	// retentionInterval is how often the Controller checks that a server with its own
 	// retention still has the log of the checkpoints.
 	retentionInterval = 10 * time.Minute
@@ -40,9 +43,11 @@ type lazyRetainer struct {
 func (k *lazyRetainer) open(with func() (SlotRetainer, error)) (SlotRetainer, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	if k.SlotRetainer != nil {
 		return k.SlotRetainer, nil
 	}
+
 	opened, err := with()
 	if err == nil {
 		k.SlotRetainer = opened
@@ -82,6 +87,7 @@ func (d *Controller) checkRetainedLogs(ctx context.Context, named []store.Savepo
 			logs[i] = list[at]
 		}
 	}
+
 	return list, d.updateRetainedLogs(ctx, named, logs)
 }
 
@@ -210,6 +216,7 @@ func (d *Controller) dropOrphanedLogs(ctx context.Context, retainer capture.Slot
 			errs = append(errs, fmt.Errorf("release orphaned log %s: %w", l.Name, err))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -228,6 +235,7 @@ func (d *Controller) dropLog(ctx context.Context, name string) error {
 	if d.OpenRetainer == nil {
 		return nil
 	}
+
 	retainer, err := d.retainer.open(d.OpenRetainer)
 	if err == nil {
 		err = retainer.ReleaseLog(ctx, name)
@@ -258,6 +266,7 @@ func (r *logReader) setReading(name string, stop func(cause error)) {
 func (r *logReader) interrupt(name string, cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if name != "" && r.name == name {
 		r.stop(cause)
 	}

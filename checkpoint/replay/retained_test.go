@@ -33,6 +33,7 @@ func (l *testRelay) deleteCheckpoint(name string) {
 	if err := l.store.RequestSavepointDeletion(l.ctx(), name); err != nil {
 		l.t.Fatal(err)
 	}
+
 	l.notify()
 	eventually(l.t, func() string {
 		if l.findCheckpoint(name) != nil {
@@ -180,6 +181,7 @@ func TestRelayWithoutRetainer(t *testing.T) {
 		d.OpenRetainer = func() (replay.SlotRetainer, error) { return nil, errors.New("no log here") }
 		d.Observer = errorObserver{d.Observer, failed}
 	})
+
 	l.createCheckpoint("one", false)
 	l.createCheckpoint("two", false) // the round of the first one is over
 	select {

@@ -106,6 +106,7 @@ func (r *jobRun) playCopied(ctx context.Context) error {
 	if r.mustRecopy() {
 		return nil
 	}
+
 	lanes, err := r.Store.ReplayLanes(ctx, r.ID, 0, 1)
 	if err != nil || len(lanes) == 0 {
 		return err
@@ -113,6 +114,7 @@ func (r *jobRun) playCopied(ctx context.Context) error {
 	if err := r.saveProgress(ctx, store.JobPlaying, ""); err != nil {
 		return err
 	}
+
 	err = r.player.play(ctx)
 	if err == nil {
 		err = r.refreshJob(ctx, r.Job)
@@ -159,11 +161,13 @@ func (r *jobRun) checkSpec() error {
 	if r.Source != "" {
 		end = failf
 	}
+
 	for _, name := range r.spec.Outboxes {
 		if !slices.ContainsFunc(r.Outboxes, func(o store.Outbox) bool { return o.Name == name }) {
 			return end("outbox %q not found", name)
 		}
 	}
+
 	if _, there := r.Sinks[r.spec.Sink]; r.spec.Sink != "" && !there {
 		return end("sink %q not found", r.spec.Sink)
 	}
@@ -226,9 +230,11 @@ func (r *jobRun) clearCopied(ctx context.Context) error {
 			break
 		}
 	}
+
 	if r.Cursor == (store.ReplayCursor{}) {
 		return nil
 	}
+
 	r.Cursor = store.ReplayCursor{}
 	return r.Store.CopyRows(ctx, r.Epoch, r.ID, nil, r.Cursor)
 }

@@ -112,6 +112,7 @@ func (r *jobRun) nearestSavepoint(named []store.Savepoint) (best *store.Savepoin
 	if r.Log == nil || r.Log.OpenRetention != nil {
 		return nil
 	}
+
 	for i := range named {
 		n := &named[i]
 		usable := (n.State == store.SavepointMade || n.State == store.SavepointRetained) && !n.DeleteRequested &&
@@ -145,12 +146,14 @@ func (r *jobRun) chooseTable(because string) (sourceChoice, error) {
 	if r.spec.Read == SourceLog {
 		return sourceChoice{}, refusef("cannot read the log as requested, %s", because)
 	}
+
 	for _, o := range r.selectedOutboxes() {
 		q := store.DeliveredQuery{Outbox: o.Name}
 		if err := q.Validate(&o); err != nil {
 			return sourceChoice{}, refusef("cannot read the table (%s): %v", because, err)
 		}
 	}
+
 	return sourceChoice{SourceTable, "from the table, " + because + "; rows are selected by the time in the first column of order-by, so deleted rows " +
 		"are not sent, nor rows that committed after the start with an earlier time"}, nil
 }
@@ -160,10 +163,12 @@ func (r *jobRun) tableSince(ctx context.Context) (time.Time, error) {
 	if r.spec.From == "" {
 		return r.spec.Since, nil
 	}
+
 	named, err := r.Store.Savepoints(ctx)
 	if err != nil {
 		return time.Time{}, err
 	}
+
 	i := slices.IndexFunc(named, func(n store.Savepoint) bool { return n.Name == r.spec.From && !n.DeleteRequested })
 	if i < 0 || named[i].At.IsZero() || named[i].At.After(r.UntilAt) {
 		return time.Time{}, failf("checkpoint %s was deleted before its rows were read", r.spec.From)

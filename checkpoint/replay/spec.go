@@ -30,9 +30,11 @@ type Spec struct {
 	// which it starts. Exactly one of them is set.
 	From  string    `json:"from,omitempty"`
 	Since time.Time `json:"since,omitzero"`
+
 	// Until is the exclusive end of the range. If it is zero, the range ends at the
 	// current position of the log when the job starts.
 	Until time.Time `json:"until,omitzero"`
+
 	// Outboxes, Groups, Kinds and IDs select rows. An empty list selects all. NoGroup
 	// selects rows without a group, which no name in Groups does. With neither Groups
 	// nor NoGroup, rows with and without a group are selected.
@@ -41,12 +43,16 @@ type Spec struct {
 	NoGroup  bool     `json:"no_group,omitempty"`
 	Kinds    []string `json:"kinds,omitempty"`
 	IDs      []string `json:"ids,omitempty"`
+
 	// Sink receives the rows, "" for the sink of each row's outbox.
 	Sink string `json:"sink,omitempty"`
+
 	// Rate is the maximum number of rows per second, 0 for no limit.
 	Rate int `json:"rate,omitempty"`
+
 	// Read is where the rows are read.
 	Read Source `json:"read,omitempty"`
+
 	// DryRun counts the rows and sends none.
 	DryRun bool `json:"dry_run,omitempty"`
 }

@@ -19,6 +19,7 @@ type target struct {
 	maxLanes int
 	maxBytes int64
 	turns    int // lanes with a turn
+
 	// emptyLanes is the number of lanes without rows in memory at the last refresh.
 	// Their live rows wait, so there are no more such lanes than room for rows.
 	emptyLanes int

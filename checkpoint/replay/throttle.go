@@ -9,12 +9,14 @@ const (
 	// quietPeriod is the time without a finished live row after which a job runs at
 	// full speed.
 	quietPeriod = time.Second
+
 	// throttledPageRows is the maximum number of rows that a job copies or sends at
 	// once while live rows flow. It then pauses for pauseFactor times the duration of
 	// the page. The job's statements, and the server's reading of the log that they
 	// write, delay live rows: a few milliseconds with 20 rows, more than ten with a
 	// thousand (measured; fewer rows or longer pauses change little).
 	throttledPageRows, pauseFactor = 20, 4
+
 	// maxPause is the maximum pause between two pages. A page that takes longer than
 	// a quarter of it mostly waits for the network or the disk.
 	maxPause = 20 * time.Millisecond
@@ -79,6 +81,7 @@ func (r *jobRun) throttle(ctx context.Context, began time.Time) error {
 type rateLimiter struct {
 	interval time.Duration // between two rows
 	burst    int
+
 	// paidUntil is the time that the rows so far have used up.
 	paidUntil time.Time
 }

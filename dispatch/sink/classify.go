@@ -64,6 +64,7 @@ func RetryAfter(h http.Header, now time.Time) time.Duration {
 	if v == "" {
 		return 0
 	}
+
 	// ErrRange is no failure here, because ParseUint returns the largest value with
 	// it.
 	if secs, err := strconv.ParseUint(v, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {

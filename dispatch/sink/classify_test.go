@@ -106,6 +106,7 @@ func FuzzRetryAfter(f *testing.F) {
 	for _, v := range []string{"120", "2147483648", "-1", "Sun, 01 Mar 2026 12:01:30 GMT", "Sun Mar  1 12:01:30 2026", "x"} {
 		f.Add(v, int64(1_772_366_400))
 	}
+
 	f.Fuzz(func(t *testing.T, v string, unix int64) {
 		now := time.Unix(unix, 0)
 		got := sink.RetryAfter(http.Header{"Retry-After": {v}}, now)
@@ -127,6 +128,7 @@ func TestClassNames(t *testing.T) {
 		}
 		seen[name] = c
 	}
+
 	if name := sink.Class(0).String(); name != "unknown" {
 		t.Errorf("class 0: got name %q", name)
 	}

@@ -15,12 +15,15 @@ type Message struct {
 	Kind    string
 	Group   store.Group
 	Payload []byte // read-only
+
 	// Attempt is the number of this attempt, from 1. A new leader starts at 1 again.
 	Attempt int
+
 	// Committed is the commit time of the row's transaction, by the database's clock.
 	// It is zero where the time is unknown, for example for a row that was read from
 	// the table.
 	Committed time.Time
+
 	// Replay is the id of the replay that sends the row again, "" for a live row. All
 	// messages of a request have the same Replay.
 	Replay string
@@ -33,8 +36,10 @@ type Mode uint8
 const (
 	// Atomic: the receiver accepts all messages or none.
 	Atomic Mode = iota + 1
+
 	// Ordered: the receiver stops at the first failure and reports its position.
 	Ordered
+
 	// PerItem: the receiver reports a result for each message.
 	PerItem
 )
@@ -42,12 +47,15 @@ const (
 // Limits bounds a request to a destination.
 type Limits struct {
 	Mode Mode
+
 	// Endpoint names the endpoint for messages of this kind. Each endpoint has a
 	// circuit breaker of its own, so a failure of one endpoint does not affect
 	// another.
 	Endpoint string
+
 	// MaxItems is the maximum number of messages in a request.
 	MaxItems int
+
 	// MaxBytes is the maximum number of payload bytes in a request of several
 	// messages. A single message may exceed it. The sink then decides whether to
 	// reject the message.
@@ -59,6 +67,7 @@ type Sink interface {
 	// Limits returns the bounds of a request with messages of one kind. They never
 	// change.
 	Limits(kind string) Limits
+
 	// Deliver sends messages of one kind in one request and returns their outcomes.
 	// It returns when the outcome is known or the context ends. A request that the
 	// context ended is Unavailable.
@@ -120,16 +129,21 @@ type Class uint8
 const (
 	// Delivered: the receiver has the row.
 	Delivered Class = iota + 1
+
 	// Rejected: the receiver read the row and does not accept it (400, 413, 422).
 	Rejected
+
 	// Refused: the receiver failed, possibly because of the row (500, 501, other
 	// 4xx).
 	Refused
+
 	// Unavailable: the receiver cannot be reached or asks for a later attempt.
 	Unavailable
+
 	// Misconfigured: the address or the credentials are wrong, or the response does
 	// not come from the API.
 	Misconfigured
+
 	// NotSent: the message was not part of the request. NotSent proves nothing about
 	// the row or the receiver. The first message of a request never has it: the sink
 	// either sends it or rejects it.
@@ -159,6 +173,7 @@ func (c Class) String() string {
 type Outcome struct {
 	Class  Class
 	Reason store.Reason
+
 	// Detail is one line for the row's error column and the log. It holds no secrets,
 	// and is empty if the message was delivered.
 	Detail string
@@ -168,13 +183,16 @@ type Outcome struct {
 type Result struct {
 	// Outcome applies to every message, unless Items is set.
 	Outcome
+
 	// Items has the outcome of each message, by position. It is nil if one outcome
 	// applies to all messages.
 	Items []Outcome
+
 	// Skipped counts the delivered messages that the receiver reported as skipped: it
 	// has them, but did nothing with them. They become COMPLETED and are counted in a
 	// metric.
 	Skipped int
+
 	// RetryAfter is the pause that the receiver asks for, 0 for none. The dispatcher
 	// caps it.
 	RetryAfter time.Duration

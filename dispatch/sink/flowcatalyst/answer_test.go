@@ -148,10 +148,12 @@ func TestClassifyIncompleteAnswer(t *testing.T) {
 	if res := classifyAnswer(&broken, r, 1, nil); res.Class != sink.Unavailable {
 		t.Errorf("incomplete response: got %s", res.Class)
 	}
+
 	long := httpsink.Answer{Status: 201, Body: []byte(`{"results":[`), Err: httpsink.ErrTooLong}
 	if res := classifyAnswer(&long, r, 1, nil); res.Class != sink.Misconfigured || !strings.Contains(res.Detail, "too long") {
 		t.Errorf("long response: got %s: %s", res.Class, res.Detail)
 	}
+
 	failed := httpsink.Answer{Status: 422, Body: []byte("bad fie"), Err: errors.New("reset")}
 	if res := classifyAnswer(&failed, r, 1, nil); res.Class != sink.Rejected || !strings.HasSuffix(res.Detail, "bad fie") {
 		t.Errorf("failure with an incomplete body: got %s: %s", res.Class, res.Detail)
@@ -229,6 +231,7 @@ func words(body []byte, n int, a *httpsink.Answer) int {
 			return 0
 		}
 	}
+
 	return taken
 }
 

@@ -80,10 +80,12 @@ func (v *bodyStatus) result(a *httpsink.Answer, r *route, red *httpsink.Redactor
 	if !failure {
 		return delivered()
 	}
+
 	class, statusReason := sink.Classify(500)
 	if code, err := strconv.Atoi(word); err == nil && code >= 400 && code <= 599 {
 		class, statusReason = sink.Classify(code)
 	}
+
 	text := fmt.Sprintf(": body reports %s: %s", word, reason)
 	if red.HidesBody() {
 		text = ": body reports a failure"

@@ -38,6 +38,7 @@ func (r *route) unsendableReason(payload []byte) string {
 	if len(payload) == 0 {
 		return "not sent: payload is empty"
 	}
+
 	err := json.Unmarshal(payload, new(json.RawMessage))
 	at := ""
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
@@ -53,6 +54,7 @@ func (r *route) body(msgs []sink.Message) []byte {
 	for i := range msgs {
 		size += len(msgs[i].Payload)
 	}
+
 	b := make([]byte, 0, size)
 	b = append(b, r.prefix...)
 	for i := range msgs {

@@ -25,6 +25,7 @@ func TestBodyAllocates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	msgs := batch(100, 200)
 	if b := r.body(msgs); len(b) != cap(b) && cap(b)-len(b) > len(b)/4 {
 		t.Errorf("body of %d bytes has capacity %d", len(b), cap(b))

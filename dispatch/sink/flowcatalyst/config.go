@@ -17,6 +17,7 @@ type Wire string
 const (
 	// WireArray: the body is […], and the body of a success is not specified.
 	WireArray Wire = "array"
+
 	// WireItems: the body is {"items":[…]}, and a success has a result for each item.
 	WireItems Wire = "items"
 )
@@ -57,6 +58,7 @@ type ErrorDetail = httpsink.ErrorDetail
 const (
 	// ErrorDetailBody: the status and the beginning of the body.
 	ErrorDetailBody = httpsink.ErrorDetailBody
+
 	// ErrorDetailStatus: the status alone, for receivers that quote payloads.
 	ErrorDetailStatus = httpsink.ErrorDetailStatus
 )
@@ -66,31 +68,40 @@ const (
 type Config struct {
 	// Wire is the request and response format. The default is WireArray.
 	Wire Wire
+
 	// BaseURL is the platform's address, for example https://platform.example. The
 	// API's paths are appended to its path.
 	BaseURL string
+
 	// Token is sent as bearer token. Empty sends none.
 	Token Token
+
 	// OAuth fetches the bearer tokens, unless it is the zero value. It excludes
 	// Token.
 	OAuth OAuth
+
 	// RequestTimeout bounds an attempt from the dial to the last byte of the
 	// response. The default is 30 s.
 	RequestTimeout time.Duration
+
 	// MaxConnections is the maximum number of idle connections. Set it to at least
 	// the number of senders, else some of them dial for each request. The default is
 	// 10.
 	MaxConnections int
+
 	// MaxRequestBytes is the maximum size of a body, for every kind. A row that does
 	// not fit is rejected without a request. The default is the platform's limit:
 	// just under 1 MiB, and 3 MB for dispatch jobs.
 	MaxRequestBytes int
+
 	// CAFile is a PEM file of authorities to trust instead of the system's, for the
 	// token endpoint too.
 	CAFile string
+
 	// ErrorDetail is how much of a failure the detail shows. The default is
 	// ErrorDetailBody.
 	ErrorDetail ErrorDetail
+
 	// UserAgent is sent with each request, for example "sluicebox/1.2.3".
 	UserAgent string
 }
@@ -156,6 +167,7 @@ func parseBaseURL(raw string) (*url.URL, error) {
 	if raw == "" {
 		return nil, errors.New("api-base-url is not set; set it to the platform's address, for example https://platform.example")
 	}
+
 	u, err := httpsink.ParseAddress("api-base-url", raw, "api-token")
 	if err != nil {
 		return nil, err

@@ -24,8 +24,10 @@ const (
 	// AuthAuto tries HTTP Basic, and the body if the endpoint refuses that. It is the
 	// default.
 	AuthAuto = oauth.AuthAuto
+
 	// AuthBasic sends id and secret by HTTP Basic.
 	AuthBasic = oauth.AuthBasic
+
 	// AuthBody sends client_id and client_secret in the body.
 	AuthBody = oauth.AuthBody
 )

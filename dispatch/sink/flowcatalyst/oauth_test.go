@@ -45,6 +45,7 @@ func newTokenServer(t *testing.T, life time.Duration) *tokenServer {
 func (l *tokenServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.requests++
 	id, secret, _ := r.BasicAuth()
 	switch {
@@ -75,6 +76,7 @@ func (l *tokenServer) guard(r *sinktest.Request) sinktest.Answer {
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if time.Now().Before(l.good[token]) {
 		return sinktest.Answer{}
 	}
@@ -149,6 +151,7 @@ func wantOnce(t *testing.T, recv *sinktest.Receiver, n int) {
 		}
 		seen[x.ID] = true
 	}
+
 	if len(seen) != n || n == 0 {
 		t.Errorf("%d rows arrived of %d", len(seen), n)
 	}

@@ -18,10 +18,12 @@ import (
 type Sink struct {
 	cfg  Config // without the credentials
 	base string // without a trailing slash
+
 	// token is a function, so that printing a Sink does not show it.
 	token  func() string
 	tokens *oauth.Source // replaces token; nil without OAuth
 	client *httpsink.Client
+
 	// redactor is the one for a fixed token.
 	redactor *httpsink.Redactor
 }
@@ -102,10 +104,12 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	if len(msgs) == 0 {
 		return delivered()
 	}
+
 	r, err := s.cfg.route(msgs[0].Kind)
 	if err != nil {
 		return rejectFirst(len(msgs), httpsink.OneLine("not sent: "+err.Error()))
 	}
+
 	n, reason := r.fit(msgs)
 	if n == 0 {
 		return rejectFirst(len(msgs), reason)
@@ -131,6 +135,7 @@ func padNotSent(res sink.Result, n, all int) sink.Result {
 	if n == all || (res.Items == nil && res.Class != sink.Delivered) {
 		return res
 	}
+
 	items := make([]sink.Outcome, all)
 	for i := range items {
 		if i < n {
@@ -139,6 +144,7 @@ func padNotSent(res sink.Result, n, all int) sink.Result {
 		}
 		items[i] = sink.Outcome{Class: sink.NotSent}
 	}
+
 	res.Outcome, res.Items = sink.Outcome{}, items
 	return res
 }
@@ -195,6 +201,7 @@ func (s *Sink) request(token string, r *route, msgs []sink.Message) *httpsink.Re
 	if len(msgs) > 0 { // a ping has none
 		httpsink.SetReplay(h, msgs[0].Replay)
 	}
+
 	return &httpsink.Request{
 		Method: http.MethodPost, URL: s.base + r.path, Header: h, Body: r.body(msgs), MaxSuccess: maxSuccess,
 	}

@@ -153,6 +153,7 @@ func TestItemResults(t *testing.T) {
 	recv.Script(func(*sinktest.Request) sinktest.Answer {
 		return sinktest.Answer{ItemStatuses: []string{"SUCCESS", "ERROR", "SKIPPED", "DUPLICATE"}}
 	})
+
 	s := newSink(t, flowcatalyst.Config{Wire: flowcatalyst.WireItems, BaseURL: recv.URL()})
 	res := s.Deliver(t.Context(), append(events(5), message("EVENT", "bad", "{")))
 	want := []sink.Class{sink.Delivered, sink.Refused, sink.Delivered, sink.Refused, sink.Delivered, sink.NotSent}
@@ -221,6 +222,7 @@ func TestMaxRequestBytes(t *testing.T) {
 			t.Errorf("a payload of %d bytes is %s: %s", size, res.Class, res.Detail)
 		}
 	}
+
 	if l := s.Limits("EVENT"); l.MaxBytes < 1 {
 		t.Errorf("got limits %+v", l)
 	}

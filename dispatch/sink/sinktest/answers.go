@@ -100,12 +100,14 @@ func (h Harness) testRedirect(t *testing.T) {
 		followed.Add(1)
 		h.Success(1).write(w)
 	})
+
 	for _, code := range []int{301, 302, 303, 307, 308} {
 		srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, target.URL+"/login", code)
 		})
 		want(t, deliver(t, h.New(t, srv.URL, longTimeout), h.message("a")), 1, sink.Misconfigured)
 	}
+
 	if n := followed.Load(); n != 0 {
 		t.Errorf("%d redirects were followed; the target would get the credentials", n)
 	}

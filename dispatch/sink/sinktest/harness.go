@@ -27,15 +27,20 @@ type Harness struct {
 	// New returns a sink that delivers to baseURL, times out an attempt after
 	// timeout, and keeps at least 16 connections. It closes the sink with tb.Cleanup.
 	New func(tb testing.TB, baseURL string, timeout time.Duration) sink.Sink
+
 	// Kind is the kind of the messages.
 	Kind string
+
 	// Success returns the response to n accepted messages.
 	Success func(n int) Reply
+
 	// StatusOnly is true if a 2xx is a delivery whatever its body, complete or not.
 	StatusOnly bool
+
 	// StatusOverrides has the statuses that the sink classifies in another way than
 	// [sink.Classify].
 	StatusOverrides map[int]sink.Class
+
 	// Secret is a credential that New gives to the sink, if it is set. No detail may
 	// show it.
 	Secret string
@@ -158,6 +163,7 @@ func serve(tb testing.TB, handler http.HandlerFunc) *server {
 			s.accepted.Add(1)
 		}
 	}
+
 	s.Start()
 	tb.Cleanup(func() {
 		s.CloseClientConnections()

@@ -14,6 +14,7 @@ import (
 // rawServer writes HTTP by hand, for responses that no HTTP library produces.
 type rawServer struct {
 	url string
+
 	// requests counts the requests that were read completely.
 	requests atomic.Int64
 }
@@ -21,8 +22,10 @@ type rawServer struct {
 // rawConn is one connection of a rawServer.
 type rawConn struct {
 	*net.TCPConn
+
 	// n is the number of the connection's request, from 1.
 	n int
+
 	// stop is closed when the test ends.
 	stop <-chan struct{}
 }

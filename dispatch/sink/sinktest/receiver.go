@@ -18,23 +18,31 @@ type Received struct {
 	// ID is the payload's "id", empty if it has none. For a webhook it is the
 	// webhook-id.
 	ID string
+
 	// Kind is the kind of the path, empty for an unknown path. For a webhook it is
 	// the kind in its headers, if any.
 	Kind string
+
 	// Payload is the item, byte for byte, without surrounding blanks.
 	Payload []byte
+
 	// At is when the request was read.
 	At time.Time
+
 	// Request is the number of the request, from 1, and Index the item's position in
 	// it.
 	Request, Index int
+
 	// Key is the request's Idempotency-Key.
 	Key string
+
 	// Replay is the request's Sluicebox-Replay, "" for live rows.
 	Replay string
+
 	// Status is the status of the response, 0 if the connection was closed instead.
 	// It is set just before the response is written.
 	Status int
+
 	// Accepted reports whether the receiver accepted the item: a 2xx, and SUCCESS or
 	// SKIPPED if the response has a result for each item. The client may still have
 	// missed the response.
@@ -66,21 +74,28 @@ func (r *Request) IDs() []string {
 type Answer struct {
 	Status int // 0 stands for the wire's success
 	Header http.Header
+
 	// Body is sent as it is, if set. Otherwise a success has a list of results.
 	Body []byte
+
 	// ItemStatuses has the statuses of the results, by position. Missing ones are
 	// SUCCESS.
 	ItemStatuses []string
+
 	// Delay is the time before the response. It ends early when the client is gone.
 	Delay time.Duration
+
 	// Release holds the response back until it is closed, if set.
 	Release <-chan struct{}
+
 	// Disconnect closes the connection instead of a response. With a 2xx as Status
 	// the items are accepted all the same, and only the acknowledgement is lost.
 	Disconnect bool
+
 	// Astray responds on behalf of something else in the receiver's place, for
 	// example a proxy with an error page. No item is accepted, whatever Status is.
 	Astray bool
+
 	// WriteRest writes the rest of the body after Body, if set. The context ends when
 	// the client has gone.
 	WriteRest func(client context.Context, body io.Writer)
@@ -115,6 +130,7 @@ func NewReceiver(tb testing.TB) *Receiver {
 		taken:   map[itemKey]int{},
 		changed: make(chan struct{}),
 	}
+
 	r.server = httptest.NewServer(http.HandlerFunc(r.serve))
 	tb.Cleanup(func() {
 		close(r.closed) // ends delays and holds
@@ -159,6 +175,7 @@ type Counts struct {
 func (r *Receiver) Counts() Counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	c := Counts{Requests: r.requests, Items: len(r.log), Distinct: len(r.taken)}
 	for _, n := range r.taken {
 		c.Duplicates += n - 1
@@ -237,6 +254,7 @@ func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
 func (r *Receiver) note(req *Request) (Script, int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.requests++
 	req.N = r.requests
 	now, first := time.Now(), len(r.log)
@@ -245,6 +263,7 @@ func (r *Receiver) note(req *Request) (Script, int) {
 		it.Kind, it.At, it.Request, it.Index = req.Kind, now, req.N, i
 		it.Key, it.Replay = req.Header.Get("Idempotency-Key"), req.Header.Get("Sluicebox-Replay")
 	}
+
 	r.log = append(r.log, req.Items...)
 	return r.script, first
 }
@@ -274,6 +293,7 @@ func (r *Receiver) hold(client context.Context, a Answer) {
 func (r *Receiver) settle(first, n int, a *Answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	for i := range n {
 		it := &r.log[first+i]
 		it.Status = a.Status
@@ -285,6 +305,7 @@ func (r *Receiver) settle(first, n int, a *Answer) {
 			r.taken[itemKey{it.Kind, it.ID}]++
 		}
 	}
+
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -305,13 +326,16 @@ func (a *Answer) fill(kind string, wireItems bool, n int) {
 			a.Status = http.StatusOK
 		}
 	}
+
 	if a.Header == nil {
 		a.Header = http.Header{"Content-Type": {"application/json"}}
 	}
+
 	success := a.Status >= 200 && a.Status < 300
 	if a.Body != nil || !success || !wireItems {
 		return
 	}
+
 	a.Body = Results(n, a.ItemStatuses...)
 }
 

@@ -89,6 +89,7 @@ func (h Harness) testIdempotencyKey(t *testing.T) {
 
 	mu.Lock()
 	defer mu.Unlock()
+
 	if want := slices.Repeat([]string{"0HZXEQ5Y8JY5Z"}, len(answers)); !slices.Equal(keys, want) {
 		t.Errorf("the keys are %q, want %q", keys, want)
 	}

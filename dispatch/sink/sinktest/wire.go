@@ -59,9 +59,11 @@ func webhook(h http.Header, body []byte) (kind string, items []Received, ok bool
 		}
 		return v
 	}
+
 	if h.Get("Webhook-Id") == "" {
 		return "", nil, false
 	}
+
 	kind = cmp.Or(decoded("Sluicebox-Kind"), decoded("Ce-Type"))
 	return kind, []Received{{ID: decoded("Webhook-Id"), Payload: body}}, true
 }

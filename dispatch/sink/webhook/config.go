@@ -20,6 +20,7 @@ type Format string
 const (
 	// FormatRaw: the body is the payload, and no header describes it.
 	FormatRaw Format = "raw"
+
 	// FormatCloudEvents: the body is the payload, and ce-* headers describe it
 	// (CloudEvents 1.0, HTTP binding, binary content mode).
 	FormatCloudEvents Format = "cloudevents"
@@ -54,6 +55,7 @@ type ErrorDetail = httpsink.ErrorDetail
 const (
 	// ErrorDetailBody: the status and the beginning of the body.
 	ErrorDetailBody = httpsink.ErrorDetailBody
+
 	// ErrorDetailStatus: the status alone, for receivers that quote payloads.
 	ErrorDetailStatus = httpsink.ErrorDetailStatus
 )
@@ -64,55 +66,72 @@ type Config struct {
 	// URL is the endpoint, http or https. It may have a query. It is a Secret,
 	// because the address of many endpoints contains a key.
 	URL Secret
+
 	// Method is POST, the default, or PUT.
 	Method string
+
 	// Secrets sign each request per Standard Webhooks 1.0.0. A secret is whsec_ and
 	// the base64 form of 24 to 64 random bytes. Several secrets all sign, so that a
 	// receiver can rotate from one to the next. Without secrets, requests are not
 	// signed.
 	Secrets []Secret
+
 	// Format is FormatRaw, the default, or FormatCloudEvents.
 	Format Format
+
 	// ContentType is the media type of the payloads. The default is application/json.
 	ContentType string
+
 	// CloudEventsSource is the ce-source: a URI reference that identifies this outbox
 	// among all producers. FormatCloudEvents requires it.
 	CloudEventsSource string
+
 	// CloudEventsType is the ce-type. The default is the kind of the row.
 	CloudEventsType string
+
 	// Headers are sent unchanged with each request. Names that would break the
 	// request or the signature are rejected.
 	Headers map[string]Secret
+
 	// MetadataHeaders lists the facts about a row that are sent: MetadataKind,
 	// MetadataGroup, MetadataAttempt. The default is none, because a group may be the
 	// name of a customer, for example.
 	MetadataHeaders []string
+
 	// IDPrefix is prepended to the row's id in webhook-id, Idempotency-Key and ce-id.
 	// Set it for a receiver with rows of two outboxes that drops duplicates by the id
 	// alone.
 	IDPrefix string
+
 	// Treat409AsDelivered makes 409 a delivery. By default it is a failure like any
 	// other 4xx, because most receivers report a conflict with it, for example a
 	// stale version.
 	Treat409AsDelivered bool
+
 	// Token is sent as bearer token. Empty sends none.
 	Token Secret
+
 	// CAFile is a PEM file of authorities to trust instead of the system's.
 	CAFile string
+
 	// RequestTimeout bounds an attempt from the dial to the last byte of the
 	// response. The default is 30 s.
 	RequestTimeout time.Duration
+
 	// MaxConnections is the maximum number of idle connections. Set it to at least
 	// the number of senders, else some of them dial for each request. The default is
 	// 10.
 	MaxConnections int
+
 	// MaxRequestBytes is the maximum size of a payload. A larger payload is rejected
 	// without a request. By default there is no bound, and the endpoint itself
 	// answers 413.
 	MaxRequestBytes int
+
 	// ErrorDetail is how much of a failure the detail shows. The default is
 	// ErrorDetailBody.
 	ErrorDetail ErrorDetail
+
 	// UserAgent is sent with each request, for example "sluicebox/1.2.3".
 	UserAgent string
 }
@@ -254,6 +273,7 @@ func parseURL(raw string) (*url.URL, error) {
 	if _, err := url.Parse(raw); err != nil {
 		return nil, errors.New("url is not a URL such as https://hooks.example/orders")
 	}
+
 	u, err := httpsink.ParseAddress("url", raw, "token")
 	if err != nil {
 		return nil, err

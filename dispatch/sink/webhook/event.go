@@ -15,6 +15,7 @@ const (
 	// maxID is the maximum length in bytes of an id that is sent unchanged, prefix
 	// included.
 	maxID = 255
+
 	// maxGroup is the maximum length in bytes of a header about a row. Many servers
 	// accept 8 KiB of headers in total.
 	maxGroup = 2 << 10

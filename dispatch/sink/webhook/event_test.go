@@ -18,10 +18,12 @@ func newSinkAt(tb testing.TB, at time.Time, cfg Config) *Sink {
 	if cfg.URL == "" {
 		cfg.URL = "https://hooks.example/orders"
 	}
+
 	s, err := New(cfg)
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	s.now = func() time.Time { return at }
 	return s
 }
@@ -33,6 +35,7 @@ func headers(tb testing.TB, s *Sink, m sink.Message) []string {
 	if why != "" {
 		return []string{why}
 	}
+
 	var list []string
 	for name, values := range h {
 		if name = strings.ToLower(name); name == "content-type" || name == "user-agent" || len(values) != 1 {
@@ -40,6 +43,7 @@ func headers(tb testing.TB, s *Sink, m sink.Message) []string {
 		}
 		list = append(list, name+": "+values[0])
 	}
+
 	slices.Sort(list)
 	return list
 }
@@ -209,10 +213,12 @@ func TestReserved(t *testing.T) {
 		Secrets: []Secret{secretA}, Format: FormatCloudEvents, CloudEventsSource: "/s",
 		MetadataHeaders: []string{MetadataKind, MetadataGroup, MetadataAttempt},
 	})
+
 	h, why := s.header(&sink.Message{ID: "7", Kind: "K", Group: store.GroupOf("g"), Attempt: 1, Committed: time.Unix(1, 0)})
 	if why != "" || len(h) < 14 {
 		t.Fatal(why, h)
 	}
+
 	for name := range h {
 		if reservedReason(http.CanonicalHeaderKey(name)) == "" {
 			t.Errorf("%s is not reserved, but the relay sets it", name)

@@ -64,6 +64,7 @@ func fixedHeaders(c *Config) http.Header {
 	for name, value := range c.Headers {
 		h.Set(name, string(value))
 	}
+
 	h.Set("Content-Type", c.ContentType)
 	h.Set("User-Agent", c.UserAgent)
 	if c.Token != "" {
@@ -111,6 +112,7 @@ func reservedReason(name string) string {
 		// httpsink.
 		return "the relay sends the row's id as Idempotency-Key"
 	}
+
 	return ""
 }
 

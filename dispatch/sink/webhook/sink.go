@@ -20,6 +20,7 @@ import (
 type Sink struct {
 	cfg  Config // without the secrets
 	name string // the request in details
+
 	// The fields below are functions, so that printing a Sink does not show the
 	// values.
 	url    func() string
@@ -100,10 +101,12 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	if len(msgs) == 0 {
 		return delivered()
 	}
+
 	res := s.send(ctx, &msgs[0])
 	if len(msgs) == 1 {
 		return res
 	}
+
 	items := make([]sink.Outcome, len(msgs))
 	items[0] = res.Outcome
 	for i := range items[1:] {

@@ -115,6 +115,7 @@ func TestConflict(t *testing.T) {
 			t.Errorf("%t: %s", treat, res.Class)
 		}
 	}
+
 	if webhook.DefaultConfig().Treat409AsDelivered { // COMPLETED needs a positive response
 		t.Error("Treat409AsDelivered is on by default")
 	}
@@ -126,6 +127,7 @@ func TestGone(t *testing.T) {
 	r.Script(func(*sinktest.Request) sinktest.Answer {
 		return sinktest.Answer{Status: 410, Body: []byte("unsubscribed")}
 	})
+
 	s := newSink(t, webhook.Config{URL: webhook.Secret(r.URL() + "/orders")})
 	res := s.Deliver(t.Context(), []sink.Message{row("1", "{}")})
 	want := sink.Outcome{

@@ -16,6 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	// canary is a token that must appear only in the request's header.
 	canary = "canary-7f3d2a91c4"
+
 	// secretA is the secret of the published test vector, secretB is another one.
 	secretA = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	secretB = "whsec_c2x1aWNlYm94LXNlY29uZC1zZWNyZXQtb2YtMzItYnk="

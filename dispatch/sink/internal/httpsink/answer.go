@@ -26,13 +26,17 @@ var ErrTooLong = errors.New("body too long")
 type Answer struct {
 	Status      int
 	ContentType string
+
 	// Location is the target of a redirect, without its query.
 	Location string
+
 	// RetryAfter is the pause that a failure asks for, 0 for none.
 	RetryAfter time.Duration
+
 	// Body is the body of a 2xx up to MaxSuccess. For any other response it is the
 	// beginning of the body.
 	Body []byte
+
 	// Err is the reason why Body is incomplete.
 	Err error
 }

@@ -23,8 +23,10 @@ type Options struct {
 	// RequestTimeout bounds an attempt from the dial to the last byte of the
 	// response.
 	RequestTimeout time.Duration
+
 	// MaxConnections is the maximum number of idle connections.
 	MaxConnections int
+
 	// CAFile is a PEM file of authorities to trust instead of the system's. Empty
 	// trusts the system's.
 	CAFile string
@@ -57,6 +59,7 @@ type Request struct {
 	URL    string
 	Header http.Header
 	Body   []byte
+
 	// MaxSuccess is the maximum length of the body of a 2xx. If it is set, Do reads
 	// the whole body, and a 2xx counts only with a whole body. Set 0 for a receiver
 	// whose status alone decides.
@@ -136,6 +139,7 @@ func classifyError(err error) sink.Class {
 		}
 		return sink.Misconfigured // any other answer of a proxy is not about a row
 	}
+
 	var cert *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
 	if errors.As(err, &cert) || errors.As(err, &record) || errors.Is(err, http.ErrSchemeMismatch) {

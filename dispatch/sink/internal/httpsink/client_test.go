@@ -33,11 +33,13 @@ func newTestClient(t *testing.T, to string, o Options) *Client {
 	if o.RequestTimeout == 0 {
 		o.RequestTimeout = 30 * time.Second
 	}
+
 	o.MaxConnections = 10
 	c, err := NewClient(o, u)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(c.Close)
 	return c
 }
@@ -51,6 +53,7 @@ func send(t *testing.T, c *Client, to string) sink.Result {
 	if err != nil {
 		return NoAnswerResult("POST /x", err, nil)
 	}
+
 	class, reason := sink.Classify(a.Status)
 	res := sink.Result{Outcome: sink.Outcome{Class: class, Reason: reason}, RetryAfter: a.RetryAfter}
 	if class != sink.Delivered {

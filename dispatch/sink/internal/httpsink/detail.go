@@ -39,6 +39,7 @@ func (r *Redactor) OneLine(s string) string {
 		_, size := utf8.DecodeRuneInString(s[end:])
 		end += size
 	}
+
 	if end < len(s) {
 		return strings.TrimSpace(s[:end]) + "…"
 	}

@@ -38,11 +38,13 @@ func NewRedactor(mute bool, secrets ...string) *Redactor {
 			all = append(all, lower([]byte(s)))
 		}
 	}
+
 	for _, s := range secrets {
 		add(s)
 		add(strings.ReplaceAll(s, " ", "+")) // as in forms
 		add(strings.ReplaceAll(s, " ", ""))  // for views without blanks
 	}
+
 	slices.SortFunc(all, func(a, b []byte) int { return cmp.Or(cmp.Compare(len(b), len(a)), bytes.Compare(a, b)) })
 	all = slices.CompactFunc(all, bytes.Equal)
 	return &Redactor{secrets: func() [][]byte { return all }, hidesBody: mute}
@@ -56,9 +58,11 @@ const (
 	// are scanned, so that a secret is not cut in two.
 	maxShown   = 2 << 10
 	maxScanned = maxShown + 1<<10
+
 	// maxEscapes is the maximum depth of nested escapes, maxEncodings that of nested
 	// base64 and hexadecimal.
 	maxEscapes, maxEncodings = 5, 2
+
 	// minSecretBytes is the minimum length of a secret that is searched for in
 	// encodings and at a truncated end. A shorter one would be found by chance.
 	// minSpacedSecretBytes is the minimum for a secret with blanks inside.
@@ -88,6 +92,7 @@ func (r *Redactor) redact(s string) string {
 			b.WriteString(Redacted)
 		}
 	}
+
 	return b.String()
 }
 
@@ -99,6 +104,7 @@ func (r *Redactor) search(text []byte, depth int, found func(from, to int)) {
 		r.searchView(t, depth, found)
 		t = t.unescape()
 	}
+
 	t = (&view{text: text}).removeBlanks()
 	for n := 0; t != nil && n < maxEscapes; n++ {
 		r.searchView(t, depth, found)
@@ -307,6 +313,7 @@ func unicodeEscape(b []byte) (plain []byte, n int) {
 		v, err := strconv.ParseUint(string(b[2:6]), 16, 16)
 		return rune(v), err == nil
 	}
+
 	first, ok := unit(b)
 	if !ok {
 		return nil, 0
@@ -341,6 +348,7 @@ func HeaderSecrets(value string) []string {
 	if !ok {
 		return dropShort(value)
 	}
+
 	texts := []string{value, credentials}
 	if plain, err := base64.StdEncoding.DecodeString(credentials); err == nil && strings.EqualFold(scheme, "Basic") {
 		_, password, _ := strings.Cut(string(plain), ":")

@@ -20,10 +20,12 @@ import (
 const (
 	dialTimeout      = 5 * time.Second
 	handshakeTimeout = 5 * time.Second
+
 	// idleTimeout is below the keep-alive time of common proxies and load balancers
 	// (60 s and more). The relay should close an idle connection first, because a
 	// request may otherwise run into the close.
 	idleTimeout = 30 * time.Second
+
 	// pingAfter and pingTimeout detect a dead HTTP/2 connection, which many requests
 	// share.
 	pingAfter   = 10 * time.Second
@@ -77,10 +79,12 @@ func loadCAs(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
 	}
+
 	pem, err := os.ReadFile(file)
 	if err != nil {
 		return nil, &sink.FileError{Key: "ca-file", Err: err}
 	}
+
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
 		return nil, &sink.FileError{Key: "ca-file", Err: fmt.Errorf("%s contains no PEM certificate", file)}

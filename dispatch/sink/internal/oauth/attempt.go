@@ -45,6 +45,7 @@ func noTokenResult(name string, err error) sink.Result {
 	if !errors.As(err, &failed) {
 		return httpsink.NoAnswerResult(name, fmt.Errorf("wait for token canceled: %w", err), nil)
 	}
+
 	reason := store.ReasonGateway
 	if failed.Class == sink.Misconfigured {
 		reason = store.ReasonUnauthorized

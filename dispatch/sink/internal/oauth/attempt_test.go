@@ -23,6 +23,7 @@ type platform struct {
 func (p *platform) request(token string) sink.Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.saw = append(p.saw, token)
 	if token == p.good {
 		return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}

@@ -18,8 +18,10 @@ const (
 	// 2.3.1). If the endpoint refuses that, it tries the body. The method that works
 	// is kept.
 	AuthAuto ClientAuth = "auto"
+
 	// AuthBasic sends id and secret, each form-encoded, by HTTP Basic.
 	AuthBasic ClientAuth = "basic"
+
 	// AuthBody sends client_id and client_secret in the body.
 	AuthBody ClientAuth = "body"
 )
@@ -31,12 +33,15 @@ type Config struct {
 	TokenURL     string
 	ClientID     string
 	ClientSecret httpsink.Secret
+
 	// Scope lists the scopes to request, separated by spaces. If it is empty, the
 	// endpoint chooses.
 	Scope string
+
 	// Audience is sent as the parameter of that name, which some endpoints require.
 	// Empty sends none.
 	Audience string
+
 	// ClientAuth is the method of client authentication. The default is AuthAuto.
 	ClientAuth ClientAuth
 }
@@ -92,6 +97,7 @@ func parseURL(raw string) (*url.URL, error) {
 	if u, err := url.Parse(raw); err == nil && u.User != nil {
 		return nil, errors.New(key + " contains a user or password; put them in oauth.client-id and oauth.client-secret")
 	}
+
 	u, err := httpsink.ParseAddress(key, raw, "oauth.client-secret")
 	if err != nil {
 		return nil, err

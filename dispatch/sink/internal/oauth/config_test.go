@@ -62,6 +62,7 @@ func TestEnabled(t *testing.T) {
 			t.Errorf("%+v is not enabled", c)
 		}
 	}
+
 	if (&Config{}).Enabled() {
 		t.Error("zero value is enabled")
 	}

@@ -19,8 +19,10 @@ import (
 const (
 	// assumedLifetime is the lifetime of a token without expires_in.
 	assumedLifetime = 5 * time.Minute
+
 	// maxLifetime keeps a lifetime in the range of a Duration.
 	maxLifetime = 10 * 365 * 24 * time.Hour
+
 	// maxAnswer is the maximum length of a response with a token. A token is a header
 	// value, and few servers accept headers above 16 KiB.
 	maxAnswer = 64 << 10

@@ -34,10 +34,12 @@ func newSource(tb testing.TB, cfg Config) *Source {
 	if err := cfg.Validate(); err != nil {
 		tb.Fatal(err)
 	}
+
 	s, err := NewSource(cfg, "", "sluicebox/1.2.3")
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	tb.Cleanup(s.Close)
 	return s
 }
@@ -357,6 +359,7 @@ func TestFetchIsBounded(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-release
 	})
+
 	defer close(release)
 	s := newSource(t, config(address))
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errSlow)

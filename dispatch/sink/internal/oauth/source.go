@@ -14,12 +14,15 @@ import (
 const (
 	// fetchTimeout bounds a fetch from the dial to the last byte.
 	fetchTimeout = 10 * time.Second
+
 	// A token is renewed when 1/renewFraction of its lifetime is left, at most
 	// maxRenewMargin before it expires.
 	renewFraction  = 5
 	maxRenewMargin = time.Minute
+
 	// minAge is the minimum age of a token for a 401 to renew it.
 	minAge = 5 * time.Second
+
 	// failurePause is the pause after a failed fetch. An endpoint may ask for a
 	// longer one, up to maxPause.
 	failurePause = 2 * time.Second
@@ -73,6 +76,7 @@ func NewSource(cfg Config, caFile, userAgent string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	client, err := httpsink.NewClient(httpsink.Options{
 		// The context of a fetch ends first, and its error names no configuration
 		// key.
@@ -176,6 +180,7 @@ func (s *Source) start() *flight {
 	if s.flight != nil || s.closed {
 		return s.flight
 	}
+
 	// The fetch is for all senders, so it does not use the context of one request.
 	ctx, cancel := context.WithCancelCause(context.Background())
 	f := &flight{cancel: cancel, done: make(chan struct{})}
@@ -194,12 +199,14 @@ func (s *Source) start() *flight {
 func (s *Source) finishFetch(f *flight, got *grant, err *Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.flight, s.failure = nil, err
 	if err == nil {
 		s.current = got
 	} else {
 		s.retryAt = time.Now().Add(min(max(failurePause, err.RetryAfter), maxPause))
 	}
+
 	f.got, f.err = got, err
 	close(f.done)
 }
@@ -209,6 +216,7 @@ type Error struct {
 	// Class is [sink.Unavailable] if waiting helps, and [sink.Misconfigured] if the
 	// operator must fix the address, the credentials or the client's rights.
 	Class sink.Class
+
 	// RetryAfter is the pause that the endpoint asks for, 0 for none.
 	RetryAfter time.Duration
 
