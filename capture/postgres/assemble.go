@@ -50,6 +50,7 @@ func (a *assembler) message(wal []byte) (b capture.Batch, ready bool, err error)
 	if len(wal) == 0 {
 		return b, false, fmt.Errorf("pgoutput: empty message")
 	}
+
 	body := wal[1:]
 	switch wal[0] {
 	case msgBegin:
@@ -67,6 +68,7 @@ func (a *assembler) message(wal []byte) (b capture.Batch, ready bool, err error)
 	case msgOrigin, msgTruncate, msgUpdate, msgDelete:
 		return b, false, nil // not inserts into an outbox
 	}
+
 	return b, false, fmt.Errorf("pgoutput: unknown message type %q", wal[0])
 }
 
@@ -82,6 +84,7 @@ func (a *assembler) begin(body []byte) error {
 		a.reachedEnd = true
 		return nil
 	}
+
 	// Positions are ends of records, so a commit record that begins before a position
 	// also ends at or before it.
 	a.open, a.skip = true, m.commit < a.after
@@ -136,6 +139,7 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 	if !a.open {
 		return part, false, fmt.Errorf("pgoutput: Insert message outside a transaction")
 	}
+
 	rel, known := a.relations[oid]
 	if !known {
 		return part, false, fmt.Errorf("pgoutput: row of relation %d without a Relation message", oid)
@@ -147,19 +151,23 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 		return part, false, fmt.Errorf("pgoutput: row of %s.%s has %d columns, its Relation message has %d",
 			rel.schema, rel.name, len(a.tuple.values), rel.columns)
 	}
+
 	size := 0
 	for _, v := range a.tuple.values {
 		size += len(v)
 	}
+
 	size *= len(rel.rows) // each outbox has its own copy
 	if n := len(a.items); n > 0 && (n+len(rel.rows) > a.maxRows || a.bytes+size > a.maxBytes) {
 		part.Items, ready = a.items, true
 		a.items, a.bytes = make([]store.Item, 0, n), 0
 	}
+
 	a.bytes += size
 	if a.items == nil {
 		a.items = make([]store.Item, 0, max(a.expected, len(rel.rows)))
 	}
+
 	for i := range rel.rows {
 		it, err := a.reader.read(rel, &rel.rows[i], a.tuple.values)
 		if err != nil {
@@ -168,6 +176,7 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 		it.Txn, it.Committed = a.xid, a.committed
 		a.items = append(a.items, it)
 	}
+
 	clear(a.tuple.values) // they alias the message, and no other may come for a long time
 	return part, ready, nil
 }

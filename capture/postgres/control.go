@@ -40,6 +40,7 @@ func (c *control) do(ctx context.Context, fn func(*pgx.Conn) error) error {
 		}
 		c.conn = conn
 	}
+
 	err := fn(c.conn)
 	if c.conn.IsClosed() {
 		c.drop()

@@ -67,6 +67,7 @@ func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name strin
 	if err := s.checkOldestTransaction(ctx); err != nil {
 		return res, false, err
 	}
+
 	bounded, cancel := context.WithCancelCause(ctx)
 	var guard sync.WaitGroup
 	guard.Go(func() { s.watchCreateSlot(bounded, cancel) })
@@ -80,6 +81,7 @@ func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name strin
 	case cause != nil && ctx.Err() == nil:
 		return res, true, cause
 	}
+
 	return res, false, fmt.Errorf("create slot %s: %w", name, s.explainConnect(err))
 }
 
@@ -196,6 +198,7 @@ func (s *Source) findOldestTransaction(ctx context.Context, conn *pgx.Conn) (*Ol
 	if err != nil {
 		return nil, fmt.Errorf("find old transactions: %w", pgstore.Explain(err))
 	}
+
 	old := &OldTransactionError{PID: pid, Age: s.oldest.age(xid, open)}
 	old.SetupError = oldTransactionSetupError(s.cfg.Name, old, gid)
 	if pid != 0 {

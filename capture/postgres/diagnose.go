@@ -35,6 +35,7 @@ func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
 			pgstore.LockersRemedy)
 		err = nil
 	}
+
 	return e.Result(err)
 }
 
@@ -70,6 +71,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	e.server, e.faults = sv, faults.Faults
 	if e.slot, err = e.source.readOwnSlot(ctx, e.conn); err != nil {
 		f := fault.FromError(err)
@@ -78,6 +80,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 		}
 		e.faults = append(e.faults, *f)
 	}
+
 	e.addSubject("server", "")
 	e.addSubject("wal_level", "logical")
 	e.addSubject("slots", fmt.Sprintf("%d of %d are taken", sv.slots, sv.maxSlots))
@@ -85,12 +88,14 @@ func (e *diagnosis) run(ctx context.Context) error {
 	if err := e.checkStream(ctx); err != nil {
 		return err
 	}
+
 	e.checkPublication()
 	for _, check := range []func(context.Context) error{e.checkSlot, e.checkRetainedLog, e.checkRetainedSlots, e.checkTransactions, e.checkFailover} {
 		if err := check(ctx); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -110,6 +115,7 @@ func (e *diagnosis) checkStream(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
+
 	var system, database string
 	err = e.conn.QueryRow(ctx, "SELECT current_database()::text, (SELECT system_identifier::text FROM pg_control_system())").Scan(&database, &system)
 	if err != nil {
@@ -120,6 +126,7 @@ func (e *diagnosis) checkStream(ctx context.Context) error {
 			id.DBName, id.SystemID, database, system), "name the same database in both, each with its own role")
 		return nil
 	}
+
 	e.Add("stream", store.GradeOK, "role "+role+" may stream WAL")
 	return nil
 }
@@ -189,6 +196,7 @@ func (e *diagnosis) checkSlot(context.Context) error {
 	default:
 		e.Add("slot", store.GradeOK, fmt.Sprintf("%s is at %s", s.cfg.Name, sl.confirmed))
 	}
+
 	return nil
 }
 
@@ -219,6 +227,7 @@ func (e *diagnosis) checkRetainedLog(ctx context.Context) error {
 	if err := e.conn.QueryRow(ctx, slotRetentionSQL, e.source.cfg.Name).Scan(&limit, &retained, &idle); err != nil {
 		return fmt.Errorf("query WAL retained by slot %s: %w", e.source.cfg.Name, pgstore.Explain(err))
 	}
+
 	const subject = "retained log"
 	if limit < 0 {
 		e.Add(subject, store.GradeAdvice, "max_slot_wal_keep_size is unlimited: an unread slot retains WAL until the disk is full",
@@ -228,10 +237,12 @@ func (e *diagnosis) checkRetainedLog(ctx context.Context) error {
 		e.Add(subject, store.GradeAdvice, "idle_replication_slot_timeout is "+idle+": the server invalidates the slot of a relay that is stopped for that long",
 			"-- as a superuser", "ALTER SYSTEM SET idle_replication_slot_timeout = 0;", "SELECT pg_reload_conf();")
 	}
+
 	text := "the slot retains " + formatBytes(retained)
 	if limit >= 0 {
 		text += " of at most " + formatBytes(limit)
 	}
+
 	switch {
 	case !e.slotUsable():
 	case !e.slot.active && (retained > retainedWarnBytes || limit > 0 && retained > limit/2):
@@ -239,6 +250,7 @@ func (e *diagnosis) checkRetainedLog(ctx context.Context) error {
 	default:
 		e.Add(subject, store.GradeOK, text)
 	}
+
 	return nil
 }
 
@@ -265,11 +277,13 @@ func (e *diagnosis) checkFailover(ctx context.Context) error {
 	if e.server.version < 170000 || !e.slotUsable() {
 		return nil // no slot synchronization, or the slot will be created as a failover slot
 	}
+
 	var failover, holds string
 	var standbys []string
 	if err := e.conn.QueryRow(ctx, failoverSQL, e.source.cfg.Name).Scan(&failover, &standbys, &holds); err != nil {
 		return fmt.Errorf("query failover state of slot %s: %w", e.source.cfg.Name, pgstore.Explain(err))
 	}
+
 	const subject = "failover"
 	switch {
 	case failover != "true":
@@ -282,5 +296,6 @@ func (e *diagnosis) checkFailover(ctx context.Context) error {
 	default:
 		e.Add(subject, store.GradeOK, "slot "+e.source.cfg.Name+" is a failover slot")
 	}
+
 	return nil
 }

@@ -25,6 +25,7 @@ func (e *diagnosis) checkTransactions(ctx context.Context) error {
 	if !e.slotUsable() {
 		age, effect = e.source.cfg.SlotTimeout, "the slot cannot be created before it ends; the relay polls meanwhile if it may"
 	}
+
 	old, err := e.source.findOldestTransaction(ctx, e.conn)
 	if err != nil {
 		return err
@@ -32,10 +33,12 @@ func (e *diagnosis) checkTransactions(ctx context.Context) error {
 	if old == nil || old.Age < age {
 		return e.checkHiddenTransactions(ctx, effect)
 	}
+
 	remedies := []string{old.Remedy}
 	if old.PID != 0 {
 		remedies = []string{terminateComment, terminateStatement(old.PID)}
 	}
+
 	_, since, _ := strings.Cut(old.Problem, " waits for ")
 	e.Add("transactions", store.GradeAdvice, since+": "+effect, remedies...)
 	return nil
@@ -85,6 +88,7 @@ func (e *diagnosis) checkHiddenTransactions(ctx context.Context, effect string) 
 	if err != nil {
 		return err
 	}
+
 	watch := min(hiddenTimeout, e.source.cfg.SlotTimeout)
 	for until := time.Now().Add(watch); len(left) > 0 && time.Now().Before(until); {
 		select {
@@ -98,10 +102,12 @@ func (e *diagnosis) checkHiddenTransactions(ctx context.Context, effect string) 
 		}
 		left = slices.DeleteFunc(left, func(t hiddenTransaction) bool { return !slices.Contains(now, t) })
 	}
+
 	if len(left) == 0 {
 		e.Add("transactions", store.GradeOK, "no long-running transaction")
 		return nil
 	}
+
 	user := pgstore.Ident(e.server.user)
 	e.Add("transactions", store.GradeAdvice,
 		fmt.Sprintf("pid %d has a transaction open for longer than %s, and %s may not see its start (pg_read_all_stats); if it is old, %s",

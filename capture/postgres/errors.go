@@ -59,6 +59,7 @@ func (s *Source) explainStreamError(err error) error {
 	if !errors.As(err, &pg) {
 		return err
 	}
+
 	switch pg.Code {
 	case "42704", // undefined_object: the slot, or the publication at that position
 		"55000", // object_not_in_prerequisite_state: the slot was invalidated
@@ -67,6 +68,7 @@ func (s *Source) explainStreamError(err error) error {
 	case "42501": // insufficient_privilege
 		return s.explainConnect(err)
 	}
+
 	err = fmt.Errorf("stream from slot %s: %w", s.cfg.Name, err)
 	if transient(pg) {
 		return err
@@ -84,6 +86,7 @@ func (s *Source) classifyRefusal(ctx context.Context, err error) error {
 		s.failures.refusedSince = time.Time{}
 		return s.classifyFailure(err, false)
 	}
+
 	now := time.Now()
 	if s.failures.refusedSince.IsZero() {
 		s.failures.refusedSince = now
@@ -94,6 +97,7 @@ func (s *Source) classifyRefusal(ctx context.Context, err error) error {
 	if busy != nil {
 		return err
 	}
+
 	readErr := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
 		sl, err := s.readOwnSlot(ctx, conn)
 		if err == nil && sl.active {
@@ -120,9 +124,11 @@ func (s *Source) classifyFailure(err error, progress bool) error {
 	case errors.As(err, &setup) || !errors.As(err, &fault):
 		return err
 	}
+
 	if progress {
 		s.failures.consecutive = 0
 	}
+
 	s.failures.consecutive++
 	if s.failures.consecutive >= maxFailures {
 		return &capture.LostError{Reason: fmt.Sprintf("log unreadable after position %s (%d attempts): %v", s.resume.Last(), s.failures.consecutive, err)}

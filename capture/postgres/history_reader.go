@@ -33,6 +33,7 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 	if err != nil {
 		return err
 	}
+
 	b, p, err := s.locateHistory(ctx, at)
 	if err == nil && end > b.system.XLogPos {
 		err = originErrorf("end %s is ahead of the server's WAL, which ends at %s: the server was restored", until, b.system.XLogPos)
@@ -41,6 +42,7 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 		closeSession(b.conn)
 		return err
 	}
+
 	s.system, s.server, s.publicationState, s.confirmed = b.system, b.server, b.publicationState, p.from
 	s.resume.ResetPartial(at.Position, at.Skip)
 	s.resume.Start(s, at.Position)
@@ -49,6 +51,7 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 		closeSession(b.conn)
 		return err
 	}
+
 	progress, err := s.readStream(ctx, b.conn, p, out)
 	return s.classifyFailure(s.explainMissingColumns(ctx, err), progress)
 }
@@ -97,6 +100,7 @@ func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, f
 	if _, ours := s.retainedNameOf(at.Slot); !ours {
 		return lostErrorf("slot %q does not retain WAL for relay %s", at.Slot, s.cfg.Name)
 	}
+
 	sl, err := s.readSlot(ctx, at.Slot)
 	switch {
 	case err != nil:
@@ -108,6 +112,7 @@ func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, f
 	case sl.confirmed > from:
 		return lostErrorf("slot %s is at %s, ahead of %s: it was advanced or recreated", at.Slot, sl.confirmed, at.Position)
 	}
+
 	return nil
 }
 

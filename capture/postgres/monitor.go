@@ -164,10 +164,12 @@ func (s *Source) readPublicationState(ctx context.Context, conn *pgx.Conn, sv *s
 			names, known = append(names, pgstore.TableName(o)), append(known, t.oid)
 		}
 	}
+
 	schemas := ""
 	if sv.version >= 150000 {
 		schemas = publishedSchemasSQL
 	}
+
 	var text string
 	if err := conn.QueryRow(ctx, fmt.Sprintf(publicationStateSQL, schemas), s.cfg.Name, names, known).Scan(&text); err != nil {
 		return "", fmt.Errorf("read state of publication %s: %w", s.cfg.Name, pgstore.Explain(err))
@@ -194,6 +196,7 @@ func (s *Source) explainMissingColumns(ctx context.Context, err error) error {
 	if !errors.As(err, &missing) {
 		return err
 	}
+
 	var found int
 	readErr := s.control.do(ctx, func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `

@@ -33,6 +33,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		if sv, faults, err = s.inspect(ctx, conn); err != nil {
 			return err
 		}
+
 		s.repl, id, err = s.dial(ctx)
 		if err := faults.AddErr(err); err != nil {
 			return err
@@ -45,6 +46,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 				s.publicationState, err = s.readPublicationState(ctx, conn, sv)
 			}
 		}()
+
 		// A running relay is not disturbed: nothing changes before the slot is known to
 		// be free.
 		if sl, err = s.waitForSlot(ctx, conn); err != nil {
@@ -58,6 +60,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		}
 		return sv.publication.fix(ctx, conn, s.cfg.Name)
 	})
+
 	var result capture.OpenResult
 	if err == nil {
 		s.system = id
@@ -70,10 +73,12 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		s.repl = nil
 		return capture.OpenResult{}, err
 	}
+
 	from, err := parseLSN(result.From)
 	if err != nil {
 		return capture.OpenResult{}, err
 	}
+
 	s.acked.Store(0)
 	s.offered.Store(uint64(from))
 	s.resume.Reset(result.From)
@@ -106,6 +111,7 @@ func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tabl
 			return capture.OpenResult{}, err
 		}
 	}
+
 	created, err := s.createOwnSlot(ctx, s.repl, p.server.version)
 	if err != nil {
 		return capture.OpenResult{}, fmt.Errorf("new slot needed, because %s: %w", reason, err)
@@ -113,6 +119,7 @@ func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tabl
 	if s.confirmed, err = parseLSN(store.Position(created.ConsistentPoint)); err != nil {
 		return capture.OpenResult{}, err
 	}
+
 	view, err := tables.View(ctx, created.SnapshotName)
 	if err != nil {
 		err = fmt.Errorf("read tables as of slot %s: %w", s.cfg.Name, err)
@@ -143,6 +150,7 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, p open
 	if p.publicationFixed {
 		return fmt.Sprintf("publication %s was missing a table; added it", s.cfg.Name), nil
 	}
+
 	lsn, err := parseLSN(at.Position)
 	if err != nil {
 		return "unreadable checkpoint: " + err.Error(), nil
@@ -150,6 +158,7 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, p open
 	if reason, err := s.originMismatch(ctx, s.repl, s.origin, at); err != nil || reason != "" {
 		return reason, err
 	}
+
 	switch {
 	case !p.slot.exists:
 		return fmt.Sprintf("slot %s is gone", s.cfg.Name), nil
@@ -160,6 +169,7 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, p open
 	case lsn > p.logEnd:
 		return fmt.Sprintf("checkpoint %s is ahead of the server's WAL, which ends at %s: the server was restored", at.Position, p.logEnd), nil
 	}
+
 	return "", nil
 }
 
@@ -181,6 +191,7 @@ func (s *Source) Ready(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		repl, _, err := s.dial(ctx)
 		closeSession(repl)
 		if err := faults.AddErr(err); err != nil {
@@ -189,6 +200,7 @@ func (s *Source) Ready(ctx context.Context) error {
 		if err := faults.Err(); err != nil {
 			return err
 		}
+
 		sl, err := s.readOwnSlot(ctx, conn)
 		if err == nil && sl.active && (!s.cfg.TakeOver || !sl.terminable) {
 			err = s.slotHeldError(&sl)

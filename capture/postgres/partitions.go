@@ -46,10 +46,12 @@ func (s *Source) findPartitionFaults(ctx context.Context, conn *pgx.Conn, tables
 			}
 		}
 	}
+
 	rows, err := conn.Query(ctx, partitionsSQL, at, oids, of, ofOIDs, written)
 	if err != nil {
 		return nil, fmt.Errorf("find partitions and child tables: %w", pgstore.Explain(err))
 	}
+
 	children := map[int][]string{}
 	var faults []fault.Fault
 	var n int
@@ -65,11 +67,13 @@ func (s *Source) findPartitionFaults(ctx context.Context, conn *pgx.Conn, tables
 	if err != nil {
 		return nil, fmt.Errorf("find partitions and child tables: %w", pgstore.Explain(err))
 	}
+
 	for i, t := range tables {
 		if len(children[i]) > 0 {
 			faults = append(faults, t.inheritanceFault(children[i]))
 		}
 	}
+
 	return faults, nil
 }
 

@@ -56,6 +56,7 @@ func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, fault.Li
 		// It may be the primary again soon, so this is not a setup error.
 		return nil, faults, errStandby
 	}
+
 	s.checkServer(&sv, &faults)
 	if sv.tables, err = s.findTables(ctx, conn, &faults); err != nil {
 		return nil, faults, err
@@ -69,6 +70,7 @@ func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, fault.Li
 	if sv.publication, err = s.findPublication(ctx, conn, &sv); err != nil {
 		return nil, faults, err
 	}
+
 	sv.publication.check(s, &sv, &faults)
 	return &sv, faults, nil
 }
@@ -147,6 +149,7 @@ func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, faults *fault.L
 		}
 		known.outboxes = append(known.outboxes, o)
 	}
+
 	return list, nil
 }
 

@@ -52,6 +52,7 @@ func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server
 	fail := func(err error) (publication, error) {
 		return p, fmt.Errorf("read publication %s: %w", s.cfg.Name, pgstore.Explain(err))
 	}
+
 	err := conn.QueryRow(ctx, publicationSQL, s.cfg.Name).Scan(&p.insertOnly, &p.viaRoot, &p.owned)
 	if errors.Is(err, pgx.ErrNoRows) {
 		p.missing = sv.tables
@@ -60,19 +61,23 @@ func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server
 	if err != nil {
 		return fail(err)
 	}
+
 	p.exists = true
 	published, err := queryOIDs(ctx, conn, publishedSQL, s.cfg.Name)
 	if err != nil {
 		return fail(err)
 	}
+
 	filtered, err := queryOIDs(ctx, conn, filteredSQL, s.cfg.Name)
 	if err != nil {
 		return fail(err)
 	}
+
 	omitted, err := s.omittedColumns(ctx, conn)
 	if err != nil {
 		return fail(err)
 	}
+
 	for _, t := range sv.tables {
 		if t.readsAny(omitted[t.oid]) {
 			p.columnLimited = append(p.columnLimited, t)
@@ -84,6 +89,7 @@ func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server
 			p.filtered = append(p.filtered, t)
 		}
 	}
+
 	return p, nil
 }
 
@@ -123,12 +129,14 @@ func (p *publication) check(s *Source, sv *server, faults *fault.List) {
 	for _, t := range sv.tables {
 		partitioned = partitioned || t.partitioned
 	}
+
 	if p.exists && (!p.insertOnly || partitioned && !p.viaRoot) {
 		faults.Add(fault.Fault{
 			Subject: "publication", Problem: fmt.Sprintf("publication %s must publish inserts only, and partitions via their root", s.cfg.Name),
 			Statements: []string{fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert', publish_via_partition_root = true);", name)},
 		})
 	}
+
 	for _, of := range []struct {
 		problem string
 		tables  []*table
@@ -143,6 +151,7 @@ func (p *publication) check(s *Source, sv *server, faults *fault.List) {
 			})
 		}
 	}
+
 	if len(p.missing) > 0 && !p.canFix(s) {
 		faults.Add(p.missingTablesFault(s.cfg.Name, "as the owner"))
 	}
@@ -203,6 +212,7 @@ func (p *publication) fix(ctx context.Context, conn *pgx.Conn, name string) erro
 	if statement == "" {
 		return nil
 	}
+
 	_, err := conn.Exec(ctx, statement)
 	var pg *pgconn.PgError
 	switch {
@@ -215,6 +225,7 @@ func (p *publication) fix(ctx context.Context, conn *pgx.Conn, name string) erro
 	case errors.As(err, &pg) && pg.Code == "42710":
 		return fmt.Errorf("publication %s was changed concurrently: %w", name, err)
 	}
+
 	return fmt.Errorf("alter publication %s: %w", name, err)
 }
 

@@ -58,6 +58,7 @@ func (s *Source) RetainLog(ctx context.Context, name string) (string, error) {
 	if err := s.dropRetainedSlot(ctx, slotName); err != nil {
 		return "", err
 	}
+
 	conn, _, err := s.dial(ctx)
 	if err != nil {
 		return "", err
@@ -121,6 +122,7 @@ func (s *Source) listRetainedSlots(ctx context.Context, conn *pgx.Conn) (list []
 			return nil
 		})
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("list retained slots of relay %s: %w", s.cfg.Name, pgstore.Explain(err))
 	}
@@ -142,6 +144,7 @@ func (s *Source) dropRetainedSlot(ctx context.Context, slotName string) error {
 	if err != nil || !sl.exists {
 		return err
 	}
+
 	conn, _, err := s.dial(ctx)
 	if err != nil {
 		return err
@@ -166,6 +169,7 @@ func (e *diagnosis) checkRetainedSlots(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	for _, retained := range list {
 		slot := e.source.cfg.Name + retainedSlotInfix + retained.Name
 		if retained.Lost != "" {
@@ -174,6 +178,7 @@ func (e *diagnosis) checkRetainedSlots(ctx context.Context) error {
 		}
 		e.Add(subject, store.GradeOK, fmt.Sprintf("slot %s retains %s for checkpoint %s", slot, formatBytes(retained.Bytes), retained.Name))
 	}
+
 	if sv := e.server; len(list) > 0 && sv.slots >= sv.maxSlots {
 		e.Add(subject, store.GradeAdvice, fmt.Sprintf("all %d replication slots are taken, and reading retained WAL needs one more", sv.maxSlots),
 			"-- as a superuser and restart the server, or drop an unused slot",

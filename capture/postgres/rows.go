@@ -89,6 +89,7 @@ func (t *tables) relation(m *relationMsg) (*relation, error) {
 	if tb == nil {
 		return nil, nil
 	}
+
 	rel := &relation{schema: m.schema, name: m.name, columns: len(m.columns)}
 	for _, o := range tb.outboxes {
 		rm, err := t.rowMap(m, o)
@@ -97,6 +98,7 @@ func (t *tables) relation(m *relationMsg) (*relation, error) {
 		}
 		rel.rows = append(rel.rows, rm)
 	}
+
 	return rel, nil
 }
 
@@ -114,6 +116,7 @@ func (t *tables) rowMap(m *relationMsg, o *store.Outbox) (rowMap, error) {
 		missing = append(missing, name)
 		return -1
 	}
+
 	c := &o.Layout.Columns
 	rm := rowMap{
 		outbox: o, id: find(c.ID), kind: find(c.Kind), group: find(c.Group),
@@ -125,6 +128,7 @@ func (t *tables) rowMap(m *relationMsg, o *store.Outbox) (rowMap, error) {
 			Remedy:  "correct the layout, put the column back, or remove the table's column list from the publication",
 		}}
 	}
+
 	rm.hexPayload = t.bytea[m.columns[rm.payload].typeOID]
 	rm.hexGroup = len(o.Layout.GroupPath) > 0 && t.bytea[m.columns[rm.group].typeOID]
 	return rm, nil
@@ -152,6 +156,7 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 	fault := func(err error) (store.Item, error) {
 		return store.Item{}, &unrelayableRowError{schema: rel.schema, name: rel.name, id: string(values[rm.id]), err: err}
 	}
+
 	c := &rm.outbox.Layout.Columns
 	if values[rm.id] == nil {
 		return fault(fmt.Errorf("row with NULL in its id column %q cannot be relayed: claims and outcomes need the id", c.ID))
@@ -161,6 +166,7 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 			return fault(err)
 		}
 	}
+
 	it := store.Item{Kind: rm.outbox.Kind, Captured: ir.receivedAt}
 	it.Outbox = rm.outbox.Name
 	var err error
@@ -175,6 +181,7 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 			return fault(fmt.Errorf("%q in column %q is not a count", values[rm.retries], c.RetryCount))
 		}
 	}
+
 	it.PayloadSize = len(values[rm.payload])
 	if rm.hexPayload {
 		it.PayloadSize = max(0, hex.DecodedLen(it.PayloadSize-2))
@@ -195,6 +202,7 @@ func checkUTF8(rm *rowMap, values [][]byte) error {
 	if len(rm.outbox.Layout.GroupPath) > 0 {
 		group = -1 // a group read from JSON is converted to UTF-8
 	}
+
 	for _, column := range []struct {
 		at   int
 		name string
@@ -204,6 +212,7 @@ func checkUTF8(rm *rowMap, values [][]byte) error {
 				column.name, values[column.at])
 		}
 	}
+
 	return nil
 }
 
@@ -222,6 +231,7 @@ func (ir *itemReader) identify(rm *rowMap, id []byte, values [][]byte) (string, 
 		}
 		return string(id), rm.outbox.Layout.Group(group), nil
 	}
+
 	// One string holds the id and the group.
 	ir.scratch = append(append(ir.scratch[:0], id...), group...)
 	text := string(ir.scratch)

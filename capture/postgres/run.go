@@ -30,18 +30,22 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	if s.server == nil {
 		return errors.New("run source: Open was not called")
 	}
+
 	until, err := parseLSN(span.Until)
 	if err != nil {
 		return err
 	}
+
 	from, err := parseLSN(s.resume.Start(s, span.From))
 	if err != nil {
 		return err
 	}
+
 	conn, timeout, err := s.startStream(ctx, from)
 	if err != nil {
 		return s.classifyRefusal(ctx, err)
 	}
+
 	s.failures.refusedSince = time.Time{}
 	progress, err := s.readStream(ctx, conn, streamRange{from: from, until: until, timeout: timeout}, out)
 	return s.classifyFailure(s.explainMissingColumns(ctx, err), progress)
@@ -71,6 +75,7 @@ func (s *Source) readStream(ctx context.Context, conn *pgconn.PgConn, p streamRa
 		cancel()
 		work.Wait()
 	}()
+
 	s.resume.Connected()
 	err = st.run(ctx)
 	return st.progress, err
@@ -116,6 +121,7 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 	if err != nil {
 		return nil, err
 	}
+
 	switch now, was := originOf(id), originOf(s.system); {
 	case now == was:
 	case id.SystemID == s.system.SystemID && id.DBName == s.system.DBName:
@@ -123,6 +129,7 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 	default:
 		return conn, &capture.LostError{Reason: fmt.Sprintf("server, timeline and database are %s, they were %s", now, was)}
 	}
+
 	if from > id.XLogPos {
 		standby, err := inRecovery(ctx, conn)
 		if err == nil && standby {
@@ -144,6 +151,7 @@ func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn, slot string
 	sql := fmt.Sprintf(`SELECT (SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'),
 		(SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '%s' AND database = current_database()),
 		(SELECT pubname FROM pg_publication WHERE pubname = '%s'), pg_is_in_recovery()`, slot, s.cfg.Name)
+
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
 		return 0, fmt.Errorf("check slot %s: %w", slot, err)
@@ -151,6 +159,7 @@ func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn, slot string
 	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) != 4 {
 		return 0, fmt.Errorf("check slot %s: unexpected result", slot)
 	}
+
 	row := results[0].Rows[0]
 	if string(row[3]) == "t" {
 		return 0, errStandby // it may lack the slot until it is promoted
@@ -161,6 +170,7 @@ func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn, slot string
 	if row[2] == nil {
 		return 0, &capture.LostError{Reason: fmt.Sprintf("publication %s is gone", s.cfg.Name)}
 	}
+
 	confirmed, err := pglogrepl.ParseLSN(string(row[1]))
 	if err != nil {
 		return 0, err
@@ -169,6 +179,7 @@ func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn, slot string
 		return 0, &capture.LostError{Reason: fmt.Sprintf("slot %s is at %s, but the relay acknowledged %s: it was advanced or recreated",
 			slot, confirmed, s.confirmed)}
 	}
+
 	ms, err := strconv.Atoi(string(row[0]))
 	if err != nil {
 		return 0, fmt.Errorf("wal_sender_timeout: %w", err)

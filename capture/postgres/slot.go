@@ -73,6 +73,7 @@ func (s *Source) querySlot(ctx context.Context, conn *pgx.Conn, name string) (sl
 	if err != nil {
 		return sl, fmt.Errorf("read slot %s: %w", name, pgstore.Explain(err))
 	}
+
 	sl.exists = true
 	if plug == nil || database == nil || *plug != plugin || *database != *current {
 		foreign := fault.Fault{
@@ -83,6 +84,7 @@ func (s *Source) querySlot(ctx context.Context, conn *pgx.Conn, name string) (sl
 		}
 		return sl, foreign.Err()
 	}
+
 	sl.applicationName = *application // coalesced, never NULL
 	sl.holder = fmt.Sprintf("application %q, address %s", textOrNone(application), textOrNone(address))
 	sl.confirmed, err = parseLSN(store.Position(*confirmed)) // coalesced, never NULL
@@ -213,6 +215,7 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 		text := lsn.String()
 		acked = &text
 	}
+
 	var retained capture.RetainedLog
 	err := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, retainedSQL, s.cfg.Name, acked).Scan(&retained.Bytes, &retained.Limit)
@@ -223,11 +226,13 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	case err != nil:
 		return capture.RetainedLog{}, fmt.Errorf("query WAL retained by slot %s: %w", s.cfg.Name, pgstore.Explain(err))
 	}
+
 	switch {
 	case retained.Limit < 0:
 		retained.Limit = 0
 	case retained.Limit == 0:
 		retained.Limit = 1 // the server retains WAL only until its next checkpoint
 	}
+
 	return retained, nil
 }

@@ -152,6 +152,7 @@ func (s *Source) explainConnect(err error) error {
 			}}}
 		}
 	}
+
 	err = pgstore.Explain(err)
 	var setup *store.SetupError
 	if errors.As(err, &setup) {

@@ -158,6 +158,7 @@ func (st *stream) handleData(ctx context.Context, data []byte) error {
 	if len(data) == 0 {
 		return errors.New("empty message in the stream")
 	}
+
 	switch data[0] {
 	case pglogrepl.XLogDataByteID:
 		x, err := pglogrepl.ParseXLogData(data[1:])
@@ -186,6 +187,7 @@ func (st *stream) handleData(ctx context.Context, data []byte) error {
 		}
 		return nil
 	}
+
 	return &unreadableLogError{fmt.Errorf("unknown message type %q in the stream", data[0])}
 }
 
@@ -214,11 +216,13 @@ func (st *stream) send(ctx context.Context, b capture.Batch) error {
 	if !st.src.resume.Trim(&b) {
 		return nil
 	}
+
 	n, at := len(b.Items), b.Position
 	lsn, err := parseLSN(at)
 	if err != nil {
 		return err
 	}
+
 	st.offer(lsn)
 	select {
 	case st.out <- b:
@@ -227,6 +231,7 @@ func (st *stream) send(ctx context.Context, b capture.Batch) error {
 			return err
 		}
 	}
+
 	st.src.resume.Sent(n, at)
 	st.progress = true
 	st.sent = max(st.sent, lsn)
@@ -268,6 +273,7 @@ func (st *stream) maintain(now time.Time) (acked uint64, err error) {
 	if quiet := now.Sub(st.receivedAt); quiet > st.silenceTimeout {
 		return 0, fmt.Errorf("no message from server for %s", quiet.Round(time.Millisecond))
 	}
+
 	acked = st.src.acked.Load()
 	if !now.Before(st.nextStatus(acked)) {
 		if !now.Before(st.nudgeAt) {
@@ -279,6 +285,7 @@ func (st *stream) maintain(now time.Time) (acked uint64, err error) {
 			return 0, err
 		}
 	}
+
 	if st.idle > st.sent && !now.Before(st.idleAt) {
 		st.sendIdle(now)
 	}

@@ -46,6 +46,7 @@ func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p streamRang
 	if err != nil {
 		return b.conn, p, err
 	}
+
 	s.system, s.server, s.publicationState = b.system, b.server, b.publicationState
 	name := s.tempSlotName("tap")
 	created, _, err := s.createSlot(ctx, b.conn, name, pglogrepl.CreateReplicationSlotOptions{
@@ -57,6 +58,7 @@ func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p streamRang
 	if p.from, err = pglogrepl.ParseLSN(created.ConsistentPoint); err != nil {
 		return b.conn, p, err
 	}
+
 	s.confirmed = p.from
 	s.acked.Store(0)
 	s.offered.Store(uint64(p.from))

@@ -35,15 +35,18 @@ func (s *Source) originMismatch(ctx context.Context, conn *pgconn.PgConn, origin
 	if at.Origin == origin {
 		return "", nil
 	}
+
 	was, rest, ok := splitTimeline(at.Origin)
 	now, here, _ := splitTimeline(origin)
 	if !ok || rest != here {
 		return fmt.Sprintf("checkpoint is of log %s, this is %s", at.Origin, origin), nil
 	}
+
 	lsn, err := parseLSN(at.Position)
 	if err != nil {
 		return "", err
 	}
+
 	branch, err := branchPoint(ctx, conn, was, now)
 	switch {
 	case err != nil:
@@ -54,6 +57,7 @@ func (s *Source) originMismatch(ctx context.Context, conn *pgconn.PgConn, origin
 		return fmt.Sprintf("checkpoint %s of timeline %d is after %s, where timeline %d branched off: the server was promoted or restored without the WAL in between",
 			at.Position, was, branch, now), nil
 	}
+
 	return "", nil
 }
 

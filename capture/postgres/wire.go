@@ -146,12 +146,14 @@ func parseRelation(body []byte) (relationMsg, error) {
 		r.bad = true
 		n = 0
 	}
+
 	m.columns = make([]column, n)
 	for i := range m.columns {
 		r.uint8() // flags
 		m.columns[i] = column{name: string(r.cstring()), typeOID: r.uint32()}
 		r.uint32() // type modifier
 	}
+
 	return m, r.end("Relation")
 }
 
@@ -180,6 +182,7 @@ func parseInsert(body []byte, t *tuple) (oid uint32, err error) {
 	if kind := r.uint8(); kind != 'N' && !r.bad {
 		return 0, fmt.Errorf("pgoutput: Insert message has a tuple of kind %q", kind)
 	}
+
 	n := int(r.uint16())
 	t.values = t.values[:0]
 	for range n {
@@ -194,6 +197,7 @@ func parseInsert(body []byte, t *tuple) (oid uint32, err error) {
 			return 0, fmt.Errorf("pgoutput: column of kind %q in an Insert message", kind)
 		}
 	}
+
 	return oid, r.end("Insert")
 }
 

@@ -70,21 +70,25 @@ SELECT current_setting('server_version_num')::int / 10000, current_setting('serv
 	if err != nil {
 		return false, err
 	}
+
 	c.role, c.Subject = Ident(role), "server"
 	if number < minServerVersion {
 		c.AddFault(fmt.Sprintf("PostgreSQL %s is too old", text), fmt.Sprintf("use PostgreSQL %d or later", minServerVersion))
 		return false, nil
 	}
+
 	c.Add(store.GradeOK, "PostgreSQL "+text)
 	if c.thorough {
 		if err := c.checkWritable(ctx); err != nil {
 			return false, err
 		}
 	}
+
 	c.Subject = "role"
 	if super {
 		role += ", a superuser with every privilege"
 	}
+
 	c.Add(store.GradeOK, role)
 	return true, nil
 }
@@ -115,6 +119,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		c.AddFault(c.role+" lacks USAGE on the schema sluicebox", grantAll(c.role)...)
 		return nil
 	}
+
 	readable := false
 	for i, t := range ownTables() {
 		rights, found, err := c.tableRights(ctx, t.name, t.rights)
@@ -130,12 +135,14 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		}
 		readable = readable || i == 0 && found && len(rights) == 0
 	}
+
 	if !readable {
 		return nil
 	}
 	if err := c.version(ctx, initialize); err != nil || c.CountFaults() > before {
 		return err
 	}
+
 	c.Add(store.GradeOK, fmt.Sprintf("version %d; the role has all required privileges", version))
 	return nil
 }
@@ -165,6 +172,7 @@ SELECT coalesce((SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_name
 	if err != nil || oid == 0 {
 		return nil, false, err
 	}
+
 	for _, right := range rights {
 		ok, err := c.queryBool(ctx, "SELECT pg_catalog.has_table_privilege($1::oid, $2)", oid, right)
 		if err != nil {
@@ -174,6 +182,7 @@ SELECT coalesce((SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_name
 			missing = append(missing, right)
 		}
 	}
+
 	return missing, true, nil
 }
 
@@ -197,15 +206,18 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 		c.AddSetupError(&store.SetupError{Problem: t.missingText(missing), Remedy: words})
 		return nil
 	}
+
 	c.types(t)
 	for _, check := range []func(context.Context, *table) error{c.rights, c.index, c.policies, c.statusConstraints} {
 		if err := check(ctx, t); err != nil {
 			return err
 		}
 	}
+
 	if c.CountFaults() > before {
 		return nil
 	}
+
 	c.Add(store.GradeOK, fmt.Sprintf("%s has the columns of layout %s, and the role has all required privileges", TableName(o), o.Layout.Name))
 	if !c.thorough {
 		return nil
@@ -251,10 +263,12 @@ WHERE c.oid = $1`, t.oid).Scan(&schema)
 	} else if !ok {
 		c.reportNoUsage(schema)
 	}
+
 	deletes := t.Layout.DeleteDelivered && t.Layout.State != store.StateNone || t.Retention > 0
 	if err := c.columnRights(ctx, t); err != nil || !deletes {
 		return err
 	}
+
 	ok, err := c.queryBool(ctx, "SELECT pg_catalog.has_table_privilege($1::oid, 'DELETE')", t.oid)
 	if err == nil && !ok {
 		c.AddFault(fmt.Sprintf("%s lacks DELETE on %s", c.role, TableName(t.Outbox)),
@@ -280,12 +294,14 @@ func (c *checker) columnRights(ctx context.Context, t *table) error {
 			}
 		}
 	}
+
 	for _, right := range []string{"SELECT", "UPDATE"} {
 		if list := strings.Join(missing[right], ", "); list != "" {
 			c.AddFault(fmt.Sprintf("%s lacks %s on %s (%s)", c.role, right, TableName(t.Outbox), list),
 				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, TableName(t.Outbox), c.role))
 		}
 	}
+
 	return nil
 }
 
@@ -301,12 +317,14 @@ WHERE i.indrelid = $1 AND i.indkey[0] = $2::int2 AND i.indisvalid AND i.indpred 
 	if err != nil || ok {
 		return err
 	}
+
 	statement := fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);", TableName(t.Outbox), Ident(id.name))
 	if partitioned, err := c.queryBool(ctx, "SELECT true FROM pg_catalog.pg_class WHERE oid = $1 AND relkind = 'p'", t.oid); err != nil {
 		return err
 	} else if partitioned {
 		statement = fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s, …); -- with the partition key columns", TableName(t.Outbox), Ident(id.name))
 	}
+
 	c.AddFault(fmt.Sprintf("no unique index on the id of %s, column %s", TableName(t.Outbox), id.name), statement)
 	return nil
 }

@@ -28,6 +28,7 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 	if len(values) == 0 || c.typeFaults(t) {
 		return nil
 	}
+
 	// NOT ENFORCED constraints exist since version 18.
 	rows, err := c.conn.Query(ctx, `
 SELECT k.conname::text, pg_catalog.pg_get_expr(k.conbin, k.conrelid) FROM pg_catalog.pg_constraint k
@@ -36,10 +37,12 @@ WHERE k.conrelid = $1 AND k.contype = 'c' AND k.conkey = ARRAY[$2::int2]
 	if err != nil {
 		return err
 	}
+
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[constraint])
 	if err != nil {
 		return err
 	}
+
 	for i := range list {
 		refused, err := c.refusedValues(ctx, t, list[i].Expression, values)
 		if err != nil {
@@ -49,6 +52,7 @@ WHERE k.conrelid = $1 AND k.contype = 'c' AND k.conkey = ARRAY[$2::int2]
 			c.reportRefused(t, &list[i], refused)
 		}
 	}
+
 	return nil
 }
 
@@ -62,6 +66,7 @@ func (c *checker) reportRefused(t *table, k *constraint, refused []string) {
 			all[i] = value
 		}
 	}
+
 	list := strings.Join(all, ", ")
 	remedies := []string{"name the table's values in layout " + l.Name + ", or let the constraint allow them"}
 	if !strings.Contains(k.Expression, "\n") { // a remedy is one line
@@ -71,6 +76,7 @@ func (c *checker) reportRefused(t *table, k *constraint, refused []string) {
 				TableName(t.Outbox), Ident(k.Name), k.Expression, Ident(l.Columns.Status), list),
 		}
 	}
+
 	c.AddFault(fmt.Sprintf("constraint %s of %s does not allow %s in column %s (columns.status), which layout %s names",
 		k.Name, TableName(t.Outbox), list, l.Columns.Status, l.Name), remedies...)
 }
@@ -97,6 +103,7 @@ func (t *table) written() (list []string) {
 			add(fmt.Sprint(n), n != l.Numbers[store.Completed] || !l.DeleteDelivered)
 		}
 	}
+
 	return list
 }
 
@@ -129,6 +136,7 @@ func (c *checker) refusedValues(ctx context.Context, t *table, expression string
 		}
 		return nil
 	})
+
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && !c.conn.IsClosed() {
 		return nil, nil

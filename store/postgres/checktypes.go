@@ -19,18 +19,22 @@ func (c *checker) types(t *table) {
 	if l.State == store.StateNone {
 		return
 	}
+
 	want := func(name, what, typ string, oids ...uint32) {
 		if name != "" && !slices.Contains(oids, t.mustColumn(name).base) {
 			c.reportWrongType(t, name, what, typ)
 		}
 	}
+
 	for _, name := range []string{l.Columns.Claimed, l.Columns.Settled, l.Columns.Delivered, l.Columns.Failed} {
 		want(name, "a timestamp", "timestamptz", pgtype.TimestampOID, pgtype.TimestamptzOID)
 	}
+
 	want(l.Columns.RetryCount, "an integer", "integer", pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID)
 	if name := l.Columns.Error; name != "" && t.mustColumn(name).category != categoryText {
 		c.reportWrongType(t, name, "a text", "text")
 	}
+
 	switch l.State {
 	case store.StateNumbers:
 		want(l.Columns.Status, "an integer", "integer", pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID)
@@ -117,6 +121,7 @@ func (c *checker) words(t *table) {
 		c.reportWrongType(t, status.name, "a text or an enumeration", "text")
 		return
 	}
+
 	for s := store.Pending; s <= store.Failed; s++ {
 		word := l.Words[s]
 		if s == store.Completed && l.DeleteDelivered {

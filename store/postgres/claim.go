@@ -18,10 +18,12 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	if len(rows) == 0 {
 		return nil, nil
 	}
+
 	parts, err := s.claimParts(rows)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
+
 	answers := make([]store.ClaimAnswer, len(rows))
 	err = s.claims.do(ctx, func(ctx context.Context, sess *session) error {
 		call := &claim{s, sess, epoch, at, rows, answers}
@@ -42,9 +44,11 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", asRefused(err))
 	}
+
 	for _, p := range parts {
 		p.CopyDuplicates(rows, answers)
 	}
+
 	return answers, nil
 }
 
@@ -64,6 +68,7 @@ func (c *claim) claimSkippingLocked(ctx context.Context, parts []*claimPart) err
 	for i, p := range parts {
 		boxes[i] = p.Outbox
 	}
+
 	return c.Store.skipLockedTx(ctx, c.sess.conn, c.epoch, false, boxes, func(locked map[string]bool) error {
 		var free []*claimPart
 		for _, p := range parts {
@@ -86,6 +91,7 @@ func (c *claim) run(ctx context.Context, parts []*claimPart, skip bool) error {
 	if skip {
 		variant = 1
 	}
+
 	for _, p := range parts {
 		t, err := c.sess.table(ctx, p.Outbox)
 		if err != nil {
@@ -99,9 +105,11 @@ func (c *claim) run(ctx context.Context, parts []*claimPart, skip bool) error {
 		values["at"], values["timeout"] = c.at.Truncate(time.Microsecond), c.takeover
 		batch.Queue(t.claim[variant].sql, t.claim[variant].args(values)...)
 	}
+
 	if skip {
 		commit(batch)
 	}
+
 	skipped, err := readClaims(c.sess.conn.SendBatch(ctx, batch), parts, c.answers)
 	if skipped {
 		c.sess.skipLocked = time.Now().Add(skipLockedPeriod)
@@ -136,6 +144,7 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 			place[i] = k
 		}
 	}
+
 	for i, j := range p.Duplicates { // a duplicate may request more than the first
 		k := place[j]
 		wants[k] = wants[k] || rows[i].WantPayload
@@ -143,6 +152,7 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 			owns[k] = timeOrNull(rows[i].OwnClaimAt)
 		}
 	}
+
 	values["ids"], values["txns"], values["wants"], values["owns"] = arrayLiteral(ids), txns, wants, owns
 }
 
@@ -168,6 +178,7 @@ func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.Cl
 			}
 		}
 	}
+
 	return skipped, nil
 }
 
@@ -182,6 +193,7 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, ski
 		retry   int64
 		payload []byte
 	)
+
 	now := time.Now()
 	for rows.Next() {
 		if err := rows.Scan(&ord, &result, &wait, &retry, &payload); err != nil {
@@ -206,5 +218,6 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, ski
 			a.Until = now.Add(time.Duration(*wait * float64(time.Second)))
 		}
 	}
+
 	return n, skipped, rows.Err()
 }

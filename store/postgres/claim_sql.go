@@ -26,10 +26,12 @@ func claimQuery(t *table, timeout, skip bool) *query {
 			t.lookup(b, "NULL::float8", t.needsRow()),
 		)
 	}
+
 	free, wait := "true", "NULL::float8"
 	if timeout {
 		free, wait = t.claimableCondition(b), t.remainingClaimSeconds(b)
 	}
+
 	leader, wanted := b.leader(), b.wanted(t, timeout)
 	id := Ident(t.Layout.Columns.ID)
 	locked, ours := "", ""

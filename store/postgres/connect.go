@@ -41,6 +41,7 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 			Remedy:  "percent-encode special characters in the user name and password",
 		}
 	}
+
 	q := u.Query()
 	if !q.Has("sslmode") && !strings.HasPrefix(q.Get("host"), "/") {
 		q.Set("sslmode", "verify-full")
@@ -53,6 +54,7 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 			u.RawQuery = q.Encode()
 		}
 	}
+
 	cfg, err := pgx.ParseConfig(u.String())
 	if err != nil {
 		return nil, &store.SetupError{Problem: "invalid database URL: " + redact(err, u)}
@@ -62,6 +64,7 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 			cfg.ConnectTimeout = connectTimeoutPerHost
 		}
 	}
+
 	cfg.RuntimeParams["application_name"] = application
 	return cfg, nil
 }
@@ -113,9 +116,11 @@ func Explain(err error) error {
 		}
 		return err
 	}
+
 	if objection := refusedByPooler(pg); objection != "" {
 		return &store.SetupError{Problem: "connection pooler between the relay and the database: " + objection, Remedy: directRemedy}
 	}
+
 	switch pg.Code {
 	case "28P01", "28000": // invalid_password, invalid_authorization_specification
 		return &store.SetupError{
@@ -130,6 +135,7 @@ func Explain(err error) error {
 			Remedy:  "grant it to the role: `sluicebox init --print` lists a relay's grants, deploy/postgres/reader.sql the grants of a read-only role",
 		}
 	}
+
 	return err
 }
 

@@ -102,6 +102,7 @@ func eachLetter(ctx context.Context, conn *pgx.Conn, t *table, f *store.DeadLett
 	if _, err := conn.Exec(ctx, "DECLARE letters NO SCROLL CURSOR FOR "+read.sql, read.args(values)...); err != nil {
 		return err
 	}
+
 	for given := 0; ; {
 		rows, err := conn.Query(ctx, fmt.Sprintf("FETCH %d FROM letters", letterPageSize))
 		if err != nil {
@@ -140,6 +141,7 @@ func scanLetters(rows pgx.Rows, t *table, each func(store.DeadLetter)) (n int, e
 		}
 		each(d)
 	}
+
 	return n, rows.Err()
 }
 
@@ -167,6 +169,7 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload, limited bool) *q
 	if payload {
 		content = t.payload()
 	}
+
 	lines := []string{
 		"SELECT " + t.text(c.ID) + ", " + kind + ", " + t.group() + ", " + t.retryCount() + ", " + text + ", " + at +
 			", coalesce(octet_length(" + t.payload() + "), 0), " + content,
@@ -191,6 +194,7 @@ func (t *table) filterCondition(b *builder, f *store.DeadLetterFilter) string {
 	if f.Kind != "" {
 		where += " AND " + t.textEquals(b, c.Kind, "kind", f.Kind == t.Kind)
 	}
+
 	switch {
 	case f.Group == nil || deadletter.FiltersInProgram(t.Outbox, f):
 	case f.Group.Valid:
@@ -198,9 +202,11 @@ func (t *table) filterCondition(b *builder, f *store.DeadLetterFilter) string {
 	case c.Group != "":
 		where += " AND o." + Ident(c.Group) + " IS NULL"
 	}
+
 	if f.Error != "" {
 		where += " AND strpos((" + t.text(c.Error) + `) COLLATE "C", ` + b.arg("error", "text") + ") > 0"
 	}
+
 	at := "o." + Ident(t.Layout.FailedTime())
 	if !f.Since.IsZero() {
 		where += " AND " + at + " >= " + b.arg("since", "timestamptz")

@@ -48,6 +48,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	if conn.Config().TLSConfig != nil {
 		how = "with TLS"
 	}
+
 	c.Add(store.GradeOK, fmt.Sprintf("%s:%d %s, no transaction pooler in between", conn.Config().Host, conn.Config().Port, how))
 	err = c.run(ctx, s)
 	if err == nil {
@@ -92,6 +93,7 @@ SELECT pg_catalog.pg_is_in_recovery(), current_setting('default_transaction_read
 			"SET default_transaction_read_only = off;", // for the session that runs the next statement
 			fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off;", c.role, Ident(database)))
 	}
+
 	return nil
 }
 
@@ -135,6 +137,7 @@ func (c *checker) durability(ctx context.Context) error {
 				"-- as a superuser", fmt.Sprintf("ALTER SYSTEM SET %s = on;", setting), "SELECT pg_reload_conf();")
 		}
 	}
+
 	if !found {
 		c.Add(store.GradeOK, "committed data survives a server crash")
 	}
@@ -151,12 +154,14 @@ WHERE s.name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeo
 	if err != nil {
 		return err
 	}
+
 	minimum := map[string]time.Duration{"statement_timeout": minStatementTimeout, "transaction_timeout": minTransactionTimeout, "idle_session_timeout": 1<<63 - 1}
 	effects := map[string]string{
 		"statement_timeout":    "spilling or deleting a large backlog takes longer",
 		"transaction_timeout":  "reading a view of the tables may take longer",
 		"idle_session_timeout": "the relay loses its sessions, and with them its position, whenever no rows arrive",
 	}
+
 	found := false
 	var name, source, database string
 	var ms int64
@@ -233,11 +238,13 @@ SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity a
 	if err != nil {
 		return err
 	}
+
 	text := fmt.Sprintf("%d of %d are in use, %d more are reserved", used, maxConns, reserved)
 	if maxConns-reserved-used >= sessionsNeeded {
 		c.Add(store.GradeOK, text)
 		return nil
 	}
+
 	c.Add(store.GradeAdvice, fmt.Sprintf("%s, and a relay needs %d", text, sessionsNeeded),
 		"-- as a superuser, then restart the server; or end unused sessions",
 		fmt.Sprintf("ALTER SYSTEM SET max_connections = %d;", used+reserved+5*sessionsNeeded))
@@ -260,6 +267,7 @@ FROM pg_catalog.pg_roles r, pg_catalog.pg_database d WHERE r.rolname = current_u
 	if err != nil || super {
 		return err
 	}
+
 	c.checkLimit("ROLE "+c.role, ofRole, byRole)
 	c.checkLimit("DATABASE "+Ident(database), ofDatabase, byDatabase)
 	return nil

@@ -18,6 +18,7 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 	if t.Layout.State == store.StateNone {
 		return nil
 	}
+
 	serves, err := c.indexLeadsWithState(ctx, t)
 	if err == nil && !serves {
 		serves, err = c.partialIndexUsable(ctx, t)
@@ -32,10 +33,12 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 		c.Add(store.GradeOK, "an index covers the unsettled rows")
 		return nil
 	}
+
 	partitioned, err := c.queryBool(ctx, "SELECT true FROM pg_catalog.pg_class WHERE oid = $1 AND relkind = 'p'", t.oid)
 	if err != nil {
 		return err
 	}
+
 	c.Add(store.GradeAdvice, fmt.Sprintf("%s has no index for unsettled rows: polling, sweeps and snapshots scan the whole table", TableName(t.Outbox)),
 		t.partialIndex(partitioned))
 	return nil
@@ -74,6 +77,7 @@ func (c *checker) partialIndexUsable(ctx context.Context, t *table) (serves bool
 		serves, err = c.planUsesPartial(ctx, t, plan)
 		return err
 	})
+
 	return serves && err == nil, err
 }
 
@@ -118,6 +122,7 @@ func (t *table) partialIndex(partitioned bool) string {
 	for _, name := range columns.Order(l, sameName, t.serial) {
 		names = append(names, Ident(name))
 	}
+
 	var where string
 	switch l.State {
 	case store.StateTimestamps:
@@ -127,6 +132,7 @@ func (t *table) partialIndex(partitioned bool) string {
 	default:
 		where = fmt.Sprintf("%s IN (%s, %s)", Ident(l.Columns.Status), literal(l.Words[store.Pending]), literal(l.Words[store.Processing]))
 	}
+
 	how := " CONCURRENTLY"
 	if partitioned {
 		how = ""

@@ -35,6 +35,7 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 			}
 			holds = append(holds, of...)
 		}
+
 		return nil
 	})
 	if err != nil {
@@ -79,6 +80,7 @@ func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error
 	if err != nil {
 		return fmt.Errorf("hold: %w", err)
 	}
+
 	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
 		t, err := sess.table(ctx, o)
 		if err != nil {
@@ -102,6 +104,7 @@ func (s *Store) writeHold(ctx context.Context, conn *pgx.Conn, epoch store.Epoch
 			b.arg("reason", "text")+", "+b.arg("since", "timestamptz")+" FROM leader",
 		replaceHold,
 	)
+
 	values := s.fenced(epoch, t.values(s.name))
 	lane := h.Lane.Hash()
 	values["lane"], values["hold"] = lane[:], h.Kind.String()
@@ -134,6 +137,7 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 	if _, err := s.outbox(lane.Outbox); err != nil {
 		return fmt.Errorf("release lane %s: %w", lane, err)
 	}
+
 	err := s.operator.do(ctx, func(ctx context.Context, sess *session) error {
 		b := &builder{}
 		del := b.query(
@@ -142,6 +146,7 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 			"  AND lane = "+b.arg("lane", "bytea")+" AND hold = "+b.arg("hold", "text")+" AND EXISTS (SELECT FROM leader)",
 			") SELECT count(*) FROM leader",
 		)
+
 		hash := lane.Hash()
 		var leaders int
 		err := sess.conn.QueryRow(ctx, del.sql, del.args(s.fenced(epoch, map[string]any{
@@ -169,6 +174,7 @@ func (p *outboxPart) queueBlock(batch *pgx.Batch, values map[string]any, outcome
 	if t.block == nil {
 		t.block = blockQuery(t)
 	}
+
 	n := len(p.at)
 	ids, texts, lanes, kinds, groups := make([]string, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 	retries, reasons, times := make([]int64, n), make([]string, n), make([]time.Time, n)
@@ -179,6 +185,7 @@ func (p *outboxPart) queueBlock(batch *pgx.Batch, values map[string]any, outcome
 		retries[k], reasons[k] = int64(h.RetryCount), errortext.Sanitize(h.Reason, 0, t.ascii)
 		times[k] = h.Since.Truncate(time.Microsecond)
 	}
+
 	values["ids"], values["texts"], values["lanes"], values["kinds"], values["groups"] = arrayLiteral(ids), texts, lanes, kinds, groups
 	values["retries"], values["reasons"], values["times"] = retries, reasons, times
 	batch.Queue(t.block.sql, t.block.args(values)...)

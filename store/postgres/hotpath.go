@@ -115,6 +115,7 @@ func (s *Store) claimMany(ctx context.Context, sess *session, epoch store.Epoch,
 	if len(parts) == 1 && len(parts[0].Indexes) == 1 {
 		return s.claimOne(ctx, sess, epoch, at, rows, parts, answers)
 	}
+
 	batch := &pgx.Batch{}
 	var sent []*claimPart
 	for _, p := range parts {
@@ -138,9 +139,11 @@ func (s *Store) claimMany(ctx context.Context, sess *session, epoch store.Epoch,
 		batch.Queue(t.claimMany.sql, t.claimMany.args(values)...)
 		sent = append(sent, p)
 	}
+
 	if len(sent) == 0 {
 		return left, nil
 	}
+
 	results := sess.conn.SendBatch(ctx, batch)
 	defer readRest(results, &err)
 	for _, p := range sent {
@@ -152,6 +155,7 @@ func (s *Store) claimMany(ctx context.Context, sess *session, epoch store.Epoch,
 			left = append(left, more)
 		}
 	}
+
 	return left, nil
 }
 
@@ -167,12 +171,14 @@ func (s *Store) claimOne(ctx context.Context, sess *session, epoch store.Epoch, 
 	if t.claimOne == nil {
 		t.claimOne = claimOneQuery(t)
 	}
+
 	values := s.fenced(epoch, t.values(s.name))
 	values["id"], values["at"] = rows[p.Indexes[0]].ID, at.Truncate(time.Microsecond)
 	written, err := sess.conn.Exec(ctx, t.claimOne.sql, t.claimOne.args(values)...)
 	if err != nil || written.RowsAffected() != 1 {
 		return parts, err
 	}
+
 	answers[p.Indexes[0]].Result = store.Claimed
 	return nil, nil
 }
@@ -211,11 +217,13 @@ func (p *claimPart) readMany(row pgx.Row, answers []store.ClaimAnswer) (left *cl
 		}
 		return nil, nil
 	}
+
 	for _, id := range ids {
 		if i, known := p.FirstIndex[id]; known {
 			answers[i].Result = store.Claimed
 		}
 	}
+
 	return &claimPart{p.Unanswered(answers)}, nil
 }
 
@@ -248,10 +256,12 @@ func (p *settlePart) readMany(row pgx.Row, outcomes []store.Outcome, results []s
 		}
 		return false, n, nil
 	}
+
 	byID := make(map[string]int, len(p.at))
 	for _, i := range p.at {
 		byID[outcomes[i].ID] = i
 	}
+
 	n = 0
 	for _, id := range ids {
 		if i, known := byID[id]; known && results[i] != store.Written {
@@ -259,5 +269,6 @@ func (p *settlePart) readMany(row pgx.Row, outcomes []store.Outcome, results []s
 			n++
 		}
 	}
+
 	return false, n, nil
 }

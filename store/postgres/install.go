@@ -52,10 +52,12 @@ func install(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_catalog.pg_advisory_xact_lock($1)", int64(installLock)); err != nil {
 			return err
 		}
+
 		have, err := installed(ctx, tx) // another relay may have installed them meanwhile
 		if err != nil {
 			return err
 		}
+
 		for n := have + 1; n <= version; n++ {
 			text, err := readUpgrade(n)
 			if err != nil {
@@ -66,6 +68,7 @@ func install(ctx context.Context, conn *pgx.Conn) error {
 				return fmt.Errorf("step %d: %w", n, err)
 			}
 		}
+
 		return nil
 	})
 }
@@ -81,10 +84,12 @@ func installed(ctx context.Context, conn querier) (int, error) {
 	const find = `
 SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
   WHERE n.nspname = 'sluicebox' AND c.relname = 'meta')`
+
 	var exists bool
 	if err := conn.QueryRow(ctx, find).Scan(&exists); err != nil || !exists {
 		return 0, err
 	}
+
 	var have int
 	if err := conn.QueryRow(ctx, "SELECT version FROM sluicebox.meta").Scan(&have); err != nil {
 		return 0, err
@@ -135,6 +140,7 @@ func explainInstall(ctx context.Context, conn *pgx.Conn, have int, err error) er
 	if !lacksRight(err) {
 		return err
 	}
+
 	var pg *pgconn.PgError
 	errors.As(err, &pg)
 	role := "the relay's role"
@@ -211,27 +217,33 @@ SELECT coalesce(
       SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relkind = 'r' AND NOT pg_catalog.pg_has_role(c.relowner, 'USAGE'))
     FROM pg_catalog.pg_namespace n WHERE n.nspname = 'sluicebox'),
   pg_catalog.has_database_privilege(current_database(), 'CREATE'))`
+
 	const countTables = `
 SELECT count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = 'sluicebox' AND c.relname = ANY ($1::text[])`
+
 	var names []string
 	for _, t := range ownTables() {
 		names = append(names, t.name)
 	}
+
 	err = s.control.do(ctx, func(ctx context.Context, sess *session) error {
 		if err := sess.conn.QueryRow(ctx, allowed).Scan(&may); err != nil || !may {
 			return err
 		}
+
 		have, err := installed(ctx, sess.conn)
 		var newer *store.SetupError
 		if errors.As(err, &newer) {
 			may = false
 			return nil
 		}
+
 		var tables int
 		if err == nil {
 			err = sess.conn.QueryRow(ctx, countTables, names).Scan(&tables)
 		}
+
 		may = have > 0 && have < version || have == 0 && tables == 0
 		return err
 	})

@@ -68,6 +68,7 @@ WHERE $3::int = 0 OR EXISTS (SELECT FROM pg_catalog.pg_locks AS k JOIN pg_catalo
     AND (k.classid::bigint << 32) | k.objid::bigint = $4::bigint AND k.objsubid = 1)
 ON CONFLICT (name) DO UPDATE SET epoch = l.epoch + 1, raised_at = now(), holder = excluded.holder
 RETURNING epoch`
+
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+raiseTimeout+"'"); err != nil {
 			return err
@@ -102,12 +103,14 @@ func (s *Store) terminateBlockers(ctx context.Context, conn *pgx.Conn) ([]blocke
 	if err != nil {
 		return nil, err
 	}
+
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k blocker, err error) {
 		return k, row.Scan(&k.pid, &k.application)
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	own := s.writerPIDs()
 	for i := range list {
 		k := &list[i]
@@ -123,6 +126,7 @@ func (s *Store) terminateBlockers(ctx context.Context, conn *pgx.Conn) ([]blocke
 			return nil, err
 		}
 	}
+
 	return list, nil
 }
 

@@ -52,6 +52,7 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 		ended = err != nil && kept && conn.IsClosed()
 		return err
 	}
+
 	err := s.lockSession.do(ctx, try)
 	if ended {
 		err = s.lockSession.do(ctx, try)
@@ -70,6 +71,7 @@ SELECT pg_catalog.pg_is_in_recovery(), CASE WHEN NOT pg_catalog.pg_is_in_recover
 	if err := sess.conn.QueryRow(ctx, try, lockKey(s.name)).Scan(&inRecovery, &acquired); err != nil {
 		return nil, err
 	}
+
 	switch {
 	case inRecovery:
 		return nil, errInRecovery
@@ -80,10 +82,12 @@ SELECT pg_catalog.pg_is_in_recovery(), CASE WHEN NOT pg_catalog.pg_is_in_recover
 		}
 		return nil, &store.LockedError{Holder: holder}
 	}
+
 	l := newLock(sess.conn, s.name, s.lifetime, &s.lockPID)
 	if !s.lifetime.Add(l) {
 		return nil, lifetime.ErrClosed
 	}
+
 	s.lockPID.Store(sess.detach().PgConn().PID())
 	return l, nil
 }
@@ -141,6 +145,7 @@ func (l *lock) ping(ctx context.Context) error {
 	if l.countUnreadable {
 		sql = countReadableQuery
 	}
+
 	text, err := l.queryText(ctx, sql)
 	var pgErr *pgconn.PgError
 	switch {
@@ -153,6 +158,7 @@ func (l *lock) ping(ctx context.Context) error {
 	case pgErr.Code == "42P01" || pgErr.Code == "3F000" || pgErr.Code == "42501": // undefined_table, invalid_schema_name, insufficient_privilege
 		l.requests, l.countUnreadable = 0, true
 	}
+
 	return nil
 }
 

@@ -73,11 +73,13 @@ func (s *Store) skipLockedTx(ctx context.Context, conn *pgx.Conn, epoch store.Ep
 			err = errors.Join(err, simple("ROLLBACK"))
 		}
 	}()
+
 	if conn.PgConn().TxStatus() != 'I' { // left by the attempt that a lock delayed
 		if err := simple("ROLLBACK"); err != nil {
 			return err
 		}
 	}
+
 	setting := "BEGIN; SET LOCAL lock_timeout = '" + otherTimeout + "'"
 	if durable {
 		setting += "; SET LOCAL synchronous_commit = on"
@@ -85,6 +87,7 @@ func (s *Store) skipLockedTx(ctx context.Context, conn *pgx.Conn, epoch store.Ep
 	if err := simple(setting); err != nil {
 		return err
 	}
+
 	b := &builder{}
 	leader := b.query(b.leaderRow())
 	var is int64
@@ -94,6 +97,7 @@ func (s *Store) skipLockedTx(ctx context.Context, conn *pgx.Conn, epoch store.Ep
 	case err != nil:
 		return err
 	}
+
 	locked := map[string]bool{}
 	for _, o := range outboxes {
 		err := simple("SAVEPOINT t; SET LOCAL lock_timeout = '" + tableTimeout + "'; " + lockQuery(o) +
@@ -106,5 +110,6 @@ func (s *Store) skipLockedTx(ctx context.Context, conn *pgx.Conn, epoch store.Ep
 			return err
 		}
 	}
+
 	return write(locked)
 }

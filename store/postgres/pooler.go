@@ -49,6 +49,7 @@ func (s *Store) checkDirect(ctx context.Context, conn *pgx.Conn) error {
 	if pid == strconv.FormatUint(uint64(conn.PgConn().PID()), 10) {
 		return nil
 	}
+
 	bounded, cancel := context.WithTimeout(ctx, secondConnTimeout)
 	defer cancel()
 	second, err := connect(bounded, conn.Config())
@@ -92,6 +93,7 @@ func (s *Store) sharesServerSession(ctx, second context.Context, conns [2]*pgcon
 		}
 		served[i] = server
 	}
+
 	return false, nil
 }
 

@@ -26,10 +26,12 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	if err != nil {
 		return store.PruneResult{}, fmt.Errorf("prune: %w", err)
 	}
+
 	block, err := pruneFrom(p.From)
 	if err != nil {
 		return store.PruneResult{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 	}
+
 	var done store.PruneResult
 	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
 		t, err := sess.table(ctx, o)
@@ -88,6 +90,7 @@ func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t 
 	if err := readBegin(results); err != nil {
 		return done, err
 	}
+
 	var blocks int64
 	if err := results.QueryRow().Scan(&blocks); err != nil {
 		return done, err
@@ -95,6 +98,7 @@ func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t 
 	if next := block + pruneBlocks; next < blocks {
 		done.Next = strconv.FormatInt(next, 10)
 	}
+
 	var leaderEpoch *int64
 	var found int
 	if err := results.QueryRow().Scan(&leaderEpoch, &found, &done.Rows); err != nil {

@@ -74,6 +74,7 @@ func arrayLiteral(elements []string) string {
 	for _, e := range elements {
 		size += len(e) + 3
 	}
+
 	var sb strings.Builder
 	sb.Grow(size)
 	sb.WriteByte('{')
@@ -88,6 +89,7 @@ func arrayLiteral(elements []string) string {
 		sb.WriteString(e)
 		sb.WriteByte('"')
 	}
+
 	sb.WriteByte('}')
 	return sb.String()
 }

@@ -18,6 +18,7 @@ func (s *Store) Jobs(ctx context.Context) ([]store.Job, error) {
 SELECT job, wish, spec, state, why, source, until_origin, until_position, until_seq, until_at, cursor_position, cursor_skip,
   total, sent, skipped, refused, asked_at, began_at, finished_at
 FROM sluicebox.replay WHERE name = $1 ORDER BY nth DESC`
+
 	var list []store.Job
 	err := s.operator.do(ctx, func(ctx context.Context, sess *session) error {
 		rows, err := sess.conn.Query(ctx, read, s.name)
@@ -46,6 +47,7 @@ func (s *Store) JobErrors(ctx context.Context, id string, limit int) ([]store.Re
 	const read = `
 SELECT n, outbox, id, kind, message_group, reason, at FROM sluicebox.replay_error
 WHERE name = $1 AND job = $2 ORDER BY n LIMIT $3`
+
 	err := replays.CheckLimit(limit)
 	var list []store.ReplayError
 	if err == nil {
@@ -58,6 +60,7 @@ WHERE name = $1 AND job = $2 ORDER BY n LIMIT $3`
 			return err
 		})
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("read errors of replay %s: %w", id, explainOwn(err))
 	}
@@ -126,8 +129,10 @@ func (s *Store) deleteOldJobs(ctx context.Context, epoch store.Epoch) error {
 		")",
 		countWritten("gone"),
 	)
+
 	_, err := s.replayWrite(ctx, del, s.fenced(epoch, map[string]any{
 		"ends": replays.EndedStates(), "age": store.EndedJobRetention, "most": store.MaxEndedJobs,
 	}))
+
 	return err
 }

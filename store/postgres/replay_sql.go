@@ -58,6 +58,7 @@ func finishRowsQuery() *query {
 	is := func(result string) string {
 		return "count(*) FILTER (WHERE g.result = " + b.arg(result, "smallint") + ")"
 	}
+
 	return b.query(
 		"WITH "+b.leader()+",",
 		"want AS MATERIALIZED (",

@@ -45,6 +45,7 @@ func copyValues(rows []store.ReplayRow) map[string]any {
 		ns[i], txns[i], sizes[i] = r.N, int64(uint32(r.Txn)), int64(r.PayloadSize)
 		times[i], payloads[i] = timeOrNull(r.Committed), r.Payload
 	}
+
 	return map[string]any{
 		"outboxes": outboxes, "lanes": lanes, "ids": ids, "kinds": kinds, "groups": groups,
 		"ns": ns, "txns": txns, "sizes": sizes, "times": times, "payloads": payloads,
@@ -61,6 +62,7 @@ func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, 
 		")",
 		countWritten("counted"),
 	)
+
 	counted, err := s.replayWrite(ctx, count, s.fenced(epoch, map[string]any{"job": id, "total": total, "skipped": skipped}))
 	if err == nil && counted == 0 {
 		err = store.ErrNoJob
@@ -90,6 +92,7 @@ func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, do
 	if len(done) == 0 {
 		return nil
 	}
+
 	err := replays.CheckFinished(done)
 	if err == nil {
 		write := finishRowsQuery()
@@ -107,6 +110,7 @@ func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, do
 			return err
 		})
 	}
+
 	if err != nil {
 		return fmt.Errorf("record replay %s results: %w", id, explainOwn(err))
 	}
@@ -159,6 +163,7 @@ func (s *Store) ReplayLanes(ctx context.Context, id string, after int64, limit i
 			return err
 		})
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("read lanes of replay %s: %w", id, explainOwn(err))
 	}
@@ -172,6 +177,7 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRa
 	if len(from) == 0 && err == nil {
 		return nil, nil
 	}
+
 	n := len(from)
 	lists := make([][]store.ReplayRow, n)
 	if err == nil {
@@ -191,12 +197,15 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRa
 			return scanReplayRows(rows, from, lists)
 		})
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("read rows of replay %s: %w", id, explainOwn(err))
 	}
+
 	for _, list := range lists { // the join returns them in any order
 		slices.SortFunc(list, func(a, b store.ReplayRow) int { return cmp.Compare(a.N, b.N) })
 	}
+
 	return lists, nil
 }
 
@@ -216,5 +225,6 @@ func scanReplayRows(rows pgx.Rows, from []store.ReplayRange, lists [][]store.Rep
 		r.Outbox, r.Txn, r.Group, r.Committed = from[ord-1].Outbox, store.Txn(txn), groupOf(group), timeOrZero(at)
 		lists[ord-1] = append(lists[ord-1], r)
 	}
+
 	return rows.Err()
 }

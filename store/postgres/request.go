@@ -28,6 +28,7 @@ func (s *Store) RequestSavepoint(ctx context.Context, name string, keep bool) er
 			"checkpoint": name, "keep": keep, "make": replays.RequestMake, "wanted": string(store.SavepointRequested),
 		}, store.ErrSavepointExists)
 	}
+
 	if err != nil {
 		return fmt.Errorf("request checkpoint %s: %w", name, err)
 	}
@@ -58,6 +59,7 @@ func (s *Store) RequestReplay(ctx context.Context, id, spec string) error {
 			b.arg("waiting", "text")+" FROM told",
 		"ON CONFLICT DO NOTHING",
 	)
+
 	err := s.writeRequest(ctx, put, map[string]any{
 		"job": id, "run": string(store.DesiredRun), "spec": spec, "waiting": string(store.JobWaiting),
 	}, store.ErrJobExists)

@@ -58,10 +58,12 @@ func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox strin
 		if err != nil {
 			return err
 		}
+
 		ids, texts := make([]string, len(letters)), make([][]byte, len(letters))
 		for i := range letters {
 			ids[i], texts[i] = letters[i].ID, []byte(letters[i].ID)
 		}
+
 		write, values := resolveQuery(t, m), s.fenced(epoch, t.values(s.name))
 		values["ids"], values["texts"] = arrayLiteral(ids), texts
 		var leaderEpoch *int64
@@ -69,9 +71,11 @@ func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox strin
 		if err := sess.conn.QueryRow(ctx, write.sql, write.args(values)...).Scan(&leaderEpoch, &ords); err != nil {
 			return err
 		}
+
 		for _, ord := range ords {
 			wrote[ord-1] = true
 		}
+
 		if leaderEpoch == nil {
 			return store.ErrNotLeader
 		}
@@ -80,12 +84,14 @@ func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox strin
 	if err != nil {
 		return nil, m.explain(err, s.outboxes.Lookup(outbox))
 	}
+
 	done := letters[:0]
 	for i := range letters {
 		if wrote[i] {
 			done = append(done, letters[i])
 		}
 	}
+
 	return done, nil
 }
 

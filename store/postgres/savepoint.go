@@ -17,6 +17,7 @@ func (s *Store) Savepoints(ctx context.Context) ([]store.Savepoint, error) {
 	const read = `
 SELECT checkpoint, keep, wish, state, origin, position, seq, made_at, why, kept_bytes
 FROM sluicebox.named WHERE name = $1 ORDER BY checkpoint`
+
 	var list []store.Savepoint
 	err := s.operator.do(ctx, func(ctx context.Context, sess *session) error {
 		rows, err := sess.conn.Query(ctx, read, s.name)
@@ -64,6 +65,7 @@ func (s *Store) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.Sa
 		")",
 		countWritten("saved"),
 	)
+
 	saved, err := s.replayWrite(ctx, save, s.fenced(epoch, map[string]any{
 		"checkpoint": n.Name, "state": string(n.State), "origin": n.Origin, "position": string(n.Position), "seq": int64(n.Seq),
 		"at": timeOrNull(n.At), "why": n.Reason, "bytes": n.RetainedBytes,

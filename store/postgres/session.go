@@ -61,6 +61,7 @@ func (s *session) Ready(ctx context.Context) error {
 	if s.conn != nil {
 		return nil
 	}
+
 	conn, err := connect(ctx, s.cfg)
 	if err != nil {
 		return err
@@ -71,6 +72,7 @@ func (s *session) Ready(ctx context.Context) error {
 			return err
 		}
 	}
+
 	s.conn, s.tables = conn, map[string]*table{}
 	s.pid.Store(conn.PgConn().PID())
 	return nil

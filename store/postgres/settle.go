@@ -27,6 +27,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	if len(outcomes) == 0 {
 		return nil, nil
 	}
+
 	results := make([]store.SettleResult, len(outcomes))
 	todo := make([]int, len(outcomes))
 	for i := range outcomes {
@@ -35,11 +36,13 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			return nil, fmt.Errorf("settle: %w", err)
 		}
 	}
+
 	err := s.outcomes.do(ctx, func(ctx context.Context, sess *session) error {
 		call := &settling{s, sess, epoch, outcomes, results}
 		if time.Now().Before(sess.skipLocked) {
 			return call.settleSkippingLocked(ctx, todo)
 		}
+
 		for range maxSettleTries {
 			missed, err := call.run(ctx, todo)
 			if IsLockTimeout(err) {
@@ -54,6 +57,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			}
 			todo = missed
 		}
+
 		o := &outcomes[todo[0]]
 		return &store.RefusedError{Err: fmt.Errorf("settle row %q of outbox %s: concurrent updates kept changing it; retries exhausted", o.ID, o.Outbox)}
 	})
@@ -96,6 +100,7 @@ func (c *settling) run(ctx context.Context, todo []int) ([]int, error) {
 	if durable {
 		begin(batch, "SET LOCAL synchronous_commit = on")
 	}
+
 	parts, err := c.queue(ctx, batch, todo, nil, false)
 	if err != nil {
 		return nil, err
@@ -103,6 +108,7 @@ func (c *settling) run(ctx context.Context, todo []int) ([]int, error) {
 	if durable {
 		commit(batch)
 	}
+
 	missed, err := c.read(c.sess.conn.SendBatch(ctx, batch), parts, durable)
 	if err != nil || len(missed) == 0 {
 		return nil, err
@@ -118,6 +124,7 @@ func (c *settling) settleSkippingLocked(ctx context.Context, todo []int) error {
 			boxes = append(boxes, o)
 		}
 	}
+
 	var missed []outboxPart
 	err := c.Store.skipLockedTx(ctx, c.sess.conn, c.epoch, c.durable(), boxes, func(locked map[string]bool) error {
 		free := make([]int, 0, len(todo))
@@ -128,11 +135,13 @@ func (c *settling) settleSkippingLocked(ctx context.Context, todo []int) error {
 				free = append(free, i)
 			}
 		}
+
 		batch := &pgx.Batch{}
 		parts, err := c.queue(ctx, batch, free, locked, true)
 		if err != nil {
 			return err
 		}
+
 		commit(batch)
 		missed, err = c.read(c.sess.conn.SendBatch(ctx, batch), parts, false)
 		return err
@@ -140,11 +149,13 @@ func (c *settling) settleSkippingLocked(ctx context.Context, todo []int) error {
 	if err != nil || len(missed) == 0 {
 		return err
 	}
+
 	left, err := c.explainMissed(ctx, missed)
 	for _, i := range left { // the row exists and is unsettled
 		c.results[i] = store.WasLocked
 		c.sess.skipLocked = time.Now().Add(skipLockedPeriod)
 	}
+
 	return err
 }
 
@@ -163,23 +174,29 @@ func (c *settling) queue(ctx context.Context, batch *pgx.Batch, todo []int, lock
 	if err != nil {
 		return nil, err
 	}
+
 	holds, err := c.partsOf(ctx, func(o *store.Outcome) bool { return requestsBlock(o) && !locked[o.Outbox] })
 	if err != nil {
 		return nil, err
 	}
+
 	parked, err := c.partsOf(ctx, func(o *store.Outcome) bool { return deletesSpilled(o) && !locked[o.Outbox] })
 	if err != nil {
 		return nil, err
 	}
+
 	for _, p := range parts {
 		p.queue(batch, c.fenced(c.epoch, p.table.values(c.name)), c.outcomes, skip)
 	}
+
 	for _, p := range holds {
 		p.queueBlock(batch, c.fenced(c.epoch, p.table.values(c.name)), c.outcomes)
 	}
+
 	for _, p := range parked {
 		p.queueDeleteSpilled(batch, c.fenced(c.epoch, p.table.values(c.name)), c.outcomes)
 	}
+
 	return parts, nil
 }
 
@@ -213,9 +230,11 @@ func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*s
 		}
 		part.at = append(part.at, i)
 	}
+
 	if last == 0 {
 		return parts, nil
 	}
+
 	ordered := make([]*settlePart, 0, len(parts))
 	for turn := 0; turn <= last; turn++ {
 		for _, p := range parts {
@@ -224,6 +243,7 @@ func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*s
 			}
 		}
 	}
+
 	return ordered, nil
 }
 
@@ -237,10 +257,12 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 		p.queueMany(batch, values, outcomes)
 		return
 	}
+
 	write := &t.write[p.status][variant]
 	if *write == nil {
 		*write = settleQuery(t, p.status, skip)
 	}
+
 	n := len(p.at)
 	ids, idTexts, times := make([]string, n), make([][]byte, n), make([]time.Time, n)
 	retries, texts := make([]int64, n), make([]string, n)
@@ -251,6 +273,7 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 		retries[k] = min(int64(o.RetryCount), maxRetry)
 		texts[k] = errortext.Sanitize(o.Error, limit, t.ascii)
 	}
+
 	values["ids"], values["times"], values["retries"], values["texts"] = arrayLiteral(ids), times, retries, texts
 	values["id texts"] = idTexts
 	if t.Layout.State == store.StateNumbers && p.status == store.Failed {
@@ -260,6 +283,7 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 		}
 		values["numbers"] = arrayLiteral(numbers)
 	}
+
 	batch.Queue((*write).sql, (*write).args(values)...)
 }
 
@@ -292,6 +316,7 @@ func (c *settling) read(batch pgx.BatchResults, parts []*settlePart, begins bool
 			return nil, err
 		}
 	}
+
 	fenced := false
 	for _, p := range parts {
 		read := p.readWritten
@@ -307,6 +332,7 @@ func (c *settling) read(batch pgx.BatchResults, parts []*settlePart, begins bool
 			missed = append(missed, p.missed(c.results))
 		}
 	}
+
 	if fenced {
 		return nil, store.ErrNotLeader
 	}
@@ -355,6 +381,7 @@ func (c *settling) partsOf(ctx context.Context, which func(*store.Outcome) bool)
 		}
 		byName[o.Outbox].at = append(byName[o.Outbox].at, i)
 	}
+
 	return parts, nil
 }
 

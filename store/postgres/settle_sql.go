@@ -24,6 +24,7 @@ func settleQuery(t *table, to store.Status, skip bool) *query {
 			"  SELECT w.ord FROM want w, "+TableName(t.Outbox)+" AS o WHERE o."+Ident(t.Layout.Columns.ID)+" = w.id",
 			"    AND EXISTS (SELECT FROM leader) FOR "+strength+" OF o SKIP LOCKED", "),")
 	}
+
 	lines = append(lines, "done AS (", "  "+t.writeOutcomes(b, to, skip), ")")
 	if deletesBlock(t, to) {
 		lines = append(lines, ", "+deleteDoneBlocks(b))
@@ -43,6 +44,7 @@ func (t *table) writeOutcomes(b *builder, to store.Status, skip bool) string {
 		// Only the fence matters: every outcome counts as written.
 		return "SELECT ord FROM want"
 	}
+
 	name := TableName(t.Outbox)
 	where := " WHERE o." + Ident(t.Layout.Columns.ID) + " = w.id AND " + t.open(b) + " AND EXISTS (SELECT FROM leader)"
 	if skip {
@@ -51,10 +53,12 @@ func (t *table) writeOutcomes(b *builder, to store.Status, skip bool) string {
 	if to == store.Completed && t.Layout.DeleteDelivered {
 		return "DELETE FROM " + name + " AS o USING want w" + where + " RETURNING w.ord"
 	}
+
 	set := t.outcomeAssignments(b, to, func() string { return "w.at" })
 	if len(set) == 0 {
 		return "SELECT w.ord FROM want w, " + name + " AS o" + where
 	}
+
 	returning := " RETURNING w.ord"
 	if deletesBlock(t, to) {
 		returning += ", w.text"
@@ -109,6 +113,7 @@ func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string
 		}
 		set = append(set, Ident(a.Column)+" = "+value)
 	}
+
 	return set
 }
 

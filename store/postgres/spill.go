@@ -58,6 +58,7 @@ func (s *Store) spillValues(items []store.Item) map[string]any {
 			payloads[i] = it.Payload
 		}
 	}
+
 	return map[string]any{
 		"outboxes": outboxes, "lanes": lanes, "ids": ids, "kinds": kinds, "groups": groups,
 		"seqs": seqs, "txns": txns, "retries": retries, "sizes": sizes, "times": times, "payloads": payloads,
@@ -69,6 +70,7 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 	if len(rows) == 0 {
 		return nil
 	}
+
 	n := len(rows)
 	outboxes, ids, seqs := make([]string, n), make([][]byte, n), make([]int64, n)
 	for i := range rows {
@@ -77,6 +79,7 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 		}
 		outboxes[i], ids[i], seqs[i] = rows[i].Outbox, []byte(rows[i].ID), int64(rows[i].Seq)
 	}
+
 	err := s.execSpill(ctx, deleteSpilledQuery(), s.fenced(epoch, map[string]any{
 		"outboxes": outboxes, "ids": ids, "seqs": seqs,
 	}))
@@ -108,6 +111,7 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 	if len(from) == 0 {
 		return nil, nil
 	}
+
 	n := len(from)
 	outboxes, lanes, afters := make([]string, n), make([][]byte, n), make([]int64, n)
 	for i := range from {
@@ -116,6 +120,7 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 		}
 		outboxes[i], lanes[i], afters[i] = from[i].Outbox, from[i].Lane[:], int64(from[i].After)
 	}
+
 	var lists [][]store.Item
 	err := s.spillSession.do(ctx, func(ctx context.Context, sess *session) error {
 		lists = make([][]store.Item, n)
@@ -131,9 +136,11 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 	if err != nil {
 		return nil, fmt.Errorf("read spilled rows: %w", explainOwn(err))
 	}
+
 	for _, list := range lists { // the join returns them in any order
 		slices.SortFunc(list, func(a, b store.Item) int { return cmp.Compare(a.Seq, b.Seq) })
 	}
+
 	return lists, nil
 }
 
@@ -154,6 +161,7 @@ func scanSpilled(rows pgx.Rows, from []store.SpilledRange, lists [][]store.Item)
 		it.Group, it.Committed = groupOf(group), timeOrZero(at)
 		lists[ord-1] = append(lists[ord-1], it)
 	}
+
 	return rows.Err()
 }
 
@@ -193,6 +201,7 @@ func (s *Store) readSpilledLanes(ctx context.Context, tx pgx.Tx, outbox string, 
 	if err != nil {
 		return err
 	}
+
 	rows, err := tx.Query(ctx, count.sql, count.args(values)...)
 	if err != nil {
 		return err
@@ -208,6 +217,7 @@ func (s *Store) readSpilledLanes(ctx context.Context, tx pgx.Tx, outbox string, 
 		l.Kind = kinds[l.Hash.Kind()]
 		take(l)
 	}
+
 	return rows.Err()
 }
 
@@ -222,6 +232,7 @@ func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after
 	args := del.args(s.fenced(epoch, map[string]any{
 		"outboxes": s.outboxes.Names(), "after": int64(after), "most": maxDeleteRows,
 	}))
+
 	err := s.spillSession.do(ctx, func(ctx context.Context, sess *session) error {
 		for {
 			var leaderEpoch *int64

@@ -16,6 +16,7 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	if err != nil {
 		return nil, fmt.Errorf("read settled rows: %w", err)
 	}
+
 	settled := make([]bool, len(rows))
 	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
 		for _, p := range parts {
@@ -78,6 +79,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 	if err != nil {
 		return nil, fmt.Errorf("read row statuses: %w", err)
 	}
+
 	states := make([]store.RowStatus, len(rows))
 	err = s.replay.do(ctx, func(ctx context.Context, sess *session) error {
 		for _, p := range parts {
@@ -113,6 +115,7 @@ func (p *claimPart) states(ctx context.Context, conn *pgx.Conn, t *table, rows [
 	if err != nil {
 		return err
 	}
+
 	var ord int64
 	var state int32
 	var payload []byte
@@ -124,6 +127,7 @@ func (p *claimPart) states(ctx context.Context, conn *pgx.Conn, t *table, rows [
 		payload = nil
 		return nil
 	})
+
 	return err
 }
 

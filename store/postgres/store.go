@@ -40,6 +40,7 @@ func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes)}
 	s.lifetime = lifetime.New()
 	for _, to := range []struct {
@@ -63,11 +64,13 @@ func New(cfg Config) (*Store, error) {
 		*to.session = newSession(conn, s.lifetime)
 		s.applicationNames = append(s.applicationNames, conn.RuntimeParams["application_name"])
 	}
+
 	s.lockSession.check = s.checkDirect
 	views, err := sessionConfig(cfg, "view", viewSettings())
 	if err != nil {
 		return nil, err
 	}
+
 	s.viewConfig = views
 	return s, nil
 }

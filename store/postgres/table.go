@@ -116,10 +116,12 @@ func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, er
 			Remedy:  "name the table that the services insert into",
 		}
 	}
+
 	rows, err := conn.Query(ctx, findColumns, t.oid)
 	if err != nil {
 		return nil, fmt.Errorf("look up columns of %s: %w", TableName(o), Explain(err))
 	}
+
 	t.columns, err = pgx.CollectRows(rows, scanColumn)
 	if err != nil {
 		return nil, fmt.Errorf("look up columns of %s: %w", TableName(o), Explain(err))

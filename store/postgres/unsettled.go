@@ -47,6 +47,7 @@ func (v *view) fetch(ctx context.Context, read string, args []any, scan pgx.RowT
 	if _, err := v.conn.Exec(ctx, "DECLARE outbox NO SCROLL CURSOR FOR "+read, args...); err != nil {
 		return err
 	}
+
 	next := fmt.Sprintf("FETCH %d FROM outbox", fetchSize)
 	for more := true; more; {
 		rows, err := v.conn.Query(ctx, next)
@@ -69,6 +70,7 @@ func (v *view) fetch(ctx context.Context, read string, args []any, scan pgx.RowT
 		}
 		more = more && n == fetchSize
 	}
+
 	_, err := v.conn.Exec(ctx, "CLOSE outbox")
 	return err
 }
@@ -89,10 +91,12 @@ func (v *view) unsettled(ctx context.Context, t *table, q store.UnsettledQuery) 
 		}
 		where = " AND " + others
 	}
+
 	parked, err := v.spilledIDs(ctx, t)
 	if err != nil {
 		return nil, nil, nil, err
 	}
+
 	where += t.notSpilled(b, parked)
 	values["held"], values["parked"] = arrayLiteral(q.ExcludeIDs), parked
 	values["inline"] = q.MaxInlinePayload()
@@ -196,6 +200,7 @@ func (v *view) excludeLanes(ctx context.Context, t *table, b *builder, left []st
 		}
 		return v.excludeRanges(ctx, t, b, left, values)
 	}
+
 	kind, none, group := "", "true", "''"
 	if name := t.Layout.Columns.Kind; name != "" {
 		kind = "coalesce(" + t.text(name) + ", '')"
@@ -205,10 +210,12 @@ func (v *view) excludeLanes(ctx context.Context, t *table, b *builder, left []st
 	if name := t.Layout.Columns.Group; name != "" {
 		none, group = "o."+Ident(name)+" IS NULL", "coalesce("+t.text(name)+", '')"
 	}
+
 	kinds, nones, groups := make([]string, len(left)), make([]bool, len(left)), make([]string, len(left))
 	for i, k := range left {
 		kinds[i], nones[i], groups[i] = k.Kind, !k.Group.Valid, k.Group.Name
 	}
+
 	values["left kinds"], values["left none"], values["left groups"] = kinds, nones, groups
 	return fmt.Sprintf(`((%s) COLLATE "C", %s, (%s) COLLATE "C") NOT IN (SELECT x.kind, x.none, x.name FROM unnest(%s, %s, %s) AS x(kind, none, name))`,
 		kind, none, group, b.arg("left kinds", "text[]"), b.arg("left none", "boolean[]"), b.arg("left groups", "text[]")), nil
@@ -241,6 +248,7 @@ func (v *view) excludeRanges(ctx context.Context, t *table, b *builder, left []s
 			null = false
 		}
 	}
+
 	if len(groups) > 1 {
 		sorted := "SELECT DISTINCT x COLLATE " + group.collation + " FROM unnest($1::text[]) AS x ORDER BY 1"
 		rows, err := v.conn.Query(ctx, sorted, groups)
@@ -251,12 +259,14 @@ func (v *view) excludeRanges(ctx context.Context, t *table, b *builder, left []s
 			return "", err
 		}
 	}
+
 	column := "o." + Ident(group.name)
 	bound := func(i int) string {
 		name := fmt.Sprint("group ", i)
 		values[name] = groups[i]
 		return b.arg(name, group.typ)
 	}
+
 	var parts []string
 	for i := 0; i <= len(groups); i++ {
 		part := column + " IS NOT NULL"
@@ -271,6 +281,7 @@ func (v *view) excludeRanges(ctx context.Context, t *table, b *builder, left []s
 		}
 		parts = append(parts, part)
 	}
+
 	if null {
 		parts = append(parts, column+" IS NULL")
 	}

@@ -25,16 +25,19 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 	if err != nil {
 		return err
 	}
+
 	at := t.mustColumn(o.Layout.OrderBy[0])
 	switch at.base {
 	case pgtype.TimestamptzOID, pgtype.TimestampOID, pgtype.DateOID:
 	default:
 		return store.OrderTimeError(o, TableName(o), at.full)
 	}
+
 	timed, err := v.addDelivered(ctx, t, to, true)
 	if err != nil || !timed || at.notNull {
 		return err
 	}
+
 	_, err = v.addDelivered(ctx, t, to, false)
 	return err
 }
@@ -80,6 +83,7 @@ func deliveredQuery(t *table, q *views.DeliveredRows, timed bool, values map[str
 		values[name] = value
 		return b.arg(name, typ)
 	}
+
 	where := []string{"o." + Ident(c.ID) + " IS NOT NULL", t.delivered(b)}
 	if keyed { // IS TRUE for the reason given at open
 		where = []string{"o." + Ident(c.ID) + " = ANY (" + bind("ids", t.mustColumn(c.ID).typ+"[]", arrayLiteral(keys)) + ")", "(" + t.delivered(b) + ") IS TRUE"}
@@ -95,6 +99,7 @@ func deliveredQuery(t *table, q *views.DeliveredRows, timed bool, values map[str
 			where = append(where, at+" < "+bind("until", "timestamptz", q.Until))
 		}
 	}
+
 	if len(q.Kinds) > 0 && c.Kind != "" {
 		where = append(where, "coalesce("+t.kind()+`, '') COLLATE "C" = ANY (`+bind("kinds", "text[]", arrayLiteral(q.Kinds))+")")
 	}
@@ -149,6 +154,7 @@ func (t *table) idKeys(ids []string) (keys []string, can bool) {
 	case pgtype.Int8OID:
 		bits = 64
 	}
+
 	if bits > 0 {
 		takes = func(id string) bool {
 			n, err := strconv.ParseInt(id, 10, bits)
@@ -158,10 +164,12 @@ func (t *table) idKeys(ids []string) (keys []string, can bool) {
 	if len(ids) == 0 || takes == nil || t.ascii {
 		return nil, false
 	}
+
 	for _, id := range ids {
 		if takes(id) {
 			keys = append(keys, id)
 		}
 	}
+
 	return keys, true
 }
