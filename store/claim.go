@@ -58,6 +58,7 @@ func (r ClaimResult) String() string {
 	case TableLocked:
 		return "table_locked"
 	}
+
 	return "unknown"
 }
 

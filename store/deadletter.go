@@ -31,6 +31,7 @@ func (f *DeadLetterFilter) Validate(o *Outbox) error {
 	if l.State == StateNone {
 		return fmt.Errorf("outbox %s: layout %s keeps no state and has no FAILED rows", o.Name, l.Name)
 	}
+
 	var errs []error
 	if f.Error != "" && l.Columns.Error == "" {
 		errs = append(errs, fmt.Errorf("outbox %s: layout %s has no error column to select rows by", o.Name, l.Name))
@@ -41,6 +42,7 @@ func (f *DeadLetterFilter) Validate(o *Outbox) error {
 	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
 		errs = append(errs, fmt.Errorf("outbox %s: since %s is not before until %s", o.Name, f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339)))
 	}
+
 	return errors.Join(errs...)
 }
 

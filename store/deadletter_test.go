@@ -20,6 +20,7 @@ func TestDeadLetterFilterValidate(t *testing.T) {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}
+
 	bare, none := box, box
 	bare.Layout.Columns.Claimed, bare.Layout.Columns.Error = "", ""
 	none.Layout.State = store.StateNone
@@ -47,18 +48,22 @@ func TestFailedColumns(t *testing.T) {
 	if got := l.FailedTime(); got != "processed_at" {
 		t.Errorf("one column for both times: %q", got)
 	}
+
 	l.Columns.Settled = "ended_at"
 	if got := l.FailedTime(); got != "ended_at" {
 		t.Errorf("a column of its own: %q", got)
 	}
+
 	l.State, l.Columns.Failed = store.StateTimestamps, "failed_at"
 	if got := l.FailedTime(); got != "failed_at" {
 		t.Errorf("timestamps: %q", got)
 	}
+
 	l.State = store.StateNone
 	if got := l.FailedTime(); got != "" {
 		t.Errorf("no state: %q", got)
 	}
+
 	numbers := store.OutboxMessages()
 	if got := numbers.FailedCodes(); !slices.Equal(got, []int{2, 3, 4, 5, 6}) {
 		t.Errorf("the codes of failure are %v", got)

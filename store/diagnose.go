@@ -76,6 +76,7 @@ func FaultError(found []Finding) error {
 			}
 		}
 	}
+
 	if len(problems) == 0 {
 		return nil
 	}

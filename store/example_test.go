@@ -63,6 +63,7 @@ func Example() {
 		fmt.Printf("row %s: deliver %s\n", rows[i].ID, a.Payload)
 		outcomes = append(outcomes, store.Outcome{Ref: rows[i].Ref, Status: store.Completed, At: time.Now()})
 	}
+
 	if _, err := st.Settle(ctx, epoch, outcomes); err != nil {
 		log.Fatal(err)
 	}
@@ -71,6 +72,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
+
 	fmt.Printf("row %s: %s\n", rows[0].ID, again[0].Result)
 	// Output:
 	// row 1: deliver {"total":12}
@@ -108,6 +110,7 @@ func ExampleLayout() {
 		},
 		OrderBy: []string{"created_at"},
 	}
+
 	fmt.Println(layout.Validate())
 	fmt.Println(layout.WritesClaims(), layout.WrittenColumns())
 

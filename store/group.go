@@ -37,12 +37,14 @@ func (l *Layout) Group(text []byte) Group {
 	case !json.Valid(text):
 		return GroupOf("")
 	}
+
 	value := bytes.TrimLeft(text, jsonSpace)
 	for _, key := range l.GroupPath {
 		if value = member(value, key); value == nil {
 			return Group{}
 		}
 	}
+
 	return groupOfJSON(value)
 }
 
@@ -64,6 +66,7 @@ func groupOfJSON(text []byte) Group {
 			return GroupOf(string([]rune(string(value))))
 		}
 	}
+
 	return GroupOf(string(value))
 }
 
@@ -76,6 +79,7 @@ func member(text []byte, key string) (found []byte) {
 	if text[0] != '{' {
 		return nil
 	}
+
 	rest := bytes.TrimLeft(text[1:], jsonSpace)
 	for rest[0] == '"' {
 		end := stringEnd(rest)
@@ -90,6 +94,7 @@ func member(text []byte, key string) (found []byte) {
 			rest = bytes.TrimLeft(rest[1:], jsonSpace)
 		}
 	}
+
 	return found
 }
 
@@ -113,6 +118,7 @@ func valueEnd(text []byte) int {
 			}
 		}
 	}
+
 	if i := bytes.IndexAny(text, ",]}"+jsonSpace); i >= 0 {
 		return i
 	}
@@ -181,6 +187,7 @@ func pathKey(text string) (key string, length int, err error) {
 		}
 		return key, end, nil
 	}
+
 	length = strings.IndexFunc(text, func(r rune) bool {
 		return r < utf8.RuneSelf && !strings.ContainsRune("_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", r)
 	})
@@ -192,6 +199,7 @@ func pathKey(text string) (key string, length int, err error) {
 	case length < 0:
 		length = len(text)
 	}
+
 	return text[:length], length, nil
 }
 

@@ -84,6 +84,7 @@ func TestGroupOfAPath(t *testing.T) {
 			t.Errorf("%s of %s is %#v, want %#v", c.path, c.text, got, c.want)
 		}
 	}
+
 	l := store.Layout{GroupPath: []string{"id"}}
 	if got := l.Group(nil); got.Valid {
 		t.Errorf("NULL is the group %q", got.Name)
@@ -112,6 +113,7 @@ func TestParseGroupPath(t *testing.T) {
 			t.Errorf("%s: %q, %v", text, got, err)
 		}
 	}
+
 	for text, want := range map[string]string{
 		"":         "at character 1, a key is missing",
 		".a":       "at character 1, a key is missing",
@@ -145,6 +147,7 @@ func FuzzGroup(f *testing.F) {
 	} {
 		f.Add([]byte(text), "customer.id")
 	}
+
 	f.Add([]byte("{\"customer\":{\"id\":{\"a\xff\":[\"\xfe\xc3\"]}}}"), "customer.id")
 	f.Add([]byte(`{"a.b":{"":true}}`), `"a.b".""`)
 	f.Fuzz(func(t *testing.T, text []byte, path string) {
@@ -152,6 +155,7 @@ func FuzzGroup(f *testing.F) {
 		if err != nil {
 			return
 		}
+
 		l := store.Layout{GroupPath: keys}
 		before := bytes.Clone(text)
 		got, want := l.Group(text), reference(before, keys)
@@ -164,6 +168,7 @@ func FuzzGroup(f *testing.F) {
 		if strings.ContainsRune(got.Name, 0) || !utf8.ValidString(got.Name) {
 			t.Errorf("no database keeps the group %q", got.Name)
 		}
+
 		var spread bytes.Buffer // white space does not change the group
 		if json.Indent(&spread, before, "\t", " ") == nil && l.Group(spread.Bytes()) != got {
 			t.Errorf("the blanks of %q count", before)
@@ -175,6 +180,7 @@ func reference(text []byte, keys []string) store.Group {
 	if !json.Valid(text) {
 		return store.GroupOf("")
 	}
+
 	value := json.RawMessage(text)
 	for _, key := range keys {
 		var object map[string]json.RawMessage
@@ -183,6 +189,7 @@ func reference(text []byte, keys []string) store.Group {
 		}
 		value = object[key]
 	}
+
 	var s *string
 	if json.Unmarshal(value, &s) == nil {
 		if s == nil {
@@ -190,10 +197,12 @@ func reference(text []byte, keys []string) store.Group {
 		}
 		return store.GroupOf(strings.ReplaceAll(*s, "\x00", "\ufffd"))
 	}
+
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, value); err != nil {
 		panic(err)
 	}
+
 	return store.GroupOf(string([]rune(compact.String())))
 }
 

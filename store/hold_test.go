@@ -72,10 +72,12 @@ func TestOutcomeValidate(t *testing.T) {
 	if err := good.Validate(&box); err != nil {
 		t.Error(err)
 	}
+
 	want := store.Hold{Lane: block.Lane, Kind: store.Blocked, ID: "1", RetryCount: 2, Reason: "e", Since: block.Since}
 	if got := good.Hold(); got != want {
 		t.Errorf("the hold is %+v, want %+v", got, want)
 	}
+
 	for what, o := range map[string]store.Outcome{
 		"PROCESSING": outcome(store.Processing, nil), "none": outcome(0, nil), "PENDING": outcome(store.Pending, block),
 		"COMPLETED": outcome(store.Completed, block), "another outbox": outcome(store.Failed, &store.Hold{}),
@@ -84,6 +86,7 @@ func TestOutcomeValidate(t *testing.T) {
 			t.Errorf("%s: %+v is taken", what, o)
 		}
 	}
+
 	var setup *store.SetupError
 	if err := good.Validate(&stateless); !errors.As(err, &setup) {
 		t.Errorf("without state: %v", err)

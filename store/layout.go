@@ -156,6 +156,7 @@ func (l *Layout) Validate() error {
 	if len(l.GroupPath) > 0 && l.Columns.Group == "" {
 		add(l.fieldError("group-path", "needs columns.group, the column with the JSON; name the payload's column there to find the group in the payload"))
 	}
+
 	switch l.State {
 	case StateWords:
 		need(l.Columns.Status, "status")
@@ -171,6 +172,7 @@ func (l *Layout) Validate() error {
 	default:
 		add(l.fieldError("state", "is required"))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -196,6 +198,7 @@ func (l *Layout) validateColumns() error {
 			errs = append(errs, l.fieldError(n.Key, "column %q is used for both %s and %s", n.Column, other, n.Key))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -215,6 +218,7 @@ func validateStates[V comparable](l *Layout, section string, values map[Status]V
 		}
 		seen[v] = s
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -88,6 +88,7 @@ func TestNamedColumns(t *testing.T) {
 			t.Errorf("column %q is named by %q, want %q", column, got, want)
 		}
 	}
+
 	if n := len(l.NamedColumns()); n != 10 {
 		t.Errorf("%d columns are named: %v", n, l.NamedColumns())
 	}

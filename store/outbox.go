@@ -43,6 +43,7 @@ func ValidateOutboxes(outboxes []Outbox, takeover time.Duration) error {
 	if len(outboxes) == 0 {
 		errs = append(errs, errors.New("no outbox is configured"))
 	}
+
 	seen := map[string]bool{}
 	for i := range outboxes {
 		o := &outboxes[i]
@@ -52,6 +53,7 @@ func ValidateOutboxes(outboxes []Outbox, takeover time.Duration) error {
 		seen[o.Name] = true
 		errs = append(errs, o.validate(takeover))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -66,16 +68,19 @@ func (o *Outbox) validate(takeover time.Duration) error {
 	if err := o.Layout.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("outbox %q: %w", o.Name, err))
 	}
+
 	if takeover > 0 && o.Layout.State != StateNone && o.Layout.Columns.Claimed == "" {
 		errs = append(errs, fmt.Errorf(
 			"outbox %q: a takeover timeout needs a claim time column, and layout %s has none; name one in columns.claimed, or take over at once",
 			o.Name, o.Layout.Name))
 	}
+
 	if takeover > 0 && o.Layout.Unclaimed {
 		errs = append(errs, fmt.Errorf("outbox %q: a takeover timeout needs written claims; set claims: on, or take over at once", o.Name))
 	}
 	if err := o.ValidateRetention(); err != nil {
 		errs = append(errs, err)
 	}
+
 	return errors.Join(errs...)
 }

@@ -93,5 +93,6 @@ func (o *Outbox) validatePrunable() error {
 	case l.DeliveredTime() == "":
 		return fault("has no settlement time column", "name one in columns.settled or columns.claimed, or "+leave)
 	}
+
 	return nil
 }

@@ -58,6 +58,7 @@ func (r Reason) String() string {
 	case ReasonInternal:
 		return "internal"
 	}
+
 	return "none"
 }
 

@@ -42,6 +42,7 @@ func (c *Candidate) Compete(ctx context.Context) (*Tenure, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+
 		var held *store.LockedError
 		var setup *store.SetupError
 		switch {
@@ -52,6 +53,7 @@ func (c *Candidate) Compete(ctx context.Context) (*Tenure, error) {
 		default:
 			c.Observer.LockFailed(err)
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()

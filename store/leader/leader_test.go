@@ -67,6 +67,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 		if !first.IsLeader() || second.Load() != nil || *d.holder.Load() != "a" || s.tries < 2390 || s.tries > 2402 {
 			t.Errorf("after ten minutes: first leads %v, second %v, told of %q, %d tries", first.IsLeader(), second.Load(), *d.holder.Load(), s.tries)
 		}
+
 		s.end()
 		if err := <-ended; !errors.Is(err, store.ErrNotLeader) || !errors.Is(err, errGone) {
 			t.Errorf("the first ends with %v", err)
@@ -74,11 +75,13 @@ func TestAStandbyTakesOver(t *testing.T) {
 		if err := first.Await(ctx); !errors.Is(err, store.ErrNotLeader) || first.IsLeader() {
 			t.Errorf("the first is still let to: %v", err)
 		}
+
 		<-first.Lost()
 		pass(tryInterval)
 		if tn := second.Load(); tn == nil || tn.Await(ctx) != nil {
 			t.Error("the second does not lead after one try")
 		}
+
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -100,10 +103,12 @@ func TestDoubtPasses(t *testing.T) {
 		if err := tenure.Await(ctx); err != nil || time.Since(began) > 2800*time.Millisecond {
 			t.Errorf("in doubt after %s: %v", time.Since(began), err)
 		}
+
 		pass(200 * time.Millisecond)
 		if tenure.IsLeader() {
 			t.Errorf("still sure after %s", time.Since(began))
 		}
+
 		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
 		if err := tenure.Await(short); !errors.Is(err, context.DeadlineExceeded) {
@@ -140,6 +145,7 @@ func TestWished(t *testing.T) {
 				}
 			}
 		}
+
 		wish := func(n int64) { s.set(func() { s.wishes = n }) }
 		expect("none since it began", false)
 		wish(8)
@@ -158,6 +164,7 @@ func TestWished(t *testing.T) {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
+
 		expect("after the end", false)
 	})
 }
@@ -172,14 +179,17 @@ func TestSilenceEndsATenure(t *testing.T) {
 		if err := tenure.Await(context.Background()); err != nil {
 			t.Error(err)
 		}
+
 		pass(pingValidity - time.Millisecond)
 		if !tenure.IsLeader() {
 			t.Error("in doubt too early")
 		}
+
 		pass(time.Millisecond)
 		if tenure.IsLeader() {
 			t.Error("sure for too long")
 		}
+
 		waits := make(chan error, 1)
 		go func() { waits <- tenure.Await(context.Background()) }()
 		if err := <-ended; !errors.Is(err, store.ErrNotLeader) || !strings.Contains(err.Error(), "no database answer for 4s") || strings.Contains(err.Error(), "taken over") {
@@ -246,15 +256,18 @@ func TestCompete(t *testing.T) {
 		if err := d.failed.Load(); err == nil || !errors.Is(*err, errGone) || tenure.Load() != nil {
 			t.Errorf("told %v", err)
 		}
+
 		s.set(func() { s.down = false })
 		pass(tryInterval)
 		if tenure.Load() == nil {
 			t.Error("it does not lead once the database is there")
 		}
+
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
+
 		setup := &store.SetupError{Problem: "no grant"}
 		c := Candidate{Locker: refusal{setup}, Observer: &d}
 		if _, err := c.Compete(context.Background()); !errors.Is(err, setup) {
@@ -291,6 +304,7 @@ func threeRelays(t *testing.T, random *rand.Rand) {
 			done <- struct{}{}
 		}()
 	}
+
 	sure := func() (n int) {
 		for i := range tenures {
 			if tn := tenures[i].Load(); tn != nil && tn.IsLeader() {
@@ -299,6 +313,7 @@ func threeRelays(t *testing.T, random *rand.Rand) {
 		}
 		return n
 	}
+
 	turns := 0
 	for range 400 {
 		pass(time.Duration(random.Int64N(int64(900 * time.Millisecond))))
@@ -307,6 +322,7 @@ func threeRelays(t *testing.T, random *rand.Rand) {
 		} else {
 			turns += n
 		}
+
 		who := fmt.Sprint(random.IntN(len(tenures)))
 		s.set(func() {
 			switch random.IntN(6) {
@@ -321,11 +337,13 @@ func threeRelays(t *testing.T, random *rand.Rand) {
 			}
 		})
 	}
+
 	s.set(func() { clear(s.cut); s.slow, s.down = 0, false })
 	pass(store.MinLockLease + tryTimeout + tryInterval)
 	if n := sure(); n != 1 || turns == 0 {
 		t.Errorf("%d relays lead at the end, and somebody led in %d of 400 moments", n, turns)
 	}
+
 	cancel()
 	for range tenures {
 		<-done

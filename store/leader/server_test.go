@@ -46,16 +46,19 @@ func (s *server) answers(ctx context.Context, who string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+
 	s.mu.Lock()
 	slow, cut, down := s.slow, s.cut[who], s.down
 	s.mu.Unlock()
 	if down {
 		return errGone
 	}
+
 	var answer <-chan time.Time
 	if !cut {
 		answer = time.After(slow)
 	}
+
 	select {
 	case <-answer:
 		return nil
@@ -76,6 +79,7 @@ func (r relay) Lock(ctx context.Context) (store.Lock, error) {
 	if err := r.answers(ctx, r.who); err != nil {
 		return nil, err
 	}
+
 	r.mu.Lock()
 	opening := r.opening
 	r.mu.Unlock()
@@ -84,12 +88,14 @@ func (r relay) Lock(ctx context.Context) (store.Lock, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tries++
 	if h := r.taken(); h != nil {
 		return nil, &store.LockedError{Holder: h.who}
 	}
+
 	r.held = &hold{server: r.server, who: r.who, ended: make(chan struct{}), heard: time.Now()}
 	return r.held, nil
 }

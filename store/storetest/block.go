@@ -32,6 +32,7 @@ func (s *suite) testBlock(t *testing.T) {
 		want = append(want, blocks(&o, key))
 		outcomes = append(outcomes, o)
 	}
+
 	b.settle(t, outcomes...)
 	b.store.Close()
 	b.store = b.open(t, 0)
@@ -42,6 +43,7 @@ func (s *suite) testBlock(t *testing.T) {
 			t.Errorf("outcome %d, again: %d", i, r)
 		}
 	}
+
 	b.wantHolds(t, "after a repeat", b.store, want...)
 	paused := want[2]
 	paused.Kind, paused.ID, paused.RetryCount = store.Paused, "", 0
@@ -50,6 +52,7 @@ func (s *suite) testBlock(t *testing.T) {
 	if err := b.store.Release(b.ctx(t), b.epoch, want[2].Lane, store.Blocked); err != nil {
 		t.Fatal(err)
 	}
+
 	before := want[2]
 	want[2] = paused
 	b.wantHolds(t, "one let go", b.store, want...)
@@ -79,12 +82,14 @@ func (s *suite) testBlockLostAnswer(t *testing.T) {
 		}
 		outcomes = append(outcomes, o)
 	}
+
 	for i, r := range b.settle(t, outcomes...) {
 		wants := []store.SettleResult{store.WasSettled, store.WasSettled, store.WasGone, store.WasGone, store.Written}
 		if r != wants[i] {
 			t.Errorf("row %s: %d, want %d", outcomes[i].ID, r, wants[i])
 		}
 	}
+
 	b.wantHolds(t, "after the call", b.store, want...)
 }
 
@@ -109,11 +114,13 @@ func (s *suite) testBlockOneLane(t *testing.T) {
 		b.settle(t, call...)
 		b.wantHolds(t, "the last FAILED row of a lane", b.store, wantA, wantB)
 	}
+
 	for _, id := range []string{"1", "2"} {
 		if got := b.read(t, "a", id).Status; got != store.Failed {
 			t.Errorf("row %s is %s", id, got)
 		}
 	}
+
 	if got := b.read(t, "a", "4"); got.Exists && got.Status != store.Completed {
 		t.Errorf("the delivered row is %s", got.Status)
 	}
@@ -132,10 +139,12 @@ func (s *suite) testBlockEnds(t *testing.T) {
 		b.settle(t, o)
 		return h
 	}
+
 	for _, id := range ids {
 		b.insert(t, "a", row(id))
 		want = append(want, block(id, "first"))
 	}
+
 	b.wantHolds(t, "all blocked", b.store, want...)
 	b.db.Set(t, "a", "set back", store.Pending, now())
 	b.wantHolds(t, "one set back", b.store, want[1:]...)
@@ -144,10 +153,12 @@ func (s *suite) testBlockEnds(t *testing.T) {
 	if _, err := b.store.Requeue(b.ctx(t), b.epoch, store.DeadLetterFilter{Outbox: "a", IDs: ids[2:3]}, 9); err != nil {
 		t.Fatal(err)
 	}
+
 	b.wantHolds(t, "one requeued", b.store, want[3:]...)
 	if _, err := b.store.Discard(b.ctx(t), b.epoch, store.DeadLetterFilter{Outbox: "a", IDs: ids[3:4]}, 9); err != nil {
 		t.Fatal(err)
 	}
+
 	b.wantHolds(t, "one discarded", b.store, want[4])
 	// They fail again without Block, so their lanes are not held.
 	b.take(t, "a", "set back", "requeued")
@@ -181,6 +192,7 @@ func (s *suite) testBlockRefused(t *testing.T) {
 	if !s.stateful() {
 		calls["no state"] = failedRow("a", "2", "", &store.Hold{Lane: key})
 	}
+
 	before := b.read(t, "a", "1")
 	for what, o := range calls {
 		_, err := b.store.Settle(b.ctx(t), b.epoch, []store.Outcome{failedRow("a", "1", "x", nil), o})
@@ -189,8 +201,10 @@ func (s *suite) testBlockRefused(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+
 	if after := b.read(t, "a", "1"); after != before {
 		t.Errorf("a refused call wrote: %+v", after)
 	}
+
 	b.wantHolds(t, "after all", b.store)
 }

@@ -43,10 +43,12 @@ func (s *suite) testClaimAnswers(t *testing.T) {
 			}{store.ClaimRow{Ref: ref("a", "completed")}, store.AlreadySettled})
 		}
 	}
+
 	var claims []store.ClaimRow
 	for _, w := range want {
 		claims = append(claims, w.claim)
 	}
+
 	for i, a := range b.claim(t, claims...) {
 		if a.Result != want[i].result {
 			t.Errorf("row %q is %s, want %s", claims[i].ID, a.Result, want[i].result)
@@ -62,6 +64,7 @@ func (s *suite) testClaimAnswers(t *testing.T) {
 			t.Errorf("row %q has payload %q, want %q", claims[i].ID, a.Payload, payload)
 		}
 	}
+
 	if s.marks() {
 		for _, id := range []string{"free", "with payload"} {
 			got := b.read(t, "a", id)
@@ -87,14 +90,17 @@ func (s *suite) testClaimOutboxes(t *testing.T) {
 		store.ClaimRow{Ref: ref("b", "only a"), WantPayload: true},
 		store.ClaimRow{Ref: ref("a", "same id"), WantPayload: true},
 	)
+
 	for i, want := range []string{other.Payload, row("only a").Payload, "", row("same id").Payload} {
 		if string(answers[i].Payload) != want {
 			t.Errorf("answer %d is %s with %q, want %q", i, answers[i].Result, answers[i].Payload, want)
 		}
 	}
+
 	if answers[2].Result != store.Gone {
 		t.Errorf("a row of the other outbox is %s", answers[2].Result)
 	}
+
 	_, err := b.store.Claim(b.ctx(t), b.epoch, now(), []store.ClaimRow{{Ref: ref("c", "1")}})
 	if err == nil {
 		t.Error("an outbox that is not configured is claimed")
@@ -109,16 +115,19 @@ func (s *suite) testClaimOpenTxn(t *testing.T) {
 	if txn == 0 {
 		t.Skip("this database shows no row before a claim can see it")
 	}
+
 	claim := store.ClaimRow{Ref: ref("a", "1"), Txn: txn, WantPayload: true}
 	if a := b.claim(t, claim)[0]; a.Result != store.NotYetVisible {
 		t.Fatalf("the row of an open transaction is %s", a.Result)
 	}
+
 	if claim.WantPayload = false; !s.looks() {
 		// The captured row is enough.
 		if a := b.claim(t, claim)[0]; a.Result != store.Claimed {
 			t.Fatalf("without a need of the row: %s", a.Result)
 		}
 	}
+
 	commit()
 	claim.WantPayload = true
 	if a := b.claim(t, claim)[0]; a.Result != store.Claimed || string(a.Payload) != row("1").Payload {
@@ -156,6 +165,7 @@ func (s *suite) testClaimMany(t *testing.T) {
 			claims = append(claims, store.ClaimRow{Ref: ref("a", fmt.Sprintf("no%d", i)), Txn: txn, WantPayload: true})
 		}
 	}
+
 	started := time.Now()
 	answers := b.claim(t, claims...)
 	t.Logf("%d rows claimed in %s", len(claims), time.Since(started))
@@ -168,16 +178,19 @@ func (s *suite) testClaimMany(t *testing.T) {
 			t.Fatalf("row %q is %s with %q", claims[i].ID, a.Result, a.Payload)
 		}
 	}
+
 	outcomes := make([]store.Outcome, n)
 	for i, r := range list {
 		outcomes[i] = store.Outcome{Ref: ref("a", r.ID), Status: store.Completed, At: now()}
 	}
+
 	started = time.Now()
 	for i, result := range b.settle(t, outcomes...) {
 		if result != store.Written {
 			t.Fatalf("the outcome of row %q: %d", outcomes[i].ID, result)
 		}
 	}
+
 	t.Logf("%d rows settled in %s", n, time.Since(started))
 }
 
@@ -196,6 +209,7 @@ func (s *suite) testClaimHeld(t *testing.T) {
 	if err != nil || first[0].Result != store.Claimed {
 		t.Fatalf("the first claim: %v, %v", first, err)
 	}
+
 	answers := b.claim(t,
 		store.ClaimRow{Ref: ref("a", "fresh")},
 		store.ClaimRow{Ref: ref("a", "expired")},
@@ -203,17 +217,20 @@ func (s *suite) testClaimHeld(t *testing.T) {
 		store.ClaimRow{Ref: ref("a", "free")},
 		store.ClaimRow{Ref: ref("b", "absent")},
 	)
+
 	for i, want := range []store.ClaimResult{store.Held, store.Claimed, store.Claimed, store.Claimed, store.Gone} {
 		if answers[i].Result != want {
 			t.Errorf("answer %d is %s, want %s", i, answers[i].Result, want)
 		}
 	}
+
 	if until := answers[0].Until; until.Sub(theirs.Add(timeout)).Abs() > 10*time.Second {
 		t.Errorf("held until %s, want %s", until, theirs.Add(timeout))
 	}
 	if got := b.read(t, "a", "fresh"); !near(got.Claimed, theirs) {
 		t.Errorf("somebody else's claim is now of %s", got.Claimed)
 	}
+
 	// A new leader does not know the claims of this one.
 	b.epoch = b.lead(t, b.store)
 	if a := b.claim(t, store.ClaimRow{Ref: ref("a", "mine")})[0]; a.Result != store.Held {
@@ -255,6 +272,7 @@ func (s *suite) testClaimUnwritten(t *testing.T) {
 			t.Errorf("a row of the log is %s", a.Result)
 		}
 	}
+
 	if after := b.read(t, "a", "free"); after != before {
 		t.Errorf("a claim changed %+v into %+v", before, after)
 	}

@@ -31,6 +31,7 @@ func (b *bench) fail(t *testing.T, outbox string, letters ...letterRow) {
 			Ref: ref(outbox, l.ID), Status: store.Failed, RetryCount: i % 7, Error: l.text, Reason: reason, At: l.at,
 		})
 	}
+
 	b.insert(t, outbox, rows...)
 	b.take(t, outbox, ids...)
 	b.settle(t, outcomes...)
@@ -81,6 +82,7 @@ func oddLetters() []letterRow {
 		}
 		list[i] = letterRow{r, texts[i], origin().Add(time.Duration(100-i) * time.Hour)}
 	}
+
 	return list
 }
 
@@ -103,14 +105,17 @@ func (s *suite) filters() []letterFilter {
 			return c.Kind != "" && l.Kind == kind || c.Kind == "" && kind == "EVENT"
 		}})
 	}
+
 	for _, g := range append([]store.Group{store.GroupOf("none has it"), store.GroupOf("NULL"), store.GroupOf(" a")}, groupsOf(oddLetters())...) {
 		list = append(list, letterFilter{store.DeadLetterFilter{Group: &g}, func(l letterRow) bool { return l.Group == g }})
 	}
+
 	if c.Error != "" {
 		for _, part := range []string{"100%", "%", "_", "a_b", `\`, "snow", "Snow ☃", "'", `"`, "$1", "\nb", "sure", "none has it"} {
 			list = append(list, letterFilter{store.DeadLetterFilter{Error: part}, func(l letterRow) bool { return strings.Contains(l.text, part) }})
 		}
 	}
+
 	if s.layout.FailedTime() != "" {
 		since, until := origin().Add(93*time.Hour), origin().Add(97*time.Hour)
 		list = append(list,
@@ -119,11 +124,13 @@ func (s *suite) filters() []letterFilter {
 			letterFilter{store.DeadLetterFilter{Since: since, Until: until}, func(l letterRow) bool { return !l.at.Before(since) && l.at.Before(until) }},
 		)
 	}
+
 	if c.Error != "" && s.layout.FailedTime() != "" {
 		none, until := store.Group{}, origin().Add(100*time.Hour)
 		f := store.DeadLetterFilter{Error: "100%", Group: &none, Until: until.Add(time.Second), IDs: []string{"id z", "id o", "id p"}}
 		list = append(list, letterFilter{f, func(l letterRow) bool { return l.ID == "id z" }})
 	}
+
 	return list
 }
 
@@ -161,14 +168,17 @@ func (s *suite) testFailed(t *testing.T) {
 			t.Errorf("%+v (group %v): %d are counted, want %d", f.filter, f.filter.Group, n, len(want))
 		}
 	}
+
 	var each []store.DeadLetter
 	if err := b.store.EachFailed(b.ctx(t), store.DeadLetterFilter{Outbox: "a"}, func(d *store.DeadLetter) { each = append(each, *d) }); err != nil {
 		t.Fatal(err)
 	}
+
 	b.checkLetters(t, letters, each, false)
 	for _, payload := range []bool{false, true} {
 		b.checkLetters(t, letters, b.failed(t, store.DeadLetterFilter{Outbox: "a"}, 100, payload), payload)
 	}
+
 	if n := b.count(t, store.DeadLetterFilter{Outbox: "b"}); n != 1 {
 		t.Errorf("the other outbox has %d", n)
 	}
@@ -189,6 +199,7 @@ func (b *bench) checkLetters(t *testing.T, want []letterRow, got []store.DeadLet
 	if len(got) != len(want) {
 		t.Fatalf("%d letters, want %d", len(got), len(want))
 	}
+
 	c := &b.layout.Columns
 	for i, l := range want {
 		d := got[i]
@@ -225,6 +236,7 @@ func (s *suite) testLettersRefused(t *testing.T) {
 			"discard": second(b.store.Discard(b.ctx(t), b.epoch, f, limit)),
 		}
 	}
+
 	want := func(f store.DeadLetterFilter, limit int, part string) {
 		t.Helper()
 		errs := try(f, limit)
@@ -241,6 +253,7 @@ func (s *suite) testLettersRefused(t *testing.T) {
 		want(store.DeadLetterFilter{Outbox: "a"}, 1, "keeps no state")
 		return
 	}
+
 	want(store.DeadLetterFilter{}, 1, "no outbox")
 	want(store.DeadLetterFilter{Outbox: "c"}, 1, `no outbox "c"`)
 	want(store.DeadLetterFilter{Outbox: "a"}, 0, "limit")

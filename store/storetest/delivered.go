@@ -60,12 +60,14 @@ func (s *suite) testDelivered(t *testing.T) {
 	for _, i := range []int{5, 4, 2, 3, 1, 0} { // for equal times, the lower id first
 		b.insert(t, "a", sent[i])
 	}
+
 	b.insert(t, "a", open...)
 	b.insert(t, "b", mk("elsewhere", 2, "A", store.GroupOf("g")))
 	b.park(t, parkable(lane("a", "A", store.GroupOf("g ")), "parked", 1))
 	for _, r := range sent {
 		b.db.Set(t, "a", r.ID, store.Completed, now())
 	}
+
 	b.db.Set(t, "a", "failed", store.Failed, now())
 	b.take(t, "a", "taken")
 	v := b.view(t)
@@ -83,9 +85,11 @@ func (s *suite) testDelivered(t *testing.T) {
 			t.Errorf("%+v, want %+v", it, want)
 		}
 	}
+
 	if got := b.delivered(t, v, store.DeliveredQuery{Outbox: "b"}, 5); len(got) != 0 {
 		t.Errorf("none are delivered, and %q are read", ids(got))
 	}
+
 	for _, q := range []store.DeliveredQuery{
 		{IDs: []string{"same-b", "none", "pending", "no such row", "None", `"quoted",{}\'`, "same-b"}}, {IDs: []string{"no such row"}},
 		{Kinds: []string{"A"}}, {Kinds: []string{"B", "a"}}, {Kinds: []string{"EVENT"}},
@@ -129,15 +133,18 @@ func (s *suite) testDeliveredBounds(t *testing.T) {
 		r.Created = origin().Add(time.Duration(i) * 1001 * time.Microsecond)
 		list = append(list, r)
 	}
+
 	b.insert(t, "a", list...)
 	for _, r := range list {
 		b.db.Set(t, "a", r.ID, store.Completed, now())
 	}
+
 	v := b.view(t)
 	all := b.delivered(t, v, store.DeliveredQuery{Outbox: "a"}, 10)
 	if len(all) != len(list) {
 		t.Fatalf("%q are delivered", ids(all))
 	}
+
 	var times []time.Time
 	for i := range all {
 		at := all[i].Committed
@@ -146,6 +153,7 @@ func (s *suite) testDeliveredBounds(t *testing.T) {
 		}
 		times = append(times, at.Add(-time.Nanosecond), at, at.Add(time.Nanosecond), at.Add(time.Microsecond))
 	}
+
 	times = append(times, time.Time{})
 	for i, since := range times {
 		for _, until := range []time.Time{times[(i+1)%len(times)], times[(i+5)%len(times)], {}} {
@@ -177,6 +185,7 @@ func (s *suite) testDeliveredMany(t *testing.T) {
 	for _, r := range list {
 		outcomes = append(outcomes, store.Outcome{Ref: ref("a", r.ID), Status: store.Completed, At: now()})
 	}
+
 	b.settle(t, outcomes...)
 	v := b.view(t)
 	b.insert(t, "a", row("later"))
@@ -187,10 +196,12 @@ func (s *suite) testDeliveredMany(t *testing.T) {
 			t.Errorf("%d rows by %d", len(got), page)
 		}
 	}
+
 	part := store.DeliveredQuery{Outbox: "a", Since: list[300].Created, Until: list[700].Created}
 	if got := b.delivered(t, v, part, 100); !slices.Equal(ids(got), idsOf(list[300:700])) {
 		t.Errorf("%d rows of a part", len(got))
 	}
+
 	enough, calls := errors.New("enough"), 0
 	_, err := v.Delivered(b.ctx(t), store.DeliveredQuery{Outbox: "a"}, 10, func([]store.Item) error {
 		if calls++; calls == 3 {
@@ -214,9 +225,11 @@ func (s *suite) testDeliveredRefused(t *testing.T) {
 			t.Errorf("pages of %d", page)
 		}
 	}
+
 	if _, err := v.Delivered(b.ctx(t), store.DeliveredQuery{Outbox: "c"}, 5, none); err == nil {
 		t.Error("an outbox that is not there is read")
 	}
+
 	b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 1})
 	layouts := []store.Layout{s.layout, s.layout, s.layout}
 	layouts[1].OrderBy = nil
@@ -240,6 +253,7 @@ func (s *suite) testDeliveredRefused(t *testing.T) {
 			t.Errorf("layout %d: %v", i, err)
 		}
 	}
+
 	v.Close()
 	if _, err := v.Delivered(b.ctx(t), store.DeliveredQuery{Outbox: "a"}, 5, none); err == nil {
 		t.Error("a closed view is read")

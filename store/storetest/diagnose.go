@@ -35,6 +35,7 @@ func (s *suite) testExamine(t *testing.T) {
 	if err := st.Install(s.ctx(t)); err != nil {
 		t.Fatal(err)
 	}
+
 	s.examined(t, st)
 	s.examined(t, wrong, "no_such_payload", "no_such_table")
 	lock, err := st.Lock(s.ctx(t))
@@ -45,6 +46,7 @@ func (s *suite) testExamine(t *testing.T) {
 	for _, of := range []store.Store{st, open(box)} {
 		s.examined(t, of)
 	}
+
 	var locked *store.LockedError
 	if _, err := open(box).Lock(s.ctx(t)); !errors.As(err, &locked) {
 		t.Errorf("beside examinations the lock went: %v", err)
@@ -52,6 +54,7 @@ func (s *suite) testExamine(t *testing.T) {
 	if _, err := st.Leader(s.ctx(t)); !errors.Is(err, store.ErrNotLeader) {
 		t.Errorf("an examination took the lead: %v", err)
 	}
+
 	closed := open(box)
 	closed.Close()
 	if _, err := closed.Diagnose(s.ctx(t)); err == nil {
@@ -66,10 +69,12 @@ func (s *suite) examined(t *testing.T, st store.Store, faults ...string) {
 	if err != nil {
 		t.Fatalf("examine: %v", err)
 	}
+
 	check := ""
 	if err := st.Check(s.ctx(t)); err != nil {
 		check = err.Error()
 	}
+
 	var said []string
 	fine := false
 	for _, f := range found {
@@ -85,9 +90,11 @@ func (s *suite) examined(t *testing.T, st store.Store, faults ...string) {
 			t.Errorf("check does not say %q: %s", f.Text, check)
 		}
 	}
+
 	if len(said) != len(faults) || !fine || (len(faults) == 0) != (check == "") {
 		t.Errorf("the faults are %q, want %q; check says %q", said, faults, check)
 	}
+
 	for _, name := range faults {
 		if !slices.ContainsFunc(said, func(text string) bool { return strings.Contains(text, name) }) {
 			t.Errorf("no fault names %q: %q", name, said)

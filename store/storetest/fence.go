@@ -14,10 +14,12 @@ func (s *suite) testLead(t *testing.T) {
 	if b.epoch != 1 {
 		t.Fatalf("the first leader has epoch %d", b.epoch)
 	}
+
 	rival := b.open(t, 0)
 	if e := b.lead(t, rival); e != 2 {
 		t.Fatalf("the second leader has epoch %d", e)
 	}
+
 	// The epoch survives the stores.
 	b.store.Close()
 	rival.Close()
@@ -33,6 +35,7 @@ func (s *suite) testOldEpoch(t *testing.T) {
 	if err := b.store.SaveCheckpoint(b.ctx(t), b.epoch, store.Checkpoint{Position: "old", Seq: 1}); err != nil {
 		t.Fatal(err)
 	}
+
 	before1, before2 := b.read(t, "a", "1"), b.read(t, "a", "2")
 
 	b.lead(t, b.open(t, 0))
@@ -52,6 +55,7 @@ func (s *suite) testOldEpoch(t *testing.T) {
 			t.Errorf("checkpoint with epoch %d: %v", epoch, err)
 		}
 	}
+
 	if after := b.read(t, "a", "1"); after != before1 {
 		t.Errorf("the claim changed %+v into %+v", before1, after)
 	}
@@ -61,6 +65,7 @@ func (s *suite) testOldEpoch(t *testing.T) {
 	if cp, err := b.store.LoadCheckpoint(b.ctx(t)); err != nil || cp.Position != "old" {
 		t.Errorf("the checkpoint is %+v, %v", cp, err)
 	}
+
 	// The session is still usable.
 	b.epoch = b.lead(t, b.store)
 	b.take(t, "a", "1")
@@ -77,6 +82,7 @@ func (s *suite) testLeadRace(t *testing.T) {
 	for i := range rounds {
 		list = append(list, row(fmt.Sprintf("claim%d", i)), row(fmt.Sprintf("settle%d", i)))
 	}
+
 	b.insert(t, "a", list...)
 	var refused, landed, ended int
 	for i := range rounds {
@@ -108,6 +114,7 @@ func (s *suite) testLeadRace(t *testing.T) {
 				ended++
 			}
 		}
+
 		if after := b.read(t, "a", toClaim); after != claimed {
 			t.Fatalf("a claim landed behind Lead: %+v, then %+v", claimed, after)
 		}
@@ -115,6 +122,7 @@ func (s *suite) testLeadRace(t *testing.T) {
 			t.Fatalf("an outcome landed behind Lead: %+v, then %+v", settled, after)
 		}
 	}
+
 	t.Logf("%d writes came before Lead, %d after it were refused, %d were ended by it", landed, refused, ended)
 	if landed+refused == 0 {
 		t.Error("no write was answered")
@@ -126,6 +134,7 @@ func (s *suite) testCheckpoint(t *testing.T) {
 	if _, err := b.store.LoadCheckpoint(b.ctx(t)); !errors.Is(err, store.ErrNoCheckpoint) {
 		t.Fatalf("without a checkpoint: %v", err)
 	}
+
 	for _, want := range []store.Checkpoint{
 		{Origin: "server-1/3", Position: "0/16B3748", Seq: store.NewSeq(b.epoch, 12)},
 		{Origin: "", Position: "", Seq: 0},
@@ -150,6 +159,7 @@ func (s *suite) testEnds(t *testing.T) {
 	if _, err := b.store.Claim(gone, b.epoch, now(), []store.ClaimRow{{Ref: ref("a", "1")}}); err == nil {
 		t.Error("a claim with a context that has ended says nothing")
 	}
+
 	b.take(t, "a", "1")
 	if answers, err := b.store.Claim(b.ctx(t), b.epoch, now(), nil); err != nil || len(answers) != 0 {
 		t.Errorf("a claim of nothing: %v, %v", answers, err)
@@ -157,10 +167,12 @@ func (s *suite) testEnds(t *testing.T) {
 	if results, err := b.store.Settle(b.ctx(t), b.epoch, nil); err != nil || len(results) != 0 {
 		t.Errorf("no outcomes: %v, %v", results, err)
 	}
+
 	view, err := b.store.View(b.ctx(t), "")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	b.store.Close()
 	b.store.Close()
 	view.Close()

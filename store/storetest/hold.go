@@ -46,10 +46,12 @@ func (b *bench) wantHolds(t *testing.T, what string, st store.Store, want ...sto
 		store.LaneKey
 		store.HoldKind
 	}
+
 	left := map[key]store.Hold{}
 	for _, h := range want {
 		left[key{h.Lane, h.Kind}] = h
 	}
+
 	for _, h := range b.loadHolds(t, st) {
 		k := key{h.Lane, h.Kind}
 		w, ok := left[k]
@@ -60,6 +62,7 @@ func (b *bench) wantHolds(t *testing.T, what string, st store.Store, want ...sto
 			t.Errorf("%s: loaded %s, want %s", what, short(h), short(w))
 		}
 	}
+
 	for _, w := range left {
 		t.Errorf("%s: %s is missing", what, short(w))
 	}
@@ -87,6 +90,7 @@ func (s *suite) testPauses(t *testing.T) {
 		b.hold(t, h)
 		want = append(want, h)
 	}
+
 	other := b.open(t, 0)
 	b.wantHolds(t, "all paused", other, want...)
 	want[3].Reason, want[3].Since = "another 'reason' \"\\ ☃", now().Add(-time.Hour)
@@ -106,6 +110,7 @@ func (s *suite) testPauses(t *testing.T) {
 			b.wantHolds(t, "some released", other, want...)
 		}
 	}
+
 	for what, h := range map[string]store.Hold{
 		"no kind": {Lane: lane("a", "EVENT", store.Group{})}, "a kind too many": {Lane: lane("a", "EVENT", store.Group{}), Kind: store.Paused + 1},
 		"no outbox": {Lane: lane("c", "EVENT", store.Group{}), Kind: store.Paused},
@@ -114,9 +119,11 @@ func (s *suite) testPauses(t *testing.T) {
 			t.Errorf("%s: the hold is recorded", what)
 		}
 	}
+
 	if err := b.store.Release(b.ctx(t), b.epoch, lane("c", "", store.Group{}), store.Paused); err == nil {
 		t.Error("a lane of an outbox that is not configured is released")
 	}
+
 	h := store.Hold{Lane: lane("a", "EVENT", store.Group{}), Kind: store.Paused, Reason: "a\x00b \xff " + strings.Repeat("long ", 1000), Since: now()}
 	b.hold(t, h)
 	if got := b.loadHolds(t, b.store); len(got) != 1 || !strings.HasPrefix(got[0].Reason, "ab ") || len(got[0].Reason) < 100 {
@@ -154,6 +161,7 @@ func (s *suite) testHoldFence(t *testing.T) {
 		want = append(want, blocks(&o, lane("a", "EVENT", store.GroupOf("h"))))
 		b.settle(t, o)
 	}
+
 	before1, before2 := b.read(t, "a", "1"), b.read(t, "a", "2")
 	b.lead(t, b.open(t, 0))
 	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 1, b.epoch + 2} {
@@ -175,16 +183,19 @@ func (s *suite) testHoldFence(t *testing.T) {
 			errs["requeue nothing"] = second(b.store.Requeue(b.ctx(t), epoch, none, 5))
 			errs["discard nothing"] = second(b.store.Discard(b.ctx(t), epoch, none, 5))
 		}
+
 		for what, err := range errs {
 			if !errors.Is(err, store.ErrNotLeader) {
 				t.Errorf("%s with epoch %d: %v", what, epoch, err)
 			}
 		}
 	}
+
 	b.wantHolds(t, "after the old leader", b.store, want...)
 	if b.read(t, "a", "1") != before1 || b.read(t, "a", "2") != before2 {
 		t.Errorf("the rows have changed: %+v, %+v", b.read(t, "a", "1"), b.read(t, "a", "2"))
 	}
+
 	b.epoch = b.lead(t, b.store)
 	if err := b.store.Release(b.ctx(t), b.epoch, paused.Lane, store.Paused); err != nil {
 		t.Errorf("the session serves no more: %v", err)

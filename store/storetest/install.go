@@ -23,15 +23,18 @@ func (s *suite) testInstall(t *testing.T) {
 		ctx := s.ctx(t)
 		go func() { errs <- st.Install(ctx) }()
 	}
+
 	for range relays {
 		if err := <-errs; err != nil {
 			t.Errorf("several relays install at once: %v", err)
 		}
 	}
+
 	st := open()
 	if err := st.SaveCheckpoint(s.ctx(t), 1, store.Checkpoint{}); !errors.Is(err, store.ErrNotLeader) {
 		t.Errorf("a checkpoint before the first leader: %v", err)
 	}
+
 	epoch, err := st.AcquireLeadership(s.ctx(t))
 	if err != nil {
 		t.Fatal(err)
@@ -67,6 +70,7 @@ func (s *suite) testCheck(t *testing.T) {
 		bad.Layout.Columns.Group = "no_such_group"
 		lacks = append(lacks, "no_such_group")
 	}
+
 	absent := s.outbox("b")
 	absent.Table = "no_such_table"
 	check := func(want []string, not []string, boxes ...store.Outbox) {
@@ -89,6 +93,7 @@ func (s *suite) testCheck(t *testing.T) {
 			}
 		}
 	}
+
 	const initialize = "sluicebox init"
 	check([]string{initialize}, []string{"no_such"}, box)
 	check(append(lacks, initialize), nil, bad, absent)
@@ -97,6 +102,7 @@ func (s *suite) testCheck(t *testing.T) {
 	if err := st.Install(s.ctx(t)); err != nil {
 		t.Fatal(err)
 	}
+
 	check(lacks, []string{initialize}, bad, absent)
 	s.callBroken(t, db.Store(t, Config{Outboxes: []store.Outbox{bad}}), schemaless)
 }

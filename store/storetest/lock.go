@@ -72,6 +72,7 @@ func (s *suite) testLeader(t *testing.T) {
 	if l, err := stranger.Leader(b.ctx(t)); !errors.Is(err, store.ErrNotLeader) {
 		t.Errorf("a name that nobody ever led: %+v, %v", l, err)
 	}
+
 	b.insert(t, "a", row("1"), row("2"))
 	b.settle(t, store.Outcome{Ref: ref("a", "2"), Status: store.Completed, At: origin()}) // to be deleted
 	first, second := b.named(t, "", "host-1/41"), b.named(t, "", "host-2/42")
@@ -83,6 +84,7 @@ func (s *suite) testLeader(t *testing.T) {
 	if err := errors.Join(first.Hold(b.ctx(t), epoch, paused()), first.SaveCheckpoint(b.ctx(t), epoch, store.Checkpoint{Position: "kept"})); err != nil {
 		t.Fatal(err)
 	}
+
 	kept := [2]RowContent{b.read(t, "a", "1"), b.read(t, "a", "2")}
 	took := b.lead(t, second)
 	for _, st := range []store.Store{first, second, b.store} {
@@ -90,6 +92,7 @@ func (s *suite) testLeader(t *testing.T) {
 			t.Errorf("the second leads: %+v", l)
 		}
 	}
+
 	twin := b.named(t, "", "host-2/42")
 	for who, st := range map[string]store.Store{"who led before": first, "who has the leader's name": twin} {
 		for _, e := range []store.Epoch{epoch, took, took + 1} {
@@ -100,6 +103,7 @@ func (s *suite) testLeader(t *testing.T) {
 			}
 		}
 	}
+
 	b.wantHolds(t, "after writes that were refused", second, paused())
 	if cp, err := second.LoadCheckpoint(b.ctx(t)); err != nil || cp.Position != "kept" {
 		t.Errorf("the checkpoint is %+v, %v", cp, err)
@@ -148,9 +152,11 @@ func (b *bench) everyWrite(t *testing.T, st store.Store, epoch store.Epoch) map[
 			"block": settle(blocked), "requeue": second(st.Requeue(ctx, epoch, f, 9)), "discard": second(st.Discard(ctx, epoch, f, 9)),
 		})
 	}
+
 	if prunes(&b.layout) {
 		errs["prune"] = second(st.Prune(ctx, epoch, store.PruneRequest{Outbox: "a", Before: now(), Limit: 9}))
 	}
+
 	return errs
 }
 
@@ -163,11 +169,13 @@ func (s *suite) testLock(t *testing.T) {
 	for range 3 {
 		b.wantLocked(t, "held by another", second, "host-1/41#")
 	}
+
 	b.wantLocked(t, "held by the store itself", first, "host-1/41#")
 	other := b.lock(t, b.named(t, "other", ""))
 	if err := errors.Join(held.Ping(b.ctx(t)), other.Ping(b.ctx(t))); err != nil {
 		t.Errorf("ping: %v", err)
 	}
+
 	held.Release()
 	held.Release()
 	for range 2 { // repeatedly
@@ -178,6 +186,7 @@ func (s *suite) testLock(t *testing.T) {
 			t.Error("a lock that was released is watched")
 		}
 	}
+
 	again := b.lock(t, second)
 	b.lead(t, second)
 	b.wantLocked(t, "after a change", first, "host-2/42#")
@@ -205,6 +214,7 @@ func (s *suite) testLockWatch(t *testing.T) {
 			t.Fatalf("ping after watch %d: %v", i, err)
 		}
 	}
+
 	b.wantLocked(t, "after it was watched", rival, "")
 	watched := make(chan error, 1)
 	forever := b.ctx(t)
@@ -213,6 +223,7 @@ func (s *suite) testLockWatch(t *testing.T) {
 	if err := <-watched; err == nil || forever.Err() != nil {
 		t.Errorf("a watch of a lock that is released: %v, %v", err, forever.Err())
 	}
+
 	b.lock(t, rival)
 }
 
@@ -229,12 +240,14 @@ func (s *suite) testLockClosed(t *testing.T) {
 	if err := held.Watch(b.ctx(t)); err == nil {
 		t.Error("the lock of a closed store is watched")
 	}
+
 	b.lock(t, rival)
 	held.Release()
 	var locked *store.LockedError
 	if lock, err := b.store.Lock(b.ctx(t)); err == nil || errors.As(err, &locked) {
 		t.Errorf("a closed store asks for the lock: %v, %v", lock, err)
 	}
+
 	gone, cancel := contextDone(t)
 	cancel()
 	if lock, err := b.open(t, 0).Lock(gone); err == nil || errors.As(err, &locked) {
@@ -262,6 +275,7 @@ func (s *suite) testLockWishes(t *testing.T) {
 	if n, first := held.RequestCount(), b.pinged(t, held); n != 0 || first != 0 {
 		t.Errorf("before any wish: %d, and %d by a ping", n, first)
 	}
+
 	seen := int64(0)
 	wish := func(what string, err error) {
 		t.Helper()
@@ -278,6 +292,7 @@ func (s *suite) testLockWishes(t *testing.T) {
 			}
 		}
 	}
+
 	wish("a checkpoint", other.RequestSavepoint(b.ctx(t), "here", false))
 	wish("a replay", other.RequestReplay(b.ctx(t), "job", "{}"))
 	wish("a pause", other.RequestJobState(b.ctx(t), "job", store.DesiredPause))
@@ -297,6 +312,7 @@ func (s *suite) testLockWishes(t *testing.T) {
 	if a, o := b.pinged(t, held), b.pinged(t, theirs); a != seen || o != 1 {
 		t.Errorf("after a wish for the other relay: %d and %d wishes", a, o)
 	}
+
 	held.Release()
 	if again := b.lock(t, other); again.RequestCount() != 0 || b.pinged(t, again) != seen {
 		t.Errorf("the next holder sees %d wishes, want %d", again.RequestCount(), seen)

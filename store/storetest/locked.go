@@ -67,6 +67,7 @@ func (s *suite) testLockedTable(t *testing.T) {
 	for i := range 20 {
 		inFlight, waiting = append(inFlight, row(fmt.Sprint("in flight ", i))), append(waiting, row(fmt.Sprint("waiting ", i)))
 	}
+
 	all = append(append(all, inFlight...), waiting...)
 	b.insert(t, "a", all...)
 	b.insert(t, "b", all...)
@@ -75,6 +76,7 @@ func (s *suite) testLockedTable(t *testing.T) {
 			b.take(t, outbox, inFlight[i].ID)
 		}
 	}
+
 	unlock := db.LockTable(t, "a")
 	if unlock == nil {
 		t.Skip("in this database no session locks a table")
@@ -105,6 +107,7 @@ func (s *suite) testLockedTable(t *testing.T) {
 		})
 		outcomes[0], outcomes[len(inFlight)] = outcomes[len(inFlight)], outcomes[0] // any order
 	}
+
 	b.wantAwaited(t, unlock)
 
 	for i, a := range b.claim(t, claim...) {
@@ -112,6 +115,7 @@ func (s *suite) testLockedTable(t *testing.T) {
 			t.Errorf("with nothing locked: row %d is %s", i, a.Result)
 		}
 	}
+
 	for i, got := range b.settle(t, outcomesFor("a", inFlight)...) {
 		if got != store.Written {
 			t.Errorf("with nothing locked: outcome %d: %d", i, got)
@@ -166,6 +170,7 @@ func (b *bench) wantAwaited(t *testing.T, unlock func()) {
 	if time.Since(began) < 400*time.Millisecond {
 		t.Errorf("it was waited for %s", time.Since(began))
 	}
+
 	ctx, cancel := context.WithCancel(b.ctx(t))
 	defer cancel()
 	free := make(chan error, 1)
@@ -178,6 +183,7 @@ func (b *bench) wantAwaited(t *testing.T, unlock func()) {
 			}
 		}
 	}()
+
 	unlock()
 	within(t, "hearing that the table is free", maxRowWait, func() {
 		if err := <-free; err != nil {
@@ -198,6 +204,7 @@ func (b *bench) lockable(t *testing.T) (list []Row, locked []string) {
 			locked = append(locked, list[i].ID)
 		}
 	}
+
 	b.insert(t, "a", list...)
 	b.insert(t, "b", row("other"))
 	b.take(t, "a", ids...)
@@ -231,6 +238,7 @@ func (s *suite) testLockedOutcomes(t *testing.T) {
 			}
 		})
 	}
+
 	within(t, "settle of no locked row", maxRowWait, func() {
 		if got := b.settle(t, outcomesFor("b", []Row{row("other")})...); got[0] != store.Written {
 			t.Errorf("an outcome of another outbox: %d", got[0])
@@ -244,6 +252,7 @@ func (s *suite) testLockedOutcomes(t *testing.T) {
 			t.Errorf("with nothing locked: outcome %d: %d", i, got)
 		}
 	}
+
 	b.wantLane(t, "with nothing locked", key)
 	b.wantHolds(t, "with nothing locked", b.store, held)
 }
@@ -259,6 +268,7 @@ func (s *suite) testLockedClaims(t *testing.T) {
 	for i := range list {
 		claim = append(claim, store.ClaimRow{Ref: ref("a", list[i].ID)})
 	}
+
 	for turn, limit := range []time.Duration{maxLockWait, maxRowWait, maxRowWait} {
 		within(t, fmt.Sprint("claim ", turn), limit, func() {
 			for i, a := range b.claim(t, claim...) {
@@ -272,6 +282,7 @@ func (s *suite) testLockedClaims(t *testing.T) {
 			}
 		})
 	}
+
 	unlock()
 	for i, a := range b.claim(t, claim...) {
 		if a.Result != store.Claimed {

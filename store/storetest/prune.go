@@ -27,6 +27,7 @@ func (b *bench) prune(t *testing.T, outbox string, before time.Time, limit int) 
 			return n
 		}
 	}
+
 	t.Fatal("the walk through the table has no end")
 	return 0
 }
@@ -59,6 +60,7 @@ func (s *suite) testPrune(t *testing.T) {
 			}
 		}
 	}
+
 	b.insert(t, "a", list...)
 	b.insert(t, "b", row("other"))
 	for _, r := range list {
@@ -119,6 +121,7 @@ func (s *suite) testPruneMany(t *testing.T) {
 	for i, r := range list {
 		outcomes = append(outcomes, store.Outcome{Ref: ref("a", r.ID), Status: store.Completed, At: origin().Add(time.Duration(i) * time.Second)})
 	}
+
 	b.settle(t, outcomes...)
 	began := time.Now()
 	if got := b.prune(t, "a", origin().Add(1000*time.Second), 93); got != 1000 {
@@ -127,6 +130,7 @@ func (s *suite) testPruneMany(t *testing.T) {
 	if got := b.prune(t, "a", origin().Add(n*time.Second), n); got != n-1000 {
 		t.Errorf("%d were deleted, want %d", got, n-1000)
 	}
+
 	t.Logf("%d rows in %s", n, time.Since(began))
 }
 
@@ -142,9 +146,11 @@ func (s *suite) testPruneFence(t *testing.T) {
 			t.Errorf("epoch %d: %+v, %v", epoch, done, err)
 		}
 	}
+
 	if !b.read(t, "a", "1").Exists {
 		t.Error("the row is gone")
 	}
+
 	b.epoch = b.lead(t, b.store)
 	if n := b.prune(t, "a", now(), 10); n != 1 {
 		t.Errorf("the leader deleted %d rows", n)
@@ -161,11 +167,13 @@ func (s *suite) testPruneRefused(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", p, err, part)
 		}
 	}
+
 	good := store.PruneRequest{Outbox: "a", Before: now(), Limit: 1}
 	if !prunes(&s.layout) {
 		want(good, "layout "+s.layout.Name)
 		return
 	}
+
 	for part, change := range map[string]func(*store.PruneRequest){
 		"no outbox":    func(p *store.PruneRequest) { p.Outbox = "c" },
 		"limit":        func(p *store.PruneRequest) { p.Limit = 0 },
@@ -175,6 +183,7 @@ func (s *suite) testPruneRefused(t *testing.T) {
 		change(&p)
 		want(p, part)
 	}
+
 	b.store.Close()
 	want(good, "")
 }

@@ -98,6 +98,7 @@ func (b *bench) wantReplayRows(t *testing.T, what, id string, key store.LaneKey,
 		t.Errorf("%s: lane %.60s has %d rows, want %d", what, key, len(got), len(want))
 		return
 	}
+
 	for i := range got {
 		g, w := &got[i], &want[i]
 		same := g.N == w.N && g.Ref == w.Ref && g.Kind == w.Kind && g.Group == w.Group && g.PayloadSize == w.PayloadSize &&
@@ -115,6 +116,7 @@ func (s *suite) testReplayFence(t *testing.T) {
 	if err := errors.Join(r.RequestSavepoint(b.ctx(t), "here", true), r.RequestReplay(b.ctx(t), "job", "{}")); err != nil {
 		t.Fatal(err)
 	}
+
 	key := lane("a", "EVENT", store.GroupOf("g"))
 	kept := replayRow(key, "1", 1)
 	b.copyRows(t, "job", store.ReplayCursor{Position: "p", Skip: 1}, kept)
@@ -123,6 +125,7 @@ func (s *suite) testReplayFence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	b.lead(t, b.open(t, 0))
 	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 1, b.epoch + 2} {
 		for what, err := range map[string]error{
@@ -145,12 +148,14 @@ func (s *suite) testReplayFence(t *testing.T) {
 			}
 		}
 	}
+
 	if after := b.jobOf(t, r, "job"); after != before {
 		t.Errorf("the replay was %+v and is %+v", before, after)
 	}
 	if after, err := r.Savepoints(b.ctx(t)); err != nil || !slices.Equal(after, named) {
 		t.Errorf("the checkpoints were %+v and are %+v, %v", named, after, err)
 	}
+
 	b.wantReplayRows(t, "after the old leader", "job", key, kept)
 	b.epoch = b.lead(t, b.store)
 	if err := r.FinishRows(b.ctx(t), b.epoch, "job", []store.FinishedRow{{N: 1, Lane: key, ID: "1"}}); err != nil {
@@ -170,6 +175,7 @@ func (s *suite) testReplayEnds(t *testing.T) {
 	if err := r.CopyRows(gone, b.epoch, "job", []store.ReplayRow{replayRow(key, "1", 1)}, store.ReplayCursor{}); err == nil {
 		t.Error("a copy with a context that has ended says nothing")
 	}
+
 	b.wantReplayRows(t, "after a call that was cut short", "job", key)
 	for what, err := range map[string]error{
 		"done with nothing": r.FinishRows(b.ctx(t), b.epoch, "job", nil),
@@ -180,6 +186,7 @@ func (s *suite) testReplayEnds(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+
 	done := []store.FinishedRow{{N: 1, Lane: key}}
 	b.store.Close()
 	for what, err := range map[string]error{

@@ -41,6 +41,7 @@ func (s *suite) testDoneRows(t *testing.T) {
 	for i := range 12 {
 		rows = append(rows, replayRow(keys[i%4], fmt.Sprintf("row %d ☃", i), int64(i+1)))
 	}
+
 	b.copyRows(t, "job", store.ReplayCursor{}, rows...)
 	of := func(i int, result store.ReplayResult, text string) store.FinishedRow {
 		return store.FinishedRow{N: rows[i].N, Lane: rows[i].Lane(), ID: rows[i].ID, Result: result, Error: text}
@@ -60,12 +61,14 @@ func (s *suite) testDoneRows(t *testing.T) {
 			t.Fatalf("%d errors, %v", len(errs), err)
 		}
 	}
+
 	for i, k := range []int{5, 6, 7} {
 		e, w := errs[i], rows[k]
 		if e.N != w.N || e.Ref != w.Ref || e.Kind != w.Kind || e.Group != w.Group || time.Since(e.At).Abs() > time.Minute {
 			t.Errorf("error %d is %.300s of row %.300s", i, fmt.Sprintf("%+v", e), fmt.Sprintf("%+v", w))
 		}
 	}
+
 	if errs[0].Reason != "" || errs[2].Reason != "422: 'no' \"\\" || !strings.HasPrefix(errs[1].Reason, "ab ") || len([]rune(errs[1].Reason)) != 2000 {
 		t.Errorf("the reasons are %q, %q and one of %d characters", errs[0].Reason, errs[2].Reason, len([]rune(errs[1].Reason)))
 	}
@@ -75,6 +78,7 @@ func (s *suite) testDoneRows(t *testing.T) {
 	if none, err := r.JobErrors(b.ctx(t), "another", 2); err != nil || len(none) != 0 {
 		t.Errorf("errors of another replay: %d, %v", len(none), err)
 	}
+
 	b.wantReplayRows(t, "left", "job", keys[0], rows[8])
 	b.wantReplayRows(t, "left", "job", keys[1], rows[9])
 	b.wantReplayRows(t, "left", "job", keys[2], rows[2], rows[10])
@@ -99,6 +103,7 @@ func (s *suite) testDoneBesideWishes(t *testing.T) {
 		}
 		ended <- err
 	}()
+
 	stop := sync.OnceFunc(func() { close(rounds) })
 	defer stop()
 	const turns, each = 20, 5
@@ -115,10 +120,12 @@ func (s *suite) testDoneBesideWishes(t *testing.T) {
 		b.done(t, "job", done...)
 		b.saveJob(t, store.Job{ID: "job", State: store.JobPlaying})
 	}
+
 	stop()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
+
 	b.wantCounts(t, "all", "job", turns*each, 2*turns, 2*turns, turns)
 	if j := b.jobOf(t, other, "job"); j.Desired != store.DesiredRun || j.State != store.JobPlaying || j.Cursor.Skip != turns-1 {
 		t.Errorf("the replay is %+v", j)
@@ -142,10 +149,12 @@ func (s *suite) testErrorsKept(t *testing.T) {
 		result := []store.ReplayResult{store.ReplaySent, store.ReplayRefused}[n%2]
 		done = append(done, store.FinishedRow{N: n + 1, Lane: key, ID: rows[n].ID, Result: result, Error: "no"})
 	}
+
 	b.copyRows(t, "job", store.ReplayCursor{}, rows...)
 	for _, some := range [][]store.FinishedRow{done[:4], done[4:], done} {
 		b.done(t, "job", some...)
 	}
+
 	b.wantCounts(t, "all", "job", 9, 5, 0, before+4)
 	errs, err := b.store.JobErrors(b.ctx(t), "job", 9)
 	if err != nil || len(errs) != 3 || errs[0].N != 2 || errs[2].N != 6 {
@@ -162,10 +171,12 @@ func (s *suite) testClearRows(t *testing.T) {
 	for i := range 10 {
 		rows = append(rows, replayRow(keys[i%2], fmt.Sprint(i), int64(i+1)))
 	}
+
 	for _, id := range []string{"job", "another"} {
 		b.job(t, id)
 		b.copyRows(t, id, store.ReplayCursor{Position: "p"}, rows...)
 	}
+
 	b.done(t, "job", store.FinishedRow{N: 1, Lane: keys[0]}, store.FinishedRow{N: 2, Lane: keys[1]})
 	for _, want := range []int{3, 3, 2, 0} {
 		if n, err := r.ClearRows(b.ctx(t), b.epoch, "job", 3); err != nil || n != want {
@@ -175,17 +186,21 @@ func (s *suite) testClearRows(t *testing.T) {
 			b.wantCounts(t, "cleared", "job", 2, 2, 0, 0)
 		}
 	}
+
 	if j := b.jobOf(t, r, "job"); j.Cursor.Position != "p" {
 		t.Errorf("the replay is %+v", j)
 	}
+
 	for _, key := range keys {
 		b.wantReplayRows(t, "cleared", "job", key)
 	}
+
 	b.wantReplayRows(t, "of another", "another", keys[0], rows[0], rows[2], rows[4], rows[6], rows[8])
 	b.wantCounts(t, "of another", "another", 10, 0, 0, 0)
 	if n, err := r.ClearRows(b.ctx(t), b.epoch, "none", 3); err != nil || n != 0 {
 		t.Errorf("%d rows of no replay were cleared, %v", n, err)
 	}
+
 	b.copyRows(t, "job", store.ReplayCursor{}, rows...)
 	b.wantReplayRows(t, "copied anew", "job", keys[0], rows[0], rows[2], rows[4], rows[6], rows[8])
 	b.wantCounts(t, "copied anew", "job", 12, 2, 0, 0)
@@ -194,6 +209,7 @@ func (s *suite) testClearRows(t *testing.T) {
 	if n, err := r.ClearRows(b.ctx(t), b.epoch, "job", 100); err != nil || n != 9 {
 		t.Errorf("%d rows were cleared, %v", n, err)
 	}
+
 	b.copyRows(t, "job", store.ReplayCursor{}, rows...)
 	b.done(t, "job", refused) // an error of this N already exists
 	b.wantCounts(t, "refused anew", "job", 13, 2, 0, 2)
@@ -212,12 +228,14 @@ func (s *suite) testCountRows(t *testing.T) {
 		b.copyRows(t, id, store.ReplayCursor{Position: "p", Skip: 3}, replayRow(key, "1", 1), replayRow(key, "2", 2))
 		b.done(t, id, store.FinishedRow{N: 1, Lane: key, Result: store.ReplayRefused})
 	}
+
 	for _, want := range [][2]int64{{7, 0}, {1 << 40, 1 << 39}, {1 << 40, 1 << 39}, {0, 0}} {
 		if err := r.SetRowCounts(b.ctx(t), b.epoch, "job", want[0], want[1]); err != nil {
 			t.Fatal(err)
 		}
 		b.wantCounts(t, "counted", "job", want[0], 0, want[1], 1)
 	}
+
 	b.wantCounts(t, "of another", "another", 2, 0, 0, 1)
 	if j := b.jobOf(t, r, "job"); j.Cursor != (store.ReplayCursor{Position: "p", Skip: 3}) || j.State != store.JobWaiting {
 		t.Errorf("the replay is %+v", j)

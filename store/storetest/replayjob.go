@@ -27,6 +27,7 @@ func (b *bench) wantJob(t *testing.T, what string, r store.Store, want store.Job
 	if bare != want {
 		t.Errorf("%s: the replay is\n%.600s, want\n%.600s", what, fmt.Sprintf("%+v", bare), fmt.Sprintf("%+v", want))
 	}
+
 	for of, at := range map[string]struct {
 		time.Time
 		there bool
@@ -35,6 +36,7 @@ func (b *bench) wantJob(t *testing.T, what string, r store.Store, want store.Job
 			t.Errorf("%s: %s at %s, is that there: %t", what, of, at.Time, at.there)
 		}
 	}
+
 	return got
 }
 
@@ -45,19 +47,23 @@ func (s *suite) testJobs(t *testing.T) {
 	if jobs, err := other.Jobs(b.ctx(t)); err != nil || len(jobs) != 0 {
 		t.Fatalf("at first: %+v, %v", jobs, err)
 	}
+
 	spec := `{"groups": ["ünï ☃ '\\\""], "more": "` + strings.Repeat("x", 100_000) + `"}`
 	for _, id := range []string{"zzz", "aaaaaaaaaaaaa", "mmm"} {
 		if err := other.RequestReplay(b.ctx(t), id, spec); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if err := other.RequestReplay(b.ctx(t), "mmm", "{}"); !errors.Is(err, store.ErrJobExists) {
 		t.Errorf("an id that is used: %v", err)
 	}
+
 	jobs, err := leader.Jobs(b.ctx(t))
 	if err != nil || len(jobs) != 3 || jobs[0].ID != "mmm" || jobs[1].ID != "aaaaaaaaaaaaa" || jobs[2].ID != "zzz" {
 		t.Fatalf("%d replays, %v", len(jobs), err)
 	}
+
 	want := store.Job{ID: "zzz", Desired: store.DesiredRun, Spec: spec, State: store.JobWaiting}
 	b.wantJob(t, "asked for", leader, want, false, false)
 	want.Desired = store.DesiredPause
@@ -66,6 +72,7 @@ func (s *suite) testJobs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	b.wantJob(t, "to be paused", leader, want, false, false)
 	if err := other.RequestJobState(b.ctx(t), "none", store.DesiredRun); !errors.Is(err, store.ErrNoJob) {
 		t.Errorf("a wish of no replay: %v", err)
@@ -91,18 +98,22 @@ func (s *suite) testJobsMany(t *testing.T) {
 		}
 		want = slices.Insert(want, 0, id)
 	}
+
 	jobs, err := r.Jobs(b.ctx(t))
 	var got []string
 	for i := range jobs {
 		got = append(got, jobs[i].ID)
 	}
+
 	if err != nil || !slices.Equal(got, want) {
 		t.Fatalf("%d replays are %q, %v", len(got), got, err)
 	}
+
 	first := store.Job{ID: want[len(want)-1], Desired: store.DesiredPause, Spec: "{}", State: store.JobPaused}
 	if err := r.RequestJobState(b.ctx(t), first.ID, store.DesiredPause); err != nil {
 		t.Fatal(err)
 	}
+
 	b.saveJob(t, store.Job{ID: first.ID, State: store.JobPaused})
 	b.wantJob(t, "paused behind the others", r, first, false, false)
 }
@@ -116,6 +127,7 @@ func (s *suite) testJobStates(t *testing.T) {
 	if err := other.RequestJobState(b.ctx(t), "zzz", store.DesiredPause); err != nil {
 		t.Fatal(err)
 	}
+
 	want.State, want.Reason = store.JobPaused, "not yet"
 	b.saveJob(t, store.Job{ID: "zzz", State: want.State, Reason: want.Reason})
 	b.wantJob(t, "paused before it began", other, want, false, false)
@@ -131,6 +143,7 @@ func (s *suite) testJobStates(t *testing.T) {
 	if err := other.RequestJobState(b.ctx(t), "zzz", store.DesiredCancel); err != nil {
 		t.Errorf("a wish of a replay that has ended: %v", err)
 	}
+
 	b.saveJob(t, want)
 	if again := b.wantJob(t, "ended again", other, want, true, true); again.StartedAt != first.StartedAt || again.FinishedAt != ended.FinishedAt || again.RequestedAt != first.RequestedAt {
 		t.Errorf("the times were %+v and are %+v", ended, again)
@@ -138,6 +151,7 @@ func (s *suite) testJobStates(t *testing.T) {
 	if err := b.store.SaveJob(b.ctx(t), b.epoch, store.Job{ID: "none", State: store.JobCopying}); !errors.Is(err, store.ErrNoJob) {
 		t.Errorf("no replay is saved: %v", err)
 	}
+
 	b.saveJob(t, store.Job{ID: "zzz", State: store.JobRefused, Reason: "a\x00b \xff " + strings.Repeat("lóng ", 1000)})
 	if why := b.jobOf(t, other, "zzz").Reason; !strings.HasPrefix(why, "ab ") || len(why) < 100 || len(why) > 4000 {
 		t.Errorf("a hostile reason has %d bytes", len(why))
@@ -155,6 +169,7 @@ func (s *suite) testJobsKept(t *testing.T) {
 	for i := range store.MaxEndedJobs {
 		list = append(list, fmt.Sprint(len(list), " of ", i))
 	}
+
 	for i, id := range list {
 		if err := r.RequestReplay(b.ctx(t), id, "{}"); err != nil {
 			t.Fatal(err)
@@ -171,6 +186,7 @@ func (s *suite) testJobsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	kept := func(what string, ids ...string) { t.Helper(); b.wantKept(t, what, list[:5], ids) }
 	end := func(ids ...string) {
 		t.Helper()
@@ -178,6 +194,7 @@ func (s *suite) testJobsKept(t *testing.T) {
 			b.saveJob(t, store.Job{ID: id, State: store.JobCancelled})
 		}
 	}
+
 	rest := list[4:]
 	end(rows, bare)
 	end(rest[:store.MaxEndedJobs-2]...)
@@ -192,6 +209,7 @@ func (s *suite) testJobsKept(t *testing.T) {
 	if n, err := r.ClearRows(b.ctx(t), b.epoch, rows, 5); err != nil || n != 1 {
 		t.Errorf("%d rows were cleared, %v", n, err)
 	}
+
 	end(rest[store.MaxEndedJobs-1])
 	kept("its rows are cleared", open, late)
 }

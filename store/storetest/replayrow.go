@@ -31,30 +31,36 @@ func (s *suite) testCopyRows(t *testing.T) {
 			lanes[i], all = append(lanes[i], row), append(all, row)
 		}
 	}
+
 	at := store.ReplayCursor{Position: "uuid:1-77 '\"\\", Skip: 1 << 30}
 	b.copyRows(t, "job", at, all...)
 	if j := b.jobOf(t, r, "job"); j.Cursor != at || j.Total != int64(len(all)) {
 		t.Errorf("the cursor is %+v, and %d rows are counted", j.Cursor, j.Total)
 	}
+
 	more := replayRow(keys[0], "more", int64(len(all)+1))
 	changed := slices.Clone(all)
 	for i := range changed {
 		changed[i].ID, changed[i].Payload = "another", []byte("another")
 	}
+
 	at = store.ReplayCursor{Position: "further"}
 	b.copyRows(t, "job", at, append(changed, more)...)
 	lanes[0] = append(lanes[0], more)
 	if j := b.jobOf(t, r, "job"); j.Cursor != at || j.Total != int64(len(all)+1) {
 		t.Errorf("with rows that are there the cursor is %+v, and %d rows are counted", j.Cursor, j.Total)
 	}
+
 	b.copyRows(t, "job", store.ReplayCursor{})
 	if j := b.jobOf(t, r, "job"); j.Cursor != (store.ReplayCursor{}) || j.Total != int64(len(all)+1) {
 		t.Errorf("without rows the cursor is %+v, and %d rows are counted", j.Cursor, j.Total)
 	}
+
 	for i, key := range keys {
 		b.wantReplayRows(t, "copied", "job", key, lanes[i]...)
 		b.wantReplayRows(t, "another replay", "another", key)
 	}
+
 	b.pageReplay(t, keys, lanes)
 	large := replayRow(keys[1], "large", int64(len(all)+2))
 	large.Payload = bytes.Repeat([]byte("\x00'\\\"\xff{}☃x"), 5<<20/11)
@@ -70,6 +76,7 @@ func (b *bench) pageReplay(t *testing.T, keys []store.LaneKey, lanes [][]store.R
 	for _, key := range keys {
 		ask = append(ask, from(key, 0))
 	}
+
 	for page := range 3 {
 		lists := b.replayRows(t, b.store, "job", 2, ask...)
 		if len(lists[0]) != 0 {
@@ -106,6 +113,7 @@ func (s *suite) testCopyRefused(t *testing.T) {
 			t.Errorf("a row with %s is copied", what)
 		}
 	}
+
 	for what, err := range map[string]error{
 		"copy":         r.CopyRows(b.ctx(t), b.epoch, "none", []store.ReplayRow{good}, store.ReplayCursor{}),
 		"copy nothing": r.CopyRows(b.ctx(t), b.epoch, "none", nil, store.ReplayCursor{}),
@@ -115,6 +123,7 @@ func (s *suite) testCopyRefused(t *testing.T) {
 			t.Errorf("%s of no replay: %v", what, err)
 		}
 	}
+
 	for what, err := range map[string]error{
 		"no rows of a lane": second(r.ReplayRows(b.ctx(t), "job", []store.ReplayRange{from(key, 0)}, 0)),
 		"no lanes":          second(r.ReplayLanes(b.ctx(t), "job", 0, 0)),
@@ -125,10 +134,12 @@ func (s *suite) testCopyRefused(t *testing.T) {
 			t.Errorf("%s may be asked for: %v", what, err)
 		}
 	}
+
 	b.wantReplayRows(t, "after what was refused", "job", key)
 	if after := b.jobOf(t, r, "job"); after != before {
 		t.Errorf("the replay was %+v and is %+v", before, after)
 	}
+
 	b.job(t, "none")
 	b.wantReplayRows(t, "a replay that was asked for later", "none", key)
 	b.copyRows(t, "job", store.ReplayCursor{}, good)
@@ -158,6 +169,7 @@ func (s *suite) testCopyAtOnce(t *testing.T) {
 		}
 		done <- nil
 	}()
+
 	for looks := 0; ; looks++ {
 		j := b.jobOf(t, other, "job")
 		rows := b.replayRows(t, other, "job", pages*each, from(key, 0))[0]
@@ -188,6 +200,7 @@ func (s *suite) testCopyOpenTxn(t *testing.T) {
 	if txn == 0 {
 		t.Skip("this database shows no row before a claim can see it")
 	}
+
 	early, visible := replayRow(key, "1", 1), replayRow(key, "2", 2)
 	early.Txn, visible.Txn = txn, seen
 	b.copyRows(t, "job", store.ReplayCursor{}, early, visible)
@@ -225,10 +238,12 @@ func (s *suite) testReplayLanes(t *testing.T) {
 			rows = append(rows, replayRow(key, fmt.Sprint(n), n))
 		}
 	}
+
 	add(keys[0], 300) // the read must not end inside a long lane
 	for _, key := range keys {
 		add(key, 2)
 	}
+
 	add(keys[3], 1)
 	b.copyRows(t, "job", store.ReplayCursor{}, rows...)
 	first := func(i int) int64 { // N of lane i's first row
@@ -237,10 +252,12 @@ func (s *suite) testReplayLanes(t *testing.T) {
 		}
 		return int64(2 * (301 + 2*i))
 	}
+
 	all := make([]store.ReplayLane, len(keys))
 	for i, key := range keys {
 		all[i] = store.ReplayLane{LaneKey: key, Hash: key.Hash(), First: first(i)}
 	}
+
 	b.wantLanes(t, "all", "job", 0, 100, all...)
 	b.wantLanes(t, "some", "job", 0, 3, all[:3]...)
 	b.wantLanes(t, "behind the first", "job", 2, 2, all[1:3]...)
@@ -257,6 +274,7 @@ func (s *suite) testReplayLanes(t *testing.T) {
 		}
 		b.done(t, "job", done...)
 	}
+
 	all[0].First = 602
 	b.wantLanes(t, "with a long lane done", "job", 0, 100, all...)
 	b.wantLanes(t, "another replay", "another", 0, 5)
@@ -294,11 +312,13 @@ func (s *suite) testReplayApart(t *testing.T) {
 			t.Errorf("%s: the rows were %+v and are %+v", what, before, after)
 		}
 	}
+
 	check("with rows copied")
 	done := []store.FinishedRow{{N: 1, Lane: key, ID: "1"}, {N: 2, Lane: key, ID: "2", Result: store.ReplayRefused, Error: "no"}}
 	if err := r.FinishRows(b.ctx(t), b.epoch, "job", done); err != nil {
 		t.Fatal(err)
 	}
+
 	check("with rows done")
 	b.forget(t, 0, 1)
 	b.unpark(t, store.SpilledRef{Ref: ref("a", "3"), Seq: 3})

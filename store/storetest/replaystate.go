@@ -28,6 +28,7 @@ func (s *suite) testStates(t *testing.T) {
 			b.db.Set(t, outbox, "requeued", store.Pending, now())
 		}
 	}
+
 	b.claim(t, store.ClaimRow{Ref: ref("a", "claimed"), Txn: txns["a"]})
 	b.settle(t, store.Outcome{Ref: ref("b", "last"), Status: store.Completed, At: now()})
 	want := map[string]store.RowState{
@@ -40,20 +41,24 @@ func (s *suite) testStates(t *testing.T) {
 			rows = append(rows, store.ClaimRow{Ref: ref(outbox, id), WantPayload: (i+k)%2 == 0, Txn: txns[outbox] * store.Txn((i+k)%3&1)})
 		}
 	}
+
 	before := map[store.Ref]RowContent{}
 	for _, row := range rows {
 		before[row.Ref] = b.read(t, row.Outbox, row.ID)
 	}
+
 	states, err := r.ReadStatuses(b.ctx(t), rows)
 	if err != nil || len(states) != len(rows) {
 		t.Fatalf("%d states of %d rows, %v", len(states), len(rows), err)
 	}
+
 	b.wantStates(t, rows, states, want)
 	for ref, found := range before {
 		if after := b.read(t, ref.Outbox, ref.ID); after != found {
 			t.Errorf("row %+v was %+v and is %+v", ref, found, after)
 		}
 	}
+
 	if _, err := r.ReadStatuses(b.ctx(t), []store.ClaimRow{{Ref: ref("c", "1")}}); err == nil {
 		t.Error("an outbox that is not configured is looked at")
 	}
@@ -73,13 +78,16 @@ func (b *bench) wantStates(t *testing.T, rows []store.ClaimRow, states []store.R
 				state = store.RowAbsent
 			}
 		}
+
 		if j, again := twice[rows[i].Ref]; again && state == store.RowAbsent && b.stateful() && rows[i].Txn != rows[j].Txn {
 			state = store.RowUnsettled // the other transaction may still insert it
 		}
+
 		twice[rows[i].Ref] = i
 		if got.State != state {
 			t.Errorf("row %d, %q of outbox %s, has the state %d, want %d", i, rows[i].ID, rows[i].Outbox, got.State, state)
 		}
+
 		payload := ""
 		if state == store.RowCompleted && b.stateful() && (rows[i].WantPayload || b.wantedElsewhere(rows, i)) {
 			payload = row(rows[i].ID).Payload
@@ -110,6 +118,7 @@ func (s *suite) testStatesOpenTxn(t *testing.T) {
 	if txn == 0 {
 		t.Skip("this database shows no row before a claim can see it")
 	}
+
 	ask := []store.ClaimRow{{Ref: ref("a", "1"), Txn: txn, WantPayload: true}, {Ref: ref("a", "1")}, {Ref: ref("b", "1")}}
 	check := func(what string, want ...store.RowState) {
 		t.Helper()
@@ -126,6 +135,7 @@ func (s *suite) testStatesOpenTxn(t *testing.T) {
 			}
 		}
 	}
+
 	check("before the commit", store.RowUnsettled, store.RowUnsettled, store.RowAbsent)
 	commit()
 	check("behind the commit", store.RowUnsettled, store.RowUnsettled, store.RowAbsent)

@@ -29,6 +29,7 @@ func (s *suite) testRequeue(t *testing.T) {
 	for _, id := range []string{"pending", "taken", "completed"} {
 		untouched[id] = b.read(t, "a", id)
 	}
+
 	for _, f := range s.filters() {
 		f.filter.Outbox = "a"
 		var want []letterRow
@@ -39,25 +40,30 @@ func (s *suite) testRequeue(t *testing.T) {
 			}
 			before[l.ID] = b.read(t, "a", l.ID)
 		}
+
 		counted := b.count(t, f.filter)
 		began := time.Now()
 		items := b.requeue(t, f.filter, 1<<20)
 		if len(items) != counted || len(items) != len(want) {
 			t.Fatalf("%+v: %d requeued, %d counted, want %d", f.filter, len(items), counted, len(want))
 		}
+
 		b.checkRequeued(t, want, items, before, began)
 		for _, l := range letters {
 			if after := b.read(t, "a", l.ID); !f.chosen(l) && after != before[l.ID] {
 				t.Fatalf("%+v changed row %q from %+v to %+v", f.filter, l.ID, before[l.ID], after)
 			}
 		}
+
 		b.refail(t, letters, items)
 	}
+
 	for id, before := range untouched {
 		if after := b.read(t, "a", id); after != before {
 			t.Errorf("row %s was not FAILED and changed from %+v to %+v", id, before, after)
 		}
 	}
+
 	if b.read(t, "b", "id z").Status != store.Failed {
 		t.Error("a row of the other outbox was set back")
 	}
@@ -141,11 +147,13 @@ func (s *suite) testDiscard(t *testing.T) {
 			}
 		}
 	}
+
 	for _, id := range []string{"pending", "taken"} {
 		if !b.read(t, "a", id).Exists {
 			t.Errorf("row %s was not FAILED and is gone", id)
 		}
 	}
+
 	if b.count(t, store.DeadLetterFilter{Outbox: "b"}) != 1 {
 		t.Error("a row of the other outbox is gone")
 	}
@@ -160,6 +168,7 @@ func (s *suite) testLettersMany(t *testing.T) {
 		r.Group = store.GroupOf(fmt.Sprint(i % 3))
 		letters = append(letters, letterRow{r, fmt.Sprintf("error %d", i%10), now()})
 	}
+
 	b.fail(t, "a", letters...)
 	group := store.GroupOf("1")
 	f := store.DeadLetterFilter{Outbox: "a", Group: &group}
@@ -169,6 +178,7 @@ func (s *suite) testLettersMany(t *testing.T) {
 			want = append(want, l.ID)
 		}
 	}
+
 	other := b.open(t, 0)
 	started := time.Now()
 	for {
@@ -182,15 +192,18 @@ func (s *suite) testLettersMany(t *testing.T) {
 			break
 		}
 	}
+
 	t.Logf("%d of %d rows requeued in %s", len(got), n, time.Since(started))
 	if !slices.Equal(got, want) {
 		t.Errorf("%d rows were requeued, in another order than the %d wanted", len(got), len(want))
 	}
+
 	f = store.DeadLetterFilter{Outbox: "a"}
 	f.IDs = want // no longer FAILED
 	if items := b.requeue(t, f, n); len(items) != 0 {
 		t.Errorf("%d rows were requeued twice", len(items))
 	}
+
 	f.IDs = nil
 	if refs, err := b.store.Discard(b.ctx(t), b.epoch, f, n); err != nil || len(refs) != n-len(want) {
 		t.Errorf("%d were discarded, want %d, %v", len(refs), n-len(want), err)
@@ -198,5 +211,6 @@ func (s *suite) testLettersMany(t *testing.T) {
 	if left := b.count(t, f); left != 0 {
 		t.Errorf("%d are left", left)
 	}
+
 	b.take(t, "a", want...)
 }

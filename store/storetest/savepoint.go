@@ -40,13 +40,16 @@ func (s *suite) testNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if err := other.RequestSavepoint(b.ctx(t), "b", false); !errors.Is(err, store.ErrSavepointExists) {
 		t.Errorf("a name that is taken: %v", err)
 	}
+
 	want := []store.Savepoint{{Name: "0"}, {Name: "_"}, {Name: long}, {Name: "b", RetainLog: true}}
 	for i := range want {
 		want[i].State = store.SavepointRequested
 	}
+
 	b.wantNamed(t, "asked for", leader, want...)
 	want[3].Checkpoint = store.Checkpoint{Origin: "server-1/3 ünï '\"\\", Position: "0/16B3748", Seq: store.NewSeq(b.epoch, 1<<39)}
 	want[3].At, want[3].State, want[3].Reason, want[3].RetainedBytes = now(), store.SavepointRetained, "since noon ☃", 1<<40
@@ -59,12 +62,14 @@ func (s *suite) testNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if err := other.RequestSavepointDeletion(b.ctx(t), "c"); !errors.Is(err, store.ErrNoSavepoint) {
 		t.Errorf("the end of no checkpoint: %v", err)
 	}
 	if err := other.RequestSavepoint(b.ctx(t), "b", false); !errors.Is(err, store.ErrSavepointExists) {
 		t.Errorf("a name that is about to be free: %v", err)
 	}
+
 	want[3].State, want[3].Reason, want[3].DeleteRequested, want[3].At, want[3].Checkpoint = store.SavepointRefused, "", true, time.Time{}, store.Checkpoint{}
 	saved = want[3]
 	saved.DeleteRequested = false
@@ -75,9 +80,11 @@ func (s *suite) testNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if err := leader.SaveSavepoint(b.ctx(t), b.epoch, saved); !errors.Is(err, store.ErrNoSavepoint) {
 		t.Errorf("a checkpoint that is forgotten is saved: %v", err)
 	}
+
 	b.wantNamed(t, "forgotten", other, want[:3]...)
 }
 
@@ -90,9 +97,11 @@ func (s *suite) testNamedOddly(t *testing.T) {
 			t.Errorf("a checkpoint may be called %q", name)
 		}
 	}
+
 	if err := b.store.RequestSavepoint(b.ctx(t), "0", false); err != nil {
 		t.Fatal(err)
 	}
+
 	b.saveNamed(t, store.Savepoint{Name: "0", State: store.SavepointMade, Reason: "a\x00b \xff " + strings.Repeat("lóng ", 1000)})
 	got, err := b.store.Savepoints(b.ctx(t))
 	if err != nil || len(got) != 1 || !strings.HasPrefix(got[0].Reason, "ab ") || len(got[0].Reason) < 100 || len(got[0].Reason) > 4000 {
@@ -114,10 +123,12 @@ func (s *suite) testNamedApart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	theirs := replayRow(key, "theirs", 1)
 	if err := other.CopyRows(b.ctx(t), epoch, "job", []store.ReplayRow{theirs, replayRow(key, "more", 2)}, store.ReplayCursor{Position: "theirs"}); err != nil {
 		t.Fatal(err)
 	}
+
 	ours := replayRow(key, "ours", 1)
 	b.copyRows(t, "job", store.ReplayCursor{Position: "ours"}, ours)
 	b.saveNamed(t, store.Savepoint{Name: "here", State: store.SavepointMade})
@@ -127,6 +138,7 @@ func (s *suite) testNamedApart(t *testing.T) {
 	if err := errors.Join(b.store.SaveJob(b.ctx(t), b.epoch, store.Job{ID: "job", State: store.JobDone}), b.store.DeleteSavepoint(b.ctx(t), b.epoch, "here")); err != nil {
 		t.Fatal(err)
 	}
+
 	b.store.Close()
 	b.store = b.open(t, 0)
 	b.wantNamed(t, "ours", b.store)

@@ -26,6 +26,7 @@ func (s *suite) testSettle(t *testing.T) {
 			t.Errorf("outcome %d: %d", i, r)
 		}
 	}
+
 	if !s.stateful() {
 		return
 	}
@@ -62,6 +63,7 @@ func (s *suite) testSettle(t *testing.T) {
 	} else {
 		want("done", store.Completed, 0, "", ended, at)
 	}
+
 	// A retry without an error keeps the text.
 	b.settle(t, store.Outcome{Ref: ref("a", "retried"), Status: store.Pending, RetryCount: 3, At: at})
 	want("retried", retriedStatus(&s.layout), 3, "try later", claimed, time.Time{})
@@ -102,6 +104,7 @@ func (s *suite) testSettleConditional(t *testing.T) {
 	if s.layout.DeleteDelivered {
 		done = store.WasGone
 	}
+
 	want := []store.SettleResult{store.WasSettled, done, store.WasGone, store.WasGone}
 	for _, status := range []store.Status{store.Completed, store.Failed, store.Pending} {
 		var again []store.Outcome
@@ -114,6 +117,7 @@ func (s *suite) testSettleConditional(t *testing.T) {
 			}
 		}
 	}
+
 	if after := b.read(t, "a", "1"); after != before1 {
 		t.Errorf("a later outcome changed %+v into %+v", before1, after)
 	}
@@ -137,23 +141,28 @@ func (s *suite) testSettleTwice(t *testing.T) {
 		store.Outcome{Ref: ref("a", "2"), Status: store.Completed, At: now()},
 		store.Outcome{Ref: ref("a", "2"), Status: store.Failed, At: now()},
 	)
+
 	w, x := store.Written, store.WasSettled
 	if !s.stateful() {
 		x = w
 	}
+
 	for i, want := range []store.SettleResult{w, w, w, w, w, x, x} {
 		if got[i] != want {
 			t.Errorf("outcome %d: %d, want %d", i, got[i], want)
 		}
 	}
+
 	if !s.stateful() {
 		return
 	}
+
 	for _, id := range []string{"1", "2"} {
 		if found := b.read(t, "a", id); found.Status != store.Failed {
 			t.Errorf("row %s: %+v", id, found)
 		}
 	}
+
 	if found := b.read(t, "a", "1"); s.layout.Columns.Error != "" && (found.Error != "e3" || found.RetryCount != 3) {
 		t.Errorf("row 1: %+v", found)
 	}
@@ -172,6 +181,7 @@ func (s *suite) testReasons(t *testing.T) {
 		b.take(t, "a", id)
 		outcomes = append(outcomes, store.Outcome{Ref: ref("a", id), Status: store.Failed, Reason: r, At: now()})
 	}
+
 	b.settle(t, outcomes...)
 	for i, r := range reasons {
 		if got := b.read(t, "a", outcomes[i].ID); got.Code != s.layout.FailedNumber(r) || got.Status != store.Failed {
@@ -195,12 +205,14 @@ func (s *suite) testErrorTexts(t *testing.T) {
 		b.insert(t, "a", row(id))
 		outcomes = append(outcomes, store.Outcome{Ref: ref("a", id), Status: store.Failed, Error: text, At: now()})
 	}
+
 	b.settle(t, outcomes...)
 	for i, text := range texts {
 		got := b.read(t, "a", outcomes[i].ID)
 		if got.Status != store.Failed || !utf8.ValidString(got.Error) || strings.ContainsRune(got.Error, 0) {
 			t.Errorf("text %d: %+v", i, got)
 		}
+
 		clean := strings.ReplaceAll(text, "\x00", "")
 		switch {
 		case len(text) > 2000 && clean != "behind":
@@ -253,6 +265,7 @@ func (b *bench) wantOutcomes(t *testing.T) {
 	if got := b.read(t, "a", "done"); got.Exists == b.layout.DeleteDelivered || got.Exists && got.Status != store.Completed {
 		t.Errorf("the delivered row: %+v", got)
 	}
+
 	dead, retried := b.read(t, "a", "dead"), b.read(t, "a", "retried")
 	if dead.Status != store.Failed || retried.Status != store.Pending {
 		t.Errorf("the dead row: %+v, the retried one: %+v", dead, retried)
@@ -272,6 +285,7 @@ func (s *suite) testSettleOpenTxn(t *testing.T) {
 	if txn == 0 {
 		t.Skip("this database shows no row before an outcome can see it")
 	}
+
 	early := outcomesOf(txn, "done", "dead", "retried")
 	others := []store.Outcome{
 		{Ref: ref("a", "seen"), Txn: seen, Status: store.Completed, At: now()},
@@ -284,12 +298,14 @@ func (s *suite) testSettleOpenTxn(t *testing.T) {
 			t.Errorf("before the commit, outcome %d: %d, want %d", i, got, want[i])
 		}
 	}
+
 	commit()
 	for i, got := range b.settle(t, early...) {
 		if got != store.Written {
 			t.Errorf("behind the commit, outcome %d: %d", i, got)
 		}
 	}
+
 	b.wantOutcomes(t)
 }
 
@@ -303,6 +319,7 @@ func (s *suite) testSettleOpenTxnParked(t *testing.T) {
 	if txn == 0 {
 		t.Skip("this database shows no row before an outcome can see it")
 	}
+
 	done, dead := parkable(key, "done", 1), parkable(key, "dead", 2)
 	b.park(t, done, dead)
 	call := outcomesOf(txn, "done", "dead", "")[:2]
@@ -313,6 +330,7 @@ func (s *suite) testSettleOpenTxnParked(t *testing.T) {
 			t.Errorf("before the commit, outcome %d: %d", i, got)
 		}
 	}
+
 	b.wantLane(t, "before the commit", key, done, dead)
 	b.wantHolds(t, "before the commit", b.store)
 	commit()
@@ -321,6 +339,7 @@ func (s *suite) testSettleOpenTxnParked(t *testing.T) {
 			t.Errorf("behind the commit, outcome %d: %d", i, got)
 		}
 	}
+
 	b.wantLane(t, "behind the commit", key)
 	b.wantHolds(t, "behind the commit", b.store, held)
 }
@@ -340,6 +359,7 @@ func (s *suite) testLook(t *testing.T) {
 		{Ref: ref("a", "claimed"), Txn: txn},
 		{Ref: ref("a", "failed"), Txn: txn},
 	}
+
 	want := []bool{false, s.stateful(), false, false, s.stateful()}
 	if s.stateful() {
 		b.db.Set(t, "a", "failed", store.Failed, now())
@@ -349,6 +369,7 @@ func (s *suite) testLook(t *testing.T) {
 			want = append(want, true)
 		}
 	}
+
 	for range 2 {
 		settled, err := b.store.ReadSettled(b.ctx(t), rows)
 		if err != nil {
@@ -360,11 +381,13 @@ func (s *suite) testLook(t *testing.T) {
 			}
 		}
 	}
+
 	if s.marks() {
 		if got := b.read(t, "a", "free"); got.Status != store.Pending {
 			t.Errorf("a row that was looked at is %s", got.Status)
 		}
 	}
+
 	if _, err := b.store.ReadSettled(b.ctx(t), []store.ClaimRow{{Ref: ref("c", "1")}}); err == nil {
 		t.Error("an outbox that is not configured is looked at")
 	}

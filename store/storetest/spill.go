@@ -69,6 +69,7 @@ func (b *bench) wantParked(t *testing.T, what string, got []store.Item, want ...
 		t.Errorf("%s: %q are parked, want %q", what, ids(got), ids(want))
 		return
 	}
+
 	for i := range got {
 		g, w := got[i], want[i]
 		if b.stateful() {
@@ -111,6 +112,7 @@ func (b *bench) parkOdd(t *testing.T) (keys []store.LaneKey, lanes [][]store.Ite
 			all = append(all, it)
 		}
 	}
+
 	slices.Reverse(all)
 	b.park(t, all[:10]...)
 	b.park(t, all[10:]...)
@@ -130,18 +132,23 @@ func (s *suite) testPark(t *testing.T) {
 		last = append(last, behind(key, lanes[i][1].Seq))
 		none = append(none, behind(key, lanes[i][2].Seq))
 	}
+
 	for i, got := range b.parkedOf(t, b.store, 10, all...) {
 		b.wantParked(t, "all of "+keys[i].Kind, got, lanes[i]...)
 	}
+
 	for i, got := range b.parkedOf(t, b.store, 2, two...) {
 		b.wantParked(t, "two of "+keys[i].Kind, got, lanes[i][:2]...)
 	}
+
 	for i, got := range b.parkedOf(t, b.store, 2, last...) {
 		b.wantParked(t, "the last of "+keys[i].Kind, got, lanes[i][2])
 	}
+
 	for i, got := range b.parkedOf(t, b.store, 2, none...) {
 		b.wantParked(t, "none of "+keys[i].Kind, got)
 	}
+
 	mixed := b.parkedOf(t, b.store, 1, all[4], behind(lane("a", "EVENT", store.GroupOf("none has it")), 0), last[4], all[4])
 	b.wantParked(t, "one lane from its beginning", mixed[0], lanes[4][0])
 	b.wantParked(t, "a lane without rows", mixed[1])
@@ -181,10 +188,12 @@ func (s *suite) testParkRefused(t *testing.T) {
 			t.Errorf("%s: it is parked", what)
 		}
 	}
+
 	b.wantLane(t, "after refused calls", key)
 	if err := b.store.DeleteSpilled(b.ctx(t), b.epoch, []store.SpilledRef{parkedRef(&stranger)}); err == nil {
 		t.Error("a row of an outbox that is not configured is forgotten")
 	}
+
 	for what, ask := range map[string]func() error{
 		"no rows":                  func() error { return second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{behind(key, 0)}, 0)) },
 		"less than none":           func() error { return second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{behind(key, 0)}, -1)) },
@@ -197,9 +206,11 @@ func (s *suite) testParkRefused(t *testing.T) {
 			t.Errorf("%s: it is read", what)
 		}
 	}
+
 	if lists := b.parkedOf(t, b.store, 1); len(lists) != 0 {
 		t.Errorf("no lanes: %v", lists)
 	}
+
 	b.park(t)
 	b.unpark(t)
 	b.store.Close()
@@ -242,10 +253,12 @@ func (s *suite) testParkFence(t *testing.T) {
 			}
 		}
 	}
+
 	b.wantLane(t, "after the old leader", key, first)
 	if after := b.read(t, "a", "1"); after != before {
 		t.Errorf("an outcome changed %+v into %+v", before, after)
 	}
+
 	b.epoch = b.lead(t, b.store)
 	b.park(t, late)
 	b.wantLane(t, "under the new epoch", key, first, late)
@@ -262,6 +275,7 @@ func (s *suite) testUnpark(t *testing.T) {
 		wrong.Seq++
 		gone = append(gone, parkedRef(&lanes[i][0]), parkedRef(&lanes[i][2]), wrong)
 	}
+
 	gone = append(gone, store.SpilledRef{Ref: ref("a", "never there"), Seq: 5})
 	for range 2 { // as after a lost answer
 		b.unpark(t, gone...)
@@ -285,6 +299,7 @@ func (s *suite) testForgetParked(t *testing.T) {
 		a = append(a, parkable(inA, fmt.Sprint(i), store.NewSeq(b.epoch, 2*i+2)))
 		other = append(other, parkable(inB, fmt.Sprint(i), store.NewSeq(b.epoch, 2*i+3)))
 	}
+
 	b.park(t, append(slices.Clone(a), other...)...)
 	b.forget(t, other[9].Seq, 0)
 	b.forget(t, other[7].Seq, 4)
@@ -296,6 +311,7 @@ func (s *suite) testForgetParked(t *testing.T) {
 	if n, err := one.DeleteSpilledAfter(b.ctx(t), b.lead(t, one), a[2].Seq); err != nil || n != 6 {
 		t.Errorf("with one outbox %d rows are forgotten, %v", n, err)
 	}
+
 	b.epoch = b.lead(t, b.store)
 	b.wantLane(t, "an outbox that is not configured", inA, a[:8]...)
 	b.wantLane(t, "the one that is", inB, other[:2]...)
@@ -318,6 +334,7 @@ func (s *suite) testParkedLanes(t *testing.T) {
 		}
 		want = append(want, store.SpilledLane{Outbox: key.Outbox, Kind: key.Kind, Hash: key.Hash(), Rows: 3 - i%3})
 	}
+
 	gone = append(gone, parkedRef(&lanes[2][2]))
 	b.unpark(t, gone...)
 	want = slices.Delete(want, 2, 3)
@@ -334,11 +351,13 @@ func (b *bench) wantParkedLanes(t *testing.T, what string, st store.Store, want 
 	for _, l := range b.parkedLanes(t, st) {
 		set[l] = true
 	}
+
 	for _, l := range want {
 		if !set[l] {
 			t.Errorf("%s: %.300s is not there", what, fmt.Sprintf("%+v", l))
 		}
 	}
+
 	if len(set) != len(want) {
 		t.Errorf("%s: %d lanes, want %d", what, len(set), len(want))
 	}
@@ -362,11 +381,13 @@ func (s *suite) testParkOddIDs(t *testing.T) {
 	for i := range long {
 		long[i] = byte(rng.IntN(256))
 	}
+
 	odd := []string{"", " ", "a", "A", "a ", "a\x00", "a\xff", "a\xfe", "kunde-€ 😀", string(long), string(long) + "x", strings.Repeat("☃", 30_000)}
 	var items []store.Item
 	for i, id := range odd {
 		items = append(items, parkable(key, id, store.Seq(i+1)))
 	}
+
 	b.park(t, items...)
 	b.park(t, items...)
 	b.wantLane(t, "parked", key, items...)
@@ -376,6 +397,7 @@ func (s *suite) testParkOddIDs(t *testing.T) {
 		wrong.Seq = store.Seq(1 + (i+1)%len(items)) // the neighbor's Seq
 		gone = append(gone, wrong)
 	}
+
 	b.unpark(t, gone...)
 	b.wantLane(t, "rows of these ids and other seqs forgotten", key, items...)
 	for i := range items {

@@ -25,12 +25,14 @@ func (s *suite) testParkSettle(t *testing.T) {
 		items[id] = parkable(key, id, store.Seq(i+1))
 		b.park(t, items[id])
 	}
+
 	b.insert(t, "b", row("in both"))
 	twin := parkable(other, "in both", items["in both"].Seq)
 	b.park(t, twin)
 	for _, id := range []string{"deleted, completed", "deleted, failed"} {
 		b.db.Delete(t, "a", id)
 	}
+
 	if s.stateful() {
 		b.db.Set(t, "a", "theirs, completed", store.Failed, now())
 		b.db.Set(t, "a", "theirs, failed", store.Failed, now())
@@ -68,6 +70,7 @@ func (s *suite) testParkSettle(t *testing.T) {
 	} else {
 		b.settle(t, otherSeq)
 	}
+
 	b.wantLane(t, "a lost answer's repeat", key, items["retried"], items["no seq"])
 }
 
@@ -82,6 +85,7 @@ func (s *suite) testParkOpenTxn(t *testing.T) {
 	if txn == 0 {
 		t.Skip("this database shows no row before a claim can see it")
 	}
+
 	open, seen := parkable(key, "1", 1), parkable(key, "2", 2)
 	open.Txn, seen.Txn = txn, visible
 	b.park(t, open, seen)
@@ -93,6 +97,7 @@ func (s *suite) testParkOpenTxn(t *testing.T) {
 		}
 		return got
 	}
+
 	claim := func(it store.Item) store.ClaimAnswer {
 		t.Helper()
 		return b.claim(t, store.ClaimRow{Ref: it.Ref, Txn: it.Txn, WantPayload: true})[0]
@@ -107,12 +112,14 @@ func (s *suite) testParkOpenTxn(t *testing.T) {
 	if a := claim(early[1]); a.Result != store.Claimed {
 		t.Errorf("the row of an ended transaction is %s", a.Result)
 	}
+
 	commit()
 	for what, it := range map[string]store.Item{"read before": early[0], "read after": read()[0]} {
 		if a := claim(it); a.Result != store.Claimed || string(a.Payload) != row("1").Payload {
 			t.Errorf("%s the commit: the row is %s with %q", what, a.Result, a.Payload)
 		}
 	}
+
 	b.db.Delete(t, "a", "1")
 	if a := claim(read()[0]); a.Result != store.Gone {
 		t.Errorf("the row that was deleted while it was parked is %s", a.Result)
@@ -129,15 +136,18 @@ func (s *suite) testParkMany(t *testing.T) {
 	for i := range keys {
 		keys[i] = lane("a", "EVENT", store.GroupOf(fmt.Sprint("group ", i)))
 	}
+
 	items := make([]store.Item, n)
 	for i := range items {
 		items[i] = parkable(keys[i*7%lanes], list[i].ID, store.NewSeq(b.epoch, int64(i+1)))
 	}
+
 	for part := range slices.Chunk(items, call) {
 		started := time.Now()
 		b.park(t, part...)
 		t.Logf("%d rows parked in %s", len(part), time.Since(started))
 	}
+
 	if s.stateful() {
 		started := time.Now()
 		got := b.unsettled(t, b.view(t), store.UnsettledQuery{Outbox: "a", Limit: n})
@@ -150,10 +160,12 @@ func (s *suite) testParkMany(t *testing.T) {
 			t.Errorf("%d rows are not parked, want %q", len(got), want)
 		}
 	}
+
 	all := b.parkedLanes(t, b.store)
 	if len(all) != lanes || all[0].Rows != n/lanes || all[lanes-1].Rows != n/lanes {
 		t.Errorf("%d lanes", len(all))
 	}
+
 	b.drainParked(t, keys, each, n)
 	b.forget(t, 0, 0)
 }
@@ -165,6 +177,7 @@ func (b *bench) drainParked(t *testing.T, keys []store.LaneKey, each, want int) 
 	for i, key := range keys {
 		from[i] = behind(key, 0)
 	}
+
 	var reading, settling time.Duration
 	read := 0
 	for {
@@ -181,14 +194,17 @@ func (b *bench) drainParked(t *testing.T, keys []store.LaneKey, each, want int) 
 				outcomes = append(outcomes, store.Outcome{Ref: list[k].Ref, Status: store.Completed, At: now(), SpilledSeq: list[k].Seq})
 			}
 		}
+
 		if len(outcomes) == 0 {
 			break
 		}
+
 		read += len(outcomes)
 		started = time.Now()
 		b.settle(t, outcomes...)
 		settling += time.Since(started)
 	}
+
 	t.Logf("%d rows read back in %s, settled in %s", read, reading, settling)
 	if read != want {
 		t.Errorf("%d rows were read back, want %d", read, want)

@@ -22,6 +22,7 @@ func (s *suite) testParkView(t *testing.T) {
 		items = append(items, parkable(key, r.ID, store.Seq(i+1)))
 		names = append(names, r.ID)
 	}
+
 	early := b.view(t)
 	b.park(t, items[:5]...)
 	b.park(t, items[10:12]...)
@@ -31,6 +32,7 @@ func (s *suite) testParkView(t *testing.T) {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 	}
+
 	q := store.UnsettledQuery{Outbox: "a", Limit: 100}
 	check("a view from before", early, q, names...)
 	v := b.view(t)
@@ -57,15 +59,18 @@ func (s *suite) testPages(t *testing.T) {
 	for i := range list {
 		list[i].Group = store.GroupOf(fmt.Sprint("group ", i%5))
 	}
+
 	b.insert(t, "a", list...)
 	key := func(g int) store.LaneKey { return lane("a", "EVENT", store.GroupOf(fmt.Sprint("group ", g))) }
 	var held []string
 	for i := 0; i < n; i += 10 {
 		held = append(held, list[i].ID)
 	}
+
 	if s.stateful() {
 		b.park(t, parkable(key(1), list[1].ID, 1), parkable(key(2), list[1702].ID, 2))
 	}
+
 	v := b.view(t)
 	for what, q := range map[string]store.UnsettledQuery{
 		"all":              {Outbox: "a", Limit: 2 * n},
@@ -84,6 +89,7 @@ func (s *suite) testPages(t *testing.T) {
 			b.checkPages(t, fmt.Sprintf("%s by %d", what, page), v, q, page, want)
 		}
 	}
+
 	b.checkPageEnds(t, v)
 }
 
@@ -101,6 +107,7 @@ func (b *bench) checkPages(t *testing.T, what string, v store.View, q store.Unse
 		t.Errorf("%s: pages have %d rows, %v; Unsettled has %d", what, len(got), err, len(want))
 		return
 	}
+
 	for i := range got {
 		g := got[i]
 		payload := row(g.ID).Payload
@@ -127,6 +134,7 @@ func (b *bench) checkPageEnds(t *testing.T, v store.View) {
 	if b.stateful() && (!errors.Is(err, enough) || calls != 3) || !b.stateful() && (err != nil || calls != 0) {
 		t.Errorf("%d pages, %v", calls, err)
 	}
+
 	want := b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 25})
 	b.checkPages(t, "after an end", v, store.UnsettledQuery{Outbox: "a", Limit: 25}, 10, want)
 	for _, c := range []struct {
@@ -140,6 +148,7 @@ func (b *bench) checkPageEnds(t *testing.T, v store.View) {
 			t.Errorf("%+v is read by %d", c.q, c.page)
 		}
 	}
+
 	v.Close()
 	if err := v.Pages(b.ctx(t), store.UnsettledQuery{Outbox: "a", Limit: 5}, 5, func([]store.Item) error { return nil }); b.stateful() && err == nil {
 		t.Error("a closed view has pages")

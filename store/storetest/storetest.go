@@ -110,6 +110,7 @@ func GroupText(l *store.Layout, g store.Group) sql.NullString {
 	if len(l.GroupPath) == 0 {
 		return sql.NullString{String: g.Name, Valid: g.Valid}
 	}
+
 	var value any = map[string]string{"other": "x"}
 	if g.Valid {
 		value = g.Name
@@ -117,10 +118,12 @@ func GroupText(l *store.Layout, g store.Group) sql.NullString {
 			value = map[string]any{"other": 1, key: value}
 		}
 	}
+
 	text, err := json.Marshal(value)
 	if err != nil {
 		panic(err) // only strings and maps of strings
 	}
+
 	return sql.NullString{String: string(text), Valid: true}
 }
 
@@ -371,10 +374,12 @@ func (s *suite) start(t *testing.T, takeover time.Duration) *bench {
 	} else {
 		b.db = s.setup(t, b.boxes...)
 	}
+
 	b.store = b.open(t, takeover)
 	if err := b.store.Install(b.ctx(t)); err != nil {
 		t.Fatal(err)
 	}
+
 	s.stand = true
 	b.epoch = b.lead(t, b.store)
 	return b

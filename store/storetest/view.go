@@ -52,6 +52,7 @@ func (s *suite) testViewOrder(t *testing.T) {
 		mk("failed", 0, store.GroupOf("g"), "0"),
 		mk("taken", 4, store.GroupOf("h"), "4"),
 	)
+
 	v := b.view(t)
 	if !s.stateful() {
 		if got := b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 10}); len(got) != 0 {
@@ -59,6 +60,7 @@ func (s *suite) testViewOrder(t *testing.T) {
 		}
 		return
 	}
+
 	v.Close()
 	b.take(t, "a", "completed", "failed", "taken")
 	b.settle(t,
@@ -82,10 +84,12 @@ func (s *suite) testViewOrder(t *testing.T) {
 			t.Errorf("limit %d without %v: %v, want %v", c.limit, c.held, ids(got), c.want)
 		}
 	}
+
 	b.checkItems(t, b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 10}))
 	if got := b.unsettled(t, v, store.UnsettledQuery{Outbox: "b", Limit: 10}); len(got) != 0 {
 		t.Errorf("the empty outbox has %v", ids(got))
 	}
+
 	for _, q := range []store.UnsettledQuery{{Outbox: "a"}, {Outbox: "a", Limit: -1}, {Outbox: "c", Limit: 1}} {
 		if _, err := v.Unsettled(b.ctx(t), q); err == nil {
 			t.Errorf("%+v is read", q)
@@ -101,6 +105,7 @@ func (s *suite) testTies(t *testing.T) {
 	if db, ok := b.db.(Numberer); ok {
 		db.Number(t, "a")
 	}
+
 	const n, batch, few, claimed = 300, 60, 45, 7
 	list := rows(n)
 	want := make([]string, n)
@@ -108,13 +113,16 @@ func (s *suite) testTies(t *testing.T) {
 		list[i].Created = origin().Add(time.Duration(i/batch) * time.Second)
 		want[i] = list[i].ID
 	}
+
 	slices.Sort(want[:claimed]) // in id order, in case a claim moves rows
 	for i := range claimed {
 		list[i].ID = want[i]
 	}
+
 	for some := range slices.Chunk(list, batch/2) {
 		b.insert(t, "a", some...)
 	}
+
 	b.take(t, "a", want[:claimed]...)
 	if s.marks() {
 		b.settle(t, // given back
@@ -122,10 +130,12 @@ func (s *suite) testTies(t *testing.T) {
 			store.Outcome{Ref: ref("a", want[2]), Status: store.Pending, At: now()},
 		)
 	}
+
 	v := b.view(t)
 	if got := ids(b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: n})); !slices.Equal(got, want) {
 		t.Errorf("all of them come as\n%v, want\n%v", got, want)
 	}
+
 	var polled []string
 	for len(polled) < n {
 		got := ids(b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: few, ExcludeIDs: polled}))
@@ -134,9 +144,11 @@ func (s *suite) testTies(t *testing.T) {
 		}
 		polled = append(polled, got...)
 	}
+
 	if !slices.Equal(polled, want) {
 		t.Errorf("%d at a time they come as\n%v, want\n%v", few, polled, want)
 	}
+
 	var paged []string
 	err := v.Pages(b.ctx(t), store.UnsettledQuery{Outbox: "a", Limit: n, NoPayload: true}, few, func(page []store.Item) error {
 		paged = append(paged, ids(page)...)
@@ -163,6 +175,7 @@ func (b *bench) checkItems(t *testing.T, items []store.Item) {
 		if string(it.Payload) != payloads[i] || it.PayloadSize != len(payloads[i]) {
 			t.Errorf("row %s: payload %q of %d bytes", it.ID, it.Payload, it.PayloadSize)
 		}
+
 		retries := 0
 		if it.ID == "third" && b.layout.Columns.RetryCount != "" {
 			retries = 2
@@ -188,6 +201,7 @@ func (s *suite) testViewMoment(t *testing.T) {
 	for _, r := range rows(n) {
 		outcomes = append(outcomes, store.Outcome{Ref: ref("a", r.ID), Status: store.Completed, At: now()})
 	}
+
 	b.settle(t, outcomes...)
 	var got []string
 	for len(got) <= n { // page by page
@@ -197,16 +211,19 @@ func (s *suite) testViewMoment(t *testing.T) {
 		}
 		got = append(got, page...)
 	}
+
 	var want []string
 	for _, r := range rows(n) {
 		want = append(want, r.ID)
 	}
+
 	if !slices.Equal(got, want) {
 		t.Errorf("the view shows %d rows, want the %d that were there", len(got), n)
 	}
 	if other := b.unsettled(t, v, store.UnsettledQuery{Outbox: "b", Limit: 1}); len(other) != 0 {
 		t.Errorf("the view shows a row that came later: %v", ids(other))
 	}
+
 	v.Close()
 	if fresh := ids(b.unsettled(t, b.view(t), store.UnsettledQuery{Outbox: "a", Limit: n})); fmt.Sprint(fresh) != "[later]" {
 		t.Errorf("a new view shows %v", fresh)
@@ -225,6 +242,7 @@ func (s *suite) testViewBytes(t *testing.T) {
 		r.Group = store.GroupOf(fmt.Sprintf("group %d", i%4))
 		list = append(list, r)
 	}
+
 	b.insert(t, "a", list...)
 	v := b.view(t)
 	for _, most := range []int{0, 8, 2999, 3000} {
@@ -240,6 +258,7 @@ func (s *suite) testViewBytes(t *testing.T) {
 			}
 		}
 	}
+
 	one := int64(len("row 0") + len("EVENT") + len("group 0"))
 	for most, want := range map[int64]int{0: 6, 1: 1, one: 1, one + 1: 2, 3*one + 15: 3, 3*one + 16: 4, 1 << 40: 6} {
 		q := store.UnsettledQuery{Outbox: "a", Limit: 6, MaxPayload: 100, MaxBytes: most}
@@ -269,6 +288,7 @@ func (s *suite) testViewExcept(t *testing.T) {
 	for _, l := range oddLetters() {
 		all = append(all, l.Row)
 	}
+
 	b.insert(t, "a", all...)
 	lanes := func(outbox string, rows []Row) (list []store.LaneKey) {
 		for _, r := range rows {
@@ -280,6 +300,7 @@ func (s *suite) testViewExcept(t *testing.T) {
 		}
 		return list
 	}
+
 	laneOf := lanes("a", all)
 	check := func(v store.View, except []store.LaneKey, limit int, held ...string) {
 		t.Helper()
@@ -294,6 +315,7 @@ func (s *suite) testViewExcept(t *testing.T) {
 			t.Errorf("limit %d without lanes %q and rows %q: %q, want %q", limit, except, held, got, want)
 		}
 	}
+
 	v := b.view(t)
 	check(v, lanes("b", all), 100) // of another outbox
 	strange := []Row{{Kind: "KIND-A", Group: store.GroupOf("none has it")}, {Kind: "no such kind", Group: store.GroupOf("a")}, {Kind: "kind-a", Group: store.GroupOf("NULL")}}
@@ -304,10 +326,12 @@ func (s *suite) testViewExcept(t *testing.T) {
 		check(v, laneOf[:i], 100) // many
 		check(v, append(lanes("a", strange), laneOf[i:]...), 2)
 	}
+
 	many := slices.Clone(laneOf[2:4])
 	for i := range 5000 {
 		many = append(many, store.LaneKey{Outbox: "a", Kind: laneOf[0].Kind, Group: store.GroupOf(fmt.Sprint("lane ", i))})
 	}
+
 	check(v, many, 100)
 	check(v, nil, 100)
 }
@@ -326,6 +350,7 @@ func (s *suite) testViewExceptLarge(t *testing.T) {
 			want = append(want, list[i].ID)
 		}
 	}
+
 	b.insert(t, "a", list...)
 	v := b.view(t)
 	q := store.UnsettledQuery{Outbox: "a", Limit: 15, ExcludeLanes: []store.LaneKey{{Outbox: "a", Kind: "EVENT", Group: store.GroupOf("large")}}}
@@ -336,6 +361,7 @@ func (s *suite) testViewExceptLarge(t *testing.T) {
 		}
 		q.ExcludeIDs = append(q.ExcludeIDs, page...)
 	}
+
 	if !slices.Equal(q.ExcludeIDs, want) {
 		t.Errorf("the others are %q, want %q", q.ExcludeIDs, want)
 	}

@@ -22,6 +22,7 @@ func Sanitize(text string, limit int, ascii bool) string {
 	if most := 4*limit + utf8.UTFMax - 1; len(text) > most && strings.IndexByte(text[:most], 0) < 0 {
 		text = text[:most]
 	}
+
 	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "\uFFFD")
 	if ascii {
 		text = strings.Map(func(r rune) rune {
@@ -31,6 +32,7 @@ func Sanitize(text string, limit int, ascii bool) string {
 			return r
 		}, text)
 	}
+
 	n := 0
 	for i := range text {
 		if n == limit {
@@ -38,5 +40,6 @@ func Sanitize(text string, limit int, ascii bool) string {
 		}
 		n++
 	}
+
 	return text
 }

@@ -20,6 +20,7 @@ func TestEnd(t *testing.T) {
 		if !l.Begin() || !l.Add(open) || !l.Add(gone) || l.Ended() {
 			t.Fatal("it has ended before End")
 		}
+
 		l.Remove(gone)
 		l.End()
 		<-ctx.Done()
@@ -32,6 +33,7 @@ func TestEnd(t *testing.T) {
 		if l.Begin() || l.Add(&view{}) || !l.Ended() {
 			t.Error("it goes on after End")
 		}
+
 		waited := make(chan struct{})
 		go func() { l.Wait(); close(waited) }()
 		synctest.Wait()
@@ -40,6 +42,7 @@ func TestEnd(t *testing.T) {
 			t.Error("Wait did not wait for work")
 		default:
 		}
+
 		l.Done()
 		<-waited
 	})

@@ -24,6 +24,7 @@ func Split(set *Set, rows []store.ClaimRow) ([]*Part, error) {
 		if p == nil || p.Outbox.Name != ref.Outbox { // most calls have one outbox
 			p = byName[ref.Outbox]
 		}
+
 		if p == nil {
 			o, err := set.Find(ref.Outbox)
 			if err != nil {
@@ -33,13 +34,16 @@ func Split(set *Set, rows []store.ClaimRow) ([]*Part, error) {
 			byName[ref.Outbox] = p
 			parts = append(parts, p)
 		}
+
 		if j, twice := p.FirstIndex[ref.ID]; twice {
 			p.Duplicates[i] = j
 			continue
 		}
+
 		p.FirstIndex[ref.ID] = i
 		p.Indexes = append(p.Indexes, i)
 	}
+
 	return parts, nil
 }
 

@@ -39,6 +39,7 @@ func (s *Session) Do(ctx context.Context, call func(context.Context) error) erro
 	if s.lifetime.Ended() {
 		return lifetime.ErrClosed
 	}
+
 	ctx, cancel := s.lifetime.Bind(ctx)
 	defer cancel()
 	select {
@@ -47,16 +48,19 @@ func (s *Session) Do(ctx context.Context, call func(context.Context) error) erro
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+
 	if s.lifetime.Ended() { // select may choose the token even if ctx is done
 		return lifetime.ErrClosed
 	}
 	if err := s.link.Ready(ctx); err != nil {
 		return err
 	}
+
 	err := call(ctx)
 	if err != nil && !s.link.Survives(err) {
 		s.link.Drop()
 	}
+
 	return err
 }
 

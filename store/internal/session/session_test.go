@@ -51,6 +51,7 @@ func TestSession(t *testing.T) {
 			t.Errorf("step %d: %v, opened %d times, closed %d times", i, err, l.opened, l.closed)
 		}
 	}
+
 	life.End()
 	s.Close()
 	s.Close()
@@ -72,6 +73,7 @@ func TestTurns(t *testing.T) {
 			return context.Cause(ctx)
 		})
 	}()
+
 	<-inside
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -81,10 +83,12 @@ func TestTurns(t *testing.T) {
 	if s.TryDo(func() { t.Error("two at a time") }) {
 		t.Error("the session is said to be free")
 	}
+
 	life.End()
 	if err := <-ended; !errors.Is(err, lifetime.ErrClosed) {
 		t.Errorf("the call that ran: %v", err)
 	}
+
 	s.Close()
 	if !s.TryDo(func() {}) || l.open {
 		t.Error("the session is not free, or its link is open")

@@ -50,6 +50,7 @@ func (l *Lock) Use(ctx context.Context, call func(context.Context) error) error 
 	if l.lost != nil {
 		return l.lost
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.released, cancel)()
@@ -58,10 +59,12 @@ func (l *Lock) Use(ctx context.Context, call func(context.Context) error) error 
 	if released {
 		err = errors.Join(errReleased, err)
 	}
+
 	if err != nil && (!released || l.session.Lost()) {
 		l.lost = err
 		l.session.Drop()
 	}
+
 	return err
 }
 

@@ -27,12 +27,14 @@ func TestLost(t *testing.T) {
 	if err := l.Use(t.Context(), func(context.Context) error { return nil }); err != nil || session.dropped != 0 {
 		t.Errorf("a call that does nothing: %v, given up %d times", err, session.dropped)
 	}
+
 	for range 2 {
 		err := l.Use(t.Context(), func(context.Context) error { return broken })
 		if !errors.Is(err, broken) || session.dropped != 1 {
 			t.Errorf("%v, given up %d times", err, session.dropped)
 		}
 	}
+
 	l.Release()
 	if session.unlocked != 0 || session.dropped != 1 {
 		t.Errorf("a lost lock was unlocked %d times and given up %d times", session.unlocked, session.dropped)
@@ -52,6 +54,7 @@ func TestRelease(t *testing.T) {
 				return ctx.Err()
 			})
 		}()
+
 		<-began
 		l.Release()
 		l.Release()

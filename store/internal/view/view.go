@@ -44,6 +44,7 @@ func Open(ctx context.Context, life *lifetime.Lifetime, boxes *outboxes.Set, dia
 	if !life.Begin() {
 		return nil, lifetime.ErrClosed
 	}
+
 	ctx, cancel := life.Bind(ctx)
 	defer cancel()
 	snapshot, err := begin(ctx, dial)
@@ -51,11 +52,13 @@ func Open(ctx context.Context, life *lifetime.Lifetime, boxes *outboxes.Set, dia
 		life.Done()
 		return nil, fmt.Errorf("open view: %w", err)
 	}
+
 	v := &view{lifetime: life, outboxes: boxes, snapshot: snapshot, position: snapshot.Position()}
 	if !life.Add(v) {
 		v.Close()
 		return nil, lifetime.ErrClosed
 	}
+
 	return v, nil
 }
 
@@ -92,6 +95,7 @@ func (v *view) Unsettled(ctx context.Context, q store.UnsettledQuery) ([]store.I
 	if q.MaxBytes > 0 {
 		size = max(q.Limit, 1) // MaxBytes ends a page, so read a single page
 	}
+
 	err := v.Pages(ctx, q, size, func(page []store.Item) error {
 		if items = append(items, page...); q.MayHaveMore(items) {
 			return errStopIteration
@@ -101,6 +105,7 @@ func (v *view) Unsettled(ctx context.Context, q store.UnsettledQuery) ([]store.I
 	if err != nil && !errors.Is(err, errStopIteration) {
 		return nil, err
 	}
+
 	return items, nil
 }
 
@@ -120,11 +125,13 @@ func (v *view) Pages(ctx context.Context, q store.UnsettledQuery, page int, take
 	if o.Layout.State == store.StateNone {
 		return nil // settled rows cannot be recognized
 	}
+
 	pages := &Pages{Size: page, maxBytes: q.MaxBytes, remaining: q.Limit, consume: v.whileOpen(take)}
 	err = v.read(ctx, pages, func(ctx context.Context) error { return v.snapshot.Read(ctx, o, q, pages) })
 	if err != nil && pages.consumeErr == nil {
 		return fmt.Errorf("read unsettled rows of outbox %s: %w", q.Outbox, err)
 	}
+
 	return err
 }
 
@@ -140,11 +147,13 @@ func (v *view) Delivered(ctx context.Context, q store.DeliveredQuery, page int, 
 	if page <= 0 {
 		return 0, fmt.Errorf("read delivered rows of outbox %s: page size %d must be positive", q.Outbox, page)
 	}
+
 	to := newDeliveredRows(q, &Pages{Size: page, remaining: math.MaxInt, consume: v.whileOpen(take)})
 	err = v.read(ctx, to.pages, func(ctx context.Context) error { return v.snapshot.ReadDelivered(ctx, o, to) })
 	if err != nil && to.pages.consumeErr == nil {
 		err = fmt.Errorf("read delivered rows of outbox %s: %w", q.Outbox, err)
 	}
+
 	return to.undated, err
 }
 
@@ -169,12 +178,14 @@ func (v *view) read(ctx context.Context, pages *Pages, do func(context.Context) 
 	if v.snapshot == nil {
 		return errors.New("view closed")
 	}
+
 	if err := do(ctx); err != nil {
 		v.drop() // the transaction and its snapshot may have ended
 		if pages.consumeErr == nil {
 			return err
 		}
 	}
+
 	pages.flush()
 	return pages.consumeErr
 }

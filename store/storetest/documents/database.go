@@ -36,6 +36,7 @@ func New(t *testing.T, db *mongo.Database, outboxes ...store.Outbox) *Database {
 	for _, name := range d.collections(ctx, t) {
 		must(t, d.db.Collection(name).Drop(ctx))
 	}
+
 	for _, o := range outboxes {
 		must(t, d.db.CreateCollection(ctx, o.Table))
 		if id := o.Layout.Columns.ID; id != "_id" {
@@ -44,6 +45,7 @@ func New(t *testing.T, db *mongo.Database, outboxes ...store.Outbox) *Database {
 			must(t, err)
 		}
 	}
+
 	return d
 }
 
@@ -111,6 +113,7 @@ func (d *Database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (st
 	for i, r := range rows {
 		docs[i] = Document(&o.Layout, r)
 	}
+
 	session, err := d.db.Client().StartSession()
 	must(t, err)
 	must(t, session.StartTransaction(options.Transaction().SetWriteConcern(writeconcern.Majority())))
@@ -149,10 +152,12 @@ func Document(l *store.Layout, r storetest.Row) bson.D {
 	} else if len(r.ID)%2 == 0 { // programs do either
 		add(c.Group, nil)
 	}
+
 	add(c.Status, stored(l, store.Pending))
 	for _, name := range l.OrderBy {
 		add(name, at(l, r.Created))
 	}
+
 	return doc
 }
 
@@ -190,12 +195,14 @@ func (d *Database) Set(t *testing.T, outbox, id string, status store.Status, whe
 	default:
 		assign(c.Failed, nil)
 	}
+
 	if c.Claimed != "" {
 		assign(c.Claimed, at(l, when))
 	}
 	if set == nil {
 		return
 	}
+
 	ctx, cancel := bound()
 	defer cancel()
 	_, err := d.db.Collection(o.Table).UpdateOne(ctx, bson.D{{Key: c.ID, Value: id}}, bson.D{{Key: "$set", Value: set}})
@@ -247,6 +254,7 @@ func found(t *testing.T, l *store.Layout, doc bson.Raw) storetest.RowContent {
 	if n, ok := field(doc, c.RetryCount).AsInt64OK(); ok {
 		f.RetryCount = int(n)
 	}
+
 	f.Error, _ = field(doc, c.Error).StringValueOK()
 	status := field(doc, c.Status)
 	switch l.State {
@@ -275,6 +283,7 @@ func found(t *testing.T, l *store.Layout, doc bson.Raw) storetest.RowContent {
 	default:
 		f.Status = store.Pending
 	}
+
 	return f
 }
 
@@ -303,6 +312,7 @@ func when(t *testing.T, l *store.Layout, doc bson.Raw, name string) time.Time {
 	if v.Type == 0 || v.Type == bson.TypeNull {
 		return time.Time{}
 	}
+
 	if !l.TextTimes {
 		at, ok := v.TimeOK()
 		if !ok {
@@ -310,9 +320,11 @@ func when(t *testing.T, l *store.Layout, doc bson.Raw, name string) time.Time {
 		}
 		return at.UTC()
 	}
+
 	at, err := time.Parse(time.RFC3339Nano, v.StringValue())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return at.UTC()
 }

@@ -45,6 +45,7 @@ func Replay(ctx context.Context, st store.Store, epoch store.Epoch, outbox strin
 	} {
 		said[call.what] = call.err()
 	}
+
 	return said
 }
 

@@ -94,6 +94,7 @@ func Prune(tb testing.TB, st store.Pruner, epoch store.Epoch, before time.Time, 
 			return rows, refused
 		}
 	}
+
 	tb.Fatal("there is no end of it")
 	return 0, nil
 }
@@ -111,9 +112,11 @@ func Groups(tb testing.TB, st store.Viewer, except ...store.LaneKey) (groups []s
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	for _, it := range items {
 		groups = append(groups, it.Group)
 	}
+
 	return groups
 }
 
@@ -203,6 +206,7 @@ func Delivered(tb testing.TB, st store.Viewer, q store.DeliveredQuery) (rows []s
 		}
 		return nil
 	})
+
 	return rows, undated, err
 }
 

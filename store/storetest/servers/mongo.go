@@ -132,6 +132,7 @@ func DropMongo(server, name string) error {
 			return errors.Join(err, ended)
 		}
 	}
+
 	return err
 }
 
@@ -149,9 +150,11 @@ func endTransactions(ctx context.Context, client *mongo.Client, name string) err
 			}
 		} `bson:"lockInfo"`
 	}
+
 	if err := admin.RunCommand(ctx, doc("lockInfo", 1)).Decode(&answer); err != nil {
 		return err
 	}
+
 	sessions := bson.A{}
 	for _, lock := range answer.Locks {
 		if !strings.HasSuffix(lock.Resource, ", "+name+"}") {
@@ -167,8 +170,10 @@ func endTransactions(ctx context.Context, client *mongo.Client, name string) err
 			}
 		}
 	}
+
 	if len(sessions) == 0 {
 		return nil // killSessions without ids ends all sessions
 	}
+
 	return admin.RunCommand(ctx, doc("killSessions", sessions)).Err()
 }

@@ -75,6 +75,7 @@ func TestMongoDatabaseIsDropped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		t.Cleanup(func() { _ = left.Disconnect(context.Background()) }) // after the drop
 		url := servers.Mongo(t)
 		db := servers.OpenMongo(t, url)
@@ -87,12 +88,15 @@ func TestMongoDatabaseIsDropped(t *testing.T) {
 		if err := session.StartTransaction(); err != nil {
 			t.Fatal(err)
 		}
+
 		ctx := mongo.NewSessionContext(context.WithoutCancel(t.Context()), session)
 		if _, err := left.Database(name).Collection("kept").InsertOne(ctx, bson.M{"_id": 2}); err != nil {
 			t.Fatal(err)
 		}
+
 		note(t, servers.OpenMongo(t, servers.Mongo(t)), 1)
 	})
+
 	names, err := server.ListDatabaseNames(t.Context(), bson.M{"name": name})
 	if err != nil || len(names) > 0 {
 		t.Errorf("database %s is still there: %v %v", name, names, err)
@@ -106,10 +110,12 @@ func TestSharedMongoIsLikeAUsers(t *testing.T) {
 	if version := info.Lookup("version").StringValue(); !strings.HasPrefix(version, "6.") {
 		t.Errorf("version %s, want 6…", version)
 	}
+
 	config := tell(t, db, bson.D{{Key: "replSetGetConfig", Value: 1}})
 	if durable := config.Lookup("config", "writeConcernMajorityJournalDefault").Boolean(); !durable {
 		t.Error("a majority need not have journalled a write")
 	}
+
 	concern := tell(t, db, bson.D{{Key: "getDefaultRWConcern", Value: 1}})
 	if w := concern.Lookup("defaultWriteConcern", "w").StringValue(); w != "majority" {
 		t.Errorf("the default write concern is %s", w)
@@ -124,6 +130,7 @@ func TestMongoCrashRestart(t *testing.T) {
 	if n := got.Lookup("transactionLifetimeLimitSeconds").AsInt64(); n != 77 {
 		t.Errorf("transactionLifetimeLimitSeconds = %d, want 77", n)
 	}
+
 	note(t, db, 1)
 	t.Logf("crashed in %v", s.Stop("immediate"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -134,6 +141,7 @@ func TestMongoCrashRestart(t *testing.T) {
 	if took := s.Members[0].Stop("fast"); took != 0 {
 		t.Errorf("stopping a stopped server took %v", took)
 	}
+
 	s.Restart(map[string]string{"oplogSize": "99"})
 	if log := s.Members[0].Log(); !strings.Contains(log, "Detected unclean shutdown") {
 		t.Errorf("the restart recovered nothing:\n%s", log)
@@ -141,6 +149,7 @@ func TestMongoCrashRestart(t *testing.T) {
 	if n := noted(t, db); n != 1 {
 		t.Errorf("%d documents, want 1", n)
 	}
+
 	t.Logf("stopped in %v", s.Stop("fast"))
 }
 
@@ -157,6 +166,7 @@ func TestMongoElections(t *testing.T) {
 	if next == stepped {
 		t.Error("the primary that stepped down is primary again")
 	}
+
 	note(t, db, 2)
 
 	began = time.Now()
@@ -166,6 +176,7 @@ func TestMongoElections(t *testing.T) {
 	if third == next {
 		t.Error("a frozen member is primary")
 	}
+
 	next.Thaw() // otherwise a majority accepts no write for a minute: see AwaitMajority
 	noteAfterAll(t, db, 3)
 
@@ -174,6 +185,7 @@ func TestMongoElections(t *testing.T) {
 	if s.Primary() == third {
 		t.Error("a dead member is primary")
 	}
+
 	t.Logf("a dead primary was replaced in %v", time.Since(began))
 	note(t, db, 4)
 	s.Restart(nil)
@@ -198,14 +210,17 @@ func TestMongoOplogIsRolled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	note(t, db, 1)
 	if !stream.Next(t.Context()) {
 		t.Fatal(stream.Err())
 	}
+
 	token := stream.ResumeToken()
 	if err := stream.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+
 	began := time.Now()
 	s.RollOplog()
 	t.Logf("rolled in %v", time.Since(began))
@@ -225,10 +240,12 @@ func TestMongoTLSAndAuth(t *testing.T) {
 	if err := stranger.RunCommand(t.Context(), bson.D{{Key: "listCollections", Value: 1}}).Err(); err == nil {
 		t.Error("a stranger is let in")
 	}
+
 	authority, err := os.ReadFile(s.TLS())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
 	client, err := mongo.Connect(options.Client().ApplyURI(s.URL).SetTLSConfig(&tls.Config{RootCAs: roots}))
@@ -262,6 +279,7 @@ func TestMissingMongo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a short run skips in CI too")
 	}
+
 	t.Setenv("CI", "")
 	t.Setenv("SLUICEBOX_TEST_MONGO_URL", "")
 	o := &outcome{TB: t}

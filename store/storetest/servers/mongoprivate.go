@@ -118,6 +118,7 @@ func (s *MongoSet) setURL() {
 	for i, m := range s.Members {
 		addresses[i] = m.Address
 	}
+
 	query := url.Values{"replicaSet": {mongoSet}}
 	if s.alone {
 		query.Del("replicaSet")
@@ -125,6 +126,7 @@ func (s *MongoSet) setURL() {
 	if s.user != nil {
 		query.Set("authSource", "admin")
 	}
+
 	at := url.URL{Scheme: "mongodb", User: s.user, Host: strings.Join(addresses, ","), Path: "/", RawQuery: query.Encode()}
 	s.URL = at.String()
 }
@@ -143,6 +145,7 @@ func startMember(tb testing.TB, settings map[string]string) *MongoMember {
 	if err := os.Mkdir(m.Dir, 0o700); err != nil {
 		tb.Fatal(err)
 	}
+
 	own(tb, m.Dir)
 	m.launchAnywhere()
 	m.Address = net.JoinHostPort("127.0.0.1", strconv.Itoa(m.port))
@@ -164,10 +167,12 @@ func (m *MongoMember) serve() (cmd *exec.Cmd, ready string) {
 		}
 		args = append(args, option)
 	}
+
 	ready = "Waiting for connections"
 	if m.single {
 		ready = "Transition to primary complete"
 	}
+
 	return m.program("mongod", args...), ready
 }
 
@@ -236,6 +241,7 @@ func (s *MongoSet) TLS() (caFile string) {
 		}
 		pem.Write(text)
 	}
+
 	write(s.tb, both, pem.String())
 	s.Restart(map[string]string{
 		"tlsMode": "allowTLS", "tlsCertificateKeyFile": both, "tlsCAFile": caFile, "tlsAllowConnectionsWithoutCertificates": "",

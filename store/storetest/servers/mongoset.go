@@ -40,6 +40,7 @@ func (s *MongoSet) Run(database string, command bson.D) bson.Raw {
 	if err != nil {
 		s.tb.Fatalf("%v, in: %v", err, command)
 	}
+
 	return answer
 }
 
@@ -85,20 +86,24 @@ func (s *MongoSet) awaitHealth() {
 	if s.alone {
 		return
 	}
+
 	s.await("become healthy", func(ctx context.Context) error {
 		answer, err := s.Members[0].runCommand(ctx, s.user, doc("replSetGetStatus", 1))
 		if err != nil {
 			return err
 		}
+
 		var status struct {
 			Members []struct {
 				Name  string
 				State string `bson:"stateStr"`
 			}
 		}
+
 		if err := bson.Unmarshal(answer, &status); err != nil {
 			return err
 		}
+
 		primary := false
 		for _, m := range status.Members {
 			if m.State != "PRIMARY" && m.State != "SECONDARY" {
@@ -106,9 +111,11 @@ func (s *MongoSet) awaitHealth() {
 			}
 			primary = primary || m.State == "PRIMARY"
 		}
+
 		if !primary {
 			return fmt.Errorf("none of %d members is primary", len(status.Members))
 		}
+
 		return nil
 	})
 }
@@ -152,6 +159,7 @@ func (s *MongoSet) Primary() (primary *MongoMember) {
 		}
 		return fmt.Errorf("none of %d members takes writes", len(s.Members))
 	})
+
 	return primary
 }
 
@@ -230,6 +238,7 @@ func fillOplog(ctx context.Context, client *mongo.Client, past bson.Timestamp) e
 	if err != nil && (!errors.As(err, &command) || command.Code != there) {
 		return err
 	}
+
 	text := bytes.Repeat([]byte("x"), size)
 	for {
 		for range most / size {

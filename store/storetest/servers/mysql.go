@@ -57,6 +57,7 @@ func (f Flavour) Database(tb testing.TB) string {
 	if err != nil || at.Scheme == "" {
 		tb.Fatalf("%s must be a URL", f.variable("URL"))
 	}
+
 	name := databaseName(tb)
 	at.Path = "/" + name
 	ExecMySQL(tb, server, "CREATE DATABASE "+name)
@@ -123,6 +124,7 @@ func openMySQL(text string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	cfg := mysql.NewConfig()
 	cfg.User = at.User.Username()
 	cfg.Passwd, _ = at.User.Password()
@@ -132,11 +134,13 @@ func openMySQL(text string) (*sql.DB, error) {
 	if mode := at.Query().Get("sql_mode"); mode != "" {
 		cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"}
 	}
+
 	cfg.Logger = &mysql.NopLogger{} // errors are returned
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return nil, err
 	}
+
 	return sql.OpenDB(connector), nil
 }
 
@@ -152,6 +156,7 @@ func (f Flavour) dropDatabase(server, name string) error {
 	if err := f.endSessions(ctx, db, name); err != nil {
 		return err
 	}
+
 	_, err = db.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
 	return err
 }
@@ -162,6 +167,7 @@ func (f Flavour) endSessions(ctx context.Context, db *sql.DB, name string) error
 	if f == MySQL {
 		list = "performance_schema.processlist" // information_schema.processlist is deprecated
 	}
+
 	rows, err := db.QueryContext(ctx, "SELECT id FROM "+list+" WHERE db = ?", name)
 	if err != nil {
 		return err
@@ -175,9 +181,11 @@ func (f Flavour) endSessions(ctx context.Context, db *sql.DB, name string) error
 		}
 		ids = append(ids, id)
 	}
+
 	if err := rows.Err(); err != nil {
 		return err
 	}
+
 	const noSuchThread = 1094 // ER_NO_SUCH_THREAD
 	for _, id := range ids {
 		_, err := db.ExecContext(ctx, fmt.Sprintf("KILL %d", id))
@@ -186,6 +194,7 @@ func (f Flavour) endSessions(ctx context.Context, db *sql.DB, name string) error
 			return err
 		}
 	}
+
 	return nil
 }
 

@@ -53,6 +53,7 @@ func TestMySQLDatabaseIsDropped(t *testing.T) {
 			other := f.Database(t)
 			servers.ExecMySQL(t, other, "CREATE TABLE held (id int)")
 		})
+
 		if n := ask[int](t, server, "SELECT count(*) FROM information_schema.schemata WHERE schema_name = ?", name); n != 0 {
 			t.Errorf("database %s is still there", name)
 		}
@@ -73,11 +74,13 @@ func TestSharedMySQLIsLikeAUsers(t *testing.T) {
 			settings["gtid_strict_mode"], settings["binlog_row_metadata"] = "1", "NO_LOG"
 			version = "10.11."
 		}
+
 		for setting, want := range settings {
 			if got := ask[string](t, db, "SELECT @@global."+setting); got != want {
 				t.Errorf("%s = %s, want %s", setting, got, want)
 			}
 		}
+
 		if got := ask[string](t, db, "SELECT version()"); !strings.HasPrefix(got, version) {
 			t.Errorf("version %s, want %s…", got, version)
 		}
@@ -94,6 +97,7 @@ func TestMySQLCrashRestart(t *testing.T) {
 		if _, err := db.ExecContext(t.Context(), "CREATE TABLE kept SELECT 1 AS n"); err != nil {
 			t.Fatal(err)
 		}
+
 		t.Logf("crashed in %v", s.Stop("immediate"))
 		if err := db.PingContext(t.Context()); err == nil {
 			t.Fatal("the stopped server takes connections")
@@ -101,6 +105,7 @@ func TestMySQLCrashRestart(t *testing.T) {
 		if took := s.Stop("fast"); took != 0 {
 			t.Errorf("stopping a stopped server took %v", took)
 		}
+
 		s.Restart(map[string]string{"binlog-row-image": "MINIMAL"})
 		if !strings.Contains(strings.ToLower(s.Log()), "crash recovery") {
 			t.Errorf("the restart recovered nothing:\n%s", s.Log())
@@ -111,6 +116,7 @@ func TestMySQLCrashRestart(t *testing.T) {
 		if got := ask[int](t, db, "SELECT n FROM kept"); got != 1 {
 			t.Errorf("the row is %d, want 1", got)
 		}
+
 		t.Logf("stopped in %v", s.Stop("fast"))
 	})
 }
@@ -137,6 +143,7 @@ func TestMySQLTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(authority)
 		cfg := mysql.NewConfig()
@@ -146,6 +153,7 @@ func TestMySQLTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		db := sql.OpenDB(connector)
 		defer func() { _ = db.Close() }()
 		var name, cipher string
@@ -171,6 +179,7 @@ func TestMissingMySQL(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a short run skips in CI too")
 	}
+
 	t.Setenv("CI", "")
 	for _, f := range servers.Flavours() {
 		t.Setenv("SLUICEBOX_TEST_"+strings.ToUpper(string(f))+"_URL", "")

@@ -52,6 +52,7 @@ func (f Flavour) privateSettings() map[string]string {
 	} else {
 		maps.Copy(settings, map[string]string{"mysqlx": "OFF", "gtid-mode": "ON", "enforce-gtid-consistency": "ON", "innodb-redo-log-capacity": "16M"})
 	}
+
 	return settings
 }
 
@@ -104,6 +105,7 @@ func (s *MySQLServer) initialize() {
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		s.tb.Fatal(err)
 	}
+
 	own(s.tb, tmp)
 	_, init := s.Flavour.programOf()
 	cmd := s.program(init[0], append(init[1:], "--datadir="+s.Dir, "--innodb-flush-method=fsync")...)
@@ -111,6 +113,7 @@ func (s *MySQLServer) initialize() {
 		cmd = exec.Command("cp", "-R", from, s.Dir)
 		cmd.SysProcAttr = attributes()
 	}
+
 	if out, err := cmd.CombinedOutput(); err != nil {
 		s.tb.Fatalf("making a data folder: %v\n%s", err, out)
 	}

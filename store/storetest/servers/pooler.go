@@ -22,6 +22,7 @@ func Pooler(tb testing.TB, server, mode string, ignore ...string) string {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	dir := folder(tb)
 	err = onFreePort(func(port int) error {
 		file := filepath.Join(dir, "pgbouncer.ini")
@@ -46,6 +47,7 @@ func Pooler(tb testing.TB, server, mode string, ignore ...string) string {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	return at.String()
 }
 

@@ -58,6 +58,7 @@ func Start(tb testing.TB, version int, settings map[string]string) *Server {
 		"max_replication_slots":   "50",
 		"jit":                     "off", // its library may be missing
 	})
+
 	maps.Copy(s.settings, settings)
 	s.initialize()
 	s.start()
@@ -89,12 +90,14 @@ func (s *Server) initialize() {
 		cmd = exec.Command("cp", "-R", from, s.Dir)
 		cmd.SysProcAttr = attributes()
 	}
+
 	if out, err := cmd.CombinedOutput(); err != nil {
 		s.tb.Fatalf("making a data folder: %v\n%s", err, out)
 	}
 	if from != "" {
 		s.becomeAnother()
 	}
+
 	s.config = s.read("postgresql.conf")
 	s.hba = s.read("pg_hba.conf")
 }
@@ -112,15 +115,18 @@ func (s *Server) becomeAnother() {
 	if err != nil {
 		s.tb.Fatal(err)
 	}
+
 	end := 8
 	for castagnoli(control[:end]) != binary.LittleEndian.Uint32(control[end:]) {
 		if end += 4; end+4 > len(control) {
 			s.tb.Fatalf("%s has no checksum", path)
 		}
 	}
+
 	if _, err := rand.Read(control[:4]); err != nil { // lower half
 		s.tb.Fatal(err)
 	}
+
 	binary.LittleEndian.PutUint32(control[end:], castagnoli(control[:end]))
 	if err := os.WriteFile(path, control, 0o600); err != nil {
 		s.tb.Fatal(err)

@@ -61,13 +61,16 @@ func (p *private) Stop(mode string) time.Duration {
 		p.tb.Errorf("no way to stop a server is named %q", mode)
 		return 0
 	}
+
 	if p.process == nil || !p.process.running() {
 		return 0
 	}
+
 	took, err := p.process.end(signal)
 	if err != nil {
 		p.tb.Errorf("a %s stop of the server: %v", mode, err)
 	}
+
 	return took
 }
 

@@ -40,6 +40,7 @@ func run(cmd *exec.Cmd, ready string) (*process, error) {
 		close(p.ended)
 		return p, err
 	}
+
 	p.os = cmd.Process
 	go func() {
 		_ = cmd.Wait() // the reason is in the output
@@ -48,11 +49,13 @@ func run(cmd *exec.Cmd, ready string) (*process, error) {
 	if p.output.await(ready, p.ended, startTimeout) {
 		return p, nil
 	}
+
 	_, _ = p.end(syscall.SIGQUIT) // a server ends its children first
 	text := p.output.String()
 	if strings.Contains(text, "ddress already in use") {
 		return p, errPortTaken
 	}
+
 	return p, fmt.Errorf("%s did not start:\n%s", cmd.Path, text)
 }
 
@@ -72,6 +75,7 @@ func (p *process) end(signal os.Signal) (time.Duration, error) {
 	if errors.Is(err, os.ErrProcessDone) {
 		err = nil
 	}
+
 	select {
 	case <-p.ended:
 	case <-time.After(stopTimeout):
@@ -79,6 +83,7 @@ func (p *process) end(signal os.Signal) (time.Duration, error) {
 		_ = p.os.Kill()
 		<-p.ended
 	}
+
 	return time.Since(began), err
 }
 
@@ -104,10 +109,12 @@ func folder(tb testing.TB) string {
 	if under == "" {
 		under = "/var/tmp" // on a disk and accessible to all, which $TMPDIR may not be
 	}
+
 	dir, err := os.MkdirTemp(under, folderPrefix)
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	tb.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			tb.Error(err)

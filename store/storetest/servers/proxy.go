@@ -30,10 +30,12 @@ func NewProxy(t testing.TB, database string) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	w := &Proxy{t: t, to: u.Host, listener: l, end: make(chan struct{}), connected: make(chan struct{})}
 	close(w.connected)
 	w.work.Go(w.accept)
@@ -110,6 +112,7 @@ func (w *Proxy) connect(in net.Conn) {
 	if !w.carries() {
 		return
 	}
+
 	out, err := net.Dial("tcp", w.to)
 	if err != nil {
 		return
@@ -134,6 +137,7 @@ func (w *Proxy) carry(to, from net.Conn) {
 			break
 		}
 	}
+
 	_ = to.Close() // the side that closed needs no more data
 	_, _ = io.Copy(io.Discard, from)
 	_ = from.Close()

@@ -116,6 +116,7 @@ func Database(tb testing.TB, version int, options ...string) string {
 	if err != nil || at.Scheme == "" {
 		tb.Fatalf("%s must be a URL", variable(version, "URL"))
 	}
+
 	name := databaseName(tb)
 	at.Path = "/" + name
 	// template0 has no sessions, so that copies never wait. file_copy costs half as much as
@@ -214,12 +215,14 @@ func databaseName(tb testing.TB) string {
 	if _, err := rand.Read(suffix[:]); err != nil {
 		tb.Fatal(err)
 	}
+
 	plain := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
 			return r
 		}
 		return '_'
 	}, strings.ToLower(tb.Name()))
+
 	return "t_" + plain[:min(len(plain), most)] + "_" + hex.EncodeToString(suffix[:])
 }
 
@@ -236,11 +239,13 @@ func dropDatabase(server, name string) error {
 	if _, err := conn.Exec(ctx, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false"); err != nil {
 		return err
 	}
+
 	for range dropTries {
 		if err = dropOnce(ctx, conn, name); err == nil {
 			return nil
 		}
 	}
+
 	return err
 }
 
@@ -251,11 +256,13 @@ func dropOnce(ctx context.Context, conn *pgx.Conn, name string) error {
 		endSessions = `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1`
 		dropSlots   = `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1`
 	)
+
 	for _, statement := range []string{endSessions, dropSlots} {
 		if _, err := conn.Exec(ctx, statement, name); err != nil {
 			return err
 		}
 	}
+
 	_, err := conn.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
 	return err
 }

@@ -66,11 +66,13 @@ func stream(t *testing.T, url, slot, publication string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	conn.Frontend().Send(&pgproto3.Query{String: "START_REPLICATION SLOT " + slot +
 		" LOGICAL 0/0 (proto_version '1', publication_names '" + publication + "')"})
 	if err := conn.Frontend().Flush(); err != nil {
 		t.Fatal(err)
 	}
+
 	for {
 		message, err := conn.ReceiveMessage(t.Context())
 		if err != nil {
@@ -114,6 +116,7 @@ func TestStartCrashRestart(t *testing.T) {
 		if got := query[string](t, s.URL, "SHOW wal_level"); got != "replica" {
 			t.Errorf("wal_level = %s, want replica", got)
 		}
+
 		servers.Exec(t, s.URL, "CREATE TABLE kept AS SELECT 1 AS n")
 		url := s.URL
 
@@ -135,6 +138,7 @@ func TestStartCrashRestart(t *testing.T) {
 		if got := query[int](t, url, "SELECT n FROM kept"); got != 1 {
 			t.Errorf("the row is %d, want 1", got)
 		}
+
 		t.Logf("stopped in %v", s.Stop("fast"))
 	})
 }
@@ -166,15 +170,18 @@ func TestStandby(t *testing.T) {
 		if !query[bool](t, standby.URL, "SELECT pg_is_in_recovery()") {
 			t.Error("the standby is none")
 		}
+
 		if version >= failover {
 			servers.Exec(t, primary.URL, "SELECT pg_create_logical_replication_slot('kept', 'pgoutput', false, false, true)")
 			standby.SyncSlot("kept")
 		}
+
 		servers.Exec(t, primary.URL, "INSERT INTO rows VALUES (2)")
 		standby.CatchUp()
 		if n := query[int](t, standby.URL, "SELECT count(*)::int FROM rows"); n != 2 {
 			t.Errorf("the standby has %d rows, want 2", n)
 		}
+
 		primary.Stop("immediate")
 		standby.Promote()
 		servers.Exec(t, standby.URL, "INSERT INTO rows VALUES (3)")
@@ -235,12 +242,14 @@ func TestMissingServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a short run skips in CI too")
 	}
+
 	ask := func() (o *outcome) {
 		o = &outcome{TB: t}
 		defer func() { _ = recover() }()
 		servers.Postgres(o, 15)
 		return o
 	}
+
 	t.Setenv("SLUICEBOX_TEST_PG15_URL", "")
 	for ci, wanted := range map[string]func(*outcome) string{
 		"":     func(o *outcome) string { return o.skipped },

@@ -33,6 +33,7 @@ func Standby(tb testing.TB, primary *Server, settings map[string]string) *Server
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tb.Fatalf("pg_basebackup: %v\n%s", err, out)
 	}
+
 	s.start()
 	s.CatchUp()
 	return s

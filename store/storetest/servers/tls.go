@@ -23,10 +23,12 @@ func (s *Server) TLS() (caFile string) {
 	if err := conn.QueryRow(s.tb.Context(), "SHOW ssl_library").Scan(&library); err != nil {
 		s.tb.Fatal(err)
 	}
+
 	closeConn(conn)
 	if library == "" {
 		s.tb.Skipf("these programs of PostgreSQL %d are built without TLS", s.version)
 	}
+
 	caFile, certFile, keyFile := s.certify()
 	s.Restart(map[string]string{"ssl": "on", "ssl_cert_file": certFile, "ssl_key_file": keyFile})
 	return caFile
@@ -45,6 +47,7 @@ func certificates(tb testing.TB) (ca, cert, key string) {
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageCertSign,
 	}
+
 	server := &x509.Certificate{
 		SerialNumber: big.NewInt(2),
 		Subject:      pkix.Name{CommonName: "localhost"},
@@ -55,10 +58,12 @@ func certificates(tb testing.TB) (ca, cert, key string) {
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
+
 	der, err := x509.MarshalPKCS8PrivateKey(serverKey)
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	return sign(tb, authority, authority, caKey, caKey),
 		sign(tb, server, authority, serverKey, caKey),
 		encode("PRIVATE KEY", der)

@@ -63,18 +63,21 @@ func (db *Database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (s
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for part := range slices.Chunk(rows, insertRows) {
 		s := &statement{Dialect: db.dialect}
 		if err := tx.Exec(ctx, s.insert(db.outboxes[outbox], part), s.args...); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	var name int64
 	if query := db.dialect.Txn; query != "" {
 		if err := tx.Row(ctx, query, nil, &name); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	return store.Txn(uint32(name)), func() {
 		if err := tx.Commit(ctx); err != nil {
 			t.Fatal(err)
@@ -109,9 +112,11 @@ func (s *statement) values(l *store.Layout, r storetest.Row) []string {
 	if l.Columns.Status != "" {
 		places = append(places, s.arg(stored(l, store.Pending)))
 	}
+
 	for range l.OrderBy {
 		places = append(places, s.at(r.Created))
 	}
+
 	return places
 }
 
@@ -141,6 +146,7 @@ func (db *Database) Set(t *testing.T, outbox, id string, status store.Status, at
 	default:
 		assign(c.Failed, s.at(nil))
 	}
+
 	if c.Claimed != "" {
 		assign(c.Claimed, s.at(at))
 	}
@@ -186,6 +192,7 @@ func (db *Database) Read(t *testing.T, outbox, id string) storetest.RowContent {
 		text, claimed, settled sql.NullString
 		delivered, failed      bool
 	)
+
 	err := db.session.Row(context.Background(), query, []any{id}, &status, &found.RetryCount, &text, &claimed, &settled, &delivered, &failed)
 	if errors.Is(err, sql.ErrNoRows) {
 		return found
@@ -193,6 +200,7 @@ func (db *Database) Read(t *testing.T, outbox, id string) storetest.RowContent {
 	if err != nil {
 		t.Fatalf("%v, in: %s", err, query)
 	}
+
 	found.Exists, found.Error = true, text.String
 	found.Claimed, found.Settled = d.parse(t, claimed), d.parse(t, settled)
 	found.Status = statusOf(&o.Layout, status, claimed.Valid, delivered, failed)
@@ -201,6 +209,7 @@ func (db *Database) Read(t *testing.T, outbox, id string) storetest.RowContent {
 			t.Fatal(err)
 		}
 	}
+
 	return found
 }
 
@@ -241,6 +250,7 @@ func statusOf(l *store.Layout, text string, claimed, delivered, failed bool) sto
 			return store.Processing
 		}
 	}
+
 	return store.Pending
 }
 

@@ -72,6 +72,7 @@ func (d *Dialect) columns(l *store.Layout) (list []string) {
 	if l.State == store.StateNumbers {
 		status = types.Number
 	}
+
 	add(c.ID, types.ID)
 	add(c.Payload, types.Payload)
 	add(c.Kind, types.Kind)
@@ -86,6 +87,7 @@ func (d *Dialect) columns(l *store.Layout) (list []string) {
 	for _, name := range l.OrderBy {
 		add(name, types.Order)
 	}
+
 	return list
 }
 
