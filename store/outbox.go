@@ -60,7 +60,7 @@ func ValidateOutboxes(outboxes []Outbox, takeover time.Duration) error {
 func (o *Outbox) validate(takeover time.Duration) error {
 	var errs []error
 	if o.Name == "" {
-		errs = append(errs, errors.New("outbox without a name"))
+		errs = append(errs, errors.New("outbox has no name"))
 	}
 	if o.Table == "" {
 		errs = append(errs, fmt.Errorf("outbox %q: no table is named", o.Name))

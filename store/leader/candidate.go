@@ -71,10 +71,10 @@ func (c *Candidate) try(ctx context.Context) (*Tenure, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked := time.Now()
+	sentAt := time.Now()
 	if err := lock.Ping(ctx); err != nil {
 		lock.Release()
 		return nil, err
 	}
-	return newTenure(lock, asked), nil
+	return newTenure(lock, sentAt), nil
 }

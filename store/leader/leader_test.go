@@ -18,17 +18,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// diary is an Observer that stores the latest events.
-type diary struct {
+// recorder is an Observer that stores the latest events.
+type recorder struct {
 	holder atomic.Pointer[string]
 	failed atomic.Pointer[error]
 }
 
-func (d *diary) Standby(holder string) { d.holder.Store(&holder) }
-func (d *diary) LockFailed(err error)  { d.failed.Store(&err) }
+func (d *recorder) Standby(holder string) { d.holder.Store(&holder) }
+func (d *recorder) LockFailed(err error)  { d.failed.Store(&err) }
 
-// reign competes, and runs the tenure until the lock is lost or the context ends.
-func reign(ctx context.Context, r relay, obs Observer, begun func(*Tenure)) error {
+// runTenure competes, and runs the tenure until the lock is lost or the context ends.
+func runTenure(ctx context.Context, r relay, obs Observer, begun func(*Tenure)) error {
 	c := Candidate{Locker: r, Observer: obs}
 	t, err := c.Compete(ctx)
 	if err != nil {
@@ -39,31 +39,31 @@ func reign(ctx context.Context, r relay, obs Observer, begun func(*Tenure)) erro
 	return t.Run(ctx)
 }
 
-// lead runs a test with a leading relay.
-func lead(t *testing.T, test func(s *server, tenure *Tenure, ended <-chan error)) {
+// withLeader runs a test with a leading relay.
+func withLeader(t *testing.T, test func(s *server, tenure *Tenure, ended <-chan error)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{cut: map[string]bool{}}
+		s := &server{unreachable: map[string]bool{}}
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		begun, ended := make(chan *Tenure, 1), make(chan error, 1)
-		go func() { ended <- reign(ctx, relay{s, "a"}, &diary{}, func(tn *Tenure) { begun <- tn }) }()
+		go func() { ended <- runTenure(ctx, relay{s, "a"}, &recorder{}, func(tn *Tenure) { begun <- tn }) }()
 		test(s, <-begun, ended)
 	})
 }
 
-func pass(d time.Duration) {
+func advance(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-func TestAStandbyTakesOver(t *testing.T) {
-	lead(t, func(s *server, first *Tenure, ended <-chan error) {
+func TestStandbyTakesOver(t *testing.T) {
+	withLeader(t, func(s *server, first *Tenure, ended <-chan error) {
 		ctx, cancel := context.WithCancel(context.Background())
-		var d diary
+		var d recorder
 		var second atomic.Pointer[Tenure]
 		done := make(chan error, 1)
-		go func() { done <- reign(ctx, relay{s, "b"}, &d, second.Store) }()
-		pass(10 * time.Minute)
+		go func() { done <- runTenure(ctx, relay{s, "b"}, &d, second.Store) }()
+		advance(10 * time.Minute)
 		if !first.IsLeader() || second.Load() != nil || *d.holder.Load() != "a" || s.tries < 2390 || s.tries > 2402 {
 			t.Errorf("after ten minutes: first leads %v, second %v, told of %q, %d tries", first.IsLeader(), second.Load(), *d.holder.Load(), s.tries)
 		}
@@ -77,7 +77,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 		}
 
 		<-first.Lost()
-		pass(tryInterval)
+		advance(tryInterval)
 		if tn := second.Load(); tn == nil || tn.Await(ctx) != nil {
 			t.Error("the second does not lead after one try")
 		}
@@ -86,27 +86,28 @@ func TestAStandbyTakesOver(t *testing.T) {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		if s.taken() != nil {
+		if s.holder() != nil {
 			t.Error("the lock was not given up")
 		}
 	})
 }
 
-// TestDoubtPasses: a database that is slow for a moment costs a pause, not the leadership.
-func TestDoubtPasses(t *testing.T) {
-	lead(t, func(s *server, tenure *Tenure, _ <-chan error) {
+// TestSlowDatabaseKeepsLeadership: a database that is slow for a moment costs a pause, not
+// the leadership.
+func TestSlowDatabaseKeepsLeadership(t *testing.T) {
+	withLeader(t, func(s *server, tenure *Tenure, _ <-chan error) {
 		ctx := context.Background()
-		pass(10*time.Second + 100*time.Millisecond) // 100 ms after the start of the last ping
+		advance(10*time.Second + 100*time.Millisecond) // 100 ms after the start of the last ping
 		s.set(func() { s.slow = 2500 * time.Millisecond })
 		began := time.Now()
-		pass(2800 * time.Millisecond)
+		advance(2800 * time.Millisecond)
 		if err := tenure.Await(ctx); err != nil || time.Since(began) > 2800*time.Millisecond {
 			t.Errorf("in doubt after %s: %v", time.Since(began), err)
 		}
 
-		pass(200 * time.Millisecond)
+		advance(200 * time.Millisecond)
 		if tenure.IsLeader() {
-			t.Errorf("still sure after %s", time.Since(began))
+			t.Errorf("still confirmed after %s", time.Since(began))
 		}
 
 		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
@@ -118,22 +119,22 @@ func TestDoubtPasses(t *testing.T) {
 			t.Error(err)
 		}
 		if took := time.Since(began); took != 3400*time.Millisecond {
-			t.Errorf("sure again after %s", took)
+			t.Errorf("confirmed again after %s", took)
 		}
 	})
 }
 
-// TestWished: an increase of the request count during the tenure is signaled.
-func TestWished(t *testing.T) {
+// TestRequestsAreSignaled: an increase of the request count during the tenure is signaled.
+func TestRequestsAreSignaled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{cut: map[string]bool{}, wishes: 7}
+		s := &server{unreachable: map[string]bool{}, requests: 7}
 		ctx, cancel := context.WithCancel(context.Background())
 		begun, ended := make(chan *Tenure, 1), make(chan error, 1)
-		go func() { ended <- reign(ctx, relay{s, "a"}, &diary{}, func(tn *Tenure) { begun <- tn }) }()
+		go func() { ended <- runTenure(ctx, relay{s, "a"}, &recorder{}, func(tn *Tenure) { begun <- tn }) }()
 		tenure := <-begun
 		expect := func(what string, want bool) {
 			t.Helper()
-			pass(3 * time.Second)
+			advance(3 * time.Second)
 			select {
 			case <-tenure.Requested():
 				if !want {
@@ -146,19 +147,19 @@ func TestWished(t *testing.T) {
 			}
 		}
 
-		wish := func(n int64) { s.set(func() { s.wishes = n }) }
+		request := func(n int64) { s.set(func() { s.requests = n }) }
 		expect("none since it began", false)
-		wish(8)
+		request(8)
 		expect("one more", true)
 		expect("none more", false)
-		wish(9)
-		pass(3 * time.Second)
-		wish(10)
+		request(9)
+		advance(3 * time.Second)
+		request(10)
 		expect("two more, one by one", true)
 		expect("both were told of", false)
-		wish(0)
+		request(0)
 		expect("the count was lost", false)
-		wish(1)
+		request(1)
 		expect("the first of a new count", true)
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -169,25 +170,25 @@ func TestWished(t *testing.T) {
 	})
 }
 
-// TestSilenceEndsATenure: without answers the relay pauses before another can acquire the
+// TestTenureEndsWithoutAnswers: without answers the relay pauses before another can acquire the
 // lock, and the tenure ends when another can.
-func TestSilenceEndsATenure(t *testing.T) {
-	lead(t, func(s *server, tenure *Tenure, ended <-chan error) {
-		pass(10 * time.Second)
-		s.set(func() { s.cut["a"] = true })
+func TestTenureEndsWithoutAnswers(t *testing.T) {
+	withLeader(t, func(s *server, tenure *Tenure, ended <-chan error) {
+		advance(10 * time.Second)
+		s.set(func() { s.unreachable["a"] = true })
 		began := time.Now()
 		if err := tenure.Await(context.Background()); err != nil {
 			t.Error(err)
 		}
 
-		pass(pingValidity - time.Millisecond)
+		advance(pingValidity - time.Millisecond)
 		if !tenure.IsLeader() {
 			t.Error("in doubt too early")
 		}
 
-		pass(time.Millisecond)
+		advance(time.Millisecond)
 		if tenure.IsLeader() {
-			t.Error("sure for too long")
+			t.Error("confirmed for too long")
 		}
 
 		waits := make(chan error, 1)
@@ -204,38 +205,38 @@ func TestSilenceEndsATenure(t *testing.T) {
 	})
 }
 
-// TestAnAnswerCountsFromTheQuestion: an answer counts from the start of its ping, so slow
+// TestAnswerCountsFromPingStart: an answer counts from the start of its ping, so slow
 // answers leave gaps.
-func TestAnAnswerCountsFromTheQuestion(t *testing.T) {
-	lead(t, func(s *server, tenure *Tenure, _ <-chan error) {
+func TestAnswerCountsFromPingStart(t *testing.T) {
+	withLeader(t, func(s *server, tenure *Tenure, _ <-chan error) {
 		s.set(func() { s.slow = 1800 * time.Millisecond })
-		pass(2 * time.Minute)
-		var sure int
+		advance(2 * time.Minute)
+		var confirmed int
 		for range 3600 {
-			if pass(time.Millisecond); tenure.IsLeader() {
-				sure++
+			if advance(time.Millisecond); tenure.IsLeader() {
+				confirmed++
 			}
 		}
 		// Each answer arrives 1.8 s after its ping and is valid for another 1.2 s.
-		if sure < 2390 || sure > 2410 {
-			t.Errorf("sure for %d ms of 3600", sure)
+		if confirmed < 2390 || confirmed > 2410 {
+			t.Errorf("confirmed for %d ms of 3600", confirmed)
 		}
 	})
 }
 
-// TestASlowConnection: slow connections delay leadership but do not lose it.
-func TestASlowConnection(t *testing.T) {
+// TestSlowConnection: slow connections delay leadership but do not lose it.
+func TestSlowConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{opening: 8 * time.Second}
 		ctx, cancel := context.WithCancel(context.Background())
 		begun, ended := make(chan *Tenure, 1), make(chan error, 1)
-		go func() { ended <- reign(ctx, relay{s, "a"}, &diary{}, func(tn *Tenure) { begun <- tn }) }()
+		go func() { ended <- runTenure(ctx, relay{s, "a"}, &recorder{}, func(tn *Tenure) { begun <- tn }) }()
 		tenure := <-begun
 		for range 60 {
 			if !tenure.IsLeader() {
 				t.Fatal("it does not lead")
 			}
-			pass(time.Second)
+			advance(time.Second)
 		}
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -247,18 +248,18 @@ func TestASlowConnection(t *testing.T) {
 func TestCompete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: true}
-		var d diary
+		var d recorder
 		ctx, cancel := context.WithCancel(context.Background())
 		var tenure atomic.Pointer[Tenure]
 		done := make(chan error, 1)
-		go func() { done <- reign(ctx, relay{s, "a"}, &d, tenure.Store) }()
-		pass(time.Minute)
+		go func() { done <- runTenure(ctx, relay{s, "a"}, &d, tenure.Store) }()
+		advance(time.Minute)
 		if err := d.failed.Load(); err == nil || !errors.Is(*err, errGone) || tenure.Load() != nil {
 			t.Errorf("told %v", err)
 		}
 
 		s.set(func() { s.down = false })
-		pass(tryInterval)
+		advance(tryInterval)
 		if tenure.Load() == nil {
 			t.Error("it does not lead once the database is there")
 		}
@@ -292,20 +293,20 @@ func TestNeverTwoLeaders(t *testing.T) {
 }
 
 func threeRelays(t *testing.T, random *rand.Rand) {
-	s := &server{cut: map[string]bool{}}
+	s := &server{unreachable: map[string]bool{}}
 	var tenures [3]atomic.Pointer[Tenure]
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{}, len(tenures))
 	for i := range tenures {
 		go func() {
 			for ctx.Err() == nil {
-				_ = reign(ctx, relay{s, fmt.Sprint(i)}, &diary{}, tenures[i].Store)
+				_ = runTenure(ctx, relay{s, fmt.Sprint(i)}, &recorder{}, tenures[i].Store)
 			}
 			done <- struct{}{}
 		}()
 	}
 
-	sure := func() (n int) {
+	confirmed := func() (n int) {
 		for i := range tenures {
 			if tn := tenures[i].Load(); tn != nil && tn.IsLeader() {
 				n++
@@ -316,9 +317,9 @@ func threeRelays(t *testing.T, random *rand.Rand) {
 
 	turns := 0
 	for range 400 {
-		pass(time.Duration(random.Int64N(int64(900 * time.Millisecond))))
-		if n := sure(); n > 1 {
-			t.Fatalf("%d relays are sure to lead", n)
+		advance(time.Duration(random.Int64N(int64(900 * time.Millisecond))))
+		if n := confirmed(); n > 1 {
+			t.Fatalf("%d relays are confirmed to lead", n)
 		} else {
 			turns += n
 		}
@@ -327,20 +328,20 @@ func threeRelays(t *testing.T, random *rand.Rand) {
 		s.set(func() {
 			switch random.IntN(6) {
 			case 0:
-				s.cut[who] = true
+				s.unreachable[who] = true
 			case 1:
 				s.slow = time.Duration(random.Int64N(int64(4 * time.Second)))
 			case 2:
 				s.down = random.IntN(4) == 0
 			default:
-				s.cut[who], s.slow = false, 0
+				s.unreachable[who], s.slow = false, 0
 			}
 		})
 	}
 
-	s.set(func() { clear(s.cut); s.slow, s.down = 0, false })
-	pass(store.MinLockLease + tryTimeout + tryInterval)
-	if n := sure(); n != 1 || turns == 0 {
+	s.set(func() { clear(s.unreachable); s.slow, s.down = 0, false })
+	advance(store.MinLockLease + tryTimeout + tryInterval)
+	if n := confirmed(); n != 1 || turns == 0 {
 		t.Errorf("%d relays lead at the end, and somebody led in %d of 400 moments", n, turns)
 	}
 

@@ -14,48 +14,48 @@ var errGone = errors.New("the session is gone")
 // server is the lock in a fake database. It is free after a release, after the end of the
 // holder's session, or after MinLockLease without a ping.
 type server struct {
-	mu      sync.Mutex
-	held    *hold
-	cut     map[string]bool // relays without network: they get no answer
-	slow    time.Duration   // response time
-	opening time.Duration   // time to open a connection
-	down    bool            // every call fails
-	tries   int
-	wishes  int64
+	mu          sync.Mutex
+	held        *hold
+	unreachable map[string]bool // relays without network: they get no answer
+	slow        time.Duration   // response time
+	opening     time.Duration   // time to open a connection
+	down        bool            // every call fails
+	tries       int
+	requests    int64
 }
 
 // hold is one acquisition of the lock.
 type hold struct {
 	*server
-	who   string
-	ended chan struct{} // closed at the end of the session, which the relay notices
-	heard time.Time     // time of the holder's latest ping
-	freed bool
-	// wishes is the request count at the latest ping.
-	wishes int64
+	name     string
+	ended    chan struct{} // closed at the end of the session, which the relay notices
+	pingedAt time.Time     // time of the holder's latest ping
+	released bool
+	// requests is the request count at the latest ping.
+	requests int64
 }
 
 // relay is a store.Locker of the server for one relay.
 type relay struct {
 	*server
-	who string
+	name string
 }
 
-// answers waits for the response time.
-func (s *server) answers(ctx context.Context, who string) error {
+// respond waits for the response time.
+func (s *server) respond(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 
 	s.mu.Lock()
-	slow, cut, down := s.slow, s.cut[who], s.down
+	slow, unreachable, down := s.slow, s.unreachable[name], s.down
 	s.mu.Unlock()
 	if down {
 		return errGone
 	}
 
 	var answer <-chan time.Time
-	if !cut {
+	if !unreachable {
 		answer = time.After(slow)
 	}
 
@@ -67,16 +67,16 @@ func (s *server) answers(ctx context.Context, who string) error {
 	}
 }
 
-// taken returns the valid acquisition, nil if the lock is free. The caller holds s.mu.
-func (s *server) taken() *hold {
-	if h := s.held; h != nil && !h.freed && time.Since(h.heard) < store.MinLockLease {
+// holder returns the valid acquisition, nil if the lock is free. The caller holds s.mu.
+func (s *server) holder() *hold {
+	if h := s.held; h != nil && !h.released && time.Since(h.pingedAt) < store.MinLockLease {
 		return h
 	}
 	return nil
 }
 
 func (r relay) Lock(ctx context.Context) (store.Lock, error) {
-	if err := r.answers(ctx, r.who); err != nil {
+	if err := r.respond(ctx, r.name); err != nil {
 		return nil, err
 	}
 
@@ -92,28 +92,28 @@ func (r relay) Lock(ctx context.Context) (store.Lock, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tries++
-	if h := r.taken(); h != nil {
-		return nil, &store.LockedError{Holder: h.who}
+	if h := r.holder(); h != nil {
+		return nil, &store.LockedError{Holder: h.name}
 	}
 
-	r.held = &hold{server: r.server, who: r.who, ended: make(chan struct{}), heard: time.Now()}
+	r.held = &hold{server: r.server, name: r.name, ended: make(chan struct{}), pingedAt: time.Now()}
 	return r.held, nil
 }
 
 func (h *hold) Ping(ctx context.Context) error {
-	if err := h.answers(ctx, h.who); err != nil {
+	if err := h.respond(ctx, h.name); err != nil {
 		return err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.taken() != h {
+	if h.holder() != h {
 		return errGone
 	}
-	h.heard, h.wishes = time.Now(), h.server.wishes
+	h.pingedAt, h.requests = time.Now(), h.server.requests
 	return nil
 }
 
-func (h *hold) RequestCount() int64 { return h.wishes }
+func (h *hold) RequestCount() int64 { return h.requests }
 
 func (h *hold) Watch(ctx context.Context) error {
 	select {
@@ -127,15 +127,15 @@ func (h *hold) Watch(ctx context.Context) error {
 func (h *hold) Release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.freed = true
+	h.released = true
 }
 
 // end ends the holder's session, as an administrator would.
 func (s *server) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.held; h != nil && !h.freed {
-		h.freed = true
+	if h := s.held; h != nil && !h.released {
+		h.released = true
 		close(h.ended)
 	}
 }

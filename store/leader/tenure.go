@@ -34,9 +34,9 @@ type Tenure struct {
 	reason       error         // why the lock is lost
 }
 
-func newTenure(lock store.Lock, asked time.Time) *Tenure {
+func newTenure(lock store.Lock, pingedAt time.Time) *Tenure {
 	return &Tenure{
-		lock: lock, pingedAt: asked, lost: make(chan struct{}), pingAnswered: make(chan struct{}),
+		lock: lock, pingedAt: pingedAt, lost: make(chan struct{}), pingAnswered: make(chan struct{}),
 		requestCount: lock.RequestCount(), requested: make(chan struct{}, 1),
 	}
 }
@@ -51,7 +51,7 @@ func (t *Tenure) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		asked := time.Now()
+		sentAt := time.Now()
 		err := t.ping(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -59,7 +59,7 @@ func (t *Tenure) Run(ctx context.Context) error {
 		if err != nil {
 			return t.fail(err)
 		}
-		t.recordPing(asked)
+		t.recordPing(sentAt)
 		t.signalRequests(t.lock.RequestCount())
 	}
 }
@@ -89,10 +89,10 @@ func (t *Tenure) ping(ctx context.Context) error {
 	return t.lock.Ping(ctx)
 }
 
-func (t *Tenure) recordPing(asked time.Time) {
+func (t *Tenure) recordPing(sentAt time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.pingedAt = asked
+	t.pingedAt = sentAt
 	close(t.pingAnswered)
 	t.pingAnswered = make(chan struct{})
 }
@@ -115,18 +115,18 @@ func (t *Tenure) fail(err error) error {
 func (t *Tenure) Await(ctx context.Context) error {
 	for {
 		t.mu.Lock()
-		sure, reason, heard := t.pingValid(time.Now()), t.reason, t.pingAnswered
+		valid, reason, answered := t.pingValid(time.Now()), t.reason, t.pingAnswered
 		t.mu.Unlock()
 		switch {
 		case reason != nil:
 			return reason
-		case sure:
+		case valid:
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-heard:
+		case <-answered:
 		case <-t.lost:
 		}
 	}

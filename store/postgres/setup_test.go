@@ -360,7 +360,7 @@ func TestConfigValidate(t *testing.T) {
 		"has no name":                 func(c *postgres.Config) { c.Outboxes = []store.Outbox{{Table: "t", Layout: flowBox.Layout}} },
 		"no table":                    func(c *postgres.Config) { c.Outboxes = []store.Outbox{{Name: "n", Layout: flowBox.Layout}} },
 		"no id column":                func(c *postgres.Config) { c.Outboxes = []store.Outbox{bad} },
-		"time of the claim": func(c *postgres.Config) {
+		"claim time column": func(c *postgres.Config) {
 			c.TakeoverTimeout, c.Outboxes = 1, []store.Outbox{noTime}
 		},
 	} {

@@ -48,7 +48,7 @@ func TestConfig(t *testing.T) {
 	bad := flowBox()
 	bad.Schema, bad.Table, bad.Layout.Columns.Claimed = "other", "", ""
 	_, err := sqlite.New(sqlite.Config{URL: "x", Name: "No", Outboxes: []store.Outbox{bad, bad, {}}, TakeoverTimeout: time.Second})
-	for _, part := range []string{"not of the form", `"No"`, `"other"`, "no table", "twice", "time of the claim", "has no name"} {
+	for _, part := range []string{"not of the form", `"No"`, `"other"`, "no table", "twice", "claim time column", "has no name"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not say %q: %v", part, err)
 		}

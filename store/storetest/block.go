@@ -12,8 +12,8 @@ func failedRow(outbox, id, text string, block *store.Hold) store.Outcome {
 	return store.Outcome{Ref: ref(outbox, id), Status: store.Failed, RetryCount: 3, Error: text, At: now(), Block: block}
 }
 
-// blocks makes an outcome block a lane, and returns the expected hold.
-func blocks(o *store.Outcome, key store.LaneKey) store.Hold {
+// blockLane makes an outcome block a lane, and returns the expected hold.
+func blockLane(o *store.Outcome, key store.LaneKey) store.Hold {
 	o.Block = &store.Hold{Lane: key, Since: now(), Reason: "the outcome's is taken", ID: "so is the id", RetryCount: 77}
 	return store.Hold{Lane: key, Kind: store.Blocked, ID: o.ID, RetryCount: o.RetryCount, Reason: o.Error, Since: o.Block.Since}
 }
@@ -29,7 +29,7 @@ func (s *suite) testBlock(t *testing.T) {
 		b.insert(t, key.Outbox, r)
 		b.take(t, key.Outbox, r.ID)
 		o := failedRow(key.Outbox, r.ID, "no "+r.ID, nil)
-		want = append(want, blocks(&o, key))
+		want = append(want, blockLane(&o, key))
 		outcomes = append(outcomes, o)
 	}
 
@@ -76,7 +76,7 @@ func (s *suite) testBlockLostAnswer(t *testing.T) {
 	var want []store.Hold
 	for _, id := range []string{"1", "2", "3", "never there", "4"} {
 		o := failedRow("a", id, "later", nil)
-		h := blocks(&o, lane("a", "EVENT", store.GroupOf(id)))
+		h := blockLane(&o, lane("a", "EVENT", store.GroupOf(id)))
 		if id == "1" || id == "4" {
 			want = append(want, h)
 		}
@@ -102,10 +102,10 @@ func (s *suite) testBlockOneLane(t *testing.T) {
 	key := lane("a", "EVENT", store.GroupOf("g"))
 	first, second, third := failedRow("a", "2", "first", nil), failedRow("a", "1", "second", nil), failedRow("a", "3", "third", nil)
 	inB := failedRow("b", "1", "other outbox", nil)
-	blocks(&first, key)
-	wantA := blocks(&second, key)
-	blocks(&third, key)
-	wantB := blocks(&inB, lane("b", "EVENT", store.GroupOf("g")))
+	blockLane(&first, key)
+	wantA := blockLane(&second, key)
+	blockLane(&third, key)
+	wantB := blockLane(&inB, lane("b", "EVENT", store.GroupOf("g")))
 	retry := store.Outcome{Ref: third.Ref, Status: store.Completed, At: now()} // so that the third is not FAILED
 	tried := store.Outcome{Ref: second.Ref, Status: store.Pending, RetryCount: 2, Error: "try", At: now()}
 	done := store.Outcome{Ref: ref("a", "4"), Status: store.Completed, At: now()}
@@ -134,7 +134,7 @@ func (s *suite) testBlockEnds(t *testing.T) {
 	var want []store.Hold
 	block := func(id, text string) store.Hold {
 		o := failedRow("a", id, text, nil)
-		h := blocks(&o, lane("a", "EVENT", store.GroupOf(id)))
+		h := blockLane(&o, lane("a", "EVENT", store.GroupOf(id)))
 		b.take(t, "a", id)
 		b.settle(t, o)
 		return h
@@ -170,7 +170,7 @@ func (s *suite) testBlockEnds(t *testing.T) {
 	// Another row takes over the hold of the lane.
 	b.insert(t, "a", row("next"))
 	o := failedRow("a", "next", "worse", nil)
-	want[4] = blocks(&o, want[4].Lane)
+	want[4] = blockLane(&o, want[4].Lane)
 	b.settle(t, o)
 	b.wantHolds(t, "another row blocks", b.store, want[4])
 	b.db.Set(t, "a", "next", store.Processing, now())

@@ -53,8 +53,8 @@ func (s *suite) testClaimAnswers(t *testing.T) {
 		if a.Result != want[i].result {
 			t.Errorf("row %q is %s, want %s", claims[i].ID, a.Result, want[i].result)
 		}
-		if a.Result == store.Claimed && a.Unwritten == s.marks() {
-			t.Errorf("row %q: the claim left a trace %v, told is %v", claims[i].ID, s.marks(), !a.Unwritten)
+		if a.Result == store.Claimed && a.Unwritten == s.claimWrites() {
+			t.Errorf("row %q: the claim left a trace %v, told is %v", claims[i].ID, s.claimWrites(), !a.Unwritten)
 		}
 		payload := ""
 		if a.Result == store.Claimed && claims[i].WantPayload {
@@ -65,7 +65,7 @@ func (s *suite) testClaimAnswers(t *testing.T) {
 		}
 	}
 
-	if s.marks() {
+	if s.claimWrites() {
 		for _, id := range []string{"free", "with payload"} {
 			got := b.read(t, "a", id)
 			if got.Status != store.Processing {
@@ -121,7 +121,7 @@ func (s *suite) testClaimOpenTxn(t *testing.T) {
 		t.Fatalf("the row of an open transaction is %s", a.Result)
 	}
 
-	if claim.WantPayload = false; !s.looks() {
+	if claim.WantPayload = false; !s.claimReadsRows() {
 		// The captured row is enough.
 		if a := b.claim(t, claim)[0]; a.Result != store.Claimed {
 			t.Fatalf("without a need of the row: %s", a.Result)

@@ -54,7 +54,7 @@ func (s *suite) testDelivered(t *testing.T) {
 	}
 	sent := []Row{ // in order
 		mk("none", 1, "A", store.Group{}), mk("empty", 2, "A", store.GroupOf("")), mk("same-a", 3, "a", store.GroupOf("g")),
-		mk("same-b", 3, "B", store.GroupOf("g")), mk("G", 4, "B", store.GroupOf("G")), mk("parked", 5, "A", store.GroupOf("g ")),
+		mk("same-b", 3, "B", store.GroupOf("g")), mk("G", 4, "B", store.GroupOf("G")), mk("spilled", 5, "A", store.GroupOf("g ")),
 	}
 	open := []Row{mk("pending", 2, "A", store.GroupOf("g")), mk("taken", 2, "A", store.Group{}), mk("failed", 2, "A", store.GroupOf(""))}
 	for _, i := range []int{5, 4, 2, 3, 1, 0} { // for equal times, the lower id first
@@ -63,7 +63,7 @@ func (s *suite) testDelivered(t *testing.T) {
 
 	b.insert(t, "a", open...)
 	b.insert(t, "b", mk("elsewhere", 2, "A", store.GroupOf("g")))
-	b.park(t, parkable(lane("a", "A", store.GroupOf("g ")), "parked", 1))
+	b.spill(t, capturedRow(lane("a", "A", store.GroupOf("g ")), "spilled", 1))
 	for _, r := range sent {
 		b.db.Set(t, "a", r.ID, store.Completed, now())
 	}
@@ -100,7 +100,7 @@ func (s *suite) testDelivered(t *testing.T) {
 		q.Outbox = "a"
 		var want []string
 		for i := range got {
-			if chooses(&q, &got[i]) {
+			if matches(&q, &got[i]) {
 				want = append(want, got[i].ID)
 			}
 		}
@@ -110,8 +110,8 @@ func (s *suite) testDelivered(t *testing.T) {
 	}
 }
 
-// chooses reports whether the lists of a query match a row.
-func chooses(q *store.DeliveredQuery, it *store.Item) bool {
+// matches reports whether the lists of a query match a row.
+func matches(q *store.DeliveredQuery, it *store.Item) bool {
 	return (len(q.IDs) == 0 || slices.Contains(q.IDs, it.ID)) && (len(q.Kinds) == 0 || slices.Contains(q.Kinds, it.Kind)) &&
 		(len(q.Groups) == 0 || slices.Contains(q.Groups, it.Group))
 }

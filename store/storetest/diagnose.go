@@ -9,9 +9,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testExamine: Diagnose finds the faults of Check, reports healthy parts too, and changes
+// testDiagnose: Diagnose finds the faults of Check, reports healthy parts too, and changes
 // nothing.
-func (s *suite) testExamine(t *testing.T) {
+func (s *suite) testDiagnose(t *testing.T) {
 	box := s.outbox("a")
 	db := s.setup(t, box)
 	_, commit := db.Begin(t, "a", row("1"))
@@ -27,8 +27,8 @@ func (s *suite) testExamine(t *testing.T) {
 		return st
 	}
 	st, wrong := open(box), open(bad, absent)
-	s.examined(t, st, "sluicebox init")
-	s.examined(t, wrong, "sluicebox init", "no_such_payload", "no_such_table")
+	s.checkDiagnosis(t, st, "sluicebox init")
+	s.checkDiagnosis(t, wrong, "sluicebox init", "no_such_payload", "no_such_table")
 	if _, err := st.Leader(s.ctx(t)); err == nil || errors.Is(err, store.ErrNotLeader) {
 		t.Errorf("an examination has made the own tables: %v", err)
 	}
@@ -36,15 +36,15 @@ func (s *suite) testExamine(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.examined(t, st)
-	s.examined(t, wrong, "no_such_payload", "no_such_table")
+	s.checkDiagnosis(t, st)
+	s.checkDiagnosis(t, wrong, "no_such_payload", "no_such_table")
 	lock, err := st.Lock(s.ctx(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lock.Release()
 	for _, of := range []store.Store{st, open(box)} {
-		s.examined(t, of)
+		s.checkDiagnosis(t, of)
 	}
 
 	var locked *store.LockedError
@@ -62,8 +62,8 @@ func (s *suite) testExamine(t *testing.T) {
 	}
 }
 
-// examined checks that Diagnose and Check find exactly these faults.
-func (s *suite) examined(t *testing.T, st store.Store, faults ...string) {
+// checkDiagnosis checks that Diagnose and Check find exactly these faults.
+func (s *suite) checkDiagnosis(t *testing.T, st store.Store, faults ...string) {
 	t.Helper()
 	found, err := st.Diagnose(s.ctx(t))
 	if err != nil {

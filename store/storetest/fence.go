@@ -150,8 +150,8 @@ func (s *suite) testCheckpoint(t *testing.T) {
 	}
 }
 
-// testEnds: a canceled call leaves the store usable, and a closed store returns errors.
-func (s *suite) testEnds(t *testing.T) {
+// testCancelAndClose: a canceled call leaves the store usable, and a closed store returns errors.
+func (s *suite) testCancelAndClose(t *testing.T) {
 	b := s.start(t, 0)
 	b.insert(t, "a", row("1"))
 	gone, cancel := contextDone(t)

@@ -131,9 +131,9 @@ func (s *suite) testPauses(t *testing.T) {
 	}
 }
 
-// testPauseOutlives: another relay on the same tables sees only the holds of its outboxes,
+// testPauseSurvives: another relay on the same tables sees only the holds of its outboxes,
 // and a hold survives the store and the leader.
-func (s *suite) testPauseOutlives(t *testing.T) {
+func (s *suite) testPauseSurvives(t *testing.T) {
 	b := s.start(t, 0)
 	inA := store.Hold{Lane: lane("a", "EVENT", store.GroupOf("g")), Kind: store.Paused, Since: now()}
 	inB := store.Hold{Lane: lane("b", "EVENT", store.GroupOf("g")), Kind: store.Paused, Since: now()}
@@ -158,7 +158,7 @@ func (s *suite) testHoldFence(t *testing.T) {
 	want := []store.Hold{paused}
 	if s.stateful() {
 		o := failedRow("a", "1", "x", nil)
-		want = append(want, blocks(&o, lane("a", "EVENT", store.GroupOf("h"))))
+		want = append(want, blockLane(&o, lane("a", "EVENT", store.GroupOf("h"))))
 		b.settle(t, o)
 	}
 
@@ -176,7 +176,7 @@ func (s *suite) testHoldFence(t *testing.T) {
 			f := store.DeadLetterFilter{Outbox: "a"}
 			none := store.DeadLetterFilter{Outbox: "b"}
 			o := failedRow("a", "2", "x", nil)
-			blocks(&o, lane("a", "EVENT", store.GroupOf("i")))
+			blockLane(&o, lane("a", "EVENT", store.GroupOf("i")))
 			errs["block"] = second(b.store.Settle(b.ctx(t), epoch, []store.Outcome{o}))
 			errs["requeue"] = second(b.store.Requeue(b.ctx(t), epoch, f, 5))
 			errs["discard"] = second(b.store.Discard(b.ctx(t), epoch, f, 5))

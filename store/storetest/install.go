@@ -104,11 +104,11 @@ func (s *suite) testCheck(t *testing.T) {
 	}
 
 	check(lacks, []string{initialize}, bad, absent)
-	s.callBroken(t, db.Store(t, Config{Outboxes: []store.Outbox{bad}}), schemaless)
+	s.claimMissingColumn(t, db.Store(t, Config{Outboxes: []store.Outbox{bad}}), schemaless)
 }
 
-// callBroken: a call on a missing column returns a SetupError too.
-func (s *suite) callBroken(t *testing.T, broken store.Store, schemaless bool) {
+// claimMissingColumn: a call on a missing column returns a SetupError too.
+func (s *suite) claimMissingColumn(t *testing.T, broken store.Store, schemaless bool) {
 	t.Helper()
 	defer broken.Close()
 	epoch, err := broken.AcquireLeadership(s.ctx(t))

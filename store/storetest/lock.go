@@ -20,12 +20,12 @@ func leadTests() []test {
 		{"a lock has one holder", (*suite).testLock, isWords},
 		{"a lock is watched and goes on", (*suite).testLockWatch, isWords},
 		{"a closed store holds no lock", (*suite).testLockClosed, isWords},
-		{"a lock counts wishes", (*suite).testLockWishes, isPlain},
+		{"a lock counts requests", (*suite).testLockRequests, isPlain},
 	}
 }
 
-// named opens a store of the named relay, with a holder name.
-func (b *bench) named(t *testing.T, name, holder string) store.Store {
+// openNamed opens a store of the named relay, with a holder name.
+func (b *bench) openNamed(t *testing.T, name, holder string) store.Store {
 	t.Helper()
 	st := b.db.Store(t, Config{Outboxes: b.boxes, Name: name, Holder: holder})
 	t.Cleanup(st.Close)
@@ -68,14 +68,14 @@ func (b *bench) leader(t *testing.T, st store.Store) store.Leader {
 // epoch another store names.
 func (s *suite) testLeader(t *testing.T) {
 	b := s.start(t, 0)
-	stranger := b.named(t, "other", "")
+	stranger := b.openNamed(t, "other", "")
 	if l, err := stranger.Leader(b.ctx(t)); !errors.Is(err, store.ErrNotLeader) {
 		t.Errorf("a name that nobody ever led: %+v, %v", l, err)
 	}
 
 	b.insert(t, "a", row("1"), row("2"))
 	b.settle(t, store.Outcome{Ref: ref("a", "2"), Status: store.Completed, At: origin()}) // to be deleted
-	first, second := b.named(t, "", "host-1/41"), b.named(t, "", "host-2/42")
+	first, second := b.openNamed(t, "", "host-1/41"), b.openNamed(t, "", "host-2/42")
 	epoch := b.lead(t, first)
 	before := b.leader(t, second)
 	if before.Epoch != epoch || !strings.HasPrefix(before.Holder, "host-1/41#") || !near(before.Since, time.Now()) {
@@ -93,7 +93,7 @@ func (s *suite) testLeader(t *testing.T) {
 		}
 	}
 
-	twin := b.named(t, "", "host-2/42")
+	twin := b.openNamed(t, "", "host-2/42")
 	for who, st := range map[string]store.Store{"who led before": first, "who has the leader's name": twin} {
 		for _, e := range []store.Epoch{epoch, took, took + 1} {
 			for what, err := range b.everyWrite(t, st, e) {
@@ -127,23 +127,23 @@ func paused() store.Hold {
 func (b *bench) everyWrite(t *testing.T, st store.Store, epoch store.Epoch) map[string]error {
 	t.Helper()
 	ctx, one := b.ctx(t), ref("a", "1")
-	it := parkable(paused().Lane, "1", 7)
+	it := capturedRow(paused().Lane, "1", 7)
 	settle := func(o store.Outcome) error {
 		o.Ref, o.At = one, now()
 		return second(st.Settle(ctx, epoch, []store.Outcome{o}))
 	}
 	errs := map[string]error{
-		"claim":               second(st.Claim(ctx, epoch, now(), []store.ClaimRow{{Ref: one}})),
-		"completed":           settle(store.Outcome{Status: store.Completed}),
-		"failed":              settle(store.Outcome{Status: store.Failed}),
-		"retry":               settle(store.Outcome{Status: store.Pending, RetryCount: 1}),
-		"outcome of a parked": settle(store.Outcome{Status: store.Completed, SpilledSeq: it.Seq}),
-		"checkpoint":          st.SaveCheckpoint(ctx, epoch, store.Checkpoint{Position: "late"}),
-		"hold":                st.Hold(ctx, epoch, paused()),
-		"release":             st.Release(ctx, epoch, paused().Lane, store.Paused),
-		"park":                st.Spill(ctx, epoch, []store.Item{it}),
-		"unpark":              st.DeleteSpilled(ctx, epoch, []store.SpilledRef{parkedRef(&it)}),
-		"forget":              second(st.DeleteSpilledAfter(ctx, epoch, 0)),
+		"claim":                second(st.Claim(ctx, epoch, now(), []store.ClaimRow{{Ref: one}})),
+		"completed":            settle(store.Outcome{Status: store.Completed}),
+		"failed":               settle(store.Outcome{Status: store.Failed}),
+		"retry":                settle(store.Outcome{Status: store.Pending, RetryCount: 1}),
+		"outcome of a spilled": settle(store.Outcome{Status: store.Completed, SpilledSeq: it.Seq}),
+		"checkpoint":           st.SaveCheckpoint(ctx, epoch, store.Checkpoint{Position: "late"}),
+		"hold":                 st.Hold(ctx, epoch, paused()),
+		"release":              st.Release(ctx, epoch, paused().Lane, store.Paused),
+		"spill":                st.Spill(ctx, epoch, []store.Item{it}),
+		"delete spilled":       st.DeleteSpilled(ctx, epoch, []store.SpilledRef{spilledRef(&it)}),
+		"delete after":         second(st.DeleteSpilledAfter(ctx, epoch, 0)),
 	}
 	if b.stateful() {
 		f := store.DeadLetterFilter{Outbox: "a"}
@@ -163,7 +163,7 @@ func (b *bench) everyWrite(t *testing.T, st store.Store, epoch store.Epoch) map[
 // testLock: one relay of a name holds the lock, and others learn its holder.
 func (s *suite) testLock(t *testing.T) {
 	b := s.start(t, 0)
-	first, second := b.named(t, "", "host-1/41"), b.named(t, "", "host-2/42")
+	first, second := b.openNamed(t, "", "host-1/41"), b.openNamed(t, "", "host-2/42")
 	held := b.lock(t, first)
 	b.lead(t, first)
 	for range 3 {
@@ -171,7 +171,7 @@ func (s *suite) testLock(t *testing.T) {
 	}
 
 	b.wantLocked(t, "held by the store itself", first, "host-1/41#")
-	other := b.lock(t, b.named(t, "other", ""))
+	other := b.lock(t, b.openNamed(t, "other", ""))
 	if err := errors.Join(held.Ping(b.ctx(t)), other.Ping(b.ctx(t))); err != nil {
 		t.Errorf("ping: %v", err)
 	}
@@ -264,57 +264,57 @@ func (b *bench) pinged(t *testing.T, held store.Lock) int64 {
 	return held.RequestCount()
 }
 
-// testLockWishes: a ping counts each earlier request of other stores, but no request to
+// testLockRequests: a ping counts each earlier request of other stores, but no request to
 // another relay and no write of the leader.
-func (s *suite) testLockWishes(t *testing.T) {
+func (s *suite) testLockRequests(t *testing.T) {
 	b := s.start(t, 0)
 	held := b.lock(t, b.store)
 	b.epoch = b.lead(t, b.store)
-	other, stranger := b.open(t, 0), b.named(t, "other", "")
+	other, stranger := b.open(t, 0), b.openNamed(t, "other", "")
 	theirs := b.lock(t, stranger)
 	if n, first := held.RequestCount(), b.pinged(t, held); n != 0 || first != 0 {
-		t.Errorf("before any wish: %d, and %d by a ping", n, first)
+		t.Errorf("before any request: %d, and %d by a ping", n, first)
 	}
 
 	seen := int64(0)
-	wish := func(what string, err error) {
+	request := func(what string, err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if n := held.RequestCount(); n != seen {
-			t.Errorf("%s: %d wishes before the ping, want %d", what, n, seen)
+			t.Errorf("%s: %d requests before the ping, want %d", what, n, seen)
 		}
 		seen++
 		for range 2 {
 			if n := b.pinged(t, held); n != seen {
-				t.Errorf("%s: %d wishes, want %d", what, n, seen)
+				t.Errorf("%s: %d requests, want %d", what, n, seen)
 			}
 		}
 	}
 
-	wish("a checkpoint", other.RequestSavepoint(b.ctx(t), "here", false))
-	wish("a replay", other.RequestReplay(b.ctx(t), "job", "{}"))
-	wish("a pause", other.RequestJobState(b.ctx(t), "job", store.DesiredPause))
-	wish("the end of a checkpoint", b.store.RequestSavepointDeletion(b.ctx(t), "here"))
+	request("a checkpoint", other.RequestSavepoint(b.ctx(t), "here", false))
+	request("a replay", other.RequestReplay(b.ctx(t), "job", "{}"))
+	request("a pause", other.RequestJobState(b.ctx(t), "job", store.DesiredPause))
+	request("the end of a checkpoint", b.store.RequestSavepointDeletion(b.ctx(t), "here"))
 	b.insert(t, "a", row("1"))
 	b.take(t, "a", "1")
 	err := errors.Join(b.store.SaveJob(b.ctx(t), b.epoch, store.Job{ID: "job", State: store.JobDone}), b.store.SaveCheckpoint(b.ctx(t), b.epoch, store.Checkpoint{}))
 	if n := b.pinged(t, held); err != nil || n != seen {
-		t.Errorf("after the leader's own writes: %d wishes, want %d; %v", n, seen, err)
+		t.Errorf("after the leader's own writes: %d requests, want %d; %v", n, seen, err)
 	}
 	if n := b.pinged(t, theirs); n != 0 {
-		t.Errorf("the other relay has %d wishes", n)
+		t.Errorf("the other relay has %d requests", n)
 	}
 	if err := stranger.RequestSavepoint(b.ctx(t), "there", false); err != nil {
 		t.Fatal(err)
 	}
 	if a, o := b.pinged(t, held), b.pinged(t, theirs); a != seen || o != 1 {
-		t.Errorf("after a wish for the other relay: %d and %d wishes", a, o)
+		t.Errorf("after a request for the other relay: %d and %d requests", a, o)
 	}
 
 	held.Release()
 	if again := b.lock(t, other); again.RequestCount() != 0 || b.pinged(t, again) != seen {
-		t.Errorf("the next holder sees %d wishes, want %d", again.RequestCount(), seen)
+		t.Errorf("the next holder sees %d requests, want %d", again.RequestCount(), seen)
 	}
 }

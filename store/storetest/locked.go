@@ -39,8 +39,8 @@ func lockTests() []test {
 	}
 }
 
-// locking skips the test if the database has no such locks.
-func (b *bench) locking(t *testing.T) Locking {
+// requireLocking skips the test if the database has no such locks.
+func (b *bench) requireLocking(t *testing.T) Locking {
 	db, ok := b.db.(Locking)
 	if !ok {
 		t.Skip("in this database no session locks single rows or tables")
@@ -62,7 +62,7 @@ func within(t *testing.T, what string, limit time.Duration, call func()) {
 // outcomes, and each call by at most maxTableWait.
 func (s *suite) testLockedTable(t *testing.T) {
 	b := s.start(t, 0)
-	db := b.locking(t)
+	db := b.requireLocking(t)
 	var inFlight, waiting, all []Row
 	for i := range 20 {
 		inFlight, waiting = append(inFlight, row(fmt.Sprint("in flight ", i))), append(waiting, row(fmt.Sprint("waiting ", i)))
@@ -192,9 +192,9 @@ func (b *bench) wantAwaited(t *testing.T, unlock func()) {
 	})
 }
 
-// lockable inserts 120 rows into outbox a and claims them. It returns the ids of two thirds
+// insertLockable inserts 120 rows into outbox a and claims them. It returns the ids of two thirds
 // of them, which the test locks.
-func (b *bench) lockable(t *testing.T) (list []Row, locked []string) {
+func (b *bench) insertLockable(t *testing.T) (list []Row, locked []string) {
 	t.Helper()
 	var ids []string
 	for i := range 120 {
@@ -215,16 +215,16 @@ func (b *bench) lockable(t *testing.T) (list []Row, locked []string) {
 // that met them, Settle does not wait for any.
 func (s *suite) testLockedOutcomes(t *testing.T) {
 	b := s.start(t, 0)
-	db := b.locking(t)
-	list, locked := b.lockable(t)
+	db := b.requireLocking(t)
+	list, locked := b.insertLockable(t)
 	key := lane("a", "EVENT", store.GroupOf("g"))
-	parked := parkable(key, list[1].ID, 1)
-	b.park(t, parked)
+	spilled := capturedRow(key, list[1].ID, 1)
+	b.spill(t, spilled)
 	unlock := db.LockRows(t, "a", locked...)
 	defer unlock()
 	outcomes := outcomesFor("a", list)
-	outcomes[1].SpilledSeq = parked.Seq // FAILED and locked
-	held := blocks(&outcomes[1], key)
+	outcomes[1].SpilledSeq = spilled.Seq // FAILED and locked
+	held := blockLane(&outcomes[1], key)
 	for turn, limit := range []time.Duration{maxLockWait, maxRowWait, maxRowWait} {
 		within(t, fmt.Sprint("settle ", turn), limit, func() {
 			for i, got := range b.settle(t, outcomes...) {
@@ -244,7 +244,7 @@ func (s *suite) testLockedOutcomes(t *testing.T) {
 			t.Errorf("an outcome of another outbox: %d", got[0])
 		}
 	})
-	b.wantLane(t, "while the row is locked", key, parked)
+	b.wantLane(t, "while the row is locked", key, spilled)
 	b.wantHolds(t, "while the row is locked", b.store)
 	unlock()
 	for i, got := range b.settle(t, outcomes...) {
@@ -260,8 +260,8 @@ func (s *suite) testLockedOutcomes(t *testing.T) {
 // testLockedClaims is testLockedOutcomes for claims.
 func (s *suite) testLockedClaims(t *testing.T) {
 	b := s.start(t, 0)
-	db := b.locking(t)
-	list, locked := b.lockable(t)
+	db := b.requireLocking(t)
+	list, locked := b.insertLockable(t)
 	unlock := db.LockRows(t, "a", locked...)
 	defer unlock()
 	var claim []store.ClaimRow
@@ -273,10 +273,10 @@ func (s *suite) testLockedClaims(t *testing.T) {
 		within(t, fmt.Sprint("claim ", turn), limit, func() {
 			for i, a := range b.claim(t, claim...) {
 				want := store.Claimed
-				if b.marks() && slices.Contains(locked, claim[i].ID) {
+				if b.claimWrites() && slices.Contains(locked, claim[i].ID) {
 					want = store.NotYetVisible
 				}
-				if a.Result != want && (b.marks() || a.Result != store.NotYetVisible) {
+				if a.Result != want && (b.claimWrites() || a.Result != store.NotYetVisible) {
 					t.Errorf("claim %d of row %s: %s, want %s", turn, claim[i].ID, a.Result, want)
 				}
 			}

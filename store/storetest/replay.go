@@ -11,13 +11,13 @@ import (
 
 func replayTests() []test {
 	return []test{
-		{"named checkpoints", (*suite).testNamed, isPlain},
-		{"named checkpoints that cannot be", (*suite).testNamedOddly, isPlain},
-		{"named checkpoints of two relays", (*suite).testNamedApart, isPlain},
+		{"named checkpoints", (*suite).testSavepoints, isPlain},
+		{"named checkpoints that cannot be", (*suite).testSavepointRefused, isPlain},
+		{"named checkpoints of two relays", (*suite).testSavepointsOfTwoRelays, isPlain},
 		{"replays", (*suite).testJobs, isPlain},
 		{"more replays than are kept", (*suite).testJobsMany, isPlain},
 		{"replays that the leader runs", (*suite).testJobStates, isPlain},
-		{"replays that ended are forgotten", (*suite).testJobsKept, isPlain},
+		{"replays that ended are deleted", (*suite).testJobsKept, isPlain},
 		{"an old epoch replays nothing", (*suite).testReplayFence, isPlain},
 		{"rows copied and read back", (*suite).testCopyRows, isPlain},
 		{"what cannot be copied", (*suite).testCopyRefused, isPlain},
@@ -25,14 +25,14 @@ func replayTests() []test {
 		{"a copied row of an open transaction", (*suite).testCopyOpenTxn, isPlain},
 		{"lanes of a replay", (*suite).testReplayLanes, isPlain},
 		{"rows that are done with", (*suite).testDoneRows, isPlain},
-		{"wishes beside rows that are done with", (*suite).testDoneBesideWishes, isPlain},
+		{"requests beside rows that are done with", (*suite).testDoneDuringRequests, isPlain},
 		{"more errors than are kept", (*suite).testErrorsKept, isPlain},
 		{"rows cleared", (*suite).testClearRows, isPlain},
 		{"rows counted that are not copied", (*suite).testCountRows, isPlain},
 		{"the states of rows", (*suite).testStates, nil},
 		{"the state of an open transaction's row", (*suite).testStatesOpenTxn, many},
-		{"a replay beside parked rows", (*suite).testReplayApart, many},
-		{"replays of a closed store", (*suite).testReplayEnds, isPlain},
+		{"a replay beside spilled rows", (*suite).testReplayAndSpill, many},
+		{"replays of a closed store", (*suite).testReplayCancelAndClose, isPlain},
 	}
 }
 
@@ -64,7 +64,7 @@ func (b *bench) jobOf(t *testing.T, r store.Store, id string) store.Job {
 
 // replayRow returns a row of a replay in a lane, without a transaction.
 func replayRow(key store.LaneKey, id string, n int64) store.ReplayRow {
-	return store.ReplayRow{N: n, Item: parkable(key, id, 3)} // Seq and RetryCount are not stored
+	return store.ReplayRow{N: n, Item: capturedRow(key, id, 3)} // Seq and RetryCount are not stored
 }
 
 func (b *bench) copyRows(t *testing.T, id string, at store.ReplayCursor, rows ...store.ReplayRow) {
@@ -74,7 +74,7 @@ func (b *bench) copyRows(t *testing.T, id string, at store.ReplayCursor, rows ..
 	}
 }
 
-func from(key store.LaneKey, after int64) store.ReplayRange {
+func replayAfter(key store.LaneKey, after int64) store.ReplayRange {
 	return store.ReplayRange{Outbox: key.Outbox, Lane: key.Hash(), After: after}
 }
 
@@ -93,7 +93,7 @@ func (b *bench) replayRows(t *testing.T, r store.Store, id string, each int, lan
 // wantReplayRows compares the rows of a lane with the expected ones.
 func (b *bench) wantReplayRows(t *testing.T, what, id string, key store.LaneKey, want ...store.ReplayRow) {
 	t.Helper()
-	got := b.replayRows(t, b.store, id, len(want)+1, from(key, 0))[0]
+	got := b.replayRows(t, b.store, id, len(want)+1, replayAfter(key, 0))[0]
 	if len(got) != len(want) {
 		t.Errorf("%s: lane %.60s has %d rows, want %d", what, key, len(got), len(want))
 		return
@@ -131,7 +131,7 @@ func (s *suite) testReplayFence(t *testing.T) {
 		for what, err := range map[string]error{
 			"save a checkpoint":   r.SaveSavepoint(b.ctx(t), epoch, store.Savepoint{Name: "here", State: store.SavepointMade}),
 			"save no checkpoint":  r.SaveSavepoint(b.ctx(t), epoch, store.Savepoint{Name: "nowhere", State: store.SavepointMade}),
-			"forget a checkpoint": r.DeleteSavepoint(b.ctx(t), epoch, "here"),
+			"delete a checkpoint": r.DeleteSavepoint(b.ctx(t), epoch, "here"),
 			"save a replay":       r.SaveJob(b.ctx(t), epoch, store.Job{ID: "job", State: store.JobDone}),
 			"save no replay":      r.SaveJob(b.ctx(t), epoch, store.Job{ID: "none", State: store.JobDone}),
 			"copy":                r.CopyRows(b.ctx(t), epoch, "job", []store.ReplayRow{replayRow(key, "2", 2)}, store.ReplayCursor{Position: "q"}),
@@ -163,9 +163,9 @@ func (s *suite) testReplayFence(t *testing.T) {
 	}
 }
 
-// testReplayEnds: a canceled call leaves the store usable, empty calls do nothing, and a
+// testReplayCancelAndClose: a canceled call leaves the store usable, empty calls do nothing, and a
 // closed store returns errors.
-func (s *suite) testReplayEnds(t *testing.T) {
+func (s *suite) testReplayCancelAndClose(t *testing.T) {
 	b := s.start(t, 0)
 	r := b.store
 	b.job(t, "job")
@@ -190,14 +190,14 @@ func (s *suite) testReplayEnds(t *testing.T) {
 	done := []store.FinishedRow{{N: 1, Lane: key}}
 	b.store.Close()
 	for what, err := range map[string]error{
-		"wish a checkpoint": r.RequestSavepoint(b.ctx(t), "x", false), "wish its end": r.RequestSavepointDeletion(b.ctx(t), "x"),
-		"wish a replay": r.RequestReplay(b.ctx(t), "x", "{}"), "wish of a replay": r.RequestJobState(b.ctx(t), "job", store.DesiredPause),
+		"request a checkpoint": r.RequestSavepoint(b.ctx(t), "x", false), "request its deletion": r.RequestSavepointDeletion(b.ctx(t), "x"),
+		"request a replay": r.RequestReplay(b.ctx(t), "x", "{}"), "request a state": r.RequestJobState(b.ctx(t), "job", store.DesiredPause),
 		"checkpoints": second(r.Savepoints(b.ctx(t))), "jobs": second(r.Jobs(b.ctx(t))), "errors": second(r.JobErrors(b.ctx(t), "job", 1)),
-		"save a checkpoint": r.SaveSavepoint(b.ctx(t), b.epoch, store.Savepoint{Name: "x"}), "forget": r.DeleteSavepoint(b.ctx(t), b.epoch, "x"),
+		"save a checkpoint": r.SaveSavepoint(b.ctx(t), b.epoch, store.Savepoint{Name: "x"}), "delete a checkpoint": r.DeleteSavepoint(b.ctx(t), b.epoch, "x"),
 		"save a replay": r.SaveJob(b.ctx(t), b.epoch, store.Job{ID: "job"}), "copy": r.CopyRows(b.ctx(t), b.epoch, "job", nil, store.ReplayCursor{}),
 		"count": r.SetRowCounts(b.ctx(t), b.epoch, "job", 1, 1),
 		"clear": second(r.ClearRows(b.ctx(t), b.epoch, "job", 1)), "done": r.FinishRows(b.ctx(t), b.epoch, "job", done),
-		"lanes": second(r.ReplayLanes(b.ctx(t), "job", 0, 1)), "rows": second(r.ReplayRows(b.ctx(t), "job", []store.ReplayRange{from(key, 0)}, 1)),
+		"lanes": second(r.ReplayLanes(b.ctx(t), "job", 0, 1)), "rows": second(r.ReplayRows(b.ctx(t), "job", []store.ReplayRange{replayAfter(key, 0)}, 1)),
 	} {
 		if err == nil || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoJob) || errors.Is(err, store.ErrNoSavepoint) {
 			t.Errorf("%s on a closed store: %v", what, err)

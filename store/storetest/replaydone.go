@@ -88,8 +88,8 @@ func (s *suite) testDoneRows(t *testing.T) {
 	b.wantCounts(t, "each twice", "job", 12, 3, 2, 3)
 }
 
-// testDoneBesideWishes: the counts stay exact during concurrent requests.
-func (s *suite) testDoneBesideWishes(t *testing.T) {
+// testDoneDuringRequests: the counts stay exact during concurrent requests.
+func (s *suite) testDoneDuringRequests(t *testing.T) {
 	b := s.start(t, 0)
 	b.job(t, "job")
 	key, ctx, other := lane("a", "EVENT", store.GroupOf("g")), b.ctx(t), b.open(t, 0)
@@ -97,8 +97,8 @@ func (s *suite) testDoneBesideWishes(t *testing.T) {
 	go func() {
 		var err error
 		for range rounds {
-			for _, wish := range []store.DesiredState{store.DesiredPause, store.DesiredRun} {
-				err = errors.Join(err, other.RequestJobState(ctx, "job", wish))
+			for _, state := range []store.DesiredState{store.DesiredPause, store.DesiredRun} {
+				err = errors.Join(err, other.RequestJobState(ctx, "job", state))
 			}
 		}
 		ended <- err

@@ -75,7 +75,7 @@ func (s *suite) testJobs(t *testing.T) {
 
 	b.wantJob(t, "to be paused", leader, want, false, false)
 	if err := other.RequestJobState(b.ctx(t), "none", store.DesiredRun); !errors.Is(err, store.ErrNoJob) {
-		t.Errorf("a wish of no replay: %v", err)
+		t.Errorf("a request for no replay: %v", err)
 	}
 	if err := other.RequestJobState(b.ctx(t), "zzz", "stop"); err == nil {
 		t.Error("a replay may be asked to stop")
@@ -141,7 +141,7 @@ func (s *suite) testJobStates(t *testing.T) {
 	b.saveJob(t, want)
 	ended := b.wantJob(t, "ended", other, want, true, true)
 	if err := other.RequestJobState(b.ctx(t), "zzz", store.DesiredCancel); err != nil {
-		t.Errorf("a wish of a replay that has ended: %v", err)
+		t.Errorf("a request for a replay that has ended: %v", err)
 	}
 
 	b.saveJob(t, want)

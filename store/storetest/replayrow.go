@@ -72,9 +72,9 @@ func (s *suite) testCopyRows(t *testing.T) {
 // pageReplay reads all lanes together, two rows of each per page.
 func (b *bench) pageReplay(t *testing.T, keys []store.LaneKey, lanes [][]store.ReplayRow) {
 	t.Helper()
-	ask := []store.ReplayRange{from(lane("a", "of no", store.GroupOf("row")), 0)}
+	ask := []store.ReplayRange{replayAfter(lane("a", "of no", store.GroupOf("row")), 0)}
 	for _, key := range keys {
-		ask = append(ask, from(key, 0))
+		ask = append(ask, replayAfter(key, 0))
 	}
 
 	for page := range 3 {
@@ -125,7 +125,7 @@ func (s *suite) testCopyRefused(t *testing.T) {
 	}
 
 	for what, err := range map[string]error{
-		"no rows of a lane": second(r.ReplayRows(b.ctx(t), "job", []store.ReplayRange{from(key, 0)}, 0)),
+		"no rows of a lane": second(r.ReplayRows(b.ctx(t), "job", []store.ReplayRange{replayAfter(key, 0)}, 0)),
 		"no lanes":          second(r.ReplayLanes(b.ctx(t), "job", 0, 0)),
 		"to clear nothing":  second(r.ClearRows(b.ctx(t), b.epoch, "job", 0)),
 		"no result":         r.FinishRows(b.ctx(t), b.epoch, "job", []store.FinishedRow{{N: 1, Lane: key, Result: store.ReplayRefused + 1}}),
@@ -172,7 +172,7 @@ func (s *suite) testCopyAtOnce(t *testing.T) {
 
 	for looks := 0; ; looks++ {
 		j := b.jobOf(t, other, "job")
-		rows := b.replayRows(t, other, "job", pages*each, from(key, 0))[0]
+		rows := b.replayRows(t, other, "job", pages*each, replayAfter(key, 0))[0]
 		if j.Total != int64(j.Cursor.Skip*each) || len(rows) < int(j.Total) || len(rows)%each != 0 {
 			t.Fatalf("there are %d rows, %d are counted, and the cursor is %+v", len(rows), j.Total, j.Cursor)
 		}
@@ -280,15 +280,15 @@ func (s *suite) testReplayLanes(t *testing.T) {
 	b.wantLanes(t, "another replay", "another", 0, 5)
 }
 
-// testReplayApart: replay rows and spilled rows are separate, and a replay changes no
+// testReplayAndSpill: replay rows and spilled rows are separate, and a replay changes no
 // outbox row.
-func (s *suite) testReplayApart(t *testing.T) {
+func (s *suite) testReplayAndSpill(t *testing.T) {
 	b := s.start(t, 0)
 	r, key := b.store, lane("a", "EVENT", store.GroupOf("g"))
 	b.insert(t, "a", row("1"), row("2"), row("3"))
 	b.take(t, "a", "2")
-	parked := parkable(key, "1", 1)
-	b.park(t, parked)
+	spilled := capturedRow(key, "1", 1)
+	b.spill(t, spilled)
 	paused := store.Hold{Lane: key, Kind: store.Paused, Since: now()}
 	b.hold(t, paused)
 	before := [3]RowContent{b.read(t, "a", "1"), b.read(t, "a", "2"), b.read(t, "a", "3")}
@@ -297,15 +297,15 @@ func (s *suite) testReplayApart(t *testing.T) {
 	b.copyRows(t, "job", store.ReplayCursor{Position: "p"}, rows...)
 	check := func(what string) {
 		t.Helper()
-		b.wantLane(t, what, key, parked)
+		b.wantLane(t, what, key, spilled)
 		b.wantHolds(t, what, b.store, paused)
-		if lanes := b.parkedLanes(t, b.store); len(lanes) != 1 || lanes[0].Rows != 1 {
-			t.Errorf("%s: the parked lanes are %+v", what, lanes)
+		if lanes := b.spilledLanes(t, b.store); len(lanes) != 1 || lanes[0].Rows != 1 {
+			t.Errorf("%s: the spilled lanes are %+v", what, lanes)
 		}
 		if s.stateful() {
 			got := ids(b.unsettled(t, b.view(t), store.UnsettledQuery{Outbox: "a", Limit: 9}))
 			if slices.Sort(got); strings.Join(got, " ") != "2 3" {
-				t.Errorf("%s: %q are unsettled and not parked", what, got)
+				t.Errorf("%s: %q are unsettled and not spilled", what, got)
 			}
 		}
 		if after := [3]RowContent{b.read(t, "a", "1"), b.read(t, "a", "2"), b.read(t, "a", "3")}; after != before {
@@ -320,8 +320,8 @@ func (s *suite) testReplayApart(t *testing.T) {
 	}
 
 	check("with rows done")
-	b.forget(t, 0, 1)
-	b.unpark(t, store.SpilledRef{Ref: ref("a", "3"), Seq: 3})
+	b.deleteSpilledAfter(t, 0, 1)
+	b.deleteSpilled(t, store.SpilledRef{Ref: ref("a", "3"), Seq: 3})
 	b.settle(t, store.Outcome{Ref: ref("a", "3"), Status: store.Completed, At: now(), SpilledSeq: 3})
-	b.wantReplayRows(t, "with no row parked", "job", key, rows[2])
+	b.wantReplayRows(t, "with no row spilled", "job", key, rows[2])
 }

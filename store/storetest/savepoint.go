@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// wantNamed compares the listed named checkpoints with the expected ones.
-func (b *bench) wantNamed(t *testing.T, what string, r store.Store, want ...store.Savepoint) {
+// wantSavepoints compares the listed named checkpoints with the expected ones.
+func (b *bench) wantSavepoints(t *testing.T, what string, r store.Store, want ...store.Savepoint) {
 	t.Helper()
 	got, err := r.Savepoints(b.ctx(t))
 	if err != nil {
@@ -22,18 +22,18 @@ func (b *bench) wantNamed(t *testing.T, what string, r store.Store, want ...stor
 	}
 }
 
-func (b *bench) saveNamed(t *testing.T, n store.Savepoint) {
+func (b *bench) saveSavepoint(t *testing.T, n store.Savepoint) {
 	t.Helper()
 	if err := b.store.SaveSavepoint(b.ctx(t), b.epoch, n); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// testNamed requests checkpoints from a store that never led, and saves them as the leader.
-func (s *suite) testNamed(t *testing.T) {
+// testSavepoints requests checkpoints from a store that never led, and saves them as the leader.
+func (s *suite) testSavepoints(t *testing.T) {
 	b := s.start(t, 0)
 	leader, other := b.store, b.open(t, 0)
-	b.wantNamed(t, "at first", leader)
+	b.wantSavepoints(t, "at first", leader)
 	long := "abcdefghijklmnop_9"
 	for _, name := range []string{"b", "_", "0", long} {
 		if err := other.RequestSavepoint(b.ctx(t), name, name == "b"); err != nil {
@@ -50,13 +50,13 @@ func (s *suite) testNamed(t *testing.T) {
 		want[i].State = store.SavepointRequested
 	}
 
-	b.wantNamed(t, "asked for", leader, want...)
+	b.wantSavepoints(t, "asked for", leader, want...)
 	want[3].Checkpoint = store.Checkpoint{Origin: "server-1/3 ünï '\"\\", Position: "0/16B3748", Seq: store.NewSeq(b.epoch, 1<<39)}
 	want[3].At, want[3].State, want[3].Reason, want[3].RetainedBytes = now(), store.SavepointRetained, "since noon ☃", 1<<40
 	saved := want[3]
 	saved.RetainLog, saved.DeleteRequested = false, true // not the leader's fields
-	b.saveNamed(t, saved)
-	b.wantNamed(t, "made", other, want...)
+	b.saveSavepoint(t, saved)
+	b.wantSavepoints(t, "made", other, want...)
 	for range 2 {
 		if err := other.RequestSavepointDeletion(b.ctx(t), "b"); err != nil {
 			t.Fatal(err)
@@ -73,8 +73,8 @@ func (s *suite) testNamed(t *testing.T) {
 	want[3].State, want[3].Reason, want[3].DeleteRequested, want[3].At, want[3].Checkpoint = store.SavepointRefused, "", true, time.Time{}, store.Checkpoint{}
 	saved = want[3]
 	saved.DeleteRequested = false
-	b.saveNamed(t, saved)
-	b.wantNamed(t, "to be dropped", other, want...)
+	b.saveSavepoint(t, saved)
+	b.wantSavepoints(t, "to be dropped", other, want...)
 	for range 2 {
 		if err := leader.DeleteSavepoint(b.ctx(t), b.epoch, "b"); err != nil {
 			t.Fatal(err)
@@ -82,15 +82,15 @@ func (s *suite) testNamed(t *testing.T) {
 	}
 
 	if err := leader.SaveSavepoint(b.ctx(t), b.epoch, saved); !errors.Is(err, store.ErrNoSavepoint) {
-		t.Errorf("a checkpoint that is forgotten is saved: %v", err)
+		t.Errorf("a checkpoint that is deleted is saved: %v", err)
 	}
 
-	b.wantNamed(t, "forgotten", other, want[:3]...)
+	b.wantSavepoints(t, "deleted", other, want[:3]...)
 }
 
-// testNamedOddly requests checkpoints with invalid names, and saves a reason that no table
+// testSavepointRefused requests checkpoints with invalid names, and saves a reason that no table
 // accepts unchanged.
-func (s *suite) testNamedOddly(t *testing.T) {
+func (s *suite) testSavepointRefused(t *testing.T) {
 	b := s.start(t, 0)
 	for _, name := range []string{"", "A", "a-b", "ä", strings.Repeat("a", 19)} {
 		if err := b.store.RequestSavepoint(b.ctx(t), name, false); err == nil {
@@ -102,16 +102,16 @@ func (s *suite) testNamedOddly(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	b.saveNamed(t, store.Savepoint{Name: "0", State: store.SavepointMade, Reason: "a\x00b \xff " + strings.Repeat("lóng ", 1000)})
+	b.saveSavepoint(t, store.Savepoint{Name: "0", State: store.SavepointMade, Reason: "a\x00b \xff " + strings.Repeat("lóng ", 1000)})
 	got, err := b.store.Savepoints(b.ctx(t))
 	if err != nil || len(got) != 1 || !strings.HasPrefix(got[0].Reason, "ab ") || len(got[0].Reason) < 100 || len(got[0].Reason) > 4000 {
 		t.Errorf("a hostile reason: %d checkpoints, %v", len(got), err)
 	}
 }
 
-// testNamedApart: two relays on the same tables have separate checkpoints and replays,
+// testSavepointsOfTwoRelays: two relays on the same tables have separate checkpoints and replays,
 // which survive the store.
-func (s *suite) testNamedApart(t *testing.T) {
+func (s *suite) testSavepointsOfTwoRelays(t *testing.T) {
 	b := s.start(t, 0)
 	second := b.db.Store(t, Config{Outboxes: b.boxes, Name: "second"})
 	t.Cleanup(second.Close)
@@ -131,7 +131,7 @@ func (s *suite) testNamedApart(t *testing.T) {
 
 	ours := replayRow(key, "ours", 1)
 	b.copyRows(t, "job", store.ReplayCursor{Position: "ours"}, ours)
-	b.saveNamed(t, store.Savepoint{Name: "here", State: store.SavepointMade})
+	b.saveSavepoint(t, store.Savepoint{Name: "here", State: store.SavepointMade})
 	if err := b.store.FinishRows(b.ctx(t), b.epoch, "job", []store.FinishedRow{{N: 2, Lane: key}, {N: 1, Lane: key, Result: store.ReplayRefused}}); err != nil {
 		t.Fatal(err)
 	}
@@ -141,8 +141,8 @@ func (s *suite) testNamedApart(t *testing.T) {
 
 	b.store.Close()
 	b.store = b.open(t, 0)
-	b.wantNamed(t, "ours", b.store)
-	b.wantNamed(t, "theirs", other, store.Savepoint{Name: "here", RetainLog: true, State: store.SavepointRequested})
+	b.wantSavepoints(t, "ours", b.store)
+	b.wantSavepoints(t, "theirs", other, store.Savepoint{Name: "here", RetainLog: true, State: store.SavepointRequested})
 	if j := b.jobOf(t, b.store, "job"); j.State != store.JobDone || j.Spec != "of " || j.Refused != 1 || j.Total != 1 || j.Cursor.Position != "ours" {
 		t.Errorf("our replay is %+v", j)
 	}
@@ -152,7 +152,7 @@ func (s *suite) testNamedApart(t *testing.T) {
 	if errs, err := other.JobErrors(b.ctx(t), "job", 5); err != nil || len(errs) != 0 {
 		t.Errorf("their errors are %+v, %v", errs, err)
 	}
-	if got := b.replayRows(t, other, "job", 5, from(key, 0))[0]; len(got) != 2 || got[0].ID != "theirs" {
+	if got := b.replayRows(t, other, "job", 5, replayAfter(key, 0))[0]; len(got) != 2 || got[0].ID != "theirs" {
 		t.Errorf("their rows are %+v", got)
 	}
 	if lanes, err := b.store.ReplayLanes(b.ctx(t), "job", 0, 5); err != nil || len(lanes) != 0 {

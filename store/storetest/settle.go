@@ -82,7 +82,7 @@ func retriedStatus(l *store.Layout) store.Status {
 }
 
 func (b *bench) claimedStatus() store.Status {
-	if b.marks() {
+	if b.claimWrites() {
 		return store.Processing
 	}
 	return store.Pending
@@ -309,9 +309,9 @@ func (s *suite) testSettleOpenTxn(t *testing.T) {
 	b.wantOutcomes(t)
 }
 
-// testSettleOpenTxnParked: an outcome that is too early leaves its row spilled and its lane
+// testSettleOpenTxnSpilled: an outcome that is too early leaves its row spilled and its lane
 // unchanged.
-func (s *suite) testSettleOpenTxnParked(t *testing.T) {
+func (s *suite) testSettleOpenTxnSpilled(t *testing.T) {
 	b := s.start(t, 0)
 	key := lane("a", "EVENT", store.GroupOf("g"))
 	txn, commit := b.db.Begin(t, "a", row("done"), row("dead"))
@@ -320,11 +320,11 @@ func (s *suite) testSettleOpenTxnParked(t *testing.T) {
 		t.Skip("this database shows no row before an outcome can see it")
 	}
 
-	done, dead := parkable(key, "done", 1), parkable(key, "dead", 2)
-	b.park(t, done, dead)
+	done, dead := capturedRow(key, "done", 1), capturedRow(key, "dead", 2)
+	b.spill(t, done, dead)
 	call := outcomesOf(txn, "done", "dead", "")[:2]
 	call[0].SpilledSeq, call[1].SpilledSeq = done.Seq, dead.Seq
-	held := blocks(&call[1], key)
+	held := blockLane(&call[1], key)
 	for i, got := range b.settle(t, call...) {
 		if got != store.TooEarly {
 			t.Errorf("before the commit, outcome %d: %d", i, got)
@@ -344,9 +344,9 @@ func (s *suite) testSettleOpenTxnParked(t *testing.T) {
 	b.wantHolds(t, "behind the commit", b.store, held)
 }
 
-// testLook reads which rows of both outboxes need no delivery, in one call, and checks that
+// testReadSettled reads which rows of both outboxes need no delivery, in one call, and checks that
 // it changes no row.
-func (s *suite) testLook(t *testing.T) {
+func (s *suite) testReadSettled(t *testing.T) {
 	b := s.start(t, 0)
 	txn := b.insert(t, "a", row("free"), row("claimed"), row("completed"), row("failed"), row("deleted"))
 	other := b.insert(t, "b", row("failed"))
@@ -382,7 +382,7 @@ func (s *suite) testLook(t *testing.T) {
 		}
 	}
 
-	if s.marks() {
+	if s.claimWrites() {
 		if got := b.read(t, "a", "free"); got.Status != store.Pending {
 			t.Errorf("a row that was looked at is %s", got.Status)
 		}
@@ -396,9 +396,9 @@ func (s *suite) testLook(t *testing.T) {
 	}
 }
 
-// testLookOpenTxn reads a row before its transaction commits: it must not be reported as
+// testReadSettledOpenTxn reads a row before its transaction commits: it must not be reported as
 // gone.
-func (s *suite) testLookOpenTxn(t *testing.T) {
+func (s *suite) testReadSettledOpenTxn(t *testing.T) {
 	b := s.start(t, 0)
 	txn, commit := b.db.Begin(t, "a", row("1"))
 	defer commit()

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// parkable returns a captured row of a lane, without a transaction.
-func parkable(key store.LaneKey, id string, seq store.Seq) store.Item {
+// capturedRow returns a captured row of a lane, without a transaction.
+func capturedRow(key store.LaneKey, id string, seq store.Seq) store.Item {
 	payload := `{"of":"` + id + `"}`
 	return store.Item{
 		Ref: ref(key.Outbox, id), Kind: key.Kind, Group: key.Group, Payload: []byte(payload), PayloadSize: len(payload),
@@ -21,30 +21,30 @@ func parkable(key store.LaneKey, id string, seq store.Seq) store.Item {
 	}
 }
 
-func (b *bench) park(t *testing.T, items ...store.Item) {
+func (b *bench) spill(t *testing.T, items ...store.Item) {
 	t.Helper()
 	if err := b.store.Spill(b.ctx(t), b.epoch, items); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (b *bench) unpark(t *testing.T, rows ...store.SpilledRef) {
+func (b *bench) deleteSpilled(t *testing.T, rows ...store.SpilledRef) {
 	t.Helper()
 	if err := b.store.DeleteSpilled(b.ctx(t), b.epoch, rows); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (b *bench) forget(t *testing.T, after store.Seq, want int) {
+func (b *bench) deleteSpilledAfter(t *testing.T, after store.Seq, want int) {
 	t.Helper()
 	n, err := b.store.DeleteSpilledAfter(b.ctx(t), b.epoch, after)
 	if err != nil || n != want {
-		t.Fatalf("%d rows behind %d are forgotten, %v; want %d", n, after, err, want)
+		t.Fatalf("%d rows behind %d are deleted, %v; want %d", n, after, err, want)
 	}
 }
 
-// parkedOf reads spilled rows of lanes.
-func (b *bench) parkedOf(t *testing.T, st store.Store, each int, from ...store.SpilledRange) [][]store.Item {
+// readSpilled reads spilled rows of lanes.
+func (b *bench) readSpilled(t *testing.T, st store.Store, each int, from ...store.SpilledRange) [][]store.Item {
 	t.Helper()
 	lists, err := st.ReadSpilled(b.ctx(t), from, each)
 	if err != nil {
@@ -56,17 +56,17 @@ func (b *bench) parkedOf(t *testing.T, st store.Store, each int, from ...store.S
 	return lists
 }
 
-func behind(key store.LaneKey, after store.Seq) store.SpilledRange {
+func spilledAfter(key store.LaneKey, after store.Seq) store.SpilledRange {
 	return store.SpilledRange{Outbox: key.Outbox, Lane: key.Hash(), After: after}
 }
 
-func parkedRef(it *store.Item) store.SpilledRef { return store.SpilledRef{Ref: it.Ref, Seq: it.Seq} }
+func spilledRef(it *store.Item) store.SpilledRef { return store.SpilledRef{Ref: it.Ref, Seq: it.Seq} }
 
-// wantParked compares reloaded rows with the spilled ones.
-func (b *bench) wantParked(t *testing.T, what string, got []store.Item, want ...store.Item) {
+// wantSpilled compares reloaded rows with the spilled ones.
+func (b *bench) wantSpilled(t *testing.T, what string, got []store.Item, want ...store.Item) {
 	t.Helper()
 	if len(got) != len(want) {
-		t.Errorf("%s: %q are parked, want %q", what, ids(got), ids(want))
+		t.Errorf("%s: %q are spilled, want %q", what, ids(got), ids(want))
 		return
 	}
 
@@ -88,12 +88,12 @@ func (b *bench) wantParked(t *testing.T, what string, got []store.Item, want ...
 // wantLane compares all spilled rows of a lane.
 func (b *bench) wantLane(t *testing.T, what string, key store.LaneKey, want ...store.Item) {
 	t.Helper()
-	b.wantParked(t, what, b.parkedOf(t, b.store, 100, behind(key, 0))[0], want...)
+	b.wantSpilled(t, what, b.readSpilled(t, b.store, 100, spilledAfter(key, 0))[0], want...)
 }
 
-// parkOdd spills three rows of every odd lane of two outboxes, in reverse order, and
+// spillOddLanes spills three rows of every odd lane of two outboxes, in reverse order, and
 // returns the lanes with their rows.
-func (b *bench) parkOdd(t *testing.T) (keys []store.LaneKey, lanes [][]store.Item) {
+func (b *bench) spillOddLanes(t *testing.T) (keys []store.LaneKey, lanes [][]store.Item) {
 	t.Helper()
 	keys = append(oddLanes("a"), oddLanes("b")...)
 	lanes = make([][]store.Item, len(keys))
@@ -101,7 +101,7 @@ func (b *bench) parkOdd(t *testing.T) (keys []store.LaneKey, lanes [][]store.Ite
 	for turn := range 3 {
 		for i, key := range keys {
 			// Both outboxes have the same ids.
-			it := parkable(key, fmt.Sprintf(`%d,"{}\' ☃ %d`, i%(len(keys)/2), turn), store.NewSeq(b.epoch, int64(1+turn*len(keys)+i)))
+			it := capturedRow(key, fmt.Sprintf(`%d,"{}\' ☃ %d`, i%(len(keys)/2), turn), store.NewSeq(b.epoch, int64(1+turn*len(keys)+i)))
 			if turn == 1 {
 				it.Committed, it.Payload = now().AddDate(-20, 0, 0), nil // dropped from memory
 			}
@@ -114,92 +114,98 @@ func (b *bench) parkOdd(t *testing.T) (keys []store.LaneKey, lanes [][]store.Ite
 	}
 
 	slices.Reverse(all)
-	b.park(t, all[:10]...)
-	b.park(t, all[10:]...)
+	b.spill(t, all[:10]...)
+	b.spill(t, all[10:]...)
 	return keys, lanes
 }
 
-// testPark reloads spilled rows from another store.
-func (s *suite) testPark(t *testing.T) {
+// testSpill reloads spilled rows from another store.
+func (s *suite) testSpill(t *testing.T) {
 	b := s.start(t, 0)
-	keys, lanes := b.parkOdd(t)
+	keys, lanes := b.spillOddLanes(t)
 	b.store.Close()
 	b.store = b.open(t, 0)
 	var all, two, last, none []store.SpilledRange
 	for i, key := range keys {
-		all = append(all, behind(key, 0))
-		two = append(two, behind(key, lanes[i][0].Seq-1))
-		last = append(last, behind(key, lanes[i][1].Seq))
-		none = append(none, behind(key, lanes[i][2].Seq))
+		all = append(all, spilledAfter(key, 0))
+		two = append(two, spilledAfter(key, lanes[i][0].Seq-1))
+		last = append(last, spilledAfter(key, lanes[i][1].Seq))
+		none = append(none, spilledAfter(key, lanes[i][2].Seq))
 	}
 
-	for i, got := range b.parkedOf(t, b.store, 10, all...) {
-		b.wantParked(t, "all of "+keys[i].Kind, got, lanes[i]...)
+	for i, got := range b.readSpilled(t, b.store, 10, all...) {
+		b.wantSpilled(t, "all of "+keys[i].Kind, got, lanes[i]...)
 	}
 
-	for i, got := range b.parkedOf(t, b.store, 2, two...) {
-		b.wantParked(t, "two of "+keys[i].Kind, got, lanes[i][:2]...)
+	for i, got := range b.readSpilled(t, b.store, 2, two...) {
+		b.wantSpilled(t, "two of "+keys[i].Kind, got, lanes[i][:2]...)
 	}
 
-	for i, got := range b.parkedOf(t, b.store, 2, last...) {
-		b.wantParked(t, "the last of "+keys[i].Kind, got, lanes[i][2])
+	for i, got := range b.readSpilled(t, b.store, 2, last...) {
+		b.wantSpilled(t, "the last of "+keys[i].Kind, got, lanes[i][2])
 	}
 
-	for i, got := range b.parkedOf(t, b.store, 2, none...) {
-		b.wantParked(t, "none of "+keys[i].Kind, got)
+	for i, got := range b.readSpilled(t, b.store, 2, none...) {
+		b.wantSpilled(t, "none of "+keys[i].Kind, got)
 	}
 
-	mixed := b.parkedOf(t, b.store, 1, all[4], behind(lane("a", "EVENT", store.GroupOf("none has it")), 0), last[4], all[4])
-	b.wantParked(t, "one lane from its beginning", mixed[0], lanes[4][0])
-	b.wantParked(t, "a lane without rows", mixed[1])
-	b.wantParked(t, "the same lane from its middle", mixed[2], lanes[4][2])
-	b.wantParked(t, "the same lane once more", mixed[3], lanes[4][0])
+	mixed := b.readSpilled(t, b.store, 1, all[4], spilledAfter(lane("a", "EVENT", store.GroupOf("none has it")), 0), last[4], all[4])
+	b.wantSpilled(t, "one lane from its beginning", mixed[0], lanes[4][0])
+	b.wantSpilled(t, "a lane without rows", mixed[1])
+	b.wantSpilled(t, "the same lane from its middle", mixed[2], lanes[4][2])
+	b.wantSpilled(t, "the same lane once more", mixed[3], lanes[4][0])
 }
 
-// testParkAgain: a row that is already spilled under its Seq is unchanged.
-func (s *suite) testParkAgain(t *testing.T) {
+// testSpillAgain: a row that is already spilled under its Seq is unchanged.
+func (s *suite) testSpillAgain(t *testing.T) {
 	b := s.start(t, 0)
 	key := lane("a", "EVENT", store.GroupOf("g"))
-	first, second, third := parkable(key, "1", 11), parkable(key, "2", 12), parkable(key, "3", 13)
-	b.park(t, first, second)
+	first, second, third := capturedRow(key, "1", 11), capturedRow(key, "2", 12), capturedRow(key, "3", 13)
+	b.spill(t, first, second)
 	again := second
 	again.RetryCount, again.Payload, again.PayloadSize = 44, []byte("other"), 5
-	b.park(t, again, third, first, third)
+	b.spill(t, again, third, first, third)
 	b.wantLane(t, "after a repeat", key, first, second, third)
-	b.park(t, first, second, third)
+	b.spill(t, first, second, third)
 	b.wantLane(t, "after one more", key, first, second, third)
 	later := first
 	later.Seq = 14
-	b.park(t, later)
+	b.spill(t, later)
 	b.wantLane(t, "a row under two seqs", key, first, second, third, later)
-	b.unpark(t, parkedRef(&first))
-	b.wantLane(t, "forgotten under one of them", key, second, third, later)
+	b.deleteSpilled(t, spilledRef(&first))
+	b.wantLane(t, "deleted under one of them", key, second, third, later)
 }
 
-// testParkRefused: invalid rows and ranges are rejected, and nothing of the call is
+// testSpillRefused: invalid rows and ranges are rejected, and nothing of the call is
 // written.
-func (s *suite) testParkRefused(t *testing.T) {
+func (s *suite) testSpillRefused(t *testing.T) {
 	b := s.start(t, 0)
 	key, other := lane("a", "EVENT", store.GroupOf("g")), lane("c", "EVENT", store.GroupOf("g"))
-	good, unnumbered := parkable(key, "1", 1), parkable(key, "2", 0)
-	stranger := parkable(other, "3", 3)
+	good, unnumbered := capturedRow(key, "1", 1), capturedRow(key, "2", 0)
+	stranger := capturedRow(other, "3", 3)
 	for what, items := range map[string][]store.Item{"no seq": {good, unnumbered}, "an outbox that is not configured": {good, stranger}} {
 		if err := b.store.Spill(b.ctx(t), b.epoch, items); err == nil {
-			t.Errorf("%s: it is parked", what)
+			t.Errorf("%s: it is spilled", what)
 		}
 	}
 
 	b.wantLane(t, "after refused calls", key)
-	if err := b.store.DeleteSpilled(b.ctx(t), b.epoch, []store.SpilledRef{parkedRef(&stranger)}); err == nil {
-		t.Error("a row of an outbox that is not configured is forgotten")
+	if err := b.store.DeleteSpilled(b.ctx(t), b.epoch, []store.SpilledRef{spilledRef(&stranger)}); err == nil {
+		t.Error("a row of an outbox that is not configured is deleted")
 	}
 
 	for what, ask := range map[string]func() error{
-		"no rows":                  func() error { return second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{behind(key, 0)}, 0)) },
-		"less than none":           func() error { return second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{behind(key, 0)}, -1)) },
-		"an outbox not configured": func() error { return second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{behind(other, 0)}, 1)) },
+		"no rows": func() error {
+			return second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{spilledAfter(key, 0)}, 0))
+		},
+		"less than none": func() error {
+			return second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{spilledAfter(key, 0)}, -1))
+		},
+		"an outbox not configured": func() error {
+			return second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{spilledAfter(other, 0)}, 1))
+		},
 		"the same behind a good one": func() error {
-			return second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{behind(key, 0), behind(other, 0)}, 1))
+			return second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{spilledAfter(key, 0), spilledAfter(other, 0)}, 1))
 		},
 	} {
 		if ask() == nil {
@@ -207,17 +213,17 @@ func (s *suite) testParkRefused(t *testing.T) {
 		}
 	}
 
-	if lists := b.parkedOf(t, b.store, 1); len(lists) != 0 {
+	if lists := b.readSpilled(t, b.store, 1); len(lists) != 0 {
 		t.Errorf("no lanes: %v", lists)
 	}
 
-	b.park(t)
-	b.unpark(t)
+	b.spill(t)
+	b.deleteSpilled(t)
 	b.store.Close()
 	for what, err := range map[string]error{
-		"park": b.store.Spill(b.ctx(t), b.epoch, []store.Item{good}), "unpark": b.store.DeleteSpilled(b.ctx(t), b.epoch, []store.SpilledRef{parkedRef(&good)}),
-		"read": second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{behind(key, 0)}, 1)), "lanes": b.store.SpilledLanes(b.ctx(t), func(store.SpilledLane) {}),
-		"forget": second(b.store.DeleteSpilledAfter(b.ctx(t), b.epoch, 0)),
+		"spill": b.store.Spill(b.ctx(t), b.epoch, []store.Item{good}), "delete spilled": b.store.DeleteSpilled(b.ctx(t), b.epoch, []store.SpilledRef{spilledRef(&good)}),
+		"read": second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{spilledAfter(key, 0)}, 1)), "lanes": b.store.SpilledLanes(b.ctx(t), func(store.SpilledLane) {}),
+		"delete after": second(b.store.DeleteSpilledAfter(b.ctx(t), b.epoch, 0)),
 	} {
 		if err == nil || errors.Is(err, store.ErrNotLeader) {
 			t.Errorf("%s on a closed store: %v", what, err)
@@ -225,28 +231,28 @@ func (s *suite) testParkRefused(t *testing.T) {
 	}
 }
 
-// testParkFence: an old leader spills and deletes nothing.
-func (s *suite) testParkFence(t *testing.T) {
+// testSpillFence: an old leader spills and deletes nothing.
+func (s *suite) testSpillFence(t *testing.T) {
 	b := s.start(t, 0)
 	key := lane("a", "EVENT", store.GroupOf("g"))
 	b.insert(t, "a", row("1"), row("2"))
 	b.take(t, "a", "1", "2")
-	first, late := parkable(key, "1", 1), parkable(key, "2", 2)
-	b.park(t, first)
+	first, late := capturedRow(key, "1", 1), capturedRow(key, "2", 2)
+	b.spill(t, first)
 	before := b.read(t, "a", "1")
 	rival := b.open(t, 0)
 	b.lead(t, rival)
-	absent := parkable(lane("b", "EVENT", store.Group{}), "none", 9)
+	absent := capturedRow(lane("b", "EVENT", store.Group{}), "none", 9)
 	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 1, b.epoch + 2} {
 		done := store.Outcome{Ref: first.Ref, Status: store.Completed, At: now(), SpilledSeq: first.Seq}
 		for what, err := range map[string]error{
-			"park":           b.store.Spill(b.ctx(t), epoch, []store.Item{late}),
-			"park again":     b.store.Spill(b.ctx(t), epoch, []store.Item{first}),
-			"unpark":         b.store.DeleteSpilled(b.ctx(t), epoch, []store.SpilledRef{parkedRef(&first)}),
-			"unpark nothing": b.store.DeleteSpilled(b.ctx(t), epoch, []store.SpilledRef{parkedRef(&absent)}),
-			"forget":         second(b.store.DeleteSpilledAfter(b.ctx(t), epoch, 0)),
-			"forget nothing": second(b.store.DeleteSpilledAfter(b.ctx(t), epoch, 100)),
-			"settle":         second(b.store.Settle(b.ctx(t), epoch, []store.Outcome{done})),
+			"spill":                  b.store.Spill(b.ctx(t), epoch, []store.Item{late}),
+			"spill again":            b.store.Spill(b.ctx(t), epoch, []store.Item{first}),
+			"delete spilled":         b.store.DeleteSpilled(b.ctx(t), epoch, []store.SpilledRef{spilledRef(&first)}),
+			"delete nothing spilled": b.store.DeleteSpilled(b.ctx(t), epoch, []store.SpilledRef{spilledRef(&absent)}),
+			"delete after":           second(b.store.DeleteSpilledAfter(b.ctx(t), epoch, 0)),
+			"delete nothing after":   second(b.store.DeleteSpilledAfter(b.ctx(t), epoch, 100)),
+			"settle":                 second(b.store.Settle(b.ctx(t), epoch, []store.Outcome{done})),
 		} {
 			if !errors.Is(err, store.ErrNotLeader) {
 				t.Errorf("%s with epoch %d: %v", what, epoch, err)
@@ -260,95 +266,95 @@ func (s *suite) testParkFence(t *testing.T) {
 	}
 
 	b.epoch = b.lead(t, b.store)
-	b.park(t, late)
+	b.spill(t, late)
 	b.wantLane(t, "under the new epoch", key, first, late)
 }
 
-// testUnpark deletes rows by id and Seq, in one outbox only.
-func (s *suite) testUnpark(t *testing.T) {
+// testDeleteSpilled deletes rows by id and Seq, in one outbox only.
+func (s *suite) testDeleteSpilled(t *testing.T) {
 	b := s.start(t, 0)
-	keys, lanes := b.parkOdd(t)
+	keys, lanes := b.spillOddLanes(t)
 	half := len(keys) / 2
 	var gone []store.SpilledRef
 	for i := range half {
-		wrong := parkedRef(&lanes[i][1])
+		wrong := spilledRef(&lanes[i][1])
 		wrong.Seq++
-		gone = append(gone, parkedRef(&lanes[i][0]), parkedRef(&lanes[i][2]), wrong)
+		gone = append(gone, spilledRef(&lanes[i][0]), spilledRef(&lanes[i][2]), wrong)
 	}
 
 	gone = append(gone, store.SpilledRef{Ref: ref("a", "never there"), Seq: 5})
 	for range 2 { // as after a lost answer
-		b.unpark(t, gone...)
+		b.deleteSpilled(t, gone...)
 		for i, key := range keys {
 			want := lanes[i]
 			if i < half {
 				want = want[1:2]
 			}
-			b.wantLane(t, "after rows were forgotten", key, want...)
+			b.wantLane(t, "after rows were deleted", key, want...)
 		}
 	}
 }
 
-// testForgetParked deletes rows above a Seq, in the store's outboxes only.
-func (s *suite) testForgetParked(t *testing.T) {
+// testDeleteSpilledAfter deletes rows above a Seq, in the store's outboxes only.
+func (s *suite) testDeleteSpilledAfter(t *testing.T) {
 	b := s.start(t, 0)
-	b.forget(t, 0, 0)
+	b.deleteSpilledAfter(t, 0, 0)
 	inA, inB := lane("a", "EVENT", store.GroupOf("g")), lane("b", "EVENT", store.Group{})
 	var a, other []store.Item
 	for i := range int64(10) {
-		a = append(a, parkable(inA, fmt.Sprint(i), store.NewSeq(b.epoch, 2*i+2)))
-		other = append(other, parkable(inB, fmt.Sprint(i), store.NewSeq(b.epoch, 2*i+3)))
+		a = append(a, capturedRow(inA, fmt.Sprint(i), store.NewSeq(b.epoch, 2*i+2)))
+		other = append(other, capturedRow(inB, fmt.Sprint(i), store.NewSeq(b.epoch, 2*i+3)))
 	}
 
-	b.park(t, append(slices.Clone(a), other...)...)
-	b.forget(t, other[9].Seq, 0)
-	b.forget(t, other[7].Seq, 4)
+	b.spill(t, append(slices.Clone(a), other...)...)
+	b.deleteSpilledAfter(t, other[9].Seq, 0)
+	b.deleteSpilledAfter(t, other[7].Seq, 4)
 	b.wantLane(t, "below the seq", inA, a[:8]...)
 	b.wantLane(t, "up to the seq", inB, other[:8]...)
 
 	one := b.db.Store(t, Config{Outboxes: b.boxes[1:]})
 	defer one.Close()
 	if n, err := one.DeleteSpilledAfter(b.ctx(t), b.lead(t, one), a[2].Seq); err != nil || n != 6 {
-		t.Errorf("with one outbox %d rows are forgotten, %v", n, err)
+		t.Errorf("with one outbox %d rows are deleted, %v", n, err)
 	}
 
 	b.epoch = b.lead(t, b.store)
 	b.wantLane(t, "an outbox that is not configured", inA, a[:8]...)
 	b.wantLane(t, "the one that is", inB, other[:2]...)
-	b.park(t, a[8], other[2])
-	b.wantLane(t, "parked anew", inA, a[:9]...)
-	b.forget(t, 0, 12)
+	b.spill(t, a[8], other[2])
+	b.wantLane(t, "spilled anew", inA, a[:9]...)
+	b.deleteSpilledAfter(t, 0, 12)
 	b.wantLane(t, "after all", inA)
 }
 
-// testParkedLanes counts the rows of every odd lane.
-func (s *suite) testParkedLanes(t *testing.T) {
+// testSpilledLanes counts the rows of every odd lane.
+func (s *suite) testSpilledLanes(t *testing.T) {
 	b := s.start(t, 0)
-	b.wantParkedLanes(t, "at first", b.store)
-	keys, lanes := b.parkOdd(t)
+	b.wantSpilledLanes(t, "at first", b.store)
+	keys, lanes := b.spillOddLanes(t)
 	var want []store.SpilledLane
 	var gone []store.SpilledRef
 	for i, key := range keys {
 		for n := range i % 3 {
-			gone = append(gone, parkedRef(&lanes[i][n]))
+			gone = append(gone, spilledRef(&lanes[i][n]))
 		}
 		want = append(want, store.SpilledLane{Outbox: key.Outbox, Kind: key.Kind, Hash: key.Hash(), Rows: 3 - i%3})
 	}
 
-	gone = append(gone, parkedRef(&lanes[2][2]))
-	b.unpark(t, gone...)
+	gone = append(gone, spilledRef(&lanes[2][2]))
+	b.deleteSpilled(t, gone...)
 	want = slices.Delete(want, 2, 3)
-	b.wantParkedLanes(t, "of two outboxes", b.open(t, 0), want...)
+	b.wantSpilledLanes(t, "of two outboxes", b.open(t, 0), want...)
 	one := b.db.Store(t, Config{Outboxes: b.boxes[1:]})
 	defer one.Close()
 	want = slices.DeleteFunc(want, func(l store.SpilledLane) bool { return l.Outbox != "b" })
-	b.wantParkedLanes(t, "of one outbox", one, want...)
+	b.wantSpilledLanes(t, "of one outbox", one, want...)
 }
 
-func (b *bench) wantParkedLanes(t *testing.T, what string, st store.Store, want ...store.SpilledLane) {
+func (b *bench) wantSpilledLanes(t *testing.T, what string, st store.Store, want ...store.SpilledLane) {
 	t.Helper()
 	set := map[store.SpilledLane]bool{}
-	for _, l := range b.parkedLanes(t, st) {
+	for _, l := range b.spilledLanes(t, st) {
 		set[l] = true
 	}
 
@@ -363,7 +369,7 @@ func (b *bench) wantParkedLanes(t *testing.T, what string, st store.Store, want 
 	}
 }
 
-func (b *bench) parkedLanes(t *testing.T, st store.Store) (lanes []store.SpilledLane) {
+func (b *bench) spilledLanes(t *testing.T, st store.Store) (lanes []store.SpilledLane) {
 	t.Helper()
 	if err := st.SpilledLanes(b.ctx(t), func(l store.SpilledLane) { lanes = append(lanes, l) }); err != nil {
 		t.Fatal(err)
@@ -371,9 +377,9 @@ func (b *bench) parkedLanes(t *testing.T, st store.Store) (lanes []store.Spilled
 	return lanes
 }
 
-// testParkOddIDs: ids of any length and any bytes are spilled, distinguished, reloaded and
+// testSpillOddIDs: ids of any length and any bytes are spilled, distinguished, reloaded and
 // deleted.
-func (s *suite) testParkOddIDs(t *testing.T) {
+func (s *suite) testSpillOddIDs(t *testing.T) {
 	b := s.start(t, 0)
 	key := lane("a", "EVENT", store.GroupOf("g"))
 	long := make([]byte, 5000) // incompressible
@@ -385,23 +391,23 @@ func (s *suite) testParkOddIDs(t *testing.T) {
 	odd := []string{"", " ", "a", "A", "a ", "a\x00", "a\xff", "a\xfe", "kunde-€ 😀", string(long), string(long) + "x", strings.Repeat("☃", 30_000)}
 	var items []store.Item
 	for i, id := range odd {
-		items = append(items, parkable(key, id, store.Seq(i+1)))
+		items = append(items, capturedRow(key, id, store.Seq(i+1)))
 	}
 
-	b.park(t, items...)
-	b.park(t, items...)
-	b.wantLane(t, "parked", key, items...)
+	b.spill(t, items...)
+	b.spill(t, items...)
+	b.wantLane(t, "spilled", key, items...)
 	var gone []store.SpilledRef
 	for i := range items {
-		wrong := parkedRef(&items[i])
+		wrong := spilledRef(&items[i])
 		wrong.Seq = store.Seq(1 + (i+1)%len(items)) // the neighbor's Seq
 		gone = append(gone, wrong)
 	}
 
-	b.unpark(t, gone...)
-	b.wantLane(t, "rows of these ids and other seqs forgotten", key, items...)
+	b.deleteSpilled(t, gone...)
+	b.wantLane(t, "rows of these ids and other seqs deleted", key, items...)
 	for i := range items {
-		b.unpark(t, parkedRef(&items[i]))
-		b.wantLane(t, "one forgotten", key, items[i+1:]...)
+		b.deleteSpilled(t, spilledRef(&items[i]))
+		b.wantLane(t, "one deleted", key, items[i+1:]...)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testParkSettle: an outcome that settles a row deletes its spilled copy, whatever the
+// testSettleSpilled: an outcome that settles a row deletes its spilled copy, whatever the
 // result.
-func (s *suite) testParkSettle(t *testing.T) {
+func (s *suite) testSettleSpilled(t *testing.T) {
 	b := s.start(t, 0)
 	key, other := lane("a", "EVENT", store.GroupOf("g")), lane("b", "EVENT", store.GroupOf("g"))
 	names := []string{
@@ -22,13 +22,13 @@ func (s *suite) testParkSettle(t *testing.T) {
 	for i, id := range names {
 		b.insert(t, "a", row(id))
 		b.take(t, "a", id)
-		items[id] = parkable(key, id, store.Seq(i+1))
-		b.park(t, items[id])
+		items[id] = capturedRow(key, id, store.Seq(i+1))
+		b.spill(t, items[id])
 	}
 
 	b.insert(t, "b", row("in both"))
-	twin := parkable(other, "in both", items["in both"].Seq)
-	b.park(t, twin)
+	twin := capturedRow(other, "in both", items["in both"].Seq)
+	b.spill(t, twin)
 	for _, id := range []string{"deleted, completed", "deleted, failed"} {
 		b.db.Delete(t, "a", id)
 	}
@@ -64,9 +64,9 @@ func (s *suite) testParkSettle(t *testing.T) {
 	}
 	otherSeq.SpilledSeq = items["other seq"].Seq
 	if s.stateful() { // of a FAILED row, with Block
-		wantHold := blocks(&otherSeq, key)
+		wantHold := blockLane(&otherSeq, key)
 		b.settle(t, otherSeq)
-		b.wantHolds(t, "with the row forgotten", b.store, wantHold)
+		b.wantHolds(t, "with the row deleted", b.store, wantHold)
 	} else {
 		b.settle(t, otherSeq)
 	}
@@ -74,9 +74,9 @@ func (s *suite) testParkSettle(t *testing.T) {
 	b.wantLane(t, "a lost answer's repeat", key, items["retried"], items["no seq"])
 }
 
-// testParkOpenTxn spills a row before its transaction commits: a claim of the reloaded row
+// testSpillOpenTxn spills a row before its transaction commits: a claim of the reloaded row
 // waits for the transaction.
-func (s *suite) testParkOpenTxn(t *testing.T) {
+func (s *suite) testSpillOpenTxn(t *testing.T) {
 	b := s.start(t, 0)
 	key := lane("a", "EVENT", store.GroupOf("g"))
 	visible := b.insert(t, "a", row("2"))
@@ -86,14 +86,14 @@ func (s *suite) testParkOpenTxn(t *testing.T) {
 		t.Skip("this database shows no row before a claim can see it")
 	}
 
-	open, seen := parkable(key, "1", 1), parkable(key, "2", 2)
+	open, seen := capturedRow(key, "1", 1), capturedRow(key, "2", 2)
 	open.Txn, seen.Txn = txn, visible
-	b.park(t, open, seen)
+	b.spill(t, open, seen)
 	read := func() []store.Item {
 		t.Helper()
-		got := b.parkedOf(t, b.store, 10, behind(key, 0))[0]
+		got := b.readSpilled(t, b.store, 10, spilledAfter(key, 0))[0]
 		if len(got) != 2 {
-			t.Fatalf("%q are parked", ids(got))
+			t.Fatalf("%q are spilled", ids(got))
 		}
 		return got
 	}
@@ -122,12 +122,12 @@ func (s *suite) testParkOpenTxn(t *testing.T) {
 
 	b.db.Delete(t, "a", "1")
 	if a := claim(read()[0]); a.Result != store.Gone {
-		t.Errorf("the row that was deleted while it was parked is %s", a.Result)
+		t.Errorf("the row that was deleted while it was spilled is %s", a.Result)
 	}
 }
 
-// testParkMany spills 3000 rows in 100 lanes, reloads them in turns and settles them.
-func (s *suite) testParkMany(t *testing.T) {
+// testSpillMany spills 3000 rows in 100 lanes, reloads them in turns and settles them.
+func (s *suite) testSpillMany(t *testing.T) {
 	b := s.start(t, 0)
 	const n, lanes, each, call = 3000, 100, 9, 750
 	list := rows(n + 10)
@@ -139,13 +139,13 @@ func (s *suite) testParkMany(t *testing.T) {
 
 	items := make([]store.Item, n)
 	for i := range items {
-		items[i] = parkable(keys[i*7%lanes], list[i].ID, store.NewSeq(b.epoch, int64(i+1)))
+		items[i] = capturedRow(keys[i*7%lanes], list[i].ID, store.NewSeq(b.epoch, int64(i+1)))
 	}
 
 	for part := range slices.Chunk(items, call) {
 		started := time.Now()
-		b.park(t, part...)
-		t.Logf("%d rows parked in %s", len(part), time.Since(started))
+		b.spill(t, part...)
+		t.Logf("%d rows spilled in %s", len(part), time.Since(started))
 	}
 
 	if s.stateful() {
@@ -157,32 +157,32 @@ func (s *suite) testParkMany(t *testing.T) {
 			want = append(want, r.ID)
 		}
 		if !slices.Equal(ids(got), want) {
-			t.Errorf("%d rows are not parked, want %q", len(got), want)
+			t.Errorf("%d rows are not spilled, want %q", len(got), want)
 		}
 	}
 
-	all := b.parkedLanes(t, b.store)
+	all := b.spilledLanes(t, b.store)
 	if len(all) != lanes || all[0].Rows != n/lanes || all[lanes-1].Rows != n/lanes {
 		t.Errorf("%d lanes", len(all))
 	}
 
-	b.drainParked(t, keys, each, n)
-	b.forget(t, 0, 0)
+	b.drainSpilled(t, keys, each, n)
+	b.deleteSpilledAfter(t, 0, 0)
 }
 
-// drainParked reloads lanes in turns, each row in Seq order, and settles the rows.
-func (b *bench) drainParked(t *testing.T, keys []store.LaneKey, each, want int) {
+// drainSpilled reloads lanes in turns, each row in Seq order, and settles the rows.
+func (b *bench) drainSpilled(t *testing.T, keys []store.LaneKey, each, want int) {
 	t.Helper()
 	from := make([]store.SpilledRange, len(keys))
 	for i, key := range keys {
-		from[i] = behind(key, 0)
+		from[i] = spilledAfter(key, 0)
 	}
 
 	var reading, settling time.Duration
 	read := 0
 	for {
 		started := time.Now()
-		lists := b.parkedOf(t, b.store, each, from...)
+		lists := b.readSpilled(t, b.store, each, from...)
 		reading += time.Since(started)
 		var outcomes []store.Outcome
 		for i, list := range lists {

@@ -9,9 +9,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testParkView: a view excludes the rows that this relay had spilled when the view was
+// testViewWithoutSpilled: a view excludes the rows that this relay had spilled when the view was
 // opened.
-func (s *suite) testParkView(t *testing.T) {
+func (s *suite) testViewWithoutSpilled(t *testing.T) {
 	b := s.start(t, 0)
 	b.insert(t, "a", rows(20)...)
 	b.insert(t, "b", rows(20)...)
@@ -19,13 +19,13 @@ func (s *suite) testParkView(t *testing.T) {
 	var items []store.Item
 	var names []string
 	for i, r := range rows(20) {
-		items = append(items, parkable(key, r.ID, store.Seq(i+1)))
+		items = append(items, capturedRow(key, r.ID, store.Seq(i+1)))
 		names = append(names, r.ID)
 	}
 
 	early := b.view(t)
-	b.park(t, items[:5]...)
-	b.park(t, items[10:12]...)
+	b.spill(t, items[:5]...)
+	b.spill(t, items[10:12]...)
 	check := func(what string, v store.View, q store.UnsettledQuery, want ...string) {
 		t.Helper()
 		if got := ids(b.unsettled(t, v, q)); !slices.Equal(got, want) && len(got)+len(want) > 0 {
@@ -44,11 +44,11 @@ func (s *suite) testParkView(t *testing.T) {
 	left.ExcludeLanes = []store.LaneKey{key}
 	check("without the lane", v, left)
 	check("the other outbox", v, store.UnsettledQuery{Outbox: "b", Limit: 100}, names...)
-	b.unpark(t, parkedRef(&items[0]), parkedRef(&items[11]))
+	b.deleteSpilled(t, spilledRef(&items[0]), spilledRef(&items[11]))
 	check("the view from before", v, q, slices.Concat(names[5:10], names[12:])...)
-	check("with two that are not parked any more", b.view(t), q, slices.Concat(names[:1], names[5:10], names[11:])...)
-	b.forget(t, 0, 5)
-	check("with none parked", b.view(t), q, names...)
+	check("with two that are not spilled any more", b.view(t), q, slices.Concat(names[:1], names[5:10], names[11:])...)
+	b.deleteSpilledAfter(t, 0, 5)
+	check("with none spilled", b.view(t), q, names...)
 }
 
 // testPages: pages contain the rows of Unsettled and stop at the limit.
@@ -68,7 +68,7 @@ func (s *suite) testPages(t *testing.T) {
 	}
 
 	if s.stateful() {
-		b.park(t, parkable(key(1), list[1].ID, 1), parkable(key(2), list[1702].ID, 2))
+		b.spill(t, capturedRow(key(1), list[1].ID, 1), capturedRow(key(2), list[1702].ID, 2))
 	}
 
 	v := b.view(t)

@@ -140,8 +140,8 @@ type RowContent struct {
 	Claimed, Settled time.Time
 }
 
-// patience limits every call of the suite, so that a hanging call fails by name.
-const patience = 30 * time.Second
+// callTimeout limits every call of the suite, so that a hanging call fails by name.
+const callTimeout = 30 * time.Second
 
 // CoreLayouts returns the layouts that cover the differences between servers of one kind.
 // The other layouts of the suite differ only in their statements.
@@ -169,7 +169,7 @@ func Run(t *testing.T, h Harness, layouts ...string) {
 			if n, ok := h.(ColumnRenamer); ok {
 				s.layout = n.Rename(s.layout)
 			}
-			for _, test := range slices.Concat(leadTests(), tests(), parkTests(), lockTests(), deliveredTests(), replayTests()) {
+			for _, test := range slices.Concat(leadTests(), tests(), spillTests(), lockTests(), deliveredTests(), replayTests()) {
 				if test.only != nil && !test.only(&s.layout) {
 					continue
 				}
@@ -190,8 +190,8 @@ func tests() []test {
 		{"a claim answers for each row by its place", (*suite).testClaimAnswers, nil},
 		{"a claim of several outboxes", (*suite).testClaimOutboxes, nil},
 		{"a claim of an open transaction", (*suite).testClaimOpenTxn, nil},
-		{"which rows are settled", (*suite).testLook, nil},
-		{"whether the row of an open transaction is settled", (*suite).testLookOpenTxn, nil},
+		{"which rows are settled", (*suite).testReadSettled, nil},
+		{"whether the row of an open transaction is settled", (*suite).testReadSettledOpenTxn, nil},
 		{"a claim of a row twice", (*suite).testClaimTwice, nil},
 		{"a claim of 5000 rows", (*suite).testClaimMany, many},
 		{"a claim that writes nothing", (*suite).testClaimUnwritten, skipsClaims},
@@ -202,7 +202,7 @@ func tests() []test {
 		{"several outcomes of one row", (*suite).testSettleTwice, nil},
 		{"an outcome without a claim", (*suite).testSettleUnclaimed, nil},
 		{"an outcome of an open transaction", (*suite).testSettleOpenTxn, nil},
-		{"an outcome of an open transaction, parked and blocking", (*suite).testSettleOpenTxnParked, keepsState},
+		{"an outcome of an open transaction, spilled and blocking", (*suite).testSettleOpenTxnSpilled, keepsState},
 		{"a reason of failure", (*suite).testReasons, keepsCodes},
 		{"hostile error texts", (*suite).testErrorTexts, keepsErrors},
 		{"a checkpoint", (*suite).testCheckpoint, isWords},
@@ -218,16 +218,16 @@ func tests() []test {
 		{"an old epoch deletes nothing", (*suite).testPruneFence, prunes},
 		{"what cannot be deleted", (*suite).testPruneRefused, nil},
 		{"pauses of lanes", (*suite).testPauses, isWords},
-		{"a pause after a restart", (*suite).testPauseOutlives, isWords},
+		{"a pause after a restart", (*suite).testPauseSurvives, isWords},
 		{"blocked lanes", (*suite).testBlock, keepsState},
 		{"a lane blocked by a lost answer's repeat", (*suite).testBlockLostAnswer, keepsState},
 		{"several failures of one lane", (*suite).testBlockOneLane, keepsState},
 		{"a block ends with its row's failure", (*suite).testBlockEnds, keepsState},
 		{"what cannot block", (*suite).testBlockRefused, nil},
-		{"an old epoch holds and mends nothing", (*suite).testHoldFence, nil},
+		{"an old epoch holds and requeues nothing", (*suite).testHoldFence, nil},
 		{"dead letters by filter", (*suite).testFailed, keepsState},
 		{"requeue by filter", (*suite).testRequeue, keepsState},
-		{"requeue beside a takeover time-out", (*suite).testRequeueTakeover, timesClaims},
+		{"requeue beside a takeover timeout", (*suite).testRequeueTakeover, timesClaims},
 		{"discard by filter", (*suite).testDiscard, keepsState},
 		{"5000 dead letters", (*suite).testLettersMany, many},
 		{"dead letters that cannot be asked for", (*suite).testLettersRefused, nil},
@@ -235,25 +235,25 @@ func tests() []test {
 		{"a view by pages", (*suite).testPages, many},
 		{"install again and at once", (*suite).testInstall, isWords},
 		{"check names what is missing", (*suite).testCheck, nil},
-		{"an examination", (*suite).testExamine, nil},
-		{"cancel, close and go on", (*suite).testEnds, isWords},
+		{"a diagnosis", (*suite).testDiagnose, nil},
+		{"cancel and close", (*suite).testCancelAndClose, isWords},
 	}
 }
 
-func parkTests() []test {
+func spillTests() []test {
 	return []test{
-		{"rows parked and read back", (*suite).testPark, wordsOrNone},
-		{"parked rows with odd ids", (*suite).testParkOddIDs, isWords},
-		{"rows parked again", (*suite).testParkAgain, isWords},
-		{"what cannot be parked", (*suite).testParkRefused, wordsOrNone},
-		{"an old epoch parks nothing", (*suite).testParkFence, isWords},
-		{"parked rows found settled or gone", (*suite).testUnpark, wordsOrNone},
-		{"parked rows that the log brings again", (*suite).testForgetParked, isWords},
-		{"lanes with parked rows", (*suite).testParkedLanes, isWords},
-		{"an outcome of a parked row", (*suite).testParkSettle, nil},
-		{"a parked row of an open transaction", (*suite).testParkOpenTxn, nil},
-		{"3000 parked rows", (*suite).testParkMany, many},
-		{"a view without parked rows", (*suite).testParkView, keepsState},
+		{"rows spilled and read back", (*suite).testSpill, wordsOrNone},
+		{"spilled rows with odd ids", (*suite).testSpillOddIDs, isWords},
+		{"rows spilled again", (*suite).testSpillAgain, isWords},
+		{"what cannot be spilled", (*suite).testSpillRefused, wordsOrNone},
+		{"an old epoch spills nothing", (*suite).testSpillFence, isWords},
+		{"spilled rows found settled or gone", (*suite).testDeleteSpilled, wordsOrNone},
+		{"spilled rows that the log brings again", (*suite).testDeleteSpilledAfter, isWords},
+		{"lanes with spilled rows", (*suite).testSpilledLanes, isWords},
+		{"an outcome of a spilled row", (*suite).testSettleSpilled, nil},
+		{"a spilled row of an open transaction", (*suite).testSpillOpenTxn, nil},
+		{"3000 spilled rows", (*suite).testSpillMany, many},
+		{"a view without spilled rows", (*suite).testViewWithoutSpilled, keepsState},
 	}
 }
 
@@ -332,9 +332,9 @@ func stateless() store.Layout {
 }
 
 type suite struct {
-	harness Harness
-	layout  store.Layout
-	stand   bool // the tables of start and the relay's tables exist
+	harness   Harness
+	layout    store.Layout
+	hasTables bool // the tables of start and the relay's tables exist
 }
 
 func (s *suite) outbox(name string) store.Outbox {
@@ -348,13 +348,13 @@ func (s *suite) outbox(name string) store.Outbox {
 // stateful reports whether the table keeps state.
 func (s *suite) stateful() bool { return keepsState(&s.layout) }
 
-// marks reports whether a claim writes to the row.
-func (s *suite) marks() bool {
+// claimWrites reports whether a claim writes to the row.
+func (s *suite) claimWrites() bool {
 	return s.stateful() && !s.layout.Unclaimed && (s.layout.State != store.StateTimestamps || s.layout.Columns.Claimed != "")
 }
 
-// looks reports whether a claim reads every row.
-func (s *suite) looks() bool { return s.stateful() && !s.layout.Unclaimed }
+// claimReadsRows reports whether a claim reads every row.
+func (s *suite) claimReadsRows() bool { return s.stateful() && !s.layout.Unclaimed }
 
 // bench is a database with a leading store.
 type bench struct {
@@ -369,7 +369,7 @@ type bench struct {
 func (s *suite) start(t *testing.T, takeover time.Duration) *bench {
 	t.Helper()
 	b := &bench{suite: s, boxes: []store.Outbox{s.outbox("a"), s.outbox("b")}}
-	if e, fast := s.harness.(Resetter); fast && s.stand {
+	if e, fast := s.harness.(Resetter); fast && s.hasTables {
 		b.db = e.Empty(t, b.boxes...)
 	} else {
 		b.db = s.setup(t, b.boxes...)
@@ -380,14 +380,14 @@ func (s *suite) start(t *testing.T, takeover time.Duration) *bench {
 		t.Fatal(err)
 	}
 
-	s.stand = true
+	s.hasTables = true
 	b.epoch = b.lead(t, b.store)
 	return b
 }
 
 // setup creates tables without the relay's tables.
 func (s *suite) setup(t *testing.T, boxes ...store.Outbox) Database {
-	s.stand = false
+	s.hasTables = false
 	return s.harness.Setup(t, boxes...)
 }
 
@@ -400,7 +400,7 @@ func (b *bench) open(t *testing.T, takeover time.Duration) store.Store {
 }
 
 func (s *suite) ctx(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }

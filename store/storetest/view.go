@@ -124,7 +124,7 @@ func (s *suite) testTies(t *testing.T) {
 	}
 
 	b.take(t, "a", want[:claimed]...)
-	if s.marks() {
+	if s.claimWrites() {
 		b.settle(t, // given back
 			store.Outcome{Ref: ref("a", want[4]), Status: store.Pending, At: now()},
 			store.Outcome{Ref: ref("a", want[2]), Status: store.Pending, At: now()},

@@ -19,8 +19,8 @@ func Sanitize(text string, limit int, ascii bool) string {
 	}
 	// A character has at most 4 bytes, so bytes after 4*limit are cut off anyway. Three
 	// spare bytes keep the last character whole.
-	if most := 4*limit + utf8.UTFMax - 1; len(text) > most && strings.IndexByte(text[:most], 0) < 0 {
-		text = text[:most]
+	if maxBytes := 4*limit + utf8.UTFMax - 1; len(text) > maxBytes && strings.IndexByte(text[:maxBytes], 0) < 0 {
+		text = text[:maxBytes]
 	}
 
 	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "\uFFFD")

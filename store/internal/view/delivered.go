@@ -29,8 +29,8 @@ func newDeliveredRows(q store.DeliveredQuery, pages *Pages) *DeliveredRows {
 }
 
 func roundUp(t time.Time) time.Time {
-	if cut := t.Truncate(timeResolution); cut.Before(t) {
-		return cut.Add(timeResolution)
+	if truncated := t.Truncate(timeResolution); truncated.Before(t) {
+		return truncated.Add(timeResolution)
 	}
 	return t
 }

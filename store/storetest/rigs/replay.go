@@ -12,20 +12,20 @@ import (
 func Replay(ctx context.Context, st store.Store, epoch store.Epoch, outbox string) map[string]error {
 	row := store.ReplayRow{N: 1, Item: store.Item{Ref: store.Ref{Outbox: outbox, ID: "1"}, Kind: "EVENT"}}
 	refused := store.FinishedRow{N: 1, Lane: row.Lane(), ID: "1", Result: store.ReplayRefused, Error: "no"}
-	said := map[string]error{}
+	errs := map[string]error{}
 	for _, call := range []struct {
 		what string
 		err  func() error
 	}{
-		{"wish a checkpoint", func() error { return st.RequestSavepoint(ctx, "here", true) }},
-		{"wish its end", func() error { return st.RequestSavepointDeletion(ctx, "here") }},
+		{"request a checkpoint", func() error { return st.RequestSavepoint(ctx, "here", true) }},
+		{"request its deletion", func() error { return st.RequestSavepointDeletion(ctx, "here") }},
 		{"save it", func() error {
 			return st.SaveSavepoint(ctx, epoch, store.Savepoint{Name: "here", State: store.SavepointRetained})
 		}},
 		{"read it", func() error { return second(st.Savepoints(ctx)) }},
-		{"forget it", func() error { return st.DeleteSavepoint(ctx, epoch, "here") }},
-		{"wish a replay", func() error { return st.RequestReplay(ctx, "job", "{}") }},
-		{"wish of it", func() error { return st.RequestJobState(ctx, "job", store.DesiredPause) }},
+		{"delete it", func() error { return st.DeleteSavepoint(ctx, epoch, "here") }},
+		{"request a replay", func() error { return st.RequestReplay(ctx, "job", "{}") }},
+		{"request a state", func() error { return st.RequestJobState(ctx, "job", store.DesiredPause) }},
 		{"copy", func() error {
 			return st.CopyRows(ctx, epoch, "job", []store.ReplayRow{row, {N: 2, Item: row.Item}}, store.ReplayCursor{Position: "p"})
 		}},
@@ -43,10 +43,10 @@ func Replay(ctx context.Context, st store.Store, epoch store.Epoch, outbox strin
 		{"read", func() error { return second(st.Jobs(ctx)) }},
 		{"errors", func() error { return second(st.JobErrors(ctx, "job", 9)) }},
 	} {
-		said[call.what] = call.err()
+		errs[call.what] = call.err()
 	}
 
-	return said
+	return errs
 }
 
 func second[T any](_ T, err error) error { return err }
@@ -56,17 +56,17 @@ func second[T any](_ T, err error) error { return err }
 func CheckRequestCounts(tb testing.TB, st store.Store, counted func() int) {
 	tb.Helper()
 	before := counted()
-	for i, wish := range []func(context.Context) error{
+	for i, request := range []func(context.Context) error{
 		func(ctx context.Context) error { return st.RequestSavepoint(ctx, "here", true) },
 		func(ctx context.Context) error { return st.RequestSavepointDeletion(ctx, "here") },
 		func(ctx context.Context) error { return st.RequestReplay(ctx, "job", "{}") },
 		func(ctx context.Context) error { return st.RequestJobState(ctx, "job", store.DesiredCancel) },
 	} {
-		if err := wish(Context(tb)); err != nil {
+		if err := request(Context(tb)); err != nil {
 			tb.Fatal(err)
 		}
 		if n := counted() - before; n != i+1 {
-			tb.Errorf("after %d wishes %d are counted", i+1, n)
+			tb.Errorf("after %d requests the count is %d", i+1, n)
 		}
 	}
 }

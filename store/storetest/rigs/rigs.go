@@ -226,6 +226,6 @@ func WantRequestCount(tb testing.TB, what string, held store.Lock, want int64) {
 		tb.Fatalf("%s: %v", what, err)
 	}
 	if n := held.RequestCount(); n != want {
-		tb.Errorf("%s: %d wishes, want %d", what, n, want)
+		tb.Errorf("%s: %d requests, want %d", what, n, want)
 	}
 }

@@ -27,7 +27,7 @@ func mongoVariable(what string) string { return "SLUICEBOX_TEST_MONGO_" + what }
 // if there is no such server.
 func SharedMongo(tb testing.TB) string {
 	tb.Helper()
-	return demand(tb, mongoVariable("URL"), mongoName)
+	return requireEnv(tb, mongoVariable("URL"), mongoName)
 }
 
 // Mongo returns the URL of a new database in the shared server. MongoDB creates a database
@@ -89,8 +89,8 @@ func OpenMongo(tb testing.TB, text string) *mongo.Database {
 // goroutines. The interval is the shortest that the driver allows (default 10 s), because
 // calls to a primary that was replaced fail until the next poll.
 func openMongo(text string) (*mongo.Client, error) {
-	const often = 500 * time.Millisecond // minimum of heartbeatFrequencyMS, https://www.mongodb.com/docs/manual/reference/connection-string-options/
-	opts := options.Client().ApplyURI(text).SetServerSelectionTimeout(connectTimeout).SetHeartbeatInterval(often)
+	const interval = 500 * time.Millisecond // minimum of heartbeatFrequencyMS, https://www.mongodb.com/docs/manual/reference/connection-string-options/
+	opts := options.Client().ApplyURI(text).SetServerSelectionTimeout(connectTimeout).SetHeartbeatInterval(interval)
 	return mongo.Connect(opts.SetServerMonitoringMode(options.ServerMonitoringModePoll))
 }
 
@@ -105,7 +105,7 @@ func closeMongo(client *mongo.Client) {
 func PyMongo(tb testing.TB, args ...string) *exec.Cmd {
 	tb.Helper()
 	cmd := exec.Command("python3", args...)
-	cmd.Env = append(environment(""), "PYTHONPATH="+demand(tb, "SLUICEBOX_TEST_PYMONGO_BIN", "pymongo"), "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(environment(""), "PYTHONPATH="+requireEnv(tb, "SLUICEBOX_TEST_PYMONGO_BIN", "pymongo"), "PYTHONDONTWRITEBYTECODE=1")
 	return cmd
 }
 
@@ -113,7 +113,7 @@ func PyMongo(tb testing.TB, args ...string) *exec.Cmd {
 // transaction of a dead process blocks the drop, and the server aborts it only after a
 // minute or more, so DropMongo ends such transactions.
 func DropMongo(server, name string) error {
-	const patience = 2 * time.Second
+	const tryTimeout = 2 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 	defer cancel()
 	client, err := openMongo(server)
@@ -122,7 +122,7 @@ func DropMongo(server, name string) error {
 	}
 	defer closeMongo(client)
 	for range dropTries {
-		bound, done := context.WithTimeout(ctx, patience)
+		bound, done := context.WithTimeout(ctx, tryTimeout)
 		err = client.Database(name).Drop(bound)
 		done()
 		if err == nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// tell runs a command and returns the answer.
-func tell(t *testing.T, db *mongo.Database, command bson.D) bson.Raw {
+// runCommand runs a command and returns the answer.
+func runCommand(t *testing.T, db *mongo.Database, command bson.D) bson.Raw {
 	t.Helper()
 	answer, err := db.RunCommand(t.Context(), command).Raw()
 	if err != nil {
@@ -106,17 +106,17 @@ func TestMongoDatabaseIsDropped(t *testing.T) {
 func TestSharedMongoIsLikeAUsers(t *testing.T) {
 	t.Parallel()
 	db := servers.OpenMongo(t, servers.SharedMongo(t))
-	info := tell(t, db, bson.D{{Key: "buildInfo", Value: 1}})
+	info := runCommand(t, db, bson.D{{Key: "buildInfo", Value: 1}})
 	if version := info.Lookup("version").StringValue(); !strings.HasPrefix(version, "6.") {
 		t.Errorf("version %s, want 6…", version)
 	}
 
-	config := tell(t, db, bson.D{{Key: "replSetGetConfig", Value: 1}})
+	config := runCommand(t, db, bson.D{{Key: "replSetGetConfig", Value: 1}})
 	if durable := config.Lookup("config", "writeConcernMajorityJournalDefault").Boolean(); !durable {
 		t.Error("a majority need not have journalled a write")
 	}
 
-	concern := tell(t, db, bson.D{{Key: "getDefaultRWConcern", Value: 1}})
+	concern := runCommand(t, db, bson.D{{Key: "getDefaultRWConcern", Value: 1}})
 	if w := concern.Lookup("defaultWriteConcern", "w").StringValue(); w != "majority" {
 		t.Errorf("the default write concern is %s", w)
 	}

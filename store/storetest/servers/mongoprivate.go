@@ -25,9 +25,9 @@ type MongoSet struct {
 	// Members are the set's servers, in no order.
 	Members []*MongoMember
 
-	tb    testing.TB
-	user  *url.Userinfo // of the set's own sessions; nil without access control
-	alone bool          // a standalone server, not a replica set
+	tb         testing.TB
+	user       *url.Userinfo // of the set's own sessions; nil without access control
+	standalone bool          // a standalone server, not a replica set
 }
 
 // MongoMember is one server of a set.
@@ -96,7 +96,7 @@ func StandaloneMongo(tb testing.TB, settings map[string]string) *MongoSet {
 		settings = map[string]string{}
 	}
 	settings["replSet"] = removedSetting
-	s := &MongoSet{tb: tb, alone: true, Members: []*MongoMember{startMember(tb, settings)}}
+	s := &MongoSet{tb: tb, standalone: true, Members: []*MongoMember{startMember(tb, settings)}}
 	s.setURL()
 	return s
 }
@@ -107,7 +107,7 @@ func (s *MongoSet) ConvertToReplicaSet() {
 	s.tb.Helper()
 	m := s.Members[0]
 	m.Restart(map[string]string{"replSet": mongoSet})
-	s.alone = false
+	s.standalone = false
 	s.initiate()
 	s.awaitHealth()
 }
@@ -120,7 +120,7 @@ func (s *MongoSet) setURL() {
 	}
 
 	query := url.Values{"replicaSet": {mongoSet}}
-	if s.alone {
+	if s.standalone {
 		query.Del("replicaSet")
 	}
 	if s.user != nil {
@@ -133,10 +133,10 @@ func (s *MongoSet) setURL() {
 
 func startMember(tb testing.TB, settings map[string]string) *MongoMember {
 	tb.Helper()
-	base := folder(tb)
+	base := tempDir(tb)
 	m := &MongoMember{Dir: filepath.Join(base, "data"), private: private{
 		tb: tb, name: mongoName, base: base, settings: mongoSettings(),
-		bin: demand(tb, mongoVariable("BIN"), mongoName), env: append(environment(mongoVariable("LIB")), "TZ=UTC"),
+		bin: requireEnv(tb, mongoVariable("BIN"), mongoName), env: append(environment(mongoVariable("LIB")), "TZ=UTC"),
 		signals: map[string]os.Signal{"fast": syscall.SIGTERM, "immediate": syscall.SIGKILL},
 	}}
 	m.command = m.serve
@@ -146,7 +146,7 @@ func startMember(tb testing.TB, settings map[string]string) *MongoMember {
 		tb.Fatal(err)
 	}
 
-	own(tb, m.Dir)
+	chown(tb, m.Dir)
 	m.launchAnywhere()
 	m.Address = net.JoinHostPort("127.0.0.1", strconv.Itoa(m.port))
 	return m

@@ -13,8 +13,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// silent is the timeout of a call to one member.
-const silent = 2 * time.Second
+// memberTimeout is the timeout of a call to one member.
+const memberTimeout = 2 * time.Second
 
 // doc returns a document of alternating names and values. The first name of a command is
 // its name.
@@ -44,14 +44,14 @@ func (s *MongoSet) Run(database string, command bson.D) bson.Raw {
 	return answer
 }
 
-// runCommand runs a command on one member, in any state. After the silent timeout it fails.
+// runCommand runs a command on one member, in any state. After memberTimeout it fails.
 func (m *MongoMember) runCommand(ctx context.Context, user *url.Userinfo, command bson.D) (bson.Raw, error) {
-	return m.runCommandWithin(ctx, silent, user, command)
+	return m.runCommandWithin(ctx, memberTimeout, user, command)
 }
 
 // runCommandWithin is runCommand with another timeout.
-func (m *MongoMember) runCommandWithin(ctx context.Context, most time.Duration, user *url.Userinfo, command bson.D) (bson.Raw, error) {
-	ctx, cancel := context.WithTimeout(ctx, most)
+func (m *MongoMember) runCommandWithin(ctx context.Context, timeout time.Duration, user *url.Userinfo, command bson.D) (bson.Raw, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	at := url.URL{Scheme: "mongodb", User: user, Host: m.Address, Path: "/", RawQuery: "directConnection=true"}
 	if user != nil {
@@ -83,7 +83,7 @@ func (s *MongoSet) initiate() {
 // awaitHealth waits until the set has a primary, and all other members are secondaries.
 func (s *MongoSet) awaitHealth() {
 	s.tb.Helper()
-	if s.alone {
+	if s.standalone {
 		return
 	}
 
@@ -171,7 +171,7 @@ func (s *MongoSet) AwaitMajority() {
 	s.await("take a write", func(ctx context.Context) error {
 		m := s.Primary()
 		note := doc("insert", "majority", "documents", []bson.D{doc("at", time.Now())},
-			"writeConcern", doc("w", "majority", "wtimeout", silent.Milliseconds()))
+			"writeConcern", doc("w", "majority", "wtimeout", memberTimeout.Milliseconds()))
 		answer, err := m.runCommand(ctx, s.user, note)
 		if err != nil {
 			return err
@@ -229,19 +229,19 @@ func (s *MongoSet) RollOplog() {
 
 // fillOplog writes until the oldest oplog entry is newer than past.
 func fillOplog(ctx context.Context, client *mongo.Client, past bson.Timestamp) error {
-	const size, most = 1 << 20, 8 << 20
+	const size, maxSize = 1 << 20, 8 << 20
 	filler := client.Database("filler")
 	// The collection is capped, so that only the oplog grows.
-	err := filler.RunCommand(ctx, doc("create", "filler", "capped", true, "size", most)).Err()
-	const there = 48 // NamespaceExists
+	err := filler.RunCommand(ctx, doc("create", "filler", "capped", true, "size", maxSize)).Err()
+	const namespaceExists = 48 // NamespaceExists
 	var command mongo.CommandError
-	if err != nil && (!errors.As(err, &command) || command.Code != there) {
+	if err != nil && (!errors.As(err, &command) || command.Code != namespaceExists) {
 		return err
 	}
 
 	text := bytes.Repeat([]byte("x"), size)
 	for {
-		for range most / size {
+		for range maxSize / size {
 			if _, err := filler.Collection("filler").InsertOne(ctx, doc("text", text)); err != nil {
 				return err
 			}

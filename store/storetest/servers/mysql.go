@@ -37,7 +37,7 @@ func (f Flavour) scheme() string { return strings.ToLower(string(f)) }
 
 func (f Flavour) require(tb testing.TB, what string) string {
 	tb.Helper()
-	return demand(tb, f.variable(what), string(f))
+	return requireEnv(tb, f.variable(what), string(f))
 }
 
 // Shared returns the URL of the shared server, mysql://root@127.0.0.1:port/?tls=false or

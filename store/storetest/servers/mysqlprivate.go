@@ -62,7 +62,7 @@ func (f Flavour) privateSettings() map[string]string {
 // means an option without a value.
 func (f Flavour) Start(tb testing.TB, settings map[string]string) *MySQLServer {
 	tb.Helper()
-	base := folder(tb)
+	base := tempDir(tb)
 	s := &MySQLServer{Flavour: f, Dir: filepath.Join(base, "data"), private: private{
 		tb: tb, name: string(f), base: base, settings: f.privateSettings(),
 		bin: f.require(tb, "BIN"), env: f.environment(filepath.Join(base, "tmp")),
@@ -106,7 +106,7 @@ func (s *MySQLServer) initialize() {
 		s.tb.Fatal(err)
 	}
 
-	own(s.tb, tmp)
+	chown(s.tb, tmp)
 	_, init := s.Flavour.programOf()
 	cmd := s.program(init[0], append(init[1:], "--datadir="+s.Dir, "--innodb-flush-method=fsync")...)
 	if from := s.Flavour.template(); from != "" {

@@ -17,13 +17,13 @@ import (
 func Pooler(tb testing.TB, server, mode string, ignore ...string) string {
 	tb.Helper()
 	const program = "SLUICEBOX_TEST_PGBOUNCER_"
-	bin := demand(tb, program+"BIN", "pgbouncer")
+	bin := requireEnv(tb, program+"BIN", "pgbouncer")
 	at, err := url.Parse(server)
 	if err != nil {
 		tb.Fatal(err)
 	}
 
-	dir := folder(tb)
+	dir := tempDir(tb)
 	err = onFreePort(func(port int) error {
 		file := filepath.Join(dir, "pgbouncer.ini")
 		write(tb, file, poolerConfig(at, port, mode, ignore))

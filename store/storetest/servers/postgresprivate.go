@@ -39,7 +39,7 @@ func newServer(tb testing.TB, version int, settings map[string]string) *Server {
 		bin: require(tb, version, "BIN"), env: environment(variable(version, "LIB")),
 		signals: map[string]os.Signal{"smart": syscall.SIGTERM, "fast": syscall.SIGINT, "immediate": syscall.SIGQUIT}, // as pg_ctl does
 	}}
-	s.base = folder(tb)
+	s.base = tempDir(tb)
 	s.Dir = filepath.Join(s.base, "data")
 	s.command = s.serve
 	return s
@@ -95,20 +95,20 @@ func (s *Server) initialize() {
 		s.tb.Fatalf("making a data folder: %v\n%s", err, out)
 	}
 	if from != "" {
-		s.becomeAnother()
+		s.assignSystemID()
 	}
 
 	s.config = s.read("postgresql.conf")
 	s.hba = s.read("pg_hba.conf")
 }
 
-// becomeAnother gives a copied data directory a new system identifier, as initdb would. The
+// assignSystemID gives a copied data directory a new system identifier, as initdb would. The
 // identifier is the first number of pg_control, with the seconds in its upper half. The
 // last field of pg_control is a checksum of the preceding bytes. pg_resetwal starts a WAL
 // with the new identifier.
 //
 // Source: src/include/catalog/pg_control.h of versions 15 and 18.
-func (s *Server) becomeAnother() {
+func (s *Server) assignSystemID() {
 	s.tb.Helper()
 	path := filepath.Join(s.Dir, "global", "pg_control")
 	control, err := os.ReadFile(path)

@@ -128,8 +128,8 @@ func (p *private) certify() (caFile, certFile, keyFile string) {
 func (p *private) end() {
 	p.Stop("immediate")
 	if p.tb.Failed() && p.process != nil {
-		const most = 8 << 10
+		const maxBytes = 8 << 10
 		log := p.Log()
-		p.tb.Logf("%s logged:\n%s", p.name, strings.TrimSpace(log[max(0, len(log)-most):]))
+		p.tb.Logf("%s logged:\n%s", p.name, strings.TrimSpace(log[max(0, len(log)-maxBytes):]))
 	}
 }

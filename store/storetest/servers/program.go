@@ -17,8 +17,8 @@ const (
 	// A fast shutdown waits for WAL receivers, at most for the default wal_sender_timeout.
 	stopTimeout = 2 * time.Minute
 	portTries   = 10
-	// folderPrefix is the prefix of directory names.
-	folderPrefix = "sluicebox-pg"
+	// tempDirPrefix is the prefix of directory names.
+	tempDirPrefix = "sluicebox-pg"
 )
 
 var errPortTaken = errors.New("the port is taken")
@@ -101,16 +101,16 @@ func onFreePort(launch func(port int) error) (err error) {
 	return err
 }
 
-// folder creates a directory for the programs' user, which is nobody if the test runs as
+// tempDir creates a directory for the programs' user, which is nobody if the test runs as
 // root. It is deleted with the test.
-func folder(tb testing.TB) string {
+func tempDir(tb testing.TB) string {
 	tb.Helper()
 	under := os.Getenv("SLUICEBOX_TEST_TMP")
 	if under == "" {
 		under = "/var/tmp" // on a disk and accessible to all, which $TMPDIR may not be
 	}
 
-	dir, err := os.MkdirTemp(under, folderPrefix)
+	dir, err := os.MkdirTemp(under, tempDirPrefix)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func folder(tb testing.TB) string {
 			tb.Error(err)
 		}
 	})
-	own(tb, dir)
+	chown(tb, dir)
 	return dir
 }
 
@@ -130,10 +130,10 @@ func write(tb testing.TB, path, text string) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		tb.Fatal(err)
 	}
-	own(tb, path)
+	chown(tb, path)
 }
 
-func own(tb testing.TB, path string) {
+func chown(tb testing.TB, path string) {
 	tb.Helper()
 	if os.Geteuid() != 0 {
 		return

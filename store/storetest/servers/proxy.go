@@ -71,13 +71,13 @@ func (w *Proxy) Reconnect() {
 	}
 }
 
-// carries waits until the proxy is connected, and reports false once the test ends.
-func (w *Proxy) carries() bool {
+// awaitConnected waits until the proxy is connected, and reports false once the test ends.
+func (w *Proxy) awaitConnected() bool {
 	w.mu.Lock()
-	whole := w.connected
+	connected := w.connected
 	w.mu.Unlock()
 	select {
-	case <-whole:
+	case <-connected:
 		return true
 	case <-w.end:
 		return false
@@ -90,13 +90,13 @@ func (w *Proxy) accept() {
 		if err != nil {
 			return
 		}
-		w.keep(in)
+		w.track(in)
 		w.work.Go(func() { w.connect(in) })
 	}
 }
 
-// keep registers a connection to be closed at the end of the test.
-func (w *Proxy) keep(c net.Conn) {
+// track registers a connection to be closed at the end of the test.
+func (w *Proxy) track(c net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.conns = append(w.conns, c)
@@ -109,7 +109,7 @@ func (w *Proxy) keep(c net.Conn) {
 
 func (w *Proxy) connect(in net.Conn) {
 	defer func() { _ = in.Close() }()
-	if !w.carries() {
+	if !w.awaitConnected() {
 		return
 	}
 
@@ -118,19 +118,19 @@ func (w *Proxy) connect(in net.Conn) {
 		return
 	}
 	defer func() { _ = out.Close() }()
-	w.keep(out)
+	w.track(out)
 	var both sync.WaitGroup
-	both.Go(func() { w.carry(out, in) })
-	both.Go(func() { w.carry(in, out) })
+	both.Go(func() { w.copyData(out, in) })
+	both.Go(func() { w.copyData(in, out) })
 	both.Wait()
 }
 
-// carry copies data, and the end of the connection, from one side to the other.
-func (w *Proxy) carry(to, from net.Conn) {
+// copyData copies data, and the end of the connection, from one side to the other.
+func (w *Proxy) copyData(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		if !w.carries() {
+		if !w.awaitConnected() {
 			return
 		}
 		if _, writing := to.Write(buffer[:n]); writing != nil || err != nil {

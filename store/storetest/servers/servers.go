@@ -82,14 +82,14 @@ func Chosen[S any](all []S) []S {
 // Crowd raises the number of parallel tests above the number of processors, unless
 // -parallel sets it, because tests with servers mostly wait. TestMain calls it.
 func Crowd() error {
-	const most = "6"
+	const parallel = "6"
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if given {
 		return nil
 	}
-	return flag.Set("test.parallel", most)
+	return flag.Set("test.parallel", parallel)
 }
 
 // Postgres returns the URL of the shared server of a major version. Its user is a
@@ -178,12 +178,12 @@ func require(tb testing.TB, version int, what string) string {
 	if !slices.Contains(Versions(), version) {
 		tb.Fatalf("PostgreSQL %d is none of the versions tested, %v", version, Versions())
 	}
-	return demand(tb, variable(version, what), fmt.Sprintf("PostgreSQL %d", version))
+	return requireEnv(tb, variable(version, what), fmt.Sprintf("PostgreSQL %d", version))
 }
 
-// demand returns the value of an environment variable. It skips the test if the variable is
+// requireEnv returns the value of an environment variable. It skips the test if the variable is
 // not set.
-func demand(tb testing.TB, name, whose string) string {
+func requireEnv(tb testing.TB, name, whose string) string {
 	tb.Helper()
 	value := os.Getenv(name)
 	if value != "" {
@@ -210,7 +210,7 @@ func environment(libraries string) []string {
 // databaseName returns a unique name that contains the test's name and needs no quotes.
 func databaseName(tb testing.TB) string {
 	tb.Helper()
-	const most = 40 // PostgreSQL truncates names at 63 bytes
+	const maxLength = 40 // PostgreSQL truncates names at 63 bytes
 	var suffix [6]byte
 	if _, err := rand.Read(suffix[:]); err != nil {
 		tb.Fatal(err)
@@ -223,7 +223,7 @@ func databaseName(tb testing.TB) string {
 		return '_'
 	}, strings.ToLower(tb.Name()))
 
-	return "t_" + plain[:min(len(plain), most)] + "_" + hex.EncodeToString(suffix[:])
+	return "t_" + plain[:min(len(plain), maxLength)] + "_" + hex.EncodeToString(suffix[:])
 }
 
 // dropDatabase retries, because a session that was just starting may acquire a slot after

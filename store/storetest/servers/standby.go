@@ -28,7 +28,7 @@ func Standby(tb testing.TB, primary *Server, settings map[string]string) *Server
 	s.settings["hot_standby_feedback"] = "on" // required by failover slots
 	maps.Copy(s.settings, settings)
 	// The slot retains the WAL that the standby still needs, even while it is down.
-	slot := "standby_" + strings.ToLower(filepath.Base(s.base)[len(folderPrefix):])
+	slot := "standby_" + strings.ToLower(filepath.Base(s.base)[len(tempDirPrefix):])
 	cmd := s.program("pg_basebackup", "-D", s.Dir, "-d", primary.URL, "-R", "-C", "-S", slot, "--checkpoint=fast", "--no-sync")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tb.Fatalf("pg_basebackup: %v\n%s", err, out)
