@@ -59,8 +59,8 @@ type StartPoint struct {
 //   - A backlog larger than bound is spilled itself.
 //   - In a smaller one, a payload above its share of the bytes stays in its table,
 //     and the claim reads it.
-//   - If spilling fails, Start discards the resources of the snapshot, so that the
-//     database retains no log for a relay that does not run.
+//   - If reading or spilling it fails, Start discards the resources of the snapshot,
+//     so that the database retains no log for a relay that does not run.
 //
 // A snapshot first clears the saved checkpoint. No new checkpoint is saved until the
 // backlog is settled or spilled. A relay that crashes in between takes another
