@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/pprof"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,16 +15,16 @@ import (
 
 // indexText is the response of /.
 const indexText = `Sluicebox
-/livez               the process turns
-/readyz              the relay does its work, or stands by to
+/livez               the process runs
+/readyz              the relay works or stands by
 /readyz?verbose      each check by name
 /leader              200 while the relay leads, 503 while it stands by
 /metrics             for Prometheus
-/api/v1/status       where the relay stands; ?count=true counts the FAILED rows too
+/api/v1/status       the status; ?count=true also counts FAILED rows
 /api/v1/lanes        the lanes; POST to …/retry-now, …/skip, …/pause, …/resume
 /api/v1/deadletters  the FAILED rows, …/count; POST to …/requeue, …/discard
-/api/v1/checkpoints  the named checkpoints; POST makes one, POST to …/delete
-/api/v1/replays      the replays, …/errors?job=; POST begins one, POST to …/pause, …/resume, …/cancel
+/api/v1/checkpoints  the named checkpoints; POST creates one, POST to …/delete
+/api/v1/replays      the replays, …/errors?job=; POST starts one, POST to …/pause, …/resume, …/cancel
 `
 
 const apiPath = "/api/"
@@ -194,4 +195,17 @@ func (h *handler) isAuthorized(r *http.Request) bool {
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(h.token))
 	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(a[:], b[:]) == 1
+}
+
+// profileEndpoints serves the profiles of net/http/pprof except the command line, because
+// that may hold secrets.
+func (h *handler) profileEndpoints(mux *http.ServeMux) {
+	for path, serve := range map[string]http.HandlerFunc{
+		"GET /debug/pprof/":        pprof.Index, // also serves each profile by name
+		"GET /debug/pprof/profile": pprof.Profile,
+		"GET /debug/pprof/symbol":  pprof.Symbol,
+		"GET /debug/pprof/trace":   pprof.Trace,
+	} {
+		mux.Handle(path, h.requireToken(serve))
+	}
 }

@@ -24,7 +24,7 @@ func Schema() []byte {
 	s["description"] = "Every key of one value can also be set by a variable: dispatch.max-retries by " + variableName("dispatch.max-retries") + ", and so on."
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		panic("config: the schema holds what JSON cannot: " + err.Error())
+		panic("config: encode schema as JSON: " + err.Error())
 	}
 	return append(text, '\n')
 }
