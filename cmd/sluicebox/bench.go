@@ -64,7 +64,7 @@ func (c *benchCommand) Run(ctx context.Context, p *program) error {
 	})
 }
 
-// floorCommand is what `sluicebox bench` measures the relay against.
+// floorCommand runs the minimal program that `sluicebox bench` compares the relay with.
 type floorCommand struct{}
 
 // Run reads its configuration from standard input.

@@ -29,7 +29,7 @@ type checkpointCreateCommand struct {
 
 // Validate is called before Run.
 func (c *checkpointCreateCommand) Validate() error {
-	if c.Name != "" { // else it is missed anyway
+	if c.Name != "" { // kong reports a missing name itself
 		if err := store.ValidateSavepointName(c.Name); err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func (c *checkpointCreateCommand) Validate() error {
 	return c.requestFlags.Validate()
 }
 
-// Run asks for a checkpoint and waits until it is made.
+// Run requests a checkpoint and waits until it is created.
 func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
 	list, closed, err := c.checkpoints(p)
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
 	return c.report(p, made)
 }
 
-// findCheckpoint returns a checkpoint, nil if there is none.
+// findCheckpoint returns a checkpoint, or nil if there is none.
 func findCheckpoint(ctx context.Context, of admin.Checkpoints, name string) (*admin.Checkpoint, error) {
 	list, err := of.List(ctx)
 	if err != nil {
@@ -142,8 +142,8 @@ func (c *checkpointListCommand) Run(ctx context.Context, p *program) error {
 	return printTable(p.stdout, []string{"NAME", "STATE", "MADE", "SEQ", "RETAINED", "POSITION", "REASON"}, lines)
 }
 
-// maxPositionWidth is how much of a position a table shows: those of MySQL and MongoDB
-// have no bound.
+// maxPositionWidth limits the positions in a table, because those of MySQL and MongoDB
+// have no maximum length.
 const maxPositionWidth = 32
 
 func checkpointRow(c *admin.Checkpoint) []string {
@@ -176,7 +176,7 @@ type checkpointDeleteCommand struct {
 	Name string `arg:"" help:"Its name."`
 }
 
-// Run asks for the end of a checkpoint and waits until it is gone.
+// Run requests the deletion of a checkpoint and waits until it is gone.
 func (c *checkpointDeleteCommand) Run(ctx context.Context, p *program) error {
 	list, closed, err := c.checkpoints(p)
 	if err != nil {

@@ -17,11 +17,11 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// fakeCheckpoints are named checkpoints that a test makes up.
+// fakeCheckpoints are named checkpoints with scripted states.
 type fakeCheckpoints struct {
 	mu    sync.Mutex
 	began time.Time
-	look  func(since time.Duration) ([]admin.Checkpoint, error) // since the first look
+	look  func(since time.Duration) ([]admin.Checkpoint, error) // time since the first call
 	asked []string
 	err   error
 }
@@ -49,12 +49,12 @@ func (f *fakeCheckpoints) Delete(_ context.Context, name string) error {
 	return f.err
 }
 
-// checkpointing is a relay with these checkpoints.
+// checkpointing returns a relay with these checkpoints.
 func checkpointing(f *fakeCheckpoints) backend {
 	return backend{checkpoints: func(*config.Config) (admin.Checkpoints, func(), error) { return f, func() {}, nil }}
 }
 
-// turning is a look at one checkpoint, which is another after three seconds.
+// turning returns a checkpoint that changes after three seconds.
 func turning(first, then []admin.Checkpoint) func(time.Duration) ([]admin.Checkpoint, error) {
 	return func(since time.Duration) ([]admin.Checkpoint, error) {
 		if since < 3*time.Second {

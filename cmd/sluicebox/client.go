@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// commandError is a failure of a command with its exit code and its way out.
+// commandError is the failure of a command, with its exit code and remedy.
 type commandError struct {
 	code            int
 	problem, remedy string
@@ -22,27 +22,27 @@ type commandError struct {
 
 func (e *commandError) Error() string { return e.problem }
 
-// usageError is a command line that cannot be done as it stands.
+// usageError returns an error for an invalid command line.
 func usageError(problem, remedy string) error {
 	return &commandError{code: exitUsage, problem: problem, remedy: remedy}
 }
 
-// relayFlags lead to a running relay.
+// relayFlags locate a running relay.
 type relayFlags struct {
 	configFlag
 	Admin     string `placeholder:"URL" help:"Admin address of the relay, such as http://127.0.0.1:8090. Default: admin.listen of the configuration."`
 	TokenFile string `placeholder:"FILE" help:"File with the admin token. Default: admin.token of the configuration."`
 }
 
-// dial returns a client of the relay, and the configuration where there is one:
-// with --admin none is needed. It connects to nothing. Close the client.
+// dial returns a client of the relay, and the configuration if there is one, because
+// --admin works without. It does not connect. Close the client.
 func (f *relayFlags) dial(p *program) (*admin.Client, *config.Config, error) {
 	cfg, err := f.load(p)
 	if err != nil {
 		if f.Admin == "" || f.File != "" || p.variable(config.FileVariable) != "" {
 			return nil, nil, err
 		}
-		cfg = nil // the variables alone make none, and none was asked for
+		cfg = nil // no file was named, and the variables alone are incomplete
 	}
 	base, token := f.Admin, ""
 	if cfg != nil {
@@ -66,7 +66,7 @@ func (f *relayFlags) dial(p *program) (*admin.Client, *config.Config, error) {
 	return client, cfg, nil
 }
 
-// adminAddress is where a relay of this configuration answers.
+// adminAddress returns the address at which a relay with this configuration listens.
 func adminAddress(listen string) (string, error) {
 	if listen == "" {
 		return "", &store.SetupError{
@@ -83,7 +83,7 @@ func adminAddress(listen string) (string, error) {
 
 const maxTokenSize = 64 << 10
 
-// readToken reads a token and never shows what it read.
+// readToken reads a token without ever showing its content.
 func readToken(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -102,14 +102,13 @@ func readToken(path string) (string, error) {
 	return string(text), nil
 }
 
-// relayFailure is what a request to a relay came to, with its exit code and its
-// way out.
+// relayFailure returns the error of a request to a relay, with its exit code and remedy.
 func relayFailure(err error) error {
 	var refused *admin.APIError
 	var away *admin.UnreachableError
 	switch {
 	case errors.Is(err, context.Canceled):
-		// A signal, which ends other commands well.
+		// Only here an interrupt is a failure: other commands end with 0.
 		return &commandError{code: exitFailed, problem: "interrupted before the relay answered; what was asked for may be done"}
 	case errors.As(err, &away) && !away.Sent():
 		return &commandError{code: exitFailed, problem: err.Error(),

@@ -28,26 +28,26 @@ func (c *completionCommand) Run(k *kong.Context, p *program) error {
 	return err
 }
 
-// commandCompletions is a command with what may follow it.
+// commandCompletions is a command with the words that may follow it.
 type commandCompletions struct {
-	command string // the command's words, each behind a blank; "" is the program
+	command string // the command's words, each after a blank; "" is the program
 	words   []completion
 	flags   []completion
 }
 
 // completion is one word that may follow.
 type completion struct {
-	word, shortFlag string // of a flag with its dashes
+	word, shortFlag string // of a flag, with dashes
 	help            string
-	valueKind       string // what a flag's value is: nothing (""), file, or text
+	valueKind       string // of a flag: none (""), file, or text
 }
 
-// completions returns the completions of a command and of those below it.
+// completions returns the completions of a command and its subcommands.
 func completions(at string, n *kong.Node) []commandCompletions {
 	own := commandCompletions{command: at}
 	for _, arg := range n.Positional {
 		if arg.Enum == "" {
-			continue // an id, which nobody guesses
+			continue // ids cannot be completed
 		}
 		for _, word := range arg.EnumSlice() {
 			own.words = append(own.words, completion{word: word})
@@ -55,7 +55,7 @@ func completions(at string, n *kong.Node) []commandCompletions {
 	}
 	flagged := n
 	if n.DefaultCmd != nil {
-		flagged = n.DefaultCmd // its word may be left out
+		flagged = n.DefaultCmd // the default command's word may be omitted
 	}
 	for _, group := range flagged.AllFlags(true) {
 		for _, f := range group {
@@ -87,7 +87,7 @@ func flagCompletion(f *kong.Flag) completion {
 	return c
 }
 
-// sentence is the beginning of a help text, which is enough beside a word.
+// sentence returns the start of a help text, for display beside a word.
 func sentence(help string) string {
 	first, _, _ := strings.Cut(help, ". ")
 	return strings.TrimSuffix(first, ".")

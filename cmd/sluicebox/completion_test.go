@@ -9,17 +9,17 @@ import (
 	"testing"
 )
 
-// shells are the ways to ask a shell for what it would offer. $SCRIPT is the
-// script; the arguments are the words of the command line, the last of which is
-// being written.
+// shells returns the commands that print a shell's completions. $SCRIPT is the completion
+// script; the arguments are the words of the command line, and the last one is
+// incomplete.
 func shells() map[string]string {
 	return map[string]string{
 		"bash": `source "$SCRIPT"
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
 _sluicebox
 printf '%s\n' "${COMPREPLY[@]}"`,
-		// zsh completes only where somebody types; what it would be told is
-		// printed instead, the words alone.
+		// zsh completes only interactively, so print the words that the script would
+		// pass.
 		"zsh": `compdef() { }
 _describe() { print -rl -- ${${(P)@[-1]}%%:*} }
 _files() { print -rl -- *(N) }
@@ -32,8 +32,7 @@ complete -C (string join ' ' -- $argv) | string replace -r '\t.*' ''; true`,
 	}
 }
 
-// offered returns what a shell offers, of the words that begin as the last one
-// does.
+// offered returns the completions of a shell that start with the last word.
 func offered(t *testing.T, shell string, words ...string) []string {
 	t.Helper()
 	path, err := exec.LookPath(shell)
@@ -80,7 +79,7 @@ func offered(t *testing.T, shell string, words ...string) []string {
 func TestCompletion(t *testing.T) {
 	tests := []struct {
 		words []string
-		want  string // behind commas; "…" stands for any more
+		want  string // separated by commas; "…" stands for any others
 	}{
 		{[]string{""}, "bench,checkpoint,completion,config,deadletters,doctor,init,lanes,quickstart,replay,run,status,tap,version"},
 		{[]string{"con"}, "config"},
@@ -120,7 +119,8 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestCompletionBehindEquals: bash makes a word of the sign.
+// TestCompletionBehindEquals checks --flag=value, where bash makes the sign a word of its
+// own.
 func TestCompletionBehindEquals(t *testing.T) {
 	for _, words := range [][]string{{"sluicebox", "run", "--config", "=", "re"}, {"sluicebox", "run", "--config", "="}} {
 		if got := offered(t, "bash", words...); !slices.Contains(got, "relay.yaml") {
@@ -129,7 +129,7 @@ func TestCompletionBehindEquals(t *testing.T) {
 	}
 }
 
-// TestCompletionIsWhole: nothing that the program knows is left out.
+// TestCompletionIsWhole checks that all commands and flags are completed.
 func TestCompletionIsWhole(t *testing.T) {
 	help := try(t, backend{}, nil, "quickstart", "--help").stdout
 	for shell := range shells() {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// The scripts walk the words before the cursor to the command that they name,
-// in a variable of the same form as completed.at. (In zsh, path is taken.)
+// The scripts walk the words before the cursor to find the command, which a variable
+// holds in the form of commandCompletions.command. (In zsh, the name path is reserved.)
 
 const bashText = `# bash completion of %[1]s; print it with "%[1]s completion bash"
 _%[1]s() {
@@ -109,7 +109,7 @@ func fishScript(name string, all []commandCompletions) string {
 	return b.String()
 }
 
-// spellings are the ways to write a word.
+// spellings returns the forms of a word.
 func (c *completion) spellings() []string {
 	if c.shortFlag != "" {
 		return []string{c.word, c.shortFlag}
@@ -125,7 +125,7 @@ func joined(list []completion) string {
 	return strings.Join(words, " ")
 }
 
-// commandPatterns are all commands, as patterns of a case.
+// commandPatterns returns all commands as patterns of a case statement.
 func commandPatterns(all []commandCompletions) string {
 	var patterns []string
 	for _, c := range all[1:] {
@@ -134,8 +134,8 @@ func commandPatterns(all []commandCompletions) string {
 	return strings.Join(patterns, "|")
 }
 
-// valueCases are the cases of flags that take a value, which is a file or
-// something that cannot be guessed.
+// valueCases returns the cases of flags with a value: file names are completed, text is
+// not.
 func valueCases(all []commandCompletions, file, text string) string {
 	var b strings.Builder
 	for _, c := range all {
@@ -157,6 +157,6 @@ func valueCases(all []commandCompletions, file, text string) string {
 	return b.String()
 }
 
-// singleQuoted is a text in single quotes, which it may not hold: an apostrophe
-// is written as the typographic one, the same in all three shells.
+// singleQuoted quotes a text. An apostrophe is replaced by the typographic one, because
+// the three shells escape it differently.
 func singleQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "’") + "'" }

@@ -15,7 +15,7 @@ type checkCommand struct {
 	JSON bool `name:"json" help:"Print JSON instead of YAML."`
 }
 
-// Run reads the configuration and prints what it comes to.
+// Run loads the configuration and prints it in full.
 func (c *checkCommand) Run(p *program) error {
 	cfg, err := c.load(p)
 	if err != nil {

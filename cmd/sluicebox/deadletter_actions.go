@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
-// deadLetterActionFlags choose FAILED rows for an action of the running relay.
+// deadLetterActionFlags choose the FAILED rows for an action of the running relay.
 type deadLetterActionFlags struct {
 	relayFlags
 	deadLetterFlags
@@ -41,7 +41,7 @@ func (f *deadLetterActionFlags) Validate() error {
 	return f.deadLetterFlags.Validate()
 }
 
-// outboxes returns those that are meant. What changes rows has to name them.
+// outboxes returns the chosen outboxes. An action that changes rows must name them.
 func (f *deadLetterActionFlags) outboxes(cfg *config.Config) ([]string, error) {
 	if cfg == nil {
 		if f.Outbox == "" {
@@ -58,16 +58,16 @@ func (f *deadLetterActionFlags) outboxes(cfg *config.Config) ([]string, error) {
 
 // deadLetterAction is one action on FAILED rows.
 type deadLetterAction struct {
-	name           string // of the endpoint
-	pastParticiple string // what became of a row, in a word
-	consequence    string // what becomes of the rows, in a sentence that begins with them
+	name           string // name of the endpoint
+	pastParticiple string // result for a row, in one word
+	consequence    string // result for the rows, as the end of a sentence
 }
 
-// deadLetterActionResult is what became of one outbox.
+// deadLetterActionResult is the result for one outbox.
 type deadLetterActionResult struct {
 	Outbox string `json:"outbox"`
-	Chosen int    `json:"chosen"` // rows that the flags choose
-	Done   int    `json:"done"`   // rows that were requeued or discarded
+	Chosen int    `json:"chosen"` // rows chosen by the flags
+	Done   int    `json:"done"`   // rows requeued or discarded
 
 	request admin.DeadLetterRequest
 }
@@ -75,7 +75,7 @@ type deadLetterActionResult struct {
 // deadLetterRequeueCommand is `sluicebox deadletters requeue`.
 type deadLetterRequeueCommand struct{ deadLetterActionFlags }
 
-// Run has rows sent again.
+// Run requeues rows.
 func (c *deadLetterRequeueCommand) Run(ctx context.Context, p *program) error {
 	return c.runAction(ctx, p, &deadLetterAction{name: "requeue", pastParticiple: "requeued",
 		consequence: "set back to PENDING, with no retries and no error, and sent again ahead of what waits"})
@@ -84,13 +84,14 @@ func (c *deadLetterRequeueCommand) Run(ctx context.Context, p *program) error {
 // deadLetterDiscardCommand is `sluicebox deadletters discard`.
 type deadLetterDiscardCommand struct{ deadLetterActionFlags }
 
-// Run has rows deleted.
+// Run deletes rows.
 func (c *deadLetterDiscardCommand) Run(ctx context.Context, p *program) error {
 	return c.runAction(ctx, p, &deadLetterAction{name: "discard", pastParticiple: "discarded",
 		consequence: "DELETED from the outbox table, payload and all, for good"})
 }
 
-// runAction counts the rows, asks, and has the relay act on them in batches.
+// runAction counts the rows, asks for confirmation, and lets the relay act on them in
+// batches.
 func (f *deadLetterActionFlags) runAction(ctx context.Context, p *program, m *deadLetterAction) error {
 	client, cfg, err := f.dial(p)
 	if err != nil {
@@ -121,8 +122,7 @@ func (f *deadLetterActionFlags) runAction(ctx context.Context, p *program, m *de
 	return f.report(p, m, plan)
 }
 
-// plan counts the rows of each outbox, of which at most --limit in all are
-// taken.
+// plan counts the chosen rows of each outbox, in total at most --limit.
 func (f *deadLetterActionFlags) plan(ctx context.Context, client *admin.Client, m *deadLetterAction, outboxes []string) (plan []deadLetterActionResult, total int, err error) {
 	for _, outbox := range outboxes {
 		req := admin.DeadLetterRequest{
@@ -135,7 +135,7 @@ func (f *deadLetterActionFlags) plan(ctx context.Context, client *admin.Client, 
 		}
 		req.DryRun = false
 		if req.Until = n.Until; n.Until.IsZero() {
-			req.Expect = &n.Count // no time bounds what was counted
+			req.Expect = &n.Count // the table records no times, so the number guards the action
 		}
 		chosen := n.Count
 		if f.Limit > 0 {
@@ -147,7 +147,7 @@ func (f *deadLetterActionFlags) plan(ctx context.Context, client *admin.Client, 
 	return plan, total, nil
 }
 
-// deadLetterActionFailure says what became of the rows.
+// deadLetterActionFailure adds to an error how many rows were done.
 func deadLetterActionFailure(err error, done, of int) error {
 	left := "the rows stay FAILED"
 	if done > 0 {
@@ -161,7 +161,7 @@ func deadLetterActionFailure(err error, done, of int) error {
 	return fmt.Errorf("%w; %s", err, left)
 }
 
-// confirm says what will be done and asks whether to go on.
+// confirm describes the action and asks for confirmation.
 func (f *deadLetterActionFlags) confirm(ctx context.Context, p *program, m *deadLetterAction, plan []deadLetterActionResult) error {
 	for i := range plan {
 		if r := &plan[i]; r.Chosen > 0 {
@@ -193,7 +193,7 @@ func failedRowsText(n int) string {
 	return fmt.Sprintf("%d FAILED rows", n)
 }
 
-// isTerminal reports whether somebody may sit behind a file.
+// isTerminal reports whether the input is a terminal.
 func isTerminal(in io.Reader) bool {
 	f, ok := in.(*os.File)
 	if !ok {
@@ -203,8 +203,8 @@ func isTerminal(in io.Reader) bool {
 	return ok
 }
 
-// readLine reads one line. Where the context ends first, the read is left to the
-// end of the process: a terminal cannot be read with a deadline.
+// readLine reads one line. If the context ends first, the read stays blocked until the
+// process exits, because a terminal read has no deadline.
 func readLine(ctx context.Context, in io.Reader) (string, error) {
 	type read struct {
 		line string
@@ -223,7 +223,7 @@ func readLine(ctx context.Context, in io.Reader) (string, error) {
 	}
 }
 
-// run has the relay act on the rows of one outbox, in batches.
+// run lets the relay act on the rows of one outbox, in batches.
 func (r *deadLetterActionResult) run(ctx context.Context, p *program, client *admin.Client, m *deadLetterAction) error {
 	for r.Done < r.Chosen {
 		r.request.Limit = min(admin.MaxDeadLetters, r.Chosen-r.Done)
@@ -232,7 +232,7 @@ func (r *deadLetterActionResult) run(ctx context.Context, p *program, client *ad
 			return deadLetterActionFailure(err, r.Done, r.Chosen)
 		}
 		if n.Count == 0 {
-			return nil // the others are no longer FAILED
+			return nil // the other rows are no longer FAILED
 		}
 		r.request.Expect = nil
 		if r.Done += n.Count; r.Chosen > admin.MaxDeadLetters {
@@ -242,7 +242,7 @@ func (r *deadLetterActionResult) run(ctx context.Context, p *program, client *ad
 	return nil
 }
 
-// report prints what was done, or would be.
+// report prints the result, or the plan of a dry run.
 func (f *deadLetterActionFlags) report(p *program, m *deadLetterAction, plan []deadLetterActionResult) error {
 	if f.JSON {
 		return p.json(struct {

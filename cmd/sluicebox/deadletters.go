@@ -32,7 +32,7 @@ type deadLetterFlags struct {
 	Until timeFlag `placeholder:"TIME" help:"The rows that FAILED before this time."`
 }
 
-// timeFlag is a time, or how long ago it was.
+// timeFlag is a time, given as such or as a duration before now.
 type timeFlag struct{ time.Time }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -64,7 +64,7 @@ func (f *deadLetterFlags) filter(outbox string, ids []string) store.DeadLetterFi
 	}
 }
 
-// outboxNames returns the named outbox, or all that are configured.
+// outboxNames returns the named outbox, or all configured ones.
 func outboxNames(cfg *config.Config, named string) ([]string, error) {
 	var all []string
 	for _, o := range cfg.Outboxes() {
@@ -79,8 +79,8 @@ func outboxNames(cfg *config.Config, named string) ([]string, error) {
 	return []string{named}, nil
 }
 
-// openDeadLetters reads the configuration and opens the FAILED rows of the outboxes that
-// are meant.
+// openDeadLetters loads the configuration and opens the FAILED rows of the chosen
+// outboxes.
 func (p *program) openDeadLetters(from *configFlag, outbox string) (letters store.DeadLetters, outboxes []string, closed func(), err error) {
 	cfg, err := from.load(p)
 	if err != nil {
@@ -184,17 +184,17 @@ type deadLetterShowCommand struct {
 	JSON   bool     `name:"json" help:"Print JSON."`
 }
 
-// maxPayloadsInMemory is how many payloads are in memory.
+// maxPayloadsInMemory limits the payloads read at once.
 const maxPayloadsInMemory = 25
 
-// Run shows FAILED rows in full. An id without one is an error.
+// Run shows FAILED rows in full. An unknown id is an error.
 func (c *deadLetterShowCommand) Run(ctx context.Context, p *program) error {
 	letters, outboxes, closed, err := p.openDeadLetters(&c.configFlag, c.Outbox)
 	if err != nil {
 		return err
 	}
 	defer closed()
-	shown := []admin.DeadLetter{} // with --json
+	shown := []admin.DeadLetter{} // for --json
 	missing := c.IDs
 	for _, outbox := range outboxes {
 		for ids := range slices.Chunk(c.IDs, maxPayloadsInMemory) {
@@ -224,8 +224,8 @@ func (c *deadLetterShowCommand) Run(ctx context.Context, p *program) error {
 	return nil
 }
 
-// showDeadLetter prints a row with its payload. Nothing in it moves a terminal;
-// --json has it byte for byte.
+// showDeadLetter prints a row with its payload. Control characters are escaped; --json
+// prints the exact bytes.
 func showDeadLetter(p *program, d *admin.DeadLetter) error {
 	failed := "unknown"
 	if !d.FailedAt.IsZero() {

@@ -51,7 +51,7 @@ func (l *fakeLetters) Failed(_ context.Context, f store.DeadLetterFilter, limit 
 	return rows, l.err
 }
 
-// reading is a relay whose FAILED rows are these.
+// reading returns a relay with these FAILED rows.
 func reading(l *fakeLetters) backend {
 	return backend{deadLetters: func(*config.Config) (store.DeadLetters, func(), error) {
 		return l, func() { l.closed++ }, nil
@@ -159,7 +159,7 @@ payload  0 bytes
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}
 	var many []string
-	for i := range 60 { // more than are read at once
+	for i := range 60 { // more than one batch
 		id := fmt.Sprintf("m%d", i)
 		many = append(many, id)
 		letters.rows = append(letters.rows, store.DeadLetter{Ref: store.Ref{Outbox: "outbox_events", ID: id}, Payload: []byte(id)})
@@ -206,7 +206,7 @@ func TestDeadLetterUsage(t *testing.T) {
 	} {
 		code := 64
 		if want == "source.url" {
-			code = 78 // an id twice is an id
+			code = 78 // a repeated id counts once
 		}
 		got := try(t, backend{}, nil, append([]string{"deadletters"}, strings.Fields(args)...)...)
 		if got.code != code || got.stdout != "" || !strings.Contains(got.stderr, want) {
@@ -227,11 +227,11 @@ func ids(n int) []string {
 type mended struct {
 	mu      sync.Mutex
 	rows    map[string][]string // ids by outbox
-	timed   bool                // the table keeps the times
+	timed   bool                // the table records times
 	did     []string
 	filters []store.DeadLetterFilter
 	err     error
-	failAt  int // the action of this number fails, from 1
+	failAt  int // the action with this number fails, from 1
 }
 
 func (m *mended) Count(_ context.Context, f store.DeadLetterFilter) (int, error) {
@@ -286,7 +286,7 @@ func mendedBy(t *testing.T, m *mended) (path string) {
 func TestMend(t *testing.T) {
 	for _, tt := range []struct {
 		args         string
-		events, jobs int // rows that are FAILED
+		events, jobs int // number of FAILED rows
 		did          []string
 		stdout       string
 		stderr       []string // parts
@@ -326,8 +326,8 @@ func TestMend(t *testing.T) {
 	}
 }
 
-// TestMendOnlyWhatWasCounted: by a bound in time where the table tells it, else
-// by the number.
+// TestMendOnlyWhatWasCounted checks that an action is guarded by a time bound if the
+// table records times, else by the number of rows.
 func TestMendOnlyWhatWasCounted(t *testing.T) {
 	began := time.Now()
 	m := &mended{rows: map[string][]string{"outbox_events": ids(1200)}, timed: true}
@@ -342,7 +342,7 @@ func TestMendOnlyWhatWasCounted(t *testing.T) {
 	}
 }
 
-// TestMendFails: what was done before, and that the rest stays as it is.
+// TestMendFails checks the report of a partial failure.
 func TestMendFails(t *testing.T) {
 	for what, tt := range map[string]struct {
 		m    *mended

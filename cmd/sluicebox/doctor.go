@@ -25,7 +25,7 @@ Exit codes: 0 no fault (advice is none); 78 a fault that the configuration, a gr
 sluicebox init mends; 1 the database or a sink could not be reached.`
 }
 
-// Run looks at everything and prints what it found.
+// Run runs all checks and prints the findings.
 func (c *doctorCommand) Run(ctx context.Context, p *program) error {
 	var found []app.Finding
 	cfg, err := c.load(p)
@@ -39,7 +39,7 @@ func (c *doctorCommand) Run(ctx context.Context, p *program) error {
 		found = app.Doctor(ctx, cfg, currentVersion().Version)
 	}
 	if ctx.Err() != nil {
-		return ctx.Err() // what was found is half of it
+		return ctx.Err() // the findings are incomplete
 	}
 	print := p.printFindings
 	if c.JSON {
@@ -51,7 +51,7 @@ func (c *doctorCommand) Run(ctx context.Context, p *program) error {
 	return doctorError(found)
 }
 
-// configFindings are the faults of a configuration that cannot be used.
+// configFindings returns the problems of an invalid configuration as findings.
 func configFindings(faults *config.Error) []app.Finding {
 	found := make([]app.Finding, len(faults.Problems))
 	for i, problem := range faults.Problems {
@@ -62,7 +62,7 @@ func configFindings(faults *config.Error) []app.Finding {
 	return found
 }
 
-// findingCounts counts findings by what they mean for whoever asked.
+// findingCounts counts findings by kind.
 type findingCounts struct{ faults, unreachable, advice int }
 
 func countFindings(found []app.Finding) (n findingCounts) {
@@ -79,7 +79,7 @@ func countFindings(found []app.Finding) (n findingCounts) {
 	return n
 }
 
-// String sums up in one line.
+// String returns the summary line.
 func (n findingCounts) String() string {
 	var parts []string
 	for _, part := range []struct {
@@ -106,8 +106,7 @@ func (n findingCounts) String() string {
 	return strings.Join(parts, ", ") + "."
 }
 
-// doctorError is the end of the command: an error with its exit code if there is a
-// fault.
+// doctorError returns the error with the exit code if there is a fault.
 func doctorError(found []app.Finding) error {
 	n := countFindings(found)
 	text := strings.TrimSuffix(n.String(), ".")

@@ -20,8 +20,8 @@ func finding(part string, grade store.Grade, subject, text, remedy string) app.F
 	return app.Finding{Part: part, Finding: store.Finding{Grade: grade, Subject: subject, Text: text, Remedy: remedy}}
 }
 
-// TestDoctorOutput: words are broken at 80 columns, statements never, and both
-// forms hold the same.
+// TestDoctorOutput checks that prose wraps at 80 columns, statements do not, and both
+// forms have the same content.
 func TestDoctorOutput(t *testing.T) {
 	const statement = `GRANT SELECT ("id", "message_group", "payload", "created_at", "status", "retry_count", "error_message") ON "outbox_events" TO "relay";`
 	const words = "look at this and that and at much more besides, which takes more than a line of eighty columns to say"
@@ -74,7 +74,7 @@ func TestDoctorOutput(t *testing.T) {
 	}
 }
 
-// TestDoctorStatements: what stands above statements goes with each of them.
+// TestDoctorStatements checks that a comment above statements applies to each of them.
 func TestDoctorStatements(t *testing.T) {
 	for remedy, want := range map[string][]jsonStatement{
 		"":                          nil,
@@ -91,8 +91,8 @@ func TestDoctorStatements(t *testing.T) {
 	}
 }
 
-// TestDoctorVerdict: advice is no fault, and what is away is none that can be
-// mended here.
+// TestDoctorVerdict checks that advice is no fault, and that something unreachable is not
+// a fault of the configuration.
 func TestDoctorVerdict(t *testing.T) {
 	fine, advice := finding("p", store.GradeOK, "s", "t", ""), finding("p", store.GradeAdvice, "s", "t", "r")
 	fault, away := finding("p", store.GradeFault, "s", "t", "r"), finding("p", store.GradeFault, "s", "t", "")
@@ -118,7 +118,8 @@ func TestDoctorVerdict(t *testing.T) {
 	}
 }
 
-// TestDoctorOfABadConfiguration: its faults are findings, by their lines.
+// TestDoctorOfABadConfiguration checks that the problems of a configuration are findings,
+// in the order of their lines.
 func TestDoctorOfABadConfiguration(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte("source: {url: 'mysql://x'}\nnothing: 1\n"), 0o600); err != nil {

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// doctorWidth is where lines of words are broken. Statements never are.
+	// doctorWidth is the width at which prose is wrapped. Statements are not wrapped.
 	doctorWidth = 80
-	// doctorIndent is the width of the column of marks.
+	// doctorIndent is the width of the column of grades.
 	doctorIndent = 10
 )
 
-// printFindings prints findings for people: by part, each with its mark, what is to
-// be done beneath it, and a sum at the end.
+// printFindings prints findings for people: by part, each with its grade and remedy, and
+// a summary.
 func (p *program) printFindings(found []app.Finding) error {
 	var b strings.Builder
 	part := ""
@@ -45,8 +45,8 @@ func (p *program) printFindings(found []app.Finding) error {
 	return err
 }
 
-// remedyLines are the lines of a remedy: statements as they are, comments and words
-// broken.
+// remedyLines returns the lines of a remedy. It wraps prose and comments but not
+// statements.
 func remedyLines(remedy string) (lines []string) {
 	for line := range strings.Lines(remedy) {
 		line = strings.TrimRight(line, "\n")
@@ -62,13 +62,13 @@ func remedyLines(remedy string) (lines []string) {
 	return lines
 }
 
-// isStatement reports whether a line of a remedy is one that can be run as it stands.
+// isStatement reports whether a line of a remedy can be run as it is.
 func isStatement(line string) bool {
 	return strings.HasSuffix(line, ";") && commentPrefix(line) == ""
 }
 
-// commentPrefix is what begins a line that is a comment to those who run statements: that of
-// SQL or of MongoDB's shell; "" if it is none.
+// commentPrefix returns the comment prefix of a line, of SQL or of MongoDB's shell, or ""
+// if it is no comment.
 func commentPrefix(line string) string {
 	for _, mark := range []string{"-- ", "// "} {
 		if strings.HasPrefix(line, mark) {
@@ -78,8 +78,8 @@ func commentPrefix(line string) string {
 	return ""
 }
 
-// wrap breaks a text at blanks into lines of a width. prefix begins all but the
-// first.
+// wrap breaks a text at blanks into lines of a width. All lines but the first start with
+// prefix.
 func wrap(text string, width int, prefix string) []string {
 	var lines []string
 	line := ""
@@ -97,8 +97,7 @@ func wrap(text string, width int, prefix string) []string {
 	return append(lines, line)
 }
 
-// jsonFinding is a finding for programs. Remedy is what is to be done, Statements
-// are those in it.
+// jsonFinding is a finding for programs. Statements are the statements in Remedy.
 type jsonFinding struct {
 	Part        string          `json:"part"`
 	Grade       string          `json:"grade"` // ok, advice or fault
@@ -109,15 +108,15 @@ type jsonFinding struct {
 	Unreachable bool            `json:"unreachable,omitempty"`
 }
 
-// jsonStatement is a statement that can be run as it stands, under a condition: by
-// whom, when, or only if. Without one it mends and takes nothing away.
+// jsonStatement is a statement that can be run as it is. Condition says by whom, when, or
+// in which case. A statement without a condition is always safe to run.
 type jsonStatement struct {
 	SQL       string `json:"sql"`
 	Condition string `json:"condition,omitempty"`
 }
 
-// statementsOf are the statements of a remedy. What stands above some holds for all
-// of them.
+// statementsOf returns the statements of a remedy. A comment above several statements
+// applies to all of them.
 func statementsOf(remedy string) (list []jsonStatement) {
 	condition, above := "", false
 	for line := range strings.Lines(remedy) {

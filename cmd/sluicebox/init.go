@@ -12,7 +12,7 @@ type initCommand struct {
 	Print bool `help:"Print the SQL and connect to nothing."`
 }
 
-// Run makes what the relay needs in the database, or prints how.
+// Run creates the relay's tables and publication, or prints the statements.
 func (c *initCommand) Run(ctx context.Context, p *program) error {
 	cfg, err := c.load(p)
 	if err != nil {

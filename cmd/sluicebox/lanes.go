@@ -29,7 +29,7 @@ type groupFlags struct {
 	NoGroup bool    `xor:"group" help:"The rows without a group."`
 }
 
-// selectedGroup is nil where no group was chosen.
+// selectedGroup returns nil if no group was chosen.
 func (f *groupFlags) selectedGroup() *store.Group {
 	switch {
 	case f.Group != nil:
@@ -61,7 +61,7 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-// Run asks the relay for its lanes.
+// Run lists the lanes of the relay.
 func (c *laneListCommand) Run(ctx context.Context, p *program) error {
 	client, _, err := c.dial(p)
 	if err != nil {
@@ -111,7 +111,7 @@ func laneRows(lanes []admin.Lane, now time.Time) [][]string {
 	return all
 }
 
-// laneReason says why a lane stands still or fails, and which replay's it is.
+// laneReason returns the reason why a lane is held or failing, and its replay.
 func laneReason(l *admin.Lane) string {
 	why := l.Reason
 	if why == "" {
@@ -144,7 +144,7 @@ func (f *laneFlags) Validate() error {
 	return nil
 }
 
-// request names the lane to the relay. What was left out is found among its
+// request returns the lane's name for the relay. Omitted parts are looked up among its
 // lanes.
 func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Client) (admin.LaneRequest, error) {
 	req := admin.LaneRequest{Outbox: f.Outbox, Group: f.Group, RowID: f.Row}
@@ -165,7 +165,7 @@ func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Clien
 	var fit, single []admin.Lane
 	for _, l := range list.Lanes {
 		if l.Replay != "" {
-			continue // the replay's own lane: pause or cancel the replay
+			continue // a replay's lane cannot be operated; pause or cancel the replay
 		}
 		if l.RowID == f.Row && (f.Kind == nil || l.Kind == *f.Kind) {
 			fit = append(fit, l)
@@ -189,10 +189,10 @@ func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Clien
 		remedy: "sluicebox lanes list shows them; a lane without rows can be named with both --outbox and --kind"}
 }
 
-// maxLanesSearched is how many lanes are looked through for one.
+// maxLanesSearched limits the lanes searched for an omitted part.
 const maxLanesSearched = 10_000
 
-// act does something to the lane and says how it is then.
+// act runs an action on the lane and prints its new state.
 func (f *laneFlags) act(ctx context.Context, p *program, action, reason, done string) error {
 	client, _, err := f.dial(p)
 	if err != nil {
@@ -231,7 +231,7 @@ func laneText(req *admin.LaneRequest) string {
 	return text
 }
 
-// laneFailure names the lane where the relay found fault with it.
+// laneFailure adds the lane's name to the relay's error.
 func laneFailure(err error, req *admin.LaneRequest) error {
 	var refused *admin.APIError
 	if errors.As(err, &refused) && (refused.Status == http.StatusNotFound || refused.Status == http.StatusConflict) {
@@ -243,7 +243,7 @@ func laneFailure(err error, req *admin.LaneRequest) error {
 // laneRetryCommand is `sluicebox lanes retry-now`.
 type laneRetryCommand struct{ laneFlags }
 
-// Run tries a lane at once.
+// Run retries a lane at once.
 func (c *laneRetryCommand) Run(ctx context.Context, p *program) error {
 	return c.act(ctx, p, "retry-now", "", "tried again")
 }
@@ -254,7 +254,7 @@ type laneSkipCommand struct {
 	Reason string `required:"" placeholder:"TEXT" help:"Why, for those who look later; it becomes the error of a row that had not FAILED."`
 }
 
-// Run lets a lane pass its first row.
+// Run skips the first row of a lane.
 func (c *laneSkipCommand) Run(ctx context.Context, p *program) error {
 	return c.act(ctx, p, "skip", c.Reason, "skipped its first row")
 }

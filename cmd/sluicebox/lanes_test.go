@@ -16,12 +16,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// ready is a Status that is always content.
+// ready is a Status that is always ready.
 type ready struct{}
 
 func (ready) Checks() []admin.Check { return nil }
 
-// fakeLanes are lanes that only answer.
+// fakeLanes are lanes that record actions.
 type fakeLanes struct {
 	mu    sync.Mutex
 	lanes []dispatch.LaneInfo
@@ -50,7 +50,7 @@ func (l *fakeLanes) act(format string, args ...any) error {
 	return l.err
 }
 
-// done returns what was done since it was called last.
+// done returns the actions since the last call of done.
 func (l *fakeLanes) done() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,8 +75,8 @@ func (l *fakeLanes) Resume(_ context.Context, n dispatch.LaneName) error {
 	return l.act("resume %s %s", n.LaneKey, n.RowID)
 }
 
-// serveAdmin serves a relay's admin endpoints until the test ends and returns
-// their address.
+// serveAdmin serves a relay's admin endpoints until the test ends and returns their
+// address.
 func serveAdmin(t *testing.T, lanes admin.Lanes, letters admin.DeadLetters, token string) string {
 	t.Helper()
 	return serveConfig(t, admin.Config{Token: token, Lanes: lanes, DeadLetters: letters}, ready{})
@@ -210,8 +210,7 @@ func TestLaneUsage(t *testing.T) {
 	}
 }
 
-// TestRelayAnswers: what the relay refuses, in the words and exit codes of the
-// command.
+// TestRelayAnswers checks the texts and exit codes for a relay's errors.
 func TestRelayAnswers(t *testing.T) {
 	lanes := severalLanes()
 	at := "--admin=" + serveAdmin(t, lanes, nil, "")
@@ -234,7 +233,7 @@ func TestRelayAnswers(t *testing.T) {
 	}
 }
 
-// TestRelayAddress: where the relay and the token are found.
+// TestRelayAddress checks where the relay's address and token come from.
 func TestRelayAddress(t *testing.T) {
 	address := serveAdmin(t, severalLanes(), nil, "right")
 	dir := t.TempDir()
@@ -293,7 +292,7 @@ func TestRelayAddress(t *testing.T) {
 	}
 }
 
-// TestLanesInterrupted: a signal before the answer is no success.
+// TestLanesInterrupted checks that a signal before the response is no success.
 func TestLanesInterrupted(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	lanes := &hangingLanes{fakeLanes: severalLanes(), asked: func() { signals <- os.Interrupt }}
@@ -304,7 +303,7 @@ func TestLanesInterrupted(t *testing.T) {
 	}
 }
 
-// hangingLanes skip nothing.
+// hangingLanes never finish a skip.
 type hangingLanes struct {
 	*fakeLanes
 	asked func()

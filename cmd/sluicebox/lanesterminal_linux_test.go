@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminalPair returns a terminal and the end at which a person would sit.
+// terminalPair returns a terminal and the end of the person in front of it.
 func terminalPair(t *testing.T, columns uint16) (tty, person *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -76,7 +76,7 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// TestConfirmInterrupted: a signal in place of an answer.
+// TestConfirmInterrupted sends a signal instead of an answer.
 func TestConfirmInterrupted(t *testing.T) {
 	m := &mended{rows: map[string][]string{"outbox_events": ids(3)}}
 	path := mendedBy(t, m)
@@ -87,10 +87,10 @@ func TestConfirmInterrupted(t *testing.T) {
 	if got.code != 1 || len(m.did) > 0 || !strings.Contains(got.stderr, "nothing was changed") && !strings.Contains(got.stderr, "the rows stay FAILED") {
 		t.Errorf("exit %d, did %q, %q", got.code, m.did, got.stderr)
 	}
-	_, _ = io.WriteString(person, "\n") // ends the read, if it began
+	_, _ = io.WriteString(person, "\n") // ends the read, if it started
 }
 
-// TestTableOnATerminal: the last column alone is cut.
+// TestTableOnATerminal checks that only the last column is cut.
 func TestTableOnATerminal(t *testing.T) {
 	for columns, want := range map[uint16]string{
 		40: "ID          ERROR\n0123456789  " + strings.Repeat("x", 27) + "…\n",

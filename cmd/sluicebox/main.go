@@ -1,9 +1,10 @@
-// Command sluicebox relays the rows of transactional outboxes to the systems
-// that wait for them.
+// Command sluicebox relays the rows of transactional outboxes to their receivers.
 //
-// Results go to standard output, logs and errors to standard error. The exit
-// codes are 0; 1 failed while running; 64 wrong usage; 78 what the
-// configuration, a grant or `sluicebox init` mends.
+// Results go to standard output, logs and errors to standard error. Exit codes:
+//   - 0: success
+//   - 1: failed while running
+//   - 64: invalid command line
+//   - 78: the configuration, a grant or `sluicebox init` fixes it
 package main
 
 import (
@@ -38,12 +39,12 @@ func main() {
 	os.Exit(p.main(os.Args[1:]))
 }
 
-// backend is what the commands start or open. Tests put something else in its place.
+// backend holds the functions behind the commands. Tests replace them.
 type backend struct {
 	run    func(context.Context, app.Options) error
 	init   func(context.Context, *config.Config, *slog.Logger) error
 	script func(*config.Config) (string, error)
-	// deadLetters opens the FAILED rows; closed ends that.
+	// deadLetters opens the FAILED rows. Call closed when done.
 	deadLetters func(*config.Config) (letters store.DeadLetters, closed func(), err error)
 	// checkpoints and replays open the named checkpoints and the replays.
 	checkpoints func(*config.Config) (list admin.Checkpoints, closed func(), err error)

@@ -9,12 +9,12 @@ import (
 	"unicode/utf16"
 )
 
-// json prints a result for programs, and for people who look at it.
+// json prints a result as indented JSON.
 func (p *program) json(v any) error { return writeJSON(p.stdout, v, "  ") }
 
-// writeJSON writes a value as JSON, in one line if nothing indents it, with nothing
-// in it that a terminal would obey: what does not print is escaped. It reads back
-// the same.
+// writeJSON writes a value as JSON, in one line if indent is empty. It escapes everything
+// that does not print, so that a value cannot control the terminal. The output decodes to
+// the same value.
 func writeJSON(to io.Writer, v any, indent string) error {
 	var plain bytes.Buffer
 	enc := json.NewEncoder(&plain)
@@ -24,7 +24,7 @@ func writeJSON(to io.Writer, v any, indent string) error {
 		return err
 	}
 	var text bytes.Buffer
-	for _, r := range plain.String() { // which is valid UTF-8
+	for _, r := range plain.String() { // JSON is valid UTF-8
 		switch {
 		case r == '\n' || unicode.IsPrint(r):
 			text.WriteRune(r)

@@ -22,7 +22,7 @@ const (
 	exitConfig = 78
 )
 
-// program is one run of the command with all that it touches.
+// program is one run of the command with its environment.
 type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -32,7 +32,7 @@ type program struct {
 	relay          backend
 }
 
-// commandLine is what the user may write; each command has a file of its own.
+// commandLine is the grammar of the command line. Each command has its own file.
 type commandLine struct {
 	Quickstart  quickstartCommand  `cmd:"" help:"Show a relay at work here and now, with nothing to set up."`
 	Run         runCommand         `cmd:"" help:"Relay until a signal ends it."`
@@ -51,12 +51,12 @@ type commandLine struct {
 	Version     versionCommand     `cmd:"" help:"Print the version."`
 }
 
-// configFlag is the flag that several commands have.
+// configFlag is the flag that names the configuration.
 type configFlag struct {
 	File string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file, - for standard input. Default: $$SLUICEBOX_CONFIG; without either, the SLUICEBOX_* variables alone."`
 }
 
-// load reads the configuration that the flag or the environment names.
+// load loads the configuration that the flag or the environment names.
 func (f configFlag) load(p *program) (*config.Config, error) {
 	path := f.File
 	if path == "" {
@@ -65,7 +65,7 @@ func (f configFlag) load(p *program) (*config.Config, error) {
 	return config.Load(path, p.environ)
 }
 
-// variable returns the value of an environment variable, "" if it is not set.
+// variable returns the value of an environment variable, or "" if it is not set.
 func (p *program) variable(name string) string {
 	value := ""
 	for _, entry := range p.environ {
@@ -108,8 +108,8 @@ func (p *program) main(args []string) int {
 	return p.fail(err)
 }
 
-// untilSignal returns a context that the first signal ends; the second ends the
-// process. stop waits for the goroutine that listens.
+// untilSignal returns a context that the first signal ends. The second signal ends the
+// process. stop waits for the signal goroutine.
 func (p *program) untilSignal() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -135,11 +135,11 @@ func (p *program) untilSignal() (ctx context.Context, stop func()) {
 	}
 }
 
-// logger returns the relay's logger: standard error, as configured.
+// logger returns the configured logger to standard error.
 func (p *program) logger(l config.Log) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
-		level = slog.LevelInfo // Load lets no other word through
+		level = slog.LevelInfo // Load has validated the level
 	}
 	options := &slog.HandlerOptions{Level: level}
 	if l.Format == "json" {

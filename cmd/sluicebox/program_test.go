@@ -20,7 +20,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestMain makes the test binary the program itself where a test starts it so.
+// TestMain runs the test binary as the program if a test starts it that way.
 func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) != "" {
 		child()
@@ -28,20 +28,19 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// result is what one command line came to.
+// result is the result of one command line.
 type result struct {
 	code           int
 	stdout, stderr string
 }
 
-// try runs a command line with a relay that must not be started, unless one is
-// given.
+// try runs a command line. Starting the relay fails the test unless r has one.
 func try(t *testing.T, r backend, environ []string, args ...string) result {
 	t.Helper()
 	return tryWith(t, program{relay: r, environ: environ}, args...)
 }
 
-// tryWith is try with a program of which some parts are given.
+// tryWith is try with parts of the program given.
 func tryWith(t *testing.T, p program, args ...string) result {
 	t.Helper()
 	r := p.relay

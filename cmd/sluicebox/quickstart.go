@@ -39,7 +39,7 @@ func (c *quickstartCommand) Validate() error {
 	return nil
 }
 
-// Run shows a relay at work.
+// Run shows a working relay.
 func (c *quickstartCommand) Run(ctx context.Context, p *program) error {
 	return quickstart.Run(ctx, c.options(), quickstart.Environment{
 		Stdout: p.stdout, Stderr: p.stderr, Terminal: p.stderrIsTerminal(),
@@ -47,7 +47,7 @@ func (c *quickstartCommand) Run(ctx context.Context, p *program) error {
 	})
 }
 
-// stderrIsTerminal reports whether a line on standard error can be rewritten.
+// stderrIsTerminal reports whether a line on standard error can be redrawn.
 func (p *program) stderrIsTerminal() bool {
 	f, ok := p.stderr.(*os.File)
 	if !ok || p.variable("TERM") == "dumb" {

@@ -26,8 +26,8 @@ func TestQuickstartUsage(t *testing.T) {
 	}
 }
 
-// TestQuickstartStartsTheRelay: with the flags, and with no variable that was
-// meant for another relay.
+// TestQuickstartStartsTheRelay checks that flags apply and that variables of another
+// relay do not.
 func TestQuickstartStartsTheRelay(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	enough := errors.New("that is enough")

@@ -72,7 +72,7 @@ func (c *replayStartCommand) spec() *replay.Spec {
 	return s
 }
 
-// Run asks for a replay and shows how far it is until it has ended.
+// Run requests a replay and shows its progress until it ends.
 func (c *replayStartCommand) Run(ctx context.Context, p *program) error {
 	of, closed, err := c.replays(p)
 	if err != nil {
@@ -110,16 +110,16 @@ func (c *replayStartCommand) Run(ctx context.Context, p *program) error {
 	return c.report(p, &job)
 }
 
-// anyBegun reports whether a relay that leads has begun with one of some replays, of which
-// the last comes first.
+// anyBegun reports whether a leader has started one of the replays. The list has the
+// latest first.
 func anyBegun(list []admin.Replay) bool {
 	return slices.ContainsFunc(list, func(r admin.Replay) bool {
 		return !r.Ended() && (r.State != string(store.JobWaiting) || r.Reason != "")
 	})
 }
 
-// nextReplayID returns the id of the replay that comes to its turn next, "" for none, out of
-// those that were asked for earlier.
+// nextReplayID returns the id of the next replay to run among earlier requests, or "" for
+// none.
 func nextReplayID(earlier []admin.Replay) string {
 	for i := len(earlier) - 1; i >= 0; i-- {
 		if !earlier[i].Ended() {
@@ -129,7 +129,7 @@ func nextReplayID(earlier []admin.Replay) string {
 	return ""
 }
 
-// printDetached prints what a program needs to find the replay again.
+// printDetached prints the id of the replay, or the replay as JSON.
 func (c *replayStartCommand) printDetached(ctx context.Context, p *program, of admin.Replays, id string) error {
 	if !c.JSON {
 		_, err := fmt.Fprintln(p.stdout, id)
@@ -155,7 +155,8 @@ func findReplay(ctx context.Context, of admin.Replays, id string) (*admin.Replay
 	return &list[at], nil
 }
 
-// report prints what a replay came to; the exit code says whether every row was taken.
+// report prints the result of a replay. The error's exit code says whether every row was
+// accepted.
 func (c *replayStartCommand) report(p *program, job *admin.Replay) error {
 	if c.JSON {
 		if err := p.json(job); err != nil {
@@ -169,7 +170,7 @@ func (c *replayStartCommand) report(p *program, job *admin.Replay) error {
 	return replayFailure(job)
 }
 
-// replayResultText is a replay that is done, in a line or two.
+// replayResultText describes a finished replay in one or two lines.
 func replayResultText(job *admin.Replay) string {
 	if !job.Spec.DryRun {
 		return fmt.Sprintf("replay %s: done; %s sent, %s", job.ID, rowCountText(job.Sent), undeliveredText(job))
@@ -181,7 +182,7 @@ func replayResultText(job *admin.Replay) string {
 	return text
 }
 
-// undeliveredText counts the rows that were not sent, or not taken.
+// undeliveredText counts the rows that were skipped or refused.
 func undeliveredText(job *admin.Replay) string {
 	text := groupDigits(job.Skipped) + " skipped"
 	if job.Refused > 0 {
@@ -190,7 +191,7 @@ func undeliveredText(job *admin.Replay) string {
 	return text
 }
 
-// rowCountText is a number of rows in words.
+// rowCountText formats a number of rows.
 func rowCountText(n int64) string {
 	if n == 1 {
 		return "1 row"
@@ -198,7 +199,7 @@ func rowCountText(n int64) string {
 	return groupDigits(n) + " rows"
 }
 
-// groupDigits is a number in groups of three digits.
+// groupDigits formats a number with its digits in groups of three.
 func groupDigits(n int64) string {
 	digits := fmt.Sprint(n)
 	var b strings.Builder
@@ -211,8 +212,7 @@ func groupDigits(n int64) string {
 	return b.String()
 }
 
-// replayFailure is the end of a replay that did not do all that was asked for, nil of one
-// that did.
+// replayFailure returns the error of a replay that did not send everything, or nil.
 func replayFailure(job *admin.Replay) error {
 	code, text, remedy := exitFailed, "", ""
 	switch store.JobState(job.State) {

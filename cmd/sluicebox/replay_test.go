@@ -19,11 +19,11 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// fakeReplays are replays that a test makes up.
+// fakeReplays are replays with scripted states.
 type fakeReplays struct {
 	mu   sync.Mutex
-	look func(since time.Duration) ([]admin.Replay, error) // since the first look
-	// began is when it was first looked.
+	look func(since time.Duration) ([]admin.Replay, error) // time since the first call
+	// began is the time of the first call.
 	began   time.Time
 	started []replay.Spec
 	wished  []string
@@ -66,22 +66,22 @@ func (f *fakeReplays) Act(_ context.Context, id string, wish store.DesiredState)
 	return f.err
 }
 
-// replaying is a relay with these replays.
+// replaying returns a relay with these replays.
 func replaying(f *fakeReplays) backend {
 	return backend{replays: func(*config.Config) (admin.Replays, func(), error) {
 		return f, func() { f.closed++ }, nil
 	}}
 }
 
-// always is a look at one replay as it is.
+// always returns a replay that does not change.
 func always(r admin.Replay) func(time.Duration) ([]admin.Replay, error) {
 	return func(time.Duration) ([]admin.Replay, error) { return []admin.Replay{r}, nil }
 }
 
 const fromTheLog = "from the log: rows deleted since are sent too"
 
-// course is a replay that takes its usual way: it waits for two seconds, reads 100 000
-// rows in three, and sends 1000 of them a second.
+// course is a typical replay: it waits for 2 s, reads 100 000 rows in 3 s, and sends 1000
+// rows/s.
 func course(since time.Duration) ([]admin.Replay, error) {
 	r := admin.Replay{ID: jobID, State: "waiting", DesiredState: store.DesiredRun}
 	s := int64(since / time.Second)
@@ -98,8 +98,8 @@ func course(since time.Duration) ([]admin.Replay, error) {
 	return []admin.Replay{r}, nil
 }
 
-// TestReplayProgress: where nothing can be redrawn, a line tells of each change and then
-// every ten seconds.
+// TestReplayProgress checks the output without a terminal: a line for each change and
+// then every 10 s.
 func TestReplayProgress(t *testing.T) {
 	path := file(t, good)
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +125,7 @@ replay abcdefghijklm: [####----------------] 20%  20 000/100 000  1 000/s  80s l
 	})
 }
 
-// TestReplaySpec: what is written is what is asked for.
+// TestReplaySpec checks that flags become the spec.
 func TestReplaySpec(t *testing.T) {
 	f := &fakeReplays{look: always(admin.Replay{ID: jobID, State: "waiting"})}
 	got := try(t, replaying(f), nil, "replay", "start", "--since=2026-01-02T03:04:05+01:00", "--until", "1h", "--outbox=a", "--outbox=b,c", "--kind=EVENT",
@@ -152,7 +152,7 @@ func TestReplaySpec(t *testing.T) {
 	}
 }
 
-// TestReplayEnds: what is printed, and the exit code.
+// TestReplayEnds checks the output and the exit code.
 func TestReplayEnds(t *testing.T) {
 	until := time.Date(2026, 1, 31, 15, 4, 5, 120_000_000, time.UTC)
 	path := file(t, good)
@@ -186,8 +186,8 @@ func TestReplayEnds(t *testing.T) {
 	}
 }
 
-// TestReplayWithoutALeader: a replay that nobody begins is given up on, not one that
-// waits for its turn, nor where the database is away for a while.
+// TestReplayWithoutALeader checks that the command gives up on a replay that no leader
+// starts, but not on a queued one, nor during a short database outage.
 func TestReplayWithoutALeader(t *testing.T) {
 	path := file(t, good)
 	own := admin.Replay{ID: jobID, State: "waiting"}
@@ -252,14 +252,14 @@ func TestReplayWithoutALeader(t *testing.T) {
 	}
 }
 
-// TestReplayInterrupted: Ctrl-C ends the command, not the replay.
+// TestReplayInterrupted checks that Ctrl-C ends the command, not the replay.
 func TestReplayInterrupted(t *testing.T) {
 	path := file(t, good)
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeReplays{look: course}
 		signals := make(chan os.Signal)
 		go func() {
-			time.Sleep(20 * time.Second) // of the bubble's own clock
+			time.Sleep(20 * time.Second) // by the bubble's clock
 			signals <- os.Interrupt
 		}()
 		got := tryWith(t, program{relay: replaying(f), signals: signals}, "replay", "--from=a", "-c", path)

@@ -83,7 +83,7 @@ func (c *replayErrorsCommand) Validate() error {
 	return c.requestFlags.Validate()
 }
 
-// Run lists the rows that were refused.
+// Run lists the refused rows.
 func (c *replayErrorsCommand) Run(ctx context.Context, p *program) error {
 	of, closed, err := c.replays(p)
 	if err != nil {
@@ -124,7 +124,7 @@ type replayFlags struct {
 	JSON bool   `name:"json" help:"Print the replay as it is then, as JSON."`
 }
 
-// act writes down what is wanted of a replay and waits until it is so.
+// act requests a state for a replay and waits until it is reached.
 func (f *replayFlags) act(ctx context.Context, p *program, wish store.DesiredState, isSo func(job *admin.Replay) bool) error {
 	of, closed, err := f.replays(p)
 	if err != nil {
@@ -148,7 +148,7 @@ func (f *replayFlags) act(ctx context.Context, p *program, wish store.DesiredSta
 		return p.json(job)
 	}
 	text := fmt.Sprintf("replay %s: %s; %s sent", f.Job, job.State, rowCountText(job.Sent))
-	if !job.Ended() { // then what is left is given up, and soon not counted any more
+	if !job.Ended() { // remaining rows of an ended replay are dropped
 		text += ", " + groupDigits(job.Remaining) + " left"
 	}
 	_, err = fmt.Fprintln(p.stdout, text)
@@ -158,7 +158,7 @@ func (f *replayFlags) act(ctx context.Context, p *program, wish store.DesiredSta
 // replayPauseCommand is `sluicebox replay pause`.
 type replayPauseCommand struct{ replayFlags }
 
-// Run lets a replay rest.
+// Run pauses a replay.
 func (c *replayPauseCommand) Run(ctx context.Context, p *program) error {
 	return c.act(ctx, p, store.DesiredPause, func(job *admin.Replay) bool { return job.Ended() || job.State == string(store.JobPaused) })
 }
@@ -166,7 +166,7 @@ func (c *replayPauseCommand) Run(ctx context.Context, p *program) error {
 // replayResumeCommand is `sluicebox replay resume`.
 type replayResumeCommand struct{ replayFlags }
 
-// Run lets a replay go on.
+// Run resumes a replay.
 func (c *replayResumeCommand) Run(ctx context.Context, p *program) error {
 	return c.act(ctx, p, store.DesiredRun, func(job *admin.Replay) bool { return job.State != string(store.JobPaused) })
 }
@@ -174,7 +174,7 @@ func (c *replayResumeCommand) Run(ctx context.Context, p *program) error {
 // replayCancelCommand is `sluicebox replay cancel`.
 type replayCancelCommand struct{ replayFlags }
 
-// Run ends a replay.
+// Run cancels a replay.
 func (c *replayCancelCommand) Run(ctx context.Context, p *program) error {
 	return c.act(ctx, p, store.DesiredCancel, (*admin.Replay).Ended)
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestReplayActs: what is wanted is written, and the command ends when it is so.
+// TestReplayActs checks that a request is written and that the command waits until it is
+// done.
 func TestReplayActs(t *testing.T) {
 	path := file(t, good)
 	soon := func(first, then string) func(time.Duration) ([]admin.Replay, error) {

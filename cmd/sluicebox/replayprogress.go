@@ -11,37 +11,37 @@ import (
 )
 
 const (
-	// progressInterval is how often a line tells of progress where none can be redrawn.
+	// progressInterval is the time between progress lines if a line cannot be redrawn.
 	progressInterval = 10 * time.Second
-	// rateWindow is the time over which a rate is taken.
+	// rateWindow is the time over which a rate is computed.
 	rateWindow = 10 * time.Second
 	barWidth   = 20
 )
 
-// replayProgress shows how far a replay is: in one line of a terminal, else in a line
-// now and then.
+// replayProgress shows the progress of a replay: in one redrawn line on a terminal, else
+// in periodic lines.
 type replayProgress struct {
 	program *program
 	id      string
 	screen  *screen // nil: no terminal
 
 	state, why string
-	text       string    // the latest line
-	lastNoteAt time.Time // when it was written
+	text       string    // latest progress line
+	lastNoteAt time.Time // time of the latest periodic line
 	samples    []progressSample
 }
 
-// progressSample is how many rows were done with at a moment.
+// progressSample is the number of finished rows at a time.
 type progressSample struct {
 	at   time.Time
 	rows int64
 }
 
-// update tells of the replay as it is now, and which one it waits for.
+// update shows the state of the replay. behind is the id of the replay it waits for.
 func (g *replayProgress) update(job *admin.Replay, behind string, now time.Time) {
 	if said, _ := splitReplayNote(job.Reason); said != g.why {
 		g.why = said
-		// That of an end is told with the end.
+		// The result line reports the reason of an end.
 		if state := store.JobState(job.State); g.why != "" && (!state.Ended() || state == store.JobDone) {
 			g.erase()
 			g.program.note("replay %s: %s", g.id, oneLine(g.why))
@@ -51,7 +51,7 @@ func (g *replayProgress) update(job *admin.Replay, behind string, now time.Time)
 	switch {
 	case g.screen != nil && text != g.text:
 		g.text = text
-		_ = g.screen.line(text) // there is nowhere else to show it
+		_ = g.screen.line(text) // there is no other output for the error
 	case g.screen != nil:
 	case !job.Ended() && (job.State != g.state || now.Sub(g.lastNoteAt) >= progressInterval && (text != g.text || store.JobState(job.State).Started())):
 		g.lastNoteAt, g.text = now, text
@@ -60,7 +60,7 @@ func (g *replayProgress) update(job *admin.Replay, behind string, now time.Time)
 	g.state = job.State
 }
 
-// erase makes room for a line that stays.
+// erase clears the progress line before a permanent line.
 func (g *replayProgress) erase() {
 	if g.screen != nil {
 		g.text = ""
@@ -68,19 +68,18 @@ func (g *replayProgress) erase() {
 	}
 }
 
-// end leaves the latest line where it is.
+// end keeps the latest progress line.
 func (g *replayProgress) end() {
 	if g.screen != nil && g.state != "" {
 		g.program.note("")
 	}
 }
 
-// rate is how many rows a second were done with in the latest past, 0 where that is not
-// known.
+// rate returns the finished rows per second in rateWindow, or 0 if unknown.
 func (g *replayProgress) rate(job *admin.Replay, now time.Time) float64 {
 	done := doneRows(job)
 	if n := len(g.samples); n > 0 && g.samples[n-1].rows > done || job.State != g.state {
-		g.samples = nil // it reads or sends, but not both at one rate
+		g.samples = nil // reading and sending have different rates
 	}
 	g.samples = append(g.samples, progressSample{now, done})
 	for len(g.samples) > 2 && now.Sub(g.samples[1].at) >= rateWindow {
@@ -93,7 +92,8 @@ func (g *replayProgress) rate(job *admin.Replay, now time.Time) float64 {
 	return 0
 }
 
-// finishRows is how many rows a replay is done with, or has read where it only reads.
+// doneRows returns the number of finished rows, or of rows read while the replay only
+// reads.
 func doneRows(job *admin.Replay) int64 {
 	if job.State == string(store.JobCopying) || job.Spec.DryRun {
 		return job.Rows
@@ -101,14 +101,14 @@ func doneRows(job *admin.Replay) int64 {
 	return job.Sent + job.Skipped + job.Refused
 }
 
-// splitReplayNote tells what there is to say of a replay from what it waits for now, which the
-// relay that leads writes behind it.
+// splitReplayNote splits a replay's reason into the note and the condition it waits for.
+// The leader joins them with a semicolon.
 func splitReplayNote(why string) (said, waits string) {
 	said, waits, _ = strings.Cut(why, replay.WaitsFor)
 	return said, waits
 }
 
-// progressText is a replay in a line without its id.
+// progressText describes a replay in a line, without its id.
 func progressText(job *admin.Replay, behind string, rate float64) string {
 	_, waits := splitReplayNote(job.Reason)
 	if waits != "" {
@@ -148,7 +148,7 @@ func progressText(job *admin.Replay, behind string, rate float64) string {
 	return strings.Join(parts, "  ")
 }
 
-// rateParts are a rate and how long so many rows take at it.
+// rateParts returns a rate and the time that the remaining rows take at this rate.
 func rateParts(rate float64, left int64) (parts []string) {
 	if rate <= 0 {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 )
 
-// On a terminal one line shows how far a replay is, cut to the width; what stays is
-// written above it.
+// On a terminal one line shows the progress of a replay, cut to the width. Permanent
+// lines are written above it.
 func TestReplayOnATerminal(t *testing.T) {
 	path := file(t, good)
 	tty, person := terminalPair(t, 60)

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// fail says what went wrong and returns the exit code for it.
+// fail reports an error and returns its exit code.
 func (p *program) fail(err error) int {
 	var faults *config.Error
 	if errors.As(err, &faults) {
@@ -33,7 +33,7 @@ func (p *program) fail(err error) int {
 	return code
 }
 
-// joinedErrors returns the errors that were joined into one.
+// joinedErrors returns the parts of a joined error.
 func joinedErrors(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok || strings.Count(err.Error(), "\n") == 0 {
@@ -46,11 +46,11 @@ func joinedErrors(err error) []error {
 	return all
 }
 
-// printProblem writes one block: the problem, then the remedy on a line of its own.
+// printProblem writes one block: the problem, then the remedy on its own line.
 func (p *program) printProblem(problem, remedy string) {
 	block := "sluicebox: " + problem + "\n"
 	if remedy != "" {
 		block += "  " + strings.ReplaceAll(remedy, "\n", "\n  ") + "\n"
 	}
-	_, _ = io.WriteString(p.stderr, block) // there is nowhere else to say it
+	_, _ = io.WriteString(p.stderr, block) // there is no other output for the error
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// requestFlags lead to where wishes for the relay that leads are written: the database, or
-// the relay itself.
+// requestFlags say where requests for the leader are written: to the database, or through
+// a relay.
 type requestFlags struct {
 	configFlag
 	Admin     string `placeholder:"URL" help:"Ask the relay that leads, at this admin address such as http://127.0.0.1:8090. Default: the database is asked."`
@@ -27,7 +27,7 @@ func (f *requestFlags) Validate() error {
 	return nil
 }
 
-// client returns a client of the relay that is to be asked, nil if it is the database.
+// client returns a client of the relay, or nil if requests go to the database.
 func (f *requestFlags) client(p *program) (*admin.Client, error) {
 	if f.Admin == "" {
 		return nil, nil
@@ -68,7 +68,7 @@ func (f *requestFlags) replays(p *program) (list admin.Replays, closed func(), e
 	return p.relay.replays(cfg)
 }
 
-// requestFailure is what a wish came to, with its exit code and its way out.
+// requestFailure returns the error of a request, with its exit code and remedy.
 func requestFailure(err error) error {
 	var request *admin.RequestError
 	remedy := ""
@@ -87,22 +87,22 @@ func requestFailure(err error) error {
 	return &commandError{code: exitFailed, problem: err.Error(), remedy: remedy}
 }
 
-// leaderFlags say how long the relay that leads is waited for.
+// leaderFlags say how long to wait for a leader.
 type leaderFlags struct {
 	Wait time.Duration `default:"30s" placeholder:"TIME" help:"How long to wait for a relay that leads. Default: ${default}."`
 }
 
-// requestPollInterval is how often it is looked whether a wish was granted, and fastRequestPollInterval how often
-// in the first while: a relay that leads looks for wishes each second, and many are
-// granted at once.
+// requestPollInterval is the interval of checks whether a request is done. At first the
+// checks come every fastRequestPollInterval, because a leader looks for requests every
+// second and carries out many of them at once.
 const requestPollInterval, fastRequestPollInterval, fastRequestPollPeriod = time.Second, 200 * time.Millisecond, 2 * time.Second
 
-// errNoLeader says that no relay that leads took a wish in time.
+// errNoLeader is returned if no leader accepts a request in time.
 var errNoLeader = errors.New("no leader accepted the request")
 
-// await looks again and again until it is done. It ends with errNoLeader when for so long
-// no relay showed that it works on it, and with what keeps it from looking when that lasts
-// as long: a database that is away for a moment may come back.
+// await polls until the request is done. It returns errNoLeader if no leader works on the
+// request for the given time. It returns the last error of look if that lasts as long,
+// because a short database outage is tolerated.
 func (f *leaderFlags) await(ctx context.Context, p *program, look func(ctx context.Context) (done, taken bool, err error)) error {
 	began := time.Now()
 	taken, seen := began, began
@@ -140,7 +140,7 @@ func (f *leaderFlags) await(ctx context.Context, p *program, look func(ctx conte
 	}
 }
 
-// isTransient reports whether what keeps somebody from looking may pass by itself.
+// isTransient reports whether an error may resolve itself.
 func isTransient(err error) bool {
 	var setup *store.SetupError
 	var own *commandError
@@ -151,8 +151,8 @@ func isTransient(err error) bool {
 	return !errors.As(err, &setup) && !errors.As(err, &own)
 }
 
-// unfinishedError is the end of a command that waits no longer for what goes on without it.
-// goesOn says what does, undo how to end that.
+// unfinishedError is the error of a command that stops waiting. goesOn says that the work
+// continues, undo how to stop it.
 func (f *leaderFlags) unfinishedError(err error, what, goesOn, undo string) error {
 	problem := fmt.Sprintf("%s: interrupted; %s", what, goesOn)
 	switch {

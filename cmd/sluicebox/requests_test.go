@@ -23,7 +23,7 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// wishingRelay is a real database of a relay that nobody runs.
+// requestDatabase is a real database of a relay that does not run.
 type wishingRelay struct {
 	t      *testing.T
 	config string // path
@@ -68,13 +68,13 @@ sinks:
 	return w
 }
 
-// try runs a command beside the database.
+// try runs a command on the database.
 func (w *wishingRelay) try(args ...string) result {
 	w.t.Helper()
 	return try(w.t, backend{checkpoints: app.OpenCheckpoints, replays: app.OpenReplays}, nil, append(args, "-c", w.config)...)
 }
 
-// expect runs a command and holds its end against what it must say.
+// expect runs a command and checks its exit code and output.
 func (w *wishingRelay) expect(code int, says string, args ...string) {
 	w.t.Helper()
 	if got := w.try(args...); got.code != code || !strings.Contains(got.stdout+got.stderr, says) {
@@ -82,7 +82,7 @@ func (w *wishingRelay) expect(code int, says string, args ...string) {
 	}
 }
 
-// lead does what a relay that leads would.
+// lead acts as the leader.
 func (w *wishingRelay) lead(do func(ctx context.Context, st *sqlitestore.Store, epoch store.Epoch) error) {
 	w.t.Helper()
 	var err error
@@ -96,8 +96,8 @@ func (w *wishingRelay) lead(do func(ctx context.Context, st *sqlitestore.Store, 
 	}
 }
 
-// TestCheckpointWishes: what the commands ask for is in the database for the relay that
-// leads, and what that writes is what they show.
+// TestCheckpointRequests checks that the commands write requests for the leader and show
+// its results.
 func TestCheckpointWishes(t *testing.T) {
 	w := newWishingRelay(t)
 	w.expect(0, "there is no named checkpoint\n", "checkpoint", "list")
@@ -133,7 +133,7 @@ func TestCheckpointWishes(t *testing.T) {
 	w.expect(1, "replay from a: checkpoint not found", "replay", "--from=a")
 }
 
-// TestReplayWishes does the same for replays.
+// TestReplayRequests does the same for replays.
 func TestReplayWishes(t *testing.T) {
 	w := newWishingRelay(t)
 	w.expect(0, "there is no replay\n", "replay", "list")
@@ -177,7 +177,7 @@ func TestReplayWishes(t *testing.T) {
 	}
 }
 
-// refuseOne brings a replay of two rows to its end, with one that was refused.
+// refuseOne finishes a replay of two rows, of which one was refused.
 func (w *wishingRelay) refuseOne(id string) {
 	w.t.Helper()
 	item := func(id string) store.Item {
@@ -196,8 +196,8 @@ func (w *wishingRelay) refuseOne(id string) {
 	})
 }
 
-// TestWishesOfARelay: with --admin a relay is asked in place of the database, and no
-// configuration is needed.
+// TestRequestsToRelay checks that with --admin the commands use a relay instead of the
+// database, and need no configuration.
 func TestWishesOfARelay(t *testing.T) {
 	named := &fakeCheckpoints{look: turning([]admin.Checkpoint{{Name: "a", State: "made", Position: "7"}}, nil)}
 	jobs := &fakeReplays{look: always(admin.Replay{ID: jobID, State: "done", Rows: 3, Sent: 3}), refused: []admin.ReplayError{{ID: "1"}}}

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// screen is a terminal on which one text takes the place of another.
+// screen is a terminal on which a text replaces the previous one.
 type screen struct {
 	terminal *os.File
 	begun    bool
 }
 
-// newScreen returns nil for what is no terminal.
+// newScreen returns nil if the output is no terminal.
 func newScreen(to io.Writer) *screen {
 	if f, ok := to.(*os.File); ok {
 		if _, terminal := terminalColumns(f); terminal {
@@ -22,15 +22,15 @@ func newScreen(to io.Writer) *screen {
 	return nil
 }
 
-// draw shows a text from the upper left corner on, cut to what there is room for.
-// Line by line is overwritten, so that nothing flickers.
+// draw shows a text from the upper left corner, cut to the screen. It overwrites line by
+// line to avoid flicker.
 func (s *screen) draw(text string) error {
 	if width := terminalWidth(s.terminal); width > 0 {
 		text = cutLines(text, width)
 	}
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if height := terminalHeight(s.terminal); height > 1 && len(lines) >= height {
-		lines = lines[:height-1] // the cursor takes the last
+		lines = lines[:height-1] // the last line is the cursor's
 	}
 	var b strings.Builder
 	if !s.begun {
@@ -46,11 +46,10 @@ func (s *screen) draw(text string) error {
 	return err
 }
 
-// line shows a text in the terminal's current line, in place of the one before, cut to
-// the width.
+// line replaces the terminal's current line with a text, cut to the width.
 func (s *screen) line(text string) error {
 	if width := terminalWidth(s.terminal); width > 1 {
-		text = strings.TrimSuffix(cutLines(text, width-1), "\n") // the cursor takes the last column
+		text = strings.TrimSuffix(cutLines(text, width-1), "\n") // the last column is the cursor's
 	}
 	_, err := io.WriteString(s.terminal, "\r"+text+"\x1b[K")
 	return err

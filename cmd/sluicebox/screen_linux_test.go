@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 )
 
-// On a terminal each status takes the place of the one before, cut to the width and
-// the height, and Ctrl-C leaves it there.
+// On a terminal each status replaces the previous one, cut to the screen, and Ctrl-C
+// keeps the last one.
 func TestStatusOnATerminal(t *testing.T) {
 	from := &teller{status: leadingStatus()}
 	tty, person := terminalPair(t, 60)

@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// height is how many lines a terminal shows: here nobody knows.
+// terminalHeight returns 0, because the height is unknown on this system.
 func terminalHeight(*os.File) int { return 0 }

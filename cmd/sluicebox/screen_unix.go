@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminalHeight is how many lines a terminal shows, 0 where it does not tell.
+// terminalHeight returns the number of lines of a terminal, or 0 if unknown.
 func terminalHeight(f *os.File) int {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {

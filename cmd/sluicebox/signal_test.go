@@ -15,12 +15,11 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
 )
 
-// childVariable names what the test binary does in place of the tests: end when
-// its context does (clean), only when it is killed (stuck), or with an error
-// after its context (dirty).
+// childVariable says what the test binary does instead of tests: end with its context
+// (clean), only when killed (stuck), or with an error after its context (dirty).
 const childVariable = "SLUICEBOX_TEST_CHILD"
 
-// child is the program as main starts it, but for the relay.
+// child is the program as main starts it, with a fake relay.
 func child() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)

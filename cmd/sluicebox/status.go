@@ -14,10 +14,9 @@ import (
 )
 
 const (
-	// statusTimeout is how long one status may take: counts of FAILED rows end
-	// sooner.
+	// statusTimeout limits one status. Counts of FAILED rows have a shorter limit.
 	statusTimeout = 15 * time.Second
-	// defaultWatchInterval and minWatchInterval are the time between two statuses of --watch.
+	// defaultWatchInterval and minWatchInterval are intervals of --watch.
 	defaultWatchInterval = 2 * time.Second
 	minWatchInterval     = 100 * time.Millisecond
 )
@@ -29,11 +28,10 @@ type statusCommand struct {
 	JSON  bool      `name:"json" help:"Print JSON."`
 }
 
-// watchFlag is the time between two statuses, 0 for one alone. Its value may be
-// left out.
+// watchFlag is the interval of --watch, or 0 for a single status. Its value is optional.
 type watchFlag time.Duration
 
-// IsBool lets the value be left out.
+// IsBool makes the value optional.
 func (*watchFlag) IsBool() bool { return true }
 
 // Decode reads the value, if there is one.
@@ -51,7 +49,7 @@ func (w *watchFlag) Decode(ctx *kong.DecodeContext) error {
 	return nil
 }
 
-// Run asks the relay where it stands.
+// Run shows the status of the relay.
 func (c *statusCommand) Run(ctx context.Context, p *program) error {
 	client, _, err := c.dial(p)
 	if err != nil {
@@ -74,7 +72,7 @@ func (c *statusCommand) Run(ctx context.Context, p *program) error {
 	return nil
 }
 
-// fetchStatus asks for one status.
+// fetchStatus requests one status.
 func fetchStatus(ctx context.Context, client *admin.Client) (*admin.RelayStatus, error) {
 	short, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -100,7 +98,7 @@ func (c *statusCommand) show(p *program, s *admin.RelayStatus) error {
 	return err
 }
 
-// notReadyError says which checks fail.
+// notReadyError names the failing checks.
 func notReadyError(s *admin.RelayStatus) error {
 	var why []string
 	for _, c := range s.Checks {
@@ -111,8 +109,9 @@ func notReadyError(s *admin.RelayStatus) error {
 	return &commandError{code: exitFailed, problem: "the relay is not ready: " + strings.Join(why, "; ")}
 }
 
-// watch shows the status again and again until the context ends. A relay that does
-// not answer may come back; one that refuses will not take the next request either.
+// watch shows the status repeatedly until the context ends. It keeps trying if the relay
+// does not respond, because the relay may come back, and ends if the relay refuses the
+// request.
 func (c *statusCommand) watch(ctx context.Context, p *program, client *admin.Client) error {
 	screen := newScreen(p.stdout)
 	if c.JSON {

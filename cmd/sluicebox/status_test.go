@@ -14,12 +14,12 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 )
 
-// teller is a relay's status that tests change, and its checks.
+// fakeStatus is a relay's status and checks, which tests change.
 type teller struct {
 	mu     sync.Mutex
 	status admin.RelayStatus
 	checks []admin.Check
-	asked  chan struct{} // with room: told of each time that it was asked
+	asked  chan struct{} // if set, receives a value per request
 }
 
 func (r *teller) Report(context.Context, bool) admin.RelayStatus {
@@ -46,7 +46,7 @@ func (r *teller) change(do func()) {
 	do()
 }
 
-// leadingStatus is that of a relay with some trouble.
+// leadingStatus returns the status of a leader with some problems.
 func leadingStatus() admin.RelayStatus {
 	ago := func(d time.Duration) *time.Time { t := time.Now().Add(-d); return &t }
 	kept, bound, lag, failed := int64(13_002_342), int64(1<<30), 12.3, 4
@@ -95,8 +95,8 @@ OUTBOX  KIND   GROUP  STATE    ROWS  SINCE  REASON
 orders  EVENT  o-1    blocked  12    2h     400: no
 `
 
-// TestStatusOfASuspectSink: a lane that could go, if only its sink took anything,
-// is not called ready.
+// TestStatusOfOpenBreaker checks that a lane is not shown as ready while its sink
+// receives only probes.
 func TestStatusOfASuspectSink(t *testing.T) {
 	s := leadingStatus()
 	s.Sinks[0].Lanes["ready"], s.Lanes[0].State = 7, "ready"
@@ -114,7 +114,7 @@ func TestStatusOfASuspectSink(t *testing.T) {
 	}
 }
 
-// tells serves a status until the test ends and returns the flag that leads there.
+// serveStatus serves a status until the test ends and returns the --admin flag for it.
 func tells(t *testing.T, from *teller) string {
 	t.Helper()
 	return "--admin=" + serveConfig(t, admin.Config{Report: from}, from)
@@ -144,7 +144,8 @@ func TestStatusText(t *testing.T) {
 	}
 }
 
-// TestReplaysText: what a replay has yet to come to is not said of it.
+// TestReplaysText checks that progress is shown only for phases that a replay has
+// reached.
 func TestReplaysText(t *testing.T) {
 	for _, c := range []struct {
 		replays admin.ReplayStatus
@@ -195,7 +196,7 @@ func TestStatusUsage(t *testing.T) {
 	}
 }
 
-// lockedBuffer is written to by a command and read by its test.
+// lockedBuffer is written by a command and read by its test.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -213,8 +214,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// watching runs `sluicebox status --watch` in which a signal ends it, and returns
-// the exit code then.
+// watching runs `sluicebox status --watch`. interrupt sends a signal and returns the exit
+// code.
 func watching(stdout, stderr io.Writer, args ...string) (interrupt func() (code int)) {
 	signals, code := make(chan os.Signal, 1), make(chan int, 1)
 	p := program{stdout: stdout, stderr: stderr, signals: signals, exit: os.Exit}
@@ -225,8 +226,8 @@ func watching(stdout, stderr io.Writer, args ...string) (interrupt func() (code 
 	}
 }
 
-// Where nobody draws, block follows upon block; a relay that is away may come back;
-// Ctrl-C ends it well.
+// Without a terminal, --watch prints one block after the other, survives an unreachable
+// relay, and exits with 0 on Ctrl-C.
 func TestStatusWatched(t *testing.T) {
 	from := &teller{status: leadingStatus(), checks: []admin.Check{{Name: "source", Detail: "silent"}}, asked: make(chan struct{}, 100)}
 	var out, why lockedBuffer

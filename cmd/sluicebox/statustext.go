@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// statusText is a status in lines for people, as a rule within 80 columns.
+// statusText formats a status for people, usually within 80 columns.
 func statusText(s *admin.RelayStatus, now time.Time) string {
 	var b bytes.Buffer
 	line := func(label, format string, args ...any) {
@@ -45,7 +45,7 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 		line("replay", "%s", text)
 	}
 	b.WriteString("\n")
-	_ = printTable(&b, sinkHeader(), sinkRows(s.Sinks)) // a buffer takes everything
+	_ = printTable(&b, sinkHeader(), sinkRows(s.Sinks)) // a buffer never fails
 	for i := range s.Sinks {
 		sinkLines(&b, &s.Sinks[i], now)
 	}
@@ -63,7 +63,7 @@ func moreLanes(s *admin.RelayStatus) string {
 	return ""
 }
 
-// stateText says who leads and whether the relay is ready.
+// stateText describes leadership and readiness.
 func stateText(s *admin.RelayStatus) string {
 	ready := "ready"
 	if !s.Ready {
@@ -114,7 +114,7 @@ func lagText(l *admin.Lag) string {
 	return text
 }
 
-// lagDurationText is a number of seconds, which are few in good times.
+// lagDurationText formats a duration in seconds, with more precision for short ones.
 func lagDurationText(seconds float64) string {
 	if seconds < 10 {
 		return fmt.Sprintf("%.2fs", seconds)
@@ -129,8 +129,8 @@ func failedText(f *admin.FailedRows, now time.Time) string {
 	return fmt.Sprintf("%s in %s, counted %s ago", rowsText(*f.Rows), quoteCell(f.Outbox), ageText(f.At, now))
 }
 
-// replaysText says which replay the relay is at, and how many there are besides; "" for
-// none at all.
+// replaysText describes the active replay and the number of others, or returns "" if
+// there is none.
 func replaysText(r *admin.ReplayStatus) string {
 	var parts, others []string
 	if job := r.Current; job != nil {
@@ -151,7 +151,7 @@ func replaysText(r *admin.ReplayStatus) string {
 	return strings.Join(parts, "; ")
 }
 
-// replayText is the phase of a replay, and how far it has come.
+// replayText describes the phase and the progress of a replay.
 func replayText(job *admin.Replay) string {
 	text := oneLine(job.State)
 	switch store.JobState(job.State) {
@@ -191,7 +191,7 @@ func sinkRows(sinks []admin.SinkStatus) [][]string {
 	return all
 }
 
-// sinkLines say how many lanes of a sink are in which state, and what is suspect.
+// sinkLines prints the lanes of a sink by state, and its open circuit breakers.
 func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
 	var lanes []string
 	for _, state := range slices.Sorted(maps.Keys(s.Lanes)) {
@@ -211,8 +211,8 @@ func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
 	}
 }
 
-// laneStateText is a lane's state for people. One that is ready goes nowhere while its
-// sink gets probes alone.
+// laneStateText returns a lane's state for people. A ready lane waits while its sink
+// receives only probes.
 func laneStateText(state string, suspect bool) string {
 	if state == "ready" && suspect {
 		return "waiting for the sink"
@@ -220,8 +220,8 @@ func laneStateText(state string, suspect bool) string {
 	return oneLine(state)
 }
 
-// allBreakersOpen reports whether no sink takes anything: a lane does not say which is
-// its own.
+// allBreakersOpen reports whether every sink has an open breaker, because a lane does not
+// name its sink.
 func allBreakersOpen(sinks []admin.SinkStatus) bool {
 	return len(sinks) > 0 && !slices.ContainsFunc(sinks, func(s admin.SinkStatus) bool { return len(s.OpenBreakers) == 0 })
 }
@@ -240,7 +240,7 @@ func troubledRows(s *admin.RelayStatus, now time.Time) [][]string {
 	return all
 }
 
-// rateText is a rate with as many digits as say something.
+// rateText formats a rate with useful precision.
 func rateText(rate float64) string {
 	if rate > 0 && rate < 100 {
 		return strconv.FormatFloat(rate, 'f', 1, 64)
@@ -248,7 +248,7 @@ func rateText(rate float64) string {
 	return strconv.FormatFloat(rate, 'f', 0, 64)
 }
 
-// sizeText is a number of bytes in a unit that fits.
+// sizeText formats a number of bytes in a suitable unit.
 func sizeText(bytes int64) string {
 	size, unit := float64(bytes), 0
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}

@@ -13,11 +13,11 @@ import (
 	"unicode/utf8"
 )
 
-// minLastColumn is what is left of the last column on the narrowest terminal.
+// minLastColumn is the minimum width of the last column.
 const minLastColumn = 20
 
-// printTable prints rows in columns. On a terminal the last column, which is free
-// text, is cut to the width; the others never are.
+// printTable prints rows in columns. On a terminal it cuts only the last column, which is
+// free text, to the width.
 func printTable(to io.Writer, header []string, lines [][]string) error {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -39,7 +39,7 @@ func printTable(to io.Writer, header []string, lines [][]string) error {
 	return err
 }
 
-// terminalWidth is the width of a terminal, 0 for anything else.
+// terminalWidth returns the width of a terminal, or 0 for other outputs.
 func terminalWidth(to io.Writer) int {
 	f, ok := to.(*os.File)
 	if !ok {
@@ -61,8 +61,7 @@ func cutLines(text string, width int) string {
 	return b.String()
 }
 
-// oneLine is a text for the end of a line, with nothing in it that a terminal
-// would obey.
+// oneLine returns a text for the end of a line, without control characters.
 func oneLine(text string) string {
 	return strings.Map(printable, strings.Join(strings.Fields(text), " "))
 }
@@ -74,7 +73,7 @@ func printable(r rune) rune {
 	return unicode.ReplacementChar
 }
 
-// quoteCell is a name in full, quoted where it would be misread.
+// quoteCell returns a name in full, quoted if it would be ambiguous.
 func quoteCell(name string) string {
 	plain := name != "" && name != "-" && !strings.HasPrefix(name, "(") && !strings.HasPrefix(name, `"`) &&
 		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' })
@@ -84,7 +83,7 @@ func quoteCell(name string) string {
 	return strconv.Quote(name)
 }
 
-// groupCell is a group, (none) for rows without one.
+// groupCell returns a group, or (none) for rows without one.
 func groupCell(group *string) string {
 	if group == nil {
 		return "(none)"
@@ -92,7 +91,7 @@ func groupCell(group *string) string {
 	return quoteCell(*group)
 }
 
-// ageText is how long ago a moment is, in its largest unit.
+// ageText returns the time since t in its largest unit.
 func ageText(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -112,7 +111,7 @@ func durationText(d time.Duration) string {
 	return fmt.Sprintf("%dd", d/(24*time.Hour))
 }
 
-// rowsText is a number of rows in words.
+// rowsText formats a number of rows.
 func rowsText(n int) string {
 	if n == 1 {
 		return "1 row"
@@ -120,7 +119,7 @@ func rowsText(n int) string {
 	return fmt.Sprintf("%d rows", n)
 }
 
-// note writes a line beside the result.
+// note writes a line to standard error.
 func (p *program) note(format string, args ...any) {
-	_, _ = fmt.Fprintf(p.stderr, format+"\n", args...) // there is nowhere else to say it
+	_, _ = fmt.Fprintf(p.stderr, format+"\n", args...) // there is no other output for the error
 }

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminalColumns is the width of a terminal, 0 where it does not tell, and whether the
-// file is one.
+// terminalColumns returns the width of a terminal, or 0 if unknown, and whether the file
+// is a terminal.
 func terminalColumns(f *os.File) (width int, terminal bool) {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {

@@ -36,7 +36,7 @@ func (c *tapCommand) Validate() error {
 	return nil
 }
 
-// errStopIteration ends a tap that has shown as much as was asked for.
+// errStopIteration ends a tap after --limit rows.
 var errStopIteration = errors.New("stop iteration")
 
 // Run prints rows until the limit or the context's end.
@@ -83,7 +83,7 @@ func (c *tapCommand) print(to io.Writer, it *store.Item) error {
 	return err
 }
 
-// tapRow is a row as --json prints it.
+// tapRow is a row in the output of --json.
 type tapRow struct {
 	CommittedAt time.Time `json:"committed_at,omitzero"` // by the database's clock
 	Outbox      string    `json:"outbox"`
@@ -91,7 +91,7 @@ type tapRow struct {
 	Group       *string   `json:"group"`
 	ID          string    `json:"id"`
 	PayloadSize int       `json:"payload_size"` // bytes
-	// Payload is the payload if it is text; PayloadBytes if it is not.
+	// Payload is the payload if it is valid text, else PayloadBytes is.
 	Payload      *string `json:"payload,omitempty"`
 	PayloadBytes []byte  `json:"payload_base64,omitempty"`
 }
@@ -109,7 +109,7 @@ func newTapRow(it *store.Item) *tapRow {
 	return row
 }
 
-// groupText is nil for a row without a group.
+// groupText returns nil for a row without a group.
 func groupText(g store.Group) *string {
 	if !g.Valid {
 		return nil
@@ -117,10 +117,10 @@ func groupText(g store.Group) *string {
 	return &g.Name
 }
 
-// tapTime has as many digits for every row, so that lines stay in columns.
+// tapTime has a fixed number of digits, so that lines stay aligned.
 const tapTime = "2006-01-02T15:04:05.000000Z"
 
-// tapLine is a row in a line: when it committed, outbox, kind, group, id, size.
+// tapLine formats a row in a line: commit time, outbox, kind, group, id, size.
 func tapLine(it *store.Item, payload bool) string {
 	fields := []string{
 		it.Committed.UTC().Format(tapTime), quoteCell(it.Outbox), quoteCell(it.Kind), groupCell(groupText(it.Group)), quoteCell(it.ID),
@@ -132,8 +132,8 @@ func tapLine(it *store.Item, payload bool) string {
 	return strings.Join(fields, "  ") + "\n"
 }
 
-// escapePayload is a payload in one line, with nothing in it that a terminal would obey.
-// What --json prints of it reads back byte for byte.
+// escapePayload returns a payload in one line, without control characters. The --json
+// output decodes to the exact bytes.
 func escapePayload(payload []byte) string {
 	var b strings.Builder
 	for rest := payload; len(rest) > 0; {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestTapJSONOnATerminal: a row holds nothing that a terminal would obey, and reads
-// back as it was.
+// TestTapJSONOnATerminal checks that a row's JSON has no control characters and decodes
+// to the same row.
 func TestTapJSONOnATerminal(t *testing.T) {
 	const evil = "a\u009b31m\u202eb\u2066\u200f\x7f\x1b[2J\u00a0\u2028\U000e0041é☃😀 <&> \"\\"
 	it := &store.Item{Ref: store.Ref{Outbox: "o", ID: evil}, Kind: "K", Group: store.Group{Name: evil, Valid: true}, Payload: []byte(evil + "\n")}

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// readerCheckInterval is how often a tap looks whether its output is still read.
+// readerCheckInterval is how often a tap checks whether its output is still open.
 const readerCheckInterval = time.Second
 
-// errOutputClosed ends a tap whose output nobody reads any more.
+// errOutputClosed ends a tap whose output was closed.
 var errOutputClosed = errors.New("output closed")
 
-// withOpenOutput returns a context that ends with errOutputClosed once nobody reads an output
-// any more: a tap would else notice at the next row, and the database keep its log
-// for it. What is returned besides ends the watch and waits for it.
+// withOpenOutput returns a context that ends with errOutputClosed once the reader of the
+// output is gone. Otherwise the tap would notice only at the next row, and the database
+// would retain log until then. The returned function stops the check and waits for it.
 func withOpenOutput(ctx context.Context, out io.Writer) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	f, ok := out.(*os.File)

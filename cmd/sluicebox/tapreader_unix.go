@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isOutputClosed reports whether nobody reads a pipe any more, or a terminal is gone. Of any
-// other file it is false.
+// isOutputClosed reports whether the reader of a pipe, or a terminal, is gone. It is
+// false for other files.
 func isOutputClosed(f *os.File) (gone bool) {
 	conn, err := f.SyscallConn()
 	if err != nil {

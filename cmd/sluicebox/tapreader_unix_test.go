@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// TestWhileRead: a pipe that nobody reads any more ends what goes into it, and
-// nothing else does.
+// TestWithOpenOutput checks that only a pipe without a reader ends its writer.
 func TestWhileRead(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "rows"))
 	if err != nil {

@@ -22,14 +22,15 @@ func (c *versionCommand) Run(p *program) error {
 	return err
 }
 
-// versionInfo says which program this is.
+// versionInfo describes the program.
 type versionInfo struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit"`
 	Go      string `json:"go"`
 }
 
-// currentVersion is what the linker was told, else what the build recorded.
+// currentVersion returns the version set by the linker, else the version recorded by the
+// build.
 func currentVersion() versionInfo {
 	info, _ := debug.ReadBuildInfo()
 	return describe(version, info)

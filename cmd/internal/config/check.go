@@ -24,12 +24,12 @@ import (
 var (
 	relayName = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
 	sinkName  = regexp.MustCompile(`^[a-z0-9_-]{1,40}$`)
-	// serviceLink matches the variables that Kubernetes gives every container
-	// for a Service whose name begins with sluicebox. They are no overrides.
+	// serviceLink matches the variables that Kubernetes sets in every container for a
+	// Service whose name starts with sluicebox. They are no overrides.
 	serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 )
 
-// invalidEnumText says that a text is none of those that a key may have.
+// invalidEnumText returns the error for a text that is not a value of an enum key.
 func invalidEnumText(text string, f field) string {
 	must := "must be " + f.enum[0]
 	if len(f.enum) > 1 {
@@ -44,7 +44,7 @@ func invalidEnumText(text string, f field) string {
 	return "is \"" + text + "\", " + must
 }
 
-// checkUnknownVariables records the SLUICEBOX_* variables that no key has.
+// checkUnknownVariables reports SLUICEBOX_* variables without a key.
 func (d *decoder) checkUnknownVariables() {
 	known := make([]string, 0, len(d.knownVariables))
 	for name := range d.knownVariables {
@@ -72,8 +72,8 @@ func (d *decoder) checkUnknownVariables() {
 	}
 }
 
-// hasNoProblem reports whether neither a key nor a section that it stands in has a
-// problem already, so that one mistake is reported once.
+// hasNoProblem reports whether neither a key nor a section around it has a problem
+// already, so that each mistake is reported once.
 func (d *decoder) hasNoProblem(path string) bool {
 	path = d.originalKey(path)
 	for path != "" {
@@ -85,7 +85,7 @@ func (d *decoder) hasNoProblem(path string) bool {
 	return true
 }
 
-// requireValue records a key that is required and has no value.
+// requireValue reports a missing required key.
 func (d *decoder) requireValue(path, value, remedy string) bool {
 	if value != "" {
 		return true
@@ -96,7 +96,7 @@ func (d *decoder) requireValue(path, value, remedy string) bool {
 	return false
 }
 
-// checkConditions records the keys of an entry that have no place beside the others.
+// checkConditions reports keys of an entry that do not apply with its other keys.
 func (d *decoder) checkConditions(path string, v reflect.Value) {
 	for _, f := range fieldsOf(v.Type()) {
 		c, is, unmet := f.unmetCondition(v)
@@ -112,7 +112,7 @@ func (d *decoder) checkConditions(path string, v reflect.Value) {
 	}
 }
 
-// isGiven reports whether a key, or one inside of it, was given.
+// isGiven reports whether a key, or a key inside it, was given.
 func (d *decoder) isGiven(path string) bool {
 	path = d.originalKey(path)
 	for at := range d.locations {
@@ -123,12 +123,12 @@ func (d *decoder) isGiven(path string) bool {
 	return false
 }
 
-// minHold is the least checkpoint.max-hold and checkpoint.max-kept. Below it, what a
-// few transactions write while they are delivered would have rows parked, or a kept log
-// given up.
+// minHold is the minimum of checkpoint.max-hold and checkpoint.max-kept. Below it, the
+// log written while a few transactions are delivered would cause spilling or the loss of
+// a retained log.
 const minHold Size = 1 << 20
 
-// check records what is missing or contradictory and expands the preset.
+// check reports missing and contradictory values, and expands the preset.
 func (d *decoder) check(s *Settings) {
 	if d.hasNoProblem("name") && !relayName.MatchString(s.Name) {
 		d.fail("name", "is %q, must be 1 to 40 of the characters a-z, 0-9 and _", s.Name)
@@ -152,10 +152,10 @@ func (d *decoder) check(s *Settings) {
 	d.checkOutboxes(s)
 }
 
-// databaseURLForms are the forms that source.url may have.
+// databaseURLForms lists the forms of source.url.
 const databaseURLForms = "postgres://user@host:port/database, mysql://, mariadb:// or mongodb:// in the same way, or sqlite:///path/to/file.db"
 
-// maxServerID is what a server id's four bytes hold.
+// maxServerID is the largest number in the four bytes of a server id.
 const maxServerID = 1<<32 - 1
 
 func (d *decoder) checkSource(s *Source) {
@@ -178,7 +178,7 @@ func (d *decoder) checkSource(s *Source) {
 	d.checkPolling(s)
 }
 
-// checkPolling asks the source itself, whose messages begin with the key.
+// checkPolling validates the keys in package poll, whose messages start with the key.
 func (d *decoder) checkPolling(s *Source) {
 	c := poll.Config{Interval: s.PollInterval, BatchSize: s.PollBatchSize, Backoff: poll.Backoff(s.PollBackoff)}
 	for _, text := range errorTexts(c.Validate()) {
@@ -207,8 +207,7 @@ func (d *decoder) requireNonNegative(path string, t time.Duration) {
 	}
 }
 
-// checkDatabase never shows the URL of a server: what is wrong with it may be its
-// password.
+// checkDatabase never shows a server's URL, because the invalid part may be its password.
 func (d *decoder) checkDatabase(path string, raw URL) {
 	if !d.hasNoProblem(path) {
 		return
@@ -222,7 +221,7 @@ func (d *decoder) checkDatabase(path string, raw URL) {
 	case !found:
 		d.fail(path, "is not a URL; write %s", databaseURLForms)
 		return
-	case raw.Mongo(): // with hosts that net/url does not take
+	case raw.Mongo(): // net/url does not parse a list of hosts
 		d.checkMongo(path, raw)
 		return
 	case !raw.Postgres() && !raw.MySQL():
@@ -239,22 +238,22 @@ func (d *decoder) checkDatabase(path string, raw URL) {
 	}
 }
 
-// checkFile asks the store itself what is wrong with the URL of a file.
+// checkFile validates the URL of a file in the SQLite store.
 func (d *decoder) checkFile(path string, raw URL) {
 	_, err := storesqlite.ParseURL(raw.Reveal())
 	d.failOnError(path, err)
 }
 
-// checkMongo asks the store itself, which asks no name server for that.
+// checkMongo validates the URL in the MongoDB store, which makes no DNS query for it.
 func (d *decoder) checkMongo(path string, raw URL) {
 	c := storemongo.Config{URL: raw.Reveal()}
 	var setup *store.SetupError
-	if err := c.Validate(); errors.As(err, &setup) { // what it says of the rest is said elsewhere
+	if err := c.Validate(); errors.As(err, &setup) { // other problems are reported elsewhere
 		d.failOnError(path, setup)
 	}
 }
 
-// failOnError records what a store has against its URL, if anything.
+// failOnError reports a store's error about its URL.
 func (d *decoder) failOnError(path string, err error) {
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
@@ -264,7 +263,8 @@ func (d *decoder) failOnError(path string, err error) {
 	}
 }
 
-// checkDelivery asks the dispatcher itself, whose messages begin with the key.
+// checkDelivery validates the keys in package dispatch, whose messages start with the
+// key.
 func (d *decoder) checkDelivery(path string, s *Delivery) {
 	if d.hasOwnKey(path, "give-up-after") {
 		d.requireNonNegative(joinKey(path, "give-up-after"), s.GiveUpAfter)
@@ -281,8 +281,8 @@ func (d *decoder) checkDelivery(path string, s *Delivery) {
 	}
 }
 
-// hasOwnKey reports whether a delivery key is to be checked under path: under a sink
-// only if it, or one it is compared to, is given there.
+// hasOwnKey reports whether to check a delivery key under path. Under a sink that is so
+// only if the key, or a key it is compared with, is given there.
 func (d *decoder) hasOwnKey(path, key string) bool {
 	if path == "dispatch" {
 		return true
@@ -306,7 +306,7 @@ func errorTexts(err error) []string {
 	return []string{err.Error()}
 }
 
-// dispatchConfig returns the dispatcher's own form of the keys.
+// dispatchConfig converts the keys into the dispatcher's configuration.
 func (s *Delivery) dispatchConfig() dispatch.Config {
 	c := dispatch.DefaultConfig()
 	c.APIBatchSize = s.APIBatchSize
@@ -342,7 +342,7 @@ func (d *decoder) checkAdmin(a *Admin) {
 	}
 }
 
-// checkToken refuses what no HTTP header can carry.
+// checkToken refuses characters that an HTTP header cannot contain.
 func (d *decoder) checkToken(path string, token Secret) {
 	if strings.ContainsFunc(token.Reveal(), func(r rune) bool { return unicode.IsControl(r) || r > unicode.MaxASCII || r == ' ' }) {
 		d.fail(path, "holds a blank, a line break or another character that a bearer token cannot have")

@@ -11,24 +11,24 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// location is where a value came from.
+// location is the origin of a value.
 type location struct {
 	name string // file:line or a variable
 	line int    // 0 for a variable
 }
 
-// decoder fills Settings from a file and variables and collects what is wrong.
+// decoder decodes Settings from a file and variables, and collects problems.
 type decoder struct {
 	resolver
 	file            string
 	overrides       map[string]string   // SLUICEBOX_* variables
-	knownVariables  map[string]bool     // the variables that some key has
-	locations       map[string]location // where each key that was given came from
-	presetKeys      map[string]string   // keys that the preset stands for, as they are written
-	faultyKeys      map[string]bool     // the keys that have a problem
-	defaultDelivery Delivery            // what sinks begin with
+	knownVariables  map[string]bool     // variables that match a key
+	locations       map[string]location // origin of each given key
+	presetKeys      map[string]string   // keys made by the preset, as the file has them
+	faultyKeys      map[string]bool     // keys with a problem
+	defaultDelivery Delivery            // defaults of the sinks' delivery keys
 	problems        problems
-	unreadable      map[string]problems // by sink, of files that may be there later
+	unreadable      map[string]problems // unreadable referenced files, by sink
 }
 
 func newDecoder(file string, environ []string, readFile func(string) ([]byte, error)) *decoder {
@@ -56,28 +56,28 @@ func newDecoder(file string, environ []string, readFile func(string) ([]byte, er
 	return d
 }
 
-// decodeSettings reads everything from the root of the document.
+// decodeSettings decodes the settings from the root of the document.
 func (d *decoder) decodeSettings(root *yaml.Node) Settings {
 	s := Default()
 	v := reflect.ValueOf(&s).Elem()
 	nodes := d.mappingEntries("", root, fieldsOf(v.Type()))
 	for _, f := range fieldsOf(v.Type()) {
 		if f.typ == reflect.TypeFor[map[string]Sink]() {
-			d.defaultDelivery = s.Dispatch.Delivery // read by now: fields come in order
+			d.defaultDelivery = s.Dispatch.Delivery // decoded already, because fields are in order
 		}
 		d.decodeKey(f.name, nodes[f.name], v.FieldByIndex(f.index), f)
 	}
 	return s
 }
 
-// fail records a fault of a key at its own place.
+// fail reports a problem of a key at its origin.
 func (d *decoder) fail(path, format string, args ...any) {
 	path = d.originalKey(path)
 	d.failAt(d.locationOf(path), path, fmt.Sprintf(format, args...))
 }
 
-// failReference records a reference that stands for nothing. One of a sink to a file that
-// cannot be read keeps that sink from being opened, and nothing else from working.
+// failReference reports an unresolved reference. An unreadable file in a sink's key only
+// keeps that sink from being opened.
 func (d *decoder) failReference(path string, err error) {
 	d.fail(path, "%s", err)
 	sink := ""
@@ -98,7 +98,7 @@ func (d *decoder) failAt(p location, path, text string) {
 	d.problems = append(d.problems, Problem{Where: p.name, Key: path, Text: text, line: p.line})
 }
 
-// originalKey returns the key that the file has for one that the preset made.
+// originalKey returns the key in the file for a key made by the preset.
 func (d *decoder) originalKey(path string) string {
 	if written, ok := d.presetKeys[path]; ok {
 		return written
@@ -106,8 +106,7 @@ func (d *decoder) originalKey(path string) string {
 	return path
 }
 
-// locationOf returns where a key came from, or, for one that was not given, its
-// section.
+// locationOf returns the origin of a key or, if the key was not given, of its section.
 func (d *decoder) locationOf(path string) location {
 	for {
 		if p, ok := d.locations[path]; ok {
@@ -125,11 +124,11 @@ func (d *decoder) nodeLocation(n *yaml.Node) location {
 	return location{name: fileLine(d.file, n.Line), line: n.Line}
 }
 
-// mappingEntry is a key of a mapping with its value; both are nil for one that the file
-// does not have.
+// mappingEntry is a key of a mapping with its value. Both are nil if the file does not
+// have the key.
 type mappingEntry struct{ key, value *yaml.Node }
 
-// decodeKey reads one key into v and notes its line.
+// decodeKey decodes one key into v and records its line.
 func (d *decoder) decodeKey(path string, g mappingEntry, v reflect.Value, f field) {
 	if g.key != nil {
 		d.locations[path] = d.nodeLocation(g.key)
@@ -137,7 +136,7 @@ func (d *decoder) decodeKey(path string, g mappingEntry, v reflect.Value, f fiel
 	d.decodeValue(path, g.value, v, f)
 }
 
-// decodeValue reads a node, nil if there is none, into v.
+// decodeValue decodes a node into v. n may be nil.
 func (d *decoder) decodeValue(path string, n *yaml.Node, v reflect.Value, f field) {
 	if n != nil {
 		n = resolveAlias(n)
@@ -158,7 +157,7 @@ func (d *decoder) decodeValue(path string, n *yaml.Node, v reflect.Value, f fiel
 	}
 }
 
-// resolveAlias follows an alias to what it stands for.
+// resolveAlias returns the target of an alias.
 func resolveAlias(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		return n.Alias
@@ -166,7 +165,7 @@ func resolveAlias(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// decodeSection reads the keys of a mapping.
+// decodeSection decodes the keys of a mapping.
 func (d *decoder) decodeSection(path string, n *yaml.Node, v reflect.Value) {
 	fields := fieldsOf(v.Type())
 	nodes := d.mappingEntries(path, n, fields)
@@ -179,7 +178,7 @@ func (d *decoder) decodeSection(path string, n *yaml.Node, v reflect.Value) {
 	}
 }
 
-// decodeAlias reads a key under its second name.
+// decodeAlias decodes a key under its second name.
 func (d *decoder) decodeAlias(path string, nodes map[string]mappingEntry, v reflect.Value, f field) {
 	first, second := joinKey(path, f.name), joinKey(path, f.alias)
 	before := v.Interface()
@@ -190,14 +189,14 @@ func (d *decoder) decodeAlias(path string, nodes map[string]mappingEntry, v refl
 	case hasFirst && hasSecond && (a.line > 0) == (b.line > 0):
 		d.fail(second, "is another name for %s, which is given too; keep one", f.name)
 	case hasFirst && hasSecond && b.line > 0:
-		v.Set(reflect.ValueOf(before)) // the variable wins over the file
+		v.Set(reflect.ValueOf(before)) // variables override the file
 	case hasSecond:
 		d.locations[first] = b
 	}
 }
 
-// mappingEntries returns the values of a mapping by key and records the keys that are
-// unknown or written twice.
+// mappingEntries returns the entries of a mapping by key, and reports unknown and
+// duplicate keys.
 func (d *decoder) mappingEntries(path string, n *yaml.Node, fields []field) map[string]mappingEntry {
 	if !d.expectKind(yaml.MappingNode, path, n, "keys and values") {
 		return nil
@@ -218,7 +217,7 @@ func (d *decoder) mappingEntries(path string, n *yaml.Node, fields []field) map[
 		near := closestWord(name, known)
 		d.failAt(d.nodeLocation(key), joinKey(path, name), unknownKeyText(path, name, near, known))
 		if near != "" {
-			d.faultyKeys[joinKey(path, near)] = true // so that it is not reported as missing
+			d.faultyKeys[joinKey(path, near)] = true // avoids an error about a missing key
 		}
 	})
 	return nodes
@@ -236,8 +235,8 @@ func unknownKeyText(path, name, near string, known []string) string {
 	return "unknown key; the keys here are " + strings.Join(known, ", ")
 }
 
-// eachPair calls visit for each key of a mapping and records those that are
-// written twice or are no text.
+// eachPair calls visit for each key of a mapping, and reports duplicate keys and keys
+// that are not text.
 func (d *decoder) eachPair(path string, n *yaml.Node, visit func(name string, key, value *yaml.Node)) {
 	first := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -256,8 +255,8 @@ func (d *decoder) eachPair(path string, n *yaml.Node, visit func(name string, ke
 	}
 }
 
-// expectKind reports whether there is a node and it is of a kind, and records one that
-// is not. A key without a value is an empty section.
+// expectKind reports whether a node exists and has a kind, and records an error for
+// another kind. A key without a value is an empty section.
 func (d *decoder) expectKind(kind yaml.Kind, path string, n *yaml.Node, what string) bool {
 	if n == nil || n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
 		return false
@@ -269,8 +268,8 @@ func (d *decoder) expectKind(kind yaml.Kind, path string, n *yaml.Node, what str
 	return true
 }
 
-// decodeOverridable reads a list or a map from the variable of its name, in YAML, or
-// else from the file's node.
+// decodeOverridable decodes a list or a map from its variable, in YAML, or else from the
+// file's node.
 func (d *decoder) decodeOverridable(path string, n *yaml.Node, decode func(*yaml.Node)) {
 	name := variableName(path)
 	d.knownVariables[name] = true
@@ -293,8 +292,8 @@ func (d *decoder) decodeOverridable(path string, n *yaml.Node, decode func(*yaml
 	d.file = file
 }
 
-// decodeOptionalSection reads a section that need not be there: it is where the file or a
-// variable names one of its keys.
+// decodeOptionalSection decodes an optional section. The section exists if the file or a
+// variable sets one of its keys.
 func (d *decoder) decodeOptionalSection(path string, n *yaml.Node, v reflect.Value) {
 	fresh := defaultOf(v.Type().Elem(), d.defaultDelivery)
 	if d.isOverridden(path, fresh.Type()) || n != nil {
@@ -303,7 +302,7 @@ func (d *decoder) decodeOptionalSection(path string, n *yaml.Node, v reflect.Val
 	}
 }
 
-// isOverridden reports whether a variable names a key of a section, at any depth.
+// isOverridden reports whether a variable sets a key of a section, at any depth.
 func (d *decoder) isOverridden(path string, t reflect.Type) bool {
 	found := false
 	for _, f := range fieldsOf(t) {
@@ -322,7 +321,7 @@ func (d *decoder) isOverridden(path string, t reflect.Type) bool {
 	return found
 }
 
-// decodeOptionalValue reads one value that need not be there.
+// decodeOptionalValue decodes an optional value.
 func (d *decoder) decodeOptionalValue(path string, n *yaml.Node, v reflect.Value, f field) {
 	_, set := d.overrides[variableName(path)]
 	fresh := reflect.New(v.Type().Elem())
@@ -332,8 +331,7 @@ func (d *decoder) decodeOptionalValue(path string, n *yaml.Node, v reflect.Value
 	}
 }
 
-// defaultOf returns a new section or value as it is where none of its keys is
-// given.
+// defaultOf returns a new section or value with default values.
 func defaultOf(t reflect.Type, d Delivery) reflect.Value {
 	v := reflect.New(t).Elem()
 	switch target := v.Addr().Interface().(type) {
@@ -345,7 +343,7 @@ func defaultOf(t reflect.Type, d Delivery) reflect.Value {
 	return v
 }
 
-// decodeList reads the entries of a sequence.
+// decodeList decodes the entries of a sequence.
 func (d *decoder) decodeList(path string, n *yaml.Node, v reflect.Value, f field) {
 	if !d.expectKind(yaml.SequenceNode, path, n, "a list, each entry behind a - or all of them in [ ]") {
 		return
@@ -357,7 +355,7 @@ func (d *decoder) decodeList(path string, n *yaml.Node, v reflect.Value, f field
 	}
 }
 
-// decodeMap reads the entries of a map.
+// decodeMap decodes the entries of a map.
 func (d *decoder) decodeMap(path string, n *yaml.Node, v reflect.Value, f field) {
 	what := "names, each with its value"
 	if v.Type().Elem().Kind() == reflect.Struct {

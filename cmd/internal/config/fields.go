@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// field is one key of a section, as its struct tags describe it.
+// field is one key of a section, as described by its struct tags.
 type field struct {
 	name       string
 	alias      string
@@ -14,15 +14,14 @@ type field struct {
 	later      []string
 	empty      string
 	conditions []condition
-	// placeholder is what a secret prints as, "" for the usual word.
+	// placeholder is the printed form of a secret, or "" for the usual placeholder.
 	placeholder string
 
 	index []int
 	typ   reflect.Type
 }
 
-// fieldsOf returns the keys of a section in the order of its struct, inlined
-// ones included.
+// fieldsOf returns the keys of a section in struct order, including inlined ones.
 func fieldsOf(t reflect.Type) []field {
 	var fields []field
 	for i := range t.NumField() {
@@ -60,8 +59,7 @@ func words(list string) []string {
 	return strings.Split(list, ",")
 }
 
-// condition is a key beside another one, with the value that it must have for
-// that one to have a place.
+// condition is the value that another key must have.
 type condition struct{ key, value string }
 
 func parseConditions(list string) []condition {
@@ -73,7 +71,7 @@ func parseConditions(list string) []condition {
 	return all
 }
 
-// conditionText says where a key has its place, if not everywhere.
+// conditionText describes the conditions of a key, for the documentation.
 func (f *field) conditionText() string {
 	if len(f.conditions) == 0 {
 		return ""
@@ -85,7 +83,7 @@ func (f *field) conditionText() string {
 	return " Only with " + strings.Join(texts, " and ") + "."
 }
 
-// unmetCondition returns the first condition that a key of the section v does not meet.
+// unmetCondition returns the first condition that a key of section v does not meet.
 func (f *field) unmetCondition(v reflect.Value) (c condition, is string, unmet bool) {
 	for _, c := range f.conditions {
 		for _, beside := range fieldsOf(v.Type()) {
@@ -108,15 +106,15 @@ func joinKey(section, name string) string {
 	return section + "." + name
 }
 
-// variableName returns the name of the variable that overrides a key:
-// dispatch.max-retries is SLUICEBOX_DISPATCH_MAX_RETRIES, outboxes[0].table is
+// variableName returns the name of the variable that overrides a key. For example,
+// dispatch.max-retries is SLUICEBOX_DISPATCH_MAX_RETRIES and outboxes[0].table is
 // SLUICEBOX_OUTBOXES_0_TABLE.
 func variableName(path string) string {
 	name := strings.NewReplacer(".", "_", "-", "_", "[", "_", "]", "").Replace(path)
 	return variablePrefix + strings.ToUpper(name)
 }
 
-// closestWord returns the candidate that a word was most likely meant to be, or "".
+// closestWord returns the candidate most similar to a word, or "".
 func closestWord(word string, candidates []string) string {
 	if len(word) > maxWordLength {
 		return ""
@@ -138,16 +136,16 @@ func closestWord(word string, candidates []string) string {
 	return best
 }
 
-// normalizeKey makes maxRetries, max_retries and max-retries one word.
+// normalizeKey maps maxRetries, max_retries and max-retries to the same text.
 func normalizeKey(s string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "").Replace(s))
 }
 
-// maxWordLength is the most bytes of a word that is compared; no key has as many.
+// maxWordLength limits the compared words, in bytes; no key is as long.
 const maxWordLength = 64
 
-// distance is the number of letters to insert, delete, replace or swap with
-// their neighbour that makes a into b.
+// distance returns the edit distance between a and b: insertions, deletions,
+// replacements, and swaps of neighbours.
 func distance(a, b string) int {
 	if len(a) > maxWordLength || len(b) > maxWordLength {
 		return maxWordLength

@@ -11,10 +11,10 @@ import (
 	storemongo "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// layoutCustom is the layout whose columns the configuration names.
+// layoutCustom is the layout with configured columns.
 const layoutCustom = "custom"
 
-// The kinds of state, by their words.
+// The kinds of state.
 const (
 	stateWords      = "words"
 	stateNumbers    = "numbers"
@@ -82,8 +82,7 @@ type FailedNumbers struct {
 	Internal     *int `yaml:"internal" doc:"Everything else."`
 }
 
-// storeLayout returns the layout that the outbox names, of MongoDB's documents or of
-// tables.
+// storeLayout returns the layout of the outbox, for MongoDB documents or for tables.
 func (o *Outbox) storeLayout(documents bool) store.Layout {
 	all := []store.Layout{store.FlowCatalyst(), store.OutboxMessages(), storemongo.OutboxMessagesText()}
 	if documents {
@@ -137,12 +136,12 @@ func (o *Outbox) customLayout() store.Layout {
 		l.State = store.StateTimestamps
 	}
 	if o.GroupPath != "" {
-		l.GroupPath, _ = store.ParseGroupPath(o.GroupPath) // Load has checked it
+		l.GroupPath, _ = store.ParseGroupPath(o.GroupPath) // validated by Load
 	}
 	return l
 }
 
-// presentNumbers returns the numbers that are there.
+// presentNumbers returns the configured numbers.
 func presentNumbers[K comparable](numbers map[K]*int) map[K]int {
 	have := map[K]int{}
 	for key, n := range numbers {
@@ -153,7 +152,7 @@ func presentNumbers[K comparable](numbers map[K]*int) map[K]int {
 	return have
 }
 
-// checkLayout looks after the keys of a layout that the configuration makes.
+// checkLayout checks the keys of a custom layout.
 func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 	l := o.storeLayout(documents)
 	d.checkDocumentKeys(path, o, documents)
@@ -188,7 +187,7 @@ func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 	}
 }
 
-// checkDocumentKeys refuses for tables what only documents have.
+// checkDocumentKeys refuses keys for tables that apply only to documents.
 func (d *decoder) checkDocumentKeys(path string, o *Outbox, documents bool) {
 	if documents {
 		return
@@ -201,7 +200,7 @@ func (d *decoder) checkDocumentKeys(path string, o *Outbox, documents bool) {
 	}
 }
 
-// checkRetention looks after how long delivered rows are kept.
+// checkRetention checks how long delivered rows are kept.
 func (d *decoder) checkRetention(path string, o *Outbox, documents bool) {
 	if !d.hasNoProblem(path) {
 		return
@@ -217,7 +216,7 @@ func (d *decoder) checkRetention(path string, o *Outbox, documents bool) {
 	}
 }
 
-// checkState looks after the keys that a kind of state has no use for.
+// checkState refuses keys that do not apply to the kind of state.
 func (d *decoder) checkState(path string, o *Outbox) {
 	if !d.requireValue(path+".state", o.State, "write state: words, state: numbers or state: timestamps, as the table keeps it") {
 		return

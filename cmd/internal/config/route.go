@@ -11,10 +11,10 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 )
 
-// presetSink is the name of the sink that the preset makes.
+// presetSink is the name of the preset's sink.
 const presetSink = "flowcatalyst"
 
-// expandPreset puts the outboxes and the sink that the preset stands for in its place.
+// expandPreset replaces the preset with its outboxes and its sink.
 func (d *decoder) expandPreset(s *Settings) {
 	p := s.FlowCatalyst
 	if p == nil {
@@ -57,9 +57,9 @@ func (d *decoder) expandPreset(s *Settings) {
 	s.FlowCatalyst = nil
 }
 
-// setDefaultWires gives each sink of the FlowCatalyst API without a wire the one that its
-// rows are written for: who writes an outbox-messages table has today's API. The other
-// wire knows no audit logs, so that such rows would end FAILED without a request.
+// setDefaultWires sets the default wire of FlowCatalyst sinks by their outboxes, because
+// writers of an outbox-messages table use the current API. The array wire has no audit
+// logs, so these rows would FAIL without a request.
 func (d *decoder) setDefaultWires(s *Settings) {
 	for _, name := range slices.Sorted(maps.Keys(s.Sinks)) {
 		sink := s.Sinks[name]
@@ -85,11 +85,11 @@ func (d *decoder) setDefaultWires(s *Settings) {
 	}
 }
 
-// currentLayoutPrefix begins the names of the layouts that today's SDKs write.
+// currentLayoutPrefix is the prefix of the layouts that current SDKs write.
 const currentLayoutPrefix = "outbox-messages"
 
-// isRoutedTo reports whether an outbox routes to a sink. One that none does gets what
-// replays send it, from any outbox.
+// isRoutedTo reports whether an outbox routes to a sink. A sink without a route serves
+// replays of any outbox.
 func isRoutedTo(s *Settings, sink string) bool {
 	return slices.ContainsFunc(s.Outboxes, func(o Outbox) bool { return o.Sink == sink })
 }
@@ -121,8 +121,8 @@ func (d *decoder) checkFlowCatalyst(path string, s *Sink) {
 		d.requireValue(path+".oauth.client-id", s.OAuth.ClientID, "name the client that the tokens are for")
 		d.requireValue(path+".oauth.client-secret", s.OAuth.ClientSecret.Reveal(), "write a reference to it, ${file:/path} or ${env:NAME}")
 	}
-	// An @ is a user or a password that may have run into the path, and what is
-	// no URL may hold one: neither is shown.
+	// An @ means that a user or password may be part of the path, and an invalid URL may
+	// contain one, so neither is shown.
 	base, raw := path+".api-base-url", s.APIBaseURL.Reveal()
 	if _, err := url.Parse(raw); err != nil && d.hasNoProblem(base) {
 		d.fail(base, "is not a URL such as https://platform.example:8443")
@@ -139,8 +139,8 @@ func (d *decoder) checkWebhook(path string, s *Sink) {
 	d.checkSink(path, c.Validate())
 }
 
-// checkSink records what a sink itself found, whose messages begin with the key.
-// The keys that it has of all sinks are checked where they are given.
+// checkSink reports the errors of the sink's own validation, whose messages start with
+// the key. Keys common to all sinks are checked where they are given.
 func (d *decoder) checkSink(path string, found error) {
 	for _, text := range errorTexts(found) {
 		key, rest, _ := strings.Cut(text, " ")
@@ -179,7 +179,7 @@ func (d *decoder) checkOutboxes(s *Settings) {
 	}
 }
 
-// requireUnique records an outbox that shares with an earlier one what it may not.
+// requireUnique reports an outbox whose value an earlier outbox has.
 func (d *decoder) requireUnique(seen map[string]int, path, value string, i int, what, remedy string) bool {
 	first, taken := seen[value]
 	if !taken {
@@ -207,32 +207,31 @@ func (d *decoder) checkTable(path, table string, database URL) {
 	}
 }
 
-// badIdentifier reports whether no object of PostgreSQL can have the name. MySQL
-// takes one character more, SQLite takes any, which nobody uses.
+// badIdentifier reports whether a name cannot be a PostgreSQL identifier. MySQL allows
+// one character more and SQLite anything, but nobody relies on that.
 func badIdentifier(name string) bool {
 	return name == "" || len(name) > 63 || strings.ContainsAny(name, "\x00\"") || name != strings.TrimSpace(name)
 }
 
-// maxCollectionName is what a collection's name may have: with its database, which has 63
-// bytes at most, it has 255 (mongodb.com/docs/manual/reference/limits).
+// maxCollectionName is the limit for a collection name: 255 bytes for the namespace, of
+// which the database name may take 63 (mongodb.com/docs/manual/reference/limits).
 const maxCollectionName = 190
 
-// badCollection reports whether no collection of MongoDB can have the name.
+// badCollection reports whether a name cannot be a MongoDB collection.
 func badCollection(name string) bool {
 	return name == "" || len(name) > maxCollectionName || strings.ContainsAny(name, "$\x00") ||
 		strings.HasPrefix(name, "system.") || strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".")
 }
 
-// badField reports whether a name is neither that of a field of a document nor a path
-// of such names.
+// badField reports whether a name is neither a document field nor a path of fields.
 func badField(path string) bool {
 	return slices.ContainsFunc(strings.Split(path, "."), func(name string) bool {
 		return name == "" || name[0] == '$' || strings.ContainsRune(name, 0)
 	})
 }
 
-// checkKind looks after the rows of a layout without a column for the kind, and
-// after kinds that a sink has no path for.
+// checkKind checks the kind of layouts without a kind column, and the kinds that a sink
+// supports.
 func (d *decoder) checkKind(path string, o *Outbox, documents bool, sink Sink) {
 	column := o.storeLayout(documents).Columns.Kind
 	switch {
@@ -277,7 +276,7 @@ func (d *decoder) checkRoute(path, name string, sinks map[string]Sink) {
 	d.fail(path, "is %s, but there is no sink of that name; %s", name, have)
 }
 
-// splitTable returns the schema, "" if none is written, and the table.
+// splitTable returns the schema (or "") and the table.
 func splitTable(table string) (schema, name string) {
 	if before, after, ok := strings.Cut(table, "."); ok {
 		return before, after

@@ -7,12 +7,17 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch"
 )
 
-// Settings is the configuration as the file lays it out. The tag `yaml` names a
-// key, `alias` a second name for it, `doc` says what it means, `enum` lists the
-// values it may have, `later` those that a later version may have, `empty` the
-// value that an empty text stands for. `only` lists the keys beside it, each with
-// the value that it must have for this one to have a place. `placeholder` is what
-// a secret prints as where the usual word would not be accepted again.
+// Settings is the configuration in the structure of the file. These struct tags describe
+// a key:
+//   - yaml: its name
+//   - alias: a second name
+//   - doc: its documentation
+//   - enum: the allowed values
+//   - later: values planned for a later version
+//   - empty: the value that an empty text means
+//   - only: keys beside it, each with the value that this key requires
+//   - placeholder: the printed form of a secret if the usual placeholder would not load
+//     again
 type Settings struct {
 	Name         string          `yaml:"name" doc:"Names the replication slot and the publication, the lock, and the relay's rows in its own tables: [a-z0-9_], 40 characters at most. Two relays of one name take turns."`
 	Source       Source          `yaml:"source" doc:"The database whose outboxes are relayed."`
@@ -53,8 +58,7 @@ type Dispatch struct {
 	Claims                   string        `yaml:"claims" doc:"Whether a row is written as PROCESSING before it is sent. off saves that write; in return all rows in flight at a change of leader are sent again, and a row that somebody cancels in the table is sent all the same." enum:"on,off"`
 }
 
-// Delivery are the keys that dispatch has for all sinks and a sink may have for
-// itself.
+// Delivery are the keys that dispatch has for all sinks and that a sink may override.
 type Delivery struct {
 	APIBatchSize        int           `yaml:"api-batch-size" doc:"The most rows in one request."`
 	MaxConcurrentGroups int           `yaml:"max-concurrent-groups" doc:"The most requests in flight at once; each carries rows of other message groups."`
@@ -76,7 +80,7 @@ type Retry struct {
 	Compat string `yaml:"compat" doc:"Counts failures as another processor does. none: only with proof that the receiver works. flowcatalyst: every failure, also one of a receiver that is down. postbox: every 4xx answer and nothing else." enum:"none,flowcatalyst,postbox" empty:"none"`
 }
 
-// claimsOff is the word for claims that write nothing.
+// claimsOff disables the writing of claims.
 const claimsOff = "off"
 
 // noCompat is the word for dispatch.CompatNone.
@@ -99,7 +103,7 @@ type Checkpoint struct {
 type Admin struct {
 	Listen string `yaml:"listen" doc:"host:port of the endpoints. Empty: none."`
 	Token  Secret `yaml:"token" doc:"Bearer token for everything but the plain probes. Needed for any address but loopback."`
-	// Profiling costs little until somebody asks for a profile.
+	// Profiling has almost no cost until a profile is requested.
 	Profiling bool `yaml:"profiling" doc:"Serve profiles of the relay under /debug/pprof/, for go tool pprof."`
 }
 
