@@ -34,7 +34,7 @@ sinks:
 	for _, args := range [][]string{{"config", "check"}, {"run"}, {"doctor"}} {
 		out, stderr, code := command(t, nil, append(args, "-c", config)...)
 		said := strings.Join(strings.Fields(out+stderr), " ")
-		if code != 78 || !strings.Contains(said, "yaml:7: sinks.platform.wire: is array, but the outbox outbox_messages has the layout outbox-messages") {
+		if code != 78 || !strings.Contains(said, "yaml:7: sinks.platform.wire: is array, but outbox outbox_messages has the layout outbox-messages") {
 			t.Errorf("%v exits with %d: %s", args, code, said)
 		}
 	}

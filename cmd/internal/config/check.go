@@ -64,7 +64,7 @@ func (d *decoder) checkUnknownVariables() {
 		case near != "":
 			text += "; did you mean " + near + "?"
 		case strings.HasPrefix(name, variableName("sinks")+"_"), strings.HasPrefix(name, variableName("outboxes")+"_"):
-			text += "; the entry that it names must be in the file, or in " + variableName("sinks") + " and " + variableName("outboxes") + " as YAML"
+			text += "; the entry must exist in the file, or in " + variableName("sinks") + " and " + variableName("outboxes") + " as YAML"
 		default:
 			text += "; see `sluicebox config schema` for the keys, or unset it"
 		}
@@ -105,9 +105,9 @@ func (d *decoder) checkConditions(path string, v reflect.Value) {
 			continue
 		}
 		if is == "" {
-			d.fail(p, "goes with %s: %s, and there is no %s here", c.key, c.value, c.key)
+			d.fail(p, "needs %s: %s, and there is no %s here", c.key, c.value, c.key)
 		} else {
-			d.fail(p, "goes with %s: %s, and this is %s: %s; take it out, or change the %s", c.key, c.value, c.key, is, c.key)
+			d.fail(p, "needs %s: %s, but this is %s: %s; remove it, or change the %s", c.key, c.value, c.key, is, c.key)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func (d *decoder) check(s *Settings) {
 	}
 	d.requireNonNegative("dispatch.takeover-wait", s.Dispatch.TakeoverWait)
 	if s.Dispatch.Claims == claimsOff && s.Dispatch.Takeover == "timeout" && d.hasNoProblem("dispatch.claims") && d.hasNoProblem("dispatch.takeover") {
-		d.fail("dispatch.claims", "is off, but with dispatch.takeover: timeout two processors know by its claim whose a row is; leave claims on, or take over at-once")
+		d.fail("dispatch.claims", "is off, but dispatch.takeover: timeout needs claims to tell whose row it is; use claims: on or takeover: at-once")
 	}
 	d.checkHold("checkpoint.max-hold", s.Checkpoint.MaxHold)
 	d.checkHold("checkpoint.max-kept", s.Checkpoint.MaxKept)
@@ -165,14 +165,14 @@ func (d *decoder) checkSource(s *Source) {
 	switch {
 	case s.StreamURL == "":
 	case s.URL.SQLite() && d.hasNoProblem("source.stream-url"):
-		d.fail("source.stream-url", "has no place here: SQLite has no roles, source.url does for both; leave it out")
+		d.fail("source.stream-url", "does not apply to SQLite, which has no roles; omit it")
 	case s.StreamURL.SQLite(), s.URL.MySQL() != s.StreamURL.MySQL(), s.URL.Mongo() != s.StreamURL.Mongo():
 		d.fail("source.stream-url", "must be the same database as source.url")
 	default:
 		d.checkDatabase("source.stream-url", s.StreamURL)
 	}
 	if (s.ServerID < 0 || int64(s.ServerID) > maxServerID) && d.hasNoProblem("source.server-id") {
-		d.fail("source.server-id", "is %d, must be 1 to %d, or 0 for another with each stream", s.ServerID, int64(maxServerID))
+		d.fail("source.server-id", "is %d, must be 1 to %d, or 0 for a random one", s.ServerID, int64(maxServerID))
 	}
 	d.requirePositive("source.heartbeat-interval", s.HeartbeatInterval)
 	d.checkPolling(s)
@@ -338,7 +338,7 @@ func (d *decoder) checkAdmin(a *Admin) {
 		return
 	}
 	if !admin.Loopback(host) && a.Token == "" && d.hasNoProblem("admin.token") {
-		d.fail("admin.listen", "is %s, which others can reach: set admin.token (or %s), or listen on 127.0.0.1", a.Listen, variableName("admin.token"))
+		d.fail("admin.listen", "is %s, which other machines can reach: set admin.token (or %s), or listen on 127.0.0.1", a.Listen, variableName("admin.token"))
 	}
 }
 

@@ -187,7 +187,7 @@ func (d *decoder) decodeAlias(path string, nodes map[string]mappingEntry, v refl
 	b, hasSecond := d.locations[second]
 	switch {
 	case hasFirst && hasSecond && (a.line > 0) == (b.line > 0):
-		d.fail(second, "is another name for %s, which is given too; keep one", f.name)
+		d.fail(second, "is another name for %s, which is also given; remove one", f.name)
 	case hasFirst && hasSecond && b.line > 0:
 		v.Set(reflect.ValueOf(before)) // variables override the file
 	case hasSecond:
@@ -229,7 +229,7 @@ func unknownKeyText(path, name, near string, known []string) string {
 	}
 	for _, f := range fieldsOf(reflect.TypeFor[Dispatch]()) {
 		if f.name == name && strings.HasPrefix(path, "sinks.") {
-			return "is one for all sinks: write it under dispatch"
+			return "applies to all sinks: set it under dispatch"
 		}
 	}
 	return "unknown key; the keys here are " + strings.Join(known, ", ")
@@ -243,11 +243,11 @@ func (d *decoder) eachPair(path string, n *yaml.Node, visit func(name string, ke
 		key, value := n.Content[i], n.Content[i+1]
 		switch {
 		case key.ShortTag() == "!!merge":
-			d.failAt(d.nodeLocation(key), path, "merge keys (<<) are not read; write the keys out")
+			d.failAt(d.nodeLocation(key), path, "merge keys (<<) are not supported; repeat the keys")
 		case key.Kind != yaml.ScalarNode:
 			d.failAt(d.nodeLocation(key), path, "a key must be a plain word")
 		case first[key.Value] > 0:
-			d.failAt(d.nodeLocation(key), joinKey(path, key.Value), fmt.Sprintf("is written twice, first in line %d", first[key.Value]))
+			d.failAt(d.nodeLocation(key), joinKey(path, key.Value), fmt.Sprintf("is a duplicate of line %d", first[key.Value]))
 		default:
 			first[key.Value] = key.Line
 			visit(key.Value, key, value)

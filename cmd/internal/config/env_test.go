@@ -103,12 +103,12 @@ func TestVariableFaults(t *testing.T) {
 	tests := []struct{ variable, want string }{
 		{"SLUICEBOX_DISPATCH_MAX_RETRY=3", "SLUICEBOX_DISPATCH_MAX_RETRY: no key has this variable; did you mean SLUICEBOX_DISPATCH_MAX_RETRIES?"},
 		{"SLUICEBOX_COLOUR=red", "SLUICEBOX_COLOUR: no key has this variable; see `sluicebox config schema` for the keys, or unset it"},
-		{"SLUICEBOX_SINKS_PLATFORM_TOKEN=canary", "SLUICEBOX_SINKS_PLATFORM_TOKEN: no key has this variable; the entry that it names must be in the file, or in SLUICEBOX_SINKS and SLUICEBOX_OUTBOXES as YAML"},
+		{"SLUICEBOX_SINKS_PLATFORM_TOKEN=canary", "SLUICEBOX_SINKS_PLATFORM_TOKEN: no key has this variable; the entry must exist in the file, or in SLUICEBOX_SINKS and SLUICEBOX_OUTBOXES as YAML"},
 		{"SLUICEBOX_DISPATCH_MAX_RETRIES=many", `SLUICEBOX_DISPATCH_MAX_RETRIES: dispatch.max-retries: is "many", must be a whole number such as 100`},
 		{"SLUICEBOX_DISPATCH_MAX_RETRIES=-1", "SLUICEBOX_DISPATCH_MAX_RETRIES: dispatch.max-retries: is -1, must be at least 0"},
 		{"SLUICEBOX_SOURCE_MODE=push", `SLUICEBOX_SOURCE_MODE: source.mode: is "push", must be one of auto, stream, poll`},
 		{"SLUICEBOX_SOURCE_URL=", "SLUICEBOX_SOURCE_URL: source.url: is required; write postgres://user@host:port/database, mysql://, mariadb:// or mongodb:// in the same way, or sqlite:///path/to/file.db (or set SLUICEBOX_SOURCE_URL)"},
-		{"SLUICEBOX_ADMIN_LISTEN=0.0.0.0:1", "SLUICEBOX_ADMIN_LISTEN: admin.listen: is 0.0.0.0:1, which others can reach: set admin.token (or SLUICEBOX_ADMIN_TOKEN), or listen on 127.0.0.1"},
+		{"SLUICEBOX_ADMIN_LISTEN=0.0.0.0:1", "SLUICEBOX_ADMIN_LISTEN: admin.listen: is 0.0.0.0:1, which other machines can reach: set admin.token (or SLUICEBOX_ADMIN_TOKEN), or listen on 127.0.0.1"},
 		{"SLUICEBOX_ADMIN_TOKEN=${env:NONE}", "SLUICEBOX_ADMIN_TOKEN: admin.token: refers to the variable NONE, which is not set"},
 	}
 	for _, tt := range tests {

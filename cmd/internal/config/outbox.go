@@ -23,62 +23,62 @@ const (
 
 // Outbox is one entry of outboxes.
 type Outbox struct {
-	Name   string `yaml:"name" doc:"Names the outbox in messages and metrics. Default: the table as written. Give one before a table is renamed."`
+	Name   string `yaml:"name" doc:"The outbox's name in messages and metrics. Default: the table as written. Set one before a table is renamed."`
 	Table  string `yaml:"table" doc:"Required. The table, [schema.]table, in its exact spelling."`
-	Layout string `yaml:"layout" doc:"Required. Which columns and words the table has; of MongoDB, outbox-messages has _id and dates, outbox-messages-text has id and times as texts. custom: those that the keys below name." enum:"flowcatalyst,outbox-messages,outbox-messages-text,custom"`
-	Kind   string `yaml:"kind" doc:"What the rows are, where no column says so: EVENT, DISPATCH_JOB or AUDIT_LOG for a flowcatalyst sink, any word for others."`
-	Sink   string `yaml:"sink" doc:"Required. The name of the sink that the rows go to."`
+	Layout string `yaml:"layout" doc:"Required. The columns and status values of the table. MongoDB: outbox-messages has _id and dates, outbox-messages-text has id and times as text. custom: as configured by the keys below." enum:"flowcatalyst,outbox-messages,outbox-messages-text,custom"`
+	Kind   string `yaml:"kind" doc:"The kind of the rows, if no column holds it: EVENT, DISPATCH_JOB or AUDIT_LOG for a flowcatalyst sink, any word for other sinks."`
+	Sink   string `yaml:"sink" doc:"Required. The name of the sink that receives the rows."`
 
-	Retention time.Duration `yaml:"retention" doc:"How long a delivered row is kept, such as 7d or 36h. Then it is deleted, within the hour; FAILED rows stay. 0s: for ever."`
+	Retention time.Duration `yaml:"retention" doc:"How long to keep a delivered row, for example 7d or 36h. It is deleted within an hour after that; FAILED rows stay. 0s: forever."`
 
 	Columns         Columns       `yaml:"columns" doc:"The table's columns, in their exact spelling." only:"layout=custom"`
-	State           string        `yaml:"state" doc:"Required. How the table keeps the state of a row: a word or a number in columns.status, or nullable times in columns.delivered and columns.failed." enum:"words,numbers,timestamps" later:"none" only:"layout=custom"`
-	Words           Words         `yaml:"words" doc:"What columns.status holds." only:"layout=custom state=words"`
-	Numbers         Numbers       `yaml:"numbers" doc:"What columns.status holds." only:"layout=custom state=numbers"`
-	FailedNumbers   FailedNumbers `yaml:"failed-numbers" doc:"What columns.status holds for a row that failed for a known reason. Default: numbers.failed." only:"layout=custom state=numbers"`
-	GroupPath       string        `yaml:"group-path" doc:"Where the message group stands in the JSON of columns.group: keys with dots between them, such as customer.id. Empty: the column is the group." only:"layout=custom"`
-	OrderBy         []string      `yaml:"order-by" doc:"The columns in whose order rows are read where the log does not give the order. Rows that are equal in them follow the order of insertion, where the database knows it, and then the id. Name the id as well where ids grow. Default: created_at (createdAt), but none with layout: custom."`
-	DeleteDelivered bool          `yaml:"delete-delivered" doc:"Whether a delivered row is deleted instead of marked." only:"layout=custom"`
-	TextTimes       bool          `yaml:"text-times" doc:"MongoDB: whether times are texts as RFC 3339 has them, and not dates." only:"layout=custom"`
+	State           string        `yaml:"state" doc:"Required. How the table stores the state of a row: a word or a number in columns.status, or nullable times in columns.delivered and columns.failed." enum:"words,numbers,timestamps" later:"none" only:"layout=custom"`
+	Words           Words         `yaml:"words" doc:"The values of columns.status." only:"layout=custom state=words"`
+	Numbers         Numbers       `yaml:"numbers" doc:"The values of columns.status." only:"layout=custom state=numbers"`
+	FailedNumbers   FailedNumbers `yaml:"failed-numbers" doc:"The values of columns.status for rows FAILED for a known reason. Default: numbers.failed." only:"layout=custom state=numbers"`
+	GroupPath       string        `yaml:"group-path" doc:"The path of the message group in the JSON of columns.group, for example customer.id. Empty: the column is the group." only:"layout=custom"`
+	OrderBy         []string      `yaml:"order-by" doc:"The order of rows read from the table instead of the log, as column names. Ties are ordered by insertion, if the database knows it, and then by id. Add the id column if ids ascend. Default: created_at (createdAt), but none with layout: custom."`
+	DeleteDelivered bool          `yaml:"delete-delivered" doc:"Delete delivered rows instead of marking them." only:"layout=custom"`
+	TextTimes       bool          `yaml:"text-times" doc:"MongoDB: times are RFC 3339 text, not dates." only:"layout=custom"`
 }
 
 // Columns is the section columns.
 type Columns struct {
 	ID         string `yaml:"id" doc:"Required. The row's id, with a unique index."`
-	Kind       string `yaml:"kind" doc:"What the row is. Without it, the key kind says so for all rows."`
-	Group      string `yaml:"group" doc:"The message group. Without it, no row has one."`
-	Payload    string `yaml:"payload" doc:"Required. What is sent."`
-	Status     string `yaml:"status" doc:"State words or numbers, required: the state of the row."`
-	Delivered  string `yaml:"delivered" doc:"State timestamps, required: when the row was delivered, NULL before."`
-	Failed     string `yaml:"failed" doc:"State timestamps, required: when the row was given up, NULL before."`
-	RetryCount string `yaml:"retry-count" doc:"How many failures were counted against the row."`
-	Claimed    string `yaml:"claimed" doc:"When the row was taken, and when it was settled unless columns.settled is named."`
-	Settled    string `yaml:"settled" doc:"When the row was settled, if that is another column than columns.claimed."`
-	Error      string `yaml:"error" doc:"What the last failure was."`
+	Kind       string `yaml:"kind" doc:"The kind of the row. Without it, the key kind applies to all rows."`
+	Group      string `yaml:"group" doc:"The message group. Without it, rows have no group."`
+	Payload    string `yaml:"payload" doc:"Required. The payload to send."`
+	Status     string `yaml:"status" doc:"Required for state words or numbers: the state of the row."`
+	Delivered  string `yaml:"delivered" doc:"Required for state timestamps: the time of delivery, NULL before."`
+	Failed     string `yaml:"failed" doc:"Required for state timestamps: the time the row FAILED, NULL before."`
+	RetryCount string `yaml:"retry-count" doc:"The number of counted failures of the row."`
+	Claimed    string `yaml:"claimed" doc:"The time of the claim, and of the settlement unless columns.settled is set."`
+	Settled    string `yaml:"settled" doc:"The time of the settlement, if it has its own column."`
+	Error      string `yaml:"error" doc:"The error of the last failure."`
 }
 
 // Words is the section words.
 type Words struct {
-	Pending    string `yaml:"pending" doc:"Required. The row is new, or waits for its next attempt."`
-	Processing string `yaml:"processing" doc:"Required. The row was taken."`
+	Pending    string `yaml:"pending" doc:"Required. The row is new or waits for a retry."`
+	Processing string `yaml:"processing" doc:"Required. The row is claimed."`
 	Completed  string `yaml:"completed" doc:"Required. The row was delivered."`
-	Failed     string `yaml:"failed" doc:"Required. The row was given up."`
+	Failed     string `yaml:"failed" doc:"Required. The row has FAILED."`
 }
 
 // Numbers is the section numbers.
 type Numbers struct {
-	Pending    *int `yaml:"pending" doc:"Required. The row is new, or waits for its next attempt."`
-	Processing *int `yaml:"processing" doc:"Required. The row was taken."`
+	Pending    *int `yaml:"pending" doc:"Required. The row is new or waits for a retry."`
+	Processing *int `yaml:"processing" doc:"Required. The row is claimed."`
 	Completed  *int `yaml:"completed" doc:"Required. The row was delivered."`
-	Failed     *int `yaml:"failed" doc:"Required. The row was given up."`
+	Failed     *int `yaml:"failed" doc:"Required. The row has FAILED."`
 }
 
 // FailedNumbers is the section failed-numbers.
 type FailedNumbers struct {
-	BadRequest   *int `yaml:"bad-request" doc:"The receiver answered 400 or another 4xx."`
-	Unauthorized *int `yaml:"unauthorized" doc:"The receiver answered 401."`
-	Forbidden    *int `yaml:"forbidden" doc:"The receiver answered 403."`
-	Gateway      *int `yaml:"gateway" doc:"The receiver answered 502, 503 or 504, or not at all."`
+	BadRequest   *int `yaml:"bad-request" doc:"The receiver responded 400 or another 4xx."`
+	Unauthorized *int `yaml:"unauthorized" doc:"The receiver responded 401."`
+	Forbidden    *int `yaml:"forbidden" doc:"The receiver responded 403."`
+	Gateway      *int `yaml:"gateway" doc:"The receiver responded 502, 503 or 504, or did not respond."`
 	Internal     *int `yaml:"internal" doc:"Everything else."`
 }
 
@@ -157,7 +157,7 @@ func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 	l := o.storeLayout(documents)
 	d.checkDocumentKeys(path, o, documents)
 	if timed && l.Columns.Claimed == "" && d.hasNoProblem(path+".columns.claimed") {
-		d.fail(path+".columns.claimed", "is required with dispatch.takeover: timeout, which asks when a row was taken; name a column, or take over at-once")
+		d.fail(path+".columns.claimed", "is required with dispatch.takeover: timeout, which needs the time of the claim; name a column, or use takeover: at-once")
 	}
 	if o.Layout != layoutCustom && len(o.OrderBy) == 0 {
 		return
@@ -196,7 +196,7 @@ func (d *decoder) checkDocumentKeys(path string, o *Outbox, documents bool) {
 		d.fail(path+".layout", "is %s, a form of MongoDB's documents; write layout: %s", only, store.OutboxMessages().Name)
 	}
 	if o.TextTimes && d.hasNoProblem(path+".text-times") {
-		d.fail(path+".text-times", "has no place here: the columns of a table say what they hold; take it out")
+		d.fail(path+".text-times", "applies only to MongoDB: the columns of a table have types; remove it")
 	}
 }
 
@@ -218,12 +218,12 @@ func (d *decoder) checkRetention(path string, o *Outbox, documents bool) {
 
 // checkState refuses keys that do not apply to the kind of state.
 func (d *decoder) checkState(path string, o *Outbox) {
-	if !d.requireValue(path+".state", o.State, "write state: words, state: numbers or state: timestamps, as the table keeps it") {
+	if !d.requireValue(path+".state", o.State, "set state: words, state: numbers or state: timestamps, as the table stores it") {
 		return
 	}
 	unused := func(key, column, remedy string) {
 		if p := path + ".columns." + key; column != "" && d.hasNoProblem(p) {
-			d.fail(p, "has no place here: with state: %s, %s", o.State, remedy)
+			d.fail(p, "does not apply: with state: %s, %s", o.State, remedy)
 		}
 	}
 	if o.State == stateTimestamps {

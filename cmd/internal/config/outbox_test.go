@@ -81,10 +81,10 @@ func TestCustomFaults(t *testing.T) {
 		want       []string
 	}{
 		{"nothing", "  sink: hooks\n", []string{
-			"relay.yaml:6: outboxes[0].state: is required; write state: words, state: numbers or state: timestamps|SLUICEBOX_OUTBOXES_0_STATE",
+			"relay.yaml:6: outboxes[0].state: is required; set state: words, state: numbers or state: timestamps|SLUICEBOX_OUTBOXES_0_STATE",
 			"relay.yaml:6: outboxes[0].columns.id: no id column is named",
 			"relay.yaml:6: outboxes[0].columns.payload: no payload column is named",
-			"relay.yaml:6: outboxes[0].kind: is required: the custom layout has no column for it; write what its rows are, such as kind: order, or name the column that says it in columns.kind",
+			"relay.yaml:6: outboxes[0].kind: is required: the custom layout has no column for it; set the kind of its rows, for example kind: order, or name its column in columns.kind",
 		}},
 		{"no state yet", hooks + "  columns: {id: id, payload: body}\n  state: none\n", []string{
 			"relay.yaml:11: outboxes[0].state: is none, which this version does not have yet; it must be one of words, numbers, timestamps"}},
@@ -105,13 +105,13 @@ func TestCustomFaults(t *testing.T) {
 			"relay.yaml:12: outboxes[0].numbers.failed: no number for FAILED",
 			"relay.yaml:14: outboxes[0].failed-numbers.gateway: 2 stands for both COMPLETED and FAILED"}},
 		{"words with numbers", times + all + "  numbers: {pending: 0}\n", []string{
-			"relay.yaml:12: outboxes[0].words: goes with state: words, and this is state: timestamps; take it out, or change the state",
-			"relay.yaml:13: outboxes[0].numbers: goes with state: numbers, and this is state: timestamps"}},
+			"relay.yaml:12: outboxes[0].words: needs state: words, but this is state: timestamps; remove it, or change the state",
+			"relay.yaml:13: outboxes[0].numbers: needs state: numbers, but this is state: timestamps"}},
 		{"no columns for times", hooks + "  columns:\n    id: id\n    payload: body\n    status: state\n  state: timestamps\n", []string{
-			"relay.yaml:13: outboxes[0].columns.status: has no place here: with state: timestamps, columns.delivered and columns.failed are the state",
+			"relay.yaml:13: outboxes[0].columns.status: does not apply: with state: timestamps, columns.delivered and columns.failed are the state",
 			"relay.yaml:10: outboxes[0].columns.delivered: no delivered column", "relay.yaml:10: outboxes[0].columns.failed: no failed column"}},
 		{"times with words", hooks + "  columns: {id: id, payload: body, status: state, delivered: sent}\n  state: words\n" + all, []string{
-			"relay.yaml:10: outboxes[0].columns.delivered: has no place here: with state: words, the time of the settlement is written into columns.settled"}},
+			"relay.yaml:10: outboxes[0].columns.delivered: does not apply: with state: words, the time of the settlement is written into columns.settled"}},
 		{"a column twice", hooks + "  columns:\n    id: id\n    payload: body\n    status: state\n    error: state\n  state: words\n" + all, []string{
 			`relay.yaml:14: outboxes[0].columns.error: column "state" is used for both columns.status and columns.error`}},
 		{"a column that is none", times + "  order-by: [created_at, ' x']\n", []string{
@@ -131,7 +131,7 @@ func TestCustomFaults(t *testing.T) {
 		{"takeover by time", times + "dispatch: {takeover: timeout}\n", []string{
 			"relay.yaml:10: outboxes[0].columns.claimed: is required with dispatch.takeover: timeout"}},
 		{"kind twice", hooks + "  columns: {id: id, kind: type, payload: body, delivered: sent, failed: gone}\n  state: timestamps\n", []string{
-			"relay.yaml:9: outboxes[0].kind: has no place here: the custom layout has the kind in its column type"}},
+			"relay.yaml:9: outboxes[0].kind: does not apply: the custom layout has the kind in its column type"}},
 		{"kind of a platform", strings.Replace(times, "hooks", "platform", 1), []string{
 			`relay.yaml:9: outboxes[0].kind: is "order", must be one of EVENT, DISPATCH_JOB, AUDIT_LOG`}},
 	} {
@@ -153,11 +153,11 @@ func TestCustomKeysOfOtherLayouts(t *testing.T) {
   delete-delivered: true
 `
 	compare(t, faults(t, text), []string{
-		"relay.yaml:10: outboxes[0].columns: goes with layout: custom, and this is layout: flowcatalyst; take it out, or change the layout",
-		"relay.yaml:11: outboxes[0].state: goes with layout: custom",
-		"relay.yaml:12: outboxes[0].words: goes with layout: custom",
-		"relay.yaml:13: outboxes[0].group-path: goes with layout: custom",
-		"relay.yaml:14: outboxes[0].delete-delivered: goes with layout: custom",
+		"relay.yaml:10: outboxes[0].columns: needs layout: custom, but this is layout: flowcatalyst; remove it, or change the layout",
+		"relay.yaml:11: outboxes[0].state: needs layout: custom",
+		"relay.yaml:12: outboxes[0].words: needs layout: custom",
+		"relay.yaml:13: outboxes[0].group-path: needs layout: custom",
+		"relay.yaml:14: outboxes[0].delete-delivered: needs layout: custom",
 	})
 }
 

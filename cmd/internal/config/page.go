@@ -9,8 +9,8 @@ import (
 	storemongo "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// Page returns the reference of every key and every layout, in Markdown. The
-// sections come in the order in which a file has them.
+// Page returns the reference of all keys and layouts in Markdown, with the sections in
+// the order of a file.
 func Page() []byte {
 	var b strings.Builder
 	b.WriteString(`# Configuration
@@ -34,13 +34,13 @@ This page is generated: ` + "`make docs`" + ` writes it from the program.
 	return []byte(strings.TrimRight(b.String(), "\n") + "\n")
 }
 
-// referencePage writes the page of Page.
+// referencePage renders the page.
 type referencePage struct {
 	out  *strings.Builder
-	seen map[reflect.Type]string // the path under which a section's keys stand already
+	seen map[reflect.Type]string // path of each section rendered so far
 }
 
-// section writes a table of the keys of a section, then the sections in it.
+// section renders the table of a section's keys, then its subsections.
 func (p *referencePage) section(path string, v reflect.Value) {
 	title := "`" + path + "`"
 	if path == "" {
@@ -79,8 +79,8 @@ func (p *referencePage) section(path string, v reflect.Value) {
 	}
 }
 
-// sectionOf returns the section that a key holds, with the mark of a list or a map
-// behind its path, or the zero Value if the key holds something else.
+// sectionOf returns the section that a key holds, with the suffix of a list or a map for
+// its path. It returns the zero Value if the key holds something else.
 func sectionOf(v reflect.Value) (section reflect.Value, suffix string) {
 	t := v.Type()
 	switch t.Kind() {
@@ -100,7 +100,7 @@ func sectionOf(v reflect.Value) (section reflect.Value, suffix string) {
 	return defaultOf(t, Default().Dispatch.Delivery), suffix
 }
 
-// defaultText returns a key's default for a table, empty if there is none.
+// defaultText returns a key's default for a table, or "" if there is none.
 func defaultText(v reflect.Value) string {
 	switch v.Kind() {
 	case reflect.Slice, reflect.Map, reflect.Pointer, reflect.Struct:
@@ -116,7 +116,7 @@ func defaultText(v reflect.Value) string {
 	return "`" + text + "`"
 }
 
-// anchor returns the link target that a heading of code has on the usual hosts.
+// anchor returns the link target that common hosts generate for a heading of code.
 func anchor(path string) string {
 	keep := func(r rune) rune {
 		if r == '-' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
@@ -127,7 +127,7 @@ func anchor(path string) string {
 	return strings.Map(keep, strings.ToLower(path))
 }
 
-// layouts writes the columns and status values of each layout.
+// layouts renders the columns and status values of each layout.
 func (p *referencePage) layouts() {
 	p.out.WriteString("## Layouts\n\nA layout names the columns of an outbox table and the values of its status. `custom` takes\n" +
 		"them from the configuration. A column that a layout names must exist.\n\n")

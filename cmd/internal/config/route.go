@@ -19,12 +19,12 @@ func (d *decoder) expandPreset(s *Settings) {
 	p := s.FlowCatalyst
 	if p == nil {
 		if len(s.Outboxes) == 0 && d.hasNoProblem("flowcatalyst") && d.hasNoProblem("outboxes") && d.hasNoProblem("sinks") {
-			d.fail("", "there is nothing to relay; write a section flowcatalyst with its api-base-url, or outboxes and sinks")
+			d.fail("", "nothing to relay; add a section flowcatalyst with its api-base-url, or outboxes and sinks")
 		}
 		return
 	}
 	if len(s.Outboxes) > 0 || len(s.Sinks) > 0 {
-		d.fail("flowcatalyst", "is a preset that stands for outboxes and sinks of its own; keep the one or the other (`sluicebox config check` on the preset alone prints what it stands for)")
+		d.fail("flowcatalyst", "is a preset for outboxes and sinks and excludes them; use one of them (`sluicebox config check` prints the expanded preset)")
 		s.FlowCatalyst = nil
 		return
 	}
@@ -52,7 +52,7 @@ func (d *decoder) expandPreset(s *Settings) {
 		s.Outboxes = append(s.Outboxes, Outbox{Table: o.table, Layout: "flowcatalyst", Kind: o.kind, Sink: presetSink, OrderBy: p.OrderBy, Retention: p.Retention})
 	}
 	if len(s.Outboxes) == 0 && d.hasNoProblem("flowcatalyst") {
-		d.fail("flowcatalyst", "has neither an events-table nor a dispatch-jobs-table; name one at least")
+		d.fail("flowcatalyst", "has neither an events-table nor a dispatch-jobs-table; set at least one")
 	}
 	s.FlowCatalyst = nil
 }
@@ -79,7 +79,7 @@ func (d *decoder) setDefaultWires(s *Settings) {
 		case sink.Wire == "":
 			sink.Wire = string(flowcatalyst.WireArray)
 		case sink.Wire == string(flowcatalyst.WireArray) && today != nil && routed && d.hasNoProblem(path):
-			d.fail(path, "is array, but the outbox %s has the layout %s, whose rows are for today's API; write wire: items, or leave it out", today.Table, today.Layout)
+			d.fail(path, "is array, but outbox %s has the layout %s, whose rows are for the current API; use wire: items or omit it", today.Table, today.Layout)
 		}
 		s.Sinks[name] = sink
 	}
@@ -100,7 +100,7 @@ func (d *decoder) checkSinks(sinks map[string]Sink) {
 	for _, name := range slices.Sorted(maps.Keys(sinks)) {
 		path, s := "sinks."+name, sinks[name]
 		if !sinkName.MatchString(name) {
-			d.fail(path, "is no name for a sink; use 1 to 40 of the characters a-z, 0-9, _ and -")
+			d.fail(path, "is not a valid sink name; use 1 to 40 of the characters a-z, 0-9, _ and -")
 			continue
 		}
 		d.checkConditions(path, reflect.ValueOf(s))
@@ -118,8 +118,8 @@ func (d *decoder) checkSinks(sinks map[string]Sink) {
 func (d *decoder) checkFlowCatalyst(path string, s *Sink) {
 	d.requireValue(path+".api-base-url", s.APIBaseURL.Reveal(), "write https://host[:port]")
 	if s.OAuth != nil {
-		d.requireValue(path+".oauth.client-id", s.OAuth.ClientID, "name the client that the tokens are for")
-		d.requireValue(path+".oauth.client-secret", s.OAuth.ClientSecret.Reveal(), "write a reference to it, ${file:/path} or ${env:NAME}")
+		d.requireValue(path+".oauth.client-id", s.OAuth.ClientID, "set the OAuth client id")
+		d.requireValue(path+".oauth.client-secret", s.OAuth.ClientSecret.Reveal(), "use a reference, ${file:/path} or ${env:NAME}")
 	}
 	// An @ means that a user or password may be part of the path, and an invalid URL may
 	// contain one, so neither is shown.
@@ -127,7 +127,7 @@ func (d *decoder) checkFlowCatalyst(path string, s *Sink) {
 	if _, err := url.Parse(raw); err != nil && d.hasNoProblem(base) {
 		d.fail(base, "is not a URL such as https://platform.example:8443")
 	} else if strings.Contains(raw, "@") && d.hasNoProblem(base) {
-		d.fail(base, "must hold no user and no password; the token has a key of its own")
+		d.fail(base, "must not contain a user or a password; the token has its own key")
 	}
 	c := s.flowCatalystConfig()
 	d.checkSink(path, c.Validate())
@@ -165,8 +165,8 @@ func (d *decoder) checkOutboxes(s *Settings) {
 			if o.Name == "" {
 				o.Name = o.Table
 			}
-			if d.requireUnique(tables, path+".table", o.Table, i, "the table", "two outboxes over one table are not in this version") {
-				d.requireUnique(names, path+".name", o.Name, i, "the name", "give one of them a name of its own")
+			if d.requireUnique(tables, path+".table", o.Table, i, "the table", "two outboxes over one table are not supported") {
+				d.requireUnique(names, path+".name", o.Name, i, "the name", "give one of them another name")
 			}
 		}
 		d.checkConditions(path, reflect.ValueOf(*o))
@@ -187,7 +187,7 @@ func (d *decoder) requireUnique(seen map[string]int, path, value string, i int, 
 		return true
 	}
 	if d.hasNoProblem(outboxKey(i)) {
-		d.fail(path, "%s %q is that of %s too; %s", what, value, d.originalKey(outboxKey(first)+".table"), remedy)
+		d.fail(path, "%s %q is also that of %s; %s", what, value, d.originalKey(outboxKey(first)+".table"), remedy)
 	}
 	return false
 }
@@ -201,7 +201,7 @@ func (d *decoder) checkTable(path, table string, database URL) {
 		return
 	}
 	if database.SQLite() && len(parts) == 2 && !strings.EqualFold(parts[0], "main") {
-		d.fail(path, "is %q, but an SQLite file has no schemas; name the table alone", table)
+		d.fail(path, "is %q, but SQLite has no schemas; name only the table", table)
 	} else if len(parts) > 2 || slices.ContainsFunc(parts, badIdentifier) {
 		d.fail(path, "is %q, must be table or schema.table in its exact spelling, without quotes, 63 bytes each at most", table)
 	}
@@ -237,16 +237,16 @@ func (d *decoder) checkKind(path string, o *Outbox, documents bool, sink Sink) {
 	switch {
 	case !d.hasNoProblem(path) || o.Layout == "" || !d.hasNoProblem(path[:strings.LastIndexByte(path, '.')]+".columns.kind"):
 	case column == "" && o.Kind == "":
-		example := "write what its rows are, such as kind: order"
+		example := "set the kind of its rows, for example kind: order"
 		if sink.Type == SinkFlowCatalyst {
 			example = "write kind: EVENT or kind: DISPATCH_JOB"
 		}
 		if o.Layout == layoutCustom {
-			example += ", or name the column that says it in columns.kind"
+			example += ", or name its column in columns.kind"
 		}
 		d.fail(path, "is required: the %s layout has no column for it; %s", o.Layout, example)
 	case column != "" && o.Kind != "":
-		d.fail(path, "has no place here: the %s layout has the kind in its column %s", o.Layout, column)
+		d.fail(path, "does not apply: the %s layout has the kind in its column %s", o.Layout, column)
 	case o.Kind != "" && sink.Type == SinkFlowCatalyst:
 		kinds := []string{flowcatalyst.KindEvent, flowcatalyst.KindDispatchJob, flowcatalyst.KindAuditLog}
 		c := sink.flowCatalystConfig()
@@ -273,7 +273,7 @@ func (d *decoder) checkRoute(path, name string, sinks map[string]Sink) {
 	if near := closestWord(name, known); near != "" {
 		have = "did you mean " + near + "?"
 	}
-	d.fail(path, "is %s, but there is no sink of that name; %s", name, have)
+	d.fail(path, "is %s, but there is no such sink; %s", name, have)
 }
 
 // splitTable returns the schema (or "") and the table.

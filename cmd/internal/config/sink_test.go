@@ -99,7 +99,7 @@ func TestPresetOAuth(t *testing.T) {
 		want []string
 	}{
 		{preset + "  oauth:\n", []string{
-			"relay.yaml:4: flowcatalyst.oauth.client-id: is required; name the client that the tokens are for (or set SLUICEBOX_FLOWCATALYST_OAUTH_CLIENT_ID)",
+			"relay.yaml:4: flowcatalyst.oauth.client-id: is required; set the OAuth client id (or set SLUICEBOX_FLOWCATALYST_OAUTH_CLIENT_ID)",
 			"relay.yaml:4: flowcatalyst.oauth.client-secret: is required"}},
 		{preset + "  oauth:\n    client-id: relay\n    client-secret: s\n    token-url: ftp://canary\n    client-auth: post\n", []string{
 			"relay.yaml:7: flowcatalyst.oauth.token-url: has scheme",
@@ -124,18 +124,18 @@ func TestWebhookFaults(t *testing.T) {
 		{"one key", "    url: https://h/x\n    secrets: canary\n", []string{"relay.yaml:8: sinks.hooks.secrets: must hold a list, each entry behind a - or all of them in [ ]"}},
 		{"a header of the relay", "    url: https://h/x\n    headers:\n      X-Ok: a\n      Webhook-Id: canary\n", []string{"relay.yaml:10: sinks.hooks.headers.Webhook-Id: cannot be set"}},
 		{"a list of headers", "    url: https://h/x\n    headers: [canary]\n", []string{"relay.yaml:8: sinks.hooks.headers: must hold names, each with its value"}},
-		{"a header twice", "    url: https://h/x\n    headers: {A: canary, A: canary}\n", []string{"relay.yaml:8: sinks.hooks.headers.A: is written twice, first in line 8"}},
+		{"a header twice", "    url: https://h/x\n    headers: {A: canary, A: canary}\n", []string{"relay.yaml:8: sinks.hooks.headers.A: is a duplicate of line 8"}},
 		{"unknown metadata", "    url: https://h/x\n    metadata-headers: [kind, grupe]\n", []string{
 			`relay.yaml:8: sinks.hooks.metadata-headers[1]: is "grupe", must be one of kind, group, attempt; did you mean group?`}},
 		{"cloudevents without a source", "    url: https://h/x\n    format: cloudevents\n", []string{"relay.yaml:5: sinks.hooks.cloudevents-source: is not set"}},
 		{"a source without cloudevents", "    url: https://h/x\n    cloudevents-source: /shop\n", []string{"relay.yaml:8: sinks.hooks.cloudevents-source: is for format cloudevents only"}},
 		{"keys of another type", "    url: https://h/x\n    wire: items\n    api-base-url: https://h\n    oauth: {client-id: a}\n", []string{
-			"relay.yaml:8: sinks.hooks.wire: goes with type: flowcatalyst, and this is type: webhook; take it out, or change the type",
-			"relay.yaml:9: sinks.hooks.api-base-url: goes with type: flowcatalyst", "relay.yaml:10: sinks.hooks.oauth: goes with type: flowcatalyst"}},
+			"relay.yaml:8: sinks.hooks.wire: needs type: flowcatalyst, but this is type: webhook; remove it, or change the type",
+			"relay.yaml:9: sinks.hooks.api-base-url: needs type: flowcatalyst", "relay.yaml:10: sinks.hooks.oauth: needs type: flowcatalyst"}},
 		{"a range", "    url: https://h/x\n    max-concurrent-groups: 0\n    request-timeout: 0s\n    give-up-after: -5s\n", []string{
 			"relay.yaml:8: sinks.hooks.max-concurrent-groups: is 0, must be at least 1",
 			"relay.yaml:9: sinks.hooks.request-timeout: is 0s, must be above 0", "relay.yaml:10: sinks.hooks.give-up-after: is -5s, must not be below 0s"}},
-		{"a key of all sinks", "    url: https://h/x\n    takeover-wait: 1s\n", []string{"relay.yaml:8: sinks.hooks.takeover-wait: is one for all sinks: write it under dispatch"}},
+		{"a key of all sinks", "    url: https://h/x\n    takeover-wait: 1s\n", []string{"relay.yaml:8: sinks.hooks.takeover-wait: applies to all sinks: set it under dispatch"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := faults(t, hooks+tt.keys)
@@ -144,10 +144,10 @@ func TestWebhookFaults(t *testing.T) {
 		})
 	}
 	got := faults(t, source+"outboxes:\n- {table: a, layout: outbox-messages, sink: p}\nsinks:\n  p:\n    type: flowcatalyst\n    api-base-url: https://p\n    headers: {A: canary}\n    secrets: [canary]\n")
-	compare(t, got, []string{"relay.yaml:9: sinks.p.secrets: goes with type: webhook, and this is type: flowcatalyst", "relay.yaml:8: sinks.p.headers: goes with type: webhook"})
+	compare(t, got, []string{"relay.yaml:9: sinks.p.secrets: needs type: webhook, but this is type: flowcatalyst", "relay.yaml:8: sinks.p.headers: needs type: webhook"})
 	// The kind is required, with any value.
 	compare(t, faults(t, source+"outboxes:\n- {table: a, layout: flowcatalyst, sink: h}\nsinks:\n  h: {type: webhook, url: https://h}\n"),
-		[]string{"relay.yaml:3: outboxes[0].kind: is required: the flowcatalyst layout has no column for it; write what its rows are, such as kind: order"})
+		[]string{"relay.yaml:3: outboxes[0].kind: is required: the flowcatalyst layout has no column for it; set the kind of its rows, for example kind: order"})
 }
 
 func TestVariablesOfWebhooks(t *testing.T) {
