@@ -12,7 +12,7 @@
 //
 // # The barrier
 //
-// Settled rows may have been committed asynchronously. The [CheckpointSaver]
+// Settled rows may have been committed asynchronously. The [Saver]
 // therefore works in this order:
 //
 //   - It reads the watermark.

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// CheckpointStore writes the checkpoint row; see store.Checkpoints.
-type CheckpointStore interface {
+// Store writes the checkpoint row; see store.Checkpoints.
+type Store interface {
 	SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error
 }
 
@@ -20,7 +20,7 @@ type Acknowledger interface {
 	Acknowledge(p store.Position)
 }
 
-// Observer receives the events of a CheckpointSaver. Its methods must return at once.
+// Observer receives the events of a Saver. Its methods must return at once.
 type Observer interface {
 	// Saved reports that the checkpoint row was written.
 	Saved(cp store.Checkpoint)
@@ -44,11 +44,11 @@ func DefaultSaverConfig() SaverConfig {
 	return SaverConfig{Interval: 100 * time.Millisecond, IdleSave: 10 * time.Second}
 }
 
-// CheckpointSaver saves the watermark and acknowledges it.
-type CheckpointSaver struct {
+// Saver saves the watermark and acknowledges it.
+type Saver struct {
 	Config   SaverConfig
 	Tracker  *Tracker
-	Store    CheckpointStore
+	Store    Store
 	Source   Acknowledger
 	Epoch    store.Epoch
 	Observer Observer
@@ -74,7 +74,7 @@ const roundTimeout = 5 * time.Second
 //
 //   - store.ErrNotLeader when another relay has become leader, and
 //   - store.ErrInterrupted when it is unknown which commits survived.
-func (k *CheckpointSaver) Run(ctx context.Context) error {
+func (k *Saver) Run(ctx context.Context) error {
 	err := k.saveLoop(ctx)
 	if ctx.Err() == nil || errors.Is(context.Cause(ctx), store.ErrNotLeader) {
 		return err
@@ -89,7 +89,7 @@ func (k *CheckpointSaver) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (k *CheckpointSaver) saveLoop(ctx context.Context) error {
+func (k *Saver) saveLoop(ctx context.Context) error {
 	pause, idle := time.NewTimer(0), time.NewTimer(k.Config.IdleSave)
 	defer pause.Stop()
 	defer idle.Stop()
@@ -119,7 +119,7 @@ func (k *CheckpointSaver) saveLoop(ctx context.Context) error {
 	}
 }
 
-func (k *CheckpointSaver) saveWithRetry(ctx context.Context) error {
+func (k *Saver) saveWithRetry(ctx context.Context) error {
 	const minWait, maxWait = 100 * time.Millisecond, 5 * time.Second
 	for wait := minWait; ; wait = min(2*wait, maxWait) {
 		err := k.saveOnce(ctx)
@@ -140,7 +140,7 @@ func (k *CheckpointSaver) saveWithRetry(ctx context.Context) error {
 
 // saveOnce makes one round that the end of the context does not cancel. A cancelled
 // save would cost the session that holds the leadership, and with it the last round.
-func (k *CheckpointSaver) saveOnce(ctx context.Context) error {
+func (k *Saver) saveOnce(ctx context.Context) error {
 	roundCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTimeout)
 	defer cancel()
 	return k.Advance(roundCtx, time.Now())
@@ -153,7 +153,7 @@ func (k *CheckpointSaver) saveOnce(ctx context.Context) error {
 // Advance never acknowledges a position that was not saved. A slot that is ahead of
 // the checkpoint was therefore moved by another program. Run and Advance must not
 // overlap.
-func (k *CheckpointSaver) Advance(ctx context.Context, now time.Time) error {
+func (k *Saver) Advance(ctx context.Context, now time.Time) error {
 	cp, settled := k.Tracker.Watermark() // before the write, never after
 	if cp.Position == k.saved || cp.Position == "" {
 		return nil

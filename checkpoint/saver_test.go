@@ -67,17 +67,17 @@ func advance(d time.Duration) {
 }
 
 // withSaver runs a test with a saver in fake time.
-func withSaver(t *testing.T, test func(j *recorder, tr *Tracker, k *CheckpointSaver)) {
+func withSaver(t *testing.T, test func(j *recorder, tr *Tracker, k *Saver)) {
 	synctest.Test(t, func(t *testing.T) {
 		j, tr := &recorder{}, NewTracker(store.Checkpoint{Position: "start"})
-		test(j, tr, &CheckpointSaver{
+		test(j, tr, &Saver{
 			Config: DefaultSaverConfig(), Tracker: tr, Store: j, Source: j, Epoch: 1, Observer: j,
 		})
 	})
 }
 
 // startSaver starts the saver. The returned function ends it and returns its error.
-func startSaver(k *CheckpointSaver) (end func() error) {
+func startSaver(k *Saver) (end func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
@@ -85,7 +85,7 @@ func startSaver(k *CheckpointSaver) (end func() error) {
 }
 
 func TestSaverSavesBeforeAcknowledging(t *testing.T) {
-	withSaver(t, func(j *recorder, tr *Tracker, k *CheckpointSaver) {
+	withSaver(t, func(j *recorder, tr *Tracker, k *Saver) {
 		end := startSaver(k)
 		a, b := tr.Begin("a", 1, 1), tr.Begin("b", 2, 1)
 		b.Done(1)
@@ -101,7 +101,7 @@ func TestSaverSavesBeforeAcknowledging(t *testing.T) {
 }
 
 func TestSaverAcknowledgesRowsSettledBeforeTheSave(t *testing.T) {
-	withSaver(t, func(j *recorder, tr *Tracker, k *CheckpointSaver) {
+	withSaver(t, func(j *recorder, tr *Tracker, k *Saver) {
 		j.gate = make(chan struct{})
 		end := startSaver(k)
 		a, b := tr.Begin("a", 1, 1), tr.Begin("b", 2, 1)
@@ -119,7 +119,7 @@ func TestSaverAcknowledgesRowsSettledBeforeTheSave(t *testing.T) {
 }
 
 func TestSaverDoesNotAcknowledgeFailedSave(t *testing.T) {
-	withSaver(t, func(j *recorder, tr *Tracker, k *CheckpointSaver) {
+	withSaver(t, func(j *recorder, tr *Tracker, k *Saver) {
 		j.failNext(errors.New("disk full"))
 		end := startSaver(k)
 		tr.Begin("a", 1, 1).Done(1)
@@ -138,7 +138,7 @@ func TestSaverDoesNotAcknowledgeFailedSave(t *testing.T) {
 }
 
 func TestSaverWritesRarelyWithoutSettledRows(t *testing.T) {
-	withSaver(t, func(j *recorder, tr *Tracker, k *CheckpointSaver) {
+	withSaver(t, func(j *recorder, tr *Tracker, k *Saver) {
 		end := startSaver(k)
 		tr.Begin("a", 1, 1).Done(1)
 		advance(time.Second)
@@ -165,7 +165,7 @@ func TestSaverWritesRarelyWithoutSettledRows(t *testing.T) {
 // TestSaverSavesAtOnceOnSaveNow: an idle outbox does not retain a log that grows
 // fast.
 func TestSaverSavesAtOnceOnSaveNow(t *testing.T) {
-	withSaver(t, func(j *recorder, tr *Tracker, k *CheckpointSaver) {
+	withSaver(t, func(j *recorder, tr *Tracker, k *Saver) {
 		urge := make(chan struct{})
 		k.SaveNow = urge
 		end := startSaver(k)
@@ -186,7 +186,7 @@ func TestSaverSavesAtOnceOnSaveNow(t *testing.T) {
 }
 
 func TestSaverMakesLastRound(t *testing.T) {
-	withSaver(t, func(j *recorder, tr *Tracker, k *CheckpointSaver) {
+	withSaver(t, func(j *recorder, tr *Tracker, k *Saver) {
 		end := startSaver(k)
 		tr.Begin("a", 1, 1).Done(1)
 		advance(time.Second)

@@ -71,8 +71,8 @@ type LaneHolder interface {
 	ReleaseReplayHold(job string, lane store.LaneKey)
 }
 
-// ReplaySender sends rows of jobs; see dispatch.Dispatcher.
-type ReplaySender interface {
+// Sender sends rows of jobs; see dispatch.Dispatcher.
+type Sender interface {
 	Replay(job string, rows []store.ReplayRow)
 	ReplayLoad(job string) (total dispatch.JobLoad, byLane map[store.LaneKey]int, changed <-chan struct{})
 	WithdrawReplay(job string)
@@ -82,7 +82,7 @@ type ReplaySender interface {
 // Lanes are the lanes of one sink.
 type Lanes interface {
 	LaneHolder
-	ReplaySender
+	Sender
 }
 
 // Sink is a sink with lanes to hold and to send to.

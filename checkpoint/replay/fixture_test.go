@@ -306,7 +306,7 @@ func startRelay(t *testing.T, h testDB, to *receiver, configure ...func(*replay.
 	}
 
 	feed.OnMarker = controller.OnMarker
-	saver := &checkpoint.CheckpointSaver{
+	saver := &checkpoint.Saver{
 		Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: st, Source: src, Epoch: begin.Epoch, Observer: logObserver{t},
 	}
 

@@ -69,7 +69,7 @@ func (c *claim) claimSkippingLocked(ctx context.Context, parts []*claimPart) err
 		boxes[i] = p.Outbox
 	}
 
-	return c.Store.skipLockedTx(ctx, c.sess.conn, c.epoch, false, boxes, func(locked map[string]bool) error {
+	return c.skipLockedTx(ctx, c.sess.conn, c.epoch, false, boxes, func(locked map[string]bool) error {
 		var free []*claimPart
 		for _, p := range parts {
 			if !locked[p.Outbox.Name] {

@@ -126,7 +126,7 @@ func (c *settling) settleSkippingLocked(ctx context.Context, todo []int) error {
 	}
 
 	var missed []outboxPart
-	err := c.Store.skipLockedTx(ctx, c.sess.conn, c.epoch, c.durable(), boxes, func(locked map[string]bool) error {
+	err := c.skipLockedTx(ctx, c.sess.conn, c.epoch, c.durable(), boxes, func(locked map[string]bool) error {
 		free := make([]int, 0, len(todo))
 		for _, i := range todo {
 			if locked[c.outcomes[i].Outbox] {

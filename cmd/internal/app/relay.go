@@ -126,7 +126,7 @@ func (r *relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	defer r.currentDispatchers.Store(nil)
 	defer r.replayStatus.Store(nil)
 	saveNow := make(chan struct{}, 1)
-	saver := &checkpoint.CheckpointSaver{
+	saver := &checkpoint.Saver{
 		Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: r.db.store,
 		Source: src, Epoch: epoch, Observer: checkpointObserver{r}, SaveNow: saveNow,
 	}
@@ -212,7 +212,7 @@ func (r *relay) awaitReadableLog(ctx context.Context) error {
 //   - the checkpoint saver, which saves the settled rows;
 //   - the source, which acknowledges the saved position to the server.
 func (r *relay) runPipeline(ctx context.Context, src source, from store.Position, feed *dispatch.Feed,
-	lanes map[string]*dispatch.Dispatcher, saver *checkpoint.CheckpointSaver, others []func(context.Context) error,
+	lanes map[string]*dispatch.Dispatcher, saver *checkpoint.Saver, others []func(context.Context) error,
 ) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
