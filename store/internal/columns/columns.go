@@ -1,6 +1,5 @@
-// Package columns says what a relay reads from the columns of a layout, and what a
-// claim, an outcome and a requeue write into them. Each database has its own
-// statements for it.
+// Package columns lists the columns of a layout that a relay reads, and the values that a
+// claim, an outcome and a requeue write. Each database has its own statements for them.
 package columns
 
 import (
@@ -12,13 +11,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Use is what the relay does with a column.
+// Use is how the relay uses a column.
 type Use struct {
 	Column      string
 	Read, Write bool
 }
 
-// UsedColumns lists the columns that a layout needs, each once.
+// UsedColumns returns the columns that a layout needs, each once.
 func UsedColumns(l *store.Layout) []Use {
 	c := &l.Columns
 	var list []Use
@@ -51,8 +50,7 @@ func UsedColumns(l *store.Layout) []Use {
 	return list
 }
 
-// Missing lists the columns that a layout needs and a table lacks, in the layout's
-// order.
+// Missing returns the columns that a layout needs and a table lacks, in the layout's order.
 func Missing(l *store.Layout, has func(column string) bool) []string {
 	var list []string
 	for _, u := range UsedColumns(l) {
@@ -74,27 +72,27 @@ func MissingText(o *store.Outbox, table string, missing, have []string) string {
 		o.Name, table, strings.Join(named, ", "), o.Layout.Name, strings.Join(have, ", "))
 }
 
-// Value says what a column is given.
+// Value is the value written to a column.
 type Value uint8
 
-// What columns are given.
+// Values of columns.
 const (
-	Status  Value = iota + 1 // the value of the status that the row gets
-	Time                     // the time of the claim or the outcome
-	Retries                  // the outcome's count
-	Error                    // the outcome's error; one without leaves the column's text
+	Status  Value = iota + 1 // value of the row's new status
+	Time                     // time of the claim or the outcome
+	Retries                  // retry count of the outcome
+	Error                    // error of the outcome; an empty one leaves the column unchanged
 	Null
 	Zero
-	Blank // the empty text
+	Blank // the empty string
 )
 
-// Assignment gives a value to a column.
+// Assignment assigns a value to a column.
 type Assignment struct {
 	Column string
 	Value  Value
 }
 
-// list gathers assignments to columns that the layout names.
+// list collects assignments to the columns that the layout has.
 type list []Assignment
 
 func (a *list) add(column string, value Value) {
@@ -103,7 +101,7 @@ func (a *list) add(column string, value Value) {
 	}
 }
 
-// Claim is what a claim writes; nothing where claims leave no trace.
+// Claim returns the assignments of a claim, nil if claims write nothing.
 func Claim(l *store.Layout) []Assignment {
 	var set list
 	if !l.WritesClaims() {
@@ -116,8 +114,8 @@ func Claim(l *store.Layout) []Assignment {
 	return set
 }
 
-// Outcome is what an outcome writes, unless it deletes the row; nothing where the
-// table has no column for anything of it.
+// Outcome returns the assignments of an outcome that does not delete the row, nil if the
+// table has no column for it.
 func Outcome(l *store.Layout, to store.Status) []Assignment {
 	var set list
 	c := &l.Columns
@@ -141,9 +139,9 @@ func Outcome(l *store.Layout, to store.Status) []Assignment {
 	return set
 }
 
-// Requeue is what makes a FAILED row one that was never tried. The times of claim
-// and settlement are emptied where they belong to the state, and may be NULL; else
-// they stay, as at a retry.
+// Requeue returns the assignments that make a FAILED row look untried. It clears the claim
+// and settlement times if they are part of the state and may be NULL; otherwise they stay,
+// as in a retry.
 func Requeue(l *store.Layout, notNull func(column string) bool) []Assignment {
 	var set list
 	c := &l.Columns
@@ -154,7 +152,7 @@ func Requeue(l *store.Layout, notNull func(column string) bool) []Assignment {
 	}
 	if l.State == store.StateTimestamps {
 		set.add(c.Failed, Null)
-		empty(c.Claimed) // or the claim would hold the row
+		empty(c.Claimed) // otherwise the claim time would hold the row
 	} else {
 		set.add(c.Status, Status)
 	}

@@ -6,16 +6,16 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Column is a column of a table as a database describes it.
+// Column is a column of a table, as described by the database.
 type Column interface {
-	// Name is its name as the table has it.
+	// Name returns the column's name as spelled in the table.
 	Name() string
 }
 
-// SameName reports whether a database takes two names for one.
+// SameName reports whether a database treats two names as equal.
 type SameName func(a, b string) bool
 
-// Find returns the column of a name among those of a table.
+// Find returns the column with the given name.
 func Find[C Column](list []C, same SameName, name string) (found C, ok bool) {
 	i := slices.IndexFunc(list, func(c C) bool { return same(c.Name(), name) })
 	if i < 0 {
@@ -24,7 +24,7 @@ func Find[C Column](list []C, same SameName, name string) (found C, ok bool) {
 	return list[i], true
 }
 
-// MustFind is Find for a column that is known to be there.
+// MustFind is Find for a column that is known to exist.
 func MustFind[C Column](list []C, same SameName, name string) C {
 	c, ok := Find(list, same, name)
 	if !ok {
@@ -33,7 +33,7 @@ func MustFind[C Column](list []C, same SameName, name string) C {
 	return c
 }
 
-// MissingFrom lists the columns that a layout needs and a table lacks, in the layout's
+// MissingFrom returns the columns that a layout needs and a table lacks, in the layout's
 // order.
 func MissingFrom[C Column](l *store.Layout, list []C, same SameName) []string {
 	return Missing(l, func(name string) bool {
@@ -60,9 +60,9 @@ func CheckComplete[C Column](o *store.Outbox, table string, list []C, same SameN
 	return &store.SetupError{Problem: MissingFromText(o, table, missing, list), Remedy: "add them, or name others in the layout"}
 }
 
-// Order lists what rows are read by: the layout's order-by, what else the database knows
-// of the order in which they were inserted, if it is not "", and the id last. Nothing
-// follows an id that order-by names.
+// Order returns the columns to sort by: the layout's order-by, then inserted, the
+// database's insertion order, unless it is "", and the id last. Columns after an id in
+// order-by are omitted, because the id is unique.
 func Order(l *store.Layout, same SameName, inserted string) []string {
 	var list []string
 	for _, name := range slices.Concat(l.OrderBy, []string{inserted, l.Columns.ID}) {
@@ -76,7 +76,7 @@ func Order(l *store.Layout, same SameName, inserted string) []string {
 	return list
 }
 
-// Stored is the value of a status in the status column.
+// Stored returns the value of a status in the status column.
 func Stored(l *store.Layout, s store.Status) any {
 	if l.State == store.StateNumbers {
 		return l.Numbers[s]
