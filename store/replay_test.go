@@ -33,15 +33,15 @@ func TestJobStates(t *testing.T) {
 	}
 }
 
-func TestJobWish(t *testing.T) {
-	for _, wish := range []store.DesiredState{store.DesiredRun, store.DesiredPause, store.DesiredCancel} {
-		if err := wish.Validate(); err != nil {
+func TestDesiredState(t *testing.T) {
+	for _, state := range []store.DesiredState{store.DesiredRun, store.DesiredPause, store.DesiredCancel} {
+		if err := state.Validate(); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, wish := range []store.DesiredState{"", "stop", "RUN"} {
-		if err := wish.Validate(); err == nil || !strings.Contains(err.Error(), "run, pause or cancel") {
-			t.Errorf("%q: %v", wish, err)
+	for _, state := range []store.DesiredState{"", "stop", "RUN"} {
+		if err := state.Validate(); err == nil || !strings.Contains(err.Error(), "run, pause or cancel") {
+			t.Errorf("%q: %v", state, err)
 		}
 	}
 }

