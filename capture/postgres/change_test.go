@@ -48,7 +48,7 @@ func TestInvalidUTF8(t *testing.T) {
 			t.Fatalf("the run ended with %v", err)
 		}
 		expectText(t, err, `table public.outbox_events: row "group"`, `column "message_group" is "\xff", which is not UTF-8`, "SQL_ASCII")
-		servers.Exec(t, d.url, "UPDATE outbox_events SET message_group = 'mended' WHERE id = 'group'")
+		servers.Exec(t, d.url, "UPDATE outbox_events SET message_group = 'fixed' WHERE id = 'group'")
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("c"))
 		f.expect("group", "b", "c")
@@ -66,13 +66,13 @@ func TestUnreadableLog(t *testing.T) {
 		began := time.Now()
 		f.expectLost("log unreadable after position", `has no equivalent in encoding "UTF8"`)
 		if took := time.Since(began); took > testTimeout {
-			t.Errorf("it took %s", took)
+			t.Errorf("losing the log took %s", took)
 		}
 		if n := len(f.disconnects()); n < 3 || n > 10 {
 			t.Errorf("%d failures were reported: %v", n, f.disconnects())
 		}
 		expectText(t, f.disconnects()[1], "read log after", "2 consecutive failures")
-		servers.Exec(t, d.url, "UPDATE outbox_events SET payload = 'mended' WHERE id = 'bad'")
+		servers.Exec(t, d.url, "UPDATE outbox_events SET payload = 'fixed' WHERE id = 'bad'")
 		g := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("c"))
 		g.expect("a", "bad", "b", "c")
@@ -166,7 +166,7 @@ func awaitHeartbeats(t *testing.T, f *following, n int) {
 			f.done = nil
 			t.Fatalf("the source ended with %v", err)
 		case <-timeout:
-			t.Fatal("no heartbeat came")
+			t.Fatal("no heartbeat arrived")
 		}
 	}
 }
@@ -237,7 +237,7 @@ func TestColumnBecomesGenerated(t *testing.T) {
 		f.expectLost("without message_group, which it has by now")
 		var no *capture.NoStreamError
 		if err := openErr(t, d, d.config(), store.Checkpoint{}); !errors.As(err, &no) {
-			t.Errorf("not a NoStreamError: %v", err)
+			t.Errorf("got %v, want a *capture.NoStreamError", err)
 		}
 	})
 }

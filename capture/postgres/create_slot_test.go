@@ -51,7 +51,7 @@ func TestOldTransaction(t *testing.T) {
 				src := newSource(t, d.config())
 				defer src.Close()
 				if err := src.Ready(t.Context()); err != nil {
-					t.Errorf("a young transaction is in the way: %v", err)
+					t.Errorf("a young transaction blocks the slot: %v", err)
 				}
 				// The first call waits until the transaction is old, the second does not
 				// wait.
@@ -59,7 +59,7 @@ func TestOldTransaction(t *testing.T) {
 					began := time.Now()
 					_, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
 					if took := time.Since(began); took > most {
-						t.Errorf("try %d took %s", i, took)
+						t.Errorf("attempt %d took %s", i, took)
 					}
 					expectOld(t, err, old)
 					expectText(t, err, "new slot needed, because there is no checkpoint yet: ")
@@ -94,7 +94,7 @@ func expectOld(t *testing.T, err error, old *pgx.Conn) {
 	t.Helper()
 	var e *postgres.OldTransactionError
 	if !errors.As(err, &e) || !errors.As(err, new(*capture.NoStreamError)) || !errors.As(err, new(*store.SetupError)) {
-		t.Fatalf("%v is no old transaction", err)
+		t.Fatalf("got %v, want an *OldTransactionError", err)
 	}
 	if e.PID != int(old.PgConn().PID()) || e.Age < 2*time.Second || e.Age > time.Minute {
 		t.Errorf("pid %d and age %s are reported", e.PID, e.Age)
@@ -193,7 +193,7 @@ func openInLoop(t *testing.T, d *database) func() {
 	<-first
 	return func() {
 		if err := <-done; errors.As(err, new(*store.SetupError)) {
-			t.Errorf("the shutdown is taken for a fault of the set-up: %v", err)
+			t.Errorf("the shutdown is reported as a setup error: %v", err)
 		}
 	}
 }
@@ -210,7 +210,7 @@ func waitForTransaction(t *testing.T, d *database) func() {
 	conn := servers.Connect(t, d.url)
 	for made, began := false, time.Now(); !made; <-time.After(10 * time.Millisecond) {
 		if time.Since(began) > testTimeout {
-			t.Fatal("no slot is begun")
+			t.Fatal("no slot creation started")
 		}
 		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", d.name).Scan(&made); err != nil {
 			t.Fatal(err)

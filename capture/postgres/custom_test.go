@@ -51,7 +51,7 @@ func TestCustomTable(t *testing.T) {
 		settleThree(t, d.views, epoch, streamed)
 		left := pollOnce(t, d.views, d.outboxes("shop"))
 		if len(left) != 1 || left[0].ID != "tried" || left[0].RetryCount != 1 {
-			t.Errorf("unsettled are %+v, want the row that is to be tried again", left)
+			t.Errorf("got unsettled rows %+v, want the row to retry", left)
 		}
 	})
 }
@@ -86,7 +86,7 @@ func settleThree(t *testing.T, st *pgstore.Store, epoch store.Epoch, items []sto
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the claim answers %+v", answers)
+			t.Fatalf("got claim answers %+v", answers)
 		}
 	}
 	results, err := st.Settle(ctxOf(t), epoch, outcomes)
@@ -142,7 +142,7 @@ func TestGeneratedColumn(t *testing.T) {
 		err := openErr(t, d, d.config(), store.Checkpoint{})
 		var no *capture.NoStreamError
 		if !errors.As(err, &no) {
-			t.Fatalf("not a NoStreamError: %v", err)
+			t.Fatalf("got %v, want a *capture.NoStreamError", err)
 		}
 		expectText(t, err, `outbox shop: column "message_group" (columns.group) of table "public"."outbox_events" is generated`, "group-path", "or poll")
 		servers.Exec(t, d.url, "INSERT INTO outbox_events (id, payload) VALUES ('a', 'xyz')")

@@ -151,7 +151,7 @@ func TestAssembleSkips(t *testing.T) {
 		t.Errorf("batches %+v", got)
 	}
 	if !a.reachedEnd {
-		t.Error("the end was not noticed")
+		t.Error("the end was not detected")
 	}
 }
 
@@ -308,7 +308,7 @@ func TestAssembleErrors(t *testing.T) {
 				}
 			}
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("the error is %v, want %q in it", err, c.want)
+				t.Errorf("got error %v, want %q in it", err, c.want)
 			}
 		})
 	}
@@ -373,7 +373,7 @@ func FuzzAssemble(f *testing.F) {
 				return
 			}
 			if ready && b.Position == "" && (len(b.Items) == 0 || len(a.items) == 0) {
-				t.Fatal("a part was given out without a row behind it")
+				t.Fatal("a part was returned without a following row")
 			}
 			data = data[4+n:]
 		}
@@ -386,12 +386,12 @@ func TestParseLSN(t *testing.T) {
 			t.Errorf("%q is %s, %v", text, got, err)
 		}
 		if text != "" && formatLSN(want) != text {
-			t.Errorf("%q comes back as %q", text, formatLSN(want))
+			t.Errorf("%q: got %q after formatting", text, formatLSN(want))
 		}
 	}
 	for _, text := range []store.Position{"/", "1/", "/1", "1/2/3", "x/1", "100000000/0", "-1/2", "16", "gtid:1-2"} {
 		if got, err := parseLSN(text); err == nil {
-			t.Errorf("%q was taken as %s", text, got)
+			t.Errorf("%q was accepted as %s", text, got)
 		}
 	}
 }

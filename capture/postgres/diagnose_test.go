@@ -30,7 +30,7 @@ func expectFinding(t *testing.T, cfg postgres.Config, subject string, grade stor
 	}
 	i := slices.IndexFunc(found, func(f store.Finding) bool { return f.Subject == subject && f.Grade == grade })
 	if i < 0 {
-		t.Errorf("%s is not graded %s: %+v", subject, grade, found)
+		t.Errorf("no finding of %s has grade %s: %+v", subject, grade, found)
 		return
 	}
 	for _, part := range parts {

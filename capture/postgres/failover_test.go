@@ -103,7 +103,7 @@ func await(t *testing.T, url, sql string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("it does not come true: %s", sql)
+			t.Fatalf("timed out waiting for: %s", sql)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func (f *following) receiveUpTo(at store.Position) store.Position {
 			f.done = nil
 			f.t.Fatalf("the source ended with %v", err)
 		case <-timeout:
-			f.t.Fatalf("it does not get to %s; connections lost: %v", at, f.disconnects())
+			f.t.Fatalf("position %s not reached; connections lost: %v", at, f.disconnects())
 		}
 	}
 }
@@ -253,7 +253,7 @@ func (f *following) waitForRetry(text string) {
 			f.done = nil
 			f.t.Fatalf("the source ended with %v", err)
 		case <-timeout:
-			f.t.Fatalf("it heard only: %v", f.disconnects())
+			f.t.Fatalf("got only the errors %v", f.disconnects())
 		}
 	}
 }

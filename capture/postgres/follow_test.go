@@ -97,7 +97,7 @@ func (f *following) next() capture.Batch {
 			f.done = nil
 			f.t.Fatalf("the source ended with %v", err)
 		case <-timeout:
-			f.t.Fatalf("nothing came; connections lost: %v", f.disconnects())
+			f.t.Fatalf("no batch arrived; connections lost: %v", f.disconnects())
 		}
 	}
 }
@@ -114,12 +114,12 @@ func (f *following) expect(want ...string) {
 			f.done = nil
 			f.t.Fatalf("the source ended with %v", err)
 		case <-timeout:
-			f.t.Fatalf("%q came, want %q; connections lost: %v", f.ids, want, f.disconnects())
+			f.t.Fatalf("got rows %q, want %q; connections lost: %v", f.ids, want, f.disconnects())
 		}
 	}
 	slices.Sort(want)
 	if got := slices.Sorted(slices.Values(f.ids)); !slices.Equal(got, want) {
-		f.t.Fatalf("%q came, want %q", got, want)
+		f.t.Fatalf("got rows %q, want %q", got, want)
 	}
 }
 
@@ -136,7 +136,7 @@ func (f *following) waitForEnd() error {
 			f.src.Close()
 			return err
 		case <-timeout:
-			f.t.Fatalf("the source goes on; connections lost: %v", f.disconnects())
+			f.t.Fatalf("the source did not end; connections lost: %v", f.disconnects())
 		}
 	}
 }
@@ -147,7 +147,7 @@ func (f *following) expectLost(parts ...string) {
 	err := f.waitForEnd()
 	var lost *capture.LostError
 	if !errors.As(err, &lost) {
-		f.t.Fatalf("the source ended with %v, want a lost log", err)
+		f.t.Fatalf("the source ended with %v, want a *capture.LostError", err)
 	}
 	f.t.Log(err)
 	expectText(f.t, err, parts...)
@@ -159,7 +159,7 @@ func (f *following) expectNoStream(parts ...string) {
 	err := f.waitForEnd()
 	var no *capture.NoStreamError
 	if !errors.As(err, &no) {
-		f.t.Fatalf("the source ended with %v, want no stream", err)
+		f.t.Fatalf("the source ended with %v, want a *capture.NoStreamError", err)
 	}
 	f.t.Log(err)
 	expectText(f.t, err, parts...)

@@ -56,7 +56,7 @@ func historyLosses() map[string]func(*testing.T, capturetest.Database, capture.S
 		"kept slot dropped": func(t *testing.T, db capturetest.Database, at capture.StartPoint) {
 			run(t, db, at, "SELECT pg_drop_replication_slot('@KEPT@')")
 		},
-		"kept slot dropped and made anew": func(t *testing.T, db capturetest.Database, at capture.StartPoint) {
+		"retained slot dropped and recreated": func(t *testing.T, db capturetest.Database, at capture.StartPoint) {
 			run(t, db, at, "SELECT pg_drop_replication_slot('@KEPT@'); SELECT pg_create_logical_replication_slot('@KEPT@', 'pgoutput')")
 		},
 		"kept slot moved on": func(t *testing.T, db capturetest.Database, at capture.StartPoint) {
@@ -99,8 +99,8 @@ func otherServers(version int) map[string]func(*testing.T, capturetest.Database,
 			return db
 		},
 		"publication dropped":               published("DROP PUBLICATION @NAME@"),
-		"publication dropped and made anew": published("DROP PUBLICATION @NAME@; " + publish),
-		"table taken out and put back":      published("ALTER PUBLICATION @NAME@ DROP TABLE outbox_events; ALTER PUBLICATION @NAME@ ADD TABLE outbox_events"),
+		"publication dropped and recreated": published("DROP PUBLICATION @NAME@; " + publish),
+		"table removed and added back":      published("ALTER PUBLICATION @NAME@ DROP TABLE outbox_events; ALTER PUBLICATION @NAME@ ADD TABLE outbox_events"),
 		"table replaced":                    published(swapTable),
 	}
 }
@@ -150,7 +150,7 @@ func TestHistoryReaderKilled(t *testing.T) {
 		<-out
 		const readers = "FROM pg_replication_slots WHERE temporary AND database = current_database()"
 		if n := d.count(t, "SELECT count(*) "+readers); n != 1 {
-			t.Errorf("%d slots for one reader", n)
+			t.Errorf("got %d slots for one reader", n)
 		}
 		way.switchTo("")
 		await(t, d.url, "SELECT count(*) = 0 "+readers)
@@ -166,7 +166,7 @@ func TestHistoryReaderKilled(t *testing.T) {
 		}
 		ids, err := readAgain(t, d, at, until, nil)
 		if err != nil || strings.Join(ids, " ") != "a b" {
-			t.Errorf("%q came, %v", ids, err)
+			t.Errorf("got rows %q, error %v", ids, err)
 		}
 	})
 }

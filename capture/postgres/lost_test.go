@@ -40,14 +40,14 @@ const (
 func losses() map[string]func(*testing.T, capturetest.Database) {
 	return map[string]func(*testing.T, capturetest.Database){
 		"slot dropped":                         script(dropSlot),
-		"slot dropped and made anew":           script(dropSlot, remakeSlot),
+		"slot dropped and recreated":           script(dropSlot, remakeSlot),
 		"publication dropped":                  script("DROP PUBLICATION @NAME@"),
-		"publication dropped and made anew":    script("DROP PUBLICATION @NAME@; " + publish),
-		"table taken out and put back":         script("ALTER PUBLICATION @NAME@ DROP TABLE outbox_events; ALTER PUBLICATION @NAME@ ADD TABLE outbox_events"),
-		"table taken out":                      script("ALTER PUBLICATION @NAME@ DROP TABLE outbox_events"),
+		"publication dropped and recreated":    script("DROP PUBLICATION @NAME@; " + publish),
+		"table removed and added back":         script("ALTER PUBLICATION @NAME@ DROP TABLE outbox_events; ALTER PUBLICATION @NAME@ ADD TABLE outbox_events"),
+		"table removed":                        script("ALTER PUBLICATION @NAME@ DROP TABLE outbox_events"),
 		"publish changed and changed back":     script("ALTER PUBLICATION @NAME@ SET (publish = 'delete')", "ALTER PUBLICATION @NAME@ SET (publish = 'insert')"),
-		"row filter, taken off again":          script("ALTER PUBLICATION @NAME@ SET TABLE outbox_events WHERE (retry_count = 7)", "ALTER PUBLICATION @NAME@ SET TABLE outbox_events"),
-		"column list, taken off again":         script("ALTER PUBLICATION @NAME@ SET TABLE outbox_events (id)", "ALTER PUBLICATION @NAME@ SET TABLE outbox_events"),
+		"row filter, removed again":            script("ALTER PUBLICATION @NAME@ SET TABLE outbox_events WHERE (retry_count = 7)", "ALTER PUBLICATION @NAME@ SET TABLE outbox_events"),
+		"column list, removed again":           script("ALTER PUBLICATION @NAME@ SET TABLE outbox_events (id)", "ALTER PUBLICATION @NAME@ SET TABLE outbox_events"),
 		"column list with all that is needed":  script("ALTER PUBLICATION @NAME@ SET TABLE outbox_events (id, message_group, payload, retry_count)"),
 		"published by its schema":              script("ALTER PUBLICATION @NAME@ SET TABLES IN SCHEMA public"),
 		"published by its schema, and no more": script("ALTER PUBLICATION @NAME@ SET TABLES IN SCHEMA public", "ALTER PUBLICATION @NAME@ SET TABLE unrelated"),
@@ -84,7 +84,7 @@ func faultsOfRole() []capturetest.Fault {
 			Fix: script(publish), Remedy: "run `CREATE PUBLICATION",
 		},
 		{
-			Name: "table of another owner taken out", Break: script("ALTER PUBLICATION @NAME@ SET TABLE unrelated"),
+			Name: "table of another owner removed", Break: script("ALTER PUBLICATION @NAME@ SET TABLE unrelated"),
 			Fix: script("ALTER PUBLICATION @NAME@ ADD TABLE outbox_events"), Remedy: "ADD TABLE",
 		},
 		{

@@ -33,7 +33,7 @@ func TestPartitionKeyWithWrittenColumn(t *testing.T) {
 				servers.Exec(t, d.url, c.ddl)
 				err := openErr(t, d, d.config(), store.Checkpoint{})
 				if !errors.As(err, new(*capture.NoStreamError)) {
-					t.Fatalf("not a NoStreamError: %v", err)
+					t.Fatalf("got %v, want a *capture.NoStreamError", err)
 				}
 				expectText(t, err, `outbox shop: table "public"."outbox_events" is partitioned by `, c.problem, "created_at or id, or poll")
 			})
@@ -66,7 +66,7 @@ func TestChildTables(t *testing.T) {
 		f.expectLost("tables inherit from", "(child)")
 		err := openErr(t, d, d.config(), store.Checkpoint{})
 		if !errors.As(err, new(*capture.NoStreamError)) {
-			t.Fatalf("not a NoStreamError: %v", err)
+			t.Fatalf("got %v, want a *capture.NoStreamError", err)
 		}
 		expectText(t, err, `outbox shop: tables inherit from "public"."outbox_events" (child)`, "PARTITION BY", "or poll")
 		if items := pollOnce(t, d.views, d.outboxes("shop")); len(items) != 2 {

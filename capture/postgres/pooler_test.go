@@ -31,7 +31,7 @@ func TestBehindPooler(t *testing.T) {
 			cfg.URL, cfg.StreamURL = refuses+"&lock_timeout=1s", d.url
 			err := openErr(t, d, cfg, store.Checkpoint{})
 			if !errors.As(err, new(*store.SetupError)) || errors.As(err, new(*capture.NoStreamError)) {
-				t.Errorf("polling is no way out: %v", err)
+				t.Errorf("unexpected *capture.NoStreamError: %v", err)
 			}
 			expectText(t, err, "connection pooler", "unsupported startup parameter: lock_timeout", "URL of the database itself")
 		}
@@ -41,7 +41,7 @@ func TestBehindPooler(t *testing.T) {
 func expectPooler(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	if !errors.As(err, new(*capture.NoStreamError)) {
-		t.Errorf("%v is no *capture.NoStreamError", err)
+		t.Errorf("got %v, want a *capture.NoStreamError", err)
 	}
 	expectText(t, err, append(parts, "cannot open a replication session", "connection pooler", "URL of the database itself")...)
 }

@@ -114,7 +114,7 @@ func startPaused(t *testing.T, d *database, cfg postgres.Config) *pausedReceiver
 			t.Fatalf("batch %+v", b)
 		}
 	case <-time.After(testTimeout):
-		t.Fatal("no row came")
+		t.Fatal("no row arrived")
 	}
 	return p
 }
@@ -131,14 +131,14 @@ func (p *pausedReceiver) waitForStatuses(t *testing.T, d *database, n int) {
 	for heard := -1; heard < n; {
 		select {
 		case <-timeout:
-			t.Fatalf("the server has heard %d statuses", heard)
+			t.Fatalf("the server received %d statuses", heard)
 		case <-tick.C:
 		}
 		var at *time.Time
 		var pid int
 		err := conn.QueryRow(t.Context(), "SELECT pid, reply_time FROM pg_stat_replication").Scan(&pid, &at)
 		if errors.Is(err, pgx.ErrNoRows) || err == nil && p.pid != 0 && pid != p.pid {
-			t.Fatalf("the walsender is gone or another one; the source has noticed %d losses", p.seen.lost.Load())
+			t.Fatalf("the walsender ended or changed; the source reported %d lost connections", p.seen.lost.Load())
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -162,7 +162,7 @@ func (p *pausedReceiver) receiveAll(rows, size int) {
 		select {
 		case b = <-p.out:
 		case <-timeout:
-			p.t.Fatalf("%d of %d rows have come", next, rows)
+			p.t.Fatalf("%d of %d rows arrived", next, rows)
 		}
 		sum := 0
 		for i := range b.Items {
@@ -178,7 +178,7 @@ func (p *pausedReceiver) receiveAll(rows, size int) {
 		}
 		largest, end = max(largest, sum), b.Position
 		if end != "" && next != rows {
-			p.t.Errorf("a position came after %d of %d rows", next, rows)
+			p.t.Errorf("a position arrived after %d of %d rows", next, rows)
 		}
 	}
 	p.t.Logf("the largest batch had %d bytes of payload", largest)

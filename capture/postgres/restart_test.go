@@ -250,7 +250,7 @@ func TestSlotHeldForLong(t *testing.T) {
 		held := []string{`application "thief"`, fmt.Sprintf("SELECT pg_terminate_backend(%d);", thief.PID())}
 		f.expectNoStream(held...)
 		if err := g.waitForEnd(); !errors.As(err, new(*store.SetupError)) || errors.As(err, new(*capture.NoStreamError)) {
-			t.Errorf("polling beside another relay is no way out: %v", err)
+			t.Errorf("unexpected *capture.NoStreamError while another relay may run: %v", err)
 		}
 		src := newSource(t, d.config())
 		defer src.Close()
@@ -262,7 +262,7 @@ func TestSlotHeldForLong(t *testing.T) {
 		leads := newSource(t, leader)
 		defer leads.Close()
 		if err := leads.Ready(t.Context()); err != nil {
-			t.Errorf("not ready, though the session may be ended: %v", err)
+			t.Errorf("not ready, though the session may be terminated: %v", err)
 		}
 		servers.Exec(t, d.url, insert("b"))
 		follow(t, d, leader, store.Checkpoint{Origin: f.o.Origin, Position: f.o.From}).expect("a", "b")

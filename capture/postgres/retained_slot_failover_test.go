@@ -36,7 +36,7 @@ func TestRetainedLogAfterFailover(t *testing.T) {
 		servers.Exec(t, p.d.url, insert("c"))
 		ids, err := readAgain(t, p.d, at, until, nil)
 		if err != nil || strings.Join(ids, " ") != "a b" {
-			t.Errorf("%q came, %v", ids, err)
+			t.Errorf("got rows %q, error %v", ids, err)
 		}
 	})
 }
@@ -57,7 +57,7 @@ func TestRetainedLogLostByFailover(t *testing.T) {
 		defer src.Close()
 		var lost *capture.LostError
 		if err := src.CheckReachable(t.Context(), at); !errors.As(err, &lost) || !strings.Contains(err.Error(), at.Slot) {
-			t.Errorf("%v, want a lost log", err)
+			t.Errorf("got %v, want a *capture.LostError", err)
 		}
 	})
 }

@@ -40,7 +40,7 @@ func retainedByName(t *testing.T, src *postgres.Source) map[string]capture.Retai
 		byName[one.Name] = one
 	}
 	if len(byName) < len(list) {
-		t.Errorf("names come twice: %+v", list)
+		t.Errorf("duplicate names: %+v", list)
 	}
 	return byName
 }
@@ -52,7 +52,7 @@ func expectRetainedFinding(t *testing.T, src *postgres.Source, grade store.Grade
 	if err != nil || !slices.ContainsFunc(found, func(f store.Finding) bool {
 		return f.Subject == "named checkpoints" && f.Grade == grade && strings.Contains(f.Text, text)
 	}) {
-		t.Errorf("an examination does not find %q: %+v, %v", text, found, err)
+		t.Errorf("no finding with %q: %+v, error %v", text, found, err)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestRetainLog(t *testing.T) {
 		f.src.Acknowledge(f.next().Position)
 		await(t, d.url, fmt.Sprintf("SELECT confirmed_flush_lsn > (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '%[1]s_cp_cp') + %[2]d FROM pg_replication_slots WHERE slot_name = '%[1]s'", d.name, much/2))
 		if own, err := f.src.Retained(t.Context()); err != nil || own.Bytes > much/4 {
-			t.Errorf("the relay's own slot keeps %+v, %v", own, err)
+			t.Errorf("the relay's own slot retains %+v, error %v", own, err)
 		}
 		list := retainedByName(t, f.src)
 		for _, name := range []string{"one", "cp"} {
@@ -90,7 +90,7 @@ func TestRetainLog(t *testing.T) {
 			t.Fatal(err)
 		}
 		if list := retainedByName(t, f.src); list["one"].Bytes > list["cp"].Bytes || len(list) != 2 {
-			t.Errorf("kept anew: %+v", list)
+			t.Errorf("retained again: %+v", list)
 		}
 		// Another relay's slots are not this relay's, whatever the name.
 		cfg := d.config()
@@ -148,7 +148,7 @@ func TestRetainedNames(t *testing.T) {
 	at.Slot = d.name // the relay's own slot is not a retained one
 	var lost *capture.LostError
 	if err := f.src.CheckReachable(t.Context(), at); !errors.As(err, &lost) {
-		t.Errorf("%v, want a lost log", err)
+		t.Errorf("got %v, want a *capture.LostError", err)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestReleaseLogWhileRead(t *testing.T) {
 		ids, err := readAgain(t, d, at, until, func(b capture.Batch) {
 			read += len(b.Items)
 			if now := where(); now != was && now != "" { // it may just have ended
-				t.Errorf("with %d rows read the slots stand at %s, and at %s before", read, now, was)
+				t.Errorf("with %d rows read the slots are at %s, before at %s", read, now, was)
 			}
 			if read == 1 {
 				if err := f.src.ReleaseLog(t.Context(), "one"); err != nil {
@@ -187,11 +187,11 @@ func TestReleaseLogWhileRead(t *testing.T) {
 			}
 		})
 		if err != nil || strings.Join(ids, ", ") != "row 0, row 1, row 2, row 3, row 4" {
-			t.Errorf("%q came, %v", ids, err)
+			t.Errorf("got rows %q, error %v", ids, err)
 		}
 		var lost *capture.LostError
 		if _, err := readAgain(t, d, at, until, nil); !errors.As(err, &lost) {
-			t.Errorf("%v, want a lost log", err)
+			t.Errorf("got %v, want a *capture.LostError", err)
 		}
 	})
 }
@@ -222,7 +222,7 @@ func TestRetainedLogInvalidated(t *testing.T) {
 		expectRetainedFinding(t, src, store.GradeAdvice, at.Slot+", for checkpoint one, has lost its WAL")
 		var lost *capture.LostError
 		if err := src.CheckReachable(t.Context(), at); !errors.As(err, &lost) {
-			t.Errorf("%v, want a lost log", err)
+			t.Errorf("got %v, want a *capture.LostError", err)
 		}
 		if _, err := src.RetainLog(t.Context(), "two"); !errors.As(err, &lost) {
 			t.Errorf("the relay's own log is lost: %v", err)
@@ -243,7 +243,7 @@ func TestRetainLogRefused(t *testing.T) {
 		defer src.Close()
 		var lost *capture.LostError
 		if _, err := src.RetainLog(t.Context(), "one"); !errors.As(err, &lost) {
-			t.Errorf("there is no slot: %v, want a lost log", err)
+			t.Errorf("no such slot: got %v, want a *capture.LostError", err)
 		}
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, fmt.Sprintf("SELECT pg_create_physical_replication_slot('%s_cp_one')", d.name))
@@ -251,7 +251,7 @@ func TestRetainLogRefused(t *testing.T) {
 		_, err := src.RetainLog(t.Context(), "one")
 		for _, err := range []error{err, src.ReleaseLog(t.Context(), "one")} {
 			if !errors.As(err, &setup) || !strings.Contains(err.Error(), "another program") {
-				t.Errorf("the slot is another program's: %v", err)
+				t.Errorf("slot of another program: got error %v", err)
 			}
 		}
 		servers.Exec(t, d.url, fmt.Sprintf("SELECT pg_drop_replication_slot('%s_cp_one')", d.name))
@@ -263,7 +263,7 @@ func TestRetainLogRefused(t *testing.T) {
 		_, againErr := readAgain(t, d, at, f.next().Position, nil)
 		for _, err := range []error{err, againErr} {
 			if !errors.As(err, &setup) || !strings.Contains(err.Error(), "slots are taken") {
-				t.Errorf("there is no slot to spare: %v", err)
+				t.Errorf("no free slot: got error %v", err)
 			}
 		}
 		lowly := d.config()
@@ -272,7 +272,7 @@ func TestRetainLogRefused(t *testing.T) {
 		defer poor.Close()
 		_, err = poor.RetainLog(t.Context(), "two")
 		if !errors.As(err, &setup) || !strings.Contains(err.Error(), "REPLICATION;`") {
-			t.Errorf("the role may not stream: %v", err)
+			t.Errorf("role without REPLICATION: got error %v", err)
 		}
 	})
 }

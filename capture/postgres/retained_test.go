@@ -53,7 +53,7 @@ func TestRetainedWithoutSlot(t *testing.T) {
 		script(dropSlot)(t, d)
 		var lost *capture.LostError
 		if kept, err := src.Retained(t.Context()); !errors.As(err, &lost) {
-			t.Errorf("%+v, %v, want a lost log", kept, err)
+			t.Errorf("got %+v, error %v, want a *capture.LostError", kept, err)
 		}
 	})
 }

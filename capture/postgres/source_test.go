@@ -79,7 +79,7 @@ func (r *running) next() capture.Batch {
 			r.done <- err
 			r.t.Fatalf("the run ended: %v", err)
 		case <-timeout:
-			r.t.Fatal("no batch came")
+			r.t.Fatal("no batch arrived")
 		}
 	}
 }
@@ -114,7 +114,7 @@ func openErr(t *testing.T, d *database, cfg postgres.Config, at store.Checkpoint
 		if o.View != nil {
 			o.View.Close()
 		}
-		t.Fatal("Open found nothing wrong")
+		t.Fatal("Open succeeded, want an error")
 	}
 	return err
 }
@@ -139,14 +139,14 @@ func TestServerNotReady(t *testing.T) {
 		err := openErr(t, d, cfg, store.Checkpoint{})
 		var no *capture.NoStreamError
 		if !errors.As(err, &no) {
-			t.Fatalf("not a NoStreamError: %v", err)
+			t.Fatalf("got %v, want a *capture.NoStreamError", err)
 		}
 		expectText(t, err, "ALTER SYSTEM SET wal_level = logical;", "restart", `ALTER ROLE "app" REPLICATION;`, "rds_replication",
 			"max_replication_slots", `CREATE PUBLICATION "`+d.name+`" FOR TABLE "public"."outbox_events" WITH (publish = 'insert', publish_via_partition_root = true);`)
 		src := newSource(t, cfg)
 		defer src.Close()
 		if ready := src.Ready(t.Context()); ready == nil || ready.Error() != err.Error() {
-			t.Errorf("Open says\n%v\nand Ready\n%v", err, ready)
+			t.Errorf("got Open error\n%v\nand Ready error\n%v", err, ready)
 		}
 	})
 }
@@ -158,13 +158,13 @@ func TestReady(t *testing.T) {
 		src := newSource(t, d.config())
 		defer src.Close()
 		if err := src.Ready(t.Context()); err != nil {
-			t.Errorf("Open could make what it needs, and: %v", err)
+			t.Errorf("Ready failed although Open could create everything: %v", err)
 		}
 		expectNoSlot(t, d)
 		conn := servers.Connect(t, d.url)
 		var publications int
 		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_publication").Scan(&publications); err != nil || publications > 0 {
-			t.Errorf("%d publications were made, %v", publications, err)
+			t.Errorf("Ready created %d publications, error %v", publications, err)
 		}
 		if _, err := conn.Exec(t.Context(), "SELECT pg_create_physical_replication_slot('other')"); err != nil {
 			t.Fatal(err)
@@ -198,7 +198,7 @@ func TestTablesNotReady(t *testing.T) {
 		var setup *store.SetupError
 		var no *capture.NoStreamError
 		if !errors.As(err, &setup) || errors.As(err, &no) {
-			t.Errorf("%T is not a fault that polling suffers from too", err)
+			t.Errorf("got %T, want an error that also prevents polling", err)
 		}
 		expectText(t, err, `table "absent" does not exist`, `ALTER TABLE "fast" SET LOGGED;`, `"seen" is not a table`)
 	})
@@ -276,7 +276,7 @@ func TestLostLog(t *testing.T) {
 				err := r.src.Run(t.Context(), capture.Span{From: r.o.From}, r.out)
 				var lost *capture.LostError
 				if !errors.As(err, &lost) {
-					t.Fatalf("the next run ended with %v, want a lost log", err)
+					t.Fatalf("the next run ended with %v, want a *capture.LostError", err)
 				}
 				r.close()
 				if c.why == "" {
@@ -284,7 +284,7 @@ func TestLostLog(t *testing.T) {
 				}
 				again := run(t, d, d.config(), at)
 				if !strings.Contains(again.o.SnapshotReason, c.why) {
-					t.Errorf("the log begins anew because %q", again.o.SnapshotReason)
+					t.Errorf("unexpected snapshot reason %q", again.o.SnapshotReason)
 				}
 				servers.Exec(t, d.url, insert("b"))
 				if b := again.next(); b.Items[0].ID != "b" {
@@ -308,7 +308,7 @@ func TestInvalidatedSlot(t *testing.T) {
 		servers.Exec(t, d.url, "CHECKPOINT")
 		again := run(t, d, d.config(), at)
 		if !strings.Contains(again.o.SnapshotReason, "has lost its WAL") {
-			t.Errorf("the log begins anew because %q", again.o.SnapshotReason)
+			t.Errorf("unexpected snapshot reason %q", again.o.SnapshotReason)
 		}
 	})
 }
@@ -324,7 +324,7 @@ func TestSlotHeld(t *testing.T) {
 			err := openErr(t, d, d.config(), store.Checkpoint{})
 			var no *capture.NoStreamError
 			if errors.As(err, &no) {
-				t.Error("polling beside another relay is no way out")
+				t.Error("unexpected *capture.NoStreamError while another relay may run")
 			}
 			expectText(t, err, "is held by another session: pid", `application "sluicebox `+d.name+` stream"`, "127.0.0.1", "another relay of this name runs")
 		})
@@ -340,7 +340,7 @@ func TestSlotHeld(t *testing.T) {
 				t.Errorf("row %s", b.Items[0].ID)
 			}
 			if err := r.runError(); err == nil {
-				t.Error("the first run goes on")
+				t.Error("the first run did not end")
 			}
 		})
 	})
@@ -418,7 +418,7 @@ func TestHeartbeat(t *testing.T) {
 				}
 				last = b.Position
 			case <-time.After(testTimeout):
-				t.Fatal("the position stands still")
+				t.Fatal("the position does not advance")
 			}
 		}
 	})
@@ -450,16 +450,16 @@ func TestAcknowledge(t *testing.T) {
 			err := conn.QueryRow(t.Context(), `SELECT confirmed_flush_lsn >= $2::pg_lsn, confirmed_flush_lsn >= $3::pg_lsn
 				FROM pg_replication_slots WHERE slot_name = $1`, d.name, string(at), string(after)).Scan(&reached, &ahead)
 			if err != nil || ahead {
-				t.Fatalf("the log of an unacknowledged row is given away: %t, %v", ahead, err)
+				t.Fatalf("the slot passed an unacknowledged row: %t, error %v", ahead, err)
 			}
 			if reached {
 				break
 			}
 			if time.Since(began) > testTimeout {
-				t.Fatal("the server was not told")
+				t.Fatal("the server did not receive the acknowledgement")
 			}
 		}
-		t.Logf("told after %s", time.Since(began))
+		t.Logf("acknowledgement received after %s", time.Since(began))
 	})
 }
 
@@ -486,7 +486,7 @@ func TestLatency(t *testing.T) {
 		if longest := took[len(took)-1]; longest > quickTimeout {
 			t.Errorf("a row was stuck for %s", longest)
 		}
-		t.Logf("commit answered -> batch received: median %s, 99 %% %s", took[len(took)/2], took[len(took)*99/100])
+		t.Logf("commit to batch: p50 %s, p99 %s", took[len(took)/2], took[len(took)*99/100])
 	})
 }
 

@@ -42,11 +42,11 @@ func resumeFrom(t *testing.T, d *database, at store.Checkpoint) *following {
 	t.Helper()
 	f := follow(t, d, d.config(), at)
 	if f.o.View != nil || f.o.SnapshotReason != "" || f.o.From != at.Position {
-		t.Fatalf("it does not go on at %s: from %s, because %s", at.Position, f.o.From, f.o.SnapshotReason)
+		t.Fatalf("not resumed at %s: got position %s, snapshot reason %s", at.Position, f.o.From, f.o.SnapshotReason)
 	}
 	system, _, _ := strings.Cut(at.Origin, "/")
 	if !strings.HasPrefix(f.o.Origin, system+"/2/") {
-		t.Errorf("the origin is %s, it was %s", f.o.Origin, at.Origin)
+		t.Errorf("got origin %s, before %s", f.o.Origin, at.Origin)
 	}
 	return f
 }
@@ -56,7 +56,7 @@ func expectSnapshot(t *testing.T, d *database, at store.Checkpoint, why ...strin
 	t.Helper()
 	f := follow(t, d, d.config(), at)
 	if f.o.View == nil {
-		t.Fatalf("it goes on at %s without a cut", f.o.From)
+		t.Fatalf("resumed at %s, want a snapshot", f.o.From)
 	}
 	expectText(t, errors.New(f.o.SnapshotReason), why...)
 	return f
@@ -122,7 +122,7 @@ func (f *following) expectInOrder(want ...string) {
 	f.t.Helper()
 	f.expect(slices.Clone(want)...)
 	if !slices.Equal(f.ids, want) {
-		f.t.Fatalf("%q came, want %q", f.ids, want)
+		f.t.Fatalf("got rows %q, want %q", f.ids, want)
 	}
 }
 

@@ -51,7 +51,7 @@ func TestStatusConstraints(t *testing.T) {
 				}
 				expectFixed(t, url, examine, "outbox box", store.GradeFault, "constraint of it of \"box\" does not allow "+c.refused+" in column status")
 				if _, err := servers.Connect(t, url).Exec(t.Context(), "INSERT INTO box (id, status) VALUES ('x', "+c.bad+")"); err == nil {
-					t.Errorf("mended, the constraint allows %s", c.bad)
+					t.Errorf("after the fix the constraint allows %s", c.bad)
 				}
 			})
 		}

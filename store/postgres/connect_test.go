@@ -91,7 +91,7 @@ func TestParseURLPicksHost(t *testing.T) {
 		servers.Exec(t, raw, "ALTER ROLE "+role+" SET default_transaction_read_only = on")
 		refused := openStore(t, strings.Replace(reader, at.Host, at.Host+","+at.Host, 1), 0, flowBox)
 		if _, err := refused.AcquireLeadership(ctx(t)); err == nil || !strings.Contains(err.Error(), "read only") {
-			t.Errorf("a server that takes no writes: %v", err)
+			t.Errorf("read-only server: got error %v", err)
 		}
 	})
 }

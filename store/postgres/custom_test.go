@@ -68,11 +68,11 @@ func TestGroupPathOfAPayload(t *testing.T) {
 				defer view.Close()
 				items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 20, MaxPayload: 1})
 				if err != nil || len(items) != len(want) {
-					t.Fatalf("%d rows, %v", len(items), err)
+					t.Fatalf("got %d rows, error %v", len(items), err)
 				}
 				for i, it := range items {
 					if it.Group != want[i] || it.Kind != "k" {
-						t.Errorf("row %s of kind %q is in group %#v, want %#v", it.ID, it.Kind, it.Group, want[i])
+						t.Errorf("row %s of kind %q: got group %#v, want %#v", it.ID, it.Kind, it.Group, want[i])
 					}
 				}
 				for _, it := range items {
@@ -85,7 +85,7 @@ func TestGroupPathOfAPayload(t *testing.T) {
 				}
 				if got := ask[string](t, r.conn, `SELECT string_agg("State", ' ' ORDER BY "Id") FROM "The Shop"."Out Box"`); got !=
 					"SENT DEAD"+strings.Repeat(" SENDING", len(want)-2) {
-					t.Errorf("the states are %s", got)
+					t.Errorf("got states %s", got)
 				}
 			})
 		}
@@ -104,11 +104,11 @@ func TestMalformedGroups(t *testing.T) {
 	defer view.Close()
 	items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 20})
 	if err != nil || len(items) != 3 {
-		t.Fatalf("%d rows, %v", len(items), err)
+		t.Fatalf("got %d rows, error %v", len(items), err)
 	}
 	for _, it := range items {
 		if it.Group != store.GroupOf("") {
-			t.Errorf("row %s is in group %#v", it.ID, it.Group)
+			t.Errorf("row %s: got group %#v", it.ID, it.Group)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func TestCheckOfCustomLayouts(t *testing.T) {
 		}
 		for _, want := range c.want {
 			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: check does not say %q: %v", c.name, want, err)
+				t.Errorf("%s: Check error lacks %q: %v", c.name, want, err)
 			}
 		}
 	}

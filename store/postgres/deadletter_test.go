@@ -52,11 +52,11 @@ func TestResolveWaitsForLockedRow(t *testing.T) {
 		for what, err := range map[string]error{"requeue": requeue, "discard": discard} {
 			var refused *store.RefusedError
 			if !errors.As(err, &refused) {
-				t.Errorf("%s of a locked row: %v", what, err)
+				t.Errorf("%s of a locked row: got error %v", what, err)
 			}
 		}
 		if took := time.Since(began); took < 2*time.Second || took > 10*time.Second {
-			t.Errorf("both waited %s, want 1 s each", took)
+			t.Errorf("both calls took %s, want 1 s each", took)
 		}
 		if n, err := r.store.CountFailed(ctx(t), allLetters); err != nil || n != 3 || r.holds(t) != 3 {
 			t.Errorf("%d rows are FAILED, %d holds, %v", n, r.holds(t), err)
@@ -65,7 +65,7 @@ func TestResolveWaitsForLockedRow(t *testing.T) {
 		f := allLetters
 		f.IDs = []string{"1"}
 		if items, err := r.store.Requeue(ctx(t), r.epoch, f, 9); err != nil || len(items) != 1 {
-			t.Errorf("the first row alone: %v, %v", items, err)
+			t.Errorf("requeue of the first row: got %v, error %v", items, err)
 		}
 		// Another session settles it during the call.
 		c := ctx(t)
@@ -76,10 +76,10 @@ func TestResolveWaitsForLockedRow(t *testing.T) {
 		}
 		end(t, locker, true)
 		if a := <-rest; a.Err != nil || len(a.Value) != 1 || a.Value[0].ID != "3" {
-			t.Errorf("the rest: %v, %v", a.Value, a.Err)
+			t.Errorf("requeue of the rest: got %v, error %v", a.Value, a.Err)
 		}
 		if got := r.status(t, "2"); got != "COMPLETED" {
-			t.Errorf("the row that was not FAILED any more is %s", got)
+			t.Errorf("the row settled meanwhile: got status %s", got)
 		}
 	})
 }
@@ -108,7 +108,7 @@ func TestResolveWaitsForEpoch(t *testing.T) {
 			r.waitBlocked(t, 1)
 			letters, err := r.store.Failed(c, allLetters, 9, true)
 			if n, e := r.store.CountFailed(c, allLetters); err != nil || e != nil || n != 2 || len(letters) != 2 {
-				t.Errorf("beside a Lead: %d counted, %v, %d read, %v", n, e, len(letters), err)
+				t.Errorf("reads during AcquireLeadership: counted %d, error %v; read %d, error %v", n, e, len(letters), err)
 			}
 			end(t, lead, true)
 			r.epoch++
@@ -116,7 +116,7 @@ func TestResolveWaitsForEpoch(t *testing.T) {
 				t.Errorf("%s: %v", what, a.Err)
 			}
 			if after := ask[string](t, r.conn, rows); after != before || r.holds(t) != 2 {
-				t.Errorf("%s changed the rows from %s to %s; %d holds", what, before, after, r.holds(t))
+				t.Errorf("%s changed the rows from %s to %s, with %d holds", what, before, after, r.holds(t))
 			}
 		}
 	})
@@ -141,7 +141,7 @@ func TestRequeueColumns(t *testing.T) {
 				}
 				const state = "SELECT concat_ws(' ', status, retry_count, coalesce(error_message::text, '<null>'), processed_at IS NOT NULL) FROM outbox_events"
 				if got := ask[string](t, r.conn, state); got != want {
-					t.Errorf("the row says %q, want %q", got, want)
+					t.Errorf("got row %q, want %q", got, want)
 				}
 			})
 		}
@@ -157,7 +157,7 @@ func TestFilterCollations(t *testing.T) {
 EXCEPTION WHEN feature_not_supported THEN NULL; END $$`)
 		collation := " COLLATE ci"
 		if ask[bool](t, servers.Connect(t, url), "SELECT to_regcollation('ci') IS NULL") {
-			t.Log("this server has no ICU, and so no collation that takes two texts for one")
+			t.Log("this server has no ICU, so it has no collation that treats different texts as equal")
 			collation = ` COLLATE "C"`
 		}
 		for _, typ := range []string{"text" + collation, "varchar(20)" + collation, "char(4)", "json"} {
@@ -173,7 +173,7 @@ EXCEPTION WHEN feature_not_supported THEN NULL; END $$`)
 					f := store.DeadLetterFilter{Outbox: "events", Group: &g, Error: map[string]string{"1": "Ü", "2": "üb"}[id]}
 					letters, err := r.store.Failed(ctx(t), f, 9, false)
 					if err != nil || len(letters) != 1 || letters[0].ID != id || letters[0].Group != g {
-						t.Errorf("group %s: %+v, %v", group, letters, err)
+						t.Errorf("group %s: got %+v, error %v", group, letters, err)
 					}
 				}
 			})
@@ -249,7 +249,7 @@ func TestDiscardGrant(t *testing.T) {
 		}
 		servers.Exec(t, admin, "GRANT DELETE ON outbox_events TO relay_discard")
 		if refs, err := relay.Discard(ctx(t), epoch, allLetters, 9); err != nil || len(refs) != 1 {
-			t.Errorf("after the grant: %v, %v", refs, err)
+			t.Errorf("after the grant: got %v, error %v", refs, err)
 		}
 	})
 }
@@ -284,7 +284,7 @@ func TestHoldSurvivesCrash(t *testing.T) {
 			}
 			crash()
 			if n := r.holds(t); n != 3 {
-				t.Errorf("%d holds after a crash, want one more", n)
+				t.Errorf("got %d holds after a crash, want one more", n)
 			}
 			if items, err := r.store.Requeue(ctx(t), r.epoch, allLetters, 1); err != nil || len(items) != 1 {
 				t.Fatal(items, err)
@@ -298,14 +298,14 @@ func TestHoldSurvivesCrash(t *testing.T) {
 			}
 			crash()
 			if n := r.holds(t); n != 1 {
-				t.Errorf("%d holds after a crash, want none but the blocked lane's", n)
+				t.Errorf("got %d holds after a crash, want only the blocked lane's", n)
 			}
 			if refs, err := r.store.Discard(ctx(t), r.epoch, allLetters, 9); err != nil || len(refs) != 1 {
 				t.Fatal(refs, err)
 			}
 			crash()
 			if n := ask[int](t, r.conn, "SELECT count(*) FROM outbox_events"); n != 1 {
-				t.Errorf("%d rows after a crash, want the requeued one", n)
+				t.Errorf("got %d rows after a crash, want the requeued one", n)
 			}
 		})
 	}

@@ -25,7 +25,7 @@ func expectFixed(t *testing.T, url string, examine func() []store.Finding, subje
 	wrong := findingsOf(examine(), subject)
 	wrong = slices.DeleteFunc(wrong, func(f store.Finding) bool { return f.Grade == store.GradeOK })
 	if len(wrong) != 1 || wrong[0].Grade != grade || !strings.Contains(wrong[0].Text, text) {
-		t.Fatalf("%s is %+v, want one of grade %s that says %q", subject, wrong, grade, text)
+		t.Fatalf("%s: got findings %+v, want one of grade %s with %q", subject, wrong, grade, text)
 	}
 	for line := range strings.Lines(wrong[0].Remedy) {
 		if line = strings.TrimSpace(line); strings.HasSuffix(line, ";") {
@@ -34,7 +34,7 @@ func expectFixed(t *testing.T, url string, examine func() []store.Finding, subje
 	}
 	for _, f := range findingsOf(examine(), subject) {
 		if f.Grade != store.GradeOK {
-			t.Errorf("after %q: %+v", wrong[0].Remedy, f)
+			t.Errorf("after the remedy %q: got findings %+v", wrong[0].Remedy, f)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func TestIndexOfUnsettledRows(t *testing.T) {
 				servers.Exec(t, url, "DROP TABLE box", ddl, c.first)
 				for _, f := range findingsOf(examine(), "outbox box") {
 					if f.Grade != store.GradeOK {
-						t.Errorf("with %s: %+v", c.first, f)
+						t.Errorf("with index %s: got findings %+v", c.first, f)
 					}
 				}
 			})
@@ -156,17 +156,17 @@ func TestTimeoutsOfTheRole(t *testing.T) {
 			}
 			give("statement_timeout = ''10min''")
 			if found := findingsOf(examine(), "timeouts"); len(found) != 1 || found[0].Grade != store.GradeOK {
-				t.Errorf("10 minutes for a statement: %+v", found)
+				t.Errorf("statement timeout of 10 minutes: got findings %+v", found)
 			}
 			give("default_transaction_read_only = on")
 			found := findingsOf(examine(), "server")
 			i := slices.IndexFunc(found, func(f store.Finding) bool { return f.Grade == store.GradeFault })
 			if i < 0 || !strings.Contains(found[i].Text, "read-only") {
-				t.Fatalf("read-only transactions: %+v", found)
+				t.Fatalf("read-only transactions: got findings %+v", found)
 			}
 			servers.Exec(t, url, strings.Split(found[i].Remedy, "\n")...)
 			if found := findingsOf(examine(), "server"); len(found) != 1 {
-				t.Errorf("mended: %+v", found)
+				t.Errorf("after the fix: got findings %+v", found)
 			}
 		})
 	}
@@ -187,7 +187,7 @@ func TestClock(t *testing.T) {
 			grade = store.GradeOK
 		}
 		if len(c.Findings) != 1 || c.Findings[0].Grade != grade || !strings.Contains(c.Findings[0].Text, want) || (grade == store.GradeAdvice) != (c.Findings[0].Remedy != "") {
-			t.Errorf("a clock that is off by %s: %+v", shift, c.Findings)
+			t.Errorf("clock off by %s: got findings %+v", shift, c.Findings)
 		}
 	}
 }
@@ -217,12 +217,12 @@ func TestConnectionLimits(t *testing.T) {
 						break
 					}
 					if time.Now().After(end) {
-						t.Fatalf("%s, 12: %+v", of, found)
+						t.Fatalf("%s with limit 12: got findings %+v", of, found)
 					}
 				}
 				other := servers.Connect(t, url)
 				if found := findingsOf(examine(), "connections"); len(found) != 2 || found[1].Grade != store.GradeAdvice || !strings.Contains(found[1].Text, "others use 1") {
-					t.Errorf("%s, 12 and another session: %+v", of, found)
+					t.Errorf("%s with limit 12 and another session: got findings %+v", of, found)
 				}
 				_ = other.Close(t.Context())
 				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 4")

@@ -39,10 +39,10 @@ func TestCompleteWithoutTimeColumn(t *testing.T) {
 				r := newRig(t, url, fmt.Sprintf("CREATE TABLE bare (id text PRIMARY KEY, payload text, status %s); INSERT INTO bare VALUES ('1', 'x', '%s'), ('2', 'x', '%[2]s')", typ, pending), 0, box)
 				r.claim(t, row("1"), row("2"))
 				if got := settleBoth(t, r, "1", "2"); got[0] != store.Written || got[1] != store.Written {
-					t.Errorf("the outcomes are %v", got)
+					t.Errorf("got outcomes %v", got)
 				}
 				if n := ask[int](t, r.conn, "SELECT count(*) FROM bare WHERE status::text = $1", completed); n != 2 {
-					t.Errorf("%d of 2 rows are completed", n)
+					t.Errorf("got %d completed rows, want 2", n)
 				}
 			})
 		})
@@ -62,14 +62,14 @@ CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO 
 		got := r.claim(t, row("1"), row("2"), row("3"))
 		for i, retries := range []int{0, 2, 0} {
 			if got[i].Result != store.Claimed || got[i].RetryCount != retries {
-				t.Errorf("row %d is %+v, want it claimed with %d retries", i+1, got[i], retries)
+				t.Errorf("row %d: got %+v, want it claimed with %d retries", i+1, got[i], retries)
 			}
 		}
 		if n := ask[int](t, r.conn, "SELECT count(*) FROM updates"); n != 3 {
-			t.Errorf("3 rows were written %d times", n)
+			t.Errorf("3 rows: got %d writes", n)
 		}
 		if got := r.claim(t, row("2")); got[0].Result != store.Claimed || got[0].RetryCount != 2 {
-			t.Errorf("alone it is %+v", got[0])
+			t.Errorf("claimed alone: got %+v", got[0])
 		}
 	})
 }
@@ -84,10 +84,10 @@ func TestInheritedIDNotUnique(t *testing.T) {
 		r.exec(t, "UPDATE outbox_events SET status = 'COMPLETED' WHERE id = '2'")
 		got := r.claim(t, row("1"), row("2"))
 		if got[0].Result != store.Claimed || got[1].Result != store.AlreadySettled {
-			t.Errorf("the open row and the settled one are %v and %v", got[0].Result, got[1].Result)
+			t.Errorf("got %v for the unsettled row and %v for the settled one", got[0].Result, got[1].Result)
 		}
 		if got := settleBoth(t, r, "1", "2"); got[0] != store.Written || got[1] != store.WasSettled {
-			t.Errorf("the outcomes are %v", got)
+			t.Errorf("got outcomes %v", got)
 		}
 	})
 }
@@ -109,7 +109,7 @@ func TestHotPathIsFenced(t *testing.T) {
 			r.waitBlocked(t, 2)
 			end(t, lead, true)
 			if a, s := <-claim, <-settle; !errors.Is(a.Err, store.ErrNotLeader) || !errors.Is(s.Err, store.ErrNotLeader) {
-				t.Errorf("the claim says %v, the outcomes say %v", a.Err, s.Err)
+				t.Errorf("got claim error %v and settle error %v", a.Err, s.Err)
 			}
 			for i := range rows {
 				if got := r.status(t, rows[i].ID); got != "PENDING" {

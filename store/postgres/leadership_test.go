@@ -134,7 +134,7 @@ func (r *rig) await(t *testing.T, what, question string) {
 	t.Helper()
 	for deadline := time.Now().Add(testTimeout); !ask[bool](t, r.conn, question); {
 		if time.Now().After(deadline) {
-			t.Fatalf("it never came to that: %s", what)
+			t.Fatalf("timed out waiting for: %s", what)
 		}
 	}
 }
@@ -164,7 +164,7 @@ AND application_name = 'sluicebox rig claims' AND wait_event = 'ClientWrite')`)
 		rival := openStore(t, url, 0, flowBox)
 		epoch, err := rival.AcquireLeadership(ctx(t))
 		if err != nil || epoch != r.epoch+1 {
-			t.Fatalf("the next leader: epoch %d, %v", epoch, err)
+			t.Fatalf("next leader: got epoch %d, error %v", epoch, err)
 		}
 		const pending = "SELECT count(*) FROM outbox_events WHERE status = 'PENDING'"
 		if n := ask[int](t, r.conn, pending); n != rows {
@@ -172,13 +172,13 @@ AND application_name = 'sluicebox rig claims' AND wait_event = 'ClientWrite')`)
 		}
 		p.thaw()
 		if a := <-claim; a.Err == nil {
-			t.Error("the frozen claim was answered")
+			t.Error("the frozen claim returned")
 		}
 		if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), asked[:1]); !errors.Is(err, store.ErrNotLeader) {
-			t.Errorf("the old leader, awake: %v", err)
+			t.Errorf("resumed old leader: got error %v", err)
 		}
 		if n := ask[int](t, r.conn, pending); n != rows {
-			t.Errorf("at last %d rows are pending, want %d", n, rows)
+			t.Errorf("finally %d rows are pending, want %d", n, rows)
 		}
 	})
 }
@@ -196,17 +196,17 @@ func TestAcquireTerminatesWaitingClaim(t *testing.T) {
 		rival := openStore(t, withoutLockTimeout(url), 0, flowBox)
 		epoch, err := rival.AcquireLeadership(ctx(t))
 		if err != nil || epoch != r.epoch+1 {
-			t.Fatalf("the next leader: epoch %d, %v", epoch, err)
+			t.Fatalf("next leader: got epoch %d, error %v", epoch, err)
 		}
 		if a := <-claim; a.Err == nil || !postgres.Unreachable(a.Err) {
-			t.Errorf("the old leader's claim: %v, %v", a.Value, a.Err)
+			t.Errorf("old leader's claim: got %v, error %v", a.Value, a.Err)
 		}
 		end(t, holder, true)
 		if got := r.status(t, "1"); got != "PENDING" {
 			t.Errorf("the row is %s", got)
 		}
 		if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("1")}); !errors.Is(err, store.ErrNotLeader) {
-			t.Errorf("a claim after Lead: %v", err)
+			t.Errorf("claim after AcquireLeadership: %v", err)
 		}
 
 		holder = r.begin(t, "SELECT 1 FROM outbox_events WHERE id = '2' FOR UPDATE")
@@ -218,10 +218,10 @@ func TestAcquireTerminatesWaitingClaim(t *testing.T) {
 		r.waitBlocked(t, 2)
 		end(t, holder, true)
 		if a := <-claim; a.Err != nil || a.Value[0].Result != store.Claimed {
-			t.Errorf("the store's own claim: %v, %v", a.Value, a.Err)
+			t.Errorf("the store's own claim: got %v, error %v", a.Value, a.Err)
 		}
 		if l := <-lead; l.Err != nil || l.Value != epoch+1 {
-			t.Errorf("Lead beside its own claim: %d, %v", l.Value, l.Err)
+			t.Errorf("AcquireLeadership during its own claim: got epoch %d, error %v", l.Value, l.Err)
 		}
 	})
 }
@@ -261,10 +261,10 @@ func TestAcquireReportsBlockers(t *testing.T) {
 			wantKept("a role that may not", role, pid, "may not terminate it")
 			end(t, holder, true)
 			if a := <-claim; a.Err != nil || a.Value[0].Result != store.Claimed {
-				t.Errorf("the claim that was not ended: %v, %v", a.Value, a.Err)
+				t.Errorf("claim that was not terminated: got %v, error %v", a.Value, a.Err)
 			}
 			if epoch, err := role.AcquireLeadership(ctx(t)); err != nil || epoch != r.epoch+1 {
-				t.Errorf("afterwards: epoch %d, %v", epoch, err)
+				t.Errorf("afterwards: got epoch %d, error %v", epoch, err)
 			}
 		})
 	}
@@ -284,7 +284,7 @@ func TestAcquireNeedsHeldLock(t *testing.T) {
 			t.Fatal(err)
 		}
 		if woken, err := frozen.AcquireLeadership(ctx(t)); !errors.Is(err, store.ErrNotLeader) || postgres.Unreachable(err) {
-			t.Errorf("it leads in epoch %d: %v", woken, err)
+			t.Errorf("got epoch %d, error %v", woken, err)
 		}
 		if err := successor.SaveCheckpoint(ctx(t), epoch, store.Checkpoint{Position: "0/10"}); err != nil {
 			t.Error(err)
@@ -293,7 +293,7 @@ func TestAcquireNeedsHeldLock(t *testing.T) {
 		held.Release()
 		again := takeLock(t, frozen)
 		if next, err := frozen.AcquireLeadership(ctx(t)); err != nil || next <= epoch {
-			t.Errorf("with the lock again: epoch %d, %v", next, err)
+			t.Errorf("with the lock again: got epoch %d, error %v", next, err)
 		}
 		again.Release()
 	})

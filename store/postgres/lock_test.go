@@ -76,7 +76,7 @@ func TestLockSessionEnded(t *testing.T) {
 				t.Errorf("%s: %v, %v", asks, err, c.Err())
 			}
 			if err := errors.Join(first.Ping(ctx(t))); err == nil {
-				t.Errorf("%s: a lock that was lost answers a ping", asks)
+				t.Errorf("%s: Ping of a lost lock succeeded", asks)
 			}
 			second := takeLock(t, locker(t, url, ""))
 			if err := second.Ping(ctx(t)); err != nil {
@@ -120,7 +120,7 @@ func TestLockSilence(t *testing.T) {
 				t.Errorf("the lock was lost after %s", silence)
 			}
 			if err := held.Watch(ctx(t)); err == nil || !strings.Contains(err.Error(), "57P05") { // idle_session_timeout
-				t.Errorf("the silent holder: %v", err)
+				t.Errorf("silent holder: got error %v", err)
 			}
 		})
 	}
@@ -140,7 +140,7 @@ func TestLockCandidate(t *testing.T) {
 			}
 			pid := ask[int](t, r.conn, last)
 			if i%3 != 0 && pid != before {
-				t.Errorf("try %d came by session %d, the one before by %d", i, pid, before)
+				t.Errorf("attempt %d used session %d, the previous one session %d", i, pid, before)
 			}
 			if before = pid; i%3 == 2 {
 				r.exec(t, "SELECT pg_terminate_backend($1, 10000)", pid)
@@ -184,7 +184,7 @@ func TestLockReleasedMeanwhile(t *testing.T) {
 		go func() { ended <- held.Watch(c) }()
 		stores[0].Close()
 		if err := <-ended; err == nil || c.Err() != nil {
-			t.Errorf("a watch of a closed store's lock: %v, %v", err, c.Err())
+			t.Errorf("watch of a closed store's lock: got error %v, context error %v", err, c.Err())
 		}
 		takeLock(t, stores[1])
 	})
@@ -231,7 +231,7 @@ func TestLockInRecovery(t *testing.T) {
 			st := locker(t, srv.URL, "")
 			for range 2 {
 				if _, err := st.Lock(ctx(t)); err == nil || !postgres.Unreachable(err) || !strings.Contains(err.Error(), "recovery") {
-					t.Errorf("a standby: %v", err)
+					t.Errorf("standby: got error %v", err)
 				}
 			}
 			if !ask[bool](t, servers.Connect(t, srv.URL), "SELECT pg_promote()") {

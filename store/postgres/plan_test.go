@@ -58,7 +58,7 @@ INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 10)::text
 			prune := pruneQuery(desc)
 			plan := explain(t, conn, prune.sql, prune.args(values))
 			if !strings.Contains(plan, "Tid Range Scan on outbox_events") || !strings.Contains(plan, "Tid Scan on outbox_events") || strings.Contains(plan, "Seq Scan on outbox_events") {
-				t.Errorf("rows to delete are found by:\n%s", plan)
+				t.Errorf("unexpected plan for the delete:\n%s", plan)
 			}
 		})
 	}
@@ -116,7 +116,7 @@ func planOf(t *testing.T, st *Store, held []string, except []store.LaneKey, want
 	}
 	plan := explain(t, v.conn, read.sql, args)
 	if !strings.Contains(plan, want) || strings.Contains(plan, "Seq Scan on outbox_events") || !strings.Contains(plan, "hashed SubPlan") {
-		t.Errorf("without %v, rows are read by:\n%s\nwant %s", except, plan, want)
+		t.Errorf("excluding %v: got plan\n%s\nwant %s", except, plan, want)
 	}
 }
 

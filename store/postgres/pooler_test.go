@@ -57,7 +57,7 @@ func checkPooled(t *testing.T, raw string) error {
 		found = s.checkDirect(ctx, sess.conn)
 		var one int
 		if err := sess.conn.QueryRow(ctx, "SELECT 1", pgx.QueryExecModeSimpleProtocol).Scan(&one); err != nil {
-			t.Errorf("the connection does not serve any more: %v", err)
+			t.Errorf("connection unusable: %v", err)
 		}
 		return nil
 	})
@@ -79,11 +79,11 @@ func eachServer(t *testing.T, test func(t *testing.T, raw string)) {
 func expectSetup(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	if setup := (*store.SetupError)(nil); !errors.As(err, &setup) {
-		t.Fatalf("%v is no setup error", err)
+		t.Fatalf("got %v, want a *store.SetupError", err)
 	}
 	for _, part := range parts {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not say %q", err, part)
+			t.Errorf("error %q lacks %q", err, part)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func TestPoolerIsDetected(t *testing.T) {
 				err := checkPooled(t, servers.Pooler(t, raw, mode, startupParams()...))
 				expectSetup(t, err, "transaction pooler", "URL of the database itself", "5432")
 				if Unreachable(err) {
-					t.Error("it is tried again")
+					t.Error("the error counts as unreachable")
 				}
 			})
 		}
@@ -108,7 +108,7 @@ func TestPoolerIsDetected(t *testing.T) {
 		})
 		t.Run("session", func(t *testing.T) {
 			if err := checkPooled(t, servers.Pooler(t, raw, "session", startupParams()...)); err != nil {
-				t.Errorf("a pooler by session is refused: %v", err)
+				t.Errorf("session pooler refused: %v", err)
 			}
 		})
 	})
@@ -141,10 +141,10 @@ func openPoolSessions(t *testing.T, raw string, n int) {
 func TestDirectConnectionAccepted(t *testing.T) {
 	eachServer(t, func(t *testing.T, raw string) {
 		if err := checkPooled(t, raw); err != nil {
-			t.Errorf("a direct connection: %v", err)
+			t.Errorf("direct connection refused: %v", err)
 		}
 		if err := checkPooled(t, throughTCP(t, raw)); err != nil {
-			t.Errorf("a proxy: %v", err)
+			t.Errorf("proxy refused: %v", err)
 		}
 	})
 }
@@ -198,7 +198,7 @@ func TestPoolerRefuses(t *testing.T) {
 			_, err := s.AcquireLeadership(poolerContext(t))
 			expectSetup(t, err, "connection pooler", "unsupported startup parameter", "URL of the database itself")
 			if Unreachable(err) {
-				t.Errorf("%s: it is tried again", mode)
+				t.Errorf("%s: the error counts as unreachable", mode)
 			}
 		}
 	})

@@ -33,11 +33,11 @@ func TestPruneWalks(t *testing.T) {
 		r.exec(t, fillFlow, 20_000)
 		held := r.begin(t, "SELECT FROM outbox_events WHERE id IN ('000001', '010000', '020000') FOR UPDATE")
 		if n, _ := r.prune(t, 500); n != 20_000-3 {
-			t.Errorf("%d rows were deleted, want all but the locked", n)
+			t.Errorf("deleted %d rows, want all but the locked ones", n)
 		}
 		end(t, held, false)
 		if n, _ := r.prune(t, 500); n != 3 {
-			t.Errorf("%d rows were deleted, want those that were locked", n)
+			t.Errorf("deleted %d rows, want the formerly locked ones", n)
 		}
 		if left := ask[int](t, r.conn, "SELECT count(*) FROM outbox_events"); left != 0 {
 			t.Errorf("%d rows are left", left)
@@ -90,13 +90,13 @@ func TestPruneRefused(t *testing.T) {
 		r.exec(t, `DROP TABLE copies; CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE TRIGGER keep BEFORE DELETE ON outbox_events FOR EACH ROW EXECUTE FUNCTION keep()`)
 		if n, _ := r.prune(t, 10); n != 0 {
-			t.Errorf("%d rows were deleted that a trigger keeps", n)
+			t.Errorf("deleted %d rows that a trigger keeps", n)
 		}
 		lock := r.begin(t, "LOCK TABLE outbox_events")
 		var locked *store.RefusedError
 		done, err := r.store.Prune(ctx(t), r.epoch, store.PruneRequest{Outbox: "events", Before: time.Now(), Limit: 10})
 		if !errors.As(err, &locked) || done != (store.PruneResult{}) {
-			t.Errorf("%+v of a locked table, %v", done, err)
+			t.Errorf("locked table: got %+v, error %v", done, err)
 		}
 		end(t, lock, false)
 	})
@@ -116,21 +116,21 @@ func TestPruneGrant(t *testing.T) {
 			"GRANT SELECT, UPDATE ON outbox_events TO relay_prune")
 		box := flowBox
 		if err := openStore(t, role, 0, box).Check(ctx(t)); err != nil {
-			t.Errorf("without a retention: %v", err)
+			t.Errorf("without a retention: got error %v", err)
 		}
 		box.Retention = time.Hour
 		relay := openStore(t, role, 0, box)
 		err := relay.Check(ctx(t))
 		if got := remedies(t, err); len(got) != 1 || got[0] != `GRANT DELETE ON "outbox_events" TO "relay_prune";` {
-			t.Errorf("with one: %v", err)
+			t.Errorf("with a retention: got error %v", err)
 		}
 		servers.Exec(t, admin, remedies(t, err)...)
 		if err := relay.Check(ctx(t)); err != nil {
-			t.Errorf("with the right: %v", err)
+			t.Errorf("with the privilege: got error %v", err)
 		}
 		box.Layout = store.OutboxMessages()
 		if _, err := postgres.New(postgres.Config{URL: role, Name: "rig", Outboxes: []store.Outbox{box}}); err == nil || !strings.Contains(err.Error(), "deletes them at once") {
-			t.Errorf("a retention of rows that are deleted at once: %v", err)
+			t.Errorf("retention of rows that are deleted at once: got error %v", err)
 		}
 	})
 }

@@ -50,7 +50,7 @@ FROM (SELECT $1::text::pg_snapshot AS s) x) snap, (SELECT $2::bigint AS txn) w`
 				t.Fatalf("%s: %v", c.name, err)
 			}
 			if got != c.want {
-				t.Errorf("%s: %d in %s is visible: %t", c.name, uint32(c.txn), c.snap, got)
+				t.Errorf("%s: got visible %[4]t for %[2]d in %[3]s", c.name, uint32(c.txn), c.snap, got)
 			}
 		}
 	}
@@ -138,10 +138,10 @@ func checkPlans(ctx context.Context, t *testing.T, s *session, o *store.Outbox) 
 		found := 0
 		for _, line := range lines {
 			if strings.Contains(line, "Seq Scan on "+o.Name) || strings.Contains(line, "Seq Scan on hold") || strings.Contains(line, "Hash Join") || strings.Contains(line, "Merge Join") {
-				t.Errorf("%s %s reads the whole table:\n%s", o.Name, name, text)
+				t.Errorf("%s %s scans the whole table:\n%s", o.Name, name, text)
 			}
 			if strings.Contains(line, "Index Cond: ") && strings.Contains(line, "status") {
-				t.Errorf("%s %s goes by the status:\n%s", o.Name, name, text)
+				t.Errorf("%s %s uses the index on the status:\n%s", o.Name, name, text)
 			}
 			for _, cond := range []string{"(id = w", "((id)::text = (w", "(id = $", "((id)::text = ($", "(id = ANY (", "((id)::text = ANY (", "((id = ANY ("} {
 				if strings.Contains(line, "Index Cond: "+cond) {
@@ -150,7 +150,7 @@ func checkPlans(ctx context.Context, t *testing.T, s *session, o *store.Outbox) 
 			}
 		}
 		if found == 0 {
-			t.Errorf("%s %s does not go by the id:\n%s", o.Name, name, text)
+			t.Errorf("%s %s does not use the index on the id:\n%s", o.Name, name, text)
 		}
 	}
 	return nil
@@ -184,7 +184,7 @@ func TestArrayLiteral(t *testing.T) {
 				rt.Fatal(err)
 			}
 			if !slices.Equal(got, want) {
-				rt.Fatalf("%q came back as %q", want, got)
+				rt.Fatalf("got %[2]q, want %[1]q", want, got)
 			}
 		})
 	}

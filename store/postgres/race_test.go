@@ -38,7 +38,7 @@ func TestLockedRow(t *testing.T) {
 		r.waitBlocked(t, 1)
 		end(t, lead, true)
 		if a := <-claim; !errors.Is(a.Err, store.ErrNotLeader) {
-			t.Errorf("a claim around locked rows by an old leader: %v, %v", a.Value, a.Err)
+			t.Errorf("old leader's claim that skips locked rows: got %v, error %v", a.Value, a.Err)
 		}
 		if got := r.status(t, "4"); got != "PENDING" {
 			t.Errorf("row 4 is %s", got)
@@ -46,7 +46,7 @@ func TestLockedRow(t *testing.T) {
 		r.epoch++
 		end(t, tx, true)
 		if got := r.claim(t, row("2"))[0].Result; got != store.Claimed {
-			t.Errorf("the row that was locked: %s", got)
+			t.Errorf("formerly locked row: got %s", got)
 		}
 	})
 }
@@ -126,13 +126,13 @@ func TestRowChangedUnderClaim(t *testing.T) {
 				t.Fatal(a.Err)
 			}
 			if a.Value[0].Result != store.Claimed || a.Value[1].Result != c.first {
-				t.Errorf("%s: %s, the row beside it %s", c.id, a.Value[1].Result, a.Value[0].Result)
+				t.Errorf("%s: got %s, and %s for the other row", c.id, a.Value[1].Result, a.Value[0].Result)
 			}
 			if c.id == "edited" && string(a.Value[1].Payload) != "new" {
-				t.Errorf("the payload is %q, not the one that was claimed", a.Value[1].Payload)
+				t.Errorf("got payload %q, want the claimed one", a.Value[1].Payload)
 			}
 			if then := r.claim(t, ask...)[1].Result; then != c.then {
-				t.Errorf("%s, asked again: %s", c.id, then)
+				t.Errorf("%s, claimed again: got %s", c.id, then)
 			}
 		}
 	})
@@ -149,10 +149,10 @@ func TestRowChangedUnderTakeover(t *testing.T) {
 		r.waitBlocked(t, 1)
 		end(t, tx, true)
 		if a := <-claim; a.Err != nil || a.Value[0].Result != store.NotYetVisible {
-			t.Errorf("first: %v, %v", a.Value, a.Err)
+			t.Errorf("first claim: got %v, error %v", a.Value, a.Err)
 		}
 		if got := r.claim(t, row("1"))[0].Result; got != store.Held {
-			t.Errorf("asked again: %s", got)
+			t.Errorf("claimed again: got %s", got)
 		}
 	})
 }
@@ -196,7 +196,7 @@ func TestCommitBehindSnapshot(t *testing.T) {
 		ask := row("1")
 		ask.Txn = store.Txn(uint32(xid))
 		if got := r.claim(t, ask)[0].Result; got != store.NotYetVisible {
-			t.Fatalf("before the commit: %s", got)
+			t.Fatalf("before the commit: got %s", got)
 		}
 		lead := r.begin(t, raiseEpoch) // delays the claim after its snapshot
 		claim := r.claimLater(t, ask)
@@ -204,20 +204,20 @@ func TestCommitBehindSnapshot(t *testing.T) {
 		end(t, insert, true)
 		end(t, lead, false)
 		if a := <-claim; a.Err != nil || a.Value[0].Result != store.NotYetVisible {
-			t.Errorf("committed behind the snapshot: %v, %v", a.Value, a.Err)
+			t.Errorf("committed after the snapshot: got %v, error %v", a.Value, a.Err)
 		}
 		if got := r.claim(t, ask)[0].Result; got != store.Claimed {
-			t.Errorf("asked again: %s", got)
+			t.Errorf("claimed again: got %s", got)
 		}
 		// A transaction that wrote nothing here, long visible: the row is gone.
 		ask.ID = "2"
 		if got := r.claim(t, ask)[0].Result; got != store.Gone {
-			t.Errorf("a row that its visible transaction does not have: %s", got)
+			t.Errorf("row absent from its visible transaction: got %s", got)
 		}
 		// A future transaction, as reported by a log ahead of the snapshot.
 		ask.Txn = store.Txn(uint32(xid + 1_000_000))
 		if got := r.claim(t, ask)[0].Result; got != store.NotYetVisible {
-			t.Errorf("a row of a later transaction: %s", got)
+			t.Errorf("row of a later transaction: got %s", got)
 		}
 	})
 }
@@ -289,7 +289,7 @@ func TestAheadOfVisibility(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		t.Logf("%d times a row was asked for too early", early)
+		t.Logf("%d claims came too early", early)
 	})
 }
 

@@ -41,7 +41,7 @@ func (r *rig) jobOf(t *testing.T, id string) store.Job {
 	}
 	i := slices.IndexFunc(jobs, func(j store.Job) bool { return j.ID == id })
 	if i < 0 {
-		t.Fatalf("there is no replay %s", id)
+		t.Fatalf("replay %s not found", id)
 	}
 	return jobs[i]
 }
@@ -62,7 +62,7 @@ func TestRequestsCounted(t *testing.T) {
 			t.Fatal(a.Err)
 		}
 		if n := ask[int](t, r.conn, "SELECT r.nth FROM sluicebox.replay r JOIN sluicebox.wish w USING (name) WHERE r.job = 'next' AND w.n = r.nth"); n != 6 {
-			t.Errorf("the next wish is number %d", n)
+			t.Errorf("got number %d for the next request", n)
 		}
 	})
 }
@@ -110,7 +110,7 @@ func TestReplayCountsUnderConcurrentChange(t *testing.T) {
 				gone := after.Sent + after.Refused
 				want.Sent, want.Refused = after.Sent, after.Refused
 				if gone == 0 || gone > 2 {
-					t.Errorf("%d rows were done with", gone)
+					t.Errorf("%d rows were finished", gone)
 				}
 			case "clear":
 				want.Total--
@@ -118,7 +118,7 @@ func TestReplayCountsUnderConcurrentChange(t *testing.T) {
 				want.State, want.StartedAt = store.JobCopying, after.StartedAt
 			}
 			if after != want {
-				t.Errorf("%s: the replay is\n%+v, want\n%+v", what, after, want)
+				t.Errorf("%s: got replay\n%+v, want\n%+v", what, after, want)
 			}
 		}
 		if left := ask[int](t, r.conn, "SELECT count(*) FROM sluicebox.replay_row"); left != int(r.jobOf(t, "job").Total)-400-int(r.jobOf(t, "job").Sent+r.jobOf(t, "job").Refused) {
@@ -149,7 +149,7 @@ func TestOldReplays(t *testing.T) {
 		}
 		for table, want := range map[string]string{"replay": "last open young", "replay_error": "last open young"} {
 			if got := ask[string](t, r.conn, "SELECT string_agg(job, ' ' ORDER BY job) FROM sluicebox."+table); got != want {
-				t.Errorf("%s is of %s, want %s", table, got, want)
+				t.Errorf("%s: got %s, want %s", table, got, want)
 			}
 		}
 	})
@@ -183,7 +183,7 @@ func TestUpgradeToReplays(t *testing.T) {
 		} {
 			var setup *store.SetupError
 			if !errors.As(err, &setup) || !strings.Contains(err.Error(), "sluicebox init") {
-				t.Errorf("%s of the version before: %v", what, err)
+				t.Errorf("%s on the previous version: got error %v", what, err)
 			}
 		}
 		before := r.epoch
@@ -191,10 +191,10 @@ func TestUpgradeToReplays(t *testing.T) {
 		it := spilledRow("1", 7)
 		lists, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(it)}, 9)
 		if err != nil || len(lists[0]) != 1 || lists[0][0].ID != "1" || lists[0][0].Lane() != it.Lane() {
-			t.Errorf("parked are %+v, %v", lists, err)
+			t.Errorf("got spilled rows %+v, error %v", lists, err)
 		}
 		if err := r.store.Release(ctx(t), r.epoch, it.Lane(), store.Paused); err != nil || r.holds(t) != 0 || r.epoch != before+1 {
-			t.Errorf("there are %d holds, the epoch is %d, %v", r.holds(t), r.epoch, err)
+			t.Errorf("got %d holds, epoch %d, error %v", r.holds(t), r.epoch, err)
 		}
 		r.job(t, "job", replayRow(1))
 	})

@@ -49,9 +49,9 @@ func TestReplayPlans(t *testing.T) {
 			began := time.Now()
 			lanes, err := st.ReplayLanes(t.Context(), "job", 1, 5)
 			if err != nil || len(lanes) != 0 {
-				t.Errorf("behind the one lane: %+v, %v", lanes, err)
+				t.Errorf("after the first lane: got %+v, error %v", lanes, err)
 			}
-			t.Logf("20000 rows of one lane passed over in %s", time.Since(began))
+			t.Logf("20000 rows of one lane skipped in %s", time.Since(began))
 		})
 	}
 }
@@ -71,12 +71,12 @@ func checkReplayPlans(t *testing.T, st *Store, stage string) {
 			plan := genericPlan(t, sess.conn, of.q)
 			for _, index := range []string{"replay_row_pkey", "replay_row_n"} {
 				if strings.Contains(plan, "using "+index) != strings.Contains(of.want, index) {
-					t.Errorf("%s: %s, is to go by %q, in\n%s", stage, what, of.want, plan)
+					t.Errorf("%s: %s: want index %q in plan\n%s", stage, what, of.want, plan)
 				}
 			}
 			for _, bad := range []string{"Seq Scan on replay", "Bitmap Heap Scan on replay_row", "Hash Join", "Merge Join", "Sort Key: ((r.n + 0"} {
 				if strings.Contains(plan, bad) {
-					t.Errorf("%s: %s, has a %s, in\n%s", stage, what, bad, plan)
+					t.Errorf("%s: %s: unwanted %s in plan\n%s", stage, what, bad, plan)
 				}
 			}
 			return nil

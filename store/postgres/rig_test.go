@@ -159,7 +159,7 @@ WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %' A
 	deadline := time.Now().Add(testTimeout)
 	for ask[int](t, r.conn, blocked) != n {
 		if time.Now().After(deadline) {
-			t.Fatalf("there are not %d sessions that wait for a lock", n)
+			t.Fatalf("fewer than %d sessions wait for a lock", n)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func TestLostSessions(t *testing.T) {
 SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
 		if n := ask[int](t, r.conn, kill); n != 4 {
-			t.Errorf("the store has %d sessions, want 4", n)
+			t.Errorf("got %d sessions, want 4", n)
 		}
 		for name, call := range map[string]func() error{
 			"claim": func() error {
@@ -45,7 +45,7 @@ WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
 				_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("1", store.Pending)})
 				return err
 			},
-			"read parked rows": func() error {
+			"read spilled rows": func() error {
 				_, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(it)}, 1)
 				return err
 			},
@@ -59,7 +59,7 @@ WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
 				t.Errorf("%s: %v does not count as unreachable", name, first)
 			}
 			if err := call(); err != nil {
-				t.Errorf("%s, again: %v", name, err)
+				t.Errorf("%s, second call: %v", name, err)
 			}
 		}
 		if err := r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{}); err != nil {
@@ -91,16 +91,16 @@ func TestCancelledCall(t *testing.T) {
 		turn, giveUp := context.WithCancel(ctx(t))
 		giveUp()
 		if _, err := r.store.Claim(turn, r.epoch, time.Now(), []store.ClaimRow{row("1")}); !errors.Is(err, context.Canceled) {
-			t.Errorf("a claim that may not wait: %v", err)
+			t.Errorf("claim with an expired context: got error %v", err)
 		}
 		cancel()
 		if a := <-claim; !errors.Is(a.Err, context.Canceled) {
-			t.Errorf("the cancelled claim: %v, %v", a.Value, a.Err)
+			t.Errorf("cancelled claim: got %v, error %v", a.Value, a.Err)
 		}
 		r.waitBlocked(t, 0)
 		end(t, tx, true)
 		if got := r.claim(t, row("1"))[0].Result; got != store.Claimed {
-			t.Errorf("after it: %s", got)
+			t.Errorf("after it: got %s", got)
 		}
 	})
 }
@@ -119,7 +119,7 @@ func TestCloseEndsCalls(t *testing.T) {
 		}
 		r.store.Close()
 		if a := <-claim; a.Err == nil {
-			t.Errorf("the claim answers %v", a.Value)
+			t.Errorf("got claim answers %v", a.Value)
 		}
 		if _, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 1}); err == nil {
 			t.Error("a view outlives its store")
@@ -146,15 +146,15 @@ func TestSnapshotByName(t *testing.T) {
 		defer view.Close()
 		items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 9})
 		if err != nil || len(items) != 1 || items[0].ID != "before" {
-			t.Errorf("the view shows %v, %v", items, err)
+			t.Errorf("got view %v, error %v", items, err)
 		}
 		for _, bad := range []string{"'; DROP TABLE outbox_events; --", "x", "00000003-0000001B-1'", " "} {
 			if _, err := r.store.View(ctx(t), bad); err == nil || !strings.Contains(err.Error(), "invalid snapshot name") {
-				t.Errorf("snapshot %q: %v", bad, err)
+				t.Errorf("snapshot %q: got error %v", bad, err)
 			}
 		}
 		if _, err := r.store.View(ctx(t), "0FFFFFFF-0FFFFFFF-1"); err == nil {
-			t.Error("a snapshot that is not there is taken")
+			t.Error("View accepted a snapshot that does not exist")
 		}
 	})
 }
@@ -222,7 +222,7 @@ func TestCrash(t *testing.T) {
 				t.Errorf("a claim before the checkpoint is %s after a crash", got)
 			}
 			if got := r.status(t, "late"); got != "PENDING" {
-				t.Errorf("a claim is %s after a crash: it was committed synchronously, and need not be", got)
+				t.Errorf("a claim is %s after a crash: it was committed synchronously, but need not be", got)
 			}
 			if got := ask[string](t, r.conn, "SELECT position FROM sluicebox.checkpoint"); got != "p" {
 				t.Errorf("the checkpoint is %q", got)

@@ -61,7 +61,7 @@ func remedies(t *testing.T, err error) []string {
 	t.Helper()
 	var setup *store.SetupError
 	if !errors.As(err, &setup) {
-		t.Fatalf("%v is no setup error", err)
+		t.Fatalf("got %v, want a *store.SetupError", err)
 	}
 	var list []string
 	for line := range strings.Lines(setup.Remedy) {
@@ -104,17 +104,17 @@ func testGrants(t *testing.T, admin string, box store.Outbox) {
 		}
 	}
 	if deletes := strings.Contains(err.Error(), "GRANT DELETE ON "+table); deletes != box.Layout.DeleteDelivered {
-		t.Errorf("check asks for DELETE: %t, in %v", deletes, err)
+		t.Errorf("Check requires DELETE: got %t, in %v", deletes, err)
 	}
 	if strings.Contains(err.Error(), "secret") {
-		t.Errorf("check asks for a column that the layout does not name: %v", err)
+		t.Errorf("Check requires a column that the layout does not name: %v", err)
 	}
 	servers.Exec(t, admin, remedies(t, err)...)
 	if err := relay.Check(ctx(t)); err != nil {
 		t.Fatalf("after the grants: %v", err)
 	}
 	if err := relay.Install(ctx(t)); err != nil {
-		t.Errorf("install where all is there: %v", err)
+		t.Errorf("Install on installed tables: %v", err)
 	}
 	exerciseRelay(t, admin, relay, box)
 }
@@ -225,7 +225,7 @@ func TestUpgrade(t *testing.T) {
 			t.Error(err)
 		}
 		if n := ask[int](t, r.conn, "SELECT count(*) FROM sluicebox.parked WHERE id = '1' AND seq = 5"); n != 1 {
-			t.Errorf("%d rows are parked", n)
+			t.Errorf("got %d spilled rows", n)
 		}
 		r.failRows(t, "2")
 		if n := r.holds(t); n != 1 {
@@ -289,7 +289,7 @@ SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 		r.exec(t, "DROP SCHEMA sluicebox CASCADE")
 		servers.Exec(t, url, r.store.Script())
 		if printed := ask[string](t, r.conn, schema); printed != installed {
-			t.Errorf("the script makes\n%s\nand Install\n%s", printed, installed)
+			t.Errorf("script creates\n%s\nInstall creates\n%s", printed, installed)
 		}
 	})
 }
@@ -329,7 +329,7 @@ func TestCheckReportsFaults(t *testing.T) {
 			err := relay.Check(ctx(t))
 			for _, want := range c.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("%s: check does not say %q: %v", c.name, want, err)
+					t.Errorf("%s: Check error lacks %q: %v", c.name, want, err)
 				}
 			}
 			servers.Exec(t, admin, c.undo)
@@ -370,7 +370,7 @@ func TestConfigValidate(t *testing.T) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 		if _, err := postgres.New(c); err == nil {
-			t.Errorf("a store is made in spite of %q", want)
+			t.Errorf("New succeeded, want error %q", want)
 		}
 	}
 }

@@ -65,20 +65,20 @@ func TestSpilledRowsOfAnotherRelay(t *testing.T) {
 		err4 := other.DeleteSpilled(ctx(t), epoch, []store.SpilledRef{{Ref: it.Ref, Seq: it.Seq}})
 		_, err5 := other.Settle(ctx(t), epoch, []store.Outcome{spilledOutcome("1", store.Completed, 7)})
 		if err := errors.Join(err, err2, err3, err4, err5); err != nil || lanes != 0 || len(lists[0]) != 0 || n != 0 {
-			t.Errorf("%d lanes, rows %v, %d forgotten, %v", lanes, lists, n, err)
+			t.Errorf("got %d lanes, rows %v, %d deleted, error %v", lanes, lists, n, err)
 		}
 		if got := r.spilled(t); got != "1" {
-			t.Errorf("parked are %q", got)
+			t.Errorf("got spilled rows %q", got)
 		}
 		twin := spilledRow("2", 7)
 		if err := other.Spill(ctx(t), epoch, []store.Item{twin}); err != nil {
 			t.Error(err)
 		}
 		if got := unsettledIDs(t, r.store); !slices.Equal(got, []string{"2"}) {
-			t.Errorf("a view shows %q", got)
+			t.Errorf("got view %q", got)
 		}
 		if got := unsettledIDs(t, other); len(got) != 0 {
-			t.Errorf("a view of the other shows %q", got)
+			t.Errorf("other relay: got view %q", got)
 		}
 	})
 }
@@ -113,7 +113,7 @@ func TestSpilledRowChangedUnderSettle(t *testing.T) {
 					t.Errorf("%s: %v, %v", id, s.Value, s.Err)
 				}
 				if got := r.spilled(t); got != "" {
-					t.Errorf("%s: parked are %q", id, got)
+					t.Errorf("%s: got spilled rows %q", id, got)
 				}
 			}
 		}
@@ -138,17 +138,17 @@ func TestUnsettledRowStaysSpilled(t *testing.T) {
 		var refused *store.RefusedError
 		_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{spilledOutcome("1", store.Completed, 1), spilledOutcome("2", store.Completed, 2)})
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), `"1"`) {
-			t.Fatalf("an outcome that does not land: %v", err)
+			t.Fatalf("outcome that is never written: got error %v", err)
 		}
 		if got := r.spilled(t); got != "1" || r.status(t, "2") != "COMPLETED" {
-			t.Errorf("parked are %q, row 2 is %s", got, r.status(t, "2"))
+			t.Errorf("got spilled rows %q, row 2 is %s", got, r.status(t, "2"))
 		}
 		r.exec(t, "DROP TRIGGER keep ON outbox_events")
 		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{spilledOutcome("1", store.Completed, 1), spilledOutcome("2", store.Completed, 2)}); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.spilled(t); got != "" {
-			t.Errorf("parked are %q", got)
+			t.Errorf("got spilled rows %q", got)
 		}
 	})
 }
@@ -162,9 +162,9 @@ func TestSpillWaitsForEpoch(t *testing.T) {
 		r.spill(t, first)
 		c := ctx(t)
 		for what, call := range map[string]func() error{
-			"park":   func() error { return r.store.Spill(c, r.epoch, []store.Item{spilledRow("2", 2)}) },
-			"unpark": func() error { return r.store.DeleteSpilled(c, r.epoch, []store.SpilledRef{{Ref: first.Ref, Seq: 1}}) },
-			"forget": func() error { _, err := r.store.DeleteSpilledAfter(c, r.epoch, 0); return err },
+			"spill":            func() error { return r.store.Spill(c, r.epoch, []store.Item{spilledRow("2", 2)}) },
+			"delete":           func() error { return r.store.DeleteSpilled(c, r.epoch, []store.SpilledRef{{Ref: first.Ref, Seq: 1}}) },
+			"delete after seq": func() error { _, err := r.store.DeleteSpilledAfter(c, r.epoch, 0); return err },
 		} {
 			lead := r.begin(t, raiseEpoch)
 			wait := rigs.Async(func() (int, error) { return 0, call() })
@@ -174,7 +174,7 @@ func TestSpillWaitsForEpoch(t *testing.T) {
 				t.Errorf("%s: %v", what, a.Err)
 			}
 			if got := r.spilled(t); got != "1" {
-				t.Errorf("%s: parked are %q", what, got)
+				t.Errorf("%s: got spilled rows %q", what, got)
 			}
 			r.epoch++
 		}
@@ -202,7 +202,7 @@ func TestSpillBlocksNoOtherCall(t *testing.T) {
 			t.Error(a.Err)
 		}
 		if got := r.spilled(t); got != "1" {
-			t.Errorf("parked are %q", got)
+			t.Errorf("got spilled rows %q", got)
 		}
 	})
 }
@@ -219,10 +219,10 @@ func TestSpilledTxn(t *testing.T) {
 		r.spill(t, open, seen)
 		end(t, tx, true)
 		if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.parked WHERE id = '1'"); got != xid {
-			t.Errorf("the open transaction is kept as %d, want %d", got, xid)
+			t.Errorf("open transaction: got xid %d, want %d", got, xid)
 		}
 		if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.parked WHERE id = '2'"); got != 0 {
-			t.Errorf("the visible transaction is kept as %d", got)
+			t.Errorf("visible transaction: got xid %d, want 0", got)
 		}
 		const later = 3 << 31 // as if the server had come that far when the row was spilled
 		r.exec(t, "UPDATE sluicebox.parked SET xid = xid + $1 WHERE id = '1'", int64(later))
@@ -246,11 +246,11 @@ func TestDeleteManySpilledRows(t *testing.T) {
 		r.exec(t, fillSpilled, 50_000, 100)
 		started := time.Now()
 		if n, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, 1); err != nil || n != 50_000 {
-			t.Errorf("%d rows are forgotten, %v", n, err)
+			t.Errorf("deleted %d rows, error %v", n, err)
 		}
-		t.Logf("50000 rows forgotten in %s", time.Since(started))
+		t.Logf("50000 rows deleted in %s", time.Since(started))
 		if got := r.spilled(t); got != "1" {
-			t.Errorf("parked are %q", got)
+			t.Errorf("got spilled rows %q", got)
 		}
 	})
 }
@@ -275,28 +275,28 @@ func TestSpillSurvivesCrash(t *testing.T) {
 				srv.Restart(nil)
 				r.conn = servers.Connect(t, srv.URL)
 				if got := r.spilled(t); got != want {
-					t.Errorf("%s: parked are %q after a crash, want %q", what, got, want)
+					t.Errorf("%s: got spilled rows %q after a crash, want %q", what, got, want)
 				}
 				_ = r.store.SpilledLanes(ctx(t), func(store.SpilledLane) {}) // the old session is broken
 				_, _ = r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("none", store.Completed)})
 			}
 			r.spill(t, spilledRow("1", 1), spilledRow("2", 2), spilledRow("3", 3), spilledRow("4", 4))
-			crash("park", "1 2 3 4")
+			crash("spill", "1 2 3 4")
 			if err := r.store.DeleteSpilled(ctx(t), r.epoch, []store.SpilledRef{{Ref: store.Ref{Outbox: "events", ID: "1"}, Seq: 1}}); err != nil {
 				t.Fatal(err)
 			}
-			crash("unpark", "2 3 4")
+			crash("delete", "2 3 4")
 			if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{spilledOutcome("2", store.Completed, 2)}); err != nil {
 				t.Fatal(err)
 			}
 			crash("settle", "3 4")
 			if got := r.status(t, "2"); got != "COMPLETED" {
-				t.Errorf("the row that is not parked any more is %s", got)
+				t.Errorf("the row no longer spilled: got %s", got)
 			}
 			if n, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, 3); err != nil || n != 1 {
 				t.Fatal(n, err)
 			}
-			crash("forget", "3")
+			crash("delete after seq", "3")
 		})
 	}
 }

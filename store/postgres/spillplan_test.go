@@ -74,12 +74,12 @@ func checkSpillPlans(t *testing.T, st *Store, stage string) {
 					wanted = wanted || w == index
 				}
 				if strings.Contains(plan, "using "+index) != wanted {
-					t.Errorf("%s: %s, goes by %s: %v, in\n%s", stage, what, index, !wanted, plan)
+					t.Errorf("%s: %s, uses %s: %v, in plan\n%s", stage, what, index, !wanted, plan)
 				}
 			}
 			for _, bad := range []string{"Seq Scan on parked", "Bitmap Heap Scan on parked", "Hash Join", "Merge Join", "Seq Scan on outbox"} {
 				if strings.Contains(plan, bad) {
-					t.Errorf("%s: %s, has a %s, in\n%s", stage, what, bad, plan)
+					t.Errorf("%s: %s: unwanted %s in plan\n%s", stage, what, bad, plan)
 				}
 			}
 			return nil
@@ -94,7 +94,7 @@ func checkSpillPlans(t *testing.T, st *Store, stage string) {
 	check("the kinds of lanes", st.spillSession, plain(spilledKindQuery), "parked_pkey")
 	check("unparking", st.spillSession, plain(deleteSpilledQuery), "parked_id")
 	check("forgetting", st.spillSession, plain(deleteSpilledAfterQuery), "parked_seq")
-	check("unparking what is settled", st.outcomes, deleteSettledSpilledQuery, "parked_id")
+	check("deleting settled spilled rows", st.outcomes, deleteSettledSpilledQuery, "parked_id")
 }
 
 // genericPlan returns the plan that is used for all values.
@@ -153,14 +153,14 @@ INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FRO
 				t.Fatal(err)
 			}
 			if plan := explain(t, v.conn, read.sql, args); !strings.Contains(plan, "using parked_id") || strings.Contains(plan, "Seq Scan on parked") {
-				t.Errorf("parked rows are left out by:\n%s", plan)
+				t.Errorf("unexpected plan to exclude spilled rows:\n%s", plan)
 			}
 			started := time.Now()
 			items, err := opened.Unsettled(t.Context(), q)
 			if err != nil || len(items) != 10 {
-				t.Errorf("%d rows are not parked, %v", len(items), err)
+				t.Errorf("got %d rows that are not spilled, error %v", len(items), err)
 			}
-			t.Logf("200000 parked rows passed over in %s", time.Since(started))
+			t.Logf("200000 spilled rows skipped in %s", time.Since(started))
 		})
 	}
 }

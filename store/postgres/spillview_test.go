@@ -45,7 +45,7 @@ func TestSpilledIDTypes(t *testing.T) {
 			few := unsettledIDs(t, r.store)
 			r.exec(t, fillSpilled, 10_000, 10_000)
 			if many := unsettledIDs(t, r.store); !slices.Equal(few, ids[:1]) || !slices.Equal(many, few) {
-				t.Errorf("%s: views show %q with few and %q with many parked rows, want %q", typ, few, many, ids[:1])
+				t.Errorf("%s: got views %q with few and %q with many spilled rows, want %q", typ, few, many, ids[:1])
 			}
 		}
 	})
@@ -59,12 +59,12 @@ func TestViewBeforeInstall(t *testing.T) {
 		r := &rig{url: url, conn: servers.Connect(t, url), store: openStore(t, url, 0, flowBox)}
 		r.insert(t, "1")
 		if got := unsettledIDs(t, r.store); !slices.Equal(got, []string{"1"}) {
-			t.Errorf("without own tables a view shows %q", got)
+			t.Errorf("without relay tables: got view %q", got)
 		}
 		installFirstVersion(t, url)
 		r.insert(t, "2")
 		if got := unsettledIDs(t, r.store); !slices.Equal(got, []string{"2"}) {
-			t.Errorf("with the first version of them a view shows %q", got)
+			t.Errorf("with relay tables of the first version: got view %q", got)
 		}
 	})
 }

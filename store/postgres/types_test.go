@@ -92,7 +92,7 @@ func checkIDs(t *testing.T, r *rig) {
 	groups := 0
 	for i, it := range items {
 		if it.ID != ids[i] {
-			t.Errorf("the view says %q, the log %q", it.ID, ids[i])
+			t.Errorf("got %q from the view, %q from the log", it.ID, ids[i])
 		}
 		if it.Group.Valid {
 			groups++
@@ -159,7 +159,7 @@ func TestLongID(t *testing.T) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "0123456789abc")
 		if got := r.claim(t, row("0123456789abcd"))[0].Result; got != store.Gone {
-			t.Errorf("an id that is too long is %s", got)
+			t.Errorf("too long id: got %s", got)
 		}
 	})
 }
@@ -275,7 +275,7 @@ INSERT INTO outbox_events (id) VALUES (1)`, 0, flowBox)
 			t.Fatal(err)
 		}
 		if got := ask[string](t, r.conn, "SELECT status || error_message || retry_count FROM outbox_events"); got != "FAILED☃☃☃☃☃☃☃32767" {
-			t.Errorf("the row says %q", got)
+			t.Errorf("got row %q", got)
 		}
 	})
 }
