@@ -16,23 +16,23 @@ import (
 
 // benchCommand is `sluicebox bench`.
 type benchCommand struct {
-	Source   string        `placeholder:"URL" required:"" help:"A server of PostgreSQL, MySQL, MariaDB or MongoDB: postgres://user@host/database, mysql://…, mariadb://… or mongodb://…. Databases are made on it, and removed afterwards."`
+	Source   string        `placeholder:"URL" required:"" help:"A server of PostgreSQL, MySQL, MariaDB or MongoDB: postgres://user@host/database, mysql://…, mariadb://… or mongodb://…. Databases are created on it and removed afterwards."`
 	Scenario string        `default:"latency" placeholder:"NAME" help:"latency, drain, slow-receiver, blocked-group, idle or big-table. Default: ${default}."`
-	Rate     int           `placeholder:"N" help:"Rows that are written in a second. Each scenario has its own default for this and what follows."`
-	Rows     int           `placeholder:"N" help:"Rows that are drained, blocked, or in the table already."`
+	Rate     int           `placeholder:"N" help:"Rows written per second. This and the following flags have a default per scenario."`
+	Rows     int           `placeholder:"N" help:"Rows to drain, to block, or already in the table."`
 	Groups   int           `placeholder:"N" help:"Message groups."`
 	Size     int           `placeholder:"BYTES" help:"Size of a payload. Default: 200."`
-	Clients  int           `placeholder:"N" help:"Sessions that write. Default: 4."`
-	Duration time.Duration `placeholder:"TIME" help:"How long rows are written, or nothing happens."`
-	Repeat   int           `placeholder:"N" help:"How often each side is measured; medians count. Default: 5."`
-	Delay    time.Duration `placeholder:"TIME" help:"How long the receiver takes for a request."`
+	Clients  int           `placeholder:"N" help:"Writing sessions. Default: 4."`
+	Duration time.Duration `placeholder:"TIME" help:"Duration of the load, or of idling."`
+	Repeat   int           `placeholder:"N" help:"Measurements of each side, of which the median counts. Default: 5."`
+	Delay    time.Duration `placeholder:"TIME" help:"Duration of a request in the receiver."`
 	Senders  int           `placeholder:"N" help:"The relay's max-concurrent-groups. Default: 10, slow-receiver 64."`
 	Batch    int           `placeholder:"N" help:"The relay's api-batch-size. Default: 100, slow-receiver 1."`
 	Layout   string        `placeholder:"NAME" help:"The outbox's table: flowcatalyst or outbox-messages. Default: flowcatalyst."`
 
-	Ungrouped bool   `help:"Rows without a message group, sent in parallel."`
-	NoClaims  bool   `help:"Measure the relay with dispatch.claims off. The floor claims all the same."`
-	Profile   string `placeholder:"FOLDER" help:"Write profiles of the relay's first turn there: processor, allocations, locks, and the server's statements if it counts them."`
+	Ungrouped bool   `help:"Send rows without a message group, in parallel."`
+	NoClaims  bool   `help:"Measure the relay with dispatch.claims off. The floor still claims."`
+	Profile   string `placeholder:"FOLDER" help:"Write profiles of the relay's first turn to this folder: CPU, allocations, locks, and the server's statement statistics, if enabled."`
 	JSON      bool   `name:"json" help:"Print the result as JSON."`
 }
 
@@ -57,7 +57,7 @@ func (c *benchCommand) Validate() error {
 func (c *benchCommand) Run(ctx context.Context, p *program) error {
 	file, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find the program that is to be measured: %w", err)
+		return fmt.Errorf("find the program to measure: %w", err)
 	}
 	return bench.Run(ctx, c.options(), bench.Environment{
 		Stdout: p.stdout, Stderr: p.stderr, Program: file, Version: currentVersion().Version,

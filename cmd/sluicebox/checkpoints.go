@@ -13,17 +13,17 @@ import (
 
 // checkpointCommands is `sluicebox checkpoint …`.
 type checkpointCommands struct {
-	Create checkpointCreateCommand `cmd:"" help:"Have the relay that leads note where it is, as a place to replay from later."`
-	List   checkpointListCommand   `cmd:"" help:"List the named checkpoints, with the log that is kept for them."`
-	Delete checkpointDeleteCommand `cmd:"" help:"Have the relay that leads forget a checkpoint and the log that is kept for it."`
+	Create checkpointCreateCommand `cmd:"" help:"Create a named checkpoint at the leader's position, to replay from later."`
+	List   checkpointListCommand   `cmd:"" help:"List the named checkpoints and the log retained for them."`
+	Delete checkpointDeleteCommand `cmd:"" help:"Delete a named checkpoint and the log retained for it."`
 }
 
 // checkpointCreateCommand is `sluicebox checkpoint create`.
 type checkpointCreateCommand struct {
 	requestFlags
 	leaderFlags
-	Name    string `arg:"" help:"Its name: 1 to 18 of the characters a to z, 0 to 9 and _."`
-	KeepLog bool   `help:"Keep the database's log from here on, so that a replay also has the rows that are deleted by then. checkpoint.max-kept bounds it."`
+	Name    string `arg:"" help:"Name of the checkpoint: 1 to 18 of the characters a to z, 0 to 9 and _."`
+	KeepLog bool   `help:"Retain the database's log from here on, so that a replay includes rows deleted in the meantime. checkpoint.max-kept limits it."`
 	JSON    bool   `name:"json" help:"Print the checkpoint as JSON."`
 }
 
@@ -54,7 +54,7 @@ func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
 			return false, false, err
 		}
 		if made == nil {
-			return false, false, &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s: somebody has deleted it", c.Name)}
+			return false, false, &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s: deleted by another request", c.Name)}
 		}
 		wanted := made.State == string(store.SavepointRequested)
 		if wanted && made.Reason != "" && made.Reason != said {
@@ -64,7 +64,7 @@ func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
 		return !wanted, made.Reason != "", nil
 	})
 	if err != nil {
-		return c.unfinishedError(err, "checkpoint "+c.Name, "it is made all the same", "sluicebox checkpoint delete "+c.Name+" takes it back")
+		return c.unfinishedError(err, "checkpoint "+c.Name, "it will still be created", "sluicebox checkpoint delete "+c.Name+" withdraws it")
 	}
 	return c.report(p, made)
 }
@@ -90,18 +90,18 @@ func (c *checkpointCreateCommand) report(p *program, made *admin.Checkpoint) err
 	}
 	if made.State == string(store.SavepointRefused) {
 		return &commandError{code: exitConfig, problem: fmt.Sprintf("checkpoint %s was refused: %s", made.Name, oneLine(made.Reason)),
-			remedy: "sluicebox checkpoint delete " + made.Name + " takes it off the list, so that the name is free again"}
+			remedy: "sluicebox checkpoint delete " + made.Name + " removes it, so that the name is free again"}
 	}
 	if made.State == string(store.SavepointLogLost) {
-		return &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s is made, but its log is not kept any more: %s", made.Name, oneLine(made.Reason)),
-			remedy: "a replay from it reads the table; sluicebox checkpoint delete " + made.Name + " makes room for another"}
+		return &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s was created, but its log is no longer retained: %s", made.Name, oneLine(made.Reason)),
+			remedy: "a replay from it reads the table; sluicebox checkpoint delete " + made.Name + " frees the name"}
 	}
 	if c.JSON {
 		return nil
 	}
 	at := "at " + oneLine(made.Position)
 	if made.Position == "" {
-		at = "without a place in the log, for the relay polls"
+		at = "without a log position, because the relay polls"
 	}
 	text := fmt.Sprintf("checkpoint %s: %s, %s, %s", made.Name, made.State, at, made.MadeAt.UTC().Format(time.RFC3339))
 	if made.Reason != "" {
@@ -132,7 +132,7 @@ func (c *checkpointListCommand) Run(ctx context.Context, p *program) error {
 		return p.json(admin.CheckpointList{Checkpoints: append([]admin.Checkpoint{}, list...)})
 	}
 	if len(list) == 0 {
-		p.note("there is no named checkpoint")
+		p.note("no named checkpoints")
 		return nil
 	}
 	lines := make([][]string, len(list))
@@ -173,7 +173,7 @@ func checkpointRow(c *admin.Checkpoint) []string {
 type checkpointDeleteCommand struct {
 	requestFlags
 	leaderFlags
-	Name string `arg:"" help:"Its name."`
+	Name string `arg:"" help:"Name of the checkpoint."`
 }
 
 // Run requests the deletion of a checkpoint and waits until it is gone.
@@ -191,7 +191,7 @@ func (c *checkpointDeleteCommand) Run(ctx context.Context, p *program) error {
 		return left == nil || !left.Deleting, false, err
 	})
 	if err != nil {
-		return c.unfinishedError(err, "checkpoint "+c.Name, "it is deleted all the same", "until then its log is kept")
+		return c.unfinishedError(err, "checkpoint "+c.Name, "it will still be deleted", "until then its log is retained")
 	}
 	_, err = fmt.Fprintf(p.stdout, "checkpoint %s: deleted\n", c.Name)
 	return err

@@ -81,15 +81,15 @@ func TestCheckpointCreate(t *testing.T) {
 		stdout, stderr string
 	}{
 		"made": {turning(is("wanted", ""), is("kept", "")), 0, "checkpoint a: kept, at 0/1A2B, 2026-01-31T15:04:05Z\n", ""},
-		"polled": {turning(is("wanted", "waits for\nthe log"), polled), 0, "checkpoint a: made, without a place in the log, for the relay polls, 2026-01-31T15:04:05Z\n",
+		"polled": {turning(is("wanted", "waits for\nthe log"), polled), 0, "checkpoint a: made, without a log position, because the relay polls, 2026-01-31T15:04:05Z\n",
 			"checkpoint a: waits for the log\n"},
 		"refused": {turning(is("wanted", ""), is("refused", "no slot is\nfree")), 78, "",
-			"sluicebox: checkpoint a was refused: no slot is free\n  sluicebox checkpoint delete a takes it off the list, so that the name is free again\n"},
-		"dropped": {turning(is("wanted", ""), is("dropped", "too\nlarge")), 1, "", "sluicebox: checkpoint a is made, but its log is not kept any more: too large\n" +
-			"  a replay from it reads the table; sluicebox checkpoint delete a makes room for another\n"},
+			"sluicebox: checkpoint a was refused: no slot is free\n  sluicebox checkpoint delete a removes it, so that the name is free again\n"},
+		"dropped": {turning(is("wanted", ""), is("dropped", "too\nlarge")), 1, "", "sluicebox: checkpoint a was created, but its log is no longer retained: too large\n" +
+			"  a replay from it reads the table; sluicebox checkpoint delete a frees the name\n"},
 		"no leader": {turning(is("wanted", ""), is("wanted", "")), 1, "", "sluicebox: checkpoint a: no leader accepted the request within 30s; it stays queued\n" +
-			"  sluicebox status says whether the relay leads; sluicebox checkpoint delete a takes it back\n"},
-		"deleted": {turning(is("wanted", ""), nil), 1, "", "sluicebox: checkpoint a: somebody has deleted it\n"},
+			"  sluicebox status shows the leader; sluicebox checkpoint delete a withdraws it\n"},
+		"deleted": {turning(is("wanted", ""), nil), 1, "", "sluicebox: checkpoint a: deleted by another request\n"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &fakeCheckpoints{look: tt.look}
@@ -108,7 +108,7 @@ func TestCheckpointCreate(t *testing.T) {
 		signals := make(chan os.Signal)
 		go func() { signals <- os.Interrupt }()
 		got := tryWith(t, program{relay: checkpointing(&fakeCheckpoints{look: turning(is("wanted", ""), nil)}), signals: signals}, "checkpoint", "create", "a", "-c", path)
-		if got.code != 1 || got.stderr != "sluicebox: checkpoint a: interrupted; it is made all the same\n  sluicebox checkpoint delete a takes it back\n" {
+		if got.code != 1 || got.stderr != "sluicebox: checkpoint a: interrupted; it will still be created\n  sluicebox checkpoint delete a withdraws it\n" {
 			t.Errorf("exit %d, %q", got.code, got.stderr)
 		}
 	})
@@ -151,7 +151,7 @@ func TestCheckpointDelete(t *testing.T) {
 		}
 		f.look = turning([]admin.Checkpoint{there}, []admin.Checkpoint{there})
 		got = try(t, checkpointing(f), nil, "checkpoint", "delete", "a", "-c", path)
-		if got.code != 1 || !strings.Contains(got.stderr, "no leader accepted the request within 30s") || !strings.Contains(got.stderr, "until then its log is kept\n") {
+		if got.code != 1 || !strings.Contains(got.stderr, "no leader accepted the request within 30s") || !strings.Contains(got.stderr, "until then its log is retained\n") {
 			t.Errorf("exit %d, %q", got.code, got.stderr)
 		}
 	})
@@ -168,7 +168,7 @@ func TestCheckpointUsage(t *testing.T) {
 		"create":                    `expected "<name>"`,
 		"create Before":             `"Before" is no name of a checkpoint: it has 1 to 18`,
 		"create a --wait=soon":      "--wait",
-		"create a --token-file=f":   "--token-file goes with --admin",
+		"create a --token-file=f":   "--token-file needs --admin",
 		"list extra":                "unexpected argument extra",
 		"delete":                    `expected "<name>"`,
 		"delete a --admin=ftp://db": "invalid relay address",

@@ -70,8 +70,8 @@ func (f *relayFlags) dial(p *program) (*admin.Client, *config.Config, error) {
 func adminAddress(listen string) (string, error) {
 	if listen == "" {
 		return "", &store.SetupError{
-			Problem: "admin.listen is empty: the relay of this configuration answers nobody",
-			Remedy:  "set admin.listen and start the relay again, or name another relay with --admin",
+			Problem: "admin.listen is empty: the relay of this configuration has no admin endpoints",
+			Remedy:  "set admin.listen and restart the relay, or name another relay with --admin",
 		}
 	}
 	base, err := admin.BaseURL(listen)
@@ -91,13 +91,13 @@ func readToken(path string) (string, error) {
 		if errors.As(err, &pe) {
 			err = pe.Err
 		}
-		return "", &store.SetupError{Problem: fmt.Sprintf("--token-file %s cannot be read: %s", path, err)}
+		return "", &store.SetupError{Problem: fmt.Sprintf("cannot read --token-file %s: %s", path, err)}
 	}
 	text = bytes.TrimRight(text, "\r\n")
 	if len(text) == 0 || len(text) > maxTokenSize || bytes.ContainsFunc(text, func(r rune) bool {
 		return unicode.IsControl(r) || unicode.IsSpace(r) || r > unicode.MaxASCII
 	}) {
-		return "", &store.SetupError{Problem: fmt.Sprintf("--token-file %s holds no bearer token", path), Remedy: "it must hold the token alone, in one line without blanks"}
+		return "", &store.SetupError{Problem: fmt.Sprintf("--token-file %s holds no bearer token", path), Remedy: "it must contain only the token, in one line without blanks"}
 	}
 	return string(text), nil
 }
@@ -109,17 +109,17 @@ func relayFailure(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		// Only here an interrupt is a failure: other commands end with 0.
-		return &commandError{code: exitFailed, problem: "interrupted before the relay answered; what was asked for may be done"}
+		return &commandError{code: exitFailed, problem: "interrupted before the relay responded; the action may still complete"}
 	case errors.As(err, &away) && !away.Sent():
 		return &commandError{code: exitFailed, problem: err.Error(),
 			remedy: "the relay (sluicebox run) must be running, with this address in admin.listen; --admin URL names another"}
 	case errors.As(err, &away):
-		return &commandError{code: exitFailed, problem: err.Error(), remedy: "what was asked for may be done: look before trying again"}
+		return &commandError{code: exitFailed, problem: err.Error(), remedy: "the action may have completed; check before you retry"}
 	case errors.As(err, &refused) && refused.Status == http.StatusUnauthorized:
-		return &commandError{code: exitConfig, problem: "the relay refuses the admin token, or wants one",
+		return &commandError{code: exitConfig, problem: "admin token missing or refused by the relay",
 			remedy: "give it with --token-file FILE, or with admin.token in the configuration (-c)"}
 	case errors.As(err, &refused) && refused.Status == http.StatusBadRequest:
-		return usageError("the relay refuses it: "+refused.Text, "")
+		return usageError("refused by the relay: "+refused.Text, "")
 	}
 	return err
 }

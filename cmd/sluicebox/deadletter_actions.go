@@ -18,10 +18,10 @@ import (
 type deadLetterActionFlags struct {
 	relayFlags
 	deadLetterFlags
-	AllOutboxes bool     `help:"The rows of every configured outbox."`
-	IDs         []string `arg:"" optional:"" name:"id" help:"Ids of the rows. Default: all that the flags choose."`
+	AllOutboxes bool     `help:"Rows of every configured outbox."`
+	IDs         []string `arg:"" optional:"" name:"id" help:"Ids of the rows. Default: all rows that the flags choose."`
 	Limit       int      `default:"0" placeholder:"N" help:"The most rows, the oldest first. Default: all."`
-	Yes         bool     `short:"y" help:"Do not ask."`
+	Yes         bool     `short:"y" help:"Do not ask for confirmation."`
 	DryRun      bool     `help:"Count the rows and change nothing."`
 	JSON        bool     `name:"json" help:"Print JSON."`
 }
@@ -45,13 +45,13 @@ func (f *deadLetterActionFlags) Validate() error {
 func (f *deadLetterActionFlags) outboxes(cfg *config.Config) ([]string, error) {
 	if cfg == nil {
 		if f.Outbox == "" {
-			return nil, usageError("no outbox is named, and there is no configuration that has one", "name it with --outbox, or the configuration with -c FILE")
+			return nil, usageError("no outbox named and no configuration found", "name it with --outbox, or the configuration with -c FILE")
 		}
 		return []string{f.Outbox}, nil
 	}
 	names, err := outboxNames(cfg, f.Outbox)
 	if err == nil && len(names) > 1 && !f.AllOutboxes {
-		return nil, usageError("there are several outboxes: "+strings.Join(names, ", "), "name one with --outbox, or write --all-outboxes")
+		return nil, usageError("several outboxes: "+strings.Join(names, ", "), "name one with --outbox, or use --all-outboxes")
 	}
 	return names, err
 }
@@ -78,7 +78,7 @@ type deadLetterRequeueCommand struct{ deadLetterActionFlags }
 // Run requeues rows.
 func (c *deadLetterRequeueCommand) Run(ctx context.Context, p *program) error {
 	return c.runAction(ctx, p, &deadLetterAction{name: "requeue", pastParticiple: "requeued",
-		consequence: "set back to PENDING, with no retries and no error, and sent again ahead of what waits"})
+		consequence: "reset to PENDING, without retries and error, and sent before waiting rows"})
 }
 
 // deadLetterDiscardCommand is `sluicebox deadletters discard`.
@@ -87,7 +87,7 @@ type deadLetterDiscardCommand struct{ deadLetterActionFlags }
 // Run deletes rows.
 func (c *deadLetterDiscardCommand) Run(ctx context.Context, p *program) error {
 	return c.runAction(ctx, p, &deadLetterAction{name: "discard", pastParticiple: "discarded",
-		consequence: "DELETED from the outbox table, payload and all, for good"})
+		consequence: "DELETED from the outbox table permanently, including the payload"})
 }
 
 // runAction counts the rows, asks for confirmation, and lets the relay act on them in
@@ -107,7 +107,7 @@ func (f *deadLetterActionFlags) runAction(ctx context.Context, p *program, m *de
 		return err
 	}
 	if total == 0 && len(f.IDs) > 0 {
-		return &commandError{code: exitFailed, problem: "no FAILED row has such an id; nothing was changed", remedy: "sluicebox deadletters list shows them"}
+		return &commandError{code: exitFailed, problem: "no FAILED row has one of these ids; nothing was changed", remedy: "sluicebox deadletters list shows them"}
 	}
 	if !f.DryRun && total > 0 {
 		if err := f.confirm(ctx, p, m, plan); err != nil {
@@ -151,7 +151,7 @@ func (f *deadLetterActionFlags) plan(ctx context.Context, client *admin.Client, 
 func deadLetterActionFailure(err error, done, of int) error {
 	left := "the rows stay FAILED"
 	if done > 0 {
-		left = fmt.Sprintf("%d of %d were done, the others stay FAILED", done, of)
+		left = fmt.Sprintf("%d of %d done, the others stay FAILED", done, of)
 	}
 	err = relayFailure(err)
 	var own *commandError
@@ -172,13 +172,13 @@ func (f *deadLetterActionFlags) confirm(ctx context.Context, p *program, m *dead
 		return nil
 	}
 	if !isTerminal(p.stdin) {
-		return usageError("stdin is not a terminal; nothing was changed", "write --yes to go on without a question, or --dry-run to count alone")
+		return usageError("stdin is not a terminal; nothing was changed", "use --yes to skip the confirmation, or --dry-run to count only")
 	}
-	_, _ = io.WriteString(p.stderr, "Go on? [y/N] ")
+	_, _ = io.WriteString(p.stderr, "Continue? [y/N] ")
 	answer, err := readLine(ctx, p.stdin)
 	if err != nil {
 		p.note("")
-		return &commandError{code: exitFailed, problem: "nobody answered; nothing was changed"}
+		return &commandError{code: exitFailed, problem: "no answer; nothing was changed"}
 	}
 	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
 		return &commandError{code: exitFailed, problem: "not confirmed; nothing was changed"}
@@ -257,9 +257,9 @@ func (f *deadLetterActionFlags) report(p *program, m *deadLetterAction, plan []d
 		case f.DryRun:
 			line = fmt.Sprintf("%s: %s would be %s", quoteCell(r.Outbox), failedRowsText(r.Chosen), m.pastParticiple)
 		case r.Chosen == 0:
-			line = fmt.Sprintf("%s: no FAILED row fits", quoteCell(r.Outbox))
+			line = fmt.Sprintf("%s: no FAILED row matches", quoteCell(r.Outbox))
 		case r.Done < r.Chosen:
-			line += fmt.Sprintf("; %s were FAILED no longer", rowsText(r.Chosen-r.Done))
+			line += fmt.Sprintf("; %s no longer FAILED", rowsText(r.Chosen-r.Done))
 		}
 		if _, err := fmt.Fprintln(p.stdout, line); err != nil {
 			return err

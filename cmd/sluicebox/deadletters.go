@@ -16,20 +16,20 @@ import (
 
 // deadLetterCommands is `sluicebox deadletters …`.
 type deadLetterCommands struct {
-	List    deadLetterListCommand    `cmd:"" help:"List FAILED rows, read from the database; no relay need run."`
-	Show    deadLetterShowCommand    `cmd:"" help:"Show FAILED rows in full, with their payloads; no relay need run."`
-	Requeue deadLetterRequeueCommand `cmd:"" help:"Have the running relay set FAILED rows back to PENDING and send them again."`
-	Discard deadLetterDiscardCommand `cmd:"" help:"Have the running relay delete FAILED rows from the table, for good."`
+	List    deadLetterListCommand    `cmd:"" help:"List FAILED rows from the database, also without a running relay."`
+	Show    deadLetterShowCommand    `cmd:"" help:"Show FAILED rows with their payloads, also without a running relay."`
+	Requeue deadLetterRequeueCommand `cmd:"" help:"Reset FAILED rows to PENDING; the running relay sends them again."`
+	Discard deadLetterDiscardCommand `cmd:"" help:"Delete FAILED rows from the table permanently, through the running relay."`
 }
 
 // deadLetterFlags choose FAILED rows.
 type deadLetterFlags struct {
-	Outbox string `placeholder:"NAME" help:"The rows of one outbox. Without it, list reads all of them; requeue and discard need it where there are several."`
-	Kind   string `placeholder:"KIND" help:"The rows of one kind."`
+	Outbox string `placeholder:"NAME" help:"Rows of one outbox. Without it, list reads all outboxes; requeue and discard need it if there are several."`
+	Kind   string `placeholder:"KIND" help:"Rows of one kind."`
 	groupFlags
-	Error string   `placeholder:"TEXT" help:"The rows whose error holds this text."`
-	Since timeFlag `placeholder:"TIME" help:"The rows that FAILED at this time or later: 2026-01-31T15:04:05Z, or 2h for two hours ago."`
-	Until timeFlag `placeholder:"TIME" help:"The rows that FAILED before this time."`
+	Error string   `placeholder:"TEXT" help:"Rows whose error contains this text."`
+	Since timeFlag `placeholder:"TIME" help:"Rows that FAILED at this time or later: 2026-01-31T15:04:05Z, or 2h for two hours ago."`
+	Until timeFlag `placeholder:"TIME" help:"Rows that FAILED before this time."`
 }
 
 // timeFlag is a time, given as such or as a duration before now.
@@ -43,7 +43,7 @@ func (m *timeFlag) UnmarshalText(text []byte) error {
 	}
 	t, err := time.Parse(time.RFC3339Nano, string(text))
 	if err != nil {
-		return fmt.Errorf("%q is no time such as 2026-01-31T15:04:05Z, and not how long ago, such as 90s or 2h", text)
+		return fmt.Errorf("invalid time %q: want a time such as 2026-01-31T15:04:05Z, or how long ago such as 90s or 2h", text)
 	}
 	m.Time = t
 	return nil
@@ -52,7 +52,7 @@ func (m *timeFlag) UnmarshalText(text []byte) error {
 // Validate is called before Run.
 func (f *deadLetterFlags) Validate() error {
 	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until.Time) {
-		return errors.New("--since is not before --until: no row fits")
+		return errors.New("--since is not before --until: no row matches")
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func outboxNames(cfg *config.Config, named string) ([]string, error) {
 		return all, nil
 	}
 	if !slices.Contains(all, named) {
-		return nil, usageError(fmt.Sprintf("there is no outbox %q in the configuration", named), "the outboxes are "+strings.Join(all, ", "))
+		return nil, usageError(fmt.Sprintf("unknown outbox %q", named), "the outboxes are "+strings.Join(all, ", "))
 	}
 	return []string{named}, nil
 }
@@ -161,7 +161,7 @@ func (c *deadLetterListCommand) print(p *program, found []admin.DeadLetter) erro
 		return p.json(admin.DeadLetterList{DeadLetters: found})
 	}
 	if len(found) == 0 {
-		p.note("no FAILED row fits")
+		p.note("no FAILED row matches")
 		return nil
 	}
 	now := time.Now()
@@ -179,7 +179,7 @@ func (c *deadLetterListCommand) print(p *program, found []admin.DeadLetter) erro
 // deadLetterShowCommand is `sluicebox deadletters show`.
 type deadLetterShowCommand struct {
 	configFlag
-	Outbox string   `placeholder:"NAME" help:"Their outbox. Default: all of them are looked through."`
+	Outbox string   `placeholder:"NAME" help:"Outbox of the rows. Default: all are searched."`
 	IDs    []string `arg:"" name:"id" help:"Ids of the rows."`
 	JSON   bool     `name:"json" help:"Print JSON."`
 }

@@ -83,7 +83,7 @@ outbox_dispatch_jobs  DISPATCH_JOB  ""      0JPX1  -    0        0      ` + `
 	}
 	for args, says := range map[string]string{
 		"--limit 1": "2 more; --limit shows them\n", "--limit 2": "1 more; --limit shows them\n", "--limit 3": "",
-		"--error nowhere": "no FAILED row fits\n", "--group o-1": "", "--outbox outbox_dispatch_jobs": "",
+		"--error nowhere": "no FAILED row matches\n", "--group o-1": "", "--outbox outbox_dispatch_jobs": "",
 	} {
 		got := try(t, reading(letters), nil, append([]string{"deadletters", "list", "-c", path}, strings.Fields(args)...)...)
 		if got.code != 0 || got.stderr != says {
@@ -179,7 +179,7 @@ func TestDeadLetterReadingFails(t *testing.T) {
 			t.Errorf("%q: exit %d, %q", args, got.code, got.stderr)
 		}
 		got = try(t, reading(letters), nil, slices.Concat([]string{"deadletters"}, args, []string{"-c", path, "--outbox=outbox_event"})...)
-		if got.code != 64 || !strings.Contains(got.stderr, "there is no outbox \"outbox_event\" in the configuration\n  the outboxes are outbox_events, outbox_dispatch_jobs\n") {
+		if got.code != 64 || !strings.Contains(got.stderr, "unknown outbox \"outbox_event\"\n  the outboxes are outbox_events, outbox_dispatch_jobs\n") {
 			t.Errorf("%q: exit %d, %q", args, got.code, got.stderr)
 		}
 	}
@@ -192,15 +192,15 @@ func TestDeadLetterReadingFails(t *testing.T) {
 
 func TestDeadLetterUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"list --since soon":                       `"soon" is no time such as 2026-01-31T15:04:05Z, and not how long ago`,
-		"list --since=-2h":                        `"-2h" is no time`,
+		"list --since soon":                       `invalid time "soon": want a time such as 2026-01-31T15:04:05Z, or how long ago`,
+		"list --since=-2h":                        `invalid time "-2h"`,
 		"list --since 1h --until 2h":              "--since is not before --until",
 		"list --limit 0":                          "--limit is 0, must be at least 1",
 		"list --group a --no-group":               "--group and --no-group can't be used together",
 		"show":                                    `expected "<id> ..."`,
 		"discard --limit=-1":                      "--limit is -1",
 		"requeue --all-outboxes --outbox a":       "--outbox and --all-outboxes can't be used together",
-		"requeue --admin 127.0.0.1:1":             "no outbox is named, and there is no configuration that has one",
+		"requeue --admin 127.0.0.1:1":             "no outbox named and no configuration found",
 		"requeue " + strings.Repeat("1 ", 2):      "source.url",
 		"discard " + strings.Join(ids(1001), " "): "1001 ids exceed the limit of 1000 per request",
 	} {
@@ -293,7 +293,7 @@ func TestMend(t *testing.T) {
 		code         int
 	}{
 		{"requeue --outbox outbox_events --yes", 3, 5, []string{"requeue outbox_events 3"},
-			"outbox_events: 3 rows requeued\n", []string{"outbox_events: 3 FAILED rows will be set back to PENDING"}, 0},
+			"outbox_events: 3 rows requeued\n", []string{"outbox_events: 3 FAILED rows will be reset to PENDING"}, 0},
 		{"discard --outbox outbox_events -y", 1, 0, []string{"discard outbox_events 1"},
 			"outbox_events: 1 row discarded\n", []string{"outbox_events: 1 FAILED row will be DELETED from the outbox table"}, 0},
 		{"discard --all-outboxes --yes", 2, 1, []string{"discard outbox_events 2", "discard outbox_dispatch_jobs 1"},
@@ -304,13 +304,13 @@ func TestMend(t *testing.T) {
 			"outbox_events: 2500 rows requeued\n", []string{"outbox_events: 1000 of 2500 requeued\noutbox_events: 2000 of 2500 requeued\noutbox_events: 2500 of 2500 requeued\n"}, 0},
 		{"requeue --all-outboxes --dry-run", 2, 0, nil,
 			"outbox_events: 2 FAILED rows would be requeued\noutbox_dispatch_jobs: 0 FAILED rows would be requeued\n", nil, 0},
-		{"requeue --outbox outbox_events --yes", 0, 5, nil, "outbox_events: no FAILED row fits\n", nil, 0},
+		{"requeue --outbox outbox_events --yes", 0, 5, nil, "outbox_events: no FAILED row matches\n", nil, 0},
 		{"discard --outbox outbox_events --yes --json", 3, 0, []string{"discard outbox_events 3"},
 			"{\n  \"dry_run\": false,\n  \"outboxes\": [\n    {\n      \"outbox\": \"outbox_events\",\n      \"chosen\": 3,\n      \"done\": 3\n    }\n  ]\n}\n", nil, 0},
-		{"requeue --yes", 1, 1, nil, "", []string{"there are several outboxes: outbox_events, outbox_dispatch_jobs\n  name one with --outbox, or write --all-outboxes\n"}, 64},
-		{"requeue --outbox outbox_events", 1, 1, nil, "", []string{"stdin is not a terminal; nothing was changed\n  write --yes"}, 64},
+		{"requeue --yes", 1, 1, nil, "", []string{"several outboxes: outbox_events, outbox_dispatch_jobs\n  name one with --outbox, or use --all-outboxes\n"}, 64},
+		{"requeue --outbox outbox_events", 1, 1, nil, "", []string{"stdin is not a terminal; nothing was changed\n  use --yes"}, 64},
 		{"requeue --outbox outbox_events id-0000 id-0009 --yes", 3, 0, []string{"requeue outbox_events 1"}, "outbox_events: 1 row requeued\n", nil, 0},
-		{"requeue --outbox outbox_events id-0009 --yes", 3, 0, nil, "", []string{"no FAILED row has such an id; nothing was changed\n"}, 1},
+		{"requeue --outbox outbox_events id-0009 --yes", 3, 0, nil, "", []string{"no FAILED row has one of these ids; nothing was changed\n"}, 1},
 	} {
 		m := &mended{rows: map[string][]string{"outbox_events": ids(tt.events), "outbox_dispatch_jobs": ids(tt.jobs)}, timed: true}
 		path := mendedBy(t, m)
@@ -351,7 +351,7 @@ func TestMendFails(t *testing.T) {
 	}{
 		"counting": {&mended{err: admin.ErrNotLeading}, "is not the leader; ask the leader or retry (/readyz?verbose shows the reason); the rows stay FAILED\n", 1},
 		"first":    {&mended{err: errors.New("the disk is full"), failAt: 1}, "sluicebox: the disk is full; the rows stay FAILED\n", 1},
-		"second":   {&mended{err: errors.New("the disk is full"), failAt: 2}, "sluicebox: the disk is full; 1000 of 1500 were done, the others stay FAILED\n", 1},
+		"second":   {&mended{err: errors.New("the disk is full"), failAt: 2}, "sluicebox: the disk is full; 1000 of 1500 done, the others stay FAILED\n", 1},
 		"grant":    {&mended{err: &store.SetupError{Problem: "no DELETE", Remedy: "GRANT DELETE"}, failAt: 1}, "sluicebox: no DELETE; GRANT DELETE; the rows stay FAILED\n", 1},
 	} {
 		tt.m.rows, tt.m.timed = map[string][]string{"outbox_events": ids(1500)}, true

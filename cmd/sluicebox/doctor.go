@@ -87,7 +87,7 @@ func (n findingCounts) String() string {
 		one, many string
 	}{
 		{n.faults, "1 fault", "%d faults"},
-		{n.unreachable, "1 thing that could not be reached", "%d things that could not be reached"},
+		{n.unreachable, "1 unreachable", "%d unreachable"},
 		{n.advice, "1 piece of advice", "%d pieces of advice"},
 	} {
 		switch {
@@ -99,7 +99,7 @@ func (n findingCounts) String() string {
 	}
 	switch {
 	case len(parts) == 0:
-		return "All is well."
+		return "No problems found."
 	case n.faults+n.unreachable == 0:
 		return "No fault, " + strings.Join(parts, ", ") + "."
 	}
@@ -112,7 +112,7 @@ func doctorError(found []app.Finding) error {
 	text := strings.TrimSuffix(n.String(), ".")
 	switch {
 	case n.faults > 0:
-		return &commandError{code: exitConfig, problem: "not ready: " + text, remedy: "mend what is marked fault, from the top, and ask again"}
+		return &commandError{code: exitConfig, problem: "not ready: " + text, remedy: "fix the faults from the top, then run doctor again"}
 	case n.unreachable > 0:
 		return &commandError{code: exitFailed, problem: "not ready: " + text}
 	}

@@ -102,10 +102,10 @@ func TestDoctorVerdict(t *testing.T) {
 		code  int
 		sum   string
 	}{
-		{[]app.Finding{fine}, exitOK, "All is well."},
+		{[]app.Finding{fine}, exitOK, "No problems found."},
 		{[]app.Finding{fine, advice, advice}, exitOK, "No fault, 2 pieces of advice."},
-		{[]app.Finding{advice, away}, exitFailed, "1 thing that could not be reached, 1 piece of advice."},
-		{[]app.Finding{fault, fault, away, away}, exitConfig, "2 faults, 2 things that could not be reached."},
+		{[]app.Finding{advice, away}, exitFailed, "1 unreachable, 1 piece of advice."},
+		{[]app.Finding{fault, fault, away, away}, exitConfig, "2 faults, 2 unreachable."},
 	} {
 		code := exitOK
 		var end *commandError

@@ -9,7 +9,7 @@ import (
 // initCommand is `sluicebox init`.
 type initCommand struct {
 	configFlag
-	Print bool `help:"Print the SQL and connect to nothing."`
+	Print bool `help:"Print the SQL without connecting."`
 }
 
 // Run creates the relay's tables and publication, or prints the statements.

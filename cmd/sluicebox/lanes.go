@@ -16,17 +16,17 @@ import (
 
 // laneCommands is `sluicebox lanes …`.
 type laneCommands struct {
-	List     laneListCommand   `cmd:"" help:"List the lanes that have rows in memory or stand still; what stands still or fails comes first."`
-	RetryNow laneRetryCommand  `cmd:"" help:"Try a waiting lane at once."`
-	Skip     laneSkipCommand   `cmd:"" help:"Let a lane pass its first row, which stays or becomes FAILED."`
-	Pause    lanePauseCommand  `cmd:"" help:"Keep a lane from moving until it is resumed, also across restarts."`
-	Resume   laneResumeCommand `cmd:"" help:"End a pause."`
+	List     laneListCommand   `cmd:"" help:"List lanes with rows in memory or on hold; held and failing lanes come first."`
+	RetryNow laneRetryCommand  `cmd:"" help:"Retry a waiting lane at once."`
+	Skip     laneSkipCommand   `cmd:"" help:"Skip the first row of a lane, which stays or becomes FAILED."`
+	Pause    lanePauseCommand  `cmd:"" help:"Hold a lane until it is resumed, also across restarts."`
+	Resume   laneResumeCommand `cmd:"" help:"Resume a paused lane."`
 }
 
 // groupFlags choose a group.
 type groupFlags struct {
 	Group   *string `placeholder:"GROUP" xor:"group" help:"The message group."`
-	NoGroup bool    `xor:"group" help:"The rows without a group."`
+	NoGroup bool    `xor:"group" help:"Rows without a group."`
 }
 
 // selectedGroup returns nil if no group was chosen.
@@ -43,8 +43,8 @@ func (f *groupFlags) selectedGroup() *store.Group {
 // laneListCommand is `sluicebox lanes list`.
 type laneListCommand struct {
 	relayFlags
-	Outbox string `placeholder:"NAME" help:"The lanes of one outbox."`
-	Kind   string `placeholder:"KIND" help:"The lanes of one kind of rows."`
+	Outbox string `placeholder:"NAME" help:"Lanes of one outbox."`
+	Kind   string `placeholder:"KIND" help:"Lanes of one kind."`
 	groupFlags
 	State string `placeholder:"STATE" help:"ready, claiming, sending, writing, waiting, stalled, blocked, paused, replaying or spilled."`
 	Limit int    `default:"100" placeholder:"N" help:"The most lanes to list. Default: ${default}."`
@@ -76,7 +76,7 @@ func (c *laneListCommand) Run(ctx context.Context, p *program) error {
 		return p.json(list)
 	}
 	if len(list.Lanes) == 0 {
-		p.note("no lane fits")
+		p.note("no lane matches")
 		return nil
 	}
 	if err := printTable(p.stdout, laneHeader(), laneRows(list.Lanes, time.Now())); err != nil {
@@ -126,11 +126,11 @@ func laneReason(l *admin.Lane) string {
 // laneFlags name one lane.
 type laneFlags struct {
 	relayFlags
-	Outbox string  `placeholder:"NAME" help:"The lane's outbox. It may be left out where one lane alone fits."`
-	Kind   *string `placeholder:"KIND" help:"The kind of the lane's rows. It may be left out where one lane alone fits."`
+	Outbox string  `placeholder:"NAME" help:"The lane's outbox. Optional if only one lane matches."`
+	Kind   *string `placeholder:"KIND" help:"The kind of the lane's rows. Optional if only one lane matches."`
 	groupFlags
-	Row  string `placeholder:"ID" help:"The row, where rows without a group have a lane each."`
-	JSON bool   `name:"json" help:"Print the lane as it is then, as JSON."`
+	Row  string `placeholder:"ID" help:"The row, if each row without a group has its own lane."`
+	JSON bool   `name:"json" help:"Print the resulting lane as JSON."`
 }
 
 // Validate is called before Run.
@@ -181,11 +181,11 @@ func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Clien
 		if err := printTable(p.stderr, laneHeader(), laneRows(fit, time.Now())); err != nil {
 			return req, err
 		}
-		return req, usageError(fmt.Sprintf("%d lanes fit; nothing was done", len(fit)), "say which one with --outbox and --kind")
+		return req, usageError(fmt.Sprintf("%d lanes match; nothing was done", len(fit)), "choose one with --outbox and --kind")
 	case len(single) > 0:
-		return req, usageError("rows without a group have a lane each; nothing was done", "say which one with --row ID (sluicebox lanes list --no-group)")
+		return req, usageError("each row without a group has its own lane; nothing was done", "choose one with --row ID (sluicebox lanes list --no-group)")
 	}
-	return req, &commandError{code: exitFailed, problem: "there is no such lane among those of the relay; nothing was done",
+	return req, &commandError{code: exitFailed, problem: "the relay has no such lane; nothing was done",
 		remedy: "sluicebox lanes list shows them; a lane without rows can be named with both --outbox and --kind"}
 }
 
@@ -214,7 +214,7 @@ func (f *laneFlags) act(ctx context.Context, p *program, action, reason, done st
 		}
 		return p.json(lane)
 	}
-	now := "no row of it is in memory"
+	now := "no rows in memory"
 	if lane.State != "" {
 		now = fmt.Sprintf("it is %s, with %s", lane.State, rowsText(lane.Rows+lane.Spilled))
 	}
@@ -251,7 +251,7 @@ func (c *laneRetryCommand) Run(ctx context.Context, p *program) error {
 // laneSkipCommand is `sluicebox lanes skip`.
 type laneSkipCommand struct {
 	laneFlags
-	Reason string `required:"" placeholder:"TEXT" help:"Why, for those who look later; it becomes the error of a row that had not FAILED."`
+	Reason string `required:"" placeholder:"TEXT" help:"Reason, recorded for other operators. It becomes the error of a row that had not FAILED."`
 }
 
 // Run skips the first row of a lane.
@@ -262,7 +262,7 @@ func (c *laneSkipCommand) Run(ctx context.Context, p *program) error {
 // lanePauseCommand is `sluicebox lanes pause`.
 type lanePauseCommand struct {
 	laneFlags
-	Reason string `required:"" placeholder:"TEXT" help:"Why, for those who look later."`
+	Reason string `required:"" placeholder:"TEXT" help:"Reason, recorded for other operators."`
 }
 
 // Run pauses a lane.

@@ -152,7 +152,7 @@ outbox_events  EVENT  "two words"  ready    0     -      0      0        -      
 		if n := strings.Count(got.stdout, "\n"); got.code != 0 || n != lines {
 			t.Errorf("%s: exit %d, %d lines:\n%s%s", args, got.code, n, got.stdout, got.stderr)
 		}
-		if want := map[string]string{"--group=": "no lane fits\n", "--limit 2": "3 more; --limit shows them\n"}[args]; got.stderr != want {
+		if want := map[string]string{"--group=": "no lane matches\n", "--limit 2": "3 more; --limit shows them\n"}[args]; got.stderr != want {
 			t.Errorf("%s: says %q, want %q", args, got.stderr, want)
 		}
 	}
@@ -170,11 +170,11 @@ func TestLaneActions(t *testing.T) {
 		{[]string{"skip", "--group", "o-1", "--kind", "EVENT", "--reason", "known bad"}, "skip outbox_events/EVENT/o-1 : known bad", "lane outbox_events EVENT o-1: skipped its first row; it is blocked, with 12 rows\n", "", 0},
 		{[]string{"resume", "--group", "o-1", "--outbox", "outbox_jobs"}, "resume outbox_jobs/JOB/o-1 ", "lane outbox_jobs JOB o-1: resumed; it is paused, with 1 row\n", "", 0},
 		{[]string{"retry-now", "--row", "9"}, "retry outbox_events/EVENT/(none) 9", "lane outbox_events EVENT (none) 9: tried again; it is ready, with 1 row\n", "", 0},
-		{[]string{"pause", "--outbox", "elsewhere", "--kind", "", "--no-group", "--reason", "r"}, "pause elsewhere//(none) : r", "lane elsewhere \"\" (none): paused; no row of it is in memory\n", "", 0},
+		{[]string{"pause", "--outbox", "elsewhere", "--kind", "", "--no-group", "--reason", "r"}, "pause elsewhere//(none) : r", "lane elsewhere \"\" (none): paused; no rows in memory\n", "", 0},
 		{[]string{"pause", "--outbox", "elsewhere", "--kind", "K", "--group", "", "--reason", "r", "--json"}, "pause elsewhere/K/ : r", "{}\n", "", 0},
-		{[]string{"skip", "--group", "o-1", "--reason", "r"}, "", "", "sluicebox: 2 lanes fit; nothing was done\n  say which one with --outbox and --kind\n", 64},
-		{[]string{"resume", "--no-group"}, "", "", "sluicebox: rows without a group have a lane each; nothing was done\n  say which one with --row ID (sluicebox lanes list --no-group)\n", 64},
-		{[]string{"resume", "--group", "o-3"}, "", "", "sluicebox: there is no such lane among those of the relay; nothing was done\n", 1},
+		{[]string{"skip", "--group", "o-1", "--reason", "r"}, "", "", "sluicebox: 2 lanes match; nothing was done\n  choose one with --outbox and --kind\n", 64},
+		{[]string{"resume", "--no-group"}, "", "", "sluicebox: each row without a group has its own lane; nothing was done\n  choose one with --row ID (sluicebox lanes list --no-group)\n", 64},
+		{[]string{"resume", "--group", "o-3"}, "", "", "sluicebox: the relay has no such lane; nothing was done\n", 1},
 	} {
 		got := try(t, backend{}, nil, slices.Concat([]string{"lanes"}, tt.args, []string{at})...)
 		did := strings.Join(lanes.done(), ", ")
@@ -222,7 +222,7 @@ func TestRelayAnswers(t *testing.T) {
 		{dispatch.ErrNoLane, 1, "sluicebox: lane o K g: lane not found\n  sluicebox lanes list shows"},
 		{fmt.Errorf("%w: lane is not paused", dispatch.ErrLaneState), 1, "lane is not paused"},
 		{admin.ErrNotLeading, 1, "this relay is not the leader"},
-		{&admin.RequestError{Problem: `there is no outbox "o"; the outboxes are a, b`}, 64, "the relay refuses it: there is no outbox \"o\"; the outboxes are a, b\n"},
+		{&admin.RequestError{Problem: `there is no outbox "o"; the outboxes are a, b`}, 64, "refused by the relay: there is no outbox \"o\"; the outboxes are a, b\n"},
 		{fmt.Errorf("the disk is full"), 1, "sluicebox: the disk is full\n"},
 	} {
 		lanes.err = tt.err
@@ -246,7 +246,7 @@ func TestRelayAddress(t *testing.T) {
 	}
 	config := func(admin string) string { return write("relay.yaml", good+"admin: "+admin+"\n") }
 	token := write("token", "right\n")
-	const refused = "sluicebox: the relay refuses the admin token, or wants one\n  give it with --token-file FILE"
+	const refused = "sluicebox: admin token missing or refused by the relay\n  give it with --token-file FILE"
 	for _, tt := range []struct {
 		name    string
 		environ []string
@@ -262,7 +262,7 @@ func TestRelayAddress(t *testing.T) {
 		}, nil, 0, ""},
 		{"no token", nil, []string{"--admin", address}, 78, refused},
 		{"wrong token", nil, []string{"--admin", address, "--token-file", write("wrong", "wrong")}, 78, refused},
-		{"no token file", nil, []string{"--admin", address, "--token-file", dir + "/none"}, 78, "--token-file " + dir + "/none cannot be read: no such file or directory"},
+		{"no token file", nil, []string{"--admin", address, "--token-file", dir + "/none"}, 78, "cannot read --token-file " + dir + "/none: no such file or directory"},
 		{"no token in it", nil, []string{"--admin", address, "--token-file", write("two", "right\nsecret\n")}, 78, "two holds no bearer token"},
 		{"no configuration", nil, nil, 78, "source.url: is required"},
 		{"a broken one", nil, []string{"--admin", address, "-c", write("broken.yaml", "nam: x")}, 78, "nam: unknown key"},
@@ -273,7 +273,7 @@ func TestRelayAddress(t *testing.T) {
 		}
 	}
 	for admin, want := range map[string]string{
-		"{listen: ''}":              "admin.listen is empty: the relay of this configuration answers nobody\n  set admin.listen",
+		"{listen: ''}":              "admin.listen is empty: the relay of this configuration has no admin endpoints\n  set admin.listen",
 		"{listen: '127.0.0.1:0'}":   "admin.listen: 127.0.0.1:0 picks a free port, which is unknown to clients\n  name the relay's address with --admin",
 		"{listen: '127.0.0.1:111'}": "sluicebox: no relay responds at http://127.0.0.1:111: connect: connection refused\n",
 	} {
@@ -298,7 +298,7 @@ func TestLanesInterrupted(t *testing.T) {
 	lanes := &hangingLanes{fakeLanes: severalLanes(), asked: func() { signals <- os.Interrupt }}
 	at := "--admin=" + serveAdmin(t, lanes, nil, "")
 	got := tryWith(t, program{signals: signals}, "lanes", "skip", "--outbox=o", "--kind=K", "--group=g", "--reason=r", at)
-	if got.code != 1 || got.stdout != "" || !strings.Contains(got.stderr, "interrupted before the relay answered") {
+	if got.code != 1 || got.stdout != "" || !strings.Contains(got.stderr, "interrupted before the relay responded") {
 		t.Errorf("exit %d, %q, %q", got.code, got.stdout, got.stderr)
 	}
 }

@@ -50,7 +50,7 @@ func TestConfirm(t *testing.T) {
 	}{
 		"y\n": {1, 0, ""}, "YES \n": {1, 0, ""},
 		"n\n": {0, 1, "not confirmed; nothing was changed\n"}, "\n": {0, 1, "not confirmed"}, "yesterday\n": {0, 1, "not confirmed"},
-		"\x04": {0, 1, "nobody answered; nothing was changed\n"}, // end of file
+		"\x04": {0, 1, "no answer; nothing was changed\n"}, // end of file
 	} {
 		m := &mended{rows: map[string][]string{"outbox_events": ids(3)}, timed: true}
 		path := mendedBy(t, m)
@@ -60,7 +60,7 @@ func TestConfirm(t *testing.T) {
 		}
 		got := tryWith(t, program{stdin: tty}, "deadletters", "discard", "--outbox=outbox_events", "-c", path)
 		if got.code != tt.code || len(m.did) != tt.did || !strings.Contains(got.stderr, tt.says) ||
-			!strings.Contains(got.stderr, "3 FAILED rows will be DELETED from the outbox table, payload and all, for good.\nGo on? [y/N] ") {
+			!strings.Contains(got.stderr, "3 FAILED rows will be DELETED from the outbox table permanently, including the payload.\nContinue? [y/N] ") {
 			t.Errorf("%q: exit %d, did %q, %q", answer, got.code, m.did, got.stderr)
 		}
 	}

@@ -34,26 +34,26 @@ type program struct {
 
 // commandLine is the grammar of the command line. Each command has its own file.
 type commandLine struct {
-	Quickstart  quickstartCommand  `cmd:"" help:"Show a relay at work here and now, with nothing to set up."`
-	Run         runCommand         `cmd:"" help:"Relay until a signal ends it."`
-	Doctor      doctorCommand      `cmd:"" help:"Look at all that a relay needs, and say what mends what is missing."`
-	Init        initCommand        `cmd:"" help:"Make the relay's own tables and the publication."`
-	Status      statusCommand      `cmd:"" help:"Show where the running relay stands; exits 1 if it is not ready."`
-	Lanes       laneCommands       `cmd:"" help:"Look at the lanes of the running relay, and retry, skip, pause or resume one."`
-	Deadletters deadLetterCommands `cmd:"" help:"Look at FAILED rows, and requeue or discard them."`
-	Checkpoint  checkpointCommands `cmd:"" help:"Name the place where the relay is, to replay from there later."`
-	Replay      replayCommands     `cmd:"" help:"Send delivered rows again, from a checkpoint or a time on."`
-	Tap         tapCommand         `cmd:"" help:"Show the rows that commit from now on, without sending any."`
-	Bench       benchCommand       `cmd:"" help:"Measure a relay on a real database, beside the least program that does the same."`
+	Quickstart  quickstartCommand  `cmd:"" help:"Run a demo relay without any setup."`
+	Run         runCommand         `cmd:"" help:"Run the relay until a signal ends it."`
+	Doctor      doctorCommand      `cmd:"" help:"Check everything a relay needs, with a remedy for each fault."`
+	Init        initCommand        `cmd:"" help:"Create the relay's tables and the publication."`
+	Status      statusCommand      `cmd:"" help:"Show the status of the running relay; exits with 1 if it is not ready."`
+	Lanes       laneCommands       `cmd:"" help:"List the lanes of the running relay, and retry, skip, pause or resume one."`
+	Deadletters deadLetterCommands `cmd:"" help:"List FAILED rows, and requeue or discard them."`
+	Checkpoint  checkpointCommands `cmd:"" help:"Create, list and delete named checkpoints to replay from."`
+	Replay      replayCommands     `cmd:"" help:"Send delivered rows again, from a checkpoint or a time."`
+	Tap         tapCommand         `cmd:"" help:"Show rows as they commit, without sending any."`
+	Bench       benchCommand       `cmd:"" help:"Measure a relay on a real database, compared with a minimal program."`
 	BenchFloor  floorCommand       `cmd:"" hidden:""`
 	Config      configCommands     `cmd:"" help:"Check or describe the configuration."`
-	Completion  completionCommand  `cmd:"" help:"Print the shell's script that completes commands and flags."`
+	Completion  completionCommand  `cmd:"" help:"Print the completion script of a shell."`
 	Version     versionCommand     `cmd:"" help:"Print the version."`
 }
 
 // configFlag is the flag that names the configuration.
 type configFlag struct {
-	File string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file, - for standard input. Default: $$SLUICEBOX_CONFIG; without either, the SLUICEBOX_* variables alone."`
+	File string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file, - for standard input. Default: $$SLUICEBOX_CONFIG; without either, only the SLUICEBOX_* variables."`
 }
 
 // load loads the configuration that the flag or the environment names.
@@ -124,7 +124,7 @@ func (p *program) untilSignal() (ctx context.Context, stop func()) {
 		select {
 		case <-done:
 		case <-p.signals:
-			p.printProblem("a second signal ended it at once", "")
+			p.printProblem("terminated by a second signal", "")
 			p.exit(exitFailed)
 		}
 	})

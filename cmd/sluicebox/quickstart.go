@@ -13,12 +13,12 @@ import (
 
 // quickstartCommand is `sluicebox quickstart`.
 type quickstartCommand struct {
-	For      time.Duration `default:"10s" placeholder:"TIME" help:"How long orders are written, such as 10s or 5m. Default: ${default}."`
-	Rate     int           `default:"300" placeholder:"N" help:"Orders a second. Default: ${default}."`
+	For      time.Duration `default:"10s" placeholder:"TIME" help:"Duration of the load, for example 10s or 5m. Default: ${default}."`
+	Rate     int           `default:"300" placeholder:"N" help:"Orders per second. Default: ${default}."`
 	Groups   int           `default:"50" placeholder:"N" help:"Message groups. Default: ${default}."`
 	FailRate float64       `default:"0" placeholder:"SHARE" help:"Share of the requests, 0 to 0.9, that the receiver fails on purpose. Default: ${default}."`
-	Source   string        `placeholder:"URL" help:"A server to do it on: postgres://user@host/database, in a schema of its own there, or mysql://, mariadb:// or mongodb://user@host/database, in a database of its own beside that one. It is removed afterwards. Default: an SQLite file in a temporary folder."`
-	Keep     bool          `help:"Remove nothing, and say where it is."`
+	Source   string        `placeholder:"URL" help:"Server to use: postgres://user@host/database, in a new schema there, or mysql://, mariadb:// or mongodb://user@host/database, in a new database beside it. It is removed afterwards. Default: an SQLite file in a temporary folder."`
+	Keep     bool          `help:"Keep everything, and print where it is."`
 	JSON     bool          `name:"json" help:"Print the result as JSON, and no progress."`
 	Verbose  bool          `help:"Show the relay's log."`
 }

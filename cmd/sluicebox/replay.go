@@ -15,29 +15,29 @@ import (
 
 // replayCommands is `sluicebox replay …`.
 type replayCommands struct {
-	Start  replayStartCommand  `cmd:"" default:"withargs" help:"Have the relay that leads send delivered rows again, and show how far it is. The word start may be left out."`
+	Start  replayStartCommand  `cmd:"" default:"withargs" help:"Start a replay, which sends delivered rows again, and show its progress. The word start is optional."`
 	List   replayListCommand   `cmd:"" help:"List the replays, the latest first."`
-	Errors replayErrorsCommand `cmd:"" help:"List the rows of a replay that their receiver refused."`
-	Pause  replayPauseCommand  `cmd:"" help:"Let a replay rest, and live rows pass, until it is resumed."`
-	Resume replayResumeCommand `cmd:"" help:"Let a replay go on."`
-	Cancel replayCancelCommand `cmd:"" help:"End a replay before it is through."`
+	Errors replayErrorsCommand `cmd:"" help:"List the rows of a replay that the receiver refused."`
+	Pause  replayPauseCommand  `cmd:"" help:"Pause a replay, so that live rows continue, until it is resumed."`
+	Resume replayResumeCommand `cmd:"" help:"Resume a replay."`
+	Cancel replayCancelCommand `cmd:"" help:"Cancel a replay."`
 }
 
 // replayStartCommand is `sluicebox replay start`, or `sluicebox replay` alone.
 type replayStartCommand struct {
 	requestFlags
 	leaderFlags
-	From    string   `placeholder:"NAME" help:"Begin behind this checkpoint (sluicebox checkpoint list)."`
-	Since   timeFlag `placeholder:"TIME" help:"Begin with this time: 2026-01-31T15:04:05Z, or 2h for two hours ago."`
+	From    string   `placeholder:"NAME" help:"Start after this checkpoint (sluicebox checkpoint list)."`
+	Since   timeFlag `placeholder:"TIME" help:"Start at this time: 2026-01-31T15:04:05Z, or 2h for two hours ago."`
 	Until   timeFlag `placeholder:"TIME" help:"End before this time. Default: now."`
-	Outbox  []string `sep:"none" placeholder:"NAME" help:"The rows of this outbox. It may be repeated, as --kind, --group and --id may. Default: all rows."`
-	Kind    []string `sep:"none" placeholder:"KIND" help:"The rows of this kind."`
-	Group   []string `sep:"none" placeholder:"GROUP" help:"The rows of this message group."`
-	NoGroup bool     `help:"The rows without a group; with --group, those too."`
-	ID      []string `name:"id" sep:"none" placeholder:"ID" help:"The row of this id."`
-	ToSink  string   `placeholder:"NAME" help:"Send them to this sink. Default: that of each row's outbox."`
-	Rate    int      `placeholder:"N" help:"At most so many rows a second. Default: as many as the receiver takes."`
-	Source  string   `enum:"auto,log,table" default:"auto" placeholder:"WHERE" help:"Where the rows are read: log, table, or auto for the log where it is kept and else the table. Default: ${default}."`
+	Outbox  []string `sep:"none" placeholder:"NAME" help:"Rows of this outbox. Repeatable, like --kind, --group and --id. Default: all rows."`
+	Kind    []string `sep:"none" placeholder:"KIND" help:"Rows of this kind."`
+	Group   []string `sep:"none" placeholder:"GROUP" help:"Rows of this message group."`
+	NoGroup bool     `help:"Rows without a group, in addition to rows of --group."`
+	ID      []string `name:"id" sep:"none" placeholder:"ID" help:"The row with this id."`
+	ToSink  string   `placeholder:"NAME" help:"Send to this sink. Default: the sink of each row's outbox."`
+	Rate    int      `placeholder:"N" help:"Most rows per second. Default: no limit."`
+	Source  string   `enum:"auto,log,table" default:"auto" placeholder:"WHERE" help:"Where to read the rows: log, table, or auto for the log if it is retained, else the table. Default: ${default}."`
 	DryRun  bool     `help:"Count the rows and send none."`
 	Detach  bool     `help:"Do not wait for the end; print the replay's id."`
 	JSON    bool     `name:"json" help:"Print the replay as JSON."`
@@ -47,11 +47,11 @@ type replayStartCommand struct {
 func (c *replayStartCommand) Validate() error {
 	switch {
 	case c.From == "" && c.Since.IsZero():
-		return errors.New("say where the replay begins, with --from NAME or --since TIME")
+		return errors.New("replay start missing: use --from NAME or --since TIME")
 	case c.From != "" && !c.Since.IsZero():
 		return errors.New("--from and --since can't be used together")
 	case !c.Since.IsZero() && !c.Until.IsZero() && !c.Since.Before(c.Until.Time):
-		return errors.New("--since is not before --until: no row fits")
+		return errors.New("--since is not before --until: no row matches")
 	case c.Rate < 0:
 		return fmt.Errorf("--rate is %d, must be at least 1", c.Rate)
 	}
@@ -96,7 +96,7 @@ func (c *replayStartCommand) Run(ctx context.Context, p *program) error {
 		case err != nil:
 			return false, false, err
 		case at < 0:
-			return false, false, &commandError{code: exitFailed, problem: fmt.Sprintf("replay %s is not among the latest %d any more", id, store.MaxEndedJobs)}
+			return false, false, &commandError{code: exitFailed, problem: fmt.Sprintf("replay %s is no longer among the latest %d", id, store.MaxEndedJobs)}
 		}
 		job = list[at]
 		seen.update(&job, nextReplayID(list[at+1:]), time.Now())
@@ -104,7 +104,7 @@ func (c *replayStartCommand) Run(ctx context.Context, p *program) error {
 	})
 	seen.end()
 	if err != nil {
-		return c.unfinishedError(err, "replay "+id, "it goes on without this command",
+		return c.unfinishedError(err, "replay "+id, "it continues without this command",
 			fmt.Sprintf("sluicebox replay list shows it, sluicebox replay cancel %s ends it", id))
 	}
 	return c.report(p, &job)
@@ -175,9 +175,9 @@ func replayResultText(job *admin.Replay) string {
 	if !job.Spec.DryRun {
 		return fmt.Sprintf("replay %s: done; %s sent, %s", job.ID, rowCountText(job.Sent), undeliveredText(job))
 	}
-	text := fmt.Sprintf("replay %s: a dry run; %s would be sent, %s", job.ID, rowCountText(job.Remaining), undeliveredText(job))
+	text := fmt.Sprintf("replay %s: dry run; %s would be sent, %s", job.ID, rowCountText(job.Remaining), undeliveredText(job))
 	if !job.UntilAt.IsZero() && job.Spec.Until.IsZero() {
-		text += "\nto send the rows up to this moment alone: --until " + job.UntilAt.UTC().Format(time.RFC3339Nano)
+		text += "\nto send only the rows up to this time: --until " + job.UntilAt.UTC().Format(time.RFC3339Nano)
 	}
 	return text
 }

@@ -106,7 +106,7 @@ func TestReplayProgress(t *testing.T) {
 		f := &fakeReplays{look: course}
 		got := try(t, replaying(f), nil, "replay", "--from", "before_deploy", "-c", path)
 		want := `replay abcdefghijklm
-replay abcdefghijklm: waits for the relay that leads
+replay abcdefghijklm: waits for the leader
 replay abcdefghijklm: from the log: rows deleted since are sent too
 replay abcdefghijklm: reads; 0 rows so far
 replay abcdefghijklm: [--------------------] 0%  0/100 000
@@ -168,9 +168,9 @@ func TestReplayEnds(t *testing.T) {
 		"failed":    {admin.Replay{State: "failed", Reason: "the binlog was purged", Rows: 9, Sent: 3, Remaining: 6}, 1, "", "sluicebox: replay " + jobID + ": failed: the binlog was purged; 3 rows sent before\n"},
 		"cancelled": {admin.Replay{State: "cancelled", Sent: 1}, 1, "", "sluicebox: replay " + jobID + ": cancelled; 1 row sent before\n"},
 		"dry run": {admin.Replay{State: "done", Spec: replay.Spec{DryRun: true}, Rows: 1_234_567, Skipped: 67, Remaining: 1_234_500, UntilAt: until}, 0,
-			"replay " + jobID + ": a dry run; 1 234 500 rows would be sent, 67 skipped\nto send the rows up to this moment alone: --until 2026-01-31T15:04:05.12Z\n", ""},
+			"replay " + jobID + ": dry run; 1 234 500 rows would be sent, 67 skipped\nto send only the rows up to this time: --until 2026-01-31T15:04:05.12Z\n", ""},
 		"dry run to an end": {admin.Replay{State: "done", Spec: replay.Spec{DryRun: true, Until: until}, UntilAt: until}, 0,
-			"replay " + jobID + ": a dry run; 0 rows would be sent, 0 skipped\n", ""},
+			"replay " + jobID + ": dry run; 0 rows would be sent, 0 skipped\n", ""},
 	} {
 		tt.job.ID = jobID
 		f := &fakeReplays{look: always(tt.job)}
@@ -200,7 +200,7 @@ func TestReplayWithoutALeader(t *testing.T) {
 		stderr, behind string
 	}{
 		"nobody leads": {always(own), 1, 30 * time.Second, "sluicebox: replay " + jobID + ": no leader accepted the request within 30s; it stays queued\n" +
-			"  sluicebox status says whether the relay leads; sluicebox replay list shows it, sluicebox replay cancel " + jobID + " ends it\n", "waits for the relay that leads\n"},
+			"  sluicebox status shows the leader; sluicebox replay list shows it, sluicebox replay cancel " + jobID + " ends it\n", "waits for the leader\n"},
 		"behind one that nobody begins": {func(time.Duration) ([]admin.Replay, error) {
 			return []admin.Replay{own, other("waiting"), {ID: "older", State: "done"}}, nil
 		}, 1, 30 * time.Second, "no leader accepted the request within 30s", "waits for replay other to end\n"},
@@ -212,7 +212,7 @@ func TestReplayWithoutALeader(t *testing.T) {
 				return []admin.Replay{own, other("done")}, nil
 			}
 			return always(admin.Replay{ID: jobID, State: "done"})(since)
-		}, 0, 10*time.Minute + 20*time.Second, "", "waits for replay other to end\nreplay " + jobID + ": waits for the relay that leads\n"},
+		}, 0, 10*time.Minute + 20*time.Second, "", "waits for replay other to end\nreplay " + jobID + ": waits for the leader\n"},
 		"one that says why it waits": {func(since time.Duration) ([]admin.Replay, error) {
 			if since < time.Minute {
 				return always(admin.Replay{ID: jobID, State: "waiting", Reason: "; waits for the log to be read"})(since)
@@ -230,14 +230,14 @@ func TestReplayWithoutALeader(t *testing.T) {
 				return nil, away
 			}
 			return course(since)
-		}, 0, 100 * time.Second, "", "the connection is lost; looking again\n"},
+		}, 0, 100 * time.Second, "", "the connection is lost; retrying\n"},
 		"a database that does not": {func(time.Duration) ([]admin.Replay, error) { return nil, away }, 1, 30 * time.Second,
-			"sluicebox: replay " + jobID + ": it can no longer be looked at, and it goes on without this command: the connection is lost\n", ""},
+			"sluicebox: replay " + jobID + ": state unknown, but it continues without this command: the connection is lost\n", ""},
 		"a grant that is gone": {func(time.Duration) ([]admin.Replay, error) {
 			return nil, &store.SetupError{Problem: "no SELECT", Remedy: "GRANT SELECT"}
 		}, 78, 0, "no SELECT\n  GRANT SELECT\n", ""},
 		"one that was forgotten": {func(time.Duration) ([]admin.Replay, error) { return []admin.Replay{other("done")}, nil }, 1, 0,
-			"sluicebox: replay " + jobID + " is not among the latest 100 any more\n", ""},
+			"sluicebox: replay " + jobID + " is no longer among the latest 100\n", ""},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestReplayInterrupted(t *testing.T) {
 			signals <- os.Interrupt
 		}()
 		got := tryWith(t, program{relay: replaying(f), signals: signals}, "replay", "--from=a", "-c", path)
-		want := "sluicebox: replay " + jobID + ": interrupted; it goes on without this command\n" +
+		want := "sluicebox: replay " + jobID + ": interrupted; it continues without this command\n" +
 			"  sluicebox replay list shows it, sluicebox replay cancel " + jobID + " ends it\n"
 		if got.code != 1 || got.stdout != "" || !strings.HasSuffix(got.stderr, want) || len(f.wished) > 0 {
 			t.Errorf("exit %d, %q, %q, %q", got.code, got.stdout, got.stderr, f.wished)
@@ -273,18 +273,18 @@ func TestReplayInterrupted(t *testing.T) {
 
 func TestReplayUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                                   "say where the replay begins, with --from NAME or --since TIME",
-		"start":                              "say where the replay begins",
+		"":                                   "replay start missing: use --from NAME or --since TIME",
+		"start":                              "replay start missing",
 		"--from a --since 1h":                "--from and --since can't be used together",
 		"--from Before":                      `"Before" is no name of a checkpoint`,
 		"--since 1h --until 2h":              "--since is not before --until",
-		"--since soon":                       `"soon" is no time`,
+		"--since soon":                       `invalid time "soon"`,
 		"--from a --rate=-1":                 "--rate is -1, must be at least 1",
 		"--from a --source=binlog":           `must be one of "auto","log","table"`,
-		"--from a --token-file f":            "--token-file goes with --admin",
+		"--from a --token-file f":            "--token-file needs --admin",
 		"--from a list":                      "--from applies to the default command",
 		"errors":                             `expected "<id>"`,
-		"errors " + jobID + " --limit=10001": "no more than 10000 rows are kept",
+		"errors " + jobID + " --limit=10001": "at most 10000 refused rows are recorded",
 		"errors " + jobID + " --limit=0":     "--limit is 0, must be at least 1",
 		"pause":                              `expected "<id>"`,
 		"resume a b":                         "unexpected argument b",

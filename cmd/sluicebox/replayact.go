@@ -32,7 +32,7 @@ func (c *replayListCommand) Run(ctx context.Context, p *program) error {
 		return p.json(admin.ReplayList{Replays: append([]admin.Replay{}, list...)})
 	}
 	if len(list) == 0 {
-		p.note("there is no replay")
+		p.note("no replays")
 		return nil
 	}
 	lines := make([][]string, len(list))
@@ -75,7 +75,7 @@ type replayErrorsCommand struct {
 // Validate is called before Run.
 func (c *replayErrorsCommand) Validate() error {
 	if c.Limit > store.MaxJobErrors {
-		return fmt.Errorf("--limit is %d; no more than %d rows are kept of a replay", c.Limit, store.MaxJobErrors)
+		return fmt.Errorf("--limit is %d; at most %d refused rows are recorded", c.Limit, store.MaxJobErrors)
 	}
 	if err := checkLimit(c.Limit); err != nil {
 		return err
@@ -121,7 +121,7 @@ type replayFlags struct {
 	requestFlags
 	leaderFlags
 	Job  string `arg:"" name:"id" help:"The replay's id."`
-	JSON bool   `name:"json" help:"Print the replay as it is then, as JSON."`
+	JSON bool   `name:"json" help:"Print the resulting replay as JSON."`
 }
 
 // act requests a state for a replay and waits until it is reached.
@@ -142,7 +142,7 @@ func (f *replayFlags) act(ctx context.Context, p *program, wish store.DesiredSta
 		return isSo(job), false, nil
 	})
 	if err != nil {
-		return f.unfinishedError(err, "replay "+f.Job, "what was asked for is done all the same", "sluicebox replay list shows it")
+		return f.unfinishedError(err, "replay "+f.Job, "the request stays queued", "sluicebox replay list shows it")
 	}
 	if f.JSON {
 		return p.json(job)

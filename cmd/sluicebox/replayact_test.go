@@ -81,7 +81,7 @@ second         done (dry run)      2026-01-31T15:04:05Z  -       4     0     0  
 		t.Errorf("prints %s", got.stdout)
 	}
 	f.look = func(time.Duration) ([]admin.Replay, error) { return nil, nil }
-	if got := try(t, replaying(f), nil, "replay", "list", "-c", path); got.code != 0 || got.stdout != "" || got.stderr != "there is no replay\n" {
+	if got := try(t, replaying(f), nil, "replay", "list", "-c", path); got.code != 0 || got.stdout != "" || got.stderr != "no replays\n" {
 		t.Errorf("none are %q, %q", got.stdout, got.stderr)
 	}
 	if got := try(t, replaying(f), nil, "replay", "list", "--json", "-c", path); got.stdout != "{\n  \"replays\": []\n}\n" {

@@ -120,7 +120,7 @@ func progressText(job *admin.Replay, behind string, rate float64) string {
 	case state == store.JobWaiting && behind != "":
 		return "waits for replay " + behind + " to end"
 	case state == store.JobWaiting:
-		return "waits for the relay that leads"
+		return "waits for the leader"
 	case state == store.JobCopying || job.Spec.DryRun && !state.Ended():
 		return strings.Join(append([]string{"reads; " + rowCountText(job.Rows) + " so far"}, rateParts(rate, 0)...), "  ")
 	case job.Spec.DryRun:

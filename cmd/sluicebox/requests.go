@@ -15,14 +15,14 @@ import (
 // a relay.
 type requestFlags struct {
 	configFlag
-	Admin     string `placeholder:"URL" help:"Ask the relay that leads, at this admin address such as http://127.0.0.1:8090. Default: the database is asked."`
+	Admin     string `placeholder:"URL" help:"Send the request to the leader at this admin address, for example http://127.0.0.1:8090. Default: write it to the database."`
 	TokenFile string `placeholder:"FILE" help:"With --admin: file with the admin token. Default: admin.token of the configuration."`
 }
 
 // Validate is called before Run.
 func (f *requestFlags) Validate() error {
 	if f.TokenFile != "" && f.Admin == "" {
-		return errors.New("--token-file goes with --admin: the database wants no admin token")
+		return errors.New("--token-file needs --admin: the database has no admin token")
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ func requestFailure(err error) error {
 	case errors.Is(err, store.ErrNoSavepoint):
 		remedy = "sluicebox checkpoint list shows them"
 	case errors.Is(err, store.ErrSavepointExists):
-		remedy = "take another name, or delete that one first (sluicebox checkpoint delete)"
+		remedy = "use another name, or delete the checkpoint first (sluicebox checkpoint delete)"
 	case errors.Is(err, store.ErrNoJob), errors.Is(err, admin.ErrReplayEnded):
 		remedy = "sluicebox replay list shows them"
 	default:
@@ -89,7 +89,7 @@ func requestFailure(err error) error {
 
 // leaderFlags say how long to wait for a leader.
 type leaderFlags struct {
-	Wait time.Duration `default:"30s" placeholder:"TIME" help:"How long to wait for a relay that leads. Default: ${default}."`
+	Wait time.Duration `default:"30s" placeholder:"TIME" help:"How long to wait for a leader. Default: ${default}."`
 }
 
 // requestPollInterval is the interval of checks whether a request is done. At first the
@@ -116,7 +116,7 @@ func (f *leaderFlags) await(ctx context.Context, p *program, look func(ctx conte
 		case err != nil && (!isTransient(err) || now.Sub(seen) >= f.Wait):
 			return err
 		case err != nil && !failing:
-			p.note("%s; looking again", oneLine(err.Error()))
+			p.note("%s; retrying", oneLine(err.Error()))
 		case err == nil && done:
 			return nil
 		case err == nil && !begun && now.Sub(taken) >= f.Wait:
@@ -158,9 +158,9 @@ func (f *leaderFlags) unfinishedError(err error, what, goesOn, undo string) erro
 	switch {
 	case errors.Is(err, errNoLeader):
 		problem = fmt.Sprintf("%s: no leader accepted the request within %s; it stays queued", what, f.Wait)
-		undo = "sluicebox status says whether the relay leads; " + undo
+		undo = "sluicebox status shows the leader; " + undo
 	case !errors.Is(err, context.Canceled):
-		return fmt.Errorf("%s: it can no longer be looked at, and %s: %w", what, goesOn, err)
+		return fmt.Errorf("%s: state unknown, but %s: %w", what, goesOn, err)
 	}
 	return &commandError{code: exitFailed, problem: problem, remedy: undo}
 }

@@ -100,9 +100,9 @@ func (w *wishingRelay) lead(do func(ctx context.Context, st *sqlitestore.Store, 
 // its results.
 func TestCheckpointWishes(t *testing.T) {
 	w := newWishingRelay(t)
-	w.expect(0, "there is no named checkpoint\n", "checkpoint", "list")
+	w.expect(0, "no named checkpoints\n", "checkpoint", "list")
 	w.expect(1, "checkpoint a: no leader accepted the request within 0s; it stays queued\n", "checkpoint", "create", "a", "--wait=0s")
-	w.expect(1, "checkpoint already exists\n  take another name", "checkpoint", "create", "a", "--wait=0s")
+	w.expect(1, "checkpoint already exists\n  use another name", "checkpoint", "create", "a", "--wait=0s")
 	w.expect(64, "keep_log: SQLite has no log to retain", "checkpoint", "create", "b", "--keep-log")
 	w.expect(1, "checkpoint not found\n  sluicebox checkpoint list shows them", "checkpoint", "delete", "b")
 	w.expect(64, "checkpoint a is pending", "replay", "--from=a")
@@ -128,7 +128,7 @@ func TestCheckpointWishes(t *testing.T) {
 	if got.code != 0 || got.stdout != want {
 		t.Errorf("exit %d\n%s%s", got.code, got.stdout, got.stderr)
 	}
-	w.expect(1, "until then its log is kept", "checkpoint", "delete", "a", "--wait=0s")
+	w.expect(1, "until then its log is retained", "checkpoint", "delete", "a", "--wait=0s")
 	w.expect(0, "a     made, to be deleted  2026-01-31T15:04:05Z  34   -         12        \n", "checkpoint", "list")
 	w.expect(1, "replay from a: checkpoint not found", "replay", "--from=a")
 }
@@ -136,7 +136,7 @@ func TestCheckpointWishes(t *testing.T) {
 // TestReplayRequests does the same for replays.
 func TestReplayWishes(t *testing.T) {
 	w := newWishingRelay(t)
-	w.expect(0, "there is no replay\n", "replay", "list")
+	w.expect(0, "no replays\n", "replay", "list")
 	w.expect(1, "replay from a: checkpoint not found\n  sluicebox checkpoint list shows them\n", "replay", "--from=a")
 	w.expect(64, `unknown outbox "outbox_message"; the outboxes are outbox_messages`, "replay", "--since=1h", "--outbox=outbox_message")
 	w.expect(64, `unknown sink "fra"; the sinks are far, near`, "replay", "--since=1h", "--to-sink=fra")
@@ -231,7 +231,7 @@ func TestWishesOfARelay(t *testing.T) {
 	if got := try(t, backend{}, nil, "checkpoint", "create", "b", at); got.code != 1 || !strings.Contains(got.stderr, "is not the leader") {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}
-	if got := try(t, backend{}, nil, "replay", "--from=a", at); got.code != 64 || got.stderr != "sluicebox: the relay refuses it: there is no sink \"x\"\n" {
+	if got := try(t, backend{}, nil, "replay", "--from=a", at); got.code != 64 || got.stderr != "sluicebox: refused by the relay: there is no sink \"x\"\n" {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}
 }

@@ -24,7 +24,7 @@ const (
 // statusCommand is `sluicebox status`.
 type statusCommand struct {
 	relayFlags
-	Watch watchFlag `placeholder:"2s" help:"Show it again and again until Ctrl-C, each 2s or as often as --watch=TIME says."`
+	Watch watchFlag `placeholder:"2s" help:"Repeat until Ctrl-C, every 2s or at the interval --watch=TIME."`
 	JSON  bool      `name:"json" help:"Print JSON."`
 }
 
@@ -43,7 +43,7 @@ func (w *watchFlag) Decode(ctx *kong.DecodeContext) error {
 	text := ctx.Scan.Pop().String()
 	every, err := time.ParseDuration(text)
 	if err != nil || every < minWatchInterval {
-		return fmt.Errorf("%q is no time between two statuses; write one such as 2s, at least %s", text, minWatchInterval)
+		return fmt.Errorf("invalid interval %q: want one such as 2s, at least %s", text, minWatchInterval)
 	}
 	*w = watchFlag(every)
 	return nil
@@ -81,7 +81,7 @@ func fetchStatus(ctx context.Context, client *admin.Client) (*admin.RelayStatus,
 	case err == nil:
 		return &s, nil
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-		return nil, &commandError{code: exitFailed, problem: fmt.Sprintf("the relay did not answer in %s", statusTimeout)}
+		return nil, &commandError{code: exitFailed, problem: fmt.Sprintf("no response from the relay within %s", statusTimeout)}
 	}
 	return nil, relayFailure(err)
 }

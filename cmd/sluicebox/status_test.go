@@ -75,8 +75,8 @@ func leadingStatus() admin.RelayStatus {
 
 const leadingText = `relay       shop, version 1.2.3, up 2h, host process 7
 state       ready, leading in epoch 3
-source      reading the log, at 0/1A2B, heard 1s ago
-log kept    12.4 MiB of 1.0 GiB at the most
+source      reading the log, at 0/1A2B, last message 1s ago
+retained    12.4 MiB of log, limit 1.0 GiB
 checkpoint  at 0/1A00, saved 2s ago
 waiting     120 rows, the oldest for 12s
 captured    250 rows/s in 10s, 31.2 in 1m
@@ -90,7 +90,7 @@ other     0        0        0          0            0         0
 platform: lanes 1 blocked, 3 waiting
 platform: circuit breaker open for 3m, unavailable at http://p/batch: connection refused` + "\uFFFD" + `[31m
 
-lanes that stand still or fail: 9, of which these are 1 (sluicebox lanes list)
+held or failing lanes: 9, the first 1 shown (sluicebox lanes list)
 OUTBOX  KIND   GROUP  STATE    ROWS  SINCE  REASON
 orders  EVENT  o-1    blocked  12    2h     400: no
 `
@@ -180,7 +180,7 @@ func TestStatusUsage(t *testing.T) {
 		code int
 		says string
 	}{
-		"--watch=soon":            {64, `"soon" is no time between two statuses`},
+		"--watch=soon":            {64, `invalid interval "soon"`},
 		"--watch=1ms":             {64, "at least 100ms"},
 		"--watch=-1s":             {64, "at least 100ms"},
 		"extra":                   {64, "unexpected argument extra"},

@@ -33,7 +33,7 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 	}
 	line("source", "%s", sourceText(s, now))
 	if s.Source.RetainedBytes != nil && s.Source.RetainedLimitBytes != nil {
-		line("log kept", "%s of %s at the most", sizeText(*s.Source.RetainedBytes), sizeText(*s.Source.RetainedLimitBytes))
+		line("retained", "%s of log, limit %s", sizeText(*s.Source.RetainedBytes), sizeText(*s.Source.RetainedLimitBytes))
 	}
 	line("checkpoint", "%s", checkpointText(&s.Checkpoint, now))
 	line("waiting", "%s", lagText(&s.Lag))
@@ -50,7 +50,7 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 		sinkLines(&b, &s.Sinks[i], now)
 	}
 	if len(s.Lanes) > 0 {
-		fmt.Fprintf(&b, "\nlanes that stand still or fail: %d%s\n", s.LanesTotal, moreLanes(s))
+		fmt.Fprintf(&b, "\nheld or failing lanes: %d%s\n", s.LanesTotal, moreLanes(s))
 		_ = printTable(&b, troubledHeader(), troubledRows(s, now))
 	}
 	return b.String()
@@ -58,7 +58,7 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 
 func moreLanes(s *admin.RelayStatus) string {
 	if s.LanesTotal > len(s.Lanes) {
-		return fmt.Sprintf(", of which these are %d (sluicebox lanes list)", len(s.Lanes))
+		return fmt.Sprintf(", the first %d shown (sluicebox lanes list)", len(s.Lanes))
 	}
 	return ""
 }
@@ -87,17 +87,17 @@ func sourceText(s *admin.RelayStatus, now time.Time) string {
 		text += ", at " + oneLine(s.Source.Position)
 	}
 	if s.Source.LastReceivedAt != nil {
-		text += fmt.Sprintf(", heard %s ago", ageText(*s.Source.LastReceivedAt, now))
+		text += fmt.Sprintf(", last message %s ago", ageText(*s.Source.LastReceivedAt, now))
 	}
 	if s.Source.Paused {
-		text += "; PAUSED, every buffer is full"
+		text += "; PAUSED: sink buffers full"
 	}
 	return text
 }
 
 func checkpointText(c *admin.CheckpointStatus, now time.Time) string {
 	if c.Position == "" {
-		return "none yet: what was in the tables at the start is not settled"
+		return "none yet: rows of the initial snapshot are not settled"
 	}
 	text := "at " + oneLine(c.Position)
 	if c.SavedAt != nil {
@@ -205,7 +205,7 @@ func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
 	for _, e := range s.OpenBreakers {
 		idle := ""
 		if e.Idle {
-			idle = " (no row waits for it)"
+			idle = " (no rows waiting)"
 		}
 		fmt.Fprintf(b, "%s: circuit breaker open for %s%s, %s at %s: %s\n", quoteCell(s.Name), ageText(e.Since, now), idle, oneLine(e.Class), oneLine(e.Endpoint), oneLine(e.Error))
 	}

@@ -20,12 +20,12 @@ import (
 // tapCommand is `sluicebox tap`.
 type tapCommand struct {
 	configFlag
-	Outbox string `placeholder:"NAME" help:"The rows of one outbox."`
-	Kind   string `placeholder:"KIND" help:"The rows of one kind."`
+	Outbox string `placeholder:"NAME" help:"Rows of one outbox."`
+	Kind   string `placeholder:"KIND" help:"Rows of one kind."`
 	groupFlags
-	Limit   int  `placeholder:"N" help:"End after so many rows. Default: at Ctrl-C."`
-	Payload bool `help:"Print the payload too, at the end of the line."`
-	JSON    bool `name:"json" help:"Print one JSON object a line, with the payload."`
+	Limit   int  `placeholder:"N" help:"Stop after this many rows. Default: at Ctrl-C."`
+	Payload bool `help:"Also print the payload, at the end of the line."`
+	JSON    bool `name:"json" help:"Print one JSON object per line, with the payload."`
 }
 
 // Validate is called before Run.

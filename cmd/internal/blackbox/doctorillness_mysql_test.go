@@ -57,7 +57,7 @@ func (g *guest) init() {
 func (g *guest) expectWell() {
 	g.t.Helper()
 	d, text, code := doctor(g.t, g.config)
-	if code != 0 || d.Faults+d.Advice+d.Unreachable > 0 || !strings.HasSuffix(text, "\nAll is well.\n") {
+	if code != 0 || d.Faults+d.Advice+d.Unreachable > 0 || !strings.HasSuffix(text, "\nNo problems found.\n") {
 		g.t.Fatalf("exit code %d of a relay that is well:\n%s", code, text)
 	}
 }

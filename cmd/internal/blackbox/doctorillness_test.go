@@ -55,7 +55,7 @@ func (p *patient) init() {
 func (p *patient) expectWell() {
 	p.t.Helper()
 	d, text, code := doctor(p.t, p.config)
-	if code != 0 || d.Faults+d.Advice+d.Unreachable > 0 || !strings.HasSuffix(text, "\nAll is well.\n") {
+	if code != 0 || d.Faults+d.Advice+d.Unreachable > 0 || !strings.HasSuffix(text, "\nNo problems found.\n") {
 		p.t.Fatalf("exit code %d of a relay that is well:\n%s", code, text)
 	}
 }

@@ -16,7 +16,7 @@ func TestAKeptLogIsGivenUp(t *testing.T) {
 		s.exec(s.kind.business)
 		r := s.run()
 		// Beside tests that write much it may go at once.
-		if out, why, code := r.sluicebox("checkpoint", "create", "early", "--keep-log"); code != 0 && !strings.Contains(why, "is made, but its log is not kept any more") {
+		if out, why, code := r.sluicebox("checkpoint", "create", "early", "--keep-log"); code != 0 && !strings.Contains(why, "was created, but its log is no longer retained") {
 			s.t.Fatalf("checkpoint create: exit code %d: %s%s", code, out, why)
 		}
 		s.number(1, 50, "i % 5")

@@ -40,7 +40,7 @@ func TestReplayWhilePolling(t *testing.T) {
 		if out, why, code := r.sluicebox("checkpoint", "create", "kept", "--keep-log"); code != 64 || !strings.Contains(why, "this relay polls") {
 			s.t.Errorf("--keep-log: exit code %d: %s%s", code, out, why)
 		}
-		if out, why, code := r.sluicebox("checkpoint", "create", "here"); code != 0 || !strings.Contains(out, "without a place in the log, for the relay polls") {
+		if out, why, code := r.sluicebox("checkpoint", "create", "here"); code != 0 || !strings.Contains(out, "without a log position, because the relay polls") {
 			s.t.Fatalf("checkpoint create: exit code %d: %s%s", code, out, why)
 		}
 		s.number(before+1, behind, "i % 10")

@@ -183,7 +183,7 @@ func TestUnreachableDatabase(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	expectEnd(t, preset("postgres://postgres@"+freeAddress(t)+"/x?sslmode=disable", "http://127.0.0.1:1", ""), 1,
-		"could not be reached", "refused")
+		"database unreachable", "refused")
 	if took := time.Since(began); took < 20*time.Second {
 		t.Errorf("given up after %s", took)
 	}
