@@ -93,4 +93,4 @@ type OriginError struct {
 	Reason string
 }
 
-func (e *OriginError) Error() string { return "the place is of another log: " + e.Reason }
+func (e *OriginError) Error() string { return "position belongs to another log: " + e.Reason }

@@ -129,7 +129,7 @@ type LostError struct {
 	Reason string
 }
 
-func (e *LostError) Error() string { return "the log is lost: " + e.Reason }
+func (e *LostError) Error() string { return "log lost: " + e.Reason }
 
 // NoStreamError reports that this role cannot read the server's log, because a setting, a
 // grant or a publication is missing. The tables can still be polled. For a caller that

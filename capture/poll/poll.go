@@ -63,13 +63,13 @@ func (c *Config) Validate() error {
 		fault("poll-backoff.threshold is %d, must be at least 1", c.Backoff.Threshold)
 	}
 	if c.Backoff.Multiplier < 1 {
-		fault("poll-backoff.multiplier is %d, must be at least 1, which is no back-off", c.Backoff.Multiplier)
+		fault("poll-backoff.multiplier is %d, must be at least 1 (1 disables backoff)", c.Backoff.Multiplier)
 	}
 	if c.Backoff.Max <= 0 {
 		fault("poll-backoff.max is %s, must be above 0", c.Backoff.Max)
 	}
 	if len(c.Outboxes) == 0 {
-		fault("outboxes: none is configured")
+		fault("outboxes: none configured")
 	}
 	return errors.Join(errs...)
 }

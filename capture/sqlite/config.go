@@ -43,19 +43,19 @@ func (c *Config) Validate() error {
 	}
 	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0))
 	if n := len(c.Outboxes); n > maxOutboxes {
-		bad("outboxes: %d are configured, must be at most %d; spread more over several relays", n, maxOutboxes)
+		bad("outboxes: %d configured, must be at most %d; use several relays for more", n, maxOutboxes)
 	}
 	seen := map[string]bool{}
 	for i := range c.Outboxes {
 		// SQLite compares names of triggers case-insensitively.
 		key := strings.ToLower(c.Outboxes[i].Name)
 		if seen[key] {
-			bad("outboxes: %q is there twice, at least but for capitals", c.Outboxes[i].Name)
+			bad("outboxes: %q is configured twice (names are case-insensitive)", c.Outboxes[i].Name)
 		}
 		seen[key] = true
 	}
 	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
-		bad("the bounds of a batch are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes)
+		bad("batch limits of %d rows and %d bytes must not be negative", c.MaxBatchRows, c.MaxBatchBytes)
 	}
 	return errors.Join(errs...)
 }

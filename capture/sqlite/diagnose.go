@@ -28,11 +28,11 @@ func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	case err != nil:
 		return nil, err
 	case st.id == "":
-		finding.Text = "it is not there yet; `sluicebox init` or the relay makes it"
+		finding.Text = "log does not exist yet; `sluicebox init` or the relay creates it"
 	case st.incomplete():
-		finding.Text = fmt.Sprintf("the relay will complete it and read the tables for what it held: %s", st.lossReason)
+		finding.Text = fmt.Sprintf("log is incomplete; the relay will complete it and take a snapshot of the tables: %s", st.lossReason)
 	default:
-		finding.Text = "it is there, with a trigger for each outbox"
+		finding.Text = "log exists, with a trigger on each outbox"
 	}
 	return []store.Finding{finding}, nil
 }

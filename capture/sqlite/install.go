@@ -124,7 +124,7 @@ func (s *Source) completeLog(ctx context.Context, conn *sqlitestore.Conn) (st lo
 
 func wrapInstallError(err error) error {
 	if err != nil {
-		return fmt.Errorf("make the log and its triggers: %w", sqlitestore.Explain(err))
+		return fmt.Errorf("install log and triggers: %w", sqlitestore.Explain(err))
 	}
 	return nil
 }
@@ -150,9 +150,9 @@ func (s *Source) inspectLog(ctx context.Context, conn *sqlitestore.Conn) (logSta
 	}
 	switch {
 	case st.id == "" && !st.table:
-		st.lossReason = "there was no log yet"
+		st.lossReason = "log did not exist yet"
 	case st.id == "" || !st.table:
-		st.lossReason = "the log was dropped"
+		st.lossReason = "log was dropped"
 	}
 	return st, s.inspectTriggers(ctx, conn, &st)
 }
@@ -182,7 +182,7 @@ func (s *Source) inspectTriggers(ctx context.Context, conn *sqlitestore.Conn, st
 			st.stale = append(st.stale, name)
 		}
 		if st.lossReason == "" {
-			st.lossReason = fmt.Sprintf("the trigger of outbox %s on %s was not there: the table was made anew, or is new to the relay", o.Name, o.Table)
+			st.lossReason = fmt.Sprintf("trigger of outbox %s on %s did not exist: the table was recreated, or is new to the relay", o.Name, o.Table)
 		}
 	}
 	for name := range have { // of outboxes that are no longer configured

@@ -37,18 +37,18 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 			return capture.OpenResult{}, err
 		}
 		if opening.SnapshotReason == "" && st.id != at.Origin {
-			return capture.OpenResult{}, errors.New("the log was changed by somebody else at the same moment")
+			return capture.OpenResult{}, errors.New("open log: it was changed concurrently by another program")
 		}
 	}
 	if opening.SnapshotReason != "" {
 		// The triggers exist now, so every insert after the view opens has a higher number
 		// than the counter in the view.
 		if opening.View, err = tables.View(ctx, ""); err != nil {
-			return capture.OpenResult{}, fmt.Errorf("read the tables as of the log: %w", err)
+			return capture.OpenResult{}, fmt.Errorf("open view of the tables: %w", err)
 		}
 		if opening.From = opening.View.Position(); opening.From == "" {
 			opening.View.Close()
-			return capture.OpenResult{}, errors.New("read the tables as of the log: the view does not tell its place in the log; it is of another database or relay")
+			return capture.OpenResult{}, errors.New("open view of the tables: view has no log position; it belongs to another database or relay")
 		}
 	}
 	opening.Origin = st.id
@@ -78,13 +78,13 @@ func snapshotReason(at store.Checkpoint, st *logState) string {
 	case st.lossReason != "":
 		return st.lossReason
 	case at.Origin != st.id:
-		return fmt.Sprintf("the checkpoint is of the log %s, this is %s", at.Origin, st.id)
+		return fmt.Sprintf("checkpoint belongs to log %s, this log is %s", at.Origin, st.id)
 	case err != nil:
-		return "the checkpoint is unreadable: " + err.Error()
+		return "checkpoint is unreadable: " + err.Error()
 	case n > st.counter:
-		return fmt.Sprintf("the checkpoint %d is ahead of the log, whose counter stands at %d: somebody has set it back", n, st.counter)
+		return fmt.Sprintf("checkpoint %d is ahead of the log counter, which is %d: it was reset", n, st.counter)
 	case n < st.trimmed:
-		return fmt.Sprintf("the log up to %d was given away, the checkpoint is %d", st.trimmed, n)
+		return fmt.Sprintf("log trimmed up to %d, checkpoint is %d", st.trimmed, n)
 	}
 	return ""
 }
@@ -106,7 +106,7 @@ func (s *Source) discard(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("drop the log: %w", sqlitestore.Explain(err))
+		return fmt.Errorf("drop log: %w", sqlitestore.Explain(err))
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func (r *logReader) read(ctx context.Context, after, until int64) (page, error) 
 		return err
 	})
 	if err != nil {
-		return p, fmt.Errorf("read the log: %w", sqlitestore.Explain(err))
+		return p, fmt.Errorf("read log: %w", sqlitestore.Explain(err))
 	}
 	p.more = p.more || rows == limit
 	if p.last > after {
@@ -168,9 +168,9 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 // loss would go unnoticed.
 func (r *logReader) missingIDError(o *store.Outbox, seq int64) error {
 	return &store.SetupError{
-		Problem: fmt.Sprintf("outbox %s: a row was inserted into %s whose id, column %s, is NULL or a REAL number; a row is claimed and settled by its id",
+		Problem: fmt.Sprintf("outbox %s: row inserted into %s without a usable id: column %s is NULL or a REAL number",
 			o.Name, o.Table, o.Layout.Columns.ID),
-		Remedy: fmt.Sprintf("give the row an id and write it into the log too: UPDATE %s SET id = … WHERE seq = %d; or drop the row: DELETE FROM %s WHERE seq = %d",
+		Remedy: fmt.Sprintf("give the row an id and write it to the log too: UPDATE %s SET id = … WHERE seq = %d; or drop the row: DELETE FROM %s WHERE seq = %d",
 			r.source.logTable(), seq, r.source.logTable(), seq),
 	}
 }

@@ -42,7 +42,7 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 		})
 	})
 	if err != nil {
-		return capture.RetainedLog{}, fmt.Errorf("look how long the log is: %w", sqlitestore.Explain(err))
+		return capture.RetainedLog{}, fmt.Errorf("read log size: %w", sqlitestore.Explain(err))
 	}
 	rows := max(0, last-max(s.acked.Load(), first-1))
 	return capture.RetainedLog{Bytes: int64(float64(rows) * (rowBytes + texts))}, nil

@@ -33,7 +33,7 @@ const (
 // was recreated or lacks a trigger.
 func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
 	if s.log == "" {
-		return errors.New("a source runs only after Open")
+		return errors.New("run source: Open was not called")
 	}
 	until := int64(math.MaxInt64)
 	if span.Until != "" {
@@ -120,11 +120,11 @@ func (r *run) catchUp(ctx context.Context) error {
 	n, there, err := sqlitestore.LogCounter(ctx, r.conn, r.source.cfg.Name)
 	switch {
 	case err != nil:
-		return fmt.Errorf("read the log: %w", sqlitestore.Explain(err))
+		return fmt.Errorf("read log: %w", sqlitestore.Explain(err))
 	case !there:
-		return &capture.LostError{Reason: "the log was dropped"}
+		return &capture.LostError{Reason: "log was dropped"}
 	case n < r.last:
-		return &capture.LostError{Reason: fmt.Sprintf("the log's counter stands at %d and was at %d before: somebody has set it back", n, r.last)}
+		return &capture.LostError{Reason: fmt.Sprintf("log counter is %d, was %d: it was reset", n, r.last)}
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func (r *run) readPragma(ctx context.Context, pragma string) (n int64, err error
 		return nil
 	})
 	if err != nil {
-		return 0, fmt.Errorf("read the log: %w", sqlitestore.Explain(err))
+		return 0, fmt.Errorf("read log: %w", sqlitestore.Explain(err))
 	}
 	return n, nil
 }
@@ -242,11 +242,11 @@ func (r *run) checkLog(ctx context.Context) error {
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("look at the log: %w", sqlitestore.Explain(err))
+		return fmt.Errorf("check log: %w", sqlitestore.Explain(err))
 	case st.lossReason != "":
 		return &capture.LostError{Reason: st.lossReason}
 	case st.id != r.source.log:
-		return &capture.LostError{Reason: fmt.Sprintf("the log is %s, it was %s: rows may be missing in between", st.id, r.source.log)}
+		return &capture.LostError{Reason: fmt.Sprintf("log is %s, was %s: rows may be missing in between", st.id, r.source.log)}
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func (s *Source) Mark(ctx context.Context, token string) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("write a marker into the log: %w", sqlitestore.Explain(err))
+		return fmt.Errorf("write marker: %w", sqlitestore.Explain(err))
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func parsePosition(p store.Position) (int64, error) {
 	}
 	n, err := strconv.ParseInt(string(p), 10, 64)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is not a position of SQLite's log, such as 4711", p)
+		return 0, fmt.Errorf("invalid SQLite log position %q; a position is a number such as 4711", p)
 	}
 	return n, nil
 }

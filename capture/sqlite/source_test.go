@@ -385,7 +385,7 @@ func TestReplacedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := r.fails()
-	if err == nil || !strings.Contains(err.Error(), "taken the database's place") {
+	if err == nil || !strings.Contains(err.Error(), "database file was replaced") {
 		t.Errorf("the run ended with %v", err)
 	}
 	// The next Open finds that the log is missing.
@@ -411,10 +411,10 @@ func TestSetupErrors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	check("no file", cfg, "there is no file")
+	check("no file", cfg, "does not exist")
 	cfg = d.config()
 	cfg.Outboxes[0].Table = "nowhere"
-	check("no table", cfg, "there is no table")
+	check("no table", cfg, "no table \"nowhere\"")
 	cfg = d.config()
 	cfg.Outboxes[0].Layout.Columns.ID = "nothing"
 	check("no column", cfg, "has no column nothing")
@@ -422,7 +422,7 @@ func TestSetupErrors(t *testing.T) {
 	cfg.Name = "No-Name"
 	cfg.MaxBatchRows = -1
 	cfg.Outboxes = append(outboxes("Shop"), outboxes("shop")...)
-	for _, want := range []string{"No-Name", "-1 rows", `"shop" is there twice`} {
+	for _, want := range []string{"No-Name", "-1 rows", `"shop" is configured twice`} {
 		check("bad configuration", cfg, want)
 	}
 	if _, err := sqlite.New(sqlite.Config{}); err == nil {

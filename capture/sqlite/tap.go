@@ -28,7 +28,7 @@ func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()
 	case err != nil:
 		return err
 	case st.lossReason != "":
-		return &store.SetupError{Problem: "the log of the inserts is not complete: " + st.lossReason, Remedy: "run `sluicebox init`"}
+		return &store.SetupError{Problem: "log is incomplete: " + st.lossReason, Remedy: "run `sluicebox init`"}
 	}
 	if err := s.resetState(st.id, formatPosition(st.counter)); err != nil {
 		return err

@@ -58,7 +58,7 @@ func (s *Source) trimAll(ctx context.Context) error {
 	for {
 		more, err := s.trimOnce(ctx, s.acked.Load())
 		if err != nil {
-			return fmt.Errorf("delete the acknowledged log: %w", sqlitestore.Explain(err))
+			return fmt.Errorf("delete acknowledged log: %w", sqlitestore.Explain(err))
 		}
 		if !more {
 			return nil
@@ -87,7 +87,7 @@ func (s *Source) trimOnce(ctx context.Context, acked int64) (more bool, err erro
 		last := min(acked, first+trimRows-1)
 		n, err := conn.Exec(ctx, given, last, s.cfg.Name, s.log)
 		if err == nil && n == 0 {
-			return &capture.LostError{Reason: "the log was made anew"}
+			return &capture.LostError{Reason: "log was recreated"}
 		}
 		if err != nil {
 			return err

@@ -198,7 +198,7 @@ func TestReleasedLogEndsReplay(t *testing.T) {
 	}
 
 	l.replay("since", replay.Spec{Since: time.Now().Add(-time.Hour)})
-	if j := l.waitForState("since", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "the log is lost") {
+	if j := l.waitForState("since", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "log lost") {
 		t.Errorf("got job %+v", j)
 	}
 }

@@ -164,7 +164,7 @@ func TestReplayEnds(t *testing.T) {
 		"done": {admin.Replay{State: "done", Rows: 1, Sent: 1, Reason: "from the table"}, 0, "replay " + jobID + ": done; 1 row sent, 0 skipped\n", "replay " + jobID + ": from the table\n"},
 		"errors": {admin.Replay{State: "done", Rows: 1002, Sent: 1000, Refused: 2}, 1, "replay " + jobID + ": done; 1 000 rows sent, 0 skipped, 2 refused\n",
 			"sluicebox: replay " + jobID + ": 2 rows refused\n  sluicebox replay errors " + jobID + " lists them, with the receiver's reasons\n"},
-		"refused":   {admin.Replay{State: "refused", Reason: "the place is of\nanother log"}, 78, "", "sluicebox: replay " + jobID + ": refused: the place is of another log\n"},
+		"refused":   {admin.Replay{State: "refused", Reason: "position belongs to\nanother log"}, 78, "", "sluicebox: replay " + jobID + ": refused: position belongs to another log\n"},
 		"failed":    {admin.Replay{State: "failed", Reason: "the binlog was purged", Rows: 9, Sent: 3, Remaining: 6}, 1, "", "sluicebox: replay " + jobID + ": failed: the binlog was purged; 3 rows sent before\n"},
 		"cancelled": {admin.Replay{State: "cancelled", Sent: 1}, 1, "", "sluicebox: replay " + jobID + ": cancelled; 1 row sent before\n"},
 		"dry run": {admin.Replay{State: "done", Spec: replay.Spec{DryRun: true}, Rows: 1_234_567, Skipped: 67, Remaining: 1_234_500, UntilAt: until}, 0,

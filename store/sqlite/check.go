@@ -19,7 +19,7 @@ func (s *Store) Check(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("check the tables: %w", Explain(err))
+		return fmt.Errorf("check tables: %w", Explain(err))
 	}
 	return c.Err()
 }
@@ -70,10 +70,10 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 	case err != nil:
 		return err
 	case have == 0:
-		c.AddFault("the relay's own tables are not there", initHint)
+		c.AddFault("relay tables do not exist", initHint)
 		return nil
 	case have < version:
-		c.AddFault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initHint)
+		c.AddFault(fmt.Sprintf("relay tables have version %d, this program needs %d", have, version), initHint)
 		return nil
 	}
 	for _, name := range []string{
@@ -85,8 +85,8 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 			return err
 		}
 		if !there {
-			c.AddFault("the relay's own table "+name+" is not there, though sluicebox_meta says it is",
-				"restore it, or drop sluicebox_meta and every other sluicebox_ table, and "+initHint+": the relay then begins anew")
+			c.AddFault("relay table "+name+" does not exist, but sluicebox_meta lists its version",
+				"restore it, or drop sluicebox_meta and every other sluicebox_ table, and "+initHint+": the relay then starts over")
 		}
 	}
 	if c.CountFaults() == before {
@@ -111,7 +111,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	if missing := t.missingColumns(); len(missing) > 0 {
 		c.AddSetupError(&store.SetupError{
 			Problem: t.missingText(missing),
-			Remedy:  fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name),
+			Remedy:  fmt.Sprintf("add the columns to %s, or use others in layout %s", TableName(o), o.Layout.Name),
 		})
 		return nil
 	}
@@ -131,8 +131,8 @@ func (c *checker) types(t *table) {
 	l := &t.Layout
 	id := t.mustColumn(l.Columns.ID)
 	if id.affinity == affinityReal {
-		c.AddFault(fmt.Sprintf("the id, column %s of %s, is declared as %s, and a REAL number has no exact text", id.name, TableName(t.Outbox), id.declared),
-			"name another column as the id, or declare it as INTEGER or TEXT")
+		c.AddFault(fmt.Sprintf("id column %s of %s is declared as %s, and a REAL number has no exact text", id.name, TableName(t.Outbox), id.declared),
+			"use another column as the id, or declare it as INTEGER or TEXT")
 	}
 	if l.State == store.StateNone {
 		return
@@ -144,7 +144,7 @@ func (c *checker) types(t *table) {
 		if col := t.mustColumn(name); col.affinity == affinityReal {
 			c.AddFault(fmt.Sprintf("column %s (%s) of %s is declared as %s, and the relay writes times as text or as an integer",
 				name, l.ConfigKey(name), TableName(t.Outbox), col.declared),
-				fmt.Sprintf("name another column in layout %s, or declare it as TEXT or INTEGER", l.Name))
+				fmt.Sprintf("use another column in layout %s, or declare it as TEXT or INTEGER", l.Name))
 		}
 	}
 	if l.State != store.StateTimestamps {
@@ -152,9 +152,9 @@ func (c *checker) types(t *table) {
 	}
 	for _, name := range []string{l.Columns.Delivered, l.Columns.Failed} {
 		if t.mustColumn(name).notNull {
-			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
+			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, but must be NULL in an unsettled row",
 				name, l.ConfigKey(name), TableName(t.Outbox)),
-				"name a column that a service leaves NULL, or declare this one without NOT NULL")
+				"use a column that services leave NULL, or declare this one without NOT NULL")
 		}
 	}
 }
@@ -171,7 +171,7 @@ WHERE l.partial = 0 AND x.seqno = 0 AND x.name = ?2 COLLATE NOCASE LIMIT 1`
 	found := false
 	err := c.conn.Query(ctx, find, []any{t.Table, id.name}, func([]driver.Value) error { found = true; return nil })
 	if err == nil && !found {
-		c.AddFault(fmt.Sprintf("no index of %s begins with the id, column %s", TableName(t.Outbox), id.name),
+		c.AddFault(fmt.Sprintf("no index of %s begins with the id column %s", TableName(t.Outbox), id.name),
 			fmt.Sprintf("CREATE UNIQUE INDEX %s ON %s (%s);", Ident(t.Table+"_"+id.name), TableName(t.Outbox), Ident(id.name)))
 	}
 	return err

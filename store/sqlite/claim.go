@@ -111,7 +111,7 @@ func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v 
 // unchangedError reports a row that a statement did not change although it matches. A
 // trigger on the table ignores the update.
 func unchangedError(ref store.Ref) error {
-	return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s is there and does not change: a trigger keeps it as it is", ref.ID, ref.Outbox)}
+	return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s: update had no effect; check triggers on the table", ref.ID, ref.Outbox)}
 }
 
 // update updates the row with the id v.key.

@@ -33,7 +33,7 @@ func (c *Config) Validate() error {
 	errs := []error{err, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout)}
 	for i := range c.Outboxes {
 		if o := &c.Outboxes[i]; o.Schema != "" && !strings.EqualFold(o.Schema, "main") {
-			errs = append(errs, fmt.Errorf("outbox %q: schema %q: a SQLite file has one schema, main; leave it out", o.Name, o.Schema))
+			errs = append(errs, fmt.Errorf("outbox %q: schema %q: a SQLite file has only the schema main; remove it", o.Name, o.Schema))
 		}
 	}
 	return errors.Join(errs...)

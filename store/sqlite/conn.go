@@ -27,7 +27,7 @@ const (
 )
 
 // errReplaced reports that the connection's file has been replaced or deleted.
-var errReplaced = errors.New("another file has taken the database's place")
+var errReplaced = errors.New("database file was replaced")
 
 // Durability is the kind of crash that a commit survives.
 type Durability bool
@@ -75,16 +75,16 @@ func DialAsIs(ctx context.Context, path string) (*Conn, error) {
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, &store.SetupError{
-			Problem: "there is no file " + path,
-			Remedy:  "check the path in the URL, or start the service first that makes the database",
+			Problem: "database file " + path + " does not exist",
+			Remedy:  "check the path in the URL, or first start the service that creates the database",
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find the database: %w", err)
+		return nil, fmt.Errorf("find database: %w", err)
 	}
 	c := &Conn{path: real, statements: map[string]driver.Stmt{}}
 	if c.file, err = os.Stat(real); err != nil {
-		return nil, fmt.Errorf("find the database: %w", err)
+		return nil, fmt.Errorf("find database: %w", err)
 	}
 	if !c.file.Mode().IsRegular() {
 		return nil, &store.SetupError{Problem: real + " is not a file", Remedy: "check the path in the URL"}
@@ -133,13 +133,13 @@ func (c *Conn) ensureWAL(ctx context.Context) error {
 		return err
 	}
 	if mode != "wal" || err != nil {
-		problem := fmt.Sprintf("the journal mode of the database is %s, must be WAL, and could not be changed", before)
+		problem := fmt.Sprintf("journal mode of the database is %s, must be WAL, and could not be changed", before)
 		if err != nil {
 			problem += ": " + err.Error()
 		}
 		return &store.SetupError{
 			Problem: problem,
-			Remedy:  "stop what uses the database and run `PRAGMA journal_mode=WAL;` in it; WAL needs a local file system",
+			Remedy:  "stop all programs that use the database and run `PRAGMA journal_mode=WAL;` in it; WAL requires a local file system",
 		}
 	}
 	return nil
@@ -234,7 +234,7 @@ func (c *Conn) Query(ctx context.Context, sql string, args []any, each func(row 
 }
 
 // errStopIteration ends a query early.
-var errStopIteration = errors.New("enough rows")
+var errStopIteration = errors.New("stop iteration")
 
 // StopIteration returns the error with which a callback of Query stops the iteration. Query
 // then returns nil.
@@ -355,7 +355,7 @@ func retry(ctx context.Context, most time.Duration, do func() error) error {
 			return err
 		}
 		if waited := time.Since(began); waited > most {
-			return fmt.Errorf("somebody else has locked the database for %s: %w", waited.Round(time.Millisecond), err)
+			return fmt.Errorf("database locked by another connection for %s: %w", waited.Round(time.Millisecond), err)
 		}
 	}
 }

@@ -27,7 +27,7 @@ RETURNING epoch`
 		})
 	})
 	if err != nil {
-		return 0, fmt.Errorf("take the lead: %w", Explain(err))
+		return 0, fmt.Errorf("acquire leadership: %w", Explain(err))
 	}
 	return epoch, nil
 }
@@ -35,7 +35,7 @@ RETURNING epoch`
 func (s *Store) epochOf(v driver.Value) (store.Epoch, error) {
 	n, ok := v.(int64)
 	if !ok {
-		return 0, fmt.Errorf("the epoch of relay %s in sluicebox_leader is %v, no integer", s.name, v)
+		return 0, fmt.Errorf("epoch of relay %s in sluicebox_leader is %v, not an integer", s.name, v)
 	}
 	return store.Epoch(n), nil
 }
@@ -59,7 +59,7 @@ func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 		return err
 	})
 	if err != nil {
-		return store.Leader{}, fmt.Errorf("read who leads: %w", Explain(err))
+		return store.Leader{}, fmt.Errorf("read leader: %w", Explain(err))
 	}
 	return leader, nil
 }
@@ -77,7 +77,7 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 				position, _ := textOf(row[1])
 				seq, ok := row[2].(int64)
 				if !ok {
-					return fmt.Errorf("the seq of relay %s in sluicebox_checkpoint is %v, no integer", s.name, row[2])
+					return fmt.Errorf("seq of relay %s in sluicebox_checkpoint is %v, not an integer", s.name, row[2])
 				}
 				cp.Position, cp.Seq = store.Position(position), store.Seq(seq)
 				return nil
@@ -89,7 +89,7 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 		return err
 	})
 	if err != nil {
-		return store.Checkpoint{}, fmt.Errorf("load the checkpoint: %w", Explain(err))
+		return store.Checkpoint{}, fmt.Errorf("load checkpoint: %w", Explain(err))
 	}
 	return cp, nil
 }
@@ -108,7 +108,7 @@ ON CONFLICT (name) DO UPDATE SET origin = excluded.origin, position = excluded.p
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("save the checkpoint: %w", Explain(err))
+		return fmt.Errorf("save checkpoint: %w", Explain(err))
 	}
 	return nil
 }

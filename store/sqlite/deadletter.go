@@ -40,7 +40,7 @@ func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take f
 
 func (s *Store) readLetters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) (letters []store.DeadLetter, err error) {
 	if limit <= 0 {
-		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)
+		return nil, fmt.Errorf("outbox %s: limit %d must be positive", f.Outbox, limit)
 	}
 	err = s.eachLetter(ctx, f, limit, payload, func() { letters = nil }, func(d *store.DeadLetter) { letters = append(letters, *d) })
 	return letters, err

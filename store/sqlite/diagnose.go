@@ -32,7 +32,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 		return append(found, file.Findings...), nil
 	}
 	if err != nil {
-		return found, fmt.Errorf("examine the database: %w", err)
+		return found, fmt.Errorf("diagnose database: %w", err)
 	}
 	return found, nil
 }
@@ -53,7 +53,7 @@ func (s *Store) diagnose(ctx context.Context, file *checker) ([]store.Finding, e
 	if mode == "wal" {
 		file.Add(store.GradeOK, conn.Path()+" is in WAL mode", "")
 	} else {
-		file.Add(store.GradeAdvice, fmt.Sprintf("%s is in journal mode %s; the relay changes that as soon as nobody uses the file", conn.Path(), mode), "PRAGMA journal_mode=WAL;")
+		file.Add(store.GradeAdvice, fmt.Sprintf("%s is in journal mode %s; the relay changes it to WAL once no other program uses the file", conn.Path(), mode), "PRAGMA journal_mode=WAL;")
 	}
 	c, err := s.checkOn(ctx, conn, true)
 	return c.Findings, err
@@ -69,10 +69,10 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 		return err
 	}
 	if serves {
-		c.Add(store.GradeOK, "an index finds the rows that are not settled", "")
+		c.Add(store.GradeOK, "an index finds unsettled rows", "")
 		return nil
 	}
-	c.Add(store.GradeAdvice, fmt.Sprintf("no index of %s finds the rows that are not settled: sweeps and the first start read the whole table", TableName(t.Outbox)), t.stateIndex())
+	c.Add(store.GradeAdvice, fmt.Sprintf("no index of %s finds unsettled rows: sweeps and the first start read the whole table", TableName(t.Outbox)), t.stateIndex())
 	return nil
 }
 

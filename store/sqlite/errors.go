@@ -57,21 +57,21 @@ func Explain(err error) error {
 	}
 	switch resultCode(err) {
 	case codeReadOnly, codePerm:
-		return explain("the relay may not write to the database",
-			"give its user the right to write to the file and its directory, where SQLite keeps the -wal and -shm files")
+		return explain("relay may not write to the database",
+			"give its user write permission on the file and its directory, where SQLite keeps the -wal and -shm files")
 	case codeCantOpen:
-		return explain("the database cannot be opened",
-			"give the relay's user the right to read and write the file and its directory, where SQLite keeps the -wal and -shm files")
+		return explain("database cannot be opened",
+			"give the relay's user read and write permission on the file and its directory, where SQLite keeps the -wal and -shm files")
 	case codeNotADB:
-		return explain("the file is no SQLite database, or it is encrypted", "check the path in the URL")
+		return explain("file is not a SQLite database, or is encrypted", "check the path in the URL")
 	case codeCorrupt:
-		return explain("the database is damaged", "run PRAGMA integrity_check, and restore a backup or use the sqlite3 shell's .recover")
+		return explain("database is corrupt", "run PRAGMA integrity_check, and restore a backup or use the sqlite3 shell's .recover")
 	}
 	if missingTable(err) && strings.Contains(err.Error(), "sluicebox_") {
-		return explain("the relay's own tables are not there", initHint)
+		return explain("relay tables do not exist", initHint)
 	}
 	if resultCode(err) == 1 && (strings.Contains(err.Error(), "no such column: l.holder") || strings.Contains(err.Error(), "sluicebox_leader has no column named holder")) {
-		return explain("the relay's own tables are of an older version", initHint)
+		return explain("relay tables have an older version", initHint)
 	}
 	return err
 }

@@ -63,7 +63,7 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("load the holds: %w", Explain(err))
+		return nil, fmt.Errorf("load holds: %w", Explain(err))
 	}
 	return holds, nil
 }

@@ -53,7 +53,7 @@ func (s *Store) Install(ctx context.Context) error {
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("install the relay's own tables: %w", Explain(err))
+		return fmt.Errorf("install relay tables: %w", Explain(err))
 	}
 	return nil
 }
@@ -73,8 +73,8 @@ func installed(ctx context.Context, conn *Conn) (int, error) {
 	})
 	if err == nil && have > version {
 		err = &store.SetupError{
-			Problem: fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
-			Remedy:  "run the newer release of sluicebox that made them",
+			Problem: fmt.Sprintf("relay tables have version %d, this program supports versions up to %d", have, version),
+			Remedy:  "run the newer release of sluicebox that installed them",
 		}
 	}
 	return have, err

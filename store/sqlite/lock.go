@@ -16,8 +16,8 @@ import (
 
 var (
 	// errLockHeld reports that another process holds a file's lock.
-	errLockHeld = errors.New("the lock is held")
-	errReleased = errors.New("the relay's lock was released")
+	errLockHeld = errors.New("lock is held")
+	errReleased = errors.New("relay lock released")
 )
 
 // Lock implements store.Locker with a lock on the file PATH.NAME.sluicebox-lock beside the
@@ -61,17 +61,17 @@ func (s *Store) openLock() (*os.File, error) {
 		real, err = filepath.EvalSymlinks(real)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find the database: %w", err)
+		return nil, fmt.Errorf("find database: %w", err)
 	}
 	file, err := os.OpenFile(real+"."+s.name+".sluicebox-lock", os.O_RDWR|os.O_CREATE, 0o644)
 	if errors.Is(err, os.ErrPermission) {
 		return nil, &store.SetupError{
-			Problem: "the relay's lock cannot be taken: " + err.Error(),
-			Remedy:  "give the relay's user the right to write to the directory of the database",
+			Problem: "relay lock cannot be acquired: " + err.Error(),
+			Remedy:  "give the relay's user write permission on the directory of the database",
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("take the relay's lock: %w", err)
+		return nil, fmt.Errorf("acquire relay lock: %w", err)
 	}
 	return file, nil
 }

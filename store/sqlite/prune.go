@@ -147,7 +147,7 @@ func keyText(key driver.Value) string {
 	case string:
 		return "t" + x
 	}
-	panic(fmt.Sprintf("sqlite: %T is no value of a column", key))
+	panic(fmt.Sprintf("sqlite: unexpected column value of type %T", key))
 }
 
 // parseKey parses a text of keyText. It is nil for "".

@@ -26,7 +26,7 @@ FROM sluicebox_replay WHERE name = ? ORDER BY nth DESC`
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the replays: %w", Explain(err))
+		return nil, fmt.Errorf("read replays: %w", Explain(err))
 	}
 	return list, nil
 }
@@ -63,7 +63,7 @@ WHERE name = ? AND job = ? ORDER BY n LIMIT ?`
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the errors of replay %s: %w", id, Explain(err))
+		return nil, fmt.Errorf("read errors of replay %s: %w", id, Explain(err))
 	}
 	return list, nil
 }

@@ -63,7 +63,7 @@ func TestUpgradeToReplays(t *testing.T) {
 	if err := r.store.Hold(ctx(t), r.epoch, paused); err != nil {
 		t.Fatal(err)
 	}
-	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 4, and this program needs 6", "sluicebox init")
+	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 4, this program needs 6", "sluicebox init")
 	_, err = r.store.Savepoints(ctx(t))
 	rigs.WantSetup(t, "named", err, "sluicebox init")
 	rigs.WantSetup(t, "wish", r.store.RequestReplay(ctx(t), "job", "{}"), "sluicebox init")

@@ -61,7 +61,7 @@ func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, 
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("count the rows of replay %s: %w", id, err)
+		return fmt.Errorf("count rows of replay %s: %w", id, err)
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ DELETE FROM sluicebox_replay_row WHERE rowid IN
 		})
 	}
 	if err != nil {
-		return 0, fmt.Errorf("clear the rows of replay %s: %w", id, err)
+		return 0, fmt.Errorf("clear rows of replay %s: %w", id, err)
 	}
 	return int(cleared), nil
 }
@@ -98,7 +98,7 @@ func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, do
 		err = s.writeReplay(ctx, epoch, Normal, func(ctx context.Context) error { return s.finishRows(ctx, id, done) })
 	}
 	if err != nil {
-		return fmt.Errorf("note what became of rows of replay %s: %w", id, err)
+		return fmt.Errorf("record replay %s results: %w", id, err)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ ORDER BY n LIMIT ?4`
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the lanes of replay %s: %w", id, Explain(err))
+		return nil, fmt.Errorf("read lanes of replay %s: %w", id, Explain(err))
 	}
 	return lanes, nil
 }
@@ -197,7 +197,7 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRa
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the rows of replay %s: %w", id, Explain(err))
+		return nil, fmt.Errorf("read rows of replay %s: %w", id, Explain(err))
 	}
 	return lists, nil
 }

@@ -22,7 +22,7 @@ ON CONFLICT (name, checkpoint) DO NOTHING`
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("ask for checkpoint %s: %w", name, err)
+		return fmt.Errorf("request checkpoint %s: %w", name, err)
 	}
 	return nil
 }
@@ -34,7 +34,7 @@ func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error
 		return s.writer.conn.Exec(ctx, put, replays.RequestDrop, s.name, name)
 	})
 	if err != nil {
-		return fmt.Errorf("ask for the end of checkpoint %s: %w", name, err)
+		return fmt.Errorf("request deletion of checkpoint %s: %w", name, err)
 	}
 	return nil
 }
@@ -48,7 +48,7 @@ ON CONFLICT (name, job) DO NOTHING`
 		return s.writer.conn.Exec(ctx, put, s.name, id, nth, string(store.DesiredRun), spec, string(store.JobWaiting), formatTime(time.Now()))
 	})
 	if err != nil {
-		return fmt.Errorf("ask for replay %s: %w", id, err)
+		return fmt.Errorf("request replay %s: %w", id, err)
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ UPDATE sluicebox_replay SET wish = CASE WHEN state IN (` + endedPlaces + `) THEN
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("ask replay %s to %s: %w", id, wish, err)
+		return fmt.Errorf("request %[2]s of replay %[1]s: %[3]w", id, wish, err)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ FROM sluicebox_named WHERE name = ? ORDER BY checkpoint`
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the named checkpoints: %w", Explain(err))
+		return nil, fmt.Errorf("read named checkpoints: %w", Explain(err))
 	}
 	return list, nil
 }
@@ -85,7 +85,7 @@ func (s *Store) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name str
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("forget checkpoint %s: %w", name, err)
+		return fmt.Errorf("delete checkpoint %s: %w", name, err)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for settled rows: %w", Explain(err))
+		return nil, fmt.Errorf("read settled rows: %w", Explain(err))
 	}
 	return settled, nil
 }

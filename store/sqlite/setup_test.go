@@ -61,7 +61,7 @@ func TestConfig(t *testing.T) {
 func TestFileFaults(t *testing.T) {
 	dir := t.TempDir()
 	absent := openStore(t, filepath.Join(dir, "absent.db"), "rig", 0, flowBox())
-	rigs.WantSetup(t, "no file", absent.Install(ctx(t)), "there is no file", "absent.db")
+	rigs.WantSetup(t, "no file", absent.Install(ctx(t)), "does not exist", "absent.db")
 	if _, err := absent.View(ctx(t), ""); err == nil {
 		t.Error("a view of no file")
 	}
@@ -73,7 +73,7 @@ func TestFileFaults(t *testing.T) {
 	if err := os.WriteFile(text, []byte(strings.Repeat("no database ", 100)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	rigs.WantSetup(t, "another file", openStore(t, text, "rig", 0, flowBox()).Install(ctx(t)), "no SQLite database")
+	rigs.WantSetup(t, "another file", openStore(t, text, "rig", 0, flowBox()).Install(ctx(t)), "not a SQLite database")
 }
 
 // TestJournalMode: a file in another mode is switched to WAL, once no other connection uses
@@ -158,7 +158,7 @@ INSERT INTO outbox_events (id) VALUES ('1');
 INSERT INTO sluicebox_leader VALUES ('rig', 41, '2024-02-29 12:00:00.000');
 INSERT INTO sluicebox_checkpoint VALUES ('rig', 'o', 'p', 7, '2024-02-29 12:00:00.000')`)
 	r.store = openStore(t, path, "rig", 0, flowBox())
-	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 1, and this program needs 6", "sluicebox init")
+	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 1, this program needs 6", "sluicebox init")
 	_, err = r.store.LoadHolds(ctx(t))
 	rigs.WantSetup(t, "holds", err, "sluicebox init")
 	_, err = r.store.Leader(ctx(t))

@@ -27,17 +27,17 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 		it := &items[i]
 		_, err := s.outbox(it.Outbox)
 		if err == nil && it.Seq == 0 {
-			err = fmt.Errorf("row %q of outbox %s has no seq, so it has no place among the parked rows; give it one first", it.ID, it.Outbox)
+			err = fmt.Errorf("row %q of outbox %s has no seq; assign one before spilling", it.ID, it.Outbox)
 		}
 		if err != nil {
-			return fmt.Errorf("park: %w", err)
+			return fmt.Errorf("spill rows: %w", err)
 		}
 	}
 	err := s.inBatches(ctx, epoch, Full, len(items), func(ctx context.Context, i int) error {
 		return s.spillRow(ctx, &items[i])
 	})
 	if err != nil {
-		return fmt.Errorf("park: %w", asRefused(err))
+		return fmt.Errorf("spill rows: %w", asRefused(err))
 	}
 	return nil
 }
@@ -91,14 +91,14 @@ func spilledPayload(payload []byte) any {
 func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []store.SpilledRef) error {
 	for i := range rows {
 		if _, err := s.outbox(rows[i].Outbox); err != nil {
-			return fmt.Errorf("unpark: %w", err)
+			return fmt.Errorf("delete spilled rows: %w", err)
 		}
 	}
 	err := s.inBatches(ctx, epoch, Normal, len(rows), func(ctx context.Context, i int) error {
 		return s.deleteSpilledRow(ctx, rows[i])
 	})
 	if err != nil {
-		return fmt.Errorf("unpark: %w", asRefused(err))
+		return fmt.Errorf("delete spilled rows: %w", asRefused(err))
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after
 		for {
 			n, err := s.deleteSpilledBatch(ctx, epoch, name, after)
 			if err != nil {
-				return 0, fmt.Errorf("forget the rows parked behind seq %d: %w", after, Explain(err))
+				return 0, fmt.Errorf("delete spilled rows after seq %d: %w", after, Explain(err))
 			}
 			if total += n; n < maxBatchRows {
 				break
@@ -167,11 +167,11 @@ DELETE FROM sluicebox_parked WHERE rowid IN
 // ReadSpilled implements store.Spiller, on its own connection and from one snapshot.
 func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
 	if each <= 0 {
-		return nil, fmt.Errorf("read parked rows: the limit of each lane is %d, must be positive", each)
+		return nil, fmt.Errorf("read spilled rows: limit of each lane is %d, must be positive", each)
 	}
 	for i := range from {
 		if _, err := s.outbox(from[i].Outbox); err != nil {
-			return nil, fmt.Errorf("read parked rows: %w", err)
+			return nil, fmt.Errorf("read spilled rows: %w", err)
 		}
 	}
 	if len(from) == 0 {
@@ -191,7 +191,7 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read parked rows: %w", Explain(err))
+		return nil, fmt.Errorf("read spilled rows: %w", Explain(err))
 	}
 	return lanes, nil
 }
@@ -236,7 +236,7 @@ func (s *Store) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) 
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("count the parked rows: %w", Explain(err))
+		return fmt.Errorf("read spilled lanes: %w", Explain(err))
 	}
 	return nil
 }
@@ -246,7 +246,7 @@ func (s *Store) readSpilledLanes(ctx context.Context, conn *Conn, outbox string,
 	const count = "SELECT lane, count(*) FROM sluicebox_parked WHERE name = ? AND outbox = ? GROUP BY lane"
 	lane := func(value driver.Value) (hash store.LaneHash, err error) {
 		if bytes, _ := value.([]byte); copy(hash[:], bytes) != len(hash) {
-			err = fmt.Errorf("in sluicebox_parked, outbox %s: a lane is %x, no hash of one", outbox, bytes)
+			err = fmt.Errorf("in sluicebox_parked, outbox %s: lane %x is not a lane hash", outbox, bytes)
 		}
 		return hash, err
 	}

@@ -150,14 +150,14 @@ func TestParkRefused(t *testing.T) {
 	_, each := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events"}}, 0)
 	_, from := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "nowhere"}}, 1)
 	for part, err := range map[string]error{
-		`park: no outbox "nowhere"`:             r.store.Spill(ctx(t), r.epoch, []store.Item{fine, unknown}),
-		`row "two" of outbox events has no seq`: r.store.Spill(ctx(t), r.epoch, []store.Item{fine, numberless}),
-		`unpark: no outbox "nowhere"`:           r.store.DeleteSpilled(ctx(t), r.epoch, []store.SpilledRef{{Ref: unknown.Ref, Seq: 1}}),
-		"each lane is 0":                        each,
-		`read parked rows: no outbox "nowhere"`: from,
-		"park: not the leader":                  r.store.Spill(ctx(t), r.epoch-1, []store.Item{fine}),
-		"unpark: not the leader":                r.store.DeleteSpilled(ctx(t), r.epoch-1, []store.SpilledRef{{Ref: fine.Ref, Seq: fine.Seq}}),
-		"behind seq 0: not the leader":          func() error { _, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch-1, 0); return err }(),
+		`spill rows: no outbox "nowhere"`:          r.store.Spill(ctx(t), r.epoch, []store.Item{fine, unknown}),
+		`row "two" of outbox events has no seq`:    r.store.Spill(ctx(t), r.epoch, []store.Item{fine, numberless}),
+		`delete spilled rows: no outbox "nowhere"`: r.store.DeleteSpilled(ctx(t), r.epoch, []store.SpilledRef{{Ref: unknown.Ref, Seq: 1}}),
+		"each lane is 0":                           each,
+		`read spilled rows: no outbox "nowhere"`:   from,
+		"spill rows: not the leader":               r.store.Spill(ctx(t), r.epoch-1, []store.Item{fine}),
+		"delete spilled rows: not the leader":      r.store.DeleteSpilled(ctx(t), r.epoch-1, []store.SpilledRef{{Ref: fine.Ref, Seq: fine.Seq}}),
+		"after seq 0: not the leader":              func() error { _, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch-1, 0); return err }(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%v, want %q", err, part)
@@ -171,7 +171,7 @@ func TestParkRefused(t *testing.T) {
 		t.Errorf("no lane: %v, %v", lanes, err)
 	}
 	r.exec(t, "INSERT INTO sluicebox_parked VALUES ('rig', 'events', x'01', 1, '1', 'EVENT', NULL, 0, 0, 0, NULL, NULL)")
-	if err := r.store.SpilledLanes(ctx(t), func(store.SpilledLane) {}); err == nil || !strings.Contains(err.Error(), "no hash") {
+	if err := r.store.SpilledLanes(ctx(t), func(store.SpilledLane) {}); err == nil || !strings.Contains(err.Error(), "not a lane hash") {
 		t.Errorf("a lane that is none: %v", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
-		return nil, fmt.Errorf("look for the states of rows: %w", err)
+		return nil, fmt.Errorf("read row statuses: %w", err)
 	}
 	states := make([]store.RowStatus, len(rows))
 	err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
@@ -26,7 +26,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for the states of rows: %w", Explain(err))
+		return nil, fmt.Errorf("read row statuses: %w", Explain(err))
 	}
 	return states, nil
 }

@@ -84,13 +84,13 @@ func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error)
 	case "table":
 	case "":
 		return nil, &store.SetupError{
-			Problem: fmt.Sprintf("outbox %s: there is no table %s in %s", o.Name, TableName(o), conn.Path()),
-			Remedy:  "create it, or check the table's name and the path in the configuration",
+			Problem: fmt.Sprintf("outbox %s: no table %s in %s", o.Name, TableName(o), conn.Path()),
+			Remedy:  "create it, or check its name and the path in the configuration",
 		}
 	default:
 		return nil, &store.SetupError{
-			Problem: fmt.Sprintf("outbox %s: %s is a %s and no ordinary table", o.Name, TableName(o), t.kind),
-			Remedy:  "name the table that the services insert into",
+			Problem: fmt.Sprintf("outbox %s: %s is a %s, not an ordinary table", o.Name, TableName(o), t.kind),
+			Remedy:  "use the table that the services insert into",
 		}
 	}
 	err = conn.Query(ctx, "SELECT name, type, \"notnull\" FROM pragma_table_xinfo(?)", []any{o.Table}, func(row []driver.Value) error {
@@ -100,7 +100,7 @@ func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error)
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look up the columns of %s: %w", TableName(o), err)
+		return nil, fmt.Errorf("look up columns of %s: %w", TableName(o), err)
 	}
 	if !bare {
 		t.rowid = t.nameOfRowid()

@@ -81,9 +81,9 @@ func itemHead(o *store.Outbox, row []driver.Value) (it store.Item, ok bool) {
 // noIDError reports a row that cannot be claimed for lack of an id.
 func noIDError(o *store.Outbox) error {
 	return &store.SetupError{
-		Problem: fmt.Sprintf("outbox %s: table %s has an unsettled row whose id, column %s, is NULL or a REAL number; a row is claimed and settled by its id",
+		Problem: fmt.Sprintf("outbox %s: table %s has an unsettled row without a usable id: column %s is NULL or a REAL number",
 			o.Name, TableName(o), o.Layout.Columns.ID),
-		Remedy: fmt.Sprintf("give it another id; SELECT * FROM %s WHERE typeof(%s) IN ('null', 'real') finds it",
+		Remedy: fmt.Sprintf("give it an INTEGER, TEXT or BLOB id; SELECT * FROM %s WHERE typeof(%s) IN ('null', 'real') finds it",
 			TableName(o), Ident(o.Layout.Columns.ID)),
 	}
 }

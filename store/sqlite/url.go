@@ -14,19 +14,19 @@ import (
 // sqlite:relative.db. The error is a *store.SetupError.
 func ParseURL(raw string) (string, error) {
 	refuse := func(problem, remedy string) (string, error) {
-		return "", &store.SetupError{Problem: "the database URL " + problem, Remedy: remedy}
+		return "", &store.SetupError{Problem: "database URL " + problem, Remedy: remedy}
 	}
-	const forms = "write sqlite:///absolute/path.db or sqlite:relative.db"
+	const forms = "use sqlite:///absolute/path.db or sqlite:relative.db"
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "sqlite" {
 		return refuse("is not of the form sqlite:///absolute/path.db or sqlite:relative.db",
 			"percent-encode special characters in the path")
 	}
 	if u.Host != "" || u.User != nil {
-		return refuse(fmt.Sprintf("names a host, %q, and a file has none", u.Host), forms)
+		return refuse(fmt.Sprintf("names a host, %q", u.Host), forms)
 	}
 	if u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
-		return refuse("has parameters, and there are none for SQLite", "take them off; write a ? or # of the path as %3F or %23")
+		return refuse("has parameters, but SQLite supports none", "remove them; write a ? or # of the path as %3F or %23")
 	}
 	path := u.Path
 	if u.Opaque != "" {
@@ -35,7 +35,7 @@ func ParseURL(raw string) (string, error) {
 		}
 	}
 	if strings.Contains(path, ":memory:") {
-		return refuse("names a database in memory, which no other process sees: no service could put a row into it", forms)
+		return refuse("names a database in memory, which no other process can access", forms)
 	}
 	if path == "" || strings.HasSuffix(path, "/") || strings.ContainsRune(path, 0) {
 		return refuse("names no file", forms)

@@ -15,7 +15,7 @@ import (
 // no named snapshots.
 func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" {
-		return nil, fmt.Errorf("open a view: SQLite has no named snapshots, so none is named %q", snapshot)
+		return nil, fmt.Errorf("open view: SQLite has no named snapshots, got %q", snapshot)
 	}
 	return views.Open(ctx, s.lifetime, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
 		conn, err := Dial(ctx, s.path)

@@ -53,7 +53,7 @@ func (t *FailureCounter) Classify(err error, progress bool, last store.Position)
 	var fault *UnreadableLogError
 	switch {
 	case errors.As(err, &row):
-		return &capture.LostError{Reason: fmt.Sprintf("what follows %s holds a row that cannot be relayed: %v", last, row)}
+		return &capture.LostError{Reason: fmt.Sprintf("log after position %s contains a row that cannot be relayed: %v", last, row)}
 	case errors.As(err, &setup) || !errors.As(err, &fault):
 		return err
 	}
@@ -62,7 +62,7 @@ func (t *FailureCounter) Classify(err error, progress bool, last store.Position)
 	}
 	t.consecutive++
 	if t.consecutive >= MaxFailures {
-		return &capture.LostError{Reason: fmt.Sprintf("what follows %s cannot be read, tried %d times: %v", last, t.consecutive, err)}
+		return &capture.LostError{Reason: fmt.Sprintf("log after position %s is unreadable after %d attempts: %v", last, t.consecutive, err)}
 	}
-	return fmt.Errorf("the log cannot be read behind %s, %d failures in a row: %w", last, t.consecutive, err)
+	return fmt.Errorf("read log after position %s: %d consecutive failures: %w", last, t.consecutive, err)
 }

@@ -106,7 +106,7 @@ func (l *List) Err() error {
 			one := l.Faults[i].SetupError()
 			lines.WriteString("\n  - " + one.Error())
 		}
-		all = store.SetupError{Problem: fmt.Sprintf("the database is not ready for streaming, %d things are to be done:%s", len(l.Faults), lines.String())}
+		all = store.SetupError{Problem: fmt.Sprintf("database not ready for streaming; %d problems:%s", len(l.Faults), lines.String())}
 	}
 	if l.Fatal {
 		return &all

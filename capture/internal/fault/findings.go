@@ -27,7 +27,7 @@ func (f *Findings) Result(err error) ([]store.Finding, error) {
 		err = nil
 	}
 	if err != nil {
-		err = fmt.Errorf("examine the log: %w", err)
+		err = fmt.Errorf("diagnose log: %w", err)
 	}
 	return f.Found, err
 }

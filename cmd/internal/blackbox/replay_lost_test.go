@@ -94,7 +94,7 @@ func (s *scene) replayPurged(r *relay, before int) {
 	}
 	gone := s.removeSome()
 	jobs := r.replays([]string{"--from=before"}, []string{"--from=before", "--dry-run"}, []string{"--from=before", "--source=log"})
-	expectTable(s.t, jobs[0], jobs[1], was+30-before-len(gone), "the log is lost: ")
+	expectTable(s.t, jobs[0], jobs[1], was+30-before-len(gone), "log lost: ")
 	ids, twice := again(s.to.Accepted(), jobs[0].ID)
 	want := slices.DeleteFunc(s.seedIDs(), func(id string) bool { return slices.Contains(first, id) })
 	slices.Sort(ids)
@@ -102,7 +102,7 @@ func (s *scene) replayPurged(r *relay, before int) {
 	if twice > 0 || !slices.Equal(ids, want) {
 		s.t.Errorf("%d rows arrived, %d of them twice, want %d", len(ids), twice, len(want))
 	}
-	expectRefused(s.t, jobs[2], "cannot read the log as requested, because the log is lost: ")
+	expectRefused(s.t, jobs[2], "cannot read the log as requested, because log lost: ")
 	s.t.Log(jobs[2].Reason)
 	s.forgotten()
 	job := r.replay("--since="+left, "--dry-run")
@@ -119,7 +119,7 @@ func (s *scene) replayAnother(r *relay, _ int) {
 	s.forgotten()
 	jobs := r.replays([]string{"--from=before"}, []string{"--from=before", "--dry-run"}, []string{"--since=1h"}, []string{"--since=1h", "--dry-run"})
 	for _, job := range jobs[:2] {
-		expectRefused(s.t, job, "the place is of another log: ", "use --source table to read the table")
+		expectRefused(s.t, job, "position belongs to another log: ", "use --source table to read the table")
 	}
 	s.t.Log(jobs[0].Reason)
 	expectTable(s.t, jobs[2], jobs[3], s.rows(), "the ")
@@ -158,8 +158,8 @@ func (s *mongoScene) replayRolled(r *relay, before int) {
 		s.must(err)
 	}
 	jobs := r.replays([]string{"--from=before"}, []string{"--from=before", "--dry-run"}, []string{"--from=before", "--source=log"})
-	expectTable(s.t, jobs[0], jobs[1], was-before-len(gone), "the log is lost: ")
-	expectRefused(s.t, jobs[2], "cannot read the log as requested, because the log is lost: ")
+	expectTable(s.t, jobs[0], jobs[1], was-before-len(gone), "log lost: ")
+	expectRefused(s.t, jobs[2], "cannot read the log as requested, because log lost: ")
 	s.t.Log(jobs[2].Reason)
 	ids, twice := again(s.to.Accepted(), jobs[0].ID)
 	if len(ids) != jobs[0].Sent || twice > 0 {
@@ -188,7 +188,7 @@ func (s *mongoScene) elsewhere(checkpoint string) {
 		s.must(err)
 	}
 	jobs := r.replays([]string{"--from=" + checkpoint}, []string{"--from=" + checkpoint, "--source=table"})
-	expectRefused(s.t, jobs[0], "the place is of another log: ", "use --source table to read the table")
+	expectRefused(s.t, jobs[0], "position belongs to another log: ", "use --source table to read the table")
 	s.t.Log(jobs[0].Reason)
 	if job := jobs[1]; job.code != 0 || job.Source != "table" || job.Sent != 10 {
 		s.t.Errorf("the replay is %+v", job)
@@ -223,9 +223,9 @@ func (s *scene) elsewhere(h host, from string) {
 	there.number(1, 20, "i % 5")
 	there.expectNumbered(20)
 	jobs := r.replays([]string{"--from=plain"}, []string{"--from=kept"}, []string{"--from=kept", "--dry-run"}, []string{"--since=1h"}, []string{"--since=1h", "--dry-run"})
-	expectRefused(s.t, jobs[0], "the place is of another log: ", "use --source table to read the table")
-	expectTable(s.t, jobs[1], jobs[2], 20, "the log is lost: it was retained for checkpoint kept: replication slot dropped externally")
-	expectTable(s.t, jobs[3], jobs[4], 20, "the log is lost: ")
+	expectRefused(s.t, jobs[0], "position belongs to another log: ", "use --source table to read the table")
+	expectTable(s.t, jobs[1], jobs[2], 20, "log lost: it was retained for checkpoint kept: replication slot dropped externally")
+	expectTable(s.t, jobs[3], jobs[4], 20, "log lost: ")
 	for _, job := range jobs {
 		s.t.Log(job.Reason)
 	}

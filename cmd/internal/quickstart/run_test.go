@@ -269,13 +269,13 @@ func TestAwaitSettled(t *testing.T) {
 
 func TestRunRelayEnds(t *testing.T) {
 	m := newMemory()
-	lost := errors.New("the log is lost")
+	lost := errors.New("log lost")
 	stdout, stderr, err := shown(t.Context(), t, short(), m, func(_ context.Context, o app.Options) error {
 		o.Log.Info("unseen")
 		o.Log.Warn("it is getting dark")
 		return lost
 	})
-	if !errors.Is(err, lost) || !strings.Contains(err.Error(), "the relay ended: the log is lost") || stdout != "" {
+	if !errors.Is(err, lost) || !strings.Contains(err.Error(), "the relay ended: log lost") || stdout != "" {
 		t.Errorf("got %v, and stdout %q", err, stdout)
 	}
 	if !strings.Contains(stderr, "The relay said:\n") || !strings.Contains(stderr, "it is getting dark") || strings.Contains(stderr, "unseen") {
