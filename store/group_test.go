@@ -14,7 +14,7 @@ import (
 func TestGroupOfAColumn(t *testing.T) {
 	var l store.Layout
 	if got := l.Group(nil); got.Valid {
-		t.Errorf("NULL is the group %q", got.Name)
+		t.Errorf("group of NULL: got %q, want none", got.Name)
 	}
 	for _, text := range []string{"", "g", "null", `{"a":1}`, " x "} {
 		if got := l.Group([]byte(text)); got != store.GroupOf(text) {
@@ -87,7 +87,7 @@ func TestGroupOfAPath(t *testing.T) {
 
 	l := store.Layout{GroupPath: []string{"id"}}
 	if got := l.Group(nil); got.Valid {
-		t.Errorf("NULL is the group %q", got.Name)
+		t.Errorf("group of NULL: got %q, want none", got.Name)
 	}
 }
 
@@ -163,15 +163,15 @@ func FuzzGroup(f *testing.F) {
 			t.Errorf("%s of %q is %#v, want %#v", path, before, got, want)
 		}
 		if !bytes.Equal(text, before) {
-			t.Error("the text was changed")
+			t.Error("Group changed its input")
 		}
 		if strings.ContainsRune(got.Name, 0) || !utf8.ValidString(got.Name) {
-			t.Errorf("no database keeps the group %q", got.Name)
+			t.Errorf("group %q has characters that no database stores", got.Name)
 		}
 
 		var spread bytes.Buffer // white space does not change the group
 		if json.Indent(&spread, before, "\t", " ") == nil && l.Group(spread.Bytes()) != got {
-			t.Errorf("the blanks of %q count", before)
+			t.Errorf("white space changes the group of %q", before)
 		}
 	})
 }

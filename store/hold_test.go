@@ -83,12 +83,12 @@ func TestOutcomeValidate(t *testing.T) {
 		"COMPLETED": outcome(store.Completed, block), "another outbox": outcome(store.Failed, &store.Hold{}),
 	} {
 		if err := o.Validate(&box); err == nil {
-			t.Errorf("%s: %+v is taken", what, o)
+			t.Errorf("%s: %+v is valid, want an error", what, o)
 		}
 	}
 
 	var setup *store.SetupError
 	if err := good.Validate(&stateless); !errors.As(err, &setup) {
-		t.Errorf("without state: %v", err)
+		t.Errorf("without state: got %v, want a SetupError", err)
 	}
 }

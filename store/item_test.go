@@ -17,7 +17,7 @@ func TestSeqOrder(t *testing.T) {
 		e2, n2 := epoch.Draw(t, "e2"), count.Draw(t, "n2")
 		a, b := store.NewSeq(store.Epoch(e1), n1), store.NewSeq(store.Epoch(e2), n2)
 		if a < 0 || a.Epoch() != store.Epoch(e1) {
-			t.Fatalf("seq %d of epoch %d says epoch %d", a, e1, a.Epoch())
+			t.Fatalf("seq %d of epoch %d: got epoch %d", a, e1, a.Epoch())
 		}
 		if less := e1 < e2 || e1 == e2 && n1 < n2; (a < b) != less {
 			t.Fatalf("(%d, %d) is %d and (%d, %d) is %d", e1, n1, a, e2, n2, b)
@@ -33,7 +33,7 @@ func TestSeqOutgrown(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("a counter of %d is taken", n)
+					t.Errorf("counter %d: no panic", n)
 				}
 			}()
 			store.NewSeq(1, n)

@@ -20,7 +20,7 @@ func TestBuiltInLayoutsAreNotShared(t *testing.T) {
 	l := store.FlowCatalyst()
 	l.Words[store.Pending] = "changed"
 	if store.FlowCatalyst().Words[store.Pending] != "PENDING" {
-		t.Error("a change of one copy shows in the next")
+		t.Error("a change of one copy is visible in the next")
 	}
 }
 

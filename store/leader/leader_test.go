@@ -65,21 +65,21 @@ func TestStandbyTakesOver(t *testing.T) {
 		go func() { done <- runTenure(ctx, relay{s, "b"}, &d, second.Store) }()
 		advance(10 * time.Minute)
 		if !first.IsLeader() || second.Load() != nil || *d.holder.Load() != "a" || s.tries < 2390 || s.tries > 2402 {
-			t.Errorf("after ten minutes: first leads %v, second %v, told of %q, %d tries", first.IsLeader(), second.Load(), *d.holder.Load(), s.tries)
+			t.Errorf("after 10 minutes: first leads %v, second %v, observed holder %q, %d tries", first.IsLeader(), second.Load(), *d.holder.Load(), s.tries)
 		}
 
 		s.end()
 		if err := <-ended; !errors.Is(err, store.ErrNotLeader) || !errors.Is(err, errGone) {
-			t.Errorf("the first ends with %v", err)
+			t.Errorf("first tenure: got %v, want ErrNotLeader and errGone", err)
 		}
 		if err := first.Await(ctx); !errors.Is(err, store.ErrNotLeader) || first.IsLeader() {
-			t.Errorf("the first is still let to: %v", err)
+			t.Errorf("first tenure still leads: %v", err)
 		}
 
 		<-first.Lost()
 		advance(tryInterval)
 		if tn := second.Load(); tn == nil || tn.Await(ctx) != nil {
-			t.Error("the second does not lead after one try")
+			t.Error("second candidate does not lead after one try")
 		}
 
 		cancel()
@@ -87,7 +87,7 @@ func TestStandbyTakesOver(t *testing.T) {
 			t.Error(err)
 		}
 		if s.holder() != nil {
-			t.Error("the lock was not given up")
+			t.Error("lock not released")
 		}
 	})
 }
@@ -102,7 +102,7 @@ func TestSlowDatabaseKeepsLeadership(t *testing.T) {
 		began := time.Now()
 		advance(2800 * time.Millisecond)
 		if err := tenure.Await(ctx); err != nil || time.Since(began) > 2800*time.Millisecond {
-			t.Errorf("in doubt after %s: %v", time.Since(began), err)
+			t.Errorf("unconfirmed after %s: %v", time.Since(began), err)
 		}
 
 		advance(200 * time.Millisecond)
@@ -113,7 +113,7 @@ func TestSlowDatabaseKeepsLeadership(t *testing.T) {
 		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
 		if err := tenure.Await(short); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a short wait in doubt ends with %v", err)
+			t.Errorf("short wait: got %v, want DeadlineExceeded", err)
 		}
 		if err := tenure.Await(ctx); err != nil {
 			t.Error(err)
@@ -183,7 +183,7 @@ func TestTenureEndsWithoutAnswers(t *testing.T) {
 
 		advance(pingValidity - time.Millisecond)
 		if !tenure.IsLeader() {
-			t.Error("in doubt too early")
+			t.Error("unconfirmed too early")
 		}
 
 		advance(time.Millisecond)
@@ -194,13 +194,13 @@ func TestTenureEndsWithoutAnswers(t *testing.T) {
 		waits := make(chan error, 1)
 		go func() { waits <- tenure.Await(context.Background()) }()
 		if err := <-ended; !errors.Is(err, store.ErrNotLeader) || !strings.Contains(err.Error(), "no database answer for 4s") || strings.Contains(err.Error(), "taken over") {
-			t.Errorf("it ends with %v", err) // no other relay is known to lead
+			t.Errorf("tenure: got %v, want ErrNotLeader without an answer for 4s", err) // no other relay is known to lead
 		}
 		if took := time.Since(began); took != store.MinLockLease {
-			t.Errorf("it ends after %s", took)
+			t.Errorf("tenure ended after %s, want MinLockLease", took)
 		}
 		if err := <-waits; !errors.Is(err, store.ErrNotLeader) {
-			t.Errorf("who waited is told %v", err)
+			t.Errorf("waiting Await: got %v, want ErrNotLeader", err)
 		}
 	})
 }
@@ -234,7 +234,7 @@ func TestSlowConnection(t *testing.T) {
 		tenure := <-begun
 		for range 60 {
 			if !tenure.IsLeader() {
-				t.Fatal("it does not lead")
+				t.Fatal("relay does not lead")
 			}
 			advance(time.Second)
 		}
@@ -255,13 +255,13 @@ func TestCompete(t *testing.T) {
 		go func() { done <- runTenure(ctx, relay{s, "a"}, &d, tenure.Store) }()
 		advance(time.Minute)
 		if err := d.failed.Load(); err == nil || !errors.Is(*err, errGone) || tenure.Load() != nil {
-			t.Errorf("told %v", err)
+			t.Errorf("got LockFailed(%v), want errGone", err)
 		}
 
 		s.set(func() { s.down = false })
 		advance(tryInterval)
 		if tenure.Load() == nil {
-			t.Error("it does not lead once the database is there")
+			t.Error("relay does not lead after the database is back")
 		}
 
 		cancel()
@@ -319,7 +319,7 @@ func threeRelays(t *testing.T, random *rand.Rand) {
 	for range 400 {
 		advance(time.Duration(random.Int64N(int64(900 * time.Millisecond))))
 		if n := confirmed(); n > 1 {
-			t.Fatalf("%d relays are confirmed to lead", n)
+			t.Fatalf("%d relays are certain to lead, want at most 1", n)
 		} else {
 			turns += n
 		}
@@ -342,7 +342,7 @@ func threeRelays(t *testing.T, random *rand.Rand) {
 	s.set(func() { clear(s.unreachable); s.slow, s.down = 0, false })
 	advance(store.MinLockLease + tryTimeout + tryInterval)
 	if n := confirmed(); n != 1 || turns == 0 {
-		t.Errorf("%d relays lead at the end, and somebody led in %d of 400 moments", n, turns)
+		t.Errorf("%d relays lead at the end, want 1; one led in %d of 400 moments", n, turns)
 	}
 
 	cancel()

@@ -40,7 +40,7 @@ func (s *suite) testBlock(t *testing.T) {
 	b.epoch = b.lead(t, b.store)
 	for i, r := range b.settle(t, outcomes...) { // as after a lost answer
 		if r != store.WasSettled {
-			t.Errorf("outcome %d, again: %d", i, r)
+			t.Errorf("repeated outcome %d: got %d, want WasSettled", i, r)
 		}
 	}
 
@@ -59,7 +59,7 @@ func (s *suite) testBlock(t *testing.T) {
 	b.hold(t, before)
 	b.wantHolds(t, "one that FAILED before", b.store, append(slices.Clone(want), before)...)
 	if b.read(t, "a", outcomes[2].ID).Status != store.Failed {
-		t.Error("letting a lane go has changed the row")
+		t.Error("Release changed the row")
 	}
 }
 
@@ -203,7 +203,7 @@ func (s *suite) testBlockRefused(t *testing.T) {
 	}
 
 	if after := b.read(t, "a", "1"); after != before {
-		t.Errorf("a refused call wrote: %+v", after)
+		t.Errorf("a rejected call wrote: %+v", after)
 	}
 
 	b.wantHolds(t, "after all", b.store)

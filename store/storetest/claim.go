@@ -54,7 +54,7 @@ func (s *suite) testClaimAnswers(t *testing.T) {
 			t.Errorf("row %q is %s, want %s", claims[i].ID, a.Result, want[i].result)
 		}
 		if a.Result == store.Claimed && a.Unwritten == s.claimWrites() {
-			t.Errorf("row %q: the claim left a trace %v, told is %v", claims[i].ID, s.claimWrites(), !a.Unwritten)
+			t.Errorf("row %q: want claim written %v, answer says %v", claims[i].ID, s.claimWrites(), !a.Unwritten)
 		}
 		payload := ""
 		if a.Result == store.Claimed && claims[i].WantPayload {
@@ -98,12 +98,12 @@ func (s *suite) testClaimOutboxes(t *testing.T) {
 	}
 
 	if answers[2].Result != store.Gone {
-		t.Errorf("a row of the other outbox is %s", answers[2].Result)
+		t.Errorf("row of the other outbox: got %s, want gone", answers[2].Result)
 	}
 
 	_, err := b.store.Claim(b.ctx(t), b.epoch, now(), []store.ClaimRow{{Ref: ref("c", "1")}})
 	if err == nil {
-		t.Error("an outbox that is not configured is claimed")
+		t.Error("claim of an unknown outbox succeeded")
 	}
 }
 
@@ -113,25 +113,25 @@ func (s *suite) testClaimOpenTxn(t *testing.T) {
 	txn, commit := b.db.Begin(t, "a", row("1"))
 	defer commit()
 	if txn == 0 {
-		t.Skip("this database shows no row before a claim can see it")
+		t.Skip("this database captures no row before a claim can see it")
 	}
 
 	claim := store.ClaimRow{Ref: ref("a", "1"), Txn: txn, WantPayload: true}
 	if a := b.claim(t, claim)[0]; a.Result != store.NotYetVisible {
-		t.Fatalf("the row of an open transaction is %s", a.Result)
+		t.Fatalf("row of an open transaction: got %s, want not_yet_visible", a.Result)
 	}
 
 	if claim.WantPayload = false; !s.claimReadsRows() {
 		// The captured row is enough.
 		if a := b.claim(t, claim)[0]; a.Result != store.Claimed {
-			t.Fatalf("without a need of the row: %s", a.Result)
+			t.Fatalf("without reading the row: got %s, want claimed", a.Result)
 		}
 	}
 
 	commit()
 	claim.WantPayload = true
 	if a := b.claim(t, claim)[0]; a.Result != store.Claimed || string(a.Payload) != row("1").Payload {
-		t.Fatalf("the committed row is %s with %q", a.Result, a.Payload)
+		t.Fatalf("committed row: got %s with %q", a.Result, a.Payload)
 	}
 }
 
@@ -145,7 +145,7 @@ func (s *suite) testClaimTwice(t *testing.T) {
 			store.ClaimRow{Ref: ref("a", "1"), WantPayload: true},
 		)
 		if answers[0].Result != store.Claimed || answers[1].Result != store.Claimed {
-			t.Fatalf("one row twice in a call: %s and %s", answers[0].Result, answers[1].Result)
+			t.Fatalf("one row twice in a call: got %s and %s, want claimed", answers[0].Result, answers[1].Result)
 		}
 		if string(answers[1].Payload) != row("1").Payload {
 			t.Fatalf("the payload is %q", answers[1].Payload)
@@ -228,13 +228,13 @@ func (s *suite) testClaimHeld(t *testing.T) {
 		t.Errorf("held until %s, want %s", until, theirs.Add(timeout))
 	}
 	if got := b.read(t, "a", "fresh"); !near(got.Claimed, theirs) {
-		t.Errorf("somebody else's claim is now of %s", got.Claimed)
+		t.Errorf("other processor's claim time changed to %s", got.Claimed)
 	}
 
 	// A new leader does not know the claims of this one.
 	b.epoch = b.lead(t, b.store)
 	if a := b.claim(t, store.ClaimRow{Ref: ref("a", "mine")})[0]; a.Result != store.Held {
-		t.Errorf("the old leader's row is %s", a.Result)
+		t.Errorf("old leader's row: got %s, want held", a.Result)
 	}
 }
 
@@ -269,7 +269,7 @@ func (s *suite) testClaimUnwritten(t *testing.T) {
 			continue // no row is known to come from the log
 		}
 		if a := b.claim(t, store.ClaimRow{Ref: ref("a", "cancelled"), Txn: txn})[0]; a.Result != store.Claimed {
-			t.Errorf("a row of the log is %s", a.Result)
+			t.Errorf("captured row: got %s, want claimed", a.Result)
 		}
 	}
 

@@ -87,7 +87,7 @@ func (s *suite) testDelivered(t *testing.T) {
 	}
 
 	if got := b.delivered(t, v, store.DeliveredQuery{Outbox: "b"}, 5); len(got) != 0 {
-		t.Errorf("none are delivered, and %q are read", ids(got))
+		t.Errorf("no rows delivered, got %q", ids(got))
 	}
 
 	for _, q := range []store.DeliveredQuery{
@@ -218,16 +218,16 @@ func (s *suite) testDeliveredMany(t *testing.T) {
 // view remains usable.
 func (s *suite) testDeliveredRefused(t *testing.T) {
 	b := s.start(t, 0)
-	none := func([]store.Item) error { t.Error("rows are read"); return nil }
+	none := func([]store.Item) error { t.Error("rows were read"); return nil }
 	v := b.view(t)
 	for _, page := range []int{0, -1} {
 		if _, err := v.Delivered(b.ctx(t), store.DeliveredQuery{Outbox: "a"}, page, none); err == nil {
-			t.Errorf("pages of %d", page)
+			t.Errorf("page size %d is valid, want an error", page)
 		}
 	}
 
 	if _, err := v.Delivered(b.ctx(t), store.DeliveredQuery{Outbox: "c"}, 5, none); err == nil {
-		t.Error("an outbox that is not there is read")
+		t.Error("read of an unknown outbox succeeded")
 	}
 
 	b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 1})
@@ -256,6 +256,6 @@ func (s *suite) testDeliveredRefused(t *testing.T) {
 
 	v.Close()
 	if _, err := v.Delivered(b.ctx(t), store.DeliveredQuery{Outbox: "a"}, 5, none); err == nil {
-		t.Error("a closed view is read")
+		t.Error("read of a closed view succeeded")
 	}
 }

@@ -30,7 +30,7 @@ func (s *suite) testDiagnose(t *testing.T) {
 	s.checkDiagnosis(t, st, "sluicebox init")
 	s.checkDiagnosis(t, wrong, "sluicebox init", "no_such_payload", "no_such_table")
 	if _, err := st.Leader(s.ctx(t)); err == nil || errors.Is(err, store.ErrNotLeader) {
-		t.Errorf("an examination has made the own tables: %v", err)
+		t.Errorf("Diagnose created the relay's tables: %v", err)
 	}
 	if err := st.Install(s.ctx(t)); err != nil {
 		t.Fatal(err)
@@ -49,16 +49,16 @@ func (s *suite) testDiagnose(t *testing.T) {
 
 	var locked *store.LockedError
 	if _, err := open(box).Lock(s.ctx(t)); !errors.As(err, &locked) {
-		t.Errorf("beside examinations the lock went: %v", err)
+		t.Errorf("lock during Diagnose: got %v, want LockedError", err)
 	}
 	if _, err := st.Leader(s.ctx(t)); !errors.Is(err, store.ErrNotLeader) {
-		t.Errorf("an examination took the lead: %v", err)
+		t.Errorf("Diagnose acquired leadership: %v", err)
 	}
 
 	closed := open(box)
 	closed.Close()
 	if _, err := closed.Diagnose(s.ctx(t)); err == nil {
-		t.Error("a closed store examines")
+		t.Error("Diagnose of a closed store succeeded")
 	}
 }
 
@@ -67,7 +67,7 @@ func (s *suite) checkDiagnosis(t *testing.T, st store.Store, faults ...string) {
 	t.Helper()
 	found, err := st.Diagnose(s.ctx(t))
 	if err != nil {
-		t.Fatalf("examine: %v", err)
+		t.Fatalf("Diagnose: %v", err)
 	}
 
 	check := ""
@@ -79,7 +79,7 @@ func (s *suite) checkDiagnosis(t *testing.T, st store.Store, faults ...string) {
 	fine := false
 	for _, f := range found {
 		if f.Subject == "" || f.Text == "" || f.Grade == store.GradeOK && f.Remedy != "" || f.Grade == store.GradeFault && f.Remedy == "" {
-			t.Errorf("an incomplete finding: %+v", f)
+			t.Errorf("incomplete finding: %+v", f)
 		}
 		fine = fine || f.Grade == store.GradeOK
 		if f.Grade != store.GradeFault {

@@ -12,19 +12,19 @@ import (
 func (s *suite) testLead(t *testing.T) {
 	b := s.start(t, 0)
 	if b.epoch != 1 {
-		t.Fatalf("the first leader has epoch %d", b.epoch)
+		t.Fatalf("first leader: got epoch %d, want 1", b.epoch)
 	}
 
 	rival := b.open(t, 0)
 	if e := b.lead(t, rival); e != 2 {
-		t.Fatalf("the second leader has epoch %d", e)
+		t.Fatalf("second leader: got epoch %d, want 2", e)
 	}
 
 	// The epoch survives the stores.
 	b.store.Close()
 	rival.Close()
 	if e := b.lead(t, b.open(t, 0)); e != 3 {
-		t.Fatalf("the third leader has epoch %d", e)
+		t.Fatalf("third leader: got epoch %d, want 3", e)
 	}
 }
 
@@ -116,14 +116,14 @@ func (s *suite) testLeadRace(t *testing.T) {
 		}
 
 		if after := b.read(t, "a", toClaim); after != claimed {
-			t.Fatalf("a claim landed behind Lead: %+v, then %+v", claimed, after)
+			t.Fatalf("a claim committed after AcquireLeadership: %+v, then %+v", claimed, after)
 		}
 		if after := b.read(t, "a", toSettle); after != settled {
-			t.Fatalf("an outcome landed behind Lead: %+v, then %+v", settled, after)
+			t.Fatalf("an outcome committed after AcquireLeadership: %+v, then %+v", settled, after)
 		}
 	}
 
-	t.Logf("%d writes came before Lead, %d after it were refused, %d were ended by it", landed, refused, ended)
+	t.Logf("AcquireLeadership: %d writes committed before it, %d were refused after it, %d were ended by it", landed, refused, ended)
 	if landed+refused == 0 {
 		t.Error("no write was answered")
 	}
@@ -132,7 +132,7 @@ func (s *suite) testLeadRace(t *testing.T) {
 func (s *suite) testCheckpoint(t *testing.T) {
 	b := s.start(t, 0)
 	if _, err := b.store.LoadCheckpoint(b.ctx(t)); !errors.Is(err, store.ErrNoCheckpoint) {
-		t.Fatalf("without a checkpoint: %v", err)
+		t.Fatalf("without a checkpoint: got %v, want ErrNoCheckpoint", err)
 	}
 
 	for _, want := range []store.Checkpoint{
@@ -157,7 +157,7 @@ func (s *suite) testCancelAndClose(t *testing.T) {
 	gone, cancel := contextDone(t)
 	cancel()
 	if _, err := b.store.Claim(gone, b.epoch, now(), []store.ClaimRow{{Ref: ref("a", "1")}}); err == nil {
-		t.Error("a claim with a context that has ended says nothing")
+		t.Error("claim with a canceled context succeeded")
 	}
 
 	b.take(t, "a", "1")

@@ -98,7 +98,7 @@ func (s *suite) testPauses(t *testing.T) {
 	b.wantHolds(t, "one replaced", other, want...)
 	for len(want) > 0 {
 		if err := b.store.Release(b.ctx(t), b.epoch, want[0].Lane, store.Blocked); err != nil {
-			t.Fatalf("release of a hold that is not there: %v", err)
+			t.Fatalf("release of a missing hold: %v", err)
 		}
 		for range 2 {
 			if err := b.store.Release(b.ctx(t), b.epoch, want[0].Lane, want[0].Kind); err != nil {
@@ -116,18 +116,18 @@ func (s *suite) testPauses(t *testing.T) {
 		"no outbox": {Lane: lane("c", "EVENT", store.Group{}), Kind: store.Paused},
 	} {
 		if err := b.store.Hold(b.ctx(t), b.epoch, h); err == nil {
-			t.Errorf("%s: the hold is recorded", what)
+			t.Errorf("%s: hold recorded, want an error", what)
 		}
 	}
 
 	if err := b.store.Release(b.ctx(t), b.epoch, lane("c", "", store.Group{}), store.Paused); err == nil {
-		t.Error("a lane of an outbox that is not configured is released")
+		t.Error("release in an unknown outbox succeeded")
 	}
 
 	h := store.Hold{Lane: lane("a", "EVENT", store.Group{}), Kind: store.Paused, Reason: "a\x00b \xff " + strings.Repeat("long ", 1000), Since: now()}
 	b.hold(t, h)
 	if got := b.loadHolds(t, b.store); len(got) != 1 || !strings.HasPrefix(got[0].Reason, "ab ") || len(got[0].Reason) < 100 {
-		t.Errorf("a hostile reason: %d holds", len(got))
+		t.Errorf("hostile reason: %d holds", len(got))
 	}
 }
 
@@ -198,6 +198,6 @@ func (s *suite) testHoldFence(t *testing.T) {
 
 	b.epoch = b.lead(t, b.store)
 	if err := b.store.Release(b.ctx(t), b.epoch, paused.Lane, store.Paused); err != nil {
-		t.Errorf("the session serves no more: %v", err)
+		t.Errorf("session unusable: %v", err)
 	}
 }

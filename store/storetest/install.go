@@ -26,13 +26,13 @@ func (s *suite) testInstall(t *testing.T) {
 
 	for range relays {
 		if err := <-errs; err != nil {
-			t.Errorf("several relays install at once: %v", err)
+			t.Errorf("concurrent Install: %v", err)
 		}
 	}
 
 	st := open()
 	if err := st.SaveCheckpoint(s.ctx(t), 1, store.Checkpoint{}); !errors.Is(err, store.ErrNotLeader) {
-		t.Errorf("a checkpoint before the first leader: %v", err)
+		t.Errorf("checkpoint before the first leader: got %v, want ErrNotLeader", err)
 	}
 
 	epoch, err := st.AcquireLeadership(s.ctx(t))

@@ -70,7 +70,7 @@ func (s *suite) testLeader(t *testing.T) {
 	b := s.start(t, 0)
 	stranger := b.openNamed(t, "other", "")
 	if l, err := stranger.Leader(b.ctx(t)); !errors.Is(err, store.ErrNotLeader) {
-		t.Errorf("a name that nobody ever led: %+v, %v", l, err)
+		t.Errorf("name without a leader: got %+v, %v, want ErrNotLeader", l, err)
 	}
 
 	b.insert(t, "a", row("1"), row("2"))
@@ -79,7 +79,7 @@ func (s *suite) testLeader(t *testing.T) {
 	epoch := b.lead(t, first)
 	before := b.leader(t, second)
 	if before.Epoch != epoch || !strings.HasPrefix(before.Holder, "host-1/41#") || !near(before.Since, time.Now()) {
-		t.Errorf("the first leads: %+v", before)
+		t.Errorf("first leader: got %+v", before)
 	}
 	if err := errors.Join(first.Hold(b.ctx(t), epoch, paused()), first.SaveCheckpoint(b.ctx(t), epoch, store.Checkpoint{Position: "kept"})); err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func (s *suite) testLeader(t *testing.T) {
 	took := b.lead(t, second)
 	for _, st := range []store.Store{first, second, b.store} {
 		if l := b.leader(t, st); l.Epoch != took || !strings.HasPrefix(l.Holder, "host-2/42#") {
-			t.Errorf("the second leads: %+v", l)
+			t.Errorf("second leader: got %+v", l)
 		}
 	}
 
@@ -115,7 +115,7 @@ func (s *suite) testLeader(t *testing.T) {
 		t.Errorf("the leaders of both names: %v", err)
 	}
 	if l := b.leader(t, stranger); l.Epoch != 1 || l.Holder == "" || l.Holder == b.leader(t, b.store).Holder {
-		t.Errorf("a store without a name leads: %+v", l)
+		t.Errorf("leader without a holder name: got %+v", l)
 	}
 }
 
@@ -180,10 +180,10 @@ func (s *suite) testLock(t *testing.T) {
 	held.Release()
 	for range 2 { // repeatedly
 		if err := held.Ping(b.ctx(t)); err == nil {
-			t.Error("a lock that was released answers a ping")
+			t.Error("ping of a released lock succeeded")
 		}
 		if err := held.Watch(b.ctx(t)); err == nil {
-			t.Error("a lock that was released is watched")
+			t.Error("watch of a released lock succeeded")
 		}
 	}
 
@@ -221,7 +221,7 @@ func (s *suite) testLockWatch(t *testing.T) {
 	go func() { watched <- held.Watch(forever) }()
 	held.Release()
 	if err := <-watched; err == nil || forever.Err() != nil {
-		t.Errorf("a watch of a lock that is released: %v, %v", err, forever.Err())
+		t.Errorf("watch of a lock during its release: %v, %v", err, forever.Err())
 	}
 
 	b.lock(t, rival)
@@ -235,23 +235,23 @@ func (s *suite) testLockClosed(t *testing.T) {
 	b.wantLocked(t, "before the end", rival, "")
 	b.store.Close()
 	if err := held.Ping(b.ctx(t)); err == nil {
-		t.Error("the lock of a closed store answers a ping")
+		t.Error("ping of a closed store's lock succeeded")
 	}
 	if err := held.Watch(b.ctx(t)); err == nil {
-		t.Error("the lock of a closed store is watched")
+		t.Error("watch of a closed store's lock succeeded")
 	}
 
 	b.lock(t, rival)
 	held.Release()
 	var locked *store.LockedError
 	if lock, err := b.store.Lock(b.ctx(t)); err == nil || errors.As(err, &locked) {
-		t.Errorf("a closed store asks for the lock: %v, %v", lock, err)
+		t.Errorf("lock of a closed store: %v, %v", lock, err)
 	}
 
 	gone, cancel := contextDone(t)
 	cancel()
 	if lock, err := b.open(t, 0).Lock(gone); err == nil || errors.As(err, &locked) {
-		t.Errorf("a try with a context that has ended: %v, %v", lock, err)
+		t.Errorf("lock with a canceled context: %v, %v", lock, err)
 	}
 }
 

@@ -43,7 +43,7 @@ func lockTests() []test {
 func (b *bench) requireLocking(t *testing.T) Locking {
 	db, ok := b.db.(Locking)
 	if !ok {
-		t.Skip("in this database no session locks single rows or tables")
+		t.Skip("this database has no row or table locks")
 	}
 	return db
 }
@@ -79,7 +79,7 @@ func (s *suite) testLockedTable(t *testing.T) {
 
 	unlock := db.LockTable(t, "a")
 	if unlock == nil {
-		t.Skip("in this database no session locks a table")
+		t.Skip("this database has no table locks")
 	}
 	defer unlock()
 
@@ -168,7 +168,7 @@ func (b *bench) wantAwaited(t *testing.T, unlock func()) {
 		}
 	})
 	if time.Since(began) < 400*time.Millisecond {
-		t.Errorf("it was waited for %s", time.Since(began))
+		t.Errorf("AwaitTable waited %s, want at least 400ms", time.Since(began))
 	}
 
 	ctx, cancel := context.WithCancel(b.ctx(t))

@@ -28,7 +28,7 @@ func (b *bench) prune(t *testing.T, outbox string, before time.Time, limit int) 
 		}
 	}
 
-	t.Fatal("the walk through the table has no end")
+	t.Fatal("Prune does not reach the end of the table")
 	return 0
 }
 

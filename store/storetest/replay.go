@@ -57,7 +57,7 @@ func (b *bench) jobOf(t *testing.T, r store.Store, id string) store.Job {
 	}
 	i := slices.IndexFunc(jobs, func(j store.Job) bool { return j.ID == id })
 	if i < 0 {
-		t.Fatalf("there is no replay %s", id)
+		t.Fatalf("replay %s not found", id)
 	}
 	return jobs[i]
 }
@@ -159,7 +159,7 @@ func (s *suite) testReplayFence(t *testing.T) {
 	b.wantReplayRows(t, "after the old leader", "job", key, kept)
 	b.epoch = b.lead(t, b.store)
 	if err := r.FinishRows(b.ctx(t), b.epoch, "job", []store.FinishedRow{{N: 1, Lane: key, ID: "1"}}); err != nil {
-		t.Errorf("the session serves no more: %v", err)
+		t.Errorf("session unusable: %v", err)
 	}
 }
 
@@ -173,7 +173,7 @@ func (s *suite) testReplayCancelAndClose(t *testing.T) {
 	gone, cancel := contextDone(t)
 	cancel()
 	if err := r.CopyRows(gone, b.epoch, "job", []store.ReplayRow{replayRow(key, "1", 1)}, store.ReplayCursor{}); err == nil {
-		t.Error("a copy with a context that has ended says nothing")
+		t.Error("copy with a canceled context succeeded")
 	}
 
 	b.wantReplayRows(t, "after a call that was cut short", "job", key)

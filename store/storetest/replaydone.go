@@ -198,7 +198,7 @@ func (s *suite) testClearRows(t *testing.T) {
 	b.wantReplayRows(t, "of another", "another", keys[0], rows[0], rows[2], rows[4], rows[6], rows[8])
 	b.wantCounts(t, "of another", "another", 10, 0, 0, 0)
 	if n, err := r.ClearRows(b.ctx(t), b.epoch, "none", 3); err != nil || n != 0 {
-		t.Errorf("%d rows of no replay were cleared, %v", n, err)
+		t.Errorf("unknown replay: %d rows cleared, %v", n, err)
 	}
 
 	b.copyRows(t, "job", store.ReplayCursor{}, rows...)
@@ -241,6 +241,6 @@ func (s *suite) testCountRows(t *testing.T) {
 		t.Errorf("the replay is %+v", j)
 	}
 	if err := r.SetRowCounts(b.ctx(t), b.epoch, "none", 1, 1); !errors.Is(err, store.ErrNoJob) {
-		t.Errorf("no replay is counted: %v", err)
+		t.Errorf("counts of an unknown replay: got %v, want ErrNoJob", err)
 	}
 }

@@ -56,7 +56,7 @@ func (s *suite) testJobs(t *testing.T) {
 	}
 
 	if err := other.RequestReplay(b.ctx(t), "mmm", "{}"); !errors.Is(err, store.ErrJobExists) {
-		t.Errorf("an id that is used: %v", err)
+		t.Errorf("used id: got %v, want ErrJobExists", err)
 	}
 
 	jobs, err := leader.Jobs(b.ctx(t))
@@ -75,13 +75,13 @@ func (s *suite) testJobs(t *testing.T) {
 
 	b.wantJob(t, "to be paused", leader, want, false, false)
 	if err := other.RequestJobState(b.ctx(t), "none", store.DesiredRun); !errors.Is(err, store.ErrNoJob) {
-		t.Errorf("a request for no replay: %v", err)
+		t.Errorf("request for an unknown replay: got %v, want ErrNoJob", err)
 	}
 	if err := other.RequestJobState(b.ctx(t), "zzz", "stop"); err == nil {
-		t.Error("a replay may be asked to stop")
+		t.Error("desired state \"stop\" accepted")
 	}
 	if _, err := leader.JobErrors(b.ctx(t), "zzz", 0); err == nil {
-		t.Error("no errors may be asked for")
+		t.Error("limit 0 accepted")
 	}
 }
 
@@ -149,7 +149,7 @@ func (s *suite) testJobStates(t *testing.T) {
 		t.Errorf("the times were %+v and are %+v", ended, again)
 	}
 	if err := b.store.SaveJob(b.ctx(t), b.epoch, store.Job{ID: "none", State: store.JobCopying}); !errors.Is(err, store.ErrNoJob) {
-		t.Errorf("no replay is saved: %v", err)
+		t.Errorf("save of an unknown replay: got %v, want ErrNoJob", err)
 	}
 
 	b.saveJob(t, store.Job{ID: "zzz", State: store.JobRefused, Reason: "a\x00b \xff " + strings.Repeat("lóng ", 1000)})

@@ -110,7 +110,7 @@ func (s *suite) testCopyRefused(t *testing.T) {
 		"no outbox": replayRow(lane("c", "EVENT", store.Group{}), "2", 2),
 	} {
 		if err := r.CopyRows(b.ctx(t), b.epoch, "job", []store.ReplayRow{good, bad}, store.ReplayCursor{Position: "p"}); err == nil {
-			t.Errorf("a row with %s is copied", what)
+			t.Errorf("row with %s copied, want an error", what)
 		}
 	}
 
@@ -120,7 +120,7 @@ func (s *suite) testCopyRefused(t *testing.T) {
 		"done":         r.FinishRows(b.ctx(t), b.epoch, "none", []store.FinishedRow{{N: 1, Lane: key}}),
 	} {
 		if !errors.Is(err, store.ErrNoJob) {
-			t.Errorf("%s of no replay: %v", what, err)
+			t.Errorf("%s of an unknown replay: got %v, want ErrNoJob", what, err)
 		}
 	}
 
@@ -131,7 +131,7 @@ func (s *suite) testCopyRefused(t *testing.T) {
 		"no result":         r.FinishRows(b.ctx(t), b.epoch, "job", []store.FinishedRow{{N: 1, Lane: key, Result: store.ReplayRefused + 1}}),
 	} {
 		if err == nil || errors.Is(err, store.ErrNoJob) {
-			t.Errorf("%s may be asked for: %v", what, err)
+			t.Errorf("%s: got %v, want another error", what, err)
 		}
 	}
 
@@ -181,7 +181,7 @@ func (s *suite) testCopyAtOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("looked %d times", looks)
+			t.Logf("read %d times", looks)
 			return
 		default:
 		}
@@ -198,7 +198,7 @@ func (s *suite) testCopyOpenTxn(t *testing.T) {
 	txn, commit := b.db.Begin(t, "a", row("1"))
 	defer commit()
 	if txn == 0 {
-		t.Skip("this database shows no row before a claim can see it")
+		t.Skip("this database captures no row before a claim can see it")
 	}
 
 	early, visible := replayRow(key, "1", 1), replayRow(key, "2", 2)

@@ -60,7 +60,7 @@ func (s *suite) testStates(t *testing.T) {
 	}
 
 	if _, err := r.ReadStatuses(b.ctx(t), []store.ClaimRow{{Ref: ref("c", "1")}}); err == nil {
-		t.Error("an outbox that is not configured is looked at")
+		t.Error("read of an unknown outbox succeeded")
 	}
 }
 
@@ -116,7 +116,7 @@ func (s *suite) testStatesOpenTxn(t *testing.T) {
 	txn, commit := b.db.Begin(t, "a", row("1"))
 	defer commit()
 	if txn == 0 {
-		t.Skip("this database shows no row before a claim can see it")
+		t.Skip("this database captures no row before a claim can see it")
 	}
 
 	ask := []store.ClaimRow{{Ref: ref("a", "1"), Txn: txn, WantPayload: true}, {Ref: ref("a", "1")}, {Ref: ref("b", "1")}}

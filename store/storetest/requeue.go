@@ -65,7 +65,7 @@ func (s *suite) testRequeue(t *testing.T) {
 	}
 
 	if b.read(t, "b", "id z").Status != store.Failed {
-		t.Error("a row of the other outbox was set back")
+		t.Error("a row of the other outbox was requeued")
 	}
 }
 

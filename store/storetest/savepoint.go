@@ -42,7 +42,7 @@ func (s *suite) testSavepoints(t *testing.T) {
 	}
 
 	if err := other.RequestSavepoint(b.ctx(t), "b", false); !errors.Is(err, store.ErrSavepointExists) {
-		t.Errorf("a name that is taken: %v", err)
+		t.Errorf("used name: got %v, want ErrSavepointExists", err)
 	}
 
 	want := []store.Savepoint{{Name: "0"}, {Name: "_"}, {Name: long}, {Name: "b", RetainLog: true}}
@@ -64,10 +64,10 @@ func (s *suite) testSavepoints(t *testing.T) {
 	}
 
 	if err := other.RequestSavepointDeletion(b.ctx(t), "c"); !errors.Is(err, store.ErrNoSavepoint) {
-		t.Errorf("the end of no checkpoint: %v", err)
+		t.Errorf("deletion of an unknown checkpoint: got %v, want ErrNoSavepoint", err)
 	}
 	if err := other.RequestSavepoint(b.ctx(t), "b", false); !errors.Is(err, store.ErrSavepointExists) {
-		t.Errorf("a name that is about to be free: %v", err)
+		t.Errorf("name of a checkpoint to delete: got %v, want ErrSavepointExists", err)
 	}
 
 	want[3].State, want[3].Reason, want[3].DeleteRequested, want[3].At, want[3].Checkpoint = store.SavepointRefused, "", true, time.Time{}, store.Checkpoint{}
@@ -82,7 +82,7 @@ func (s *suite) testSavepoints(t *testing.T) {
 	}
 
 	if err := leader.SaveSavepoint(b.ctx(t), b.epoch, saved); !errors.Is(err, store.ErrNoSavepoint) {
-		t.Errorf("a checkpoint that is deleted is saved: %v", err)
+		t.Errorf("save of a deleted checkpoint: got %v, want ErrNoSavepoint", err)
 	}
 
 	b.wantSavepoints(t, "deleted", other, want[:3]...)
@@ -94,7 +94,7 @@ func (s *suite) testSavepointRefused(t *testing.T) {
 	b := s.start(t, 0)
 	for _, name := range []string{"", "A", "a-b", "ä", strings.Repeat("a", 19)} {
 		if err := b.store.RequestSavepoint(b.ctx(t), name, false); err == nil {
-			t.Errorf("a checkpoint may be called %q", name)
+			t.Errorf("checkpoint name %q accepted", name)
 		}
 	}
 
@@ -105,7 +105,7 @@ func (s *suite) testSavepointRefused(t *testing.T) {
 	b.saveSavepoint(t, store.Savepoint{Name: "0", State: store.SavepointMade, Reason: "a\x00b \xff " + strings.Repeat("lóng ", 1000)})
 	got, err := b.store.Savepoints(b.ctx(t))
 	if err != nil || len(got) != 1 || !strings.HasPrefix(got[0].Reason, "ab ") || len(got[0].Reason) < 100 || len(got[0].Reason) > 4000 {
-		t.Errorf("a hostile reason: %d checkpoints, %v", len(got), err)
+		t.Errorf("hostile reason: %d checkpoints, %v", len(got), err)
 	}
 }
 

@@ -283,7 +283,7 @@ func (s *suite) testSettleOpenTxn(t *testing.T) {
 	txn, commit := b.db.Begin(t, "a", row("done"), row("dead"), row("retried"))
 	defer commit()
 	if txn == 0 {
-		t.Skip("this database shows no row before an outcome can see it")
+		t.Skip("this database captures no row before an outcome can see it")
 	}
 
 	early := outcomesOf(txn, "done", "dead", "retried")
@@ -302,7 +302,7 @@ func (s *suite) testSettleOpenTxn(t *testing.T) {
 	commit()
 	for i, got := range b.settle(t, early...) {
 		if got != store.Written {
-			t.Errorf("behind the commit, outcome %d: %d", i, got)
+			t.Errorf("after the commit, outcome %d: got %d, want Written", i, got)
 		}
 	}
 
@@ -317,7 +317,7 @@ func (s *suite) testSettleOpenTxnSpilled(t *testing.T) {
 	txn, commit := b.db.Begin(t, "a", row("done"), row("dead"))
 	defer commit()
 	if txn == 0 {
-		t.Skip("this database shows no row before an outcome can see it")
+		t.Skip("this database captures no row before an outcome can see it")
 	}
 
 	done, dead := capturedRow(key, "done", 1), capturedRow(key, "dead", 2)
@@ -327,7 +327,7 @@ func (s *suite) testSettleOpenTxnSpilled(t *testing.T) {
 	held := blockLane(&call[1], key)
 	for i, got := range b.settle(t, call...) {
 		if got != store.TooEarly {
-			t.Errorf("before the commit, outcome %d: %d", i, got)
+			t.Errorf("before the commit, outcome %d: got %d, want TooEarly", i, got)
 		}
 	}
 
@@ -336,7 +336,7 @@ func (s *suite) testSettleOpenTxnSpilled(t *testing.T) {
 	commit()
 	for i, got := range b.settle(t, call...) {
 		if got != store.Written {
-			t.Errorf("behind the commit, outcome %d: %d", i, got)
+			t.Errorf("after the commit, outcome %d: got %d, want Written", i, got)
 		}
 	}
 
@@ -384,12 +384,12 @@ func (s *suite) testReadSettled(t *testing.T) {
 
 	if s.claimWrites() {
 		if got := b.read(t, "a", "free"); got.Status != store.Pending {
-			t.Errorf("a row that was looked at is %s", got.Status)
+			t.Errorf("row after ReadSettled: got %s, want PENDING", got.Status)
 		}
 	}
 
 	if _, err := b.store.ReadSettled(b.ctx(t), []store.ClaimRow{{Ref: ref("c", "1")}}); err == nil {
-		t.Error("an outbox that is not configured is looked at")
+		t.Error("read of an unknown outbox succeeded")
 	}
 	if settled, err := b.store.ReadSettled(b.ctx(t), nil); err != nil || len(settled) != 0 {
 		t.Errorf("no rows: %v, %v", settled, err)
@@ -403,7 +403,7 @@ func (s *suite) testReadSettledOpenTxn(t *testing.T) {
 	txn, commit := b.db.Begin(t, "a", row("1"))
 	defer commit()
 	if txn == 0 {
-		t.Skip("this database shows no row before a claim can see it")
+		t.Skip("this database captures no row before a claim can see it")
 	}
 	settled, err := b.store.ReadSettled(b.ctx(t), []store.ClaimRow{{Ref: ref("a", "1"), Txn: txn}})
 	if err != nil || settled[0] {

@@ -185,13 +185,13 @@ func (s *suite) testSpillRefused(t *testing.T) {
 	stranger := capturedRow(other, "3", 3)
 	for what, items := range map[string][]store.Item{"no seq": {good, unnumbered}, "an outbox that is not configured": {good, stranger}} {
 		if err := b.store.Spill(b.ctx(t), b.epoch, items); err == nil {
-			t.Errorf("%s: it is spilled", what)
+			t.Errorf("%s: spilled, want an error", what)
 		}
 	}
 
 	b.wantLane(t, "after refused calls", key)
 	if err := b.store.DeleteSpilled(b.ctx(t), b.epoch, []store.SpilledRef{spilledRef(&stranger)}); err == nil {
-		t.Error("a row of an outbox that is not configured is deleted")
+		t.Error("deletion in an unknown outbox succeeded")
 	}
 
 	for what, ask := range map[string]func() error{
@@ -209,7 +209,7 @@ func (s *suite) testSpillRefused(t *testing.T) {
 		},
 	} {
 		if ask() == nil {
-			t.Errorf("%s: it is read", what)
+			t.Errorf("%s: read, want an error", what)
 		}
 	}
 
@@ -360,7 +360,7 @@ func (b *bench) wantSpilledLanes(t *testing.T, what string, st store.Store, want
 
 	for _, l := range want {
 		if !set[l] {
-			t.Errorf("%s: %.300s is not there", what, fmt.Sprintf("%+v", l))
+			t.Errorf("%s: %.300s is missing", what, fmt.Sprintf("%+v", l))
 		}
 	}
 

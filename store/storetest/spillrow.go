@@ -83,7 +83,7 @@ func (s *suite) testSpillOpenTxn(t *testing.T) {
 	txn, commit := b.db.Begin(t, "a", row("1"))
 	defer commit()
 	if txn == 0 {
-		t.Skip("this database shows no row before a claim can see it")
+		t.Skip("this database captures no row before a claim can see it")
 	}
 
 	open, seen := capturedRow(key, "1", 1), capturedRow(key, "2", 2)
@@ -107,10 +107,10 @@ func (s *suite) testSpillOpenTxn(t *testing.T) {
 		t.Errorf("the transactions are %d and %d, want %d and 0", early[0].Txn, early[1].Txn, txn)
 	}
 	if a := claim(early[0]); a.Result != store.NotYetVisible {
-		t.Errorf("the row of an open transaction is %s", a.Result)
+		t.Errorf("row of an open transaction: got %s, want not_yet_visible", a.Result)
 	}
 	if a := claim(early[1]); a.Result != store.Claimed {
-		t.Errorf("the row of an ended transaction is %s", a.Result)
+		t.Errorf("row of a committed transaction: got %s, want claimed", a.Result)
 	}
 
 	commit()
@@ -122,7 +122,7 @@ func (s *suite) testSpillOpenTxn(t *testing.T) {
 
 	b.db.Delete(t, "a", "1")
 	if a := claim(read()[0]); a.Result != store.Gone {
-		t.Errorf("the row that was deleted while it was spilled is %s", a.Result)
+		t.Errorf("row deleted while it was spilled: got %s, want gone", a.Result)
 	}
 }
 
@@ -151,7 +151,7 @@ func (s *suite) testSpillMany(t *testing.T) {
 	if s.stateful() {
 		started := time.Now()
 		got := b.unsettled(t, b.view(t), store.UnsettledQuery{Outbox: "a", Limit: n})
-		t.Logf("%d rows passed over in %s", n, time.Since(started))
+		t.Logf("%d spilled rows skipped in %s", n, time.Since(started))
 		var want []string
 		for _, r := range list[n:] {
 			want = append(want, r.ID)
@@ -188,7 +188,7 @@ func (b *bench) drainSpilled(t *testing.T, keys []store.LaneKey, each, want int)
 		for i, list := range lists {
 			for k := range list {
 				if list[k].Seq <= from[i].After || list[k].Lane() != keys[i] {
-					t.Fatalf("behind %d comes row %+v", from[i].After, list[k])
+					t.Fatalf("row after seq %d: got %+v", from[i].After, list[k])
 				}
 				from[i].After = list[k].Seq
 				outcomes = append(outcomes, store.Outcome{Ref: list[k].Ref, Status: store.Completed, At: now(), SpilledSeq: list[k].Seq})

@@ -145,12 +145,12 @@ func (b *bench) checkPageEnds(t *testing.T, v store.View) {
 		{store.UnsettledQuery{Outbox: "a"}, 5}, {store.UnsettledQuery{Outbox: "c", Limit: 5}, 5},
 	} {
 		if err := v.Pages(b.ctx(t), c.q, c.page, func([]store.Item) error { return nil }); err == nil {
-			t.Errorf("%+v is read by %d", c.q, c.page)
+			t.Errorf("%+v with page size %d is valid, want an error", c.q, c.page)
 		}
 	}
 
 	v.Close()
 	if err := v.Pages(b.ctx(t), store.UnsettledQuery{Outbox: "a", Limit: 5}, 5, func([]store.Item) error { return nil }); b.stateful() && err == nil {
-		t.Error("a closed view has pages")
+		t.Error("pages of a closed view succeeded")
 	}
 }

@@ -92,7 +92,7 @@ func (s *suite) testViewOrder(t *testing.T) {
 
 	for _, q := range []store.UnsettledQuery{{Outbox: "a"}, {Outbox: "a", Limit: -1}, {Outbox: "c", Limit: 1}} {
 		if _, err := v.Unsettled(b.ctx(t), q); err == nil {
-			t.Errorf("%+v is read", q)
+			t.Errorf("%+v is valid, want an error", q)
 		}
 	}
 }
@@ -184,7 +184,7 @@ func (b *bench) checkItems(t *testing.T, items []store.Item) {
 			t.Errorf("row %s: retry count %d", it.ID, it.RetryCount)
 		}
 		if it.Txn != 0 || it.Seq != 0 || !it.Committed.IsZero() {
-			t.Errorf("row %s carries what only the log knows: %+v", it.ID, it)
+			t.Errorf("row %s has fields that only the log sets: %+v", it.ID, it)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (s *suite) testViewMoment(t *testing.T) {
 		t.Errorf("the view shows %d rows, want the %d that were there", len(got), n)
 	}
 	if other := b.unsettled(t, v, store.UnsettledQuery{Outbox: "b", Limit: 1}); len(other) != 0 {
-		t.Errorf("the view shows a row that came later: %v", ids(other))
+		t.Errorf("the view contains a later row: %v", ids(other))
 	}
 
 	v.Close()

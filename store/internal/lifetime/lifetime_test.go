@@ -18,20 +18,20 @@ func TestEnd(t *testing.T) {
 		defer cancel()
 		open, gone := &view{}, &view{}
 		if !l.Begin() || !l.Add(open) || !l.Add(gone) || l.Ended() {
-			t.Fatal("it has ended before End")
+			t.Fatal("lifetime ended before End")
 		}
 
 		l.Remove(gone)
 		l.End()
 		<-ctx.Done()
 		if !errors.Is(context.Cause(ctx), ErrClosed) {
-			t.Errorf("a bound call ended with %v", context.Cause(ctx))
+			t.Errorf("bound call: got %v, want ErrClosed", context.Cause(ctx))
 		}
 		if open.closed != 1 || gone.closed != 0 {
 			t.Errorf("closed %d times and %d times", open.closed, gone.closed)
 		}
 		if l.Begin() || l.Add(&view{}) || !l.Ended() {
-			t.Error("it goes on after End")
+			t.Error("lifetime continues after End")
 		}
 
 		waited := make(chan struct{})

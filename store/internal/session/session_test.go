@@ -78,15 +78,15 @@ func TestTurns(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.Do(gone, func(context.Context) error { return nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("a call that may not wait: %v", err)
+		t.Errorf("call with a canceled context: got %v, want Canceled", err)
 	}
-	if s.TryDo(func() { t.Error("two at a time") }) {
-		t.Error("the session is said to be free")
+	if s.TryDo(func() { t.Error("TryDo ran during a call") }) {
+		t.Error("TryDo reports a free session")
 	}
 
 	life.End()
 	if err := <-ended; !errors.Is(err, lifetime.ErrClosed) {
-		t.Errorf("the call that ran: %v", err)
+		t.Errorf("running call: got %v, want ErrClosed", err)
 	}
 
 	s.Close()

@@ -25,19 +25,19 @@ func TestLost(t *testing.T) {
 	session, broken := &held{}, errors.New("broken")
 	l := New(session)
 	if err := l.Use(t.Context(), func(context.Context) error { return nil }); err != nil || session.dropped != 0 {
-		t.Errorf("a call that does nothing: %v, given up %d times", err, session.dropped)
+		t.Errorf("successful call: %v, dropped %d times", err, session.dropped)
 	}
 
 	for range 2 {
 		err := l.Use(t.Context(), func(context.Context) error { return broken })
 		if !errors.Is(err, broken) || session.dropped != 1 {
-			t.Errorf("%v, given up %d times", err, session.dropped)
+			t.Errorf("got %v, dropped %d times", err, session.dropped)
 		}
 	}
 
 	l.Release()
 	if session.unlocked != 0 || session.dropped != 1 {
-		t.Errorf("a lost lock was unlocked %d times and given up %d times", session.unlocked, session.dropped)
+		t.Errorf("lost lock: unlocked %d times, dropped %d times, want 0 and 1", session.unlocked, session.dropped)
 	}
 }
 
@@ -59,13 +59,13 @@ func TestRelease(t *testing.T) {
 		l.Release()
 		l.Release()
 		if err := <-done; !errors.Is(err, errReleased) || !errors.Is(err, context.Canceled) {
-			t.Errorf("the call says %v", err)
+			t.Errorf("running call: got %v, want errReleased and Canceled", err)
 		}
 		if err := l.Use(t.Context(), func(context.Context) error { return nil }); !errors.Is(err, errReleased) {
-			t.Errorf("a call after it: %v", err)
+			t.Errorf("later call: got %v, want errReleased", err)
 		}
 		if unlocked := session.unlocked == 1; unlocked == lost || session.dropped != 1 {
-			t.Errorf("the session is lost: %v; unlocked %d times, given up %d times", lost, session.unlocked, session.dropped)
+			t.Errorf("session lost %v: unlocked %d times, dropped %d times", lost, session.unlocked, session.dropped)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func Prune(tb testing.TB, st store.Pruner, epoch store.Epoch, before time.Time, 
 		}
 	}
 
-	tb.Fatal("there is no end of it")
+	tb.Fatal("Prune does not reach the end of the table")
 	return 0, nil
 }
 
