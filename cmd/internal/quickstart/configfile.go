@@ -8,7 +8,8 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
-// configFormat is the configuration. What is not in it has its default.
+// configFormat is the relay's configuration. Keys that it does not set have their
+// defaults.
 const configFormat = `# Written by "sluicebox quickstart". "sluicebox run -c" takes it as it is.
 name: %[1]s
 source:
@@ -23,10 +24,10 @@ admin:
   listen: ''   # none, so that no port is in the way
 `
 
-// writeConfig writes the relay's configuration into a folder, where only its
-// owner may read it: the URL may hold a password. It returns the file and what it
-// says, read as "sluicebox run" reads it, but for the variables of the
-// environment: they are meant for another relay.
+// writeConfig writes the relay's configuration into a folder and returns the
+// file's path and its parsed settings. Only the owner may read the file, because
+// the URL may hold a password. It is parsed as "sluicebox run" parses it, but
+// without environment overrides: those are meant for another relay.
 func writeConfig(folder string, at databaseInfo, receiver string) (string, *config.Config, error) {
 	text := fmt.Sprintf(configFormat, at.name, config.Quote(at.url), config.Quote(receiver), config.Quote(at.table))
 	path := filepath.Join(folder, "sluicebox.yaml")

@@ -1,26 +1,29 @@
-// Package quickstart shows a relay at work on one machine, with nothing to set
-// up, and checks what it does.
+// Package quickstart demonstrates a relay on one machine, without setup, and
+// verifies its deliveries.
 //
-// It makes an outbox, in an SQLite file of its own, in a schema of its own of a
-// PostgreSQL database, or in a database of its own on a server of MySQL, MariaDB or
-// MongoDB, commits orders into it from several writers, relays them with
-// the same code and the same kind of configuration file as `sluicebox run`, and
-// receives them over HTTP. It knows the order in which the rows of each group
-// were committed, because each group has one writer, and so it knows of every
-// row that is lost, doubled or late.
+// A quickstart creates an outbox of its own:
+//   - a file, for SQLite;
+//   - a schema in a PostgreSQL database;
+//   - a database on a server of MySQL, MariaDB or MongoDB.
 //
-// # What is measured
+// Several writers commit orders into it. The relay runs the same code and the same
+// kind of configuration file as `sluicebox run`, and a receiver takes the rows over
+// HTTP. Each message group has one writer, so the quickstart knows the commit order
+// of each group. It therefore detects every row that is lost, duplicated or out of
+// order.
+//
+// # Measurements
 //
 // The latency of a row is the time from the return of its COMMIT to the writer
-// until the receiver has read the request that holds it. Percentiles come from a
-// histogram of fixed size whose buckets are at most 1.6 % wide, see histogram.
-// The first order waits for the relay to start; it counts as a row, but not in
+// until the receiver has read the request with the row. Percentiles come from a
+// histogram of fixed size whose buckets are at most 1.6 % wide; see histogram.
+// The first order waits for the relay to start. It counts as a row, but not in
 // the latency.
 //
-// # What stays behind
+// # Cleanup
 //
-// Nothing, unless Keep is set: not after an error and not after a signal either.
-// What a killed process leaves on a server is named by the next
-// quickstart there, with the statements that remove it; it is not removed
-// unasked, because it looks like what another user has kept.
+// Nothing stays behind unless Keep is set, even after an error or a signal. A
+// killed process can leave objects on a server. The next quickstart there lists
+// them with the statements that remove them. It does not remove them itself,
+// because they look the same as objects that another user has kept.
 package quickstart

@@ -5,45 +5,45 @@ import (
 	"sync"
 )
 
-// fault is what the receiver does with a request. It takes the rows of a request
-// only under none, so that a fault never makes a duplicate.
+// fault is the way in which the receiver fails a request. It accepts rows only
+// under noFault, so that a fault never causes a duplicate.
 type fault int
 
 const (
 	noFault      fault = iota
 	unavailable        // 503 Service Unavailable
 	serverError        // 500 Internal Server Error
-	disconnected       // the connection is closed in place of an answer
+	disconnected       // the connection is closed without a response
 	faultKinds
 )
 
-// maxStrikes is how often a row may be in a request that fails. A row is FAILED
-// after more than dispatch.max-retries (3) counted failures, so no row is.
+// maxStrikes is the number of failed requests that a row may be in. A row is marked
+// FAILED after more than dispatch.max-retries (3) counted failures, so no row is.
 const maxStrikes = 2
 
-// faults chooses the requests that fail.
+// faults picks the requests that fail.
 type faults struct {
 	rate   float64
 	random func() float64
 
 	mu      sync.Mutex
-	strikes map[order]int // of the rows that wait for their next try
+	strikes map[order]int // failed requests so far, of rows not yet accepted
 	count   faultCount
 }
 
-// faultCount says which requests failed so far, and what became of their rows.
+// faultCount counts the requests so far and the rows that were retried.
 type faultCount struct {
-	requests    int // all of them
+	requests    int // failed ones included
 	failed      [faultKinds]int
-	retriedRows int // retriedRows that were taken at a later try
-	maxTries    int // the most tries that such a row took
+	retriedRows int // rows accepted after at least one failed request
+	maxTries    int // the largest number of attempts of such a row
 }
 
 func newFaults(rate float64) *faults {
 	return &faults{rate: rate, random: rand.Float64, strikes: map[order]int{}}
 }
 
-// choose decides what happens to a request with these rows.
+// choose picks the fault of a request with these rows, or noFault.
 func (f *faults) choose(rows []order) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,7 +82,7 @@ func (f *faults) counts() faultCount {
 	return f.count
 }
 
-// total is how many requests failed.
+// total returns the number of failed requests.
 func (c *faultCount) total() int {
 	n := 0
 	for _, failed := range c.failed {

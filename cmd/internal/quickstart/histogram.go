@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// histogram counts times in buckets of fixed bounds, so that its size does not
-// grow with their number. Below 64 µs a bucket is 1 µs wide; above, each power of
-// two has 64 buckets, so that one is at most 1/64 (1.6 %) of its time wide.
+// histogram counts durations in buckets of fixed bounds, so that its size does not
+// grow with their number. Below 64 µs a bucket is 1 µs wide. Above, each power of
+// two has 64 buckets, so a bucket is at most 1/64 (1.6 %) of its duration wide.
 type histogram struct {
 	counts [buckets]int
 	total  int
@@ -19,14 +19,15 @@ const (
 	buckets  = (octaves + 1) << fineBits
 )
 
-// bucket returns the place of a time; times of more than 9 hours share the last.
+// bucket returns the index of the bucket of a duration. Durations above 9 hours
+// share the last bucket.
 func bucket(t time.Duration) int {
 	us := uint64(max(0, t.Microseconds()))
 	shift := max(0, bits.Len64(us)-1-fineBits)
 	return min(shift<<fineBits+int(us>>shift), buckets-1)
 }
 
-// upper is the time at the end of a bucket.
+// upper returns the upper bound of a bucket.
 func upper(i int) time.Duration {
 	if i < 2<<fineBits {
 		return time.Duration(i+1) * time.Microsecond
@@ -40,8 +41,8 @@ func (h *histogram) add(t time.Duration) {
 	h.total++
 }
 
-// quantile returns the time that a share q of all times does not exceed, 0
-// without any times.
+// quantile returns the duration that a share q of all durations does not exceed,
+// or 0 if the histogram is empty.
 func (h *histogram) quantile(q float64) time.Duration {
 	if h.total == 0 {
 		return 0

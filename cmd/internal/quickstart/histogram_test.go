@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestHistogramBuckets: the buckets follow each other without a gap, and none is
-// wider than 1/64 of its times or 1 µs.
+// TestHistogramBuckets verifies that the buckets have no gaps, and that none is wider
+// than 1/64 of its durations or 1 µs.
 func TestHistogramBuckets(t *testing.T) {
 	below := time.Duration(0)
 	for i := range buckets - 1 {

@@ -15,20 +15,20 @@ import (
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// mongoDatabase is a database of its own in a replica set of MongoDB. The relay's own
-// collections are in it too.
+// mongoDatabase is the quickstart's own database in a MongoDB replica set. The
+// relay's collections are in it too.
 type mongoDatabase struct {
 	name       string // of the database and the relay
 	options    *options.ClientOptions
-	endTimeout time.Duration // see the constant
+	endTimeout time.Duration // the constant, but shorter in tests
 
 	client *mongo.Client
-	// created says that there may be something to remove.
+	// created is set once the server may have objects to remove.
 	created bool
 }
 
-// newMongo names a database in the server of a URL. It connects to nothing. The
-// database that the URL names is not used.
+// newMongo prepares a database on the server of a URL, without connecting. It does
+// not use the database that the URL names.
 func newMongo(raw, name string) (*mongoDatabase, databaseInfo, error) {
 	at := mongostore.InDatabase(raw, name)
 	opts, _, err := mongostore.ParseURL(at, "sluicebox quickstart "+name)
@@ -44,8 +44,8 @@ func newMongo(raw, name string) (*mongoDatabase, databaseInfo, error) {
 	}, nil
 }
 
-// withoutMongoPassword is a connection string as the shell takes it, which asks for the
-// password.
+// withoutMongoPassword removes the password from a connection string. The mongosh
+// shell then prompts for it.
 func withoutMongoPassword(raw string) string {
 	scheme, rest, _ := strings.Cut(raw, "://")
 	login, behind, has := strings.Cut(rest, "@")
@@ -75,7 +75,9 @@ func (m *mongoDatabase) setUp(ctx context.Context) (note string, err error) {
 
 func (m *mongoDatabase) hosts() string { return strings.Join(m.options.Hosts, ", ") }
 
-// checkReplicaSet wants a replica set: an order and its document go into one transaction.
+// checkReplicaSet returns an error unless the server is part of a replica set or a
+// mongos. An order and its outbox document are written in one transaction, which a
+// standalone server does not have.
 func (m *mongoDatabase) checkReplicaSet(ctx context.Context) error {
 	var hello struct {
 		SetName string `bson:"setName"`
@@ -84,7 +86,7 @@ func (m *mongoDatabase) checkReplicaSet(ctx context.Context) error {
 	if err := m.client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&hello); err != nil {
 		return fmt.Errorf("connect to %s: %w", m.hosts(), err)
 	}
-	const router = "isdbgrid" // what a mongos says
+	const router = "isdbgrid" // the msg of a mongos
 	if hello.SetName == "" && hello.Msg != router {
 		return &store.SetupError{
 			Problem: "the server at " + m.hosts() + " is no replica set, and so it has no transactions",
@@ -94,12 +96,12 @@ func (m *mongoDatabase) checkReplicaSet(ctx context.Context) error {
 	return nil
 }
 
-// makeCollections makes those of the service.
+// makeCollections creates the collections of the example service.
 func (m *mongoDatabase) makeCollections(ctx context.Context) error {
 	db := m.client.Database(m.name)
 	err := db.CreateCollection(ctx, "orders")
-	// What the server refuses is not made. It may be if the time was over while a majority
-	// was waited for, which is no error of the command.
+	// A refused command has created nothing. After a timeout the collection may
+	// exist, for example if the command was waiting for a majority.
 	var refusal mongo.CommandError
 	m.created = !errors.As(err, &refusal) || mongo.IsNetworkError(err) || mongo.IsTimeout(err)
 	if err != nil {
@@ -111,7 +113,7 @@ func (m *mongoDatabase) makeCollections(ctx context.Context) error {
 	return err
 }
 
-// codeUnauthorized is the server's error Unauthorized; see
+// codeUnauthorized is the server error Unauthorized; see
 // https://github.com/mongodb/mongo/blob/v6.0/src/mongo/base/error_codes.yml.
 const codeUnauthorized = 13
 
@@ -120,7 +122,7 @@ func hasCode(err error, code int) bool {
 	return errors.As(err, &server) && server.HasErrorCode(code)
 }
 
-// explain says what to grant, if the user may not have a database of its own.
+// explain adds the missing grant to an authorization error.
 func (m *mongoDatabase) explain(err error) error {
 	user := ""
 	if m.options.Auth != nil {
@@ -146,13 +148,14 @@ func (m *mongoDatabase) session(ctx context.Context) (session, error) {
 	return &mongoSession{session: s, db: m.client.Database(m.name)}, nil
 }
 
-// mongoSession is a writer's.
+// mongoSession is the session of one writer.
 type mongoSession struct {
 	session *mongo.Session
 	db      *mongo.Database
 }
 
-// commit writes both documents, again where the server asks for that.
+// commit writes both documents in one transaction. The driver retries it after
+// transient transaction errors.
 func (s *mongoSession) commit(ctx context.Context, o order) error {
 	_, err := s.session.WithTransaction(ctx, func(ctx context.Context) (any, error) {
 		now := time.Now()
@@ -201,8 +204,9 @@ func (m *mongoDatabase) countByStatus(ctx context.Context) (map[string]int, erro
 	return states, nil
 }
 
-// isStreaming tells of the relay's checkpoint: it forgets the one that it might have before
-// it reads the log, which makes the document, and one that polls saves none.
+// isStreaming looks for the relay's checkpoint document. Before it reads the log, the
+// relay clears its checkpoint, which creates the document. A polling relay saves
+// none.
 func (m *mongoDatabase) isStreaming(ctx context.Context) (bool, error) {
 	n, err := m.client.Database(m.name).Collection("sluicebox_checkpoint").CountDocuments(ctx, bson.D{{Key: "_id", Value: m.name}})
 	if err != nil {

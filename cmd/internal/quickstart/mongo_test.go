@@ -16,7 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// aMongo names a database, which is gone when the test ends.
+// aMongo returns a database with a new name, which the test's end drops.
 func aMongo(t *testing.T, server string) (*mongoDatabase, databaseInfo) {
 	t.Helper()
 	m, at, err := newMongo(server, newName())
@@ -36,7 +36,7 @@ func mongoIsThere(t *testing.T, server, name string) bool {
 	return len(names) > 0
 }
 
-// TestMongoSetUpInterrupted: whatever command a signal meets, nothing stays.
+// TestMongoSetUpInterrupted cancels setUp at each of its commands. Nothing may stay.
 func TestMongoSetUpInterrupted(t *testing.T) {
 	t.Parallel()
 	server, begun := servers.SharedMongo(t), false
@@ -58,7 +58,7 @@ func TestMongoSetUpInterrupted(t *testing.T) {
 	}
 }
 
-// TestMongoTakesNothingAway: what was there before stays, even under the same name.
+// TestMongoTakesNothingAway: cleanUp keeps an existing database of the same name.
 func TestMongoTakesNothingAway(t *testing.T) {
 	t.Parallel()
 	server := servers.SharedMongo(t)
@@ -77,7 +77,7 @@ func TestMongoTakesNothingAway(t *testing.T) {
 	}
 }
 
-// TestMongoLeftovers: what nobody uses is left; what lives, or is used, is not.
+// TestMongoLeftovers: only databases that no client uses are listed.
 func TestMongoLeftovers(t *testing.T) {
 	t.Parallel()
 	server := servers.SharedMongo(t)
@@ -102,7 +102,7 @@ func TestMongoLeftovers(t *testing.T) {
 	if err := relay.Ping(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := kept.awaitEnds(t.Context(), lives.client); err != nil { // the server has to notice
+	if err := kept.awaitEnds(t.Context(), lives.client); err != nil { // until the server notices
 		t.Fatal(err)
 	}
 	next, _ := aMongo(t, server)
@@ -122,7 +122,7 @@ func TestMongoLeftovers(t *testing.T) {
 	}
 }
 
-// TestMongoRights: a user who may not have a database is told what to grant.
+// TestMongoRights: the error for a user without a right names the grant.
 func TestMongoRights(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, nil)
@@ -159,7 +159,7 @@ func TestMongoRights(t *testing.T) {
 	}
 }
 
-// TestMongoWithoutASet: one server alone has no transactions.
+// TestMongoWithoutASet: a standalone server has no transactions and is refused.
 func TestMongoWithoutASet(t *testing.T) {
 	t.Parallel()
 	m, _ := aMongo(t, servers.StandaloneMongo(t, nil).URL+"shop")

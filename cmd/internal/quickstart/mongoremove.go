@@ -13,14 +13,14 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// mongoRemoval are the statements that remove what the quickstart of a name has in a
-// server.
+// mongoRemoval returns the statements that remove everything of the named
+// quickstart from a server.
 func mongoRemoval(name string) []string {
 	return []string{fmt.Sprintf("db.getSiblingDB(%q).dropDatabase()", name)}
 }
 
-// cleanUp ends the sessions and, unless it is to be kept, removes the database. It works
-// by a client of its own, since the other may be in trouble.
+// cleanUp ends the sessions and, unless keep is set, drops the database. It opens a
+// client of its own, because the other may have lost its connection.
 func (m *mongoDatabase) cleanUp(ctx context.Context, keep bool) error {
 	closeMongo(ctx, m.client)
 	if keep || !m.created {
@@ -40,7 +40,7 @@ func (m *mongoDatabase) cleanUp(ctx context.Context, keep bool) error {
 	return nil
 }
 
-// closeMongo closes a client, if it is there.
+// closeMongo closes a client. A nil client is ignored.
 func closeMongo(ctx context.Context, client *mongo.Client) {
 	if client == nil {
 		return
@@ -50,8 +50,8 @@ func closeMongo(ctx context.Context, client *mongo.Client) {
 	_ = client.Disconnect(ctx) // the server may be gone
 }
 
-// awaitEnds waits until the server has seen the end of the clients of the quickstart and
-// of its relay: it may still be making collections for one that went.
+// awaitEnds waits until the server has noticed that the clients of the quickstart and
+// of its relay are gone. Until then it may still create collections for them.
 func (m *mongoDatabase) awaitEnds(ctx context.Context, client *mongo.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, m.endTimeout)
 	defer cancel()
@@ -71,8 +71,8 @@ func (m *mongoDatabase) awaitEnds(ctx context.Context, client *mongo.Client) err
 	}
 }
 
-// drop drops the database. A transaction keeps it that the server has not noticed the
-// end of: the server ends it after a minute or so.
+// drop drops the database. An abandoned transaction can block the drop until the
+// server aborts it, after a minute or so, so drop retries after a timeout.
 func (m *mongoDatabase) drop(ctx context.Context, client *mongo.Client) error {
 	for {
 		bound, cancel := context.WithTimeout(ctx, m.endTimeout)
@@ -87,12 +87,12 @@ func (m *mongoDatabase) drop(ctx context.Context, client *mongo.Client) error {
 	}
 }
 
-// quickstartName is what newName makes.
+// quickstartName matches the names that newName returns.
 var quickstartName = regexp.MustCompile("^" + namePrefix + "[0-9a-f]{8}$")
 
-// leftovers says what quickstarts that were kept or killed have on the server, and how
-// it is removed; "" if there is nothing. What a client uses, such as that of a relay
-// that goes on with what was kept, is not left.
+// leftovers lists the databases of kept and killed quickstarts on the server, with
+// the statements that drop them, or returns "" if there are none. A database that a
+// client uses is not listed: for example, a relay may run on a kept one.
 func (m *mongoDatabase) leftovers(ctx context.Context) (string, error) {
 	there, err := m.client.ListDatabaseNames(ctx, bson.D{{Key: "name", Value: bson.D{{Key: "$regex", Value: quickstartName.String()}}}},
 		options.ListDatabases().SetAuthorizedDatabases(true))
@@ -112,8 +112,9 @@ func (m *mongoDatabase) leftovers(ctx context.Context) (string, error) {
 	return leftoverNote(names, "database %s on this server.", mongoRemoval), nil
 }
 
-// namesInUse returns the words in the names of the clients of quickstarts and of relays that
-// the user may see: "sluicebox quickstart NAME", "sluicebox NAME" and more.
+// namesInUse returns all words of the application names of connected quickstarts and
+// relays, as far as the user may see them. For example, "sluicebox quickstart NAME"
+// and "sluicebox NAME" contain NAME.
 func namesInUse(ctx context.Context, client *mongo.Client) (map[string]bool, error) {
 	look := func(all bool) (list []struct {
 		Name string `bson:"appName"`
@@ -129,7 +130,7 @@ func namesInUse(ctx context.Context, client *mongo.Client) (map[string]bool, err
 		return list, cursor.All(ctx, &list)
 	}
 	list, err := look(true)
-	if hasCode(err, codeUnauthorized) { // for the clients of others
+	if hasCode(err, codeUnauthorized) { // may not see the clients of other users
 		list, err = look(false)
 	}
 	words := map[string]bool{}

@@ -15,7 +15,8 @@ import (
 	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// mysqlTables make the database and the tables of the service. %s is the database.
+// mysqlTables returns the statements that create the database and the tables of the
+// example service. Their %[1]s is the database.
 func mysqlTables() []string {
 	return []string{
 		"CREATE DATABASE %[1]s DEFAULT CHARACTER SET utf8mb4",
@@ -40,31 +41,31 @@ func mysqlTables() []string {
 	}
 }
 
-// sessionTimeoutSeconds is how long a session may say nothing, in seconds: longer than a
-// quickstart takes, whatever the server's wait_timeout is.
+// sessionTimeoutSeconds is the wait_timeout of the quickstart's sessions. It is longer
+// than a quickstart takes and replaces the server's, which may be shorter.
 const sessionTimeoutSeconds = "7200"
 
-// mysqlDatabase is a database of its own in a server of MySQL or MariaDB. The relay's
-// own tables are in it too.
+// mysqlDatabase is the quickstart's own database on a MySQL or MariaDB server. The
+// relay's tables are in it too.
 type mysqlDatabase struct {
 	name       string        // of the database and the relay
-	config     *mysql.Config // leads to the server and to no database
-	endTimeout time.Duration // see the constant
+	config     *mysql.Config // of the server, without a database
+	endTimeout time.Duration // the constant, but shorter in tests
 
 	db *sql.DB
-	// lock is a session that holds the lock of the name: that tells every account that
-	// the quickstart lives, and ends with the session.
+	// lock is a session that holds the user-level lock of the name. Any account can
+	// see from the lock that the quickstart is running. It ends with the session.
 	lock *sql.Conn
-	// created says that there may be something to remove.
+	// created is set once the server may have objects to remove.
 	created bool
 }
 
-// newMySQL names a database in the server of a URL. It connects to nothing. The
-// database that the URL names is not used.
+// newMySQL prepares a database on the server of a URL, without connecting. It does
+// not use the database that the URL names.
 func newMySQL(raw, name string) (*mysqlDatabase, databaseInfo, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		_, err = mysqlstore.ParseURL(raw, "") // which shows no password
+		_, err = mysqlstore.ParseURL(raw, "") // its error shows no password
 		return nil, databaseInfo{}, err
 	}
 	u.Path, u.RawPath = "/"+name, ""
@@ -72,7 +73,7 @@ func newMySQL(raw, name string) (*mysqlDatabase, databaseInfo, error) {
 	if err != nil {
 		return nil, databaseInfo{}, err
 	}
-	cfg.DBName = "" // it is not there yet
+	cfg.DBName = "" // it does not exist yet
 	cfg.InterpolateParams = true
 	cfg.Params = map[string]string{"wait_timeout": sessionTimeoutSeconds}
 	client := mysqlClient(u)
@@ -84,7 +85,7 @@ func newMySQL(raw, name string) (*mysqlDatabase, databaseInfo, error) {
 	}, nil
 }
 
-// connect opens a pool and a session of it. The caller closes both, also after an
+// connect opens a pool and a session from it. The caller closes both, even after an
 // error.
 func (m *mysqlDatabase) connect(ctx context.Context) (*sql.DB, *sql.Conn, error) {
 	connector, err := mysql.NewConnector(m.config)
@@ -112,7 +113,7 @@ func (m *mysqlDatabase) setUp(ctx context.Context) (note string, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if _, err := acquireLock(ctx, m.lock, m.name, 0); err != nil { // nobody else has such a name
+	if _, err := acquireLock(ctx, m.lock, m.name, 0); err != nil { // names are unique, so the lock is free
 		return "", fmt.Errorf("take the lock %s: %w", m.name, err)
 	}
 	if note, err = m.leftovers(ctx); err != nil {
@@ -124,15 +125,16 @@ func (m *mysqlDatabase) setUp(ctx context.Context) (note string, err error) {
 	for i, statement := range mysqlTables() {
 		m.created = true
 		if _, err := m.lock.ExecContext(ctx, fmt.Sprintf(statement, m.name)); err != nil {
-			m.created = i > 0 || errorNumber(err) == 0 // what the server refuses is not made
+			m.created = i > 0 || errorNumber(err) == 0 // a refused statement has created nothing
 			return "", m.explain(ctx, err)
 		}
 	}
 	return note, nil
 }
 
-// acquireLock takes the lock of a name, which the session then holds until it ends. It
-// waits for somebody else to let it go, rounded up to seconds.
+// acquireLock acquires the user-level lock of a name, which the session then holds
+// until it ends. It waits for another holder, in whole seconds (rounded up), and
+// reports whether it acquired the lock.
 func acquireLock(ctx context.Context, conn *sql.Conn, name string, wait time.Duration) (bool, error) {
 	var got sql.NullBool
 	err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, ?)", name, ceilSeconds(wait)).Scan(&got)
@@ -141,7 +143,7 @@ func acquireLock(ctx context.Context, conn *sql.Conn, name string, wait time.Dur
 
 func ceilSeconds(t time.Duration) int { return int((t + time.Second - 1) / time.Second) }
 
-// The server's errors that matter here, which both have; see
+// Server errors, the same in MySQL and MariaDB; see
 // https://dev.mysql.com/doc/mysql-errors/9.0/en/server-error-reference.html.
 const (
 	codeDatabaseDenied = 1044 // ER_DBACCESS_DENIED_ERROR
@@ -150,7 +152,7 @@ const (
 	codeLockTimeout    = 1205 // ER_LOCK_WAIT_TIMEOUT
 )
 
-// errorNumber returns the number of a server's error, 0 for any other.
+// errorNumber returns the number of a server error, or 0 for any other error.
 func errorNumber(err error) int {
 	var e *mysql.MySQLError
 	if errors.As(err, &e) {
@@ -163,9 +165,10 @@ func isDenied(err error) bool {
 	return slices.Contains([]int{codeDatabaseDenied, codeTableDenied}, errorNumber(err))
 }
 
-// checkPrivileges asks for the rights that the quickstart and its relay need, before anything
-// is made: without one of them it might not be removed either. A server looks for the
-// right before it looks for the table, and there is none of this name.
+// checkPrivileges verifies the privileges that the quickstart and its relay need. It
+// runs before anything is created, because without one of them the objects might not
+// be removable. Its statements name a table that does not exist: a server checks the
+// privilege before it looks for the table.
 func (m *mysqlDatabase) checkPrivileges(ctx context.Context) error {
 	table := m.name + ".nothing"
 	for _, statement := range []string{
@@ -181,7 +184,7 @@ func (m *mysqlDatabase) checkPrivileges(ctx context.Context) error {
 	return nil
 }
 
-// explain says what to grant, if the account may not have a database of its own.
+// explain adds the missing GRANT to an access error.
 func (m *mysqlDatabase) explain(ctx context.Context, err error) error {
 	if !isDenied(err) {
 		return fmt.Errorf("make database %s: %w", m.name, mysqlstore.Explain(err))
@@ -191,7 +194,8 @@ func (m *mysqlDatabase) explain(ctx context.Context, err error) error {
 		return errors.Join(err, asked)
 	}
 	on := "`" + `sluicebox\_quickstart\_%` + "`.*"
-	// Where it is on, names in grants have no wildcards. MariaDB has no such variable.
+	// With partial_revokes=ON, database names in grants have no wildcards. MariaDB does
+	// not have the variable.
 	asked := m.lock.QueryRowContext(ctx, "SHOW VARIABLES LIKE 'partial_revokes'").Scan(&variable, &partial)
 	if asked == nil && partial == "ON" {
 		on = "*.*"
@@ -203,8 +207,8 @@ func (m *mysqlDatabase) explain(ctx context.Context, err error) error {
 	}
 }
 
-// quotedAccount gives the account whose rights apply as a statement takes it. A host
-// has no @, and a user may.
+// quotedAccount returns the account whose privileges apply, quoted for a GRANT. It
+// splits at the last @, because a user name may contain one and a host may not.
 const quotedAccount = `SELECT CONCAT(QUOTE(LEFT(CURRENT_USER(), CHAR_LENGTH(CURRENT_USER()) - CHAR_LENGTH(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)) - 1)),
   '@', QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))`
 
@@ -215,7 +219,7 @@ func (m *mysqlDatabase) session(ctx context.Context) (session, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if _, err := conn.ExecContext(ctx, "USE "+m.name); err != nil { // the server's list of sessions then shows whose it is
+	if _, err := conn.ExecContext(ctx, "USE "+m.name); err != nil { // the server's process list then shows the database
 		_ = conn.Close()
 		return nil, fmt.Errorf("use database %s: %w", m.name, mysqlstore.Explain(err))
 	}
@@ -231,8 +235,8 @@ func (m *mysqlDatabase) countByStatus(ctx context.Context) (map[string]int, erro
 	return countStates(ctx, m.db, m.name+".outbox_events")
 }
 
-// isStreaming tells of the relay's checkpoint: it forgets the one that it might have before
-// it reads the log, which makes the row, and one that polls saves none.
+// isStreaming looks for the relay's checkpoint row. Before it reads the log, the relay
+// clears its checkpoint, which creates the row. A polling relay saves none.
 func (m *mysqlDatabase) isStreaming(ctx context.Context) (there bool, err error) {
 	err = m.db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM "+m.name+".sluicebox_checkpoint WHERE name = ?)", m.name).Scan(&there)
 	if err != nil {

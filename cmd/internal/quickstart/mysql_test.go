@@ -22,7 +22,7 @@ func eachFlavour(t *testing.T, test func(t *testing.T, server string)) {
 	}
 }
 
-// aDatabase names a database, which is gone when the test ends.
+// aDatabase returns a database with a new name, which the test's end drops.
 func aDatabase(t *testing.T, server string) (*mysqlDatabase, databaseInfo) {
 	t.Helper()
 	m, at, err := newMySQL(server, newName())
@@ -42,14 +42,14 @@ func isThere(t *testing.T, server, database string) (there bool) {
 	return there
 }
 
-// straggler is a session of its own, with what it begins with.
+// straggler opens a session and runs statements in it.
 func straggler(t *testing.T, url string, statements ...string) *sql.Conn {
 	t.Helper()
 	conn, err := servers.OpenMySQL(t, url).Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the server may have ended it
+	t.Cleanup(func() { _ = conn.Close() }) // cleanUp may have killed it
 	for _, statement := range statements {
 		if _, err := conn.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func straggler(t *testing.T, url string, statements ...string) *sql.Conn {
 	return conn
 }
 
-// TestMySQLRemovesUnderASession: one that the server has not seen the end of is ended.
+// TestMySQLRemovesUnderASession: cleanUp kills sessions that the server still has.
 func TestMySQLRemovesUnderASession(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
 		m, at := aDatabase(t, server)
@@ -69,7 +69,7 @@ func TestMySQLRemovesUnderASession(t *testing.T) {
 		relay := straggler(t, at.url, "BEGIN", "INSERT INTO outbox_events "+eventColumns+" VALUES ('1', 'EVENT', 'g', '{}', 'PENDING', NOW(6))")
 		maker := straggler(t, server)
 		waits := make(chan bool, 1)
-		go func() { // it holds the lock once setUp's session has let it go, and keeps it
+		go func() { // it acquires the lock after setUp's session, and keeps it
 			var got bool
 			err := maker.QueryRowContext(context.WithoutCancel(t.Context()), "SELECT GET_LOCK('"+m.name+"', 15)").Scan(&got)
 			waits <- got && err == nil
@@ -92,7 +92,7 @@ func TestMySQLRemovesUnderASession(t *testing.T) {
 	})
 }
 
-// awaitWaiting returns when a session waits for the lock of a name.
+// awaitWaiting waits until a session waits for the lock of a name.
 func awaitWaiting(t *testing.T, server, name string) {
 	t.Helper()
 	db := servers.OpenMySQL(t, server)
@@ -123,8 +123,8 @@ func awaitWaiting(t *testing.T, server, name string) {
 	}
 }
 
-// TestMySQLSetUpInterrupted: whatever statement a signal meets, nothing stays. The
-// signal comes ever later, until one met the middle and one came after the end.
+// TestMySQLSetUpInterrupted cancels setUp later and later, until one signal came in the
+// middle and one after the end. Nothing may stay.
 func TestMySQLSetUpInterrupted(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
 		midway, done := false, false
@@ -149,7 +149,7 @@ func TestMySQLSetUpInterrupted(t *testing.T) {
 	})
 }
 
-// TestMySQLTakesNothingAway: what was there before stays, even under the same name.
+// TestMySQLTakesNothingAway: cleanUp keeps an existing database of the same name.
 func TestMySQLTakesNothingAway(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
 		m, _ := aDatabase(t, server)
@@ -166,7 +166,7 @@ func TestMySQLTakesNothingAway(t *testing.T) {
 	})
 }
 
-// TestMySQLLeftovers: what nobody uses is left; what lives, or is used, is not.
+// TestMySQLLeftovers: only databases that no session uses are listed.
 func TestMySQLLeftovers(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
 		kept, _ := aDatabase(t, server)
@@ -202,7 +202,7 @@ func TestMySQLLeftovers(t *testing.T) {
 	})
 }
 
-// unused waits until the server has noticed that nobody uses a database any more.
+// unused waits until the server has noticed that no session uses a database.
 func unused(t *testing.T, m *mysqlDatabase, name string) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; <-time.After(10 * time.Millisecond) {
@@ -219,8 +219,8 @@ func unused(t *testing.T, m *mysqlDatabase, name string) {
 	}
 }
 
-// TestMySQLRights: whichever right is missing, nothing is made that could not be used or
-// removed, and the statement that is named grants it.
+// TestMySQLRights revokes each right in turn. Without it nothing is created that could not
+// be used or removed, and the named statement grants it.
 func TestMySQLRights(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
 		name := newName()

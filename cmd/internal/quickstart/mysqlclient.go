@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// mysqlClient is the command of a client that reaches the server of a URL: mysql or
-// mariadb, as its scheme says. It asks for the password, if the URL has one.
+// mysqlClient returns the client command for the server of a URL: mysql or mariadb,
+// by the scheme. The client prompts for the password if the URL has one.
 func mysqlClient(u *url.URL) string {
 	q := u.Query()
 	args := []string{u.Scheme}
 	if socket := q.Get("socket"); socket != "" {
 		args = append(args, "--socket="+socket)
 	} else {
-		args = append(args, "--host="+u.Hostname(), "--protocol=TCP") // localhost is a socket to them
+		args = append(args, "--host="+u.Hostname(), "--protocol=TCP") // else the clients use a socket for localhost
 		if port := u.Port(); port != "" {
 			args = append(args, "--port="+port)
 		}
@@ -29,12 +29,12 @@ func mysqlClient(u *url.URL) string {
 		}
 	}
 	if u.Scheme == "mysql" && q.Get("allow-cleartext-passwords") == "true" {
-		args = append(args, "--enable-cleartext-plugin") // that of MariaDB has it on
+		args = append(args, "--enable-cleartext-plugin") // on by default in MariaDB's client
 	}
 	return strings.Join(shellWords(args), " ")
 }
 
-// clientTLS are a client's options for what a URL says of TLS; see
+// clientTLS translates the TLS parameters of a URL into client options; see
 // https://dev.mysql.com/doc/refman/9.0/en/connection-options.html and
 // https://mariadb.com/kb/en/mariadb-command-line-client/.
 func clientTLS(scheme string, q url.Values) []string {
@@ -56,9 +56,9 @@ func clientTLS(scheme string, q url.Values) []string {
 	verify := "VERIFY_IDENTITY"
 	switch {
 	case q.Get("tls-ca") == "":
-		verify = "REQUIRED" // it does not know the system's authorities, and verifies nothing without that option
+		verify = "REQUIRED" // mysql ignores the system's CAs and cannot verify without --ssl-ca
 	case q.Get("tls-server-name") != "":
-		verify = "VERIFY_CA" // it takes no other name than the host's
+		verify = "VERIFY_CA" // mysql can verify the host's name only
 	}
 	return map[string][]string{
 		"false": {"--ssl-mode=DISABLED"}, "preferred": {"--ssl-mode=PREFERRED"},

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// mysqlRemoval are the statements that remove what the quickstart of a name has in a
-// server. The name needs no quotes.
+// mysqlRemoval returns the statements that remove everything of the named quickstart
+// from a server. The name needs no quotes.
 func mysqlRemoval(name string) []string { return []string{"DROP DATABASE IF EXISTS " + name} }
 
-// cleanUp ends the sessions and, unless it is to be kept, removes the database. It works
-// on sessions of its own, since the others may have been lost.
+// cleanUp ends the sessions and, unless keep is set, drops the database. It opens
+// sessions of its own, because the others may have been lost.
 func (m *mysqlDatabase) cleanUp(ctx context.Context, keep bool) error {
 	closeSQL(m.db, m.lock)
 	if keep || !m.created {
@@ -25,7 +25,7 @@ func (m *mysqlDatabase) cleanUp(ctx context.Context, keep bool) error {
 	return nil
 }
 
-// closeSQL closes a session and its pool, each if it is there.
+// closeSQL closes a session and its pool. Either may be nil.
 func closeSQL(db *sql.DB, conn *sql.Conn) {
 	if conn != nil {
 		_ = conn.Close() // the server may be gone
@@ -44,8 +44,8 @@ func (m *mysqlDatabase) removeAll(ctx context.Context) error {
 	if err := m.awaitSetUp(ctx, conn); err != nil {
 		return err
 	}
-	// The relay's sessions have been closed. A transaction of one that the server has
-	// not noticed yet keeps its tables.
+	// The relay has closed its sessions. Until the server notices, an open transaction
+	// of one locks its tables.
 	if _, err := conn.ExecContext(ctx, fmt.Sprintf("SET SESSION lock_wait_timeout = %d", ceilSeconds(m.endTimeout))); err != nil {
 		return fmt.Errorf("bound the wait for the relay's sessions: %w", err)
 	}
@@ -63,8 +63,8 @@ func (m *mysqlDatabase) removeAll(ctx context.Context) error {
 	return nil
 }
 
-// awaitSetUp waits until the session has ended that made the database: it may still be
-// making it.
+// awaitSetUp waits until the session that created the database has ended, because it
+// may still be creating tables. After endTimeout it kills that session.
 func (m *mysqlDatabase) awaitSetUp(ctx context.Context, conn *sql.Conn) error {
 	got, err := acquireLock(ctx, conn, m.name, m.endTimeout)
 	if err == nil && !got {
@@ -85,8 +85,8 @@ func (m *mysqlDatabase) awaitSetUp(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// endSessions ends the sessions that use the database, as far as the account sees
-// them: they are its own.
+// endSessions kills the sessions that use the database. They belong to the account
+// itself, so it can see them.
 func (m *mysqlDatabase) endSessions(ctx context.Context, conn *sql.Conn) error {
 	using, err := sessionIDs(ctx, conn)
 	for _, id := range using[m.name] {
@@ -106,15 +106,15 @@ func endSession(ctx context.Context, conn *sql.Conn, id int64) error {
 	return err
 }
 
-// sessionIDs returns the numbers of the sessions that use each database, as far as the
-// account may see them. The two servers have the list in different tables, and both
-// have the statement, with columns of their own after those that count.
+// sessionIDs returns the ids of the sessions that use each database, as far as the
+// account may see them. It uses SHOW PROCESSLIST because MySQL and MariaDB have the
+// list in different tables. The servers' columns differ, so it picks id and db by name.
 func sessionIDs(ctx context.Context, conn *sql.Conn) (map[string][]int64, error) {
 	rows, err := conn.QueryContext(ctx, "SHOW PROCESSLIST")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = rows.Close() }() // rows.Err has told
+	defer func() { _ = rows.Close() }() // rows.Err has the error
 	columns, err := rows.Columns()
 	if err != nil {
 		return nil, err
@@ -142,15 +142,15 @@ func sessionIDs(ctx context.Context, conn *sql.Conn) (map[string][]int64, error)
 	return using, rows.Err()
 }
 
-// mysqlLeftoverSQL finds what other quickstarts have left, those that run now left out.
+// mysqlLeftoverSQL finds the databases of other quickstarts that are not running.
 const mysqlLeftoverSQL = `
 SELECT schema_name FROM information_schema.schemata
 WHERE schema_name REGEXP CONCAT('^', ?, '[0-9a-f]{8}$') AND IS_FREE_LOCK(schema_name)
 ORDER BY schema_name`
 
-// leftovers says what quickstarts that were kept or killed have on the server, and how
-// it is removed; "" if there is nothing. What a session uses, such as that of a relay
-// that goes on with what was kept, is not left.
+// leftovers lists the databases of kept and killed quickstarts on the server, with
+// the statements that drop them, or returns "" if there are none. A database that a
+// session uses is not listed: for example, a relay may run on a kept one.
 func (m *mysqlDatabase) leftovers(ctx context.Context) (string, error) {
 	names, err := m.findLeftovers(ctx)
 	if err != nil {
@@ -168,7 +168,7 @@ func (m *mysqlDatabase) findLeftovers(ctx context.Context) (names []string, err 
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = rows.Close() }() // rows.Err has told
+	defer func() { _ = rows.Close() }() // rows.Err has the error
 	for rows.Next() {
 		var name string
 		if err := rows.Scan(&name); err != nil {

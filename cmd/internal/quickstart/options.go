@@ -12,8 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
-// The bounds of the options. With them a group's numbers have 8 digits at most,
-// and a row's id the 13 characters of the outbox's column.
+// Limits of the options. Within them an order number has at most 8 digits, and a row
+// id fits the 13 characters of the outbox column.
 const (
 	minFor, maxFor = 100 * time.Millisecond, time.Hour
 	maxRate        = 20_000
@@ -21,24 +21,25 @@ const (
 	maxFailRate    = 0.9
 )
 
-// Options say what to show.
+// Options configure a quickstart.
 type Options struct {
 	// For is how long orders are written.
 	For time.Duration
-	// Rate is how many orders are written in a second.
+	// Rate is the number of orders written per second.
 	Rate int
 	// Groups is the number of message groups.
 	Groups int
-	// FailRate is the share of requests, 0 to 0.9, that the receiver does not
-	// take. No row is in more than two of them.
+	// FailRate is the share of requests, 0 to 0.9, that the receiver fails on
+	// purpose. No row is in more than two failed requests.
 	FailRate float64
-	// Source is the database; empty is an SQLite file in a temporary folder.
+	// Source is the URL of the database server. If empty, the quickstart uses an
+	// SQLite file in a temporary folder.
 	Source config.URL
-	// Keep leaves the folder and what was made in the database.
+	// Keep leaves the folder and the outbox in place.
 	Keep bool
-	// JSON prints the result as JSON, and no progress.
+	// JSON prints the result as JSON and hides the progress.
 	JSON bool
-	// Verbose shows the relay's log.
+	// Verbose prints the relay's log.
 	Verbose bool
 }
 
@@ -55,7 +56,7 @@ func (o *Options) Validate() error {
 	if o.Groups < 1 || o.Groups > maxGroups {
 		bad("--groups is %d, must be between 1 and %d", o.Groups, maxGroups)
 	}
-	if !(o.FailRate >= 0 && o.FailRate <= maxFailRate) { // NaN is neither
+	if !(o.FailRate >= 0 && o.FailRate <= maxFailRate) { // NaN fails both comparisons
 		bad("--fail-rate is %g, must be between 0 and %g: the share of requests that fail", o.FailRate, maxFailRate)
 	}
 	switch {
@@ -68,14 +69,14 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Environment are what a quickstart is run in.
+// Environment connects a quickstart to the program that runs it.
 type Environment struct {
-	// Stdout takes the result, Stderr everything else.
+	// Stdout receives the result, Stderr everything else.
 	Stdout, Stderr io.Writer
-	// Terminal says that Stderr is a terminal, on which a line can be
-	// rewritten.
+	// Terminal is set if Stderr is a terminal, where a line can be rewritten.
 	Terminal bool
-	// Command is how the program was called, for the commands to try next.
+	// Command is the program's name as the user called it, for the commands to try
+	// next.
 	Command string
 	// Version is the program's version.
 	Version string

@@ -9,13 +9,13 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
-// usual is what the program takes without flags.
+// usual returns the program's defaults.
 func usual() Options { return Options{For: 10 * time.Second, Rate: 300, Groups: 50} }
 
 func TestOptions(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*Options)
-		want   string // of the error; "" is none
+		want   string // part of the error; "" for none
 	}{
 		"usual":             {func(*Options) {}, ""},
 		"least":             {func(o *Options) { o.For, o.Rate, o.Groups = minFor, 1, 1 }, ""},
@@ -52,7 +52,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestOrderOfTheBounds: the largest options still make ids that fit the column.
+// TestOrderOfTheBounds: ids fit the column even with the largest options.
 func TestOrderOfTheBounds(t *testing.T) {
 	most := order{maxGroups - 1, int(maxFor.Seconds())*maxRate + 1}
 	for _, o := range []order{{0, 1}, {7, 12}, most} {

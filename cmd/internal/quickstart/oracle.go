@@ -6,36 +6,36 @@ import (
 	"time"
 )
 
-// oracle knows what was committed and holds against it what arrives. Its methods
+// oracle compares the rows that arrive with the rows that were committed. Its methods
 // may be called from any goroutine.
 type oracle struct {
 	mu      sync.Mutex
 	groups  []group
 	tally   tally
 	latency histogram
-	// Rows are in one of these between their commit and their arrival, which
-	// may be noted in either order.
+	// A row is in one of these maps between its commit and its arrival, which may be
+	// recorded in either order.
 	waiting      map[order]time.Time // committed and not yet arrived
-	arrivedEarly map[order]time.Time // arrived, with the commit not yet noted
+	arrivedEarly map[order]time.Time // arrived, with the commit not yet recorded
 	changed      chan struct{}       // closed and replaced with each request
 }
 
-// group is what is known of one group.
+// group is the state of one message group.
 type group struct {
-	begun   int              // the number of the last order that was written
+	begun   int              // the number of the last order written
 	last    int              // the largest number that arrived
-	missing map[int]struct{} // the numbers below it that did not
+	missing map[int]struct{} // smaller numbers that have not arrived
 }
 
-// tally is what happened so far.
+// tally counts commits, arrivals and faults so far.
 type tally struct {
 	committed, delivered            int // distinct rows
 	duplicates, outOfOrder, unknown int
 	lastArrival                     time.Time
-	examples                        []string // the first faults, in words
+	examples                        []string // descriptions of the first faults
 }
 
-// maxExamples is how many faults are kept in words.
+// maxExamples is the number of faults that are described.
 const maxExamples = 5
 
 func newOracle(groups int) *oracle {
@@ -46,8 +46,8 @@ func newOracle(groups int) *oracle {
 	}
 }
 
-// begin returns the next order of a group, about to be written. A group has one
-// writer at a time.
+// begin returns the next order of a group, which the caller is about to write. A group
+// has one writer at a time.
 func (o *oracle) begin(g int) order {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,8 +55,8 @@ func (o *oracle) begin(g int) order {
 	return order{g, o.groups[g].begun}
 }
 
-// committed notes that an order's transaction was committed, and when its writer
-// knew. Its time does not go into the latency if it is not to be timed.
+// committed records that an order's COMMIT returned at a time. The order counts in the
+// latency only if timed is set.
 func (o *oracle) committed(r order, at time.Time, timed bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -79,7 +79,7 @@ func (o *oracle) measure(committed, arrived time.Time, timed bool) {
 	}
 }
 
-// recordRequest notes the rows of a request that the receiver takes, in their order.
+// recordRequest records the rows of an accepted request, in their order.
 func (o *oracle) recordRequest(rows []order, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -131,18 +131,18 @@ func (o *oracle) addExample(format string, args ...any) {
 	}
 }
 
-// state is the tally with the latencies, at one moment.
+// state is a snapshot of the tally and the latencies.
 type state struct {
 	tally
 	p50, p99 time.Duration
-	// uncommitted are rows that arrived and whose transaction did not commit.
+	// uncommitted is the number of rows that arrived without a recorded commit.
 	uncommitted int
-	// lost are the ids of some rows that were committed and did not arrive.
+	// lost has the ids of up to maxExamples rows that were committed and have not
+	// arrived.
 	lost []string
 }
 
-// currentState returns the state and a channel that is closed when the next request has
-// arrived.
+// currentState returns the state and a channel that is closed at the next request.
 func (o *oracle) currentState() (state, <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

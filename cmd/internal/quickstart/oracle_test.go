@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// written is an oracle to which n rows of one group were committed, a
-// millisecond apart, and the time of the first.
+// written returns an oracle with n committed rows of one group, a millisecond apart, and
+// the time of the first commit.
 func written(n int) (*oracle, time.Time) {
 	o, begin := newOracle(2), time.Now()
 	for i := range n {
@@ -26,14 +26,14 @@ func rows(numbers ...int) []order {
 	return list
 }
 
-// TestOracle: each fault that a relay may make is found, and named.
+// TestOracle: the oracle detects each fault of a relay and describes it.
 func TestOracle(t *testing.T) {
 	allDone := map[string]int{completed: 5}
 	for name, tt := range map[string]struct {
 		arrive [][]order
 		states map[string]int
-		want   string // "" is no fault
-		d      [4]int // delivered, duplicates, out of order, mistaken
+		want   string // "" for no fault
+		d      [4]int // delivered, duplicates, out of order, unknown
 	}{
 		"all well":      {[][]order{rows(1), rows(2, 3), rows(4, 5)}, allDone, "", [4]int{5, 0, 0, 0}},
 		"a loss":        {[][]order{rows(1, 2), rows(4, 5)}, allDone, "1 row was committed and not delivered\nnot delivered, among others: 0000100000003", [4]int{4, 0, 0, 0}},
@@ -68,7 +68,7 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// TestOracleArrivalFirst: the receiver may know of a row before its writer does.
+// TestOracleArrivalFirst: the receiver may see a row before its writer's COMMIT returns.
 func TestOracleArrivalFirst(t *testing.T) {
 	o, now := newOracle(1), time.Now()
 	r := o.begin(0)
@@ -83,8 +83,8 @@ func TestOracleArrivalFirst(t *testing.T) {
 	}
 }
 
-// TestOracleUntimed: a row that is not timed is delivered all the same, whichever
-// is noted first.
+// TestOracleUntimed: an untimed row counts as delivered, whether the commit or the arrival
+// is recorded first.
 func TestOracleUntimed(t *testing.T) {
 	o, now := newOracle(1), time.Now()
 	a, b, c := o.begin(0), o.begin(0), o.begin(0)
@@ -98,8 +98,8 @@ func TestOracleUntimed(t *testing.T) {
 	}
 }
 
-// TestOracleCountsAsTheDefinitionSays holds the counts against those of another
-// way to take them, on arrivals of any kind.
+// TestOracleCountsAsTheDefinitionSays compares the counts with those of a second, direct
+// computation, for random arrivals.
 func TestOracleCountsAsTheDefinitionSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o, begin := written(8)

@@ -9,13 +9,13 @@ import (
 // group, numbered from 1 in the order in which they are committed.
 type order struct{ group, n int }
 
-// id is the id of the order and of its outbox row: 13 characters.
+// id returns the id of the order and of its outbox row: 13 characters.
 func (o order) id() string { return fmt.Sprintf("%05d%08d", o.group, o.n) }
 
-// customer names the message group.
+// customer returns the customer, which is also the message group.
 func (o order) customer() string { return fmt.Sprintf("customer-%d", o.group) }
 
-// cents is what the order comes to; any amount will do.
+// cents returns the amount of the order. It varies, so that payloads differ.
 func (o order) cents() int { return 500 + 7*o.group%100 + 13*o.n%10_000 }
 
 // event is the payload of the order's outbox row.
@@ -35,7 +35,8 @@ func (o order) payload() string {
 	return string(text)
 }
 
-// parseOrder returns the order of a payload that the quickstart has written.
+// parseOrder returns the order of a payload. Any difference from the written payload
+// is an error.
 func parseOrder(payload []byte) (order, error) {
 	var e event
 	if err := json.Unmarshal(payload, &e); err != nil {

@@ -14,7 +14,8 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// postgresTables are the tables of the service. %s is the schema.
+// postgresTables creates the schema and the tables of the example service. Its %[1]s
+// is the schema.
 const postgresTables = `
 CREATE SCHEMA %[1]s;
 CREATE TABLE %[1]s.orders (
@@ -37,18 +38,18 @@ CREATE TABLE %[1]s.outbox_events (
 CREATE INDEX idx_outbox_events_status ON %[1]s.outbox_events(status, message_group, created_at);
 `
 
-// postgresSchema is a schema in a PostgreSQL database.
+// postgresSchema is the quickstart's own schema in a PostgreSQL database.
 type postgresSchema struct {
 	name   string // of the schema, the slot, the publication and the relay
 	config *pgx.ConnConfig
 	conn   *pgx.Conn
-	// shared says that the relay's own schema was there before.
+	// shared is set if the schema sluicebox existed before.
 	shared bool
-	// created says that there may be something to remove.
+	// created is set once the database may have objects to remove.
 	created bool
 }
 
-// newPostgres names a schema in a database. It connects to nothing.
+// newPostgres prepares a schema in the database of a URL, without connecting.
 func newPostgres(raw, name string) (*postgresSchema, databaseInfo, error) {
 	cfg, err := pgstore.ParseURL(raw, "sluicebox quickstart "+name)
 	if err != nil {
@@ -64,12 +65,12 @@ func newPostgres(raw, name string) (*postgresSchema, databaseInfo, error) {
 	}, nil
 }
 
-// withoutPassword is a URL that may be shown, and used where the password is
-// asked for.
+// withoutPassword removes the passwords from a URL, so that it can be printed. With it
+// psql prompts for the password.
 func withoutPassword(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil {
-		return "URL" // ParseURL lets none through
+		return "URL" // unreachable: ParseURL has parsed it
 	}
 	if u.User != nil {
 		u.User = url.User(u.User.Username())
@@ -104,12 +105,12 @@ func (s *postgresSchema) setUp(ctx context.Context) (note string, err error) {
 		return "", fmt.Errorf("look for the schema sluicebox: %w", err)
 	}
 	s.created = true
-	// The simple protocol takes a script, which is one transaction.
+	// The simple protocol runs a script of several statements in one transaction.
 	_, err = s.conn.Exec(ctx, fmt.Sprintf(postgresTables, s.name), pgx.QueryExecModeSimpleProtocol)
 	return note, s.explain(err)
 }
 
-// explain says who may make the schema, if the user may not.
+// explain adds the missing GRANT to a privilege error.
 func (s *postgresSchema) explain(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "42501" { // insufficient_privilege
@@ -151,7 +152,8 @@ func (s *postgresSchema) countByStatus(ctx context.Context) (map[string]int, err
 	return states, nil
 }
 
-// isStreaming tells of a slot: the relay makes one before it reads the log.
+// isStreaming looks for the replication slot, which the relay creates before it reads
+// the WAL.
 func (s *postgresSchema) isStreaming(ctx context.Context) (bool, error) {
 	var there bool
 	err := s.conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", s.name).Scan(&there)
@@ -182,7 +184,7 @@ func (s *postgresSession) commit(ctx context.Context, o order) error {
 
 func (s *postgresSession) close() { closeConn(s.conn) }
 
-// closeConn says goodbye for a second and then closes the connection all the same.
+// closeConn closes a connection. It waits at most closeTimeout for the server.
 func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// endPollInterval is how often the server is asked whether the sessions have ended.
+// endPollInterval is the time between two checks for remaining sessions.
 const endPollInterval = 20 * time.Millisecond
 
-// postgresRemoval are the statements that remove what the quickstart of a name has in a
-// database, but for the relay's own schema. The name needs no quotes.
+// postgresRemoval returns the statements that remove everything of the named quickstart
+// from a database, except the schema sluicebox. The name needs no quotes.
 func postgresRemoval(name string) []string {
 	return []string{
 		"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '" + name + "'",
@@ -31,8 +31,8 @@ func postgresRemoval(name string) []string {
 	}
 }
 
-// cleanUp ends the sessions and, unless it is to be kept, removes what was made. It
-// works on a connection of its own, since the other one may have been lost.
+// cleanUp ends the sessions and, unless keep is set, removes everything that was
+// created. It opens a connection of its own, because the other may have been lost.
 func (s *postgresSchema) cleanUp(ctx context.Context, keep bool) error {
 	if s.conn != nil {
 		closeConn(s.conn)
@@ -70,13 +70,14 @@ func (s *postgresSchema) removeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ownSessionsSQL counts the sessions of this quickstart and its relay. Every session
-// may see the names of all applications.
+// ownSessionsSQL counts the sessions of this quickstart and its relay. Every role may
+// see the application names of all sessions.
 const ownSessionsSQL = `SELECT count(*) FROM pg_stat_activity
 WHERE application_name LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()`
 
-// endSessions waits until the server has noticed that the sessions are closed.
-// Until then one of them may still make the slot, or hold it.
+// endSessions waits until the server has noticed that the sessions are closed. Until
+// then one of them may still create the slot, or hold it. After endTimeout it
+// terminates them.
 func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error {
 	began, ended := time.Now(), false
 	for {
@@ -104,8 +105,9 @@ func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error 
 	}
 }
 
-// removeOwn removes the relay's rows from its own tables, and these if the
-// quickstart's relay has made them and no other has used them since.
+// removeOwn deletes the quickstart's rows from the relay tables. It drops the schema
+// sluicebox too, if this quickstart's relay created it and no other relay has used it
+// since.
 func (s *postgresSchema) removeOwn(ctx context.Context, conn *pgx.Conn) error {
 	var there bool
 	if err := conn.QueryRow(ctx, "SELECT to_regclass('sluicebox.leader') IS NOT NULL").Scan(&there); err != nil || !there {
@@ -120,8 +122,8 @@ func (s *postgresSchema) removeOwn(ctx context.Context, conn *pgx.Conn) error {
 		if s.shared {
 			return nil
 		}
-		// A relay that begins now waits for the lock and finds no table then; it
-		// makes them when it is started again.
+		// A relay that starts now waits for this lock and then finds no tables. It
+		// creates them at its next start.
 		if _, err := tx.Exec(ctx, "LOCK TABLE sluicebox.leader"); err != nil {
 			return err
 		}
@@ -134,7 +136,8 @@ func (s *postgresSchema) removeOwn(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// postgresLeftoverSQL finds what other quickstarts have left and no session uses.
+// postgresLeftoverSQL finds the schemas, publications and slots of other quickstarts
+// that no session uses.
 const postgresLeftoverSQL = `
 SELECT name FROM (
 	SELECT nspname::text FROM pg_namespace
@@ -145,8 +148,8 @@ WHERE name ~ ('^' || $1 || '[0-9a-f]{8}$')
 AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE '%' || name || '%')
 ORDER BY name`
 
-// leftovers says what quickstarts that were kept or killed have in the database,
-// and how it is removed; "" if there is nothing.
+// leftovers lists the objects of kept and killed quickstarts in the database, with the
+// statements that remove them, or returns "" if there are none.
 func (s *postgresSchema) leftovers(ctx context.Context) (string, error) {
 	rows, err := s.conn.Query(ctx, postgresLeftoverSQL, namePrefix)
 	var names []string

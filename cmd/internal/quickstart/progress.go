@@ -12,8 +12,8 @@ const (
 	lineInterval    = 2 * time.Second
 )
 
-// progress shows how far the quickstart is: on a terminal in one line that is
-// rewritten, else in a line now and then.
+// progress prints the state of a quickstart. On a terminal it rewrites one line each
+// rewriteInterval; elsewhere it prints a line each lineInterval.
 type progress struct {
 	out       io.Writer
 	terminal  bool
@@ -21,8 +21,8 @@ type progress struct {
 	begin     time.Time
 }
 
-// run shows the state until the channel is closed. On a terminal the line is
-// gone then, and the cursor where it was.
+// run prints the state until the channel is closed. On a terminal it then erases the
+// line.
 func (p *progress) run(done <-chan struct{}) {
 	every := lineInterval
 	if p.terminal {
@@ -45,12 +45,12 @@ func (p *progress) run(done <-chan struct{}) {
 			} else {
 				line += "\n"
 			}
-			_, _ = io.WriteString(p.out, line) // who does not listen misses nothing
+			_, _ = io.WriteString(p.out, line) // progress is not worth an error
 		}
 	}
 }
 
-// start shows progress until the function that it returns is called.
+// start prints progress until the caller calls stop.
 func (p *progress) start() (stop func()) {
 	done := make(chan struct{})
 	var shown sync.WaitGroup
@@ -58,7 +58,7 @@ func (p *progress) start() (stop func()) {
 	return sync.OnceFunc(func() { close(done); shown.Wait() })
 }
 
-// progressLine is the state in fewer than 80 columns.
+// progressLine formats the state in fewer than 80 columns.
 func progressLine(t time.Duration, s *state, f *faultCount) string {
 	line := fmt.Sprintf("%5.1fs  %d committed  %d delivered  %d in flight  p50 %s  p99 %s",
 		t.Seconds(), s.committed, s.delivered, s.committed-s.delivered, shortTime(s.p50), shortTime(s.p99))
@@ -68,7 +68,7 @@ func progressLine(t time.Duration, s *state, f *faultCount) string {
 	return line
 }
 
-// shortTime is a time in milliseconds with two to three digits.
+// shortTime formats a duration in milliseconds with two to three digits.
 func shortTime(t time.Duration) string {
 	ms := float64(t) / float64(time.Millisecond)
 	switch {

@@ -18,7 +18,7 @@ func TestProgressLine(t *testing.T) {
 	if got := progressLine(0, &state{}, &f); got != "  0.0s  0 committed  0 delivered  0 in flight  p50 -  p99 -  7 faults" {
 		t.Errorf("got %q", got)
 	}
-	// A usual run fits the usual terminal.
+	// A typical line fits 80 columns.
 	s = state{tally: tally{committed: 99999, delivered: 99990}, p50: 9990 * time.Microsecond, p99: 99 * time.Millisecond}
 	if got := progressLine(99*time.Second, &s, &faultCount{}); len(got) >= 80 {
 		t.Errorf("%d columns: %q", len(got), got)
@@ -36,7 +36,7 @@ func TestShortTime(t *testing.T) {
 	}
 }
 
-// show runs progress for a time in which a row arrives each 100 ms.
+// showProgress runs progress for a time while a row arrives each 100 ms.
 func showProgress(t *testing.T, terminal bool, d time.Duration) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -49,7 +49,7 @@ func showProgress(t *testing.T, terminal bool, d time.Duration) string {
 		stop := p.start()
 		time.Sleep(d)
 		stop()
-		stop() // it may be called again
+		stop() // a second call is allowed
 	})
 	return out.String()
 }

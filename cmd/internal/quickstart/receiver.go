@@ -27,7 +27,8 @@ type receiver struct {
 	ended  chan error
 }
 
-// startReceiver starts a receiver on a free port of the loopback interface. Stop it.
+// startReceiver starts a receiver on a free port of the loopback interface. The caller
+// must stop it.
 func startReceiver(ctx context.Context, o *oracle, f *faults) (*receiver, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -39,19 +40,18 @@ func startReceiver(ctx context.Context, o *oracle, f *faults) (*receiver, error)
 	r.server = &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: stopTimeout,
-		ErrorLog:          log.New(io.Discard, "", 0), // it would tell of the connections that are cut on purpose
+		ErrorLog:          log.New(io.Discard, "", 0), // drops are on purpose
 	}
 	go func() { r.ended <- r.server.Serve(listener) }()
 	return r, nil
 }
 
-// stop ends the receiver, and with it the connections that do not end by
-// themselves.
+// stop shuts the receiver down. After stopTimeout it closes the remaining connections.
 func (r *receiver) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if r.server.Shutdown(ctx) != nil {
-		_ = r.server.Close() // its error is that of a connection
+		_ = r.server.Close() // an error would be one of a connection
 	}
 	if err := <-r.ended; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("the receiver: %w", err)
@@ -59,7 +59,7 @@ func (r *receiver) stop() error {
 	return nil
 }
 
-// handle answers a request.
+// handle records the rows of a request, or fails the request on purpose.
 func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxRequest))
 	at := time.Now()
@@ -83,7 +83,7 @@ func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 		r.oracle.recordRequest(rows, at)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write(results(rows)) // whoever is gone asks again
+		_, _ = w.Write(results(rows)) // a disconnected relay retries
 	}
 }
 
@@ -102,7 +102,7 @@ func parseBatch(body []byte) ([]order, error) {
 	return rows, nil
 }
 
-// results is the API's answer to rows that were taken.
+// results returns the API's response to accepted rows.
 func results(rows []order) []byte {
 	type result struct {
 		ID     string `json:"id"`

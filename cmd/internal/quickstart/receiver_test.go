@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// post sends payloads, and returns the status, or 0 where no answer came.
+// post sends a body and returns the status, or 0 without a response.
 func post(t *testing.T, url, body string) (status int, answer string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -92,8 +92,8 @@ func TestReceiverRefuses(t *testing.T) {
 	}
 }
 
-// TestReceiverFails: what fails is not taken, in each of the ways, and no row
-// fails more often than it may.
+// TestReceiverFails: a failed request of any kind records no rows, and no row fails more
+// than maxStrikes times.
 func TestReceiverFails(t *testing.T) {
 	const n = 60
 	o, _ := written(n)

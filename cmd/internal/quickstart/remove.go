@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// namePrefix begins the name of what a quickstart makes in a server: its schema or
-// database, and what the relay has there.
+// namePrefix is the prefix of all names that a quickstart uses on a server: of its
+// schema or database, and of its relay with the slot and publication.
 const namePrefix = "sluicebox_quickstart_"
 
 // newName returns a name that no other quickstart has. It needs no quotes.
@@ -20,22 +20,22 @@ func newName() string {
 }
 
 const (
-	// closeTimeout is how long a farewell to the server may take.
+	// closeTimeout limits the closing of a connection.
 	closeTimeout = time.Second
-	// endTimeout is how long the sessions, which have been closed, may take to end in
-	// the server before they are ended there, and killTimeout how long after that.
+	// endTimeout is the time that closed sessions have to end on the server before the
+	// quickstart kills them there. They then have killTimeout to end.
 	endTimeout  = 10 * time.Second
 	killTimeout = 5 * time.Second
 )
 
-// removalError says what is to be done by hand where a removal has failed.
+// removalError adds the statements to run by hand after a failed removal.
 func removalError(err error, statements []string) error {
 	return fmt.Errorf("what the quickstart made in the database could not all be removed: %w\n"+
 		"run there, as the same user:\n%s;", err, strings.Join(statements, ";\n"))
 }
 
-// leftoverNote says what quickstarts that were kept or killed have left, and which
-// statements remove it; "" if there is nothing. where has a %s for the name.
+// leftoverNote lists the leftovers of kept and killed quickstarts with the statements
+// that remove them, or returns "" if names is empty. where has a %s for the name.
 func leftoverNote(names []string, where string, removal func(name string) []string) string {
 	text := ""
 	for _, name := range names {

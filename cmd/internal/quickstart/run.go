@@ -13,13 +13,14 @@ import (
 )
 
 const (
-	// stallTimeout is how long nothing may move before the quickstart gives up.
+	// stallTimeout is the time without progress after which the quickstart gives up.
 	stallTimeout = 30 * time.Second
-	// settlePollInterval is how often the table is asked once everything was delivered.
+	// settlePollInterval is the time between two counts of the table once all rows are
+	// delivered.
 	settlePollInterval = 50 * time.Millisecond
 )
 
-// errInterrupted ends a quickstart that a signal has ended.
+// errInterrupted is the error of a quickstart that was ended by a signal.
 var errInterrupted = errors.New("the quickstart was interrupted before its end: there is no result")
 
 // quickstart is one quickstart from start to end.
@@ -32,16 +33,17 @@ type quickstart struct {
 	db         database
 	oracle     *oracle
 	faults     *faults
-	log        tail // of the relay
+	log        tail // the relay's log
 
 	load      *load
-	isPolling bool // the relay could not read the log
+	isPolling bool // the relay cannot read the database's log
 	states    map[string]int
 }
 
-// Run shows a relay at work and returns nil if every row was delivered, once and
-// in order. Where it fails, what the relay said is on Stderr. A signal that ends
-// the context is an error too: it leaves nothing to judge. Options must be valid.
+// Run demonstrates a relay. It returns nil if every row was delivered once and in
+// order, and else prints the relay's log on Stderr. The end of ctx, e.g. by a signal,
+// is an error too, because there is no complete result to judge. Options must be
+// valid; see Validate.
 func Run(ctx context.Context, o Options, env Environment) error {
 	q := &quickstart{opts: o, env: env, oracle: newOracle(o.Groups), faults: newFaults(o.FailRate)}
 	if err := q.open(); err != nil {
@@ -50,7 +52,8 @@ func Run(ctx context.Context, o Options, env Environment) error {
 	return q.run(ctx)
 }
 
-// run does it all in the folder and the database that were chosen.
+// run executes the quickstart in the chosen folder and database, cleans up and
+// reports.
 func (q *quickstart) run(ctx context.Context) error {
 	q.load = &load{db: q.db, oracle: q.oracle, opts: q.opts}
 	err := q.setUpAndRun(ctx)
@@ -72,17 +75,17 @@ func (q *quickstart) run(ctx context.Context) error {
 	return errors.Join(err, leaveErr)
 }
 
-// shouldKeep reports whether there is something to keep and it is to be kept.
+// shouldKeep reports whether Keep is set and the configuration exists.
 func (q *quickstart) shouldKeep() bool { return q.opts.Keep && q.configFile != "" }
 
-// printText writes, unless there is nothing to write.
+// printText writes a text, unless it is empty.
 func (q *quickstart) printText(to io.Writer, format, text string) {
 	if text != "" {
-		_, _ = fmt.Fprintf(to, format, text) // there is nowhere else to say it
+		_, _ = fmt.Fprintf(to, format, text) // an error could not be printed either
 	}
 }
 
-// open makes the folder and chooses the database.
+// open creates the folder and chooses the database.
 func (q *quickstart) open() error {
 	var err error
 	if q.folder, err = os.MkdirTemp("", "sluicebox-quickstart-"); err != nil {
@@ -100,12 +103,13 @@ func (q *quickstart) open() error {
 		q.db, q.dbInfo, err = newPostgres(source.Reveal(), name)
 	}
 	if err != nil {
-		_ = os.Remove(q.folder) // the error at hand says more
+		_ = os.Remove(q.folder) // err matters more
 	}
 	return err
 }
 
-// cleanUp removes everything, unless it is to be kept. No signal stops it.
+// cleanUp removes everything, unless it should be kept. A signal does not interrupt
+// it.
 func (q *quickstart) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
@@ -116,7 +120,8 @@ func (q *quickstart) cleanUp(ctx context.Context) error {
 	return err
 }
 
-// setUpAndRun sets everything up, runs it, and stops the relay and the receiver.
+// setUpAndRun sets up the database and the receiver, runs relay and load, and stops
+// both.
 func (q *quickstart) setUpAndRun(ctx context.Context) error {
 	note, err := q.db.setUp(ctx)
 	if err != nil {
@@ -137,11 +142,12 @@ func (q *quickstart) setUpAndRun(ctx context.Context) error {
 	return errors.Join(err, to.stop())
 }
 
-// runRelay runs the relay for as long as the work takes.
+// runRelay runs the relay while runLoad runs. If the relay ends first, runRelay cancels
+// the load and returns the relay's error.
 func (q *quickstart) runRelay(ctx context.Context, cfg *config.Config) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	// It outlives the signal that ends the writers, to deliver what they wrote.
+	// The relay outlives the signal that ends the writers, to deliver their rows.
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
 	go func() {
@@ -162,7 +168,7 @@ func (q *quickstart) runRelay(ctx context.Context, cfg *config.Config) error {
 }
 
 // runLoad commits orders and waits until their rows are delivered and settled, or
-// until nothing moves any more.
+// until there is no progress for stallTimeout.
 func (q *quickstart) runLoad(ctx context.Context) error {
 	if err := q.load.commitFirst(ctx); err != nil {
 		return err
@@ -196,8 +202,8 @@ func (q *quickstart) runLoad(ctx context.Context) error {
 	return err
 }
 
-// await waits until there is an answer of true, and returns it, or false once
-// nothing has moved for a while. What moves is the count beside the answer.
+// await polls done until it reports true. It returns false once the count that done
+// returns has not changed for stallTimeout.
 func (q *quickstart) await(ctx context.Context, done func(context.Context, *state) (bool, int, error)) (bool, error) {
 	last, moved := -1, time.Now()
 	for {
@@ -223,12 +229,13 @@ func (q *quickstart) await(ctx context.Context, done func(context.Context, *stat
 	}
 }
 
-// allDelivered: everything that was committed has arrived.
+// allDelivered reports whether all committed rows have arrived.
 func (q *quickstart) allDelivered(_ context.Context, s *state) (bool, int, error) {
 	return s.delivered >= s.committed, s.delivered, nil
 }
 
-// allSettled: it has arrived, and the table says so.
+// allSettled reports whether all committed rows have arrived and have a final status
+// in the table.
 func (q *quickstart) allSettled(ctx context.Context, s *state) (bool, int, error) {
 	if s.delivered < s.committed {
 		return false, s.delivered, nil

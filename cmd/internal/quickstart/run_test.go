@@ -18,13 +18,13 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
-// memory is a database whose rows the relays of the tests find in a channel.
+// memory is a fake database that hands its rows to the tests' relays over a channel.
 type memory struct {
 	mu     sync.Mutex
 	counts map[string]int
 	rows   chan order
-	breaks error  // of a commit
-	left   []bool // each call of leave, with its keep
+	breaks error  // returned by commit
+	left   []bool // the keep argument of each cleanUp
 }
 
 func newMemory() *memory {
@@ -64,8 +64,8 @@ func (m *memory) add(word string, n int) {
 	m.counts[word] += n
 }
 
-// relayOf returns a relay that sends what is committed, one row a request, again
-// until it is taken. spoil may change what is sent in place of a row.
+// relayOf returns a relay that sends committed rows, one per request, and retries each until
+// it is accepted. spoil may replace the rows of a request.
 func (m *memory) relayOf(t *testing.T, spoil func(order) []order) func(context.Context, app.Options) error {
 	return func(ctx context.Context, o app.Options) error {
 		url := o.Config.FlowCatalyst("flowcatalyst").BaseURL + eventsPath
@@ -115,7 +115,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	orders, _, _ := strings.Cut(stdout, " orders were committed") // as many as a busy machine got to
+	orders, _, _ := strings.Cut(stdout, " orders were committed") // a busy machine commits fewer
 	if n, err := strconv.Atoi(orders); err != nil || n < 1 || n > 101 {
 		t.Errorf("%d orders, %v, in:\n%s", n, err, stdout)
 	}
@@ -133,7 +133,7 @@ func TestRun(t *testing.T) {
 	nothingLeft(t)
 }
 
-// TestNext: what is proposed is of the kind that was shown.
+// TestNext: the suggested URLs have the source's scheme.
 func TestNext(t *testing.T) {
 	for source, want := range map[config.URL]string{"": "postgres", "postgresql://db/shop": "postgres", "mysql://db": "mysql", "MariaDB://u:canary@db/shop": "mariadb"} {
 		got := nextStepsText("it's", source)
@@ -143,7 +143,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// nothingLeft looks into the folder for temporary folders.
+// nothingLeft expects no files in the folder for temporary folders.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
@@ -174,7 +174,7 @@ func TestRunJSON(t *testing.T) {
 	}
 }
 
-// TestRunFindsFaults: a relay that doubles, swaps or invents rows is found out.
+// TestRunFindsFaults: a relay that duplicates, swaps or invents rows is detected.
 func TestRunFindsFaults(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spoil func() func(order) []order
@@ -220,8 +220,7 @@ func TestRunFindsFaults(t *testing.T) {
 	}
 }
 
-// TestAwaitGivesUp: a row that never arrives is waited for as long as others do,
-// and then no longer.
+// TestAwaitGivesUp: a lost row is waited for until no other has arrived for stallTimeout.
 func TestAwaitGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, _ := written(5)
@@ -244,7 +243,7 @@ func TestAwaitGivesUp(t *testing.T) {
 	})
 }
 
-// TestAwaitSettled: rows that arrive are not enough; the table must say so.
+// TestAwaitSettled: rows must have a final status in the table, not just arrive.
 func TestAwaitSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, _ := written(2)

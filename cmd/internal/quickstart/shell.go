@@ -2,7 +2,7 @@ package quickstart
 
 import "strings"
 
-// shellWord is a text as one word for a POSIX shell.
+// shellWord quotes a text as one word for a POSIX shell.
 func shellWord(text string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:=@%+,", r)

@@ -6,13 +6,13 @@ import (
 	"fmt"
 )
 
-// sqlSession is a writer's on database/sql.
+// sqlSession is the session of one writer on database/sql.
 type sqlSession struct {
 	conn interface {
 		BeginTx(ctx context.Context, o *sql.TxOptions) (*sql.Tx, error)
 	}
-	order, event string // the statements, which take an order's values
-	release      func() // gives the session back
+	order, event string // INSERT statements with placeholders for an order's values
+	release      func() // returns the connection
 }
 
 func (s *sqlSession) commit(ctx context.Context, o order) error {
@@ -20,7 +20,7 @@ func (s *sqlSession) commit(ctx context.Context, o order) error {
 	if err != nil {
 		return fmt.Errorf("begin a transaction: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }() // it does nothing after the commit
+	defer func() { _ = tx.Rollback() }() // no effect after the commit
 	if _, err := tx.ExecContext(ctx, s.order, o.id(), o.customer(), o.cents()); err != nil {
 		return fmt.Errorf("insert order %s: %w", o.id(), err)
 	}
@@ -35,13 +35,13 @@ func (s *sqlSession) commit(ctx context.Context, o order) error {
 
 func (s *sqlSession) close() { s.release() }
 
-// countStates counts an outbox's rows by their status.
+// countStates counts the rows of an outbox by status.
 func countStates(ctx context.Context, db *sql.DB, table string) (map[string]int, error) {
 	rows, err := db.QueryContext(ctx, "SELECT status, count(*) FROM "+table+" GROUP BY status")
 	if err != nil {
 		return nil, fmt.Errorf("read the states of the rows: %w", err)
 	}
-	defer func() { _ = rows.Close() }() // rows.Err has told
+	defer func() { _ = rows.Close() }() // rows.Err has the error
 	states := map[string]int{}
 	for rows.Next() {
 		var status string

@@ -10,7 +10,7 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-// Times are text as SQLite's own functions write them, which sorts as they do.
+// Times are text in the format of SQLite's own functions, which sorts by time.
 const sqliteTables = `
 CREATE TABLE orders (
     id TEXT NOT NULL PRIMARY KEY,
@@ -38,15 +38,15 @@ const (
 	sqliteInsertEvent = "INSERT INTO outbox_events " + eventColumns + " VALUES (?, 'EVENT', ?, ?, 'PENDING', " + sqliteNow + ")"
 )
 
-// sqliteDatabase is an SQLite database in the quickstart's folder. SQLite has one writer at
-// a time: the writers share one connection, for which they wait in turn, and only
-// the relay is met at SQLite's own lock.
+// sqliteDatabase is an SQLite database in the quickstart's folder. SQLite has one
+// writer at a time, so the writers take turns on one connection. Only the relay
+// competes with them for SQLite's own lock.
 type sqliteDatabase struct {
 	path string
 	db   *sql.DB
 }
 
-// newSQLite names a database in a folder. It opens nothing.
+// newSQLite prepares a database in a folder, without opening it.
 func newSQLite(folder, name string) (*sqliteDatabase, databaseInfo) {
 	path := filepath.Join(folder, "quickstart.db")
 	u := url.URL{Scheme: "sqlite", Path: filepath.ToSlash(path)}
@@ -58,8 +58,8 @@ func newSQLite(folder, name string) (*sqliteDatabase, databaseInfo) {
 }
 
 func (f *sqliteDatabase) setUp(ctx context.Context) (note string, err error) {
-	// A commit in WAL mode with synchronous=NORMAL survives the end of the
-	// process; only a power failure may take the last ones back.
+	// In WAL mode with synchronous=NORMAL a commit survives the end of the process.
+	// Only a power failure can lose the last commits.
 	source := url.URL{Scheme: "file", Path: filepath.ToSlash(f.path), RawQuery: url.Values{
 		"_pragma": {"journal_mode(WAL)", "synchronous(NORMAL)", fmt.Sprintf("busy_timeout(%d)", callTimeout.Milliseconds())},
 		"_txlock": {"immediate"},
@@ -74,7 +74,7 @@ func (f *sqliteDatabase) setUp(ctx context.Context) (note string, err error) {
 	return "", nil
 }
 
-// session shares the connection, which stays open until the end.
+// session returns a session on the shared connection, which stays open until cleanUp.
 func (f *sqliteDatabase) session(context.Context) (session, error) {
 	return &sqlSession{conn: f.db, order: sqliteInsertOrder, event: sqliteInsertEvent, release: func() {}}, nil
 }
@@ -83,10 +83,10 @@ func (f *sqliteDatabase) countByStatus(ctx context.Context) (map[string]int, err
 	return countStates(ctx, f.db, "outbox_events")
 }
 
-// isStreaming: SQLite's log is always there.
+// isStreaming returns true: the relay's triggers write the log in the same file.
 func (f *sqliteDatabase) isStreaming(context.Context) (bool, error) { return true, nil }
 
-// cleanUp has nothing to remove: the file goes with its folder.
+// cleanUp closes the database. The caller removes the file with its folder.
 func (f *sqliteDatabase) cleanUp(context.Context, bool) error {
 	if f.db == nil {
 		return nil

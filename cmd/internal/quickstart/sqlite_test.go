@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestConfigurationFile: whatever a URL or a folder's name holds, the file gives
-// it back.
+// TestConfigurationFile: special characters in URLs and folder names survive a round trip
+// through the configuration file.
 func TestConfigurationFile(t *testing.T) {
 	for _, folder := range []string{"plain", "with a blank", "quote'd \"twice\"", "${env:HOME}", "#?%20&<>", "ünïcödé"} {
 		dir := filepath.Join(t.TempDir(), folder)
@@ -54,8 +54,8 @@ func TestConfigurationFile(t *testing.T) {
 	}
 }
 
-// TestConfigurationFileOfMySQL: the database is the quickstart's own, whichever the
-// URL names, and the rest of the URL stays.
+// TestConfigurationFileOfMySQL: the configuration names the quickstart's own database
+// instead of the URL's. The rest of the URL stays.
 func TestConfigurationFileOfMySQL(t *testing.T) {
 	for raw, want := range map[string]string{
 		"mysql://u:p%24%7Bx%7D@db:3307/shop?tls=skip-verify": "mysql://u:p$%7Bx%7D@db:3307/NAME?tls=skip-verify",
@@ -96,7 +96,7 @@ func mustParse(t *testing.T, raw string) *url.URL {
 	return u
 }
 
-// TestShellWords: the shell gives back what was written for it.
+// TestShellWords: a POSIX shell parses the quoted words back to the originals.
 func TestShellWords(t *testing.T) {
 	sh, err := exec.LookPath("sh")
 	if err != nil {

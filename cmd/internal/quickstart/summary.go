@@ -13,22 +13,22 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
-// The words that the outbox has for a row's final states.
+// The final statuses of a row.
 const (
 	completed = "COMPLETED"
 	failed    = "FAILED"
 )
 
-// result is what a quickstart came to, as --json prints it.
+// result is the result of a quickstart, as --json prints it.
 type result struct {
 	Committed  int     `json:"committed"`    // rows whose transaction was committed
-	Delivered  int     `json:"delivered"`    // distinct ones among them that arrived
-	Duplicates int     `json:"duplicates"`   // arrivals of a row that had arrived
+	Delivered  int     `json:"delivered"`    // distinct committed rows that arrived
+	Duplicates int     `json:"duplicates"`   // repeated arrivals of a row
 	OutOfOrder int     `json:"out_of_order"` // rows that arrived after a later row of their group
-	Failed     int     `json:"failed"`       // rows that are FAILED in the table
-	P50        float64 `json:"p50_ms"`       // from the commit to the arrival
+	Failed     int     `json:"failed"`       // FAILED rows in the table
+	P50        float64 `json:"p50_ms"`       // from commit to arrival
 	P99        float64 `json:"p99_ms"`
-	RowsPerS   float64 `json:"rows_per_s"` // delivered, over the time of the load and until the last arrival
+	RowsPerS   float64 `json:"rows_per_s"` // delivered, from the begin of the load to the last arrival
 }
 
 func (q *quickstart) result(s *state) result {
@@ -44,7 +44,7 @@ func milliseconds(t time.Duration) float64 {
 	return math.Round(float64(t)/float64(time.Microsecond)) / 1000
 }
 
-// rowsPerSecond has one digit behind the point; it is 0 where there is no time.
+// rowsPerSecond returns a rate with one decimal, or 0 if rows or t is not positive.
 func rowsPerSecond(rows int, t time.Duration) float64 {
 	if rows <= 0 || t <= 0 {
 		return 0
@@ -52,7 +52,7 @@ func rowsPerSecond(rows int, t time.Duration) float64 {
 	return math.Round(10*float64(rows)/t.Seconds()) / 10
 }
 
-// resultError says what is wrong with the result, nil if nothing is.
+// resultError describes all faults of a result. It returns nil if there are none.
 func resultError(s *state, states map[string]int) error {
 	var wrong []string
 	count := func(n int, one, many string) {
@@ -88,7 +88,7 @@ func resultError(s *state, states map[string]int) error {
 	return errors.New(text)
 }
 
-// report prints the result and returns what is wrong with it.
+// report prints the result and returns its faults as an error.
 func (q *quickstart) report() error {
 	s, _ := q.oracle.currentState()
 	wrong := resultError(&s, q.states)
@@ -112,7 +112,7 @@ func (q *quickstart) report() error {
 	return wrong
 }
 
-// openingText says what is about to happen.
+// openingText describes the run before it starts.
 func (q *quickstart) openingText(receiver string) string {
 	o := q.opts
 	text := fmt.Sprintf("Outbox:    %s\nReceiver:  %s\nRelay:     as `%s run -c %s`\nLoad:      %d orders a second in %d message groups, for %s; writers: %d\n",
@@ -123,7 +123,7 @@ func (q *quickstart) openingText(receiver string) string {
 	return text + "\n"
 }
 
-// summaryText says in words what happened.
+// summaryText describes the result.
 func (q *quickstart) summaryText(s *state, wrong error) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -159,7 +159,7 @@ func (q *quickstart) summaryText(s *state, wrong error) string {
 	return b.String()
 }
 
-// nextStepsText says what to do next. The URLs are of the source's kind.
+// nextStepsText suggests commands to try next. Their URLs have the source's scheme.
 func nextStepsText(command string, source config.URL) string {
 	command = shellWord(command)
 	scheme, other := "postgres", "in a schema of its own; mysql://, mariadb:// and mongodb:// take a database of its own"
@@ -187,7 +187,7 @@ Your own outbox takes four lines, in sluicebox.yaml:
 `, command, strings.ToLower(scheme), other)
 }
 
-// keptText says what was kept, and how to go on.
+// keptText lists the kept objects, with commands to inspect, continue and remove them.
 func (q *quickstart) keptText() string {
 	command, file := shellWord(q.env.Command), shellWord(q.configFile)
 	remove := "rm -r " + shellWord(q.folder)

@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// tailSize is how much of the relay's log is kept.
+// tailSize is the number of bytes of the relay's log that are kept.
 const tailSize = 16 << 10
 
-// tail keeps the end of what is written to it.
+// tail is a writer that keeps the last tailSize bytes.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte
 }
 
-// Write implements io.Writer. It cuts at the beginning of a line.
+// Write implements io.Writer. It drops old text up to the beginning of a line.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -28,7 +28,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns what is kept.
+// String returns the kept text.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

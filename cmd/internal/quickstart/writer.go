@@ -10,19 +10,19 @@ import (
 
 const (
 	maxWriters       = 8
-	maxRatePerWriter = 100 // rows a second, above which another writer helps
+	maxRatePerWriter = 100 // rows per second; a higher rate gets another writer
 )
 
-// load is the writing of orders.
+// load writes the orders.
 type load struct {
 	db     database
 	oracle *oracle
 	opts   Options
-	begin  time.Time // of run, once its writers are connected
+	begin  time.Time // when run started to write, with all writers connected
 }
 
-// writerCount is how many sessions write. Each has groups of its own, so that it
-// knows the order in which their rows are committed.
+// writerCount returns the number of writing sessions. No two write to the same group,
+// so the commit order of a group is known.
 func (l *load) writerCount() int {
 	return min(l.opts.Groups, 1+l.opts.Rate/maxRatePerWriter, maxWriters)
 }
@@ -37,9 +37,8 @@ func (l *load) commitFirst(ctx context.Context) error {
 	return l.commit(ctx, s, 0, false)
 }
 
-// run commits orders for as long as the options say, or until the context ends.
-// An order that falls due while the database is slow is written as soon as it
-// can be, and left out if the time is over by then.
+// run commits orders for Options.For, or until the context ends. An order that falls
+// due while the database is slow is written late, or skipped once the time is over.
 func (l *load) run(ctx context.Context) error {
 	sessions := make([]session, 0, l.writerCount())
 	defer func() {
@@ -62,8 +61,8 @@ func (l *load) run(ctx context.Context) error {
 	return work.Wait()
 }
 
-// write is the i-th of n writers: of all orders, which fall due in even steps, it
-// commits each n-th, for its groups in turn.
+// write is the i-th of n writers. Orders fall due at even intervals. Each writer
+// commits every n-th order, for its groups in turn.
 func (l *load) write(ctx context.Context, s session, i, n int) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -87,8 +86,8 @@ func (l *load) write(ctx context.Context, s session, i, n int) error {
 	}
 }
 
-// commit writes the next order of a group. A transaction that has begun is not
-// torn by the end of the context.
+// commit writes the next order of a group. The end of the context does not interrupt a
+// transaction that has begun.
 func (l *load) commit(ctx context.Context, s session, g int, timed bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
