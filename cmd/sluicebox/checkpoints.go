@@ -48,7 +48,7 @@ func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
 		return requestFailure(err)
 	}
 	var made *admin.Checkpoint
-	said := ""
+	noted := ""
 	err = c.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
 		if made, err = findCheckpoint(ctx, list, c.Name); err != nil {
 			return false, false, err
@@ -57,9 +57,9 @@ func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
 			return false, false, &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s: deleted by another request", c.Name)}
 		}
 		wanted := made.State == string(store.SavepointRequested)
-		if wanted && made.Reason != "" && made.Reason != said {
-			said = made.Reason
-			p.note("checkpoint %s: %s", c.Name, oneLine(said))
+		if wanted && made.Reason != "" && made.Reason != noted {
+			noted = made.Reason
+			p.note("checkpoint %s: %s", c.Name, oneLine(noted))
 		}
 		return !wanted, made.Reason != "", nil
 	})
@@ -147,7 +147,7 @@ func (c *checkpointListCommand) Run(ctx context.Context, p *program) error {
 const maxPositionWidth = 32
 
 func checkpointRow(c *admin.Checkpoint) []string {
-	state, made, seq, kept, position := c.State, "-", "-", "-", "-"
+	state, made, seq, retained, position := c.State, "-", "-", "-", "-"
 	if c.Deleting {
 		state += ", to be deleted"
 	}
@@ -155,9 +155,9 @@ func checkpointRow(c *admin.Checkpoint) []string {
 		made, seq = c.MadeAt.UTC().Format(time.RFC3339), strconv.FormatInt(c.Seq, 10)
 	}
 	if c.State == string(store.SavepointRetained) {
-		kept = sizeText(c.RetainedBytes)
+		retained = sizeText(c.RetainedBytes)
 		if c.MaxRetainedBytes > 0 {
-			kept += " of " + sizeText(c.MaxRetainedBytes)
+			retained += " of " + sizeText(c.MaxRetainedBytes)
 		}
 	}
 	if c.Position != "" {
@@ -166,7 +166,7 @@ func checkpointRow(c *admin.Checkpoint) []string {
 	if runes := []rune(position); len(runes) > maxPositionWidth {
 		position = string(runes[:maxPositionWidth-1]) + "…"
 	}
-	return []string{quoteCell(c.Name), state, made, seq, kept, position, oneLine(c.Reason)}
+	return []string{quoteCell(c.Name), state, made, seq, retained, position, oneLine(c.Reason)}
 }
 
 // checkpointDeleteCommand is `sluicebox checkpoint delete`.

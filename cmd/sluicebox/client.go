@@ -105,15 +105,15 @@ func readToken(path string) (string, error) {
 // relayFailure returns the error of a request to a relay, with its exit code and remedy.
 func relayFailure(err error) error {
 	var refused *admin.APIError
-	var away *admin.UnreachableError
+	var unreachable *admin.UnreachableError
 	switch {
 	case errors.Is(err, context.Canceled):
 		// Only here an interrupt is a failure: other commands end with 0.
 		return &commandError{code: exitFailed, problem: "interrupted before the relay responded; the action may still complete"}
-	case errors.As(err, &away) && !away.Sent():
+	case errors.As(err, &unreachable) && !unreachable.Sent():
 		return &commandError{code: exitFailed, problem: err.Error(),
 			remedy: "the relay (sluicebox run) must be running, with this address in admin.listen; --admin URL names another"}
-	case errors.As(err, &away):
+	case errors.As(err, &unreachable):
 		return &commandError{code: exitFailed, problem: err.Error(), remedy: "the action may have completed; check before you retry"}
 	case errors.As(err, &refused) && refused.Status == http.StatusUnauthorized:
 		return &commandError{code: exitConfig, problem: "admin token missing or refused by the relay",

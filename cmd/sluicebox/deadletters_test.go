@@ -223,8 +223,8 @@ func ids(n int) []string {
 	return list
 }
 
-// mended are FAILED rows of a relay that requeues and discards them.
-type mended struct {
+// recordedLetters are FAILED rows of a relay that requeues and discards them.
+type recordedLetters struct {
 	mu      sync.Mutex
 	rows    map[string][]string // ids by outbox
 	timed   bool                // the table records times
@@ -234,7 +234,7 @@ type mended struct {
 	failAt  int // the action with this number fails, from 1
 }
 
-func (m *mended) Count(_ context.Context, f store.DeadLetterFilter) (int, error) {
+func (m *recordedLetters) Count(_ context.Context, f store.DeadLetterFilter) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.err != nil && m.failAt == 0 {
@@ -252,11 +252,11 @@ func (m *mended) Count(_ context.Context, f store.DeadLetterFilter) (int, error)
 	return n, nil
 }
 
-func (m *mended) List(context.Context, store.DeadLetterFilter, int, bool) ([]store.DeadLetter, error) {
+func (m *recordedLetters) List(context.Context, store.DeadLetterFilter, int, bool) ([]store.DeadLetter, error) {
 	return nil, errors.New("the command reads the database itself")
 }
 
-func (m *mended) act(name string, f store.DeadLetterFilter, limit int) (int, error) {
+func (m *recordedLetters) act(name string, f store.DeadLetterFilter, limit int) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.did, m.filters = append(m.did, fmt.Sprintf("%s %s %d", name, f.Outbox, limit)), append(m.filters, f)
@@ -268,22 +268,22 @@ func (m *mended) act(name string, f store.DeadLetterFilter, limit int) (int, err
 	return n, nil
 }
 
-func (m *mended) Requeue(_ context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+func (m *recordedLetters) Requeue(_ context.Context, f store.DeadLetterFilter, limit int) (int, error) {
 	return m.act("requeue", f, limit)
 }
 
-func (m *mended) Discard(_ context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+func (m *recordedLetters) Discard(_ context.Context, f store.DeadLetterFilter, limit int) (int, error) {
 	return m.act("discard", f, limit)
 }
 
-// mendedBy serves such rows and returns a configuration of their relay.
-func mendedBy(t *testing.T, m *mended) (path string) {
+// serveLetters serves such rows and returns a configuration of their relay.
+func serveLetters(t *testing.T, m *recordedLetters) (path string) {
 	t.Helper()
 	address := serveAdmin(t, nil, m, "right")
 	return file(t, good+"admin: {listen: '"+address+"', token: right}\n")
 }
 
-func TestMend(t *testing.T) {
+func TestDeadLetterActions(t *testing.T) {
 	for _, tt := range []struct {
 		args         string
 		events, jobs int // number of FAILED rows
@@ -312,8 +312,8 @@ func TestMend(t *testing.T) {
 		{"requeue --outbox outbox_events id-0000 id-0009 --yes", 3, 0, []string{"requeue outbox_events 1"}, "outbox_events: 1 row requeued\n", nil, 0},
 		{"requeue --outbox outbox_events id-0009 --yes", 3, 0, nil, "", []string{"no FAILED row has one of these ids; nothing was changed\n"}, 1},
 	} {
-		m := &mended{rows: map[string][]string{"outbox_events": ids(tt.events), "outbox_dispatch_jobs": ids(tt.jobs)}, timed: true}
-		path := mendedBy(t, m)
+		m := &recordedLetters{rows: map[string][]string{"outbox_events": ids(tt.events), "outbox_dispatch_jobs": ids(tt.jobs)}, timed: true}
+		path := serveLetters(t, m)
 		got := try(t, backend{}, nil, append([]string{"deadletters"}, append(strings.Fields(tt.args), "-c", path)...)...)
 		if got.code != tt.code || got.stdout != tt.stdout || !slices.Equal(m.did, tt.did) {
 			t.Errorf("%s: exit %d, did %q\n%s%s", tt.args, got.code, m.did, got.stdout, got.stderr)
@@ -326,36 +326,36 @@ func TestMend(t *testing.T) {
 	}
 }
 
-// TestMendOnlyWhatWasCounted checks that an action is guarded by a time bound if the
+// TestActionsAffectOnlyCountedRows checks that an action is guarded by a time bound if the
 // table records times, else by the number of rows.
-func TestMendOnlyWhatWasCounted(t *testing.T) {
+func TestActionsAffectOnlyCountedRows(t *testing.T) {
 	began := time.Now()
-	m := &mended{rows: map[string][]string{"outbox_events": ids(1200)}, timed: true}
-	got := try(t, backend{}, nil, "deadletters", "requeue", "--outbox=outbox_events", "--yes", "-c", mendedBy(t, m))
+	m := &recordedLetters{rows: map[string][]string{"outbox_events": ids(1200)}, timed: true}
+	got := try(t, backend{}, nil, "deadletters", "requeue", "--outbox=outbox_events", "--yes", "-c", serveLetters(t, m))
 	if got.code != 0 || len(m.filters) != 2 || m.filters[0].Until.Before(began) || !m.filters[1].Until.Equal(m.filters[0].Until) {
 		t.Errorf("exit %d, %+v, %s", got.code, m.filters, got.stderr)
 	}
-	m = &mended{rows: map[string][]string{"outbox_events": ids(1200)}}
-	got = try(t, backend{}, nil, "deadletters", "requeue", "--outbox=outbox_events", "--yes", "-c", mendedBy(t, m))
+	m = &recordedLetters{rows: map[string][]string{"outbox_events": ids(1200)}}
+	got = try(t, backend{}, nil, "deadletters", "requeue", "--outbox=outbox_events", "--yes", "-c", serveLetters(t, m))
 	if got.code != 0 || len(m.filters) != 2 || !m.filters[0].Until.IsZero() {
 		t.Errorf("exit %d, %+v, %s", got.code, m.filters, got.stderr)
 	}
 }
 
-// TestMendFails checks the report of a partial failure.
-func TestMendFails(t *testing.T) {
+// TestPartialFailureOfAction checks the report of a partial failure.
+func TestPartialFailureOfAction(t *testing.T) {
 	for what, tt := range map[string]struct {
-		m    *mended
+		m    *recordedLetters
 		want string
 		code int
 	}{
-		"counting": {&mended{err: admin.ErrNotLeading}, "is not the leader; ask the leader or retry (/readyz?verbose shows the reason); the rows stay FAILED\n", 1},
-		"first":    {&mended{err: errors.New("the disk is full"), failAt: 1}, "sluicebox: the disk is full; the rows stay FAILED\n", 1},
-		"second":   {&mended{err: errors.New("the disk is full"), failAt: 2}, "sluicebox: the disk is full; 1000 of 1500 done, the others stay FAILED\n", 1},
-		"grant":    {&mended{err: &store.SetupError{Problem: "no DELETE", Remedy: "GRANT DELETE"}, failAt: 1}, "sluicebox: no DELETE; GRANT DELETE; the rows stay FAILED\n", 1},
+		"counting": {&recordedLetters{err: admin.ErrNotLeading}, "is not the leader; ask the leader or retry (/readyz?verbose shows the reason); the rows stay FAILED\n", 1},
+		"first":    {&recordedLetters{err: errors.New("the disk is full"), failAt: 1}, "sluicebox: the disk is full; the rows stay FAILED\n", 1},
+		"second":   {&recordedLetters{err: errors.New("the disk is full"), failAt: 2}, "sluicebox: the disk is full; 1000 of 1500 done, the others stay FAILED\n", 1},
+		"grant":    {&recordedLetters{err: &store.SetupError{Problem: "no DELETE", Remedy: "GRANT DELETE"}, failAt: 1}, "sluicebox: no DELETE; GRANT DELETE; the rows stay FAILED\n", 1},
 	} {
 		tt.m.rows, tt.m.timed = map[string][]string{"outbox_events": ids(1500)}, true
-		got := try(t, backend{}, nil, "deadletters", "discard", "--outbox=outbox_events", "--yes", "-c", mendedBy(t, tt.m))
+		got := try(t, backend{}, nil, "deadletters", "discard", "--outbox=outbox_events", "--yes", "-c", serveLetters(t, tt.m))
 		if got.code != tt.code || got.stdout != "" || !strings.HasSuffix(got.stderr, tt.want) {
 			t.Errorf("%s: exit %d, %q", what, got.code, got.stderr)
 		}

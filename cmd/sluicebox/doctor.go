@@ -19,10 +19,10 @@ type doctorCommand struct {
 
 // Help is shown under `sluicebox doctor --help`.
 func (*doctorCommand) Help() string {
-	return `It changes nothing and may run beside a relay. Sinks are asked, and nothing is delivered.
+	return `It changes nothing and may run beside a relay. It probes sinks and delivers nothing.
 
-Exit codes: 0 no fault (advice is none); 78 a fault that the configuration, a grant or
-sluicebox init mends; 1 the database or a sink could not be reached.`
+Exit codes: 0 no fault (advice does not count); 78 a fault that the configuration, a grant or
+sluicebox init fixes; 1 the database or a sink is unreachable.`
 }
 
 // Run runs all checks and prints the findings.

@@ -113,14 +113,14 @@ func laneRows(lanes []admin.Lane, now time.Time) [][]string {
 
 // laneReason returns the reason why a lane is held or failing, and its replay.
 func laneReason(l *admin.Lane) string {
-	why := l.Reason
-	if why == "" {
-		why = l.Error
+	reason := l.Reason
+	if reason == "" {
+		reason = l.Error
 	}
 	if l.Replay != "" {
-		why = strings.TrimSuffix("replay "+l.Replay+": "+why, ": ")
+		reason = strings.TrimSuffix("replay "+l.Replay+": "+reason, ": ")
 	}
-	return why
+	return reason
 }
 
 // laneFlags name one lane.

@@ -52,8 +52,8 @@ func TestConfirm(t *testing.T) {
 		"n\n": {0, 1, "not confirmed; nothing was changed\n"}, "\n": {0, 1, "not confirmed"}, "yesterday\n": {0, 1, "not confirmed"},
 		"\x04": {0, 1, "no answer; nothing was changed\n"}, // end of file
 	} {
-		m := &mended{rows: map[string][]string{"outbox_events": ids(3)}, timed: true}
-		path := mendedBy(t, m)
+		m := &recordedLetters{rows: map[string][]string{"outbox_events": ids(3)}, timed: true}
+		path := serveLetters(t, m)
 		tty, person := terminalPair(t, 80)
 		if _, err := io.WriteString(person, answer); err != nil {
 			t.Fatal(err)
@@ -69,8 +69,8 @@ func TestConfirm(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = null.Close() }()
-	m := &mended{rows: map[string][]string{"outbox_events": ids(3)}}
-	got := tryWith(t, program{stdin: null}, "deadletters", "discard", "--outbox=outbox_events", "-c", mendedBy(t, m))
+	m := &recordedLetters{rows: map[string][]string{"outbox_events": ids(3)}}
+	got := tryWith(t, program{stdin: null}, "deadletters", "discard", "--outbox=outbox_events", "-c", serveLetters(t, m))
 	if got.code != 64 || len(m.did) > 0 || !strings.Contains(got.stderr, "stdin is not a terminal") {
 		t.Errorf("exit %d, did %q, %q", got.code, m.did, got.stderr)
 	}
@@ -78,8 +78,8 @@ func TestConfirm(t *testing.T) {
 
 // TestConfirmInterrupted sends a signal instead of an answer.
 func TestConfirmInterrupted(t *testing.T) {
-	m := &mended{rows: map[string][]string{"outbox_events": ids(3)}}
-	path := mendedBy(t, m)
+	m := &recordedLetters{rows: map[string][]string{"outbox_events": ids(3)}}
+	path := serveLetters(t, m)
 	tty, person := terminalPair(t, 80)
 	signals := make(chan os.Signal, 1)
 	signals <- os.Interrupt

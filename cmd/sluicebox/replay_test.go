@@ -24,12 +24,12 @@ type fakeReplays struct {
 	mu   sync.Mutex
 	look func(since time.Duration) ([]admin.Replay, error) // time since the first call
 	// began is the time of the first call.
-	began   time.Time
-	started []replay.Spec
-	wished  []string
-	refused []admin.ReplayError
-	err     error
-	closed  int
+	began     time.Time
+	started   []replay.Spec
+	requested []string
+	refused   []admin.ReplayError
+	err       error
+	closed    int
 }
 
 const jobID = "abcdefghijklm"
@@ -59,10 +59,10 @@ func (f *fakeReplays) Errors(_ context.Context, id string, limit int) ([]admin.R
 	return f.refused[:min(limit, len(f.refused))], f.err
 }
 
-func (f *fakeReplays) Act(_ context.Context, id string, wish store.DesiredState) error {
+func (f *fakeReplays) Act(_ context.Context, id string, desired store.DesiredState) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.wished = append(f.wished, id+" "+string(wish))
+	f.requested = append(f.requested, id+" "+string(desired))
 	return f.err
 }
 
@@ -265,8 +265,8 @@ func TestReplayInterrupted(t *testing.T) {
 		got := tryWith(t, program{relay: replaying(f), signals: signals}, "replay", "--from=a", "-c", path)
 		want := "sluicebox: replay " + jobID + ": interrupted; it continues without this command\n" +
 			"  sluicebox replay list shows it, sluicebox replay cancel " + jobID + " ends it\n"
-		if got.code != 1 || got.stdout != "" || !strings.HasSuffix(got.stderr, want) || len(f.wished) > 0 {
-			t.Errorf("exit %d, %q, %q, %q", got.code, got.stdout, got.stderr, f.wished)
+		if got.code != 1 || got.stdout != "" || !strings.HasSuffix(got.stderr, want) || len(f.requested) > 0 {
+			t.Errorf("exit %d, %q, %q, %q", got.code, got.stdout, got.stderr, f.requested)
 		}
 	})
 }

@@ -125,13 +125,13 @@ type replayFlags struct {
 }
 
 // act requests a state for a replay and waits until it is reached.
-func (f *replayFlags) act(ctx context.Context, p *program, wish store.DesiredState, isSo func(job *admin.Replay) bool) error {
+func (f *replayFlags) act(ctx context.Context, p *program, desired store.DesiredState, isSo func(job *admin.Replay) bool) error {
 	of, closed, err := f.replays(p)
 	if err != nil {
 		return err
 	}
 	defer closed()
-	if err := of.Act(ctx, f.Job, wish); err != nil {
+	if err := of.Act(ctx, f.Job, desired); err != nil {
 		return requestFailure(err)
 	}
 	var job *admin.Replay

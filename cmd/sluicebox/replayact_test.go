@@ -27,9 +27,9 @@ func TestReplayActs(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct {
-		action, wished, first, then string
-		code                        int
-		says                        string
+		action, requested, first, then string
+		code                           int
+		says                           string
 	}{
 		{"pause", "pause", "playing", "paused", 0, "replay " + jobID + ": paused; 1 500 rows sent, 500 left\n"},
 		{"pause", "pause", "playing", "done", 0, "replay " + jobID + ": done; 1 500 rows sent\n"},
@@ -41,8 +41,8 @@ func TestReplayActs(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := &fakeReplays{look: soon(tt.first, tt.then)}
 			got := try(t, replaying(f), nil, "replay", tt.action, jobID, "-c", path)
-			if got.code != tt.code || !strings.Contains(got.stdout+got.stderr, tt.says) || len(f.wished) != 1 || f.wished[0] != jobID+" "+tt.wished {
-				t.Errorf("%s to %s: exit %d, %q, %q, %q", tt.action, tt.then, got.code, got.stdout, got.stderr, f.wished)
+			if got.code != tt.code || !strings.Contains(got.stdout+got.stderr, tt.says) || len(f.requested) != 1 || f.requested[0] != jobID+" "+tt.requested {
+				t.Errorf("%s to %s: exit %d, %q, %q, %q", tt.action, tt.then, got.code, got.stdout, got.stderr, f.requested)
 			}
 		})
 	}

@@ -25,10 +25,10 @@ type replayProgress struct {
 	id      string
 	screen  *screen // nil: no terminal
 
-	state, why string
-	text       string    // latest progress line
-	lastNoteAt time.Time // time of the latest periodic line
-	samples    []progressSample
+	state, note string
+	text        string    // latest progress line
+	lastNoteAt  time.Time // time of the latest periodic line
+	samples     []progressSample
 }
 
 // progressSample is the number of finished rows at a time.
@@ -39,12 +39,12 @@ type progressSample struct {
 
 // update shows the state of the replay. behind is the id of the replay it waits for.
 func (g *replayProgress) update(job *admin.Replay, behind string, now time.Time) {
-	if said, _ := splitReplayNote(job.Reason); said != g.why {
-		g.why = said
+	if note, _ := splitReplayNote(job.Reason); note != g.note {
+		g.note = note
 		// The result line reports the reason of an end.
-		if state := store.JobState(job.State); g.why != "" && (!state.Ended() || state == store.JobDone) {
+		if state := store.JobState(job.State); g.note != "" && (!state.Ended() || state == store.JobDone) {
 			g.erase()
-			g.program.note("replay %s: %s", g.id, oneLine(g.why))
+			g.program.note("replay %s: %s", g.id, oneLine(g.note))
 		}
 	}
 	text := progressText(job, behind, g.rate(job, now))
@@ -103,9 +103,9 @@ func doneRows(job *admin.Replay) int64 {
 
 // splitReplayNote splits a replay's reason into the note and the condition it waits for.
 // The leader joins them with a semicolon.
-func splitReplayNote(why string) (said, waits string) {
-	said, waits, _ = strings.Cut(why, replay.WaitsFor)
-	return said, waits
+func splitReplayNote(reason string) (note, waitsFor string) {
+	note, waitsFor, _ = strings.Cut(reason, replay.WaitsFor)
+	return note, waitsFor
 }
 
 // progressText describes a replay in a line, without its id.

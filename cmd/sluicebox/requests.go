@@ -101,14 +101,14 @@ const requestPollInterval, fastRequestPollInterval, fastRequestPollPeriod = time
 var errNoLeader = errors.New("no leader accepted the request")
 
 // await polls until the request is done. It returns errNoLeader if no leader works on the
-// request for the given time. It returns the last error of look if that lasts as long,
+// request for the given time. It returns the last error of check if that lasts as long,
 // because a short database outage is tolerated.
-func (f *leaderFlags) await(ctx context.Context, p *program, look func(ctx context.Context) (done, taken bool, err error)) error {
+func (f *leaderFlags) await(ctx context.Context, p *program, check func(ctx context.Context) (done, taken bool, err error)) error {
 	began := time.Now()
 	taken, seen := began, began
 	failing := false
 	for {
-		done, begun, err := look(ctx)
+		done, begun, err := check(ctx)
 		now := time.Now()
 		switch {
 		case ctx.Err() != nil:

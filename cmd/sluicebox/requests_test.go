@@ -24,14 +24,14 @@ import (
 )
 
 // requestDatabase is a real database of a relay that does not run.
-type wishingRelay struct {
+type requestDatabase struct {
 	t      *testing.T
 	config string // path
 	store  *sqlitestore.Store
 	epoch  store.Epoch
 }
 
-func newWishingRelay(t *testing.T) *wishingRelay {
+func newRequestDatabase(t *testing.T) *requestDatabase {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "shop.db")
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(wal)")
@@ -45,7 +45,7 @@ func newWishingRelay(t *testing.T) *wishingRelay {
 	if err != nil || db.Close() != nil {
 		t.Fatal(err)
 	}
-	w := &wishingRelay{t: t, config: file(t, fmt.Sprintf(`source: {url: "sqlite://%s"}
+	w := &requestDatabase{t: t, config: file(t, fmt.Sprintf(`source: {url: "sqlite://%s"}
 outboxes: [{table: outbox_messages, layout: outbox-messages, sink: near}]
 sinks:
   near: {type: webhook, url: "https://near"}
@@ -69,13 +69,13 @@ sinks:
 }
 
 // try runs a command on the database.
-func (w *wishingRelay) try(args ...string) result {
+func (w *requestDatabase) try(args ...string) result {
 	w.t.Helper()
 	return try(w.t, backend{checkpoints: app.OpenCheckpoints, replays: app.OpenReplays}, nil, append(args, "-c", w.config)...)
 }
 
 // expect runs a command and checks its exit code and output.
-func (w *wishingRelay) expect(code int, says string, args ...string) {
+func (w *requestDatabase) expect(code int, says string, args ...string) {
 	w.t.Helper()
 	if got := w.try(args...); got.code != code || !strings.Contains(got.stdout+got.stderr, says) {
 		w.t.Errorf("%q: exit %d, %q, %q; want %d, %q", args, got.code, got.stdout, got.stderr, code, says)
@@ -83,7 +83,7 @@ func (w *wishingRelay) expect(code int, says string, args ...string) {
 }
 
 // lead acts as the leader.
-func (w *wishingRelay) lead(do func(ctx context.Context, st *sqlitestore.Store, epoch store.Epoch) error) {
+func (w *requestDatabase) lead(do func(ctx context.Context, st *sqlitestore.Store, epoch store.Epoch) error) {
 	w.t.Helper()
 	var err error
 	if w.epoch == 0 {
@@ -98,8 +98,8 @@ func (w *wishingRelay) lead(do func(ctx context.Context, st *sqlitestore.Store, 
 
 // TestCheckpointRequests checks that the commands write requests for the leader and show
 // its results.
-func TestCheckpointWishes(t *testing.T) {
-	w := newWishingRelay(t)
+func TestCheckpointRequests(t *testing.T) {
+	w := newRequestDatabase(t)
 	w.expect(0, "no named checkpoints\n", "checkpoint", "list")
 	w.expect(1, "checkpoint a: no leader accepted the request within 0s; it stays queued\n", "checkpoint", "create", "a", "--wait=0s")
 	w.expect(1, "checkpoint already exists\n  use another name", "checkpoint", "create", "a", "--wait=0s")
@@ -134,8 +134,8 @@ func TestCheckpointWishes(t *testing.T) {
 }
 
 // TestReplayRequests does the same for replays.
-func TestReplayWishes(t *testing.T) {
-	w := newWishingRelay(t)
+func TestReplayRequests(t *testing.T) {
+	w := newRequestDatabase(t)
 	w.expect(0, "no replays\n", "replay", "list")
 	w.expect(1, "replay from a: checkpoint not found\n  sluicebox checkpoint list shows them\n", "replay", "--from=a")
 	w.expect(64, `unknown outbox "outbox_message"; the outboxes are outbox_messages`, "replay", "--since=1h", "--outbox=outbox_message")
@@ -178,7 +178,7 @@ func TestReplayWishes(t *testing.T) {
 }
 
 // refuseOne finishes a replay of two rows, of which one was refused.
-func (w *wishingRelay) refuseOne(id string) {
+func (w *requestDatabase) refuseOne(id string) {
 	w.t.Helper()
 	item := func(id string) store.Item {
 		return store.Item{Ref: store.Ref{Outbox: "outbox_messages", ID: id}, Kind: "EVENT", Group: store.GroupOf("g")}
@@ -198,7 +198,7 @@ func (w *wishingRelay) refuseOne(id string) {
 
 // TestRequestsToRelay checks that with --admin the commands use a relay instead of the
 // database, and need no configuration.
-func TestWishesOfARelay(t *testing.T) {
+func TestRequestsToRelay(t *testing.T) {
 	named := &fakeCheckpoints{look: turning([]admin.Checkpoint{{Name: "a", State: "made", Position: "7"}}, nil)}
 	jobs := &fakeReplays{look: always(admin.Replay{ID: jobID, State: "done", Rows: 3, Sent: 3}), refused: []admin.ReplayError{{ID: "1"}}}
 	at := "--admin=" + serveConfig(t, admin.Config{Checkpoints: named, Replays: jobs}, ready{})
@@ -224,8 +224,8 @@ func TestWishesOfARelay(t *testing.T) {
 			t.Errorf("%s: exit %d, %q, %q", args, got.code, got.stdout, got.stderr)
 		}
 	}
-	if len(named.asked) != 1 || named.asked[0] != "create a true" || len(jobs.wished) != 2 || !reflect.DeepEqual(jobs.started, []replay.Spec{{From: "a", Groups: []string{"g"}}}) {
-		t.Errorf("asked for %q, %+v, %q", named.asked, jobs.started, jobs.wished)
+	if len(named.asked) != 1 || named.asked[0] != "create a true" || len(jobs.requested) != 2 || !reflect.DeepEqual(jobs.started, []replay.Spec{{From: "a", Groups: []string{"g"}}}) {
+		t.Errorf("asked for %q, %+v, %q", named.asked, jobs.started, jobs.requested)
 	}
 	named.err, jobs.err = admin.ErrNotLeading, &admin.RequestError{Problem: "there is no sink \"x\""}
 	if got := try(t, backend{}, nil, "checkpoint", "create", "b", at); got.code != 1 || !strings.Contains(got.stderr, "is not the leader") {

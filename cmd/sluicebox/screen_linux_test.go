@@ -13,7 +13,7 @@ import (
 // On a terminal each status replaces the previous one, cut to the screen, and Ctrl-C
 // keeps the last one.
 func TestStatusOnATerminal(t *testing.T) {
-	from := &teller{status: leadingStatus()}
+	from := &fakeStatus{status: leadingStatus()}
 	tty, person := terminalPair(t, 60)
 	control, err := person.SyscallConn()
 	if err != nil {
@@ -38,7 +38,7 @@ func TestStatusOnATerminal(t *testing.T) {
 		}
 	}()
 	var why lockedBuffer
-	interrupt := watching(tty, &why, tells(t, from))
+	interrupt := watching(tty, &why, serveStatus(t, from))
 	seen := ""
 	until := func(text string) {
 		t.Helper()

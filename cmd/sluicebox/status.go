@@ -100,13 +100,13 @@ func (c *statusCommand) show(p *program, s *admin.RelayStatus) error {
 
 // notReadyError names the failing checks.
 func notReadyError(s *admin.RelayStatus) error {
-	var why []string
+	var failing []string
 	for _, c := range s.Checks {
 		if !c.OK {
-			why = append(why, oneLine(c.Name+": "+c.Detail))
+			failing = append(failing, oneLine(c.Name+": "+c.Detail))
 		}
 	}
-	return &commandError{code: exitFailed, problem: "the relay is not ready: " + strings.Join(why, "; ")}
+	return &commandError{code: exitFailed, problem: "the relay is not ready: " + strings.Join(failing, "; ")}
 }
 
 // watch shows the status repeatedly until the context ends. It keeps trying if the relay

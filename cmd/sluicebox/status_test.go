@@ -15,14 +15,14 @@ import (
 )
 
 // fakeStatus is a relay's status and checks, which tests change.
-type teller struct {
+type fakeStatus struct {
 	mu     sync.Mutex
 	status admin.RelayStatus
 	checks []admin.Check
 	asked  chan struct{} // if set, receives a value per request
 }
 
-func (r *teller) Report(context.Context, bool) admin.RelayStatus {
+func (r *fakeStatus) Report(context.Context, bool) admin.RelayStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.asked != nil {
@@ -34,13 +34,13 @@ func (r *teller) Report(context.Context, bool) admin.RelayStatus {
 	return r.status
 }
 
-func (r *teller) Checks() []admin.Check {
+func (r *fakeStatus) Checks() []admin.Check {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.checks
 }
 
-func (r *teller) change(do func()) {
+func (r *fakeStatus) change(do func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	do()
@@ -97,7 +97,7 @@ orders  EVENT  o-1    blocked  12    2h     400: no
 
 // TestStatusOfOpenBreaker checks that a lane is not shown as ready while its sink
 // receives only probes.
-func TestStatusOfASuspectSink(t *testing.T) {
+func TestStatusOfOpenBreaker(t *testing.T) {
 	s := leadingStatus()
 	s.Sinks[0].Lanes["ready"], s.Lanes[0].State = 7, "ready"
 	text := statusText(&s, time.Now())
@@ -115,14 +115,14 @@ func TestStatusOfASuspectSink(t *testing.T) {
 }
 
 // serveStatus serves a status until the test ends and returns the --admin flag for it.
-func tells(t *testing.T, from *teller) string {
+func serveStatus(t *testing.T, from *fakeStatus) string {
 	t.Helper()
 	return "--admin=" + serveConfig(t, admin.Config{Report: from}, from)
 }
 
 func TestStatusText(t *testing.T) {
-	from := &teller{status: leadingStatus()}
-	at := tells(t, from)
+	from := &fakeStatus{status: leadingStatus()}
+	at := serveStatus(t, from)
 	got := try(t, backend{}, nil, "status", at)
 	if got.code != 0 || got.stdout != leadingText || got.stderr != "" {
 		t.Errorf("exit %d\n%s\nwant\n%s%s", got.code, got.stdout, leadingText, got.stderr)
@@ -164,8 +164,8 @@ func TestReplaysText(t *testing.T) {
 }
 
 func TestStatusJSON(t *testing.T) {
-	from := &teller{status: leadingStatus(), checks: []admin.Check{{Name: "source", Detail: "silent"}}}
-	got := try(t, backend{}, nil, "status", tells(t, from), "--json")
+	from := &fakeStatus{status: leadingStatus(), checks: []admin.Check{{Name: "source", Detail: "silent"}}}
+	got := try(t, backend{}, nil, "status", serveStatus(t, from), "--json")
 	var s admin.RelayStatus
 	if err := json.Unmarshal([]byte(got.stdout), &s); err != nil {
 		t.Fatal(err)
@@ -229,9 +229,9 @@ func watching(stdout, stderr io.Writer, args ...string) (interrupt func() (code 
 // Without a terminal, --watch prints one block after the other, survives an unreachable
 // relay, and exits with 0 on Ctrl-C.
 func TestStatusWatched(t *testing.T) {
-	from := &teller{status: leadingStatus(), checks: []admin.Check{{Name: "source", Detail: "silent"}}, asked: make(chan struct{}, 100)}
+	from := &fakeStatus{status: leadingStatus(), checks: []admin.Check{{Name: "source", Detail: "silent"}}, asked: make(chan struct{}, 100)}
 	var out, why lockedBuffer
-	interrupt := watching(&out, &why, tells(t, from))
+	interrupt := watching(&out, &why, serveStatus(t, from))
 	for range 3 {
 		waitFor(t, from.asked)
 	}

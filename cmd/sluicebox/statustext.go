@@ -213,8 +213,8 @@ func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
 
 // laneStateText returns a lane's state for people. A ready lane waits while its sink
 // receives only probes.
-func laneStateText(state string, suspect bool) string {
-	if state == "ready" && suspect {
+func laneStateText(state string, allOpen bool) string {
+	if state == "ready" && allOpen {
 		return "waiting for the sink"
 	}
 	return oneLine(state)
@@ -231,11 +231,11 @@ func troubledHeader() []string {
 }
 
 func troubledRows(s *admin.RelayStatus, now time.Time) [][]string {
-	suspect := allBreakersOpen(s.Sinks)
+	allOpen := allBreakersOpen(s.Sinks)
 	all := make([][]string, len(s.Lanes))
 	for i := range s.Lanes {
 		l := &s.Lanes[i]
-		all[i] = []string{quoteCell(l.Outbox), quoteCell(l.Kind), groupCell(l.Group), laneStateText(l.State, suspect), strconv.Itoa(l.Rows + l.Spilled), ageText(l.Since, now), oneLine(laneReason(l))}
+		all[i] = []string{quoteCell(l.Outbox), quoteCell(l.Kind), groupCell(l.Group), laneStateText(l.State, allOpen), strconv.Itoa(l.Rows + l.Spilled), ageText(l.Since, now), oneLine(laneReason(l))}
 	}
 	return all
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // TestWithOpenOutput checks that only a pipe without a reader ends its writer.
-func TestWhileRead(t *testing.T) {
+func TestWithOpenOutput(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "rows"))
 	if err != nil {
 		t.Fatal(err)

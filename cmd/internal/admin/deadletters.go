@@ -115,10 +115,10 @@ func readPayloads(ctx context.Context, letters DeadLetters, rows []store.DeadLet
 	if len(ids) == 0 {
 		return nil
 	}
-	whole, err := letters.List(ctx, store.DeadLetterFilter{Outbox: rows[0].Outbox, IDs: ids}, len(ids), true)
-	for i := range whole {
-		if at, asked := places[whole[i].ID]; asked {
-			rows[at].Payload, rows[at].PayloadSize = whole[i].Payload, whole[i].PayloadSize
+	full, err := letters.List(ctx, store.DeadLetterFilter{Outbox: rows[0].Outbox, IDs: ids}, len(ids), true)
+	for i := range full {
+		if at, asked := places[full[i].ID]; asked {
+			rows[at].Payload, rows[at].PayloadSize = full[i].Payload, full[i].PayloadSize
 		}
 	}
 	return err

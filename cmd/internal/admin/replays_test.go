@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// requestRecorder is a Checkpoints and, as replayController, a Replays that records its
+// requestRecorder is a Checkpoints and, as replayRecorder, a Replays that records its
 // calls.
 type requestRecorder struct {
 	recorder
@@ -36,29 +36,29 @@ func (d *requestRecorder) Delete(_ context.Context, name string) error {
 	return d.err
 }
 
-type replayDesk struct{ *requestRecorder }
+type replayRecorder struct{ *requestRecorder }
 
-func (d replayDesk) List(context.Context) ([]admin.Replay, error) { return d.jobs, d.err }
+func (d replayRecorder) List(context.Context) ([]admin.Replay, error) { return d.jobs, d.err }
 
-func (d replayDesk) Start(_ context.Context, spec *replay.Spec) (string, error) {
+func (d replayRecorder) Start(_ context.Context, spec *replay.Spec) (string, error) {
 	d.note("start")
 	d.spec = spec
 	return "abc", d.err
 }
 
-func (d replayDesk) Errors(_ context.Context, id string, limit int) ([]admin.ReplayError, error) {
+func (d replayRecorder) Errors(_ context.Context, id string, limit int) ([]admin.ReplayError, error) {
 	d.note("errors %s %d", id, limit)
 	return d.refused, d.err
 }
 
-func (d replayDesk) Act(_ context.Context, id string, wish store.DesiredState) error {
-	d.note("%s %s", wish, id)
+func (d replayRecorder) Act(_ context.Context, id string, desired store.DesiredState) error {
+	d.note("%s %s", desired, id)
 	return d.err
 }
 
 func serveRequests(t *testing.T, d *requestRecorder, token string) (base string) {
 	t.Helper()
-	return serve(t, admin.Config{Token: token, Checkpoints: d, Replays: replayDesk{d}}, &checks{})
+	return serve(t, admin.Config{Token: token, Checkpoints: d, Replays: replayRecorder{d}}, &checks{})
 }
 
 var someDay = time.Date(2026, 3, 4, 5, 6, 7, 800_000_000, time.UTC)
@@ -255,7 +255,7 @@ func TestRequestClient(t *testing.T) {
 		t.Errorf("asked %q, %v", asked, err)
 	}
 	if err := c.Replays().Act(ctx, "j", "stop"); err == nil {
-		t.Error("there is no such wish")
+		t.Error("there is no such action")
 	}
 	_, err = newClient(t, serve(t, admin.Config{}, &checks{}), "").Replays().List(ctx)
 	var none *admin.APIError

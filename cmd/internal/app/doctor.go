@@ -64,8 +64,8 @@ type doctor struct {
 	findings []Finding
 }
 
-func (d *doctor) add(part string, f store.Finding, away bool) {
-	d.findings = append(d.findings, Finding{part, f, away})
+func (d *doctor) add(part string, f store.Finding, unreachable bool) {
+	d.findings = append(d.findings, Finding{part, f, unreachable})
 }
 
 func (d *doctor) addOK(part, subject, text string) {
@@ -81,8 +81,8 @@ func (d *doctor) addError(part, subject string, err error) {
 		d.add(part, f, false)
 		return
 	}
-	if away, ok := explainRefusedSession(&f, err); ok {
-		d.add(part, f, away)
+	if unreachable, ok := explainRefusedSession(&f, err); ok {
+		d.add(part, f, unreachable)
 		return
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -273,16 +273,16 @@ func (d *doctor) checkSinks(ctx context.Context) {
 	}
 	asking.Wait()
 	for i, out := range outcomes {
-		f, away := probeFinding(probes[i].sink, out)
+		f, unreachable := probeFinding(probes[i].sink, out)
 		if !d.isRouted(probes[i].sink) {
-			f, away = replaySinkFinding(f), false
+			f, unreachable = replaySinkFinding(f), false
 		}
-		d.add(PartSinks, f, away)
+		d.add(PartSinks, f, unreachable)
 	}
 }
 
 // probeFinding converts the outcome of a probe into a finding.
-func probeFinding(name string, out sink.Outcome) (f store.Finding, away bool) {
+func probeFinding(name string, out sink.Outcome) (f store.Finding, unreachable bool) {
 	f = store.Finding{Grade: store.GradeFault, Subject: name, Text: out.Detail}
 	switch {
 	case out.Class == sink.Delivered:
@@ -367,8 +367,8 @@ func queryLeader(ctx context.Context, listen string) string {
 const sessionHoldersQuery = "SELECT datname, usename, application_name, state, count(*) FROM pg_stat_activity GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC;"
 
 // explainRefusedSession explains why a reachable server refused a session for another
-// reason than the login. away has the meaning of Finding.Unreachable.
-func explainRefusedSession(f *store.Finding, err error) (away, ok bool) {
+// reason than the login. unreachable has the meaning of Finding.Unreachable.
+func explainRefusedSession(f *store.Finding, err error) (unreachable, ok bool) {
 	if problem, remedy, ok := mysqlstore.ExplainNoSession(err); ok {
 		f.Text, f.Remedy = problem, remedy
 		return true, true

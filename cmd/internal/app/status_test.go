@@ -97,8 +97,8 @@ func TestReportOfReplays(t *testing.T) {
 	if s := r.Report(t.Context(), false); s.Replays.Current != nil {
 		t.Errorf("before the desk looked: %+v", s.Replays)
 	}
-	job := func(id string, state store.JobState, wish store.DesiredState) store.Job {
-		return store.Job{ID: id, State: state, Desired: wish, Total: 7, Sent: 3}
+	job := func(id string, state store.JobState, desired store.DesiredState) store.Job {
+		return store.Job{ID: id, State: state, Desired: desired, Total: 7, Sent: 3}
 	}
 	done := job("done", store.JobDone, store.DesiredRun)
 	newer, older := job("newer", store.JobWaiting, store.DesiredRun), job("older", store.JobWaiting, store.DesiredRun)

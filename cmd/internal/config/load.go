@@ -95,9 +95,9 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 		return nil, err
 	}
 	var files []string
-	kept := map[string][]byte{}
+	readOnce := map[string][]byte{}
 	again := func(path string) ([]byte, error) {
-		if data, ok := kept[path]; ok {
+		if data, ok := readOnce[path]; ok {
 			return data, nil
 		}
 		return readFile(path)
@@ -105,7 +105,7 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 	d := newDecoder(name, environ, func(path string) ([]byte, error) {
 		data, err := again(path)
 		if info, stat := os.Stat(path); err == nil && stat == nil && !info.Mode().IsRegular() {
-			kept[path] = data // a pipe can be read only once
+			readOnce[path] = data // a pipe can be read only once
 		} else {
 			files = append(files, path)
 		}
