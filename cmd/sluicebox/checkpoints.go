@@ -47,6 +47,7 @@ func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
 	if err := list.Create(ctx, c.Name, c.KeepLog); err != nil {
 		return requestFailure(err)
 	}
+
 	var made *admin.Checkpoint
 	noted := ""
 	err = c.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
@@ -66,6 +67,7 @@ func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return c.unfinishedError(err, "checkpoint "+c.Name, "it will still be created", "sluicebox checkpoint delete "+c.Name+" withdraws it")
 	}
+
 	return c.report(p, made)
 }
 
@@ -88,14 +90,17 @@ func (c *checkpointCreateCommand) report(p *program, made *admin.Checkpoint) err
 			return err
 		}
 	}
+
 	if made.State == string(store.SavepointRefused) {
 		return &commandError{code: exitConfig, problem: fmt.Sprintf("checkpoint %s was refused: %s", made.Name, oneLine(made.Reason)),
 			remedy: "sluicebox checkpoint delete " + made.Name + " removes it, so that the name is free again"}
 	}
+
 	if made.State == string(store.SavepointLogLost) {
 		return &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s was created, but its log is no longer retained: %s", made.Name, oneLine(made.Reason)),
 			remedy: "a replay from it reads the table; sluicebox checkpoint delete " + made.Name + " frees the name"}
 	}
+
 	if c.JSON {
 		return nil
 	}
@@ -103,10 +108,12 @@ func (c *checkpointCreateCommand) report(p *program, made *admin.Checkpoint) err
 	if made.Position == "" {
 		at = "without a log position, because the relay polls"
 	}
+
 	text := fmt.Sprintf("checkpoint %s: %s, %s, %s", made.Name, made.State, at, made.MadeAt.UTC().Format(time.RFC3339))
 	if made.Reason != "" {
 		text += "; " + oneLine(made.Reason)
 	}
+
 	_, err := fmt.Fprintln(p.stdout, text)
 	return err
 }
@@ -128,6 +135,7 @@ func (c *checkpointListCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return requestFailure(err)
 	}
+
 	if c.JSON {
 		return p.json(admin.CheckpointList{Checkpoints: append([]admin.Checkpoint{}, list...)})
 	}
@@ -135,6 +143,7 @@ func (c *checkpointListCommand) Run(ctx context.Context, p *program) error {
 		p.note("no named checkpoints")
 		return nil
 	}
+
 	lines := make([][]string, len(list))
 	for i := range list {
 		lines[i] = checkpointRow(&list[i])
@@ -151,6 +160,7 @@ func checkpointRow(c *admin.Checkpoint) []string {
 	if c.Deleting {
 		state += ", to be deleted"
 	}
+
 	if !c.MadeAt.IsZero() {
 		made, seq = c.MadeAt.UTC().Format(time.RFC3339), strconv.FormatInt(c.Seq, 10)
 	}
@@ -160,12 +170,14 @@ func checkpointRow(c *admin.Checkpoint) []string {
 			retained += " of " + sizeText(c.MaxRetainedBytes)
 		}
 	}
+
 	if c.Position != "" {
 		position = oneLine(c.Position)
 	}
 	if runes := []rune(position); len(runes) > maxPositionWidth {
 		position = string(runes[:maxPositionWidth-1]) + "…"
 	}
+
 	return []string{quoteCell(c.Name), state, made, seq, retained, position, oneLine(c.Reason)}
 }
 
@@ -186,6 +198,7 @@ func (c *checkpointDeleteCommand) Run(ctx context.Context, p *program) error {
 	if err := list.Delete(ctx, c.Name); err != nil {
 		return requestFailure(err)
 	}
+
 	err = c.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
 		left, err := findCheckpoint(ctx, list, c.Name)
 		return left == nil || !left.Deleting, false, err
@@ -193,6 +206,7 @@ func (c *checkpointDeleteCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return c.unfinishedError(err, "checkpoint "+c.Name, "it will still be deleted", "until then its log is retained")
 	}
+
 	_, err = fmt.Fprintf(p.stdout, "checkpoint %s: deleted\n", c.Name)
 	return err
 }

@@ -44,21 +44,25 @@ func (f *relayFlags) dial(p *program) (*admin.Client, *config.Config, error) {
 		}
 		cfg = nil // no file was named, and the variables alone are incomplete
 	}
+
 	base, token := f.Admin, ""
 	if cfg != nil {
 		token = cfg.Settings.Admin.Token.Reveal()
 	}
+
 	if base == "" {
 		base, err = adminAddress(cfg.Settings.Admin.Listen)
 		if err != nil {
 			return nil, nil, err
 		}
 	}
+
 	if f.TokenFile != "" {
 		if token, err = readToken(f.TokenFile); err != nil {
 			return nil, nil, err
 		}
 	}
+
 	client, err := admin.NewClient(base, token)
 	if err != nil {
 		return nil, nil, usageError("--admin: "+err.Error(), "see sluicebox --help")
@@ -93,12 +97,14 @@ func readToken(path string) (string, error) {
 		}
 		return "", &store.SetupError{Problem: fmt.Sprintf("cannot read --token-file %s: %s", path, err)}
 	}
+
 	text = bytes.TrimRight(text, "\r\n")
 	if len(text) == 0 || len(text) > maxTokenSize || bytes.ContainsFunc(text, func(r rune) bool {
 		return unicode.IsControl(r) || unicode.IsSpace(r) || r > unicode.MaxASCII
 	}) {
 		return "", &store.SetupError{Problem: fmt.Sprintf("--token-file %s holds no bearer token", path), Remedy: "it must contain only the token, in one line without blanks"}
 	}
+
 	return string(text), nil
 }
 
@@ -121,5 +127,6 @@ func relayFailure(err error) error {
 	case errors.As(err, &refused) && refused.Status == http.StatusBadRequest:
 		return usageError("refused by the relay: "+refused.Text, "")
 	}
+
 	return err
 }

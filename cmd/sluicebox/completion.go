@@ -53,15 +53,18 @@ func completions(at string, n *kong.Node) []commandCompletions {
 			own.words = append(own.words, completion{word: word})
 		}
 	}
+
 	flagged := n
 	if n.DefaultCmd != nil {
 		flagged = n.DefaultCmd // the default command's word may be omitted
 	}
+
 	for _, group := range flagged.AllFlags(true) {
 		for _, f := range group {
 			own.flags = append(own.flags, flagCompletion(f))
 		}
 	}
+
 	var below []commandCompletions
 	for _, child := range n.Children {
 		if !child.Hidden {
@@ -69,6 +72,7 @@ func completions(at string, n *kong.Node) []commandCompletions {
 			below = append(below, completions(at+" "+child.Name, child)...)
 		}
 	}
+
 	return append([]commandCompletions{own}, below...)
 }
 

@@ -106,6 +106,7 @@ func fishScript(name string, all []commandCompletions) string {
 			fmt.Fprintf(&b, "%s -d %s\n", line, singleQuoted(f.help))
 		}
 	}
+
 	return b.String()
 }
 
@@ -154,6 +155,7 @@ func valueCases(all []commandCompletions, file, text string) string {
 			fmt.Fprintf(&b, "    %s)\n%s\n", strings.Join(patterns, "|"), then)
 		}
 	}
+
 	return b.String()
 }
 

@@ -21,6 +21,7 @@ func (c *checkCommand) Run(p *program) error {
 	if err != nil {
 		return err
 	}
+
 	if err := cfg.ReferenceErrors(); err != nil {
 		return err
 	}
@@ -28,10 +29,12 @@ func (c *checkCommand) Run(p *program) error {
 	if c.JSON {
 		print = cfg.JSON
 	}
+
 	text, err := print()
 	if err != nil {
 		return err
 	}
+
 	_, err = p.stdout.Write(text)
 	return err
 }

@@ -102,10 +102,12 @@ func (f *deadLetterActionFlags) runAction(ctx context.Context, p *program, m *de
 	if err != nil {
 		return err
 	}
+
 	plan, total, err := f.plan(ctx, client, m, outboxes)
 	if err != nil {
 		return err
 	}
+
 	if total == 0 && len(f.IDs) > 0 {
 		return &commandError{code: exitFailed, problem: "no FAILED row has one of these ids; nothing was changed", remedy: "sluicebox deadletters list shows them"}
 	}
@@ -119,6 +121,7 @@ func (f *deadLetterActionFlags) runAction(ctx context.Context, p *program, m *de
 			}
 		}
 	}
+
 	return f.report(p, m, plan)
 }
 
@@ -144,6 +147,7 @@ func (f *deadLetterActionFlags) plan(ctx context.Context, client *admin.Client, 
 		total += chosen
 		plan = append(plan, deadLetterActionResult{Outbox: outbox, Chosen: chosen, request: req})
 	}
+
 	return plan, total, nil
 }
 
@@ -168,18 +172,21 @@ func (f *deadLetterActionFlags) confirm(ctx context.Context, p *program, m *dead
 			p.note("%s: %s will be %s.", quoteCell(r.Outbox), failedRowsText(r.Chosen), m.consequence)
 		}
 	}
+
 	if f.Yes {
 		return nil
 	}
 	if !isTerminal(p.stdin) {
 		return usageError("stdin is not a terminal; nothing was changed", "use --yes to skip the confirmation, or --dry-run to count only")
 	}
+
 	_, _ = io.WriteString(p.stderr, "Continue? [y/N] ")
 	answer, err := readLine(ctx, p.stdin)
 	if err != nil {
 		p.note("")
 		return &commandError{code: exitFailed, problem: "no answer; nothing was changed"}
 	}
+
 	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
 		return &commandError{code: exitFailed, problem: "not confirmed; nothing was changed"}
 	}
@@ -210,6 +217,7 @@ func readLine(ctx context.Context, in io.Reader) (string, error) {
 		line string
 		err  error
 	}
+
 	done := make(chan read, 1)
 	go func() {
 		line, err := bufio.NewReader(in).ReadString('\n')
@@ -239,6 +247,7 @@ func (r *deadLetterActionResult) run(ctx context.Context, p *program, client *ad
 			p.note("%s: %d of %d %s", quoteCell(r.Outbox), r.Done, r.Chosen, m.pastParticiple)
 		}
 	}
+
 	return nil
 }
 

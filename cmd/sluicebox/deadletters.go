@@ -131,12 +131,14 @@ func (c *deadLetterListCommand) Run(ctx context.Context, p *program) error {
 		}
 		more += max(0, n-len(rows))
 	}
+
 	if err := c.print(p, found); err != nil {
 		return err
 	}
 	if more > 0 {
 		p.note("%d more; --limit shows them", more)
 	}
+
 	return nil
 }
 
@@ -164,6 +166,7 @@ func (c *deadLetterListCommand) print(p *program, found []admin.DeadLetter) erro
 		p.note("no FAILED row matches")
 		return nil
 	}
+
 	now := time.Now()
 	lines := make([][]string, len(found))
 	for i := range found {
@@ -173,6 +176,7 @@ func (c *deadLetterListCommand) print(p *program, found []admin.DeadLetter) erro
 			strconv.Itoa(d.RetryCount), strconv.Itoa(d.PayloadSize), oneLine(d.Error),
 		}
 	}
+
 	return printTable(p.stdout, []string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "RETRIES", "BYTES", "ERROR"}, lines)
 }
 
@@ -213,11 +217,13 @@ func (c *deadLetterShowCommand) Run(ctx context.Context, p *program) error {
 			}
 		}
 	}
+
 	if c.JSON {
 		if err := p.json(admin.DeadLetterList{DeadLetters: shown}); err != nil {
 			return err
 		}
 	}
+
 	if len(missing) > 0 {
 		return &commandError{code: exitFailed, problem: fmt.Sprintf("no FAILED row has the id %s in %s", strings.Join(missing, ", "), strings.Join(outboxes, ", "))}
 	}
@@ -231,6 +237,7 @@ func showDeadLetter(p *program, d *admin.DeadLetter) error {
 	if !d.FailedAt.IsZero() {
 		failed = fmt.Sprintf("%s (%s ago)", d.FailedAt.UTC().Format(time.RFC3339), ageText(d.FailedAt, time.Now()))
 	}
+
 	payload := "(not text; --json has it in base64)"
 	if d.PayloadBytes == nil {
 		text := ""
@@ -244,6 +251,7 @@ func showDeadLetter(p *program, d *admin.DeadLetter) error {
 			return printable(r)
 		}, text)
 	}
+
 	_, err := fmt.Fprintf(p.stdout, "outbox   %s\nid       %s\nkind     %s\ngroup    %s\nfailed   %s\nretries  %d\nerror    %s\npayload  %d bytes\n%s\n\n",
 		quoteCell(d.Outbox), quoteCell(d.ID), quoteCell(d.Kind), groupCell(d.Group), failed, d.RetryCount, oneLine(d.Error), d.PayloadSize, payload)
 	return err

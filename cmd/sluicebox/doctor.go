@@ -38,6 +38,7 @@ func (c *doctorCommand) Run(ctx context.Context, p *program) error {
 	default:
 		found = app.Doctor(ctx, cfg, currentVersion().Version)
 	}
+
 	if ctx.Err() != nil {
 		return ctx.Err() // the findings are incomplete
 	}
@@ -45,6 +46,7 @@ func (c *doctorCommand) Run(ctx context.Context, p *program) error {
 	if c.JSON {
 		print = p.jsonFindings
 	}
+
 	if err := print(found); err != nil {
 		return err
 	}
@@ -97,12 +99,14 @@ func (n findingCounts) String() string {
 			parts = append(parts, fmt.Sprintf(part.many, part.n))
 		}
 	}
+
 	switch {
 	case len(parts) == 0:
 		return "No problems found."
 	case n.faults+n.unreachable == 0:
 		return "No fault, " + strings.Join(parts, ", ") + "."
 	}
+
 	return strings.Join(parts, ", ") + "."
 }
 

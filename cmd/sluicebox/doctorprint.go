@@ -40,6 +40,7 @@ func (p *program) printFindings(found []app.Finding) error {
 			b.WriteString(strings.Repeat(" ", doctorIndent) + line + "\n")
 		}
 	}
+
 	fmt.Fprintf(&b, "\n%s\n", countFindings(found))
 	_, err := io.WriteString(p.stdout, b.String())
 	return err
@@ -94,6 +95,7 @@ func wrap(text string, width int, prefix string) []string {
 			line = prefix + word
 		}
 	}
+
 	return append(lines, line)
 }
 

@@ -72,6 +72,7 @@ func (c *laneListCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return relayFailure(err)
 	}
+
 	if c.JSON {
 		return p.json(list)
 	}
@@ -79,12 +80,14 @@ func (c *laneListCommand) Run(ctx context.Context, p *program) error {
 		p.note("no lane matches")
 		return nil
 	}
+
 	if err := printTable(p.stdout, laneHeader(), laneRows(list.Lanes, time.Now())); err != nil {
 		return err
 	}
 	if more := list.Total - len(list.Lanes); more > 0 {
 		p.note("%d more; --limit shows them", more)
 	}
+
 	return nil
 }
 
@@ -108,6 +111,7 @@ func laneRows(lanes []admin.Lane, now time.Time) [][]string {
 			strconv.Itoa(l.Attempts), strconv.Itoa(l.RetryCount), next, ageText(l.Since, now), oneLine(laneReason(l)),
 		}
 	}
+
 	return all
 }
 
@@ -151,6 +155,7 @@ func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Clien
 	if f.Kind != nil {
 		req.Kind = *f.Kind
 	}
+
 	if f.Outbox != "" && f.Kind != nil {
 		return req, nil
 	}
@@ -158,10 +163,12 @@ func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Clien
 	if f.Group != nil {
 		of.Group = f.selectedGroup()
 	}
+
 	list, err := client.Lanes(ctx, of, maxLanesSearched)
 	if err != nil {
 		return req, relayFailure(err)
 	}
+
 	var fit, single []admin.Lane
 	for _, l := range list.Lanes {
 		if l.Replay != "" {
@@ -173,6 +180,7 @@ func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Clien
 			single = append(single, l)
 		}
 	}
+
 	switch {
 	case len(fit) == 1:
 		req.Outbox, req.Kind = fit[0].Outbox, fit[0].Kind
@@ -185,6 +193,7 @@ func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Clien
 	case len(single) > 0:
 		return req, usageError("each row without a group has its own lane; nothing was done", "choose one with --row ID (sluicebox lanes list --no-group)")
 	}
+
 	return req, &commandError{code: exitFailed, problem: "the relay has no such lane; nothing was done",
 		remedy: "sluicebox lanes list shows them; a lane without rows can be named with both --outbox and --kind"}
 }
@@ -203,21 +212,25 @@ func (f *laneFlags) act(ctx context.Context, p *program, action, reason, done st
 	if err != nil {
 		return err
 	}
+
 	req.Reason = reason
 	lane, err := client.ActOnLane(ctx, action, req)
 	if err != nil {
 		return laneFailure(err, &req)
 	}
+
 	if f.JSON {
 		if lane.State == "" {
 			return p.json(struct{}{})
 		}
 		return p.json(lane)
 	}
+
 	now := "no rows in memory"
 	if lane.State != "" {
 		now = fmt.Sprintf("it is %s, with %s", lane.State, rowsText(lane.Rows+lane.Spilled))
 	}
+
 	_, err = fmt.Fprintf(p.stdout, "%s: %s; %s\n", laneText(&req), done, now)
 	return err
 }

@@ -90,14 +90,17 @@ func (p *program) main(args []string) int {
 	if err != nil {
 		return p.fail(err)
 	}
+
 	parsed, err := parser.Parse(args)
 	if helped {
 		return exitOK
 	}
+
 	if err != nil {
 		p.printProblem(err.Error(), "see sluicebox --help")
 		return exitUsage
 	}
+
 	ctx, stop := p.untilSignal()
 	defer stop()
 	parsed.BindTo(ctx, (*context.Context)(nil))
@@ -105,6 +108,7 @@ func (p *program) main(args []string) int {
 	if err == nil || errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return exitOK
 	}
+
 	return p.fail(err)
 }
 

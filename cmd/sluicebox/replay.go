@@ -55,6 +55,7 @@ func (c *replayStartCommand) Validate() error {
 	case c.Rate < 0:
 		return fmt.Errorf("--rate is %d, must be at least 1", c.Rate)
 	}
+
 	if err := c.spec().Validate(); err != nil {
 		return err
 	}
@@ -83,6 +84,7 @@ func (c *replayStartCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return requestFailure(err)
 	}
+
 	if c.Detach {
 		return c.printDetached(ctx, p, of, id)
 	}
@@ -107,6 +109,7 @@ func (c *replayStartCommand) Run(ctx context.Context, p *program) error {
 		return c.unfinishedError(err, "replay "+id, "it continues without this command",
 			fmt.Sprintf("sluicebox replay list shows it, sluicebox replay cancel %s ends it", id))
 	}
+
 	return c.report(p, &job)
 }
 
@@ -228,5 +231,6 @@ func replayFailure(job *admin.Replay) error {
 	default:
 		text = fmt.Sprintf("failed: %s; %s sent before", oneLine(job.Reason), rowCountText(job.Sent))
 	}
+
 	return &commandError{code: code, problem: fmt.Sprintf("replay %s: %s", job.ID, text), remedy: remedy}
 }

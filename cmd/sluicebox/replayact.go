@@ -28,6 +28,7 @@ func (c *replayListCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return requestFailure(err)
 	}
+
 	if c.JSON {
 		return p.json(admin.ReplayList{Replays: append([]admin.Replay{}, list...)})
 	}
@@ -35,6 +36,7 @@ func (c *replayListCommand) Run(ctx context.Context, p *program) error {
 		p.note("no replays")
 		return nil
 	}
+
 	lines := make([][]string, len(list))
 	now := time.Now()
 	for i := range list {
@@ -48,12 +50,14 @@ func replayRow(r *admin.Replay, now time.Time) []string {
 	if r.Spec.DryRun {
 		state += " (dry run)"
 	}
+
 	if !r.Ended() && (r.DesiredState == store.DesiredCancel || r.DesiredState == store.DesiredPause && r.State != string(store.JobPaused)) {
 		state += ", to " + string(r.DesiredState)
 	}
 	if from == "" {
 		from = r.Spec.Since.UTC().Format(time.RFC3339)
 	}
+
 	if source == "" {
 		source = "-"
 	}
@@ -94,6 +98,7 @@ func (c *replayErrorsCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return requestFailure(err)
 	}
+
 	if c.JSON {
 		return p.json(admin.ReplayErrorList{Errors: append([]admin.ReplayError{}, list...)})
 	}
@@ -101,18 +106,21 @@ func (c *replayErrorsCommand) Run(ctx context.Context, p *program) error {
 		p.note("replay %s: no row was refused", c.Job)
 		return nil
 	}
+
 	lines := make([][]string, len(list))
 	now := time.Now()
 	for i := range list {
 		e := &list[i]
 		lines[i] = []string{quoteCell(e.Outbox), quoteCell(e.Kind), groupCell(e.Group), quoteCell(e.ID), ageText(e.At, now), oneLine(e.Reason)}
 	}
+
 	if err := printTable(p.stdout, []string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "ERROR"}, lines); err != nil {
 		return err
 	}
 	if job, err := findReplay(ctx, of, c.Job); err == nil && job.Refused > int64(len(list)) {
 		p.note("%s more; --limit shows them, up to %d", groupDigits(job.Refused-int64(len(list))), store.MaxJobErrors)
 	}
+
 	return nil
 }
 
@@ -134,6 +142,7 @@ func (f *replayFlags) act(ctx context.Context, p *program, desired store.Desired
 	if err := of.Act(ctx, f.Job, desired); err != nil {
 		return requestFailure(err)
 	}
+
 	var job *admin.Replay
 	err = f.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
 		if job, err = findReplay(ctx, of, f.Job); err != nil {
@@ -144,6 +153,7 @@ func (f *replayFlags) act(ctx context.Context, p *program, desired store.Desired
 	if err != nil {
 		return f.unfinishedError(err, "replay "+f.Job, "the request stays queued", "sluicebox replay list shows it")
 	}
+
 	if f.JSON {
 		return p.json(job)
 	}
@@ -151,6 +161,7 @@ func (f *replayFlags) act(ctx context.Context, p *program, desired store.Desired
 	if !job.Ended() { // remaining rows of an ended replay are dropped
 		text += ", " + groupDigits(job.Remaining) + " left"
 	}
+
 	_, err = fmt.Fprintln(p.stdout, text)
 	return err
 }

@@ -47,6 +47,7 @@ func (g *replayProgress) update(job *admin.Replay, behind string, now time.Time)
 			g.program.note("replay %s: %s", g.id, oneLine(g.note))
 		}
 	}
+
 	text := progressText(job, behind, g.rate(job, now))
 	switch {
 	case g.screen != nil && text != g.text:
@@ -57,6 +58,7 @@ func (g *replayProgress) update(job *admin.Replay, behind string, now time.Time)
 		g.lastNoteAt, g.text = now, text
 		g.program.note("replay %s: %s", g.id, text)
 	}
+
 	g.state = job.State
 }
 
@@ -114,6 +116,7 @@ func progressText(job *admin.Replay, behind string, rate float64) string {
 	if waits != "" {
 		waits = "waits for " + oneLine(waits)
 	}
+
 	switch state := store.JobState(job.State); {
 	case state == store.JobWaiting && waits != "":
 		return waits
@@ -126,11 +129,13 @@ func progressText(job *admin.Replay, behind string, rate float64) string {
 	case job.Spec.DryRun:
 		return job.State + "; " + rowCountText(job.Rows)
 	}
+
 	done := job.Rows - job.Remaining
 	share := 0.0
 	if job.Rows > 0 {
 		share = float64(done) / float64(job.Rows)
 	}
+
 	filled := int(share * barWidth)
 	parts := []string{fmt.Sprintf("[%s%s] %d%%", strings.Repeat("#", filled), strings.Repeat("-", barWidth-filled), int(share*100)),
 		groupDigits(done) + "/" + groupDigits(job.Rows)}
@@ -139,12 +144,14 @@ func progressText(job *admin.Replay, behind string, rate float64) string {
 	} else {
 		parts = append(parts, job.State)
 	}
+
 	if job.Refused > 0 {
 		parts = append(parts, groupDigits(job.Refused)+" refused")
 	}
 	if waits != "" {
 		parts = append(parts, waits)
 	}
+
 	return strings.Join(parts, "  ")
 }
 

@@ -16,6 +16,7 @@ func (p *program) fail(err error) int {
 		p.printProblem(err.Error(), "")
 		return exitConfig
 	}
+
 	code := exitFailed
 	for _, one := range joinedErrors(err) {
 		text, remedy := one.Error(), ""
@@ -30,6 +31,7 @@ func (p *program) fail(err error) int {
 		}
 		p.printProblem(text, remedy)
 	}
+
 	return code
 }
 

@@ -84,6 +84,7 @@ func requestFailure(err error) error {
 	default:
 		return relayFailure(err)
 	}
+
 	return &commandError{code: exitFailed, problem: err.Error(), remedy: remedy}
 }
 

@@ -32,15 +32,18 @@ func (s *screen) draw(text string) error {
 	if height := terminalHeight(s.terminal); height > 1 && len(lines) >= height {
 		lines = lines[:height-1] // the last line is the cursor's
 	}
+
 	var b strings.Builder
 	if !s.begun {
 		b.WriteString("\x1b[2J")
 		s.begun = true
 	}
+
 	b.WriteString("\x1b[H")
 	for _, line := range lines {
 		b.WriteString(line + "\x1b[K\n")
 	}
+
 	b.WriteString("\x1b[J")
 	_, err := io.WriteString(s.terminal, b.String())
 	return err

@@ -59,16 +59,19 @@ func (c *statusCommand) Run(ctx context.Context, p *program) error {
 	if c.Watch > 0 {
 		return c.watch(ctx, p, client)
 	}
+
 	s, err := fetchStatus(ctx, client)
 	if err != nil {
 		return err
 	}
+
 	if err := c.show(p, s); err != nil {
 		return err
 	}
 	if !s.Ready {
 		return notReadyError(s)
 	}
+
 	return nil
 }
 
@@ -117,6 +120,7 @@ func (c *statusCommand) watch(ctx context.Context, p *program, client *admin.Cli
 	if c.JSON {
 		screen = nil
 	}
+
 	for {
 		s, err := fetchStatus(ctx, client)
 		if ctx.Err() != nil {

@@ -19,6 +19,7 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 	line := func(label, format string, args ...any) {
 		fmt.Fprintf(&b, "%-11s %s\n", label, fmt.Sprintf(format, args...))
 	}
+
 	line("relay", "%s, version %s, up %s, %s", quoteCell(s.Name), oneLine(s.Version), durationText(time.Duration(s.Uptime*float64(time.Second))), oneLine(s.Holder))
 	line("state", "%s", stateText(s))
 	for _, c := range s.Checks {
@@ -28,6 +29,7 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 			line("WARNING", "%s: %s", oneLine(c.Name), oneLine(c.Detail))
 		}
 	}
+
 	if s.Mode == "" {
 		return b.String()
 	}
@@ -35,12 +37,14 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 	if s.Source.RetainedBytes != nil && s.Source.RetainedLimitBytes != nil {
 		line("retained", "%s of log, limit %s", sizeText(*s.Source.RetainedBytes), sizeText(*s.Source.RetainedLimitBytes))
 	}
+
 	line("checkpoint", "%s", checkpointText(&s.Checkpoint, now))
 	line("waiting", "%s", lagText(&s.Lag))
 	line("captured", "%s rows/s in 10s, %s in 1m", rateText(s.Captured.TenSeconds), rateText(s.Captured.Minute))
 	for i := range s.Failed {
 		line("FAILED", "%s", failedText(&s.Failed[i], now))
 	}
+
 	if text := replaysText(&s.Replays); text != "" {
 		line("replay", "%s", text)
 	}
@@ -49,6 +53,7 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 	for i := range s.Sinks {
 		sinkLines(&b, &s.Sinks[i], now)
 	}
+
 	if len(s.Lanes) > 0 {
 		fmt.Fprintf(&b, "\nheld or failing lanes: %d%s\n", s.LanesTotal, moreLanes(s))
 		_ = printTable(&b, troubledHeader(), troubledRows(s, now))
@@ -83,12 +88,14 @@ func sourceText(s *admin.RelayStatus, now time.Time) string {
 	if !s.Source.Connected {
 		text = "not connected; " + text
 	}
+
 	if s.Source.Position != "" {
 		text += ", at " + oneLine(s.Source.Position)
 	}
 	if s.Source.LastReceivedAt != nil {
 		text += fmt.Sprintf(", last message %s ago", ageText(*s.Source.LastReceivedAt, now))
 	}
+
 	if s.Source.Paused {
 		text += "; PAUSED: sink buffers full"
 	}
@@ -139,12 +146,14 @@ func replaysText(r *admin.ReplayStatus) string {
 			parts = append(parts, "waits for "+oneLine(waits))
 		}
 	}
+
 	if r.Waiting > 0 {
 		others = append(others, fmt.Sprintf("%d more waiting", r.Waiting))
 	}
 	if r.Paused > 0 {
 		others = append(others, fmt.Sprintf("%d paused", r.Paused))
 	}
+
 	if len(others) > 0 {
 		parts = append(parts, strings.Join(others, ", "))
 	}
@@ -166,12 +175,14 @@ func replayText(job *admin.Replay) string {
 	default:
 		text += fmt.Sprintf(", %s of %s sent", groupDigits(job.Sent), rowCountText(job.Rows))
 	}
+
 	if job.Skipped > 0 {
 		text += ", " + groupDigits(job.Skipped) + " skipped"
 	}
 	if job.Refused > 0 {
 		text += ", " + groupDigits(job.Refused) + " refused"
 	}
+
 	return text
 }
 
@@ -199,6 +210,7 @@ func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
 			lanes = append(lanes, fmt.Sprintf("%d %s", n, laneStateText(state, len(s.OpenBreakers) > 0)))
 		}
 	}
+
 	if len(lanes) > 0 {
 		fmt.Fprintf(b, "%s: lanes %s\n", quoteCell(s.Name), strings.Join(lanes, ", "))
 	}

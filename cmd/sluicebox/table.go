@@ -26,6 +26,7 @@ func printTable(to io.Writer, header []string, lines [][]string) error {
 			return err
 		}
 	}
+
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -35,6 +36,7 @@ func printTable(to io.Writer, header []string, lines [][]string) error {
 		last := utf8.RuneCountInString(first) - utf8.RuneCountInString(header[len(header)-1])
 		text = cutLines(text, max(width, last+minLastColumn))
 	}
+
 	_, err := io.WriteString(to, text)
 	return err
 }

@@ -45,10 +45,12 @@ func (c *tapCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
+
 	outboxes, err := outboxNames(cfg, c.Outbox)
 	if err != nil {
 		return err
 	}
+
 	ctx, end := withOpenOutput(ctx, p.stdout)
 	defer end()
 	shown := 0
@@ -67,6 +69,7 @@ func (c *tapCommand) Run(ctx context.Context, p *program) error {
 	if errors.Is(err, errStopIteration) || errors.Is(err, syscall.EPIPE) || errors.Is(context.Cause(ctx), errOutputClosed) {
 		return nil
 	}
+
 	return err
 }
 

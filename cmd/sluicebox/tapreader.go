@@ -23,6 +23,7 @@ func withOpenOutput(ctx context.Context, out io.Writer) (context.Context, func()
 	if !ok {
 		return ctx, func() { cancel(nil) }
 	}
+
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -41,12 +41,14 @@ func describe(linked string, info *debug.BuildInfo) versionInfo {
 	if info == nil {
 		info = &debug.BuildInfo{}
 	}
+
 	if v.Version == "" {
 		v.Version = info.Main.Version
 	}
 	if v.Version == "" {
 		v.Version = "(devel)"
 	}
+
 	changed := false
 	for _, s := range info.Settings {
 		switch s.Key {
@@ -56,6 +58,7 @@ func describe(linked string, info *debug.BuildInfo) versionInfo {
 			changed = s.Value == "true"
 		}
 	}
+
 	if changed {
 		v.Commit += " with changes"
 	}

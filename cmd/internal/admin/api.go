@@ -95,6 +95,7 @@ func errorStatus(err error) int {
 	case errors.Is(err, ErrNotLeading), errors.Is(err, dispatch.ErrStopped), errors.Is(err, store.ErrNotLeader), errors.Is(err, context.Canceled):
 		return http.StatusServiceUnavailable
 	}
+
 	return http.StatusInternalServerError
 }
 
@@ -133,11 +134,13 @@ func decodeRequest(w http.ResponseWriter, r *http.Request, v any) (rawFields, er
 	if err != nil {
 		return nil, fmt.Errorf("read request body: %w", err)
 	}
+
 	dec := json.NewDecoder(strings.NewReader(string(body)))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
 		return nil, jsonError(err)
 	}
+
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, badRequest("data after the JSON object; send one object")
 	}
@@ -145,6 +148,7 @@ func decodeRequest(w http.ResponseWriter, r *http.Request, v any) (rawFields, er
 	if err := json.Unmarshal(body, &written); err != nil {
 		return nil, jsonError(err)
 	}
+
 	for name := range written {
 		if name != strings.ToLower(name) { // encoding/json ignores case
 			return nil, badRequest("unknown field %q; did you mean %q?", name, strings.ToLower(name))

@@ -91,6 +91,7 @@ func (h *handler) checkpointEndpoints(mux *http.ServeMux, of Checkpoints) {
 			return actOnCheckpoint(of, do, w, r)
 		}))
 	}
+
 	act(checkpointsPath, func(ctx context.Context, req *CheckpointRequest) error { return of.Create(ctx, req.Name, req.KeepLog) })
 	act(checkpointsPath+"/delete", func(ctx context.Context, req *CheckpointRequest) error {
 		if req.KeepLog {
@@ -107,12 +108,14 @@ func actOnCheckpoint(of Checkpoints, do func(ctx context.Context, req *Checkpoin
 	if err == nil {
 		err = written.rejectNull()
 	}
+
 	if err == nil && req.Name == "" {
 		err = badRequest("name is required: the name of the checkpoint")
 	}
 	if err == nil {
 		err = do(r.Context(), &req)
 	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +125,7 @@ func actOnCheckpoint(of Checkpoints, do func(ctx context.Context, req *Checkpoin
 			return list[i], nil
 		}
 	}
+
 	return struct{}{}, nil
 }
 

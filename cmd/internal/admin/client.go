@@ -67,6 +67,7 @@ func BaseURL(listen string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%q is not host:port", listen)
 	}
+
 	if port == "0" {
 		return "", fmt.Errorf("%s picks a free port, which is unknown to clients", listen)
 	}
@@ -78,6 +79,7 @@ func BaseURL(listen string) (string, error) {
 	case ip != nil && ip.IsUnspecified():
 		host = "::1"
 	}
+
 	return "http://" + net.JoinHostPort(host, port), nil
 }
 
@@ -92,10 +94,12 @@ func NewClient(base, token string) (*Client, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return nil, errors.New("invalid relay address: want a URL such as http://127.0.0.1:8090")
 	}
+
 	transport := &http.Transport{
 		Proxy:       http.ProxyFromEnvironment,
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
 	}
+
 	return &Client{base: strings.TrimRight(u.String(), "/"), token: token, http: &http.Client{
 		Transport: transport, Timeout: clientTimeout,
 		// Do not follow redirects, because the token is only for this address.
@@ -114,11 +118,13 @@ func (c *Client) Lanes(ctx context.Context, f dispatch.LaneFilter, limit int) (L
 			q.Set(name, value)
 		}
 	}
+
 	if f.Group != nil && f.Group.Valid {
 		q.Set("group", f.Group.Name)
 	} else if f.Group != nil {
 		q.Set("no-group", "true")
 	}
+
 	if limit != 0 {
 		q.Set("limit", strconv.Itoa(limit))
 	}
@@ -153,16 +159,19 @@ func (c *Client) do(ctx context.Context, method, path string, body, v any) error
 		}
 		sent = bytes.NewReader(text)
 	}
+
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, sent)
 	if err != nil {
 		return err
 	}
+
 	if sent != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
+
 	res, err := c.http.Do(req)
 	if err != nil {
 		return c.transportError(ctx, err)
@@ -172,6 +181,7 @@ func (c *Client) do(ctx context.Context, method, path string, body, v any) error
 	if err != nil {
 		return c.transportError(ctx, err)
 	}
+
 	return c.decodeResponse(res.StatusCode, answer, v)
 }
 

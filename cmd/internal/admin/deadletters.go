@@ -82,14 +82,17 @@ func listDeadLetters(letters DeadLetters, r *http.Request) (any, error) {
 	if payload {
 		usual, most = maxPayloads, maxPayloads
 	}
+
 	limit := q.limit(usual, most)
 	if err := q.finish(); err != nil {
 		return nil, err
 	}
+
 	rows, err := letters.List(r.Context(), f, limit, false)
 	if err == nil && payload {
 		err = readPayloads(r.Context(), letters, rows)
 	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -97,6 +100,7 @@ func listDeadLetters(letters DeadLetters, r *http.Request) (any, error) {
 	for i := range rows {
 		answer.DeadLetters[i] = DeadLetterOf(&rows[i])
 	}
+
 	return answer, nil
 }
 
@@ -112,6 +116,7 @@ func readPayloads(ctx context.Context, letters DeadLetters, rows []store.DeadLet
 			ids = append(ids, rows[i].ID)
 		}
 	}
+
 	if len(ids) == 0 {
 		return nil
 	}
@@ -121,6 +126,7 @@ func readPayloads(ctx context.Context, letters DeadLetters, rows []store.DeadLet
 			rows[at].Payload, rows[at].PayloadSize = full[i].Payload, full[i].PayloadSize
 		}
 	}
+
 	return err
 }
 
@@ -133,6 +139,7 @@ func actOnDeadLetters(letters DeadLetters, do deadLetterAction, w http.ResponseW
 	if err != nil {
 		return nil, err
 	}
+
 	if err := req.validate(written); err != nil {
 		return nil, err
 	}
@@ -140,6 +147,7 @@ func actOnDeadLetters(letters DeadLetters, do deadLetterAction, w http.ResponseW
 	if req.DryRun {
 		return countWithBound(r.Context(), letters, f)
 	}
+
 	if req.Expect != nil {
 		n, err := letters.Count(r.Context(), f)
 		if err != nil {
@@ -149,6 +157,7 @@ func actOnDeadLetters(letters DeadLetters, do deadLetterAction, w http.ResponseW
 			return nil, fmt.Errorf("%w: the filter now chooses %d rows, not %d; check them and confirm again", errUnexpectedCount, n, *req.Expect)
 		}
 	}
+
 	n, err := do(r.Context(), f, req.Limit)
 	return DeadLetterCount{Count: n}, err
 }
@@ -171,6 +180,7 @@ func (q *DeadLetterRequest) validate(written rawFields) error {
 	case q.Limit == 0:
 		q.Limit = MaxDeadLetters
 	}
+
 	return nil
 }
 

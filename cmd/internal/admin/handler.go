@@ -48,6 +48,7 @@ func newHandler(cfg Config, status Status) http.Handler {
 	if gatherer == nil {
 		gatherer = prometheus.NewRegistry()
 	}
+
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", h.livez)
 	mux.HandleFunc("GET /readyz", h.readyz)
@@ -56,24 +57,28 @@ func newHandler(cfg Config, status Status) http.Handler {
 	if cfg.Leader != nil {
 		mux.HandleFunc("GET /leader", h.leader(cfg.Leader))
 	}
+
 	if cfg.Report != nil {
 		h.statusEndpoint(mux, cfg.Report)
 	}
 	if cfg.Profiling {
 		h.profileEndpoints(mux)
 	}
+
 	if cfg.Lanes != nil {
 		h.laneEndpoints(mux, cfg.Lanes)
 	}
 	if cfg.DeadLetters != nil {
 		h.deadLetterEndpoints(mux, cfg.DeadLetters)
 	}
+
 	if cfg.Checkpoints != nil {
 		h.checkpointEndpoints(mux, cfg.Checkpoints)
 	}
 	if cfg.Replays != nil {
 		h.replayEndpoints(mux, cfg.Replays)
 	}
+
 	return http.NewCrossOriginProtection().Handler(withSecurityHeaders(h.requireKnownHost(mux)))
 }
 
@@ -125,6 +130,7 @@ func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
 		unauthorized(w)
 		return
 	}
+
 	status, word := http.StatusOK, "ok"
 	var lines strings.Builder
 	for _, c := range h.status.Checks() {
@@ -142,6 +148,7 @@ func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
 		}
 		lines.WriteByte('\n')
 	}
+
 	if !verbose {
 		lines.Reset()
 	}

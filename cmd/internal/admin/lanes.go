@@ -60,14 +60,17 @@ func listLanes(lanes Lanes, r *http.Request) (any, error) {
 	f := dispatch.LaneFilter{
 		Outbox: q.text("outbox"), Kind: q.text("kind"), Group: q.group(), State: q.enum("state", laneStates()),
 	}
+
 	limit := q.limit(defaultLanes, maxLanes)
 	if err := q.finish(); err != nil {
 		return nil, err
 	}
+
 	found, total, err := lanes.List(f, limit)
 	if err != nil {
 		return nil, err
 	}
+
 	answer := LaneList{Lanes: make([]Lane, len(found)), Total: total}
 	for i := range found {
 		answer.Lanes[i] = LaneOf(&found[i])
@@ -104,6 +107,7 @@ func actOnLane(lanes Lanes, do laneAction, w http.ResponseWriter, r *http.Reques
 	if err != nil {
 		return nil, err
 	}
+
 	switch _, kind := written["kind"]; {
 	case req.Outbox == "":
 		return nil, badRequest("outbox is required: the name of the lane's outbox")
@@ -116,6 +120,7 @@ func actOnLane(lanes Lanes, do laneAction, w http.ResponseWriter, r *http.Reques
 	case strings.ContainsFunc(req.Reason, unicode.IsControl):
 		return nil, badRequest("reason holds a line break or another control character; write one line")
 	}
+
 	name := req.laneName()
 	if err := do(r.Context(), name, req.Reason); err != nil {
 		return nil, err

@@ -153,6 +153,7 @@ func startReplay(of Replays, w http.ResponseWriter, r *http.Request) (any, error
 	if err != nil {
 		return nil, err
 	}
+
 	if err := written.rejectNull(); err != nil {
 		return nil, err
 	}
@@ -162,6 +163,7 @@ func startReplay(of Replays, w http.ResponseWriter, r *http.Request) (any, error
 			return nil, badRequest("%s is empty; omit it or list at least one value", name)
 		}
 	}
+
 	if err := spec.Validate(); err != nil {
 		return nil, badRequest("%s", err)
 	}
@@ -176,6 +178,7 @@ func listReplayErrors(of Replays, r *http.Request) (any, error) {
 	if err := q.finish(); err != nil {
 		return nil, err
 	}
+
 	if job == "" {
 		return nil, badRequest("job is required: the id of the replay")
 	}
@@ -183,6 +186,7 @@ func listReplayErrors(of Replays, r *http.Request) (any, error) {
 	if list == nil {
 		list = []ReplayError{}
 	}
+
 	return ReplayErrorList{list}, err
 }
 
@@ -193,12 +197,14 @@ func actOnReplay(of Replays, desired store.DesiredState, w http.ResponseWriter, 
 	if err == nil {
 		err = written.rejectNull()
 	}
+
 	if err == nil && req.Job == "" {
 		err = badRequest("job is required: the id of the replay")
 	}
 	if err == nil {
 		err = of.Act(r.Context(), req.Job, desired)
 	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -208,6 +214,7 @@ func actOnReplay(of Replays, desired store.DesiredState, w http.ResponseWriter, 
 			return list[i], nil
 		}
 	}
+
 	return struct{}{}, nil
 }
 

@@ -100,12 +100,14 @@ func (s *Server) Listen() error {
 			Remedy:  "write an address such as 127.0.0.1:8090",
 		}
 	}
+
 	if s.cfg.Token == "" && !Loopback(host) {
 		return &store.SetupError{
 			Problem: fmt.Sprintf("admin.listen: other machines can reach %s, and admin.token is not set", s.cfg.Listen),
 			Remedy:  "set admin.token, or listen on 127.0.0.1",
 		}
 	}
+
 	listener, err := net.Listen("tcp", s.cfg.Listen)
 	if err != nil {
 		return &store.SetupError{
@@ -113,6 +115,7 @@ func (s *Server) Listen() error {
 			Remedy:  "set admin.listen (SLUICEBOX_ADMIN_LISTEN) to a free address of this machine, or to '' for no endpoints",
 		}
 	}
+
 	s.listener = listener
 	return nil
 }
@@ -152,6 +155,7 @@ func (s *Server) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+
 	srv := &http.Server{
 		Handler:           s.handler,
 		ReadHeaderTimeout: headerTimeout,
@@ -161,6 +165,7 @@ func (s *Server) Run(ctx context.Context) error {
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn),
 	}
+
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(s.listener) }()
 	select {
@@ -168,11 +173,13 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("admin endpoints on %s: %w", s.Addr(), err)
 	case <-ctx.Done():
 	}
+
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	if err := srv.Shutdown(end); err != nil {
 		_ = srv.Close() // a hanging scrape must not delay shutdown
 	}
+
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("admin endpoints on %s: %w", s.Addr(), err)
 	}

@@ -54,11 +54,13 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+
 	end, err := r.supervise(ctx)
 	if err == nil {
 		err = r.run(ctx)
 		end()
 	}
+
 	if adminErr := stopAdmin(); err == nil {
 		err = adminErr
 	}
@@ -72,6 +74,7 @@ func Run(ctx context.Context, o Options) error {
 	default:
 		o.Log.Info("shutdown complete")
 	}
+
 	return nil
 }
 
@@ -89,12 +92,14 @@ func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop 
 	if cfg.Profiling {
 		runtime.SetMutexProfileFraction(mutexProfileFraction)
 	}
+
 	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = r.log, r, laneController{r}, deadLetterController{r}, r
 	cfg.Checkpoints, cfg.Replays = checkpointController{r.cfg, r.leaderRequestStore}, replayController{r.cfg, r.leaderRequestStore}
 	server := admin.New(cfg, r)
 	if err := server.Listen(); err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
@@ -112,6 +117,7 @@ func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err := db.store.Install(ctx); err != nil {
 		return fmt.Errorf("install relay tables: %w", err)
 	}
+
 	log.Info("relay tables installed")
 	src, err := db.newStream()
 	if err != nil {
@@ -121,6 +127,7 @@ func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err := src.Publish(ctx); err != nil {
 		return err
 	}
+
 	if src.Script() != "" {
 		log.Info("outbox tables published", "name", cfg.Settings.Name)
 	}
@@ -142,5 +149,6 @@ func InitScript(cfg *config.Config) (string, error) {
 	if script := src.Script(); script != "" {
 		return db.store.Script() + "\n" + script, nil
 	}
+
 	return db.store.Script(), nil
 }

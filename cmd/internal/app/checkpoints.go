@@ -78,6 +78,7 @@ func (d checkpointController) Create(ctx context.Context, name string, keepLog b
 	case keepLog && source.Mode == "poll":
 		return &admin.RequestError{Problem: "keep_log: this relay polls (source.mode) and has no log to retain; a replay from a checkpoint without it reads the table"}
 	}
+
 	st, err := d.open()
 	if err != nil {
 		return err

@@ -111,12 +111,14 @@ func openPostgres(cfg *config.Config) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	open := func() (*capturepg.Source, error) {
 		c := cfg.Stream()
 		c.MayCreate = true // the server decides, because only a table's owner may publish it
 		c.TakeOver = true  // only the leader opens it
 		return capturepg.New(c)
 	}
+
 	return &database{
 		store:               st,
 		newStream:           func() (streamSource, error) { return open() },
@@ -147,6 +149,7 @@ func openMySQL(cfg *config.Config) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	open := func() (*capturemysql.Source, error) { return capturemysql.New(cfg.MySQLStream()) }
 	return &database{
 		store:               st,
@@ -166,6 +169,7 @@ func openMongo(cfg *config.Config) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	open := func() (*capturemongo.Source, error) { return capturemongo.New(cfg.MongoStream()) }
 	return &database{
 		store:               st,

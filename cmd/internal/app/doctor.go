@@ -81,10 +81,12 @@ func (d *doctor) addError(part, subject string, err error) {
 		d.add(part, f, false)
 		return
 	}
+
 	if unreachable, ok := explainRefusedSession(&f, err); ok {
 		d.add(part, f, unreachable)
 		return
 	}
+
 	if errors.Is(err, context.DeadlineExceeded) {
 		f.Text = errDoctorTimeout.Error()
 	}
@@ -115,11 +117,13 @@ func (d *doctor) checkDatabase(ctx context.Context) {
 	if !reached {
 		return // the log is on the same server
 	}
+
 	mode := d.cfg.Settings.Source.Mode
 	if mode == "poll" {
 		d.addOK(PartLog, "source.mode", "poll: reads the tables, not the log")
 		return
 	}
+
 	src, err := db.newStream()
 	if err != nil {
 		d.addError(PartLog, "source", err)
@@ -144,10 +148,12 @@ func (d *doctor) suggestCurrentTable(ctx context.Context) {
 			return f.Part == PartDatabase && f.Grade == store.GradeFault && f.Subject == "outbox "+o.Name
 		})
 	}
+
 	i := slices.IndexFunc(s.Outboxes, faulty)
 	if i < 0 || slices.ContainsFunc(s.Outboxes, func(o config.Outbox) bool { return o.Layout == today }) {
 		return
 	}
+
 	cfg, of := *d.cfg, s.Outboxes[i]
 	cfg.Settings.Outboxes = []config.Outbox{{Name: table, Table: of.Table[:strings.LastIndex(of.Table, ".")+1] + table, Layout: today, Sink: of.Sink}}
 	db, err := openDatabase(&cfg)
@@ -161,6 +167,7 @@ func (d *doctor) suggestCurrentTable(ctx context.Context) {
 	if !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Grade == store.GradeOK && f.Subject == "outbox "+table }) {
 		return
 	}
+
 	name := cfg.Settings.Outboxes[0].Table
 	d.add(PartDatabase, store.Finding{
 		Grade: store.GradeAdvice, Subject: "outbox " + of.Name,
@@ -213,6 +220,7 @@ func (d *doctor) runChecks(ctx context.Context, part, subject string, by store.D
 			d.add(part, f, false)
 		}
 	}
+
 	if err != nil {
 		d.addError(part, subject, err)
 	}
@@ -243,6 +251,7 @@ func (d *doctor) sinkProbes(sinks map[string]closableSink) []sinkProbe {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -263,6 +272,7 @@ func (d *doctor) checkSinks(ctx context.Context) {
 		defer s.Close()
 		sinks[name] = s
 	}
+
 	ctx, cancel := context.WithTimeoutCause(ctx, doctorTimeout, errDoctorTimeout)
 	defer cancel()
 	probes := d.sinkProbes(sinks)
@@ -271,6 +281,7 @@ func (d *doctor) checkSinks(ctx context.Context) {
 	for i, p := range probes {
 		asking.Go(func() { outcomes[i] = sinks[p.sink].Probe(ctx, p.kind) })
 	}
+
 	asking.Wait()
 	for i, out := range outcomes {
 		f, unreachable := probeFinding(probes[i].sink, out)
@@ -300,6 +311,7 @@ func probeFinding(name string, out sink.Outcome) (f store.Finding, unreachable b
 	default:
 		f.Remedy = "fix the address, the ca-file or the proxy (HTTPS_PROXY) of sink " + name
 	}
+
 	return f, false
 }
 
@@ -320,6 +332,7 @@ func (d *doctor) checkAdminAddress(ctx context.Context) {
 		d.addOK(PartAdmin, "admin.listen", "empty: no probes, no metrics")
 		return
 	}
+
 	server := admin.New(d.cfg.Admin(nil), nil)
 	err := server.Listen()
 	server.Close()
@@ -327,10 +340,12 @@ func (d *doctor) checkAdminAddress(ctx context.Context) {
 		d.addOK(PartAdmin, "admin.listen", listen+" is free")
 		return
 	}
+
 	if says := queryLeader(ctx, listen); says != "" {
 		d.addOK(PartAdmin, "admin.listen", fmt.Sprintf("a relay already listens on %s (%s); another relay on this machine needs another address", listen, says))
 		return
 	}
+
 	d.addError(PartAdmin, "admin.listen", err)
 }
 
@@ -341,12 +356,14 @@ func queryLeader(ctx context.Context, listen string) string {
 	if err != nil {
 		return ""
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // a relay answers at once
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(base, "/")+"/leader", nil)
 	if err != nil {
 		return ""
 	}
+
 	// Bypass a proxy of the environment.
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
@@ -360,6 +377,7 @@ func queryLeader(ctx context.Context, listen string) string {
 	case "leader", "standby":
 		return word
 	}
+
 	return ""
 }
 
@@ -373,11 +391,13 @@ func explainRefusedSession(f *store.Finding, err error) (unreachable, ok bool) {
 		f.Text, f.Remedy = problem, remedy
 		return true, true
 	}
+
 	var connect *pgconn.ConnectError
 	var pg *pgconn.PgError
 	if !errors.As(err, &connect) || !errors.As(connect, &pg) {
 		return false, false
 	}
+
 	switch pg.Code {
 	case "42704", "22023", "55P02": // undefined_object, invalid_parameter_value, cant_change_runtime_param
 		f.Text = "server refuses a URL parameter: " + pg.Message
@@ -388,5 +408,6 @@ func explainRefusedSession(f *store.Finding, err error) (unreachable, ok bool) {
 		f.Remedy = "-- as an administrator: lists the sessions by holder; end unused ones, or raise max_connections (or the CONNECTION LIMIT of the role or database, if the error names it)\n" + sessionHoldersQuery
 		return true, true
 	}
+
 	return false, false
 }

@@ -56,16 +56,19 @@ func (d laneController) List(f dispatch.LaneFilter, limit int) ([]dispatch.LaneI
 		lanes, total := one.Lanes(f, limit)
 		return lanes, total, nil
 	}
+
 	every, err := d.activeDispatchers()
 	if err != nil {
 		return nil, 0, err
 	}
+
 	var all []dispatch.LaneInfo
 	total := 0
 	for _, sink := range slices.Sorted(maps.Keys(every)) {
 		lanes, n := every[sink].Lanes(f, limit)
 		all, total = append(all, lanes...), total+n
 	}
+
 	slices.SortFunc(all, dispatch.CompareLanes)
 	return all[:min(limit, len(all))], total, nil
 }
@@ -96,6 +99,7 @@ func (d laneController) act(message string, lane dispatch.LaneName, reason strin
 	if err != nil {
 		return err
 	}
+
 	if err := do(to); err != nil {
 		return err
 	}
@@ -103,6 +107,7 @@ func (d laneController) act(message string, lane dispatch.LaneName, reason strin
 	if lane.RowID != "" {
 		args = append(args, "id", lane.RowID)
 	}
+
 	if reason != "" {
 		args = append(args, "reason", reason)
 	}

@@ -22,6 +22,7 @@ func (r *relay) run(ctx context.Context) error {
 	if err := r.retryUnreachable(ctx, time.Now().Add(firstConnectTimeout), r.prepare); err != nil {
 		return err
 	}
+
 	for {
 		candidate := leader.Candidate{Locker: db.store, Observer: &standby{relay: r}}
 		tenure, err := candidate.Compete(ctx)

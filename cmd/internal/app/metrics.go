@@ -117,6 +117,7 @@ func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 		leader:            r.gauges("leader", "Whether this relay is the leader (1 = leader, 0 = standby).").WithLabelValues(),
 		epoch:             r.gauges("leader_epoch", "Leadership epoch (fencing token) of this relay; 0 on a standby.").WithLabelValues(),
 	}
+
 	for result := store.Claimed; result <= store.TableLocked; result++ {
 		m.claims[result] = claims.WithLabelValues(result.String())
 	}

@@ -62,6 +62,7 @@ func (w *sinkObserver) Requested(req dispatch.RequestInfo, res *sink.Result, too
 			w.relay.log.Info("rows skipped by receiver", "sink", w.sink, "kind", req.Kind, "rows", w.unloggedSkips.Swap(0))
 		}
 	}
+
 	worst := sink.Outcome{Class: res.Class, Detail: res.Detail}
 	for i := range res.Items {
 		if res.Items[i].Class != sink.Delivered && res.Items[i].Class != sink.NotSent {
@@ -69,6 +70,7 @@ func (w *sinkObserver) Requested(req dispatch.RequestInfo, res *sink.Result, too
 			break
 		}
 	}
+
 	if worst.Class != sink.Delivered && worst.Class != 0 && w.shouldLog("request") {
 		w.relay.log.Warn("request failed", "sink", w.sink, "class", worst.Class.String(), "rows", req.Rows, "groups", req.Lanes, "error", worst.Detail)
 	}
@@ -95,11 +97,13 @@ func (w *sinkObserver) BreakersChanged(all []dispatch.OpenBreaker) {
 				"remedy", "single-row probes are sent until one is accepted")
 		}
 	}
+
 	for endpoint := range before {
 		if !w.openBreakers[endpoint] {
 			w.relay.log.Info("circuit breaker closed", "sink", w.sink, "endpoint", endpoint)
 		}
 	}
+
 	switch {
 	case len(failing) > 0:
 		w.relay.health.fail("sink "+w.sink, "circuit breaker open: "+strings.Join(failing, "; "))
@@ -157,12 +161,14 @@ func (w *sinkObserver) Vanished(rows []*store.Item) {
 	if w.unloggedVanished == nil {
 		w.unloggedVanished = map[string]int{}
 	}
+
 	for _, it := range rows {
 		if w.unloggedVanished[it.Outbox]++; len(ids[it.Outbox]) < named {
 			ids[it.Outbox] = append(ids[it.Outbox], it.ID)
 			groups[it.Outbox] = append(groups[it.Outbox], it.Group.String())
 		}
 	}
+
 	w.mu.Unlock()
 	for outbox, first := range ids {
 		if w.shouldLog("vanished from " + outbox) {
@@ -232,15 +238,18 @@ func refusedRowsCheck(sink string, d *dispatch.Dispatcher) (c admin.Check, some 
 	if len(rows) == 0 {
 		return c, false
 	}
+
 	total := 0
 	for _, n := range byOutbox {
 		total += n
 	}
+
 	var text strings.Builder
 	fmt.Fprintf(&text, "%d rows, retrying", total)
 	if stopped {
 		text.WriteString("; sending stopped until fewer are refused")
 	}
+
 	for _, row := range rows {
 		fmt.Fprintf(&text, "; row %s of %s since %s: %s", row.ID, row.Outbox, row.Since.UTC().Format(time.RFC3339), row.Error)
 	}
@@ -317,6 +326,7 @@ func (r *relay) updateGauges() {
 	if lanes == nil {
 		return
 	}
+
 	for name, d := range *lanes {
 		r.metrics.Sink(name).SetStats(d.Stats())
 	}

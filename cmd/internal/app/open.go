@@ -71,6 +71,7 @@ func (r *relay) openSource(ctx context.Context, lost *capture.LostError) (source
 	} else {
 		r.sourceDetail = "polling"
 	}
+
 	src := poll.New(r.cfg.Poll(), timedViewer{r.db.store, &r.progress}, pollLanes{r})
 	r.metrics.Mode("poll")
 	r.isPolling.Store(true)

@@ -96,6 +96,7 @@ func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 		default:
 		}
 	}
+
 	p.feed.SetLogPressure(over)
 	switch {
 	case over && !was:
@@ -109,6 +110,7 @@ func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 		p.log.Info("retained log within limit", "bytes", retained.Bytes, "limit", limit)
 		p.overLimitSince = time.Time{}
 	}
+
 	if over {
 		for _, d := range p.dispatchers {
 			d.Spill(now.Sub(p.overLimitSince) >= retainedInterval)

@@ -115,11 +115,13 @@ func (r *relay) Checks() []admin.Check {
 	if s.mode == "" {
 		return checks
 	}
+
 	for i := range checks {
 		if c := &checks[i]; c.Name == "source" && c.OK {
 			*c = s.sourceCheck(now, c.Detail)
 		}
 	}
+
 	checks = append(checks, s.checkpointCheck(now))
 	if lanes := r.currentDispatchers.Load(); lanes != nil {
 		for _, name := range slices.Sorted(maps.Keys(*lanes)) {
@@ -128,6 +130,7 @@ func (r *relay) Checks() []admin.Check {
 			}
 		}
 	}
+
 	return checks
 }
 

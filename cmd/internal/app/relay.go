@@ -109,10 +109,12 @@ func (r *relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	if err != nil {
 		return fmt.Errorf("load lane holds: %w", err)
 	}
+
 	r.restoreHolds(routes, holds)
 	if err := r.adoptBlocks(ctx, &begin, routes); err != nil {
 		return err
 	}
+
 	tracker := checkpoint.NewTracker(begin.Watermark)
 	feed := dispatch.NewFeed(tracker, epoch, routes, r.metrics.Captured)
 	if begin.SnapshotReason != "" {
@@ -130,6 +132,7 @@ func (r *relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 		Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: r.db.store,
 		Source: src, Epoch: epoch, Observer: checkpointObserver{r}, SaveNow: saveNow,
 	}
+
 	if begin.SnapshotReason == "" {
 		src.Acknowledge(begin.From) // saved, but the server may not know it
 	}
@@ -149,15 +152,18 @@ func (r *relay) backgroundTasks(src source, feed *dispatch.Feed, lanes map[strin
 	if r.isPolling.Load() { // polling finds the rows that a sweep would
 		return []func(context.Context) error{pruner.Run, controller.Run, r.awaitReadableLog}
 	}
+
 	controller.Log = &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker}
 	sweeper := &checkpoint.Sweeper{
 		Interval: r.cfg.Settings.Checkpoint.SweepInterval, Outboxes: r.cfg.Outboxes(), Bound: r.cfg.SmallestBuffer(),
 		Source: src, Tables: r.db.store, Lanes: feed, Observer: sweepObserver{r}, Epoch: epoch, OnCaughtUp: feed.EndCatchUp,
 	}
+
 	feed.OnMarker = func(token string, at store.Position, seq store.Seq) {
 		sweeper.OnMarker(token)
 		controller.OnMarker(token, at, seq)
 	}
+
 	feed.BeginCatchUp(r.db.store)
 	feed.ClaimsDetectSettled = r.claimsDetectSettled()
 	feed.SpillEnabled = true
@@ -183,6 +189,7 @@ func (r *relay) awaitReadableLog(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+
 	log, err := r.db.newReadinessChecker()
 	if err != nil {
 		return err
@@ -240,6 +247,7 @@ func (r *relay) runPipeline(ctx context.Context, src source, from store.Position
 	for _, run := range others {
 		work.Go(func() error { return run(workCtx) })
 	}
+
 	for _, d := range lanes {
 		work.Go(func() error { return d.Run(workCtx) })
 	}
@@ -251,5 +259,6 @@ func (r *relay) runPipeline(ctx context.Context, src source, from store.Position
 			return e
 		}
 	}
+
 	return err
 }

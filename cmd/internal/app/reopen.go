@@ -60,12 +60,14 @@ func (s *reopeningSink) reopen(cfg *config.Config) (changed bool, err error) {
 	if made.settings.CAFile != "" {
 		made.ca, _ = os.ReadFile(made.settings.CAFile) // opening the sink reports a read error
 	}
+
 	s.mu.Lock()
 	same := s.current != nil && reflect.DeepEqual(made.settings, s.currentInputs.settings) && bytes.Equal(made.ca, s.currentInputs.ca)
 	s.mu.Unlock()
 	if same {
 		return false, nil
 	}
+
 	fresh, err := s.open(cfg)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,6 +75,7 @@ func (s *reopeningSink) reopen(cfg *config.Config) (changed bool, err error) {
 		s.openError = err
 		return false, err
 	}
+
 	s.retire()
 	s.current, s.currentInputs, s.openError = &sharedSink{closableSink: fresh}, made, nil
 	return true, nil
@@ -97,6 +100,7 @@ func (s *reopeningSink) withCurrent(with func(closableSink)) (reason error, ok b
 		defer s.mu.Unlock()
 		return s.openError, false
 	}
+
 	o.users++
 	s.mu.Unlock()
 	defer func() {
@@ -230,6 +234,7 @@ func (f *sinkFiles) filesChanged(paths []string) bool {
 		changed = changed || (info == nil) != (before == nil) ||
 			info != nil && (!os.SameFile(info, before) || info.Size() != before.Size() || !info.ModTime().Equal(before.ModTime()))
 	}
+
 	f.fileInfos = now
 	return changed
 }
@@ -241,6 +246,7 @@ func (f *sinkFiles) reopenSinks() {
 	if f.retryNeeded = err != nil; f.retryNeeded {
 		return
 	}
+
 	for name, s := range f.sinks {
 		was, _ := s.isOpen()
 		changed, err := s.reopen(cfg)
@@ -258,6 +264,7 @@ func (f *sinkFiles) logOpenError(name string, err error) {
 	if err != nil {
 		text = err.Error()
 	}
+
 	s := f.sinks[name] // nil for an error that affects all sinks
 	open := true
 	if s != nil {
@@ -269,16 +276,19 @@ func (f *sinkFiles) logOpenError(name string, err error) {
 			f.health.fail(openCheckName(name), text)
 		}
 	}
+
 	if before, known := f.loggedErrors[name]; known && before == text {
 		return
 	}
 	if f.loggedErrors[name] = text; err == nil {
 		return
 	}
+
 	if !open {
 		f.log.Error("sink open failed; retrying", "sink", name, "error", text, "remedy", "fix the file; other sinks are not affected")
 		return
 	}
+
 	f.log.Warn("changed files rejected; previous settings in use", "sink", name, "error", text)
 }
 

@@ -59,6 +59,7 @@ func (w *replayObserver) Job(j *store.Job) {
 	if before.ID == j.ID && before.State == j.State && before.Reason == j.Reason {
 		return
 	}
+
 	switch log := w.log.With("replay", j.ID, "state", j.State, "reason", j.Reason); {
 	case j.State == store.JobFailed || j.State == store.JobRefused:
 		log.Error("replay failed", "sent", j.Sent, "refused", j.Refused)
@@ -86,11 +87,13 @@ func (w *replayObserver) Jobs(list []store.Job) {
 			}
 		}
 	}
+
 	if at != nil {
 		current := admin.ReplayOf(at)
 		s.Current = &current
 		s.Waiting--
 	}
+
 	w.replayStatus.Store(&s)
 }
 

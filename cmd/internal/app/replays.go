@@ -60,15 +60,18 @@ func (d replayController) Start(ctx context.Context, spec *replay.Spec) (id stri
 	if err != nil {
 		return "", err
 	}
+
 	if spec.From != "" {
 		if err := checkReplayStart(ctx, st, spec.From); err != nil {
 			return "", err
 		}
 	}
+
 	text, err := spec.Text()
 	if err != nil {
 		return "", err
 	}
+
 	id = strings.ToLower(rand.Text()[:jobIDLength])
 	return id, st.RequestReplay(ctx, id, text)
 }
@@ -82,17 +85,20 @@ func (d replayController) validateSpec(spec *replay.Spec) error {
 	for _, o := range d.cfg.Outboxes() {
 		known = append(known, o.Name)
 	}
+
 	for _, outbox := range spec.Outboxes {
 		if !slices.Contains(known, outbox) {
 			return unknownOutboxError(outbox, known)
 		}
 	}
+
 	if sinks := d.cfg.Sinks(); spec.Sink != "" && !slices.Contains(sinks, spec.Sink) {
 		return &admin.RequestError{Problem: fmt.Sprintf("unknown sink %q; the sinks are %s", spec.Sink, strings.Join(sinks, ", "))}
 	}
 	if spec.Until.After(time.Now()) {
 		return &admin.RequestError{Problem: fmt.Sprintf("until %s is in the future; omit it, new rows are sent anyway", spec.Until.Format(time.RFC3339))}
 	}
+
 	return nil
 }
 
@@ -102,16 +108,19 @@ func checkReplayStart(ctx context.Context, st requestStore, name string) error {
 	if err != nil {
 		return err
 	}
+
 	at := slices.IndexFunc(named, func(n store.Savepoint) bool { return n.Name == name && !n.DeleteRequested })
 	if at < 0 {
 		return fmt.Errorf("replay from %s: %w", name, store.ErrNoSavepoint)
 	}
+
 	switch n := &named[at]; n.State {
 	case store.SavepointRequested:
 		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s is pending; the leader creates it", name)}
 	case store.SavepointRefused:
 		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s was refused: %s", name, n.Reason)}
 	}
+
 	return nil
 }
 

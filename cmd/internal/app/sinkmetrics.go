@@ -73,16 +73,19 @@ func (m *Metrics) newSink(name string) *SinkMetrics {
 		bytes:       v.bytes.WithLabelValues(name),
 		inFlight:    v.inFlight.WithLabelValues(name),
 	}
+
 	for class := sink.Delivered; class <= sink.Misconfigured; class++ {
 		s.requests[class] = v.requests.WithLabelValues(name, class.String())
 		s.deliveries[class] = v.deliveries.WithLabelValues(name, class.String())
 	}
+
 	for class := sink.Rejected; class <= sink.Misconfigured; class++ {
 		s.breakerOpen[class] = v.breakerOpen.WithLabelValues(name, class.String())
 	}
 	for _, status := range []store.Status{store.Completed, store.Failed} {
 		s.settled[status] = v.settled.WithLabelValues(name, status.String())
 	}
+
 	return s
 }
 
@@ -99,12 +102,14 @@ func (s *SinkMetrics) Requested(req dispatch.RequestInfo, res *sink.Result, took
 	if res.Skipped > 0 {
 		s.metrics.sinks.skipped.WithLabelValues(s.name, req.Kind).Add(float64(res.Skipped))
 	}
+
 	if req.Probe {
 		s.probes.Inc()
 	}
 	if req.Split {
 		s.bisects.Inc()
 	}
+
 	if req.Lanes > 1 {
 		s.multiGroup.Inc()
 	}
@@ -113,6 +118,7 @@ func (s *SinkMetrics) Requested(req dispatch.RequestInfo, res *sink.Result, took
 		countClass(s.deliveries[:], res.Class, req.Rows)
 		return
 	}
+
 	s.mixed.Inc()
 	for i := range res.Items {
 		countClass(s.deliveries[:], res.Items[i].Class, 1)

@@ -33,6 +33,7 @@ func (r *relay) openSinks() (*sinkFiles, error) {
 	if f.retryNeeded = err != nil; f.retryNeeded {
 		cfg = r.cfg
 	}
+
 	for _, name := range r.cfg.Sinks() {
 		s := &reopeningSink{
 			name: name, limits: r.sinkLimits(name), onRefusedCredentials: f.requestCheck,
@@ -47,6 +48,7 @@ func (r *relay) openSinks() (*sinkFiles, error) {
 		}
 		f.logOpenError(name, err)
 	}
+
 	return f, nil
 }
 
@@ -85,6 +87,7 @@ func (r *relay) openSink(cfg *config.Config, name string) (closableSink, error) 
 		}
 		return webhook.New(c)
 	}
+
 	c := cfg.FlowCatalyst(name)
 	c.UserAgent = agent
 	return flowcatalyst.New(c)
@@ -137,6 +140,7 @@ func (r *relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, b
 			outboxes = append(outboxes, o.Name)
 		}
 	}
+
 	if len(outboxes) == 0 {
 		return nil
 	}
@@ -148,6 +152,7 @@ func (r *relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, b
 	if err != nil {
 		return err
 	}
+
 	holds = slices.DeleteFunc(holds, func(h store.Hold) bool { // ungrouped rows with their own lanes block no group
 		return !h.Lane.Group.Valid && r.cfg.Dispatch(routes[h.Lane.Outbox]).Ungrouped == dispatch.Parallel
 	})
@@ -158,12 +163,14 @@ func (r *relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, b
 		}
 		byOutbox[holds[i].Lane.Outbox].Restore(holds[i : i+1])
 	}
+
 	err = r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) error {
 		return r.db.store.SaveCheckpoint(ctx, begin.Epoch, store.Checkpoint{Seq: store.NewSeq(begin.Epoch, 0)})
 	})
 	if err != nil {
 		return fmt.Errorf("record adoption of blocked message groups: %w", err)
 	}
+
 	if len(holds) > 0 {
 		r.log.Warn("message groups blocked by earlier FAILED rows", "groups", len(holds), "example", holds[0].Lane.String(), "row", holds[0].ID,
 			"remedy", "requeue the rows (deadletters requeue) or skip them (lanes skip)")

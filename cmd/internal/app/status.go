@@ -40,16 +40,19 @@ func (r *relay) Report(ctx context.Context, failed bool) admin.RelayStatus {
 		Captured: ratesOf(&r.metrics.capturedMeter, now),
 		Sinks:    []admin.SinkStatus{}, Lanes: []admin.Lane{},
 	}
+
 	if leads {
 		s.Epoch, s.Leader = r.epoch.Load(), s.Holder
 	} else if other := r.otherLeader.Load(); other != nil {
 		s.Leader = *other
 	}
+
 	r.reportStream(&s, now)
 	lanes, err := r.activeDispatchers()
 	if err != nil {
 		return s
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(lanes)) {
 		s.Sinks = append(s.Sinks, r.reportSink(name, lanes[name].Stats(), &s.Lag, now))
 	}
@@ -57,10 +60,12 @@ func (r *relay) Report(ctx context.Context, failed bool) admin.RelayStatus {
 		age := max(0, now.Sub(*s.Lag.Oldest)).Seconds()
 		s.Lag.Seconds = &age
 	}
+
 	s.Lanes, s.LanesTotal = r.troubledLanes()
 	if jobs := r.replayStatus.Load(); jobs != nil {
 		s.Replays = *jobs
 	}
+
 	if failed {
 		s.Failed = r.countFailed(ctx)
 	}
@@ -102,6 +107,7 @@ func (r *relay) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, no
 		InFlight: stats.InFlight, Lanes: stats.Lanes, OpenBreakers: make([]admin.OpenBreaker, len(stats.OpenBreakers)),
 		Delivered: ratesOf(&m.delivered, now), Failed: ratesOf(&m.failed, now), Retried: ratesOf(&m.retried, now),
 	}
+
 	for i, of := range stats.OpenBreakers {
 		s.OpenBreakers[i] = admin.OpenBreaker{Endpoint: of.Endpoint, Class: of.LastFailure.Class.String(), Since: of.Since, Error: of.LastFailure.Detail, Idle: of.Idle}
 	}
@@ -109,6 +115,7 @@ func (r *relay) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, no
 	if oldest := timeOrNil(stats.Oldest); oldest != nil && (lag.Oldest == nil || oldest.Before(*lag.Oldest)) {
 		lag.Oldest = oldest
 	}
+
 	return s
 }
 
@@ -152,6 +159,7 @@ func (r *relay) countFailed(ctx context.Context) []admin.FailedRows {
 	if time.Now().Before(f.expiresAt) && f.epoch == epoch {
 		return f.counts
 	}
+
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
 	defer cancel()
@@ -170,6 +178,7 @@ func (r *relay) countFailed(ctx context.Context) []admin.FailedRows {
 		r.metrics.DeadLetters(outbox, one.Rows)
 		f.counts = append(f.counts, one)
 	}
+
 	f.expiresAt = time.Now().Add(max(minCountAge, countAgeFactor*time.Since(began)))
 	return f.counts
 }

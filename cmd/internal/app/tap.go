@@ -76,6 +76,7 @@ func tapOnce(ctx context.Context, db *database, log *slog.Logger, show func(*sto
 	if err = work.Wait(); errors.Is(context.Cause(ctx), errTapTimeout) {
 		return errTapTimeout
 	}
+
 	return err
 }
 

@@ -138,10 +138,12 @@ func (d *decoder) check(s *Settings) {
 	if s.Dispatch.ProcessingTimeoutSeconds < 1 {
 		d.fail("dispatch.processing-timeout-seconds", "is %d, must be at least 1", s.Dispatch.ProcessingTimeoutSeconds)
 	}
+
 	d.requireNonNegative("dispatch.takeover-wait", s.Dispatch.TakeoverWait)
 	if s.Dispatch.Claims == claimsOff && s.Dispatch.Takeover == "timeout" && d.hasNoProblem("dispatch.claims") && d.hasNoProblem("dispatch.takeover") {
 		d.fail("dispatch.claims", "is off, but dispatch.takeover: timeout needs claims to tell whose row it is; use claims: on or takeover: at-once")
 	}
+
 	d.checkHold("checkpoint.max-hold", s.Checkpoint.MaxHold)
 	d.checkHold("checkpoint.max-kept", s.Checkpoint.MaxKept)
 	d.requirePositive("checkpoint.sweep-interval", s.Checkpoint.SweepInterval)
@@ -171,6 +173,7 @@ func (d *decoder) checkSource(s *Source) {
 	default:
 		d.checkDatabase("source.stream-url", s.StreamURL)
 	}
+
 	if (s.ServerID < 0 || int64(s.ServerID) > maxServerID) && d.hasNoProblem("source.server-id") {
 		d.fail("source.server-id", "is %d, must be 1 to %d, or 0 for a random one", s.ServerID, int64(maxServerID))
 	}
@@ -216,6 +219,7 @@ func (d *decoder) checkDatabase(path string, raw URL) {
 		d.checkFile(path, raw)
 		return
 	}
+
 	scheme, _, found := strings.Cut(raw.Reveal(), "://")
 	switch scheme = strings.ToLower(scheme); {
 	case !found:
@@ -228,6 +232,7 @@ func (d *decoder) checkDatabase(path string, raw URL) {
 		d.fail(path, "must be %s", databaseURLForms)
 		return
 	}
+
 	plain, _ := storepg.SplitHosts(raw.Reveal())
 	u, err := url.Parse(plain)
 	if err != nil || mayExposePassword(u) {
@@ -324,6 +329,7 @@ func (s *Delivery) dispatchConfig() dispatch.Config {
 	if s.Retry.Compat != noCompat {
 		c.Compat = dispatch.Compat(s.Retry.Compat)
 	}
+
 	return c
 }
 

@@ -95,6 +95,7 @@ func (s *Sink) flowCatalystConfig() flowcatalyst.Config {
 			ClientAuth:   flowcatalyst.ClientAuth(s.OAuth.ClientAuth),
 		}
 	}
+
 	return c
 }
 
@@ -125,6 +126,7 @@ func (s *Sink) webhookConfig() webhook.Config {
 		MaxRequestBytes:     int(s.MaxRequestBytes),
 		UserAgent:           s.UserAgent,
 	}
+
 	for _, secret := range s.Secrets {
 		c.Secrets = append(c.Secrets, webhook.Secret(secret.Reveal()))
 	}
@@ -134,6 +136,7 @@ func (s *Sink) webhookConfig() webhook.Config {
 		}
 		c.Headers[name] = webhook.Secret(value.Reveal())
 	}
+
 	return c
 }
 

@@ -42,6 +42,7 @@ func newDecoder(file string, environ []string, readFile func(string) ([]byte, er
 		faultyKeys:     map[string]bool{},
 		unreadable:     map[string]problems{},
 	}
+
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		all[name] = value
@@ -49,6 +50,7 @@ func newDecoder(file string, environ []string, readFile func(string) ([]byte, er
 			d.overrides[name] = value
 		}
 	}
+
 	d.resolver = resolver{
 		lookup:   func(name string) (string, bool) { v, ok := all[name]; return v, ok },
 		readFile: readFile,
@@ -208,6 +210,7 @@ func (d *decoder) mappingEntries(path string, n *yaml.Node, fields []field) map[
 			known = append(known, f.alias)
 		}
 	}
+
 	nodes := make(map[string]mappingEntry, len(fields))
 	d.eachPair(path, n, func(name string, key, value *yaml.Node) {
 		if slices.Contains(known, name) {
@@ -278,17 +281,20 @@ func (d *decoder) decodeOverridable(path string, n *yaml.Node, decode func(*yaml
 		decode(n)
 		return
 	}
+
 	d.locations[path] = location{name: name}
 	root, err := document(name, []byte(text))
 	if err != nil {
 		d.failAt(location{name: name}, path, err.Error())
 		return
 	}
+
 	file := d.file
 	d.file = name
 	if root != nil {
 		decode(resolveAlias(root))
 	}
+
 	d.file = file
 }
 
@@ -318,6 +324,7 @@ func (d *decoder) isOverridden(path string, t reflect.Type) bool {
 		_, set := d.overrides[variableName(p)]
 		found = found || set
 	}
+
 	return found
 }
 

@@ -125,6 +125,7 @@ func closestWord(word string, candidates []string) string {
 			best, least = c, d
 		}
 	}
+
 	if best == "" {
 		folded := normalizeKey(word)
 		for _, c := range candidates {
@@ -133,6 +134,7 @@ func closestWord(word string, candidates []string) string {
 			}
 		}
 	}
+
 	return best
 }
 
@@ -154,6 +156,7 @@ func distance(a, b string) int {
 	for j := range len(b) + 1 {
 		last[j] = j
 	}
+
 	for i := 1; i <= len(a); i++ {
 		row[0] = i
 		for j := 1; j <= len(b); j++ {
@@ -168,5 +171,6 @@ func distance(a, b string) int {
 		}
 		before, last = last, row
 	}
+
 	return last[len(b)]
 }

@@ -94,6 +94,7 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 	if err != nil {
 		return nil, err
 	}
+
 	var files []string
 	readOnce := map[string][]byte{}
 	again := func(path string) ([]byte, error) {
@@ -102,6 +103,7 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 		}
 		return readFile(path)
 	}
+
 	d := newDecoder(name, environ, func(path string) ([]byte, error) {
 		data, err := again(path)
 		if info, stat := os.Stat(path); err == nil && stat == nil && !info.Mode().IsRegular() {
@@ -120,6 +122,7 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 		}
 		return nil, d.problems.err()
 	}
+
 	return &Config{
 		Settings: settings, unreadable: d.unreadable, files: files,
 		reread: func() (*Config, error) { return parse(name, data, environ, again) },
@@ -135,6 +138,7 @@ func document(name string, data []byte) (*yaml.Node, error) {
 	if err != nil {
 		return nil, fault(0, err.Error())
 	}
+
 	var first, second yaml.Node
 	if err := loader.Load(&first); errors.Is(err, io.EOF) {
 		return nil, nil
@@ -142,12 +146,14 @@ func document(name string, data []byte) (*yaml.Node, error) {
 		line, text := syntaxError(err, data)
 		return nil, fault(line, text)
 	}
+
 	if err := loader.Load(&second); err == nil {
 		return nil, fault(second.Line, "second document; a file holds one configuration")
 	} else if !errors.Is(err, io.EOF) {
 		line, text := syntaxError(err, data)
 		return nil, fault(line, text)
 	}
+
 	if first.Kind != yaml.DocumentNode || len(first.Content) == 0 {
 		return nil, nil
 	}
@@ -162,21 +168,25 @@ func syntaxError(err error, data []byte) (line int, text string) {
 	if !errors.As(err, &le) {
 		return 0, text
 	}
+
 	line = le.Mark.Line
 	text = "is not YAML: " + le.Message
 	if begun := le.ContextMark.Line; begun > 0 && begun < line {
 		text += fmt.Sprintf("; look from line %d on", begun)
 	}
+
 	lines := bytes.Split(data, []byte("\n"))
 	if line < 1 || line > len(lines) {
 		return 0, text
 	}
+
 	switch bad := string(lines[line-1]); {
 	case strings.HasPrefix(strings.TrimLeft(bad, " "), "\t"):
 		text += "; indent with spaces, not tabs"
 	case strings.Contains(bad, "${"):
 		text += "; inside { } a value with ${…} needs quotes"
 	}
+
 	return line, text
 }
 

@@ -88,6 +88,7 @@ func (o *Outbox) storeLayout(documents bool) store.Layout {
 	if documents {
 		all = []store.Layout{storemongo.FlowCatalyst(), storemongo.OutboxMessages(), storemongo.OutboxMessagesText()}
 	}
+
 	if o.Layout == layoutCustom {
 		return o.customLayout()
 	}
@@ -95,6 +96,7 @@ func (o *Outbox) storeLayout(documents bool) store.Layout {
 	if i := slices.IndexFunc(all, func(l store.Layout) bool { return l.Name == o.Layout }); i >= 0 {
 		l = all[i]
 	}
+
 	if len(o.OrderBy) > 0 {
 		l.OrderBy = o.OrderBy
 	}
@@ -114,6 +116,7 @@ func (o *Outbox) customLayout() store.Layout {
 		TextTimes:       o.TextTimes,
 		OrderBy:         o.OrderBy,
 	}
+
 	switch o.State {
 	case stateWords:
 		l.State = store.StateWords
@@ -135,6 +138,7 @@ func (o *Outbox) customLayout() store.Layout {
 	case stateTimestamps:
 		l.State = store.StateTimestamps
 	}
+
 	if o.GroupPath != "" {
 		l.GroupPath, _ = store.ParseGroupPath(o.GroupPath) // validated by Load
 	}
@@ -159,6 +163,7 @@ func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 	if timed && l.Columns.Claimed == "" && d.hasNoProblem(path+".columns.claimed") {
 		d.fail(path+".columns.claimed", "is required with dispatch.takeover: timeout, which needs the time of the claim; name a column, or use takeover: at-once")
 	}
+
 	if o.Layout != layoutCustom && len(o.OrderBy) == 0 {
 		return
 	}
@@ -167,6 +172,7 @@ func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 			d.fail(path+".group-path", "%s", err)
 		}
 	}
+
 	for _, n := range l.NamedColumns() {
 		switch p := path + "." + n.Key; {
 		case !d.hasNoProblem(p):
@@ -176,6 +182,7 @@ func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 			d.fail(p, "is %q, must be the column's name in its exact spelling, without quotes, 63 bytes at most", n.Column)
 		}
 	}
+
 	if o.Layout == layoutCustom {
 		d.checkState(path, o)
 	}
@@ -226,10 +233,12 @@ func (d *decoder) checkState(path string, o *Outbox) {
 			d.fail(p, "does not apply: with state: %s, %s", o.State, remedy)
 		}
 	}
+
 	if o.State == stateTimestamps {
 		unused("status", o.Columns.Status, "columns.delivered and columns.failed are the state")
 		return
 	}
+
 	const remedy = "the time of the settlement is written into columns.settled"
 	unused("delivered", o.Columns.Delivered, remedy)
 	unused("failed", o.Columns.Failed, remedy)

@@ -91,12 +91,14 @@ func sectionOf(v reflect.Value) (section reflect.Value, suffix string) {
 	case reflect.Pointer:
 		t = t.Elem()
 	}
+
 	if t.Kind() != reflect.Struct {
 		return reflect.Value{}, ""
 	}
 	if v.Type() == t {
 		return v, ""
 	}
+
 	return defaultOf(t, Default().Dispatch.Delivery), suffix
 }
 

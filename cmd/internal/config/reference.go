@@ -55,6 +55,7 @@ func (r *resolver) reference(name string) (string, error) {
 		}
 		return value, nil
 	}
+
 	if path, ok := strings.CutPrefix(name, "file:"); ok {
 		data, err := r.readFile(path)
 		if err != nil {
@@ -62,6 +63,7 @@ func (r *resolver) reference(name string) (string, error) {
 		}
 		return strings.TrimRight(string(data), "\r\n"), nil
 	}
+
 	return "", fmt.Errorf("has ${%s}, which is neither ${env:NAME} nor ${file:/path}; write $${ for the characters ${", name)
 }
 

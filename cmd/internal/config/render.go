@@ -65,6 +65,7 @@ func render(v reflect.Value, f field) *yaml.Node {
 		}
 		return n
 	}
+
 	return renderScalar(v, f)
 }
 
@@ -125,6 +126,7 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 	case yaml.SequenceNode:
 		open, end = '[', ']'
 	}
+
 	b.WriteByte(open)
 	for i, c := range n.Content {
 		if i > 0 {
@@ -134,6 +136,7 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 			return err
 		}
 	}
+
 	b.WriteByte(end)
 	return nil
 }

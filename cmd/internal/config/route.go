@@ -121,6 +121,7 @@ func (d *decoder) checkFlowCatalyst(path string, s *Sink) {
 		d.requireValue(path+".oauth.client-id", s.OAuth.ClientID, "set the OAuth client id")
 		d.requireValue(path+".oauth.client-secret", s.OAuth.ClientSecret.Reveal(), "use a reference, ${file:/path} or ${env:NAME}")
 	}
+
 	// An @ means that a user or password may be part of the path, and an invalid URL may
 	// contain one, so neither is shown.
 	base, raw := path+".api-base-url", s.APIBaseURL.Reveal()
@@ -129,6 +130,7 @@ func (d *decoder) checkFlowCatalyst(path string, s *Sink) {
 	} else if strings.Contains(raw, "@") && d.hasNoProblem(base) {
 		d.fail(base, "must not contain a user or a password; the token has its own key")
 	}
+
 	c := s.flowCatalystConfig()
 	d.checkSink(path, c.Validate())
 }
@@ -264,12 +266,14 @@ func (d *decoder) checkRoute(path, name string, sinks map[string]Sink) {
 	if len(known) == 0 {
 		have = "write a section sinks"
 	}
+
 	if !d.requireValue(path, name, have) {
 		return
 	}
 	if _, ok := sinks[name]; ok || !d.hasNoProblem(path) || !d.hasNoProblem("sinks") {
 		return
 	}
+
 	if near := closestWord(name, known); near != "" {
 		have = "did you mean " + near + "?"
 	}

@@ -35,10 +35,12 @@ func ParseSize(text string) (Size, error) {
 			break
 		}
 	}
+
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || n < 0 {
 		return 0, fmt.Errorf("is not a size such as 64MiB, 1GiB or 500kB")
 	}
+
 	if n > math.MaxInt64/factor {
 		return 0, fmt.Errorf("exceeds the largest size")
 	}

@@ -42,6 +42,7 @@ func sectionSchema(v reflect.Value) map[string]any {
 			properties[f.alias] = second
 		}
 	}
+
 	return map[string]any{
 		"type":                 "object",
 		"properties":           properties,
@@ -66,6 +67,7 @@ func valueSchema(v reflect.Value, f field) map[string]any {
 		}
 		return s
 	}
+
 	s := scalarSchema(v)
 	if f.enum != nil {
 		s["enum"] = f.enum
@@ -90,6 +92,7 @@ func scalarSchema(v reflect.Value) map[string]any {
 	case Size:
 		return map[string]any{"type": []string{"string", "integer"}, "pattern": sizePattern, "minimum": 0, "default": plainText(v)}
 	}
+
 	s := map[string]any{"type": "string"}
 	if text := plainText(v); text != "" {
 		s["default"] = text

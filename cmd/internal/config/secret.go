@@ -106,12 +106,14 @@ func Redact(raw string) string {
 		redactQuery(u) // a path holds no password
 		return u.String()
 	}
+
 	if err != nil || u.Scheme == "" || u.Host == "" && u.User == nil && u.Opaque != "" {
 		return secretPlaceholder
 	}
 	if mayExposePassword(u) {
 		return u.Scheme + "://" + secretPlaceholder
 	}
+
 	if _, has := u.User.Password(); has {
 		u.User = url.UserPassword(u.User.Username(), secretPlaceholder)
 	}
@@ -119,6 +121,7 @@ func Redact(raw string) string {
 	if hosts != "" {
 		u.Host = hosts
 	}
+
 	return u.String()
 }
 

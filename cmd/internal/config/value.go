@@ -45,6 +45,7 @@ func (d *decoder) scalarText(path string, n *yaml.Node, v reflect.Value) (string
 	default:
 		return n.Value, true
 	}
+
 	return "", false
 }
 
@@ -112,10 +113,12 @@ func (d *decoder) setText(path, text string, v reflect.Value, f field) {
 		v.SetString(text)
 		return
 	}
+
 	value, err := d.resolve(text)
 	if err != nil {
 		d.failReference(path, err)
 		return
 	}
+
 	v.SetString(value)
 }

@@ -57,6 +57,7 @@ func (m *Manager) Run(ctx context.Context, ended <-chan struct{}, s Service) {
 	if m.watchdog > 0 {
 		every = min(every, m.watchdog/4)
 	}
+
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	t := notifier{Manager: m, Service: s}
@@ -91,15 +92,18 @@ func (t *notifier) update(now time.Time) bool {
 		t.ready = true
 		states = append(states, daemon.SdNotifyReady)
 	}
+
 	// A line break would start another assignment.
 	if status := strings.Join(strings.Fields(t.Status()), " "); status != t.status {
 		t.status = status
 		states = append(states, "STATUS="+status)
 	}
+
 	if t.watchdog > 0 && now.Sub(t.watchdogSentAt) >= t.watchdog/4 {
 		t.watchdogSentAt = now
 		states = append(states, daemon.SdNotifyWatchdog)
 	}
+
 	if len(states) == 0 {
 		return true
 	}
