@@ -12,9 +12,9 @@ func relayDrain(ctx context.Context, b *bench) (figures, error) {
 	})
 }
 
-// measureRelayDrain lets a relay take its place in the log, commits rows while it is
-// away, and measures how it delivers them. Rows of a first wave that comes all at
-// once do not count.
+// measureRelayDrain starts and stops a relay, so that it has a position in the log. Then it
+// commits rows and measures how a restarted relay delivers them. Rows of a first wave that
+// arrives at once do not count.
 func (b *bench) measureRelayDrain(ctx context.Context, p *benchDatabase, to *receiver, rows, wave int) (figures, error) {
 	pr, err := b.startRelay(ctx, p, to)
 	if err != nil {
@@ -60,15 +60,15 @@ func floorDrain(ctx context.Context, b *bench) (figures, error) {
 	})
 }
 
-// commitBacklog commits rows and tells the receiver of them.
+// commitBacklog commits rows and registers them with the receiver.
 func (b *bench) commitBacklog(ctx context.Context, p *benchDatabase, to *receiver, rows int) (*tally, error) {
 	t := newTally(p.rowsWritten+1, rows, b.opts.Groups)
 	to.tally.Store(t)
 	return t, b.load(ctx, p, rows, loadBatchRows, nil)
 }
 
-// drainFigures returns how fast rows came, from the first request on: those of the first
-// request, or of a wave at the beginning, took no time.
+// drainFigures returns the rate at which rows arrived after the first request. The rows of
+// the first request, or of a first wave, do not count because they took no time.
 func (t *tally) drainFigures(wave int) figures {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,8 +76,8 @@ func (t *tally) drainFigures(wave int) figures {
 	return figures{drainRate: float64(t.count-max(wave, t.firstRequestRows)) / took.Seconds()}
 }
 
-// relaySlow drains into a receiver that takes its time. What that allows is known
-// from the time that it took: so many senders, each busy all the time.
+// relaySlow drains into a slow receiver. The receiver's measured service time bounds the
+// rate: each sender is busy all the time.
 func relaySlow(ctx context.Context, b *bench) (figures, error) {
 	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
 		atOnce := b.opts.Senders * b.opts.Batch
@@ -85,7 +85,7 @@ func relaySlow(ctx context.Context, b *bench) (figures, error) {
 		if err != nil {
 			return nil, err
 		}
-		if b.opts.Batch == 1 { // with runs of rows it is not what bounds the rate
+		if b.opts.Batch == 1 { // with several rows in a request, the service time does not bound the rate
 			f[shareOfServiceTime] = f[drainRate] * to.serviceTime().Seconds() / float64(atOnce)
 		}
 		return f, nil

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// warmUp is how long rows are written before those that are measured: connections
-// are made, statements prepared, caches filled.
+// warmUp is the duration of the writes before the measured ones. They open connections,
+// prepare statements and fill caches.
 const warmUp = time.Second
 
 func relayLatency(ctx context.Context, b *bench) (figures, error) {
@@ -17,7 +17,7 @@ func relayLatency(ctx context.Context, b *bench) (figures, error) {
 	})
 }
 
-// withRelay runs a relay beside what is measured.
+// withRelay runs a relay during a measurement.
 func (b *bench) withRelay(ctx context.Context, p *benchDatabase, to *receiver, measure func(context.Context) (figures, error)) (figures, error) {
 	pr, err := b.startRelay(ctx, p, to)
 	if err != nil {
@@ -30,8 +30,9 @@ func (b *bench) withRelay(ctx context.Context, p *benchDatabase, to *receiver, m
 	})
 }
 
-// withProcess measures beside a process, ends it, and adds what it took for each row but
-// those that were there before. The end of the process ends the measuring.
+// withProcess runs a measurement beside a process, stops the process, and adds its resource
+// use per row. The first rows, before, do not count. The measurement ends if the process
+// does.
 func (b *bench) withProcess(ctx context.Context, pr *process, p *benchDatabase, before int, measure func(context.Context) (figures, error)) (figures, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -44,7 +45,7 @@ func (b *bench) withProcess(ctx context.Context, pr *process, p *benchDatabase, 
 	}()
 	f, err := measure(ctx)
 	if stopped := pr.stop(); stopped != nil {
-		return nil, stopped // why the measuring failed, if it did
+		return nil, stopped // the reason why the measurement failed, if it did
 	}
 	if err != nil {
 		return nil, err
@@ -72,9 +73,9 @@ func floorLatency(ctx context.Context, b *bench) (figures, error) {
 	})
 }
 
-// measureLatency writes rows for the duration and returns how long they took.
+// measureLatency writes rows for the duration and returns their latencies.
 func (b *bench) measureLatency(ctx context.Context, p *benchDatabase, to *receiver) (figures, error) {
-	// A group's rows are written by one session if the one divides by the other.
+	// If the number of sessions divides the number of groups, each group has one writer.
 	groups := (b.opts.Groups + b.opts.Clients - 1) / b.opts.Clients * b.opts.Clients
 	turn := *b
 	turn.opts.Groups = groups
@@ -97,8 +98,8 @@ func (b *bench) measureLatency(ctx context.Context, p *benchDatabase, to *receiv
 	return f, nil
 }
 
-// latencyFigures returns the percentiles in milliseconds. A row may arrive before its
-// writer knows of the commit; that is no time.
+// latencyFigures returns the percentiles in milliseconds. A row that arrives before its
+// COMMIT returns has latency 0.
 func (t *tally) latencyFigures() figures {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// loadBatchRows is how many rows of a load one transaction has.
+// loadBatchRows is the number of rows in a transaction of a load.
 const loadBatchRows = 1000
 
-// The rows of a benchmark are numbered from 1 in each database. Their ids are
-// their numbers, with which payloads begin, so that the receiver can tell them.
+// The rows of a benchmark are numbered from 1 in each database. A row's id is its number,
+// and its payload begins with it, so that the receiver can identify the row.
 const (
 	idDigits    = 13
 	payloadHead = `{"id":"`
@@ -21,23 +21,22 @@ const (
 
 func rowID(n int) string { return fmt.Sprintf("%0*d", idDigits, n) }
 
-// padding is what follows the id in a payload of a size.
+// padding returns the rest of a payload of the given size, after the id.
 func padding(size int) string {
 	const around = `","pad":""}`
 	return `","pad":"` + strings.Repeat("x", max(0, size-len(payloadHead)-idDigits-len(around))) + `"}`
 }
 
-// rowSpan is rows that are written: of these numbers, and what they have in common.
+// rowSpan is a range of rows to write, with their common attributes.
 type rowSpan struct {
 	first, last int
-	groups      int    // 0 for rows without one
-	oneGroup    string // the group of all, if set
+	groups      int    // 0 for rows without a group
+	oneGroup    string // the group of all rows, if set
 	padding     string
-	completed   bool // they were delivered long ago
+	completed   bool // rows are already delivered
 }
 
-// group is an expression for the group of row n; the form has the number of groups in
-// it.
+// group returns an expression for the group of row n. form takes the number of groups.
 func (r *rowSpan) group(form string) string {
 	switch {
 	case r.oneGroup != "":
@@ -55,7 +54,7 @@ func (r *rowSpan) status(t *outboxTable) string {
 	return t.pending
 }
 
-// nextRows is the next rows of a place.
+// nextRows returns the next rows to write to a database.
 func (b *bench) nextRows(p *benchDatabase, rows int) *rowSpan {
 	r := &rowSpan{first: p.rowsWritten + 1, last: p.rowsWritten + rows, groups: b.opts.Groups, padding: padding(b.opts.Size)}
 	if b.opts.Ungrouped {
@@ -64,7 +63,7 @@ func (b *bench) nextRows(p *benchDatabase, rows int) *rowSpan {
 	return r
 }
 
-// load commits rows, some in a transaction. What they have in common may be changed.
+// load commits rows, several in a transaction. change may modify each span.
 func (b *bench) load(ctx context.Context, p *benchDatabase, rows, atOnce int, change func(*rowSpan)) error {
 	for left := rows; left > 0; left -= atOnce {
 		r := b.nextRows(p, min(left, atOnce))
@@ -79,9 +78,9 @@ func (b *bench) load(ctx context.Context, p *benchDatabase, rows, atOnce int, ch
 	return nil
 }
 
-// write commits rows at the rate of the options, each in a transaction of its own,
-// for a time. A row that falls due while the database is slow is written as soon as
-// it can be. A group's rows are all of one session, so that their order is known.
+// write commits rows at the rate of the options, each in its own transaction. A row that is
+// due while the database is slow is written as soon as possible. All rows of a group use one
+// session, so that their order is known.
 func (b *bench) write(ctx context.Context, p *benchDatabase, to *tally) error {
 	writers := make([]rowWriter, 0, b.opts.Clients)
 	defer func() {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// processor names the processor, where Linux tells.
+// processor returns the name of the processor, on Linux.
 func processor() string {
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {
@@ -23,12 +23,12 @@ func processor() string {
 	return ""
 }
 
-// ticks is what the processors did since the machine started, in ticks of a clock:
-// all of it, and what they were kept from.
+// ticks is the time of the processors since boot, in clock ticks: the total, and the time
+// stolen by the hypervisor.
 type ticks struct{ all, stolen float64 }
 
-// processorTicks reads the first line of proc(5)'s stat: user, nice, system, idle,
-// iowait, irq, softirq, steal; what follows is in these already.
+// processorTicks reads the first line of proc(5)'s stat: user, nice, system, idle, iowait,
+// irq, softirq, steal. The later fields are included in these.
 func processorTicks() (t ticks) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -47,7 +47,7 @@ func processorTicks() (t ticks) {
 	return t
 }
 
-// since is the percentage that was stolen since an earlier time.
+// since returns the percentage that was stolen since an earlier reading.
 func (t ticks) since(before ticks) float64 {
 	if t.all <= before.all {
 		return 0

@@ -18,15 +18,15 @@ import (
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// mongoServer is a replica set of MongoDB.
+// mongoServer is a MongoDB replica set.
 type mongoServer struct {
 	client *mongo.Client
 	info   serverInfo
 }
 
-// connectMongo connects to the server. A URL that names no database will do.
+// connectMongo connects to the server. The URL need not name a database.
 func connectMongo(ctx context.Context, source string) (*mongoServer, error) {
-	at, err := urlWithDatabase(source, namePrefix+"none") // nothing is made in it
+	at, err := urlWithDatabase(source, namePrefix+"none") // nothing is created in it
 	if err != nil {
 		return nil, err
 	}
@@ -55,13 +55,12 @@ func (s *mongoServer) close() {
 	_ = s.client.Disconnect(ctx) // the server may be gone
 }
 
-// admin runs a command of the server.
+// admin runs a command on the admin database.
 func (s *mongoServer) admin(ctx context.Context, command bson.D) (bson.Raw, error) {
 	return s.client.Database("admin").RunCommand(ctx, command).Raw()
 }
 
-// checkReplicaSet makes sure that the server is a replica set. What else a relay asks of it, the
-// relay says.
+// checkReplicaSet checks that the server is a replica set. The relay checks everything else.
 func (s *mongoServer) checkReplicaSet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -89,7 +88,7 @@ func (s *mongoServer) checkReplicaSet(ctx context.Context) error {
 	return nil
 }
 
-// readSettings reads what the user may see.
+// readSettings reads the settings that the user may read.
 func (s *mongoServer) readSettings(ctx context.Context) {
 	if config, err := s.admin(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}); err == nil {
 		journals, ok := config.Lookup("config", "writeConcernMajorityJournalDefault").BooleanOK()
@@ -97,7 +96,7 @@ func (s *mongoServer) readSettings(ctx context.Context) {
 	}
 	status, err := s.serverStatus(ctx)
 	if err != nil {
-		return // a right that few users have
+		return // few users have the right
 	}
 	s.info.settings["storageEngine"], _ = status.Lookup("storageEngine", "name").StringValueOK()
 	if bytes, ok := status.Lookup("wiredTiger", "cache", "maximum bytes configured").AsInt64OK(); ok {
@@ -124,7 +123,7 @@ func (s *mongoServer) create(ctx context.Context, name, _ string, of *outboxTabl
 // https://github.com/mongodb/mongo/blob/v6.0/src/mongo/base/error_codes.yml.
 const codeUnauthorized = 13
 
-// explain says what to grant, if the user may not make databases.
+// explain adds the roles to grant if the user may not create databases.
 func (s *mongoServer) explain(err error) error {
 	var refused mongo.ServerError
 	if !errors.As(err, &refused) || !refused.HasErrorCode(codeUnauthorized) {
@@ -141,20 +140,20 @@ func (s *mongoServer) drop(ctx context.Context, name string) error {
 	return s.client.Database(name).Drop(ctx)
 }
 
-// mongoDatabase is a database of MongoDB.
+// mongoDatabase is a MongoDB database.
 type mongoDatabase struct {
 	*mongoServer
 	db           *mongo.Database
 	table        *outboxTable
 	rows         *mongo.Collection
-	scanQueries  int      // how often the reads were asked for
-	countsBefore bson.Raw // what the server had counted when it was to begin
+	scanQueries  int      // number of $collStats queries
+	countsBefore bson.Raw // the server's counters at the start
 }
 
-// close does nothing: the connections are the server's.
+// close does nothing: the connections belong to the server.
 func (d *mongoDatabase) close() {}
 
-// document is row n.
+// document returns row n.
 func (d *mongoDatabase) document(r *rowSpan, n int) bson.D {
 	var group, processed any
 	l, now, is := &d.table.mongo.layout, time.Now(), store.Pending
@@ -185,11 +184,11 @@ func statusOf(l *store.Layout, s store.Status) any {
 	return l.Words[s]
 }
 
-// maxCommandDocuments bounds what one transaction and one command holds.
+// maxCommandDocuments is the maximum number of documents in a transaction and in a command.
 const maxCommandDocuments = 10_000
 
-// load implements loader. Documents that were delivered long ago are many, and in no
-// transaction: the server ends those that take long.
+// load implements loader. It inserts completed documents without a transaction, because they
+// are many and the server aborts long transactions.
 func (d *mongoDatabase) load(ctx context.Context, r *rowSpan) error {
 	if !r.completed {
 		session, err := d.client.StartSession()
@@ -216,12 +215,12 @@ func (d *mongoDatabase) insert(ctx context.Context, r *rowSpan) error {
 	return nil
 }
 
-// flush has a checkpoint written, if the user may.
+// flush requests a checkpoint, if the user may.
 func (d *mongoDatabase) flush(ctx context.Context) error {
 	_, err := d.admin(ctx, bson.D{{Key: "fsync", Value: 1}})
 	var refused mongo.ServerError
 	if errors.As(err, &refused) {
-		return nil // a right that few users have
+		return nil // few users have the right
 	}
 	return err
 }
@@ -236,14 +235,14 @@ func (d *mongoDatabase) writer(_ context.Context, r *rowSpan) (rowWriter, error)
 	return &mongoWriter{d, r}, nil
 }
 
-// write inserts a document as a service would by itself. It returns when a majority has
-// it in its journal.
+// write inserts a document as a service would. It returns when a majority has the document
+// in its journal.
 func (w *mongoWriter) write(ctx context.Context, n int) error {
 	_, err := w.rows.InsertOne(ctx, w.document(w.span, n))
 	return err
 }
 
-// prepareFloor says where the oplog ends.
+// prepareFloor sets the end of the oplog as the start position.
 func (d *mongoDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) error {
 	answer, err := d.db.RunCommand(ctx, bson.D{{Key: "ping", Value: 1}}).Raw()
 	if err != nil {

@@ -12,10 +12,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
-// scans counts the reads of the outbox, as the server does for each collection
-// (https://www.mongodb.com/docs/v6.0/reference/operator/aggregation/collStats/). What
-// reads the change stream is not among them. To ask is a read as well, which the next
-// answer has in it.
+// scans returns the reads of the outbox that the server counted for the collection
+// (https://www.mongodb.com/docs/v6.0/reference/operator/aggregation/collStats/). Reads of
+// the change stream do not count. The query itself counts as a read in the next result.
 func (d *mongoDatabase) scans(ctx context.Context) (int, error) {
 	cursor, err := d.rows.Aggregate(ctx, mongo.Pipeline{{{Key: "$collStats", Value: bson.D{{Key: "latencyStats", Value: bson.D{}}}}}})
 	if err != nil {
@@ -35,15 +34,15 @@ func (d *mongoDatabase) scans(ctx context.Context) (int, error) {
 	return found[0].Stats.Reads.Ops - (d.scanQueries - 1), nil
 }
 
-// serverStatus is what the server has counted since its start, of all of its clients.
+// serverStatus returns the server's counters since its start, for all clients.
 func (s *mongoServer) serverStatus(ctx context.Context) (bson.Raw, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return s.admin(ctx, bson.D{{Key: "serverStatus", Value: 1}})
 }
 
-// countStatements implements counter. MongoDB does not tell what a kind of statement
-// took: only how many there were, and the time of all reads, writes and commands.
+// countStatements implements counter. MongoDB counts statements, but reports time only for
+// all reads, writes and commands together.
 func (d *mongoDatabase) countStatements(ctx context.Context) (err error) {
 	if d.countsBefore, err = d.serverStatus(ctx); err != nil {
 		return errors.New("grant the user the role clusterMonitor in admin for that")
@@ -51,7 +50,7 @@ func (d *mongoDatabase) countStatements(ctx context.Context) (err error) {
 	return nil
 }
 
-// statements tells what was counted since then.
+// statements returns the growth of the counters since countStatements.
 func (d *mongoDatabase) statements(ctx context.Context) (string, error) {
 	now, err := d.serverStatus(ctx)
 	if err != nil {
@@ -69,7 +68,7 @@ func (d *mongoDatabase) statements(ctx context.Context) (string, error) {
 	return text.String(), nil
 }
 
-// counterGrowth tells by how much the numbers in a document have grown, those that have.
+// counterGrowth returns the numbers in a document that have grown, with their growth.
 func counterGrowth(path []string, before, after bson.RawValue) (lines []string) {
 	if doc, ok := after.DocumentOK(); ok {
 		elements, err := doc.Elements()

@@ -16,7 +16,7 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// mysqlServer is a server of MySQL or MariaDB.
+// mysqlServer is a MySQL or MariaDB server.
 type mysqlServer struct {
 	session *mysqlSession
 	maria   bool
@@ -50,13 +50,13 @@ func dialMySQL(ctx context.Context, source string) (*mysqlSession, error) {
 	return s, nil
 }
 
-// close ends the session. The server may be gone.
+// close closes the session. The server may be gone.
 func (s *mysqlSession) close() {
 	_ = s.Close()
 	_ = s.pool.Close()
 }
 
-// connectMySQL connects to the server. A URL that names no database will do.
+// connectMySQL connects to the server. The URL need not name a database.
 func connectMySQL(ctx context.Context, source string) (*mysqlServer, error) {
 	if u, err := url.Parse(source); err == nil && strings.Trim(u.Path, "/") == "" {
 		if source, err = urlWithDatabase(source, "information_schema"); err != nil {
@@ -75,8 +75,7 @@ func connectMySQL(ctx context.Context, source string) (*mysqlServer, error) {
 	return s, nil
 }
 
-// checkBinlog makes sure that the server has a binlog. What else a relay asks of it, the
-// relay says.
+// checkBinlog checks that the server has a binlog. The relay checks everything else.
 func (s *mysqlServer) checkBinlog(ctx context.Context) error {
 	rows, err := s.session.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE variable_name IN ('version', 'log_bin', 'sync_binlog', 'gtid_mode',
   'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'innodb_buffer_pool_size', 'innodb_redo_log_capacity', 'innodb_log_file_size',
@@ -145,7 +144,7 @@ func (s *mysqlServer) drop(ctx context.Context, name string) error {
 	return err
 }
 
-// mysqlDatabase is a database of MySQL or MariaDB.
+// mysqlDatabase is a MySQL or MariaDB database.
 type mysqlDatabase struct {
 	*mysqlServer
 	name, url string
@@ -155,7 +154,8 @@ type mysqlDatabase struct {
 
 func (d *mysqlDatabase) close() { d.session.close() }
 
-// insert is the statement that writes the rows of a query of numbers n, in its order.
+// insert returns the statement that writes the rows whose numbers n come from a query, in
+// its order.
 func (d *mysqlDatabase) insert(r *rowSpan, from string) string {
 	columns, values := "", ""
 	if r.completed {
@@ -166,15 +166,15 @@ SELECT LPAD(n, %d, '0'), 'EVENT', %s, CONCAT('%s', LPAD(n, %d, '0'), ?), %s, UTC
 		d.table.name, columns, idDigits, r.group("CONCAT('g', n %% %d)"), payloadHead, idDigits, r.status(d.table), values, from)
 }
 
-// loadDigits are the digits of the numbers that a load counts at most.
+// loadDigits is the maximum number of digits of a load's row count.
 const loadDigits = 6
 
-// load implements database. Rows that were delivered long ago need not be in the
-// binlog, if the account may leave them out.
+// load implements loader. It keeps completed rows out of the binlog if the account may,
+// because they need not be there.
 func (d *mysqlDatabase) load(ctx context.Context, r *rowSpan) error {
 	if r.completed {
 		if _, err := d.session.ExecContext(ctx, "SET SESSION sql_log_bin = 0"); err == nil {
-			defer func() { _, _ = d.session.ExecContext(ctx, "SET SESSION sql_log_bin = 1") }() // the session loads nothing else then
+			defer func() { _, _ = d.session.ExecContext(ctx, "SET SESSION sql_log_bin = 1") }() // after it the session loads nothing
 		}
 	}
 	const ten = "(SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL " +
@@ -190,7 +190,8 @@ func (d *mysqlDatabase) load(ctx context.Context, r *rowSpan) error {
 	return err
 }
 
-// flush has the table counted and its pages written, the second if the account may.
+// flush updates the statistics of the table and writes its pages to disk, the latter only if
+// the account may.
 func (d *mysqlDatabase) flush(ctx context.Context) error {
 	if _, err := d.session.ExecContext(ctx, "ANALYZE TABLE "+d.table.name); err != nil {
 		return err
@@ -229,7 +230,7 @@ func (w *mysqlWriter) write(ctx context.Context, n int) error {
 
 func (w *mysqlWriter) close() { w.session.close() }
 
-// prepareFloor says where the binlog ends.
+// prepareFloor sets the end of the binlog as the start position.
 func (d *mysqlDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) error {
 	ask := "SELECT @@GLOBAL.gtid_executed"
 	if d.maria {
@@ -238,9 +239,9 @@ func (d *mysqlDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) err
 	return d.session.QueryRowContext(ctx, ask).Scan(&cfg.From)
 }
 
-// scans counts statements that name the outbox, which MySQL does unless it is told
-// not to (performance_schema), and MariaDB only if it is told to. A table of counters
-// that is full counts no more databases.
+// scans returns the number of statements that name the outbox. MySQL counts them unless
+// performance_schema is off; on MariaDB it is off by default. A full digest table counts no
+// further databases.
 func (d *mysqlDatabase) scans(ctx context.Context) (int, error) {
 	if d.info.settings["performance_schema"] != "ON" {
 		return 0, errNotMeasured
@@ -256,8 +257,8 @@ FROM performance_schema.events_statements_summary_by_digest`, d.name, "%`"+d.tab
 	return n, nil
 }
 
-// countStatements implements counter. The database is new, so there is nothing to
-// take off but what was loaded.
+// countStatements implements counter. The database is new, so all its counters belong to the
+// run, except those of the load.
 func (d *mysqlDatabase) countStatements(context.Context) error {
 	if d.info.settings["performance_schema"] != "ON" {
 		return errors.New("start the server with performance_schema=ON for that")

@@ -13,46 +13,44 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
-// Options say what to measure. A zero stands for what the scenario has by itself,
-// see Scenarios.
+// Options configure a benchmark. A zero value stands for the default of the scenario, see
+// Scenarios.
 type Options struct {
-	// Source is a database of PostgreSQL, MySQL, MariaDB or MongoDB. The benchmark makes
-	// databases beside it.
+	// Source is a PostgreSQL, MySQL, MariaDB or MongoDB database. The benchmark creates
+	// other databases on its server.
 	Source   config.URL
 	Scenario string
-	// Rate is how many rows are written in a second.
+	// Rate is the number of rows written per second.
 	Rate int
-	// Rows is how many rows are drained, blocked or in the table already.
+	// Rows is the number of rows to drain, to block, or to fill the table with.
 	Rows int
 	// Groups is the number of message groups.
 	Groups int
-	// Size is the bytes of a payload.
+	// Size is the size of a payload in bytes.
 	Size int
-	// Clients is how many sessions write.
+	// Clients is the number of sessions that write.
 	Clients int
-	// Duration is how long rows are written, or nothing happens.
+	// Duration is how long rows are written, or how long the relay is idle.
 	Duration time.Duration
-	// Repeat is how often each side is measured.
+	// Repeat is the number of rounds.
 	Repeat int
-	// Delay is how long the receiver takes for a request.
+	// Delay is the time that the receiver takes for a request.
 	Delay time.Duration
 	// Senders is the relay's max-concurrent-groups, Batch its api-batch-size.
 	Senders, Batch int
-	// Layout is the outbox's: flowcatalyst or outbox-messages.
+	// Layout is the layout of the outbox: flowcatalyst or outbox-messages.
 	Layout string
 	// Ungrouped sends rows without a message group, in parallel.
 	Ungrouped bool
-	// NoClaims measures the relay with claims: off, which the floor never has.
+	// NoClaims measures the relay with claims: off. The floor always claims.
 	NoClaims bool
-	// Profile is a folder that the relay's profiles are written into; "" takes
-	// none.
+	// Profile is the folder for the relay's profiles; "" takes none.
 	Profile string
 	// JSON prints the result as JSON.
 	JSON bool
 }
 
-// The bounds of the options. A row's number has at most the 13 digits of the
-// outbox's column.
+// Limits of the options. A row's number has at most the 13 digits of the outbox's id column.
 const (
 	maxRate    = 100_000
 	maxRows    = 100_000_000
@@ -63,7 +61,7 @@ const (
 	maxSenders = 1000
 )
 
-// sourceForms are the databases that are measured.
+// sourceForms are the supported URLs.
 const sourceForms = "postgres://user@host:port/database, mysql://…, mariadb://… or mongodb://…"
 
 // Validate reports every option that is out of range, by its flag.
@@ -107,7 +105,7 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// withDefaults fills in what the scenario has by itself.
+// withDefaults fills in the defaults of the scenario.
 func (o Options) withDefaults(d *Options) Options {
 	o.Rate = cmp.Or(o.Rate, d.Rate)
 	o.Rows = cmp.Or(o.Rows, d.Rows)
@@ -123,11 +121,11 @@ func (o Options) withDefaults(d *Options) Options {
 	return o
 }
 
-// Environment are what a benchmark is run in.
+// Environment is the environment of a benchmark.
 type Environment struct {
-	// Stdout takes the result, Stderr what is told meanwhile.
+	// Stdout receives the result, Stderr the progress.
 	Stdout, Stderr io.Writer
-	// Program is the file of the program that is measured.
+	// Program is the path of the program to measure.
 	Program string
 	// Version is its version.
 	Version string

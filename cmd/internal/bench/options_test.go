@@ -52,7 +52,7 @@ func TestTheSourceIsTakenToAnotherDatabase(t *testing.T) {
 		"postgres://me@host/shop?sslmode=disable": "postgres://me@host/new?sslmode=disable",
 		"mongodb://a:1,b:2/?replicaSet=rs0":       "mongodb://a:1,b:2/new?replicaSet=rs0",
 		"mongodb://a,b/shop?replicaSet=rs0":       "mongodb://a,b/new?replicaSet=rs0",
-		"mongodb://me:p@a/shop?tls=true":          "mongodb://me:p@a/new?tls=true&authSource=shop", // where the user is kept
+		"mongodb://me:p@a/shop?tls=true":          "mongodb://me:p@a/new?tls=true&authSource=shop", // the database of the user's credentials
 		"mongodb+srv://me:p@a/shop":               "mongodb+srv://me:p@a/new?authSource=shop",
 		"mongodb://me:p@a/?authSource=admin":      "mongodb://me:p@a/new?authSource=admin",
 		"mongodb://a:1":                           "mongodb://a:1/new",

@@ -2,6 +2,6 @@
 
 package bench
 
-// peakMemory is the most memory that an ended process had, in bytes; 0 where the system
-// does not tell.
+// peakMemory returns the peak memory of an ended process in bytes, 0 if the system does not
+// report it.
 func (pr *process) peakMemory() int64 { return 0 }

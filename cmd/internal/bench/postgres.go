@@ -15,7 +15,7 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// postgresServer is a server of PostgreSQL.
+// postgresServer is a PostgreSQL server.
 type postgresServer struct {
 	conn *pgx.Conn
 	info serverInfo
@@ -34,7 +34,7 @@ func connectPostgres(ctx context.Context, source string) (*postgresServer, error
 	return s, nil
 }
 
-// checkServer makes sure that the server serves.
+// checkServer checks the rights of the role and the wal_level.
 func (s *postgresServer) checkServer(ctx context.Context) error {
 	var mayMake, mayStream bool
 	var version, walLevel string
@@ -90,7 +90,7 @@ func dialPostgres(ctx context.Context, source string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// closeConn says goodbye for a second and then closes the connection all the same.
+// closeConn closes a connection, with a timeout of one second for the Terminate message.
 func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -117,7 +117,7 @@ func (s *postgresServer) create(ctx context.Context, name, url string, of *outbo
 	return &pgDatabase{name: name, url: url, table: of, conn: conn}, nil
 }
 
-// drop removes the slot with the database. A walsender may need a moment to end.
+// drop removes the slot and the database. A walsender may need a moment to end.
 func (s *postgresServer) drop(ctx context.Context, name string) error {
 	for {
 		_, err := s.conn.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", name)
@@ -137,7 +137,7 @@ func (s *postgresServer) drop(ctx context.Context, name string) error {
 	return err
 }
 
-// pgDatabase is a database of PostgreSQL.
+// pgDatabase is a PostgreSQL database.
 type pgDatabase struct {
 	name, url string
 	table     *outboxTable
@@ -146,7 +146,7 @@ type pgDatabase struct {
 
 func (d *pgDatabase) close() { closeConn(d.conn) }
 
-// insert is the statement that writes the rows of a query of numbers n.
+// insert returns the statement that writes the rows whose numbers n come from a query.
 func (d *pgDatabase) insert(r *rowSpan, from string) string {
 	columns, values := "", ""
 	if r.completed {
@@ -196,7 +196,7 @@ func (w *pgWriter) write(ctx context.Context, n int) error {
 
 func (w *pgWriter) close() { closeConn(w.conn) }
 
-// prepareFloor makes a publication and a slot.
+// prepareFloor creates a publication and a slot.
 func (d *pgDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) error {
 	_, err := d.conn.Exec(ctx, "CREATE PUBLICATION "+d.name+" FOR TABLE "+d.table.name+" WITH (publish = 'insert')")
 	if err == nil {

@@ -22,28 +22,28 @@ import (
 )
 
 const (
-	// startTimeout is how long a process may take until it reads the log, and
-	// stopTimeout until it has ended.
+	// startTimeout is the time within which a process must read the log, and stopTimeout the
+	// time within which it must end.
 	startTimeout = 60 * time.Second
 	stopTimeout  = 60 * time.Second
 )
 
-// FloorCommand is the word with which the program runs the floor.
+// FloorCommand is the subcommand that runs the floor.
 const FloorCommand = "bench-floor"
 
-// FloorReady is the line with which the floor says that it reads.
+// FloorReady is the line that the floor prints once it reads the log.
 const FloorReady = "reading"
 
-// process is a relay or a floor that runs.
+// process is a running relay or floor.
 type process struct {
 	cmd   *exec.Cmd
-	log   string        // the file with what it says
-	admin string        // the relay's admin address
-	ended chan struct{} // closed once it has, for the reason err
+	log   string        // file with its output
+	admin string        // admin address of a relay
+	ended chan struct{} // closed once the process has ended; err is the reason
 	err   error
 }
 
-// relayConfigFormat is the configuration of the relay. What is not in it has its default.
+// relayConfigFormat is the configuration of the relay. All other keys have their defaults.
 const relayConfigFormat = `name: %[1]s
 source:
   url: %[2]s
@@ -82,7 +82,7 @@ func (b *bench) startRelay(ctx context.Context, p *benchDatabase, to *receiver) 
 	text := fmt.Sprintf(relayConfigFormat, p.name, config.Quote(p.url), b.opts.Batch, b.opts.Senders, ungrouped, claims,
 		config.Quote(address), p.table.name, p.layout, profiling, kind, config.Quote(to.url))
 	file := filepath.Join(b.folder, p.name+".yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil { // it may hold a password
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil { // it may contain a password
 		return nil, fmt.Errorf("write the relay's configuration: %w", err)
 	}
 	pr, err := b.start(p.name+".log", nil, nil, "run", "-c", file)
@@ -93,7 +93,7 @@ func (b *bench) startRelay(ctx context.Context, p *benchDatabase, to *receiver) 
 	return pr, pr.awaitReady(ctx, pr.isReading)
 }
 
-// newFloorConfig makes what a floor reads from, from now on.
+// newFloorConfig creates the objects that a floor reads from, starting now.
 func (b *bench) newFloorConfig(ctx context.Context, p *benchDatabase, to *receiver, bulk bool) (*floor.Config, error) {
 	cfg := &floor.Config{
 		URL: p.url, Table: p.table.name, Layout: p.layout, Endpoint: to.url + eventsPath,
@@ -137,7 +137,7 @@ func (b *bench) startFloor(ctx context.Context, p *benchDatabase, of *floor.Conf
 	})
 }
 
-// start starts the program that is measured.
+// start starts the program to measure.
 func (b *bench) start(log string, stdin io.Reader, stdout *os.File, args ...string) (*process, error) {
 	pr := &process{log: filepath.Join(b.folder, log), ended: make(chan struct{})}
 	f, err := os.OpenFile(pr.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -161,7 +161,7 @@ func (b *bench) start(log string, stdin io.Reader, stdout *os.File, args ...stri
 	return pr, nil
 }
 
-// cleanEnvironment leaves out what is meant for another relay.
+// cleanEnvironment returns the environment without settings of other relays.
 func cleanEnvironment() []string {
 	var env []string
 	for _, entry := range os.Environ() {
@@ -172,7 +172,7 @@ func cleanEnvironment() []string {
 	return env
 }
 
-// awaitReady waits until a process that was started is ready; else it is ended.
+// awaitReady waits until a started process is ready. Otherwise it stops the process.
 func (pr *process) awaitReady(ctx context.Context, ready func(context.Context) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("it did not read the log within %s", startTimeout))
 	defer cancel()
@@ -192,12 +192,12 @@ func (pr *process) awaitReady(ctx context.Context, ready func(context.Context) b
 	}
 }
 
-// earlyExitError is the error of a process that ended by itself.
+// earlyExitError reports a process that ended by itself.
 func (pr *process) earlyExitError() error {
 	return fmt.Errorf("%s ended by itself: %v\n%s", pr.cmd.Args[1], pr.err, pr.logTail())
 }
 
-// logTail is the end of what the process said.
+// logTail returns the end of the process's output.
 func (pr *process) logTail() string {
 	const most = 4 << 10
 	text, err := os.ReadFile(pr.log)
@@ -246,12 +246,12 @@ func (pr *process) stop() error {
 	}
 }
 
-// cpu is the processor time that an ended process took.
+// cpu returns the processor time of an ended process.
 func (pr *process) cpu() time.Duration {
 	return pr.cmd.ProcessState.UserTime() + pr.cmd.ProcessState.SystemTime()
 }
 
-// freeAddress returns a loopback address that nobody listens on now.
+// freeAddress returns a free loopback address.
 func freeAddress(ctx context.Context) (string, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

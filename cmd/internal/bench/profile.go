@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// maxProfileTime is the longest time that a profile of the processor covers.
+// maxProfileTime is the maximum duration of a CPU profile.
 const maxProfileTime = 5 * time.Second
 
-// profile takes profiles of a relay from now on, in the first turn, and counts the
-// server's statements; of a floor it counts these alone. It returns what waits for
-// all that.
+// profile starts to profile a relay and to count the server's statements, in the first round
+// only. For a floor it only counts statements. The returned function waits for the profiles
+// and writes them.
 func (b *bench) profile(ctx context.Context, p *benchDatabase, pr *process) (wait func() error) {
 	if b.opts.Profile == "" || b.round > 0 {
 		return func() error { return nil }
@@ -42,7 +42,7 @@ func (b *bench) profile(ctx context.Context, p *benchDatabase, pr *process) (wai
 	}
 }
 
-// processor profiles the relay's use of the processor.
+// processor takes a CPU profile of the relay.
 func (b *bench) processor(ctx context.Context, pr *process) error {
 	if pr.admin == "" {
 		return nil
@@ -54,7 +54,7 @@ func (b *bench) processor(ctx context.Context, pr *process) error {
 	return b.fetch(ctx, pr, fmt.Sprintf("/debug/pprof/profile?seconds=%d", int(d.Seconds())), "cpu")
 }
 
-// fetch writes one profile of the relay into the folder.
+// fetch writes one profile of the relay to the folder.
 func (b *bench) fetch(ctx context.Context, pr *process, path, kind string) error {
 	resp, err := pr.get(ctx, path)
 	if err != nil {
@@ -79,7 +79,7 @@ func (b *bench) save(name string, from io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// writeStatements writes what the statements of the database took.
+// writeStatements writes the statistics of the database's statements.
 func (b *bench) writeStatements(ctx context.Context, p *benchDatabase, pr *process) error {
 	text, err := p.statements(ctx)
 	if err != nil {

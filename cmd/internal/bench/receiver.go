@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// receiver is an HTTP server that takes rows for whoever measures.
+// receiver is an HTTP server that receives the rows of a benchmark.
 type receiver struct {
 	server     *http.Server
 	url        string
@@ -24,14 +24,15 @@ type receiver struct {
 	delay      time.Duration
 	tally      atomic.Pointer[tally]
 	bodies     sync.Pool
-	served     atomic.Int64 // requests that were answered
-	servedTime atomic.Int64 // the time that they took, in ns
+	served     atomic.Int64 // number of answered requests
+	servedTime atomic.Int64 // their total duration in ns
 }
 
-// eventsPath is where both the relay and the floor send rows.
+// eventsPath is the path that the relay and the floor post to.
 const eventsPath = "/api/events/batch"
 
-// startReceiver starts a receiver on a free port of the loopback interface. Stop it.
+// startReceiver starts a receiver on a free port of the loopback interface. The caller stops
+// it.
 func startReceiver(ctx context.Context, delay time.Duration) (*receiver, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -56,8 +57,8 @@ func (r *receiver) stop() error {
 	return err
 }
 
-// handle answers a request. The first API has nothing to say; today's, whose body is an
-// object, has a result for each row.
+// handle answers a request. The first API needs no body. The present one, whose requests are
+// objects, returns a result for each row.
 func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 	body := r.bodies.Get().(*bytes.Buffer)
 	body.Reset()
@@ -68,7 +69,7 @@ func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 	}
 	began := time.Now()
 	if t := r.tally.Load(); t != nil && !t.record(body.Bytes(), began) {
-		w.Header().Set("Retry-After", "1") // which costs the row nothing
+		w.Header().Set("Retry-After", "1") // so that the refusal does not count against the row
 		http.Error(w, "refused on purpose", http.StatusServiceUnavailable)
 		return
 	}
@@ -82,11 +83,11 @@ func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 	if bytes.HasPrefix(body.Bytes(), []byte("{")) {
 		const result = `{"id":"bench","status":"SUCCESS"},`
 		rows := strings.Repeat(result, bytes.Count(body.Bytes(), []byte(payloadHead)))
-		_, _ = io.WriteString(w, `{"results":[`+strings.TrimSuffix(rows, ",")+"]}") // whoever is gone asks again
+		_, _ = io.WriteString(w, `{"results":[`+strings.TrimSuffix(rows, ",")+"]}") // a client that is gone sends the request again
 	}
 }
 
-// serviceTime is how long a request took on the average.
+// serviceTime returns the mean duration of a request.
 func (r *receiver) serviceTime() time.Duration {
 	return time.Duration(r.servedTime.Load() / max(1, r.served.Load()))
 }
@@ -94,20 +95,21 @@ func (r *receiver) serviceTime() time.Duration {
 // firstBlockedRow is the number of the first row that is refused.
 const firstBlockedRow = 1_000_000_000_000
 
-// tally is what is known of the rows of a turn: numbers in a row from first on.
+// tally records the arrivals of the rows of a round, which have consecutive numbers from
+// first on.
 type tally struct {
 	first, count, groups int
-	commits              []atomic.Int64 // Unix ns of the return of the COMMIT, 0 before
+	commits              []atomic.Int64 // Unix ns of the return of COMMIT, 0 before it
 
 	mu                              sync.Mutex
-	request                         []int // the rows of the one that is read
+	request                         []int // rows of the request being read
 	arrivals                        []int64
-	latest                          []int // the latest row of each group that arrived
+	latest                          []int // the latest arrived row of each group
 	arrived                         int
 	duplicates, outOfOrder, unknown int
 	firstRequestRows                int // rows in the first request
 	begin, end                      time.Time
-	done                            chan struct{} // closed once all have arrived
+	done                            chan struct{} // closed once all rows have arrived
 }
 
 func newTally(first, count, groups int) *tally {
@@ -119,7 +121,7 @@ func newTally(first, count, groups int) *tally {
 
 func (t *tally) committed(n int, at time.Time) { t.commits[n-t.first].Store(at.UnixNano()) }
 
-// record notes the rows of a request, and returns false if one is to be refused.
+// record records the rows of a request. It returns false if one of them must be refused.
 func (t *tally) record(body []byte, at time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,7 +134,7 @@ func (t *tally) record(body []byte, at time.Time) bool {
 		body = body[i+len(payloadHead):]
 		n, err := strconv.Atoi(string(body[:idDigits]))
 		if err != nil {
-			n = 0 // nobody wrote it
+			n = 0 // not a row of the benchmark
 		}
 		if n >= firstBlockedRow {
 			return false
@@ -170,7 +172,7 @@ func (t *tally) recordRow(n int, at time.Time) {
 	}
 }
 
-// stallTimeout is how long no row may arrive.
+// stallTimeout is the maximum time without an arriving row.
 const stallTimeout = 30 * time.Second
 
 // wait waits until every row has arrived.
@@ -198,7 +200,7 @@ func (t *tally) wait(ctx context.Context) error {
 	}
 }
 
-// check returns an error if rows came in another way than they should.
+// check returns an error if rows arrived twice, out of order or from elsewhere.
 func (t *tally) check(ordered bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

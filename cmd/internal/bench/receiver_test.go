@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// request is a body with rows of these numbers.
+// request returns a body with rows of these numbers.
 func request(numbers ...int) []byte {
 	var rows []string
 	for _, n := range numbers {
@@ -20,8 +20,8 @@ func TestTheTallyKnowsWhatCameTwiceEarlyOrFromNobody(t *testing.T) {
 	at := time.Unix(1e9, 0)
 	for _, tc := range []struct {
 		requests [][]int
-		ordered  string // the error where order counts
-		any      string // and where it does not
+		ordered  string // the error if order counts
+		any      string // the error otherwise
 	}{
 		{[][]int{{5, 6}, {7, 8}}, "", ""},
 		{[][]int{{6, 5}, {8, 7}}, "", ""}, // other groups

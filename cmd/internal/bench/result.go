@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Result is what a benchmark measured, in the form of --json.
+// Result is the result of a benchmark, in the format of --json.
 type Result struct {
 	Scenario string    `json:"scenario"`
 	What     string    `json:"what"`
@@ -39,7 +39,7 @@ type Settings struct {
 	NoClaims  bool   `json:"no_claims,omitempty"`
 }
 
-// Machine is where it was measured.
+// Machine describes the machine and the server of a measurement.
 type Machine struct {
 	Cores     int               `json:"cores"`
 	Processor string            `json:"processor,omitempty"`
@@ -48,33 +48,33 @@ type Machine struct {
 	Sluicebox string            `json:"sluicebox"`
 	Server    string            `json:"server"`
 	Settings  map[string]string `json:"server_settings"`
-	// Stolen is the share of the processors' time, in percent, that a virtual machine
-	// wanted and did not get while it was measured, where Linux tells. With more than
-	// a few percent the figures say little.
+	// Stolen is the percentage of processor time that the hypervisor gave to other virtual
+	// machines during the measurement, on Linux. Above a few percent the figures mean
+	// little.
 	Stolen float64 `json:"stolen_percent"`
 }
 
-// Measure is one figure of a side in each turn, held against that of another.
+// Measure is one figure of a side in each round, compared with that of another side.
 type Measure struct {
 	Name   string    `json:"name"`
 	Unit   string    `json:"unit,omitempty"`
 	Side   string    `json:"side"`
 	Turns  []float64 `json:"turns"`
 	Median float64   `json:"median"`
-	// Against is the other side, if there is one, and Ratio the median of the
-	// turns' ratios to it.
+	// Against is the other side, if there is one, and Ratio the median of the rounds' ratios
+	// to it.
 	Against       string    `json:"against,omitempty"`
 	AgainstTurns  []float64 `json:"against_turns,omitempty"`
 	AgainstMedian float64   `json:"against_median,omitempty"`
 	Ratio         float64   `json:"ratio,omitempty"`
-	// Goal bounds the ratio, or the median where there is none.
+	// Goal is the limit for the ratio, or for the median if there is no ratio.
 	Goal    string `json:"goal,omitempty"`
 	Reached *bool  `json:"reached,omitempty"`
-	// Note says why there is no figure.
+	// Note is the reason why there is no figure.
 	Note string `json:"note,omitempty"`
 }
 
-// result sums up what was measured.
+// result summarizes the measurements.
 func (b *bench) result(measured [][]figures, took time.Duration, stolen float64) *Result {
 	o, is := &b.opts, b.server.serverInfo()
 	r := &Result{
@@ -144,7 +144,7 @@ func (b *bench) measure(c *comparison, measured [][]figures, flushes bool) Measu
 	return m
 }
 
-// ratio is the median of the ratios of turns that were run one after the other.
+// ratio returns the median of the ratios of consecutive turns.
 func ratio(a, b []float64) float64 {
 	var ratios []float64
 	for i := range min(len(a), len(b)) {
@@ -164,7 +164,7 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// Number writes three digits, and all of those before the point.
+// Number formats a number with three significant digits, and all digits before the point.
 func Number(v float64) string {
 	switch {
 	case v >= 100:
@@ -205,7 +205,7 @@ func (r *Result) side() string {
 	return r.Measures[0].Side
 }
 
-// line is a measure as a line of the table.
+// line returns a measure as a line of the table.
 func (m *Measure) line() string {
 	if m.Note != "" {
 		return m.Name + "\t" + m.Note + "\t\t\t\t\t"

@@ -15,7 +15,7 @@ func TestTheMedianOfTheTurnsRatiosCounts(t *testing.T) {
 	}, time.Second, 7)
 	i := slices.IndexFunc(res.Measures, func(m Measure) bool { return m.Name == p50 })
 	m := res.Measures[i]
-	// The ratios are 2, 3 and 1; of the medians it would be 3.
+	// The ratios are 2, 3 and 1. The ratio of the medians would be 3.
 	if m.Median != 3 || m.AgainstMedian != 1 || m.Ratio != 2 || *m.Reached || m.Goal != "<= 1.2" {
 		t.Errorf("p50 is %+v", m)
 	}

@@ -17,20 +17,20 @@ type bench struct {
 	scenario        *scenario
 	folder          string // configurations and logs
 	server          server
-	fullDatabase    *benchDatabase  // the table of big-table
-	missingMeasures map[string]bool // measures that the server does not have
+	fullDatabase    *benchDatabase  // the filled table of big-table
+	missingMeasures map[string]bool // measures that the server cannot provide
 	round           int
 }
 
-// figures are what one turn of a side measured, by measure.
+// figures are the results of one turn of a side, by measure.
 type figures map[string]float64
 
 func (b *bench) logf(format string, args ...any) {
-	_, _ = fmt.Fprintf(b.env.Stderr, format+"\n", args...) // there is nowhere else to say it
+	_, _ = fmt.Fprintf(b.env.Stderr, format+"\n", args...) // there is no other place to report it
 }
 
-// run measures the sides in turns. Every other turn goes through them backwards, so
-// that none has the better place.
+// run measures the sides alternately. Every other round runs them in reverse order, so that
+// no side has an advantage.
 func (b *bench) run(ctx context.Context) (res *Result, err error) {
 	if b.folder, err = os.MkdirTemp("", "sluicebox-bench-"); err != nil {
 		return nil, fmt.Errorf("make a temporary folder: %w", err)
@@ -88,7 +88,7 @@ func (f figures) String() string {
 	return strings.Join(names, ", ")
 }
 
-// withNewDatabase runs a turn in a new database, beside a receiver.
+// withNewDatabase runs a turn with a new database and a receiver.
 func (b *bench) withNewDatabase(ctx context.Context, turn func(*benchDatabase, *receiver) (figures, error)) (f figures, err error) {
 	p, err := b.newBenchDatabase(ctx)
 	if err != nil {
@@ -98,7 +98,7 @@ func (b *bench) withNewDatabase(ctx context.Context, turn func(*benchDatabase, *
 	return b.withReceiver(ctx, func(to *receiver) (figures, error) { return turn(p, to) })
 }
 
-// withReceiver runs a turn beside a receiver.
+// withReceiver runs a turn with a receiver.
 func (b *bench) withReceiver(ctx context.Context, turn func(*receiver) (figures, error)) (f figures, err error) {
 	to, err := startReceiver(ctx, b.opts.Delay)
 	if err != nil {

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// scenario is one thing to measure: sides that are run in turns, and what of one
-// is held against what of another.
+// scenario is a benchmark: sides that run alternately, and the comparisons between them.
 type scenario struct {
 	name     string
 	what     string
@@ -16,25 +15,25 @@ type scenario struct {
 	compare  []comparison
 }
 
-// side is one way to do it.
+// side is one variant of a scenario.
 type side struct {
 	name string
 	run  func(ctx context.Context, b *bench) (figures, error)
-	// lasting sides use what setUp made in all their turns; tearDown ends it.
+	// setUp prepares state that all turns of the side share. tearDown removes it.
 	setUp func(ctx context.Context, b *bench) (tearDown func(context.Context) error, err error)
 }
 
-// comparison is a measure of one side, held against that of another.
+// comparison compares a measure of the first side with another side.
 type comparison struct {
 	measure string // of the first side
 	against string // the other side; "" for none
 	unit    string
-	// goal is what is to be reached, flushed the same on MySQL, MariaDB and MongoDB, if it
-	// is another one: there a claim is a transaction, whose commit waits for the disk.
+	// goal is the goal, syncedGoal the goal on MySQL, MariaDB and MongoDB if it differs.
+	// There a claim is a transaction whose commit waits for the disk.
 	goal, syncedGoal goalBounds
 }
 
-// goalBounds bounds a ratio, or a figure where nothing stands against it; 0 is no bound.
+// goalBounds limit a ratio, or a figure without a comparison. 0 is no limit.
 type goalBounds struct{ max, min float64 }
 
 // The sides.
@@ -56,11 +55,10 @@ const (
 	scans              = "scans of the outbox in a minute"
 )
 
-// scenarios are all there are.
+// scenarios returns all scenarios.
 func scenarios() []scenario { return append(floorScenarios(), selfScenarios()...) }
 
-// floorScenarios are those in which the relay is held against what the database and
-// the receiver allow.
+// floorScenarios compare the relay with the limits of the database and the receiver.
 func floorScenarios() []scenario {
 	return []scenario{
 		{
@@ -96,8 +94,7 @@ func floorScenarios() []scenario {
 	}
 }
 
-// selfScenarios are those in which the relay is held against itself without what
-// weighs on it.
+// selfScenarios compare the relay under a burden with itself without it.
 func selfScenarios() []scenario {
 	return []scenario{
 		{
@@ -116,7 +113,8 @@ func selfScenarios() []scenario {
 			sides:    []side{{name: relaySide, run: relayIdle}},
 			compare: []comparison{
 				{measure: cpuPercent, unit: "%", goal: goalBounds{max: 0.5}},
-				// Those of the sweep: the server counts one for each word that it looks for.
+				// The scans of the sweep: the server counts one for each status word that it
+				// looks up.
 				{measure: scans},
 				{measure: peakRSS, unit: "MiB"},
 			},

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// blockedLatency measures the latency of other groups beside one whose rows are
+// blockedLatency measures the latency of other groups while the rows of one group are
 // refused.
 func blockedLatency(ctx context.Context, b *bench) (figures, error) {
 	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
@@ -25,8 +25,8 @@ func blockedLatency(ctx context.Context, b *bench) (figures, error) {
 	})
 }
 
-// commitBlockedGroup commits the rows of the blocked group, and waits until the relay has read
-// them: until a row that was committed behind them has arrived.
+// commitBlockedGroup commits the rows of the blocked group. It waits until the relay has
+// read them, that is, until a row committed after them has arrived.
 func (b *bench) commitBlockedGroup(ctx context.Context, p *benchDatabase, to *receiver) error {
 	t := newTally(p.rowsWritten+1, 1, b.opts.Groups)
 	to.tally.Store(t)
@@ -42,7 +42,7 @@ func (b *bench) commitBlockedGroup(ctx context.Context, p *benchDatabase, to *re
 	return t.wait(ctx)
 }
 
-// relayIdle leaves a relay alone.
+// relayIdle measures a relay without work.
 func relayIdle(ctx context.Context, b *bench) (figures, error) {
 	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
 		pr, err := b.startRelay(ctx, p, to)
@@ -50,7 +50,7 @@ func relayIdle(ctx context.Context, b *bench) (figures, error) {
 			return nil, err
 		}
 		return b.withProcess(ctx, pr, p, p.rowsWritten, func(ctx context.Context) (figures, error) {
-			// It has something to do at its start, and with its first row.
+			// The relay has work at its start and with its first row.
 			t, err := b.commitBacklog(ctx, p, to, 1)
 			if err != nil {
 				return nil, err
@@ -65,7 +65,7 @@ func relayIdle(ctx context.Context, b *bench) (figures, error) {
 	})
 }
 
-// measureIdle measures for the duration, in which nothing happens.
+// measureIdle measures for the duration, without any rows.
 func (b *bench) measureIdle(ctx context.Context, p *benchDatabase, pr *process) (figures, error) {
 	began := time.Now()
 	cpuBefore, err := pr.metric(ctx, "process_cpu_seconds_total")
@@ -103,7 +103,7 @@ func (b *bench) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// metric returns a metric without labels of the relay.
+// metric returns a metric of the relay that has no labels.
 func (pr *process) metric(ctx context.Context, name string) (float64, error) {
 	resp, err := pr.get(ctx, "/metrics")
 	if err != nil {
@@ -119,10 +119,11 @@ func (pr *process) metric(ctx context.Context, name string) (float64, error) {
 	return 0, errors.Join(lines.Err(), fmt.Errorf("the relay has no metric %s", name))
 }
 
-// fullTableDrainRows is how many rows are drained beside a full table, or as many as it has.
+// fullTableDrainRows is the number of rows to drain beside a full table, at most as many as
+// it has.
 const fullTableDrainRows = 100_000
 
-// fillTable makes the database with the many rows that were delivered before.
+// fillTable creates the database with many delivered rows.
 func fillTable(ctx context.Context, b *bench) (func(context.Context) error, error) {
 	p, err := b.newBenchDatabase(ctx)
 	if err != nil {
@@ -136,7 +137,7 @@ func fillTable(ctx context.Context, b *bench) (func(context.Context) error, erro
 	return p.drop, nil
 }
 
-// writeCompletedRows writes completed rows, and lets the server look at what it has.
+// writeCompletedRows writes completed rows and lets the server update its statistics.
 func (b *bench) writeCompletedRows(ctx context.Context, p *benchDatabase) error {
 	if b.opts.Layout != layoutWords {
 		return &store.SetupError{

@@ -17,31 +17,31 @@ import (
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// callTimeout bounds a statement that should take no time.
+// callTimeout bounds a statement that should return at once.
 const callTimeout = 30 * time.Second
 
-// server is the database server, on which databases are made and removed.
+// server is a database server on which the benchmark creates and drops databases.
 type server interface {
 	serverInfo() serverInfo
-	// create makes a database with an empty outbox, and drop removes it.
+	// create creates a database with an empty outbox, and drop removes it.
 	create(ctx context.Context, name, url string, of *outboxTable) (database, error)
 	drop(ctx context.Context, name string) error
 	close()
 }
 
-// serverInfo is what a server says of itself.
+// serverInfo describes a server.
 type serverInfo struct {
 	version      string            // with its name
 	settings     map[string]string // settings that a figure depends on
-	syncsCommits bool              // each of its commits waits for the disk, for which there are other goals
+	syncsCommits bool              // every commit waits for the disk; other goals apply
 }
 
-// database is one with an outbox, made for the benchmark.
+// database is a database with an outbox, created for the benchmark.
 type database interface {
 	loader
 	// writer opens a session that commits single rows of a span.
 	writer(ctx context.Context, rows *rowSpan) (rowWriter, error)
-	// prepareFloor says what the floor is to read, and makes what it needs for that.
+	// prepareFloor creates the objects that the floor needs, and sets its start position.
 	prepareFloor(ctx context.Context, cfg *floor.Config) error
 	counter
 	close()
@@ -51,21 +51,22 @@ type database interface {
 type loader interface {
 	// load commits rows in one transaction.
 	load(ctx context.Context, rows *rowSpan) error
-	// flush lets the server put in order what was loaded.
+	// flush lets the server finish its background work on the loaded rows, for example
+	// statistics and a checkpoint.
 	flush(ctx context.Context) error
 }
 
-// counter is what a database can count.
+// counter returns counters of a database.
 type counter interface {
-	// scans returns how often the outbox has been searched, errNotMeasured if the
-	// server does not count it.
+	// scans returns the number of scans of the outbox, or errNotMeasured if the server does
+	// not count them.
 	scans(ctx context.Context) (int, error)
-	// countStatements begins to count what statements take, and statements tells it.
+	// countStatements starts to count statements. statements returns their statistics.
 	countStatements(ctx context.Context) error
 	statements(ctx context.Context) (string, error)
 }
 
-// errNotMeasured says that the server counts no such thing.
+// errNotMeasured reports that the server does not count a measure.
 var errNotMeasured = errors.New("not measured on this server")
 
 // rowWriter commits single rows.
@@ -74,8 +75,8 @@ type rowWriter interface {
 	close()
 }
 
-// connectServer connects to the server and makes sure that the benchmark can be
-// run there. The error is a *store.SetupError where the server says no.
+// connectServer connects to the server and checks that the benchmark can run there. The
+// error is a *store.SetupError if it cannot.
 func connectServer(ctx context.Context, source config.URL) (server, error) {
 	switch {
 	case source.Mongo():
@@ -89,7 +90,7 @@ func connectServer(ctx context.Context, source config.URL) (server, error) {
 // namePrefix begins the names of the databases, the relays and the slots.
 const namePrefix = "sluicebox_bench_"
 
-// The layouts that are measured.
+// The layouts to measure.
 const (
 	layoutWords   = "flowcatalyst"
 	layoutNumbers = "outbox-messages"
@@ -98,10 +99,10 @@ const (
 // outboxTable is the outbox table of a layout.
 type outboxTable struct {
 	name string
-	// pending and completed are literals, with which rows are loaded; a layout that
-	// deletes delivered rows has none for the second.
+	// pending and completed are literals for loaded rows. completed is empty for a layout
+	// that deletes delivered rows.
 	pending, completed string
-	// postgres and mysql make it, with the indices that its users have.
+	// postgres and mysql create the table, with the indexes that its users have.
 	postgres, mysql []string
 	mongo           collection
 }
@@ -112,7 +113,7 @@ type collection struct {
 	indices []bson.D // the keys of each
 }
 
-// benchDatabase is a database with an outbox, made for the benchmark.
+// benchDatabase is a database with an outbox, created for the benchmark.
 type benchDatabase struct {
 	database
 
@@ -121,10 +122,10 @@ type benchDatabase struct {
 	url         string
 	layout      string
 	table       *outboxTable
-	rowsWritten int // that were written so far
+	rowsWritten int // number of rows written so far
 }
 
-// newBenchDatabase makes a database with an empty outbox. Drop it.
+// newBenchDatabase creates a database with an empty outbox. The caller drops it.
 func (b *bench) newBenchDatabase(ctx context.Context) (*benchDatabase, error) {
 	var random [4]byte
 	_, _ = rand.Read(random[:]) // never fails
@@ -143,7 +144,7 @@ func (b *bench) newBenchDatabase(ctx context.Context) (*benchDatabase, error) {
 	return p, nil
 }
 
-// urlWithDatabase returns a URL that names another database.
+// urlWithDatabase returns the URL with another database name.
 func urlWithDatabase(source, name string) (string, error) {
 	if config.URL(source).Mongo() {
 		return mongostore.InDatabase(source, name), nil
@@ -156,8 +157,8 @@ func urlWithDatabase(source, name string) (string, error) {
 	return u.String(), nil
 }
 
-// drop removes the database and what the floor or the relay made for it, also after
-// the end of the context.
+// drop removes the database and the objects that the floor or the relay created for it, also
+// after the end of the context.
 func (p *benchDatabase) drop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()

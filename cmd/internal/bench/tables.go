@@ -6,8 +6,7 @@ import (
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// outboxOf returns the outbox table of a layout, in the columns' types that its users
-// have.
+// outboxOf returns the outbox table of a layout, with the column types of its users.
 func outboxOf(layout string) *outboxTable {
 	if layout == layoutNumbers {
 		return numbersTable()
@@ -89,7 +88,7 @@ func wordsTable() *outboxTable {
 	}
 }
 
-// indexKeys are those of an index of MongoDB.
+// indexKeys returns the keys of a MongoDB index.
 func indexKeys(fields ...string) (d bson.D) {
 	for _, name := range fields {
 		d = append(d, bson.E{Key: name, Value: 1})

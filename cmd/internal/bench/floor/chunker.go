@@ -2,10 +2,10 @@ package floor
 
 import "context"
 
-// arenaBytes is what rows share as memory, so that not each has its own.
+// arenaBytes is the size of an allocation that rows share.
 const arenaBytes = 64 << 10
 
-// arena holds copies of values, which lie in a read buffer.
+// arena holds copies of values from a read buffer.
 type arena []byte
 
 func (a *arena) add(value []byte) []byte {
@@ -17,19 +17,19 @@ func (a *arena) add(value []byte) []byte {
 	return (*a)[from:len(*a):len(*a)]
 }
 
-// chunker gathers the rows of a transaction and hands them on.
+// chunker collects the rows of a transaction and emits them in chunks.
 type chunker struct {
 	ledger  *ledger
 	maxRows int // rows in a chunk
 	emit    func([]row) error
 
 	txn     *transaction // nil between transactions
-	pending []row        // read and not yet handed on
+	pending []row        // read, but not yet emitted
 }
 
 func (c *chunker) begin() { c.txn = c.ledger.begin() }
 
-// add takes a row of the transaction.
+// add adds a row of the transaction.
 func (c *chunker) add(ctx context.Context, r row) error {
 	r.txn = c.txn
 	c.pending = append(c.pending, r)
@@ -39,7 +39,7 @@ func (c *chunker) add(ctx context.Context, r row) error {
 	return nil
 }
 
-// end takes the place behind the transaction.
+// end ends the transaction at a position.
 func (c *chunker) end(ctx context.Context, at uint64) error {
 	err := c.flush(ctx, at)
 	c.txn = nil
@@ -51,6 +51,6 @@ func (c *chunker) flush(ctx context.Context, end uint64) error {
 	if err := c.ledger.addRows(ctx, c.txn, len(chunk), end); err != nil || len(chunk) == 0 {
 		return err
 	}
-	c.pending = make([]row, 0, len(chunk)) // the next one is likely as large
+	c.pending = make([]row, 0, len(chunk)) // the next chunk is likely as large
 	return c.emit(chunk)
 }

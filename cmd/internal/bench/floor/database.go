@@ -11,10 +11,10 @@ import (
 
 // session writes rows. It serves one goroutine at a time.
 type session interface {
-	// write claims rows, or completes them, and returns how many it found.
+	// write claims rows, or completes them, and returns the number of rows it found.
 	write(rows []row) (int, error)
-	// bind lets the end of a context cut short what the session does. Watching over
-	// each statement costs more. The returned function ends that.
+	// bind aborts the session's statements when a context ends. This is cheaper than
+	// watching the context in each statement. unbind undoes it.
 	bind(ctx context.Context) (unbind func())
 	close()
 }
@@ -22,27 +22,27 @@ type session interface {
 // claimer is the session that claims.
 type claimer interface {
 	session
-	// claimedOf returns the ids among those of some rows that are claimed. Nobody
-	// but the floor claims any.
+	// claimedOf returns the ids of the claimed rows among rows. Only the floor claims rows.
 	claimedOf(rows []row) (map[string]bool, error)
 }
 
 // stream reads the log.
 type stream interface {
-	// run reads until the context ends. It hands the rows of a transaction on at its
-	// end, or before it when there are most of them. Whoever takes a chunk owns it.
+	// run reads until the context ends. It passes the rows of a transaction to take at the
+	// end of the transaction, or earlier in chunks of at most most rows. take owns the
+	// chunk.
 	run(ctx context.Context, most int, take func([]row) error) error
 	close()
 }
 
-// database opens what the floor needs.
+// database opens the sessions and the stream of the floor.
 type database interface {
 	openClaims(ctx context.Context) (claimer, error)
 	openCompletions(ctx context.Context) (session, error)
 	openStream(ctx context.Context, rows *ledger) (stream, error)
 }
 
-// open returns the database of a configuration. It connects to nothing yet.
+// open returns the database of a configuration, without connecting.
 func (c *Config) open() (database, error) {
 	layout, err := c.layout()
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *Config) open() (database, error) {
 	return &pgDatabase{cfg: c, table: &pgTable{name: c.Table, layout: layout}}, nil
 }
 
-// literal is a status as a literal of SQL, which takes the type of its column.
+// literal returns a status as an SQL literal, which takes the type of its column.
 func literal(l *store.Layout, s store.Status) string {
 	if l.State == store.StateNumbers {
 		return fmt.Sprintf("'%d'", l.Numbers[s])

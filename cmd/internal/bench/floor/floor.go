@@ -1,21 +1,23 @@
-// Package floor is the least program that does a relay's work: it decodes the
-// inserts of a logical slot, a binlog or a change stream, claims the rows, posts them and
-// completes them, with the durability of the relay's own writes. A relay that is measured against it
-// shows what lanes, fences, checkpoints and parking cost.
+// Package floor is the least program that does a relay's work. It decodes the inserts of a
+// logical slot, a binlog or a change stream, claims the rows, posts them and completes them,
+// with the durability of the relay's own writes. A relay measured against it shows the cost
+// of lanes, fencing, checkpoints and spilling.
 //
-// It has two shapes. One by one, a row is claimed as soon as the log has it and posted
-// alone before the next one is read, for the least latency. In bulk, reading, claiming,
-// posting and completing run beside each other and take whatever the stage before
-// has ready, for the most rows a second; rows are posted in any order.
+// It has two modes:
+//   - One by one, for the least latency. It claims a row as soon as the log has it, and
+//     posts it alone before it reads the next one.
+//   - In bulk, for the highest rate. Reading, claiming, posting and completing run
+//     concurrently, and each stage takes everything that the previous stage has ready. It
+//     posts rows in any order.
 //
-// On MySQL, MariaDB and MongoDB a claim waits until the disk has it. One by one would fall
-// behind at rates at which a relay does not, and be no floor: there a claim takes the
-// rows that came while the one before was under way, and they are posted alone, one
-// after the other, beside the next claim.
+// On MySQL, MariaDB and MongoDB a claim waits for the disk. One by one would fall behind at
+// rates that a relay sustains, so it would not be a floor. There a claim takes all rows that
+// arrived during the previous claim. They are posted alone, one after the other,
+// concurrently with the next claim.
 //
-// It is no relay. The first error ends it, a row that was claimed and not completed
-// stays so, and nothing keeps a second one from the same table. A receiver that
-// hangs stops the statuses too, and the server then ends the stream.
+// The floor is not a relay. The first error ends it, a claimed row that was not completed
+// stays claimed, and nothing prevents a second floor on the same table. A hanging receiver
+// stops the status messages too, and the server then ends the stream.
 package floor
 
 import (
@@ -34,24 +36,23 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// Config is what the floor needs. It is JSON on its way from the bench to the
-// floor's process.
+// Config configures the floor. The bench sends it as JSON to the floor's process.
 type Config struct {
 	URL         string // of the database
-	Slot        string // PostgreSQL: a logical slot of pgoutput, which exists
+	Slot        string // PostgreSQL: an existing logical slot of pgoutput
 	Publication string // PostgreSQL: publishes the inserts of the table
-	From        string // behind which the log is read. MySQL and MariaDB: a GTID set; MongoDB: a time of the oplog, SECONDS.NUMBER
-	Table       string // as PostgreSQL's SQL has it, quoted where need be, with its schema; else the bare name, of a collection too
-	Layout      string // the table's: flowcatalyst or outbox-messages
-	Endpoint    string // the URL that is POSTed to
+	From        string // position after which to read. MySQL and MariaDB: a GTID set; MongoDB: a time of the oplog, SECONDS.NUMBER
+	Table       string // PostgreSQL: an SQL name, quoted if necessary, with its schema; otherwise the bare name of the table or collection
+	Layout      string // layout of the table: flowcatalyst or outbox-messages
+	Endpoint    string // URL to POST to
 	Bulk        bool   // false: one row after the other
-	Batch       int    // in bulk: most rows in a request
-	Senders     int    // in bulk: most requests in flight
+	Batch       int    // in bulk: maximum rows in a request
+	Senders     int    // in bulk: maximum requests in flight
 }
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
-// Validate reports everything that is wrong with the configuration, in one error.
+// Validate reports all errors of the configuration, in one error.
 func (c *Config) Validate() error {
 	var errs []error
 	wrong := func(is bool, format string, args ...any) {
@@ -100,8 +101,8 @@ func (c *Config) layout() (store.Layout, error) {
 	return store.Layout{}, fmt.Errorf("%q is neither %s nor %s", c.Layout, layouts[0].Name, layouts[1].Name)
 }
 
-// Run delivers rows until the context ends, and then returns nil. It calls ready
-// once, when the stream has begun. Any error ends it.
+// Run delivers rows until the context ends, and then returns nil. It calls ready once, when
+// the stream has begun. Any error ends it.
 func Run(ctx context.Context, cfg Config, ready func()) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("the floor's configuration: %w", err)

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
 )
 
-// eachShape runs a test on each server, with each layout, in both shapes.
+// eachShape runs a test on each server, with each layout, in both modes.
 func eachShape(t *testing.T, test func(t *testing.T, p *place)) {
 	t.Helper()
 	for _, k := range kinds() {
@@ -44,7 +44,8 @@ func TestEachRowIsDeliveredOnceAndCompleted(t *testing.T) {
 	})
 }
 
-// A row that is not pending is like one that cannot be seen yet.
+// TestRowIsClaimedAgainUntilItCanBe: a row that is not pending looks like a row that is not
+// yet visible.
 func TestRowIsClaimedAgainUntilItCanBe(t *testing.T) {
 	eachShape(t, func(t *testing.T, p *place) {
 		to := newReceiver(t)
@@ -53,7 +54,7 @@ func TestRowIsClaimedAgainUntilItCanBe(t *testing.T) {
 		p.insert("late")
 		p.exec("ALTER TABLE " + p.table() + " ALTER status SET DEFAULT " + p.pending)
 		p.insert(numbered("other", 3)...)
-		if p.cfg.Bulk { // else they wait for their turn
+		if p.cfg.Bulk { // otherwise they wait for their turn
 			to.await(t, 3)
 			if slices.Contains(to.sorted(), "late") {
 				t.Error("a row was delivered that was not pending")

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// maxRowsInFlight is how many rows are between the stream and their completion at most.
+// maxRowsInFlight is the maximum number of rows between the stream and their completion.
 const maxRowsInFlight = 20_000
 
 // row is an inserted row.
@@ -16,18 +16,18 @@ type row struct {
 	txn         *transaction
 }
 
-// transaction is one whose rows are not all completed, or not all read.
+// transaction is a transaction whose rows are not all read or completed.
 type transaction struct {
-	end        uint64 // where in the log it ends; 0 until that was read
-	incomplete int    // rows that were read and are not completed
+	end        uint64 // its end in the log; 0 until that is read
+	incomplete int    // rows read but not completed
 }
 
-// ledger knows how far all rows are completed.
+// ledger tracks the position up to which all rows are completed.
 type ledger struct {
 	room *semaphore.Weighted
 
 	mu   sync.Mutex
-	open []*transaction // in the order of the log
+	open []*transaction // in log order
 	done uint64
 }
 
@@ -42,8 +42,8 @@ func (l *ledger) begin() *transaction {
 	return t
 }
 
-// addRows adds rows of a transaction, with its end if they are the last. It waits
-// for room.
+// addRows adds rows of a transaction, with its end if they are the last. It waits until
+// fewer than maxRowsInFlight rows are in flight.
 func (l *ledger) addRows(ctx context.Context, t *transaction, rows int, end uint64) error {
 	if err := l.room.Acquire(ctx, int64(rows)); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (l *ledger) addRows(ctx context.Context, t *transaction, rows int, end uint
 	return nil
 }
 
-// complete takes rows off.
+// complete marks rows as completed.
 func (l *ledger) complete(rows []row) {
 	l.mu.Lock()
 	for i := range rows {
@@ -67,7 +67,7 @@ func (l *ledger) complete(rows []row) {
 	l.room.Release(int64(len(rows)))
 }
 
-// advance moves on over the transactions that are done.
+// advance moves past the completed transactions.
 func (l *ledger) advance() {
 	n := 0
 	for n < len(l.open) && l.open[n].incomplete == 0 && l.open[n].end != 0 {
@@ -77,8 +77,8 @@ func (l *ledger) advance() {
 	l.open = l.open[n:]
 }
 
-// advanceIdle takes a position before which the server has sent everything. It counts
-// if nothing is under way.
+// advanceIdle sets the position up to which the server has sent everything. It applies only
+// if no row is in flight.
 func (l *ledger) advanceIdle(at uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +87,7 @@ func (l *ledger) advanceIdle(at uint64) {
 	}
 }
 
-// position is where the log may be let go up to.
+// position returns the position up to which the server may discard the log.
 func (l *ledger) position() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

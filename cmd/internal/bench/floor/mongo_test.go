@@ -16,7 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// mongoPlace is a collection, and a floor in it.
+// mongoPlace is a collection with a floor.
 type mongoPlace struct {
 	*place
 	rows                         *mongo.Collection
@@ -45,7 +45,7 @@ func newMongo(t *testing.T, layout string, bulk bool) *mongoPlace {
 	return p
 }
 
-// eachMongo runs a test with each layout, in both shapes.
+// eachMongo runs a test with each layout, in both modes.
 func eachMongo(t *testing.T, test func(t *testing.T, p *mongoPlace)) {
 	t.Helper()
 	for _, layout := range []string{"flowcatalyst", "outbox-messages"} {
@@ -84,7 +84,7 @@ func (p *mongoPlace) count(filter bson.D) int {
 	return int(n)
 }
 
-// awaitCompleted waits until all n documents are marked just now, or deleted.
+// awaitCompleted waits until all n documents were marked recently, or deleted.
 func (p *mongoPlace) awaitCompleted(n int) {
 	p.t.Helper()
 	now := time.Now()
@@ -115,14 +115,15 @@ func TestMongoEachRowIsDeliveredOnceAndCompleted(t *testing.T) {
 	})
 }
 
-// A document that is not pending is like one that cannot be seen yet.
+// TestMongoRowIsClaimedAgainUntilItCanBe: a document that is not pending looks like one that
+// is not yet visible.
 func TestMongoRowIsClaimedAgainUntilItCanBe(t *testing.T) {
 	eachMongo(t, func(t *testing.T, p *mongoPlace) {
 		to := newReceiver(t)
 		p.start(to)
 		p.insert(p.settled, "late")
 		p.insert(p.waiting, numbered("other", 3)...)
-		if p.cfg.Bulk { // else they may wait for their turn
+		if p.cfg.Bulk { // otherwise they may wait for their turn
 			to.await(t, 3)
 			if slices.Contains(to.sorted(), "late") {
 				t.Error("a document was delivered that was not pending")

@@ -15,13 +15,13 @@ import (
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// mongoDatabase is a database of MongoDB.
+// mongoDatabase is a MongoDB database.
 type mongoDatabase struct {
 	cfg    *Config
 	layout store.Layout
 }
 
-// connect opens connections of their own. The database is that of the URL.
+// connect opens a new client. The database is that of the URL.
 func (d *mongoDatabase) connect(what string) (*mongo.Database, error) {
 	opts, name, err := mongostore.ParseURL(d.cfg.URL, "sluicebox bench floor"+what)
 	if err != nil {
@@ -34,15 +34,15 @@ func (d *mongoDatabase) connect(what string) (*mongo.Database, error) {
 	return client.Database(name), nil
 }
 
-// disconnect ends the connections of a database. Nothing hangs on the goodbye.
+// disconnect closes the client of a database, with a timeout.
 func disconnect(db *mongo.Database) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	_ = db.Client().Disconnect(ctx)
 }
 
-// mongoSession writes by commands of its own: what the driver adds to an update, above
-// all a number by which it may be tried again, costs the server a write more.
+// mongoSession writes with raw commands. The driver would add fields to an update, above all
+// the transaction number of a retryable write, which costs the server another write.
 type mongoSession struct {
 	db  *mongo.Database
 	ctx context.Context // see bind
@@ -50,9 +50,9 @@ type mongoSession struct {
 	collection string
 	layout     *store.Layout
 	verb, list string // of the command: update and updates, or delete and deletes
-	status     []any  // the statuses that are looked for, any if there are none
-	set        any    // the status that is set, nil to delete
-	ids        []byte // memory
+	status     []any  // statuses to match, all if empty
+	set        any    // status to set, nil to delete
+	ids        []byte // reused buffer
 }
 
 // openClaims opens the session that claims documents.
@@ -68,7 +68,7 @@ func (d *mongoDatabase) openCompletions(ctx context.Context) (session, error) {
 	return d.openSession(ctx, nil, d.value(store.Completed))
 }
 
-// value is a status as documents have it.
+// value returns a status as stored in documents.
 func (d *mongoDatabase) value(s store.Status) any {
 	if d.layout.State == store.StateNumbers {
 		return d.layout.Numbers[s]
@@ -97,23 +97,23 @@ func (d *mongoDatabase) openSession(ctx context.Context, from, to any) (*mongoSe
 
 func (s *mongoSession) close() { disconnect(s.db) }
 
-// bind implements session: the driver takes a context with each command.
+// bind implements session. The driver takes a context with each command.
 func (s *mongoSession) bind(ctx context.Context) (unbind func()) {
 	s.ctx = ctx
 	return func() {}
 }
 
-// writeConcern is the concern of each write: a majority of the members has it in its journal,
-// as with the relay's.
+// writeConcern returns the write concern of each write, majority and journal, as for the
+// relay's writes.
 func writeConcern() bson.E {
 	return bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "j", Value: true}}}
 }
 
-// write implements session: one command, which names one document or a list of them.
+// write implements session. It runs one command for one document or a list of documents.
 func (s *mongoSession) write(rows []row) (int, error) {
 	one := bson.D{{Key: "q", Value: s.idFilter(rows, s.status)}}
 	if s.set == nil {
-		one = append(one, bson.E{Key: "limit", Value: 0}) // none
+		one = append(one, bson.E{Key: "limit", Value: 0}) // no limit
 	} else {
 		one = append(one, bson.E{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{
 			{Key: s.layout.Columns.Status, Value: s.set}, {Key: s.layout.Columns.Claimed, Value: bson.NewDateTimeFromTime(time.Now())},
@@ -124,7 +124,7 @@ func (s *mongoSession) write(rows []row) (int, error) {
 		return 0, mongostore.Explain(err)
 	}
 	n, _ := answer.Lookup("n").AsInt64OK()
-	for _, trouble := range []string{"writeErrors", "writeConcernError"} { // no errors of the command
+	for _, trouble := range []string{"writeErrors", "writeConcernError"} { // they are not errors of the command
 		if said := answer.Lookup(trouble); !said.IsZero() {
 			return int(n), fmt.Errorf("%s: %s", trouble, said)
 		}
@@ -132,7 +132,7 @@ func (s *mongoSession) write(rows []row) (int, error) {
 	return int(n), nil
 }
 
-// idFilter is the filter of documents by their ids and status.
+// idFilter returns the filter for documents with these ids and statuses.
 func (s *mongoSession) idFilter(rows []row, status []any) bson.D {
 	filter := bson.D{{Key: s.layout.Columns.ID, Value: string(rows[0].id)}}
 	if len(rows) > 1 {
@@ -161,7 +161,7 @@ func appendList(to []byte, rows []row) []byte {
 	return to
 }
 
-// appendLength appends a length, which the wire has in four bytes.
+// appendLength appends a length as a little-endian int32.
 func appendLength(to []byte, n int) []byte {
 	return append(to, byte(n), byte(n>>8), byte(n>>16), byte(n>>24))
 }

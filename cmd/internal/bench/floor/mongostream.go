@@ -16,13 +16,14 @@ import (
 )
 
 const (
-	// maxEventRows is how many events the server answers with at most.
+	// maxEventRows is the maximum number of events in an answer of the server.
 	maxEventRows = 1000
-	// eventTimeout is how long the server waits for the first one before it answers.
+	// eventTimeout is the time that the server waits for the first event before it answers.
 	eventTimeout = time.Second
 )
 
-// parseTime reads a time of the oplog: the seconds, a dot, and the number in the second.
+// parseTime parses a time of the oplog: the seconds, a dot, and the number within the
+// second.
 func parseTime(text string) (bson.Timestamp, error) {
 	seconds, number, _ := strings.Cut(text, ".")
 	t, err := strconv.ParseUint(seconds, 10, 32)
@@ -33,11 +34,11 @@ func parseTime(text string) (bson.Timestamp, error) {
 	return bson.Timestamp{T: uint32(t), I: uint32(i)}, nil
 }
 
-// changeStream reads the inserts of the collection. The server looks for the next events
-// while the last ones are handed on.
+// changeStream reads the inserts of the collection. The server prepares the next events
+// while the last ones are emitted.
 type changeStream struct {
 	db      *mongo.Database
-	session *mongo.Session // the server lets only the session that opened it read on
+	session *mongo.Session // the server lets only the session that opened the cursor read from it
 	cursor  int64
 	dec     eventDecoder
 	out     chunker
@@ -57,8 +58,8 @@ func (d *mongoDatabase) openStream(ctx context.Context, rows *ledger) (stream, e
 	return s, nil
 }
 
-// open opens the stream. A view of the inserts alone keeps the floor's own updates away
-// from it.
+// open opens the stream. The pipeline matches only inserts, so that the floor does not
+// receive its own updates.
 func (s *changeStream) open(ctx context.Context, cfg *Config) error {
 	from, err := parseTime(cfg.From)
 	if err != nil {
@@ -95,7 +96,7 @@ func (s *changeStream) runCommand(ctx context.Context, command bson.D) (bson.Raw
 	return s.db.RunCommand(mongo.NewSessionContext(ctx, s.session), command).Raw()
 }
 
-// close ends the stream. Nothing hangs on the goodbye.
+// close ends the stream, with a timeout.
 func (s *changeStream) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -108,10 +109,10 @@ func (s *changeStream) close() {
 	disconnect(s.db)
 }
 
-// run implements stream. A change stream has nothing that is not committed.
+// run implements stream. A change stream contains only committed changes.
 func (s *changeStream) run(ctx context.Context, most int, take func([]row) error) error {
 	s.out.maxRows, s.out.emit = most, take
-	// Of a deadline the driver would make a second maxTimeMS.
+	// For a context with a deadline, the driver would send a second maxTimeMS.
 	asking, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, end)()
 	defer end()
@@ -139,7 +140,7 @@ func (s *changeStream) run(ctx context.Context, most int, take func([]row) error
 	return fmt.Errorf("read the change stream: %w", mongostore.Explain(err))
 }
 
-// next waits for events, and returns none where there are none for long.
+// next waits for events. It returns none if none arrives for eventTimeout.
 func (s *changeStream) next(ctx context.Context) ([]bson.RawValue, error) {
 	answer, err := s.runCommand(ctx, bson.D{
 		{Key: "getMore", Value: s.cursor}, {Key: "collection", Value: s.dec.collection},
@@ -158,8 +159,8 @@ func (s *changeStream) next(ctx context.Context) ([]bson.RawValue, error) {
 	return list.Values()
 }
 
-// emit hands the rows of events on. They need not be told apart by their transactions:
-// nothing is confirmed to the server.
+// emit emits the rows of events. It ignores transactions, because the floor confirms nothing
+// to the server.
 func (s *changeStream) emit(ctx context.Context, events []bson.RawValue) error {
 	if len(events) == 0 {
 		return nil
@@ -177,13 +178,13 @@ func (s *changeStream) emit(ctx context.Context, events []bson.RawValue) error {
 	return s.out.end(ctx, 1)
 }
 
-// eventDecoder reads the events of inserts into one collection.
+// eventDecoder decodes the events of inserts into one collection.
 type eventDecoder struct {
 	collection  string
 	id, payload string // fields
 }
 
-// row reads an event. The row shares its memory.
+// row decodes an event. The row shares its memory.
 func (d *eventDecoder) row(event bson.RawValue) (row, error) {
 	e, ok := event.DocumentOK()
 	if !ok {
@@ -204,7 +205,7 @@ func (d *eventDecoder) row(event bson.RawValue) (row, error) {
 	return row{id: id, payload: payload}, nil
 }
 
-// stringBytes is the bytes of a string, which stand between its length and a zero.
+// stringBytes returns the bytes of a BSON string, which stand between its length and a zero.
 func stringBytes(v bson.RawValue) (value []byte, isText bool) {
 	const length = 4
 	if v.Type != bson.TypeString || len(v.Value) <= length {

@@ -10,26 +10,26 @@ import (
 	"github.com/go-mysql-org/go-mysql/replication"
 )
 
-// rowsDecoder reads the events of a binlog that the inserts of one table come in,
+// rowsDecoder decodes the binlog events of inserts into one table,
 // https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication_binlog_event.html
 type rowsDecoder struct {
 	schema, table   string
-	idAt, payloadAt int // the places of the columns
+	idAt, payloadAt int // indexes of the columns
 
-	checksumBytes int    // bytes of the checksum behind each event
-	lastTableMap  []byte // the last description of the table, and what it says
+	checksumBytes int    // size of the checksum after each event
+	lastTableMap  []byte // the last TABLE_MAP event of the table, and its content
 	columns       []columnFormat
 	tableID       uint64
 	arena         arena
 }
 
-// columnFormat is how a column's value lies in a row.
+// columnFormat is the encoding of a column's value in a row.
 type columnFormat struct {
-	size   int // of a value; with a prefix, the bytes of its length
+	size   int // of a value; with a prefix, the size of its length
 	prefix bool
 }
 
-// describe reads a FORMAT_DESCRIPTION event: whether events have a checksum.
+// describe reads from a FORMAT_DESCRIPTION event whether events have a checksum.
 func (d *rowsDecoder) describe(raw []byte) {
 	const sum = replication.BinlogChecksumLength
 	d.checksumBytes = 0
@@ -38,18 +38,18 @@ func (d *rowsDecoder) describe(raw []byte) {
 	}
 }
 
-// body is an event without its header and its checksum.
+// body returns an event without its header and checksum.
 func (d *rowsDecoder) body(raw []byte) []byte {
 	return raw[replication.EventHeaderSize : len(raw)-d.checksumBytes]
 }
 
-// tableID reads the number that stands for a table, and the flags behind it.
+// tableID reads the number of a table and the flags after it.
 func tableID(body []byte) (id uint64, rest []byte) {
 	id = uint64(binary.LittleEndian.Uint32(body)) | uint64(binary.LittleEndian.Uint16(body[4:]))<<32
 	return id, body[8:]
 }
 
-// tableMap reads a TABLE_MAP event: of the table, or of another one.
+// tableMap reads a TABLE_MAP event, of this table or another.
 func (d *rowsDecoder) tableMap(raw []byte) error {
 	id, rest := tableID(d.body(raw))
 	r := messageReader{rest}
@@ -84,8 +84,8 @@ func (d *rowsDecoder) tableMap(raw []byte) error {
 	return nil
 }
 
-// columnFormatOf reads what the description says of a column of a type. Others than those of
-// an outbox are not known.
+// columnFormatOf returns the format of a column of a type. It supports only the types of
+// outbox columns.
 func columnFormatOf(t byte, meta *messageReader) (columnFormat, error) {
 	switch t {
 	case mysql.MYSQL_TYPE_TINY:
@@ -111,8 +111,8 @@ func columnFormatOf(t byte, meta *messageReader) (columnFormat, error) {
 	return columnFormat{}, fmt.Errorf("the floor cannot read its type (%d)", t)
 }
 
-// inserts reads the rows of a WRITE_ROWS event and gives each to take. An event of
-// another table has none.
+// inserts reads the rows of a WRITE_ROWS event and passes each to take. An event of another
+// table has none.
 func (d *rowsDecoder) inserts(kind replication.EventType, raw []byte, take func(row) error) error {
 	id, rest := tableID(d.body(raw))
 	if id != d.tableID {
@@ -120,7 +120,7 @@ func (d *rowsDecoder) inserts(kind replication.EventType, raw []byte, take func(
 	}
 	r := messageReader{rest}
 	if kind == replication.WRITE_ROWS_EVENTv2 {
-		r.next(int(binary.LittleEndian.Uint16(r.remaining))) // what else there is, its length included
+		r.next(int(binary.LittleEndian.Uint16(r.remaining))) // extra data, its length included
 	}
 	columns := r.encodedLength()
 	if columns != len(d.columns) {
@@ -144,7 +144,7 @@ func (d *rowsDecoder) inserts(kind replication.EventType, raw []byte, take func(
 	return nil
 }
 
-// row reads one row, whose bits say which columns are NULL.
+// row reads one row. Bits mark its NULL columns.
 func (d *rowsDecoder) row(r *messageReader, null []byte) (row, error) {
 	var id, payload []byte
 	for i := range d.columns {
@@ -170,7 +170,7 @@ func (d *rowsDecoder) row(r *messageReader, null []byte) (row, error) {
 	return row{id: d.arena.add(id), payload: d.arena.add(payload)}, nil
 }
 
-// fixedInt reads a number of a few bytes.
+// fixedInt reads an integer of a fixed size.
 func (r *messageReader) fixedInt(bytes int) (n int) {
 	for i, b := range r.next(bytes) {
 		n |= int(b) << (8 * i)
@@ -178,7 +178,7 @@ func (r *messageReader) fixedInt(bytes int) (n int) {
 	return n
 }
 
-// encodedLength reads a number of the protocol's own form, which is below 2^24.
+// encodedLength reads a length-encoded integer below 2^24.
 func (r *messageReader) encodedLength() int {
 	switch first := r.next(1)[0]; first {
 	case 0xfc:

@@ -15,14 +15,14 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// mysqlDatabase is a database of MySQL or MariaDB.
+// mysqlDatabase is a MySQL or MariaDB database.
 type mysqlDatabase struct {
 	cfg   *Config
 	table *mysqlTable
 }
 
-// mysqlTable makes the statements. They name the primary key, for the reason that
-// store/mysql has: the server would read all of a table that it thinks small.
+// mysqlTable builds the statements. They name the primary key for the same reason as in
+// store/mysql: the server would scan a table that it considers small.
 type mysqlTable struct {
 	name   string
 	layout store.Layout
@@ -40,25 +40,25 @@ func (t *mysqlTable) statusCondition(s store.Status) string {
 	return "o." + mystore.Ident(t.layout.Columns.Status) + " = " + literal(&t.layout, s)
 }
 
-// setStatus is an update up to the value of its time.
+// setStatus returns an update up to the value of its time.
 func (t *mysqlTable) setStatus(s store.Status) string {
 	return "UPDATE " + t.from() + " SET " + t.statusCondition(s) + ", o." + mystore.Ident(t.layout.Columns.Claimed) + " = "
 }
 
-// mysqlSession is a session of MySQL or MariaDB. What it writes is one packet with
-// all statements of a transaction, and so one round trip.
+// mysqlSession is a session of MySQL or MariaDB. It sends all statements of a transaction in
+// one packet, and so in one round trip.
 type mysqlSession struct {
 	conn          driver.Conn
 	netConn       net.Conn
 	table         *mysqlTable
-	fill          func(s *mysqlSession, rows []row) // puts the statements into text
-	countedResult int                               // the place of the one whose rows count
+	fill          func(s *mysqlSession, rows []row) // writes the statements to text
+	countedResult int                               // index of the statement whose affected rows count
 	text          []byte
 }
 
-// openClaims opens the session that claims rows. A claim locks its rows first, which
-// waits for whoever inserts them just now: an update alone would pass over them, and
-// could not tell them from rows that are gone.
+// openClaims opens the session that claims rows. A claim first locks its rows, because that
+// waits for open inserts. An update alone would skip those rows, and they would look
+// deleted.
 func (d *mysqlDatabase) openClaims(ctx context.Context) (claimer, error) {
 	t := d.table
 	lock, update := "SELECT COUNT(*) FROM "+t.from()+t.idCondition(), t.setStatus(store.Processing)
@@ -120,8 +120,8 @@ func (d *mysqlDatabase) openSession(ctx context.Context, autocommit string, coun
 	return s, nil
 }
 
-// prepareSession gives the session what its statements need. MariaDB makes a table of a long
-// list, and may then read all of the other one.
+// prepareSession sets the session variables. By default, MariaDB converts a long IN list to
+// a temporary table, and may then scan the other table.
 func (s *mysqlSession) prepareSession(ctx context.Context) error {
 	statements := []string{"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "/*M! SET in_predicate_conversion_threshold = 0 */"}
 	for _, sql := range statements {
@@ -132,7 +132,7 @@ func (s *mysqlSession) prepareSession(ctx context.Context) error {
 	return nil
 }
 
-// isEmptyQuery is what MySQL answers to a statement that is for MariaDB alone.
+// isEmptyQuery reports whether err is MySQL's answer to a statement for MariaDB only.
 func isEmptyQuery(err error) bool {
 	var e *mysql.MySQLError
 	return errors.As(err, &e) && e.Number == 1065 // ER_EMPTY_QUERY
@@ -140,7 +140,7 @@ func isEmptyQuery(err error) bool {
 
 func (s *mysqlSession) close() {
 	_ = s.netConn.SetDeadline(time.Now().Add(closeTimeout))
-	_ = s.conn.Close() // nothing hangs on it
+	_ = s.conn.Close() // its error does not matter
 }
 
 // bind implements session.
@@ -187,7 +187,7 @@ func (s *mysqlSession) claimedOf(rows []row) (map[string]bool, error) {
 	if err := found.Close(); err != nil {
 		return nil, err
 	}
-	_, err = s.exec(context.Background(), "COMMIT") // else the next look sees no more than this one
+	_, err = s.exec(context.Background(), "COMMIT") // otherwise the next read would use the same snapshot
 	return ids, err
 }
 
@@ -197,8 +197,8 @@ func (s *mysqlSession) addTime() {
 	s.text = time.Now().UTC().AppendFormat(s.text, "'2006-01-02 15:04:05.000000'")
 }
 
-// addIDs adds a list of the rows' ids. Backslashes escape in the session's sql_mode,
-// and in UTF-8 no byte of another character is one or a quote.
+// addIDs adds a list of the rows' ids. In the session's sql_mode a backslash escapes, and in
+// UTF-8 no byte of another character equals a backslash or a quote.
 func (s *mysqlSession) addIDs(rows []row) {
 	sep := byte('(')
 	for i := range rows {

@@ -22,13 +22,14 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// The server says each second that it is there, and is given up after ten.
+// The server sends a heartbeat each second. The connection counts as lost after ten seconds
+// of silence.
 const (
 	heartbeatInterval = time.Second
 	readTimeout       = 10 * time.Second
 )
 
-// parseGTIDs reads a set of either server. A colon is in one of the forms only.
+// parseGTIDs parses a GTID set of either server. Only MySQL's format has a colon.
 func parseGTIDs(text string) (gomysql.GTIDSet, error) {
 	if strings.Contains(text, ":") {
 		return gomysql.ParseMysqlGTIDSet(text)
@@ -36,7 +37,7 @@ func parseGTIDs(text string) (gomysql.GTIDSet, error) {
 	return gomysql.ParseMariadbGTIDSet(text)
 }
 
-// binlogStream reads the binlog. It is the syncer's handler.
+// binlogStream reads the binlog. It is the syncer's event handler.
 type binlogStream struct {
 	syncer   *replication.BinlogSyncer
 	streamer *replication.BinlogStreamer
@@ -45,7 +46,7 @@ type binlogStream struct {
 
 	ctx     context.Context // of run
 	started chan struct{}   // closed by run
-	closed  chan struct{}   // closed by hangUp
+	closed  chan struct{}   // closed by closeConn
 	once    sync.Once
 	conn    atomic.Pointer[net.Conn]
 }
@@ -91,7 +92,7 @@ func (d *mysqlDatabase) openStream(ctx context.Context, rows *ledger) (stream, e
 	return s, nil
 }
 
-// findColumns asks for the columns of the table.
+// findColumns reads the indexes of the table's columns.
 func (d *mysqlDatabase) findColumns(ctx context.Context, cfg *mysql.Config) (dec rowsDecoder, err error) {
 	const ask = `SELECT
   COALESCE(MAX(IF(column_name = ?, ordinal_position, 0)), 0), COALESCE(MAX(IF(column_name = ?, ordinal_position, 0)), 0)
@@ -102,7 +103,7 @@ FROM information_schema.columns WHERE table_schema = ? AND table_name = ?`
 		return dec, err
 	}
 	pool := sql.OpenDB(connector)
-	defer func() { _ = pool.Close() }() // nothing hangs on it
+	defer func() { _ = pool.Close() }() // its error does not matter
 	columns := &d.table.layout.Columns
 	err = pool.QueryRowContext(ctx, ask, columns.ID, columns.Payload, dec.schema, dec.table).Scan(&dec.idAt, &dec.payloadAt)
 	if err != nil {
@@ -116,7 +117,8 @@ FROM information_schema.columns WHERE table_schema = ? AND table_name = ?`
 	return dec, nil
 }
 
-// dial connects for the syncer, once: it would connect again to end its session.
+// dial connects for the syncer, once, because the syncer would connect again to end its
+// session.
 func (s *binlogStream) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if s.conn.Load() != nil {
 		return nil, errors.New("the stream has ended")
@@ -143,12 +145,12 @@ func (s *binlogStream) close() {
 	s.syncer.Close()
 }
 
-// run implements stream. The binlog has nothing that is not committed.
+// run implements stream. The binlog contains only committed changes.
 func (s *binlogStream) run(ctx context.Context, most int, take func([]row) error) error {
 	s.ctx, s.out.maxRows, s.out.emit = ctx, most, take
 	close(s.started)
 	defer context.AfterFunc(ctx, s.closeConn)()
-	_, err := s.streamer.GetEvent(context.Background()) // it ends with the connection
+	_, err := s.streamer.GetEvent(context.Background()) // it returns when the connection ends
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

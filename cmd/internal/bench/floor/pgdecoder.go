@@ -6,22 +6,22 @@ import (
 	"fmt"
 )
 
-// noColumn stands for a column that was not found.
+// noColumn is the index of a column that was not found.
 const noColumn = -1
 
-// pgDecoder reads the messages of pgoutput that the inserts of one table come in,
-// protocol version 1, https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
+// pgDecoder decodes the pgoutput messages of inserts into one table, protocol version 1,
+// https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 type pgDecoder struct {
 	table       uint32 // its OID
 	name        string
 	id, payload string // columns
 
-	idAt, payloadAt int // their places in a tuple
+	idAt, payloadAt int // their indexes in a tuple
 	arena           arena
 }
 
-// relation finds the columns. Its message comes before the first insert, and again
-// when the table was changed.
+// relation finds the columns. The message comes before the first insert, and again after a
+// change of the table.
 func (d *pgDecoder) relation(body []byte) error {
 	r := messageReader{body}
 	if oid := r.uint32(); oid != d.table {
@@ -47,14 +47,14 @@ func (d *pgDecoder) relation(body []byte) error {
 	return nil
 }
 
-// insert reads a row.
+// insert decodes a row.
 func (d *pgDecoder) insert(body []byte) (row, error) {
 	r := messageReader{body}
 	r.next(5) // OID, 'N' for new
 	var id, payload []byte
 	for i := range int(r.uint16()) {
 		var value []byte
-		if r.next(1)[0] == 't' { // else NULL
+		if r.next(1)[0] == 't' { // otherwise NULL
 			value = r.next(int(r.uint32()))
 		}
 		switch i {
@@ -70,14 +70,14 @@ func (d *pgDecoder) insert(body []byte) (row, error) {
 	return row{id: d.arena.add(id), payload: d.arena.add(payload)}, nil
 }
 
-// commitEnd returns where a commit record ends.
+// commitEnd returns the end position of a commit record.
 func commitEnd(body []byte) uint64 {
 	r := messageReader{body}
-	r.next(9) // flags, the record's beginning
+	r.next(9) // flags, start of the record
 	return binary.BigEndian.Uint64(r.next(8))
 }
 
-// messageReader walks over one message of the server, which is trusted to be whole.
+// messageReader reads one message of the server. It trusts the message to be complete.
 type messageReader struct{ remaining []byte }
 
 func (r *messageReader) next(n int) []byte {
@@ -89,7 +89,7 @@ func (r *messageReader) next(n int) []byte {
 func (r *messageReader) uint16() uint16 { return binary.BigEndian.Uint16(r.next(2)) }
 func (r *messageReader) uint32() uint32 { return binary.BigEndian.Uint32(r.next(4)) }
 
-// text reads up to a NUL, and over it.
+// text reads a NUL-terminated text.
 func (r *messageReader) text() []byte {
 	b := r.next(bytes.IndexByte(r.remaining, 0))
 	r.next(1)

@@ -13,9 +13,9 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// pgTable makes the statements. Conditions on the status are IS TRUE, and plans that
-// read the whole table are ruled out, for the reasons that store/postgres has: a
-// statement is planned once, while the table may be empty.
+// pgTable builds the statements. Conditions on the status use IS TRUE, and plans that scan
+// the table are disabled, for the same reasons as in store/postgres: a statement is planned
+// once, possibly while the table is empty.
 type pgTable struct {
 	name   string
 	layout store.Layout
@@ -34,8 +34,8 @@ func (t *pgTable) setStatus(s store.Status) string {
 	return "UPDATE " + t.name + " SET " + pgstore.Ident(c.Status) + " = " + t.value(s) + ", " + pgstore.Ident(c.Claimed) + " = $2::timestamptz"
 }
 
-// claim changes the rows that are pending. What a statement with RETURNING costs
-// more is seen; the number of the rows says as much.
+// claim updates the pending rows. It has no RETURNING, because that costs measurably more
+// and the number of rows is sufficient.
 func (t *pgTable) claim(which string) string {
 	return t.setStatus(store.Processing) + " WHERE " + t.id() + which + " AND " + t.statusCondition(store.Pending)
 }
@@ -54,17 +54,17 @@ const (
 	stmtClaimed = "claimed"
 )
 
-// pgSession is a session of PostgreSQL.
+// pgSession is a PostgreSQL session.
 type pgSession struct {
 	conn  *pgconn.PgConn
 	table *pgTable
-	timed bool // the statements have a time
+	timed bool // the statements take a time
 
-	ids   []byte // memory of the parameters
+	ids   []byte // reused buffers of the parameters
 	bound pgproto3.Bind
 }
 
-// pgDatabase is a database of PostgreSQL.
+// pgDatabase is a PostgreSQL database.
 type pgDatabase struct {
 	cfg   *Config
 	table *pgTable
@@ -133,8 +133,8 @@ func (s *pgSession) bind(ctx context.Context) (unbind func()) {
 	return func() { stop() }
 }
 
-// findTableSQL is one row if there is such a table. Version 18 streams nothing where
-// the publication is missing, and says so in its log only.
+// findTableSQL returns one row if the table exists. Version 18 streams nothing if the
+// publication is missing, and reports that only in its server log.
 const findTableSQL = `SELECT $1::regclass::oid, EXISTS (SELECT FROM pg_publication_tables
 	WHERE pubname = $2 AND format('%I.%I', schemaname, tablename)::regclass = $1::regclass)`
 
@@ -184,8 +184,8 @@ func (s *pgSession) write(rows []row) (int, error) {
 	return s.answer(f)
 }
 
-// postgresEpoch is the zero of the server's times, 2000-01-01 UTC, in microseconds of
-// Unix time.
+// postgresEpoch is the zero of the server's times, 2000-01-01 UTC, in microseconds of Unix
+// time.
 const postgresEpoch = 946684800 * 1_000_000
 
 func (s *pgSession) answer(f *pgproto3.Frontend) (wrote int, err error) {

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// statusInterval is the longest time between two statuses.
+	// statusInterval is the maximum time between two status messages.
 	statusInterval = time.Second
-	// A server of version 16 or later may sleep through a commit until it hears
-	// from its client (see capture/postgres), so a status follows a silence that
-	// begins, and then others less and less often.
+	// A server of version 16 or later may sleep through a commit until it hears from its
+	// client (see capture/postgres). So a status is sent at the start of a silence, and then
+	// at growing intervals.
 	minStatusInterval = 5 * time.Millisecond
 	closeTimeout      = time.Second
 )
 
-// slotStream reads the slot. All of it belongs to the goroutine of run.
+// slotStream reads the slot. It belongs to the goroutine of run.
 type slotStream struct {
 	conn *pgconn.PgConn
 	dec  *pgDecoder
@@ -33,7 +33,7 @@ type slotStream struct {
 	out  chunker
 
 	receivedAt, statusAt, deadline time.Time
-	wait                           time.Duration // until the next status, while nothing comes
+	wait                           time.Duration // until the next status during a silence
 }
 
 func openSlotStream(ctx context.Context, cfg *Config, dec *pgDecoder, rows *ledger) (*slotStream, error) {
@@ -60,7 +60,7 @@ func openSlotStream(ctx context.Context, cfg *Config, dec *pgDecoder, rows *ledg
 
 func (s *slotStream) close() { closeConn(s.conn) }
 
-// run implements stream. Protocol version 1 sends nothing that is not committed.
+// run implements stream. Protocol version 1 sends only committed changes.
 func (s *slotStream) run(ctx context.Context, most int, take func([]row) error) error {
 	s.out.maxRows, s.out.emit = most, take
 	conn := s.conn.Conn()
@@ -69,7 +69,7 @@ func (s *slotStream) run(ctx context.Context, most int, take func([]row) error) 
 	if err := s.setReadDeadline(s.statusAt.Add(statusInterval)); err != nil {
 		return err
 	}
-	for ctx.Err() == nil { // after the deadline was set, which may have been past
+	for ctx.Err() == nil { // checked after setting the deadline, which may have replaced the past one of AfterFunc
 		msg, err := s.conn.Frontend().Receive()
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
@@ -84,7 +84,7 @@ func (s *slotStream) run(ctx context.Context, most int, take func([]row) error) 
 		}
 	}
 	_ = conn.SetWriteDeadline(time.Now().Add(closeTimeout))
-	_ = s.status(time.Now()) // the rows are completed even if the server does not hear of it
+	_ = s.status(time.Now()) // the rows are completed even if the server does not receive it
 	return ctx.Err()
 }
 
@@ -107,7 +107,7 @@ func (s *slotStream) message(ctx context.Context, msg pgproto3.BackendMessage) e
 	return fmt.Errorf("read the stream: the server sent an unexpected %T", msg)
 }
 
-// xlogHeader is two positions and a time, before each message of pgoutput.
+// xlogHeader is the size of the two positions and the time before each message of pgoutput.
 const xlogHeader = 24
 
 func (s *slotStream) change(ctx context.Context, data []byte) error {
@@ -127,7 +127,7 @@ func (s *slotStream) change(ctx context.Context, data []byte) error {
 		err := s.out.end(ctx, commitEnd(body))
 		return errors.Join(err, s.received(time.Now()))
 	}
-	return nil // what the table and its columns have besides
+	return nil // other messages about the table and its columns
 }
 
 func (s *slotStream) keepalive(data []byte) error {
@@ -144,7 +144,7 @@ func (s *slotStream) keepalive(data []byte) error {
 	return nil
 }
 
-// received brings the next status forward to the end of a short silence.
+// received schedules the next status after a short silence.
 func (s *slotStream) received(now time.Time) error {
 	s.receivedAt, s.wait = now, minStatusInterval
 	if next := now.Add(minStatusInterval); next.Before(s.deadline) {
@@ -153,7 +153,7 @@ func (s *slotStream) received(now time.Time) error {
 	return nil
 }
 
-// sendDueStatus sends the status that is due, if any.
+// sendDueStatus sends a status if it is due.
 func (s *slotStream) sendDueStatus(now time.Time) error {
 	next := min(s.receivedAt.Add(s.wait).Sub(now), s.statusAt.Add(statusInterval).Sub(now))
 	if next <= 0 {
@@ -169,7 +169,7 @@ func (s *slotStream) sendDueStatus(now time.Time) error {
 	return s.setReadDeadline(now.Add(next))
 }
 
-// setReadDeadline bounds the reads. A bound that is met is set anew by tend.
+// setReadDeadline sets the read deadline. After it expires, sendDueStatus sets the next one.
 func (s *slotStream) setReadDeadline(until time.Time) error {
 	s.deadline = until
 	return s.conn.Conn().SetReadDeadline(until)
@@ -185,14 +185,13 @@ func (s *slotStream) status(now time.Time) error {
 	return nil
 }
 
-// closeConn closes a connection. It waits for what a call that was cut short left
-// running.
+// closeConn closes a connection. It waits for the cleanup of an aborted call.
 func closeConn(conn *pgconn.PgConn) {
 	_ = conn.Conn().SetDeadline(time.Now().Add(closeTimeout))
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	ended := conn.CleanupDone()
-	_ = conn.Close(ctx) // nothing hangs on it
+	_ = conn.Close(ctx) // its error does not matter
 	select {
 	case <-ended:
 	case <-ctx.Done():

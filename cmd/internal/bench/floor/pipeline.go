@@ -9,22 +9,22 @@ import (
 )
 
 const (
-	// maxStatementRows is how many rows a statement writes at most.
+	// maxStatementRows is the maximum number of rows in a statement.
 	maxStatementRows = 2000
-	// maxChunkRows is how many rows of a transaction are read together at most.
+	// maxChunkRows is the maximum number of rows of a transaction in a chunk.
 	maxChunkRows = 100
-	// doneQueueSize are the posted chunks that may wait for their completion.
+	// doneQueueSize is the number of posted chunks that may wait for completion.
 	doneQueueSize = 1000
-	// spinTimeout is how long an unclaimed row is asked for at once again, and
-	// claimInterval the pause after that.
+	// spinTimeout is how long an unclaimed row is retried without a pause, and claimInterval
+	// the pause after that.
 	spinTimeout   = 500 * time.Microsecond
 	claimInterval = 100 * time.Microsecond
-	// claimTimeout is how long a row may stay unclaimed. One that the log has shows
-	// up within milliseconds, unless it was settled before.
+	// claimTimeout is how long a row may stay unclaimed. A row in the log becomes visible
+	// within milliseconds, unless it was settled before.
 	claimTimeout = 10 * time.Second
 )
 
-// pipeline is what a row passes through.
+// pipeline holds the stages that a row passes through.
 type pipeline struct {
 	claims      claimer
 	completions session
@@ -56,8 +56,8 @@ func (l *pipeline) close() {
 	l.post.close()
 }
 
-// startOneByOne claims and posts each row before the next. Its completion runs
-// beside the next row.
+// startOneByOne claims and posts each row before the next. The completion runs concurrently
+// with the next row.
 func (l *pipeline) startOneByOne(ctx context.Context, g *errgroup.Group, in stream) {
 	g.Go(func() error {
 		return in.run(ctx, 1, func(rows []row) error {
@@ -78,7 +78,7 @@ func (l *pipeline) startOneByOne(ctx context.Context, g *errgroup.Group, in stre
 	})
 }
 
-// claimOne claims a row, at once again while it is not yet visible.
+// claimOne claims a row, and retries while it is not yet visible.
 func (l *pipeline) claimOne(this []row) error {
 	var since time.Time
 	for {
@@ -95,8 +95,8 @@ func (l *pipeline) claimOne(this []row) error {
 	}
 }
 
-// startBulk runs all stages beside each other. A chunk is how many rows are handed on
-// together at most once they are read, and a batch how many are posted.
+// startBulk runs all stages concurrently. chunk is the maximum number of rows that the
+// reader emits together, batch the maximum number posted together.
 func (l *pipeline) startBulk(ctx context.Context, g *errgroup.Group, in stream, chunk, batch, senders int) {
 	read, claimed := make(chan []row, maxRowsInFlight/chunk), make(chan []row, maxStatementRows/batch+1)
 	g.Go(func() error {
@@ -122,8 +122,8 @@ func (l *pipeline) startBulk(ctx context.Context, g *errgroup.Group, in stream, 
 	}
 }
 
-// claim claims what was read, whatever is there at a time, and cuts it into
-// batches. Rows that are not yet visible go into the next statement.
+// claim claims all rows that are ready, and splits them into batches. Rows that are not yet
+// visible go into the next statement.
 func (l *pipeline) claim(ctx context.Context, read <-chan []row, claimed chan<- []row, batch int) error {
 	var refused []row
 	var since time.Time
@@ -157,7 +157,7 @@ func (l *pipeline) claim(ctx context.Context, read <-chan []row, claimed chan<- 
 	}
 }
 
-// partitionClaimed tells the rows that are claimed from the others.
+// partitionClaimed separates the claimed rows from the others.
 func (l *pipeline) partitionClaimed(rows []row) (ours, others []row, err error) {
 	ids, err := l.claims.claimedOf(rows)
 	if err != nil {
@@ -173,9 +173,10 @@ func (l *pipeline) partitionClaimed(rows []row) (ours, others []row, err error) 
 	return ours, others, nil
 }
 
-// awaitVisible is called when none of some rows was claimed. Since is when that first
-// happened. Their transaction may wait for the processor that asking takes, so it
-// pauses if they do not show up soon. In the end it gives up.
+// awaitVisible is called when none of the rows was claimed. since is the time when that
+// first happened. It pauses if the rows do not become visible soon, because their
+// transaction may need the processor time that polling takes. After claimTimeout it returns
+// an error.
 func (l *pipeline) awaitVisible(since *time.Time, rows []row) error {
 	now := time.Now()
 	if since.IsZero() {
@@ -191,7 +192,7 @@ func (l *pipeline) awaitVisible(since *time.Time, rows []row) error {
 	return l.rowsError("claim", rows, fmt.Errorf("none is pending after %s: somebody settled or deleted them; begin with a new table", claimTimeout))
 }
 
-// complete completes what was posted, whatever is there at a time.
+// complete completes all posted rows that are ready.
 func (l *pipeline) complete(ctx context.Context) error {
 	for {
 		rows, err := gather(ctx, nil, l.done)
@@ -213,8 +214,8 @@ func (l *pipeline) rowsError(what string, rows []row, err error) error {
 	return fmt.Errorf("%s %d rows of %s, the first %s: %w", what, len(rows), l.table, rows[0].id, err)
 }
 
-// gather appends what a channel holds to rows, about as much as a statement takes.
-// It waits if there is nothing at all. A single chunk is not copied.
+// gather appends the rows in a channel to rows, up to about maxStatementRows. It waits if
+// there are none. It does not copy a single chunk.
 func gather(ctx context.Context, rows []row, from <-chan []row) ([]row, error) {
 	if len(rows) == 0 {
 		select {

@@ -18,26 +18,26 @@ import (
 
 const patience = 30 * time.Second
 
-// place is a database with a table and a log, and a floor in it.
+// place is a database with a table, a log and a floor.
 type place struct {
 	t                           *testing.T
 	on                          server
 	cfg                         floor.Config
 	pending, processing, failed string // values of the status
-	recent                      string // the condition that a row was claimed just now
+	recent                      string // the condition that a row was claimed recently
 
 	cancel context.CancelFunc
 	ended  chan error
 }
 
-// server is a database that a place is in.
+// server is the database of a place.
 type server interface {
 	exec(t *testing.T, statements ...string)
 	insert(ctx context.Context, into string, ids, payloads []string) error
 	count(ctx context.Context, from string) (int, error)
 }
 
-// kind is a server of the tests, by its name.
+// kind is a test server, by its name.
 type kind struct {
 	name  string
 	place func(t *testing.T, layout string) *place
@@ -69,7 +69,7 @@ func (p *place) exec(statements ...string) {
 	p.on.exec(p.t, statements...)
 }
 
-// table is the table as SQL has it.
+// table returns the name of the table in SQL.
 func (p *place) table() string {
 	if p.cfg.Slot == "" {
 		return "`" + p.cfg.Table + "`"
@@ -77,7 +77,7 @@ func (p *place) table() string {
 	return p.cfg.Table
 }
 
-// start runs a floor until stop, or until the test ends, and returns when it reads.
+// start runs a floor until stop or the end of the test, and returns when it reads.
 func (p *place) start(to *receiver) {
 	p.t.Helper()
 	p.cfg.Endpoint = to.url
@@ -166,8 +166,8 @@ func (p *place) awaitCompleted(n int) {
 	})
 }
 
-// awaitConfirmed waits until the log is let go up to what is written by now, where it
-// is kept for its reader.
+// awaitConfirmed waits until the log is released up to its present end, if the server
+// retains it for its reader.
 func (p *place) awaitConfirmed() {
 	p.t.Helper()
 	if slot, keeps := p.on.(*pgServer); keeps {
@@ -192,13 +192,13 @@ func (p *place) within(what string, done func() bool) {
 	}
 }
 
-// receiver takes JSON arrays of ids.
+// receiver accepts JSON arrays of ids.
 type receiver struct {
 	url string
 
 	mu      sync.Mutex
 	ids     []string
-	largest int // rows in a request
+	largest int // maximum rows in a request
 	grown   chan struct{}
 	reply   func(http.ResponseWriter)
 	hangs   bool
@@ -263,7 +263,7 @@ func (r *receiver) sorted() []string {
 	return slices.Sorted(slices.Values(r.ids))
 }
 
-// expect expects each of some rows once, in requests as large as the floor may make them.
+// expect checks that each row arrived once, in requests as large as the floor may make them.
 func (r *receiver) expect(t *testing.T, cfg floor.Config, ids []string) {
 	t.Helper()
 	slices.Sort(ids)

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// writeBuffer takes a usual batch, so that a request is one write.
+	// writeBuffer holds a usual batch, so that a request is one write.
 	writeBuffer = 64 << 10
-	// maxErrorText is how much of a refusal is shown, in bytes.
+	// maxErrorText is the number of bytes of an error response that are shown.
 	maxErrorText = 200
 )
 
@@ -39,18 +39,18 @@ func (p *poster) send(ctx context.Context, rows []row) error {
 	if err != nil {
 		return fmt.Errorf("POST %s: %w", p.endpoint, err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read
+	defer func() { _ = resp.Body.Close() }() // the body was read
 	if resp.StatusCode/100 != 2 {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
 		return fmt.Errorf("POST %s: row %s and %d others: the answer is %s: %s", p.endpoint, rows[0].id, len(rows)-1, resp.Status, text)
 	}
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil { // else the connection is not used again
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil { // otherwise the connection is not reused
 		return fmt.Errorf("POST %s: read the answer: %w", p.endpoint, err)
 	}
 	return nil
 }
 
-// array is the payloads as a JSON array.
+// array returns the payloads as a JSON array.
 func array(rows []row) []byte {
 	size := 1 + len(rows)
 	for i := range rows {

@@ -59,7 +59,7 @@ func (s *pgServer) count(ctx context.Context, from string) (n int, err error) {
 	return n, err
 }
 
-// awaitConfirmed waits until the slot has moved over all that is written by now.
+// awaitConfirmed waits until the slot has advanced over everything written by now.
 func (s *pgServer) awaitConfirmed(p *place) {
 	p.t.Helper()
 	ctx := context.Background()

@@ -9,14 +9,13 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/bench"
 )
 
-// The README's table of figures stands between these two lines.
+// These two lines enclose the README's table of figures.
 const (
 	figuresBegin = "<!-- figures: make bench writes from here -->"
 	figuresEnd   = "<!-- figures: to here -->"
 )
 
-// writeFigures writes the README's table from the results of all databases, which
-// are in one folder.
+// writeFigures writes the README's table from the results of all databases in one folder.
 func writeFigures(folder, readme string) error {
 	text, err := os.ReadFile(readme)
 	if err != nil {
@@ -34,7 +33,7 @@ func writeFigures(folder, readme string) error {
 	return os.WriteFile(readme, []byte(before+figuresBegin+"\n\n"+figures+"\n"+figuresEnd+after), 0o644)
 }
 
-// renderFigures returns the table: one line for each database that was measured.
+// renderFigures returns the table, with one line for each measured database.
 func renderFigures(folder string) (string, error) {
 	var b strings.Builder
 	for _, db := range []struct{ title, file string }{
@@ -60,7 +59,7 @@ func renderFigures(folder string) (string, error) {
 	return b.String(), nil
 }
 
-// figure returns a measure with the floor's in parentheses.
+// figure returns a measure, with the floor's value in parentheses.
 func figure(r *bench.Result, name string) string {
 	for i := range r.Measures {
 		if m := &r.Measures[i]; m.Name == name {

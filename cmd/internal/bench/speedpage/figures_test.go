@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The README's figures are those of the speed pages.
+// TestReadmeFiguresAreCurrent: the figures in the README equal those of the speed pages.
 func TestReadmeFiguresAreCurrent(t *testing.T) {
 	root := filepath.Join("..", "..", "..", "..")
 	want, err := renderFigures(filepath.Join(root, "deploy"))

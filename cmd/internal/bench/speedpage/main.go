@@ -1,5 +1,5 @@
-// Command speedpage measures all scenarios of `sluicebox bench` and writes what it
-// found into the page on speed. It is run by `make bench`.
+// Command speedpage measures all scenarios of `sluicebox bench` and writes the results into
+// the page on speed. `make bench` runs it.
 package main
 
 import (
@@ -54,8 +54,8 @@ type measurer struct {
 	program, version, file string
 }
 
-// measure runs them all, or one. Each result is saved at once, so that what was
-// measured before an interruption is kept.
+// measure runs all entries, or one. It saves each result at once, so that an interruption
+// loses none.
 func (m *measurer) measure(ctx context.Context, only string) error {
 	found := only == ""
 	for _, e := range suite() {
@@ -88,7 +88,7 @@ func (m *measurer) measure(ctx context.Context, only string) error {
 	return nil
 }
 
-// saveResult puts a result into the file in place of an earlier one.
+// saveResult replaces a result in the file.
 func (m *measurer) saveResult(name string, res *bench.Result) error {
 	all, err := readResults(m.file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/bench"
 )
 
-// sectionMarkers are the lines of the page between which stands what was measured; the rest is
-// written by hand. A page of several databases has a part for each, as has that of MongoDB.
+// sectionMarkers returns the lines of the page that enclose the generated part; the rest is
+// written by hand. A page about several databases has a part for each.
 func sectionMarkers(part string) (begin, end string) {
 	if part == "" {
 		return "<!-- measured: make bench writes from here -->", "<!-- measured: to here -->"
@@ -17,7 +17,7 @@ func sectionMarkers(part string) (begin, end string) {
 	return "<!-- measured: make bench DB=" + part + " writes from here -->", "<!-- measured: " + part + " to here -->"
 }
 
-// writePage puts the results into a part of the page.
+// writePage writes the results into a part of the page.
 func writePage(results, page, part string) error {
 	beginMark, endMark := sectionMarkers(part)
 	all, err := readResults(results)
@@ -36,7 +36,7 @@ func writePage(results, page, part string) error {
 	return os.WriteFile(page, []byte(before+beginMark+"\n\n"+render(all)+"\n"+endMark+after), 0o644)
 }
 
-// render shows the results.
+// render renders the results.
 func render(all map[string]*bench.Result) string {
 	var b strings.Builder
 	for _, e := range suite() {
@@ -60,7 +60,7 @@ func render(all map[string]*bench.Result) string {
 	return b.String()
 }
 
-// section writes a head and what stands under it, if anything does.
+// section writes a heading and its content, if there is any.
 func section(b *strings.Builder, head string, write func(b *strings.Builder)) {
 	var under strings.Builder
 	if write(&under); under.Len() > 0 {
@@ -99,7 +99,7 @@ func rows(b *strings.Builder, all map[string]*bench.Result, of part) {
 				against, ratio = m.Against+": "+withUnit(m.AgainstMedian, m.Unit), fmt.Sprintf("%.2f", m.Ratio)
 			}
 			goal := m.Goal
-			if of != goals { // they are for the one drain that is held against them
+			if of != goals { // they belong to the one drain with a goal
 				goal = ""
 			} else if m.Reached != nil {
 				verdict = map[bool]string{true: "reached", false: "**missed**"}[*m.Reached]
@@ -118,8 +118,8 @@ func withUnit(v float64, unit string) string {
 	return strings.TrimSpace(bench.Number(v) + " " + unit)
 }
 
-// plot draws a measure of the relay and of the floor over the entries whose names
-// begin so.
+// plot draws a measure of the relay and of the floor over the entries whose names have a
+// prefix.
 func plot(b *strings.Builder, all map[string]*bench.Result, title, x, measure, unit, prefix string) {
 	var at, relay, floor []string
 	for _, e := range suite() {

@@ -38,7 +38,7 @@ func keepsByHand(t *testing.T, part string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second finds the first's page
+	for range 2 { // the second run finds the page of the first
 		if err := writePage(results, page, part); err != nil {
 			t.Fatal(err)
 		}

@@ -14,20 +14,20 @@ type entry struct {
 	options bench.Options
 }
 
-// part is where on the page an entry stands.
+// part is the part of the page that shows an entry.
 type part uint8
 
 const (
-	goals     part = iota // held against something
+	goals     part = iota // with a goal or a comparison
 	drains                // other drains
 	growth                // plotted
-	otherLine             // a line of its own
+	otherLine             // its own line
 )
 
-// fewRounds is how often is measured what no goal is set for.
+// fewRounds is the number of rounds of a benchmark without a goal.
 const fewRounds = 3
 
-// suite is all that is measured, in its order.
+// suite returns all benchmarks, in order.
 func suite() []entry {
 	all := []entry{
 		{"latency", "commit to received, 300 rows/s", goals, bench.Options{Scenario: "latency"}},
