@@ -245,7 +245,7 @@ func refusedRowsCheck(sink string, d *dispatch.Dispatcher) (c admin.Check, some 
 	}
 
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d rows, retrying", total)
+	fmt.Fprintf(&text, "%d, retrying", total)
 	if stopped {
 		text.WriteString("; sending stopped until fewer are refused")
 	}

@@ -284,7 +284,7 @@ func TestDoctorOnSQLite(t *testing.T) {
 	}
 	expectStop(t, r)
 	absent := strings.Replace(config, "shop.db", "other.db", 1)
-	if _, text, code := doctor(t, absent); code != 78 || !strings.Contains(text, "does not exist") {
+	if _, text, code := doctor(t, absent); code != 78 || !strings.Contains(strings.Join(strings.Fields(text), " "), "does not exist") {
 		t.Errorf("exit code %d without the file:\n%s", code, text)
 	}
 }
