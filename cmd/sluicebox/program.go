@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -112,8 +113,13 @@ func (p *program) main(args []string) int {
 	return p.fail(err)
 }
 
-// untilSignal returns a context that the first signal ends. The second signal ends the
-// process. stop waits for the signal goroutine.
+// signalEcho is how long signals after the first count as the first. A terminal sends
+// SIGINT to the whole process group, and a wrapper such as make or npm forwards it once
+// more, so one Ctrl-C arrives twice.
+const signalEcho = time.Second
+
+// untilSignal returns a context that the first signal ends. A signal that arrives later
+// than signalEcho after it ends the process. stop waits for the signal goroutine.
 func (p *program) untilSignal() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -125,11 +131,18 @@ func (p *program) untilSignal() (ctx context.Context, stop func()) {
 		case <-p.signals:
 			cancel()
 		}
-		select {
-		case <-done:
-		case <-p.signals:
-			p.printProblem("terminated by a second signal", "")
-			p.exit(exitFailed)
+		first := time.Now()
+		for {
+			select {
+			case <-done:
+				return
+			case <-p.signals:
+			}
+			if time.Since(first) >= signalEcho {
+				p.printProblem("terminated by a second signal", "")
+				p.exit(exitFailed)
+				return
+			}
 		}
 	})
 	return ctx, func() {

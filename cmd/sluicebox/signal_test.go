@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
@@ -49,14 +50,14 @@ func TestSignals(t *testing.T) {
 	tests := []struct {
 		way     string
 		signals []os.Signal
+		between time.Duration
 		code    int
 	}{
-		{"clean", []os.Signal{syscall.SIGTERM}, 0},
-		{"clean", []os.Signal{syscall.SIGINT}, 0},
-		{"cancelled", []os.Signal{syscall.SIGTERM}, 0},
-		{"dirty", []os.Signal{syscall.SIGTERM}, 1},
-		{"stuck", []os.Signal{syscall.SIGTERM, syscall.SIGTERM}, 1},
-		{"stuck", []os.Signal{syscall.SIGINT, syscall.SIGTERM}, 1},
+		{"clean", []os.Signal{syscall.SIGTERM}, 0, 0},
+		{"clean", []os.Signal{syscall.SIGINT}, 0, 0},
+		{"cancelled", []os.Signal{syscall.SIGTERM}, 0, 0},
+		{"dirty", []os.Signal{syscall.SIGTERM}, 0, 1},
+		{"stuck", []os.Signal{syscall.SIGINT, syscall.SIGTERM}, signalEcho, 1},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprint(tt.way, tt.signals), func(t *testing.T) {
@@ -77,6 +78,9 @@ func TestSignals(t *testing.T) {
 					t.Fatalf("the program says %q, want %q", lines.Text(), word)
 				}
 				if i < len(tt.signals) {
+					if i > 0 {
+						time.Sleep(tt.between)
+					}
 					if err := cmd.Process.Signal(tt.signals[i]); err != nil {
 						t.Fatal(err)
 					}
@@ -86,6 +90,44 @@ func TestSignals(t *testing.T) {
 			if got := cmd.ProcessState.ExitCode(); got != tt.code {
 				t.Errorf("exit %d, want %d", got, tt.code)
 			}
+		})
+	}
+}
+
+// TestSignalEcho: one Ctrl-C that arrives twice does not abort a drain, and a signal of
+// a user who waits no longer does, whatever came in between.
+func TestSignalEcho(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		after []time.Duration // of each signal behind the first
+		exits int
+	}{
+		{"one", nil, 0},
+		{"forwarded once more", []time.Duration{0}, 0},
+		{"forwarded late", []time.Duration{signalEcho - time.Nanosecond}, 0},
+		{"forwarded by two", []time.Duration{time.Millisecond, 20 * time.Millisecond}, 0},
+		{"a second", []time.Duration{signalEcho}, 1},
+		{"forwarded, then a second", []time.Duration{time.Millisecond, 2 * signalEcho}, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				signals := make(chan os.Signal)
+				exits := 0
+				p := program{signals: signals, stderr: io.Discard, exit: func(int) { exits++ }}
+				ctx, stop := p.untilSignal()
+				signals <- syscall.SIGINT
+				<-ctx.Done()
+				first := time.Now()
+				for _, after := range tt.after {
+					time.Sleep(after - time.Since(first))
+					signals <- syscall.SIGINT
+				}
+				synctest.Wait()
+				if exits != tt.exits {
+					t.Errorf("the process ended %d times, want %d", exits, tt.exits)
+				}
+				stop()
+			})
 		})
 	}
 }
