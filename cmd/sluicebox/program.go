@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -92,7 +93,7 @@ func (p *program) main(args []string) int {
 		return p.fail(err)
 	}
 
-	parsed, err := parser.Parse(args)
+	parsed, err := parser.Parse(helpFlag(args))
 	if helped {
 		return exitOK
 	}
@@ -111,6 +112,21 @@ func (p *program) main(args []string) int {
 	}
 
 	return p.fail(err)
+}
+
+// helpFlag turns `help COMMAND` into `COMMAND --help`.
+func helpFlag(args []string) []string {
+	if len(args) == 0 || args[0] != "help" {
+		return args
+	}
+	command := args[1:]
+	if len(command) > 0 && command[0] == "help" {
+		command = command[1:]
+	}
+	if slices.Contains(command, "--help") || slices.Contains(command, "-h") {
+		return command
+	}
+	return append(slices.Clone(command), "--help")
 }
 
 // signalEcho is how long signals after the first count as the first. A terminal sends

@@ -111,6 +111,20 @@ func TestHelp(t *testing.T) {
 	}
 }
 
+func TestHelpCommand(t *testing.T) {
+	for _, words := range [][]string{{}, {"run"}, {"deadletters"}, {"deadletters", "requeue"}, {"config", "check"}} {
+		want := try(t, backend{}, nil, append(words, "--help")...)
+		for _, args := range [][]string{append([]string{"help"}, words...), append([]string{"help", "help"}, words...), append(append([]string{"help"}, words...), "--help")} {
+			if got := try(t, backend{}, nil, args...); got != want || got.code != 0 || got.stderr != "" {
+				t.Errorf("%v: exit %d, stderr %q, stdout %q, want %q", args, got.code, got.stderr, got.stdout, want.stdout)
+			}
+		}
+	}
+	if got := try(t, backend{}, nil, "help", "rum"); got.code != 64 || !strings.Contains(got.stderr, "rum") {
+		t.Errorf("help rum: exit %d, stderr %q", got.code, got.stderr)
+	}
+}
+
 func TestConfigCheck(t *testing.T) {
 	path := file(t, good)
 	got := try(t, backend{}, nil, "config", "check", "-c", path)
