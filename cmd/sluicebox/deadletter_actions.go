@@ -19,6 +19,7 @@ type deadLetterActionFlags struct {
 	relayFlags
 	deadLetterFlags
 	AllOutboxes bool     `help:"Rows of every configured outbox."`
+	All         bool     `help:"Every FAILED row of the outbox. Required if neither ids nor flags select rows."`
 	IDs         []string `arg:"" optional:"" name:"id" help:"Ids of the rows. Default: all rows that the flags choose."`
 	Limit       int      `default:"0" placeholder:"N" help:"The most rows, the oldest first. Default: all."`
 	Yes         bool     `short:"y" help:"Do not ask for confirmation."`
@@ -37,8 +38,17 @@ func (f *deadLetterActionFlags) Validate() error {
 		return errors.New("--outbox and --all-outboxes can't be used together")
 	case len(f.IDs) > admin.MaxDeadLetters:
 		return fmt.Errorf("%d ids exceed the limit of %d per request", len(f.IDs), admin.MaxDeadLetters)
+	case f.All && f.chooses():
+		return errors.New("--all selects every FAILED row; omit it, or omit the ids and filters")
+	case !f.All && !f.chooses() && f.Limit == 0 && !f.DryRun:
+		return errors.New("no rows selected; name their ids, filter by --kind, --group, --no-group, --error, --since or --until, or use --all for every FAILED row")
 	}
 	return f.deadLetterFlags.Validate()
+}
+
+// chooses reports whether ids or flags select some of an outbox's FAILED rows.
+func (f *deadLetterActionFlags) chooses() bool {
+	return len(f.IDs) > 0 || f.Kind != "" || f.selectedGroup() != nil || f.Error != "" || !f.Since.IsZero() || !f.Until.IsZero()
 }
 
 // outboxes returns the chosen outboxes. An action that changes rows must name them.

@@ -200,7 +200,12 @@ func TestDeadLetterUsage(t *testing.T) {
 		"show":                                    `expected "<id> ..."`,
 		"discard --limit=-1":                      "--limit is -1",
 		"requeue --all-outboxes --outbox a":       "--outbox and --all-outboxes can't be used together",
-		"requeue --admin 127.0.0.1:1":             "no outbox named and no configuration found",
+		"requeue --outbox a --yes":                "no rows selected; name their ids, filter by --kind",
+		"discard --all-outboxes --yes":            "or use --all for every FAILED row",
+		"discard --all 1":                         "--all selects every FAILED row",
+		"discard --all --since 2h":                "--all selects every FAILED row",
+		"requeue --all --no-group":                "--all selects every FAILED row",
+		"requeue --all --admin 127.0.0.1:1":       "no outbox named and no configuration found",
 		"requeue " + strings.Repeat("1 ", 2):      "source.url",
 		"discard " + strings.Join(ids(1001), " "): "1001 ids exceed the limit of 1000 per request",
 	} {
@@ -292,23 +297,23 @@ func TestDeadLetterActions(t *testing.T) {
 		stderr       []string // parts
 		code         int
 	}{
-		{"requeue --outbox outbox_events --yes", 3, 5, []string{"requeue outbox_events 3"},
+		{"requeue --all --outbox outbox_events --yes", 3, 5, []string{"requeue outbox_events 3"},
 			"outbox_events: 3 rows requeued\n", []string{"outbox_events: 3 FAILED rows will be reset to PENDING"}, 0},
-		{"discard --outbox outbox_events -y", 1, 0, []string{"discard outbox_events 1"},
+		{"discard --all --outbox outbox_events -y", 1, 0, []string{"discard outbox_events 1"},
 			"outbox_events: 1 row discarded\n", []string{"outbox_events: 1 FAILED row will be DELETED from the outbox table"}, 0},
-		{"discard --all-outboxes --yes", 2, 1, []string{"discard outbox_events 2", "discard outbox_dispatch_jobs 1"},
+		{"discard --all --all-outboxes --yes", 2, 1, []string{"discard outbox_events 2", "discard outbox_dispatch_jobs 1"},
 			"outbox_events: 2 rows discarded\noutbox_dispatch_jobs: 1 row discarded\n", nil, 0},
 		{"requeue --all-outboxes --yes --limit 3", 2, 4, []string{"requeue outbox_events 2", "requeue outbox_dispatch_jobs 1"},
 			"outbox_events: 2 rows requeued\noutbox_dispatch_jobs: 1 row requeued\n", nil, 0},
-		{"requeue --outbox outbox_events --yes", 2500, 0, []string{"requeue outbox_events 1000", "requeue outbox_events 1000", "requeue outbox_events 500"},
+		{"requeue --all --outbox outbox_events --yes", 2500, 0, []string{"requeue outbox_events 1000", "requeue outbox_events 1000", "requeue outbox_events 500"},
 			"outbox_events: 2500 rows requeued\n", []string{"outbox_events: 1000 of 2500 requeued\noutbox_events: 2000 of 2500 requeued\noutbox_events: 2500 of 2500 requeued\n"}, 0},
 		{"requeue --all-outboxes --dry-run", 2, 0, nil,
 			"outbox_events: 2 FAILED rows would be requeued\noutbox_dispatch_jobs: 0 FAILED rows would be requeued\n", nil, 0},
-		{"requeue --outbox outbox_events --yes", 0, 5, nil, "outbox_events: no FAILED row matches\n", nil, 0},
-		{"discard --outbox outbox_events --yes --json", 3, 0, []string{"discard outbox_events 3"},
+		{"requeue --all --outbox outbox_events --yes", 0, 5, nil, "outbox_events: no FAILED row matches\n", nil, 0},
+		{"discard --all --outbox outbox_events --yes --json", 3, 0, []string{"discard outbox_events 3"},
 			"{\n  \"dry_run\": false,\n  \"outboxes\": [\n    {\n      \"outbox\": \"outbox_events\",\n      \"chosen\": 3,\n      \"done\": 3\n    }\n  ]\n}\n", nil, 0},
-		{"requeue --yes", 1, 1, nil, "", []string{"several outboxes: outbox_events, outbox_dispatch_jobs\n  name one with --outbox, or use --all-outboxes\n"}, 64},
-		{"requeue --outbox outbox_events", 1, 1, nil, "", []string{"stdin is not a terminal; nothing was changed\n  use --yes"}, 64},
+		{"requeue --all --yes", 1, 1, nil, "", []string{"several outboxes: outbox_events, outbox_dispatch_jobs\n  name one with --outbox, or use --all-outboxes\n"}, 64},
+		{"requeue --all --outbox outbox_events", 1, 1, nil, "", []string{"stdin is not a terminal; nothing was changed\n  use --yes"}, 64},
 		{"requeue --outbox outbox_events id-0000 id-0009 --yes", 3, 0, []string{"requeue outbox_events 1"}, "outbox_events: 1 row requeued\n", nil, 0},
 		{"requeue --outbox outbox_events id-0009 --yes", 3, 0, nil, "", []string{"no FAILED row has one of these ids; nothing was changed\n"}, 1},
 	} {
@@ -331,12 +336,12 @@ func TestDeadLetterActions(t *testing.T) {
 func TestActionsAffectOnlyCountedRows(t *testing.T) {
 	began := time.Now()
 	m := &recordedLetters{rows: map[string][]string{"outbox_events": ids(1200)}, timed: true}
-	got := try(t, backend{}, nil, "deadletters", "requeue", "--outbox=outbox_events", "--yes", "-c", serveLetters(t, m))
+	got := try(t, backend{}, nil, "deadletters", "requeue", "--all", "--outbox=outbox_events", "--yes", "-c", serveLetters(t, m))
 	if got.code != 0 || len(m.filters) != 2 || m.filters[0].Until.Before(began) || !m.filters[1].Until.Equal(m.filters[0].Until) {
 		t.Errorf("exit %d, %+v, %s", got.code, m.filters, got.stderr)
 	}
 	m = &recordedLetters{rows: map[string][]string{"outbox_events": ids(1200)}}
-	got = try(t, backend{}, nil, "deadletters", "requeue", "--outbox=outbox_events", "--yes", "-c", serveLetters(t, m))
+	got = try(t, backend{}, nil, "deadletters", "requeue", "--all", "--outbox=outbox_events", "--yes", "-c", serveLetters(t, m))
 	if got.code != 0 || len(m.filters) != 2 || !m.filters[0].Until.IsZero() {
 		t.Errorf("exit %d, %+v, %s", got.code, m.filters, got.stderr)
 	}
@@ -355,12 +360,12 @@ func TestPartialFailureOfAction(t *testing.T) {
 		"grant":    {&recordedLetters{err: &store.SetupError{Problem: "no DELETE", Remedy: "GRANT DELETE"}, failAt: 1}, "sluicebox: no DELETE; GRANT DELETE; the rows stay FAILED\n", 1},
 	} {
 		tt.m.rows, tt.m.timed = map[string][]string{"outbox_events": ids(1500)}, true
-		got := try(t, backend{}, nil, "deadletters", "discard", "--outbox=outbox_events", "--yes", "-c", serveLetters(t, tt.m))
+		got := try(t, backend{}, nil, "deadletters", "discard", "--all", "--outbox=outbox_events", "--yes", "-c", serveLetters(t, tt.m))
 		if got.code != tt.code || got.stdout != "" || !strings.HasSuffix(got.stderr, tt.want) {
 			t.Errorf("%s: exit %d, %q", what, got.code, got.stderr)
 		}
 	}
-	got := try(t, backend{}, nil, "deadletters", "requeue", "--outbox=o", "--yes", "--admin=127.0.0.1:111")
+	got := try(t, backend{}, nil, "deadletters", "requeue", "--all", "--outbox=o", "--yes", "--admin=127.0.0.1:111")
 	if got.code != 1 || !strings.Contains(got.stderr, "no relay responds at http://127.0.0.1:111: ") || !strings.Contains(got.stderr, "; the rows stay FAILED\n  the relay (sluicebox run) must be running") {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}

@@ -58,7 +58,7 @@ func TestConfirm(t *testing.T) {
 		if _, err := io.WriteString(person, answer); err != nil {
 			t.Fatal(err)
 		}
-		got := tryWith(t, program{stdin: tty}, "deadletters", "discard", "--outbox=outbox_events", "-c", path)
+		got := tryWith(t, program{stdin: tty}, "deadletters", "discard", "--all", "--outbox=outbox_events", "-c", path)
 		if got.code != tt.code || len(m.did) != tt.did || !strings.Contains(got.stderr, tt.says) ||
 			!strings.Contains(got.stderr, "3 FAILED rows will be DELETED from the outbox table permanently, including the payload.\nContinue? [y/N] ") {
 			t.Errorf("%q: exit %d, did %q, %q", answer, got.code, m.did, got.stderr)
@@ -70,7 +70,7 @@ func TestConfirm(t *testing.T) {
 	}
 	defer func() { _ = null.Close() }()
 	m := &recordedLetters{rows: map[string][]string{"outbox_events": ids(3)}}
-	got := tryWith(t, program{stdin: null}, "deadletters", "discard", "--outbox=outbox_events", "-c", serveLetters(t, m))
+	got := tryWith(t, program{stdin: null}, "deadletters", "discard", "--all", "--outbox=outbox_events", "-c", serveLetters(t, m))
 	if got.code != 64 || len(m.did) > 0 || !strings.Contains(got.stderr, "stdin is not a terminal") {
 		t.Errorf("exit %d, did %q, %q", got.code, m.did, got.stderr)
 	}
@@ -83,7 +83,7 @@ func TestConfirmInterrupted(t *testing.T) {
 	tty, person := terminalPair(t, 80)
 	signals := make(chan os.Signal, 1)
 	signals <- os.Interrupt
-	got := tryWith(t, program{stdin: tty, signals: signals}, "deadletters", "discard", "--outbox=outbox_events", "-c", path)
+	got := tryWith(t, program{stdin: tty, signals: signals}, "deadletters", "discard", "--all", "--outbox=outbox_events", "-c", path)
 	if got.code != 1 || len(m.did) > 0 || !strings.Contains(got.stderr, "nothing was changed") && !strings.Contains(got.stderr, "the rows stay FAILED") {
 		t.Errorf("exit %d, did %q, %q", got.code, m.did, got.stderr)
 	}
