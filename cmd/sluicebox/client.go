@@ -37,11 +37,13 @@ type relayFlags struct {
 // dial returns a client of the relay, and the configuration if there is one, because
 // --admin works without. It does not connect. Close the client.
 func (f *relayFlags) dial(p *program) (*admin.Client, *config.Config, error) {
-	cfg, err := f.load(p)
-	if err != nil {
-		if f.Admin == "" || f.File != "" || p.variable(config.FileVariable) != "" {
+	var cfg *config.Config
+	var err error
+	if f.Admin == "" || f.named(p) != "" {
+		if cfg, err = f.load(p); err != nil {
 			return nil, nil, err
 		}
+	} else if cfg, err = config.Load("", p.environ); err != nil {
 		cfg = nil // no file was named, and the variables alone are incomplete
 	}
 

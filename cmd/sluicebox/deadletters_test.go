@@ -206,11 +206,11 @@ func TestDeadLetterUsage(t *testing.T) {
 		"discard --all --since 2h":                "--all selects every FAILED row",
 		"requeue --all --no-group":                "--all selects every FAILED row",
 		"requeue --all --admin 127.0.0.1:1":       "no outbox named and no configuration found",
-		"requeue " + strings.Repeat("1 ", 2):      "source.url",
+		"requeue " + strings.Repeat("1 ", 2):      "no configuration",
 		"discard " + strings.Join(ids(1001), " "): "1001 ids exceed the limit of 1000 per request",
 	} {
 		code := 64
-		if want == "source.url" {
+		if want == "no configuration" {
 			code = 78 // a repeated id counts once
 		}
 		got := try(t, backend{}, nil, append([]string{"deadletters"}, strings.Fields(args)...)...)

@@ -264,7 +264,7 @@ func TestRelayAddress(t *testing.T) {
 		{"wrong token", nil, []string{"--admin", address, "--token-file", write("wrong", "wrong")}, 78, refused},
 		{"no token file", nil, []string{"--admin", address, "--token-file", dir + "/none"}, 78, "cannot read --token-file " + dir + "/none: no such file or directory"},
 		{"no token in it", nil, []string{"--admin", address, "--token-file", write("two", "right\nsecret\n")}, 78, "two holds no bearer token"},
-		{"no configuration", nil, nil, 78, "source.url: is required"},
+		{"no configuration", nil, nil, 78, "no configuration: -c FILE is missing"},
 		{"a broken one", nil, []string{"--admin", address, "-c", write("broken.yaml", "nam: x")}, 78, "nam: unknown key"},
 	} {
 		got := try(t, backend{}, tt.environ, append([]string{"lanes", "list", "--limit=1"}, tt.args...)...)

@@ -27,12 +27,13 @@ func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	p := program{
-		stdin:   os.Stdin,
-		stdout:  os.Stdout,
-		stderr:  os.Stderr,
-		environ: os.Environ(),
-		signals: signals,
-		exit:    os.Exit,
+		stdin:       os.Stdin,
+		stdout:      os.Stdout,
+		stderr:      os.Stderr,
+		environ:     os.Environ(),
+		configFiles: configFiles(),
+		signals:     signals,
+		exit:        os.Exit,
 		relay: backend{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.OpenDeadLetters,
 			checkpoints: app.OpenCheckpoints, replays: app.OpenReplays},
 	}

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -29,6 +32,7 @@ type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	environ        []string
+	configFiles    []string // looked for where none is named
 	signals        <-chan os.Signal
 	exit           func(code int) // for the second signal
 	relay          backend
@@ -55,14 +59,42 @@ type commandLine struct {
 
 // configFlag is the flag that names the configuration.
 type configFlag struct {
-	File string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file, - for standard input. Default: $$SLUICEBOX_CONFIG; without either, only the SLUICEBOX_* variables."`
+	File string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file, - for standard input. Default: $$SLUICEBOX_CONFIG, else ./sluicebox.yaml, else /etc/sluicebox/sluicebox.yaml; without any of them, only the SLUICEBOX_* variables."`
 }
 
-// load loads the configuration that the flag or the environment names.
+// configFiles returns the configuration files to look for if none is named.
+func configFiles() []string { return []string{"./sluicebox.yaml", "/etc/sluicebox/sluicebox.yaml"} }
+
+// named returns the configuration file that the flag or the environment names, "" if
+// neither does.
+func (f configFlag) named(p *program) string { return cmp.Or(f.File, p.variable(config.FileVariable)) }
+
+// file returns the configuration file to read, "" if the variables alone are the
+// configuration. found reports that the file was looked for, not named.
+func (f configFlag) file(p *program) (path string, found bool, err error) {
+	if path = f.named(p); path != "" {
+		return path, false, nil
+	}
+	for _, path := range p.configFiles {
+		info, err := os.Stat(path)
+		if err == nil && !info.IsDir() || errors.Is(err, fs.ErrPermission) { // reading it says what is wrong
+			return path, true, nil
+		}
+	}
+	if config.Overrides(p.environ) {
+		return "", false, nil
+	}
+	return "", false, &config.Error{Problems: []config.Problem{{
+		Text: fmt.Sprintf("no configuration: -c FILE is missing; looked for $%s, %s",
+			config.FileVariable, strings.Join(p.configFiles, ", ")),
+	}}}
+}
+
+// load loads the configuration that the flag or the environment names, or the file found.
 func (f configFlag) load(p *program) (*config.Config, error) {
-	path := f.File
-	if path == "" {
-		path = p.variable(config.FileVariable)
+	path, _, err := f.file(p)
+	if err != nil {
+		return nil, err
 	}
 	return config.Load(path, p.environ)
 }

@@ -144,6 +144,75 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
+func TestConfigFiles(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	etc := filepath.Join(t.TempDir(), "sluicebox.yaml")
+	put := func(path, name string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(good+"name: "+name+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command := func(environ []string, args ...string) result {
+		t.Helper()
+		return tryWith(t, program{environ: environ, configFiles: []string{"./sluicebox.yaml", etc}}, args...)
+	}
+	want := "sluicebox: no configuration: -c FILE is missing; looked for $SLUICEBOX_CONFIG, ./sluicebox.yaml, " + etc + "\n"
+	for _, args := range [][]string{
+		{"run"}, {"init"}, {"status"}, {"tap"}, {"lanes", "list"}, {"deadletters", "list"}, {"deadletters", "requeue", "1"},
+		{"checkpoint", "list"}, {"replay", "list"}, {"config", "check"},
+	} {
+		if got := command([]string{"SLUICEBOX_TEST_X=1"}, args...); got.code != 78 || got.stdout != "" || got.stderr != want {
+			t.Errorf("%v: exit %d, stdout %q, stderr %q, want %q", args, got.code, got.stdout, got.stderr, want)
+		}
+	}
+	if got := command(nil, "doctor"); got.code != 78 || !strings.Contains(got.stdout, "no configuration: -c FILE is missing") {
+		t.Errorf("doctor: exit %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
+	}
+	named := file(t, good+"name: named\n")
+	variables := []string{"SLUICEBOX_SOURCE_URL=postgres://relay@db/shop", "SLUICEBOX_FLOWCATALYST_API_BASE_URL=https://platform", "SLUICEBOX_NAME=variables"}
+	expect := func(name string, environ []string, args ...string) {
+		t.Helper()
+		got := command(environ, append([]string{"config", "check"}, args...)...)
+		if got.code != 0 || got.stderr != "" || !strings.Contains(got.stdout, "\nname: "+name+"\n") && !strings.HasPrefix(got.stdout, "name: "+name+"\n") {
+			t.Errorf("exit %d, want the name %s in %q, stderr %q", got.code, name, got.stdout, got.stderr)
+		}
+	}
+	expect("variables", variables)
+	put(etc, "etc")
+	expect("etc", nil)
+	expect("variables", variables) // they override
+	if err := os.Mkdir("sluicebox.yaml", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	expect("etc", nil)
+	if err := os.Remove("sluicebox.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	put("sluicebox.yaml", "here")
+	expect("here", nil)
+	expect("named", nil, "-c", named)
+	expect("named", []string{config.FileVariable + "=" + named})
+
+	run := program{configFiles: []string{"./sluicebox.yaml", etc}, relay: backend{run: func(context.Context, app.Options) error { return nil }}}
+	if got := tryWith(t, run, "run"); got.code != 0 || got.stdout != "" || !strings.Contains(got.stderr, `msg="configuration file found" file=./sluicebox.yaml`) {
+		t.Errorf("run: exit %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
+	}
+	if got := tryWith(t, run, "run", "-c", named); got.code != 0 || got.stderr != "" {
+		t.Errorf("run -c: exit %d, stderr %q", got.code, got.stderr)
+	}
+	if err := os.WriteFile("sluicebox.yaml", []byte("nam: x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := command(nil, "run"); got.code != 78 || !strings.Contains(got.stderr, "./sluicebox.yaml:1: nam: unknown key") {
+		t.Errorf("a faulty file: exit %d, %q", got.code, got.stderr)
+	}
+	if got := command(nil, "lanes", "list", "--admin=127.0.0.1:1"); got.code != 1 || !strings.Contains(got.stderr, "127.0.0.1:1") {
+		t.Errorf("--admin needs no file: exit %d, %q", got.code, got.stderr)
+	}
+}
+
 func TestConfigFaults(t *testing.T) {
 	path := file(t, good+"nam: x\nlog: {level: loud}\n")
 	for _, args := range [][]string{{"config", "check"}, {"run"}, {"init"}, {"init", "--print"}} {

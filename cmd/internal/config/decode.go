@@ -46,7 +46,7 @@ func newDecoder(file string, environ []string, readFile func(string) ([]byte, er
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		all[name] = value
-		if strings.HasPrefix(name, variablePrefix) && !strings.HasPrefix(name, testVariablePrefix) && name != FileVariable {
+		if overrides(name) {
 			d.overrides[name] = value
 		}
 	}
@@ -56,6 +56,19 @@ func newDecoder(file string, environ []string, readFile func(string) ([]byte, er
 		readFile: readFile,
 	}
 	return d
+}
+
+// overrides reports whether a variable overrides a key of the configuration.
+func overrides(name string) bool {
+	return strings.HasPrefix(name, variablePrefix) && !strings.HasPrefix(name, testVariablePrefix) && name != FileVariable
+}
+
+// Overrides reports whether a variable among environ overrides a key of the configuration.
+func Overrides(environ []string) bool {
+	return slices.ContainsFunc(environ, func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return overrides(name)
+	})
 }
 
 // decodeSettings decodes the settings from the root of the document.
