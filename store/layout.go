@@ -40,6 +40,9 @@ type Columns struct {
 	Error      string
 }
 
+// CustomLayout is the name of a layout whose columns the configuration names.
+const CustomLayout = "custom"
+
 // Layout maps an outbox table onto an Item.
 type Layout struct {
 	Name    string

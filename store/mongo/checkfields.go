@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
 // sampleSize is the number of newest documents whose fields are checked.
@@ -103,21 +104,25 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 	for _, name := range layoutFields(&t.Layout) {
 		needed := slices.Contains([]string{l.ID, l.Payload, l.Status, l.Kind}, name)
 		if s.lacks(name) && needed || s.similarField(name) != "" {
-			lacks = append(lacks, name+" ("+t.Layout.ConfigKey(name)+")")
+			lacks = append(lacks, name)
 		}
 	}
 
 	if len(lacks) > 0 {
+		correction, _ := columns.Correction(&t.Layout, lacks, s.fields)
+		for i, name := range lacks {
+			lacks[i] = columns.Mistyped(&t.Layout, name, s.fields)
+		}
 		c.AddFault(fmt.Sprintf("none of the newest %d documents of %s has field %s of layout %s; found: %s",
 			s.docs, t.path(), strings.Join(lacks, ", "), t.Layout.Name, strings.Join(s.fields, ", ")),
-			"// use another layout, or name the fields in a custom one (layout: custom)")
+			"// "+cmp.Or(correction, "use another layout, or name the fields in a custom one (layout: custom)"))
 		return nil
 	}
 
 	c.times(t, s)
 	c.statusType(t, s)
 	if l.Group != "" && s.lacks(l.Group) && c.thorough {
-		c.Add(store.GradeAdvice, fmt.Sprintf("none of the newest %d documents of %s has field %s, the message group", s.docs, t.path(), l.Group))
+		c.Add(store.GradeAdvice, fmt.Sprintf("none of the newest %d documents of %s has field %s, the message group", s.docs, t.path(), columns.Mistyped(&t.Layout, l.Group, s.fields)))
 	}
 
 	return c.badIDs(ctx, t)

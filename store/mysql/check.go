@@ -207,17 +207,14 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 		if err := c.similarTables(ctx, o, setup); err != nil {
 			return err
 		}
-		return c.reportUnseen(ctx, o, columns.Missing(&o.Layout, func(string) bool { return false }), setup, nil)
+		return c.reportUnseen(ctx, o, columns.Missing(&o.Layout, func(string) bool { return false }), setup, setup.Remedy)
 	}
 	if err != nil {
 		return err
 	}
 
 	if missing := t.missingColumns(); len(missing) > 0 {
-		return c.reportUnseen(ctx, o, missing, &store.SetupError{
-			Problem: t.missingText(missing),
-			Remedy:  fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name),
-		}, t.addStatements(missing))
+		return c.reportUnseen(ctx, o, missing, t.missingError(missing, columns.NoAdditions), t.missingError(missing, t.addStatements).Remedy)
 	}
 
 	c.types(t)
@@ -262,8 +259,8 @@ ORDER BY LOCATE(?, table_name) > 0 OR LOCATE(table_name, ?) > 0 DESC, LEFT(SOUND
 }
 
 // reportUnseen reports that a table or its columns are missing, or that the account may
-// not see them. add holds the statements that add the columns.
-func (c *checker) reportUnseen(ctx context.Context, o *store.Outbox, names []string, setup *store.SetupError, add []string) error {
+// not see them. remedy is for the first case.
+func (c *checker) reportUnseen(ctx context.Context, o *store.Outbox, names []string, setup *store.SetupError, remedy string) error {
 	list := func(names []string) string {
 		quoted := make([]string, len(names))
 		for i, name := range names {
@@ -281,8 +278,8 @@ func (c *checker) reportUnseen(ctx context.Context, o *store.Outbox, names []str
 		all := list(columns.Missing(&o.Layout, func(string) bool { return false }))
 		setup = &store.SetupError{Problem: setup.Problem, Remedy: fmt.Sprintf("-- %s; or, if it exists and the account may not see it:\nGRANT SELECT (%s) ON %s TO %s;",
 			setup.Remedy, all, qualifiedName(o, srv), Account(srv.account))}
-	} else if len(add) > 0 {
-		setup.Remedy = "-- or name others in layout " + o.Layout.Name + "\n" + strings.Join(add, "\n")
+	} else {
+		setup.Remedy = remedy
 	}
 
 	c.AddSetupError(setup)

@@ -134,8 +134,9 @@ func (t *table) id() column { return t.mustColumn(t.Layout.Columns.ID) }
 
 func (t *table) missingColumns() []string { return columns.MissingFrom(&t.Layout, t.columns, sameName) }
 
-func (t *table) missingText(missing []string) string {
-	return columns.MissingFromText(t.Outbox, TableName(t.Outbox), missing, t.columns)
+// missingError says how to fix missing columns; add is for columns.Remedy.
+func (t *table) missingError(missing []string, add func([]string) []string) *store.SetupError {
+	return columns.MissingError(t.Outbox, TableName(t.Outbox), missing, t.columns, add)
 }
 
 // from returns the table as o with an index hint. Without the hint the server may scan a

@@ -199,11 +199,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 		return err
 	}
 	if missing := t.missingColumns(); len(missing) > 0 {
-		words := fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name)
-		if adds := t.addStatements(missing); len(adds) == len(missing) {
-			words = strings.Join(append([]string{"-- or name others in layout " + o.Layout.Name}, adds...), "\n")
-		}
-		c.AddSetupError(&store.SetupError{Problem: t.missingText(missing), Remedy: words})
+		c.AddSetupError(t.missingError(missing, t.addStatements))
 		return nil
 	}
 

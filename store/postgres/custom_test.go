@@ -137,7 +137,7 @@ func TestCheckOfCustomLayouts(t *testing.T) {
 		{"times", times, nil},
 		{"numbers", numbers, nil},
 		{"a missing column", func(l *store.Layout) { l.Columns.Error = "wy"; l.OrderBy = []string{"MADE"} },
-			[]string{table + " has no column MADE (order-by), wy (columns.error), which layout custom names; its columns are Id, order, Body"}},
+			[]string{table + " has no column MADE (order-by; did you mean made?), wy (columns.error; did you mean why?), which layout custom names; its columns are Id, order, Body"}},
 		{"a path in a number", func(l *store.Layout) { l.Columns.Group = "code" },
 			[]string{"column code (columns.group) of " + table + " is of type smallint", "JSON or a text for the group-path"}},
 		{"words in a number", func(l *store.Layout) { l.Columns.Status = "code" },

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
@@ -109,10 +110,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 		return err
 	}
 	if missing := t.missingColumns(); len(missing) > 0 {
-		c.AddSetupError(&store.SetupError{
-			Problem: t.missingText(missing),
-			Remedy:  fmt.Sprintf("add the columns to %s, or use others in layout %s", TableName(o), o.Layout.Name),
-		})
+		c.AddSetupError(t.missingError(missing, columns.NoAdditions))
 		return nil
 	}
 	c.types(t)

@@ -68,6 +68,8 @@ func TestCheckOfCustomLayouts(t *testing.T) {
 	}{
 		{"missing columns", func(l *store.Layout) { l.Columns.Error = "wy"; l.OrderBy = []string{"created"} },
 			[]string{`"Out Box" has no column created (order-by), wy (columns.error), which layout custom names; its columns are Id, order, Body`}},
+		{"a mistyped column", func(l *store.Layout) { l.Columns.Error = "exct" },
+			[]string{`"Out Box" has no column exct (columns.error; did you mean exact?), which layout custom names`, "in layout custom, name exact in columns.error"}},
 		{"a time that is never NULL", func(l *store.Layout) { l.Columns.Failed = "required" },
 			[]string{`column required (columns.failed) of "Out Box" is NOT NULL`, "without NOT NULL"}},
 		{"a time in a fraction", func(l *store.Layout) { l.Columns.Delivered = "exact" },

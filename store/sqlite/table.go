@@ -130,8 +130,9 @@ func (t *table) mustColumn(name string) column { return columns.MustFind(t.colum
 // missingColumns lists the columns of the layout that the table lacks.
 func (t *table) missingColumns() []string { return columns.MissingFrom(&t.Layout, t.columns, sameName) }
 
-func (t *table) missingText(missing []string) string {
-	return columns.MissingFromText(t.Outbox, TableName(t.Outbox), missing, t.columns)
+// missingError says how to fix missing columns; add is for columns.Remedy.
+func (t *table) missingError(missing []string, add func([]string) []string) *store.SetupError {
+	return columns.MissingError(t.Outbox, TableName(t.Outbox), missing, t.columns, add)
 }
 
 // keys returns the values that an id may stand for, in the order of lookup. For example, the

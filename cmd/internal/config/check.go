@@ -38,7 +38,7 @@ func invalidEnumText(text string, f field) string {
 	if slices.Contains(f.later, text) {
 		return "is " + text + ", which this version does not have yet; it " + must
 	}
-	if near := closestWord(text, f.enum); near != "" {
+	if near := store.Nearest(text, f.enum); near != "" {
 		must += "; did you mean " + near + "?"
 	}
 	return "is \"" + text + "\", " + must
@@ -60,7 +60,7 @@ func (d *decoder) checkUnknownVariables() {
 	slices.Sort(unknown)
 	for _, name := range unknown {
 		text := "no key has this variable"
-		switch near := closestWord(name, known); {
+		switch near := store.Nearest(name, known); {
 		case near != "":
 			text += "; did you mean " + near + "?"
 		case strings.HasPrefix(name, variableName("sinks")+"_"), strings.HasPrefix(name, variableName("outboxes")+"_"):

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // location is the origin of a value.
@@ -230,7 +232,7 @@ func (d *decoder) mappingEntries(path string, n *yaml.Node, fields []field) map[
 			nodes[name] = mappingEntry{key, value}
 			return
 		}
-		near := closestWord(name, known)
+		near := store.Nearest(name, known)
 		d.failAt(d.nodeLocation(key), joinKey(path, name), unknownKeyText(path, name, near, known))
 		if near != "" {
 			d.faultyKeys[joinKey(path, near)] = true // avoids an error about a missing key

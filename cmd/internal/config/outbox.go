@@ -12,7 +12,7 @@ import (
 )
 
 // layoutCustom is the layout with configured columns.
-const layoutCustom = "custom"
+const layoutCustom = store.CustomLayout
 
 // The kinds of state.
 const (

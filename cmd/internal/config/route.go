@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // presetSink is the name of the preset's sink.
@@ -273,8 +274,7 @@ func (d *decoder) checkRoute(path, name string, sinks map[string]Sink) {
 	if _, ok := sinks[name]; ok || !d.hasNoProblem(path) || !d.hasNoProblem("sinks") {
 		return
 	}
-
-	if near := closestWord(name, known); near != "" {
+	if near := store.Nearest(name, known); near != "" {
 		have = "did you mean " + near + "?"
 	}
 	d.fail(path, "is %s, but there is no such sink; %s", name, have)

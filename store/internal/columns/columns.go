@@ -61,15 +61,77 @@ func Missing(l *store.Layout, has func(column string) bool) []string {
 	return list
 }
 
+// Meant returns the existing column that a custom layout most likely means by a missing
+// one, "" if none is near. A column that the layout names is meant by its own key, so it
+// is nobody's typing error but order-by's.
+func Meant(l *store.Layout, missing string, have []string) string {
+	if l.Name != store.CustomLayout {
+		return "" // the preset's names are right
+	}
+	key := l.ConfigKey(missing)
+	return store.Nearest(missing, slices.DeleteFunc(slices.Clone(have), func(name string) bool {
+		taken := l.ConfigKey(name)
+		return key != orderKey && taken != "" && taken != orderKey
+	}))
+}
+
+// orderKey is the key that names columns which others may name too.
+const orderKey = "order-by"
+
+// Mistyped is a missing column with the key that names it, and with the column that was
+// most likely meant.
+func Mistyped(l *store.Layout, missing string, have []string) string {
+	key := l.ConfigKey(missing)
+	if near := Meant(l, missing, have); near != "" {
+		key += "; did you mean " + near + "?"
+	}
+	return missing + " (" + key + ")"
+}
+
 // MissingText says which columns are missing, by the keys that name them, and which
 // the table has.
 func MissingText(o *store.Outbox, table string, missing, have []string) string {
 	named := make([]string, len(missing))
 	for i, column := range missing {
-		named[i] = column + " (" + o.Layout.ConfigKey(column) + ")"
+		named[i] = Mistyped(&o.Layout, column, have)
 	}
 	return fmt.Sprintf("outbox %s: table %s has no column %s, which layout %s names; its columns are %s",
 		o.Name, table, strings.Join(named, ", "), o.Layout.Name, strings.Join(have, ", "))
+}
+
+// Correction says which existing columns to name in place of missing ones that look
+// mistyped, "" if none does, and returns the missing columns that do not.
+func Correction(l *store.Layout, missing, have []string) (correction string, absent []string) {
+	var names []string
+	for _, column := range missing {
+		if near := Meant(l, column, have); near != "" {
+			names = append(names, near+" in "+l.ConfigKey(column))
+		} else {
+			absent = append(absent, column)
+		}
+	}
+	if names == nil {
+		return "", absent
+	}
+	return "in layout " + l.Name + ", name " + strings.Join(names, ", "), absent
+}
+
+// Remedy says how to fix missing columns: in the configuration where a name looks
+// mistyped, else in the table, by the statements that add returns if there is one for
+// each column.
+func Remedy(o *store.Outbox, table string, missing, have []string, add func(missing []string) []string) string {
+	correction, absent := Correction(&o.Layout, missing, have)
+	if statements := add(absent); len(statements) > 0 && len(statements) == len(absent) {
+		return strings.Join(append([]string{"-- " + cmp.Or(correction, "or name others in layout "+o.Layout.Name)}, statements...), "\n")
+	}
+	others := fmt.Sprintf("add the columns to %s, or name others in layout %s", table, o.Layout.Name)
+	switch {
+	case correction == "":
+		return others
+	case len(absent) > 0:
+		return correction + "; " + strings.Replace(others, "the columns", "the other columns", 1)
+	}
+	return correction
 }
 
 // Value is the value written to a column.

@@ -42,22 +42,25 @@ func MissingFrom[C Column](l *store.Layout, list []C, same SameName) []string {
 	})
 }
 
-// MissingFromText says which columns are missing in a table, and which it has.
-func MissingFromText[C Column](o *store.Outbox, table string, missing []string, list []C) string {
+// MissingError says which columns are missing in a table, and how to fix that. add
+// returns the statements that add columns, as far as their types are known.
+func MissingError[C Column](o *store.Outbox, table string, missing []string, list []C, add func(missing []string) []string) *store.SetupError {
 	have := make([]string, len(list))
 	for i, c := range list {
 		have[i] = c.Name()
 	}
-	return MissingText(o, table, missing, have)
+	return &store.SetupError{Problem: MissingText(o, table, missing, have), Remedy: Remedy(o, table, missing, have, add)}
 }
+
+// NoAdditions adds no column.
+func NoAdditions([]string) []string { return nil }
 
 // CheckComplete returns a *store.SetupError if a table lacks a column that the layout names.
 func CheckComplete[C Column](o *store.Outbox, table string, list []C, same SameName) error {
-	missing := MissingFrom(&o.Layout, list, same)
-	if len(missing) == 0 {
-		return nil
+	if missing := MissingFrom(&o.Layout, list, same); len(missing) > 0 {
+		return MissingError(o, table, missing, list, NoAdditions)
 	}
-	return &store.SetupError{Problem: MissingFromText(o, table, missing, list), Remedy: "add them, or name others in the layout"}
+	return nil
 }
 
 // Order returns the columns to sort by: the layout's order-by, then inserted, the
