@@ -31,14 +31,14 @@ func (h Harness) testProbe(t *testing.T) {
 	})
 	p := h.prober(t, srv.URL)
 	classes := map[int]sink.Class{
-		200: sink.Delivered, 204: sink.Delivered, 400: sink.Delivered, 405: sink.Delivered, 415: sink.Delivered,
+		200: sink.Delivered, 204: sink.Delivered, 400: sink.Delivered, 405: sink.Delivered, 415: sink.Delivered, 501: sink.Delivered,
 		404: sink.Refused, 429: sink.Refused, 500: sink.Refused, 503: sink.Refused,
 		401: sink.Misconfigured, 403: sink.Misconfigured, 407: sink.Misconfigured, 302: sink.Misconfigured, 308: sink.Misconfigured,
 	}
 	_, pings := p.(sink.Pinger)
 	if pings { // with the method of a delivery, so that its response proves more
 		delete(classes, 204) // the API decides whether that is a success
-		classes[404], classes[405], classes[400], classes[415] = sink.Misconfigured, sink.Misconfigured, sink.Refused, sink.Refused
+		classes[404], classes[405], classes[400], classes[415], classes[501] = sink.Misconfigured, sink.Misconfigured, sink.Refused, sink.Refused, sink.Refused
 	}
 	for code, class := range classes {
 		status.Store(int64(code))

@@ -46,7 +46,7 @@ func (p *Probe) Outcome(where string, r *Redactor) sink.Outcome {
 			Detail: detail(reached + ", but the path does not exist, or for POST only; if deliveries also get 404, check the address")}
 	case class == sink.Misconfigured && status != http.StatusMethodNotAllowed:
 		return sink.Outcome{Class: class, Reason: reason, Detail: p.Answer.Failure(request, r)}
-	case class == sink.Unavailable || status >= 500:
+	case class == sink.Unavailable || status >= 500 && status != http.StatusNotImplemented: // 501 refuses the method, like 405
 		return sink.Outcome{Class: sink.Refused, Reason: reason, Detail: detail(reached + ", but unhealthy")}
 	}
 
