@@ -505,7 +505,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("row %s", b.Items[0].ID)
 	}
 	r.close()
-	cfg.URL = strings.Replace(srv.URL, "?sslmode=disable", "", 1)
+	cfg.URL = strings.Replace(srv.URL, "sslmode=disable", "sslmode=verify-full", 1)
 	expectText(t, openErr(t, d, cfg, store.Checkpoint{}), "certificate is not trusted")
 }
 

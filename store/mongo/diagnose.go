@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -51,7 +52,11 @@ func (c *checker) connection(url string) {
 
 	hosts := strings.Join(opts.Hosts, ", ")
 	local := !slices.ContainsFunc(opts.Hosts, func(host string) bool {
-		return !strings.HasPrefix(host, "127.") && !strings.HasPrefix(host, "localhost") && !strings.HasPrefix(host, "[::1]") && !strings.HasPrefix(host, "/")
+		name, _, err := net.SplitHostPort(host)
+		if err != nil {
+			name = host
+		}
+		return !store.Loopback(name)
 	})
 	switch {
 	case opts.TLSConfig != nil:

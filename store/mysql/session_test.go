@@ -233,7 +233,7 @@ func TestTLS(t *testing.T) {
 			if a := r.claim(t, row("1"))[0]; a.Result != store.Claimed {
 				t.Errorf("with TLS: %s", a.Result)
 			}
-			_, err := openStore(t, url, 0, flowBox()).AcquireLeadership(ctx(t))
+			_, err := openStore(t, url+"?tls=true", 0, flowBox()).AcquireLeadership(ctx(t))
 			rigs.WantSetup(t, "an authority that nobody knows", err, "certificate", "tls-ca")
 			_, err = openStore(t, good+"&tls-server-name=other.example", 0, flowBox()).AcquireLeadership(ctx(t))
 			rigs.WantSetup(t, "another name", err, "certificate")

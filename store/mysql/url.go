@@ -30,13 +30,15 @@ const urlForm = "mysql://user@host:port/database or mariadb://user@host:port/dat
 //
 //   - tls, as in go-sql-driver. true, the default, verifies the server's certificate and
 //     host name; skip-verify encrypts without verification; preferred does the same if
-//     the server supports TLS; false disables TLS. A socket needs none.
+//     the server supports TLS, and is the default on loopback; false disables TLS. A
+//     socket needs none.
 //   - tls-ca, tls-cert and tls-key, PEM files: the authority that signed the server's
 //     certificate, if the system does not trust it, and a client certificate with its
 //     key.
 //   - tls-server-name, the name in the certificate if it differs from the host.
 //   - socket, the path of a Unix socket. It takes precedence over the host.
-//   - allow-cleartext-passwords=true, for accounts that need it; only with TLS.
+//   - allow-cleartext-passwords=true, for accounts that need it; only with TLS or on
+//     this machine.
 //
 // Errors are *store.SetupError and contain no password.
 func ParseURL(raw, application string) (*mysql.Config, error) {
@@ -80,7 +82,7 @@ func ParseURL(raw, application string) (*mysql.Config, error) {
 	if err := address(cfg, u, q.Get("socket")); err != nil {
 		return nil, err
 	}
-	return cfg, secure(cfg, q)
+	return cfg, secure(cfg, q, cfg.Net == "unix" || store.Loopback(u.Hostname()))
 }
 
 func refuseURL(problem, remedy string) error {
@@ -135,14 +137,17 @@ func address(cfg *mysql.Config, u *url.URL, socket string) error {
 	return nil
 }
 
-// secure sets TLS as the URL requests.
-func secure(cfg *mysql.Config, q url.Values) error {
+// secure sets TLS as the URL requests. local means that the server runs on this machine.
+func secure(cfg *mysql.Config, q url.Values, local bool) error {
 	mode := q.Get("tls")
-	if mode == "" && cfg.Net == "unix" {
-		mode = "false"
-	}
-
 	files := q.Has("tls-ca") || q.Has("tls-cert") || q.Has("tls-key") || q.Has("tls-server-name")
+	switch {
+	case mode != "":
+	case cfg.Net == "unix":
+		mode = "false"
+	case local && !files:
+		mode = "preferred"
+	}
 	set := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: q.Get("tls-server-name")}
 	switch mode {
 	case "", "true":
@@ -167,7 +172,7 @@ func secure(cfg *mysql.Config, q url.Values) error {
 
 	cfg.TLS = set
 	if cleartext := q.Get("allow-cleartext-passwords"); cleartext == "true" {
-		if set == nil && cfg.Net != "unix" || mode == "preferred" {
+		if !local && (set == nil || mode == "preferred") {
 			return refuseURL("allows cleartext passwords without TLS", "use tls=true")
 		}
 		cfg.AllowCleartextPasswords = true

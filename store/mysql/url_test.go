@@ -13,17 +13,24 @@ import (
 // TestParseURL checks the address and the TLS mode of URLs.
 func TestParseURL(t *testing.T) {
 	for raw, want := range map[string]string{
-		"mysql://u@h/db":                                         "u@tcp(h:3306)/db verify h",
-		"mariadb://u:p%40%2Fw@h:3307/my%20db":                    "u:p@/w@tcp(h:3307)/my db verify h",
-		"mysql://u@[fe80::1]:3307/db":                            "u@tcp([fe80::1]:3307)/db verify fe80::1",
-		"mysql://u@[::1]/db?tls=false":                           "u@tcp([::1]:3306)/db plain",
-		"mysql://u@h/db?tls=skip-verify":                         "u@tcp(h:3306)/db encrypt",
-		"mysql://u@h/db?tls=preferred":                           "u@tcp(h:3306)/db encrypt if",
-		"mysql://u@h/db?tls=true&tls-server-name=db.example":     "u@tcp(h:3306)/db verify db.example",
-		"mysql://u@/db?socket=%2Frun%2Fmysqld.sock":              "u@unix(/run/mysqld.sock)/db plain",
-		"mysql://u@h/db?allow-cleartext-passwords=true&tls=true": "u@tcp(h:3306)/db verify h cleartext",
-		"mariadb://u@h/db?allow-cleartext-passwords=false":       "u@tcp(h:3306)/db verify h",
-		"mysql://u@/db?socket=/s&allow-cleartext-passwords=true": "u@unix(/s)/db plain cleartext",
+		"mysql://u@h/db":                                              "u@tcp(h:3306)/db verify h",
+		"mariadb://u:p%40%2Fw@h:3307/my%20db":                         "u:p@/w@tcp(h:3307)/my db verify h",
+		"mysql://u@[fe80::1]:3307/db":                                 "u@tcp([fe80::1]:3307)/db verify fe80::1",
+		"mysql://u@[::1]/db?tls=false":                                "u@tcp([::1]:3306)/db plain",
+		"mysql://u@h/db?tls=skip-verify":                              "u@tcp(h:3306)/db encrypt",
+		"mysql://u@h/db?tls=preferred":                                "u@tcp(h:3306)/db encrypt if",
+		"mysql://u@h/db?tls=true&tls-server-name=db.example":          "u@tcp(h:3306)/db verify db.example",
+		"mysql://u@/db?socket=%2Frun%2Fmysqld.sock":                   "u@unix(/run/mysqld.sock)/db plain",
+		"mysql://u@h/db?allow-cleartext-passwords=true&tls=true":      "u@tcp(h:3306)/db verify h cleartext",
+		"mariadb://u@h/db?allow-cleartext-passwords=false":            "u@tcp(h:3306)/db verify h",
+		"mysql://u@/db?socket=/s&allow-cleartext-passwords=true":      "u@unix(/s)/db plain cleartext",
+		"mysql://u@localhost/db":                                      "u@tcp(localhost:3306)/db encrypt if",
+		"mysql://u@127.1.2.3/db":                                      "u@tcp(127.1.2.3:3306)/db encrypt if",
+		"mysql://u@[::1]/db":                                          "u@tcp([::1]:3306)/db encrypt if",
+		"mysql://u@localhost/db?tls=true":                             "u@tcp(localhost:3306)/db verify localhost",
+		"mysql://u@localhost/db?tls-server-name=db.example":           "u@tcp(localhost:3306)/db verify db.example",
+		"mysql://u@localhost/db?allow-cleartext-passwords=true":       "u@tcp(localhost:3306)/db encrypt if cleartext",
+		"mysql://u@[::1]/db?tls=false&allow-cleartext-passwords=true": "u@tcp([::1]:3306)/db plain cleartext",
 	} {
 		cfg, err := mysql.ParseURL(raw, "test")
 		if err != nil {
@@ -78,6 +85,7 @@ func TestParseURLRefused(t *testing.T) {
 		"mysql://u:secret@h/db?tls-cert=/no/such/file":                   "only one of",
 		"mysql://u:secret@h/db?tls=false&tls-ca=/x":                      "tls=false",
 		"mysql://u:secret@h/db?tls=false&allow-cleartext-passwords=true": "cleartext",
+		"mysql://u:secret@localhost.example/db?tls=preferred&allow-cleartext-passwords=true": "cleartext",
 	} {
 		_, err := mysql.ParseURL(raw, "test")
 		var setup *store.SetupError

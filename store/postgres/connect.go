@@ -25,7 +25,7 @@ const (
 
 // ParseURL parses a postgres:// URL for a session of the relay:
 //
-//   - sslmode is verify-full unless the URL sets it.
+//   - sslmode is verify-full, or prefer on loopback, unless the URL sets it.
 //   - The dial is bounded by a timeout.
 //   - application names the session on the server.
 //   - Of several hosts (host1:5432,host2:5432) a connection goes to the first that
@@ -43,7 +43,8 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 	}
 
 	q := u.Query()
-	if !q.Has("sslmode") && !strings.HasPrefix(q.Get("host"), "/") {
+	chosen := !q.Has("sslmode")
+	if chosen {
 		q.Set("sslmode", "verify-full")
 		u.RawQuery = q.Encode()
 	}
@@ -56,6 +57,11 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 	}
 
 	cfg, err := pgx.ParseConfig(u.String())
+	if err == nil && chosen && local(cfg) && !wantsTLS(q) {
+		q.Set("sslmode", "prefer")
+		u.RawQuery = q.Encode()
+		cfg, err = pgx.ParseConfig(u.String())
+	}
 	if err != nil {
 		return nil, &store.SetupError{Problem: "invalid database URL: " + redact(err, u)}
 	}
@@ -67,6 +73,23 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 
 	cfg.RuntimeParams["application_name"] = application
 	return cfg, nil
+}
+
+// local reports whether every host is on this machine. The hosts come from the URL, PGHOST
+// or the driver's default.
+func local(cfg *pgx.ConnConfig) bool {
+	return store.Loopback(cfg.Host) && !slices.ContainsFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool { return !store.Loopback(f.Host) })
+}
+
+// wantsTLS reports whether a URL sets a TLS parameter beside sslmode. Without verification
+// such a parameter would have no effect.
+func wantsTLS(q url.Values) bool {
+	for name := range q {
+		if strings.HasPrefix(name, "ssl") && name != "sslmode" {
+			return true
+		}
+	}
+	return false
 }
 
 // SplitHosts replaces a host list in a URL by the name host and returns both. net/url

@@ -28,6 +28,14 @@ func TestParseURLHosts(t *testing.T) {
 		"postgres://u@h1,h2/db?sslmode=disable&target_session_attrs=any":     "h1:5432 h2:5432 any",
 		"postgres://u@h1,h2/db?sslmode=disable&target_session_attrs=primary": "h1:5432 h2:5432 chosen",
 		"postgres://u@h1,h2/db":                                              "h1:5432 tls h2:5432 tls chosen",
+		"postgres://u@localhost/db":                                          "localhost:5432 tls localhost:5432 any",
+		"postgres://u@127.0.0.2/db":                                          "127.0.0.2:5432 tls 127.0.0.2:5432 any",
+		"postgres://u@[::1]:5433/db":                                         "::1:5433 tls ::1:5433 any",
+		"postgres://u@localhost/db?sslmode=verify-full":                      "localhost:5432 tls any",
+		"postgres://u@localhost/db?sslnegotiation=direct":                    "localhost:5432 tls any",
+		"postgres://u@localhost,h2/db":                                       "localhost:5432 tls h2:5432 tls chosen",
+		"postgres://u@/db?host=/run/postgresql":                              "/run/postgresql:5432 any",
+		"postgres://u@/db?host=h1":                                           "h1:5432 tls any",
 	} {
 		cfg, err := postgres.ParseURL(raw, "test")
 		if err != nil {

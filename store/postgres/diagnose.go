@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"time"
@@ -45,7 +46,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	defer discard(s.lifetime, conn)
 	c.conn = conn
 	how := "without TLS"
-	if conn.Config().TLSConfig != nil {
+	if _, encrypted := conn.PgConn().Conn().(*tls.Conn); encrypted { // sslmode=prefer may have gone without
 		how = "with TLS"
 	}
 

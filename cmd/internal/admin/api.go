@@ -66,7 +66,7 @@ func isLoopbackHost(header string) bool {
 	if err != nil {
 		host = strings.Trim(header, "[]")
 	}
-	return host == "" || Loopback(host)
+	return host == "" || store.Loopback(host)
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

@@ -101,7 +101,7 @@ func (s *Server) Listen() error {
 		}
 	}
 
-	if s.cfg.Token == "" && !Loopback(host) {
+	if s.cfg.Token == "" && !store.Loopback(host) {
 		return &store.SetupError{
 			Problem: fmt.Sprintf("admin.listen: other machines can reach %s, and admin.token is not set", s.cfg.Listen),
 			Remedy:  "set admin.token, or listen on 127.0.0.1",
@@ -184,13 +184,4 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("admin endpoints on %s: %w", s.Addr(), err)
 	}
 	return nil
-}
-
-// Loopback reports whether only this machine can reach a host.
-func Loopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
 }

@@ -54,7 +54,7 @@ func TestDoctorOfAConfigurationMySQL(t *testing.T) {
 		s.ask("no table", events("s"+s.name+".outbox"), 78, "no table")
 		s.ask("an unknown parameter", instead("?tls", "?tsl=x&tls"), 78, `unknown parameter: "tsl"`)
 		if f == servers.MariaDB { // which has no TLS until it is given a certificate
-			s.ask("no TLS", instead("?tls=false", ""), 78, "offers no TLS", "enable TLS on the server")
+			s.ask("no TLS", instead("?tls=false", "?tls=true"), 78, "offers no TLS", "enable TLS on the server")
 		}
 		s.ask("nobody there", instead(at(t, s.database), freeAddress(t)), 1, "connection refused", "fix source.url")
 		s.sql("GRANT ALL ON "+s.name+".* TO "+user, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO "+user, "ALTER USER "+user+" ACCOUNT LOCK")
@@ -90,8 +90,9 @@ func TestDoctorOfTLSMySQL(t *testing.T) {
 			t.Fatal(stderr)
 		}
 		with := func(parameter string) string { return strings.Replace(s.config, "?tls=false", parameter, 1) }
-		s.ask("not trusted", with(""), 78, "certificate is not trusted", "add tls-ca=FILE")
+		s.ask("not trusted", with("?tls=true"), 78, "certificate is not trusted", "add tls-ca=FILE")
 		s.ask("trusted", with("?tls-ca="+url.QueryEscape(ca)), 0, "with TLS")
+		s.ask("not demanded on loopback", with(""), 0, "with TLS")
 		s.ask("encrypted", with("?tls=skip-verify"), 0, "with TLS")
 		s.ask("encrypted where it can", with("?tls=preferred"), 0, "with TLS")
 		s.sql("SET GLOBAL require_secure_transport = ON")

@@ -12,7 +12,6 @@ import (
 	"unicode"
 
 	"github.com/sluicebox/sluicebox/capture/poll"
-	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 	storemongo "github.com/sluicebox/sluicebox/store/mongo"
@@ -343,7 +342,7 @@ func (d *decoder) checkAdmin(a *Admin) {
 		d.fail("admin.listen", "is %q, must be host:port such as 127.0.0.1:8090", a.Listen)
 		return
 	}
-	if !admin.Loopback(host) && a.Token == "" && d.hasNoProblem("admin.token") {
+	if !store.Loopback(host) && a.Token == "" && d.hasNoProblem("admin.token") {
 		d.fail("admin.listen", "is %s, which other machines can reach: set admin.token (or %s), or listen on 127.0.0.1", a.Listen, variableName("admin.token"))
 	}
 }

@@ -32,7 +32,7 @@ type Settings struct {
 
 // Source is the section source.
 type Source struct {
-	URL               URL           `yaml:"url" doc:"Required. The database: postgres://user:password@host:port/database, where TLS is verify-full unless the URL says otherwise (?sslmode=...); mysql://user:password@host:port/database or mariadb://..., where TLS is verified unless the URL says otherwise (?tls=...); mongodb://user:password@host:port/database or mongodb+srv://..., where TLS is what the URL says (?tls=true); sqlite:///absolute/path.db, or sqlite:relative.db."`
+	URL               URL           `yaml:"url" doc:"Required. The database: postgres://user:password@host:port/database, where TLS is verify-full, or prefer on loopback, unless the URL says otherwise (?sslmode=...); mysql://user:password@host:port/database or mariadb://..., where TLS is verified, or preferred on loopback, unless the URL says otherwise (?tls=...); mongodb://user:password@host:port/database or mongodb+srv://..., where TLS is what the URL says (?tls=true); sqlite:///absolute/path.db, or sqlite:relative.db."`
 	StreamURL         URL           `yaml:"stream-url" doc:"PostgreSQL, MySQL, MariaDB and MongoDB: the same database with a role that may stream its log (REPLICATION, REPLICATION SLAVE, changeStream). Empty: url is used for both."`
 	ServerID          int           `yaml:"server-id" doc:"MySQL and MariaDB: the relay's server id, 1 to 4294967295, unique among the server's replicas. 0: a random one above 2147483647 for each stream."`
 	Mode              string        `yaml:"mode" doc:"stream reads the database's log; poll reads the tables; auto streams if the server allows it, else polls." enum:"auto,stream,poll"`

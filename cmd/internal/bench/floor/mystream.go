@@ -92,7 +92,8 @@ func (d *mysqlDatabase) openStream(ctx context.Context, rows *ledger) (stream, e
 	return s, nil
 }
 
-// findColumns reads the indexes of the table's columns.
+// findColumns reads the indexes of the table's columns. It removes TLS from cfg if
+// tls=preferred connected without.
 func (d *mysqlDatabase) findColumns(ctx context.Context, cfg *mysql.Config) (dec rowsDecoder, err error) {
 	const ask = `SELECT
   COALESCE(MAX(IF(column_name = ?, ordinal_position, 0)), 0), COALESCE(MAX(IF(column_name = ?, ordinal_position, 0)), 0)
@@ -108,6 +109,15 @@ FROM information_schema.columns WHERE table_schema = ? AND table_name = ?`
 	err = pool.QueryRowContext(ctx, ask, columns.ID, columns.Payload, dec.schema, dec.table).Scan(&dec.idAt, &dec.payloadAt)
 	if err != nil {
 		return dec, fmt.Errorf("look for table %s: %w", dec.table, mystore.Explain(err))
+	}
+	if cfg.AllowFallbackToPlaintext { // the stream falls back as the pool did
+		var name, cipher string
+		if err := pool.QueryRowContext(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher); err != nil {
+			return dec, fmt.Errorf("look for TLS: %w", mystore.Explain(err))
+		}
+		if cipher == "" {
+			cfg.TLS = nil
+		}
 	}
 	if dec.idAt == 0 || dec.payloadAt == 0 {
 		return dec, fmt.Errorf("there is no table %s in database %s, or it has no columns %s and %s", dec.table, dec.schema, columns.ID, columns.Payload)
