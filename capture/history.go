@@ -48,8 +48,8 @@ type HistoryReader interface {
 }
 
 // SlotRetainer is a source that can make the server retain log for a named checkpoint. A
-// name matches [a-z0-9_]{1,18}. The methods may be called at any time except concurrently
-// with Close.
+// name is valid if store.ValidateSavepointName returns nil. The methods may be called at any
+// time except concurrently with Close.
 type SlotRetainer interface {
 	// RetainLog makes the server retain its log from a position at or before the call, until
 	// ReleaseLog. It returns the value for StartPoint.Slot. It first releases the log
@@ -78,6 +78,8 @@ type RetentionChecker interface {
 
 // RetainedSlot is log retained for a named checkpoint.
 type RetainedSlot struct {
+	// Name is the checkpoint's name, or a substitute if the server's names are too short for
+	// it. SlotFor returns the same for both, and ReleaseLog accepts both.
 	Name string
 	// Bytes is the size of the log that the slot retains, including log that other slots
 	// retain too.

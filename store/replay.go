@@ -38,14 +38,13 @@ type Savepoint struct {
 	RetainedBytes   int64 // size of its retained log at the last check
 }
 
-// savepointNamePattern leaves room for a relay's name beside it in the name of a replication
-// slot, which has 63 bytes.
-var savepointNamePattern = regexp.MustCompile(`^[a-z0-9_]{1,18}$`)
+// savepointNamePattern keeps a name from looking like a flag.
+var savepointNamePattern = regexp.MustCompile(`^[a-z0-9_][a-z0-9_-]{0,62}$`)
 
 // ValidateSavepointName reports whether name is a valid name for a checkpoint.
 func ValidateSavepointName(name string) error {
 	if !savepointNamePattern.MatchString(name) {
-		return fmt.Errorf("%q is no name of a checkpoint: it has 1 to 18 of the characters a to z, 0 to 9 and _", name)
+		return fmt.Errorf("invalid checkpoint name %q: use 1 to 63 of the characters a to z, 0 to 9, _ and -, and begin with another than -", name)
 	}
 	return nil
 }

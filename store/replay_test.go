@@ -10,13 +10,13 @@ import (
 )
 
 func TestCheckNamed(t *testing.T) {
-	for _, name := range []string{"a", "before_v2", "0", "_", strings.Repeat("z", 18)} {
+	for _, name := range []string{"a", "before_v2", "before-two", "a-", "0", "_", strings.Repeat("z", 63)} {
 		if err := store.ValidateSavepointName(name); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, name := range []string{"", "A", "a-b", "a b", "a\n", "ä", "a'b", strings.Repeat("z", 19)} {
-		if err := store.ValidateSavepointName(name); err == nil || !strings.Contains(err.Error(), "no name of a checkpoint") {
+	for _, name := range []string{"", "A", "-a", "a b", "a\n", "ä", "a'b", "a.b", strings.Repeat("z", 64)} {
+		if err := store.ValidateSavepointName(name); err == nil || !strings.Contains(err.Error(), "invalid checkpoint name ") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
 	"errors"
 	"fmt"
 	"regexp"
@@ -22,29 +24,59 @@ var _ capture.SlotRetainer = (*Source)(nil)
 // retained slot.
 const retainedSlotInfix = "_cp_"
 
-// retainedNamePattern leaves room for the relay's name and the infix, because a slot name
-// has at most 63 bytes.
-var retainedNamePattern = regexp.MustCompile(`^[a-z0-9_]{1,18}$`)
+var (
+	// plainNamePattern matches a name that appears unchanged in its slot's name. It leaves
+	// room for the relay's name and the infix: a slot name has at most 63 of a to z, 0 to
+	// 9 and _.
+	plainNamePattern = regexp.MustCompile(`^[a-z0-9_]{1,18}$`)
+	// hashedNamePattern matches the hash that replaces any other name.
+	hashedNamePattern = regexp.MustCompile(`^[a-z2-7]{19}$`)
+)
 
-// validSlotName returns the name of the slot that retains WAL under a name. Two relays
-// must not get the same slot, so the name may not contain the infix or form one at its
-// start.
-func (s *Source) validSlotName(name string) (string, error) {
-	if !retainedNamePattern.MatchString(name) || strings.Contains("_"+name, retainedSlotInfix) {
-		return "", &store.SetupError{
-			Problem: fmt.Sprintf("invalid name %q for retained WAL", name),
-			Remedy:  "use 1 to 18 of a-z, 0-9 and _, without cp_ at the beginning and without " + retainedSlotInfix,
-		}
+// hashPrefix begins the name that RetainedSlots returns for a slot with a hashed name. The
+// name of a checkpoint never contains the character.
+const hashPrefix = "="
+
+// SlotFor implements capture.SlotRetainer. It returns the slot's name. Two names never get
+// the same slot:
+//
+//   - A name that contains the infix, or forms one at its start, is hashed, because the
+//     slot could belong to another relay.
+//   - A name that is too long or has a hyphen is hashed.
+//   - A hash is longer than every plain name.
+func (s *Source) SlotFor(name string) string {
+	suffix := name
+	if hash, ok := strings.CutPrefix(name, hashPrefix); ok {
+		suffix = hash
+	} else if !isPlainName(name) {
+		sum := sha256.Sum256([]byte(name))
+		suffix = strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:19])
 	}
-	return s.cfg.Name + retainedSlotInfix + name, nil
+	return s.cfg.Name + retainedSlotInfix + suffix
+}
+
+// isPlainName reports whether a name is in its slot's as it is.
+func isPlainName(name string) bool {
+	return plainNamePattern.MatchString(name) && !strings.Contains("_"+name, retainedSlotInfix)
+}
+
+// validSlotName is SlotFor of a name of a checkpoint, or of RetainedSlots.
+func (s *Source) validSlotName(name string) (string, error) {
+	hash, hashed := strings.CutPrefix(name, hashPrefix)
+	if err := store.ValidateSavepointName(name); err != nil && (!hashed || !hashedNamePattern.MatchString(hash)) {
+		return "", &store.SetupError{Problem: err.Error(), Remedy: "take another name"}
+	}
+	return s.SlotFor(name), nil
 }
 
 // retainedNameOf returns the name under which a slot retains WAL, and whether it does so
 // for this relay.
 func (s *Source) retainedNameOf(slot string) (name string, ours bool) {
 	name, ours = strings.CutPrefix(slot, s.cfg.Name+retainedSlotInfix)
-	_, err := s.validSlotName(name)
-	return name, ours && err == nil
+	if ours && hashedNamePattern.MatchString(name) {
+		return hashPrefix + name, true
+	}
+	return name, ours && isPlainName(name)
 }
 
 // RetainLog implements capture.SlotRetainer. It copies the relay's slot, which may be in
@@ -169,14 +201,16 @@ func (e *diagnosis) checkRetainedSlots(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-
-	for _, retained := range list {
-		slot := e.source.cfg.Name + retainedSlotInfix + retained.Name
-		if retained.Lost != "" {
-			e.Add(subject, store.GradeAdvice, fmt.Sprintf("slot %s, for checkpoint %s, has lost its WAL (%s)", slot, retained.Name, retained.Lost), dropStatement(slot))
+	for _, one := range list {
+		slot, of := e.source.SlotFor(one.Name), "checkpoint "+one.Name
+		if strings.HasPrefix(one.Name, hashPrefix) {
+			of = "a checkpoint whose name is hashed"
+		}
+		if one.Lost != "" {
+			e.Add(subject, store.GradeAdvice, fmt.Sprintf("slot %s, for %s, has lost its WAL (%s)", slot, of, one.Lost), dropStatement(slot))
 			continue
 		}
-		e.Add(subject, store.GradeOK, fmt.Sprintf("slot %s retains %s for checkpoint %s", slot, formatBytes(retained.Bytes), retained.Name))
+		e.Add(subject, store.GradeOK, fmt.Sprintf("slot %s retains %s for %s", slot, formatBytes(one.Bytes), of))
 	}
 
 	if sv := e.server; len(list) > 0 && sv.slots >= sv.maxSlots {
@@ -186,6 +220,3 @@ func (e *diagnosis) checkRetainedSlots(ctx context.Context) error {
 	}
 	return nil
 }
-
-// SlotFor implements capture.SlotRetainer. It returns the slot's name.
-func (s *Source) SlotFor(name string) string { return s.cfg.Name + retainedSlotInfix + name }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -115,6 +117,39 @@ func TestRetainLog(t *testing.T) {
 	})
 }
 
+// TestSlotNames: a plain name keeps its slot name, any other gets a hash that fits the
+// server's 63 bytes, and two names never share a slot.
+func TestSlotNames(t *testing.T) {
+	sources := map[string]*postgres.Source{}
+	for _, relay := range []string{"shop", "shop_cp", "s", strings.Repeat("x", 40)} {
+		src, err := postgres.New(postgres.Config{URL: "postgres://h/d", Name: relay, Outboxes: outboxes("shop")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(src.Close)
+		sources[relay] = src
+	}
+	for name, want := range map[string]string{"before_v2": "shop_cp_before_v2", "_": "shop_cp__", strings.Repeat("z", 18): "shop_cp_" + strings.Repeat("z", 18)} {
+		if got := sources["shop"].SlotFor(name); got != want {
+			t.Errorf("%q: got slot %s, want %s", name, got, want)
+		}
+	}
+	form := regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+	by := map[string]string{}
+	for relay, src := range sources {
+		for _, name := range []string{
+			"before", "before-two", "before_two", "before--two", "cp_x", "x", "cp_cp_x", "a_cp_b", "_cp_", "-", "_",
+			strings.Repeat("z", 18), strings.Repeat("z", 19), strings.Repeat("z", 62) + "a", strings.Repeat("z", 63),
+		} {
+			slot := src.SlotFor(name)
+			if !form.MatchString(slot) || by[slot] != "" {
+				t.Errorf("%s of relay %s got slot %s, which is also that of %s", name, relay, slot, by[slot])
+			}
+			by[slot] = name + " of relay " + relay
+		}
+	}
+}
+
 // TestRetainedNames: two relays never share a slot, and no name is cut at the server's 63
 // bytes.
 func TestRetainedNames(t *testing.T) {
@@ -127,13 +162,33 @@ func TestRetainedNames(t *testing.T) {
 	}
 	d.name = (d.name + strings.Repeat("x", 40))[:40]
 	f := follow(t, d, d.config(), store.Checkpoint{})
-	for _, name := range []string{"", "A", "a-b", "ä", "a b", strings.Repeat("a", 19), "cp_x", "a_cp_b", "_cp_", "x'y"} {
+	for _, name := range []string{"", "A", "-a", "ä", "a b", strings.Repeat("a", 64), "=a", "x'y"} {
 		var setup *store.SetupError
 		if _, err := f.src.RetainLog(t.Context(), name); !errors.As(err, &setup) {
 			t.Errorf("%q: %v", name, err)
 		}
 		if err := f.src.ReleaseLog(t.Context(), name); err != nil { // no such slot exists
 			t.Errorf("%q: %v", name, err)
+		}
+	}
+	hashed := []string{"a-b", "a_b-", strings.Repeat("a", 19), strings.Repeat("a", 63), "cp_x", "_cp_"}
+	for _, name := range hashed {
+		if _, err := f.src.RetainLog(t.Context(), name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	list := retainedByName(t, f.src)
+	for _, name := range hashed {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(list)), func(listed string) bool { return f.src.SlotFor(listed) == f.src.SlotFor(name) }) {
+			t.Errorf("%q is not listed: %+v", name, list)
+		}
+	}
+	for i, listed := range slices.Sorted(maps.Keys(list)) { // by the name that is listed, or by its own
+		if i%2 == 0 {
+			listed = hashed[slices.IndexFunc(hashed, func(name string) bool { return f.src.SlotFor(listed) == f.src.SlotFor(name) })]
+		}
+		if err := f.src.ReleaseLog(t.Context(), listed); err != nil {
+			t.Errorf("%q: %v", listed, err)
 		}
 	}
 	long := strings.Repeat("a", 18)

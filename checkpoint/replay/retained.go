@@ -78,7 +78,7 @@ func (d *Controller) checkRetainedLogs(ctx context.Context, named []store.Savepo
 	if err != nil {
 		return nil, err
 	}
-
+	nameRetained(keeper, list, named)
 	d.Observer.LogsRetained(list)
 	logs := make([]capture.RetainedSlot, len(named))
 	for i := range named {
@@ -89,6 +89,17 @@ func (d *Controller) checkRetainedLogs(ctx context.Context, named []store.Savepo
 	}
 
 	return list, d.updateRetainedLogs(ctx, named, logs)
+}
+
+// nameRetained sets the name of each slot to that of its checkpoint.
+func nameRetained(keeper capture.SlotRetainer, logs []capture.RetainedSlot, named []store.Savepoint) {
+	names := make(map[string]string, len(named))
+	for i := range named {
+		names[keeper.SlotFor(named[i].Name)] = named[i].Name
+	}
+	for i := range logs {
+		logs[i].Name = cmp.Or(names[keeper.SlotFor(logs[i].Name)], logs[i].Name)
+	}
 }
 
 // checkServerRetention checks at intervals whether the server still has the log of
@@ -206,7 +217,7 @@ func (d *Controller) dropOrphanedLogs(ctx context.Context, retainer capture.Slot
 	named = slices.DeleteFunc(named, func(n store.Savepoint) bool {
 		return !n.DeleteRequested && n.State != store.SavepointRetained && (n.State != store.SavepointRequested || !n.RetainLog)
 	})
-
+	nameRetained(keeper, logs, named)
 	var errs []error
 	for _, l := range logs {
 		if hasSavepoint(named, l.Name) {

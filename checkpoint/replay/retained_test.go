@@ -73,15 +73,28 @@ func wantRetained(t *testing.T, retainer capture.SlotRetainer, names ...string) 
 	})
 }
 
-// TestRefusedNameIsDeleted: a checkpoint whose name cannot retain log is refused and
-// can be deleted.
-func TestRefusedNameIsDeleted(t *testing.T) {
+// TestNamesThatSlotsLack: a checkpoint whose name does not fit a slot name retains its log
+// through a change of leaders, and releases it when it is deleted.
+func TestNamesThatSlotsLack(t *testing.T) {
 	t.Parallel()
-	l := startRelay(t, postgres(t), newReceiver())
-	if n := l.createCheckpoint("cp_x", true); n.State != store.SavepointRefused || !strings.Contains(n.Reason, "cp_x") {
-		t.Errorf("got checkpoint %+v", n)
+	h, to := postgres(t), newReceiver()
+	l := startRelay(t, h, to)
+	names := []string{"before-two", "cp_x", strings.Repeat("z", 63)}
+	for _, name := range names {
+		if n := l.createCheckpoint(name, true); n.State != store.SavepointRetained {
+			t.Errorf("got checkpoint %+v", n)
+		}
 	}
-	l.deleteCheckpoint("cp_x")
+	l.end()
+	l = startRelay(t, h, to)
+	l.createCheckpoint("plain", true) // the controller has checked the retained logs
+	for _, name := range names {
+		if n := l.findCheckpoint(name); n.State != store.SavepointRetained {
+			t.Errorf("after a change of leader: got checkpoint %+v", n)
+		}
+		l.deleteCheckpoint(name)
+	}
+	wantRetained(t, openRetainer(t, h), "plain")
 }
 
 // pausedLog is a log that brings no marker while it is not read.

@@ -22,7 +22,7 @@ type checkpointCommands struct {
 type checkpointCreateCommand struct {
 	requestFlags
 	leaderFlags
-	Name    string `arg:"" help:"Name of the checkpoint: 1 to 18 of the characters a to z, 0 to 9 and _."`
+	Name    string `arg:"" help:"Name of the checkpoint: 1 to 63 of the characters a to z, 0 to 9, _ and -."`
 	KeepLog bool   `help:"Retain the database's log from here on, so that a replay includes rows deleted in the meantime. checkpoint.max-kept limits it."`
 	JSON    bool   `name:"json" help:"Print the checkpoint as JSON."`
 }

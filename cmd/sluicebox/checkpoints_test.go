@@ -166,7 +166,7 @@ func TestCheckpointUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                          "expected one of",
 		"create":                    `expected "<name>"`,
-		"create Before":             `"Before" is no name of a checkpoint: it has 1 to 18`,
+		"create Before":             `invalid checkpoint name "Before": use 1 to 63`,
 		"create a --wait=soon":      "--wait",
 		"create a --token-file=f":   "--token-file needs --admin",
 		"list extra":                "unexpected argument extra",

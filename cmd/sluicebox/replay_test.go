@@ -276,7 +276,7 @@ func TestReplayUsage(t *testing.T) {
 		"":                                   "replay start missing: use --from NAME or --since TIME",
 		"start":                              "replay start missing",
 		"--from a --since 1h":                "--from and --since can't be used together",
-		"--from Before":                      `"Before" is no name of a checkpoint`,
+		"--from Before":                      `invalid checkpoint name "Before"`,
 		"--since 1h --until 2h":              "--since is not before --until",
 		"--since soon":                       `invalid time "soon"`,
 		"--from a --rate=-1":                 "--rate is -1, must be at least 1",

@@ -24,6 +24,20 @@ func TestRequestsCounted(t *testing.T) {
 	})
 }
 
+// TestNarrowSavepointNames: a table with a narrower name column accepts names that fit,
+// and the error for a longer one has the statement that widens the column.
+func TestNarrowSavepointNames(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		r.exec(t, "ALTER TABLE sluicebox_named MODIFY checkpoint VARBINARY(40) NOT NULL")
+		long := strings.Repeat("z", 41)
+		if err := r.store.RequestSavepoint(ctx(t), long[:40], false); err != nil {
+			t.Error(err)
+		}
+		rigs.WantSetup(t, "a longer name", r.store.RequestSavepoint(ctx(t), long, false), "at most 40 characters", "ALTER TABLE sluicebox_named MODIFY checkpoint VARBINARY(63)")
+	})
+}
+
 // TestOldReplaysDeleted checks that the end of a replay deletes replays that ended long ago.
 func TestOldReplaysDeleted(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {

@@ -15,7 +15,14 @@ VALUES (?, ?, ?, ?, ?, '', '', 0, '', 0)`
 	err := store.ValidateSavepointName(name)
 	if err == nil {
 		err = s.writeRequest(ctx, store.ErrSavepointExists, func(c *conn, _ int64) (int64, error) {
-			return c.exec(ctx, put, s.name, name, keep, replays.RequestMake, string(store.SavepointRequested))
+			n, err := c.exec(ctx, put, s.name, name, keep, replays.RequestMake, string(store.SavepointRequested))
+			if code(err) == codeTooLong {
+				err = &explained{store.SetupError{
+					Problem: "the table " + ownPrefix + "named was made for names of at most 40 characters",
+					Remedy:  "take a shorter name, or, with the right to ALTER it:\nALTER TABLE " + ownPrefix + "named MODIFY checkpoint VARBINARY(63) NOT NULL;",
+				}, err}
+			}
+			return n, err
 		})
 	}
 	if err != nil {

@@ -170,7 +170,7 @@ func TestReplayEndpointFaults(t *testing.T) {
 	for _, tt := range []struct{ path, body, want string }{
 		{"", `{}`, "replay start missing"}, {"", `{"from":"a","since":"2026-03-04T05:06:07Z"}`, "not both"}, {"", `{"from":"a","group":"g"}`, `unknown field "group"`},
 		{"", `{"from":"a","groups":null}`, "groups is null"}, {"", `{"from":"a","groups":[]}`, "groups is empty"}, {"", `{"from":"a","rate":-1}`, "invalid rate -1"},
-		{"", `{"from":"A"}`, "is no name of a checkpoint"}, {"", `{"since":"2h"}`, "read request body"},
+		{"", `{"from":"A"}`, "invalid checkpoint name"}, {"", `{"since":"2h"}`, "read request body"},
 		{"/cancel", `{}`, "job is required"}, {"/pause", `{"job":null}`, "job is null"}, {"/resume", `{"id":"abc"}`, `unknown field "id"`},
 	} {
 		expectError(t, tt.path+" "+tt.body, post(t, base+tt.path, tt.body), 400, tt.want)

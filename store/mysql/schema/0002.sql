@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS sluicebox_wish (
 -- writes the rest.
 CREATE TABLE IF NOT EXISTS sluicebox_named (
   name       VARBINARY(40) NOT NULL,
-  checkpoint VARBINARY(40) NOT NULL,
+  checkpoint VARBINARY(63) NOT NULL,
   keep       BOOLEAN NOT NULL,
   wish       VARBINARY(16) NOT NULL,
   state      VARBINARY(16) NOT NULL,
