@@ -78,7 +78,7 @@ func (d *Controller) checkRetainedLogs(ctx context.Context, named []store.Savepo
 	if err != nil {
 		return nil, err
 	}
-	nameRetained(keeper, list, named)
+	nameRetained(retainer, list, named)
 	d.Observer.LogsRetained(list)
 	logs := make([]capture.RetainedSlot, len(named))
 	for i := range named {
@@ -92,13 +92,13 @@ func (d *Controller) checkRetainedLogs(ctx context.Context, named []store.Savepo
 }
 
 // nameRetained sets the name of each slot to that of its checkpoint.
-func nameRetained(keeper capture.SlotRetainer, logs []capture.RetainedSlot, named []store.Savepoint) {
+func nameRetained(retainer capture.SlotRetainer, logs []capture.RetainedSlot, named []store.Savepoint) {
 	names := make(map[string]string, len(named))
 	for i := range named {
-		names[keeper.SlotFor(named[i].Name)] = named[i].Name
+		names[retainer.SlotFor(named[i].Name)] = named[i].Name
 	}
 	for i := range logs {
-		logs[i].Name = cmp.Or(names[keeper.SlotFor(logs[i].Name)], logs[i].Name)
+		logs[i].Name = cmp.Or(names[retainer.SlotFor(logs[i].Name)], logs[i].Name)
 	}
 }
 
@@ -217,7 +217,7 @@ func (d *Controller) dropOrphanedLogs(ctx context.Context, retainer capture.Slot
 	named = slices.DeleteFunc(named, func(n store.Savepoint) bool {
 		return !n.DeleteRequested && n.State != store.SavepointRetained && (n.State != store.SavepointRequested || !n.RetainLog)
 	})
-	nameRetained(keeper, logs, named)
+	nameRetained(retainer, logs, named)
 	var errs []error
 	for _, l := range logs {
 		if hasSavepoint(named, l.Name) {
