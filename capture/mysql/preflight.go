@@ -197,7 +197,7 @@ func (s *Source) checkMarkerTable(ctx context.Context, faults *fault.List) error
 		return fmt.Errorf("look up table %s: %w", markTable, mystore.Explain(err))
 	}
 	if len(found) == 0 {
-		faults.Add(fault.Fault{Subject: "own tables", Problem: fmt.Sprintf("table %s for the relay's markers does not exist in database %s", markTable, s.database()),
+		faults.Add(fault.Fault{Subject: "relay tables", Problem: fmt.Sprintf("table %s for the relay's markers does not exist in database %s", markTable, s.database()),
 			Instructions: "run `sluicebox init`"})
 	}
 	return nil

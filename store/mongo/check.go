@@ -78,7 +78,7 @@ func (c *checker) run(ctx context.Context) (err error) {
 
 // checkOwnTables checks the relay's collections.
 func (c *checker) checkOwnTables(ctx context.Context) error {
-	c.Subject = "own collections"
+	c.Subject = "relay collections"
 	err := installed(ctx, c.conn)
 	var setup *store.SetupError
 	switch {

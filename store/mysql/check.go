@@ -96,7 +96,7 @@ func (c *checker) format(ctx context.Context) error {
 
 // checkOwnTables checks the relay's tables.
 func (c *checker) checkOwnTables(ctx context.Context) error {
-	c.Subject = "own tables"
+	c.Subject = "relay tables"
 	faultsBefore, existing := c.CountFaults(), 0
 	for _, t := range ownTables() {
 		found, err := hasTable(ctx, c.conn, ownPrefix+t.name)

@@ -103,7 +103,7 @@ func (c *checker) queryBool(ctx context.Context, sql string, args ...any) (bool,
 // checkOwnTables checks the relay's tables.
 func (c *checker) checkOwnTables(ctx context.Context) error {
 	const initialize = "run `sluicebox init`"
-	c.Subject = "own tables"
+	c.Subject = "relay tables"
 	before := c.CountFaults()
 	exists, err := c.queryBool(ctx, "SELECT true FROM pg_catalog.pg_namespace WHERE nspname = 'sluicebox'")
 	if err != nil {

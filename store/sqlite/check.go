@@ -60,7 +60,7 @@ func (c *checker) run(ctx context.Context, s *Store) error {
 
 // checkOwnTables checks the relay's tables.
 func (c *checker) checkOwnTables(ctx context.Context) error {
-	c.Subject = "own tables"
+	c.Subject = "relay tables"
 	before := c.CountFaults()
 	have, err := installed(ctx, c.conn)
 	var setup *store.SetupError

@@ -186,7 +186,7 @@ type installer interface {
 func adviseInstall(ctx context.Context, of any) func(*store.Finding) {
 	by, asks := of.(installer)
 	return func(f *store.Finding) {
-		if !asks || f.Grade != store.GradeFault || f.Subject != "own tables" && f.Subject != "own collections" {
+		if !asks || f.Grade != store.GradeFault || f.Subject != "relay tables" && f.Subject != "relay collections" {
 			return
 		}
 		ctx, cancel := context.WithTimeout(ctx, doctorTimeout)

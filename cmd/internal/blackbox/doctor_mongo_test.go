@@ -115,7 +115,7 @@ func TestMongoInitPrint(t *testing.T) {
 		}
 		mongosh(t, s.db, script, "")
 		d, text, code := doctor(t, s.config)
-		if code != 0 || strings.Contains(d.complaints(), "own collections") {
+		if code != 0 || strings.Contains(d.complaints(), "relay collections") {
 			t.Errorf("exit code %d after what init printed:\n%s", code, text)
 		}
 	})
