@@ -36,7 +36,7 @@ func TestQuickstartStartsTheRelay(t *testing.T) {
 		options = o
 		return enough
 	}}, []string{"SLUICEBOX_SOURCE_URL=postgres://production/shop"}, "quickstart", "--for", "1s", "--json")
-	if got.code != 1 || got.stdout != "" || !strings.Contains(got.stderr, "sluicebox: the relay ended: that is enough\n") {
+	if got.code != 1 || got.stdout != "" || !strings.Contains(got.stderr, "sluicebox: relay ended: that is enough\n") {
 		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
 	}
 	if s := options.Config.Settings; !strings.HasPrefix(s.Source.URL.Reveal(), "sqlite:///") || !strings.HasPrefix(s.Name, "sluicebox_quickstart_") {

@@ -92,7 +92,7 @@ func (b *bench) write(ctx context.Context, p *benchDatabase, to *tally) error {
 	for range b.opts.Clients {
 		w, err := p.writer(ctx, rows)
 		if err != nil {
-			return fmt.Errorf("the writer: %w", err)
+			return fmt.Errorf("write rows: %w", err)
 		}
 		writers = append(writers, w)
 	}
@@ -110,7 +110,7 @@ func (b *bench) write(ctx context.Context, p *benchDatabase, to *tally) error {
 				case <-timer.C:
 				}
 				if err := w.write(ctx, rows.first+k); err != nil {
-					return fmt.Errorf("the writer: %w", err)
+					return fmt.Errorf("write rows: %w", err)
 				}
 				to.committed(rows.first+k, time.Now())
 			}

@@ -66,17 +66,17 @@ func (s *mongoServer) checkReplicaSet(ctx context.Context) error {
 	defer cancel()
 	hello, err := s.admin(ctx, bson.D{{Key: "hello", Value: 1}})
 	if err != nil {
-		return fmt.Errorf("look at the server: %w", mongostore.Explain(err))
+		return fmt.Errorf("read server settings: %w", mongostore.Explain(err))
 	}
 	build, err := s.admin(ctx, bson.D{{Key: "buildInfo", Value: 1}})
 	if err != nil {
-		return fmt.Errorf("look at the server: %w", mongostore.Explain(err))
+		return fmt.Errorf("read server settings: %w", mongostore.Explain(err))
 	}
 	version, _ := build.Lookup("version").StringValueOK()
 	s.info.version = "MongoDB " + version
 	if _, isSet := hello.Lookup("setName").StringValueOK(); !isSet {
 		return &store.SetupError{
-			Problem: "the server is no member of a replica set, so it has no change streams and no transactions, with which a relay is measured",
+			Problem: "server is not a member of a replica set; the benchmark needs change streams and transactions",
 			Remedy:  "start mongod with --replSet rs0, and run once in mongosh:\nrs.initiate()",
 		}
 	}
@@ -130,8 +130,8 @@ func (s *mongoServer) explain(err error) error {
 		return err
 	}
 	return &store.SetupError{
-		Problem: "the benchmark makes databases, and the user may not: " + mongostore.Explain(err).Error(),
-		Remedy: "run in mongosh as an administrator, with the user's name and the database that keeps it, or use another server:\n" +
+		Problem: "user may not create databases, which the benchmark does: " + mongostore.Explain(err).Error(),
+		Remedy: "run in mongosh as an administrator, with the user's name and its authentication database, or use another server:\n" +
 			`db.getSiblingDB("admin").grantRolesToUser("USER", ["readWriteAnyDatabase", "dbAdminAnyDatabase", "clusterMonitor"])`,
 	}
 }
@@ -250,7 +250,7 @@ func (d *mongoDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) err
 	}
 	t, i, ok := answer.Lookup("operationTime").TimestampOK()
 	if !ok {
-		return errors.New("the server does not tell the time of its oplog")
+		return errors.New("server returned no operationTime")
 	}
 	cfg.From = fmt.Sprintf("%d.%d", t, i)
 	return nil

@@ -45,7 +45,7 @@ func (s *mongoServer) serverStatus(ctx context.Context) (bson.Raw, error) {
 // all reads, writes and commands together.
 func (d *mongoDatabase) countStatements(ctx context.Context) (err error) {
 	if d.countsBefore, err = d.serverStatus(ctx); err != nil {
-		return errors.New("grant the user the role clusterMonitor in admin for that")
+		return errors.New("user may not read serverStatus; grant it the role clusterMonitor in admin")
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (d *mongoDatabase) statements(ctx context.Context) (string, error) {
 		return "", err
 	}
 	var text bytes.Buffer
-	text.WriteString("MongoDB counts no time of a kind of statement, and counts for all of its clients, the writers too:\n\n")
+	text.WriteString("MongoDB reports no time per kind of statement, and its counters include all clients, also the writers:\n\n")
 	for _, of := range [][]string{
 		{"metrics", "commands"}, {"opLatencies"}, {"metrics", "document"}, {"metrics", "operation"}, {"metrics", "queryExecutor"}, {"metrics", "getLastError"}, {"transactions"}, {"wiredTiger", "log"}, {"extra_info"},
 	} {

@@ -81,18 +81,18 @@ func (s *mysqlServer) checkBinlog(ctx context.Context) error {
   'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'innodb_buffer_pool_size', 'innodb_redo_log_capacity', 'innodb_log_file_size',
   'innodb_flush_method', 'binlog_row_image', 'binlog_row_metadata', 'performance_schema')`)
 	if err != nil {
-		return fmt.Errorf("look at the server: %w", err)
+		return fmt.Errorf("read server settings: %w", err)
 	}
 	defer func() { _ = rows.Close() }() // its error is that of rows.Err
 	for rows.Next() {
 		var name, value string
 		if err := rows.Scan(&name, &value); err != nil {
-			return fmt.Errorf("look at the server: %w", err)
+			return fmt.Errorf("read server settings: %w", err)
 		}
 		s.info.settings[name] = value
 	}
 	if err := rows.Err(); err != nil {
-		return fmt.Errorf("look at the server: %w", err)
+		return fmt.Errorf("read server settings: %w", err)
 	}
 	version := s.info.settings["version"]
 	delete(s.info.settings, "version")
@@ -103,8 +103,8 @@ func (s *mysqlServer) checkBinlog(ctx context.Context) error {
 	}
 	if s.info.settings["log_bin"] != "ON" || !s.maria && s.info.settings["gtid_mode"] != "ON" {
 		return &store.SetupError{
-			Problem: "the server keeps no binlog with GTIDs, which is what a relay reads",
-			Remedy:  "run `sluicebox doctor` on one of its databases, which tells what to set, or use another server",
+			Problem: "server has no binlog with GTIDs, which the relay reads",
+			Remedy:  "set what `sluicebox doctor` lists for one of its databases, or use another server",
 		}
 	}
 	return nil
@@ -119,7 +119,7 @@ func (s *mysqlServer) create(ctx context.Context, name, url string, of *outboxTa
 		const denied, deniedDatabase = 1227, 1044 // ER_SPECIFIC_ACCESS_DENIED_ERROR, ER_DBACCESS_DENIED_ERROR
 		if errors.As(err, &refused) && (refused.Number == denied || refused.Number == deniedDatabase) {
 			return nil, &store.SetupError{
-				Problem: "the benchmark makes databases, and the account may not: " + refused.Message,
+				Problem: "account may not create databases, which the benchmark does: " + refused.Message,
 				Remedy: "run ``GRANT ALL ON `sluicebox\\_bench\\_%`.* TO CURRENT_USER`` with the account in its place, and grant it REPLICATION SLAVE and " +
 					"REPLICATION CLIENT on *.*; or use another server",
 			}
@@ -261,7 +261,7 @@ FROM performance_schema.events_statements_summary_by_digest`, d.name, "%`"+d.tab
 // run, except those of the load.
 func (d *mysqlDatabase) countStatements(context.Context) error {
 	if d.info.settings["performance_schema"] != "ON" {
-		return errors.New("start the server with performance_schema=ON for that")
+		return errors.New("performance_schema is off; start the server with performance_schema=ON")
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func (o *Options) Validate() error {
 	}
 	switch {
 	case o.Source == "":
-		bad("--source is missing: a database on whose server databases may be made, %s", sourceForms)
+		bad("--source is missing: use a database on whose server databases may be created, %s", sourceForms)
 	case !o.Source.Postgres() && !o.Source.MySQL() && !o.Source.Mongo():
 		bad("--source must be %s", sourceForms)
 	}

@@ -47,18 +47,18 @@ SELECT current_setting('server_version'), current_setting('wal_level'),
 		err = s.readSettings(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("look at the server: %w", err)
+		return fmt.Errorf("read server settings: %w", err)
 	}
 	s.info.version = "PostgreSQL " + version
 	switch user := pgstore.Ident(s.conn.Config().User); {
 	case !mayMake || !mayStream:
 		return &store.SetupError{
-			Problem: "the benchmark makes databases and reads their log, and the role may not",
+			Problem: "role may not create databases and read their WAL, which the benchmark does",
 			Remedy:  fmt.Sprintf("run `ALTER ROLE %s CREATEDB REPLICATION;` as a superuser, or use another server", user),
 		}
 	case walLevel != "logical":
 		return &store.SetupError{
-			Problem: fmt.Sprintf("wal_level is %s, which keeps no log that could be relayed", walLevel),
+			Problem: fmt.Sprintf("wal_level is %s, must be logical", walLevel),
 			Remedy:  "run `ALTER SYSTEM SET wal_level = 'logical';` and restart the server",
 		}
 	}
@@ -214,7 +214,7 @@ func (d *pgDatabase) scans(ctx context.Context) (n int, err error) {
 func (d *pgDatabase) countStatements(ctx context.Context) error {
 	_, err := d.conn.Exec(ctx, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements; SELECT pg_stat_statements_reset()")
 	if err != nil {
-		return errors.New("start the server with shared_preload_libraries = 'pg_stat_statements' for that")
+		return errors.New("pg_stat_statements is not loaded; start the server with shared_preload_libraries = 'pg_stat_statements'")
 	}
 	return nil
 }
@@ -232,7 +232,7 @@ ORDER BY total_exec_time DESC LIMIT 20`)
 	var exec, plan, wal float64
 	var query string
 	_, err = pgx.ForEachRow(rows, []any{&calls, &n, &exec, &plan, &dirtied, &wal, &query}, func() error {
-		fmt.Fprintf(&text, "%d calls, %d rows, %.1f ms executing, %.1f ms planning, %d blocks dirtied, %.0f bytes of log\n%s\n\n",
+		fmt.Fprintf(&text, "%d calls, %d rows, %.1f ms executing, %.1f ms planning, %d blocks dirtied, %.0f bytes of WAL\n%s\n\n",
 			calls, n, exec, plan, dirtied, wal, query)
 		return nil
 	})

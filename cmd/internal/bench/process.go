@@ -83,7 +83,7 @@ func (b *bench) startRelay(ctx context.Context, p *benchDatabase, to *receiver) 
 		config.Quote(address), p.table.name, p.layout, profiling, kind, config.Quote(to.url))
 	file := filepath.Join(b.folder, p.name+".yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil { // it may contain a password
-		return nil, fmt.Errorf("write the relay's configuration: %w", err)
+		return nil, fmt.Errorf("write relay configuration: %w", err)
 	}
 	pr, err := b.start(p.name+".log", nil, nil, "run", "-c", file)
 	if err != nil {
@@ -100,7 +100,7 @@ func (b *bench) newFloorConfig(ctx context.Context, p *benchDatabase, to *receiv
 		Bulk: bulk, Batch: b.opts.Batch, Senders: b.opts.Senders,
 	}
 	if err := p.prepareFloor(ctx, cfg); err != nil {
-		return nil, fmt.Errorf("make what the floor reads: %w", err)
+		return nil, fmt.Errorf("prepare floor: %w", err)
 	}
 	return cfg, nil
 }
@@ -142,7 +142,7 @@ func (b *bench) start(log string, stdin io.Reader, stdout *os.File, args ...stri
 	pr := &process{log: filepath.Join(b.folder, log), ended: make(chan struct{})}
 	f, err := os.OpenFile(pr.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open the log of %s: %w", args[0], err)
+		return nil, fmt.Errorf("open log file of %s: %w", args[0], err)
 	}
 	defer func() { _ = f.Close() }() // the process has its own
 	pr.cmd = exec.Command(b.env.Program, args...)
@@ -174,7 +174,7 @@ func cleanEnvironment() []string {
 
 // awaitReady waits until a started process is ready. Otherwise it stops the process.
 func (pr *process) awaitReady(ctx context.Context, ready func(context.Context) bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("it did not read the log within %s", startTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("log not read within %s", startTimeout))
 	defer cancel()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
@@ -194,7 +194,7 @@ func (pr *process) awaitReady(ctx context.Context, ready func(context.Context) b
 
 // earlyExitError reports a process that ended by itself.
 func (pr *process) earlyExitError() error {
-	return fmt.Errorf("%s ended by itself: %v\n%s", pr.cmd.Args[1], pr.err, pr.logTail())
+	return fmt.Errorf("%s exited early: %v\n%s", pr.cmd.Args[1], pr.err, pr.logTail())
 }
 
 // logTail returns the end of the process's output.
@@ -255,7 +255,7 @@ func (pr *process) cpu() time.Duration {
 func freeAddress(ctx context.Context) (string, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return "", fmt.Errorf("look for a free port: %w", err)
+		return "", fmt.Errorf("find free port: %w", err)
 	}
 	return l.Addr().String(), l.Close()
 }

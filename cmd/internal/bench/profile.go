@@ -24,7 +24,7 @@ func (b *bench) profile(ctx context.Context, p *benchDatabase, pr *process) (wai
 	}
 	uncounted := p.countStatements(ctx)
 	if uncounted != nil {
-		b.logf("statements are not counted: %v", uncounted)
+		b.logf("statements not counted: %v", uncounted)
 	}
 	done := make(chan error, 1)
 	go func() { done <- b.processor(ctx, pr) }()
@@ -58,11 +58,11 @@ func (b *bench) processor(ctx context.Context, pr *process) error {
 func (b *bench) fetch(ctx context.Context, pr *process, path, kind string) error {
 	resp, err := pr.get(ctx, path)
 	if err != nil {
-		return fmt.Errorf("profile the relay: %w", err)
+		return fmt.Errorf("profile relay: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("profile the relay: %s answered %s", path, resp.Status)
+		return fmt.Errorf("profile relay: %s returned %s", path, resp.Status)
 	}
 	return b.save(kind+".pprof", resp.Body)
 }
@@ -83,7 +83,7 @@ func (b *bench) save(name string, from io.Reader) error {
 func (b *bench) writeStatements(ctx context.Context, p *benchDatabase, pr *process) error {
 	text, err := p.statements(ctx)
 	if err != nil {
-		return fmt.Errorf("read the statements: %w", err)
+		return fmt.Errorf("read statements: %w", err)
 	}
 	side := relaySide
 	if pr.admin == "" {

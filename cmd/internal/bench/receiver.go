@@ -36,7 +36,7 @@ const eventsPath = "/api/events/batch"
 func startReceiver(ctx context.Context, delay time.Duration) (*receiver, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("start the receiver: %w", err)
+		return nil, fmt.Errorf("start receiver: %w", err)
 	}
 	r := &receiver{
 		url: "http://" + listener.Addr().String(), ended: make(chan error, 1), delay: delay,
@@ -52,7 +52,7 @@ func startReceiver(ctx context.Context, delay time.Duration) (*receiver, error) 
 func (r *receiver) stop() error {
 	err := r.server.Close()
 	if served := <-r.ended; !errors.Is(served, http.ErrServerClosed) {
-		return fmt.Errorf("the receiver: %w", served)
+		return fmt.Errorf("receiver: %w", served)
 	}
 	return err
 }
@@ -195,7 +195,7 @@ func (t *tally) wait(ctx context.Context) error {
 			last, moved = now, time.Now()
 		}
 		if time.Since(moved) > stallTimeout {
-			return fmt.Errorf("%d of %d rows have not arrived, and none came for %s", t.count-now, t.count, stallTimeout)
+			return fmt.Errorf("%d of %d rows missing; none arrived for %s", t.count-now, t.count, stallTimeout)
 		}
 	}
 }
@@ -205,7 +205,7 @@ func (t *tally) check(ordered bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.duplicates > 0 || t.unknown > 0 || ordered && t.outOfOrder > 0 {
-		return fmt.Errorf("of %d rows %d came twice, %d before an earlier one of their group, and %d that nobody wrote",
+		return fmt.Errorf("of %d rows, %d arrived twice, %d before an earlier row of their group, and %d were never written",
 			t.count, t.duplicates, t.outOfOrder, t.unknown)
 	}
 	return nil

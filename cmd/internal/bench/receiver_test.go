@@ -25,9 +25,9 @@ func TestTheTallyKnowsWhatCameTwiceEarlyOrFromNobody(t *testing.T) {
 	}{
 		{[][]int{{5, 6}, {7, 8}}, "", ""},
 		{[][]int{{6, 5}, {8, 7}}, "", ""}, // other groups
-		{[][]int{{7, 8}, {5, 6}}, "2 before an earlier one", ""},
-		{[][]int{{5, 6, 5}, {7, 8}}, "1 came twice", "1 came twice"},
-		{[][]int{{4, 5, 6}, {7, 8, 9}}, "2 that nobody wrote", "2 that nobody wrote"},
+		{[][]int{{7, 8}, {5, 6}}, "2 before an earlier row", ""},
+		{[][]int{{5, 6, 5}, {7, 8}}, "1 arrived twice", "1 arrived twice"},
+		{[][]int{{4, 5, 6}, {7, 8, 9}}, "2 were never written", "2 were never written"},
 	} {
 		tl := newTally(5, 4, 2)
 		for _, numbers := range tc.requests {

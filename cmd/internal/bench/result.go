@@ -183,9 +183,9 @@ func (r *Result) writeText(to io.Writer) error {
 	m := &r.Machine
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s: %s\n", r.Scenario, r.What)
-	fmt.Fprintf(&text, "%s, %d cores %s, %s, sluicebox %s, medians of %d turns\n", m.Server, m.Cores, m.System, m.Go, m.Sluicebox, r.Settings.Repeat)
+	fmt.Fprintf(&text, "%s, %d cores %s, %s, sluicebox %s, medians of %d rounds\n", m.Server, m.Cores, m.System, m.Go, m.Sluicebox, r.Settings.Repeat)
 	if m.Stolen >= 1 {
-		fmt.Fprintf(&text, "%.0f %% of the processors' time went to other machines on the same host: the figures are worse for it\n", m.Stolen)
+		fmt.Fprintf(&text, "%.0f %% of the processor time was stolen by other virtual machines on the host, which makes the figures worse\n", m.Stolen)
 	}
 	fmt.Fprintf(&text, "\n\t%s\tagainst\t\tratio\tgoal\t\n", r.side())
 	for i := range r.Measures {

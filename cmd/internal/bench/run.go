@@ -33,7 +33,7 @@ func (b *bench) logf(format string, args ...any) {
 // no side has an advantage.
 func (b *bench) run(ctx context.Context) (res *Result, err error) {
 	if b.folder, err = os.MkdirTemp("", "sluicebox-bench-"); err != nil {
-		return nil, fmt.Errorf("make a temporary folder: %w", err)
+		return nil, fmt.Errorf("create temporary folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.folder)) }()
 	if b.server, err = connectServer(ctx, b.opts.Source); err != nil {
@@ -64,7 +64,7 @@ func (b *bench) run(ctx context.Context) (res *Result, err error) {
 			s := &b.scenario.sides[i]
 			f, err := s.run(ctx, b)
 			if ctx.Err() != nil {
-				return nil, errors.New("the benchmark was interrupted before its end: there is no result")
+				return nil, errors.New("benchmark interrupted; no result")
 			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", s.name, err)

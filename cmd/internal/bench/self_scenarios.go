@@ -116,7 +116,7 @@ func (pr *process) metric(ctx context.Context, name string) (float64, error) {
 			return strconv.ParseFloat(value, 64)
 		}
 	}
-	return 0, errors.Join(lines.Err(), fmt.Errorf("the relay has no metric %s", name))
+	return 0, errors.Join(lines.Err(), fmt.Errorf("relay has no metric %s", name))
 }
 
 // fullTableDrainRows is the number of rows to drain beside a full table, at most as many as
@@ -142,15 +142,15 @@ func (b *bench) writeCompletedRows(ctx context.Context, p *benchDatabase) error 
 	if b.opts.Layout != layoutWords {
 		return &store.SetupError{
 			Problem: "layout " + b.opts.Layout + " deletes delivered rows, so its table does not grow",
-			Remedy:  "measure big-table with --layout " + layoutWords,
+			Remedy:  "use big-table with --layout " + layoutWords,
 		}
 	}
 	const atOnce = 500_000
 	if err := b.load(ctx, p, b.opts.Rows, atOnce, func(r *rowSpan) { r.completed = true }); err != nil {
-		return fmt.Errorf("fill the table: %w", err)
+		return fmt.Errorf("fill table: %w", err)
 	}
 	if err := p.flush(ctx); err != nil {
-		return fmt.Errorf("settle the table: %w", err)
+		return fmt.Errorf("flush table: %w", err)
 	}
 	return nil
 }

@@ -139,7 +139,7 @@ func (b *bench) newBenchDatabase(ctx context.Context) (*benchDatabase, error) {
 		if errors.As(err, &setup) {
 			return nil, err
 		}
-		return nil, errors.Join(fmt.Errorf("make database %s with an outbox: %w", p.name, err), p.server.drop(context.WithoutCancel(ctx), p.name))
+		return nil, errors.Join(fmt.Errorf("create database %s with an outbox: %w", p.name, err), p.server.drop(context.WithoutCancel(ctx), p.name))
 	}
 	return p, nil
 }
@@ -151,7 +151,7 @@ func urlWithDatabase(source, name string) (string, error) {
 	}
 	u, err := url.Parse(source)
 	if err != nil {
-		return "", errors.New("the URL of the source cannot be read") // its own error would show a password
+		return "", errors.New("invalid source URL") // its own error would show a password
 	}
 	u.Path = "/" + name
 	return u.String(), nil

@@ -64,7 +64,7 @@ func (m *measuring) expectCounted(t *testing.T, profiles string) {
 	}
 	for _, file := range files { // big-table's relay is profiled twice, and the last one is kept
 		text, err := os.ReadFile(file)
-		if err != nil || !strings.Contains(string(text), "counts no time of a kind of statement") || !strings.Contains(string(text), "metrics.commands.getMore.total") {
+		if err != nil || !strings.Contains(string(text), "reports no time per kind of statement") || !strings.Contains(string(text), "metrics.commands.getMore.total") {
 			t.Errorf("%s: %v\n%s", file, err, text)
 		}
 	}

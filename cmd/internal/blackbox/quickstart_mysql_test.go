@@ -85,7 +85,7 @@ func (q *trial) awaitMade(source string) (name string) {
 // withoutNotes is what a quickstart said but for what it said of those of other tests,
 // which are left on a shared server for a moment.
 func withoutNotes(said string) string {
-	return regexp.MustCompile(`An earlier quickstart was kept, or killed, and has left database \w+ on this server\. To remove it:
+	return regexp.MustCompile(`An earlier quickstart was kept, or killed, and left database \w+ on this server\. To remove it:
   DROP DATABASE IF EXISTS \w+;\n+`).ReplaceAllString(said, "")
 }
 

@@ -10,7 +10,7 @@ import (
 
 // configFormat is the relay's configuration. Keys that it does not set have their
 // defaults.
-const configFormat = `# Written by "sluicebox quickstart". "sluicebox run -c" takes it as it is.
+const configFormat = `# Written by "sluicebox quickstart". "sluicebox run -c" accepts it unchanged.
 name: %[1]s
 source:
   url: %[2]s
@@ -21,7 +21,7 @@ flowcatalyst:
 dispatch:
   backoff: {initial: 20ms, max: 200ms}   # the defaults, 200ms and 30s, suit real receivers
 admin:
-  listen: ''   # none, so that no port is in the way
+  listen: ''   # none, so that no port is needed
 `
 
 // writeConfig writes the relay's configuration into a folder and returns the
@@ -32,7 +32,7 @@ func writeConfig(folder string, at databaseInfo, receiver string) (string, *conf
 	text := fmt.Sprintf(configFormat, at.name, config.Quote(at.url), config.Quote(receiver), config.Quote(at.table))
 	path := filepath.Join(folder, "sluicebox.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return "", nil, fmt.Errorf("write the configuration: %w", err)
+		return "", nil, fmt.Errorf("write configuration: %w", err)
 	}
 	cfg, err := config.Load(path, nil)
 	return path, cfg, err

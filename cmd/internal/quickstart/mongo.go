@@ -89,7 +89,7 @@ func (m *mongoDatabase) checkReplicaSet(ctx context.Context) error {
 	const router = "isdbgrid" // the msg of a mongos
 	if hello.SetName == "" && hello.Msg != router {
 		return &store.SetupError{
-			Problem: "the server at " + m.hosts() + " is no replica set, and so it has no transactions",
+			Problem: "server " + m.hosts() + " is not a replica set member and has no transactions",
 			Remedy:  "start mongod with --replSet rs0, and run once in mongosh:\nrs.initiate()",
 		}
 	}
@@ -129,14 +129,14 @@ func (m *mongoDatabase) explain(err error) error {
 		user = m.options.Auth.Username
 	}
 	if !hasCode(err, codeUnauthorized) || user == "" {
-		return fmt.Errorf("make database %s: %w", m.name, err)
+		return fmt.Errorf("create database %s: %w", m.name, err)
 	}
 	source := m.options.Auth.AuthSource
 	return &store.SetupError{
-		Problem: fmt.Sprintf("user %s may not have a database of its own on the server: %s", user, err),
-		Remedy: "run in mongosh as an administrator, or name another user:\n" +
+		Problem: fmt.Sprintf("user %s may not create a database on the server: %s", user, err),
+		Remedy: "run in mongosh as an administrator, or use another user:\n" +
 			fmt.Sprintf(`db.getSiblingDB(%q).grantRolesToUser(%q, [{role: "readWrite", db: %q}, {role: "dbAdmin", db: %q}])`, source, user, m.name, m.name) +
-			"\nor, since each quickstart has a name of its own, for all of them: readWriteAnyDatabase and dbAdminAnyDatabase in admin",
+			"\nor, to cover the new name of each quickstart: readWriteAnyDatabase and dbAdminAnyDatabase in admin",
 	}
 }
 
@@ -171,7 +171,7 @@ func (s *mongoSession) commit(ctx context.Context, o order) error {
 			{Key: "processedAt", Value: nil}, {Key: "errorMessage", Value: nil},
 		})
 		if err != nil {
-			return nil, fmt.Errorf("insert the outbox document of order %s: %w", o.id(), err)
+			return nil, fmt.Errorf("insert outbox document of order %s: %w", o.id(), err)
 		}
 		return nil, nil
 	})
@@ -195,7 +195,7 @@ func (m *mongoDatabase) countByStatus(ctx context.Context) (map[string]int, erro
 		err = cursor.All(ctx, &counts)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the states of the documents: %w", err)
+		return nil, fmt.Errorf("count documents by status: %w", err)
 	}
 	states := map[string]int{}
 	for _, c := range counts {
@@ -210,7 +210,7 @@ func (m *mongoDatabase) countByStatus(ctx context.Context) (map[string]int, erro
 func (m *mongoDatabase) isStreaming(ctx context.Context) (bool, error) {
 	n, err := m.client.Database(m.name).Collection("sluicebox_checkpoint").CountDocuments(ctx, bson.D{{Key: "_id", Value: m.name}})
 	if err != nil {
-		return false, fmt.Errorf("look for the relay's checkpoint: %w", err)
+		return false, fmt.Errorf("look up relay checkpoint: %w", err)
 	}
 	return n > 0, nil
 }

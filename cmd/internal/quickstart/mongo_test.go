@@ -66,7 +66,7 @@ func TestMongoTakesNothingAway(t *testing.T) {
 	if err := servers.OpenMongo(t, at.url).CreateCollection(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.setUp(t.Context()); err == nil || !strings.Contains(err.Error(), "make database "+m.name) {
+	if _, err := m.setUp(t.Context()); err == nil || !strings.Contains(err.Error(), "create database "+m.name) {
 		t.Errorf("set up: %v", err)
 	}
 	if err := m.cleanUp(t.Context(), false); err != nil {
@@ -111,7 +111,7 @@ func TestMongoLeftovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]bool{kept.name: true, used.name: false, lives.name: false, next.name: false} {
-		if got := strings.Contains(note, "has left database "+name+" on this server. To remove it:\n  db.getSiblingDB(\""+name+"\").dropDatabase();\n"); got != want {
+		if got := strings.Contains(note, "left database "+name+" on this server. To remove it:\n  db.getSiblingDB(\""+name+"\").dropDatabase();\n"); got != want {
 			t.Errorf("%s is named: %t, want %t, in:\n%s", name, got, want, note)
 		}
 	}

@@ -58,14 +58,14 @@ func (m *mongoDatabase) awaitEnds(ctx context.Context, client *mongo.Client) err
 	for {
 		used, err := namesInUse(ctx, client)
 		if err != nil {
-			return fmt.Errorf("wait for the end of the database's clients: %w", err)
+			return fmt.Errorf("wait for clients of the database to end: %w", err)
 		}
 		if !used[m.name] {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return errors.New("wait for the end of the database's clients: one does not end")
+			return errors.New("wait for clients of the database to end: timeout")
 		case <-time.After(settlePollInterval):
 		}
 	}
@@ -101,7 +101,7 @@ func (m *mongoDatabase) leftovers(ctx context.Context) (string, error) {
 		used, err = namesInUse(ctx, m.client)
 	}
 	if err != nil {
-		return "", fmt.Errorf("look for what earlier quickstarts have left: %w", err)
+		return "", fmt.Errorf("list leftovers of earlier quickstarts: %w", err)
 	}
 	var names []string
 	for _, name := range there {

@@ -114,7 +114,7 @@ func (m *mysqlDatabase) setUp(ctx context.Context) (note string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if _, err := acquireLock(ctx, m.lock, m.name, 0); err != nil { // names are unique, so the lock is free
-		return "", fmt.Errorf("take the lock %s: %w", m.name, err)
+		return "", fmt.Errorf("acquire lock %s: %w", m.name, err)
 	}
 	if note, err = m.leftovers(ctx); err != nil {
 		return "", err
@@ -178,7 +178,7 @@ func (m *mysqlDatabase) checkPrivileges(ctx context.Context) error {
 		if _, err := m.lock.ExecContext(ctx, statement); isDenied(err) {
 			return m.explain(ctx, err)
 		} else if errorNumber(err) == 0 && err != nil {
-			return fmt.Errorf("ask for the account's rights: %w", mysqlstore.Explain(err))
+			return fmt.Errorf("check account privileges: %w", mysqlstore.Explain(err))
 		}
 	}
 	return nil
@@ -187,7 +187,7 @@ func (m *mysqlDatabase) checkPrivileges(ctx context.Context) error {
 // explain adds the missing GRANT to an access error.
 func (m *mysqlDatabase) explain(ctx context.Context, err error) error {
 	if !isDenied(err) {
-		return fmt.Errorf("make database %s: %w", m.name, mysqlstore.Explain(err))
+		return fmt.Errorf("create database %s: %w", m.name, mysqlstore.Explain(err))
 	}
 	var account, variable, partial string
 	if asked := m.lock.QueryRowContext(ctx, quotedAccount).Scan(&account); asked != nil {
@@ -201,8 +201,8 @@ func (m *mysqlDatabase) explain(ctx context.Context, err error) error {
 		on = "*.*"
 	}
 	return &store.SetupError{
-		Problem: fmt.Sprintf("account %s may not have a database of its own on the server: %s", account, err),
-		Remedy: "run as an administrator, or name another account:\n" +
+		Problem: fmt.Sprintf("account %s may not create a database on the server: %s", account, err),
+		Remedy: "run as an administrator, or use another account:\n" +
 			"GRANT CREATE, DROP, SELECT, INSERT, UPDATE, DELETE ON " + on + " TO " + account + ";",
 	}
 }
@@ -240,7 +240,7 @@ func (m *mysqlDatabase) countByStatus(ctx context.Context) (map[string]int, erro
 func (m *mysqlDatabase) isStreaming(ctx context.Context) (there bool, err error) {
 	err = m.db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM "+m.name+".sluicebox_checkpoint WHERE name = ?)", m.name).Scan(&there)
 	if err != nil {
-		return false, fmt.Errorf("look for the relay's checkpoint: %w", err)
+		return false, fmt.Errorf("look up relay checkpoint: %w", err)
 	}
 	return there, nil
 }

@@ -154,7 +154,7 @@ func TestMySQLTakesNothingAway(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
 		m, _ := aDatabase(t, server)
 		servers.ExecMySQL(t, server, "CREATE DATABASE "+m.name, "CREATE TABLE "+m.name+".orders (id INT)")
-		if _, err := m.setUp(t.Context()); err == nil || !strings.Contains(err.Error(), "make database "+m.name) {
+		if _, err := m.setUp(t.Context()); err == nil || !strings.Contains(err.Error(), "create database "+m.name) {
 			t.Errorf("set up: %v", err)
 		}
 		if err := m.cleanUp(t.Context(), false); err != nil {
@@ -190,7 +190,7 @@ func TestMySQLLeftovers(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, want := range map[string]bool{kept.name: true, used.name: false, lives.name: false, next.name: false} {
-			if got := strings.Contains(note, "has left database "+name+" on this server. To remove it:\n  DROP DATABASE IF EXISTS "+name+";\n"); got != want {
+			if got := strings.Contains(note, "left database "+name+" on this server. To remove it:\n  DROP DATABASE IF EXISTS "+name+";\n"); got != want {
 				t.Errorf("%s is named: %t, want %t, in:\n%s", name, got, want, note)
 			}
 		}

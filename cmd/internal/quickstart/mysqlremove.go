@@ -47,7 +47,7 @@ func (m *mysqlDatabase) removeAll(ctx context.Context) error {
 	// The relay has closed its sessions. Until the server notices, an open transaction
 	// of one locks its tables.
 	if _, err := conn.ExecContext(ctx, fmt.Sprintf("SET SESSION lock_wait_timeout = %d", ceilSeconds(m.endTimeout))); err != nil {
-		return fmt.Errorf("bound the wait for the relay's sessions: %w", err)
+		return fmt.Errorf("set lock_wait_timeout: %w", err)
 	}
 	drop := mysqlRemoval(m.name)[0]
 	_, err = conn.ExecContext(ctx, drop)
@@ -77,10 +77,10 @@ func (m *mysqlDatabase) awaitSetUp(ctx context.Context, conn *sql.Conn) error {
 		}
 	}
 	if err == nil && !got {
-		err = errors.New("it does not end")
+		err = errors.New("session does not end")
 	}
 	if err != nil {
-		return fmt.Errorf("wait for the session that made the database: %w", err)
+		return fmt.Errorf("wait for the session that created the database: %w", err)
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ ORDER BY schema_name`
 func (m *mysqlDatabase) leftovers(ctx context.Context) (string, error) {
 	names, err := m.findLeftovers(ctx)
 	if err != nil {
-		return "", fmt.Errorf("look for what earlier quickstarts have left: %w", err)
+		return "", fmt.Errorf("list leftovers of earlier quickstarts: %w", err)
 	}
 	return leftoverNote(names, "database %s on this server.", mysqlRemoval), nil
 }

@@ -62,7 +62,7 @@ func (o *Options) Validate() error {
 	switch {
 	case o.Source == "":
 	case o.Source.SQLite():
-		bad("--source takes a database server, such as postgres://user@host:port/database; without it the quickstart makes an SQLite file of its own")
+		bad("--source takes a database server, such as postgres://user@host:port/database; without it the quickstart creates an SQLite file")
 	case !o.Source.Postgres() && !o.Source.MySQL() && !o.Source.Mongo():
 		bad("--source must begin with postgres://, mysql://, mariadb:// or mongodb://, such as postgres://user@host:port/database")
 	}

@@ -94,7 +94,7 @@ func (o *oracle) recordRequest(rows []order, at time.Time) {
 func (o *oracle) recordRow(r order, at time.Time) {
 	if r.group < 0 || r.group >= len(o.groups) || r.n < 1 || r.n > o.groups[r.group].begun {
 		o.tally.unknown++
-		o.addExample("row %s arrived, which nobody wrote", r.id())
+		o.addExample("row %s arrived but was never written", r.id())
 		return
 	}
 	g := &o.groups[r.group]

@@ -36,20 +36,20 @@ func TestOracle(t *testing.T) {
 		d      [4]int // delivered, duplicates, out of order, unknown
 	}{
 		"all well":      {[][]order{rows(1), rows(2, 3), rows(4, 5)}, allDone, "", [4]int{5, 0, 0, 0}},
-		"a loss":        {[][]order{rows(1, 2), rows(4, 5)}, allDone, "1 row was committed and not delivered\nnot delivered, among others: 0000100000003", [4]int{4, 0, 0, 0}},
-		"the last lost": {[][]order{rows(1, 2, 3)}, allDone, "2 rows were committed and not delivered", [4]int{3, 0, 0, 0}},
+		"a loss":        {[][]order{rows(1, 2), rows(4, 5)}, allDone, "1 row was committed but not delivered\nnot delivered, among others: 0000100000003", [4]int{4, 0, 0, 0}},
+		"the last lost": {[][]order{rows(1, 2, 3)}, allDone, "2 rows were committed but not delivered", [4]int{3, 0, 0, 0}},
 		"a swap":        {[][]order{rows(1, 3), rows(2, 4, 5)}, allDone, "1 row arrived after a later row of its group\nrow 0000100000002 arrived after row 0000100000003", [4]int{5, 0, 1, 0}},
 		"reversed":      {[][]order{rows(5, 4, 3, 2, 1)}, allDone, "4 rows arrived after a later row", [4]int{5, 0, 4, 0}},
 		"a duplicate":   {[][]order{rows(1, 2), rows(2, 3, 4, 5)}, allDone, "1 row arrived again\nrow 0000100000002 arrived again", [4]int{5, 1, 0, 0}},
 		"twice":         {[][]order{rows(1, 2, 3, 4, 5), rows(1, 2, 3, 4, 5)}, allDone, "5 rows arrived again", [4]int{5, 5, 0, 0}},
 		"late twice":    {[][]order{rows(2), rows(1), rows(1, 3, 4, 5)}, allDone, "1 row arrived again; 1 row arrived after a later", [4]int{5, 1, 1, 0}},
-		"nobody's row":  {[][]order{rows(1, 2, 3, 4, 5), rows(6)}, allDone, "1 row arrived that was not committed\nrow 0000100000006 arrived, which nobody wrote", [4]int{5, 0, 0, 1}},
+		"nobody's row":  {[][]order{rows(1, 2, 3, 4, 5), rows(6)}, allDone, "1 row arrived that was not committed\nrow 0000100000006 arrived but was never written", [4]int{5, 0, 0, 1}},
 		"nobody's group": {[][]order{rows(1, 2, 3, 4, 5), {{2, 1}, {-1, 1}, {0, 0}}}, allDone,
 			"3 rows arrived that were not committed", [4]int{5, 0, 0, 3}},
 		"FAILED": {[][]order{rows(1, 2, 3, 4, 5)}, map[string]int{completed: 4, failed: 1}, "1 row is FAILED", [4]int{5, 0, 0, 0}},
 		"not settled": {[][]order{rows(1, 2, 3, 4, 5)}, map[string]int{completed: 3, "PENDING": 1, "PROCESSING": 1},
 			"2 rows are not settled", [4]int{5, 0, 0, 0}},
-		"not in the table": {[][]order{rows(1, 2, 3, 4, 5)}, map[string]int{completed: 4}, "the table has 4 rows, and 5 were committed", [4]int{5, 0, 0, 0}},
+		"not in the table": {[][]order{rows(1, 2, 3, 4, 5)}, map[string]int{completed: 4}, "the table has 4 rows, but 5 were committed", [4]int{5, 0, 0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, begin := written(5)

@@ -40,11 +40,11 @@ func (o order) payload() string {
 func parseOrder(payload []byte) (order, error) {
 	var e event
 	if err := json.Unmarshal(payload, &e); err != nil {
-		return order{}, fmt.Errorf("the payload is no order: %w", err)
+		return order{}, fmt.Errorf("payload is not an order: %w", err)
 	}
 	var o order
 	if _, err := fmt.Sscanf(e.ID, "%5d%8d", &o.group, &o.n); err != nil || string(payload) != o.payload() {
-		return order{}, fmt.Errorf("the payload is not as it was written: %s", payload)
+		return order{}, fmt.Errorf("payload differs from the written one: %s", payload)
 	}
 	return o, nil
 }

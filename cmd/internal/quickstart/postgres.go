@@ -61,7 +61,7 @@ func newPostgres(raw, name string) (*postgresSchema, databaseInfo, error) {
 		description:    fmt.Sprintf("schema %s of database %s on %s", name, cfg.Database, cfg.Host),
 		inspectCommand: psql + " -c 'SELECT status, count(*), max(retry_count) FROM " + name + ".outbox_events GROUP BY status'",
 		removeCommand:  psql + " -c " + strings.Join(shellWords(postgresRemoval(name)), " -c "),
-		remainsNote:    "The schema sluicebox stays, with the own tables of all relays. The slot keeps the server's log until it is removed.",
+		remainsNote:    "The schema sluicebox stays, with the tables of all relays. The slot retains WAL until it is removed.",
 	}, nil
 }
 
@@ -102,7 +102,7 @@ func (s *postgresSchema) setUp(ctx context.Context) (note string, err error) {
 		return "", err
 	}
 	if err := s.conn.QueryRow(ctx, "SELECT to_regnamespace('sluicebox') IS NOT NULL").Scan(&s.shared); err != nil {
-		return "", fmt.Errorf("look for the schema sluicebox: %w", err)
+		return "", fmt.Errorf("look up schema sluicebox: %w", err)
 	}
 	s.created = true
 	// The simple protocol runs a script of several statements in one transaction.
@@ -115,13 +115,13 @@ func (s *postgresSchema) explain(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "42501" { // insufficient_privilege
 		return &store.SetupError{
-			Problem: fmt.Sprintf("user %s may not make a schema in the database: %s", s.config.User, pg.Message),
-			Remedy: fmt.Sprintf("run `GRANT CREATE ON DATABASE %s TO %s;` as its owner, or name another database",
+			Problem: fmt.Sprintf("user %s may not create a schema in the database: %s", s.config.User, pg.Message),
+			Remedy: fmt.Sprintf("run `GRANT CREATE ON DATABASE %s TO %s;` as its owner, or use another database",
 				pgstore.Ident(s.config.Database), pgstore.Ident(s.config.User)),
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("make schema %s: %w", s.name, err)
+		return fmt.Errorf("create schema %s: %w", s.name, err)
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (s *postgresSchema) countByStatus(ctx context.Context) (map[string]int, err
 		_, err = pgx.ForEachRow(rows, []any{&status, &n}, func() error { states[status] = n; return nil })
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the states of the rows: %w", err)
+		return nil, fmt.Errorf("count rows by status: %w", err)
 	}
 	return states, nil
 }
@@ -158,7 +158,7 @@ func (s *postgresSchema) isStreaming(ctx context.Context) (bool, error) {
 	var there bool
 	err := s.conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", s.name).Scan(&there)
 	if err != nil {
-		return false, fmt.Errorf("look for slot %s: %w", s.name, err)
+		return false, fmt.Errorf("look up slot %s: %w", s.name, err)
 	}
 	return there, nil
 }

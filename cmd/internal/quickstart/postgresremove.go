@@ -83,7 +83,7 @@ func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error 
 	for {
 		var n int
 		if err := conn.QueryRow(ctx, ownSessionsSQL, s.name).Scan(&n); err != nil {
-			return fmt.Errorf("look for sessions that are left: %w", err)
+			return fmt.Errorf("count open sessions: %w", err)
 		}
 		switch waited := time.Since(began); {
 		case n == 0:
@@ -157,7 +157,7 @@ func (s *postgresSchema) leftovers(ctx context.Context) (string, error) {
 		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
 	if err != nil {
-		return "", fmt.Errorf("look for what earlier quickstarts have left: %w", err)
+		return "", fmt.Errorf("list leftovers of earlier quickstarts: %w", err)
 	}
-	return leftoverNote(names, "%s in this database.\nIts slot keeps the server's log.", postgresRemoval), nil
+	return leftoverNote(names, "%s in this database.\nIts slot retains WAL.", postgresRemoval), nil
 }

@@ -32,7 +32,7 @@ type receiver struct {
 func startReceiver(ctx context.Context, o *oracle, f *faults) (*receiver, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("start the receiver: %w", err)
+		return nil, fmt.Errorf("start receiver: %w", err)
 	}
 	r := &receiver{oracle: o, faults: f, url: "http://" + listener.Addr().String(), ended: make(chan error, 1)}
 	mux := http.NewServeMux()
@@ -54,7 +54,7 @@ func (r *receiver) stop() error {
 		_ = r.server.Close() // an error would be one of a connection
 	}
 	if err := <-r.ended; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("the receiver: %w", err)
+		return fmt.Errorf("receiver: %w", err)
 	}
 	return nil
 }
@@ -74,9 +74,9 @@ func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 	}
 	switch r.faults.choose(rows) {
 	case unavailable:
-		http.Error(w, "the quickstart's receiver is unavailable on purpose", http.StatusServiceUnavailable)
+		http.Error(w, "quickstart receiver is unavailable on purpose", http.StatusServiceUnavailable)
 	case serverError:
-		http.Error(w, "the quickstart's receiver fails on purpose", http.StatusInternalServerError)
+		http.Error(w, "quickstart receiver fails on purpose", http.StatusInternalServerError)
 	case disconnected:
 		panic(http.ErrAbortHandler) // the server's way to drop a connection
 	default:
@@ -90,7 +90,7 @@ func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 func parseBatch(body []byte) ([]order, error) {
 	var payloads []json.RawMessage
 	if err := json.Unmarshal(body, &payloads); err != nil {
-		return nil, fmt.Errorf("the body is no list: %w", err)
+		return nil, fmt.Errorf("body is not a JSON array: %w", err)
 	}
 	rows := make([]order, len(payloads))
 	for i, payload := range payloads {

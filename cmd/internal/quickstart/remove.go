@@ -30,8 +30,8 @@ const (
 
 // removalError adds the statements to run by hand after a failed removal.
 func removalError(err error, statements []string) error {
-	return fmt.Errorf("what the quickstart made in the database could not all be removed: %w\n"+
-		"run there, as the same user:\n%s;", err, strings.Join(statements, ";\n"))
+	return fmt.Errorf("quickstart objects not completely removed: %w\n"+
+		"run in the database, as the same user:\n%s;", err, strings.Join(statements, ";\n"))
 }
 
 // leftoverNote lists the leftovers of kept and killed quickstarts with the statements
@@ -39,7 +39,7 @@ func removalError(err error, statements []string) error {
 func leftoverNote(names []string, where string, removal func(name string) []string) string {
 	text := ""
 	for _, name := range names {
-		text += "An earlier quickstart was kept, or killed, and has left " + fmt.Sprintf(where, name) + " To remove it:\n"
+		text += "An earlier quickstart was kept, or killed, and left " + fmt.Sprintf(where, name) + " To remove it:\n"
 		for _, statement := range removal(name) {
 			text += "  " + statement + ";\n"
 		}

@@ -21,7 +21,7 @@ const (
 )
 
 // errInterrupted is the error of a quickstart that was ended by a signal.
-var errInterrupted = errors.New("the quickstart was interrupted before its end: there is no result")
+var errInterrupted = errors.New("quickstart interrupted; no result")
 
 // quickstart is one quickstart from start to end.
 type quickstart struct {
@@ -67,7 +67,7 @@ func (q *quickstart) run(ctx context.Context) error {
 			err = fmt.Errorf("%w, and nothing is left behind", err)
 		}
 	} else {
-		q.printText(q.env.Stderr, "The relay said:\n%s", q.log.String())
+		q.printText(q.env.Stderr, "Relay log:\n%s", q.log.String())
 	}
 	if q.shouldKeep() {
 		q.printText(q.env.Stderr, "%s", q.keptText())
@@ -89,7 +89,7 @@ func (q *quickstart) printText(to io.Writer, format, text string) {
 func (q *quickstart) open() error {
 	var err error
 	if q.folder, err = os.MkdirTemp("", "sluicebox-quickstart-"); err != nil {
-		return fmt.Errorf("make a temporary folder: %w", err)
+		return fmt.Errorf("create temporary folder: %w", err)
 	}
 	name := newName()
 	switch source := q.opts.Source; {
@@ -153,7 +153,7 @@ func (q *quickstart) runRelay(ctx context.Context, cfg *config.Config) error {
 	go func() {
 		err := q.env.Relay(own, app.Options{Config: cfg, Log: q.env.logger(q.opts, &q.log), Version: q.env.Version})
 		if own.Err() == nil {
-			err = fmt.Errorf("the relay ended: %w", err)
+			err = fmt.Errorf("relay ended: %w", err)
 			fail(err)
 		}
 		ended <- err
@@ -178,7 +178,7 @@ func (q *quickstart) runLoad(ctx context.Context) error {
 		return err
 	}
 	if !there {
-		return fmt.Errorf("the relay did not deliver the first order within %s", stallTimeout)
+		return fmt.Errorf("relay did not deliver the first order within %s", stallTimeout)
 	}
 	streams, err := q.db.isStreaming(ctx)
 	if err != nil {

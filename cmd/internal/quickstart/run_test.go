@@ -274,10 +274,10 @@ func TestRunRelayEnds(t *testing.T) {
 		o.Log.Warn("it is getting dark")
 		return lost
 	})
-	if !errors.Is(err, lost) || !strings.Contains(err.Error(), "the relay ended: log lost") || stdout != "" {
+	if !errors.Is(err, lost) || !strings.Contains(err.Error(), "relay ended: log lost") || stdout != "" {
 		t.Errorf("got %v, and stdout %q", err, stdout)
 	}
-	if !strings.Contains(stderr, "The relay said:\n") || !strings.Contains(stderr, "it is getting dark") || strings.Contains(stderr, "unseen") {
+	if !strings.Contains(stderr, "Relay log:\n") || !strings.Contains(stderr, "it is getting dark") || strings.Contains(stderr, "unseen") {
 		t.Errorf("stderr is %q", stderr)
 	}
 	if len(m.left) != 1 {

@@ -18,14 +18,14 @@ type sqlSession struct {
 func (s *sqlSession) commit(ctx context.Context, o order) error {
 	tx, err := s.conn.BeginTx(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("begin a transaction: %w", err)
+		return fmt.Errorf("begin transaction: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }() // no effect after the commit
 	if _, err := tx.ExecContext(ctx, s.order, o.id(), o.customer(), o.cents()); err != nil {
 		return fmt.Errorf("insert order %s: %w", o.id(), err)
 	}
 	if _, err := tx.ExecContext(ctx, s.event, o.id(), o.customer(), o.payload()); err != nil {
-		return fmt.Errorf("insert the outbox row of order %s: %w", o.id(), err)
+		return fmt.Errorf("insert outbox row of order %s: %w", o.id(), err)
 	}
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("commit order %s: %w", o.id(), err)
@@ -39,7 +39,7 @@ func (s *sqlSession) close() { s.release() }
 func countStates(ctx context.Context, db *sql.DB, table string) (map[string]int, error) {
 	rows, err := db.QueryContext(ctx, "SELECT status, count(*) FROM "+table+" GROUP BY status")
 	if err != nil {
-		return nil, fmt.Errorf("read the states of the rows: %w", err)
+		return nil, fmt.Errorf("count rows by status: %w", err)
 	}
 	defer func() { _ = rows.Close() }() // rows.Err has the error
 	states := map[string]int{}
@@ -47,12 +47,12 @@ func countStates(ctx context.Context, db *sql.DB, table string) (map[string]int,
 		var status string
 		var n int
 		if err := rows.Scan(&status, &n); err != nil {
-			return nil, fmt.Errorf("read the states of the rows: %w", err)
+			return nil, fmt.Errorf("count rows by status: %w", err)
 		}
 		states[status] = n
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read the states of the rows: %w", err)
+		return nil, fmt.Errorf("count rows by status: %w", err)
 	}
 	return states, nil
 }

@@ -69,7 +69,7 @@ func (f *sqliteDatabase) setUp(ctx context.Context) (note string, err error) {
 	}
 	f.db.SetMaxOpenConns(1)
 	if _, err := f.db.ExecContext(ctx, sqliteTables); err != nil {
-		return "", fmt.Errorf("make the tables in %s: %w", f.path, err)
+		return "", fmt.Errorf("create tables in %s: %w", f.path, err)
 	}
 	return "", nil
 }

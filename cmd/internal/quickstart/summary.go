@@ -62,7 +62,7 @@ func resultError(s *state, states map[string]int) error {
 			wrong = append(wrong, fmt.Sprintf("%d %s", n, many))
 		}
 	}
-	count(s.committed-s.delivered, "row was committed and not delivered", "rows were committed and not delivered")
+	count(s.committed-s.delivered, "row was committed but not delivered", "rows were committed but not delivered")
 	count(s.duplicates, "row arrived again", "rows arrived again")
 	count(s.outOfOrder, "row arrived after a later row of its group", "rows arrived after a later row of their group")
 	count(s.unknown+s.uncommitted, "row arrived that was not committed", "rows arrived that were not committed")
@@ -73,7 +73,7 @@ func resultError(s *state, states map[string]int) error {
 	}
 	count(all-states[completed]-states[failed], "row is not settled in the table", "rows are not settled in the table")
 	if all != s.committed {
-		wrong = append(wrong, fmt.Sprintf("the table has %d rows, and %d were committed", all, s.committed))
+		wrong = append(wrong, fmt.Sprintf("the table has %d rows, but %d were committed", all, s.committed))
 	}
 	if len(wrong) == 0 {
 		return nil
@@ -95,14 +95,14 @@ func (q *quickstart) report() error {
 	out := q.env.Stdout
 	if q.opts.JSON {
 		if err := json.NewEncoder(out).Encode(q.result(&s)); err != nil {
-			return fmt.Errorf("print the result: %w", err)
+			return fmt.Errorf("print result: %w", err)
 		}
 		out = q.env.Stderr
 	} else if _, err := fmt.Fprint(out, q.summaryText(&s, wrong)); err != nil {
-		return fmt.Errorf("print the result: %w", err)
+		return fmt.Errorf("print result: %w", err)
 	}
 	if wrong != nil {
-		q.printText(q.env.Stderr, "The relay said:\n%s", q.log.String())
+		q.printText(q.env.Stderr, "Relay log:\n%s", q.log.String())
 	}
 	if q.shouldKeep() {
 		q.printText(out, "%s", q.keptText())
@@ -138,12 +138,12 @@ func (q *quickstart) summaryText(s *state, wrong error) string {
 	line("  latency    p50 %s, p99 %s, from the commit to the receiver", shortTime(s.p50), shortTime(s.p99))
 	line("  rate       %g rows/s delivered, in %d requests", r.RowsPerS, f.requests)
 	if asked := int(q.opts.For.Seconds() * float64(q.opts.Rate)); s.committed < asked*95/100 {
-		line("             %d orders fell due: the database or this machine takes no more", asked)
+		line("             %d orders were due: the database or this machine could not take more", asked)
 	}
 	if q.opts.FailRate > 0 {
-		line("  failures   %d requests failed on purpose, before a row was taken:", f.total())
+		line("  failures   %d requests failed on purpose, before a row was accepted:", f.total())
 		line("             %d answered 503, %d answered 500, %d cut off", f.failed[unavailable], f.failed[serverError], f.failed[disconnected])
-		line("  retries    %d rows were taken at a later try, none after more than %d; only", f.retriedRows, max(1, f.maxTries))
+		line("  retries    %d rows were accepted at a later attempt, none after more than %d; only", f.retriedRows, max(1, f.maxTries))
 		line("             their groups waited. No row fails more than %d times on purpose,", maxStrikes)
 		line("             so none uses up its retries (max-retries is 3)")
 	}
@@ -153,7 +153,7 @@ func (q *quickstart) summaryText(s *state, wrong error) string {
 	}
 	line("  table      %s", strings.Join(states, ", "))
 	if q.isPolling {
-		line("\nThe relay may not read the database's log, so it asked the table again and again. It said why:\n%s", q.log.String())
+		line("\nThe relay may not read the database's log, so it polled the table. Relay log:\n%s", q.log.String())
 	}
 	line("")
 	return b.String()

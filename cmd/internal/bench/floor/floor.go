@@ -74,17 +74,17 @@ func (c *Config) Validate() error {
 	default:
 		_, err := pgstore.ParseURL(c.URL, "")
 		wrong(err != nil, "URL: %w", err)
-		wrong(!slotName.MatchString(c.Slot), "Slot: %q is no name of a slot, which has 1 to 63 of a-z, 0-9 and _", c.Slot)
-		wrong(c.Publication == "", "Publication: none is named")
+		wrong(!slotName.MatchString(c.Slot), "Slot: invalid slot name %q: use 1 to 63 of a-z, 0-9 and _", c.Slot)
+		wrong(c.Publication == "", "Publication: is required")
 	}
-	wrong(c.Table == "", "Table: none is named")
+	wrong(c.Table == "", "Table: is required")
 	_, err := c.layout()
 	wrong(err != nil, "Layout: %w", err)
 	at, err := url.Parse(c.Endpoint)
 	wrong(err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https",
 		"Endpoint: %q is not of the form http://host:port/path", c.Endpoint)
-	wrong(c.Bulk && c.Batch < 1, "Batch: %d rows in a request; it takes at least 1", c.Batch)
-	wrong(c.Bulk && c.Senders < 1, "Senders: %d requests in flight; it takes at least 1", c.Senders)
+	wrong(c.Bulk && c.Batch < 1, "Batch: is %d, must be at least 1", c.Batch)
+	wrong(c.Bulk && c.Senders < 1, "Senders: is %d, must be at least 1", c.Senders)
 	return errors.Join(errs...)
 }
 
@@ -98,14 +98,14 @@ func (c *Config) layout() (store.Layout, error) {
 			return l, nil
 		}
 	}
-	return store.Layout{}, fmt.Errorf("%q is neither %s nor %s", c.Layout, layouts[0].Name, layouts[1].Name)
+	return store.Layout{}, fmt.Errorf("%q is not %s or %s", c.Layout, layouts[0].Name, layouts[1].Name)
 }
 
 // Run delivers rows until the context ends, and then returns nil. It calls ready once, when
 // the stream has begun. Any error ends it.
 func Run(ctx context.Context, cfg Config, ready func()) error {
 	if err := cfg.Validate(); err != nil {
-		return fmt.Errorf("the floor's configuration: %w", err)
+		return fmt.Errorf("floor configuration: %w", err)
 	}
 	err := run(ctx, &cfg, ready)
 	if ctx.Err() != nil {

@@ -179,7 +179,7 @@ func (s *mongoSession) claimedOf(rows []row) (map[string]bool, error) {
 	}
 	found, ok := answer.Lookup("cursor", "firstBatch").ArrayOK()
 	if !ok {
-		return nil, errors.New("the server's answer has another form: it has no batch")
+		return nil, errors.New("unexpected server answer: no batch")
 	}
 	values, err := found.Values()
 	if err != nil {

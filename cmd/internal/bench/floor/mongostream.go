@@ -29,7 +29,7 @@ func parseTime(text string) (bson.Timestamp, error) {
 	t, err := strconv.ParseUint(seconds, 10, 32)
 	i, bad := strconv.ParseUint(number, 10, 32)
 	if err != nil || bad != nil {
-		return bson.Timestamp{}, fmt.Errorf("%q is no time of the oplog, which is of the form SECONDS.NUMBER", text)
+		return bson.Timestamp{}, fmt.Errorf("invalid oplog time %q: use SECONDS.NUMBER", text)
 	}
 	return bson.Timestamp{T: uint32(t), I: uint32(i)}, nil
 }
@@ -67,10 +67,10 @@ func (s *changeStream) open(ctx context.Context, cfg *Config) error {
 	}
 	names, err := s.db.ListCollectionNames(ctx, bson.D{{Key: "name", Value: cfg.Table}})
 	if err != nil {
-		return fmt.Errorf("look for collection %s: %w", cfg.Table, mongostore.Explain(err))
+		return fmt.Errorf("look up collection %s: %w", cfg.Table, mongostore.Explain(err))
 	}
 	if len(names) == 0 {
-		return fmt.Errorf("there is no collection %s in database %s", cfg.Table, s.db.Name())
+		return fmt.Errorf("no collection %s in database %s", cfg.Table, s.db.Name())
 	}
 	if s.session, err = s.db.Client().StartSession(options.Session().SetCausalConsistency(false)); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (s *changeStream) open(ctx context.Context, cfg *Config) error {
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}},
 	})
 	if err != nil {
-		return fmt.Errorf("start the stream: %w", mongostore.Explain(err))
+		return fmt.Errorf("start stream: %w", mongostore.Explain(err))
 	}
 	s.cursor, _ = answer.Lookup("cursor", "id").Int64OK()
 	return nil
@@ -137,7 +137,7 @@ func (s *changeStream) run(ctx context.Context, most int, take func([]row) error
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return fmt.Errorf("read the change stream: %w", mongostore.Explain(err))
+	return fmt.Errorf("read change stream: %w", mongostore.Explain(err))
 }
 
 // next waits for events. It returns none if none arrives for eventTimeout.
@@ -150,11 +150,11 @@ func (s *changeStream) next(ctx context.Context) ([]bson.RawValue, error) {
 		return nil, err
 	}
 	if s.cursor, _ = answer.Lookup("cursor", "id").Int64OK(); s.cursor == 0 {
-		return nil, errors.New("the server has closed it")
+		return nil, errors.New("server closed it")
 	}
 	list, ok := answer.Lookup("cursor", "nextBatch").ArrayOK()
 	if !ok {
-		return nil, errors.New("the server's answer has another form: it has no batch")
+		return nil, errors.New("unexpected server answer: no batch")
 	}
 	return list.Values()
 }
@@ -188,19 +188,19 @@ type eventDecoder struct {
 func (d *eventDecoder) row(event bson.RawValue) (row, error) {
 	e, ok := event.DocumentOK()
 	if !ok {
-		return row{}, errors.New("an event is no document")
+		return row{}, errors.New("event is not a document")
 	}
 	doc, ok := e.Lookup("fullDocument").DocumentOK()
 	if !ok {
-		return row{}, fmt.Errorf("an event of %s holds no document: %s", d.collection, e)
+		return row{}, fmt.Errorf("event of %s has no document: %s", d.collection, e)
 	}
 	id, isText := stringBytes(doc.Lookup(d.id))
 	if !isText {
-		return row{}, fmt.Errorf("the field %s of a document of %s is no string, and the floor reads no other: %s", d.id, d.collection, doc.Lookup(d.id))
+		return row{}, fmt.Errorf("field %s of a document of %s is not a string, which the floor requires: %s", d.id, d.collection, doc.Lookup(d.id))
 	}
 	payload, isText := stringBytes(doc.Lookup(d.payload))
 	if !isText {
-		return row{}, fmt.Errorf("the payload of row %s of %s is no string", id, d.collection)
+		return row{}, fmt.Errorf("payload of row %s of %s is not a string", id, d.collection)
 	}
 	return row{id: id, payload: payload}, nil
 }

@@ -79,7 +79,7 @@ func (d *rowsDecoder) tableMap(raw []byte) error {
 		d.columns = append(d.columns, c)
 	}
 	if max(d.idAt, d.payloadAt) >= len(d.columns) {
-		return fmt.Errorf("the log has %d columns of %s: it was changed", len(d.columns), d.table)
+		return fmt.Errorf("binlog has %d columns of %s: the table was changed", len(d.columns), d.table)
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func columnFormatOf(t byte, meta *messageReader) (columnFormat, error) {
 	case mysql.MYSQL_TYPE_DATETIME2:
 		return columnFormat{size: 5 + int(meta.next(1)[0]+1)/2}, nil
 	}
-	return columnFormat{}, fmt.Errorf("the floor cannot read its type (%d)", t)
+	return columnFormat{}, fmt.Errorf("unsupported column type %d", t)
 }
 
 // inserts reads the rows of a WRITE_ROWS event and passes each to take. An event of another
@@ -124,12 +124,12 @@ func (d *rowsDecoder) inserts(kind replication.EventType, raw []byte, take func(
 	}
 	columns := r.encodedLength()
 	if columns != len(d.columns) {
-		return fmt.Errorf("%d columns of %s are in the log, and %d in its description", columns, d.table, len(d.columns))
+		return fmt.Errorf("row event has %d columns of %s, table map has %d", columns, d.table, len(d.columns))
 	}
 	bitmap := (columns + 7) / 8
 	for _, b := range r.next(bitmap)[:columns/8] {
 		if b != 0xff {
-			return errors.New("the log lacks columns: binlog_row_image is not FULL")
+			return errors.New("row event lacks columns: binlog_row_image is not FULL")
 		}
 	}
 	for len(r.remaining) > 0 {
@@ -165,7 +165,7 @@ func (d *rowsDecoder) row(r *messageReader, null []byte) (row, error) {
 		}
 	}
 	if payload == nil {
-		return row{}, fmt.Errorf("the payload of row %s of %s is NULL", id, d.table)
+		return row{}, fmt.Errorf("payload of row %s of %s is NULL", id, d.table)
 	}
 	return row{id: d.arena.add(id), payload: d.arena.add(payload)}, nil
 }

@@ -115,7 +115,7 @@ func (d *mysqlDatabase) openSession(ctx context.Context, autocommit string, coun
 	}
 	if err := s.prepareSession(ctx); err != nil {
 		s.close()
-		return nil, fmt.Errorf("prepare the session: %w", err)
+		return nil, fmt.Errorf("prepare session: %w", err)
 	}
 	return s, nil
 }

@@ -66,7 +66,7 @@ func (d *mysqlDatabase) openStream(ctx context.Context, rows *ledger) (stream, e
 	}
 	host, port, err := net.SplitHostPort(cfg.Addr)
 	if err != nil {
-		return nil, fmt.Errorf("the floor reads a binlog over TCP: %w", err)
+		return nil, fmt.Errorf("floor needs a TCP connection: %w", err)
 	}
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
@@ -87,7 +87,7 @@ func (d *mysqlDatabase) openStream(ctx context.Context, rows *ledger) (stream, e
 	})
 	if s.streamer, err = s.syncer.StartSyncGTID(from); err != nil {
 		s.close()
-		return nil, fmt.Errorf("start the stream: %w", mystore.Explain(err))
+		return nil, fmt.Errorf("start stream: %w", mystore.Explain(err))
 	}
 	return s, nil
 }
@@ -108,7 +108,7 @@ FROM information_schema.columns WHERE table_schema = ? AND table_name = ?`
 	columns := &d.table.layout.Columns
 	err = pool.QueryRowContext(ctx, ask, columns.ID, columns.Payload, dec.schema, dec.table).Scan(&dec.idAt, &dec.payloadAt)
 	if err != nil {
-		return dec, fmt.Errorf("look for table %s: %w", dec.table, mystore.Explain(err))
+		return dec, fmt.Errorf("look up table %s: %w", dec.table, mystore.Explain(err))
 	}
 	if cfg.AllowFallbackToPlaintext { // the stream falls back as the pool did
 		var name, cipher string
@@ -120,7 +120,7 @@ FROM information_schema.columns WHERE table_schema = ? AND table_name = ?`
 		}
 	}
 	if dec.idAt == 0 || dec.payloadAt == 0 {
-		return dec, fmt.Errorf("there is no table %s in database %s, or it has no columns %s and %s", dec.table, dec.schema, columns.ID, columns.Payload)
+		return dec, fmt.Errorf("no table %s in database %s, or it has no columns %s and %s", dec.table, dec.schema, columns.ID, columns.Payload)
 	}
 	dec.idAt--
 	dec.payloadAt--
@@ -131,7 +131,7 @@ FROM information_schema.columns WHERE table_schema = ? AND table_name = ?`
 // session.
 func (s *binlogStream) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if s.conn.Load() != nil {
-		return nil, errors.New("the stream has ended")
+		return nil, errors.New("stream closed")
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err == nil {
@@ -164,7 +164,7 @@ func (s *binlogStream) run(ctx context.Context, most int, take func([]row) error
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return fmt.Errorf("read the binlog: %w", err)
+	return fmt.Errorf("read binlog: %w", err)
 }
 
 // HandleEvent implements replication.EventHandler. Its error ends the stream.
@@ -172,7 +172,7 @@ func (s *binlogStream) HandleEvent(e *replication.BinlogEvent) error {
 	select {
 	case <-s.started:
 	case <-s.closed:
-		return errors.New("the stream has ended")
+		return errors.New("stream closed")
 	}
 	return s.event(e.Header, e.RawData)
 }
@@ -195,7 +195,7 @@ func (s *binlogStream) event(head *replication.EventHeader, raw []byte) error {
 			return s.out.end(s.ctx, uint64(head.LogPos))
 		}
 	case replication.TRANSACTION_PAYLOAD_EVENT, replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1:
-		return errors.New("the log is compressed, which the floor does not read")
+		return errors.New("binlog is compressed, which the floor does not support")
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ type pgDecoder struct {
 func (d *pgDecoder) relation(body []byte) error {
 	r := messageReader{body}
 	if oid := r.uint32(); oid != d.table {
-		return fmt.Errorf("the publication publishes %q.%q, and not only %s", r.text(), r.text(), d.name)
+		return fmt.Errorf("publication publishes %q.%q, not only %s", r.text(), r.text(), d.name)
 	}
 	r.text()  // schema
 	r.text()  // name
@@ -42,7 +42,7 @@ func (d *pgDecoder) relation(body []byte) error {
 		r.next(8) // type and modifier
 	}
 	if d.idAt == noColumn || d.payloadAt == noColumn {
-		return fmt.Errorf("the publication does not publish columns %s and %s of %s", d.id, d.payload, d.name)
+		return fmt.Errorf("publication does not publish columns %s and %s of %s", d.id, d.payload, d.name)
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (d *pgDecoder) insert(body []byte) (row, error) {
 		}
 	}
 	if payload == nil {
-		return row{}, fmt.Errorf("the payload of row %s of %s is NULL", id, d.name)
+		return row{}, fmt.Errorf("payload of row %s of %s is NULL", id, d.name)
 	}
 	return row{id: d.arena.add(id), payload: d.arena.add(payload)}, nil
 }

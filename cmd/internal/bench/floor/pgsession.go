@@ -152,10 +152,10 @@ func (p *pgDatabase) findTableOID(ctx context.Context) (oid uint32, err error) {
 		published = result.Values()[1][0] == 1
 	}
 	if _, err := result.Close(); err != nil {
-		return 0, fmt.Errorf("look for table %s: %w", p.cfg.Table, pgstore.Explain(err))
+		return 0, fmt.Errorf("look up table %s: %w", p.cfg.Table, pgstore.Explain(err))
 	}
 	if !published {
-		return 0, fmt.Errorf("publication %s is not there, or does not publish %s", p.cfg.Publication, p.cfg.Table)
+		return 0, fmt.Errorf("publication %s does not exist, or does not publish %s", p.cfg.Publication, p.cfg.Table)
 	}
 	return oid, nil
 }

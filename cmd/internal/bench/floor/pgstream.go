@@ -45,7 +45,7 @@ func openSlotStream(ctx context.Context, cfg *Config, dec *pgDecoder, rows *ledg
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	conn, err := pgconn.ConnectConfig(ctx, &config.Config)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s for the stream: %w", config.Host, pgstore.Explain(err))
+		return nil, fmt.Errorf("connect stream to %s: %w", config.Host, pgstore.Explain(err))
 	}
 	publication := strings.ReplaceAll(pgstore.Ident(cfg.Publication), "'", "''")
 	err = pglogrepl.StartReplication(ctx, conn, cfg.Slot, 0, pglogrepl.StartReplicationOptions{
@@ -53,7 +53,7 @@ func openSlotStream(ctx context.Context, cfg *Config, dec *pgDecoder, rows *ledg
 	})
 	if err != nil {
 		closeConn(conn)
-		return nil, fmt.Errorf("start the stream of slot %s: %w", cfg.Slot, pgstore.Explain(err))
+		return nil, fmt.Errorf("start stream of slot %s: %w", cfg.Slot, pgstore.Explain(err))
 	}
 	return &slotStream{conn: conn, dec: dec, rows: rows, out: chunker{ledger: rows}}, nil
 }
@@ -75,7 +75,7 @@ func (s *slotStream) run(ctx context.Context, most int, take func([]row) error) 
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			err = s.sendDueStatus(time.Now())
 		case err != nil:
-			err = fmt.Errorf("read the stream: %w", err)
+			err = fmt.Errorf("read stream: %w", err)
 		default:
 			err = s.message(ctx, msg)
 		}
@@ -100,11 +100,11 @@ func (s *slotStream) message(ctx context.Context, msg pgproto3.BackendMessage) e
 	case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus:
 		return nil
 	case *pgproto3.ErrorResponse:
-		return fmt.Errorf("read the stream: %w", pgconn.ErrorResponseToPgError(msg))
+		return fmt.Errorf("read stream: %w", pgconn.ErrorResponseToPgError(msg))
 	case *pgproto3.CopyDone:
-		return errors.New("read the stream: the server ended it")
+		return errors.New("read stream: server ended it")
 	}
-	return fmt.Errorf("read the stream: the server sent an unexpected %T", msg)
+	return fmt.Errorf("read stream: unexpected message %T", msg)
 }
 
 // xlogHeader is the size of the two positions and the time before each message of pgoutput.
@@ -180,7 +180,7 @@ func (s *slotStream) status(now time.Time) error {
 	at := pglogrepl.LSN(s.rows.position())
 	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), s.conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: at, ClientTime: now})
 	if err != nil {
-		return fmt.Errorf("send a status: %w", err)
+		return fmt.Errorf("send status: %w", err)
 	}
 	return nil
 }

@@ -161,7 +161,7 @@ func (l *pipeline) claim(ctx context.Context, read <-chan []row, claimed chan<- 
 func (l *pipeline) partitionClaimed(rows []row) (ours, others []row, err error) {
 	ids, err := l.claims.claimedOf(rows)
 	if err != nil {
-		return nil, nil, l.rowsError("look at", rows, err)
+		return nil, nil, l.rowsError("read claimed", rows, err)
 	}
 	for _, r := range rows {
 		if ids[string(r.id)] {
@@ -189,7 +189,7 @@ func (l *pipeline) awaitVisible(since *time.Time, rows []row) error {
 		time.Sleep(claimInterval)
 		return nil
 	}
-	return l.rowsError("claim", rows, fmt.Errorf("none is pending after %s: somebody settled or deleted them; begin with a new table", claimTimeout))
+	return l.rowsError("claim", rows, fmt.Errorf("no row is pending after %s: another program settled or deleted them; start with a new table", claimTimeout))
 }
 
 // complete completes all posted rows that are ready.
@@ -201,7 +201,7 @@ func (l *pipeline) complete(ctx context.Context) error {
 		}
 		wrote, err := l.completions.write(rows)
 		if err == nil && wrote < len(rows) {
-			err = fmt.Errorf("only %d are there", wrote)
+			err = fmt.Errorf("found only %d", wrote)
 		}
 		if err != nil {
 			return l.rowsError("complete", rows, err)

@@ -42,10 +42,10 @@ func (p *poster) send(ctx context.Context, rows []row) error {
 	defer func() { _ = resp.Body.Close() }() // the body was read
 	if resp.StatusCode/100 != 2 {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
-		return fmt.Errorf("POST %s: row %s and %d others: the answer is %s: %s", p.endpoint, rows[0].id, len(rows)-1, resp.Status, text)
+		return fmt.Errorf("POST %s: row %s and %d others: got %s: %s", p.endpoint, rows[0].id, len(rows)-1, resp.Status, text)
 	}
 	if _, err := io.Copy(io.Discard, resp.Body); err != nil { // otherwise the connection is not reused
-		return fmt.Errorf("POST %s: read the answer: %w", p.endpoint, err)
+		return fmt.Errorf("POST %s: read response: %w", p.endpoint, err)
 	}
 	return nil
 }

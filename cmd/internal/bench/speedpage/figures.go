@@ -28,7 +28,7 @@ func writeFigures(folder, readme string) error {
 	before, rest, found := strings.Cut(string(text), figuresBegin)
 	_, after, closed := strings.Cut(rest, figuresEnd)
 	if !found || !closed {
-		return fmt.Errorf("%s: the lines %q and %q are missing", readme, figuresBegin, figuresEnd)
+		return fmt.Errorf("%s: no lines %q and %q", readme, figuresBegin, figuresEnd)
 	}
 	return os.WriteFile(readme, []byte(before+figuresBegin+"\n\n"+figures+"\n"+figuresEnd+after), 0o644)
 }

@@ -19,15 +19,15 @@ import (
 )
 
 func main() {
-	source := flag.String("source", "", "a server of PostgreSQL, MySQL, MariaDB or MongoDB on which databases may be made")
-	program := flag.String("program", "bin/sluicebox", "the program that is measured")
+	source := flag.String("source", "", "URL of a PostgreSQL, MySQL, MariaDB or MongoDB server on which databases may be created")
+	program := flag.String("program", "bin/sluicebox", "path of the program to measure")
 	version := flag.String("version", "unknown", "its version")
-	results := flag.String("results", "deploy/speed.json", "the file with what was measured")
-	page := flag.String("page", "deploy/speed.md", "the page that shows it")
-	readme := flag.String("readme", "README.md", "the page that shows the main figures of all databases")
-	part := flag.String("part", "", "the part of the page, where its marks name one: mysql, mariadb or mongo")
-	only := flag.String("only", "", "measure this entry alone, and keep the others as they are")
-	show := flag.Bool("show", false, "measure nothing: write the page from the results")
+	results := flag.String("results", "deploy/speed.json", "file of the results")
+	page := flag.String("page", "deploy/speed.md", "page of the results")
+	readme := flag.String("readme", "README.md", "page with the main figures of all databases")
+	part := flag.String("part", "", "part of the page, if its markers name one: mysql, mariadb or mongo")
+	only := flag.String("only", "", "measure only this entry and keep the other results")
+	show := flag.Bool("show", false, "do not measure; write the page from the results")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -83,7 +83,7 @@ func (m *measurer) measure(ctx context.Context, only string) error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("there is no entry %q", only)
+		return fmt.Errorf("unknown entry %q", only)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func writePage(results, page, part string) error {
 	before, rest, found := strings.Cut(string(text), beginMark)
 	_, after, closed := strings.Cut(rest, endMark)
 	if !found || !closed {
-		return fmt.Errorf("%s: the lines %q and %q are missing, between which the results stand", page, beginMark, endMark)
+		return fmt.Errorf("%s: no lines %q and %q to write the results between", page, beginMark, endMark)
 	}
 	return os.WriteFile(page, []byte(before+beginMark+"\n\n"+render(all)+"\n"+endMark+after), 0o644)
 }
