@@ -94,7 +94,7 @@ func TestDoctorSeesTodaysTable(t *testing.T) {
 		preset := preset(database, receiver, "")
 		d, text, code := doctor(t, preset)
 		i := slices.IndexFunc(d.Findings, func(f finding) bool {
-			return f.Grade == "advice" && strings.Contains(f.Text, "table outbox_messages is there")
+			return f.Grade == "advice" && strings.Contains(f.Text, "table outbox_messages exists")
 		})
 		if i < 0 || code != 78 {
 			t.Fatalf("exit code %d:\n%s", code, text)
@@ -152,7 +152,7 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 			"a pooler by transaction": {pooler, 78, []string{"pooler", "use the URL of the database itself"}},
 			"a token that is refused": {strings.Replace(right, token, "another", 1), 78, []string{"401 Unauthorized", "give sink flowcatalyst a token"}},
 			"nobody at the sink":      {strings.Replace(right, receiver.URL, refused, 1), 1, []string{"connection refused", "start the receiver"}},
-			"nobody at the database":  {away, 1, []string{"connection refused", "fix source.url", "takes the credentials and an empty list"}},
+			"nobody at the database":  {away, 1, []string{"connection refused", "fix source.url", "accepts the credentials and an empty list"}},
 			"nobody of the name":      {strings.Replace(right, "postgres@", "nobody_at_all@", 1), 78, []string{"nobody_at_all", "check the user and password"}},
 			"no session left":         {strings.Replace(right, "postgres@", full+"@", 1), 1, []string{"no connection left on the server", "FROM pg_stat_activity GROUP BY"}},
 			"an unknown parameter":    {strings.Replace(right, "?sslmode", "?sslmod=x&sslmode", 1), 78, []string{`unrecognized configuration parameter "sslmod"`, "fix or remove it"}},

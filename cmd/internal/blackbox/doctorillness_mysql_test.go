@@ -144,10 +144,10 @@ func (g *guest) illnessesMySQL() []illness {
 	return []illness{
 		{name: "own tables missing", cause: []string{all}, want: []string{"relay tables do not exist", "run `sluicebox init`"}},
 		{name: "own tables that run makes", harmless: true, cause: []string{all, "GRANT CREATE ON " + g.name + ".* TO relay"},
-			want: []string{"relay tables do not exist", "run `sluicebox init`, or leave it to `sluicebox run`"}, after: []string{"REVOKE CREATE ON " + g.name + ".* FROM relay"}},
+			want: []string{"relay tables do not exist", "run `sluicebox init`, or start `sluicebox run`"}, after: []string{"REVOKE CREATE ON " + g.name + ".* FROM relay"}},
 		{name: "own tables that run makes by a role", harmless: true, after: []string{"DROP ROLE maker"},
 			cause: []string{all, "CREATE ROLE maker", "GRANT CREATE ON " + g.name + ".* TO maker", "GRANT maker TO relay", g.defaultRole("maker")},
-			want:  []string{"run `sluicebox init`, or leave it to `sluicebox run`"}},
+			want:  []string{"run `sluicebox init`, or start `sluicebox run`"}},
 		{name: "an own table missing", cause: []string{"DROP TABLE sluicebox_hold"}, want: []string{"relay table sluicebox_hold does not exist", "run `sluicebox init`"}},
 		{name: "own tables of an older version", cause: []string{"UPDATE sluicebox_meta SET version = 0"}, want: []string{"have version 0", "run `sluicebox init`"}},
 		{name: "an own table missing a grant", cause: []string{"REVOKE INSERT, DELETE ON sluicebox_parked FROM relay"}, want: []string{"GRANT INSERT, DELETE ON " + on("sluicebox_parked")}},
