@@ -155,9 +155,9 @@ func TestCheckpointDelete(t *testing.T) {
 			t.Errorf("exit %d, %q", got.code, got.stderr)
 		}
 	})
-	f := &fakeCheckpoints{err: fmt.Errorf("ask for the end of checkpoint a: %w", store.ErrNoSavepoint)}
+	f := &fakeCheckpoints{err: fmt.Errorf("request deletion of checkpoint a: %w", store.ErrNoSavepoint)}
 	got := try(t, checkpointing(f), nil, "checkpoint", "delete", "a", "-c", path)
-	if got.code != 1 || got.stderr != "sluicebox: ask for the end of checkpoint a: checkpoint not found\n  sluicebox checkpoint list shows them\n" {
+	if got.code != 1 || got.stderr != "sluicebox: request deletion of checkpoint a: checkpoint not found\n  sluicebox checkpoint list shows them\n" {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}
 }
