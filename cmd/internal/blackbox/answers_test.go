@@ -13,8 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// A receiver that asks to be left alone is, up to the cap, and no row pays for
-// it. By hand:
+// The relay obeys Retry-After up to the cap, and no row is charged for the wait. By
+// hand:
 //
 //	go test -v -run 'TestComeBackLater' ./cmd/internal/blackbox
 func TestComeBackLater(t *testing.T) {
@@ -67,8 +67,8 @@ func TestComeBackLater(t *testing.T) {
 	}
 }
 
-// A receiver that has no time for one group, and takes the others meanwhile, is
-// alive; it costs that group's rows nothing all the same. By hand:
+// A receiver answers one group with Retry-After and accepts the others. It is alive, but
+// the group's rows are not charged for the wait. By hand:
 //
 //	SLUICEBOX_TEST_OUTAGE=20s go test -v -run 'TestComeBackLaterForOneGroup' ./cmd/internal/blackbox
 func TestComeBackLaterForOneGroup(t *testing.T) {
@@ -86,7 +86,7 @@ func TestComeBackLaterForOneGroup(t *testing.T) {
 		})
 		r := s.run()
 		rows := 0
-		pace := time.NewTicker(time.Second / 30) // with 10 rows each time
+		pace := time.NewTicker(time.Second / 30) // 10 rows each
 		defer pace.Stop()
 		for range int(busy.Seconds() * 30) {
 			<-pace.C
@@ -103,12 +103,12 @@ func TestComeBackLaterForOneGroup(t *testing.T) {
 	})
 }
 
-// expectLeftAlone expects that no row was sent again before the time was over.
+// expectLeftAlone expects that no row was sent again before the wait was over.
 func (s *scene) expectLeftAlone(wait time.Duration) {
 	s.t.Helper()
 	sent := map[string]time.Time{}
 	for _, got := range s.to.Log() {
-		// At is when the request was read, a little before the relay had its answer.
+		// At is the time the request was read, slightly before the relay got its response.
 		if before, again := sent[got.ID]; again && got.At.Sub(before) < wait {
 			s.t.Errorf("row %s was sent again after %s", got.ID, got.At.Sub(before))
 		}
@@ -116,7 +116,7 @@ func (s *scene) expectLeftAlone(wait time.Duration) {
 	}
 }
 
-// lastTaken is when the last row arrived.
+// lastTaken returns the time the last row was accepted.
 func (s *scene) lastTaken() (at time.Time) {
 	for _, got := range s.to.Accepted() {
 		if got.At.After(at) {
@@ -126,8 +126,8 @@ func (s *scene) lastTaken() (at time.Time) {
 	return at
 }
 
-// A receiver takes no body above a size: requests of several rows are split until
-// each fits, and the one row that is too large by itself is FAILED. By hand:
+// A receiver limits the body size. Requests of several rows are split until each fits.
+// A row that is too large by itself is FAILED. By hand:
 //
 //	go test -v -run 'TestBodyTooLarge' ./cmd/internal/blackbox
 func TestBodyTooLarge(t *testing.T) {
@@ -156,7 +156,7 @@ func TestBodyTooLarge(t *testing.T) {
 				})
 				lost, all := refused(s.to.Log()), s.to.Counts().Requests
 				s.t.Logf("%d rows in %d requests, of which %d were too large", rows, all, lost)
-				if all > 2*rows { // on a busy machine rows come one by one
+				if all > 2*rows { // a busy machine sends rows one by one
 					s.t.Errorf("%d requests for %d rows", all, rows)
 				}
 				expectStop(s.t, r)
@@ -165,8 +165,8 @@ func TestBodyTooLarge(t *testing.T) {
 	}
 }
 
-// The receiver takes requests, and the connection breaks before it has answered:
-// their rows arrive again, in order, and none is FAILED. By hand:
+// The receiver accepts requests, but the connection breaks before its response. The rows
+// arrive again, in order, and none is FAILED. By hand:
 //
 //	go test -v -run 'TestCutBehindTheTaking' ./cmd/internal/blackbox
 func TestCutBehindTheTaking(t *testing.T) {
@@ -195,10 +195,9 @@ func TestCutBehindTheTaking(t *testing.T) {
 	})
 }
 
-// Answers without an end, or a hundred megabytes long: they mean what their
-// status says, as far as that says it all, memory stays flat, and afterwards all
-// is delivered. By hand, where the bound on memory is that of the program without
-// the race detector:
+// Responses never end or have 100 MB. The relay judges them by their status where that is
+// enough, its memory stays flat, and in the end all rows are delivered. By hand, where the
+// memory limit is that of the program without the race detector:
 //
 //	go test -v -run 'TestEndlessAnswers' ./cmd/internal/blackbox
 func TestEndlessAnswers(t *testing.T) {
@@ -236,7 +235,7 @@ func TestEndlessAnswers(t *testing.T) {
 	}
 }
 
-// hundredMegabytes goes on with an answer as long as the client reads.
+// hundredMegabytes writes a response for as long as the client reads.
 func hundredMegabytes(_ context.Context, body io.Writer) {
 	chunk := []byte(strings.Repeat("[ ", 1<<19))
 	for range 100 {
@@ -246,7 +245,7 @@ func hundredMegabytes(_ context.Context, body io.Writer) {
 	}
 }
 
-// forEver goes on with an answer little by little, until the client has gone.
+// forEver writes a response in small steps until the client has disconnected.
 func forEver(client context.Context, body io.Writer) {
 	flush, _ := body.(http.Flusher)
 	for tick := time.NewTicker(20 * time.Millisecond); ; {

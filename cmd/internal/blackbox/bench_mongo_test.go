@@ -13,8 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestMongoBench shows the same as TestBench for MongoDB, whose source may name no
-// database.
+// TestMongoBench is TestBench for MongoDB, where the source URL may omit the database.
 func TestMongoBench(t *testing.T) {
 	t.Parallel()
 	chooseMongo(t)
@@ -52,7 +51,7 @@ func TestMongoBench(t *testing.T) {
 	}
 }
 
-// expectCounted looks for what the server counted while the relay was profiled.
+// expectCounted expects the server's counters from the relay's profile.
 func (m *measuring) expectCounted(t *testing.T, profiles string) {
 	t.Helper()
 	if strings.Contains(m.stderr.String(), "not counted") {
@@ -62,7 +61,7 @@ func (m *measuring) expectCounted(t *testing.T, profiles string) {
 	if err != nil || len(files) > 1 {
 		t.Fatalf("%q, %v", files, err)
 	}
-	for _, file := range files { // big-table's relay is profiled twice, and the last one is kept
+	for _, file := range files { // big-table profiles the relay twice; the last profile is kept
 		text, err := os.ReadFile(file)
 		if err != nil || !strings.Contains(string(text), "reports no time per kind of statement") || !strings.Contains(string(text), "metrics.commands.getMore.total") {
 			t.Errorf("%s: %v\n%s", file, err, text)
@@ -70,8 +69,7 @@ func (m *measuring) expectCounted(t *testing.T, profiles string) {
 	}
 }
 
-// TestMongoBenchInASetOfThree shows that the URL may name several hosts, and that the
-// result tells of them.
+// TestMongoBenchInASetOfThree: the URL may name several hosts, and the result lists them.
 func TestMongoBenchInASetOfThree(t *testing.T) {
 	t.Parallel()
 	chooseMongo(t)
@@ -83,8 +81,7 @@ func TestMongoBenchInASetOfThree(t *testing.T) {
 	}
 }
 
-// TestMongoBenchWithoutASet shows that a server without change streams is refused, with
-// what to do about it.
+// TestMongoBenchWithoutASet: a server without change streams is refused with the remedy.
 func TestMongoBenchWithoutASet(t *testing.T) {
 	t.Parallel()
 	chooseMongo(t)

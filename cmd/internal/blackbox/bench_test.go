@@ -19,7 +19,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// benchMeasure is what of a measure the tests look at, benchResult of --json.
+// benchMeasure and benchResult are the parts of the --json output that the tests check.
 type benchMeasure struct {
 	Name         string    `json:"name"`
 	Turns        []float64 `json:"turns"`
@@ -38,7 +38,7 @@ type benchResult struct {
 	Measures []benchMeasure `json:"measures"`
 }
 
-// measuring is a `sluicebox bench` with a folder of its own for temporary files.
+// measuring is a `sluicebox bench` process with a temporary folder of its own.
 type measuring struct {
 	cmd            *exec.Cmd
 	tmp            string
@@ -55,8 +55,8 @@ func newMeasuring(t *testing.T, source string, flags ...string) *measuring {
 	return m
 }
 
-// TestBench shows that each scenario measures what it says, of the relay and of
-// what stands against it, and leaves nothing behind, also where a signal ends it.
+// TestBench: each scenario reports its measures of the relay and of the comparison, and
+// leaves nothing behind, even if a signal ends it.
 func TestBench(t *testing.T) {
 	t.Parallel()
 	version := servers.Versions()[0]
@@ -66,7 +66,7 @@ func TestBench(t *testing.T) {
 		for _, tc := range []struct {
 			flags    string
 			against  string
-			measures []string // that must be there, and above zero
+			measures []string // must be present and above zero
 		}{
 			{"latency --rate 100 --duration 500ms", "floor", []string{"p50", "p99", "CPU per row"}},
 			{"drain --rows 2000 --groups 50", "floor", []string{"drain", "CPU per row"}},
@@ -105,7 +105,7 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// result runs it to its end.
+// result waits for the end of the benchmark and parses its result.
 func (m *measuring) result(t *testing.T) (res benchResult) {
 	t.Helper()
 	if err := m.cmd.Run(); err != nil {
@@ -117,8 +117,8 @@ func (m *measuring) result(t *testing.T) (res benchResult) {
 	return res
 }
 
-// TestBenchOnTheBinlog shows the same for MySQL and MariaDB, whose sources may name
-// no database: the first scenario beside both, the others beside one of them.
+// TestBenchOnTheBinlog is TestBench for MySQL and MariaDB, where the source URL may omit the
+// database. The first scenario runs on both, the others on one of them.
 func TestBenchOnTheBinlog(t *testing.T) {
 	t.Parallel()
 	for i, tc := range []struct {
@@ -160,7 +160,7 @@ func TestBenchOnTheBinlog(t *testing.T) {
 	}
 }
 
-// expect looks for a measure of one turn of both sides.
+// expect expects a measure of one round of both sides.
 func (r *benchResult) expect(t *testing.T, name, against string) {
 	t.Helper()
 	i := slices.IndexFunc(r.Measures, func(m benchMeasure) bool { return m.Name == name })
@@ -169,13 +169,13 @@ func (r *benchResult) expect(t *testing.T, name, against string) {
 		return
 	}
 	m := r.Measures[i]
-	soon := name == "p50" || name == "p99" // of few rows may be zero: a row may arrive before its writer knows of the commit
+	soon := name == "p50" || name == "p99" // may be zero for few rows: a row may arrive before its writer's COMMIT returns
 	if m.Against != against || len(m.Turns) != 1 || m.Median <= 0 && !soon || against != "" && (len(m.AgainstTurns) != 1 || m.Ratio <= 0 && !soon) {
 		t.Errorf("measure %q is %+v", name, m)
 	}
 }
 
-// interruptBench ends a benchmark as Ctrl-C does, while its relay streams.
+// interruptBench sends SIGINT to a benchmark while its relay streams.
 func interruptBench(t *testing.T, source string) {
 	m := newMeasuring(t, source, "--duration", "1h")
 	if err := m.cmd.Start(); err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// With on-failed: block a poisoned row blocks its group, across a kill too, and
-// the other groups flow, until somebody skips or requeues the row: then the group
-// goes on in order. By hand:
+// With on-failed: block, a poisoned row blocks its group, even across a kill, and the other
+// groups are delivered. Once an operator skips or requeues the row, the group continues in
+// order. By hand:
 //
 //	go test -v -run 'TestABlockedGroup' ./cmd/internal/blackbox
 func TestABlockedGroup(t *testing.T) {
@@ -69,15 +69,15 @@ func TestABlockedGroup(t *testing.T) {
 	}
 }
 
-// A group that is blocked has nothing left to deliver but what was FAILED: it
-// does not keep the server's log, also not after a kill that came before the
-// checkpoint was saved. By hand:
+// In a blocked group only the rows behind the FAILED one are undelivered. The group does not
+// make the server retain its log, even after a kill that came before the checkpoint was
+// saved. By hand:
 //
 //	go test -v -run 'TestABlockedGroupKeepsNoLog' ./cmd/internal/blackbox
 func TestABlockedGroupKeepsNoLog(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "dispatch: {on-failed: block, max-retries: 0}\n", func(s *scene) {
-		const bad = 100 // the last one of group 0
+		const bad = 100 // the last row of group 0
 		poison(s.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(bad))
 		r := s.run()
 		s.number(1, 10, "i % 10")
@@ -97,7 +97,7 @@ func TestABlockedGroupKeepsNoLog(t *testing.T) {
 			return ""
 		})
 		r.kill()
-		s.endSessions() // else the write of the killed relay goes through after all
+		s.endSessions() // else a write of the killed relay may still succeed
 		unlock()
 		r = s.run()
 		s.number(101, 200, "100 + i % 10")
@@ -110,7 +110,7 @@ func TestABlockedGroupKeepsNoLog(t *testing.T) {
 	})
 }
 
-// expectCompleted waits until so many rows have arrived and are COMPLETED.
+// expectCompleted waits until that many rows have arrived and are COMPLETED.
 func (s *scene) expectCompleted(n int) {
 	s.t.Helper()
 	arrive(s.t, s.to, n)
@@ -122,8 +122,7 @@ func (s *scene) expectCompleted(n int) {
 	})
 }
 
-// lock keeps the rows of a table locked until the function that it returns is
-// called.
+// lock locks the rows of a table until the caller calls the returned function.
 func (s *scene) lock(table string) (unlock func()) {
 	s.t.Helper()
 	ctx := context.Background()
@@ -142,7 +141,7 @@ func (s *scene) lock(table string) (unlock func()) {
 	}
 }
 
-// endSessions ends what a killed relay has left on the server.
+// endSessions ends the sessions of a killed relay on the server.
 func (s *scene) endSessions() {
 	s.t.Helper()
 	within(s.t, patience, func() string {
@@ -151,14 +150,14 @@ func (s *scene) endSessions() {
 	})
 }
 
-// expectLogGiven waits until the server may drop its log up to here.
+// expectLogGiven waits until the server may discard its log up to the current position.
 func (s *scene) expectLogGiven() {
 	s.t.Helper()
 	var here string
 	if err := s.conn.row("SELECT pg_current_wal_insert_lsn()::text").Scan(&here); err != nil {
 		s.t.Fatal(err)
 	}
-	// Something behind it must be in the log for the relay to see that it is past.
+	// The relay moves past the position only when it reads something later in the log.
 	within(s.t, patience, func() string {
 		if n := count(s.t, s.conn, "SELECT count(*) FROM (SELECT pg_logical_emit_message(true, 'test', '')) m, pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn >= $1::text::pg_lsn", here); n == 0 {
 			return "the slot stays in front of " + here
@@ -167,8 +166,8 @@ func (s *scene) expectLogGiven() {
 	})
 }
 
-// expectBlocked waits until all rows 1..n have arrived but those of group 0 from
-// the FAILED one on, and expects the lane to say so.
+// expectBlocked waits until rows 1..n have arrived, except those of group 0 from the FAILED
+// row on, and expects the lane to be blocked.
 func (s *scene) expectBlocked(r *relay, bad, n int) {
 	s.t.Helper()
 	held := 0
@@ -194,7 +193,7 @@ func (s *scene) expectBlocked(r *relay, bad, n int) {
 	}
 }
 
-// A group is paused while others flow, also across a kill, and goes on in order
+// A group is paused while others are delivered, even across a kill. It continues in order
 // when it is resumed. By hand:
 //
 //	go test -v -run 'TestAPausedGroup' ./cmd/internal/blackbox

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// breaker is an address that refuses connections until it is opened, and then
-// passes them on until it is shut.
+// breaker is a proxy that refuses connections until open, and then forwards them until shut.
 type breaker struct {
 	t       *testing.T
 	address string
@@ -18,7 +17,7 @@ type breaker struct {
 
 	mu      sync.Mutex
 	up      bool
-	closers []io.Closer // the listener and the connections, while it is up
+	closers []io.Closer // the listener and the connections, while it is open
 }
 
 func newBreaker(t *testing.T, url string) *breaker {
@@ -29,7 +28,7 @@ func newBreaker(t *testing.T, url string) *breaker {
 
 func (b *breaker) url() string { return "http://" + b.address }
 
-// keep closes what comes after the end.
+// keep records a closer, or closes it at once if the proxy is shut.
 func (b *breaker) keep(closers ...io.Closer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -42,7 +41,7 @@ func (b *breaker) keep(closers ...io.Closer) {
 	}
 }
 
-// shut breaks every connection and refuses new ones.
+// shut closes every connection and refuses new ones.
 func (b *breaker) shut() {
 	b.mu.Lock()
 	for _, c := range b.closers {
@@ -53,7 +52,7 @@ func (b *breaker) shut() {
 	b.done.Wait()
 }
 
-// open begins to pass connections on.
+// open starts to forward connections.
 func (b *breaker) open() {
 	b.t.Helper()
 	l, err := net.Listen("tcp", b.address)

@@ -11,7 +11,7 @@ import (
 
 const withoutClaims = "dispatch: {claims: off}\n"
 
-// expectWrites expects that each row was written once, as COMPLETED.
+// expectWrites expects that each row was updated once, to COMPLETED.
 func (s *scene) expectWrites(rows int) {
 	s.t.Helper()
 	if wrong := none(s.t, s.conn, "were written as something else than COMPLETED", "SELECT count(*) FROM writes WHERE status <> 'COMPLETED'"); wrong != "" {
@@ -36,8 +36,8 @@ func (s *scene) open() map[string]bool {
 	return set
 }
 
-// Without claims a row is written once, by its outcome, and arrives once: also rows
-// that were there before the relay, and those of a clean restart.
+// With claims: off the relay updates a row once, with its outcome, and the row arrives once.
+// This includes rows from before the relay's start and rows of a clean restart.
 func TestWithoutClaims(t *testing.T) {
 	t.Parallel()
 	aScene(t, withoutClaims, func(s *scene) {
@@ -54,8 +54,8 @@ func TestWithoutClaims(t *testing.T) {
 	})
 }
 
-// A kill under load loses nothing and changes no order. What arrives again was in
-// flight: no outcome had been written of it.
+// A kill under load loses no row and keeps the order. Only rows in flight, without a written
+// outcome, arrive again.
 func TestKilledWithoutClaims(t *testing.T) {
 	t.Parallel()
 	aScene(t, withoutClaims, func(s *scene) {
@@ -73,7 +73,7 @@ func TestKilledWithoutClaims(t *testing.T) {
 		s.expectWrites(rows)
 		seen := map[string]bool{}
 		for _, it := range s.to.Accepted() {
-			// What is committed after the kill is in no set, and may arrive once.
+			// Rows committed after the kill are in neither set and may arrive once.
 			if seen[it.ID] && !open[it.ID] {
 				s.t.Errorf("row %s was COMPLETED before the kill, or came after it, and arrived again", it.ID)
 			}
@@ -84,8 +84,8 @@ func TestKilledWithoutClaims(t *testing.T) {
 	})
 }
 
-// A relay that polls without claims sends no row twice: what it read may have been
-// delivered meanwhile.
+// A polling relay with claims: off sends no row twice, although a row that it has read may
+// be delivered in the meantime.
 func TestPollingWithoutClaims(t *testing.T) {
 	t.Parallel()
 	aScene(t, withoutClaims, func(s *scene) {
@@ -98,7 +98,7 @@ func TestPollingWithoutClaims(t *testing.T) {
 	})
 }
 
-// On SQLite, too.
+// SQLite with claims: off.
 func TestWithoutClaimsOnSQLite(t *testing.T) {
 	t.Parallel()
 	const rows = 1000

@@ -10,18 +10,18 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// recovery is how soon documents arrive again that are written once a server is back.
+// recovery is the goal for the first arrival of a new document after a server is back.
 const recovery = 5 * time.Second
 
-// busy is a load whose commits are in another order than their createdAt, eight writers
-// and 300 documents a second at most, until the wait for its end.
+// busy is a load of eight writers and at most 300 documents per second, until its wait is
+// called. Its commit order differs from the createdAt order.
 func busy(broken bool) mongoLoad {
 	return mongoLoad{Clients: 8, Rate: tempo(150), Most: 3, Groups: tempo(50), Late: true, Broken: broken}
 }
 
-// The relay is killed at random moments, its start among them, under eight writers:
-// everything arrives, the first arrivals of each group in the order of their commits,
-// and nothing again that was not in flight at a kill.
+// The relay is killed at random moments, including its start, under eight writers. All
+// documents arrive, first arrivals in the commit order of each group. Only documents that
+// were in flight at a kill arrive again.
 func TestMongoKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "", func(s *mongoScene) {
@@ -49,8 +49,8 @@ func TestMongoKilledUnderLoad(t *testing.T) {
 	})
 }
 
-// shuffled waits until the writers have written so many documents out of the order of
-// their createdAt: without them, the order of arrivals proves nothing.
+// shuffled waits until that many documents were committed out of createdAt order. Without
+// them the order of arrivals proves nothing.
 func (s *mongoScene) shuffled(least int) {
 	s.t.Helper()
 	within(s.t, patience, func() string {
@@ -61,15 +61,15 @@ func (s *mongoScene) shuffled(least int) {
 	})
 }
 
-// mishap is something that happens to a replica set under load.
+// mishap is a fault of a replica set under load.
 type mishap struct {
 	name string
-	// strike makes it happen, and returns when the set takes writes again, with what
-	// puts back what was taken away.
+	// strike causes the fault and returns once the set accepts writes again, with a function
+	// that restores the set.
 	strike func(set *servers.MongoSet) (mend func())
 }
 
-// mishaps are those of a set of so many members.
+// mishaps returns the faults for a set of that many members.
 func mishaps() map[int][]mishap {
 	down := func(mode string) func(set *servers.MongoSet) func() {
 		return func(set *servers.MongoSet) func() {
@@ -101,9 +101,9 @@ func mishaps() map[int][]mishap {
 	}
 }
 
-// Whatever becomes of the primary under eight writers and a live relay: nothing is
-// lost, the first arrivals of each group are in the order of their commits, nothing
-// stays PROCESSING, and soon after the set takes writes again, they arrive.
+// The primary of a replica set fails in several ways under eight writers. No document is
+// lost, first arrivals are in the commit order of each group, none stays PROCESSING, and
+// documents arrive soon after the set accepts writes again.
 func TestMongoThePrimary(t *testing.T) {
 	t.Parallel()
 	for members, all := range mishaps() {
@@ -136,8 +136,8 @@ func TestMongoThePrimary(t *testing.T) {
 	}
 }
 
-// arrives waits until a document arrives that was written after a moment, and returns
-// how long after.
+// arrives waits for the arrival of a document that was written after a time, and returns how
+// long it took.
 func (s *mongoScene) arrives(since time.Time) (after time.Duration) {
 	s.t.Helper()
 	seen := 0

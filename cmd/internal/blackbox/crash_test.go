@@ -10,10 +10,10 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// crashesVariable is how often a process is killed.
+// crashesVariable sets the number of kills.
 const crashesVariable = "SLUICEBOX_TEST_CRASHES"
 
-// crashes is how often a process is killed.
+// crashes returns the number of kills.
 func crashes(t testing.TB, usual int) int {
 	t.Helper()
 	text := os.Getenv(crashesVariable)
@@ -27,9 +27,8 @@ func crashes(t testing.TB, usual int) int {
 	return n
 }
 
-// slack is what a time may take longer than its goal. Goals are for a user's program on
-// a machine with nothing else to do, which is how kills are asked for by number; beside
-// other tests only what hangs is found.
+// slack is the time added to a goal. It is 0 if the number of kills is set, because then
+// nothing else runs on the machine. Among other tests a goal only detects hangs.
 func slack() time.Duration {
 	if os.Getenv(crashesVariable) != "" && !raced {
 		return 0
@@ -37,8 +36,8 @@ func slack() time.Duration {
 	return 20 * time.Second
 }
 
-// tempo is how many transactions a second are committed around a kill: so many where kills
-// are asked for by number, and half as many beside other tests.
+// tempo returns the number of transactions per second around a kill. It is halved
+// unless the number of kills is set, because other tests then run beside.
 func tempo(most int) int {
 	if os.Getenv(crashesVariable) != "" {
 		return most
@@ -46,12 +45,11 @@ func tempo(most int) int {
 	return most / 2
 }
 
-// round is how long the writers write around one kill of the relay.
+// round is the time that the writers write around one kill of the relay.
 const round = 3 * time.Second
 
-// lateScripts are the seed's transaction, in a service that works between its begin
-// and its first lock: created_at is the begin, so a group's rows have it in
-// another order than that of their commits.
+// lateScripts are the FlowCatalyst transactions with a delay between BEGIN and the first
+// lock. created_at is the time of BEGIN, so in a group it differs from the commit order.
 func lateScripts(groups int) []script {
 	scripts := seedScripts(groups)
 	for i := range scripts {
@@ -60,10 +58,9 @@ func lateScripts(groups int) []script {
 	return scripts
 }
 
-// The relay is killed at random moments, its start among them, under eight
-// writers, whose transactions commit in another order than their created_at:
-// everything arrives, the first arrivals of each group in the order of their
-// commits, and no row again that was not in flight at a kill.
+// The relay is killed at random moments, including its start, under eight writers. Their
+// commit order differs from the created_at order. All rows arrive, first arrivals in the
+// commit order of each group. Only rows that were in flight at a kill arrive again.
 func TestKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
@@ -93,8 +90,8 @@ func TestKilledUnderLoad(t *testing.T) {
 	})
 }
 
-// disconnected waits until the server has noticed that a relay is gone: what it
-// had sent is done by then.
+// disconnected waits until the server has noticed that a killed relay is gone. Its last
+// statements are done by then.
 func (s *scene) disconnected() {
 	s.t.Helper()
 	within(s.t, patience, func() string {
@@ -102,15 +99,15 @@ func (s *scene) disconnected() {
 	})
 }
 
-// processing counts the rows that a relay has claimed.
+// processing counts the rows in PROCESSING.
 func (s *scene) processing() int {
 	s.t.Helper()
 	return count(s.t, s.conn, `SELECT (SELECT count(*) FROM outbox_events WHERE status = 'PROCESSING')
 		+ (SELECT count(*) FROM outbox_dispatch_jobs WHERE status = 'PROCESSING')`)
 }
 
-// reordered counts the events that were created before one of their group that
-// committed earlier.
+// reordered counts the events that have an earlier created_at than an event of their group
+// that committed before them.
 func (s *scene) reordered() int {
 	s.t.Helper()
 	return count(s.t, s.conn, `SELECT count(*) FROM (SELECT created_at < lag(created_at) OVER

@@ -12,12 +12,12 @@ import (
 	"testing"
 )
 
-// nonroot is the user of the image.
+// nonroot is the user id of the image.
 const nonroot = 65532
 
-// emptyRoot starts a binary as nonroot in a root folder that holds only it and its
-// configuration, and without an environment. When the test ends, nothing else is
-// there.
+// emptyRoot starts a binary as nonroot in a root folder with nothing but the binary and its
+// configuration, and without environment variables. At the end of the test it expects no
+// other files there.
 func emptyRoot(t *testing.T, built, config string) *relay {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -59,7 +59,7 @@ func emptyRoot(t *testing.T, built, config string) *relay {
 	return r
 }
 
-// expectProcess expects a process to be nonroot's, in a root folder of its own.
+// expectProcess expects a process of nonroot in a root folder of its own.
 func expectProcess(t *testing.T, pid int, root string) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -77,7 +77,7 @@ func expectProcess(t *testing.T, pid int, root string) {
 	}
 }
 
-// expectOnly expects a folder to hold some files and nothing else.
+// expectOnly expects a folder to contain exactly these files.
 func expectOnly(t *testing.T, root string, want ...string) {
 	t.Helper()
 	var have []string

@@ -4,7 +4,7 @@ package blackbox
 
 import "testing"
 
-// emptyRoot is there on Linux alone.
+// emptyRoot needs Linux.
 func emptyRoot(t *testing.T, _, _ string) *relay {
 	t.Helper()
 	t.Skip("only Linux gives a process a user and a root folder of its own: that the binary runs in an empty one is not shown")

@@ -17,10 +17,10 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// deployed is the path of a file in deploy.
+// deployed returns the path of a file in deploy.
 func deployed(name string) string { return filepath.Join("..", "..", "..", "deploy", name) }
 
-// read returns a file in deploy.
+// read reads a file in deploy.
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(deployed(name))
@@ -30,17 +30,17 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// manager is a service manager's socket.
+// manager is the notification socket of a fake service manager.
 type manager struct {
 	t    *testing.T
 	conn *net.UnixConn
 	said []string
 }
 
-// newManager listens as systemd does.
+// newManager opens a notification socket like systemd's.
 func newManager(t *testing.T) *manager {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "notify") // the name of a socket has at most 107 bytes
+	dir, err := os.MkdirTemp("", "notify") // a socket path has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,13 +55,12 @@ func newManager(t *testing.T) *manager {
 	return &manager{t: t, conn: conn}
 }
 
-// environment is what the manager starts a service with.
+// environment returns the variables that the manager sets for a service.
 func (m *manager) environment(watchdog time.Duration) []string {
 	return []string{"NOTIFY_SOCKET=" + m.conn.LocalAddr().String(), fmt.Sprintf("WATCHDOG_USEC=%d", watchdog.Microseconds())}
 }
 
-// await waits until the service says something that fits, and returns what it said
-// until then.
+// await waits for a matching notification and returns all notifications up to it.
 func (m *manager) await(pattern string) (before []string) {
 	m.t.Helper()
 	want, buffer := regexp.MustCompile("^"+pattern+"$"), make([]byte, 4096)
@@ -90,9 +89,8 @@ func underManager(t *testing.T, config string, watchdog time.Duration) (*relay, 
 	return launch(t, configFile(t, config), "", m.environment(watchdog)...), m
 }
 
-// The service manager hears that a relay is ready when it leads and reads, or
-// stands by, and not before; that it is alive, also while requests end; and that it
-// stops.
+// The relay notifies the service manager that it is ready once it leads and reads, or stands
+// by, and not earlier. It sends keep-alives even while it drains, and reports its stop.
 func TestUnderAServiceManager(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -141,8 +139,8 @@ func contains(list []string, line string) bool {
 	return strings.Contains("\n"+strings.Join(list, "\n")+"\n", "\n"+line+"\n")
 }
 
-// The unit is one that systemd understands, and does not start again what starting
-// again does not mend.
+// systemd accepts the unit file. The unit does not restart the relay after errors that a
+// restart cannot fix.
 func TestUnit(t *testing.T) {
 	t.Parallel()
 	unit := read(t, "sluicebox.service")
@@ -173,14 +171,14 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// instructions are those of the Dockerfile, by stage.
+// instructions returns the instructions of the Dockerfile, by stage.
 func instructions(t *testing.T) (stages [][]string) {
 	t.Helper()
 	for line := range strings.Lines(strings.ReplaceAll(read(t, "Dockerfile"), "\\\n", " ")) {
 		line = strings.TrimSpace(line)
 		switch {
 		case line == "" || strings.HasPrefix(line, "#"):
-		case len(stages) == 0 && strings.HasPrefix(line, "ARG "): // what the stages build on
+		case len(stages) == 0 && strings.HasPrefix(line, "ARG "): // arguments of the stages' FROM
 		case strings.HasPrefix(line, "FROM "):
 			stages = append(stages, []string{line})
 		default:
@@ -191,7 +189,7 @@ func instructions(t *testing.T) (stages [][]string) {
 	return stages
 }
 
-// imageBinary builds the binary of the image, with the command of the Dockerfile.
+// imageBinary builds the image's binary with the command from the Dockerfile.
 func imageBinary(t *testing.T, stages [][]string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "sluicebox")
@@ -215,9 +213,9 @@ func imageBinary(t *testing.T, stages [][]string) string {
 	return ""
 }
 
-// The image's binary is static, and the image holds it, the certificates and
-// nothing else. The binary runs as the image's user in a root folder that nobody
-// may write and that holds only it and a configuration, and delivers.
+// The image contains its static binary, the CA certificates and nothing else. The binary runs
+// as the image's user in a read-only root folder with nothing but itself and a
+// configuration, and delivers.
 func TestImage(t *testing.T) {
 	t.Parallel()
 	stages := instructions(t)
@@ -247,7 +245,7 @@ func TestImage(t *testing.T) {
 	})
 }
 
-// expectStatic expects a binary that needs no other file to run.
+// expectStatic expects a statically linked binary.
 func expectStatic(t *testing.T, file string) {
 	t.Helper()
 	f, err := elf.Open(file)

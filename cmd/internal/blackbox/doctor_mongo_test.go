@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// ownMongo are the relay's own collections.
+// ownMongo returns the relay's collections.
 func ownMongo() []string {
 	return []string{
 		"sluicebox_meta", "sluicebox_leader", "sluicebox_lease", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold",
@@ -19,8 +19,8 @@ func ownMongo() []string {
 	}
 }
 
-// Each thing that is wrong is named with the statement that mends it, and doctor is
-// content once what it printed was done.
+// Doctor reports each fault with the statement that fixes it, and reports no fault once its
+// statements were run.
 func TestMongoDoctor(t *testing.T) {
 	t.Parallel()
 	chooseMongo(t)
@@ -55,7 +55,7 @@ func TestMongoDoctor(t *testing.T) {
 		{"no stream", as("relay"), func() {}, []string{"may not read the change stream"}, false},
 		{"no update of the outbox", both, func() { revoke("relay_work", "outbox_events", "update") }, []string{"lacks update on"}, false},
 		{"no right on the lease", both, func() {
-			set.Run("admin", bson.D{{Key: "dropRole", Value: "sluicebox_" + nameFor(s.database)}}) // which was the cure
+			set.Run("admin", bson.D{{Key: "dropRole", Value: "sluicebox_" + nameFor(s.database)}}) // created by the fix
 			revoke("relay_work", "sluicebox_lease", "insert")
 		}, []string{"lacks insert on"}, false},
 		{"no index of the state", both, func() {
@@ -78,10 +78,10 @@ func TestMongoDoctor(t *testing.T) {
 	}
 }
 
-// cure does what doctor printed, and prints then, and nothing else, until it is content.
+// cure runs the statements that doctor prints, and no others, until it reports no fault.
 func (s *mongoScene) cure(t *testing.T, config string, d diagnosis) {
 	t.Helper()
-	const most = 4 // what was mended may let doctor see more
+	const most = 4 // a fix may let doctor see more
 	for range most {
 		said := d.complaints()
 		if said == "" {
@@ -104,7 +104,7 @@ func (s *mongoScene) cure(t *testing.T, config string, d diagnosis) {
 	}
 }
 
-// What `sluicebox init --print` shows is what init makes.
+// `sluicebox init --print` prints exactly the objects that init creates.
 func TestMongoInitPrint(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "", func(s *mongoScene) {
@@ -121,8 +121,8 @@ func TestMongoInitPrint(t *testing.T) {
 	})
 }
 
-// A server that is no replica set is polled, and the relay says why; once it is one,
-// the relay streams by itself.
+// Without a replica set the relay polls and logs the reason. After the server has become a
+// replica set the relay streams, without a restart.
 func TestMongoWithoutASet(t *testing.T) {
 	t.Parallel()
 	chooseMongo(t)
@@ -140,7 +140,7 @@ func TestMongoWithoutASet(t *testing.T) {
 	}
 	s.backlog(100)
 	arrive(t, s.to, 100-s.count(bson.M{"status": "COMPLETED", "processedAt": nil}, "outbox_events"))
-	dwindle(t, "documents are not COMPLETED", func() int { // else the server's end takes outcomes with it
+	dwindle(t, "documents are not COMPLETED", func() int { // else the server's shutdown may lose outcomes
 		return s.count(bson.M{"status": bson.M{"$ne": "COMPLETED"}}, "outbox_events")
 	})
 	set.ConvertToReplicaSet()
@@ -153,8 +153,8 @@ func TestMongoWithoutASet(t *testing.T) {
 	expectStop(t, r)
 }
 
-// tap shows what commits, in commit order, beside a relay, and changes nothing;
-// status, lanes and deadletters answer.
+// tap prints commits in order beside a relay and changes nothing. status, lanes and
+// deadletters work.
 func TestMongoCommands(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "dispatch: {max-retries: 0}\n", func(s *mongoScene) {

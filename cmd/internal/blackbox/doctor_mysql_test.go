@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// ask runs doctor on a configuration and holds what it says against what is wanted.
+// ask runs doctor on a configuration and checks its findings.
 func (s *site) ask(name, config string, code int, want ...string) {
 	s.t.Helper()
 	d, text, got := doctor(s.t, config)
@@ -27,10 +27,10 @@ func (s *site) ask(name, config string, code int, want ...string) {
 	}
 }
 
-// canary is a password.
+// canary is a password that no output may contain.
 const canary = "canary-7d1"
 
-// What no statement mends is named with what does.
+// Doctor names the remedy of faults that no statement can fix.
 func TestDoctorOfAConfigurationMySQL(t *testing.T) {
 	t.Parallel()
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
@@ -53,7 +53,7 @@ func TestDoctorOfAConfigurationMySQL(t *testing.T) {
 		s.ask("no such table", events("outbox_event"), 78, "no table `outbox_event`", "visible tables: outbox_events, outbox_dispatch_jobs, legacy")
 		s.ask("no table", events("s"+s.name+".outbox"), 78, "no table")
 		s.ask("an unknown parameter", instead("?tls", "?tsl=x&tls"), 78, `unknown parameter: "tsl"`)
-		if f == servers.MariaDB { // which has no TLS until it is given a certificate
+		if f == servers.MariaDB { // needs a certificate before it has TLS
 			s.ask("no TLS", instead("?tls=false", "?tls=true"), 78, "offers no TLS", "enable TLS on the server")
 		}
 		s.ask("nobody there", instead(at(t, s.database), freeAddress(t)), 1, "connection refused", "fix source.url")
@@ -68,7 +68,7 @@ func TestDoctorOfAConfigurationMySQL(t *testing.T) {
 	})
 }
 
-// at is the host of a URL, with its port.
+// at returns host and port of a URL.
 func at(t *testing.T, text string) string {
 	t.Helper()
 	u, err := url.Parse(text)
@@ -78,7 +78,7 @@ func at(t *testing.T, text string) string {
 	return u.Host
 }
 
-// A certificate that is not trusted, one that is, and an account that needs TLS.
+// TLS: an untrusted certificate, a trusted one, and an account that requires TLS.
 func TestDoctorOfTLSMySQL(t *testing.T) {
 	t.Parallel()
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
@@ -101,7 +101,7 @@ func TestDoctorOfTLSMySQL(t *testing.T) {
 	})
 }
 
-// Doctor runs beside a relay and its standby without disturbing either.
+// Doctor runs beside a relay and its standby and disturbs neither.
 func TestDoctorBesideRelaysMySQL(t *testing.T) {
 	t.Parallel()
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
@@ -133,8 +133,8 @@ func TestDoctorBesideRelaysMySQL(t *testing.T) {
 	})
 }
 
-// namesake has doctor look at the configuration of another relay that was given the server
-// id of this one, which MariaDB does not bear.
+// namesake runs doctor on the configuration of another relay with the same server id, which
+// MariaDB does not allow.
 func (s *site) namesake() {
 	s.t.Helper()
 	list, code := "SHOW REPLICAS", 0
@@ -169,7 +169,7 @@ func (s *site) namesake() {
 	}
 	other := strings.Replace(s.config, "name: "+name, "name: "+name+"b", 1)
 	other = strings.Replace(other, "source: {", "source: {server-id: "+id+", ", 1)
-	within(s.t, patience, func() string { // the relay may just begin a new stream
+	within(s.t, patience, func() string { // the relay may be opening a new stream
 		if _, text, _ := doctor(s.t, other); !strings.Contains(text, "source.server-id") {
 			return "doctor does not see the other relay:\n" + text
 		}
@@ -178,7 +178,7 @@ func (s *site) namesake() {
 	s.ask("a server id twice", other, code, fmt.Sprintf("reads the binlog with server id %s, which is this relay's", id), "source.server-id")
 }
 
-// A server that is one of several that take writes is refused, by doctor and by run.
+// doctor and run refuse a server that is one of several writable ones.
 func TestAClusterIsRefused(t *testing.T) {
 	t.Parallel()
 	server := servers.MariaDB.Start(t, nil)
@@ -189,8 +189,8 @@ func TestAClusterIsRefused(t *testing.T) {
 	expectEnd(t, s.config, 78, "a Galera cluster", "use a server with one primary")
 }
 
-// A replica is named by doctor, and waited for by run: promoted, it has what the old
-// primary did not deliver.
+// Doctor reports a replica, and run waits for its promotion. The promoted server then
+// delivers the rows that the old primary did not.
 func TestAReplicaIsPromoted(t *testing.T) {
 	t.Parallel()
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
@@ -237,7 +237,7 @@ func TestAReplicaIsPromoted(t *testing.T) {
 	})
 }
 
-// move takes a site to another server.
+// move points a site at another server.
 func (s *site) move(address string) {
 	s.t.Helper()
 	database := strings.Replace(s.database, at(s.t, s.database), address, 1)

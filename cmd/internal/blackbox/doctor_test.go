@@ -15,7 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// diagnosis is what `sluicebox doctor --json` prints.
+// diagnosis is the output of `sluicebox doctor --json`.
 type diagnosis struct {
 	Findings                    []finding
 	Faults, Unreachable, Advice int
@@ -27,7 +27,7 @@ type finding struct {
 	Unreachable                        bool
 }
 
-// statements are those that doctor prints, in its order.
+// statements returns the statements that doctor prints, in order.
 func (d *diagnosis) statements() (list []string) {
 	for _, f := range d.Findings {
 		for _, s := range f.Statements {
@@ -37,8 +37,8 @@ func (d *diagnosis) statements() (list []string) {
 	return list
 }
 
-// doctor runs the program's doctor on a configuration, once for people and once for
-// programs, and holds the two against each other.
+// doctor runs `sluicebox doctor` with and without --json on a configuration and compares the
+// two outputs.
 func doctor(t *testing.T, yaml string) (d diagnosis, text string, code int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "sluicebox.yaml")
@@ -68,8 +68,8 @@ func doctor(t *testing.T, yaml string) (d diagnosis, text string, code int) {
 	return d, text, code
 }
 
-// Each thing that is wrong is named with the statement that mends it, and doctor is
-// content once what it printed was done.
+// Doctor reports each fault with the statement that fixes it, and reports no fault once its
+// statements were run.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
@@ -84,8 +84,8 @@ func TestDoctor(t *testing.T) {
 	})
 }
 
-// Who begins with the preset beside the table that SDKs write today is told so, with the
-// configuration to use, and that one is right.
+// With the preset and the table of today's SDKs, doctor prints the right configuration, and
+// that one has no fault.
 func TestDoctorSeesTodaysTable(t *testing.T) {
 	t.Parallel()
 	onHosts(t, kinds(t), func(t *testing.T, h host) {
@@ -114,14 +114,14 @@ func TestDoctorSeesTodaysTable(t *testing.T) {
 	})
 }
 
-// What no statement mends is named with what does.
+// Doctor names the remedy of faults that no statement can fix.
 func TestDoctorOfAConfiguration(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		database, _ := prepare(t, postgresHost(version), seedTables)
 		const token = "the-right-token"
 		receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			switch { // in the platform's order: another method first, then the credentials
+			switch { // the platform checks the method first, then the credentials
 			case r.Method != http.MethodPost:
 				w.WriteHeader(http.StatusMethodNotAllowed)
 			case r.Header.Get("Authorization") != "Bearer "+token:
@@ -182,8 +182,7 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 	})
 }
 
-// Where the relay may choose, a log that cannot be read is advice; where it polls
-// anyway, nobody asks for it.
+// With mode auto an unreadable log is advice. With mode poll doctor does not check it.
 func TestDoctorOfAModeWithoutALog(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
@@ -199,8 +198,8 @@ func TestDoctorOfAModeWithoutALog(t *testing.T) {
 	})
 }
 
-// Doctor runs beside a relay and its standby without disturbing either: it takes
-// neither the lock nor the slot, and delivers nothing.
+// Doctor runs beside a relay and its standby and disturbs neither: it acquires neither the
+// lock nor the slot, and delivers nothing.
 func TestDoctorBesideRelays(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -241,7 +240,7 @@ func TestDoctorBesideRelays(t *testing.T) {
 	})
 }
 
-// The roles of the scripts are enough for doctor too, and lack nothing.
+// The roles of the scripts have all privileges that doctor needs.
 func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	eachCast(t, "", func(c *cast) {
@@ -258,7 +257,7 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	})
 }
 
-// On an SQLite file too: from nothing to a file that is well, by what doctor says.
+// On an SQLite file, doctor's statements lead from nothing to a file without faults.
 func TestDoctorOnSQLite(t *testing.T) {
 	t.Parallel()
 	source, db := seedFile(t)

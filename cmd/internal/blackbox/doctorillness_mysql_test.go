@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// guest is a relay's configuration with a server of MySQL or MariaDB that it has to
-// itself. The relay's account has what it needs and nothing more.
+// guest is a relay configuration with a MySQL or MariaDB server of its own. The relay's
+// account has exactly the privileges that it needs.
 type guest struct {
 	*site
 	server *servers.MySQLServer
@@ -22,7 +22,7 @@ const (
 	seedWrite = "UPDATE (status, retry_count, processed_at, error_message)"
 )
 
-// newGuest sets a guest up who is well.
+// newGuest returns a guest without faults.
 func newGuest(t *testing.T, f servers.Flavour) *guest {
 	g := &guest{server: f.Start(t, map[string]string{"binlog-row-metadata": "FULL"})}
 	g.site = newSite(t, f, g.server.Database(), "")
@@ -36,7 +36,7 @@ func newGuest(t *testing.T, f servers.Flavour) *guest {
 	return g
 }
 
-// ownMySQL are the relay's own tables.
+// ownMySQL returns the relay's tables.
 func ownMySQL() []string {
 	return []string{
 		"sluicebox_meta", "sluicebox_leader", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold",
@@ -53,7 +53,7 @@ func (g *guest) init() {
 	}
 }
 
-// expectWell checks that doctor has nothing to say.
+// expectWell expects doctor to report no fault.
 func (g *guest) expectWell() {
 	g.t.Helper()
 	d, text, code := doctor(g.t, g.config)
@@ -62,7 +62,7 @@ func (g *guest) expectWell() {
 	}
 }
 
-// expectIll checks what doctor says of an illness, and returns it.
+// expectIll expects doctor to report an illness, and returns its findings.
 func (g *guest) expectIll(ill *illness) diagnosis {
 	g.t.Helper()
 	d, text, code := doctor(g.t, g.config)
@@ -81,7 +81,7 @@ func (g *guest) expectIll(ill *illness) diagnosis {
 	return d
 }
 
-// diagnose runs doctor for programs alone.
+// diagnose runs doctor with --json.
 func diagnose(t *testing.T, yaml string) (d diagnosis) {
 	t.Helper()
 	out, stderr, _ := command(t, nil, "doctor", "--json", "-c", configFile(t, yaml))
@@ -91,7 +91,7 @@ func diagnose(t *testing.T, yaml string) (d diagnosis) {
 	return d
 }
 
-// complaints are the texts and remedies of what is not fine.
+// complaints returns the texts and remedies of all findings that are not OK.
 func (d *diagnosis) complaints() string {
 	said := ""
 	for _, f := range d.Findings {
@@ -102,10 +102,10 @@ func (d *diagnosis) complaints() string {
 	return said
 }
 
-// cure does what doctor printed, and prints then, and nothing else, until it is content.
+// cure runs the statements that doctor prints, and no others, until it reports no fault.
 func (g *guest) cure(d diagnosis) {
 	g.t.Helper()
-	const most = 4 // what was mended may let doctor see more
+	const most = 4 // a fix may let doctor see more
 	for range most {
 		said := d.complaints()
 		if said == "" {
@@ -124,7 +124,7 @@ func (g *guest) cure(d diagnosis) {
 	}
 }
 
-// suffer takes a guest through an illness and its cure.
+// suffer causes an illness, runs its cure and expects a guest without faults.
 func (g *guest) suffer(t *testing.T, ill *illness) {
 	defer func(outer *testing.T, config string) { g.t, g.config = outer, config }(g.t, g.config)
 	g.t = t
@@ -136,7 +136,7 @@ func (g *guest) suffer(t *testing.T, ill *illness) {
 	g.sql(ill.after...)
 }
 
-// illnessesMySQL are those of tables and rights.
+// illnessesMySQL returns the faults of tables and privileges.
 func (g *guest) illnessesMySQL() []illness {
 	on := func(table string) string { return "`" + g.name + "`.`" + table + "` TO 'relay'@'%';" }
 	all := "DROP TABLE " + strings.Join(ownMySQL(), ", ")
@@ -166,7 +166,7 @@ func (g *guest) illnessesMySQL() []illness {
 		{name: "a status too short", cause: []string{"ALTER TABLE outbox_events MODIFY status VARCHAR(9) NOT NULL"}, want: []string{`cannot hold "PROCESSING"`, alter + "MODIFY COLUMN `status` VARCHAR(255) NOT NULL;"}},
 		{name: "a constraint of the status", cause: []string{"ALTER TABLE outbox_events ADD CONSTRAINT words CHECK (status IN ('PENDING', 'COMPLETED', 'FAILED', 'it''s'))"},
 			want: []string{"does not allow 'PROCESSING'", alter + "DROP CONSTRAINT `words`, ADD CONSTRAINT `words` CHECK (("}, after: []string{"ALTER TABLE outbox_events DROP CONSTRAINT words"},
-			// MariaDB shows constraints to nobody with rights on columns alone.
+			// MariaDB hides constraints from accounts with column privileges only.
 			change: func(config string) string { return strings.Replace(config, "://relay@", "://root@", 1) }},
 		{name: "no index of unsettled rows", harmless: true, cause: []string{"DROP INDEX idx_outbox_events_status ON outbox_events"},
 			want: []string{"CREATE INDEX `outbox_events_unsettled` ON `outbox_events` (`status`, `created_at`, `id`);"}},
@@ -181,7 +181,7 @@ func (g *guest) illnessesMySQL() []illness {
 	}
 }
 
-// defaultRole makes a role active wherever the relay's account logs in.
+// defaultRole activates a role at every login of the relay's account.
 func (g *guest) defaultRole(role string) string {
 	if g.flavour == servers.MariaDB {
 		return "SET DEFAULT ROLE " + role + " FOR relay"
@@ -189,17 +189,17 @@ func (g *guest) defaultRole(role string) string {
 	return "SET DEFAULT ROLE " + role + " TO relay"
 }
 
-// revokeAll takes the relay's account all rights on the database.
+// revokeAll revokes all privileges on the database from the relay's account.
 func (g *guest) revokeAll() []string {
 	return []string{"REVOKE ALL PRIVILEGES, GRANT OPTION FROM relay"}
 }
 
-// regrant gives it back what doctor asks for as soon as it may look at the tables.
+// regrant grants the privileges that doctor asks for once it may read the tables.
 func (g *guest) regrant() []string {
 	return []string{"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO relay"}
 }
 
-// settingsMySQL are illnesses of the server's settings, which change while it runs.
+// settingsMySQL returns the faults of server settings, which change while the server runs.
 func (g *guest) settingsMySQL() []illness {
 	set := func(name, value string) string { return "SET GLOBAL " + name + " = " + value }
 	mend := func(name, value string) string {
@@ -238,8 +238,8 @@ func (g *guest) settingsMySQL() []illness {
 			cause: []string{set("gtid_mode", "ON_PERMISSIVE"), set("gtid_mode", "OFF_PERMISSIVE"), set("gtid_mode", "OFF"), set("enforce_gtid_consistency", "OFF")}})
 }
 
-// Each thing that is wrong is named with the statement that mends it, and doctor is
-// content once what it printed was done.
+// Doctor reports each fault with the statement that fixes it, and reports no fault once its
+// statements were run.
 func TestDoctorMySQL(t *testing.T) {
 	t.Parallel()
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
@@ -258,9 +258,9 @@ func TestDoctorMySQL(t *testing.T) {
 	})
 }
 
-// quiet waits until nobody reads the binlog: whoever only asked whether the server sends
-// it counts among its sessions until the server has noticed that nobody listens, and
-// MySQL waits for that before it stops.
+// quiet waits until no session reads the binlog. A client that only checked whether the
+// server sends it stays in the process list until the server notices the disconnect, and
+// MySQL waits for such sessions at its shutdown.
 func (g *guest) quiet() {
 	g.t.Helper()
 	within(g.t, patience, func() string {
@@ -271,7 +271,7 @@ func (g *guest) quiet() {
 	})
 }
 
-// offline closes the server to all but administrators: the relay waits.
+// offline sets offline_mode, which admits only administrators. The relay waits.
 func (g *guest) offline(t *testing.T) {
 	defer func(outer *testing.T) { g.t = outer }(g.t)
 	g.t = t
@@ -285,7 +285,7 @@ func (g *guest) offline(t *testing.T) {
 	expectStop(t, r)
 }
 
-// crowded leaves the server no room for a relay, and then none for any session.
+// crowded leaves no connections for a relay, and then none at all.
 func (g *guest) crowded(t *testing.T) {
 	defer func(outer *testing.T) { g.t = outer }(g.t)
 	g.t = t
@@ -304,15 +304,14 @@ func (g *guest) crowded(t *testing.T) {
 	g.sql("SET GLOBAL max_connections = 151")
 }
 
-// cramped leaves the server too little room for a relay.
+// cramped sets too few connections for a relay.
 func (g *guest) cramped(t *testing.T) {
 	g.quiet()
 	g.suffer(t, &illness{harmless: true, cause: []string{"SET GLOBAL max_connections = 13"}, want: []string{"and a relay needs 13", "max_connections = "}})
 }
 
-// withoutBinlog has the server write no binlog, and then one that leaves the database
-// out. Where the relay may choose, that is advice; where it polls anyway, nobody asks for
-// it.
+// withoutBinlog turns the binlog off, and then excludes the database from it. With mode auto
+// that is advice. With mode poll doctor does not check it.
 func (g *guest) withoutBinlog(t *testing.T) {
 	defer func(outer *testing.T) { g.t = outer }(g.t)
 	g.t = t

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// patient is a relay's configuration with a server that it has to itself. The
-// relay's role has what it needs and nothing more.
+// patient is a relay configuration with a server of its own. The relay's role has exactly
+// the privileges that it needs.
 type patient struct {
 	t      *testing.T
 	server *servers.Server
@@ -24,7 +24,7 @@ const (
 	patientName = "clinic"
 )
 
-// newPatient sets a patient up who is well.
+// newPatient returns a patient without faults.
 func newPatient(t *testing.T, version int) *patient {
 	p := &patient{t: t, to: sinktest.NewReceiver(t)}
 	p.server = servers.Start(t, version, map[string]string{"max_slot_wal_keep_size": "1GB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
@@ -51,7 +51,7 @@ func (p *patient) init() {
 	}
 }
 
-// expectWell checks that doctor has nothing to say.
+// expectWell expects doctor to report no fault.
 func (p *patient) expectWell() {
 	p.t.Helper()
 	d, text, code := doctor(p.t, p.config)
@@ -60,10 +60,10 @@ func (p *patient) expectWell() {
 	}
 }
 
-// cure does what doctor prints, and nothing else, until it is content.
+// cure runs the statements that doctor prints, and no others, until it reports no fault.
 func (p *patient) cure(restart bool) {
 	p.t.Helper()
-	const most = 3 // what was mended may let doctor see more
+	const most = 3 // a fix may let doctor see more
 	for range most {
 		d, text, code := doctor(p.t, p.config)
 		if code == 0 && d.Advice == 0 {
@@ -85,17 +85,17 @@ func (p *patient) cure(restart bool) {
 	p.expectWell()
 }
 
-// illness is one thing that is wrong with a patient.
+// illness is one fault of a patient.
 type illness struct {
 	name  string
-	cause []string // statements that bring it about
-	// want is in what doctor says, in the statement that mends it above all.
+	cause []string // statements that cause the fault
+	// want are texts that doctor prints, above all the statement that fixes the fault.
 	want []string
-	// harmless: advice, and exit code 0.
+	// harmless faults are advice with exit code 0.
 	harmless bool
-	// after is what is cleared away behind the cure.
+	// after are statements that clean up after the cure.
 	after []string
-	// change is made to the configuration while the case lasts.
+	// change modifies the configuration while the fault lasts.
 	change func(config string) string
 }
 
@@ -148,7 +148,7 @@ func illnesses() []illness {
 	}
 }
 
-// suffer takes a patient through an illness and its cure.
+// suffer causes an illness, runs its cure and expects a patient without faults.
 func (p *patient) suffer(t *testing.T, ill *illness) {
 	defer func(outer *testing.T, config string) { p.t, p.config = outer, config }(p.t, p.config)
 	p.t = t
@@ -161,7 +161,7 @@ func (p *patient) suffer(t *testing.T, ill *illness) {
 	p.sql(ill.after...)
 }
 
-// expectIll checks what doctor says of an illness.
+// expectIll expects doctor to report an illness.
 func (p *patient) expectIll(ill *illness) {
 	p.t.Helper()
 	d, text, code := doctor(p.t, p.config)
@@ -181,8 +181,8 @@ func (p *patient) expectIll(ill *illness) {
 	}
 }
 
-// serverIllnesses are those that a restart belongs to. cause are statements after
-// which the server is restarted.
+// serverIllnesses returns the faults that need a restart. cause are statements before the
+// restart.
 func serverIllnesses() []illness {
 	return []illness{
 		{name: "wal_level", cause: []string{"ALTER SYSTEM SET wal_level = replica"}, want: []string{"ALTER SYSTEM SET wal_level = logical;", "restart the server"}},

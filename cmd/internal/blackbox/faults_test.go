@@ -14,9 +14,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// The slot is dropped, and the relay that takes a new place in the log ends
-// before it has delivered what it found: the next one finds it again. What was
-// found cannot be parked in the meantime, or its place could rightly be saved.
+// The slot is dropped. The relay takes a new snapshot, but is killed before it has delivered
+// those rows, so the next relay must find them again. The rows cannot be spilled in the
+// meantime, because otherwise the new position could be saved.
 func TestACutThatWasNotFinishedIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	for how, end := range map[string]func(*relay){"stopped": func(r *relay) { r.stop() }, "killed": (*relay).kill} {
@@ -34,9 +34,9 @@ func TestACutThatWasNotFinishedIsMadeAgain(t *testing.T) {
 
 				away := s.config
 				s.config = strings.Replace(s.config, s.to.URL(), "http://127.0.0.1:1", 1)
-				s.config += "dispatch: {request-timeout: 2s}\n" // as a stop waits for the parking too
+				s.config += "dispatch: {request-timeout: 2s}\n" // a stop waits for spill writes, too
 				r = s.run()
-				// Why is not told where other tests' transactions held the new slot up.
+				// The reason is not logged if other tests' transactions delayed the new slot.
 				r.waitFor(fmt.Sprintf("backlog=%d reason=", s.rows()-rows))
 				r.waitFor("request failed")
 				end(r)
@@ -51,10 +51,9 @@ func TestACutThatWasNotFinishedIsMadeAgain(t *testing.T) {
 	}
 }
 
-// The server crashes at random moments under eight writers and a live relay, and
-// takes back COMPLETED that was committed asynchronously: the rows are found
-// unsettled and delivered again, each group in order, and nothing stays
-// PROCESSING.
+// The server crashes at random moments under eight writers and a live relay, and loses
+// COMPLETED updates that were committed asynchronously. The relay finds those rows unsettled
+// and delivers them again, each group in order. No row stays PROCESSING.
 func TestTheServerCrashes(t *testing.T) {
 	t.Parallel()
 	const rest = "dispatch: {api-batch-size: 5, max-concurrent-groups: 4}\n"
@@ -68,7 +67,7 @@ func TestTheServerCrashes(t *testing.T) {
 			if i%2 == 0 {
 				wait = write(t, s.database, load{seconds: 60, clients: 8, rate: 600, scripts: lateScripts(50), broken: true})
 				<-time.After(time.Duration(rand.Int64N(int64(round * 2 / 3)))) // at random
-			} else { // amid outcomes that no commit of a writer makes durable
+			} else { // crash amid outcomes that no writer's commit has flushed
 				write(t, s.database, load{transactions: 1000, clients: 8, scripts: seedScripts(50)})()
 				arrive(t, to, before+900)
 			}
@@ -77,7 +76,7 @@ func TestTheServerCrashes(t *testing.T) {
 			server.Restart(nil)
 		}
 		rows, again := s.expectAll()
-		if again == 0 && s.kind.postgres { // where outcomes are committed asynchronously
+		if again == 0 && s.kind.postgres { // only here outcomes are committed asynchronously
 			t.Error("no outcome was taken back: nothing was proven")
 		}
 		t.Logf("%d rows under %d crashes of the server, first arrivals in order; %d were created before one that committed earlier; %d arrived again",
@@ -86,8 +85,8 @@ func TestTheServerCrashes(t *testing.T) {
 	})
 }
 
-// One row whose table does not take its outcome, and one that somebody keeps
-// locked, hold up themselves and nothing else.
+// A row whose table refuses its outcome, and a row that another session keeps locked, delay
+// only themselves.
 func TestARowThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -127,8 +126,8 @@ func TestARowThatCannotBeWritten(t *testing.T) {
 	})
 }
 
-// Whatever becomes of the slot, the publication or the table, while the relay
-// runs or while it does not: every row is delivered.
+// The slot, the publication or the table is dropped or changed, with the relay running or
+// stopped. Every row is delivered.
 func TestTheLogIsLost(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(s *scene, name string){
@@ -177,8 +176,8 @@ func TestTheLogIsLost(t *testing.T) {
 	}
 }
 
-// unlessThere runs a statement whose work the relay may have done by then; its
-// quotes are doubled.
+// unlessThere runs a statement unless the relay has created the object already. The
+// statement's quotes are doubled.
 func (s *scene) unlessThere(statement string) {
 	s.t.Helper()
 	servers.Exec(s.t, s.database, "DO 'BEGIN "+statement+"; EXCEPTION WHEN duplicate_object THEN NULL; END'")
@@ -191,8 +190,8 @@ func failure(err error) string {
 	return ""
 }
 
-// A column is renamed, rows are written, and it is named back: what the log holds
-// of that time cannot be read, and the rows are delivered all the same.
+// A column is renamed, rows are written, and it is renamed back. The log of that time is
+// unreadable, but the rows are delivered.
 func TestAColumnIsRenamedAndNamedBack(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -209,8 +208,8 @@ func TestAColumnIsRenamedAndNamedBack(t *testing.T) {
 	})
 }
 
-// A fast shutdown of the server is not held up, with rows in flight and with a
-// receiver that takes none.
+// A fast shutdown of the server is not delayed by rows in flight, nor by a receiver that
+// accepts none.
 func TestAFastShutdownIsNotHeldUp(t *testing.T) {
 	t.Parallel()
 	anOwnScene(t, servers.Spread(t, hosts()), nil, "", func(s *scene, server ownServer) {

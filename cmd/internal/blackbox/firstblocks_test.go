@@ -8,10 +8,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// A first start with on-failed: block keeps the order that an earlier processor left: a
-// group in which a row FAILED and others wait is blocked, whether those fit into memory
-// or are parked, also after a kill, until somebody skips the row. A group in which
-// nothing waited goes on. By hand:
+// A first start with on-failed: block keeps the order that an earlier processor left. A group
+// with a FAILED row and waiting rows is blocked until an operator skips the FAILED row. This
+// holds for waiting rows in memory and spilled ones, and after a kill. A group without
+// waiting rows continues. By hand:
 //
 //	go test -v -run 'TestFirstStartTakesBlocks' ./cmd/internal/blackbox
 func TestFirstStartTakesBlocks(t *testing.T) {
@@ -21,7 +21,7 @@ func TestFirstStartTakesBlocks(t *testing.T) {
 			t.Parallel()
 			eachKind(t, fmt.Sprintf("dispatch: {on-failed: block, global-buffer-size: %d}\n", buffer), func(s *scene) {
 				s.number(1, 100, "i % 10")
-				for sql, ids := range map[string]string{ // group 0 waits behind row 30, of group 1 nothing waits
+				for sql, ids := range map[string]string{ // group 0 waits behind row 30; in group 1 no row waits
 					"UPDATE outbox_events SET status = 'FAILED', error_message = 'no such thing', retry_count = 1 WHERE id IN (": quoted(numbered(10), numbered(30), numbered(11)),
 					"UPDATE outbox_events SET status = 'COMPLETED' WHERE message_group = '1' AND id NOT IN (":                    quoted(numbered(11)),
 				} {
@@ -29,7 +29,7 @@ func TestFirstStartTakesBlocks(t *testing.T) {
 				}
 				r := s.run()
 				r.waitFor("message groups blocked by earlier FAILED rows")
-				const sent, behind = 80, 8 // groups 2 to 9; of group 0 the row 20 and what is behind 30
+				const sent, behind = 80, 8 // groups 2 to 9; in group 0, row 20 and the rows behind 30
 				arrive(s.t, s.to, sent)
 				s.number(101, 110, "i % 10")
 				arrive(s.t, s.to, sent+9)
@@ -57,7 +57,7 @@ func TestFirstStartTakesBlocks(t *testing.T) {
 	}
 }
 
-// expectHead waits until group 0 alone is blocked, by row 30.
+// expectHead waits until group 0, and no other, is blocked by row 30.
 func (s *scene) expectHead(r *relay) {
 	s.t.Helper()
 	within(s.t, patience, func() string {
@@ -69,7 +69,7 @@ func (s *scene) expectHead(r *relay) {
 	})
 }
 
-// The same beside MongoDB.
+// The same on MongoDB.
 func TestMongoFirstStartTakesBlocks(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "dispatch: {on-failed: block}\n", func(s *mongoScene) {

@@ -28,8 +28,7 @@ CREATE TABLE shop.outbox (
     error      TEXT
 )`
 
-// withoutBinlog starts a server that writes no binlog, as MariaDB comes out of the box, and
-// with the settings of that box.
+// withoutBinlog starts a server with MariaDB's defaults, for example without a binlog.
 func withoutBinlog(t *testing.T, f servers.Flavour) *servers.MySQLServer {
 	t.Helper()
 	settings := map[string]string{"skip-log-bin": "", "binlog-format": "MIXED", "gtid-strict-mode": "OFF", "sync-binlog": "0"}
@@ -39,8 +38,8 @@ func withoutBinlog(t *testing.T, f servers.Flavour) *servers.MySQLServer {
 	return f.Start(t, settings)
 }
 
-// stranger has a server as it comes out of the box, an outbox table, a receiver, the
-// README, and what the program says.
+// stranger is a first user with a server with default settings, an outbox table, a receiver,
+// the README and the program's output.
 type stranger struct {
 	t      *testing.T
 	server *servers.MySQLServer
@@ -55,8 +54,7 @@ func (n *stranger) note(format string, args ...any) {
 	fmt.Fprintf(&n.lived, format+"\n", args...)
 }
 
-// exampleMySQL is the configuration of the README for any table, with a test's addresses in
-// place of the example's.
+// exampleMySQL returns the README's configuration for any table, with the test's addresses.
 func exampleMySQL(t *testing.T, database, receiver string) string {
 	t.Helper()
 	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
@@ -82,7 +80,7 @@ func (n *stranger) sql(statement string) {
 	n.done = append(n.done, statement)
 }
 
-// sluicebox runs a command and returns what it said.
+// sluicebox runs a command and returns its output.
 func (n *stranger) sluicebox(env []string, args ...string) (said string, code int) {
 	n.t.Helper()
 	n.note("\n$ sluicebox %s -c sluicebox.yaml", strings.Join(args, " "))
@@ -91,7 +89,7 @@ func (n *stranger) sluicebox(env []string, args ...string) (said string, code in
 	return stdout + stderr, code
 }
 
-// doctor asks what is to be done.
+// doctor returns doctor's findings.
 func (n *stranger) doctor() (d diagnosis, code int) {
 	n.t.Helper()
 	_, code = n.sluicebox(nil, "doctor")
@@ -102,20 +100,20 @@ func (n *stranger) doctor() (d diagnosis, code int) {
 	return diagnose(n.t, string(yaml)), code
 }
 
-// configurationLine is a line for the server's configuration, as doctor gives it.
+// configurationLine matches a line for the server's configuration, as doctor prints it.
 var configurationLine = regexp.MustCompile("`([a-z_]+)=([A-Za-z0-9_]*)`")
 
-// persisted is a statement that sets a variable of MySQL for good.
+// persisted matches a SET PERSIST statement of MySQL.
 var persisted = regexp.MustCompile("^SET PERSIST ([a-z_]+) = '?([A-Za-z0-9_]*)'?;$")
 
-// obey does what doctor said: `sluicebox init`, the statements as the administrator, the
-// lines of the server's configuration and its restart. It reports whether there was
-// anything to do that had not been done.
+// obey does everything that doctor printed: `sluicebox init`, the statements as the
+// administrator, the server's configuration with a restart. It reports whether there was
+// anything new to do.
 func (n *stranger) obey(d *diagnosis) (did bool) {
 	n.t.Helper()
 	said := d.complaints()
 	if strings.Contains(said, "run `sluicebox init`") {
-		// The relay's account may make nothing: every key has a variable.
+		// The relay's account may create nothing; its keys are set by environment variables.
 		url := "SLUICEBOX_SOURCE_URL=" + strings.Replace(n.server.URL, "/?", "/shop?", 1)
 		if _, code := n.sluicebox([]string{url}, "init"); code != 0 {
 			n.t.Fatalf("init did not work:\n%s", n.lived.String())
@@ -128,8 +126,7 @@ func (n *stranger) obey(d *diagnosis) (did bool) {
 		}
 		n.sql(statement)
 		did = true
-		// The tests' servers are started with --no-defaults, and so without what was
-		// persisted.
+		// The test servers run with --no-defaults and so do not load persisted variables.
 		if set := persisted.FindStringSubmatch(statement); set != nil {
 			n.lines[strings.ReplaceAll(set[1], "_", "-")] = set[2]
 		}
@@ -151,8 +148,8 @@ func (n *stranger) obey(d *diagnosis) (did bool) {
 	return did
 }
 
-// A first user's path by the commands alone: a server without a binlog, an account without
-// rights, doctor, what it says, run, and the first row is delivered.
+// A first user follows the commands alone: a server without a binlog, an account without
+// privileges, doctor and its remedies, run. The first row is then delivered.
 func TestAFirstUsersPathMySQL(t *testing.T) {
 	t.Parallel()
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
@@ -173,7 +170,7 @@ func TestAFirstUsersPathMySQL(t *testing.T) {
 			}
 			d, code = n.doctor()
 		}
-		receiver := 1 // it answers to POST alone, which is worth a word
+		receiver := 1 // it accepts only POST, which doctor reports as advice
 		if code != 0 || d.Advice > receiver {
 			t.Fatalf("all was done that doctor said, and it ends with code %d:\n%s", code, d.complaints())
 		}
@@ -201,8 +198,8 @@ func TestAFirstUsersPathMySQL(t *testing.T) {
 	})
 }
 
-// Where the server writes no binlog, the relay polls and says why. It streams by itself
-// once the server, started again, writes one.
+// Without a binlog the relay polls and logs the reason. It streams by itself after the server
+// was restarted with a binlog.
 func TestAutoWithoutABinlog(t *testing.T) {
 	t.Parallel()
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {

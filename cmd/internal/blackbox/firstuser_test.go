@@ -13,8 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// shopTable is what a service that has an outbox brings with it: the table of the
-// README's example, and no more.
+// shopTable is the table of the README's example, as a service brings it.
 const shopTable = `
 CREATE SCHEMA shop;
 CREATE TABLE shop.outbox (
@@ -27,8 +26,8 @@ CREATE TABLE shop.outbox (
     error      text
 )`
 
-// newcomer has a server as it comes out of the box, an outbox table, a receiver, the
-// README, and what the program says.
+// newcomer is a first user with a server with default settings, an outbox table, a receiver,
+// the README and the program's output.
 type newcomer struct {
 	t      *testing.T
 	server *servers.Server
@@ -42,8 +41,7 @@ func (n *newcomer) note(format string, args ...any) {
 	fmt.Fprintf(&n.lived, format+"\n", args...)
 }
 
-// example is the configuration of the README for any table, with this test's
-// addresses in place of the example's.
+// example returns the README's configuration for any table, with the test's addresses.
 func (n *newcomer) example(receiver string) string {
 	n.t.Helper()
 	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
@@ -78,7 +76,7 @@ func (n *newcomer) sql(statement string) {
 	n.done = append(n.done, statement)
 }
 
-// sluicebox runs a command and returns what it said.
+// sluicebox runs a command and returns its output.
 func (n *newcomer) sluicebox(env []string, args ...string) (said string, code int) {
 	n.t.Helper()
 	n.note("\n$ sluicebox %s -c sluicebox.yaml", strings.Join(args, " "))
@@ -87,9 +85,9 @@ func (n *newcomer) sluicebox(env []string, args ...string) (said string, code in
 	return stdout + stderr, code
 }
 
-// obey does what doctor said: the statements as the administrator, then
-// `sluicebox init`, then a restart of the server. It reports whether there was
-// anything to do that had not been done.
+// obey does everything that doctor printed: the statements as the administrator, then
+// `sluicebox init`, then a restart of the server. It reports whether there was anything new
+// to do.
 func (n *newcomer) obey(said string) (did bool) {
 	n.t.Helper()
 	for line := range strings.Lines(said) {
@@ -101,7 +99,7 @@ func (n *newcomer) obey(said string) (did bool) {
 		did = true
 	}
 	if strings.Contains(said, "run `sluicebox init`") {
-		// The relay's role may make nothing: every key has a variable.
+		// The relay's role may create nothing; its keys are set by environment variables.
 		if _, code := n.sluicebox([]string{"SLUICEBOX_SOURCE_URL=" + n.server.URL}, "init"); code != 0 {
 			n.t.Fatalf("init did not work:\n%s", n.lived.String())
 		}
@@ -114,8 +112,8 @@ func (n *newcomer) obey(said string) (did bool) {
 	return did
 }
 
-// A first user's path by the commands alone: a server out of the box, doctor, what it
-// says, run, and the first row is delivered.
+// A first user follows the commands alone: a server with default settings, doctor and its
+// remedies, run. The first row is then delivered.
 func TestAFirstUsersPath(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {

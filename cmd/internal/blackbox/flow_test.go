@@ -11,11 +11,11 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// loadSeconds is how long the loads of real input last.
+// loadSeconds is the duration of the loads.
 const loadSeconds = 6
 
-// A service writes into both tables of the seed; every row arrives once, in
-// commit order within its group, and is COMPLETED.
+// A service writes into both FlowCatalyst tables. Every row arrives once, in the commit order
+// of its group, and is COMPLETED.
 func TestRealInput(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
@@ -30,13 +30,13 @@ func TestRealInput(t *testing.T) {
 	})
 }
 
-// The same through today's table, whose wire nobody names: delivered rows are deleted.
+// The same for the outbox-messages table with the default wire. Delivered rows are deleted.
 func TestRealInputOfToday(t *testing.T) {
 	t.Parallel()
 	onHosts(t, servers.Spread(t, hosts()), func(t *testing.T, h host) {
 		database, conn := prepare(t, h, func(k *kind) string { return k.messages + k.copyOfMessages })
 		to := sinktest.NewReceiver(t)
-		to.Script(func(r *sinktest.Request) sinktest.Answer { // which knows the other wire no more
+		to.Script(func(r *sinktest.Request) sinktest.Answer { // a receiver without the old wire
 			if !strings.HasPrefix(string(r.Body), `{"items":[`) {
 				return sinktest.Answer{Status: http.StatusBadRequest}
 			}
@@ -67,8 +67,8 @@ admin: {listen: %s}
 	})
 }
 
-// Eight writers at full speed: the log is ahead of what statements see, and no
-// row is dropped for it.
+// Eight writers at full speed: the log is ahead of the visibility of its rows, but no row is
+// dropped as gone.
 func TestClaimedStraightBehindTheStream(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -85,8 +85,8 @@ func TestClaimedStraightBehindTheStream(t *testing.T) {
 	})
 }
 
-// A clean stop in the middle of a load leaves no row PROCESSING, and nothing
-// arrives twice after the next start.
+// A clean stop under load leaves no row PROCESSING, and nothing arrives twice after the next
+// start.
 func TestCleanStopUnderLoad(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -105,8 +105,8 @@ func TestCleanStopUnderLoad(t *testing.T) {
 	})
 }
 
-// Rows that were there before the first start come first, in created_at order,
-// whether they were PENDING or left in PROCESSING; settled ones are left alone.
+// Rows from before the first start arrive first, in created_at order, whether they are
+// PENDING or left in PROCESSING. Settled rows are not sent.
 func TestBacklogOfTheFirstStart(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -147,8 +147,7 @@ func TestBacklogOfTheFirstStart(t *testing.T) {
 	})
 }
 
-// An outbox that is added to the configuration later has rows from before; they
-// are delivered too.
+// An outbox is added to the configuration later. Its existing rows are delivered, too.
 func TestAnOutboxAddedLater(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -171,8 +170,7 @@ func TestAnOutboxAddedLater(t *testing.T) {
 	})
 }
 
-// A poisoned row is FAILED with its reason after its retries; its group goes on,
-// in order.
+// A poisoned row is FAILED with its reason after its retries. Its group continues in order.
 func TestAPoisonedRowIsFailed(t *testing.T) {
 	t.Parallel()
 	const poisoned = "0000000000050"

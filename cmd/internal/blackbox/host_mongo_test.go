@@ -17,8 +17,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// mongoScene is a database of MongoDB with the seed's two collections, a receiver, and
-// the configuration of a relay between them.
+// mongoScene is a MongoDB database with the two FlowCatalyst collections, a receiver, and a
+// relay's configuration.
 type mongoScene struct {
 	t        *testing.T
 	database string
@@ -30,15 +30,14 @@ type mongoScene struct {
 // seedCollections are those of the FlowCatalyst outbox processor.
 func seedCollections() []string { return []string{"outbox_events", "outbox_dispatch_jobs"} }
 
-// aMongo runs a test beside the shared server of MongoDB, unless others are asked for.
+// aMongo runs a test on the shared MongoDB server, unless other servers are selected.
 func aMongo(t *testing.T, rest string, test func(s *mongoScene)) {
 	t.Helper()
 	chooseMongo(t)
 	test(mongoSceneIn(t, servers.Mongo(t), rest))
 }
 
-// anOwnMongo is aMongo beside a replica set of so many members that the test has to
-// itself.
+// anOwnMongo runs a test on a replica set of its own with that many members.
 func anOwnMongo(t *testing.T, members int, settings map[string]string, rest string, test func(s *mongoScene, set *servers.MongoSet)) {
 	t.Helper()
 	chooseMongo(t)
@@ -53,7 +52,7 @@ func chooseMongo(t *testing.T) {
 	}
 }
 
-// mongoSceneIn makes the seed's collections, with their indexes, and the counters.
+// mongoSceneIn creates the FlowCatalyst collections, their indexes and the counters.
 func mongoSceneIn(t *testing.T, database, rest string) *mongoScene {
 	t.Helper()
 	to := sinktest.NewReceiver(t)
@@ -78,21 +77,21 @@ func (s *mongoScene) run() *relay {
 	return r
 }
 
-// mongoLoad is what writers write; see testdata/mongowriter.py.
+// mongoLoad describes a load; see testdata/mongowriter.py.
 type mongoLoad struct {
 	Seconds      int    `json:"seconds,omitempty"`
-	Transactions int    `json:"transactions,omitempty"` // without either, until the wait for its end
+	Transactions int    `json:"transactions,omitempty"` // if 0 and seconds is 0: until its wait is called
 	Clients      int    `json:"clients"`
-	Rate         int    `json:"rate,omitempty"` // transactions a second; 0 is as fast as it goes
+	Rate         int    `json:"rate,omitempty"` // transactions per second; 0 is unlimited
 	Groups       int    `json:"groups"`
-	Most         int    `json:"most,omitempty"` // documents in a transaction
+	Most         int    `json:"most,omitempty"` // maximum documents per transaction
 	Form         string `json:"form,omitempty"`
 	Late         bool   `json:"late,omitempty"`
 	Broken       bool   `json:"broken,omitempty"`
 }
 
-// write starts a service that writes, a process of its own, and returns a function
-// that waits for its end. Every transaction that it began has committed or failed then.
+// write starts a writing service as a process and returns a function that waits for its end.
+// Each of its transactions has committed or failed by then.
 func (s *mongoScene) write(l mongoLoad) (wait func()) {
 	s.t.Helper()
 	options, err := json.Marshal(l)
@@ -133,7 +132,7 @@ func (s *mongoScene) load(transactions int) {
 	s.write(mongoLoad{Transactions: transactions, Clients: 1, Groups: 3})()
 }
 
-// count counts the documents of some collections that a filter finds.
+// count counts the documents of several collections that match a filter.
 func (s *mongoScene) count(filter bson.M, collections ...string) (n int) {
 	s.t.Helper()
 	for _, name := range collections {
@@ -158,20 +157,20 @@ func (s *mongoScene) documents(collection string, into any) {
 	})
 }
 
-// read asks until the set answers: the driver tries twice, and the second time too it
-// may ask a primary that is none any more, or of a set that is just electing one.
+// read retries until the set answers. The driver retries only once, and both attempts may
+// meet an old primary or a set without one.
 func (s *mongoScene) read(ask func(ctx context.Context) error) {
 	s.t.Helper()
 	within(s.t, patience, func() string { return failure(ask(context.Background())) })
 }
 
-// rows is how many documents both collections have.
+// rows returns the number of documents in both collections.
 func (s *mongoScene) rows() int {
 	s.t.Helper()
 	return s.count(bson.M{}, seedCollections()...)
 }
 
-// processing counts the documents that a relay has claimed.
+// processing counts the documents in PROCESSING.
 func (s *mongoScene) processing() int {
 	s.t.Helper()
 	return s.count(bson.M{"status": "PROCESSING"}, seedCollections()...)
@@ -186,9 +185,9 @@ func (s *mongoScene) settle() {
 	})
 }
 
-// expectAll waits until every document of both collections has arrived and is
-// COMPLETED, and holds the order of the first arrivals against the truth. It returns
-// how many there are and how many arrived again.
+// expectAll waits until every document of both collections has arrived and is COMPLETED, and
+// checks the order of first arrivals. It returns the number of documents and of repeated
+// arrivals.
 func (s *mongoScene) expectAll() (rows, again int) {
 	s.t.Helper()
 	rows = s.rows()
@@ -201,7 +200,7 @@ func (s *mongoScene) expectAll() (rows, again int) {
 	return rows, again
 }
 
-// expectOnce is expectAll where nothing may arrive twice.
+// expectOnce is expectAll, and fails if a document arrived twice.
 func (s *mongoScene) expectOnce() (rows int) {
 	s.t.Helper()
 	rows, again := s.expectAll()
@@ -211,14 +210,14 @@ func (s *mongoScene) expectOnce() (rows int) {
 	return rows
 }
 
-// expectSet waits until every document has arrived and is COMPLETED, in whatever order.
+// expectSet waits until every document has arrived and is COMPLETED, in any order.
 func (s *mongoScene) expectSet() {
 	s.t.Helper()
 	arrive(s.t, s.to, s.rows())
 	s.settle()
 }
 
-// written is the payload that the writers make.
+// written is the payload of the writers' documents.
 type written struct {
 	ID, Group string
 	N         int
@@ -233,9 +232,9 @@ func writtenIn(t testing.TB, payload []byte) (w written) {
 	return w
 }
 
-// checkOrder holds the first arrivals of each group against the counters: all numbers
-// from 1 to the counter, each after the one before it. It returns how many documents
-// there are and how many arrived again.
+// checkOrder compares the first arrivals of each group with its counter: all numbers from 1 to
+// the counter must arrive in order. It returns the number of documents and of repeated
+// arrivals.
 func (s *mongoScene) checkOrder() (rows, again int) {
 	s.t.Helper()
 	seen, last := map[string]bool{}, map[string]int{}
@@ -267,8 +266,8 @@ func (s *mongoScene) checkOrder() (rows, again int) {
 	return rows, again
 }
 
-// reordered counts the events that were created before one of their group that
-// committed earlier.
+// reordered counts the events that have an earlier createdAt than an event of their group that
+// committed before them.
 func (s *mongoScene) reordered() (n int) {
 	s.t.Helper()
 	var events []struct {
@@ -296,8 +295,8 @@ func (s *mongoScene) reordered() (n int) {
 	return n
 }
 
-// disconnected waits until the server has noticed that a relay is gone: what it had
-// sent is done by then.
+// disconnected waits until the server has noticed that a relay is gone. Its last statements
+// are done by then.
 func (s *mongoScene) disconnected() {
 	s.t.Helper()
 	within(s.t, patience, func() string {
@@ -308,7 +307,7 @@ func (s *mongoScene) disconnected() {
 	})
 }
 
-// connections counts those of the scene's relays, which name themselves.
+// connections counts the connections of the scene's relays, by application name.
 func (s *mongoScene) connections() int {
 	s.t.Helper()
 	cursor, err := s.db.Client().Database("admin").Aggregate(context.Background(), mongo.Pipeline{

@@ -13,9 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// mysqlHost is a server of a flavour. The relays of each of its databases log in to
-// an account of their own, whose name the database's tells; so their sessions can be
-// told from the tests'.
+// mysqlHost is a server of a flavour. The relays of each database log in with an account of
+// their own, named after the database, so that their sessions differ from the tests'.
 func mysqlHost(f servers.Flavour) host {
 	return host{
 		name: strings.ToLower(string(f)), kind: mysqlKind(),
@@ -30,8 +29,8 @@ func mysqlHost(f servers.Flavour) host {
 	}
 }
 
-// account makes an account for the relays of a database and returns the URL for it.
-// It is dropped when the test ends.
+// account creates an account for the relays of a database and returns the URL for it. It is
+// dropped at the end of the test.
 func account(t testing.TB, database, suffix string) string {
 	t.Helper()
 	u, err := url.Parse(database)
@@ -47,14 +46,14 @@ func account(t testing.TB, database, suffix string) string {
 	return u.String()
 }
 
-// accountOf is the name of the account of a database's relays; those of several have
-// something behind it.
+// accountOf returns the account of a database's relays. With several relays, each name has a
+// suffix.
 func accountOf(database *url.URL) string {
 	hash := sha256.Sum256([]byte(database.Path))
 	return hex.EncodeToString(hash[:8])
 }
 
-// relaySessions is what a query says behind its columns to find a relay's sessions.
+// relaySessions is the FROM and WHERE of a query for a relay's sessions.
 func relaySessions(database string) string {
 	u, err := url.Parse(database)
 	if err != nil {
@@ -63,7 +62,7 @@ func relaySessions(database string) string {
 	return " FROM information_schema.processlist WHERE user LIKE '" + accountOf(u) + "%'"
 }
 
-// asRoot is a database's URL for the tests themselves.
+// asRoot returns a database's URL for the tests themselves.
 func asRoot(t testing.TB, database string) string {
 	t.Helper()
 	u, err := url.Parse(database)
@@ -74,7 +73,7 @@ func asRoot(t testing.TB, database string) string {
 	return u.String()
 }
 
-// asTest is asRoot for sessions in whose statements || joins texts.
+// asTest is asRoot with || as the concatenation operator.
 func asTest(t testing.TB, database string) string {
 	t.Helper()
 	return asRoot(t, database) + "&sql_mode=ANSI,STRICT_TRANS_TABLES"
@@ -82,7 +81,7 @@ func asTest(t testing.TB, database string) string {
 
 func mysqlKind() *kind {
 	return &kind{
-		// MySQL waits for 8 s wherever anybody reads its binlog; see capture/mysql.
+		// MySQL waits 8 s if a session reads its binlog; see capture/mysql.
 		shutdown: 15 * time.Second,
 		tables:   mysqlTables, truth: mysqlTruth, messages: mysqlMessages, copyOfMessages: mysqlCopyOfMessages,
 		numbers: `(SELECT 1000 * a.n + b.n AS i FROM digits a, digits b WHERE b.n < 1000

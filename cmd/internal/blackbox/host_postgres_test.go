@@ -143,7 +143,7 @@ CREATE TRIGGER note AFTER UPDATE ON outbox_events FOR EACH ROW EXECUTE FUNCTION 
 CREATE TRIGGER note AFTER UPDATE ON outbox_dispatch_jobs FOR EACH ROW EXECUTE FUNCTION note_write();
 `
 
-// pgScript is a script as pgbench has it.
+// pgScript returns a script in pgbench's format.
 func pgScript(s script) string {
 	if s.plain != "" {
 		return s.plain + ";\n"
@@ -170,7 +170,7 @@ COMMIT;
 `, s.outbox, s.table, columns, s.kind, group, values, rest)
 }
 
-// pgbench writes a load with the program of that name.
+// pgbench writes a load with the program pgbench.
 func pgbench(t testing.TB, database string, l load) (wait func()) {
 	t.Helper()
 	path, env := servers.Pgbench(t)

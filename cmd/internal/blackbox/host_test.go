@@ -13,18 +13,17 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// host is a server that scenes are beside.
+// host is a database server for scenes.
 type host struct {
-	name string // in the names of tests
+	name string // for test names
 	kind *kind
-	// database makes an empty database in the shared server.
+	// database creates an empty database on the shared server.
 	database func(t testing.TB) string
-	// start starts a server that the test has to itself, and returns the URL of an
-	// empty database in it.
+	// start starts a server for one test and returns the URL of an empty database on it.
 	start func(t testing.TB, settings map[string]string) (database string, server ownServer)
 }
 
-// ownServer is a server that a test has to itself; see servers.Server.
+// ownServer is a server for one test; see servers.Server.
 type ownServer interface {
 	Stop(mode string) time.Duration
 	Restart(settings map[string]string)
@@ -32,43 +31,43 @@ type ownServer interface {
 
 func (h host) String() string { return h.name }
 
-// kind is what a test says to one kind of server otherwise than to another.
+// kind has the statements and functions in which the kinds of servers differ.
 type kind struct {
 	postgres bool // else MySQL or MariaDB
-	// tables are those of the FlowCatalyst outbox processor, with its indices;
-	// truth gives each group of each outbox a counter, and what else the tests'
-	// statements need. A writer holds its counter's row to the commit, so the
-	// numbers in the payloads are the order of the commits.
+	// tables creates the tables of the FlowCatalyst outbox processor with their indexes.
+	// truth adds a counter for each group of each outbox, and helpers of the tests. A writer
+	// locks its counter's row until its commit, so the numbers in the payloads are in commit
+	// order.
 	tables, truth string
-	// messages is the table that FlowCatalyst's SDKs write today; copyOfMessages
-	// keeps its rows' groups, for delivered rows are deleted.
+	// messages creates the outbox-messages table. copyOfMessages keeps the groups of its rows,
+	// because delivered rows are deleted.
 	messages, copyOfMessages string
-	// numbers is a table expression with the numbers i from %[1]d to %[2]d, asText
-	// makes a text of %s, and n is the number in a payload.
+	// numbers is a table expression with the numbers i from %[1]d to %[2]d, asText converts %s
+	// to text, and n is the number in a payload.
 	numbers, asText, n string
-	// audit notes who writes what in which epoch, writes what is written into the
-	// outboxes; business is a table that has nothing to do with them.
+	// audit records who writes in which epoch, writes records all updates of outbox rows, and
+	// business is an unrelated table.
 	audit, writes, business string
-	// object has the table of events refuse to complete the row %s, unobject ends that.
+	// object makes the events table refuse COMPLETED of row %s; unobject ends that.
 	object, unobject string
-	// like makes a table %[1]s of the form of %[2]s.
+	// like creates a table %[1]s like %[2]s.
 	like string
 	// waiting counts the sessions that wait for a lock with a statement like $1.
 	waiting string
-	// sessions is a query that counts the sessions of relays in a database; end ends
+	// sessions returns a query that counts the sessions of relays in a database. end kills
 	// them.
 	sessions func(database string) string
 	end      func(t testing.TB, s *scene)
 
-	// shutdown is how long the server may take to end in order.
+	// shutdown limits an orderly shutdown of the server.
 	shutdown time.Duration
 
-	// as is the database's URL for a relay of its own name, and the name that the
-	// audit notes.
+	// as returns the database's URL for a relay with its own account name, and the name that
+	// audit records.
 	as func(t testing.TB, database, who string) (url, noted string)
-	// run runs scripts, each of any number of statements.
+	// run runs scripts, each of one or more statements.
 	run func(t testing.TB, database string, scripts ...string)
-	// pool is a pool of sessions, write writes a load.
+	// pool opens a session pool; write writes a load.
 	pool  func(t testing.TB, database string) *sql.DB
 	write func(t testing.TB, database string, l load) (wait func())
 }
@@ -80,7 +79,7 @@ func kindOf(database string) *kind {
 	return postgresKind()
 }
 
-// hosts are all servers that scenes are beside.
+// hosts returns all servers for scenes.
 func hosts() []host {
 	var all []host
 	for _, version := range servers.Versions() {
@@ -92,14 +91,14 @@ func hosts() []host {
 	return all
 }
 
-// conn asks a database, whatever its kind. In a statement, $1, $2, … stand for the
-// arguments, || joins texts, and sluicebox.NAME is a table of the relay.
+// conn queries a database of any kind. In a statement, $1, $2, … are the arguments, || is
+// concatenation, and sluicebox.NAME is a table of the relay.
 type conn struct {
 	*sql.DB
 	kind *kind
 }
 
-// connect opens a pool that is closed when the test ends.
+// connect opens a pool that is closed at the end of the test.
 func connect(t testing.TB, database string) *conn {
 	t.Helper()
 	k := kindOf(database)
@@ -111,14 +110,14 @@ var (
 	ownTable = regexp.MustCompile(`\bsluicebox\.(\w+)`)
 )
 
-// text is a statement as the database has it, with its arguments.
+// text translates a statement to the database's dialect, with its arguments.
 func (c *conn) text(sql string, args []any) (string, []any) {
 	if c.kind.postgres {
 		return sql, args
 	}
 	var in []any
 	sql = argument.ReplaceAllStringFunc(sql, func(place string) string {
-		n, _ := strconv.Atoi(place[1:]) // it matches digits
+		n, _ := strconv.Atoi(place[1:]) // the pattern matches digits
 		in = append(in, args[n-1])
 		return "?"
 	})
@@ -167,7 +166,7 @@ func (c *conn) each(sql string, args []any, take func(scan func(...any) error) e
 	return rows.Err()
 }
 
-// count returns the number that a query gives.
+// count returns the number that a query selects.
 func count(t testing.TB, c *conn, sql string, args ...any) int {
 	t.Helper()
 	var n int
@@ -177,7 +176,7 @@ func count(t testing.TB, c *conn, sql string, args ...any) int {
 	return n
 }
 
-// quoted is a list of texts in a statement, which is never empty.
+// quoted formats a non-empty list of texts for a statement.
 func quoted(texts ...string) string {
 	return "'" + strings.Join(append([]string{""}, texts...), "', '") + "'"
 }

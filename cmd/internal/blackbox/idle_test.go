@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// An idle outbox is not read, and another table's traffic does not make the
-// server keep its log.
+// The relay does not read an idle outbox, and the traffic of another table does not make the
+// server retain its log.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {
@@ -22,8 +22,8 @@ func TestIdle(t *testing.T) {
 			return count(t, conn, `SELECT coalesce(sum(seq_scan + coalesce(idx_scan, 0)), 0)::int
 				FROM pg_stat_user_tables WHERE relname LIKE 'outbox_%'`)
 		}
-		// A session reports its statistics as late as 10 s after its last
-		// statement (PGSTAT_IDLE_INTERVAL in the server's source).
+		// A session reports its statistics up to 10 s after its last statement
+		// (PGSTAT_IDLE_INTERVAL in the server's source).
 		settled, since := scans(), time.Now()
 		within(t, time.Minute, func() string {
 			if now := scans(); now != settled {
@@ -43,7 +43,7 @@ func TestIdle(t *testing.T) {
 		if now := scans(); now != settled {
 			t.Errorf("%d scans of the outbox in %s without a row", now-settled, time.Since(began).Round(time.Second))
 		}
-		var head string // other tests write on from here
+		var head string // other tests keep writing after it
 		if err := conn.row("SELECT pg_current_wal_lsn()::text").Scan(&head); err != nil {
 			t.Fatal(err)
 		}

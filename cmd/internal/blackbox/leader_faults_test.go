@@ -13,9 +13,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// The first start finds rows, and a dead receiver. Rows are committed meanwhile.
-// The leader is killed, and its successor brings all of them in commit order: it
-// does not read the tables again.
+// The first start finds rows, and the receiver is down. More rows are committed, and the
+// leader is killed. Its successor delivers all of them in commit order, without a second
+// snapshot.
 func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -55,8 +55,8 @@ func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
 	})
 }
 
-// A relay that drains loses its lock: it does not wait for its requests any more,
-// which are its successor's to send.
+// A draining relay loses its lock. It stops waiting for its requests, because its successor
+// sends their rows.
 func TestAStopEndsWithTheLock(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "dispatch: {request-timeout: 10m}\n", func(s *scene) {
@@ -85,12 +85,12 @@ func TestAStopEndsWithTheLock(t *testing.T) {
 	})
 }
 
-// The first of two hosts of the URL takes connections and says nothing, as one that
-// froze: the relay leads through the second.
+// The first of two hosts in the URL accepts connections and never answers, like a frozen
+// one. The relay becomes the leader through the second.
 func TestTheFirstHostIsSilent(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {
-		silent, err := net.Listen("tcp", "127.0.0.1:0") // the system takes the connections
+		silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts the connections
 		if err != nil {
 			s.t.Fatal(err)
 		}

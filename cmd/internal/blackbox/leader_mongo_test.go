@@ -13,21 +13,21 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// mongoTakeover is a takeover whose relays are of a mongoScene.
+// mongoTakeover is a takeover between relays of a mongoScene.
 type mongoTakeover struct {
 	takeover
-	again func(s *mongoScene, m *member) *member // in place of back
+	again func(s *mongoScene, m *member) *member // replaces back
 }
 
-// mongoTakeovers are what happens to a leader. After a crash and a freeze its lease of
-// 5 s must run out, of which up to a third has passed by then.
+// mongoTakeovers are the faults of a leader. After a crash or a freeze its lease of 5 s must
+// expire, of which up to a third has passed by then.
 func mongoTakeovers() []mongoTakeover {
 	join := func(s *mongoScene, m *member) *member { return s.join(m.who) }
 	return []mongoTakeover{
 		{takeover{name: "killed", within: 6 * time.Second, strike: func(m *member) { m.kill() }}, join},
 		{takeover{name: "stopped", within: time.Second, strike: func(m *member) { expectStop(m.t.(*testing.T), m.relay) }}, join},
 		{takeover{name: "frozen", within: 6 * time.Second, strike: (*member).freeze}, func(_ *mongoScene, m *member) *member {
-			<-time.After(frozen - 5*time.Second) // it is the time that counts
+			<-time.After(frozen - 5*time.Second) // the elapsed time matters
 			m.thaw()
 			m.waitFor("leadership lost")
 			m.ready()
@@ -36,7 +36,7 @@ func mongoTakeovers() []mongoTakeover {
 	}
 }
 
-// join starts a relay of the scene's name that says who it is.
+// join starts a relay with the scene's name and an application name of its own.
 func (s *mongoScene) join(who string) *member {
 	s.t.Helper()
 	m := &member{who: who}
@@ -44,9 +44,9 @@ func (s *mongoScene) join(who string) *member {
 	return m
 }
 
-// Whatever becomes of the leader of two relays under load, the other takes over:
-// nothing is lost, first arrivals are in order, one session writes in each epoch, so
-// none of a relay that was woken, and nothing arrives again that was not in flight.
+// The leader of two relays fails in several ways under load, and the other takes over. No
+// document is lost, and first arrivals are in order. One session writes in each epoch, so a
+// thawed relay writes nothing. Only documents in flight arrive again.
 func TestMongoTwoRelays(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "", func(s *mongoScene) {
@@ -85,7 +85,7 @@ func TestMongoTwoRelays(t *testing.T) {
 	})
 }
 
-// now is a time of the server's log.
+// now returns the current time of the server's oplog.
 func (s *mongoScene) now() *bson.Timestamp {
 	s.t.Helper()
 	session, err := s.db.Client().StartSession()
@@ -99,15 +99,15 @@ func (s *mongoScene) now() *bson.Timestamp {
 	return session.OperationTime()
 }
 
-// change is an update of a document, as the server's log has it.
+// change is an update of a document in the oplog.
 type change struct {
 	Operation string `bson:"operationType"`
 	NS        struct{ Coll string }
 	Key       struct {
-		ID any `bson:"_id"` // of an outbox document a text
+		ID any `bson:"_id"` // a text for outbox documents
 	} `bson:"documentKey"`
 	Session struct{ ID bson.Binary } `bson:"lsid"`     // of a transaction
-	At      time.Time                `bson:"wallTime"` // by the server's clock, which is the relay's
+	At      time.Time                `bson:"wallTime"` // the server's clock, which the relay shares
 	Update  struct {
 		Fields struct {
 			Epoch       int64
@@ -117,7 +117,7 @@ type change struct {
 	} `bson:"updateDescription"`
 }
 
-// changes returns the updates since a time, up to now.
+// changes returns the updates from a time to now.
 func (s *mongoScene) changes(from *bson.Timestamp) (all []change) {
 	s.t.Helper()
 	const marker = "marker"
@@ -145,10 +145,9 @@ func (s *mongoScene) changes(from *bson.Timestamp) (all []change) {
 	return nil
 }
 
-// audit holds the server's log against what may be: in each epoch, one session writes
-// the outbox documents in transactions, and whatever is written was claimed or delivered
-// after the epoch began, by the writer's word. It returns how many documents a leader found in the hands of
-// an earlier one.
+// audit checks the oplog: in each epoch one session writes the outbox documents, in
+// transactions, and no document is written before the epoch began, by the writer's clock. It
+// returns the number of documents that a leader took over from an earlier one.
 func (s *mongoScene) audit(from *bson.Timestamp) (takenOver int) {
 	s.t.Helper()
 	type hand struct {

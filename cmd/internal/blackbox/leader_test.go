@@ -15,20 +15,20 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// troupe is several relays of one name beside one database.
+// troupe is several relays of one name on one database.
 type troupe struct {
 	*scene
 	*senders
 	started int
 }
 
-// senders notes which relay sends when: each has a token of its own.
+// senders records which relay sends when, by each relay's token.
 type senders struct {
 	mu   sync.Mutex
 	seen map[string][]time.Time // when requests of each relay were read
 }
 
-// noteSenders has a receiver note them, and answer after a while.
+// noteSenders makes a receiver record the senders, and respond after a delay.
 func noteSenders(to *sinktest.Receiver, delay time.Duration) *senders {
 	n := &senders{seen: map[string][]time.Time{}}
 	to.Script(func(req *sinktest.Request) sinktest.Answer {
@@ -48,7 +48,7 @@ type member struct {
 	wire *servers.Proxy
 }
 
-// newTroupe makes the relay's tables, and notes who writes and who sends.
+// newTroupe creates the relay's tables, with audits of writers and senders.
 func newTroupe(s *scene, delay time.Duration) *troupe {
 	s.t.Helper()
 	file := s.t.TempDir() + "/init.yaml"
@@ -62,13 +62,13 @@ func newTroupe(s *scene, delay time.Duration) *troupe {
 	return &troupe{scene: s, senders: noteSenders(s.to, delay)}
 }
 
-// add starts a relay on a wire of its own.
+// add starts a relay behind a proxy of its own.
 func (tr *troupe) add() *member {
 	tr.t.Helper()
 	return tr.join(servers.NewProxy(tr.t, tr.database))
 }
 
-// join starts a relay on a wire.
+// join starts a relay behind a proxy.
 func (tr *troupe) join(w *servers.Proxy) *member {
 	tr.t.Helper()
 	tr.started++
@@ -80,7 +80,7 @@ func (tr *troupe) join(w *servers.Proxy) *member {
 	return m
 }
 
-// start starts the relay, with a token of its own, and waits until it can be asked.
+// start starts the relay with a token of its own, and waits for its admin API.
 func (m *member) start(t testing.TB, config string) {
 	t.Helper()
 	m.relay = start(t, strings.Replace(config, "api-base-url", "api-token: "+m.who+", api-base-url", 1))
@@ -93,14 +93,14 @@ func (m *member) start(t testing.TB, config string) {
 	})
 }
 
-// leads reports what a relay says of itself.
+// leads reports whether a relay is the leader, by its own status.
 func (m *member) leads() bool {
 	m.t.Helper()
 	status, _ := m.get("/leader")
 	return status == 200
 }
 
-// ready waits until a relay says that it is.
+// ready waits until a relay is ready.
 func (m *member) ready() {
 	m.t.Helper()
 	within(m.t, patience, func() string {
@@ -111,7 +111,7 @@ func (m *member) ready() {
 	})
 }
 
-// leaderOf waits until one of two leads, and the other stands by.
+// leaderOf waits until one of two relays leads and the other stands by, and returns both.
 func leaderOf(a, b *member) (leads, standsBy *member) {
 	a.t.Helper()
 	within(a.t, patience, func() string {
@@ -128,8 +128,7 @@ func leaderOf(a, b *member) (leads, standsBy *member) {
 	return leads, standsBy
 }
 
-// delivers waits until a relay's first request after a moment, and returns how
-// long after.
+// delivers waits for a relay's first request after a time and returns the delay.
 func (n *senders) delivers(m *member, since time.Time) (after time.Duration) {
 	m.t.Helper()
 	within(m.t, patience, func() string {
@@ -146,15 +145,15 @@ func (n *senders) delivers(m *member, since time.Time) (after time.Duration) {
 	return after
 }
 
-// last is when a relay's last request was read.
+// last returns the time of a relay's last request.
 func (n *senders) last(m *member) time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.seen[m.who][len(n.seen[m.who])-1]
 }
 
-// check holds what was written against what may be: each epoch has one writer.
-// It returns how many rows a leader found in the hands of an earlier one.
+// check expects one writer in each epoch. It returns the number of rows that a leader took
+// over from an earlier one.
 func (tr *troupe) check() (takenOver int) {
 	tr.t.Helper()
 	if wrong := none(tr.t, tr.conn, "of the audit: two relays wrote in one epoch",
@@ -169,18 +168,18 @@ func (tr *troupe) check() (takenOver int) {
 		WINDOW own AS (PARTITION BY what, id ORDER BY n)) w WHERE epoch <> earlier AND was = 'PROCESSING'`)
 }
 
-// frozen is how long a relay is stopped, past everything that anybody waits for.
+// frozen is the duration of a freeze, longer than any timeout.
 const frozen = 10 * time.Second
 
-// takeover is something that happens to a leader, and what must come of it.
+// takeover is a fault of a leader, with the expected result.
 type takeover struct {
 	name string
-	// within is how soon the other delivers: goals for a machine that is not
-	// busy with other tests.
+	// within is the goal for the first delivery of the other relay, without other tests on
+	// the machine.
 	within time.Duration
 	load   int // seconds
-	// strike makes it happen; after the other delivers, back undoes it, and
-	// returns the relay that stands by then.
+	// strike causes the fault. After the other relay delivers, back undoes the fault and returns
+	// the new standby.
 	strike func(m *member)
 	back   func(tr *troupe, m *member) *member
 }
@@ -192,7 +191,7 @@ func takeovers() []takeover {
 		{name: "stopped", within: time.Second, load: 4, strike: func(m *member) { expectStop(m.t.(*testing.T), m.relay) },
 			back: func(tr *troupe, m *member) *member { return tr.join(m.wire) }},
 		{name: "frozen", within: 5 * time.Second, load: 9, strike: (*member).freeze, back: func(tr *troupe, m *member) *member {
-			<-time.After(frozen - 5*time.Second) // it is the time that counts
+			<-time.After(frozen - 5*time.Second) // the elapsed time matters
 			woken := count(tr.t, tr.conn, "SELECT coalesce(max(n), 0) FROM audit")
 			m.thaw()
 			m.waitFor("leadership lost")
@@ -213,9 +212,9 @@ func takeovers() []takeover {
 	}
 }
 
-// Whatever becomes of the leader of two relays under load, the other takes over:
-// nothing is lost, first arrivals are in order, one relay writes in each epoch,
-// and nothing arrives again that was not in flight.
+// The leader of two relays fails in several ways under load, and the other takes over. No row
+// is lost, first arrivals are in order, and one relay writes in each epoch. Only rows in
+// flight arrive again.
 func TestTwoRelays(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
@@ -236,7 +235,7 @@ func TestTwoRelays(t *testing.T) {
 			if what.name == "stopped" {
 				struck = tr.last(leader)
 			}
-			s.load(1) // there is something to deliver, if the load should end before the takeover
+			s.load(1) // so that there are rows to deliver even if the load ends before the takeover
 			took[what.name] = append(took[what.name], tr.delivers(standby, struck))
 			old := leader
 			leader, standby = standby, what.back(tr, old)
@@ -257,7 +256,7 @@ func TestTwoRelays(t *testing.T) {
 	})
 }
 
-// tell says how long takeovers took, and holds them against the goal.
+// tell logs the durations of the takeovers and compares them with the goal.
 func tell(t *testing.T, what takeover, took []time.Duration) {
 	t.Helper()
 	if len(took) == 0 {

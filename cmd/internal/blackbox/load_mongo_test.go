@@ -10,9 +10,9 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// A service writes into both collections of the seed, in 50 groups, several documents
-// in a transaction, 300 a second: every one arrives once, in commit order within its
-// group, and is COMPLETED.
+// A service writes into both FlowCatalyst collections: 50 groups, several documents per
+// transaction, 300 per second. Every document arrives once, in the commit order of its group,
+// and is COMPLETED.
 func TestMongoRealInput(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "", func(s *mongoScene) {
@@ -30,8 +30,8 @@ func TestMongoRealInput(t *testing.T) {
 	})
 }
 
-// The same through today's collection, in both of its forms, and today's wire:
-// delivered documents are deleted.
+// The same for the outbox-messages collection, in both forms and with its wire. Delivered
+// documents are deleted.
 func TestMongoRealInputOfToday(t *testing.T) {
 	t.Parallel()
 	for form, layout := range map[string]string{"messages": "outbox-messages", "text": "outbox-messages-text"} {
@@ -39,7 +39,7 @@ func TestMongoRealInputOfToday(t *testing.T) {
 			t.Parallel()
 			aMongo(t, "", func(s *mongoScene) {
 				s.must(s.db.CreateCollection(context.Background(), "outbox_messages"))
-				if form == "text" { // its id is a field like others
+				if form == "text" { // its id is an ordinary field
 					s.unique("outbox_messages", "id")
 				}
 				s.config = fmt.Sprintf(`
@@ -69,8 +69,8 @@ admin: {listen: %s}
 	}
 }
 
-// A clean stop in the middle of a load leaves no document PROCESSING, and nothing
-// arrives twice after the next start.
+// A clean stop under load leaves no document PROCESSING, and nothing arrives twice after the
+// next start.
 func TestMongoCleanStopUnderLoad(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "", func(s *mongoScene) {
@@ -90,8 +90,8 @@ func TestMongoCleanStopUnderLoad(t *testing.T) {
 	})
 }
 
-// Documents that were there before the first start come first, in createdAt order,
-// whether they were PENDING or left in PROCESSING; settled ones are left alone.
+// Documents from before the first start arrive first, in createdAt order, whether they are
+// PENDING or left in PROCESSING. Settled ones are not sent.
 func TestMongoBacklogOfTheFirstStart(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "", func(s *mongoScene) {
@@ -121,8 +121,8 @@ func TestMongoBacklogOfTheFirstStart(t *testing.T) {
 	})
 }
 
-// A poisoned document is FAILED with its reason after its retries; its group goes on,
-// in order.
+// A poisoned document is FAILED with its reason after its retries. Its group continues in
+// order.
 func TestMongoAPoisonedDocumentIsFailed(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "dispatch: {max-retries: 2, backoff: {initial: 20ms}}\n", func(s *mongoScene) {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// mysqlScript is a transaction as the client mariadb reads it; client counts from 0.
+// mysqlScript returns a transaction for the mariadb client; client counts from 0.
 func mysqlScript(s script, client int) string {
 	if s.plain != "" {
 		return s.plain + ";\n"
@@ -41,18 +41,17 @@ COMMIT;
 `, float64(late)/1000, s.outbox, group, s.table, columns, s.kind, in, rest)
 }
 
-// writers are clients that write a load.
+// writers are client processes that write a load.
 type writers struct {
 	load
-	ticks <-chan time.Time // nil: as fast as it goes
+	ticks <-chan time.Time // nil: unlimited rate
 
 	mu     sync.Mutex
 	failed error
 	work   sync.WaitGroup
 }
 
-// clients writes a load with clients of the program mariadb, which reach both
-// flavours.
+// clients writes a load with the mariadb client, which connects to both flavours.
 func clients(t testing.TB, database string, l load) (wait func()) {
 	t.Helper()
 	w := &writers{load: l}
@@ -103,7 +102,7 @@ func (w *writers) fail(err error) {
 	w.failed = errors.Join(w.failed, err)
 }
 
-// feed gives one client its transactions, one at a time.
+// feed sends one client its transactions, one at a time.
 func (w *writers) feed(in io.WriteCloser, client int, until time.Time) error {
 	defer func() { _ = in.Close() }()
 	for n := 0; w.transactions == 0 || n < w.transactions/w.clients; n++ {

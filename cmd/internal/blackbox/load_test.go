@@ -9,20 +9,19 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// script is one kind of transaction of a load: a service's business data, then the
-// outbox row as its application writes it. Of plain it is nothing but the statement.
+// script is one kind of transaction of a load: a service's business data, then the outbox row
+// as its application writes it. A plain script has only the outbox statement.
 type script struct {
 	table, outbox, kind string
 	groups              int
-	// ungrouped rows are all those of one counter. late is a service that works
-	// between its begin, when created_at is, and its first lock. ownGroups are
-	// those of one writer, so that a group's created_at are in the order of its
-	// commits.
+	// ungrouped: all rows are counted together. late: the service pauses between BEGIN, which
+	// sets created_at, and its first lock. ownGroups: each writer has its own groups, so a
+	// group's created_at is in commit order.
 	ungrouped, late, ownGroups bool
 	plain                      string
 }
 
-// seedScripts write into the seed's two tables.
+// seedScripts write into the two FlowCatalyst tables.
 func seedScripts(groups int) []script {
 	return []script{
 		{table: "outbox_events", outbox: "events", kind: "EVENT", groups: groups},
@@ -30,30 +29,30 @@ func seedScripts(groups int) []script {
 	}
 }
 
-// messageScripts write into the table of today.
+// messageScripts write into the outbox-messages table.
 func messageScripts(groups int) []script {
 	return []script{{table: "outbox_messages", outbox: "messages", kind: "EVENT", groups: groups}}
 }
 
-// load is what writers write.
+// load describes a load.
 type load struct {
-	seconds, transactions int // one of them
-	clients, rate         int // transactions a second; 0 is as fast as it goes
+	seconds, transactions int // one of them is set
+	clients, rate         int // rate in transactions per second; 0 is unlimited
 	scripts               []script
-	broken                bool // the server ends under it: what it committed counts
+	broken                bool // the server fails during the load; only committed transactions count
 }
 
-// mostWritten is how long a load may take longer than it should.
+// mostWritten is the time that a load may take beyond its duration.
 const mostWritten = 3 * time.Minute
 
-// write starts a load and returns a function that waits for its end. Every
-// transaction that it began has committed or failed then.
+// write starts a load and returns a function that waits for its end. Each of its
+// transactions has committed or failed by then.
 func write(t testing.TB, database string, l load) (wait func()) {
 	t.Helper()
 	return kindOf(database).write(t, database, l)
 }
 
-// prepare makes a database with the counters and other tables.
+// prepare creates the tables and the counters in a database.
 func prepare(t testing.TB, h host, tables func(k *kind) string) (database string, c *conn) {
 	t.Helper()
 	database = h.database(t)
@@ -61,17 +60,16 @@ func prepare(t testing.TB, h host, tables func(k *kind) string) (database string
 	return database, connect(t, database)
 }
 
-// seedTables are the two tables of the seed.
+// seedTables are the two FlowCatalyst tables.
 func seedTables(k *kind) string { return k.tables }
 
-// oracle is what a load committed, by kind and group.
+// oracle has the committed counts, by kind and group.
 type oracle struct {
 	kind, outbox string
 }
 
-// checkOrder holds the first arrivals of each group against the counters: all
-// numbers from 1 to the counter, each after the one before it. It returns how
-// many rows there are and how many arrived again.
+// checkOrder compares the first arrivals of each group with its counter: all numbers from 1 to
+// the counter must arrive in order. It returns the number of rows and of repeated arrivals.
 func (o oracle) checkOrder(t testing.TB, c *conn, taken []sinktest.Received) (rows, again int) {
 	t.Helper()
 	want := map[string]int{}
@@ -114,8 +112,8 @@ func (o oracle) checkOrder(t testing.TB, c *conn, taken []sinktest.Received) (ro
 	return rows, again
 }
 
-// groups returns the group of each id, group-1 for none; for a table that deletes delivered rows,
-// from a copy that a trigger kept.
+// groups returns the group of each id, group-1 for none. If delivered rows are deleted, it
+// reads a copy that a trigger kept.
 func (o oracle) groups(t testing.TB, c *conn) map[string]string {
 	t.Helper()
 	table := map[string]string{"events": "outbox_events", "jobs": "outbox_dispatch_jobs", "messages": "outbox_messages_copy"}[o.outbox]

@@ -12,17 +12,17 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// A lock on one outbox table, with a backlog of 500 groups behind it, holds up that outbox
-// alone: rows of another outbox of the same sink arrive at once, but for those of the first
-// second, and the locked ones soon after the lock is gone. MySQL counts its lock timeouts
-// in whole seconds. By hand:
+// A session locks one outbox table with a backlog of 500 groups. Only that outbox is delayed.
+// Rows of another outbox of the same sink arrive at once, except in the first second, and
+// the locked rows soon after the lock ends. MySQL counts lock timeouts in whole seconds. By
+// hand:
 //
 //	SLUICEBOX_TEST_VERSIONS=pg15,mysql,mariadb SLUICEBOX_TEST_OUTAGE=40s go test -v -run 'TestALockedTable' ./cmd/internal/blackbox
 func TestALockedTable(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
 		const backlog = 500
-		limit := 1500 * time.Millisecond // 0.8 s, on a machine that is not busy with other tests
+		limit := 1500 * time.Millisecond // 0.8 s on a machine without other tests
 		if !s.kind.postgres {
 			limit = 3500 * time.Millisecond
 		}
@@ -58,9 +58,9 @@ func TestALockedTable(t *testing.T) {
 	})
 }
 
-// Rows in flight that another session keeps locked hold up no outcome but their own:
-// COMPLETED of other rows is written within two seconds, and so is FAILED, behind which
-// its group waits. By hand:
+// Rows in flight that another session locks delay only their own outcomes. COMPLETED of
+// other rows is written within two seconds, and so is FAILED, which its group waits for. By
+// hand:
 //
 //	SLUICEBOX_TEST_VERSIONS=pg15,mysql,mariadb SLUICEBOX_TEST_OUTAGE=60s go test -v -run 'TestLockedRowsInFlight' ./cmd/internal/blackbox
 func TestLockedRowsInFlight(t *testing.T) {
@@ -125,8 +125,8 @@ func TestLockedRowsInFlight(t *testing.T) {
 	})
 }
 
-// trickle inserts rows into the second table for a while, one every interval, and returns
-// after how long each was among those that are through, in order of size.
+// trickle inserts rows into the second table for a while, one each interval. It returns the
+// sorted delays of the rows that arrived.
 func (s *scene) trickle(lasts, interval time.Duration, through func() []string) []time.Duration {
 	s.t.Helper()
 	var took []time.Duration
@@ -165,7 +165,7 @@ func (s *scene) insertInto(table, id, group string) {
 	}
 }
 
-// lockTable locks a table of the database against writers.
+// lockTable locks a table against writers.
 func (s *scene) lockTable(table string) (unlock func()) {
 	s.t.Helper()
 	ctx := context.Background()

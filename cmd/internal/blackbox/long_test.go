@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// The scenarios are short by default and have a longer form, which these
-// variables ask for; the package comment lists the commands.
+// The scenarios are short by default. These variables select a longer form; the package
+// comment lists the commands.
 const (
-	outageVariable = "SLUICEBOX_TEST_OUTAGE" // how long a fault lasts, such as 30s
-	rowsVariable   = "SLUICEBOX_TEST_ROWS"   // how many rows there are
+	outageVariable = "SLUICEBOX_TEST_OUTAGE" // the duration of a fault, such as 30s
+	rowsVariable   = "SLUICEBOX_TEST_ROWS"   // the number of rows
 )
 
-// lasting is how long a fault lasts.
+// lasting returns the duration of a fault.
 func lasting(t testing.TB, usual time.Duration) time.Duration {
 	t.Helper()
 	text := os.Getenv(outageVariable)
@@ -30,7 +30,7 @@ func lasting(t testing.TB, usual time.Duration) time.Duration {
 	return d
 }
 
-// many is how many rows a scenario has.
+// many returns the number of rows of a scenario.
 func many(t testing.TB, usual int) int {
 	t.Helper()
 	text := os.Getenv(rowsVariable)
@@ -44,13 +44,13 @@ func many(t testing.TB, usual int) int {
 	return n
 }
 
-// peak is the most memory that the process ever had resident, in bytes.
+// peak returns the process's peak resident memory, in bytes.
 func (r *relay) peak() int { r.t.Helper(); return r.memory("VmHWM:") }
 
-// resident is how much it has now.
+// resident returns the current resident memory.
 func (r *relay) resident() int { r.t.Helper(); return r.memory("VmRSS:") }
 
-// memory reads what proc_pid_status(5) has in kB.
+// memory reads a kB value of proc_pid_status(5).
 func (r *relay) memory(name string) int {
 	r.t.Helper()
 	path := fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid)
@@ -66,8 +66,8 @@ func (r *relay) memory(name string) int {
 	return kB << 10
 }
 
-// expectSmall expects that the process never had more memory than an operator
-// gives it. The race detector may take twice that.
+// expectSmall expects that the process's peak memory stays within an operator's limit. With
+// the race detector the limit is doubled.
 func (r *relay) expectSmall() {
 	r.t.Helper()
 	most := 256 << 20

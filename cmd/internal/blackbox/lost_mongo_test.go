@@ -13,9 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// The oplog no longer has the relay's place, which it lost while it was stopped, or
-// frozen, under eight writers: the loss is named, every document is delivered, none of
-// them twice, and the log is read again.
+// The oplog loses the relay's position while the relay is stopped, or frozen, under eight
+// writers. The relay logs the loss, delivers every document once, and streams again.
 func TestMongoTheOplogIsRolled(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"stopped", "frozen"} {
@@ -59,14 +58,14 @@ func TestMongoTheOplogIsRolled(t *testing.T) {
 	}
 }
 
-// auto lets a relay poll while the log cannot be read.
+// auto lets a relay poll while the log is unreadable.
 func (s *mongoScene) auto() { s.config = strings.Replace(s.config, "mode: stream", "mode: auto", 1) }
 
-// expectLoss waits until a relay says that it lost its place, and goes on.
+// expectLoss waits until a relay logs the loss of its position and recovers.
 func (s *mongoScene) expectLoss(r *relay) {
 	s.t.Helper()
 	within(s.t, patience, func() string {
-		// A frozen one may find the loss before it notices that it leads no more.
+		// A thawed relay may find the loss before it notices that it lost leadership.
 		if last := lastLine(r.said(), "backlog="); last == "" || strings.HasSuffix(last, `reason=""`) || strings.Contains(last, "no checkpoint yet") {
 			return "the relay does not say that it lost its place"
 		}
@@ -74,8 +73,8 @@ func (s *mongoScene) expectLoss(r *relay) {
 	})
 }
 
-// Whatever becomes of a collection, while the relay runs or while it does not: every
-// document that is there in the end is delivered, and the log is read again.
+// A collection is dropped or renamed, with the relay running or stopped. Every document that
+// exists at the end is delivered, and the relay streams again.
 func TestMongoTheCollectionIs(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(s *mongoScene){
@@ -140,8 +139,8 @@ func (s *mongoScene) rename(from, to string) {
 	}).Err())
 }
 
-// backlog inserts documents that were there before the first start, the younger the
-// smaller their number, and returns how many of them are settled.
+// backlog inserts documents from before the first start and returns the number of settled
+// ones. A smaller number means a later createdAt.
 func (s *mongoScene) backlog(n int) (settled int) {
 	s.t.Helper()
 	var all []any
@@ -172,9 +171,9 @@ func (s *mongoScene) unique(collection, field string) {
 	s.must(err)
 }
 
-// A document of nearly 16 MiB is delivered by a webhook, whose event the server could
-// not send; so is what comes behind it in its group. FlowCatalyst takes no such request,
-// and the relay says so. One without room for its status holds up nobody else.
+// A webhook delivers a document of nearly 16 MiB, whose change event would be too large for the
+// server to send, and then the rest of its group. FlowCatalyst accepts no such request, and
+// the relay logs that. A document without room for its status delays no other.
 func TestMongoADocumentNear16MiB(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "", func(s *mongoScene) {
@@ -189,7 +188,7 @@ admin: {listen: %s}
 `, nameFor(s.database), s.database, s.to.URL(), adminKey)
 		r := s.run()
 		const most = 16 << 20
-		for i, room := range []int{1 << 10, most - 10, 0} { // what is left of the 16 MiB
+		for i, room := range []int{1 << 10, most - 10, 0} { // the remaining part of the 16 MiB
 			s.large(fmt.Sprintf("L%012d", i), fmt.Sprintf("group-%d", i/2), most-room)
 		}
 		arrive(s.t, s.to, 2)
@@ -207,7 +206,7 @@ admin: {listen: %s}
 	})
 }
 
-// large inserts a document of so many bytes.
+// large inserts a document of that many bytes.
 func (s *mongoScene) large(id, group string, bytes int) {
 	s.t.Helper()
 	d := bson.M{

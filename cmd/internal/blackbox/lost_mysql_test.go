@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// mysqlHosts are one of the servers that write a binlog, or those that are asked for.
+// mysqlHosts returns one of the servers with a binlog, or the selected ones.
 func mysqlHosts(t *testing.T) []host {
 	t.Helper()
 	var all []host
@@ -21,14 +21,14 @@ func mysqlHosts(t *testing.T) []host {
 	return all
 }
 
-// purge leaves of the binlog what is written from now on.
+// purge removes the binlog written so far.
 func (s *scene) purge() {
 	s.t.Helper()
 	within(s.t, patience, func() string {
 		s.exec("FLUSH BINARY LOGS")
 		logs := s.logs()
 		s.exec("PURGE BINARY LOGS TO '" + logs[len(logs)-1] + "'")
-		// A stream that was ended keeps its file for a moment.
+		// A stream that just ended keeps its file in use for a moment.
 		if logs = s.logs(); len(logs) > 1 {
 			return fmt.Sprintf("the binlog still has the files %q", logs)
 		}
@@ -36,7 +36,7 @@ func (s *scene) purge() {
 	})
 }
 
-// logs are the files of the binlog.
+// logs lists the binlog files.
 func (s *scene) logs() (names []string) {
 	s.t.Helper()
 	rows, err := s.conn.QueryContext(s.t.Context(), "SHOW BINARY LOGS")
@@ -61,7 +61,7 @@ func (s *scene) logs() (names []string) {
 	return names
 }
 
-// forget makes the server begin its binlog and its GTIDs anew.
+// forget resets the server's binlog and GTIDs.
 func (s *scene) forget(h host) {
 	s.t.Helper()
 	if h.name == "mariadb" {
@@ -71,10 +71,9 @@ func (s *scene) forget(h host) {
 	}
 }
 
-// losesTheBinlog has the relay lose its place in the binlog, while it is stopped or
-// frozen under eight writers: the loss is named, every row is delivered, none of them
-// twice that was settled, and the log is read again. again replays what a checkpoint of
-// before is behind.
+// losesTheBinlog makes the relay lose its binlog position while it is stopped or frozen, under
+// eight writers. The relay logs the loss, delivers every row, sends no settled row again, and
+// streams again. again replays the rows behind an earlier checkpoint.
 func losesTheBinlog(t *testing.T, spoil func(s *scene, h host, server ownServer), again func(s *scene, r *relay, before int)) {
 	for _, how := range []string{"stopped", "frozen"} {
 		t.Run(how, func(t *testing.T) {
@@ -104,7 +103,7 @@ func losesTheBinlog(t *testing.T, spoil func(s *scene, h host, server ownServer)
 					r.thaw()
 				}
 				within(t, patience, func() string {
-					// A frozen one may find the loss before it notices that it leads no more.
+					// A thawed relay may find the loss before it notices that it lost leadership.
 					if last := lastLine(r.said(), "backlog="); last == "" || strings.HasSuffix(last, `reason=""`) || strings.Contains(last, "no checkpoint yet") {
 						return "the relay does not say that it lost its place"
 					}
@@ -127,7 +126,7 @@ func losesTheBinlog(t *testing.T, spoil func(s *scene, h host, server ownServer)
 	}
 }
 
-// lastLine is the last line of a text that holds a word.
+// lastLine returns the last line that contains a word.
 func lastLine(text, word string) (last string) {
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, word) {
@@ -143,14 +142,13 @@ func TestTheBinlogIsPurged(t *testing.T) {
 	losesTheBinlog(t, func(s *scene, _ host, _ ownServer) { s.purge() }, (*scene).replayPurged)
 }
 
-// The binlog begins anew, as after RESET MASTER, and soon has as much as before.
+// The binlog is reset, as by RESET MASTER, and soon is as long as before.
 func TestTheBinlogBeginsAnew(t *testing.T) {
 	t.Parallel()
 	losesTheBinlog(t, func(s *scene, h host, _ ownServer) { s.forget(h) }, (*scene).replayAnother)
 }
 
-// The data is that of a server, and the binlog that of another one: a copy was put
-// back on a new machine.
+// The data is restored on a new machine, with a different server's binlog.
 func TestTheBinlogOfAnotherServer(t *testing.T) {
 	t.Parallel()
 	losesTheBinlog(t, func(s *scene, h host, server ownServer) {
@@ -163,9 +161,9 @@ func TestTheBinlogOfAnotherServer(t *testing.T) {
 	}, (*scene).replayAnother)
 }
 
-// Two relays read one binlog under one server id. MariaDB ends the older stream of
-// the two, over and over: there is an alarm that says so, and both go on in turns.
-// MySQL tells them by something else.
+// Two relays read one binlog with the same server id. MariaDB ends the older stream each
+// time. The relays report that, and both proceed in turns. MySQL tells the streams apart by
+// other means.
 func TestTwoRelaysOfOneServerID(t *testing.T) {
 	t.Parallel()
 	scenes(t, mysqlHosts(t), "", func(s *scene) {
@@ -197,9 +195,9 @@ func TestTwoRelaysOfOneServerID(t *testing.T) {
 	})
 }
 
-// A trigger fills the outbox, and a session writes its table with statements in the binlog:
-// the row is in no log. It is found at once, by one new snapshot for all that the session
-// wrote, and in front of a younger one of its group. Statements about other tables cost none.
+// A trigger fills the outbox from a session with statement-based logging, so the rows are not
+// in the binlog. One snapshot finds all of that session's rows, in front of later rows of their
+// groups. Statements on other tables cause no snapshot.
 func TestMySQLRowsOfATriggerUnderStatements(t *testing.T) {
 	t.Parallel()
 	onHosts(t, mysqlHosts(t), func(t *testing.T, h host) {
@@ -229,7 +227,7 @@ func TestMySQLRowsOfATriggerUnderStatements(t *testing.T) {
 		if c := s.to.Counts(); c.Duplicates > 0 {
 			t.Errorf("%d rows arrived more than once", c.Duplicates)
 		}
-		// The burst may end behind the place that the first snapshot takes.
+		// The burst may end behind the position of the first snapshot.
 		if n := r.metric("sluicebox_source_log_losses_total"); n < 1 || n > 3 {
 			t.Errorf("the log was lost %v times for one burst", n)
 		}

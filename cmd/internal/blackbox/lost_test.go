@@ -10,11 +10,10 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// auto leaves it to the relay whether it reads the log.
+// auto lets the relay choose between streaming and polling.
 func (s *scene) auto() { s.config = strings.Replace(s.config, "mode: stream", "mode: auto", 1) }
 
-// expectMode waits until the relay reads the log ("stream") or the tables
-// ("poll").
+// expectMode waits until the relay streams ("stream") or polls ("poll").
 func expectMode(t *testing.T, r *relay, mode string) {
 	t.Helper()
 	within(t, time.Minute, func() string {
@@ -26,7 +25,7 @@ func expectMode(t *testing.T, r *relay, mode string) {
 	})
 }
 
-// expectLoss waits until the relay has named a loss of its log.
+// expectLoss waits until the relay has logged a loss of its log.
 func expectLoss(t *testing.T, r *relay, words ...string) {
 	t.Helper()
 	for _, text := range words {
@@ -37,7 +36,7 @@ func expectLoss(t *testing.T, r *relay, words ...string) {
 	}
 }
 
-// dropSlot drops a slot from under the relay that reads it.
+// dropSlot drops a slot that a relay reads.
 func (s *scene) dropSlot(name string) {
 	s.t.Helper()
 	within(s.t, patience, func() string {
@@ -49,9 +48,8 @@ func (s *scene) dropSlot(name string) {
 	})
 }
 
-// losesUnderLoad spoils what the relay's name stands for under eight writers, and
-// expects the loss to be named, every row to be delivered, and the log to be read
-// again.
+// losesUnderLoad breaks the relay's slot or publication under eight writers. It expects the
+// relay to log the loss, deliver every row and stream again.
 func (s *scene) losesUnderLoad(spoil func(name string), words ...string) {
 	s.t.Helper()
 	s.auto()
@@ -68,8 +66,8 @@ func (s *scene) losesUnderLoad(spoil func(name string), words ...string) {
 	expectStop(s.t, r)
 }
 
-// The slot is dropped while eight writers write: the loss is named, the tables
-// are read, a new slot is made, and every row is delivered.
+// The slot is dropped under eight writers. The relay logs the loss, takes a snapshot with a
+// new slot, and delivers every row.
 func TestTheSlotIsDroppedUnderLoad(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {
@@ -77,8 +75,8 @@ func TestTheSlotIsDroppedUnderLoad(t *testing.T) {
 	})
 }
 
-// The relay's host stands still until the log that the slot keeps is too much for
-// the server, which takes it: every row is delivered all the same.
+// The relay's host freezes until the slot retains more WAL than the server allows, so that the
+// server invalidates it. Every row is delivered.
 func TestTheSlotIsInvalidated(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
@@ -112,7 +110,7 @@ func TestTheSlotIsInvalidated(t *testing.T) {
 	})
 }
 
-// The owner's relay makes a dropped publication again.
+// The owner's relay recreates a dropped publication.
 func TestThePublicationIsDropped(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {
@@ -120,8 +118,8 @@ func TestThePublicationIsDropped(t *testing.T) {
 	})
 }
 
-// A relay that may not make the publication again polls, and says what to run;
-// once that was run, it reads the log again.
+// A relay that may not recreate the publication polls and logs the statement to run. It
+// streams again once the statement was run.
 func TestThePublicationOfAnotherOwnerIsDropped(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {

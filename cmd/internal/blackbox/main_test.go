@@ -12,9 +12,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// binary is the program under test, built once, as the tests are: see raced.
+// binary is the program under test, built once like the tests; see raced.
 //
-//nolint:gochecknoglobals // what TestMain makes for all tests
+//nolint:gochecknoglobals // TestMain sets it for all tests
 var binary string
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }

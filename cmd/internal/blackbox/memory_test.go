@@ -18,11 +18,11 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// hugeVariable is how large the rows are that TestMemoryOfHugeRows writes, and how
-// many: such as 30x100 in MiB.
+// hugeVariable sets number and size in MiB of the rows of TestMemoryOfHugeRows, such as
+// 30x100.
 const hugeVariable = "SLUICEBOX_TEST_HUGE"
 
-// discard is a receiver that keeps nothing of what it takes, and may hang.
+// discard is a receiver that discards all rows, and may hang.
 type discard struct {
 	*httptest.Server
 	taken   atomic.Int64
@@ -38,7 +38,7 @@ func newDiscard(t *testing.T) *discard {
 	return d
 }
 
-// hang lets requests wait until the function that it returns is called.
+// hang blocks requests until the caller calls the returned function.
 func (d *discard) hang() (release func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,7 +47,7 @@ func (d *discard) hang() (release func()) {
 	return sync.OnceFunc(func() { close(held) })
 }
 
-// ServeHTTP takes a batch.
+// ServeHTTP accepts a batch.
 func (d *discard) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, err := io.Copy(io.Discard, req.Body)
 	d.mu.Lock()
@@ -65,20 +65,20 @@ func (d *discard) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(http.StatusCreated)
 }
 
-// large is a table of events of any database, for rows of many bytes.
+// large is an events table of any database, for rows of many bytes.
 type large struct {
 	t      *testing.T
 	to     *discard
 	config string
-	// write writes rows, each of so many bytes in a group and a transaction of its own;
-	// again sets all of them back; left counts those that are not COMPLETED.
+	// write writes rows of that many bytes, each in its own group and transaction. again resets
+	// all rows to PENDING. left counts the rows that are not COMPLETED.
 	write func(from, to, bytes int)
 	again func()
 	left  func() int
 }
 
-// settle waits until so many requests were taken in all, and every row is COMPLETED.
-// Tables are asked seldom: each time they are read through.
+// settle waits until that many requests were accepted in all, and every row is COMPLETED. It
+// polls rarely, because each poll scans the table.
 func (l *large) settle(requests int) {
 	l.t.Helper()
 	for least := requests; least > 0; {
@@ -100,7 +100,7 @@ func (l *large) settle(requests int) {
 	})
 }
 
-// largeHost is a database that rows of many bytes are written into.
+// largeHost is a database for rows of many bytes.
 type largeHost struct {
 	name string
 	make func(t *testing.T) (database string, l *large)
@@ -108,8 +108,8 @@ type largeHost struct {
 
 func (h largeHost) String() string { return h.name }
 
-// onLarge runs a test on one of all kinds of database, or each if that is asked for,
-// in parallel. rest is the rest of the configuration.
+// onLarge runs a test on one kind of database, or on each if selected, in parallel. rest is
+// the rest of the configuration.
 func onLarge(t *testing.T, rest string, test func(l *large)) {
 	all := []largeHost{{"sqlite", largeSQLite}, {"mongo", largeMongo}}
 	for _, h := range hosts() {
@@ -188,9 +188,8 @@ func largeMongo(t *testing.T) (string, *large) {
 	}
 }
 
-// Rows of 1 MiB, in all many times the memory that the relay may take: at the first
-// start, when somebody sets all of them back, and where the tables are polled. By hand,
-// with a hundredth of the rows named:
+// Rows of 1 MiB, in all many times the relay's memory limit, at the first start, after a
+// reset of all rows, and with polling. By hand, with a hundredth of the number of rows:
 //
 //	SLUICEBOX_TEST_ROWS=250000 go test -v -run 'TestMemoryOfLargeRows' ./cmd/internal/blackbox
 func TestMemoryOfLargeRows(t *testing.T) {
@@ -218,8 +217,8 @@ func TestMemoryOfLargeRows(t *testing.T) {
 	})
 }
 
-// A receiver hangs while rows come of which one alone is a large part of the buffer:
-// a few are in memory, and not for long. By hand:
+// A receiver hangs while rows arrive that each fill a large part of the buffer. The relay
+// keeps a few of them in memory, for a short time. By hand:
 //
 //	SLUICEBOX_TEST_HUGE=30x100 go test -v -run 'TestMemoryOfHugeRows' ./cmd/internal/blackbox
 func TestMemoryOfHugeRows(t *testing.T) {

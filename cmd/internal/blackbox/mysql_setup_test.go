@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// seedTablesMySQL are the seed's two tables, as its application makes them on MySQL.
+// seedTablesMySQL are the two FlowCatalyst tables, as the application creates them on MySQL.
 const seedTablesMySQL = `
 CREATE TABLE outbox_events (
     id VARCHAR(13) PRIMARY KEY,
@@ -36,8 +36,7 @@ CREATE TABLE outbox_dispatch_jobs (
     INDEX idx_outbox_dispatch_jobs_status (status, message_group, created_at)
 )`
 
-// aFlavour runs a test beside MySQL or MariaDB, or each if that is asked for, in
-// parallel.
+// aFlavour runs a test on MySQL or MariaDB, or on each if selected, in parallel.
 func aFlavour(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
 	on := servers.Spread(t, servers.Flavours())
 	if len(on) == 0 {
@@ -51,19 +50,19 @@ func aFlavour(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
 	}
 }
 
-// userURL is the database's URL for another account, which has no password.
+// userURL is the database's URL for another account, without a password.
 func userURL(database, user string) string {
 	return strings.Replace(database, "://root@", "://"+user+"@", 1)
 }
 
-// site is a scene in a database of MySQL or MariaDB that has no tables yet.
+// site is a scene in a MySQL or MariaDB database without tables.
 type site struct {
 	*scene
 	flavour servers.Flavour
 	name    string // of the database
 }
 
-// newSite takes an empty database, as the administrator. rest is the rest of the
+// newSite creates a site on an empty database, as the administrator. rest is the rest of the
 // configuration.
 func newSite(t *testing.T, f servers.Flavour, database, rest string) *site {
 	t.Helper()
@@ -83,7 +82,7 @@ func (s *site) sql(statements ...string) {
 	servers.ExecMySQL(s.t, s.database, statements...)
 }
 
-// client runs a script with the client, as an account.
+// client runs a script with the client program, as an account.
 func (s *site) client(url, script string) {
 	s.t.Helper()
 	cmd := servers.ClientMySQL(s.t, url)
@@ -93,14 +92,14 @@ func (s *site) client(url, script string) {
 	}
 }
 
-// count returns the number that a query gives.
+// count returns the number that a query selects.
 func (s *site) count(query string, args ...any) (n int) {
 	s.t.Helper()
 	return count(s.t, s.conn, query, args...)
 }
 
-// number writes the rows from..to in one transaction. group gives the message group of
-// the row i.
+// number writes the rows from..to in one transaction. group returns the message group of row
+// i.
 func (s *site) number(from, to int, group func(i int) int) {
 	s.t.Helper()
 	var rows []string
@@ -110,5 +109,5 @@ func (s *site) number(from, to int, group func(i int) int) {
 	s.sql("INSERT INTO outbox_events (id, type, message_group, payload, status, created_at) VALUES " + strings.Join(rows, ", "))
 }
 
-// nine spreads rows over nine groups.
+// nine distributes rows over nine groups.
 func nine(i int) int { return i % 9 }

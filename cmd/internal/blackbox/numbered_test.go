@@ -9,8 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// numbered is the id of the n-th row: the order of the ids is that of the
-// commits.
+// numbered returns the id of the n-th row. The ids are in commit order.
 func numbered(n int) string { return fmt.Sprintf("%013d", n) }
 
 // number writes the rows from..to in one transaction. group is the message group
@@ -20,7 +19,7 @@ func (s *scene) number(from, to int, group string) {
 	s.numberIn("outbox_events", from, to, group, 0)
 }
 
-// numberIn is number into a table, with so many bytes more in each payload.
+// numberIn is number for any table, with that many bytes added to each payload.
 func (s *scene) numberIn(table string, from, to int, group string, wide int) {
 	s.t.Helper()
 	these := fmt.Sprintf("SELECT lpad("+s.kind.asText+", 13, '0') id, "+s.kind.asText+" g FROM ", "i", group) + fmt.Sprintf(s.kind.numbers, from, to)
@@ -32,15 +31,15 @@ func (s *scene) numberIn(table string, from, to int, group string, wide int) {
 	}
 }
 
-// expectNumbered waits until the rows 1..n have arrived but for some, and are
-// COMPLETED, and expects each once and every group in order. A row without a
-// group has one of its own in its payload.
+// expectNumbered waits until the rows 1..n have arrived, except some, and are COMPLETED. It
+// expects each row once and every group in order. A row without a group has a group of its
+// own in its payload.
 func (s *scene) expectNumbered(n int, but ...string) {
 	s.t.Helper()
 	s.expectNumberedIn("outbox_events", s.to, n, but...)
 }
 
-// expectNumberedIn is expectNumbered of a table and its receiver.
+// expectNumberedIn is expectNumbered for a table and its receiver.
 func (s *scene) expectNumberedIn(table string, to *sinktest.Receiver, n int, but ...string) {
 	s.t.Helper()
 	arrive(s.t, to, n-len(but))
@@ -58,8 +57,8 @@ func (s *scene) expectNumberedIn(table string, to *sinktest.Receiver, n int, but
 	}
 }
 
-// checkNumbered holds the first arrivals of each group against their numbers and
-// returns how many rows arrived again.
+// checkNumbered compares the first arrivals of each group with their numbers and returns the
+// number of repeated arrivals.
 func checkNumbered(t testing.TB, taken []sinktest.Received) (again int) {
 	t.Helper()
 	seen, last := make(map[string]bool, len(taken)), map[string]string{}
@@ -81,7 +80,7 @@ func checkNumbered(t testing.TB, taken []sinktest.Received) (again int) {
 	return again
 }
 
-// fate is what the table says of a row.
+// fate is the state of a row in the table.
 type fate struct {
 	status  string
 	retries int
@@ -98,7 +97,7 @@ func (s *scene) fate(id string) (f fate) {
 	return f
 }
 
-// refused counts the requests that carried rows and of which none was taken.
+// refused counts the requests that carried rows and had none accepted.
 func refused(log []sinktest.Received) int {
 	n, last := 0, 0
 	for _, r := range log {
@@ -110,8 +109,8 @@ func refused(log []sinktest.Received) int {
 	return n
 }
 
-// poison makes the receiver answer every request with one of some rows in one
-// way.
+// poison makes the receiver give one answer to every request that contains one of these
+// rows.
 func poison(to *sinktest.Receiver, answer sinktest.Answer, ids ...string) {
 	to.Script(func(r *sinktest.Request) sinktest.Answer {
 		for i := range r.Items {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// The relay fetches its bearer token itself, and one does for all requests. The endpoint
-// reads the client's credentials in the form alone, as FlowCatalyst's does.
+// The relay fetches its bearer token itself, once for all requests. The token endpoint reads
+// the client's credentials from the form only, like FlowCatalyst's.
 func TestTokensAreFetched(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// laneStateText is what the API tells of a lane.
+// laneStateText is a lane in the API.
 type laneState struct {
 	Outbox, Kind, State, Head, Error string
 	Rows                             int
@@ -16,8 +16,8 @@ type laneState struct {
 	NextAttempt                      time.Time `json:"next_attempt"`
 }
 
-// lane asks for the lane of a group of events; it is zero where there is none, and
-// while the relay does not lead.
+// lane returns the lane of an events group. It is zero if there is none, or if the relay is not
+// the leader.
 func (r *relay) lane(group string) laneState {
 	r.t.Helper()
 	status, body := r.get("/api/v1/lanes?outbox=outbox_events&group=" + url.QueryEscape(group))
@@ -34,10 +34,10 @@ func (r *relay) lane(group string) laneState {
 	return list.Lanes[0]
 }
 
-// retryLater ends the error of an action while an outcome of the row is being written.
+// retryLater is the error text of an action while an outcome of the row is being written.
 const retryLater = "; retry"
 
-// post has the API do something.
+// post sends an action to the API.
 func (r *relay) post(path string, request any) {
 	r.t.Helper()
 	text, err := json.Marshal(request)
@@ -56,7 +56,7 @@ func (r *relay) post(path string, request any) {
 	})
 }
 
-// operate runs a command that asks the relay.
+// operate runs a command that calls the relay's API.
 func (r *relay) operate(args ...string) {
 	r.t.Helper()
 	args = append(args, "--admin", r.admin)

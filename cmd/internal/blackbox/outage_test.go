@@ -11,8 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// ungroupedScripts is a load without message groups: all its rows are those of
-// one counter.
+// ungroupedScripts is a load without message groups. One counter numbers all its rows.
 func ungroupedScripts() []script {
 	scripts := seedScripts(1)
 	for i := range scripts {
@@ -21,8 +20,8 @@ func ungroupedScripts() []script {
 	return scripts
 }
 
-// The receiver is down and comes back: nothing was counted against a row,
-// nothing FAILED, and the first arrivals are in commit order. By hand:
+// The receiver is down and recovers. No row is charged or FAILED, and first arrivals are in
+// commit order. By hand:
 //
 //	SLUICEBOX_TEST_OUTAGE=30s go test -v -run 'TestReceiverDown' ./cmd/internal/blackbox
 func TestReceiverDown(t *testing.T) {
@@ -44,7 +43,7 @@ func TestReceiverDown(t *testing.T) {
 				arrived := s.to.Counts().Requests
 				wait()
 				s.expectUncounted(r)
-				// As many requests as may be under way had come through before.
+				// The requests in flight had arrived before the outage.
 				if n := s.to.Counts().Requests - arrived; n > 10 {
 					s.t.Errorf("%d requests arrived while the receiver was down", n)
 				}
@@ -57,9 +56,9 @@ func TestReceiverDown(t *testing.T) {
 	}
 }
 
-// Every request fails for a while for a reason that is no row's: nothing FAILED,
-// nothing is taken for delivered, the alarm names the reason, and afterwards all
-// is delivered, once and in order. By hand:
+// Every request fails for a while for a reason that is not the rows' fault. No row is FAILED
+// or counted as delivered, and the alarm names the reason. Afterwards all rows are delivered,
+// once and in order. By hand:
 //
 //	SLUICEBOX_TEST_OUTAGE=20s go test -v -run 'TestReceiverAnswersWrong' ./cmd/internal/blackbox
 func TestReceiverAnswersWrong(t *testing.T) {
@@ -109,9 +108,8 @@ func TestReceiverAnswersWrong(t *testing.T) {
 	}
 }
 
-// The receiver is down while more rows come than the buffer holds, and the relay
-// is killed meanwhile: once both are back all is delivered in order, and nothing
-// was counted. By hand:
+// The receiver is down while more rows arrive than the buffer holds, and the relay is killed.
+// Once both are back, all rows are delivered in order, and no row was charged. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=50000 go test -v -run 'TestReceiverDownPastTheBuffer' ./cmd/internal/blackbox
 func TestReceiverDownPastTheBuffer(t *testing.T) {
@@ -137,9 +135,9 @@ func TestReceiverDownPastTheBuffer(t *testing.T) {
 	})
 }
 
-// The receiver hangs and comes back while requests are still under way, which
-// then time out beside others that it takes: they began when it hung, and say
-// nothing about their rows. By hand:
+// The receiver hangs and recovers while requests are still in flight. These time out while
+// others are accepted. They began during the hang, so they do not prove their rows at fault.
+// By hand:
 //
 //	go test -v -run 'TestReceiverBackWhileRequestsHang' ./cmd/internal/blackbox
 func TestReceiverBackWhileRequestsHang(t *testing.T) {
@@ -164,8 +162,8 @@ func TestReceiverBackWhileRequestsHang(t *testing.T) {
 	})
 }
 
-// A receiver that was told the wrong wire rejects every row, and has never taken
-// one: it costs a few rows, not a whole outbox, and there is an alarm. By hand:
+// The receiver expects another wire format, rejects every row and has never accepted one. A few
+// rows are FAILED, not the whole outbox, and there is an alarm. By hand:
 //
 //	SLUICEBOX_TEST_OUTAGE=30s go test -v -run 'TestReceiverRejectsEverything' ./cmd/internal/blackbox
 func TestReceiverRejectsEverything(t *testing.T) {
@@ -200,8 +198,8 @@ func TestReceiverRejectsEverything(t *testing.T) {
 	})
 }
 
-// An operator knows that the receiver is back, and the next probe is far: a lane
-// that is tried at once ends the wait of all. By hand:
+// An operator knows that the receiver is back, but the next probe is far away. Retrying one
+// lane ends the wait of all. By hand:
 //
 //	go test -v -run 'TestRetryNowEndsAnOutage' ./cmd/internal/blackbox
 func TestRetryNowEndsAnOutage(t *testing.T) {
@@ -219,22 +217,21 @@ func TestRetryNowEndsAnOutage(t *testing.T) {
 	})
 }
 
-// seconds rounds up.
+// seconds rounds up to whole seconds.
 func seconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }
 
-// fewRequests is how many requests a receiver that takes none may see in a
-// time, by the defaults of the dispatcher. Nine may be under way when five make
-// an endpoint suspect, and sixteen lanes are tried at once. The other probes back
-// off from 200 ms up to 1 s while there are lanes that were not tried yet, each
-// wait shortened by up to a fifth.
+// fewRequests returns the maximum number of requests to a dead receiver in a time, with the
+// dispatcher's defaults. Nine may be in flight when five failures open the circuit breaker,
+// and sixteen lanes are probed at once. Further probes back off from 200 ms to 1 s while
+// there are lanes not yet tried, each wait shortened by up to a fifth.
 func fewRequests(in time.Duration, endpoints int) int {
 	const first, most = 160 * time.Millisecond, 800 * time.Millisecond
 	probes := math.Ceil(math.Log2(in.Seconds()/first.Seconds()+1)) + in.Seconds()/most.Seconds()
 	return 9 + endpoints*(5+16+int(probes)+1)
 }
 
-// expectFew holds the failed requests of a class to both endpoints of the seed
-// against that bound, which it returns.
+// expectFew expects at most fewRequests failed requests of a class to both endpoints, and
+// returns that limit.
 func (s *scene) expectFew(r *relay, class string, in time.Duration) (most int) {
 	s.t.Helper()
 	failed := r.metric(`sluicebox_requests_total{class="` + class + `",sink="flowcatalyst"}`)
@@ -247,7 +244,7 @@ func (s *scene) expectFew(r *relay, class string, in time.Duration) (most int) {
 	return most
 }
 
-// completed is how many rows are COMPLETED.
+// completed returns the number of COMPLETED rows.
 func (s *scene) completed() int {
 	s.t.Helper()
 	return count(s.t, s.conn, `SELECT (SELECT count(*) FROM outbox_events WHERE status = 'COMPLETED')
@@ -268,12 +265,12 @@ func (s *scene) expectUncounted(r *relay) {
 	}
 }
 
-// suspect is the alarm of the seed's sink.
+// suspect is the metric of the open circuit breaker of the scene's sink.
 func suspect(class string) string {
 	return `sluicebox_sink_breaker_open{class="` + class + `",sink="flowcatalyst"}`
 }
 
-// expectAlarm waits until the sink is named suspect for a class.
+// expectAlarm waits until the sink's circuit breaker is open with a class.
 func (s *scene) expectAlarm(r *relay, class string) {
 	s.t.Helper()
 	within(s.t, patience, func() string {
@@ -289,7 +286,7 @@ func (s *scene) expectAlarm(r *relay, class string) {
 	})
 }
 
-// sinkLine is the line of the seed's sink.
+// sinkLine returns the status line of the scene's sink.
 func sinkLine(readyz string) string {
 	for line := range strings.Lines(readyz) {
 		if strings.Contains(line, "] sink flowcatalyst ") {
@@ -299,8 +296,8 @@ func sinkLine(readyz string) string {
 	return ""
 }
 
-// expectRecovered waits until all is delivered in order, nothing was counted
-// and no alarm is left.
+// expectRecovered waits until all rows are delivered in order, and expects no counted failure
+// and no alarm.
 func (s *scene) expectRecovered(r *relay) {
 	s.t.Helper()
 	began := time.Now()

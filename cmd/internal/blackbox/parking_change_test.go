@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// oddGroups are message groups as SQL: they are lanes of their own, however alike.
+// oddGroups are similar message groups as SQL. Each is a lane of its own.
 func oddGroups() []string {
 	return []string{
 		"NULL", "''", "repeat('long', 2500)", "repeat('long', 2500) || 'er'",
@@ -20,9 +20,9 @@ func oddGroups() []string {
 	}
 }
 
-// What becomes of a row while it is parked.
+// The rows that are changed while they are spilled.
 const (
-	deletedRow = 30 + iota // its place in the group
+	deletedRow = 30 + iota // the position in the group
 	changedRow
 	settledRow
 	movedRow
@@ -30,11 +30,13 @@ const (
 	eachGroup = 60
 )
 
-// Parked rows are deleted, changed, settled by somebody else and moved to other
-// groups, in groups of odd names: a deleted and a settled one is not sent, a
-// changed one is sent as it is now, a moved one in its turn in the group that it
-// came with, and all others in order; also by a relay that was stopped or killed
-// meanwhile. By hand:
+// Spilled rows are deleted, changed, settled by another session or moved to another group, in
+// groups with odd names.
+//   - A deleted or settled row is not sent.
+//   - A changed row is sent with its new content.
+//   - A moved row is sent in order in its original group.
+//
+// This also holds if the relay is stopped or killed in between. By hand:
 //
 //	go test -v -run 'TestParkedRowsThatChange' ./cmd/internal/blackbox
 func TestParkedRowsThatChange(t *testing.T) {
@@ -46,7 +48,7 @@ func TestParkedRowsThatChange(t *testing.T) {
 			t.Parallel()
 			aPostgres(t, "dispatch: {global-buffer-size: 100, api-batch-size: 10, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
 				servers.Exec(s.t, s.database, pgBusiness, "ALTER TABLE outbox_events ALTER message_group TYPE text, ALTER id TYPE text",
-					// A group of 10 kB fits no entry of the seed's index.
+					// A group of 10 kB does not fit an entry of the outbox's index.
 					"DROP INDEX idx_outbox_events_status", "CREATE INDEX ON outbox_events (status, md5(message_group), created_at)")
 				s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
 				r := s.run()
@@ -74,7 +76,7 @@ func TestParkedRowsThatChange(t *testing.T) {
 	}
 }
 
-// oddRows writes the rows of all groups in turns and returns how many there are.
+// oddRows writes rows of all groups in turn and returns their number.
 func (s *scene) oddRows() int {
 	s.t.Helper()
 	for n := 1; n <= eachGroup; n++ {
@@ -89,10 +91,10 @@ func (s *scene) oddRows() int {
 	return eachGroup * len(oddGroups())
 }
 
-// places are the rows of each group that something becomes of.
+// places are the changed rows of each group.
 func places() []int { return []int{deletedRow, changedRow, settledRow, movedRow, failedRow} }
 
-// parkPlaces writes log until those rows are parked.
+// parkPlaces writes unrelated log until those rows are spilled.
 func (s *scene) parkPlaces() {
 	s.t.Helper()
 	within(s.t, patience, func() string {
@@ -107,7 +109,7 @@ func (s *scene) parkPlaces() {
 	})
 }
 
-// change does to parked rows of each group what may become of them.
+// change applies all changes to spilled rows of each group.
 func (s *scene) change() {
 	s.t.Helper()
 	for n, statement := range map[int]string{
@@ -125,8 +127,8 @@ func (s *scene) change() {
 	}
 }
 
-// expectChanged holds what arrived against what became of the rows. A relay that runs
-// on may have read a row back before it was changed; one that begins has not.
+// expectChanged compares the arrivals with the changes. A running relay may have reloaded a
+// row before its change; a restarted one has not.
 func (s *scene) expectChanged(rows int, began bool) {
 	s.t.Helper()
 	last := map[string]string{}

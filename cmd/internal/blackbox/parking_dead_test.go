@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// steady writes numbered rows and log of the business for a while, in a
-// transaction each 50 ms, and calls look between them. It returns the last number.
+// steady writes numbered rows and business data for a while, in a transaction each 50 ms, and
+// calls look in between. It returns the last number.
 func (s *scene) steady(from, rate int, group string, lasts time.Duration, look func()) (last int) {
 	s.t.Helper()
 	const every = 50 * time.Millisecond
@@ -22,15 +22,15 @@ func (s *scene) steady(from, rate int, group string, lasts time.Duration, look f
 	for end := time.Now().Add(lasts); time.Now().Before(end); <-tick.C {
 		s.number(last+1, last+each, group)
 		last += each
-		s.business(200_000) // 4 MB/s, or what a small shop writes
+		s.business(200_000) // 4 MB/s, or the rate of a small shop
 		look()
 	}
 	return last
 }
 
-// A receiver is dead for long while rows come: they are parked once the log that
-// waits for it has reached its bound, which it and memory keep; then the receiver
-// takes everything, in the order of the commits, and nothing was counted. By hand:
+// A receiver is dead for long while rows arrive. The relay spills rows at the retained log
+// limit, and both log and memory stay within their limits. Then the receiver accepts all
+// rows in commit order, and no row was charged. By hand:
 //
 //	SLUICEBOX_TEST_OUTAGE=10m go test -v -run 'TestAReceiverDeadForLong' ./cmd/internal/blackbox
 func TestAReceiverDeadForLong(t *testing.T) {
@@ -59,7 +59,7 @@ func TestAReceiverDeadForLong(t *testing.T) {
 				s.expectUncounted(r)
 				s.expectNoneParked(r)
 				log.look()
-				log.expectWithin(maxHold, 48<<20) // for looks, parking, and a second of a drain at full speed
+				log.expectWithin(maxHold, 48<<20) // for status reads, spilling, and a second of a drain at full speed
 				r.expectSmall()
 				expectStop(s.t, r)
 			})
@@ -67,9 +67,8 @@ func TestAReceiverDeadForLong(t *testing.T) {
 	}
 }
 
-// A dead receiver's buffer holds fewer rows than its first requests had claimed:
-// they leave memory all the same, and what comes behind them is read and parked.
-// By hand:
+// A dead receiver's buffer holds fewer rows than its first requests had claimed. Those rows
+// are spilled, too, and later rows are read and spilled. By hand:
 //
 //	go test -v -run 'TestADeadReceiverWithASmallBuffer' ./cmd/internal/blackbox
 func TestADeadReceiverWithASmallBuffer(t *testing.T) {
@@ -92,9 +91,8 @@ func TestADeadReceiverWithASmallBuffer(t *testing.T) {
 	})
 }
 
-// The relay is killed while the first rows of each group are in a request and the
-// others are parked: after the restart the parked ones do not overtake the first.
-// By hand:
+// The relay is killed while the first rows of each group are in a request and the others are
+// spilled. After the restart the spilled rows do not overtake the first. By hand:
 //
 //	go test -v -run 'TestKilledWithRowsInFlightBeforeParkedOnes' ./cmd/internal/blackbox
 func TestKilledWithRowsInFlightBeforeParkedOnes(t *testing.T) {
@@ -128,9 +126,8 @@ func TestKilledWithRowsInFlightBeforeParkedOnes(t *testing.T) {
 	})
 }
 
-// Rows without a group, each in a lane of its own, wait for a dead receiver, more
-// of them than the buffer holds: all are delivered once, and memory stays small.
-// By hand:
+// Rows without a group, each in its own lane, wait for a dead receiver. There are more of them
+// than the buffer holds. All are delivered once, and memory stays small. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=200000 go test -v -run 'TestDeadReceiverUngroupedParallel' ./cmd/internal/blackbox
 func TestDeadReceiverUngroupedParallel(t *testing.T) {

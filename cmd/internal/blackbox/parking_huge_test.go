@@ -13,8 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// One transaction has more rows than the buffer holds: they arrive in order, and
-// memory stays small. By hand:
+// One transaction has more rows than the buffer holds. They arrive in order, and memory stays
+// small. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=1000000 go test -v -run 'TestOneHugeTransaction' ./cmd/internal/blackbox
 func TestOneHugeTransaction(t *testing.T) {
@@ -31,7 +31,7 @@ func TestOneHugeTransaction(t *testing.T) {
 	})
 }
 
-// ordered is a receiver of events that keeps nothing of them but their order.
+// ordered is a receiver of events that keeps only their order.
 type ordered struct {
 	t     *testing.T
 	mu    sync.Mutex
@@ -39,7 +39,7 @@ type ordered struct {
 	taken int
 }
 
-// ServeHTTP takes a batch.
+// ServeHTTP accepts a batch.
 func (o *ordered) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	items := json.NewDecoder(req.Body)
 	if _, err := items.Token(); err != nil { // the opening bracket
@@ -69,8 +69,8 @@ func (o *ordered) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(http.StatusCreated)
 }
 
-// One transaction has rows of 1 MB each, many times the memory that the relay may
-// take. By hand, with a hundredth of the rows named:
+// One transaction has rows of 1 MB each, many times the relay's memory limit. By hand, with a
+// hundredth of the number of rows:
 //
 //	SLUICEBOX_TEST_ROWS=1000000 go test -v -run 'TestOneTransactionOfHugeRows' ./cmd/internal/blackbox
 func TestOneTransactionOfHugeRows(t *testing.T) {
@@ -97,17 +97,16 @@ func TestOneTransactionOfHugeRows(t *testing.T) {
 	})
 }
 
-// A first start finds more unsettled rows than the buffer holds, beside four
-// writers: each group gets its rows of before in the order of created_at and id,
-// then the later ones in the order of their commits, none twice, and none is
-// missing. By hand:
+// A first start finds more unsettled rows than the buffer holds, with four active writers.
+// Each group gets its existing rows in the order of created_at and id, then the later ones in
+// commit order. None is missing or sent twice. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=2000000 go test -v -run 'TestAFirstStartOverALargeBacklog' ./cmd/internal/blackbox
 func TestAFirstStartOverALargeBacklog(t *testing.T) {
 	t.Parallel()
 	anOwnPostgres(t, nil, "", func(s *scene, _ *servers.Server) {
 		rows := many(s.t, 30_000)
-		// The ids are in another order than the times, which ten rows share.
+		// The id order differs from the created_at order, and ten rows share a created_at.
 		if _, err := s.conn.exec(`INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
 			SELECT id, 'EVENT', 'group-' || i % 1000 + 1, format('{"id": "%s"}', id), 'PENDING', born
 			FROM (SELECT i, 'B' || lpad((i::bigint * 7919 % $1)::text, 12, '0') id, timestamp '2026-01-01' + (i / 10000) * interval '1 s' born
@@ -138,7 +137,7 @@ func TestAFirstStartOverALargeBacklog(t *testing.T) {
 	})
 }
 
-// place returns the place of each row of the backlog in its group.
+// place returns the position of each backlog row in its group.
 func (s *scene) place() map[string]int {
 	s.t.Helper()
 	places := map[string]int{}
@@ -155,8 +154,8 @@ func (s *scene) place() map[string]int {
 	return places
 }
 
-// expectBacklogFirst expects each group's rows of before first, in their order, and
-// then the writers', in the order of their commits.
+// expectBacklogFirst expects the existing rows of each group first, in their order, and then
+// the writers' rows, in commit order.
 func (s *scene) expectBacklogFirst(before map[string]int) {
 	s.t.Helper()
 	groups := oracle{"EVENT", "events"}.groups(s.t, s.conn)

@@ -11,10 +11,10 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// Each row has a group of its own, and all are parked behind a dead receiver: they
-// take little memory, a relay that starts over them soon reads, and once the receiver
-// is back a fresh group does not wait for all of them. For a million groups the bounds
-// are 64 MB of live memory and, where nothing else runs, 2 s. By hand:
+// Each row has a group of its own, and all are spilled behind a dead receiver. They take little
+// memory, and a relay that starts with them soon reads. Once the receiver is back, a new
+// group does not wait for all of them. For a million groups the limits are 64 MB of live
+// memory and, if nothing else runs, 2 s. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=1000000 go test -v -timeout 30m -run 'TestManyParkedGroups' ./cmd/internal/blackbox
 func TestManyParkedGroups(t *testing.T) {
@@ -26,13 +26,13 @@ func TestManyParkedGroups(t *testing.T) {
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
 		r := s.run()
 		for from := 1; from <= rows; from += 20_000 {
-			s.numberIn("outbox_events", from, min(from+19_999, rows), "i", 400) // a log beyond max-hold on each server
+			s.numberIn("outbox_events", from, min(from+19_999, rows), "i", 400) // more log than max-hold on each server
 		}
 		began := time.Now()
 		parked := func() {
 			s.t.Helper()
 			within(s.t, patience, func() string {
-				// Some 10000 may be in memory, too.
+				// About 10000 may be in memory.
 				away, all := r.metric(`sluicebox_lanes{sink="flowcatalyst",state="spilled"}`), r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)
 				if int(all) < rows-1000 || int(away) < rows-10_000 || away < 1000 {
 					return fmt.Sprintf("%.0f groups of %d are away, %.0f rows are parked", away, rows, all)
@@ -81,7 +81,7 @@ func TestManyParkedGroups(t *testing.T) {
 	})
 }
 
-// expectLittle expects that so many groups that are parked take little memory.
+// expectLittle expects that this number of spilled groups takes little memory.
 func (s *scene) expectLittle(r *relay, groups int, when string) {
 	s.t.Helper()
 	r.get("/debug/pprof/heap?gc=1")
@@ -92,7 +92,7 @@ func (s *scene) expectLittle(r *relay, groups int, when string) {
 	}
 }
 
-// when is when the relay said something last.
+// when returns the time of the relay's last log line with a text.
 func (r *relay) when(text string) (at time.Time) {
 	r.t.Helper()
 	for line := range strings.Lines(r.said()) {

@@ -12,20 +12,19 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// odd are deliveries whose groups have something that a table may not take.
+// odd are writes with a group that the relay's table may refuse.
 type odd struct {
 	name   string
 	host   host
 	make   func(t *testing.T, h host) string
-	column string // type of the body
-	group  string // in JSON, in the database's literal of a body
-	body   string // a format of such a literal
+	column string // column type of the body
+	group  string // JSON text of the group, inside a literal of the database
+	body   string // format of such a literal
 }
 
-// A message group that the encoding of the database has no place for, or whose bytes
-// are no text, holds nobody else up while it is parked, and is delivered once its
-// receiver is back. Where the first failed row blocks its group, FAILED is written and
-// the group stands.
+// A message group may not exist in the database's encoding, or may not be valid text. While
+// it is spilled it delays no other group, and it is delivered once its receiver is back.
+// With on-failed: block, FAILED is written and the group is blocked.
 func TestOddGroupsHoldNobodyUp(t *testing.T) {
 	t.Parallel()
 	plain := func(t *testing.T, h host) string { return h.database(t) }
@@ -62,8 +61,8 @@ func testOddGroups(t *testing.T, o *odd) {
 	o.host.kind.run(t, database, fmt.Sprintf(deliveriesTable, at, now, o.column))
 	c := connect(t, database)
 	to := sinktest.NewReceiver(t)
-	// One row of ten is of the group that the receiver breaks on, and one of a
-	// hundred of one whose rows it rejects.
+	// Every tenth row is in the group on which the receiver fails, and every hundredth in a
+	// group whose rows it rejects.
 	away := func(r *sinktest.Request) sinktest.Answer {
 		n, _ := strconv.Atoi(strings.TrimPrefix(r.Items[0].ID, "shop-"))
 		switch {

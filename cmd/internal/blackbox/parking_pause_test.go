@@ -7,7 +7,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// expectNothingParked expects that no row was parked since the relay's start.
+// expectNothingParked expects that no row was spilled since the relay's start.
 func expectNothingParked(t *testing.T, r *relay) {
 	t.Helper()
 	if n := r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`); n > 0 {
@@ -15,8 +15,8 @@ func expectNothingParked(t *testing.T, r *relay) {
 	}
 }
 
-// Rows were written while the relay was stopped, more than the buffer holds: it
-// catches up without parking any. By hand:
+// Rows were written while the relay was stopped, more than the buffer holds. The relay catches
+// up without spilling any. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=200000 go test -v -run 'TestACatchUpParksNothing' ./cmd/internal/blackbox
 func TestACatchUpParksNothing(t *testing.T) {
@@ -40,9 +40,8 @@ func TestACatchUpParksNothing(t *testing.T) {
 	})
 }
 
-// A receiver answers nothing for a while and is slow then: nothing is read while
-// the buffer is full, the connection outlives that, nothing is parked, and all
-// arrives in order. By hand:
+// A receiver hangs for a while and is slow then. Capture pauses while the buffer is full, the
+// source's connection survives the pause, no row is spilled, and all arrive in order. By hand:
 //
 //	SLUICEBOX_TEST_OUTAGE=3m go test -v -run 'TestASlowReceiverPausesCapture' ./cmd/internal/blackbox
 func TestASlowReceiverPausesCapture(t *testing.T) {
@@ -54,7 +53,7 @@ func TestASlowReceiverPausesCapture(t *testing.T) {
 			return sinktest.Answer{Release: hold, Delay: 20 * time.Millisecond}
 		})
 		r := s.run()
-		const rows, each, wide = 10_000, 500, 2000 // more bytes than sockets hold
+		const rows, each, wide = 10_000, 500, 2000 // more bytes than the socket buffers hold
 		for from := 1; from <= rows; from += each {
 			s.numberIn("outbox_events", from, from+each-1, "i % 50", wide)
 		}

@@ -9,9 +9,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// The log can no longer be read while rows are parked: they and what is written
-// meanwhile are delivered by polling, in order, and the log is read again once it
-// can be; or they stay parked until then and are delivered after that. By hand:
+// The log becomes unreadable while rows are spilled. With mode auto the relay delivers them
+// and new rows by polling, in order, and streams again once it can. With mode stream they
+// stay spilled until then and are delivered after that. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=50000 go test -v -run 'TestPollingWithParkedRows' ./cmd/internal/blackbox
 func TestPollingWithParkedRows(t *testing.T) {
@@ -43,7 +43,7 @@ func TestPollingWithParkedRows(t *testing.T) {
 				servers.Exec(s.t, s.database, "DROP PUBLICATION "+name)
 				expectLoss(s.t, r, "log lost; taking a new snapshot", "log unreadable; polling", "CREATE PUBLICATION")
 				expectMode(s.t, r, "poll")
-				s.number(rows+1, rows+500, "i % 50") // also in groups that are parked
+				s.number(rows+1, rows+500, "i % 50") // also in groups with spilled rows
 				if back == "while polling" {
 					s.to.Script(nil)
 					s.expectNumbered(rows + 500)

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// threeSinks routes each of three tables of one database to a receiver of its own.
+// threeSinks routes three tables of one database to a receiver each.
 const threeSinks = `
 name: %s
 source: {mode: stream, url: %q}
@@ -24,9 +24,9 @@ sinks:
 admin: {listen: %s}
 `
 
-// Of three receivers one is dead and one is slow, each with more rows than its
-// buffer holds: the third gets all of its rows meanwhile, the slow one goes on,
-// and in the end each has its own in order. By hand:
+// Of three receivers one is dead and one is slow, each with more rows than its buffer holds.
+// The third gets all of its rows meanwhile, and the slow one makes progress. In the end each
+// has its own rows in order. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=50000 SLUICEBOX_TEST_OUTAGE=30s go test -v -run 'TestThreeSinksOneDeadOneSlow' ./cmd/internal/blackbox
 func TestThreeSinksOneDeadOneSlow(t *testing.T) {

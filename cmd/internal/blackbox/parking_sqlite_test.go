@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// seedFile makes an SQLite file with the seed's two tables.
+// seedFile creates an SQLite file with the two FlowCatalyst tables.
 func seedFile(t *testing.T) (source string, db *sql.DB) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "shop.db")
@@ -34,8 +34,7 @@ func run(t *testing.T, db *sql.DB, statement string, args ...any) {
 	}
 }
 
-// insertNumbered writes the rows of some numbers. Those with an odd one are group
-// 0's.
+// insertNumbered writes rows with these numbers. Rows with an odd number are in group 0.
 func insertNumbered(t *testing.T, db *sql.DB, from, to int) {
 	t.Helper()
 	run(t, db, `WITH RECURSIVE n(i) AS (SELECT ? UNION ALL SELECT i + 1 FROM n WHERE i < ?)
@@ -44,8 +43,8 @@ func insertNumbered(t *testing.T, db *sql.DB, from, to int) {
 			printf('{"id": "%013d", "group": "%s"}', i, CASE WHEN i % 2 = 1 THEN '0' ELSE 1 + i % 7 END), 'PENDING', strftime('%Y-%m-%d %H:%M:%f', 'now') FROM n`, from, to)
 }
 
-// On SQLite, too, a blocked group larger than the buffer holds up no other, is
-// parked, outlives a kill, and comes in order once it may. By hand:
+// On SQLite: a blocked group larger than the buffer delays no other. It is spilled, survives a
+// kill, and arrives in order once it is released. By hand:
 //
 //	go test -v -run 'TestParkingOnSQLite' ./cmd/internal/blackbox
 func TestParkingOnSQLite(t *testing.T) {
@@ -81,7 +80,7 @@ func TestParkingOnSQLite(t *testing.T) {
 		}
 		return ""
 	})
-	const held = 2*buffer + 500 // at the kill: twice the buffer, as it reads batches of 500
+	const held = 2*buffer + 500 // at the kill: twice the buffer, because the relay reads batches of 500
 	if again := checkNumbered(t, to.Accepted()); again > held {
 		t.Errorf("%d rows arrived more than once", again)
 	}

@@ -12,13 +12,13 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// parked is how many rows the relay has in its table of parked rows.
+// parked returns the number of spilled rows.
 func (s *scene) parked() int {
 	s.t.Helper()
 	return count(s.t, s.conn, "SELECT count(*) FROM sluicebox.parked")
 }
 
-// expectParked waits until at least so many rows are parked.
+// expectParked waits until at least that many rows are spilled.
 func (s *scene) expectParked(least int) {
 	s.t.Helper()
 	within(s.t, 30*time.Second+time.Duration(least)*time.Millisecond, func() string {
@@ -29,7 +29,7 @@ func (s *scene) expectParked(least int) {
 	})
 }
 
-// expectNoneParked waits until the relay has forgotten all parked rows.
+// expectNoneParked waits until the relay has deleted all spilled rows.
 func (s *scene) expectNoneParked(r *relay) {
 	s.t.Helper()
 	within(s.t, patience, func() string {
@@ -43,7 +43,7 @@ func (s *scene) expectNoneParked(r *relay) {
 	})
 }
 
-// business writes log that has nothing to do with the outbox.
+// business writes log that is unrelated to the outbox.
 func (s *scene) business(bytes int) {
 	s.t.Helper()
 	if _, err := s.conn.exec(fmt.Sprintf("INSERT INTO business SELECT repeat('x', 1000) FROM "+s.kind.numbers, 1, bytes/1000)); err != nil {
@@ -51,20 +51,20 @@ func (s *scene) business(bytes int) {
 	}
 }
 
-// logWatch keeps the most log that the server had to keep for the relay.
+// logWatch records the peak of the log that the server retained for the relay.
 type logWatch struct {
 	s    *scene
 	most int
 }
 
-// look takes what is kept now.
+// look samples the retained log.
 func (w *logWatch) look() {
 	w.s.t.Helper()
 	w.most = max(w.most, w.kept())
 }
 
-// kept is how much log was written behind the acknowledged place; of PostgreSQL, for
-// the others keep their log by time.
+// kept returns the bytes of WAL behind the acknowledged position. It applies to PostgreSQL
+// only, because the other servers retain their log by time.
 func (w *logWatch) kept() int {
 	w.s.t.Helper()
 	if !w.s.kind.postgres {
@@ -73,8 +73,8 @@ func (w *logWatch) kept() int {
 	return count(w.s.t, w.s.conn, "SELECT coalesce(max(pg_current_wal_lsn() - confirmed_flush_lsn), 0)::bigint FROM pg_replication_slots WHERE slot_name = $1", nameFor(w.s.database))
 }
 
-// expectWithin expects that it never was more than max-hold and what may be
-// written until the relay has looked twice and parked what is in the way.
+// expectWithin expects that the peak never exceeded max-hold plus a margin. The margin is the
+// log written until the relay has checked twice and spilled the oldest rows.
 func (w *logWatch) expectWithin(maxHold, slack int) {
 	w.s.t.Helper()
 	w.s.t.Logf("the most log that was kept: %d KiB, max-hold is %d KiB", w.most>>10, maxHold>>10)
@@ -83,20 +83,19 @@ func (w *logWatch) expectWithin(maxHold, slack int) {
 	}
 }
 
-// blockedGroup is a relay with a group that is blocked.
+// blockedGroup is a relay with a blocked group.
 type blockedGroup struct {
 	*scene
 	server   ownServer
 	r        *relay
-	inFlight int // rows that were claimed when the relay was killed
+	inFlight int // rows that were claimed at the kill
 	crashed  bool
 }
 
-// A group is blocked with more rows behind it than the buffer holds: they are
-// parked, they hold neither memory nor log, the other groups are as fast as
-// before, and once the group is let go its rows arrive in the order of their
-// commits, once; also when the relay is killed, or the server crashes, while rows
-// are parked and while they are taken back.
+// A group is blocked with more rows behind it than the buffer holds. These are spilled, so they
+// hold neither memory nor log, and the other groups keep their speed. Once the group is
+// released its rows arrive once, in commit order. This also holds if the relay is killed, or
+// the server crashes, while rows are spilled or reloaded.
 func TestABlockedGroupIsParked(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(b *blockedGroup){
@@ -158,7 +157,7 @@ func (b *blockedGroup) test(fault func(*blockedGroup)) {
 	b.expectLane("blocked")
 	b.expectParked(rows - 1)
 	b.expectAway(rows)
-	within(b.t, 30*time.Second, func() string { // whatever was written since: nothing in the log is waited for
+	within(b.t, 30*time.Second, func() string { // all later writes: no row in the log is undelivered
 		if kept := log.kept(); kept > 1<<20 {
 			return fmt.Sprintf("%d KiB of log are kept, and all that waits is parked", kept>>10)
 		}
@@ -190,8 +189,8 @@ func (b *blockedGroup) test(fault func(*blockedGroup)) {
 	expectStop(b.t, b.r)
 }
 
-// paced lets the other group flow beside the business's own writing, and returns
-// the medians of the medians and of the 99th percentiles.
+// paced writes rows of the other group beside business data, and returns the medians of the
+// rounds' medians and 99th percentiles.
 func (b *blockedGroup) paced(live *pace, phase time.Duration, phases int, log *logWatch) (p50, p99 time.Duration) {
 	b.t.Helper()
 	live.conn = connect(b.t, b.database)
@@ -218,7 +217,7 @@ func (b *blockedGroup) expectLane(state string) {
 	})
 }
 
-// expectAway waits until memory holds little of the rows.
+// expectAway waits until few of the rows are in memory.
 func (b *blockedGroup) expectAway(rows int) {
 	b.t.Helper()
 	within(b.t, time.Minute, func() string {

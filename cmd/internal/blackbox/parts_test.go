@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// A table whose log misleads is refused by name: one partitioned by what the relay writes,
-// each of whose rows came twice, and one with child tables, whose rows came a minute late
-// and behind younger ones. Where it may, the relay polls instead: every row once, those of
-// a group in order.
+// The relay refuses tables whose log is misleading, by name. For example, rows of a table that
+// is partitioned by a column that the relay updates would arrive twice. Rows of child tables
+// would arrive a minute late, behind later ones. With mode auto the relay polls instead: each
+// row arrives once, in order within its group.
 func TestTablesWithMisleadingLogs(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ ddl, problem string }{

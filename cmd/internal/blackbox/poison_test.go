@@ -11,8 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// poisons are the answers that a row may always get. The last is none: the
-// request times out.
+// poisons are the responses that a row may always get. With the last the request times out.
 func poisons(t *testing.T) map[string]sinktest.Answer {
 	body := []byte(`{"error": "no such thing"}`)
 	never := make(chan struct{})
@@ -28,17 +27,16 @@ func poisons(t *testing.T) map[string]sinktest.Answer {
 const (
 	retries = 3 // dispatch.max-retries by default
 
-	// searched is how many requests may be lost to one row that is never taken:
-	// the first, one for each halving of it, which rounds up once among its groups
-	// and once among the rows of one, the last with the row alone, and its retries.
+	// searched limits the requests lost to one row that is always refused: the first, one for each
+	// bisection, two more because halves are rounded up among groups and among rows of a group,
+	// the one with the row alone, and its retries.
 	searched = 1 + 7 + 2 + 1 + retries // dispatch.api-batch-size is 100, below 2^7
 )
 
-// One row among many is never taken, whatever the receiver has against it: the others
-// are delivered once and in order, and few requests are lost to the search for it. A
-// row that is refused is FAILED with the reason. What may be an outage of a part of the
-// receiver stalls the row's group after proof-wait, until somebody skips the row. By
-// hand:
+// One row among many is always refused, in any way. The others are delivered once and in
+// order, with few requests lost to the bisection. A row that is refused for itself is FAILED
+// with the reason. A failure that may be a partial outage stalls the row's group after
+// proof-wait, until an operator skips the row. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=100000 go test -v -run 'TestOnePoisonedRow' ./cmd/internal/blackbox
 func TestOnePoisonedRow(t *testing.T) {
@@ -55,8 +53,8 @@ func TestOnePoisonedRow(t *testing.T) {
 	}
 }
 
-// answerWithin is a request-timeout: short only where an answer stays away, for a
-// busy machine may take its time over the others.
+// answerWithin returns the request-timeout. It is short only if a response is withheld,
+// because other responses may be slow on a busy machine.
 func answerWithin(poison string) string {
 	if poison == "no answer" {
 		return "2s"
@@ -93,7 +91,7 @@ func (s *scene) onePoisonedRow(group, name string, answer sinktest.Answer) {
 	expectStop(s.t, r)
 }
 
-// untilStalled waits until the row's lane is stalled, as untilFailed does.
+// untilStalled waits until the row's lane is stalled, like untilFailed.
 func (s *scene) untilStalled(r *relay, id string, rows int, group string) int {
 	s.t.Helper()
 	within(s.t, 2*time.Minute, func() string {
@@ -112,7 +110,7 @@ func (s *scene) untilStalled(r *relay, id string, rows int, group string) int {
 	return rows
 }
 
-// skipOf is the wish to pass over a row, the n-th, of 1000 groups or of none.
+// skipOf returns the command that skips the n-th row, of 1000 groups or of none.
 func skipOf(id string, n int, group string) map[string]any {
 	wish := map[string]any{"outbox": "outbox_events", "kind": "EVENT", "reason": "we know why"}
 	if group == "NULL" {
@@ -123,9 +121,8 @@ func skipOf(id string, n int, group string) map[string]any {
 	return wish
 }
 
-// untilFailed waits until a row is FAILED. Rows that the receiver takes meanwhile
-// prove that it lives: it writes some behind the rows that there are, and returns
-// how many there are then.
+// untilFailed waits until a row is FAILED. It keeps writing rows, because each accepted one
+// proves that the receiver works, and returns the total number of rows.
 func (s *scene) untilFailed(id string, rows int, group string) int {
 	s.t.Helper()
 	within(s.t, 2*time.Minute, func() string {
@@ -140,8 +137,8 @@ func (s *scene) untilFailed(id string, rows int, group string) int {
 	return rows
 }
 
-// Several rows are never taken, some of them side by side in one group: each is
-// found, and k of them cost k times what one costs at most. By hand:
+// Several rows are always refused, some of them adjacent in one group. Each is found, and k
+// of them cost at most k times the requests of one. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=100000 go test -v -run 'TestSeveralPoisonedRows' ./cmd/internal/blackbox
 func TestSeveralPoisonedRows(t *testing.T) {
@@ -173,8 +170,8 @@ func TestSeveralPoisonedRows(t *testing.T) {
 	}
 }
 
-// A receiver that answers for each item refuses one: it is FAILED, and no request
-// is lost for the others. By hand:
+// A receiver with per-item results refuses one item. That row is FAILED, and no request is
+// lost for the others. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=100000 go test -v -run 'TestOneRefusedItem' ./cmd/internal/blackbox
 func TestOneRefusedItem(t *testing.T) {
@@ -202,9 +199,9 @@ func TestOneRefusedItem(t *testing.T) {
 	})
 }
 
-// One row of the only group is never taken. What says that it is the row's fault
-// ends as FAILED; what may be an outage holds the group, with an alarm, until
-// somebody skips the row. By hand:
+// One row of the only group is always refused. If the response blames the row, it is FAILED.
+// If it may be an outage, the row holds its group, with an alarm, until an operator skips it.
+// By hand:
 //
 //	go test -v -run 'TestAPoisonedRowInTheOnlyGroup' ./cmd/internal/blackbox
 func TestAPoisonedRowInTheOnlyGroup(t *testing.T) {
@@ -248,8 +245,7 @@ func TestAPoisonedRowInTheOnlyGroup(t *testing.T) {
 	}
 }
 
-// expectHeld waits for the alarm while a row holds up its group, and sees what
-// the API says of the lane.
+// expectHeld waits for the alarm while a row holds its group, and checks the lane in the API.
 func (s *scene) expectHeld(r *relay, id, class string) {
 	s.t.Helper()
 	s.expectAlarm(r, class)

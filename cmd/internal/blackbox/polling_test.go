@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// scriptsOfOwnGroups give each writer groups of its own: a group's created_at are in
-// the order of its commits, which is what polling promises.
+// scriptsOfOwnGroups give each writer its own groups. A group's created_at is then in commit
+// order, which polling requires.
 func scriptsOfOwnGroups() []script {
 	scripts := seedScripts(6)
 	for i := range scripts {
@@ -24,14 +24,13 @@ func scriptsOfOwnGroups() []script {
 	return scripts
 }
 
-// Nothing but the tables is read, under eight writers, beside a blocked group of
-// more rows than a batch and the buffer take, and beside three groups whose first
-// row somebody keeps locked: the writers' rows are delivered in order meanwhile,
-// and the others in order once they may go.
+// With mode poll, eight writers write beside a blocked group, which has more rows than a batch
+// and the buffer, and three groups with a locked first row. The writers' rows are delivered
+// in order meanwhile, and the others in order once they are released.
 func TestPollingOnly(t *testing.T) {
 	t.Parallel()
 	const rest = "dispatch: {on-failed: block, global-buffer-size: 300, api-batch-size: 20}\n"
-	// A server of its own: the lock would hold up every new slot of a shared one.
+	// It needs its own server, because the lock would delay every new slot of a shared one.
 	anOwnScene(t, servers.Spread(t, hosts()), map[string]string{"wal_level": "replica"}, rest, func(s *scene, _ ownServer) {
 		t, to := s.t, s.to
 		s.config = strings.Replace(s.config, "mode: stream", "mode: poll, poll-interval: 50ms, poll-batch-size: 100", 1)
@@ -82,16 +81,16 @@ func TestPollingOnly(t *testing.T) {
 	})
 }
 
-// legacy is the processor that the relay replaces: it claims rows as the seed does,
-// sends them and completes them. Every fifth batch it dies, leaves its rows in
-// PROCESSING, and is started again.
+// legacy is the processor that the relay replaces. It claims, sends and completes rows like
+// the FlowCatalyst processor. Every fifth batch it crashes, leaves its rows in PROCESSING,
+// and restarts.
 type legacy struct {
 	conn *conn
 	sent map[string]bool
-	left map[string]time.Time // when they were claimed, at the earliest
+	left map[string]time.Time // earliest time of their claim
 }
 
-// run works until the context ends.
+// run processes batches until the context ends.
 func (l *legacy) run(ctx context.Context) error {
 	for batch := 1; ctx.Err() == nil; batch++ {
 		began := time.Now()
@@ -113,21 +112,21 @@ func (l *legacy) run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond): // its poll interval
+		case <-time.After(20 * time.Millisecond): // the poll interval
 		}
 	}
 	return nil
 }
 
-// claim takes the next batch.
+// claim claims the next batch.
 func (l *legacy) claim() (ids []string, err error) {
 	ctx := context.Background()
-	// Else it would lock gaps on MySQL, and deadlock with the writers.
+	// Without this it would take gap locks on MySQL, and deadlock with the writers.
 	tx, err := l.conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = tx.Rollback() }() // without effect behind a commit
+	defer func() { _ = tx.Rollback() }() // no effect after the commit
 	rows, err := tx.QueryContext(ctx, "SELECT id FROM outbox_events WHERE status = 'PENDING' ORDER BY message_group, created_at LIMIT 5 FOR UPDATE SKIP LOCKED")
 	if err != nil {
 		return nil, err
@@ -149,9 +148,8 @@ func (l *legacy) claim() (ids []string, err error) {
 	return ids, tx.Commit()
 }
 
-// A legacy processor still works on the table, under load: no row is sent by
-// both, the rows it died with are sent once its time is up and not before, and
-// each group's rows in order.
+// A legacy processor works on the same table, under load. No row is sent by both. The rows of
+// its crashes are sent after the takeover timeout and not earlier, and each group is in order.
 func TestBesideALegacyProcessor(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second

@@ -13,20 +13,20 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// pair is a primary and its standby, which has the relay's slot too, and a relay
-// whose URL names both.
+// pair is a primary and its standby, with the relay's failover slot on both, and a relay with
+// both in its URL.
 type pair struct {
 	*scene
 	primary, standby *servers.Server
 	relay            *relay
 }
 
-// eachPair runs a test beside a pair of each version with failover slots. The
-// tables have rows, which were delivered.
+// eachPair runs a test on a pair of each version with failover slots. The tables have
+// delivered rows.
 func eachPair(t *testing.T, test func(p *pair)) {
 	for _, version := range servers.Versions() {
 		if version < 17 {
-			continue // it has no failover slots
+			continue // no failover slots before version 17
 		}
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
@@ -54,8 +54,8 @@ func hostOf(t *testing.T, database string) string {
 	return u.Host
 }
 
-// synced waits until the standby has the relay's slot, which it takes over once the
-// slot has moved past what was under way when it first looked.
+// synced waits until the relay's slot is synchronized on the standby. That needs the slot to
+// move past the transactions that were open at the first attempt.
 func (p *pair) synced() {
 	p.t.Helper()
 	replica := connect(p.t, p.standby.URL)
@@ -70,15 +70,15 @@ func (p *pair) synced() {
 	_ = replica.Close()
 }
 
-// promoted goes on with the standby in place of the primary.
+// promoted replaces the primary with the standby.
 func (p *pair) promoted() *scene {
 	p.t.Helper()
 	p.standby.Promote()
 	return &scene{t: p.t, kind: postgresKind(), database: p.standby.URL, conn: connect(p.t, p.standby.URL), to: p.to}
 }
 
-// follows waits until the relay leads on the promoted server, and says why it made
-// a cut, "" if it went on from its checkpoint.
+// follows waits until the relay leads on the promoted server. It returns the reason for its
+// snapshot, or "" if it resumed from its checkpoint.
 func (p *pair) follows(s *scene) (why string) {
 	p.t.Helper()
 	epoch := count(p.t, s.conn, "SELECT epoch FROM sluicebox.leader")
@@ -95,10 +95,10 @@ func (p *pair) follows(s *scene) (why string) {
 	return strings.Trim(why, `"`)
 }
 
-// The primary dies under load, and its standby is promoted. The primary let no row
-// out that the standby did not have (synchronized_standby_slots): the relay goes on
-// where it was, in commit order, and what was delivered is there. So is a checkpoint: what
-// is behind it can be replayed, from the log if the standby has the slot for it.
+// The primary crashes under load, and its standby is promoted. synchronized_standby_slots made
+// the primary withhold rows that the standby did not have. The relay therefore resumes in
+// commit order, and all delivered rows exist. Rows after a named checkpoint can be replayed,
+// from the log if the standby has the slot for it.
 func TestTheDatabaseIsPromoted(t *testing.T) {
 	t.Parallel()
 	eachPair(t, func(p *pair) {
@@ -132,9 +132,8 @@ func TestTheDatabaseIsPromoted(t *testing.T) {
 	})
 }
 
-// A standby that lags is promoted, and the primary let rows out that it did not
-// have: those were delivered and are gone from the database. All that is there is
-// delivered.
+// A lagging standby is promoted. The primary had sent rows that the standby did not have, so
+// delivered rows are missing in the database. All rows that exist are delivered.
 func TestWhatAnAsynchronousFailoverLoses(t *testing.T) {
 	t.Parallel()
 	eachPair(t, func(p *pair) {
@@ -147,13 +146,13 @@ func TestWhatAnAsynchronousFailoverLoses(t *testing.T) {
 				p.t.Fatal(err)
 			}
 		}
-		signal(syscall.SIGSTOP) // the standby hears nothing any more
+		signal(syscall.SIGSTOP) // the standby receives nothing more
 		before := p.to.Counts().Distinct
 		servers.Exec(p.t, p.database, fmt.Sprintf(`INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
 			SELECT 'LOST'||n, 'EVENT', 'lost', format('{"id": "LOST%%s"}', n), 'PENDING', now() FROM generate_series(1, %d) n`, lost))
 		arrive(p.t, p.to, before+lost)
 		p.primary.Stop("immediate")
-		signal(syscall.SIGTERM) // before it reads what has come meanwhile
+		signal(syscall.SIGTERM) // before it receives the rest
 		signal(syscall.SIGCONT)
 		s := p.promoted()
 		if n := count(p.t, s.conn, "SELECT count(*) FROM outbox_events WHERE id LIKE 'LOST%'"); n != 0 {

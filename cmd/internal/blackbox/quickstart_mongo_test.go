@@ -14,11 +14,11 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// madeMongo is what a quickstart says that it makes on a server of MongoDB.
+// madeMongo matches the database in a quickstart's output.
 var madeMongo = regexp.MustCompile(`Outbox:\s+database (sluicebox_quickstart_\w+) on`)
 
-// tryMongo starts a quickstart on a server, and waits until it says which database it
-// has made. That is dropped when the test ends.
+// tryMongo starts a quickstart on a server and waits until it has printed its database, which
+// is dropped at the end of the test.
 func tryMongo(t *testing.T, source string, flags ...string) *trial {
 	t.Helper()
 	q := try(t, source, flags...)
@@ -42,8 +42,8 @@ func mongoHas(t *testing.T, source, database string) bool {
 	return slices.Contains(names, database)
 }
 
-// A quickstart on a replica set streams, delivers everything once and in order, also
-// by way of failures, and leaves nothing behind; neither does one that a signal ends.
+// A quickstart on a replica set streams, delivers everything once and in order even with
+// failures, and leaves nothing behind. Nor does an interrupted one.
 func TestMongoQuickstart(t *testing.T) {
 	t.Parallel()
 	chooseMongo(t)
@@ -73,8 +73,8 @@ func TestMongoQuickstart(t *testing.T) {
 	}
 }
 
-// What a kept quickstart has goes on as it says, and the next one there names what a
-// killed one has left, with the statement that removes it.
+// A kept quickstart can be continued with the printed command. The next quickstart lists the
+// leftovers of a killed one, with the statement that removes them.
 func TestMongoQuickstartKeptAndKilled(t *testing.T) {
 	t.Parallel()
 	chooseMongo(t)

@@ -12,12 +12,12 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// ofMySQL reports whether a URL leads to MySQL or MariaDB.
+// ofMySQL reports whether a URL is of MySQL or MariaDB.
 func ofMySQL(source string) bool {
 	return strings.HasPrefix(source, "mysql://") || strings.HasPrefix(source, "mariadb://")
 }
 
-// tablesOf lists the tables of the database of a URL.
+// tablesOf lists the tables of a URL's database.
 func tablesOf(t *testing.T, source string) (list []string) {
 	t.Helper()
 	rows, err := servers.OpenMySQL(t, source).QueryContext(context.Background(),
@@ -48,15 +48,15 @@ func databaseIsThere(t *testing.T, source, name string) (there bool) {
 	return there
 }
 
-// awaitMade waits for the configuration of a quickstart that runs and returns the
-// database that it has made on the server, "" if it ends before. The server is shared:
-// what else is there is of other tests. The database is dropped when the test ends.
+// awaitMade waits for the configuration of a running quickstart and returns its database, or ""
+// if it ended before. It reads the configuration because the server is shared with other
+// tests. The database is dropped at the end of the test.
 func (q *trial) awaitMade(source string) (name string) {
 	q.t.Helper()
 	within(q.t, patience, func() string {
 		files, _ := filepath.Glob(filepath.Join(q.tmp, "*", "sluicebox.yaml"))
 		for _, file := range files {
-			text, _ := os.ReadFile(file) // which may be gone again
+			text, _ := os.ReadFile(file) // the file may be removed meanwhile
 			name = nameIn(text)
 		}
 		select {
@@ -73,7 +73,7 @@ func (q *trial) awaitMade(source string) (name string) {
 		q.t.Error("what it made was not seen")
 	}
 	if name != "" {
-		t, server := q.t, regexp.MustCompile(`/\w+\?`).ReplaceAllString(source, "/?") // whoever may make it may drop it
+		t, server := q.t, regexp.MustCompile(`/\w+\?`).ReplaceAllString(source, "/?") // an account that may create a database may drop it
 		t.Cleanup(func() {
 			q.kill()
 			servers.ExecMySQL(t, server, "DROP DATABASE IF EXISTS "+name)
@@ -82,15 +82,15 @@ func (q *trial) awaitMade(source string) (name string) {
 	return name
 }
 
-// withoutNotes is what a quickstart said but for what it said of those of other tests,
-// which are left on a shared server for a moment.
+// withoutNotes removes the notes on leftovers from a quickstart's output. On a shared server
+// they may be those of other tests.
 func withoutNotes(said string) string {
 	return regexp.MustCompile(`An earlier quickstart was kept, or killed, and left database \w+ on this server\. To remove it:
   DROP DATABASE IF EXISTS \w+;\n+`).ReplaceAllString(said, "")
 }
 
-// What a killed quickstart has left on a server, the next one there names, with the
-// statement that removes it, whichever database its URL names.
+// A quickstart lists the leftovers of a killed one on the server, with the statement that
+// removes them, whatever database its URL names.
 func TestQuickstartAfterAKilledOneOnMySQL(t *testing.T) {
 	t.Parallel()
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
@@ -139,8 +139,8 @@ func sessionsOn(t *testing.T, f servers.Flavour, database string) (n int) {
 	return n
 }
 
-// An account that may not have a database is told what it lacks; with that it sees the
-// same, polled, and is told what it lacks for the log; with that it streams.
+// An account without privileges gets the GRANT for a database. With it the quickstart polls
+// and prints the GRANT for the log. With that it streams.
 func TestQuickstartWithFewRightsOnMySQL(t *testing.T) {
 	t.Parallel()
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
@@ -180,7 +180,7 @@ func TestQuickstartWithFewRightsOnMySQL(t *testing.T) {
 	})
 }
 
-// Without a binlog the rows are polled, and the summary says why.
+// Without a binlog the quickstart polls, and the summary says why.
 func TestQuickstartWithoutABinlog(t *testing.T) {
 	t.Parallel()
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
@@ -198,8 +198,7 @@ func TestQuickstartWithoutABinlog(t *testing.T) {
 	})
 }
 
-// Where partial revokes are on, a grant's name has no wildcards, and the message has
-// none.
+// With partial_revokes=ON a grant's database name has no wildcards, nor has the printed GRANT.
 func TestQuickstartWithPartialRevokes(t *testing.T) {
 	t.Parallel()
 	server := servers.MySQL.Start(t, map[string]string{"partial-revokes": "ON"})

@@ -15,8 +15,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// rest returns the rows of a kept quickstart that are not COMPLETED, by id. file
-// is its configuration.
+// rest returns the rows of a kept quickstart that are not COMPLETED, by id. file is its
+// configuration.
 func rest(t *testing.T, source, file string) map[string]event {
 	t.Helper()
 	open := map[string]event{}
@@ -50,7 +50,7 @@ func rest(t *testing.T, source, file string) map[string]event {
 	return open
 }
 
-// readOpen gives the rows of a table that are not COMPLETED.
+// readOpen reads the rows of a table that are not COMPLETED.
 func readOpen(t *testing.T, db *sql.DB, table string, add func(id, payload string)) {
 	t.Helper()
 	rows, err := db.QueryContext(context.Background(), "SELECT id, payload FROM "+table+" WHERE status <> 'COMPLETED'")
@@ -61,7 +61,7 @@ func readOpen(t *testing.T, db *sql.DB, table string, add func(id, payload strin
 	eachRow(t, rows, add)
 }
 
-// cursor is what the rows of all databases can do.
+// cursor has the methods common to the rows of all databases.
 type cursor interface {
 	Next() bool
 	Scan(dest ...any) error
@@ -82,7 +82,7 @@ func eachRow(t *testing.T, rows cursor, add func(id, payload string)) {
 	}
 }
 
-// retainedNameOf is the name in a kept quickstart's configuration.
+// retainedNameOf returns the name in a kept quickstart's configuration.
 func keptName(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -96,7 +96,7 @@ func keptName(t *testing.T, file string) string {
 	return name
 }
 
-// nameIn returns the relay's name in a configuration, "" if there is none.
+// nameIn returns the relay's name in a configuration, or "".
 func nameIn(text []byte) string {
 	found := regexp.MustCompile(`(?m)^name: (\w+)\n`).FindSubmatch(text)
 	if found == nil {

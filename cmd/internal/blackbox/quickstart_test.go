@@ -20,8 +20,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// eachDatabase runs a test on an SQLite file (source is ""), beside a version of
-// PostgreSQL, or each if that is asked for, and beside MySQL and MariaDB, in parallel.
+// eachDatabase runs a test on an SQLite file (source is ""), on one or all versions of
+// PostgreSQL, and on MySQL and MariaDB, in parallel.
 func eachDatabase(t *testing.T, test func(t *testing.T, source string)) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
@@ -31,16 +31,15 @@ func eachDatabase(t *testing.T, test func(t *testing.T, source string)) {
 	aFlavour(t, func(t *testing.T, f servers.Flavour) { test(t, f.Database(t)) })
 }
 
-// trial is a `sluicebox quickstart` with a folder of its own for temporary
-// folders.
+// trial is a `sluicebox quickstart` process with its own directory for temporary folders.
 type trial struct {
 	*relay
 	tmp    string
-	made   string       // the database that it makes on a server of MySQL or MariaDB, "" if none
-	stdout bytes.Buffer // complete when the process has ended
+	made   string       // its database on a MySQL or MariaDB server, or ""
+	stdout bytes.Buffer // complete once the process has ended
 }
 
-// try starts a quickstart. What still runs when the test ends is killed.
+// try starts a quickstart. It is killed at the end of the test if it still runs.
 func try(t *testing.T, source string, flags ...string) *trial {
 	t.Helper()
 	q := &trial{tmp: t.TempDir(), relay: &relay{t: t, ended: make(chan struct{}), grown: make(chan struct{})}}
@@ -75,8 +74,8 @@ func quickstartArgs(source string, flags []string) []string {
 	return args
 }
 
-// has lists what a database has that a quickstart may make there; of a file,
-// nothing.
+// has lists the objects in a database of the kinds that a quickstart creates. For a file the
+// list is empty.
 func has(t *testing.T, source string) []string {
 	t.Helper()
 	switch {
@@ -100,8 +99,7 @@ ORDER BY 1`)
 	return list
 }
 
-// expectNothingLeft holds a database and a folder against what was there before a
-// quickstart.
+// expectNothingLeft compares a database and a folder with their states before a quickstart.
 func (q *trial) expectNothingLeft(t *testing.T, source string, before []string) {
 	t.Helper()
 	if after := has(t, source); !slices.Equal(after, before) {
@@ -116,7 +114,7 @@ func (q *trial) expectNothingLeft(t *testing.T, source string, before []string) 
 	}
 }
 
-// outcome is what --json prints.
+// outcome is the result that --json prints.
 type outcome struct {
 	Committed  int     `json:"committed"`
 	Delivered  int     `json:"delivered"`
@@ -145,8 +143,7 @@ func TestQuickstart(t *testing.T) {
 					t.Fatalf("it printed no single object: %v", err)
 				}
 				t.Logf("%+v", got)
-				// 601 rows, but for what a busy machine does not manage under the
-				// race detector.
+				// 601 rows, or fewer on a busy machine with the race detector.
 				if got.Committed < 20 || got.Committed > 601 || got.Delivered != got.Committed || got.Duplicates+got.OutOfOrder+got.Failed > 0 {
 					t.Errorf("got %+v", got)
 				}
@@ -159,7 +156,7 @@ func TestQuickstart(t *testing.T) {
 	}
 }
 
-// A person sees what happens, what happened, and what to do next.
+// A quickstart prints its setup, its progress, its result and the next steps.
 func TestQuickstartInWords(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, source string) {
@@ -183,7 +180,7 @@ func TestQuickstartInWords(t *testing.T) {
 	})
 }
 
-// Whenever a signal comes, nothing stays behind, and what was there stays.
+// A signal at any time leaves nothing behind, and keeps all that existed before.
 func TestQuickstartInterrupted(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, source string) {
@@ -203,7 +200,7 @@ func TestQuickstartInterrupted(t *testing.T) {
 	})
 }
 
-// The own tables of a relay that was there before stay as they are.
+// The existing tables of another relay stay unchanged.
 func TestQuickstartBesideARelay(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -237,8 +234,8 @@ func killed(t *testing.T, source string) (q *trial, file string) {
 	return q, files[0]
 }
 
-// awaitSessionsEnd returns when the server has ended the sessions of a killed
-// quickstart: until then it may commit what they had asked for.
+// awaitSessionsEnd waits until the server has ended the sessions of a killed quickstart,
+// because until then they may still commit.
 func awaitSessionsEnd(t *testing.T, source, file string) {
 	t.Helper()
 	var sessions func() int
@@ -275,8 +272,7 @@ type event struct {
 	Number   int    `json:"number"`
 }
 
-// What a killed quickstart has not delivered, `run` delivers with its file, in
-// order.
+// `run` with the file of a killed quickstart delivers its undelivered rows in order.
 func TestQuickstartKilled(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, source string) {
@@ -295,7 +291,7 @@ func TestQuickstartKilled(t *testing.T) {
 			return ""
 		})
 		expectStop(t, r)
-		last := map[string]int{} // begins below the group's first open row
+		last := map[string]int{} // starts before the group's first open row
 		for _, e := range open {
 			if n, known := last[e.Customer]; !known || e.Number <= n {
 				last[e.Customer] = e.Number - 1
@@ -326,8 +322,8 @@ func runFile(t *testing.T, file, receiver string) *relay {
 	return launch(t, file, "", "SLUICEBOX_FLOWCATALYST_API_BASE_URL="+receiver)
 }
 
-// What a killed quickstart has left in a database, the next one there names, with
-// statements that remove it.
+// A quickstart lists the leftovers of a killed one in the database, with the statements that
+// remove them.
 func TestQuickstartAfterAKilledOne(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
@@ -355,8 +351,7 @@ func TestQuickstartAfterAKilledOne(t *testing.T) {
 				servers.Exec(t, source, statement)
 			}
 		}
-		// The killed one made the relay's own tables, which may serve others by
-		// now.
+		// The killed quickstart created the relay's tables, which other relays may use by now.
 		servers.Exec(t, source, "DROP SCHEMA sluicebox CASCADE")
 		if err := os.RemoveAll(q.tmp); err != nil {
 			t.Fatal(err)
@@ -367,12 +362,12 @@ func TestQuickstartAfterAKilledOne(t *testing.T) {
 	})
 }
 
-// What is kept is there, and the commands that are printed work.
+// Kept objects exist, and the printed commands work.
 func TestQuickstartKeeps(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, source string) {
 		before := has(t, source)
-		// Either scheme leads to either server; it chooses the client that is printed.
+		// Either scheme works with either server; it selects the printed client.
 		source = strings.Replace(source, "mysql://", "mariadb://", 1)
 		q := try(t, source, "--keep", "--for", "1s", "--rate", "50")
 		if code := q.exitCode(); code != 0 {
@@ -407,7 +402,7 @@ func TestQuickstartKeeps(t *testing.T) {
 	})
 }
 
-// shellEnvironment has the test servers' client of a name on its path.
+// shellEnvironment puts the test servers' client program into the PATH.
 func shellEnvironment(t *testing.T, client string) []string {
 	t.Helper()
 	program, env := "", []string(nil)
@@ -431,7 +426,7 @@ func clientIsThere(t *testing.T, name string) bool {
 	return true
 }
 
-// shell runs commands as they were printed, that of a client first.
+// shell runs commands as printed; the first word is a client program.
 func shell(t *testing.T, script string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", script)
@@ -443,8 +438,8 @@ func shell(t *testing.T, script string) string {
 	return string(out)
 }
 
-// A role that may not read the log sees the same, polled; one that may not make
-// a schema is told what it lacks.
+// A role that may not read the log polls instead. A role that may not create a schema gets the
+// GRANT.
 func TestQuickstartWithFewRights(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {

@@ -2,6 +2,5 @@
 
 package blackbox
 
-// raced says that the program under test is built with the race detector, as the
-// tests are.
+// raced is set if the program under test is built with the race detector, as the tests are.
 const raced = true

@@ -14,10 +14,10 @@ import (
 // theRefused is the id of the row whose COMPLETED the table refuses.
 const theRefused = "X000000000001"
 
-// A table refuses COMPLETED of one row, for as long as the test lasts. The log that the
-// database keeps stays within twice its bound, no other row is parked, and the relay
-// stays ready and names the row. After a kill the row is sent once more, and once the
-// table takes it, it is COMPLETED and forgotten.
+// A table refuses COMPLETED of one row for the whole test. The retained log stays within twice
+// its limit, no other row is spilled, and the relay stays ready and names the row. After a
+// kill the row is sent once more. Once the table accepts it, it is COMPLETED and its spilled
+// row is deleted.
 func TestARefusedOutcomeKeepsNoLog(t *testing.T) {
 	t.Parallel()
 	const maxHold = 4 << 20
@@ -68,8 +68,8 @@ func TestARefusedOutcomeKeepsNoLog(t *testing.T) {
 	})
 }
 
-// numbersUnder writes rows as fast as they are delivered, and returns the most log that
-// was kept meanwhile.
+// numbersUnder writes rows as fast as they are delivered, and returns the peak of the
+// retained log.
 func (r *relay) numbersUnder(s *scene, from, to int) (most float64) {
 	s.t.Helper()
 	before, log := s.to.Counts().Distinct, &logWatch{s: s}
@@ -91,7 +91,7 @@ func (r *relay) numbersUnder(s *scene, from, to int) (most float64) {
 func (r *relay) expectRefused(reason string) {
 	r.t.Helper()
 	body := ""
-	within(r.t, patience, func() string { // it is logged before the rest of its statement is written
+	within(r.t, patience, func() string { // logged before the rest of its batch is written
 		if body = r.readiness(200); !strings.Contains(body, "refused rows") {
 			return body
 		}
@@ -110,20 +110,20 @@ func (r *relay) expectRefused(reason string) {
 	}
 }
 
-// refuser is a database whose outbox refuses COMPLETED of the row theRefused.
+// refuser is a database whose outbox refuses COMPLETED of theRefused.
 type refuser struct {
 	config   string
 	to       *sinktest.Receiver
-	reason   string      // what the database says
-	insert   func()      // theRefused
-	write    func(n int) // so many other rows
+	reason   string      // the database's error text
+	insert   func()      // inserts theRefused
+	write    func(n int) // inserts n other rows
 	unobject func()
-	open     func() int // rows that are not COMPLETED
-	gone     func()     // waits until a killed relay is gone
+	open     func() int // counts the rows that are not COMPLETED
+	gone     func()     // waits until the server has ended a killed relay's sessions
 }
 
-// On MongoDB and SQLite, too, the refused row alone is parked, and it is named. After a
-// kill it is sent once more, and it is COMPLETED once it may be.
+// On MongoDB and SQLite, too, only the refused row is spilled, and it is named. After a kill
+// it is sent once more, and it is COMPLETED once the database accepts it.
 func (f *refuser) test(t *testing.T) {
 	const rows = 300
 	r := start(t, f.config)

@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// relay is one process of the program.
+// relay is a process of the program.
 type relay struct {
 	t     testing.TB
 	cmd   *exec.Cmd
@@ -35,20 +35,19 @@ type relay struct {
 	grown  chan struct{} // closed and replaced with each line of stderr
 }
 
-// adminKey is replaced in a configuration by a free address for the endpoints.
+// adminKey is the placeholder in a configuration for a free admin address.
 const adminKey = "ADMIN"
 
-// nextPort is the port that was tried last for a free address.
+// nextPort is the port tried last for a free address.
 var nextPort atomic.Int32
 
-// freeAddress returns a loopback address that nobody listens on, and that is not among
-// those that a system gives to whoever asks for any: the relay takes it later, and
-// again after a restart (RFC 6335, section 6: those are 49152 and above; Linux begins
-// at 32768).
+// freeAddress returns an unused loopback address below the range of ephemeral ports, because
+// the relay binds it later, and again after a restart. Ephemeral ports begin at 49152 (RFC
+// 6335, section 6), on Linux at 32768.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	const low, high = 10_000, 30_000
-	nextPort.CompareAndSwap(0, low+rand.Int32N(high-low)) // apart from a run beside this one
+	nextPort.CompareAndSwap(0, low+rand.Int32N(high-low)) // random, so that parallel runs differ
 	for range high - low {
 		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", low+nextPort.Add(1)%(high-low)))
 		if err == nil {
@@ -60,8 +59,7 @@ func freeAddress(t testing.TB) string {
 	return ""
 }
 
-// start runs `sluicebox run` on a configuration in which ADMIN stands for the
-// admin address.
+// start runs `sluicebox run` on a configuration in which ADMIN stands for the admin address.
 func start(t testing.TB, yaml string) *relay {
 	t.Helper()
 	address := freeAddress(t)
@@ -72,8 +70,8 @@ func start(t testing.TB, yaml string) *relay {
 	return launch(t, file, "http://"+address)
 }
 
-// launch runs `sluicebox run` on a file whose admin endpoints, if it has any, are
-// at admin. What still runs when the test ends is killed.
+// launch runs `sluicebox run` on a file. admin is the address of its admin endpoints, if any.
+// The process is killed at the end of the test if it still runs.
 func launch(t testing.TB, file, admin string, env ...string) *relay {
 	t.Helper()
 	r := &relay{t: t, admin: admin, ended: make(chan struct{}), grown: make(chan struct{})}
@@ -96,7 +94,7 @@ func launch(t testing.TB, file, admin string, env ...string) *relay {
 	return r
 }
 
-// environment is this process's without what would configure a relay.
+// environment returns this process's environment without variables that configure a relay.
 func environment() []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -104,12 +102,12 @@ func environment() []string {
 			env = append(env, e)
 		}
 	}
-	// Else a program sleeps for a second at its end
+	// By default a program with the race detector sleeps for a second at exit
 	// (https://go.dev/doc/articles/race_detector#Options).
 	return append(env, "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=10")
 }
 
-// watch keeps what the process says and notes its end.
+// watch collects the process's output and waits for its end.
 func (r *relay) watch(pipe io.Reader) {
 	defer close(r.ended)
 	lines := bufio.NewScanner(pipe)
@@ -131,13 +129,13 @@ func (r *relay) said() string {
 	return r.stderr.String()
 }
 
-// waitFor waits until the process has said something.
+// waitFor waits until the process has logged a text.
 func (r *relay) waitFor(text string) {
 	r.t.Helper()
 	r.waitForWithin(text, patience)
 }
 
-// waitForWithin is waitFor with a limit of its own.
+// waitForWithin is waitFor with another timeout.
 func (r *relay) waitForWithin(text string, most time.Duration) {
 	r.t.Helper()
 	limit := time.After(most)
@@ -160,24 +158,24 @@ func (r *relay) waitForWithin(text string, most time.Duration) {
 	}
 }
 
-// kill ends the process as a crash does.
+// kill sends SIGKILL, to simulate a crash.
 func (r *relay) kill() {
 	_ = r.cmd.Process.Kill()
 	<-r.ended
 }
 
-// freeze stops the process where it is, as its host may be; thaw lets it go on.
+// freeze stops the process with SIGSTOP, like a frozen host. thaw resumes it.
 func (r *relay) freeze() { _ = r.cmd.Process.Signal(syscall.SIGSTOP) }
 func (r *relay) thaw()   { _ = r.cmd.Process.Signal(syscall.SIGCONT) }
 
-// stop asks the process to end and returns its exit code.
+// stop sends SIGTERM and returns the exit code.
 func (r *relay) stop() int {
 	r.t.Helper()
 	_ = r.cmd.Process.Signal(syscall.SIGTERM)
 	return r.exitCode()
 }
 
-// exitCode waits for the process to end.
+// exitCode waits for the end of the process.
 func (r *relay) exitCode() int {
 	r.t.Helper()
 	select {
@@ -188,13 +186,13 @@ func (r *relay) exitCode() int {
 	return r.cmd.ProcessState.ExitCode()
 }
 
-// get asks an admin endpoint.
+// get requests an admin endpoint.
 func (r *relay) get(path string) (status int, body string) {
 	r.t.Helper()
 	return r.ask(http.MethodGet, path, "")
 }
 
-// ask makes a request to an admin endpoint.
+// ask sends a request to an admin endpoint.
 func (r *relay) ask(method, path, request string) (status int, body string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -216,7 +214,7 @@ func (r *relay) ask(method, path, request string) (status int, body string) {
 	return resp.StatusCode, string(b)
 }
 
-// metric returns a sample by its name and labels as they are printed.
+// metric returns a sample by its printed name and labels.
 func (r *relay) metric(sample string) float64 {
 	r.t.Helper()
 	_, body := r.get("/metrics")
@@ -233,13 +231,13 @@ func (r *relay) metric(sample string) float64 {
 	return 0
 }
 
-// command runs the program to its end and returns what it printed.
+// command runs the program to its end and returns its output.
 func command(t testing.TB, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	return commandWithin(t, 60*time.Second, env, args...)
 }
 
-// commandWithin is command with a limit of its own.
+// commandWithin is command with another timeout.
 func commandWithin(t testing.TB, limit time.Duration, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	stdout, stderr, code, err := execute(limit, env, args...)
@@ -264,8 +262,8 @@ func execute(limit time.Duration, env []string, args ...string) (stdout, stderr 
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode(), nil
 }
 
-// within calls check until it returns "", for as long as a state may take to
-// come about that nothing signals.
+// within polls check until it returns "", or fails after a timeout. It is for states that no
+// event announces.
 func within(t testing.TB, limit time.Duration, check func() string) {
 	t.Helper()
 	end := time.After(limit)
@@ -282,12 +280,11 @@ func within(t testing.TB, limit time.Duration, check func() string) {
 	}
 }
 
-// patience is how long a test waits for what does not come, or for the next step
-// of what moves. What moves is waited for, however slow the machine is.
+// patience is the timeout without progress: for a state, or for the next step of a process.
+// Progress restarts it, however slow the machine is.
 const patience = 2 * time.Minute
 
-// dwindle calls left until it returns 0. It fails once what is left has not become
-// less for as long as patience.
+// dwindle polls left until it returns 0. It fails if left has not decreased for patience.
 func dwindle(t testing.TB, what string, left func() int) {
 	t.Helper()
 	for least := left(); least > 0; {
@@ -302,18 +299,18 @@ func dwindle(t testing.TB, what string, left func() int) {
 	}
 }
 
-// nameFor is a relay's name that no other test has: slots belong to a server,
-// which the tests share.
+// nameFor returns a unique relay name, because slots belong to a server, which the tests
+// share.
 func nameFor(database string) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(database))
 	return fmt.Sprintf("t%x", h.Sum64())
 }
 
-// preset is a configuration of the two seed tables.
+// preset is a configuration of the two FlowCatalyst tables.
 //
-// It streams or waits: beside other tests, one of which may keep a transaction
-// open, mode auto would poll now and then.
+// Its mode is stream: with mode auto the relay would poll at times, because other tests may
+// keep transactions open.
 func preset(database, receiver, rest string) string {
 	return fmt.Sprintf("name: %s\nsource: {mode: stream, url: %q}\nflowcatalyst: {api-base-url: %q}\nadmin: {listen: %s}\n%s",
 		nameFor(database), database, receiver, adminKey, rest)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// replayed is what `sluicebox replay --json` prints.
+// replayed is the output of `sluicebox replay --json`.
 type replayed struct {
 	ID, State, Reason, Source               string
 	Rows, Sent, Skipped, Refused, Remaining int
@@ -20,16 +20,16 @@ type replayed struct {
 	stderr string
 }
 
-// sluicebox runs a command with the relay's configuration, to its end.
+// sluicebox runs a command with the relay's configuration to its end.
 func (r *relay) sluicebox(args ...string) (stdout, stderr string, code int) {
 	r.t.Helper()
 	return commandWithin(r.t, patience, nil, append(args, "-c", r.file())...)
 }
 
-// file is the relay's configuration.
+// file writes the relay's configuration to a file.
 func (r *relay) file() string { return r.cmd.Args[len(r.cmd.Args)-1] }
 
-// checkpoint names the place where the relay is.
+// checkpoint creates a named checkpoint.
 func (r *relay) checkpoint(name string, more ...string) {
 	r.t.Helper()
 	if out, why, code := r.sluicebox(append([]string{"checkpoint", "create", name}, more...)...); code != 0 {
@@ -37,7 +37,7 @@ func (r *relay) checkpoint(name string, more ...string) {
 	}
 }
 
-// made is when a checkpoint was made.
+// made returns the time at which a checkpoint was created.
 func (r *relay) made(name string) time.Time {
 	r.t.Helper()
 	stdout, stderr, code := r.sluicebox("checkpoint", "list", "--json")
@@ -65,8 +65,8 @@ func (r *relay) replay(args ...string) (job replayed) {
 	return r.replays(args)[0]
 }
 
-// replays asks for several replays at once, and runs them to their ends. They wait less
-// together than one after the other.
+// replays runs several replays to their ends. Requesting them together takes less time than one
+// after the other.
 func (r *relay) replays(all ...[]string) (jobs []replayed) {
 	r.t.Helper()
 	jobs = make([]replayed, len(all))
@@ -87,7 +87,7 @@ func (r *relay) replays(all ...[]string) (jobs []replayed) {
 	return jobs
 }
 
-// detach begins a replay and returns its id.
+// detach starts a replay and returns its id.
 func (r *relay) detach(args ...string) string {
 	r.t.Helper()
 	stdout, stderr, code := r.sluicebox(append([]string{"replay", "--detach"}, args...)...)
@@ -97,7 +97,7 @@ func (r *relay) detach(args ...string) string {
 	return strings.TrimSpace(stdout)
 }
 
-// job returns a replay as it is listed.
+// job returns a replay as listed.
 func (r *relay) job(id string) (job replayed) {
 	r.t.Helper()
 	stdout, stderr, code := r.sluicebox("replay", "list", "--json")
@@ -114,14 +114,14 @@ func (r *relay) job(id string) (job replayed) {
 	return job
 }
 
-// untilDone waits until a replay is, by what the relay says.
+// untilDone waits until the relay reports the end of a replay.
 func (r *relay) untilDone(id string) (job replayed) {
 	r.t.Helper()
 	r.waitFor("replay=" + id + " state=done")
 	return r.job(id)
 }
 
-// replayMetric is how many rows of replays came to an end of one kind at the seed's sink.
+// replayMetric returns the number of replayed rows with one result at the scene's sink.
 func (r *relay) replayMetric(outcome string) float64 {
 	r.t.Helper()
 	return r.metric(fmt.Sprintf("sluicebox_replay_rows_total{outcome=%q,sink=%q}", outcome, "flowcatalyst"))

@@ -6,23 +6,23 @@ import (
 	"testing"
 )
 
-// A log that is kept for a checkpoint goes when it is larger than it may be, with an
-// alarm; a replay from there then reads the table, and says so. On another server, where
-// the data was copied to, a replay from a checkpoint reads the table or is refused.
+// The log retained for a checkpoint exceeds its limit and is released, with an alarm. A replay
+// from that checkpoint then reads the table, and reports that. On another server with a copy
+// of the data, a replay from a checkpoint reads the table or is refused.
 func TestAKeptLogIsGivenUp(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		s := newScene(t, postgresHost(version), "checkpoint: {max-kept: 1MiB}\n")
 		s.exec(s.kind.business)
 		r := s.run()
-		// Beside tests that write much it may go at once.
+		// Beside tests with many writes it may be released at once.
 		if out, why, code := r.sluicebox("checkpoint", "create", "early", "--keep-log"); code != 0 && !strings.Contains(why, "was created, but its log is no longer retained") {
 			s.t.Fatalf("checkpoint create: exit code %d: %s%s", code, out, why)
 		}
 		s.number(1, 50, "i % 5")
 		s.expectNumbered(50)
 		s.business(4 << 20)
-		// Where something is asked for, kept logs are looked at, too; else each 10 s.
+		// A request makes the relay check the retained log at once, else it checks each 10 s.
 		r.checkpoint("plain")
 		r.waitFor("named checkpoint lost its retained log")
 		s.expectGivenUp(r, "early")
@@ -39,7 +39,7 @@ func TestAKeptLogIsGivenUp(t *testing.T) {
 	})
 }
 
-// expectGivenUp waits until nothing is kept for a checkpoint any more.
+// expectGivenUp waits until no log is retained for a checkpoint.
 func (s *scene) expectGivenUp(r *relay, checkpoint string) {
 	s.t.Helper()
 	slots := func() int {

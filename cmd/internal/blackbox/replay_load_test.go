@@ -10,13 +10,13 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// aloneFor is how long live rows come before a replay for each row of it, to be held
-// against those that come beside it.
+// aloneFor is the time of live rows alone before a replay, per replayed row. It is the baseline
+// for live rows during the replay.
 const aloneFor = 100 * time.Microsecond
 
-// lively writes three live rows in a transaction each 10 ms until done is closed: 300 a
-// second, a third of them in groups that no replay touches. It returns when those were
-// written, by id, and the last number.
+// lively writes three live rows in a transaction each 10 ms until done is closed: 300 per
+// second, a third of them in groups without replayed rows. It returns the time of each write,
+// by id, and the last number.
 func (s *scene) lively(from int, done <-chan struct{}) (apart map[string]time.Time, last int) {
 	s.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -34,7 +34,7 @@ func (s *scene) lively(from int, done <-chan struct{}) (apart map[string]time.Ti
 	}
 }
 
-// times are from when rows were written to when they were received, in order.
+// times returns the sorted delays between write and receipt.
 func times(taken []sinktest.Received, began map[string]time.Time) (list []time.Duration) {
 	for _, got := range taken {
 		if at, ok := began[got.ID]; ok {
@@ -45,9 +45,9 @@ func times(taken []sinktest.Received, began map[string]time.Time) (list []time.D
 	return list
 }
 
-// Rows behind a checkpoint are replayed while live rows come in the same groups and in
-// others: each is sent once more, in order, and the live rows of its group wait. By hand,
-// and for the times that live rows of other groups take meanwhile:
+// Rows after a checkpoint are replayed while live rows arrive in the same groups and in
+// others. Each replayed row is sent once, in order, and the live rows of its group wait. By
+// hand, with the delays of live rows in other groups:
 //
 //	SLUICEBOX_TEST_ROWS=100000 go test -v -run 'TestReplayBesideLiveRows' ./cmd/internal/blackbox
 func TestReplayBesideLiveRows(t *testing.T) {
@@ -98,9 +98,9 @@ func TestReplayBesideLiveRows(t *testing.T) {
 	})
 }
 
-// checkLively expects that every row from half+1 to rows came once more of a replay, and
-// of the live rows those that had been delivered when it began, each once and in order,
-// and no live row of a group before its last replayed one.
+// checkLively expects that the replay sent every row from half+1 to rows once and in order,
+// and of the live rows those that had been delivered before. It expects no live row of a
+// group before the group's last replayed row.
 func (s *scene) checkLively(taken []sinktest.Received, job string, half, rows int) {
 	s.t.Helper()
 	seen, last, left := map[string]bool{}, map[string]string{}, map[string]int{}

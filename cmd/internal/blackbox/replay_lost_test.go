@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// nextSecond waits until the server's clock is in another second: MySQL's now() has no
+// nextSecond waits for the next second of the server's clock, because MySQL's now() has no
 // fraction.
 func (s *scene) nextSecond() {
 	s.t.Helper()
@@ -26,7 +26,7 @@ func (s *scene) nextSecond() {
 	})
 }
 
-// seedIDs are the ids of all rows of the seed's tables.
+// seedIDs returns the ids of all rows of the FlowCatalyst tables.
 func (s *scene) seedIDs() []string {
 	s.t.Helper()
 	ids, err := s.conn.texts("SELECT id FROM outbox_events UNION ALL SELECT id FROM outbox_dispatch_jobs")
@@ -49,8 +49,8 @@ func (s *scene) removeSome() (gone []string) {
 	return gone
 }
 
-// expectTable expects of a replay that it read the table for a reason, and of a dry run
-// of it that it counted so.
+// expectTable expects that a replay read the table for a reason, and that a dry run counted
+// the same.
 func expectTable(t *testing.T, job, dry replayed, rows int, why string) {
 	t.Helper()
 	for _, j := range []replayed{job, dry} {
@@ -66,7 +66,7 @@ func expectTable(t *testing.T, job, dry replayed, rows int, why string) {
 	}
 }
 
-// expectRefused expects of a replay that it was refused for a reason, and did nothing.
+// expectRefused expects that a replay was refused for a reason and sent nothing.
 func expectRefused(t *testing.T, job replayed, why ...string) {
 	t.Helper()
 	if job.code != 78 || job.State != "refused" || job.Rows+job.Sent > 0 || !strings.Contains(job.stderr, "replay "+job.ID+": refused: "+job.Reason) {
@@ -79,9 +79,9 @@ func expectRefused(t *testing.T, job replayed, why ...string) {
 	}
 }
 
-// replayPurged replays from a checkpoint in front of which before rows were delivered,
-// and whose binlog is purged: the table is read, and the replay says so. What is left of
-// the binlog is read again from a time on, though there is a checkpoint before that.
+// replayPurged replays from a checkpoint whose binlog is purged. before is the number of rows
+// delivered before the checkpoint. The replay reads the table and reports that. A replay by
+// time reads the rest of the binlog, although there is an earlier checkpoint.
 func (s *scene) replayPurged(r *relay, before int) {
 	s.t.Helper()
 	s.nextSecond()
@@ -111,9 +111,8 @@ func (s *scene) replayPurged(r *relay, before int) {
 	}
 }
 
-// replayAnother replays from a checkpoint of a binlog that is another one: that is
-// refused. A replay from a time on reads the table, though there is a checkpoint before
-// that.
+// replayAnother replays from a checkpoint of a different binlog, which is refused. A replay by
+// time reads the table, although there is an earlier checkpoint.
 func (s *scene) replayAnother(r *relay, _ int) {
 	s.t.Helper()
 	s.forgotten()
@@ -129,7 +128,7 @@ func (s *scene) replayAnother(r *relay, _ int) {
 	}
 }
 
-// forgotten makes the checkpoint one of a time long ago.
+// forgotten moves the checkpoint's time far into the past.
 func (s *scene) forgotten() {
 	s.t.Helper()
 	if n, err := s.conn.exec("UPDATE sluicebox.named SET made_at = '2020-01-01 00:00:00' WHERE checkpoint = 'before'"); err != nil || n != 1 {
@@ -137,8 +136,8 @@ func (s *scene) forgotten() {
 	}
 }
 
-// replayRolled is replayPurged where the oplog is rolled. A copy of the data in another
-// set has the checkpoint, too, and not its log.
+// replayRolled is replayPurged for a rolled oplog. It also copies the data into another set,
+// which then has the checkpoint without its oplog.
 func (s *mongoScene) replayRolled(r *relay, before int) {
 	s.t.Helper()
 	ctx := context.Background()
@@ -196,8 +195,8 @@ func (s *mongoScene) elsewhere(checkpoint string) {
 	expectStop(s.t, r)
 }
 
-// elsewhere replays from checkpoints that were copied into another server, as a dump does
-// it: one whose log is to be kept, which it is not there, and one that is a mere place.
+// elsewhere replays from checkpoints that were copied to another server, like by a dump. One of
+// them retains its log, which the other server does not have; the other does not.
 func (s *scene) elsewhere(h host, from string) {
 	s.t.Helper()
 	there := newScene(s.t, h, "")
@@ -233,7 +232,7 @@ func (s *scene) elsewhere(h host, from string) {
 	expectStop(s.t, r)
 }
 
-// otherPostgres is a server of another version, or the same where there is no other.
+// otherPostgres is a server of another version, or of the same if there is no other.
 func otherPostgres(version int) host {
 	for _, other := range servers.Chosen(servers.Versions()) {
 		if other != version {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// On MongoDB a replay reads the oplog once more: what is behind the checkpoint comes
-// again, each document once and in order.
+// On MongoDB a replay reads the oplog again. Each document after the checkpoint arrives again,
+// once and in order.
 func TestMongoReplay(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "", func(s *mongoScene) {
@@ -30,7 +30,7 @@ func TestMongoReplay(t *testing.T) {
 		if sorted := slices.Sorted(slices.Values(ids)); !slices.Equal(sorted, want) || twice > 0 {
 			s.t.Errorf("%d documents arrived, %d of them twice, want %d", len(ids), twice, len(want))
 		}
-		const group = 5 // characters in front of the number
+		const group = 5 // characters before the number
 		last := map[string]string{}
 		for _, id := range ids {
 			if id <= last[id[:group]] {

@@ -11,9 +11,9 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// On SQLite a replay reads the table: rows that were deleted are not sent, and it says
-// so. A log cannot be kept there. Another sink gets what is replayed to it and nothing
-// else. By hand:
+// On SQLite a replay reads the table, and reports that. Deleted rows are not sent. A checkpoint
+// cannot retain the log. With another sink as target, only the replayed rows arrive there. By
+// hand:
 //
 //	go test -v -run 'TestReplayOnSQLite' ./cmd/internal/blackbox
 func TestReplayOnSQLite(t *testing.T) {
@@ -49,7 +49,7 @@ admin: {listen: %s}
 	r.checkpoint("before")
 	insertNumbered(t, db, 51, 150)
 	settledOnSQLite(150)
-	// A time of whole seconds, as CURRENT_TIMESTAMP is, counts up to the end of its second.
+	// A time in whole seconds, like CURRENT_TIMESTAMP, includes the whole second.
 	run(t, db, "UPDATE outbox_events SET created_at = '"+r.made("before").Format(time.DateTime)+"' WHERE id = '"+numbered(51)+"'")
 	run(t, db, "DELETE FROM outbox_events WHERE id IN ("+quoted(numbers(61, 70)...)+")")
 	want := slices.Concat(numbers(51, 60), numbers(71, 150))

@@ -14,19 +14,18 @@ type slowly struct {
 	*scene
 	r       *relay
 	id      string
-	rows    int // that it is to send
+	rows    int // rows to send
 	began   time.Time
-	running time.Duration // in which it may have sent rows
+	running time.Duration // total time in which it may send rows
 }
 
-// slowRate is that of a replay that is not through before somebody ends it, in rows a
+// slowRate is the rate of a replay that must not finish before it is cancelled, in rows per
 // second.
 const slowRate = 2
 
-// Where the tables are polled no log is kept: a replay from a checkpoint, which is a time
-// there, reads the table and says so. It goes no faster than it may; while it rests, live
-// rows and other replays pass; it goes on where it was; and it ends when it is to. The
-// metrics tell. By hand:
+// With polling no log is retained: a checkpoint is a time, and a replay from it reads the table
+// and reports that. The replay obeys its rate limit. While it is paused, live rows and other
+// replays proceed. It can be resumed and cancelled, and the metrics count it. By hand:
 //
 //	go test -v -run 'TestReplayWhilePolling' ./cmd/internal/blackbox
 func TestReplayWhilePolling(t *testing.T) {
@@ -69,7 +68,7 @@ func TestReplayWhilePolling(t *testing.T) {
 	})
 }
 
-// endingIn are those of some ids that end so.
+// endingIn returns the ids with a suffix.
 func endingIn(end string, lists ...[]string) (ids []string) {
 	for _, list := range lists {
 		for _, id := range list {
@@ -81,13 +80,13 @@ func endingIn(end string, lists ...[]string) (ids []string) {
 	return ids
 }
 
-// arrived is how many rows came of the replay.
+// arrived returns the number of replayed rows that arrived.
 func (w *slowly) arrived() int {
 	ids, twice := again(w.to.Accepted(), w.id)
 	return len(ids) + twice
 }
 
-// begin begins the replay and waits until some of it has come.
+// begin starts the replay and waits for its first rows.
 func (w *slowly) begin() {
 	w.t.Helper()
 	w.began = time.Now()
@@ -95,7 +94,7 @@ func (w *slowly) begin() {
 	w.more(0)
 }
 
-// more waits until more rows have come, while live rows of a group wait.
+// more waits for more replayed rows, while live rows of a group wait.
 func (w *slowly) more(than int) {
 	w.t.Helper()
 	within(w.t, patience, func() string {
@@ -113,7 +112,7 @@ func (w *slowly) more(than int) {
 	})
 }
 
-// held expects that the replay is in a state, and that it has not sent more than it may.
+// held expects a state of the replay, and no more rows than its rate allows.
 func (w *slowly) held(state string, left int) {
 	w.t.Helper()
 	w.running += time.Since(w.began)
@@ -121,7 +120,7 @@ func (w *slowly) held(state string, left int) {
 	if job.State != state || job.Sent != w.arrived() || job.Remaining != left || job.Skipped+job.Refused > 0 {
 		w.t.Errorf("the replay is %+v, and %d rows came", job, w.arrived())
 	}
-	// Each time that it begins it may send those of a second at once.
+	// At each start it may send the rows of one second at once.
 	if most := slowRate * (2 + 1 + w.running.Seconds()); float64(job.Sent) > most {
 		w.t.Errorf("%d rows were sent in %s, %.0f at the most", job.Sent, w.running, most)
 	}
@@ -134,7 +133,7 @@ func (w *slowly) held(state string, left int) {
 	}
 }
 
-// pause has the replay rest.
+// pause pauses the replay.
 func (w *slowly) pause() {
 	w.t.Helper()
 	out, why, code := w.r.sluicebox("replay", "pause", w.id)
@@ -148,7 +147,7 @@ func (w *slowly) pause() {
 	}
 }
 
-// resume has the replay go on, by the API.
+// resume resumes the replay, through the API.
 func (w *slowly) resume() {
 	w.t.Helper()
 	sent := w.arrived()
@@ -160,7 +159,7 @@ func (w *slowly) resume() {
 	w.more(sent)
 }
 
-// cancel ends the replay, by the command that asks the relay.
+// cancel cancels the replay, with the command that calls the relay's API.
 func (w *slowly) cancel() {
 	w.t.Helper()
 	out, why, code := command(w.t, nil, "replay", "cancel", w.id, "--admin", w.r.admin)
@@ -171,7 +170,7 @@ func (w *slowly) cancel() {
 	w.held("cancelled", 0)
 }
 
-// wishesOverHTTP holds the answers of the API against what is documented. ended is a
+// wishesOverHTTP compares the API's responses with the documentation. ended is an ended
 // replay.
 func (r *relay) wishesOverHTTP(ended string) {
 	r.t.Helper()

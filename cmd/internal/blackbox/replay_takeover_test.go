@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// A replay outlives the relay that runs it: the next one goes on where it was. What was
-// in flight is sent again, and nothing else.
+// A replay survives the relay that runs it. The next leader resumes it and sends only the rows
+// in flight again.
 func TestReplayOutlivesItsLeader(t *testing.T) {
 	t.Parallel()
 	const rows, window = 800, 50

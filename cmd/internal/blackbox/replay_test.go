@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// numbers are the ids of the numbers from..to, but for some.
+// numbers returns the ids of the numbers from..to, except some.
 func numbers(from, to int, but ...string) (ids []string) {
 	for n := from; n <= to; n++ {
 		if id := numbered(n); !slices.Contains(but, id) {
@@ -22,8 +22,8 @@ func numbers(from, to int, but ...string) (ids []string) {
 	return ids
 }
 
-// again are the rows that came of a replay, in the order of their first arrivals, and how
-// many came more than once.
+// again returns the replayed rows in the order of their first arrivals, and the number of
+// repeated arrivals.
 func again(taken []sinktest.Received, job string) (ids []string, twice int) {
 	for _, got := range taken {
 		switch {
@@ -37,7 +37,7 @@ func again(taken []sinktest.Received, job string) (ids []string, twice int) {
 	return ids, twice
 }
 
-// groupOf is the group in the payload of a numbered row.
+// groupOf returns the group in the payload of a numbered row.
 func groupOf(t testing.TB, payload []byte) string {
 	t.Helper()
 	var p struct{ Group string }
@@ -47,8 +47,8 @@ func groupOf(t testing.TB, payload []byte) string {
 	return p.Group
 }
 
-// checkReplay holds what came of a replay against the rows that it was to send: each once,
-// in order within its group, and with no live row of the group in between.
+// checkReplay compares the arrivals of a replay with the expected rows: each once, in order
+// within its group, and without a live row of the group in between.
 func checkReplay(t testing.TB, taken []sinktest.Received, job string, want []string) {
 	t.Helper()
 	ids, twice := again(taken, job)
@@ -76,8 +76,8 @@ func checkReplay(t testing.TB, taken []sinktest.Received, job string, want []str
 	}
 }
 
-// holding has the receiver hold the answers to what is replayed back until go is called,
-// and tells of the first.
+// holding makes the receiver withhold its responses to replayed rows until go is called, and
+// signals the first.
 func holding(to *sinktest.Receiver) (first <-chan *sinktest.Request, letGo func()) {
 	held, release, once := make(chan *sinktest.Request, 1), make(chan struct{}), sync.Once{}
 	to.Script(func(req *sinktest.Request) sinktest.Answer {
@@ -90,7 +90,7 @@ func holding(to *sinktest.Receiver) (first <-chan *sinktest.Request, letGo func(
 	return held, func() { close(release) }
 }
 
-// table is what the rows up to a number say, one line each.
+// table returns the content of the rows up to a number, one line each.
 func (s *scene) table(to int) []string {
 	s.t.Helper()
 	list, err := s.conn.texts(`SELECT id || ' ' || status || ' ' || retry_count || ' ' || coalesce(error_message, '') || ' ' || processed_at
@@ -101,10 +101,9 @@ func (s *scene) table(to int) []string {
 	return list
 }
 
-// Rows behind a checkpoint are sent again, each once and in order, those that are deleted
-// too, while the live rows of their groups wait and those of others do not. Nothing in
-// the table changes. What the receiver refuses is listed, and its group goes on. A dry
-// run counts what is then sent.
+// Rows after a checkpoint are sent again, each once and in order, including deleted ones. The
+// live rows of their groups wait, others do not. The table does not change. Rows that the
+// receiver refuses are listed, and their group continues. A dry run counts the same rows.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "dispatch: {max-retries: 0}\n", func(s *scene) {
@@ -160,7 +159,7 @@ func TestReplay(t *testing.T) {
 	})
 }
 
-// lastOf is the last row up to a number of a group that is the number's last digit.
+// lastOf returns the last row of a group up to a number. The group is the last digit.
 func lastOf(group string, to int) string {
 	for ; !strings.HasSuffix(numbered(to), group); to-- {
 		continue
@@ -168,7 +167,7 @@ func lastOf(group string, to int) string {
 	return numbered(to)
 }
 
-// refusedReplay replays a group of which the receiver refuses two rows.
+// refusedReplay replays a group in which the receiver refuses two rows.
 func (s *scene) refusedReplay(r *relay, before, to int) {
 	s.t.Helper()
 	was := s.table(to)
@@ -199,8 +198,8 @@ func (s *scene) refusedReplay(r *relay, before, to int) {
 	}
 }
 
-// countedReplays holds what a dry run counts against what is then sent, for several
-// filters. One of the rows has FAILED, and some have no group.
+// countedReplays compares the counts of dry runs with the rows sent, for several filters. One
+// row is FAILED, and some have no group.
 func (s *scene) countedReplays(r *relay, to int) {
 	s.t.Helper()
 	bad := numbered(to + 5)
@@ -216,7 +215,7 @@ func (s *scene) countedReplays(r *relay, to int) {
 	s.untilCompleted(bad)
 	filters := []struct {
 		args          string
-		sent, skipped int // -1: whatever the time in the table says
+		sent, skipped int // -1: depends on the times in the table
 	}{
 		{"--from=before --no-group", 19, 1},
 		{"--from=before --group=3 --group=7 --kind=EVENT --outbox=outbox_events", 160, 0},
@@ -248,12 +247,12 @@ func (s *scene) countedReplays(r *relay, to int) {
 			s.t.Errorf("%s: nothing was proven: %+v", filter.args, job)
 		}
 	}
-	if n := r.replayMetric("skipped"); n != 2 { // a dry run skips nothing
+	if n := r.replayMetric("skipped"); n != 2 { // a dry run skips no row
 		s.t.Errorf("%.0f skipped rows are counted", n)
 	}
 }
 
-// untilCompleted waits until every row is COMPLETED but for one.
+// untilCompleted waits until every row is COMPLETED, except one.
 func (s *scene) untilCompleted(but string) {
 	s.t.Helper()
 	dwindle(s.t, "rows are not COMPLETED", func() int {

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// A day of log lies behind the checkpoint, most of it settled by somebody else
-// meanwhile: the rows that are left are sent in order from the start on, and the
-// rest costs no memory.
+// A day of log lies behind the checkpoint, most of it settled by another session. The unsettled
+// rows are sent in order from the start on, and the settled ones take no memory. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=1000000 … -run TestADayOfLog
 func TestADayOfLog(t *testing.T) {

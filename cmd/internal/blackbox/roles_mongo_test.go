@@ -17,7 +17,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// deployed is a script of deploy/mongo for a database.
+// deployed returns a script of deploy/mongo for a database.
 func (s *mongoScene) deployed(name string) string {
 	s.t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "mongo", name))
@@ -27,7 +27,7 @@ func (s *mongoScene) deployed(name string) string {
 	return strings.ReplaceAll(string(text), `"shop"`, fmt.Sprintf("%q", s.db.Name()))
 }
 
-// as is the scene's URL for another user of its database.
+// as returns the scene's URL for another user of its database.
 func (s *mongoScene) as(user, password string) string {
 	s.t.Helper()
 	u, err := url.Parse(s.database)
@@ -38,7 +38,7 @@ func (s *mongoScene) as(user, password string) string {
 	return u.String()
 }
 
-// guarded is a scene on a server that asks who comes, with the users of roles.js.
+// guarded is a scene on a server with authentication and the users of roles.js.
 func guarded(t *testing.T, rest string, test func(s *mongoScene)) {
 	t.Helper()
 	chooseMongo(t)
@@ -50,9 +50,9 @@ func guarded(t *testing.T, rest string, test func(s *mongoScene)) {
 	test(s)
 }
 
-// The relay does all of its work as the users of the scripts: it makes its collections,
-// streams, claims, settles, holds, parks, reads back, sweeps, deletes what was kept long
-// enough, and a second relay takes over from a frozen one.
+// The relay works with the users of the scripts. It creates its collections, streams, claims,
+// settles, holds, spills, reloads, sweeps and prunes, and a second relay takes over from a
+// frozen one.
 func TestMongoLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	const rest = "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}, global-buffer-size: 100}\ncheckpoint: {sweep-interval: 1s}\n"

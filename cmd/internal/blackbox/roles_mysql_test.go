@@ -14,14 +14,14 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// company is a site whose relay has the accounts that the scripts in deploy/mysql make.
+// company is a site whose relay uses the accounts of the scripts in deploy/mysql.
 type company struct {
 	*site
 	relay, stream string
 }
 
-// eachCompany sets the scripts' accounts up beside each flavour. The relay makes its own
-// tables. rest is the rest of the configuration, delete is that of outbox.sql.
+// eachCompany creates the scripts' accounts on each flavour. The relay creates its tables.
+// rest is the rest of the configuration; deletes is the variable delete of outbox.sql.
 func eachCompany(t *testing.T, rest, deletes string, test func(c *company)) {
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		s := newSite(t, f, f.Database(t), rest)
@@ -61,9 +61,8 @@ func (c *company) script(name string, variables ...string) {
 	}
 }
 
-// The relay does all of its work as the accounts of the scripts: it makes its tables,
-// streams, claims, settles, holds, parks, reads back, sweeps, deletes what was kept long
-// enough, and a second relay takes over.
+// The relay works with the accounts of the scripts. It creates its tables, streams, claims,
+// settles, holds, spills, reloads, sweeps and prunes, and a second relay takes over.
 func TestLeastPrivilegeMySQL(t *testing.T) {
 	t.Parallel()
 	const rest = "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}, global-buffer-size: 100}\ncheckpoint: {sweep-interval: 1s}\n"
@@ -101,7 +100,7 @@ func TestLeastPrivilegeMySQL(t *testing.T) {
 	})
 }
 
-// takeOver kills a relay, and freezes the next one: a third delivers what is written then.
+// takeOver kills a relay and freezes the next. A third delivers the rows written afterwards.
 func (c *company) takeOver(leader *relay) {
 	c.t.Helper()
 	rows := 1000
@@ -120,7 +119,7 @@ func (c *company) takeOver(leader *relay) {
 	expectStop(c.t, leader)
 }
 
-// keep runs a relay that deletes what was delivered two days ago.
+// keep runs a relay that prunes rows delivered two days ago.
 func (c *company) keep() {
 	c.t.Helper()
 	c.sql("UPDATE outbox_events SET processed_at = NOW() - INTERVAL 2 DAY WHERE id < '" + numbered(1001) + "'")
@@ -130,7 +129,7 @@ func (c *company) keep() {
 	expectStop(c.t, r)
 }
 
-// rights lists all that the scripts give, each with how it is taken away.
+// rights lists all grants of the scripts, each with its REVOKE.
 func (c *company) rights() (list []grant) {
 	who := "'" + c.relay + "'@'%'"
 	own := map[string]string{
@@ -162,8 +161,8 @@ func (c *company) rights() (list []grant) {
 	return append(list, grant{"REVOKE SELECT ON " + events + " FROM " + who, "GRANT " + columns + " ON " + events + " TO " + who + ";"})
 }
 
-// For each grant that is left out, run and doctor name the statement that gives it, and
-// both are content once all were run: so no grant of the scripts is more than is needed.
+// Without any one grant, run or doctor names its statement. Both accept the configuration once
+// all were run, so every grant of the scripts is needed.
 func TestEachGrantIsNamedMySQL(t *testing.T) {
 	t.Parallel()
 	eachCompany(t, "", "yes", func(c *company) {
@@ -195,7 +194,7 @@ func TestEachGrantIsNamedMySQL(t *testing.T) {
 	})
 }
 
-// refusal is what run and doctor say of a configuration that neither accepts.
+// refusal returns the output of run and doctor for a configuration that both reject.
 func (c *company) refusal() string {
 	c.t.Helper()
 	r := start(c.t, c.config)
@@ -209,8 +208,8 @@ func (c *company) refusal() string {
 	return r.said() + stdout + stderr
 }
 
-// Another account makes the own tables, from what `init --print` shows, and the relay gets
-// no right to: with own.sql run behind it, doctor is content.
+// Another account creates the relay's tables from the output of `init --print`, because the
+// relay lacks the privilege. After own.sql doctor reports no fault.
 func TestOwnTablesOfAnotherMySQL(t *testing.T) {
 	t.Parallel()
 	eachCompany(t, "", "", func(c *company) {
@@ -241,8 +240,8 @@ func TestOwnTablesOfAnotherMySQL(t *testing.T) {
 	})
 }
 
-// Rows are discarded only with a right of its own, which is named; the reader's account
-// sees FAILED rows and may do nothing.
+// Discarding rows needs a privilege of its own, which the error names. The reader's account
+// lists FAILED rows and may change nothing.
 func TestDiscardNeedsDeleteMySQL(t *testing.T) {
 	t.Parallel()
 	eachCompany(t, "dispatch: {max-retries: 0}\n", "", func(c *company) {
@@ -271,7 +270,7 @@ func TestDiscardNeedsDeleteMySQL(t *testing.T) {
 	})
 }
 
-// expectReader looks at FAILED rows as the account that may only look.
+// expectReader lists FAILED rows as the read-only account.
 func (c *company) expectReader() {
 	c.t.Helper()
 	reader := nameFor(c.database) + "_l"

@@ -17,16 +17,15 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// cast is a scene whose relay has the roles that the scripts in deploy/postgres
-// make, on a database where PUBLIC may do nothing. The scene's own database URL is
-// the administrator's.
+// cast is a scene whose relay has the roles of the scripts in deploy/postgres, on a database
+// where PUBLIC has no privileges. The scene's own database URL is the administrator's.
 type cast struct {
 	*scene
 	owner, relay, stream string
 }
 
-// eachCast sets the scripts' roles up beside each version of the server. rest is
-// the rest of the configuration.
+// eachCast creates the scripts' roles on each version of the server. rest is the rest of the
+// configuration.
 func eachCast(t *testing.T, rest string, test func(c *cast)) {
 	aVersion(t, func(t *testing.T, version int) {
 		database := servers.Database(t, version)
@@ -55,7 +54,7 @@ func eachCast(t *testing.T, rest string, test func(c *cast)) {
 	})
 }
 
-// as is the configuration with another role in the URL of the database.
+// as returns the configuration with another role in the database URL.
 func (c *cast) as(role string) string {
 	return strings.Replace(c.config, c.database, roleURL(c.database, role), 1)
 }
@@ -82,14 +81,14 @@ func (c *cast) psql(url, script string, variables ...string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(pgbench), "psql"), args...)
 	cmd.Env = env
-	// A grant that does nothing is but a warning.
+	// A GRANT without effect is only a warning.
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 		c.t.Fatalf("psql %s %v: %v\n%s", script, variables, err, out)
 	}
 }
 
-// The relay does all of its work as the roles of the scripts: it streams, claims,
-// settles, holds, parks and reads back.
+// The relay works with the roles of the scripts: it streams, claims, settles, holds, spills
+// and reloads.
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	eachCast(t, "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}, global-buffer-size: 100}\ncheckpoint: {sweep-interval: 1s}\n", func(c *cast) {
@@ -116,8 +115,7 @@ func TestLeastPrivilege(t *testing.T) {
 	})
 }
 
-// A second relay of the same roles takes over from one that is killed, and from
-// one that freezes.
+// A second relay with the same roles takes over from a killed one and from a frozen one.
 func TestLeastPrivilegeTakeover(t *testing.T) {
 	t.Parallel()
 	eachCast(t, "", func(c *cast) {
@@ -142,8 +140,8 @@ func TestLeastPrivilegeTakeover(t *testing.T) {
 	})
 }
 
-// A session of the stream's role that never ends by itself holds the slot: a new
-// leader ends it, although the relay's role may not.
+// A session of the stream's role holds the slot and never ends. A new leader ends it, although
+// the relay's own role may not.
 func TestTheStreamsRoleEndsItsOwnSession(t *testing.T) {
 	t.Parallel()
 	eachCast(t, "", func(c *cast) {
@@ -165,8 +163,8 @@ func TestTheStreamsRoleEndsItsOwnSession(t *testing.T) {
 	})
 }
 
-// holdSlot reads the relay's slot on a session that the server never gives up, and
-// returns its process.
+// holdSlot reads the relay's slot on a session that the server never ends, and returns its
+// pid.
 func (c *cast) holdSlot() (pid uint32) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -178,7 +176,7 @@ func (c *cast) holdSlot() (pid uint32) {
 	c.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_ = conn.Close(ctx) // it was ended
+		_ = conn.Close(ctx) // the server has ended it
 	})
 	name := nameFor(c.database)
 	within(c.t, 30*time.Second, func() string {
@@ -193,12 +191,12 @@ func (c *cast) holdSlot() (pid uint32) {
 	return conn.PID()
 }
 
-// For each grant that is left out, run or doctor names the statement that gives it,
-// and both are content once all were run.
+// Without any one grant, run or doctor names its statement. Both accept the configuration once
+// all were run.
 func TestEachGrantIsNamed(t *testing.T) {
 	t.Parallel()
 	eachCast(t, "", func(c *cast) {
-		// Without a right on its schema a table is found only by its whole name.
+		// Without USAGE on its schema a table is found only by its qualified name.
 		c.config = strings.Replace(c.config, "flowcatalyst: {", "flowcatalyst: {retention: 1h, events-table: public.outbox_events, ", 1)
 		c.grant("delete=yes")
 		servers.Exec(c.t, c.database, fmt.Sprintf(`REVOKE CONNECT ON DATABASE %s FROM PUBLIC`, c.name()),
@@ -219,10 +217,10 @@ func TestEachGrantIsNamed(t *testing.T) {
 	})
 }
 
-// grant is a right of the relay, with how it is taken away.
+// grant is a privilege of the relay, with its REVOKE.
 type grant struct{ revoke, grant string }
 
-// grants lists all that the scripts give.
+// grants lists all grants of the scripts.
 func (c *cast) grants() (list []grant) {
 	who := `"` + c.relay + `"`
 	own := map[string]string{
@@ -253,7 +251,7 @@ func (c *cast) grants() (list []grant) {
 	return list
 }
 
-// name is that of the database, quoted.
+// name returns the database's name, quoted.
 func (c *cast) name() string {
 	c.t.Helper()
 	var name string
@@ -263,7 +261,7 @@ func (c *cast) name() string {
 	return `"` + strings.Trim(name, `"`) + `"`
 }
 
-// refusal is what run and doctor say of a configuration that neither accepts.
+// refusal returns the output of run and doctor for a configuration that both reject.
 func (c *cast) refusal() string {
 	c.t.Helper()
 	r := start(c.t, c.config)
@@ -277,7 +275,7 @@ func (c *cast) refusal() string {
 	return r.said() + stdout + stderr
 }
 
-// Rows are discarded only with a right of its own, which is named.
+// Discarding rows needs a privilege of its own, which the error names.
 func TestDiscardNeedsDelete(t *testing.T) {
 	t.Parallel()
 	eachCast(t, "dispatch: {max-retries: 0}\n", func(c *cast) {
@@ -306,7 +304,7 @@ func TestDiscardNeedsDelete(t *testing.T) {
 	})
 }
 
-// expectReader looks at FAILED rows as the role that may only look.
+// expectReader lists FAILED rows as the read-only role.
 func (c *cast) expectReader() {
 	c.t.Helper()
 	reader := nameFor(c.database) + "_reader"

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// As many groups as rows, and all rows in one group: both are delivered once and
-// in order, and memory stays flat. By hand, where the bound is that of the
-// program without the race detector:
+// All rows in groups of their own, and all rows in one group: both are delivered once and in
+// order, and memory stays flat. By hand, where the memory limit is that of the program without
+// the race detector:
 //
 //	SLUICEBOX_TEST_ROWS=100000 go test -v -run 'TestManyGroupsAndOne' ./cmd/internal/blackbox
 func TestManyGroupsAndOne(t *testing.T) {

@@ -9,8 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// scene is a database with the seed's two tables, a receiver, and the
-// configuration of a relay between them.
+// scene is a database with the two FlowCatalyst tables, a receiver, and a relay's configuration.
 type scene struct {
 	t        *testing.T
 	kind     *kind
@@ -20,18 +19,18 @@ type scene struct {
 	config   string
 }
 
-// aScene runs a test beside one of all servers, or each if that is asked for, in
-// parallel. rest is the rest of the configuration.
+// aScene runs a test on one of all servers, or on each if selected, in parallel. rest is the
+// rest of the configuration.
 func aScene(t *testing.T, rest string, test func(s *scene)) {
 	scenes(t, servers.Spread(t, hosts()), rest, test)
 }
 
-// eachKind is aScene beside a PostgreSQL and beside MySQL or MariaDB.
+// eachKind is aScene on PostgreSQL and on MySQL or MariaDB.
 func eachKind(t *testing.T, rest string, test func(s *scene)) {
 	scenes(t, kinds(t), rest, test)
 }
 
-// aPostgres is aScene for what only PostgreSQL has.
+// aPostgres is aScene on PostgreSQL only.
 func aPostgres(t *testing.T, rest string, test func(s *scene)) {
 	aVersion(t, func(t *testing.T, version int) { test(newScene(t, postgresHost(version), rest)) })
 }
@@ -40,13 +39,13 @@ func scenes(t *testing.T, all []host, rest string, test func(s *scene)) {
 	onHosts(t, all, func(t *testing.T, h host) { test(newScene(t, h, rest)) })
 }
 
-// newScene makes a scene in a database of its own in a shared server.
+// newScene creates a scene in a database of its own on a shared server.
 func newScene(t *testing.T, h host, rest string) *scene {
 	t.Helper()
 	return sceneIn(t, h, h.database(t), rest)
 }
 
-// sceneIn makes a scene in a database that is there and empty.
+// sceneIn creates a scene in an existing empty database.
 func sceneIn(t *testing.T, h host, database, rest string) *scene {
 	t.Helper()
 	h.kind.run(t, database, h.kind.tables, h.kind.truth)
@@ -54,7 +53,7 @@ func sceneIn(t *testing.T, h host, database, rest string) *scene {
 	return &scene{t: t, kind: h.kind, database: database, conn: connect(t, database), to: to, config: preset(database, to.URL(), rest)}
 }
 
-// kinds are a PostgreSQL and a MySQL or MariaDB, or all servers if they are asked for.
+// kinds returns a PostgreSQL and a MySQL or MariaDB, or all selected servers.
 func kinds(t *testing.T) []host {
 	t.Helper()
 	var all []host
@@ -79,14 +78,13 @@ func onHosts(t *testing.T, all []host, test func(t *testing.T, h host)) {
 	}
 }
 
-// eachVersion runs a test beside each version of PostgreSQL, in parallel: what the
-// versions do differently needs that.
+// eachVersion runs a test on each version of PostgreSQL, in parallel, if the versions differ in
+// the tested behaviour.
 func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 	onVersions(t, servers.Chosen(servers.Versions()), test)
 }
 
-// aVersion runs a test beside one version of PostgreSQL, or each if that is asked
-// for, in parallel.
+// aVersion runs a test on one version of PostgreSQL, or on each if selected, in parallel.
 func aVersion(t *testing.T, test func(t *testing.T, version int)) {
 	onVersions(t, servers.Spread(t, servers.Versions()), test)
 }
@@ -103,8 +101,8 @@ func onVersions(t *testing.T, versions []int, test func(t *testing.T, version in
 	}
 }
 
-// anOwnPostgres is aPostgres with a server that the test has to itself. settings are
-// those of the server, rest is the rest of the configuration.
+// anOwnPostgres is aPostgres with a server for this test. settings are the server's, rest is
+// the rest of the configuration.
 func anOwnPostgres(t *testing.T, settings map[string]string, rest string, test func(s *scene, server *servers.Server)) {
 	aVersion(t, func(t *testing.T, version int) {
 		server := servers.Start(t, version, settings)
@@ -112,8 +110,8 @@ func anOwnPostgres(t *testing.T, settings map[string]string, rest string, test f
 	})
 }
 
-// anOwnScene is a scene on a server that the test has to itself, of some hosts.
-// settings are those of PostgreSQL; the others begin as durable as a user has them.
+// anOwnScene is a scene on a server for this test, on one of the hosts. settings apply to
+// PostgreSQL; the others start with durable commits, as in production.
 func anOwnScene(t *testing.T, hosts []host, settings map[string]string, rest string, test func(s *scene, server ownServer)) {
 	onHosts(t, hosts, func(t *testing.T, h host) {
 		if !h.kind.postgres {
@@ -138,15 +136,14 @@ func (s *scene) run() *relay {
 	return r
 }
 
-// rows is how many rows both tables have.
+// rows returns the number of rows in both tables.
 func (s *scene) rows() int {
 	s.t.Helper()
 	return count(s.t, s.conn, "SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_dispatch_jobs)")
 }
 
-// expectAll waits until every row of both tables has arrived and is COMPLETED,
-// and holds the order of the first arrivals against the truth. It returns how
-// many rows there are and how many arrived again.
+// expectAll waits until every row of both tables has arrived and is COMPLETED, and checks the
+// order of first arrivals. It returns the number of rows and of repeated arrivals.
 func (s *scene) expectAll() (rows, again int) {
 	s.t.Helper()
 	rows = s.rows()
@@ -167,15 +164,14 @@ func (s *scene) load(transactions int) {
 	write(s.t, s.database, load{transactions: transactions, clients: 1, scripts: seedScripts(3)})()
 }
 
-// expectSet waits until every row has arrived and is COMPLETED, in whatever
-// order.
+// expectSet waits until every row has arrived and is COMPLETED, in any order.
 func (s *scene) expectSet() {
 	s.t.Helper()
 	arrive(s.t, s.to, s.rows())
 	settle(s.t, s.conn)
 }
 
-// expectOnce is expectAll where nothing may arrive twice.
+// expectOnce is expectAll, and fails if a row arrived twice.
 func (s *scene) expectOnce() (rows int) {
 	s.t.Helper()
 	rows, again := s.expectAll()
@@ -185,8 +181,8 @@ func (s *scene) expectOnce() (rows int) {
 	return rows
 }
 
-// arrive waits until so many different rows have arrived. It fails once none more
-// has arrived for as long as patience.
+// arrive waits until that many different rows have arrived. It fails after patience without
+// another arrival.
 func arrive(t testing.TB, to *sinktest.Receiver, rows int) {
 	t.Helper()
 	for {
@@ -203,8 +199,7 @@ func arrive(t testing.TB, to *sinktest.Receiver, rows int) {
 	}
 }
 
-// settle waits until every row of the seed's tables is COMPLETED and has a
-// processed_at.
+// settle waits until every row of the FlowCatalyst tables is COMPLETED and has a processed_at.
 func settle(t *testing.T, c *conn) {
 	t.Helper()
 	dwindle(t, "rows are not COMPLETED with processed_at", func() int {
@@ -213,7 +208,7 @@ func settle(t *testing.T, c *conn) {
 	})
 }
 
-// none says how many rows a query finds that should find none.
+// none returns "" if a query counts no rows, and else describes the count.
 func none(t *testing.T, c *conn, what, sql string) string {
 	t.Helper()
 	if n := count(t, c, sql); n > 0 {
@@ -222,7 +217,7 @@ func none(t *testing.T, c *conn, what, sql string) string {
 	return ""
 }
 
-// expectStop ends a relay cleanly.
+// expectStop stops a relay and expects a clean exit.
 func expectStop(t *testing.T, r *relay) {
 	t.Helper()
 	if code := r.stop(); code != 0 {

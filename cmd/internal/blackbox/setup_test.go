@@ -18,8 +18,8 @@ func roleURL(database, role string) string {
 	return strings.Replace(database, "postgres://postgres@", "postgres://"+role+"@", 1)
 }
 
-// expectEnd runs the program on a configuration that it must refuse, and holds
-// the exit code and the message against what is wanted.
+// expectEnd runs the program on a configuration that it must refuse, and checks the exit code
+// and the message.
 func expectEnd(t *testing.T, yaml string, code int, want ...string) {
 	t.Helper()
 	r := start(t, yaml)
@@ -33,7 +33,7 @@ func expectEnd(t *testing.T, yaml string, code int, want ...string) {
 	}
 }
 
-// Bad input ends the program with a message that says what to do.
+// The program ends on bad configuration with a message that names the remedy.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
@@ -72,14 +72,14 @@ func TestMissingColumn(t *testing.T) {
 	})
 }
 
-// A role of its own that owns nothing but what it was granted.
+// A relay with a role that owns nothing and has only its grants.
 const grants = `
 CREATE ROLE %[1]s LOGIN;
 GRANT SELECT, UPDATE ON outbox_events, outbox_dispatch_jobs TO %[1]s;
 GRANT CREATE ON DATABASE %[2]s TO %[1]s;
 `
 
-// role makes such a role, which lives as long as the test.
+// role creates such a role, which is dropped at the end of the test.
 func role(t *testing.T, database string) string {
 	t.Helper()
 	name := nameFor(database)
@@ -93,7 +93,7 @@ func role(t *testing.T, database string) string {
 	return name
 }
 
-// Whether a role may stream is found out by trying.
+// The relay tries whether a role may stream.
 func TestRoleWithoutReplication(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
@@ -106,8 +106,8 @@ func TestRoleWithoutReplication(t *testing.T) {
 	})
 }
 
-// The stream has a role of its own, which may read the log and no table; the
-// relay's other role may not stream.
+// The stream has a role of its own, which may read the log and no table. The relay's other role
+// may not stream.
 func TestRoleForTheStream(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {
@@ -138,9 +138,9 @@ func TestPublicationWithoutTheTable(t *testing.T) {
 	})
 }
 
-// A server that writes no logical log: stream refuses, auto polls and says why.
-// Once the server does, the relay reads its log without a restart of its own, and
-// the rows are in order through the switch.
+// Without wal_level=logical, mode stream fails and mode auto polls and logs the reason. After
+// the server has it, the relay streams without a restart, and the rows stay in order through
+// the switch.
 func TestWALLevelReplica(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
@@ -177,8 +177,7 @@ func TestWALLevelReplica(t *testing.T) {
 	})
 }
 
-// A database that cannot be reached is waited for half a minute at the first
-// start.
+// At the first start the relay waits half a minute for an unreachable database.
 func TestUnreachableDatabase(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
@@ -189,7 +188,7 @@ func TestUnreachableDatabase(t *testing.T) {
 	}
 }
 
-// A sink that cannot be reached ends nothing: rows wait and cost nothing.
+// An unreachable sink does not end the relay. Its rows wait and are not charged.
 func TestUnreachableSink(t *testing.T) {
 	t.Parallel()
 	aScene(t, "dispatch: {backoff: {max: 500ms}}\n", func(s *scene) {
@@ -254,8 +253,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// init makes what a relay needs, so that a role with few grants can run; its
-// printed statements do the same.
+// init creates all objects of a relay, so that a role with few grants can run it. Its printed
+// statements create the same.
 func TestInit(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
@@ -290,7 +289,7 @@ func TestInit(t *testing.T) {
 	})
 }
 
-// No secret of the configuration is ever printed.
+// No secret of the configuration is printed.
 func TestSecretsAreNotPrinted(t *testing.T) {
 	t.Parallel()
 	const canary = "s3cr3t-canary"

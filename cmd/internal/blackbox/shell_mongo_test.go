@@ -17,9 +17,9 @@ var (
 	shellCall    = regexp.MustCompile(`^(?:db\.getSiblingDB\(("[^"]*")\)|(db|rs))(?:\.getCollection\(("[^"]*")\))?\.(\w+)\(`)
 )
 
-// mongosh runs statements for MongoDB's shell, which is not to be had: those that are
-// one call with constants in it, each ended by ; or a line's end where its brackets
-// have ended. password stands for what the shell asks for.
+// mongosh runs statements for the MongoDB shell, which is not available here. A statement is one
+// call with constant arguments, ended by ; or by a newline after its brackets are closed.
+// password replaces the passwordPrompt call.
 func mongosh(t testing.TB, db *mongo.Database, script, password string) {
 	t.Helper()
 	script = shellComment.ReplaceAllString(script, "")
@@ -49,7 +49,7 @@ func mongosh(t testing.TB, db *mongo.Database, script, password string) {
 	}
 }
 
-// closing returns where the bracket ends that stands at a place.
+// closing returns the index of the bracket that closes the one at a position.
 func closing(text string, at int) int {
 	depth, quoted := 0, false
 	for i := at; i < len(text); i++ {
@@ -68,7 +68,7 @@ func closing(text string, at int) int {
 	return -1
 }
 
-// shellArguments reads constants, whose keys need no quotes.
+// shellArguments parses constants, whose keys may be unquoted.
 func shellArguments(t testing.TB, text string) bson.A {
 	t.Helper()
 	var parsed struct{ A bson.A }
@@ -79,7 +79,7 @@ func shellArguments(t testing.TB, text string) bson.A {
 	return parsed.A
 }
 
-// shellRun runs one method with the command behind it.
+// shellRun runs one method as its command.
 func shellRun(db *mongo.Database, collection, method string, args bson.A) error {
 	ctx := context.Background()
 	document := func(i int) bson.D { d, _ := args[i].(bson.D); return d }
@@ -90,7 +90,7 @@ func shellRun(db *mongo.Database, collection, method string, args bson.A) error 
 		return db.Client().Database("admin").RunCommand(ctx, document(0)).Err()
 	case "runCommand":
 		return db.RunCommand(ctx, document(0)).Err()
-	case "createUser", "createRole": // whose name stands inside
+	case "createUser", "createRole": // its name is in the document
 		named := strings.ToLower(strings.TrimPrefix(name, "create"))
 		for _, e := range document(0) {
 			if e.Key == named {

@@ -18,8 +18,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// A sink that speaks the first API cannot get the rows of today's table: all commands
-// name the key and its line, and exit with 78, before a row is lost to it.
+// A sink with the first FlowCatalyst API cannot receive rows of outbox-messages tables. Every
+// command names the key and its line and exits with 78, before any row is lost.
 func TestTheWireOfAnotherTable(t *testing.T) {
 	t.Parallel()
 	config := configFile(t, `source: {url: "sqlite:///nowhere/at-all.db"}
@@ -40,8 +40,8 @@ sinks:
 	}
 }
 
-// A receiver that gives back its secrets, in whatever form, gets them into neither the row
-// nor the log nor the API.
+// A receiver returns its secrets, in any encoding. They appear neither in the row nor in the
+// log nor in the API.
 func TestAReceiverThatEchoesSecrets(t *testing.T) {
 	t.Parallel()
 	const key, password = "k3y/0f-the+hook", "pa55w0rd~sesame"
@@ -93,8 +93,8 @@ admin: {listen: %s}
 	expectStop(t, r)
 }
 
-// sinksOfFiles are three on one database: the first needs a file of authorities, the second one with
-// its token.
+// sinksOfFiles are three sinks on one database. The first needs a CA file, the second a token
+// file.
 const sinksOfFiles = `
 name: %s
 source: {url: %q}
@@ -109,9 +109,9 @@ sinks:
 admin: {listen: %s}
 `
 
-// A sink whose file is gone keeps no other from delivering: it is not opened, with an alarm
-// that names it, and opened once the file is back; its rows then arrive in order. A changed
-// token is used without a restart.
+// A sink with a missing file does not stop the others. It is not opened, with an alarm that
+// names it, and is opened once the file is back. Its rows then arrive in order. A changed token
+// is used without a restart.
 func TestASinkThatCannotBeOpened(t *testing.T) {
 	t.Parallel()
 	d, dir := sqliteDeliveries(t), t.TempDir()
@@ -149,7 +149,7 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 		}
 	}
 	config := fmt.Sprintf(sinksOfFiles, nameFor(d.source), d.source, secure.URL, ca, to[1].URL(), token, to[2].URL(), adminKey)
-	// Other commands say so, and that the sink alone is at fault.
+	// Other commands report it, and that only this sink is affected.
 	out, stderr, code := command(t, nil, "config", "check", "-c", configFile(t, config))
 	if want := ": sinks.token.token: refers to the file " + token + ": no such file"; code != 78 || !strings.Contains(stderr, want) {
 		t.Errorf("config check exits with %d: %s%s", code, out, stderr)

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// twoSinks routes each of the seed's tables to a receiver of its own. The buffer
-// of the first holds fewer rows than the test writes for it.
+// twoSinks routes each FlowCatalyst table to a receiver of its own. The first sink's buffer
+// holds fewer rows than the test writes for it.
 const twoSinks = `
 name: %s
 source: {url: %q}
@@ -23,9 +23,9 @@ sinks:
 admin: {listen: %s}
 `
 
-// One of two receivers hangs, also when more rows wait for it than its buffer
-// holds: the other one gets all of its rows meanwhile, and the first gets its own
-// in order when it is back. By hand:
+// One of two receivers hangs, even with more waiting rows than its buffer holds. The other
+// receives all of its rows meanwhile. The first receives its own in order once it recovers. By
+// hand:
 //
 //	SLUICEBOX_TEST_OUTAGE=30s go test -v -run 'TestOneOfTwoSinksHangs' ./cmd/internal/blackbox
 func TestOneOfTwoSinksHangs(t *testing.T) {
@@ -70,19 +70,19 @@ func TestOneOfTwoSinksHangs(t *testing.T) {
 	})
 }
 
-// pace writes 300 rows a second into a table, one transaction each, and takes the
-// time until the receiver has read them.
+// pace writes 300 rows per second into a table, one per transaction, and measures the time until
+// the receiver has read them.
 type pace struct {
 	conn    *conn
 	to      *sinktest.Receiver
 	table   string
-	first   int // number of the first row, less one
+	first   int // number of the first row, minus one
 	groups  int
 	written int
 }
 
-// run writes for a while, waits until all has arrived, and returns the median
-// and the 99th percentile of commit to received. The receiver gets nothing else
+// run writes for a while, waits until all rows have arrived, and returns the median and the 99th
+// percentile of the time from commit to receipt. The receiver must get no other rows
 // meanwhile.
 func (p *pace) run(t testing.TB, lasts time.Duration) (p50, p99 time.Duration) {
 	t.Helper()
@@ -104,8 +104,8 @@ func (p *pace) run(t testing.TB, lasts time.Duration) (p50, p99 time.Duration) {
 	return quantiles(committed, p.to.Accepted())
 }
 
-// quantiles returns the median and the 99th percentile of the times from commit
-// to received, of the rows whose commit is known.
+// quantiles returns the median and the 99th percentile of the times from commit to receipt, of
+// rows with a known commit.
 func quantiles(committed map[string]time.Time, taken []sinktest.Received) (p50, p99 time.Duration) {
 	var took []time.Duration
 	for _, r := range taken {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// Both relays are replaced one after the other under load, as a rollout does it:
-// nothing is lost, nothing arrives twice, and deliveries hardly pause.
+// Both relays are replaced one after the other under load, like in a rolling deployment. No row
+// is lost or arrives twice, and deliveries pause only briefly.
 func TestARollingRestart(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -44,7 +44,7 @@ func TestARollingRestart(t *testing.T) {
 	})
 }
 
-// longestPause is the longest time between two requests.
+// longestPause returns the longest time between two requests.
 func longestPause(log []sinktest.Received) (longest time.Duration) {
 	for i := 1; i < len(log); i++ {
 		longest = max(longest, log[i].At.Sub(log[i-1].At))
@@ -52,8 +52,8 @@ func longestPause(log []sinktest.Received) (longest time.Duration) {
 	return longest
 }
 
-// A relay that stands by is ready, says who leads, and refuses to act as if it
-// led; so does a leader that has lost its lock to somebody, at once.
+// A standby is ready, names the leader, and refuses the leader's actions. A leader that has lost
+// its lock to another session does the same at once.
 func TestAStandbySaysSo(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {
@@ -85,8 +85,8 @@ func TestAStandbySaysSo(t *testing.T) {
 	})
 }
 
-// A leader whose session the server ends leads again, and its log names no other relay:
-// there is none.
+// The server ends the leader's session. The relay becomes the leader again, and its log names
+// no successor, because there is none.
 func TestALostSessionNamesNoOtherRelay(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
@@ -130,8 +130,8 @@ func expectFace(t *testing.T, r *relay, leader int, says string, metric float64)
 	}
 }
 
-// Two relays on one SQLite file: the second stands by, and takes over when the
-// first is killed and when it is stopped.
+// Two relays on one SQLite file: the second stands by, and takes over when the first is killed
+// or stopped.
 func TestTwoRelaysOnSQLite(t *testing.T) {
 	t.Parallel()
 	source, db := seedFile(t)
@@ -158,8 +158,8 @@ func TestTwoRelaysOnSQLite(t *testing.T) {
 	}
 }
 
-// A pooler by transaction between the relay and its database is named, whether it
-// refuses the settings of a session or passes them over.
+// The relay detects a transaction pooler in front of its database, whether the pooler rejects
+// session settings or ignores them.
 func TestAPooler(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {
@@ -172,7 +172,7 @@ func TestAPooler(t *testing.T) {
 	})
 }
 
-// ignored are the settings that the relay's sessions begin with.
+// ignored are the settings of the relay's sessions.
 func ignored() []string {
 	return []string{
 		"bytea_output", "client_connection_check_interval", "default_transaction_isolation", "enable_bitmapscan", "enable_hashjoin",

@@ -18,7 +18,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// relayStatus is as much of `sluicebox status --json` as the tests look at.
+// relayStatus is the part of `sluicebox status --json` that the tests check.
 type relayStatus struct {
 	Ready, Leads         bool
 	Epoch                int64
@@ -44,7 +44,7 @@ type relayStatus struct {
 	code           int
 }
 
-// sinkState is what it tells of a sink.
+// sinkState is the state of a sink in it.
 type sinkState struct {
 	Name                   string
 	Waiting, Rows, Spilled int
@@ -71,8 +71,8 @@ func (r *relay) status() (s relayStatus) {
 	return s
 }
 
-// fieldsOf are the names of an object's fields and of those within. What is in a
-// list or has no fixed names is left out.
+// fieldsOf returns the names of an object's fields, recursively, except in lists and in maps
+// with variable keys.
 func fieldsOf(at string, object map[string]any) (names []string) {
 	for name, value := range object {
 		names = append(names, at+name)
@@ -84,7 +84,7 @@ func fieldsOf(at string, object map[string]any) (names []string) {
 	return names
 }
 
-// expectStatus waits until the status is as wanted; wrong says what is not.
+// expectStatus polls the status until wrong returns "".
 func (r *relay) expectStatus(wrong func(s *relayStatus) string) (s relayStatus) {
 	r.t.Helper()
 	within(r.t, patience, func() string {
@@ -97,7 +97,7 @@ func (r *relay) expectStatus(wrong func(s *relayStatus) string) (s relayStatus) 
 	return s
 }
 
-// statusFields are all the fields of a status, but for those in lists.
+// statusFields are all fields of a status, except those in lists.
 func statusFields() []string {
 	return strings.Fields(`captured_per_second captured_per_second.10s captured_per_second.1m checkpoint checkpoint.position
 		checkpoint.saved_at checkpoint.seq checks epoch failed holder lag lag.oldest lag.rows lag.seconds lanes lanes_total leader
@@ -106,8 +106,8 @@ func statusFields() []string {
 		source.retained_bound_bytes source.retained_bytes started_at uptime_seconds version`)
 }
 
-// The status of a leader under load and of its standby has every field, and what
-// it says is so; the metrics after that pass the linter.
+// The status of a leader under load and of its standby has every field with the right value.
+// The metrics pass the linter afterwards.
 func TestStatusUnderLoad(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -144,8 +144,7 @@ func TestStatusUnderLoad(t *testing.T) {
 	})
 }
 
-// expectStandbyStatus holds the status of a relay that stands by against its
-// leader's.
+// expectStandbyStatus compares the status of a standby with its leader's.
 func (s *scene) expectStandbyStatus(leader *relay) {
 	s.t.Helper()
 	second := start(s.t, s.config)
@@ -161,7 +160,7 @@ func (s *scene) expectStandbyStatus(leader *relay) {
 	expectStop(s.t, second)
 }
 
-// expectLint holds the metrics of a relay against the rules for their names.
+// expectLint runs the linter for metric names on a relay's metrics.
 func expectLint(t *testing.T, r *relay) {
 	t.Helper()
 	_, body := r.get("/metrics")
@@ -179,7 +178,7 @@ func expectLint(t *testing.T, r *relay) {
 	}
 }
 
-// expectText holds the status for people against a width of 80 columns.
+// expectText expects lines of at most 80 columns in the text status.
 func expectText(t *testing.T, r *relay) {
 	t.Helper()
 	out, why, code := command(t, nil, "status", "--admin", r.admin)
@@ -187,14 +186,14 @@ func expectText(t *testing.T, r *relay) {
 		t.Errorf("exit code %d\n%s%s", code, out, why)
 	}
 	for line := range strings.Lines(out) {
-		if n := utf8.RuneCountInString(strings.TrimSpace(line)); n > 80 && !strings.HasPrefix(line, "relay ") { // a host's name has any length
+		if n := utf8.RuneCountInString(strings.TrimSpace(line)); n > 80 && !strings.HasPrefix(line, "relay ") { // a host name may be longer
 			t.Errorf("a line has %d columns: %s", n, line)
 		}
 	}
 }
 
-// A dead sink is suspect, its rows wait and are parked, and the relay is not ready;
-// once it lives again nothing of that is left.
+// The circuit breaker of a dead sink opens, its rows wait and are spilled, and the relay is not
+// ready. After the sink recovers, all of that ends.
 func TestStatusOfADeadSink(t *testing.T) {
 	t.Parallel()
 	const rows = 2000
@@ -236,7 +235,7 @@ func TestStatusOfADeadSink(t *testing.T) {
 	})
 }
 
-// A FAILED row is counted, and the lane that it blocks is listed.
+// A FAILED row is counted, and its blocked lane is listed.
 func TestStatusOfAFailedRow(t *testing.T) {
 	t.Parallel()
 	const bad = 50 // of group 0
@@ -263,7 +262,7 @@ func TestStatusOfAFailedRow(t *testing.T) {
 	})
 }
 
-// A relay whose buffer is full reads nothing, says so, and stays ready.
+// A relay with a full buffer pauses capture, reports that, and stays ready.
 func TestStatusOfAPause(t *testing.T) {
 	t.Parallel()
 	aScene(t, "dispatch: {global-buffer-size: 50}\n", func(s *scene) {
@@ -286,8 +285,8 @@ func TestStatusOfAPause(t *testing.T) {
 	})
 }
 
-// readiness waits until /readyz answers so, and returns what it says. /livez is
-// well all the time.
+// readiness waits until /readyz returns a status, and returns its body. /livez must stay
+// healthy.
 func (r *relay) readiness(want int) (body string) {
 	r.t.Helper()
 	within(r.t, time.Minute, func() string {
@@ -303,9 +302,8 @@ func (r *relay) readiness(want int) (body string) {
 	return body
 }
 
-// The relay is not ready while its way to the database is cut, nor while
-// PostgreSQL's process that sends the log is frozen, though both keep every connection
-// open; and it is again once that is over.
+// The relay is not ready while its connection to the database is cut, or while PostgreSQL's
+// walsender is frozen, though both keep every connection open. It is ready again afterwards.
 func TestReadinessIsProgress(t *testing.T) {
 	t.Parallel()
 	anOwnScene(t, servers.Spread(t, hosts()), nil, "", func(s *scene, _ ownServer) {
@@ -324,7 +322,7 @@ func TestReadinessIsProgress(t *testing.T) {
 		r.readiness(200)
 		s.load(10)
 
-		if !s.kind.postgres { // whose sessions are no processes
+		if !s.kind.postgres { // its sessions are not processes
 			s.expectAll()
 			expectStop(s.t, r)
 			return
@@ -346,8 +344,7 @@ func TestReadinessIsProgress(t *testing.T) {
 	})
 }
 
-// An idle relay stays ready for as long as it hears heartbeats, and tells when it
-// last did.
+// An idle relay stays ready as long as it receives heartbeats, and reports the time of the last.
 func TestReadinessWhileIdle(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -367,7 +364,7 @@ func TestReadinessWhileIdle(t *testing.T) {
 	})
 }
 
-// A relay that polls tells when it last read the tables.
+// A polling relay reports the time of its last poll.
 func TestStatusOfPolling(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// A clean stop comes while a checkpoint is being written: the write ends, and
-// what settled until the end is saved. By hand:
+// A clean stop during a checkpoint write: the write ends, and all rows settled until the end are
+// in the saved checkpoint. By hand:
 //
 //	go test -v -run 'TestCleanStopWhileACheckpointIsWritten' ./cmd/internal/blackbox
 func TestCleanStopWhileACheckpointIsWritten(t *testing.T) {
@@ -42,7 +42,7 @@ func TestCleanStopWhileACheckpointIsWritten(t *testing.T) {
 	})
 }
 
-// waits says that no session waits for a lock with a statement.
+// waits returns "" if a session waits for a lock with a statement.
 func waits(s *scene, statement string) string {
 	statement, _ = s.conn.text(statement, nil)
 	if n := count(s.t, s.conn, s.kind.waiting, statement); n == 0 {
@@ -51,9 +51,8 @@ func waits(s *scene, statement string) string {
 	return ""
 }
 
-// A clean stop comes while the receiver hangs: it takes no longer than a request
-// may, costs no row anything and leaves none PROCESSING; the next start delivers
-// in order. By hand:
+// A clean stop while the receiver hangs: it takes at most the request-timeout, charges no row
+// and leaves none PROCESSING. The next start delivers in order. By hand:
 //
 //	go test -v -run 'TestCleanStopWhileTheReceiverHangs' ./cmd/internal/blackbox
 func TestCleanStopWhileTheReceiverHangs(t *testing.T) {

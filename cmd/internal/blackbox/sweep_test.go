@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// Rows that somebody sets back by SQL are found again, whatever they were, and in
-// front of the others of their group.
+// Rows that were reset to PENDING by SQL are found, whatever their status was, and arrive before
+// later rows of their group.
 func TestRowsThatAreSetBackAreSentAgain(t *testing.T) {
 	t.Parallel()
 	aScene(t, "dispatch: {backoff: {initial: 20ms, max: 40ms}}\ncheckpoint: {sweep-interval: 500ms}\n", func(s *scene) {
@@ -51,7 +51,7 @@ func TestRowsThatAreSetBackAreSentAgain(t *testing.T) {
 	})
 }
 
-// Sweeps one after the other, under load: what the log brings is not sent twice.
+// Continuous sweeps under load send no row twice.
 func TestASweepSendsNoRowTwice(t *testing.T) {
 	t.Parallel()
 	aScene(t, "checkpoint: {sweep-interval: 20ms}\n", func(s *scene) {

@@ -17,13 +17,13 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// tap is a process of `sluicebox tap`, with the file that it prints to.
+// tap is a process of `sluicebox tap`, with its output file.
 type tap struct {
 	*relay
 	out string
 }
 
-// tapReads is what a tap says once it reads.
+// tapReads is the log message of a tap that has started to read.
 const tapReads = "tap started"
 
 // startTap runs `sluicebox tap` on a configuration and waits until it reads.
@@ -57,7 +57,7 @@ func spawnTap(t testing.TB, yaml string, args ...string) *tap {
 	return p
 }
 
-// configFile writes a configuration for a command that serves nothing.
+// configFile writes a configuration for a command without an admin address.
 func configFile(t testing.TB, yaml string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "sluicebox.yaml")
@@ -67,7 +67,7 @@ func configFile(t testing.TB, yaml string) string {
 	return file
 }
 
-// printed is what it has printed by now.
+// printed returns the output so far.
 func (p *tap) printed() string {
 	p.t.Helper()
 	text, err := os.ReadFile(p.out)
@@ -77,7 +77,7 @@ func (p *tap) printed() string {
 	return string(text)
 }
 
-// awaitLines waits until it has printed so many rows.
+// awaitLines waits until it has printed that many rows.
 func (p *tap) awaitLines(n int) []string {
 	p.t.Helper()
 	within(p.t, patience, func() string {
@@ -89,7 +89,7 @@ func (p *tap) awaitLines(n int) []string {
 	return strings.Split(strings.TrimSuffix(p.printed(), "\n"), "\n")
 }
 
-// tappedRow is what --json prints of a row.
+// tappedRow is a row as --json prints it.
 type tappedRow struct {
 	CommittedAt time.Time `json:"committed_at"`
 	Outbox      string    `json:"outbox"`
@@ -112,7 +112,7 @@ func (p *tap) rows() (rows []tappedRow) {
 	return rows
 }
 
-// received are tapped rows as a receiver that took them would show them.
+// received converts tapped rows to received ones.
 func received(rows []tappedRow) (list []sinktest.Received) {
 	for i := range rows {
 		list = append(list, sinktest.Received{ID: rows[i].ID, Kind: rows[i].Kind, Payload: []byte(*rows[i].Payload)})
@@ -120,9 +120,8 @@ func received(rows []tappedRow) (list []sinktest.Received) {
 	return list
 }
 
-// A tap beside a relay under load: it shows each row once and in commit order, as
-// the relay delivers it, and the relay does not notice. When it ends, nothing of it
-// is left on the server.
+// A tap beside a relay under load prints each row once, in commit order, as the relay delivers
+// it, and does not disturb the relay. When it ends, it leaves nothing on the server.
 func TestTap(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
@@ -132,7 +131,7 @@ func TestTap(t *testing.T) {
 		epoch := r.metric("sluicebox_leader_epoch")
 		p := startTap(s.t, s.config, "--json", "--limit", fmt.Sprint(rows))
 		if !s.kind.postgres {
-			slots = "SELECT 0" // the others keep nothing for it
+			slots = "SELECT 0" // the others retain no log for it
 		} else if n := count(s.t, s.conn, slots); n != 1 {
 			s.t.Errorf("the tap has %d temporary slots", n)
 		}
@@ -168,8 +167,7 @@ func insertEvent(id, group, payload string) string {
 		id, group, payload)
 }
 
-// What a tap chooses and how it prints it. No relay runs: the rows stay as they
-// are.
+// The filters and output formats of a tap. Without a relay, the rows stay unchanged.
 func TestTapChooses(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {
@@ -222,7 +220,7 @@ func TestTapChooses(t *testing.T) {
 	})
 }
 
-// Where the log cannot be read, a tap says what mends it and makes nothing.
+// If the log is unreadable, a tap prints the remedy and creates nothing.
 func TestTapWithoutALog(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {
@@ -249,8 +247,7 @@ func TestTapWithoutALog(t *testing.T) {
 	})
 }
 
-// A tap waits for a transaction that is in the way of its slot; that no slot is
-// left for it, it says.
+// A tap waits for an open transaction that blocks its slot. If no slot is free, it reports that.
 func TestTapNeedsASlot(t *testing.T) {
 	t.Parallel()
 	anOwnPostgres(t, map[string]string{"max_replication_slots": "1"}, "", func(s *scene, _ *servers.Server) {
@@ -286,7 +283,7 @@ func TestTapNeedsASlot(t *testing.T) {
 	})
 }
 
-// A tap on SQLite reads the relay's log beside the relay.
+// A tap on SQLite reads the relay's log table beside the relay.
 func TestTapOnSQLite(t *testing.T) {
 	t.Parallel()
 	source, db := seedFile(t)

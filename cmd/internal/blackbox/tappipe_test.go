@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A tap whose reader has gone ends without a word, although no row comes.
+// A tap whose stdout is closed ends silently, even without new rows.
 func TestTapWithoutAReader(t *testing.T) {
 	t.Parallel()
 	source, _ := seedFile(t)

@@ -17,14 +17,14 @@ const (
 	tiedBatch = 100
 )
 
-// tiedRow is the nth row of a writer whose batches share created_at and whose ids are random.
+// tiedRow is the nth row of a writer whose batches share a created_at and have random ids.
 func tiedRow(n int) (id, payload string, at time.Time) {
 	id = fmt.Sprintf("%013d", n*7919%99991)
 	at = time.Date(2026, 1, 2, 3, 4, 5+n/tiedBatch, 0, time.UTC)
 	return id, fmt.Sprintf(`{"id": "%s", "n": %d}`, id, n), at
 }
 
-// tiedInserts are the statements that write all of them, a batch each.
+// tiedInserts are the INSERT statements of all rows, one per batch.
 func tiedInserts() (list []string) {
 	for from := 0; from < tiedRows; from += tiedBatch {
 		var rows []string
@@ -37,8 +37,8 @@ func tiedInserts() (list []string) {
 	return list
 }
 
-// expectTied starts a relay for the first time on a table with these rows: they arrive as
-// they were inserted.
+// expectTied starts a relay for the first time on a table with these rows, and expects them in
+// insertion order.
 func expectTied(t *testing.T, config string, to *sinktest.Receiver) {
 	t.Helper()
 	r := start(t, config)
@@ -60,8 +60,8 @@ func expectTied(t *testing.T, config string, to *sinktest.Receiver) {
 	expectStop(t, r)
 }
 
-// Rows of one batch share created_at, and their ids say nothing: a first start delivers them
-// as they were inserted, where the database knows that. SQL servers do by a column of the table.
+// Rows of one batch share a created_at, and their ids are random. A first start delivers them in
+// insertion order, if the database knows it. SQL servers do with an additional column.
 func TestRowsThatShareCreatedAt(t *testing.T) {
 	t.Parallel()
 	t.Run("tables", func(t *testing.T) {

@@ -2,5 +2,5 @@
 
 package blackbox
 
-// raced is whether the program under test is built with the race detector.
+// raced is set if the program under test is built with the race detector.
 const raced = false

@@ -13,10 +13,10 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// A receiver is flaky: at random it answers 502, 503 or 429, cuts the connection or stays
-// away past the time-out, and each row is refused by one 500 at the most. No row is
-// FAILED and every row arrives in order, however often others get through. Only
-// refusals may use up max-retries, and here that is one of them. By hand:
+// A flaky receiver randomly responds with 502, 503 or 429, drops the connection or times out,
+// and refuses each row with at most one 500. No row is FAILED, and every row arrives in order,
+// however often other rows succeed. Only refusals may use up max-retries, and each row has one.
+// By hand:
 //
 //	SLUICEBOX_TEST_ROWS=20000 go test -v -run 'TestFlakyReceiver' ./cmd/internal/blackbox
 func TestFlakyReceiver(t *testing.T) {
@@ -52,9 +52,9 @@ func TestFlakyReceiver(t *testing.T) {
 	})
 }
 
-// Rows of one endpoint are FAILED and none other comes for it. The endpoint stays
-// suspect, but nothing waits: the relay is ready, its metric is 0 and status says so.
-// With the next row it is not ready again, until a row is taken. By hand:
+// All rows of one endpoint are FAILED, and no new row arrives for it. Its circuit breaker stays
+// open, but no row waits, so the relay is ready, the metric is 0, and status reports it. With
+// the next row the relay is not ready until a row is accepted. By hand:
 //
 //	go test -v -run 'TestSuspectEndpointWithoutRows' ./cmd/internal/blackbox
 func TestSuspectEndpointWithoutRows(t *testing.T) {
@@ -98,9 +98,9 @@ func TestSuspectEndpointWithoutRows(t *testing.T) {
 	})
 }
 
-// On a quiet system one row gets 500. The FlowCatalyst API takes an empty list, which is
-// proof that it works: the row is FAILED within seconds, where proof-wait alone takes
-// nine minutes, its group goes on, and the relay is ready throughout. By hand:
+// On a quiet system one row gets 500. The FlowCatalyst API accepts an empty list, which proves
+// that it works. The row is FAILED within seconds, where proof-wait alone takes nine minutes. Its
+// group continues, and the relay stays ready. By hand:
 //
 //	go test -v -run 'TestLoneRefusedRow' ./cmd/internal/blackbox
 func TestLoneRefusedRow(t *testing.T) {

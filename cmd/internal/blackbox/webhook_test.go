@@ -20,7 +20,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// hooks relays a table of a team's own to a webhook.
+// hooks relays a team's own table to a webhook.
 const hooks = `
 name: %s
 source: {url: %q}
@@ -38,19 +38,19 @@ sinks:
 admin: {listen: %s}
 `
 
-// signingKey is what the receiver shares with the relay, in the form of Standard
-// Webhooks 1.0.0.
+// signingKey is the secret shared by receiver and relay, in the format of Standard Webhooks
+// 1.0.0.
 const signingKey = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 
-// deliveries are a database with that table.
+// deliveries is a database with that table.
 type deliveries struct {
 	source string
 	exec   func(statement string)
 	count  func(query string) int
 }
 
-// A table of a team's own goes to a webhook: a request for each row, signed, in
-// the order of its group, and the state is kept in the table's times. By hand:
+// A team's own table is relayed to a webhook: one signed request per row, in the order of its
+// group. The state is kept in timestamp columns. By hand:
 //
 //	go test -v -run 'TestWebhook' ./cmd/internal/blackbox
 func TestWebhook(t *testing.T) {
@@ -63,7 +63,7 @@ func TestWebhook(t *testing.T) {
 }
 
 func testWebhook(t *testing.T, d deliveries) {
-	const rows, first = 300, 1_000_000 // ids of one length
+	const rows, first = 300, 1_000_000 // ids of equal length
 	bad, stale := fmt.Sprint("shop-", first+rows/2), fmt.Sprint("shop-", first+rows/3)
 	to := sinktest.NewReceiver(t)
 	to.Script(func(r *sinktest.Request) sinktest.Answer {
@@ -108,8 +108,7 @@ func testWebhook(t *testing.T, d deliveries) {
 	expectStop(t, r)
 }
 
-// verify holds a request against Standard Webhooks 1.0.0 and against its own
-// body.
+// verify checks a request against Standard Webhooks 1.0.0 and against its body.
 func verify(r *sinktest.Request) string {
 	id, at := r.Header.Get("Webhook-Id"), r.Header.Get("Webhook-Timestamp")
 	seconds, err := strconv.ParseInt(at, 10, 64)
@@ -139,8 +138,8 @@ func verify(r *sinktest.Request) string {
 	return ""
 }
 
-// deliveriesTable is given the type of a time, the present time, and the type of
-// a payload.
+// deliveriesTable has placeholders for the type of a time, the current time, and the type of a
+// payload.
 const deliveriesTable = `CREATE TABLE "Deliveries" (
 	row_key BIGINT PRIMARY KEY, body %[3]s NOT NULL, made %[1]s NOT NULL DEFAULT %[2]s,
 	taken_at %[1]s, sent_at %[1]s, dead_at %[1]s, tries INT NOT NULL DEFAULT 0, why TEXT)`
