@@ -16,8 +16,8 @@ import (
 // The relay obeys Retry-After up to the cap, and no row is charged for the wait. By
 // hand:
 //
-//	go test -v -run 'TestComeBackLater' ./cmd/internal/blackbox
-func TestComeBackLater(t *testing.T) {
+//	go test -v -run 'TestRetryAfterIsObeyed' ./cmd/internal/blackbox
+func TestRetryAfterIsObeyed(t *testing.T) {
 	t.Parallel()
 	const most = 3 * time.Second // dispatch.retry-after-max
 	for name, asked := range map[string]struct {
@@ -70,8 +70,8 @@ func TestComeBackLater(t *testing.T) {
 // A receiver answers one group with Retry-After and accepts the others. It is alive, but
 // the group's rows are not charged for the wait. By hand:
 //
-//	SLUICEBOX_TEST_OUTAGE=20s go test -v -run 'TestComeBackLaterForOneGroup' ./cmd/internal/blackbox
-func TestComeBackLaterForOneGroup(t *testing.T) {
+//	SLUICEBOX_TEST_OUTAGE=20s go test -v -run 'TestRetryAfterForOneGroup' ./cmd/internal/blackbox
+func TestRetryAfterForOneGroup(t *testing.T) {
 	t.Parallel()
 	aScene(t, "dispatch: {backoff: {initial: 50ms}}\n", func(s *scene) {
 		busy := lasting(s.t, 5*time.Second)
@@ -168,8 +168,8 @@ func TestBodyTooLarge(t *testing.T) {
 // The receiver accepts requests, but the connection breaks before its response. The rows
 // arrive again, in order, and none is FAILED. By hand:
 //
-//	go test -v -run 'TestCutBehindTheTaking' ./cmd/internal/blackbox
-func TestCutBehindTheTaking(t *testing.T) {
+//	go test -v -run 'TestConnectionLostAfterAcceptance' ./cmd/internal/blackbox
+func TestConnectionLostAfterAcceptance(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
 		var cut, lost atomic.Int64
@@ -199,8 +199,8 @@ func TestCutBehindTheTaking(t *testing.T) {
 // enough, its memory stays flat, and in the end all rows are delivered. By hand, where the
 // memory limit is that of the program without the race detector:
 //
-//	go test -v -run 'TestEndlessAnswers' ./cmd/internal/blackbox
-func TestEndlessAnswers(t *testing.T) {
+//	go test -v -run 'TestEndlessResponses' ./cmd/internal/blackbox
+func TestEndlessResponses(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]struct {
 		status int

@@ -141,7 +141,7 @@ func contains(list []string, line string) bool {
 
 // systemd accepts the unit file. The unit does not restart the relay after errors that a
 // restart cannot fix.
-func TestUnit(t *testing.T) {
+func TestSystemdUnit(t *testing.T) {
 	t.Parallel()
 	unit := read(t, "sluicebox.service")
 	set := map[string]string{}

@@ -86,7 +86,7 @@ func TestDoctor(t *testing.T) {
 
 // With the preset and the table of today's SDKs, doctor prints the right configuration, and
 // that one has no fault.
-func TestDoctorSeesTodaysTable(t *testing.T) {
+func TestDoctorSuggestsOutboxMessages(t *testing.T) {
 	t.Parallel()
 	onHosts(t, kinds(t), func(t *testing.T, h host) {
 		database, _ := prepare(t, h, func(k *kind) string { return k.messages })
@@ -183,7 +183,7 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 }
 
 // With mode auto an unreadable log is advice. With mode poll doctor does not check it.
-func TestDoctorOfAModeWithoutALog(t *testing.T) {
+func TestDoctorWithAnUnreadableLog(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		p := newPatient(t, version)

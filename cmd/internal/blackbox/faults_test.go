@@ -17,7 +17,7 @@ import (
 // The slot is dropped. The relay takes a new snapshot, but is killed before it has delivered
 // those rows, so the next relay must find them again. The rows cannot be spilled in the
 // meantime, because otherwise the new position could be saved.
-func TestACutThatWasNotFinishedIsMadeAgain(t *testing.T) {
+func TestInterruptedSnapshotIsRepeated(t *testing.T) {
 	t.Parallel()
 	for how, end := range map[string]func(*relay){"stopped": func(r *relay) { r.stop() }, "killed": (*relay).kill} {
 		t.Run(how, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestTheServerCrashes(t *testing.T) {
 
 // A row whose table refuses its outcome, and a row that another session keeps locked, delay
 // only themselves.
-func TestARowThatCannotBeWritten(t *testing.T) {
+func TestRefusedAndLockedRowsDelayOnlyThemselves(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
 		s.exec(fmt.Sprintf(s.kind.object, "X000000000001"))
@@ -192,7 +192,7 @@ func failure(err error) string {
 
 // A column is renamed, rows are written, and it is renamed back. The log of that time is
 // unreadable, but the rows are delivered.
-func TestAColumnIsRenamedAndNamedBack(t *testing.T) {
+func TestAColumnIsRenamedAndRenamedBack(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
 		r := s.run()

@@ -13,8 +13,8 @@ import (
 // holds for waiting rows in memory and spilled ones, and after a kill. A group without
 // waiting rows continues. By hand:
 //
-//	go test -v -run 'TestFirstStartTakesBlocks' ./cmd/internal/blackbox
-func TestFirstStartTakesBlocks(t *testing.T) {
+//	go test -v -run 'TestFirstStartBlocksGroups' ./cmd/internal/blackbox
+func TestFirstStartBlocksGroups(t *testing.T) {
 	t.Parallel()
 	for name, buffer := range map[string]int{"in memory": 1000, "parked": 20} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func (s *scene) expectHead(r *relay) {
 }
 
 // The same on MongoDB.
-func TestMongoFirstStartTakesBlocks(t *testing.T) {
+func TestMongoFirstStartBlocksGroups(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "dispatch: {on-failed: block}\n", func(s *mongoScene) {
 		s.load(60)

@@ -31,7 +31,7 @@ func TestRealInput(t *testing.T) {
 }
 
 // The same for the outbox-messages table with the default wire. Delivered rows are deleted.
-func TestRealInputOfToday(t *testing.T) {
+func TestRealInputOfOutboxMessages(t *testing.T) {
 	t.Parallel()
 	onHosts(t, servers.Spread(t, hosts()), func(t *testing.T, h host) {
 		database, conn := prepare(t, h, func(k *kind) string { return k.messages + k.copyOfMessages })
@@ -69,7 +69,7 @@ admin: {listen: %s}
 
 // Eight writers at full speed: the log is ahead of the visibility of its rows, but no row is
 // dropped as gone.
-func TestClaimedStraightBehindTheStream(t *testing.T) {
+func TestLogAheadOfVisibility(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
 		const rows = 10_000

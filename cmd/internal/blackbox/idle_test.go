@@ -9,7 +9,7 @@ import (
 
 // The relay does not read an idle outbox, and the traffic of another table does not make the
 // server retain its log.
-func TestIdle(t *testing.T) {
+func TestIdleOutbox(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {
 		t, conn := s.t, s.conn

@@ -57,7 +57,7 @@ func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
 
 // A draining relay loses its lock. It stops waiting for its requests, because its successor
 // sends their rows.
-func TestAStopEndsWithTheLock(t *testing.T) {
+func TestStopAfterALostLock(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "dispatch: {request-timeout: 10m}\n", func(s *scene) {
 		r := s.run()

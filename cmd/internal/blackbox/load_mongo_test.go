@@ -32,7 +32,7 @@ func TestMongoRealInput(t *testing.T) {
 
 // The same for the outbox-messages collection, in both forms and with its wire. Delivered
 // documents are deleted.
-func TestMongoRealInputOfToday(t *testing.T) {
+func TestMongoRealInputOfOutboxMessages(t *testing.T) {
 	t.Parallel()
 	for form, layout := range map[string]string{"messages": "outbox-messages", "text": "outbox-messages-text"} {
 		t.Run(form, func(t *testing.T) {

@@ -143,7 +143,7 @@ func TestTheBinlogIsPurged(t *testing.T) {
 }
 
 // The binlog is reset, as by RESET MASTER, and soon is as long as before.
-func TestTheBinlogBeginsAnew(t *testing.T) {
+func TestTheBinlogIsReset(t *testing.T) {
 	t.Parallel()
 	losesTheBinlog(t, func(s *scene, h host, _ ownServer) { s.forget(h) }, (*scene).replayAnother)
 }

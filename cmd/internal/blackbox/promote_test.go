@@ -134,7 +134,7 @@ func TestTheDatabaseIsPromoted(t *testing.T) {
 
 // A lagging standby is promoted. The primary had sent rows that the standby did not have, so
 // delivered rows are missing in the database. All rows that exist are delivered.
-func TestWhatAnAsynchronousFailoverLoses(t *testing.T) {
+func TestAsynchronousFailoverLosesRows(t *testing.T) {
 	t.Parallel()
 	eachPair(t, func(p *pair) {
 		const lost = 20

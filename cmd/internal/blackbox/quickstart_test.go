@@ -157,7 +157,7 @@ func TestQuickstart(t *testing.T) {
 }
 
 // A quickstart prints its setup, its progress, its result and the next steps.
-func TestQuickstartInWords(t *testing.T) {
+func TestQuickstartTextOutput(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, source string) {
 		q := try(t, source, "--for", "2500ms", "--rate", "100", "--groups", "5", "--fail-rate", "0.3")

@@ -9,7 +9,7 @@ import (
 // The log retained for a checkpoint exceeds its limit and is released, with an alarm. A replay
 // from that checkpoint then reads the table, and reports that. On another server with a copy
 // of the data, a replay from a checkpoint reads the table or is refused.
-func TestAKeptLogIsGivenUp(t *testing.T) {
+func TestARetainedLogOverItsLimitIsReleased(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		s := newScene(t, postgresHost(version), "checkpoint: {max-kept: 1MiB}\n")

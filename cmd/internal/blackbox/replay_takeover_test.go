@@ -12,7 +12,7 @@ import (
 
 // A replay survives the relay that runs it. The next leader resumes it and sends only the rows
 // in flight again.
-func TestReplayOutlivesItsLeader(t *testing.T) {
+func TestReplaySurvivesItsLeader(t *testing.T) {
 	t.Parallel()
 	const rows, window = 800, 50
 	aScene(t, fmt.Sprintf("dispatch: {api-batch-size: 5, global-buffer-size: %d}\n", 4*window), func(s *scene) {

@@ -210,7 +210,7 @@ func (c *company) refusal() string {
 
 // Another account creates the relay's tables from the output of `init --print`, because the
 // relay lacks the privilege. After own.sql doctor reports no fault.
-func TestOwnTablesOfAnotherMySQL(t *testing.T) {
+func TestRelayTablesOfAnotherAccountMySQL(t *testing.T) {
 	t.Parallel()
 	eachCompany(t, "", "", func(c *company) {
 		for _, table := range ownMySQL() {

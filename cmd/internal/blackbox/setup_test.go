@@ -34,7 +34,7 @@ func expectEnd(t *testing.T, yaml string, code int, want ...string) {
 }
 
 // The program ends on bad configuration with a message that names the remedy.
-func TestBadInput(t *testing.T) {
+func TestBadConfiguration(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		database, _ := prepare(t, postgresHost(version), seedTables)

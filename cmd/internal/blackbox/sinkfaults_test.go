@@ -20,7 +20,7 @@ import (
 
 // A sink with the first FlowCatalyst API cannot receive rows of outbox-messages tables. Every
 // command names the key and its line and exits with 78, before any row is lost.
-func TestTheWireOfAnotherTable(t *testing.T) {
+func TestTheWireOfAnotherTableIsRefused(t *testing.T) {
 	t.Parallel()
 	config := configFile(t, `source: {url: "sqlite:///nowhere/at-all.db"}
 outboxes:

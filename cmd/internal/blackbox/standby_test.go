@@ -54,7 +54,7 @@ func longestPause(log []sinktest.Received) (longest time.Duration) {
 
 // A standby is ready, names the leader, and refuses the leader's actions. A leader that has lost
 // its lock to another session does the same at once.
-func TestAStandbySaysSo(t *testing.T) {
+func TestAStandbyNamesItsLeader(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {
 		first := s.run()

@@ -304,7 +304,7 @@ func (r *relay) readiness(want int) (body string) {
 
 // The relay is not ready while its connection to the database is cut, or while PostgreSQL's
 // walsender is frozen, though both keep every connection open. It is ready again afterwards.
-func TestReadinessIsProgress(t *testing.T) {
+func TestReadinessFollowsProgress(t *testing.T) {
 	t.Parallel()
 	anOwnScene(t, servers.Spread(t, hosts()), nil, "", func(s *scene, _ ownServer) {
 		w := servers.NewProxy(s.t, s.database)

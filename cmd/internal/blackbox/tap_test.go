@@ -168,7 +168,7 @@ func insertEvent(id, group, payload string) string {
 }
 
 // The filters and output formats of a tap. Without a relay, the rows stay unchanged.
-func TestTapChooses(t *testing.T) {
+func TestTapFilters(t *testing.T) {
 	t.Parallel()
 	aPostgres(t, "", func(s *scene) {
 		if _, stderr, code := command(s.t, nil, "init", "-c", configFile(s.t, s.config)); code != 0 {

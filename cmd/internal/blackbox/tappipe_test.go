@@ -7,7 +7,7 @@ import (
 )
 
 // A tap whose stdout is closed ends silently, even without new rows.
-func TestTapWithoutAReader(t *testing.T) {
+func TestTapWithClosedStdout(t *testing.T) {
 	t.Parallel()
 	source, _ := seedFile(t)
 	config := preset(source, "http://127.0.0.1:1", "")

@@ -56,8 +56,8 @@ func TestFlakyReceiver(t *testing.T) {
 // open, but no row waits, so the relay is ready, the metric is 0, and status reports it. With
 // the next row the relay is not ready until a row is accepted. By hand:
 //
-//	go test -v -run 'TestSuspectEndpointWithoutRows' ./cmd/internal/blackbox
-func TestSuspectEndpointWithoutRows(t *testing.T) {
+//	go test -v -run 'TestOpenBreakerWithoutRows' ./cmd/internal/blackbox
+func TestOpenBreakerWithoutRows(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "dispatch: {proof-wait: 300ms, max-retries: 1, backoff: {initial: 50ms, max: 300ms}}\n", func(s *scene) {
 		s.to.Script(func(*sinktest.Request) sinktest.Answer {

@@ -46,8 +46,8 @@ func insertNumbered(t *testing.T, db *sql.DB, from, to int) {
 // On SQLite: a blocked group larger than the buffer delays no other. It is spilled, survives a
 // kill, and arrives in order once it is released. By hand:
 //
-//	go test -v -run 'TestParkingOnSQLite' ./cmd/internal/blackbox
-func TestParkingOnSQLite(t *testing.T) {
+//	go test -v -run 'TestSpillOnSQLite' ./cmd/internal/blackbox
+func TestSpillOnSQLite(t *testing.T) {
 	t.Parallel()
 	const rows, buffer = 3000, 200
 	source, db := seedFile(t)

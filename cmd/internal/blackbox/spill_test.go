@@ -96,7 +96,7 @@ type blockedGroup struct {
 // hold neither memory nor log, and the other groups keep their speed. Once the group is
 // released its rows arrive once, in commit order. This also holds if the relay is killed, or
 // the server crashes, while rows are spilled or reloaded.
-func TestABlockedGroupIsParked(t *testing.T) {
+func TestABlockedGroupIsSpilled(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(b *blockedGroup){
 		"undisturbed": func(*blockedGroup) {},

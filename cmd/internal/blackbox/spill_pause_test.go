@@ -18,8 +18,8 @@ func expectNothingParked(t *testing.T, r *relay) {
 // Rows were written while the relay was stopped, more than the buffer holds. The relay catches
 // up without spilling any. By hand:
 //
-//	SLUICEBOX_TEST_ROWS=200000 go test -v -run 'TestACatchUpParksNothing' ./cmd/internal/blackbox
-func TestACatchUpParksNothing(t *testing.T) {
+//	SLUICEBOX_TEST_ROWS=200000 go test -v -run 'TestACatchUpSpillsNothing' ./cmd/internal/blackbox
+func TestACatchUpSpillsNothing(t *testing.T) {
 	t.Parallel()
 	aScene(t, "dispatch: {global-buffer-size: 1000}\n", func(s *scene) {
 		rows := many(s.t, 20_000)

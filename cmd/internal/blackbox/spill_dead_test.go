@@ -94,8 +94,8 @@ func TestADeadReceiverWithASmallBuffer(t *testing.T) {
 // The relay is killed while the first rows of each group are in a request and the others are
 // spilled. After the restart the spilled rows do not overtake the first. By hand:
 //
-//	go test -v -run 'TestKilledWithRowsInFlightBeforeParkedOnes' ./cmd/internal/blackbox
-func TestKilledWithRowsInFlightBeforeParkedOnes(t *testing.T) {
+//	go test -v -run 'TestKilledWithRowsInFlightBeforeSpilledOnes' ./cmd/internal/blackbox
+func TestKilledWithRowsInFlightBeforeSpilledOnes(t *testing.T) {
 	t.Parallel()
 	const rows, groups = 2000, 10
 	aScene(t, "dispatch: {global-buffer-size: 200, api-batch-size: 5}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {

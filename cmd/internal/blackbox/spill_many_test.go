@@ -16,8 +16,8 @@ import (
 // group does not wait for all of them. For a million groups the limits are 64 MB of live
 // memory and, if nothing else runs, 2 s. By hand:
 //
-//	SLUICEBOX_TEST_ROWS=1000000 go test -v -timeout 30m -run 'TestManyParkedGroups' ./cmd/internal/blackbox
-func TestManyParkedGroups(t *testing.T) {
+//	SLUICEBOX_TEST_ROWS=1000000 go test -v -timeout 30m -run 'TestManySpilledGroups' ./cmd/internal/blackbox
+func TestManySpilledGroups(t *testing.T) {
 	t.Parallel()
 	anOwnScene(t, servers.Spread(t, hosts()), nil, "dispatch: {global-buffer-size: 1000, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene, _ ownServer) {
 		rows := many(s.t, 4000)

@@ -25,7 +25,7 @@ type odd struct {
 // A message group may not exist in the database's encoding, or may not be valid text. While
 // it is spilled it delays no other group, and it is delivered once its receiver is back.
 // With on-failed: block, FAILED is written and the group is blocked.
-func TestOddGroupsHoldNobodyUp(t *testing.T) {
+func TestOddGroupsDelayNoOtherGroup(t *testing.T) {
 	t.Parallel()
 	plain := func(t *testing.T, h host) string { return h.database(t) }
 	var all []odd

@@ -13,8 +13,8 @@ import (
 // and new rows by polling, in order, and streams again once it can. With mode stream they
 // stay spilled until then and are delivered after that. By hand:
 //
-//	SLUICEBOX_TEST_ROWS=50000 go test -v -run 'TestPollingWithParkedRows' ./cmd/internal/blackbox
-func TestPollingWithParkedRows(t *testing.T) {
+//	SLUICEBOX_TEST_ROWS=50000 go test -v -run 'TestPollingWithSpilledRows' ./cmd/internal/blackbox
+func TestPollingWithSpilledRows(t *testing.T) {
 	t.Parallel()
 	for _, back := range []string{"while polling", "after polling"} {
 		t.Run("the receiver is back "+back, func(t *testing.T) {

@@ -38,8 +38,8 @@ const (
 //
 // This also holds if the relay is stopped or killed in between. By hand:
 //
-//	go test -v -run 'TestParkedRowsThatChange' ./cmd/internal/blackbox
-func TestParkedRowsThatChange(t *testing.T) {
+//	go test -v -run 'TestSpilledRowsThatChange' ./cmd/internal/blackbox
+func TestSpilledRowsThatChange(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(r *relay){
 		"meanwhile": nil, "the relay is stopped": func(r *relay) { expectStop(r.t.(*testing.T), r) }, "the relay is killed": (*relay).kill,
