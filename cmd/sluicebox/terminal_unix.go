@@ -8,6 +8,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// terminalColumns returns the width of a terminal, or 0 if unknown, and whether the file
+// is a terminal.
+func terminalColumns(f *os.File) (width int, terminal bool) {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, false
+	}
+	return int(size.Col), true
+}
+
+// terminalHeight returns the number of lines of a terminal, or 0 if unknown.
+func terminalHeight(f *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Row)
+}
+
 // isOutputClosed reports whether the reader of a pipe, or a terminal, is gone. It is
 // false for other files.
 func isOutputClosed(f *os.File) (gone bool) {
