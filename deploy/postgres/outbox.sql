@@ -13,7 +13,7 @@
 --                                       retention), and `sluicebox deadletters discard`
 --
 -- The layout outbox-messages: -v table=outbox_messages -v delete=yes
---   -v columns='status, retry_count, processed_at, error_message'
+--   -v columns='status, retry_count, updated_at, error_message'
 
 \set ON_ERROR_STOP on
 \if :{?schema}
