@@ -77,7 +77,7 @@ func (f configFlag) file(p *program) (path string, found bool, err error) {
 	}
 	for _, path := range p.configFiles {
 		info, err := os.Stat(path)
-		if err == nil && !info.IsDir() || errors.Is(err, fs.ErrPermission) { // reading it says what is wrong
+		if err == nil && !info.IsDir() || errors.Is(err, fs.ErrPermission) { // the read reports the error
 			return path, true, nil
 		}
 	}

@@ -74,7 +74,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.WriteHeader(status)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // a disconnected client cannot be told
+	_ = enc.Encode(v) // the client may have disconnected
 }
 
 // errorStatus returns the HTTP status of an error.
