@@ -59,7 +59,7 @@ func TestRetryAfterIsObeyed(t *testing.T) {
 				lost := refused(s.to.Log())
 				s.t.Logf("%d requests in the %s in which the receiver took none", lost, busy)
 				if bound := fewRequests(busy, 1); lost > bound {
-					s.t.Errorf("%d requests were not taken, want at most %d", lost, bound)
+					s.t.Errorf("%d requests were not accepted, want at most %d", lost, bound)
 				}
 				expectStop(s.t, r)
 			})
@@ -188,7 +188,7 @@ func TestConnectionLostAfterAcceptance(t *testing.T) {
 		again := checkNumbered(s.t, s.to.Accepted())
 		s.t.Logf("%d rows, %d of them twice or more", rows, again)
 		if int64(again) != lost.Load() {
-			s.t.Errorf("%d rows arrived again, and the answers for %d were lost", again, lost.Load())
+			s.t.Errorf("%d rows arrived again, want at most %d, whose responses were lost", again, lost.Load())
 		}
 		s.expectUncounted(r)
 		expectStop(s.t, r)

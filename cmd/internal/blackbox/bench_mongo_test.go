@@ -88,6 +88,6 @@ func TestMongoBenchWithoutASet(t *testing.T) {
 	m := newMeasuring(t, servers.StandaloneMongo(t, nil).Database(), "--repeat", "1")
 	var exit *exec.ExitError
 	if err := m.cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 78 || !strings.Contains(m.stderr.String(), "rs.initiate()") {
-		t.Errorf("it ended with %v and said %s", err, m.stderr.String())
+		t.Errorf("it ended with %v and output %s", err, m.stderr.String())
 	}
 }

@@ -155,7 +155,7 @@ func TestBenchOnTheBinlog(t *testing.T) {
 		err := servers.OpenMySQL(t, f.Shared(t)).QueryRowContext(t.Context(),
 			"SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name LIKE 'sluicebox\\_bench\\_%'").Scan(&left)
 		if err != nil || left > 0 {
-			t.Errorf("%d databases are left on %s, %v", left, f, err)
+			t.Errorf("%d databases are left on %s, want 0, %v", left, f, err)
 		}
 	}
 }
@@ -195,6 +195,6 @@ func interruptBench(t *testing.T, source string) {
 	}
 	var exit *exec.ExitError
 	if err := m.cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(m.stderr.String(), "interrupted") {
-		t.Errorf("it ended with %v and said %s", err, m.stderr.String())
+		t.Errorf("it ended with %v and output %s", err, m.stderr.String())
 	}
 }

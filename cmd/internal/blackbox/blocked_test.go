@@ -186,10 +186,10 @@ func (s *scene) expectBlocked(r *relay, bad, n int) {
 		s.t.Errorf("the row is %+v", f)
 	}
 	if c := s.to.Counts(); c.Distinct != n-held {
-		s.t.Errorf("%d rows were taken, want %d", c.Distinct, n-held)
+		s.t.Errorf("%d rows were accepted, want %d", c.Distinct, n-held)
 	}
 	if n := r.metric(`sluicebox_lanes{sink="flowcatalyst",state="blocked"}`); n != 1 {
-		s.t.Errorf("%.0f lanes are blocked by the metrics", n)
+		s.t.Errorf("%.0f lanes are blocked by the metrics, want 1", n)
 	}
 }
 
@@ -217,7 +217,7 @@ func TestAPausedGroup(t *testing.T) {
 			return ""
 		})
 		if c := s.to.Counts(); c.Distinct != 280 {
-			s.t.Errorf("%d rows were taken, want 280", c.Distinct)
+			s.t.Errorf("%d rows were accepted, want 280", c.Distinct)
 		}
 		r.post("lanes/resume", map[string]string{"outbox": "outbox_events", "kind": "EVENT", "group": "0"})
 		s.expectNumbered(300)

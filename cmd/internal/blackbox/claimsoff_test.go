@@ -115,7 +115,7 @@ func TestWithoutClaimsOnSQLite(t *testing.T) {
 	arrive(t, to, rows)
 	expectStop(t, r)
 	if again := checkNumbered(t, to.Accepted()); again > 0 {
-		t.Errorf("%d rows arrived more than once", again)
+		t.Errorf("%d rows arrived more than once, want 0", again)
 	}
 	var all, completed int
 	err := db.QueryRowContext(context.Background(), "SELECT count(*), count(*) FILTER (WHERE status = 'COMPLETED') FROM writes").Scan(&all, &completed)

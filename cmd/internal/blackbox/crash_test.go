@@ -82,7 +82,7 @@ func TestKilledUnderLoad(t *testing.T) {
 		}
 		reordered := s.reordered()
 		if reordered == 0 {
-			s.t.Error("no row is out of the order of created_at: nothing was proven")
+			s.t.Error("no row is out of created_at order: the test is inconclusive")
 		}
 		s.t.Logf("%d rows under %d kills, first arrivals in order; %d were created before one that committed earlier; %d in flight at the kills, %d arrived again",
 			rows, kills, reordered, inFlight, again)

@@ -114,7 +114,7 @@ func TestUnderAServiceManager(t *testing.T) {
 
 		standby, of := underManager(s.t, s.config, 2*time.Second)
 		if before := of.await("READY=1"); contains(before, "STOPPING=1") {
-			s.t.Error("it stops before it is ready")
+			s.t.Error("STOPPING before READY")
 		}
 		of.await("STATUS=standing by; .* leads")
 
@@ -127,7 +127,7 @@ func TestUnderAServiceManager(t *testing.T) {
 		m.await("WATCHDOG=1")
 		close(hold)
 		if code := r.exitCode(); code != 0 {
-			s.t.Errorf("exit code %d", code)
+			s.t.Errorf("exit code %d, want 0", code)
 		}
 		of.await("STATUS=leading, epoch 2; reading the log")
 		s.expectNumbered(1)
@@ -151,7 +151,7 @@ func TestSystemdUnit(t *testing.T) {
 		}
 	}
 	if set["Type"] != "notify" || set["WatchdogSec"] == "" || set["Restart"] != "on-failure" {
-		t.Errorf("the unit has %v", set)
+		t.Errorf("the unit has unexpected settings %v", set)
 	}
 	_, _, usage := command(t, nil, "run", "--no-such-flag")
 	_, _, config := command(t, nil, "run", "-c", configFile(t, "nothing: here\n"))
@@ -199,7 +199,7 @@ func imageBinary(t *testing.T, stages [][]string) string {
 			continue
 		}
 		if !strings.Contains(build, " -o /sluicebox ") {
-			t.Fatalf("the binary is not made where it is copied from: %s", build)
+			t.Fatalf("the binary is not built at the path that COPY reads: %s", build)
 		}
 		cmd := exec.Command("sh", "-c", strings.Replace(build, "-o /sluicebox ", "-o "+out+" ", 1))
 		cmd.Dir = filepath.Join("..", "..", "..")

@@ -58,7 +58,7 @@ func (g *guest) expectWell() {
 	g.t.Helper()
 	d, text, code := doctor(g.t, g.config)
 	if code != 0 || d.Faults+d.Advice+d.Unreachable > 0 || !strings.HasSuffix(text, "\nNo problems found.\n") {
-		g.t.Fatalf("exit code %d of a relay that is well:\n%s", code, text)
+		g.t.Fatalf("exit code %d of a relay without faults, want 0:\n%s", code, text)
 	}
 }
 
@@ -75,7 +75,7 @@ func (g *guest) expectIll(ill *illness) diagnosis {
 	}
 	for _, want := range ill.want {
 		if !strings.Contains(said, want) {
-			g.t.Errorf("doctor does not say %q:\n%s", want, text)
+			g.t.Errorf("doctor output lacks %q:\n%s", want, text)
 		}
 	}
 	return d
@@ -114,13 +114,13 @@ func (g *guest) cure(d diagnosis) {
 		if strings.Contains(said, "run `sluicebox init`") {
 			g.init()
 		} else if len(d.statements()) == 0 {
-			g.t.Fatalf("nothing to do:\n%s", said)
+			g.t.Fatalf("doctor prints no statement to run:\n%s", said)
 		}
 		g.sql(d.statements()...)
 		d = diagnose(g.t, g.config)
 	}
 	if said := d.complaints(); said != "" {
-		g.t.Fatalf("doctor is never content:\n%s", said)
+		g.t.Fatalf("doctor still reports faults after its fixes were run:\n%s", said)
 	}
 }
 

@@ -56,7 +56,7 @@ func (p *patient) expectWell() {
 	p.t.Helper()
 	d, text, code := doctor(p.t, p.config)
 	if code != 0 || d.Faults+d.Advice+d.Unreachable > 0 || !strings.HasSuffix(text, "\nNo problems found.\n") {
-		p.t.Fatalf("exit code %d of a relay that is well:\n%s", code, text)
+		p.t.Fatalf("exit code %d of a relay without faults, want 0:\n%s", code, text)
 	}
 }
 
@@ -176,7 +176,7 @@ func (p *patient) expectIll(ill *illness) {
 	}
 	for _, want := range ill.want {
 		if !strings.Contains(said, want) {
-			p.t.Errorf("doctor does not say %q:\n%s", want, text)
+			p.t.Errorf("doctor output lacks %q:\n%s", want, text)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func TestMongoDoctor(t *testing.T) {
 		t.Fatalf("init: %s", stderr)
 	}
 	if d, text, code := doctor(t, both); code != 0 || d.Faults+d.Unreachable > 0 || strings.Contains(text, "canary") {
-		t.Fatalf("exit code %d of a relay that is well:\n%s", code, text)
+		t.Fatalf("exit code %d of a relay without faults, want 0:\n%s", code, text)
 	}
 	revoke := func(role, collection string, actions ...string) {
 		set.Run(s.db.Name(), bson.D{{Key: "revokePrivilegesFromRole", Value: role}, {Key: "privileges", Value: bson.A{
@@ -70,7 +70,7 @@ func TestMongoDoctor(t *testing.T) {
 			}
 			for _, want := range ill.want {
 				if !strings.Contains(d.complaints(), want) {
-					t.Errorf("doctor does not say %q:\n%s", want, text)
+					t.Errorf("doctor output lacks %q:\n%s", want, text)
 				}
 			}
 			s.cure(t, ill.config, d)
@@ -92,7 +92,7 @@ func (s *mongoScene) cure(t *testing.T, config string, d diagnosis) {
 				t.Fatalf("init: %s", stderr)
 			}
 		} else if len(d.statements()) == 0 {
-			t.Fatalf("nothing to do:\n%s", said)
+			t.Fatalf("doctor prints no statement to run:\n%s", said)
 		}
 		for _, statement := range slices.Compact(slices.Sorted(slices.Values(d.statements()))) { // createRole before grant
 			mongosh(t, s.db, statement, "canary")
@@ -100,7 +100,7 @@ func (s *mongoScene) cure(t *testing.T, config string, d diagnosis) {
 		d = diagnose(t, config)
 	}
 	if said := d.complaints(); said != "" {
-		t.Fatalf("doctor is never content:\n%s", said)
+		t.Fatalf("doctor still reports faults after its fixes were run:\n%s", said)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestMongoInitPrint(t *testing.T) {
 		mongosh(t, s.db, script, "")
 		d, text, code := doctor(t, s.config)
 		if code != 0 || strings.Contains(d.complaints(), "relay collections") {
-			t.Errorf("exit code %d after what init printed:\n%s", code, text)
+			t.Errorf("exit code %d after what init printed, want 0:\n%s", code, text)
 		}
 	})
 }
@@ -132,11 +132,11 @@ func TestMongoWithoutASet(t *testing.T) {
 	s.config = strings.Replace(s.config, "source: {", "source: {poll-interval: 50ms, ", 1)
 	d, text, _ := doctor(t, s.config)
 	if said := d.complaints(); !strings.Contains(said, "replica set") || !strings.Contains(said, "rs.initiate()") {
-		t.Errorf("doctor does not say what is missing:\n%s", text)
+		t.Errorf("doctor does not name the missing replica set:\n%s", text)
 	}
 	r := s.run()
 	if said := r.said(); !strings.Contains(said, "log unreadable; polling") || !strings.Contains(said, "rs.initiate()") {
-		t.Errorf("the relay does not say why it polls:\n%s", said)
+		t.Errorf("the log lacks the reason for polling:\n%s", said)
 	}
 	s.backlog(100)
 	arrive(t, s.to, 100-s.count(bson.M{"status": "COMPLETED", "processedAt": nil}, "outbox_events"))
@@ -148,7 +148,7 @@ func TestMongoWithoutASet(t *testing.T) {
 	s.load(50)
 	arrive(t, s.to, s.rows()-s.count(bson.M{"status": "COMPLETED", "processedAt": nil}, "outbox_events"))
 	if c := s.to.Counts(); c.Duplicates > 0 {
-		t.Errorf("%d documents arrived more than once", c.Duplicates)
+		t.Errorf("%d documents arrived more than once, want 0", c.Duplicates)
 	}
 	expectStop(t, r)
 }
@@ -178,7 +178,7 @@ func TestMongoCommands(t *testing.T) {
 		}
 		stdout, stderr, code := command(t, nil, "deadletters", "list", "-c", configFile(t, s.config))
 		if code != 0 || !strings.Contains(stdout, bad) {
-			t.Errorf("deadletters list by the database: exit code %d: %s%s", code, stdout, stderr)
+			t.Errorf("deadletters list by the database: exit code %d, want 0: %s%s", code, stdout, stderr)
 		}
 		s.to.Script(nil)
 		r.operate("deadletters", "requeue", "--outbox", "outbox_events", "--yes", bad)

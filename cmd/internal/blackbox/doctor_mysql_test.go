@@ -19,7 +19,7 @@ func (s *site) ask(name, config string, code int, want ...string) {
 	plain := strings.Join(strings.Fields(text), " ")
 	for _, w := range want {
 		if !strings.Contains(plain, w) {
-			s.t.Errorf("%s: doctor does not say %q:\n%s", name, w, text)
+			s.t.Errorf("%s: doctor output lacks %q:\n%s", name, w, text)
 		}
 	}
 	if strings.Contains(text, canary) {
@@ -124,7 +124,7 @@ func TestDoctorBesideRelaysMySQL(t *testing.T) {
 			}
 		}
 		if now := first.metric("sluicebox_leader_epoch"); now != epoch {
-			t.Errorf("the epoch went from %v to %v", epoch, now)
+			t.Errorf("epoch %[2]v, want %[1]v as before", epoch, now)
 		}
 		s.namesake()
 		for _, r := range []*relay{second, first} {

@@ -97,7 +97,7 @@ func TestDoctorSuggestsOutboxMessages(t *testing.T) {
 			return f.Grade == "advice" && strings.Contains(f.Text, "table outbox_messages exists")
 		})
 		if i < 0 || code != 78 {
-			t.Fatalf("exit code %d:\n%s", code, text)
+			t.Fatalf("exit code %d, want 78:\n%s", code, text)
 		}
 		_, use, _ := strings.Cut(d.Findings[i].Remedy, "\n")
 		use = strings.Replace(strings.Replace(use, "…", receiver, 1), "…", "token", 1)
@@ -136,7 +136,7 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 			t.Fatal(stderr)
 		}
 		if _, text, code := doctor(t, right); code != 0 {
-			t.Fatalf("exit code %d of a configuration that is right:\n%s", code, text)
+			t.Fatalf("exit code %d of a configuration that is right, want 0:\n%s", code, text)
 		}
 		refused := "http://" + freeAddress(t)
 		away := strings.Replace(right, database, "postgres://postgres@"+freeAddress(t)+"/x?sslmode=disable", 1)
@@ -169,11 +169,11 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 			plain := strings.Join(strings.Fields(text), " ")
 			for _, want := range c.want {
 				if !strings.Contains(plain, want) {
-					t.Errorf("%s: doctor does not say %q:\n%s", name, want, text)
+					t.Errorf("%s: doctor output lacks %q:\n%s", name, want, text)
 				}
 			}
 			if strings.Contains(plain, "admin.listen: admin.listen") || name == "no session left" && strings.Contains(plain, "allow connections from this machine") {
-				t.Errorf("%s: doctor says too much:\n%s", name, text)
+				t.Errorf("%s: doctor prints more than wanted:\n%s", name, text)
 			}
 			if strings.Contains(text, token) {
 				t.Errorf("%s: the token is shown:\n%s", name, text)
@@ -212,7 +212,7 @@ func TestDoctorBesideRelays(t *testing.T) {
 			yaml := strings.Replace(s.config, adminKey, strings.TrimPrefix(address, "http://"), 1)
 			d, text, code := doctor(s.t, yaml)
 			if code != 0 {
-				s.t.Errorf("exit code %d:\n%s", code, text)
+				s.t.Errorf("exit code %d, want 0:\n%s", code, text)
 			}
 			said := ""
 			for _, f := range d.Findings {
@@ -220,7 +220,7 @@ func TestDoctorBesideRelays(t *testing.T) {
 			}
 			for _, want := range []string{"is read by a relay of this name", "a relay already listens on"} {
 				if !strings.Contains(said, want) {
-					s.t.Errorf("doctor does not say %q:\n%s", want, text)
+					s.t.Errorf("doctor output lacks %q:\n%s", want, text)
 				}
 			}
 		}
@@ -232,7 +232,7 @@ func TestDoctorBesideRelays(t *testing.T) {
 			}
 		}
 		if now := first.metric("sluicebox_leader_epoch"); now != epoch {
-			s.t.Errorf("the epoch went from %v to %v", epoch, now)
+			s.t.Errorf("epoch %[2]v, want %[1]v as before", epoch, now)
 		}
 		for _, r := range []*relay{second, first} {
 			expectStop(s.t, r)
@@ -246,13 +246,13 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	eachCast(t, "", func(c *cast) {
 		d, text, code := doctor(c.t, c.config)
 		if code != 0 || d.Faults > 0 {
-			c.t.Errorf("exit code %d:\n%s", code, text)
+			c.t.Errorf("exit code %d, want 0:\n%s", code, text)
 		}
 		servers.Exec(c.t, c.database, "REVOKE DELETE ON sluicebox.hold FROM "+c.relay)
 		d, text, code = doctor(c.t, c.config)
 		grant := fmt.Sprintf("GRANT DELETE ON sluicebox.hold TO %q;", c.relay)
 		if code != 78 || d.Faults != 1 || !slices.Contains(d.statements(), grant) {
-			c.t.Errorf("exit code %d, without %s:\n%s", code, grant, text)
+			c.t.Errorf("exit code %d, want 78 with the statement %s:\n%s", code, grant, text)
 		}
 	})
 }
@@ -264,14 +264,14 @@ func TestDoctorOnSQLite(t *testing.T) {
 	to := sinktest.NewReceiver(t)
 	config := preset(source, to.URL(), "")
 	if _, text, code := doctor(t, config); code != 78 || !strings.Contains(text, "run `sluicebox init`") {
-		t.Fatalf("exit code %d before init:\n%s", code, text)
+		t.Fatalf("exit code %d before init, want 78:\n%s", code, text)
 	}
 	if _, stderr, code := command(t, nil, "init", "-c", configFile(t, config)); code != 0 {
 		t.Fatal(stderr)
 	}
 	d, text, code := doctor(t, config)
 	if code != 0 || d.Faults > 0 || d.Advice != 2 || len(d.statements()) != 2 {
-		t.Fatalf("exit code %d after init:\n%s", code, text)
+		t.Fatalf("exit code %d after init, want 0:\n%s", code, text)
 	}
 	for _, statement := range d.statements() {
 		run(t, db, statement)
@@ -279,11 +279,11 @@ func TestDoctorOnSQLite(t *testing.T) {
 	r := start(t, config)
 	r.waitFor("source connected")
 	if d, text, code := doctor(t, config); code != 0 || d.Advice > 0 {
-		t.Errorf("exit code %d in the end:\n%s", code, text)
+		t.Errorf("exit code %d in the end, want 0:\n%s", code, text)
 	}
 	expectStop(t, r)
 	absent := strings.Replace(config, "shop.db", "other.db", 1)
 	if _, text, code := doctor(t, absent); code != 78 || !strings.Contains(strings.Join(strings.Fields(text), " "), "does not exist") {
-		t.Errorf("exit code %d without the file:\n%s", code, text)
+		t.Errorf("exit code %d without the file, want 78:\n%s", code, text)
 	}
 }

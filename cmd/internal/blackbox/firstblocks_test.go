@@ -44,12 +44,12 @@ func TestFirstStartBlocksGroups(t *testing.T) {
 				r = s.run()
 				s.expectHead(r)
 				if c := s.to.Counts(); c.Distinct != sent+9 {
-					s.t.Errorf("%d rows were taken, want %d", c.Distinct, sent+9)
+					s.t.Errorf("%d rows were accepted, want %d", c.Distinct, sent+9)
 				}
 				r.operate("lanes", "skip", "--group", "0", "--reason", "we know why")
 				arrive(s.t, s.to, sent+9+behind+1)
 				if again := checkNumbered(s.t, s.to.Accepted()); again > 0 {
-					s.t.Errorf("%d rows arrived more than once", again)
+					s.t.Errorf("%d rows arrived more than once, want 0", again)
 				}
 				expectStop(s.t, r)
 			})

@@ -162,17 +162,17 @@ func TestAFirstUsersPathMySQL(t *testing.T) {
 
 		d, code := n.doctor()
 		if code != 78 {
-			t.Fatalf("doctor is content with an empty server: exit code %d", code)
+			t.Fatalf("doctor on an empty server: exit code %d, want a fault", code)
 		}
 		for rounds := 1; n.obey(&d); rounds++ {
 			if rounds == 6 {
-				t.Fatalf("what doctor says never ends:\n%s", d.complaints())
+				t.Fatalf("doctor still reports faults after its fixes were run:\n%s", d.complaints())
 			}
 			d, code = n.doctor()
 		}
 		receiver := 1 // it accepts only POST, which doctor reports as advice
 		if code != 0 || d.Advice > receiver {
-			t.Fatalf("all was done that doctor said, and it ends with code %d:\n%s", code, d.complaints())
+			t.Fatalf("all of doctor's fixes were run, and its exit code is %d, want 0:\n%s", code, d.complaints())
 		}
 
 		n.note("\n$ sluicebox run -c sluicebox.yaml")
@@ -211,12 +211,12 @@ func TestAutoWithoutABinlog(t *testing.T) {
 		r := start(t, s.config)
 		r.waitFor("log unreadable; polling")
 		if said := r.said(); !strings.Contains(said, "log_bin is off") || !strings.Contains(said, "restart it") {
-			t.Errorf("the relay does not say why it polls:\n%s", said)
+			t.Errorf("the log lacks the reason for polling:\n%s", said)
 		}
 		s.number(101, 200, nine)
 		s.expectNumbered(200)
 		if mode := r.metric(`sluicebox_source_mode{mode="poll"}`); mode != 1 {
-			t.Errorf("polling: %v", mode)
+			t.Errorf("polling: %v, want 1", mode)
 		}
 		streams := map[string]string{"skip-log-bin": "-", "binlog-format": "ROW"}
 		if f == servers.MySQL {

@@ -127,16 +127,16 @@ func TestAFirstUsersPath(t *testing.T) {
 
 		said, code := n.sluicebox(nil, "doctor")
 		if code != 78 {
-			t.Fatalf("doctor is content with an empty database: exit code %d\n%s", code, said)
+			t.Fatalf("doctor on an empty database: exit code %d, want a fault\n%s", code, said)
 		}
 		for rounds := 1; n.obey(said); rounds++ {
 			if rounds == 5 {
-				t.Fatalf("what doctor says never ends:\n%s", said)
+				t.Fatalf("doctor still reports faults after its fixes were run:\n%s", said)
 			}
 			said, code = n.sluicebox(nil, "doctor")
 		}
 		if code != 0 {
-			t.Fatalf("all was done that doctor said, and it ends with code %d:\n%s", code, said)
+			t.Fatalf("all of doctor's fixes were run, and its exit code is %d, want 0:\n%s", code, said)
 		}
 
 		n.note("\n$ sluicebox run -c sluicebox.yaml")

@@ -79,7 +79,7 @@ func TestLogAheadOfVisibility(t *testing.T) {
 			s.t.Errorf("the load wrote %d rows", n)
 		}
 		if gone := r.metric(`sluicebox_claim_rows_total{result="gone"}`); gone > 0 {
-			s.t.Errorf("%.0f rows were taken for gone", gone)
+			s.t.Errorf("%.0f rows were counted as vanished, want 0", gone)
 		}
 		s.t.Logf("%d rows; %.0f claims found a row not yet visible, none was dropped", rows, r.metric(`sluicebox_claim_rows_total{result="not_yet_visible"}`))
 	})
@@ -165,7 +165,7 @@ func TestAnOutboxAddedLater(t *testing.T) {
 		arrive(s.t, s.to, 160)
 		settle(s.t, s.conn)
 		if c := s.to.Counts(); c.Duplicates > 0 {
-			s.t.Errorf("%d rows arrived more than once", c.Duplicates)
+			s.t.Errorf("%d rows arrived more than once, want 0", c.Duplicates)
 		}
 	})
 }
@@ -201,7 +201,7 @@ func TestAPoisonedRowIsFailed(t *testing.T) {
 			last = got.ID
 		}
 		if n := s.to.Counts().Requests; n > 40 {
-			s.t.Errorf("%d requests for 100 rows with one poisoned", n)
+			s.t.Errorf("%d requests for 100 rows with one poisoned, want at most 40", n)
 		}
 		within(s.t, patience, func() string {
 			if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'COMPLETED' AND retry_count = 0"); n != 99 {

@@ -48,7 +48,7 @@ func anOwnMongo(t *testing.T, members int, settings map[string]string, rest stri
 func chooseMongo(t *testing.T) {
 	t.Helper()
 	if len(servers.Chosen([]string{"mongo"})) == 0 {
-		t.Skip("none of the servers that were asked for")
+		t.Skip("none of the selected servers")
 	}
 }
 
@@ -205,7 +205,7 @@ func (s *mongoScene) expectOnce() (rows int) {
 	s.t.Helper()
 	rows, again := s.expectAll()
 	if again > 0 {
-		s.t.Errorf("%d of %d documents arrived more than once", again, rows)
+		s.t.Errorf("%d of %d documents arrived more than once, want 0", again, rows)
 	}
 	return rows
 }

@@ -49,7 +49,7 @@ func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
 		up.Store(true)
 		s.expectAll()
 		if s.reordered() == 0 {
-			s.t.Error("no row is out of the order of created_at: nothing was proven")
+			s.t.Error("no row is out of created_at order: the test is inconclusive")
 		}
 		expectStop(s.t, standby.relay)
 	})
@@ -73,7 +73,7 @@ func TestStopAfterALostLock(t *testing.T) {
 		servers.Exec(s.t, s.database, `SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
 			WHERE locktype = 'advisory' AND datname = current_database() AND application_name LIKE 'sluicebox %'`)
 		if code := r.exitCode(); code != 0 {
-			s.t.Errorf("exit code %d", code)
+			s.t.Errorf("exit code %d, want 0", code)
 		}
 		if n := s.processing(); n != 1 {
 			s.t.Errorf("%d rows are PROCESSING, want the one in flight", n)

@@ -187,7 +187,7 @@ func (s *mongoScene) audit(from *bson.Timestamp) (takenOver int) {
 		}
 	}
 	if epochs < 2 || len(hands) == 0 {
-		s.t.Errorf("the server's log has %d changes of the epoch and %d documents that were written", epochs, len(hands))
+		s.t.Errorf("the oplog has %d changes of the epoch and %d written documents, want at least 2 and 1", epochs, len(hands))
 	}
 	return takenOver
 }

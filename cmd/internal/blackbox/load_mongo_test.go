@@ -23,7 +23,7 @@ func TestMongoRealInput(t *testing.T) {
 			s.t.Errorf("the load wrote only %d documents", rows)
 		}
 		if gone := r.metric(`sluicebox_claim_rows_total{result="gone"}`); gone > 0 {
-			s.t.Errorf("%.0f documents were taken for gone", gone)
+			s.t.Errorf("%.0f documents were counted as vanished, want 0", gone)
 		}
 		s.t.Logf("%d documents, each once and in order", rows)
 		expectStop(s.t, r)
@@ -80,7 +80,7 @@ func TestMongoCleanStopUnderLoad(t *testing.T) {
 			arrive(s.t, s.to, stop*200)
 			expectStop(s.t, r)
 			if n := s.processing(); n > 0 {
-				s.t.Errorf("%d documents are left PROCESSING by a clean stop", n)
+				s.t.Errorf("%d documents are left PROCESSING by a clean stop, want 0", n)
 			}
 			r = s.run()
 		}

@@ -41,7 +41,7 @@ func TestALockedTable(t *testing.T) {
 			s.t.Errorf("a row of the free table took %s, want at most %s", slowest, limit)
 		}
 		if n := s.to.Counts().Distinct - len(took); n > 0 {
-			s.t.Errorf("%d rows of the locked table were sent", n)
+			s.t.Errorf("%d rows of the locked table were sent, want 0", n)
 		}
 		r.waitFor("outbox locked by another session")
 		unlock()

@@ -77,6 +77,6 @@ func (r *relay) expectSmall() {
 	have := r.peak()
 	r.t.Logf("the most memory: %d MiB", have>>20)
 	if have > most {
-		r.t.Errorf("the process had %d MiB in memory, want at most %d", have>>20, most>>20)
+		r.t.Errorf("peak memory %d MiB, want at most %d", have>>20, most>>20)
 	}
 }

@@ -47,7 +47,7 @@ func TestMongoTheOplogIsRolled(t *testing.T) {
 				s.load(30)
 				s.expectSet()
 				if c := s.to.Counts(); c.Duplicates > 0 {
-					t.Errorf("%d documents arrived more than once", c.Duplicates)
+					t.Errorf("%d documents arrived more than once, want 0", c.Duplicates)
 				}
 				if how == "stopped" {
 					s.replayRolled(r, before)
@@ -116,7 +116,7 @@ func TestMongoTheCollectionIs(t *testing.T) {
 					s.settle()
 					expectMode(t, r, "stream")
 					if c := s.to.Counts(); c.Duplicates > 0 {
-						t.Errorf("%d documents arrived more than once", c.Duplicates)
+						t.Errorf("%d documents arrived more than once, want 0", c.Duplicates)
 					}
 					expectStop(t, r)
 				})

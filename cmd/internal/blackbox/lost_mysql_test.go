@@ -115,7 +115,7 @@ func losesTheBinlog(t *testing.T, spoil func(s *scene, h host, server ownServer)
 				s.load(30)
 				s.expectSet()
 				if c := s.to.Counts(); c.Duplicates > 0 {
-					t.Errorf("%d rows arrived more than once", c.Duplicates)
+					t.Errorf("%d rows arrived more than once, want 0", c.Duplicates)
 				}
 				if how == "stopped" {
 					again(s, r, before)
@@ -209,7 +209,7 @@ func TestMySQLRowsOfATriggerUnderStatements(t *testing.T) {
 		s.exec(fmt.Sprintf(row, "'a1'", "00"))
 		arrive(t, s.to, 1)
 		if n := r.metric("sluicebox_source_log_losses_total"); n != 0 {
-			t.Errorf("the log was lost %v times for statements about other tables", n)
+			t.Errorf("the log was lost %v times for statements about other tables, want 0", n)
 		}
 		var orders []string
 		for i := range 50 {
@@ -225,11 +225,11 @@ func TestMySQLRowsOfATriggerUnderStatements(t *testing.T) {
 			last = got.ID
 		}
 		if c := s.to.Counts(); c.Duplicates > 0 {
-			t.Errorf("%d rows arrived more than once", c.Duplicates)
+			t.Errorf("%d rows arrived more than once, want 0", c.Duplicates)
 		}
 		// The burst may end behind the position of the first snapshot.
 		if n := r.metric("sluicebox_source_log_losses_total"); n < 1 || n > 3 {
-			t.Errorf("the log was lost %v times for one burst", n)
+			t.Errorf("the log was lost %v times for one burst, want 1 to 3", n)
 		}
 		r.waitFor("(INSERT INTO orders VALUES …)")
 		expectStop(t, r)

@@ -32,7 +32,7 @@ func expectLoss(t *testing.T, r *relay, words ...string) {
 		r.waitFor(text)
 	}
 	if n := r.metric("sluicebox_source_log_losses_total"); n < 1 {
-		t.Errorf("%.0f losses were counted", n)
+		t.Errorf("%.0f losses were counted, want at least 1", n)
 	}
 }
 

@@ -250,7 +250,7 @@ func TestMemoryOfHugeRows(t *testing.T) {
 		release()
 		l.settle(n)
 		if have := r.peak(); have > most<<20 {
-			l.t.Errorf("the process had %d MiB in memory, want at most %d", have>>20, most)
+			l.t.Errorf("peak memory %d MiB, want at most %d", have>>20, most)
 		}
 		ended := time.Now()
 		within(l.t, patience, func() string {

@@ -40,7 +40,7 @@ CREATE TABLE outbox_dispatch_jobs (
 func aFlavour(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
 	on := servers.Spread(t, servers.Flavours())
 	if len(on) == 0 {
-		t.Skip("none of the servers that were asked for")
+		t.Skip("none of the selected servers")
 	}
 	for _, f := range on {
 		t.Run(string(f), func(t *testing.T) {

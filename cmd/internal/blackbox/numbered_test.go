@@ -48,11 +48,11 @@ func (s *scene) expectNumberedIn(table string, to *sinktest.Receiver, n int, but
 	})
 	taken := to.Accepted()
 	if again := checkNumbered(s.t, taken); again > 0 {
-		s.t.Errorf("%d rows arrived more than once", again)
+		s.t.Errorf("%d rows arrived more than once, want 0", again)
 	}
 	for _, got := range taken {
 		if slices.Contains(but, got.ID) {
-			s.t.Errorf("row %s was taken", got.ID)
+			s.t.Errorf("row %s was accepted, want it left out", got.ID)
 		}
 	}
 }

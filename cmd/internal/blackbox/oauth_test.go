@@ -43,7 +43,7 @@ func TestTokensAreFetched(t *testing.T) {
 		s.load(200)
 		s.expectOnce()
 		if n := issued.Load(); n != 1 {
-			s.t.Errorf("%d tokens were fetched", n)
+			s.t.Errorf("%d tokens were fetched, want 1", n)
 		}
 		expectStop(s.t, r)
 	})

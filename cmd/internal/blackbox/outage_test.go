@@ -45,7 +45,7 @@ func TestReceiverDown(t *testing.T) {
 				s.expectUncounted(r)
 				// The requests in flight had arrived before the outage.
 				if n := s.to.Counts().Requests - arrived; n > 10 {
-					s.t.Errorf("%d requests arrived while the receiver was down", n)
+					s.t.Errorf("%d requests arrived while the receiver was down, want at most 10", n)
 				}
 				s.expectFew(r, "unavailable", outage+2*time.Second)
 				way.open()
@@ -92,7 +92,7 @@ func TestReceiverAnswersWrong(t *testing.T) {
 				s.expectUncounted(r)
 				s.expectAlarm(r, fault.class)
 				if done, taken := s.completed(), s.to.Counts().Distinct; done > taken {
-					s.t.Errorf("%d rows are COMPLETED, and the receiver took %d", done, taken)
+					s.t.Errorf("%d rows are COMPLETED, and the receiver accepted %d", done, taken)
 				}
 				most := s.expectFew(r, fault.class, outage+2*time.Second)
 				if n := s.to.Counts().Requests - before.Requests; n > most {
@@ -101,7 +101,7 @@ func TestReceiverAnswersWrong(t *testing.T) {
 				s.to.Script(nil)
 				s.expectRecovered(r)
 				if c := s.to.Counts(); c.Duplicates > 0 {
-					s.t.Errorf("%d rows were taken more than once", c.Duplicates)
+					s.t.Errorf("%d rows were accepted more than once, want 0", c.Duplicates)
 				}
 			})
 		})
@@ -189,7 +189,7 @@ func TestReceiverRejectsEverything(t *testing.T) {
 		failed := rows - s.completed()
 		s.t.Logf("%d of %d rows are FAILED after %s and %d requests", failed, rows, outage, requests)
 		if failed > 100 {
-			s.t.Errorf("%d rows are FAILED", failed)
+			s.t.Errorf("%d rows are FAILED, want at most 100", failed)
 		}
 		if again := checkNumbered(s.t, s.to.Accepted()); again > 0 || s.to.Counts().Distinct != rows-failed {
 			s.t.Errorf("%d rows are FAILED: %+v", failed, s.to.Counts())
@@ -240,7 +240,7 @@ func (s *scene) expectFew(r *relay, class string, in time.Duration) (most int) {
 	if failed > float64(most) || probes > float64(most-5) {
 		s.t.Errorf("%.0f requests failed, %.0f of them probes, want at most %d", failed, probes, most)
 	}
-	s.t.Logf("while nothing was taken: %.0f requests, of which %.0f probes", failed, probes)
+	s.t.Logf("while nothing was accepted: %.0f requests, of which %.0f probes", failed, probes)
 	return most
 }
 
@@ -261,7 +261,7 @@ func (s *scene) expectUncounted(r *relay) {
 		}
 	}
 	if n := r.metric(`sluicebox_retries_total{sink="flowcatalyst"}`) + r.metric(`sluicebox_rows_settled_total{sink="flowcatalyst",status="FAILED"}`); n > 0 {
-		s.t.Errorf("%.0f failures were counted", n)
+		s.t.Errorf("%.0f failures were counted, want 0", n)
 	}
 }
 

@@ -28,7 +28,7 @@ func TestTablesWithMisleadingLogs(t *testing.T) {
 				d, text, code := doctor(s.t, s.config)
 				found := slices.ContainsFunc(d.Findings, func(f finding) bool { return f.Grade == "fault" && strings.Contains(f.Text, c.problem) })
 				if code != 78 || !found {
-					s.t.Errorf("doctor ended with %d and said\n%s\nwant %s", code, text, c.problem)
+					s.t.Errorf("doctor: exit code %d, want 78; output\n%s\nwant %s", code, text, c.problem)
 				}
 				s.config = strings.Replace(s.config, "mode: stream", "mode: auto, poll-interval: 20ms", 1)
 				r := start(s.t, s.config)
@@ -51,7 +51,7 @@ func TestTablesWithMisleadingLogs(t *testing.T) {
 					last[group] = id
 				}
 				if n := s.to.Counts().Duplicates; n > 0 {
-					s.t.Errorf("%d rows arrived more than once", n)
+					s.t.Errorf("%d rows arrived more than once, want 0", n)
 				}
 				expectStop(s.t, r)
 			})

@@ -86,7 +86,7 @@ func (s *scene) onePoisonedRow(group, name string, answer sinktest.Answer) {
 		s.t.Errorf("%d requests were lost, want at most %d", lost, searched)
 	}
 	if n := r.metric(`sluicebox_rows_settled_total{sink="flowcatalyst",status="FAILED"}`); n != 1 {
-		s.t.Errorf("%.0f rows are FAILED", n)
+		s.t.Errorf("%.0f rows are FAILED, want 1", n)
 	}
 	expectStop(s.t, r)
 }
@@ -260,7 +260,7 @@ func (s *scene) expectHeld(r *relay, id, class string) {
 	}
 	for _, got := range s.to.Accepted() {
 		if got.ID >= id {
-			s.t.Errorf("row %s was taken past %s", got.ID, id)
+			s.t.Errorf("row %s was accepted, want none behind %s", got.ID, id)
 		}
 	}
 }

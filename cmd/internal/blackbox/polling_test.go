@@ -49,7 +49,7 @@ func TestPollingOnly(t *testing.T) {
 		rows := s.rows() - blocked - locked
 		arrive(t, to, rows)
 		if early := slices.ContainsFunc(to.Accepted(), func(r sinktest.Received) bool { return r.ID[0] == 'L' || r.ID[0] == 'B' }); early {
-			t.Error("a row was taken behind one that is locked or FAILED")
+			t.Error("a row was accepted behind a locked or FAILED one")
 		}
 		unlock()
 		arrive(t, to, rows+locked)
@@ -175,7 +175,7 @@ func TestBesideALegacyProcessor(t *testing.T) {
 				continue
 			}
 			if old.sent[got.ID] {
-				s.t.Errorf("row %s was sent by both", got.ID)
+				s.t.Errorf("row %s was sent by both, want one", got.ID)
 			}
 			if claimed, was := old.left[got.ID]; was && got.At.Sub(claimed) < timeout {
 				s.t.Errorf("row %s was sent %s after the other had claimed it", got.ID, got.At.Sub(claimed))
@@ -191,7 +191,7 @@ func TestBesideALegacyProcessor(t *testing.T) {
 			}
 		}
 		if len(old.sent) == 0 || len(old.left) == 0 {
-			s.t.Errorf("the other sent %d rows and died with %d: nothing was proven", len(old.sent), len(old.left))
+			s.t.Errorf("the legacy processor sent %d rows and crashed with %d: the test is inconclusive", len(old.sent), len(old.left))
 		}
 		s.t.Logf("%d rows, %d sent by the other, which died with %d", s.rows(), len(old.sent), len(old.left))
 		expectStop(s.t, r)

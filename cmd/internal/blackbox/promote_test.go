@@ -116,7 +116,7 @@ func TestTheDatabaseIsPromoted(t *testing.T) {
 		wait()
 		s := p.promoted()
 		if why := p.follows(s); why != "" {
-			p.t.Errorf("the relay made a cut: %s", why)
+			p.t.Errorf("the relay took a snapshot: %s", why)
 		}
 		took := time.Since(struck)
 		write(p.t, s.database, load{transactions: 400, clients: 8, scripts: lateScripts(50)})()
@@ -156,7 +156,7 @@ func TestAsynchronousFailoverLosesRows(t *testing.T) {
 		signal(syscall.SIGCONT)
 		s := p.promoted()
 		if n := count(p.t, s.conn, "SELECT count(*) FROM outbox_events WHERE id LIKE 'LOST%'"); n != 0 {
-			p.t.Fatalf("%d of the rows came over: nothing was proven", n)
+			p.t.Fatalf("%d of the rows are on the standby, want 0: the test is inconclusive", n)
 		}
 		p.t.Logf("cut: %q", p.follows(s))
 		write(p.t, s.database, load{transactions: 400, clients: 8, scripts: seedScripts(50)})()

@@ -50,7 +50,7 @@ func TestMongoQuickstart(t *testing.T) {
 	source := servers.Mongo(t)
 	q := tryMongo(t, source, "--for", "2s", "--rate", "100", "--fail-rate", "0.2")
 	if code := q.exitCode(); code != 0 {
-		t.Errorf("exit code %d", code)
+		t.Errorf("exit code %d, want 0", code)
 	}
 	if said := q.stdout.String(); !strings.Contains(said, "each once, and each group in the order of its commits") || strings.Contains(said, "asked the table") {
 		t.Errorf("it says:\n%s", said)
@@ -61,11 +61,11 @@ func TestMongoQuickstart(t *testing.T) {
 	q = tryMongo(t, source, "--for", "30s", "--rate", "50")
 	_ = q.cmd.Process.Signal(syscall.SIGINT)
 	if code := q.exitCode(); code != 1 || !strings.Contains(q.said(), "nothing is left behind") || mongoHas(t, source, q.made) {
-		t.Errorf("exit code %d after a signal, database there: %v", code, mongoHas(t, source, q.made))
+		t.Errorf("exit code %d after a signal, want 1; database there: %v", code, mongoHas(t, source, q.made))
 	}
 	q = try(t, source, "--json", "--for", "500ms")
 	if code := q.exitCode(); code != 0 {
-		t.Errorf("exit code %d", code)
+		t.Errorf("exit code %d, want 0", code)
 	}
 	var o outcome
 	if err := json.Unmarshal(q.stdout.Bytes(), &o); err != nil || o.Delivered != o.Committed || o.Committed == 0 || o.Duplicates > 0 {
@@ -81,14 +81,14 @@ func TestMongoQuickstartKeptAndKilled(t *testing.T) {
 	source := servers.Mongo(t)
 	kept := tryMongo(t, source, "--keep", "--for", "500ms")
 	if code := kept.exitCode(); code != 0 || !mongoHas(t, source, kept.made) || !strings.Contains(kept.stdout.String(), "mongosh ") {
-		t.Errorf("exit code %d of one that is kept:\n%s", code, kept.stdout.String())
+		t.Errorf("exit code %d of one that is kept, want 0:\n%s", code, kept.stdout.String())
 	}
 	killed := tryMongo(t, source, "--for", "30s")
 	killed.kill()
 	within(t, patience, func() string {
 		next := try(t, source, "--json", "--for", "200ms")
 		if code := next.exitCode(); code != 0 {
-			t.Fatalf("exit code %d", code)
+			t.Fatalf("exit code %d, want 0", code)
 		}
 		for _, name := range []string{kept.made, killed.made} {
 			if !strings.Contains(next.said(), `db.getSiblingDB("`+name+`").dropDatabase();`) {

@@ -70,7 +70,7 @@ func (q *trial) awaitMade(source string) (name string) {
 		return ""
 	})
 	if name == "" && q.exitCode() == 0 {
-		q.t.Error("what it made was not seen")
+		q.t.Error("no database found in its configuration")
 	}
 	if name != "" {
 		t, server := q.t, regexp.MustCompile(`/\w+\?`).ReplaceAllString(source, "/?") // an account that may create a database may drop it
@@ -108,11 +108,11 @@ func TestQuickstartAfterAKilledOneOnMySQL(t *testing.T) {
 		source = f.Database(t)
 		next := try(t, source, "--json", "--for", "500ms")
 		if code := next.exitCode(); code != 0 {
-			t.Errorf("exit code %d", code)
+			t.Errorf("exit code %d, want 0", code)
 		}
 		next.expectNothingLeft(t, source, nil)
 		if !databaseIsThere(t, source, q.made) {
-			t.Error("what may have been kept is gone")
+			t.Error("the leftover database was removed, want it kept")
 		}
 		for line := range strings.Lines(next.said()) {
 			if statement, ok := strings.CutPrefix(line, "  "); ok && strings.Contains(statement, q.made) {
@@ -171,7 +171,7 @@ func TestQuickstartWithFewRightsOnMySQL(t *testing.T) {
 		text := ask(0, regexp.MustCompile("GRANT (REPLICATION|BINLOG)[^`]*;"))
 		for _, want := range []string{"may not read the database's log", "log unreadable; polling", "REPLICATION SLAVE"} {
 			if !strings.Contains(text, want) {
-				t.Errorf("no %q in the summary:\n%s", want, text)
+				t.Errorf("summary lacks %q:\n%s", want, text)
 			}
 		}
 		if text = ask(0, rights); strings.Contains(text, "may not read the database's log") {
@@ -187,11 +187,11 @@ func TestQuickstartWithoutABinlog(t *testing.T) {
 		source := f.Start(t, map[string]string{"skip-log-bin": ""}).Database()
 		q := try(t, source, "--for", "500ms", "--rate", "50")
 		if code := q.exitCode(); code != 0 {
-			t.Errorf("exit code %d", code)
+			t.Errorf("exit code %d, want 0", code)
 		}
 		for _, text := range []string{"may not read the database's log", "log_bin is off", "each once"} {
 			if !strings.Contains(q.stdout.String(), text) {
-				t.Errorf("no %q in the summary", text)
+				t.Errorf("summary lacks %q", text)
 			}
 		}
 		q.expectNothingLeft(t, source, nil)
@@ -207,10 +207,10 @@ func TestQuickstartWithPartialRevokes(t *testing.T) {
 	_, stderr, code := command(t, nil, "quickstart", "--json", "--for", "500ms", "--source", own)
 	grant := regexp.MustCompile(`(?m)GRANT CREATE.* ON \*\.\* .*;$`).FindString(stderr)
 	if code != 78 || grant == "" {
-		t.Fatalf("exit code %d: %s", code, stderr)
+		t.Fatalf("exit code %d, want 78: %s", code, stderr)
 	}
 	servers.ExecMySQL(t, server.URL, grant)
 	if _, stderr, code = command(t, nil, "quickstart", "--json", "--for", "500ms", "--source", own); code != 0 {
-		t.Errorf("exit code %d: %s", code, stderr)
+		t.Errorf("exit code %d, want 0: %s", code, stderr)
 	}
 }

@@ -134,13 +134,13 @@ func TestQuickstart(t *testing.T) {
 				before := has(t, source)
 				q := try(t, source, "--json", "--for", "2s", "--fail-rate", share)
 				if code := q.exitCode(); code != 0 || withoutNotes(q.said()) != "" {
-					t.Fatalf("exit code %d", code)
+					t.Fatalf("exit code %d, want 0", code)
 				}
 				var got outcome
 				d := json.NewDecoder(&q.stdout)
 				d.DisallowUnknownFields()
 				if err := d.Decode(&got); err != nil || d.More() {
-					t.Fatalf("it printed no single object: %v", err)
+					t.Fatalf("output is not one JSON object: %v", err)
 				}
 				t.Logf("%+v", got)
 				// 601 rows, or fewer on a busy machine with the race detector.
@@ -148,7 +148,7 @@ func TestQuickstart(t *testing.T) {
 					t.Errorf("got %+v", got)
 				}
 				if got.P50 <= 0 || got.P99 < got.P50 || got.RowsPerS <= 0 || got.RowsPerS > 300 {
-					t.Errorf("the figures are %+v", got)
+					t.Errorf("latencies and rate are %+v, want positive values", got)
 				}
 				q.expectNothingLeft(t, source, before)
 			})
@@ -162,11 +162,11 @@ func TestQuickstartTextOutput(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, source string) {
 		q := try(t, source, "--for", "2500ms", "--rate", "100", "--groups", "5", "--fail-rate", "0.3")
 		if code := q.exitCode(); code != 0 {
-			t.Errorf("exit code %d", code)
+			t.Errorf("exit code %d, want 0", code)
 		}
 		for _, text := range []string{"100 orders a second in 5 message groups, for 2.5s; writers: 2", " committed  ", " in flight  p50 "} {
 			if !strings.Contains(q.said(), text) {
-				t.Errorf("no %q on the way", text)
+				t.Errorf("progress lacks %q", text)
 			}
 		}
 		if strings.ContainsAny(q.said(), "\r\x1b") {
@@ -174,7 +174,7 @@ func TestQuickstartTextOutput(t *testing.T) {
 		}
 		for _, text := range []string{"rows were delivered, each once", "requests failed on purpose", " COMPLETED\n", binary + " run -c sluicebox.yaml"} {
 			if !strings.Contains(q.stdout.String(), text) {
-				t.Errorf("no %q at the end", text)
+				t.Errorf("summary lacks %q", text)
 			}
 		}
 	})
@@ -193,7 +193,7 @@ func TestQuickstartInterrupted(t *testing.T) {
 			q.waitFor(moment.said)
 			_ = q.cmd.Process.Signal(moment.signal)
 			if code := q.exitCode(); code != 1 || q.stdout.Len() > 0 || !strings.Contains(q.said(), "interrupted") {
-				t.Errorf("exit code %d after %s behind %q", code, moment.signal, moment.said)
+				t.Errorf("exit code %d after %s behind %q, want 1", code, moment.signal, moment.said)
 			}
 			q.expectNothingLeft(t, source, before)
 		}
@@ -209,11 +209,11 @@ func TestQuickstartBesideARelay(t *testing.T) {
 		q := try(s.t, s.database, "--for", "1s")
 		write(s.t, s.database, load{transactions: 160, clients: 8, scripts: seedScripts(10)})()
 		if code := q.exitCode(); code != 0 {
-			s.t.Errorf("exit code %d", code)
+			s.t.Errorf("exit code %d, want 0", code)
 		}
 		q.expectNothingLeft(s.t, s.database, before)
 		if n := count(s.t, s.conn, "SELECT (SELECT count(*) FROM sluicebox.leader) * 10 + (SELECT count(*) FROM sluicebox.checkpoint)"); n != 11 {
-			s.t.Errorf("the own tables have %d leaders and %d checkpoints, want 1 each", n/10, n%10)
+			s.t.Errorf("the relay tables have %d leaders and %d checkpoints, want 1 each", n/10, n%10)
 		}
 		s.expectOnce()
 		expectStop(s.t, r)
@@ -228,7 +228,7 @@ func killed(t *testing.T, source string) (q *trial, file string) {
 	q.kill()
 	files, err := filepath.Glob(filepath.Join(q.tmp, "*", "sluicebox.yaml"))
 	if err != nil || len(files) != 1 {
-		t.Fatalf("its configurations are %v, %v", files, err)
+		t.Fatalf("configurations %v, %v, want one", files, err)
 	}
 	awaitSessionsEnd(t, source, files[0])
 	return q, files[0]
@@ -343,7 +343,7 @@ func TestQuickstartAfterAKilledOne(t *testing.T) {
 		})
 		next := try(t, source, "--json", "--for", "500ms")
 		if code := next.exitCode(); code != 0 || !strings.Contains(next.said(), "An earlier quickstart was kept, or killed") {
-			t.Errorf("exit code %d", code)
+			t.Errorf("exit code %d, want 0", code)
 		}
 		next.expectNothingLeft(t, source, dead)
 		for line := range strings.Lines(next.said()) {
@@ -371,7 +371,7 @@ func TestQuickstartKeeps(t *testing.T) {
 		source = strings.Replace(source, "mysql://", "mariadb://", 1)
 		q := try(t, source, "--keep", "--for", "1s", "--rate", "50")
 		if code := q.exitCode(); code != 0 {
-			t.Fatalf("exit code %d", code)
+			t.Fatalf("exit code %d, want 0", code)
 		}
 		file, err := filepath.Glob(filepath.Join(q.tmp, "*", "sluicebox.yaml"))
 		if err != nil || len(file) != 1 || !strings.Contains(q.stdout.String(), "Configuration: "+file[0]+"\n") {
@@ -448,11 +448,11 @@ func TestQuickstartWithFewRights(t *testing.T) {
 		who := role(t, source)
 		q := try(t, roleURL(source, who), "--for", "500ms", "--rate", "50")
 		if code := q.exitCode(); code != 0 {
-			t.Errorf("exit code %d", code)
+			t.Errorf("exit code %d, want 0", code)
 		}
 		for _, text := range []string{"may not read the database's log", "log unreadable; polling", "REPLICATION", "each once"} {
 			if !strings.Contains(q.stdout.String(), text) {
-				t.Errorf("no %q in the summary", text)
+				t.Errorf("summary lacks %q", text)
 			}
 		}
 		q.expectNothingLeft(t, source, before)
@@ -462,7 +462,7 @@ func TestQuickstartWithFewRights(t *testing.T) {
 		}
 		q = try(t, roleURL(source, who), "--for", "500ms")
 		if code := q.exitCode(); code != 78 || !strings.Contains(q.said(), "GRANT CREATE ON DATABASE") {
-			t.Errorf("exit code %d", code)
+			t.Errorf("exit code %d, want 78", code)
 		}
 		q.expectNothingLeft(t, source, before)
 	})
@@ -484,7 +484,7 @@ func TestQuickstartUsage(t *testing.T) {
 	for _, source := range []string{"postgres://u:canary@ADDRESS/x?sslmode=disable", "mysql://u:canary@ADDRESS/x?tls=false", "mongodb://u:canary@ADDRESS/x"} {
 		stdout, stderr, code := command(t, nil, "quickstart", "--source", strings.Replace(source, "ADDRESS", freeAddress(t), 1))
 		if code != 1 || stdout != "" || !strings.Contains(stderr, "refused") || strings.Contains(stderr, "canary") {
-			t.Errorf("a dead server: exit code %d, %q", code, stderr)
+			t.Errorf("unreachable server: exit code %d, want 1, %q", code, stderr)
 		}
 	}
 }

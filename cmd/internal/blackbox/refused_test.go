@@ -32,11 +32,11 @@ func TestARefusedOutcomeKeepsNoLog(t *testing.T) {
 		began, most := time.Now(), r.numbersUnder(s, 1, rows)
 		s.t.Logf("%d rows in %s, at most %.0f KiB of log kept", rows, time.Since(began).Round(time.Millisecond), most/1024)
 		if most > 2*maxHold {
-			s.t.Errorf("%.0f bytes of log were kept, want at most twice %d", most, maxHold)
+			s.t.Errorf("%.0f bytes of log retained, want at most twice %d", most, maxHold)
 		}
 		r.expectRefused("not this one")
 		if n := r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`); n != 1 {
-			s.t.Errorf("%.0f rows were parked, want the refused one alone", n)
+			s.t.Errorf("%.0f rows were spilled, want only the refused one", n)
 		}
 		within(s.t, patience, func() string {
 			return none(s.t, s.conn, "wait for their outcome", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED' AND id <> '"+theRefused+"'")
@@ -103,7 +103,7 @@ func (r *relay) expectRefused(reason string) {
 		}
 	}
 	if n := r.metric(`sluicebox_refused_rows{outbox="outbox_events",sink="flowcatalyst"}`); n != 1 {
-		r.t.Errorf("%.0f rows are refused by the metrics", n)
+		r.t.Errorf("%.0f rows are refused by the metrics, want 1", n)
 	}
 	if l := r.lane("refused"); l.State != "writing" || l.Head != theRefused || !strings.Contains(l.Error, reason) {
 		r.t.Errorf("the lane is %+v", l)
@@ -134,7 +134,7 @@ func (f *refuser) test(t *testing.T) {
 	arrive(t, f.to, rows+1)
 	r.expectRefused(f.reason)
 	if n := r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`); n != 1 {
-		t.Errorf("%.0f rows were parked, want the refused one alone", n)
+		t.Errorf("%.0f rows were spilled, want only the refused one", n)
 	}
 	dwindle(t, "rows are not COMPLETED beside the refused one", func() int { return f.open() - 1 })
 	r.kill()

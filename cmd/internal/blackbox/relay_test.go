@@ -150,10 +150,10 @@ func (r *relay) waitForWithin(text string, most time.Duration) {
 		case <-grown:
 		case <-r.ended:
 			if !strings.Contains(r.said(), text) {
-				r.t.Fatalf("the relay ended (%s) without saying %q:\n%s", r.cmd.ProcessState, text, r.said())
+				r.t.Fatalf("the relay ended (%s) without output %q:\n%s", r.cmd.ProcessState, text, r.said())
 			}
 		case <-limit:
-			r.t.Fatalf("the relay did not say %q in %s:\n%s", text, most, r.said())
+			r.t.Fatalf("no output %q within %s:\n%s", text, most, r.said())
 		}
 	}
 }

@@ -33,7 +33,7 @@ func (r *relay) file() string { return r.cmd.Args[len(r.cmd.Args)-1] }
 func (r *relay) checkpoint(name string, more ...string) {
 	r.t.Helper()
 	if out, why, code := r.sluicebox(append([]string{"checkpoint", "create", name}, more...)...); code != 0 {
-		r.t.Fatalf("checkpoint create: exit code %d: %s%s", code, out, why)
+		r.t.Fatalf("checkpoint create: exit code %d, want 0: %s%s", code, out, why)
 	}
 }
 
@@ -48,7 +48,7 @@ func (r *relay) made(name string) time.Time {
 		}
 	}
 	if err := json.Unmarshal([]byte(stdout), &list); err != nil || code != 0 {
-		r.t.Fatalf("checkpoint list: exit code %d, %v: %s%s", code, err, stdout, stderr)
+		r.t.Fatalf("checkpoint list: exit code %d, want 0, %v: %s%s", code, err, stdout, stderr)
 	}
 	for _, c := range list.Checkpoints {
 		if c.Name == name {
@@ -103,7 +103,7 @@ func (r *relay) job(id string) (job replayed) {
 	stdout, stderr, code := r.sluicebox("replay", "list", "--json")
 	var list struct{ Replays []replayed }
 	if err := json.Unmarshal([]byte(stdout), &list); err != nil || code != 0 {
-		r.t.Fatalf("replay list: exit code %d, %v: %s%s", code, err, stdout, stderr)
+		r.t.Fatalf("replay list: exit code %d, want 0, %v: %s%s", code, err, stdout, stderr)
 	}
 	for _, job := range list.Replays {
 		if job.ID == id {

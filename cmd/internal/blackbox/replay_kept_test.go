@@ -17,7 +17,7 @@ func TestARetainedLogOverItsLimitIsReleased(t *testing.T) {
 		r := s.run()
 		// Beside tests with many writes it may be released at once.
 		if out, why, code := r.sluicebox("checkpoint", "create", "early", "--keep-log"); code != 0 && !strings.Contains(why, "was created, but its log is no longer retained") {
-			s.t.Fatalf("checkpoint create: exit code %d: %s%s", code, out, why)
+			s.t.Fatalf("checkpoint create: exit code %d, want 0: %s%s", code, out, why)
 		}
 		s.number(1, 50, "i % 5")
 		s.expectNumbered(50)
@@ -33,7 +33,7 @@ func TestARetainedLogOverItsLimitIsReleased(t *testing.T) {
 		checkReplay(s.t, s.to.Accepted(), jobs[0].ID, numbers(1, 50))
 		s.elsewhere(otherPostgres(version), "plain")
 		if out, why, code := r.sluicebox("checkpoint", "delete", "early"); code != 0 {
-			s.t.Errorf("checkpoint delete: exit code %d: %s%s", code, out, why)
+			s.t.Errorf("checkpoint delete: exit code %d, want 0: %s%s", code, out, why)
 		}
 		expectStop(s.t, r)
 	})
@@ -53,7 +53,7 @@ func (s *scene) expectGivenUp(r *relay, checkpoint string) {
 		return ""
 	})
 	if n := r.metric("sluicebox_checkpoint_log_drops_total"); n != 1 {
-		s.t.Errorf("%.0f logs were given up", n)
+		s.t.Errorf("%.0f retained logs were released, want 1", n)
 	}
 	within(s.t, patience, func() string {
 		if _, body := r.get("/metrics"); strings.Contains(body, fmt.Sprintf("sluicebox_checkpoint_retained_bytes{checkpoint=%q}", checkpoint)) {

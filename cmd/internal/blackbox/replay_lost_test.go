@@ -107,7 +107,7 @@ func (s *scene) replayPurged(r *relay, before int) {
 	s.forgotten()
 	job := r.replay("--since="+left, "--dry-run")
 	if job.code != 0 || job.Source != "log" || job.Remaining != 30 {
-		s.t.Errorf("what is left of the log: %+v", job)
+		s.t.Errorf("replay of the remaining log: %+v", job)
 	}
 }
 
@@ -132,7 +132,7 @@ func (s *scene) replayAnother(r *relay, _ int) {
 func (s *scene) forgotten() {
 	s.t.Helper()
 	if n, err := s.conn.exec("UPDATE sluicebox.named SET made_at = '2020-01-01 00:00:00' WHERE checkpoint = 'before'"); err != nil || n != 1 {
-		s.t.Fatalf("%d checkpoints, %v", n, err)
+		s.t.Fatalf("%d checkpoints, want 1, %v", n, err)
 	}
 }
 
@@ -201,7 +201,7 @@ func (s *scene) elsewhere(h host, from string) {
 	s.t.Helper()
 	there := newScene(s.t, h, "")
 	if out, why, code := command(s.t, nil, "init", "-c", configFile(s.t, there.config)); code != 0 {
-		s.t.Fatalf("init: exit code %d: %s%s", code, out, why)
+		s.t.Fatalf("init: exit code %d, want 0: %s%s", code, out, why)
 	}
 	var origin, position string
 	var seq int64

@@ -44,7 +44,7 @@ admin: {listen: %s}
 	}
 	settledOnSQLite(50)
 	if out, why, code := r.sluicebox("checkpoint", "create", "kept", "--keep-log"); code != 64 || !strings.Contains(why, "no log to retain") {
-		t.Errorf("--keep-log: exit code %d: %s%s", code, out, why)
+		t.Errorf("--keep-log: exit code %d, want 64: %s%s", code, out, why)
 	}
 	r.checkpoint("before")
 	insertNumbered(t, db, 51, 150)
@@ -61,14 +61,14 @@ admin: {listen: %s}
 	}
 	checkReplay(t, other.Accepted(), job.ID, want)
 	if n := to.Counts().Duplicates; n > 0 || len(other.Accepted()) != len(want) {
-		t.Errorf("%d rows arrived again at the outbox's own sink, %d at the other", n, len(other.Accepted()))
+		t.Errorf("%d rows arrived again at the outbox's own sink, want 0, %d at the other", n, len(other.Accepted()))
 	}
 	stdout, stderr, code := commandWithin(t, patience, nil, "replay", "--from=before", "--id="+numbered(51), "--admin", r.admin)
 	if code != 0 || !strings.Contains(stdout, "done; 1 row sent") {
 		t.Errorf("over HTTP: exit code %d: %s%s", code, stdout, stderr)
 	}
 	if out, why, code := r.sluicebox("checkpoint", "delete", "before"); code != 0 {
-		t.Errorf("checkpoint delete: exit code %d: %s%s", code, out, why)
+		t.Errorf("checkpoint delete: exit code %d, want 0: %s%s", code, out, why)
 	}
 	expectStop(t, r)
 }

@@ -37,10 +37,10 @@ func TestReplayWhilePolling(t *testing.T) {
 		s.number(1, before, "i % 10")
 		s.expectNumbered(before)
 		if out, why, code := r.sluicebox("checkpoint", "create", "kept", "--keep-log"); code != 64 || !strings.Contains(why, "this relay polls") {
-			s.t.Errorf("--keep-log: exit code %d: %s%s", code, out, why)
+			s.t.Errorf("--keep-log: exit code %d, want 64: %s%s", code, out, why)
 		}
 		if out, why, code := r.sluicebox("checkpoint", "create", "here"); code != 0 || !strings.Contains(out, "without a log position, because the relay polls") {
-			s.t.Fatalf("checkpoint create: exit code %d: %s%s", code, out, why)
+			s.t.Fatalf("checkpoint create: exit code %d, want 0: %s%s", code, out, why)
 		}
 		s.number(before+1, behind, "i % 10")
 		s.expectNumbered(behind)
@@ -126,7 +126,7 @@ func (w *slowly) held(state string, left int) {
 	}
 	w.t.Logf("%d rows were sent in %s", job.Sent, w.running.Round(time.Millisecond))
 	if n := w.r.metric(fmt.Sprintf("sluicebox_replay_state{state=%q}", state)); n != 1 {
-		w.t.Errorf("the metrics do not say that the replay is %s", state)
+		w.t.Errorf("metrics: the replay is not %s", state)
 	}
 	if n := w.r.metric("sluicebox_replay_remaining_rows"); int(n) != left {
 		w.t.Errorf("the metrics say that %.0f rows are left of %+v", n, job)

@@ -115,7 +115,7 @@ func TestReplay(t *testing.T) {
 		s.number(before+1, behind, "i % 10")
 		s.expectNumbered(behind)
 		if n, err := s.conn.exec("DELETE FROM outbox_events WHERE id IN (" + quoted(numbers(301, 310)...) + ")"); err != nil || n != 10 {
-			s.t.Fatalf("%d rows were deleted, %v", n, err)
+			s.t.Fatalf("%d rows were deleted, want 10, %v", n, err)
 		}
 		was := s.table(behind)
 		first, letGo := holding(s.to)
@@ -188,13 +188,13 @@ func (s *scene) refusedReplay(r *relay, before, to int) {
 	checkReplay(s.t, s.to.Accepted(), job.ID, slices.DeleteFunc(numbers(before+1, to, bad...), func(id string) bool { return !strings.HasSuffix(id, "4") }))
 	stdout, stderr, code := r.sluicebox("replay", "errors", job.ID)
 	if code != 0 || strings.Count(stdout, "\n") != 3 || !strings.Contains(stdout, bad[0]) || !strings.Contains(stdout, bad[1]) || !strings.Contains(stdout, "422") {
-		s.t.Errorf("replay errors: exit code %d: %s%s", code, stdout, stderr)
+		s.t.Errorf("replay errors: exit code %d, want 0: %s%s", code, stdout, stderr)
 	}
 	if now := s.table(to); !slices.Equal(now, was) {
 		s.t.Error("the replay changed rows")
 	}
 	if n := r.replayMetric("refused"); n != 2 {
-		s.t.Errorf("%.0f refused rows are counted", n)
+		s.t.Errorf("%.0f refused rows are counted, want 2", n)
 	}
 }
 
@@ -244,11 +244,11 @@ func (s *scene) countedReplays(r *relay, to int) {
 			s.t.Errorf("%s: the dry run is %+v, the replay %+v; %d rows arrived", filter.args, dry, job, len(ids))
 		}
 		if filter.sent < 0 && job.Sent < 10 {
-			s.t.Errorf("%s: nothing was proven: %+v", filter.args, job)
+			s.t.Errorf("%s: the test is inconclusive: %+v", filter.args, job)
 		}
 	}
 	if n := r.replayMetric("skipped"); n != 2 { // a dry run skips no row
-		s.t.Errorf("%.0f skipped rows are counted", n)
+		s.t.Errorf("%.0f skipped rows are counted, want 2", n)
 	}
 }
 

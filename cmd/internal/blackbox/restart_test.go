@@ -39,7 +39,7 @@ func TestADayOfLog(t *testing.T) {
 			return none(s.t, s.conn, "are not COMPLETED", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
 		})
 		if again := checkNumbered(s.t, s.to.Accepted()); again > 0 {
-			s.t.Errorf("%d rows arrived more than once", again)
+			s.t.Errorf("%d rows arrived more than once, want 0", again)
 		}
 		if n := len(s.to.Accepted()); n != 10+waiting {
 			s.t.Errorf("%d rows arrived, %d waited", n, 10+waiting)

@@ -66,7 +66,7 @@ func TestMongoLeastPrivilege(t *testing.T) {
 		s.write(mongoLoad{Transactions: 1600, Clients: 8, Most: 1, Groups: 2})()
 		within(s.t, patience, func() string {
 			if s.count(bson.M{}, "sluicebox_parked") == 0 {
-				return "nothing is parked"
+				return "nothing is spilled"
 			}
 			return ""
 		})
@@ -116,10 +116,10 @@ func TestMongoReader(t *testing.T) {
 		s.must(os.WriteFile(file, []byte(strings.Replace(text, adminKey, "''", 1)), 0o600))
 		stdout, stderr, code := command(t, nil, "deadletters", "list", "-c", file)
 		if code != 0 || !strings.Contains(stdout, bad) {
-			t.Errorf("deadletters list: exit code %d: %s%s", code, stdout, stderr)
+			t.Errorf("deadletters list: exit code %d, want 0: %s%s", code, stdout, stderr)
 		}
 		if _, stderr, code = command(t, nil, "deadletters", "requeue", "-c", file, "--outbox", "outbox_events", "--yes", bad); code == 0 {
-			t.Errorf("the reader may requeue: %s", stderr)
+			t.Errorf("the reader may requeue, want it refused: %s", stderr)
 		}
 		expectStop(t, r)
 	})

@@ -76,7 +76,7 @@ func TestLeastPrivilegeMySQL(t *testing.T) {
 		c.number(1, 1000, func(i int) int { return (i % 2) * (i % 9) })
 		within(c.t, patience, func() string {
 			if c.count("SELECT COUNT(*) FROM sluicebox_parked") == 0 {
-				return "no row is parked"
+				return "no row is spilled"
 			}
 			return ""
 		})
@@ -88,7 +88,7 @@ func TestLeastPrivilegeMySQL(t *testing.T) {
 		c.expectNumbered(1000)
 		within(c.t, patience, func() string {
 			if n := c.count("SELECT COUNT(*) FROM sluicebox_parked"); n > 0 {
-				return fmt.Sprintf("%d rows are parked", n)
+				return fmt.Sprintf("%d rows are spilled", n)
 			}
 			return ""
 		})
@@ -169,7 +169,7 @@ func TestEachGrantIsNamedMySQL(t *testing.T) {
 		c.config = strings.Replace(c.config, "flowcatalyst: {", "flowcatalyst: {retention: 1h, ", 1)
 		d, text, code := doctor(c.t, c.config)
 		if code != 0 || !strings.Contains(text, "start `sluicebox run`") {
-			c.t.Errorf("before init: exit code %d, %d faults\n%s", code, d.Faults, text)
+			c.t.Errorf("before init: exit code %d, want 0, %d faults\n%s", code, d.Faults, text)
 		}
 		if _, stderr, code := command(c.t, nil, "init", "-c", configFile(c.t, c.config)); code != 0 {
 			c.t.Fatalf("init as the relay: %s", stderr)
@@ -181,12 +181,12 @@ func TestEachGrantIsNamedMySQL(t *testing.T) {
 		for _, g := range c.rights() {
 			c.sql(g.revoke)
 			if said := c.refusal(); !strings.Contains(said, g.grant) {
-				c.t.Errorf("after %s: not a word of %s:\n%s", g.revoke, g.grant, said)
+				c.t.Errorf("after %s: output lacks %s:\n%s", g.revoke, g.grant, said)
 			}
 			c.sql(g.grant)
 		}
 		if stdout, _, code := command(c.t, nil, "doctor", "-c", configFile(c.t, c.config)); code != 0 {
-			c.t.Errorf("with all grants: exit code %d\n%s", code, stdout)
+			c.t.Errorf("with all grants: exit code %d, want 0\n%s", code, stdout)
 		}
 		c.run()
 		c.number(1, 10, nine)
@@ -199,11 +199,11 @@ func (c *company) refusal() string {
 	c.t.Helper()
 	r := start(c.t, c.config)
 	if code := r.exitCode(); code != 78 {
-		c.t.Errorf("exit code %d of run", code)
+		c.t.Errorf("exit code %d of run, want 78", code)
 	}
 	stdout, stderr, code := command(c.t, nil, "doctor", "-c", configFile(c.t, c.config))
 	if code != 78 {
-		c.t.Errorf("exit code %d of doctor\n%s", code, stdout)
+		c.t.Errorf("exit code %d of doctor, want 78\n%s", code, stdout)
 	}
 	return r.said() + stdout + stderr
 }
@@ -218,10 +218,10 @@ func TestRelayTablesOfAnotherAccountMySQL(t *testing.T) {
 		}
 		d, text, code := doctor(c.t, c.config)
 		if code != 78 || !strings.Contains(d.complaints(), "run `sluicebox init` as an account that has CREATE") {
-			t.Errorf("exit code %d:\n%s", code, text)
+			t.Errorf("exit code %d, want 78:\n%s", code, text)
 		}
 		if _, stderr, code := command(c.t, nil, "init", "-c", configFile(c.t, c.config)); code != 78 || !strings.Contains(stderr, "may not create them") {
-			t.Errorf("init without CREATE: exit code %d: %s", code, stderr)
+			t.Errorf("init without CREATE: exit code %d, want 78: %s", code, stderr)
 		}
 		script, stderr, code := command(c.t, nil, "init", "--print", "-c", configFile(c.t, c.config))
 		if code != 0 {
@@ -234,7 +234,7 @@ func TestRelayTablesOfAnotherAccountMySQL(t *testing.T) {
 		}
 		c.script("own.sql", "relay", c.relay)
 		if d, text, code := doctor(c.t, c.config); code != 0 || d.Faults > 0 {
-			t.Errorf("exit code %d:\n%s", code, text)
+			t.Errorf("exit code %d, want 0:\n%s", code, text)
 		}
 		c.run()
 	})
@@ -264,7 +264,7 @@ func TestDiscardNeedsDeleteMySQL(t *testing.T) {
 		c.script("outbox.sql", "relay", c.relay, "table", "outbox_events", "delete", "yes")
 		r.operate(discard...)
 		if n := c.count("SELECT COUNT(*) FROM outbox_events WHERE id = $1", numbered(1)); n > 0 {
-			c.t.Error("the row is still there")
+			c.t.Error("the row still exists, want it deleted")
 		}
 		expectStop(c.t, r)
 	})

@@ -156,7 +156,7 @@ func TestTheStreamsRoleEndsItsOwnSession(t *testing.T) {
 		}
 		c.run()
 		if n := count(c.t, c.conn, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid); n > 0 {
-			c.t.Error("the session that held the slot lives")
+			c.t.Error("the session that held the slot is still open")
 		}
 		c.number(11, 20, "i % 9")
 		c.expectNumbered(20)
@@ -204,12 +204,12 @@ func TestEachGrantIsNamed(t *testing.T) {
 		for _, g := range c.grants() {
 			servers.Exec(c.t, c.database, g.revoke)
 			if said := c.refusal(); !strings.Contains(said, g.grant) {
-				c.t.Errorf("after %s: not a word of %s:\n%s", g.revoke, g.grant, said)
+				c.t.Errorf("after %s: output lacks %s:\n%s", g.revoke, g.grant, said)
 			}
 			servers.Exec(c.t, c.database, g.grant)
 		}
 		if stdout, _, code := command(c.t, nil, "doctor", "-c", configFile(c.t, c.config)); code != 0 {
-			c.t.Errorf("with all grants: exit code %d\n%s", code, stdout)
+			c.t.Errorf("with all grants: exit code %d, want 0\n%s", code, stdout)
 		}
 		c.run()
 		c.number(1, 10, "i % 9")
@@ -266,11 +266,11 @@ func (c *cast) refusal() string {
 	c.t.Helper()
 	r := start(c.t, c.config)
 	if code := r.exitCode(); code != 78 {
-		c.t.Errorf("exit code %d of run", code)
+		c.t.Errorf("exit code %d of run, want 78", code)
 	}
 	stdout, stderr, code := command(c.t, nil, "doctor", "-c", configFile(c.t, c.config))
 	if code != 78 {
-		c.t.Errorf("exit code %d of doctor\n%s", code, stdout)
+		c.t.Errorf("exit code %d of doctor, want 78\n%s", code, stdout)
 	}
 	return r.said() + stdout + stderr
 }
@@ -297,7 +297,7 @@ func TestDiscardNeedsDelete(t *testing.T) {
 		c.grant("delete=yes")
 		r.operate(discard...)
 		if n := count(c.t, c.conn, "SELECT count(*) FROM outbox_events WHERE id = $1", numbered(1)); n > 0 {
-			c.t.Error("the row is still there")
+			c.t.Error("the row still exists, want it deleted")
 		}
 		c.expectReader()
 		expectStop(c.t, r)

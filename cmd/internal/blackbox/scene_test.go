@@ -68,7 +68,7 @@ func kinds(t *testing.T) []host {
 
 func onHosts(t *testing.T, all []host, test func(t *testing.T, h host)) {
 	if len(all) == 0 {
-		t.Skip("none of the servers that were asked for")
+		t.Skip("none of the selected servers")
 	}
 	for _, h := range all {
 		t.Run(h.name, func(t *testing.T) {
@@ -91,7 +91,7 @@ func aVersion(t *testing.T, test func(t *testing.T, version int)) {
 
 func onVersions(t *testing.T, versions []int, test func(t *testing.T, version int)) {
 	if len(versions) == 0 {
-		t.Skip("none of the servers that were asked for")
+		t.Skip("none of the selected servers")
 	}
 	for _, version := range versions {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
@@ -176,7 +176,7 @@ func (s *scene) expectOnce() (rows int) {
 	s.t.Helper()
 	rows, again := s.expectAll()
 	if again > 0 {
-		s.t.Errorf("%d of %d rows arrived more than once", again, rows)
+		s.t.Errorf("%d of %d rows arrived more than once, want 0", again, rows)
 	}
 	return rows
 }
@@ -221,6 +221,6 @@ func none(t *testing.T, c *conn, what, sql string) string {
 func expectStop(t *testing.T, r *relay) {
 	t.Helper()
 	if code := r.stop(); code != 0 {
-		t.Errorf("exit code %d after SIGTERM", code)
+		t.Errorf("exit code %d after SIGTERM, want 0", code)
 	}
 }

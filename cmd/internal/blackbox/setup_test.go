@@ -209,7 +209,7 @@ func TestUnreachableSink(t *testing.T) {
 			return ""
 		})
 		if status, _ := r.get("/livez"); status != 200 {
-			s.t.Errorf("/livez is %d", status)
+			s.t.Errorf("/livez is %d, want 200", status)
 		}
 		expectStop(s.t, r)
 	})
@@ -249,7 +249,7 @@ func TestUsage(t *testing.T) {
 	}
 	stdout, _, code := command(t, nil, "version")
 	if code != 0 || !strings.Contains(stdout, "v0.0.0-test") {
-		t.Errorf("version: exit code %d, %q", code, stdout)
+		t.Errorf("version: exit code %d, want 0, %q", code, stdout)
 	}
 }
 
@@ -267,12 +267,12 @@ func TestInit(t *testing.T) {
 			}
 			if how == "init" {
 				if _, stderr, code := command(t, nil, "init", "-c", file); code != 0 {
-					t.Fatalf("init: exit code %d\n%s", code, stderr)
+					t.Fatalf("init: exit code %d, want 0\n%s", code, stderr)
 				}
 			} else {
 				sql, stderr, code := command(t, nil, "init", "--print", "-c", file)
 				if code != 0 {
-					t.Fatalf("init --print: exit code %d\n%s", code, stderr)
+					t.Fatalf("init --print: exit code %d, want 0\n%s", code, stderr)
 				}
 				servers.Exec(t, database, sql)
 			}
@@ -280,7 +280,7 @@ func TestInit(t *testing.T) {
 				t.Errorf("%s: the publication has %d tables", how, n)
 			}
 			if n := count(t, conn, "SELECT count(*) FROM pg_tables WHERE schemaname = 'sluicebox'"); n < 4 {
-				t.Errorf("%s: %d own tables", how, n)
+				t.Errorf("%s: %d relay tables", how, n)
 			}
 			if _, stderr, code := command(t, nil, "init", "-c", file); code != 0 {
 				t.Errorf("%s, then init: exit code %d\n%s", how, code, stderr)

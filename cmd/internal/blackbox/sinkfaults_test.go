@@ -152,11 +152,11 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 	// Other commands report it, and that only this sink is affected.
 	out, stderr, code := command(t, nil, "config", "check", "-c", configFile(t, config))
 	if want := ": sinks.token.token: refers to the file " + token + ": no such file"; code != 78 || !strings.Contains(stderr, want) {
-		t.Errorf("config check exits with %d: %s%s", code, out, stderr)
+		t.Errorf("config check exits with %d, want 78: %s%s", code, out, stderr)
 	}
 	_, text, code := doctor(t, config)
 	if said := strings.Join(strings.Fields(text), " "); code != 78 || !strings.Contains(said, "ca-file: open "+ca) || !strings.Contains(said, "refers to the file "+token) {
-		t.Errorf("doctor exits with %d:\n%s", code, text)
+		t.Errorf("doctor exits with %d, want 78:\n%s", code, text)
 	}
 
 	r := start(t, config)
@@ -177,10 +177,10 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 		r.waitFor(`sink=` + sink + ` endpoint="" class=misconfigured`)
 	}
 	if n := r.metric(`sluicebox_sink_open_failed{sink="plain"}`); n != 0 {
-		t.Errorf("the metric of the sink that is open is %v", n)
+		t.Errorf("the metric of the sink that is open is %v, want 0", n)
 	}
 	if n := to[0].Counts().Requests + to[1].Counts().Requests; n > 0 {
-		t.Errorf("%d requests came from sinks that are not open", n)
+		t.Errorf("%d requests came from sinks that are not open, want 0", n)
 	}
 
 	put(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}))
@@ -195,7 +195,7 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 	put(token, []byte("new\n"))
 	changed := time.Now()
 	arrive(t, to[1], rows)
-	t.Logf("a row was taken %s after the token had changed", to[1].Accepted()[0].At.Sub(changed).Round(time.Millisecond))
+	t.Logf("a row was accepted %s after the token had changed", to[1].Accepted()[0].At.Sub(changed).Round(time.Millisecond))
 	for i, of := range to {
 		var ids []string
 		for _, got := range of.Accepted() {
@@ -212,10 +212,10 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 		return ""
 	})
 	if n := d.count(`SELECT (SELECT count(*) FROM "Deliveries" WHERE dead_at IS NOT NULL) + (SELECT count(*) FROM "Tokens" WHERE dead_at IS NOT NULL)`); n > 0 {
-		t.Errorf("%d rows are FAILED", n)
+		t.Errorf("%d rows are FAILED, want 0", n)
 	}
 	if n := strings.Count(r.said(), "sink open failed"); n != 2 {
-		t.Errorf("the log has %d alarms of two sinks", n)
+		t.Errorf("the log has %d alarms of two sinks, want 2", n)
 	}
 	expectStop(t, r)
 }

@@ -38,7 +38,7 @@ func TestOneOfTwoSinksHangs(t *testing.T) {
 		jobs := pace{conn: connect(s.t, s.database), to: b, table: "outbox_dispatch_jobs", groups: 50}
 
 		p50, p99 := jobs.run(s.t, phase)
-		s.t.Logf("both well:             p50 %s, p99 %s", p50, p99)
+		s.t.Logf("both respond:          p50 %s, p99 %s", p50, p99)
 		hang := make(chan struct{})
 		a.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: hang, Disconnect: true} })
 		s.number(1, 100, "i % 50")
@@ -50,10 +50,10 @@ func TestOneOfTwoSinksHangs(t *testing.T) {
 		s.t.Logf("and its buffer is full: p50 %s, p99 %s", p50, p99)
 		memory, parked := r.metric(`sluicebox_pending_rows{sink="a"}`), r.metric(`sluicebox_spilled_rows{sink="a"}`)
 		if memory > 2*500 || memory+parked < rows {
-			s.t.Errorf("%.0f rows of the one that hangs are in memory and %.0f are parked, want at most twice the buffer and all %d", memory, parked, rows)
+			s.t.Errorf("%.0f rows of the hanging sink are in memory and %.0f are spilled, want at most twice the buffer and all %d", memory, parked, rows)
 		}
 		if c := a.Counts(); c.Distinct > 0 {
-			s.t.Fatalf("the one that hangs took %d rows", c.Distinct)
+			s.t.Fatalf("the hanging sink accepted %d rows, want 0", c.Distinct)
 		}
 		if status, body := r.get("/readyz?verbose"); status == 200 {
 			s.t.Errorf("/readyz says: %s", body)

@@ -102,7 +102,7 @@ func (s *scene) parkPlaces() {
 			place := fmt.Sprintf("-%03d", n)
 			if ids := count(s.t, s.conn, "SELECT count(*) FROM sluicebox.parked WHERE right(convert_from(id, 'UTF8'), 4) = $1", place); ids < len(oddGroups()) {
 				s.business(500_000)
-				return fmt.Sprintf("%d of the rows %s are parked, want %d", ids, place, len(oddGroups()))
+				return fmt.Sprintf("%d of the rows %s are spilled, want %d", ids, place, len(oddGroups()))
 			}
 		}
 		return ""

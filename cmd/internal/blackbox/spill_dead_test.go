@@ -49,7 +49,7 @@ func TestAReceiverDeadForLong(t *testing.T) {
 				last = s.steady(last+1, 1000, group, lasting(s.t, 8*time.Second), log.look)
 				s.expectUncounted(r)
 				s.expectParked(1)
-				s.t.Logf("%d rows, of which %d are parked", last, s.parked())
+				s.t.Logf("%d rows, of which %d are spilled", last, s.parked())
 
 				s.to.Script(nil)
 				began := time.Now()
@@ -115,7 +115,7 @@ func TestKilledWithRowsInFlightBeforeSpilledOnes(t *testing.T) {
 		s.disconnected()
 		inFlight := s.processing()
 		if inFlight == 0 {
-			s.t.Error("no row was in flight: nothing was proven")
+			s.t.Error("no row was in flight: the test is inconclusive")
 		}
 		s.to.Script(nil)
 		r = s.run()

@@ -25,7 +25,7 @@ func TestOneHugeTransaction(t *testing.T) {
 		s.number(1, rows, "i % 100")
 		began := time.Now()
 		s.expectNumbered(rows)
-		s.t.Logf("%d rows in %s; %.0f were parked", rows, time.Since(began).Round(time.Millisecond), r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`))
+		s.t.Logf("%d rows in %s; %.0f were spilled", rows, time.Since(began).Round(time.Millisecond), r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`))
 		r.expectSmall()
 		expectStop(s.t, r)
 	})

@@ -35,13 +35,13 @@ func TestManySpilledGroups(t *testing.T) {
 				// About 10000 may be in memory.
 				away, all := r.metric(`sluicebox_lanes{sink="flowcatalyst",state="spilled"}`), r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)
 				if int(all) < rows-1000 || int(away) < rows-10_000 || away < 1000 {
-					return fmt.Sprintf("%.0f groups of %d are away, %.0f rows are parked", away, rows, all)
+					return fmt.Sprintf("%.0f groups of %d are spilled lanes, %.0f rows are spilled", away, rows, all)
 				}
 				return ""
 			})
 		}
 		parked()
-		s.t.Logf("%d groups were parked %s after the last was written", rows, time.Since(began).Round(time.Millisecond))
+		s.t.Logf("%d groups were spilled %s after the last was written", rows, time.Since(began).Round(time.Millisecond))
 		s.expectLittle(r, rows, "parked")
 		r.kill()
 

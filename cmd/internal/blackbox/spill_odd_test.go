@@ -41,7 +41,7 @@ func TestOddGroupsDelayNoOtherGroup(t *testing.T) {
 		all = append(all, odd{"bytes " + h.name, h, plain, "longblob", `{"of":"~%s"}`, `UNHEX(REPLACE(HEX('%s'), '7E', 'FF'))`})
 	}
 	if len(all) == 0 {
-		t.Skip("none of the servers that were asked for")
+		t.Skip("none of the selected servers")
 	}
 	for _, o := range all {
 		t.Run(o.name, func(t *testing.T) {
@@ -97,7 +97,7 @@ func testOddGroups(t *testing.T, o *odd) {
 	t.Logf("%d rows of healthy groups arrived %s after the last was written", rows-sick-rejected, time.Since(began).Round(time.Millisecond))
 	within(t, patience, func() string {
 		if n := r.metric(`sluicebox_spilled_rows{sink="hooks"}`); n < sick/2 {
-			return fmt.Sprintf("%.0f rows are parked of %d", n, sick)
+			return fmt.Sprintf("%.0f rows are spilled of %d", n, sick)
 		}
 		if n := count(t, c, `SELECT count(*) FROM "Deliveries" WHERE dead_at IS NOT NULL`); n != 1 {
 			return fmt.Sprintf("%d rows FAILED, want the one that blocks", n)
@@ -105,7 +105,7 @@ func testOddGroups(t *testing.T, o *odd) {
 		return ""
 	})
 	if n := r.metric(`sluicebox_unspillable_rows{sink="hooks"}`); n > 0 {
-		t.Errorf("%.0f rows cannot be parked", n)
+		t.Errorf("%.0f rows cannot be spilled, want 0", n)
 	}
 	to.Script(func(req *sinktest.Request) sinktest.Answer {
 		if a := away(req); a.Status != http.StatusServiceUnavailable {

@@ -11,7 +11,7 @@ import (
 func expectNothingParked(t *testing.T, r *relay) {
 	t.Helper()
 	if n := r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`); n > 0 {
-		t.Errorf("%.0f rows were parked", n)
+		t.Errorf("%.0f rows were spilled, want 0", n)
 	}
 }
 
@@ -69,12 +69,12 @@ func TestASlowReceiverPausesCapture(t *testing.T) {
 			}
 		}
 		if memory := r.metric(`sluicebox_pending_rows{sink="flowcatalyst"}`); memory > 2000 {
-			s.t.Errorf("%.0f rows are in memory, the buffer is 500", memory)
+			s.t.Errorf("%.0f rows are in memory, the buffer is 500, want at most 2000", memory)
 		}
 		close(hold)
 		s.expectNumbered(rows)
 		if n := r.metric("sluicebox_source_disconnects_total"); n > 0 {
-			s.t.Errorf("the source lost its connection %.0f times", n)
+			s.t.Errorf("the source lost its connection %.0f times, want 0", n)
 		}
 		expectNothingParked(s.t, r)
 		r.expectSmall()

@@ -61,13 +61,13 @@ func TestThreeSinksOneDeadOneSlow(t *testing.T) {
 		s.t.Logf("p50 %s, beside a dead and a slow one %s; p99 %s and %s; %d rows in %s (%.0f/s), of the slow one %d",
 			before50, with50, before99, with99, jobs.written/2, took.Round(time.Millisecond), float64(jobs.written/2)/took.Seconds(), moved)
 		if n := s.to.Counts().Distinct; n > 0 {
-			s.t.Errorf("the dead one took %d rows", n)
+			s.t.Errorf("the dead receiver accepted %d rows, want 0", n)
 		}
 		if n := slow.Counts().Distinct; moved == 0 || n > rows/2 {
 			s.t.Errorf("the slow one took %d of %d rows meanwhile, %d in all, want some and not most", moved, rows, n)
 		}
 		if parked := r.metric(`sluicebox_spilled_rows{sink="dead"}`); parked < float64(rows-1000) {
-			s.t.Errorf("%.0f rows of the dead one are parked of %d", parked, rows)
+			s.t.Errorf("%.0f rows of the dead receiver are spilled, of %d", parked, rows)
 		}
 
 		s.to.Script(nil)

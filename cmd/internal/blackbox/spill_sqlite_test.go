@@ -63,7 +63,7 @@ func TestSpillOnSQLite(t *testing.T) {
 	parked := func(r *relay) int { return int(r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)) }
 	within(t, patience, func() string {
 		if n := parked(r); n < rows/2-buffer {
-			return fmt.Sprintf("%d rows are parked", n)
+			return fmt.Sprintf("%d rows are spilled", n)
 		}
 		return ""
 	})
@@ -76,7 +76,7 @@ func TestSpillOnSQLite(t *testing.T) {
 	within(t, patience, func() string {
 		n := 0
 		if err := db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events WHERE status NOT IN ('COMPLETED', 'FAILED')").Scan(&n); err != nil || n+parked(r) > 0 {
-			return fmt.Sprintf("%d rows are unsettled, %d parked: %v", n, parked(r), err)
+			return fmt.Sprintf("%d rows are unsettled, %d spilled: %v", n, parked(r), err)
 		}
 		return ""
 	})

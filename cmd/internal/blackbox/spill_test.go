@@ -23,7 +23,7 @@ func (s *scene) expectParked(least int) {
 	s.t.Helper()
 	within(s.t, 30*time.Second+time.Duration(least)*time.Millisecond, func() string {
 		if n := s.parked(); n < least {
-			return fmt.Sprintf("%d rows are parked, want at least %d", n, least)
+			return fmt.Sprintf("%d rows are spilled, want at least %d", n, least)
 		}
 		return ""
 	})
@@ -34,10 +34,10 @@ func (s *scene) expectNoneParked(r *relay) {
 	s.t.Helper()
 	within(s.t, patience, func() string {
 		if n := s.parked(); n > 0 {
-			return fmt.Sprintf("%d rows are still parked", n)
+			return fmt.Sprintf("%d rows are still spilled", n)
 		}
 		if n := r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`); n != 0 {
-			return fmt.Sprintf("%.0f rows are parked by the metrics", n)
+			return fmt.Sprintf("%.0f rows are spilled by the metrics", n)
 		}
 		return ""
 	})
@@ -159,7 +159,7 @@ func (b *blockedGroup) test(fault func(*blockedGroup)) {
 	b.expectAway(rows)
 	within(b.t, 30*time.Second, func() string { // all later writes: no row in the log is undelivered
 		if kept := log.kept(); kept > 1<<20 {
-			return fmt.Sprintf("%d KiB of log are kept, and all that waits is parked", kept>>10)
+			return fmt.Sprintf("%d KiB of log are retained with all waiting rows spilled", kept>>10)
 		}
 		return ""
 	})
@@ -182,7 +182,7 @@ func (b *blockedGroup) test(fault func(*blockedGroup)) {
 		b.t.Errorf("%d rows arrived again, %d were in flight", again, b.inFlight)
 	}
 	if n := b.to.Counts().Distinct; n != live.written+rows-1 {
-		b.t.Errorf("%d rows were taken, want %d", n, live.written+rows-1)
+		b.t.Errorf("%d rows were accepted, want %d", n, live.written+rows-1)
 	}
 	b.expectNoneParked(b.r)
 	b.r.expectSmall()
@@ -223,7 +223,7 @@ func (b *blockedGroup) expectAway(rows int) {
 	within(b.t, time.Minute, func() string {
 		memory, parked := b.r.metric(`sluicebox_pending_rows{sink="flowcatalyst"}`), b.r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)
 		if memory > 100 || parked < float64(rows-1) {
-			return fmt.Sprintf("%.0f rows are in memory and %.0f parked of %d", memory, parked, rows)
+			return fmt.Sprintf("%.0f rows are in memory and %.0f spilled of %d", memory, parked, rows)
 		}
 		return ""
 	})

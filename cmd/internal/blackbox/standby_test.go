@@ -66,7 +66,7 @@ func TestAStandbyNamesItsLeader(t *testing.T) {
 			s.t.Errorf("the standby does not say which process leads: %s", body)
 		}
 		if status, body := second.get("/api/v1/lanes"); status != 503 || !strings.Contains(body, "not the leader") {
-			s.t.Errorf("the lanes of a standby: %d %s", status, body)
+			s.t.Errorf("lanes of a standby: status %d, want 503: %s", status, body)
 		}
 		count(s.t, s.conn, `SELECT count(pg_terminate_backend(pid)) FROM pg_locks JOIN pg_stat_activity USING (pid)
 			WHERE locktype = 'advisory' AND datname = current_database() AND application_name LIKE 'sluicebox %'`)
@@ -104,7 +104,7 @@ func TestALostSessionNamesNoOtherRelay(t *testing.T) {
 				s.t.Errorf("the log names another relay: %s", line)
 			}
 			if strings.Contains(line, "leadership lost") && !strings.Contains(line, "relay lock lost: ") {
-				s.t.Errorf("the log does not say why: %s", line)
+				s.t.Errorf("the log lacks the reason: %s", line)
 			}
 		}
 		expectStop(s.t, r)
@@ -154,7 +154,7 @@ func TestTwoRelaysOnSQLite(t *testing.T) {
 	arrive(t, to, rows+100)
 	expectStop(t, leader)
 	if again := checkNumbered(t, to.Accepted()); again > 100 {
-		t.Errorf("%d rows arrived more than once", again)
+		t.Errorf("%d rows arrived more than once, want at most 100", again)
 	}
 }
 

@@ -139,7 +139,7 @@ func TestStatusUnderLoad(t *testing.T) {
 		expectText(s.t, r)
 		expectStop(s.t, r)
 		if out, why, code := command(s.t, nil, "status", "--admin", r.admin); code != 1 || out != "" || !strings.Contains(why, "no relay responds") {
-			s.t.Errorf("the status of a relay that has ended: exit code %d\n%s%s", code, out, why)
+			s.t.Errorf("the status of a relay that has ended: exit code %d, want 1\n%s%s", code, out, why)
 		}
 	})
 }
@@ -183,11 +183,11 @@ func expectText(t *testing.T, r *relay) {
 	t.Helper()
 	out, why, code := command(t, nil, "status", "--admin", r.admin)
 	if code != 0 || why != "" || !strings.Contains(out, "ready, leading in epoch 1") || !strings.Contains(out, "0 rows in outbox_events, counted ") {
-		t.Errorf("exit code %d\n%s%s", code, out, why)
+		t.Errorf("exit code %d, want 0\n%s%s", code, out, why)
 	}
 	for line := range strings.Lines(out) {
 		if n := utf8.RuneCountInString(strings.TrimSpace(line)); n > 80 && !strings.HasPrefix(line, "relay ") { // a host name may be longer
-			t.Errorf("a line has %d columns: %s", n, line)
+			t.Errorf("a line has %d columns, want at most 80: %s", n, line)
 		}
 	}
 }
@@ -207,7 +207,7 @@ func TestStatusOfADeadSink(t *testing.T) {
 		}
 		got := r.expectStatus(func(s *relayStatus) string {
 			if sk := s.Sinks[0]; sk.Waiting != rows || s.Lag.Rows != rows || sk.Spilled == 0 || len(sk.OpenBreakers) != 1 {
-				return fmt.Sprintf("%d rows wait, %d are parked", sk.Waiting, sk.Spilled)
+				return fmt.Sprintf("%d rows wait, %d are spilled", sk.Waiting, sk.Spilled)
 			}
 			return ""
 		})
@@ -256,7 +256,7 @@ func TestStatusOfAFailedRow(t *testing.T) {
 			s.t.Error(got.stdout)
 		}
 		if n := r.metric(`sluicebox_dead_letters{outbox="outbox_events"}`); n != 1 {
-			s.t.Errorf("%.0f dead letters", n)
+			s.t.Errorf("%.0f dead letters, want 1", n)
 		}
 		expectStop(s.t, r)
 	})
@@ -291,7 +291,7 @@ func (r *relay) readiness(want int) (body string) {
 	r.t.Helper()
 	within(r.t, time.Minute, func() string {
 		if status, body := r.get("/livez"); status != 200 {
-			r.t.Fatalf("/livez is %d: %s", status, body)
+			r.t.Fatalf("/livez is %d, want 200: %s", status, body)
 		}
 		status := 0
 		if status, body = r.get("/readyz?verbose"); status != want {
@@ -316,7 +316,7 @@ func TestReadinessFollowsProgress(t *testing.T) {
 		w.Disconnect()
 		r.readiness(503)
 		if got := r.status(); got.code != 1 || !strings.Contains(got.stderr, "the relay is not ready: ") {
-			s.t.Errorf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
+			s.t.Errorf("exit code %d, want 1\n%s%s", got.code, got.stdout, got.stderr)
 		}
 		w.Reconnect()
 		r.readiness(200)

@@ -34,7 +34,7 @@ func TestCleanStopWhileACheckpointIsWritten(t *testing.T) {
 		}
 		unlock()
 		if code := r.exitCode(); code != 0 {
-			s.t.Errorf("exit code %d after SIGTERM", code)
+			s.t.Errorf("exit code %d after SIGTERM, want 0", code)
 		}
 		if strings.Contains(r.said(), "checkpoint save failed") {
 			s.t.Error("the checkpoint was not saved at the end")

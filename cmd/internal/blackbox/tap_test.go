@@ -133,14 +133,14 @@ func TestTap(t *testing.T) {
 		if !s.kind.postgres {
 			slots = "SELECT 0" // the others retain no log for it
 		} else if n := count(s.t, s.conn, slots); n != 1 {
-			s.t.Errorf("the tap has %d temporary slots", n)
+			s.t.Errorf("the tap has %d temporary slots, want 1", n)
 		}
 		write(s.t, s.database, load{transactions: rows, clients: 8, scripts: seedScripts(20)})()
 		if n := s.expectOnce(); n != rows {
 			s.t.Fatalf("the load wrote %d rows", n)
 		}
 		if code := p.exitCode(); code != 0 {
-			s.t.Errorf("exit code %d at the limit: %s", code, p.said())
+			s.t.Errorf("exit code %d at the limit, want 0: %s", code, p.said())
 		}
 		seen := p.rows()
 		for i := range seen {
@@ -207,15 +207,15 @@ func TestTapFilters(t *testing.T) {
 			}
 		}
 		if got := taps["A000000000002"].rows()[0]; got.Group != nil || *got.Payload != "two\nlines\x1b[2J" {
-			s.t.Errorf("a row without a group: %+v", got)
+			s.t.Errorf("row without a group: %+v", got)
 		}
 		for _, p := range slices.Concat(slices.Collect(maps.Values(taps)), []*tap{all, plain}) {
 			if code := p.stop(); code != 0 {
-				s.t.Errorf("exit code %d after a signal: %s", code, p.said())
+				s.t.Errorf("exit code %d after a signal, want 0: %s", code, p.said())
 			}
 		}
 		if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'PENDING' AND processed_at IS NULL"); n != 4 {
-			s.t.Errorf("%d of 4 events are as they were", n)
+			s.t.Errorf("%d of 4 events are as they were, want 4", n)
 		}
 	})
 }
@@ -242,7 +242,7 @@ func TestTapWithoutALog(t *testing.T) {
 		refused(s.config, 64, []string{"--outbox", "nothing"}, "outbox_events", "outbox_dispatch_jobs")
 		refused(s.config, 64, []string{"--limit", "-1"}, "--limit")
 		if n := count(s.t, s.conn, "SELECT count(*) FROM pg_publication") + count(s.t, s.conn, "SELECT count(*) FROM pg_namespace WHERE nspname = 'sluicebox'"); n > 0 {
-			s.t.Error("the tap made something")
+			s.t.Error("the tap created objects")
 		}
 	})
 }
@@ -269,7 +269,7 @@ func TestTapNeedsASlot(t *testing.T) {
 		p.waitFor(tapReads)
 		servers.Exec(s.t, s.database, insertEvent("A000000000002", "NULL", "{}"))
 		if code := p.exitCode(); code != 0 || len(p.rows()) != 1 || p.rows()[0].ID != "A000000000002" {
-			s.t.Errorf("exit code %d, %s%s", code, p.printed(), p.said())
+			s.t.Errorf("exit code %d, want 0, %s%s", code, p.printed(), p.said())
 		}
 		within(s.t, patience, func() string {
 			return none(s.t, s.conn, "are slots that a tap left", "SELECT count(*) FROM pg_replication_slots")
@@ -277,7 +277,7 @@ func TestTapNeedsASlot(t *testing.T) {
 		r := s.run()
 		_, stderr, code := command(s.t, nil, "tap", "-c", configFile(s.t, s.config))
 		if code != 78 || !strings.Contains(stderr, "max_replication_slots") {
-			s.t.Errorf("exit code %d: %s", code, stderr)
+			s.t.Errorf("exit code %d, want 78: %s", code, stderr)
 		}
 		expectStop(s.t, r)
 	})
@@ -291,7 +291,7 @@ func TestTapOnSQLite(t *testing.T) {
 	config := preset(source, to.URL(), "")
 	_, stderr, code := command(t, nil, "tap", "-c", configFile(t, config))
 	if code != 78 || !strings.Contains(stderr, "sluicebox init") {
-		t.Errorf("without a log: exit code %d, %s", code, stderr)
+		t.Errorf("without a log: exit code %d, want 78, %s", code, stderr)
 	}
 	r := start(t, config)
 	r.waitFor("source connected")
@@ -302,7 +302,7 @@ func TestTapOnSQLite(t *testing.T) {
 		insertNumbered(t, db, 11+10*i, 20+10*i)
 	}
 	if code := p.exitCode(); code != 0 {
-		t.Errorf("exit code %d: %s", code, p.said())
+		t.Errorf("exit code %d, want 0: %s", code, p.said())
 	}
 	for i, row := range p.rows() {
 		if want := fmt.Sprintf("%013d", 11+i); row.ID != want || !strings.Contains(*row.Payload, want) {
@@ -312,6 +312,6 @@ func TestTapOnSQLite(t *testing.T) {
 	arrive(t, to, 310)
 	expectStop(t, r)
 	if again := checkNumbered(t, to.Accepted()); again > 0 {
-		t.Errorf("%d rows arrived more than once", again)
+		t.Errorf("%d rows arrived more than once, want 0", again)
 	}
 }

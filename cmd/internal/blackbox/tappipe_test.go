@@ -35,6 +35,6 @@ func TestTapWithClosedStdout(t *testing.T) {
 	p.waitFor(tapReads)
 	_ = person.Close()
 	if code := p.exitCode(); code != 0 {
-		t.Errorf("exit code %d: %s", code, p.said())
+		t.Errorf("exit code %d, want 0: %s", code, p.said())
 	}
 }

@@ -55,7 +55,7 @@ func expectTied(t *testing.T, config string, to *sinktest.Receiver) {
 		last = p.N
 	}
 	if inversions > 0 {
-		t.Errorf("%d of %d rows of one group arrived before one that was inserted earlier", inversions, tiedRows)
+		t.Errorf("%d of %d rows of one group arrived before one that was inserted earlier, want 0", inversions, tiedRows)
 	}
 	expectStop(t, r)
 }

@@ -100,7 +100,7 @@ func testWebhook(t *testing.T, d deliveries) {
 		return ""
 	})
 	if again := checkNumbered(t, to.Accepted()); again > 0 {
-		t.Errorf("%d rows arrived more than once", again)
+		t.Errorf("%d rows arrived more than once, want 0", again)
 	}
 	if c := to.Counts(); c.Requests < rows+2 || c.Requests > rows+3 || c.Distinct != rows-2 {
 		t.Errorf("%d rows, two of them twice (409 also once more without proof): %+v", rows, c)
