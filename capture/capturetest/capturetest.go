@@ -136,8 +136,8 @@ func Run(t *testing.T, h Harness) {
 		{"commit order of concurrent writers", true, testCommitOrder},
 		{"rolled back", false, testRolledBack},
 		{"larger than a batch", true, func(t *testing.T, db Database) { testLargeTransaction(t, db, h.RowPositions) }},
-		{"goes on through cuts", true, testFollowThroughCuts},
-		{"cut inside a transaction", true, func(t *testing.T, db Database) { testCutInside(t, db, h.RowPositions) }},
+		{"reconnects", true, testReconnects},
+		{"reconnect inside a transaction", true, func(t *testing.T, db Database) { testReconnectInTransaction(t, db, h.RowPositions) }},
 		{"reopened at an acknowledged position", true, testReopenAcknowledged},
 		{"reopened without an acknowledgement", true, testReopenUnacknowledged},
 		{"checkpoint ahead of the acknowledgement", true, testReopenAhead},
@@ -145,9 +145,9 @@ func Run(t *testing.T, h Harness) {
 		{"span with an end", true, testUntil},
 		{"markers", false, testMarks},
 		{"position of an idle outbox", true, testIdlePosition},
-		{"cut beside writers", true, testCut},
+		{"snapshot beside writers", true, testSnapshot},
 		{"payloads", false, testPayloads},
-		{"payloads that are carried", true, testCarried},
+		{"largest payload", true, testMaxPayload},
 		{"groups", false, testGroups},
 	} {
 		if c.log && !h.Log {
@@ -189,7 +189,7 @@ func RunLayout(t *testing.T, h Harness) {
 		test func(t *testing.T, db Database)
 	}{
 		{"all rows of concurrent writers", false, testAllRows},
-		{"cut beside writers", true, testCut},
+		{"snapshot beside writers", true, testSnapshot},
 		{"payloads", false, testPayloads},
 		{"groups", false, testGroups},
 	} {
@@ -262,8 +262,8 @@ func open(t *testing.T, src Source, db Database, at store.Checkpoint) capture.Op
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
-	if cut := o.View != nil; cut != (tables.Cleared > 0) {
-		t.Errorf("the log begins anew: %v; the checkpoint was forgotten %d times", cut, tables.Cleared)
+	if snapshot := o.View != nil; snapshot != (tables.Cleared > 0) {
+		t.Errorf("snapshot taken: %v; the checkpoint was cleared %d times", snapshot, tables.Cleared)
 	}
 	if o.View != nil {
 		o.View.Close()

@@ -36,22 +36,22 @@ func testPayloads(t *testing.T, db Database) {
 		for i := range b.Items {
 			it := &b.Items[i]
 			if string(it.Payload) != want[it.ID] {
-				t.Errorf("%s: a payload of %d bytes came as %d bytes: %.60q", it.ID, len(want[it.ID]), len(it.Payload), it.Payload)
+				t.Errorf("%s: payload of %d bytes: got %d bytes: %.60q", it.ID, len(want[it.ID]), len(it.Payload), it.Payload)
 			}
 			if it.Payload == nil {
-				t.Errorf("%s: the payload is nil, which stands for bytes that were dropped", it.ID)
+				t.Errorf("%s: payload is nil, which means that it was dropped", it.ID)
 			}
 		}
 	}
 }
 
-// testCarried: a payload above MaxPayload is dropped, and its size is reported.
-func testCarried(t *testing.T, db Database) {
+// testMaxPayload: a payload above MaxPayload is dropped, and its size is reported.
+func testMaxPayload(t *testing.T, db Database) {
 	r := newReader(t, db.Source(t, Options{Outbox: outbox, BatchRows: batchRows}))
-	const most = 1000
-	r.src.Resume().MaxPayload = most
+	const limit = 1000
+	r.src.Resume().MaxPayload = limit
 	r.start(open(t, r.src, db, store.Checkpoint{}).From)
-	sizes := []int{0, most - 1, most, most + 1, 1 << 20}
+	sizes := []int{0, limit - 1, limit, limit + 1, 1 << 20}
 	for i, size := range sizes {
 		commit(t, db, Row{ID: fmt.Sprint(i), Payload: strings.Repeat("x", size)})
 	}
@@ -59,8 +59,8 @@ func testCarried(t *testing.T, db Database) {
 	for _, b := range r.batches {
 		for _, it := range b.Items {
 			i, _ := strconv.Atoi(it.ID)
-			if it.PayloadSize != sizes[i] || (it.Payload == nil) != (sizes[i] > most) {
-				t.Errorf("a payload of %d bytes came as %d, said to be %d", sizes[i], len(it.Payload), it.PayloadSize)
+			if it.PayloadSize != sizes[i] || (it.Payload == nil) != (sizes[i] > limit) {
+				t.Errorf("payload of %d bytes: got %d bytes, reported as %d", sizes[i], len(it.Payload), it.PayloadSize)
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func testGroups(t *testing.T, db Database) {
 	for _, b := range r.batches {
 		for i := range b.Items {
 			if it := &b.Items[i]; it.Group != want[it.ID] {
-				t.Errorf("%s: group %#v came as %#v", it.ID, want[it.ID], it.Group)
+				t.Errorf("%s: group %#v: got %#v", it.ID, want[it.ID], it.Group)
 			}
 		}
 	}

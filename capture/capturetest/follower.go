@@ -90,7 +90,7 @@ func (f *Follower) Until(what string, holds func() bool) {
 		case <-f.done:
 			f.t.Fatalf("waiting for %s: the source ended: %v", what, f.err)
 		case <-timeout.C:
-			f.t.Fatalf("waiting for %s: %d rows came", what, len(f.Items))
+			f.t.Fatalf("waiting for %s: %d rows received", what, len(f.Items))
 		}
 	}
 }
@@ -115,7 +115,7 @@ func (f *Follower) WaitEnd() error {
 		case <-f.done:
 			return f.err
 		case <-timeout.C:
-			f.t.Fatal("the source goes on")
+			f.t.Fatal("the source does not end")
 		}
 	}
 }
@@ -132,7 +132,7 @@ func (f *Follower) IDs() (ids []string) {
 func (f *Follower) Expect(ids ...string) {
 	f.t.Helper()
 	if got := f.IDs(); strings.Join(got, " ") != strings.Join(ids, " ") {
-		f.t.Errorf("rows %q came, want %q", got, ids)
+		f.t.Errorf("got rows %q, want %q", got, ids)
 	}
 }
 

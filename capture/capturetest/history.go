@@ -50,13 +50,13 @@ func RunHistory(t *testing.T, h HistoryHarness) {
 		name string
 		test func(t *testing.T, h HistoryHarness)
 	}{
-		{"exact beside writers", testAgainExact},
-		{"parts of a transaction", testAgainParts},
-		{"two readers of one place", testAgainTwice},
-		{"a pause", testAgainPaused},
-		{"nothing is left", testAgainLeavesNothing},
-		{"cut", testAgainCut},
-		{"a part of nothing", testAgainNothing},
+		{"exact beside writers", testRangeExact},
+		{"restart after each batch", testRangeParts},
+		{"two readers of one start point", testRangeTwoReaders},
+		{"pause", testRangePaused},
+		{"leaves nothing", testRangeLeavesNothing},
+		{"disconnected", testRangeDisconnected},
+		{"empty range", testRangeEmpty},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if h.Parallel {
@@ -71,21 +71,21 @@ func RunHistory(t *testing.T, h HistoryHarness) {
 // time on, is lost or replaced, or its server shuts down. Setup may create all databases on
 // one server. Shutdown runs last and may stop that server.
 func RunHistoryLost(t *testing.T, h HistoryHarness) {
-	t.Run("a time", func(t *testing.T) { testAgainSince(t, h) })
+	t.Run("a time", func(t *testing.T) { testRangeSince(t, h) })
 	for _, name := range slices.Sorted(maps.Keys(h.Losses)) {
-		t.Run("lost/"+name, func(t *testing.T) { testAgainLost(t, h, h.Losses[name]) })
+		t.Run("lost/"+name, func(t *testing.T) { testRangeLost(t, h, h.Losses[name]) })
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.OtherLogs)) {
-		t.Run("another log/"+name, func(t *testing.T) { testAgainOther(t, h, h.OtherLogs[name]) })
+		t.Run("another log/"+name, func(t *testing.T) { testRangeOtherLog(t, h, h.OtherLogs[name]) })
 	}
 	if h.Shutdown != nil {
-		t.Run("shutdown", func(t *testing.T) { testAgainShutdown(t, h) })
+		t.Run("shutdown", func(t *testing.T) { testRangeShutdown(t, h) })
 	}
 }
 
 // RunHistoryLayout runs the tests of capture.HistoryReader that depend on the layout of the
 // table.
-func RunHistoryLayout(t *testing.T, h HistoryHarness) { testAgainExact(t, h) }
+func RunHistoryLayout(t *testing.T, h HistoryHarness) { testRangeExact(t, h) }
 
 // live is a running relay's source. A separate goroutine receives and acknowledges
 // everything at once.
@@ -189,9 +189,9 @@ func (l *live) until(what string, holds func() bool) {
 		case <-l.news:
 		case <-timeout:
 			l.mu.Lock()
-			came := len(l.ids)
+			received := len(l.ids)
 			l.mu.Unlock()
-			l.t.Fatalf("waiting for %s: %d rows came", what, came)
+			l.t.Fatalf("waiting for %s: %d rows received", what, received)
 		}
 	}
 }
@@ -206,20 +206,20 @@ func (l *live) rows(from, until string) []string {
 // inFront is the prefix of the ids of rows before a start point.
 const inFront = "in front of "
 
-// place makes the server retain the log from now on, if the source is a SlotRetainer. It
+// startPoint makes the server retain the log from now on, if the source is a SlotRetainer. It
 // returns the start point at a marker that it writes.
-func (l *live) place(token string) capture.StartPoint {
+func (l *live) startPoint(token string) capture.StartPoint {
 	l.t.Helper()
-	var kept string
-	if keeper, ok := l.src.(capture.SlotRetainer); ok {
+	var slot string
+	if retainer, ok := l.src.(capture.SlotRetainer); ok {
 		var err error
-		if kept, err = keeper.RetainLog(l.t.Context(), token); err != nil {
+		if slot, err = retainer.RetainLog(l.t.Context(), token); err != nil {
 			l.t.Fatal(err)
 		}
 		l.t.Cleanup(func() { l.drop(token) })
 	}
 	commit(l.t, l.db, rowsOf(inFront+token, 2)...)
-	return capture.StartPoint{Checkpoint: store.Checkpoint{Origin: l.origin, Position: l.mark(token)}, Slot: kept}
+	return capture.StartPoint{Checkpoint: store.Checkpoint{Origin: l.origin, Position: l.mark(token)}, Slot: slot}
 }
 
 // drop releases the retained log with a source that was not opened.
@@ -227,7 +227,7 @@ func (l *live) drop(name string) {
 	src := l.db.Source(l.t, Options{Outbox: outbox, BatchRows: batchRows})
 	defer src.Close()
 	if err := src.(capture.SlotRetainer).ReleaseLog(context.Background(), name); err != nil {
-		l.t.Logf("what is kept under %s stays: %v", name, err)
+		l.t.Logf("retained log %s not released: %v", name, err)
 	}
 }
 
@@ -245,19 +245,19 @@ func (l *live) end() {
 	}
 }
 
-// whole ends the source and checks that its log is intact from its last position and that
+// expectIntact ends the source and checks that its log is intact from its last position and that
 // the server no longer retains the acknowledged log.
-func (l *live) whole() {
+func (l *live) expectIntact() {
 	l.t.Helper()
 	l.mark("end")
-	const little = 100 << 10 // bytes
+	const maxBytes = 100 << 10
 	for end := time.Now().Add(waitTimeout); ; <-time.After(100 * time.Millisecond) {
-		kept, err := l.src.Retained(l.t.Context())
-		if err == nil && kept.Bytes <= little {
+		retained, err := l.src.Retained(l.t.Context())
+		if err == nil && retained.Bytes <= maxBytes {
 			break
 		}
 		if err != nil || time.Now().After(end) { // other tests write to the log too
-			l.t.Errorf("all is acknowledged, and %+v is retained, %v", kept, err)
+			l.t.Errorf("everything is acknowledged, but %+v is retained, %v", retained, err)
 			break
 		}
 	}
@@ -265,6 +265,6 @@ func (l *live) whole() {
 	src := l.db.Source(l.t, Options{Outbox: outbox, BatchRows: batchRows})
 	defer src.Close()
 	if o := open(l.t, src, l.db, store.Checkpoint{Origin: l.origin, Position: l.last}); o.View != nil {
-		l.t.Errorf("the relay's log is no longer whole: %s", o.SnapshotReason)
+		l.t.Errorf("the relay's log is no longer intact: %s", o.SnapshotReason)
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testAgainSince reads from a time on, and from a time at which several transactions were
+// testRangeSince reads from a time on, and from a time at which several transactions were
 // committed. A time before the start of the log is lost.
-func testAgainSince(t *testing.T, h HistoryHarness) {
+func testRangeSince(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)
 	commit(t, db, rowsOf("early", 3)...)
@@ -46,9 +46,9 @@ func testAgainSince(t *testing.T, h HistoryHarness) {
 	t.Logf("%d of %d rows are of %s or later", len(same), len(late), second)
 	again := readSince(t, db, second, until)
 	if !slices.EqualFunc(again, same, func(a, b store.Item) bool { return a.ID == b.ID && a.Committed.Equal(b.Committed) }) {
-		t.Errorf("%d rows came that are of the second transaction's time or later, want %d", len(again), len(same))
+		t.Errorf("%d rows received that are of the second transaction's time or later, want %d", len(again), len(same))
 	}
-	l.whole()
+	l.expectIntact()
 }
 
 // readSince reads the rows that were committed at a time or later.
@@ -62,8 +62,8 @@ func readSince(t *testing.T, db Database, since time.Time, until store.Position)
 	return slices.DeleteFunc(r.items, func(it store.Item) bool { return it.Committed.Before(since) })
 }
 
-// tell returns the errors of CheckReachable and ReadRange for a start point.
-func tell(t *testing.T, db Database, at capture.StartPoint, until store.Position) (reach, again error) {
+// historyErrors returns the errors of CheckReachable and ReadRange for a start point.
+func historyErrors(t *testing.T, db Database, at capture.StartPoint, until store.Position) (reach, again error) {
 	t.Helper()
 	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
 	defer src.Close()
@@ -74,14 +74,14 @@ func tell(t *testing.T, db Database, at capture.StartPoint, until store.Position
 	t.Logf("Reach: %v", reach)
 	t.Logf("Again: %v", again)
 	if len(r.items) > 0 {
-		t.Errorf("%d rows came", len(r.items))
+		t.Errorf("%d rows received", len(r.items))
 	}
 	return reach, again
 }
 
 func expectLost(t *testing.T, db Database, at capture.StartPoint, until store.Position) {
 	t.Helper()
-	reach, again := tell(t, db, at, until)
+	reach, again := historyErrors(t, db, at, until)
 	for _, err := range []error{reach, again} {
 		var lost *capture.LostError
 		if !errors.As(err, &lost) || strings.TrimSpace(lost.Reason) == "" {
@@ -90,7 +90,7 @@ func expectLost(t *testing.T, db Database, at capture.StartPoint, until store.Po
 	}
 }
 
-func testAgainLost(t *testing.T, h HistoryHarness, lose func(*testing.T, Database, capture.StartPoint)) {
+func testRangeLost(t *testing.T, h HistoryHarness, lose func(*testing.T, Database, capture.StartPoint)) {
 	db := h.Setup(t)
 	from, until := ended(t, db)
 	lose(t, db, from)
@@ -102,19 +102,19 @@ func testAgainLost(t *testing.T, h HistoryHarness, lose func(*testing.T, Databas
 func ended(t *testing.T, db Database) (from capture.StartPoint, until store.Position) {
 	t.Helper()
 	l := runLive(t, db)
-	from = l.place("from")
+	from = l.startPoint("from")
 	commit(t, db, rowsOf("part", 2)...)
 	until = l.mark("until")
 	l.end()
 	return from, until
 }
 
-func testAgainOther(t *testing.T, h HistoryHarness, other func(*testing.T, Database, *capture.StartPoint) Database) {
+func testRangeOtherLog(t *testing.T, h HistoryHarness, other func(*testing.T, Database, *capture.StartPoint) Database) {
 	db := h.Setup(t)
 	from, until := ended(t, db)
 	at := from
 	there := other(t, db, &at)
-	reach, again := tell(t, there, at, until)
+	reach, again := historyErrors(t, there, at, until)
 	for _, err := range []error{reach, again} {
 		var origin *capture.OriginError
 		if !errors.As(err, &origin) || strings.TrimSpace(origin.Reason) == "" {

@@ -15,32 +15,32 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// alone is the number of readers without a history reader.
-const alone = 1
+// relayReaders is the number of readers without a history reader.
+const relayReaders = 1
 
-// testAgainExact reads a range that begins and ends between the commits of writers, while
+// testRangeExact reads a range that begins and ends between the commits of writers, while
 // they keep writing and the relay reads and acknowledges. The range must equal the rows that
 // the relay received, in the same order, also after they are deleted.
-func testAgainExact(t *testing.T, h HistoryHarness) {
+func testRangeExact(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)
 	l.mark("begin")
 	stop := writeOn(t, db)
-	from := l.place("from")
+	from := l.startPoint("from")
 	few := len(l.rows("begin", "from")) + 50
 	l.until("rows of the writers", func() bool { return len(l.ids) > few })
 	until := l.mark("until")
 	want := l.rows("from", "until")
 	r := newReading(t, db, from, until)
 	r.begin()
-	r.whole(want)
+	r.expectRest(want)
 	order := stop()
 	l.mark("all")
 	all := slices.DeleteFunc(l.rows("begin", "all"), func(id string) bool { return strings.HasPrefix(id, inFront) })
 	sameOrder(t, all, order)
 	t.Logf("%d of %d rows are in the part", len(want), len(order))
 	if len(want) == 0 || len(want) == len(order) {
-		t.Error("nothing was proven")
+		t.Error("the range has no row, or all rows; the test proved nothing")
 	}
 	for i := range r.items {
 		if it := &r.items[i]; it.Outbox != outbox || string(it.Payload) == "" || it.PayloadSize != len(it.Payload) || it.Committed.IsZero() {
@@ -50,18 +50,18 @@ func testAgainExact(t *testing.T, h HistoryHarness) {
 	h.Delete(t, db, want)
 	again := newReading(t, db, from, until)
 	again.begin()
-	again.whole(want)
-	l.whole()
+	again.expectRest(want)
+	l.expectIntact()
 }
 
 // writeOn commits rows with four writers until stop is called. stop returns the ids in
 // commit order.
 func writeOn(t *testing.T, db Database) (stop func() []string) {
-	var enough atomic.Bool
+	var stopping atomic.Bool
 	done := make(chan []string, 1)
-	go func() { done <- writersUntil(t, db, 4, 5, enough.Load, none) }()
+	go func() { done <- writersUntil(t, db, 4, 5, stopping.Load, none) }()
 	stop = sync.OnceValue(func() []string {
-		enough.Store(true)
+		stopping.Store(true)
 		return <-done
 	})
 	t.Cleanup(func() { stop() })
@@ -72,7 +72,7 @@ func writeOn(t *testing.T, db Database) (stop func() []string) {
 // the start point before them, the position after them and the ids of the rows.
 func threeParts(l *live) (from capture.StartPoint, until store.Position, want []string) {
 	l.t.Helper()
-	from = l.place("from")
+	from = l.startPoint("from")
 	for _, rows := range [][]Row{rowsOf("first", 2), rowsOf("huge", 5*batchRows+7), rowsOf("last", 2)} {
 		commit(l.t, l.db, rows...)
 		want = append(want, idsOf(rows)...)
@@ -80,9 +80,9 @@ func threeParts(l *live) (from capture.StartPoint, until store.Position, want []
 	return from, l.mark("until"), want
 }
 
-// testAgainParts restarts the reader after every batch. No row may be missing or repeated,
+// testRangeParts restarts the reader after every batch. No row may be missing or repeated,
 // also inside a transaction.
-func testAgainParts(t *testing.T, h HistoryHarness) {
+func testRangeParts(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)
 	from, until, want := threeParts(l)
@@ -105,17 +105,17 @@ func testAgainParts(t *testing.T, h HistoryHarness) {
 	}
 	t.Logf("%d batches, %d of them inside of a transaction", parts, inside)
 	if parts < len(want)/batchRows {
-		t.Error("the transaction did not come in parts; nothing was proven")
+		t.Error("the transaction did not come in parts; the test proved nothing")
 	}
 	var ids []string
 	for i := range r.items {
 		ids = append(ids, r.items[i].ID)
 	}
 	sameOrder(t, ids, want)
-	l.whole()
+	l.expectIntact()
 }
 
-func testAgainTwice(t *testing.T, h HistoryHarness) {
+func testRangeTwoReaders(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)
 	from, until, want := threeParts(l)
@@ -126,21 +126,21 @@ func testAgainTwice(t *testing.T, h HistoryHarness) {
 			t.Fatal(err)
 		}
 	}
-	if now := h.Readers(t, db); now < alone+2 {
-		t.Errorf("%d read the log, want two more than %d", now, alone)
+	if now := h.Readers(t, db); now < relayReaders+2 {
+		t.Errorf("got %d readers of the log, want two more than %d", now, relayReaders)
 	}
-	one.whole(want)
-	two.whole(want)
+	one.expectRest(want)
+	two.expectRest(want)
 	third := newReading(t, db, from, until)
 	third.begin()
-	third.whole(want)
-	h.expectReaders(t, db, alone)
-	l.whole()
+	third.expectRest(want)
+	h.expectReaders(t, db, relayReaders)
+	l.expectIntact()
 }
 
-// testAgainPaused pauses a reader for longer than any source keeps its connection or cursor.
+// testRangePaused pauses a reader for longer than any source keeps its connection or cursor.
 // The relay's log is discarded meanwhile.
-func testAgainPaused(t *testing.T, h HistoryHarness) {
+func testRangePaused(t *testing.T, h HistoryHarness) {
 	const pause = 11 * time.Second
 	db := h.Setup(t)
 	l := runLive(t, db)
@@ -152,8 +152,8 @@ func testAgainPaused(t *testing.T, h HistoryHarness) {
 	}
 	commit(t, db, largeRows("behind")...)
 	<-time.After(pause) // the pause under test
-	l.whole()
-	r.whole(want)
+	l.expectIntact()
+	r.expectRest(want)
 }
 
 // expectReaders waits for a number of readers, because a server may need a moment to end
@@ -166,13 +166,13 @@ func (h *HistoryHarness) expectReaders(t *testing.T, db Database, want int) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%d read the log, want %d", got, want)
+			t.Fatalf("got %d readers of the log, want %d", got, want)
 		}
 	}
 }
 
-// testAgainLeavesNothing ends a reader at its start, and while it waits for its receiver.
-func testAgainLeavesNothing(t *testing.T, h HistoryHarness) {
+// testRangeLeavesNothing ends a reader at its start, and while it waits for its receiver.
+func testRangeLeavesNothing(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)
 	from, until, _ := threeParts(l)
@@ -191,24 +191,24 @@ func testAgainLeavesNothing(t *testing.T, h HistoryHarness) {
 		r.done <- nil // for cancel
 		r.cancel()
 	}
-	past := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
-	defer past.Close()
-	if err := past.(capture.HistoryReader).CheckReachable(t.Context(), from); err != nil {
-		t.Errorf("the place is not to be reached: %v", err)
+	other := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
+	defer other.Close()
+	if err := other.(capture.HistoryReader).CheckReachable(t.Context(), from); err != nil {
+		t.Errorf("start point not reachable: %v", err)
 	}
-	h.expectReaders(t, db, alone)
+	h.expectReaders(t, db, relayReaders)
 	if err := l.src.(capture.HistoryReader).CheckReachable(t.Context(), from); err != nil {
-		t.Errorf("the place is not to be reached, says the relay's own source: %v", err)
+		t.Errorf("start point not reachable by the relay's own source: %v", err)
 	}
-	l.whole()
+	l.expectIntact()
 }
 
-// testAgainCut closes the connection. The result is an ordinary error, and another reader
+// testRangeDisconnected closes the connection. The result is an ordinary error, and another reader
 // continues.
-func testAgainCut(t *testing.T, h HistoryHarness) {
+func testRangeDisconnected(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)
-	from := l.place("from")
+	from := l.startPoint("from")
 	var want []string
 	for i := range 34 { // 17 MiB, because MongoDB sends up to 16 MiB at once
 		rows := rowsOf(fmt.Sprintf("large-%02d", i), 1)
@@ -226,21 +226,21 @@ func testAgainCut(t *testing.T, h HistoryHarness) {
 	err := r.rest()
 	t.Log(err)
 	if err == nil || capture.IsFinal(err) {
-		t.Fatalf("the connection was cut, and the source ended with %v", err)
+		t.Fatalf("the connection was closed, and the source ended with %v", err)
 	}
-	h.expectReaders(t, db, alone)
+	h.expectReaders(t, db, relayReaders)
 	r.begin()
-	r.whole(want)
-	l.whole()
+	r.expectRest(want)
+	l.expectIntact()
 }
 
-// testAgainShutdown checks that a history reader never delays a graceful shutdown of the
+// testRangeShutdown checks that a history reader never delays a graceful shutdown of the
 // server, even if nothing receives its batches. It ends without an error if it had read the
 // whole range by then.
-func testAgainShutdown(t *testing.T, h HistoryHarness) {
+func testRangeShutdown(t *testing.T, h HistoryHarness) {
 	db, stop := h.Shutdown(t)
 	l := runLive(t, db)
-	from := l.place("from")
+	from := l.startPoint("from")
 	for i := range 20 {
 		rows := rowsOf(fmt.Sprintf("large-%d", i), 1)
 		rows[0].Payload = string(make512k('x'))
@@ -261,16 +261,16 @@ func testAgainShutdown(t *testing.T, h HistoryHarness) {
 	}
 }
 
-// testAgainNothing reads an empty range, and ranges that end before they start.
-func testAgainNothing(t *testing.T, h HistoryHarness) {
+// testRangeEmpty reads an empty range, and ranges that end before they start.
+func testRangeEmpty(t *testing.T, h HistoryHarness) {
 	db := h.Setup(t)
 	l := runLive(t, db)
 	first := l.mark("first")
-	from := l.place("from")
+	from := l.startPoint("from")
 	for _, until := range []store.Position{from.Position, first, l.mark("second")} {
 		r := newReading(t, db, from, until)
 		r.begin()
-		r.whole(nil)
+		r.expectRest(nil)
 	}
-	l.whole()
+	l.expectIntact()
 }

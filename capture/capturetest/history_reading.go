@@ -32,14 +32,14 @@ func newReading(t *testing.T, db Database, at capture.StartPoint, until store.Po
 func (r *reading) begin() {
 	r.t.Helper()
 	r.src = r.db.Source(r.t, Options{Outbox: outbox, BatchRows: batchRows})
-	past, ok := r.src.(capture.HistoryReader)
+	history, ok := r.src.(capture.HistoryReader)
 	if !ok {
-		r.t.Fatalf("a %T is no capture.Past", r.src)
+		r.t.Fatalf("%T is not a capture.HistoryReader", r.src)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	at, out, done := r.at, make(chan capture.Batch), make(chan error, 1)
 	r.stop, r.out, r.done = cancel, out, done
-	go func() { done <- past.ReadRange(ctx, at, r.until, out) }()
+	go func() { done <- history.ReadRange(ctx, at, r.until, out) }()
 	r.t.Cleanup(r.cancel)
 }
 
@@ -74,14 +74,14 @@ func (r *reading) next() (ended bool, err error) {
 			r.src = nil
 			return true, err
 		case <-timeout:
-			r.t.Fatalf("nothing came; %d rows did before", len(r.items))
+			r.t.Fatalf("nothing received; %d rows before", len(r.items))
 		}
 	}
 }
 
 func (r *reading) take(b capture.Batch) {
 	if len(b.Items) > 0 && b.Position == "" && r.at.Position == "" {
-		r.t.Error("a part of a transaction came, and no position before it")
+		r.t.Error("a part of a transaction arrived without a position before it")
 	}
 	r.items = append(r.items, b.Items...)
 	r.at.Skip += len(b.Items)
@@ -100,11 +100,11 @@ func (r *reading) rest() error {
 	}
 }
 
-// whole receives the rest and checks that exactly these rows were received.
-func (r *reading) whole(want []string) {
+// expectRest receives the rest and checks that exactly these rows were received.
+func (r *reading) expectRest(want []string) {
 	r.t.Helper()
 	if err := r.rest(); err != nil {
-		r.t.Fatalf("the log was read once more, up to %d rows: %v", len(r.items), err)
+		r.t.Fatalf("range read up to %d rows: %v", len(r.items), err)
 	}
 	var ids []string
 	for i := range r.items {

@@ -16,13 +16,13 @@ import (
 
 // load commits transactions until stop is called. stop returns the ids.
 func load(t *testing.T, db Database, prefix string) (stop func() []string) {
-	var enough atomic.Bool
+	var stopping atomic.Bool
 	done := make(chan []string, 1)
 	go func() {
 		var ids []string
 		pace := time.NewTicker(10 * time.Millisecond)
 		defer pace.Stop()
-		for i := 0; !enough.Load(); i++ {
+		for i := 0; !stopping.Load(); i++ {
 			<-pace.C
 			rows := rowsOf(fmt.Sprintf("%s-%04d", prefix, i), 3)
 			commit(t, db, rows...)
@@ -33,7 +33,7 @@ func load(t *testing.T, db Database, prefix string) (stop func() []string) {
 	var ids []string
 	stopped := false
 	stop = func() []string {
-		if enough.Store(true); !stopped {
+		if stopping.Store(true); !stopped {
 			ids, stopped = <-done, true
 		}
 		return ids
@@ -72,12 +72,12 @@ func reopen(t *testing.T, db Database, src Source) *reader {
 	o, err := src.Open(ctx, store.Checkpoint{}, &Tables{Viewer: db.Viewer(t)})
 	if err != nil {
 		src.Close()
-		t.Fatalf("no cut could be made: %v", err)
+		t.Fatalf("take snapshot: %v", err)
 	}
 	r := newReader(t, src)
 	if o.View == nil {
 		src.Close()
-		t.Fatal("the log is lost, and the opening is no cut")
+		t.Fatal("the log is lost, but Open took no snapshot")
 	}
 	items, err := o.View.Unsettled(ctx, store.UnsettledQuery{Outbox: outbox, Limit: 1000000})
 	if err != nil {
@@ -97,7 +97,7 @@ func testFault(t *testing.T, db Database, f Fault) {
 	r, _ := follow(t, db, store.Checkpoint{})
 	stop := load(t, db, "load")
 	r.rows(10)
-	well := examine(t, db)
+	before := diagnose(t, db)
 	f.Break(t, db)
 	err := r.ends()
 	var lost *capture.LostError
@@ -113,7 +113,7 @@ func testFault(t *testing.T, db Database, f Fault) {
 	if ready {
 		expectFault(t, readyAtLast(t, readier), f.Remedy)
 	}
-	expectWorse(t, db, well)
+	expectWorse(t, db, before)
 	commit(t, db, rowsOf("between", 2)...)
 	view, err := db.Viewer(t).View(t.Context(), "")
 	if err != nil {
@@ -122,12 +122,12 @@ func testFault(t *testing.T, db Database, f Fault) {
 	polled, err := view.Unsettled(t.Context(), store.UnsettledQuery{Outbox: outbox, Limit: 1000000})
 	view.Close()
 	if err != nil || !slices.ContainsFunc(polled, func(it store.Item) bool { return it.ID == rowsOf("between", 2)[0].ID }) {
-		t.Errorf("a row of meanwhile cannot be polled: %v", err)
+		t.Errorf("a row inserted during the fault cannot be polled: %v", err)
 	}
 	f.Fix(t, db)
 	if ready {
 		if err := readyAtLast(t, readier); err != nil {
-			t.Errorf("mended, and not ready: %v", err)
+			t.Errorf("fixed, but not ready: %v", err)
 		}
 	}
 	expectNoFault(t, db)
@@ -212,23 +212,23 @@ func testShutdown(t *testing.T, h Harness) {
 	}
 }
 
-// examine diagnoses the log with a separate source, beside the sources that read it. It
+// diagnose diagnoses the log with a separate source, beside the sources that read it. It
 // returns all findings that are not OK, and checks that each has a remedy.
-func examine(t *testing.T, db Database) []store.Finding {
+func diagnose(t *testing.T, db Database) []store.Finding {
 	t.Helper()
 	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
 	defer src.Close()
-	examiner, ok := src.(store.Diagnoser)
+	diagnoser, ok := src.(store.Diagnoser)
 	if !ok {
-		t.Fatal("a source whose log can be missing is no store.Examiner")
+		t.Fatal("a source whose log can be missing is not a store.Diagnoser")
 	}
-	found, err := examiner.Diagnose(t.Context())
+	found, err := diagnoser.Diagnose(t.Context())
 	if err != nil {
-		t.Fatalf("examine: %v", err)
+		t.Fatalf("diagnose: %v", err)
 	}
 	for _, f := range found {
 		if f.Subject == "" || f.Text == "" || (f.Grade == store.GradeOK) != (f.Remedy == "") {
-			t.Errorf("an incomplete finding: %+v", f)
+			t.Errorf("incomplete finding: %+v", f)
 		}
 	}
 	return slices.DeleteFunc(found, func(f store.Finding) bool { return f.Grade == store.GradeOK })
@@ -237,8 +237,8 @@ func examine(t *testing.T, db Database) []store.Finding {
 // expectWorse checks that a diagnosis has more findings than before.
 func expectWorse(t *testing.T, db Database, before []store.Finding) {
 	t.Helper()
-	if now := examine(t, db); len(now) <= len(before) {
-		t.Errorf("examined before: %+v, and now: %+v", before, now)
+	if now := diagnose(t, db); len(now) <= len(before) {
+		t.Errorf("diagnosed before: %+v, now: %+v", before, now)
 	}
 }
 
@@ -246,9 +246,9 @@ func expectWorse(t *testing.T, db Database, before []store.Finding) {
 // log.
 func expectNoFault(t *testing.T, db Database) {
 	t.Helper()
-	for _, f := range examine(t, db) {
+	for _, f := range diagnose(t, db) {
 		if f.Grade == store.GradeFault {
-			t.Errorf("mended, and examined: %+v", f)
+			t.Errorf("fixed, but diagnosed: %+v", f)
 		}
 	}
 }

@@ -89,7 +89,7 @@ func testLargeTransaction(t *testing.T, db Database, fine bool) {
 			continue
 		}
 		if len(b.Items) > batchRows {
-			t.Errorf("a batch of %d rows, the bound is %d", len(b.Items), batchRows)
+			t.Errorf("batch of %d rows, the limit is %d", len(b.Items), batchRows)
 		}
 		parts++
 		if b.Position != "" {
@@ -98,7 +98,7 @@ func testLargeTransaction(t *testing.T, db Database, fine bool) {
 		for i := range b.Items {
 			txns[b.Items[i].Txn] = true
 			if b.Items[i].Committed.IsZero() {
-				t.Errorf("row %s does not say when it was committed", b.Items[i].ID)
+				t.Errorf("row %s has no commit time", b.Items[i].ID)
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func testLargeTransaction(t *testing.T, db Database, fine bool) {
 		want = parts
 	}
 	if positions != want || len(txns) != 1 {
-		t.Errorf("one transaction came in %d parts with %d positions, want %d, and %d names", parts, positions, want, len(txns))
+		t.Errorf("one transaction: got %d parts with %d positions, want %d, and %d transaction ids", parts, positions, want, len(txns))
 	}
 }
 
@@ -122,14 +122,14 @@ func testMarks(t *testing.T, db Database) {
 	}
 	r.until("the marks", func() bool { return slices.Contains(r.marks, "mark-2") })
 	if !slices.Equal(r.marks, []string{"mark-1", "mark-2"}) {
-		t.Errorf("marks %q came", r.marks)
+		t.Errorf("got marks %q", r.marks)
 	}
 	r.expectAny(idsOf(rowsOf("before", 3))) // every row committed before the marker
 }
 
-// testCut opens a source beside writers. The view and the stream together must bring every
+// testSnapshot opens a source beside writers. The view and the stream together must bring every
 // row exactly once.
-func testCut(t *testing.T, db Database) {
+func testSnapshot(t *testing.T, db Database) {
 	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
 	begun := make(chan struct{})
 	done := make(chan []string, 1)
@@ -153,7 +153,7 @@ func testCut(t *testing.T, db Database) {
 		t.Fatal(err)
 	}
 	if opening.View == nil || opening.SnapshotReason == "" || opening.Origin == "" || opening.From == "" {
-		t.Fatalf("a cut is incomplete: %+v", opening)
+		t.Fatalf("snapshot is incomplete: %+v", opening)
 	}
 	items, err := opening.View.Unsettled(t.Context(), store.UnsettledQuery{Outbox: outbox, Limit: 100000})
 	if err != nil {
@@ -171,7 +171,7 @@ func testCut(t *testing.T, db Database) {
 	r.rows(len(order))
 	t.Logf("%d rows in the view, %d in the log", inView, len(r.ids)-inView)
 	if inView == 0 || inView == len(order) {
-		t.Error("the cut did not fall between the writers' commits; nothing was proven")
+		t.Error("the snapshot did not fall between the writers' commits; the test proved nothing")
 	}
 	r.expectAny(order)
 	sameOrder(t, r.ids[inView:], order[inView:])

@@ -81,7 +81,7 @@ func (r *reader) loses() {
 	select {
 	case <-r.lostOnce:
 	case <-time.After(waitTimeout):
-		r.t.Fatal("the source did not notice that its connection was cut")
+		r.t.Fatal("the source did not notice that its connection was closed")
 	}
 }
 
@@ -130,7 +130,7 @@ func (r *reader) until(what string, holds func() bool) {
 			r.src.Close()
 			r.t.Fatalf("waiting for %s: Follow ended with %v", what, err)
 		case <-timeout.C:
-			r.t.Fatalf("waiting for %s: not there after %s; %d rows came, connections lost: %v", what, waitTimeout, len(r.ids), r.losses())
+			r.t.Fatalf("waiting for %s: not there after %s; %d rows received, connections lost: %v", what, waitTimeout, len(r.ids), r.losses())
 		}
 	}
 }
@@ -150,7 +150,7 @@ func (r *reader) ends() error {
 			r.src.Close()
 			return err
 		case <-timeout.C:
-			r.t.Fatalf("the source goes on after %s; %d rows came, connections lost: %v", waitTimeout, len(r.ids), r.losses())
+			r.t.Fatalf("the source has not ended after %s; %d rows received, connections lost: %v", waitTimeout, len(r.ids), r.losses())
 		}
 	}
 }
@@ -197,9 +197,9 @@ func sameOrder(t *testing.T, got, want []string) {
 	for i := range max(len(got), len(want)) {
 		switch {
 		case i >= len(got):
-			t.Fatalf("%d rows came, want %d; the first that is missing is %s", len(got), len(want), want[i])
+			t.Fatalf("got %d rows, want %d; the first missing row is %s", len(got), len(want), want[i])
 		case i >= len(want):
-			t.Fatalf("%d rows came, want %d; the first too many is %s", len(got), len(want), got[i])
+			t.Fatalf("got %d rows, want %d; the first unexpected row is %s", len(got), len(want), got[i])
 		case got[i] != want[i]:
 			t.Fatalf("row %d is %s, want %s", i, got[i], want[i])
 		}

@@ -12,9 +12,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testFollowThroughCuts closes the connection at random while transactions of all sizes
+// testReconnects closes the connection at random while transactions of all sizes
 // arrive. Every row must arrive once, in commit order.
-func testFollowThroughCuts(t *testing.T, db Database) {
+func testReconnects(t *testing.T, db Database) {
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
@@ -37,15 +37,15 @@ func testFollowThroughCuts(t *testing.T, db Database) {
 	r.rows(len(want))
 	r.expect(want)
 	if len(r.losses()) == 0 {
-		t.Error("no connection was lost; nothing was proven")
+		t.Error("no connection was lost; the test proved nothing")
 	}
 }
 
-// testCutInside closes the connection after a part of a transaction was received, while the
+// testReconnectInTransaction closes the connection after a part of a transaction was received, while the
 // next part waits. The rest must arrive, and no row of the first part again. If each part
 // has a position, the source may notice the lost connection only when the next part is
 // received.
-func testCutInside(t *testing.T, db Database, fine bool) {
+func testReconnectInTransaction(t *testing.T, db Database, fine bool) {
 	r, _ := follow(t, db, store.Checkpoint{})
 	commit(t, db, rowsOf("before", 1)...)
 	r.rows(1)
@@ -66,7 +66,7 @@ func testCutInside(t *testing.T, db Database, fine bool) {
 	r.rows(len(rows) + 1)
 	r.expect(append(idsOf(rows), idsOf(rowsOf("after", 1))...))
 	if len(r.losses()) == 0 {
-		t.Error("no connection was lost; nothing was proven")
+		t.Error("no connection was lost; the test proved nothing")
 	}
 }
 
@@ -94,7 +94,7 @@ func expectRest(t *testing.T, db Database, at store.Checkpoint) {
 	t.Helper()
 	again, o := follow(t, db, at)
 	if o.View != nil || o.SnapshotReason != "" || o.From != at.Position || o.Origin != at.Origin {
-		t.Fatalf("the log is intact from %+v, the opening is %+v", at, o)
+		t.Fatalf("the log is intact from %+v, but Open returned %+v", at, o)
 	}
 	again.rows(batchRows + 6)
 	again.expect(append(idsOf(rowsOf("two", batchRows+3)), idsOf(rowsOf("three", 3))...))
@@ -122,7 +122,7 @@ func testReopenUnacknowledged(t *testing.T, db Database) {
 	want := r.ids
 	again, second := follow(t, db, r.end(o, o.From))
 	if second.View != nil {
-		t.Fatalf("the log is intact, the opening says: %s", second.SnapshotReason)
+		t.Fatalf("the log is intact, but Open took a snapshot: %s", second.SnapshotReason)
 	}
 	again.rows(len(want))
 	again.expect(want)
@@ -135,7 +135,7 @@ func testOtherOrigin(t *testing.T, db Database) {
 	at.Origin = "another/" + at.Origin
 	again, second := follow(t, db, at)
 	if second.SnapshotReason == "" || second.Origin != o.Origin {
-		t.Fatalf("a checkpoint of another origin was taken: %+v", second)
+		t.Fatalf("a checkpoint of another origin was accepted: %+v", second)
 	}
 	commit(t, db, rowsOf("new", 1)...)
 	again.rows(1)

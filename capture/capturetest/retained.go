@@ -47,7 +47,7 @@ func testRetained(t *testing.T, h Harness) {
 	again := h.reader(t, db)
 	second := open(t, again.src, db, at)
 	if second.View != nil {
-		t.Errorf("the log is intact, the opening says: %s", second.SnapshotReason)
+		t.Errorf("the log is intact, but Open took a snapshot: %s", second.SnapshotReason)
 	}
 	// A source that ends may fail to send its last acknowledgement to the server.
 	again.retainsUpTo("opened at the checkpoint", 1, 3, each)
@@ -88,13 +88,13 @@ func (r *reader) retainsUpTo(when string, least, most, each int64) {
 	if err != nil {
 		r.t.Fatalf("%s: %v", when, err)
 	}
-	r.t.Logf("%s: %d bytes are kept", when, kept.Bytes)
+	r.t.Logf("%s: %d bytes retained", when, kept.Bytes)
 	from, to := least*each*2/3, most*each*4/3
 	if most == 0 {
 		to = each / 20 // other log of the server
 	}
 	if kept.Bytes < from || kept.Bytes > to {
-		r.t.Errorf("%s: %d bytes are kept, want %d to %d", when, kept.Bytes, from, to)
+		r.t.Errorf("%s: %d bytes retained, want %d to %d", when, kept.Bytes, from, to)
 	}
 	if (kept.Limit > 0) != r.bounded {
 		r.t.Errorf("%s: the limit is %d; there is one: %v", when, kept.Limit, r.bounded)

@@ -203,10 +203,10 @@ func (c *cuttable) cut() {
 // here that replace them.
 func differs() map[string]string {
 	return map[string]string{
-		"larger_than_a_batch":        "every number of the log is a position: see TestPartsHavePositions",
-		"cut_inside_a_transaction":   "every number of the log is a position: see TestCutInside",
-		"span_with_an_end":           "a batch may hold rows of several transactions: see TestSpanEnds",
-		"position_of_an_idle_outbox": "nothing is kept for an idle outbox, so no position moves: see TestIdle",
+		"larger_than_a_batch":            "every number of the log is a position: see TestPartsHavePositions",
+		"reconnect_inside_a_transaction": "every number of the log is a position: see TestCutInside",
+		"span_with_an_end":               "a batch may hold rows of several transactions: see TestSpanEnds",
+		"position_of_an_idle_outbox":     "nothing is kept for an idle outbox, so no position moves: see TestIdle",
 	}
 }
 
