@@ -106,7 +106,7 @@ func databaseOf(raw string) (string, error) {
 }
 
 func refuseURL(problem, remedy string) error {
-	return &store.SetupError{Problem: "the database URL " + problem, Remedy: remedy}
+	return &store.SetupError{Problem: "database URL " + problem, Remedy: remedy}
 }
 
 // withoutSecrets returns the text of an error without the URL's user and password.

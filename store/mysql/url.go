@@ -45,7 +45,7 @@ func ParseURL(raw, application string) (*mysql.Config, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "mysql" && u.Scheme != "mariadb" || u.Opaque != "" {
 		return nil, &store.SetupError{
-			Problem: "the database URL is not of the form " + urlForm,
+			Problem: "database URL is not of the form " + urlForm,
 			Remedy:  "percent-encode special characters in the user name, password and database",
 		}
 	}
@@ -86,7 +86,7 @@ func ParseURL(raw, application string) (*mysql.Config, error) {
 }
 
 func refuseURL(problem, remedy string) error {
-	return &store.SetupError{Problem: "the database URL " + problem, Remedy: remedy}
+	return &store.SetupError{Problem: "database URL " + problem, Remedy: remedy}
 }
 
 // attribute returns a text as the value of a connection attribute.

@@ -261,7 +261,7 @@ func (d *decoder) checkMongo(path string, raw URL) {
 func (d *decoder) failOnError(path string, err error) {
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		d.fail(path, "%s; %s", strings.TrimPrefix(setup.Problem, "the database URL "), setup.Remedy)
+		d.fail(path, "%s; %s", strings.TrimPrefix(setup.Problem, "database URL "), setup.Remedy)
 	} else if err != nil {
 		d.fail(path, "%s", err)
 	}
