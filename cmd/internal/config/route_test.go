@@ -188,7 +188,7 @@ func TestSQLite(t *testing.T) {
 		{"'sqlite:'", "names no file"},
 		{"'sqlite:///var/lib/'", "names no file"},
 		{"'sqlite::memory:'", "names a database in memory"},
-		{"'sqlite:shop.db?mode=ro'", "database URL has parameters, but SQLite supports none"},
+		{"'sqlite:shop.db?mode=ro'", "has parameters, but SQLite supports none"},
 		{"'sqlite:50%.db'", "has a path that cannot be decoded|%25"},
 	} {
 		compare(t, faults(t, preset+tt.url+"\n"), []string{"relay.yaml:3: source.url: |" + tt.want})
