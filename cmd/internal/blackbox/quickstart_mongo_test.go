@@ -52,7 +52,7 @@ func TestMongoQuickstart(t *testing.T) {
 	if code := q.exitCode(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
-	if said := q.stdout.String(); !strings.Contains(said, "each once, and each group in the order of its commits") || strings.Contains(said, "asked the table") {
+	if said := q.stdout.String(); !strings.Contains(said, "each once and in the commit order of its group") || strings.Contains(said, "polled the table") {
 		t.Errorf("it says:\n%s", said)
 	}
 	if mongoHas(t, source, q.made) {

@@ -384,7 +384,7 @@ func TestQuickstartKeeps(t *testing.T) {
 			t.Errorf("%d rows are not COMPLETED", len(left))
 		}
 		_, commands, _ := strings.Cut(q.stdout.String(), "Look at the table:\n")
-		look, remove, _ := strings.Cut(commands, "Go on.")
+		look, remove, _ := strings.Cut(commands, "Continue.")
 		_, remove, _ = strings.Cut(remove, "Remove it:\n")
 		remove, _, _ = strings.Cut(remove, "\nThe schema sluicebox stays")
 		if client := strings.Fields(look)[0]; clientIsThere(t, client) {

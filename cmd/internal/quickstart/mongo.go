@@ -133,7 +133,7 @@ func (m *mongoDatabase) explain(err error) error {
 	}
 	source := m.options.Auth.AuthSource
 	return &store.SetupError{
-		Problem: fmt.Sprintf("user %s may not create a database on the server: %s", user, err),
+		Problem: fmt.Sprintf("user %s lacks privileges for a database of its own: %s", user, err),
 		Remedy: "run in mongosh as an administrator, or use another user:\n" +
 			fmt.Sprintf(`db.getSiblingDB(%q).grantRolesToUser(%q, [{role: "readWrite", db: %q}, {role: "dbAdmin", db: %q}])`, source, user, m.name, m.name) +
 			"\nor, to cover the new name of each quickstart: readWriteAnyDatabase and dbAdminAnyDatabase in admin",

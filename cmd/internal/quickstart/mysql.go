@@ -201,7 +201,7 @@ func (m *mysqlDatabase) explain(ctx context.Context, err error) error {
 		on = "*.*"
 	}
 	return &store.SetupError{
-		Problem: fmt.Sprintf("account %s may not create a database on the server: %s", account, err),
+		Problem: fmt.Sprintf("account %s lacks privileges for a database of its own: %s", account, err),
 		Remedy: "run as an administrator, or use another account:\n" +
 			"GRANT CREATE, DROP, SELECT, INSERT, UPDATE, DELETE ON " + on + " TO " + account + ";",
 	}

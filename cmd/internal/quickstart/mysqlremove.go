@@ -77,7 +77,7 @@ func (m *mysqlDatabase) awaitSetUp(ctx context.Context, conn *sql.Conn) error {
 		}
 	}
 	if err == nil && !got {
-		err = errors.New("session does not end")
+		err = errors.New("session did not end")
 	}
 	if err != nil {
 		return fmt.Errorf("wait for the session that created the database: %w", err)
@@ -93,7 +93,7 @@ func (m *mysqlDatabase) endSessions(ctx context.Context, conn *sql.Conn) error {
 		err = errors.Join(err, endSession(ctx, conn, id))
 	}
 	if err != nil {
-		return fmt.Errorf("end the relay's sessions: %w", err)
+		return fmt.Errorf("kill relay sessions: %w", err)
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func TestOracle(t *testing.T) {
 		d      [4]int // delivered, duplicates, out of order, unknown
 	}{
 		"all well":      {[][]order{rows(1), rows(2, 3), rows(4, 5)}, allDone, "", [4]int{5, 0, 0, 0}},
-		"a loss":        {[][]order{rows(1, 2), rows(4, 5)}, allDone, "1 row was committed but not delivered\nnot delivered, among others: 0000100000003", [4]int{4, 0, 0, 0}},
+		"a loss":        {[][]order{rows(1, 2), rows(4, 5)}, allDone, "1 row was committed but not delivered\nnot delivered, for example: 0000100000003", [4]int{4, 0, 0, 0}},
 		"the last lost": {[][]order{rows(1, 2, 3)}, allDone, "2 rows were committed but not delivered", [4]int{3, 0, 0, 0}},
 		"a swap":        {[][]order{rows(1, 3), rows(2, 4, 5)}, allDone, "1 row arrived after a later row of its group\nrow 0000100000002 arrived after row 0000100000003", [4]int{5, 0, 1, 0}},
 		"reversed":      {[][]order{rows(5, 4, 3, 2, 1)}, allDone, "4 rows arrived after a later row", [4]int{5, 0, 4, 0}},

@@ -30,7 +30,7 @@ type event struct {
 func (o order) payload() string {
 	text, err := json.Marshal(event{ID: o.id(), Type: "order.created", Customer: o.customer(), Number: o.n, Cents: o.cents()})
 	if err != nil {
-		panic("quickstart: texts and numbers that JSON cannot hold: " + err.Error())
+		panic("quickstart: marshal order: " + err.Error())
 	}
 	return string(text)
 }

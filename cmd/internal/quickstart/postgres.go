@@ -61,7 +61,7 @@ func newPostgres(raw, name string) (*postgresSchema, databaseInfo, error) {
 		description:    fmt.Sprintf("schema %s of database %s on %s", name, cfg.Database, cfg.Host),
 		inspectCommand: psql + " -c 'SELECT status, count(*), max(retry_count) FROM " + name + ".outbox_events GROUP BY status'",
 		removeCommand:  psql + " -c " + strings.Join(shellWords(postgresRemoval(name)), " -c "),
-		remainsNote:    "The schema sluicebox stays, with the tables of all relays. The slot retains WAL until it is removed.",
+		remainsNote:    "The schema sluicebox stays, with the tables of all relays. Until the slot is dropped, the server retains WAL for it.",
 	}, nil
 }
 

@@ -89,12 +89,12 @@ func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error 
 		case n == 0:
 			return nil
 		case ended && waited > endTimeout+killTimeout:
-			return fmt.Errorf("%d sessions of the relay do not end", n)
+			return fmt.Errorf("%d relay sessions did not end", n)
 		case !ended && waited > endTimeout:
 			ended = true
 			_, err := conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()", s.name)
 			if err != nil {
-				return fmt.Errorf("end the relay's sessions: %w", err)
+				return fmt.Errorf("terminate relay sessions: %w", err)
 			}
 		}
 		select {
@@ -159,5 +159,5 @@ func (s *postgresSchema) leftovers(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("list leftovers of earlier quickstarts: %w", err)
 	}
-	return leftoverNote(names, "%s in this database.\nIts slot retains WAL.", postgresRemoval), nil
+	return leftoverNote(names, "%s in this database.\nUntil its slot is dropped, the server retains WAL for it.", postgresRemoval), nil
 }

@@ -116,7 +116,7 @@ func results(rows []order) []byte {
 	}
 	text, err := json.Marshal(answer)
 	if err != nil {
-		panic("quickstart: texts that JSON cannot hold: " + err.Error())
+		panic("quickstart: marshal results: " + err.Error())
 	}
 	return text
 }

@@ -64,7 +64,7 @@ func (q *quickstart) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		err = errInterrupted
 		if !q.shouldKeep() && leaveErr == nil {
-			err = fmt.Errorf("%w, and nothing is left behind", err)
+			err = fmt.Errorf("%w; nothing is left behind", err)
 		}
 	} else {
 		q.printText(q.env.Stderr, "Relay log:\n%s", q.log.String())

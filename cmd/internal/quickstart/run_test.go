@@ -237,7 +237,7 @@ func TestAwaitGivesUp(t *testing.T) {
 			t.Errorf("after %s: %t, %v", took, done, err)
 		}
 		s, _ := o.currentState()
-		if err := resultError(&s, map[string]int{completed: 5}); err == nil || !strings.Contains(err.Error(), "not delivered, among others: 0000100000003") {
+		if err := resultError(&s, map[string]int{completed: 5}); err == nil || !strings.Contains(err.Error(), "not delivered, for example: 0000100000003") {
 			t.Errorf("the verdict is %v", err)
 		}
 	})

@@ -80,7 +80,7 @@ func resultError(s *state, states map[string]int) error {
 	}
 	text := strings.Join(wrong, "; ")
 	if len(s.lost) > 0 {
-		text += "\nnot delivered, among others: " + strings.Join(s.lost, ", ")
+		text += "\nnot delivered, for example: " + strings.Join(s.lost, ", ")
 	}
 	if len(s.examples) > 0 {
 		text += "\n" + strings.Join(s.examples, "\n")
@@ -130,19 +130,19 @@ func (q *quickstart) summaryText(s *state, wrong error) string {
 	r, f := q.result(s), q.faults.counts()
 	line("%d orders were committed, each with its outbox row in the same transaction.", s.committed)
 	if wrong == nil {
-		line("All %d rows were delivered, each once, and each group in the order of its commits.", s.delivered)
+		line("All %d rows were delivered, each once and in the commit order of its group.", s.delivered)
 	} else {
-		line("%d rows were delivered. Something is wrong: %s", s.delivered, wrong)
+		line("%d rows were delivered, with faults: %s", s.delivered, wrong)
 	}
 	line("")
 	line("  latency    p50 %s, p99 %s, from the commit to the receiver", shortTime(s.p50), shortTime(s.p99))
 	line("  rate       %g rows/s delivered, in %d requests", r.RowsPerS, f.requests)
 	if asked := int(q.opts.For.Seconds() * float64(q.opts.Rate)); s.committed < asked*95/100 {
-		line("             %d orders were due: the database or this machine could not take more", asked)
+		line("             %d orders were due: the database or this machine is at its limit", asked)
 	}
 	if q.opts.FailRate > 0 {
 		line("  failures   %d requests failed on purpose, before a row was accepted:", f.total())
-		line("             %d answered 503, %d answered 500, %d cut off", f.failed[unavailable], f.failed[serverError], f.failed[disconnected])
+		line("             %d with status 503, %d with status 500, %d by a dropped connection", f.failed[unavailable], f.failed[serverError], f.failed[disconnected])
 		line("  retries    %d rows were accepted at a later attempt, none after more than %d; only", f.retriedRows, max(1, f.maxTries))
 		line("             their groups waited. No row fails more than %d times on purpose,", maxStrikes)
 		line("             so none uses up its retries (max-retries is 3)")
@@ -176,7 +176,7 @@ func nextStepsText(command string, source config.URL) string {
   %[1]s quickstart --keep
       keeps the outbox, so that you can look at the table
 
-Your own outbox takes four lines, in sluicebox.yaml:
+Your own outbox needs four lines in sluicebox.yaml:
 
   source:
     url: %[2]s://relay@db.example/shop
@@ -202,7 +202,7 @@ Configuration: %s
 
 Look at the table:
   %s
-Go on. The receiver has ended with the quickstart; name another:
+Continue. The receiver ended with the quickstart, so name another:
   SLUICEBOX_FLOWCATALYST_API_BASE_URL=http://127.0.0.1:8080 %s run -c %s
 Remove it:
   %s

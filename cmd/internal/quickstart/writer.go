@@ -93,7 +93,7 @@ func (l *load) commit(ctx context.Context, s session, g int, timed bool) error {
 	defer cancel()
 	o := l.oracle.begin(g)
 	if err := s.commit(ctx, o); err != nil {
-		return fmt.Errorf("the writer: %w", err)
+		return fmt.Errorf("writer: %w", err)
 	}
 	l.oracle.committed(o, time.Now(), timed)
 	return nil
