@@ -148,8 +148,8 @@ func TestBodyTooLarge(t *testing.T) {
 				s.numberIn("outbox_events", rows/2, rows/2, group, 8000)
 				s.numberIn("outbox_events", rows/2+1, rows, group, 200)
 				s.expectNumbered(rows, numbered(rows/2))
-				within(s.t, patience, func() string {
-					if f := s.fate(numbered(rows / 2)); f.status != "FAILED" || !strings.Contains(f.reason, "413") {
+				within(s.t, testTimeout, func() string {
+					if f := s.rowState(numbered(rows / 2)); f.status != "FAILED" || !strings.Contains(f.reason, "413") {
 						return fmt.Sprintf("the row that is too large is %+v", f)
 					}
 					return ""

@@ -54,10 +54,10 @@ func TestABlockedGroup(t *testing.T) {
 				} else {
 					s.expectNumbered(400)
 				}
-				if f := s.fate(numbered(bad)); f.status != way.becomes {
+				if f := s.rowState(numbered(bad)); f.status != way.becomes {
 					s.t.Errorf("the row is %+v", f)
 				}
-				within(s.t, patience, func() string {
+				within(s.t, testTimeout, func() string {
 					if l := r.lane("0"); l.State == "blocked" {
 						return fmt.Sprintf("the lane is %+v", l)
 					}
@@ -81,7 +81,7 @@ func TestABlockedGroupKeepsNoLog(t *testing.T) {
 		poison(s.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(bad))
 		r := s.run()
 		s.number(1, 10, "i % 10")
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if n := count(s.t, s.conn, "SELECT count(*) FROM sluicebox.checkpoint"); n == 0 {
 				return "there is no checkpoint"
 			}
@@ -90,7 +90,7 @@ func TestABlockedGroupKeepsNoLog(t *testing.T) {
 		unlock := s.lock("sluicebox.checkpoint")
 		s.number(11, 100, "i % 10")
 		s.expectCompleted(99)
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if l := r.lane("0"); l.State != "blocked" {
 				return fmt.Sprintf("the lane is %+v", l)
 			}
@@ -105,7 +105,7 @@ func TestABlockedGroupKeepsNoLog(t *testing.T) {
 		if l := r.lane("0"); l.State != "blocked" {
 			s.t.Errorf("the lane is %+v", l)
 		}
-		s.expectLogGiven()
+		s.expectLogReleased()
 		expectStop(s.t, r)
 	})
 }
@@ -114,7 +114,7 @@ func TestABlockedGroupKeepsNoLog(t *testing.T) {
 func (s *scene) expectCompleted(n int) {
 	s.t.Helper()
 	arrive(s.t, s.to, n)
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		if done := s.completed(); done != n {
 			return fmt.Sprintf("%d rows are COMPLETED, want %d", done, n)
 		}
@@ -144,21 +144,21 @@ func (s *scene) lock(table string) (unlock func()) {
 // endSessions ends the sessions of a killed relay on the server.
 func (s *scene) endSessions() {
 	s.t.Helper()
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		s.kind.end(s.t, s)
 		return none(s.t, s.conn, "are sessions of the killed relay", s.kind.sessions(s.database))
 	})
 }
 
-// expectLogGiven waits until the server may discard its log up to the current position.
-func (s *scene) expectLogGiven() {
+// expectLogReleased waits until the server may discard its log up to the current position.
+func (s *scene) expectLogReleased() {
 	s.t.Helper()
 	var here string
 	if err := s.conn.row("SELECT pg_current_wal_insert_lsn()::text").Scan(&here); err != nil {
 		s.t.Fatal(err)
 	}
 	// The relay moves past the position only when it reads something later in the log.
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		if n := count(s.t, s.conn, "SELECT count(*) FROM (SELECT pg_logical_emit_message(true, 'test', '')) m, pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn >= $1::text::pg_lsn", here); n == 0 {
 			return "the slot stays in front of " + here
 		}
@@ -175,14 +175,14 @@ func (s *scene) expectBlocked(r *relay, bad, n int) {
 		held++
 	}
 	s.expectCompleted(n - held)
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		l := r.lane("0")
 		if l.State != "blocked" || l.Head != numbered(bad) || !strings.Contains(l.Error, "no such thing") || l.Rows < held-1 {
 			return fmt.Sprintf("the lane is %+v, want %d rows behind the blocked one", l, held-1)
 		}
 		return ""
 	})
-	if f := s.fate(numbered(bad)); f.status != "FAILED" || f.retries != 1 {
+	if f := s.rowState(numbered(bad)); f.status != "FAILED" || f.retries != 1 {
 		s.t.Errorf("the row is %+v", f)
 	}
 	if c := s.to.Counts(); c.Distinct != n-held {
@@ -210,7 +210,7 @@ func TestAPausedGroup(t *testing.T) {
 		r = s.run()
 		s.number(201, 300, "i % 10")
 		arrive(s.t, s.to, 280)
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if l := r.lane("0"); l.State != "paused" || l.Rows < 20 {
 				return fmt.Sprintf("the lane is %+v", l)
 			}

@@ -53,7 +53,7 @@ func TestMongoKilledUnderLoad(t *testing.T) {
 // them the order of arrivals proves nothing.
 func (s *mongoScene) shuffled(least int) {
 	s.t.Helper()
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		if n := s.reordered(); n < least {
 			return fmt.Sprintf("%d documents are out of the order of createdAt, want %d", n, least)
 		}
@@ -61,16 +61,16 @@ func (s *mongoScene) shuffled(least int) {
 	})
 }
 
-// mishap is a fault of a replica set under load.
-type mishap struct {
+// setFault is a fault of a replica set under load.
+type setFault struct {
 	name string
 	// strike causes the fault and returns once the set accepts writes again, with a function
 	// that restores the set.
 	strike func(set *servers.MongoSet) (mend func())
 }
 
-// mishaps returns the faults for a set of that many members.
-func mishaps() map[int][]mishap {
+// setFaults returns the faults for a set of that many members.
+func setFaults() map[int][]setFault {
 	down := func(mode string) func(set *servers.MongoSet) func() {
 		return func(set *servers.MongoSet) func() {
 			set.Stop(mode)
@@ -78,7 +78,7 @@ func mishaps() map[int][]mishap {
 			return func() {}
 		}
 	}
-	return map[int][]mishap{
+	return map[int][]setFault{
 		1: {{"crashes", down("immediate")}, {"shuts down", down("fast")}},
 		3: {
 			{"steps down", func(set *servers.MongoSet) func() {
@@ -106,7 +106,7 @@ func mishaps() map[int][]mishap {
 // documents arrive soon after the set accepts writes again.
 func TestMongoThePrimary(t *testing.T) {
 	t.Parallel()
-	for members, all := range mishaps() {
+	for members, all := range setFaults() {
 		t.Run(fmt.Sprintf("of %d", members), func(t *testing.T) {
 			t.Parallel()
 			anOwnMongo(t, members, nil, "", func(s *mongoScene, set *servers.MongoSet) {
@@ -141,7 +141,7 @@ func TestMongoThePrimary(t *testing.T) {
 func (s *mongoScene) arrives(since time.Time) (after time.Duration) {
 	s.t.Helper()
 	seen := 0
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		log := s.to.Log()
 		for ; seen < len(log); seen++ {
 			if r := log[seen]; r.At.After(since) && writtenIn(s.t, r.Payload).At >= since.UnixMilli() {

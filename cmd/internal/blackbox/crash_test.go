@@ -94,7 +94,7 @@ func TestKilledUnderLoad(t *testing.T) {
 // statements are done by then.
 func (s *scene) disconnected() {
 	s.t.Helper()
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		return none(s.t, s.conn, "are sessions of the killed relay", s.kind.sessions(s.database))
 	})
 }

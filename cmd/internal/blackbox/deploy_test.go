@@ -108,7 +108,7 @@ func TestUnderAServiceManager(t *testing.T) {
 		hold := make(chan struct{})
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: hold} })
 		s.number(1, 1, "1")
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			return none(s.t, s.conn, "are not under way", "SELECT count(*) FROM outbox_events WHERE status <> 'PROCESSING'")
 		})
 

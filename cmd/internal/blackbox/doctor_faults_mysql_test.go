@@ -10,9 +10,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// guest is a relay configuration with a MySQL or MariaDB server of its own. The relay's
-// account has exactly the privileges that it needs.
-type guest struct {
+// doctorFixtureMySQL is a relay configuration with a MySQL or MariaDB server of its own.
+// The relay's account has exactly the privileges that it needs.
+type doctorFixtureMySQL struct {
 	*site
 	server *servers.MySQLServer
 }
@@ -22,9 +22,9 @@ const (
 	seedWrite = "UPDATE (status, retry_count, processed_at, error_message)"
 )
 
-// newGuest returns a guest without faults.
-func newGuest(t *testing.T, f servers.Flavour) *guest {
-	g := &guest{server: f.Start(t, map[string]string{"binlog-row-metadata": "FULL"})}
+// newDoctorFixtureMySQL returns a fixture without faults.
+func newDoctorFixtureMySQL(t *testing.T, f servers.Flavour) *doctorFixtureMySQL {
+	g := &doctorFixtureMySQL{server: f.Start(t, map[string]string{"binlog-row-metadata": "FULL"})}
 	g.site = newSite(t, f, g.server.Database(), "")
 	g.config = strings.Replace(g.config, "://root@", "://relay@", 1)
 	g.sql(seedTablesMySQL, "CREATE USER relay", "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO relay",
@@ -45,7 +45,7 @@ func ownMySQL() []string {
 }
 
 // init runs `sluicebox init` as the administrator.
-func (g *guest) init() {
+func (g *doctorFixtureMySQL) init() {
 	g.t.Helper()
 	as := strings.Replace(g.config, "://relay@", "://root@", 1)
 	if _, stderr, code := command(g.t, nil, "init", "-c", configFile(g.t, as)); code != 0 {
@@ -53,8 +53,8 @@ func (g *guest) init() {
 	}
 }
 
-// expectWell expects doctor to report no fault.
-func (g *guest) expectWell() {
+// expectNoFaults expects doctor to report no fault.
+func (g *doctorFixtureMySQL) expectNoFaults() {
 	g.t.Helper()
 	d, text, code := doctor(g.t, g.config)
 	if code != 0 || d.Faults+d.Advice+d.Unreachable > 0 || !strings.HasSuffix(text, "\nNo problems found.\n") {
@@ -62,8 +62,8 @@ func (g *guest) expectWell() {
 	}
 }
 
-// expectIll expects doctor to report an illness, and returns its findings.
-func (g *guest) expectIll(ill *illness) diagnosis {
+// expectFault expects doctor to report a fault, and returns its findings.
+func (g *doctorFixtureMySQL) expectFault(ill *faultCase) diagnosis {
 	g.t.Helper()
 	d, text, code := doctor(g.t, g.config)
 	if want := map[bool]int{false: 78, true: 0}[ill.harmless]; code != want || (d.Advice > 0) != ill.harmless {
@@ -102,8 +102,8 @@ func (d *diagnosis) complaints() string {
 	return said
 }
 
-// cure runs the statements that doctor prints, and no others, until it reports no fault.
-func (g *guest) cure(d diagnosis) {
+// applyFixes runs the statements that doctor prints, and no others, until it reports no fault.
+func (g *doctorFixtureMySQL) applyFixes(d diagnosis) {
 	g.t.Helper()
 	const most = 4 // a fix may let doctor see more
 	for range most {
@@ -124,24 +124,24 @@ func (g *guest) cure(d diagnosis) {
 	}
 }
 
-// suffer causes an illness, runs its cure and expects a guest without faults.
-func (g *guest) suffer(t *testing.T, ill *illness) {
+// checkFault causes a fault, applies its fixes and expects no faults afterwards.
+func (g *doctorFixtureMySQL) checkFault(t *testing.T, ill *faultCase) {
 	defer func(outer *testing.T, config string) { g.t, g.config = outer, config }(g.t, g.config)
 	g.t = t
 	g.sql(ill.cause...)
 	if ill.change != nil {
 		g.config = ill.change(g.config)
 	}
-	g.cure(g.expectIll(ill))
+	g.applyFixes(g.expectFault(ill))
 	g.sql(ill.after...)
 }
 
-// illnessesMySQL returns the faults of tables and privileges.
-func (g *guest) illnessesMySQL() []illness {
+// faultCasesMySQL returns the faults of tables and privileges.
+func (g *doctorFixtureMySQL) faultCasesMySQL() []faultCase {
 	on := func(table string) string { return "`" + g.name + "`.`" + table + "` TO 'relay'@'%';" }
 	all := "DROP TABLE " + strings.Join(ownMySQL(), ", ")
 	const alter = "ALTER TABLE `outbox_events` "
-	return []illness{
+	return []faultCase{
 		{name: "own tables missing", cause: []string{all}, want: []string{"relay tables do not exist", "run `sluicebox init`"}},
 		{name: "own tables that run makes", harmless: true, cause: []string{all, "GRANT CREATE ON " + g.name + ".* TO relay"},
 			want: []string{"relay tables do not exist", "run `sluicebox init`, or start `sluicebox run`"}, after: []string{"REVOKE CREATE ON " + g.name + ".* FROM relay"}},
@@ -182,7 +182,7 @@ func (g *guest) illnessesMySQL() []illness {
 }
 
 // defaultRole activates a role at every login of the relay's account.
-func (g *guest) defaultRole(role string) string {
+func (g *doctorFixtureMySQL) defaultRole(role string) string {
 	if g.flavour == servers.MariaDB {
 		return "SET DEFAULT ROLE " + role + " FOR relay"
 	}
@@ -190,17 +190,17 @@ func (g *guest) defaultRole(role string) string {
 }
 
 // revokeAll revokes all privileges on the database from the relay's account.
-func (g *guest) revokeAll() []string {
+func (g *doctorFixtureMySQL) revokeAll() []string {
 	return []string{"REVOKE ALL PRIVILEGES, GRANT OPTION FROM relay"}
 }
 
 // regrant grants the privileges that doctor asks for once it may read the tables.
-func (g *guest) regrant() []string {
+func (g *doctorFixtureMySQL) regrant() []string {
 	return []string{"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO relay"}
 }
 
 // settingsMySQL returns the faults of server settings, which change while the server runs.
-func (g *guest) settingsMySQL() []illness {
+func (g *doctorFixtureMySQL) settingsMySQL() []faultCase {
 	set := func(name, value string) string { return "SET GLOBAL " + name + " = " + value }
 	mend := func(name, value string) string {
 		if g.flavour == servers.MariaDB {
@@ -209,7 +209,7 @@ func (g *guest) settingsMySQL() []illness {
 		return "SET PERSIST " + name + " = " + value + ";"
 	}
 	readOnly := map[servers.Flavour]string{servers.MySQL: "transaction_read_only", servers.MariaDB: "tx_read_only"}[g.flavour]
-	list := []illness{
+	list := []faultCase{
 		{name: "row_metadata", harmless: true, cause: []string{set("binlog_row_metadata", "MINIMAL")}, want: []string{mend("binlog_row_metadata", "'FULL'")}},
 		{name: "sync_binlog", harmless: true, cause: []string{set("sync_binlog", "0")}, want: []string{"loses the last commits", mend("sync_binlog", "1")}},
 		{name: "flush_log", harmless: true, cause: []string{set("innodb_flush_log_at_trx_commit", "2")}, want: []string{mend("innodb_flush_log_at_trx_commit", "1")}},
@@ -218,23 +218,23 @@ func (g *guest) settingsMySQL() []illness {
 		{name: "read-only transactions", cause: []string{set(readOnly, "ON")}, want: []string{"read-only by default", mend(readOnly, "OFF")}},
 	}
 	for _, format := range []string{"STATEMENT", "MIXED"} {
-		list = append(list, illness{name: "format " + format, cause: []string{set("binlog_format", format)}, want: []string{"binlog_format is " + format, mend("binlog_format", "'ROW'")}})
+		list = append(list, faultCase{name: "format " + format, cause: []string{set("binlog_format", format)}, want: []string{"binlog_format is " + format, mend("binlog_format", "'ROW'")}})
 	}
-	list = append(list, illness{name: "format STATEMENT, polling", cause: []string{set("binlog_format", "STATEMENT")}, want: []string{"refuses the relay's READ COMMITTED", mend("binlog_format", "ROW")},
+	list = append(list, faultCase{name: "format STATEMENT, polling", cause: []string{set("binlog_format", "STATEMENT")}, want: []string{"refuses the relay's READ COMMITTED", mend("binlog_format", "ROW")},
 		change: func(config string) string { return strings.Replace(config, "mode: stream", "mode: poll", 1) }})
 	for _, image := range []string{"MINIMAL", "NOBLOB"} {
-		list = append(list, illness{name: "image " + image, cause: []string{set("binlog_row_image", image)}, want: []string{"binlog_row_image is " + image, mend("binlog_row_image", "'FULL'")}})
+		list = append(list, faultCase{name: "image " + image, cause: []string{set("binlog_row_image", image)}, want: []string{"binlog_row_image is " + image, mend("binlog_row_image", "'FULL'")}})
 	}
 	if g.flavour == servers.MariaDB {
-		return append(list, illness{name: "statements are ended", harmless: true, cause: []string{set("max_statement_time", "5")},
+		return append(list, faultCase{name: "statements are ended", harmless: true, cause: []string{set("max_statement_time", "5")},
 			want: []string{"longer than 5 s", "ALTER USER 'relay'@'%' WITH MAX_STATEMENT_TIME 3600;"}, after: []string{set("max_statement_time", "0"), "ALTER USER relay WITH MAX_STATEMENT_TIME 0"}})
 	}
 	return append(list,
-		illness{name: "statements are ended", harmless: true, cause: []string{set("max_execution_time", "5000")}, want: []string{"longer than 5 s", mend("max_execution_time", "0")}},
-		illness{name: "row_value_options", cause: []string{set("binlog_row_value_options", "PARTIAL_JSON")}, want: []string{mend("binlog_row_value_options", "''")}},
-		illness{name: "server_id", cause: []string{set("server_id", "0")}, want: []string{mend("server_id", "1")}},
-		illness{name: "gtid_mode ON_PERMISSIVE", cause: []string{set("gtid_mode", "ON_PERMISSIVE")}, want: []string{"SET PERSIST gtid_mode = ON;"}},
-		illness{name: "gtid_mode OFF", want: []string{"SET PERSIST enforce_gtid_consistency = ON;", "SET PERSIST gtid_mode = OFF_PERMISSIVE;", "SET PERSIST gtid_mode = ON;"},
+		faultCase{name: "statements are ended", harmless: true, cause: []string{set("max_execution_time", "5000")}, want: []string{"longer than 5 s", mend("max_execution_time", "0")}},
+		faultCase{name: "row_value_options", cause: []string{set("binlog_row_value_options", "PARTIAL_JSON")}, want: []string{mend("binlog_row_value_options", "''")}},
+		faultCase{name: "server_id", cause: []string{set("server_id", "0")}, want: []string{mend("server_id", "1")}},
+		faultCase{name: "gtid_mode ON_PERMISSIVE", cause: []string{set("gtid_mode", "ON_PERMISSIVE")}, want: []string{"SET PERSIST gtid_mode = ON;"}},
+		faultCase{name: "gtid_mode OFF", want: []string{"SET PERSIST enforce_gtid_consistency = ON;", "SET PERSIST gtid_mode = OFF_PERMISSIVE;", "SET PERSIST gtid_mode = ON;"},
 			cause: []string{set("gtid_mode", "ON_PERMISSIVE"), set("gtid_mode", "OFF_PERMISSIVE"), set("gtid_mode", "OFF"), set("enforce_gtid_consistency", "OFF")}})
 }
 
@@ -243,12 +243,12 @@ func (g *guest) settingsMySQL() []illness {
 func TestDoctorMySQL(t *testing.T) {
 	t.Parallel()
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
-		g := newGuest(t, f)
-		g.expectWell()
-		for _, ill := range slices.Concat(g.illnessesMySQL(), g.settingsMySQL()) {
-			t.Run(ill.name, func(t *testing.T) { g.suffer(t, &ill) })
+		g := newDoctorFixtureMySQL(t, f)
+		g.expectNoFaults()
+		for _, ill := range slices.Concat(g.faultCasesMySQL(), g.settingsMySQL()) {
+			t.Run(ill.name, func(t *testing.T) { g.checkFault(t, &ill) })
 		}
-		g.expectWell()
+		g.expectNoFaults()
 		if f == servers.MySQL {
 			t.Run("offline", g.offline)
 		}
@@ -261,9 +261,9 @@ func TestDoctorMySQL(t *testing.T) {
 // quiet waits until no session reads the binlog. A client that only checked whether the
 // server sends it stays in the process list until the server notices the disconnect, and
 // MySQL waits for such sessions at its shutdown.
-func (g *guest) quiet() {
+func (g *doctorFixtureMySQL) quiet() {
 	g.t.Helper()
-	within(g.t, patience, func() string {
+	within(g.t, testTimeout, func() string {
 		if n := g.count("SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"); n > 0 {
 			return fmt.Sprintf("%d binlog dumps", n)
 		}
@@ -272,7 +272,7 @@ func (g *guest) quiet() {
 }
 
 // offline sets offline_mode, which admits only administrators. The relay waits.
-func (g *guest) offline(t *testing.T) {
+func (g *doctorFixtureMySQL) offline(t *testing.T) {
 	defer func(outer *testing.T) { g.t = outer }(g.t)
 	g.t = t
 	r := start(t, g.config)
@@ -286,7 +286,7 @@ func (g *guest) offline(t *testing.T) {
 }
 
 // crowded leaves no connections for a relay, and then none at all.
-func (g *guest) crowded(t *testing.T) {
+func (g *doctorFixtureMySQL) crowded(t *testing.T) {
 	defer func(outer *testing.T) { g.t = outer }(g.t)
 	g.t = t
 	g.quiet()
@@ -305,29 +305,29 @@ func (g *guest) crowded(t *testing.T) {
 }
 
 // cramped sets too few connections for a relay.
-func (g *guest) cramped(t *testing.T) {
+func (g *doctorFixtureMySQL) cramped(t *testing.T) {
 	g.quiet()
-	g.suffer(t, &illness{harmless: true, cause: []string{"SET GLOBAL max_connections = 13"}, want: []string{"and a relay needs 13", "max_connections = "}})
+	g.checkFault(t, &faultCase{harmless: true, cause: []string{"SET GLOBAL max_connections = 13"}, want: []string{"and a relay needs 13", "max_connections = "}})
 }
 
 // withoutBinlog turns the binlog off, and then excludes the database from it. With mode auto
 // that is advice. With mode poll doctor does not check it.
-func (g *guest) withoutBinlog(t *testing.T) {
+func (g *doctorFixtureMySQL) withoutBinlog(t *testing.T) {
 	defer func(outer *testing.T) { g.t = outer }(g.t)
 	g.t = t
 	g.quiet()
 	g.server.Restart(map[string]string{"log-bin": "-", "skip-log-bin": ""})
 	stream := g.config
-	g.expectIll(&illness{want: []string{"log_bin is off", "`log_bin=binlog`", "restart it"}})
+	g.expectFault(&faultCase{want: []string{"log_bin is off", "`log_bin=binlog`", "restart it"}})
 	g.config = strings.Replace(stream, "mode: stream", "mode: auto", 1)
-	g.expectIll(&illness{harmless: true, want: []string{"until fixed, the relay polls"}})
+	g.expectFault(&faultCase{harmless: true, want: []string{"until fixed, the relay polls"}})
 	g.config = strings.Replace(stream, "mode: stream", "mode: poll", 1)
-	g.expectWell()
+	g.expectNoFaults()
 	g.config = stream
 
 	g.server.Restart(map[string]string{"log-bin": "binlog", "skip-log-bin": "-", "binlog-ignore-db": g.name, "binlog-do-db": "another"})
-	g.expectIll(&illness{want: []string{"excludes database " + g.name, "binlog_do_db is \"another\"", "restart it"}})
+	g.expectFault(&faultCase{want: []string{"excludes database " + g.name, "binlog_do_db is \"another\"", "restart it"}})
 	g.quiet()
 	g.server.Restart(map[string]string{"binlog-ignore-db": "-", "binlog-do-db": "-"})
-	g.expectWell()
+	g.expectNoFaults()
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// patient is a relay configuration with a server of its own. The relay's role has exactly
+// doctorFixture is a relay configuration with a server of its own. The relay's role has exactly
 // the privileges that it needs.
-type patient struct {
+type doctorFixture struct {
 	t      *testing.T
 	server *servers.Server
 	to     *sinktest.Receiver
@@ -24,9 +24,9 @@ const (
 	patientName = "clinic"
 )
 
-// newPatient returns a patient without faults.
-func newPatient(t *testing.T, version int) *patient {
-	p := &patient{t: t, to: sinktest.NewReceiver(t)}
+// newDoctorFixture returns a fixture without faults.
+func newDoctorFixture(t *testing.T, version int) *doctorFixture {
+	p := &doctorFixture{t: t, to: sinktest.NewReceiver(t)}
 	p.server = servers.Start(t, version, map[string]string{"max_slot_wal_keep_size": "1GB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
 	p.config = fmt.Sprintf("name: %s\nsource: {mode: stream, url: %q}\nflowcatalyst: {api-base-url: %q}\nadmin: {listen: %s}\n",
 		patientName, roleURL(p.server.URL, patientRole), p.to.URL(), adminKey)
@@ -37,13 +37,13 @@ func newPatient(t *testing.T, version int) *patient {
 	return p
 }
 
-func (p *patient) sql(statements ...string) {
+func (p *doctorFixture) sql(statements ...string) {
 	p.t.Helper()
 	servers.Exec(p.t, p.server.URL, statements...)
 }
 
 // init runs `sluicebox init` as the administrator.
-func (p *patient) init() {
+func (p *doctorFixture) init() {
 	p.t.Helper()
 	as := strings.Replace(p.config, patientRole+"@", "postgres@", 1)
 	if _, stderr, code := command(p.t, nil, "init", "-c", configFile(p.t, as)); code != 0 {
@@ -51,8 +51,8 @@ func (p *patient) init() {
 	}
 }
 
-// expectWell expects doctor to report no fault.
-func (p *patient) expectWell() {
+// expectNoFaults expects doctor to report no fault.
+func (p *doctorFixture) expectNoFaults() {
 	p.t.Helper()
 	d, text, code := doctor(p.t, p.config)
 	if code != 0 || d.Faults+d.Advice+d.Unreachable > 0 || !strings.HasSuffix(text, "\nNo problems found.\n") {
@@ -60,8 +60,8 @@ func (p *patient) expectWell() {
 	}
 }
 
-// cure runs the statements that doctor prints, and no others, until it reports no fault.
-func (p *patient) cure(restart bool) {
+// applyFixes runs the statements that doctor prints, and no others, until it reports no fault.
+func (p *doctorFixture) applyFixes(restart bool) {
 	p.t.Helper()
 	const most = 3 // a fix may let doctor see more
 	for range most {
@@ -82,26 +82,26 @@ func (p *patient) cure(restart bool) {
 			p.server.Restart(nil)
 		}
 	}
-	p.expectWell()
+	p.expectNoFaults()
 }
 
-// illness is one fault of a patient.
-type illness struct {
+// faultCase is one fault of a doctorFixture.
+type faultCase struct {
 	name  string
 	cause []string // statements that cause the fault
 	// want are texts that doctor prints, above all the statement that fixes the fault.
 	want []string
 	// harmless faults are advice with exit code 0.
 	harmless bool
-	// after are statements that clean up after the cure.
+	// after are statements that clean up after the fixes.
 	after []string
 	// change modifies the configuration while the fault lasts.
 	change func(config string) string
 }
 
-func illnesses() []illness {
+func faultCases() []faultCase {
 	const table = `"outbox_events"`
-	return []illness{
+	return []faultCase{
 		{name: "own tables missing", cause: []string{"DROP SCHEMA sluicebox CASCADE"}, want: []string{"relay tables do not exist", "run `sluicebox init`"}},
 		{name: "own tables that run makes", harmless: true, cause: []string{"DROP SCHEMA sluicebox CASCADE", "GRANT CREATE ON DATABASE postgres TO relay"},
 			want: []string{"relay tables do not exist", "run `sluicebox init`, or start `sluicebox run`"}, after: []string{"REVOKE CREATE ON DATABASE postgres FROM relay"}},
@@ -148,21 +148,21 @@ func illnesses() []illness {
 	}
 }
 
-// suffer causes an illness, runs its cure and expects a patient without faults.
-func (p *patient) suffer(t *testing.T, ill *illness) {
+// checkFault causes a fault, applies its fixes and expects no faults afterwards.
+func (p *doctorFixture) checkFault(t *testing.T, ill *faultCase) {
 	defer func(outer *testing.T, config string) { p.t, p.config = outer, config }(p.t, p.config)
 	p.t = t
 	p.sql(ill.cause...)
 	if ill.change != nil {
 		p.config = ill.change(p.config)
 	}
-	p.expectIll(ill)
-	p.cure(false)
+	p.expectFault(ill)
+	p.applyFixes(false)
 	p.sql(ill.after...)
 }
 
-// expectIll expects doctor to report an illness.
-func (p *patient) expectIll(ill *illness) {
+// expectFault expects doctor to report a fault.
+func (p *doctorFixture) expectFault(ill *faultCase) {
 	p.t.Helper()
 	d, text, code := doctor(p.t, p.config)
 	if want := map[bool]int{false: 78, true: 0}[ill.harmless]; code != want || (d.Advice > 0) != ill.harmless {
@@ -181,10 +181,10 @@ func (p *patient) expectIll(ill *illness) {
 	}
 }
 
-// serverIllnesses returns the faults that need a restart. cause are statements before the
+// serverFaultCases returns the faults that need a restart. cause are statements before the
 // restart.
-func serverIllnesses() []illness {
-	return []illness{
+func serverFaultCases() []faultCase {
+	return []faultCase{
 		{name: "wal_level", cause: []string{"ALTER SYSTEM SET wal_level = replica"}, want: []string{"ALTER SYSTEM SET wal_level = logical;", "restart the server"}},
 		{name: "no slot left", cause: []string{"ALTER SYSTEM SET max_replication_slots = 1", "SELECT pg_create_physical_replication_slot('other')"},
 			want: []string{"ALTER SYSTEM SET max_replication_slots = 6;", "restart the server"}, after: []string{"SELECT pg_drop_replication_slot('other')"}},
@@ -193,13 +193,13 @@ func serverIllnesses() []illness {
 	}
 }
 
-func (p *patient) sufferRestart(t *testing.T, ill *illness) {
+func (p *doctorFixture) checkFaultWithRestart(t *testing.T, ill *faultCase) {
 	defer func(outer *testing.T) { p.t = outer }(p.t)
 	p.t = t
 	p.sql(ill.cause...)
 	p.server.Restart(nil)
-	p.expectIll(ill)
-	p.cure(true)
+	p.expectFault(ill)
+	p.applyFixes(true)
 	p.sql(append(ill.after, "ALTER SYSTEM RESET ALL")...)
 	p.server.Restart(nil)
 }

@@ -73,13 +73,13 @@ func TestMongoDoctor(t *testing.T) {
 					t.Errorf("doctor output lacks %q:\n%s", want, text)
 				}
 			}
-			s.cure(t, ill.config, d)
+			s.applyFixes(t, ill.config, d)
 		})
 	}
 }
 
-// cure runs the statements that doctor prints, and no others, until it reports no fault.
-func (s *mongoScene) cure(t *testing.T, config string, d diagnosis) {
+// applyFixes runs the statements that doctor prints, and no others, until it reports no fault.
+func (s *mongoScene) applyFixes(t *testing.T, config string, d diagnosis) {
 	t.Helper()
 	const most = 4 // a fix may let doctor see more
 	for range most {
@@ -140,7 +140,7 @@ func TestMongoWithoutASet(t *testing.T) {
 	}
 	s.backlog(100)
 	arrive(t, s.to, 100-s.count(bson.M{"status": "COMPLETED", "processedAt": nil}, "outbox_events"))
-	dwindle(t, "documents are not COMPLETED", func() int { // else the server's shutdown may lose outcomes
+	awaitZero(t, "documents are not COMPLETED", func() int { // else the server's shutdown may lose outcomes
 		return s.count(bson.M{"status": bson.M{"$ne": "COMPLETED"}}, "outbox_events")
 	})
 	set.ConvertToReplicaSet()

@@ -169,7 +169,7 @@ func (s *site) namesake() {
 	}
 	other := strings.Replace(s.config, "name: "+name, "name: "+name+"b", 1)
 	other = strings.Replace(other, "source: {", "source: {server-id: "+id+", ", 1)
-	within(s.t, patience, func() string { // the relay may be opening a new stream
+	within(s.t, testTimeout, func() string { // the relay may be opening a new stream
 		if _, text, _ := doctor(s.t, other); !strings.Contains(text, "source.server-id") {
 			return "doctor does not see the other relay:\n" + text
 		}
@@ -218,7 +218,7 @@ func TestAReplicaIsPromoted(t *testing.T) {
 		expectStop(t, r)
 		s.number(101, 150, nine)
 		s.move(at(t, next.URL))
-		within(t, patience, func() string {
+		within(t, testTimeout, func() string {
 			var n int
 			if err := s.conn.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM outbox_events").Scan(&n); err != nil || n < 150 {
 				return fmt.Sprintf("the replica has %d rows: %v", n, err)

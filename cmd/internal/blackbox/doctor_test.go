@@ -73,13 +73,13 @@ func doctor(t *testing.T, yaml string) (d diagnosis, text string, code int) {
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
-		p := newPatient(t, version)
-		p.expectWell()
-		for _, ill := range illnesses() {
-			t.Run(ill.name, func(t *testing.T) { p.suffer(t, &ill) })
+		p := newDoctorFixture(t, version)
+		p.expectNoFaults()
+		for _, ill := range faultCases() {
+			t.Run(ill.name, func(t *testing.T) { p.checkFault(t, &ill) })
 		}
-		for _, ill := range serverIllnesses() {
-			t.Run(ill.name, func(t *testing.T) { p.sufferRestart(t, &ill) })
+		for _, ill := range serverFaultCases() {
+			t.Run(ill.name, func(t *testing.T) { p.checkFaultWithRestart(t, &ill) })
 		}
 	})
 }
@@ -186,15 +186,15 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 func TestDoctorWithAnUnreadableLog(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
-		p := newPatient(t, version)
+		p := newDoctorFixture(t, version)
 		p.server.Restart(map[string]string{"wal_level": "replica"})
 		stream := p.config
 		p.config = strings.Replace(stream, "mode: stream", "mode: auto", 1)
-		p.expectIll(&illness{harmless: true, want: []string{"until fixed, the relay polls", "ALTER SYSTEM SET wal_level = logical;"}})
+		p.expectFault(&faultCase{harmless: true, want: []string{"until fixed, the relay polls", "ALTER SYSTEM SET wal_level = logical;"}})
 		p.config = strings.Replace(stream, "mode: stream", "mode: poll", 1)
-		p.expectWell()
+		p.expectNoFaults()
 		p.config = stream
-		p.expectIll(&illness{want: []string{"wal_level is replica"}})
+		p.expectFault(&faultCase{want: []string{"wal_level is replica"}})
 	})
 }
 
@@ -243,7 +243,7 @@ func TestDoctorBesideRelays(t *testing.T) {
 // The roles of the scripts have all privileges that doctor needs.
 func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	t.Parallel()
-	eachCast(t, "", func(c *cast) {
+	eachRoleScene(t, "", func(c *roleScene) {
 		d, text, code := doctor(c.t, c.config)
 		if code != 0 || d.Faults > 0 {
 			c.t.Errorf("exit code %d, want 0:\n%s", code, text)

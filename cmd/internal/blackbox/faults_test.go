@@ -102,7 +102,7 @@ func TestRefusedAndLockedRowsDelayOnlyThemselves(t *testing.T) {
 		insert := "INSERT INTO outbox_events (id, type, message_group, payload, status, created_at) VALUES ('%[1]s', 'EVENT', '%[1]s', '{\"id\": \"%[1]s\"}', 'PENDING', now())"
 		s.exec(fmt.Sprintf(insert, "X000000000001"), fmt.Sprintf(insert, "X000000000002"))
 		arrive(s.t, s.to, 1)
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE id = 'X000000000002' AND status = 'PROCESSING'"); n != 1 {
 				return "the second row is not claimed"
 			}
@@ -113,7 +113,7 @@ func TestRefusedAndLockedRowsDelayOnlyThemselves(t *testing.T) {
 		r.waitFor("not this one")
 		write(s.t, s.database, load{transactions: 400, clients: 8, scripts: seedScripts(20)})()
 		arrive(s.t, s.to, 402)
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			return none(s.t, s.conn, "wait for the two", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED' AND id NOT LIKE 'X%'")
 		})
 		unlock()
@@ -132,7 +132,7 @@ func TestTheLogIsLost(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(s *scene, name string){
 		"slot made anew": func(s *scene, name string) {
-			within(s.t, patience, func() string {
+			within(s.t, testTimeout, func() string {
 				_, err := s.conn.exec("SELECT pg_terminate_backend(active_pid, 1000) FROM pg_replication_slots WHERE slot_name = $1 AND active", name)
 				if err == nil {
 					_, err = s.conn.ExecContext(context.Background(), fmt.Sprintf("SELECT pg_drop_replication_slot('%[1]s'); SELECT pg_create_logical_replication_slot('%[1]s', 'pgoutput')", name), pgx.QueryExecModeSimpleProtocol)

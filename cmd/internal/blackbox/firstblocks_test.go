@@ -34,7 +34,7 @@ func TestFirstStartBlocksGroups(t *testing.T) {
 				s.number(101, 110, "i % 10")
 				arrive(s.t, s.to, sent+9)
 				s.expectHead(r)
-				within(s.t, patience, func() string {
+				within(s.t, testTimeout, func() string {
 					if n := s.completed(); n != sent+9+9 {
 						return fmt.Sprintf("%d rows are COMPLETED", n)
 					}
@@ -60,7 +60,7 @@ func TestFirstStartBlocksGroups(t *testing.T) {
 // expectHead waits until group 0, and no other, is blocked by row 30.
 func (s *scene) expectHead(r *relay) {
 	s.t.Helper()
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		l := r.lane("0")
 		if n := r.metric(`sluicebox_lanes{sink="flowcatalyst",state="blocked"}`); n != 1 || l.State != "blocked" || l.Head != numbered(30) || l.Error != "no such thing" {
 			return fmt.Sprintf("%.0f lanes are blocked, that of group 0 is %+v", n, l)
@@ -87,7 +87,7 @@ func TestMongoFirstStartBlocksGroups(t *testing.T) {
 		r := s.run()
 		r.waitFor("message groups blocked by earlier FAILED rows")
 		arrive(t, s.to, s.rows()-waiting-1)
-		within(t, patience, func() string {
+		within(t, testTimeout, func() string {
 			if n := s.count(bson.M{"messageGroup": group, "status": "PENDING"}, "outbox_events"); n != waiting {
 				return fmt.Sprintf("%d of %d rows wait behind the FAILED one", n, waiting)
 			}

@@ -38,20 +38,20 @@ func withoutBinlog(t *testing.T, f servers.Flavour) *servers.MySQLServer {
 	return f.Start(t, settings)
 }
 
-// stranger is a first user with a server with default settings, an outbox table, a receiver,
+// firstUserMySQL is a first user with a server with default settings, an outbox table, a receiver,
 // the README and the program's output.
-type stranger struct {
-	t      *testing.T
-	server *servers.MySQLServer
-	file   string
-	done   []string          // statements
-	lines  map[string]string // of the server's configuration
-	lived  strings.Builder
+type firstUserMySQL struct {
+	t          *testing.T
+	server     *servers.MySQLServer
+	file       string
+	done       []string          // statements
+	lines      map[string]string // of the server's configuration
+	transcript strings.Builder
 }
 
 // note adds to the transcript.
-func (n *stranger) note(format string, args ...any) {
-	fmt.Fprintf(&n.lived, format+"\n", args...)
+func (n *firstUserMySQL) note(format string, args ...any) {
+	fmt.Fprintf(&n.transcript, format+"\n", args...)
 }
 
 // exampleMySQL returns the README's configuration for any table, with the test's addresses.
@@ -73,7 +73,7 @@ func exampleMySQL(t *testing.T, database, receiver string) string {
 }
 
 // sql runs a statement as the administrator.
-func (n *stranger) sql(statement string) {
+func (n *firstUserMySQL) sql(statement string) {
 	n.t.Helper()
 	n.note("%s> %s", n.server.Flavour, statement)
 	servers.ExecMySQL(n.t, n.server.URL, statement)
@@ -81,7 +81,7 @@ func (n *stranger) sql(statement string) {
 }
 
 // sluicebox runs a command and returns its output.
-func (n *stranger) sluicebox(env []string, args ...string) (said string, code int) {
+func (n *firstUserMySQL) sluicebox(env []string, args ...string) (said string, code int) {
 	n.t.Helper()
 	n.note("\n$ sluicebox %s -c sluicebox.yaml", strings.Join(args, " "))
 	stdout, stderr, code := command(n.t, env, append(args, "-c", n.file)...)
@@ -90,7 +90,7 @@ func (n *stranger) sluicebox(env []string, args ...string) (said string, code in
 }
 
 // doctor returns doctor's findings.
-func (n *stranger) doctor() (d diagnosis, code int) {
+func (n *firstUserMySQL) doctor() (d diagnosis, code int) {
 	n.t.Helper()
 	_, code = n.sluicebox(nil, "doctor")
 	yaml, err := os.ReadFile(n.file)
@@ -106,17 +106,17 @@ var configurationLine = regexp.MustCompile("`([a-z_]+)=([A-Za-z0-9_]*)`")
 // persisted matches a SET PERSIST statement of MySQL.
 var persisted = regexp.MustCompile("^SET PERSIST ([a-z_]+) = '?([A-Za-z0-9_]*)'?;$")
 
-// obey does everything that doctor printed: `sluicebox init`, the statements as the
+// followDoctor does everything that doctor printed: `sluicebox init`, the statements as the
 // administrator, the server's configuration with a restart. It reports whether there was
 // anything new to do.
-func (n *stranger) obey(d *diagnosis) (did bool) {
+func (n *firstUserMySQL) followDoctor(d *diagnosis) (did bool) {
 	n.t.Helper()
 	said := d.complaints()
 	if strings.Contains(said, "run `sluicebox init`") {
 		// The relay's account may create nothing; its keys are set by environment variables.
 		url := "SLUICEBOX_SOURCE_URL=" + strings.Replace(n.server.URL, "/?", "/shop?", 1)
 		if _, code := n.sluicebox([]string{url}, "init"); code != 0 {
-			n.t.Fatalf("init did not work:\n%s", n.lived.String())
+			n.t.Fatalf("init did not work:\n%s", n.transcript.String())
 		}
 		did = true
 	}
@@ -153,8 +153,8 @@ func (n *stranger) obey(d *diagnosis) (did bool) {
 func TestAFirstUsersPathMySQL(t *testing.T) {
 	t.Parallel()
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
-		n := &stranger{t: t, server: withoutBinlog(t, f), lines: map[string]string{}}
-		defer func() { t.Logf("the path:\n%s", n.lived.String()) }()
+		n := &firstUserMySQL{t: t, server: withoutBinlog(t, f), lines: map[string]string{}}
+		defer func() { t.Logf("the path:\n%s", n.transcript.String()) }()
 		to := sinktest.NewReceiver(t)
 		shop := strings.Replace(n.server.URL, "/?", "/shop?", 1)
 		n.file = configFile(t, exampleMySQL(t, userURL(shop, "relay"), to.URL()))
@@ -164,7 +164,7 @@ func TestAFirstUsersPathMySQL(t *testing.T) {
 		if code != 78 {
 			t.Fatalf("doctor on an empty server: exit code %d, want a fault", code)
 		}
-		for rounds := 1; n.obey(&d); rounds++ {
+		for rounds := 1; n.followDoctor(&d); rounds++ {
 			if rounds == 6 {
 				t.Fatalf("doctor still reports faults after its fixes were run:\n%s", d.complaints())
 			}
@@ -181,7 +181,7 @@ func TestAFirstUsersPathMySQL(t *testing.T) {
 		n.sql(`INSERT INTO shop.outbox (customer, body) VALUES ('c-1', '{"order": 1}')`)
 		arrive(t, to, 1)
 		db := servers.OpenMySQL(t, shop)
-		dwindle(t, "rows are not marked as sent", func() (n int) {
+		awaitZero(t, "rows are not marked as sent", func() (n int) {
 			if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM outbox WHERE sent_at IS NULL").Scan(&n); err != nil {
 				t.Fatal(err)
 			}
@@ -224,7 +224,7 @@ func TestAutoWithoutABinlog(t *testing.T) {
 		}
 		server.Restart(streams)
 		s.number(201, 300, nine)
-		within(t, patience, func() string {
+		within(t, testTimeout, func() string {
 			if r.metric(`sluicebox_source_mode{mode="stream"}`) != 1 {
 				return "the relay does not stream"
 			}

@@ -26,23 +26,23 @@ CREATE TABLE shop.outbox (
     error      text
 )`
 
-// newcomer is a first user with a server with default settings, an outbox table, a receiver,
+// firstUser is a first user with a server with default settings, an outbox table, a receiver,
 // the README and the program's output.
-type newcomer struct {
-	t      *testing.T
-	server *servers.Server
-	file   string
-	done   []string // statements
-	lived  strings.Builder
+type firstUser struct {
+	t          *testing.T
+	server     *servers.Server
+	file       string
+	done       []string // statements
+	transcript strings.Builder
 }
 
 // note adds to the transcript.
-func (n *newcomer) note(format string, args ...any) {
-	fmt.Fprintf(&n.lived, format+"\n", args...)
+func (n *firstUser) note(format string, args ...any) {
+	fmt.Fprintf(&n.transcript, format+"\n", args...)
 }
 
 // example returns the README's configuration for any table, with the test's addresses.
-func (n *newcomer) example(receiver string) string {
+func (n *firstUser) example(receiver string) string {
 	n.t.Helper()
 	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
 	if err != nil {
@@ -69,7 +69,7 @@ func (n *newcomer) example(receiver string) string {
 }
 
 // sql runs a statement as the administrator.
-func (n *newcomer) sql(statement string) {
+func (n *firstUser) sql(statement string) {
 	n.t.Helper()
 	n.note("shop=# %s", statement)
 	servers.Exec(n.t, n.server.URL, statement)
@@ -77,7 +77,7 @@ func (n *newcomer) sql(statement string) {
 }
 
 // sluicebox runs a command and returns its output.
-func (n *newcomer) sluicebox(env []string, args ...string) (said string, code int) {
+func (n *firstUser) sluicebox(env []string, args ...string) (said string, code int) {
 	n.t.Helper()
 	n.note("\n$ sluicebox %s -c sluicebox.yaml", strings.Join(args, " "))
 	stdout, stderr, code := command(n.t, env, append(args, "-c", n.file)...)
@@ -85,10 +85,10 @@ func (n *newcomer) sluicebox(env []string, args ...string) (said string, code in
 	return stdout + stderr, code
 }
 
-// obey does everything that doctor printed: the statements as the administrator, then
+// followDoctor does everything that doctor printed: the statements as the administrator, then
 // `sluicebox init`, then a restart of the server. It reports whether there was anything new
 // to do.
-func (n *newcomer) obey(said string) (did bool) {
+func (n *firstUser) followDoctor(said string) (did bool) {
 	n.t.Helper()
 	for line := range strings.Lines(said) {
 		line = strings.TrimSpace(line)
@@ -101,7 +101,7 @@ func (n *newcomer) obey(said string) (did bool) {
 	if strings.Contains(said, "run `sluicebox init`") {
 		// The relay's role may create nothing; its keys are set by environment variables.
 		if _, code := n.sluicebox([]string{"SLUICEBOX_SOURCE_URL=" + n.server.URL}, "init"); code != 0 {
-			n.t.Fatalf("init did not work:\n%s", n.lived.String())
+			n.t.Fatalf("init did not work:\n%s", n.transcript.String())
 		}
 		did = true
 	}
@@ -117,10 +117,10 @@ func (n *newcomer) obey(said string) (did bool) {
 func TestAFirstUsersPath(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
-		n := &newcomer{t: t, server: servers.Start(t, version, map[string]string{
+		n := &firstUser{t: t, server: servers.Start(t, version, map[string]string{
 			"wal_level": "replica", "max_wal_senders": "10", "max_replication_slots": "10",
 		})}
-		defer func() { t.Logf("the path:\n%s", n.lived.String()) }()
+		defer func() { t.Logf("the path:\n%s", n.transcript.String()) }()
 		to := sinktest.NewReceiver(t)
 		n.file = configFile(t, n.example(to.URL()))
 		servers.Exec(t, n.server.URL, shopTable, "CREATE ROLE relay LOGIN")
@@ -129,7 +129,7 @@ func TestAFirstUsersPath(t *testing.T) {
 		if code != 78 {
 			t.Fatalf("doctor on an empty database: exit code %d, want a fault\n%s", code, said)
 		}
-		for rounds := 1; n.obey(said); rounds++ {
+		for rounds := 1; n.followDoctor(said); rounds++ {
 			if rounds == 5 {
 				t.Fatalf("doctor still reports faults after its fixes were run:\n%s", said)
 			}
@@ -145,7 +145,7 @@ func TestAFirstUsersPath(t *testing.T) {
 		n.sql(`INSERT INTO shop.outbox (customer, body) VALUES ('c-1', '{"order": 1}')`)
 		arrive(t, to, 1)
 		conn := connect(t, n.server.URL)
-		within(t, patience, func() string {
+		within(t, testTimeout, func() string {
 			return none(t, conn, "are not marked as sent", "SELECT count(*) FROM shop.outbox WHERE sent_at IS NULL")
 		})
 		expectStop(t, r)

@@ -56,7 +56,7 @@ admin: {listen: %s}
 
 		rows := count(t, conn, "SELECT count(*) FROM outbox_messages_copy")
 		arrive(t, to, rows)
-		within(t, patience, func() string {
+		within(t, testTimeout, func() string {
 			return none(t, conn, "were not deleted", "SELECT count(*) FROM outbox_messages")
 		})
 		n, again := oracle{"EVENT", "messages"}.checkOrder(t, conn, to.Accepted())
@@ -140,7 +140,7 @@ func TestBacklogOfTheFirstStart(t *testing.T) {
 		if c := s.to.Counts(); c.Duplicates > 0 || c.Distinct != rows {
 			s.t.Errorf("%+v of %d rows", c, rows)
 		}
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			return none(s.t, s.conn, "are not COMPLETED", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
 		})
 		expectStop(s.t, r)
@@ -156,7 +156,7 @@ func TestAnOutboxAddedLater(t *testing.T) {
 		r := s.run()
 		write(s.t, s.database, load{transactions: 160, clients: 8, scripts: seedScripts(5)})()
 		arrive(s.t, s.to, count(s.t, s.conn, "SELECT count(*) FROM outbox_events"))
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			return none(s.t, s.conn, "are not COMPLETED", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
 		})
 		expectStop(s.t, r)
@@ -187,8 +187,8 @@ func TestAPoisonedRowIsFailed(t *testing.T) {
 		s.number(1, 100, "'g'")
 		arrive(s.t, s.to, 99)
 		r.waitFor("row marked FAILED")
-		within(s.t, patience, func() string {
-			if f := s.fate(poisoned); f.status != "FAILED" || f.retries != 2 || !strings.Contains(f.reason, "no such type") {
+		within(s.t, testTimeout, func() string {
+			if f := s.rowState(poisoned); f.status != "FAILED" || f.retries != 2 || !strings.Contains(f.reason, "no such type") {
 				return fmt.Sprintf("the row is %+v", f)
 			}
 			return ""
@@ -203,7 +203,7 @@ func TestAPoisonedRowIsFailed(t *testing.T) {
 		if n := s.to.Counts().Requests; n > 40 {
 			s.t.Errorf("%d requests for 100 rows with one poisoned, want at most 40", n)
 		}
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'COMPLETED' AND retry_count = 0"); n != 99 {
 				return fmt.Sprintf("%d of 99 rows are COMPLETED without a retry", n)
 			}

@@ -161,7 +161,7 @@ func (s *mongoScene) documents(collection string, into any) {
 // meet an old primary or a set without one.
 func (s *mongoScene) read(ask func(ctx context.Context) error) {
 	s.t.Helper()
-	within(s.t, patience, func() string { return failure(ask(context.Background())) })
+	within(s.t, testTimeout, func() string { return failure(ask(context.Background())) })
 }
 
 // rows returns the number of documents in both collections.
@@ -179,7 +179,7 @@ func (s *mongoScene) processing() int {
 // settle waits until every document is COMPLETED and has a processedAt.
 func (s *mongoScene) settle() {
 	s.t.Helper()
-	dwindle(s.t, "documents are not COMPLETED with processedAt", func() int {
+	awaitZero(s.t, "documents are not COMPLETED with processedAt", func() int {
 		open := bson.M{"$or": bson.A{bson.M{"status": bson.M{"$ne": "COMPLETED"}}, bson.M{"processedAt": nil}}}
 		return s.count(open, seedCollections()...)
 	})
@@ -299,7 +299,7 @@ func (s *mongoScene) reordered() (n int) {
 // are done by then.
 func (s *mongoScene) disconnected() {
 	s.t.Helper()
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		if n := s.connections(); n > 0 {
 			return fmt.Sprintf("%d connections of the killed relay", n)
 		}

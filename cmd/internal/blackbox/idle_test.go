@@ -47,7 +47,7 @@ func TestIdleOutbox(t *testing.T) {
 		if err := conn.row("SELECT pg_current_wal_lsn()::text").Scan(&head); err != nil {
 			t.Fatal(err)
 		}
-		within(t, patience, func() string {
+		within(t, testTimeout, func() string {
 			if n := count(t, conn, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn >= $1::text::pg_lsn", head); n == 0 {
 				return "the slot stays in front of " + head
 			}

@@ -20,7 +20,7 @@ func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
 		s.load(5)
-		tr := newTroupe(s, 0)
+		tr := newRelayGroup(s, 0)
 		var up atomic.Bool
 		s.to.Script(func(*sinktest.Request) sinktest.Answer {
 			if up.Load() {
@@ -32,7 +32,7 @@ func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
 		leader.ready()
 		standby := tr.add()
 		write(s.t, s.database, load{transactions: 400, clients: 8, scripts: lateScripts(20)})()
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if count(s.t, s.conn, "SELECT count(*) FROM sluicebox.checkpoint WHERE position <> ''") == 0 {
 				return "no checkpoint is saved while the first rows are under way"
 			}
@@ -40,7 +40,7 @@ func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
 		})
 		leader.kill()
 		standby.ready()
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if !standby.leads() {
 				return "the standby does not lead"
 			}

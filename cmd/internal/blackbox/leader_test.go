@@ -15,8 +15,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// troupe is several relays of one name on one database.
-type troupe struct {
+// relayGroup is several relays of one name on one database.
+type relayGroup struct {
 	*scene
 	*senders
 	started int
@@ -41,15 +41,15 @@ func noteSenders(to *sinktest.Receiver, delay time.Duration) *senders {
 	return n
 }
 
-// member is one relay of a troupe.
+// member is one relay of a relayGroup.
 type member struct {
 	*relay
 	who  string
 	wire *servers.Proxy
 }
 
-// newTroupe creates the relay's tables, with audits of writers and senders.
-func newTroupe(s *scene, delay time.Duration) *troupe {
+// newRelayGroup creates the relay's tables, with audits of writers and senders.
+func newRelayGroup(s *scene, delay time.Duration) *relayGroup {
 	s.t.Helper()
 	file := s.t.TempDir() + "/init.yaml"
 	if err := os.WriteFile(file, []byte(strings.Replace(s.config, adminKey, "''", 1)), 0o600); err != nil {
@@ -59,17 +59,17 @@ func newTroupe(s *scene, delay time.Duration) *troupe {
 		s.t.Fatalf("init: %s", stderr)
 	}
 	s.exec(s.kind.audit)
-	return &troupe{scene: s, senders: noteSenders(s.to, delay)}
+	return &relayGroup{scene: s, senders: noteSenders(s.to, delay)}
 }
 
 // add starts a relay behind a proxy of its own.
-func (tr *troupe) add() *member {
+func (tr *relayGroup) add() *member {
 	tr.t.Helper()
 	return tr.join(servers.NewProxy(tr.t, tr.database))
 }
 
 // join starts a relay behind a proxy.
-func (tr *troupe) join(w *servers.Proxy) *member {
+func (tr *relayGroup) join(w *servers.Proxy) *member {
 	tr.t.Helper()
 	tr.started++
 	m := &member{wire: w}
@@ -84,7 +84,7 @@ func (tr *troupe) join(w *servers.Proxy) *member {
 func (m *member) start(t testing.TB, config string) {
 	t.Helper()
 	m.relay = start(t, strings.Replace(config, "api-base-url", "api-token: "+m.who+", api-base-url", 1))
-	within(t, patience, func() string {
+	within(t, testTimeout, func() string {
 		c, err := net.Dial("tcp", strings.TrimPrefix(m.admin, "http://"))
 		if err == nil {
 			_ = c.Close()
@@ -103,7 +103,7 @@ func (m *member) leads() bool {
 // ready waits until a relay is ready.
 func (m *member) ready() {
 	m.t.Helper()
-	within(m.t, patience, func() string {
+	within(m.t, testTimeout, func() string {
 		if status, body := m.get("/readyz?verbose"); status != 200 {
 			return m.who + " is not ready: " + body
 		}
@@ -114,7 +114,7 @@ func (m *member) ready() {
 // leaderOf waits until one of two relays leads and the other stands by, and returns both.
 func leaderOf(a, b *member) (leads, standsBy *member) {
 	a.t.Helper()
-	within(a.t, patience, func() string {
+	within(a.t, testTimeout, func() string {
 		switch aLeads, bLeads := a.leads(), b.leads(); {
 		case aLeads == bLeads:
 			return fmt.Sprintf("%s leads: %v, %s leads: %v", a.who, aLeads, b.who, bLeads)
@@ -131,7 +131,7 @@ func leaderOf(a, b *member) (leads, standsBy *member) {
 // delivers waits for a relay's first request after a time and returns the delay.
 func (n *senders) delivers(m *member, since time.Time) (after time.Duration) {
 	m.t.Helper()
-	within(m.t, patience, func() string {
+	within(m.t, testTimeout, func() string {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		times := n.seen[m.who]
@@ -154,7 +154,7 @@ func (n *senders) last(m *member) time.Time {
 
 // check expects one writer in each epoch. It returns the number of rows that a leader took
 // over from an earlier one.
-func (tr *troupe) check() (takenOver int) {
+func (tr *relayGroup) check() (takenOver int) {
 	tr.t.Helper()
 	if wrong := none(tr.t, tr.conn, "of the audit: two relays wrote in one epoch",
 		"SELECT count(*) FROM (SELECT 1 FROM audit GROUP BY epoch HAVING count(DISTINCT who) > 1) twice"); wrong != "" {
@@ -181,16 +181,16 @@ type takeover struct {
 	// strike causes the fault. After the other relay delivers, back undoes the fault and returns
 	// the new standby.
 	strike func(m *member)
-	back   func(tr *troupe, m *member) *member
+	back   func(tr *relayGroup, m *member) *member
 }
 
 func takeovers() []takeover {
 	return []takeover{
 		{name: "killed", within: time.Second, load: 4, strike: func(m *member) { m.kill() },
-			back: func(tr *troupe, m *member) *member { return tr.join(m.wire) }},
+			back: func(tr *relayGroup, m *member) *member { return tr.join(m.wire) }},
 		{name: "stopped", within: time.Second, load: 4, strike: func(m *member) { expectStop(m.t.(*testing.T), m.relay) },
-			back: func(tr *troupe, m *member) *member { return tr.join(m.wire) }},
-		{name: "frozen", within: 5 * time.Second, load: 9, strike: (*member).freeze, back: func(tr *troupe, m *member) *member {
+			back: func(tr *relayGroup, m *member) *member { return tr.join(m.wire) }},
+		{name: "frozen", within: 5 * time.Second, load: 9, strike: (*member).freeze, back: func(tr *relayGroup, m *member) *member {
 			<-time.After(frozen - 5*time.Second) // the elapsed time matters
 			woken := count(tr.t, tr.conn, "SELECT coalesce(max(n), 0) FROM audit")
 			m.thaw()
@@ -203,7 +203,7 @@ func takeovers() []takeover {
 			}
 			return m
 		}},
-		{name: "cut off", within: 5 * time.Second, load: 9, strike: func(m *member) { m.wire.Disconnect() }, back: func(_ *troupe, m *member) *member {
+		{name: "cut off", within: 5 * time.Second, load: 9, strike: func(m *member) { m.wire.Disconnect() }, back: func(_ *relayGroup, m *member) *member {
 			m.waitFor("leadership lost")
 			m.wire.Reconnect()
 			m.ready()
@@ -218,7 +218,7 @@ func takeovers() []takeover {
 func TestTwoRelays(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
-		tr := newTroupe(s, 10*time.Millisecond)
+		tr := newRelayGroup(s, 10*time.Millisecond)
 		took := map[string][]time.Duration{}
 		standby := tr.add()
 		leader := tr.add()

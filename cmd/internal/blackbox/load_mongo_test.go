@@ -53,7 +53,7 @@ admin: {listen: %s}
 `, nameFor(s.database), s.database, layout, s.to.URL(), adminKey)
 				r := s.run()
 				s.write(mongoLoad{Seconds: loadSeconds, Clients: 8, Rate: 120, Most: 4, Groups: 50, Form: form})()
-				within(s.t, patience, func() string {
+				within(s.t, testTimeout, func() string {
 					if n := s.count(bson.M{}, "outbox_messages"); n > 0 {
 						return fmt.Sprintf("%d documents were not deleted", n)
 					}
@@ -114,7 +114,7 @@ func TestMongoBacklogOfTheFirstStart(t *testing.T) {
 		if c := s.to.Counts(); c.Duplicates > 0 || c.Distinct != rows {
 			s.t.Errorf("%+v of %d documents", c, rows)
 		}
-		dwindle(s.t, "documents are not COMPLETED", func() int {
+		awaitZero(s.t, "documents are not COMPLETED", func() int {
 			return s.count(bson.M{"status": bson.M{"$ne": "COMPLETED"}}, seedCollections()...)
 		})
 		expectStop(s.t, r)
@@ -131,7 +131,7 @@ func TestMongoAPoisonedDocumentIsFailed(t *testing.T) {
 		r := s.run()
 		s.write(mongoLoad{Transactions: 40, Clients: 1, Groups: 1})()
 		arrive(s.t, s.to, s.rows()-1)
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			var d struct {
 				Status, ErrorMessage string
 				RetryCount           int `bson:"retryCount"`
@@ -146,7 +146,7 @@ func TestMongoAPoisonedDocumentIsFailed(t *testing.T) {
 			}
 			return ""
 		})
-		dwindle(s.t, "documents are not COMPLETED", func() int {
+		awaitZero(s.t, "documents are not COMPLETED", func() int {
 			return s.count(bson.M{"status": bson.M{"$nin": bson.A{"COMPLETED", "FAILED"}}}, seedCollections()...)
 		})
 		expectStop(s.t, r)

@@ -83,7 +83,7 @@ func TestLockedRowsInFlight(t *testing.T) {
 			return sinktest.Answer{}
 		})
 		s.numberIn("outbox_events", 1, locked, "i", 0)
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'PROCESSING'"); n != locked {
 				return fmt.Sprintf("%d of %d rows are in flight", n, locked)
 			}
@@ -147,8 +147,8 @@ func (s *scene) trickle(lasts, interval time.Duration, through func() []string) 
 				delete(committed, id)
 			}
 		}
-		if time.Since(began) > lasts+patience {
-			s.t.Fatalf("%d of %d rows are not through %s after the last was written", len(committed), n, patience)
+		if time.Since(began) > lasts+testTimeout {
+			s.t.Fatalf("%d of %d rows are not through %s after the last was written", len(committed), n, testTimeout)
 		}
 	}
 	slices.Sort(took)

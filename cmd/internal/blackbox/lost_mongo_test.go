@@ -64,7 +64,7 @@ func (s *mongoScene) auto() { s.config = strings.Replace(s.config, "mode: stream
 // expectLoss waits until a relay logs the loss of its position and recovers.
 func (s *mongoScene) expectLoss(r *relay) {
 	s.t.Helper()
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		// A thawed relay may find the loss before it notices that it lost leadership.
 		if last := lastLine(r.said(), "backlog="); last == "" || strings.HasSuffix(last, `reason=""`) || strings.Contains(last, "no checkpoint yet") {
 			return "the relay does not say that it lost its place"
@@ -192,7 +192,7 @@ admin: {listen: %s}
 			s.large(fmt.Sprintf("L%012d", i), fmt.Sprintf("group-%d", i/2), most-room)
 		}
 		arrive(s.t, s.to, 2)
-		dwindle(s.t, "documents are not COMPLETED", func() int {
+		awaitZero(s.t, "documents are not COMPLETED", func() int {
 			return s.count(bson.M{"status": bson.M{"$ne": "COMPLETED"}, "messageGroup": "group-0"}, "outbox_events")
 		})
 		r.waitFor("16 MiB")

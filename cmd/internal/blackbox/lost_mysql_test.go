@@ -24,7 +24,7 @@ func mysqlHosts(t *testing.T) []host {
 // purge removes the binlog written so far.
 func (s *scene) purge() {
 	s.t.Helper()
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		s.exec("FLUSH BINARY LOGS")
 		logs := s.logs()
 		s.exec("PURGE BINARY LOGS TO '" + logs[len(logs)-1] + "'")
@@ -102,7 +102,7 @@ func losesTheBinlog(t *testing.T, spoil func(s *scene, h host, server ownServer)
 				} else {
 					r.thaw()
 				}
-				within(t, patience, func() string {
+				within(t, testTimeout, func() string {
 					// A thawed relay may find the loss before it notices that it lost leadership.
 					if last := lastLine(r.said(), "backlog="); last == "" || strings.HasSuffix(last, `reason=""`) || strings.Contains(last, "no checkpoint yet") {
 						return "the relay does not say that it lost its place"
@@ -177,7 +177,7 @@ func TestTwoRelaysOfOneServerID(t *testing.T) {
 		a, b := s.run(), start(s.t, second)
 		wait := write(s.t, s.database, load{seconds: 6, clients: 8, rate: 150, scripts: seedScripts(20)})
 		if s.t.Name() == "TestTwoRelaysOfOneServerID/mariadb" {
-			within(s.t, patience, func() string {
+			within(s.t, testTimeout, func() string {
 				for _, r := range []*relay{a, b} {
 					if said := r.said(); strings.Contains(said, "uses server id 4711") && strings.Contains(said, "log became unreadable") {
 						return ""

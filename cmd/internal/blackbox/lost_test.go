@@ -39,7 +39,7 @@ func expectLoss(t *testing.T, r *relay, words ...string) {
 // dropSlot drops a slot that a relay reads.
 func (s *scene) dropSlot(name string) {
 	s.t.Helper()
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		_, err := s.conn.exec("SELECT pg_terminate_backend(active_pid, 1000) FROM pg_replication_slots WHERE slot_name = $1 AND active", name)
 		if err == nil {
 			_, err = s.conn.exec("SELECT pg_drop_replication_slot($1)", name)
@@ -136,7 +136,7 @@ func TestThePublicationOfAnotherOwnerIsDropped(t *testing.T) {
 		servers.Exec(s.t, s.database, "DROP PUBLICATION "+name)
 		expectLoss(s.t, r, "log lost; taking a new snapshot", "publication", "log unreadable; polling", "CREATE PUBLICATION", "as the owner")
 		expectMode(s.t, r, "poll")
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if _, readyz := r.get("/readyz?verbose"); !strings.Contains(readyz, "polling, because") || !strings.Contains(readyz, "CREATE PUBLICATION") {
 				return "the readiness does not say why the relay polls:\n" + readyz
 			}

@@ -82,7 +82,7 @@ type large struct {
 func (l *large) settle(requests int) {
 	l.t.Helper()
 	for least := requests; least > 0; {
-		within(l.t, patience, func() string {
+		within(l.t, testTimeout, func() string {
 			n := requests - int(l.to.taken.Load())
 			if n >= least {
 				return fmt.Sprintf("%d requests of %d have not come", n, requests)
@@ -91,7 +91,7 @@ func (l *large) settle(requests int) {
 			return ""
 		})
 	}
-	within(l.t, patience, func() string {
+	within(l.t, testTimeout, func() string {
 		n := l.left()
 		if n > 0 {
 			time.Sleep(200 * time.Millisecond)
@@ -198,7 +198,7 @@ func TestMemoryOfLargeRows(t *testing.T) {
 		rows := many(l.t, 30_000) / 100
 		l.write(1, rows, 1<<20)
 		r := start(l.t, l.config)
-		r.waitForWithin(`msg="source connected"`, patience+time.Duration(rows)*10*time.Millisecond)
+		r.waitForWithin(`msg="source connected"`, testTimeout+time.Duration(rows)*10*time.Millisecond)
 		l.settle(rows)
 		l.t.Log("first start")
 		r.expectSmall()
@@ -240,7 +240,7 @@ func TestMemoryOfHugeRows(t *testing.T) {
 		r.waitFor("source connected")
 		began := time.Now()
 		l.write(1, n, size<<20)
-		within(l.t, patience, func() string {
+		within(l.t, testTimeout, func() string {
 			if got := int(r.metric(`sluicebox_rows_captured_total{outbox="outbox_events"}`)); got < n {
 				return fmt.Sprintf("%d rows of %d were captured", got, n)
 			}
@@ -253,7 +253,7 @@ func TestMemoryOfHugeRows(t *testing.T) {
 			l.t.Errorf("peak memory %d MiB, want at most %d", have>>20, most)
 		}
 		ended := time.Now()
-		within(l.t, patience, func() string {
+		within(l.t, testTimeout, func() string {
 			if have := r.resident(); have > idle<<20 {
 				return fmt.Sprintf("%s after the last row the process has %d MiB", time.Since(ended).Round(time.Second), have>>20)
 			}

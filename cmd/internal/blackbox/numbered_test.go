@@ -43,7 +43,7 @@ func (s *scene) expectNumbered(n int, but ...string) {
 func (s *scene) expectNumberedIn(table string, to *sinktest.Receiver, n int, but ...string) {
 	s.t.Helper()
 	arrive(s.t, to, n-len(but))
-	dwindle(s.t, "rows are not COMPLETED", func() int {
+	awaitZero(s.t, "rows are not COMPLETED", func() int {
 		return count(s.t, s.conn, "SELECT count(*) FROM "+table+" WHERE status <> 'COMPLETED' AND id NOT IN ("+quoted(but...)+")")
 	})
 	taken := to.Accepted()
@@ -80,14 +80,14 @@ func checkNumbered(t testing.TB, taken []sinktest.Received) (again int) {
 	return again
 }
 
-// fate is the state of a row in the table.
-type fate struct {
+// rowState is the state of a row in the table.
+type rowState struct {
 	status  string
 	retries int
 	reason  string
 }
 
-func (s *scene) fate(id string) (f fate) {
+func (s *scene) rowState(id string) (f rowState) {
 	s.t.Helper()
 	err := s.conn.row("SELECT status, retry_count, coalesce(error_message, '') FROM outbox_events WHERE id = $1", id).
 		Scan(&f.status, &f.retries, &f.reason)

@@ -44,7 +44,7 @@ func (r *relay) post(path string, request any) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	within(r.t, patience, func() string {
+	within(r.t, testTimeout, func() string {
 		status, body := r.ask(http.MethodPost, "/api/v1/"+path, string(text))
 		if status != http.StatusOK && !strings.Contains(body, retryLater) {
 			r.t.Fatalf("%s of %s: %d %s", path, text, status, body)
@@ -60,7 +60,7 @@ func (r *relay) post(path string, request any) {
 func (r *relay) operate(args ...string) {
 	r.t.Helper()
 	args = append(args, "--admin", r.admin)
-	within(r.t, patience, func() string {
+	within(r.t, testTimeout, func() string {
 		stdout, stderr, code := command(r.t, nil, args...)
 		if code != 0 && !strings.Contains(stderr, retryLater) {
 			r.t.Fatalf("%v: exit code %d\n%s%s", args, code, stdout, stderr)

@@ -33,7 +33,7 @@ func TestReceiverDown(t *testing.T) {
 			t.Parallel()
 			aScene(t, "", func(s *scene) {
 				outage := lasting(s.t, 3*time.Second)
-				way := newBreaker(s.t, s.to.URL())
+				way := newSwitchProxy(s.t, s.to.URL())
 				way.open()
 				s.config = strings.Replace(s.config, s.to.URL(), way.url(), 1)
 				r := s.run()
@@ -116,7 +116,7 @@ func TestReceiverDownPastTheBuffer(t *testing.T) {
 	t.Parallel()
 	aScene(t, "dispatch: {global-buffer-size: 100, backoff: {max: 500ms}}\n", func(s *scene) {
 		rows := many(s.t, 2000)
-		way := newBreaker(s.t, s.to.URL())
+		way := newSwitchProxy(s.t, s.to.URL())
 		s.config = strings.Replace(s.config, s.to.URL(), way.url(), 1)
 		r := s.run()
 		for part := range 10 {
@@ -265,22 +265,22 @@ func (s *scene) expectUncounted(r *relay) {
 	}
 }
 
-// suspect is the metric of the open circuit breaker of the scene's sink.
-func suspect(class string) string {
+// breakerMetric is the metric of the open circuit breaker of the scene's sink.
+func breakerMetric(class string) string {
 	return `sluicebox_sink_breaker_open{class="` + class + `",sink="flowcatalyst"}`
 }
 
 // expectAlarm waits until the sink's circuit breaker is open with a class.
 func (s *scene) expectAlarm(r *relay, class string) {
 	s.t.Helper()
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		status, body := r.get("/readyz?verbose")
 		line := sinkLine(body)
 		if status != http.StatusServiceUnavailable || !strings.HasPrefix(line, "[-]") || !strings.Contains(line, class) {
 			return "/readyz says: " + body
 		}
-		if r.metric(suspect(class)) != 1 {
-			return suspect(class) + " is not 1"
+		if r.metric(breakerMetric(class)) != 1 {
+			return breakerMetric(class) + " is not 1"
 		}
 		return ""
 	})
@@ -304,14 +304,14 @@ func (s *scene) expectRecovered(r *relay) {
 	rows, again := s.expectAll()
 	s.t.Logf("%d rows; the last arrived and was written %s after the receiver was back; %d arrived again", rows, time.Since(began).Round(time.Millisecond), again)
 	s.expectUncounted(r)
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		status, body := r.get("/readyz?verbose")
 		if status != http.StatusOK || !strings.HasPrefix(sinkLine(body), "[+]") {
 			return "/readyz says: " + body
 		}
 		for _, class := range []string{"refused", "unavailable", "misconfigured"} {
-			if r.metric(suspect(class)) != 0 {
-				return suspect(class) + " is not 0"
+			if r.metric(breakerMetric(class)) != 0 {
+				return breakerMetric(class) + " is not 0"
 			}
 		}
 		return ""

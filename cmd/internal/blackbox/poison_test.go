@@ -76,7 +76,7 @@ func (s *scene) onePoisonedRow(group, name string, answer sinktest.Answer) {
 		want, reason = 0, "we know why"
 	}
 	rows = s.untilFailed(bad, rows, group)
-	if f := s.fate(bad); f.retries != want || !strings.Contains(f.reason, reason) {
+	if f := s.rowState(bad); f.retries != want || !strings.Contains(f.reason, reason) {
 		s.t.Errorf("row %s is FAILED after %d retries, want %d: %s", bad, f.retries, want, f.reason)
 	}
 	s.expectNumbered(rows, bad)
@@ -104,7 +104,7 @@ func (s *scene) untilStalled(r *relay, id string, rows int, group string) int {
 		s.number(rows, rows, group)
 		return fmt.Sprintf("lanes that are stalled: %d %s", status, body)
 	})
-	if f := s.fate(id); f.status == "FAILED" || f.retries > 0 {
+	if f := s.rowState(id); f.status == "FAILED" || f.retries > 0 {
 		s.t.Errorf("row %s is %s after %d retries", id, f.status, f.retries)
 	}
 	return rows
@@ -126,7 +126,7 @@ func skipOf(id string, n int, group string) map[string]any {
 func (s *scene) untilFailed(id string, rows int, group string) int {
 	s.t.Helper()
 	within(s.t, 2*time.Minute, func() string {
-		f := s.fate(id)
+		f := s.rowState(id)
 		if f.status == "FAILED" {
 			return ""
 		}
@@ -153,7 +153,7 @@ func TestSeveralPoisonedRows(t *testing.T) {
 				r := s.run()
 				s.number(1, rows, group)
 				s.expectNumbered(rows, bad...)
-				within(s.t, patience, func() string {
+				within(s.t, testTimeout, func() string {
 					if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE id IN ("+quoted(bad...)+") AND status = 'FAILED' AND retry_count = $1", retries); n != len(bad) {
 						return fmt.Sprintf("%d of %d rows are FAILED", n, len(bad))
 					}
@@ -191,7 +191,7 @@ func TestOneRefusedItem(t *testing.T) {
 		r := s.run()
 		s.number(1, rows, "NULL")
 		rows = s.untilFailed(bad, rows, "NULL")
-		if f := s.fate(bad); f.retries != retries || !strings.Contains(f.reason, "would not do") {
+		if f := s.rowState(bad); f.retries != retries || !strings.Contains(f.reason, "would not do") {
 			s.t.Errorf("the row is %+v", f)
 		}
 		s.expectNumbered(rows, bad)
@@ -230,10 +230,10 @@ func TestAPoisonedRowInTheOnlyGroup(t *testing.T) {
 					reason = "we know why"
 				}
 				s.expectNumbered(rows, numbered(bad))
-				if f := s.fate(numbered(bad)); f.status != "FAILED" || !strings.Contains(f.reason, reason) {
+				if f := s.rowState(numbered(bad)); f.status != "FAILED" || !strings.Contains(f.reason, reason) {
 					s.t.Errorf("the row is %+v", f)
 				}
-				within(s.t, patience, func() string {
+				within(s.t, testTimeout, func() string {
 					if status, body := r.get("/readyz?verbose"); status != http.StatusOK {
 						return body
 					}
@@ -249,13 +249,13 @@ func TestAPoisonedRowInTheOnlyGroup(t *testing.T) {
 func (s *scene) expectHeld(r *relay, id, class string) {
 	s.t.Helper()
 	s.expectAlarm(r, class)
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		if l := r.lane("g"); l.Head != id || l.Rows == 0 || l.Error == "" || l.RetryCount > 0 {
 			return fmt.Sprintf("the lane is %+v", l)
 		}
 		return ""
 	})
-	if f := s.fate(id); f.status == "FAILED" || f.retries > 0 {
+	if f := s.rowState(id); f.status == "FAILED" || f.retries > 0 {
 		s.t.Errorf("row %s is %+v", id, f)
 	}
 	for _, got := range s.to.Accepted() {

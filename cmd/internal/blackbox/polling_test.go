@@ -56,7 +56,7 @@ func TestPollingOnly(t *testing.T) {
 		to.Script(nil)
 		r.operate("lanes", "skip", "--group", "blocked", "--reason", "a test")
 		arrive(t, to, rows+locked+blocked-1)
-		within(t, patience, func() string {
+		within(t, testTimeout, func() string {
 			return none(t, s.conn, "are unsettled", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED' AND id <> 'B000000000001'")
 		})
 		taken := to.Accepted()

@@ -85,7 +85,7 @@ func TestMongoQuickstartKeptAndKilled(t *testing.T) {
 	}
 	killed := tryMongo(t, source, "--for", "30s")
 	killed.kill()
-	within(t, patience, func() string {
+	within(t, testTimeout, func() string {
 		next := try(t, source, "--json", "--for", "200ms")
 		if code := next.exitCode(); code != 0 {
 			t.Fatalf("exit code %d, want 0", code)

@@ -53,7 +53,7 @@ func databaseIsThere(t *testing.T, source, name string) (there bool) {
 // tests. The database is dropped at the end of the test.
 func (q *trial) awaitMade(source string) (name string) {
 	q.t.Helper()
-	within(q.t, patience, func() string {
+	within(q.t, testTimeout, func() string {
 		files, _ := filepath.Glob(filepath.Join(q.tmp, "*", "sluicebox.yaml"))
 		for _, file := range files {
 			text, _ := os.ReadFile(file) // the file may be removed meanwhile
@@ -99,7 +99,7 @@ func TestQuickstartAfterAKilledOneOnMySQL(t *testing.T) {
 		if !databaseIsThere(t, source, q.made) {
 			t.Fatal("the killed quickstart has left nothing")
 		}
-		within(t, patience, func() string {
+		within(t, testTimeout, func() string {
 			if n := sessionsOn(t, f, q.made); n > 0 {
 				return fmt.Sprintf("%d sessions of the killed quickstart are left", n)
 			}

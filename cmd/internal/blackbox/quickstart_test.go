@@ -257,7 +257,7 @@ func awaitSessionsEnd(t *testing.T, source, file string) {
 	default:
 		return // a file has no server
 	}
-	within(t, patience, func() string {
+	within(t, testTimeout, func() string {
 		if n := sessions(); n > 0 {
 			return fmt.Sprintf("%d sessions of the killed quickstart go on", n)
 		}
@@ -284,7 +284,7 @@ func TestQuickstartKilled(t *testing.T) {
 		}
 		r := runFile(t, file, to.URL())
 		arrive(t, to, len(open))
-		within(t, patience, func() string {
+		within(t, testTimeout, func() string {
 			if left := rest(t, source, file); len(left) > 0 {
 				return fmt.Sprintf("%d rows are not COMPLETED", len(left))
 			}
@@ -334,7 +334,7 @@ func TestQuickstartAfterAKilledOne(t *testing.T) {
 		if len(dead) <= len(clean) {
 			t.Fatalf("the killed quickstart has left nothing: %q", dead)
 		}
-		within(t, patience, func() string {
+		within(t, testTimeout, func() string {
 			n := count(t, connect(t, source), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'")
 			if n > 0 {
 				return fmt.Sprintf("%d sessions of the killed quickstart are left", n)

@@ -38,13 +38,13 @@ func TestARefusedOutcomeKeepsNoLog(t *testing.T) {
 		if n := r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`); n != 1 {
 			s.t.Errorf("%.0f rows were spilled, want only the refused one", n)
 		}
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			return none(s.t, s.conn, "wait for their outcome", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED' AND id <> '"+theRefused+"'")
 		})
 		r.kill()
 		s.disconnected()
 		r = s.run()
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if n := s.to.Counts().Duplicates; n != 1 {
 				return fmt.Sprintf("%d rows were sent again, want the refused one", n)
 			}
@@ -54,8 +54,8 @@ func TestARefusedOutcomeKeepsNoLog(t *testing.T) {
 		r.expectRefused("not this one")
 		s.exec(s.kind.unobject)
 		settle(s.t, s.conn)
-		s.expectNoneParked(r)
-		within(s.t, patience, func() string {
+		s.expectNoneSpilled(r)
+		within(s.t, testTimeout, func() string {
 			if body := r.readiness(200); strings.Contains(body, "refused") {
 				return body
 			}
@@ -75,7 +75,7 @@ func (r *relay) numbersUnder(s *scene, from, to int) (most float64) {
 	before, log := s.to.Counts().Distinct, &logWatch{s: s}
 	for at := from; at <= to; at += 500 {
 		s.number(at, min(at+499, to), "i % 200")
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			log.look()
 			most = max(most, float64(log.most), r.metric("sluicebox_source_retained_bytes"))
 			if n := s.to.Counts().Distinct - before; n < at-from {
@@ -91,7 +91,7 @@ func (r *relay) numbersUnder(s *scene, from, to int) (most float64) {
 func (r *relay) expectRefused(reason string) {
 	r.t.Helper()
 	body := ""
-	within(r.t, patience, func() string { // logged before the rest of its batch is written
+	within(r.t, testTimeout, func() string { // logged before the rest of its batch is written
 		if body = r.readiness(200); !strings.Contains(body, "refused rows") {
 			return body
 		}
@@ -136,15 +136,15 @@ func (f *refuser) test(t *testing.T) {
 	if n := r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`); n != 1 {
 		t.Errorf("%.0f rows were spilled, want only the refused one", n)
 	}
-	dwindle(t, "rows are not COMPLETED beside the refused one", func() int { return f.open() - 1 })
+	awaitZero(t, "rows are not COMPLETED beside the refused one", func() int { return f.open() - 1 })
 	r.kill()
 	f.gone()
 	r = start(t, f.config)
 	r.waitFor("row refused by its table")
 	r.expectRefused(f.reason)
 	f.unobject()
-	dwindle(t, "rows are not COMPLETED", f.open)
-	dwindle(t, "rows are parked", func() int { return int(r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)) })
+	awaitZero(t, "rows are not COMPLETED", f.open)
+	awaitZero(t, "rows are parked", func() int { return int(r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)) })
 	if c := f.to.Counts(); c.Duplicates != 1 || c.Distinct != rows+1 {
 		t.Errorf("%+v of %d rows", c, rows+1)
 	}

@@ -132,7 +132,7 @@ func (r *relay) said() string {
 // waitFor waits until the process has logged a text.
 func (r *relay) waitFor(text string) {
 	r.t.Helper()
-	r.waitForWithin(text, patience)
+	r.waitForWithin(text, testTimeout)
 }
 
 // waitForWithin is waitFor with another timeout.
@@ -280,15 +280,15 @@ func within(t testing.TB, limit time.Duration, check func() string) {
 	}
 }
 
-// patience is the timeout without progress: for a state, or for the next step of a process.
+// testTimeout is the timeout without progress: for a state, or for the next step of a process.
 // Progress restarts it, however slow the machine is.
-const patience = 2 * time.Minute
+const testTimeout = 2 * time.Minute
 
-// dwindle polls left until it returns 0. It fails if left has not decreased for patience.
-func dwindle(t testing.TB, what string, left func() int) {
+// awaitZero polls left until it returns 0. It fails if left has not decreased for testTimeout.
+func awaitZero(t testing.TB, what string, left func() int) {
 	t.Helper()
 	for least := left(); least > 0; {
-		within(t, patience, func() string {
+		within(t, testTimeout, func() string {
 			n := left()
 			if n >= least {
 				return fmt.Sprintf("%d %s", n, what)

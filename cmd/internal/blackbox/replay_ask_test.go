@@ -23,7 +23,7 @@ type replayed struct {
 // sluicebox runs a command with the relay's configuration to its end.
 func (r *relay) sluicebox(args ...string) (stdout, stderr string, code int) {
 	r.t.Helper()
-	return commandWithin(r.t, patience, nil, append(args, "-c", r.file())...)
+	return commandWithin(r.t, testTimeout, nil, append(args, "-c", r.file())...)
 }
 
 // file writes the relay's configuration to a file.
@@ -75,7 +75,7 @@ func (r *relay) replays(all ...[]string) (jobs []replayed) {
 	for i, args := range all {
 		ends.Go(func() {
 			job, args := &jobs[i], slices.Concat([]string{"replay", "--json", "-c", r.file()}, args)
-			said[i], job.stderr, job.code, errs[i] = execute(patience, nil, args...)
+			said[i], job.stderr, job.code, errs[i] = execute(testTimeout, nil, args...)
 		})
 	}
 	ends.Wait()

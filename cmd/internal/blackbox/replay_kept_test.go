@@ -25,7 +25,7 @@ func TestARetainedLogOverItsLimitIsReleased(t *testing.T) {
 		// A request makes the relay check the retained log at once, else it checks each 10 s.
 		r.checkpoint("plain")
 		r.waitFor("named checkpoint lost its retained log")
-		s.expectGivenUp(r, "early")
+		s.expectReleased(r, "early")
 		jobs := r.replays([]string{"--from=early"}, []string{"--from=early", "--dry-run"}, []string{"--from=early", "--source=log"}, []string{"--from=plain", "--source=log"})
 		expectTable(s.t, jobs[0], jobs[1], 50, "log lost: it was retained for checkpoint early: ")
 		expectRefused(s.t, jobs[2], "cannot read the log as requested, because log lost: ", "checkpoint.max-kept")
@@ -39,13 +39,13 @@ func TestARetainedLogOverItsLimitIsReleased(t *testing.T) {
 	})
 }
 
-// expectGivenUp waits until no log is retained for a checkpoint.
-func (s *scene) expectGivenUp(r *relay, checkpoint string) {
+// expectReleased waits until no log is retained for a checkpoint.
+func (s *scene) expectReleased(r *relay, checkpoint string) {
 	s.t.Helper()
 	slots := func() int {
 		return count(s.t, s.conn, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", nameFor(s.database)+"_cp_"+checkpoint)
 	}
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		stdout, stderr, code := r.sluicebox("checkpoint", "list")
 		if code != 0 || !strings.Contains(stdout, "dropped") || !strings.Contains(stdout, "checkpoint.max-kept") || slots() > 0 {
 			return fmt.Sprintf("exit code %d, %d slots: %s%s", code, slots(), stdout, stderr)
@@ -55,7 +55,7 @@ func (s *scene) expectGivenUp(r *relay, checkpoint string) {
 	if n := r.metric("sluicebox_checkpoint_log_drops_total"); n != 1 {
 		s.t.Errorf("%.0f retained logs were released, want 1", n)
 	}
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		if _, body := r.get("/metrics"); strings.Contains(body, fmt.Sprintf("sluicebox_checkpoint_retained_bytes{checkpoint=%q}", checkpoint)) {
 			return "the metrics have log that is kept no more"
 		}

@@ -18,7 +18,7 @@ func (s *scene) nextSecond() {
 	s.t.Helper()
 	const second = "SELECT unix_timestamp(now())"
 	was := count(s.t, s.conn, second)
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		if count(s.t, s.conn, second) == was {
 			return "the server's clock stands still"
 		}
@@ -104,7 +104,7 @@ func (s *scene) replayPurged(r *relay, before int) {
 	}
 	expectRefused(s.t, jobs[2], "cannot read the log as requested, because log lost: ")
 	s.t.Log(jobs[2].Reason)
-	s.forgotten()
+	s.backdate()
 	job := r.replay("--since="+left, "--dry-run")
 	if job.code != 0 || job.Source != "log" || job.Remaining != 30 {
 		s.t.Errorf("replay of the remaining log: %+v", job)
@@ -115,7 +115,7 @@ func (s *scene) replayPurged(r *relay, before int) {
 // time reads the table, although there is an earlier checkpoint.
 func (s *scene) replayAnother(r *relay, _ int) {
 	s.t.Helper()
-	s.forgotten()
+	s.backdate()
 	jobs := r.replays([]string{"--from=before"}, []string{"--from=before", "--dry-run"}, []string{"--since=1h"}, []string{"--since=1h", "--dry-run"})
 	for _, job := range jobs[:2] {
 		expectRefused(s.t, job, "position belongs to another log: ", "use --source table to read the table")
@@ -128,8 +128,8 @@ func (s *scene) replayAnother(r *relay, _ int) {
 	}
 }
 
-// forgotten moves the checkpoint's time far into the past.
-func (s *scene) forgotten() {
+// backdate moves the checkpoint's time far into the past.
+func (s *scene) backdate() {
 	s.t.Helper()
 	if n, err := s.conn.exec("UPDATE sluicebox.named SET made_at = '2020-01-01 00:00:00' WHERE checkpoint = 'before'"); err != nil || n != 1 {
 		s.t.Fatalf("%d checkpoints, want 1, %v", n, err)

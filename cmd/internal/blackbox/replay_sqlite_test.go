@@ -35,7 +35,7 @@ admin: {listen: %s}
 	settledOnSQLite := func(rows int) {
 		t.Helper()
 		arrive(t, to, rows)
-		dwindle(t, "rows are not COMPLETED", func() (n int) {
+		awaitZero(t, "rows are not COMPLETED", func() (n int) {
 			if err := db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'").Scan(&n); err != nil {
 				t.Fatal(err)
 			}
@@ -63,7 +63,7 @@ admin: {listen: %s}
 	if n := to.Counts().Duplicates; n > 0 || len(other.Accepted()) != len(want) {
 		t.Errorf("%d rows arrived again at the outbox's own sink, want 0, %d at the other", n, len(other.Accepted()))
 	}
-	stdout, stderr, code := commandWithin(t, patience, nil, "replay", "--from=before", "--id="+numbered(51), "--admin", r.admin)
+	stdout, stderr, code := commandWithin(t, testTimeout, nil, "replay", "--from=before", "--id="+numbered(51), "--admin", r.admin)
 	if code != 0 || !strings.Contains(stdout, "done; 1 row sent") {
 		t.Errorf("over HTTP: exit code %d: %s%s", code, stdout, stderr)
 	}

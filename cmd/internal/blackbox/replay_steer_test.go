@@ -63,7 +63,7 @@ func TestReplayWhilePolling(t *testing.T) {
 		s.number(behind+11, behind+20, "i % 10")
 		arrive(s.t, s.to, behind+20)
 		s.untilCompleted("")
-		r.wishesOverHTTP(slow.id)
+		r.controlOverHTTP(slow.id)
 		expectStop(s.t, r)
 	})
 }
@@ -97,13 +97,13 @@ func (w *slowly) begin() {
 // more waits for more replayed rows, while live rows of a group wait.
 func (w *slowly) more(than int) {
 	w.t.Helper()
-	within(w.t, patience, func() string {
+	within(w.t, testTimeout, func() string {
 		if n := w.arrived(); n <= than {
 			return fmt.Sprintf("%d rows came of the replay", n)
 		}
 		return ""
 	})
-	within(w.t, patience, func() string {
+	within(w.t, testTimeout, func() string {
 		_, lanes := w.r.get("/api/v1/lanes")
 		if !strings.Contains(lanes, `"state":"replaying"`) {
 			return "no lane waits for the replay: " + lanes
@@ -170,9 +170,9 @@ func (w *slowly) cancel() {
 	w.held("cancelled", 0)
 }
 
-// wishesOverHTTP compares the API's responses with the documentation. ended is an ended
+// controlOverHTTP compares the API's responses with the documentation. ended is an ended
 // replay.
-func (r *relay) wishesOverHTTP(ended string) {
+func (r *relay) controlOverHTTP(ended string) {
 	r.t.Helper()
 	job := fmt.Sprintf(`{"job": %q}`, ended)
 	for _, c := range []struct {
@@ -199,7 +199,7 @@ func (r *relay) wishesOverHTTP(ended string) {
 			r.t.Errorf("%s %s: %d %s, want %d %s", c.path, c.request, status, body, c.status, c.says)
 		}
 	}
-	within(r.t, patience, func() string {
+	within(r.t, testTimeout, func() string {
 		var list struct{ Checkpoints []json.RawMessage }
 		status, body := r.get("/api/v1/checkpoints")
 		if err := json.Unmarshal([]byte(body), &list); err != nil || status != http.StatusOK || len(list.Checkpoints) > 0 {

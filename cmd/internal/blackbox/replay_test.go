@@ -123,7 +123,7 @@ func TestReplay(t *testing.T) {
 		held := groupOf(s.t, (<-first).Items[0].Payload)
 		s.number(behind+1, live, "i % 10")
 		captured := fmt.Sprintf("sluicebox_rows_captured_total{outbox=%q}", "outbox_events")
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if n := r.metric(captured); n < live {
 				return fmt.Sprintf("%.0f rows are captured", n)
 			}
@@ -140,14 +140,14 @@ func TestReplay(t *testing.T) {
 		if n := checkNumbered(s.t, taken); n != behind-before {
 			s.t.Errorf("%d rows arrived again", n)
 		}
-		lived := slices.IndexFunc(taken, func(got sinktest.Received) bool {
+		transcript := slices.IndexFunc(taken, func(got sinktest.Received) bool {
 			return got.ID > numbered(behind) && groupOf(s.t, got.Payload) == held
 		})
 		over := slices.IndexFunc(taken, func(got sinktest.Received) bool {
 			return got.Replay == id && groupOf(s.t, got.Payload) == held && got.ID == lastOf(held, behind)
 		})
-		if lived < over {
-			s.t.Errorf("live rows of group %s arrived at %d, before its replay was over at %d", held, lived, over)
+		if transcript < over {
+			s.t.Errorf("live rows of group %s arrived at %d, before its replay was over at %d", held, transcript, over)
 		}
 		if now := s.table(behind); !slices.Equal(now, was) {
 			s.t.Error("the replay changed rows")
@@ -205,8 +205,8 @@ func (s *scene) countedReplays(r *relay, to int) {
 	bad := numbered(to + 5)
 	poison(s.to, sinktest.Answer{Status: http.StatusBadRequest}, bad)
 	s.number(to+1, to+20, "nullif(i, i)")
-	within(s.t, patience, func() string {
-		if f := s.fate(bad); f.status != "FAILED" {
+	within(s.t, testTimeout, func() string {
+		if f := s.rowState(bad); f.status != "FAILED" {
 			return fmt.Sprintf("the row is %+v", f)
 		}
 		return ""
@@ -255,7 +255,7 @@ func (s *scene) countedReplays(r *relay, to int) {
 // untilCompleted waits until every row is COMPLETED, except one.
 func (s *scene) untilCompleted(but string) {
 	s.t.Helper()
-	dwindle(s.t, "rows are not COMPLETED", func() int {
+	awaitZero(s.t, "rows are not COMPLETED", func() int {
 		return count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED' AND id <> $1", but)
 	})
 }

@@ -64,7 +64,7 @@ func TestMongoLeastPrivilege(t *testing.T) {
 			t.Errorf("the relay says:\n%s", r.said())
 		}
 		s.write(mongoLoad{Transactions: 1600, Clients: 8, Most: 1, Groups: 2})()
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if s.count(bson.M{}, "sluicebox_parked") == 0 {
 				return "nothing is spilled"
 			}
@@ -76,7 +76,7 @@ func TestMongoLeastPrivilege(t *testing.T) {
 		s.to.Script(nil)
 		r.operate("deadletters", "requeue", "--outbox", "outbox_events", "--yes", bad)
 		s.expectSet()
-		dwindle(t, "documents are parked", func() int { return s.count(bson.M{}, "sluicebox_parked") })
+		awaitZero(t, "documents are parked", func() int { return s.count(bson.M{}, "sluicebox_parked") })
 		_, err := s.db.Collection("outbox_events").UpdateByID(context.Background(), bad, bson.M{"$set": bson.M{"status": "PENDING"}})
 		s.must(err)
 		r.waitFor("sweep found PENDING rows")
@@ -96,7 +96,7 @@ func TestMongoLeastPrivilege(t *testing.T) {
 		s.must(err)
 		s.config = strings.Replace(s.config, "flowcatalyst: {", "flowcatalyst: {retention: 1d, ", 1)
 		r = s.run()
-		dwindle(t, "documents are kept for too long", func() int { return s.count(bson.M{}, "outbox_events") })
+		awaitZero(t, "documents are kept for too long", func() int { return s.count(bson.M{}, "outbox_events") })
 		expectStop(t, r)
 	})
 }

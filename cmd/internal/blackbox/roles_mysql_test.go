@@ -14,19 +14,19 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// company is a site whose relay uses the accounts of the scripts in deploy/mysql.
-type company struct {
+// accountScene is a site whose relay uses the accounts of the scripts in deploy/mysql.
+type accountScene struct {
 	*site
 	relay, stream string
 }
 
-// eachCompany creates the scripts' accounts on each flavour. The relay creates its tables.
+// eachAccountScene creates the scripts' accounts on each flavour. The relay creates its tables.
 // rest is the rest of the configuration; deletes is the variable delete of outbox.sql.
-func eachCompany(t *testing.T, rest, deletes string, test func(c *company)) {
+func eachAccountScene(t *testing.T, rest, deletes string, test func(c *accountScene)) {
 	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		s := newSite(t, f, f.Database(t), rest)
 		name := nameFor(s.database)
-		c := &company{site: s, relay: name + "_r", stream: name + "_s"}
+		c := &accountScene{site: s, relay: name + "_r", stream: name + "_s"}
 		c.sql(seedTablesMySQL)
 		t.Cleanup(func() { c.sql("DROP USER "+c.relay, "DROP USER "+c.stream) })
 		c.script("roles.sql", "relay", c.relay, "stream", c.stream)
@@ -42,7 +42,7 @@ func eachCompany(t *testing.T, rest, deletes string, test func(c *company)) {
 }
 
 // script runs a script of deploy/mysql with the client, as the administrator.
-func (c *company) script(name string, variables ...string) {
+func (c *accountScene) script(name string, variables ...string) {
 	c.t.Helper()
 	text, err := os.Open(filepath.Join("..", "..", "..", "deploy", "mysql", name))
 	if err != nil {
@@ -66,7 +66,7 @@ func (c *company) script(name string, variables ...string) {
 func TestLeastPrivilegeMySQL(t *testing.T) {
 	t.Parallel()
 	const rest = "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}, global-buffer-size: 100}\ncheckpoint: {sweep-interval: 1s}\n"
-	eachCompany(t, rest, "yes", func(c *company) {
+	eachAccountScene(t, rest, "yes", func(c *accountScene) {
 		const bad = 50 // of group 0
 		poison(c.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(bad))
 		r := c.run()
@@ -74,7 +74,7 @@ func TestLeastPrivilegeMySQL(t *testing.T) {
 			t.Error("the relay does not stream")
 		}
 		c.number(1, 1000, func(i int) int { return (i % 2) * (i % 9) })
-		within(c.t, patience, func() string {
+		within(c.t, testTimeout, func() string {
 			if c.count("SELECT COUNT(*) FROM sluicebox_parked") == 0 {
 				return "no row is spilled"
 			}
@@ -86,7 +86,7 @@ func TestLeastPrivilegeMySQL(t *testing.T) {
 		c.to.Script(nil)
 		r.operate("deadletters", "requeue", "--outbox", "outbox_events", "--yes", numbered(bad))
 		c.expectNumbered(1000)
-		within(c.t, patience, func() string {
+		within(c.t, testTimeout, func() string {
 			if n := c.count("SELECT COUNT(*) FROM sluicebox_parked"); n > 0 {
 				return fmt.Sprintf("%d rows are spilled", n)
 			}
@@ -101,7 +101,7 @@ func TestLeastPrivilegeMySQL(t *testing.T) {
 }
 
 // takeOver kills a relay and freezes the next. A third delivers the rows written afterwards.
-func (c *company) takeOver(leader *relay) {
+func (c *accountScene) takeOver(leader *relay) {
 	c.t.Helper()
 	rows := 1000
 	for _, end := range []func(*relay){(*relay).kill, (*relay).freeze} {
@@ -120,17 +120,17 @@ func (c *company) takeOver(leader *relay) {
 }
 
 // keep runs a relay that prunes rows delivered two days ago.
-func (c *company) keep() {
+func (c *accountScene) keep() {
 	c.t.Helper()
 	c.sql("UPDATE outbox_events SET processed_at = NOW() - INTERVAL 2 DAY WHERE id < '" + numbered(1001) + "'")
 	c.config = strings.Replace(c.config, "flowcatalyst: {", "flowcatalyst: {retention: 1d, ", 1)
 	r := c.run()
-	dwindle(c.t, "rows are kept for too long", func() int { return c.count("SELECT COUNT(*) FROM outbox_events WHERE id < $1", numbered(1001)) })
+	awaitZero(c.t, "rows are kept for too long", func() int { return c.count("SELECT COUNT(*) FROM outbox_events WHERE id < $1", numbered(1001)) })
 	expectStop(c.t, r)
 }
 
 // rights lists all grants of the scripts, each with its REVOKE.
-func (c *company) rights() (list []grant) {
+func (c *accountScene) rights() (list []grant) {
 	who := "'" + c.relay + "'@'%'"
 	own := map[string]string{
 		"meta": "SELECT", "leader": "SELECT INSERT UPDATE", "checkpoint": "SELECT INSERT UPDATE", "marker": "SELECT INSERT UPDATE",
@@ -165,7 +165,7 @@ func (c *company) rights() (list []grant) {
 // all were run, so every grant of the scripts is needed.
 func TestEachGrantIsNamedMySQL(t *testing.T) {
 	t.Parallel()
-	eachCompany(t, "", "yes", func(c *company) {
+	eachAccountScene(t, "", "yes", func(c *accountScene) {
 		c.config = strings.Replace(c.config, "flowcatalyst: {", "flowcatalyst: {retention: 1h, ", 1)
 		d, text, code := doctor(c.t, c.config)
 		if code != 0 || !strings.Contains(text, "start `sluicebox run`") {
@@ -195,7 +195,7 @@ func TestEachGrantIsNamedMySQL(t *testing.T) {
 }
 
 // refusal returns the output of run and doctor for a configuration that both reject.
-func (c *company) refusal() string {
+func (c *accountScene) refusal() string {
 	c.t.Helper()
 	r := start(c.t, c.config)
 	if code := r.exitCode(); code != 78 {
@@ -212,7 +212,7 @@ func (c *company) refusal() string {
 // relay lacks the privilege. After own.sql doctor reports no fault.
 func TestRelayTablesOfAnotherAccountMySQL(t *testing.T) {
 	t.Parallel()
-	eachCompany(t, "", "", func(c *company) {
+	eachAccountScene(t, "", "", func(c *accountScene) {
 		for _, table := range ownMySQL() {
 			c.sql("REVOKE ALL ON " + table + " FROM " + c.relay)
 		}
@@ -244,7 +244,7 @@ func TestRelayTablesOfAnotherAccountMySQL(t *testing.T) {
 // lists FAILED rows and may change nothing.
 func TestDiscardNeedsDeleteMySQL(t *testing.T) {
 	t.Parallel()
-	eachCompany(t, "dispatch: {max-retries: 0}\n", "", func(c *company) {
+	eachAccountScene(t, "dispatch: {max-retries: 0}\n", "", func(c *accountScene) {
 		poison(c.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(1))
 		r := c.run()
 		c.number(1, 10, nine)
@@ -271,7 +271,7 @@ func TestDiscardNeedsDeleteMySQL(t *testing.T) {
 }
 
 // expectReader lists FAILED rows as the read-only account.
-func (c *company) expectReader() {
+func (c *accountScene) expectReader() {
 	c.t.Helper()
 	reader := nameFor(c.database) + "_l"
 	for _, table := range []string{"outbox_events", "outbox_dispatch_jobs"} {

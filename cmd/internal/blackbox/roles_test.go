@@ -17,20 +17,20 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// cast is a scene whose relay has the roles of the scripts in deploy/postgres, on a database
+// roleScene is a scene whose relay has the roles of the scripts in deploy/postgres, on a database
 // where PUBLIC has no privileges. The scene's own database URL is the administrator's.
-type cast struct {
+type roleScene struct {
 	*scene
 	owner, relay, stream string
 }
 
-// eachCast creates the scripts' roles on each version of the server. rest is the rest of the
+// eachRoleScene creates the scripts' roles on each version of the server. rest is the rest of the
 // configuration.
-func eachCast(t *testing.T, rest string, test func(c *cast)) {
+func eachRoleScene(t *testing.T, rest string, test func(c *roleScene)) {
 	aVersion(t, func(t *testing.T, version int) {
 		database := servers.Database(t, version)
 		name := nameFor(database)
-		c := &cast{
+		c := &roleScene{
 			scene: &scene{t: t, kind: postgresKind(), database: database, conn: connect(t, database), to: sinktest.NewReceiver(t)},
 			owner: name + "_owner", relay: name + "_relay", stream: name + "_stream",
 		}
@@ -55,12 +55,12 @@ func eachCast(t *testing.T, rest string, test func(c *cast)) {
 }
 
 // as returns the configuration with another role in the database URL.
-func (c *cast) as(role string) string {
+func (c *roleScene) as(role string) string {
 	return strings.Replace(c.config, c.database, roleURL(c.database, role), 1)
 }
 
 // grant runs the owner's scripts.
-func (c *cast) grant(more ...string) {
+func (c *roleScene) grant(more ...string) {
 	c.t.Helper()
 	as := roleURL(c.database, c.owner)
 	c.psql(as, "own.sql", "relay="+c.relay)
@@ -70,7 +70,7 @@ func (c *cast) grant(more ...string) {
 }
 
 // psql runs a script of deploy/postgres.
-func (c *cast) psql(url, script string, variables ...string) {
+func (c *roleScene) psql(url, script string, variables ...string) {
 	c.t.Helper()
 	pgbench, env := servers.Pgbench(c.t)
 	args := []string{"-X", "-q", "-d", url, "-f", filepath.Join("..", "..", "..", "deploy", "postgres", script)}
@@ -91,19 +91,19 @@ func (c *cast) psql(url, script string, variables ...string) {
 // and reloads.
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
-	eachCast(t, "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}, global-buffer-size: 100}\ncheckpoint: {sweep-interval: 1s}\n", func(c *cast) {
+	eachRoleScene(t, "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}, global-buffer-size: 100}\ncheckpoint: {sweep-interval: 1s}\n", func(c *roleScene) {
 		const bad = 50 // of group 0
 		poison(c.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(bad))
 		r := c.run()
 		c.number(1, 1000, "CASE WHEN i % 2 = 0 THEN 0 ELSE i % 9 END")
-		c.expectParked(1)
+		c.expectSpilled(1)
 		lane := []string{"--outbox", "outbox_events", "--kind", "EVENT", "--group", "3"}
 		r.operate(append([]string{"lanes", "pause", "--reason", "to see whether it may"}, lane...)...)
 		r.operate(append([]string{"lanes", "resume"}, lane...)...)
 		c.to.Script(nil)
 		r.operate("deadletters", "requeue", "--outbox", "outbox_events", "--yes", numbered(bad))
 		c.expectNumbered(1000)
-		c.expectNoneParked(r)
+		c.expectNoneSpilled(r)
 		servers.Exec(c.t, c.database, "UPDATE outbox_events SET status = 'PENDING', processed_at = NULL WHERE id = '"+numbered(1)+"'")
 		r.waitFor("sweep found PENDING rows")
 		settle(c.t, c.conn)
@@ -118,7 +118,7 @@ func TestLeastPrivilege(t *testing.T) {
 // A second relay with the same roles takes over from a killed one and from a frozen one.
 func TestLeastPrivilegeTakeover(t *testing.T) {
 	t.Parallel()
-	eachCast(t, "", func(c *cast) {
+	eachRoleScene(t, "", func(c *roleScene) {
 		leader, rows := c.run(), 0
 		for how, end := range map[string]func(*relay){"killed": (*relay).kill, "frozen": (*relay).freeze} {
 			next := start(c.t, c.config)
@@ -144,7 +144,7 @@ func TestLeastPrivilegeTakeover(t *testing.T) {
 // the relay's own role may not.
 func TestTheStreamsRoleEndsItsOwnSession(t *testing.T) {
 	t.Parallel()
-	eachCast(t, "", func(c *cast) {
+	eachRoleScene(t, "", func(c *roleScene) {
 		r := c.run()
 		c.number(1, 10, "i % 9")
 		c.expectNumbered(10)
@@ -165,7 +165,7 @@ func TestTheStreamsRoleEndsItsOwnSession(t *testing.T) {
 
 // holdSlot reads the relay's slot on a session that the server never ends, and returns its
 // pid.
-func (c *cast) holdSlot() (pid uint32) {
+func (c *roleScene) holdSlot() (pid uint32) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -195,7 +195,7 @@ func (c *cast) holdSlot() (pid uint32) {
 // all were run.
 func TestEachGrantIsNamed(t *testing.T) {
 	t.Parallel()
-	eachCast(t, "", func(c *cast) {
+	eachRoleScene(t, "", func(c *roleScene) {
 		// Without USAGE on its schema a table is found only by its qualified name.
 		c.config = strings.Replace(c.config, "flowcatalyst: {", "flowcatalyst: {retention: 1h, events-table: public.outbox_events, ", 1)
 		c.grant("delete=yes")
@@ -221,7 +221,7 @@ func TestEachGrantIsNamed(t *testing.T) {
 type grant struct{ revoke, grant string }
 
 // grants lists all grants of the scripts.
-func (c *cast) grants() (list []grant) {
+func (c *roleScene) grants() (list []grant) {
 	who := `"` + c.relay + `"`
 	own := map[string]string{
 		"meta": "SELECT", "leader": "SELECT INSERT UPDATE", "checkpoint": "SELECT INSERT UPDATE",
@@ -252,7 +252,7 @@ func (c *cast) grants() (list []grant) {
 }
 
 // name returns the database's name, quoted.
-func (c *cast) name() string {
+func (c *roleScene) name() string {
 	c.t.Helper()
 	var name string
 	if err := c.conn.row("SELECT quote_ident(current_database())").Scan(&name); err != nil {
@@ -262,7 +262,7 @@ func (c *cast) name() string {
 }
 
 // refusal returns the output of run and doctor for a configuration that both reject.
-func (c *cast) refusal() string {
+func (c *roleScene) refusal() string {
 	c.t.Helper()
 	r := start(c.t, c.config)
 	if code := r.exitCode(); code != 78 {
@@ -278,13 +278,13 @@ func (c *cast) refusal() string {
 // Discarding rows needs a privilege of its own, which the error names.
 func TestDiscardNeedsDelete(t *testing.T) {
 	t.Parallel()
-	eachCast(t, "dispatch: {max-retries: 0}\n", func(c *cast) {
+	eachRoleScene(t, "dispatch: {max-retries: 0}\n", func(c *roleScene) {
 		poison(c.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(1))
 		r := c.run()
 		c.number(1, 10, "i % 9")
 		c.expectNumbered(10, numbered(1))
 		within(c.t, 30*time.Second, func() string {
-			if f := c.fate(numbered(1)); f.status != "FAILED" {
+			if f := c.rowState(numbered(1)); f.status != "FAILED" {
 				return fmt.Sprintf("the row is %+v", f)
 			}
 			return ""
@@ -305,7 +305,7 @@ func TestDiscardNeedsDelete(t *testing.T) {
 }
 
 // expectReader lists FAILED rows as the read-only role.
-func (c *cast) expectReader() {
+func (c *roleScene) expectReader() {
 	c.t.Helper()
 	reader := nameFor(c.database) + "_reader"
 	for _, table := range []string{"outbox_events", "outbox_dispatch_jobs"} {

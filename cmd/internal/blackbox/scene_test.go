@@ -181,20 +181,20 @@ func (s *scene) expectOnce() (rows int) {
 	return rows
 }
 
-// arrive waits until that many different rows have arrived. It fails after patience without
+// arrive waits until that many different rows have arrived. It fails after testTimeout without
 // another arrival.
 func arrive(t testing.TB, to *sinktest.Receiver, rows int) {
 	t.Helper()
 	for {
 		before := to.Counts().Distinct
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		err := to.Wait(ctx, rows)
 		cancel()
 		if err == nil {
 			return
 		}
 		if to.Counts().Distinct == before {
-			t.Fatalf("in %s no row arrived: %v", patience, err)
+			t.Fatalf("in %s no row arrived: %v", testTimeout, err)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func arrive(t testing.TB, to *sinktest.Receiver, rows int) {
 // settle waits until every row of the FlowCatalyst tables is COMPLETED and has a processed_at.
 func settle(t *testing.T, c *conn) {
 	t.Helper()
-	dwindle(t, "rows are not COMPLETED with processed_at", func() int {
+	awaitZero(t, "rows are not COMPLETED with processed_at", func() int {
 		const open = " WHERE status <> 'COMPLETED' OR processed_at IS NULL"
 		return count(t, c, "SELECT (SELECT count(*) FROM outbox_events"+open+") + (SELECT count(*) FROM outbox_dispatch_jobs"+open+")")
 	})

@@ -163,7 +163,7 @@ func TestWALLevelReplica(t *testing.T) {
 		server.Stop("fast")
 		server.Restart(map[string]string{"wal_level": "logical"})
 		through := write(t, server.URL, load{seconds: 8, rate: 50, clients: 1, scripts: seedScripts(20)})
-		within(t, patience, func() string {
+		within(t, testTimeout, func() string {
 			if r.metric(`sluicebox_source_mode{mode="stream"}`) != 1 || r.metric("sluicebox_source_connected") != 1 {
 				return "the relay does not stream"
 			}
@@ -192,7 +192,7 @@ func TestUnreachableDatabase(t *testing.T) {
 func TestUnreachableSink(t *testing.T) {
 	t.Parallel()
 	aScene(t, "dispatch: {backoff: {max: 500ms}}\n", func(s *scene) {
-		way := newBreaker(s.t, s.to.URL())
+		way := newSwitchProxy(s.t, s.to.URL())
 		s.config = strings.Replace(s.config, s.to.URL(), way.url(), 1)
 		r := s.run()
 		write(s.t, s.database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
@@ -202,7 +202,7 @@ func TestUnreachableSink(t *testing.T) {
 		if left := none(s.t, s.conn, "paid for the outage", "SELECT count(*) FROM outbox_events WHERE retry_count > 0 OR error_message IS NOT NULL"); left != "" {
 			s.t.Error(left)
 		}
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if status, body := r.get("/readyz"); status != 200 {
 				return body
 			}

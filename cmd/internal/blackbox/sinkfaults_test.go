@@ -72,7 +72,7 @@ admin: {listen: %s}
 	for i := range rows {
 		d.exec(fmt.Sprintf(`INSERT INTO "Deliveries" (row_key, body) VALUES (%d, '{}')`, 1000+i))
 	}
-	within(t, patience, func() string {
+	within(t, testTimeout, func() string {
 		if n := d.count(`SELECT count(*) FROM "Deliveries" WHERE dead_at IS NOT NULL`); n != rows {
 			return fmt.Sprintf("%d of %d rows are FAILED", n, rows)
 		}
@@ -186,7 +186,7 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 	put(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}))
 	arrive(t, to[0], rows)
 	put(token, []byte("old\n"))
-	within(t, patience, func() string {
+	within(t, testTimeout, func() string {
 		if to[1].Counts().Requests == 0 {
 			return "nothing came with the old token"
 		}
@@ -205,7 +205,7 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 			t.Errorf("the rows of sink %d came as %q", i, ids)
 		}
 	}
-	within(t, patience, func() string {
+	within(t, testTimeout, func() string {
 		if status, body := r.get("/readyz?verbose"); status != 200 || strings.Contains(body, "sink secure open") {
 			return body
 		}

@@ -53,7 +53,7 @@ func TestSpilledRowsThatChange(t *testing.T) {
 				s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
 				r := s.run()
 				rows := s.oddRows()
-				s.expectParked(rows - 2*100)
+				s.expectSpilled(rows - 2*100)
 				s.parkPlaces()
 				if end != nil {
 					end(r)
@@ -65,11 +65,11 @@ func TestSpilledRowsThatChange(t *testing.T) {
 				s.to.Script(nil)
 				gone := 3 * len(oddGroups())
 				arrive(s.t, s.to, rows-gone)
-				within(s.t, patience, func() string {
+				within(s.t, testTimeout, func() string {
 					return none(s.t, s.conn, "are not settled", "SELECT count(*) FROM outbox_events WHERE status NOT IN ('COMPLETED', 'FAILED')")
 				})
 				s.expectChanged(rows-gone, end != nil)
-				s.expectNoneParked(r)
+				s.expectNoneSpilled(r)
 				expectStop(s.t, r)
 			})
 		})
@@ -97,7 +97,7 @@ func places() []int { return []int{deletedRow, changedRow, settledRow, movedRow,
 // parkPlaces writes unrelated log until those rows are spilled.
 func (s *scene) parkPlaces() {
 	s.t.Helper()
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		for _, n := range places() {
 			place := fmt.Sprintf("-%03d", n)
 			if ids := count(s.t, s.conn, "SELECT count(*) FROM sluicebox.parked WHERE right(convert_from(id, 'UTF8'), 4) = $1", place); ids < len(oddGroups()) {

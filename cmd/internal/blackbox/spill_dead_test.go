@@ -48,7 +48,7 @@ func TestAReceiverDeadForLong(t *testing.T) {
 				s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
 				last = s.steady(last+1, 1000, group, lasting(s.t, 8*time.Second), log.look)
 				s.expectUncounted(r)
-				s.expectParked(1)
+				s.expectSpilled(1)
 				s.t.Logf("%d rows, of which %d are spilled", last, s.parked())
 
 				s.to.Script(nil)
@@ -57,7 +57,7 @@ func TestAReceiverDeadForLong(t *testing.T) {
 				s.expectNumbered(last)
 				s.t.Logf("all were delivered in %s", time.Since(began).Round(time.Millisecond))
 				s.expectUncounted(r)
-				s.expectNoneParked(r)
+				s.expectNoneSpilled(r)
 				log.look()
 				log.expectWithin(maxHold, 48<<20) // for status reads, spilling, and a second of a drain at full speed
 				r.expectSmall()
@@ -82,11 +82,11 @@ func TestADeadReceiverWithASmallBuffer(t *testing.T) {
 			s.number(from, from+499, "i % 50")
 			s.business(1 << 20)
 		}
-		s.expectParked(rows - 2*buffer)
+		s.expectSpilled(rows - 2*buffer)
 		s.expectUncounted(r)
 		s.to.Script(nil)
 		s.expectNumbered(rows)
-		s.expectNoneParked(r)
+		s.expectNoneSpilled(r)
 		expectStop(s.t, r)
 	})
 }
@@ -110,7 +110,7 @@ func TestKilledWithRowsInFlightBeforeSpilledOnes(t *testing.T) {
 			s.number(from, min(from+groups-1, rows), "i % 10")
 		}
 		s.business(2 << 20)
-		s.expectParked(rows / 2)
+		s.expectSpilled(rows / 2)
 		r.kill()
 		s.disconnected()
 		inFlight := s.processing()
@@ -120,7 +120,7 @@ func TestKilledWithRowsInFlightBeforeSpilledOnes(t *testing.T) {
 		s.to.Script(nil)
 		r = s.run()
 		s.expectNumbered(rows)
-		s.expectNoneParked(r)
+		s.expectNoneSpilled(r)
 		s.t.Logf("%d rows were in flight", inFlight)
 		expectStop(s.t, r)
 	})
@@ -142,8 +142,8 @@ func TestDeadReceiverUngroupedParallel(t *testing.T) {
 			s.number(from, min(from+999, rows), "NULL")
 			s.business(1 << 20)
 		}
-		s.expectParked(rows - buffer)
-		within(s.t, patience, func() string {
+		s.expectSpilled(rows - buffer)
+		within(s.t, testTimeout, func() string {
 			if memory := r.metric(`sluicebox_pending_rows{sink="flowcatalyst"}`); memory > 2*buffer {
 				return fmt.Sprintf("%.0f rows are in memory, the buffer is %d", memory, buffer)
 			}
@@ -152,7 +152,7 @@ func TestDeadReceiverUngroupedParallel(t *testing.T) {
 		s.expectUncounted(r)
 		s.to.Script(nil)
 		s.expectNumbered(rows)
-		s.expectNoneParked(r)
+		s.expectNoneSpilled(r)
 		s.expectUncounted(r)
 		r.expectSmall()
 		expectStop(s.t, r)

@@ -85,7 +85,7 @@ func TestOneTransactionOfHugeRows(t *testing.T) {
 		began := time.Now()
 		s.numberIn("outbox_events", 1, rows, "i % 10", 1_000_000)
 		wrote := time.Now()
-		dwindle(s.t, fmt.Sprintf("of %d rows are not COMPLETED", rows), func() int {
+		awaitZero(s.t, fmt.Sprintf("of %d rows are not COMPLETED", rows), func() int {
 			return count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
 		})
 		s.t.Logf("%d rows of 1 MB, written in %s, delivered in %s more", rows, wrote.Sub(began).Round(time.Millisecond), time.Since(wrote).Round(time.Millisecond))
@@ -120,7 +120,7 @@ func TestAFirstStartOverALargeBacklog(t *testing.T) {
 		wait := write(s.t, s.database, load{seconds: 4 + rows/50_000, clients: 4, rate: 200, scripts: scriptsOfOwnGroups()})
 		began := time.Now()
 		r := start(s.t, s.config)
-		r.waitForWithin(`msg="source connected"`, patience+time.Duration(rows)*time.Millisecond)
+		r.waitForWithin(`msg="source connected"`, testTimeout+time.Duration(rows)*time.Millisecond)
 		reading := time.Since(began)
 		wait()
 		all := s.rows()
@@ -131,7 +131,7 @@ func TestAFirstStartOverALargeBacklog(t *testing.T) {
 		if c := s.to.Counts(); c.Duplicates > 0 || c.Distinct != all {
 			s.t.Errorf("%+v of %d rows", c, all)
 		}
-		s.expectNoneParked(r)
+		s.expectNoneSpilled(r)
 		r.expectSmall()
 		expectStop(s.t, r)
 	})

@@ -21,7 +21,7 @@ func TestManySpilledGroups(t *testing.T) {
 	t.Parallel()
 	anOwnScene(t, servers.Spread(t, hosts()), nil, "dispatch: {global-buffer-size: 1000, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene, _ ownServer) {
 		rows := many(s.t, 4000)
-		patience := patience + time.Duration(rows)*time.Millisecond
+		testTimeout := testTimeout + time.Duration(rows)*time.Millisecond
 		s.config = strings.Replace(s.config, "admin: {listen: "+adminKey+"}", "admin: {listen: "+adminKey+", profiling: true}", 1)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
 		r := s.run()
@@ -31,7 +31,7 @@ func TestManySpilledGroups(t *testing.T) {
 		began := time.Now()
 		parked := func() {
 			s.t.Helper()
-			within(s.t, patience, func() string {
+			within(s.t, testTimeout, func() string {
 				// About 10000 may be in memory.
 				away, all := r.metric(`sluicebox_lanes{sink="flowcatalyst",state="spilled"}`), r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)
 				if int(all) < rows-1000 || int(away) < rows-10_000 || away < 1000 {
@@ -46,7 +46,7 @@ func TestManySpilledGroups(t *testing.T) {
 		r.kill()
 
 		r = start(s.t, s.config)
-		r.waitForWithin(`msg="source connected"`, patience)
+		r.waitForWithin(`msg="source connected"`, testTimeout)
 		took := r.when(`msg="source connected"`).Sub(r.when(`msg="leadership acquired"`))
 		s.t.Logf("from leading to reading: %s", took.Round(time.Millisecond))
 		if most := time.Second + 4*time.Duration(rows)*time.Microsecond; took > most {
@@ -61,14 +61,14 @@ func TestManySpilledGroups(t *testing.T) {
 		first := time.Now()
 		s.number(rows+1, rows+1, "i")
 		fresh := fmt.Sprintf("%013d", rows+1)
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'COMPLETED' AND id = '"+fresh+"'"); n == 0 {
 				return "the fresh group waits"
 			}
 			return ""
 		})
 		s.t.Logf("a fresh group waited %s", time.Since(first).Round(time.Millisecond))
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if n := s.to.Counts().Distinct; n < rows+1 {
 				return fmt.Sprintf("%d rows arrived of %d", n, rows+1)
 			}

@@ -95,7 +95,7 @@ func testOddGroups(t *testing.T, o *odd) {
 	const sick, rejected = rows / 10, rows / 100
 	arrive(t, to, rows-sick-rejected)
 	t.Logf("%d rows of healthy groups arrived %s after the last was written", rows-sick-rejected, time.Since(began).Round(time.Millisecond))
-	within(t, patience, func() string {
+	within(t, testTimeout, func() string {
 		if n := r.metric(`sluicebox_spilled_rows{sink="hooks"}`); n < sick/2 {
 			return fmt.Sprintf("%.0f rows are spilled of %d", n, sick)
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// expectNothingParked expects that no row was spilled since the relay's start.
-func expectNothingParked(t *testing.T, r *relay) {
+// expectNothingSpilled expects that no row was spilled since the relay's start.
+func expectNothingSpilled(t *testing.T, r *relay) {
 	t.Helper()
 	if n := r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`); n > 0 {
 		t.Errorf("%.0f rows were spilled, want 0", n)
@@ -34,7 +34,7 @@ func TestACatchUpSpillsNothing(t *testing.T) {
 		began := time.Now()
 		s.expectNumbered(rows)
 		s.t.Logf("%d rows in %s", rows, time.Since(began).Round(time.Millisecond))
-		expectNothingParked(s.t, r)
+		expectNothingSpilled(s.t, r)
 		r.expectSmall()
 		expectStop(s.t, r)
 	})
@@ -57,7 +57,7 @@ func TestASlowReceiverPausesCapture(t *testing.T) {
 		for from := 1; from <= rows; from += each {
 			s.numberIn("outbox_events", from, from+each-1, "i % 50", wide)
 		}
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if r.metric("sluicebox_source_paused") != 1 {
 				return "the source is not paused"
 			}
@@ -76,7 +76,7 @@ func TestASlowReceiverPausesCapture(t *testing.T) {
 		if n := r.metric("sluicebox_source_disconnects_total"); n > 0 {
 			s.t.Errorf("the source lost its connection %.0f times, want 0", n)
 		}
-		expectNothingParked(s.t, r)
+		expectNothingSpilled(s.t, r)
 		r.expectSmall()
 		expectStop(s.t, r)
 	})

@@ -39,7 +39,7 @@ func TestPollingWithSpilledRows(t *testing.T) {
 					s.number(from, min(from+499, rows), "i % 50")
 					s.business(1 << 20)
 				}
-				s.expectParked(rows - 2*200 - 100)
+				s.expectSpilled(rows - 2*200 - 100)
 				servers.Exec(s.t, s.database, "DROP PUBLICATION "+name)
 				expectLoss(s.t, r, "log lost; taking a new snapshot", "log unreadable; polling", "CREATE PUBLICATION")
 				expectMode(s.t, r, "poll")
@@ -47,7 +47,7 @@ func TestPollingWithSpilledRows(t *testing.T) {
 				if back == "while polling" {
 					s.to.Script(nil)
 					s.expectNumbered(rows + 500)
-					s.expectNoneParked(r)
+					s.expectNoneSpilled(r)
 				}
 				servers.Exec(s.t, s.database, publish)
 				expectMode(s.t, r, "stream")
@@ -57,7 +57,7 @@ func TestPollingWithSpilledRows(t *testing.T) {
 				s.expectNumbered(rows + 1000)
 				s.t.Logf("all were delivered %s after the log was read again", time.Since(began).Round(time.Millisecond))
 				s.expectUncounted(r)
-				s.expectNoneParked(r)
+				s.expectNoneSpilled(r)
 				expectStop(s.t, r)
 			})
 		})

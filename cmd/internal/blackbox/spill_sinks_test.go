@@ -75,7 +75,7 @@ func TestThreeSinksOneDeadOneSlow(t *testing.T) {
 		s.expectNumbered(rows)
 		s.expectNumberedIn("outbox_slow", slow, rows)
 		s.expectNumberedIn("outbox_dispatch_jobs", well, jobs.written)
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			return none(s.t, s.conn, "are still parked", "SELECT count(*) FROM sluicebox.parked")
 		})
 		r.expectSmall()

@@ -61,7 +61,7 @@ func TestSpillOnSQLite(t *testing.T) {
 	}
 	arrive(t, to, rows/2)
 	parked := func(r *relay) int { return int(r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)) }
-	within(t, patience, func() string {
+	within(t, testTimeout, func() string {
 		if n := parked(r); n < rows/2-buffer {
 			return fmt.Sprintf("%d rows are spilled", n)
 		}
@@ -73,7 +73,7 @@ func TestSpillOnSQLite(t *testing.T) {
 	to.Script(nil)
 	r.operate("lanes", "skip", "--group", "0", "--reason", "a test")
 	arrive(t, to, rows-1)
-	within(t, patience, func() string {
+	within(t, testTimeout, func() string {
 		n := 0
 		if err := db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events WHERE status NOT IN ('COMPLETED', 'FAILED')").Scan(&n); err != nil || n+parked(r) > 0 {
 			return fmt.Sprintf("%d rows are unsettled, %d spilled: %v", n, parked(r), err)

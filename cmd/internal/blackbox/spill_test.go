@@ -18,8 +18,8 @@ func (s *scene) parked() int {
 	return count(s.t, s.conn, "SELECT count(*) FROM sluicebox.parked")
 }
 
-// expectParked waits until at least that many rows are spilled.
-func (s *scene) expectParked(least int) {
+// expectSpilled waits until at least that many rows are spilled.
+func (s *scene) expectSpilled(least int) {
 	s.t.Helper()
 	within(s.t, 30*time.Second+time.Duration(least)*time.Millisecond, func() string {
 		if n := s.parked(); n < least {
@@ -29,10 +29,10 @@ func (s *scene) expectParked(least int) {
 	})
 }
 
-// expectNoneParked waits until the relay has deleted all spilled rows.
-func (s *scene) expectNoneParked(r *relay) {
+// expectNoneSpilled waits until the relay has deleted all spilled rows.
+func (s *scene) expectNoneSpilled(r *relay) {
 	s.t.Helper()
-	within(s.t, patience, func() string {
+	within(s.t, testTimeout, func() string {
 		if n := s.parked(); n > 0 {
 			return fmt.Sprintf("%d rows are still spilled", n)
 		}
@@ -147,7 +147,7 @@ func (b *blockedGroup) test(fault func(*blockedGroup)) {
 	for from := 2; from <= most; from += each {
 		b.number(from, min(from+each-1, most), "'blocked'")
 	}
-	b.expectParked(1)
+	b.expectSpilled(1)
 	for from := most + 1; from <= rows; from += small {
 		b.number(from, min(from+small-1, rows), "'blocked'")
 		if (from-most)/small == (rows-most)/small/2 {
@@ -155,8 +155,8 @@ func (b *blockedGroup) test(fault func(*blockedGroup)) {
 		}
 	}
 	b.expectLane("blocked")
-	b.expectParked(rows - 1)
-	b.expectAway(rows)
+	b.expectSpilled(rows - 1)
+	b.expectEvicted(rows)
 	within(b.t, 30*time.Second, func() string { // all later writes: no row in the log is undelivered
 		if kept := log.kept(); kept > 1<<20 {
 			return fmt.Sprintf("%d KiB of log are retained with all waiting rows spilled", kept>>10)
@@ -184,7 +184,7 @@ func (b *blockedGroup) test(fault func(*blockedGroup)) {
 	if n := b.to.Counts().Distinct; n != live.written+rows-1 {
 		b.t.Errorf("%d rows were accepted, want %d", n, live.written+rows-1)
 	}
-	b.expectNoneParked(b.r)
+	b.expectNoneSpilled(b.r)
 	b.r.expectSmall()
 	expectStop(b.t, b.r)
 }
@@ -217,8 +217,8 @@ func (b *blockedGroup) expectLane(state string) {
 	})
 }
 
-// expectAway waits until few of the rows are in memory.
-func (b *blockedGroup) expectAway(rows int) {
+// expectEvicted waits until few of the rows are in memory.
+func (b *blockedGroup) expectEvicted(rows int) {
 	b.t.Helper()
 	within(b.t, time.Minute, func() string {
 		memory, parked := b.r.metric(`sluicebox_pending_rows{sink="flowcatalyst"}`), b.r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)

@@ -15,7 +15,7 @@ import (
 func TestARollingRestart(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
-		tr := newTroupe(s, 5*time.Millisecond)
+		tr := newRelayGroup(s, 5*time.Millisecond)
 		pair := []*member{tr.add(), tr.add()}
 		for _, m := range pair {
 			m.ready()
@@ -74,7 +74,7 @@ func TestAStandbyNamesItsLeader(t *testing.T) {
 		write(s.t, s.database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
 		s.expectOnce()
 		for _, r := range []*relay{first, second} {
-			within(s.t, patience, func() string {
+			within(s.t, testTimeout, func() string {
 				if status, body := r.get("/readyz?verbose"); status != 200 {
 					return body
 				}
@@ -93,7 +93,7 @@ func TestALostSessionNamesNoOtherRelay(t *testing.T) {
 		r := s.run()
 		s.kind.end(s.t, s)
 		r.waitFor("leadership lost")
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if _, body := r.get("/leader?verbose"); !strings.Contains(body, "leading, epoch") || strings.Contains(body, "epoch 1") {
 				return body
 			}
@@ -113,7 +113,7 @@ func TestALostSessionNamesNoOtherRelay(t *testing.T) {
 
 func expectFace(t *testing.T, r *relay, leader int, says string, metric float64) {
 	t.Helper()
-	within(t, patience, func() string {
+	within(t, testTimeout, func() string {
 		if status, body := r.get("/readyz?verbose"); status != 200 || !strings.Contains(body, says) {
 			return fmt.Sprintf("/readyz is %d: %s", status, body)
 		}

@@ -87,7 +87,7 @@ func fieldsOf(at string, object map[string]any) (names []string) {
 // expectStatus polls the status until wrong returns "".
 func (r *relay) expectStatus(wrong func(s *relayStatus) string) (s relayStatus) {
 	r.t.Helper()
-	within(r.t, patience, func() string {
+	within(r.t, testTimeout, func() string {
 		s = r.status()
 		if what := wrong(&s); what != "" {
 			return what + ": " + s.stdout + s.stderr
@@ -383,7 +383,7 @@ func TestStatusOfPolling(t *testing.T) {
 			s.t.Error(got.stdout)
 		}
 		heard := r.metric("sluicebox_source_last_received_timestamp_seconds")
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if again := r.metric("sluicebox_source_last_received_timestamp_seconds"); again <= heard {
 				return fmt.Sprintf("the tables were last read at %f", again)
 			}

@@ -23,7 +23,7 @@ func TestCleanStopWhileACheckpointIsWritten(t *testing.T) {
 		unlock := s.lock("sluicebox.checkpoint")
 		s.number(101, 200, "'g'")
 		s.expectNumbered(200)
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			return waits(s, "INSERT INTO sluicebox.checkpoint")
 		})
 		_ = r.cmd.Process.Signal(syscall.SIGTERM)
@@ -64,7 +64,7 @@ func TestCleanStopWhileTheReceiverHangs(t *testing.T) {
 		r := s.run()
 		const rows = 1000
 		s.number(1, rows, "i % 50")
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if s.to.Counts().Requests < 10 {
 				return "not every sender is at work"
 			}

@@ -20,7 +20,7 @@ func TestRowsThatAreSetBackAreSentAgain(t *testing.T) {
 		})
 		r := s.run()
 		s.load(30)
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			return none(s.t, s.conn, "are unsettled", "SELECT (SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED') + (SELECT count(*) FROM outbox_dispatch_jobs WHERE status <> 'FAILED')")
 		})
 		events, jobs := count(s.t, s.conn, "SELECT count(*) FROM outbox_events"), count(s.t, s.conn, "SELECT count(*) FROM outbox_dispatch_jobs")
@@ -34,7 +34,7 @@ func TestRowsThatAreSetBackAreSentAgain(t *testing.T) {
 				s.t.Fatal(err)
 			}
 		}
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if n := len(s.to.Accepted()) - before; n < events+jobs {
 				return fmt.Sprintf("%d of %d rows that were set back have arrived", n, events+jobs)
 			}

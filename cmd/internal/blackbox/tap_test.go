@@ -80,7 +80,7 @@ func (p *tap) printed() string {
 // awaitLines waits until it has printed that many rows.
 func (p *tap) awaitLines(n int) []string {
 	p.t.Helper()
-	within(p.t, patience, func() string {
+	within(p.t, testTimeout, func() string {
 		if got := strings.Count(p.printed(), "\n"); got != n {
 			return fmt.Sprintf("%d rows were printed, not %d: %s%s", got, n, p.printed(), p.said())
 		}
@@ -153,7 +153,7 @@ func TestTap(t *testing.T) {
 		if events+jobs != rows || again+more > 0 {
 			s.t.Errorf("the tap showed %d events and %d jobs of %d rows, %d again", events, jobs, rows, again+more)
 		}
-		within(s.t, patience, func() string { return none(s.t, s.conn, "are slots that a tap left", slots) })
+		within(s.t, testTimeout, func() string { return none(s.t, s.conn, "are slots that a tap left", slots) })
 		if now := r.metric("sluicebox_leader_epoch"); now != epoch {
 			s.t.Errorf("the relay is in epoch %v, and was in %v", now, epoch)
 		}
@@ -271,7 +271,7 @@ func TestTapNeedsASlot(t *testing.T) {
 		if code := p.exitCode(); code != 0 || len(p.rows()) != 1 || p.rows()[0].ID != "A000000000002" {
 			s.t.Errorf("exit code %d, want 0, %s%s", code, p.printed(), p.said())
 		}
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			return none(s.t, s.conn, "are slots that a tap left", "SELECT count(*) FROM pg_replication_slots")
 		})
 		r := s.run()

@@ -65,19 +65,19 @@ func TestOpenBreakerWithoutRows(t *testing.T) {
 		})
 		r := s.run()
 		s.number(1, 6, "i")
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'FAILED'"); n != 6 {
 				return fmt.Sprintf("%d of 6 rows are FAILED", n)
 			}
 			return ""
 		})
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			status, body := r.get("/readyz?verbose")
 			if line := sinkLine(body); status != http.StatusOK || !strings.Contains(line, "no rows waiting") {
 				return body
 			}
-			if r.metric(suspect("refused")) != 0 {
-				return suspect("refused") + " is not 0"
+			if r.metric(breakerMetric("refused")) != 0 {
+				return breakerMetric("refused") + " is not 0"
 			}
 			return ""
 		})
@@ -88,7 +88,7 @@ func TestOpenBreakerWithoutRows(t *testing.T) {
 		s.expectAlarm(r, "refused")
 		s.to.Script(nil)
 		arrive(s.t, s.to, 1)
-		within(s.t, patience, func() string {
+		within(s.t, testTimeout, func() string {
 			if status, body := r.get("/readyz?verbose"); status != http.StatusOK || !strings.Contains(sinkLine(body), "delivers") {
 				return body
 			}
@@ -127,14 +127,14 @@ func TestLoneRefusedRow(t *testing.T) {
 			if status, body := r.get("/readyz?verbose"); status != http.StatusOK {
 				s.t.Fatalf("not ready for one row: %s", body)
 			}
-			if f := s.fate(bad); f.status != "FAILED" {
+			if f := s.rowState(bad); f.status != "FAILED" {
 				return fmt.Sprintf("the row is %+v", f)
 			}
 			return ""
 		})
 		s.t.Logf("FAILED after %s and %d pings", time.Since(began), pings)
 		s.expectNumbered(2, bad)
-		if f := s.fate(bad); f.retries != retries || !strings.Contains(f.reason, "500") {
+		if f := s.rowState(bad); f.retries != retries || !strings.Contains(f.reason, "500") {
 			s.t.Errorf("the row is %+v", f)
 		}
 		mu.Lock()

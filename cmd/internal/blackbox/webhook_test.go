@@ -88,7 +88,7 @@ func testWebhook(t *testing.T, d deliveries) {
 		d.exec(`INSERT INTO "Deliveries" (row_key, body) VALUES ` + strings.Join(values, ", "))
 	}
 	arrive(t, to, rows-2)
-	within(t, patience, func() string {
+	within(t, testTimeout, func() string {
 		sent := d.count(`SELECT count(*) FROM "Deliveries" WHERE sent_at IS NOT NULL AND dead_at IS NULL AND taken_at IS NOT NULL AND why IS NULL`)
 		dead := 0
 		for id, why := range map[int]string{first + rows/2: "422%no such customer", first + rows/3: "409%stale version"} {

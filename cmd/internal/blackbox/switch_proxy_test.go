@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// breaker is a proxy that refuses connections until open, and then forwards them until shut.
-type breaker struct {
+// switchProxy is a proxy that refuses connections until open, and then forwards them until shut.
+type switchProxy struct {
 	t       *testing.T
 	address string
 	to      string
@@ -20,16 +20,16 @@ type breaker struct {
 	closers []io.Closer // the listener and the connections, while it is open
 }
 
-func newBreaker(t *testing.T, url string) *breaker {
-	b := &breaker{t: t, address: freeAddress(t), to: strings.TrimPrefix(url, "http://")}
+func newSwitchProxy(t *testing.T, url string) *switchProxy {
+	b := &switchProxy{t: t, address: freeAddress(t), to: strings.TrimPrefix(url, "http://")}
 	t.Cleanup(b.shut)
 	return b
 }
 
-func (b *breaker) url() string { return "http://" + b.address }
+func (b *switchProxy) url() string { return "http://" + b.address }
 
 // keep records a closer, or closes it at once if the proxy is shut.
-func (b *breaker) keep(closers ...io.Closer) {
+func (b *switchProxy) keep(closers ...io.Closer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.up {
@@ -42,7 +42,7 @@ func (b *breaker) keep(closers ...io.Closer) {
 }
 
 // shut closes every connection and refuses new ones.
-func (b *breaker) shut() {
+func (b *switchProxy) shut() {
 	b.mu.Lock()
 	for _, c := range b.closers {
 		_ = c.Close()
@@ -53,7 +53,7 @@ func (b *breaker) shut() {
 }
 
 // open starts to forward connections.
-func (b *breaker) open() {
+func (b *switchProxy) open() {
 	b.t.Helper()
 	l, err := net.Listen("tcp", b.address)
 	if err != nil {
