@@ -14,9 +14,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestRowsOnTheirWay: rows that wait in the channel, not yet held by a lane, are not read
+// TestRowsInFlightAreNotReadAgain: rows that wait in the channel, not yet held by a lane, are not read
 // again. A full batch is followed by the next at once.
-func TestRowsOnTheirWay(t *testing.T) {
+func TestRowsInFlightAreNotReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		m.insert("shop", "a", 25)
@@ -59,9 +59,9 @@ func TestRowsOnTheirWay(t *testing.T) {
 	})
 }
 
-// TestRequeued: a row that is neither held nor in flight any more is read again, although no
+// TestReleasedRowIsReadAgain: a row that is neither held nor in flight any more is read again, although no
 // other row comes.
-func TestRequeued(t *testing.T) {
+func TestReleasedRowIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		m.insert("shop", "a", 1)
@@ -97,9 +97,9 @@ func (l *large) Unsettled(_ context.Context, q store.UnsettledQuery) ([]store.It
 	return []store.Item{{Ref: store.Ref{Outbox: "shop", ID: strings.Repeat("x", int(q.MaxBytes))}}}, nil
 }
 
-// TestBytes: a read takes a small part of the buffer's bytes, and no payload above its share
+// TestReadIsLimitedInBytes: a read takes a small part of the buffer's bytes, and no payload above its share
 // of them. A read that ended at the byte limit is followed by the next at once.
-func TestBytes(t *testing.T) {
+func TestReadIsLimitedInBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tables, out := &large{memory: newMemory()}, make(chan capture.Batch)
 		cfg := config(10, "shop")

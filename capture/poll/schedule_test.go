@@ -217,9 +217,9 @@ func TestNoBackoff(t *testing.T) {
 	})
 }
 
-// TestAMarkerWakes: a marker does not wait until an idle outbox is due, and comes after the
+// TestMarkerWakesIdleOutbox: a marker does not wait until an idle outbox is due, and comes after the
 // rows.
-func TestAMarkerWakes(t *testing.T) {
+func TestMarkerWakesIdleOutbox(t *testing.T) {
 	polling(t, config(10, "other"), func(m *memory, src *poll.Source, out <-chan capture.Batch) {
 		time.Sleep(600*time.Second + time.Millisecond)
 		m.insert("other", "a", 25)
@@ -240,9 +240,9 @@ func TestAMarkerWakes(t *testing.T) {
 	})
 }
 
-// TestStandingLanesAreLeftOut: rows of a lane that does not move are excluded for as long as
+// TestStalledLanesAreExcluded: rows of a lane that does not move are excluded for as long as
 // it stands. They are read as soon as it moves, also by an idle source.
-func TestStandingLanesAreLeftOut(t *testing.T) {
+func TestStalledLanesAreExcluded(t *testing.T) {
 	polling(t, config(10), func(m *memory, _ *poll.Source, _ <-chan capture.Batch) {
 		m.set(func() { m.standing["shop"] = []store.LaneKey{{Outbox: "shop", Group: store.GroupOf("blocked")}} })
 		m.insert("shop", "blocked", 1000)
@@ -266,9 +266,9 @@ func TestStandingLanesAreLeftOut(t *testing.T) {
 	})
 }
 
-// TestAFullBufferIsNotRead: an outbox with a full buffer causes no reads and does not delay
+// TestFullBufferIsNotRead: an outbox with a full buffer causes no reads and does not delay
 // other outboxes.
-func TestAFullBufferIsNotRead(t *testing.T) {
+func TestFullBufferIsNotRead(t *testing.T) {
 	polling(t, config(10, "other"), func(m *memory, _ *poll.Source, _ <-chan capture.Batch) {
 		m.set(func() { m.full["shop"] = true; m.reads["shop"], m.reads["other"] = nil, nil })
 		m.insert("shop", "a", 1000)
@@ -339,9 +339,9 @@ func TestOutboxesAreReadInTurn(t *testing.T) {
 	})
 }
 
-// TestRowsThatAreDeliveredAtOnce: rows that fill the buffer and are delivered before the
+// TestRowsDeliveredBeforeTheCheck: rows that fill the buffer and are delivered before the
 // next check do not end the reading.
-func TestRowsThatAreDeliveredAtOnce(t *testing.T) {
+func TestRowsDeliveredBeforeTheCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(10)
 		s := &small{memory: newMemory(), room: cfg.BatchSize}
@@ -367,8 +367,8 @@ func TestRowsThatAreDeliveredAtOnce(t *testing.T) {
 	})
 }
 
-// TestLongReads: a slow read is followed by a pause of the same length.
-func TestLongReads(t *testing.T) {
+// TestPauseIsAsLongAsRead: a slow read is followed by a pause of the same length.
+func TestPauseIsAsLongAsRead(t *testing.T) {
 	polling(t, config(10), func(m *memory, _ *poll.Source, _ <-chan capture.Batch) {
 		m.set(func() { m.takes = 5 * time.Second })
 		m.insert("shop", "a", 1)

@@ -45,7 +45,7 @@ type database struct {
 	boxes []store.Outbox
 
 	mu   sync.Mutex
-	last *cuttable
+	last *disconnectable
 }
 
 func newDatabase(t testing.TB) *database { return newDatabaseOf(t, createTable, outboxes("shop")...) }
@@ -117,7 +117,7 @@ func (d *database) Source(t *testing.T, o capturetest.Options) capturetest.Sourc
 	cfg.MaxBatchRows = o.BatchRows
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.last = &cuttable{Source: newSource(t, cfg)}
+	d.last = &disconnectable{Source: newSource(t, cfg)}
 	return d.last
 }
 
@@ -168,9 +168,9 @@ func (d *database) Disconnect(t *testing.T) {
 	d.last.cut()
 }
 
-// cuttable is a source that loses its connection on request. SQLite has no connection that
+// disconnectable is a source that loses its connection on request. SQLite has no connection that
 // another process could close.
-type cuttable struct {
+type disconnectable struct {
 	*sqlite.Source
 	mu   sync.Mutex
 	lose context.CancelCauseFunc
@@ -178,7 +178,7 @@ type cuttable struct {
 
 var errCut = errors.New("the connection was cut")
 
-func (c *cuttable) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
+func (c *disconnectable) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
 	c.mu.Lock()
@@ -191,7 +191,7 @@ func (c *cuttable) Run(ctx context.Context, span capture.Span, out chan<- captur
 	return err
 }
 
-func (c *cuttable) cut() {
+func (c *disconnectable) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lose != nil {
@@ -203,8 +203,8 @@ func (c *cuttable) cut() {
 // here that replace them.
 func differs() map[string]string {
 	return map[string]string{
-		"larger_than_a_batch":            "every number of the log is a position: see TestPartsHavePositions",
-		"reconnect_inside_a_transaction": "every number of the log is a position: see TestCutInside",
+		"larger_than_a_batch":            "every number of the log is a position: see TestEachBatchHasPosition",
+		"reconnect_inside_a_transaction": "every number of the log is a position: see TestReconnectInTransaction",
 		"span_with_an_end":               "a batch may hold rows of several transactions: see TestSpanEnds",
 		"position_of_an_idle_outbox":     "nothing is kept for an idle outbox, so no position moves: see TestIdle",
 	}

@@ -18,7 +18,7 @@ func TestLostLog(t *testing.T) {
 	const remake = `ALTER TABLE outbox_events RENAME TO old; ` + createTable + `; INSERT INTO outbox_events SELECT * FROM old; DROP TABLE old`
 	for name, break_ := range map[string]string{
 		"trigger dropped": `DROP TRIGGER "sluicebox_log_relay-shop"`,
-		"table made anew": "DROP TABLE outbox_events; " + createTable,
+		"table recreated": "DROP TABLE outbox_events; " + createTable,
 		"table rebuilt":   remake,
 		// The trigger then refuses every insert, so drop the triggers first.
 		"log dropped":        "INSERT INTO outbox_events (id) VALUES ('unseen'); DROP TABLE sluicebox_log_relay",
@@ -119,9 +119,9 @@ func TestScript(t *testing.T) {
 	r.rows("1")
 }
 
-// TestTwoRelays: two relays over one table have separate logs, and their settings do not
+// TestTwoRelaysHaveSeparateLogs: two relays over one table have separate logs, and their settings do not
 // affect each other.
-func TestTwoRelays(t *testing.T) {
+func TestTwoRelaysHaveSeparateLogs(t *testing.T) {
 	d := newDatabase(t)
 	one, _ := read(t, d, d.config(), store.Checkpoint{})
 	cfg := d.config()

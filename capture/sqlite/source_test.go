@@ -18,9 +18,9 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// TestPartsHavePositions: every batch has a position, also a part of a transaction, and
+// TestEachBatchHasPosition: every batch has a position, also a part of a transaction, and
 // reading can resume at each of them.
-func TestPartsHavePositions(t *testing.T) {
+func TestEachBatchHasPosition(t *testing.T) {
 	d := newDatabase(t)
 	cfg := d.config()
 	cfg.MaxBatchRows = 10
@@ -51,11 +51,11 @@ func TestPartsHavePositions(t *testing.T) {
 	}
 }
 
-func TestCutInside(t *testing.T) {
+func TestReconnectInTransaction(t *testing.T) {
 	d := newDatabase(t)
 	cfg := d.config()
 	cfg.MaxBatchRows = 10
-	src := &cuttable{Source: newSource(t, cfg)}
+	src := &disconnectable{Source: newSource(t, cfg)}
 	o := open(t, d, src.Source, store.Checkpoint{})
 	defer src.Close()
 	list, ids := rows("large", 100)
@@ -125,9 +125,9 @@ func TestSpanEnds(t *testing.T) {
 	}
 }
 
-// TestDeletedRows: rows deleted before they were read are left out, and the position moves
+// TestDeletedRowsAreSkipped: rows deleted before they were read are left out, and the position moves
 // past them.
-func TestDeletedRows(t *testing.T) {
+func TestDeletedRowsAreSkipped(t *testing.T) {
 	d := newDatabase(t)
 	src := newSource(t, d.config())
 	o := open(t, d, src, store.Checkpoint{})
@@ -152,8 +152,8 @@ func TestDeletedRows(t *testing.T) {
 	r.until("a position without a row", func() bool { return r.last == "11" })
 }
 
-// TestMarksAmongRows: a mark comes after the rows before it and before the rows after it.
-func TestMarksAmongRows(t *testing.T) {
+// TestMarksKeepTheirPlace: a mark comes after the rows before it and before the rows after it.
+func TestMarksKeepTheirPlace(t *testing.T) {
 	d := newDatabase(t)
 	src := newSource(t, d.config())
 	o := open(t, d, src, store.Checkpoint{})
@@ -226,8 +226,8 @@ func TestAcknowledge(t *testing.T) {
 	}
 }
 
-// TestAcknowledgeAtTheEnd: the last acknowledgement before the end takes effect.
-func TestAcknowledgeAtTheEnd(t *testing.T) {
+// TestLastAcknowledgementTakesEffect: the last acknowledgement before the end takes effect.
+func TestLastAcknowledgementTakesEffect(t *testing.T) {
 	d := newDatabase(t)
 	r, _ := read(t, d, d.config(), store.Checkpoint{})
 	list, ids := rows("row", 100)
@@ -296,9 +296,9 @@ func originOf(t *testing.T, d *database) string {
 	return ask[string](t, d, "SELECT id FROM sluicebox_log WHERE name = 'relay'")
 }
 
-// TestOpenTransaction: a transaction larger than the service's cache writes to the WAL long
+// TestOpenTransactionIsNotSent: a transaction larger than the service's cache writes to the WAL long
 // before it commits. None of its rows is sent before the commit.
-func TestOpenTransaction(t *testing.T) {
+func TestOpenTransactionIsNotSent(t *testing.T) {
 	d := newDatabase(t)
 	r, _ := read(t, d, d.config(), store.Checkpoint{})
 	tx, err := d.db.Begin()
@@ -327,7 +327,7 @@ func TestOpenTransaction(t *testing.T) {
 	r.until("the rows", func() bool { return len(r.ids) == n })
 }
 
-func TestNoID(t *testing.T) {
+func TestRowWithoutID(t *testing.T) {
 	for _, id := range []string{"NULL", "1.5"} {
 		t.Run(id, func(t *testing.T) {
 			d := newDatabaseOf(t, strings.Replace(createTable, "id TEXT PRIMARY KEY", "id UNIQUE", 1), outboxes("shop")...)
@@ -362,7 +362,7 @@ func TestDiscard(t *testing.T) {
 	}
 }
 
-func TestForgetFails(t *testing.T) {
+func TestClearCheckpointFails(t *testing.T) {
 	d := newDatabase(t)
 	src := newSource(t, d.config())
 	defer src.Close()
@@ -464,9 +464,9 @@ func TestRetained(t *testing.T) {
 	}
 }
 
-// TestRetainedBesideAWriter: Retained waits neither for a service that holds the write lock
+// TestRetainedDoesNotWaitForWriter: Retained waits neither for a service that holds the write lock
 // nor for a marker that waits for it.
-func TestRetainedBesideAWriter(t *testing.T) {
+func TestRetainedDoesNotWaitForWriter(t *testing.T) {
 	d := newDatabase(t)
 	src := newSource(t, d.config())
 	defer src.Close()

@@ -29,9 +29,9 @@ func (r *rig) letters(t *testing.T, f store.DeadLetterFilter) string {
 	return strings.Join(ids, " ")
 }
 
-// TestReadBesideWriter: holds and dead letters are read while a service holds the write lock
+// TestReadsDoNotWaitForWriter: holds and dead letters are read while a service holds the write lock
 // and another relay of the name its own. Writes wait.
-func TestReadBesideWriter(t *testing.T) {
+func TestReadsDoNotWaitForWriter(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('1'), ('2')")
 	o := outcome("1", store.Failed)
@@ -129,9 +129,9 @@ func TestRequeueColumns(t *testing.T) {
 	}
 }
 
-// TestMendRefused: the error names the trigger or constraint that refuses the rows, and rows
+// TestRefusedRequeueKeepsRowsAndHolds: the error names the trigger or constraint that refuses the rows, and rows
 // and holds stay.
-func TestMendRefused(t *testing.T) {
+func TestRefusedRequeueKeepsRowsAndHolds(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('1'), ('2')")
 	for _, id := range []string{"1", "2"} {
@@ -161,9 +161,9 @@ func TestMendRefused(t *testing.T) {
 	}
 }
 
-// TestBlockIsOneTransaction: a row does not become FAILED without the hold that its outcome
+// TestFailedAndHoldAreOneTransaction: a row does not become FAILED without the hold that its outcome
 // requests.
-func TestBlockIsOneTransaction(t *testing.T) {
+func TestFailedAndHoldAreOneTransaction(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, `INSERT INTO outbox_events (id) VALUES ('1');
 		CREATE TRIGGER few BEFORE INSERT ON sluicebox_hold WHEN new.retry_count >= 5 BEGIN SELECT RAISE(ABORT, 'too many'); END`)

@@ -20,7 +20,7 @@ func TestDurability(t *testing.T) {
 			t.Errorf("%s: durable %t, want %t", what, r.store.LastCommit(), d)
 		}
 	}
-	want("Lead", sqlite.Full)
+	want("AcquireLeadership", sqlite.Full)
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('1'), ('2'), ('3')")
 	r.claim(t, row("1"), row("2"), row("3"))
 	want("Claim", sqlite.Normal)
@@ -35,7 +35,7 @@ func TestDurability(t *testing.T) {
 	pause := store.Hold{Lane: store.LaneKey{Outbox: "events"}, Kind: store.Paused}
 	filter := store.DeadLetterFilter{Outbox: "events"}
 	r.exec(t, "UPDATE outbox_events SET status = 'FAILED'")
-	parked := func(status store.Status) store.Outcome {
+	spilled := func(status store.Status) store.Outcome {
 		o := outcome("2", status)
 		o.SpilledSeq = 1
 		return o
@@ -48,9 +48,9 @@ func TestDurability(t *testing.T) {
 		{"Release", func() error { return r.store.Release(ctx(t), r.epoch, pause.Lane, pause.Kind) }},
 		{"Requeue", func() error { _, err := r.store.Requeue(ctx(t), r.epoch, filter, 1); return err }},
 		{"Discard", func() error { _, err := r.store.Discard(ctx(t), r.epoch, filter, 1); return err }},
-		{"Park", func() error { return r.store.Spill(ctx(t), r.epoch, r.manyParked(1000, 3)) }},
-		{"ForgetParked", func() error { _, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, 0); return err }},
-		{"COMPLETED of a parked row", func() error { r.settle(t, parked(store.Completed)); return nil }},
+		{"Spill", func() error { return r.store.Spill(ctx(t), r.epoch, r.manySpillItems(1000, 3)) }},
+		{"DeleteSpilledAfter", func() error { _, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, 0); return err }},
+		{"COMPLETED of a spilled row", func() error { r.settle(t, spilled(store.Completed)); return nil }},
 	} {
 		r.claim(t, row("1"))
 		want("Claim again", sqlite.Normal)
@@ -59,12 +59,12 @@ func TestDurability(t *testing.T) {
 		}
 		want(c.what, sqlite.Full)
 	}
-	r.settle(t, parked(store.Pending))
-	want("a retry of a parked row", sqlite.Normal)
-	if err := r.store.DeleteSpilled(ctx(t), r.epoch, refsOf(r.manyParked(1, 1))); err != nil {
+	r.settle(t, spilled(store.Pending))
+	want("a retry of a spilled row", sqlite.Normal)
+	if err := r.store.DeleteSpilled(ctx(t), r.epoch, refsOf(r.manySpillItems(1, 1))); err != nil {
 		t.Fatal(err)
 	}
-	want("Unpark", sqlite.Normal)
+	want("DeleteSpilled", sqlite.Normal)
 }
 
 // TestSynchronous: the levels are SQLite's own, and apply inside the transaction.

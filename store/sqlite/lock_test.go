@@ -39,8 +39,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// TestLockDies: a killed relay leaves no lock, and its claims are taken over.
-func TestLockDies(t *testing.T) {
+// TestKilledRelayReleasesLock: a killed relay leaves no lock, and its claims are taken over.
+func TestKilledRelayReleasesLock(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('1')")
 	self, err := os.Executable()
@@ -85,7 +85,7 @@ func TestLockDies(t *testing.T) {
 	}
 }
 
-// TestLockHolder is the other process of TestLockDies. It claims and waits to be killed.
+// TestLockHolder is the other process of TestKilledRelayReleasesLock. It claims and waits to be killed.
 func TestLockHolder(t *testing.T) {
 	path := os.Getenv("SLUICEBOX_TEST_LOCK")
 	if path == "" {

@@ -26,8 +26,8 @@ func (r *rig) fillPending(t *testing.T, n int) {
 		INSERT INTO outbox_events (id, created_at) SELECT printf('%06d', i), 0 FROM c`, n)
 }
 
-// TestViewBare: a view works without the relay's tables; no row is spilled then.
-func TestViewBare(t *testing.T) {
+// TestViewWithoutRelayTables: a view works without the relay's tables; no row is spilled then.
+func TestViewWithoutRelayTables(t *testing.T) {
 	r := &rig{path: newFile(t)}
 	r.db = openSQL(t, r.path)
 	r.exec(t, flowTable)
@@ -36,9 +36,9 @@ func TestViewBare(t *testing.T) {
 	wantIDs(t, "the view", r.unsettled(t, nil), "000001", "000002")
 }
 
-// TestPagesEnd: an error of take ends the read and does not break the view; the end of the
+// TestPageErrorEndsRead: an error of take ends the read and does not break the view; the end of the
 // context does.
-func TestPagesEnd(t *testing.T) {
+func TestPageErrorEndsRead(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.fillPending(t, 20)
 	v := r.view(t)
@@ -88,9 +88,9 @@ func closed(st store.Store) <-chan struct{} {
 	return done
 }
 
-// TestPagesParked: while a view is read, take spills its rows, services insert and the relay
+// TestViewKeepsSnapshotWhileRowsAreSpilled: while a view is read, take spills its rows, services insert and the relay
 // claims. The view keeps its snapshot, and the next view shows the rows that are left.
-func TestPagesParked(t *testing.T) {
+func TestViewKeepsSnapshotWhileRowsAreSpilled(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	const n, page = 3000, 400
 	r.fillPending(t, n)
@@ -103,7 +103,7 @@ func TestPagesParked(t *testing.T) {
 			items[i].Seq = store.NewSeq(r.epoch, seq)
 			got = append(got, items[i].ID)
 		}
-		r.park(t, items...)
+		r.spill(t, items...)
 		r.exec(t, "INSERT INTO outbox_events (id, created_at) VALUES (?, 1)", "new "+items[0].ID)
 		if a := r.claim(t, row("new "+items[0].ID))[0]; a.Result != store.Claimed {
 			t.Errorf("a row that came meanwhile is %s", a.Result)
@@ -116,7 +116,7 @@ func TestPagesParked(t *testing.T) {
 	}
 	for _, id := range r.unsettled(t, nil) {
 		if !strings.HasPrefix(id, "new ") {
-			t.Errorf("row %s is parked, and the view shows it", id)
+			t.Errorf("row %s is spilled, but the view shows it", id)
 		}
 	}
 	if items, err := v.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: n}); err != nil || len(items) != n {

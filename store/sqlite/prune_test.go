@@ -59,9 +59,9 @@ const fillFlow = `
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
 INSERT INTO outbox_events (id, status, processed_at) SELECT printf('%06d', i), 'COMPLETED', '2024-01-01 00:00:00' FROM n`
 
-// TestPruneBesideWriters: during another program's long transaction, pruning delays no
+// TestPruneDelaysNoClaim: during another program's long transaction, pruning delays no
 // claim. A row that changed meanwhile stays.
-func TestPruneBesideWriters(t *testing.T) {
+func TestPruneDelaysNoClaim(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, fillFlow)
 	tx, err := r.db.Begin() // which is immediate
@@ -98,9 +98,9 @@ func TestPruneRefused(t *testing.T) {
 	}
 }
 
-// TestExceptCollations: lanes that the table's collations treat as equal are excluded one by
+// TestExcludedLanesIgnoreCollation: lanes that the table's collations treat as equal are excluded one by
 // one.
-func TestExceptCollations(t *testing.T) {
+func TestExcludedLanesIgnoreCollation(t *testing.T) {
 	for _, typ := range []string{"TEXT COLLATE NOCASE", "TEXT COLLATE RTRIM", "BLOB", "INTEGER", "UNTYPED"} {
 		t.Run(typ, func(t *testing.T) {
 			r := newRig(t, strings.Replace(flowTable, "message_group VARCHAR(255)", "message_group "+typ, 1), 0, flowBox())

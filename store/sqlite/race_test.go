@@ -13,9 +13,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/sqlite"
 )
 
-// TestBusy: while a service holds the write lock, claims answer NotYetVisible, an old leader
+// TestWriteLockHeldByService: while a service holds the write lock, claims answer NotYetVisible, an old leader
 // gets ErrNotLeader, and a view can be read.
-func TestBusy(t *testing.T) {
+func TestWriteLockHeldByService(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('1')")
 	old := r.epoch
@@ -119,9 +119,9 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// TestBesideServices: services insert while claims and outcomes run; every row is COMPLETED
+// TestServicesInsertDuringClaims: services insert while claims and outcomes run; every row is COMPLETED
 // exactly once.
-func TestBesideServices(t *testing.T) {
+func TestServicesInsertDuringClaims(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	const services, each = 3, 60
 	var work sync.WaitGroup
@@ -168,8 +168,8 @@ func TestBesideServices(t *testing.T) {
 	}
 }
 
-// TestPlans: an index serves the lookup of rows, in a table of any size.
-func TestPlans(t *testing.T) {
+// TestLookupUsesIndex: an index serves the lookup of rows, in a table of any size.
+func TestLookupUsesIndex(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, `WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 50000)
 		INSERT INTO outbox_events (id) SELECT i FROM c`)

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// TestWishesCounted: each request is counted for its relay, a refused one is not.
-func TestWishesCounted(t *testing.T) {
+// TestRequestsAreCounted: each request is counted for its relay, a refused one is not.
+func TestRequestsAreCounted(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	rigs.CheckRequestCounts(t, r.store, func() int {
 		return ask[int](t, r.db, "SELECT coalesce(max(n), 0) FROM sluicebox_wish WHERE name = 'rig'")
@@ -20,8 +20,8 @@ func TestWishesCounted(t *testing.T) {
 	}
 }
 
-// TestOldReplays: the end of a replay deletes the jobs that ended long ago.
-func TestOldReplays(t *testing.T) {
+// TestOldJobsAreDeleted: the end of a replay deletes the jobs that ended long ago.
+func TestOldJobsAreDeleted(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	for _, id := range []string{"old", "young", "open", "last"} {
 		state := store.JobDone
@@ -58,7 +58,7 @@ func TestUpgradeToReplays(t *testing.T) {
 	if r.epoch, err = r.store.AcquireLeadership(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
-	r.park(t, r.parkedItem("2", "a", 1))
+	r.spill(t, r.spillItem("2", "a", 1))
 	paused := store.Hold{Lane: rigs.Lane(store.GroupOf("a")), Kind: store.Paused, Reason: "x"}
 	if err := r.store.Hold(ctx(t), r.epoch, paused); err != nil {
 		t.Fatal(err)
@@ -66,11 +66,11 @@ func TestUpgradeToReplays(t *testing.T) {
 	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 4, this program needs 6", "sluicebox init")
 	_, err = r.store.Savepoints(ctx(t))
 	rigs.WantSetup(t, "named", err, "sluicebox init")
-	rigs.WantSetup(t, "wish", r.store.RequestReplay(ctx(t), "job", "{}"), "sluicebox init")
+	rigs.WantSetup(t, "request", r.store.RequestReplay(ctx(t), "job", "{}"), "sluicebox init")
 	rigs.WantSetup(t, "copy", r.store.CopyRows(ctx(t), r.epoch, "job", nil, store.ReplayCursor{}), "sluicebox init")
 	before := r.epoch
 	r.epoch = rigs.InstallAndLead(t, r.store)
-	wantIDs(t, "parked", r.parked(t, laneOf("a"))) // by the lane hashes of versions before 6
+	wantIDs(t, "spilled", r.spilled(t, laneOf("a"))) // by the lane hashes of versions before 6
 	if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 0 || r.epoch != before+1 {
 		t.Errorf("the holds are %+v, %v; the epoch is %d", holds, err, r.epoch)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// TestPingReadsChanges: a ping reads the table only if the file has changed.
-func TestPingReadsChanges(t *testing.T) {
+// TestPingReadsOnlyChanges: a ping reads the table only if the file has changed.
+func TestPingReadsOnlyChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "outbox.db")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -36,5 +36,5 @@ func TestPingReadsChanges(t *testing.T) {
 	if err := st.RequestSavepoint(rigs.Context(t), "here", false); err != nil {
 		t.Fatal(err)
 	}
-	rigs.WantRequestCount(t, "a wish", taken, 1)
+	rigs.WantRequestCount(t, "a request", taken, 1)
 }

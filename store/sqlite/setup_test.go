@@ -164,7 +164,7 @@ INSERT INTO sluicebox_checkpoint VALUES ('rig', 'o', 'p', 7, '2024-02-29 12:00:0
 	_, err = r.store.Leader(ctx(t))
 	rigs.WantSetup(t, "leader", err, "sluicebox init")
 	_, err = r.store.AcquireLeadership(ctx(t))
-	rigs.WantSetup(t, "lead", err, "sluicebox init")
+	rigs.WantSetup(t, "acquire leadership", err, "sluicebox init")
 	_, err = r.store.Claim(ctx(t), 41, time.Now(), []store.ClaimRow{row("1")})
 	rigs.WantSetup(t, "claim", err, "sluicebox init")
 	installed := make(chan error, 3)
@@ -187,8 +187,8 @@ INSERT INTO sluicebox_checkpoint VALUES ('rig', 'o', 'p', 7, '2024-02-29 12:00:0
 	if cp, err := r.store.LoadCheckpoint(ctx(t)); err != nil || cp != (store.Checkpoint{Seq: 7}) {
 		t.Errorf("the checkpoint is %+v, %v", cp, err)
 	}
-	r.park(t, r.parkedItem("2", "a", 1))
-	wantIDs(t, "parked", r.parked(t, laneOf("a")), "2")
+	r.spill(t, r.spillItem("2", "a", 1))
+	wantIDs(t, "spilled", r.spilled(t, laneOf("a")), "2")
 	r.claim(t, row("1"))
 	r.checkLetter(t, "1")
 }

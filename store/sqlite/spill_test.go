@@ -23,25 +23,25 @@ func plainBox() store.Outbox {
 	}}
 }
 
-// parkedItem returns a row of a lane, to be spilled.
-func (r *rig) parkedItem(id string, group string, n int64) store.Item {
+// spillItem returns a row of a lane, to be spilled.
+func (r *rig) spillItem(id string, group string, n int64) store.Item {
 	return store.Item{Ref: store.Ref{Outbox: "events", ID: id}, Kind: "EVENT", Group: store.GroupOf(group), Seq: store.NewSeq(r.epoch, n)}
 }
 
-func (r *rig) park(t testing.TB, items ...store.Item) {
+func (r *rig) spill(t testing.TB, items ...store.Item) {
 	t.Helper()
 	if err := r.store.Spill(ctx(t), r.epoch, items); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// laneOf is the lane of the rows of parkedItem.
+// laneOf is the lane of the rows of spillItem.
 func laneOf(group string) store.LaneKey {
 	return store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf(group)}
 }
 
-// parked returns the ids of a lane's spilled rows.
-func (r *rig) parked(t testing.TB, lane store.LaneKey) []string {
+// spilled returns the ids of a lane's spilled rows.
+func (r *rig) spilled(t testing.TB, lane store.LaneKey) []string {
 	t.Helper()
 	lanes, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: lane.Outbox, Lane: lane.Hash()}}, 1000)
 	if err != nil {
@@ -54,7 +54,7 @@ func (r *rig) parked(t testing.TB, lane store.LaneKey) []string {
 	return list
 }
 
-func (r *rig) countParked(t testing.TB) int {
+func (r *rig) countSpilled(t testing.TB) int {
 	return ask[int](t, r.db, "SELECT count(*) FROM sluicebox_parked")
 }
 
@@ -65,9 +65,9 @@ func wantIDs(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-// TestParkKeeps: a row is read back as it was spilled. The payload is stored only for tables
+// TestSpilledRowIsReadBackUnchanged: a row is read back as it was spilled. The payload is stored only for tables
 // that keep no state.
-func TestParkKeeps(t *testing.T) {
+func TestSpilledRowIsReadBackUnchanged(t *testing.T) {
 	r := newRig(t, flowTable+plainTable, 0, flowBox(), plainBox())
 	at := time.Date(2024, 2, 29, 12, 0, 0, 123456789, time.UTC)
 	for i, it := range []store.Item{
@@ -80,10 +80,10 @@ func TestParkKeeps(t *testing.T) {
 		{Ref: store.Ref{Outbox: "plain", ID: "4"}, Kind: "k", Payload: []byte("text"), PayloadSize: 4},
 	} {
 		it.Seq, it.Captured, it.Txn = store.NewSeq(r.epoch, int64(i+1)), time.Now(), 77
-		r.park(t, it)
+		r.spill(t, it)
 		again := it
 		again.ID, again.RetryCount = "another", 9
-		r.park(t, again)
+		r.spill(t, again)
 		from := store.SpilledRange{Outbox: it.Outbox, Lane: it.Lane().Hash(), After: it.Seq - 1}
 		lanes, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{from}, 10)
 		if err != nil || len(lanes) != 1 || len(lanes[0]) != 1 {
@@ -98,13 +98,13 @@ func TestParkKeeps(t *testing.T) {
 			want.Payload = nil
 		}
 		if got := lanes[0][0]; !reflect.DeepEqual(got, want) {
-			t.Errorf("parked\n%#v, got\n%#v", want, got)
+			t.Errorf("spilled\n%#v, got\n%#v", want, got)
 		}
 	}
 }
 
-// TestParkedApart: relays of different names on one file have separate spilled rows.
-func TestParkedApart(t *testing.T) {
+// TestRelaysSpillSeparately: relays of different names on one file have separate spilled rows.
+func TestRelaysSpillSeparately(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	other := &rig{db: r.db, store: openStore(t, r.path, "other", 0, flowBox())}
 	var err error
@@ -112,17 +112,17 @@ func TestParkedApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('1'), ('2'), ('3')")
-	one, two := r.parkedItem("1", "a", 1), r.parkedItem("2", "a", 2)
-	r.park(t, one, two)
-	other.park(t, one)
-	check := func(r *rig, parked, shown []string) {
+	one, two := r.spillItem("1", "a", 1), r.spillItem("2", "a", 2)
+	r.spill(t, one, two)
+	other.spill(t, one)
+	check := func(r *rig, spilled, shown []string) {
 		t.Helper()
-		wantIDs(t, "parked", r.parked(t, laneOf("a")), parked...)
+		wantIDs(t, "spilled", r.spilled(t, laneOf("a")), spilled...)
 		wantIDs(t, "shown", r.unsettled(t, nil), shown...)
 		var lanes []store.SpilledLane
 		err := r.store.SpilledLanes(ctx(t), func(l store.SpilledLane) { lanes = append(lanes, l) })
-		want := []store.SpilledLane{{Outbox: "events", Kind: "EVENT", Hash: laneOf("a").Hash(), Rows: len(parked)}}
-		if err != nil || len(parked) > 0 && !reflect.DeepEqual(lanes, want) || len(parked) == 0 && len(lanes) > 0 {
+		want := []store.SpilledLane{{Outbox: "events", Kind: "EVENT", Hash: laneOf("a").Hash(), Rows: len(spilled)}}
+		if err != nil || len(spilled) > 0 && !reflect.DeepEqual(lanes, want) || len(spilled) == 0 && len(lanes) > 0 {
 			t.Errorf("the lanes are %+v, %v", lanes, err)
 		}
 	}
@@ -142,11 +142,11 @@ func TestParkedApart(t *testing.T) {
 	check(other, nil, []string{"2", "3"})
 }
 
-func TestParkRefused(t *testing.T) {
+func TestSpillErrors(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
-	unknown, numberless := r.parkedItem("1", "a", 1), r.parkedItem("two", "a", 1)
+	unknown, numberless := r.spillItem("1", "a", 1), r.spillItem("two", "a", 1)
 	unknown.Outbox, numberless.Seq = "nowhere", 0
-	fine := r.parkedItem("3", "a", 3)
+	fine := r.spillItem("3", "a", 3)
 	_, each := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events"}}, 0)
 	_, from := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "nowhere"}}, 1)
 	for part, err := range map[string]error{
@@ -163,10 +163,10 @@ func TestParkRefused(t *testing.T) {
 			t.Errorf("%v, want %q", err, part)
 		}
 	}
-	if n := r.countParked(t); n != 0 {
-		t.Errorf("%d rows are parked", n)
+	if n := r.countSpilled(t); n != 0 {
+		t.Errorf("%d rows are spilled", n)
 	}
-	r.park(t)
+	r.spill(t)
 	if lanes, err := r.store.ReadSpilled(ctx(t), nil, 1); err != nil || len(lanes) != 0 {
 		t.Errorf("no lane: %v, %v", lanes, err)
 	}
@@ -176,42 +176,42 @@ func TestParkRefused(t *testing.T) {
 	}
 }
 
-// TestSettleParkedRefused: a spilled row stays if its outcome was not written.
-func TestSettleParkedRefused(t *testing.T) {
+// TestRefusedOutcomeKeepsSpilledRow: a spilled row stays if its outcome was not written.
+func TestRefusedOutcomeKeepsSpilledRow(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "CREATE TRIGGER t BEFORE UPDATE ON outbox_events WHEN OLD.id = 'bad' BEGIN SELECT RAISE(ABORT, 'not this one'); END")
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('good'), ('bad')")
-	good, bad := r.parkedItem("good", "a", 1), r.parkedItem("bad", "a", 2)
-	r.park(t, good, bad)
+	good, bad := r.spillItem("good", "a", 1), r.spillItem("bad", "a", 2)
+	r.spill(t, good, bad)
 	outcomes := []store.Outcome{outcome("good", store.Completed), outcome("bad", store.Completed)}
 	outcomes[0].SpilledSeq, outcomes[1].SpilledSeq = good.Seq, bad.Seq
 	var refused *store.RefusedError
 	if _, err := r.store.Settle(ctx(t), r.epoch, outcomes); !errors.As(err, &refused) {
 		t.Errorf("a row that a trigger keeps: %v", err)
 	}
-	wantIDs(t, "after a refusal", r.parked(t, laneOf("a")), "good", "bad")
+	wantIDs(t, "after a refusal", r.spilled(t, laneOf("a")), "good", "bad")
 	r.settle(t, outcomes[0])
-	wantIDs(t, "after the outcome of one", r.parked(t, laneOf("a")), "bad")
+	wantIDs(t, "after the outcome of one", r.spilled(t, laneOf("a")), "bad")
 }
 
-// manyParked returns rows of several lanes, more than fit into one transaction.
-func (r *rig) manyParked(n, lanes int) []store.Item {
+// manySpillItems returns rows of several lanes, more than fit into one transaction.
+func (r *rig) manySpillItems(n, lanes int) []store.Item {
 	items := make([]store.Item, n)
 	for i := range items {
-		items[i] = r.parkedItem(fmt.Sprintf("%06d", i), fmt.Sprint(i%lanes), int64(i+1))
+		items[i] = r.spillItem(fmt.Sprintf("%06d", i), fmt.Sprint(i%lanes), int64(i+1))
 	}
 	return items
 }
 
-// TestParkLetsOthersIn: a claim runs while many rows are spilled. No row is spilled after
+// TestClaimsRunDuringSpill: a claim runs while many rows are spilled. No row is spilled after
 // another relay becomes leader.
-func TestParkLetsOthersIn(t *testing.T) {
+func TestClaimsRunDuringSpill(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('live')")
-	items := r.manyParked(40_000, 7)
+	items := r.manySpillItems(40_000, 7)
 	done := make(chan error, 1)
 	go func() { done <- r.store.Spill(ctx(t), r.epoch, items) }()
-	for r.countParked(t) == 0 && len(done) == 0 {
+	for r.countSpilled(t) == 0 && len(done) == 0 {
 	}
 	if a := r.claim(t, row("live"))[0]; a.Result != store.Claimed {
 		t.Errorf("the row is %s", a.Result)
@@ -224,12 +224,12 @@ func TestParkLetsOthersIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := r.countParked(t)
+	found := r.countSpilled(t)
 	if err := <-done; !errors.Is(err, store.ErrNotLeader) {
 		t.Errorf("the old leader: %v", err)
 	}
-	if n := r.countParked(t); n != found || n == 0 || n == len(items) {
-		t.Errorf("%d rows are parked, the new leader found %d of %d", n, found, len(items))
+	if n := r.countSpilled(t); n != found || n == 0 || n == len(items) {
+		t.Errorf("%d rows are spilled, the new leader found %d of %d", n, found, len(items))
 	}
 	r.store, r.epoch = rival, epoch
 	lanes, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events", Lane: items[0].Lane().Hash()}}, len(items))
@@ -241,12 +241,12 @@ func TestParkLetsOthersIn(t *testing.T) {
 			t.Fatalf("row %d of the lane is %s, want %s", i, it.ID, items[i*7].ID)
 		}
 	}
-	r.park(t, items...)
-	if n := r.countParked(t); n != len(items) {
-		t.Errorf("%d rows are parked, want %d", n, len(items))
+	r.spill(t, items...)
+	if n := r.countSpilled(t); n != len(items) {
+		t.Errorf("%d rows are spilled, want %d", n, len(items))
 	}
-	if err := r.store.DeleteSpilled(ctx(t), r.epoch, refsOf(items)); err != nil || r.countParked(t) != 0 {
-		t.Errorf("%d rows are left, %v", r.countParked(t), err)
+	if err := r.store.DeleteSpilled(ctx(t), r.epoch, refsOf(items)); err != nil || r.countSpilled(t) != 0 {
+		t.Errorf("%d rows are left, %v", r.countSpilled(t), err)
 	}
 }
 
@@ -258,39 +258,39 @@ func refsOf(items []store.Item) []store.SpilledRef {
 	return refs
 }
 
-// TestParkCancelled: a cancelled call can be repeated.
-func TestParkCancelled(t *testing.T) {
+// TestCancelledSpillIsRepeated: a cancelled call can be repeated.
+func TestCancelledSpillIsRepeated(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
-	items := r.manyParked(20_000, 3)
+	items := r.manySpillItems(20_000, 3)
 	c, cancel := context.WithCancel(ctx(t))
 	done := make(chan error, 1)
 	go func() { done <- r.store.Spill(c, r.epoch, items) }()
-	for r.countParked(t) == 0 && len(done) == 0 {
+	for r.countSpilled(t) == 0 && len(done) == 0 {
 	}
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: %v", err)
 	}
-	if n := r.countParked(t); n == 0 || n == len(items) {
-		t.Fatalf("%d rows are parked; nothing is proven", n)
+	if n := r.countSpilled(t); n == 0 || n == len(items) {
+		t.Fatalf("%d rows are spilled; the test proved nothing", n)
 	}
-	r.park(t, items...)
-	if n := r.countParked(t); n != len(items) {
-		t.Errorf("%d rows are parked, want %d", n, len(items))
+	r.spill(t, items...)
+	if n := r.countSpilled(t); n != len(items) {
+		t.Errorf("%d rows are spilled, want %d", n, len(items))
 	}
 }
 
-// TestForgetParked: exactly the rows that the log brings again are deleted.
-func TestForgetParked(t *testing.T) {
+// TestDeleteSpilledAfter: exactly the rows that the log brings again are deleted.
+func TestDeleteSpilledAfter(t *testing.T) {
 	r := newRig(t, flowTable+plainTable, 0, flowBox(), plainBox())
 	const n = 1001
-	items := r.manyParked(n, 3)
+	items := r.manySpillItems(n, 3)
 	for i := range items {
 		if i%4 == 0 {
 			items[i].Outbox = "plain"
 		}
 	}
-	r.park(t, items...)
+	r.spill(t, items...)
 	other := openStore(t, r.path, "other", 0, flowBox())
 	epoch, err := other.AcquireLeadership(ctx(t))
 	if err != nil {
@@ -319,13 +319,13 @@ func TestForgetParked(t *testing.T) {
 			t.Errorf("behind %d: %d rows are left below", c.after, left)
 		}
 	}
-	if left := r.countParked(t); left != 1 {
+	if left := r.countSpilled(t); left != 1 {
 		t.Errorf("%d rows are left, want the other relay's", left)
 	}
 }
 
-// TestParkedPlans: an index serves the lookup of spilled rows, whatever their number.
-func TestParkedPlans(t *testing.T) {
+// TestSpilledLookupUsesIndex: an index serves the lookup of spilled rows, whatever their number.
+func TestSpilledLookupUsesIndex(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	lane := laneOf("a")
 	hash := lane.Hash()
@@ -352,10 +352,10 @@ func TestParkedPlans(t *testing.T) {
 		}
 	}
 	quick("a view", func() error { wantIDs(t, "the view", r.unsettled(t, nil), "free"); return nil })
-	quick("Parked", func() error { _, err := r.store.ReadSpilled(ctx(t), from, 1); return err })
-	quick("Unpark", func() error { return r.store.DeleteSpilled(ctx(t), r.epoch, refs) })
+	quick("ReadSpilled", func() error { _, err := r.store.ReadSpilled(ctx(t), from, 1); return err })
+	quick("DeleteSpilled", func() error { return r.store.DeleteSpilled(ctx(t), r.epoch, refs) })
 	quick("Settle", func() error { r.settle(t, outcomes...); return nil })
-	quick("ForgetParked", func() error {
+	quick("DeleteSpilledAfter", func() error {
 		for after := 100_000; after > 99_900; after-- {
 			if _, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, store.Seq(after)); err != nil {
 				return err
@@ -363,7 +363,7 @@ func TestParkedPlans(t *testing.T) {
 		}
 		return nil
 	})
-	if n := r.countParked(t); n != 100_000-1000-99 {
+	if n := r.countSpilled(t); n != 100_000-1000-99 {
 		t.Errorf("%d rows are left", n)
 	}
 }

@@ -46,7 +46,7 @@ func TestIDTypes(t *testing.T) {
 					t.Errorf("row %q is %s with %q", id, a.Result, a.Payload)
 				}
 				r.checkLetter(t, id)
-				r.checkParked(t, id)
+				r.checkSpilled(t, id)
 				if got := r.settle(t, outcome(id, store.Completed))[0]; got != store.Written {
 					t.Errorf("the outcome of row %q: %d", id, got)
 				}
@@ -84,20 +84,20 @@ func (r *rig) checkLetter(t *testing.T, id string) {
 	r.claim(t, row(id))
 }
 
-// checkParked spills a row, which views then exclude, and deletes it from the spilled rows.
-func (r *rig) checkParked(t *testing.T, id string) {
+// checkSpilled spills a row, which views then exclude, and deletes it from the spilled rows.
+func (r *rig) checkSpilled(t *testing.T, id string) {
 	t.Helper()
-	it := r.parkedItem(id, "a", 1)
-	r.park(t, it)
-	wantIDs(t, "parked", r.parked(t, it.Lane()), id)
+	it := r.spillItem(id, "a", 1)
+	r.spill(t, it)
+	wantIDs(t, "spilled", r.spilled(t, it.Lane()), id)
 	if shown := r.unsettled(t, nil); slices.Contains(shown, id) {
-		t.Errorf("row %q is parked, and the view shows it: %q", id, shown)
+		t.Errorf("row %q is spilled, but the view shows it: %q", id, shown)
 	}
 	if err := r.store.DeleteSpilled(ctx(t), r.epoch, refsOf([]store.Item{it})); err != nil {
 		t.Fatal(err)
 	}
 	if shown := r.unsettled(t, nil); !slices.Contains(shown, id) {
-		t.Errorf("row %q is parked no more, and the view does not show it: %q", id, shown)
+		t.Errorf("row %q is not spilled any more, but the view does not show it: %q", id, shown)
 	}
 }
 
@@ -147,8 +147,8 @@ func TestPayloadTypes(t *testing.T) {
 	}
 }
 
-// TestTimeForms: claims of processors that write other time formats are respected.
-func TestTimeForms(t *testing.T) {
+// TestTimeFormats: claims of processors that write other time formats are respected.
+func TestTimeFormats(t *testing.T) {
 	for _, declared := range []string{"TIMESTAMP", "INTEGER", "TEXT", ""} {
 		r := newRig(t, strings.Replace(flowTable, "processed_at TIMESTAMP", "processed_at "+declared, 1), time.Hour, flowBox())
 		for i, now := range []string{
@@ -214,7 +214,7 @@ func TestTables(t *testing.T) {
 			if got := r.unsettled(t, nil); len(got) != 1 || got[0] != "ü" {
 				t.Errorf("the view shows %q", got)
 			}
-			r.checkParked(t, "ü")
+			r.checkSpilled(t, "ü")
 			if got := r.settle(t, outcome("ü", store.Failed))[0]; got != store.Written {
 				t.Errorf("the outcome: %d", got)
 			}

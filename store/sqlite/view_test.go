@@ -9,9 +9,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// TestDeliveredForms: times of several formats in one table are read, and invalid ones are
+// TestDeliveredTimeFormats: times of several formats in one table are read, and invalid ones are
 // counted.
-func TestDeliveredForms(t *testing.T) {
+func TestDeliveredTimeFormats(t *testing.T) {
 	r := newRig(t, `
 CREATE TABLE outbox_events (id, message_group, payload, status, retry_count, created_at TIMESTAMP, processed_at, error_message);
 CREATE UNIQUE INDEX by_id ON outbox_events (id);
@@ -36,22 +36,22 @@ UPDATE outbox_events SET status = 'COMPLETED'`, 0, flowBox())
 	}
 }
 
-// TestLockWishesUnread: a request count that cannot be read does not prevent leadership.
-func TestLockWishesUnread(t *testing.T) {
+// TestUnreadableRequestCount: a request count that cannot be read does not prevent leadership.
+func TestUnreadableRequestCount(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	held, err := r.store.Lock(ctx(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer held.Release()
-	wish := func(name string) {
+	request := func(name string) {
 		t.Helper()
 		if err := r.store.RequestSavepoint(ctx(t), name, false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wish("a")
-	rigs.WantRequestCount(t, "a wish", held, 1)
+	request("a")
+	rigs.WantRequestCount(t, "a request", held, 1)
 	r.db.SetMaxOpenConns(1)
 	r.exec(t, "BEGIN EXCLUSIVE")
 	r.exec(t, "UPDATE sluicebox_wish SET n = 9")
@@ -62,8 +62,8 @@ func TestLockWishesUnread(t *testing.T) {
 		rigs.WantRequestCount(t, "no table", held, 0)
 	}
 	r.exec(t, "ALTER TABLE gone RENAME TO sluicebox_wish")
-	wish("b")
-	rigs.WantRequestCount(t, "another wish", held, 2)
+	request("b")
+	rigs.WantRequestCount(t, "another request", held, 2)
 
 	r.exec(t, "VACUUM INTO ?", r.path+".copy")
 	if err := os.Rename(r.path, r.path+".old"); err != nil {
@@ -78,6 +78,6 @@ func TestLockWishesUnread(t *testing.T) {
 	if err := os.Rename(r.path+".copy", r.path); err != nil {
 		t.Fatal(err)
 	}
-	wish("c")
-	rigs.WantRequestCount(t, "a wish in a file that was restored", held, 3)
+	request("c")
+	rigs.WantRequestCount(t, "a request in a restored file", held, 3)
 }

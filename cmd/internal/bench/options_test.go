@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestOptionsAreCheckedByTheirFlags(t *testing.T) {
+func TestOptionErrorsNameTheirFlags(t *testing.T) {
 	good := func() Options { return Options{Source: "postgres://user@host/db", Scenario: "latency"} }
 	o := good()
 	if err := o.Validate(); err != nil {
@@ -47,7 +47,7 @@ func TestEachScenarioHasItsOwnDefaults(t *testing.T) {
 	}
 }
 
-func TestTheSourceIsTakenToAnotherDatabase(t *testing.T) {
+func TestURLWithDatabase(t *testing.T) {
 	for source, want := range map[string]string{
 		"postgres://me@host/shop?sslmode=disable": "postgres://me@host/new?sslmode=disable",
 		"mongodb://a:1,b:2/?replicaSet=rs0":       "mongodb://a:1,b:2/new?replicaSet=rs0",

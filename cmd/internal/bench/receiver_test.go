@@ -16,7 +16,7 @@ func request(numbers ...int) []byte {
 	return []byte("[" + strings.Join(rows, ",") + "]")
 }
 
-func TestTheTallyKnowsWhatCameTwiceEarlyOrFromNobody(t *testing.T) {
+func TestTallyFindsFaults(t *testing.T) {
 	at := time.Unix(1e9, 0)
 	for _, tc := range []struct {
 		requests [][]int
@@ -48,7 +48,7 @@ func TestTheTallyKnowsWhatCameTwiceEarlyOrFromNobody(t *testing.T) {
 	}
 }
 
-func TestARequestWithABlockedRowIsRefusedWhole(t *testing.T) {
+func TestRequestWithBlockedRowIsRefused(t *testing.T) {
 	tl := newTally(1, 2, 1)
 	if tl.record(request(1, firstBlockedRow+3), time.Now()) {
 		t.Error("it was taken")
@@ -58,7 +58,7 @@ func TestARequestWithABlockedRowIsRefusedWhole(t *testing.T) {
 	}
 }
 
-func TestADrainIsTimedFromTheFirstRequest(t *testing.T) {
+func TestDrainIsTimedFromFirstRequest(t *testing.T) {
 	begin := time.Unix(1e9, 0)
 	tl := newTally(1, 10, 1)
 	tl.record(request(1, 2), begin)
@@ -72,7 +72,7 @@ func TestADrainIsTimedFromTheFirstRequest(t *testing.T) {
 	}
 }
 
-func TestLatenciesAreTakenFromTheCommit(t *testing.T) {
+func TestLatencyStartsAtCommit(t *testing.T) {
 	at := time.Unix(1e9, 0)
 	tl := newTally(1, 100, 1)
 	for n := 1; n <= 100; n++ {
@@ -85,7 +85,7 @@ func TestLatenciesAreTakenFromTheCommit(t *testing.T) {
 	}
 }
 
-func TestAPayloadHasItsSize(t *testing.T) {
+func TestPayloadHasItsSize(t *testing.T) {
 	for _, size := range []int{minSize, 200, 4096} {
 		if got := len(payloadHead) + idDigits + len(padding(size)); got != size {
 			t.Errorf("a payload of %d bytes has %d: %s", size, got, fmt.Sprint(payloadHead, rowID(1), padding(size)))

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestTheMedianOfTheTurnsRatiosCounts(t *testing.T) {
+func TestRatioIsMedianOfRounds(t *testing.T) {
 	b := &bench{opts: Options{Repeat: 3}, scenario: findScenario("latency"), server: &postgresServer{info: serverInfo{version: "PostgreSQL 15.1"}}}
 	res := b.result([][]figures{
 		{{p50: 2, p99: 8}, {p50: 3, p99: 9}, {p50: 40, p99: 10}},
