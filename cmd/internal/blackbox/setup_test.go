@@ -237,7 +237,7 @@ func TestUsage(t *testing.T) {
 		"unknown command": {[]string{"relay"}, 64, "relay"},
 		"unknown flag":    {[]string{"run", "--fast"}, 64, "--fast"},
 		"no such file":    {[]string{"run", "-c", "/no/such/file.yaml"}, 78, "/no/such/file.yaml"},
-		"no source":       {[]string{"run"}, 78, "source.url"},
+		"no source":       {[]string{"run"}, 78, "no configuration"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -102,8 +102,8 @@ func statusFields() []string {
 	return strings.Fields(`captured_per_second captured_per_second.10s captured_per_second.1m checkpoint checkpoint.position
 		checkpoint.saved_at checkpoint.seq checks epoch failed holder lag lag.oldest lag.rows lag.seconds lanes lanes_total leader
 		leads mode name reading ready replays replays.current replays.paused replays.waiting sinks source source.connected
-		source.heard_at source.paused source.position
-		source.retained_bound_bytes source.retained_bytes started_at uptime_seconds version`)
+		source.last_received_at source.paused source.position
+		source.retained_bytes source.retained_limit_bytes started_at uptime_seconds version`)
 }
 
 // The status of a leader under load and of its standby has every field with the right value.
@@ -213,11 +213,11 @@ func TestStatusOfADeadSink(t *testing.T) {
 		})
 		breaker := got.Sinks[0].OpenBreakers[0]
 		if got.code != 1 || got.Ready || breaker.Class != "unavailable" || breaker.Since.IsZero() || !strings.Contains(breaker.Endpoint, "/api/events/batch") ||
-			!strings.Contains(got.stderr, "not ready: sink flowcatalyst: suspect") {
+			!strings.Contains(got.stderr, "not ready: sink flowcatalyst: circuit breaker open") {
 			s.t.Errorf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
 		}
 		out, _, _ := command(s.t, nil, "status", "--admin", r.admin)
-		if !strings.Contains(out, "not ready, leading") || !strings.Contains(out, "flowcatalyst: suspect for ") {
+		if !strings.Contains(out, "not ready, leading") || !strings.Contains(out, "flowcatalyst: circuit breaker open for ") {
 			s.t.Error(out)
 		}
 		if at := r.metric(`sluicebox_oldest_pending_timestamp_seconds{sink="flowcatalyst"}`); at < float64(time.Now().Add(-5*time.Minute).Unix()) {
