@@ -16,8 +16,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// aMongo returns a database with a new name, which the test's end drops.
-func aMongo(t *testing.T, server string) (*mongoDatabase, databaseInfo) {
+// newTestMongo returns a database with a new name, which the test's end drops.
+func newTestMongo(t *testing.T, server string) (*mongoDatabase, databaseInfo) {
 	t.Helper()
 	m, at, err := newMongo(server, newName())
 	if err != nil {
@@ -27,7 +27,7 @@ func aMongo(t *testing.T, server string) (*mongoDatabase, databaseInfo) {
 	return m, at
 }
 
-func mongoIsThere(t *testing.T, server, name string) bool {
+func mongoExists(t *testing.T, server, name string) bool {
 	t.Helper()
 	names, err := servers.OpenMongo(t, server).Client().ListDatabaseNames(context.Background(), bson.M{"name": name})
 	if err != nil {
@@ -41,7 +41,7 @@ func TestMongoSetUpInterrupted(t *testing.T) {
 	t.Parallel()
 	server, begun := servers.SharedMongo(t), false
 	for after := time.Duration(0); after < 60*time.Millisecond; after += 4 * time.Millisecond {
-		m, _ := aMongo(t, server)
+		m, _ := newTestMongo(t, server)
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		_, err := m.setUp(ctx)
 		cancel()
@@ -49,7 +49,7 @@ func TestMongoSetUpInterrupted(t *testing.T) {
 		if err := m.cleanUp(t.Context(), false); err != nil {
 			t.Errorf("set up for %s: %v; %v", after, err, m.created)
 		}
-		if mongoIsThere(t, server, m.name) {
+		if mongoExists(t, server, m.name) {
 			t.Errorf("interrupted after %s (%v), the database stays", after, err)
 		}
 	}
@@ -62,7 +62,7 @@ func TestMongoSetUpInterrupted(t *testing.T) {
 func TestMongoTakesNothingAway(t *testing.T) {
 	t.Parallel()
 	server := servers.SharedMongo(t)
-	m, at := aMongo(t, server)
+	m, at := newTestMongo(t, server)
 	if err := servers.OpenMongo(t, at.url).CreateCollection(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestMongoTakesNothingAway(t *testing.T) {
 	if err := m.cleanUp(t.Context(), false); err != nil {
 		t.Error(err)
 	}
-	if !mongoIsThere(t, server, m.name) {
+	if !mongoExists(t, server, m.name) {
 		t.Error("a database is gone that somebody else has made")
 	}
 }
@@ -81,9 +81,9 @@ func TestMongoTakesNothingAway(t *testing.T) {
 func TestMongoLeftovers(t *testing.T) {
 	t.Parallel()
 	server := servers.SharedMongo(t)
-	kept, _ := aMongo(t, server)
-	used, at := aMongo(t, server)
-	lives, _ := aMongo(t, server)
+	kept, _ := newTestMongo(t, server)
+	used, at := newTestMongo(t, server)
+	lives, _ := newTestMongo(t, server)
 	for _, m := range []*mongoDatabase{kept, used, lives} {
 		if _, err := m.setUp(t.Context()); err != nil {
 			t.Fatal(err)
@@ -105,7 +105,7 @@ func TestMongoLeftovers(t *testing.T) {
 	if err := kept.awaitEnds(t.Context(), lives.client); err != nil { // until the server notices
 		t.Fatal(err)
 	}
-	next, _ := aMongo(t, server)
+	next, _ := newTestMongo(t, server)
 	note, err := next.setUp(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestMongoRights(t *testing.T) {
 	if err := again.cleanUp(t.Context(), false); err != nil {
 		t.Error(err)
 	}
-	if mongoIsThere(t, set.URL, m.name) {
+	if mongoExists(t, set.URL, m.name) {
 		t.Error("the database stays")
 	}
 }
@@ -162,7 +162,7 @@ func TestMongoRights(t *testing.T) {
 // TestMongoWithoutASet: a standalone server has no transactions and is refused.
 func TestMongoWithoutASet(t *testing.T) {
 	t.Parallel()
-	m, _ := aMongo(t, servers.StandaloneMongo(t, nil).URL+"shop")
+	m, _ := newTestMongo(t, servers.StandaloneMongo(t, nil).URL+"shop")
 	_, err := m.setUp(t.Context())
 	var setup *store.SetupError
 	if !errors.As(err, &setup) || !strings.Contains(setup.Remedy, "rs.initiate()") {

@@ -22,8 +22,8 @@ func eachFlavour(t *testing.T, test func(t *testing.T, server string)) {
 	}
 }
 
-// aDatabase returns a database with a new name, which the test's end drops.
-func aDatabase(t *testing.T, server string) (*mysqlDatabase, databaseInfo) {
+// newTestDatabase returns a database with a new name, which the test's end drops.
+func newTestDatabase(t *testing.T, server string) (*mysqlDatabase, databaseInfo) {
 	t.Helper()
 	m, at, err := newMySQL(server, newName())
 	if err != nil {
@@ -33,7 +33,7 @@ func aDatabase(t *testing.T, server string) (*mysqlDatabase, databaseInfo) {
 	return m, at
 }
 
-func isThere(t *testing.T, server, database string) (there bool) {
+func databaseExists(t *testing.T, server, database string) (there bool) {
 	t.Helper()
 	const look = "SELECT EXISTS (SELECT 1 FROM information_schema.schemata WHERE schema_name = ?)"
 	if err := servers.OpenMySQL(t, server).QueryRowContext(t.Context(), look, database).Scan(&there); err != nil {
@@ -61,7 +61,7 @@ func straggler(t *testing.T, url string, statements ...string) *sql.Conn {
 // TestMySQLRemovesUnderASession: cleanUp kills sessions that the server still has.
 func TestMySQLRemovesUnderASession(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
-		m, at := aDatabase(t, server)
+		m, at := newTestDatabase(t, server)
 		m.endTimeout = time.Second
 		if _, err := m.setUp(t.Context()); err != nil {
 			t.Fatal(err)
@@ -78,7 +78,7 @@ func TestMySQLRemovesUnderASession(t *testing.T) {
 		if err := m.cleanUp(t.Context(), false); err != nil {
 			t.Error(err)
 		}
-		if isThere(t, server, m.name) {
+		if databaseExists(t, server, m.name) {
 			t.Error("the database is still there")
 		}
 		if !<-waits {
@@ -129,14 +129,14 @@ func TestMySQLSetUpInterrupted(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
 		midway, done := false, false
 		for after := time.Duration(0); !midway || !done; {
-			m, _ := aDatabase(t, server)
+			m, _ := newTestDatabase(t, server)
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			_, err := m.setUp(ctx)
 			cancel()
 			if err := m.cleanUp(t.Context(), false); err != nil {
 				t.Fatalf("set up for %s: %v; %v", after, err, m.created)
 			}
-			if isThere(t, server, m.name) {
+			if databaseExists(t, server, m.name) {
 				t.Errorf("interrupted after %s (%v), the database stays", after, err)
 			}
 			if err == nil {
@@ -152,7 +152,7 @@ func TestMySQLSetUpInterrupted(t *testing.T) {
 // TestMySQLTakesNothingAway: cleanUp keeps an existing database of the same name.
 func TestMySQLTakesNothingAway(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
-		m, _ := aDatabase(t, server)
+		m, _ := newTestDatabase(t, server)
 		servers.ExecMySQL(t, server, "CREATE DATABASE "+m.name, "CREATE TABLE "+m.name+".orders (id INT)")
 		if _, err := m.setUp(t.Context()); err == nil || !strings.Contains(err.Error(), "create database "+m.name) {
 			t.Errorf("set up: %v", err)
@@ -160,7 +160,7 @@ func TestMySQLTakesNothingAway(t *testing.T) {
 		if err := m.cleanUp(t.Context(), false); err != nil {
 			t.Error(err)
 		}
-		if !isThere(t, server, m.name) {
+		if !databaseExists(t, server, m.name) {
 			t.Error("a database is gone that somebody else has made")
 		}
 	})
@@ -169,9 +169,9 @@ func TestMySQLTakesNothingAway(t *testing.T) {
 // TestMySQLLeftovers: only databases that no session uses are listed.
 func TestMySQLLeftovers(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
-		kept, _ := aDatabase(t, server)
-		used, at := aDatabase(t, server)
-		lives, _ := aDatabase(t, server)
+		kept, _ := newTestDatabase(t, server)
+		used, at := newTestDatabase(t, server)
+		lives, _ := newTestDatabase(t, server)
 		for _, m := range []*mysqlDatabase{kept, used, lives} {
 			if _, err := m.setUp(t.Context()); err != nil {
 				t.Fatal(err)
@@ -184,7 +184,7 @@ func TestMySQLLeftovers(t *testing.T) {
 		}
 		straggler(t, at.url)
 		unused(t, lives, kept.name)
-		next, _ := aDatabase(t, server)
+		next, _ := newTestDatabase(t, server)
 		note, err := next.setUp(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -232,7 +232,7 @@ func TestMySQLRights(t *testing.T) {
 			if missing != "ALL" {
 				servers.ExecMySQL(t, server, "REVOKE "+missing+" ON `sluicebox\\_quickstart\\_%`.* FROM "+who)
 			}
-			m, _ := aDatabase(t, own)
+			m, _ := newTestDatabase(t, own)
 			_, err := m.setUp(t.Context())
 			var setup *store.SetupError
 			if !errors.As(err, &setup) || m.created {
@@ -244,14 +244,14 @@ func TestMySQLRights(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		m, _ := aDatabase(t, own)
+		m, _ := newTestDatabase(t, own)
 		if _, err := m.setUp(t.Context()); err != nil {
 			t.Error(err)
 		}
 		if err := m.cleanUp(t.Context(), false); err != nil {
 			t.Error(err)
 		}
-		if isThere(t, server, m.name) {
+		if databaseExists(t, server, m.name) {
 			t.Error("the database stays")
 		}
 	})

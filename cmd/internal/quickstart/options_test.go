@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
-// usual returns the program's defaults.
-func usual() Options { return Options{For: 10 * time.Second, Rate: 300, Groups: 50} }
+// defaultOptions returns the program's defaults.
+func defaultOptions() Options { return Options{For: 10 * time.Second, Rate: 300, Groups: 50} }
 
 func TestOptions(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -40,7 +40,7 @@ func TestOptions(t *testing.T) {
 		"no URL":            {func(o *Options) { o.Source = config.URL("canary") }, "--source must begin with postgres://"},
 		"two":               {func(o *Options) { o.Rate, o.Groups = 0, 0 }, "--rate is 0, must be between 1 and 20000 rows a second\n--groups is 0"},
 	} {
-		o := usual()
+		o := defaultOptions()
 		tt.change(&o)
 		err := o.Validate()
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {

@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// written returns an oracle with n committed rows of one group, a millisecond apart, and
+// oracleWith returns an oracle with n committed rows of one group, a millisecond apart, and
 // the time of the first commit.
-func written(n int) (*oracle, time.Time) {
+func oracleWith(n int) (*oracle, time.Time) {
 	o, begin := newOracle(2), time.Now()
 	for i := range n {
 		o.committed(o.begin(1), begin.Add(time.Duration(i)*time.Millisecond), true)
@@ -52,17 +52,17 @@ func TestOracle(t *testing.T) {
 		"not in the table": {[][]order{rows(1, 2, 3, 4, 5)}, map[string]int{completed: 4}, "the table has 4 rows, but 5 were committed", [4]int{5, 0, 0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, begin := written(5)
+			o, begin := oracleWith(5)
 			for i, list := range tt.arrive {
 				o.recordRequest(list, begin.Add(time.Duration(i)*time.Second))
 			}
 			s, _ := o.currentState()
 			if got := [4]int{s.delivered, s.duplicates, s.outOfOrder, s.unknown}; got != tt.d || s.committed != 5 {
-				t.Errorf("committed %d, and delivered, duplicates, out of order, mistaken are %v, want 5 and %v", s.committed, got, tt.d)
+				t.Errorf("committed %d, and delivered, duplicates, out of order, unknown are %v, want 5 and %v", s.committed, got, tt.d)
 			}
 			err := resultError(&s, tt.states)
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-				t.Errorf("the verdict is %v, want %q", err, tt.want)
+				t.Errorf("resultError: got %v, want %q", err, tt.want)
 			}
 		})
 	}
@@ -102,10 +102,10 @@ func TestOracleUntimed(t *testing.T) {
 // computation, for random arrivals.
 func TestOracleCountsAsTheDefinitionSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		o, begin := written(8)
+		o, begin := oracleWith(8)
 		arrivals := rapid.SliceOf(rapid.IntRange(1, 9)).Draw(t, "arrivals")
 		o.recordRequest(rows(arrivals...), begin)
-		var delivered, duplicates, late, mistaken int
+		var delivered, duplicates, late, unknown int
 		for i, n := range arrivals {
 			before, later := false, false
 			for _, m := range arrivals[:i] {
@@ -114,7 +114,7 @@ func TestOracleCountsAsTheDefinitionSays(t *testing.T) {
 			}
 			switch {
 			case n == 9:
-				mistaken++
+				unknown++
 			case before:
 				duplicates++
 			default:
@@ -125,12 +125,12 @@ func TestOracleCountsAsTheDefinitionSays(t *testing.T) {
 			}
 		}
 		s, _ := o.currentState()
-		if s.delivered != delivered || s.duplicates != duplicates || s.outOfOrder != late || s.unknown != mistaken {
-			t.Fatalf("%v counts as %+v, want %d delivered, %d again, %d late, %d mistaken", arrivals, s.tally, delivered, duplicates, late, mistaken)
+		if s.delivered != delivered || s.duplicates != duplicates || s.outOfOrder != late || s.unknown != unknown {
+			t.Fatalf("%v counts as %+v, want %d delivered, %d again, %d late, %d unknown", arrivals, s.tally, delivered, duplicates, late, unknown)
 		}
-		whole := delivered == 8 && duplicates+late+mistaken == 0
+		whole := delivered == 8 && duplicates+late+unknown == 0
 		if err := resultError(&s, map[string]int{completed: 8}); (err == nil) != whole {
-			t.Fatalf("%v: the verdict is %v", arrivals, err)
+			t.Fatalf("%v: resultError: got %v", arrivals, err)
 		}
 	})
 }

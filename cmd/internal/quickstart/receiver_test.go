@@ -52,7 +52,7 @@ func testReceiver(t *testing.T, o *oracle, f *faults) *receiver {
 }
 
 func TestReceiverTakes(t *testing.T) {
-	o, _ := written(3)
+	o, _ := oracleWith(3)
 	r := testReceiver(t, o, newFaults(0))
 	status, text := post(t, r.url+eventsPath, batch(rows(1, 2, 3)))
 	var answer struct {
@@ -72,7 +72,7 @@ func TestReceiverTakes(t *testing.T) {
 }
 
 func TestReceiverRefuses(t *testing.T) {
-	o, _ := written(1)
+	o, _ := oracleWith(1)
 	r := testReceiver(t, o, newFaults(0))
 	for _, tt := range []struct {
 		path, body string
@@ -88,7 +88,7 @@ func TestReceiverRefuses(t *testing.T) {
 		}
 	}
 	if s, _ := o.currentState(); s.delivered != 0 {
-		t.Errorf("%d rows were taken", s.delivered)
+		t.Errorf("%d rows were accepted, want 0", s.delivered)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestReceiverRefuses(t *testing.T) {
 // than maxStrikes times.
 func TestReceiverFails(t *testing.T) {
 	const n = 60
-	o, _ := written(n)
+	o, _ := oracleWith(n)
 	f := newFaults(1)
 	r := testReceiver(t, o, f)
 	for i := 1; i <= n; i++ {
@@ -108,7 +108,7 @@ func TestReceiverFails(t *testing.T) {
 				t.Fatalf("row %d, try %d: status %d, %d delivered: %s", i, try, status, after.delivered, text)
 			}
 			if status != 0 && status != 500 && status != 503 && status != 201 {
-				t.Fatalf("status %d", status)
+				t.Fatalf("status %d, want 0 (no response), 201, 500 or 503", status)
 			}
 		}
 	}

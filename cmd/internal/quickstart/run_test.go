@@ -18,28 +18,28 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
-// memory is a fake database that hands its rows to the tests' relays over a channel.
-type memory struct {
-	mu     sync.Mutex
-	counts map[string]int
-	rows   chan order
-	breaks error  // returned by commit
-	left   []bool // the keep argument of each cleanUp
+// fakeDatabase is a database that hands its rows to the tests' relays over a channel.
+type fakeDatabase struct {
+	mu        sync.Mutex
+	counts    map[string]int
+	rows      chan order
+	commitErr error  // returned by commit
+	cleanUps  []bool // the keep argument of each cleanUp
 }
 
-func newMemory() *memory {
-	return &memory{counts: map[string]int{}, rows: make(chan order, 100_000)}
+func newFakeDatabase() *fakeDatabase {
+	return &fakeDatabase{counts: map[string]int{}, rows: make(chan order, 100_000)}
 }
 
-func (m *memory) setUp(context.Context) (string, error)     { return "a note", nil }
-func (m *memory) session(context.Context) (session, error)  { return m, nil }
-func (m *memory) isStreaming(context.Context) (bool, error) { return true, nil }
-func (m *memory) close()                                    {}
-func (m *memory) cleanUp(_ context.Context, keep bool) error {
-	m.left = append(m.left, keep)
+func (m *fakeDatabase) setUp(context.Context) (string, error)     { return "a note", nil }
+func (m *fakeDatabase) session(context.Context) (session, error)  { return m, nil }
+func (m *fakeDatabase) isStreaming(context.Context) (bool, error) { return true, nil }
+func (m *fakeDatabase) close()                                    {}
+func (m *fakeDatabase) cleanUp(_ context.Context, keep bool) error {
+	m.cleanUps = append(m.cleanUps, keep)
 	return nil
 }
-func (m *memory) countByStatus(context.Context) (map[string]int, error) {
+func (m *fakeDatabase) countByStatus(context.Context) (map[string]int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	states := map[string]int{}
@@ -49,16 +49,16 @@ func (m *memory) countByStatus(context.Context) (map[string]int, error) {
 	return states, nil
 }
 
-func (m *memory) commit(_ context.Context, o order) error {
-	if m.breaks != nil && o.n > 1 {
-		return m.breaks
+func (m *fakeDatabase) commit(_ context.Context, o order) error {
+	if m.commitErr != nil && o.n > 1 {
+		return m.commitErr
 	}
 	m.add("PENDING", 1)
 	m.rows <- o
 	return nil
 }
 
-func (m *memory) add(word string, n int) {
+func (m *fakeDatabase) add(word string, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.counts[word] += n
@@ -66,7 +66,7 @@ func (m *memory) add(word string, n int) {
 
 // relayOf returns a relay that sends committed rows, one per request, and retries each until
 // it is accepted. spoil may replace the rows of a request.
-func (m *memory) relayOf(t *testing.T, spoil func(order) []order) func(context.Context, app.Options) error {
+func (m *fakeDatabase) relayOf(t *testing.T, spoil func(order) []order) func(context.Context, app.Options) error {
 	return func(ctx context.Context, o app.Options) error {
 		url := o.Config.FlowCatalyst("flowcatalyst").BaseURL + eventsPath
 		for {
@@ -86,10 +86,10 @@ func (m *memory) relayOf(t *testing.T, spoil func(order) []order) func(context.C
 	}
 }
 
-func asItIs(o order) []order { return []order{o} }
+func unchanged(o order) []order { return []order{o} }
 
-// shown runs a quickstart over memory with a relay.
-func shown(ctx context.Context, t *testing.T, o Options, m *memory, relay func(context.Context, app.Options) error) (stdout, stderr string, err error) {
+// runWith runs a quickstart over a fakeDatabase with a relay.
+func runWith(ctx context.Context, t *testing.T, o Options, m *fakeDatabase, relay func(context.Context, app.Options) error) (stdout, stderr string, err error) {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
 	var out, errs bytes.Buffer
@@ -105,19 +105,19 @@ func shown(ctx context.Context, t *testing.T, o Options, m *memory, relay func(c
 	return out.String(), errs.String(), err
 }
 
-func short() Options { return Options{For: 200 * time.Millisecond, Rate: 500, Groups: 7} }
+func shortOptions() Options { return Options{For: 200 * time.Millisecond, Rate: 500, Groups: 7} }
 
 func TestRun(t *testing.T) {
-	m := newMemory()
-	o := short()
+	m := newFakeDatabase()
+	o := shortOptions()
 	o.FailRate = 0.3
-	stdout, stderr, err := shown(t.Context(), t, o, m, m.relayOf(t, asItIs))
+	stdout, stderr, err := runWith(t.Context(), t, o, m, m.relayOf(t, unchanged))
 	if err != nil {
 		t.Fatal(err)
 	}
 	orders, _, _ := strings.Cut(stdout, " orders were committed") // a busy machine commits fewer
 	if n, err := strconv.Atoi(orders); err != nil || n < 1 || n > 101 {
-		t.Errorf("%d orders, %v, in:\n%s", n, err, stdout)
+		t.Errorf("%d orders, want at least 1, %v, in:\n%s", n, err, stdout)
 	}
 	for _, text := range []string{"All " + orders + " rows were delivered", "requests failed on purpose", orders + " COMPLETED", "Try next:", "sluicebox run -c sluicebox.yaml"} {
 		if !strings.Contains(stdout, text) {
@@ -127,8 +127,8 @@ func TestRun(t *testing.T) {
 	if !strings.Contains(stderr, "a note\n") || !strings.Contains(stderr, "500 orders a second in 7 message groups, for 200ms; writers: 6") {
 		t.Errorf("stderr is:\n%s", stderr)
 	}
-	if len(m.left) != 1 || m.left[0] {
-		t.Errorf("left %v", m.left)
+	if len(m.cleanUps) != 1 || m.cleanUps[0] {
+		t.Errorf("left %v", m.cleanUps)
 	}
 	nothingLeft(t)
 }
@@ -152,10 +152,10 @@ func nothingLeft(t *testing.T) {
 }
 
 func TestRunJSON(t *testing.T) {
-	m := newMemory()
-	o := short()
+	m := newFakeDatabase()
+	o := shortOptions()
 	o.JSON = true
-	stdout, stderr, err := shown(t.Context(), t, o, m, m.relayOf(t, asItIs))
+	stdout, stderr, err := runWith(t.Context(), t, o, m, m.relayOf(t, unchanged))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,8 +211,8 @@ func TestRunFindsFaults(t *testing.T) {
 		}, "1 row arrived that was not committed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := newMemory()
-			stdout, _, err := shown(t.Context(), t, short(), m, m.relayOf(t, tt.spoil()))
+			m := newFakeDatabase()
+			stdout, _, err := runWith(t.Context(), t, shortOptions(), m, m.relayOf(t, tt.spoil()))
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(stdout, tt.want) || strings.Contains(stdout, "Try next") {
 				t.Errorf("got %v, want %q; printed:\n%s", err, tt.want, stdout)
 			}
@@ -223,8 +223,8 @@ func TestRunFindsFaults(t *testing.T) {
 // TestAwaitGivesUp: a lost row is waited for until no other has arrived for stallTimeout.
 func TestAwaitGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o, _ := written(5)
-		q := &quickstart{oracle: o, db: newMemory()}
+		o, _ := oracleWith(5)
+		q := &quickstart{oracle: o, db: newFakeDatabase()}
 		begin := time.Now()
 		go func() {
 			time.Sleep(20 * time.Second)
@@ -238,7 +238,7 @@ func TestAwaitGivesUp(t *testing.T) {
 		}
 		s, _ := o.currentState()
 		if err := resultError(&s, map[string]int{completed: 5}); err == nil || !strings.Contains(err.Error(), "not delivered, for example: 0000100000003") {
-			t.Errorf("the verdict is %v", err)
+			t.Errorf("resultError: got %v", err)
 		}
 	})
 }
@@ -246,9 +246,9 @@ func TestAwaitGivesUp(t *testing.T) {
 // TestAwaitSettled: rows must have a final status in the table, not just arrive.
 func TestAwaitSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o, _ := written(2)
+		o, _ := oracleWith(2)
 		o.recordRequest(rows(1, 2), time.Now())
-		m := newMemory()
+		m := newFakeDatabase()
 		m.counts["PROCESSING"] = 2
 		q := &quickstart{oracle: o, db: m}
 		go func() {
@@ -267,9 +267,9 @@ func TestAwaitSettled(t *testing.T) {
 }
 
 func TestRunRelayEnds(t *testing.T) {
-	m := newMemory()
+	m := newFakeDatabase()
 	lost := errors.New("log lost")
-	stdout, stderr, err := shown(t.Context(), t, short(), m, func(_ context.Context, o app.Options) error {
+	stdout, stderr, err := runWith(t.Context(), t, shortOptions(), m, func(_ context.Context, o app.Options) error {
 		o.Log.Info("unseen")
 		o.Log.Warn("it is getting dark")
 		return lost
@@ -280,46 +280,46 @@ func TestRunRelayEnds(t *testing.T) {
 	if !strings.Contains(stderr, "Relay log:\n") || !strings.Contains(stderr, "it is getting dark") || strings.Contains(stderr, "unseen") {
 		t.Errorf("stderr is %q", stderr)
 	}
-	if len(m.left) != 1 {
+	if len(m.cleanUps) != 1 {
 		t.Error("the database was not left")
 	}
 	nothingLeft(t)
 }
 
 func TestRunWriterFails(t *testing.T) {
-	m := newMemory()
-	m.breaks = errors.New("the disk is full")
-	_, _, err := shown(t.Context(), t, short(), m, m.relayOf(t, asItIs))
-	if !errors.Is(err, m.breaks) || len(m.left) != 1 {
-		t.Errorf("got %v, left %v", err, m.left)
+	m := newFakeDatabase()
+	m.commitErr = errors.New("the disk is full")
+	_, _, err := runWith(t.Context(), t, shortOptions(), m, m.relayOf(t, unchanged))
+	if !errors.Is(err, m.commitErr) || len(m.cleanUps) != 1 {
+		t.Errorf("got %v, cleanUp calls %v", err, m.cleanUps)
 	}
 	nothingLeft(t)
 }
 
 func TestRunInterrupted(t *testing.T) {
-	m := newMemory()
+	m := newFakeDatabase()
 	ctx, interrupt := context.WithCancel(t.Context())
-	o := short()
+	o := shortOptions()
 	o.For = time.Hour
-	stdout, _, err := shown(ctx, t, o, m, m.relayOf(t, func(o order) []order {
+	stdout, _, err := runWith(ctx, t, o, m, m.relayOf(t, func(o order) []order {
 		if o.n == 3 {
 			interrupt()
 		}
 		return []order{o}
 	}))
-	if !errors.Is(err, errInterrupted) || stdout != "" || len(m.left) != 1 || m.left[0] {
-		t.Errorf("got %v, stdout %q, left %v", err, stdout, m.left)
+	if !errors.Is(err, errInterrupted) || stdout != "" || len(m.cleanUps) != 1 || m.cleanUps[0] {
+		t.Errorf("got %v, stdout %q, cleanUp calls %v", err, stdout, m.cleanUps)
 	}
 	nothingLeft(t)
 }
 
 func TestRunKeeps(t *testing.T) {
-	m := newMemory()
-	o := short()
+	m := newFakeDatabase()
+	o := shortOptions()
 	o.Keep = true
-	stdout, _, err := shown(t.Context(), t, o, m, m.relayOf(t, asItIs))
-	if err != nil || !strings.Contains(stdout, "Kept: memory\n") || len(m.left) != 1 || !m.left[0] {
-		t.Errorf("%v, left %v:\n%s", err, m.left, stdout)
+	stdout, _, err := runWith(t.Context(), t, o, m, m.relayOf(t, unchanged))
+	if err != nil || !strings.Contains(stdout, "Kept: memory\n") || len(m.cleanUps) != 1 || !m.cleanUps[0] {
+		t.Errorf("%v, cleanUp calls %v:\n%s", err, m.cleanUps, stdout)
 	}
 	files, err := filepath.Glob(filepath.Join(os.TempDir(), "*", "sluicebox.yaml"))
 	if err != nil || len(files) != 1 || !strings.Contains(stdout, " run -c "+files[0]+"\n") || !strings.Contains(stdout, "rm -r "+filepath.Dir(files[0])+"\n") {
