@@ -228,8 +228,8 @@ func TestFollowWaits(t *testing.T) {
 		want := []time.Duration{50, 100, 200, 400, 800, 1600, 3200, 5000, 5000, 50, 100}
 		for i, w := range seen.waits {
 			total += w
-			if most := want[i] * time.Millisecond; w > most || w < most*4/5 {
-				t.Errorf("wait %d was %s, want at most a fifth less than %s", i, w, most)
+			if limit := want[i] * time.Millisecond; w > limit || w < limit*4/5 {
+				t.Errorf("wait %d was %s, want at most a fifth less than %s", i, w, limit)
 			}
 		}
 		if len(seen.waits) != len(want) || seen.connected != 1 {

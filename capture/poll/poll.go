@@ -195,18 +195,18 @@ func (r *pollRun) untilNext(now time.Time) time.Duration {
 
 // read reads each due outbox once, in one view, and sends the rows after closing the view.
 func (r *pollRun) read(ctx context.Context) error {
-	asked := r.pendingMarks() // before opening the view, which shows everything committed by then
-	if len(asked) > 0 {
+	requested := r.pendingMarks() // before opening the view, which shows everything committed by then
+	if len(requested) > 0 {
 		r.wake(time.Now())
 	}
-	turns := r.dueSchedules(time.Now())
-	if len(turns) == 0 {
+	due := r.dueSchedules(time.Now())
+	if len(due) == 0 {
 		return r.sendBarrierAfterRows(ctx)
 	}
 	if err := r.sendBarrier(ctx); err != nil {
 		return err
 	}
-	found, full, err := r.readRows(ctx, turns)
+	found, full, err := r.readRows(ctx, due)
 	if err != nil {
 		return err
 	}
@@ -215,13 +215,13 @@ func (r *pollRun) read(ctx context.Context) error {
 			return err
 		}
 	}
-	if full || len(turns) < len(r.schedules) || len(asked) == 0 {
+	if full || len(due) < len(r.schedules) || len(requested) == 0 {
 		return nil // a marker must come after every row that was there
 	}
-	if err := r.send(ctx, capture.Batch{Marks: asked}); err != nil {
+	if err := r.send(ctx, capture.Batch{Marks: requested}); err != nil {
 		return err
 	}
-	r.dropMarks(len(asked))
+	r.dropMarks(len(requested))
 	return nil
 }
 
@@ -229,28 +229,28 @@ func (r *pollRun) read(ctx context.Context) error {
 // at least a part of a batch of each. So the lanes accept everything that is sent, and
 // nothing is stuck in flight behind lanes that do not move. Outboxes without space go first
 // the next time, so that one outbox cannot starve another.
-func (r *pollRun) dueSchedules(now time.Time) (turns []*schedule) {
-	coming := r.inFlightRows()
+func (r *pollRun) dueSchedules(now time.Time) (due []*schedule) {
+	inFlight := r.inFlightRows()
 	var others []*schedule
 	for _, t := range r.schedules {
 		t.noRoom = false
 		if t.isDue(now, r.lanes) {
-			room := r.lanes.Room(t.outbox) - coming
+			room := r.lanes.Room(t.outbox) - inFlight
 			if room <= 0 {
-				coming -= r.evict()
-				room = r.lanes.Room(t.outbox) - coming
+				inFlight -= r.evict()
+				room = r.lanes.Room(t.outbox) - inFlight
 			}
 			if room > 0 {
-				turns = append(turns, t)
-				coming += r.cfg.BatchSize
+				due = append(due, t)
+				inFlight += r.cfg.BatchSize
 				continue
 			}
 			t.noRoom = true
 		}
 		others = append(others, t)
 	}
-	r.schedules = append(others, turns...)
-	return turns
+	r.schedules = append(others, due...)
+	return due
 }
 
 // evict unloads rows of lanes that do not move. It returns the number of rows that arrived
@@ -268,7 +268,7 @@ func (r *pollRun) evict() (landed int) {
 
 // readRows reads the rows that no lane holds, and reports whether an outbox may have more.
 // It closes the view before rows are sent, so that a full lane keeps no view open.
-func (r *pollRun) readRows(ctx context.Context, turns []*schedule) (found []capture.Batch, full bool, err error) {
+func (r *pollRun) readRows(ctx context.Context, due []*schedule) (found []capture.Batch, full bool, err error) {
 	view, err := r.views.View(ctx, "")
 	if err != nil {
 		return nil, false, err
@@ -278,7 +278,7 @@ func (r *pollRun) readRows(ctx context.Context, turns []*schedule) (found []capt
 		r.connected = true
 		r.Source.resume.Connected()
 	}
-	for _, t := range turns {
+	for _, t := range due {
 		began := time.Now()
 		q := r.query(t)
 		items, err := view.Unsettled(ctx, q)

@@ -25,27 +25,27 @@ type sentBatch struct {
 }
 
 func (s *sender) send(ctx context.Context, b capture.Batch) error {
-	l := sentBatch{ids: make([]string, len(b.Items))} // before sending: the receiver then owns the rows
+	sent := sentBatch{ids: make([]string, len(b.Items))} // before sending: the receiver then owns the rows
 	for i := range b.Items {
-		l.outbox, l.ids[i] = b.Items[i].Outbox, b.Items[i].ID
+		sent.outbox, sent.ids[i] = b.Items[i].Outbox, b.Items[i].ID
 	}
 	select {
 	case s.out <- b:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if len(l.ids) > 0 {
-		s.resume.Sent(len(l.ids), "")
+	if len(sent.ids) > 0 {
+		s.resume.Sent(len(sent.ids), "")
 	}
-	s.inFlight = append(s.inFlight, l)
+	s.inFlight = append(s.inFlight, sent)
 	s.dropReceived()
 	return nil
 }
 
 // dropReceived removes the batches that cannot be in flight any more.
 func (s *sender) dropReceived() {
-	if most := len(s.out) + 1; len(s.inFlight) > most {
-		s.inFlight = append([]sentBatch(nil), s.inFlight[len(s.inFlight)-most:]...)
+	if limit := len(s.out) + 1; len(s.inFlight) > limit {
+		s.inFlight = append([]sentBatch(nil), s.inFlight[len(s.inFlight)-limit:]...)
 	}
 }
 
@@ -74,9 +74,9 @@ func (s *sender) sendBarrierAfterRows(ctx context.Context) error {
 func (s *sender) inFlightIDs(outbox string) []string {
 	s.dropReceived()
 	var ids []string
-	for _, l := range s.inFlight {
-		if l.outbox == outbox {
-			ids = append(ids, l.ids...)
+	for _, sent := range s.inFlight {
+		if sent.outbox == outbox {
+			ids = append(ids, sent.ids...)
 		}
 	}
 	return ids
@@ -96,15 +96,15 @@ func (s *sender) inFlightRows() (rows int) {
 // batches before it.
 func (s *sender) dropLanded(held func(outbox string) []string) (rows int) {
 	before := s.inFlightRows()
-	for i, l := range slices.Backward(s.inFlight) {
-		if len(l.ids) == 0 {
+	for i, sent := range slices.Backward(s.inFlight) {
+		if len(sent.ids) == 0 {
 			continue
 		}
-		ids := make(map[string]struct{}, len(l.ids))
-		for _, id := range l.ids {
+		ids := make(map[string]struct{}, len(sent.ids))
+		for _, id := range sent.ids {
 			ids[id] = struct{}{}
 		}
-		if slices.ContainsFunc(held(l.outbox), func(id string) bool { _, ok := ids[id]; return ok }) {
+		if slices.ContainsFunc(held(sent.outbox), func(id string) bool { _, ok := ids[id]; return ok }) {
 			s.inFlight = s.inFlight[i+1:]
 		}
 		break

@@ -160,11 +160,11 @@ func (s *Source) inspectLog(ctx context.Context, conn *sqlitestore.Conn) (logSta
 
 func (s *Source) inspectTriggers(ctx context.Context, conn *sqlitestore.Conn, st *logState) error {
 	prefix := s.triggerPrefix()
-	have := map[string]string{}
+	existing := map[string]string{}
 	err := conn.Query(ctx, "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND substr(name, 1, ?) = ?", []any{len(prefix), prefix},
 		func(row []driver.Value) error {
 			name, _ := row[0].(string)
-			have[name], _ = row[1].(string)
+			existing[name], _ = row[1].(string)
 			return nil
 		})
 	if err != nil {
@@ -173,20 +173,20 @@ func (s *Source) inspectTriggers(ctx context.Context, conn *sqlitestore.Conn, st
 	for i := range s.cfg.Outboxes {
 		o := &s.cfg.Outboxes[i]
 		name, want := prefix+o.Name, s.triggerSQL(o)
-		text, there := have[name]
-		delete(have, name)
+		text, exists := existing[name]
+		delete(existing, name)
 		if text == want {
 			continue
 		}
 		st.missing[name] = want
-		if there {
+		if exists {
 			st.stale = append(st.stale, name)
 		}
 		if st.lossReason == "" {
 			st.lossReason = fmt.Sprintf("trigger of outbox %s on %s did not exist: the table was recreated, or is new to the relay", o.Name, o.Table)
 		}
 	}
-	for name := range have { // of outboxes that are no longer configured
+	for name := range existing { // of outboxes that are no longer configured
 		st.stale = append(st.stale, name)
 	}
 	return nil

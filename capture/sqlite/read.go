@@ -131,8 +131,8 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	if kind := row[colLogged]; kind == "null" || kind == "real" {
 		return false, r.missingIDError(o, seq)
 	}
-	id, there := row[colID].(string)
-	if !there {
+	id, found := row[colID].(string)
+	if !found {
 		p.last = seq // deleted
 		return true, nil
 	}

@@ -118,11 +118,11 @@ func (r *run) catchUp(ctx context.Context) error {
 		return nil
 	}
 	// A reset counter would assign numbers again, and the reader would skip those rows.
-	n, there, err := sqlitestore.LogCounter(ctx, r.conn, r.source.cfg.Name)
+	n, exists, err := sqlitestore.LogCounter(ctx, r.conn, r.source.cfg.Name)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read log: %w", sqlitestore.Explain(err))
-	case !there:
+	case !exists:
 		return &capture.LostError{Reason: "log was dropped"}
 	case n < r.last:
 		return &capture.LostError{Reason: fmt.Sprintf("log counter is %d, was %d: it was reset", n, r.last)}
@@ -167,18 +167,18 @@ func (r *run) wait(ctx context.Context) error {
 	}
 	timer := time.NewTimer(idle)
 	defer timer.Stop()
-	soon := minPollWait // the next wait after an append; 0 long after it
-	for quick := 0; ; {
+	wait := minPollWait // the next wait after an append; 0 long after it
+	for spins := 0; ; {
 		if changed, err := r.changed(ctx); err != nil || changed {
 			return err
 		}
 		switch {
-		case quick > 0:
-			quick--
+		case spins > 0:
+			spins--
 			runtime.Gosched()
 			continue
-		case soon > 0:
-			timer.Reset(soon)
+		case wait > 0:
+			timer.Reset(wait)
 		default:
 			timer.Reset(idle)
 		}
@@ -186,10 +186,10 @@ func (r *run) wait(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-r.watch.appended():
-			soon, quick = minPollWait, spinPolls
+			wait, spins = minPollWait, spinPolls
 		case now := <-timer.C:
-			if soon *= 2; soon > maxPollWait {
-				soon = 0
+			if wait *= 2; wait > maxPollWait {
+				wait = 0
 			}
 			if now.Sub(r.fileCheckedAt) < pollInterval {
 				continue

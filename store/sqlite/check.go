@@ -81,11 +81,11 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_parked", "sluicebox_hold",
 		"sluicebox_wish", "sluicebox_named", "sluicebox_replay", "sluicebox_replay_row", "sluicebox_replay_error",
 	} {
-		there, err := hasTable(ctx, c.conn, name)
+		exists, err := hasTable(ctx, c.conn, name)
 		if err != nil {
 			return err
 		}
-		if !there {
+		if !exists {
 			c.AddFault("relay table "+name+" does not exist, but sluicebox_meta lists its version",
 				"restore it, or drop sluicebox_meta and every other sluicebox_ table, and "+initHint+": the relay then starts over")
 		}

@@ -293,8 +293,8 @@ func (c *Conn) write(ctx context.Context, d Durability, wait time.Duration, fn f
 		return err
 	}
 	// A cancellable context costs the driver a goroutine for each statement.
-	calm := context.WithoutCancel(ctx)
-	return retry(ctx, wait, func() error { return c.transact(calm, "BEGIN IMMEDIATE", fn) })
+	uncancelled := context.WithoutCancel(ctx)
+	return retry(ctx, wait, func() error { return c.transact(uncancelled, "BEGIN IMMEDIATE", fn) })
 }
 
 // Read runs fn in a transaction with one snapshot. Its statements end with the context.
@@ -333,11 +333,11 @@ func (c *Conn) transact(ctx context.Context, begin string, fn func(context.Conte
 }
 
 // retry repeats a call while the database is locked.
-func retry(ctx context.Context, most time.Duration, do func() error) error {
+func retry(ctx context.Context, limit time.Duration, call func() error) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	err := do()
+	err := call()
 	if !IsLocked(err) {
 		return err
 	}
@@ -351,10 +351,10 @@ func retry(ctx context.Context, most time.Duration, do func() error) error {
 			return context.Cause(ctx)
 		case <-timer.C:
 		}
-		if err = do(); !IsLocked(err) {
+		if err = call(); !IsLocked(err) {
 			return err
 		}
-		if waited := time.Since(began); waited > most {
+		if waited := time.Since(began); waited > limit {
 			return fmt.Errorf("database locked by another connection for %s: %w", waited.Round(time.Millisecond), err)
 		}
 	}

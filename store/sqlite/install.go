@@ -61,8 +61,8 @@ func (s *Store) Install(ctx context.Context) error {
 // installed returns the version of the relay's tables, 0 if there are none. A version newer
 // than this program is a *store.SetupError.
 func installed(ctx context.Context, conn *Conn) (int, error) {
-	there, err := hasTable(ctx, conn, "sluicebox_meta")
-	if err != nil || !there {
+	exists, err := hasTable(ctx, conn, "sluicebox_meta")
+	if err != nil || !exists {
 		return 0, err
 	}
 	have := 0
@@ -81,10 +81,10 @@ func installed(ctx context.Context, conn *Conn) (int, error) {
 }
 
 // hasTable reports whether one of the relay's tables exists.
-func hasTable(ctx context.Context, conn *Conn, name string) (there bool, err error) {
+func hasTable(ctx context.Context, conn *Conn, name string) (exists bool, err error) {
 	err = conn.Query(ctx, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", []any{name},
-		func([]driver.Value) error { there = true; return nil })
-	return there, err
+		func([]driver.Value) error { exists = true; return nil })
+	return exists, err
 }
 
 func readUpgrade(n int) (string, error) {

@@ -126,11 +126,11 @@ func (s *Store) prune(ctx context.Context, o *store.Outbox, old []deliveredRow) 
 			" AND " + t.delivered(b) + " AND +" + Ident(o.Layout.DeliveredTime()) + " IS " + b.arg(func(v *values) any { return v.settled }), b.params}
 	}
 	for i := range old {
-		gone, err := s.writer.conn.Exec(ctx, t.prune.sql, t.prune.args(&values{key: old[i].key, settled: old[i].settled})...)
+		deleted, err := s.writer.conn.Exec(ctx, t.prune.sql, t.prune.args(&values{key: old[i].key, settled: old[i].settled})...)
 		if err != nil {
 			return 0, err
 		}
-		n += int(gone)
+		n += int(deleted)
 	}
 	return n, nil
 }

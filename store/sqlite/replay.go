@@ -107,12 +107,12 @@ SELECT job FROM sluicebox_replay AS r WHERE name = ? AND state IN (` + endedPlac
     WHERE k.name = r.name AND k.finished_at IS NOT NULL ORDER BY k.finished_at DESC, k.nth DESC LIMIT 1 OFFSET ?))
   AND NOT EXISTS (SELECT 1 FROM sluicebox_replay_row AS w WHERE w.name = r.name AND w.job = r.job)`
 	args := append([]any{s.name}, endedStates()...)
-	var gone []string
+	var ids []string
 	err := s.writer.conn.Query(ctx, old, append(args, formatTime(time.Now().Add(-store.EndedJobRetention)), store.MaxEndedJobs), func(row []driver.Value) error {
-		gone = append(gone, textAt(row, 0))
+		ids = append(ids, textAt(row, 0))
 		return nil
 	})
-	for _, id := range gone {
+	for _, id := range ids {
 		for _, table := range []string{"sluicebox_replay_error", "sluicebox_replay"} {
 			if err == nil {
 				_, err = s.writer.conn.Exec(ctx, "DELETE FROM "+table+" WHERE name = ? AND job = ?", s.name, id)

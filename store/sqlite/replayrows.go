@@ -107,12 +107,12 @@ func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, do
 func (s *Store) finishRows(ctx context.Context, id string, done []store.FinishedRow) error {
 	const count = `
 UPDATE sluicebox_replay SET sent = sent + ?, skipped = skipped + ?, refused = refused + ? WHERE name = ? AND job = ?`
-	before, there := int64(0), false
+	before, found := int64(0), false
 	err := s.writer.conn.Query(ctx, "SELECT refused FROM sluicebox_replay WHERE name = ? AND job = ?", []any{s.name, id}, func(row []driver.Value) error {
-		before, there = numberAt(row, 0), true
+		before, found = numberAt(row, 0), true
 		return nil
 	})
-	if err == nil && !there {
+	if err == nil && !found {
 		err = store.ErrNoJob
 	}
 	var tally replays.Tally
@@ -134,16 +134,16 @@ DELETE FROM sluicebox_replay_row WHERE name = ? AND job = ? AND outbox = ? AND l
 INSERT INTO sluicebox_replay_error (name, job, n, outbox, id, kind, message_group, reason, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (name, job, n) DO NOTHING`
 	lane := d.Lane.Hash()
-	var gone []any
+	var deleted []any
 	err := s.writer.conn.Query(ctx, forget, []any{s.name, id, d.Lane.Outbox, lane[:], d.N}, func(row []driver.Value) error {
-		gone = []any{textAt(row, 0), textAt(row, 1), row[2]}
+		deleted = []any{textAt(row, 0), textAt(row, 1), row[2]}
 		return nil
 	})
-	if err != nil || gone == nil {
+	if err != nil || deleted == nil {
 		return err
 	}
 	if tally.Count(d.Result); d.Result == store.ReplayRefused && tally.StoresError(before) {
-		args := append([]any{s.name, id, d.N, d.Lane.Outbox}, gone...)
+		args := append([]any{s.name, id, d.N, d.Lane.Outbox}, deleted...)
 		_, err = s.writer.conn.Exec(ctx, note, append(args, errortext.Sanitize(d.Error, 0, false), formatTime(time.Now()))...)
 	}
 	return err
@@ -187,10 +187,10 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRa
 	lists := make([][]store.ReplayRow, len(from))
 	if err == nil {
 		err = s.readTx(ctx, func(ctx context.Context, conn *Conn) (err error) {
-			calm := context.WithoutCancel(ctx) // each statement is short
+			uncancelled := context.WithoutCancel(ctx) // each statement is short
 			for i := 0; i < len(from) && err == nil; i++ {
 				if err = ctx.Err(); err == nil {
-					lists[i], err = s.readReplayRows(calm, conn, id, &from[i], each)
+					lists[i], err = s.readReplayRows(uncancelled, conn, id, &from[i], each)
 				}
 			}
 			return err

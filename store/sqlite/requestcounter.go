@@ -45,12 +45,12 @@ func (w *requestCounter) dial(ctx context.Context) bool {
 // count reads the table if another connection has changed the file since the last read.
 // PRAGMA data_version detects that without reading a page.
 func (w *requestCounter) count(ctx context.Context) error {
-	version, n, there := int64(0), int64(0), false
+	version, n, exists := int64(0), int64(0), false
 	err := w.conn.Query(ctx, "PRAGMA data_version", nil, func(row []driver.Value) error { version = numberAt(row, 0); return nil })
 	if err != nil || version == w.version {
 		return err
 	}
-	if there, err = hasTable(ctx, w.conn, "sluicebox_wish"); err == nil && there {
+	if exists, err = hasTable(ctx, w.conn, "sluicebox_wish"); err == nil && exists {
 		err = w.conn.Query(ctx, "SELECT n FROM sluicebox_wish WHERE name = ?", []any{w.relay}, func(row []driver.Value) error { n = numberAt(row, 0); return nil })
 	}
 	if err == nil {

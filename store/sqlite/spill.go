@@ -156,8 +156,8 @@ DELETE FROM sluicebox_parked WHERE rowid IN
   (SELECT rowid FROM sluicebox_parked WHERE name = ? AND outbox = ? AND seq > ? LIMIT ?)`
 	err = s.writer.do(ctx, func(ctx context.Context) error {
 		return s.writer.runAsLeader(ctx, epoch, Full, lockTimeout, func(ctx context.Context) error {
-			gone, err := s.writer.conn.Exec(ctx, forget, s.name, outbox, int64(after), maxBatchRows)
-			n = int(gone)
+			deleted, err := s.writer.conn.Exec(ctx, forget, s.name, outbox, int64(after), maxBatchRows)
+			n = int(deleted)
 			return err
 		})
 	})
@@ -179,12 +179,12 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 	}
 	lanes := make([][]store.Item, len(from))
 	err := s.readTx(ctx, func(ctx context.Context, conn *Conn) (err error) {
-		calm := context.WithoutCancel(ctx) // each statement is short
+		uncancelled := context.WithoutCancel(ctx) // each statement is short
 		for i := range from {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if lanes[i], err = s.readSpilledLane(calm, conn, &from[i], each); err != nil {
+			if lanes[i], err = s.readSpilledLane(uncancelled, conn, &from[i], each); err != nil {
 				return err
 			}
 		}

@@ -22,18 +22,18 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	}
 	// SQL does not evaluate the group path in a JSON value, so rows of excluded lanes are
 	// skipped here.
-	left, limit := q.ExcludedLanes(o), q.Limit
-	byPath := len(o.Layout.GroupPath) > 0 && len(left) > 0
-	set := store.LaneSet(left)
+	excluded, limit := q.ExcludedLanes(o), q.Limit
+	byPath := len(o.Layout.GroupPath) > 0 && len(excluded) > 0
+	set := store.LaneSet(excluded)
 	if byPath {
 		limit = -1
 	}
-	parks, err := hasTable(ctx, v.conn, "sluicebox_parked") // a view does not require the relay's tables
+	hasSpilled, err := hasTable(ctx, v.conn, "sluicebox_parked") // a view does not require the relay's tables
 	if err != nil {
 		return err
 	}
-	stmt := unsettledQuery(t, parks, len(left) > 0 && !byPath)
-	args := stmt.args(&values{limit: limit, inline: q.MaxInlinePayload(), heldID: jsonArray(q.ExcludeIDs), excludedLanes: jsonLanes(left), relay: v.name})
+	stmt := unsettledQuery(t, hasSpilled, len(excluded) > 0 && !byPath)
+	args := stmt.args(&values{limit: limit, inline: q.MaxInlinePayload(), heldID: jsonArray(q.ExcludeIDs), excludedLanes: jsonLanes(excluded), relay: v.name})
 	return v.conn.Query(ctx, stmt.sql, args, func(row []driver.Value) error {
 		it, err := unsettledItem(o, row)
 		if err != nil {
@@ -88,9 +88,9 @@ func noIDError(o *store.Outbox) error {
 	}
 }
 
-// unsettledQuery builds the statement that reads unsettled rows in order. parks excludes the
+// unsettledQuery builds the statement that reads unsettled rows in order. hasSpilled excludes the
 // spilled rows, if their table exists. except excludes the lanes in the parameter.
-func unsettledQuery(t *table, parks, except bool) *query {
+func unsettledQuery(t *table, hasSpilled, except bool) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
 	id := IDText(TableName(t.Outbox) + "." + Ident(c.ID)) // qualified, because the spilled rows have an id column too
@@ -103,7 +103,7 @@ func unsettledQuery(t *table, parks, except bool) *query {
 		"\nWHERE " + t.unsettled(b) +
 		// A row without an id must not be skipped silently.
 		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.arg(func(v *values) any { return v.heldID }) + ")))"
-	if parks {
+	if hasSpilled {
 		sql += "\n  AND NOT EXISTS (SELECT 1 FROM sluicebox_parked AS parked WHERE parked.name = " + b.arg(func(v *values) any { return v.relay }) +
 			" AND parked.outbox = " + b.arg(func(*values) any { return t.Name }) + " AND parked.id = " + id + ")"
 	}

@@ -42,12 +42,12 @@ func (v *view) Begin(ctx context.Context) error {
 			return err
 		}
 		// The first read takes the snapshot, so that the view is as of now.
-		n, there, err := LogCounter(ctx, v.conn, v.name)
+		n, exists, err := LogCounter(ctx, v.conn, v.name)
 		if err != nil {
 			_, _ = v.conn.Exec(context.WithoutCancel(ctx), "ROLLBACK") // the retry begins again
 			return err
 		}
-		if there {
+		if exists {
 			v.position = store.Position(strconv.FormatInt(n, 10))
 		}
 		return nil
@@ -56,9 +56,9 @@ func (v *view) Begin(ctx context.Context) error {
 
 // LogCounter returns the highest number ever assigned in a relay's log, and whether the log
 // exists.
-func LogCounter(ctx context.Context, conn *Conn, relay string) (n int64, there bool, err error) {
+func LogCounter(ctx context.Context, conn *Conn, relay string) (n int64, exists bool, err error) {
 	table := LogTable(relay)
-	if there, err = hasTable(ctx, conn, table); err != nil || !there {
+	if exists, err = hasTable(ctx, conn, table); err != nil || !exists {
 		return 0, false, err
 	}
 	err = conn.Query(ctx, "SELECT seq FROM sqlite_sequence WHERE name = ?", []any{table},

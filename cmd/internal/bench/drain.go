@@ -80,13 +80,13 @@ func (t *tally) drainFigures(wave int) figures {
 // rate: each sender is busy all the time.
 func relaySlow(ctx context.Context, b *bench) (figures, error) {
 	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
-		atOnce := b.opts.Senders * b.opts.Batch
-		f, err := b.measureRelayDrain(ctx, p, to, b.opts.Rows, atOnce)
+		wave := b.opts.Senders * b.opts.Batch
+		f, err := b.measureRelayDrain(ctx, p, to, b.opts.Rows, wave)
 		if err != nil {
 			return nil, err
 		}
 		if b.opts.Batch == 1 { // with several rows in a request, the service time does not bound the rate
-			f[shareOfServiceTime] = f[drainRate] * to.serviceTime().Seconds() / float64(atOnce)
+			f[shareOfServiceTime] = f[drainRate] * to.serviceTime().Seconds() / float64(wave)
 		}
 		return f, nil
 	})

@@ -64,9 +64,9 @@ func (b *bench) nextRows(p *benchDatabase, rows int) *rowSpan {
 }
 
 // load commits rows, several in a transaction. change may modify each span.
-func (b *bench) load(ctx context.Context, p *benchDatabase, rows, atOnce int, change func(*rowSpan)) error {
-	for left := rows; left > 0; left -= atOnce {
-		r := b.nextRows(p, min(left, atOnce))
+func (b *bench) load(ctx context.Context, p *benchDatabase, rows, batchRows int, change func(*rowSpan)) error {
+	for left := rows; left > 0; left -= batchRows {
+		r := b.nextRows(p, min(left, batchRows))
 		if change != nil {
 			change(r)
 		}

@@ -232,11 +232,11 @@ func (w *mysqlWriter) close() { w.session.close() }
 
 // prepareFloor sets the end of the binlog as the start position.
 func (d *mysqlDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) error {
-	ask := "SELECT @@GLOBAL.gtid_executed"
+	query := "SELECT @@GLOBAL.gtid_executed"
 	if d.maria {
-		ask = "SELECT @@GLOBAL.gtid_binlog_pos"
+		query = "SELECT @@GLOBAL.gtid_binlog_pos"
 	}
-	return d.session.QueryRowContext(ctx, ask).Scan(&cfg.From)
+	return d.session.QueryRowContext(ctx, query).Scan(&cfg.From)
 }
 
 // scans returns the number of statements that name the outbox. MySQL counts them unless

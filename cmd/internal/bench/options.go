@@ -68,9 +68,9 @@ const sourceForms = "postgres://user@host:port/database, mysql://…, mariadb://
 func (o *Options) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	within := func(flag string, v, least, most int) {
-		if v != 0 && (v < least || v > most) {
-			bad("--%s is %d, must be between %d and %d", flag, v, least, most)
+	within := func(flag string, v, minimum, maximum int) {
+		if v != 0 && (v < minimum || v > maximum) {
+			bad("--%s is %d, must be between %d and %d", flag, v, minimum, maximum)
 		}
 	}
 	var names []string

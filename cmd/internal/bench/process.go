@@ -111,7 +111,7 @@ func (b *bench) startFloor(ctx context.Context, p *benchDatabase, of *floor.Conf
 	if err != nil {
 		return nil, err
 	}
-	said := make(chan string, 1)
+	ready := make(chan string, 1)
 	out, in, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -125,11 +125,11 @@ func (b *bench) startFloor(ctx context.Context, p *benchDatabase, of *floor.Conf
 	go func() {
 		defer func() { _ = out.Close() }()
 		line, _ := bufio.NewReader(out).ReadString('\n')
-		said <- strings.TrimSpace(line)
+		ready <- strings.TrimSpace(line)
 	}()
 	return pr, pr.awaitReady(ctx, func(context.Context) bool {
 		select {
-		case line := <-said:
+		case line := <-ready:
 			return line == FloorReady
 		default:
 			return false
@@ -176,15 +176,15 @@ func cleanEnvironment() []string {
 func (pr *process) awaitReady(ctx context.Context, ready func(context.Context) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("log not read within %s", startTimeout))
 	defer cancel()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
 	for {
 		select {
 		case <-pr.ended:
 			return pr.earlyExitError()
 		case <-ctx.Done():
 			return errors.Join(fmt.Errorf("%s: %w\n%s", pr.cmd.Args[1], context.Cause(ctx), pr.logTail()), pr.stop())
-		case <-look.C:
+		case <-tick.C:
 			if ready(ctx) {
 				return nil
 			}
@@ -199,12 +199,12 @@ func (pr *process) earlyExitError() error {
 
 // logTail returns the end of the process's output.
 func (pr *process) logTail() string {
-	const most = 4 << 10
+	const limit = 4 << 10
 	text, err := os.ReadFile(pr.log)
 	if err != nil {
 		return ""
 	}
-	return string(text[max(0, len(text)-most):])
+	return string(text[max(0, len(text)-limit):])
 }
 
 // isReading reports whether the relay reads the log.

@@ -178,15 +178,15 @@ const stallTimeout = 30 * time.Second
 // wait waits until every row has arrived.
 func (t *tally) wait(ctx context.Context) error {
 	last, moved := 0, time.Now()
-	look := time.NewTicker(time.Second)
-	defer look.Stop()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
 	for {
 		select {
 		case <-t.done:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-look.C:
+		case <-tick.C:
 		}
 		t.mu.Lock()
 		now := t.arrived

@@ -29,9 +29,9 @@ type claimer interface {
 // stream reads the log.
 type stream interface {
 	// run reads until the context ends. It passes the rows of a transaction to take at the
-	// end of the transaction, or earlier in chunks of at most most rows. take owns the
+	// end of the transaction, or earlier in chunks of at most maxRows rows. take owns the
 	// chunk.
-	run(ctx context.Context, most int, take func([]row) error) error
+	run(ctx context.Context, maxRows int, take func([]row) error) error
 	close()
 }
 

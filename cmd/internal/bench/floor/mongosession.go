@@ -124,9 +124,9 @@ func (s *mongoSession) write(rows []row) (int, error) {
 		return 0, mongostore.Explain(err)
 	}
 	n, _ := answer.Lookup("n").AsInt64OK()
-	for _, trouble := range []string{"writeErrors", "writeConcernError"} { // they are not errors of the command
-		if said := answer.Lookup(trouble); !said.IsZero() {
-			return int(n), fmt.Errorf("%s: %s", trouble, said)
+	for _, field := range []string{"writeErrors", "writeConcernError"} { // they are not errors of the command
+		if failure := answer.Lookup(field); !failure.IsZero() {
+			return int(n), fmt.Errorf("%s: %s", field, failure)
 		}
 	}
 	return int(n), nil

@@ -110,8 +110,8 @@ func (s *changeStream) close() {
 }
 
 // run implements stream. A change stream contains only committed changes.
-func (s *changeStream) run(ctx context.Context, most int, take func([]row) error) error {
-	s.out.maxRows, s.out.emit = most, take
+func (s *changeStream) run(ctx context.Context, maxRows int, take func([]row) error) error {
+	s.out.maxRows, s.out.emit = maxRows, take
 	// For a context with a deadline, the driver would send a second maxTimeMS.
 	asking, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, end)()

@@ -95,7 +95,7 @@ func (d *mysqlDatabase) openStream(ctx context.Context, rows *ledger) (stream, e
 // findColumns reads the indexes of the table's columns. It removes TLS from cfg if
 // tls=preferred connected without.
 func (d *mysqlDatabase) findColumns(ctx context.Context, cfg *mysql.Config) (dec rowsDecoder, err error) {
-	const ask = `SELECT
+	const query = `SELECT
   COALESCE(MAX(IF(column_name = ?, ordinal_position, 0)), 0), COALESCE(MAX(IF(column_name = ?, ordinal_position, 0)), 0)
 FROM information_schema.columns WHERE table_schema = ? AND table_name = ?`
 	dec.schema, dec.table = cfg.DBName, d.cfg.Table
@@ -106,7 +106,7 @@ FROM information_schema.columns WHERE table_schema = ? AND table_name = ?`
 	pool := sql.OpenDB(connector)
 	defer func() { _ = pool.Close() }() // its error does not matter
 	columns := &d.table.layout.Columns
-	err = pool.QueryRowContext(ctx, ask, columns.ID, columns.Payload, dec.schema, dec.table).Scan(&dec.idAt, &dec.payloadAt)
+	err = pool.QueryRowContext(ctx, query, columns.ID, columns.Payload, dec.schema, dec.table).Scan(&dec.idAt, &dec.payloadAt)
 	if err != nil {
 		return dec, fmt.Errorf("look up table %s: %w", dec.table, mystore.Explain(err))
 	}
@@ -156,8 +156,8 @@ func (s *binlogStream) close() {
 }
 
 // run implements stream. The binlog contains only committed changes.
-func (s *binlogStream) run(ctx context.Context, most int, take func([]row) error) error {
-	s.ctx, s.out.maxRows, s.out.emit = ctx, most, take
+func (s *binlogStream) run(ctx context.Context, maxRows int, take func([]row) error) error {
+	s.ctx, s.out.maxRows, s.out.emit = ctx, maxRows, take
 	close(s.started)
 	defer context.AfterFunc(ctx, s.closeConn)()
 	_, err := s.streamer.GetEvent(context.Background()) // it returns when the connection ends

@@ -61,8 +61,8 @@ func openSlotStream(ctx context.Context, cfg *Config, dec *pgDecoder, rows *ledg
 func (s *slotStream) close() { closeConn(s.conn) }
 
 // run implements stream. Protocol version 1 sends only committed changes.
-func (s *slotStream) run(ctx context.Context, most int, take func([]row) error) error {
-	s.out.maxRows, s.out.emit = most, take
+func (s *slotStream) run(ctx context.Context, maxRows int, take func([]row) error) error {
+	s.out.maxRows, s.out.emit = maxRows, take
 	conn := s.conn.Conn()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
 	s.statusAt = time.Now()

@@ -178,11 +178,11 @@ func (p *place) awaitConfirmed() {
 func (p *place) within(what string, done func() bool) {
 	p.t.Helper()
 	over := time.After(patience)
-	look := time.NewTicker(10 * time.Millisecond)
-	defer look.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
 	for !done() {
 		select {
-		case <-look.C:
+		case <-tick.C:
 		case err := <-p.ended:
 			p.ended = nil
 			p.t.Fatalf("%s: the floor ended: %v", what, err)
@@ -270,11 +270,11 @@ func (r *receiver) expect(t *testing.T, cfg floor.Config, ids []string) {
 	if got := r.sorted(); !slices.Equal(got, ids) {
 		t.Errorf("got %q, want %q", got, ids)
 	}
-	most := 1
+	limit := 1
 	if cfg.Bulk {
-		most = cfg.Batch
+		limit = cfg.Batch
 	}
-	if r.largest != most {
-		t.Errorf("the largest request had %d rows, want %d", r.largest, most)
+	if r.largest != limit {
+		t.Errorf("the largest request had %d rows, want %d", r.largest, limit)
 	}
 }
