@@ -155,6 +155,7 @@ func Run(t *testing.T, h Harness) {
 		}
 		t.Run(c.name, func(t *testing.T) { c.test(t, h.Setup(t)) })
 	}
+
 	t.Run("retained log", func(t *testing.T) { testRetained(t, h) })
 	RunLost(t, h)
 	if h.Shutdown != nil {

@@ -24,6 +24,7 @@ func testPayloads(t *testing.T, db Database) {
 		"NULL",
 		`\x414243`,
 	}
+
 	r, _ := follow(t, db, store.Checkpoint{})
 	want := map[string]string{}
 	for i, p := range payloads {
@@ -31,6 +32,7 @@ func testPayloads(t *testing.T, db Database) {
 		want[id] = p
 		commit(t, db, Row{ID: id, Payload: p})
 	}
+
 	r.rows(len(payloads))
 	for _, b := range r.batches {
 		for i := range b.Items {
@@ -101,6 +103,7 @@ func testContextEnd(t *testing.T, db Database) {
 			t.Errorf("the source took %s to end", took)
 		}
 	}
+
 	left := goleak.Find(before) // it retries for half a second
 	for end := time.Now().Add(waitTimeout); left != nil && time.Now().Before(end); {
 		left = goleak.Find(before)

@@ -118,6 +118,7 @@ func runLive(t *testing.T, db Database) *live {
 		t: t, db: db, src: db.Source(t, Options{Outbox: outbox, BatchRows: batchRows}),
 		out: make(chan capture.Batch), news: make(chan struct{}, 1), marks: map[string]marked{},
 	}
+
 	o := open(t, l.src, db, store.Checkpoint{})
 	l.origin, l.last = o.Origin, o.From
 	ctx, cancel := context.WithCancel(context.Background())
@@ -126,11 +127,13 @@ func runLive(t *testing.T, db Database) *live {
 		l.err = capture.Follow(ctx, l.src, o.From, l.out, l)
 		close(l.out)
 	})
+
 	l.work.Go(func() {
 		for b := range l.out {
 			l.take(b)
 		}
 	})
+
 	t.Cleanup(l.end)
 	return l
 }
@@ -261,6 +264,7 @@ func (l *live) expectIntact() {
 			break
 		}
 	}
+
 	l.end()
 	src := l.db.Source(l.t, Options{Outbox: outbox, BatchRows: batchRows})
 	defer src.Close()

@@ -27,6 +27,7 @@ func testRangeSince(t *testing.T, h HistoryHarness) {
 		commit(t, db, rows...)
 		late = append(late, rows...)
 	}
+
 	until := l.mark("until")
 	for _, long := range []time.Time{time.Unix(1e9, 0), {}} {
 		expectLost(t, db, capture.StartPoint{Since: long}, until)
@@ -35,11 +36,13 @@ func testRangeSince(t *testing.T, h HistoryHarness) {
 		expectLost(t, db, capture.StartPoint{Since: since}, until)
 		return
 	}
+
 	items := readSince(t, db, since, until)
 	var ids []string
 	for i := range items {
 		ids = append(ids, items[i].ID)
 	}
+
 	sameOrder(t, ids, idsOf(late))
 	second := items[len(items)-5].Committed // the commit time of the second of the four transactions
 	same := slices.DeleteFunc(items, func(it store.Item) bool { return it.Committed.Before(second) })

@@ -42,11 +42,13 @@ func testRangeExact(t *testing.T, h HistoryHarness) {
 	if len(want) == 0 || len(want) == len(order) {
 		t.Error("the range has no row, or all rows; the test proved nothing")
 	}
+
 	for i := range r.items {
 		if it := &r.items[i]; it.Outbox != outbox || string(it.Payload) == "" || it.PayloadSize != len(it.Payload) || it.Committed.IsZero() {
 			t.Errorf("row %s is incomplete: %+v", it.ID, it)
 		}
 	}
+
 	h.Delete(t, db, want)
 	again := newReading(t, db, from, until)
 	again.begin()
@@ -103,14 +105,17 @@ func testRangeParts(t *testing.T, h HistoryHarness) {
 		}
 		r.cancel()
 	}
+
 	t.Logf("%d batches, %d of them inside of a transaction", parts, inside)
 	if parts < len(want)/batchRows {
 		t.Error("the transaction did not come in parts; the test proved nothing")
 	}
+
 	var ids []string
 	for i := range r.items {
 		ids = append(ids, r.items[i].ID)
 	}
+
 	sameOrder(t, ids, want)
 	l.expectIntact()
 }
@@ -129,6 +134,7 @@ func testRangeTwoReaders(t *testing.T, h HistoryHarness) {
 	if now := h.Readers(t, db); now < relayReaders+2 {
 		t.Errorf("got %d readers of the log, want two more than %d", now, relayReaders)
 	}
+
 	one.expectRest(want)
 	two.expectRest(want)
 	third := newReading(t, db, from, until)
@@ -191,11 +197,13 @@ func testRangeLeavesNothing(t *testing.T, h HistoryHarness) {
 		r.done <- nil // for cancel
 		r.cancel()
 	}
+
 	other := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
 	defer other.Close()
 	if err := other.(capture.HistoryReader).CheckReachable(t.Context(), from); err != nil {
 		t.Errorf("start point not reachable: %v", err)
 	}
+
 	h.expectReaders(t, db, relayReaders)
 	if err := l.src.(capture.HistoryReader).CheckReachable(t.Context(), from); err != nil {
 		t.Errorf("start point not reachable by the relay's own source: %v", err)
@@ -216,18 +224,21 @@ func testRangeDisconnected(t *testing.T, h HistoryHarness) {
 		commit(t, db, rows...)
 		want = append(want, rows[0].ID)
 	}
+
 	until := l.mark("until")
 	r := newReading(t, db, from, until)
 	r.begin()
 	if ended, err := r.next(); ended {
 		t.Fatal(err)
 	}
+
 	h.Disconnect(t, db)
 	err := r.rest()
 	t.Log(err)
 	if err == nil || capture.IsFinal(err) {
 		t.Fatalf("the connection was closed, and the source ended with %v", err)
 	}
+
 	h.expectReaders(t, db, relayReaders)
 	r.begin()
 	r.expectRest(want)
@@ -246,11 +257,13 @@ func testRangeShutdown(t *testing.T, h HistoryHarness) {
 		rows[0].Payload = string(make512k('x'))
 		commit(t, db, rows...)
 	}
+
 	r := newReading(t, db, from, l.mark("until"))
 	r.begin()
 	if ended, err := r.next(); ended {
 		t.Fatal(err)
 	}
+
 	took := stop()
 	t.Logf("the shutdown took %s", took)
 	if took > maxShutdownTime {

@@ -38,6 +38,7 @@ func load(t *testing.T, db Database, prefix string) (stop func() []string) {
 		}
 		return ids
 	}
+
 	t.Cleanup(func() { stop() })
 	return stop
 }
@@ -74,19 +75,23 @@ func reopen(t *testing.T, db Database, src Source) *reader {
 		src.Close()
 		t.Fatalf("take snapshot: %v", err)
 	}
+
 	r := newReader(t, src)
 	if o.View == nil {
 		src.Close()
 		t.Fatal("the log is lost, but Open took no snapshot")
 	}
+
 	items, err := o.View.Unsettled(ctx, store.UnsettledQuery{Outbox: outbox, Limit: 1000000})
 	if err != nil {
 		t.Error(err)
 	}
+
 	o.View.Close()
 	for i := range items {
 		r.ids = append(r.ids, items[i].ID)
 	}
+
 	r.start(o.From)
 	return r
 }
@@ -105,6 +110,7 @@ func testFault(t *testing.T, db Database, f Fault) {
 	if !errors.As(err, &lost) && !errors.As(err, &no) {
 		t.Fatalf("the source ended with %v, want a lost log or no stream", err)
 	}
+
 	t.Log(err)
 	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
 	_, err = src.Open(t.Context(), store.Checkpoint{}, &Tables{Viewer: db.Viewer(t)})
@@ -113,23 +119,27 @@ func testFault(t *testing.T, db Database, f Fault) {
 	if ready {
 		expectFault(t, readyAtLast(t, readier), f.Remedy)
 	}
+
 	expectWorse(t, db, before)
 	commit(t, db, rowsOf("between", 2)...)
 	view, err := db.Viewer(t).View(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	polled, err := view.Unsettled(t.Context(), store.UnsettledQuery{Outbox: outbox, Limit: 1000000})
 	view.Close()
 	if err != nil || !slices.ContainsFunc(polled, func(it store.Item) bool { return it.ID == rowsOf("between", 2)[0].ID }) {
 		t.Errorf("a row inserted during the fault cannot be polled: %v", err)
 	}
+
 	f.Fix(t, db)
 	if ready {
 		if err := readyAtLast(t, readier); err != nil {
 			t.Errorf("fixed, but not ready: %v", err)
 		}
 	}
+
 	expectNoFault(t, db)
 	again := reopen(t, db, src)
 	want := append(stop(), idsOf(rowsOf("between", 2))...)

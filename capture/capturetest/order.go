@@ -42,6 +42,7 @@ func writersUntil(t *testing.T, db Database, n, transactions int, enough func() 
 			}
 		})
 	}
+
 	all.Wait()
 	return order
 }
@@ -81,6 +82,7 @@ func testLargeTransaction(t *testing.T, db Database, fine bool) {
 	r.until("the end of the transaction", func() bool {
 		return len(r.ids) >= len(rows) && r.batches[len(r.batches)-1].Position != ""
 	})
+
 	r.expect(idsOf(rows))
 	var parts, positions int
 	txns := map[store.Txn]bool{}
@@ -102,6 +104,7 @@ func testLargeTransaction(t *testing.T, db Database, fine bool) {
 			}
 		}
 	}
+
 	want := 1
 	if fine {
 		want = parts
@@ -155,16 +158,19 @@ func testSnapshot(t *testing.T, db Database) {
 	if opening.View == nil || opening.SnapshotReason == "" || opening.Origin == "" || opening.From == "" {
 		t.Fatalf("snapshot is incomplete: %+v", opening)
 	}
+
 	items, err := opening.View.Unsettled(t.Context(), store.UnsettledQuery{Outbox: outbox, Limit: 100000})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	opening.View.Close()
 	opening.View.Close() // a second Close is allowed
 	r := newReader(t, src)
 	for i := range items {
 		r.ids = append(r.ids, items[i].ID)
 	}
+
 	inView := len(items)
 	r.start(opening.From)
 	order := <-done
@@ -173,6 +179,7 @@ func testSnapshot(t *testing.T, db Database) {
 	if inView == 0 || inView == len(order) {
 		t.Error("the snapshot did not fall between the writers' commits; the test proved nothing")
 	}
+
 	r.expectAny(order)
 	sameOrder(t, r.ids[inView:], order[inView:])
 }

@@ -172,6 +172,7 @@ func (r *reader) take(b capture.Batch) {
 		}
 		r.last = b.Position
 	}
+
 	r.batches = append(r.batches, b)
 	r.marks = append(r.marks, b.Marks...)
 	r.mu.Lock()

@@ -34,6 +34,7 @@ func testReconnects(t *testing.T, db Database) {
 		}
 		db.Disconnect(t)
 	}
+
 	r.rows(len(want))
 	r.expect(want)
 	if len(r.losses()) == 0 {
@@ -61,6 +62,7 @@ func testReconnectInTransaction(t *testing.T, db Database, fine bool) {
 			r.loses()
 		}
 	}
+
 	r.rows(len(rows))
 	commit(t, db, rowsOf("after", 1)...)
 	r.rows(len(rows) + 1)
@@ -155,6 +157,7 @@ func testUntil(t *testing.T, db Database) {
 			two, want = b.Position, slices.Clone(all)
 		}
 	}
+
 	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
 	open(t, src, db, r.end(o, o.From))
 	defer src.Close()
@@ -164,6 +167,7 @@ func testUntil(t *testing.T, db Database) {
 	if err := src.Run(ctx, capture.Span{From: o.From, Until: two}, out); err != nil {
 		t.Fatal(err)
 	}
+
 	close(out)
 	var ids []string
 	for b := range out {

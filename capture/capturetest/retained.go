@@ -14,10 +14,12 @@ func testRetained(t *testing.T, h Harness) {
 		testNothingRetained(t, h.Setup(t))
 		return
 	}
+
 	setup := h.Setup
 	if h.Isolated != nil {
 		setup = h.Isolated
 	}
+
 	db := setup(t)
 	one, two, three := largeRows("one"), largeRows("two"), largeRows("three")
 	each := h.LogBytes(one)
@@ -49,6 +51,7 @@ func testRetained(t *testing.T, h Harness) {
 	if second.View != nil {
 		t.Errorf("the log is intact, but Open took a snapshot: %s", second.SnapshotReason)
 	}
+
 	// A source that ends may fail to send its last acknowledgement to the server.
 	again.retainsUpTo("opened at the checkpoint", 1, 3, each)
 	again.start(second.From)

@@ -148,6 +148,7 @@ func (s *Source) Run(ctx context.Context, _ capture.Span, out chan<- capture.Bat
 	for i := range s.cfg.Outboxes {
 		r.schedules = append(r.schedules, &schedule{outbox: s.cfg.Outboxes[i].Name, due: now})
 	}
+
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	for {
@@ -199,6 +200,7 @@ func (r *pollRun) read(ctx context.Context) error {
 	if len(requested) > 0 {
 		r.wake(time.Now())
 	}
+
 	due := r.dueSchedules(time.Now())
 	if len(due) == 0 {
 		return r.sendBarrierAfterRows(ctx)
@@ -206,10 +208,12 @@ func (r *pollRun) read(ctx context.Context) error {
 	if err := r.sendBarrier(ctx); err != nil {
 		return err
 	}
+
 	found, full, err := r.readRows(ctx, due)
 	if err != nil {
 		return err
 	}
+
 	for _, b := range found {
 		if err := r.send(ctx, b); err != nil {
 			return err
@@ -221,6 +225,7 @@ func (r *pollRun) read(ctx context.Context) error {
 	if err := r.send(ctx, capture.Batch{Marks: requested}); err != nil {
 		return err
 	}
+
 	r.dropMarks(len(requested))
 	return nil
 }
@@ -249,6 +254,7 @@ func (r *pollRun) dueSchedules(now time.Time) (due []*schedule) {
 		}
 		others = append(others, t)
 	}
+
 	r.schedules = append(others, due...)
 	return due
 }
@@ -278,6 +284,7 @@ func (r *pollRun) readRows(ctx context.Context, due []*schedule) (found []captur
 		r.connected = true
 		r.Source.resume.Connected()
 	}
+
 	for _, t := range due {
 		began := time.Now()
 		q := r.query(t)

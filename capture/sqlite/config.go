@@ -41,10 +41,12 @@ func (c *Config) Validate() error {
 	if _, err := sqlitestore.ParseURL(c.URL); err != nil {
 		errs = append(errs, err)
 	}
+
 	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0))
 	if n := len(c.Outboxes); n > maxOutboxes {
 		bad("outboxes: %d configured, must be at most %d; use several relays for more", n, maxOutboxes)
 	}
+
 	seen := map[string]bool{}
 	for i := range c.Outboxes {
 		// SQLite compares names of triggers case-insensitively.

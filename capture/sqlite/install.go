@@ -149,6 +149,7 @@ func (s *Source) inspectLog(ctx context.Context, conn *sqlitestore.Conn) (logSta
 	if st.counter, st.table, err = sqlitestore.LogCounter(ctx, conn, s.cfg.Name); err != nil {
 		return st, err
 	}
+
 	switch {
 	case st.id == "" && !st.table:
 		st.lossReason = "log did not exist yet"
@@ -170,6 +171,7 @@ func (s *Source) inspectTriggers(ctx context.Context, conn *sqlitestore.Conn, st
 	if err != nil {
 		return err
 	}
+
 	for i := range s.cfg.Outboxes {
 		o := &s.cfg.Outboxes[i]
 		name, want := prefix+o.Name, s.triggerSQL(o)
@@ -186,6 +188,7 @@ func (s *Source) inspectTriggers(ctx context.Context, conn *sqlitestore.Conn, st
 			st.lossReason = fmt.Sprintf("trigger of outbox %s on %s did not exist: the table was recreated, or is new to the relay", o.Name, o.Table)
 		}
 	}
+
 	for name := range existing { // of outboxes that are no longer configured
 		st.stale = append(st.stale, name)
 	}
@@ -204,6 +207,7 @@ func (s *Source) fixLog(ctx context.Context, conn *sqlitestore.Conn, st *logStat
 	if !st.table {
 		script = append(script, s.logSQL())
 	}
+
 	for _, sql := range st.missing {
 		script = append(script, sql)
 	}
@@ -226,6 +230,7 @@ func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
 		defer conn.Close()
 		st, err = s.readLogState(ctx, conn)
 	}
+
 	finding := store.Finding{Grade: store.GradeOK, Subject: "log"}
 	var setup *store.SetupError
 	switch {

@@ -23,6 +23,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	if err != nil {
 		return capture.OpenResult{}, err
 	}
+
 	opening := capture.OpenResult{From: at.Position, SnapshotReason: snapshotReason(at, &st)}
 	if opening.SnapshotReason != "" {
 		if err := tables.ClearCheckpoint(ctx); err != nil {
@@ -51,6 +52,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 			return capture.OpenResult{}, errors.New("open view of the tables: view has no log position; it belongs to another database or relay")
 		}
 	}
+
 	opening.Origin = st.id
 	return opening, s.resetState(st.id, opening.From)
 }

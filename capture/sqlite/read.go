@@ -67,11 +67,13 @@ func newLogReader(s *Source, conn *sqlitestore.Conn) *logReader {
 			columns[at] = append(columns[at], fmt.Sprintf("WHEN ?%d THEN %s", i+1, x))
 		}
 	}
+
 	n := len(r.names)
 	list := []string{"l.seq", "l.outbox", "l.at", "CASE l.outbox WHEN '' THEN CAST(l.id AS TEXT) ELSE typeof(l.id) END"}
 	for at := colID; at <= colRetries; at++ {
 		list = append(list, "CASE l.outbox "+strings.Join(columns[at], " ")+" END")
 	}
+
 	r.sql = "SELECT " + strings.Join(list, ", ") + "\nFROM " + s.logTable() + " AS l\n" + strings.Join(joins, "\n") +
 		fmt.Sprintf("\nWHERE l.seq > ?%d AND l.seq <= ?%d ORDER BY l.seq LIMIT ?%d", n+1, n+2, n+3)
 	return r
@@ -103,6 +105,7 @@ func (r *logReader) read(ctx context.Context, after, until int64) (page, error) 
 	if err != nil {
 		return p, fmt.Errorf("read log: %w", sqlitestore.Explain(err))
 	}
+
 	p.more = p.more || rows == limit
 	if p.last > after {
 		p.batch.Position = formatPosition(p.last)
@@ -116,6 +119,7 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	if seq == p.last {
 		return true, nil // a table without a unique id: one of its rows is enough
 	}
+
 	name, _ := row[colOutbox].(string)
 	if name == "" {
 		token, _ := row[colLogged].(string)
@@ -123,6 +127,7 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 		p.last = seq
 		return true, nil
 	}
+
 	o := r.outboxes[name]
 	if o == nil {
 		p.last = seq // of an outbox that is no longer configured
@@ -131,20 +136,24 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	if kind := row[colLogged]; kind == "null" || kind == "real" {
 		return false, r.missingIDError(o, seq)
 	}
+
 	id, found := row[colID].(string)
 	if !found {
 		p.last = seq // deleted
 		return true, nil
 	}
+
 	payload := bytesOf(row[colPayload])
 	size := len(payload)
 	if len(p.batch.Marks) > 0 || len(p.batch.Items) > 0 && p.bytes+size > r.source.cfg.MaxBatchBytes {
 		return false, nil // the marks of a batch come after its rows
 	}
+
 	it := store.Item{
 		Ref: store.Ref{Outbox: name, ID: id}, Kind: o.Kind,
 		Payload: payload, PayloadSize: size, Captured: now,
 	}
+
 	r.source.resume.DropLargePayload(&it)
 	if o.Layout.Columns.Kind != "" {
 		it.Kind, _ = row[colKind].(string)
@@ -158,6 +167,7 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	if at, ok := row[colAt].(int64); ok {
 		it.Committed = time.UnixMilli(at)
 	}
+
 	p.batch.Items = append(p.batch.Items, it)
 	p.bytes += size
 	p.last = seq

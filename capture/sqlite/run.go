@@ -43,10 +43,12 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 			return err
 		}
 	}
+
 	from, err := parsePosition(s.resume.Start(s, span.From))
 	if err != nil {
 		return err
 	}
+
 	conn, err := sqlitestore.Dial(ctx, s.path)
 	if err != nil {
 		return err
@@ -117,6 +119,7 @@ func (r *run) catchUp(ctx context.Context) error {
 	if r.last > before {
 		return nil
 	}
+
 	// A reset counter would assign numbers again, and the reader would skip those rows.
 	n, exists, err := sqlitestore.LogCounter(ctx, r.conn, r.source.cfg.Name)
 	switch {
@@ -165,6 +168,7 @@ func (r *run) wait(ctx context.Context) error {
 	if r.watch == nil {
 		idle = blindPollInterval
 	}
+
 	timer := time.NewTimer(idle)
 	defer timer.Stop()
 	wait := minPollWait // the next wait after an append; 0 long after it

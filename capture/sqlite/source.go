@@ -134,6 +134,7 @@ func (ses *session) do(ctx context.Context, fn func(*sqlitestore.Conn) error) er
 		}
 		ses.conn = conn
 	}
+
 	err := fn(ses.conn)
 	if err != nil && !sqlitestore.IsLocked(err) {
 		ses.drop()
@@ -190,6 +191,7 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	if err != nil {
 		return capture.RetainedLog{}, fmt.Errorf("read log size: %w", sqlitestore.Explain(err))
 	}
+
 	rows := max(0, last-max(s.acked.Load(), first-1))
 	return capture.RetainedLog{Bytes: int64(float64(rows) * (rowBytes + texts))}, nil
 }

@@ -77,6 +77,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		c.AddFault(fmt.Sprintf("relay tables have version %d, this program needs %d", have, version), initHint)
 		return nil
 	}
+
 	for _, name := range []string{
 		"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_parked", "sluicebox_hold",
 		"sluicebox_wish", "sluicebox_named", "sluicebox_replay", "sluicebox_replay_row", "sluicebox_replay_error",
@@ -113,10 +114,12 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 		c.AddSetupError(t.missingError(missing, columns.NoAdditions))
 		return nil
 	}
+
 	c.types(t)
 	if err := c.index(ctx, t); err != nil || c.CountFaults() > before {
 		return err
 	}
+
 	c.Add(store.GradeOK, fmt.Sprintf("%s has the columns of layout %s", TableName(o), o.Layout.Name), "")
 	if !c.thorough {
 		return nil
@@ -135,6 +138,7 @@ func (c *checker) types(t *table) {
 	if l.State == store.StateNone {
 		return
 	}
+
 	for _, name := range []string{l.Columns.Claimed, l.Columns.Settled, l.Columns.Delivered, l.Columns.Failed} {
 		if name == "" {
 			continue
@@ -148,6 +152,7 @@ func (c *checker) types(t *table) {
 	if l.State != store.StateTimestamps {
 		return
 	}
+
 	for _, name := range []string{l.Columns.Delivered, l.Columns.Failed} {
 		if t.mustColumn(name).notNull {
 			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, but must be NULL in an unsettled row",

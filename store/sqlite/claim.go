@@ -26,6 +26,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 			return nil, fmt.Errorf("claim: %w", err)
 		}
 	}
+
 	answers := make([]store.ClaimAnswer, len(rows))
 	c := claims{Store: s, at: at.Truncate(time.Millisecond)}
 	err := s.writer.do(ctx, func(ctx context.Context) error {
@@ -87,6 +88,7 @@ func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v 
 			return answer, err
 		}
 	}
+
 	answer := store.ClaimAnswer{Result: store.Gone}
 	err := c.writer.conn.Query(ctx, t.readRow.sql, t.readRow.args(v), func(found []driver.Value) error {
 		switch held := c.heldUntil(found[2], found[3], row); {

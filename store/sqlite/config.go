@@ -70,6 +70,7 @@ func ParseURL(raw string) (string, error) {
 	if u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
 		return refuse("has parameters, but SQLite supports none", "remove them; write a ? or # of the path as %3F or %23")
 	}
+
 	path := u.Path
 	if u.Opaque != "" {
 		if path, err = url.PathUnescape(u.Opaque); err != nil {

@@ -82,6 +82,7 @@ func DialAsIs(ctx context.Context, path string) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find database: %w", err)
 	}
+
 	c := &Conn{path: real, statements: map[string]driver.Stmt{}}
 	if c.file, err = os.Stat(real); err != nil {
 		return nil, fmt.Errorf("find database: %w", err)
@@ -89,6 +90,7 @@ func DialAsIs(ctx context.Context, path string) (*Conn, error) {
 	if !c.file.Mode().IsRegular() {
 		return nil, &store.SetupError{Problem: real + " is not a file", Remedy: "check the path in the URL"}
 	}
+
 	uri := url.URL{Scheme: "file", Path: filepath.ToSlash(real)}
 	// Without dqs=0, SQLite would read a missing column as a string literal.
 	connector, err := sqlite.NewConnector(uri.String() + "?mode=rw&_dqs=0")
@@ -127,6 +129,7 @@ func (c *Conn) ensureWAL(ctx context.Context) error {
 	if err != nil || mode == "wal" {
 		return err
 	}
+
 	before := mode
 	err = retry(ctx, lockTimeout, func() error { return c.execOnce(ctx, "PRAGMA journal_mode=WAL", read) })
 	if err != nil && !IsLocked(err) {
@@ -341,6 +344,7 @@ func retry(ctx context.Context, limit time.Duration, call func() error) error {
 	if !IsLocked(err) {
 		return err
 	}
+
 	began := time.Now()
 	timer := time.NewTimer(minRetryWait)
 	defer timer.Stop()

@@ -53,6 +53,7 @@ func (s *Store) eachLetter(ctx context.Context, f store.DeadLetterFilter, limit 
 	if err != nil {
 		return err
 	}
+
 	err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 		begin()
 		t, err := describe(ctx, conn, o)

@@ -55,6 +55,7 @@ func (s *Store) diagnose(ctx context.Context, file *checker) ([]store.Finding, e
 	} else {
 		file.Add(store.GradeAdvice, fmt.Sprintf("%s is in journal mode %s; the relay changes it to WAL once no other program uses the file", conn.Path(), mode), "PRAGMA journal_mode=WAL;")
 	}
+
 	c, err := s.checkOn(ctx, conn, true)
 	return c.Findings, err
 }

@@ -52,6 +52,7 @@ func Explain(err error) error {
 	if err == nil || errors.As(err, &setup) {
 		return err
 	}
+
 	explain := func(problem, remedy string) error {
 		return &store.SetupError{Problem: problem + ": " + err.Error(), Remedy: remedy}
 	}

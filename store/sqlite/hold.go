@@ -136,6 +136,7 @@ func (s *Store) block(ctx context.Context, o *store.Outcome) error {
 	if t.isFailed == nil {
 		t.isFailed = failedQuery(t)
 	}
+
 	failed := false
 	for _, key := range t.keys(o.ID) {
 		err := s.writer.conn.Query(ctx, t.isFailed.sql, t.isFailed.args(&values{key: key}), func([]driver.Value) error {
@@ -149,6 +150,7 @@ func (s *Store) block(ctx context.Context, o *store.Outcome) error {
 	if !failed {
 		return nil
 	}
+
 	h := o.Hold()
 	return s.hold(ctx, &h)
 }

@@ -30,6 +30,7 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+
 	file, err := s.openLock()
 	if err != nil {
 		return nil, err
@@ -42,6 +43,7 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", file.Name(), err)
 	}
+
 	held := &lock{file: file, owner: &s.locks, lost: make(chan struct{}), requests: requestCounter{path: s.path, relay: s.name}}
 	if !s.locks.add(held) {
 		return nil, lifetime.ErrClosed

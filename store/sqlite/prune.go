@@ -24,18 +24,22 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	if err != nil {
 		return store.PruneResult{}, fmt.Errorf("prune: %w", err)
 	}
+
 	from, err := parseKey(p.From)
 	if err != nil {
 		return store.PruneResult{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 	}
+
 	old, next, err := s.deliveredBefore(ctx, o, p, from)
 	if err != nil {
 		return store.PruneResult{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, Explain(err))
 	}
+
 	done := store.PruneResult{Next: next}
 	if len(old) == 0 {
 		return done, nil
 	}
+
 	err = s.writer.do(ctx, func(ctx context.Context) error {
 		return s.writer.runAsLeader(ctx, epoch, Normal, claimTimeout, func(ctx context.Context) (err error) {
 			done.Rows, err = s.prune(ctx, o, old)
@@ -45,6 +49,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	if err == nil {
 		return done, nil
 	}
+
 	err = asRefused(err)
 	var refused *store.RefusedError
 	if !errors.As(err, &refused) {

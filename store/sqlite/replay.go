@@ -112,6 +112,7 @@ SELECT job FROM sluicebox_replay AS r WHERE name = ? AND state IN (` + endedPlac
 		ids = append(ids, textAt(row, 0))
 		return nil
 	})
+
 	for _, id := range ids {
 		for _, table := range []string{"sluicebox_replay_error", "sluicebox_replay"} {
 			if err == nil {

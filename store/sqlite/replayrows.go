@@ -184,6 +184,7 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRa
 	if len(from) == 0 && err == nil {
 		return nil, nil
 	}
+
 	lists := make([][]store.ReplayRow, len(from))
 	if err == nil {
 		err = s.readTx(ctx, func(ctx context.Context, conn *Conn) (err error) {

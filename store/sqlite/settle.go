@@ -29,6 +29,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			durability = Full
 		}
 	}
+
 	results := make([]store.SettleResult, len(outcomes))
 	err := s.writer.do(ctx, func(ctx context.Context) error {
 		return s.writer.runAsLeader(ctx, epoch, durability, lockTimeout, func(ctx context.Context) (err error) {
@@ -93,6 +94,7 @@ func (s *Store) settle(ctx context.Context, o *store.Outcome) (store.SettleResul
 		t.write[o.Status] = settleQuery(t, o.Status)
 		t.readRow = readRowQuery(t)
 	}
+
 	q := t.write[o.Status]
 	v := &values{at: o.At.Truncate(time.Millisecond), outcome: o}
 	for _, v.key = range t.keys(o.ID) {

@@ -177,6 +177,7 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 	if len(from) == 0 {
 		return nil, nil
 	}
+
 	lanes := make([][]store.Item, len(from))
 	err := s.readTx(ctx, func(ctx context.Context, conn *Conn) (err error) {
 		uncancelled := context.WithoutCancel(ctx) // each statement is short
@@ -250,6 +251,7 @@ func (s *Store) readSpilledLanes(ctx context.Context, conn *Conn, outbox string,
 		}
 		return hash, err
 	}
+
 	kinds, err := lanekinds.FindKinds(func(after store.LaneHash) (hash store.LaneHash, kind string, found bool, err error) {
 		err = conn.Query(ctx, next, []any{s.name, outbox, after[:]}, func(row []driver.Value) (err error) {
 			found = true
@@ -262,6 +264,7 @@ func (s *Store) readSpilledLanes(ctx context.Context, conn *Conn, outbox string,
 	if err != nil {
 		return err
 	}
+
 	l := store.SpilledLane{Outbox: outbox}
 	return conn.Query(ctx, count, []any{s.name, outbox}, func(row []driver.Value) (err error) {
 		if l.Hash, err = lane(row[0]); err != nil {

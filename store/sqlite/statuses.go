@@ -40,6 +40,7 @@ func readStatusesOf(ctx context.Context, conn *Conn, p *outboxes.Part, rows []st
 	if err != nil {
 		return err
 	}
+
 	read := stateQuery(t)
 	for _, i := range p.Indexes {
 		states[i] = store.RowStatus{State: store.RowAbsent}
@@ -56,6 +57,7 @@ func readStatusesOf(ctx context.Context, conn *Conn, p *outboxes.Part, rows []st
 			}
 		}
 	}
+
 	p.CopyDuplicateStatuses(rows, states)
 	return nil
 }

@@ -80,6 +80,7 @@ func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error)
 	if err != nil {
 		return nil, fmt.Errorf("look up table %s: %w", TableName(o), err)
 	}
+
 	switch t.kind {
 	case "table":
 	case "":
@@ -93,6 +94,7 @@ func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error)
 			Remedy:  "use the table that the services insert into",
 		}
 	}
+
 	err = conn.Query(ctx, "SELECT name, type, \"notnull\" FROM pragma_table_xinfo(?)", []any{o.Table}, func(row []driver.Value) error {
 		name, _ := textOf(row[0])
 		declared, _ := textOf(row[1])

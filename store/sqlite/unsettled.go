@@ -20,6 +20,7 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	if err != nil {
 		return err
 	}
+
 	// SQL does not evaluate the group path in a JSON value, so rows of excluded lanes are
 	// skipped here.
 	excluded, limit := q.ExcludedLanes(o), q.Limit
@@ -28,10 +29,12 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	if byPath {
 		limit = -1
 	}
+
 	hasSpilled, err := hasTable(ctx, v.conn, "sluicebox_parked") // a view does not require the relay's tables
 	if err != nil {
 		return err
 	}
+
 	stmt := unsettledQuery(t, hasSpilled, len(excluded) > 0 && !byPath)
 	args := stmt.args(&values{limit: limit, inline: q.MaxInlinePayload(), heldID: jsonArray(q.ExcludeIDs), excludedLanes: jsonLanes(excluded), relay: v.name})
 	return v.conn.Query(ctx, stmt.sql, args, func(row []driver.Value) error {
@@ -110,6 +113,7 @@ func unsettledQuery(t *table, hasSpilled, except bool) *query {
 	if except {
 		sql += "\n  AND " + t.excludeLanes(b)
 	}
+
 	sql += "\nORDER BY " + t.order() +
 		"\nLIMIT " + b.arg(func(v *values) any { return v.limit })
 	return &query{sql, b.params}

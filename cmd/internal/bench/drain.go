@@ -23,6 +23,7 @@ func (b *bench) measureRelayDrain(ctx context.Context, p *benchDatabase, to *rec
 	if err := pr.stop(); err != nil {
 		return nil, err
 	}
+
 	before := p.rowsWritten
 	t, err := b.commitBacklog(ctx, p, to, rows)
 	if err != nil {
@@ -31,6 +32,7 @@ func (b *bench) measureRelayDrain(ctx context.Context, p *benchDatabase, to *rec
 	if pr, err = b.startRelay(ctx, p, to); err != nil {
 		return nil, err
 	}
+
 	profiled := b.profile(ctx, p, pr)
 	return b.withProcess(ctx, pr, p, before, func(ctx context.Context) (figures, error) {
 		err := t.wait(ctx)

@@ -96,6 +96,7 @@ func (b *bench) write(ctx context.Context, p *benchDatabase, to *tally) error {
 		}
 		writers = append(writers, w)
 	}
+
 	begin := time.Now()
 	work, ctx := errgroup.WithContext(ctx)
 	for i, w := range writers {
@@ -117,6 +118,7 @@ func (b *bench) write(ctx context.Context, p *benchDatabase, to *tally) error {
 			return nil
 		})
 	}
+
 	p.rowsWritten = rows.last
 	return work.Wait()
 }

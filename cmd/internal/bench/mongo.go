@@ -30,15 +30,18 @@ func connectMongo(ctx context.Context, source string) (*mongoServer, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	opts, _, err := mongostore.ParseURL(at, "sluicebox bench")
 	if err != nil {
 		return nil, err
 	}
+
 	onDisk := true
 	client, err := mongo.Connect(opts.SetWriteConcern(&writeconcern.WriteConcern{W: writeconcern.WCMajority, Journal: &onDisk}))
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", strings.Join(opts.Hosts, ", "), mongostore.Explain(err))
 	}
+
 	s := &mongoServer{client: client, info: serverInfo{settings: map[string]string{}, syncsCommits: true}}
 	if err := s.checkReplicaSet(ctx); err != nil {
 		s.close()
@@ -68,10 +71,12 @@ func (s *mongoServer) checkReplicaSet(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read server settings: %w", mongostore.Explain(err))
 	}
+
 	build, err := s.admin(ctx, bson.D{{Key: "buildInfo", Value: 1}})
 	if err != nil {
 		return fmt.Errorf("read server settings: %w", mongostore.Explain(err))
 	}
+
 	version, _ := build.Lookup("version").StringValueOK()
 	s.info.version = "MongoDB " + version
 	if _, isSet := hello.Lookup("setName").StringValueOK(); !isSet {
@@ -84,6 +89,7 @@ func (s *mongoServer) checkReplicaSet(ctx context.Context) error {
 		members, _ := hosts.Values()
 		s.info.settings["members"] = strconv.Itoa(len(members))
 	}
+
 	s.readSettings(ctx)
 	return nil
 }
@@ -166,6 +172,7 @@ func (d *mongoDatabase) document(r *rowSpan, n int) bson.D {
 	if r.completed {
 		is, processed = store.Completed, now
 	}
+
 	id, c := rowID(n), &l.Columns
 	doc := bson.D{
 		{Key: c.ID, Value: id}, {Key: "type", Value: "EVENT"}, {Key: c.Group, Value: group}, {Key: c.Payload, Value: payloadHead + id + r.padding},

@@ -94,6 +94,7 @@ func (s *mysqlServer) checkBinlog(ctx context.Context) error {
 	if err := rows.Err(); err != nil {
 		return fmt.Errorf("read server settings: %w", err)
 	}
+
 	version := s.info.settings["version"]
 	delete(s.info.settings, "version")
 	s.maria = strings.Contains(version, "MariaDB")
@@ -126,10 +127,12 @@ func (s *mysqlServer) create(ctx context.Context, name, url string, of *outboxTa
 		}
 		return nil, err
 	}
+
 	session, err := dialMySQL(ctx, url)
 	if err != nil {
 		return nil, err
 	}
+
 	for _, statement := range of.mysql {
 		if _, err := session.ExecContext(ctx, statement); err != nil {
 			session.close()

@@ -73,6 +73,7 @@ func (o *Options) Validate() error {
 			bad("--%s is %d, must be between %d and %d", flag, v, minimum, maximum)
 		}
 	}
+
 	var names []string
 	for _, sc := range scenarios() {
 		names = append(names, sc.name)
@@ -80,6 +81,7 @@ func (o *Options) Validate() error {
 	if !slices.Contains(names, o.Scenario) {
 		bad("--scenario is %q, must be one of %s", o.Scenario, strings.Join(names, ", "))
 	}
+
 	within("rate", o.Rate, 1, maxRate)
 	within("rows", o.Rows, 1, maxRows)
 	within("groups", o.Groups, 1, maxGroups)
@@ -96,6 +98,7 @@ func (o *Options) Validate() error {
 	if o.Layout != "" && o.Layout != layoutWords && o.Layout != layoutNumbers {
 		bad("--layout is %q, must be %s or %s", o.Layout, layoutWords, layoutNumbers)
 	}
+
 	switch {
 	case o.Source == "":
 		bad("--source is missing: use a database on whose server databases may be created, %s", sourceForms)

@@ -49,6 +49,7 @@ SELECT current_setting('server_version'), current_setting('wal_level'),
 	if err != nil {
 		return fmt.Errorf("read server settings: %w", err)
 	}
+
 	s.info.version = "PostgreSQL " + version
 	switch user := pgstore.Ident(s.conn.Config().User); {
 	case !mayMake || !mayStream:

@@ -66,6 +66,7 @@ func (b *bench) startRelay(ctx context.Context, p *benchDatabase, to *receiver) 
 	if err != nil {
 		return nil, err
 	}
+
 	ungrouped, claims, profiling, kind := "fifo", "", "", ""
 	if b.opts.Ungrouped {
 		ungrouped = "parallel"
@@ -79,16 +80,19 @@ func (b *bench) startRelay(ctx context.Context, p *benchDatabase, to *receiver) 
 	if p.layout == layoutWords {
 		kind = "kind: EVENT, "
 	}
+
 	text := fmt.Sprintf(relayConfigFormat, p.name, config.Quote(p.url), b.opts.Batch, b.opts.Senders, ungrouped, claims,
 		config.Quote(address), p.table.name, p.layout, profiling, kind, config.Quote(to.url))
 	file := filepath.Join(b.folder, p.name+".yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil { // it may contain a password
 		return nil, fmt.Errorf("write relay configuration: %w", err)
 	}
+
 	pr, err := b.start(p.name+".log", nil, nil, "run", "-c", file)
 	if err != nil {
 		return nil, err
 	}
+
 	pr.admin = "http://" + address
 	return pr, pr.awaitReady(ctx, pr.isReading)
 }
@@ -111,17 +115,20 @@ func (b *bench) startFloor(ctx context.Context, p *benchDatabase, of *floor.Conf
 	if err != nil {
 		return nil, err
 	}
+
 	ready := make(chan string, 1)
 	out, in, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
+
 	pr, err := b.start(p.name+".log", bytes.NewReader(cfg), in, FloorCommand)
 	_ = in.Close() // the floor has its own
 	if err != nil {
 		_ = out.Close()
 		return nil, err
 	}
+
 	go func() {
 		defer func() { _ = out.Close() }()
 		line, _ := bufio.NewReader(out).ReadString('\n')
@@ -150,10 +157,12 @@ func (b *bench) start(log string, stdin io.Reader, stdout *os.File, args ...stri
 	if stdout != nil {
 		pr.cmd.Stdout = stdout
 	}
+
 	pr.cmd.Env = cleanEnvironment()
 	if err := pr.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", args[0], err)
 	}
+
 	go func() {
 		pr.err = pr.cmd.Wait()
 		close(pr.ended)

@@ -26,6 +26,7 @@ func (b *bench) profile(ctx context.Context, p *benchDatabase, pr *process) (wai
 	if uncounted != nil {
 		b.logf("statements not counted: %v", uncounted)
 	}
+
 	done := make(chan error, 1)
 	go func() { done <- b.processor(ctx, pr) }()
 	return func() error {

@@ -67,6 +67,7 @@ func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+
 	began := time.Now()
 	if t := r.tally.Load(); t != nil && !t.record(body.Bytes(), began) {
 		w.Header().Set("Retry-After", "1") // so that the refusal does not count against the row
@@ -78,6 +79,7 @@ func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 		r.served.Add(1)
 		r.servedTime.Add(int64(time.Since(began)))
 	}
+
 	w.Header()["Date"] = nil
 	w.WriteHeader(http.StatusOK)
 	if bytes.HasPrefix(body.Bytes(), []byte("{")) {
@@ -141,6 +143,7 @@ func (t *tally) record(body []byte, at time.Time) bool {
 		}
 		t.request = append(t.request, n)
 	}
+
 	before := t.arrived
 	for _, n := range t.request {
 		t.recordRow(n, at)

@@ -95,6 +95,7 @@ func (b *bench) result(measured [][]figures, took time.Duration, stolen float64)
 	if o.Delay > 0 {
 		r.Settings.Delay = o.Delay.String()
 	}
+
 	for i := range b.scenario.compare {
 		c := &b.scenario.compare[i]
 		m := b.measure(c, measured, is.syncsCommits)
@@ -118,6 +119,7 @@ func (b *bench) measure(c *comparison, measured [][]figures, flushes bool) Measu
 		}
 		return values
 	}
+
 	m := Measure{Name: c.measure, Unit: c.unit, Side: b.scenario.sides[0].name, Turns: turns(0)}
 	m.Median = median(m.Turns)
 	judged := m.Median
@@ -129,10 +131,12 @@ func (b *bench) measure(c *comparison, measured [][]figures, flushes bool) Measu
 			judged = m.Ratio
 		}
 	}
+
 	goal := c.goal
 	if flushes && c.syncedGoal != (goalBounds{}) {
 		goal = c.syncedGoal
 	}
+
 	switch reached := false; {
 	case goal.max > 0:
 		reached = judged <= goal.max

@@ -50,6 +50,7 @@ func (b *bench) run(ctx context.Context) (res *Result, err error) {
 		}
 		defer func() { err = errors.Join(err, tearDown(ctx)) }()
 	}
+
 	began, before := time.Now(), processorTicks()
 	measured := make([][]figures, len(b.scenario.sides))
 	for b.round = range b.opts.Repeat {

@@ -72,6 +72,7 @@ func (b *bench) measureIdle(ctx context.Context, p *benchDatabase, pr *process) 
 	if err != nil {
 		return nil, err
 	}
+
 	scansBefore, uncounted := p.scans(ctx)
 	if uncounted != nil && !errors.Is(uncounted, errNotMeasured) {
 		return nil, uncounted
@@ -79,16 +80,19 @@ func (b *bench) measureIdle(ctx context.Context, p *benchDatabase, pr *process) 
 	if err := b.sleep(ctx, b.opts.Duration); err != nil {
 		return nil, err
 	}
+
 	cpu, err := pr.metric(ctx, "process_cpu_seconds_total")
 	if err != nil {
 		return nil, err
 	}
+
 	took := time.Since(began)
 	f := figures{cpuPercent: 100 * (cpu - cpuBefore) / took.Seconds()}
 	if uncounted != nil {
 		b.missingMeasures = map[string]bool{scans: true}
 		return f, nil
 	}
+
 	after, err := p.scans(ctx)
 	f[scans] = float64(after-scansBefore) / took.Minutes()
 	return f, err

@@ -56,6 +56,7 @@ func (f *faults) choose(rows []order) fault {
 		}
 		return kind
 	}
+
 	for _, r := range rows {
 		if n := f.strikes[r]; n > 0 {
 			f.count.retriedRows++

@@ -129,10 +129,12 @@ func namesInUse(ctx context.Context, client *mongo.Client) (map[string]bool, err
 		}
 		return list, cursor.All(ctx, &list)
 	}
+
 	list, err := look(true)
 	if hasCode(err, codeUnauthorized) { // may not see the clients of other users
 		list, err = look(false)
 	}
+
 	words := map[string]bool{}
 	for _, client := range list {
 		for word := range strings.FieldsSeq(client.Name) {

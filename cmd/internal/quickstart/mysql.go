@@ -68,11 +68,13 @@ func newMySQL(raw, name string) (*mysqlDatabase, databaseInfo, error) {
 		_, err = mysqlstore.ParseURL(raw, "") // its error shows no password
 		return nil, databaseInfo{}, err
 	}
+
 	u.Path, u.RawPath = "/"+name, ""
 	cfg, err := mysqlstore.ParseURL(u.String(), "sluicebox quickstart "+name)
 	if err != nil {
 		return nil, databaseInfo{}, err
 	}
+
 	cfg.DBName = "" // it does not exist yet
 	cfg.InterpolateParams = true
 	cfg.Params = map[string]string{"wait_timeout": sessionTimeoutSeconds}
@@ -122,6 +124,7 @@ func (m *mysqlDatabase) setUp(ctx context.Context) (note string, err error) {
 	if err := m.checkPrivileges(ctx); err != nil {
 		return "", err
 	}
+
 	for i, statement := range mysqlTables() {
 		m.created = true
 		if _, err := m.lock.ExecContext(ctx, fmt.Sprintf(statement, m.name)); err != nil {
@@ -193,6 +196,7 @@ func (m *mysqlDatabase) explain(ctx context.Context, err error) error {
 	if asked := m.lock.QueryRowContext(ctx, quotedAccount).Scan(&account); asked != nil {
 		return errors.Join(err, asked)
 	}
+
 	on := "`" + `sluicebox\_quickstart\_%` + "`.*"
 	// With partial_revokes=ON, database names in grants have no wildcards. MariaDB does
 	// not have the variable.

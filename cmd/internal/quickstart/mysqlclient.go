@@ -18,10 +18,12 @@ func mysqlClient(u *url.URL) string {
 			args = append(args, "--port="+port)
 		}
 	}
+
 	args = append(args, "--user="+u.User.Username())
 	if _, has := u.User.Password(); has {
 		args = append(args, "--password")
 	}
+
 	args = append(args, clientTLS(u.Scheme, q)...)
 	for _, file := range []string{"ca", "cert", "key"} {
 		if path := q.Get("tls-" + file); path != "" {
@@ -53,6 +55,7 @@ func clientTLS(scheme string, q url.Values) []string {
 			"true":        {"--ssl", "--ssl-verify-server-cert"},
 		}[mode]
 	}
+
 	verify := "VERIFY_IDENTITY"
 	switch {
 	case q.Get("tls-ca") == "":

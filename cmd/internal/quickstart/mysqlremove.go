@@ -44,11 +44,13 @@ func (m *mysqlDatabase) removeAll(ctx context.Context) error {
 	if err := m.awaitSetUp(ctx, conn); err != nil {
 		return err
 	}
+
 	// The relay has closed its sessions. Until the server notices, an open transaction
 	// of one locks its tables.
 	if _, err := conn.ExecContext(ctx, fmt.Sprintf("SET SESSION lock_wait_timeout = %d", ceilSeconds(m.endTimeout))); err != nil {
 		return fmt.Errorf("set lock_wait_timeout: %w", err)
 	}
+
 	drop := mysqlRemoval(m.name)[0]
 	_, err = conn.ExecContext(ctx, drop)
 	if errorNumber(err) == codeLockTimeout {
@@ -119,6 +121,7 @@ func sessionIDs(ctx context.Context, conn *sql.Conn) (map[string][]int64, error)
 	if err != nil {
 		return nil, err
 	}
+
 	var id int64
 	var database sql.NullString
 	into := make([]any, len(columns))
@@ -132,6 +135,7 @@ func sessionIDs(ctx context.Context, conn *sql.Conn) (map[string][]int64, error)
 			into[i] = new(sql.RawBytes)
 		}
 	}
+
 	using := map[string][]int64{}
 	for rows.Next() {
 		if err := rows.Scan(into...); err != nil {
@@ -164,6 +168,7 @@ func (m *mysqlDatabase) findLeftovers(ctx context.Context) (names []string, err 
 	if err != nil {
 		return nil, err
 	}
+
 	rows, err := m.lock.QueryContext(ctx, mysqlLeftoverSQL, namePrefix)
 	if err != nil {
 		return nil, err

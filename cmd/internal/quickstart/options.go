@@ -59,6 +59,7 @@ func (o *Options) Validate() error {
 	if !(o.FailRate >= 0 && o.FailRate <= maxFailRate) { // NaN fails both comparisons
 		bad("--fail-rate is %g, must be between 0 and %g: the share of requests that fail", o.FailRate, maxFailRate)
 	}
+
 	switch {
 	case o.Source == "":
 	case o.Source.SQLite():

@@ -97,6 +97,7 @@ func (o *oracle) recordRow(r order, at time.Time) {
 		o.addExample("row %s arrived but was never written", r.id())
 		return
 	}
+
 	g := &o.groups[r.group]
 	_, missing := g.missing[r.n]
 	switch {

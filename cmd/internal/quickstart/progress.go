@@ -28,6 +28,7 @@ func (p *progress) run(done <-chan struct{}) {
 	if p.terminal {
 		every = rewriteInterval
 	}
+
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {

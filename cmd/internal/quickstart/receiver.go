@@ -67,11 +67,13 @@ func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+
 	rows, err := parseBatch(body)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+
 	switch r.faults.choose(rows) {
 	case unavailable:
 		http.Error(w, "quickstart receiver is unavailable on purpose", http.StatusServiceUnavailable)

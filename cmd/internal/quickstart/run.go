@@ -91,6 +91,7 @@ func (q *quickstart) open() error {
 	if q.folder, err = os.MkdirTemp("", "sluicebox-quickstart-"); err != nil {
 		return fmt.Errorf("create temporary folder: %w", err)
 	}
+
 	name := newName()
 	switch source := q.opts.Source; {
 	case source == "":
@@ -180,10 +181,12 @@ func (q *quickstart) runLoad(ctx context.Context) error {
 	if !there {
 		return fmt.Errorf("relay did not deliver the first order within %s", stallTimeout)
 	}
+
 	streams, err := q.db.isStreaming(ctx)
 	if err != nil {
 		return err
 	}
+
 	q.isPolling = !streams
 	if !q.opts.JSON {
 		p := &progress{
@@ -198,6 +201,7 @@ func (q *quickstart) runLoad(ctx context.Context) error {
 	if _, err = q.await(ctx, q.allSettled); err != nil {
 		return err
 	}
+
 	q.states, err = q.db.countByStatus(ctx)
 	return err
 }

@@ -62,6 +62,7 @@ func resultError(s *state, states map[string]int) error {
 			wrong = append(wrong, fmt.Sprintf("%d %s", n, many))
 		}
 	}
+
 	count(s.committed-s.delivered, "row was committed but not delivered", "rows were committed but not delivered")
 	count(s.duplicates, "row arrived again", "rows arrived again")
 	count(s.outOfOrder, "row arrived after a later row of its group", "rows arrived after a later row of their group")
@@ -71,6 +72,7 @@ func resultError(s *state, states map[string]int) error {
 	for _, n := range states {
 		all += n
 	}
+
 	count(all-states[completed]-states[failed], "row is not settled in the table", "rows are not settled in the table")
 	if all != s.committed {
 		wrong = append(wrong, fmt.Sprintf("the table has %d rows, but %d were committed", all, s.committed))
@@ -78,6 +80,7 @@ func resultError(s *state, states map[string]int) error {
 	if len(wrong) == 0 {
 		return nil
 	}
+
 	text := strings.Join(wrong, "; ")
 	if len(s.lost) > 0 {
 		text += "\nnot delivered, for example: " + strings.Join(s.lost, ", ")
@@ -134,6 +137,7 @@ func (q *quickstart) summaryText(s *state, wrong error) string {
 	} else {
 		line("%d rows were delivered, with faults: %s", s.delivered, wrong)
 	}
+
 	line("")
 	line("  latency    p50 %s, p99 %s, from the commit to the receiver", shortTime(s.p50), shortTime(s.p99))
 	line("  rate       %g rows/s delivered, in %d requests", r.RowsPerS, f.requests)
@@ -147,14 +151,17 @@ func (q *quickstart) summaryText(s *state, wrong error) string {
 		line("             their groups waited. No row fails more than %d times on purpose,", maxStrikes)
 		line("             so none uses up its retries (max-retries is 3)")
 	}
+
 	var states []string
 	for _, word := range slices.Sorted(maps.Keys(q.states)) {
 		states = append(states, fmt.Sprintf("%d %s", q.states[word], word))
 	}
+
 	line("  table      %s", strings.Join(states, ", "))
 	if q.isPolling {
 		line("\nThe relay may not read the database's log, so it polled the table. Relay log:\n%s", q.log.String())
 	}
+
 	line("")
 	return b.String()
 }

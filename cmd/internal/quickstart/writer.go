@@ -53,6 +53,7 @@ func (l *load) run(ctx context.Context) error {
 		}
 		sessions = append(sessions, s)
 	}
+
 	l.begin = time.Now()
 	work, ctx := errgroup.WithContext(ctx)
 	for i, s := range sessions {

@@ -60,6 +60,7 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
+
 	switch at := config.URL(c.URL); {
 	case at.Mongo():
 		_, _, err := mongostore.ParseURL(c.URL, "")
@@ -77,6 +78,7 @@ func (c *Config) Validate() error {
 		wrong(!slotName.MatchString(c.Slot), "Slot: invalid slot name %q: use 1 to 63 of a-z, 0-9 and _", c.Slot)
 		wrong(c.Publication == "", "Publication: is required")
 	}
+
 	wrong(c.Table == "", "Table: is required")
 	_, err := c.layout()
 	wrong(err != nil, "Layout: %w", err)
@@ -119,6 +121,7 @@ func run(ctx context.Context, cfg *Config, ready func()) error {
 	if err != nil {
 		return err
 	}
+
 	l, err := openPipeline(ctx, cfg, db)
 	if err != nil {
 		return err
@@ -142,6 +145,7 @@ func run(ctx context.Context, cfg *Config, ready func()) error {
 	default:
 		l.startOneByOne(ctx, g, in)
 	}
+
 	g.Go(func() error { return l.complete(ctx) })
 	return g.Wait()
 }

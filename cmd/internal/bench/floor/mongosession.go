@@ -119,10 +119,12 @@ func (s *mongoSession) write(rows []row) (int, error) {
 			{Key: s.layout.Columns.Status, Value: s.set}, {Key: s.layout.Columns.Claimed, Value: bson.NewDateTimeFromTime(time.Now())},
 		}}}}, bson.E{Key: "multi", Value: len(rows) > 1})
 	}
+
 	answer, err := s.db.RunCommand(s.ctx, bson.D{{Key: s.verb, Value: s.collection}, {Key: s.list, Value: bson.A{one}}, writeConcern()}).Raw()
 	if err != nil {
 		return 0, mongostore.Explain(err)
 	}
+
 	n, _ := answer.Lookup("n").AsInt64OK()
 	for _, field := range []string{"writeErrors", "writeConcernError"} { // they are not errors of the command
 		if failure := answer.Lookup(field); !failure.IsZero() {
@@ -177,14 +179,17 @@ func (s *mongoSession) claimedOf(rows []row) (map[string]bool, error) {
 	if err != nil {
 		return nil, mongostore.Explain(err)
 	}
+
 	found, ok := answer.Lookup("cursor", "firstBatch").ArrayOK()
 	if !ok {
 		return nil, errors.New("unexpected server answer: no batch")
 	}
+
 	values, err := found.Values()
 	if err != nil {
 		return nil, err
 	}
+
 	ids := make(map[string]bool, len(values))
 	for _, v := range values {
 		if doc, ok := v.DocumentOK(); ok {

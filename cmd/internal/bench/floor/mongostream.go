@@ -65,6 +65,7 @@ func (s *changeStream) open(ctx context.Context, cfg *Config) error {
 	if err != nil {
 		return err
 	}
+
 	names, err := s.db.ListCollectionNames(ctx, bson.D{{Key: "name", Value: cfg.Table}})
 	if err != nil {
 		return fmt.Errorf("look up collection %s: %w", cfg.Table, mongostore.Explain(err))
@@ -75,6 +76,7 @@ func (s *changeStream) open(ctx context.Context, cfg *Config) error {
 	if s.session, err = s.db.Client().StartSession(options.Session().SetCausalConsistency(false)); err != nil {
 		return err
 	}
+
 	answer, err := s.runCommand(ctx, bson.D{
 		{Key: "aggregate", Value: cfg.Table},
 		{Key: "pipeline", Value: bson.A{
@@ -88,6 +90,7 @@ func (s *changeStream) open(ctx context.Context, cfg *Config) error {
 	if err != nil {
 		return fmt.Errorf("start stream: %w", mongostore.Explain(err))
 	}
+
 	s.cursor, _ = answer.Lookup("cursor", "id").Int64OK()
 	return nil
 }

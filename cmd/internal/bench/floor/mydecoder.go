@@ -63,10 +63,12 @@ func (d *rowsDecoder) tableMap(raw []byte) error {
 		}
 		return nil
 	}
+
 	d.tableID = id
 	if bytes.Equal(r.remaining, d.lastTableMap) {
 		return nil
 	}
+
 	d.lastTableMap = bytes.Clone(r.remaining)
 	types := r.next(r.encodedLength())
 	meta := messageReader{r.next(r.encodedLength())}
@@ -118,20 +120,24 @@ func (d *rowsDecoder) inserts(kind replication.EventType, raw []byte, take func(
 	if id != d.tableID {
 		return nil
 	}
+
 	r := messageReader{rest}
 	if kind == replication.WRITE_ROWS_EVENTv2 {
 		r.next(int(binary.LittleEndian.Uint16(r.remaining))) // extra data, its length included
 	}
+
 	columns := r.encodedLength()
 	if columns != len(d.columns) {
 		return fmt.Errorf("row event has %d columns of %s, table map has %d", columns, d.table, len(d.columns))
 	}
+
 	bitmap := (columns + 7) / 8
 	for _, b := range r.next(bitmap)[:columns/8] {
 		if b != 0xff {
 			return errors.New("row event lacks columns: binlog_row_image is not FULL")
 		}
 	}
+
 	for len(r.remaining) > 0 {
 		next, err := d.row(&r, r.next(bitmap))
 		if err != nil {

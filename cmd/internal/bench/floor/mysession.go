@@ -99,6 +99,7 @@ func (d *mysqlDatabase) openSession(ctx context.Context, autocommit string, coun
 	if err != nil {
 		return nil, err
 	}
+
 	s := &mysqlSession{table: d.table, fill: fill, countedResult: counts}
 	cfg.MultiStatements = true
 	cfg.Params = map[string]string{"autocommit": autocommit, "sql_mode": "'STRICT_ALL_TABLES'", "time_zone": "'+00:00'"}
@@ -106,6 +107,7 @@ func (d *mysqlDatabase) openSession(ctx context.Context, autocommit string, coun
 		s.netConn, err = new(net.Dialer).DialContext(ctx, network, addr)
 		return s.netConn, err
 	}
+
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, err)
@@ -176,6 +178,7 @@ func (s *mysqlSession) claimedOf(rows []row) (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	ids := make(map[string]bool, len(rows))
 	values := make([]driver.Value, 1)
 	for err = found.Next(values); err == nil; err = found.Next(values) {
@@ -187,6 +190,7 @@ func (s *mysqlSession) claimedOf(rows []row) (map[string]bool, error) {
 	if err := found.Close(); err != nil {
 		return nil, err
 	}
+
 	_, err = s.exec(context.Background(), "COMMIT") // otherwise the next read would use the same snapshot
 	return ids, err
 }

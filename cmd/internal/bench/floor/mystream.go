@@ -56,26 +56,32 @@ func (d *mysqlDatabase) openStream(ctx context.Context, rows *ledger) (stream, e
 	if err != nil {
 		return nil, err
 	}
+
 	s := &binlogStream{started: make(chan struct{}), closed: make(chan struct{}), out: chunker{ledger: rows}}
 	if s.dec, err = d.findColumns(ctx, cfg); err != nil {
 		return nil, err
 	}
+
 	from, err := parseGTIDs(d.cfg.From)
 	if err != nil {
 		return nil, err
 	}
+
 	host, port, err := net.SplitHostPort(cfg.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("floor needs a TCP connection: %w", err)
 	}
+
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		return nil, err
 	}
+
 	flavor := gomysql.MySQLFlavor
 	if _, maria := from.(*gomysql.MariadbGTIDSet); maria {
 		flavor = gomysql.MariaDBFlavor
 	}
+
 	s.syncer = replication.NewBinlogSyncer(replication.BinlogSyncerConfig{
 		ServerID: rand.Uint32() | 1<<31, Flavor: flavor, Host: host, Port: uint16(number),
 		User: cfg.User, Password: cfg.Passwd, TLSConfig: cfg.TLS, Localhost: "sluicebox bench floor",
@@ -103,6 +109,7 @@ FROM information_schema.columns WHERE table_schema = ? AND table_name = ?`
 	if err != nil {
 		return dec, err
 	}
+
 	pool := sql.OpenDB(connector)
 	defer func() { _ = pool.Close() }() // its error does not matter
 	columns := &d.table.layout.Columns
@@ -122,6 +129,7 @@ FROM information_schema.columns WHERE table_schema = ? AND table_name = ?`
 	if dec.idAt == 0 || dec.payloadAt == 0 {
 		return dec, fmt.Errorf("no table %s in database %s, or it has no columns %s and %s", dec.table, dec.schema, columns.ID, columns.Payload)
 	}
+
 	dec.idAt--
 	dec.payloadAt--
 	return dec, nil

@@ -27,6 +27,7 @@ func (d *pgDecoder) relation(body []byte) error {
 	if oid := r.uint32(); oid != d.table {
 		return fmt.Errorf("publication publishes %q.%q, not only %s", r.text(), r.text(), d.name)
 	}
+
 	r.text()  // schema
 	r.text()  // name
 	r.next(1) // replica identity

@@ -100,22 +100,26 @@ func openSession(ctx context.Context, url string, t *pgTable, timed bool, statem
 	if err != nil {
 		return nil, err
 	}
+
 	for key, value := range map[string]string{
 		"client_encoding": "UTF8", "enable_hashjoin": "off", "enable_mergejoin": "off", "enable_seqscan": "off",
 		"jit": "off", "plan_cache_mode": "force_generic_plan", "synchronous_commit": "off",
 	} {
 		config.RuntimeParams[key] = value
 	}
+
 	conn, err := pgconn.ConnectConfig(ctx, &config.Config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", config.Host, pgstore.Explain(err))
 	}
+
 	for name, sql := range statements {
 		if _, err := conn.Prepare(ctx, name, sql, nil); err != nil {
 			closeConn(conn)
 			return nil, fmt.Errorf("prepare %q: %w", sql, pgstore.Explain(err))
 		}
 	}
+
 	s := &pgSession{conn: conn, table: t, timed: timed}
 	s.bound = pgproto3.Bind{Parameters: make([][]byte, 1), ParameterFormatCodes: make([]int16, 1)}
 	if timed {
@@ -173,6 +177,7 @@ func (s *pgSession) write(rows []row) (int, error) {
 	if s.timed {
 		binary.BigEndian.PutUint64(s.bound.Parameters[1], uint64(time.Now().UnixMicro()-postgresEpoch))
 	}
+
 	s.bound.PreparedStatement = statement
 	f := s.conn.Frontend()
 	f.SendBind(&s.bound)

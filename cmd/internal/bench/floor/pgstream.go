@@ -41,12 +41,14 @@ func openSlotStream(ctx context.Context, cfg *Config, dec *pgDecoder, rows *ledg
 	if err != nil {
 		return nil, err
 	}
+
 	config.RuntimeParams["replication"] = "database"
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	conn, err := pgconn.ConnectConfig(ctx, &config.Config)
 	if err != nil {
 		return nil, fmt.Errorf("connect stream to %s: %w", config.Host, pgstore.Explain(err))
 	}
+
 	publication := strings.ReplaceAll(pgstore.Ident(cfg.Publication), "'", "''")
 	err = pglogrepl.StartReplication(ctx, conn, cfg.Slot, 0, pglogrepl.StartReplicationOptions{
 		Mode: pglogrepl.LogicalReplication, PluginArgs: []string{"proto_version '1'", "publication_names '" + publication + "'"},
@@ -69,6 +71,7 @@ func (s *slotStream) run(ctx context.Context, maxRows int, take func([]row) erro
 	if err := s.setReadDeadline(s.statusAt.Add(statusInterval)); err != nil {
 		return err
 	}
+
 	for ctx.Err() == nil { // checked after setting the deadline, which may have replaced the past one of AfterFunc
 		msg, err := s.conn.Frontend().Receive()
 		switch {
@@ -83,6 +86,7 @@ func (s *slotStream) run(ctx context.Context, maxRows int, take func([]row) erro
 			return err
 		}
 	}
+
 	_ = conn.SetWriteDeadline(time.Now().Add(closeTimeout))
 	_ = s.status(time.Now()) // the rows are completed even if the server does not receive it
 	return ctx.Err()

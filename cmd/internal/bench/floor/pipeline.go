@@ -102,6 +102,7 @@ func (l *pipeline) startBulk(ctx context.Context, g *errgroup.Group, in stream, 
 	g.Go(func() error {
 		return in.run(ctx, chunk, func(rows []row) error { return sendRows(ctx, read, rows) })
 	})
+
 	g.Go(func() error { return l.claim(ctx, read, claimed, batch) })
 	for range senders {
 		g.Go(func() error {
@@ -224,6 +225,7 @@ func gather(ctx context.Context, rows []row, from <-chan []row) ([]row, error) {
 			return nil, ctx.Err()
 		}
 	}
+
 	for len(rows) < maxStatementRows {
 		select {
 		case more := <-from:

@@ -45,6 +45,7 @@ func render(all map[string]*bench.Result) string {
 			break
 		}
 	}
+
 	const head = "| What | | Relay | Against | Ratio | Goal | |\n|---|---|---|---|---|---|---|\n"
 	b.WriteString("\n" + head)
 	rows(&b, all, goals)
@@ -52,6 +53,7 @@ func render(all map[string]*bench.Result) string {
 		rows(b, all, drains)
 		rows(b, all, otherLine)
 	})
+
 	section(&b, "\n### Growth\n\n", func(b *strings.Builder) {
 		plot(b, all, "Drain by the number of groups", "groups", "drain", "rows/s", "groups-")
 		plot(b, all, "Latency by the rate (p50)", "rows a second", "p50", "ms", "rate-")
@@ -137,6 +139,7 @@ func plot(b *strings.Builder, all map[string]*bench.Result, title, x, measure, u
 	if len(at) == 0 {
 		return
 	}
+
 	fmt.Fprintf(b, "%s: %s of the relay (first line) and of the floor (second).\n\n", title, unit)
 	fmt.Fprintf(b, "```mermaid\nxychart-beta\n    title %q\n    x-axis %q [%s]\n    y-axis %q\n    line [%s]\n    line [%s]\n```\n\n",
 		title, x, strings.Join(at, ", "), unit, strings.Join(relay, ", "), strings.Join(floor, ", "))

@@ -40,10 +40,12 @@ func suite() []entry {
 		{"drain-outbox-messages", "layout `outbox-messages`, which deletes", drains, bench.Options{Scenario: "drain", Layout: "outbox-messages", Repeat: fewRounds}},
 		{"slow-receiver-runs", "receiver that takes 20 ms, 100 rows a request, 64 senders", otherLine, bench.Options{Scenario: "slow-receiver", Batch: 100, Rows: 200_000, Repeat: fewRounds}},
 	}
+
 	for _, groups := range []int{10, 1000, 100_000} {
 		all = append(all, entry{fmt.Sprint("groups-", groups), fmt.Sprint(groups), growth,
 			bench.Options{Scenario: "drain", Groups: groups, Repeat: fewRounds}})
 	}
+
 	for _, rate := range []int{100, 1000, 5000} {
 		all = append(all, entry{fmt.Sprint("rate-", rate), fmt.Sprint(rate), growth,
 			bench.Options{Scenario: "latency", Rate: rate, Clients: 8, Repeat: fewRounds}})
