@@ -14,7 +14,7 @@ import (
 )
 
 // Options configure a benchmark. A zero value stands for the default of the scenario, see
-// Scenarios.
+// scenarios.
 type Options struct {
 	// Source is a PostgreSQL, MySQL, MariaDB or MongoDB database. The benchmark creates
 	// other databases on its server.
