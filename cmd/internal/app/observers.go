@@ -187,9 +187,12 @@ func (w *sinkObserver) takeVanishedCount(outbox string) int {
 	return n
 }
 
+// spillCheckPrefix begins the name of the check for rows of a sink that cannot be spilled.
+const spillCheckPrefix = "spill of "
+
 // RowUnspillable implements dispatch.Observer.
 func (w *sinkObserver) RowUnspillable(it *store.Item, err error) {
-	w.relay.health.fail("spill of "+w.sink, fmt.Sprintf("row %.40q of %s cannot be spilled: %v", it.ID, it.Outbox, err))
+	w.relay.health.fail(spillCheckPrefix+w.sink, fmt.Sprintf("row %.40q of %s cannot be spilled: %v", it.ID, it.Outbox, err))
 	if w.shouldLog("unspillable") {
 		w.relay.log.Error("row cannot be spilled; kept in memory", "sink", w.sink, "outbox", it.Outbox, "id", it.ID, "group", it.Group.String(), "error", err,
 			"remedy", "it is delivered all the same; until then the database retains log, and sluicebox_unspillable_rows counts such rows")
@@ -198,7 +201,7 @@ func (w *sinkObserver) RowUnspillable(it *store.Item, err error) {
 
 // UnspillableCleared implements dispatch.Observer.
 func (w *sinkObserver) UnspillableCleared() {
-	w.relay.health.ok("spill of "+w.sink, "no unspillable rows")
+	w.relay.health.ok(spillCheckPrefix+w.sink, "no unspillable rows")
 }
 
 // StoreFailed implements dispatch.Observer.

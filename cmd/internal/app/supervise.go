@@ -25,11 +25,12 @@ func (r *relay) supervise(ctx context.Context) (end func(), err error) {
 	return func() { close(ended); <-done }, nil
 }
 
-// isWorking reports whether the relay reads as leader or stands by. Sinks do not count,
-// because a receiver may be down.
+// isWorking reports whether the relay reads as leader or stands by. Checks of a sink do not
+// count, because a receiver may be down or a row may be unspillable, and a service manager
+// would end a relay that delivers everything else.
 func (r *relay) isWorking() bool {
 	for _, c := range r.health.Checks() {
-		if !c.OK && !strings.HasPrefix(c.Name, "sink ") {
+		if !c.OK && !strings.HasPrefix(c.Name, "sink ") && !strings.HasPrefix(c.Name, spillCheckPrefix) {
 			return false
 		}
 	}

@@ -25,3 +25,19 @@ func TestSummaryOfASilentStream(t *testing.T) {
 		}
 	})
 }
+
+// A sink that fails and a row that cannot be spilled do not keep the relay from READY,
+// because the service manager would restart it. A database that fails does.
+func TestChecksOfASinkDoNotDelayReady(t *testing.T) {
+	r, end := beginSession(sessionStats{mode: "stream", sourceDetail: "reading the log", expectedInterval: time.Minute, paused: func() bool { return false }})
+	defer end()
+	r.health.fail("sink platform", "circuit breaker open")
+	r.health.fail(spillCheckPrefix+"platform", "row 1 of outbox cannot be spilled")
+	if !r.isWorking() {
+		t.Errorf("got not working with the checks %+v", r.health.Checks())
+	}
+	r.health.fail("database", "unreachable")
+	if r.isWorking() {
+		t.Error("got working without the database")
+	}
+}
