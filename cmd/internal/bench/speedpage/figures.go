@@ -48,10 +48,10 @@ func renderFigures(folder string) (string, error) {
 		}
 		if b.Len() == 0 {
 			m := &all["latency"].Machine
-			fmt.Fprintf(&b, "Measured on %d cores (%s) that database, relay, writers and receiver share, with every\n"+
-				"commit flushed to disk. In parentheses: the *floor*, the least program that reads, claims,\n"+
-				"sends and completes the same rows.\n\n", m.Cores, m.Processor)
-			b.WriteString("| Database | Commit to receiver at 300 rows/s, p50 | p99 | Backlog of 200 000 rows in 1000 groups |\n|---|---|---|---|\n")
+			fmt.Fprintf(&b, "Measured on one machine with %d cores (%s). Database, relay, writers and receiver share\n"+
+				"them, and every commit is flushed to disk. In parentheses: the *floor*, the least program that\n"+
+				"reads, claims, sends and completes the same rows.\n\n", m.Cores, m.Processor)
+			b.WriteString("| Database | Commit to receiver, p50, 300 rows/s | Commit to receiver, p99, 300 rows/s | Backlog of 200 000 rows in 1000 groups |\n|---|---|---|---|\n")
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", db.title,
 			figure(all["latency"], "p50"), figure(all["latency"], "p99"), figure(all["drain"], "drain"))
