@@ -11,10 +11,11 @@
 -- By default these are the columns that the layout flowcatalyst writes. For another
 -- layout, and where rows are deleted:
 --
---   @columns = 'sent_at, failed_at'    what the layout writes; the names as in SQL
---   @delete = 'yes'                    for delivered rows that are deleted (layout
---                                      outbox-messages, delete-delivered, retention),
---                                      and `sluicebox deadletters discard`
+--   @columns = 'sent_at, failed_at, error'  what the layout writes; the names as in SQL
+--   @delete = 'yes'                         for delivered rows that are deleted (layout
+--                                           outbox-messages, delete-delivered,
+--                                           retention), and `sluicebox deadletters
+--                                           discard`
 --
 -- The layout outbox-messages: @table = 'outbox_messages', @delete = 'yes',
 --   @columns = 'status, retry_count, updated_at, error_message'

@@ -6,11 +6,12 @@
 -- By default these are the columns that the layout flowcatalyst writes. For
 -- another layout, and where rows are deleted:
 --
---   -v schema=shop                      the table's schema; default public
---   -v columns='sent_at, failed_at'     what the layout writes; the names as in SQL
---   -v delete=yes                       for delivered rows that are deleted (layout
---                                       outbox-messages, delete-delivered,
---                                       retention), and `sluicebox deadletters discard`
+--   -v schema=shop                          the table's schema; default public
+--   -v columns='sent_at, failed_at, error'  what the layout writes; the names as in SQL
+--   -v delete=yes                           for delivered rows that are deleted (layout
+--                                           outbox-messages, delete-delivered,
+--                                           retention), and `sluicebox deadletters
+--                                           discard`
 --
 -- The layout outbox-messages: -v table=outbox_messages -v delete=yes
 --   -v columns='status, retry_count, updated_at, error_message'

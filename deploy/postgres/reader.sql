@@ -9,8 +9,8 @@
 --
 -- `deadletters list` asks every table of the configuration: for a role that was given
 -- some of them alone, name one (`--outbox outbox_events`). That a table is refused to
--- it is mended here, and not by what `sluicebox doctor` or `init --print` lists: that is
--- what a relay needs, which writes.
+-- it is mended here, and not by what `sluicebox doctor` lists: that is what a relay
+-- needs, which writes.
 --
 -- It sees payloads: also the list reads them, for their size.
 
