@@ -121,7 +121,7 @@ func (s *scene) replayAnother(r *relay, _ int) {
 		expectRefused(s.t, job, "position belongs to another log: ", "use --source table to read the table")
 	}
 	s.t.Log(jobs[0].Reason)
-	expectTable(s.t, jobs[2], jobs[3], s.rows(), "the ")
+	expectTable(s.t, jobs[2], jobs[3], s.rows(), "log lost: ")
 	s.t.Log(jobs[2].Reason)
 	if ids, twice := again(s.to.Accepted(), jobs[2].ID); len(ids) != s.rows() || twice > 0 {
 		s.t.Errorf("%d rows arrived, %d of them twice", len(ids), twice)
