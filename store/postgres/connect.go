@@ -155,7 +155,7 @@ func Explain(err error) error {
 	case "42501": // insufficient_privilege
 		return &store.SetupError{
 			Problem: pg.Message,
-			Remedy:  "grant it to the role: `sluicebox init --print` lists a relay's grants, deploy/postgres/reader.sql the grants of a read-only role",
+			Remedy:  "grant it to the role: deploy/postgres/roles.sql, own.sql and outbox.sql have a relay's grants, reader.sql has those of a read-only role",
 		}
 	}
 

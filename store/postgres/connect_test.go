@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/postgres"
@@ -102,4 +104,20 @@ func TestParseURLPicksHost(t *testing.T) {
 			t.Errorf("read-only server: got error %v", err)
 		}
 	})
+}
+
+// TestExplainMissingGrant: a missing privilege names the scripts that have the grants.
+func TestExplainMissingGrant(t *testing.T) {
+	var setup *store.SetupError
+	if !errors.As(postgres.Explain(&pgconn.PgError{Code: "42501", Message: "permission denied for schema shop"}), &setup) {
+		t.Fatal("got no *store.SetupError")
+	}
+	if setup.Problem != "permission denied for schema shop" {
+		t.Errorf("got problem %q", setup.Problem)
+	}
+	for _, script := range []string{"roles.sql", "own.sql", "outbox.sql", "reader.sql"} {
+		if _, err := os.Stat("../../deploy/postgres/" + script); err != nil || !strings.Contains(setup.Remedy, script) {
+			t.Errorf("remedy %q: want it to name %s (%v)", setup.Remedy, script, err)
+		}
+	}
 }
