@@ -219,7 +219,11 @@ func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
 		if e.Idle {
 			idle = " (no rows waiting)"
 		}
-		fmt.Fprintf(b, "%s: circuit breaker open for %s%s, %s at %s: %s\n", quoteCell(s.Name), ageText(e.Since, now), idle, oneLine(e.Class), oneLine(e.Endpoint), oneLine(e.Error))
+		at := "" // a sink with a single endpoint does not name it
+		if e.Endpoint != "" {
+			at = " at " + oneLine(e.Endpoint)
+		}
+		fmt.Fprintf(b, "%s: circuit breaker open for %s%s, %s%s: %s\n", quoteCell(s.Name), ageText(e.Since, now), idle, oneLine(e.Class), at, oneLine(e.Error))
 	}
 }
 

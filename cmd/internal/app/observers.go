@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"sync"
@@ -93,14 +94,14 @@ func (w *sinkObserver) BreakersChanged(all []dispatch.OpenBreaker) {
 		}
 		if !before[s.Endpoint] {
 			w.relay.log.Error("circuit breaker opened",
-				"sink", w.sink, "endpoint", s.Endpoint, "class", s.LastFailure.Class.String(), "error", s.LastFailure.Detail,
+				"sink", w.sink, endpointAttr(s.Endpoint), "class", s.LastFailure.Class.String(), "error", s.LastFailure.Detail,
 				"remedy", "single-row probes are sent until one is accepted")
 		}
 	}
 
 	for endpoint := range before {
 		if !w.openBreakers[endpoint] {
-			w.relay.log.Info("circuit breaker closed", "sink", w.sink, "endpoint", endpoint)
+			w.relay.log.Info("circuit breaker closed", "sink", w.sink, endpointAttr(endpoint))
 		}
 	}
 
@@ -108,10 +109,23 @@ func (w *sinkObserver) BreakersChanged(all []dispatch.OpenBreaker) {
 	case len(failing) > 0:
 		w.relay.health.fail("sink "+w.sink, "circuit breaker open: "+strings.Join(failing, "; "))
 	case len(idle) > 0:
-		w.relay.health.ok("sink "+w.sink, "no rows waiting; circuit breaker open for "+strings.Join(idle, ", "))
+		detail := "no rows waiting; circuit breaker open"
+		if names := strings.Join(idle, ", "); names != "" {
+			detail += " for " + names
+		}
+		w.relay.health.ok("sink "+w.sink, detail)
 	default:
 		w.relay.health.ok("sink "+w.sink, "delivers")
 	}
+}
+
+// endpointAttr is the log attribute of an endpoint. A sink with a single endpoint does not
+// name it, and slog leaves out the empty attribute.
+func endpointAttr(endpoint string) slog.Attr {
+	if endpoint == "" {
+		return slog.Attr{}
+	}
+	return slog.String("endpoint", endpoint)
 }
 
 // Stalled implements dispatch.Observer.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
@@ -132,4 +134,27 @@ func TestLockedOutboxFailsNoDatabase(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestBreakerOfUnnamedEndpoint checks that neither the log nor the readiness check has an
+// empty name for the endpoint of a sink that has only one.
+func TestBreakerOfUnnamedEndpoint(t *testing.T) {
+	for endpoint, want := range map[string]struct{ logged, detail string }{
+		"":      {"sink=platform class=rejected ", "no rows waiting; circuit breaker open"},
+		"/jobs": {"sink=platform endpoint=/jobs class=rejected ", "no rows waiting; circuit breaker open for /jobs"},
+	} {
+		var log bytes.Buffer
+		_, m := newTestMetrics(t)
+		r := &relay{log: slog.New(slog.NewTextHandler(&log, nil)), health: newHealth()}
+		w := &sinkObserver{SinkMetrics: m.Sink("platform"), sink: "platform", relay: r}
+		w.BreakersChanged([]dispatch.OpenBreaker{{Endpoint: endpoint, LastFailure: sink.Outcome{Class: sink.Rejected}, Idle: true}})
+		if !slices.ContainsFunc(r.health.Checks(), func(c admin.Check) bool { return c.Detail == want.detail }) {
+			t.Errorf("endpoint %q: got checks %+v, want %q", endpoint, r.health.Checks(), want.detail)
+		}
+
+		w.BreakersChanged(nil)
+		if text := log.String(); !strings.Contains(text, want.logged) || strings.Contains(text, "endpoint=") != (endpoint != "") {
+			t.Errorf("endpoint %q: got log\n%swant %q", endpoint, text, want.logged)
+		}
+	}
 }

@@ -174,7 +174,7 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 			t.Errorf("the metric of %s is %v", sink, n)
 		}
 		r.waitFor(`msg="sink open failed; retrying" sink=` + sink)
-		r.waitFor(`sink=` + sink + ` endpoint="" class=misconfigured`)
+		r.waitFor(`msg="circuit breaker opened" sink=` + sink + ` class=misconfigured`)
 	}
 	if n := r.metric(`sluicebox_sink_open_failed{sink="plain"}`); n != 0 {
 		t.Errorf("the metric of the sink that is open is %v, want 0", n)
