@@ -81,14 +81,16 @@ func outboxNames(cfg *config.Config, named string) ([]string, error) {
 
 // openDeadLetters loads the configuration and opens the FAILED rows of the chosen
 // outboxes.
-func (p *program) openDeadLetters(from *configFlag, outbox string) (letters store.DeadLetters, outboxes []string, closed func(), err error) {
+func (p *program) openDeadLetters(from *configFlag, outbox string) (letters store.DeadLetters, outboxes []store.Outbox, closed func(), err error) {
 	cfg, err := from.load(p)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if outboxes, err = outboxNames(cfg, outbox); err != nil {
+	names, err := outboxNames(cfg, outbox)
+	if err != nil {
 		return nil, nil, nil, err
 	}
+	outboxes = slices.DeleteFunc(cfg.Outboxes(), func(o store.Outbox) bool { return !slices.Contains(names, o.Name) })
 	letters, closed, err = p.relay.deadLetters(cfg)
 	return letters, outboxes, closed, err
 }
@@ -115,8 +117,10 @@ func (c *deadLetterListCommand) Run(ctx context.Context, p *program) error {
 	defer closed()
 	found := []admin.DeadLetter{}
 	more := 0
-	for _, outbox := range outboxes {
-		f := c.filter(outbox, nil)
+	counted := map[string]bool{} // by outbox
+	for i := range outboxes {
+		counted[outboxes[i].Name] = outboxes[i].Layout.Columns.RetryCount != ""
+		f := c.filter(outboxes[i].Name, nil)
 		rows, err := readDeadLetters(ctx, letters, f, c.Limit-len(found))
 		if err != nil {
 			return err
@@ -132,7 +136,7 @@ func (c *deadLetterListCommand) Run(ctx context.Context, p *program) error {
 		more += max(0, n-len(rows))
 	}
 
-	if err := c.print(p, found); err != nil {
+	if err := c.print(p, found, counted); err != nil {
 		return err
 	}
 	if more > 0 {
@@ -158,7 +162,7 @@ func readDeadLetters(ctx context.Context, letters store.DeadLetters, f store.Dea
 	return shown, nil
 }
 
-func (c *deadLetterListCommand) print(p *program, found []admin.DeadLetter) error {
+func (c *deadLetterListCommand) print(p *program, found []admin.DeadLetter, counted map[string]bool) error {
 	if c.JSON {
 		return p.json(admin.DeadLetterList{DeadLetters: found})
 	}
@@ -173,11 +177,19 @@ func (c *deadLetterListCommand) print(p *program, found []admin.DeadLetter) erro
 		d := &found[i]
 		lines[i] = []string{
 			quoteCell(d.Outbox), quoteCell(d.Kind), groupCell(d.Group), quoteCell(d.ID), ageText(d.FailedAt, now),
-			strconv.Itoa(d.RetryCount), strconv.Itoa(d.PayloadSize), oneLine(d.Error),
+			retryCell(d, counted[d.Outbox]), strconv.Itoa(d.PayloadSize), oneLine(d.Error),
 		}
 	}
 
 	return printTable(p.stdout, []string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "RETRIES", "BYTES", "ERROR"}, lines)
+}
+
+// retryCell returns the retry count of a row, "-" if its layout has no column for it.
+func retryCell(d *admin.DeadLetter, counted bool) string {
+	if !counted {
+		return "-"
+	}
+	return strconv.Itoa(d.RetryCount)
 }
 
 // deadLetterShowCommand is `sluicebox deadletters show`.
@@ -200,7 +212,10 @@ func (c *deadLetterShowCommand) Run(ctx context.Context, p *program) error {
 	defer closed()
 	shown := []admin.DeadLetter{} // for --json
 	missing := c.IDs
-	for _, outbox := range outboxes {
+	names := make([]string, len(outboxes))
+	for i := range outboxes {
+		outbox, counted := outboxes[i].Name, outboxes[i].Layout.Columns.RetryCount != ""
+		names[i] = outbox
 		for ids := range slices.Chunk(c.IDs, maxPayloadsInMemory) {
 			rows, err := letters.Failed(ctx, store.DeadLetterFilter{Outbox: outbox, IDs: ids}, len(ids), true)
 			if err != nil {
@@ -211,7 +226,7 @@ func (c *deadLetterShowCommand) Run(ctx context.Context, p *program) error {
 				missing = slices.DeleteFunc(slices.Clone(missing), func(id string) bool { return id == d.ID })
 				if c.JSON {
 					shown = append(shown, d)
-				} else if err := showDeadLetter(p, &d); err != nil {
+				} else if err := showDeadLetter(p, &d, counted); err != nil {
 					return err
 				}
 			}
@@ -225,14 +240,14 @@ func (c *deadLetterShowCommand) Run(ctx context.Context, p *program) error {
 	}
 
 	if len(missing) > 0 {
-		return &commandError{code: exitFailed, problem: fmt.Sprintf("no FAILED row has the id %s in %s", strings.Join(missing, ", "), strings.Join(outboxes, ", "))}
+		return &commandError{code: exitFailed, problem: fmt.Sprintf("no FAILED row has the id %s in %s", strings.Join(missing, ", "), strings.Join(names, ", "))}
 	}
 	return nil
 }
 
 // showDeadLetter prints a row with its payload. Control characters are escaped; --json
 // prints the exact bytes.
-func showDeadLetter(p *program, d *admin.DeadLetter) error {
+func showDeadLetter(p *program, d *admin.DeadLetter, counted bool) error {
 	failed := "unknown"
 	if !d.FailedAt.IsZero() {
 		failed = fmt.Sprintf("%s (%s ago)", d.FailedAt.UTC().Format(time.RFC3339), ageText(d.FailedAt, time.Now()))
@@ -252,7 +267,7 @@ func showDeadLetter(p *program, d *admin.DeadLetter) error {
 		}, text)
 	}
 
-	_, err := fmt.Fprintf(p.stdout, "outbox   %s\nid       %s\nkind     %s\ngroup    %s\nfailed   %s\nretries  %d\nerror    %s\npayload  %d bytes\n%s\n\n",
-		quoteCell(d.Outbox), quoteCell(d.ID), quoteCell(d.Kind), groupCell(d.Group), failed, d.RetryCount, oneLine(d.Error), d.PayloadSize, payload)
+	_, err := fmt.Fprintf(p.stdout, "outbox   %s\nid       %s\nkind     %s\ngroup    %s\nfailed   %s\nretries  %s\nerror    %s\npayload  %d bytes\n%s\n\n",
+		quoteCell(d.Outbox), quoteCell(d.ID), quoteCell(d.Kind), groupCell(d.Group), failed, retryCell(d, counted), oneLine(d.Error), d.PayloadSize, payload)
 	return err
 }
