@@ -95,7 +95,7 @@ func (s *Source) checkOrigin(ctx context.Context, b *sideSession, at store.Check
 // checkRetainedSlot verifies that a slot retains the WAL after a position.
 func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, from pglogrepl.LSN) error {
 	if at.Position == "" || at.Slot == "" {
-		return lostErrorf("no WAL was retained for this position; the server retains only WAL that the relay has not settled")
+		return &notRetainedError{capture.LostError{Reason: "no log is retained from that time (PostgreSQL: `checkpoint create --keep-log`)"}}
 	}
 	if _, ours := s.retainedNameOf(at.Slot); !ours {
 		return lostErrorf("slot %q does not retain WAL for relay %s", at.Slot, s.cfg.Name)
@@ -148,6 +148,15 @@ func (s *Source) copySlot(ctx context.Context, conn *pgconn.PgConn, from, to str
 	}
 	return fmt.Errorf("copy slot %s: %w", from, s.explainStreamError(err))
 }
+
+// notRetainedError reports that no slot was made for a position. It is a *capture.LostError,
+// but its text does not say so: a relay without retained log lost nothing.
+type notRetainedError struct{ capture.LostError }
+
+func (e *notRetainedError) Error() string { return e.Reason }
+
+// Unwrap makes the error a *capture.LostError.
+func (e *notRetainedError) Unwrap() error { return &e.LostError }
 
 func lostErrorf(format string, args ...any) error {
 	return &capture.LostError{Reason: fmt.Sprintf(format, args...)}

@@ -193,12 +193,12 @@ func TestReleasedLogEndsReplay(t *testing.T) {
 		return ""
 	})
 
-	if j.State != store.JobRefused || !strings.Contains(j.Reason, "no WAL was retained") {
+	if j.State != store.JobRefused || !strings.Contains(j.Reason, "as requested, because no log is retained from that time") {
 		t.Errorf("got job %+v", j)
 	}
 
 	l.replay("since", replay.Spec{Since: time.Now().Add(-time.Hour)})
-	if j := l.waitForState("since", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "log lost") {
+	if j := l.waitForState("since", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.HasPrefix(j.Reason, "from the table, because no log is retained from that time (PostgreSQL: `checkpoint create --keep-log`); ") {
 		t.Errorf("got job %+v", j)
 	}
 }

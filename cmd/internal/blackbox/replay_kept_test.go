@@ -29,7 +29,7 @@ func TestARetainedLogOverItsLimitIsReleased(t *testing.T) {
 		jobs := r.replays([]string{"--from=early"}, []string{"--from=early", "--dry-run"}, []string{"--from=early", "--source=log"}, []string{"--from=plain", "--source=log"})
 		expectTable(s.t, jobs[0], jobs[1], 50, "log lost: it was retained for checkpoint early: ")
 		expectRefused(s.t, jobs[2], "cannot read the log as requested, because log lost: ", "checkpoint.max-kept")
-		expectRefused(s.t, jobs[3], "no WAL was retained for this position")
+		expectRefused(s.t, jobs[3], "cannot read the log as requested, because no log is retained from that time (PostgreSQL: `checkpoint create --keep-log`)")
 		checkReplay(s.t, s.to.Accepted(), jobs[0].ID, numbers(1, 50))
 		s.elsewhere(otherPostgres(version), "plain")
 		if out, why, code := r.sluicebox("checkpoint", "delete", "early"); code != 0 {

@@ -224,7 +224,7 @@ func (s *scene) elsewhere(h host, from string) {
 	jobs := r.replays([]string{"--from=plain"}, []string{"--from=kept"}, []string{"--from=kept", "--dry-run"}, []string{"--since=1h"}, []string{"--since=1h", "--dry-run"})
 	expectRefused(s.t, jobs[0], "position belongs to another log: ", "use --source table to read the table")
 	expectTable(s.t, jobs[1], jobs[2], 20, "log lost: it was retained for checkpoint kept: replication slot dropped externally")
-	expectTable(s.t, jobs[3], jobs[4], 20, "log lost: ")
+	expectTable(s.t, jobs[3], jobs[4], 20, "no log is retained from that time (PostgreSQL: `checkpoint create --keep-log`); ")
 	for _, job := range jobs {
 		s.t.Log(job.Reason)
 	}
