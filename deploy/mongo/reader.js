@@ -1,7 +1,7 @@
-// A user who looks and changes nothing, for `sluicebox deadletters list` and `show`, and
-// for dashboards. `sluicebox status` and `lanes` need no user: they ask the relay. Put
-// your own names in place of shop, relay_reader and the collections, and run it as an
-// administrator:
+// A user who looks and changes nothing, for `sluicebox deadletters list` and `show`,
+// `checkpoint list`, `replay list` and `errors`, and for dashboards. `sluicebox status` and
+// `lanes` need no user: they ask the relay. Put your own names in place of shop,
+// relay_reader and the collections, and run it as an administrator:
 //
 //   mongosh "mongodb://admin@db.example/?authSource=admin" reader.js
 //
@@ -11,9 +11,12 @@ db.getSiblingDB("shop").createRole({role: "relay_look", roles: [], privileges: [
   {resource: {db: "shop", collection: "outbox_dispatch_jobs"}, actions: ["find"]},
   {resource: {db: "shop", collection: "sluicebox_meta"}, actions: ["find"]},
   {resource: {db: "shop", collection: "sluicebox_leader"}, actions: ["find"]},
+  {resource: {db: "shop", collection: "sluicebox_lease"}, actions: ["find"]},
   {resource: {db: "shop", collection: "sluicebox_checkpoint"}, actions: ["find"]},
+  {resource: {db: "shop", collection: "sluicebox_marker"}, actions: ["find"]},
   {resource: {db: "shop", collection: "sluicebox_parked"}, actions: ["find"]},
   {resource: {db: "shop", collection: "sluicebox_hold"}, actions: ["find"]},
+  {resource: {db: "shop", collection: "sluicebox_wish"}, actions: ["find"]},
   {resource: {db: "shop", collection: "sluicebox_named"}, actions: ["find"]},
   {resource: {db: "shop", collection: "sluicebox_replay"}, actions: ["find"]},
   {resource: {db: "shop", collection: "sluicebox_replay_row"}, actions: ["find"]},

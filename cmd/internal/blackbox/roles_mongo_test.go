@@ -101,7 +101,7 @@ func TestMongoLeastPrivilege(t *testing.T) {
 	})
 }
 
-// A user of reader.js lists the dead letters and changes nothing.
+// A user of reader.js lists the dead letters, checkpoints and replays, and changes nothing.
 func TestMongoReader(t *testing.T) {
 	t.Parallel()
 	guarded(t, "dispatch: {max-retries: 0}\n", func(s *mongoScene) {
@@ -117,6 +117,11 @@ func TestMongoReader(t *testing.T) {
 		stdout, stderr, code := command(t, nil, "deadletters", "list", "-c", file)
 		if code != 0 || !strings.Contains(stdout, bad) {
 			t.Errorf("deadletters list: exit code %d, want 0: %s%s", code, stdout, stderr)
+		}
+		for _, kind := range []string{"checkpoint", "replay"} {
+			if stdout, stderr, code := command(t, nil, kind, "list", "-c", file); code != 0 {
+				t.Errorf("%s list: exit code %d, want 0: %s%s", kind, code, stdout, stderr)
+			}
 		}
 		if _, stderr, code = command(t, nil, "deadletters", "requeue", "-c", file, "--outbox", "outbox_events", "--yes", bad); code == 0 {
 			t.Errorf("the reader may requeue, want it refused: %s", stderr)
