@@ -45,8 +45,10 @@ func testReconnects(t *testing.T, db Database) {
 // testReconnectInTransaction closes the connection after a part of a transaction was received, while the
 // next part waits. The rest must arrive, and no row of the first part again. If each part
 // has a position, the source may notice the lost connection only when the next part is
-// received.
-func testReconnectInTransaction(t *testing.T, db Database, fine bool) {
+// received. No other test may write to the log, because a paused source reads only so far
+// ahead, and behind that it does not notice.
+func testReconnectInTransaction(t *testing.T, h Harness) {
+	db, fine := h.isolated(t), h.RowPositions
 	r, _ := follow(t, db, store.Checkpoint{})
 	commit(t, db, rowsOf("before", 1)...)
 	r.rows(1)

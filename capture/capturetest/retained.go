@@ -15,12 +15,7 @@ func testRetained(t *testing.T, h Harness) {
 		return
 	}
 
-	setup := h.Setup
-	if h.Isolated != nil {
-		setup = h.Isolated
-	}
-
-	db := setup(t)
+	db := h.isolated(t)
 	one, two, three := largeRows("one"), largeRows("two"), largeRows("three")
 	each := h.LogBytes(one)
 

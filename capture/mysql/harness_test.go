@@ -159,7 +159,7 @@ func (d *database) Disconnect(t *testing.T) {
 		list = "performance_schema.processlist"
 	}
 
-	rows, err := d.db.QueryContext(t.Context(), "SELECT id FROM "+list+" WHERE user = ?", d.role)
+	rows, err := d.db.QueryContext(t.Context(), "SELECT id, command, COALESCE(state, '') FROM "+list+" WHERE user = ?", d.role)
 	if err != nil {
 		t.Error(err)
 		return
@@ -168,7 +168,9 @@ func (d *database) Disconnect(t *testing.T) {
 	var ids []int
 	for rows.Next() {
 		var id int
-		err = errors.Join(err, rows.Scan(&id))
+		var command, state string
+		err = errors.Join(err, rows.Scan(&id, &command, &state))
+		t.Logf("KILL session %d: %s, %s", id, command, state)
 		ids = append(ids, id)
 	}
 
