@@ -118,8 +118,8 @@ func TestOutcomesJoinNextClaim(t *testing.T) {
 	outcomes.Wait()
 	n := r.transactions(t) - before
 	t.Logf("%d claims and %d outcomes, one at a time, took %d transactions", rounds, rounds, n)
-	if n > 2*rounds-rounds/8 {
-		t.Error("no outcome joined a claim")
+	if n >= 2*rounds { // on a busy machine few join, without the wait none
+		t.Errorf("no outcome joined a claim: got %d transactions, want fewer than %d", n, 2*rounds)
 	}
 	if got := r.status(t, "0"); got != "COMPLETED" {
 		t.Errorf("got row status %s", got)
