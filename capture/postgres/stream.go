@@ -312,10 +312,10 @@ func (st *stream) sendIdle(now time.Time) {
 // nextStatus returns when the next status is due.
 func (st *stream) nextStatus(acked uint64) time.Time {
 	next := st.statusAt.Add(st.statusInterval)
-	switch behind := st.ackPosition(acked) - min(st.status, st.ackPosition(acked)); {
-	case behind >= statusBytes:
+	switch at := st.ackPosition(acked); {
+	case at >= st.status+statusBytes:
 		return st.statusAt
-	case behind > 0:
+	case at > st.status:
 		next = st.statusAt.Add(minStatusInterval)
 	}
 	if st.mayMissCommit && st.nudgeAt.Before(next) {

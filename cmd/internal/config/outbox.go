@@ -82,16 +82,21 @@ type FailedNumbers struct {
 	Internal     *int `yaml:"internal" doc:"Everything else."`
 }
 
+// namedLayouts returns the layouts that have a name, for MongoDB documents or for tables.
+// The last is for documents only; checkDocumentKeys reports it beside tables.
+func namedLayouts(documents bool) []store.Layout {
+	if documents {
+		return []store.Layout{storemongo.FlowCatalyst(), storemongo.OutboxMessages(), storemongo.OutboxMessagesText()}
+	}
+	return []store.Layout{store.FlowCatalyst(), store.OutboxMessages(), storemongo.OutboxMessagesText()}
+}
+
 // storeLayout returns the layout of the outbox, for MongoDB documents or for tables.
 func (o *Outbox) storeLayout(documents bool) store.Layout {
-	all := []store.Layout{store.FlowCatalyst(), store.OutboxMessages(), storemongo.OutboxMessagesText()}
-	if documents {
-		all = []store.Layout{storemongo.FlowCatalyst(), storemongo.OutboxMessages(), storemongo.OutboxMessagesText()}
-	}
-
 	if o.Layout == layoutCustom {
 		return o.customLayout()
 	}
+	all := namedLayouts(documents)
 	l := all[0]
 	if i := slices.IndexFunc(all, func(l store.Layout) bool { return l.Name == o.Layout }); i >= 0 {
 		l = all[i]

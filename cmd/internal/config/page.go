@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
-	storemongo "github.com/sluicebox/sluicebox/store/mongo"
 )
 
 // Page returns the reference of all keys and layouts in Markdown, with the sections in
@@ -108,10 +107,7 @@ func defaultText(v reflect.Value) string {
 	case reflect.Slice, reflect.Map, reflect.Pointer, reflect.Struct:
 		return ""
 	}
-	text := plainText(v)
-	if v.Kind() == reflect.Int || v.Kind() == reflect.Bool {
-		text = fmt.Sprint(v.Interface())
-	}
+	text := renderScalar(v, field{}).Value
 	if text == "" {
 		return ""
 	}
@@ -133,28 +129,30 @@ func anchor(path string) string {
 func (p *referencePage) layouts() {
 	p.out.WriteString("## Layouts\n\nA layout names the columns of an outbox table and the values of its status. `custom` takes\n" +
 		"them from the configuration. A column that a layout names must exist.\n\n")
-	all := []struct {
-		databases string
-		layout    store.Layout
-	}{
-		{"PostgreSQL, MySQL, MariaDB, SQLite", store.FlowCatalyst()},
-		{"PostgreSQL, MySQL, MariaDB, SQLite", store.OutboxMessages()},
-		{"MongoDB", storemongo.FlowCatalyst()},
-		{"MongoDB", storemongo.OutboxMessages()},
-		{"MongoDB", storemongo.OutboxMessagesText()},
-	}
-	for _, entry := range all {
-		l := &entry.layout
-		fmt.Fprintf(p.out, "### `%s` (%s)\n\n| Key | Column |\n|---|---|\n", l.Name, entry.databases)
-		for _, c := range l.NamedColumns() {
-			fmt.Fprintf(p.out, "| `%s` | `%s` |\n", c.Key, c.Column)
+	for _, documents := range []bool{false, true} {
+		databases := "PostgreSQL, MySQL, MariaDB, SQLite"
+		if documents {
+			databases = "MongoDB"
 		}
-		after := "A delivered row is kept."
-		if l.DeleteDelivered {
-			after = "A delivered row is deleted."
+		for _, l := range namedLayouts(documents) {
+			if documents || !l.TextTimes {
+				p.layout(&l, databases)
+			}
 		}
-		fmt.Fprintf(p.out, "\nStatus: %s. %s\n\n", statusValues(l), after)
 	}
+}
+
+// layout writes the columns and status values of a layout.
+func (p *referencePage) layout(l *store.Layout, databases string) {
+	fmt.Fprintf(p.out, "### `%s` (%s)\n\n| Key | Column |\n|---|---|\n", l.Name, databases)
+	for _, c := range l.NamedColumns() {
+		fmt.Fprintf(p.out, "| `%s` | `%s` |\n", c.Key, c.Column)
+	}
+	after := "A delivered row is kept."
+	if l.DeleteDelivered {
+		after = "A delivered row is deleted."
+	}
+	fmt.Fprintf(p.out, "\nStatus: %s. %s\n\n", statusValues(l), after)
 }
 
 // statusValues lists the values of a layout's status column.

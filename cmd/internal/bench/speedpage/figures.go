@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -17,20 +16,11 @@ const (
 
 // writeFigures writes the README's table from the results of all databases in one folder.
 func writeFigures(folder, readme string) error {
-	text, err := os.ReadFile(readme)
-	if err != nil {
-		return err
-	}
 	figures, err := renderFigures(folder)
 	if err != nil {
 		return err
 	}
-	before, rest, found := strings.Cut(string(text), figuresBegin)
-	_, after, closed := strings.Cut(rest, figuresEnd)
-	if !found || !closed {
-		return fmt.Errorf("%s: no lines %q and %q", readme, figuresBegin, figuresEnd)
-	}
-	return os.WriteFile(readme, []byte(before+figuresBegin+"\n\n"+figures+"\n"+figuresEnd+after), 0o644)
+	return replaceSection(readme, figuresBegin, figuresEnd, figures)
 }
 
 // renderFigures returns the table, with one line for each measured database.

@@ -24,6 +24,11 @@ func writePage(results, page, part string) error {
 	if err != nil {
 		return err
 	}
+	return replaceSection(page, beginMark, endMark, render(all))
+}
+
+// replaceSection replaces the text of a page between two marks.
+func replaceSection(page, beginMark, endMark, section string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
@@ -33,7 +38,7 @@ func writePage(results, page, part string) error {
 	if !found || !closed {
 		return fmt.Errorf("%s: no lines %q and %q to write the results between", page, beginMark, endMark)
 	}
-	return os.WriteFile(page, []byte(before+beginMark+"\n\n"+render(all)+"\n"+endMark+after), 0o644)
+	return os.WriteFile(page, []byte(before+beginMark+"\n\n"+section+"\n"+endMark+after), 0o644)
 }
 
 // render renders the results.
