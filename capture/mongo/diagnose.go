@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// minOplogWindow is how far back the oplog should reach, so that a relay that is down
-	// overnight finds what it missed.
+	// minOplogWindow is how far back the oplog should reach, so that a relay that was
+	// down overnight finds the missed events.
 	minOplogWindow = 24 * time.Hour
 	// maxMajorityLag is how far the majority may lag before events count as late.
 	maxMajorityLag = 10 * time.Second

@@ -23,7 +23,7 @@ type Config struct {
 	// ServerID identifies the relay among the server's replicas and must be unique among
 	// them. 0 selects a random id above 2^31 for each stream, because MariaDB ends an
 	// older stream with the same id before it starts one, and waits up to
-	// net_write_timeout if nobody reads the older one.
+	// net_write_timeout if the older stream has no reader.
 	ServerID uint32
 	// MaxBatchRows and MaxBatchBytes limit a batch; a single row may exceed the bytes.
 	// They default to 500 rows and 4 MiB.

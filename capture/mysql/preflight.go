@@ -153,7 +153,7 @@ func (sv *server) monitorGrantFault(err error) fault.Fault {
 // read.
 func (s *Source) tryStream(ctx context.Context, sv *server, faults *fault.List) error {
 	if sv.setting("server_id") == "0" {
-		return nil // the server sends to nobody, which is a fault of its own
+		return nil // such a server accepts no replica, which is a fault of its own
 	}
 	err := s.tryStreamFromEnd(ctx, sv)
 	if f := fault.FromError(err); f != nil && len(f.Statements) > 0 && s.stream.User != s.control.config.User {

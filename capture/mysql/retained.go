@@ -12,8 +12,8 @@ import (
 )
 
 // Retained measures the binlog behind the acknowledged position, or behind the start
-// position of Open before the first acknowledgement. It counts what the relay has yet to
-// process, even if the server has purged part of it.
+// position of Open before the first acknowledgement. The size includes all binlog that
+// the relay has yet to process, even if the server has purged part of it.
 //
 // Limit is the server's limit for its binlog in bytes. Most servers limit it only by
 // time: once half of that time has passed since the last acknowledgement, Limit is the

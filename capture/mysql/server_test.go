@@ -83,7 +83,7 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// TestUnreadStream checks that an open stream that nobody reads does not prevent
+// TestUnreadStream checks that an open stream without a reader does not prevent
 // the relay's next stream from starting.
 func TestUnreadStream(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {

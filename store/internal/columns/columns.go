@@ -62,8 +62,8 @@ func Missing(l *store.Layout, has func(column string) bool) []string {
 }
 
 // Meant returns the existing column that a custom layout most likely means by a missing
-// one, "" if none is near. A column that the layout names is meant by its own key, so it
-// is nobody's typing error but order-by's.
+// one, "" if none is near. Columns that another key names are left out, because a typing
+// error rarely names one column twice. Only order-by may repeat them.
 func Meant(l *store.Layout, missing string, have []string) string {
 	if l.Name != store.CustomLayout {
 		return "" // the preset's names are right
