@@ -31,7 +31,8 @@ const (
 	colID     // NULL if the row is gone
 	colKind
 	colGroup
-	colPayload
+	colSize    // of the payload, in bytes of the file
+	colPayload // NULL if it stays in the table
 	colRetries
 )
 
@@ -61,7 +62,8 @@ func newLogReader(s *Source, conn *sqlitestore.Conn) *logReader {
 			colID:      col(c.ID, "", sqlitestore.IDText),
 			colKind:    col(c.Kind, "NULL", sqlitestore.TextOf),
 			colGroup:   col(c.Group, "NULL", sqlitestore.TextOf),
-			colPayload: col(c.Payload, "", sqlitestore.PayloadOf),
+			colSize:    col(c.Payload, "", sqlitestore.PayloadSizeOf),
+			colPayload: col(c.Payload, "", s.inlinePayload),
 			colRetries: col(retries, "0", count),
 		} {
 			columns[at] = append(columns[at], fmt.Sprintf("WHEN ?%d THEN %s", i+1, x))
@@ -77,6 +79,15 @@ func newLogReader(s *Source, conn *sqlitestore.Conn) *logReader {
 	r.sql = "SELECT " + strings.Join(list, ", ") + "\nFROM " + s.logTable() + " AS l\n" + strings.Join(joins, "\n") +
 		fmt.Sprintf("\nWHERE l.seq > ?%d AND l.seq <= ?%d ORDER BY l.seq LIMIT ?%d", n+1, n+2, n+3)
 	return r
+}
+
+// inlinePayload is an expression for a payload that a batch carries.
+func (s *Source) inlinePayload(column string) string {
+	payload := "coalesce(" + sqlitestore.PayloadOf(column) + ", '')"
+	if s.resume.MaxPayload <= 0 {
+		return payload
+	}
+	return fmt.Sprintf("CASE WHEN %s <= %d THEN %s END", sqlitestore.PayloadSizeOf(column), s.resume.MaxPayload, payload)
 }
 
 // page is the result of one read.
@@ -143,18 +154,20 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 		return true, nil
 	}
 
-	payload := bytesOf(row[colPayload])
-	size := len(payload)
-	if len(p.batch.Marks) > 0 || len(p.batch.Items) > 0 && p.bytes+size > r.source.cfg.MaxBatchBytes {
+	payload := sqlitestore.BytesOf(row[colPayload])
+	size, _ := row[colSize].(int64)
+	if payload != nil {
+		size = int64(len(payload)) // the file may have it in another encoding
+	}
+	if len(p.batch.Marks) > 0 || len(p.batch.Items) > 0 && p.bytes+len(payload) > r.source.cfg.MaxBatchBytes {
 		return false, nil // the marks of a batch come after its rows
 	}
 
 	it := store.Item{
 		Ref: store.Ref{Outbox: name, ID: id}, Kind: o.Kind,
-		Payload: payload, PayloadSize: size, Captured: now,
+		Payload: payload, PayloadSize: int(size), Captured: now,
 	}
 
-	r.source.resume.DropLargePayload(&it)
 	if o.Layout.Columns.Kind != "" {
 		it.Kind, _ = row[colKind].(string)
 	}
@@ -169,7 +182,7 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	}
 
 	p.batch.Items = append(p.batch.Items, it)
-	p.bytes += size
+	p.bytes += len(payload)
 	p.last = seq
 	return true, nil
 }
@@ -183,18 +196,4 @@ func (r *logReader) missingIDError(o *store.Outbox, seq int64) error {
 		Remedy: fmt.Sprintf("give the row an id and write it to the log too: UPDATE %s SET id = … WHERE seq = %d; or drop the row: DELETE FROM %s WHERE seq = %d",
 			r.source.logTable(), seq, r.source.logTable(), seq),
 	}
-}
-
-// bytesOf returns the bytes of a payload. NULL becomes an empty payload, because nil means
-// that the payload was dropped.
-func bytesOf(v driver.Value) []byte {
-	switch x := v.(type) {
-	case []byte:
-		if x != nil {
-			return x
-		}
-	case string:
-		return append(make([]byte, 0, len(x)), x...)
-	}
-	return []byte{}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -11,8 +12,14 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// claimTimeout is the time a claim waits for the write lock.
-const claimTimeout = 250 * time.Millisecond
+const (
+	// claimTimeout is the time a claim waits for the write lock.
+	claimTimeout = 250 * time.Millisecond
+	// maxReturned is the largest payload in bytes that the claiming statement returns.
+	// RETURNING copies its rows into a temporary table, in memory: a large payload cost five
+	// times its size there, and costs twice its size in a SELECT of its own.
+	maxReturned = 256 << 10
+)
 
 // Claim implements store.Claimer. It claims all rows of a call in one transaction, and
 // truncates at to milliseconds. If another connection holds the write lock for longer than
@@ -65,7 +72,7 @@ func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAns
 		return store.ClaimAnswer{}, err
 	}
 	if t.claim == nil {
-		t.claim, t.readRow = claimQuery(t), readRowQuery(t)
+		t.claim, t.readRow, t.readPayload = claimQuery(t), readRowQuery(t), readPayloadQuery(t)
 	}
 	if t.Layout.State == store.StateNone && !row.WantPayload {
 		return store.ClaimAnswer{Result: store.Claimed, Unwritten: true}, nil // the captured row is sufficient
@@ -82,7 +89,8 @@ func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAns
 
 // claimKey claims the row with the id v.key.
 func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v *values) (store.ClaimAnswer, error) {
-	if c.takeover == 0 && t.Layout.WritesClaims() {
+	writes := t.Layout.WritesClaims()
+	if c.takeover == 0 && writes {
 		// Most rows are not held: one statement claims them.
 		if answer, err := c.update(ctx, t, v); err != nil || answer.Result == store.Claimed {
 			return answer, err
@@ -91,21 +99,25 @@ func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v 
 
 	answer := store.ClaimAnswer{Result: store.Gone}
 	err := c.writer.conn.Query(ctx, t.readRow.sql, t.readRow.args(v), func(found []driver.Value) error {
+		retries, _ := found[1].(int64)
 		switch held := c.heldUntil(found[2], found[3], row); {
 		case found[0] != int64(1):
 			answer.Result = store.AlreadySettled
 		case !held.IsZero():
 			answer.Result, answer.Until = store.Held, held
 		default:
-			answer = claimedAnswer(found[1], found[4])
-			answer.Unwritten = !t.Layout.WritesClaims()
+			answer = store.ClaimAnswer{Result: store.Claimed, RetryCount: int(retries), Unwritten: !writes}
 		}
 		return StopIteration()
 	})
-	if err == nil && answer.Result == store.Claimed && t.Layout.WritesClaims() {
-		if answer, err = c.update(ctx, t, v); err == nil && answer.Result != store.Claimed {
-			err = unchangedError(row.Ref)
-		}
+	if err != nil || answer.Result != store.Claimed {
+		return answer, err
+	}
+	if !writes {
+		return answer, c.readPayload(ctx, t, v, &answer)
+	}
+	if answer, err = c.update(ctx, t, v); err == nil && answer.Result != store.Claimed {
+		err = unchangedError(row.Ref)
 	}
 	return answer, err
 }
@@ -119,15 +131,26 @@ func unchangedError(ref store.Ref) error {
 // update updates the row with the id v.key.
 func (c *claims) update(ctx context.Context, t *table, v *values) (answer store.ClaimAnswer, err error) {
 	err = c.writer.conn.Query(ctx, t.claim.sql, t.claim.args(v), func(row []driver.Value) error {
-		answer = claimedAnswer(row[0], row[1]) // a table without a unique id: one of its rows
+		retries, _ := row[0].(int64)
+		// A table without a unique id: one of its rows.
+		answer = store.ClaimAnswer{Result: store.Claimed, RetryCount: int(retries), Payload: BytesOf(row[1])}
 		return nil
 	})
+	if err == nil && answer.Result == store.Claimed && answer.Payload == nil {
+		err = c.readPayload(ctx, t, v, &answer)
+	}
 	return answer, err
 }
 
-func claimedAnswer(retries, payload driver.Value) store.ClaimAnswer {
-	n, _ := retries.(int64)
-	return store.ClaimAnswer{Result: store.Claimed, RetryCount: int(n), Payload: bytesOf(payload)}
+// readPayload adds the payload to the answer of a row that was claimed, if it is wanted.
+func (c *claims) readPayload(ctx context.Context, t *table, v *values, answer *store.ClaimAnswer) error {
+	if !v.wants {
+		return nil
+	}
+	return c.writer.conn.Query(ctx, t.readPayload.sql, t.readPayload.args(v), func(row []driver.Value) error {
+		answer.Payload = BytesOf(row[0])
+		return StopIteration()
+	})
 }
 
 // heldUntil returns the end of another processor's claim on a row, zero if there is none. A
@@ -143,8 +166,8 @@ func (c *claims) heldUntil(pending, claimedAt driver.Value, row *store.ClaimRow)
 	return time.Time{}
 }
 
-// claimQuery builds the statement that claims a row and returns its retry count and payload.
-// It is nil if a claim writes nothing.
+// claimQuery builds the statement that claims a row and returns its retry count and, if it
+// is wanted and small, its payload. It is nil if a claim writes nothing.
 func claimQuery(t *table) *query {
 	if !t.Layout.WritesClaims() {
 		return nil
@@ -161,12 +184,14 @@ func claimQuery(t *table) *query {
 	}
 	sql := "UPDATE " + TableName(t.Outbox) + " SET " + strings.Join(set, ", ") +
 		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.unsettled(b) +
-		"\nRETURNING " + t.retryCount() + ", " + t.wanted(b)
+		"\nRETURNING " + t.retryCount() +
+		", CASE WHEN " + b.arg(func(v *values) any { return v.wants }) + " AND " + t.payloadSize() + " <= " + strconv.Itoa(maxReturned) +
+		" THEN " + PayloadOf(Ident(t.Layout.Columns.Payload)) + " END"
 	return &query{sql, b.params}
 }
 
 // readRowQuery builds the statement that reads a row. Its columns: whether the row is
-// unsettled, its retry count, whether it is pending, the time of its claim, its payload.
+// unsettled, its retry count, whether it is pending, the time of its claim.
 func readRowQuery(t *table) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
@@ -178,23 +203,17 @@ func readRowQuery(t *table) *query {
 	if c.Claimed != "" && t.Layout.State != store.StateNone {
 		claimed = "+" + Ident(c.Claimed) // the plus prevents the driver from parsing it as a time
 	}
-	sql := "SELECT (" + open + ") IS TRUE AS open, " + t.retryCount() + ", (" + pending + ") IS TRUE, " + claimed + ", " + t.wanted(b) +
+	sql := "SELECT (" + open + ") IS TRUE AS open, " + t.retryCount() + ", (" + pending + ") IS TRUE, " + claimed +
 		"\nFROM " + TableName(t.Outbox) + " WHERE " + Ident(c.ID) + " = " + b.key() +
 		"\nORDER BY open DESC LIMIT 1"
 	return &query{sql, b.params}
 }
 
-func (t *table) wanted(b *builder) string {
-	return "CASE WHEN " + b.arg(func(v *values) any { return v.wants }) + " THEN " + PayloadOf(Ident(t.Layout.Columns.Payload)) + " END"
-}
-
-// bytesOf returns the bytes of a payload, nil for NULL.
-func bytesOf(v driver.Value) []byte {
-	switch x := v.(type) {
-	case []byte:
-		return x
-	case string:
-		return append(make([]byte, 0, len(x)), x...)
-	}
-	return nil
+// readPayloadQuery builds the statement that reads the payload of a row, like readRowQuery.
+func readPayloadQuery(t *table) *query {
+	b := &builder{}
+	sql := "SELECT " + PayloadOf(Ident(t.Layout.Columns.Payload)) + " FROM " + TableName(t.Outbox) +
+		" WHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() +
+		"\nORDER BY (" + t.unsettled(b) + ") IS TRUE DESC LIMIT 1"
+	return &query{sql, b.params}
 }

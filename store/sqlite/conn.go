@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unsafe"
 
 	"modernc.org/sqlite"
 
@@ -112,7 +113,6 @@ func (c *Conn) prepare(ctx context.Context) error {
 	for _, setting := range []string{
 		"busy_timeout=0", // this package retries by itself
 		"synchronous=NORMAL",
-		"cache_size=-16000",                     // KiB; holds a transaction that touches many index pages
 		"fullfsync=1", "checkpoint_fullfsync=1", // a sync reaches the disk on macOS too
 	} {
 		if err := c.pragma(ctx, setting); err != nil {
@@ -375,4 +375,22 @@ func textOf(v driver.Value) (string, bool) {
 		return string(x), true
 	}
 	return strings.TrimSpace(fmt.Sprint(v)), true
+}
+
+// BytesOf returns the bytes of a value, nil for NULL. They share the memory of a text: the
+// driver made it for this row, and a copy of a large payload would double its price.
+func BytesOf(v driver.Value) []byte {
+	switch x := v.(type) {
+	case []byte:
+		if x == nil {
+			return []byte{} // the driver's empty BLOB
+		}
+		return x
+	case string:
+		if x == "" {
+			return []byte{}
+		}
+		return unsafe.Slice(unsafe.StringData(x), len(x))
+	}
+	return nil
 }

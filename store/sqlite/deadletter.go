@@ -91,7 +91,7 @@ func scanLetter(t *table, row []driver.Value) store.DeadLetter {
 	d.FailedAt, _ = readTime(row[5])
 	size, _ := row[6].(int64)
 	d.PayloadSize = int(size)
-	d.Payload = bytesOf(row[7])
+	d.Payload = BytesOf(row[7])
 	return d
 }
 

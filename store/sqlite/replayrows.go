@@ -210,7 +210,7 @@ WHERE name = ? AND job = ? AND outbox = ? AND lane = ? AND n > ? ORDER BY n LIMI
 	err = conn.Query(ctx, read, []any{s.name, id, from.Outbox, from.Lane[:], from.After, each}, func(row []driver.Value) error {
 		r := store.ReplayRow{N: numberAt(row, 0), Item: store.Item{Ref: store.Ref{Outbox: from.Outbox, ID: textAt(row, 1)}, Kind: textAt(row, 2)}}
 		r.Group.Name, r.Group.Valid = textOf(row[3])
-		r.PayloadSize, r.Committed, r.Payload = int(numberAt(row, 4)), timeAt(row, 5), bytesOf(row[6])
+		r.PayloadSize, r.Committed, r.Payload = int(numberAt(row, 4)), timeAt(row, 5), BytesOf(row[6])
 		rows = append(rows, r)
 		return nil
 	})

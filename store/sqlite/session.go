@@ -11,6 +11,11 @@ import (
 	sessions "github.com/sluicebox/sluicebox/store/internal/session"
 )
 
+// writerCache holds a transaction that touches many index pages, in KiB; the driver's
+// allocator takes twice as much. Readers keep SQLite's default of 2 MiB, because a relay has
+// five of them.
+const writerCache = "cache_size=-16000"
+
 // session is the store's writing connection.
 type session struct {
 	*sessions.Session
@@ -40,6 +45,10 @@ func (s *session) Ready(ctx context.Context) error {
 	}
 	conn, err := Dial(ctx, s.path)
 	if err != nil {
+		return err
+	}
+	if err := conn.pragma(ctx, writerCache); err != nil {
+		conn.Close()
 		return err
 	}
 	s.conn, s.tables = conn, map[string]*table{}

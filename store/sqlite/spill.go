@@ -221,7 +221,7 @@ func spilledItem(outbox string, row []driver.Value) store.Item {
 	size, _ := row[5].(int64)
 	it.PayloadSize = int(size)
 	it.Committed, _ = readTime(row[6])
-	it.Payload = bytesOf(row[7])
+	it.Payload = BytesOf(row[7])
 	return it
 }
 

@@ -49,7 +49,7 @@ func readStatusesOf(ctx context.Context, conn *Conn, p *outboxes.Part, rows []st
 				break
 			}
 			err := conn.Query(ctx, read.sql, read.args(&values{key: key, wants: p.WantsPayload(rows, i)}), func(row []driver.Value) error {
-				states[i] = store.RowStatus{State: store.RowState(numberAt(row, 0)), Payload: bytesOf(row[1])}
+				states[i] = store.RowStatus{State: store.RowState(numberAt(row, 0)), Payload: BytesOf(row[1])}
 				return StopIteration()
 			})
 			if err != nil {

@@ -59,8 +59,8 @@ type table struct {
 	columns []column
 	rowid   string // name of the rowid, "" if the table has none
 
-	claim, readRow, isFailed, prune *query
-	write                           [store.Failed + 1]*query // by the status to write
+	claim, readRow, readPayload, isFailed, prune *query
+	write                                        [store.Failed + 1]*query // by the status to write
 }
 
 // describe reads the columns of an outbox's table and checks that none is missing.
@@ -175,9 +175,11 @@ func PayloadOf(expression string) string {
 
 // payloadSize is an expression for the size of a payload that is not read, in bytes of the
 // file. A text in a UTF-16 file has up to twice as many as the relay reads.
-func (t *table) payloadSize() string {
-	return "coalesce(octet_length(" + Ident(t.Layout.Columns.Payload) + "), 0)"
-}
+func (t *table) payloadSize() string { return PayloadSizeOf(Ident(t.Layout.Columns.Payload)) }
+
+// PayloadSizeOf returns an expression for the size of a payload in bytes of the file. SQLite
+// computes it without reading the payload of a column.
+func PayloadSizeOf(expression string) string { return "coalesce(octet_length(" + expression + "), 0)" }
 
 // TextOf returns an expression for a value as text.
 func TextOf(expression string) string { return "CAST(" + expression + " AS TEXT)" }

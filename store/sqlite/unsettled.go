@@ -58,7 +58,7 @@ func unsettledItem(o *store.Outbox, row []driver.Value) (store.Item, error) {
 		return it, noIDError(o)
 	}
 	size, _ := row[4].(int64)
-	it.Payload, it.PayloadSize = bytesOf(row[3]), int(size)
+	it.Payload, it.PayloadSize = BytesOf(row[3]), int(size)
 	if it.Payload != nil {
 		it.PayloadSize = len(it.Payload) // the file may have it in another encoding
 	}
