@@ -18,11 +18,11 @@ type SavepointState string
 
 // States of a named checkpoint.
 const (
-	SavepointRequested SavepointState = "wanted"  // not processed yet
-	SavepointMade      SavepointState = "made"    // the server decides how long to retain its log
-	SavepointRetained  SavepointState = "kept"    // its log is retained
-	SavepointLogLost   SavepointState = "dropped" // its log was retained and is lost; see Reason
-	SavepointRefused   SavepointState = "refused" // it could not be made; see Reason
+	SavepointRequested SavepointState = "requested" // not processed yet
+	SavepointMade      SavepointState = "made"      // the server decides how long to retain its log
+	SavepointRetained  SavepointState = "retained"  // its log is retained
+	SavepointLogLost   SavepointState = "lost"      // its log was retained and is lost; see Reason
+	SavepointRefused   SavepointState = "refused"   // it could not be made; see Reason
 )
 
 // Savepoint is a named checkpoint.

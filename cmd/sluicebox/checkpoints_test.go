@@ -68,7 +68,7 @@ func TestCheckpointCreate(t *testing.T) {
 	path, at := file(t, good), time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC)
 	is := func(state, why string) []admin.Checkpoint {
 		c := admin.Checkpoint{Name: "a", State: state, Reason: why}
-		if state != "wanted" && state != "refused" {
+		if state != "requested" && state != "refused" {
 			c.MadeAt, c.Position, c.Seq = at, "0/1A2B", 17
 		}
 		return []admin.Checkpoint{{Name: "0", State: "made"}, c}
@@ -80,16 +80,16 @@ func TestCheckpointCreate(t *testing.T) {
 		code           int
 		stdout, stderr string
 	}{
-		"made": {turning(is("wanted", ""), is("kept", "")), 0, "checkpoint a: kept, at 0/1A2B, 2026-01-31T15:04:05Z\n", ""},
-		"polled": {turning(is("wanted", "waits for\nthe log"), polled), 0, "checkpoint a: made, without a log position, because the relay polls, 2026-01-31T15:04:05Z\n",
+		"made": {turning(is("requested", ""), is("retained", "")), 0, "checkpoint a: retained, at 0/1A2B, 2026-01-31T15:04:05Z\n", ""},
+		"polled": {turning(is("requested", "waits for\nthe log"), polled), 0, "checkpoint a: made, without a log position, because the relay polls, 2026-01-31T15:04:05Z\n",
 			"checkpoint a: waits for the log\n"},
-		"refused": {turning(is("wanted", ""), is("refused", "no slot is\nfree")), 78, "",
+		"refused": {turning(is("requested", ""), is("refused", "no slot is\nfree")), 78, "",
 			"sluicebox: checkpoint a was refused: no slot is free\n  sluicebox checkpoint delete a removes it, so that the name is free again\n"},
-		"dropped": {turning(is("wanted", ""), is("dropped", "too\nlarge")), 1, "", "sluicebox: checkpoint a was created, but its log is no longer retained: too large\n" +
+		"lost": {turning(is("requested", ""), is("lost", "too\nlarge")), 1, "", "sluicebox: checkpoint a was created, but its log is no longer retained: too large\n" +
 			"  a replay from it reads the table; sluicebox checkpoint delete a frees the name\n"},
-		"no leader": {turning(is("wanted", ""), is("wanted", "")), 1, "", "sluicebox: checkpoint a: no leader accepted the request within 30s; it stays queued\n" +
+		"no leader": {turning(is("requested", ""), is("requested", "")), 1, "", "sluicebox: checkpoint a: no leader accepted the request within 30s; it stays queued\n" +
 			"  sluicebox status shows the leader; sluicebox checkpoint delete a withdraws it\n"},
-		"deleted": {turning(is("wanted", ""), nil), 1, "", "sluicebox: checkpoint a: deleted by another request\n"},
+		"deleted": {turning(is("requested", ""), nil), 1, "", "sluicebox: checkpoint a: deleted by another request\n"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &fakeCheckpoints{look: tt.look}
@@ -107,7 +107,7 @@ func TestCheckpointCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		signals := make(chan os.Signal)
 		go func() { signals <- os.Interrupt }()
-		got := tryWith(t, program{relay: checkpointing(&fakeCheckpoints{look: turning(is("wanted", ""), nil)}), signals: signals}, "checkpoint", "create", "a", "-c", path)
+		got := tryWith(t, program{relay: checkpointing(&fakeCheckpoints{look: turning(is("requested", ""), nil)}), signals: signals}, "checkpoint", "create", "a", "-c", path)
 		if got.code != 1 || got.stderr != "sluicebox: checkpoint a: interrupted; it will still be created\n  sluicebox checkpoint delete a withdraws it\n" {
 			t.Errorf("exit %d, %q", got.code, got.stderr)
 		}
@@ -117,15 +117,15 @@ func TestCheckpointCreate(t *testing.T) {
 func TestCheckpointList(t *testing.T) {
 	at := time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC)
 	f := &fakeCheckpoints{look: turning([]admin.Checkpoint{
-		{Name: "a", State: "kept", KeepLog: true, MadeAt: at, Position: "0/1A2B", Seq: 17, RetainedBytes: 13_002_342, MaxRetainedBytes: 10 << 30},
-		{Name: "b", State: "wanted", Deleting: true},
-		{Name: "c", State: "dropped", KeepLog: true, MadeAt: at, Position: strings.Repeat("9", 40), Seq: 18, RetainedBytes: 7, MaxRetainedBytes: 8, Reason: "its log was\nlarger than checkpoint.max-kept"},
+		{Name: "a", State: "retained", KeepLog: true, MadeAt: at, Position: "0/1A2B", Seq: 17, RetainedBytes: 13_002_342, MaxRetainedBytes: 10 << 30},
+		{Name: "b", State: "requested", Deleting: true},
+		{Name: "c", State: "lost", KeepLog: true, MadeAt: at, Position: strings.Repeat("9", 40), Seq: 18, RetainedBytes: 7, MaxRetainedBytes: 8, Reason: "its log was\nlarger than checkpoint.max-kept"},
 	}, nil)}
 	got := try(t, checkpointing(f), nil, "checkpoint", "list", "-c", file(t, good))
-	want := `NAME  STATE                  MADE                  SEQ  RETAINED              POSITION                          REASON
-a     kept                   2026-01-31T15:04:05Z  17   12.4 MiB of 10.0 GiB  0/1A2B                            ` + `
-b     wanted, to be deleted  -                     -    -                     -                                 ` + `
-c     dropped                2026-01-31T15:04:05Z  18   -                     9999999999999999999999999999999…  its log was larger than checkpoint.max-kept
+	want := `NAME  STATE                     MADE                  SEQ  RETAINED              POSITION                          REASON
+a     retained                  2026-01-31T15:04:05Z  17   12.4 MiB of 10.0 GiB  0/1A2B                            ` + `
+b     requested, to be deleted  -                     -    -                     -                                 ` + `
+c     lost                      2026-01-31T15:04:05Z  18   -                     9999999999999999999999999999999…  its log was larger than checkpoint.max-kept
 `
 	if got.code != 0 || got.stdout != want || got.stderr != "" {
 		t.Errorf("exit %d\n%s\nwant\n%s%s", got.code, got.stdout, want, got.stderr)

@@ -64,7 +64,7 @@ func replayRow(r *admin.Replay, now time.Time) []string {
 	count := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return []string{
 		r.ID, state, quoteCell(from), source, count(r.Rows), count(r.Sent), count(r.Skipped), count(r.Refused), count(r.Remaining),
-		ageText(r.AskedAt, now), oneLine(strings.TrimPrefix(r.Reason, "; ")),
+		ageText(r.RequestedAt, now), oneLine(strings.TrimPrefix(r.Reason, "; ")),
 	}
 }
 

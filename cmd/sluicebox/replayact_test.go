@@ -64,7 +64,7 @@ func TestReplayList(t *testing.T) {
 	ago := time.Now().Add(-3*time.Hour - time.Minute)
 	f := &fakeReplays{look: func(time.Duration) ([]admin.Replay, error) {
 		return []admin.Replay{
-			{ID: jobID, State: "playing", DesiredState: store.DesiredCancel, Spec: replay.Spec{From: "before_deploy"}, Source: "log", Reason: "from\nthe log", Rows: 10, Sent: 5, Skipped: 1, Refused: 1, Remaining: 3, AskedAt: ago},
+			{ID: jobID, State: "playing", DesiredState: store.DesiredCancel, Spec: replay.Spec{From: "before_deploy"}, Source: "log", Reason: "from\nthe log", Rows: 10, Sent: 5, Skipped: 1, Refused: 1, Remaining: 3, RequestedAt: ago},
 			{ID: "second", State: "done", DesiredState: store.DesiredRun, Spec: replay.Spec{Since: time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC), DryRun: true}, Rows: 4, Remaining: 4},
 		}, nil
 	}}

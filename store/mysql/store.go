@@ -62,7 +62,7 @@ func New(cfg Config) (*Store, error) {
 		{&s.tableWaitSession, "tables", outcomeWait, false},
 		{&s.control, "control", raiseTimeout, true},
 		{&s.operator, "operator", lockWait, false},
-		{&s.spillSession, "parking", lockWait, false},
+		{&s.spillSession, "spilling", lockWait, false},
 		{&s.replay, "replay", lockWait, false},
 		{&s.lockSession, "leader", lockWait, false},
 	} {

@@ -53,7 +53,7 @@ func New(cfg Config) (*Store, error) {
 		{&s.tableWaitSession, "tables", rowSettings(awaitTimeout)},
 		{&s.control, "control", controlSettings()},
 		{&s.operator, "operator", operatorSettings()},
-		{&s.spillSession, "parking", spillSettings()},
+		{&s.spillSession, "spilling", spillSettings()},
 		{&s.replay, "replay", spillSettings()},
 		{&s.lockSession, "leader", lockSettings()},
 	} {

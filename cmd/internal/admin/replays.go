@@ -50,14 +50,14 @@ type Replay struct {
 	UntilAt       time.Time `json:"until_at,omitzero"`
 	// Rows is the number of rows chosen so far. Remaining of them are not finished: not
 	// sent yet or, in a dry run, rows that a replay would send.
-	Rows      int64     `json:"rows"`
-	Sent      int64     `json:"sent"`
-	Skipped   int64     `json:"skipped"`
-	Refused   int64     `json:"refused"`
-	Remaining int64     `json:"remaining"`
-	AskedAt   time.Time `json:"asked_at,omitzero"` // by the server's clock, like the next two
-	StartedAt time.Time `json:"began_at,omitzero"`
-	EndedAt   time.Time `json:"ended_at,omitzero"`
+	Rows        int64     `json:"rows"`
+	Sent        int64     `json:"sent"`
+	Skipped     int64     `json:"skipped"`
+	Refused     int64     `json:"refused"`
+	Remaining   int64     `json:"remaining"`
+	RequestedAt time.Time `json:"requested_at,omitzero"` // by the server's clock, like the next two
+	StartedAt   time.Time `json:"started_at,omitzero"`
+	EndedAt     time.Time `json:"ended_at,omitzero"`
 }
 
 // Ended reports whether the job has ended.
@@ -70,7 +70,7 @@ func ReplayOf(j *store.Job) Replay {
 		ID: j.ID, State: string(j.State), DesiredState: j.Desired, Reason: j.Reason, Source: j.Source,
 		UntilPosition: string(j.Until.Position), UntilAt: j.UntilAt,
 		Rows: j.Total, Sent: j.Sent, Skipped: j.Skipped, Refused: j.Refused, Remaining: j.Total - j.Sent - j.Skipped - j.Refused,
-		AskedAt: j.RequestedAt, StartedAt: j.StartedAt, EndedAt: j.FinishedAt,
+		RequestedAt: j.RequestedAt, StartedAt: j.StartedAt, EndedAt: j.FinishedAt,
 	}
 	_ = json.Unmarshal([]byte(j.Spec), &shown.Spec)
 	return shown

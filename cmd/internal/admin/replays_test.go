@@ -119,7 +119,7 @@ func someJobs() []admin.Replay {
 const (
 	abcIsWire = `{"id":"abc","state":"playing","desired_state":"pause","reason":"from the log","spec":{"from":"a","groups":["g"]},"source":"log",` +
 		`"until_position":"0/2","until_at":"2026-03-04T05:06:07.8Z","rows":10,"sent":4,"skipped":2,"refused":1,"remaining":3,` +
-		`"asked_at":"2026-03-04T05:06:07.8Z","began_at":"2026-03-04T05:06:07.8Z"}`
+		`"requested_at":"2026-03-04T05:06:07.8Z","started_at":"2026-03-04T05:06:07.8Z"}`
 	oldIsWire = `{"id":"old","state":"done","desired_state":"run","spec":{},"source":"","rows":0,"sent":0,"skipped":0,"refused":0,"remaining":0,"ended_at":"2026-03-04T05:06:07.8Z"}`
 )
 

@@ -20,13 +20,13 @@ type RelayStatus struct {
 	Ready  bool    `json:"ready"`
 	Checks []Check `json:"checks"` // the same as /readyz
 
-	IsLeader bool  `json:"leads"`
+	IsLeader bool  `json:"is_leader"`
 	Epoch    int64 `json:"epoch"`
 	// Leader identifies the leader's process.
 	Leader string `json:"leader"`
 
-	Mode         string `json:"mode"`    // stream or poll
-	SourceDetail string `json:"reading"` // the source and the reason for it
+	Mode         string `json:"mode"`          // stream or poll
+	SourceDetail string `json:"source_detail"` // the source and the reason for it
 
 	Source     SourceStatus     `json:"source"`
 	Checkpoint CheckpointStatus `json:"checkpoint"`

@@ -47,7 +47,7 @@ func (s *scene) expectReleased(r *relay, checkpoint string) {
 	}
 	within(s.t, testTimeout, func() string {
 		stdout, stderr, code := r.sluicebox("checkpoint", "list")
-		if code != 0 || !strings.Contains(stdout, "dropped") || !strings.Contains(stdout, "checkpoint.max-kept") || slots() > 0 {
+		if code != 0 || !strings.Contains(stdout, "lost") || !strings.Contains(stdout, "checkpoint.max-kept") || slots() > 0 {
 			return fmt.Sprintf("exit code %d, %d slots: %s%s", code, slots(), stdout, stderr)
 		}
 		return ""

@@ -210,9 +210,9 @@ func (s *scene) elsewhere(h host, from string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	for name, state := range map[string]string{"plain": "made", "kept": "kept"} {
+	for name, state := range map[string]string{"plain": "made", "kept": "retained"} {
 		_, err := there.conn.exec(`INSERT INTO sluicebox.named (name, checkpoint, keep, wish, state, origin, position, seq, made_at)
-			VALUES ($1, $2, $3, 'make', $4, $5, $6, $7, $8)`, nameFor(there.database), name, state == "kept", state, origin, position, seq, at)
+			VALUES ($1, $2, $3, 'make', $4, $5, $6, $7, $8)`, nameFor(there.database), name, state == "retained", state, origin, position, seq, at)
 		if err != nil {
 			s.t.Fatal(err)
 		}
