@@ -1,8 +1,8 @@
--- Step 1 of the relay's own tables. Every key starts with the relay's name, so
--- that several relays may share the schema.
+-- Step 1 of the relay's tables. Every key begins with the relay's name, so that several
+-- relays can share the schema.
 
--- Only where it is missing: CREATE SCHEMA asks for a right on the database even
--- if the schema is there.
+-- Only if it is missing: CREATE SCHEMA requires a privilege on the database even if the
+-- schema exists.
 DO $$
 BEGIN
   IF to_regnamespace('sluicebox') IS NULL THEN
@@ -17,14 +17,14 @@ CREATE TABLE sluicebox.meta (
   version integer NOT NULL
 );
 
--- Who leads. Every write of a relay holds a share lock on its row.
+-- The leader. Every write of a relay holds a share lock on its row.
 CREATE TABLE sluicebox.leader (
   name      text PRIMARY KEY,
   epoch     bigint NOT NULL,
   raised_at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
--- The place below which every row is settled or parked.
+-- The checkpoint: the position below which every row is settled or spilled.
 CREATE TABLE sluicebox.checkpoint (
   name       text PRIMARY KEY,
   origin     text NOT NULL,
@@ -33,8 +33,8 @@ CREATE TABLE sluicebox.checkpoint (
   updated_at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
--- The rows of lanes that were moved out of memory, in the order of seq. The
--- lane is the SHA-256 of kind, NULL flag and group.
+-- Spilled rows: rows that left the relay's memory, ordered by seq. lane is the SHA-256 of
+-- kind, NULL flag and group.
 CREATE TABLE sluicebox.parked (
   name          text NOT NULL,
   outbox        text NOT NULL,

@@ -1,6 +1,5 @@
--- Step 2: the lanes that stand still until somebody lets them go. The lane is
--- the SHA-256 of kind, NULL flag and group, as in parked; hold is 'blocked' or
--- 'paused', and a lane may have one of each.
+-- Step 2: lanes on hold until an operator releases them. lane is as in parked. hold is
+-- 'blocked' or 'paused', and a lane may have one of each.
 CREATE TABLE sluicebox.hold (
   name          text NOT NULL,
   outbox        text NOT NULL,

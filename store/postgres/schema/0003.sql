@@ -1,10 +1,10 @@
--- Step 3: parked is made anew; nothing has been written to it before. Its rows
--- have left memory, in the order of seq. xid is 0 if the transaction that inserted
--- the row was visible when the row was parked, else its whole number; the payload
--- is kept only for outboxes without a state.
+-- Step 3: parked is recreated, because no release wrote to it. xid is 0 if the transaction
+-- that inserted the row was visible when the row was spilled, and its 64-bit number
+-- otherwise. The payload is stored only for outboxes without a state.
 DROP TABLE sluicebox.parked;
 
--- It fills and empties, and what was deleted stands in front of what is read.
+-- The table fills and empties, and deleted rows are in front of those that are read: vacuum
+-- early.
 CREATE TABLE sluicebox.parked (
   seq           bigint NOT NULL,
   xid           bigint NOT NULL,
@@ -24,10 +24,9 @@ CREATE TABLE sluicebox.parked (
   autovacuum_vacuum_insert_threshold = 20000, autovacuum_vacuum_insert_scale_factor = 0.05
 );
 
--- A statement can use the first only if it names the collation, and the second
--- only if it names the expressions. So each has a single index to choose, whatever
--- the statistics say: a lane must never be read by an index that holds the other
--- lanes too.
+-- A statement can use the first only if it names the collation, and the second only if it
+-- names the expressions. So each statement has a single index to choose from, whatever the
+-- statistics say: a lane must never be read through an index that has other lanes too.
 CREATE INDEX parked_id ON sluicebox.parked (name COLLATE "POSIX", outbox COLLATE "POSIX", id COLLATE "POSIX");
 CREATE INDEX parked_seq ON sluicebox.parked ((name || ''), (seq + 0));
 

@@ -1,5 +1,5 @@
--- Step 4: who leads by name. Two servers may give out the same epoch, if the one
--- failed before it had told the other; so a write needs both.
+-- Step 4: the holder of the leadership. Two servers can assign the same epoch, if the first
+-- failed before it had replicated it. So a write checks the epoch and the holder.
 ALTER TABLE sluicebox.leader ADD COLUMN holder text NOT NULL DEFAULT '';
 
 UPDATE sluicebox.meta SET version = 4;

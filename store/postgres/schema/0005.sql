@@ -1,13 +1,13 @@
 -- Step 5: named checkpoints and replays.
 
--- How often somebody has asked for one of them, or for a change.
+-- The number of requests for a named checkpoint, a replay or a change of one.
 CREATE TABLE sluicebox.wish (
   name text PRIMARY KEY,
   n    bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- The checkpoints that somebody named. Whoever asks for one writes keep and wish
--- ('make' or 'drop'), the leader the rest.
+-- Named checkpoints. A request writes keep and wish ('make' or 'drop'), the leader writes
+-- the rest.
 CREATE TABLE sluicebox.named (
   name       text NOT NULL,
   checkpoint text COLLATE "C" NOT NULL,
@@ -23,8 +23,8 @@ CREATE TABLE sluicebox.named (
   PRIMARY KEY (name, checkpoint)
 );
 
--- The replays. Whoever asks for one writes wish ('run', 'pause' or 'cancel') and spec,
--- the leader the rest. nth is the n of the wish, and so their order.
+-- Replays. A request writes wish ('run', 'pause' or 'cancel') and spec, the leader writes
+-- the rest. nth is the number of the request and orders the replays.
 CREATE TABLE sluicebox.replay (
   name            text NOT NULL,
   job             text COLLATE "C" NOT NULL,
@@ -50,9 +50,9 @@ CREATE TABLE sluicebox.replay (
   PRIMARY KEY (name, job)
 ) WITH (fillfactor = 50);
 
--- The rows of a replay that are still to be sent; n is their order. The lane and xid
--- are those of parked. It fills and empties, and what was deleted stands in front of
--- what is read.
+-- Rows of a replay that are still to be sent, ordered by n. lane and xid are as in parked.
+-- The table fills and empties, and deleted rows are in front of those that are read: vacuum
+-- early.
 CREATE TABLE sluicebox.replay_row (
   n             bigint NOT NULL,
   xid           bigint NOT NULL,
@@ -73,10 +73,10 @@ CREATE TABLE sluicebox.replay_row (
 );
 
 -- A statement can use it only if it names the expressions: a lane must never be read
--- by an index that holds the other lanes too.
+-- through an index that has other lanes too.
 CREATE UNIQUE INDEX replay_row_n ON sluicebox.replay_row ((name || ''), (job || ''), (n + 0));
 
--- The rows of a replay that their receiver refused.
+-- Rows of a replay that the receiver refused.
 CREATE TABLE sluicebox.replay_error (
   name          text NOT NULL,
   job           text COLLATE "C" NOT NULL,

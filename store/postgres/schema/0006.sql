@@ -1,6 +1,6 @@
--- Step 6: ids, kinds and groups are bytes, in UTF-8: no encoding of the database
--- refuses one. The lane begins with 4 bytes of the SHA-256 of its kind, and 16 of that
--- of kind, NULL flag and group follow. An id of any length has a place in the index.
+-- Step 6: ids, kinds and groups are bytes, in UTF-8, so that no encoding of the database
+-- refuses one. lane is 4 bytes of the SHA-256 of the kind, followed by 16 bytes of the
+-- SHA-256 of kind, NULL flag and group. The index takes ids of any length.
 DROP INDEX sluicebox.parked_id;
 DROP INDEX sluicebox.hold_id;
 
