@@ -70,8 +70,8 @@ func someNamed() []admin.Checkpoint {
 }
 
 const (
-	aIsWire = `{"name":"a","state":"kept","keep_log":true,"made_at":"2026-03-04T05:06:07.8Z","position":"0/1","seq":7,"retained_bytes":12,"max_retained_bytes":34}`
-	bIsWire = `{"name":"b","state":"wanted","reason":"waits","deleting":true,"keep_log":false,"position":"","seq":0,"retained_bytes":0}`
+	aIsWire = `{"name":"a","state":"retained","keep_log":true,"made_at":"2026-03-04T05:06:07.8Z","position":"0/1","seq":7,"retained_bytes":12,"max_retained_bytes":34}`
+	bIsWire = `{"name":"b","state":"requested","reason":"waits","deleting":true,"keep_log":false,"position":"","seq":0,"retained_bytes":0}`
 )
 
 func TestCheckpointEndpoints(t *testing.T) {
