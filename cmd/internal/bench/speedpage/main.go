@@ -27,13 +27,14 @@ func main() {
 	readme := flag.String("readme", "README.md", "page with the main figures of all databases")
 	part := flag.String("part", "", "part of the page, if its markers name one: mysql, mariadb or mongo")
 	only := flag.String("only", "", "measure only this entry and keep the other results")
+	rounds := flag.Int("rounds", 0, "rounds of each entry; 0 is as many as the page has")
 	show := flag.Bool("show", false, "do not measure; write the page from the results")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	var err error
 	if !*show {
-		m := measurer{source: config.URL(*source), program: *program, version: *version, file: *results}
+		m := measurer{source: config.URL(*source), program: *program, version: *version, file: *results, rounds: *rounds}
 		err = m.measure(ctx, *only)
 	}
 	if err == nil {
@@ -52,6 +53,7 @@ func main() {
 type measurer struct {
 	source                 config.URL
 	program, version, file string
+	rounds                 int // of each entry; 0 is as many as the suite has
 }
 
 // measure runs all entries, or one. It saves each result at once, so that an interruption
@@ -66,6 +68,9 @@ func (m *measurer) measure(ctx context.Context, only string) error {
 		fmt.Fprintln(os.Stderr, "---", e.name)
 		o := e.options
 		o.Source, o.JSON = m.source, true
+		if m.rounds > 0 {
+			o.Repeat = m.rounds
+		}
 		if err := o.Validate(); err != nil {
 			return err
 		}
