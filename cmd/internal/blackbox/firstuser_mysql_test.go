@@ -61,7 +61,7 @@ func exampleMySQL(t *testing.T, database, receiver string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, found := strings.Cut(string(readme), "Any table to any endpoint:\n\n```yaml\n")
+	_, rest, found := strings.Cut(string(readme), "Write `sluicebox.yaml`:\n\n```yaml\n")
 	yaml, _, ends := strings.Cut(rest, "```")
 	secret := filepath.Join(t.TempDir(), "webhook")
 	key := "whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))

@@ -48,7 +48,7 @@ func (n *firstUser) example(receiver string) string {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	_, rest, found := strings.Cut(string(readme), "Any table to any endpoint:\n\n```yaml\n")
+	_, rest, found := strings.Cut(string(readme), "Write `sluicebox.yaml`:\n\n```yaml\n")
 	yaml, _, ends := strings.Cut(rest, "```")
 	secret := filepath.Join(n.t.TempDir(), "webhook")
 	key := "whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))

@@ -52,7 +52,7 @@ type Columns struct {
 	Delivered  string `yaml:"delivered" doc:"Required for state timestamps: the time of delivery, NULL before."`
 	Failed     string `yaml:"failed" doc:"Required for state timestamps: the time the row FAILED, NULL before."`
 	RetryCount string `yaml:"retry-count" doc:"The number of counted failures of the row."`
-	Claimed    string `yaml:"claimed" doc:"The time of the claim, and of the settlement unless columns.settled is set."`
+	Claimed    string `yaml:"claimed" doc:"The time of the claim, and of the settlement unless columns.settled is set. With state timestamps and without it, nothing marks a row that is being sent."`
 	Settled    string `yaml:"settled" doc:"The time of the settlement, if it has its own column."`
 	Error      string `yaml:"error" doc:"The error of the last failure."`
 }

@@ -15,7 +15,8 @@ func Page() []byte {
 	b.WriteString(`# Configuration
 
 One YAML file. Keys are in kebab-case, and an unknown key is an error that names its line.
-This page is generated: ` + "`make docs`" + ` writes it from the program.
+This page is generated: ` + "`make docs`" + ` writes it from the program. The
+[glossary](operating.md#glossary) explains the words.
 
 - **Variables.** Every key that has one value can also be set by an environment variable,
   which wins over the file: ` + "`dispatch.max-retries`" + ` by ` + "`" + variableName("dispatch.max-retries") + "`" + `, the
@@ -152,7 +153,16 @@ func (p *referencePage) layout(l *store.Layout, databases string) {
 	if l.DeleteDelivered {
 		after = "A delivered row is deleted."
 	}
-	fmt.Fprintf(p.out, "\nStatus: %s. %s\n\n", statusValues(l), after)
+	fmt.Fprintf(p.out, "\nStatus: %s. %s%s\n\n", statusValues(l), after, uncountedReasons(l))
+}
+
+// uncountedReasons says when a layout's FAILED after an answer that never counts occurs.
+func uncountedReasons(l *store.Layout) string {
+	if len(l.FailedNumbers) == 0 {
+		return ""
+	}
+	return " A 401, 403, 502, 503, 504 or no answer makes a row FAILED only with " +
+		"`dispatch.give-up-after` or `dispatch.retry.compat`: otherwise the row waits."
 }
 
 // statusValues lists the values of a layout's status column.

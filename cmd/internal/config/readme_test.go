@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestReadmeExamples loads every configuration in the README. The first one is for the
-// table that current SDKs write.
+// TestReadmeExamples loads every configuration in the README. One is for any table, one for
+// the table that current SDKs write.
 func TestReadmeExamples(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
 	if err != nil {
@@ -25,7 +25,8 @@ func TestReadmeExamples(t *testing.T) {
 	if len(examples) == 0 {
 		t.Fatal("README.md has no example of a configuration")
 	}
-	for i, example := range examples {
+	layouts := map[string]bool{}
+	for _, example := range examples {
 		text := regexp.MustCompile(`\$\{file:[^}]*\}`).ReplaceAll(example[1], []byte("${file:"+secret+"}"))
 		file := filepath.Join(t.TempDir(), "sluicebox.yaml")
 		if err := os.WriteFile(file, text, 0o600); err != nil {
@@ -36,8 +37,13 @@ func TestReadmeExamples(t *testing.T) {
 			t.Errorf("%v, in:\n%s", err, text)
 			continue
 		}
-		if boxes := cfg.Outboxes(); i == 0 && (len(boxes) != 1 || boxes[0].Layout.Name != store.OutboxMessages().Name) {
-			t.Errorf("the first example is for %v", boxes)
+		for _, box := range cfg.Outboxes() {
+			layouts[box.Layout.Name] = true
+		}
+	}
+	for _, name := range []string{store.CustomLayout, store.OutboxMessages().Name} {
+		if !layouts[name] {
+			t.Errorf("README.md has no example for layout %s", name)
 		}
 	}
 }

@@ -52,8 +52,8 @@ type PollBackoff struct {
 // Dispatch is the section dispatch.
 type Dispatch struct {
 	Delivery                 `yaml:",inline"`
-	ProcessingTimeoutSeconds int           `yaml:"processing-timeout-seconds" doc:"With takeover timeout: the seconds after which a row left in PROCESSING by another processor is claimed."`
-	TakeoverWait             time.Duration `yaml:"takeover-wait" doc:"The wait before a new leader sends its first row, for receivers that cannot detect a late duplicate."`
+	ProcessingTimeoutSeconds int           `yaml:"processing-timeout-seconds" doc:"With takeover timeout: the age in seconds at which the relay claims a row that another processor left in PROCESSING. That processor has its own timeout for the relay's rows."`
+	TakeoverWait             time.Duration `yaml:"takeover-wait" doc:"The wait before a new leader sends its first row, for receivers that cannot detect a late duplicate: for example 30s, the request-timeout. Each start of a relay waits as well."`
 	Takeover                 string        `yaml:"takeover" doc:"When to claim a row left in PROCESSING by another processor: at-once, or timeout if another processor still works on the tables." enum:"at-once,timeout"`
 	Claims                   string        `yaml:"claims" doc:"Whether to write PROCESSING into a row before it is sent. off saves that write, but all rows in flight at a change of leader are sent again, and a row cancelled in the table is still sent." enum:"on,off"`
 }
@@ -64,10 +64,10 @@ type Delivery struct {
 	MaxConcurrentGroups int           `yaml:"max-concurrent-groups" doc:"The most requests in flight; each carries rows of other message groups."`
 	GlobalBufferSize    int           `yaml:"global-buffer-size" doc:"The most rows of a sink in memory. Above it rows are spilled to the relay's table if this sink is stuck and another is not; capture pauses when every sink is full."`
 	BufferBytes         Size          `yaml:"buffer-bytes" doc:"The most bytes of payload in memory for waiting rows, for example 64MiB. Payloads above it are read again when the row is sent. Requests in flight may hold as much again, and rows too large for a request's share as much once more, or one row."`
-	MaxRetries          int           `yaml:"max-retries" doc:"Retries before a row that the receiver refuses is FAILED. An unavailable receiver uses up no retries."`
+	MaxRetries          int           `yaml:"max-retries" doc:"How often a failure that counts is retried; the next one makes the row FAILED: with 3, the fourth. An unavailable receiver never counts; see delivery.md, What counts."`
 	Backoff             Backoff       `yaml:"backoff" doc:"The backoff before a retry; it doubles from initial to max."`
 	RequestTimeout      time.Duration `yaml:"request-timeout" doc:"The timeout of a request."`
-	ProofWait           time.Duration `yaml:"proof-wait" doc:"How often a refused row counts a retry while the receiver accepts no other row, and how long a row may go without a response, while others are accepted, before its message group is shown as stalled."`
+	ProofWait           time.Duration `yaml:"proof-wait" doc:"How often a refusal (a 500, for example) counts against a row while the receiver accepts no other row, and how long a row may go without a response, while others are accepted, before its message group is shown as stalled."`
 	RetryAfterMax       time.Duration `yaml:"retry-after-max" doc:"The longest Retry-After that is obeyed."`
 	GiveUpAfter         time.Duration `yaml:"give-up-after" doc:"How long a row may fail for any reason, also without a response, before it is FAILED. With it, a longer outage of the receiver makes dead letters. 0s: forever."`
 	OnFailed            string        `yaml:"on-failed" doc:"What happens to a message group after a FAILED row. continue sends the next row; block holds the group until an operator skips or requeues the row." enum:"continue,block"`
@@ -77,7 +77,7 @@ type Delivery struct {
 
 // Retry is the section retry.
 type Retry struct {
-	Compat string `yaml:"compat" doc:"Counts failures like another processor. none: only if the receiver accepted another row. flowcatalyst: every failure, also of a receiver that is down. postbox: only 4xx responses." enum:"none,flowcatalyst,postbox" empty:"none"`
+	Compat string `yaml:"compat" doc:"Counts failures like another processor. none: as in delivery.md, What counts. flowcatalyst: every failure, also of a receiver that is down. postbox: only 4xx responses." enum:"none,flowcatalyst,postbox" empty:"none"`
 }
 
 // claimsOff disables the writing of claims.

@@ -2,6 +2,9 @@ package webhook
 
 import (
 	"encoding/base64"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -43,6 +46,23 @@ func TestSign(t *testing.T) {
 		if got := sign(keysOf(t, c.secrets...), c.id, c.at, []byte(c.body)); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
+	}
+}
+
+// TestSignatureOfThePage: the values in deploy/delivery.md, with which receivers test their
+// verification, are those that the sink sends.
+func TestSignatureOfThePage(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "delivery.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `?([a-z-]+)`? \\| `([^`]+)` \\|$").FindAllStringSubmatch(string(page), -1) {
+		value[m[1]] = m[2]
+	}
+	want := value["webhook-signature"]
+	if got := sign(keysOf(t, value["secret"]), value["webhook-id"], value["webhook-timestamp"], []byte(value["body"])); want == "" || got != want {
+		t.Errorf("got signature %s of %q, want %q", got, value, want)
 	}
 }
 
