@@ -68,8 +68,8 @@
 //
 // # Memory
 //
-// Each buffer is bounded. If the buffers of all sinks are full, the [Feed] takes no
-// more rows, which pauses the source. The dispatcher spills whole lanes to the store,
+// Each buffer is bounded. If the buffers of all sinks are full, the caller appends
+// no more rows, which pauses the source; see [Dispatcher.BufferLevel]. The dispatcher spills whole lanes to the store,
 // in seq order, in two cases:
 //
 //   - the lanes that fill the buffer do not move, or
@@ -81,7 +81,7 @@
 //
 // The checkpoint passes spilled rows, because they are durable. So if the retained log
 // grows too long, the dispatcher also spills the rows that hold it, and keeps them in
-// memory too. See feed.go, spill.go and reload.go.
+// memory too. See spill.go and reload.go.
 //
 // Memory is bounded in bytes as well. Payloads beyond the bound are dropped and read
 // again at the claim. Requests share as many bytes again, and larger rows take turns.

@@ -2,15 +2,10 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/sluicebox/sluicebox/capture"
-	"github.com/sluicebox/sluicebox/checkpoint"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -34,56 +29,6 @@ func TestReloadedPayloadsAreCounted(t *testing.T) {
 	if c.bytes != 0 {
 		t.Errorf("%d bytes are counted, none is held", c.bytes)
 	}
-}
-
-// refusingBackend is a backend whose table accepts claims and refuses outcomes.
-type refusingBackend struct{ *fakeBackend }
-
-func (n refusingBackend) Settle(context.Context, store.Epoch, []store.Outcome) ([]store.SettleResult, error) {
-	return nil, &store.RefusedError{Err: fmt.Errorf("a trigger objects")}
-}
-
-// A table that refuses outcomes fills its buffer; the other sink goes on.
-func TestRefusedOutcomesDoNotStopTheOtherSink(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := DefaultConfig()
-		cfg.BufferRows = 50
-		a, b := newFakeBackend(), newFakeBackend()
-		da, db := New(cfg, refusingBackend{a}, a, 1, a, time.Second), New(cfg, b, b, 1, b, time.Second)
-		f := NewFeed(checkpoint.NewTracker(store.Checkpoint{}), 1, map[string]*Dispatcher{"a": da, "b": db}, func(string, int) {})
-		f.SpillEnabled = true
-		in := make(chan capture.Batch)
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 3)
-		for _, run := range []func(context.Context) error{da.Run, db.Run, func(ctx context.Context) error { return f.Run(ctx, in) }} {
-			go func() { done <- run(ctx) }()
-		}
-		for n := range 1000 {
-			var rows []store.Item
-			for _, outbox := range []string{"a", "b"} {
-				row := items(fmt.Sprint("g", n%7), fmt.Sprint(n))
-				row[0].Outbox = outbox
-				rows = append(rows, row...)
-			}
-			select {
-			case in <- capture.Batch{Position: store.Position(fmt.Sprint(n)), Items: rows}:
-				continue
-			case <-time.After(2 * time.Hour):
-			}
-			break
-		}
-		advance(time.Minute)
-		b.set(func() {})
-		if got := len(slices.Concat(b.requests...)); got < 1000 {
-			t.Errorf("the other sink got %d of 1000 rows; the one that is refused: %+v, %d refused", got, da.Stats(), len(da.core.retryQueue))
-		}
-		cancel()
-		for range cap(done) {
-			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
-		}
-	})
 }
 
 // Requeued rows lie in front of reloaded ones. Such lanes fill the buffer of a dead
@@ -120,52 +65,6 @@ func TestLaneOfRequeuedAndReloadedRowsCanBeEvicted(t *testing.T) {
 	if n := c.bufferedRows(); n > cfg.BufferRows/2 {
 		t.Errorf("%d rows count against a buffer of %d after it was relieved: %d in memory, %d read back", n, cfg.BufferRows, c.rows, c.reloadedRows)
 	}
-}
-
-// Measures the wait of rows for a working sink beside a slow one whose breaker is closed.
-func TestSlowSinkDelaysNoOther(t *testing.T) {
-	cfg := DefaultConfig()
-	cfg.BufferRows = 1000 // the seed's
-	runTwoSinks(t, cfg, func(s *twoSinks) {
-		s.a.set(func() {
-			s.a.answer = func(ids []string) sink.Result { time.Sleep(2 * time.Second); return always(sink.Delivered)(ids) }
-		})
-		came := map[string]time.Time{}
-		var waits []time.Duration
-		s.b.set(func() {
-			s.b.answer = func(ids []string) sink.Result {
-				s.b.set(func() { // several senders call it
-					for _, id := range ids {
-						waits = append(waits, time.Since(came[id]))
-					}
-				})
-				return always(sink.Delivered)(ids)
-			}
-		})
-		// 4000 rows per second for one sink and 500 for the other, for 2 s
-		began := time.Now()
-		for n := range 2 * 500 {
-			due := began.Add(time.Duration(n) * 2 * time.Millisecond)
-			time.Sleep(time.Until(due))
-			var rows []store.Item
-			for i := range 8 {
-				row := items("one", fmt.Sprint("a", n, "-", i))
-				row[0].Outbox = "a"
-				rows = append(rows, row...)
-			}
-			row := items(fmt.Sprint("g", n%7), fmt.Sprint("b", n))
-			row[0].Outbox = "b"
-			s.b.set(func() { came[row[0].ID] = due })
-			s.in <- capture.Batch{Position: store.Position(fmt.Sprint(n)), Items: append(rows, row...)}
-		}
-		advance(time.Minute)
-		s.b.set(func() { slices.Sort(waits) })
-		p := func(q float64) time.Duration { return waits[int(q*float64(len(waits)-1))] }
-		t.Logf("rows of the well sink waited p50 %s, p90 %s, p99 %s, most %s", p(.5), p(.9), p(.99), p(1))
-		if p(1) > 2*slowBufferAfter || p(.5) > 10*time.Millisecond {
-			t.Error("the well sink waits for the slow one")
-		}
-	})
 }
 
 // Ungrouped rows in parallel: some spilled rows leave memory while others are being read.

@@ -228,10 +228,3 @@ func shortenError(text string) string {
 	}
 	return text[:n] + " …"
 }
-
-// enableSpill allows or forbids spilling.
-func (d *Dispatcher) enableSpill(may bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.core.spillEnabled = may
-}

@@ -1,17 +1,12 @@
 package dispatch
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/sluicebox/sluicebox/capture"
-	"github.com/sluicebox/sluicebox/checkpoint"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -44,7 +39,7 @@ func TestRefusedOutcomeRetainsNoLog(t *testing.T) {
 				cfg.MaxRetries = 1
 			}
 			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
-				d.enableSpill(true)
+				d.EnableSpill(true)
 				k.set(func() { k.answer = tt.answer })
 				k.refuseStatus("0", tt.refuses)
 				var c counter
@@ -84,7 +79,7 @@ func TestRefusedOutcomeRetainsNoLog(t *testing.T) {
 // A requeued row has no position in the log, so it is not spilled and holds no log.
 func TestRefusedOutcomeOfRowWithoutSeq(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
-		d.enableSpill(true)
+		d.EnableSpill(true)
 		k.refuseStatus("1", store.Completed)
 		d.TrackSettled(true)
 		d.InsertFound(items("a", "1"))
@@ -99,7 +94,7 @@ func TestRefusedOutcomeOfRowWithoutSeq(t *testing.T) {
 // A graceful shutdown leaves a refused row spilled and does not wait for it.
 func TestShutdownWithRefusedOutcome(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
-		d.enableSpill(true)
+		d.EnableSpill(true)
 		k.refuseStatus("1", store.Completed)
 		var c counter
 		add(t, d, &c, rowsWithSeq(1, items("a", "1", "2")))
@@ -131,81 +126,3 @@ func TestRefusedClaimIsReported(t *testing.T) {
 }
 
 func first[A, B any](a A, _ B) A { return a }
-
-// A table that refuses every outcome must not fill memory, however long the log is. Sends
-// stop at half a buffer of refused outcomes, held without their payloads, plus the rows in
-// the buffer at that time. If spilling is allowed and the log is at its limit, the whole
-// log is still read. Otherwise the source waits.
-func TestTableRefusesEveryOutcome(t *testing.T) {
-	const rows, buffer = 20_000, 200
-	for _, spills := range []bool{true, false} {
-		t.Run(fmt.Sprint("spills ", spills), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				cfg := DefaultConfig()
-				cfg.BufferRows, cfg.APIBatchSize, cfg.MaxConcurrentGroups = buffer, 10, 4
-				k := newFakeBackend()
-				k.refusesOutcome = func(*store.Outcome) bool { return true }
-				d := New(cfg, k, k, 1, k, time.Second)
-				tracker := checkpoint.NewTracker(store.Checkpoint{})
-				f := NewFeed(tracker, 1, map[string]*Dispatcher{"events": d}, func(string, int) {})
-				f.SpillEnabled = spills
-				in := make(chan capture.Batch)
-				ctx, cancel := context.WithCancel(context.Background())
-				done := make(chan error, 2)
-				go func() { done <- d.Run(ctx) }()
-				go func() { done <- f.Run(ctx, in) }()
-				go func() {
-					for i := range rows {
-						batch := capture.Batch{Position: store.Position(fmt.Sprintf("%06d", i)), Items: items(fmt.Sprint(i%1000), fmt.Sprint(i))}
-						select {
-						case in <- batch:
-						case <-ctx.Done():
-							return
-						}
-					}
-				}()
-				most, now := 0, time.Now()
-				for range 300 {
-					f.SetLogPressure(spills)
-					if spills {
-						d.Spill(time.Since(now) > 2*time.Second)
-					}
-					k.advance(200 * time.Millisecond)
-					most = max(most, d.Stats().Rows)
-				}
-				inFlight := (cfg.MaxConcurrentGroups + cfg.claimAhead()) * cfg.APIBatchSize
-				k.mu.Lock()
-				sent := len(k.messages)
-				k.mu.Unlock()
-				t.Logf("%d rows in memory at the most, %d sent, %d spilled", most, sent, d.Stats().Spilled)
-				// The buffer, the rows in it when the first outcome was refused, half a
-				// buffer of refused outcomes and half a buffer of reloaded rows. Requests
-				// in flight come on top.
-				held := maxBufferFactor*buffer + 2*inFlight
-				if most > 2*held+buffer || sent > held+buffer/2 {
-					t.Errorf("%d rows in memory, at most %d wanted; %d were sent, at most %d wanted", most, 2*held+buffer, sent, held+buffer/2)
-				}
-				if n := d.Stats().Bytes; n > int64(2*held) { // two per row
-					t.Errorf("%d bytes of payload are held", n)
-				}
-				read, _ := tracker.LastRead()
-				if spills {
-					k.expect(t, "read", read, fmt.Sprintf("%06d", rows-1))
-					k.expect(t, "checkpoint", first(tracker.Watermark()).Position, read)
-				} else if k.rowsSpilled > 0 || d.Stats().Rows > buffer+inFlight {
-					t.Errorf("%d rows were spilled, %d are in memory", k.rowsSpilled, d.Stats().Rows)
-				}
-				k.set(func() { k.refusesOutcome = nil })
-				k.advance(10 * time.Minute)
-				k.expect(t, "rows in memory, spilled", []int{d.Stats().Rows, d.Stats().Spilled}, "[0 0]")
-				k.expect(t, "rows sent", len(k.messages), rows)
-				cancel()
-				for range 2 {
-					if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-						t.Error(err)
-					}
-				}
-			})
-		})
-	}
-}

@@ -145,3 +145,11 @@ func TestRowSettledElsewhereDoesNotBlock(t *testing.T) {
 		k.expect(t, "blocked lanes", d.Stats().Lanes["blocked"], 0)
 	})
 }
+
+// waitEnded waits for a dispatcher that the test has ended.
+func waitEnded(t *testing.T, done <-chan error) {
+	t.Helper()
+	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

@@ -27,6 +27,17 @@ func (d *Dispatcher) RestoreSpilled(lanes ...store.SpilledLane) {
 	d.core.addSpilledLanes(lanes)
 }
 
+// EnableSpill allows or forbids spilling. It is forbidden at first. Call it before Run.
+func (d *Dispatcher) EnableSpill(may bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.core.spillEnabled = may
+}
+
+// NotifyFreed makes the dispatcher send to freed, without blocking, whenever the buffer may
+// have room again. Several dispatchers may share the channel. Call it before Run.
+func (d *Dispatcher) NotifyFreed(freed chan struct{}) { d.freed = freed }
+
 // SpillExcess starts to spill lanes until half the buffer is free. It takes lanes that do
 // not move although the sink works, and with others any lane. It does not block.
 func (d *Dispatcher) SpillExcess(others bool) {
@@ -40,18 +51,29 @@ func (d *Dispatcher) SpillExcess(others bool) {
 	notify(d.toSpill)
 }
 
-// bufferLevel returns the room in the buffer, the total of finished rows, and whether every
-// endpoint of the sink has an open breaker.
-func (d *Dispatcher) bufferLevel() (room int, done int64, breakersOpen bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	breakersOpen = !slices.ContainsFunc(d.core.receivers, func(r *receiver) bool { return !r.breakerOpen })
-	return d.cfg.BufferRows - d.core.bufferedRows(), d.core.doneRows, breakersOpen
+// BufferLevel is the fill level of a dispatcher's buffer.
+type BufferLevel struct {
+	Size int   // in rows
+	Room int   // rows that fit in; negative above the size
+	Done int64 // rows finished since New
+
+	// BreakersOpen: every endpoint of the sink has an open circuit breaker.
+	BreakersOpen bool
 }
 
-// inFlightRows is the number of rows in claims and requests. They cannot be spilled and
+// BufferLevel returns the fill level of the buffer.
+func (d *Dispatcher) BufferLevel() BufferLevel {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	breakersOpen := !slices.ContainsFunc(d.core.receivers, func(r *receiver) bool { return !r.breakerOpen })
+	return BufferLevel{
+		Size: d.cfg.BufferRows, Room: d.cfg.BufferRows - d.core.bufferedRows(), Done: d.core.doneRows, BreakersOpen: breakersOpen,
+	}
+}
+
+// InFlightRows is the number of rows in claims and requests. They cannot be spilled and
 // have their own limit. The time is linear in the lanes.
-func (d *Dispatcher) inFlightRows() (n int) {
+func (d *Dispatcher) InFlightRows() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, l := range d.core.lanes {

@@ -2,15 +2,11 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/sluicebox/sluicebox/capture"
-	"github.com/sluicebox/sluicebox/checkpoint"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -87,123 +83,5 @@ func TestSpilledLanesReturnWithReceiver(t *testing.T) {
 		if s := d.Stats(); s.Rows != 0 || s.Spilled != 0 || s.Lanes["spilled"] != 0 {
 			t.Errorf("at rest: %+v", s)
 		}
-	})
-}
-
-// twoSinks runs a feed with two sinks in fake time.
-type twoSinks struct {
-	*Feed
-	a, b    *fakeBackend
-	da, db  *Dispatcher
-	tracker *checkpoint.Tracker
-	in      chan capture.Batch
-}
-
-func runTwoSinks(t *testing.T, cfg Config, test func(s *twoSinks)) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &twoSinks{a: newFakeBackend(), b: newFakeBackend(), tracker: checkpoint.NewTracker(store.Checkpoint{}), in: make(chan capture.Batch)}
-		s.da, s.db = New(cfg, s.a, s.a, 1, s.a, time.Second), New(cfg, s.b, s.b, 1, s.b, time.Second)
-		s.Feed = NewFeed(s.tracker, 1, map[string]*Dispatcher{"a": s.da, "b": s.db}, func(string, int) {})
-		s.SpillEnabled = true
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 3)
-		for _, run := range []func(context.Context) error{s.da.Run, s.db.Run, func(ctx context.Context) error { return s.Run(ctx, s.in) }} {
-			go func() { done <- run(ctx) }()
-		}
-		test(s)
-		cancel()
-		for range cap(done) {
-			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
-		}
-	})
-}
-
-// send offers n batches of one row for each outbox. It returns how many were taken before
-// nothing moved any more.
-func (s *twoSinks) send(from, n int, outboxes ...string) (taken int) {
-	for i := range n {
-		var rows []store.Item
-		for _, outbox := range outboxes {
-			row := items(fmt.Sprint("g", i%7), fmt.Sprint(from+i))
-			row[0].Outbox = outbox
-			rows = append(rows, row...)
-		}
-		select {
-		case s.in <- capture.Batch{Position: store.Position(fmt.Sprint(from + i)), Items: rows}:
-		case <-time.After(2 * time.Hour):
-			return i
-		}
-	}
-	advance(time.Minute)
-	return n
-}
-
-// A dead sink takes no room from the other: its rows are spilled, and the checkpoint passes
-// them.
-func TestDeadSinkSpillsBesideLiveSink(t *testing.T) {
-	cfg := DefaultConfig()
-	cfg.BufferRows = 50
-	runTwoSinks(t, cfg, func(s *twoSinks) {
-		s.a.set(func() { s.a.answer = always(sink.Unavailable) })
-		if n := s.send(1, 1000, "a", "b"); n != 1000 {
-			t.Fatalf("%d of 1000 batches were taken", n)
-		}
-		s.b.set(func() {})
-		s.b.expect(t, "rows that the living sink got", len(slices.Concat(s.b.requests...)), 1000)
-		if st := s.da.Stats(); st.Rows > 2*cfg.BufferRows || st.Spilled < 900 {
-			t.Errorf("the dead sink holds %+v", st)
-		}
-		s.SetLogPressure(true)
-		s.da.Spill(true)
-		advance(time.Minute)
-		cp, _ := s.tracker.Watermark()
-		s.b.expect(t, "the checkpoint", cp.Position, "1000")
-		s.a.set(func() { s.a.requests, s.a.answer = nil, always(sink.Delivered) })
-		advance(time.Hour)
-		s.a.expect(t, "rows that the dead sink got once it was back", len(slices.Concat(s.a.requests...)), 1000)
-	})
-}
-
-// If every buffer is full the source is paused and nothing is spilled, until the log has
-// reached its limit.
-func TestFullBuffersPauseSource(t *testing.T) {
-	cfg := DefaultConfig()
-	cfg.BufferRows = 50
-	runTwoSinks(t, cfg, func(s *twoSinks) {
-		for _, k := range []*fakeBackend{s.a, s.b} {
-			k.set(func() { k.answer = always(sink.Unavailable) })
-		}
-		n := s.send(1, 1000, "a", "b")
-		if n < cfg.BufferRows || n > cfg.BufferRows+1 || !s.Paused() {
-			t.Errorf("%d batches were taken, paused %v", n, s.Paused())
-		}
-		s.a.expect(t, "rows spilled", s.a.rowsSpilled+s.b.rowsSpilled, 0)
-		s.SetLogPressure(true)
-		if n = s.send(n+1, 1000, "a", "b"); n != 1000 || s.Paused() {
-			t.Errorf("under pressure %d batches were taken, paused %v", n, s.Paused())
-		}
-		s.SetLogPressure(false)
-		for _, k := range []*fakeBackend{s.a, s.b} {
-			k.set(func() { k.requests, k.answer = nil, always(sink.Delivered) })
-		}
-		advance(time.Hour)
-		s.a.set(func() {})
-		s.a.expect(t, "rows spilled at the end", s.da.Stats().Spilled+s.db.Stats().Spilled, 0)
-	})
-}
-
-// A slow sink that catches up spills nothing.
-func TestCatchUpSpillsNothing(t *testing.T) {
-	cfg := DefaultConfig()
-	cfg.BufferRows = 50
-	runTwoSinks(t, cfg, func(s *twoSinks) {
-		s.a.set(func() { s.a.latency = 100 * time.Millisecond })
-		if n := s.send(1, 2000, "a"); n != 2000 {
-			t.Fatalf("%d of 2000 batches were taken", n)
-		}
-		advance(time.Hour)
-		s.a.expect(t, "rows sent, rows spilled", []int{len(slices.Concat(s.a.requests...)), s.a.rowsSpilled}, "[2000 0]")
 	})
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/poll"
-	"github.com/sluicebox/sluicebox/checkpoint"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
@@ -120,17 +119,12 @@ func startRelay(t *testing.T, url string, cfg poll.Config, dcfg dispatch.Config)
 	}
 	r := &pollingRelay{url: url, recv: &receiver{took: map[string][]string{}, at: map[string]time.Time{}, more: make(chan struct{}, 1)}}
 	r.lanes = dispatch.New(dcfg, st, r.recv, epoch, watch{}, time.Second)
-	routes := map[string]*dispatch.Dispatcher{}
-	for _, o := range cfg.Outboxes {
-		routes[o.Name] = r.lanes
-	}
-	feed := dispatch.NewFeed(checkpoint.NewTracker(store.Checkpoint{}), epoch, routes, func(string, int) {})
 	src := poll.New(cfg, st, polled{r.lanes})
 	ctx, cancel := context.WithCancel(context.Background())
 	parts, ctx := errgroup.WithContext(ctx)
 	batches := make(chan capture.Batch, 16)
 	parts.Go(func() error { return capture.Follow(ctx, src, "", batches, watch{}) })
-	parts.Go(func() error { return feed.Run(ctx, batches) })
+	parts.Go(func() error { return r.take(ctx, batches) })
 	parts.Go(func() error { return r.lanes.Run(ctx) })
 	r.stop = sync.OnceFunc(func() {
 		cancel()
@@ -140,6 +134,25 @@ func startRelay(t *testing.T, url string, cfg poll.Config, dcfg dispatch.Config)
 	})
 	t.Cleanup(r.stop)
 	return r
+}
+
+// take appends batches to the lanes while the buffer has room.
+func (r *pollingRelay) take(ctx context.Context, in <-chan capture.Batch) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b := <-in:
+			for r.lanes.Room() <= 0 {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(time.Millisecond):
+				}
+			}
+			r.lanes.Append(b.Items, nil)
+		}
+	}
 }
 
 // TestBlockedGroupsAndLockedRows runs eight writers beside a polling relay. Some groups are

@@ -286,11 +286,9 @@ func startRelay(t *testing.T, h testDB, to *receiver, configure ...func(*replay.
 	d := dispatch.New(cfg, st, to, begin.Epoch, logObserver{t}, 5*time.Second)
 	d.Replays = st
 	tracker := checkpoint.NewTracker(begin.Watermark)
-	feed := dispatch.NewFeed(tracker, begin.Epoch, map[string]*dispatch.Dispatcher{box.Name: d}, func(string, int) {})
+	in := intake{tracker: tracker, lanes: d, last: store.NewSeq(begin.Epoch, begin.Spilled)}
 	if begin.SnapshotReason != "" {
-		if err := feed.Backlog(begin.Backlog, begin.Spilled, begin.From); err != nil {
-			t.Fatal(err)
-		}
+		in.take(&capture.Batch{Position: begin.From, Items: begin.Backlog})
 	}
 
 	l := &testRelay{t: t, store: st, lanes: d, requests: make(chan struct{}, 1)}
@@ -305,7 +303,7 @@ func startRelay(t *testing.T, h testDB, to *receiver, configure ...func(*replay.
 		change(controller)
 	}
 
-	feed.OnMarker = controller.OnMarker
+	in.onMarker = controller.OnMarker
 	saver := &checkpoint.Saver{
 		Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: st, Source: src, Epoch: begin.Epoch, Observer: logObserver{t},
 	}
@@ -314,7 +312,7 @@ func startRelay(t *testing.T, h testDB, to *receiver, configure ...func(*replay.
 	work, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		func(ctx context.Context) error { return capture.Follow(ctx, src, begin.From, batches, logObserver{t}) },
-		func(ctx context.Context) error { return feed.Run(ctx, batches) },
+		func(ctx context.Context) error { return in.run(ctx, batches) },
 		d.Run, saver.Run, controller.Run,
 	} {
 		work.Go(func() error {
@@ -329,6 +327,37 @@ func startRelay(t *testing.T, h testDB, to *receiver, configure ...func(*replay.
 	l.end = sync.OnceFunc(func() { cancel(); _ = work.Wait(); src.Close() })
 	t.Cleanup(l.end)
 	return l
+}
+
+// intake numbers rows and appends them to their lanes. The buffer is larger than what the
+// tests write.
+type intake struct {
+	tracker  *checkpoint.Tracker
+	lanes    *dispatch.Dispatcher
+	last     store.Seq
+	onMarker func(token string, at store.Position, seq store.Seq)
+}
+
+func (f *intake) run(ctx context.Context, batches <-chan capture.Batch) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b := <-batches:
+			f.take(&b)
+		}
+	}
+}
+
+func (f *intake) take(b *capture.Batch) {
+	for i := range b.Items {
+		f.last++
+		b.Items[i].Seq = f.last
+	}
+	f.lanes.Append(b.Items, f.tracker.Begin(b.Position, f.last, len(b.Items)))
+	for _, token := range b.Marks {
+		f.onMarker(token, b.Position, f.last)
+	}
 }
 
 func (l *testRelay) ctx() context.Context {

@@ -21,7 +21,7 @@ type pendingMarkers struct {
 }
 
 // OnMarker handles a marker of the log. It is called after the rows before the
-// marker; see dispatch.Feed.
+// marker.
 func (d *Controller) OnMarker(token string, at store.Position, seq store.Seq) {
 	m := &d.markers
 	m.mu.Lock()

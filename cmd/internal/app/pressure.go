@@ -23,7 +23,7 @@ const (
 type pressure struct {
 	*relay
 	source       capture.Retention
-	feed         *dispatch.Feed
+	intake       *intake
 	dispatchers  map[string]*dispatch.Dispatcher
 	saveRequests chan<- struct{} // requests a checkpoint save
 
@@ -37,7 +37,7 @@ func (p *pressure) run(ctx context.Context) error {
 		if err := sleep(ctx, wait); err != nil {
 			return err
 		}
-		p.metrics.Paused(p.feed.Paused())
+		p.metrics.Paused(p.intake.isPaused())
 		p.progress.current(time.Now())
 		retained, err := p.source.Retained(ctx)
 		if err != nil { // the source reports errors of the log itself
@@ -97,7 +97,7 @@ func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 		}
 	}
 
-	p.feed.SetLogPressure(over)
+	p.intake.setLogPressure(over)
 	switch {
 	case over && !was:
 		p.overLimitSince = now

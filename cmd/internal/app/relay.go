@@ -116,13 +116,13 @@ func (r *relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	}
 
 	tracker := checkpoint.NewTracker(begin.Watermark)
-	feed := dispatch.NewFeed(tracker, epoch, routes, r.metrics.Captured)
+	in := newIntake(tracker, epoch, routes, r.metrics.Captured)
 	if begin.SnapshotReason != "" {
-		if err := feed.Backlog(begin.Backlog, begin.Spilled, begin.From); err != nil {
+		if err := in.placeBacklog(begin.Backlog, begin.Spilled, begin.From); err != nil {
 			return err
 		}
 	}
-	defer r.progress.startSession(r.newSessionStats(&begin, tracker, feed))()
+	defer r.progress.startSession(r.newSessionStats(&begin, tracker, in))()
 	r.currentDispatchers.Store(&lanes)
 	r.hasRun = true
 	defer r.currentDispatchers.Store(nil)
@@ -136,12 +136,12 @@ func (r *relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	if begin.SnapshotReason == "" {
 		src.Acknowledge(begin.From) // saved, but the server may not know it
 	}
-	return r.runPipeline(ctx, src, begin.From, feed, lanes, saver, append(r.backgroundTasks(src, feed, lanes, saveNow, &begin), sinks.keepOpen))
+	return r.runPipeline(ctx, src, begin.From, in, lanes, saver, append(r.backgroundTasks(src, in, lanes, saveNow, &begin), sinks.keepOpen))
 }
 
 // backgroundTasks returns the tasks that run beside delivery: sweeping, replays, pruning,
 // limiting the retained log, and checking whether an unreadable log has become readable.
-func (r *relay) backgroundTasks(src source, feed *dispatch.Feed, lanes map[string]*dispatch.Dispatcher,
+func (r *relay) backgroundTasks(src source, in *intake, lanes map[string]*dispatch.Dispatcher,
 	saveNow chan<- struct{}, begin *checkpoint.StartPoint,
 ) []func(context.Context) error {
 	epoch := begin.Epoch
@@ -156,18 +156,18 @@ func (r *relay) backgroundTasks(src source, feed *dispatch.Feed, lanes map[strin
 	controller.Log = &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker}
 	sweeper := &checkpoint.Sweeper{
 		Interval: r.cfg.Settings.Checkpoint.SweepInterval, Outboxes: r.cfg.Outboxes(), Bound: r.cfg.SmallestBuffer(),
-		Source: src, Tables: r.db.store, Lanes: feed, Observer: sweepObserver{r}, Epoch: epoch, OnCaughtUp: feed.EndCatchUp,
+		Source: src, Tables: r.db.store, Lanes: in, Observer: sweepObserver{r}, Epoch: epoch, OnCaughtUp: in.endCatchUp,
 	}
 
-	feed.OnMarker = func(token string, at store.Position, seq store.Seq) {
+	in.onMarker = func(token string, at store.Position, seq store.Seq) {
 		sweeper.OnMarker(token)
 		controller.OnMarker(token, at, seq)
 	}
 
-	feed.BeginCatchUp(r.db.store)
-	feed.ClaimsDetectSettled = r.claimsDetectSettled()
-	feed.SpillEnabled = true
-	pressure := &pressure{relay: r, source: src, feed: feed, dispatchers: lanes, saveRequests: saveNow}
+	in.beginCatchUp(r.db.store)
+	in.claimsDetectSettled = r.claimsDetectSettled()
+	in.spillEnabled = true
+	pressure := &pressure{relay: r, source: src, intake: in, dispatchers: lanes, saveRequests: saveNow}
 	return []func(context.Context) error{pruner.Run, sweeper.Run, pressure.run, controller.Run}
 }
 
@@ -215,10 +215,10 @@ func (r *relay) awaitReadableLog(ctx context.Context) error {
 }
 
 // runPipeline runs the parts of a session. They stop in the order in which rows pass:
-//   - the feed and the dispatchers, which drain;
+//   - the intake and the dispatchers, which drain;
 //   - the checkpoint saver, which saves the settled rows;
 //   - the source, which acknowledges the saved position to the server.
-func (r *relay) runPipeline(ctx context.Context, src source, from store.Position, feed *dispatch.Feed,
+func (r *relay) runPipeline(ctx context.Context, src source, from store.Position, in *intake,
 	lanes map[string]*dispatch.Dispatcher, saver *checkpoint.Saver, others []func(context.Context) error,
 ) error {
 	ctx, fail := context.WithCancelCause(ctx)
@@ -243,7 +243,7 @@ func (r *relay) runPipeline(ctx context.Context, src source, from store.Position
 	})
 	stopSaver := part(saver.Run)
 	work, workCtx := errgroup.WithContext(ctx)
-	work.Go(func() error { return feed.Run(workCtx, batches) })
+	work.Go(func() error { return in.run(workCtx, batches) })
 	for _, run := range others {
 		work.Go(func() error { return run(workCtx) })
 	}

@@ -14,9 +14,9 @@ import (
 )
 
 // newSessionStats returns the stats of a session that starts.
-func (r *relay) newSessionStats(begin *checkpoint.StartPoint, tracker *checkpoint.Tracker, feed *dispatch.Feed) sessionStats {
+func (r *relay) newSessionStats(begin *checkpoint.StartPoint, tracker *checkpoint.Tracker, in *intake) sessionStats {
 	s := sessionStats{
-		mode: "stream", sourceDetail: r.sourceDetail, startPosition: begin.From, tracker: tracker, paused: feed.Paused,
+		mode: "stream", sourceDetail: r.sourceDetail, startPosition: begin.From, tracker: tracker, paused: in.isPaused,
 		expectedInterval: r.db.heartbeatInterval, saved: begin.Watermark,
 	}
 	if r.isPolling.Load() {

@@ -1,4 +1,4 @@
-package dispatch
+package app
 
 import (
 	"context"
@@ -9,16 +9,17 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Feed takes batches from a source, numbers their rows, enters them in the tracker and
+// intake takes batches from a source, numbers their rows, enters them in the tracker and
 // appends each row to the dispatcher of its outbox.
-type Feed struct {
+type intake struct {
 	tracker  *checkpoint.Tracker
 	epoch    store.Epoch
 	captured int64 // rows numbered under this epoch
-	routes   map[string]*Dispatcher
+	routes   map[string]*dispatch.Dispatcher
 	buffers  []*bufferState // one per sink
 	onRows   func(outbox string, rows int)
 	freed    chan struct{}      // signaled when a buffer may have room again
@@ -28,29 +29,29 @@ type Feed struct {
 	// uncheckedRows is how many of the next rows skip the status read.
 	unsettledStreak, uncheckedRows int
 
-	// OnMarker, if set before Run, is called for each marker once the rows of its batch are
+	// onMarker, if set before run, is called for each marker once the rows of its batch are
 	// in their lanes. It gets the position of that batch and the last assigned seq. By then
 	// every row committed before the marker is in a lane, spilled or settled.
-	OnMarker func(token string, at store.Position, seq store.Seq)
+	onMarker func(token string, at store.Position, seq store.Seq)
 
-	// SpillEnabled, if set before Run, allows spilling. It stays off for a source that
+	// spillEnabled, if set before run, allows spilling. It stays off for a source that
 	// polls tables, because such a source leaves out rows that do not move.
-	SpillEnabled bool
+	spillEnabled bool
 
-	// ClaimsDetectSettled, if set before Run, says that every claim detects a settled row.
+	// claimsDetectSettled, if set before run, says that every claim detects a settled row.
 	// Catch-up then need not look up every row.
-	ClaimsDetectSettled bool
+	claimsDetectSettled bool
 
 	logPressure, paused atomic.Bool
 }
 
-// NewFeed returns the feed of a leader. routes maps each outbox to its dispatcher. observed
-// is called with the number of rows read for an outbox. Call NewFeed before the dispatchers
-// run.
-func NewFeed(tracker *checkpoint.Tracker, epoch store.Epoch, routes map[string]*Dispatcher, observed func(outbox string, rows int)) *Feed {
-	f := &Feed{tracker: tracker, epoch: epoch, routes: routes, onRows: observed, freed: make(chan struct{}, 1)}
+// newIntake returns the intake of a leader. routes maps each outbox to its dispatcher.
+// observed is called with the number of rows read for an outbox. Call newIntake before the
+// dispatchers run.
+func newIntake(tracker *checkpoint.Tracker, epoch store.Epoch, routes map[string]*dispatch.Dispatcher, observed func(outbox string, rows int)) *intake {
+	f := &intake{tracker: tracker, epoch: epoch, routes: routes, onRows: observed, freed: make(chan struct{}, 1)}
 	for _, d := range routes {
-		d.freed = f.freed
+		d.NotifyFreed(f.freed)
 		if !slices.ContainsFunc(f.buffers, func(t *bufferState) bool { return t.Dispatcher == d }) {
 			f.buffers = append(f.buffers, &bufferState{Dispatcher: d})
 		}
@@ -62,33 +63,37 @@ func NewFeed(tracker *checkpoint.Tracker, epoch store.Epoch, routes map[string]*
 // buffer.
 const maxBufferFactor = 2
 
-// SetLogPressure reports whether the retained log has reached its limit. Under pressure the
-// feed no longer pauses the source and spills every row that holds the log.
-func (f *Feed) SetLogPressure(pressed bool) {
+// setLogPressure reports whether the retained log has reached its limit. Under pressure the
+// intake no longer pauses the source and spills every row that holds the log.
+func (f *intake) setLogPressure(pressed bool) {
 	f.logPressure.Store(pressed)
-	notify(f.freed)
+	select {
+	case f.freed <- struct{}{}:
+	default:
+	}
 }
 
-// Paused reports whether the source is paused because no buffer has room.
-func (f *Feed) Paused() bool { return f.paused.Load() }
+// isPaused reports whether the source is paused because no buffer has room.
+func (f *intake) isPaused() bool { return f.paused.Load() }
 
-// hasRoom reports whether the feed may read more: some buffer has room, and none exceeds
+// hasRoom reports whether the intake may read more: some buffer has room, and none exceeds
 // maxBufferFactor.
 //
 // A full buffer spills lanes that do not move. If another sink has room, or the log is at
 // its limit, it spills moving lanes too. So a slow or dead sink takes no room from the
 // others, and a sink that is catching up spills nothing.
-func (f *Feed) hasRoom() bool {
+func (f *intake) hasRoom() bool {
 	some, over, now := false, false, time.Now()
 	for _, t := range f.buffers {
 		n := t.measure(now)
 		some = some || n > 0
-		over = over || n <= -(maxBufferFactor-1)*t.cfg.BufferRows && n+t.inFlightRows() <= -(maxBufferFactor-1)*t.cfg.BufferRows
+		least := -(maxBufferFactor - 1) * t.rows
+		over = over || n <= least && n+t.InFlightRows() <= least
 	}
 
-	pressed := f.SpillEnabled && f.logPressure.Load()
+	pressed := f.spillEnabled && f.logPressure.Load()
 	for _, t := range f.buffers {
-		if f.SpillEnabled && t.full {
+		if f.spillEnabled && t.full {
 			t.SpillExcess(pressed || some && t.slow)
 		}
 	}
@@ -98,9 +103,10 @@ func (f *Feed) hasRoom() bool {
 	return may
 }
 
-// bufferState is the feed's view of a sink's buffer.
+// bufferState is the intake's view of a sink's buffer.
 type bufferState struct {
-	*Dispatcher
+	*dispatch.Dispatcher
+	rows     int // its size
 	full     bool
 	slow     bool      // it will stay full for long
 	since    time.Time // start of the current measurement; zero while there is room
@@ -114,32 +120,33 @@ const slowBufferAfter = 500 * time.Millisecond
 
 // measure updates the state and returns how many rows fit in.
 func (t *bufferState) measure(now time.Time) (room int) {
-	room, done, breakersOpen := t.bufferLevel()
-	t.full = room <= 0
+	level := t.BufferLevel()
+	room, done := level.Room, level.Done
+	t.rows, t.full = level.Size, room <= 0
 	switch {
-	case room > t.cfg.BufferRows/4:
+	case room > t.rows/4:
 		t.since, t.slow = time.Time{}, false
 	case !t.full:
-	case breakersOpen:
+	case level.BreakersOpen:
 		t.slow = true
 	case t.since.IsZero():
 		t.since, t.doneRows = now, done
 	case now.Sub(t.since) >= slowBufferAfter:
-		t.slow = done-t.doneRows < int64(t.cfg.BufferRows/4)
+		t.slow = done-t.doneRows < int64(t.rows/4)
 		t.since, t.doneRows = now, done
 	}
 
 	return room
 }
 
-// roomPollInterval is how often a paused feed looks for rows to spill.
+// roomPollInterval is how often a paused intake looks for rows to spill.
 const roomPollInterval = 100 * time.Millisecond
 
-// Run takes batches until the context ends or the channel is closed. While no buffer has
+// run takes batches until the context ends or the channel is closed. While no buffer has
 // room it takes none, which pauses the source.
-func (f *Feed) Run(ctx context.Context, in <-chan capture.Batch) error {
+func (f *intake) run(ctx context.Context, in <-chan capture.Batch) error {
 	for _, t := range f.buffers {
-		t.enableSpill(f.SpillEnabled)
+		t.EnableSpill(f.spillEnabled)
 	}
 	if f.statuses != nil {
 		if err := f.catchUp(ctx, in); err != nil {
@@ -165,7 +172,7 @@ func (f *Feed) Run(ctx context.Context, in <-chan capture.Batch) error {
 	}
 }
 
-func (f *Feed) waitForRoom(ctx context.Context) error {
+func (f *intake) waitForRoom(ctx context.Context) error {
 	for !f.hasRoom() {
 		select {
 		case <-ctx.Done():
@@ -177,34 +184,34 @@ func (f *Feed) waitForRoom(ctx context.Context) error {
 	return nil
 }
 
-// Backlog places rows that were in the tables before the log began. The checkpoint passes
+// placeBacklog places rows that were in the tables before the log began. The checkpoint passes
 // the position only after these rows have settled. spilled is the number of further rows
-// that were numbered and spilled already. Call Backlog before Run.
-func (f *Feed) Backlog(items []store.Item, spilled int64, position store.Position) error {
+// that were numbered and spilled already. Call placeBacklog before run.
+func (f *intake) placeBacklog(items []store.Item, spilled int64, position store.Position) error {
 	f.captured += spilled
 	t := f.tracker.Begin(position, f.number(items), len(items))
-	return f.split(items, func(d *Dispatcher, part []store.Item) { d.Append(part, t) })
+	return f.split(items, func(d *dispatch.Dispatcher, part []store.Item) { d.Append(part, t) })
 }
 
-func (f *Feed) appendBatch(b *capture.Batch) error {
+func (f *intake) appendBatch(b *capture.Batch) error {
 	seq := f.number(b.Items)
 	t := f.tracker.Begin(b.Position, seq, len(b.Items))
-	if err := f.split(b.Items, func(d *Dispatcher, part []store.Item) { d.Append(part, t) }); err != nil {
+	if err := f.split(b.Items, func(d *dispatch.Dispatcher, part []store.Item) { d.Append(part, t) }); err != nil {
 		return err
 	}
 	for _, token := range b.Marks {
-		if f.OnMarker != nil {
-			f.OnMarker(token, b.Position, seq)
+		if f.onMarker != nil {
+			f.onMarker(token, b.Position, seq)
 		}
 	}
 	return nil
 }
 
 // Held implements checkpoint.Lanes.
-func (f *Feed) Held(outbox string) []string { return f.routes[outbox].Held(outbox) }
+func (f *intake) Held(outbox string) []string { return f.routes[outbox].Held(outbox) }
 
 // TrackSettled implements checkpoint.Lanes.
-func (f *Feed) TrackSettled(on bool) {
+func (f *intake) TrackSettled(on bool) {
 	for _, d := range f.routes {
 		d.TrackSettled(on)
 	}
@@ -212,7 +219,7 @@ func (f *Feed) TrackSettled(on bool) {
 
 // InsertFound implements checkpoint.Lanes. The rows have no ticket: if the process dies,
 // the next sweep finds them again.
-func (f *Feed) InsertFound(items []store.Item) (placed int) {
+func (f *intake) InsertFound(items []store.Item) (placed int) {
 	for len(items) > 0 {
 		n := sameOutbox(items)
 		placed += f.routes[items[0].Outbox].InsertFound(items[:n])
@@ -222,7 +229,7 @@ func (f *Feed) InsertFound(items []store.Item) (placed int) {
 }
 
 // number assigns each row its seq and returns the last one.
-func (f *Feed) number(items []store.Item) store.Seq {
+func (f *intake) number(items []store.Item) store.Seq {
 	for i := range items {
 		f.captured++
 		items[i].Seq = store.NewSeq(f.epoch, f.captured)
@@ -231,7 +238,7 @@ func (f *Feed) number(items []store.Item) store.Seq {
 }
 
 // split passes on consecutive rows of the same outbox, in order.
-func (f *Feed) split(items []store.Item, hand func(*Dispatcher, []store.Item)) error {
+func (f *intake) split(items []store.Item, hand func(*dispatch.Dispatcher, []store.Item)) error {
 	for len(items) > 0 {
 		outbox, n := items[0].Outbox, sameOutbox(items)
 		d, ok := f.routes[outbox]

@@ -1,4 +1,4 @@
-package dispatch
+package app
 
 import (
 	"context"
@@ -16,19 +16,19 @@ const (
 	maxUncheckedRows = 50_000
 )
 
-// BeginCatchUp makes Run drop rows from the log that are already settled, until EndCatchUp.
-// Call it before Run.
+// beginCatchUp makes run drop rows from the log that are already settled, until endCatchUp.
+// Call it before run.
 //
 // After a start, most rows behind the checkpoint may be settled. Claims would detect them
 // too, but rows behind a lane that does not move are not claimed.
-func (f *Feed) BeginCatchUp(statuses store.StatusReader) { f.statuses = statuses }
+func (f *intake) beginCatchUp(statuses store.StatusReader) { f.statuses = statuses }
 
-// EndCatchUp ends the catch-up: the log has been read up to its end at the start of the
-// relay. Call it only from OnMarker.
-func (f *Feed) EndCatchUp() { f.statuses = nil }
+// endCatchUp ends the catch-up: the log has been read up to its end at the start of the
+// relay. Call it only from onMarker.
+func (f *intake) endCatchUp() { f.statuses = nil }
 
-// catchUp takes batches like Run, without settled rows.
-func (f *Feed) catchUp(ctx context.Context, in <-chan capture.Batch) error {
+// catchUp takes batches like run, without settled rows.
+func (f *intake) catchUp(ctx context.Context, in <-chan capture.Batch) error {
 	bundles, stop, left := make(chan []capture.Batch), make(chan struct{}), make(chan []capture.Batch, 1)
 	go func() { left <- coalesce(in, bundles, stop) }()
 	var err error
@@ -54,7 +54,7 @@ func (f *Feed) catchUp(ctx context.Context, in <-chan capture.Batch) error {
 	return err
 }
 
-func (f *Feed) appendBatches(batches []capture.Batch) error {
+func (f *intake) appendBatches(batches []capture.Batch) error {
 	for i := range batches {
 		if err := f.appendBatch(&batches[i]); err != nil {
 			return err
@@ -100,7 +100,7 @@ func coalesce(in <-chan capture.Batch, out chan<- []capture.Batch, stop <-chan s
 // settled rows stand mostly at the start of the repeated log. The rest lie further back in
 // the lanes of a receiver that accepted nothing. So the longer the streak of unsettled
 // rows, the more rows skip the status read.
-func (f *Feed) dropSettled(ctx context.Context, batches []capture.Batch) []capture.Batch {
+func (f *intake) dropSettled(ctx context.Context, batches []capture.Batch) []capture.Batch {
 	n := 0
 	for i := range batches {
 		n += len(batches[i].Items)
@@ -114,7 +114,7 @@ func (f *Feed) dropSettled(ctx context.Context, batches []capture.Batch) []captu
 	if settled {
 		f.unsettledStreak = 0
 	}
-	if f.uncheckedRows = 0; f.ClaimsDetectSettled {
+	if f.uncheckedRows = 0; f.claimsDetectSettled {
 		f.uncheckedRows = min(f.unsettledStreak, maxUncheckedRows)
 		f.unsettledStreak += f.uncheckedRows
 	}
@@ -124,7 +124,7 @@ func (f *Feed) dropSettled(ctx context.Context, batches []capture.Batch) []captu
 // filterSettled removes settled rows from batches and reports whether there were any. If
 // the store does not answer, the claims must detect them. It drops the payloads then,
 // because even a claim that writes nothing checks a row whose payload it reads.
-func (f *Feed) filterSettled(ctx context.Context, batches []capture.Batch) (kept []capture.Batch, some bool) {
+func (f *intake) filterSettled(ctx context.Context, batches []capture.Batch) (kept []capture.Batch, some bool) {
 	var rows []store.ClaimRow
 	for i := range batches {
 		for k := range batches[i].Items {

@@ -1,15 +1,17 @@
-package dispatch
+package app
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -31,20 +33,20 @@ func (k *fakeStatuses) ReadSettled(_ context.Context, rows []store.ClaimRow) ([]
 	return settled, k.err
 }
 
-// runCatchUp runs a feed that catches up until the marker "here".
-func runCatchUp(t *testing.T, k *fakeStatuses, test func(f *feedFixture, in chan<- capture.Batch)) {
+// runCatchUp runs an intake that catches up until the marker "here".
+func runCatchUp(t *testing.T, k *fakeStatuses, test func(f *intakeFixture, in chan<- capture.Batch)) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFeedFixture(DefaultConfig())
-		f.BeginCatchUp(k)
-		f.ClaimsDetectSettled = k.claimsDetect
-		f.OnMarker = func(token string, _ store.Position, _ store.Seq) {
+		f := newIntakeFixture(dispatch.DefaultConfig())
+		f.beginCatchUp(k)
+		f.claimsDetectSettled = k.claimsDetect
+		f.onMarker = func(token string, _ store.Position, _ store.Seq) {
 			if token == "here" {
-				f.EndCatchUp()
+				f.endCatchUp()
 			}
 		}
 		in, done := make(chan capture.Batch), make(chan error, 1)
 		ctx, cancel := context.WithCancel(context.Background())
-		go func() { done <- f.Run(ctx, in) }()
+		go func() { done <- f.run(ctx, in) }()
 		test(f, in)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -55,26 +57,27 @@ func runCatchUp(t *testing.T, k *fakeStatuses, test func(f *feedFixture, in chan
 
 func TestCatchUpDropsSettledRows(t *testing.T) {
 	k := &fakeStatuses{}
-	runCatchUp(t, k, func(f *feedFixture, in chan<- capture.Batch) {
-		in <- capture.Batch{Position: "p1", Items: concatRows(of("events", "s1", "2", "s3"), of("jobs", "s4"))}
-		in <- capture.Batch{Position: "p2", Items: of("events", "5")}
+	runCatchUp(t, k, func(f *intakeFixture, in chan<- capture.Batch) {
+		first, second, last := slices.Concat(of("events", "s1", "2", "s3"), of("jobs", "s4")), of("events", "5"), of("events", "s7")
+		in <- capture.Batch{Position: "p1", Items: first}
+		in <- capture.Batch{Position: "p2", Items: second}
 		in <- capture.Batch{Marks: []string{"there"}}
 		in <- capture.Batch{Position: "p3", Items: of("events", "s6"), Marks: []string{"here"}}
 		synctest.Wait()
-		in <- capture.Batch{Position: "p4", Items: of("events", "s7")}
+		in <- capture.Batch{Position: "p4", Items: last}
 		synctest.Wait()
-		f.expect(t, f.events, "2 5 s7", 1, 2, 3)
-		f.expect(t, f.jobs, "")
-		newFakeBackend().expect(t, "observed", f.observed, "map[events:3]")
+		f.expectLanes(t, "2 5 s7", "")
+		expectEqual(t, "seqs", seqsOf(t, slices.Concat(first[:1], second, last)), "[1 2 3]") // in place, without settled rows
+		expectEqual(t, "observed", f.observed, "map[events:3]")
 		cp, _ := f.tracker.Watermark()
-		newFakeBackend().expect(t, "checkpoint", cp.Position, "")
+		expectEqual(t, "checkpoint", cp.Position, "")
 	})
 }
 
-// Each batch has 100 rows. A settled row makes the feed check all rows that follow again.
+// Each batch has 100 rows. A settled row makes the intake check all rows that follow again.
 func TestCatchUpChecksFewerRowsAfterUnsettledOnes(t *testing.T) {
 	const rows = 100
-	bring := func(f *feedFixture, in chan<- capture.Batch, prefix string, batches int) {
+	bring := func(f *intakeFixture, in chan<- capture.Batch, prefix string, batches int) {
 		for b := range batches {
 			items := make([]store.Item, 0, rows)
 			for i := range rows {
@@ -86,35 +89,35 @@ func TestCatchUpChecksFewerRowsAfterUnsettledOnes(t *testing.T) {
 	}
 	for _, tell := range []bool{true, false} {
 		k := &fakeStatuses{claimsDetect: tell}
-		runCatchUp(t, k, func(f *feedFixture, in chan<- capture.Batch) {
+		runCatchUp(t, k, func(f *intakeFixture, in chan<- capture.Batch) {
 			bring(f, in, "u", 16)
 			want := 16
 			if tell {
 				want = 4 // 1, 3, 7 and 15 batches in between are not checked
 			}
-			newFakeBackend().expect(t, "looks among rows that are not settled", len(k.batchSizes), want)
+			expectEqual(t, "looks among rows that are not settled", len(k.batchSizes), want)
 			bring(f, in, "s", 16) // two of them are still unchecked
 			bring(f, in, "s", 16)
 			looked := len(k.batchSizes)
 			bring(f, in, "s", 4)
-			newFakeBackend().expect(t, "looks among rows that are settled", len(k.batchSizes)-looked, 4)
+			expectEqual(t, "looks among rows that are settled", len(k.batchSizes)-looked, 4)
 		})
 	}
 }
 
 func TestSettledTransactionMovesCheckpoint(t *testing.T) {
-	runCatchUp(t, &fakeStatuses{}, func(f *feedFixture, in chan<- capture.Batch) {
+	runCatchUp(t, &fakeStatuses{}, func(f *intakeFixture, in chan<- capture.Batch) {
 		in <- capture.Batch{Items: of("events", "s1")} // its transaction goes on
 		in <- capture.Batch{Position: "p1", Items: of("events", "s2")}
 		synctest.Wait()
 		cp, _ := f.tracker.Watermark()
-		newFakeBackend().expect(t, "checkpoint", cp.Position, "p1")
+		expectEqual(t, "checkpoint", cp.Position, "p1")
 	})
 }
 
 func TestCatchUpCoalescesBatches(t *testing.T) {
 	k := &fakeStatuses{latency: time.Second}
-	runCatchUp(t, k, func(_ *feedFixture, in chan<- capture.Batch) {
+	runCatchUp(t, k, func(_ *intakeFixture, in chan<- capture.Batch) {
 		for i := range 5000 {
 			if i == 1 {
 				synctest.Wait() // the first status read is in flight
@@ -122,24 +125,24 @@ func TestCatchUpCoalescesBatches(t *testing.T) {
 			in <- capture.Batch{Items: of("events", fmt.Sprint("s", i))}
 		}
 		advance(10 * time.Second)
-		newFakeBackend().expect(t, "rows of each call", k.batchSizes, "[1 2000 2000 999]")
+		expectEqual(t, "rows of each call", k.batchSizes, "[1 2000 2000 999]")
 	})
 }
 
 func TestCatchUpLeavesSettledRowsToClaimsOnError(t *testing.T) {
-	runCatchUp(t, &fakeStatuses{err: errors.New("away")}, func(f *feedFixture, in chan<- capture.Batch) {
+	runCatchUp(t, &fakeStatuses{err: errors.New("away")}, func(f *intakeFixture, in chan<- capture.Batch) {
 		in <- capture.Batch{Position: "p1", Items: of("events", "s1", "2")}
 		synctest.Wait()
-		f.expect(t, f.events, "s1 2", 1, 2)
-		newFakeBackend().expect(t, "bytes", f.events.Stats().Bytes, 0) // a claim that reads a payload checks its row
+		f.expectLanes(t, "s1 2", "")
+		expectEqual(t, "bytes", f.events.Stats().Bytes, 0) // a claim that reads a payload checks its row
 	})
 }
 
 func TestSourceEndsDuringCatchUp(t *testing.T) {
-	f := newFeedFixture(DefaultConfig())
-	f.BeginCatchUp(&fakeStatuses{})
-	if err := f.run(capture.Batch{Position: "p1", Items: of("events", "1")}, capture.Batch{Position: "p2", Items: of("events", "2")}); err != nil {
+	f := newIntakeFixture(dispatch.DefaultConfig())
+	f.beginCatchUp(&fakeStatuses{})
+	if err := f.take(capture.Batch{Position: "p1", Items: of("events", "1")}, capture.Batch{Position: "p2", Items: of("events", "2")}); err != nil {
 		t.Fatal(err)
 	}
-	f.expect(t, f.events, "1 2", 1, 2)
+	f.expectLanes(t, "1 2", "")
 }
