@@ -110,6 +110,51 @@ type Source interface {
 	Compare(a, b store.Position) int
 }
 
+// Settings are what a source needs to know of its relay.
+type Settings struct {
+	// Name is the relay's name, [a-z0-9_]{1,40}.
+	Name string
+	// Outboxes are the tables to read.
+	Outboxes []store.Outbox
+	// MaxBatchBytes limits a batch; a single row may exceed it. 0 is the source's default.
+	MaxBatchBytes int
+}
+
+// Stream is a source that reads the database's log. It holds sessions until Close.
+type Stream interface {
+	Resumer
+	Publisher
+	store.Diagnoser
+	// Tap sends rows that commit from now on, in place of Open and Run, and changes
+	// nothing. It calls begun once when it starts to read.
+	Tap(ctx context.Context, out chan<- Batch, begun func()) error
+	Close()
+}
+
+// Publisher creates what reading a log needs, for example a publication.
+type Publisher interface {
+	// Publish creates it for the outbox tables.
+	Publish(ctx context.Context) error
+	// Script returns the statements of Publish; "" if there are none.
+	Script() string
+}
+
+// ReadinessChecker is a source that reports whether the log can be read. It keeps state
+// between calls, because the server may hide from the role how long a transaction has been
+// open. A source without it can always be read.
+type ReadinessChecker interface {
+	// Ready returns nil if Open would find a readable log, else the reason. It changes
+	// nothing.
+	Ready(ctx context.Context) error
+}
+
+// SlotDropper is a source whose log has a slot.
+type SlotDropper interface {
+	// DropSlot drops the slot of a relay that polls, so that the server retains no log for
+	// it.
+	DropSlot(ctx context.Context) error
+}
+
 // ComparePositions orders two positions of a source by their parsed values. If parse rejects
 // either of them, it compares them as strings: such a position is not the source's, and any
 // stable order will do.

@@ -84,3 +84,16 @@ func (o *Outbox) validate(takeover time.Duration) error {
 
 	return errors.Join(errs...)
 }
+
+// Settings are what a store needs to know of its relay.
+type Settings struct {
+	// Name is the relay's name, [a-z0-9_]{1,40}. It is the key of the relay's own rows.
+	Name string
+	// Holder identifies this process to operators and to other relays of the name.
+	Holder string
+	// Outboxes are the tables, each with its layout.
+	Outboxes []Outbox
+	// TakeoverTimeout is how long another program's claim holds a row. 0: rows in
+	// PROCESSING are claimed at once.
+	TakeoverTimeout time.Duration
+}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
@@ -380,7 +381,7 @@ func TestPartialFailureOfAction(t *testing.T) {
 		want string
 		code int
 	}{
-		"counting": {&recordedLetters{err: admin.ErrNotLeading}, "is not the leader; ask the leader or retry (/readyz?verbose shows the reason); the rows stay FAILED\n", 1},
+		"counting": {&recordedLetters{err: sluicebox.ErrNotLeading}, "is not the leader; ask the leader or retry (/readyz?verbose shows the reason); the rows stay FAILED\n", 1},
 		"first":    {&recordedLetters{err: errors.New("the disk is full"), failAt: 1}, "sluicebox: the disk is full; the rows stay FAILED\n", 1},
 		"second":   {&recordedLetters{err: errors.New("the disk is full"), failAt: 2}, "sluicebox: the disk is full; 1000 of 1500 done, the others stay FAILED\n", 1},
 		"grant":    {&recordedLetters{err: &store.SetupError{Problem: "no DELETE", Remedy: "GRANT DELETE"}, failAt: 1}, "sluicebox: no DELETE; GRANT DELETE; the rows stay FAILED\n", 1},

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
@@ -19,7 +20,7 @@ import (
 // ready is a Status that is always ready.
 type ready struct{}
 
-func (ready) Checks() []admin.Check { return nil }
+func (ready) Checks() []sluicebox.Check { return nil }
 
 // fakeLanes are lanes that record actions.
 type fakeLanes struct {
@@ -221,8 +222,8 @@ func TestRelayAnswers(t *testing.T) {
 	}{
 		{dispatch.ErrNoLane, 1, "sluicebox: lane o K g: lane not found\n  sluicebox lanes list shows"},
 		{fmt.Errorf("%w: lane is not paused", dispatch.ErrLaneState), 1, "lane is not paused"},
-		{admin.ErrNotLeading, 1, "this relay is not the leader"},
-		{&admin.RequestError{Problem: `there is no outbox "o"; the outboxes are a, b`}, 64, "refused by the relay: there is no outbox \"o\"; the outboxes are a, b\n"},
+		{sluicebox.ErrNotLeading, 1, "this relay is not the leader"},
+		{&sluicebox.RequestError{Problem: `there is no outbox "o"; the outboxes are a, b`}, 64, "refused by the relay: there is no outbox \"o\"; the outboxes are a, b\n"},
 		{fmt.Errorf("the disk is full"), 1, "sluicebox: the disk is full\n"},
 	} {
 		lanes.err = tt.err

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -70,7 +71,7 @@ func (f *requestFlags) replays(p *program) (list admin.Replays, closed func(), e
 
 // requestFailure returns the error of a request, with its exit code and remedy.
 func requestFailure(err error) error {
-	var request *admin.RequestError
+	var request *sluicebox.RequestError
 	remedy := ""
 	switch {
 	case errors.As(err, &request):

@@ -15,6 +15,7 @@ import (
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/checkpoint/replay"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
@@ -61,7 +62,7 @@ sinks:
 	if err := app.Init(t.Context(), cfg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	if w.store, err = sqlitestore.New(cfg.SQLiteStore()); err != nil {
+	if w.store, err = sqlitestore.New(sqlitestore.Config{URL: "sqlite://" + path, Name: cfg.Settings.Name, Outboxes: cfg.Outboxes()}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.store.Close)
@@ -227,7 +228,7 @@ func TestRequestsToRelay(t *testing.T) {
 	if len(named.asked) != 1 || named.asked[0] != "create a true" || len(jobs.requested) != 2 || !reflect.DeepEqual(jobs.started, []replay.Spec{{From: "a", Groups: []string{"g"}}}) {
 		t.Errorf("asked for %q, %+v, %q", named.asked, jobs.started, jobs.requested)
 	}
-	named.err, jobs.err = admin.ErrNotLeading, &admin.RequestError{Problem: "there is no sink \"x\""}
+	named.err, jobs.err = sluicebox.ErrNotLeading, &sluicebox.RequestError{Problem: "there is no sink \"x\""}
 	if got := try(t, backend{}, nil, "checkpoint", "create", "b", at); got.code != 1 || !strings.Contains(got.stderr, "is not the leader") {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 )
 
@@ -18,7 +19,7 @@ import (
 type fakeStatus struct {
 	mu     sync.Mutex
 	status admin.RelayStatus
-	checks []admin.Check
+	checks []sluicebox.Check
 	asked  chan struct{} // if set, receives a value per request
 }
 
@@ -34,7 +35,7 @@ func (r *fakeStatus) Report(context.Context, bool) admin.RelayStatus {
 	return r.status
 }
 
-func (r *fakeStatus) Checks() []admin.Check {
+func (r *fakeStatus) Checks() []sluicebox.Check {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.checks
@@ -132,7 +133,7 @@ func TestStatusText(t *testing.T) {
 		t.Errorf("exit %d\n%s\nwant\n%s%s", got.code, got.stdout, leadingText, got.stderr)
 	}
 	from.change(func() {
-		from.checks = []admin.Check{{Name: "database", OK: true}, {Name: "source", Detail: "the server has\nsaid nothing"}}
+		from.checks = []sluicebox.Check{{Name: "database", OK: true}, {Name: "source", Detail: "the server has\nsaid nothing"}}
 	})
 	got = try(t, backend{}, nil, "status", at)
 	if got.code != 1 || !strings.Contains(got.stdout, "state       not ready, leading in epoch 3\nNOT READY   source: the server has said nothing\n") ||
@@ -168,7 +169,7 @@ func TestReplaysText(t *testing.T) {
 }
 
 func TestStatusJSON(t *testing.T) {
-	from := &fakeStatus{status: leadingStatus(), checks: []admin.Check{{Name: "source", Detail: "silent"}}}
+	from := &fakeStatus{status: leadingStatus(), checks: []sluicebox.Check{{Name: "source", Detail: "silent"}}}
 	got := try(t, backend{}, nil, "status", serveStatus(t, from), "--json")
 	var s admin.RelayStatus
 	if err := json.Unmarshal([]byte(got.stdout), &s); err != nil {
@@ -233,7 +234,7 @@ func watching(stdout, stderr io.Writer, args ...string) (interrupt func() (code 
 // Without a terminal, --watch prints one block after the other, survives an unreachable
 // relay, and exits with 0 on Ctrl-C.
 func TestStatusWatched(t *testing.T) {
-	from := &fakeStatus{status: leadingStatus(), checks: []admin.Check{{Name: "source", Detail: "silent"}}, asked: make(chan struct{}, 100)}
+	from := &fakeStatus{status: leadingStatus(), checks: []sluicebox.Check{{Name: "source", Detail: "silent"}}, asked: make(chan struct{}, 100)}
 	var out, why lockedBuffer
 	interrupt := watching(&out, &why, serveStatus(t, from))
 	for range 3 {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -22,19 +23,8 @@ const (
 	maxBody       = 1 << 20 // enough for 1000 ids
 )
 
-// ErrNotLeading is returned if this relay is not the leader, or its session has not
-// started.
-var ErrNotLeading = errors.New("this relay is not the leader; ask the leader or retry (/readyz?verbose shows the reason)")
-
-// RequestError is an invalid request.
-type RequestError struct {
-	Problem string // the cause and the remedy
-}
-
-func (e *RequestError) Error() string { return e.Problem }
-
 func badRequest(format string, args ...any) error {
-	return &RequestError{Problem: fmt.Sprintf(format, args...)}
+	return &sluicebox.RequestError{Problem: fmt.Sprintf(format, args...)}
 }
 
 // api wraps an endpoint of the API: it checks where the request comes from, sets
@@ -79,7 +69,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 
 // errorStatus returns the HTTP status of an error.
 func errorStatus(err error) int {
-	var request *RequestError
+	var request *sluicebox.RequestError
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
@@ -92,7 +82,7 @@ func errorStatus(err error) int {
 		return http.StatusConflict
 	case errors.Is(err, context.DeadlineExceeded):
 		return http.StatusGatewayTimeout
-	case errors.Is(err, ErrNotLeading), errors.Is(err, dispatch.ErrStopped), errors.Is(err, store.ErrNotLeader), errors.Is(err, context.Canceled):
+	case errors.Is(err, sluicebox.ErrNotLeading), errors.Is(err, dispatch.ErrStopped), errors.Is(err, store.ErrNotLeader), errors.Is(err, context.Canceled):
 		return http.StatusServiceUnavailable
 	}
 
@@ -106,6 +96,9 @@ func errorText(err error) string {
 		return fmt.Sprintf("timeout after %s; the action may still complete; check before you retry", actionTimeout)
 	case http.StatusRequestEntityTooLarge:
 		return fmt.Sprintf("request body larger than %d bytes; send fewer rows per request", maxBody)
+	}
+	if errors.Is(err, sluicebox.ErrNotLeading) {
+		return err.Error() + " (/readyz?verbose shows the reason)"
 	}
 	if errors.Is(err, context.Canceled) {
 		return "relay is shutting down; the action may be incomplete; check before you retry"

@@ -12,8 +12,8 @@ import (
 //
 // Errors, besides the Client's own:
 //   - store.ErrNoSavepoint and store.ErrSavepointExists;
-//   - ErrNotLeading;
-//   - *RequestError for an invalid name, or a checkpoint that cannot be created;
+//   - sluicebox.ErrNotLeading;
+//   - *sluicebox.RequestError for an invalid name, or a checkpoint that cannot be created;
 //   - *store.SetupError for missing relay tables or grants.
 type Checkpoints interface {
 	// List returns all checkpoints, by name.

@@ -14,8 +14,8 @@ import (
 // use.
 //
 // Errors:
-//   - store.ErrNotLeader and ErrNotLeading;
-//   - *RequestError for a missing or unknown outbox, and for filters its layout does not
+//   - store.ErrNotLeader and sluicebox.ErrNotLeading;
+//   - *sluicebox.RequestError for a missing or unknown outbox, and for filters its layout does not
 //     support;
 //   - *store.SetupError for a missing grant.
 type DeadLetters interface {

@@ -13,8 +13,8 @@ import (
 )
 
 // Lanes lists lanes and acts on them. Its methods are safe for concurrent use. Errors:
-// dispatch.ErrNoLane, dispatch.ErrLaneState, store.ErrNotLeader, ErrNotLeading, and a
-// *RequestError for an unknown outbox.
+// dispatch.ErrNoLane, dispatch.ErrLaneState, store.ErrNotLeader, sluicebox.ErrNotLeading, and a
+// *sluicebox.RequestError for an unknown outbox.
 type Lanes interface {
 	// List returns at most limit of the chosen lanes, held and failing ones first, and
 	// their total number.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
@@ -262,9 +263,9 @@ func TestAPIErrors(t *testing.T) {
 	}{
 		{dispatch.ErrNoLane, 404, "lane not found"},
 		{fmt.Errorf("%w: lane is not paused", dispatch.ErrLaneState), 409, "lane is not paused"},
-		{admin.ErrNotLeading, 503, "not the leader"},
+		{sluicebox.ErrNotLeading, 503, "not the leader"},
 		{store.ErrNotLeader, 503, "not the leader"},
-		{&admin.RequestError{Problem: "unknown outbox"}, 400, "unknown outbox"},
+		{&sluicebox.RequestError{Problem: "unknown outbox"}, 400, "unknown outbox"},
 		{&store.SetupError{Problem: "no grant", Remedy: "GRANT DELETE"}, 500, "no grant; GRANT DELETE"},
 		{fmt.Errorf("in the end: %w", context.DeadlineExceeded), 504, "may still complete"},
 		{context.Canceled, 503, "shutting down"},

@@ -17,8 +17,8 @@ import (
 //
 // Errors, besides the Client's own:
 //   - store.ErrNoJob, store.ErrNoSavepoint and ErrReplayEnded;
-//   - ErrNotLeading;
-//   - *RequestError for an invalid spec;
+//   - sluicebox.ErrNotLeading;
+//   - *sluicebox.RequestError for an invalid spec;
 //   - *store.SetupError for missing relay tables or grants.
 type Replays interface {
 	// List returns the jobs, the latest first.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/checkpoint/replay"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/store"
@@ -207,8 +208,8 @@ func TestRequestErrors(t *testing.T) {
 		{store.ErrSavepointExists, 409, "already"},
 		{fmt.Errorf("pause: %w", store.ErrNoJob), 404, "replay not found"},
 		{fmt.Errorf("%w: it is done", admin.ErrReplayEnded), 409, "it is done"},
-		{admin.ErrNotLeading, 503, "not the leader"},
-		{&admin.RequestError{Problem: "unknown sink"}, 400, "unknown sink"},
+		{sluicebox.ErrNotLeading, 503, "not the leader"},
+		{&sluicebox.RequestError{Problem: "unknown sink"}, 400, "unknown sink"},
 		{&store.SetupError{Problem: "no grant", Remedy: "GRANT"}, 500, "no grant; GRANT"},
 	} {
 		d.err = tt.err

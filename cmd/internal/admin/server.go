@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -39,19 +40,10 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Check is one condition of readiness.
-type Check struct {
-	Name string `json:"name"` // name of the check in the probe's output
-	OK   bool   `json:"ok"`
-	// Warning marks a check that an operator should look at, also if it is OK.
-	Warning bool   `json:"warning,omitempty"`
-	Detail  string `json:"detail"` // the reason, without secrets; may be empty if OK
-}
-
 // Status reports readiness. Checks returns cached results at once and is safe for
 // concurrent use.
 type Status interface {
-	Checks() []Check
+	Checks() []sluicebox.Check
 }
 
 // Leader reports leadership. It returns at once and is safe for concurrent use.

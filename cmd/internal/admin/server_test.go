@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -25,11 +26,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // checks is a Status that counts its calls.
 type checks struct {
-	list  atomic.Pointer[[]admin.Check]
+	list  atomic.Pointer[[]sluicebox.Check]
 	asked atomic.Int32
 }
 
-func (c *checks) Checks() []admin.Check {
+func (c *checks) Checks() []sluicebox.Check {
 	c.asked.Add(1)
 	if list := c.list.Load(); list != nil {
 		return *list
@@ -37,7 +38,7 @@ func (c *checks) Checks() []admin.Check {
 	return nil
 }
 
-func (c *checks) set(list ...admin.Check) { c.list.Store(&list) }
+func (c *checks) set(list ...sluicebox.Check) { c.list.Store(&list) }
 
 // serve runs a server for the test and returns its address.
 func serve(t *testing.T, cfg admin.Config, status admin.Status) string {
@@ -108,7 +109,7 @@ func TestProbes(t *testing.T) {
 	if status.asked.Load() != 0 {
 		t.Error("/livez asked the checks")
 	}
-	status.set(admin.Check{Name: "database", OK: true}, admin.Check{Name: "stream", Detail: "slot lost\n[+] forged ok"})
+	status.set(sluicebox.Check{Name: "database", OK: true}, sluicebox.Check{Name: "stream", Detail: "slot lost\n[+] forged ok"})
 	if got := ask(t, "GET", base+"/readyz"); got.status != 503 || got.body != "not ready\n" {
 		t.Errorf("/readyz answers %d %q", got.status, got.body)
 	}
@@ -120,7 +121,7 @@ func TestProbes(t *testing.T) {
 	if got := ask(t, "GET", base+"/livez"); got.status != 200 {
 		t.Errorf("/livez answers %d while the relay is not ready", got.status)
 	}
-	status.set(admin.Check{Name: "database", OK: true, Detail: "reached"})
+	status.set(sluicebox.Check{Name: "database", OK: true, Detail: "reached"})
 	if got := ask(t, "GET", base+"/readyz"); got.status != 200 || got.body != "ok\n" {
 		t.Errorf("/readyz answers %d %q", got.status, got.body)
 	}
@@ -311,7 +312,7 @@ func TestNoAddressServesNothing(t *testing.T) {
 // TestRunEnds checks that a hanging scrape does not delay shutdown.
 func TestRunEnds(t *testing.T) {
 	asked, release := make(chan struct{}), make(chan struct{})
-	s := admin.New(admin.Config{Listen: "127.0.0.1:0"}, statusFunc(func() []admin.Check {
+	s := admin.New(admin.Config{Listen: "127.0.0.1:0"}, statusFunc(func() []sluicebox.Check {
 		close(asked)
 		<-release
 		return nil
@@ -351,7 +352,7 @@ func TestRunEnds(t *testing.T) {
 // TestPanicIsLogged checks that a panic in a check fails only its request, and is logged.
 func TestPanicIsLogged(t *testing.T) {
 	var logged lockedBuffer
-	base := serve(t, admin.Config{Log: slog.New(slog.NewTextHandler(&logged, nil))}, statusFunc(func() []admin.Check { panic("broken check") }))
+	base := serve(t, admin.Config{Log: slog.New(slog.NewTextHandler(&logged, nil))}, statusFunc(func() []sluicebox.Check { panic("broken check") }))
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	if res, err := client.Get(base + "/readyz"); err == nil {
 		_ = res.Body.Close()
@@ -382,6 +383,6 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-type statusFunc func() []admin.Check
+type statusFunc func() []sluicebox.Check
 
-func (f statusFunc) Checks() []admin.Check { return f() }
+func (f statusFunc) Checks() []sluicebox.Check { return f() }

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/sluicebox/sluicebox"
 )
 
 // RelayStatus is the response of GET /api/v1/status. Every field is present; null, 0 or
@@ -17,8 +19,8 @@ type RelayStatus struct {
 	StartedAt time.Time `json:"started_at"`
 	Uptime    float64   `json:"uptime_seconds"`
 
-	Ready  bool    `json:"ready"`
-	Checks []Check `json:"checks"` // the same as /readyz
+	Ready  bool              `json:"ready"`
+	Checks []sluicebox.Check `json:"checks"` // the same as /readyz
 
 	IsLeader bool  `json:"is_leader"`
 	Epoch    int64 `json:"epoch"`

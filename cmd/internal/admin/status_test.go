@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 )
 
@@ -36,12 +37,12 @@ func TestStatus(t *testing.T) {
 	base := serve(t, admin.Config{Token: "right", Report: from}, &ready)
 	c := newClient(t, base, "right")
 
-	ready.set(admin.Check{Name: "source", OK: true, Detail: "reading the log"})
+	ready.set(sluicebox.Check{Name: "source", OK: true, Detail: "reading the log"})
 	s, err := c.Status(t.Context(), false)
 	if err != nil || s.Name != "shop" || !s.Ready || len(s.Checks) != 1 || s.Checks[0].Detail != "reading the log" || s.Failed != nil || s.Sinks[0].Waiting != 4 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	ready.set(admin.Check{Name: "database", OK: true}, admin.Check{Name: "source", Detail: "silent"})
+	ready.set(sluicebox.Check{Name: "database", OK: true}, sluicebox.Check{Name: "source", Detail: "silent"})
 	s, err = c.Status(t.Context(), true)
 	if err != nil || s.Ready || len(s.Failed) != 1 || *s.Failed[0].Rows != 2 {
 		t.Errorf("%+v, %v", s, err)

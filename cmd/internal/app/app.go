@@ -1,10 +1,10 @@
-// Package app wires a relay from the module's packages and runs it. Only this package
-// depends on all of them; a program that embeds a relay does not need it.
+// Package app is the program around a relay: it maps the configuration to the relay's
+// options and adds metrics, the admin endpoints and the service manager. The doctor, the tap
+// and the requests of commands that need no relay are here too.
 package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -14,25 +14,43 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
-	"github.com/sluicebox/sluicebox/store"
 )
 
-// Options are the inputs of a relay.
+// Options are the inputs of a program.
 type Options struct {
 	Config  *config.Config
 	Log     *slog.Logger
 	Version string
 }
 
-// firstConnectTimeout is how long the first start waits for an unreachable database.
-// After the first connection the relay retries indefinitely.
-const firstConnectTimeout = 30 * time.Second
-
 // mutexProfileFraction is the sampling rate of the mutex profile: one contention event in
 // 100.
 const mutexProfileFraction = 100
+
+// relayState is what the program reports of its relay.
+type relayState interface {
+	Status() sluicebox.Status
+	Leader() (leads bool, detail string)
+	Checks() []sluicebox.Check
+	Working() bool
+	Ping()
+}
+
+// program is a running program.
+type program struct {
+	cfg         *config.Config
+	log         *slog.Logger
+	version     string
+	startedAt   time.Time
+	metrics     *Metrics
+	relay       relayState
+	lanes       admin.Lanes
+	deadLetters admin.DeadLetters
+	failedCount failedRows // as last counted
+}
 
 // Run relays until the context ends, then shuts down gracefully and returns nil. Any
 // other end is an error. If its chain holds a *store.SetupError or *config.Error, a
@@ -40,62 +58,58 @@ const mutexProfileFraction = 100
 func Run(ctx context.Context, o Options) error {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	r := &relay{
-		cfg: o.Config, log: o.Log, version: o.Version,
-		metrics:   NewMetrics(reg, Build{Version: o.Version, GoVersion: runtime.Version()}),
-		health:    newHealth(),
-		startedAt: time.Now(),
+	metrics := NewMetrics(reg, Build{Version: o.Version, GoVersion: runtime.Version()})
+	options, err := relayOptions(o.Config, o.Version)
+	if err != nil {
+		return err
+	}
+	options.Logger, options.Observer = o.Log, metrics
+	relay, err := sluicebox.New(options)
+	if err != nil {
+		return err
+	}
+	p := &program{
+		cfg: o.Config, log: o.Log, version: o.Version, startedAt: time.Now(), metrics: metrics,
+		relay: relay, lanes: relay.Lanes(), deadLetters: relay.DeadLetters(),
 	}
 
 	memory, stop := context.WithCancel(ctx)
 	defer stop()
 	go releaseMemory(memory, setMemoryLimit(o.Config.TotalBufferBytes()))
-	stopAdmin, err := r.serveAdmin(ctx, reg)
+	stopAdmin, err := p.serveAdmin(ctx, reg, relay.Requests)
 	if err != nil {
 		return err
 	}
 
-	end, err := r.supervise(ctx)
+	end, err := p.supervise(ctx)
 	if err == nil {
-		err = r.run(ctx)
+		err = relay.Run(ctx)
 		end()
 	}
-
-	if adminErr := stopAdmin(); err == nil {
+	if adminErr := stopAdmin(); err == nil && ctx.Err() == nil {
 		err = adminErr
 	}
-	switch {
-	case ctx.Err() == nil:
-		return err
-	case errors.Is(err, store.ErrNotLeader): // the new leader sends the rows in flight
-		o.Log.Warn("shutdown without drain", "reason", err)
-	case err != nil && !errors.Is(err, context.Canceled):
-		return err
-	default:
-		o.Log.Info("shutdown complete")
-	}
-
-	return nil
+	return err
 }
 
 // serveAdmin binds the admin address and serves it until stop is called. stop waits for
 // the server to end.
-func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop func() error, err error) {
-	if r.cfg.Settings.Admin.Listen == "" {
+func (p *program) serveAdmin(ctx context.Context, reg *prometheus.Registry, requests func() (sluicebox.RequestStore, error)) (stop func() error, err error) {
+	if p.cfg.Settings.Admin.Listen == "" {
 		return func() error { return nil }, nil
 	}
 	gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		r.updateGauges()
+		p.updateGauges()
 		return reg.Gather()
 	})
-	cfg := r.cfg.Admin(gather)
+	cfg := p.cfg.Admin(gather)
 	if cfg.Profiling {
 		runtime.SetMutexProfileFraction(mutexProfileFraction)
 	}
 
-	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = r.log, r, laneController{r}, deadLetterController{r}, r
-	cfg.Checkpoints, cfg.Replays = checkpointController{r.cfg, r.leaderRequestStore}, replayController{r.cfg, r.leaderRequestStore}
-	server := admin.New(cfg, r)
+	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = p.log, p.relay, p.lanes, p.deadLetters, p
+	cfg.Checkpoints, cfg.Replays = checkpointController{p.cfg, requests}, replayController{p.cfg, requests}
+	server := admin.New(cfg, p.relay)
 	if err := server.Listen(); err != nil {
 		return nil, err
 	}
@@ -104,6 +118,22 @@ func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop 
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
 	return func() error { cancel(); return <-done }, nil
+}
+
+// updateGauges updates the gauges of the dispatchers and the source. It runs for every
+// scrape.
+func (p *program) updateGauges() {
+	s := p.relay.Status()
+	p.metrics.SetLastReceived(s.LastReceived)
+	for name, of := range s.Sinks {
+		p.metrics.sink(name).SetStats(of.Stats)
+	}
+	if s.Sinks == nil {
+		return
+	}
+	for outbox, sink := range p.cfg.Routes() {
+		p.metrics.RefusedRows(sink, outbox, s.Sinks[sink].Refused[outbox])
+	}
 }
 
 // Init creates the relay's tables and the prerequisites for streaming the outbox

@@ -3,35 +3,30 @@ package app
 import (
 	"context"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// requestStore is the part of a store that named checkpoints and replays need. Requests
-// are written to it, and the leader carries them out.
-type requestStore interface {
-	store.Requester
-	store.ReplayLister
-}
-
-// leaderRequestStore returns the store if this relay is the leader, else
-// admin.ErrNotLeading.
-func (r *relay) leaderRequestStore() (requestStore, error) {
-	if _, err := r.activeDispatchers(); err != nil {
-		return nil, err
-	}
-	return r.db.store, nil
-}
-
 // newRequestStore returns the store of the configured database for use without a running
 // relay. It connects on first use. Call closed when done.
-func newRequestStore(cfg *config.Config) (open func() (requestStore, error), closed func(), err error) {
+func newRequestStore(cfg *config.Config) (open func() (sluicebox.RequestStore, error), closed func(), err error) {
 	db, err := openDatabase(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	return func() (requestStore, error) { return db.store, nil }, db.store.Close, nil
+	return func() (sluicebox.RequestStore, error) { return db.store, nil }, db.store.Close, nil
+}
+
+// OpenDeadLetters returns the FAILED rows of the configured outboxes for use without a
+// running relay. It connects on first use. Call closed when done.
+func OpenDeadLetters(cfg *config.Config) (letters store.DeadLetters, closed func(), err error) {
+	db, err := openDatabase(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return db.store, db.store.Close, nil
 }
 
 // OpenCheckpoints returns the named checkpoints of the configured relay, which may run
@@ -47,7 +42,7 @@ func OpenCheckpoints(cfg *config.Config) (list admin.Checkpoints, closed func(),
 // checkpointController lists named checkpoints and writes requests for them.
 type checkpointController struct {
 	cfg  *config.Config
-	open func() (requestStore, error)
+	open func() (sluicebox.RequestStore, error)
 }
 
 // List implements admin.Checkpoints.
@@ -70,13 +65,13 @@ func (d checkpointController) List(ctx context.Context) ([]admin.Checkpoint, err
 // Create implements admin.Checkpoints.
 func (d checkpointController) Create(ctx context.Context, name string, keepLog bool) error {
 	if err := store.ValidateSavepointName(name); err != nil {
-		return &admin.RequestError{Problem: err.Error()}
+		return &sluicebox.RequestError{Problem: err.Error()}
 	}
 	switch source := &d.cfg.Settings.Source; {
 	case keepLog && source.URL.SQLite():
-		return &admin.RequestError{Problem: "keep_log: SQLite has no log to retain; a replay from a checkpoint without it reads the table"}
+		return &sluicebox.RequestError{Problem: "keep_log: SQLite has no log to retain; a replay from a checkpoint without it reads the table"}
 	case keepLog && source.Mode == "poll":
-		return &admin.RequestError{Problem: "keep_log: this relay polls (source.mode) and has no log to retain; a replay from a checkpoint without it reads the table"}
+		return &sluicebox.RequestError{Problem: "keep_log: this relay polls (source.mode) and has no log to retain; a replay from a checkpoint without it reads the table"}
 	}
 
 	st, err := d.open()

@@ -3,14 +3,12 @@ package app
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,42 +24,6 @@ func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestDeadLetterControllerActs checks that actions go through the dispatcher of the
-// outbox, except that a polling source finds requeued rows by itself.
-func TestDeadLetterControllerActs(t *testing.T) {
-	r, l, logged := operatedRelay(t)
-	controller := deadLetterController{r}
-	n, err := controller.Requeue(t.Context(), store.DeadLetterFilter{Outbox: "bills"}, 7)
-	if err != nil || n != 1 {
-		t.Errorf("requeued %d, %v", n, err)
-	}
-	if lanes, _, err := (laneController{r}).List(dispatch.LaneFilter{Outbox: "bills"}, 9); err != nil || groups(lanes) != "bills/g" || lanes[0].Head != "back" {
-		t.Errorf("the row is in %s, %v", groups(lanes), err)
-	}
-	r.isPolling.Store(true)
-	if n, err = controller.Requeue(t.Context(), store.DeadLetterFilter{Outbox: "orders"}, 8); err != nil || n != 1 {
-		t.Errorf("requeued %d, %v", n, err)
-	}
-	if lanes, _, err := (laneController{r}).List(dispatch.LaneFilter{Outbox: "orders"}, 9); err != nil || len(lanes) > 0 {
-		t.Errorf("the row is in %s, %v", groups(lanes), err)
-	}
-	if n, err = controller.Discard(t.Context(), store.DeadLetterFilter{Outbox: "orders"}, 9); err != nil || n != 0 {
-		t.Errorf("discarded %d, %v", n, err)
-	}
-	if want := []string{"requeue bills 7", "requeue orders 8", "discard orders 9"}; !slices.Equal(l.did, want) {
-		t.Errorf("did %q", l.did)
-	}
-	if text := logged.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `msg="dead letters requeued by operator" outbox=bills rows=1`) {
-		t.Errorf("logged %s", text)
-	}
-	at := time.Now()
-	_, err = controller.Discard(t.Context(), store.DeadLetterFilter{Outbox: "orders", Since: at, Until: at}, 9)
-	var request *admin.RequestError
-	if !errors.As(err, &request) || !strings.Contains(request.Problem, "is not before until") {
-		t.Errorf("got %v", err)
 	}
 }
 

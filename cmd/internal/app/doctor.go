@@ -50,7 +50,7 @@ var errDoctorTimeout = fmt.Errorf("no answer within %s", doctorTimeout)
 // nothing, acquires neither the leader lock nor the slot, and delivers nothing, so it may
 // run beside a relay. An unreachable server is a finding like any other.
 func Doctor(ctx context.Context, cfg *config.Config, version string) []Finding {
-	d := &doctor{relay: &relay{cfg: cfg, version: version}}
+	d := &doctor{cfg: cfg, version: version}
 	d.reportConfiguration()
 	d.checkDatabase(ctx)
 	d.checkSinks(ctx)
@@ -60,7 +60,8 @@ func Doctor(ctx context.Context, cfg *config.Config, version string) []Finding {
 
 // doctor collects findings.
 type doctor struct {
-	*relay
+	cfg      *config.Config
+	version  string
 	findings []Finding
 }
 
@@ -264,7 +265,7 @@ func (d *doctor) isRouted(sink string) bool {
 func (d *doctor) checkSinks(ctx context.Context) {
 	sinks := map[string]closableSink{}
 	for _, name := range d.cfg.Sinks() {
-		s, err := d.openSink(d.cfg, name)
+		s, err := openSink(d.cfg, name, d.version)
 		if err != nil {
 			d.addError(PartSinks, name, &store.SetupError{Problem: err.Error()})
 			continue

@@ -40,7 +40,12 @@ func setMemoryLimit(buffers int64) int64 {
 // not free anything.
 func releaseMemory(ctx context.Context, limit int64) {
 	wait := minReleaseInterval
-	for sleep(ctx, wait) == nil {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
 		before, _ := readMemory()
 		if before < minReleasableMemory {
 			wait = minReleaseInterval

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -27,7 +28,7 @@ func ackBuckets() []float64 {
 	return []float64{.00025, .0005, .00075, .001, .0015, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}
 }
 
-// Metrics holds the relay's Prometheus metrics. The relay only writes them. No metric has
+// Metrics holds the relay's Prometheus metrics. They observe a relay, which only writes them. No metric has
 // a label per message group, because the number of groups is unbounded.
 //
 // Methods are safe for concurrent use. Methods called per batch or row do not allocate
@@ -227,9 +228,9 @@ func (m *Metrics) Paused(paused bool) {
 func (m *Metrics) LogLost() { m.logLosses.Inc() }
 
 // Mode records the capture mode: stream or poll.
-func (m *Metrics) Mode(mode string) {
+func (m *Metrics) Mode(mode sluicebox.Mode) {
 	m.clearMode()
-	m.mode.WithLabelValues(mode).Set(1)
+	m.mode.WithLabelValues(string(mode)).Set(1)
 }
 
 func (m *Metrics) clearMode() {

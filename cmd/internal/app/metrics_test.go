@@ -31,7 +31,7 @@ func TestMetricNamesPassTheLinter(t *testing.T) {
 	reg, m := newTestMetrics(t)
 	m.Captured("outbox_events", 1)
 	m.Mode("stream")
-	m.Sink("platform").SetStats(dispatch.Stats{Lanes: map[string]int{"ready": 1}, Oldest: time.Now()})
+	m.sink("platform").SetStats(dispatch.Stats{Lanes: map[string]int{"ready": 1}, Oldest: time.Now()})
 	m.SetLastReceived(time.Now())
 	m.DeadLetters("outbox_events", new(int))
 	problems, err := testutil.GatherAndLint(reg)
@@ -47,7 +47,7 @@ func TestMetricNamesPassTheLinter(t *testing.T) {
 // groups is not.
 func TestNoMetricHasALabelPerGroup(t *testing.T) {
 	reg, m := newTestMetrics(t)
-	s := m.Sink("platform")
+	s := m.sink("platform")
 	for _, group := range []string{"a", "b", "c"} {
 		it := &store.Item{Ref: store.Ref{Outbox: "o", ID: "id-" + group}, Group: store.GroupOf("group-" + group), Kind: "EVENT"}
 		s.Settled(it, &store.Outcome{Ref: it.Ref, Status: store.Completed})
@@ -138,7 +138,7 @@ func TestStandbyResetsGauges(t *testing.T) {
 	m.Mode("stream")
 	m.SetLeader(7)
 	m.Captured("events", 3)
-	s := m.Sink("platform")
+	s := m.sink("platform")
 	s.SetStats(dispatch.Stats{Rows: 3, Spilled: 2, Bytes: 1, InFlight: 1, Lanes: map[string]int{"sending": 1}})
 	s.BreakersChanged([]dispatch.OpenBreaker{{Endpoint: "x", LastFailure: sink.Outcome{Class: sink.Refused}}})
 	m.SetStandby()
@@ -160,8 +160,8 @@ func TestStandbyResetsGauges(t *testing.T) {
 
 func TestSinkMetrics(t *testing.T) {
 	reg, m := newTestMetrics(t)
-	s := m.Sink("platform")
-	if m.Sink("platform") != s {
+	s := m.sink("platform")
+	if m.sink("platform") != s {
 		t.Error("a sink has two sets of metrics")
 	}
 	s.Claimed(store.Claimed, 4)
@@ -231,7 +231,7 @@ sluicebox_store_failures_total{sink="platform"} 1
 
 func TestSettledMetrics(t *testing.T) {
 	reg, m := newTestMetrics(t)
-	s := m.Sink("platform")
+	s := m.sink("platform")
 	now := time.Unix(1000, 0)
 	s.now = func() time.Time { return now }
 	item := func(committed, captured time.Duration) *store.Item {
@@ -278,7 +278,7 @@ sluicebox_rows_settled_total{sink="platform",status="FAILED"} 1
 
 func TestHolds(t *testing.T) {
 	reg, m := newTestMetrics(t)
-	s := m.Sink("platform")
+	s := m.sink("platform")
 	s.SetStats(dispatch.Stats{Rows: 5, Bytes: 600, InFlight: 2, Lanes: map[string]int{"ready": 3, "waiting": 1}})
 	s.SetStats(dispatch.Stats{Rows: 1, Spilled: 7, Bytes: 20, InFlight: 1, Lanes: map[string]int{"ready": 0, "waiting": 1}})
 	expect(t, reg, `
@@ -303,7 +303,7 @@ sluicebox_requests_in_flight{sink="platform"} 1
 
 func TestHotPathAllocatesNothing(t *testing.T) {
 	_, m := newTestMetrics(t)
-	s := m.Sink("platform")
+	s := m.sink("platform")
 	m.Captured("events", 1)
 	it := &store.Item{Committed: time.Now()}
 	done := &store.Outcome{Status: store.Completed}
@@ -326,7 +326,7 @@ func suspect(class sink.Class) []dispatch.OpenBreaker {
 func TestUnknownTimesAreAbsent(t *testing.T) {
 	reg, m := newTestMetrics(t)
 	at, three := time.Unix(1_700_000_000, 250_000_000), 3
-	s := m.Sink("platform")
+	s := m.sink("platform")
 	s.SetStats(dispatch.Stats{Oldest: at})
 	m.SetLastReceived(at)
 	m.DeadLetters("orders", &three)

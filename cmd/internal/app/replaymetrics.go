@@ -49,8 +49,8 @@ func (m *Metrics) Replay(j *store.Job) {
 	m.replays.remaining.Set(float64(left))
 }
 
-// Kept sets the bytes of log retained for each named checkpoint.
-func (m *Metrics) Kept(list []capture.RetainedSlot) {
+// LogsRetained sets the bytes of log retained for each named checkpoint.
+func (m *Metrics) LogsRetained(list []capture.RetainedSlot) {
 	m.replays.retained.Reset()
 	for _, one := range list {
 		m.replays.retained.WithLabelValues(one.Name).Set(float64(one.Bytes))
@@ -60,5 +60,5 @@ func (m *Metrics) Kept(list []capture.RetainedSlot) {
 // SavepointLogDropped counts a named checkpoint that lost its log.
 func (m *Metrics) SavepointLogDropped(checkpoint string) {
 	m.replays.logDrops.Inc()
-	m.replays.retained.DeleteLabelValues(checkpoint) // Kept is called later
+	m.replays.retained.DeleteLabelValues(checkpoint) // LogsRetained is called later
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/checkpoint/replay"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
@@ -27,7 +28,7 @@ func OpenReplays(cfg *config.Config) (list admin.Replays, closed func(), err err
 // replayController lists replays and writes requests for them.
 type replayController struct {
 	cfg  *config.Config
-	open func() (requestStore, error)
+	open func() (sluicebox.RequestStore, error)
 }
 
 // List implements admin.Replays.
@@ -79,7 +80,7 @@ func (d replayController) Start(ctx context.Context, spec *replay.Spec) (id stri
 // validateSpec checks a spec against the configuration.
 func (d replayController) validateSpec(spec *replay.Spec) error {
 	if err := spec.Validate(); err != nil {
-		return &admin.RequestError{Problem: err.Error()}
+		return &sluicebox.RequestError{Problem: err.Error()}
 	}
 	var known []string
 	for _, o := range d.cfg.Outboxes() {
@@ -88,22 +89,22 @@ func (d replayController) validateSpec(spec *replay.Spec) error {
 
 	for _, outbox := range spec.Outboxes {
 		if !slices.Contains(known, outbox) {
-			return unknownOutboxError(outbox, known)
+			return &sluicebox.RequestError{Problem: fmt.Sprintf("unknown outbox %q; the outboxes are %s", outbox, strings.Join(known, ", "))}
 		}
 	}
 
 	if sinks := d.cfg.Sinks(); spec.Sink != "" && !slices.Contains(sinks, spec.Sink) {
-		return &admin.RequestError{Problem: fmt.Sprintf("unknown sink %q; the sinks are %s", spec.Sink, strings.Join(sinks, ", "))}
+		return &sluicebox.RequestError{Problem: fmt.Sprintf("unknown sink %q; the sinks are %s", spec.Sink, strings.Join(sinks, ", "))}
 	}
 	if spec.Until.After(time.Now()) {
-		return &admin.RequestError{Problem: fmt.Sprintf("until %s is in the future; omit it, new rows are sent anyway", spec.Until.Format(time.RFC3339))}
+		return &sluicebox.RequestError{Problem: fmt.Sprintf("until %s is in the future; omit it, new rows are sent anyway", spec.Until.Format(time.RFC3339))}
 	}
 
 	return nil
 }
 
 // checkReplayStart returns an error if a replay cannot start from a named checkpoint.
-func checkReplayStart(ctx context.Context, st requestStore, name string) error {
+func checkReplayStart(ctx context.Context, st sluicebox.RequestStore, name string) error {
 	named, err := st.Savepoints(ctx)
 	if err != nil {
 		return err
@@ -116,9 +117,9 @@ func checkReplayStart(ctx context.Context, st requestStore, name string) error {
 
 	switch n := &named[at]; n.State {
 	case store.SavepointRequested:
-		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s is pending; the leader creates it", name)}
+		return &sluicebox.RequestError{Problem: fmt.Sprintf("checkpoint %s is pending; the leader creates it", name)}
 	case store.SavepointRefused:
-		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s was refused: %s", name, n.Reason)}
+		return &sluicebox.RequestError{Problem: fmt.Sprintf("checkpoint %s was refused: %s", name, n.Reason)}
 	}
 
 	return nil

@@ -5,14 +5,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/checkpoint/replay"
-	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 )
+
+func standbyRequests() (sluicebox.RequestStore, error) { return nil, sluicebox.ErrNotLeading }
 
 // TestStandbyRefusesRequests checks that a standby refuses requests at its admin address.
 func TestStandbyRefusesRequests(t *testing.T) {
-	r := &relay{cfg: loadConfig(t, twoSinks)}
-	named, jobs := checkpointController{r.cfg, r.leaderRequestStore}, replayController{r.cfg, r.leaderRequestStore}
+	cfg := loadConfig(t, twoSinks)
+	named, jobs := checkpointController{cfg, standbyRequests}, replayController{cfg, standbyRequests}
 	ctx := t.Context()
 	_, list := named.List(ctx)
 	_, start := jobs.Start(ctx, &replay.Spec{From: "a", Outboxes: []string{"orders", "bills"}, Sink: "far"})
@@ -21,7 +23,7 @@ func TestStandbyRefusesRequests(t *testing.T) {
 		"list": list, "create": named.Create(ctx, "a", false), "delete": named.Delete(ctx, "a"), "start": start,
 		"errors": refused, "act": jobs.Act(ctx, "abc", "pause"),
 	} {
-		if !errors.Is(err, admin.ErrNotLeading) {
+		if !errors.Is(err, sluicebox.ErrNotLeading) {
 			t.Errorf("%s: got %v", what, err)
 		}
 	}
@@ -30,13 +32,13 @@ func TestStandbyRefusesRequests(t *testing.T) {
 // TestLogOfPollingRelay checks that a relay configured to poll retains no log.
 func TestLogOfPollingRelay(t *testing.T) {
 	polls := strings.Replace(strings.Replace(twoSinks, "sqlite:///none.db", "postgres://db/shop", 1), `shop"`, `shop", mode: poll`, 1)
-	r := &relay{cfg: loadConfig(t, polls)}
-	err := checkpointController{r.cfg, r.leaderRequestStore}.Create(t.Context(), "a", true)
-	var request *admin.RequestError
+	controller := checkpointController{loadConfig(t, polls), standbyRequests}
+	err := controller.Create(t.Context(), "a", true)
+	var request *sluicebox.RequestError
 	if !errors.As(err, &request) || !strings.Contains(request.Problem, "this relay polls (source.mode)") {
 		t.Errorf("got %v", err)
 	}
-	if err := (checkpointController{r.cfg, r.leaderRequestStore}).Create(t.Context(), "a", false); !errors.Is(err, admin.ErrNotLeading) {
+	if err := controller.Create(t.Context(), "a", false); !errors.Is(err, sluicebox.ErrNotLeading) {
 		t.Errorf("without its log: %v", err)
 	}
 }

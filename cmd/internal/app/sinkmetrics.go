@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
@@ -39,12 +40,12 @@ type SinkMetrics struct {
 	delivered, failed, retried meter
 }
 
-// SinkMetrics is a complete observer by itself.
-var _ dispatch.Observer = (*SinkMetrics)(nil)
+// Sink implements sluicebox.Observer.
+func (m *Metrics) Sink(name string) sluicebox.SinkObserver { return m.sink(name) }
 
-// Sink returns the metrics of a sink, the same value for each call with a name. All of
+// sink returns the metrics of a sink, the same value for each call with a name. All of
 // them exist from the first call on, with value 0.
-func (m *Metrics) Sink(name string) *SinkMetrics {
+func (m *Metrics) sink(name string) *SinkMetrics {
 	if s, ok := m.metricsBySink.Load(name); ok {
 		return s.(*SinkMetrics)
 	}

@@ -7,84 +7,59 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// newSessionStats returns the stats of a session that starts.
-func (r *relay) newSessionStats(begin *checkpoint.StartPoint, tracker *checkpoint.Tracker, in *intake) sessionStats {
-	s := sessionStats{
-		mode: "stream", sourceDetail: r.sourceDetail, startPosition: begin.From, tracker: tracker, paused: in.isPaused,
-		expectedInterval: r.db.heartbeatInterval, saved: begin.Watermark,
-	}
-	if r.isPolling.Load() {
-		c := r.cfg.Poll()
-		s.mode, s.expectedInterval = "poll", c.Interval
-		if c.Backoff.Multiplier > 1 {
-			s.expectedInterval = max(c.Interval, c.Backoff.Max)
-		}
-	}
-	return s
-}
-
 // Report implements admin.Reporter.
-func (r *relay) Report(ctx context.Context, failed bool) admin.RelayStatus {
-	now := time.Now()
-	leads, _ := r.Leader()
+func (p *program) Report(ctx context.Context, failed bool) admin.RelayStatus {
+	now, of := time.Now(), p.relay.Status()
 	s := admin.RelayStatus{
-		Name: r.cfg.Settings.Name, Version: r.version, Holder: holderName(),
-		StartedAt: r.startedAt, Uptime: now.Sub(r.startedAt).Seconds(),
-		IsLeader: leads,
-		Captured: ratesOf(&r.metrics.capturedMeter, now),
+		Name: p.cfg.Settings.Name, Version: p.version, Holder: of.Holder,
+		StartedAt: p.startedAt, Uptime: now.Sub(p.startedAt).Seconds(),
+		IsLeader: of.Leads, Epoch: int64(of.Epoch), Leader: of.Leader,
+		Captured: ratesOf(&p.metrics.capturedMeter, now),
 		Sinks:    []admin.SinkStatus{}, Lanes: []admin.Lane{},
 	}
 
-	if leads {
-		s.Epoch, s.Leader = r.epoch.Load(), s.Holder
-	} else if other := r.otherLeader.Load(); other != nil {
-		s.Leader = *other
-	}
-
-	r.reportStream(&s, now)
-	lanes, err := r.activeDispatchers()
-	if err != nil {
+	reportStream(&s, &of)
+	if of.Sinks == nil {
 		return s
 	}
-
-	for _, name := range slices.Sorted(maps.Keys(lanes)) {
-		s.Sinks = append(s.Sinks, r.reportSink(name, lanes[name].Stats(), &s.Lag, now))
+	for _, name := range slices.Sorted(maps.Keys(of.Sinks)) {
+		s.Sinks = append(s.Sinks, p.reportSink(name, of.Sinks[name].Stats, &s.Lag, now))
 	}
 	if s.Lag.Oldest != nil {
 		age := max(0, now.Sub(*s.Lag.Oldest)).Seconds()
 		s.Lag.Seconds = &age
 	}
 
-	s.Lanes, s.LanesTotal = r.troubledLanes()
-	if jobs := r.replayStatus.Load(); jobs != nil {
-		s.Replays = *jobs
+	s.Lanes, s.LanesTotal = p.troubledLanes()
+	s.Replays = admin.ReplayStatus{Waiting: of.Replays.Waiting, Paused: of.Replays.Paused}
+	if job := of.Replays.Current; job != nil {
+		current := admin.ReplayOf(job)
+		s.Replays.Current = &current
 	}
 
 	if failed {
-		s.Failed = r.countFailed(ctx)
+		s.Failed = p.countFailed(ctx, of.Epoch)
 	}
 	return s
 }
 
 // reportStream adds the source and the checkpoint to a status.
-func (r *relay) reportStream(s *admin.RelayStatus, now time.Time) {
-	p := r.progress.current(now)
-	if p.mode == "" {
+func reportStream(s *admin.RelayStatus, of *sluicebox.Status) {
+	if of.Mode == "" {
 		return
 	}
-	at, received := p.lastRead()
-	s.Mode, s.SourceDetail = p.mode, p.sourceDetail
-	s.Source = admin.SourceStatus{Connected: p.connected, Paused: p.isPaused(), Position: string(at), LastReceivedAt: timeOrNil(received)}
-	if p.retainedLimit > 0 {
-		s.Source.RetainedBytes, s.Source.RetainedLimitBytes = &p.retained.Bytes, &p.retainedLimit
+	s.Mode, s.SourceDetail = string(of.Mode), of.SourceDetail
+	s.Source = admin.SourceStatus{Connected: of.Connected, Paused: of.Paused, Position: string(of.Position), LastReceivedAt: timeOrNil(of.LastReceived)}
+	if of.RetainedLimit > 0 {
+		s.Source.RetainedBytes, s.Source.RetainedLimitBytes = &of.Retained.Bytes, &of.RetainedLimit
 	}
-	s.Checkpoint = admin.CheckpointStatus{Position: string(p.saved.Position), Seq: int64(p.saved.Seq), SavedAt: timeOrNil(p.savedAt)}
+	s.Checkpoint = admin.CheckpointStatus{Position: string(of.Checkpoint.Position), Seq: int64(of.Checkpoint.Seq), SavedAt: timeOrNil(of.SavedAt)}
 }
 
 // timeOrNil returns nil for the zero time.
@@ -100,8 +75,8 @@ func ratesOf(m *meter, now time.Time) admin.Rates {
 }
 
 // reportSink returns the status of a sink and adds its rows to the lag.
-func (r *relay) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, now time.Time) admin.SinkStatus {
-	m := r.metrics.Sink(name)
+func (p *program) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, now time.Time) admin.SinkStatus {
+	m := p.metrics.sink(name)
 	s := admin.SinkStatus{
 		Name: name, Waiting: stats.Waiting, Rows: stats.Rows, Spilled: stats.Spilled, Bytes: stats.Bytes,
 		InFlight: stats.InFlight, Lanes: stats.Lanes, OpenBreakers: make([]admin.OpenBreaker, len(stats.OpenBreakers)),
@@ -120,8 +95,8 @@ func (r *relay) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, no
 }
 
 // troubledLanes returns the first lanes that are held or failing, and their total number.
-func (r *relay) troubledLanes() (lanes []admin.Lane, total int) {
-	infos, total, err := laneController{r}.List(dispatch.LaneFilter{Troubled: true}, admin.MaxStatusLanes)
+func (p *program) troubledLanes() (lanes []admin.Lane, total int) {
+	infos, total, err := p.lanes.List(dispatch.LaneFilter{Troubled: true}, admin.MaxStatusLanes)
 	lanes = make([]admin.Lane, len(infos))
 	if err != nil {
 		return lanes, 0 // leadership just ended
@@ -144,18 +119,17 @@ const (
 // failedRows caches the last count of FAILED rows.
 type failedRows struct {
 	mu        sync.Mutex // held while counting
-	epoch     int64
+	epoch     store.Epoch
 	expiresAt time.Time // when the next caller counts again
 	counts    []admin.FailedRows
 }
 
 // countFailed returns the number of FAILED rows of each outbox, from the cache if
 // possible. A caller that disconnects does not cancel a count that others wait for.
-func (r *relay) countFailed(ctx context.Context) []admin.FailedRows {
-	f := &r.failedCount
+func (p *program) countFailed(ctx context.Context, epoch store.Epoch) []admin.FailedRows {
+	f := &p.failedCount
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	epoch := r.epoch.Load()
 	if time.Now().Before(f.expiresAt) && f.epoch == epoch {
 		return f.counts
 	}
@@ -164,9 +138,9 @@ func (r *relay) countFailed(ctx context.Context) []admin.FailedRows {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
 	defer cancel()
 	f.epoch, f.counts = epoch, []admin.FailedRows{}
-	for _, outbox := range slices.Sorted(maps.Keys(r.cfg.Routes())) {
+	for _, outbox := range slices.Sorted(maps.Keys(p.cfg.Routes())) {
 		one := admin.FailedRows{Outbox: outbox, At: time.Now()}
-		n, err := deadLetterController{r}.Count(ctx, store.DeadLetterFilter{Outbox: outbox})
+		n, err := p.deadLetters.Count(ctx, store.DeadLetterFilter{Outbox: outbox})
 		switch {
 		case err == nil:
 			one.Rows = &n
@@ -175,7 +149,7 @@ func (r *relay) countFailed(ctx context.Context) []admin.FailedRows {
 		default:
 			one.Error = err.Error()
 		}
-		r.metrics.DeadLetters(outbox, one.Rows)
+		p.metrics.DeadLetters(outbox, one.Rows)
 		f.counts = append(f.counts, one)
 	}
 

@@ -9,61 +9,90 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/capture"
-	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// counted is a store that counts FAILED rows.
-type counted struct {
-	store.Store
-	rows  map[string]int
-	err   error
-	takes time.Duration
-	asked int
+// fakeRelay is a relay with a given state, lanes and numbers of FAILED rows.
+type fakeRelay struct {
+	status sluicebox.Status
+	checks []sluicebox.Check
+	lanes  []dispatch.LaneInfo
+
+	failed map[string]int
+	err    error
+	takes  time.Duration
+	asked  int
 }
 
-func (c *counted) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
-	c.asked++
+func (f *fakeRelay) Status() sluicebox.Status  { return f.status }
+func (f *fakeRelay) Leader() (bool, string)    { return f.status.Leads, "leading, epoch 1" }
+func (f *fakeRelay) Checks() []sluicebox.Check { return f.checks }
+func (f *fakeRelay) Working() bool             { return true }
+func (f *fakeRelay) Ping()                     {}
+
+// fakeLanes and fakeLetters are the parts of a fakeRelay whose methods have the same names.
+type (
+	fakeLanes struct {
+		admin.Lanes
+		*fakeRelay
+	}
+	fakeLetters struct {
+		admin.DeadLetters
+		*fakeRelay
+	}
+)
+
+func (f fakeLanes) List(dispatch.LaneFilter, int) ([]dispatch.LaneInfo, int, error) {
+	return f.fakeRelay.lanes, len(f.fakeRelay.lanes), nil
+}
+
+func (f fakeLetters) Count(ctx context.Context, of store.DeadLetterFilter) (int, error) {
+	f.asked++
 	select {
-	case <-time.After(c.takes):
-		return c.rows[f.Outbox], c.err
+	case <-time.After(f.takes):
+		return f.failed[of.Outbox], f.err
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
 }
 
-// reportedRelay returns a leader with two sinks and a running session.
-func reportedRelay(t *testing.T) (r *relay, db *counted, tracker *checkpoint.Tracker) {
+// reportingProgram returns a program with a leader that has two sinks.
+func reportingProgram(t *testing.T) (p *program, r *fakeRelay) {
 	t.Helper()
-	r, _, _ = operatedRelay(t)
-	_, r.metrics = newTestMetrics(t)
-	db = &counted{rows: map[string]int{"orders": 3}}
-	r.health, r.version, r.startedAt, r.db = newHealth(), "1.2.3", time.Now(), &database{store: db}
-	tracker = checkpoint.NewTracker(store.Checkpoint{Position: "start"})
-	r.progress.startSession(sessionStats{mode: "stream", sourceDetail: "reading the log", tracker: tracker, saved: store.Checkpoint{Position: "start", Seq: 7}})
-	return r, db, tracker
+	r = &fakeRelay{failed: map[string]int{"orders": 3}, status: sluicebox.Status{
+		Holder: "me", Leads: true, Epoch: 4, Leader: "me", Mode: sluicebox.ModeStream, SourceDetail: "reading the log", Connected: true, Position: "there",
+		Retained: capture.RetainedLog{Bytes: 4096}, RetainedLimit: 1 << 30, Checkpoint: store.Checkpoint{Position: "saved", Seq: 8}, SavedAt: time.Now(),
+		Sinks: map[string]sluicebox.SinkStatus{
+			"near": {Stats: dispatch.Stats{Waiting: 2, Lanes: map[string]int{"ready": 1}}},
+			"far":  {Stats: dispatch.Stats{Waiting: 3, Lanes: map[string]int{}, Oldest: time.Now().Add(-time.Minute)}},
+		},
+	}}
+	_, metrics := newTestMetrics(t)
+	return &program{
+		cfg: loadConfig(t, twoSinks), version: "1.2.3", startedAt: time.Now(), metrics: metrics,
+		relay: r, lanes: fakeLanes{fakeRelay: r}, deadLetters: fakeLetters{fakeRelay: r},
+	}, r
 }
 
 func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _, tracker := reportedRelay(t)
-		put(t, r, "near", "orders", "a", 2)
-		put(t, r, "far", "bills", "b", 3)
-		r.metrics.Captured("orders", 20)
-		r.metrics.Sink("near").Settled(&store.Item{}, &store.Outcome{Status: store.Completed})
-		r.metrics.Sink("near").Settled(&store.Item{}, &store.Outcome{Status: store.Failed})
-		r.metrics.Sink("far").Settled(&store.Item{}, &store.Outcome{Status: store.Pending, Error: "no"})
-		sourceObserver{r}.Connected()
-		(&pressure{relay: r}).reportRetained(capture.RetainedLog{Bytes: 4096})
-		tracker.Begin("there", 9, 1)
+		p, _ := reportingProgram(t)
+		p.metrics.Captured("orders", 20)
+		p.metrics.Sink("near").Settled(&store.Item{}, &store.Outcome{Status: store.Completed})
+		p.metrics.Sink("near").Settled(&store.Item{}, &store.Outcome{Status: store.Failed})
+		p.metrics.Sink("far").Settled(&store.Item{}, &store.Outcome{Status: store.Pending, Error: "no"})
+		saved := time.Now()
 		time.Sleep(2 * time.Second)
-		checkpointObserver{r}.Saved(store.Checkpoint{Position: "saved", Seq: 8})
-		s := r.Report(t.Context(), false)
-		if s.Version != "1.2.3" || s.Uptime != 2 || s.Mode != "stream" || s.SourceDetail != "reading the log" || s.Failed != nil ||
+		s := p.Report(t.Context(), false)
+		if s.Version != "1.2.3" || s.Holder != "me" || s.Leader != "me" || s.Epoch != 4 || !s.IsLeader || s.Uptime != 2 || s.Mode != "stream" ||
+			s.SourceDetail != "reading the log" || s.Failed != nil ||
 			!s.Source.Connected || s.Source.Position != "there" || *s.Source.RetainedBytes != 4096 || *s.Source.RetainedLimitBytes != 1<<30 ||
-			s.Checkpoint.Position != "saved" || s.Checkpoint.Seq != 8 || !s.Checkpoint.SavedAt.Equal(time.Now()) ||
-			s.Lag.Rows != 5 || s.Captured.TenSeconds != 10 {
+			s.Checkpoint.Position != "saved" || s.Checkpoint.Seq != 8 || !s.Checkpoint.SavedAt.Equal(saved) ||
+			s.Lag.Rows != 5 || *s.Lag.Seconds != 62 || s.Captured.TenSeconds != 10 {
 			t.Errorf("%+v", s)
 		}
 		if len(s.Sinks) != 2 || s.Sinks[0].Name != "far" || s.Sinks[0].Waiting != 3 || s.Sinks[0].Retried.TenSeconds != .5 ||
@@ -76,68 +105,25 @@ func TestReport(t *testing.T) {
 	})
 }
 
-// Held lanes are reported, moving lanes are not.
-func TestReportOfLanes(t *testing.T) {
-	r, _, _ := reportedRelay(t)
-	put(t, r, "near", "orders", "moves", 2)
-	put(t, r, "far", "bills", "stands", 3)
-	if err := (laneController{r}).Pause(t.Context(), name("bills", "stands"), "stock-taking"); err != nil {
-		t.Fatal(err)
-	}
-	s := r.Report(t.Context(), false)
+func TestReportOfLanesAndReplays(t *testing.T) {
+	p, r := reportingProgram(t)
+	r.lanes = []dispatch.LaneInfo{{LaneKey: store.LaneKey{Outbox: "bills", Group: store.GroupOf("stands")}, Reason: "stock-taking"}}
+	r.status.Replays = sluicebox.ReplayStatus{Current: &store.Job{ID: "begun", Total: 7, Sent: 3}, Waiting: 2, Paused: 1}
+	s := p.Report(t.Context(), false)
 	if s.LanesTotal != 1 || len(s.Lanes) != 1 || *s.Lanes[0].Group != "stands" || s.Lanes[0].Reason != "stock-taking" {
 		t.Errorf("%+v", s.Lanes)
 	}
-}
-
-// The report separates the current replay from the waiting ones.
-func TestReportOfReplays(t *testing.T) {
-	r, _, _ := reportedRelay(t)
-	watch := &replayObserver{relay: r}
-	if s := r.Report(t.Context(), false); s.Replays.Current != nil {
-		t.Errorf("before the desk looked: %+v", s.Replays)
-	}
-	job := func(id string, state store.JobState, desired store.DesiredState) store.Job {
-		return store.Job{ID: id, State: state, Desired: desired, Total: 7, Sent: 3}
-	}
-	done := job("done", store.JobDone, store.DesiredRun)
-	newer, older := job("newer", store.JobWaiting, store.DesiredRun), job("older", store.JobWaiting, store.DesiredRun)
-	begun := job("begun", store.JobPlaying, store.DesiredRun)
-	paused, resumed := job("paused", store.JobPaused, store.DesiredPause), job("resumed", store.JobPaused, store.DesiredRun)
-	for _, c := range []struct {
-		jobs            []store.Job // latest first
-		current         string
-		waiting, paused int
-	}{
-		{nil, "", 0, 0},
-		{[]store.Job{done, paused}, "", 0, 1},
-		{[]store.Job{newer, older, done}, "older", 1, 0},
-		{[]store.Job{newer, begun, older, paused}, "begun", 2, 1},
-		{[]store.Job{begun, resumed}, "begun", 1, 0},
-		{[]store.Job{resumed}, "resumed", 0, 0},
-	} {
-		watch.Jobs(c.jobs)
-		s := r.Report(t.Context(), false).Replays
-		if s.Waiting != c.waiting || s.Paused != c.paused || (s.Current == nil) != (c.current == "") ||
-			s.Current != nil && (s.Current.ID != c.current || s.Current.Rows != 7 || s.Current.Sent != 3) {
-			t.Errorf("%+v, want %s, %d waiting, %d paused", s, c.current, c.waiting, c.paused)
-		}
+	if s.Replays.Waiting != 2 || s.Replays.Paused != 1 || s.Replays.Current.ID != "begun" || s.Replays.Current.Rows != 7 || s.Replays.Current.Sent != 3 {
+		t.Errorf("%+v", s.Replays)
 	}
 }
 
-// A standby reports the leader while the database names it.
 func TestReportOfStandby(t *testing.T) {
-	r, _, _ := reportedRelay(t)
-	r.currentDispatchers.Store(nil)
-	r.progress = progress{}
-	(&standby{relay: r}).Standby("host process 7")
-	s := r.Report(t.Context(), true)
-	if s.IsLeader || s.Leader != "host process 7" || s.Mode != "" || s.Failed != nil || len(s.Sinks) != 0 || s.Source.LastReceivedAt != nil {
+	p, r := reportingProgram(t)
+	r.status = sluicebox.Status{Holder: "me", Leader: "host process 7"}
+	s := p.Report(t.Context(), true)
+	if s.IsLeader || s.Leader != "host process 7" || s.Mode != "" || s.Failed != nil || len(s.Sinks) != 0 || s.Source.LastReceivedAt != nil || s.Source.RetainedBytes != nil {
 		t.Errorf("%+v", s)
-	}
-	(&standby{relay: r}).LockFailed(errors.New("no way"))
-	if s := r.Report(t.Context(), true); s.Leader != "" {
-		t.Errorf("it says that %q leads", s.Leader)
 	}
 }
 
@@ -145,39 +131,54 @@ func TestReportOfStandby(t *testing.T) {
 // takes, the longer it is cached. A failed count reports its error.
 func TestCountOfFailedRowsIsCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, db, _ := reportedRelay(t)
+		p, r := reportingProgram(t)
 		count := func(asked int) {
 			t.Helper()
-			got := r.Report(t.Context(), true).Failed
-			if len(got) != 2 || got[1].Outbox != "orders" || db.asked != asked {
-				t.Errorf("%+v after %d counts, want %d", got, db.asked, asked)
+			got := p.Report(t.Context(), true).Failed
+			if len(got) != 2 || got[1].Outbox != "orders" || r.asked != asked {
+				t.Errorf("%+v after %d counts, want %d", got, r.asked, asked)
 			}
 		}
-		db.takes = 100 * time.Millisecond
+		r.takes = 100 * time.Millisecond
 		count(2)
 		count(2)
 		time.Sleep(11 * time.Second)
-		db.takes = time.Second // for each of two outboxes
+		r.takes = time.Second // for each of two outboxes
 		count(4)
 		time.Sleep(39 * time.Second)
 		count(4)
 		time.Sleep(2 * time.Second)
 		count(6)
-		got := r.Report(t.Context(), true).Failed
+		got := p.Report(t.Context(), true).Failed
 		if *got[0].Rows != 0 || *got[1].Rows != 3 {
 			t.Errorf("%+v", got)
 		}
+		r.status.Epoch++
+		count(8) // the counts of another leader are not shown
 		time.Sleep(time.Hour)
-		db.takes = time.Minute
+		r.takes = time.Minute
 		began := time.Now()
-		got = r.Report(t.Context(), true).Failed
+		got = p.Report(t.Context(), true).Failed
 		if took := time.Since(began); took != countTimeout || got[0].Rows != nil || !strings.Contains(got[0].Error, "timeout after 5s") {
 			t.Errorf("after %s: %+v", took, got)
 		}
 		time.Sleep(time.Hour)
-		db.takes, db.err = 0, errors.New("permission denied")
-		if got := r.Report(t.Context(), true).Failed; got[1].Rows != nil || got[1].Error != "permission denied" {
+		r.takes, r.err = 0, errors.New("permission denied")
+		if got := p.Report(t.Context(), true).Failed; got[1].Rows != nil || got[1].Error != "permission denied" {
 			t.Errorf("%+v", got)
 		}
 	})
+}
+
+// The line for the service manager names the source, and every check that fails.
+func TestSummary(t *testing.T) {
+	p, r := reportingProgram(t)
+	r.checks = []sluicebox.Check{{Name: "database", OK: true, Detail: "reached"}, {Name: "source", OK: true, Detail: "reading the log"}}
+	if line := p.summary(); line != "leading, epoch 1; reading the log" {
+		t.Errorf("the line is %q", line)
+	}
+	r.checks[1] = sluicebox.Check{Name: "source", Detail: "no message from the log for 2m0s"}
+	if line := p.summary(); line != "leading, epoch 1; source: no message from the log for 2m0s" {
+		t.Errorf("the line of a silent stream is %q", line)
+	}
 }

@@ -43,8 +43,10 @@ func Tap(ctx context.Context, cfg *config.Config, log *slog.Logger, show func(*s
 			logged = old.Problem
 			log.Warn("waiting for open transaction", "reason", old.Problem)
 		}
-		if err := sleep(ctx, time.Second); err != nil {
-			return err
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
 		}
 	}
 }

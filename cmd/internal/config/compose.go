@@ -1,26 +1,25 @@
 package config
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	capturemongo "github.com/sluicebox/sluicebox/capture/mongo"
-	capturemysql "github.com/sluicebox/sluicebox/capture/mysql"
+	"github.com/sluicebox/sluicebox"
+	"github.com/sluicebox/sluicebox/capture/mongo"
+	"github.com/sluicebox/sluicebox/capture/mysql"
 	"github.com/sluicebox/sluicebox/capture/poll"
-	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
-	capturesqlite "github.com/sluicebox/sluicebox/capture/sqlite"
+	"github.com/sluicebox/sluicebox/capture/postgres"
+	"github.com/sluicebox/sluicebox/capture/sqlite"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 	"github.com/sluicebox/sluicebox/store"
-	storemongo "github.com/sluicebox/sluicebox/store/mongo"
-	storemysql "github.com/sluicebox/sluicebox/store/mysql"
-	storepg "github.com/sluicebox/sluicebox/store/postgres"
-	storesqlite "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
 // Outboxes returns the outboxes in the order of the configuration.
@@ -140,44 +139,37 @@ func (s *Sink) webhookConfig() webhook.Config {
 	return c
 }
 
-// Store returns the configuration of the PostgreSQL store.
-func (c *Config) Store() storepg.Config {
-	return storepg.Config{
-		URL:             c.Settings.Source.URL.Reveal(),
-		Name:            c.Settings.Name,
-		Outboxes:        c.Outboxes(),
-		TakeoverTimeout: c.takeoverTimeout(),
+// Relay returns the options of the relay, without sinks. The error is about source.url.
+func (c *Config) Relay() (sluicebox.Options, error) {
+	db, err := c.database()
+	s := &c.Settings
+	o := sluicebox.Options{
+		Name: s.Name, Database: db, Mode: sluicebox.Mode(s.Source.Mode), TakeoverTimeout: c.takeoverTimeout(),
+		Poll:    sluicebox.PollOptions{Interval: s.Source.PollInterval, BatchSize: s.Source.PollBatchSize, Backoff: poll.Backoff(s.Source.PollBackoff)},
+		MaxHold: int64(s.Checkpoint.MaxHold), MaxKept: int64(s.Checkpoint.MaxKept), SweepInterval: s.Checkpoint.SweepInterval,
 	}
+	for i, table := range c.Outboxes() {
+		o.Outboxes = append(o.Outboxes, sluicebox.Outbox{Outbox: table, Sink: s.Outboxes[i].Sink})
+	}
+	return o, err
 }
 
-// SQLiteStore returns the configuration of the SQLite store.
-func (c *Config) SQLiteStore() storesqlite.Config {
-	return storesqlite.Config{
-		URL:             c.Settings.Source.URL.Reveal(),
-		Name:            c.Settings.Name,
-		Outboxes:        c.Outboxes(),
-		TakeoverTimeout: c.takeoverTimeout(),
+// database returns the database of source.url.
+func (c *Config) database() (sluicebox.Database, error) {
+	s := &c.Settings.Source
+	url, stream := s.URL.Reveal(), s.StreamURL.Reveal()
+	scheme, _, _ := strings.Cut(url, ":")
+	switch strings.ToLower(scheme) {
+	case "postgres", "postgresql":
+		return postgres.Database{URL: url, StreamURL: stream, Heartbeat: s.HeartbeatInterval}, nil
+	case "mysql", "mariadb":
+		return mysql.Database{URL: url, StreamURL: stream, ServerID: uint32(s.ServerID)}, nil //nolint:gosec // checked with the file
+	case "mongodb", "mongodb+srv":
+		return mongo.Database{URL: url, StreamURL: stream}, nil
+	case "sqlite":
+		return sqlite.Database{URL: url}, nil
 	}
-}
-
-// MySQLStore returns the configuration of the MySQL and MariaDB store.
-func (c *Config) MySQLStore() storemysql.Config {
-	return storemysql.Config{
-		URL:             c.Settings.Source.URL.Reveal(),
-		Name:            c.Settings.Name,
-		Outboxes:        c.Outboxes(),
-		TakeoverTimeout: c.takeoverTimeout(),
-	}
-}
-
-// MongoStore returns the configuration of the MongoDB store.
-func (c *Config) MongoStore() storemongo.Config {
-	return storemongo.Config{
-		URL:             c.Settings.Source.URL.Reveal(),
-		Name:            c.Settings.Name,
-		Outboxes:        c.Outboxes(),
-		TakeoverTimeout: c.takeoverTimeout(),
-	}
+	return nil, &store.SetupError{Problem: fmt.Sprintf("source.url: unknown scheme %q", scheme)}
 }
 
 // takeoverTimeout returns 0 if rows in PROCESSING are claimed at once.
@@ -186,80 +178,6 @@ func (c *Config) takeoverTimeout() time.Duration {
 		return 0
 	}
 	return time.Duration(c.Settings.Dispatch.ProcessingTimeoutSeconds) * time.Second
-}
-
-// Stream returns the configuration of the source that reads the WAL of PostgreSQL.
-func (c *Config) Stream() capturepg.Config {
-	return capturepg.Config{
-		URL:               c.Settings.Source.URL.Reveal(),
-		StreamURL:         c.Settings.Source.StreamURL.Reveal(),
-		Name:              c.Settings.Name,
-		Outboxes:          c.Outboxes(),
-		HeartbeatInterval: c.Settings.Source.HeartbeatInterval,
-		MaxBatchBytes:     c.maxBatchBytes(),
-	}
-}
-
-// MySQLStream returns the configuration of the source that reads the binlog of MySQL or
-// MariaDB.
-func (c *Config) MySQLStream() capturemysql.Config {
-	return capturemysql.Config{
-		URL:       c.Settings.Source.URL.Reveal(),
-		StreamURL: c.Settings.Source.StreamURL.Reveal(),
-		Name:      c.Settings.Name,
-		Outboxes:  c.Outboxes(),
-		ServerID:  uint32(c.Settings.Source.ServerID), //nolint:gosec // checked with the file
-
-		MaxBatchBytes: c.maxBatchBytes(),
-	}
-}
-
-// MongoStream returns the configuration of the source that reads a MongoDB change stream.
-func (c *Config) MongoStream() capturemongo.Config {
-	return capturemongo.Config{
-		URL:       c.Settings.Source.URL.Reveal(),
-		StreamURL: c.Settings.Source.StreamURL.Reveal(),
-		Name:      c.Settings.Name,
-		Outboxes:  c.Outboxes(),
-
-		MaxBatchBytes: c.maxBatchBytes(),
-	}
-}
-
-// SQLiteStream returns the configuration of the source that reads the log table of
-// SQLite.
-func (c *Config) SQLiteStream() capturesqlite.Config {
-	return capturesqlite.Config{
-		URL: c.Settings.Source.URL.Reveal(), Name: c.Settings.Name, Outboxes: c.Outboxes(), MaxBatchBytes: c.maxBatchBytes(),
-	}
-}
-
-// Poll returns the configuration of the source that polls the tables.
-func (c *Config) Poll() poll.Config {
-	return poll.Config{
-		Interval:  c.Settings.Source.PollInterval,
-		BatchSize: c.Settings.Source.PollBatchSize,
-		Backoff:   poll.Backoff(c.Settings.Source.PollBackoff),
-		Outboxes:  c.Outboxes(),
-		Room:      c.SmallestBuffer(),
-	}
-}
-
-// BatchQueueSize is the number of batches queued between the source and the lanes, so
-// that neither waits for the other to be scheduled.
-const BatchQueueSize = 16
-
-// maxBatchBytes limits a batch, so that the queued batches together hold at most one
-// buffer.
-func (c *Config) maxBatchBytes() int {
-	return int(max(64<<10, min(4<<20, c.SmallestBuffer().Bytes/BatchQueueSize)))
-}
-
-// MaxSourcePayload is the largest payload that a source carries. With one payload of this
-// size in each queued batch, the queue holds a quarter of a buffer. The claim reads
-// larger payloads.
-func (c *Config) MaxSourcePayload() int {
-	return int(max(1, c.SmallestBuffer().Bytes/(4*BatchQueueSize)))
 }
 
 // TotalBufferBytes returns the sum of buffer-bytes of all sinks.
@@ -272,20 +190,6 @@ func (c *Config) TotalBufferBytes() (sum int64) {
 		}
 	}
 	return sum
-}
-
-// SmallestBuffer returns the size of the smallest sink buffer.
-func (c *Config) SmallestBuffer() (least store.ReadLimit) {
-	for _, name := range c.Routes() {
-		d := c.Dispatch(name)
-		if least.Rows == 0 || d.BufferRows < least.Rows {
-			least.Rows = d.BufferRows
-		}
-		if least.Bytes == 0 || d.BufferBytes < least.Bytes {
-			least.Bytes = d.BufferBytes
-		}
-	}
-	return least
 }
 
 // Admin returns the configuration of the HTTP endpoints.

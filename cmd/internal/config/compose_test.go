@@ -1,13 +1,19 @@
 package config_test
 
 import (
-	"errors"
 	"reflect"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox"
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/mongo"
+	"github.com/sluicebox/sluicebox/capture/mysql"
 	"github.com/sluicebox/sluicebox/capture/poll"
+	"github.com/sluicebox/sluicebox/capture/postgres"
+	"github.com/sluicebox/sluicebox/capture/sqlite"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 	storemongo "github.com/sluicebox/sluicebox/store/mongo"
@@ -64,35 +70,48 @@ func TestComposeOutboxesAndSinks(t *testing.T) {
 	}
 }
 
+// relay returns the options of a relay, which its database accepts.
+func relay(t *testing.T, cfg *config.Config) sluicebox.Options {
+	t.Helper()
+	o, err := cfg.Relay()
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := o.Database.Store(store.Settings{Name: o.Name, Outboxes: cfg.Outboxes(), TakeoverTimeout: o.TakeoverTimeout})
+	if err != nil {
+		t.Fatalf("its store: %v", err)
+	}
+	st.Close()
+	src, err := o.Database.Stream(capture.Settings{Name: o.Name, Outboxes: cfg.Outboxes()})
+	if err != nil {
+		t.Fatalf("its source: %v", err)
+	}
+	src.Close()
+	return o
+}
+
 func TestComposeSource(t *testing.T) {
-	cfg := load(t, routed)
-	st := cfg.Store()
-	if st.URL != "postgres://u:p@db/shop" || st.Name != "relay_1" || len(st.Outboxes) != 2 || st.TakeoverTimeout != time.Minute {
-		t.Errorf("store is %+v", st)
+	o := relay(t, load(t, routed))
+	if want := (postgres.Database{URL: "postgres://u:p@db/shop", StreamURL: "postgres://s@db/shop", Heartbeat: 7 * time.Second}); o.Database != want {
+		t.Errorf("the database is %+v", o.Database)
 	}
-	if err := st.Validate(); err != nil {
-		t.Error(err)
+	if o.Name != "relay_1" || o.Mode != sluicebox.ModeAuto || o.TakeoverTimeout != time.Minute || len(o.Outboxes) != 2 || o.Outboxes[1].Name != "jobs" || o.Outboxes[1].Sink != "seed" ||
+		o.MaxHold != 1<<30 || o.MaxKept != 10<<30 || o.SweepInterval != time.Minute {
+		t.Errorf("the relay is %+v", o)
 	}
-	stream := cfg.Stream()
-	if stream.URL != st.URL || stream.StreamURL != "postgres://s@db/shop" || stream.Name != "relay_1" ||
-		len(stream.Outboxes) != 2 || stream.HeartbeatInterval != 7*time.Second {
-		t.Errorf("stream is %+v", stream)
+	if want := (sluicebox.PollOptions{Interval: 3 * time.Second, BatchSize: 9, Backoff: poll.Backoff{Threshold: 2, Multiplier: 5, Max: 90 * time.Second}}); o.Poll != want {
+		t.Errorf("poll is %+v", o.Poll)
 	}
-	if err := stream.Validate(); err != nil {
-		t.Error(err)
+	o = relay(t, load(t, least))
+	if o.Poll.Backoff != poll.DefaultBackoff() {
+		t.Errorf("the backoff is %+v, want the default", o.Poll.Backoff)
 	}
-	p := cfg.Poll()
-	if p.Interval != 3*time.Second || p.BatchSize != 9 || len(p.Outboxes) != 2 || p.Backoff != (poll.Backoff{Threshold: 2, Multiplier: 5, Max: 90 * time.Second}) {
-		t.Errorf("poll is %+v", p)
+	if o.TakeoverTimeout != 0 {
+		t.Errorf("rows are taken over after %s, want at once", o.TakeoverTimeout)
 	}
-	if err := p.Validate(); err != nil {
-		t.Error(err)
-	}
-	if got := load(t, least).Poll().Backoff; got != poll.DefaultBackoff() {
-		t.Errorf("the back-off is %+v, want the default", got)
-	}
-	if got := load(t, least).Store().TakeoverTimeout; got != 0 {
-		t.Errorf("rows are taken over after %s, want at once", got)
+	o = relay(t, load(t, "source: {url: 'mariadb://u@db/shop', stream-url: 'mariadb://s@db/shop', server-id: 7, mode: poll}\nflowcatalyst: {api-base-url: https://p}\n"))
+	if want := (mysql.Database{URL: "mariadb://u@db/shop", StreamURL: "mariadb://s@db/shop", ServerID: 7}); o.Database != want || o.Mode != sluicebox.ModePoll {
+		t.Errorf("the database is %+v in mode %s", o.Database, o.Mode)
 	}
 	admin := load(t, least+"admin: {listen: '127.0.0.1:0', token: t}\n").Admin(nil)
 	if admin.Listen != "127.0.0.1:0" || admin.Token != "t" {
@@ -100,17 +119,15 @@ func TestComposeSource(t *testing.T) {
 	}
 }
 
-// claims is one key for all outboxes of both databases.
+// claims is one key for all outboxes.
 func TestComposeWithoutClaims(t *testing.T) {
 	const rest = "outboxes:\n  - {table: a, layout: outbox-messages, sink: s}\n  - {table: b, layout: flowcatalyst, kind: EVENT, sink: s}\nsinks: {s: {type: flowcatalyst, api-base-url: https://p}}\n"
 	for value, want := range map[string]bool{"on": false, "off": true} {
 		for _, text := range []string{source + "dispatch: {claims: " + value + "}\n" + rest, source + rest} {
 			cfg := load(t, text, "SLUICEBOX_DISPATCH_CLAIMS="+value)
-			for _, boxes := range [][]store.Outbox{cfg.Store().Outboxes, cfg.SQLiteStore().Outboxes} {
-				for _, o := range boxes {
-					if o.Layout.Unclaimed != want {
-						t.Errorf("claims: %s: outbox %s is unclaimed %v", value, o.Name, o.Layout.Unclaimed)
-					}
+			for _, o := range cfg.Outboxes() {
+				if o.Layout.Unclaimed != want {
+					t.Errorf("claims: %s: outbox %s is unclaimed %v", value, o.Name, o.Layout.Unclaimed)
 				}
 			}
 		}
@@ -122,9 +139,10 @@ func TestComposeMongo(t *testing.T) {
 		"dispatch: {takeover: timeout, processing-timeout-seconds: 60}\n"+
 		"outboxes:\n  - {table: outbox_events, layout: flowcatalyst, kind: EVENT, sink: s}\n  - {table: app.messages, layout: outbox-messages, sink: s}\n"+
 		"  - {table: texts, layout: outbox-messages-text, sink: s}\nsinks: {s: {type: flowcatalyst, wire: items, api-base-url: https://p}}\n")
-	st := cfg.MongoStore()
-	if st.URL != "mongodb://u:p@db1,db2/shop?replicaSet=rs0" || st.Name != "relay_1" || st.TakeoverTimeout != time.Minute {
-		t.Errorf("the store is %+v", st)
+	o := relay(t, cfg)
+	if want := (mongo.Database{URL: "mongodb://u:p@db1,db2/shop?replicaSet=rs0", StreamURL: "mongodb://s@db1,db2/shop?replicaSet=rs0"}); o.Database != want ||
+		o.Name != "relay_1" || o.TakeoverTimeout != time.Minute {
+		t.Errorf("the relay is %+v", o)
 	}
 	for i, want := range []store.Outbox{
 		{Table: "outbox_events", Kind: "EVENT", Layout: storemongo.FlowCatalyst()},
@@ -132,31 +150,17 @@ func TestComposeMongo(t *testing.T) {
 		{Table: "texts", Layout: storemongo.OutboxMessagesText()},
 	} {
 		want.Name = want.Table
-		if got := st.Outboxes[i]; !reflect.DeepEqual(got, want) {
+		if got := o.Outboxes[i].Outbox; !reflect.DeepEqual(got, want) {
 			t.Errorf("outbox %d is\n%+v, want\n%+v", i, got, want)
 		}
-	}
-	stream := cfg.MongoStream()
-	if stream.URL != st.URL || stream.StreamURL != "mongodb://s@db1,db2/shop?replicaSet=rs0" || stream.Name != st.Name || len(stream.Outboxes) != 3 {
-		t.Errorf("the stream is %+v", stream)
-	}
-	if err := errors.Join(st.Validate(), stream.Validate()); err != nil {
-		t.Errorf("their own checks say: %v", err)
 	}
 }
 
 func TestComposeSQLite(t *testing.T) {
 	cfg := load(t, "name: relay_1\nsource: {url: sqlite:shop.db}\ndispatch: {takeover: timeout, processing-timeout-seconds: 60}\nflowcatalyst: {api-base-url: https://p}\n")
-	st := cfg.SQLiteStore()
-	if st.URL != "sqlite:shop.db" || st.Name != "relay_1" || len(st.Outboxes) != 2 || st.TakeoverTimeout != time.Minute {
-		t.Errorf("the store is %+v", st)
-	}
-	stream := cfg.SQLiteStream()
-	if stream.URL != st.URL || stream.Name != st.Name || len(stream.Outboxes) != 2 {
-		t.Errorf("the stream is %+v", stream)
-	}
-	if err := errors.Join(st.Validate(), stream.Validate()); err != nil {
-		t.Errorf("their own checks say: %v", err)
+	o := relay(t, cfg)
+	if o.Database != (sqlite.Database{URL: "sqlite:shop.db"}) || o.Name != "relay_1" || len(o.Outboxes) != 2 || o.TakeoverTimeout != time.Minute {
+		t.Errorf("the relay is %+v", o)
 	}
 }
 

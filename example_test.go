@@ -1,0 +1,90 @@
+package sluicebox_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/sluicebox/sluicebox"
+	"github.com/sluicebox/sluicebox/capture/sqlite"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// printer is a sink that prints the payloads of its rows and signals each.
+type printer struct{ printed chan struct{} }
+
+func (printer) Limits(string) sink.Limits {
+	return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20}
+}
+
+func (p printer) Deliver(_ context.Context, rows []sink.Message) sink.Result {
+	for _, row := range rows {
+		fmt.Println(row.Group.Name, string(row.Payload))
+		p.printed <- struct{}{}
+	}
+	return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
+}
+
+// A relay of one SQLite table inside of a program. After Run has returned, the outcomes of
+// all delivered rows are in the table.
+func Example() {
+	dir, err := os.MkdirTemp("", "sluicebox")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	file := filepath.Join(dir, "shop.db")
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = db.Close() }()
+	execute := func(query string) {
+		if _, err := db.ExecContext(context.Background(), query); err != nil {
+			panic(err)
+		}
+	}
+	execute(`CREATE TABLE outbox_events (id TEXT PRIMARY KEY, message_group TEXT, payload TEXT NOT NULL,
+		status TEXT NOT NULL DEFAULT 'PENDING', retry_count INT NOT NULL DEFAULT 0,
+		created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, processed_at TIMESTAMP, error_message TEXT)`)
+
+	to := printer{make(chan struct{}, 10)}
+	relay, err := sluicebox.New(sluicebox.Options{
+		Database: sqlite.Database{URL: "sqlite://" + file},
+		Outboxes: []sluicebox.Outbox{{
+			Outbox: store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}, Sink: "printer",
+		}},
+		Sinks:    map[string]sluicebox.Sink{"printer": {Sink: to}},
+		Logger:   slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		panic(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(ctx) }()
+
+	execute(`INSERT INTO outbox_events (id, message_group, payload) VALUES
+		('1', 'order 7', '{"state": "new"}'), ('2', 'order 7', '{"state": "paid"}')`)
+	<-to.printed
+	<-to.printed
+	stop()
+	if err := <-ended; err != nil {
+		panic(err)
+	}
+	var completed int
+	if err := db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events WHERE status = 'COMPLETED'").Scan(&completed); err != nil {
+		panic(err)
+	}
+	fmt.Println(completed, "rows completed")
+	// Output:
+	// order 7 {"state": "new"}
+	// order 7 {"state": "paid"}
+	// 2 rows completed
+}

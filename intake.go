@@ -1,0 +1,182 @@
+package sluicebox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// intake takes batches from a source, numbers their rows, enters them in the tracker and
+// appends each row to the dispatcher of its outbox.
+type intake struct {
+	tracker  *checkpoint.Tracker
+	epoch    store.Epoch
+	captured int64 // rows numbered under this epoch
+	routes   map[string]*dispatch.Dispatcher
+	buffers  []*bufferState // one per sink
+	onRows   func(outbox string, rows int)
+	freed    chan struct{}      // signaled when a buffer may have room again
+	statuses store.StatusReader // set while the relay catches up
+
+	// unsettledStreak counts rows since the last status read that found a settled row.
+	// uncheckedRows is how many of the next rows skip the status read.
+	unsettledStreak, uncheckedRows int
+
+	// onMarker, if set before run, is called for each marker once the rows of its batch are
+	// in their lanes. It gets the position of that batch and the last assigned seq. By then
+	// every row committed before the marker is in a lane, spilled or settled.
+	onMarker func(token string, at store.Position, seq store.Seq)
+
+	// spillEnabled, if set before run, allows spilling. It stays off for a source that
+	// polls tables, because such a source leaves out rows that do not move.
+	spillEnabled bool
+
+	// claimsDetectSettled, if set before run, says that every claim detects a settled row.
+	// Catch-up then need not look up every row.
+	claimsDetectSettled bool
+
+	logPressure, paused atomic.Bool
+}
+
+// newIntake returns the intake of a leader. routes maps each outbox to its dispatcher.
+// observed is called with the number of rows read for an outbox. Call newIntake before the
+// dispatchers run.
+func newIntake(tracker *checkpoint.Tracker, epoch store.Epoch, routes map[string]*dispatch.Dispatcher, observed func(outbox string, rows int)) *intake {
+	f := &intake{tracker: tracker, epoch: epoch, routes: routes, onRows: observed, freed: make(chan struct{}, 1)}
+	for _, d := range routes {
+		d.NotifyFreed(f.freed)
+		if !slices.ContainsFunc(f.buffers, func(t *bufferState) bool { return t.Dispatcher == d }) {
+			f.buffers = append(f.buffers, &bufferState{Dispatcher: d})
+		}
+	}
+	return f
+}
+
+// roomPollInterval is how often a paused intake looks for rows to spill.
+const roomPollInterval = 100 * time.Millisecond
+
+// run takes batches until the context ends or the channel is closed. While no buffer has
+// room it takes none, which pauses the source.
+func (f *intake) run(ctx context.Context, in <-chan capture.Batch) error {
+	for _, t := range f.buffers {
+		t.EnableSpill(f.spillEnabled)
+	}
+	if f.statuses != nil {
+		if err := f.catchUp(ctx, in); err != nil {
+			return err
+		}
+	}
+
+	for {
+		if err := f.waitForRoom(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b, open := <-in:
+			if !open {
+				return nil
+			}
+			if err := f.appendBatch(&b); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (f *intake) waitForRoom(ctx context.Context) error {
+	for !f.hasRoom() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-f.freed:
+		case <-time.After(roomPollInterval): // a lane may have stopped moving by now
+		}
+	}
+	return nil
+}
+
+// placeBacklog places rows that were in the tables before the log began. The checkpoint passes
+// the position only after these rows have settled. spilled is the number of further rows
+// that were numbered and spilled already. Call placeBacklog before run.
+func (f *intake) placeBacklog(items []store.Item, spilled int64, position store.Position) error {
+	f.captured += spilled
+	t := f.tracker.Begin(position, f.number(items), len(items))
+	return f.split(items, func(d *dispatch.Dispatcher, part []store.Item) { d.Append(part, t) })
+}
+
+func (f *intake) appendBatch(b *capture.Batch) error {
+	seq := f.number(b.Items)
+	t := f.tracker.Begin(b.Position, seq, len(b.Items))
+	if err := f.split(b.Items, func(d *dispatch.Dispatcher, part []store.Item) { d.Append(part, t) }); err != nil {
+		return err
+	}
+	for _, token := range b.Marks {
+		if f.onMarker != nil {
+			f.onMarker(token, b.Position, seq)
+		}
+	}
+	return nil
+}
+
+// Held implements checkpoint.Lanes.
+func (f *intake) Held(outbox string) []string { return f.routes[outbox].Held(outbox) }
+
+// TrackSettled implements checkpoint.Lanes.
+func (f *intake) TrackSettled(on bool) {
+	for _, d := range f.routes {
+		d.TrackSettled(on)
+	}
+}
+
+// InsertFound implements checkpoint.Lanes. The rows have no ticket: if the process dies,
+// the next sweep finds them again.
+func (f *intake) InsertFound(items []store.Item) (placed int) {
+	for len(items) > 0 {
+		n := sameOutbox(items)
+		placed += f.routes[items[0].Outbox].InsertFound(items[:n])
+		items = items[n:]
+	}
+	return placed
+}
+
+// number assigns each row its seq and returns the last one.
+func (f *intake) number(items []store.Item) store.Seq {
+	for i := range items {
+		f.captured++
+		items[i].Seq = store.NewSeq(f.epoch, f.captured)
+	}
+	return store.NewSeq(f.epoch, f.captured)
+}
+
+// split passes on consecutive rows of the same outbox, in order.
+func (f *intake) split(items []store.Item, hand func(*dispatch.Dispatcher, []store.Item)) error {
+	for len(items) > 0 {
+		outbox, n := items[0].Outbox, sameOutbox(items)
+		d, ok := f.routes[outbox]
+		if !ok {
+			return fmt.Errorf("route row %s of outbox %s: no sink", items[0].ID, outbox)
+		}
+		f.onRows(outbox, n)
+		hand(d, items[:n])
+		items = items[n:]
+	}
+	return nil
+}
+
+// sameOutbox returns how many leading rows belong to the same outbox.
+func sameOutbox(items []store.Item) int {
+	n := 1
+	for n < len(items) && items[n].Outbox == items[0].Outbox {
+		n++
+	}
+	return n
+}

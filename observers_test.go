@@ -1,0 +1,175 @@
+package sluicebox
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// countingSink counts rows.
+type countingSink struct {
+	noSinkObserver
+	vanished, skipped int
+}
+
+func (c *countingSink) Vanished(rows []*store.Item) {
+	for _, it := range rows {
+		if it.Outbox == "events" {
+			c.vanished++
+		}
+	}
+}
+
+func (c *countingSink) Requested(_ dispatch.RequestInfo, res *sink.Result, _ time.Duration) {
+	c.skipped += res.Skipped
+}
+
+// Vanished rows are counted by outbox. At most one line in 10 s names the first rows and
+// counts all since the previous line, so that a mass deletion does not flood the log.
+func TestVanishedRowsAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &countingSink{}
+		var said bytes.Buffer
+		w := &sinkObserver{SinkObserver: m, sink: "platform", relay: &Relay{log: slog.New(slog.NewTextHandler(&said, nil))}}
+		vanish := func(outbox string, n int) {
+			rows := make([]*store.Item, n)
+			for i := range rows {
+				rows[i] = &store.Item{Ref: store.Ref{Outbox: outbox, ID: fmt.Sprint(i)}, Group: store.GroupOf("shop")}
+			}
+			w.Vanished(rows)
+		}
+		vanish("jobs", 1)
+		for range 1000 {
+			vanish("events", 500)
+		}
+		time.Sleep(alarmInterval)
+		vanish("events", 2)
+		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+		want := []string{`outbox=jobs rows=1 ids=[0] groups=`, `outbox=events rows=500 ids="[0 1 2]" groups=`, `outbox=events rows=499502 ids="[0 1]" groups=`}
+		if len(lines) != len(want) {
+			t.Fatalf("%d lines, want %d:\n%s", len(lines), len(want), said.String())
+		}
+		for i, line := range lines {
+			if !strings.Contains(line, want[i]) || !strings.Contains(line, "shop") {
+				t.Errorf("line %d is %s, want %s", i, line, want[i])
+			}
+		}
+		if n := m.vanished; n != 500_002 {
+			t.Errorf("%d events are counted, want 500002", n)
+		}
+	})
+}
+
+// Rows skipped by the receiver are COMPLETED. A metric counts them, and the log has one
+// summary line per interval.
+func TestSkippedRowsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		m := &countingSink{}
+		w := &sinkObserver{relay: &Relay{log: slog.New(slog.NewTextHandler(&log, nil))}, sink: "p", SinkObserver: m}
+		for range 3 {
+			w.Requested(dispatch.RequestInfo{Kind: "AUDIT_LOG", Rows: 5, Lanes: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}, Skipped: 2}, 0)
+			w.Requested(dispatch.RequestInfo{Kind: "EVENT", Rows: 5, Lanes: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, 0)
+			time.Sleep(alarmInterval * 2 / 3)
+		}
+		if n := m.skipped; n != 6 {
+			t.Errorf("%d skipped rows are counted, want 6", n)
+		}
+		said := log.String()
+		if strings.Count(said, "rows skipped by receiver") != 2 || !strings.Contains(said, "kind=AUDIT_LOG rows=2\n") || !strings.Contains(said, "kind=AUDIT_LOG rows=4\n") {
+			t.Errorf("the log says:\n%s", said)
+		}
+	})
+}
+
+// An alarm is logged once per interval, does not hide other alarms, and a storm of alarms
+// is limited.
+func TestRepeatedAlarmsAreSuppressed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &sinkObserver{}
+		for _, step := range []struct {
+			alarm string
+			due   bool
+			then  time.Duration
+		}{
+			{"outcome of row 1", true, alarmInterval / 2},
+			{"outcome of row 1", false, 0},
+			{"outcome of row 2", true, alarmInterval / 2},
+			{"outcome of row 1", true, 0},
+			{"outcome of row 2", false, 2 * alarmInterval},
+		} {
+			if got := w.shouldLog(step.alarm); got != step.due {
+				t.Errorf("after %s the alarm %q is due: %t", step.then, step.alarm, got)
+			}
+			time.Sleep(step.then)
+		}
+		said := 0
+		for i := range 10 * maxAlarms {
+			if w.shouldLog(fmt.Sprint("claim of row ", i)) {
+				said++
+			}
+		}
+		if said != maxAlarms {
+			t.Errorf("%d alarms at once, want %d", said, maxAlarms)
+		}
+	})
+}
+
+// TestLockedOutboxFailsNoDatabase checks that rows and tables locked by another session
+// are logged but do not fail the database check.
+func TestLockedOutboxFailsNoDatabase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		m := &countingSink{}
+		r := &Relay{log: slog.New(slog.NewTextHandler(&log, nil)), health: newHealth()}
+		r.health.replaceAll(passedCheck("database", "reached"))
+		w := &sinkObserver{SinkObserver: m, sink: "platform", relay: r}
+		for range 15 { // one line in 10 s
+			w.StoreFailed("wait for locked table of outbox events", &store.OutboxLockedError{Outbox: "events"})
+			w.StoreFailed("settle locked rows of jobs", &store.OutboxLockedError{Outbox: "jobs", Rows: 7})
+			time.Sleep(time.Second)
+		}
+		for _, c := range r.health.Checks() {
+			if !c.OK {
+				t.Errorf("%s failed: %s", c.Name, c.Detail)
+			}
+		}
+		for text, want := range map[string]int{"table locked by": 2, "7 rows locked": 2, "outbox locked by another session": 4} {
+			if n := strings.Count(log.String(), text); n != want {
+				t.Errorf("%q is logged %d times, want %d:\n%s", text, n, want, log.String())
+			}
+		}
+	})
+}
+
+// TestBreakerOfUnnamedEndpoint checks that neither the log nor the readiness check has an
+// empty name for the endpoint of a sink that has only one.
+func TestBreakerOfUnnamedEndpoint(t *testing.T) {
+	for endpoint, want := range map[string]struct{ logged, detail string }{
+		"":      {"sink=platform class=rejected ", "no rows waiting; circuit breaker open"},
+		"/jobs": {"sink=platform endpoint=/jobs class=rejected ", "no rows waiting; circuit breaker open for /jobs"},
+	} {
+		var log bytes.Buffer
+		m := &countingSink{}
+		r := &Relay{log: slog.New(slog.NewTextHandler(&log, nil)), health: newHealth()}
+		w := &sinkObserver{SinkObserver: m, sink: "platform", relay: r}
+		w.BreakersChanged([]dispatch.OpenBreaker{{Endpoint: endpoint, LastFailure: sink.Outcome{Class: sink.Rejected}, Idle: true}})
+		if !slices.ContainsFunc(r.health.Checks(), func(c Check) bool { return c.Detail == want.detail }) {
+			t.Errorf("endpoint %q: got checks %+v, want %q", endpoint, r.health.Checks(), want.detail)
+		}
+
+		w.BreakersChanged(nil)
+		if text := log.String(); !strings.Contains(text, want.logged) || strings.Contains(text, "endpoint=") != (endpoint != "") {
+			t.Errorf("endpoint %q: got log\n%swant %q", endpoint, text, want.logged)
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package sluicebox
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture/poll"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func TestDefaultsOfOptions(t *testing.T) {
+	r, err := New(testOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &r.opt
+	if o.Name != "sluicebox" || o.Mode != ModeAuto || o.MaxHold != 1<<30 || o.MaxKept != 10<<30 || o.SweepInterval != time.Minute ||
+		o.Poll != (PollOptions{time.Second, 500, poll.DefaultBackoff()}) ||
+		o.Sinks["near"].Dispatch != dispatch.DefaultConfig() || o.Sinks["near"].RequestTimeout != 30*time.Second {
+		t.Errorf("%+v", o)
+	}
+	if got := o.smallestBuffer(); got != (store.ReadLimit{Rows: 10000, Bytes: 64 << 20}) || o.maxBatchBytes() != 4<<20 || o.maxSourcePayload() != 1<<20 {
+		t.Errorf("buffer %+v, batch %d, payload %d", got, o.maxBatchBytes(), o.maxSourcePayload())
+	}
+}
+
+// New reports every fault of the options at once, as an error that no restart fixes.
+func TestFaultsOfOptions(t *testing.T) {
+	_, err := New(Options{
+		Name: "Shop!", Mode: "push",
+		Outboxes: []Outbox{{store.Outbox{Name: "orders", Table: "orders", Layout: store.OutboxMessages()}, "far"}},
+		Sinks:    map[string]Sink{"near": {}},
+	})
+	var setup *store.SetupError
+	if !errors.As(err, &setup) {
+		t.Fatalf("got %v, want a SetupError", err)
+	}
+	for _, want := range []string{"Shop!", "database: none", `mode is "push"`, `outbox orders: unknown sink "far"`, "sink near: set Sink, or Open and Limits"} {
+		if !strings.Contains(setup.Problem, want) {
+			t.Errorf("no %q in\n%s", want, setup.Problem)
+		}
+	}
+	if lines := strings.Split(setup.Problem, "\n"); slices.Contains(lines, "") {
+		t.Errorf("an empty line in %q", lines)
+	}
+}

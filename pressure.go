@@ -1,0 +1,220 @@
+package sluicebox
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/dispatch"
+)
+
+// This file decides when a relay pauses its source, spills rows or saves a checkpoint early:
+//   - intake.hasRoom: the source is paused while no buffer has room. A full buffer spills.
+//   - pressure.enforceLimit: rows that keep the database from discarding its log are spilled.
+
+// Intervals between checks of the retained log. The relay checks every retainedInterval,
+// and every fastRetainedInterval once an eighth of the limit is retained. It checks
+// sooner, down to minRetainedInterval, if another eighth would be written before the next
+// check.
+const (
+	retainedInterval     = 2 * time.Second
+	fastRetainedInterval = 200 * time.Millisecond
+	minRetainedInterval  = 20 * time.Millisecond
+)
+
+// maxBufferFactor limits the rows a sink may hold while it spills, as a multiple of its
+// buffer.
+const maxBufferFactor = 2
+
+// setLogPressure reports whether the retained log has reached its limit. Under pressure the
+// intake no longer pauses the source and spills every row that holds the log.
+func (f *intake) setLogPressure(pressed bool) {
+	f.logPressure.Store(pressed)
+	select {
+	case f.freed <- struct{}{}:
+	default:
+	}
+}
+
+// isPaused reports whether the source is paused because no buffer has room.
+func (f *intake) isPaused() bool { return f.paused.Load() }
+
+// hasRoom reports whether the intake may read more: some buffer has room, and none exceeds
+// maxBufferFactor.
+//
+// A full buffer spills lanes that do not move. If another sink has room, or the log is at
+// its limit, it spills moving lanes too. So a slow or dead sink takes no room from the
+// others, and a sink that is catching up spills nothing.
+func (f *intake) hasRoom() bool {
+	some, over, now := false, false, time.Now()
+	for _, t := range f.buffers {
+		n := t.measure(now)
+		some = some || n > 0
+		least := -(maxBufferFactor - 1) * t.rows
+		over = over || n <= least && n+t.InFlightRows() <= least
+	}
+
+	pressed := f.spillEnabled && f.logPressure.Load()
+	for _, t := range f.buffers {
+		if f.spillEnabled && t.full {
+			t.SpillExcess(pressed || some && t.slow)
+		}
+	}
+
+	may := (some || pressed) && !over
+	f.paused.Store(!may)
+	return may
+}
+
+// bufferState is the intake's view of a sink's buffer.
+type bufferState struct {
+	*dispatch.Dispatcher
+	rows     int // its size
+	full     bool
+	slow     bool      // it will stay full for long
+	since    time.Time // start of the current measurement; zero while there is room
+	doneRows int64     // rows done at that time
+}
+
+// slowBufferAfter is the measuring interval of a full buffer. A buffer is slow if it drains
+// less than a quarter per interval, because it would then take more than two seconds to
+// empty.
+const slowBufferAfter = 500 * time.Millisecond
+
+// measure updates the state and returns how many rows fit in.
+func (t *bufferState) measure(now time.Time) (room int) {
+	level := t.BufferLevel()
+	room, done := level.Room, level.Done
+	t.rows, t.full = level.Size, room <= 0
+	switch {
+	case room > t.rows/4:
+		t.since, t.slow = time.Time{}, false
+	case !t.full:
+	case level.BreakersOpen:
+		t.slow = true
+	case t.since.IsZero():
+		t.since, t.doneRows = now, done
+	case now.Sub(t.since) >= slowBufferAfter:
+		t.slow = done-t.doneRows < int64(t.rows/4)
+		t.since, t.doneRows = now, done
+	}
+
+	return room
+}
+
+// pressure limits the log that the database retains for the relay. Above the limit it
+// spills rows, so that the checkpoint can advance past them.
+type pressure struct {
+	*Relay
+	source       capture.Retention
+	intake       *intake
+	dispatchers  map[string]*dispatch.Dispatcher
+	saveRequests chan<- struct{} // requests a checkpoint save
+
+	overLimitSince time.Time // when the log reached its limit; zero while below it
+	growth         growth
+}
+
+// run checks the retained log until the context ends and returns the context's error.
+func (p *pressure) run(ctx context.Context) error {
+	for wait := retainedInterval; ; {
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+		p.observer.Paused(p.intake.isPaused())
+		p.progress.current(time.Now())
+		retained, err := p.source.Retained(ctx)
+		if err != nil { // the source reports errors of the log itself
+			continue
+		}
+		p.reportRetained(retained)
+		p.enforceLimit(retained, time.Now())
+		eighth := p.limit(retained) / 8
+		interval := p.growth.timeToGrow(eighth, retained.Bytes, time.Now())
+		if wait = retainedInterval; retained.Bytes >= eighth || !p.overLimitSince.IsZero() {
+			wait = interval
+		}
+	}
+}
+
+// growth estimates how fast the retained log grows.
+type growth struct {
+	bytes int64 // at the last check
+	at    time.Time
+	rate  float64 // bytes per second
+}
+
+// timeToGrow records the retained bytes and estimates how long the log needs to grow by
+// the given bytes. The result is between minRetainedInterval and fastRetainedInterval.
+//
+// A checkpoint saved between two checks hides growth. So an earlier rate stays in effect
+// and halves with each check that measures less.
+func (g *growth) timeToGrow(bytes, retained int64, now time.Time) time.Duration {
+	took := now.Sub(g.at).Seconds()
+	if g.at.IsZero() || took <= 0 {
+		g.bytes, g.at = retained, now
+		return fastRetainedInterval
+	}
+	g.rate = max(float64(retained-g.bytes)/took, g.rate/2)
+	g.bytes, g.at = retained, now
+	if g.rate*fastRetainedInterval.Seconds() <= float64(bytes) {
+		return fastRetainedInterval
+	}
+	return max(minRetainedInterval, time.Duration(float64(bytes)/g.rate*float64(time.Second)))
+}
+
+// enforceLimit spills rows in two cases: the log has reached its limit, or no checkpoint
+// could be saved yet because rows of the snapshot are still undelivered. The second case
+// matters because a relay that takes over without a checkpoint needs another snapshot,
+// which loses the commit order of rows written since.
+//
+// Lanes that do not move are spilled first. If the pressure lasts for retainedInterval,
+// all lanes are.
+func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
+	limit := p.limit(retained)
+	unsaved := p.progress.current(now).saved.Position == ""
+	over, was := retained.Bytes >= limit || unsaved, !p.overLimitSince.IsZero()
+	if retained.Bytes >= limit/2 || unsaved {
+		select {
+		case p.saveRequests <- struct{}{}:
+		default:
+		}
+	}
+
+	p.intake.setLogPressure(over)
+	switch {
+	case over && !was:
+		p.overLimitSince = now
+		if unsaved {
+			p.log.Info("spilling initial backlog", "reason", "no checkpoint saved yet")
+			break
+		}
+		p.log.Warn("retained log limit reached; spilling rows", "bytes", retained.Bytes, "limit", limit)
+	case !over && was:
+		p.log.Info("retained log within limit", "bytes", retained.Bytes, "limit", limit)
+		p.overLimitSince = time.Time{}
+	}
+
+	if over {
+		for _, d := range p.dispatchers {
+			d.Spill(now.Sub(p.overLimitSince) >= retainedInterval)
+		}
+	}
+}
+
+// reportRetained publishes the retained bytes and their limit.
+func (p *pressure) reportRetained(retained capture.RetainedLog) {
+	limit := p.limit(retained)
+	p.observer.Retained(retained.Bytes, limit)
+	p.progress.update(func() { p.progress.retained, p.progress.retainedLimit = retained, limit })
+}
+
+// limit returns the most log the relay may retain: checkpoint.max-hold, but at most half
+// of the amount at which the server discards the log.
+func (p *pressure) limit(retained capture.RetainedLog) int64 {
+	limit := p.opt.MaxHold
+	if retained.Limit > 0 {
+		limit = min(limit, max(1, retained.Limit/2))
+	}
+	return limit
+}

@@ -1,0 +1,290 @@
+package sluicebox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/leader"
+)
+
+const (
+	// firstConnectTimeout is how long the first start waits for an unreachable database.
+	// After the first connection the relay retries indefinitely.
+	firstConnectTimeout = 30 * time.Second
+	// drainTimeout is how long a request in flight may outlast its own timeout during
+	// shutdown.
+	drainTimeout = 5 * time.Second
+	// minRestartDelay and maxRestartDelay limit the wait before another session, because
+	// the cause of one failure may fail the next session at once.
+	minRestartDelay = 100 * time.Millisecond
+	maxRestartDelay = 10 * time.Second
+)
+
+// Relay relays the rows of outboxes. Its methods are safe for concurrent use.
+type Relay struct {
+	opt      Options
+	log      *slog.Logger
+	observer Observer
+	health   *health
+	db       *database
+	// progress is the state of the current session.
+	progress progress
+	// tenure is nil while another relay is the leader.
+	tenure      atomic.Pointer[leader.Tenure]
+	epoch       atomic.Int64           // of the current tenure's latest session; 0 before it
+	otherLeader atomic.Pointer[string] // holder of the lock, if known
+	// currentDispatchers are the dispatchers of the current session, by sink. Polling and
+	// operators use them.
+	currentDispatchers atomic.Pointer[map[string]*dispatch.Dispatcher]
+	hasRun             bool            // a session had lanes, or another relay was the leader
+	isPolling          atomic.Bool     // reads the tables, not the log
+	requested          <-chan struct{} // of the tenure
+	// replayStatus is the work of the current session's replay controller. It is nil
+	// before the controller has read it.
+	replayStatus atomic.Pointer[ReplayStatus]
+	// sourceDetail describes the source and the reason for it. It is set before a session
+	// starts.
+	sourceDetail string
+}
+
+// New returns a relay. It starts nothing and opens no connection. The error is a
+// *store.SetupError with every problem of the options.
+func New(o Options) (*Relay, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, &store.SetupError{Problem: err.Error()}
+	}
+	return &Relay{opt: o, log: o.Logger, observer: o.Observer, health: newHealth()}, nil
+}
+
+// Run relays until the context ends, then shuts down gracefully and returns nil: requests in
+// flight finish, outcomes and the checkpoint are saved. Any other end is an error. If its
+// chain holds a *store.SetupError, a restart does not help. Call Run once.
+func (r *Relay) Run(ctx context.Context) error {
+	err := r.run(ctx)
+	switch {
+	case ctx.Err() == nil:
+		return err
+	case errors.Is(err, store.ErrNotLeader): // the new leader sends the rows in flight
+		r.log.Warn("shutdown without drain", "reason", err)
+	case err != nil && !errors.Is(err, context.Canceled):
+		return err
+	default:
+		r.log.Info("shutdown complete")
+	}
+	return nil
+}
+
+// sleep waits for d or until the context ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// runSession runs one session: from a position in the log until the context ends, the log
+// is lost, or leadership ends. lost is how the previous session ended, if it lost the
+// log.
+func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *capture.LostError) error {
+	sinks, err := r.openSinks() // before anything exists that the relay would have to clean up
+	if err != nil {
+		return err
+	}
+	defer sinks.close()
+	var src source
+	var begin checkpoint.StartPoint
+	err = r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
+		src, begin, err = r.openSource(ctx, lost)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	epoch := begin.Epoch
+	r.observer.SetLeader(epoch)
+	r.epoch.Store(int64(epoch))
+	r.health.ok("leader", fmt.Sprintf("leading, epoch %d", epoch))
+	r.log.Info("leadership acquired", "name", r.opt.Name, "epoch", epoch, "position", begin.From,
+		"backlog", int64(len(begin.Backlog))+begin.Spilled, "reason", begin.SnapshotReason)
+
+	var holds []store.Hold
+	lanes, routes := r.newDispatchers(sinks.sinks, epoch, tenure)
+	err = r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
+		if holds, err = r.db.store.LoadHolds(ctx); err == nil {
+			err = r.db.store.SpilledLanes(ctx, func(l store.SpilledLane) { routes[l.Outbox].RestoreSpilled(l) })
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("load lane holds: %w", err)
+	}
+
+	r.restoreHolds(routes, holds)
+	if err := r.adoptBlocks(ctx, &begin, routes); err != nil {
+		return err
+	}
+
+	tracker := checkpoint.NewTracker(begin.Watermark)
+	in := newIntake(tracker, epoch, routes, r.observer.Captured)
+	if begin.SnapshotReason != "" {
+		if err := in.placeBacklog(begin.Backlog, begin.Spilled, begin.From); err != nil {
+			return err
+		}
+	}
+	defer r.progress.startSession(r.newSessionStats(&begin, tracker, in))()
+	r.currentDispatchers.Store(&lanes)
+	r.hasRun = true
+	defer r.currentDispatchers.Store(nil)
+	defer r.replayStatus.Store(nil)
+	saveNow := make(chan struct{}, 1)
+	saver := &checkpoint.Saver{
+		Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: r.db.store,
+		Source: src, Epoch: epoch, Observer: checkpointObserver{r}, SaveNow: saveNow,
+	}
+
+	if begin.SnapshotReason == "" {
+		src.Acknowledge(begin.From) // saved, but the server may not know it
+	}
+	return r.runPipeline(ctx, src, begin.From, in, lanes, saver, append(r.backgroundTasks(src, in, lanes, saveNow, &begin), sinks.keepOpen))
+}
+
+// backgroundTasks returns the tasks that run beside delivery: sweeping, replays, pruning,
+// limiting the retained log, and checking whether an unreadable log has become readable.
+func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispatch.Dispatcher,
+	saveNow chan<- struct{}, begin *checkpoint.StartPoint,
+) []func(context.Context) error {
+	epoch := begin.Epoch
+	pruner := &checkpoint.Pruner{Tables: r.db.store, Epoch: epoch, Outboxes: r.opt.tables(), Observer: retentionObserver{r}}
+	r.observer.Paused(false)
+	r.observer.Retained(0, 0)
+	controller := r.newSessionController(epoch, lanes)
+	if r.isPolling.Load() { // polling finds the rows that a sweep would
+		return []func(context.Context) error{pruner.Run, controller.Run, r.awaitReadableLog}
+	}
+
+	controller.Log = &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker}
+	sweeper := &checkpoint.Sweeper{
+		Interval: r.opt.SweepInterval, Outboxes: r.opt.tables(), Bound: r.opt.smallestBuffer(),
+		Source: src, Tables: r.db.store, Lanes: in, Observer: sweepObserver{r}, Epoch: epoch, OnCaughtUp: in.endCatchUp,
+	}
+
+	in.onMarker = func(token string, at store.Position, seq store.Seq) {
+		sweeper.OnMarker(token)
+		controller.OnMarker(token, at, seq)
+	}
+
+	in.beginCatchUp(r.db.store)
+	in.claimsDetectSettled = r.claimsDetectSettled()
+	in.spillEnabled = true
+	pressure := &pressure{Relay: r, source: src, intake: in, dispatchers: lanes, saveRequests: saveNow}
+	return []func(context.Context) error{pruner.Run, sweeper.Run, pressure.run, controller.Run}
+}
+
+// claimsDetectSettled reports whether a claim always detects a settled row.
+func (r *Relay) claimsDetectSettled() bool {
+	return !slices.ContainsFunc(r.opt.tables(), func(o store.Outbox) bool { return !o.Layout.WritesClaims() })
+}
+
+// errLogReadable ends a polling session because the log has become readable.
+var errLogReadable = errors.New("the log can be read")
+
+// readableInterval is how often a polling relay checks whether the log can be read.
+const readableInterval = 5 * time.Second
+
+// awaitReadableLog ends a polling session once the log can be read. In ModePoll it only
+// waits for the context.
+func (r *Relay) awaitReadableLog(ctx context.Context) error {
+	if r.opt.Mode == ModePoll || r.db.newReadinessChecker == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+
+	log, err := r.db.newReadinessChecker()
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	_ = log.Ready(ctx) // known to be unreadable; lets it record its state
+	reason := ""
+	for {
+		if err := sleep(ctx, readableInterval); err != nil {
+			return err
+		}
+		err := log.Ready(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			return errLogReadable
+		case err.Error() != reason:
+			reason = err.Error()
+			r.log.Warn("log still unreadable; polling continues", "reason", reason)
+		}
+	}
+}
+
+// runPipeline runs the parts of a session. They stop in the order in which rows pass:
+//   - the intake and the dispatchers, which drain;
+//   - the checkpoint saver, which saves the settled rows;
+//   - the source, which acknowledges the saved position to the server.
+func (r *Relay) runPipeline(ctx context.Context, src source, from store.Position, in *intake,
+	lanes map[string]*dispatch.Dispatcher, saver *checkpoint.Saver, others []func(context.Context) error,
+) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	part := func(run func(context.Context) error) (stop func(reason error) error) {
+		own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+		done := make(chan error, 1)
+		go func() {
+			err := run(own)
+			if own.Err() == nil {
+				fail(err) // it ended by itself, so all parts end
+			}
+			done <- err
+		}()
+		return func(reason error) error { cancel(reason); return <-done }
+	}
+
+	batches := make(chan capture.Batch, batchQueueSize)
+	src.Resume().MaxPayload = r.opt.maxSourcePayload()
+	stopSource := part(func(ctx context.Context) error {
+		return capture.Follow(ctx, src, from, batches, sourceObserver{r})
+	})
+	stopSaver := part(saver.Run)
+	work, workCtx := errgroup.WithContext(ctx)
+	work.Go(func() error { return in.run(workCtx, batches) })
+	for _, run := range others {
+		work.Go(func() error { return run(workCtx) })
+	}
+
+	for _, d := range lanes {
+		work.Go(func() error { return d.Run(workCtx) })
+	}
+	err := work.Wait()
+	saverErr := stopSaver(cmp.Or(r.leadershipError(), context.Cause(ctx), err))
+	sourceErr := stopSource(nil)
+	for _, e := range []error{saverErr, sourceErr, err} {
+		if e != nil && !errors.Is(e, context.Canceled) {
+			return e
+		}
+	}
+
+	return err
+}
