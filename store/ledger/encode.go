@@ -1,0 +1,162 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// get returns a record, nil if there is none.
+func get[T any](ctx context.Context, r RecordReader, kind, key string) (*T, error) {
+	body, err := r.Get(ctx, kind, key)
+	if err != nil || body == nil {
+		return nil, err
+	}
+	v := new(T)
+	return v, decode(kind, key, body, v)
+}
+
+// list returns all records of a kind by key.
+func list[T any](ctx context.Context, r RecordReader, kind string) (map[string]*T, error) {
+	records, err := r.List(ctx, kind, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]*T, len(records))
+	for _, rec := range records {
+		v := new(T)
+		if err := decode(kind, rec.Key, rec.Body, v); err != nil {
+			return nil, err
+		}
+		all[rec.Key] = v
+	}
+	return all, nil
+}
+
+func decode(kind, key string, body []byte, v any) error {
+	if err := json.Unmarshal(body, v); err != nil {
+		return fmt.Errorf("relay record %s %s: %w", kind, key, err)
+	}
+	return nil
+}
+
+// put writes a record.
+func put(ctx context.Context, w Writer, kind, key string, v any) error {
+	body, err := encode(v)
+	if err != nil {
+		return fmt.Errorf("relay record %s %s: %w", kind, key, err)
+	}
+	return w.Put(ctx, kind, key, body)
+}
+
+// encode returns v as JSON in ASCII, which every encoding of a database can store.
+func encode(v any) ([]byte, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	plain := true
+	for _, c := range body {
+		plain = plain && c < utf8.RuneSelf
+	}
+	if plain {
+		return body, nil
+	}
+
+	var b bytes.Buffer
+	for _, r := range string(body) { // outside of a string JSON is ASCII
+		switch hi, lo := utf16.EncodeRune(r); {
+		case r < utf8.RuneSelf:
+			b.WriteByte(byte(r))
+		case hi != utf8.RuneError:
+			fmt.Fprintf(&b, `\u%04x\u%04x`, hi, lo)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.Bytes(), nil
+}
+
+// text is a string of any bytes. It is a JSON string, or an object with its base64 if it is
+// not valid UTF-8 or has a NUL, which the JSON functions of databases do not accept.
+type text string
+
+type binary struct {
+	Base64 []byte `json:"base64"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (t text) MarshalJSON() ([]byte, error) {
+	if utf8.ValidString(string(t)) && strings.IndexByte(string(t), 0) < 0 {
+		return json.Marshal(string(t))
+	}
+	return json.Marshal(binary{[]byte(t)})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *text) UnmarshalJSON(body []byte) error {
+	if body[0] != '{' {
+		return json.Unmarshal(body, (*string)(t))
+	}
+	var b binary
+	err := json.Unmarshal(body, &b)
+	*t = text(b.Base64)
+	return err
+}
+
+// groupText returns a group as a record stores it, nil for none.
+func groupText(g store.Group) *text {
+	if !g.Valid {
+		return nil
+	}
+	name := text(g.Name)
+	return &name
+}
+
+func groupOf(name *text) store.Group {
+	if name == nil {
+		return store.Group{}
+	}
+	return store.GroupOf(string(*name))
+}
+
+// utc returns a time without its zone; the zero time stays zero.
+func utc(at time.Time) time.Time {
+	if at.IsZero() {
+		return time.Time{}
+	}
+	return at.UTC()
+}
+
+// maxPlainKey is the maximum length of a name that is a key as it is.
+const maxPlainKey = 64
+
+// keyOf returns the key of a name: the name itself if it is short and plain, otherwise a
+// hash, which no plain name looks like.
+func keyOf(name string) string {
+	plain := name != "" && len(name) <= maxPlainKey && strings.IndexFunc(name, func(r rune) bool {
+		return !strings.ContainsRune("-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", r)
+	}) < 0
+	if plain {
+		return name
+	}
+	return hashKey(name)
+}
+
+// hashKey returns a key of 41 bytes for a list of names.
+func hashKey(names ...string) string {
+	h := sha256.New()
+	for _, name := range names {
+		_, _ = fmt.Fprintf(h, "%d:%s", len(name), name) // a hash accepts every byte
+	}
+	return "~" + hex.EncodeToString(h.Sum(nil)[:20])
+}

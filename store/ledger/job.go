@@ -1,0 +1,277 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Kinds of the records of replays. The key of the first two is the id; that of an error adds
+// the number of its row.
+const (
+	jobSpecKind  = "job-spec"
+	jobKind      = "job"
+	jobErrorKind = "job-error"
+)
+
+// jobSpec is the request for a replay. Any process writes it.
+type jobSpec struct {
+	Desired store.DesiredState `json:"desired"`
+	Spec    text               `json:"spec"`
+}
+
+// job is how far a replay is. The request creates it; from then on the leader writes it.
+type job struct {
+	ID          text           `json:"id"`
+	Nth         int64          `json:"nth"` // number of the request, and so the order of replays
+	State       store.JobState `json:"state"`
+	Reason      text           `json:"reason,omitempty"`
+	Source      text           `json:"source,omitempty"`
+	Until       checkpoint     `json:"until"`
+	UntilAt     time.Time      `json:"untilAt,omitzero"`
+	Position    text           `json:"position,omitempty"` // of the copy
+	Skip        int            `json:"skip,omitempty"`
+	Total       int64          `json:"total"`
+	Sent        int64          `json:"sent"`
+	Skipped     int64          `json:"skipped"`
+	Refused     int64          `json:"refused"`
+	RequestedAt time.Time      `json:"requestedAt"`
+	StartedAt   time.Time      `json:"startedAt,omitzero"`
+	FinishedAt  time.Time      `json:"finishedAt,omitzero"`
+}
+
+func (j *job) value() store.Job {
+	return store.Job{
+		ID: string(j.ID), State: j.State, Reason: string(j.Reason), Source: string(j.Source), Until: j.Until.value(), UntilAt: j.UntilAt,
+		Cursor: store.ReplayCursor{Position: store.Position(j.Position), Skip: j.Skip},
+		Total:  j.Total, Sent: j.Sent, Skipped: j.Skipped, Refused: j.Refused,
+		RequestedAt: j.RequestedAt, StartedAt: j.StartedAt, FinishedAt: j.FinishedAt,
+	}
+}
+
+// RequestReplay implements store.Requester.
+func (l *Ledger) RequestReplay(ctx context.Context, id, spec string) error {
+	key := keyOf(id)
+	err := l.records.Request(ctx, func(ctx context.Context, tx Tx, nth int64) error {
+		found, err := tx.Get(ctx, jobKind, key)
+		if err == nil && found != nil {
+			err = store.ErrJobExists
+		}
+		if err != nil {
+			return err
+		}
+		now, err := tx.Now(ctx)
+		if err != nil {
+			return err
+		}
+		if err := put(ctx, tx, jobKind, key, job{ID: text(id), Nth: nth, State: store.JobWaiting, RequestedAt: utc(now)}); err != nil {
+			return err
+		}
+		return put(ctx, tx, jobSpecKind, key, jobSpec{Desired: store.DesiredRun, Spec: text(spec)})
+	})
+	if err != nil {
+		return fmt.Errorf("request replay %s: %w", id, err)
+	}
+	return nil
+}
+
+// RequestJobState implements store.Requester.
+func (l *Ledger) RequestJobState(ctx context.Context, id string, wish store.DesiredState) error {
+	err := wish.Validate()
+	if err == nil {
+		err = l.records.Request(ctx, func(ctx context.Context, tx Tx, _ int64) error {
+			j, err := getJob(ctx, tx, id)
+			if err != nil || j.State.Ended() {
+				return err
+			}
+			spec, err := get[jobSpec](ctx, tx, jobSpecKind, keyOf(id))
+			if err != nil || spec == nil {
+				return err
+			}
+			spec.Desired = wish
+			return put(ctx, tx, jobSpecKind, keyOf(id), spec)
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("request %[2]s of replay %[1]s: %[3]w", id, wish, err)
+	}
+	return nil
+}
+
+func getJob(ctx context.Context, r RecordReader, id string) (*job, error) {
+	j, err := get[job](ctx, r, jobKind, keyOf(id))
+	if err == nil && j == nil {
+		err = store.ErrNoJob
+	}
+	return j, err
+}
+
+// Jobs implements store.ReplayLister.
+func (l *Ledger) Jobs(ctx context.Context) ([]store.Job, error) {
+	var jobs map[string]*job
+	var specs map[string]*jobSpec
+	err := l.records.View(ctx, func(ctx context.Context, r Reader) (err error) {
+		if jobs, err = list[job](ctx, r, jobKind); err == nil {
+			specs, err = list[jobSpec](ctx, r, jobSpecKind)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read replays: %w", err)
+	}
+
+	var all []store.Job
+	nth := make(map[string]int64, len(jobs))
+	for key, rec := range jobs {
+		j := rec.value()
+		nth[j.ID] = rec.Nth
+		if spec := specs[key]; spec != nil {
+			j.Desired, j.Spec = spec.Desired, string(spec.Spec)
+		}
+		all = append(all, j)
+	}
+	slices.SortFunc(all, func(a, b store.Job) int { return cmp.Compare(nth[b.ID], nth[a.ID]) })
+	return all, nil
+}
+
+// updateJob runs change in a transaction of the leader and writes the replay as changed. Two
+// calls never run at the same time.
+func (l *Ledger) updateJob(ctx context.Context, epoch store.Epoch, d Durability, id string, change func(context.Context, Tx, *job) error) error {
+	return l.updateJobs(ctx, epoch, d, func(ctx context.Context, tx Tx) error {
+		j, err := getJob(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if err := change(ctx, tx, j); err != nil {
+			return err
+		}
+		return put(ctx, tx, jobKind, keyOf(id), j)
+	})
+}
+
+// updateJobs runs do in a transaction of the leader, after other calls that change replays.
+func (l *Ledger) updateJobs(ctx context.Context, epoch store.Epoch, d Durability, do func(context.Context, Tx) error) error {
+	select {
+	case l.jobs <- struct{}{}:
+		defer func() { <-l.jobs }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return l.replay.Update(ctx, epoch, d, do)
+}
+
+// SaveJob implements store.ReplayWriter. It deletes old jobs in transactions of their own.
+func (l *Ledger) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) error {
+	var old []string
+	err := l.updateJobs(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
+		rec, err := getJob(ctx, tx, j.ID)
+		if err != nil {
+			return err
+		}
+		now, err := tx.Now(ctx)
+		if err != nil {
+			return err
+		}
+		rec.State, rec.Reason, rec.Source = j.State, reasonText(j.Reason), text(j.Source)
+		rec.Until, rec.UntilAt = recordOf(j.Until), utc(j.UntilAt)
+		if j.State.Started() && rec.StartedAt.IsZero() {
+			rec.StartedAt = utc(now)
+		}
+		if j.State.Ended() && rec.FinishedAt.IsZero() {
+			rec.FinishedAt = utc(now)
+		}
+		err = put(ctx, tx, jobKind, keyOf(j.ID), rec)
+		if err == nil && j.State.Ended() {
+			old, err = oldJobs(ctx, tx, now.Add(-store.EndedJobRetention))
+		}
+		return err
+	})
+	if err == nil {
+		err = l.deleteJobs(ctx, epoch, old)
+	}
+	if err != nil {
+		return fmt.Errorf("save replay %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+// deleteJobs deletes old jobs after another job was saved.
+func (l *Ledger) deleteJobs(ctx context.Context, epoch store.Epoch, ids []string) error {
+	for _, id := range ids {
+		err := l.deleteJob(ctx, epoch, id)
+		if errors.Is(err, store.ErrNotLeader) {
+			return nil // the job is saved, and the next leader deletes the old ones
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oldJobs returns the ids of the jobs that ended before a time, or that are too many.
+func oldJobs(ctx context.Context, tx Tx, expired time.Time) ([]string, error) {
+	jobs, err := list[job](ctx, tx, jobKind)
+	if err != nil {
+		return nil, err
+	}
+	var ended []*job
+	for _, j := range jobs {
+		if !j.FinishedAt.IsZero() {
+			ended = append(ended, j)
+		}
+	}
+	slices.SortFunc(ended, func(a, b *job) int {
+		return cmp.Or(b.FinishedAt.Compare(a.FinishedAt), cmp.Compare(b.Nth, a.Nth))
+	})
+
+	var old []string
+	for i, j := range ended {
+		if i >= store.MaxEndedJobs || j.FinishedAt.Before(expired) {
+			old = append(old, string(j.ID))
+		}
+	}
+	return old, nil
+}
+
+// maxDeletedErrors is the maximum number of errors that one transaction deletes.
+const maxDeletedErrors = 1000
+
+// deleteJob deletes a job and its errors in transactions of a bounded size. It keeps a job
+// that has rows.
+func (l *Ledger) deleteJob(ctx context.Context, epoch store.Epoch, id string) error {
+	for n := maxDeletedErrors; n == maxDeletedErrors; {
+		err := l.updateJobs(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
+			n = 0
+			rows, err := tx.Scan(ctx, Scan{Queue: id, Limit: 1})
+			if err != nil || len(rows) > 0 {
+				return err
+			}
+			errs, err := tx.List(ctx, jobErrorKind, errorPrefix(id), maxDeletedErrors)
+			if err != nil {
+				return err
+			}
+			n = len(errs)
+			keys := make([]string, n)
+			for i := range errs {
+				keys[i] = errs[i].Key
+			}
+			if err := tx.Delete(ctx, jobErrorKind, keys...); err != nil || n == maxDeletedErrors {
+				return err
+			}
+			if err := tx.Delete(ctx, jobKind, keyOf(id)); err != nil {
+				return err
+			}
+			return tx.Delete(ctx, jobSpecKind, keyOf(id))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,278 @@
+package ledgertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/ledger"
+)
+
+// oddLanes returns lanes that a careless key would confuse.
+func oddLanes(outbox string) (list []store.LaneKey) {
+	long := strings.Repeat("gröup/", 1500)
+	for _, g := range []store.Group{
+		{}, store.GroupOf(""), store.GroupOf("a"), store.GroupOf("A"), store.GroupOf("a "), store.GroupOf("NULL"), store.GroupOf(`'"\`),
+		store.GroupOf("☃ 😀"), store.GroupOf(long), store.GroupOf(long + "x"), store.GroupOf("a\x00"), store.GroupOf("a\xff"), store.GroupOf("a\xfe"),
+	} {
+		list = append(list, store.LaneKey{Outbox: outbox, Kind: "EVENT", Group: g})
+	}
+	return append(list, store.LaneKey{Outbox: outbox, Kind: "", Group: store.Group{}}, store.LaneKey{Outbox: outbox, Kind: "event", Group: store.GroupOf("a")},
+		store.LaneKey{Outbox: outbox, Kind: long, Group: store.GroupOf("a")}, store.LaneKey{Outbox: outbox, Kind: "a\x00\xff€", Group: store.GroupOf("a")})
+}
+
+// oddRows returns four rows of each odd lane in two outboxes, in the order of their numbers.
+// Both outboxes have the same ids and numbers.
+func oddRows() (keys []store.LaneKey, rows []store.Item) {
+	keys = oddLanes("a")
+	long := strings.Repeat("\x00\xff'\"\\", 1000)
+	for turn, payload := range [][]byte{nil, {}, []byte("\x00\xff{}\xc3("), []byte("{}")} {
+		for i, key := range keys {
+			n := int64(1)<<55 + int64(turn*len(keys)+i)
+			it := store.Item{
+				Ref: store.Ref{Outbox: "a", ID: fmt.Sprintf("%d,\"{}\\' ☃\x00\xff %d", i, turn)}, Kind: key.Kind, Group: key.Group, Seq: store.Seq(n),
+				RetryCount: turn, PayloadSize: 1<<30 + i, Payload: payload,
+			}
+			if turn == 1 {
+				it.ID += long
+			}
+			if turn > 0 {
+				it.Committed = time.Now().Truncate(time.Millisecond).UTC().AddDate(-10*turn, 0, 0)
+			}
+			twin := it
+			twin.Outbox = "b"
+			rows = append(rows, it, twin)
+		}
+	}
+	return append(keys, oddLanes("b")...), rows
+}
+
+func ofLane(rows []store.Item, key store.LaneKey) []store.Item {
+	return slices.DeleteFunc(slices.Clone(rows), func(it store.Item) bool { return it.Lane() != key })
+}
+
+// testRange reads odd rows back, all together and in pages.
+func (b *bench) testRange(t *testing.T) {
+	keys, rows := oddRows()
+	none := store.LaneKey{Outbox: "a", Kind: "EVENT", Group: store.GroupOf("none")}
+	mixed := slices.Clone(rows)
+	slices.Reverse(mixed)
+	for i := range mixed {
+		mixed[i].Captured = time.Now()
+	}
+	b.enqueue(t, "q", len(rows), mixed...)
+	b.enqueue(t, "another", 1, row(1, "g"))
+	b.enqueue(t, "q", 0)
+
+	from := make([]store.SpilledRange, len(keys))
+	for i, key := range keys {
+		from[i] = store.SpilledRange{Outbox: key.Outbox, Lane: key.Hash()}
+	}
+	read := func(each int) (lists [][]store.Item) {
+		b.view(t, func(ctx context.Context, r ledger.Reader) (err error) {
+			lists, err = r.Range(ctx, "q", append(slices.Clone(from), store.SpilledRange{Outbox: "a", Lane: none.Hash()}), each)
+			return err
+		})
+		if len(lists) != len(keys)+1 || len(lists[len(keys)]) != 0 {
+			t.Fatalf("%d answers, and %d rows of a lane without rows", len(lists), len(lists[len(lists)-1]))
+		}
+		return lists
+	}
+	for i, list := range read(100)[:len(keys)] {
+		wantRows(t, fmt.Sprintf("lane %d", i), list, ofLane(rows, keys[i]), true)
+	}
+	for page := range 3 {
+		for i, list := range read(2)[:len(keys)] {
+			want := ofLane(rows, keys[i])
+			want = want[min(2*page, len(want)):min(2*page+2, len(want))]
+			wantRows(t, fmt.Sprintf("page %d of lane %d", page, i), list, want, true)
+			if len(list) > 0 {
+				from[i].After = list[len(list)-1].Seq
+			}
+		}
+	}
+}
+
+// testEnqueueAgain: a row under the same number is left unchanged, also within one call.
+func (b *bench) testEnqueueAgain(t *testing.T) {
+	one, two, three := row(1, "g"), row(2, "g"), row(3, "g")
+	b.enqueue(t, "q", 2, one, two)
+	again := two
+	again.ID, again.RetryCount, again.Payload = "other", 44, []byte("other")
+	b.enqueue(t, "q", 1, again, three, one, three)
+	b.wantQueue(t, "after a repeat", "q", one, two, three)
+	inB := two
+	inB.Outbox = "b"
+	b.enqueue(t, "q", 1, inB)
+	b.enqueue(t, "", 1, two)
+	b.wantQueue(t, "in two outboxes", "q", one, two, inB, three)
+	b.wantQueue(t, "in the other queue", "", two)
+	large := row(4, "g")
+	large.Payload = []byte(strings.Repeat("\x00'\\\"\xff{}☃x", 4<<20/11))
+	b.enqueue(t, "q", 1, large)
+	b.view(t, func(ctx context.Context, r ledger.Reader) error {
+		lists, err := r.Range(ctx, "q", []store.SpilledRange{{Outbox: "a", Lane: large.Lane().Hash(), After: 3}}, 1)
+		if err == nil {
+			wantRows(t, "a large row", lists[0], []store.Item{large}, true)
+		}
+		return err
+	})
+}
+
+// testDequeue removes rows by id and by lane. Rows with another id or lane stay.
+func (b *bench) testDequeue(t *testing.T) {
+	keys, rows := oddRows()
+	b.enqueue(t, "q", len(rows), rows...)
+	b.enqueue(t, "another", len(rows), rows...)
+	byID := func(it store.Item) ledger.Ref { return ledger.Ref{Ref: it.Ref, N: int64(it.Seq)} }
+	byLane := func(it store.Item) ledger.Ref {
+		return ledger.Ref{Ref: store.Ref{Outbox: it.Outbox, ID: "whatever"}, N: int64(it.Seq), Lane: it.Lane().Hash()}
+	}
+	dequeue := func(refs []ledger.Ref, removed func(int, *store.Item)) (n int) {
+		b.update(t, func(ctx context.Context, tx ledger.Tx) (err error) {
+			n, err = tx.Dequeue(ctx, "q", refs, removed)
+			return err
+		})
+		return n
+	}
+
+	var wrong []ledger.Ref
+	for i, it := range rows {
+		other := rows[(i+2)%len(rows)] // of the same outbox, and of another lane
+		id, lane, number, outbox := byID(it), byLane(it), byID(it), byID(it)
+		id.ID, lane.Lane, number.N, outbox.Outbox = other.ID, other.Lane().Hash(), int64(other.Seq), "c"
+		wrong = append(wrong, id, lane, number, outbox)
+	}
+	if n := dequeue(append(wrong, ledger.Ref{Ref: store.Ref{Outbox: "a"}, N: 5}), nil); n != 0 {
+		t.Errorf("refs of no row: %d rows were removed", n)
+	}
+
+	some := rows[:len(keys)]
+	var refs []ledger.Ref
+	for i, it := range some {
+		ref := byID(it)
+		if i%3 == 0 {
+			ref = byLane(it)
+		}
+		refs = append(refs, ref, ref)
+	}
+	got := make([]store.Item, len(refs))
+	if n := dequeue(refs, func(i int, it *store.Item) { got[i] = *it }); n != len(some) {
+		t.Errorf("%d rows were removed, want %d", n, len(some))
+	}
+	removed := 0
+	for i := range some {
+		for _, g := range got[2*i : 2*i+2] {
+			if g.Seq != 0 {
+				removed++
+				wantRows(t, "removed", []store.Item{g}, some[i:i+1], false)
+			}
+		}
+	}
+	if removed != len(some) {
+		t.Errorf("%d removed rows were passed, want %d", removed, len(some))
+	}
+
+	b.wantQueue(t, "left", "q", rows[len(some):]...)
+	b.wantQueue(t, "the other queue", "another", rows...)
+	if n := dequeue(refs, func(int, *store.Item) { t.Error("a removed row was removed again") }); n != 0 {
+		t.Errorf("%d rows were removed again", n)
+	}
+	if n := dequeue([]ledger.Ref{byID(rows[len(some)]), byLane(rows[len(some)+1])}, nil); n != 2 {
+		t.Errorf("%d rows were removed, want 2", n)
+	}
+	b.enqueue(t, "q", 1, rows[0])
+	b.wantQueue(t, "added anew", "q", append([]store.Item{rows[0]}, rows[len(some)+2:]...)...)
+}
+
+// testScan reads a queue in the order of numbers, all of it and the heads of its lanes.
+func (b *bench) testScan(t *testing.T) {
+	var rows []store.Item
+	for n := range int64(300) {
+		it := row(n+1, "long")
+		if n > 200 {
+			it = row(n+1, fmt.Sprint("g", n%7))
+		}
+		if n > 200 && n%3 == 0 {
+			it.Outbox = "b"
+		}
+		it.Payload = []byte("x")
+		rows = append(rows, it)
+	}
+	b.enqueue(t, "q", len(rows), rows...)
+	b.enqueue(t, "", 1, row(5, "long"))
+	started := map[store.LaneKey]bool{}
+	var heads, inB []store.Item
+	for _, it := range rows {
+		if !started[it.Lane()] {
+			heads = append(heads, it)
+		}
+		started[it.Lane()] = true
+		if it.Outbox == "b" {
+			inB = append(inB, it)
+		}
+	}
+
+	for what, c := range map[string]struct {
+		q    ledger.Scan
+		want []store.Item
+	}{
+		"all":                 {ledger.Scan{Queue: "q", Limit: 1000}, rows},
+		"limited":             {ledger.Scan{Queue: "q", Limit: 7}, rows[:7]},
+		"behind a number":     {ledger.Scan{Queue: "q", After: 42, Limit: 7}, rows[42:49]},
+		"behind all":          {ledger.Scan{Queue: "q", After: 300, Limit: 7}, nil},
+		"of one outbox":       {ledger.Scan{Queue: "q", Outboxes: []string{"b"}, Limit: 1000}, inB},
+		"of it, limited":      {ledger.Scan{Queue: "q", Outboxes: []string{"b", "c"}, After: int64(inB[2].Seq), Limit: 5}, inB[3:8]},
+		"of both":             {ledger.Scan{Queue: "q", Outboxes: []string{"b", "a"}, Limit: 1000}, rows},
+		"of no outbox":        {ledger.Scan{Queue: "q", Outboxes: []string{}, Limit: 1000}, nil},
+		"heads":               {ledger.Scan{Queue: "q", Heads: true, Limit: 1000}, heads},
+		"heads, limited":      {ledger.Scan{Queue: "q", Heads: true, Limit: 3}, heads[:3]},
+		"heads behind a head": {ledger.Scan{Queue: "q", Heads: true, After: int64(heads[2].Seq), Limit: 2}, heads[3:5]},
+		"the spilled rows":    {ledger.Scan{Queue: "", Limit: 10}, []store.Item{row(5, "long")}},
+		"an empty queue":      {ledger.Scan{Queue: "none", Limit: 10}, nil},
+	} {
+		b.update(t, func(ctx context.Context, tx ledger.Tx) error { // a view is the same, see wantQueue
+			got, err := tx.Scan(ctx, c.q)
+			wantRows(t, what, got, c.want, false)
+			return err
+		})
+	}
+}
+
+// testLanes counts the rows of odd lanes.
+func (b *bench) testLanes(t *testing.T) {
+	keys, rows := oddRows()
+	b.enqueue(t, "q", len(rows), rows...)
+	b.enqueue(t, "another", 1, row(1, "g"))
+	var refs []ledger.Ref
+	want := map[store.SpilledLane]bool{}
+	for i, key := range keys {
+		gone := i % 5
+		for _, it := range ofLane(rows, key)[:gone] {
+			refs = append(refs, ledger.Ref{Ref: it.Ref, N: int64(it.Seq)})
+		}
+		if gone < 4 && key.Outbox == "a" {
+			want[store.SpilledLane{Outbox: key.Outbox, Kind: key.Kind, Hash: key.Hash(), Rows: 4 - gone}] = true
+		}
+	}
+	b.update(t, func(ctx context.Context, tx ledger.Tx) error {
+		_, err := tx.Dequeue(ctx, "q", refs, nil)
+		return err
+	})
+	b.view(t, func(ctx context.Context, r ledger.Reader) error {
+		n := 0
+		err := r.Lanes(ctx, "q", "a", func(l store.SpilledLane) {
+			if n++; !want[l] {
+				t.Errorf("unexpected lane %.300s", fmt.Sprintf("%+v", l))
+			}
+		})
+		if n != len(want) {
+			t.Errorf("%d lanes, want %d", n, len(want))
+		}
+		return err
+	})
+}

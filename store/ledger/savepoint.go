@@ -1,0 +1,137 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/errortext"
+)
+
+// Kinds of the records of named checkpoints. The key is the name.
+const (
+	savepointSpecKind = "savepoint-spec"
+	savepointKind     = "savepoint"
+)
+
+// savepointSpec is the request for a named checkpoint.
+type savepointSpec struct {
+	Name      text `json:"name"`
+	RetainLog bool `json:"retainLog,omitempty"`
+	Delete    bool `json:"delete,omitempty"`
+}
+
+// savepoint is what the leader made of the request. It is missing until then.
+type savepoint struct {
+	State         store.SavepointState `json:"state"`
+	Checkpoint    checkpoint           `json:"checkpoint"`
+	At            time.Time            `json:"at,omitzero"`
+	Reason        text                 `json:"reason,omitempty"`
+	RetainedBytes int64                `json:"retainedBytes,omitempty"`
+}
+
+// RequestSavepoint implements store.Requester.
+func (l *Ledger) RequestSavepoint(ctx context.Context, name string, keep bool) error {
+	err := store.ValidateSavepointName(name)
+	if err == nil {
+		err = l.records.Request(ctx, func(ctx context.Context, tx Tx, _ int64) error {
+			spec, err := get[savepointSpec](ctx, tx, savepointSpecKind, keyOf(name))
+			if err == nil && spec != nil {
+				err = store.ErrSavepointExists
+			}
+			if err != nil {
+				return err
+			}
+			return put(ctx, tx, savepointSpecKind, keyOf(name), savepointSpec{Name: text(name), RetainLog: keep})
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("request checkpoint %s: %w", name, err)
+	}
+	return nil
+}
+
+// RequestSavepointDeletion implements store.Requester.
+func (l *Ledger) RequestSavepointDeletion(ctx context.Context, name string) error {
+	err := l.records.Request(ctx, func(ctx context.Context, tx Tx, _ int64) error {
+		spec, err := get[savepointSpec](ctx, tx, savepointSpecKind, keyOf(name))
+		if err == nil && spec == nil {
+			err = store.ErrNoSavepoint
+		}
+		if err != nil {
+			return err
+		}
+		spec.Delete = true
+		return put(ctx, tx, savepointSpecKind, keyOf(name), spec)
+	})
+	if err != nil {
+		return fmt.Errorf("request deletion of checkpoint %s: %w", name, err)
+	}
+	return nil
+}
+
+// Savepoints implements store.ReplayLister.
+func (l *Ledger) Savepoints(ctx context.Context) ([]store.Savepoint, error) {
+	var specs map[string]*savepointSpec
+	var made map[string]*savepoint
+	err := l.records.View(ctx, func(ctx context.Context, r Reader) (err error) {
+		if specs, err = list[savepointSpec](ctx, r, savepointSpecKind); err == nil {
+			made, err = list[savepoint](ctx, r, savepointKind)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read named checkpoints: %w", err)
+	}
+
+	var all []store.Savepoint
+	for key, spec := range specs {
+		s := store.Savepoint{Name: string(spec.Name), RetainLog: spec.RetainLog, DeleteRequested: spec.Delete, State: store.SavepointRequested}
+		if m := made[key]; m != nil {
+			s.State, s.Checkpoint, s.At, s.Reason, s.RetainedBytes = m.State, m.Checkpoint.value(), m.At, string(m.Reason), m.RetainedBytes
+		}
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b store.Savepoint) int { return cmp.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// SaveSavepoint implements store.SavepointWriter.
+func (l *Ledger) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.Savepoint) error {
+	err := l.records.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
+		spec, err := get[savepointSpec](ctx, tx, savepointSpecKind, keyOf(n.Name))
+		if err == nil && spec == nil {
+			err = store.ErrNoSavepoint
+		}
+		if err != nil {
+			return err
+		}
+		return put(ctx, tx, savepointKind, keyOf(n.Name), savepoint{
+			State: n.State, Checkpoint: recordOf(n.Checkpoint), At: utc(n.At), Reason: reasonText(n.Reason), RetainedBytes: n.RetainedBytes,
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("save checkpoint %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// reasonText returns a reason as a record stores it.
+func reasonText(reason string) text { return text(errortext.Sanitize(reason, 0, false)) }
+
+// DeleteSavepoint implements store.SavepointWriter.
+func (l *Ledger) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name string) error {
+	err := l.records.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
+		if err := tx.Delete(ctx, savepointSpecKind, keyOf(name)); err != nil {
+			return err
+		}
+		return tx.Delete(ctx, savepointKind, keyOf(name))
+	})
+	if err != nil {
+		return fmt.Errorf("delete checkpoint %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// spilled is the queue of the spilled rows.
+const spilled = ""
+
+// Spill implements store.Spiller. It spills rows in the given order, in transactions of a
+// bounded size, each of them durable. It may return an error after some were committed, also
+// ErrNotLeader. The next leader finds those rows, because nothing is written after the
+// change of leader.
+func (l *Ledger) Spill(ctx context.Context, epoch store.Epoch, items []store.Item) error {
+	for i := range items {
+		it := &items[i]
+		_, err := l.outboxes.Find(it.Outbox)
+		if err == nil && it.Seq == 0 {
+			err = fmt.Errorf("row %q of outbox %s has no seq; assign one before spilling", it.ID, it.Outbox)
+		}
+		if err != nil {
+			return fmt.Errorf("spill rows: %w", err)
+		}
+	}
+
+	for batch := range slices.Chunk(items, l.batchRows) {
+		rows := l.rowsToSpill(batch)
+		err := l.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
+			_, err := tx.Enqueue(ctx, spilled, rows)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("spill rows: %w", err)
+		}
+	}
+	return nil
+}
+
+// rowsToSpill returns the rows without the payloads that their tables keep.
+func (l *Ledger) rowsToSpill(items []store.Item) []store.Item {
+	rows := slices.Clone(items)
+	for i := range rows {
+		rows[i].Captured = time.Time{}
+		if l.outboxes.Lookup(rows[i].Outbox).Layout.State != store.StateNone {
+			rows[i].Payload = nil
+		}
+	}
+	return rows
+}
+
+// DeleteSpilled implements store.Spiller, in transactions of a bounded size. A power failure
+// may undo it; the rows are then found settled or deleted again.
+func (l *Ledger) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []store.SpilledRef) error {
+	refs := make([]Ref, len(rows))
+	for i, row := range rows {
+		if _, err := l.outboxes.Find(row.Outbox); err != nil {
+			return fmt.Errorf("delete spilled rows: %w", err)
+		}
+		refs[i] = Ref{Ref: row.Ref, N: int64(row.Seq)}
+	}
+
+	for batch := range slices.Chunk(refs, l.batchRows) {
+		err := l.spill.Update(ctx, epoch, Normal, func(ctx context.Context, tx Tx) error {
+			_, err := tx.Dequeue(ctx, spilled, batch, nil)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("delete spilled rows: %w", err)
+		}
+	}
+	return nil
+}
+
+// DeleteSpilled deletes a spilled row in a transaction of the leader.
+func DeleteSpilled(ctx context.Context, tx Tx, row store.SpilledRef) error {
+	_, err := tx.Dequeue(ctx, spilled, []Ref{{Ref: row.Ref, N: int64(row.Seq)}}, nil)
+	return err
+}
+
+// DeleteSpilledAfter implements store.SpillStore, in transactions of a bounded size, each of
+// them durable. It may return an error after some were committed.
+func (l *Ledger) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
+	q := Scan{Queue: spilled, Outboxes: l.outboxes.Names(), After: int64(after), Limit: l.batchRows}
+	total := 0
+	for n := l.batchRows; n == l.batchRows; total += n {
+		err := l.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) (err error) {
+			n, err = dequeueScanned(ctx, tx, q)
+			return err
+		})
+		if err != nil {
+			return total, fmt.Errorf("delete spilled rows after seq %d: %w", after, err)
+		}
+	}
+	return total, nil
+}
+
+// dequeueScanned removes rows of a queue and returns their number.
+func dequeueScanned(ctx context.Context, tx Tx, q Scan) (int, error) {
+	rows, err := tx.Scan(ctx, q)
+	if err != nil || len(rows) == 0 {
+		return 0, err
+	}
+	refs := make([]Ref, len(rows))
+	for i := range rows {
+		refs[i] = Ref{Ref: rows[i].Ref, N: int64(rows[i].Seq)}
+	}
+	return tx.Dequeue(ctx, q.Queue, refs, nil)
+}
+
+// ReadSpilled implements store.Spiller, from one snapshot.
+func (l *Ledger) ReadSpilled(ctx context.Context, from []store.SpilledRange, each int) (lanes [][]store.Item, err error) {
+	if each <= 0 {
+		return nil, fmt.Errorf("read spilled rows: limit of each lane is %d, must be positive", each)
+	}
+	for i := range from {
+		if _, err := l.outboxes.Find(from[i].Outbox); err != nil {
+			return nil, fmt.Errorf("read spilled rows: %w", err)
+		}
+	}
+	if len(from) == 0 {
+		return nil, nil
+	}
+
+	err = l.spill.View(ctx, func(ctx context.Context, r Reader) (err error) {
+		lanes, err = r.Range(ctx, spilled, from, each)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read spilled rows: %w", err)
+	}
+	return lanes, nil
+}
+
+// SpilledLanes implements store.SpillStore.
+func (l *Ledger) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) error {
+	err := l.spill.View(ctx, func(ctx context.Context, r Reader) error {
+		for _, name := range l.outboxes.Names() {
+			if err := r.Lanes(ctx, spilled, name, take); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read spilled lanes: %w", err)
+	}
+	return nil
+}
