@@ -135,8 +135,8 @@ type Writer interface {
 	// Captured is not stored; nor is a Txn that is visible.
 	Enqueue(ctx context.Context, queue string, rows []store.Item) (added int, err error)
 	// Dequeue removes rows and returns their number. A missing row is not an error. If
-	// removed is not nil, it gets each removed row once, without payload, with the index of
-	// its ref.
+	// removed is not nil, it gets the Ref, Kind, Group and Seq of each removed row once, with
+	// the index of its ref.
 	Dequeue(ctx context.Context, queue string, refs []Ref, removed func(i int, row *store.Item)) (int, error)
 }
 

@@ -100,9 +100,9 @@ func dialect() *tables.Dialect {
 	return &tables.Dialect{
 		Ident: func(name string) string { return mysql.Ident(name) }, Table: mysql.TableName, Placeholder: tables.QuestionMark, Options: " DEFAULT CHARSET=utf8mb4",
 		Plain: "%s", Text: "CAST(%s AS CHAR)", Time: "CAST(%s AS CHAR)", TimePlaceholder: "%s",
-		Bind:   func(at time.Time) any { return at.UTC().Format(form + ".000000") },
-		Parse:  func(text string) (time.Time, error) { return time.ParseInLocation(form, text, time.UTC) },
-		Replay: "sluicebox_replay",
+		Bind:       func(at time.Time) any { return at.UTC().Format(form + ".000000") },
+		Parse:      func(text string) (time.Time, error) { return time.ParseInLocation(form, text, time.UTC) },
+		SetRefused: "UPDATE sluicebox_replay SET refused = %s WHERE name = 'suite' AND job = %s",
 		Types: tables.Types{
 			ID: "VARCHAR(26) PRIMARY KEY", Payload: "LONGTEXT NOT NULL", Kind: "VARCHAR(20)", Group: "VARCHAR(255)", JSON: "JSON",
 			Word: "VARCHAR(20) NOT NULL", Number: "SMALLINT NOT NULL DEFAULT 0", RetryCount: "SMALLINT NOT NULL DEFAULT 0", Error: "TEXT",

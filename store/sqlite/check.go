@@ -78,10 +78,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		return nil
 	}
 
-	for _, name := range []string{
-		"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_parked", "sluicebox_hold",
-		"sluicebox_wish", "sluicebox_named", "sluicebox_replay", "sluicebox_replay_row", "sluicebox_replay_error",
-	} {
+	for _, name := range []string{"sluicebox_leader", "sluicebox_record", "sluicebox_queue"} {
 		exists, err := hasTable(ctx, c.conn, name)
 		if err != nil {
 			return err

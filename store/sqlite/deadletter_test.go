@@ -166,7 +166,7 @@ func TestRefusedRequeueKeepsRowsAndHolds(t *testing.T) {
 func TestFailedAndHoldAreOneTransaction(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, `INSERT INTO outbox_events (id) VALUES ('1');
-		CREATE TRIGGER few BEFORE INSERT ON sluicebox_hold WHEN new.retry_count >= 5 BEGIN SELECT RAISE(ABORT, 'too many'); END`)
+		CREATE TRIGGER few BEFORE INSERT ON sluicebox_record WHEN json_extract(new.body, '$.retryCount') >= 5 BEGIN SELECT RAISE(ABORT, 'too many'); END`)
 	block := outcome("1", store.Failed)
 	block.RetryCount, block.Block = 5, &store.Hold{Lane: store.LaneKey{Outbox: "events"}}
 	_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{block})

@@ -18,8 +18,8 @@
 // first call opens the connection. A call that fails closes it, and the next call reopens
 // it.
 //
-// A [store.View] has its own connection. So has each call that only reads: LoadHolds,
-// CountFailed, Failed, ReadSpilled, SpilledLanes, Leader, and the calls that read replays.
+// A [store.View] has its own connection. So has each call that only reads: CountFailed,
+// Failed, Leader, and the calls that read the relay's records (see package ledger).
 // They need no lock that a writer or another relay may hold. The ping of the lock keeps a
 // connection too. It checks whether the file changed (PRAGMA data_version) and only then
 // reads the number of requests.

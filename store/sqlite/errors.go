@@ -71,9 +71,6 @@ func Explain(err error) error {
 	if missingTable(err) && strings.Contains(err.Error(), "sluicebox_") {
 		return explain("relay tables do not exist", initHint)
 	}
-	if resultCode(err) == 1 && (strings.Contains(err.Error(), "no such column: l.holder") || strings.Contains(err.Error(), "sluicebox_leader has no column named holder")) {
-		return explain("relay tables have an older version", initHint)
-	}
 	return err
 }
 

@@ -17,7 +17,7 @@ import (
 var upgradeFiles embed.FS
 
 // version is the version of the relay's tables that this program requires.
-const version = 6
+const version = 1
 
 // initHint is the remedy that creates the relay's tables.
 const initHint = "run `sluicebox init`"

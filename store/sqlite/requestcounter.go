@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql/driver"
 	"sync"
+
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // requestCounter counts the requests of a relay, on its own connection. It holds no
@@ -50,8 +52,8 @@ func (w *requestCounter) count(ctx context.Context) error {
 	if err != nil || version == w.version {
 		return err
 	}
-	if exists, err = hasTable(ctx, w.conn, "sluicebox_wish"); err == nil && exists {
-		err = w.conn.Query(ctx, "SELECT n FROM sluicebox_wish WHERE name = ?", []any{w.relay}, func(row []driver.Value) error { n = numberAt(row, 0); return nil })
+	if exists, err = hasTable(ctx, w.conn, "sluicebox_record"); err == nil && exists {
+		err = w.conn.Query(ctx, countRequests, []any{w.relay, ledger.RelayKind, ledger.Requests}, func(row []driver.Value) error { n = numberAt(row, 0); return nil })
 	}
 	if err == nil {
 		w.requests, w.version = n, version

@@ -9,6 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // Requeue implements store.DeadLetters. It sets the times of claim and settlement to NULL if
@@ -76,7 +77,7 @@ func (s *Store) resolveRow(ctx context.Context, t *table, write *query, row stor
 			return false, err
 		}
 		if n > 0 {
-			return true, s.deleteBlock(ctx, row)
+			return true, ledger.Unblock(ctx, s.writer.tx(), row)
 		}
 	}
 	return false, nil

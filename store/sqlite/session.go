@@ -9,6 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 	sessions "github.com/sluicebox/sluicebox/store/internal/session"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // writerCache holds a transaction that touches many index pages, in KiB; the driver's
@@ -58,7 +59,7 @@ func (s *session) Ready(ctx context.Context) error {
 // Survives implements session.Link.
 func (s *session) Survives(err error) bool {
 	var refused *store.RefusedError
-	return errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) || errors.Is(err, store.ErrNoJob) || IsLocked(err) ||
+	return errors.Is(err, store.ErrNotLeader) || ledger.IsAnswer(err) || IsLocked(err) ||
 		resultCode(err) == codeConstraint || errors.As(err, &refused)
 }
 
@@ -88,7 +89,7 @@ func (s *session) table(ctx context.Context, o *store.Outbox) (*table, error) {
 // as its holder.
 func (s *session) checkEpoch(ctx context.Context, epoch store.Epoch) error {
 	leads := false
-	err := s.conn.Query(ctx, "SELECT l.epoch = ? AND l.holder = ? FROM sluicebox_leader AS l WHERE l.name = ?", []any{int64(epoch), s.holder, s.name},
+	err := s.conn.Query(ctx, "SELECT epoch = ? AND holder = ? FROM sluicebox_leader WHERE name = ?", []any{int64(epoch), s.holder, s.name},
 		func(row []driver.Value) error { leads = row[0] == int64(1); return nil })
 	if err == nil && !leads {
 		return store.ErrNotLeader

@@ -10,6 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // Settle implements store.Settler. It writes all outcomes of a call in one transaction, in
@@ -56,7 +57,7 @@ func deletesSpilled(o *store.Outcome) bool { return o.SpilledSeq != 0 && o.Statu
 // afterSettled makes the writes that accompany an outcome, in the call's transaction.
 func (s *Store) afterSettled(ctx context.Context, o *store.Outcome, result store.SettleResult) error {
 	if deletesSpilled(o) {
-		if err := s.deleteSpilledRow(ctx, store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq}); err != nil {
+		if err := ledger.DeleteSpilled(ctx, s.writer.tx(), store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq}); err != nil {
 			return err
 		}
 	}
@@ -71,7 +72,7 @@ func (s *Store) afterSettled(ctx context.Context, o *store.Outcome, result store
 // than the relay.
 func (s *Store) afterFailed(ctx context.Context, o *store.Outcome, result store.SettleResult) error {
 	if result == store.Written && s.outboxes.Lookup(o.Outbox).Layout.State != store.StateNone {
-		if err := s.deleteBlock(ctx, o.Ref); err != nil {
+		if err := ledger.Unblock(ctx, s.writer.tx(), o.Ref); err != nil {
 			return err
 		}
 	}
@@ -79,6 +80,40 @@ func (s *Store) afterFailed(ctx context.Context, o *store.Outcome, result store.
 		return nil
 	}
 	return s.block(ctx, o)
+}
+
+// block records the hold that an outcome requests, if its row is FAILED, in the call's
+// transaction.
+func (s *Store) block(ctx context.Context, o *store.Outcome) error {
+	t, err := s.writer.table(ctx, s.outboxes.Lookup(o.Outbox))
+	if err != nil {
+		return err
+	}
+	if t.isFailed == nil {
+		t.isFailed = failedQuery(t)
+	}
+
+	failed := false
+	for _, key := range t.keys(o.ID) {
+		err := s.writer.conn.Query(ctx, t.isFailed.sql, t.isFailed.args(&values{key: key}), func([]driver.Value) error {
+			failed = true
+			return StopIteration()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if !failed {
+		return nil
+	}
+	return ledger.Block(ctx, s.writer.tx(), o.Hold())
+}
+
+// failedQuery builds the statement that returns a row if the row of an id is FAILED.
+func failedQuery(t *table) *query {
+	b := &builder{}
+	sql := "SELECT 1 FROM " + TableName(t.Outbox) + " WHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.failed(b)
+	return &query{sql, b.params}
 }
 
 // settle writes one outcome, in the call's transaction.

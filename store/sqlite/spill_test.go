@@ -55,7 +55,7 @@ func (r *rig) spilled(t testing.TB, lane store.LaneKey) []string {
 }
 
 func (r *rig) countSpilled(t testing.TB) int {
-	return ask[int](t, r.db, "SELECT count(*) FROM sluicebox_parked")
+	return ask[int](t, r.db, "SELECT count(*) FROM sluicebox_spilled")
 }
 
 func wantIDs(t *testing.T, what string, got []string, want ...string) {
@@ -170,7 +170,7 @@ func TestSpillErrors(t *testing.T) {
 	if lanes, err := r.store.ReadSpilled(ctx(t), nil, 1); err != nil || len(lanes) != 0 {
 		t.Errorf("no lane: %v, %v", lanes, err)
 	}
-	r.exec(t, "INSERT INTO sluicebox_parked VALUES ('rig', 'events', x'01', 1, '1', 'EVENT', NULL, 0, 0, 0, NULL, NULL)")
+	r.exec(t, "INSERT INTO sluicebox_queue VALUES ('rig', '', 'events', x'01', 1, '1', 'EVENT', NULL, 0, 0, NULL, NULL)")
 	if err := r.store.SpilledLanes(ctx(t), func(store.SpilledLane) {}); err == nil || !strings.Contains(err.Error(), "not a lane hash") {
 		t.Errorf("a lane that is none: %v", err)
 	}
@@ -315,7 +315,7 @@ func TestDeleteSpilledAfter(t *testing.T) {
 		if got, err := c.st.DeleteSpilledAfter(ctx(t), epoch, c.after); err != nil || got != c.want {
 			t.Errorf("behind %d: %d rows, %v, want %d", c.after, got, err, c.want)
 		}
-		if left := ask[int](t, r.db, "SELECT count(*) FROM sluicebox_parked WHERE name = 'rig' AND seq <= ?", int64(c.after)); left != int(c.after-items[0].Seq)+1 && c.after != 0 {
+		if left := ask[int](t, r.db, "SELECT count(*) FROM sluicebox_spilled WHERE name = 'rig' AND seq <= ?", int64(c.after)); left != int(c.after-items[0].Seq)+1 && c.after != 0 {
 			t.Errorf("behind %d: %d rows are left below", c.after, left)
 		}
 	}
@@ -330,8 +330,8 @@ func TestSpilledLookupUsesIndex(t *testing.T) {
 	lane := laneOf("a")
 	hash := lane.Hash()
 	r.exec(t, `WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 100000)
-		INSERT INTO sluicebox_parked SELECT 'rig', 'events', ?, i, printf('%06d', i), 'EVENT', 'a', 0, 0, 0, NULL, NULL FROM c`, hash[:])
-	r.exec(t, `INSERT INTO outbox_events (id) SELECT id FROM sluicebox_parked WHERE seq % 100 = 0; INSERT INTO outbox_events (id) VALUES ('free')`)
+		INSERT INTO sluicebox_queue SELECT 'rig', '', 'events', ?, i, printf('%06d', i), 'EVENT', 'a', 0, 0, NULL, NULL FROM c`, hash[:])
+	r.exec(t, `INSERT INTO outbox_events (id) SELECT id FROM sluicebox_spilled WHERE seq % 100 = 0; INSERT INTO outbox_events (id) VALUES ('free')`)
 	var refs []store.SpilledRef
 	var outcomes []store.Outcome
 	var from []store.SpilledRange

@@ -8,13 +8,16 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 var _ store.Store = (*Store)(nil)
 
-// Store keeps the state of outbox rows in their tables, and the relay's state in tables
-// whose names begin with sluicebox_. All methods are safe for concurrent use.
+// Store keeps the state of outbox rows in their tables, and the relay's records in tables
+// whose names begin with sluicebox_; see package ledger. All methods are safe for concurrent use.
 type Store struct {
+	*ledger.Ledger
+
 	name     string
 	holder   string
 	path     string
@@ -39,6 +42,8 @@ func New(cfg Config) (*Store, error) {
 	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), path: path, takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes)}
 	s.lifetime = lifetime.New()
 	s.writer = newSession(path, s.name, s.holder, s.lifetime)
+	own := backend{s}
+	s.Ledger = ledger.New(ledger.Config{Outboxes: cfg.Outboxes, Records: own, Spill: own, Replay: own, Statuses: s, BatchRows: maxBatchRows})
 	return s, nil
 }
 

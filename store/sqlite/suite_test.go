@@ -50,9 +50,9 @@ func dialect(timeType string) *tables.Dialect {
 	d := &tables.Dialect{
 		Ident: sqlite.Ident, Table: sqlite.TableName, Placeholder: tables.QuestionMark,
 		Plain: "+%s", Text: "CAST(+%s AS TEXT)", Time: "CAST(+%s AS TEXT)", TimePlaceholder: "%s",
-		Bind:   func(at time.Time) any { return at.UTC().Format(form) },
-		Parse:  func(text string) (time.Time, error) { return time.Parse(form, text) },
-		Replay: "sluicebox_replay",
+		Bind:       func(at time.Time) any { return at.UTC().Format(form) },
+		Parse:      func(text string) (time.Time, error) { return time.Parse(form, text) },
+		SetRefused: "UPDATE sluicebox_record SET body = json_set(body, '$.refused', %s) WHERE name = 'suite' AND kind = 'job' AND json_extract(body, '$.id') = %s",
 		Types: tables.Types{
 			ID: "VARCHAR(26) PRIMARY KEY", Payload: "TEXT NOT NULL", Kind: "VARCHAR(20)", Group: "VARCHAR(255)", JSON: "VARCHAR(255)",
 			Word: "VARCHAR(20) NOT NULL", Number: "SMALLINT NOT NULL DEFAULT 0", RetryCount: "SMALLINT NOT NULL DEFAULT 0", Error: "TEXT",

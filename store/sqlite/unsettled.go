@@ -30,7 +30,7 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 		limit = -1
 	}
 
-	hasSpilled, err := hasTable(ctx, v.conn, "sluicebox_parked") // a view does not require the relay's tables
+	hasSpilled, err := hasTable(ctx, v.conn, "sluicebox_queue") // a view does not require the relay's tables
 	if err != nil {
 		return err
 	}
@@ -107,8 +107,8 @@ func unsettledQuery(t *table, hasSpilled, except bool) *query {
 		// A row without an id must not be skipped silently.
 		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.arg(func(v *values) any { return v.heldID }) + ")))"
 	if hasSpilled {
-		sql += "\n  AND NOT EXISTS (SELECT 1 FROM sluicebox_parked AS parked WHERE parked.name = " + b.arg(func(v *values) any { return v.relay }) +
-			" AND parked.outbox = " + b.arg(func(*values) any { return t.Name }) + " AND parked.id = " + id + ")"
+		sql += "\n  AND NOT EXISTS (SELECT 1 FROM sluicebox_queue AS spilled INDEXED BY sluicebox_queue_id WHERE spilled.queue = '' AND spilled.name = " +
+			b.arg(func(v *values) any { return v.relay }) + " AND spilled.outbox = " + b.arg(func(*values) any { return t.Name }) + " AND spilled.id = " + id + ")"
 	}
 	if except {
 		sql += "\n  AND " + t.excludeLanes(b)

@@ -54,14 +54,14 @@ func TestUnreadableRequestCount(t *testing.T) {
 	rigs.WantRequestCount(t, "a request", held, 1)
 	r.db.SetMaxOpenConns(1)
 	r.exec(t, "BEGIN EXCLUSIVE")
-	r.exec(t, "UPDATE sluicebox_wish SET n = 9")
+	r.exec(t, "UPDATE sluicebox_record SET version = 9")
 	rigs.WantRequestCount(t, "the file is locked", held, 1)
 	r.exec(t, "ROLLBACK")
-	r.exec(t, "ALTER TABLE sluicebox_wish RENAME TO gone")
+	r.exec(t, "ALTER TABLE sluicebox_record RENAME TO gone")
 	for range 2 {
 		rigs.WantRequestCount(t, "no table", held, 0)
 	}
-	r.exec(t, "ALTER TABLE gone RENAME TO sluicebox_wish")
+	r.exec(t, "ALTER TABLE gone RENAME TO sluicebox_record")
 	request("b")
 	rigs.WantRequestCount(t, "another request", held, 2)
 

@@ -255,7 +255,6 @@ func (t *tx) Dequeue(_ context.Context, queue string, refs []ledger.Ref, removed
 		all = slices.Delete(all, at, at+1)
 		n++
 		if removed != nil {
-			row.Payload = nil
 			removed(i, &row)
 		}
 	}

@@ -166,7 +166,8 @@ func (db *Database) Delete(t *testing.T, outbox, id string) {
 func (db *Database) SetRefused(t *testing.T, job string, n int64) {
 	t.Helper()
 	s := &statement{Dialect: db.dialect}
-	db.exec(t, "UPDATE "+s.Replay+" SET refused = "+s.arg(n)+" WHERE name = 'suite' AND job = "+s.arg(job), s.args...)
+	statement := fmt.Sprintf(s.SetRefused, s.arg(n), s.arg(job))
+	db.exec(t, statement, s.args...)
 }
 
 func (db *Database) exec(t *testing.T, query string, args ...any) {

@@ -28,8 +28,9 @@ type Dialect struct {
 	// Bind converts a time to a parameter, and Parse parses the text of a time.
 	Bind  func(at time.Time) any
 	Parse func(text string) (time.Time, error)
-	// Replay is the relay's table of replays.
-	Replay string
+	// SetRefused is the format of the statement that sets how many rows of a replay of the
+	// relay suite were refused. Its two %s are placeholders for the number and the id.
+	SetRefused string
 	// Txn is the query for the Txn of the open transaction, as a source would report it; ""
 	// if the database has none.
 	Txn string

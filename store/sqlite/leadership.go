@@ -42,7 +42,7 @@ func (s *Store) epochOf(v driver.Value) (store.Epoch, error) {
 
 // Leader implements store.Leadership, on its own connection.
 func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
-	const read = "SELECT l.epoch, l.holder, l.raised_at FROM sluicebox_leader AS l WHERE l.name = ?"
+	const read = "SELECT epoch, holder, raised_at FROM sluicebox_leader WHERE name = ?"
 	var leader store.Leader
 	err := s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 		found := false
@@ -62,53 +62,4 @@ func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 		return store.Leader{}, fmt.Errorf("read leader: %w", Explain(err))
 	}
 	return leader, nil
-}
-
-// LoadCheckpoint implements store.Checkpoints.
-func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
-	const load = "SELECT origin, position, seq FROM sluicebox_checkpoint WHERE name = ?"
-	var cp store.Checkpoint
-	err := s.writer.do(ctx, func(ctx context.Context) error {
-		found := false
-		err := retry(ctx, lockTimeout, func() error {
-			return s.writer.conn.Query(ctx, load, []any{s.name}, func(row []driver.Value) error {
-				found = true
-				cp.Origin, _ = textOf(row[0])
-				position, _ := textOf(row[1])
-				seq, ok := row[2].(int64)
-				if !ok {
-					return fmt.Errorf("seq of relay %s in sluicebox_checkpoint is %v, not an integer", s.name, row[2])
-				}
-				cp.Position, cp.Seq = store.Position(position), store.Seq(seq)
-				return nil
-			})
-		})
-		if err == nil && !found {
-			return store.ErrNoCheckpoint
-		}
-		return err
-	})
-	if err != nil {
-		return store.Checkpoint{}, fmt.Errorf("load checkpoint: %w", Explain(err))
-	}
-	return cp, nil
-}
-
-// SaveCheckpoint implements store.Checkpoints. Its commit syncs the WAL and so makes all
-// earlier claims and outcomes durable.
-func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error {
-	const save = `
-INSERT INTO sluicebox_checkpoint (name, origin, position, seq, updated_at) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET origin = excluded.origin, position = excluded.position,
-  seq = excluded.seq, updated_at = excluded.updated_at`
-	err := s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.runAsLeader(ctx, epoch, Full, lockTimeout, func(ctx context.Context) error {
-			_, err := s.writer.conn.Exec(ctx, save, s.name, cp.Origin, string(cp.Position), int64(cp.Seq), formatTime(time.Now()))
-			return err
-		})
-	})
-	if err != nil {
-		return fmt.Errorf("save checkpoint: %w", Explain(err))
-	}
-	return nil
 }
