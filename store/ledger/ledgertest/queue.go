@@ -123,35 +123,30 @@ func (b *bench) testEnqueueAgain(t *testing.T) {
 	})
 }
 
-// testDequeue removes rows by id and by lane. Rows with another id or lane stay.
+func byID(it store.Item) ledger.Ref { return ledger.Ref{Ref: it.Ref, N: int64(it.Seq)} }
+
+func byLane(it store.Item) ledger.Ref {
+	return ledger.Ref{Ref: store.Ref{Outbox: it.Outbox, ID: "whatever"}, N: int64(it.Seq), Lane: it.Lane().Hash()}
+}
+
+func (b *bench) dequeue(t *testing.T, what string, want int, removed func(int, *store.Item), refs ...ledger.Ref) {
+	t.Helper()
+	var n int
+	b.update(t, func(ctx context.Context, tx ledger.Tx) (err error) {
+		n, err = tx.Dequeue(ctx, "q", refs, removed)
+		return err
+	})
+	if n != want {
+		t.Errorf("%s: %d rows were removed, want %d", what, n, want)
+	}
+}
+
+// testDequeue removes rows by id and by lane.
 func (b *bench) testDequeue(t *testing.T) {
 	keys, rows := oddRows()
 	b.enqueue(t, "q", len(rows), rows...)
 	b.enqueue(t, "another", len(rows), rows...)
-	byID := func(it store.Item) ledger.Ref { return ledger.Ref{Ref: it.Ref, N: int64(it.Seq)} }
-	byLane := func(it store.Item) ledger.Ref {
-		return ledger.Ref{Ref: store.Ref{Outbox: it.Outbox, ID: "whatever"}, N: int64(it.Seq), Lane: it.Lane().Hash()}
-	}
-	dequeue := func(refs []ledger.Ref, removed func(int, *store.Item)) (n int) {
-		b.update(t, func(ctx context.Context, tx ledger.Tx) (err error) {
-			n, err = tx.Dequeue(ctx, "q", refs, removed)
-			return err
-		})
-		return n
-	}
-
-	var wrong []ledger.Ref
-	for i, it := range rows {
-		other := rows[(i+2)%len(rows)] // of the same outbox, and of another lane
-		id, lane, number, outbox := byID(it), byLane(it), byID(it), byID(it)
-		id.ID, lane.Lane, number.N, outbox.Outbox = other.ID, other.Lane().Hash(), int64(other.Seq), "c"
-		wrong = append(wrong, id, lane, number, outbox)
-	}
-	if n := dequeue(append(wrong, ledger.Ref{Ref: store.Ref{Outbox: "a"}, N: 5}), nil); n != 0 {
-		t.Errorf("refs of no row: %d rows were removed", n)
-	}
-
-	some := rows[:len(keys)]
+	some, left := rows[:len(keys)], rows[len(keys):]
 	var refs []ledger.Ref
 	for i, it := range some {
 		ref := byID(it)
@@ -161,34 +156,42 @@ func (b *bench) testDequeue(t *testing.T) {
 		refs = append(refs, ref, ref)
 	}
 	got := make([]store.Item, len(refs))
-	if n := dequeue(refs, func(i int, it *store.Item) { got[i] = *it }); n != len(some) {
-		t.Errorf("%d rows were removed, want %d", n, len(some))
-	}
+	b.dequeue(t, "each twice", len(some), func(i int, it *store.Item) { got[i] = *it }, refs...)
 	removed := 0
-	for i := range some {
-		for _, g := range got[2*i : 2*i+2] {
-			if g.Seq != 0 {
-				removed++
-				if g.Ref != some[i].Ref || g.Lane() != some[i].Lane() || g.Seq != some[i].Seq {
-					t.Errorf("removed %.300s, want %.300s", fmt.Sprintf("%+v", g), fmt.Sprintf("%+v", some[i]))
-				}
-			}
+	for i := range refs {
+		g, w := got[i], some[i/2]
+		if g.Seq == 0 {
+			continue
+		}
+		if removed++; g.Ref != w.Ref || g.Lane() != w.Lane() || g.Seq != w.Seq {
+			t.Errorf("removed %.300s, want %.300s", fmt.Sprintf("%+v", g), fmt.Sprintf("%+v", w))
 		}
 	}
 	if removed != len(some) {
 		t.Errorf("%d removed rows were passed, want %d", removed, len(some))
 	}
 
-	b.wantQueue(t, "left", "q", rows[len(some):]...)
+	b.wantQueue(t, "left", "q", left...)
 	b.wantQueue(t, "the other queue", "another", rows...)
-	if n := dequeue(refs, func(int, *store.Item) { t.Error("a removed row was removed again") }); n != 0 {
-		t.Errorf("%d rows were removed again", n)
-	}
-	if n := dequeue([]ledger.Ref{byID(rows[len(some)]), byLane(rows[len(some)+1])}, nil); n != 2 {
-		t.Errorf("%d rows were removed, want 2", n)
-	}
+	b.dequeue(t, "again", 0, func(int, *store.Item) { t.Error("a removed row was removed again") }, refs...)
+	b.dequeue(t, "two more", 2, nil, byID(left[0]), byLane(left[1]))
 	b.enqueue(t, "q", 1, rows[0])
-	b.wantQueue(t, "added anew", "q", append([]store.Item{rows[0]}, rows[len(some)+2:]...)...)
+	b.wantQueue(t, "added anew", "q", append([]store.Item{rows[0]}, left[2:]...)...)
+}
+
+// testDequeueOthers: a ref with another id, lane, number or outbox removes no row.
+func (b *bench) testDequeueOthers(t *testing.T) {
+	_, rows := oddRows()
+	b.enqueue(t, "q", len(rows), rows...)
+	refs := []ledger.Ref{{Ref: store.Ref{Outbox: "a"}, N: 5}}
+	for i, it := range rows {
+		other := rows[(i+2)%len(rows)] // of the same outbox, and of another lane
+		id, lane, number, outbox := byID(it), byLane(it), byID(it), byID(it)
+		id.ID, lane.Lane, number.N, outbox.Outbox = other.ID, other.Lane().Hash(), int64(other.Seq), "c"
+		refs = append(refs, id, lane, number, outbox)
+	}
+	b.dequeue(t, "refs of no row", 0, nil, refs...)
+	b.wantQueue(t, "all left", "q", rows...)
 }
 
 // testScan reads a queue in the order of numbers, all of it and the heads of its lanes.

@@ -43,6 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 		{"rows are read back", (*bench).testRange},
 		{"rows in a queue stay", (*bench).testEnqueueAgain},
 		{"rows are removed", (*bench).testDequeue},
+		{"other rows are not removed", (*bench).testDequeueOthers},
 		{"rows by number", (*bench).testScan},
 		{"lanes", (*bench).testLanes},
 	} {
