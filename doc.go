@@ -14,7 +14,7 @@
 //
 // [Database] is implemented by capture/postgres, capture/mysql, capture/mongo and
 // capture/sqlite, so a program links only the driver of the database that it uses. Sinks
-// over HTTP are in dispatch/sink; any [sink.Sink] will do.
+// over HTTP are in dispatch/sink; a [sink.Func] is a function.
 //
 // # Life
 //

@@ -16,21 +16,6 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// printer is a sink that prints the payloads of its rows and signals each.
-type printer struct{ printed chan struct{} }
-
-func (printer) Limits(string) sink.Limits {
-	return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20}
-}
-
-func (p printer) Deliver(_ context.Context, rows []sink.Message) sink.Result {
-	for _, row := range rows {
-		fmt.Println(row.Group.Name, string(row.Payload))
-		p.printed <- struct{}{}
-	}
-	return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
-}
-
 // A relay of one SQLite table inside of a program. After Run has returned, the outcomes of
 // all delivered rows are in the table.
 func Example() {
@@ -54,14 +39,21 @@ func Example() {
 		status TEXT NOT NULL DEFAULT 'PENDING', retry_count INT NOT NULL DEFAULT 0,
 		created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, processed_at TIMESTAMP, error_message TEXT)`)
 
-	to := printer{make(chan struct{}, 10)}
+	printed := make(chan struct{}, 2)
+	printer := sink.Func(func(_ context.Context, rows []sink.Message) sink.Result {
+		for _, row := range rows {
+			fmt.Println(row.Group.Name, string(row.Payload))
+			printed <- struct{}{}
+		}
+		return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
+	})
 	relay, err := sluicebox.New(sluicebox.Options{
 		Database: sqlite.Database{URL: "sqlite://" + file},
 		Outboxes: []sluicebox.Outbox{{
 			Outbox: store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}, Sink: "printer",
 		}},
-		Sinks:    map[string]sluicebox.Sink{"printer": {Sink: to}},
-		Logger:   slog.New(slog.DiscardHandler),
+		Sinks:  map[string]sluicebox.Sink{"printer": {Sink: printer}},
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		panic(err)
@@ -72,8 +64,8 @@ func Example() {
 
 	execute(`INSERT INTO outbox_events (id, message_group, payload) VALUES
 		('1', 'order 7', '{"state": "new"}'), ('2', 'order 7', '{"state": "paid"}')`)
-	<-to.printed
-	<-to.printed
+	<-printed
+	<-printed
 	stop()
 	if err := <-ended; err != nil {
 		panic(err)

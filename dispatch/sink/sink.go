@@ -74,6 +74,16 @@ type Sink interface {
 	Deliver(ctx context.Context, msgs []Message) Result
 }
 
+// Func is a [Sink] of one function, for a program with a destination of its own. A request
+// has up to 100 messages, together up to 1 MiB, and one outcome for all of them.
+type Func func(ctx context.Context, msgs []Message) Result
+
+// Limits implements Sink.
+func (Func) Limits(string) Limits { return Limits{Mode: Atomic, MaxItems: 100, MaxBytes: 1 << 20} }
+
+// Deliver implements Sink.
+func (f Func) Deliver(ctx context.Context, msgs []Message) Result { return f(ctx, msgs) }
+
 // Prober checks whether a sink can reach its receiver. Every built-in sink implements
 // it.
 type Prober interface {

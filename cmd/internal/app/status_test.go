@@ -47,7 +47,7 @@ type (
 )
 
 func (f fakeLanes) List(dispatch.LaneFilter, int) ([]dispatch.LaneInfo, int, error) {
-	return f.fakeRelay.lanes, len(f.fakeRelay.lanes), nil
+	return f.lanes, len(f.lanes), nil
 }
 
 func (f fakeLetters) Count(ctx context.Context, of store.DeadLetterFilter) (int, error) {

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 
@@ -12,15 +13,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-type printer struct{}
-
-func (printer) Limits(string) sink.Limits {
-	return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20}
-}
-
-func (printer) Deliver(_ context.Context, rows []sink.Message) sink.Result {
+func deliver(_ context.Context, rows []sink.Message) sink.Result {
 	for _, row := range rows {
-		_, _ = os.Stdout.Write(append(row.Payload, '\n'))
+		fmt.Println(row.ID, string(row.Payload))
 	}
 	return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
 }
@@ -31,7 +26,7 @@ func main() {
 	relay, err := sluicebox.New(sluicebox.Options{
 		Database: sqlite.Database{URL: "sqlite://" + os.Args[1]},
 		Outboxes: []sluicebox.Outbox{{Outbox: store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}, Sink: "out"}},
-		Sinks:    map[string]sluicebox.Sink{"out": {Sink: printer{}}},
+		Sinks:    map[string]sluicebox.Sink{"out": {Sink: sink.Func(deliver)}},
 	})
 	if err == nil {
 		err = relay.Run(ctx)
