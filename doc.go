@@ -27,6 +27,7 @@
 //   - relay.go, open.go: one session
 //   - intake.go, catchup.go: from the source into the lanes
 //   - pressure.go: when to pause the source, when to spill rows, when to save
+//   - sweep.go, prune.go: rows that came back to PENDING; delivered rows past their retention
 //   - sinks.go, reopen.go: sinks whose credentials change while the relay runs
 //   - checks.go, progress.go, status.go: what Checks and Status report
 package sluicebox

@@ -321,13 +321,13 @@ func (w sourceObserver) Disconnected(err error, wait time.Duration) {
 // sweepObserver observes the sweeper.
 type sweepObserver struct{ *Relay }
 
-// Swept implements checkpoint.SweepObserver.
+// Swept implements sweepReporter.
 func (w sweepObserver) Swept(rows int) {
 	w.observer.Swept(rows)
 	w.log.Info("sweep found PENDING rows", "rows", rows)
 }
 
-// SweepFailed implements checkpoint.SweepObserver.
+// SweepFailed implements sweepReporter.
 func (w sweepObserver) SweepFailed(err error) {
 	w.log.Warn("sweep failed; retrying", "error", err)
 }
@@ -335,12 +335,12 @@ func (w sweepObserver) SweepFailed(err error) {
 // retentionObserver observes the pruner.
 type retentionObserver struct{ *Relay }
 
-// Pruned implements checkpoint.PruneObserver.
+// Pruned implements pruneReporter.
 func (w retentionObserver) Pruned(outbox string, rows int) {
 	w.log.Debug("delivered rows pruned", "outbox", outbox, "rows", rows)
 }
 
-// PruneFailed implements checkpoint.PruneObserver.
+// PruneFailed implements pruneReporter.
 func (w retentionObserver) PruneFailed(outbox string, err error) {
 	w.log.Warn("pruning failed; retrying", "outbox", outbox, "error", err)
 }

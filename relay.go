@@ -171,22 +171,22 @@ func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispat
 	saveNow chan<- struct{}, begin *checkpoint.StartPoint,
 ) []func(context.Context) error {
 	epoch := begin.Epoch
-	pruner := &checkpoint.Pruner{Tables: r.db.store, Epoch: epoch, Outboxes: r.opt.tables(), Observer: retentionObserver{r}}
+	pruning := &pruner{tables: r.db.store, epoch: epoch, outboxes: r.opt.tables(), observer: retentionObserver{r}}
 	r.observer.Paused(false)
 	r.observer.Retained(0, 0)
 	controller := r.newSessionController(epoch, lanes)
 	if r.isPolling.Load() { // polling finds the rows that a sweep would
-		return []func(context.Context) error{pruner.Run, controller.Run, r.awaitReadableLog}
+		return []func(context.Context) error{pruning.run, controller.Run, r.awaitReadableLog}
 	}
 
 	controller.Log = &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker}
-	sweeper := &checkpoint.Sweeper{
-		Interval: r.opt.SweepInterval, Outboxes: r.opt.tables(), Bound: r.opt.smallestBuffer(),
-		Source: src, Tables: r.db.store, Lanes: in, Observer: sweepObserver{r}, Epoch: epoch, OnCaughtUp: in.endCatchUp,
+	sweep := &sweeper{
+		interval: r.opt.SweepInterval, outboxes: r.opt.tables(), bound: r.opt.smallestBuffer(),
+		source: src, tables: r.db.store, lanes: in, observer: sweepObserver{r}, epoch: epoch, onCaughtUp: in.endCatchUp,
 	}
 
 	in.onMarker = func(token string, at store.Position, seq store.Seq) {
-		sweeper.OnMarker(token)
+		sweep.onMarker(token)
 		controller.OnMarker(token, at, seq)
 	}
 
@@ -194,7 +194,7 @@ func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispat
 	in.claimsDetectSettled = r.claimsDetectSettled()
 	in.spillEnabled = true
 	pressure := &pressure{Relay: r, source: src, intake: in, dispatchers: lanes, saveRequests: saveNow}
-	return []func(context.Context) error{pruner.Run, sweeper.Run, pressure.run, controller.Run}
+	return []func(context.Context) error{pruning.run, sweep.run, pressure.run, controller.Run}
 }
 
 // claimsDetectSettled reports whether a claim always detects a settled row.

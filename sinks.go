@@ -1,14 +1,11 @@
 package sluicebox
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
-	"github.com/sluicebox/sluicebox/checkpoint"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
@@ -90,60 +87,4 @@ func (r *Relay) restoreHolds(byOutbox map[string]*dispatch.Dispatcher, holds []s
 				"group", h.Lane.Group.String(), "state", h.Kind.String(), "row", h.ID, "reason", h.Reason)
 		}
 	}
-}
-
-// adoptBlocks records a hold for each message group that has rows behind a row that
-// FAILED before the relay's first start. It does so only with on-failed: block.
-//
-// Nothing is saved or sent before, so an interrupted start is followed by another first
-// start. Afterwards a checkpoint without a position marks the holds as recorded.
-// Otherwise a group that an operator has resumed would be blocked again if the relay
-// ended before its backlog was saved.
-func (r *Relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, byOutbox map[string]*dispatch.Dispatcher) error {
-	if !begin.IsFirst() {
-		return nil
-	}
-	routes := r.opt.routes()
-	var outboxes []string
-	for _, o := range r.opt.tables() {
-		if o.Layout.State != store.StateNone && r.opt.Sinks[routes[o.Name]].Dispatch.OnFailed == dispatch.Block {
-			outboxes = append(outboxes, o.Name)
-		}
-	}
-
-	if len(outboxes) == 0 {
-		return nil
-	}
-	var holds []store.Hold
-	err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
-		holds, err = checkpoint.FindBlocks(ctx, r.db.store, outboxes, begin.Backlog)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-
-	holds = slices.DeleteFunc(holds, func(h store.Hold) bool { // ungrouped rows with their own lanes block no group
-		return !h.Lane.Group.Valid && r.opt.Sinks[routes[h.Lane.Outbox]].Dispatch.Ungrouped == dispatch.Parallel
-	})
-	for i := range holds {
-		err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) error { return r.db.store.Hold(ctx, begin.Epoch, holds[i]) })
-		if err != nil {
-			return fmt.Errorf("record blocked message groups: %w", err)
-		}
-		byOutbox[holds[i].Lane.Outbox].Restore(holds[i : i+1])
-	}
-
-	err = r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) error {
-		return r.db.store.SaveCheckpoint(ctx, begin.Epoch, store.Checkpoint{Seq: store.NewSeq(begin.Epoch, 0)})
-	})
-	if err != nil {
-		return fmt.Errorf("record adoption of blocked message groups: %w", err)
-	}
-
-	if len(holds) > 0 {
-		r.log.Warn("message groups blocked by earlier FAILED rows", "groups", len(holds), "example", holds[0].Lane.String(), "row", holds[0].ID,
-			"remedy", "requeue the rows (deadletters requeue) or skip them (lanes skip)")
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 // Package checkpoint tracks the progress of a relay: the log position below which
 // every row is settled or spilled, the part of it that survives a crash, and the log
-// that the database can discard. It also starts a relay from its checkpoint, sweeps
-// the tables for requeued rows, and prunes delivered rows.
+// that the database can discard. It also starts a relay from its checkpoint.
 //
 // # Model
 //

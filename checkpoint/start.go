@@ -48,6 +48,11 @@ type StartPoint struct {
 	SnapshotReason string
 }
 
+// IsFirst reports whether this is the first start that reads the log under this name:
+// no row was captured before, and no earlier start has added the holds of blocked
+// groups.
+func (b *StartPoint) IsFirst() bool { return b.SnapshotReason != "" && b.Watermark.Seq == 0 }
+
 // Start opens the source at the saved checkpoint and acquires leadership. It acquires
 // it as late as possible, after the source has verified that no other relay holds the
 // log.

@@ -1,4 +1,4 @@
-package checkpoint
+package sluicebox
 
 import (
 	"context"
@@ -90,23 +90,23 @@ func (m *fakeLanes) expect(t *testing.T, want ...string) {
 	m.lines = nil
 }
 
-// withSweeper runs a test with a Sweeper in fake time.
-func withSweeper(t *testing.T, test func(m *fakeLanes, s *Sweeper, back func())) {
+// withsweeper runs a test with a sweeper in fake time.
+func withsweeper(t *testing.T, test func(m *fakeLanes, s *sweeper, back func())) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &fakeLanes{held: []string{"7"}}
-		s := &Sweeper{
-			Interval: time.Minute, Outboxes: []store.Outbox{{Name: "events"}}, Bound: store.ReadLimit{Rows: 9, Bytes: 90},
-			Source: m, Tables: m, Lanes: m, Observer: m,
+		s := &sweeper{
+			interval: time.Minute, outboxes: []store.Outbox{{Name: "events"}}, bound: store.ReadLimit{Rows: 9, Bytes: 90},
+			source: m, tables: m, lanes: m, observer: m,
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
-		go func() { done <- s.Run(ctx) }()
+		go func() { done <- s.run(ctx) }()
 		back := func() {
 			synctest.Wait()
 			marks := m.marks
 			m.marks = nil
 			for _, token := range marks {
-				s.OnMarker(token)
+				s.onMarker(token)
 			}
 		}
 		test(m, s, back)
@@ -118,14 +118,14 @@ func withSweeper(t *testing.T, test func(m *fakeLanes, s *Sweeper, back func()))
 }
 
 func TestSweepInsertsRequeuedRows(t *testing.T) {
-	withSweeper(t, func(m *fakeLanes, s *Sweeper, back func()) {
+	withsweeper(t, func(m *fakeLanes, s *sweeper, back func()) {
 		m.rows = []store.Item{{Ref: store.Ref{ID: "1"}}, {Ref: store.Ref{ID: "2"}}}
 		m.expect(t, "mark")
 		advance(time.Hour)
 		m.expect(t) // the log is read up to the present first
 		back()
 		m.expect(t, "view", "read events, 9 at most, but [7]", "close", "mark")
-		s.OnMarker("somebody else's")
+		s.onMarker("somebody else's")
 		advance(time.Hour)
 		m.expect(t)
 		back()
@@ -138,7 +138,7 @@ func TestSweepInsertsRequeuedRows(t *testing.T) {
 }
 
 func TestSweepWithoutRowsWritesOneMarker(t *testing.T) {
-	withSweeper(t, func(m *fakeLanes, _ *Sweeper, back func()) {
+	withsweeper(t, func(m *fakeLanes, _ *sweeper, back func()) {
 		back()
 		m.expect(t, "mark", "view", "read events, 9 at most, but [7]", "close")
 	})
@@ -147,7 +147,7 @@ func TestSweepWithoutRowsWritesOneMarker(t *testing.T) {
 func TestSweepRetriesAfterFailure(t *testing.T) {
 	for name, at := range map[string]int{"mark": 0, "view": 1} {
 		t.Run(name, func(t *testing.T) {
-			withSweeper(t, func(m *fakeLanes, s *Sweeper, back func()) {
+			withsweeper(t, func(m *fakeLanes, s *sweeper, back func()) {
 				m.expect(t, "mark")
 				back()
 				m.expect(t, "view", "read events, 9 at most, but [7]", "close")
@@ -179,7 +179,7 @@ func TestSweepRetriesAfterFailure(t *testing.T) {
 // buffer, all outboxes together, and only payloads within their share. If the bytes
 // are the limit, it returns that there are more rows.
 func TestSweepKeepsWithinBufferBytes(t *testing.T) {
-	withSweeper(t, func(m *fakeLanes, s *Sweeper, back func()) {
+	withsweeper(t, func(m *fakeLanes, s *sweeper, back func()) {
 		m.rows = []store.Item{{Group: store.GroupOf(strings.Repeat("g", 100))}}
 		sweep := func(payload int, bytes int64, want ...string) {
 			back()
@@ -193,17 +193,17 @@ func TestSweepKeepsWithinBufferBytes(t *testing.T) {
 			m.expect(t, want...)
 		}
 		sweep(10, 90, "found 1", "mark")
-		s.Outboxes = append(s.Outboxes, store.Outbox{Name: "others"})
+		s.outboxes = append(s.outboxes, store.Outbox{Name: "others"})
 		sweep(5, 45, "found 2", "swept 1", "mark")
 	})
 }
 
 func TestSweepContinuesSoonIfThereAreMoreRows(t *testing.T) {
-	withSweeper(t, func(m *fakeLanes, s *Sweeper, back func()) {
-		m.rows = make([]store.Item, s.Bound.Rows)
+	withsweeper(t, func(m *fakeLanes, s *sweeper, back func()) {
+		m.rows = make([]store.Item, s.bound.Rows)
 		caughtUp := 0
 		m.expect(t, "mark")
-		s.OnCaughtUp = func() { caughtUp++ }
+		s.onCaughtUp = func() { caughtUp++ }
 		for range 3 {
 			back()
 			m.expect(t, "view", "read events, 9 at most, but [7]", "close", "mark")
@@ -219,12 +219,12 @@ func TestSweepContinuesSoonIfThereAreMoreRows(t *testing.T) {
 }
 
 func TestSweepIgnoresMarkersOfEarlierLeader(t *testing.T) {
-	withSweeper(t, func(m *fakeLanes, s *Sweeper, _ func()) {
+	withsweeper(t, func(m *fakeLanes, s *sweeper, _ func()) {
 		m.expect(t, "mark")
 		m.mu.Lock()
 		mine := m.marks[0]
 		m.mu.Unlock()
-		other := &Sweeper{Source: m, Epoch: s.Epoch + 1}
+		other := &sweeper{source: m, epoch: s.epoch + 1}
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = other.awaitMarker(ctx, func() {})

@@ -1,4 +1,4 @@
-package checkpoint_test
+package sluicebox
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicebox/sluicebox/checkpoint"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -55,7 +54,7 @@ func TestFindBlocksOnFirstStart(t *testing.T) {
 	}}
 	backlog := []store.Item{item("o", "memory"), item("o", "sound"), item("continues", "memory"), {Ref: store.Ref{Outbox: "o", ID: "w"}, Kind: "K"}}
 	tables.spilled = []store.SpilledLane{{Outbox: "o", Kind: "K", Hash: spilled.Lane().Hash(), Rows: 1}}
-	holds, err := checkpoint.FindBlocks(t.Context(), tables, []string{"o"}, backlog)
+	holds, err := findBlocks(t.Context(), tables, []string{"o"}, backlog)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,12 +73,12 @@ func TestFindBlocksOnFirstStart(t *testing.T) {
 	}
 
 	tables.err = errors.New("down")
-	if _, err := checkpoint.FindBlocks(t.Context(), tables, []string{"o"}, backlog); !errors.Is(err, tables.err) {
+	if _, err := findBlocks(t.Context(), tables, []string{"o"}, backlog); !errors.Is(err, tables.err) {
 		t.Errorf("got %v", err)
 	}
 
 	tables.spilled = nil
-	if holds, err := checkpoint.FindBlocks(t.Context(), tables, []string{"o"}, nil); err != nil || holds != nil {
+	if holds, err := findBlocks(t.Context(), tables, []string{"o"}, nil); err != nil || holds != nil {
 		t.Errorf("without waiting rows: %v, %v", holds, err)
 	}
 }

@@ -1,4 +1,4 @@
-package checkpoint
+package sluicebox
 
 import (
 	"context"
@@ -25,40 +25,40 @@ const (
 	pruneRetryInterval = time.Minute
 )
 
-// PruneObserver receives the events of a Pruner. Its methods must return at once.
-type PruneObserver interface {
+// pruneReporter receives the events of a pruner. Its methods must return at once.
+type pruneReporter interface {
 	// Pruned reports that rows passed their retention and are deleted.
 	Pruned(outbox string, rows int)
 
-	// PruneFailed reports that rows could not be deleted. The Pruner retries.
+	// PruneFailed reports that rows could not be deleted. The pruner retries.
 	PruneFailed(outbox string, err error)
 }
 
-// Pruner deletes delivered rows after the retention of their outbox.
+// pruner deletes delivered rows after the retention of their outbox.
 //
 // It walks each table from one end to the other, one batch at a time with pauses in
 // between, and again an hour after the end. A row may therefore stay for an hour
 // longer than its retention, plus the duration of a pass.
-type Pruner struct {
-	Tables store.Pruner
-	Epoch  store.Epoch
+type pruner struct {
+	tables store.Pruner
+	epoch  store.Epoch
 
-	// Outboxes are the tables. A table without a Retention is not pruned.
-	Outboxes []store.Outbox
-	Observer PruneObserver
+	// outboxes are the tables. A table without a Retention is not pruned.
+	outboxes []store.Outbox
+	observer pruneReporter
 }
 
-// Run prunes until the context ends and returns its error. It returns
+// run prunes until the context ends and returns its error. It returns
 // store.ErrNotLeader when another relay has become leader. With nothing to prune it
 // waits for the end of the context.
-func (r *Pruner) Run(ctx context.Context) error {
+func (r *pruner) run(ctx context.Context) error {
 	for {
 		failed := false
-		for i := range r.Outboxes {
-			if r.Outboxes[i].Retention <= 0 {
+		for i := range r.outboxes {
+			if r.outboxes[i].Retention <= 0 {
 				continue
 			}
-			ok, err := r.pruneTable(ctx, &r.Outboxes[i])
+			ok, err := r.pruneTable(ctx, &r.outboxes[i])
 			if err != nil {
 				return err
 			}
@@ -76,32 +76,32 @@ func (r *Pruner) Run(ctx context.Context) error {
 
 // pruneTable makes one pass over a table. It returns false if it did not reach the
 // end. An error ends Run.
-func (r *Pruner) pruneTable(ctx context.Context, o *store.Outbox) (ended bool, err error) {
+func (r *pruner) pruneTable(ctx context.Context, o *store.Outbox) (ended bool, err error) {
 	now, err := r.earlierClock(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
-		r.Observer.PruneFailed(o.Name, err)
+		r.observer.PruneFailed(o.Name, err)
 		return false, nil
 	}
 
 	p := store.PruneRequest{Outbox: o.Name, Before: now.Add(-o.Retention), Limit: pruneBatchRows}
 	for {
 		began := time.Now()
-		done, err := r.Tables.Prune(ctx, r.Epoch, p)
+		done, err := r.tables.Prune(ctx, r.epoch, p)
 		switch {
 		case errors.Is(err, store.ErrNotLeader):
 			return false, err
 		case ctx.Err() != nil:
 			return false, ctx.Err()
 		case err != nil:
-			r.Observer.PruneFailed(o.Name, err)
+			r.observer.PruneFailed(o.Name, err)
 			if done.Next == "" { // no cursor to continue from
 				return false, nil
 			}
 		case done.Rows > 0:
-			r.Observer.Pruned(o.Name, done.Rows)
+			r.observer.Pruned(o.Name, done.Rows)
 		}
 		if p.From = done.Next; p.From == "" {
 			return true, nil
@@ -114,22 +114,10 @@ func (r *Pruner) pruneTable(ctx context.Context, o *store.Outbox) (ended bool, e
 
 // earlierClock returns the time of this machine or of the database, whichever is
 // earlier, because a clock that jumps ahead must not make rows look old.
-func (r *Pruner) earlierClock(ctx context.Context) (time.Time, error) {
-	server, err := r.Tables.Clock(ctx)
+func (r *pruner) earlierClock(ctx context.Context) (time.Time, error) {
+	server, err := r.tables.Clock(ctx)
 	if now := time.Now(); now.Before(server) {
 		return now, err
 	}
 	return server, err
-}
-
-// sleep waits for d. If the context ends first it returns the context's error.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

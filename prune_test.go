@@ -1,4 +1,4 @@
-package checkpoint_test
+package sluicebox
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicebox/sluicebox/checkpoint"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -98,17 +97,17 @@ func withPruner(t *testing.T, want error, test func(a *fakeTables)) {
 			a.rows["week"] = append(a.rows["week"], a.began.Add(-8*24*time.Hour))
 			a.rows["ever"] = append(a.rows["ever"], a.began.Add(-80*24*time.Hour))
 		}
-		r := &checkpoint.Pruner{
-			Tables: a, Epoch: 7, Observer: a,
-			Outboxes: []store.Outbox{{Name: "ever"}, {Name: "week", Retention: 7 * 24 * time.Hour}, {Name: "hour", Retention: time.Hour}},
+		r := &pruner{
+			tables: a, epoch: 7, observer: a,
+			outboxes: []store.Outbox{{Name: "ever"}, {Name: "week", Retention: 7 * 24 * time.Hour}, {Name: "hour", Retention: time.Hour}},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ran := make(chan error, 1)
-		go func() { ran <- r.Run(ctx) }()
+		go func() { ran <- r.run(ctx) }()
 		test(a)
 		cancel()
 		if err := <-ran; !errors.Is(err, want) {
-			t.Errorf("Run returned %v, want %v", err, want)
+			t.Errorf("run returned %v, want %v", err, want)
 		}
 	})
 }
