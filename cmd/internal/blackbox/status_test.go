@@ -20,10 +20,12 @@ import (
 
 // relayStatus is the part of `sluicebox status --json` that the tests check.
 type relayStatus struct {
-	Ready, Leads         bool
+	Ready                bool
+	IsLeader             bool `json:"is_leader"`
 	Epoch                int64
 	Leader, Holder, Mode string
-	Reading, Name        string
+	Name                 string
+	SourceDetail         string `json:"source_detail"`
 	Checks               []struct{ Name, Detail string }
 	Source               struct{ Connected, Paused bool }
 	Lag                  struct{ Rows int }
@@ -100,10 +102,10 @@ func (r *relay) expectStatus(wrong func(s *relayStatus) string) (s relayStatus) 
 // statusFields are all fields of a status, except those in lists.
 func statusFields() []string {
 	return strings.Fields(`captured_per_second captured_per_second.10s captured_per_second.1m checkpoint checkpoint.position
-		checkpoint.saved_at checkpoint.seq checks epoch failed holder lag lag.oldest lag.rows lag.seconds lanes lanes_total leader
-		leads mode name reading ready replays replays.current replays.paused replays.waiting sinks source source.connected
+		checkpoint.saved_at checkpoint.seq checks epoch failed holder is_leader lag lag.oldest lag.rows lag.seconds lanes lanes_total
+		leader mode name ready replays replays.current replays.paused replays.waiting sinks source source.connected
 		source.last_received_at source.paused source.position
-		source.retained_bytes source.retained_limit_bytes started_at uptime_seconds version`)
+		source.retained_bytes source.retained_limit_bytes source_detail started_at uptime_seconds version`)
 }
 
 // The status of a leader under load and of its standby has every field with the right value.
@@ -119,7 +121,7 @@ func TestStatusUnderLoad(t *testing.T) {
 			}
 			return ""
 		})
-		if !got.Ready || got.code != 0 || !got.Leads || got.Epoch != 1 || got.Leader != got.Holder || got.Mode != "stream" ||
+		if !got.Ready || got.code != 0 || !got.IsLeader || got.Epoch != 1 || got.Leader != got.Holder || got.Mode != "stream" ||
 			!got.Source.Connected || got.Source.Paused || got.Checkpoint.Position == "" || got.Name != nameFor(s.database) {
 			s.t.Errorf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
 		}
@@ -150,7 +152,7 @@ func (s *scene) expectStandbyStatus(leader *relay) {
 	second := start(s.t, s.config)
 	second.waitFor("standing by")
 	got := second.status()
-	if !got.Ready || got.code != 0 || got.Leads || got.Epoch != 0 || len(got.Sinks) != 0 ||
+	if !got.Ready || got.code != 0 || got.IsLeader || got.Epoch != 0 || len(got.Sinks) != 0 ||
 		!strings.Contains(got.Leader, fmt.Sprintf("process %d", leader.cmd.Process.Pid)) || got.Holder == got.Leader {
 		s.t.Errorf("a standby: exit code %d\n%s%s", got.code, got.stdout, got.stderr)
 	}
@@ -379,7 +381,7 @@ func TestStatusOfPolling(t *testing.T) {
 			}
 			return ""
 		})
-		if !slices.Equal(got.fields, statusFields()) || got.Reading != "polling" || len(slices.Collect(maps.Keys(got.Captured))) != 2 {
+		if !slices.Equal(got.fields, statusFields()) || got.SourceDetail != "polling" || len(slices.Collect(maps.Keys(got.Captured))) != 2 {
 			s.t.Error(got.stdout)
 		}
 		heard := r.metric("sluicebox_source_last_received_timestamp_seconds")
