@@ -4,13 +4,23 @@
 GOLANGCI = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOVULN   = golang.org/x/vuln/cmd/govulncheck@v1.9.0
 SERVERS  = store/storetest/servers/servers.sh
-PLAIN    = ./cmd/internal/blackbox ./store/sqlite ./store/leader
-STORES   = ./store/mysql ./store/postgres
-FURTHER  = ^(numbers|timestamps|timestamps-without-claim|none|odd-names|unclaimed)$$
-LAYOUTS  = ^TestStore$$/./$(FURTHER)
-MONGO    = ./store/mongo
-MLAYOUTS = ^TestStore$$/$(FURTHER)|^TestStoreTextTimes$$|^TestStoreWithGrants$$
-RACED    = TestBusy|TestBesideServices|TestReplaced|TestLock|TestDurability|KilledUnderLoad|TwoRelays$$|CleanStopUnderLoad|TestABlockedGroupIsSpilled|TestTokensAreFetched|TestRequestsAreShared|TestStatusUnderLoad|TestAPausedGroup|TestTap$$
+SUITES   = \
+	plain/cmd/internal/blackbox \
+	race/capture/postgres \
+	race/capture/mysql \
+	race/others \
+	race/store/postgres \
+	race/store/mongo \
+	race/store/mysql \
+	race/capture/mongo \
+	race/cmd/internal/blackbox \
+	plain/store/sqlite \
+	plain/store/leader \
+	race/store/sqlite
+OWN      = $(sort $(patsubst plain/%,./%,$(patsubst race/%,./%,$(filter-out race/others,$(SUITES)))))
+AT_ONCE ?= 2
+# A program with the race detector sleeps for a second at its end, mostly for nothing.
+export GORACE ?= atexit_sleep_ms=50
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 10s
 N        ?= 20
@@ -18,7 +28,7 @@ DB       ?=
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test short crash leader lint vuln fuzz bench microbench docs clean have-go have-cc
+.PHONY: help build quickstart test $(SUITES) short crash leader lint vuln fuzz bench microbench docs clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -29,24 +39,31 @@ build: have-go ## build bin/sluicebox
 quickstart: build ## build it and show it at work, with nothing to set up
 	bin/sluicebox quickstart
 
+# AT_ONCE suites run at a time, in the order of SUITES: the longest first, so that all end
+# together. Three would wait for each other on two processors. race/others are the packages
+# without a suite of their own. One suite alone, with its servers:
+#
+#	store/storetest/servers/servers.sh exec mysql mariadb -- make race/store/mysql
+#
 # The race detector slows the program down some five times, and SQLite, which is Go code
-# here, more. So the black-box scenarios run with the program as users have it, and SQLite's
-# suite without; of both, those run again with the detector that have the most going on at
-# once (RACED). The model of leaders, in fake time, runs without it too: beside it the
-# detector's own memory fails now and then (StackDepot). The suites of the other databases
-# run with it but for a table's further layouts, which are the same program with other words
-# (LAYOUTS, MLAYOUTS). A scenario runs beside one server, the most important beside two;
-# VERSIONS=all runs them beside each, VERSIONS=mysql beside that. Two suites run at a time,
-# in two rows of about the same length: three wait for each other on two processors.
+# here, more. So the scenarios of blackbox run with the program as users have it, and
+# SQLite's suite without; of both, the tests with the most going on at once run again with
+# the detector (raced.Only in their TestMain). The model of leaders, in fake time, runs
+# without it too: beside it the detector's own memory fails now and then (StackDepot).
+#
+# A scenario runs beside one server, the most important beside two; VERSIONS=all runs them
+# beside each, VERSIONS=mysql beside that.
 test: have-go have-cc ## run all tests beside real servers, the packages' own with the race detector
-	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c '( go test -p 1 -timeout 20m $(PLAIN); plain=$$?; \
-			go test -p 1 -timeout 20m -run "$(LAYOUTS)" $(STORES); layouts=$$?; \
-			go test -race -p 1 -timeout 20m -skip "$(LAYOUTS)" $(STORES); stores=$$?; \
-			go test -race -p 1 -timeout 20m -run "$(RACED)" $(PLAIN); exit $$((plain | layouts | stores | $$?)) ) & \
-		go test -race -p 1 -timeout 20m $$(go list ./... | grep -vxF "$$(go list $(PLAIN) $(STORES) $(MONGO))"); others=$$?; \
-			go test -p 1 -timeout 20m -run "$(MLAYOUTS)" $(MONGO); layouts=$$?; \
-			go test -race -p 1 -timeout 20m -skip "$(MLAYOUTS)" $(MONGO); others=$$((others | layouts | $$?)); \
-		wait $$!; exit $$((others | $$?))'
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) $(MAKE) --no-print-directory -k -j$(AT_ONCE) $(SUITES)
+
+$(filter plain/%,$(SUITES)): plain/%:
+	go test -timeout 20m ./$*
+
+$(filter-out race/others,$(filter race/%,$(SUITES))): race/%:
+	go test -race -timeout 20m ./$*
+
+race/others:
+	go test -race -p 1 -timeout 20m $$(go list ./... | grep -vxF "$$(go list $(OWN))")
 
 short: have-go ## run the tests that need no server
 	go test -short ./...

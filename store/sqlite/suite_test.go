@@ -3,6 +3,8 @@ package sqlite_test
 import (
 	"cmp"
 	"database/sql"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,10 +17,20 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/sqlite"
 	"github.com/sluicebox/sluicebox/store/storetest"
+	"github.com/sluicebox/sluicebox/store/storetest/raced"
 	"github.com/sluicebox/sluicebox/store/storetest/tables"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// With the race detector only the tests with several sessions run.
+	err := raced.Only(TestWriteLockHeldByService, TestServicesInsertDuringClaims, TestReplaced, TestLock,
+		TestKilledRelayReleasesLock, TestDurability)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // TestStore runs the suite on tables as services on SQLite create them, with times as text
 // and as integers. Two layouts use all time columns.

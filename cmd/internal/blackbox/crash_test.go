@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/raced"
 )
 
 // crashesVariable sets the number of kills.
@@ -30,7 +31,7 @@ func crashes(t testing.TB, usual int) int {
 // slack is the time added to a goal. It is 0 if the number of kills is set, because then
 // nothing else runs on the machine. Among other tests a goal only detects hangs.
 func slack() time.Duration {
-	if os.Getenv(crashesVariable) != "" && !raced {
+	if os.Getenv(crashesVariable) != "" && !raced.Enabled {
 		return 0
 	}
 	return 20 * time.Second

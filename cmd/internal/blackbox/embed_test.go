@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicebox/sluicebox/store/storetest/raced"
 )
 
 // buildEmbed builds testdata/embed, a module of its own, without a network. The copy has
@@ -32,7 +34,7 @@ func buildEmbed(t *testing.T) (program string) {
 	}
 	program = filepath.Join(dir, "embed")
 	for _, args := range [][]string{
-		{"mod", "edit", "-replace", "github.com/sluicebox/sluicebox=" + root}, {"build", fmt.Sprintf("-race=%t", raced), "-o", program, "."},
+		{"mod", "edit", "-replace", "github.com/sluicebox/sluicebox=" + root}, {"build", fmt.Sprintf("-race=%t", raced.Enabled), "-o", program, "."},
 	} {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")

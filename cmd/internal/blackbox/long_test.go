@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicebox/sluicebox/store/storetest/raced"
 )
 
 // The scenarios are short by default. These variables select a longer form; the package
@@ -71,7 +73,7 @@ func (r *relay) memory(name string) int {
 func (r *relay) expectSmall() {
 	r.t.Helper()
 	most := 256 << 20
-	if raced {
+	if raced.Enabled {
 		most *= 2
 	}
 	have := r.peak()

@@ -1,6 +1,7 @@
 package blackbox
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,10 +10,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sluicebox/sluicebox/store/storetest/raced"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// binary is the program under test, built once like the tests; see raced.
+// binary is the program under test, built once like the tests: with the race detector if they
+// have it.
 //
 //nolint:gochecknoglobals // TestMain sets it for all tests
 var binary string
@@ -27,13 +30,13 @@ func testMain(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary = filepath.Join(dir, "sluicebox")
-	build := exec.Command("go", "build", fmt.Sprintf("-race=%t", raced), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
+	build := exec.Command("go", "build", fmt.Sprintf("-race=%t", raced.Enabled), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build the program:", err)
 		return 1
 	}
-	if err := servers.Crowd(); err != nil {
+	if err := errors.Join(servers.Crowd(), raced.Only(busiest()...)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -43,4 +46,14 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	return code
+}
+
+// busiest are the scenarios with the most going on at once. Only they run with the race
+// detector: the others test the program as users have it.
+func busiest() []func(*testing.T) {
+	return []func(*testing.T){
+		TestKilledUnderLoad, TestMongoKilledUnderLoad, TestTwoRelays, TestMongoTwoRelays,
+		TestCleanStopUnderLoad, TestMongoCleanStopUnderLoad, TestABlockedGroupIsSpilled, TestAPausedGroup,
+		TestLockedRowsInFlight, TestTokensAreFetched, TestRequestsAreShared, TestStatusUnderLoad, TestTap,
+	}
 }

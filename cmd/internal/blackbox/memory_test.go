@@ -15,6 +15,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/sluicebox/sluicebox/store/storetest/raced"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -239,7 +240,7 @@ func TestMemoryOfHugeRows(t *testing.T) {
 		}
 		huge, idle, rest = size, 200, ""
 	}
-	if raced {
+	if raced.Enabled {
 		most, idle = 2*most, 2*idle
 	}
 	onLarge(t, "dispatch:\n  request-timeout: 10m\n"+rest, func(l *large) {
