@@ -12,7 +12,7 @@ import (
 
 func deliveredTests() []test {
 	return []test{
-		{"delivered rows in order", (*suite).testDelivered, keepsDelivered},
+		{"delivered rows in order", (*suite).testDelivered, all(keepsDelivered, writesClaims)},
 		{"delivered rows of a time", (*suite).testDeliveredBounds, isFlow},
 		{"1001 delivered rows", (*suite).testDeliveredMany, isFlow},
 		{"delivered rows that cannot be told", (*suite).testDeliveredRefused, func(l *store.Layout) bool { return isFlow(l) || !keepsDelivered(l) }},

@@ -34,7 +34,7 @@ const (
 func lockTests() []test {
 	return []test{
 		{"a locked table", (*suite).testLockedTable, isWords},
-		{"outcomes of locked rows", (*suite).testLockedOutcomes, keepsState},
+		{"outcomes of locked rows", (*suite).testLockedOutcomes, all(keepsState, changesState)},
 		{"claims of locked rows", (*suite).testLockedClaims, func(l *store.Layout) bool { return isWords(l) || skipsClaims(l) }},
 	}
 }

@@ -29,7 +29,7 @@ func replayTests() []test {
 		{"more errors than are kept", (*suite).testErrorsKept, isPlain},
 		{"rows cleared", (*suite).testClearRows, isPlain},
 		{"rows counted that are not copied", (*suite).testCountRows, isPlain},
-		{"the states of rows", (*suite).testStates, nil},
+		{"the states of rows", (*suite).testStates, writesClaims},
 		{"the state of an open transaction's row", (*suite).testStatesOpenTxn, many},
 		{"a replay beside spilled rows", (*suite).testReplayAndSpill, many},
 		{"replays of a closed store", (*suite).testReplayCancelAndClose, isPlain},
