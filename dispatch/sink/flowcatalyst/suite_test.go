@@ -32,19 +32,20 @@ func TestSuite(t *testing.T) {
 		wire    flowcatalyst.Wire
 		kind    string
 		success func(n int) sinktest.Reply
+		variant bool
 	}{
 		{"array/created without a body", flowcatalyst.WireArray, flowcatalyst.KindEvent, func(int) sinktest.Reply {
 			return sinktest.Reply{Status: http.StatusCreated}
-		}},
+		}, false},
 		{"array/object", flowcatalyst.WireArray, flowcatalyst.KindDispatchJob, func(int) sinktest.Reply {
 			return sinktest.Reply{Status: http.StatusOK, ContentType: "application/json", Body: []byte(`{"accepted":true}`)}
-		}},
-		{"items/events", flowcatalyst.WireItems, flowcatalyst.KindEvent, results(http.StatusCreated)},
-		{"items/audit logs", flowcatalyst.WireItems, flowcatalyst.KindAuditLog, results(http.StatusOK)},
+		}, true},
+		{"items/events", flowcatalyst.WireItems, flowcatalyst.KindEvent, results(http.StatusCreated), false},
+		{"items/audit logs", flowcatalyst.WireItems, flowcatalyst.KindAuditLog, results(http.StatusOK), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sinktest.Run(t, sinktest.Harness{
-				Kind: c.kind, Success: c.success, Secret: canary,
+				Kind: c.kind, Success: c.success, Variant: c.variant, Secret: canary,
 				New: func(tb testing.TB, baseURL string, timeout time.Duration) sink.Sink {
 					return newSink(tb, flowcatalyst.Config{
 						Wire: c.wire, BaseURL: baseURL, Token: canary,
