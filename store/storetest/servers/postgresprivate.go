@@ -45,20 +45,24 @@ func newServer(tb testing.TB, version int, settings map[string]string) *Server {
 	return s
 }
 
-// Start creates and starts a server of a major version. It ends with the test. Settings are
-// for postgresql.conf. They replace the defaults of this package, which are PostgreSQL's
-// with wal_level=logical and more senders and slots.
-func Start(tb testing.TB, version int, settings map[string]string) *Server {
-	tb.Helper()
-	s := newServer(tb, version, map[string]string{
+// postgresSettings returns production settings for streaming.
+func postgresSettings() map[string]string {
+	return map[string]string{
 		"listen_addresses":        "127.0.0.1",
 		"unix_socket_directories": "",
 		"wal_level":               "logical",
 		"max_wal_senders":         "50",
 		"max_replication_slots":   "50",
 		"jit":                     "off", // its library may be missing
-	})
+	}
+}
 
+// Start creates and starts a server of a major version. It ends with the test. Settings are
+// for postgresql.conf. They replace the defaults of this package, which are PostgreSQL's
+// with wal_level=logical and more senders and slots.
+func Start(tb testing.TB, version int, settings map[string]string) *Server {
+	tb.Helper()
+	s := newServer(tb, version, postgresSettings())
 	maps.Copy(s.settings, settings)
 	s.initialize()
 	s.start()

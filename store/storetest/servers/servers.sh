@@ -1,6 +1,8 @@
 #!/bin/bash
-# Real database servers for the tests, on Debian 12. Nothing is installed
-# system-wide: packages are unpacked into a cache and run from there.
+# Real database servers for the tests, on Debian 12 amd64. Nothing is installed
+# system-wide: packages are unpacked into a cache and run from there. On another
+# machine, exec runs CMD with the servers that SLUICEBOX_TEST_…_URL name, for example
+# those of compose.yaml.
 #
 #   servers.sh install [NAME…]    fetch the programs
 #   servers.sh up [NAME…]         start servers, print their environment
@@ -39,6 +41,26 @@
 # programs_NAME DIR (prints its environment) and start_NAME RUN DIR (prints its URL).
 # A program without a server has no start_NAME.
 set -euo pipefail
+
+# elsewhere COMMAND…: what another machine can do. Its bash may be old, as on macOS.
+elsewhere() {
+  if [ "${1:-}" = exec ] && env | grep -q '^SLUICEBOX_TEST_[A-Z0-9]*_URL=.'; then
+    echo "servers: using those of SLUICEBOX_TEST_…_URL; tests of others, and with a server of their own, are skipped" >&2
+    while [ "${1---}" != -- ]; do shift; done
+    shift
+    exec "$@"
+  fi
+  cat >&2 <<END
+servers: this machine is $machine; servers can be fetched on Debian 12 amd64 only.
+Start your own and name them in SLUICEBOX_TEST_PG15_URL, …_PG18_URL, …_MYSQL_URL, …_MARIADB_URL and
+…_MONGO_URL (all variables: head of $0), or use those of compose.yaml:
+  docker compose -f ${0%/*}/compose.yaml up -d --wait && export \$(cat ${0%/*}/compose.env)
+END
+  exit 1
+}
+machine=$( (. /etc/os-release && echo "$ID ${VERSION_ID:-}") 2>/dev/null || uname -s)\ $(uname -m)
+if [ "$machine" != "debian 12 x86_64" ] && ! env | grep -q '^SLUICEBOX_TEST_[A-Z0-9]*_BIN=.'; then elsewhere "$@"; fi
+
 shopt -s inherit_errexit
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 umask 022
@@ -334,7 +356,7 @@ debs() {
   local dir=$1 state=$1.apt opts
   shift
   if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
-    die "$1 is fetched with apt-get on Debian 12: elsewhere set SLUICEBOX_TEST_…_URL and _BIN to your own"
+    die "$1 is fetched with apt-get on Debian 12: elsewhere set SLUICEBOX_TEST_…_BIN to your own"
   fi
   rm -rf "$state"
   mkdir -p "$state"/{lists,archives}/partial "$state/cache" "$dir"
