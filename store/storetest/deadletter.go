@@ -158,7 +158,11 @@ func (s *suite) testFailed(t *testing.T) {
 				want = append(want, l.ID)
 			}
 		}
-		for _, limit := range []int{3, 1 << 30} {
+		limits := []int{1 << 30}
+		if len(want) > 3 {
+			limits = append(limits, 3)
+		}
+		for _, limit := range limits {
 			got := letterIDs(b.failed(t, f.filter, limit, false))
 			if !slices.Equal(got, want[:min(limit, len(want))]) {
 				t.Errorf("%+v (group %v), limit %d: %q, want %q", f.filter, f.filter.Group, limit, got, want)

@@ -30,15 +30,18 @@ func (s *suite) testRequeue(t *testing.T) {
 		untouched[id] = b.read(t, "a", id)
 	}
 
+	before := map[string]RowContent{}
+	for _, l := range letters {
+		before[l.ID] = b.read(t, "a", l.ID)
+	}
+
 	for _, f := range s.filters() {
 		f.filter.Outbox = "a"
 		var want []letterRow
-		before := map[string]RowContent{}
 		for _, l := range letters {
 			if f.chosen(l) {
 				want = append(want, l)
 			}
-			before[l.ID] = b.read(t, "a", l.ID)
 		}
 
 		counted := b.count(t, f.filter)
@@ -56,6 +59,9 @@ func (s *suite) testRequeue(t *testing.T) {
 		}
 
 		b.refail(t, letters, items)
+		for _, it := range items {
+			before[it.ID] = b.read(t, "a", it.ID)
+		}
 	}
 
 	for id, before := range untouched {
@@ -94,10 +100,10 @@ func (b *bench) checkRequeued(t *testing.T, want []letterRow, items []store.Item
 // refail makes requeued rows FAILED again with their original errors.
 func (b *bench) refail(t *testing.T, letters []letterRow, items []store.Item) {
 	t.Helper()
+	b.take(t, "a", ids(items)...) // an earlier claim must not hold the rows
 	var outcomes []store.Outcome
 	for _, it := range items {
 		l := letters[slices.IndexFunc(letters, func(l letterRow) bool { return l.ID == it.ID })]
-		b.take(t, "a", l.ID) // an earlier claim must not hold the row
 		outcomes = append(outcomes, store.Outcome{Ref: it.Ref, Status: store.Failed, RetryCount: 2, Error: l.text, At: l.at})
 	}
 	b.settle(t, outcomes...)
