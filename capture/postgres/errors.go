@@ -11,32 +11,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/capture"
-	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 )
 
-const (
-	// maxFailures is the number of failed reads at one position before the log counts as
-	// lost. The delays between them add up to some seconds.
-	maxFailures = 7
-	// refusalTimeout is how long the server may refuse a stream before the refusal counts
-	// as permanent. A predecessor's session may take until wal_sender_timeout to end.
-	refusalTimeout = slotBusyTimeout
-)
-
-// failureCounter counts the errors of runs, to tell permanent failures from lost
-// connections. It belongs to the goroutine of Run.
-type failureCounter struct {
-	consecutive  int       // failures in a row without a new row or position
-	refusedSince time.Time // start of the current series of refusals
-}
-
-// unreadableLogError is a failure at the current position of a run: the server could not
-// decode the WAL, or the source could not decode a message. A single one may be an
-// accident.
-type unreadableLogError struct{ err error }
-
-func (e *unreadableLogError) Error() string { return e.err.Error() }
-func (e *unreadableLogError) Unwrap() error { return e.err }
+// refusalTimeout is how long the server may refuse a stream before the refusal counts as
+// permanent. A predecessor's session may take until wal_sender_timeout to end.
+const refusalTimeout = slotBusyTimeout
 
 // noWalsenderError is a *capture.NoStreamError that may resolve within moments.
 type noWalsenderError struct{ capture.NoStreamError }
@@ -73,7 +53,7 @@ func (s *Source) explainStreamError(err error) error {
 	if transient(pg) {
 		return err
 	}
-	return &unreadableLogError{err}
+	return &fault.UnreadableLogError{Err: err}
 }
 
 // classifyRefusal classifies the error of a stream that did not start. A slot in use and
@@ -83,15 +63,15 @@ func (s *Source) classifyRefusal(ctx context.Context, err error) error {
 	var busy *noWalsenderError
 	held := errors.As(err, &pg) && pg.Code == "55006" // object_in_use
 	if !held && !errors.As(err, &busy) {
-		s.failures.refusedSince = time.Time{}
-		return s.classifyFailure(err, false)
+		s.refusedSince = time.Time{}
+		return s.failures.Classify(err, false, s.resume.Last())
 	}
 
 	now := time.Now()
-	if s.failures.refusedSince.IsZero() {
-		s.failures.refusedSince = now
+	if s.refusedSince.IsZero() {
+		s.refusedSince = now
 	}
-	if waited := now.Sub(s.failures.refusedSince); waited < refusalTimeout {
+	if waited := now.Sub(s.refusedSince); waited < refusalTimeout {
 		return fmt.Errorf("server has refused the stream for %s: %v", waited.Round(time.Millisecond), err) // becomes permanent later
 	}
 	if busy != nil {
@@ -109,29 +89,4 @@ func (s *Source) classifyRefusal(ctx context.Context, err error) error {
 		return readErr
 	}
 	return err // it was released meanwhile
-}
-
-// classifyFailure classifies the error that ended a run. progress means that the run had
-// sent something new. A position that stays unreadable counts as lost, and a snapshot
-// continues after it.
-func (s *Source) classifyFailure(err error, progress bool) error {
-	var row *unrelayableRowError
-	var setup *store.SetupError
-	var fault *unreadableLogError
-	switch {
-	case errors.As(err, &row):
-		return &capture.LostError{Reason: fmt.Sprintf("unrelayable row after position %s: %v", s.resume.Last(), row)}
-	case errors.As(err, &setup) || !errors.As(err, &fault):
-		return err
-	}
-
-	if progress {
-		s.failures.consecutive = 0
-	}
-
-	s.failures.consecutive++
-	if s.failures.consecutive >= maxFailures {
-		return &capture.LostError{Reason: fmt.Sprintf("log unreadable after position %s (%d attempts): %v", s.resume.Last(), s.failures.consecutive, err)}
-	}
-	return fmt.Errorf("read log after %s: %d consecutive failures: %w", s.resume.Last(), s.failures.consecutive, err)
 }

@@ -53,7 +53,7 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 	}
 
 	progress, err := s.readStream(ctx, b.conn, p, out)
-	return s.classifyFailure(s.explainMissingColumns(ctx, err), progress)
+	return s.failures.Classify(s.explainMissingColumns(ctx, err), progress, s.resume.Last())
 }
 
 // locateHistory verifies that the WAL after a position is retained, and that the position

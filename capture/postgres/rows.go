@@ -9,28 +9,13 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
 // byteaOID is the type of bytea (pg_type.dat).
 const byteaOID = 17
-
-// unrelayableRowError means that a row in the WAL cannot be relayed. It has the table
-// and, if there is one, the row's id.
-type unrelayableRowError struct {
-	schema, name, id string
-	err              error
-}
-
-func (e *unrelayableRowError) Error() string {
-	if e.id == "" {
-		return fmt.Sprintf("table %s.%s: %v", e.schema, e.name, e.err)
-	}
-	return fmt.Sprintf("table %s.%s: row %q: %v", e.schema, e.name, e.id, e.err)
-}
-
-func (e *unrelayableRowError) Unwrap() error { return e.err }
 
 // table is an outbox table as Open found it, with its outboxes.
 type table struct {
@@ -150,20 +135,19 @@ type itemReader struct {
 // memory.
 const maxKinds = 1024
 
-// read makes an item from a row, in memory of its own. The error is a
-// *unrelayableRowError.
+// read makes an item from a row, in memory of its own. The error is a *fault.RowError.
 func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.Item, error) {
-	fault := func(err error) (store.Item, error) {
-		return store.Item{}, &unrelayableRowError{schema: rel.schema, name: rel.name, id: string(values[rm.id]), err: err}
+	unreadable := func(err error) (store.Item, error) {
+		return store.Item{}, &fault.RowError{Schema: rel.schema, Table: rel.name, ID: string(values[rm.id]), Err: err}
 	}
 
 	c := &rm.outbox.Layout.Columns
 	if values[rm.id] == nil {
-		return fault(fmt.Errorf("row with NULL in its id column %q cannot be relayed: claims and outcomes need the id", c.ID))
+		return unreadable(fmt.Errorf("row with NULL in its id column %q cannot be relayed: claims and outcomes need the id", c.ID))
 	}
 	if ir.acceptsAnyBytes {
 		if err := checkUTF8(rm, values); err != nil {
-			return fault(err)
+			return unreadable(err)
 		}
 	}
 
@@ -171,14 +155,14 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 	it.Outbox = rm.outbox.Name
 	var err error
 	if it.ID, it.Group, err = ir.identify(rm, values[rm.id], values); err != nil {
-		return fault(err)
+		return unreadable(err)
 	}
 	if rm.kind >= 0 {
 		it.Kind = ir.intern(values[rm.kind])
 	}
 	if rm.retries >= 0 && values[rm.retries] != nil {
 		if it.RetryCount, err = strconv.Atoi(string(values[rm.retries])); err != nil {
-			return fault(fmt.Errorf("%q in column %q is not a count", values[rm.retries], c.RetryCount))
+			return unreadable(fmt.Errorf("%q in column %q is not a count", values[rm.retries], c.RetryCount))
 		}
 	}
 
@@ -190,7 +174,7 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 		return it, nil
 	}
 	if it.Payload, err = decodeColumn(values[rm.payload], rm.hexPayload); err != nil {
-		return fault(fmt.Errorf("payload: %w", err))
+		return unreadable(fmt.Errorf("payload: %w", err))
 	}
 	return it, nil
 }

@@ -46,9 +46,9 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 		return s.classifyRefusal(ctx, err)
 	}
 
-	s.failures.refusedSince = time.Time{}
+	s.refusedSince = time.Time{}
 	progress, err := s.readStream(ctx, conn, streamRange{from: from, until: until, timeout: timeout}, out)
-	return s.classifyFailure(s.explainMissingColumns(ctx, err), progress)
+	return s.failures.Classify(s.explainMissingColumns(ctx, err), progress, s.resume.Last())
 }
 
 // streamRange is the range that a started stream reads.

@@ -36,8 +36,9 @@ type Source struct {
 	confirmed        pglogrepl.LSN // the slot's position
 	repl             *pgconn.PgConn
 
-	failures failureCounter
-	oldest   oldestTransaction
+	failures     fault.FailureCounter
+	refusedSince time.Time // start of the current series of refused streams
+	oldest       oldestTransaction
 
 	offered atomic.Uint64 // highest LSN offered to the receiver since Open
 	acked   atomic.Uint64 // highest acknowledged LSN

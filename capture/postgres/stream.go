@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 )
 
 const (
@@ -163,13 +164,13 @@ func (st *stream) handleData(ctx context.Context, data []byte) error {
 	case pglogrepl.XLogDataByteID:
 		x, err := pglogrepl.ParseXLogData(data[1:])
 		if err != nil {
-			return &unreadableLogError{err}
+			return &fault.UnreadableLogError{Err: err}
 		}
 		st.nudge, st.nudgeAt = minNudge, st.receivedAt.Add(minNudge)
 		st.asm.reader.receivedAt = st.receivedAt
 		b, ready, err := st.asm.message(x.WALData)
 		if err != nil {
-			return &unreadableLogError{err}
+			return &fault.UnreadableLogError{Err: err}
 		}
 		if !ready {
 			return nil
@@ -179,7 +180,7 @@ func (st *stream) handleData(ctx context.Context, data []byte) error {
 	case pglogrepl.PrimaryKeepaliveMessageByteID:
 		k, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
 		if err != nil {
-			return &unreadableLogError{err}
+			return &fault.UnreadableLogError{Err: err}
 		}
 		st.keepalive(k.ServerWALEnd)
 		if k.ReplyRequested {
@@ -188,7 +189,7 @@ func (st *stream) handleData(ctx context.Context, data []byte) error {
 		return nil
 	}
 
-	return &unreadableLogError{fmt.Errorf("unknown message type %q in the stream", data[0])}
+	return &fault.UnreadableLogError{Err: fmt.Errorf("unknown message type %q in the stream", data[0])}
 }
 
 // keepalive records the position up to which the server has sent everything. It is
