@@ -41,10 +41,6 @@ type OpenResult struct {
 	// it are not in the log. The caller closes it before Run. Nil means that the log is
 	// intact from the checkpoint.
 	View store.View
-	// Overlap reports that View may be younger than From. A row that the stream brings
-	// before a marker written after reading the view may then be in both; keep the streamed
-	// copy.
-	Overlap bool
 	// SnapshotReason is one line for the operator: the reason for the snapshot.
 	SnapshotReason string
 	// Discard removes the objects that Open created on the server (a slot), for a caller
