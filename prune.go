@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 const (
@@ -68,7 +69,7 @@ func (r *pruner) run(ctx context.Context) error {
 		if failed {
 			wait = pruneRetryInterval
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := backoff.Sleep(ctx, wait); err != nil {
 			return err
 		}
 	}
@@ -106,7 +107,7 @@ func (r *pruner) pruneTable(ctx context.Context, o *store.Outbox) (ended bool, e
 		if p.From = done.Next; p.From == "" {
 			return true, nil
 		}
-		if err := sleep(ctx, max(minPrunePause, prunePauseFactor*time.Since(began))); err != nil {
+		if err := backoff.Sleep(ctx, max(minPrunePause, prunePauseFactor*time.Since(began))); err != nil {
 			return false, err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // Bounds of the backoff between two connection attempts.
@@ -41,7 +42,8 @@ func Follow(ctx context.Context, src Resumer, from store.Position, out chan<- Ba
 	resume := src.Resume()
 	resume.connected = obs.Connected
 	defer func() { resume.connected = nil }()
-	for wait := minBackoff; ; wait = min(2*wait, maxBackoff) {
+	reconnect := backoff.Doubling{Min: minBackoff, Max: maxBackoff}
+	for {
 		err := src.Run(ctx, Span{From: from}, out)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -50,11 +52,12 @@ func Follow(ctx context.Context, src Resumer, from store.Position, out chan<- Ba
 			return err
 		}
 		if resume.progress {
-			wait = minBackoff
+			reconnect.Reset()
 		}
+		wait := reconnect.Next()
 		pause := wait - rand.N(wait/5)
 		obs.Disconnected(err, pause)
-		if err := sleep(ctx, pause); err != nil {
+		if err := backoff.Sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
@@ -66,15 +69,4 @@ func IsFinal(err error) bool {
 	var other *OriginError
 	var setup *store.SetupError
 	return errors.As(err, &lost) || errors.As(err, &other) || errors.As(err, &setup) || errors.Is(err, store.ErrInterrupted)
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

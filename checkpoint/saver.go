@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // Store writes the checkpoint row; see store.Checkpoints.
@@ -120,8 +121,8 @@ func (k *Saver) saveLoop(ctx context.Context) error {
 }
 
 func (k *Saver) saveWithRetry(ctx context.Context) error {
-	const minWait, maxWait = 100 * time.Millisecond, 5 * time.Second
-	for wait := minWait; ; wait = min(2*wait, maxWait) {
+	retry := backoff.Doubling{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+	for {
 		err := k.saveOnce(ctx)
 		if err == nil || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrInterrupted) {
 			return err
@@ -130,10 +131,8 @@ func (k *Saver) saveWithRetry(ctx context.Context) error {
 			return ctx.Err()
 		}
 		k.Observer.SaveFailed(err)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
+		if err := retry.Wait(ctx); err != nil {
+			return err
 		}
 	}
 }

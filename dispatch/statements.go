@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // maxStatementRows limits a claim or outcome statement, so that a new row does not wait
@@ -182,8 +183,8 @@ func (d *Dispatcher) reportLocked(batch []outcome, results []store.SettleResult)
 // refuses the statement. It returns the number of calls. If the database is unreachable it
 // retries indefinitely: the rows are safe where they are.
 func (d *Dispatcher) retryStore(ctx context.Context, op string, do func() error) (tries int, err error) {
-	const minWait, maxWait = 20 * time.Millisecond, 2 * time.Second
-	for wait := minWait; ; wait = min(2*wait, maxWait) {
+	retry := backoff.Doubling{Min: 20 * time.Millisecond, Max: 2 * time.Second}
+	for {
 		tries++
 		err := do()
 		if err == nil {
@@ -194,10 +195,8 @@ func (d *Dispatcher) retryStore(ctx context.Context, op string, do func() error)
 			return tries, err
 		}
 		d.obs.StoreFailed(op, err)
-		select {
-		case <-ctx.Done():
-			return tries, ctx.Err()
-		case <-time.After(wait):
+		if err := retry.Wait(ctx); err != nil {
+			return tries, err
 		}
 	}
 }

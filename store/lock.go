@@ -12,6 +12,9 @@ import (
 // a ping, even if the holder dies.
 const MinLockLease = 4 * time.Second
 
+// CloseTimeout bounds the end of a session on a server that may be gone.
+const CloseTimeout = time.Second
+
 // Locker lets one relay of a name lead at a time. The lock provides liveness: two relays do
 // not take leadership from each other in turns. The epoch provides safety, even against a
 // relay that still believes in a lost lock.

@@ -10,6 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
 )
 
 const (
@@ -22,8 +24,6 @@ const (
 	silenceTimeout = 2500 * time.Millisecond
 	// pingTimeout bounds that ping.
 	pingTimeout = 3 * time.Second
-	// closeTimeout bounds closing a cursor.
-	closeTimeout = time.Second
 )
 
 // cursor is a change stream opened on one server. It runs the commands itself and never
@@ -210,7 +210,7 @@ func (c *cursor) close(ctx context.Context) {
 		c.prefetched = nil
 	}
 
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.CloseTimeout)
 	defer cancel()
 	if c.id != 0 {
 		_, _ = c.run(ctx, bson.D{{Key: "killCursors", Value: "$cmd.aggregate"}, {Key: "cursors", Value: bson.A{c.id}}})

@@ -11,6 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
@@ -104,10 +105,8 @@ func (s *Source) tryPosition(ctx context.Context, db *mongo.Database, sv *server
 		if !errors.As(err, new(*fault.UnreadableLogError)) || try == maxTries {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(tryInterval):
+		if err := backoff.Sleep(ctx, tryInterval); err != nil {
+			return err
 		}
 		switch _, now := s.ready(ctx); {
 		case errors.As(now, new(*fault.UnreadableLogError)):

@@ -3,11 +3,11 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -78,9 +78,6 @@ type sessionLostError struct{ err error }
 func (e *sessionLostError) Error() string { return e.err.Error() }
 func (e *sessionLostError) Unwrap() error { return e.err }
 
-// closeTimeout bounds the closing handshake, because the server may be unreachable.
-const closeTimeout = 2 * time.Second
-
 // close closes the session after its current statement.
 func (c *control) close() {
 	<-c.sem
@@ -101,7 +98,7 @@ func closeSession(conn *pgconn.PgConn) {
 	if conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
 	defer cancel()
 	done := conn.CleanupDone()
 	_ = conn.Close(ctx) // the session is dropped either way

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -91,10 +92,8 @@ func (e *diagnosis) checkHiddenTransactions(ctx context.Context, effect string) 
 
 	watch := min(hiddenTimeout, e.source.cfg.SlotTimeout)
 	for until := time.Now().Add(watch); len(left) > 0 && time.Now().Before(until); {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(hiddenPollInterval):
+		if err := backoff.Sleep(ctx, hiddenPollInterval); err != nil {
+			return err
 		}
 		now, err := e.findHidden(ctx)
 		if err != nil {

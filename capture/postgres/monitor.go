@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -115,10 +116,7 @@ func (s *Source) watchShutdown(ctx context.Context, st *stream) {
 			st.fail(fmt.Errorf("server is shutting down: %w", err))
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second): // the connection was lost, or no session is available
-		}
+		_ = backoff.Sleep(ctx, time.Second) // the connection was lost, or no session is available
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store/backoff"
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
@@ -42,7 +43,7 @@ func (s *Source) trim(ctx context.Context) error {
 		default:
 			return err
 		}
-		_ = pause(ctx, trimInterval) // the next round sees the end of the context
+		_ = backoff.Sleep(ctx, trimInterval) // the next round sees the end of the context
 	}
 }
 
@@ -63,7 +64,7 @@ func (s *Source) trimAll(ctx context.Context) error {
 		if !more {
 			return nil
 		}
-		if err := pause(ctx, trimPause); err != nil {
+		if err := backoff.Sleep(ctx, trimPause); err != nil {
 			return err
 		}
 	}
@@ -97,15 +98,4 @@ func (s *Source) trimOnce(ctx context.Context, acked int64) (more bool, err erro
 		return err
 	})
 	return more, err
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

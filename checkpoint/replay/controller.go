@@ -222,15 +222,3 @@ func notify(signal chan struct{}) {
 	default:
 	}
 }
-
-// sleep waits for d, or for the end of the context.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}

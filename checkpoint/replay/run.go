@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // jobRun is a running job.
@@ -53,7 +54,7 @@ func (d *Controller) runJob(ctx context.Context, j *store.Job) error {
 // run.
 func (d *Controller) watchJob(ctx context.Context, id string) error {
 	for {
-		if err := sleep(ctx, requestPollInterval); err != nil {
+		if err := backoff.Sleep(ctx, requestPollInterval); err != nil {
 			return err
 		}
 		now := store.Job{ID: id}

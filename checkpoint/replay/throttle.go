@@ -3,6 +3,8 @@ package replay
 import (
 	"context"
 	"time"
+
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 const (
@@ -74,7 +76,7 @@ func (r *jobRun) pauseAfter(began time.Time) time.Duration {
 
 // throttle pauses after a page that started at began, if live rows flow.
 func (r *jobRun) throttle(ctx context.Context, began time.Time) error {
-	return sleep(ctx, r.pauseAfter(began))
+	return backoff.Sleep(ctx, r.pauseAfter(began))
 }
 
 // rateLimiter bounds the rows that are sent per second. The zero value has no bound.

@@ -10,6 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // requestFlags say where requests for the leader are written: to the database, or through
@@ -134,10 +135,8 @@ func (f *leaderFlags) await(ctx context.Context, p *program, check func(ctx cont
 		if now.Sub(began) < fastRequestPollPeriod {
 			pause = fastRequestPollInterval
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
+		if err := backoff.Sleep(ctx, pause); err != nil {
+			return err
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 const (
@@ -145,10 +146,8 @@ func (c *statusCommand) watch(ctx context.Context, p *program, client *admin.Cli
 		if err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if backoff.Sleep(ctx, time.Duration(c.Watch)) != nil {
 			return nil
-		case <-time.After(time.Duration(c.Watch)):
 		}
 	}
 }

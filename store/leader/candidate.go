@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 const (
@@ -54,10 +55,8 @@ func (c *Candidate) Compete(ctx context.Context) (*Tenure, error) {
 			c.Observer.LockFailed(err)
 		}
 
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(tryInterval):
+		if err := backoff.Sleep(ctx, tryInterval); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -22,8 +22,6 @@ const (
 	// commandTimeout bounds a command on the relay's critical path: a silent server delays
 	// a claim by this much.
 	commandTimeout = store.MinLockLease
-	// closeTimeout bounds closing a session or cursor on a server that may be gone.
-	closeTimeout = time.Second
 	// viewTimeout bounds each batch when whole collections are read.
 	viewTimeout = 10 * time.Minute
 )
@@ -102,7 +100,7 @@ func (v *server) disconnect() {
 	if v.conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
 	defer cancel()
 	v.conn.writeSession.EndSession(ctx)
 	v.conn.outcomeSession.EndSession(ctx)
@@ -110,7 +108,7 @@ func (v *server) disconnect() {
 }
 
 func disconnect(client *mongo.Client) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
 	defer cancel()
 	_ = client.Disconnect(ctx) // best effort
 }
@@ -256,7 +254,7 @@ func forEach(ctx context.Context, wait time.Duration, in *mongo.Collection, filt
 	}
 
 	defer func() {
-		closing, done := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		closing, done := context.WithTimeout(context.WithoutCancel(ctx), store.CloseTimeout)
 		defer done()
 		_ = docs.Close(closing) // docs.Err returns its error
 	}()

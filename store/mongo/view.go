@@ -109,7 +109,7 @@ func (v *view) Drop() {
 	if v.session == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
 	defer cancel()
 	v.session.EndSession(ctx)
 }

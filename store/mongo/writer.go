@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 	"github.com/sluicebox/sluicebox/store/internal/session"
 )
@@ -128,12 +129,7 @@ func (w *writer) transact(ctx context.Context, wait time.Duration, do func(conte
 // retryPause waits before the next try; it returns false if the context has ended.
 func retryPause(ctx context.Context, try int) bool {
 	pause := min(maxRetryPause, time.Millisecond<<min(try, 10))
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(pause/2 + rand.N(pause/2)):
-		return true
-	}
+	return backoff.Sleep(ctx, pause/2+rand.N(pause/2)) == nil
 }
 
 // runOnce runs do in one transaction.
@@ -152,7 +148,7 @@ func (w *writer) runOnce(ctx context.Context, began time.Time, do func(context.C
 		return err
 	}
 
-	aborting, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	aborting, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.CloseTimeout)
 	defer cancel()
 	_ = w.conn.writeSession.AbortTransaction(aborting) // err is the cause
 	return err

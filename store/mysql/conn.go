@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	// closeTimeout limits the closing handshake with a server that may be gone.
-	closeTimeout = time.Second
 	// maxStatements is the maximum number of prepared statements per session.
 	maxStatements = 200
 	// maxDeadlockTries limits how often a transaction starts over after a deadlock.
@@ -74,11 +72,11 @@ func (c *conn) open(ctx context.Context, level string) (err error) {
 	return c.rollback(ctx)
 }
 
-// close ends the session. It takes at most closeTimeout and must be called once.
+// close ends the session. It takes at most store.CloseTimeout and must be called once.
 func (c *conn) close() {
 	close(c.closed)
 	if c.wire.Conn != nil {
-		_ = c.wire.SetDeadline(time.Now().Add(closeTimeout)) // the session is closed either way
+		_ = c.wire.SetDeadline(time.Now().Add(store.CloseTimeout)) // the session is closed either way
 	}
 	if c.sqlConn != nil {
 		_ = c.sqlConn.Close()

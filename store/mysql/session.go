@@ -121,6 +121,9 @@ func (l *link) detach() *conn {
 // end it. It is well below store.MinLockLease.
 const keepAliveInterval = 1500 * time.Millisecond
 
+// pingTimeout bounds the ping of an idle session.
+const pingTimeout = time.Second
+
 // runKeepAlive pings a session until it is closed. It skips a session that is serving a
 // call.
 func (l *link) runKeepAlive(c *conn) {
@@ -142,7 +145,7 @@ func (l *link) ping(c *conn) {
 	}
 	ctx, cancel := l.lifetime.Bind(context.Background())
 	defer cancel()
-	ctx, stop := context.WithTimeout(ctx, closeTimeout)
+	ctx, stop := context.WithTimeout(ctx, pingTimeout)
 	defer stop()
 	if err := c.sqlConn.PingContext(ctx); err != nil {
 		l.Drop()

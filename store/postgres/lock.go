@@ -191,12 +191,12 @@ func (l *lock) Watch(ctx context.Context) error {
 }
 
 // Release implements store.Lock. It returns when the connection is closed, or after
-// closeTimeout if the server does not respond.
+// store.CloseTimeout if the server does not respond.
 func (l *lock) Release() {
 	l.Lock.Release()
 	select {
 	case <-l.conn.PgConn().CleanupDone():
-	case <-time.After(closeTimeout):
+	case <-time.After(store.CloseTimeout):
 	}
 	l.lifetime.Remove(l)
 }

@@ -13,13 +13,10 @@ import (
 	sessions "github.com/sluicebox/sluicebox/store/internal/session"
 )
 
-// closeTimeout bounds the closing handshake, because the server may be unreachable.
-const closeTimeout = time.Second
-
 // discard closes a connection. If its call was cancelled, closing continues in the
 // background, because it also cancels the statement; Close waits for it.
 func discard(life *lifetime.Lifetime, conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
 	defer cancel()
 	_ = conn.Close(ctx) // the connection is dropped either way
 	done := conn.PgConn().CleanupDone()

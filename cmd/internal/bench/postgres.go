@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -129,9 +130,8 @@ func (s *postgresServer) drop(ctx context.Context, name string) error {
 		if !errors.As(err, &pg) || pg.Code != "55006" { // object_in_use
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
+		if err := backoff.Sleep(ctx, 20*time.Millisecond); err != nil {
+			return err
 		}
 	}
 	_, err := s.conn.Exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // blockedLatency measures the latency of other groups while the rows of one group are
@@ -55,7 +56,7 @@ func relayIdle(ctx context.Context, b *bench) (figures, error) {
 			if err != nil {
 				return nil, err
 			}
-			if err := errors.Join(t.wait(ctx), b.sleep(ctx, warmUp)); err != nil {
+			if err := errors.Join(t.wait(ctx), backoff.Sleep(ctx, warmUp)); err != nil {
 				return nil, err
 			}
 			profiled := b.profile(ctx, p, pr)
@@ -77,7 +78,7 @@ func (b *bench) measureIdle(ctx context.Context, p *benchDatabase, pr *process) 
 	if uncounted != nil && !errors.Is(uncounted, errNotMeasured) {
 		return nil, uncounted
 	}
-	if err := b.sleep(ctx, b.opts.Duration); err != nil {
+	if err := backoff.Sleep(ctx, b.opts.Duration); err != nil {
 		return nil, err
 	}
 
@@ -96,15 +97,6 @@ func (b *bench) measureIdle(ctx context.Context, p *benchDatabase, pr *process) 
 	after, err := p.scans(ctx)
 	f[scans] = float64(after-scansBefore) / took.Minutes()
 	return f, err
-}
-
-func (b *bench) sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // metric returns a metric of the relay that has no labels.

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // mongoRemoval returns the statements that remove everything of the named
@@ -45,7 +47,7 @@ func closeMongo(ctx context.Context, client *mongo.Client) {
 	if client == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.CloseTimeout)
 	defer cancel()
 	_ = client.Disconnect(ctx) // the server may be gone
 }
@@ -63,10 +65,8 @@ func (m *mongoDatabase) awaitEnds(ctx context.Context, client *mongo.Client) err
 		if !used[m.name] {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if backoff.Sleep(ctx, settlePollInterval) != nil {
 			return errors.New("wait for clients of the database to end: timeout")
-		case <-time.After(settlePollInterval):
 		}
 	}
 }

@@ -184,9 +184,9 @@ func (s *postgresSession) commit(ctx context.Context, o order) error {
 
 func (s *postgresSession) close() { closeConn(s.conn) }
 
-// closeConn closes a connection. It waits at most closeTimeout for the server.
+// closeConn closes a connection. It waits at most store.CloseTimeout for the server.
 func closeConn(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
 	defer cancel()
 	_ = conn.Close(ctx) // the server may be gone
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // endPollInterval is the time between two checks for remaining sessions.
@@ -97,10 +99,8 @@ func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error 
 				return fmt.Errorf("terminate relay sessions: %w", err)
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(endPollInterval):
+		if err := backoff.Sleep(ctx, endPollInterval); err != nil {
+			return err
 		}
 	}
 }

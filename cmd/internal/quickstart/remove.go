@@ -20,8 +20,6 @@ func newName() string {
 }
 
 const (
-	// closeTimeout limits the closing of a connection.
-	closeTimeout = time.Second
 	// endTimeout is the time that closed sessions have to end on the server before the
 	// quickstart kills them there. They then have killTimeout to end.
 	endTimeout  = 10 * time.Second

@@ -36,7 +36,7 @@ func (d *mongoDatabase) connect(what string) (*mongo.Database, error) {
 
 // disconnect closes the client of a database, with a timeout.
 func disconnect(db *mongo.Database) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
 	defer cancel()
 	_ = db.Client().Disconnect(ctx)
 }

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/sluicebox/sluicebox/store"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
@@ -101,7 +102,7 @@ func (s *changeStream) runCommand(ctx context.Context, command bson.D) (bson.Raw
 
 // close ends the stream, with a timeout.
 func (s *changeStream) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
 	defer cancel()
 	if s.cursor != 0 {
 		_, _ = s.runCommand(ctx, bson.D{{Key: "killCursors", Value: s.dec.collection}, {Key: "cursors", Value: bson.A{s.cursor}}})

@@ -141,7 +141,7 @@ func isEmptyQuery(err error) bool {
 }
 
 func (s *mysqlSession) close() {
-	_ = s.netConn.SetDeadline(time.Now().Add(closeTimeout))
+	_ = s.netConn.SetDeadline(time.Now().Add(store.CloseTimeout))
 	_ = s.conn.Close() // its error does not matter
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -22,7 +23,6 @@ const (
 	// client (see capture/postgres). So a status is sent at the start of a silence, and then
 	// at growing intervals.
 	minStatusInterval = 5 * time.Millisecond
-	closeTimeout      = time.Second
 )
 
 // slotStream reads the slot. It belongs to the goroutine of run.
@@ -87,7 +87,7 @@ func (s *slotStream) run(ctx context.Context, maxRows int, take func([]row) erro
 		}
 	}
 
-	_ = conn.SetWriteDeadline(time.Now().Add(closeTimeout))
+	_ = conn.SetWriteDeadline(time.Now().Add(store.CloseTimeout))
 	_ = s.status(time.Now()) // the rows are completed even if the server does not receive it
 	return ctx.Err()
 }
@@ -191,8 +191,8 @@ func (s *slotStream) status(now time.Time) error {
 
 // closeConn closes a connection. It waits for the cleanup of an aborted call.
 func closeConn(conn *pgconn.PgConn) {
-	_ = conn.Conn().SetDeadline(time.Now().Add(closeTimeout))
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	_ = conn.Conn().SetDeadline(time.Now().Add(store.CloseTimeout))
+	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
 	defer cancel()
 	ended := conn.CleanupDone()
 	_ = conn.Close(ctx) // its error does not matter
