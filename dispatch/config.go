@@ -1,10 +1,10 @@
 package dispatch
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"time"
+
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // Config configures the dispatcher of one sink.
@@ -129,10 +129,10 @@ func DefaultConfig() Config {
 
 // Validate reports every value that is out of range, by configuration key.
 func (c *Config) Validate() error {
-	var errs []error
+	var bad store.FieldErrors
 	atLeast := func(key string, v, minimum int64) {
 		if v < minimum {
-			errs = append(errs, fmt.Errorf("%s is %d, must be at least %d", key, v, minimum))
+			bad.Add(key, "is %d, must be at least %d", v, minimum)
 		}
 	}
 
@@ -142,31 +142,31 @@ func (c *Config) Validate() error {
 	atLeast("buffer-bytes", c.BufferBytes, 1)
 	atLeast("max-retries", int64(c.MaxRetries), 0)
 	if c.BackoffInitial <= 0 {
-		errs = append(errs, fmt.Errorf("backoff.initial is %s, must be above 0", c.BackoffInitial))
+		bad.Add("backoff.initial", "is %s, must be above 0", c.BackoffInitial)
 	}
 	if c.BackoffMax < c.BackoffInitial {
-		errs = append(errs, fmt.Errorf("backoff.max is %s, must not be below backoff.initial (%s)", c.BackoffMax, c.BackoffInitial))
+		bad.Add("backoff.max", "is %s, must not be below backoff.initial (%s)", c.BackoffMax, c.BackoffInitial)
 	}
 	if c.ProofWait <= 0 {
-		errs = append(errs, fmt.Errorf("proof-wait is %s, must be above 0", c.ProofWait))
+		bad.Add("proof-wait", "is %s, must be above 0", c.ProofWait)
 	}
 	if c.RetryAfterMax <= 0 {
-		errs = append(errs, fmt.Errorf("retry-after-max is %s, must be above 0", c.RetryAfterMax))
+		bad.Add("retry-after-max", "is %s, must be above 0", c.RetryAfterMax)
 	}
 	if c.GiveUpAfter < 0 {
-		errs = append(errs, fmt.Errorf("give-up-after is %s, must not be negative", c.GiveUpAfter))
+		bad.Add("give-up-after", "is %s, must not be negative", c.GiveUpAfter)
 	}
 	if c.TakeoverWait < 0 {
-		errs = append(errs, fmt.Errorf("takeover-wait is %s, must not be negative", c.TakeoverWait))
+		bad.Add("takeover-wait", "is %s, must not be negative", c.TakeoverWait)
 	}
-	oneOf(&errs, "on-failed", c.OnFailed, Continue, Block)
-	oneOf(&errs, "ungrouped", c.Ungrouped, FIFO, Parallel)
-	oneOf(&errs, "retry.compat", c.Compat, CompatNone, CompatFlowCatalyst, CompatPostbox)
-	return errors.Join(errs...)
+	oneOf(&bad, "on-failed", c.OnFailed, Continue, Block)
+	oneOf(&bad, "ungrouped", c.Ungrouped, FIFO, Parallel)
+	oneOf(&bad, "retry.compat", c.Compat, CompatNone, CompatFlowCatalyst, CompatPostbox)
+	return bad.Err()
 }
 
-func oneOf[T ~string](errs *[]error, key string, v T, choices ...T) {
+func oneOf[T ~string](bad *store.FieldErrors, key string, v T, choices ...T) {
 	if !slices.Contains(choices, v) {
-		*errs = append(*errs, fmt.Errorf("%s is %q, must be one of %q", key, v, choices))
+		bad.Add(key, "is %q, must be one of %q", v, choices)
 	}
 }

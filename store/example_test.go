@@ -119,7 +119,7 @@ func ExampleLayout() {
 	// Output:
 	// <nil>
 	// false [sent_at failed_at last_error]
-	// layout orders: columns.failed: no failed column is named
+	// layout orders: columns.failed is not set; name the column
 }
 
 // Read the message group from inside the payload.

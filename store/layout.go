@@ -1,7 +1,6 @@
 package store
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -140,56 +139,49 @@ func (l *Layout) ConfigKey(column string) string {
 }
 
 // Validate returns everything that is missing or contradictory in the layout, in one error.
-// Each message is "layout NAME: KEY: TEXT", with the configuration key.
+// Each of them is a *FieldError.
 func (l *Layout) Validate() error {
-	var errs []error
-	add := func(err error) {
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
+	var bad FieldErrors
 	need := func(column, key string) {
 		if column == "" {
-			add(l.fieldError("columns."+key, "no %s column is named", key))
+			bad.Add("columns."+key, "is not set; name the column")
 		}
 	}
 	need(l.Columns.ID, "id")
 	need(l.Columns.Payload, "payload")
-	add(l.validateColumns())
+	l.validateColumns(&bad)
 	if len(l.GroupPath) > 0 && l.Columns.Group == "" {
-		add(l.fieldError("group-path", "needs columns.group, the column with the JSON; name the payload's column there to find the group in the payload"))
+		bad.Add("group-path", "needs columns.group, the column with the JSON; name the payload's column there to find the group in the payload")
 	}
 
 	switch l.State {
 	case StateWords:
 		need(l.Columns.Status, "status")
-		add(validateStates(l, "words", l.Words, "word", func(word string) bool { return word != "" }))
+		validateStates(&bad, "words", l.Words, "word", func(word string) bool { return word != "" })
 	case StateNumbers:
 		need(l.Columns.Status, "status")
-		add(validateStates(l, "numbers", l.Numbers, "number", func(int) bool { return true }))
-		add(l.validateReasons())
+		validateStates(&bad, "numbers", l.Numbers, "number", func(int) bool { return true })
+		l.validateReasons(&bad)
 	case StateTimestamps:
 		need(l.Columns.Delivered, "delivered")
 		need(l.Columns.Failed, "failed")
 	case StateNone:
 	default:
-		add(l.fieldError("state", "is required"))
+		bad.Add("state", "is required")
 	}
 
-	return errors.Join(errs...)
-}
-
-func (l *Layout) fieldError(key, format string, args ...any) error {
-	return fmt.Errorf("layout %s: %s: "+format, append([]any{l.Name, key}, args...)...)
+	for i, err := range bad {
+		bad[i] = fmt.Errorf("layout %s: %w", l.Name, err)
+	}
+	return bad.Err()
 }
 
 // validateColumns rejects a column with two meanings, because a claim would settle the row,
 // or a text would overwrite its state. A column that is only read may have several keys.
-func (l *Layout) validateColumns() error {
+func (l *Layout) validateColumns(bad *FieldErrors) {
 	c := &l.Columns
 	written := c.written()
 	seen := map[string]string{}
-	var errs []error
 	for _, n := range l.NamedColumns() {
 		other, taken := seen[n.Column]
 		if !taken {
@@ -198,31 +190,26 @@ func (l *Layout) validateColumns() error {
 		}
 		both := slices.Contains([]string{other, n.Key}, "columns.id") && slices.Contains([]string{other, n.Key}, "columns.payload")
 		if (both || slices.Contains(written, n.Column)) && n.Key != "order-by" {
-			errs = append(errs, l.fieldError(n.Key, "column %q is used for both %s and %s", n.Column, other, n.Key))
+			bad.Add(n.Key, "is column %q, which %s is too", n.Column, other)
 		}
 	}
-
-	return errors.Join(errs...)
 }
 
 // validateStates requires a distinct value for each status.
-func validateStates[V comparable](l *Layout, section string, values map[Status]V, what string, is func(V) bool) error {
+func validateStates[V comparable](bad *FieldErrors, section string, values map[Status]V, what string, is func(V) bool) {
 	seen := map[V]Status{}
-	var errs []error
 	for s := Pending; s <= Failed; s++ {
 		key := section + "." + strings.ToLower(s.String())
 		v, ok := values[s]
 		if !ok || !is(v) {
-			errs = append(errs, l.fieldError(key, "no %s for %s", what, s))
+			bad.Add(key, "is not set; %s needs a %s", s, what)
 			continue
 		}
 		if other, taken := seen[v]; taken {
-			errs = append(errs, l.fieldError(key, "%s stands for both %s and %s", quoted(v), other, s))
+			bad.Add(key, "is %s, which stands for %s too", quoted(v), other)
 		}
 		seen[v] = s
 	}
-
-	return errors.Join(errs...)
 }
 
 // quoted formats a value as in configurations: numbers bare, words in quotes.
@@ -234,17 +221,15 @@ func quoted(v any) string {
 }
 
 // validateReasons rejects a failure code that is also the number of another status.
-func (l *Layout) validateReasons() error {
-	var errs []error
+func (l *Layout) validateReasons(bad *FieldErrors) {
 	for r := ReasonBadRequest; r <= ReasonInternal; r++ {
 		n, ok := l.FailedNumbers[r]
 		for s := Pending; ok && s < Failed; s++ {
 			if have, given := l.Numbers[s]; given && have == n {
-				errs = append(errs, l.fieldError("failed-numbers."+r.String(), "%d stands for both %s and %s", n, s, Failed))
+				bad.Add("failed-numbers."+r.String(), "is %d, which stands for %s too", n, s)
 			}
 		}
 	}
-	return errors.Join(errs...)
 }
 
 // FlowCatalyst is the layout of the two tables of the FlowCatalyst outbox processor: the

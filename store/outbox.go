@@ -79,7 +79,7 @@ func (o *Outbox) validate(takeover time.Duration) error {
 		errs = append(errs, fmt.Errorf("outbox %q: a takeover timeout needs written claims; set claims: on, or take over at once", o.Name))
 	}
 	if err := o.ValidateRetention(); err != nil {
-		errs = append(errs, err)
+		errs = append(errs, fmt.Errorf("outbox %q: %w", o.Name, err))
 	}
 
 	return errors.Join(errs...)

@@ -22,7 +22,10 @@ func (p *PruneRequest) Validate(o *Outbox) error {
 	if p.Limit <= 0 {
 		return fmt.Errorf("outbox %s: limit %d must be positive", o.Name, p.Limit)
 	}
-	return o.validatePrunable()
+	if err := o.validatePrunable(); err != nil {
+		return fmt.Errorf("outbox %q: %w", o.Name, err)
+	}
+	return nil
 }
 
 // PruneResult is the result of Prune.
@@ -64,14 +67,14 @@ func (l *Layout) DeliveredTime() string {
 }
 
 // ValidateRetention reports whether the outbox's delivered rows can be deleted after
-// Retention. The error is a *SetupError.
+// Retention. The error is a *SetupError and does not name the outbox.
 func (o *Outbox) ValidateRetention() error {
 	switch {
 	case o.Retention == 0:
 		return nil
 	case o.Retention < 0:
 		return &SetupError{
-			Problem: fmt.Sprintf("outbox %q: retention %s must not be negative", o.Name, o.Retention),
+			Problem: fmt.Sprintf("retention %s must not be negative", o.Retention),
 			Remedy:  "use a duration such as 168h, or 0 to keep delivered rows",
 		}
 	}
@@ -82,7 +85,7 @@ func (o *Outbox) ValidateRetention() error {
 func (o *Outbox) validatePrunable() error {
 	l := &o.Layout
 	fault := func(why, remedy string) error {
-		return &SetupError{Problem: fmt.Sprintf("outbox %q: delivered rows cannot be pruned: layout %s %s", o.Name, l.Name, why), Remedy: remedy}
+		return &SetupError{Problem: fmt.Sprintf("delivered rows cannot be pruned: layout %s %s", l.Name, why), Remedy: remedy}
 	}
 	const leave = "remove the retention"
 	switch {

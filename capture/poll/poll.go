@@ -2,8 +2,6 @@ package poll
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -51,27 +49,26 @@ func DefaultBackoff() Backoff {
 
 // Validate reports every value that is out of range, with its configuration key.
 func (c *Config) Validate() error {
-	var errs []error
-	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var bad store.FieldErrors
 	if c.Interval <= 0 {
-		fault("poll-interval is %s, must be above 0", c.Interval)
+		bad.Add("poll-interval", "is %s, must be above 0", c.Interval)
 	}
 	if c.BatchSize < 1 {
-		fault("poll-batch-size is %d, must be at least 1", c.BatchSize)
+		bad.Add("poll-batch-size", "is %d, must be at least 1", c.BatchSize)
 	}
 	if c.Backoff.Threshold < 1 {
-		fault("poll-backoff.threshold is %d, must be at least 1", c.Backoff.Threshold)
+		bad.Add("poll-backoff.threshold", "is %d, must be at least 1", c.Backoff.Threshold)
 	}
 	if c.Backoff.Multiplier < 1 {
-		fault("poll-backoff.multiplier is %d, must be at least 1 (1 disables backoff)", c.Backoff.Multiplier)
+		bad.Add("poll-backoff.multiplier", "is %d, must be at least 1 (1 disables backoff)", c.Backoff.Multiplier)
 	}
 	if c.Backoff.Max <= 0 {
-		fault("poll-backoff.max is %s, must be above 0", c.Backoff.Max)
+		bad.Add("poll-backoff.max", "is %s, must be above 0", c.Backoff.Max)
 	}
 	if len(c.Outboxes) == 0 {
-		fault("outboxes: none configured")
+		bad.Add("outboxes", "has no entry")
 	}
-	return errors.Join(errs...)
+	return bad.Err()
 }
 
 // Lanes is the source's view of the lanes that receive its rows. Its answers may be outdated

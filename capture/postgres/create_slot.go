@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/capture"
-	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -26,6 +25,8 @@ type OldTransactionError struct {
 	PID int
 	// Age is how long it has been open, as far as the role may see it.
 	Age time.Duration
+
+	description string // the transaction with its age and session
 }
 
 // Unwrap makes the error a *capture.NoStreamError.
@@ -200,25 +201,16 @@ func (s *Source) findOldestTransaction(ctx context.Context, conn *pgx.Conn) (*Ol
 	}
 
 	old := &OldTransactionError{PID: pid, Age: s.oldest.age(xid, open)}
-	old.SetupError = oldTransactionSetupError(s.cfg.Name, old, gid)
-	if pid != 0 {
-		old.Problem += fmt.Sprintf(" (user %q, application %q, its query began %s)", user, application, formatAgo(query))
-	}
-	return old, nil
-}
-
-func oldTransactionSetupError(slot string, old *OldTransactionError, gid string) store.SetupError {
 	since := fmt.Sprintf("open since %s, for %s", time.Now().Add(-old.Age).UTC().Format(time.RFC3339), old.Age.Round(100*time.Millisecond))
-	if old.PID == 0 {
-		return store.SetupError{
-			Problem: fmt.Sprintf("replication slot %s waits for the prepared transaction %q, %s", slot, gid, since),
-			Remedy:  "commit it or roll it back, in its database: `ROLLBACK PREPARED '…';` (SELECT * FROM pg_prepared_xacts)",
-		}
+	if pid == 0 {
+		old.description = fmt.Sprintf("the prepared transaction %q, %s", gid, since)
+		old.Remedy = "commit it or roll it back, in its database: `ROLLBACK PREPARED '…';` (SELECT * FROM pg_prepared_xacts)"
+	} else {
+		old.description = fmt.Sprintf("the transaction of pid %d, %s (user %q, application %q, its query began %s)", pid, since, user, application, formatAgo(query))
+		old.Remedy = fmt.Sprintf("the relay retries until it has ended; `SELECT pg_terminate_backend(%d);` ends it", pid)
 	}
-	return store.SetupError{
-		Problem: fmt.Sprintf("replication slot %s waits for the transaction of pid %d, %s", slot, old.PID, since),
-		Remedy:  fmt.Sprintf("the relay retries until it has ended; `SELECT pg_terminate_backend(%d);` ends it", old.PID),
-	}
+	old.Problem = fmt.Sprintf("replication slot %s waits for %s", s.cfg.Name, old.description)
+	return old, nil
 }
 
 func formatAgo(seconds *float64) string {

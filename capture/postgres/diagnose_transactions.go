@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,8 +39,7 @@ func (e *diagnosis) checkTransactions(ctx context.Context) error {
 		remedies = []string{terminateComment, terminateStatement(old.PID)}
 	}
 
-	_, since, _ := strings.Cut(old.Problem, " waits for ")
-	e.Add("transactions", store.GradeAdvice, since+": "+effect, remedies...)
+	e.Add("transactions", store.GradeAdvice, old.description+": "+effect, remedies...)
 	return nil
 }
 

@@ -359,7 +359,7 @@ func TestConfigValidate(t *testing.T) {
 		"configured twice":            func(c *postgres.Config) { c.Outboxes = []store.Outbox{flowBox, flowBox} },
 		"has no name":                 func(c *postgres.Config) { c.Outboxes = []store.Outbox{{Table: "t", Layout: flowBox.Layout}} },
 		"no table":                    func(c *postgres.Config) { c.Outboxes = []store.Outbox{{Name: "n", Layout: flowBox.Layout}} },
-		"no id column":                func(c *postgres.Config) { c.Outboxes = []store.Outbox{bad} },
+		"columns.id is not set":       func(c *postgres.Config) { c.Outboxes = []store.Outbox{bad} },
 		"claim time column": func(c *postgres.Config) {
 			c.TakeoverTimeout, c.Outboxes = 1, []store.Outbox{noTime}
 		},

@@ -180,15 +180,15 @@ func (d *decoder) checkSource(s *Source) {
 	d.checkPolling(s)
 }
 
-// checkPolling validates the keys in package poll, whose messages start with the key.
+// checkPolling validates the keys in package poll.
 func (d *decoder) checkPolling(s *Source) {
 	c := poll.Config{Interval: s.PollInterval, BatchSize: s.PollBatchSize, Backoff: poll.Backoff(s.PollBackoff)}
-	for _, text := range errorTexts(c.Validate()) {
-		key, rest, _ := strings.Cut(text, " ")
-		if p := "source." + key; strings.HasPrefix(key, "poll-") && d.hasNoProblem(p) {
-			d.fail(p, "%s", rest)
+	d.failFields("source", c.Validate(), func(key string) string {
+		if key == "outboxes" {
+			return "" // checked with the tables
 		}
-	}
+		return key
+	})
 }
 
 func (d *decoder) checkHold(path string, size Size) {
@@ -261,25 +261,24 @@ func (d *decoder) checkMongo(path string, raw URL) {
 func (d *decoder) failOnError(path string, err error) {
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		d.fail(path, "%s; %s", strings.TrimPrefix(setup.Problem, "database URL "), setup.Remedy)
+		d.fail(path, "%s; %s", setup.Problem, setup.Remedy)
 	} else if err != nil {
 		d.fail(path, "%s", err)
 	}
 }
 
-// checkDelivery validates the keys in package dispatch, whose messages start with the
-// key.
+// checkDelivery validates the keys in package dispatch.
 func (d *decoder) checkDelivery(path string, s *Delivery) {
 	if d.hasOwnKey(path, "give-up-after") {
 		d.requireNonNegative(joinKey(path, "give-up-after"), s.GiveUpAfter)
 	}
 	c := s.dispatchConfig()
-	for _, text := range errorTexts(c.Validate()) {
-		key, rest, _ := strings.Cut(text, " ")
-		if p := joinKey(path, key); d.hasNoProblem(p) && d.hasOwnKey(path, key) {
-			d.fail(p, "%s", rest)
+	d.failFields(path, c.Validate(), func(key string) string {
+		if !d.hasOwnKey(path, key) {
+			return ""
 		}
-	}
+		return key
+	})
 	if d.hasOwnKey(path, "request-timeout") {
 		d.requirePositive(joinKey(path, "request-timeout"), s.RequestTimeout)
 	}
@@ -295,19 +294,32 @@ func (d *decoder) hasOwnKey(path, key string) bool {
 	return d.isGiven(joinKey(path, section))
 }
 
-// errorTexts returns the texts of a joined error.
-func errorTexts(err error) []string {
-	if err == nil {
-		return nil
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var texts []string
-		for _, e := range joined.Unwrap() {
-			texts = append(texts, errorTexts(e)...)
+// failFields reports the invalid values that a Validate found in the section at path. fileKey
+// returns the key in the file for a key of the section, or "" if it is checked elsewhere.
+func (d *decoder) failFields(path string, found error, fileKey func(key string) string) {
+	for _, e := range fieldErrors(found) {
+		key := fileKey(e.Key)
+		if p := joinKey(path, key); key != "" && d.hasNoProblem(p) {
+			d.fail(p, "%s", e.Text)
 		}
-		return texts
 	}
-	return []string{err.Error()}
+}
+
+// fieldErrors returns the invalid values in an error of a Validate.
+func fieldErrors(err error) []*store.FieldError {
+	switch e := err.(type) {
+	case *store.FieldError:
+		return []*store.FieldError{e}
+	case interface{ Unwrap() []error }:
+		var list []*store.FieldError
+		for _, one := range e.Unwrap() {
+			list = append(list, fieldErrors(one)...)
+		}
+		return list
+	case interface{ Unwrap() error }:
+		return fieldErrors(e.Unwrap())
+	}
+	return nil
 }
 
 // dispatchConfig converts the keys into the dispatcher's configuration.

@@ -2,9 +2,7 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -191,12 +189,7 @@ func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 	if o.Layout == layoutCustom {
 		d.checkState(path, o)
 	}
-	for _, text := range errorTexts(l.Validate()) {
-		key, rest, _ := strings.Cut(strings.TrimPrefix(text, "layout "+l.Name+": "), ": ")
-		if p := path + "." + key; d.hasNoProblem(p) {
-			d.fail(p, "%s", rest)
-		}
-	}
+	d.failFields(path, l.Validate(), func(key string) string { return key })
 }
 
 // checkDocumentKeys refuses keys for tables that apply only to documents.
@@ -224,7 +217,7 @@ func (d *decoder) checkRetention(path string, o *Outbox, documents bool) {
 	box := store.Outbox{Name: o.Name, Layout: o.storeLayout(documents), Retention: o.Retention}
 	var setup *store.SetupError
 	if err := box.ValidateRetention(); errors.As(err, &setup) {
-		d.fail(path, "%s; %s", strings.TrimPrefix(setup.Problem, fmt.Sprintf("outbox %q: ", o.Name)), setup.Remedy)
+		d.fail(path, "%s; %s", setup.Problem, setup.Remedy)
 	}
 }
 

@@ -82,42 +82,42 @@ func TestCustomFaults(t *testing.T) {
 	}{
 		{"nothing", "  sink: hooks\n", []string{
 			"relay.yaml:6: outboxes[0].state: is required; set state: words, state: numbers or state: timestamps|SLUICEBOX_OUTBOXES_0_STATE",
-			"relay.yaml:6: outboxes[0].columns.id: no id column is named",
-			"relay.yaml:6: outboxes[0].columns.payload: no payload column is named",
+			"relay.yaml:6: outboxes[0].columns.id: is not set; name the column",
+			"relay.yaml:6: outboxes[0].columns.payload: is not set; name the column",
 			"relay.yaml:6: outboxes[0].kind: is required: the custom layout has no column for it; set the kind of its rows, for example kind: order, or name its column in columns.kind",
 		}},
 		{"no state yet", hooks + "  columns: {id: id, payload: body}\n  state: none\n", []string{
 			"relay.yaml:11: outboxes[0].state: is none, which this version does not have yet; it must be one of words, numbers, timestamps"}},
 		{"no words", words, []string{
-			"relay.yaml:6: outboxes[0].words.pending: no word for PENDING", "relay.yaml:6: outboxes[0].words.processing: no word",
-			"|words.completed: no word", "|words.failed: no word"}},
+			"relay.yaml:6: outboxes[0].words.pending: is not set; PENDING needs a word", "relay.yaml:6: outboxes[0].words.processing: is not set",
+			"|words.completed: is not set", "|words.failed: is not set"}},
 		{"no time for a retention", words + all + "  retention: 7d\n", []string{
 			"relay.yaml:13: outboxes[0].retention: delivered rows cannot be pruned: layout custom has no settlement time column; name one in columns.settled or columns.claimed, or remove the retention"}},
 		{"a retention of what is deleted", times + "  delete-delivered: true\n  retention: 1h\n", []string{
 			"relay.yaml:13: outboxes[0].retention: delivered rows cannot be pruned: layout custom deletes them at once; remove"}},
 		{"a retention below zero", times + "  retention: -1h\n", []string{"relay.yaml:12: outboxes[0].retention: is -1h0m0s, must not be below 0s"}},
 		{"a word twice", words + "  words:\n    pending: NEW\n    processing: SENDING\n    completed: SENT\n    failed: NEW\n", []string{
-			`relay.yaml:16: outboxes[0].words.failed: "NEW" stands for both PENDING and FAILED`}},
+			`relay.yaml:16: outboxes[0].words.failed: is "NEW", which stands for PENDING too`}},
 		{"words that are numbers", words + "  words: {pending: 0, processing: SENDING, completed: SENT, failed: DEAD}\n", []string{
 			"relay.yaml:12: outboxes[0].words.pending: must be a text; put it in quotes"}},
 		{"numbers", hooks + "  columns: {id: id, payload: body, status: state}\n  state: numbers\n  numbers: {pending: 0, processing: 0, completed: 2}\n  failed-numbers:\n    gateway: 2\n", []string{
-			"relay.yaml:12: outboxes[0].numbers.processing: 0 stands for both PENDING and PROCESSING",
-			"relay.yaml:12: outboxes[0].numbers.failed: no number for FAILED",
-			"relay.yaml:14: outboxes[0].failed-numbers.gateway: 2 stands for both COMPLETED and FAILED"}},
+			"relay.yaml:12: outboxes[0].numbers.processing: is 0, which stands for PENDING too",
+			"relay.yaml:12: outboxes[0].numbers.failed: is not set; FAILED needs a number",
+			"relay.yaml:14: outboxes[0].failed-numbers.gateway: is 2, which stands for COMPLETED too"}},
 		{"words with numbers", times + all + "  numbers: {pending: 0}\n", []string{
 			"relay.yaml:12: outboxes[0].words: needs state: words, but this is state: timestamps; remove it, or change the state",
 			"relay.yaml:13: outboxes[0].numbers: needs state: numbers, but this is state: timestamps"}},
 		{"no columns for times", hooks + "  columns:\n    id: id\n    payload: body\n    status: state\n  state: timestamps\n", []string{
 			"relay.yaml:13: outboxes[0].columns.status: does not apply: with state: timestamps, columns.delivered and columns.failed are the state",
-			"relay.yaml:10: outboxes[0].columns.delivered: no delivered column", "relay.yaml:10: outboxes[0].columns.failed: no failed column"}},
+			"relay.yaml:10: outboxes[0].columns.delivered: is not set", "relay.yaml:10: outboxes[0].columns.failed: is not set"}},
 		{"times with words", hooks + "  columns: {id: id, payload: body, status: state, delivered: sent}\n  state: words\n" + all, []string{
 			"relay.yaml:10: outboxes[0].columns.delivered: does not apply: with state: words, the time of the settlement is written into columns.settled"}},
 		{"a column twice", hooks + "  columns:\n    id: id\n    payload: body\n    status: state\n    error: state\n  state: words\n" + all, []string{
-			`relay.yaml:14: outboxes[0].columns.error: column "state" is used for both columns.status and columns.error`}},
+			`relay.yaml:14: outboxes[0].columns.error: is column "state", which columns.status is too`}},
 		{"a column that is none", times + "  order-by: [created_at, ' x']\n", []string{
 			`relay.yaml:12: outboxes[0].order-by: is " x", must be the column's name in its exact spelling`}},
 		{"an unknown column", hooks + "  columns:\n    id: id\n    payload: body\n    sent: x\n  state: timestamps\n", []string{
-			"relay.yaml:13: outboxes[0].columns.sent: unknown key; the keys here are id, kind", "|columns.delivered: no", "|columns.failed: no"}},
+			"relay.yaml:13: outboxes[0].columns.sent: unknown key; the keys here are id, kind", "|columns.delivered: is not set", "|columns.failed: is not set"}},
 		{"a path without its column", times + "  group-path: customer.id\n", []string{
 			"relay.yaml:12: outboxes[0].group-path: needs columns.group, the column with the JSON"}},
 		{"a bad path", words + all + "  group-path: $.customer\n", []string{

@@ -142,21 +142,17 @@ func (d *decoder) checkWebhook(path string, s *Sink) {
 	d.checkSink(path, c.Validate())
 }
 
-// checkSink reports the errors of the sink's own validation, whose messages start with
-// the key. Keys common to all sinks are checked where they are given.
+// checkSink reports the errors of the sink's own validation.
 func (d *decoder) checkSink(path string, found error) {
-	for _, text := range errorTexts(found) {
-		key, rest, _ := strings.Cut(text, " ")
-		if key == "api-token" {
-			key = "token"
+	d.failFields(path, found, func(key string) string {
+		switch key {
+		case "api-token":
+			return "token"
+		case "request-timeout", "max-connections": // keys of every sink; checked where they are given
+			return ""
 		}
-		if key == "request-timeout" || key == "max-connections" {
-			continue
-		}
-		if p := path + "." + key; d.hasNoProblem(p) {
-			d.fail(p, "%s", rest)
-		}
-	}
+		return key
+	})
 }
 
 func (d *decoder) checkOutboxes(s *Settings) {

@@ -1,13 +1,13 @@
 package flowcatalyst
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // Wire is the request and response format of a platform.
@@ -137,35 +137,31 @@ func (c Config) withDefaults() Config {
 // Validate reports every invalid value by its configuration key. The errors show
 // neither the token nor a password.
 func (c *Config) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var bad store.FieldErrors
 	if c.Wire != "" && c.Wire != WireArray && c.Wire != WireItems {
-		bad("wire is %q, must be %s or %s", string(c.Wire), WireArray, WireItems)
+		bad.Add("wire", "is %q, must be %s or %s", string(c.Wire), WireArray, WireItems)
 	}
 	if _, err := parseBaseURL(c.BaseURL); err != nil {
-		errs = append(errs, err)
+		bad.AddErr(err)
 	}
 
-	errs = append(errs, c.ErrorDetail.Check())
+	bad.AddErr(c.ErrorDetail.Check())
 	if !httpsink.VisibleASCII(string(c.Token)) {
-		bad("api-token contains a space, a line break or a character outside ASCII; check for a trailing newline")
+		bad.Add("api-token", "contains a space, a line break or a character outside ASCII; check for a trailing newline")
 	}
-	if err := c.validateCredentials(); err != nil {
-		errs = append(errs, err)
-	}
-
-	errs = append(errs, httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
+	bad.AddErr(c.validateCredentials())
+	bad.AddErr(httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
 	if !httpsink.VisibleASCII(strings.ReplaceAll(c.UserAgent, " ", "")) {
-		bad("user-agent %q contains a character that is invalid in a header", c.UserAgent)
+		bad.Add("user-agent", "%q contains a character that is invalid in a header", c.UserAgent)
 	}
-	return errors.Join(errs...)
+	return bad.Err()
 }
 
 // parseBaseURL parses the address. Errors never quote it whole, because it may hold a
 // password.
 func parseBaseURL(raw string) (*url.URL, error) {
 	if raw == "" {
-		return nil, errors.New("api-base-url is not set; set it to the platform's address, for example https://platform.example")
+		return nil, &store.FieldError{Key: "api-base-url", Text: "is not set; set it to the platform's address, for example https://platform.example"}
 	}
 
 	u, err := httpsink.ParseAddress("api-base-url", raw, "api-token")
@@ -173,7 +169,7 @@ func parseBaseURL(raw string) (*url.URL, error) {
 		return nil, err
 	}
 	if u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
-		return nil, errors.New("api-base-url must end with the path, without ? or #")
+		return nil, &store.FieldError{Key: "api-base-url", Text: "must end with the path, without ? or #"}
 	}
 	return u, nil
 }

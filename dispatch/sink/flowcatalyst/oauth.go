@@ -1,10 +1,10 @@
 package flowcatalyst
 
 import (
-	"errors"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // tokenPath is the path of the platform's own token endpoint.
@@ -39,7 +39,7 @@ func (c *Config) validateCredentials() error {
 	case !c.OAuth.Enabled():
 		return nil
 	case c.Token != "":
-		return errors.New("api-token and oauth are both set; keep one")
+		return &store.FieldError{Key: "api-token", Text: "and oauth are both set; keep one"}
 	}
 	return c.OAuth.Validate()
 }

@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // Format is how a request describes its payload.
@@ -174,104 +174,97 @@ func (c Config) withDefaults() Config {
 // Validate reports every invalid value by its configuration key. The errors show no
 // secret.
 func (c *Config) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var bad store.FieldErrors
 	if _, err := parseURL(string(c.URL)); err != nil {
-		errs = append(errs, err)
+		bad.AddErr(err)
 	}
 	if c.Method != "" && c.Method != http.MethodPost && c.Method != http.MethodPut {
-		bad("method is %q, must be POST or PUT", c.Method)
+		bad.Add("method", "is %q, must be POST or PUT", c.Method)
 	}
 
 	for i, s := range c.Secrets {
 		if _, err := parseSecret(string(s)); err != nil {
-			bad("secrets[%d] %w", i, err)
+			bad.Add(fmt.Sprintf("secrets[%d]", i), "%s", err)
 		}
 	}
 
 	if !httpsink.VisibleASCII(string(c.Token)) {
-		bad("token contains a space, a line break or a character outside ASCII; check for a trailing newline")
+		bad.Add("token", "contains a space, a line break or a character outside ASCII; check for a trailing newline")
 	}
 
-	errs = append(errs, c.ErrorDetail.Check())
-	errs = append(errs, httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
-	errs = append(errs, c.validateFormat()...)
-	errs = append(errs, c.validateHeaders()...)
-	return errors.Join(errs...)
+	bad.AddErr(c.ErrorDetail.Check())
+	bad.AddErr(httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
+	c.validateFormat(&bad)
+	c.validateHeaders(&bad)
+	return bad.Err()
 }
 
 // validateFormat checks the fields that describe the payload.
-func (c *Config) validateFormat() []error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+func (c *Config) validateFormat(bad *store.FieldErrors) {
 	if c.Format != "" && c.Format != FormatRaw && c.Format != FormatCloudEvents {
-		bad("format is %q, must be %s or %s", string(c.Format), FormatRaw, FormatCloudEvents)
+		bad.Add("format", "is %q, must be %s or %s", string(c.Format), FormatRaw, FormatCloudEvents)
 	}
 
 	media, _, err := mime.ParseMediaType(c.ContentType)
 	switch {
 	case c.ContentType == "":
 	case err != nil || !isHeaderValue(c.ContentType):
-		bad("content-type is %q, not a media type such as application/json", c.ContentType)
+		bad.Add("content-type", "is %q, not a media type such as application/json", c.ContentType)
 	case c.Format == FormatCloudEvents && strings.HasPrefix(media, "application/cloudevents"):
 		// Receivers distinguish the modes by the content type (HTTP binding, section
 		// 3).
-		bad("content-type is %q, so the payload contains the event's attributes; "+
+		bad.Add("content-type", "is %q, so the payload contains the event's attributes; "+
 			"set format to %s for such payloads", c.ContentType, FormatRaw)
 	}
 
 	if c.Format != FormatCloudEvents {
 		if c.CloudEventsSource != "" {
-			bad("cloudevents-source is for format %s only", FormatCloudEvents)
+			bad.Add("cloudevents-source", "is for format %s only", FormatCloudEvents)
 		}
 		if c.CloudEventsType != "" {
-			bad("cloudevents-type is for format %s only", FormatCloudEvents)
+			bad.Add("cloudevents-type", "is for format %s only", FormatCloudEvents)
 		}
-		return errs
+		return
 	}
 
 	if c.CloudEventsSource == "" {
-		bad("cloudevents-source is not set; set it to a URI that identifies this outbox, for example https://shop.example/orders or /shop/orders")
+		bad.Add("cloudevents-source", "is not set; set it to a URI that identifies this outbox, for example https://shop.example/orders or /shop/orders")
 	} else if _, err := url.Parse(c.CloudEventsSource); err != nil || !httpsink.VisibleASCII(c.CloudEventsSource) {
-		bad("cloudevents-source is %q, not a URI reference such as /shop/orders", c.CloudEventsSource)
+		bad.Add("cloudevents-source", "is %q, not a URI reference such as /shop/orders", c.CloudEventsSource)
 	}
 
 	if !httpsink.VisibleASCII(c.CloudEventsType) {
-		bad("cloudevents-type is %q, must be visible ASCII characters such as com.example.order.created", c.CloudEventsType)
+		bad.Add("cloudevents-type", "is %q, must be visible ASCII characters such as com.example.order.created", c.CloudEventsType)
 	}
-	return errs
 }
 
 // validateHeaders checks the fields for other headers.
-func (c *Config) validateHeaders() []error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	errs = append(errs, checkHeaders(c.Headers, c.Token != "")...)
+func (c *Config) validateHeaders(bad *store.FieldErrors) {
+	checkHeaders(bad, c.Headers, c.Token != "")
 	for i, word := range c.MetadataHeaders {
 		switch {
 		case metadataHeader(word) == "":
-			bad("metadata-headers[%d] is %q, must be %s, %s or %s", i, word, MetadataKind, MetadataGroup, MetadataAttempt)
+			bad.Add(fmt.Sprintf("metadata-headers[%d]", i), "is %q, must be %s, %s or %s", word, MetadataKind, MetadataGroup, MetadataAttempt)
 		case slices.Index(c.MetadataHeaders, word) < i:
-			bad("metadata-headers[%d] repeats %s", i, word)
+			bad.Add(fmt.Sprintf("metadata-headers[%d]", i), "repeats %s", word)
 		}
 	}
 
 	if len(c.IDPrefix) > maxPrefix || !httpsink.VisibleASCII(c.IDPrefix) {
-		bad("id-prefix is %q, must be at most %d visible ASCII characters", c.IDPrefix, maxPrefix)
+		bad.Add("id-prefix", "is %q, must be at most %d visible ASCII characters", c.IDPrefix, maxPrefix)
 	}
 	if !isHeaderValue(c.UserAgent) {
-		bad("user-agent %q contains a character that is invalid in a header", c.UserAgent)
+		bad.Add("user-agent", "%q contains a character that is invalid in a header", c.UserAgent)
 	}
-	return errs
 }
 
 // parseURL parses the address. Errors never quote it, because it may hold a key.
 func parseURL(raw string) (*url.URL, error) {
 	if raw == "" {
-		return nil, errors.New("url is not set; set it to the address of the endpoint, for example https://hooks.example/orders")
+		return nil, &store.FieldError{Key: "url", Text: "is not set; set it to the address of the endpoint, for example https://hooks.example/orders"}
 	}
 	if _, err := url.Parse(raw); err != nil {
-		return nil, errors.New("url is not a URL such as https://hooks.example/orders")
+		return nil, &store.FieldError{Key: "url", Text: "is not a URL such as https://hooks.example/orders"}
 	}
 
 	u, err := httpsink.ParseAddress("url", raw, "token")
@@ -279,7 +272,7 @@ func parseURL(raw string) (*url.URL, error) {
 		return nil, err
 	}
 	if u.Fragment != "" {
-		return nil, errors.New("url must not have a fragment (#), because it is never sent")
+		return nil, &store.FieldError{Key: "url", Text: "must not have a fragment (#), because it is never sent"}
 	}
 	return u, nil
 }

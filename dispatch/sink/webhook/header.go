@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -9,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // metadataHeader returns the header for a value of MetadataHeaders, "" for none.
@@ -24,38 +24,35 @@ func metadataHeader(word string) string {
 	return ""
 }
 
-// checkHeaders reports the fixed headers that cannot be sent. The errors have their
-// keys, but not their values.
-func checkHeaders(headers map[string]Secret, token bool) []error {
-	var errs []error
+// checkHeaders reports the fixed headers that cannot be sent. The errors do not have
+// their values.
+func checkHeaders(bad *store.FieldErrors, headers map[string]Secret, token bool) {
 	seen := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		canonical := http.CanonicalHeaderKey(name)
 		if !isHeaderName(name) {
-			errs = append(errs, fmt.Errorf("headers has the invalid name %q", name))
+			bad.Add("headers", "has the invalid name %q", name)
 			continue
 		}
 		if reason := reservedReason(canonical); reason != "" {
-			errs = append(errs, fmt.Errorf("headers.%s cannot be set: %s", name, reason))
+			bad.Add("headers."+name, "cannot be set: %s", reason)
 		}
 		if canonical == "Authorization" && token {
-			errs = append(errs, fmt.Errorf("headers.%s conflicts with token, which sets the same header; keep one", name))
+			bad.Add("headers."+name, "conflicts with token, which sets the same header; keep one")
 		}
 		if other, twice := seen[canonical]; twice {
-			errs = append(errs, fmt.Errorf("headers.%s is the same header as headers.%s", name, other))
+			bad.Add("headers."+name, "is the same header as headers.%s", other)
 		}
 		seen[canonical] = name
 		v := string(headers[name])
 		if v == "" {
-			errs = append(errs, fmt.Errorf("headers.%s is empty; remove the header or set its value", name))
+			bad.Add("headers."+name, "is empty; remove the header or set its value")
 		}
 		if !isHeaderValue(v) || v != strings.Trim(v, " ") {
-			errs = append(errs, fmt.Errorf("headers.%s contains a line break or a character outside ASCII, or starts or ends with a space; "+
-				"check for a trailing newline", name))
+			bad.Add("headers."+name, "contains a line break or a character outside ASCII, or starts or ends with a space; "+
+				"check for a trailing newline")
 		}
 	}
-
-	return errs
 }
 
 // fixedHeaders returns the headers that do not depend on the row.

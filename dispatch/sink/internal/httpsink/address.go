@@ -6,30 +6,35 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/sluicebox/sluicebox/store"
 )
 
-// ParseAddress parses the http or https address under a configuration key. Errors
-// start with the key. They never quote the whole address, because it may hold a
-// password, and they name tokenKey as the place for credentials.
+// ParseAddress parses the http or https address under a configuration key. An error
+// is a *store.FieldError. It never quotes the whole address, because it may hold a
+// password, and names tokenKey as the place for credentials.
 func ParseAddress(key, raw, tokenKey string) (*url.URL, error) {
+	invalid := func(format string, args ...any) (*url.URL, error) {
+		return nil, &store.FieldError{Key: key, Text: fmt.Sprintf(format, args...)}
+	}
 	u, err := url.Parse(raw)
 	if err != nil {
 		// The error of url.Parse starts with the address, and its cause may quote
 		// more of it.
 		inner := errors.Unwrap(err)
 		if inner == nil || strings.Contains(raw, "@") {
-			return nil, errors.New(key + " is not a URL")
+			return invalid("is not a URL")
 		}
-		return nil, fmt.Errorf("%s is not a URL: %w", key, inner)
+		return invalid("is not a URL: %s", inner)
 	}
 
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, fmt.Errorf("%s has scheme %q, must be http or https", key, u.Scheme)
+		return invalid("has scheme %q, must be http or https", u.Scheme)
 	case u.Hostname() == "":
-		return nil, errors.New(key + " has no host")
+		return invalid("has no host")
 	case u.User != nil:
-		return nil, fmt.Errorf("%s contains a user or password; put the token in %s", key, tokenKey)
+		return invalid("contains a user or password; put the token in %s", tokenKey)
 	}
 	return u, nil
 }
@@ -48,15 +53,15 @@ func VisibleASCII(s string) bool {
 // CheckBounds reports each negative bound of a request by its configuration key. Zero
 // stands for the default.
 func CheckBounds(requestTimeout time.Duration, maxConnections, maxRequestBytes int) error {
-	var errs []error
+	var bad store.FieldErrors
 	if requestTimeout < 0 {
-		errs = append(errs, fmt.Errorf("request-timeout is %s, must be above 0", requestTimeout))
+		bad.Add("request-timeout", "is %s, must be above 0", requestTimeout)
 	}
 	if maxConnections < 0 {
-		errs = append(errs, fmt.Errorf("max-connections is %d, must be at least 1", maxConnections))
+		bad.Add("max-connections", "is %d, must be at least 1", maxConnections)
 	}
 	if maxRequestBytes < 0 {
-		errs = append(errs, fmt.Errorf("max-request-bytes is %d, must be at least 1", maxRequestBytes))
+		bad.Add("max-request-bytes", "is %d, must be at least 1", maxRequestBytes)
 	}
-	return errors.Join(errs...)
+	return bad.Err()
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // maxDetail is the maximum length of a detail in characters.
@@ -24,7 +26,7 @@ func (e ErrorDetail) Check() error {
 	if e == "" || e == ErrorDetailBody || e == ErrorDetailStatus {
 		return nil
 	}
-	return fmt.Errorf("error-detail is %q, must be %s or %s", string(e), ErrorDetailBody, ErrorDetailStatus)
+	return &store.FieldError{Key: "error-detail", Text: fmt.Sprintf("is %q, must be %s or %s", string(e), ErrorDetailBody, ErrorDetailStatus)}
 }
 
 // OneLine returns s as one line of at most 300 printable characters. A longer text

@@ -1,12 +1,11 @@
 package oauth
 
 import (
-	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // ClientAuth is the method of client authentication (RFC 6749, section 2.3.1).
@@ -52,41 +51,40 @@ func (c *Config) Enabled() bool { return *c != Config{} }
 // Validate reports every invalid value by its configuration key. The errors do not
 // show the secret or a password.
 func (c *Config) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var bad store.FieldErrors
 	if c.TokenURL != "" {
 		if _, err := parseURL(c.TokenURL); err != nil {
-			errs = append(errs, err)
+			bad.AddErr(err)
 		}
 	}
 
 	switch {
 	case c.ClientID == "":
-		bad("oauth.client-id is not set")
+		bad.Add("oauth.client-id", "is not set")
 	case !printable(c.ClientID):
-		bad("oauth.client-id %s", strayCharText)
+		bad.Add("oauth.client-id", "%s", strayCharText)
 	}
 
 	switch {
 	case c.ClientSecret == "":
-		bad("oauth.client-secret is not set")
+		bad.Add("oauth.client-secret", "is not set")
 	case !printable(string(c.ClientSecret)):
-		bad("oauth.client-secret %s", strayCharText)
+		bad.Add("oauth.client-secret", "%s", strayCharText)
 	}
 
 	if !printable(c.Scope) || strings.ContainsAny(c.Scope, `"\`) {
-		bad("oauth.scope %q must be space-separated names without quotes or backslashes", c.Scope)
+		bad.Add("oauth.scope", "%q must be space-separated names without quotes or backslashes", c.Scope)
 	}
 	if !printable(c.Audience) {
-		bad("oauth.audience %s", strayCharText)
+		bad.Add("oauth.audience", "%s", strayCharText)
 	}
 	switch c.ClientAuth {
 	case "", AuthAuto, AuthBasic, AuthBody:
 	default:
-		bad("oauth.client-auth is %q, must be %s, %s or %s", string(c.ClientAuth), AuthAuto, AuthBasic, AuthBody)
+		bad.Add("oauth.client-auth", "is %q, must be %s, %s or %s", string(c.ClientAuth), AuthAuto, AuthBasic, AuthBody)
 	}
 
-	return errors.Join(errs...)
+	return bad.Err()
 }
 
 const strayCharText = "contains a line break or a character outside ASCII, or starts or ends with a space; check for a trailing newline"
@@ -95,7 +93,7 @@ const strayCharText = "contains a line break or a character outside ASCII, or st
 func parseURL(raw string) (*url.URL, error) {
 	const key = "oauth.token-url"
 	if u, err := url.Parse(raw); err == nil && u.User != nil {
-		return nil, errors.New(key + " contains a user or password; put them in oauth.client-id and oauth.client-secret")
+		return nil, &store.FieldError{Key: key, Text: "contains a user or password; put them in oauth.client-id and oauth.client-secret"}
 	}
 
 	u, err := httpsink.ParseAddress(key, raw, "oauth.client-secret")
@@ -103,7 +101,7 @@ func parseURL(raw string) (*url.URL, error) {
 		return nil, err
 	}
 	if u.Fragment != "" {
-		return nil, errors.New(key + " must not have a fragment (#)")
+		return nil, &store.FieldError{Key: key, Text: "must not have a fragment (#)"}
 	}
 	return u, nil
 }
