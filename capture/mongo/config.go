@@ -2,8 +2,8 @@ package mongo
 
 import (
 	"errors"
-	"fmt"
 
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
@@ -26,23 +26,14 @@ type Config struct {
 	MaxBatchBytes int
 }
 
-// Defaults of a Config.
-const (
-	defaultBatchRows  = 500
-	defaultBatchBytes = 4 << 20
-)
-
 // Validate reports every missing or invalid value, joined into one error. It makes no DNS
 // lookup.
 func (c *Config) Validate() error {
 	of := mongostore.Config{URL: c.URL, Name: c.Name, Outboxes: c.Outboxes}
-	errs := []error{of.Validate()}
+	errs := []error{of.Validate(), logsource.ValidateBatch(c.MaxBatchRows, c.MaxBatchBytes)}
 	if c.StreamURL != "" {
 		_, err := newLazyClient(c.StreamURL, "")
 		errs = append(errs, err)
-	}
-	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
-		errs = append(errs, fmt.Errorf("batch limits of %d rows and %d bytes must not be negative", c.MaxBatchRows, c.MaxBatchBytes))
 	}
 	return errors.Join(errs...)
 }
@@ -51,12 +42,7 @@ func (c *Config) setDefaults() {
 	if c.StreamURL == "" {
 		c.StreamURL = c.URL
 	}
-	if c.MaxBatchRows == 0 {
-		c.MaxBatchRows = defaultBatchRows
-	}
-	if c.MaxBatchBytes == 0 {
-		c.MaxBatchBytes = defaultBatchBytes
-	}
+	logsource.SetBatchDefaults(&c.MaxBatchRows, &c.MaxBatchBytes)
 }
 
 // New checks a configuration and returns its source, without connecting. Call Close when no

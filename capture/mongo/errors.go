@@ -23,13 +23,13 @@ func (s *Source) explain(ctx context.Context, db *mongo.Database, from *oplogPos
 
 	switch {
 	case hasCode(err, errHistoryLost):
-		return lostErrorf("oplog no longer reaches back to %s: %s", from.describe(), answer.Message)
+		return fault.Lostf("oplog no longer reaches back to %s: %s", from.describe(), answer.Message)
 	case hasCode(err, errFatal):
-		return lostErrorf("change stream cannot resume at %s: %s", from.describe(), answer.Message)
+		return fault.Lostf("change stream cannot resume at %s: %s", from.describe(), answer.Message)
 	case hasCode(err, errInvalidResumeToken):
-		return lostErrorf("server does not know the resume token of %s: %s", from.describe(), answer.Message)
+		return fault.Lostf("server does not know the resume token of %s: %s", from.describe(), answer.Message)
 	case hasCode(err, errTooLarge):
-		return lostErrorf("event after %s exceeds the server's size limit even without its payload: %s", from.describe(), answer.Message)
+		return fault.Lostf("event after %s exceeds the server's size limit even without its payload: %s", from.describe(), answer.Message)
 	case denied(err):
 		short, _, _ := strings.Cut(answer.Message, " to execute command") // the rest repeats the command
 		return s.streamGrantFault(ctx, db, short).Err()

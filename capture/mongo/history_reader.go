@@ -37,7 +37,7 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 
 	end, err := parsePosition(until)
 	if err != nil {
-		return originErrorf("%v", err)
+		return fault.OtherLogf("%v", err)
 	}
 
 	if end.compare(&from) <= 0 {
@@ -64,7 +64,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 	}
 
 	if !sv.hasOrigin(at.Origin) && (at.Origin != "" || at.Position != "") {
-		return nil, oplogPosition{}, originErrorf("checkpoint belongs to %q, this server is %s", at.Origin, sv.origin())
+		return nil, oplogPosition{}, fault.OtherLogf("checkpoint belongs to %q, this server is %s", at.Origin, sv.origin())
 	}
 
 	db, err := s.stream.db()
@@ -76,7 +76,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 	if at.Position == "" {
 		from, err = positionAtTime(ctx, db, at.Since)
 	} else if from, err = parsePosition(at.Position); err != nil {
-		err = originErrorf("%v", err)
+		err = fault.OtherLogf("%v", err)
 	} else {
 		err = s.checkHistoryPosition(ctx, sv, &from)
 	}
@@ -87,7 +87,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 
 	err = s.tryPosition(ctx, db, sv, &from)
 	if unreadable := new(fault.UnreadableLogError); errors.As(err, &unreadable) {
-		err = lostErrorf("cannot resume at the checkpoint: %v", unreadable)
+		err = fault.Lostf("cannot resume at the checkpoint: %v", unreadable)
 	}
 
 	return sv, from, err
@@ -101,7 +101,7 @@ func (s *Source) checkHistoryPosition(ctx context.Context, sv *server, at *oplog
 	}
 	err = sv.checkReached(ctx, db, at)
 	if restored := new(capture.LostError); errors.As(err, &restored) {
-		err = originErrorf("%s", restored.Reason)
+		err = fault.OtherLogf("%s", restored.Reason)
 	}
 	return err
 }
@@ -119,7 +119,7 @@ func positionAtTime(ctx context.Context, db *mongo.Database, since time.Time) (o
 	}
 
 	if since.Before(time.Unix(int64(first.T), 0)) {
-		return oplogPosition{}, lostErrorf("%s", describeOplogStart(first))
+		return oplogPosition{}, fault.Lostf("%s", describeOplogStart(first))
 	}
 
 	from := bson.Timestamp{T: uint32(since.Add(-eventTimeSkew).Unix()), I: 1}
@@ -171,8 +171,4 @@ func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 	}
 
 	return reasons, nil
-}
-
-func originErrorf(format string, args ...any) error {
-	return &capture.OriginError{Reason: fmt.Sprintf(format, args...)}
 }

@@ -10,7 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
-	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 )
 
 // minWireVersion is the wire version of MongoDB 5.0, the first with snapshot reads outside
@@ -112,7 +112,7 @@ func (sv *server) hasOrigin(origin string) bool {
 // that was read.
 func (sv *server) checkSameServer(ctx context.Context, db *mongo.Database, was *server, from *oplogPosition) error {
 	if !sv.hasOrigin(was.origin()) {
-		return lostErrorf("server is %s, was %s", sv.origin(), was.origin())
+		return fault.Lostf("server is %s, was %s", sv.origin(), was.origin())
 	}
 	return sv.checkReached(ctx, db, from)
 }
@@ -140,7 +140,7 @@ func (sv *server) checkReached(ctx context.Context, db *mongo.Database, from *op
 	}
 
 	if now.isBehind(from) {
-		return lostErrorf("oplog ends at %d.%d but was read up to %s: the server was restored", now.written.T, now.written.I, from.describe())
+		return fault.Lostf("oplog ends at %d.%d but was read up to %s: the server was restored", now.written.T, now.written.I, from.describe())
 	}
 
 	return nil
@@ -157,10 +157,6 @@ func (sv *server) checkPrimary() error {
 		return nil
 	}
 	return fmt.Errorf("server %s is not the primary, %q is; if this persists, name the whole replica set in the URL: replicaSet=%s in place of directConnection", sv.address, sv.primary, sv.setName)
-}
-
-func lostErrorf(format string, args ...any) error {
-	return &capture.LostError{Reason: fmt.Sprintf(format, args...)}
 }
 
 // Errors of the server

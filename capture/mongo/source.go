@@ -9,8 +9,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/sluicebox/sluicebox/capture"
-	"github.com/sluicebox/sluicebox/capture/internal/acked"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
@@ -26,7 +26,7 @@ type Source struct {
 
 	server *server // as seen by Open; nil before
 
-	acks  acked.Tracker[oplogPosition]
+	acks  logsource.Acks[oplogPosition]
 	oplog oplogMeter
 }
 

@@ -181,7 +181,7 @@ func (st *stream) event(ctx context.Context, raw bson.Raw, now time.Time) error 
 		if err := st.flush(ctx); err != nil {
 			return err
 		}
-		return lostErrorf("%s", reason)
+		return fault.Lostf("%s", reason)
 	}
 
 	switch {

@@ -136,7 +136,7 @@ func (a *assembler) transactionEvent(d *decoder, kind replication.EventType, raw
 		// repeat them at its COMMIT.
 		return a.end(end)
 	case replication.INCIDENT_EVENT:
-		return lostErrorf("server logged an incident after %s: transactions are missing from its binlog", a.last.format())
+		return fault.Lostf("server logged an incident after %s: transactions are missing from its binlog", a.last.format())
 	case replication.EXECUTE_LOAD_QUERY_EVENT:
 		return a.statement("", append([]byte("LOAD "), raw...))
 	case replication.STOP_EVENT, replication.ROWS_QUERY_EVENT, replication.PREVIOUS_GTIDS_EVENT, replication.TRANSACTION_CONTEXT_EVENT,

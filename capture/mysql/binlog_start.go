@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
@@ -34,7 +35,7 @@ func (s *Source) positionAtTime(ctx context.Context, sv *server, since time.Time
 	}
 
 	if since.Before(created) {
-		return binlogPosition{}, lostErrorf("binlog begins at %s UTC with file %s", created.UTC().Format(time.DateTime), list[0].name)
+		return binlogPosition{}, fault.Lostf("binlog begins at %s UTC with file %s", created.UTC().Format(time.DateTime), list[0].name)
 	}
 	return s.lastFileBefore(ctx, sv, list, from, since), nil
 }

@@ -2,9 +2,9 @@ package mysql
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
@@ -31,31 +31,16 @@ type Config struct {
 	MaxBatchBytes int
 }
 
-// Defaults of Config.
-const (
-	defaultBatchRows  = 500
-	defaultBatchBytes = 4 << 20
-)
-
 // Validate reports every missing or invalid value in one error.
 func (c *Config) Validate() error {
-	errs := []error{store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0)}
-	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
-		errs = append(errs, fmt.Errorf("batch limits of %d rows and %d bytes must not be negative", c.MaxBatchRows, c.MaxBatchBytes))
-	}
-	return errors.Join(errs...)
+	return errors.Join(store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0), logsource.ValidateBatch(c.MaxBatchRows, c.MaxBatchBytes))
 }
 
 func (c *Config) setDefaults() {
 	if c.StreamURL == "" {
 		c.StreamURL = c.URL
 	}
-	if c.MaxBatchRows == 0 {
-		c.MaxBatchRows = defaultBatchRows
-	}
-	if c.MaxBatchBytes == 0 {
-		c.MaxBatchBytes = defaultBatchBytes
-	}
+	logsource.SetBatchDefaults(&c.MaxBatchRows, &c.MaxBatchBytes)
 }
 
 // minRandomServerID starts the upper half of all server ids, which administrators rarely

@@ -159,7 +159,7 @@ func (s *Source) classifyEnd(ctx context.Context, err error, progress bool) erro
 func (s *Source) explainLayoutMismatch(e *layoutMismatchError) error {
 	if key := e.table.schema + "." + e.table.name; s.mismatchedTable != key {
 		s.mismatchedTable = key
-		return &capture.LostError{Reason: fmt.Sprintf("log after position %s predates a table change: %v", s.resume.Last(), e)}
+		return fault.Lostf("log after position %s predates a table change: %v", s.resume.Last(), e)
 	}
 	s.mismatchedTable = ""
 	f := fault.Fault{Subject: "tables", Problem: fmt.Sprintf("binlog has no column names (binlog_row_metadata is not FULL) and columns cannot be matched: %v", e)}
@@ -190,5 +190,5 @@ func (s *Source) explainMissingColumns(ctx context.Context, err error) error {
 		}
 	}
 
-	return &capture.LostError{Reason: fmt.Sprintf("binlog has table %s.%s without %s, which the table has by now", missing.schema, missing.name, strings.Join(missing.columns, " and "))}
+	return fault.Lostf("binlog has table %s.%s without %s, which the table has by now", missing.schema, missing.name, strings.Join(missing.columns, " and "))
 }

@@ -3,9 +3,9 @@ package mysql
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -33,7 +33,7 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 
 	end, err := parsePosition(until)
 	if err != nil {
-		return originErrorf("%v", err)
+		return fault.OtherLogf("%v", err)
 	}
 
 	if err := s.checkExecuted(ctx, sv, end.set); err != nil {
@@ -65,7 +65,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 	}
 
 	if at.Origin != sv.origin() && (at.Origin != "" || at.Position != "") {
-		return nil, binlogPosition{}, originErrorf("checkpoint belongs to %s, this server is %s", at.Origin, sv.origin())
+		return nil, binlogPosition{}, fault.OtherLogf("checkpoint belongs to %s, this server is %s", at.Origin, sv.origin())
 	}
 	if at.Position == "" {
 		from, err := s.positionAtTime(ctx, sv, at.Since)
@@ -74,7 +74,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 
 	from, err := parsePosition(at.Position)
 	if err != nil {
-		return nil, binlogPosition{}, originErrorf("%v", err)
+		return nil, binlogPosition{}, fault.OtherLogf("%v", err)
 	}
 
 	from.resolveFlavour(sv.flavour)
@@ -90,7 +90,7 @@ func (s *Source) checkExecuted(ctx context.Context, sv *server, set gtidSet) err
 	if err != nil || now.contains(set) {
 		return err
 	}
-	return originErrorf("server has executed %q but was read up to %q: server was restored", now, set)
+	return fault.OtherLogf("server has executed %q but was read up to %q: server was restored", now, set)
 }
 
 // originErrorIfReplaced turns the error for a replaced log into a *capture.OriginError.
@@ -98,11 +98,7 @@ func (s *Source) checkExecuted(ctx context.Context, sv *server, set gtidSet) err
 func originErrorIfReplaced(err error) error {
 	var replaced *logReplacedError
 	if errors.As(err, &replaced) {
-		return originErrorf("%s", replaced.Reason)
+		return fault.OtherLogf("%s", replaced.Reason)
 	}
 	return err
-}
-
-func originErrorf(format string, args ...any) error {
-	return &capture.OriginError{Reason: fmt.Sprintf(format, args...)}
 }

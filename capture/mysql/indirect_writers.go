@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
@@ -214,5 +215,5 @@ func (a *assembler) checkMissingRows() error {
 	if a.missingRows == "" || time.Now().Before(a.missingRowsFrom) {
 		return nil
 	}
-	return lostErrorf("%s", a.missingRows)
+	return fault.Lostf("%s", a.missingRows)
 }

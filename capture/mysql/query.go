@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 )
 
 // query processes a statement in the binlog: the start or end of a transaction, or a
@@ -79,7 +81,7 @@ func (a *assembler) markStale(query []byte) error {
 		if strings.Contains(text, strings.ToLower(t.name)) {
 			t.stale, t.hasOtherUniqueKey = true, true
 			if strings.Contains(text, "system versioning") {
-				return lostErrorf("table %s.%s was made system-versioned, or no longer is: earlier rows may be old versions of other rows", t.schema, t.name)
+				return fault.Lostf("table %s.%s was made system-versioned, or no longer is: earlier rows may be old versions of other rows", t.schema, t.name)
 			}
 		}
 	}
@@ -100,5 +102,5 @@ func (a *assembler) statement(schema string, query []byte) error {
 		a.missingRows = reason
 		return a.checkMissingRows()
 	}
-	return lostErrorf("%s", reason)
+	return fault.Lostf("%s", reason)
 }

@@ -210,11 +210,6 @@ func noRows(rows []map[string]string) error {
 	return nil
 }
 
-// lostErrorf returns a *capture.LostError.
-func lostErrorf(format string, args ...any) error {
-	return &capture.LostError{Reason: fmt.Sprintf(format, args...)}
-}
-
 // noStreamError returns a *capture.NoStreamError.
 func noStreamError(problem, remedy string) error {
 	return &capture.NoStreamError{SetupError: store.SetupError{Problem: problem, Remedy: remedy}}

@@ -8,8 +8,8 @@ import (
 	driver "github.com/go-sql-driver/mysql"
 
 	"github.com/sluicebox/sluicebox/capture"
-	"github.com/sluicebox/sluicebox/capture/internal/acked"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
@@ -30,7 +30,7 @@ type Source struct {
 	checkUnlogged   bool
 	missingRowsFrom time.Time
 
-	acks acked.Tracker[binlogPosition]
+	acks logsource.Acks[binlogPosition]
 }
 
 var _ capture.Resumer = (*Source)(nil)

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
-	"github.com/sluicebox/sluicebox/capture/internal/logged"
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
@@ -215,7 +215,7 @@ func (t *table) check(cs *charsets, faults *fault.List) error {
 	}
 
 	for _, o := range t.outboxes {
-		for _, name := range logged.CapturedColumns(&o.Layout.Columns) {
+		for _, name := range logsource.CapturedColumns(&o.Layout.Columns) {
 			c := t.column(name)
 			if c == nil {
 				continue // the store reports all missing columns

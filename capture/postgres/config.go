@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -45,8 +46,6 @@ type Config struct {
 const (
 	defaultSlotTimeout = 2 * time.Second
 	defaultHeartbeat   = 30 * time.Second
-	defaultBatchRows   = 500
-	defaultBatchBytes  = 4 << 20
 )
 
 // Validate reports every missing or invalid value in one error.
@@ -54,12 +53,9 @@ func (c *Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	// The replication commands do not quote the slot's name.
-	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0))
+	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0), logsource.ValidateBatch(c.MaxBatchRows, c.MaxBatchBytes))
 	if strings.Contains(c.Name, retainedSlotInfix) {
 		bad("invalid name %q: it contains %s, which marks slots that retain WAL for a checkpoint of another relay; use another name", c.Name, retainedSlotInfix)
-	}
-	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
-		bad("batch bounds are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes)
 	}
 	if c.SlotTimeout < 0 {
 		bad("slot timeout is %s, must not be negative", c.SlotTimeout)
@@ -77,12 +73,7 @@ func (c *Config) setDefaults() {
 	if c.HeartbeatInterval == 0 {
 		c.HeartbeatInterval = defaultHeartbeat
 	}
-	if c.MaxBatchRows == 0 {
-		c.MaxBatchRows = defaultBatchRows
-	}
-	if c.MaxBatchBytes == 0 {
-		c.MaxBatchBytes = defaultBatchBytes
-	}
+	logsource.SetBatchDefaults(&c.MaxBatchRows, &c.MaxBatchBytes)
 }
 
 // New validates a configuration and returns its source. It opens no connection. Call

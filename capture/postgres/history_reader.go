@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -36,7 +37,7 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 
 	b, p, err := s.locateHistory(ctx, at)
 	if err == nil && end > b.system.XLogPos {
-		err = originErrorf("end %s is ahead of the server's WAL, which ends at %s: the server was restored", until, b.system.XLogPos)
+		err = fault.OtherLogf("end %s is ahead of the server's WAL, which ends at %s: the server was restored", until, b.system.XLogPos)
 	}
 	if err != nil || p.from >= end {
 		closeSession(b.conn)
@@ -71,10 +72,10 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (b si
 		return b, p, err
 	}
 	if p.from, err = parseLSN(at.Position); err != nil {
-		return b, p, originErrorf("%v", err)
+		return b, p, fault.OtherLogf("%v", err)
 	}
 	if p.from > b.system.XLogPos {
-		return b, p, originErrorf("checkpoint %s is ahead of the server's WAL, which ends at %s: the server was restored", at.Position, b.system.XLogPos)
+		return b, p, fault.OtherLogf("checkpoint %s is ahead of the server's WAL, which ends at %s: the server was restored", at.Position, b.system.XLogPos)
 	}
 	return b, p, s.checkRetainedSlot(ctx, at, p.from)
 }
@@ -83,11 +84,11 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (b si
 func (s *Source) checkOrigin(ctx context.Context, b *sideSession, at store.Checkpoint) error {
 	here := originOf(b.system) + " "
 	if was, ok := strings.CutPrefix(at.Origin, here); ok && was != b.publicationState {
-		return originErrorf("%s", describePublicationChange(s.cfg.Name, was, b.publicationState))
+		return fault.OtherLogf("%s", describePublicationChange(s.cfg.Name, was, b.publicationState))
 	}
 	reason, err := s.originMismatch(ctx, b.conn, here+b.publicationState, at)
 	if err == nil && reason != "" {
-		err = originErrorf("%s", reason)
+		err = fault.OtherLogf("%s", reason)
 	}
 	return err
 }
@@ -98,7 +99,7 @@ func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, f
 		return &notRetainedError{capture.LostError{Reason: "no log is retained from that time (PostgreSQL: `checkpoint create --keep-log`)"}}
 	}
 	if _, ours := s.retainedNameOf(at.Slot); !ours {
-		return lostErrorf("slot %q does not retain WAL for relay %s", at.Slot, s.cfg.Name)
+		return fault.Lostf("slot %q does not retain WAL for relay %s", at.Slot, s.cfg.Name)
 	}
 
 	sl, err := s.readSlot(ctx, at.Slot)
@@ -106,11 +107,11 @@ func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, f
 	case err != nil:
 		return err
 	case !sl.exists:
-		return lostErrorf("slot %s, which retained it, is gone", at.Slot)
+		return fault.Lostf("slot %s, which retained it, is gone", at.Slot)
 	case sl.lost != "":
-		return lostErrorf("slot %s, which retained it, has lost it: %s", at.Slot, sl.lost)
+		return fault.Lostf("slot %s, which retained it, has lost it: %s", at.Slot, sl.lost)
 	case sl.confirmed > from:
-		return lostErrorf("slot %s is at %s, ahead of %s: it was advanced or recreated", at.Slot, sl.confirmed, at.Position)
+		return fault.Lostf("slot %s is at %s, ahead of %s: it was advanced or recreated", at.Slot, sl.confirmed, at.Position)
 	}
 
 	return nil
@@ -144,7 +145,7 @@ func (s *Source) copySlot(ctx context.Context, conn *pgconn.PgConn, from, to str
 		return nil
 	}
 	if sl, readErr := s.readSlot(ctx, from); readErr == nil && sl.lost != "" { // the server's wording differs between releases
-		return lostErrorf("slot %s has lost its WAL: %s", from, sl.lost)
+		return fault.Lostf("slot %s has lost its WAL: %s", from, sl.lost)
 	}
 	return fmt.Errorf("copy slot %s: %w", from, s.explainStreamError(err))
 }
@@ -157,11 +158,3 @@ func (e *notRetainedError) Error() string { return e.Reason }
 
 // Unwrap makes the error a *capture.LostError.
 func (e *notRetainedError) Unwrap() error { return &e.LostError }
-
-func lostErrorf(format string, args ...any) error {
-	return &capture.LostError{Reason: fmt.Sprintf(format, args...)}
-}
-
-func originErrorf(format string, args ...any) error {
-	return &capture.OriginError{Reason: fmt.Sprintf(format, args...)}
-}

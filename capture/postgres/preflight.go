@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
-	"github.com/sluicebox/sluicebox/capture/internal/logged"
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -166,7 +166,7 @@ ORDER BY a.attnum`
 func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*table, faults *fault.List) error {
 	for _, t := range tables {
 		for _, o := range t.outboxes {
-			rows, err := conn.Query(ctx, generatedSQL, t.oid, logged.CapturedColumns(&o.Layout.Columns), s.cfg.Name)
+			rows, err := conn.Query(ctx, generatedSQL, t.oid, logsource.CapturedColumns(&o.Layout.Columns), s.cfg.Name)
 			if err != nil {
 				return fmt.Errorf("find generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
 			}
@@ -190,6 +190,6 @@ func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*t
 // readsAny reports whether an outbox of the table reads one of the columns.
 func (t *table) readsAny(columns []string) bool {
 	return slices.ContainsFunc(t.outboxes, func(o *store.Outbox) bool {
-		return slices.ContainsFunc(logged.CapturedColumns(&o.Layout.Columns), func(name string) bool { return slices.Contains(columns, name) })
+		return slices.ContainsFunc(logsource.CapturedColumns(&o.Layout.Columns), func(name string) bool { return slices.Contains(columns, name) })
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 )
 
 // Run streams from the slot. A lost connection ends it with an ordinary error. Other
@@ -127,7 +128,7 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 	case id.SystemID == s.system.SystemID && id.DBName == s.system.DBName:
 		return conn, timelineChangedError(id.Timeline, s.system.Timeline)
 	default:
-		return conn, &capture.LostError{Reason: fmt.Sprintf("server, timeline and database are %s, they were %s", now, was)}
+		return conn, fault.Lostf("server, timeline and database are %s, they were %s", now, was)
 	}
 
 	if from > id.XLogPos {
@@ -139,7 +140,7 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 			return conn, err
 		}
 		// A server sends only durable WAL, so a crash cannot cause this.
-		return conn, &capture.LostError{Reason: fmt.Sprintf("the server's WAL ends at %s, but it was read up to %s: the server was restored", id.XLogPos, from)}
+		return conn, fault.Lostf("the server's WAL ends at %s, but it was read up to %s: the server was restored", id.XLogPos, from)
 	}
 	return conn, s.checkPublished(ctx)
 }
@@ -165,10 +166,10 @@ func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn, slot string
 		return 0, errStandby // it may lack the slot until it is promoted
 	}
 	if row[1] == nil {
-		return 0, &capture.LostError{Reason: fmt.Sprintf("slot %s is gone", slot)}
+		return 0, fault.Lostf("slot %s is gone", slot)
 	}
 	if row[2] == nil {
-		return 0, &capture.LostError{Reason: fmt.Sprintf("publication %s is gone", s.cfg.Name)}
+		return 0, fault.Lostf("publication %s is gone", s.cfg.Name)
 	}
 
 	confirmed, err := pglogrepl.ParseLSN(string(row[1]))

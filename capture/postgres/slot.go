@@ -222,7 +222,7 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return capture.RetainedLog{}, &capture.LostError{Reason: fmt.Sprintf("slot %s is gone", s.cfg.Name)}
+		return capture.RetainedLog{}, fault.Lostf("slot %s is gone", s.cfg.Name)
 	case err != nil:
 		return capture.RetainedLog{}, fmt.Errorf("query WAL retained by slot %s: %w", s.cfg.Name, pgstore.Explain(err))
 	}

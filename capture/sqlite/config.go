@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
@@ -24,12 +25,6 @@ type Config struct {
 	MaxBatchBytes int
 }
 
-// Defaults of a Config.
-const (
-	defaultBatchRows  = 500
-	defaultBatchBytes = 4 << 20
-)
-
 // maxOutboxes is below the 64 tables that SQLite can join in one statement
 // (https://www.sqlite.org/limits.html).
 const maxOutboxes = 50
@@ -42,7 +37,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, err)
 	}
 
-	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0))
+	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0), logsource.ValidateBatch(c.MaxBatchRows, c.MaxBatchBytes))
 	if n := len(c.Outboxes); n > maxOutboxes {
 		bad("outboxes: %d configured, must be at most %d; use several relays for more", n, maxOutboxes)
 	}
@@ -55,9 +50,6 @@ func (c *Config) Validate() error {
 			bad("outboxes: %q is configured twice (names are case-insensitive)", c.Outboxes[i].Name)
 		}
 		seen[key] = true
-	}
-	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
-		bad("batch limits of %d rows and %d bytes must not be negative", c.MaxBatchRows, c.MaxBatchBytes)
 	}
 	return errors.Join(errs...)
 }
@@ -72,11 +64,6 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.MaxBatchRows == 0 {
-		cfg.MaxBatchRows = defaultBatchRows
-	}
-	if cfg.MaxBatchBytes == 0 {
-		cfg.MaxBatchBytes = defaultBatchBytes
-	}
+	logsource.SetBatchDefaults(&cfg.MaxBatchRows, &cfg.MaxBatchBytes)
 	return &Source{cfg: cfg, path: path, writeSession: newSession(path), readSession: newSession(path), ackSignal: make(chan struct{}, 1)}, nil
 }

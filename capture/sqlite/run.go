@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
@@ -128,7 +129,7 @@ func (r *run) catchUp(ctx context.Context) error {
 	case !exists:
 		return &capture.LostError{Reason: "log was dropped"}
 	case n < r.last:
-		return &capture.LostError{Reason: fmt.Sprintf("log counter is %d, was %d: it was reset", n, r.last)}
+		return fault.Lostf("log counter is %d, was %d: it was reset", n, r.last)
 	}
 	return nil
 }
@@ -251,7 +252,7 @@ func (r *run) checkLog(ctx context.Context) error {
 	case st.lossReason != "":
 		return &capture.LostError{Reason: st.lossReason}
 	case st.id != r.source.log:
-		return &capture.LostError{Reason: fmt.Sprintf("log is %s, was %s: rows may be missing in between", st.id, r.source.log)}
+		return fault.Lostf("log is %s, was %s: rows may be missing in between", st.id, r.source.log)
 	}
 	return nil
 }

@@ -136,19 +136,12 @@ func (c *checkpointListCommand) Run(ctx context.Context, p *program) error {
 		return requestFailure(err)
 	}
 
-	if c.JSON {
-		return p.json(admin.CheckpointList{Checkpoints: append([]admin.Checkpoint{}, list...)})
-	}
-	if len(list) == 0 {
-		p.note("no named checkpoints")
-		return nil
-	}
-
 	lines := make([][]string, len(list))
 	for i := range list {
 		lines[i] = checkpointRow(&list[i])
 	}
-	return printTable(p.stdout, []string{"NAME", "STATE", "MADE", "SEQ", "RETAINED", "POSITION", "REASON"}, lines)
+	return p.printList(c.JSON, admin.CheckpointList{Checkpoints: append([]admin.Checkpoint{}, list...)}, "no named checkpoints",
+		[]string{"NAME", "STATE", "MADE", "SEQ", "RETAINED", "POSITION", "REASON"}, lines)
 }
 
 // maxPositionWidth limits the positions in a table, because those of MySQL and MongoDB

@@ -29,20 +29,13 @@ func (c *replayListCommand) Run(ctx context.Context, p *program) error {
 		return requestFailure(err)
 	}
 
-	if c.JSON {
-		return p.json(admin.ReplayList{Replays: append([]admin.Replay{}, list...)})
-	}
-	if len(list) == 0 {
-		p.note("no replays")
-		return nil
-	}
-
 	lines := make([][]string, len(list))
 	now := time.Now()
 	for i := range list {
 		lines[i] = replayRow(&list[i], now)
 	}
-	return printTable(p.stdout, []string{"ID", "STATE", "FROM", "SOURCE", "ROWS", "SENT", "SKIPPED", "REFUSED", "LEFT", "ASKED", "REASON"}, lines)
+	return p.printList(c.JSON, admin.ReplayList{Replays: append([]admin.Replay{}, list...)}, "no replays",
+		[]string{"ID", "STATE", "FROM", "SOURCE", "ROWS", "SENT", "SKIPPED", "REFUSED", "LEFT", "ASKED", "REASON"}, lines)
 }
 
 func replayRow(r *admin.Replay, now time.Time) []string {
@@ -99,14 +92,6 @@ func (c *replayErrorsCommand) Run(ctx context.Context, p *program) error {
 		return requestFailure(err)
 	}
 
-	if c.JSON {
-		return p.json(admin.ReplayErrorList{Errors: append([]admin.ReplayError{}, list...)})
-	}
-	if len(list) == 0 {
-		p.note("replay %s: no row was refused", c.Job)
-		return nil
-	}
-
 	lines := make([][]string, len(list))
 	now := time.Now()
 	for i := range list {
@@ -114,7 +99,9 @@ func (c *replayErrorsCommand) Run(ctx context.Context, p *program) error {
 		lines[i] = []string{quoteCell(e.Outbox), quoteCell(e.Kind), groupCell(e.Group), quoteCell(e.ID), ageText(e.At, now), oneLine(e.Reason)}
 	}
 
-	if err := printTable(p.stdout, []string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "ERROR"}, lines); err != nil {
+	err = p.printList(c.JSON, admin.ReplayErrorList{Errors: append([]admin.ReplayError{}, list...)}, "replay "+c.Job+": no row was refused",
+		[]string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "ERROR"}, lines)
+	if err != nil || c.JSON || len(list) == 0 {
 		return err
 	}
 	if job, err := findReplay(ctx, of, c.Job); err == nil && job.Refused > int64(len(list)) {

@@ -16,6 +16,18 @@ import (
 // minLastColumn is the minimum width of the last column.
 const minLastColumn = 20
 
+// printList prints a list as JSON, or as a table, or a note that it is empty.
+func (p *program) printList(asJSON bool, list any, empty string, header []string, lines [][]string) error {
+	if asJSON {
+		return p.json(list)
+	}
+	if len(lines) == 0 {
+		p.note("%s", empty)
+		return nil
+	}
+	return printTable(p.stdout, header, lines)
+}
+
 // printTable prints rows in columns. On a terminal it cuts only the last column, which is
 // free text, to the width.
 func printTable(to io.Writer, header []string, lines [][]string) error {

@@ -114,6 +114,16 @@ func (l *List) Err() error {
 	return &capture.NoStreamError{SetupError: all}
 }
 
+// Lostf returns a *capture.LostError.
+func Lostf(format string, args ...any) error {
+	return &capture.LostError{Reason: fmt.Sprintf(format, args...)}
+}
+
+// OtherLogf returns a *capture.OriginError.
+func OtherLogf(format string, args ...any) error {
+	return &capture.OriginError{Reason: fmt.Sprintf(format, args...)}
+}
+
 // MaxFailures is the number of consecutive failures to read the log at one position before
 // it counts as lost. With the backoff of capture.Follow they take some seconds.
 const MaxFailures = 7
@@ -159,7 +169,7 @@ func (t *FailureCounter) Classify(err error, progress bool, last store.Position)
 	var fault *UnreadableLogError
 	switch {
 	case errors.As(err, &row):
-		return &capture.LostError{Reason: fmt.Sprintf("log after position %s contains a row that cannot be relayed: %v", last, row)}
+		return Lostf("log after position %s contains a row that cannot be relayed: %v", last, row)
 	case errors.As(err, &setup) || !errors.As(err, &fault):
 		return err
 	}
@@ -168,7 +178,7 @@ func (t *FailureCounter) Classify(err error, progress bool, last store.Position)
 	}
 	t.consecutive++
 	if t.consecutive >= MaxFailures {
-		return &capture.LostError{Reason: fmt.Sprintf("log after position %s is unreadable after %d attempts: %v", last, t.consecutive, err)}
+		return Lostf("log after position %s is unreadable after %d attempts: %v", last, t.consecutive, err)
 	}
 	return fmt.Errorf("read log after position %s: %d consecutive failures: %w", last, t.consecutive, err)
 }

@@ -1,6 +1,4 @@
-// Package acked tracks the positions that a source offered to its receiver and the last one
-// that was acknowledged. It serves sources whose server takes no acknowledgements.
-package acked
+package logsource
 
 import (
 	"sync/atomic"
@@ -18,22 +16,24 @@ type Ack[P any] struct {
 	At time.Time
 }
 
-// Tracker is the tracker of one source. The zero value is ready for Reset; before Reset
-// nothing can be acknowledged. Its methods are safe for concurrent use.
-type Tracker[P any] struct {
+// Acks tracks the positions that a source offered to its receiver and the last one that was
+// acknowledged. It serves sources whose server takes no acknowledgements. The zero value is
+// ready for Reset; before Reset nothing can be acknowledged. Its methods are safe for
+// concurrent use.
+type Acks[P any] struct {
 	offered atomic.Pointer[store.Position] // the last position offered since Reset
 	acked   atomic.Pointer[Ack[P]]
 }
 
 // Reset restarts the tracker at a position, up to which the log counts as acknowledged.
-func (l *Tracker[P]) Reset(from store.Position, place P) {
+func (l *Acks[P]) Reset(from store.Position, place P) {
 	l.offered.Store(&from)
 	l.acked.Store(&Ack[P]{Position: from, Parsed: place, At: time.Now()})
 }
 
 // Offer allows a position to be acknowledged; "" is ignored. Call it before sending, because
 // the acknowledgement may arrive before the send returns.
-func (l *Tracker[P]) Offer(p store.Position) {
+func (l *Acks[P]) Offer(p store.Position) {
 	if p != "" {
 		l.offered.Store(&p)
 	}
@@ -41,7 +41,7 @@ func (l *Tracker[P]) Offer(p store.Position) {
 
 // Acknowledge records a position. It ignores a position that was not offered since Reset,
 // because it belongs to another log, and a position at or before the last one.
-func (l *Tracker[P]) Acknowledge(p store.Position, parse func(store.Position) (P, error), compare func(a, b store.Position) int) {
+func (l *Acks[P]) Acknowledge(p store.Position, parse func(store.Position) (P, error), compare func(a, b store.Position) int) {
 	offered := l.offered.Load()
 	place, err := parse(p)
 	if err != nil || offered == nil || compare(p, *offered) > 0 {
@@ -57,4 +57,4 @@ func (l *Tracker[P]) Acknowledge(p store.Position, parse func(store.Position) (P
 }
 
 // Last returns the last acknowledgement, or the position of Reset. It is nil before Reset.
-func (l *Tracker[P]) Last() *Ack[P] { return l.acked.Load() }
+func (l *Acks[P]) Last() *Ack[P] { return l.acked.Load() }

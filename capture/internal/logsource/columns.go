@@ -1,5 +1,4 @@
-// Package logged determines the columns that a source reads from the log.
-package logged
+package logsource
 
 import "github.com/sluicebox/sluicebox/store"
 
