@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -14,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
@@ -26,7 +26,7 @@ type mongoServer struct {
 
 // connectMongo connects to the server. The URL need not name a database.
 func connectMongo(ctx context.Context, source string) (*mongoServer, error) {
-	at, err := urlWithDatabase(source, namePrefix+"none") // nothing is created in it
+	at, err := demodb.InDatabase(source, namePrefix+"none") // nothing is created in it
 	if err != nil {
 		return nil, err
 	}
@@ -37,9 +37,9 @@ func connectMongo(ctx context.Context, source string) (*mongoServer, error) {
 	}
 
 	onDisk := true
-	client, err := mongo.Connect(opts.SetWriteConcern(&writeconcern.WriteConcern{W: writeconcern.WCMajority, Journal: &onDisk}))
+	client, err := demodb.OpenMongo(opts.SetWriteConcern(&writeconcern.WriteConcern{W: writeconcern.WCMajority, Journal: &onDisk}))
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", strings.Join(opts.Hosts, ", "), mongostore.Explain(err))
+		return nil, err
 	}
 
 	s := &mongoServer{client: client, info: serverInfo{settings: map[string]string{}, syncsCommits: true}}
@@ -52,11 +52,7 @@ func connectMongo(ctx context.Context, source string) (*mongoServer, error) {
 
 func (s *mongoServer) serverInfo() serverInfo { return s.info }
 
-func (s *mongoServer) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = s.client.Disconnect(ctx) // the server may be gone
-}
+func (s *mongoServer) close() { demodb.CloseMongo(s.client) }
 
 // admin runs a command on the admin database.
 func (s *mongoServer) admin(ctx context.Context, command bson.D) (bson.Raw, error) {
@@ -125,14 +121,9 @@ func (s *mongoServer) create(ctx context.Context, name, _ string, of *outboxTabl
 	return &mongoDatabase{mongoServer: s, db: db, table: of, rows: db.Collection(of.name)}, nil
 }
 
-// codeUnauthorized is the server's error Unauthorized; see
-// https://github.com/mongodb/mongo/blob/v6.0/src/mongo/base/error_codes.yml.
-const codeUnauthorized = 13
-
 // explain adds the roles to grant if the user may not create databases.
 func (s *mongoServer) explain(err error) error {
-	var refused mongo.ServerError
-	if !errors.As(err, &refused) || !refused.HasErrorCode(codeUnauthorized) {
+	if !demodb.Unauthorized(err) {
 		return err
 	}
 	return &store.SetupError{

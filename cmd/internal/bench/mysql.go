@@ -12,54 +12,32 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
 // mysqlServer is a MySQL or MariaDB server.
 type mysqlServer struct {
-	session *mysqlSession
+	session *demodb.MySQL
 	maria   bool
 	info    serverInfo
 }
 
-// mysqlSession is one session of the server.
-type mysqlSession struct {
-	*sql.Conn
-	pool *sql.DB
-}
-
 // dialMySQL opens a session with autocommit.
-func dialMySQL(ctx context.Context, source string) (*mysqlSession, error) {
+func dialMySQL(ctx context.Context, source string) (*demodb.MySQL, error) {
 	cfg, err := mystore.ParseURL(source, "sluicebox bench")
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	cfg.Params = map[string]string{"time_zone": "'+00:00'", "sql_mode": "'STRICT_ALL_TABLES'"}
-	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, err)
-	}
-	s := &mysqlSession{pool: sql.OpenDB(connector)}
-	if s.Conn, err = s.pool.Conn(ctx); err != nil {
-		_ = s.pool.Close()
-		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, mystore.Explain(err))
-	}
-	return s, nil
-}
-
-// close closes the session. The server may be gone.
-func (s *mysqlSession) close() {
-	_ = s.Close()
-	_ = s.pool.Close()
+	return demodb.OpenMySQL(ctx, cfg)
 }
 
 // connectMySQL connects to the server. The URL need not name a database.
 func connectMySQL(ctx context.Context, source string) (*mysqlServer, error) {
 	if u, err := url.Parse(source); err == nil && strings.Trim(u.Path, "/") == "" {
-		if source, err = urlWithDatabase(source, "information_schema"); err != nil {
+		if source, err = demodb.InDatabase(source, "information_schema"); err != nil {
 			return nil, err
 		}
 	}
@@ -112,7 +90,7 @@ func (s *mysqlServer) checkBinlog(ctx context.Context) error {
 }
 
 func (s *mysqlServer) serverInfo() serverInfo { return s.info }
-func (s *mysqlServer) close()                 { s.session.close() }
+func (s *mysqlServer) close()                 { s.session.Close() }
 
 func (s *mysqlServer) create(ctx context.Context, name, url string, of *outboxTable) (database, error) {
 	if _, err := s.session.ExecContext(ctx, "CREATE DATABASE "+name+" CHARACTER SET utf8mb4"); err != nil {
@@ -135,7 +113,7 @@ func (s *mysqlServer) create(ctx context.Context, name, url string, of *outboxTa
 
 	for _, statement := range of.mysql {
 		if _, err := session.ExecContext(ctx, statement); err != nil {
-			session.close()
+			session.Close()
 			return nil, err
 		}
 	}
@@ -152,10 +130,10 @@ type mysqlDatabase struct {
 	*mysqlServer
 	name, url string
 	table     *outboxTable
-	session   *mysqlSession
+	session   *demodb.MySQL
 }
 
-func (d *mysqlDatabase) close() { d.session.close() }
+func (d *mysqlDatabase) close() { d.session.Close() }
 
 // insert returns the statement that writes the rows whose numbers n come from a query, in
 // its order.
@@ -208,7 +186,7 @@ func (d *mysqlDatabase) flush(ctx context.Context) error {
 
 // mysqlWriter is a session that writes rows.
 type mysqlWriter struct {
-	session *mysqlSession
+	session *demodb.MySQL
 	insert  *sql.Stmt
 	padding string
 }
@@ -220,7 +198,7 @@ func (d *mysqlDatabase) writer(ctx context.Context, r *rowSpan) (rowWriter, erro
 	}
 	w := &mysqlWriter{session: session, padding: r.padding}
 	if w.insert, err = session.PrepareContext(ctx, d.insert(r, "(SELECT ? AS n) AS v")); err != nil {
-		session.close()
+		session.Close()
 		return nil, err
 	}
 	return w, nil
@@ -231,7 +209,7 @@ func (w *mysqlWriter) write(ctx context.Context, n int) error {
 	return err
 }
 
-func (w *mysqlWriter) close() { w.session.close() }
+func (w *mysqlWriter) close() { w.session.Close() }
 
 // prepareFloor sets the end of the binlog as the start position.
 func (d *mysqlDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) error {

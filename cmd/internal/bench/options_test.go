@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 )
 
 func TestOptionErrorsNameTheirFlags(t *testing.T) {
@@ -57,7 +59,7 @@ func TestURLWithDatabase(t *testing.T) {
 		"mongodb://me:p@a/?authSource=admin":      "mongodb://me:p@a/new?authSource=admin",
 		"mongodb://a:1":                           "mongodb://a:1/new",
 	} {
-		if got, err := urlWithDatabase(source, "new"); err != nil || got != want {
+		if got, err := demodb.InDatabase(source, "new"); err != nil || got != want {
 			t.Errorf("%s becomes %s, %v; want %s", source, got, err, want)
 		}
 	}

@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/backoff"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -83,24 +81,11 @@ func dialPostgres(ctx context.Context, source string) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, cfg)
-	if err != nil {
-		return nil, pgstore.ExplainConnect(cfg, err)
-	}
-	return conn, nil
-}
-
-// closeConn closes a connection, with a timeout of one second for the Terminate message.
-func closeConn(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = conn.Close(ctx) // the server may be gone
+	return demodb.OpenPostgres(ctx, cfg)
 }
 
 func (s *postgresServer) serverInfo() serverInfo { return s.info }
-func (s *postgresServer) close()                 { closeConn(s.conn) }
+func (s *postgresServer) close()                 { demodb.ClosePostgres(s.conn) }
 
 func (s *postgresServer) create(ctx context.Context, name, url string, of *outboxTable) (database, error) {
 	if _, err := s.conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
@@ -112,27 +97,17 @@ func (s *postgresServer) create(ctx context.Context, name, url string, of *outbo
 	}
 	for _, statement := range of.postgres {
 		if _, err := conn.Exec(ctx, statement); err != nil {
-			closeConn(conn)
+			demodb.ClosePostgres(conn)
 			return nil, err
 		}
 	}
 	return &pgDatabase{name: name, url: url, table: of, conn: conn}, nil
 }
 
-// drop removes the slot and the database. A walsender may need a moment to end.
+// drop removes the slot and the database.
 func (s *postgresServer) drop(ctx context.Context, name string) error {
-	for {
-		_, err := s.conn.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", name)
-		var pg *pgconn.PgError
-		if err == nil {
-			break
-		}
-		if !errors.As(err, &pg) || pg.Code != "55006" { // object_in_use
-			return err
-		}
-		if err := backoff.Sleep(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
+	if err := demodb.DropSlot(ctx, s.conn, name); err != nil {
+		return err
 	}
 	_, err := s.conn.Exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
 	return err
@@ -145,7 +120,7 @@ type pgDatabase struct {
 	conn      *pgx.Conn
 }
 
-func (d *pgDatabase) close() { closeConn(d.conn) }
+func (d *pgDatabase) close() { demodb.ClosePostgres(d.conn) }
 
 // insert returns the statement that writes the rows whose numbers n come from a query.
 func (d *pgDatabase) insert(r *rowSpan, from string) string {
@@ -184,7 +159,7 @@ func (d *pgDatabase) writer(ctx context.Context, r *rowSpan) (rowWriter, error) 
 		return nil, err
 	}
 	if _, err := conn.Prepare(ctx, "write", d.insert(r, "(VALUES ($2::bigint)) v (n)")); err != nil {
-		closeConn(conn)
+		demodb.ClosePostgres(conn)
 		return nil, err
 	}
 	return &pgWriter{conn: conn, padding: r.padding}, nil
@@ -195,7 +170,7 @@ func (w *pgWriter) write(ctx context.Context, n int) error {
 	return err
 }
 
-func (w *pgWriter) close() { closeConn(w.conn) }
+func (w *pgWriter) close() { demodb.ClosePostgres(w.conn) }
 
 // prepareFloor creates a publication and a slot.
 func (d *pgDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) error {

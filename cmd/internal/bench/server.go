@@ -2,19 +2,16 @@ package bench
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/url"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
-	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
 // callTimeout bounds a statement that should return at once.
@@ -127,11 +124,9 @@ type benchDatabase struct {
 
 // newBenchDatabase creates a database with an empty outbox. The caller drops it.
 func (b *bench) newBenchDatabase(ctx context.Context) (*benchDatabase, error) {
-	var random [4]byte
-	_, _ = rand.Read(random[:]) // never fails
-	p := &benchDatabase{server: b.server, name: namePrefix + hex.EncodeToString(random[:]), layout: b.opts.Layout, table: outboxOf(b.opts.Layout)}
+	p := &benchDatabase{server: b.server, name: demodb.NewName(namePrefix), layout: b.opts.Layout, table: outboxOf(b.opts.Layout)}
 	var err error
-	if p.url, err = urlWithDatabase(b.opts.Source.Reveal(), p.name); err != nil {
+	if p.url, err = demodb.InDatabase(b.opts.Source.Reveal(), p.name); err != nil {
 		return nil, err
 	}
 	if p.database, err = p.server.create(ctx, p.name, p.url, p.table); err != nil {
@@ -142,19 +137,6 @@ func (b *bench) newBenchDatabase(ctx context.Context) (*benchDatabase, error) {
 		return nil, errors.Join(fmt.Errorf("create database %s with an outbox: %w", p.name, err), p.server.drop(context.WithoutCancel(ctx), p.name))
 	}
 	return p, nil
-}
-
-// urlWithDatabase returns the URL with another database name.
-func urlWithDatabase(source, name string) (string, error) {
-	if config.URL(source).Mongo() {
-		return mongostore.InDatabase(source, name), nil
-	}
-	u, err := url.Parse(source)
-	if err != nil {
-		return "", errors.New("invalid source URL") // its own error would show a password
-	}
-	u.Path = "/" + name
-	return u.String(), nil
 }
 
 // drop removes the database and the objects that the floor or the relay created for it, also

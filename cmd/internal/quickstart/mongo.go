@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
@@ -56,8 +57,8 @@ func withoutMongoPassword(raw string) string {
 }
 
 func (m *mongoDatabase) setUp(ctx context.Context) (note string, err error) {
-	if m.client, err = mongo.Connect(m.options); err != nil {
-		return "", fmt.Errorf("connect to %s: %w", m.hosts(), err)
+	if m.client, err = demodb.OpenMongo(m.options); err != nil {
+		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -113,22 +114,13 @@ func (m *mongoDatabase) makeCollections(ctx context.Context) error {
 	return err
 }
 
-// codeUnauthorized is the server error Unauthorized; see
-// https://github.com/mongodb/mongo/blob/v6.0/src/mongo/base/error_codes.yml.
-const codeUnauthorized = 13
-
-func hasCode(err error, code int) bool {
-	var server mongo.ServerError
-	return errors.As(err, &server) && server.HasErrorCode(code)
-}
-
 // explain adds the missing grant to an authorization error.
 func (m *mongoDatabase) explain(err error) error {
 	user := ""
 	if m.options.Auth != nil {
 		user = m.options.Auth.Username
 	}
-	if !hasCode(err, codeUnauthorized) || user == "" {
+	if !demodb.Unauthorized(err) || user == "" {
 		return fmt.Errorf("create database %s: %w", m.name, err)
 	}
 	source := m.options.Auth.AuthSource

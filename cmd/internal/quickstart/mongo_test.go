@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -19,7 +20,7 @@ import (
 // newTestMongo returns a database with a new name, which the test's end drops.
 func newTestMongo(t *testing.T, server string) (*mongoDatabase, databaseInfo) {
 	t.Helper()
-	m, at, err := newMongo(server, newName())
+	m, at, err := newMongo(server, demodb.NewName(namePrefix))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,7 @@ func TestMongoLeftovers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeMongo(t.Context(), relay)
+	defer demodb.CloseMongo(relay)
 	if err := relay.Ping(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,7 @@ func TestMongoRights(t *testing.T) {
 	set.Run("shop", bson.D{{Key: "createUser", Value: "u"}, {Key: "pwd", Value: "canary"}, {Key: "roles", Value: bson.A{"readWrite"}}})
 	own := strings.Replace(strings.Replace(set.URL, "root:root@", "u:canary@", 1), "/?", "/shop?", 1)
 	own = strings.Replace(own, "authSource=admin&", "", 1)
-	m, _, err := newMongo(own, newName())
+	m, _, err := newMongo(own, demodb.NewName(namePrefix))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
-	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
@@ -24,14 +24,14 @@ func mongoRemoval(name string) []string {
 // cleanUp ends the sessions and, unless keep is set, drops the database. It opens a
 // client of its own, because the other may have lost its connection.
 func (m *mongoDatabase) cleanUp(ctx context.Context, keep bool) error {
-	closeMongo(ctx, m.client)
+	demodb.CloseMongo(m.client)
 	if keep || !m.created {
 		return nil
 	}
 	m.options.SetAppName("sluicebox quickstart, removing")
-	client, err := mongo.Connect(m.options)
+	client, err := demodb.OpenMongo(m.options)
 	if err == nil {
-		defer closeMongo(ctx, client)
+		defer demodb.CloseMongo(client)
 		if err = m.awaitEnds(ctx, client); err == nil {
 			err = m.drop(ctx, client)
 		}
@@ -40,16 +40,6 @@ func (m *mongoDatabase) cleanUp(ctx context.Context, keep bool) error {
 		return removalError(err, mongoRemoval(m.name))
 	}
 	return nil
-}
-
-// closeMongo closes a client. A nil client is ignored.
-func closeMongo(ctx context.Context, client *mongo.Client) {
-	if client == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.CloseTimeout)
-	defer cancel()
-	_ = client.Disconnect(ctx) // the server may be gone
 }
 
 // awaitEnds waits until the server has noticed that the clients of the quickstart and
@@ -87,7 +77,7 @@ func (m *mongoDatabase) drop(ctx context.Context, client *mongo.Client) error {
 	}
 }
 
-// quickstartName matches the names that newName returns.
+// quickstartName matches the names of quickstarts.
 var quickstartName = regexp.MustCompile("^" + namePrefix + "[0-9a-f]{8}$")
 
 // leftovers lists the databases of kept and killed quickstarts on the server, with
@@ -131,7 +121,7 @@ func namesInUse(ctx context.Context, client *mongo.Client) (map[string]bool, err
 	}
 
 	list, err := look(true)
-	if hasCode(err, codeUnauthorized) { // may not see the clients of other users
+	if demodb.Unauthorized(err) { // may not see the clients of other users
 		list, err = look(false)
 	}
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
 	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
 )
@@ -52,10 +53,9 @@ type mysqlDatabase struct {
 	config     *mysql.Config // of the server, without a database
 	endTimeout time.Duration // the constant, but shorter in tests
 
-	db *sql.DB
 	// lock is a session that holds the user-level lock of the name. Any account can
 	// see from the lock that the quickstart is running. It ends with the session.
-	lock *sql.Conn
+	lock *demodb.MySQL
 	// created is set once the server may have objects to remove.
 	created bool
 }
@@ -87,35 +87,13 @@ func newMySQL(raw, name string) (*mysqlDatabase, databaseInfo, error) {
 	}, nil
 }
 
-// connect opens a pool and a session from it. The caller closes both, even after an
-// error.
-func (m *mysqlDatabase) connect(ctx context.Context) (*sql.DB, *sql.Conn, error) {
-	connector, err := mysql.NewConnector(m.config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("connect to %s: %w", m.config.Addr, err)
-	}
-	db := sql.OpenDB(connector)
-	conn, err := m.open(ctx, db)
-	return db, conn, err
-}
-
-func (m *mysqlDatabase) open(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", m.config.Addr, mysqlstore.Explain(err))
-	}
-	return conn, nil
-}
-
 func (m *mysqlDatabase) setUp(ctx context.Context) (note string, err error) {
-	if m.db, m.lock, err = m.connect(ctx); err != nil {
+	if m.lock, err = demodb.OpenMySQL(ctx, m.config); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if _, err := acquireLock(ctx, m.lock, m.name, 0); err != nil { // names are unique, so the lock is free
+	if _, err := acquireLock(ctx, m.lock.Conn, m.name, 0); err != nil { // names are unique, so the lock is free
 		return "", fmt.Errorf("acquire lock %s: %w", m.name, err)
 	}
 	if note, err = m.leftovers(ctx); err != nil {
@@ -217,7 +195,7 @@ const quotedAccount = `SELECT CONCAT(QUOTE(LEFT(CURRENT_USER(), CHAR_LENGTH(CURR
   '@', QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))`
 
 func (m *mysqlDatabase) session(ctx context.Context) (session, error) {
-	conn, err := m.open(ctx, m.db)
+	conn, err := m.lock.Another(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -236,13 +214,13 @@ func (m *mysqlDatabase) session(ctx context.Context) (session, error) {
 }
 
 func (m *mysqlDatabase) countByStatus(ctx context.Context) (map[string]int, error) {
-	return countStates(ctx, m.db, m.name+".outbox_events")
+	return countStates(ctx, m.lock.Pool, m.name+".outbox_events")
 }
 
 // isStreaming looks for the relay's checkpoint row. Before it reads the log, the relay
 // clears its checkpoint, which creates the row. A polling relay saves none.
 func (m *mysqlDatabase) isStreaming(ctx context.Context) (there bool, err error) {
-	err = m.db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM "+m.name+".sluicebox_checkpoint WHERE name = ?)", m.name).Scan(&there)
+	err = m.lock.Pool.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM "+m.name+".sluicebox_checkpoint WHERE name = ?)", m.name).Scan(&there)
 	if err != nil {
 		return false, fmt.Errorf("look up relay checkpoint: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -25,7 +26,7 @@ func eachFlavour(t *testing.T, test func(t *testing.T, server string)) {
 // newTestDatabase returns a database with a new name, which the test's end drops.
 func newTestDatabase(t *testing.T, server string) (*mysqlDatabase, databaseInfo) {
 	t.Helper()
-	m, at, err := newMySQL(server, newName())
+	m, at, err := newMySQL(server, demodb.NewName(namePrefix))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +207,7 @@ func TestMySQLLeftovers(t *testing.T) {
 func unused(t *testing.T, m *mysqlDatabase, name string) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; <-time.After(10 * time.Millisecond) {
-		using, err := sessionIDs(t.Context(), m.lock)
+		using, err := sessionIDs(t.Context(), m.lock.Conn)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +224,7 @@ func unused(t *testing.T, m *mysqlDatabase, name string) {
 // be used or removed, and the named statement grants it.
 func TestMySQLRights(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
-		name := newName()
+		name := demodb.NewName(namePrefix)
 		who := "'u@" + name[len(namePrefix):] + "'@'%'"
 		servers.ExecMySQL(t, server, "CREATE USER "+who)
 		t.Cleanup(func() { servers.ExecMySQL(t, server, "DROP USER "+who) })

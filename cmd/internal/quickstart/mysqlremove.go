@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 )
 
 // mysqlRemoval returns the statements that remove everything of the named quickstart
@@ -15,7 +17,7 @@ func mysqlRemoval(name string) []string { return []string{"DROP DATABASE IF EXIS
 // cleanUp ends the sessions and, unless keep is set, drops the database. It opens
 // sessions of its own, because the others may have been lost.
 func (m *mysqlDatabase) cleanUp(ctx context.Context, keep bool) error {
-	closeSQL(m.db, m.lock)
+	m.lock.Close()
 	if keep || !m.created {
 		return nil
 	}
@@ -25,22 +27,13 @@ func (m *mysqlDatabase) cleanUp(ctx context.Context, keep bool) error {
 	return nil
 }
 
-// closeSQL closes a session and its pool. Either may be nil.
-func closeSQL(db *sql.DB, conn *sql.Conn) {
-	if conn != nil {
-		_ = conn.Close() // the server may be gone
-	}
-	if db != nil {
-		_ = db.Close()
-	}
-}
-
 func (m *mysqlDatabase) removeAll(ctx context.Context) error {
-	db, conn, err := m.connect(ctx)
-	defer func() { closeSQL(db, conn) }()
+	session, err := demodb.OpenMySQL(ctx, m.config)
 	if err != nil {
 		return err
 	}
+	defer session.Close()
+	conn := session.Conn
 	if err := m.awaitSetUp(ctx, conn); err != nil {
 		return err
 	}
@@ -164,7 +157,7 @@ func (m *mysqlDatabase) leftovers(ctx context.Context) (string, error) {
 }
 
 func (m *mysqlDatabase) findLeftovers(ctx context.Context) (names []string, err error) {
-	using, err := sessionIDs(ctx, m.lock)
+	using, err := sessionIDs(ctx, m.lock.Conn)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -82,18 +83,8 @@ func withoutPassword(raw string) string {
 	return u.String()
 }
 
-func (s *postgresSchema) connect(ctx context.Context) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, s.config.Copy())
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", s.config.Host, pgstore.Explain(err))
-	}
-	return conn, nil
-}
-
 func (s *postgresSchema) setUp(ctx context.Context) (note string, err error) {
-	if s.conn, err = s.connect(ctx); err != nil {
+	if s.conn, err = demodb.OpenPostgres(ctx, s.config); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -127,7 +118,7 @@ func (s *postgresSchema) explain(err error) error {
 }
 
 func (s *postgresSchema) session(ctx context.Context) (session, error) {
-	conn, err := s.connect(ctx)
+	conn, err := demodb.OpenPostgres(ctx, s.config)
 	if err != nil {
 		return nil, err
 	}
@@ -182,11 +173,4 @@ func (s *postgresSession) commit(ctx context.Context, o order) error {
 	return nil
 }
 
-func (s *postgresSession) close() { closeConn(s.conn) }
-
-// closeConn closes a connection. It waits at most store.CloseTimeout for the server.
-func closeConn(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
-	defer cancel()
-	_ = conn.Close(ctx) // the server may be gone
-}
+func (s *postgresSession) close() { demodb.ClosePostgres(s.conn) }

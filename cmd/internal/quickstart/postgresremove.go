@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
@@ -37,7 +38,7 @@ func postgresRemoval(name string) []string {
 // created. It opens a connection of its own, because the other may have been lost.
 func (s *postgresSchema) cleanUp(ctx context.Context, keep bool) error {
 	if s.conn != nil {
-		closeConn(s.conn)
+		demodb.ClosePostgres(s.conn)
 	}
 	if keep || !s.created {
 		return nil
@@ -54,11 +55,11 @@ func (s *postgresSchema) cleanUp(ctx context.Context, keep bool) error {
 }
 
 func (s *postgresSchema) removeAll(ctx context.Context) error {
-	conn, err := s.connect(ctx)
+	conn, err := demodb.OpenPostgres(ctx, s.config)
 	if err != nil {
 		return err
 	}
-	defer closeConn(conn)
+	defer demodb.ClosePostgres(conn)
 	if err := s.endSessions(ctx, conn); err != nil {
 		return err
 	}

@@ -1,8 +1,6 @@
 package quickstart
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -11,13 +9,6 @@ import (
 // namePrefix is the prefix of all names that a quickstart uses on a server: of its
 // schema or database, and of its relay with the slot and publication.
 const namePrefix = "sluicebox_quickstart_"
-
-// newName returns a name that no other quickstart has. It needs no quotes.
-func newName() string {
-	var b [4]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return namePrefix + hex.EncodeToString(b[:])
-}
 
 const (
 	// endTimeout is the time that closed sessions have to end on the server before the

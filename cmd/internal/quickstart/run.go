@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 )
 
 const (
@@ -92,7 +93,7 @@ func (q *quickstart) open() error {
 		return fmt.Errorf("create temporary folder: %w", err)
 	}
 
-	name := newName()
+	name := demodb.NewName(namePrefix)
 	switch source := q.opts.Source; {
 	case source == "":
 		q.db, q.dbInfo = newSQLite(q.folder, name)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 )
 
 // fakeDatabase is a database that hands its rows to the tests' relays over a channel.
@@ -100,7 +101,7 @@ func runWith(ctx context.Context, t *testing.T, o Options, m *fakeDatabase, rela
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.folder, q.dbInfo = folder, databaseInfo{name: newName(), url: "sqlite:///none", table: "t", description: "memory"}
+	q.folder, q.dbInfo = folder, databaseInfo{name: demodb.NewName(namePrefix), url: "sqlite:///none", table: "t", description: "memory"}
 	err = q.run(ctx)
 	return out.String(), errs.String(), err
 }

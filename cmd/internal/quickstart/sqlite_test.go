@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 )
 
 // TestConfigurationFile: special characters in URLs and folder names survive a round trip
@@ -18,7 +20,7 @@ func TestConfigurationFile(t *testing.T) {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		db, at := newSQLite(dir, newName())
+		db, at := newSQLite(dir, demodb.NewName(namePrefix))
 		path, cfg, err := writeConfig(dir, at, "http://127.0.0.1:1")
 		if err != nil {
 			t.Fatalf("%s: %v", folder, err)
@@ -41,7 +43,7 @@ func TestConfigurationFile(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	_, at, err := newPostgres("postgres://u:p%24%7Bx%7D@db/shop?sslmode=disable&password=p%24&options=${y}", newName())
+	_, at, err := newPostgres("postgres://u:p%24%7Bx%7D@db/shop?sslmode=disable&password=p%24&options=${y}", demodb.NewName(namePrefix))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +65,7 @@ func TestConfigurationFileOfMySQL(t *testing.T) {
 		"mariadb://u:p%24@db":                                "mariadb://u:p$@db/NAME",
 		"mysql://u:p%24@/x?socket=%2Frun%2Fs":                "mysql://u:p$@/NAME?socket=%2Frun%2Fs",
 	} {
-		_, at, err := newMySQL(raw, newName())
+		_, at, err := newMySQL(raw, demodb.NewName(namePrefix))
 		if err != nil {
 			t.Errorf("%s: %v", raw, err)
 			continue
@@ -81,7 +83,7 @@ func TestConfigurationFileOfMySQL(t *testing.T) {
 		}
 	}
 	for _, raw := range []string{"mysql://canary:p%zz@db/x", "mysql://:canary@db/x", "mysql://u:canary@/x", "mysql://u:canary@db/x?tls=often"} {
-		if _, _, err := newMySQL(raw, newName()); err == nil || strings.Contains(err.Error(), "canary") {
+		if _, _, err := newMySQL(raw, demodb.NewName(namePrefix)); err == nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
