@@ -2,9 +2,13 @@ package mysql
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"fmt"
 	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/google/uuid"
@@ -152,4 +156,148 @@ func appendJSON(dst, text []byte) []byte {
 	}
 
 	return dst
+}
+
+// charset converts the bytes of a column to UTF-8, because the binlog holds text in the
+// column's charset, whatever the session uses.
+type charset struct {
+	name string
+	// append appends the text to dst. If it is nil, the bytes are UTF-8 already.
+	append func(dst, text []byte) ([]byte, error)
+}
+
+// charsets finds charsets by name and by collation id.
+type charsets struct {
+	byName      map[string]*charset // nil: a charset that cannot be read
+	byCollation map[uint64]string
+	// load reads a missing charset from the server; nil means that it cannot be read.
+	load func(name string) (*charset, error)
+}
+
+// newCharsets returns the charsets that need no query.
+func newCharsets() *charsets {
+	cs := &charsets{byName: map[string]*charset{}, byCollation: map[uint64]string{}}
+	for _, name := range []string{"binary", "ascii", "utf8", "utf8mb3", "utf8mb4"} {
+		cs.byName[name] = &charset{name: name}
+	}
+	for name, read := range map[string]func(dst, text []byte) ([]byte, error){
+		"ucs2": appendUTF16BE, "utf16": appendUTF16BE, "utf16le": appendUTF16LE, "utf32": appendUTF32,
+	} {
+		cs.byName[name] = &charset{name: name, append: read}
+	}
+	return cs
+}
+
+// find returns a charset; nil if it cannot be read.
+func (cs *charsets) find(name string) (*charset, error) {
+	c, known := cs.byName[name]
+	if known || cs.load == nil {
+		return c, nil
+	}
+	c, err := cs.load(name)
+	if err == nil {
+		cs.byName[name] = c
+	}
+	return c, err
+}
+
+// loadCollations reads the charset of each collation. MariaDB leaves the ids of newer
+// collations out of COLLATIONS, and MySQL has no ids in
+// COLLATION_CHARACTER_SET_APPLICABILITY.
+func (s *Source) loadCollations(ctx context.Context, sv *server, cs *charsets) error {
+	query := "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS WHERE ID IS NOT NULL AND CHARACTER_SET_NAME IS NOT NULL"
+	if sv.flavour == mariaDB && !sv.version.before(version{10, 10}) {
+		query = "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY WHERE ID IS NOT NULL"
+	}
+
+	rows, err := s.control.db.QueryContext(ctx, query)
+	if err != nil {
+		return fmt.Errorf("read collations: %w", mystore.Explain(err))
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id uint64
+		var name string
+		if err := rows.Scan(&id, &name); err != nil {
+			return err
+		}
+		cs.byCollation[id] = name
+	}
+
+	return rows.Err()
+}
+
+// byteTable maps each byte of a single-byte charset to UTF-8.
+type byteTable [256]string
+
+func (t *byteTable) append(dst, text []byte) ([]byte, error) {
+	for _, b := range text {
+		dst = append(dst, t[b]...)
+	}
+	return dst, nil
+}
+
+// loadCharset reads a charset from the server character by character, because the
+// server's definition counts: for example, MySQL's latin1 is neither ISO 8859-1 nor quite
+// cp1252. It returns nil for a multi-byte charset.
+func (s *Source) loadCharset(ctx context.Context, name string) (*charset, error) {
+	maxLen, err := s.control.queryStrings(ctx, "SELECT CAST(MAXLEN AS CHAR) FROM information_schema.CHARACTER_SETS WHERE CHARACTER_SET_NAME = ?", name)
+	if err != nil || len(maxLen) == 0 || maxLen[0] != "1" {
+		return nil, mystore.Explain(err)
+	}
+
+	var parts []string
+	for b := range 256 {
+		// The server provided the name.
+		parts = append(parts, fmt.Sprintf("SELECT %d, CONVERT(_%s X'%02X' USING utf8mb4)", b, name, b))
+	}
+
+	rows, err := s.control.db.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
+	if err != nil {
+		return nil, fmt.Errorf("read charset %s: %w", name, mystore.Explain(err))
+	}
+	defer func() { _ = rows.Close() }()
+	var table byteTable
+	for rows.Next() {
+		var b byte
+		var text string
+		if err := rows.Scan(&b, &text); err != nil {
+			return nil, err
+		}
+		table[b] = text
+	}
+
+	return &charset{name: name, append: table.append}, rows.Err()
+}
+
+func appendUTF16BE(dst, text []byte) ([]byte, error) {
+	return appendUTF16(dst, text, func(b []byte) uint16 { return uint16(b[0])<<8 | uint16(b[1]) })
+}
+
+func appendUTF16LE(dst, text []byte) ([]byte, error) {
+	return appendUTF16(dst, text, func(b []byte) uint16 { return uint16(b[1])<<8 | uint16(b[0]) })
+}
+
+func appendUTF16(dst, text []byte, unit func([]byte) uint16) ([]byte, error) {
+	if len(text)%2 != 0 {
+		return dst, fmt.Errorf("%d bytes are not valid UTF-16", len(text))
+	}
+	units := make([]uint16, 0, len(text)/2)
+	for ; len(text) > 0; text = text[2:] {
+		units = append(units, unit(text))
+	}
+	for _, r := range utf16.Decode(units) {
+		dst = utf8.AppendRune(dst, r)
+	}
+	return dst, nil
+}
+
+func appendUTF32(dst, text []byte) ([]byte, error) {
+	if len(text)%4 != 0 {
+		return dst, fmt.Errorf("%d bytes are not valid UTF-32", len(text))
+	}
+	for ; len(text) > 0; text = text[4:] {
+		dst = utf8.AppendRune(dst, rune(text[0])<<24|rune(text[1])<<16|rune(text[2])<<8|rune(text[3]))
+	}
+	return dst, nil
 }

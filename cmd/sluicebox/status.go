@@ -1,16 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
@@ -150,4 +155,268 @@ func (c *statusCommand) watch(ctx context.Context, p *program, client *admin.Cli
 			return nil
 		}
 	}
+}
+
+// statusText formats a status for people, usually within 80 columns.
+func statusText(s *admin.RelayStatus, now time.Time) string {
+	var b bytes.Buffer
+	line := func(label, format string, args ...any) {
+		fmt.Fprintf(&b, "%-11s %s\n", label, fmt.Sprintf(format, args...))
+	}
+
+	line("relay", "%s, version %s, up %s, %s", quoteCell(s.Name), oneLine(s.Version), durationText(time.Duration(s.Uptime*float64(time.Second))), oneLine(s.Holder))
+	line("state", "%s", stateText(s))
+	for _, c := range s.Checks {
+		if !c.OK {
+			line("NOT READY", "%s: %s", oneLine(c.Name), oneLine(c.Detail))
+		} else if c.Warning {
+			line("WARNING", "%s: %s", oneLine(c.Name), oneLine(c.Detail))
+		}
+	}
+
+	if s.Mode == "" {
+		return b.String()
+	}
+	line("source", "%s", sourceText(s, now))
+	if s.Source.RetainedBytes != nil && s.Source.RetainedLimitBytes != nil {
+		line("retained", "%s of log, limit %s", sizeText(*s.Source.RetainedBytes), sizeText(*s.Source.RetainedLimitBytes))
+	}
+
+	line("checkpoint", "%s", checkpointText(&s.Checkpoint, now))
+	line("waiting", "%s", lagText(&s.Lag))
+	line("captured", "%s rows/s in 10s, %s in 1m", rateText(s.Captured.TenSeconds), rateText(s.Captured.Minute))
+	for i := range s.Failed {
+		line("FAILED", "%s", failedText(&s.Failed[i], now))
+	}
+
+	if text := replaysText(&s.Replays); text != "" {
+		line("replay", "%s", text)
+	}
+	b.WriteString("\n")
+	_ = printTable(&b, sinkHeader(), sinkRows(s.Sinks)) // a buffer never fails
+	for i := range s.Sinks {
+		sinkLines(&b, &s.Sinks[i], now)
+	}
+
+	if len(s.Lanes) > 0 {
+		fmt.Fprintf(&b, "\nheld or failing lanes: %d%s\n", s.LanesTotal, moreLanes(s))
+		_ = printTable(&b, troubledHeader(), troubledRows(s, now))
+	}
+	return b.String()
+}
+
+func moreLanes(s *admin.RelayStatus) string {
+	if s.LanesTotal > len(s.Lanes) {
+		return fmt.Sprintf(", the first %d shown (sluicebox lanes list)", len(s.Lanes))
+	}
+	return ""
+}
+
+// stateText describes leadership and readiness.
+func stateText(s *admin.RelayStatus) string {
+	ready := "ready"
+	if !s.Ready {
+		ready = "not ready"
+	}
+	switch {
+	case s.IsLeader:
+		return fmt.Sprintf("%s, leading in epoch %d", ready, s.Epoch)
+	case s.Leader != "":
+		return fmt.Sprintf("%s, standing by; %s leads", ready, oneLine(s.Leader))
+	}
+	return ready + ", not leading"
+}
+
+func sourceText(s *admin.RelayStatus, now time.Time) string {
+	text := oneLine(s.SourceDetail)
+	if !s.Source.Connected {
+		text = "not connected; " + text
+	}
+
+	if s.Source.Position != "" {
+		text += ", at " + oneLine(s.Source.Position)
+	}
+	if s.Source.LastReceivedAt != nil {
+		text += fmt.Sprintf(", last message %s ago", ageText(*s.Source.LastReceivedAt, now))
+	}
+
+	if s.Source.Paused {
+		text += "; PAUSED: sink buffers full"
+	}
+	return text
+}
+
+func checkpointText(c *admin.CheckpointStatus, now time.Time) string {
+	if c.Position == "" {
+		return "none yet: rows of the initial snapshot are not settled"
+	}
+	text := "at " + oneLine(c.Position)
+	if c.SavedAt != nil {
+		text += fmt.Sprintf(", saved %s ago", ageText(*c.SavedAt, now))
+	}
+	return text
+}
+
+func lagText(l *admin.Lag) string {
+	text := rowsText(l.Rows)
+	if l.Seconds != nil {
+		text += fmt.Sprintf(", the oldest for %s", lagDurationText(*l.Seconds))
+	}
+	return text
+}
+
+// lagDurationText formats a duration in seconds, with more precision for short ones.
+func lagDurationText(seconds float64) string {
+	if seconds < 10 {
+		return fmt.Sprintf("%.2fs", seconds)
+	}
+	return durationText(time.Duration(seconds * float64(time.Second)))
+}
+
+func failedText(f *admin.FailedRows, now time.Time) string {
+	if f.Rows == nil {
+		return fmt.Sprintf("%s: not counted: %s", quoteCell(f.Outbox), oneLine(f.Error))
+	}
+	return fmt.Sprintf("%s in %s, counted %s ago", rowsText(*f.Rows), quoteCell(f.Outbox), ageText(f.At, now))
+}
+
+// replaysText describes the active replay and the number of others, or returns "" if
+// there is none.
+func replaysText(r *admin.ReplayStatus) string {
+	var parts, others []string
+	if job := r.Current; job != nil {
+		parts = append(parts, quoteCell(job.ID)+" "+replayText(job))
+		if _, waits := splitReplayNote(job.Reason); waits != "" {
+			parts = append(parts, "waits for "+oneLine(waits))
+		}
+	}
+
+	if r.Waiting > 0 {
+		others = append(others, fmt.Sprintf("%d more waiting", r.Waiting))
+	}
+	if r.Paused > 0 {
+		others = append(others, fmt.Sprintf("%d paused", r.Paused))
+	}
+
+	if len(others) > 0 {
+		parts = append(parts, strings.Join(others, ", "))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// replayText describes the phase and the progress of a replay.
+func replayText(job *admin.Replay) string {
+	text := oneLine(job.State)
+	switch store.JobState(job.State) {
+	case store.JobWaiting:
+		return text
+	case store.JobCopying:
+		text += ", " + rowCountText(job.Rows) + " so far"
+		if job.Sent == 0 {
+			return text
+		}
+		text += ", " + groupDigits(job.Sent) + " sent"
+	default:
+		text += fmt.Sprintf(", %s of %s sent", groupDigits(job.Sent), rowCountText(job.Rows))
+	}
+
+	if job.Skipped > 0 {
+		text += ", " + groupDigits(job.Skipped) + " skipped"
+	}
+	if job.Refused > 0 {
+		text += ", " + groupDigits(job.Refused) + " refused"
+	}
+
+	return text
+}
+
+func sinkHeader() []string {
+	return []string{"SINK", "WAITING", "SPILLED", "IN-FLIGHT", "DELIVERED/S", "FAILED/S", "RETRIED/S"}
+}
+
+func sinkRows(sinks []admin.SinkStatus) [][]string {
+	all := make([][]string, len(sinks))
+	for i := range sinks {
+		s := &sinks[i]
+		all[i] = []string{
+			quoteCell(s.Name), strconv.Itoa(s.Waiting), strconv.Itoa(s.Spilled), strconv.Itoa(s.InFlight), rateText(s.Delivered.TenSeconds),
+			rateText(s.Failed.TenSeconds), rateText(s.Retried.TenSeconds),
+		}
+	}
+	return all
+}
+
+// sinkLines prints the lanes of a sink by state, and its open circuit breakers.
+func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
+	var lanes []string
+	for _, state := range slices.Sorted(maps.Keys(s.Lanes)) {
+		if n := s.Lanes[state]; n > 0 {
+			lanes = append(lanes, fmt.Sprintf("%d %s", n, laneStateText(state, len(s.OpenBreakers) > 0)))
+		}
+	}
+
+	if len(lanes) > 0 {
+		fmt.Fprintf(b, "%s: lanes %s\n", quoteCell(s.Name), strings.Join(lanes, ", "))
+	}
+	for _, e := range s.OpenBreakers {
+		idle := ""
+		if e.Idle {
+			idle = " (no rows waiting)"
+		}
+		at := "" // a sink with a single endpoint does not name it
+		if e.Endpoint != "" {
+			at = " at " + oneLine(e.Endpoint)
+		}
+		fmt.Fprintf(b, "%s: circuit breaker open for %s%s, %s%s: %s\n", quoteCell(s.Name), ageText(e.Since, now), idle, oneLine(e.Class), at, oneLine(e.Error))
+	}
+}
+
+// laneStateText returns a lane's state for people. A ready lane waits while its sink
+// receives only probes.
+func laneStateText(state string, allOpen bool) string {
+	if state == "ready" && allOpen {
+		return "waiting for the sink"
+	}
+	return oneLine(state)
+}
+
+// allBreakersOpen reports whether every sink has an open breaker, because a lane does not
+// name its sink.
+func allBreakersOpen(sinks []admin.SinkStatus) bool {
+	return len(sinks) > 0 && !slices.ContainsFunc(sinks, func(s admin.SinkStatus) bool { return len(s.OpenBreakers) == 0 })
+}
+
+func troubledHeader() []string {
+	return []string{"OUTBOX", "KIND", "GROUP", "STATE", "ROWS", "SINCE", "REASON"}
+}
+
+func troubledRows(s *admin.RelayStatus, now time.Time) [][]string {
+	allOpen := allBreakersOpen(s.Sinks)
+	all := make([][]string, len(s.Lanes))
+	for i := range s.Lanes {
+		l := &s.Lanes[i]
+		all[i] = []string{quoteCell(l.Outbox), quoteCell(l.Kind), groupCell(l.Group), laneStateText(l.State, allOpen), strconv.Itoa(l.Rows + l.Spilled), ageText(l.Since, now), oneLine(laneReason(l))}
+	}
+	return all
+}
+
+// rateText formats a rate with useful precision.
+func rateText(rate float64) string {
+	if rate > 0 && rate < 100 {
+		return strconv.FormatFloat(rate, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(rate, 'f', 0, 64)
+}
+
+// sizeText formats a number of bytes in a suitable unit.
+func sizeText(bytes int64) string {
+	size, unit := float64(bytes), 0
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for size >= 1024 && unit < len(units)-1 {
+		size, unit = size/1024, unit+1
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	return fmt.Sprintf("%.1f %s", size, units[unit])
 }
