@@ -2,7 +2,10 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
 	views "github.com/sluicebox/sluicebox/store/internal/view"
@@ -44,3 +47,137 @@ func (v *view) Position() store.Position { return v.position }
 
 // Drop implements view.Snapshot.
 func (v *view) Drop() { v.conn.close() }
+
+// ReadDelivered implements view.Snapshot. It treats the zero date as no time.
+func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
+	return Explain(v.readDelivered(ctx, o, to))
+}
+
+func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
+	t, err := v.conn.table(ctx, o)
+	if err != nil {
+		return err
+	}
+
+	at := t.mustColumn(o.Layout.OrderBy[0])
+	if at.family != familyTime && at.typ != "date" {
+		return store.OrderTimeError(o, TableName(o), at.full)
+	}
+
+	keys, possible := t.deliveredKeys(to.IDs)
+	if !possible {
+		return nil
+	}
+
+	err = v.addDelivered(ctx, t, to, keys, true)
+	if err == nil && !at.notNull {
+		err = v.addDelivered(ctx, t, to, keys, false)
+	}
+
+	if errors.Is(err, errStopIteration) {
+		return nil
+	}
+	return err
+}
+
+// deliveredKeys returns the keys to filter by; nil for all rows. It is false if no row
+// can have any of the ids.
+func (t *table) deliveredKeys(ids []string) (keys []any, possible bool) {
+	for _, id := range ids {
+		if key, valid := t.id().key(id); valid {
+			keys = append(keys, key)
+		}
+	}
+	possible = len(keys) > 0 || len(ids) == 0
+	if len(keys) > maxBoundValues/4 { // too many for a statement: each key is bound twice
+		keys = nil
+	}
+	return keys, possible
+}
+
+// addDelivered adds rows with a time in range, or, if timed is false, rows without a
+// time.
+func (v *view) addDelivered(ctx context.Context, t *table, to *views.DeliveredRows, keys []any, timed bool) error {
+	s := &statement{}
+	text := t.deliveredText(s, to, keys, timed)
+	return v.conn.query(ctx, text, s.args, func(rows *sql.Rows) error {
+		it := store.Item{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
+		var kind, at sql.NullString
+		var group []byte
+		if err := rows.Scan(&it.ID, &kind, &group, &it.PayloadSize, &at); err != nil {
+			return err
+		}
+		t.setLane(&it, kind, group)
+		it.Committed, _ = readTime(at.String)
+		if !to.Add(it) {
+			return errStopIteration
+		}
+		return nil
+	})
+}
+
+// deliveredText returns the statement that reads delivered rows in order. It filters by
+// kinds and groups only if their number fits beside the keys; the program filters by them
+// as well.
+func (t *table) deliveredText(s *statement, q *views.DeliveredRows, keys []any, timed bool) string {
+	c := &t.Layout.Columns
+	at, from := "o."+Ident(t.Layout.OrderBy[0]), TableName(t.Outbox)+" AS o"
+	if len(keys) > 0 {
+		from = t.from()
+	}
+
+	text := "SELECT " + strings.Join([]string{
+		t.id().textOf(), t.optional(c.Kind), t.group(), t.payloadSize(), "CAST(" + at + " AS DATETIME(6))",
+	}, ", ") + "\nFROM " + from + "\nWHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.delivered(s)
+
+	if !timed {
+		text += " AND " + at + " IS NULL"
+	} else {
+		text += " AND " + at + " IS NOT NULL"
+		if !q.Since.IsZero() {
+			text += " AND " + at + " >= CAST(" + s.arg(timeBound(q.Since)) + " AS DATETIME(6))"
+		}
+		if !q.Until.IsZero() {
+			text += " AND " + at + " < CAST(" + s.arg(timeBound(q.Until)) + " AS DATETIME(6))"
+		}
+	}
+
+	if len(keys) > 0 {
+		text += "\n  AND " + t.idOneOf(s, keys)
+	}
+	if n := len(q.Kinds); n > 0 && n <= maxKeys && c.Kind != "" {
+		text += "\n  AND COALESCE(" + t.mustColumn(c.Kind).bytesOf() + ", '') IN " + s.list("?", bytesOf(q.Kinds))
+	}
+
+	if n := len(q.Groups); n > 0 && n <= maxKeys && c.Group != "" && len(t.Layout.GroupPath) == 0 {
+		text += "\n  AND (" + t.inGroups(s, q.Groups) + ")"
+	}
+	return text + "\nORDER BY " + t.order()
+}
+
+// inGroups returns the condition that a row o belongs to one of the groups.
+func (t *table) inGroups(s *statement, groups []store.Group) string {
+	var names []string
+	none := "FALSE"
+	column := t.mustColumn(t.Layout.Columns.Group)
+	for _, g := range groups {
+		if g.Valid {
+			names = append(names, g.Name)
+		} else {
+			none = "o." + Ident(column.name) + " IS NULL"
+		}
+	}
+
+	if len(names) == 0 {
+		return none
+	}
+	return none + " OR " + column.bytesOf() + " IN " + s.list("?", bytesOf(names))
+}
+
+func bytesOf(texts []string) []any {
+	list := make([]any, len(texts))
+	for i, text := range texts {
+		list[i] = []byte(text)
+	}
+	return list
+}
