@@ -10,7 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 // initHint is the remedy for missing collections.
@@ -118,7 +118,7 @@ func (e *explained) Unwrap() []error { return []error{&e.setup, e.err} }
 // lost, or there is no primary at present, so a retry may succeed.
 func Unreachable(err error) bool {
 	var setup *store.SetupError
-	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, lifetime.ErrClosed) {
+	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, sessions.ErrClosed) {
 		return false
 	}
 	var answer mongo.ServerError

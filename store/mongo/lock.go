@@ -13,8 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
-	"github.com/sluicebox/sluicebox/store/internal/sessionlock"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 // leaseTime is how long a lease lasts after a ping, by the primary's clock. It is a second
@@ -56,7 +55,7 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 
 	if !s.lifetime.Add(taken) {
 		taken.Release()
-		return nil, fmt.Errorf("acquire relay lock: %w", lifetime.ErrClosed)
+		return nil, fmt.Errorf("acquire relay lock: %w", sessions.ErrClosed)
 	}
 	return taken, nil
 }
@@ -94,7 +93,7 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 	s.hasTakenLock.Store(true)
 	s.grant.start(d.term())
 	l := &lock{conn: on, name: s.name, token: token, lifetime: s.lifetime, grant: &s.grant}
-	l.Lock = sessionlock.New(l)
+	l.Lock = sessions.NewLock(l)
 	return l, nil
 }
 
@@ -163,11 +162,11 @@ func (s *Store) holdsLease(ctx context.Context, on *conn) (bool, error) {
 
 // lock is a held lease.
 type lock struct {
-	*sessionlock.Lock
+	*sessions.Lock
 	conn     *conn
 	name     string
 	token    bson.ObjectID
-	lifetime *lifetime.Lifetime
+	lifetime *sessions.Lifetime
 	grant    *grant
 
 	requests int64
@@ -255,10 +254,10 @@ func (l *lock) Release() {
 // Close releases the lock when the store closes.
 func (l *lock) Close() { l.Release() }
 
-// Lost implements sessionlock.Session: only a call detects the loss.
+// Lost implements sessions.Holder: only a call detects the loss.
 func (l *lock) Lost() bool { return false }
 
-// Unlock implements sessionlock.Session: it ends the lease.
+// Unlock implements sessions.Holder: it ends the lease.
 func (l *lock) Unlock(ctx context.Context) {
 	fields := bson.D{{Key: "until", Value: time.Unix(0, 0)}}
 	if l.grant.revoke() {
@@ -267,7 +266,7 @@ func (l *lock) Unlock(ctx context.Context) {
 	_, _ = update(ctx, l.conn.ownCollection(ownLease), l.filter(), bson.D{{Key: "$set", Value: fields}}) // on failure the lease expires by itself
 }
 
-// Drop implements sessionlock.Session. There is no session to drop, but the grant ends.
+// Drop implements sessions.Holder. There is no session to drop, but the grant ends.
 func (l *lock) Drop() { l.grant.revoke() }
 
 // grant says until when the leader may write documents without a transaction; see the

@@ -15,7 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 const (
@@ -52,7 +52,7 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 
 	switch {
 	case v.closed:
-		return nil, lifetime.ErrClosed
+		return nil, sessions.ErrClosed
 	case v.conn != nil:
 		return v.conn, nil
 	}

@@ -9,8 +9,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 var _ store.Store = (*Store)(nil)
@@ -53,7 +53,7 @@ type Store struct {
 	locking sync.Mutex     // held while a call requests the lock
 	token   *bson.ObjectID // token of a lease request without an answer; guarded by locking
 
-	lifetime *lifetime.Lifetime
+	lifetime *sessions.Lifetime
 	closed   sync.Once
 }
 
@@ -64,7 +64,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout,
-		outboxes: outboxes.New(cfg.Outboxes), lifetime: lifetime.New(),
+		outboxes: outboxes.New(cfg.Outboxes), lifetime: sessions.NewLifetime(),
 		server: &server{url: cfg.URL, application: "sluicebox " + cfg.Name},
 	}
 	s.writer, s.outcomeWriter = newWriter(s.server, s.lifetime), newWriter(s.server, s.lifetime)

@@ -16,8 +16,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/backoff"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
-	"github.com/sluicebox/sluicebox/store/internal/session"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 // writer is the session that writes in transactions, one at a time: each begins by updating
@@ -26,7 +25,7 @@ import (
 // the leader document and kills it. And the server ends an open transaction when the
 // session starts its next one.
 type writer struct {
-	*session.Session
+	*sessions.Session
 	server *server
 	conn   *conn
 
@@ -35,22 +34,22 @@ type writer struct {
 	lastClaimAt time.Time   // when the latest claim arrived
 }
 
-func newWriter(v *server, life *lifetime.Lifetime) *writer {
+func newWriter(v *server, life *sessions.Lifetime) *writer {
 	w := &writer{server: v}
-	w.Session = session.New(life, w)
+	w.Session = sessions.New(life, w)
 	return w
 }
 
-// Ready implements session.Link.
+// Ready implements sessions.Link.
 func (w *writer) Ready(ctx context.Context) (err error) {
 	w.conn, err = w.server.open(ctx)
 	return err
 }
 
-// Survives implements session.Link: the driver replaces failed connections.
+// Survives implements sessions.Link: the driver replaces failed connections.
 func (w *writer) Survives(error) bool { return true }
 
-// Drop implements session.Link. The session ends with the connections.
+// Drop implements sessions.Link. The session ends with the connections.
 func (w *writer) Drop() {}
 
 const (

@@ -16,8 +16,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
-	"github.com/sluicebox/sluicebox/store/internal/session"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 const (
@@ -297,13 +296,13 @@ func (w *watchedConn) watch(ctx context.Context) error {
 // errConnDone is the error of a session that was closed during a call.
 var errConnDone = sql.ErrConnDone
 
-// link is the server session behind a session.Session: opened on demand, and dropped when
+// link is the server session behind a sessions.Session: opened on demand, and dropped when
 // a call on it fails. It serves one call at a time.
 type link struct {
-	*session.Session
+	*sessions.Session
 	cfg      *mysql.Config
 	settings map[string]string
-	lifetime *lifetime.Lifetime
+	lifetime *sessions.Lifetime
 	// keepAlive pings the session so that the server does not end it between calls.
 	keepAlive bool
 	check     func(context.Context, *conn) error // runs on each new session; may be nil
@@ -315,9 +314,9 @@ type link struct {
 	noWaitUntil time.Time // calls wait for no row lock until then; guarded by the session's token
 }
 
-func newLink(cfg *mysql.Config, settings map[string]string, lt *lifetime.Lifetime) *link {
+func newLink(cfg *mysql.Config, settings map[string]string, lt *sessions.Lifetime) *link {
 	l := &link{cfg: cfg, settings: settings, lifetime: lt}
-	l.Session = session.New(lt, l)
+	l.Session = sessions.New(lt, l)
 	return l
 }
 
@@ -341,7 +340,7 @@ func (l *link) do(ctx context.Context, fn func(context.Context, *conn) error) er
 	})
 }
 
-// Ready implements session.Link.
+// Ready implements sessions.Link.
 func (l *link) Ready(ctx context.Context) error {
 	if l.conn != nil && l.conn.broken { // its call may have succeeded nevertheless
 		l.Drop()
@@ -371,7 +370,7 @@ func (l *link) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Survives implements session.Link.
+// Survives implements sessions.Link.
 func (l *link) Survives(err error) bool {
 	if l.conn == nil || l.conn.broken {
 		return false
@@ -382,7 +381,7 @@ func (l *link) Survives(err error) bool {
 		errors.Is(err, store.ErrNoCheckpoint) || errors.Is(err, store.ErrInterrupted)
 }
 
-// Drop implements session.Link.
+// Drop implements sessions.Link.
 func (l *link) Drop() {
 	if l.conn != nil {
 		l.detach().close()

@@ -10,8 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
-	"github.com/sluicebox/sluicebox/store/internal/sessionlock"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 // lockName returns the name of the relay's lock. User locks belong to the server, not to
@@ -87,7 +86,7 @@ func (s *Store) tryLock(ctx context.Context, c *conn) (*lock, error) {
 	s.lockSessionID.Store(l.conn.server.session)
 	if !s.lifetime.Add(l) {
 		l.Release()
-		return nil, lifetime.ErrClosed
+		return nil, sessions.ErrClosed
 	}
 
 	return l, nil
@@ -107,20 +106,20 @@ func (s *Store) readHolder(ctx context.Context, c *conn) (holder string, err err
 
 // lock is the server's lock and the session that holds it.
 type lock struct {
-	*sessionlock.Lock
+	*sessions.Lock
 	conn     *conn
-	lifetime *lifetime.Lifetime
+	lifetime *sessions.Lifetime
 	locker   *atomic.Int64 // the store's lockSessionID
 
 	countQuery string // statement that reads the request counter
 	requests   int64
 }
 
-func newLock(c *conn, name string, lt *lifetime.Lifetime, locker *atomic.Int64) *lock {
+func newLock(c *conn, name string, lt *sessions.Lifetime, locker *atomic.Int64) *lock {
 	l := &lock{conn: c, lifetime: lt, locker: locker}
 	// A parameter would cost a second round trip. A relay's name needs no escaping.
 	l.countQuery = "SELECT n FROM " + ownPrefix + "wish WHERE name = '" + name + "'"
-	l.Lock = sessionlock.New(l)
+	l.Lock = sessions.NewLock(l)
 	return l
 }
 
@@ -165,14 +164,14 @@ func (l *lock) Release() {
 // Close releases the lock when the store is closed.
 func (l *lock) Close() { l.Release() }
 
-// Lost implements sessionlock.Session: only a call can notice the loss.
+// Lost implements sessions.Holder: only a call can notice the loss.
 func (l *lock) Lost() bool { return false }
 
-// Unlock implements sessionlock.Session.
+// Unlock implements sessions.Holder.
 func (l *lock) Unlock(ctx context.Context) {
 	l.locker.CompareAndSwap(l.conn.server.session, 0)
 	_, _ = l.conn.sqlConn.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()") // the session is closed either way
 }
 
-// Drop implements sessionlock.Session.
+// Drop implements sessions.Holder.
 func (l *lock) Drop() { l.conn.close() }

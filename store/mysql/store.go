@@ -10,8 +10,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 var _ store.Store = (*Store)(nil)
@@ -37,7 +37,7 @@ type Store struct {
 	lookupFirstUntil time.Time // claims use the locking read until then; guarded by the token of claims
 	leaderConn       *conn     // control's session at the last AcquireLeadership; guarded by its token
 
-	lifetime *lifetime.Lifetime
+	lifetime *sessions.Lifetime
 	closed   sync.Once
 }
 
@@ -48,7 +48,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout,
-		outboxes: outboxes.New(cfg.Outboxes), lifetime: lifetime.New(),
+		outboxes: outboxes.New(cfg.Outboxes), lifetime: sessions.NewLifetime(),
 	}
 
 	for _, to := range []struct {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 const (
@@ -28,7 +28,7 @@ const (
 // error.
 func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	if !s.lifetime.Begin() {
-		return nil, lifetime.ErrClosed
+		return nil, sessions.ErrClosed
 	}
 	defer s.lifetime.Done()
 	ctx, cancel := s.lifetime.Bind(ctx)

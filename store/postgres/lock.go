@@ -14,8 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
-	"github.com/sluicebox/sluicebox/store/internal/sessionlock"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 // lockSettings are the settings of the session that holds the lock. The server ends the
@@ -85,7 +84,7 @@ SELECT pg_catalog.pg_is_in_recovery(), CASE WHEN NOT pg_catalog.pg_is_in_recover
 
 	l := newLock(sess.conn, s.name, s.lifetime, &s.lockPID)
 	if !s.lifetime.Add(l) {
-		return nil, lifetime.ErrClosed
+		return nil, sessions.ErrClosed
 	}
 
 	s.lockPID.Store(sess.detach().PgConn().PID())
@@ -105,9 +104,9 @@ func (s *Store) readHolder(ctx context.Context, conn *pgx.Conn) (holder string, 
 
 // lock is an advisory lock and the session that holds it.
 type lock struct {
-	*sessionlock.Lock
+	*sessions.Lock
 	conn     *pgx.Conn
-	lifetime *lifetime.Lifetime
+	lifetime *sessions.Lifetime
 	locker   *atomic.Uint32 // the store's lockPID
 
 	countQuery      string // reads the number of requests
@@ -115,11 +114,11 @@ type lock struct {
 	countUnreadable bool // the table of requests is missing or unreadable
 }
 
-func newLock(conn *pgx.Conn, name string, life *lifetime.Lifetime, locker *atomic.Uint32) *lock {
+func newLock(conn *pgx.Conn, name string, life *sessions.Lifetime, locker *atomic.Uint32) *lock {
 	l := &lock{conn: conn, lifetime: life, locker: locker}
 	// The simple protocol takes no parameters, and a relay's name needs no quoting.
 	l.countQuery = "SELECT (SELECT n FROM sluicebox.wish WHERE name = '" + name + "')"
-	l.Lock = sessionlock.New(l)
+	l.Lock = sessions.NewLock(l)
 	return l
 }
 
@@ -204,14 +203,14 @@ func (l *lock) Release() {
 // Close is Release, called when the store closes.
 func (l *lock) Close() { l.Release() }
 
-// Lost implements sessionlock.Session.
+// Lost implements sessions.Holder.
 func (l *lock) Lost() bool { return l.conn.IsClosed() }
 
-// Unlock implements sessionlock.Session.
+// Unlock implements sessions.Holder.
 func (l *lock) Unlock(ctx context.Context) {
 	l.locker.CompareAndSwap(l.conn.PgConn().PID(), 0)
 	_, _ = l.conn.PgConn().Exec(ctx, "SELECT pg_catalog.pg_advisory_unlock_all()").ReadAll() // the session is dropped either way
 }
 
-// Drop implements sessionlock.Session.
+// Drop implements sessions.Holder.
 func (l *lock) Drop() { discard(l.lifetime, l.conn) }

@@ -9,13 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
-	sessions "github.com/sluicebox/sluicebox/store/internal/session"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 // discard closes a connection. If its call was cancelled, closing continues in the
 // background, because it also cancels the statement; Close waits for it.
-func discard(life *lifetime.Lifetime, conn *pgx.Conn) {
+func discard(life *sessions.Lifetime, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
 	defer cancel()
 	_ = conn.Close(ctx) // the connection is dropped either way
@@ -27,11 +26,11 @@ func discard(life *lifetime.Lifetime, conn *pgx.Conn) {
 	}
 }
 
-// session is the connection of a session.Session.
+// session is the connection of a sessions.Session.
 type session struct {
 	*sessions.Session
 	cfg      *pgx.ConnConfig
-	lifetime *lifetime.Lifetime
+	lifetime *sessions.Lifetime
 
 	check func(context.Context, *pgx.Conn) error // verifies a new connection; may be nil
 
@@ -42,7 +41,7 @@ type session struct {
 	skipLocked time.Time // calls skip locked rows until then
 }
 
-func newSession(cfg *pgx.ConnConfig, life *lifetime.Lifetime) *session {
+func newSession(cfg *pgx.ConnConfig, life *sessions.Lifetime) *session {
 	s := &session{cfg: cfg, lifetime: life}
 	s.Session = sessions.New(life, s)
 	return s
@@ -53,7 +52,7 @@ func (s *session) do(ctx context.Context, fn func(context.Context, *session) err
 	return s.Do(ctx, func(ctx context.Context) error { return fn(ctx, s) })
 }
 
-// Ready implements session.Link.
+// Ready implements sessions.Link.
 func (s *session) Ready(ctx context.Context) error {
 	if s.conn != nil {
 		return nil
@@ -83,7 +82,7 @@ func (s *session) detach() *pgx.Conn {
 	return conn
 }
 
-// Survives implements session.Link.
+// Survives implements sessions.Link.
 func (s *session) Survives(err error) bool {
 	var refused *store.RefusedError
 	if errors.As(asRefused(err), &refused) {
@@ -95,7 +94,7 @@ func (s *session) Survives(err error) bool {
 		errors.Is(err, store.ErrInterrupted) || errors.Is(err, store.ErrNoJob)
 }
 
-// Drop implements session.Link.
+// Drop implements sessions.Link.
 func (s *session) Drop() {
 	if s.conn != nil {
 		discard(s.lifetime, s.detach())

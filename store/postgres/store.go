@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 var _ store.Store = (*Store)(nil)
@@ -31,7 +31,7 @@ type Store struct {
 	viewConfig                                                *pgx.ConnConfig
 	leaderConn                                                *pgx.Conn // control's connection when the epoch was last raised; only control.do accesses it
 
-	lifetime *lifetime.Lifetime
+	lifetime *sessions.Lifetime
 	closed   sync.Once
 }
 
@@ -42,7 +42,7 @@ func New(cfg Config) (*Store, error) {
 	}
 
 	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes)}
-	s.lifetime = lifetime.New()
+	s.lifetime = sessions.NewLifetime()
 	for _, to := range []struct {
 		session  **session
 		purpose  string

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
@@ -36,7 +36,7 @@ func (s *Store) dialView(ctx context.Context, snapshot string) (*view, error) {
 // view is a read-only transaction on one snapshot.
 type view struct {
 	name     string // the relay's
-	lifetime *lifetime.Lifetime
+	lifetime *sessions.Lifetime
 	conn     *pgx.Conn
 	// snapshot is the name of the snapshot to import, "" for a new one.
 	snapshot string

@@ -10,14 +10,14 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 // Diagnose implements store.Diagnoser, on its own connection. It takes the write lock
 // briefly, to check that it may write, and writes nothing.
 func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	if !s.lifetime.Begin() {
-		return nil, lifetime.ErrClosed
+		return nil, sessions.ErrClosed
 	}
 	defer s.lifetime.Done()
 	ctx, cancel := s.lifetime.Bind(ctx)

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 var (
@@ -25,7 +25,7 @@ var (
 // for any reason. A frozen process keeps it.
 func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	if s.lifetime.Ended() {
-		return nil, lifetime.ErrClosed
+		return nil, sessions.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 
 	held := &lock{file: file, owner: &s.locks, lost: make(chan struct{}), requests: requestCounter{path: s.path, relay: s.name}}
 	if !s.locks.add(held) {
-		return nil, lifetime.ErrClosed
+		return nil, sessions.ErrClosed
 	}
 	if err := writeHolder(file, s.holder); err != nil {
 		held.Release()

@@ -7,8 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
-	sessions "github.com/sluicebox/sluicebox/store/internal/session"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
@@ -27,7 +26,7 @@ type session struct {
 	tables map[string]*table // outbox tables as read on conn, by name
 }
 
-func newSession(path, name, holder string, life *lifetime.Lifetime) *session {
+func newSession(path, name, holder string, life *sessions.Lifetime) *session {
 	s := &session{path: path, name: name, holder: holder}
 	s.Session = sessions.New(life, s)
 	return s
@@ -36,7 +35,7 @@ func newSession(path, name, holder string, life *lifetime.Lifetime) *session {
 // do runs fn on the session's connection.
 func (s *session) do(ctx context.Context, fn func(context.Context) error) error { return s.Do(ctx, fn) }
 
-// Ready implements session.Link.
+// Ready implements sessions.Link.
 func (s *session) Ready(ctx context.Context) error {
 	if s.conn != nil && s.conn.Replaced() != nil {
 		s.Drop()
@@ -56,14 +55,14 @@ func (s *session) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Survives implements session.Link.
+// Survives implements sessions.Link.
 func (s *session) Survives(err error) bool {
 	var refused *store.RefusedError
 	return errors.Is(err, store.ErrNotLeader) || ledger.IsAnswer(err) || IsLocked(err) ||
 		resultCode(err) == codeConstraint || errors.As(err, &refused)
 }
 
-// Drop implements session.Link.
+// Drop implements sessions.Link.
 func (s *session) Drop() {
 	if s.conn != nil {
 		s.conn.Close()

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
@@ -25,7 +25,7 @@ type Store struct {
 	outboxes *outboxes.Set
 
 	writer   *session
-	lifetime *lifetime.Lifetime
+	lifetime *sessions.Lifetime
 	locks    locks
 	closed   sync.Once
 }
@@ -40,7 +40,7 @@ func New(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), path: path, takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes)}
-	s.lifetime = lifetime.New()
+	s.lifetime = sessions.NewLifetime()
 	s.writer = newSession(path, s.name, s.holder, s.lifetime)
 	own := backend{s}
 	s.Ledger = ledger.New(ledger.Config{Outboxes: cfg.Outboxes, Records: own, Spill: own, Replay: own, Statuses: s, BatchRows: maxBatchRows})

@@ -11,8 +11,8 @@ import (
 	"sync"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 // unsettledPage is the page size of Unsettled.
@@ -40,9 +40,9 @@ type Snapshot interface {
 type Dialer func(ctx context.Context) (Snapshot, error)
 
 // Open opens a view. The end of the lifetime closes it if the caller has not.
-func Open(ctx context.Context, life *lifetime.Lifetime, boxes *outboxes.Set, dial Dialer) (store.View, error) {
+func Open(ctx context.Context, life *sessions.Lifetime, boxes *outboxes.Set, dial Dialer) (store.View, error) {
 	if !life.Begin() {
-		return nil, lifetime.ErrClosed
+		return nil, sessions.ErrClosed
 	}
 
 	ctx, cancel := life.Bind(ctx)
@@ -56,7 +56,7 @@ func Open(ctx context.Context, life *lifetime.Lifetime, boxes *outboxes.Set, dia
 	v := &view{lifetime: life, outboxes: boxes, snapshot: snapshot, position: snapshot.Position()}
 	if !life.Add(v) {
 		v.Close()
-		return nil, lifetime.ErrClosed
+		return nil, sessions.ErrClosed
 	}
 
 	return v, nil
@@ -76,7 +76,7 @@ func begin(ctx context.Context, dial Dialer) (Snapshot, error) {
 
 // view implements store.View.
 type view struct {
-	lifetime *lifetime.Lifetime
+	lifetime *sessions.Lifetime
 	outboxes *outboxes.Set
 	position store.Position
 
@@ -162,7 +162,7 @@ func (v *view) Delivered(ctx context.Context, q store.DeliveredQuery, page int, 
 func (v *view) whileOpen(take func([]store.Item) error) func([]store.Item) error {
 	return func(items []store.Item) error {
 		if v.lifetime.Ended() {
-			return lifetime.ErrClosed
+			return sessions.ErrClosed
 		}
 		return take(items)
 	}

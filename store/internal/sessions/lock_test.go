@@ -1,4 +1,4 @@
-package sessionlock
+package sessions
 
 import (
 	"context"
@@ -20,10 +20,10 @@ func (h *held) Lost() bool             { return h.lost }
 func (h *held) Unlock(context.Context) { h.unlocked++ }
 func (h *held) Drop()                  { h.dropped++ }
 
-// TestLost: after an error the lock is lost, and each later call returns that error.
-func TestLost(t *testing.T) {
+// TestLockIsLost: after an error the lock is lost, and each later call returns that error.
+func TestLockIsLost(t *testing.T) {
 	session, broken := &held{}, errors.New("broken")
-	l := New(session)
+	l := NewLock(session)
 	if err := l.Use(t.Context(), func(context.Context) error { return nil }); err != nil || session.dropped != 0 {
 		t.Errorf("successful call: %v, dropped %d times", err, session.dropped)
 	}
@@ -41,12 +41,12 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestRelease: Release ends the running call and unlocks on its session unless that is
+// TestLockRelease: Release ends the running call and unlocks on its session unless that is
 // lost; later calls fail.
-func TestRelease(t *testing.T) {
+func TestLockRelease(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		session := &held{lost: lost}
-		l, began, done := New(session), make(chan struct{}), make(chan error, 1)
+		l, began, done := NewLock(session), make(chan struct{}), make(chan error, 1)
 		go func() {
 			done <- l.Use(context.Background(), func(ctx context.Context) error {
 				close(began)

@@ -1,4 +1,4 @@
-package lifetime
+package sessions
 
 import (
 	"context"
@@ -11,9 +11,9 @@ type view struct{ closed int }
 
 func (v *view) Close() { v.closed++ }
 
-func TestEnd(t *testing.T) {
+func TestLifetimeEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New()
+		l := NewLifetime()
 		ctx, cancel := l.Bind(context.Background())
 		defer cancel()
 		open, gone := &view{}, &view{}

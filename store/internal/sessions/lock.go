@@ -1,22 +1,18 @@
-// Package sessionlock manages a lock that a server holds for the life of a session. One
-// call at a time uses the session, and a call that fails on it loses the lock.
-package sessionlock
+package sessions
 
 import (
 	"context"
 	"errors"
 	"sync"
-	"time"
+
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // errReleased reports that a call came after Release, or that Release canceled it.
 var errReleased = errors.New("relay lock released")
 
-// unlockTimeout limits the last call to a server that may be unreachable.
-const unlockTimeout = time.Second
-
-// Session is the session that holds the lock. One call at a time uses it.
-type Session interface {
+// Holder is the session that holds a lock. One call at a time uses it.
+type Holder interface {
 	// Lost reports whether the session is known to have ended.
 	Lost() bool
 	// Unlock releases the lock. The end of the session releases it too, but later.
@@ -25,9 +21,10 @@ type Session interface {
 	Drop()
 }
 
-// Lock is a lock that a session holds.
+// Lock is a lock that a server holds for the life of a session. One call at a time uses the
+// session, and a call that fails on it loses the lock.
 type Lock struct {
-	session  Session
+	session  Holder
 	released context.Context // canceled by Release
 	release  context.CancelFunc
 
@@ -35,8 +32,8 @@ type Lock struct {
 	lost error      // why session no longer holds the lock
 }
 
-// New returns the lock that session has acquired.
-func New(session Session) *Lock {
+// NewLock returns the lock that session has acquired.
+func NewLock(session Holder) *Lock {
 	l := &Lock{session: session}
 	l.released, l.release = context.WithCancel(context.Background())
 	return l
@@ -79,7 +76,7 @@ func (l *Lock) Release() {
 		return
 	}
 	l.lost = errReleased
-	ctx, cancel := context.WithTimeout(context.Background(), unlockTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
 	defer cancel()
 	l.session.Unlock(ctx)
 	l.session.Drop()

@@ -1,6 +1,4 @@
-// Package lifetime closes the open resources of a store with the store: calls, views and
-// background work.
-package lifetime
+package sessions
 
 import (
 	"context"
@@ -17,7 +15,8 @@ type Closer interface {
 	Close()
 }
 
-// Lifetime tracks the resources of one store. All methods are safe for concurrent use.
+// Lifetime closes the open resources of one store with the store: calls, views and background
+// work. All methods are safe for concurrent use.
 type Lifetime struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -27,8 +26,8 @@ type Lifetime struct {
 	closers map[Closer]struct{}
 }
 
-// New starts a lifetime.
-func New() *Lifetime {
+// NewLifetime starts a lifetime.
+func NewLifetime() *Lifetime {
 	l := &Lifetime{closers: map[Closer]struct{}{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	return l

@@ -1,12 +1,11 @@
-package session_test
+package sessions_test
 
 import (
 	"context"
 	"errors"
 	"testing"
 
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
-	"github.com/sluicebox/sluicebox/store/internal/session"
+	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 var (
@@ -40,8 +39,8 @@ func (l *link) Drop() {
 // TestSession: the first call opens the link, answers keep it open, other errors close it,
 // and Close closes it for good.
 func TestSession(t *testing.T) {
-	life, l := lifetime.New(), &link{}
-	s := session.New(life, l)
+	life, l := sessions.NewLifetime(), &link{}
+	s := sessions.New(life, l)
 	for i, step := range []struct {
 		answer         error
 		opened, closed int
@@ -55,7 +54,7 @@ func TestSession(t *testing.T) {
 	life.End()
 	s.Close()
 	s.Close()
-	if err := s.Do(t.Context(), func(context.Context) error { return nil }); !errors.Is(err, lifetime.ErrClosed) || l.closed != 2 {
+	if err := s.Do(t.Context(), func(context.Context) error { return nil }); !errors.Is(err, sessions.ErrClosed) || l.closed != 2 {
 		t.Errorf("after the end: %v, closed %d times", err, l.closed)
 	}
 }
@@ -63,8 +62,8 @@ func TestSession(t *testing.T) {
 // TestTurns: a call waits for the running call until its context ends, and the end of the
 // lifetime interrupts both.
 func TestTurns(t *testing.T) {
-	life, l := lifetime.New(), &link{}
-	s := session.New(life, l)
+	life, l := sessions.NewLifetime(), &link{}
+	s := sessions.New(life, l)
 	inside, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
 		ended <- s.Do(context.Background(), func(ctx context.Context) error {
@@ -85,7 +84,7 @@ func TestTurns(t *testing.T) {
 	}
 
 	life.End()
-	if err := <-ended; !errors.Is(err, lifetime.ErrClosed) {
+	if err := <-ended; !errors.Is(err, sessions.ErrClosed) {
 		t.Errorf("running call: got %v, want ErrClosed", err)
 	}
 

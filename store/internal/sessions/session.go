@@ -1,12 +1,9 @@
-// Package session gives one call at a time exclusive use of a store's connection. The
-// connection is opened when a call needs it and closed when a call fails on it.
-package session
+// Package sessions holds the life of a store's sessions. A [Session] gives one call at a time
+// exclusive use of a connection, which is opened when a call needs it and closed when a call
+// fails on it. A [Lock] is held by a session. A [Lifetime] ends all of them with the store.
+package sessions
 
-import (
-	"context"
-
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
-)
+import "context"
 
 // Link is the connection behind a session. Only the call that holds the session uses it.
 type Link interface {
@@ -21,23 +18,23 @@ type Link interface {
 
 // Session serves one call at a time, in arrival order.
 type Session struct {
-	lifetime *lifetime.Lifetime
+	lifetime *Lifetime
 	link     Link
 	token    chan struct{} // contains a token while the session is free
 }
 
 // New returns a session that ends with a lifetime. It does not open the link.
-func New(life *lifetime.Lifetime, link Link) *Session {
+func New(life *Lifetime, link Link) *Session {
 	s := &Session{lifetime: life, link: link, token: make(chan struct{}, 1)}
 	s.token <- struct{}{}
 	return s
 }
 
-// Do runs a call on the link. It returns lifetime.ErrClosed after the end of the lifetime;
+// Do runs a call on the link. It returns ErrClosed after the end of the lifetime;
 // a call that the end interrupts has ErrClosed as its context's cause.
 func (s *Session) Do(ctx context.Context, call func(context.Context) error) error {
 	if s.lifetime.Ended() {
-		return lifetime.ErrClosed
+		return ErrClosed
 	}
 
 	ctx, cancel := s.lifetime.Bind(ctx)
@@ -50,7 +47,7 @@ func (s *Session) Do(ctx context.Context, call func(context.Context) error) erro
 	}
 
 	if s.lifetime.Ended() { // select may choose the token even if ctx is done
-		return lifetime.ErrClosed
+		return ErrClosed
 	}
 	if err := s.link.Ready(ctx); err != nil {
 		return err
