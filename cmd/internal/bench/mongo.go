@@ -134,7 +134,7 @@ func (s *mongoServer) explain(err error) error {
 }
 
 func (s *mongoServer) drop(ctx context.Context, name string) error {
-	return s.client.Database(name).Drop(ctx)
+	return demodb.DropMongo(ctx, s.client, name, demodb.EndTimeout)
 }
 
 // mongoDatabase is a MongoDB database.

@@ -9,8 +9,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
 	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
@@ -94,11 +92,10 @@ func (s *mysqlServer) close()                 { s.session.Close() }
 
 func (s *mysqlServer) create(ctx context.Context, name, url string, of *outboxTable) (database, error) {
 	if _, err := s.session.ExecContext(ctx, "CREATE DATABASE "+name+" CHARACTER SET utf8mb4"); err != nil {
-		var refused *mysql.MySQLError
 		const denied, deniedDatabase = 1227, 1044 // ER_SPECIFIC_ACCESS_DENIED_ERROR, ER_DBACCESS_DENIED_ERROR
-		if errors.As(err, &refused) && (refused.Number == denied || refused.Number == deniedDatabase) {
+		if n := demodb.ErrorNumber(err); n == denied || n == deniedDatabase {
 			return nil, &store.SetupError{
-				Problem: "account may not create databases, which the benchmark does: " + refused.Message,
+				Problem: "account may not create databases, which the benchmark does: " + err.Error(),
 				Remedy: "run ``GRANT ALL ON `sluicebox\\_bench\\_%`.* TO CURRENT_USER`` with the account in its place, and grant it REPLICATION SLAVE and " +
 					"REPLICATION CLIENT on *.*; or use another server",
 			}
@@ -121,8 +118,7 @@ func (s *mysqlServer) create(ctx context.Context, name, url string, of *outboxTa
 }
 
 func (s *mysqlServer) drop(ctx context.Context, name string) error {
-	_, err := s.session.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
-	return err
+	return s.session.DropDatabase(ctx, name, demodb.EndTimeout)
 }
 
 // mysqlDatabase is a MySQL or MariaDB database.

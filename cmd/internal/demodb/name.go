@@ -16,6 +16,10 @@ import (
 // connectTimeout bounds the opening of a session.
 const connectTimeout = 15 * time.Second
 
+// EndTimeout is the time that closed sessions have to end on the server, before a removal
+// kills them or gives up.
+const EndTimeout = 10 * time.Second
+
 // NewName returns a name that no other run has: the prefix and 8 hexadecimal digits. It needs
 // no quotes.
 func NewName(prefix string) string {

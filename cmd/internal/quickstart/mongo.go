@@ -21,7 +21,7 @@ import (
 type mongoDatabase struct {
 	name       string // of the database and the relay
 	options    *options.ClientOptions
-	endTimeout time.Duration // the constant, but shorter in tests
+	endTimeout time.Duration // demodb.EndTimeout, but shorter in tests
 
 	client *mongo.Client
 	// created is set once the server may have objects to remove.
@@ -37,7 +37,7 @@ func newMongo(raw, name string) (*mongoDatabase, databaseInfo, error) {
 		return nil, databaseInfo{}, err
 	}
 	shell := "mongosh " + shellWord(withoutMongoPassword(at)) + " --eval "
-	return &mongoDatabase{name: name, options: opts, endTimeout: endTimeout}, databaseInfo{
+	return &mongoDatabase{name: name, options: opts, endTimeout: demodb.EndTimeout}, databaseInfo{
 		name: name, url: at, table: "outbox_events",
 		description:    fmt.Sprintf("database %s on %s", name, strings.Join(opts.Hosts, ", ")),
 		inspectCommand: shell + `'db.outbox_events.aggregate([{$group: {_id: "$status", documents: {$sum: 1}, retries: {$max: "$retryCount"}}}])'`,

@@ -103,7 +103,7 @@ func TestMongoLeftovers(t *testing.T) {
 	if err := relay.Ping(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := kept.awaitEnds(t.Context(), lives.client); err != nil { // until the server notices
+	if err := demodb.AwaitUnused(t.Context(), lives.client, kept.name, kept.endTimeout); err != nil { // until the server notices
 		t.Fatal(err)
 	}
 	next, _ := newTestMongo(t, server)

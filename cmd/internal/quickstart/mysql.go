@@ -51,7 +51,7 @@ const sessionTimeoutSeconds = "7200"
 type mysqlDatabase struct {
 	name       string        // of the database and the relay
 	config     *mysql.Config // of the server, without a database
-	endTimeout time.Duration // the constant, but shorter in tests
+	endTimeout time.Duration // demodb.EndTimeout, but shorter in tests
 
 	// lock is a session that holds the user-level lock of the name. Any account can
 	// see from the lock that the quickstart is running. It ends with the session.
@@ -79,7 +79,7 @@ func newMySQL(raw, name string) (*mysqlDatabase, databaseInfo, error) {
 	cfg.InterpolateParams = true
 	cfg.Params = map[string]string{"wait_timeout": sessionTimeoutSeconds}
 	client := mysqlClient(u)
-	return &mysqlDatabase{name: name, config: cfg, endTimeout: endTimeout}, databaseInfo{
+	return &mysqlDatabase{name: name, config: cfg, endTimeout: demodb.EndTimeout}, databaseInfo{
 		name: name, url: u.String(), table: "outbox_events",
 		description:    fmt.Sprintf("database %s on %s", name, cfg.Addr),
 		inspectCommand: client + " -e 'SELECT status, count(*), max(retry_count) FROM " + name + ".outbox_events GROUP BY status'",
@@ -106,7 +106,7 @@ func (m *mysqlDatabase) setUp(ctx context.Context) (note string, err error) {
 	for i, statement := range mysqlTables() {
 		m.created = true
 		if _, err := m.lock.ExecContext(ctx, fmt.Sprintf(statement, m.name)); err != nil {
-			m.created = i > 0 || errorNumber(err) == 0 // a refused statement has created nothing
+			m.created = i > 0 || demodb.ErrorNumber(err) == 0 // a refused statement has created nothing
 			return "", m.explain(ctx, err)
 		}
 	}
@@ -128,22 +128,11 @@ func ceilSeconds(t time.Duration) int { return int((t + time.Second - 1) / time.
 // https://dev.mysql.com/doc/mysql-errors/9.0/en/server-error-reference.html.
 const (
 	codeDatabaseDenied = 1044 // ER_DBACCESS_DENIED_ERROR
-	codeNoSession      = 1094 // ER_NO_SUCH_THREAD
 	codeTableDenied    = 1142 // ER_TABLEACCESS_DENIED_ERROR
-	codeLockTimeout    = 1205 // ER_LOCK_WAIT_TIMEOUT
 )
 
-// errorNumber returns the number of a server error, or 0 for any other error.
-func errorNumber(err error) int {
-	var e *mysql.MySQLError
-	if errors.As(err, &e) {
-		return int(e.Number)
-	}
-	return 0
-}
-
 func isDenied(err error) bool {
-	return slices.Contains([]int{codeDatabaseDenied, codeTableDenied}, errorNumber(err))
+	return slices.Contains([]int{codeDatabaseDenied, codeTableDenied}, demodb.ErrorNumber(err))
 }
 
 // checkPrivileges verifies the privileges that the quickstart and its relay need. It
@@ -158,7 +147,7 @@ func (m *mysqlDatabase) checkPrivileges(ctx context.Context) error {
 	} {
 		if _, err := m.lock.ExecContext(ctx, statement); isDenied(err) {
 			return m.explain(ctx, err)
-		} else if errorNumber(err) == 0 && err != nil {
+		} else if demodb.ErrorNumber(err) == 0 && err != nil {
 			return fmt.Errorf("check account privileges: %w", mysqlstore.Explain(err))
 		}
 	}

@@ -207,7 +207,7 @@ func TestMySQLLeftovers(t *testing.T) {
 func unused(t *testing.T, m *mysqlDatabase, name string) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; <-time.After(10 * time.Millisecond) {
-		using, err := sessionIDs(t.Context(), m.lock.Conn)
+		using, err := m.lock.Users(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

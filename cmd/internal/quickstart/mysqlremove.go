@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 )
@@ -33,42 +32,24 @@ func (m *mysqlDatabase) removeAll(ctx context.Context) error {
 		return err
 	}
 	defer session.Close()
-	conn := session.Conn
-	if err := m.awaitSetUp(ctx, conn); err != nil {
+	if err := m.awaitSetUp(ctx, session); err != nil {
 		return err
 	}
 
-	// The relay has closed its sessions. Until the server notices, an open transaction
-	// of one locks its tables.
-	if _, err := conn.ExecContext(ctx, fmt.Sprintf("SET SESSION lock_wait_timeout = %d", ceilSeconds(m.endTimeout))); err != nil {
-		return fmt.Errorf("set lock_wait_timeout: %w", err)
-	}
-
-	drop := mysqlRemoval(m.name)[0]
-	_, err = conn.ExecContext(ctx, drop)
-	if errorNumber(err) == codeLockTimeout {
-		if err := m.endSessions(ctx, conn); err != nil {
-			return err
-		}
-		_, err = conn.ExecContext(ctx, drop)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", drop, err)
-	}
-	return nil
+	return session.DropDatabase(ctx, m.name, m.endTimeout)
 }
 
 // awaitSetUp waits until the session that created the database has ended, because it
-// may still be creating tables. After endTimeout it kills that session.
-func (m *mysqlDatabase) awaitSetUp(ctx context.Context, conn *sql.Conn) error {
-	got, err := acquireLock(ctx, conn, m.name, m.endTimeout)
+// may still be creating tables. After m.endTimeout it kills that session.
+func (m *mysqlDatabase) awaitSetUp(ctx context.Context, session *demodb.MySQL) error {
+	got, err := acquireLock(ctx, session.Conn, m.name, m.endTimeout)
 	if err == nil && !got {
 		var by sql.NullInt64
-		if err = conn.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?)", m.name).Scan(&by); err == nil && by.Valid {
-			err = endSession(ctx, conn, by.Int64)
+		if err = session.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?)", m.name).Scan(&by); err == nil && by.Valid {
+			err = session.Kill(ctx, by.Int64)
 		}
 		if err == nil {
-			got, err = acquireLock(ctx, conn, m.name, killTimeout)
+			got, err = acquireLock(ctx, session.Conn, m.name, killTimeout)
 		}
 	}
 	if err == nil && !got {
@@ -78,65 +59,6 @@ func (m *mysqlDatabase) awaitSetUp(ctx context.Context, conn *sql.Conn) error {
 		return fmt.Errorf("wait for the session that created the database: %w", err)
 	}
 	return nil
-}
-
-// endSessions kills the sessions that use the database. They belong to the account
-// itself, so it can see them.
-func (m *mysqlDatabase) endSessions(ctx context.Context, conn *sql.Conn) error {
-	using, err := sessionIDs(ctx, conn)
-	for _, id := range using[m.name] {
-		err = errors.Join(err, endSession(ctx, conn, id))
-	}
-	if err != nil {
-		return fmt.Errorf("kill relay sessions: %w", err)
-	}
-	return nil
-}
-
-func endSession(ctx context.Context, conn *sql.Conn, id int64) error {
-	_, err := conn.ExecContext(ctx, fmt.Sprintf("KILL %d", id))
-	if errorNumber(err) == codeNoSession {
-		return nil
-	}
-	return err
-}
-
-// sessionIDs returns the ids of the sessions that use each database, as far as the
-// account may see them. It uses SHOW PROCESSLIST because MySQL and MariaDB have the
-// list in different tables. The servers' columns differ, so it picks id and db by name.
-func sessionIDs(ctx context.Context, conn *sql.Conn) (map[string][]int64, error) {
-	rows, err := conn.QueryContext(ctx, "SHOW PROCESSLIST")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // rows.Err has the error
-	columns, err := rows.Columns()
-	if err != nil {
-		return nil, err
-	}
-
-	var id int64
-	var database sql.NullString
-	into := make([]any, len(columns))
-	for i, column := range columns {
-		switch {
-		case strings.EqualFold(column, "id"):
-			into[i] = &id
-		case strings.EqualFold(column, "db"):
-			into[i] = &database
-		default:
-			into[i] = new(sql.RawBytes)
-		}
-	}
-
-	using := map[string][]int64{}
-	for rows.Next() {
-		if err := rows.Scan(into...); err != nil {
-			return nil, err
-		}
-		using[database.String] = append(using[database.String], id)
-	}
-	return using, rows.Err()
 }
 
 // mysqlLeftoverSQL finds the databases of other quickstarts that are not running.
@@ -157,7 +79,7 @@ func (m *mysqlDatabase) leftovers(ctx context.Context) (string, error) {
 }
 
 func (m *mysqlDatabase) findLeftovers(ctx context.Context) (names []string, err error) {
-	using, err := sessionIDs(ctx, m.lock.Conn)
+	using, err := m.lock.Users(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -79,7 +79,7 @@ const ownSessionsSQL = `SELECT count(*) FROM pg_stat_activity
 WHERE application_name LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()`
 
 // endSessions waits until the server has noticed that the sessions are closed. Until
-// then one of them may still create the slot, or hold it. After endTimeout it
+// then one of them may still create the slot, or hold it. After demodb.EndTimeout it
 // terminates them.
 func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error {
 	began, ended := time.Now(), false
@@ -91,9 +91,9 @@ func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error 
 		switch waited := time.Since(began); {
 		case n == 0:
 			return nil
-		case ended && waited > endTimeout+killTimeout:
+		case ended && waited > demodb.EndTimeout+killTimeout:
 			return fmt.Errorf("%d relay sessions did not end", n)
-		case !ended && waited > endTimeout:
+		case !ended && waited > demodb.EndTimeout:
 			ended = true
 			_, err := conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()", s.name)
 			if err != nil {

@@ -10,12 +10,8 @@ import (
 // schema or database, and of its relay with the slot and publication.
 const namePrefix = "sluicebox_quickstart_"
 
-const (
-	// endTimeout is the time that closed sessions have to end on the server before the
-	// quickstart kills them there. They then have killTimeout to end.
-	endTimeout  = 10 * time.Second
-	killTimeout = 5 * time.Second
-)
+// killTimeout is the time that killed sessions have to end.
+const killTimeout = 5 * time.Second
 
 // removalError adds the statements to run by hand after a failed removal.
 func removalError(err error, statements []string) error {
