@@ -16,6 +16,10 @@
 // capture/sqlite, so a program links only the driver of the database that it uses. Sinks
 // over HTTP are in dispatch/sink; a [sink.Func] is a function.
 //
+// A relay needs a few times the memory of its buffers (dispatch.Config.BufferBytes), because a
+// large row passes through several of them. The program sets a soft memory limit for that; a
+// program that embeds a relay may set GOMEMLIMIT.
+//
 // # Life
 //
 // [Relay.Run] competes with other relays of its name for leadership. The leader runs
