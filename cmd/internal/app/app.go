@@ -59,7 +59,7 @@ func Run(ctx context.Context, o Options) error {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics := NewMetrics(reg, Build{Version: o.Version, GoVersion: runtime.Version()})
-	options, err := relayOptions(o.Config, o.Version)
+	options, err := o.Config.Relay(userAgent(o.Version))
 	if err != nil {
 		return err
 	}

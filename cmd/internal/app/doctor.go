@@ -235,7 +235,7 @@ type sinkProbe struct {
 
 // sinkProbes lists each endpoint of each sink once. A replay may send rows of every
 // outbox to a sink without a route.
-func (d *doctor) sinkProbes(sinks map[string]closableSink) []sinkProbe {
+func (d *doctor) sinkProbes(sinks map[string]config.OpenSink) []sinkProbe {
 	routes := d.cfg.Routes()
 	var list []sinkProbe
 	for _, name := range slices.Sorted(maps.Keys(sinks)) {
@@ -263,9 +263,9 @@ func (d *doctor) isRouted(sink string) bool {
 
 // checkSinks probes all sinks concurrently.
 func (d *doctor) checkSinks(ctx context.Context) {
-	sinks := map[string]closableSink{}
+	sinks := map[string]config.OpenSink{}
 	for _, name := range d.cfg.Sinks() {
-		s, err := openSink(d.cfg, name, d.version)
+		s, err := d.cfg.OpenSink(name, userAgent(d.version))
 		if err != nil {
 			d.addError(PartSinks, name, &store.SetupError{Problem: err.Error()})
 			continue

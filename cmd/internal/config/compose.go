@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture/sqlite"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 	"github.com/sluicebox/sluicebox/store"
@@ -57,16 +59,6 @@ func (c *Config) Dispatch(sink string) dispatch.Config {
 	return d
 }
 
-// SinkType returns SinkFlowCatalyst or SinkWebhook. The method of that name returns the
-// sink's configuration. The sink must be one of Sinks.
-func (c *Config) SinkType(sink string) string { return c.Settings.Sinks[sink].Type }
-
-// RequestTimeout returns the timeout of a request to the sink. The sink must be one of
-// Sinks.
-func (c *Config) RequestTimeout(sink string) time.Duration {
-	return c.Settings.Sinks[sink].RequestTimeout
-}
-
 // FlowCatalyst returns the configuration of a FlowCatalyst sink. The sink must be one of
 // Sinks.
 func (c *Config) FlowCatalyst(sink string) flowcatalyst.Config {
@@ -96,6 +88,16 @@ func (s *Sink) flowCatalystConfig() flowcatalyst.Config {
 	}
 
 	return c
+}
+
+func (s *Sink) flowCatalystLimits() func(kind string) sink.Limits {
+	return s.flowCatalystConfig().Limits
+}
+
+func (s *Sink) openFlowCatalyst(agent string) (OpenSink, error) {
+	c := s.flowCatalystConfig()
+	c.UserAgent = agent
+	return flowcatalyst.New(c)
 }
 
 // Webhook returns the configuration of a webhook sink. Its UserAgent is empty unless
@@ -139,19 +141,72 @@ func (s *Sink) webhookConfig() webhook.Config {
 	return c
 }
 
-// Relay returns the options of the relay, without sinks. The error is about source.url.
-func (c *Config) Relay() (sluicebox.Options, error) {
+func (s *Sink) webhookLimits() func(kind string) sink.Limits { return s.webhookConfig().Limits }
+
+func (s *Sink) openWebhook(agent string) (OpenSink, error) {
+	c := s.webhookConfig()
+	if c.UserAgent == "" {
+		c.UserAgent = agent
+	}
+	return webhook.New(c)
+}
+
+// Relay returns the options of the relay. agent is the User-Agent of sinks without one. The
+// error is about source.url.
+func (c *Config) Relay(agent string) (sluicebox.Options, error) {
 	db, err := c.database()
 	s := &c.Settings
 	o := sluicebox.Options{
 		Name: s.Name, Database: db, Mode: sluicebox.Mode(s.Source.Mode), TakeoverTimeout: c.takeoverTimeout(),
 		Poll:    sluicebox.PollOptions{Interval: s.Source.PollInterval, BatchSize: s.Source.PollBatchSize, Backoff: poll.Backoff(s.Source.PollBackoff)},
 		MaxHold: int64(s.Checkpoint.MaxHold), MaxKept: int64(s.Checkpoint.MaxKept), SweepInterval: s.Checkpoint.SweepInterval,
+		Sinks: c.relaySinks(agent),
+		Reload: sluicebox.Reload{Files: c.Files(), Sinks: func() (map[string]sluicebox.Sink, error) {
+			now, err := c.Reread()
+			if err != nil {
+				return nil, err
+			}
+			return now.relaySinks(agent), nil
+		}},
 	}
 	for i, table := range c.Outboxes() {
 		o.Outboxes = append(o.Outboxes, sluicebox.Outbox{Outbox: table, Sink: s.Outboxes[i].Sink})
 	}
 	return o, err
+}
+
+// sinkInputs are the settings and file contents that a sink is opened with.
+type sinkInputs struct {
+	settings Sink
+	ca       string
+}
+
+// relaySinks returns the sinks by name.
+func (c *Config) relaySinks(agent string) map[string]sluicebox.Sink {
+	sinks := map[string]sluicebox.Sink{}
+	for name, s := range c.Settings.Sinks {
+		inputs := sinkInputs{settings: s}
+		if s.CAFile != "" {
+			ca, _ := os.ReadFile(s.CAFile) // opening the sink reports a read error
+			inputs.ca = string(ca)
+		}
+		sinks[name] = sluicebox.Sink{
+			Open:   func() (sink.Sink, error) { return c.OpenSink(name, agent) },
+			Limits: sinkTypes()[s.Type].limits(&s), Inputs: inputs,
+			Dispatch: c.Dispatch(name), RequestTimeout: s.RequestTimeout,
+		}
+	}
+	return sinks
+}
+
+// OpenSink opens a sink; see Relay. The sink must be one of Sinks. The error is a
+// *sink.FileError if a file is missing or invalid.
+func (c *Config) OpenSink(name, agent string) (OpenSink, error) {
+	if err := c.SinkReferenceErrors(name); err != nil {
+		return nil, &sink.FileError{Err: err}
+	}
+	s := c.Settings.Sinks[name]
+	return sinkTypes()[s.Type].open(&s, agent)
 }
 
 // database returns the database of source.url.

@@ -1,6 +1,8 @@
 package config_test
 
 import (
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"testing"
@@ -73,7 +75,7 @@ func TestComposeOutboxesAndSinks(t *testing.T) {
 // relay returns the options of a relay, which its database accepts.
 func relay(t *testing.T, cfg *config.Config) sluicebox.Options {
 	t.Helper()
-	o, err := cfg.Relay()
+	o, err := cfg.Relay("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,5 +179,48 @@ flowcatalyst: {api-base-url: "https://platform", retention: 1d12h}
 		if o.Retention != 0 {
 			t.Errorf("without the key, %s keeps its rows for %s", o.Name, o.Retention)
 		}
+	}
+}
+
+// A relay reopens the sink whose files changed, and no other.
+func TestReloadFollowsFiles(t *testing.T) {
+	dir := t.TempDir()
+	ca, token := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "token")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(token, "first")
+	cfg := load(t, `{source: {url: "sqlite:///x.db"}, outboxes: [{table: a, layout: outbox-messages, sink: s}],
+sinks: {other: {type: webhook, url: "https://h"}, s: {type: webhook, url: "https://h", ca-file: '`+ca+`', token: '${file:`+token+`}'}}}`)
+	o, err := cfg.Relay("agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := o.Sinks
+	changed := func(want bool) {
+		t.Helper()
+		now, err := o.Reload.Sinks()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := !reflect.DeepEqual(now["s"].Inputs, before["s"].Inputs); got != want {
+			t.Errorf("the sink has changed: %t, want %t", got, want)
+		}
+		if !reflect.DeepEqual(now["other"].Inputs, before["other"].Inputs) {
+			t.Error("the other sink has changed")
+		}
+		before = now
+	}
+	changed(false)
+	write(token, "second")
+	changed(true)
+	changed(false)
+	write(ca, "an authority")
+	changed(true)
+	if len(o.Reload.Files) != 2 {
+		t.Errorf("files are %q", o.Reload.Files)
 	}
 }

@@ -106,11 +106,8 @@ func (d *decoder) checkSinks(sinks map[string]Sink) {
 		}
 		d.checkConditions(path, reflect.ValueOf(s))
 		d.requireValue(path+".type", s.Type, "write type: flowcatalyst or type: webhook")
-		switch s.Type {
-		case SinkFlowCatalyst:
-			d.checkFlowCatalyst(path, &s)
-		case SinkWebhook:
-			d.checkWebhook(path, &s)
+		if t, known := sinkTypes()[s.Type]; known {
+			t.check(d, path, &s)
 		}
 		d.checkDelivery(path, &s.Delivery)
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 )
 
@@ -11,6 +12,31 @@ const (
 	SinkFlowCatalyst = "flowcatalyst"
 	SinkWebhook      = "webhook"
 )
+
+// sinkType is the code of one type of sinks.
+type sinkType struct {
+	// check reports the problems of the type's keys.
+	check func(d *decoder, path string, s *Sink)
+	// limits returns the limits of the sink that open opens.
+	limits func(s *Sink) func(kind string) sink.Limits
+	// open opens the sink. agent is the default User-Agent of its requests.
+	open func(s *Sink, agent string) (OpenSink, error)
+}
+
+// OpenSink is a sink that holds connections.
+type OpenSink interface {
+	sink.Sink
+	sink.Prober
+	Close()
+}
+
+// sinkTypes returns the types of sinks by name.
+func sinkTypes() map[string]sinkType {
+	return map[string]sinkType{
+		SinkFlowCatalyst: {(*decoder).checkFlowCatalyst, (*Sink).flowCatalystLimits, (*Sink).openFlowCatalyst},
+		SinkWebhook:      {(*decoder).checkWebhook, (*Sink).webhookLimits, (*Sink).openWebhook},
+	}
+}
 
 // Sink is one entry of sinks. Its keys depend on its type.
 type Sink struct {

@@ -18,10 +18,10 @@ func TestComposeSinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"hooks": config.SinkWebhook, "events": config.SinkWebhook, "platform": config.SinkFlowCatalyst} {
-		if got := cfg.SinkType(name); got != want {
+		if got := cfg.Settings.Sinks[name].Type; got != want {
 			t.Errorf("%s is of type %s", name, got)
 		}
-		if got := cfg.RequestTimeout(name); got != 30*time.Second {
+		if got := relay(t, cfg).Sinks[name].RequestTimeout; got != 30*time.Second {
 			t.Errorf("%s has a time-out of %s", name, got)
 		}
 	}
