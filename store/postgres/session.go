@@ -3,10 +3,14 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
@@ -139,4 +143,101 @@ func readRest(results pgx.BatchResults, err *error) {
 	if closing := results.Close(); *err == nil {
 		*err = closing
 	}
+}
+
+const (
+	// secondConnTimeout bounds the use of the second connection, because a pooler makes
+	// it wait while all of its server sessions are in use.
+	secondConnTimeout = 5 * time.Second
+	// directRemedy is also the remedy if a pooler refuses a connection.
+	directRemedy = "use the URL of the database itself, which has another port or another host, " +
+		"for example port 5432 if the pooler listens on 6432"
+)
+
+// refusedByPooler returns a pooler's objection to one of the relay's sessions; "" if the
+// error does not come from a pooler.
+func refusedByPooler(pg *pgconn.PgError) string {
+	switch {
+	case pg.Code == "08P01" && strings.HasPrefix(pg.Message, "unsupported startup parameter"):
+		return pg.Message // pgbouncer; a server knows all of them and reports unknown ones with another code
+	case pg.Code == "42601" && strings.Contains(pg.Message, "IDENTIFY_SYSTEM"):
+		return "it ignores the parameter that requests a replication session"
+	}
+	return ""
+}
+
+// checkDirect returns a *store.SetupError if a connection leads to a pooler that shares
+// server sessions by transaction or by statement. A proxy that keeps one server session
+// per connection is fine.
+//
+// The first test is one round trip: on a direct connection pg_backend_pid is the pid of
+// the connection's cancel key. The proof needs a second connection. If that cannot be
+// opened, nothing is proven and checkDirect returns nil.
+func (s *Store) checkDirect(ctx context.Context, conn *pgx.Conn) error {
+	pid, err := queryTextOn(ctx, conn.PgConn(), "SELECT pg_backend_pid()")
+	if err != nil {
+		return fmt.Errorf("identify server session: %w", err)
+	}
+	if pid == strconv.FormatUint(uint64(conn.PgConn().PID()), 10) {
+		return nil
+	}
+
+	bounded, cancel := context.WithTimeout(ctx, secondConnTimeout)
+	defer cancel()
+	second, err := connect(bounded, conn.Config())
+	if err != nil {
+		return ctx.Err()
+	}
+	defer discard(s.lifetime, second)
+	shared, err := s.sharesServerSession(ctx, bounded, [2]*pgconn.PgConn{conn.PgConn(), second.PgConn()})
+	if err != nil || !shared {
+		return err
+	}
+	return &store.SetupError{
+		Problem: fmt.Sprintf("transaction pooler between the relay and the database (%s:%d): "+
+			"the relay's lock and prepared statements need server sessions of their own", conn.Config().Host, conn.Config().Port),
+		Remedy: directRemedy,
+	}
+}
+
+// sharesServerSession reports whether one server session served two connections that are
+// open at once, or two served one connection.
+func (s *Store) sharesServerSession(ctx, second context.Context, conns [2]*pgconn.PgConn) (bool, error) {
+	// The pid alone is not enough, because two servers may each have a process with it.
+	const session = "SELECT pg_backend_pid() || ' since ' || extract(epoch FROM pg_postmaster_start_time())"
+	// The first connection is used twice at the start, to detect a pooler that assigns
+	// sessions in turn. Later the order varies, to detect one that has two sessions.
+	order := []int{0, 0, 1, 0, 1, 1, 0, 0, 1, 0, 1, 1}
+	var served [2]string
+	for _, i := range order {
+		queryCtx := ctx
+		if i == 1 {
+			queryCtx = second
+		}
+		server, err := queryTextOn(queryCtx, conns[i], session)
+		switch {
+		case err != nil && i == 1:
+			return false, ctx.Err() // nothing is proven
+		case err != nil:
+			return false, fmt.Errorf("identify server session: %w", err)
+		case served[i] != "" && server != served[i], server == served[1-i]:
+			return true, nil
+		}
+		served[i] = server
+	}
+
+	return false, nil
+}
+
+// queryTextOn reads one value without a prepared statement, because a pooler may lose
+// that.
+func queryTextOn(ctx context.Context, conn *pgconn.PgConn, sql string) (string, error) {
+	results, err := conn.Exec(ctx, sql).ReadAll()
+	if err != nil {
+		return "", Explain(err)
+	}
+	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) != 1 {
+		return "", fmt.Errorf("unexpected result of %q", sql)
+	}
+	return string(results[0].Rows[0][0]), nil
 }
