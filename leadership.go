@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 	"github.com/sluicebox/sluicebox/store/leader"
 )
 
@@ -37,7 +38,7 @@ func (r *Relay) run(ctx context.Context) error {
 		r.log.Warn("leadership lost", append([]any{"reason", err}, r.successor(ctx)...)...)
 		r.observer.SetStandby()
 		r.health.replaceAll(failedCheck("leader", err.Error()))
-		if err := sleep(ctx, minRestartDelay); err != nil {
+		if err := backoff.Sleep(ctx, minRestartDelay); err != nil {
 			return err
 		}
 	}
@@ -104,9 +105,9 @@ func (r *Relay) leadershipError() error {
 // relay is no longer the leader, or a new session would fail in the same way.
 func (r *Relay) runSessions(ctx context.Context, tenure *leader.Tenure) error {
 	var lost *capture.LostError
-	wait := minRestartDelay
+	restart := backoff.Doubling{Min: minRestartDelay, Max: maxRestartDelay}
 	for {
-		began, pause := time.Now(), wait
+		began, pause := time.Now(), restart.Next()
 		err := r.runSession(ctx, tenure, lost)
 		lost = nil
 		var no *capture.NoStreamError
@@ -130,10 +131,10 @@ func (r *Relay) runSessions(ctx context.Context, tenure *leader.Tenure) error {
 			return err
 		}
 		r.health.fail("source", err.Error())
-		if wait = min(2*wait, maxRestartDelay); time.Since(began) > maxRestartDelay {
-			wait = minRestartDelay
+		if time.Since(began) > maxRestartDelay {
+			restart.Reset()
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := backoff.Sleep(ctx, pause); err != nil {
 			return err
 		}
 	}

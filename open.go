@@ -9,23 +9,25 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // retryUnreachable calls do until it succeeds, fails for another reason than an
 // unreachable database, or the deadline passes. A zero deadline means no deadline.
 func (r *Relay) retryUnreachable(ctx context.Context, deadline time.Time, do func(context.Context) error) error {
-	const first, most = 200 * time.Millisecond, 5 * time.Second
-	for wait := first; ; wait = min(2*wait, most) {
+	retry := backoff.Doubling{Min: 200 * time.Millisecond, Max: 5 * time.Second}
+	for {
 		err := do(ctx)
 		if err == nil || ctx.Err() != nil || !r.db.Unreachable(err) {
 			return err
 		}
+		wait := retry.Next()
 		if !deadline.IsZero() && time.Now().Add(wait).After(deadline) {
 			return fmt.Errorf("database unreachable for %s: %w", firstConnectTimeout, err)
 		}
 		r.log.Warn("database unreachable; retrying", "error", err, "wait", wait)
 		r.health.fail("database", err.Error())
-		if err := sleep(ctx, wait); err != nil {
+		if err := backoff.Sleep(ctx, wait); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // This file decides when a relay pauses its source, spills rows or saves a checkpoint early:
@@ -118,7 +119,7 @@ type pressure struct {
 // run checks the retained log until the context ends and returns the context's error.
 func (p *pressure) run(ctx context.Context) error {
 	for wait := retainedInterval; ; {
-		if err := sleep(ctx, wait); err != nil {
+		if err := backoff.Sleep(ctx, wait); err != nil {
 			return err
 		}
 		p.observer.Paused(p.intake.isPaused())

@@ -17,6 +17,7 @@ import (
 	"github.com/sluicebox/sluicebox/checkpoint/replay"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 	"github.com/sluicebox/sluicebox/store/leader"
 )
 
@@ -86,16 +87,6 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.log.Info("shutdown complete")
 	}
 	return nil
-}
-
-// sleep waits for d or until the context ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // runSession runs one session: from a position in the log until the context ends, the log
@@ -224,7 +215,7 @@ func (r *Relay) awaitReadableLog(ctx context.Context) error {
 	_ = log.Ready(ctx) // known to be unreadable; lets it record its state
 	reason := ""
 	for {
-		if err := sleep(ctx, readableInterval); err != nil {
+		if err := backoff.Sleep(ctx, readableInterval); err != nil {
 			return err
 		}
 		err := log.Ready(ctx)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 const (
@@ -191,12 +192,12 @@ type sinkFiles struct {
 // It retries sinks that are not open with a growing delay.
 func (f *sinkFiles) keepOpen(ctx context.Context) error {
 	paths := f.opt.Reload.Files
-	wait := minFilesInterval
+	retry := backoff.Doubling{Min: minFilesInterval, Max: 2 * filesInterval}
 	for {
 		pause := filesInterval
 		if f.anyClosed() {
-			pause, wait = wait, min(2*wait, 2*filesInterval)
-		} else if wait = minFilesInterval; len(paths) == 0 {
+			pause = retry.Next()
+		} else if retry.Reset(); len(paths) == 0 {
 			<-ctx.Done() // nothing can change
 			return ctx.Err()
 		}
@@ -205,7 +206,7 @@ func (f *sinkFiles) keepOpen(ctx context.Context) error {
 			return ctx.Err()
 		case <-time.After(pause):
 		case <-f.credentialsRefused:
-			if err := sleep(ctx, minFilesInterval); err != nil {
+			if err := backoff.Sleep(ctx, minFilesInterval); err != nil {
 				return err
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // lockTimeout is the time for which a transaction retries while the database is locked. The
@@ -346,14 +347,10 @@ func retry(ctx context.Context, limit time.Duration, call func() error) error {
 	}
 
 	began := time.Now()
-	timer := time.NewTimer(minRetryWait)
-	defer timer.Stop()
-	for wait := minRetryWait; ; wait = min(2*wait, maxRetryWait) {
-		timer.Reset(wait)
-		select {
-		case <-ctx.Done():
+	again := backoff.Doubling{Min: minRetryWait, Max: maxRetryWait}
+	for {
+		if again.Wait(ctx) != nil {
 			return context.Cause(ctx)
-		case <-timer.C:
 		}
 		if err = call(); !IsLocked(err) {
 			return err

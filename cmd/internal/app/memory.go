@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // Go lets garbage grow to the size of the live heap and keeps it for minutes after a
@@ -39,16 +41,11 @@ func setMemoryLimit(buffers int64) int64 {
 // raises the limit when live memory comes close to it, because constant collection would
 // not free anything.
 func releaseMemory(ctx context.Context, limit int64) {
-	wait := minReleaseInterval
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
+	wait := backoff.Doubling{Min: minReleaseInterval, Max: maxReleaseInterval}
+	for wait.Wait(ctx) == nil {
 		before, _ := readMemory()
 		if before < minReleasableMemory {
-			wait = minReleaseInterval
+			wait.Reset()
 			continue
 		}
 		debug.FreeOSMemory()
@@ -56,8 +53,8 @@ func releaseMemory(ctx context.Context, limit int64) {
 		if limit > 0 {
 			debug.SetMemoryLimit(max(limit, 2*live))
 		}
-		if wait = min(2*wait, maxReleaseInterval); held < before*2/3 {
-			wait = minReleaseInterval
+		if held < before*2/3 {
+			wait.Reset()
 		}
 	}
 }
