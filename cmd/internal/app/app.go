@@ -1,6 +1,5 @@
-// Package app is the program around a relay: it maps the configuration to the relay's
-// options and adds metrics, the admin endpoints and the service manager. The doctor, the tap
-// and the requests of commands that need no relay are here too.
+// Package app is the program around a relay: metrics, the admin endpoints and the service
+// manager. The doctor, the tap and the requests of commands that need no relay are here too.
 package app
 
 import (
