@@ -52,7 +52,7 @@ func (h *manualCore) startRequests() (ids []string) {
 	for req := h.nextRequest(h.now); req != nil; req = h.nextRequest(h.now) {
 		h.reqs = append(h.reqs, req)
 	}
-	for _, req := range slices.Concat(h.reqs, h.toSend.items) {
+	for _, req := range slices.Concat(h.reqs, h.unsent()) {
 		for _, m := range req.messages() {
 			ids = append(ids, m.ID)
 		}
@@ -107,8 +107,8 @@ func TestLargeRowsTakeTurns(t *testing.T) {
 	h.expect("M2", "at the end")
 	h.accept("M2")
 	h.expect("", "then")
-	if h.largeBytes != 0 || h.bytes != 0 {
-		t.Errorf("%d bytes of large rows and %d of all are counted, though all were delivered", h.largeBytes, h.bytes)
+	if h.largeInFlight() != 0 || h.heldBytes() != 0 {
+		t.Errorf("%d bytes of large rows and %d of all are counted, though all were delivered", h.largeInFlight(), h.heldBytes())
 	}
 }
 
@@ -124,14 +124,14 @@ func TestPayloadBytesAreBounded(t *testing.T) {
 	}
 	h.append(rowsOfSize("r", sizes...), nil)
 	most := int64(0)
-	for n := 0; h.rows > 0; n++ {
+	for n := 0; h.heldRows() > 0; n++ {
 		if n > 100_000 {
-			t.Fatalf("%d rows do not leave", h.rows)
+			t.Fatalf("%d rows do not leave", h.heldRows())
 		}
 		h.now = h.now.Add(time.Second)
 		h.tick(h.now)
 		h.startRequests()
-		most = max(most, h.bytes)
+		most = max(most, h.heldBytes())
 		for _, req := range h.reqs {
 			res := sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}
 			if n%7 != 0 {
@@ -151,8 +151,8 @@ func TestPayloadBytesAreBounded(t *testing.T) {
 	if most > 3*cfg.BufferBytes {
 		t.Errorf("%d bytes of payload were in memory, where the buffer has %d", most, cfg.BufferBytes)
 	}
-	if h.bytes != 0 {
-		t.Errorf("%d bytes are left", h.bytes)
+	if h.heldBytes() != 0 {
+		t.Errorf("%d bytes are left", h.heldBytes())
 	}
 }
 
@@ -179,8 +179,8 @@ func TestUnsentPayloadsLeaveMemory(t *testing.T) {
 			h.claimed(req, answers, h.now, h.now)
 		}
 	}
-	if h.bytes > cfg.BufferBytes {
-		t.Errorf("%d bytes wait behind rows that are not visible, where the buffer has %d", h.bytes, cfg.BufferBytes)
+	if h.heldBytes() > cfg.BufferBytes {
+		t.Errorf("%d bytes wait behind rows that are not visible, where the buffer has %d", h.heldBytes(), cfg.BufferBytes)
 	}
 	for range 400 {
 		h.now = h.now.Add(time.Second)
@@ -195,8 +195,8 @@ func TestUnsentPayloadsLeaveMemory(t *testing.T) {
 			h.answered(req, &res, h.now)
 		}
 		h.reqs = nil
-		if h.bytes > 3*cfg.BufferBytes {
-			t.Fatalf("%d bytes of payload are in memory, where the buffer has %d", h.bytes, cfg.BufferBytes)
+		if h.heldBytes() > 3*cfg.BufferBytes {
+			t.Fatalf("%d bytes of payload are in memory, where the buffer has %d", h.heldBytes(), cfg.BufferBytes)
 		}
 		if batch := h.nextOutcomes(1000); batch != nil {
 			h.written(slices.Repeat([]store.SettleResult{store.Written}, len(batch)), h.now)
@@ -210,8 +210,8 @@ func TestDeliveredPayloadLeavesMemory(t *testing.T) {
 	h.append(rowsOfSize("r", 100_000), nil)
 	h.startRequests()
 	h.accept("r0")
-	if h.bytes != 0 || h.rows != 1 {
-		t.Errorf("got %d bytes of %d rows, want 0 of 1", h.bytes, h.rows)
+	if h.heldBytes() != 0 || h.heldRows() != 1 {
+		t.Errorf("got %d bytes of %d rows, want 0 of 1", h.heldBytes(), h.heldRows())
 	}
 }
 

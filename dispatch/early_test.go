@@ -154,7 +154,7 @@ func TestSpilledRowWithEarlyOutcome(t *testing.T) {
 	c.append(rows, nil)
 	c.spillForLog(true)
 	c.nextSpills(10)
-	c.spillsWritten(make([]bool, len(c.spilling)))
+	c.spillsWritten(make([]bool, c.beingSpilled()))
 	req := c.nextClaims(10, now)[0]
 	c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed, Unwritten: true}}, now, now)
 	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, now)

@@ -20,14 +20,14 @@ func TestReloadedPayloadsAreCounted(t *testing.T) {
 	c.addSpilledLanes([]store.SpilledLane{{Outbox: row.Outbox, Kind: row.Kind, Hash: key.Hash(), Rows: 1}})
 	_, each := c.nextReloads(time.Unix(1, 0))
 	c.addReloaded([][]store.Item{{row}}, each) // of an outbox without states: with its payload
-	if c.bytes != int64(len(row.Payload)) {
-		t.Errorf("%d bytes are counted, %d are held", c.bytes, len(row.Payload))
+	if c.heldBytes() != int64(len(row.Payload)) {
+		t.Errorf("%d bytes are counted, %d are held", c.heldBytes(), len(row.Payload))
 	}
 	for _, l := range c.lanesByAge() {
 		c.shrink(l, 0)
 	}
-	if c.bytes != 0 {
-		t.Errorf("%d bytes are counted, none is held", c.bytes)
+	if c.heldBytes() != 0 {
+		t.Errorf("%d bytes are counted, none is held", c.heldBytes())
 	}
 }
 
@@ -57,13 +57,13 @@ func TestLaneOfRequeuedAndReloadedRowsCanBeEvicted(t *testing.T) {
 		now = now.Add(time.Second)
 	}
 	for _, recv := range c.receivers { // it is down by now
-		recv.breakerOpen, recv.openings = true, 1
+		recv.forceOpen()
 	}
 	for range 10 {
 		c.spillExcess(true)
 	}
 	if n := c.bufferedRows(); n > cfg.BufferRows/2 {
-		t.Errorf("%d rows count against a buffer of %d after it was relieved: %d in memory, %d read back", n, cfg.BufferRows, c.rows, c.reloadedRows)
+		t.Errorf("%d rows count against a buffer of %d after it was relieved: %d in memory, %d read back", n, cfg.BufferRows, c.heldRows(), c.spillCounts().reloaded)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestRowsEvictedDuringReloadComeBack(t *testing.T) {
 	c.append(all, nil) // from the log
 	c.spillForLog(true)
 	_ = table.Spill(ctx, 1, c.nextSpills(100))
-	c.spillsWritten(make([]bool, len(c.spilling)))
+	c.spillsWritten(make([]bool, c.beingSpilled()))
 	leave := func(id string) { // the buffer is full
 		l := c.lanes[LaneName{LaneKey: all[0].Lane(), RowID: id}]
 		c.shrink(l, 0)

@@ -82,7 +82,7 @@ func TestSpilledLaneMemory(t *testing.T) {
 		for i := range hashes {
 			c.addSpilledLanes([]store.SpilledLane{{Outbox: "events", Kind: "EVENT", Hash: hashes[i], Rows: 1}})
 		}
-		each := float64(live()-before) / float64(c.spilledLanes[0].lanes.n)
+		each := float64(live()-before) / float64(lanes)
 		t.Logf("%s: %.1f bytes a lane", order, each)
 		if each > most {
 			t.Errorf("%s: bytes of a spilled lane: got %.1f, want at most %d", order, each, most)

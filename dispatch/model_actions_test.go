@@ -33,7 +33,7 @@ func (w *coreModel) insert(t *rapid.T, most int) []*record {
 }
 
 func (w *coreModel) appendRows(t *rapid.T) {
-	if w.core.rows >= w.cfg.BufferRows {
+	if w.core.heldRows() >= w.cfg.BufferRows {
 		return
 	}
 	rows := w.insert(t, 6)
@@ -67,7 +67,7 @@ func (w *coreModel) insertFront(rows []*record) {
 
 // inFlight counts the first rows of a lane that no row may overtake.
 func (w *coreModel) inFlight(name LaneName) int {
-	for _, req := range slices.Concat(w.claiming, w.sending, w.core.toSend.items) {
+	for _, req := range slices.Concat(w.claiming, w.sending, w.core.unsent()) {
 		for _, r := range req.runs {
 			if r.lane.name == name {
 				return len(r.rows)
@@ -105,7 +105,7 @@ func (w *coreModel) claim(t *rapid.T) {
 	if len(w.claiming) > 0 {
 		return
 	}
-	most, taken, before := rapid.IntRange(1, 20).Draw(t, "most"), 0, w.core.toSend.len()
+	most, taken, before := rapid.IntRange(1, 20).Draw(t, "most"), 0, len(w.core.unsent())
 	w.core.tick(w.now)
 	w.claiming = w.core.nextClaims(most, w.now)
 	for _, req := range w.claiming {
@@ -117,7 +117,7 @@ func (w *coreModel) claim(t *rapid.T) {
 		w.checkRequest(req)
 		w.checkJob(req, false)
 	}
-	for _, req := range w.core.toSend.items[before:] {
+	for _, req := range w.core.unsent()[before:] {
 		if w.frozen || w.ended {
 			t.Fatalf("a replay while frozen %v, ended %v", w.frozen, w.ended)
 		}
@@ -128,10 +128,10 @@ func (w *coreModel) claim(t *rapid.T) {
 		t.Fatalf("the claimer would spin: nothing more to claim at %v, and the next wake is %v", w.now, wake)
 	}
 	for _, recv := range w.core.receivers {
-		if !w.frozen && !w.ended && !recv.breakerOpen && taken < most && w.core.freeRequests() > 0 && recv.ready.len() > 0 {
+		if !w.frozen && !w.ended && !recv.isOpen() && taken < most && w.core.freeRequests() > 0 && len(recv.readyLanes()) > 0 {
 			t.Fatalf("a ready lane and a free sender are left")
 		}
-		if !w.frozen && !w.ended && !recv.breakerOpen && taken < most && w.core.freeRequests() > 0 && recv.readyReplay.len() > 0 && w.core.replayRequestRoom() > 0 {
+		if !w.frozen && !w.ended && !recv.isOpen() && taken < most && w.core.freeRequests() > 0 && len(recv.readyReplayLanes()) > 0 && w.core.replayRequestRoom() > 0 {
 			t.Fatalf("a ready lane of a job and a sender for jobs are left")
 		}
 	}
@@ -271,18 +271,18 @@ func (w *coreModel) sleep(d time.Duration) {
 	clear(w.claims)
 	w.core.tick(w.now)
 	wake, ok := w.core.nextWake()
-	probe := slices.ContainsFunc(w.core.receivers, func(r *receiver) bool { return r.breakerOpen && !wake.Before(r.nextProbe) })
+	probe := slices.ContainsFunc(w.core.receivers, func(r *receiver) bool { return r.isOpen() && !wake.Before(r.nextProbeAt()) })
 	if ok && !probe && !wake.After(w.now) {
 		w.t.Fatalf("what was due at %v still waits at %v", wake, w.now)
 	}
-	for _, l := range w.core.waiting {
+	for _, l := range w.core.timedLanes() {
 		if !ok || l.wakeAt.Before(wake) {
 			w.t.Fatalf("lane %s is due at %v, before the next wake at %v", l.name, l.wakeAt, wake)
 		}
 	}
-	for _, o := range w.core.retryQueue {
-		if !ok || o.due.Before(wake) {
-			w.t.Fatalf("the outcome of row %s is due at %v, before the next wake at %v", o.ID, o.due, wake)
+	for _, o := range w.core.retrying() {
+		if !ok || dueOf(&o).Before(wake) {
+			w.t.Fatalf("the outcome of row %s is due at %v, before the next wake at %v", o.ID, dueOf(&o), wake)
 		}
 	}
 	w.check()

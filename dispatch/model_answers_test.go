@@ -263,7 +263,7 @@ func (w *coreModel) takeOutcomes(t *rapid.T) {
 		}
 		return
 	}
-	most, waiting := rapid.IntRange(1, 4).Draw(t, "most"), len(w.core.outcomes)
+	most, waiting := rapid.IntRange(1, 4).Draw(t, "most"), w.core.unwrittenCount()
 	w.writing = w.core.nextOutcomes(most)
 	if len(w.writing) > most || len(w.writing) == 0 && waiting > 0 {
 		t.Fatalf("%d outcomes of %d, at most %d", len(w.writing), waiting, most)
@@ -290,7 +290,7 @@ func (w *coreModel) write(t *rapid.T) {
 			continue
 		}
 		r.refusals = 0
-		if o.Status.Settled() || o.lane != nil && results[i] != store.Written {
+		if o.Status.Settled() || outcomeLane(o) != nil && results[i] != store.Written {
 			r.over = true
 			w.removeRow(r)
 		}
@@ -308,12 +308,12 @@ func (w *coreModel) settle(t *rapid.T, r *record, o *outcome) store.SettleResult
 		t.Fatalf("row %s is settled twice", r.id)
 	case o.Status == store.Completed && (!r.arrived || !r.known):
 		t.Fatalf("row %s COMPLETED; arrived %v, known %v", r.id, r.arrived, r.known)
-	case o.Status == store.Pending && o.lane == nil && (!w.ended || r.over || w.unclaimed):
+	case o.Status == store.Pending && outcomeLane(o) == nil && (!w.ended || r.over || w.unclaimed):
 		t.Fatalf("row %s is given back; ended %v, over %v, unclaimed %v", r.id, w.ended, r.over, w.unclaimed)
 	case !r.visible && !w.unclaimed:
 		t.Fatalf("row %s has the outcome %s, and no claim has seen it", r.id, o.Status)
 	case r.skipped != nil && o.Status == store.Failed && o.Error == "passed over":
-	case o.lane != nil && (o.Error != r.detail || o.RetryCount > min(r.countable, w.cfg.MaxRetries)):
+	case outcomeLane(o) != nil && (o.Error != r.detail || o.RetryCount > min(r.countable, w.cfg.MaxRetries)):
 		t.Fatalf("row %s: error %q, count %d after %s and %d failures that count", r.id, o.Error, o.RetryCount, r.detail, r.countable)
 	}
 	switch {
@@ -327,7 +327,7 @@ func (w *coreModel) settle(t *rapid.T, r *record, o *outcome) store.SettleResult
 		r.refuse--
 		r.due = w.now.Add(min(time.Second<<r.refusals, time.Minute))
 		r.refusals++
-		o.refusal = "a trigger objects"
+		refuse(o, "a trigger objects")
 		return store.Refused
 	case r.gone:
 		return store.WasGone

@@ -9,9 +9,10 @@ import (
 // check checks the invariants.
 func (w *coreModel) check() {
 	c := w.core
-	if c.claiming != len(w.claiming) || c.sending != len(w.sending) ||
-		c.sending > w.cfg.MaxConcurrentGroups || c.claiming > w.cfg.MaxConcurrentGroups+w.cfg.claimAhead() {
-		w.t.Fatalf("%d claims of %d, %d requests of %d, %d allowed", c.claiming, len(w.claiming), c.sending, len(w.sending), w.cfg.MaxConcurrentGroups)
+	claiming, sending, _ := c.inFlightCounts()
+	if claiming != len(w.claiming) || sending != len(w.sending) ||
+		sending > w.cfg.MaxConcurrentGroups || claiming > w.cfg.MaxConcurrentGroups+w.cfg.claimAhead() {
+		w.t.Fatalf("%d claims of %d, %d requests of %d, %d allowed", claiming, len(w.claiming), sending, len(w.sending), w.cfg.MaxConcurrentGroups)
 	}
 	rows, over := 0, map[string]bool{}
 	for _, b := range w.batches {
@@ -28,8 +29,8 @@ func (w *coreModel) check() {
 			w.t.Fatalf("a ticket counts %d rows, %d of its %d are done", b.done, done, len(b.rows))
 		}
 	}
-	if c.rows != rows {
-		w.t.Fatalf("%d rows are counted, %d are held", c.rows, rows)
+	if c.heldRows() != rows {
+		w.t.Fatalf("%d rows are counted, %d are held", c.heldRows(), rows)
 	}
 	held := map[string]bool{}
 	for kind := range w.limits {
@@ -46,8 +47,8 @@ func (w *coreModel) check() {
 		}
 	}
 	for _, recv := range c.receivers {
-		if by := w.endpoints[recv.endpoint]; recv.breakerOpen != by.breakerOpen {
-			w.t.Fatalf("endpoint %s has its breaker open %v, by the rule %v after %d failed requests", recv.endpoint, recv.breakerOpen, by.breakerOpen, by.failures)
+		if by := w.endpoints[recv.endpoint]; recv.isOpen() != by.breakerOpen {
+			w.t.Fatalf("endpoint %s has its breaker open %v, by the rule %v after %d failed requests", recv.endpoint, recv.isOpen(), by.breakerOpen, by.failures)
 		}
 	}
 	checkReceivers(w.t, c)
@@ -92,13 +93,13 @@ func (w *coreModel) checkBytes() {
 		}
 	}
 	for o := range w.core.unwrittenOutcomes() {
-		if o.lane == nil && o.Status.Settled() {
-			bytes += len(o.row.Payload)
-			late += len(o.row.Payload)
+		if outcomeLane(o) == nil && o.Status.Settled() {
+			bytes += len(outcomeRow(o).Payload)
+			late += len(outcomeRow(o).Payload)
 		}
 	}
-	if w.core.bytes != int64(bytes) || !w.ended && int64(bytes-late) > w.cfg.BufferBytes {
-		w.t.Fatalf("%d bytes are counted, %d are held, %d of rows that wait; %d allowed", w.core.bytes, bytes, bytes-late, w.cfg.BufferBytes)
+	if w.core.heldBytes() != int64(bytes) || !w.ended && int64(bytes-late) > w.cfg.BufferBytes {
+		w.t.Fatalf("%d bytes are counted, %d are held, %d of rows that wait; %d allowed", w.core.heldBytes(), bytes, bytes-late, w.cfg.BufferBytes)
 	}
 }
 
@@ -106,14 +107,14 @@ func (w *coreModel) checkBytes() {
 // single row. Probes of endpoints that are down, and operators' retries, do not count.
 func (w *coreModel) checkLargeInFlight() {
 	var large, largest, all int64
-	for _, req := range slices.Concat(w.claiming, w.sending, w.core.toSend.items) {
-		if all += req.largeBytes; !req.probe {
+	for _, req := range slices.Concat(w.claiming, w.sending, w.core.unsent()) {
+		if all += req.largeBytes; !req.isProbe() {
 			large += req.largeBytes
 			largest = max(largest, req.largeBytes)
 		}
 	}
-	if w.core.largeBytes != all || large > w.cfg.BufferBytes && large > largest {
-		w.t.Fatalf("large rows of %d bytes are under way, %d with probes, counted %d; the buffer has %d", large, all, w.core.largeBytes, w.cfg.BufferBytes)
+	if w.core.largeInFlight() != all || large > w.cfg.BufferBytes && large > largest {
+		w.t.Fatalf("large rows of %d bytes are under way, %d with probes, counted %d; the buffer has %d", large, all, w.core.largeInFlight(), w.cfg.BufferBytes)
 	}
 }
 
@@ -183,16 +184,10 @@ func (w *coreModel) laneQueues() map[*lane][]laneState {
 			places[l] = append(places[l], state)
 		}
 	}
-	for _, recv := range c.receivers {
-		put(laneReady, recv.ready.items...)
-		put(laneReady, recv.readyReplay.items...)
-		put(laneReady, recv.tried.items...)
-	}
-	put(laneReady, c.urgent.items...)
-	put(laneReady, c.large.items...)
-	put(laneWaiting, c.waiting...)
+	put(laneReady, c.queuedLanes()...)
+	put(laneWaiting, c.timedLanes()...)
 	for state, reqs := range map[laneState][]*request{
-		laneClaiming: w.claiming, laneSending: slices.Concat(w.sending, c.toSend.items),
+		laneClaiming: w.claiming, laneSending: slices.Concat(w.sending, c.unsent()),
 	} {
 		for _, req := range reqs {
 			for _, r := range req.runs {
@@ -200,16 +195,12 @@ func (w *coreModel) laneQueues() map[*lane][]laneState {
 			}
 		}
 	}
-	for _, t := range c.tableLocks {
-		put(laneReady, t.ready.items...)
-		put(laneReady, t.urgent.items...)
-	}
 	for o := range c.unwrittenOutcomes() {
-		if o.lane != nil {
-			put(laneWriting, o.lane)
+		if outcomeLane(o) != nil {
+			put(laneWriting, outcomeLane(o))
 		}
 	}
-	for _, d := range slices.Concat(c.replayDone, c.recordingDone) {
+	for _, d := range c.finishedReplayRows() {
 		if d.lane != nil {
 			put(laneWriting, d.lane)
 		}

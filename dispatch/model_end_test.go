@@ -20,7 +20,7 @@ func (w *coreModel) finish(t *rapid.T) {
 		w.start()
 	}
 	for range 3000 {
-		if w.core.rows == 0 && w.replaysDone() {
+		if w.core.heldRows() == 0 && w.replaysDone() {
 			break
 		}
 		w.releaseAllHolds()
@@ -40,8 +40,8 @@ func (w *coreModel) finish(t *rapid.T) {
 	w.releaseAllHolds()
 	w.finishReplays()
 	c := w.core
-	if c.rows != 0 || c.bytes != 0 || len(c.lanes) != 0 || !c.drained() || len(c.waiting)+len(c.retryQueue)+w.ready() > 0 {
-		t.Fatalf("left over: %d rows, %d bytes, %d lanes", c.rows, c.bytes, len(c.lanes))
+	if c.heldRows() != 0 || c.heldBytes() != 0 || len(c.lanes) != 0 || !c.drained() || len(c.timedLanes())+len(c.queuedLanes())+c.deferredCount() > 0 {
+		t.Fatalf("left over: %d rows, %d bytes, %d lanes", c.heldRows(), c.heldBytes(), len(c.lanes))
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.table)) {
 		r := w.table[id]
@@ -72,15 +72,4 @@ func (w *coreModel) drain(t *rapid.T) {
 			t.Fatalf("row %s is left PROCESSING by a clean end", id)
 		}
 	}
-}
-
-// ready counts the lanes in ready queues.
-func (w *coreModel) ready() (n int) {
-	for _, recv := range w.core.receivers {
-		n += recv.ready.len() + recv.readyReplay.len() + recv.tried.len()
-	}
-	for _, t := range w.core.tableLocks {
-		n += t.ready.len() + t.urgent.len() + len(t.outcomes)
-	}
-	return n + w.core.urgent.len()
 }

@@ -23,7 +23,7 @@ func (w *coreModel) unlockAll() {
 	for _, r := range w.table {
 		r.lock = 0
 	}
-	for outbox := range w.core.tableLocks {
+	for _, outbox := range w.core.lockedOutboxes() {
 		w.core.unlockTable(outbox, w.now)
 	}
 	w.check()
@@ -46,8 +46,8 @@ func (w *coreModel) await(*rapid.T) {
 
 // rowLocked reports whether the outcome of a row waits for a lock on it.
 func (w *coreModel) rowLocked(r *record) bool {
-	for _, o := range w.core.retryQueue {
-		if o.ID == r.id && o.lockedTries > 0 {
+	for _, o := range w.core.retrying() {
+		if o.ID == r.id && rowIsLocked(&o) {
 			return true
 		}
 	}
@@ -58,12 +58,12 @@ func (w *coreModel) rowLocked(r *record) bool {
 // time.
 func (w *coreModel) checkLocks() {
 	for _, key := range w.keys {
-		t := w.core.tableLock(key.Outbox)
-		if (t != nil) != w.known[key.Outbox] {
-			w.t.Fatalf("the table of %s is locked %v, as the core knows; reported %v", key.Outbox, t != nil, w.known[key.Outbox])
+		due, locked := w.core.tableDue(key.Outbox)
+		if locked != w.known[key.Outbox] {
+			w.t.Fatalf("the table of %s is locked %v, as the core knows; reported %v", key.Outbox, locked, w.known[key.Outbox])
 		}
-		if t != nil && t.due.After(w.now.Add(max(maxTableLockWait, minTableLockInterval))) {
-			w.t.Fatalf("the table of %s is asked for at %v, now it is %v", key.Outbox, t.due, w.now)
+		if locked && due.After(w.now.Add(max(maxTableLockWait, minTableLockInterval))) {
+			w.t.Fatalf("the table of %s is asked for at %v, now it is %v", key.Outbox, due, w.now)
 		}
 	}
 	for l := range w.core.allLanes() {

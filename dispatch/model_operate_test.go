@@ -98,7 +98,7 @@ func (w *coreModel) requeue(t *rapid.T) {
 			failed = append(failed, id)
 		}
 	}
-	if len(failed) == 0 || w.core.rows >= w.cfg.BufferRows {
+	if len(failed) == 0 || w.core.heldRows() >= w.cfg.BufferRows {
 		return
 	}
 	old := w.table[rapid.SampledFrom(failed).Draw(t, "row")]

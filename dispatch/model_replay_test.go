@@ -128,7 +128,7 @@ func (w *coreModel) replay(t *rapid.T) {
 // withdrawReplay withdraws a job: one with rows in a request, or sometimes any.
 func (w *coreModel) withdrawReplay(t *rapid.T) {
 	var ids []string
-	for _, req := range slices.Concat(w.sending, w.core.toSend.items) {
+	for _, req := range slices.Concat(w.sending, w.core.unsent()) {
 		if j := req.job(); j != nil {
 			ids = append(ids, j.id)
 		}
@@ -306,11 +306,9 @@ func (w *coreModel) checkReplays() {
 				byLane[r.key]++
 			}
 		}
-		j := w.core.jobs[id]
-		switch {
-		case j == nil && rows == 0:
-		case j == nil, len(j.rows) != rows, j.bytes != int64(bytes), !maps.Equal(j.byLane, byLane):
-			w.t.Fatalf("job %s has %d rows in memory, %d bytes, %v: %+v", id, rows, bytes, byLane, j)
+		load, held := w.core.replayLoad(id)
+		if load.Rows != rows || load.Bytes != int64(bytes) || !maps.Equal(held, byLane) {
+			w.t.Fatalf("job %s has %d rows in memory, %d bytes, %v: counted %+v, %v", id, rows, bytes, byLane, load, held)
 		}
 	}
 	n := 0
@@ -319,12 +317,12 @@ func (w *coreModel) checkReplays() {
 			n++
 		}
 	}
-	if w.core.replaying != n {
-		w.t.Fatalf("%d requests of jobs are being sent, %d are counted", n, w.core.replaying)
+	if _, _, counted := w.core.inFlightCounts(); counted != n {
+		w.t.Fatalf("%d requests of jobs are being sent, %d are counted", n, counted)
 	}
 	for _, recv := range w.core.receivers {
-		if !recv.breakerOpen && slices.ContainsFunc(recv.ready.items, func(l *lane) bool { return l.job != nil }) || recv.breakerOpen && recv.readyReplay.len() > 0 {
-			w.t.Fatalf("lanes of jobs wait in the wrong queue of %s, breaker open %v", recv.endpoint, recv.breakerOpen)
+		if !recv.isOpen() && slices.ContainsFunc(recv.readyLanes(), func(l *lane) bool { return l.job != nil }) || recv.isOpen() && len(recv.readyReplayLanes()) > 0 {
+			w.t.Fatalf("lanes of jobs wait in the wrong queue of %s, breaker open %v", recv.endpoint, recv.isOpen())
 		}
 		n := 0
 		for name, ids := range w.queue {
@@ -362,8 +360,8 @@ func (w *coreModel) replaysDone() bool {
 
 // finishReplays checks that every row of every job was accepted, or refused for good.
 func (w *coreModel) finishReplays() {
-	if c := w.core; !w.replaysDone() || len(c.jobs) > 0 || len(c.inFlightAtHold) > 0 {
-		w.t.Fatalf("left over: %v of jobs; in memory %v, %v", w.inStore, c.jobs, c.inFlightAtHold)
+	if c := w.core; !w.replaysDone() || c.jobCount() > 0 || c.heldLaneCount() > 0 {
+		w.t.Fatalf("left over: %v of jobs; in memory %d jobs, %d held lanes", w.inStore, c.jobCount(), c.heldLaneCount())
 	}
 	for _, r := range w.copies {
 		if !r.settled() || r.status == store.Completed && !r.arrived || r.poison && r.status != store.Failed {

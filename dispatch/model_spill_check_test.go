@@ -21,7 +21,7 @@ func (y *spillModel) check(*rapid.T) {
 			y.t.Fatalf("a ticket counts %d rows, %d of its %d are settled or spilled", b.done, safe, len(b.rows))
 		}
 	}
-	rows := y.core.directSpills
+	rows := y.core.spillCounts().direct
 	seen := map[*row]bool{}
 	for _, l := range y.core.lanes {
 		rows += len(l.rows) + len(l.unspillableTail)
@@ -35,30 +35,28 @@ func (y *spillModel) check(*rapid.T) {
 		}
 	}
 	for o := range y.core.unwrittenOutcomes() {
-		if o.Status == store.Pending && o.row.done {
+		if o.Status == store.Pending && outcomeRow(o).done {
 			continue // it was refused, and its row was skipped meanwhile
 		}
-		if !seen[o.row] {
-			seen[o.row] = true
+		if !seen[outcomeRow(o)] {
+			seen[outcomeRow(o)] = true
 			rows++
 		}
 	}
-	for _, queue := range [][]pendingSpill{y.core.toSpill, y.core.spilling} {
-		for i := range queue {
-			if rw := queue[i].row; queue[i].copied && !seen[rw] && rw.pendingOutcome != nil && rw.pendingOutcome.Status != 0 {
-				rows++
-			}
+	for p := range y.core.pendingSpills() {
+		if o := p.row.pendingOutcome; p.copied && !seen[p.row] && o != nil && o.Status != 0 {
+			rows++
 		}
 	}
 	y.checkRefused()
-	if n := y.core.reloadedRows; n > max(1, y.cfg.BufferRows/2)+y.each || n < 0 {
+	if n := y.core.spillCounts().reloaded; n > max(1, y.cfg.BufferRows/2)+y.each || n < 0 {
 		y.t.Fatalf("%d rows were read back into a buffer of %d", n, y.cfg.BufferRows)
 	}
 	checkReceivers(y.t, y.core)
 	y.checkSpilled()
 	y.checkReplay()
-	if rows != y.core.rows {
-		y.t.Fatalf("%d rows are counted, %d are held", y.core.rows, rows)
+	if rows != y.core.heldRows() {
+		y.t.Fatalf("%d rows are counted, %d are held", y.core.heldRows(), rows)
 	}
 }
 
@@ -68,17 +66,17 @@ func (y *spillModel) checkRefused() {
 	refused, spilled := 0, map[*row]bool{}
 	for o := range y.core.eachRefusedOutcome() {
 		refused++
-		if o.row.detached {
-			spilled[o.row] = true
+		if outcomeRow(o).isDetached() {
+			spilled[outcomeRow(o)] = true
 		}
-		givenBack := o.lane == nil && o.Status == store.Pending
-		kept := y.byID[o.row.ID].unspillable || y.byID[o.row.ID].wasUnspillable // until its outcome is retried
-		if rw := o.row; rw.Seq != 0 && !rw.spilled && !rw.spilling && !givenBack && !y.ended && !kept {
+		givenBack := outcomeLane(o) == nil && o.Status == store.Pending
+		kept := y.byID[outcomeRow(o).ID].unspillable || y.byID[outcomeRow(o).ID].wasUnspillable // until its outcome is retried
+		if rw := outcomeRow(o); rw.Seq != 0 && !rw.isSpilled() && !rw.isSpilling() && !givenBack && !y.ended && !kept {
 			y.t.Fatalf("row %s has an outcome that is refused, and is not spilled\n%s", rw.ID, y.describe())
 		}
 	}
-	if refused != y.core.refusedOutcomes || len(spilled) > y.core.detachedRows {
-		y.t.Fatalf("%d outcomes are refused, %d counted; %d rows are spilled, %d counted", refused, y.core.refusedOutcomes, len(spilled), y.core.detachedRows)
+	if refused != y.core.refusedCount() || len(spilled) > y.core.spillCounts().detached {
+		y.t.Fatalf("%d outcomes are refused, %d counted; %d rows are spilled, %d counted", refused, y.core.refusedCount(), len(spilled), y.core.spillCounts().detached)
 	}
 }
 
@@ -87,32 +85,31 @@ func (y *spillModel) checkSpilled() {
 	c := y.core
 	onTheWay, passing := map[*lane]int{}, 0
 	inMemory := map[store.SpilledRef]bool{}
-	for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
-		for i := range queue {
-			onTheWay[queue[i].lane]++
-			if !queue[i].copied {
-				passing++
-			}
-			inMemory[store.SpilledRef{Ref: queue[i].row.Ref, Seq: queue[i].row.Seq}] = true
+	for p := range c.pendingSpills() {
+		onTheWay[p.lane]++
+		if !p.copied {
+			passing++
 		}
+		inMemory[store.SpilledRef{Ref: p.row.Ref, Seq: p.row.Seq}] = true
 	}
-	if passing != c.directSpills && !y.ended {
-		y.t.Fatalf("%d rows pass, %d are counted", passing, c.directSpills)
+	counts := c.spillCounts()
+	if passing != counts.direct && !y.ended {
+		y.t.Fatalf("%d rows pass, %d are counted", passing, counts.direct)
 	}
 	for o := range c.unwrittenOutcomes() {
-		inMemory[store.SpilledRef{Ref: o.row.Ref, Seq: o.row.Seq}] = true
+		inMemory[store.SpilledRef{Ref: outcomeRow(o).Ref, Seq: outcomeRow(o).Seq}] = true
 	}
 	unspillable := map[*row]bool{}
 	see := func(rw *row) {
-		if rw.unspillable {
+		if rw.isUnspillable() {
 			unspillable[rw] = true
 		}
-		if rw.unspillable && !y.byID[rw.ID].unspillable {
+		if rw.isUnspillable() && !y.byID[rw.ID].unspillable {
 			y.t.Fatalf("row %s is taken for one that cannot be spilled", rw.ID)
 		}
 	}
 	for o := range c.unwrittenOutcomes() {
-		see(o.row)
+		see(outcomeRow(o))
 	}
 	for _, l := range c.lanes {
 		for _, rows := range [][]*row{l.rows, l.unspillableTail} {
@@ -124,11 +121,11 @@ func (y *spillModel) checkSpilled() {
 			y.t.Fatalf("lane %s has rows in memory behind spilled ones: has spilled %v, from %d, reach %d", l.name, l.hasSpilled, l.unspillableTail[0].Seq, l.lastSeq())
 		}
 	}
-	if len(unspillable) != c.unspillableRows && !y.ended {
-		y.t.Fatalf("%d rows cannot be spilled, %d are counted\n%s", len(unspillable), c.unspillableRows, y.describe())
+	if len(unspillable) != counts.unspillable && !y.ended {
+		y.t.Fatalf("%d rows cannot be spilled, %d are counted\n%s", len(unspillable), counts.unspillable, y.describe())
 	}
 	hungry := map[*lane]bool{}
-	for _, l := range c.reloadQueue.items {
+	for _, l := range c.reloadWaiting() {
 		hungry[l] = true
 	}
 	back := 0
@@ -136,18 +133,18 @@ func (y *spillModel) checkSpilled() {
 		if l.name != name || l.spilling != onTheWay[l] && !y.ended {
 			y.t.Fatalf("lane %s: %d rows are being spilled, %d are counted", name, onTheWay[l], l.spilling)
 		}
-		if c.shrinking[l] && l.spilling == 0 && !y.ended && !slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.unclaiming }) {
+		if c.shrinking[l] && l.spilling == 0 && !y.ended && !slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.isUnclaiming() }) {
 			y.t.Fatalf("lane %s shrinks, and nothing is being spilled\n%s", name, y.describe())
 		}
 		if l.needsReload != hungry[l] {
 			y.t.Fatalf("lane %s: hungry %v, queued %v", name, l.needsReload, hungry[l])
 		}
-		if l.state == laneIdle && (len(l.rows) == 0 || !l.rows[0].unclaiming) && (len(l.rows) > 0 || !l.hasSpilled || !l.needsReload && !l.reloading) && !y.ended {
+		if l.state == laneIdle && (len(l.rows) == 0 || !l.rows[0].isUnclaiming()) && (len(l.rows) > 0 || !l.hasSpilled || !l.needsReload && !l.reloading) && !y.ended {
 			y.t.Fatalf("lane %s is idle: %d rows, behind %v, hungry %v, reading %v\n%s", name, len(l.rows), l.hasSpilled, l.needsReload, l.reloading, y.describe())
 		}
 		ids := map[string]bool{}
 		for _, rw := range l.rows {
-			if rw.reloaded {
+			if rw.isReloaded() {
 				back++
 			}
 			inMemory[store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}] = true
@@ -155,7 +152,7 @@ func (y *spillModel) checkSpilled() {
 				y.t.Fatalf("row %s is twice in lane %s\n%s", rw.ID, name, y.describe())
 			}
 			ids[rw.ID] = true
-			if !rw.spilled && rw.ticket == nil && rw.Seq != 0 {
+			if !rw.isSpilled() && rw.ticket == nil && rw.Seq != 0 {
 				y.t.Fatalf("row %s has a seq, no ticket and is not spilled", rw.ID)
 			}
 			for _, other := range c.lanes {
@@ -170,29 +167,21 @@ func (y *spillModel) checkSpilled() {
 			y.t.Fatalf("lane %s shrinks and is forgotten", l.name)
 		}
 	}
-	if y.results == nil && len(y.spilled.items) != c.spilledRows {
-		y.t.Fatalf("%d rows are spilled, %d are counted\n%s", len(y.spilled.items), c.spilledRows, y.describe())
+	if y.results == nil && len(y.spilled.items) != counts.spilled {
+		y.t.Fatalf("%d rows are spilled, %d are counted\n%s", len(y.spilled.items), counts.spilled, y.describe())
 	}
 	y.checkWaiting()
 	for i := range y.spilled.items {
 		it := &y.spilled.items[i]
 		ref := store.SpilledRef{Ref: it.Ref, Seq: it.Seq}
-		if inMemory[ref] || c.settlingSpilled[ref] || y.ended {
+		if inMemory[ref] || c.isSettling(ref) || y.ended {
 			continue
 		}
 		l := c.lanes[LaneName{LaneKey: it.Lane()}]
 		if l != nil && l.hasSpilled && it.Seq > l.lastSeq() {
 			continue
 		}
-		away := false
-		for _, s := range c.spilledLanes {
-			_, _, there := s.lanes.find(groupOf(hashOf(it)))
-			away = away || there && s.outbox == it.Outbox && s.hash == hashOf(it).Kind()
-		}
-		for j := range c.reloading {
-			away = away || c.reloading[j].lane == nil && c.reloading[j].spilled.laneHash(c.reloading[j].hash) == hashOf(it)
-		}
-		if !away && !y.byID[it.ID].settled() {
+		if !c.isSpilledLane(it.Outbox, hashOf(it)) && !y.byID[it.ID].settled() {
 			y.t.Fatalf("row %s is spilled and will not be reloaded\n%s", it.ID, y.describe())
 		}
 	}
@@ -209,7 +198,7 @@ func (y *spillModel) checkWaiting() {
 		waiting[store.SpilledRef{Ref: y.spilled.items[i].Ref, Seq: y.spilled.items[i].Seq}] = true
 	}
 	see := func(rw *row) {
-		if rw.spilled {
+		if rw.isSpilled() {
 			waiting[store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}] = true
 		} else {
 			waiting[rw] = true
@@ -224,14 +213,12 @@ func (y *spillModel) checkWaiting() {
 	}
 	for o := range c.unwrittenOutcomes() {
 		if o.Status.Settled() {
-			see(o.row)
+			see(outcomeRow(o))
 		}
 	}
-	for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
-		for i := range queue {
-			if rw := queue[i].row; !rw.done || rw.pendingOutcome != nil && rw.pendingOutcome.Status.Settled() {
-				see(rw)
-			}
+	for p := range c.pendingSpills() {
+		if rw := p.row; !rw.done || rw.pendingOutcome != nil && rw.pendingOutcome.Status.Settled() {
+			see(rw)
 		}
 	}
 	if got := c.stats().Waiting; got != len(waiting) {

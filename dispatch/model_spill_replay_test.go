@@ -39,7 +39,7 @@ func (y *spillModel) startReplay() {
 // replay sends rows again: new ones, or the rest of a job once none of its rows is in
 // memory.
 func (y *spillModel) replay(t *rapid.T) {
-	if y.ended || y.withdrawn && y.core.jobs[theJob] != nil {
+	if y.ended || y.withdrawn && y.core.jobRows(theJob) > 0 {
 		return
 	}
 	from := len(y.rows)
@@ -105,7 +105,7 @@ func (y *spillModel) answerReplay(t *rapid.T, req *request) sink.Result {
 			switch e := y.replayedRow(rw.replayN); {
 			case y.receiverDown || y.lanesDown[e.row.key]:
 				res.Outcome = outcomeOf(sink.Unavailable)
-			case !rw.claimed.IsZero(), rw.spilled, rw.spilling, rw.Seq != 0, rw.ticket != nil:
+			case !rw.claimed.IsZero(), rw.isSpilled(), rw.isSpilling(), rw.Seq != 0, rw.ticket != nil:
 				t.Fatalf("row %s of the job is claimed, spilled, has a seq or a ticket", rw.ID)
 			}
 		}
@@ -172,14 +172,12 @@ func (y *spillModel) checkReplay() {
 			}
 		}
 	}
-	for _, queue := range [][]pendingSpill{y.core.toSpill, y.core.spilling} {
-		for i := range queue {
-			if queue[i].row.job != nil || queue[i].lane != nil && queue[i].lane.job != nil {
-				y.t.Fatalf("row %s of the job is spilled", queue[i].row.ID)
-			}
+	for p := range y.core.pendingSpills() {
+		if p.row.job != nil || p.lane != nil && p.lane.job != nil {
+			y.t.Fatalf("row %s of the job is spilled", p.row.ID)
 		}
 	}
-	if y.core.jobs[theJob] != nil && len(y.core.jobs[theJob].rows) > len(y.rows) {
-		y.t.Fatalf("%d rows of the job are in memory, %d are left", len(y.core.jobs[theJob].rows), len(y.rows))
+	if n := y.core.jobRows(theJob); n > len(y.rows) {
+		y.t.Fatalf("%d rows of the job are in memory, %d are left", n, len(y.rows))
 	}
 }

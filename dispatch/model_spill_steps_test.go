@@ -169,7 +169,8 @@ func (y *spillModel) write(*rapid.T) {
 			continue
 		case r.refuse > 0:
 			r.refuse--
-			results[i], o.refusal = store.Refused, "a trigger objects"
+			results[i] = store.Refused
+			refuse(o, "a trigger objects")
 			continue
 		case r.status == store.Failed && o.Status == store.Failed && o.Error == "passed over":
 			results[i], o.Block = store.WasSettled, nil
@@ -363,7 +364,7 @@ func (y *spillModel) end(t *rapid.T) {
 			y.write(t)
 			y.written(t)
 		}
-		for len(y.core.replayDone)+len(y.core.recordingDone) > 0 {
+		for len(y.core.finishedReplayRows()) > 0 {
 			y.recordFinished(t)
 		}
 	}

@@ -174,7 +174,7 @@ func (y *spillModel) start() {
 // readLog reads on in the log.
 func (y *spillModel) readLog(t *rapid.T) {
 	n := min(rapid.IntRange(1, 6+len(y.keys)/2).Draw(t, "of the log"), len(y.log)-y.logRead)
-	if n <= 0 || y.ended || y.core.rows >= 2*y.cfg.BufferRows {
+	if n <= 0 || y.ended || y.core.heldRows() >= 2*y.cfg.BufferRows {
 		return
 	}
 	rows := y.log[y.logRead : y.logRead+n]
@@ -306,16 +306,14 @@ func TestSpillAgainstModel(t *testing.T) {
 
 // describe describes the state of the core.
 func (y *spillModel) describe() string {
-	text := fmt.Sprintf("%d rows, %d spilled, %d to reload", y.core.rows, y.core.spilledRows, y.core.reloadQueue.len())
+	text := fmt.Sprintf("%d rows, %d spilled, %d to reload", y.core.heldRows(), y.core.spillCounts().spilled, len(y.core.reloadWaiting()))
 	for _, l := range y.core.lanesByAge() {
 		text += fmt.Sprintf("\n%s %s: %s, has spilled %v, reloaded up to %d, spilled %d, spilling %d, shrinking %v:", l.name.LaneKey, l.name.RowID, l.stateName(), l.hasSpilled, l.reloadedUpTo, l.spilledRows, l.spilling, y.core.shrinking[l])
 		for _, rw := range append(slices.Clone(l.rows), l.unspillableTail...) {
 			text += fmt.Sprintf(" %s/%d", rw.ID, rw.Seq)
 		}
 	}
-	for _, s := range y.core.spilledLanes {
-		text += fmt.Sprintf("\naway of %s: %d", s.kind, s.lanes.n)
-	}
+	text += fmt.Sprintf("\nspilled lanes: %d", y.core.stats().Lanes[stateSpilled])
 	for i := range y.spilled.items {
 		it := &y.spilled.items[i]
 		text += fmt.Sprintf("\nparked %s %d of %s", it.ID, it.Seq, it.Lane())
@@ -342,7 +340,7 @@ func (y *spillModel) finish(t *rapid.T) {
 	}
 	clear(y.lockedTables)
 	y.advanceUntil(t, 2000, func() bool {
-		return len(y.rows) == 0 && y.core.rows == 0 && len(y.spilled.items) == 0 && y.logRead == len(y.log) && y.sweepStep == 0 && !slices.ContainsFunc(y.log, func(r *storedRow) bool { return !r.settled() })
+		return len(y.rows) == 0 && y.core.heldRows() == 0 && len(y.spilled.items) == 0 && y.logRead == len(y.log) && y.sweepStep == 0 && !slices.ContainsFunc(y.log, func(r *storedRow) bool { return !r.settled() })
 	})
 	y.checkLeft(t)
 }
@@ -408,7 +406,7 @@ func (y *spillModel) checkLeft(t *rapid.T) {
 		}
 	}
 	c := y.core
-	if c.rows != 0 || c.bytes != 0 || c.refusedOutcomes+c.detachedRows != 0 || c.spilledRows != 0 || c.directSpills != 0 || len(c.settlingSpilled)+len(c.shrinking)+len(c.toSpill)+len(c.jobs)+len(y.rows)+c.unspillableRows > 0 || !c.drained() {
-		t.Fatalf("left over: %d rows, %d bytes, %d spilled, %d direct, %d settling, %d shrinking", c.rows, c.bytes, c.spilledRows, c.directSpills, len(c.settlingSpilled), len(c.shrinking))
+	if c.heldRows() != 0 || c.heldBytes() != 0 || c.refusedCount() != 0 || c.spillCounts() != (spillCounts{}) || c.settlingCount()+len(c.shrinking)+c.unspilledCount()+c.jobCount()+len(y.rows) > 0 || !c.drained() {
+		t.Fatalf("left over: %d rows, %d bytes, %+v, %d settling, %d shrinking", c.heldRows(), c.heldBytes(), c.spillCounts(), c.settlingCount(), len(c.shrinking))
 	}
 }

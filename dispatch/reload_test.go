@@ -315,7 +315,7 @@ func TestReplayDoesNotStarveSpilledLanes(t *testing.T) {
 	limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }
 	c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
 	c.replay("job", replayOf(1, rowsInOwnGroups(2*maxProbeLanes)))
-	for !c.receivers[0].breakerOpen {
+	for !c.receivers[0].isOpen() {
 		c.nextClaims(maxStatementRows, now)
 		for req := c.nextRequest(now); req != nil; req = c.nextRequest(now) {
 			c.answered(req, &sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, now)

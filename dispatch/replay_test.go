@@ -131,7 +131,7 @@ func TestLaneIsNotQuiescentDuringSpill(t *testing.T) {
 	still("before it is spilled", false)
 	c.nextSpills(1)
 	still("while it is spilled", false)
-	c.spillsWritten(make([]bool, len(c.spilling)))
+	c.spillsWritten(make([]bool, c.beingSpilled()))
 	still("before its outcome is written", false)
 	if n := len(c.nextOutcomes(1)); n != 1 {
 		t.Fatalf("%d outcomes", n)

@@ -1,0 +1,189 @@
+package dispatch
+
+import (
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Tests read the parts of the core through this file, so that a part can move without a
+// change of a test.
+
+// heldRows is the number of rows that the core counts.
+func (c *core) heldRows() int { return c.rows }
+
+// heldBytes is the payload that the core counts.
+func (c *core) heldBytes() int64 { return c.bytes }
+
+// largeInFlight is the payload of large requests in flight that the core counts.
+func (c *core) largeInFlight() int64 { return c.largeBytes }
+
+// inFlightCounts are the counts of claims, requests, and requests with replayed rows.
+func (c *core) inFlightCounts() (claiming, sending, replaying int) {
+	return c.claiming, c.sending, c.replaying
+}
+
+// unsent returns the claimed requests that no sender has.
+func (c *core) unsent() []*request { return c.toSend.items }
+
+// timedLanes returns the lanes that wait for a time.
+func (c *core) timedLanes() []*lane { return c.waiting }
+
+// queuedLanes returns the lanes in the ready queues, receivers' and locked tables' queues
+// included.
+func (c *core) queuedLanes() (lanes []*lane) {
+	for _, recv := range c.receivers {
+		lanes = slices.Concat(lanes, recv.ready.items, recv.readyReplay.items, recv.tried.items)
+	}
+	for _, t := range c.tableLocks {
+		lanes = slices.Concat(lanes, t.ready.items, t.urgent.items)
+	}
+	return slices.Concat(lanes, c.urgent.items, c.large.items)
+}
+
+// isOpen reports whether the receiver's breaker is open.
+func (r *receiver) isOpen() bool { return r.breakerOpen }
+
+// nextProbeAt is the time of the receiver's next probe.
+func (r *receiver) nextProbeAt() time.Time { return r.nextProbe }
+
+// isProbe reports whether the request is a probe.
+func (r *request) isProbe() bool { return r.probe }
+
+// readyLanes and readyReplayLanes return the lanes in the receiver's queues.
+func (r *receiver) readyLanes() []*lane       { return r.ready.items }
+func (r *receiver) readyReplayLanes() []*lane { return r.readyReplay.items }
+
+// setAccepted sets the start of the latest request with an accepted row.
+func (r *receiver) setAccepted(t time.Time) { r.lastAccepted = t }
+
+// forceOpen opens the receiver's breaker.
+func (r *receiver) forceOpen() { r.breakerOpen, r.openings = true, 1 }
+
+// unwrittenCount is the number of outcomes that wait for the next write.
+func (c *core) unwrittenCount() int { return len(c.outcomes) }
+
+// outcomeRow and outcomeLane return the row of an outcome, and the lane that waits for it; nil if
+// the lane went on.
+func outcomeRow(o *outcome) *row   { return o.row }
+func outcomeLane(o *outcome) *lane { return o.lane }
+
+// dueOf is the time of the next try.
+func dueOf(o *outcome) time.Time { return o.due }
+
+// rowIsLocked reports whether the outcome has found its row locked.
+func rowIsLocked(o *outcome) bool { return o.lockedTries > 0 }
+
+// refuse records the database's error.
+func refuse(o *outcome, text string) { o.refusal = text }
+
+// retrying returns the outcomes that wait for a retry.
+func (c *core) retrying() []outcome { return c.retryQueue }
+
+// deferredCount is the number of outcomes that wait for a retry or a locked table.
+func (c *core) deferredCount() (n int) {
+	for range c.deferredOutcomes() {
+		n++
+	}
+	return n
+}
+
+// refusedCount is the number of refused outcomes that the core counts.
+func (c *core) refusedCount() int { return c.refusedOutcomes }
+
+// lockedOutboxes returns the outboxes whose table is or was locked.
+func (c *core) lockedOutboxes() (outboxes []string) {
+	for outbox := range c.tableLocks {
+		outboxes = append(outboxes, outbox)
+	}
+	return outboxes
+}
+
+// tableDue returns when the store is asked about a locked table; false if it is not locked.
+func (c *core) tableDue(outbox string) (due time.Time, locked bool) {
+	if t := c.tableLock(outbox); t != nil {
+		return t.due, true
+	}
+	return due, false
+}
+
+// pendingSpills iterates over the rows that are to be spilled or being spilled.
+func (c *core) pendingSpills() iter.Seq[*pendingSpill] {
+	return func(yield func(*pendingSpill) bool) {
+		for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
+			for i := range queue {
+				if !yield(&queue[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// unspilledCount is the number of rows that wait to be spilled, beingSpilled of those being
+// spilled.
+func (c *core) unspilledCount() int { return len(c.toSpill) }
+func (c *core) beingSpilled() int   { return len(c.spilling) }
+
+// spillCounts are the core's counts of rows.
+type spillCounts struct{ spilled, direct, unspillable, reloaded, detached int }
+
+func (c *core) spillCounts() spillCounts {
+	return spillCounts{c.spilledRows, c.directSpills, c.unspillableRows, c.reloadedRows, c.detachedRows}
+}
+
+func (rw *row) isSpilled() bool     { return rw.spilled }
+func (rw *row) isSpilling() bool    { return rw.spilling }
+func (rw *row) isUnspillable() bool { return rw.unspillable }
+func (rw *row) isReloaded() bool    { return rw.reloaded }
+func (rw *row) isDetached() bool    { return rw.detached }
+func (rw *row) isUnclaiming() bool  { return rw.unclaiming }
+
+// isSettling reports whether the outcome or the delete of a spilled row is in flight.
+func (c *core) isSettling(ref store.SpilledRef) bool { return c.settlingSpilled[ref] }
+func (c *core) settlingCount() int                   { return len(c.settlingSpilled) }
+
+// reloadWaiting returns the lanes that wait to be reloaded.
+func (c *core) reloadWaiting() []*lane { return c.reloadQueue.items }
+
+// isSpilledLane reports whether the lane of a row is known as spilled, or is being
+// reloaded as one.
+func (c *core) isSpilledLane(outbox string, hash store.LaneHash) bool {
+	for _, s := range c.spilledLanes {
+		if _, _, there := s.lanes.find(groupOf(hash)); there && s.outbox == outbox && s.hash == hash.Kind() {
+			return true
+		}
+	}
+	return slices.ContainsFunc(c.reloading, func(r laneReload) bool {
+		return r.lane == nil && r.spilled.laneHash(r.hash) == hash
+	})
+}
+
+// finishedReplayRows returns the finished rows of jobs that are not yet recorded.
+func (c *core) finishedReplayRows() []finishedReplayRow {
+	return slices.Concat(c.replayDone, c.recordingDone)
+}
+
+// jobRows is the number of a job's rows in memory; 0 if the core does not know the job.
+func (c *core) jobRows(id string) int {
+	if j := c.jobs[id]; j != nil {
+		return len(j.rows)
+	}
+	return 0
+}
+
+// replayLoad is the load of a job, in total and by lane.
+func (c *core) replayLoad(id string) (load JobLoad, byLane map[store.LaneKey]int) {
+	if j := c.jobs[id]; j != nil {
+		return JobLoad{Rows: len(j.rows), Bytes: j.bytes}, j.byLane
+	}
+	return load, nil
+}
+
+// jobCount is the number of jobs with rows in memory.
+func (c *core) jobCount() int { return len(c.jobs) }
+
+// heldLaneCount is the number of keys whose rows in flight a replay waits for.
+func (c *core) heldLaneCount() int { return len(c.inFlightAtHold) }
