@@ -173,12 +173,8 @@ func firstFailure(req *request, res *sink.Result) (failed sink.Outcome, accepted
 // cancelUnsent takes back claimed requests for a receiver with an open breaker, except
 // probes. Their lanes wait.
 func (c *core) cancelUnsent(recv *receiver) {
-	for range c.toSend.len() {
-		req := c.toSend.pop()
-		if req.probe || req.receiver() != recv {
-			c.toSend.push(req)
-			continue
-		}
+	unsent := c.requests.toSend.removeAll(func(req *request) bool { return !req.probe && req.receiver() == recv })
+	for _, req := range unsent {
 		c.releaseLarge(req)
 		for _, r := range req.runs {
 			c.shedPayloads(r)

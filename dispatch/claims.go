@@ -50,10 +50,10 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 			r.lane.state, r.lane.inFlight = state, len(r.rows)
 		}
 		if state == laneSending {
-			c.toSend.push(req)
+			c.requests.toSend.push(req)
 			continue
 		}
-		c.claiming++
+		c.requests.claiming++
 		n += req.size()
 		reqs = append(reqs, req)
 	}
@@ -142,15 +142,10 @@ func longerWaiting(a, b *fifo[*lane]) *fifo[*lane] {
 //
 // Probes and halves of a failed request may exceed it.
 func (c *core) replayRequestRoom() int {
-	jobs := c.replaying
-	for _, req := range c.toSend.items {
-		if req.job() != nil {
-			jobs++
-		}
-	}
+	jobs := c.requests.replays()
 	n := max(1, c.cfg.MaxConcurrentGroups/4)
 	if !slices.ContainsFunc(c.receivers, func(r *receiver) bool { return !r.breakerOpen && r.ready.len() > 0 }) {
-		live := c.claiming + c.sending + c.toSend.len() - jobs
+		live := c.requests.len() - jobs
 		n = max(n, c.cfg.MaxConcurrentGroups-n-live)
 	}
 	return n - jobs
@@ -175,7 +170,7 @@ func (r *request) add(l *lane, rows []*row) {
 // claim. In each lane the rows before the first one that must wait are sent. Settled rows
 // are dropped.
 func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.Time) {
-	c.claiming--
+	c.requests.claiming--
 	recv := req.receiver()
 	kept := make([]*run, 0, len(req.runs))
 	for _, r := range req.runs {
@@ -189,7 +184,7 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.T
 	req.runs = kept
 	switch {
 	case len(kept) > 0:
-		c.toSend.push(req)
+		c.requests.toSend.push(req)
 	default:
 		c.releaseLarge(req)
 		if req.probe {
@@ -297,15 +292,10 @@ func visibilityWait(n int) time.Duration {
 // nextRequest returns a claimed request to send; nil if there is none or no sender is free.
 // The caller reports it to answered.
 func (c *core) nextRequest(now time.Time) *request {
-	if c.toSend.len() == 0 || c.sending == c.cfg.MaxConcurrentGroups {
+	if c.requests.toSend.len() == 0 || c.requests.sending == c.cfg.MaxConcurrentGroups {
 		return nil
 	}
-	req := c.toSend.pop()
-	c.sending++
-	if req.job() != nil {
-		c.replaying++
-	}
-
+	req := c.requests.nextToSend()
 	req.started = now
 	for _, r := range req.runs {
 		for _, rw := range r.rows {

@@ -1,8 +1,6 @@
 package dispatch
 
 import (
-	"container/heap"
-	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -19,24 +17,14 @@ type core struct {
 	blockedLanes map[store.Ref]*lane // by FAILED row
 	urgent       fifo[*lane]         // claimed next, even if the breaker is open
 	large        fifo[*lane]         // wait for room in the byte budget; see byte_budget.go
-	toSend       fifo[*request]      // claimed
 	waiting      timers
-
-	// claiming and sending count requests in flight, by phase.
-	claiming, sending int
-	replaying         int       // requests being sent with replayed rows
-	frozen            bool      // claims are suspended
-	notBefore         time.Time // no claim before this time
-	ended             bool
-	receivers         []*receiver // one per endpoint
-	lastOrder         uint64      // orders ready lanes
-
-	outcomes        []outcome   // to be written
-	writing         []outcome   // being written
-	spareOutcomes   []outcome   // empty; its memory is reused
-	retryQueue      outcomeHeap // refused, locked or early outcomes, until they are retried
-	earlyOutcomes   int         // early at the last try, in any queue
-	refusedOutcomes int         // refused by the store, in any queue
+	requests     requests
+	frozen       bool      // claims are suspended
+	notBefore    time.Time // no claim before this time
+	ended        bool
+	receivers    []*receiver // one per endpoint
+	lastOrder    uint64      // orders ready lanes
+	outcomes     outcomes
 
 	// spillEnabled allows spilling. detachedRows counts spilled rows in no lane whose
 	// outcome the table refuses; see refused_outcome.go.
@@ -46,31 +34,24 @@ type core struct {
 	// tableLocks holds the outboxes whose table is or was locked, by name.
 	tableLocks map[string]*lockedTable
 
-	toSpill      []pendingSpill // waiting to be spilled, in order
-	spilling     []pendingSpill // being spilled
-	directSpills int            // rows in both that their lanes do not keep
+	spills spills
+	copies copies
 
 	// shrinking holds lanes that evict their rows once those are spilled.
-	shrinking       map[*lane]bool
-	toDeleteSpilled []store.SpilledRef
+	shrinking         map[*lane]bool
+	requeuedUnwritten map[store.Ref]*row // set while reloaded rows are added
+	spilledLanes      []*spilledLaneSet
+	reloadTurn        int          // counts reloads, so that each kind comes first in turn
+	unspillableRows   int          // in memory because the store refuses them
+	reloadQueue       fifo[*lane]  // waiting to be reloaded
+	reloading         []laneReload // being reloaded
+	reloadedRows      int          // in memory after a reload
+	evictedAt         time.Time    // last eviction that made room for reloads
 
-	// settlingSpilled holds spilled rows whose outcome or delete is in flight.
-	// deletedDuringReload holds the spilled rows deleted while a reload is in flight.
-	settlingSpilled, deletedDuringReload map[store.SpilledRef]bool
-	requeuedUnwritten                    map[store.Ref]*row // set while reloaded rows are added
-	spilledRows                          int                // in the store
-	spilledLanes                         []*spilledLaneSet
-	reloadTurn                           int          // counts reloads, so that each kind comes first in turn
-	unspillableRows                      int          // in memory because the store refuses them
-	reloadQueue                          fifo[*lane]  // waiting to be reloaded
-	reloading                            []laneReload // being reloaded
-	reloadedRows                         int          // in memory after a reload
-	evictedAt                            time.Time    // last eviction that made room for reloads
-
-	// jobs are the replays with rows in memory. replayDone are finished rows to record,
-	// recordingDone those being recorded.
-	jobs                      map[string]*job
-	replayDone, recordingDone []finishedReplayRow
+	// jobs are the replays with rows in memory. replayDone are their finished rows, until
+	// they are recorded.
+	jobs       map[string]*job
+	replayDone batches[finishedReplayRow]
 
 	// inFlightAtHold holds ungrouped rows that were in flight when a job held their lane.
 	inFlightAtHold map[store.LaneKey]map[*row]bool
@@ -97,30 +78,10 @@ type core struct {
 	extraWeight, extraReloaded int
 }
 
-// outcome is a row's outcome on its way to the store.
-type outcome struct {
-	store.Outcome
-	row  *row
-	lane *lane // waits for the write; nil if it went on
-
-	// tries counts refusals by the store, earlyTries consecutive results that the row is
-	// not yet visible, lockedTries results that the row is locked. due is the time of the
-	// next try.
-	tries, earlyTries, lockedTries int
-	due                            time.Time
-
-	// refusal is the database's latest error, since the time of the first.
-	refusal string
-	since   time.Time
-
-	// maybeWritten: the answer to a try was lost, so the outcome may be in the store.
-	maybeWritten bool
-}
-
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
 	return &core{
 		cfg: cfg, limits: limits, random: random, lanes: map[LaneName]*lane{}, blockedLanes: map[store.Ref]*lane{},
-		shrinking: map[*lane]bool{}, settlingSpilled: map[store.SpilledRef]bool{},
+		shrinking: map[*lane]bool{}, copies: copies{settling: map[store.SpilledRef]bool{}},
 		tableLocks: map[string]*lockedTable{}, jobs: map[string]*job{}, inFlightAtHold: map[store.LaneKey]map[*row]bool{},
 	}
 }
@@ -147,7 +108,7 @@ func (c *core) append(items []store.Item, t Ticket) {
 // add puts a row at the end of its lane.
 func (c *core) add(l *lane, rw *row) {
 	if l.hasSpilled {
-		c.spillBehind(l, rw)
+		c.queueSpill(l, rw, false)
 	} else {
 		l.rows = append(l.rows, rw)
 	}
@@ -269,7 +230,7 @@ func (c *core) wait(l *lane, until time.Time) {
 		return
 	}
 	l.state = laneWaiting
-	heap.Push(&c.waiting, l)
+	c.waiting.add(l)
 }
 
 // dequeue takes a waiting lane out of its queue.
@@ -284,7 +245,7 @@ func (c *core) dequeue(l *lane) {
 			l.locked = false
 		}
 	case laneWaiting:
-		heap.Remove(&c.waiting, slices.Index(c.waiting, l))
+		c.waiting.remove(l)
 	case laneHeld:
 		l.unhold()
 	default:
@@ -296,11 +257,11 @@ func (c *core) dequeue(l *lane) {
 
 // tick queues the lanes and outcomes that are due.
 func (c *core) tick(now time.Time) {
-	for len(c.retryQueue) > 0 && !c.retryQueue[0].due.After(now) {
-		c.requeueOutcome(heap.Pop(&c.retryQueue).(outcome))
+	for o, ok := c.outcomes.due(now); ok; o, ok = c.outcomes.due(now) {
+		c.requeueOutcome(o)
 	}
-	for len(c.waiting) > 0 && !c.waiting[0].wakeAt.After(now) {
-		c.release(heap.Pop(&c.waiting).(*lane))
+	for l := c.waiting.due(now); l != nil; l = c.waiting.due(now) {
+		c.release(l)
 	}
 }
 
@@ -312,11 +273,11 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 		}
 	}
 
-	if len(c.waiting) > 0 {
-		sooner(c.waiting[0].wakeAt)
+	if due, some := c.waiting.next(); some {
+		sooner(due)
 	}
-	if len(c.retryQueue) > 0 {
-		sooner(c.retryQueue[0].due)
+	if due, some := c.outcomes.nextRetry(); some {
+		sooner(due)
 	}
 	if c.frozen || c.ended || c.tooManyUnwritten() || c.freeRequests() <= 0 {
 		return at, ok
@@ -350,13 +311,13 @@ func (c *core) mayClaim(now time.Time) bool {
 // refuses outcomes, or shows its rows much later than the log. The pile must not exhaust
 // memory.
 func (c *core) tooManyUnwritten() bool {
-	return max(len(c.retryQueue), c.refusedOutcomes, c.earlyOutcomes) > max(1, c.cfg.BufferRows/2)
+	return c.outcomes.piled() > max(1, c.cfg.BufferRows/2)
 }
 
 // freeRequests is how many requests may begin. It exceeds the number of senders, so that a
 // sender that finishes finds its next request already claimed.
 func (c *core) freeRequests() int {
-	return c.cfg.MaxConcurrentGroups + c.cfg.claimAhead() - c.claiming - c.sending - c.toSend.len()
+	return c.cfg.MaxConcurrentGroups + c.cfg.claimAhead() - c.requests.len()
 }
 
 // heldIDs returns the ids of an outbox that are in lanes or have an unwritten outcome.
@@ -379,11 +340,9 @@ func (c *core) heldIDs(outbox string) []string {
 		}
 	}
 
-	for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
-		for i := range queue {
-			if rw := queue[i].row; rw.Outbox == outbox {
-				ids = append(ids, rw.ID)
-			}
+	for p := range c.spills.all() {
+		if p.row.Outbox == outbox {
+			ids = append(ids, p.row.ID)
 		}
 	}
 

@@ -22,14 +22,14 @@ func (c *core) largeInFlight() int64 { return c.largeBytes }
 
 // inFlightCounts are the counts of claims, requests, and requests with replayed rows.
 func (c *core) inFlightCounts() (claiming, sending, replaying int) {
-	return c.claiming, c.sending, c.replaying
+	return c.requests.claiming, c.requests.sending, c.requests.replaying
 }
 
 // unsent returns the claimed requests that no sender has.
-func (c *core) unsent() []*request { return c.toSend.items }
+func (c *core) unsent() []*request { return c.requests.toSend.items }
 
 // timedLanes returns the lanes that wait for a time.
-func (c *core) timedLanes() []*lane { return c.waiting }
+func (c *core) timedLanes() []*lane { return c.waiting.lanes }
 
 // queuedLanes returns the lanes in the ready queues, receivers' and locked tables' queues
 // included.
@@ -63,7 +63,7 @@ func (r *receiver) setAccepted(t time.Time) { r.lastAccepted = t }
 func (r *receiver) forceOpen() { r.breakerOpen, r.openings = true, 1 }
 
 // unwrittenCount is the number of outcomes that wait for the next write.
-func (c *core) unwrittenCount() int { return len(c.outcomes) }
+func (c *core) unwrittenCount() int { return len(c.outcomes.waiting) }
 
 // outcomeRow and outcomeLane return the row of an outcome, and the lane that waits for it; nil if
 // the lane went on.
@@ -80,7 +80,7 @@ func rowIsLocked(o *outcome) bool { return o.lockedTries > 0 }
 func refuse(o *outcome, text string) { o.refusal = text }
 
 // retrying returns the outcomes that wait for a retry.
-func (c *core) retrying() []outcome { return c.retryQueue }
+func (c *core) retrying() []outcome { return c.outcomes.retry }
 
 // deferredCount is the number of outcomes that wait for a retry or a locked table.
 func (c *core) deferredCount() (n int) {
@@ -91,7 +91,7 @@ func (c *core) deferredCount() (n int) {
 }
 
 // refusedCount is the number of refused outcomes that the core counts.
-func (c *core) refusedCount() int { return c.refusedOutcomes }
+func (c *core) refusedCount() int { return c.outcomes.refused }
 
 // lockedOutboxes returns the outboxes whose table is or was locked.
 func (c *core) lockedOutboxes() (outboxes []string) {
@@ -110,28 +110,18 @@ func (c *core) tableDue(outbox string) (due time.Time, locked bool) {
 }
 
 // pendingSpills iterates over the rows that are to be spilled or being spilled.
-func (c *core) pendingSpills() iter.Seq[*pendingSpill] {
-	return func(yield func(*pendingSpill) bool) {
-		for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
-			for i := range queue {
-				if !yield(&queue[i]) {
-					return
-				}
-			}
-		}
-	}
-}
+func (c *core) pendingSpills() iter.Seq[*pendingSpill] { return c.spills.all() }
 
 // unspilledCount is the number of rows that wait to be spilled, beingSpilled of those being
 // spilled.
-func (c *core) unspilledCount() int { return len(c.toSpill) }
-func (c *core) beingSpilled() int   { return len(c.spilling) }
+func (c *core) unspilledCount() int { return len(c.spills.waiting) }
+func (c *core) beingSpilled() int   { return len(c.spills.writing) }
 
 // spillCounts are the core's counts of rows.
 type spillCounts struct{ spilled, direct, unspillable, reloaded, detached int }
 
 func (c *core) spillCounts() spillCounts {
-	return spillCounts{c.spilledRows, c.directSpills, c.unspillableRows, c.reloadedRows, c.detachedRows}
+	return spillCounts{c.copies.rows, c.spills.direct, c.unspillableRows, c.reloadedRows, c.detachedRows}
 }
 
 func (rw *row) isSpilled() bool     { return rw.spilled }
@@ -142,8 +132,8 @@ func (rw *row) isDetached() bool    { return rw.detached }
 func (rw *row) isUnclaiming() bool  { return rw.unclaiming }
 
 // isSettling reports whether the outcome or the delete of a spilled row is in flight.
-func (c *core) isSettling(ref store.SpilledRef) bool { return c.settlingSpilled[ref] }
-func (c *core) settlingCount() int                   { return len(c.settlingSpilled) }
+func (c *core) isSettling(ref store.SpilledRef) bool { return c.copies.settling[ref] }
+func (c *core) settlingCount() int                   { return len(c.copies.settling) }
 
 // reloadWaiting returns the lanes that wait to be reloaded.
 func (c *core) reloadWaiting() []*lane { return c.reloadQueue.items }
@@ -163,7 +153,7 @@ func (c *core) isSpilledLane(outbox string, hash store.LaneHash) bool {
 
 // finishedReplayRows returns the finished rows of jobs that are not yet recorded.
 func (c *core) finishedReplayRows() []finishedReplayRow {
-	return slices.Concat(c.replayDone, c.recordingDone)
+	return slices.Concat(c.replayDone.waiting, c.replayDone.writing)
 }
 
 // jobRows is the number of a job's rows in memory; 0 if the core does not know the job.

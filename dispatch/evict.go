@@ -16,7 +16,7 @@ import (
 //
 // So it leaves a healthy lane that waits for its turn in memory if it can.
 func (c *core) spillExcess(others bool) {
-	excess := c.bufferedRows() - c.directSpills - c.cfg.BufferRows/2
+	excess := c.bufferedRows() - c.spills.direct - c.cfg.BufferRows/2
 	for l := range c.shrinking {
 		excess -= l.leavingRows()
 	}

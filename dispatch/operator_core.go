@@ -118,8 +118,8 @@ func (c *core) releaseFixed(refs []store.Ref, now time.Time) {
 			c.unblock(l, now)
 		}
 	}
-	for i := range c.writing {
-		if o := &c.writing[i]; o.lane != nil && o.Status == store.Failed && set[o.Ref] {
+	for i := range c.outcomes.writing {
+		if o := &c.outcomes.writing[i]; o.lane != nil && o.Status == store.Failed && set[o.Ref] {
 			o.row.requeuedInFlight = true
 		}
 	}
@@ -189,11 +189,9 @@ func (c *core) laneRowIDs(l *lane) map[string]bool {
 		}
 	}
 
-	for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
-		for i := range queue {
-			if queue[i].lane == l {
-				ids[queue[i].row.ID] = true
-			}
+	for p := range c.spills.all() {
+		if p.lane == l {
+			ids[p.row.ID] = true
 		}
 	}
 

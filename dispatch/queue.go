@@ -1,6 +1,11 @@
 package dispatch
 
-import "slices"
+import (
+	"container/heap"
+	"iter"
+	"slices"
+	"time"
+)
 
 // fifo is a first-in, first-out queue.
 type fifo[T any] struct{ items []T }
@@ -40,34 +45,114 @@ func (q *fifo[T]) removeAll(is func(T) bool) (taken []T) {
 	return taken
 }
 
-// timers is a heap of waiting lanes by wakeAt; see container/heap.
-type timers []*lane
+// batches is a queue that is written in batches, one at a time.
+type batches[T any] struct{ waiting, writing []T }
 
-func (t timers) Len() int           { return len(t) }
-func (t timers) Less(i, j int) bool { return t[i].wakeAt.Before(t[j].wakeAt) }
-func (t timers) Swap(i, j int)      { t[i], t[j] = t[j], t[i] }
-func (t *timers) Push(x any)        { *t = append(*t, x.(*lane)) }
+func (b *batches[T]) add(v T)  { b.waiting = append(b.waiting, v) }
+func (b *batches[T]) len() int { return len(b.waiting) + len(b.writing) }
 
-func (t *timers) Pop() any {
-	old := *t
+// take begins to write the first n values.
+func (b *batches[T]) take(n int) []T {
+	b.writing = b.waiting[:n:n]
+	b.waiting = b.waiting[n:]
+	return b.writing
+}
+
+// written ends the batch and returns its values.
+func (b *batches[T]) written() []T {
+	batch := b.writing
+	b.writing = nil
+	return batch
+}
+
+// all iterates over the values, the waiting ones first.
+func (b *batches[T]) all() iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for _, queue := range [][]T{b.waiting, b.writing} {
+			for i := range queue {
+				if !yield(&queue[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// timers holds the lanes that wait for their wakeAt.
+type timers struct{ lanes laneHeap }
+
+func (t *timers) add(l *lane) { heap.Push(&t.lanes, l) }
+
+func (t *timers) remove(l *lane) { heap.Remove(&t.lanes, slices.Index(t.lanes, l)) }
+
+// next returns the earliest wakeAt; false if no lane waits.
+func (t *timers) next() (at time.Time, ok bool) {
+	if len(t.lanes) == 0 {
+		return at, false
+	}
+	return t.lanes[0].wakeAt, true
+}
+
+// due removes and returns the first lane that is due; nil if none is.
+func (t *timers) due(now time.Time) *lane {
+	if at, ok := t.next(); !ok || at.After(now) {
+		return nil
+	}
+	return heap.Pop(&t.lanes).(*lane)
+}
+
+// laneHeap is a heap of lanes by wakeAt; see container/heap.
+type laneHeap []*lane
+
+func (h laneHeap) Len() int           { return len(h) }
+func (h laneHeap) Less(i, j int) bool { return h[i].wakeAt.Before(h[j].wakeAt) }
+func (h laneHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *laneHeap) Push(x any)        { *h = append(*h, x.(*lane)) }
+
+func (h *laneHeap) Pop() any {
+	old := *h
 	l := old[len(old)-1]
 	old[len(old)-1] = nil
-	*t = old[:len(old)-1]
+	*h = old[:len(old)-1]
 	return l
 }
 
-// outcomeHeap is a heap of outcomes by due; see container/heap.
-type outcomeHeap []outcome
+// requests are the requests in flight, by phase.
+type requests struct {
+	toSend    fifo[*request] // claimed
+	claiming  int
+	sending   int
+	replaying int // being sent with replayed rows
+}
 
-func (r outcomeHeap) Len() int           { return len(r) }
-func (r outcomeHeap) Less(i, j int) bool { return r[i].due.Before(r[j].due) }
-func (r outcomeHeap) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
-func (r *outcomeHeap) Push(x any)        { *r = append(*r, x.(outcome)) }
+// len is the number of requests in flight.
+func (f *requests) len() int { return f.claiming + f.toSend.len() + f.sending }
 
-func (r *outcomeHeap) Pop() any {
-	old := *r
-	o := old[len(old)-1]
-	old[len(old)-1] = outcome{}
-	*r = old[:len(old)-1]
-	return o
+// nextToSend passes the next claimed request to a sender.
+func (f *requests) nextToSend() *request {
+	req := f.toSend.pop()
+	f.sending++
+	if req.job() != nil {
+		f.replaying++
+	}
+	return req
+}
+
+// answered removes a request that was sent.
+func (f *requests) answered(req *request) {
+	f.sending--
+	if req.job() != nil {
+		f.replaying--
+	}
+}
+
+// replays is the number of requests with replayed rows.
+func (f *requests) replays() int {
+	n := f.replaying
+	for _, req := range f.toSend.items {
+		if req.job() != nil {
+			n++
+		}
+	}
+	return n
 }

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"cmp"
-	"container/heap"
 	"iter"
 	"slices"
 	"time"
@@ -39,17 +38,11 @@ const (
 
 // deferRefused sets aside an outcome that the store refused.
 func (c *core) deferRefused(o *outcome, now time.Time) {
-	if o.tries == 0 {
-		c.refusedOutcomes++
-		o.since = now
-	}
-	o.due = now.Add(min(minRefusalWait<<min(o.tries, 10), maxRefusalWait))
-	o.tries++
+	c.outcomes.deferRefused(o, now)
 	if o.lane != nil {
 		o.lane.setRefusal(o.refusal, now)
 	}
 	c.spillUnwritten(o)
-	heap.Push(&c.retryQueue, *o)
 }
 
 // setRefusal records that the table refuses the claim or the outcome of the lane's head.
@@ -65,7 +58,7 @@ func (c *core) clearRefused(o *outcome) {
 	if o.tries == 0 {
 		return
 	}
-	c.refusedOutcomes--
+	c.outcomes.refused--
 	if o.lane != nil {
 		o.lane.refusal = ""
 	}
@@ -86,14 +79,14 @@ func (c *core) spillUnwritten(o *outcome) {
 		c.dropPayload(rw)
 	default:
 		if o.Status.Settled() {
-			c.settlingSpilled[store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}] = true // never reload it
+			c.copies.settle(rw) // never reload it
 		}
 		if o.lane != nil {
 			c.queueSpill(o.lane, rw, true)
 			return
 		}
 		rw.spilling = true
-		c.toSpill = append(c.toSpill, pendingSpill{row: rw, copied: true})
+		c.spills.add(pendingSpill{row: rw, copied: true})
 	}
 }
 
@@ -101,7 +94,7 @@ func (c *core) spillUnwritten(o *outcome) {
 // no particular order.
 func (c *core) deferredOutcomes() iter.Seq[*outcome] {
 	return func(yield func(*outcome) bool) {
-		queues := [][]outcome{c.retryQueue}
+		queues := [][]outcome{c.outcomes.retry}
 		for _, t := range c.tableLocks {
 			queues = append(queues, t.outcomes)
 		}
@@ -153,7 +146,7 @@ func (d *Dispatcher) RefusedRows(limit int) (rows []Refusal, byOutbox map[string
 	for i := range rows {
 		byOutbox[rows[i].Outbox]++
 	}
-	return rows[:min(limit, len(rows))], byOutbox, d.core.refusedOutcomes > 0 && d.core.tooManyUnwritten()
+	return rows[:min(limit, len(rows))], byOutbox, d.core.outcomes.refused > 0 && d.core.tooManyUnwritten()
 }
 
 func (c *core) refusedRows() (rows []Refusal) {
@@ -199,7 +192,7 @@ func (c *core) unwrittenLanes() map[LaneName]*LaneInfo {
 // eachRefusedOutcome iterates over the outcomes that the store has refused.
 func (c *core) eachRefusedOutcome() iter.Seq[*outcome] {
 	return func(yield func(*outcome) bool) {
-		if c.refusedOutcomes == 0 {
+		if c.outcomes.refused == 0 {
 			return
 		}
 		for o := range c.unwrittenOutcomes() {
@@ -207,11 +200,9 @@ func (c *core) eachRefusedOutcome() iter.Seq[*outcome] {
 				return
 			}
 		}
-		for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
-			for i := range queue {
-				if o := queue[i].row.pendingOutcome; o != nil && o.tries > 0 && !yield(o) {
-					return
-				}
+		for p := range c.spills.all() {
+			if o := p.row.pendingOutcome; o != nil && o.tries > 0 && !yield(o) {
+				return
 			}
 		}
 	}

@@ -86,7 +86,7 @@ func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) 
 	if len(c.reloading) == 0 {
 		return nil, 0
 	}
-	c.deletedDuringReload = map[store.SpilledRef]bool{}
+	c.copies.deletedDuringReload = map[store.SpilledRef]bool{}
 
 	probes := true
 	for i := range c.reloading {
@@ -187,7 +187,7 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 		c.wake(l)
 	}
 
-	c.deletedDuringReload, c.requeuedUnwritten = nil, nil
+	c.copies.deletedDuringReload, c.requeuedUnwritten = nil, nil
 }
 
 // findRequeuedUnwritten returns requeued rows that were delivered and whose COMPLETED is
@@ -290,13 +290,13 @@ func (c *core) reloadRowLanes(all *lane, items []store.Item) {
 // alreadyDone reports whether a reloaded row is done and its spilled copy is being deleted.
 func (c *core) alreadyDone(it *store.Item) bool {
 	ref := store.SpilledRef{Ref: it.Ref, Seq: it.Seq}
-	if c.settlingSpilled[ref] || c.deletedDuringReload[ref] {
+	if c.copies.settling[ref] || c.copies.deletedDuringReload[ref] {
 		return true
 	}
 	rw := c.requeuedUnwritten[it.Ref]
 	if rw != nil {
 		rw.Seq, rw.spilled = it.Seq, true
-		c.settlingSpilled[ref] = true
+		c.copies.settling[ref] = true
 		delete(c.requeuedUnwritten, it.Ref)
 	}
 	return rw != nil
@@ -308,14 +308,9 @@ func (c *core) cancelSpills(l *lane) {
 	if l.spilling == 0 {
 		return
 	}
-	c.toSpill = slices.DeleteFunc(c.toSpill, func(p pendingSpill) bool {
-		if p.lane != l || p.copied {
-			return false
-		}
-		p.row.spilling = false
+	for _, rw := range c.spills.cancel(l) {
+		rw.spilling = false
 		l.spilling--
-		c.directSpills--
-		l.rows = append(l.rows, p.row)
-		return true
-	})
+		l.rows = append(l.rows, rw)
+	}
 }

@@ -99,12 +99,9 @@ func (c *core) inFlightRows(key store.LaneKey, lanes []*lane) iter.Seq[*row] {
 				return
 			}
 		}
-		for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
-			for i := range queue {
-				rw := queue[i].row
-				if rw.pendingOutcome != nil && rw.Lane() == key && !yield(rw) {
-					return
-				}
+		for p := range c.spills.all() {
+			if rw := p.row; rw.pendingOutcome != nil && rw.Lane() == key && !yield(rw) {
+				return
 			}
 		}
 	}

@@ -129,12 +129,7 @@ func (c *core) withdrawJob(id string) {
 	}
 
 	j.withdrawing = true
-	for range c.toSend.len() {
-		req := c.toSend.pop()
-		if req.job() != j {
-			c.toSend.push(req)
-			continue
-		}
+	for _, req := range c.requests.toSend.removeAll(func(req *request) bool { return req.job() == j }) {
 		if req.probe {
 			req.receiver().probes--
 		}
@@ -189,30 +184,27 @@ func (c *core) finishReplayRow(rw *row, status store.Status, problem string, l *
 			c.withdrawLane(l)
 		}
 	}
-	c.replayDone = append(c.replayDone, d)
+	c.replayDone.add(d)
 }
 
 // nextReplayDone returns at most limit finished rows of one job. The caller reports them to
 // replayDoneWritten. Only one such batch is in flight.
 func (c *core) nextReplayDone(limit int) (id string, done []store.FinishedRow) {
-	if len(c.recordingDone) > 0 || len(c.replayDone) == 0 {
+	waiting := c.replayDone.waiting
+	if len(c.replayDone.writing) > 0 || len(waiting) == 0 {
 		return "", nil
 	}
-	id = c.replayDone[0].row.job.id
-	n := 0
-	for n < min(limit, len(c.replayDone)) && c.replayDone[n].row.job.id == id {
-		done = append(done, c.replayDone[n].FinishedRow)
-		n++
+	id = waiting[0].row.job.id
+	for len(done) < min(limit, len(waiting)) && waiting[len(done)].row.job.id == id {
+		done = append(done, waiting[len(done)].FinishedRow)
 	}
-	c.recordingDone = c.replayDone[:n:n]
-	c.replayDone = c.replayDone[n:]
+	c.replayDone.take(len(done))
 	return id, done
 }
 
 // replayDoneWritten handles a recorded batch of nextReplayDone.
 func (c *core) replayDoneWritten(now time.Time) {
-	batch := c.recordingDone
-	c.recordingDone = nil
+	batch := c.replayDone.written()
 	for i := range batch {
 		rw, l := batch[i].row, batch[i].lane
 		c.removeReplayRow(rw)

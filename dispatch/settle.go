@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"container/heap"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -10,11 +9,8 @@ import (
 
 // answered handles the result of a request.
 func (c *core) answered(req *request, res *sink.Result, now time.Time) {
-	c.sending--
+	c.requests.answered(req)
 	c.releaseLarge(req)
-	if req.job() != nil {
-		c.replaying--
-	}
 	c.recordResult(req, res, now)
 	if res.Items == nil && res.Class != sink.Delivered && len(req.runs) > 1 {
 		c.failSharedRequest(req, res, now)
@@ -44,8 +40,8 @@ func (c *core) failSharedRequest(req *request, res *sink.Result, now time.Time) 
 
 	if split && !c.ended && !req.runs[0].lane.withdrawing() {
 		half := len(req.runs) / 2
-		c.toSend.push(&request{runs: req.runs[:half:half], split: true})
-		c.toSend.push(&request{runs: req.runs[half:], split: true})
+		c.requests.toSend.push(&request{runs: req.runs[:half:half], split: true})
+		c.requests.toSend.push(&request{runs: req.runs[half:], split: true})
 		return
 	}
 
@@ -222,7 +218,7 @@ func (c *core) enqueue(o outcome) {
 		if rw.spilled {
 			o.SpilledSeq = rw.Seq
 			if o.Status.Settled() {
-				c.settlingSpilled[store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}] = true
+				c.copies.settle(rw)
 			}
 		}
 		c.queueOutcome(o)
@@ -232,27 +228,13 @@ func (c *core) enqueue(o outcome) {
 // nextOutcomes returns at most limit outcomes to write. The caller reports them to written.
 // Only one such batch is in flight. An outcome that the store refused before is written
 // alone.
-func (c *core) nextOutcomes(limit int) []outcome {
-	if len(c.writing) > 0 || len(c.outcomes) == 0 {
-		return nil
-	}
-	n := 1
-	for n < min(limit, len(c.outcomes)) && c.outcomes[0].tries == 0 && c.outcomes[n].tries == 0 {
-		n++
-	}
-	c.writing = c.outcomes[:n:n]
-	if c.outcomes = c.outcomes[n:]; len(c.outcomes) == 0 {
-		c.outcomes, c.spareOutcomes = c.spareOutcomes, nil
-	}
-	return c.writing
-}
+func (c *core) nextOutcomes(limit int) []outcome { return c.outcomes.next(limit) }
 
 // written handles the results of the batch of nextOutcomes. A row found settled or gone is
 // done, whatever its outcome. A deferred outcome is retried later, and a lane that waits
 // for it keeps waiting.
 func (c *core) written(results []store.SettleResult, now time.Time) {
-	batch := c.writing
-	c.writing = nil
+	batch := c.outcomes.written()
 	for i := range batch {
 		o := &batch[i]
 		final := o.Status.Settled() || results[i] != store.Written
@@ -266,7 +248,7 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 			}
 		}
 		switch {
-		case c.deferEarly(o, results[i], now), c.deferLocked(o, results[i], now):
+		case c.outcomes.deferEarly(o, results[i], now), c.deferLocked(o, results[i], now):
 		case results[i] == store.Refused:
 			c.deferRefused(o, now)
 		case o.lane == nil && o.Status == store.Pending:
@@ -280,8 +262,7 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 		}
 	}
 
-	clear(batch)
-	c.spareOutcomes = batch[:0]
+	c.outcomes.recycle(batch)
 }
 
 // recordSpilledWrite records that the outcome of a spilled row is written. If the outcome
@@ -324,21 +305,4 @@ func (c *core) advancePastHead(l *lane, now time.Time) {
 		return
 	}
 	c.release(l)
-}
-
-// deferEarly sets aside an outcome whose row the store does not see yet. The waits are
-// those of a claim of an invisible row.
-func (c *core) deferEarly(o *outcome, result store.SettleResult, now time.Time) bool {
-	if o.earlyTries > 0 {
-		c.earlyOutcomes--
-	}
-	if result != store.TooEarly {
-		o.earlyTries = 0
-		return false
-	}
-	c.earlyOutcomes++
-	o.earlyTries++
-	o.due = now.Add(visibilityWait(o.earlyTries))
-	heap.Push(&c.retryQueue, *o)
-	return true
 }

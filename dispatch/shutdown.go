@@ -13,16 +13,16 @@ import (
 // the store refuses or whose table is locked do not count. Early outcomes do, because their
 // rows become visible soon.
 func (c *core) drained() bool {
-	return len(c.spilling) == 0 && c.claiming+c.sending == 0 && len(c.outcomes) == 0 && len(c.writing) == 0 && c.earlyOutcomes == 0 &&
-		len(c.replayDone)+len(c.recordingDone) == 0
+	return len(c.spills.writing) == 0 && c.requests.claiming+c.requests.sending == 0 &&
+		c.outcomes.len()+c.outcomes.early+c.replayDone.len() == 0
 }
 
 // end starts no new run and gives back every claimed row that is not in a request. Replayed
 // rows that are in no request leave memory, because the store keeps them.
 func (c *core) end() {
 	c.ended = true
-	for i := range c.toSpill { // the log or the table delivers them again
-		rw := c.toSpill[i].row
+	for i := range c.spills.waiting { // the log or the table delivers them again
+		rw := c.spills.waiting[i].row
 		rw.spilling = false
 		if o := rw.pendingOutcome; o != nil {
 			rw.pendingOutcome = nil
@@ -30,9 +30,9 @@ func (c *core) end() {
 		}
 	}
 
-	c.toSpill = nil
-	for c.toSend.len() > 0 {
-		req := c.toSend.pop()
+	c.spills.waiting = nil
+	for c.requests.toSend.len() > 0 {
+		req := c.requests.toSend.pop()
 		c.releaseLarge(req)
 		for _, r := range req.runs {
 			c.release(r.lane)
@@ -43,14 +43,14 @@ func (c *core) end() {
 		c.withdrawJob(id)
 	}
 
-	n := len(c.outcomes)
+	n := len(c.outcomes.waiting)
 	for _, l := range c.lanes {
 		if l.state != laneClaiming && l.state != laneSending {
 			c.unclaimLane(l)
 		}
 	}
 
-	slices.SortFunc(c.outcomes[n:], func(a, b outcome) int { // map order is random
+	slices.SortFunc(c.outcomes.waiting[n:], func(a, b outcome) int { // map order is random
 		return cmp.Or(strings.Compare(a.Outbox, b.Outbox), strings.Compare(a.ID, b.ID))
 	})
 }

@@ -19,16 +19,89 @@ type pendingSpill struct {
 	copied bool
 }
 
-// spillBehind spills a new row behind the spilled rows of its lane.
-func (c *core) spillBehind(l *lane, rw *row) {
-	c.directSpills++
-	c.queueSpill(l, rw, false)
+// spills holds the rows on their way to the store.
+type spills struct {
+	batches[pendingSpill]
+	direct int // rows that their lanes do not keep
+}
+
+func (s *spills) add(p pendingSpill) {
+	if !p.copied {
+		s.direct++
+	}
+	s.batches.add(p)
+}
+
+// written ends the batch and returns it.
+func (s *spills) written() []pendingSpill {
+	batch := s.batches.written()
+	for i := range batch {
+		if !batch[i].copied {
+			s.direct--
+		}
+	}
+	return batch
+}
+
+// cancel removes and returns the waiting rows that a lane does not keep.
+func (s *spills) cancel(l *lane) (rows []*row) {
+	s.waiting = slices.DeleteFunc(s.waiting, func(p pendingSpill) bool {
+		if p.lane != l || p.copied {
+			return false
+		}
+		rows = append(rows, p.row)
+		return true
+	})
+	s.direct -= len(rows)
+	return rows
+}
+
+// copies are the spilled rows in the store.
+type copies struct {
+	rows     int // in the store
+	toDelete []store.SpilledRef
+
+	// settling holds the copies whose outcome or delete is in flight, deletedDuringReload
+	// those deleted while a reload is in flight; nil if none is.
+	settling, deletedDuringReload map[store.SpilledRef]bool
+}
+
+// spilledRef identifies the spilled copy of a row.
+func (rw *row) spilledRef() store.SpilledRef { return store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq} }
+
+// settle records that the outcome of a row is in flight, so that its copy is not reloaded.
+func (c *copies) settle(rw *row) { c.settling[rw.spilledRef()] = true }
+
+// delete queues the delete of a row's copy.
+func (c *copies) delete(rw *row) {
+	c.settle(rw)
+	c.toDelete = append(c.toDelete, rw.spilledRef())
+}
+
+// next returns at most limit copies to delete.
+func (c *copies) next(limit int) []store.SpilledRef {
+	n := min(limit, len(c.toDelete))
+	if n == 0 {
+		return nil
+	}
+	refs := c.toDelete[:n:n]
+	c.toDelete = c.toDelete[n:]
+	return refs
+}
+
+// deleted records that a copy is deleted.
+func (c *copies) deleted(ref store.SpilledRef) {
+	delete(c.settling, ref)
+	c.rows--
+	if c.deletedDuringReload != nil {
+		c.deletedDuringReload[ref] = true
+	}
 }
 
 func (c *core) queueSpill(l *lane, rw *row, copied bool) {
 	rw.spilling = true
 	l.spilling++
-	c.toSpill = append(c.toSpill, pendingSpill{l, rw, copied})
+	c.spills.add(pendingSpill{l, rw, copied})
 }
 
 // spillRows spills the rows of a lane that are only in memory. It leaves out rows in flight
@@ -45,15 +118,13 @@ func (c *core) spillRows(l *lane) {
 // nextSpills returns at most limit rows to spill. The caller reports them to spillsWritten.
 // Only one such batch is in flight, and none while a reload is.
 func (c *core) nextSpills(limit int) []store.Item {
-	n := min(limit, len(c.toSpill))
+	n := min(limit, len(c.spills.waiting))
 	if c.ended || n == 0 {
 		return nil
 	}
-	c.spilling = c.toSpill[:n:n]
-	c.toSpill = c.toSpill[n:]
 	items := make([]store.Item, n)
-	for i := range c.spilling {
-		items[i] = c.spilling[i].row.Item
+	for i, p := range c.spills.take(n) {
+		items[i] = p.row.Item
 	}
 	return items
 }
@@ -61,22 +132,20 @@ func (c *core) nextSpills(limit int) []store.Item {
 // spillsWritten handles a durable batch of nextSpills. The checkpoint may pass its rows,
 // except those the store refused.
 func (c *core) spillsWritten(refused []bool) {
-	batch := c.spilling
-	c.spilling = nil
+	batch := c.spills.written()
 	var lanes []*lane
 	for i := range batch {
 		l, rw := batch[i].lane, batch[i].row
 		rw.spilling = false
 		switch {
 		case refused[i]:
-			delete(c.settlingSpilled, store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}) // there is no copy
+			delete(c.copies.settling, rw.spilledRef()) // there is no copy
 			c.keepUnspillable(&batch[i])
 		default:
 			rw.spilled = true
-			c.spilledRows++
+			c.copies.rows++
 			rw.releaseTicket()
 			if !batch[i].copied {
-				c.directSpills--
 				l.spilledRows++
 				c.removeRow(rw)
 			}
@@ -120,7 +189,6 @@ func (c *core) keepUnspillable(p *pendingSpill) {
 		c.unspillableRows++
 	}
 	if !p.copied {
-		c.directSpills--
 		p.lane.unspillableTail = append(p.lane.unspillableTail, p.row)
 	}
 }
@@ -166,9 +234,7 @@ func (c *core) clearUnspillable(rw *row) {
 func (c *core) deleteSpilled(rw *row) {
 	switch {
 	case rw.spilled:
-		ref := store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}
-		c.settlingSpilled[ref] = true
-		c.toDeleteSpilled = append(c.toDeleteSpilled, ref)
+		c.copies.delete(rw)
 	case rw.spilling:
 		rw.pendingOutcome = &outcome{row: rw}
 	}
@@ -176,23 +242,16 @@ func (c *core) deleteSpilled(rw *row) {
 
 // nextDeletes returns spilled rows to delete. The caller reports them to spilledDeleted.
 func (c *core) nextDeletes(limit int) []store.SpilledRef {
-	n := min(limit, len(c.toDeleteSpilled))
-	if c.ended || n == 0 {
+	if c.ended {
 		return nil
 	}
-	refs := c.toDeleteSpilled[:n:n]
-	c.toDeleteSpilled = c.toDeleteSpilled[n:]
-	return refs
+	return c.copies.next(limit)
 }
 
 // spilledDeleted records that the store has deleted spilled rows.
 func (c *core) spilledDeleted(refs ...store.SpilledRef) {
 	for _, ref := range refs {
-		delete(c.settlingSpilled, ref)
-		c.spilledRows--
-		if c.deletedDuringReload != nil {
-			c.deletedDuringReload[ref] = true
-		}
+		c.copies.deleted(ref)
 	}
 }
 

@@ -103,7 +103,7 @@ func (d *Dispatcher) retryUnspillable(now time.Time) {
 
 // notifySpill wakes runSpill if it has work, which is rare. The caller holds the lock.
 func (d *Dispatcher) notifySpill() {
-	if c := d.core; len(c.toSpill)+len(c.toDeleteSpilled)+c.reloadQueue.len() > 0 || c.hasSpilledLanes() {
+	if c := d.core; len(c.spills.waiting)+len(c.copies.toDelete)+c.reloadQueue.len() > 0 || c.hasSpilledLanes() {
 		notify(d.toSpill)
 	}
 }

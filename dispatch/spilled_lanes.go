@@ -91,12 +91,12 @@ func (c *core) addSpilledLanes(lanes []store.SpilledLane) {
 		if c.cfg.Ungrouped == Parallel && p.Hash == key.Hash() { // rows without a group are read as one lane
 			if l := c.lane(LaneName{LaneKey: key}); !l.hasSpilled {
 				l.hasSpilled, l.spilledRows = true, p.Rows
-				c.spilledRows += p.Rows
+				c.copies.rows += p.Rows
 				c.wake(l)
 			}
 			continue
 		}
-		c.spilledRows += p.Rows - c.recordSpilledLane(p.Outbox, p.Kind, p.Hash, p.Rows)
+		c.copies.rows += p.Rows - c.recordSpilledLane(p.Outbox, p.Kind, p.Hash, p.Rows)
 	}
 }
 

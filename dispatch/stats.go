@@ -35,7 +35,7 @@ func (d *Dispatcher) Stats() Stats {
 
 func (c *core) stats() Stats {
 	s := Stats{
-		Rows: c.rows, Spilled: c.spilledRows, Unspillable: c.unspillableRows, Bytes: c.bytes, InFlight: c.claiming + c.sending,
+		Rows: c.rows, Spilled: c.copies.rows, Unspillable: c.unspillableRows, Bytes: c.bytes, InFlight: c.requests.claiming + c.requests.sending,
 		Lanes:        map[string]int{stateSpilled: 0, stateReplaying: 0, stateStalled: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
 		OpenBreakers: c.openBreakers(),
 	}

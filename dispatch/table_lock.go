@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"cmp"
-	"container/heap"
 	"context"
 	"iter"
 	"slices"
@@ -82,9 +81,9 @@ func (c *core) lockTable(outbox string, now time.Time) {
 	for _, l := range slices.Concat(t.ready.items, t.urgent.items) {
 		l.locked = true
 	}
-	waiting := c.outcomes
 
-	c.outcomes = nil
+	waiting := c.outcomes.waiting
+	c.outcomes.waiting = nil
 	for _, o := range waiting {
 		c.queueOutcome(o)
 	}
@@ -99,7 +98,7 @@ func (c *core) queueOutcome(o outcome) {
 		t.outcomes = append(t.outcomes, o)
 		return
 	}
-	c.outcomes = append(c.outcomes, o)
+	c.outcomes.add(o)
 }
 
 // queueUrgent queues a lane to be claimed first.
@@ -163,10 +162,7 @@ func (c *core) deferLocked(o *outcome, result store.SettleResult, now time.Time)
 		c.lockTable(o.Outbox, now)
 		c.queueOutcome(*o)
 	case store.WasLocked:
-		wait := min(minRowLockWait<<min(o.lockedTries, 10), maxRowLockWait)
-		o.due = now.Truncate(wait).Add(wait) // with others that wait as long
-		o.lockedTries++
-		heap.Push(&c.retryQueue, *o)
+		c.outcomes.deferRowLocked(o, now)
 	default:
 		return false
 	}
@@ -176,7 +172,7 @@ func (c *core) deferLocked(o *outcome, result store.SettleResult, now time.Time)
 // unwrittenOutcomes iterates over all outcomes that are not yet in the store.
 func (c *core) unwrittenOutcomes() iter.Seq[*outcome] {
 	return func(yield func(*outcome) bool) {
-		queues := [][]outcome{c.outcomes, c.writing, c.retryQueue}
+		queues := [][]outcome{c.outcomes.waiting, c.outcomes.writing, c.outcomes.retry}
 		for _, t := range c.tableLocks {
 			queues = append(queues, t.outcomes)
 		}
