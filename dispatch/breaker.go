@@ -4,32 +4,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
-)
-
-const (
-	// breakerFailures is the number of consecutive failed requests that opens a breaker.
-	breakerFailures = 5
-
-	// breakerRejections is the number of consecutive rejected requests that opens it,
-	// because a new receiver may be configured for another wire format. That must not turn
-	// a whole outbox into dead letters.
-	breakerRejections = 20
-
-	// maxEagerProbes is the number of lanes probed without backoff once a breaker opens. If
-	// the rows were bad and not the receiver, another lane closes the breaker at once. If
-	// the receiver is down, more probes would only add load.
-	maxEagerProbes = 16
-
-	// Maximum pause between two probes while untried lanes are left, in general and after a
-	// rejected probe.
-	maxUntriedPause, maxRejectedPause = time.Second, 2 * time.Second
 )
 
 // receiver is the core's state of one endpoint of the sink and of the lanes that wait for
 // it.
 type receiver struct {
 	endpoint    string
+	breaker     breaker.Breaker
 	ready       fifo[*lane] // to be claimed
 	readyReplay fifo[*lane] // ready replay lanes; in ready while the breaker is open
 	tried       fifo[*lane] // probed since the breaker opened
@@ -38,26 +21,20 @@ type receiver struct {
 	// lanes counts the known lanes of the endpoint, held the lanes among them on hold.
 	lanes, held int
 
-	// lastAccepted is the latest start of a request with an accepted row.
-	lastAccepted time.Time
+	rotated int // lanes evicted to probe others since the breaker opened
+}
 
-	// failures counts failed requests since the receiver last accepted or rejected a row,
-	// rejections the rejected requests since it last accepted one.
-	failures, rejections int
-
-	// breakerOpen: only probes are sent, until one is accepted.
-	breakerOpen bool
-	openings    uint64 // counts breaker openings
-	rotated     int    // lanes evicted to probe others
-	openedAt    time.Time
-	lastFailure sink.Outcome // the latest failure
-
-	// probes are in flight, eagerLeft more may skip the backoff, and failedProbes have
-	// failed with it. The next probe may go at nextProbe.
-	probes, eagerLeft, failedProbes int
-	nextProbe                       time.Time
-
-	pings pingState
+// breakerConfig returns the limits of the circuit breakers.
+func (c *core) breakerConfig() *breaker.Config {
+	return &breaker.Config{
+		Backoff: func(n int) time.Duration {
+			return delay(n, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random)
+		},
+		RetryAfterMax:      c.cfg.RetryAfterMax,
+		MaxConcurrentEager: max(1, c.cfg.MaxConcurrentGroups/2),
+		PingInterval:       3 * c.cfg.BackoffInitial,
+		MaxPings:           c.cfg.MaxRetries + 1,
+	}
 }
 
 // receiver returns the receiver for rows of a kind.
@@ -68,7 +45,7 @@ func (c *core) receiver(kind string) *receiver {
 			return recv
 		}
 	}
-	recv := &receiver{endpoint: endpoint}
+	recv := &receiver{endpoint: endpoint, breaker: breaker.New(c.breakerConfig())}
 	c.receivers = append(c.receivers, recv)
 	return recv
 }
@@ -88,69 +65,32 @@ func (c *core) queue(l *lane) {
 // push puts a lane into the queue that fits its state.
 func (r *receiver) push(l *lane) {
 	switch {
-	case r.breakerOpen && l.triedOpening == r.openings:
+	case r.breaker.Open() && l.triedOpening == r.breaker.Openings():
 		r.tried.push(l)
-	case !r.breakerOpen && l.job != nil:
+	case !r.breaker.Open() && l.job != nil:
 		r.readyReplay.push(l)
 	default:
 		r.ready.push(l)
 	}
 }
 
-// acceptedSince reports whether the receiver accepted a row in a request that began after
-// t. An earlier request may have been answered late and proves nothing about the time
-// since.
-func (r *receiver) acceptedSince(t time.Time) bool {
-	return !t.IsZero() && r.lastAccepted.After(t)
+// waiting is how many lanes wait in its queues.
+func (r *receiver) waiting() int { return r.ready.len() + r.readyReplay.len() + r.tried.len() }
+
+// remove takes a lane out of its queue and reports whether it was in one.
+func (r *receiver) remove(is func(*lane) bool) bool {
+	return r.ready.remove(is) || r.readyReplay.remove(is) || r.tried.remove(is)
 }
 
-// recordResult updates the receiver with the result of a request: proof, failure counts and
-// the circuit breaker.
+// recordResult passes the result of a request to the circuit breaker.
 func (c *core) recordResult(req *request, res *sink.Result, now time.Time) {
 	recv := req.receiver()
-	if req.probe {
-		recv.probes--
-	}
 	failed, accepted := firstFailure(req, res)
-	if accepted {
-		recv.recordSuccess(req.started)
-		recv.rejections, recv.pings.proofs = 0, 0
-		return
-	}
-
-	recv.failures++
-	if failed.Class == sink.Rejected { // the receiver is up: it parsed the rows and answered
-		recv.failures = 0
-		recv.rejections++
-	}
-	recv.lastFailure = failed
-	if recv.breakerOpen {
-		c.delayNextProbe(req, failed.Class, res.RetryAfter, now)
-		return
-	}
-	proof := recv.lastAccepted.After(req.started) || req.runs[0].rows[0].proof
-	if recv.failures >= breakerFailures || recv.rejections >= breakerRejections || failed.Class == sink.Misconfigured && !proof {
-		recv.breakerOpen, recv.openedAt = true, now
-		recv.openings++
-		for recv.readyReplay.len() > 0 {
-			recv.ready.push(recv.readyReplay.pop())
-		}
-		c.requeueLarge(recv)
-		recv.rotated = 0
-		recv.eagerLeft, recv.failedProbes = maxEagerProbes, 0
-		recv.nextProbe = now.Add(delay(1, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random))
-		c.applyRetryAfter(recv, res.RetryAfter, now)
-		c.cancelUnsent(recv)
-	}
-}
-
-// recordSuccess records that the receiver accepted a request that began at a time.
-func (r *receiver) recordSuccess(began time.Time) {
-	r.lastAccepted = later(r.lastAccepted, began)
-	r.failures = 0
-	if !began.Before(r.openedAt) { // an older request proves nothing about now
-		r.closeBreaker()
-	}
+	c.breakerChanged(recv, recv.breaker.Answered(&breaker.Answer{
+		Started: req.started, Probe: req.probe,
+		Accepted: accepted, Failure: failed, RetryAfter: res.RetryAfter,
+		Proof: req.runs[0].rows[0].proof, Untried: recv.ready.len() > 0,
+	}, now))
 }
 
 // firstFailure returns the first failure of a request, and whether any of its rows was
@@ -170,57 +110,35 @@ func firstFailure(req *request, res *sink.Result) (failed sink.Outcome, accepted
 	return failed, accepted
 }
 
+// breakerChanged moves the lanes of a receiver to the queues that fit the breaker.
+func (c *core) breakerChanged(recv *receiver, change breaker.Change) {
+	switch change {
+	case breaker.Opened:
+		for recv.readyReplay.len() > 0 {
+			recv.ready.push(recv.readyReplay.pop())
+		}
+		c.requeueLarge(recv)
+		recv.rotated = 0
+		c.cancelUnsent(recv)
+	case breaker.Closed:
+		waiting := slices.Concat(recv.ready.items, recv.tried.items)
+		recv.ready, recv.tried = fifo[*lane]{}, fifo[*lane]{}
+		for _, l := range waiting {
+			recv.push(l)
+		}
+	}
+}
+
 // cancelUnsent takes back claimed requests for a receiver with an open breaker, except
 // probes. Their lanes wait.
 func (c *core) cancelUnsent(recv *receiver) {
-	unsent := c.requests.toSend.removeAll(func(req *request) bool { return !req.probe && req.receiver() == recv })
+	unsent := c.requests.toSend.removeAll(func(req *request) bool { return req.probe == breaker.None && req.receiver() == recv })
 	for _, req := range unsent {
 		c.releaseLarge(req)
 		for _, r := range req.runs {
 			c.shedPayloads(r)
 			c.release(r.lane)
 		}
-	}
-}
-
-// delayNextProbe schedules the next probe. The pause is long only once every lane was
-// tried, because each untried lane may be the one that closes the breaker.
-func (c *core) delayNextProbe(req *request, class sink.Class, retryAfter time.Duration, now time.Time) {
-	recv := req.receiver()
-	if req.probe && !req.eager {
-		recv.failedProbes++
-	}
-	pause := delay(recv.failedProbes+1, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random)
-	if recv.ready.len() > 0 {
-		limit := maxUntriedPause
-		if class == sink.Rejected {
-			limit = maxRejectedPause // each costs its row an attempt
-		}
-		pause = min(pause, limit)
-	}
-
-	recv.nextProbe = later(recv.nextProbe, now.Add(pause))
-	c.applyRetryAfter(recv, retryAfter, now)
-}
-
-// applyRetryAfter obeys the receiver's Retry-After.
-func (c *core) applyRetryAfter(recv *receiver, after time.Duration, now time.Time) {
-	if after = min(after, c.cfg.RetryAfterMax); after > 0 {
-		recv.nextProbe = later(recv.nextProbe, now.Add(after))
-		recv.eagerLeft = 0
-	}
-}
-
-// closeBreaker closes the breaker and queues the lanes that waited for it.
-func (r *receiver) closeBreaker() {
-	if !r.breakerOpen {
-		return
-	}
-	r.breakerOpen = false
-	waiting := slices.Concat(r.ready.items, r.tried.items)
-	r.ready, r.tried = fifo[*lane]{}, fifo[*lane]{}
-	for _, l := range waiting {
-		r.push(l)
 	}
 }
 
@@ -233,7 +151,7 @@ func (c *core) nextProbe(now time.Time) *request {
 			l.hold() // another row was inserted in front of the row to skip
 			continue
 		}
-		return newProbe(l, true)
+		return newProbe(l, breaker.Requested)
 	}
 
 	for _, recv := range c.receivers {
@@ -245,44 +163,33 @@ func (c *core) nextProbe(now time.Time) *request {
 	return nil
 }
 
-// probeReceiver returns a probe of a receiver with an open breaker, if one is due.
-//
-//   - Untried lanes go first, in random order, because bad lanes may be adjacent.
-//   - The first maxEagerProbes of them skip the backoff, on at most half the senders.
-//   - Lanes that were tried take turns, one probe at a time.
+// probeReceiver returns a probe of a receiver with an open breaker, if one is due. Untried
+// lanes go first, in random order, because bad lanes may be adjacent. Lanes that were tried
+// take turns.
 func (c *core) probeReceiver(recv *receiver, now time.Time) *request {
-	if !recv.breakerOpen {
-		return nil
-	}
-	eager := recv.eagerLeft > 0 && recv.ready.len() > 0 && recv.probes < max(1, c.cfg.MaxConcurrentGroups/2)
-	if !eager && (recv.probes > 0 || now.Before(recv.nextProbe)) {
-		return nil
-	}
-	if n := recv.ready.len(); n > 0 {
+	n := recv.ready.len()
+	probe := recv.breaker.ProbeDue(n > 0, now)
+	switch {
+	case probe == breaker.None:
+	case n > 0:
 		lanes := recv.ready.items
 		i := min(n-1, int(c.random()*float64(n)))
 		lanes[0], lanes[i] = lanes[i], lanes[0]
-		if recv.probes > 0 && !c.fitsLarge(lanes[0].rows[0]) {
-			return nil
+		if recv.breaker.Probes() == 0 || c.fitsLarge(lanes[0].rows[0]) {
+			return newProbe(recv.ready.pop(), probe)
 		}
-		if eager {
-			recv.eagerLeft--
-		}
-		return newProbe(recv.ready.pop(), eager)
-	}
-
-	if recv.tried.len() > 0 {
-		return newProbe(recv.tried.pop(), false)
+	case recv.tried.len() > 0:
+		return newProbe(recv.tried.pop(), probe)
 	}
 	return nil
 }
 
-func newProbe(l *lane, eager bool) *request {
+func newProbe(l *lane, probe breaker.Probe) *request {
 	rows, _ := l.head(1, 0)
-	req := &request{probe: true, eager: eager}
+	req := &request{probe: probe}
 	req.add(l, rows)
 	l.probed = true
-	l.receiver.probes++
+	l.receiver.breaker.Begin(probe)
 	return req
 }
 
@@ -312,8 +219,8 @@ func (c *core) waitingLanes(recv *receiver) int {
 // openBreakers returns the endpoints with an open breaker.
 func (c *core) openBreakers() (all []OpenBreaker) {
 	for _, recv := range c.receivers {
-		if recv.breakerOpen {
-			all = append(all, OpenBreaker{recv.endpoint, recv.lastFailure, recv.openedAt, c.waitingLanes(recv) == 0})
+		if b := &recv.breaker; b.Open() {
+			all = append(all, OpenBreaker{recv.endpoint, b.LastFailure(), b.OpenedAt(), c.waitingLanes(recv) == 0})
 		}
 	}
 	return all

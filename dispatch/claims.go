@@ -108,7 +108,7 @@ func (c *core) nextQueue() (queue *fifo[*lane], share int) {
 	var live, replay *fifo[*lane]
 	lanes, replayLanes := 0, 0
 	for _, recv := range c.receivers {
-		if recv.breakerOpen {
+		if recv.breaker.Open() {
 			continue
 		}
 		live, replay = longerWaiting(live, &recv.ready), longerWaiting(replay, &recv.readyReplay)
@@ -144,7 +144,7 @@ func longerWaiting(a, b *fifo[*lane]) *fifo[*lane] {
 func (c *core) replayRequestRoom() int {
 	jobs := c.requests.replays()
 	n := max(1, c.cfg.MaxConcurrentGroups/4)
-	if !slices.ContainsFunc(c.receivers, func(r *receiver) bool { return !r.breakerOpen && r.ready.len() > 0 }) {
+	if !slices.ContainsFunc(c.receivers, func(r *receiver) bool { return !r.breaker.Open() && r.ready.len() > 0 }) {
 		live := c.requests.len() - jobs
 		n = max(n, c.cfg.MaxConcurrentGroups-n-live)
 	}
@@ -187,12 +187,10 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.T
 		c.requests.toSend.push(req)
 	default:
 		c.releaseLarge(req)
-		if req.probe {
-			recv.probes--
-		}
+		recv.breaker.Withdraw(req.probe)
 	}
 
-	if recv.breakerOpen {
+	if recv.breaker.Open() {
 		c.cancelUnsent(recv)
 	}
 }
@@ -300,7 +298,7 @@ func (c *core) nextRequest(now time.Time) *request {
 	for _, r := range req.runs {
 		for _, rw := range r.rows {
 			rw.attempts++
-			rw.proof = r.lane.receiver.acceptedSince(rw.lastFailed)
+			rw.proof = r.lane.receiver.breaker.AcceptedSince(rw.lastFailed)
 		}
 	}
 

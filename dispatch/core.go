@@ -238,7 +238,7 @@ func (c *core) dequeue(l *lane) {
 	switch l.state {
 	case laneReady:
 		is := func(other *lane) bool { return other == l }
-		_ = l.receiver.ready.remove(is) || l.receiver.readyReplay.remove(is) || l.receiver.tried.remove(is) || c.urgent.remove(is) || c.large.remove(is)
+		_ = l.receiver.remove(is) || c.urgent.remove(is) || c.large.remove(is)
 		if l.locked {
 			t := c.tableLocks[l.name.Outbox]
 			_ = t.ready.remove(is) || t.urgent.remove(is)
@@ -284,11 +284,11 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 	}
 
 	for _, recv := range c.receivers {
-		switch {
-		case recv.ready.len()+recv.readyReplay.len()+recv.tried.len() == 0:
-		case recv.breakerOpen && recv.probes == 0:
-			sooner(later(recv.nextProbe, c.notBefore))
-		case !recv.breakerOpen && !c.notBefore.IsZero():
+		switch open := recv.breaker.Open(); {
+		case recv.waiting() == 0:
+		case open && recv.breaker.Probes() == 0:
+			sooner(later(recv.breaker.NextProbe(), c.notBefore))
+		case !open && !c.notBefore.IsZero():
 			sooner(c.notBefore)
 		}
 	}

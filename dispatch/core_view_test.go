@@ -5,7 +5,16 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
+)
+
+// The limits of the circuit breaker, as the model knows them.
+const (
+	breakerFailures   = breaker.MaxFailures
+	breakerRejections = breaker.MaxRejections
+	maxEagerProbes    = breaker.MaxEagerProbes
 )
 
 // Tests read the parts of the core through this file, so that a part can move without a
@@ -44,23 +53,29 @@ func (c *core) queuedLanes() (lanes []*lane) {
 }
 
 // isOpen reports whether the receiver's breaker is open.
-func (r *receiver) isOpen() bool { return r.breakerOpen }
+func (r *receiver) isOpen() bool { return r.breaker.Open() }
 
 // nextProbeAt is the time of the receiver's next probe.
-func (r *receiver) nextProbeAt() time.Time { return r.nextProbe }
+func (r *receiver) nextProbeAt() time.Time { return r.breaker.NextProbe() }
 
 // isProbe reports whether the request is a probe.
-func (r *request) isProbe() bool { return r.probe }
+func (r *request) isProbe() bool { return r.probe != breaker.None }
 
 // readyLanes and readyReplayLanes return the lanes in the receiver's queues.
 func (r *receiver) readyLanes() []*lane       { return r.ready.items }
 func (r *receiver) readyReplayLanes() []*lane { return r.readyReplay.items }
 
 // setAccepted sets the start of the latest request with an accepted row.
-func (r *receiver) setAccepted(t time.Time) { r.lastAccepted = t }
+func (r *receiver) setAccepted(t time.Time) {
+	r.breaker.Answered(&breaker.Answer{Started: t, Accepted: true}, t)
+}
 
 // forceOpen opens the receiver's breaker.
-func (r *receiver) forceOpen() { r.breakerOpen, r.openings = true, 1 }
+func (r *receiver) forceOpen() {
+	for !r.breaker.Open() {
+		r.breaker.Answered(&breaker.Answer{Failure: sink.Outcome{Class: sink.Unavailable}}, time.Unix(1e9, 0))
+	}
+}
 
 // unwrittenCount is the number of outcomes that wait for the next write.
 func (c *core) unwrittenCount() int { return len(c.outcomes.waiting) }

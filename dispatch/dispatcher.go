@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -304,7 +305,7 @@ func (d *Dispatcher) send(ctx context.Context) error {
 // answered passes a result to the core.
 func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 	now := time.Now()
-	info := RequestInfo{Kind: req.runs[0].rows[0].Kind, Rows: req.size(), Lanes: len(req.runs), Probe: req.probe, Split: req.split}
+	info := RequestInfo{Kind: req.runs[0].rows[0].Kind, Rows: req.size(), Lanes: len(req.runs), Probe: req.probe != breaker.None, Split: req.split}
 	d.obs.Requested(info, res, now.Sub(began))
 	d.mu.Lock()
 	d.core.answered(req, res, now)

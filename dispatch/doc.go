@@ -64,7 +64,7 @@
 // rejected ones, or one misconfigured answer without proof. While it is open the
 // dispatcher sends only single-row probes, rotating over the lanes with backoff. The
 // first accepted row closes the breaker. Lanes that wait for a breaker have no timers
-// of their own. See breaker.go.
+// of their own. See internal/breaker for its state table.
 //
 // # Memory
 //

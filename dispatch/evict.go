@@ -79,7 +79,7 @@ func (c *core) lanesByAge() []*lane {
 func (c *core) spillCandidates(others bool) []*lane {
 	rank := func(l *lane) int {
 		switch {
-		case l.state == laneHeld, l.state == laneWaiting && l.failures > 1 && !l.receiver.breakerOpen, l.locked, l.waitsForRefused():
+		case l.state == laneHeld, l.state == laneWaiting && l.failures > 1 && !l.receiver.breaker.Open(), l.locked, l.waitsForRefused():
 			return 0
 		case l.isWaiting():
 			return 1

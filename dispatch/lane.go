@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -257,9 +258,8 @@ type run struct {
 type request struct {
 	runs []*run
 
-	// probe: a single row that tests an endpoint with an open breaker. eager: the probe
-	// skips the backoff.
-	probe, eager bool
+	// probe: a single row that tests an endpoint with an open breaker.
+	probe breaker.Probe
 
 	// split: the request bisects an earlier failure.
 	split      bool

@@ -237,7 +237,7 @@ func (c *core) retryNow(l *lane) error {
 		return errOnHold
 	case len(l.rows) == 0:
 		return errSpilled
-	case l.state == laneWaiting, l.state == laneReady && l.receiver.breakerOpen:
+	case l.state == laneWaiting, l.state == laneReady && l.receiver.breaker.Open():
 		c.dequeue(l)
 		c.queueUrgent(l)
 	}
@@ -258,8 +258,8 @@ func (c *core) laneInfo(l *lane) LaneInfo {
 	switch {
 	case l.state == laneWaiting:
 		in.NextAttempt = l.wakeAt
-	case l.state == laneReady && l.receiver.breakerOpen:
-		in.NextAttempt = l.receiver.nextProbe
+	case l.state == laneReady && l.receiver.breaker.Open():
+		in.NextAttempt = l.receiver.breaker.NextProbe()
 	}
 
 	if l.stalled && len(l.rows) > 0 {

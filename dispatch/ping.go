@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
@@ -30,24 +31,15 @@ type ping struct {
 	after time.Time
 }
 
-// pingState is the state of a receiver's pings.
-type pingState struct {
-	inFlight    bool
-	next        time.Time // earliest next ping
-	proofs      int       // accepted pings since the last accepted row
-	unsupported bool      // the sink has no such request for the kind
-}
-
 // requestPing queues a ping after the refusal of a lane's head, if it can be proof for the
 // head's next attempt.
 func (c *core) requestPing(l *lane, f *failure, now time.Time) {
-	p := &l.receiver.pings
+	b := &l.receiver.breaker
 	switch {
 	case !c.canPing || c.ended || c.cfg.Compat != CompatNone:
 	case !f.single || f.Class != sink.Refused || !f.isRefusal():
-	case p.unsupported || p.inFlight || now.Before(p.next) || p.proofs > c.cfg.MaxRetries:
-	case c.waitingLanes(l.receiver) == 1:
-		p.inFlight = true
+	case b.PingDue(now) && c.waitingLanes(l.receiver) == 1:
+		b.BeginPing()
 		c.toPing.push(&ping{kind: l.name.Kind, to: l.receiver, after: now})
 	}
 }
@@ -63,15 +55,10 @@ func (c *core) nextPing() *ping {
 // pinged handles the answer to a ping that began at a time. ok is false if the kind has no
 // such request.
 func (c *core) pinged(p *ping, res *sink.Result, ok bool, began, now time.Time) {
-	recv := p.to
-	recv.pings.inFlight = false
-	recv.pings.next = now.Add(max(3*c.cfg.BackoffInitial, min(res.RetryAfter, c.cfg.RetryAfterMax)))
-	recv.pings.unsupported = !ok
-	if !ok || res.Class != sink.Delivered {
-		return // no other answer proves anything
-	}
-	recv.pings.proofs++
-	recv.recordSuccess(later(began, p.after.Add(1))) // it began after the refusal, even if the clock is coarse
+	c.breakerChanged(p.to, p.to.breaker.PingAnswered(&breaker.PingAnswer{
+		Began:    later(began, p.after.Add(1)), // it began after the refusal, even if the clock is coarse
+		Accepted: res.Class == sink.Delivered, Unsupported: !ok, RetryAfter: res.RetryAfter,
+	}, now))
 }
 
 // ping sends the core's pings, one at a time.

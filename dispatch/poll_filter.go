@@ -45,7 +45,7 @@ func (d *Dispatcher) Unload(outbox string) {
 // isWaiting reports whether the lane waits for a time, an open breaker, a locked table or a
 // table that refuses the outcome of its head.
 func (l *lane) isWaiting() bool {
-	return l.state == laneWaiting || l.state == laneReady && (l.receiver.breakerOpen || l.locked) || l.waitsForRefused()
+	return l.state == laneWaiting || l.state == laneReady && (l.receiver.breaker.Open() || l.locked) || l.waitsForRefused()
 }
 
 // waitsForRefused reports whether the lane waits for an outcome that the table refuses.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -17,7 +18,7 @@ const (
 
 	// maxProbeLanes is the maximum number of lanes reloaded as probes for a receiver with
 	// an open breaker.
-	maxProbeLanes = 2 * maxEagerProbes
+	maxProbeLanes = 2 * breaker.MaxEagerProbes
 )
 
 // laneReload is a lane whose spilled rows are being read: a lane in memory, or a spilled
@@ -47,7 +48,7 @@ func (c *core) queueReload(l *lane) {
 // belowReloadMark reports whether the lane has spilled rows and too few in memory.
 func (c *core) belowReloadMark(l *lane) bool {
 	few := 1
-	if l.failures == 0 && !l.receiver.breakerOpen {
+	if l.failures == 0 && !l.receiver.breaker.Open() {
 		few = c.cfg.APIBatchSize
 	}
 	return l.hasSpilled && len(l.rows) < few
@@ -96,7 +97,7 @@ func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) 
 		} else {
 			from = append(from, store.SpilledRange{Outbox: r.spilled.outbox, Lane: r.spilled.laneHash(r.hash)})
 		}
-		probes = probes && c.reloadReceiver(r).breakerOpen
+		probes = probes && c.reloadReceiver(r).breaker.Open()
 	}
 
 	if probes {
@@ -161,8 +162,8 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 				continue
 			}
 			l = c.lane(LaneName{LaneKey: items[0].Lane()})
-			if recv := l.receiver; recv.breakerOpen && recv.rotated > reads[i].spilled.lanes.n {
-				l.triedOpening = recv.openings // each was tried once: back off from now on
+			if recv := l.receiver; recv.breaker.Open() && recv.rotated > reads[i].spilled.lanes.n {
+				l.triedOpening = recv.breaker.Openings() // each was tried once: back off from now on
 			}
 		}
 		l.reloading, l.headRequested = false, false

@@ -130,9 +130,7 @@ func (c *core) withdrawJob(id string) {
 
 	j.withdrawing = true
 	for _, req := range c.requests.toSend.removeAll(func(req *request) bool { return req.job() == j }) {
-		if req.probe {
-			req.receiver().probes--
-		}
+		req.receiver().breaker.Withdraw(req.probe)
 		for _, r := range req.runs {
 			c.release(r.lane)
 		}

@@ -29,7 +29,7 @@ func (c *core) answered(req *request, res *sink.Result, now time.Time) {
 // isolated; otherwise each lane retries separately.
 func (c *core) failSharedRequest(req *request, res *sink.Result, now time.Time) {
 	busy := res.RetryAfter > 0 && res.Class != sink.Rejected
-	split := !req.receiver().breakerOpen && (res.Class == sink.Rejected ||
+	split := !req.receiver().breaker.Open() && (res.Class == sink.Rejected ||
 		!busy && (res.Class == sink.Refused || res.Class == sink.Misconfigured))
 	for _, r := range req.runs {
 		for _, rw := range r.rows {
@@ -171,10 +171,10 @@ func (c *core) backOffLane(l *lane, retryAfter time.Duration, now time.Time) {
 // waitsForBreaker reports whether the lane waits for the breaker instead of a timer of its
 // own. It marks the lane as tried.
 func (c *core) waitsForBreaker(l *lane, retryAfter time.Duration) bool {
-	if l.receiver.breakerOpen {
-		l.triedOpening = l.receiver.openings
+	if l.receiver.breaker.Open() {
+		l.triedOpening = l.receiver.breaker.Openings()
 	}
-	return l.receiver.breakerOpen && retryAfter == 0
+	return l.receiver.breaker.Open() && retryAfter == 0
 }
 
 // backoffDelay is the lane's wait after a failure.

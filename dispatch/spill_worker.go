@@ -65,7 +65,7 @@ type BufferLevel struct {
 func (d *Dispatcher) BufferLevel() BufferLevel {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	breakersOpen := !slices.ContainsFunc(d.core.receivers, func(r *receiver) bool { return !r.breakerOpen })
+	breakersOpen := !slices.ContainsFunc(d.core.receivers, func(r *receiver) bool { return !r.breaker.Open() })
 	return BufferLevel{
 		Size: d.cfg.BufferRows, Room: d.cfg.BufferRows - d.core.bufferedRows(), Done: d.core.doneRows, BreakersOpen: breakersOpen,
 	}

@@ -126,10 +126,10 @@ func (c *core) queueSpilledLanes(limit int) {
 
 // needsLanes reports whether a receiver needs more lanes in memory.
 func (c *core) needsLanes(recv *receiver) bool {
-	if !recv.breakerOpen {
+	if !recv.breaker.Open() {
 		return true
 	}
-	n := max(0, recv.ready.len()+recv.tried.len()-recv.replayLanes) + recv.probes
+	n := max(0, recv.ready.len()+recv.tried.len()-recv.replayLanes) + recv.breaker.Probes()
 	for i := range c.reloading {
 		if c.reloadReceiver(&c.reloading[i]) == recv {
 			n++
@@ -141,7 +141,7 @@ func (c *core) needsLanes(recv *receiver) bool {
 // rotateProbeLane evicts a probed lane to make room for a spilled one, once every lane in
 // memory was probed: a spilled lane may be the one that closes the breaker.
 func (c *core) rotateProbeLane(recv *receiver) {
-	if recv.ready.len()+recv.probes > 0 {
+	if recv.ready.len()+recv.breaker.Probes() > 0 {
 		return
 	}
 	for _, l := range recv.tried.items {

@@ -73,7 +73,7 @@ func (c *core) judge(l *lane, rw *row, f *failure, now time.Time) verdict {
 // bisected only once, because an outage does not justify a search.
 func judgeSeveral(recv *receiver, f *failure, proof bool) verdict {
 	switch {
-	case recv.breakerOpen || f.retryAfter > 0 && f.Class != sink.Rejected:
+	case recv.breaker.Open() || f.retryAfter > 0 && f.Class != sink.Rejected:
 		return verdictSingle
 	case f.Class == sink.Rejected, proof, f.Class == sink.Refused && !f.bisecting:
 		return verdictHalve

@@ -125,7 +125,7 @@ func TestJudge(t *testing.T) {
 				if a.accepted > 0 {
 					l.receiver.setAccepted(second(a.accepted))
 				}
-				rw.proof = l.receiver.acceptedSince(rw.lastFailed)
+				rw.proof = l.receiver.breaker.AcceptedSince(rw.lastFailed)
 				f := failure{
 					Outcome: sink.Outcome{Class: a.class}, single: !a.several, bisecting: a.searching,
 					retryAfter: time.Duration(a.after) * time.Second,
