@@ -54,7 +54,7 @@ func (c *core) receiver(kind string) *receiver {
 func (c *core) queue(l *lane) {
 	c.lastOrder++
 	l.state, l.readyOrder = laneReady, c.lastOrder
-	if t := c.tableLock(l.name.Outbox); t != nil && t.covers(l) {
+	if t := c.lockedLanes[l.name.Outbox]; t != nil && t.covers(l) {
 		l.locked = true
 		t.ready.push(l)
 		return

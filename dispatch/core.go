@@ -3,6 +3,7 @@ package dispatch
 import (
 	"time"
 
+	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -24,15 +25,14 @@ type core struct {
 	ended        bool
 	receivers    []*receiver // one per endpoint
 	lastOrder    uint64      // orders ready lanes
-	outcomes     outcomes
+	outcomes     pending.Queue[owner]
 
 	// spillEnabled allows spilling. detachedRows counts spilled rows in no lane whose
 	// outcome the table refuses; see refused_outcome.go.
 	spillEnabled bool
 	detachedRows int
 
-	// tableLocks holds the outboxes whose table is or was locked, by name.
-	tableLocks map[string]*lockedTable
+	lockedLanes map[string]*lockedLanes // by outbox whose table is locked
 
 	spills spills
 	copies copies
@@ -82,7 +82,7 @@ func newCore(cfg Config, limits func(kind string) sink.Limits, random func() flo
 	return &core{
 		cfg: cfg, limits: limits, random: random, lanes: map[LaneName]*lane{}, blockedLanes: map[store.Ref]*lane{},
 		shrinking: map[*lane]bool{}, copies: copies{settling: map[store.SpilledRef]bool{}},
-		tableLocks: map[string]*lockedTable{}, jobs: map[string]*job{}, inFlightAtHold: map[store.LaneKey]map[*row]bool{},
+		outcomes: pending.NewQueue[owner](visibilityWait), lockedLanes: map[string]*lockedLanes{}, jobs: map[string]*job{}, inFlightAtHold: map[store.LaneKey]map[*row]bool{},
 	}
 }
 
@@ -240,7 +240,7 @@ func (c *core) dequeue(l *lane) {
 		is := func(other *lane) bool { return other == l }
 		_ = l.receiver.remove(is) || c.urgent.remove(is) || c.large.remove(is)
 		if l.locked {
-			t := c.tableLocks[l.name.Outbox]
+			t := c.lockedLanes[l.name.Outbox]
 			_ = t.ready.remove(is) || t.urgent.remove(is)
 			l.locked = false
 		}
@@ -257,7 +257,7 @@ func (c *core) dequeue(l *lane) {
 
 // tick queues the lanes and outcomes that are due.
 func (c *core) tick(now time.Time) {
-	for o, ok := c.outcomes.due(now); ok; o, ok = c.outcomes.due(now) {
+	for o, ok := c.outcomes.Due(now); ok; o, ok = c.outcomes.Due(now) {
 		c.requeueOutcome(o)
 	}
 	for l := c.waiting.due(now); l != nil; l = c.waiting.due(now) {
@@ -276,7 +276,7 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 	if due, some := c.waiting.next(); some {
 		sooner(due)
 	}
-	if due, some := c.outcomes.nextRetry(); some {
+	if due, some := c.outcomes.NextDue(); some {
 		sooner(due)
 	}
 	if c.frozen || c.ended || c.tooManyUnwritten() || c.freeRequests() <= 0 {
@@ -311,7 +311,7 @@ func (c *core) mayClaim(now time.Time) bool {
 // refuses outcomes, or shows its rows much later than the log. The pile must not exhaust
 // memory.
 func (c *core) tooManyUnwritten() bool {
-	return c.outcomes.piled() > max(1, c.cfg.BufferRows/2)
+	return c.outcomes.Piled() > max(1, c.cfg.BufferRows/2)
 }
 
 // freeRequests is how many requests may begin. It exceeds the number of senders, so that a
@@ -334,7 +334,7 @@ func (c *core) heldIDs(outbox string) []string {
 		}
 	}
 
-	for o := range c.unwrittenOutcomes() {
+	for o := range c.outcomes.All() {
 		if o.Outbox == outbox {
 			ids = append(ids, o.ID)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -15,6 +16,12 @@ const (
 	breakerFailures   = breaker.MaxFailures
 	breakerRejections = breaker.MaxRejections
 	maxEagerProbes    = breaker.MaxEagerProbes
+)
+
+// The waits for locks.
+const (
+	maxTableLockWait = pending.MaxTableWait
+	maxRowLockWait   = pending.MaxRowLockWait
 )
 
 // Tests read the parts of the core through this file, so that a part can move without a
@@ -46,7 +53,7 @@ func (c *core) queuedLanes() (lanes []*lane) {
 	for _, recv := range c.receivers {
 		lanes = slices.Concat(lanes, recv.ready.items, recv.readyReplay.items, recv.tried.items)
 	}
-	for _, t := range c.tableLocks {
+	for _, t := range c.lockedLanes {
 		lanes = slices.Concat(lanes, t.ready.items, t.urgent.items)
 	}
 	return slices.Concat(lanes, c.urgent.items, c.large.items)
@@ -78,48 +85,58 @@ func (r *receiver) forceOpen() {
 }
 
 // unwrittenCount is the number of outcomes that wait for the next write.
-func (c *core) unwrittenCount() int { return len(c.outcomes.waiting) }
+func (c *core) unwrittenCount() int { return len(c.outcomes.Waiting()) }
 
 // outcomeRow and outcomeLane return the row of an outcome, and the lane that waits for it; nil if
 // the lane went on.
-func outcomeRow(o *outcome) *row   { return o.row }
-func outcomeLane(o *outcome) *lane { return o.lane }
+func outcomeRow(o *outcome) *row   { return o.Of.row }
+func outcomeLane(o *outcome) *lane { return o.Of.lane }
 
 // dueOf is the time of the next try.
-func dueOf(o *outcome) time.Time { return o.due }
+func dueOf(o *outcome) time.Time { return o.Due() }
 
 // rowIsLocked reports whether the outcome has found its row locked.
-func rowIsLocked(o *outcome) bool { return o.lockedTries > 0 }
+func rowIsLocked(o *outcome) bool { return o.RowWasLocked() }
 
 // refuse records the database's error.
-func refuse(o *outcome, text string) { o.refusal = text }
+func refuse(o *outcome, text string) { o.Refusal = text }
 
 // retrying returns the outcomes that wait for a retry.
-func (c *core) retrying() []outcome { return c.outcomes.retry }
+func (c *core) retrying() []outcome { return c.outcomes.Deferred() }
 
 // deferredCount is the number of outcomes that wait for a retry or a locked table.
 func (c *core) deferredCount() (n int) {
-	for range c.deferredOutcomes() {
+	for range c.outcomes.Unready() {
 		n++
 	}
 	return n
 }
 
 // refusedCount is the number of refused outcomes that the core counts.
-func (c *core) refusedCount() int { return c.outcomes.refused }
+func (c *core) refusedCount() int { return c.outcomes.Refused() }
 
-// lockedOutboxes returns the outboxes whose table is or was locked.
+// unwrittenOutcomes iterates over all outcomes that are not yet in the store.
+func (c *core) unwrittenOutcomes() iter.Seq[*outcome] { return c.outcomes.All() }
+
+// nextLockedTable and deferTable schedule the waits for locked tables.
+func (c *core) nextLockedTable() (outbox string, due time.Time, ok bool) {
+	return c.outcomes.NextTable()
+}
+func (c *core) deferTable(outbox string, due time.Time) { c.outcomes.DeferTable(outbox, due) }
+
+// lockedOutboxes returns the outboxes whose table is locked.
 func (c *core) lockedOutboxes() (outboxes []string) {
-	for outbox := range c.tableLocks {
+	for outbox := range c.lockedLanes {
 		outboxes = append(outboxes, outbox)
 	}
 	return outboxes
 }
 
-// tableDue returns when the store is asked about a locked table; false if it is not locked.
+// tableDue returns when the store is asked about the next locked table; false if the table
+// is not locked.
 func (c *core) tableDue(outbox string) (due time.Time, locked bool) {
-	if t := c.tableLock(outbox); t != nil {
-		return t.due, true
+	if _, due, _ = c.outcomes.NextTable(); c.outcomes.TableLocked(outbox) {
+		return due, true
 	}
 	return due, false
 }

@@ -217,7 +217,7 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 		d.mu.Lock()
 		now := time.Now()
 		d.core.tick(now)
-		if len(d.core.outcomes.waiting) > 0 {
+		if len(d.core.outcomes.Waiting()) > 0 {
 			notify(d.toWrite) // some outcomes are due for a retry
 		}
 		d.notifySpill() // a lane with spilled rows may be due
@@ -252,8 +252,8 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 func (d *Dispatcher) wakeWorkers() {
 	d.mu.Lock()
 	d.notifySpill()
-	write, record, changed := len(d.core.outcomes.waiting) > 0, len(d.core.replayDone.waiting) > 0, d.core.takeReplayChanged()
-	_, _, locked := d.core.nextLockedTable()
+	write, record, changed := len(d.core.outcomes.Waiting()) > 0, len(d.core.replayDone.waiting) > 0, d.core.takeReplayChanged()
+	_, _, locked := d.core.outcomes.NextTable()
 	cleared := d.unspillableReported && d.core.unspillableRows == 0
 	if cleared {
 		d.unspillableReported = false

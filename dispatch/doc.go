@@ -120,7 +120,7 @@
 // on. Its rows leave the buffer like those of any lane that does not move. One worker
 // waits in the store until the table is free. A table that is locked repeatedly is
 // tried at growing intervals of up to 2 s. Outcomes of locked rows are retried
-// together, about once a second. See table_lock.go.
+// together, about once a second. See internal/outcome and table_lock.go.
 //
 // # Failure policy
 //

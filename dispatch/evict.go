@@ -51,10 +51,10 @@ func (c *core) spillForLog(all bool) {
 	if c.ended {
 		return
 	}
-	for o := range c.deferredOutcomes() {
+	for o := range c.outcomes.Unready() {
 		c.spillUnwritten(o)
-		if o.lane != nil {
-			c.spillRows(o.lane)
+		if o.Of.lane != nil {
+			c.spillRows(o.Of.lane)
 		}
 	}
 

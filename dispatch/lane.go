@@ -173,7 +173,7 @@ type lane struct {
 	memo                   *failureMemo
 	headRequested          bool // an operator asked for its first row
 	probed                 bool // it was sent as a probe
-	locked                 bool // ready, but its table is locked; see lockedTable
+	locked                 bool // ready, but its table is locked; see lockedLanes
 }
 
 const (

@@ -118,9 +118,10 @@ func (c *core) releaseFixed(refs []store.Ref, now time.Time) {
 			c.unblock(l, now)
 		}
 	}
-	for i := range c.outcomes.writing {
-		if o := &c.outcomes.writing[i]; o.lane != nil && o.Status == store.Failed && set[o.Ref] {
-			o.row.requeuedInFlight = true
+	writing := c.outcomes.Writing()
+	for i := range writing {
+		if o := &writing[i]; o.Of.lane != nil && o.Status == store.Failed && set[o.Ref] {
+			o.Of.row.requeuedInFlight = true
 		}
 	}
 }

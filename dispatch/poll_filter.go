@@ -73,9 +73,9 @@ func (c *core) excludedLanes(outbox string) (lanes []store.LaneKey) {
 		}
 	}
 
-	for o := range c.unwrittenOutcomes() { // rows given back go in front of rows still to be read
-		if o.Outbox == outbox && o.lane == nil && o.Status == store.Pending {
-			lanes = append(lanes, o.row.Lane())
+	for o := range c.outcomes.All() { // rows given back go in front of rows still to be read
+		if o.Outbox == outbox && o.Of.lane == nil && o.Status == store.Pending {
+			lanes = append(lanes, o.Of.row.Lane())
 		}
 	}
 	return lanes

@@ -27,20 +27,13 @@ import (
 // half a buffer of them, and at most as many more as the buffer had delivered rows at that
 // time.
 
-// minRefusalWait and maxRefusalWait bound the wait before a refused outcome is retried.
-const (
-	minRefusalWait = time.Second
-	maxRefusalWait = time.Minute
+// maxRefusalBytes limits the stored database error.
+const maxRefusalBytes = 300
 
-	// maxRefusalBytes limits the stored database error.
-	maxRefusalBytes = 300
-)
-
-// deferRefused sets aside an outcome that the store refused.
-func (c *core) deferRefused(o *outcome, now time.Time) {
-	c.outcomes.deferRefused(o, now)
-	if o.lane != nil {
-		o.lane.setRefusal(o.refusal, now)
+// recordRefusal records that the store refused an outcome, which is deferred.
+func (c *core) recordRefusal(o *outcome, now time.Time) {
+	if o.Of.lane != nil {
+		o.Of.lane.setRefusal(o.Refusal, now)
 	}
 	c.spillUnwritten(o)
 }
@@ -53,27 +46,16 @@ func (l *lane) setRefusal(reason string, now time.Time) {
 	l.refusal = reason
 }
 
-// clearRefused handles an outcome that needs no further try.
-func (c *core) clearRefused(o *outcome) {
-	if o.tries == 0 {
-		return
-	}
-	c.outcomes.refused--
-	if o.lane != nil {
-		o.lane.refusal = ""
-	}
-}
-
 // spillUnwritten spills the row of a deferred outcome, so that the checkpoint can pass it.
 // It leaves out two kinds of rows:
 //
 //   - a row whose claim is given back: it is still in its lane or needs no checkpoint
 //   - a requeued row without a seq: the sweep finds it in its table again
 func (c *core) spillUnwritten(o *outcome) {
-	rw := o.row
+	rw := o.Of.row
 	switch {
-	case o.lane == nil && o.Status == store.Pending, rw.spilling:
-	case rw.spilled && o.lane == nil:
+	case o.Of.lane == nil && o.Status == store.Pending, rw.spilling:
+	case rw.spilled && o.Of.lane == nil:
 		c.detachRow(rw)
 	case rw.spilled || rw.unspillable || rw.Seq == 0 || c.ended || !c.spillEnabled:
 		c.dropPayload(rw)
@@ -81,30 +63,12 @@ func (c *core) spillUnwritten(o *outcome) {
 		if o.Status.Settled() {
 			c.copies.settle(rw) // never reload it
 		}
-		if o.lane != nil {
-			c.queueSpill(o.lane, rw, true)
+		if o.Of.lane != nil {
+			c.queueSpill(o.Of.lane, rw, true)
 			return
 		}
 		rw.spilling = true
 		c.spills.add(pendingSpill{row: rw, copied: true})
-	}
-}
-
-// deferredOutcomes iterates over the outcomes that wait for a retry or a locked table, in
-// no particular order.
-func (c *core) deferredOutcomes() iter.Seq[*outcome] {
-	return func(yield func(*outcome) bool) {
-		queues := [][]outcome{c.outcomes.retry}
-		for _, t := range c.tableLocks {
-			queues = append(queues, t.outcomes)
-		}
-		for _, queue := range queues {
-			for i := range queue {
-				if !yield(&queue[i]) {
-					return
-				}
-			}
-		}
 	}
 }
 
@@ -121,8 +85,8 @@ func (c *core) detachRow(rw *row) {
 
 // requeueOutcome queues a deferred outcome again. Its row may have been spilled since.
 func (c *core) requeueOutcome(o outcome) {
-	if o.lane == nil && o.Status == store.Pending {
-		c.queueOutcome(o) // a spilled row stays spilled
+	if o.Of.lane == nil && o.Status == store.Pending {
+		c.outcomes.Add(o) // a spilled row stays spilled
 		return
 	}
 	c.enqueue(o)
@@ -146,12 +110,12 @@ func (d *Dispatcher) RefusedRows(limit int) (rows []Refusal, byOutbox map[string
 	for i := range rows {
 		byOutbox[rows[i].Outbox]++
 	}
-	return rows[:min(limit, len(rows))], byOutbox, d.core.outcomes.refused > 0 && d.core.tooManyUnwritten()
+	return rows[:min(limit, len(rows))], byOutbox, d.core.outcomes.Refused() > 0 && d.core.tooManyUnwritten()
 }
 
 func (c *core) refusedRows() (rows []Refusal) {
 	for o := range c.eachRefusedOutcome() {
-		rows = append(rows, Refusal{o.Ref, o.refusal, o.since})
+		rows = append(rows, Refusal{o.Ref, o.Refusal, o.Since})
 	}
 	for _, l := range c.lanes {
 		if l.refusal != "" && l.state != laneWriting && len(l.rows) > 0 {
@@ -170,19 +134,19 @@ func (c *core) unwrittenLanes() map[LaneName]*LaneInfo {
 	lanes := map[LaneName]*LaneInfo{}
 	first := map[LaneName]time.Time{}
 	for o := range c.eachRefusedOutcome() {
-		if o.lane != nil || o.Status != store.Completed {
+		if o.Of.lane != nil || o.Status != store.Completed {
 			continue
 		}
-		name := c.laneNameOf(&o.row.Item)
+		name := c.laneNameOf(&o.Of.row.Item)
 		in := lanes[name]
 		if in == nil {
 			in = &LaneInfo{LaneKey: name.LaneKey, RowID: name.RowID, State: laneWriting.String()}
 			lanes[name] = in
 		}
 		in.Unwritten++
-		if since, there := first[name]; !there || o.since.Before(since) {
-			first[name] = o.since
-			in.Head, in.Attempts, in.RetryCount, in.Error = o.ID, o.row.attempts, o.row.RetryCount, o.refusal
+		if since, there := first[name]; !there || o.Since.Before(since) {
+			first[name] = o.Since
+			in.Head, in.Attempts, in.RetryCount, in.Error = o.ID, o.Of.row.attempts, o.Of.row.RetryCount, o.Refusal
 		}
 	}
 
@@ -192,16 +156,16 @@ func (c *core) unwrittenLanes() map[LaneName]*LaneInfo {
 // eachRefusedOutcome iterates over the outcomes that the store has refused.
 func (c *core) eachRefusedOutcome() iter.Seq[*outcome] {
 	return func(yield func(*outcome) bool) {
-		if c.outcomes.refused == 0 {
+		if c.outcomes.Refused() == 0 {
 			return
 		}
-		for o := range c.unwrittenOutcomes() {
-			if o.tries > 0 && !yield(o) {
+		for o := range c.outcomes.All() {
+			if o.WasRefused() && !yield(o) {
 				return
 			}
 		}
 		for p := range c.spills.all() {
-			if o := p.row.pendingOutcome; o != nil && o.tries > 0 && !yield(o) {
+			if o := p.row.pendingOutcome; o != nil && o.WasRefused() && !yield(o) {
 				return
 			}
 		}

@@ -74,7 +74,7 @@ func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) 
 		case c.lanes[l.name] != l || l.onHold() && !l.headRequested || !c.belowReloadMark(l):
 		case len(c.reloading) == limit || c.shrinking[l]:
 			c.queueReload(l)
-		case c.tableLock(l.name.Outbox) != nil, len(l.rows) == 0 && !c.needsLanes(l.receiver):
+		case c.outcomes.TableLocked(l.name.Outbox), len(l.rows) == 0 && !c.needsLanes(l.receiver):
 			c.queueReload(l)
 			c.evictIdleLane(l)
 		default:
@@ -195,9 +195,9 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 // not written. A spilled copy from before belongs to them.
 func (c *core) findRequeuedUnwritten() map[store.Ref]*row {
 	rows := map[store.Ref]*row{}
-	for o := range c.unwrittenOutcomes() {
-		if o.row.requeued && o.row.Seq == 0 && o.Status.Settled() {
-			rows[o.Ref] = o.row
+	for o := range c.outcomes.All() {
+		if o.Of.row.requeued && o.Of.row.Seq == 0 && o.Status.Settled() {
+			rows[o.Ref] = o.Of.row
 		}
 	}
 	return rows

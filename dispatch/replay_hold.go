@@ -94,8 +94,8 @@ func (c *core) inFlightRows(key store.LaneKey, lanes []*lane) iter.Seq[*row] {
 				}
 			}
 		}
-		for o := range c.unwrittenOutcomes() {
-			if o.Outbox == key.Outbox && o.Status.Settled() && o.row.Lane() == key && !yield(o.row) {
+		for o := range c.outcomes.All() {
+			if o.Outbox == key.Outbox && o.Status.Settled() && o.Of.row.Lane() == key && !yield(o.Of.row) {
 				return
 			}
 		}

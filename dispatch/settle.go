@@ -3,9 +3,19 @@ package dispatch
 import (
 	"time"
 
+	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
+
+// outcome is a row's outcome on its way to the store.
+type outcome = pending.Outcome[owner]
+
+// owner is the row of an outcome.
+type owner struct {
+	row  *row
+	lane *lane // waits for the write; nil if it went on
+}
 
 // answered handles the result of a request.
 func (c *core) answered(req *request, res *sink.Result, now time.Time) {
@@ -197,7 +207,7 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 	if !rw.claimed.IsZero() {
 		o.Txn = 0 // the claim found the row: if it is missing now, it is gone
 	}
-	c.enqueue(outcome{Outcome: o, row: rw, lane: l})
+	c.enqueue(outcome{Outcome: o, Of: owner{rw, l}})
 	if l != nil {
 		l.state, l.inFlight = laneWriting, 1
 		c.unclaimLane(l)
@@ -207,7 +217,7 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 // enqueue queues an outcome, or the delete of a spilled row without one. While the row is
 // being spilled the outcome waits, because the spilled copy must not outlive the row.
 func (c *core) enqueue(o outcome) {
-	rw := o.row
+	rw := o.Of.row
 	switch {
 	case rw.spilling:
 		late := o // keeps o itself off the heap
@@ -221,48 +231,52 @@ func (c *core) enqueue(o outcome) {
 				c.copies.settle(rw)
 			}
 		}
-		c.queueOutcome(o)
+		c.outcomes.Add(o)
 	}
 }
 
 // nextOutcomes returns at most limit outcomes to write. The caller reports them to written.
 // Only one such batch is in flight. An outcome that the store refused before is written
 // alone.
-func (c *core) nextOutcomes(limit int) []outcome { return c.outcomes.next(limit) }
+func (c *core) nextOutcomes(limit int) []outcome { return c.outcomes.Next(limit) }
 
 // written handles the results of the batch of nextOutcomes. A row found settled or gone is
 // done, whatever its outcome. A deferred outcome is retried later, and a lane that waits
 // for it keeps waiting.
 func (c *core) written(results []store.SettleResult, now time.Time) {
-	batch := c.outcomes.written()
+	batch := c.outcomes.Written()
 	for i := range batch {
 		o := &batch[i]
 		final := o.Status.Settled() || results[i] != store.Written
 		if !results[i].NeedsRetry() {
-			c.clearRefused(o)
+			if o.WasRefused() && o.Of.lane != nil {
+				o.Of.lane.refusal = ""
+			}
 			switch {
 			case o.SpilledSeq != 0:
 				c.recordSpilledWrite(o, final)
-			case o.row.spilled && o.Status.Settled(): // its copy was found meanwhile
-				c.deleteSpilled(o.row)
+			case o.Of.row.spilled && o.Status.Settled(): // its copy was found meanwhile
+				c.deleteSpilled(o.Of.row)
 			}
 		}
-		switch {
-		case c.outcomes.deferEarly(o, results[i], now), c.deferLocked(o, results[i], now):
-		case results[i] == store.Refused:
-			c.deferRefused(o, now)
-		case o.lane == nil && o.Status == store.Pending:
-			c.unclaimed(o.row, now) // the row stays in its lane, unsettled
-		case o.lane == nil:
-			c.drop(o.row)
+		switch step := c.outcomes.Handle(o, results[i], now); {
+		case step == pending.Refused:
+			c.recordRefusal(o, now)
+		case step == pending.TableLocked:
+			c.setAside(o.Outbox)
+		case step == pending.Deferred:
+		case o.Of.lane == nil && o.Status == store.Pending:
+			c.unclaimed(o.Of.row, now) // the row stays in its lane, unsettled
+		case o.Of.lane == nil:
+			c.drop(o.Of.row)
 		case final:
 			c.finishHead(o, results[i], now)
 		default:
-			c.wait(o.lane, later(o.lane.wakeAt, now))
+			c.wait(o.Of.lane, later(o.Of.lane.wakeAt, now))
 		}
 	}
 
-	c.outcomes.recycle(batch)
+	c.outcomes.Recycle(batch)
 }
 
 // recordSpilledWrite records that the outcome of a spilled row is written. If the outcome
@@ -271,22 +285,22 @@ func (c *core) recordSpilledWrite(o *outcome, final bool) {
 	switch {
 	case o.Status.Settled():
 		c.spilledDeleted(store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
-		o.row.spilled = false
-	case final && o.lane != nil: // found settled or gone
-		c.deleteSpilled(o.row)
+		o.Of.row.spilled = false
+	case final && o.Of.lane != nil: // found settled or gone
+		c.deleteSpilled(o.Of.row)
 	}
 }
 
 // finishHead moves a lane past its settled or deleted head, unless the head blocks it.
 func (c *core) finishHead(o *outcome, result store.SettleResult, now time.Time) {
-	l := o.lane
-	if o.row.requeuedInFlight {
-		o.row.resetFailed()
-		o.row.Txn = 0 // it was visible: unwritten claims check it again
-		c.release(l)  // its claim finds the current status
+	l := o.Of.lane
+	if o.Of.row.requeuedInFlight {
+		o.Of.row.resetFailed()
+		o.Of.row.Txn = 0 // it was visible: unwritten claims check it again
+		c.release(l)     // its claim finds the current status
 		return
 	}
-	c.drop(o.row)
+	c.drop(o.Of.row)
 	if o.Block != nil && result != store.WasGone {
 		c.block(l, o.Block)
 	}

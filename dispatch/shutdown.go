@@ -13,8 +13,7 @@ import (
 // the store refuses or whose table is locked do not count. Early outcomes do, because their
 // rows become visible soon.
 func (c *core) drained() bool {
-	return len(c.spills.writing) == 0 && c.requests.claiming+c.requests.sending == 0 &&
-		c.outcomes.len()+c.outcomes.early+c.replayDone.len() == 0
+	return len(c.spills.writing)+c.requests.claiming+c.requests.sending+c.replayDone.len() == 0 && !c.outcomes.Busy()
 }
 
 // end starts no new run and gives back every claimed row that is not in a request. Replayed
@@ -43,14 +42,14 @@ func (c *core) end() {
 		c.withdrawJob(id)
 	}
 
-	n := len(c.outcomes.waiting)
+	n := len(c.outcomes.Waiting())
 	for _, l := range c.lanes {
 		if l.state != laneClaiming && l.state != laneSending {
 			c.unclaimLane(l)
 		}
 	}
 
-	slices.SortFunc(c.outcomes.waiting[n:], func(a, b outcome) int { // map order is random
+	slices.SortFunc(c.outcomes.Waiting()[n:], func(a, b outcome) int { // map order is random
 		return cmp.Or(strings.Compare(a.Outbox, b.Outbox), strings.Compare(a.ID, b.ID))
 	})
 }
@@ -76,7 +75,7 @@ func (c *core) unclaim(rw *row) {
 		return
 	}
 	rw.claimed = time.Time{}
-	c.queueOutcome(outcome{row: rw, Outcome: store.Outcome{
+	c.outcomes.Add(outcome{Of: owner{row: rw}, Outcome: store.Outcome{
 		Ref: rw.Ref, Status: store.Pending, RetryCount: rw.RetryCount,
 	}})
 }

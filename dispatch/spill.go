@@ -236,7 +236,7 @@ func (c *core) deleteSpilled(rw *row) {
 	case rw.spilled:
 		c.copies.delete(rw)
 	case rw.spilling:
-		rw.pendingOutcome = &outcome{row: rw}
+		rw.pendingOutcome = &outcome{Of: owner{row: rw}}
 	}
 }
 

@@ -64,7 +64,7 @@ func (c *core) evictLane(l *lane) {
 // evictIdleLane evicts a lane that has nothing in memory and need not be reloaded now.
 func (c *core) evictIdleLane(l *lane) {
 	if l.state == laneIdle && l.hasSpilled && len(l.rows)+len(l.unspillableTail) == 0 && l.spilling == 0 && !c.isRowLanePool(l) &&
-		(c.tableLock(l.name.Outbox) != nil || !c.needsLanes(l.receiver)) {
+		(c.outcomes.TableLocked(l.name.Outbox) || !c.needsLanes(l.receiver)) {
 		c.evictLane(l)
 	}
 }
@@ -110,7 +110,7 @@ func (c *core) queueSpilledLanes(limit int) {
 	c.reloadTurn++
 	for i := range c.spilledLanes {
 		s := c.spilledLanes[(c.reloadTurn+i)%len(c.spilledLanes)]
-		if c.tableLock(s.outbox) != nil {
+		if c.outcomes.TableLocked(s.outbox) {
 			continue
 		}
 		to := c.receiver(s.kind)

@@ -134,14 +134,14 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 
 	var vanished []*store.Item
 	for i := range batch {
-		batch[i].maybeWritten = batch[i].maybeWritten || unsure
-		unsure := batch[i].maybeWritten
+		batch[i].MaybeWritten = batch[i].MaybeWritten || unsure
+		unsure := batch[i].MaybeWritten
 		if results[i] == store.WasGone && !unsure {
-			vanished = append(vanished, &batch[i].row.Item)
+			vanished = append(vanished, &batch[i].Of.row.Item)
 		}
 		// After a try whose answer was lost, a settled row was settled by us.
 		if results[i] == store.Written || unsure && !results[i].NeedsRetry() {
-			d.obs.Settled(&batch[i].row.Item, &batch[i].Outcome)
+			d.obs.Settled(&batch[i].Of.row.Item, &batch[i].Outcome)
 		}
 	}
 
@@ -152,11 +152,11 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	d.mu.Lock()
 
 	for i := range batch {
-		if results[i] == store.WasSettled && !batch[i].maybeWritten {
+		if results[i] == store.WasSettled && !batch[i].MaybeWritten {
 			batch[i].Block = nil // another session settled it
 		}
 		if results[i] == store.Refused {
-			batch[i].refusal = refusals[batch[i].Ref]
+			batch[i].Refusal = refusals[batch[i].Ref]
 		}
 	}
 

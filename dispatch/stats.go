@@ -66,11 +66,11 @@ func (c *core) stats() Stats {
 		}
 	}
 
-	for o := range c.unwrittenOutcomes() {
+	for o := range c.outcomes.All() {
 		// Its lane has gone on without it. Rows whose claim is given back have left memory
 		// or are still in their lane.
-		if o.lane == nil && o.Status.Settled() {
-			see(o.row)
+		if o.Of.lane == nil && o.Status.Settled() {
+			see(o.Of.row)
 		}
 	}
 
