@@ -14,33 +14,63 @@ package dispatch
 // one row, even if the buffer has fewer bytes per row.
 const freeTextBytes = 1 << 10
 
-// countIn adds a row to the counts.
-func (c *core) countIn(rw *row) {
-	c.rows++
-	share := max(freeTextBytes, c.cfg.BufferBytes/int64(max(1, c.cfg.BufferRows)))
-	rw.extraWeight = int(int64(rw.TextBytes()) / share)
-	if rw.reloaded {
-		c.extraReloaded += rw.extraWeight
-	} else {
-		c.extraWeight += rw.extraWeight
-	}
-	c.bytes += int64(len(rw.Payload))
-	c.shedPayload(rw)
+// account is the limit that a live row in memory counts against. Reloaded rows have their
+// own, so that they and rows from the log never crowd each other out.
+//
+//	From       Event                                                       To
+//	uncounted  the log, a table or an operator brings the row              buffered
+//	uncounted  the row is reloaded                                         reloaded
+//	buffered,  the row is spilled and in no lane: it only waits until its  detached
+//	reloaded   table accepts its outcome
+//	any        the row is done or leaves memory                            uncounted
+type account uint8
+
+const (
+	uncounted account = iota
+	buffered          // against BufferRows
+	reloaded          // against half of BufferRows
+	detached          // with the refused outcomes; see tooManyUnwritten
+	accounts
+)
+
+// memory counts the live rows in memory.
+type memory struct {
+	rows, weight [accounts]int
+	bytes        int64 // payloads in memory
+	largeBytes   int64 // payloads of large requests in flight
 }
 
-// clearExtraWeight removes a row's additional weight from the counts.
-func (c *core) clearExtraWeight(rw *row) {
-	if rw.reloaded {
-		c.extraReloaded -= rw.extraWeight
-	} else {
-		c.extraWeight -= rw.extraWeight
+// move moves a row to another account. weight is the additional row count of rows with long
+// texts, which count while they are in a lane.
+func (m *memory) move(rw *row, to account) {
+	m.rows[rw.account]--
+	m.weight[rw.account] -= rw.weight
+	if to == uncounted || to == detached {
+		rw.weight = 0
 	}
-	rw.extraWeight = 0
+	rw.account = to
+	m.rows[to]++
+	m.weight[to] += rw.weight
+}
+
+// total is the number of rows in lanes or with an unwritten outcome.
+func (m *memory) total() int { return m.rows[buffered] + m.rows[reloaded] + m.rows[detached] }
+
+// used is how much of its limit an account uses, in rows.
+func (m *memory) used(by account) int { return m.rows[by] + m.weight[by] }
+
+// countIn counts a row that enters memory.
+func (c *core) countIn(rw *row, to account) {
+	share := max(freeTextBytes, c.cfg.BufferBytes/int64(max(1, c.cfg.BufferRows)))
+	rw.weight = int(int64(rw.TextBytes()) / share)
+	c.memory.move(rw, to)
+	c.memory.bytes += int64(len(rw.Payload))
+	c.shedPayload(rw)
 }
 
 // shedPayload drops the payload of a waiting row if the buffer exceeds its bytes.
 func (c *core) shedPayload(rw *row) {
-	if c.bytes > c.cfg.BufferBytes && rw.job == nil {
+	if c.memory.bytes > c.cfg.BufferBytes && rw.job == nil {
 		c.dropPayload(rw)
 	}
 }
@@ -54,7 +84,7 @@ func (c *core) shedPayloads(r *run) {
 
 // dropPayload drops the payload of a live row from memory.
 func (c *core) dropPayload(rw *row) {
-	c.bytes -= int64(len(rw.Payload))
+	c.memory.bytes -= int64(len(rw.Payload))
 	rw.Payload = nil
 }
 
@@ -76,7 +106,7 @@ func (c *core) largeSize(rw *row) int64 {
 // fitsLarge reports whether a request with this row alone may begin.
 func (c *core) fitsLarge(rw *row) bool {
 	n := c.largeSize(rw)
-	return n == 0 || c.largeBytes == 0 || c.largeBytes+n <= c.cfg.BufferBytes
+	return n == 0 || c.memory.largeBytes == 0 || c.memory.largeBytes+n <= c.cfg.BufferBytes
 }
 
 // waitsForLarge reports whether a lane must wait for large rows that are in flight or
@@ -102,13 +132,13 @@ func (c *core) nextLarge() *request {
 func (c *core) reserveLarge(req *request) {
 	if req.size() == 1 {
 		req.largeBytes = c.largeSize(req.runs[0].rows[0])
-		c.largeBytes += req.largeBytes
+		c.memory.largeBytes += req.largeBytes
 	}
 }
 
 // releaseLarge returns the share once the payloads are no longer needed.
 func (c *core) releaseLarge(req *request) {
-	c.largeBytes -= req.largeBytes
+	c.memory.largeBytes -= req.largeBytes
 	req.largeBytes = 0
 }
 

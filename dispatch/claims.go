@@ -264,7 +264,7 @@ func (c *core) setPayload(rw *row, payload []byte) {
 	if payload == nil {
 		return
 	}
-	c.bytes += int64(len(payload) - len(rw.Payload))
+	c.memory.bytes += int64(len(payload) - len(rw.Payload))
 	rw.Payload, rw.PayloadSize = payload, len(payload)
 }
 

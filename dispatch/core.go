@@ -27,10 +27,7 @@ type core struct {
 	lastOrder    uint64      // orders ready lanes
 	outcomes     pending.Queue[owner]
 
-	// spillEnabled allows spilling. detachedRows counts spilled rows in no lane whose
-	// outcome the table refuses; see refused_outcome.go.
-	spillEnabled bool
-	detachedRows int
+	spillEnabled bool // rows with a refused outcome may be spilled
 
 	lockedLanes map[string]*lockedLanes // by outbox whose table is locked
 
@@ -42,10 +39,8 @@ type core struct {
 	requeuedUnwritten map[store.Ref]*row // set while reloaded rows are added
 	spilledLanes      []*spilledLaneSet
 	reloadTurn        int          // counts reloads, so that each kind comes first in turn
-	unspillableRows   int          // in memory because the store refuses them
 	reloadQueue       fifo[*lane]  // waiting to be reloaded
 	reloading         []laneReload // being reloaded
-	reloadedRows      int          // in memory after a reload
 	evictedAt         time.Time    // last eviction that made room for reloads
 
 	// jobs are the replays with rows in memory. replayDone are their finished rows, until
@@ -68,14 +63,8 @@ type core struct {
 	// leftSinceWatch holds rows that left their lanes since trackSettled; nil if off.
 	leftSinceWatch map[store.Ref]bool
 
-	doneRows   int64 // total of finished rows
-	rows       int   // in lanes or with an unwritten outcome
-	bytes      int64 // their payloads in memory
-	largeBytes int64 // payloads of large requests in flight
-
-	// extraWeight is the additional row count of rows with long texts; extraReloaded is the
-	// same for reloaded rows.
-	extraWeight, extraReloaded int
+	doneRows int64 // total of finished rows
+	memory   memory
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
@@ -96,7 +85,7 @@ func (c *core) append(items []store.Item, t Ticket) {
 			continue
 		}
 		rw := &row{Item: items[i], ticket: t}
-		c.countIn(rw)
+		c.countIn(rw, buffered)
 		if l == nil {
 			l = c.lane(name)
 		}
@@ -153,7 +142,7 @@ func (c *core) insertFront(items []store.Item) {
 
 // admit counts a row and returns its lane.
 func (c *core) admit(rw *row) *lane {
-	c.countIn(rw)
+	c.countIn(rw, buffered)
 	l := c.lane(c.laneNameOf(&rw.Item))
 	l.internName(rw)
 	return l

@@ -28,13 +28,13 @@ const (
 // change of a test.
 
 // heldRows is the number of rows that the core counts.
-func (c *core) heldRows() int { return c.rows }
+func (c *core) heldRows() int { return c.memory.total() }
 
 // heldBytes is the payload that the core counts.
-func (c *core) heldBytes() int64 { return c.bytes }
+func (c *core) heldBytes() int64 { return c.memory.bytes }
 
 // largeInFlight is the payload of large requests in flight that the core counts.
-func (c *core) largeInFlight() int64 { return c.largeBytes }
+func (c *core) largeInFlight() int64 { return c.memory.largeBytes }
 
 // inFlightCounts are the counts of claims, requests, and requests with replayed rows.
 func (c *core) inFlightCounts() (claiming, sending, replaying int) {
@@ -153,14 +153,14 @@ func (c *core) beingSpilled() int   { return len(c.spills.writing) }
 type spillCounts struct{ spilled, direct, unspillable, reloaded, detached int }
 
 func (c *core) spillCounts() spillCounts {
-	return spillCounts{c.copies.rows, c.spills.direct, c.unspillableRows, c.reloadedRows, c.detachedRows}
+	return spillCounts{c.copies.rows, c.spills.direct, c.spills.refused, c.memory.rows[reloaded], c.memory.rows[detached]}
 }
 
-func (rw *row) isSpilled() bool     { return rw.spilled }
-func (rw *row) isSpilling() bool    { return rw.spilling }
-func (rw *row) isUnspillable() bool { return rw.unspillable }
-func (rw *row) isReloaded() bool    { return rw.reloaded }
-func (rw *row) isDetached() bool    { return rw.detached }
+func (rw *row) isSpilled() bool     { return rw.copy == copyStored }
+func (rw *row) isSpilling() bool    { return rw.copy == copyWriting }
+func (rw *row) isUnspillable() bool { return rw.copy == copyRefused }
+func (rw *row) isReloaded() bool    { return rw.account == reloaded }
+func (rw *row) isDetached() bool    { return rw.account == detached }
 func (rw *row) isUnclaiming() bool  { return rw.unclaiming }
 
 // isSettling reports whether the outcome or the delete of a spilled row is in flight.

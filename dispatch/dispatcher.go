@@ -254,7 +254,7 @@ func (d *Dispatcher) wakeWorkers() {
 	d.notifySpill()
 	write, record, changed := len(d.core.outcomes.Waiting()) > 0, len(d.core.replayDone.waiting) > 0, d.core.takeReplayChanged()
 	_, _, locked := d.core.outcomes.NextTable()
-	cleared := d.unspillableReported && d.core.unspillableRows == 0
+	cleared := d.unspillableReported && d.core.spills.refused == 0
 	if cleared {
 		d.unspillableReported = false
 	}

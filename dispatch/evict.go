@@ -39,10 +39,8 @@ func (c *core) spillExcess(others bool) {
 	}
 }
 
-// bufferedRows is the number of rows that count against the buffer. Reloaded rows have
-// their own limit, so that they and rows from the log never crowd each other out. Rows
-// whose outcome is refused do not count; tooManyUnwritten limits them.
-func (c *core) bufferedRows() int { return c.rows - c.reloadedRows - c.detachedRows + c.extraWeight }
+// bufferedRows is the number of rows that count against the buffer.
+func (c *core) bufferedRows() int { return c.memory.used(buffered) }
 
 // spillForLog spills the rows that keep the checkpoint from advancing: rows of lanes that
 // do not move, or of all lanes, and rows with a deferred outcome. The rows stay in memory
@@ -92,7 +90,7 @@ func (c *core) spillCandidates(others bool) []*lane {
 	var lanes []*lane
 	ranks := map[*lane]int{}
 	for _, l := range c.lanes {
-		if c.shrinking[l] || l.reloading || len(l.rows) == 0 || l.allReloaded() || l.rows[len(l.rows)-1].unspillable {
+		if c.shrinking[l] || l.reloading || len(l.rows) == 0 || l.allReloaded() || l.rows[len(l.rows)-1].copy == copyRefused {
 			continue
 		}
 		if r := rank(l); others || r == 0 {
@@ -195,7 +193,7 @@ func (rw *row) pinned() bool {
 // pinnedRows is how many leading rows stay in memory while the lane shrinks.
 func (l *lane) pinnedRows() int {
 	for i, rw := range slices.Backward(l.rows) {
-		if i < max(l.keepRows, l.inFlight) || rw.pinned() || !rw.spilled && !rw.spilling {
+		if i < max(l.keepRows, l.inFlight) || rw.pinned() || rw.copy != copyStored && rw.copy != copyWriting {
 			return i + 1
 		}
 	}
@@ -205,7 +203,7 @@ func (l *lane) pinnedRows() int {
 // spillingInMemory reports whether rows in memory are being spilled. Rows spilled behind
 // them do not count, because such rows may keep coming.
 func (l *lane) spillingInMemory() bool {
-	return slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.spilling })
+	return slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.copy == copyWriting })
 }
 
 // leavingRows is how many rows leave memory while the lane shrinks.

@@ -48,21 +48,16 @@ type row struct {
 	// requeued: the row was reset to PENDING after FAILED.
 	requeued bool
 
-	// spilled: the row is in the spilled rows of the store. spilling: it is being written
-	// there, and pendingOutcome waits for that write.
-	spilled, spilling bool
-	pendingOutcome    *outcome
+	// copy is the state of its spilled copy. pendingOutcome waits while it is written.
+	copy           copyState
+	pendingOutcome *outcome
 
-	// unspillable: the store refuses to spill the row.
-	unspillable bool
+	// unclaiming: its claim is being given back so that it may leave memory.
+	unclaiming bool
 
-	// reloaded: the row was read back from the store. unclaiming: its claim is being given
-	// back so that it may leave memory. detached: it is spilled and in no lane, because the
-	// table refuses its outcome.
-	reloaded, unclaiming, detached bool
-
-	// extraWeight is how many additional rows it counts as, because its texts are long.
-	extraWeight int
+	// account is the limit it counts against, as one row and weight more.
+	account account
+	weight  int
 
 	// done: delivered, or found settled or gone; it leaves the lane.
 	done bool

@@ -64,7 +64,7 @@ func (c *core) waitingKeepRows() int {
 }
 
 func (c *core) excludedLanes(outbox string) (lanes []store.LaneKey) {
-	keeps, room := c.waitingKeepRows(), max(c.cfg.BufferRows-c.rows-c.extraWeight-c.extraReloaded, c.cfg.APIBatchSize)
+	keeps, room := c.waitingKeepRows(), max(c.cfg.BufferRows-c.memory.used(buffered)-c.memory.used(reloaded)-c.memory.used(detached), c.cfg.APIBatchSize)
 	for _, l := range c.lanes {
 		switch {
 		case l.name.Outbox != outbox || c.isRowLane(l):
@@ -104,7 +104,7 @@ func (c *core) unload(outbox string) (some bool) {
 			keep = 0
 		}
 		for i, rw := range slices.Backward(l.rows) {
-			if rw.skip != nil || rw.spilled || rw.spilling {
+			if rw.skip != nil || rw.copy == copyStored || rw.copy == copyWriting {
 				keep = max(keep, i+1)
 				break
 			}

@@ -54,10 +54,10 @@ func (l *lane) setRefusal(reason string, now time.Time) {
 func (c *core) spillUnwritten(o *outcome) {
 	rw := o.Of.row
 	switch {
-	case o.Of.lane == nil && o.Status == store.Pending, rw.spilling:
-	case rw.spilled && o.Of.lane == nil:
+	case o.Of.lane == nil && o.Status == store.Pending, rw.copy == copyWriting:
+	case rw.copy == copyStored && o.Of.lane == nil:
 		c.detachRow(rw)
-	case rw.spilled || rw.unspillable || rw.Seq == 0 || c.ended || !c.spillEnabled:
+	case rw.copy != noCopy || rw.Seq == 0 || c.ended || !c.spillEnabled:
 		c.dropPayload(rw)
 	default:
 		if o.Status.Settled() {
@@ -67,7 +67,7 @@ func (c *core) spillUnwritten(o *outcome) {
 			c.queueSpill(o.Of.lane, rw, true)
 			return
 		}
-		rw.spilling = true
+		c.setCopy(rw, copyWriting)
 		c.spills.add(pendingSpill{row: rw, copied: true})
 	}
 }
@@ -75,12 +75,7 @@ func (c *core) spillUnwritten(o *outcome) {
 // detachRow removes from the buffer a spilled row with a deferred outcome and no lane.
 func (c *core) detachRow(rw *row) {
 	c.dropPayload(rw)
-	c.clearExtraWeight(rw)
-	c.clearReloaded(rw)
-	if !rw.detached {
-		rw.detached = true
-		c.detachedRows++
-	}
+	c.memory.move(rw, detached)
 }
 
 // requeueOutcome queues a deferred outcome again. Its row may have been spilled since.

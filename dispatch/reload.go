@@ -113,7 +113,7 @@ const evictInterval = 10 * time.Millisecond
 // reloadRoom returns how many rows may be reloaded. It evicts reloaded rows of lanes that
 // do not move to make room for others.
 func (c *core) reloadRoom(now time.Time) int {
-	room := max(1, c.cfg.BufferRows/2) - c.reloadedRows - c.extraReloaded
+	room := max(1, c.cfg.BufferRows/2) - c.memory.used(reloaded)
 	if room > 0 || now.Sub(c.evictedAt) < evictInterval {
 		return room
 	}
@@ -129,13 +129,13 @@ func (c *core) reloadRoom(now time.Time) int {
 		}
 	}
 
-	return max(1, c.cfg.BufferRows/2) - c.reloadedRows - c.extraReloaded
+	return max(1, c.cfg.BufferRows/2) - c.memory.used(reloaded)
 }
 
 // allReloaded reports whether all rows of the lane in memory are reloaded ones. The first
 // and the last row decide it.
 func (l *lane) allReloaded() bool {
-	return len(l.rows) > 0 && l.rows[0].reloaded && l.rows[len(l.rows)-1].reloaded
+	return len(l.rows) > 0 && l.rows[0].account == reloaded && l.rows[len(l.rows)-1].account == reloaded
 }
 
 // lastSeq is the seq of the last row of the lane that is or was in memory.
@@ -220,7 +220,7 @@ func (c *core) appendReloaded(l *lane, items []store.Item) {
 			l.reloadedUpTo = items[i].Seq
 			continue
 		}
-		if l.matchRequeued(&items[i]) {
+		if c.matchRequeued(l, &items[i]) {
 			continue
 		}
 		rw := c.admitReloaded(&items[i])
@@ -243,7 +243,7 @@ func (l *lane) mergeTail(before store.Seq) {
 
 // matchRequeued reports whether a reloaded row is one of the requeued rows at the head of
 // the lane, and marks that row as spilled.
-func (l *lane) matchRequeued(it *store.Item) bool {
+func (c *core) matchRequeued(l *lane, it *store.Item) bool {
 	for _, rw := range l.rows {
 		if !rw.requeued {
 			return false
@@ -252,7 +252,8 @@ func (l *lane) matchRequeued(it *store.Item) bool {
 			continue
 		}
 		if rw.Seq == 0 {
-			rw.Seq, rw.spilled = it.Seq, true
+			rw.Seq = it.Seq
+			c.setCopy(rw, copyStored)
 		}
 		l.reloadedUpTo = max(l.reloadedUpTo, it.Seq)
 		return true
@@ -263,9 +264,8 @@ func (l *lane) matchRequeued(it *store.Item) bool {
 
 // admitReloaded counts a reloaded row.
 func (c *core) admitReloaded(it *store.Item) *row {
-	rw := &row{Item: *it, spilled: true, reloaded: true}
-	c.reloadedRows++
-	c.countIn(rw)
+	rw := &row{Item: *it, copy: copyStored}
+	c.countIn(rw, reloaded)
 	return rw
 }
 
@@ -279,7 +279,7 @@ func (c *core) reloadRowLanes(all *lane, items []store.Item) {
 			continue
 		}
 		if l := c.lanes[name]; l != nil {
-			l.matchRequeued(&items[i])
+			c.matchRequeued(l, &items[i])
 			continue
 		}
 		l := c.lane(name)
@@ -296,7 +296,8 @@ func (c *core) alreadyDone(it *store.Item) bool {
 	}
 	rw := c.requeuedUnwritten[it.Ref]
 	if rw != nil {
-		rw.Seq, rw.spilled = it.Seq, true
+		rw.Seq = it.Seq
+		c.setCopy(rw, copyStored)
 		c.copies.settling[ref] = true
 		delete(c.requeuedUnwritten, it.Ref)
 	}
@@ -310,7 +311,7 @@ func (c *core) cancelSpills(l *lane) {
 		return
 	}
 	for _, rw := range c.spills.cancel(l) {
-		rw.spilling = false
+		c.setCopy(rw, noCopy)
 		l.spilling--
 		l.rows = append(l.rows, rw)
 	}

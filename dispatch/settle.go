@@ -219,13 +219,13 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 func (c *core) enqueue(o outcome) {
 	rw := o.Of.row
 	switch {
-	case rw.spilling:
+	case rw.copy == copyWriting:
 		late := o // keeps o itself off the heap
 		rw.pendingOutcome = &late
 	case o.Status == 0:
 		c.deleteSpilled(rw)
 	default:
-		if rw.spilled {
+		if rw.copy == copyStored {
 			o.SpilledSeq = rw.Seq
 			if o.Status.Settled() {
 				c.copies.settle(rw)
@@ -255,7 +255,7 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 			switch {
 			case o.SpilledSeq != 0:
 				c.recordSpilledWrite(o, final)
-			case o.Of.row.spilled && o.Status.Settled(): // its copy was found meanwhile
+			case o.Of.row.copy == copyStored && o.Status.Settled(): // its copy was found meanwhile
 				c.deleteSpilled(o.Of.row)
 			}
 		}
@@ -285,7 +285,7 @@ func (c *core) recordSpilledWrite(o *outcome, final bool) {
 	switch {
 	case o.Status.Settled():
 		c.spilledDeleted(store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
-		o.Of.row.spilled = false
+		c.setCopy(o.Of.row, noCopy)
 	case final && o.Of.lane != nil: // found settled or gone
 		c.deleteSpilled(o.Of.row)
 	}

@@ -22,7 +22,7 @@ func (c *core) end() {
 	c.ended = true
 	for i := range c.spills.waiting { // the log or the table delivers them again
 		rw := c.spills.waiting[i].row
-		rw.spilling = false
+		c.setCopy(rw, noCopy)
 		if o := rw.pendingOutcome; o != nil {
 			rw.pendingOutcome = nil
 			c.enqueue(*o)

@@ -10,6 +10,40 @@ import (
 // lie behind them in the store, in seq order. New rows from the log are spilled too, until
 // the lane has no spilled rows left. A spilled row may have a copy in memory.
 
+// copyState is the state of a row's copy among the spilled rows of the store.
+//
+//	From         Event                                             To
+//	noCopy       the row is queued to be spilled                   copyWriting
+//	noCopy       a reload finds the copy of a requeued row         copyStored
+//	copyWriting  the spill is durable                              copyStored
+//	copyWriting  the store refuses the row                         copyRefused
+//	copyWriting  the spill is cancelled, because the lane has no   noCopy
+//	             spilled rows left or the core has ended
+//	copyRefused  a minute has passed, or the row leaves memory     noCopy
+//	copyStored   the row's outcome is written and deletes it       noCopy
+//
+// For example, the outcome of a row waits while its copy is being written, because the copy
+// must not outlive the row.
+type copyState uint8
+
+const (
+	noCopy copyState = iota
+	copyWriting
+	copyStored
+	copyRefused
+)
+
+// setCopy sets the state of a row's copy.
+func (c *core) setCopy(rw *row, to copyState) {
+	if rw.copy == copyRefused {
+		c.spills.refused--
+	}
+	rw.copy = to
+	if to == copyRefused {
+		c.spills.refused++
+	}
+}
+
 // pendingSpill is a row on its way to the spilled rows of the store.
 type pendingSpill struct {
 	lane *lane // nil for a delivered row, which is in no lane
@@ -22,7 +56,8 @@ type pendingSpill struct {
 // spills holds the rows on their way to the store.
 type spills struct {
 	batches[pendingSpill]
-	direct int // rows that their lanes do not keep
+	direct  int // rows that their lanes do not keep
+	refused int // rows in memory that the store refuses to spill
 }
 
 func (s *spills) add(p pendingSpill) {
@@ -99,7 +134,7 @@ func (c *copies) deleted(ref store.SpilledRef) {
 }
 
 func (c *core) queueSpill(l *lane, rw *row, copied bool) {
-	rw.spilling = true
+	c.setCopy(rw, copyWriting)
 	l.spilling++
 	c.spills.add(pendingSpill{l, rw, copied})
 }
@@ -109,7 +144,7 @@ func (c *core) queueSpill(l *lane, rw *row, copied bool) {
 // finds them in their table again.
 func (c *core) spillRows(l *lane) {
 	for i, rw := range l.rows {
-		if i >= l.inFlight && rw.Seq != 0 && !rw.spilled && !rw.spilling && !rw.unspillable {
+		if i >= l.inFlight && rw.Seq != 0 && rw.copy == noCopy {
 			c.queueSpill(l, rw, true)
 		}
 	}
@@ -136,13 +171,12 @@ func (c *core) spillsWritten(refused []bool) {
 	var lanes []*lane
 	for i := range batch {
 		l, rw := batch[i].lane, batch[i].row
-		rw.spilling = false
 		switch {
 		case refused[i]:
 			delete(c.copies.settling, rw.spilledRef()) // there is no copy
 			c.keepUnspillable(&batch[i])
 		default:
-			rw.spilled = true
+			c.setCopy(rw, copyStored)
 			c.copies.rows++
 			rw.releaseTicket()
 			if !batch[i].copied {
@@ -155,7 +189,7 @@ func (c *core) spillsWritten(refused []bool) {
 			c.enqueue(*o)
 		}
 		if l == nil {
-			if rw.spilled {
+			if rw.copy == copyStored {
 				c.detachRow(rw)
 			}
 			continue
@@ -184,9 +218,9 @@ func (c *core) spillsWritten(refused []bool) {
 // keepUnspillable keeps a row in memory that the store refuses to spill. The row keeps its
 // place, and later rows of the lane are still spilled behind it.
 func (c *core) keepUnspillable(p *pendingSpill) {
-	if !p.row.done {
-		p.row.unspillable = true
-		c.unspillableRows++
+	c.setCopy(p.row, copyRefused)
+	if p.row.done {
+		c.setCopy(p.row, noCopy)
 	}
 	if !p.copied {
 		p.lane.unspillableTail = append(p.lane.unspillableTail, p.row)
@@ -196,7 +230,7 @@ func (c *core) keepUnspillable(p *pendingSpill) {
 // retryUnspillable allows another try to spill unspillable rows. Rows behind spilled ones
 // are queued at once.
 func (c *core) retryUnspillable() {
-	if c.unspillableRows == 0 || c.ended {
+	if c.spills.refused == 0 || c.ended {
 		return
 	}
 	for _, l := range c.lanesByAge() {
@@ -204,7 +238,7 @@ func (c *core) retryUnspillable() {
 			c.clearUnspillable(rw)
 		}
 		for _, rw := range l.unspillableTail {
-			if !rw.spilling {
+			if rw.copy != copyWriting {
 				c.clearUnspillable(rw)
 				c.queueSpill(l, rw, true)
 			}
@@ -215,27 +249,27 @@ func (c *core) retryUnspillable() {
 // evictTail evicts rows of the unspillable tail that are spilled by now.
 func (c *core) evictTail(l *lane) {
 	l.unspillableTail = slices.DeleteFunc(l.unspillableTail, func(rw *row) bool {
-		if rw.spilled {
+		spilled := rw.copy == copyStored
+		if spilled {
 			c.removeRow(rw)
 			l.spilledRows++
 		}
-		return rw.spilled
+		return spilled
 	})
 }
 
 func (c *core) clearUnspillable(rw *row) {
-	if rw.unspillable {
-		rw.unspillable = false
-		c.unspillableRows--
+	if rw.copy == copyRefused {
+		c.setCopy(rw, noCopy)
 	}
 }
 
 // deleteSpilled queues the delete of the spilled copy of a row found settled or gone.
 func (c *core) deleteSpilled(rw *row) {
 	switch {
-	case rw.spilled:
+	case rw.copy == copyStored:
 		c.copies.delete(rw)
-	case rw.spilling:
+	case rw.copy == copyWriting:
 		rw.pendingOutcome = &outcome{Of: owner{row: rw}}
 	}
 }
@@ -265,24 +299,10 @@ func (rw *row) releaseTicket() {
 
 // removeRow removes an unsettled row from memory.
 func (c *core) removeRow(rw *row) {
-	c.rows--
-	c.clearExtraWeight(rw)
 	c.clearUnspillable(rw)
-	c.clearReloaded(rw)
-	if rw.detached {
-		rw.detached = false
-		c.detachedRows--
-	}
+	c.memory.move(rw, uncounted)
 	c.dropPayload(rw)
 	if c.leftSinceWatch != nil {
 		c.leftSinceWatch[rw.Ref] = true
-	}
-}
-
-// clearReloaded stops counting a row as reloaded.
-func (c *core) clearReloaded(rw *row) {
-	if rw.reloaded {
-		rw.reloaded = false
-		c.reloadedRows--
 	}
 }

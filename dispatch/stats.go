@@ -35,7 +35,7 @@ func (d *Dispatcher) Stats() Stats {
 
 func (c *core) stats() Stats {
 	s := Stats{
-		Rows: c.rows, Spilled: c.copies.rows, Unspillable: c.unspillableRows, Bytes: c.bytes, InFlight: c.requests.claiming + c.requests.sending,
+		Rows: c.memory.total(), Spilled: c.copies.rows, Unspillable: c.spills.refused, Bytes: c.memory.bytes, InFlight: c.requests.claiming + c.requests.sending,
 		Lanes:        map[string]int{stateSpilled: 0, stateReplaying: 0, stateStalled: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
 		OpenBreakers: c.openBreakers(),
 	}
@@ -48,7 +48,7 @@ func (c *core) stats() Stats {
 	}
 	copies := 0 // spilled rows that are also in memory
 	see := func(rw *row) {
-		if rw.spilled {
+		if rw.copy == copyStored {
 			copies++
 		}
 		if since := rw.committedOrCaptured(); !since.IsZero() && (s.Oldest.IsZero() || since.Before(s.Oldest)) {
