@@ -183,10 +183,21 @@ func (c *core) isSpilledLane(outbox string, hash store.LaneHash) bool {
 	})
 }
 
-// finishedReplayRows returns the finished rows of jobs that are not yet recorded.
-func (c *core) finishedReplayRows() []finishedReplayRow {
-	return slices.Concat(c.replayDone.waiting, c.replayDone.writing)
+// lanesOfFinishedRows returns the lanes that wait until a finished row is recorded.
+func (c *core) lanesOfFinishedRows() (lanes []*lane) {
+	for d := range c.replayDone.all() {
+		if d.lane != nil {
+			lanes = append(lanes, d.lane)
+		}
+	}
+	return lanes
 }
+
+// unrecordedCount is the number of finished rows of jobs that are not yet recorded.
+func (c *core) unrecordedCount() int { return c.replayDone.len() }
+
+// jobID is the id of a job.
+func jobID(j *job) string { return j.id }
 
 // jobRows is the number of a job's rows in memory; 0 if the core does not know the job.
 func (c *core) jobRows(id string) int {

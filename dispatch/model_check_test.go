@@ -200,10 +200,6 @@ func (w *coreModel) laneQueues() map[*lane][]laneState {
 			put(laneWriting, outcomeLane(o))
 		}
 	}
-	for _, d := range c.finishedReplayRows() {
-		if d.lane != nil {
-			put(laneWriting, d.lane)
-		}
-	}
+	put(laneWriting, c.lanesOfFinishedRows()...)
 	return places
 }

@@ -54,7 +54,7 @@ func label(rw *row) string {
 	if rw.job == nil {
 		return rw.ID
 	}
-	return fmt.Sprintf("%s#%d", rw.job.id, rw.replayN)
+	return fmt.Sprintf("%s#%d", jobID(rw.job), rw.replayN)
 }
 
 func (w *coreModel) of(rw *row) *record { return w.row(label(rw)) }
@@ -130,7 +130,7 @@ func (w *coreModel) withdrawReplay(t *rapid.T) {
 	var ids []string
 	for _, req := range slices.Concat(w.sending, w.core.unsent()) {
 		if j := req.job(); j != nil {
-			ids = append(ids, j.id)
+			ids = append(ids, jobID(j))
 		}
 	}
 	if len(ids) == 0 && rapid.IntRange(0, 3).Draw(t, "seldom") == 0 {

@@ -364,7 +364,7 @@ func (y *spillModel) end(t *rapid.T) {
 			y.write(t)
 			y.written(t)
 		}
-		for len(y.core.finishedReplayRows()) > 0 {
+		for y.core.unrecordedCount() > 0 {
 			y.recordFinished(t)
 		}
 	}
