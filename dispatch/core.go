@@ -4,6 +4,7 @@ import (
 	"time"
 
 	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
+	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -43,17 +44,9 @@ type core struct {
 	reloading         []laneReload // being reloaded
 	evictedAt         time.Time    // last eviction that made room for reloads
 
-	// jobs are the replays with rows in memory. replayDone are their finished rows, until
-	// they are recorded.
-	jobs       map[string]*job
-	replayDone batches[finishedReplayRow]
-
-	// inFlightAtHold holds ungrouped rows that were in flight when a job held their lane.
-	inFlightAtHold map[store.LaneKey]map[*row]bool
-
-	// replayChanged is set when rows of a job left memory, or a lane was paused or resumed.
-	// awaitingQuiescence is set while a lane asked for is not yet quiescent.
-	replayChanged, awaitingQuiescence bool
+	jobs        replay.Jobs[owner] // the replays with rows in memory
+	holds       replay.Holds[*row] // of ungrouped rows with their own lanes
+	replayLanes map[LaneName]*lane
 
 	canPing bool // the sink supports requests without rows
 	toPing  fifo[*ping]
@@ -71,7 +64,7 @@ func newCore(cfg Config, limits func(kind string) sink.Limits, random func() flo
 	return &core{
 		cfg: cfg, limits: limits, random: random, lanes: map[LaneName]*lane{}, blockedLanes: map[store.Ref]*lane{},
 		shrinking: map[*lane]bool{}, copies: copies{settling: map[store.SpilledRef]bool{}},
-		outcomes: pending.NewQueue[owner](visibilityWait), lockedLanes: map[string]*lockedLanes{}, jobs: map[string]*job{}, inFlightAtHold: map[store.LaneKey]map[*row]bool{},
+		outcomes: pending.NewQueue[owner](visibilityWait), lockedLanes: map[string]*lockedLanes{}, jobs: replay.NewJobs[owner](), holds: replay.NewHolds[*row](), replayLanes: map[LaneName]*lane{},
 	}
 }
 

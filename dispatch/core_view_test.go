@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
+	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -185,38 +186,45 @@ func (c *core) isSpilledLane(outbox string, hash store.LaneHash) bool {
 
 // lanesOfFinishedRows returns the lanes that wait until a finished row is recorded.
 func (c *core) lanesOfFinishedRows() (lanes []*lane) {
-	for d := range c.replayDone.all() {
-		if d.lane != nil {
-			lanes = append(lanes, d.lane)
+	for d := range c.jobs.Results() {
+		if d.Of.lane != nil {
+			lanes = append(lanes, d.Of.lane)
 		}
 	}
 	return lanes
 }
 
 // unrecordedCount is the number of finished rows of jobs that are not yet recorded.
-func (c *core) unrecordedCount() int { return c.replayDone.len() }
+func (c *core) unrecordedCount() int { return c.jobs.Unrecorded() }
+
+// nextReplayDone and takeReplayChanged drive the jobs.
+func (c *core) nextReplayDone(limit int) (id string, done []store.FinishedRow) {
+	return c.jobs.Next(limit)
+}
+func (c *core) takeReplayChanged() bool { return c.jobs.TakeChanged() }
 
 // jobID is the id of a job.
-func jobID(j *job) string { return j.id }
+func jobID(j *replay.Job) string { return j.ID() }
 
 // jobRows is the number of a job's rows in memory; 0 if the core does not know the job.
 func (c *core) jobRows(id string) int {
-	if j := c.jobs[id]; j != nil {
-		return len(j.rows)
-	}
-	return 0
+	rows, _, _ := c.jobs.Load(id)
+	return rows
 }
 
 // replayLoad is the load of a job, in total and by lane.
 func (c *core) replayLoad(id string) (load JobLoad, byLane map[store.LaneKey]int) {
-	if j := c.jobs[id]; j != nil {
-		return JobLoad{Rows: len(j.rows), Bytes: j.bytes}, j.byLane
-	}
-	return load, nil
+	load.Rows, load.Bytes, byLane = c.jobs.Load(id)
+	return load, byLane
 }
 
 // jobCount is the number of jobs with rows in memory.
-func (c *core) jobCount() int { return len(c.jobs) }
+func (c *core) jobCount() (n int) {
+	for range c.jobs.All() {
+		n++
+	}
+	return n
+}
 
 // heldLaneCount is the number of keys whose rows in flight a replay waits for.
-func (c *core) heldLaneCount() int { return len(c.inFlightAtHold) }
+func (c *core) heldLaneCount() int { return c.holds.Len() }

@@ -252,7 +252,7 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 func (d *Dispatcher) wakeWorkers() {
 	d.mu.Lock()
 	d.notifySpill()
-	write, record, changed := len(d.core.outcomes.Waiting()) > 0, len(d.core.replayDone.waiting) > 0, d.core.takeReplayChanged()
+	write, record, changed := len(d.core.outcomes.Waiting()) > 0, d.core.jobs.Waiting() > 0, d.core.jobs.TakeChanged()
 	_, _, locked := d.core.outcomes.NextTable()
 	cleared := d.unspillableReported && d.core.spills.refused == 0
 	if cleared {

@@ -111,7 +111,8 @@
 // The live lane of the group is held meanwhile. Before the job reads which of its rows
 // were delivered, the lane must be quiescent: a row whose COMPLETED is not yet written
 // looks undelivered. If the job sends to another sink, the lane is held only for that
-// read. Pausing a group stops both its lanes. See replay_lane.go and replay_hold.go.
+// read. Pausing a group stops both its lanes. See internal/replay, replay_lane.go
+// and replay_hold.go.
 //
 // # Locked rows and tables
 //

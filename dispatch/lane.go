@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -63,7 +64,7 @@ type row struct {
 	done bool
 
 	// job is the replay that sends the row, as row number replayN; nil for a live row.
-	job     *job
+	job     *replay.Job
 	replayN int64
 }
 
@@ -147,8 +148,8 @@ type lane struct {
 	refusal         string
 	refusedSince    time.Time
 	blocked, paused *store.Hold
-	job             *job     // the replay it belongs to; nil for a live lane
-	replayHolds     []string // jobs that hold it
+	job             *replay.Job // the replay it belongs to; nil for a live lane
+	replayHolds     []string    // jobs that hold it
 
 	createdOrder uint64 // orders lanes by creation
 
@@ -207,7 +208,7 @@ func (l *lane) stateName() string {
 func (l *lane) onHold() bool { return l.blocked != nil || l.paused != nil || len(l.replayHolds) > 0 }
 
 // withdrawing reports whether the lane is giving up its rows.
-func (l *lane) withdrawing() bool { return l.job != nil && l.job.withdrawing }
+func (l *lane) withdrawing() bool { return l.job != nil && l.job.Withdrawing() }
 
 // newLane creates a lane.
 func (c *core) newLane(name LaneName) *lane {
@@ -236,7 +237,7 @@ func (c *core) removeLane(l *lane) {
 	l.receiver.lanes--
 	if l.job != nil {
 		l.receiver.replayLanes--
-		delete(l.job.lanes, l.name)
+		delete(c.replayLanes, l.name)
 		return
 	}
 	delete(c.lanes, l.name)
@@ -266,7 +267,7 @@ type request struct {
 func (r *request) receiver() *receiver { return r.runs[0].lane.receiver }
 
 // job is the replay that the rows belong to; nil for live rows.
-func (r *request) job() *job { return r.runs[0].lane.job }
+func (r *request) job() *replay.Job { return r.runs[0].lane.job }
 
 // size is the number of rows in the request.
 func (r *request) size() int {

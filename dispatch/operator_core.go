@@ -76,7 +76,7 @@ func (c *core) pause(name LaneName, h store.Hold) {
 		c.dequeue(l)
 		c.wake(l)
 	}
-	c.replayChanged = true
+	c.jobs.Notify()
 }
 
 // resume ends a pause.
@@ -85,7 +85,7 @@ func (c *core) resume(l *lane, now time.Time) {
 		l.paused = nil
 		c.releaseLane(l, now)
 	}
-	c.replayChanged = true
+	c.jobs.Notify()
 }
 
 // releaseLane lets a lane go on if nothing holds it.

@@ -67,10 +67,8 @@ func (d *Dispatcher) Replay(job string, rows []store.ReplayRow) {
 func (d *Dispatcher) ReplayLoad(job string) (total JobLoad, byLane map[store.LaneKey]int, changed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if j := d.core.jobs[job]; j != nil {
-		total, byLane = JobLoad{Rows: len(j.rows), Bytes: j.bytes}, maps.Clone(j.byLane)
-	}
-	return total, byLane, d.replayChanged
+	total.Rows, total.Bytes, byLane = d.core.jobs.Load(job)
+	return total, maps.Clone(byLane), d.replayChanged
 }
 
 // DoneCount returns how many live rows are done since New: delivered, FAILED, or found
@@ -95,7 +93,7 @@ func (d *Dispatcher) WithdrawReplay(job string) {
 func (d *Dispatcher) recordReplayed(ctx context.Context) error {
 	for {
 		d.mu.Lock()
-		job, done := d.core.nextReplayDone(maxStatementRows)
+		job, done := d.core.jobs.Next(maxStatementRows)
 		d.mu.Unlock()
 		if len(done) == 0 {
 			select {

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"iter"
-	"maps"
 	"slices"
 	"time"
 
@@ -18,10 +17,7 @@ import (
 // recorded.
 func (c *core) holdForReplay(id string, key store.LaneKey) {
 	if c.hasRowLanes(key) {
-		c.inFlightAtHold[key] = map[*row]bool{}
-		for rw := range c.inFlightRows(key, c.inFlightLanes(key)) {
-			c.inFlightAtHold[key][rw] = true
-		}
+		c.holds.Hold(key, c.inFlightRows(key, c.inFlightLanes(key)))
 		return
 	}
 	l := c.lane(LaneName{LaneKey: key})
@@ -34,7 +30,7 @@ func (c *core) holdForReplay(id string, key store.LaneKey) {
 
 // releaseReplayHold ends holdForReplay.
 func (c *core) releaseReplayHold(id string, key store.LaneKey, now time.Time) {
-	delete(c.inFlightAtHold, key)
+	c.holds.Release(key)
 	if l := c.lanes[LaneName{LaneKey: key}]; l != nil {
 		l.replayHolds = slices.DeleteFunc(l.replayHolds, func(other string) bool { return other == id })
 		c.releaseLane(l, now)
@@ -43,21 +39,16 @@ func (c *core) releaseReplayHold(id string, key store.LaneKey, now time.Time) {
 
 // quiescent reports whether nothing of a held lane is in flight, and whether the lane is
 // paused. For rows with their own lanes, only rows in flight at the hold count. If the lane
-// is not quiescent, takeReplayChanged reports when to ask again.
+// is not quiescent, the next TakeChanged says to ask again.
 func (c *core) quiescent(key store.LaneKey) (quiet, paused bool) {
-	if rows, there := c.inFlightAtHold[key]; there {
+	if rows, there := c.holds.Rows(key); there {
 		var lanes []*lane
 		for rw := range rows {
 			if l := c.lanes[c.laneNameOf(&rw.Item)]; l != nil {
 				lanes = append(lanes, l)
 			}
 		}
-		now := map[*row]bool{}
-		for rw := range c.inFlightRows(key, lanes) {
-			now[rw] = rows[rw]
-		}
-		maps.DeleteFunc(rows, func(rw *row, _ bool) bool { return !now[rw] })
-		quiet = len(rows) == 0
+		quiet = c.holds.Narrow(key, c.inFlightRows(key, lanes))
 	} else if l := c.lanes[LaneName{LaneKey: key}]; l != nil && len(l.replayHolds) > 0 {
 		quiet, paused = true, l.paused != nil
 		for range c.inFlightRows(key, []*lane{l}) {
@@ -66,16 +57,10 @@ func (c *core) quiescent(key store.LaneKey) (quiet, paused bool) {
 		}
 	}
 
-	c.awaitingQuiescence = c.awaitingQuiescence || !quiet
+	if !quiet {
+		c.jobs.Notify() // it asks again after the next event
+	}
 	return quiet, paused
-}
-
-// takeReplayChanged reports whether a replay may continue since the last call: rows left
-// memory, a lane was paused or resumed, or a lane may have become quiescent.
-func (c *core) takeReplayChanged() bool {
-	changed := c.replayChanged || c.awaitingQuiescence
-	c.replayChanged, c.awaitingQuiescence = false, false
-	return changed
 }
 
 // hasRowLanes reports whether rows with this key have their own lanes.

@@ -13,7 +13,7 @@ import (
 // the store refuses or whose table is locked do not count. Early outcomes do, because their
 // rows become visible soon.
 func (c *core) drained() bool {
-	return len(c.spills.writing)+c.requests.claiming+c.requests.sending+c.replayDone.len() == 0 && !c.outcomes.Busy()
+	return len(c.spills.writing)+c.requests.claiming+c.requests.sending+c.jobs.Unrecorded() == 0 && !c.outcomes.Busy()
 }
 
 // end starts no new run and gives back every claimed row that is not in a request. Replayed
@@ -38,7 +38,7 @@ func (c *core) end() {
 		}
 	}
 
-	for id := range c.jobs {
+	for id := range c.jobs.All() {
 		c.withdrawJob(id)
 	}
 
