@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/raced"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -53,9 +54,13 @@ func sceneIn(t *testing.T, h host, database, rest string) *scene {
 	return &scene{t: t, kind: h.kind, database: database, conn: connect(t, database), to: to, config: preset(database, to.URL(), rest)}
 }
 
-// kinds returns a PostgreSQL and a MySQL or MariaDB, or all selected servers.
+// kinds returns a PostgreSQL and a MySQL or MariaDB, or all selected servers. With the race
+// detector it returns one server, because the two stores have suites with the detector.
 func kinds(t *testing.T) []host {
 	t.Helper()
+	if raced.Enabled {
+		return servers.Spread(t, hosts())
+	}
 	var all []host
 	for _, version := range servers.Spread(t, servers.Versions()) {
 		all = append(all, postgresHost(version))
