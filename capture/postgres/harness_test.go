@@ -223,9 +223,27 @@ func TestSuite(t *testing.T) {
 				return newDatabase(t, srv.URL), func() time.Duration { return srv.Stop("fast") }
 			},
 		})
+		t.Run("odd names", func(t *testing.T) {
+			capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {
+				return newDatabaseOf(t, servers.Database(t, version), createOdd, oddNames)
+			}})
+		})
+	})
+}
+
+// TestSuiteLost runs beside TestSuite, because both mostly wait.
+func TestSuiteLost(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
 		capturetest.RunLost(t, capturetest.Harness{Losses: losses(), Faults: faults(), Setup: func(t *testing.T) capturetest.Database {
 			return watched(newDatabase(t, servers.Database(t, version)))
 		}})
+	})
+}
+
+func TestSuiteFaults(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
 		capturetest.RunLost(t, capturetest.Harness{Faults: faultsOfRole(), Setup: func(t *testing.T) capturetest.Database {
 			d := watched(newDatabase(t, servers.Database(t, version)))
 			d.role = d.newRole(t, "app", "REPLICATION")
@@ -235,10 +253,5 @@ func TestSuite(t *testing.T) {
 		capturetest.RunLost(t, capturetest.Harness{Faults: faultsOfServer(), Setup: func(t *testing.T) capturetest.Database {
 			return privateDatabase(t, servers.Start(t, version, nil))
 		}})
-		t.Run("odd names", func(t *testing.T) {
-			capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {
-				return newDatabaseOf(t, servers.Database(t, version), createOdd, oddNames)
-			}})
-		})
 	})
 }
