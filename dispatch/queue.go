@@ -48,8 +48,7 @@ func (q *fifo[T]) removeAll(is func(T) bool) (taken []T) {
 // batches is a queue that is written in batches, one at a time.
 type batches[T any] struct{ waiting, writing []T }
 
-func (b *batches[T]) add(v T)  { b.waiting = append(b.waiting, v) }
-func (b *batches[T]) len() int { return len(b.waiting) + len(b.writing) }
+func (b *batches[T]) add(v T) { b.waiting = append(b.waiting, v) }
 
 // take begins to write the first n values.
 func (b *batches[T]) take(n int) []T {

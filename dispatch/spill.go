@@ -266,10 +266,10 @@ func (c *core) clearUnspillable(rw *row) {
 
 // deleteSpilled queues the delete of the spilled copy of a row found settled or gone.
 func (c *core) deleteSpilled(rw *row) {
-	switch {
-	case rw.copy == copyStored:
+	switch rw.copy {
+	case copyStored:
 		c.copies.delete(rw)
-	case rw.copy == copyWriting:
+	case copyWriting:
 		rw.pendingOutcome = &outcome{Of: owner{row: rw}}
 	}
 }

@@ -167,13 +167,13 @@ type Answer struct {
 type Change uint8
 
 const (
-	// Unchanged: the breaker stays open or closed.
+	// Unchanged means that the breaker stays open or closed.
 	Unchanged Change = iota
 
-	// Opened: the breaker was closed and is open.
+	// Opened means that the breaker was closed and is open.
 	Opened
 
-	// Closed: the breaker was open and is closed.
+	// Closed means that the breaker was open and is closed.
 	Closed
 )
 

@@ -136,10 +136,10 @@ func (q *Queue[T]) Recycle(batch []Outcome[T]) {
 type Step uint8
 
 const (
-	// Done: the outcome needs no further try.
+	// Done means that the outcome needs no further try.
 	Done Step = iota
 
-	// Deferred: the queue keeps the outcome until it is tried again.
+	// Deferred means that the queue keeps the outcome until it is tried again.
 	Deferred
 
 	// Refused is Deferred after a refusal of the store.
