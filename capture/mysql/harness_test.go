@@ -16,6 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 	"github.com/sluicebox/sluicebox/store/storetest"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -27,10 +28,6 @@ const createTable = `CREATE TABLE outbox_events (
 func outboxes(name string) []store.Outbox {
 	return []store.Outbox{{Name: name, Table: "outbox_events", Layout: store.FlowCatalyst(), Kind: "EVENT"}}
 }
-
-const createOdd = "CREATE TABLE `Out \"Box\"` (" +
-	"`table` datetime(6) NOT NULL DEFAULT current_timestamp(6), `Meta 'data'` json, `select` longtext, `Order` varchar(64) PRIMARY KEY," +
-	"`größe` datetime(6), `deliveredAt` datetime(6), `$1` bigint NOT NULL DEFAULT 0) CHARACTER SET utf8mb4"
 
 func oddNames(name string) []store.Outbox { return []store.Outbox{capturetest.QuotedNames(name)} }
 
@@ -261,7 +258,7 @@ func TestSuite(t *testing.T) {
 
 		t.Run("odd names", func(t *testing.T) {
 			capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {
-				return newDatabaseOf(t, f, f.Database(t), createOdd, oddNames)
+				return newDatabaseOf(t, f, f.Database(t), ddl.MySQL().Quoted(), oddNames)
 			}})
 		})
 	})
@@ -276,7 +273,7 @@ func TestSuiteNamed(t *testing.T) {
 		capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: setup})
 		t.Run("odd names", func(t *testing.T) {
 			capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {
-				return newDatabaseOf(t, f, srv.Database(), createOdd, oddNames)
+				return newDatabaseOf(t, f, srv.Database(), ddl.MySQL().Quoted(), oddNames)
 			}})
 		})
 	})

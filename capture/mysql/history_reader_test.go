@@ -11,6 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -102,7 +103,7 @@ func TestHistory(t *testing.T) {
 		t.Run("odd names", func(t *testing.T) {
 			h := historyHarness(f, nil)
 			h.Setup = func(t *testing.T) capturetest.Database {
-				return newDatabaseOf(t, f, f.Database(t), createOdd, oddNames)
+				return newDatabaseOf(t, f, f.Database(t), ddl.MySQL().Quoted(), oddNames)
 			}
 			h.Delete = func(t *testing.T, db capturetest.Database, ids []string) {
 				db.(*database).exec(t, "DELETE FROM `Out \"Box\"` WHERE `Order` IN ('"+strings.Join(ids, "', '")+"')")

@@ -15,21 +15,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 	"github.com/sluicebox/sluicebox/store/storetest"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
-
-const createTable = `CREATE TABLE outbox_events (
-	id text PRIMARY KEY, message_group text, payload text, status text NOT NULL DEFAULT 'PENDING',
-	retry_count int NOT NULL DEFAULT 0, created_at timestamptz NOT NULL DEFAULT now(),
-	processed_at timestamptz, error_message text)`
 
 func outboxes(name string) []store.Outbox {
 	return []store.Outbox{{Name: name, Table: "outbox_events", Layout: store.FlowCatalyst(), Kind: "EVENT"}}
 }
-
-const createOdd = `CREATE TABLE "Out ""Box""" (
-	"table" timestamptz NOT NULL DEFAULT now(), "Meta 'data'" jsonb, "select" text, "Order" text PRIMARY KEY,
-	"größe" timestamp, "deliveredAt" timestamptz, "$1" bigint NOT NULL DEFAULT 0)`
 
 func oddNames(name string) []store.Outbox { return []store.Outbox{capturetest.QuotedNames(name)} }
 
@@ -88,17 +80,17 @@ func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool
 func TestSuite(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run("PostgreSQL "+strconv.Itoa(version), func(t *testing.T) {
-			capturetest.Run(t, harness(version, createTable, outboxes))
-			capturetest.RunIsolated(t, harness(version, createTable, outboxes))
-			t.Run("odd names", func(t *testing.T) { capturetest.RunLayout(t, harness(version, createOdd, oddNames)) })
+			capturetest.Run(t, harness(version, ddl.Postgres().FlowCatalyst("outbox_events"), outboxes))
+			capturetest.RunIsolated(t, harness(version, ddl.Postgres().FlowCatalyst("outbox_events"), outboxes))
+			t.Run("odd names", func(t *testing.T) { capturetest.RunLayout(t, harness(version, ddl.Postgres().Quoted(), oddNames)) })
 		})
 	}
 }
 
-func harness(version int, ddl string, outboxes func(name string) []store.Outbox) capturetest.Harness {
+func harness(version int, create string, outboxes func(name string) []store.Outbox) capturetest.Harness {
 	return capturetest.Harness{Setup: func(t *testing.T) capturetest.Database {
 		d := &database{url: servers.Database(t, version), outboxes: outboxes}
-		servers.Exec(t, d.url, ddl)
+		servers.Exec(t, d.url, create)
 		var err error
 		d.views, err = pgstore.New(pgstore.Config{URL: d.url, Name: "poll", Outboxes: outboxes("shop")})
 		if err != nil {

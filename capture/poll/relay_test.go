@@ -19,6 +19,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -167,7 +168,7 @@ func TestBlockedGroupsAndLockedRows(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			url := servers.Database(t, version)
-			servers.Exec(t, url, createTable, "CREATE INDEX ON outbox_events (status, message_group, created_at)", `
+			servers.Exec(t, url, ddl.Postgres().FlowCatalyst("outbox_events"), `
 INSERT INTO outbox_events (id, message_group, payload, created_at)
 SELECT 'bad ' || lpad(i::text, 5, '0'), 'bad ' || i % 10, '{}', now() - interval '1 day' FROM generate_series(1, 3000) i`, `
 INSERT INTO outbox_events (id, message_group, payload, created_at)

@@ -18,7 +18,7 @@ import (
 // through polling, each to an outcome. Both modes agree on the groups.
 func TestCustomTable(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
-		d := newDatabaseOf(t, servers.Database(t, version), createOdd, oddNames)
+		d := newDatabaseOf(t, servers.Database(t, version), createOdd(), oddNames)
 		c := ctxOf(t)
 		if err := d.views.Install(c); err != nil {
 			t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 	"github.com/sluicebox/sluicebox/store/storetest"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -28,9 +29,10 @@ func outboxes(name string) []store.Outbox {
 	return []store.Outbox{{Name: name, Table: "outbox_events", Layout: store.FlowCatalyst(), Kind: "EVENT"}}
 }
 
-const createOdd = `CREATE SCHEMA "The Shop"; CREATE TABLE "The Shop"."Out ""Box""" (
-	"table" timestamptz NOT NULL DEFAULT now(), "Meta 'data'" json, "select" text, "Order" text PRIMARY KEY,
-	"größe" timestamp, "deliveredAt" timestamptz, "$1" bigint NOT NULL DEFAULT 0)`
+// createOdd creates the table in a schema whose name needs quoting too.
+func createOdd() string {
+	return `CREATE SCHEMA "The Shop"; ` + strings.Replace(ddl.Postgres().Quoted(), "CREATE TABLE ", `CREATE TABLE "The Shop".`, 1)
+}
 
 func oddNames(name string) []store.Outbox {
 	o := capturetest.QuotedNames(name)
@@ -225,7 +227,7 @@ func TestSuite(t *testing.T) {
 		})
 		t.Run("odd names", func(t *testing.T) {
 			capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {
-				return newDatabaseOf(t, servers.Database(t, version), createOdd, oddNames)
+				return newDatabaseOf(t, servers.Database(t, version), createOdd(), oddNames)
 			}})
 		})
 	})

@@ -114,7 +114,7 @@ func TestHistoryReader(t *testing.T) {
 		t.Run("odd names", func(t *testing.T) {
 			h := historyHarness(version)
 			h.Setup = func(t *testing.T) capturetest.Database {
-				return newDatabaseOf(t, servers.Database(t, version), createOdd, oddNames)
+				return newDatabaseOf(t, servers.Database(t, version), createOdd(), oddNames)
 			}
 			h.Delete = func(t *testing.T, db capturetest.Database, ids []string) {
 				servers.Exec(t, db.(*database).url, fmt.Sprintf(`DELETE FROM "The Shop"."Out ""Box""" WHERE "Order" IN ('%s')`, strings.Join(ids, "', '")))

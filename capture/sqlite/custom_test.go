@@ -10,13 +10,14 @@ import (
 	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 )
 
 // TestCustomTable delivers rows of a table with its state in timestamps, through the log and
 // through polling. Both must agree on the groups.
 func TestCustomTable(t *testing.T) {
 	boxes := []store.Outbox{capturetest.QuotedNames("shop")}
-	d := newDatabaseOf(t, createOdd, boxes...)
+	d := newDatabaseOf(t, ddl.SQLite().Quoted(), boxes...)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := errors.Join(d.views.Install(ctx), d.views.Check(ctx)); err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 	"github.com/sluicebox/sluicebox/store/storetest"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,10 +33,6 @@ const createTable = `CREATE TABLE outbox_events (
 func outboxes(name string) []store.Outbox {
 	return []store.Outbox{{Name: name, Table: "outbox_events", Layout: store.FlowCatalyst(), Kind: "EVENT"}}
 }
-
-const createOdd = `CREATE TABLE "Out ""Box""" (
-	"table" TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, "Meta 'data'" TEXT, "select" TEXT, "Order" TEXT PRIMARY KEY,
-	"größe" TEXT, "deliveredAt" INTEGER, "$1" INT NOT NULL DEFAULT 0)`
 
 // database is the file of a test.
 type database struct {
@@ -231,7 +228,7 @@ func TestSuite(t *testing.T) {
 	capturetest.RunIsolated(t, h)
 	t.Run("odd names", func(t *testing.T) {
 		capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {
-			return newDatabaseOf(t, createOdd, capturetest.QuotedNames("shop"))
+			return newDatabaseOf(t, ddl.SQLite().Quoted(), capturetest.QuotedNames("shop"))
 		}})
 	})
 }

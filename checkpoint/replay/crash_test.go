@@ -20,6 +20,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/sqlite"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 	"github.com/sluicebox/sluicebox/store/storetest/raced"
 )
 
@@ -191,8 +192,7 @@ func newCrashFixture(t *testing.T) *crashFixture {
 			t.Fatal(err)
 		}
 	}
-	exec(`CREATE TABLE outbox_events (id TEXT PRIMARY KEY, message_group TEXT, payload TEXT NOT NULL, status TEXT NOT NULL,
-		retry_count INT NOT NULL DEFAULT 0, created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, processed_at TIMESTAMP, error_message TEXT)`)
+	exec(ddl.SQLite().FlowCatalyst("outbox_events"))
 	th := &crashFixture{url: "sqlite://" + path, chosen: map[string][]string{}}
 	n := 0
 	for i, size := range []int{2, 11, 1, 4, 5} {

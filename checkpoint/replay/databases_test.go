@@ -19,6 +19,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -28,9 +29,7 @@ func mysql(t *testing.T, f servers.Flavour) testDB {
 	open := func() (*capturemysql.Source, error) {
 		return capturemysql.New(capturemysql.Config{URL: url, Name: "r", Outboxes: boxes})
 	}
-	servers.ExecMySQL(t, url, `CREATE TABLE outbox_events (id varchar(40) PRIMARY KEY, message_group varchar(40), payload text NOT NULL,
-		status varchar(20) NOT NULL DEFAULT 'PENDING', retry_count int NOT NULL DEFAULT 0, error_message text,
-		created_at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), processed_at timestamp(6) NULL)`)
+	servers.ExecMySQL(t, url, ddl.MySQL().FlowCatalyst("outbox_events"))
 	return testDB{
 		insert: func(t *testing.T, group string, ids ...string) { servers.ExecMySQL(t, url, insert(group, ids...)) },
 		remove: func(t *testing.T, id string) {

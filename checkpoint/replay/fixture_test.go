@@ -22,6 +22,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -66,9 +67,7 @@ func postgres(t *testing.T) testDB {
 	}
 	url, name := servers.Database(t, versions[0]), fmt.Sprintf("r%d", time.Now().UnixNano())
 	boxes := []store.Outbox{eventsBox()}
-	servers.Exec(t, url, `CREATE TABLE outbox_events (id text PRIMARY KEY, message_group text, payload text NOT NULL,
-		status text NOT NULL DEFAULT 'PENDING', retry_count int NOT NULL DEFAULT 0, error_message text,
-		created_at timestamptz NOT NULL DEFAULT clock_timestamp(), processed_at timestamptz)`)
+	servers.Exec(t, url, ddl.Postgres().FlowCatalyst("outbox_events"))
 	open := func() (*capturepg.Source, error) {
 		return capturepg.New(capturepg.Config{URL: url, StreamURL: url, Name: name, Outboxes: boxes, MayCreate: true, TakeOver: true})
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 )
 
 // requestDatabase is a real database of a relay that does not run.
@@ -39,10 +40,7 @@ func newRequestDatabase(t *testing.T) *requestDatabase {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = db.ExecContext(t.Context(), `CREATE TABLE outbox_messages (
-		id VARCHAR(26) PRIMARY KEY, type VARCHAR(20) NOT NULL, message_group VARCHAR(255), payload TEXT,
-		status SMALLINT NOT NULL DEFAULT 0, retry_count SMALLINT NOT NULL DEFAULT 0,
-		created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, updated_at TIMESTAMP, error_message TEXT)`)
+	_, err = db.ExecContext(t.Context(), ddl.SQLite().Messages())
 	if err != nil || db.Close() != nil {
 		t.Fatal(err)
 	}

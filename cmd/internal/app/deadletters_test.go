@@ -18,6 +18,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 )
 
 func writeFile(t *testing.T, path, text string) {
@@ -26,11 +27,6 @@ func writeFile(t *testing.T, path, text string) {
 		t.Fatal(err)
 	}
 }
-
-const messagesTable = `CREATE TABLE outbox_messages (
-	id VARCHAR(26) PRIMARY KEY, type VARCHAR(20) NOT NULL, message_group VARCHAR(255), payload TEXT,
-	status SMALLINT NOT NULL DEFAULT 0, retry_count SMALLINT NOT NULL DEFAULT 0,
-	created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, updated_at TIMESTAMP, error_message TEXT)`
 
 // messageRelay runs a relay of one SQLite table until the test ends.
 func messageRelay(t *testing.T) (db *sql.DB, to *sinktest.Receiver, client *admin.Client, letters store.DeadLetters) {
@@ -41,7 +37,7 @@ func messageRelay(t *testing.T) (db *sql.DB, to *sinktest.Receiver, client *admi
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	execute(t, db, messagesTable)
+	execute(t, db, ddl.SQLite().Messages())
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

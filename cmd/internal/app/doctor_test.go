@@ -15,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 )
 
 // gradesOf lists the worst grade of each part, in the order of the findings.
@@ -42,7 +43,7 @@ func TestDoctor(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	execute(t, db, messagesTable)
+	execute(t, db, ddl.SQLite().Messages())
 	to := sinktest.NewReceiver(t)
 	taken := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(taken.Close)

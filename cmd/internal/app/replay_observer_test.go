@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/checkpoint/replay"
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 )
 
 // A running relay finds requests written to its database and carries them out. This one
@@ -22,9 +23,7 @@ func TestRequestsAreCarriedOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	execute(t, db, `CREATE TABLE outbox_events (id VARCHAR(13) PRIMARY KEY, message_group VARCHAR(255), payload TEXT NOT NULL,
-		status VARCHAR(20) NOT NULL DEFAULT 'PENDING', retry_count INT NOT NULL DEFAULT 0,
-		created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, processed_at TIMESTAMP, error_message TEXT)`)
+	execute(t, db, ddl.SQLite().FlowCatalyst("outbox_events"))
 	to := sinktest.NewReceiver(t)
 	cfg := loadConfig(t, fmt.Sprintf(`
 source: {url: "sqlite://%s"}

@@ -30,7 +30,7 @@ func newDoctorFixture(t *testing.T, version int) *doctorFixture {
 	p.server = servers.Start(t, version, map[string]string{"max_slot_wal_keep_size": "1GB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
 	p.config = fmt.Sprintf("name: %s\nsource: {mode: stream, url: %q}\nflowcatalyst: {api-base-url: %q}\nadmin: {listen: %s}\n",
 		patientName, roleURL(p.server.URL, patientRole), p.to.URL(), adminKey)
-	p.sql(pgTables, "CREATE ROLE relay LOGIN REPLICATION",
+	p.sql(pgTables(), "CREATE ROLE relay LOGIN REPLICATION",
 		"GRANT SELECT, UPDATE (status, retry_count, processed_at, error_message) ON outbox_events, outbox_dispatch_jobs TO relay")
 	p.init()
 	p.sql("GRANT USAGE ON SCHEMA sluicebox TO relay", "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA sluicebox TO relay")

@@ -261,6 +261,7 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 func TestDoctorOnSQLite(t *testing.T) {
 	t.Parallel()
 	source, db := seedFile(t)
+	run(t, db, "DROP INDEX idx_outbox_events_status; DROP INDEX idx_outbox_dispatch_jobs_status")
 	to := sinktest.NewReceiver(t)
 	config := preset(source, to.URL(), "")
 	if _, text, code := doctor(t, config); code != 78 || !strings.Contains(text, "run `sluicebox init`") {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -83,7 +84,7 @@ func mysqlKind() *kind {
 	return &kind{
 		// MySQL waits 8 s if a session reads its binlog; see capture/mysql.
 		shutdown: 15 * time.Second,
-		tables:   mysqlTables, truth: mysqlTruth, messages: mysqlMessages, copyOfMessages: mysqlCopyOfMessages,
+		tables:   ddl.MySQL().FlowCatalyst("outbox_events") + ddl.MySQL().FlowCatalyst("outbox_dispatch_jobs"), truth: mysqlTruth, messages: ddl.MySQL().Messages(), copyOfMessages: mysqlCopyOfMessages,
 		numbers: `(SELECT 1000 * a.n + b.n AS i FROM digits a, digits b WHERE b.n < 1000
 			AND a.n BETWEEN %[1]d DIV 1000 AND %[2]d DIV 1000 AND 1000 * a.n + b.n BETWEEN %[1]d AND %[2]d) numbers`,
 		asText: "CAST(%s AS CHAR)", n: "CAST(json_value(payload, '$.n') AS SIGNED)",
@@ -120,40 +121,6 @@ func mysqlKind() *kind {
 		write: clients,
 	}
 }
-
-const mysqlTables = `
-CREATE TABLE outbox_events (
-    id VARCHAR(13) PRIMARY KEY,
-    type VARCHAR(20) NOT NULL,
-    message_group VARCHAR(255),
-    payload LONGTEXT NOT NULL,
-    status VARCHAR(20) NOT NULL,
-    retry_count INT NOT NULL DEFAULT 0,
-    created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
-    processed_at TIMESTAMP(6) NULL,
-    error_message TEXT
-);
-CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, created_at);
-CREATE TABLE outbox_dispatch_jobs LIKE outbox_events;
-`
-
-const mysqlMessages = `
-CREATE TABLE outbox_messages (
-    id VARCHAR(26) PRIMARY KEY,
-    type VARCHAR(20) NOT NULL,
-    message_group VARCHAR(255),
-    payload LONGTEXT NOT NULL,
-    status SMALLINT NOT NULL DEFAULT 0,
-    retry_count SMALLINT NOT NULL DEFAULT 0,
-    created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
-    updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
-    error_message TEXT,
-    client_id VARCHAR(26),
-    payload_size INT,
-    headers JSON
-);
-CREATE INDEX idx_outbox_messages ON outbox_messages (status, message_group, created_at);
-`
 
 const mysqlCopyOfMessages = `
 CREATE TABLE outbox_messages_copy (id varchar(26) PRIMARY KEY, message_group varchar(255));

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -31,7 +32,7 @@ func postgresHost(version int) host {
 func postgresKind() *kind {
 	return &kind{
 		postgres: true, shutdown: 3 * time.Second,
-		tables: pgTables, truth: pgTruth, messages: pgMessages, copyOfMessages: pgCopyOfMessages,
+		tables: pgTables(), truth: pgTruth, messages: ddl.Postgres().Messages(), copyOfMessages: pgCopyOfMessages,
 		numbers: "generate_series(%[1]d, %[2]d) i", asText: "(%s)::text", n: "(payload::jsonb->>'n')::int",
 		object: `CREATE FUNCTION object() RETURNS trigger LANGUAGE plpgsql AS
 			'BEGIN IF NEW.id = ''%s'' AND NEW.status = ''COMPLETED'' THEN RAISE ''not this one''; END IF; RETURN NEW; END';
@@ -66,50 +67,10 @@ func openPostgres(t testing.TB, database string) *sql.DB {
 
 const pgBusiness = "CREATE TABLE business (n text)"
 
-const pgTables = `
-CREATE TABLE outbox_events (
-    id VARCHAR(13) PRIMARY KEY,
-    type VARCHAR(20) NOT NULL,
-    message_group VARCHAR(255),
-    payload TEXT NOT NULL,
-    status VARCHAR(20) NOT NULL,
-    retry_count INT NOT NULL DEFAULT 0,
-    created_at TIMESTAMP NOT NULL,
-    processed_at TIMESTAMP,
-    error_message TEXT
-);
-CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, created_at);
-CREATE TABLE outbox_dispatch_jobs (
-    id VARCHAR(13) PRIMARY KEY,
-    type VARCHAR(20) NOT NULL,
-    message_group VARCHAR(255),
-    payload TEXT NOT NULL,
-    status VARCHAR(20) NOT NULL,
-    retry_count INT NOT NULL DEFAULT 0,
-    created_at TIMESTAMP NOT NULL,
-    processed_at TIMESTAMP,
-    error_message TEXT
-);
-CREATE INDEX idx_outbox_dispatch_jobs_status ON outbox_dispatch_jobs(status, message_group, created_at);
-`
-
-const pgMessages = `
-CREATE TABLE outbox_messages (
-    id VARCHAR(26) PRIMARY KEY,
-    type VARCHAR(20) NOT NULL,
-    message_group VARCHAR(255),
-    payload TEXT NOT NULL,
-    status SMALLINT NOT NULL DEFAULT 0,
-    retry_count SMALLINT NOT NULL DEFAULT 0,
-    created_at TIMESTAMPTZ NOT NULL DEFAULT now(),
-    updated_at TIMESTAMPTZ NOT NULL DEFAULT now(),
-    error_message TEXT,
-    client_id VARCHAR(26),
-    payload_size INT,
-    headers JSONB
-);
-CREATE INDEX ON outbox_messages (status, message_group, created_at) WHERE status IN (0, 9);
-`
+// pgTables are the two FlowCatalyst tables.
+func pgTables() string {
+	return ddl.Postgres().FlowCatalyst("outbox_events") + ddl.Postgres().FlowCatalyst("outbox_dispatch_jobs")
+}
 
 const pgTruth = `
 CREATE SEQUENCE row_ids;

@@ -83,7 +83,7 @@ func TestTheSlotIsInvalidated(t *testing.T) {
 		server := servers.Start(t, version, map[string]string{
 			"wal_level": "logical", "max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB", "max_wal_size": "48MB",
 		})
-		servers.Exec(t, server.URL, pgTables, pgTruth, "CREATE TABLE noise (n text)")
+		servers.Exec(t, server.URL, pgTables(), pgTruth, "CREATE TABLE noise (n text)")
 		to := sinktest.NewReceiver(t)
 		s := &scene{t: t, kind: postgresKind(), database: server.URL, conn: connect(t, server.URL), to: to, config: preset(server.URL, to.URL(), "")}
 		s.auto()

@@ -31,7 +31,7 @@ func eachPair(t *testing.T, test func(p *pair)) {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			p := &pair{primary: servers.Start(t, version, map[string]string{"fsync": "on"})}
-			servers.Exec(t, p.primary.URL, pgTables, pgTruth)
+			servers.Exec(t, p.primary.URL, pgTables(), pgTruth)
 			p.standby = servers.Standby(t, p.primary, map[string]string{"sync_replication_slots": "on"})
 			to := sinktest.NewReceiver(t)
 			p.scene = &scene{t: t, kind: postgresKind(), database: p.primary.URL, conn: connect(t, p.primary.URL), to: to}

@@ -43,7 +43,7 @@ func eachRoleScene(t *testing.T, rest string, test func(c *roleScene)) {
 			}
 		})
 		c.psql(database, "roles.sql", "relay="+c.relay, "stream="+c.stream, "owner="+c.owner)
-		servers.Exec(t, roleURL(database, c.owner), pgTables, pgTruth)
+		servers.Exec(t, roleURL(database, c.owner), pgTables(), pgTruth)
 		c.config = preset(database, c.to.URL(), rest)
 		if _, stderr, code := command(t, nil, "init", "-c", configFile(t, c.as(c.owner))); code != 0 {
 			t.Fatalf("init as the owner: %s", stderr)

@@ -145,7 +145,7 @@ func TestWALLevelReplica(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		server := servers.Start(t, version, map[string]string{"wal_level": "replica"})
-		servers.Exec(t, server.URL, pgTables, pgTruth)
+		servers.Exec(t, server.URL, pgTables(), pgTruth)
 		conn := connect(t, server.URL)
 		to := sinktest.NewReceiver(t)
 		yaml := preset(server.URL, to.URL(), "")

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 )
 
 // seedFile creates an SQLite file with the two FlowCatalyst tables.
@@ -20,9 +21,7 @@ func seedFile(t *testing.T) (source string, db *sql.DB) {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	for _, table := range []string{"outbox_events", "outbox_dispatch_jobs"} {
-		run(t, db, fmt.Sprintf(`CREATE TABLE %s (id VARCHAR(13) PRIMARY KEY, type VARCHAR(20) NOT NULL, message_group VARCHAR(255),
-			payload TEXT NOT NULL, status VARCHAR(20) NOT NULL DEFAULT 'PENDING', retry_count INTEGER NOT NULL DEFAULT 0,
-			created_at DATETIME NOT NULL, processed_at DATETIME, error_message TEXT)`, table))
+		run(t, db, ddl.SQLite().FlowCatalyst(table))
 	}
 	return "sqlite://" + path, db
 }
