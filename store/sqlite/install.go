@@ -71,6 +71,15 @@ func installed(ctx context.Context, conn *Conn) (int, error) {
 		have = int(n)
 		return nil
 	})
+	if err != nil || have == 0 {
+		return have, err
+	}
+	if exists, err = hasTable(ctx, conn, "sluicebox_record"); err == nil && !exists {
+		return have, &store.SetupError{
+			Problem: "relay tables are incomplete, or of an unreleased version: there is no table sluicebox_record",
+			Remedy:  "drop every table and view whose name begins with sluicebox_, then " + initHint + ": the relay then starts over",
+		}
+	}
 	if err == nil && have > version {
 		err = &store.SetupError{
 			Problem: fmt.Sprintf("relay tables have version %d, this program supports versions up to %d", have, version),

@@ -144,6 +144,20 @@ func TestVersion(t *testing.T) {
 	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "sluicebox_queue")
 }
 
+// TestUnreleasedTables: tables of an unreleased version are not taken for current ones.
+func TestUnreleasedTables(t *testing.T) {
+	for _, version := range []int{1, 6} {
+		path := newFile(t)
+		rigs.Exec(t, openSQL(t, path), flowTable+`
+CREATE TABLE sluicebox_meta (one INTEGER PRIMARY KEY DEFAULT 1, version INTEGER NOT NULL);
+CREATE TABLE sluicebox_leader (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL)`)
+		rigs.Exec(t, openSQL(t, path), "INSERT INTO sluicebox_meta (version) VALUES (?)", version)
+		st := openStore(t, path, "rig", 0, flowBox())
+		rigs.WantSetup(t, "install", st.Install(ctx(t)), "sluicebox_record", "drop every table", "sluicebox init")
+		rigs.WantSetup(t, "check", st.Check(ctx(t)), "sluicebox_record", "drop every table")
+	}
+}
+
 // TestBeforeInit: without the relay's tables every call returns the remedy. Several relays may
 // then create them at once.
 func TestBeforeInit(t *testing.T) {
