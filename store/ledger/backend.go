@@ -6,7 +6,7 @@
 //
 // A record is a JSON text under a kind and a key. A queue holds rows of the outboxes in
 // lanes, each row under a number: the spilled rows under their Seq, in the queue "", and the
-// rows of a replay under their N, in the queue of its id.
+// rows of a replay under their N, in the queue that is named like the key of its record.
 //
 // An operator's request and the leader's report are separate records, so that neither
 // overwrites the other. For example, the kind job-spec has what a replay was asked to do, and
@@ -15,16 +15,18 @@
 // # Transactions
 //
 // [Backend.Update] is fenced: only the leader writes. [Backend.Request] is not, because any
-// process may write requests. A store that writes a record together with a row of an outbox
-// calls [Block], [Unblock] or [DeleteSpilled] in its own transaction.
+// process may write requests. A store that writes records together with rows of an outbox
+// calls [AfterSettle] or [Unblock] in its own transaction.
 //
-// Two calls of the leader that change one replay must not run at the same time: each reads
+// A transaction locks a hold before the record of its blocking row, so that two of them do
+// not deadlock. Two calls of the leader that change one replay must not run at the same time: each reads
 // the record and writes it back. The Ledger runs them one after another; another process
-// cannot interfere, because it does not lead.
+// cannot interfere, because it does not lead. Calls for different replays may.
 package ledger
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -50,6 +52,8 @@ const (
 // reset what it collects. An error of do rolls back and is returned; it wraps the error of
 // do unchanged. do must not call the Backend.
 //
+// The name of a queue follows the rules of a key, or is "".
+//
 // A value that the database rejects, for example by a trigger, is a *store.RefusedError.
 type Backend interface {
 	// Update runs do in a transaction of the leader. It returns store.ErrNotLeader, and
@@ -69,8 +73,8 @@ const (
 	Requests  = "requests"
 )
 
-// Record is a JSON text in ASCII under a key. Kinds and keys are ASCII too, and have at most
-// 100 bytes.
+// Record is a JSON text in ASCII under a key. Kinds and keys are printable ASCII, have at
+// most 100 bytes, and are not empty.
 type Record struct {
 	Key  string
 	Body []byte
@@ -78,12 +82,12 @@ type Record struct {
 
 // RecordReader reads records.
 type RecordReader interface {
-	// Get returns the body of a record, nil if there is none. In a transaction it locks an
-	// existing record until the end.
-	Get(ctx context.Context, kind, key string) ([]byte, error)
-	// List returns the records whose key begins with prefix, ordered by key, up to limit of
-	// them; 0 means all.
-	List(ctx context.Context, kind, prefix string, limit int) ([]Record, error)
+	// Get returns the body of each record, by position, nil if there is none.
+	Get(ctx context.Context, kind string, keys ...string) ([][]byte, error)
+	// List calls take for the records whose key begins with prefix, ordered by key, up to
+	// limit of them; 0 means all. It reads them as it goes, because there may be millions.
+	// take must not use the reader.
+	List(ctx context.Context, kind, prefix string, limit int, take func(Record) error) error
 }
 
 // QueueReader reads queues. The Seq of a row is its number in the queue.
@@ -100,7 +104,7 @@ type QueueReader interface {
 	Lanes(ctx context.Context, queue, outbox string, take func(store.SpilledLane)) error
 }
 
-// Scan selects rows of a queue by their numbers.
+// Scan selects the first rows of a queue by their numbers.
 type Scan struct {
 	Queue    string
 	Outboxes []string // nil: all
@@ -126,24 +130,40 @@ type Ref struct {
 
 // Writer writes records and queues.
 type Writer interface {
-	// Put writes a record and increases its version by 1. A new record has version 1.
-	Put(ctx context.Context, kind, key string, body []byte) error
+	// Put writes records and increases their versions by 1. A new record has version 1. The
+	// keys of a call differ.
+	Put(ctx context.Context, kind string, records ...Record) error
 	// Delete deletes records. A missing one is not an error.
 	Delete(ctx context.Context, kind string, keys ...string) error
-	// Enqueue adds rows to a queue, each under its Seq, and returns their number. A row
-	// whose outbox and number are in the queue already is left unchanged and not counted.
-	// Captured is not stored; nor is a Txn that is visible.
+	// Enqueue adds rows to a queue, each under its Seq, and returns their number.
+	//
+	//   - A row that is in the queue already, with the same outbox, number, id and lane, is
+	//     left unchanged and not counted. If another row has its number, the call returns
+	//     the error of NumberTaken.
+	//   - Captured is not stored; nor is a Txn that is visible.
+	//   - A payload that is too large for the database may be omitted.
 	Enqueue(ctx context.Context, queue string, rows []store.Item) (added int, err error)
 	// Dequeue removes rows and returns their number. A missing row is not an error. If
 	// removed is not nil, it gets the Ref, Kind, Group and Seq of each removed row once, with
 	// the index of its ref.
 	Dequeue(ctx context.Context, queue string, refs []Ref, removed func(i int, row *store.Item)) (int, error)
+	// Clear removes the rows that Scan would return, without Heads. It returns their number,
+	// and the number of the last of them in the queue.
+	Clear(ctx context.Context, q Scan) (n int, last int64, err error)
+}
+
+// NumberTaken returns the error for a row whose number in a queue another row has, for
+// example because the leader row was deleted and the epochs started over.
+func NumberTaken(row *store.Item) error {
+	return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s: number %d belongs to another row", row.ID, row.Outbox, row.Seq)}
 }
 
 // Tx is a transaction.
 type Tx interface {
 	Reader
 	Writer
+	// Lock is Get, and locks the existing records until the end of the transaction.
+	Lock(ctx context.Context, kind string, keys ...string) ([][]byte, error)
 	// Now returns the time of the transaction by the server's clock.
 	Now(ctx context.Context) (time.Time, error)
 }

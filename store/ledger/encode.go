@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf16"
@@ -15,31 +17,46 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
+// reading is the method Get or Lock of a transaction.
+type reading func(ctx context.Context, kind string, keys ...string) ([][]byte, error)
+
 // get returns a record, nil if there is none.
-func get[T any](ctx context.Context, r RecordReader, kind, key string) (*T, error) {
-	body, err := r.Get(ctx, kind, key)
-	if err != nil || body == nil {
+func get[T any](ctx context.Context, read reading, kind, key string) (*T, error) {
+	all, err := getAll[T](ctx, read, kind, []string{key})
+	return all[key], err
+}
+
+// getAll returns the existing records among keys.
+func getAll[T any](ctx context.Context, read reading, kind string, keys []string) (map[string]*T, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	bodies, err := read(ctx, kind, keys...)
+	if err != nil {
 		return nil, err
 	}
-	v := new(T)
-	return v, decode(kind, key, body, v)
+	all := map[string]*T{}
+	for i, body := range bodies {
+		if body == nil {
+			continue
+		}
+		v := new(T)
+		if err := decode(kind, keys[i], body, v); err != nil {
+			return nil, err
+		}
+		all[keys[i]] = v
+	}
+	return all, nil
 }
 
 // list returns all records of a kind by key.
 func list[T any](ctx context.Context, r RecordReader, kind string) (map[string]*T, error) {
-	records, err := r.List(ctx, kind, "", 0)
-	if err != nil {
-		return nil, err
-	}
-	all := make(map[string]*T, len(records))
-	for _, rec := range records {
+	all := map[string]*T{}
+	return all, r.List(ctx, kind, "", 0, func(rec Record) error {
 		v := new(T)
-		if err := decode(kind, rec.Key, rec.Body, v); err != nil {
-			return nil, err
-		}
 		all[rec.Key] = v
-	}
-	return all, nil
+		return decode(kind, rec.Key, rec.Body, v)
+	})
 }
 
 func decode(kind, key string, body []byte, v any) error {
@@ -51,11 +68,23 @@ func decode(kind, key string, body []byte, v any) error {
 
 // put writes a record.
 func put(ctx context.Context, w Writer, kind, key string, v any) error {
-	body, err := encode(v)
-	if err != nil {
-		return fmt.Errorf("relay record %s %s: %w", kind, key, err)
+	return putAll(ctx, w, kind, map[string]any{key: v})
+}
+
+// putAll writes records by key.
+func putAll[T any](ctx context.Context, w Writer, kind string, all map[string]T) error {
+	if len(all) == 0 {
+		return nil
 	}
-	return w.Put(ctx, kind, key, body)
+	records := make([]Record, 0, len(all))
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		body, err := encode(all[key])
+		if err != nil {
+			return fmt.Errorf("relay record %s %s: %w", kind, key, err)
+		}
+		records = append(records, Record{key, body})
+	}
+	return w.Put(ctx, kind, records...)
 }
 
 // encode returns v as JSON in ASCII, which every encoding of a database can store.

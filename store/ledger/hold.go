@@ -50,28 +50,28 @@ func (h *hold) value() (store.Hold, error) {
 	}, err
 }
 
-// maxStatusRows is the maximum number of rows in one call of ReadStatuses.
-const maxStatusRows = 2000
-
 // LoadHolds implements store.Holds.
 func (l *Ledger) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 	var holds []store.Hold
 	err := l.records.View(ctx, func(ctx context.Context, r Reader) error {
 		holds = nil
-		all, err := list[hold](ctx, r, holdKind)
-		if err != nil {
-			return err
-		}
-		for _, rec := range all {
-			h, err := rec.value()
-			if err != nil {
+		kinds := map[string]string{}
+		return r.List(ctx, holdKind, "", 0, func(rec Record) error {
+			var v hold
+			if err := decode(holdKind, rec.Key, rec.Body, &v); err != nil {
 				return err
 			}
-			if l.outboxes.Lookup(h.Lane.Outbox) != nil {
+			h, err := v.value()
+			if o := l.outboxes.Lookup(h.Lane.Outbox); err == nil && o != nil {
+				// There may be a million blocks, which share these texts.
+				if kinds[h.Lane.Kind] == "" {
+					kinds[h.Lane.Kind] = h.Lane.Kind
+				}
+				h.Lane.Outbox, h.Lane.Kind = o.Name, kinds[h.Lane.Kind]
 				holds = append(holds, h)
 			}
-		}
-		return nil
+			return err
+		})
 	})
 	if err == nil {
 		holds, err = l.activeHolds(ctx, holds)
@@ -82,29 +82,33 @@ func (l *Ledger) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 	return holds, nil
 }
 
-// activeHolds drops the blocks whose row is no longer FAILED.
-func (l *Ledger) activeHolds(ctx context.Context, all []store.Hold) ([]store.Hold, error) {
-	var active, blocked []store.Hold
-	for _, h := range all {
-		if h.Kind == store.Blocked {
-			blocked = append(blocked, h)
-		} else {
-			active = append(active, h)
-		}
-	}
+// maxFailedRows is the maximum number of rows in one call of AreFailed.
+const maxFailedRows = 2000
 
-	for some := range slices.Chunk(blocked, maxStatusRows) {
-		rows := make([]store.ClaimRow, len(some))
+// activeHolds removes the blocks whose row is no longer FAILED from all.
+func (l *Ledger) activeHolds(ctx context.Context, all []store.Hold) ([]store.Hold, error) {
+	active := all[:0]
+	for some := range slices.Chunk(all, maxFailedRows) {
+		var rows []store.Ref
 		for i := range some {
-			rows[i].Ref = store.Ref{Outbox: some[i].Lane.Outbox, ID: some[i].ID}
+			if some[i].Kind == store.Blocked {
+				rows = append(rows, store.Ref{Outbox: some[i].Lane.Outbox, ID: some[i].ID})
+			}
 		}
-		states, err := l.statuses.ReadStatuses(ctx, rows)
-		if err != nil {
-			return nil, err
+		var failed []bool
+		if len(rows) > 0 {
+			var err error
+			if failed, err = l.areFailed(ctx, rows); err != nil {
+				return nil, err
+			}
 		}
-		for i := range some {
-			if states[i].State == store.RowFailed {
-				active = append(active, some[i])
+		for _, h := range some {
+			keep := true
+			if h.Kind == store.Blocked {
+				keep, failed = failed[0], failed[1:]
+			}
+			if keep {
+				active = append(active, h)
 			}
 		}
 	}
@@ -117,10 +121,15 @@ func (l *Ledger) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) erro
 		return fmt.Errorf("hold: %w", err)
 	}
 	err := l.records.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
-		if h.Kind == store.Blocked {
-			return Block(ctx, tx, h)
+		if h.Kind != store.Blocked {
+			return put(ctx, tx, holdKind, holdKey(h.Lane, h.Kind), recordOfHold(&h))
 		}
-		return putHold(ctx, tx, h, "")
+		b, err := lockBlocks(ctx, tx, []string{blockKey(rowOf(&h))}, []string{holdKey(h.Lane, h.Kind)})
+		if err != nil {
+			return err
+		}
+		b.block(&h)
+		return b.write(ctx, tx)
 	})
 	if err != nil {
 		return fmt.Errorf("hold lane %s: %w", h.Lane, err)
@@ -128,50 +137,18 @@ func (l *Ledger) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) erro
 	return nil
 }
 
-func putHold(ctx context.Context, tx Tx, h store.Hold, block string) error {
-	return put(ctx, tx, holdKind, holdKey(h.Lane, h.Kind), hold{
+// rowOf returns the row that a block names.
+func rowOf(h *store.Hold) store.Ref { return store.Ref{Outbox: h.Lane.Outbox, ID: h.ID} }
+
+func recordOfHold(h *store.Hold) *hold {
+	rec := &hold{
 		Outbox: text(h.Lane.Outbox), Kind: text(h.Lane.Kind), Group: groupText(h.Lane.Group), Hold: h.Kind.String(),
-		ID: text(h.ID), RetryCount: h.RetryCount, Reason: reasonText(h.Reason), Since: utc(h.Since), Block: block,
-	})
-}
-
-// Block records in a transaction of the leader that a FAILED row blocks its lane. An earlier
-// block of the lane, or by the row, ends.
-func Block(ctx context.Context, tx Tx, h store.Hold) error {
-	row := store.Ref{Outbox: h.Lane.Outbox, ID: h.ID}
-	if err := Unblock(ctx, tx, row); err != nil {
-		return err
+		ID: text(h.ID), RetryCount: h.RetryCount, Reason: reasonText(h.Reason), Since: utc(h.Since),
 	}
-	if err := deleteHold(ctx, tx, holdKey(h.Lane, store.Blocked)); err != nil {
-		return err
+	if h.Kind == store.Blocked {
+		rec.Block = blockKey(rowOf(h))
 	}
-	if err := put(ctx, tx, blockKind, blockKey(row), block{Hold: holdKey(h.Lane, store.Blocked)}); err != nil {
-		return err
-	}
-	return putHold(ctx, tx, h, blockKey(row))
-}
-
-// Unblock deletes, in a transaction of the leader, the block that a row caused, if any.
-func Unblock(ctx context.Context, tx Tx, row store.Ref) error {
-	b, err := get[block](ctx, tx, blockKind, blockKey(row))
-	if err != nil || b == nil {
-		return err
-	}
-	return deleteHold(ctx, tx, b.Hold)
-}
-
-// deleteHold deletes a hold and the record of its blocking row.
-func deleteHold(ctx context.Context, tx Tx, key string) error {
-	h, err := get[hold](ctx, tx, holdKind, key)
-	if err != nil || h == nil {
-		return err
-	}
-	if h.Block != "" {
-		if err := tx.Delete(ctx, blockKind, h.Block); err != nil {
-			return err
-		}
-	}
-	return tx.Delete(ctx, holdKind, key)
+	return rec
 }
 
 // Release implements store.Holds.
@@ -179,7 +156,13 @@ func (l *Ledger) Release(ctx context.Context, epoch store.Epoch, lane store.Lane
 	_, err := l.outboxes.Find(lane.Outbox)
 	if err == nil {
 		err = l.records.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
-			return deleteHold(ctx, tx, holdKey(lane, kind))
+			key := holdKey(lane, kind)
+			b, err := lockBlocks(ctx, tx, nil, []string{key})
+			if err != nil {
+				return err
+			}
+			b.release(key)
+			return b.write(ctx, tx)
 		})
 	}
 	if err != nil {

@@ -3,7 +3,6 @@ package ledger
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -58,7 +57,7 @@ func (j *job) value() store.Job {
 func (l *Ledger) RequestReplay(ctx context.Context, id, spec string) error {
 	key := keyOf(id)
 	err := l.records.Request(ctx, func(ctx context.Context, tx Tx, nth int64) error {
-		found, err := tx.Get(ctx, jobKind, key)
+		found, err := get[job](ctx, tx.Lock, jobKind, key)
 		if err == nil && found != nil {
 			err = store.ErrJobExists
 		}
@@ -89,7 +88,7 @@ func (l *Ledger) RequestJobState(ctx context.Context, id string, wish store.Desi
 			if err != nil || j.State.Ended() {
 				return err
 			}
-			spec, err := get[jobSpec](ctx, tx, jobSpecKind, keyOf(id))
+			spec, err := get[jobSpec](ctx, tx.Lock, jobSpecKind, keyOf(id))
 			if err != nil || spec == nil {
 				return err
 			}
@@ -103,8 +102,9 @@ func (l *Ledger) RequestJobState(ctx context.Context, id string, wish store.Desi
 	return nil
 }
 
-func getJob(ctx context.Context, r RecordReader, id string) (*job, error) {
-	j, err := get[job](ctx, r, jobKind, keyOf(id))
+// getJob returns a replay and locks its record.
+func getJob(ctx context.Context, tx Tx, id string) (*job, error) {
+	j, err := get[job](ctx, tx.Lock, jobKind, keyOf(id))
 	if err == nil && j == nil {
 		err = store.ErrNoJob
 	}
@@ -142,7 +142,7 @@ func (l *Ledger) Jobs(ctx context.Context) ([]store.Job, error) {
 // updateJob runs change in a transaction of the leader and writes the replay as changed. Two
 // calls never run at the same time.
 func (l *Ledger) updateJob(ctx context.Context, epoch store.Epoch, d Durability, id string, change func(context.Context, Tx, *job) error) error {
-	return l.updateJobs(ctx, epoch, d, func(ctx context.Context, tx Tx) error {
+	return l.lockJob(ctx, epoch, d, id, func(ctx context.Context, tx Tx) error {
 		j, err := getJob(ctx, tx, id)
 		if err != nil {
 			return err
@@ -154,72 +154,79 @@ func (l *Ledger) updateJob(ctx context.Context, epoch store.Epoch, d Durability,
 	})
 }
 
-// updateJobs runs do in a transaction of the leader, after other calls that change replays.
-func (l *Ledger) updateJobs(ctx context.Context, epoch store.Epoch, d Durability, do func(context.Context, Tx) error) error {
-	select {
-	case l.jobs <- struct{}{}:
-		defer func() { <-l.jobs }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// lockJob runs do in a transaction of the leader, after other calls that change the replay.
+func (l *Ledger) lockJob(ctx context.Context, epoch store.Epoch, d Durability, id string, do func(context.Context, Tx) error) error {
+	done := make(chan struct{})
+	for {
+		l.mu.Lock()
+		running := l.jobs[id]
+		if running == nil {
+			l.jobs[id] = done
+		}
+		l.mu.Unlock()
+		if running == nil {
+			break
+		}
+		select {
+		case <-running:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
+	defer func() {
+		l.mu.Lock()
+		delete(l.jobs, id)
+		l.mu.Unlock()
+		close(done)
+	}()
 	return l.replay.Update(ctx, epoch, d, do)
 }
 
-// SaveJob implements store.ReplayWriter. It deletes old jobs in transactions of their own.
+// SaveJob implements store.ReplayWriter. It deletes old jobs in transactions of their own. If
+// that fails, the next call does it, because the job is saved.
 func (l *Ledger) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) error {
 	var old []string
-	err := l.updateJobs(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
-		rec, err := getJob(ctx, tx, j.ID)
-		if err != nil {
-			return err
+	err := l.updateJob(ctx, epoch, Full, j.ID, func(ctx context.Context, tx Tx, rec *job) (err error) {
+		rec.State, rec.Reason, rec.Source = j.State, reasonText(j.Reason), text(j.Source)
+		rec.Until, rec.UntilAt = recordOf(j.Until), utc(j.UntilAt)
+		started, ended := j.State.Started() && rec.StartedAt.IsZero(), j.State.Ended()
+		if old = nil; !started && !ended {
+			return nil
 		}
 		now, err := tx.Now(ctx)
 		if err != nil {
 			return err
 		}
-		rec.State, rec.Reason, rec.Source = j.State, reasonText(j.Reason), text(j.Source)
-		rec.Until, rec.UntilAt = recordOf(j.Until), utc(j.UntilAt)
-		if j.State.Started() && rec.StartedAt.IsZero() {
+		if started {
 			rec.StartedAt = utc(now)
 		}
-		if j.State.Ended() && rec.FinishedAt.IsZero() {
+		if ended && rec.FinishedAt.IsZero() {
 			rec.FinishedAt = utc(now)
 		}
-		err = put(ctx, tx, jobKind, keyOf(j.ID), rec)
-		if err == nil && j.State.Ended() {
-			old, err = oldJobs(ctx, tx, now.Add(-store.EndedJobRetention))
+		if ended {
+			old, err = oldJobs(ctx, tx, rec, now.Add(-store.EndedJobRetention))
 		}
 		return err
 	})
-	if err == nil {
-		err = l.deleteJobs(ctx, epoch, old)
-	}
 	if err != nil {
 		return fmt.Errorf("save replay %s: %w", j.ID, err)
 	}
-	return nil
-}
-
-// deleteJobs deletes old jobs after another job was saved.
-func (l *Ledger) deleteJobs(ctx context.Context, epoch store.Epoch, ids []string) error {
-	for _, id := range ids {
-		err := l.deleteJob(ctx, epoch, id)
-		if errors.Is(err, store.ErrNotLeader) {
-			return nil // the job is saved, and the next leader deletes the old ones
-		}
-		if err != nil {
-			return err
+	for _, id := range old {
+		if err := l.deleteJob(ctx, epoch, id); err != nil {
+			break
 		}
 	}
 	return nil
 }
 
-// oldJobs returns the ids of the jobs that ended before a time, or that are too many.
-func oldJobs(ctx context.Context, tx Tx, expired time.Time) ([]string, error) {
+// oldJobs returns the ids of the jobs that ended before a time, or that are too many, besides
+// one that ends now.
+func oldJobs(ctx context.Context, tx Tx, saved *job, expired time.Time) ([]string, error) {
 	jobs, err := list[job](ctx, tx, jobKind)
 	if err != nil {
 		return nil, err
 	}
+	jobs[keyOf(string(saved.ID))] = saved
 	var ended []*job
 	for _, j := range jobs {
 		if !j.FinishedAt.IsZero() {
@@ -242,36 +249,44 @@ func oldJobs(ctx context.Context, tx Tx, expired time.Time) ([]string, error) {
 // maxDeletedErrors is the maximum number of errors that one transaction deletes.
 const maxDeletedErrors = 1000
 
-// deleteJob deletes a job and its errors in transactions of a bounded size. It keeps a job
-// that has rows.
+// deleteJob deletes an ended job and its errors in transactions of a bounded size. It keeps a
+// job that has rows.
 func (l *Ledger) deleteJob(ctx context.Context, epoch store.Epoch, id string) error {
-	for n := maxDeletedErrors; n == maxDeletedErrors; {
-		err := l.updateJobs(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
-			n = 0
-			rows, err := tx.Scan(ctx, Scan{Queue: id, Limit: 1})
-			if err != nil || len(rows) > 0 {
-				return err
-			}
-			errs, err := tx.List(ctx, jobErrorKind, errorPrefix(id), maxDeletedErrors)
-			if err != nil {
-				return err
-			}
-			n = len(errs)
-			keys := make([]string, n)
-			for i := range errs {
-				keys[i] = errs[i].Key
-			}
-			if err := tx.Delete(ctx, jobErrorKind, keys...); err != nil || n == maxDeletedErrors {
-				return err
-			}
-			if err := tx.Delete(ctx, jobKind, keyOf(id)); err != nil {
-				return err
-			}
-			return tx.Delete(ctx, jobSpecKind, keyOf(id))
+	for more := true; more; {
+		err := l.lockJob(ctx, epoch, Full, id, func(ctx context.Context, tx Tx) (err error) {
+			more, err = deleteJob(ctx, tx, id)
+			return err
 		})
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// deleteJob reports whether it must be called again.
+func deleteJob(ctx context.Context, tx Tx, id string) (more bool, err error) {
+	j, err := get[job](ctx, tx.Lock, jobKind, keyOf(id))
+	if err != nil || j == nil || j.FinishedAt.IsZero() {
+		return false, err
+	}
+	rows, err := tx.Scan(ctx, Scan{Queue: keyOf(id), Limit: 1})
+	if err != nil || len(rows) > 0 {
+		return false, err
+	}
+	var keys []string
+	err = tx.List(ctx, jobErrorKind, errorPrefix(id), maxDeletedErrors, func(rec Record) error {
+		keys = append(keys, rec.Key)
+		return nil
+	})
+	if err == nil {
+		err = tx.Delete(ctx, jobErrorKind, keys...)
+	}
+	if err != nil || len(keys) == maxDeletedErrors {
+		return true, err
+	}
+	if err := tx.Delete(ctx, jobKind, keyOf(id)); err != nil {
+		return false, err
+	}
+	return false, tx.Delete(ctx, jobSpecKind, keyOf(id))
 }

@@ -4,16 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
-// StatusReader reports the states of outbox rows.
-type StatusReader interface {
-	// ReadStatuses is the method of store.ReplayReader.
-	ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error)
-}
+// AreFailed reports for each row, by position, whether any row of its id is FAILED, as
+// committed or as the transaction sees it. If it cannot tell, for example because a table is
+// locked, it returns an error.
+type AreFailed func(ctx context.Context, rows []store.Ref) ([]bool, error)
 
 // Config configures a Ledger.
 type Config struct {
@@ -22,11 +22,15 @@ type Config struct {
 	// rows, and Replay the replays with their rows. They may be the same. A database uses
 	// several so that a slow call delays no other kind.
 	Records, Spill, Replay Backend
-	// Statuses finds out which blocking rows are still FAILED.
-	Statuses StatusReader
+	// AreFailed finds out which blocking rows are still FAILED. A call has up to 2000 rows
+	// of configured outboxes.
+	AreFailed AreFailed
 	// BatchRows is the maximum number of spilled rows that a transaction writes or deletes.
 	// It must be positive.
 	BatchRows int
+	// BatchBytes limits the texts and payloads of the rows that a transaction spills, unless
+	// it spills one row. 0 means no limit.
+	BatchBytes int64
 }
 
 // Ledger keeps the records of one relay. Its methods implement interfaces of package store
@@ -34,9 +38,12 @@ type Config struct {
 type Ledger struct {
 	outboxes               *outboxes.Set
 	records, spill, replay Backend
-	statuses               StatusReader
+	areFailed              AreFailed
 	batchRows              int
-	jobs                   chan struct{} // holds a token while a call changes a replay
+	batchBytes             int64
+
+	mu   sync.Mutex
+	jobs map[string]chan struct{} // replays that a call changes; closed when it ends
 }
 
 var (
@@ -53,7 +60,7 @@ var (
 func New(cfg Config) *Ledger {
 	return &Ledger{
 		outboxes: outboxes.New(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
-		statuses: cfg.Statuses, batchRows: cfg.BatchRows, jobs: make(chan struct{}, 1),
+		areFailed: cfg.AreFailed, batchRows: cfg.BatchRows, batchBytes: cfg.BatchBytes, jobs: map[string]chan struct{}{},
 	}
 }
 
@@ -90,7 +97,7 @@ func (c checkpoint) value() store.Checkpoint {
 func (l *Ledger) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 	var cp *checkpoint
 	err := l.records.View(ctx, func(ctx context.Context, r Reader) (err error) {
-		cp, err = get[checkpoint](ctx, r, RelayKind, checkpointKey)
+		cp, err = get[checkpoint](ctx, r.Get, RelayKind, checkpointKey)
 		return err
 	})
 	if err == nil && cp == nil {

@@ -17,42 +17,88 @@ import (
 // rig is a ledger in memory whose backend leads.
 type rig struct {
 	*ledger.Ledger
-	backend *memory.Backend
+	backend *twice
 	epoch   store.Epoch
 	failed  map[string]bool // ids of FAILED rows
 }
 
+// twice runs each transaction twice, as after a conflict. It is undone the first time.
+type twice struct {
+	*memory.Backend
+	updates int
+	before  func(nth int) error // runs before an update
+}
+
+var errConflict = errors.New("conflict")
+
+// Update implements ledger.Backend.
+func (b *twice) Update(ctx context.Context, epoch store.Epoch, d ledger.Durability, do func(context.Context, ledger.Tx) error) error {
+	b.updates++
+	if b.before != nil {
+		if err := b.before(b.updates); err != nil {
+			return err
+		}
+	}
+	err := b.Backend.Update(ctx, epoch, d, func(ctx context.Context, tx ledger.Tx) error { return errors.Join(errConflict, do(ctx, tx)) })
+	if !errors.Is(err, errConflict) {
+		return err
+	}
+	return b.Backend.Update(ctx, epoch, d, do)
+}
+
+// Request implements ledger.Backend.
+func (b *twice) Request(ctx context.Context, do func(context.Context, ledger.Tx, int64) error) error {
+	_ = b.Backend.Request(ctx, func(ctx context.Context, tx ledger.Tx, nth int64) error {
+		return errors.Join(errConflict, do(ctx, tx, nth))
+	})
+	return b.Backend.Request(ctx, do)
+}
+
+// View implements ledger.Backend.
+func (b *twice) View(ctx context.Context, do func(context.Context, ledger.Reader) error) error {
+	if err := b.Backend.View(ctx, do); err != nil {
+		return err
+	}
+	return b.Backend.View(ctx, do)
+}
+
 func newRig(t *testing.T) *rig {
-	r := &rig{backend: memory.New().Backend("rig"), failed: map[string]bool{}}
+	r := &rig{backend: &twice{Backend: memory.New().Backend("rig")}, failed: map[string]bool{}}
 	var err error
 	if r.epoch, err = r.backend.AcquireLeadership(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	plain := store.Outbox{Name: "plain", Table: "plain", Layout: store.FlowCatalyst()}
+	plain.Layout.State = store.StateNone
 	r.Ledger = ledger.New(ledger.Config{
-		Outboxes: []store.Outbox{{Name: "a", Table: "a", Layout: store.FlowCatalyst()}},
-		Records:  r.backend, Spill: r.backend, Replay: r.backend, Statuses: r, BatchRows: 10,
+		Outboxes: []store.Outbox{{Name: "a", Table: "a", Layout: store.FlowCatalyst()}, plain},
+		Records:  r.backend, Spill: r.backend, Replay: r.backend, AreFailed: r.areFailed, BatchRows: 10, BatchBytes: 1000,
 	})
 	return r
 }
 
-// ReadStatuses implements ledger.StatusReader.
-func (r *rig) ReadStatuses(_ context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
-	states := make([]store.RowStatus, len(rows))
+func (r *rig) areFailed(_ context.Context, rows []store.Ref) ([]bool, error) {
+	failed := make([]bool, len(rows))
 	for i := range rows {
-		if r.failed[rows[i].ID] {
-			states[i].State = store.RowFailed
-		}
+		failed[i] = r.failed[rows[i].ID]
 	}
-	return states, nil
+	return failed, nil
+}
+
+// update runs do once in a transaction of the leader.
+func (r *rig) update(t *testing.T, do func(context.Context, ledger.Tx) error) {
+	t.Helper()
+	if err := r.backend.Backend.Update(t.Context(), r.epoch, ledger.Full, do); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // count returns the number of records of a kind.
 func (r *rig) count(t *testing.T, kind string) (n int) {
 	t.Helper()
 	err := r.backend.View(t.Context(), func(ctx context.Context, v ledger.Reader) error {
-		list, err := v.List(ctx, kind, "", 0)
-		n = len(list)
-		return err
+		n = 0
+		return v.List(ctx, kind, "", 0, func(ledger.Record) error { n++; return nil })
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -68,19 +114,17 @@ func blocked(id, group string) store.Hold {
 // order of blocks. What is unblocked leaves no record.
 func TestBlocksLeaveNothing(t *testing.T) {
 	r := newRig(t)
-	update := func(do func(context.Context, ledger.Tx) error) {
-		t.Helper()
-		if err := r.backend.Update(t.Context(), r.epoch, ledger.Full, do); err != nil {
-			t.Fatal(err)
-		}
-	}
 	block := func(id, group string) {
 		t.Helper()
-		update(func(ctx context.Context, tx ledger.Tx) error { return ledger.Block(ctx, tx, blocked(id, group)) })
+		h := blocked(id, group)
+		o := store.Outcome{Ref: store.Ref{Outbox: "a", ID: id}, Status: store.Failed, Block: &h}
+		r.update(t, func(ctx context.Context, tx ledger.Tx) error {
+			return ledger.AfterSettle(ctx, tx, []store.Outcome{o}, []store.SettleResult{store.Written}, r.areFailed)
+		})
 	}
 	unblock := func(id string) {
 		t.Helper()
-		update(func(ctx context.Context, tx ledger.Tx) error {
+		r.update(t, func(ctx context.Context, tx ledger.Tx) error {
 			return ledger.Unblock(ctx, tx, store.Ref{Outbox: "a", ID: id})
 		})
 	}
@@ -223,5 +267,212 @@ func TestSpillInBatches(t *testing.T) {
 		if n, err := r.DeleteSpilledAfter(t.Context(), r.epoch, c.after); n != c.want || err != nil {
 			t.Errorf("after %d: %d rows, %v; want %d", c.after, n, err, c.want)
 		}
+	}
+}
+
+// TestStrayPointer: a row whose record names the hold of another row does not release it.
+func TestStrayPointer(t *testing.T) {
+	r := newRig(t)
+	r.failed["1"], r.failed["2"] = true, true
+	for i, id := range []string{"1", "2"} {
+		if err := r.Hold(t.Context(), r.epoch, blocked(id, fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.update(t, func(ctx context.Context, tx ledger.Tx) error { // row 2 names the hold of row 1
+		var pointers []ledger.Record
+		err := tx.List(ctx, "block", "", 0, func(rec ledger.Record) error { pointers = append(pointers, rec); return nil })
+		if err == nil && len(pointers) == 2 {
+			err = tx.Put(ctx, "block", ledger.Record{Key: pointers[0].Key, Body: pointers[1].Body})
+		}
+		return err
+	})
+	r.update(t, func(ctx context.Context, tx ledger.Tx) error {
+		return ledger.Unblock(ctx, tx, store.Ref{Outbox: "a", ID: "1"}, store.Ref{Outbox: "a", ID: "2"})
+	})
+	if blocks, holds := r.count(t, "block"), r.count(t, "hold"); blocks != 0 || holds != 1 {
+		t.Errorf("%d records of rows and %d holds are left, want none and the hold that no record names", blocks, holds)
+	}
+}
+
+// TestAfterSettle settles many rows in a call: later outcomes win, and outcomes that were
+// not written change nothing.
+func TestAfterSettle(t *testing.T) {
+	r := newRig(t)
+	var outcomes []store.Outcome
+	var results []store.SettleResult
+	add := func(id, group string, status store.Status, result store.SettleResult) {
+		o := store.Outcome{Ref: store.Ref{Outbox: "a", ID: id}, Status: status, SpilledSeq: store.Seq(len(outcomes) + 1)}
+		if group != "" {
+			h := blocked("", group)
+			o.Block = &h
+		}
+		outcomes, results = append(outcomes, o), append(results, result)
+	}
+	add("done", "", store.Completed, store.Written)
+	add("gone", "", store.Completed, store.WasGone)
+	add("retry", "", store.Pending, store.Written)
+	add("locked", "g", store.Failed, store.WasLocked)
+	add("first", "g", store.Failed, store.Written)
+	add("second", "g", store.Failed, store.WasSettled)
+	add("completed", "g", store.Failed, store.WasSettled)
+	add("moves", "h", store.Failed, store.Written)
+	add("moves", "i", store.Failed, store.WasSettled)
+	r.failed = map[string]bool{"locked": true, "first": true, "second": true, "moves": true}
+	var rows []store.Item
+	for i, o := range outcomes {
+		rows = append(rows, store.Item{Ref: o.Ref, Kind: "EVENT", Seq: store.Seq(i + 1)})
+	}
+	if err := r.Spill(t.Context(), r.epoch, rows); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		var left []string
+		r.update(t, func(ctx context.Context, tx ledger.Tx) error {
+			err := ledger.AfterSettle(ctx, tx, outcomes, results, r.areFailed)
+			rows, scanErr := tx.Scan(ctx, ledger.Scan{Limit: 99})
+			for _, it := range rows {
+				left = append(left, it.ID)
+			}
+			return errors.Join(err, scanErr)
+		})
+		if !slices.Equal(left, []string{"retry", "locked"}) {
+			t.Errorf("spilled rows %q are left", left)
+		}
+		holds, err := r.LoadHolds(t.Context())
+		var got []string
+		for _, h := range holds {
+			got = append(got, h.ID+" "+h.Lane.Group.Name)
+		}
+		if slices.Sort(got); !slices.Equal(got, []string{"moves i", "second g"}) || err != nil || r.count(t, "block") != 2 || r.count(t, "hold") != 2 {
+			t.Errorf("blocks %q, %v", got, err)
+		}
+	}
+}
+
+// TestManyHolds: blocks are checked in parts, and pauses are kept. An unknown answer is an error.
+func TestManyHolds(t *testing.T) {
+	r := newRig(t)
+	want := 0
+	for i := range 4100 {
+		h := blocked(fmt.Sprint(i), fmt.Sprint(i))
+		r.failed[h.ID] = i%3 == 0
+		if i%5 == 0 {
+			h.Kind = store.Paused
+		}
+		if r.failed[h.ID] || h.Kind == store.Paused {
+			want++
+		}
+		if err := r.Hold(t.Context(), r.epoch, h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	holds, err := r.LoadHolds(t.Context())
+	if err != nil || len(holds) != want {
+		t.Errorf("%d holds, %v; want %d", len(holds), err, want)
+	}
+	for _, h := range holds {
+		if h.ID != h.Lane.Group.Name || h.Kind == store.Blocked && !r.failed[h.ID] {
+			t.Errorf("hold %+v", h)
+		}
+	}
+	unsure := ledger.New(ledger.Config{
+		Outboxes: []store.Outbox{{Name: "a", Table: "a", Layout: store.FlowCatalyst()}}, Records: r.backend,
+		AreFailed: func(context.Context, []store.Ref) ([]bool, error) { return nil, errConflict },
+	})
+	if _, err := unsure.LoadHolds(t.Context()); !errors.Is(err, errConflict) {
+		t.Errorf("unknown states: got %v", err)
+	}
+}
+
+// TestReplayWithoutID: a replay without an id has a queue of its own.
+func TestReplayWithoutID(t *testing.T) {
+	r, key := newRig(t), blocked("", "g").Lane
+	row := store.Item{Ref: store.Ref{Outbox: "a", ID: "1"}, Kind: key.Kind, Group: key.Group, Seq: 1}
+	copied := store.ReplayRow{N: 2, Item: row}
+	copied.Seq = 0
+	err := errors.Join(r.Spill(t.Context(), r.epoch, []store.Item{row}), r.RequestReplay(t.Context(), "", "{}"),
+		r.CopyRows(t.Context(), r.epoch, "", []store.ReplayRow{copied}, store.ReplayCursor{}))
+	if n, clearErr := r.ClearRows(t.Context(), r.epoch, "", 10); n != 1 || err != nil || clearErr != nil {
+		t.Errorf("%d rows were deleted, %v, %v", n, err, clearErr)
+	}
+	lanes, err := r.ReadSpilled(t.Context(), []store.SpilledRange{{Outbox: "a", Lane: key.Hash()}}, 9)
+	if err != nil || len(lanes[0]) != 1 {
+		t.Errorf("%d lists of spilled rows, %v", len(lanes), err)
+	}
+}
+
+// TestSpillBatchBytes: a transaction spills rows of a bounded size, or one row.
+func TestSpillBatchBytes(t *testing.T) {
+	r := newRig(t)
+	var items []store.Item
+	for n, size := range []int{300, 300, 300, 300, 5000, 5000, 10, 10} {
+		items = append(items, store.Item{Ref: store.Ref{Outbox: "plain", ID: fmt.Sprint(n)}, Seq: store.Seq(n + 1), Payload: make([]byte, size)})
+	}
+	before := r.backend.updates
+	if err := r.Spill(t.Context(), r.epoch, items); err != nil {
+		t.Fatal(err)
+	}
+	lanes, err := r.ReadSpilled(t.Context(), []store.SpilledRange{{Outbox: "plain", Lane: items[0].Lane().Hash()}}, 99)
+	if n := r.backend.updates - before; n != 5 || err != nil || len(lanes[0]) != len(items) {
+		t.Errorf("%d transactions, %v; want 5", n, err)
+	}
+}
+
+// TestOrphanedSavepoint: a request does not take over what the leader made of an earlier one.
+func TestOrphanedSavepoint(t *testing.T) {
+	r := newRig(t)
+	if err := r.RequestSavepoint(t.Context(), "here", false); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SaveSavepoint(t.Context(), r.epoch, store.Savepoint{Name: "here", State: store.SavepointMade}); err != nil {
+		t.Fatal(err)
+	}
+	r.update(t, func(ctx context.Context, tx ledger.Tx) error { return tx.Delete(ctx, "savepoint-spec", "here") })
+	if err := r.RequestSavepoint(t.Context(), "here", false); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := r.Savepoints(t.Context()); err != nil || len(all) != 1 || all[0].State != store.SavepointRequested {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// TestOldJobs: a saved job is reported as saved even if old ones cannot be deleted, and a job
+// that took the id of an old one is kept.
+func TestOldJobs(t *testing.T) {
+	r := newRig(t)
+	end := func(id string) {
+		t.Helper()
+		if err := errors.Join(r.RequestReplay(t.Context(), id, "{}"), r.SaveJob(t.Context(), r.epoch, store.Job{ID: id, State: store.JobDone})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range store.MaxEndedJobs {
+		end(fmt.Sprint("job-", i))
+	}
+	start := r.backend.updates
+	r.backend.before = func(nth int) error {
+		if nth == start+2 {
+			return errConflict
+		}
+		return nil
+	}
+	end("one-more")
+	if n := r.count(t, "job"); n != store.MaxEndedJobs+1 {
+		t.Errorf("%d jobs", n)
+	}
+	start = r.backend.updates
+	r.backend.before = func(nth int) error {
+		if nth != start+2 {
+			return nil
+		}
+		r.update(t, func(ctx context.Context, tx ledger.Tx) error {
+			return errors.Join(tx.Delete(ctx, "job", "job-0", "job-1"), tx.Delete(ctx, "job-spec", "job-0", "job-1"))
+		})
+		return errors.Join(r.RequestReplay(t.Context(), "job-0", "{}"), r.RequestReplay(t.Context(), "job-1", "{}"))
+	}
+	end("two-more")
+	if n := r.count(t, "job"); n != store.MaxEndedJobs+2 {
+		t.Errorf("%d jobs, want also the two that were requested again", n)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// The rows of a replay are in the queue of its id.
+// The rows of a replay are in the queue of the key of its record.
 
 // CopyRows implements store.ReplayWriter.
 func (l *Ledger) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
@@ -21,7 +21,7 @@ func (l *Ledger) CopyRows(ctx context.Context, epoch store.Epoch, id string, row
 			items[i].Seq, items[i].RetryCount, items[i].Captured = store.Seq(rows[i].N), 0, time.Time{}
 		}
 		err = l.updateJob(ctx, epoch, Full, id, func(ctx context.Context, tx Tx, j *job) error {
-			added, err := tx.Enqueue(ctx, id, items)
+			added, err := tx.Enqueue(ctx, keyOf(id), items)
 			j.Position, j.Skip = text(at.Position), at.Skip
 			j.Total += int64(added)
 			return err
@@ -50,12 +50,12 @@ func (l *Ledger) ClearRows(ctx context.Context, epoch store.Epoch, id string, li
 	err := replays.CheckLimit(limit)
 	n := 0
 	if err == nil {
-		err = l.updateJobs(ctx, epoch, Full, func(ctx context.Context, tx Tx) (err error) {
-			j, err := get[job](ctx, tx, jobKind, keyOf(id))
+		err = l.lockJob(ctx, epoch, Full, id, func(ctx context.Context, tx Tx) (err error) {
+			j, err := get[job](ctx, tx.Lock, jobKind, keyOf(id))
 			if err != nil {
 				return err
 			}
-			if n, err = dequeueScanned(ctx, tx, Scan{Queue: id, Limit: limit}); err != nil || n == 0 || j == nil {
+			if n, _, err = tx.Clear(ctx, Scan{Queue: keyOf(id), Limit: limit}); err != nil || n == 0 || j == nil {
 				return err
 			}
 			j.Total -= int64(n)
@@ -93,28 +93,30 @@ func (l *Ledger) FinishRows(ctx context.Context, epoch store.Epoch, id string, d
 // finishRows removes rows from a job, counts them, and records the errors of the refused
 // rows unless the job has too many.
 func finishRows(ctx context.Context, tx Tx, id string, done []store.FinishedRow, refs []Ref, j *job) error {
+	before, tally := j.Refused, replays.Tally{}
+	errs := map[string]*jobError{}
+	_, err := tx.Dequeue(ctx, keyOf(id), refs, func(i int, row *store.Item) {
+		d := &done[i]
+		if tally.Count(d.Result); d.Result == store.ReplayRefused && tally.StoresError(before) {
+			errs[errorKey(id, d.N)] = &jobError{
+				N: d.N, Outbox: text(row.Outbox), ID: text(row.ID), Kind: text(row.Kind), Group: groupText(row.Group),
+				Reason: reasonText(d.Error),
+			}
+		}
+	})
+	j.Sent, j.Skipped, j.Refused = j.Sent+tally.Sent, j.Skipped+tally.Skipped, j.Refused+tally.Refused
+	if err != nil || len(errs) == 0 {
+		return err
+	}
+
 	now, err := tx.Now(ctx)
 	if err != nil {
 		return err
 	}
-	before, tally := j.Refused, replays.Tally{}
-	errs := map[string]jobError{}
-	_, err = tx.Dequeue(ctx, id, refs, func(i int, row *store.Item) {
-		d := &done[i]
-		if tally.Count(d.Result); d.Result == store.ReplayRefused && tally.StoresError(before) {
-			errs[errorKey(id, d.N)] = jobError{
-				N: d.N, Outbox: text(row.Outbox), ID: text(row.ID), Kind: text(row.Kind), Group: groupText(row.Group),
-				Reason: reasonText(d.Error), At: utc(now),
-			}
-		}
-	})
-	for key, e := range errs {
-		if err == nil {
-			err = put(ctx, tx, jobErrorKind, key, e)
-		}
+	for _, e := range errs {
+		e.At = utc(now)
 	}
-	j.Sent, j.Skipped, j.Refused = j.Sent+tally.Sent, j.Skipped+tally.Skipped, j.Refused+tally.Refused
-	return err
+	return putAll(ctx, tx, jobErrorKind, errs)
 }
 
 // jobError is a store.ReplayError in a record.
@@ -141,16 +143,15 @@ func (l *Ledger) JobErrors(ctx context.Context, id string, limit int) ([]store.R
 	if err == nil {
 		err = l.records.View(ctx, func(ctx context.Context, r Reader) error {
 			all = nil
-			records, err := r.List(ctx, jobErrorKind, errorPrefix(id), limit)
-			for i := 0; i < len(records) && err == nil; i++ {
+			return r.List(ctx, jobErrorKind, errorPrefix(id), limit, func(rec Record) error {
 				var e jobError
-				err = decode(jobErrorKind, records[i].Key, records[i].Body, &e)
+				err := decode(jobErrorKind, rec.Key, rec.Body, &e)
 				all = append(all, store.ReplayError{
 					N: e.N, Ref: store.Ref{Outbox: string(e.Outbox), ID: string(e.ID)}, Kind: string(e.Kind), Group: groupOf(e.Group),
 					Reason: string(e.Reason), At: e.At,
 				})
-			}
-			return err
+				return err
+			})
 		})
 	}
 	if err != nil {
@@ -165,7 +166,7 @@ func (l *Ledger) ReplayLanes(ctx context.Context, id string, after int64, limit 
 	var lanes []store.ReplayLane
 	if err == nil {
 		err = l.replay.View(ctx, func(ctx context.Context, r Reader) error {
-			heads, err := r.Scan(ctx, Scan{Queue: id, After: after, Limit: limit, Heads: true})
+			heads, err := r.Scan(ctx, Scan{Queue: keyOf(id), After: after, Limit: limit, Heads: true})
 			lanes = nil
 			for i := range heads {
 				key := heads[i].Lane()
@@ -194,7 +195,7 @@ func (l *Ledger) ReplayRows(ctx context.Context, id string, from []store.ReplayR
 			ranges[i] = store.SpilledRange{Outbox: f.Outbox, Lane: f.Lane, After: store.Seq(f.After)}
 		}
 		err = l.replay.View(ctx, func(ctx context.Context, r Reader) error {
-			lanes, err := r.Range(ctx, id, ranges, each)
+			lanes, err := r.Range(ctx, keyOf(id), ranges, each)
 			for i, items := range lanes {
 				lists[i] = replayRows(items)
 			}

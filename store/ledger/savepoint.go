@@ -38,9 +38,12 @@ func (l *Ledger) RequestSavepoint(ctx context.Context, name string, keep bool) e
 	err := store.ValidateSavepointName(name)
 	if err == nil {
 		err = l.records.Request(ctx, func(ctx context.Context, tx Tx, _ int64) error {
-			spec, err := get[savepointSpec](ctx, tx, savepointSpecKind, keyOf(name))
+			spec, err := get[savepointSpec](ctx, tx.Lock, savepointSpecKind, keyOf(name))
 			if err == nil && spec != nil {
 				err = store.ErrSavepointExists
+			}
+			if err == nil { // without its request, what the leader made is of an earlier one
+				err = tx.Delete(ctx, savepointKind, keyOf(name))
 			}
 			if err != nil {
 				return err
@@ -57,7 +60,7 @@ func (l *Ledger) RequestSavepoint(ctx context.Context, name string, keep bool) e
 // RequestSavepointDeletion implements store.Requester.
 func (l *Ledger) RequestSavepointDeletion(ctx context.Context, name string) error {
 	err := l.records.Request(ctx, func(ctx context.Context, tx Tx, _ int64) error {
-		spec, err := get[savepointSpec](ctx, tx, savepointSpecKind, keyOf(name))
+		spec, err := get[savepointSpec](ctx, tx.Lock, savepointSpecKind, keyOf(name))
 		if err == nil && spec == nil {
 			err = store.ErrNoSavepoint
 		}
@@ -102,7 +105,7 @@ func (l *Ledger) Savepoints(ctx context.Context) ([]store.Savepoint, error) {
 // SaveSavepoint implements store.SavepointWriter.
 func (l *Ledger) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.Savepoint) error {
 	err := l.records.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
-		spec, err := get[savepointSpec](ctx, tx, savepointSpecKind, keyOf(n.Name))
+		spec, err := get[savepointSpec](ctx, tx.Lock, savepointSpecKind, keyOf(n.Name))
 		if err == nil && spec == nil {
 			err = store.ErrNoSavepoint
 		}

@@ -28,10 +28,11 @@ func (l *Ledger) Spill(ctx context.Context, epoch store.Epoch, items []store.Ite
 		}
 	}
 
-	for batch := range slices.Chunk(items, l.batchRows) {
-		rows := l.rowsToSpill(batch)
+	for rows := l.rowsToSpill(items); len(rows) > 0; {
+		batch := rows[:l.batchLen(rows)]
+		rows = rows[len(batch):]
 		err := l.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
-			_, err := tx.Enqueue(ctx, spilled, rows)
+			_, err := tx.Enqueue(ctx, spilled, batch)
 			return err
 		})
 		if err != nil {
@@ -53,6 +54,17 @@ func (l *Ledger) rowsToSpill(items []store.Item) []store.Item {
 	return rows
 }
 
+// batchLen returns how many of the first rows one transaction writes, at least one.
+func (l *Ledger) batchLen(rows []store.Item) int {
+	n, bytes := 0, int64(0)
+	for ; n < min(len(rows), l.batchRows); n++ {
+		if bytes += int64(rows[n].Bytes()); n > 0 && l.batchBytes > 0 && bytes > l.batchBytes {
+			break
+		}
+	}
+	return n
+}
+
 // DeleteSpilled implements store.Spiller, in transactions of a bounded size. A power failure
 // may undo it; the rows are then found settled or deleted again.
 func (l *Ledger) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []store.SpilledRef) error {
@@ -61,7 +73,7 @@ func (l *Ledger) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []st
 		if _, err := l.outboxes.Find(row.Outbox); err != nil {
 			return fmt.Errorf("delete spilled rows: %w", err)
 		}
-		refs[i] = Ref{Ref: row.Ref, N: int64(row.Seq)}
+		refs[i] = refOf(row)
 	}
 
 	for batch := range slices.Chunk(refs, l.batchRows) {
@@ -76,40 +88,27 @@ func (l *Ledger) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []st
 	return nil
 }
 
-// DeleteSpilled deletes a spilled row in a transaction of the leader.
-func DeleteSpilled(ctx context.Context, tx Tx, row store.SpilledRef) error {
-	_, err := tx.Dequeue(ctx, spilled, []Ref{{Ref: row.Ref, N: int64(row.Seq)}}, nil)
-	return err
-}
+func refOf(row store.SpilledRef) Ref { return Ref{Ref: row.Ref, N: int64(row.Seq)} }
 
 // DeleteSpilledAfter implements store.SpillStore, in transactions of a bounded size, each of
 // them durable. It may return an error after some were committed.
 func (l *Ledger) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
 	q := Scan{Queue: spilled, Outboxes: l.outboxes.Names(), After: int64(after), Limit: l.batchRows}
-	total := 0
-	for n := l.batchRows; n == l.batchRows; total += n {
+	for total := 0; ; {
+		n, last := 0, int64(0)
 		err := l.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) (err error) {
-			n, err = dequeueScanned(ctx, tx, q)
+			n, last, err = tx.Clear(ctx, q)
 			return err
 		})
 		if err != nil {
 			return total, fmt.Errorf("delete spilled rows after seq %d: %w", after, err)
 		}
+		if n == 0 {
+			return total, nil
+		}
+		total += n
+		q.After = last - 1 // another outbox may have a row of the same number
 	}
-	return total, nil
-}
-
-// dequeueScanned removes rows of a queue and returns their number.
-func dequeueScanned(ctx context.Context, tx Tx, q Scan) (int, error) {
-	rows, err := tx.Scan(ctx, q)
-	if err != nil || len(rows) == 0 {
-		return 0, err
-	}
-	refs := make([]Ref, len(rows))
-	for i := range rows {
-		refs[i] = Ref{Ref: rows[i].Ref, N: int64(rows[i].Seq)}
-	}
-	return tx.Dequeue(ctx, q.Queue, refs, nil)
 }
 
 // ReadSpilled implements store.Spiller, from one snapshot.

@@ -78,3 +78,32 @@ func TestCheckOfCustomLayouts(t *testing.T) {
 		rigs.WantSetup(t, c.name, openStore(t, r.path, "rig", 0, customBox(c.change)).Check(ctx(t)), c.want...)
 	}
 }
+
+// TestBlockOfASharedID: a block lasts as long as one of the rows with its id is FAILED.
+func TestBlockOfASharedID(t *testing.T) {
+	r := newRig(t, `CREATE TABLE outbox_events (id, type TEXT, message_group TEXT, payload TEXT, status TEXT DEFAULT 'PENDING',
+  retry_count INT NOT NULL DEFAULT 0, created_at TIMESTAMP, processed_at TIMESTAMP, error_message TEXT); CREATE INDEX by_id ON outbox_events (id)`, 0, flowBox())
+	r.exec(t, `INSERT INTO outbox_events (id, type, message_group, payload) VALUES
+  ('1', 'EVENT', 'text', '{}'), (1, 'EVENT', 'text', '{}'), ('a', 'EVENT', 'twice', '{}')`)
+	for _, c := range []struct{ id, group, other string }{{"1", "text", "typeof(id) = 'text'"}, {"a", "twice", "rowid = 4"}} {
+		if c.id == "a" {
+			r.exec(t, "UPDATE outbox_events SET status = 'FAILED' WHERE id = 'a'; INSERT INTO outbox_events (id, type, payload) VALUES ('a', 'EVENT', '{}')")
+		} else {
+			r.exec(t, "UPDATE outbox_events SET status = 'FAILED' WHERE typeof(id) = 'integer'")
+		}
+		o := outcome(c.id, store.Failed)
+		o.Block = &store.Hold{Lane: store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf(c.group)}}
+		r.settle(t, o)
+		r.exec(t, "UPDATE outbox_events SET status = 'PENDING' WHERE "+c.other)
+		want := func(what string, n int) {
+			t.Helper()
+			holds, err := r.store.LoadHolds(ctx(t))
+			if err != nil || len(holds) != n {
+				t.Errorf("id %s, %s: %d holds, %v; want %d", c.id, what, len(holds), err, n)
+			}
+		}
+		want("one row is FAILED", 1)
+		r.exec(t, "UPDATE outbox_events SET status = 'COMPLETED'")
+		want("none is FAILED", 0)
+	}
+}

@@ -39,7 +39,7 @@ func (b backend) Request(ctx context.Context, do func(ctx context.Context, tx le
 	return asRefused(w.do(ctx, func(ctx context.Context) error {
 		return w.conn.Write(ctx, Full, func(ctx context.Context) error {
 			tx, nth := w.tx(), int64(0)
-			err := tx.Put(ctx, ledger.RelayKind, ledger.Requests, []byte("{}"))
+			err := tx.Put(ctx, ledger.RelayKind, ledger.Record{Key: ledger.Requests, Body: []byte("{}")})
 			if err == nil {
 				err = w.conn.Query(ctx, countRequests, []any{w.name, ledger.RelayKind, ledger.Requests}, func(row []driver.Value) error {
 					nth = numberAt(row, 0)
@@ -83,30 +83,37 @@ type reader struct {
 	name string // of the relay
 }
 
-// Get implements ledger.RecordReader. The write lock is the lock of the record.
-func (r reader) Get(ctx context.Context, kind, key string) (body []byte, err error) {
+// Get implements ledger.RecordReader.
+func (r reader) Get(ctx context.Context, kind string, keys ...string) ([][]byte, error) {
 	const read = "SELECT body FROM sluicebox_record WHERE name = ? AND kind = ? AND key = ?"
-	err = r.conn.Query(ctx, read, []any{r.name, kind, key}, func(row []driver.Value) error {
-		body = BytesOf(row[0])
-		return nil
-	})
-	return body, err
+	bodies := make([][]byte, len(keys))
+	for i, key := range keys {
+		err := r.conn.Query(ctx, read, []any{r.name, kind, key}, func(row []driver.Value) error {
+			bodies[i] = BytesOf(row[0])
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return bodies, nil
 }
 
 // afterKeys follows every character of a key.
 const afterKeys = "\x7f"
 
 // List implements ledger.RecordReader.
-func (r reader) List(ctx context.Context, kind, prefix string, limit int) (list []ledger.Record, err error) {
+func (r reader) List(ctx context.Context, kind, prefix string, limit int, take func(ledger.Record) error) error {
 	const read = "SELECT key, body FROM sluicebox_record WHERE name = ? AND kind = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?"
 	if limit == 0 {
 		limit = -1
 	}
-	err = r.conn.Query(ctx, read, []any{r.name, kind, prefix, prefix + afterKeys, limit}, func(row []driver.Value) error {
-		list = append(list, ledger.Record{Key: textAt(row, 0), Body: BytesOf(row[1])})
-		return ctx.Err()
+	return r.conn.Query(ctx, read, []any{r.name, kind, prefix, prefix + afterKeys, limit}, func(row []driver.Value) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return take(ledger.Record{Key: textAt(row, 0), Body: BytesOf(row[1])})
 	})
-	return list, err
 }
 
 // Range implements ledger.QueueReader.
@@ -211,13 +218,22 @@ type writeTx struct{ reader }
 // Now implements ledger.Tx. The database is on this host.
 func (writeTx) Now(context.Context) (time.Time, error) { return time.Now(), nil }
 
+// Lock implements ledger.Tx. The write lock is the lock of the records.
+func (t writeTx) Lock(ctx context.Context, kind string, keys ...string) ([][]byte, error) {
+	return t.Get(ctx, kind, keys...)
+}
+
 // Put implements ledger.Writer.
-func (t writeTx) Put(ctx context.Context, kind, key string, body []byte) error {
+func (t writeTx) Put(ctx context.Context, kind string, records ...ledger.Record) error {
 	const put = `
 INSERT INTO sluicebox_record (name, kind, key, body, version) VALUES (?, ?, ?, ?, 1)
 ON CONFLICT (name, kind, key) DO UPDATE SET body = excluded.body, version = version + 1`
-	_, err := t.conn.Exec(ctx, put, t.name, kind, key, string(body))
-	return err
+	for _, rec := range records {
+		if _, err := t.conn.Exec(ctx, put, t.name, kind, rec.Key, string(rec.Body)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Delete implements ledger.Writer.
@@ -246,9 +262,28 @@ ON CONFLICT DO NOTHING`
 		if err != nil {
 			return 0, err
 		}
+		if n == 0 {
+			if err := t.checkSame(ctx, queue, it, lane); err != nil {
+				return 0, err
+			}
+		}
 		added += int(n)
 	}
 	return added, nil
+}
+
+// checkSame returns an error unless a row is in the queue.
+func (t writeTx) checkSame(ctx context.Context, queue string, it *store.Item, lane store.LaneHash) error {
+	const read = `
+SELECT 1 FROM sluicebox_queue INDEXED BY sluicebox_queue_n
+WHERE name = ? AND queue = ? AND n = ? AND outbox = ? AND id = ? AND lane = ?`
+	same := false
+	err := t.conn.Query(ctx, read, []any{t.name, queue, int64(it.Seq), it.Outbox, it.ID, lane[:]},
+		func([]driver.Value) error { same = true; return nil })
+	if err == nil && !same {
+		err = ledger.NumberTaken(it)
+	}
+	return err
 }
 
 // groupValue returns a group as a value, NULL for none.
@@ -310,6 +345,24 @@ func (t writeTx) Dequeue(ctx context.Context, queue string, refs []ledger.Ref, r
 		}
 	}
 	return total, nil
+}
+
+// Clear implements ledger.Writer. The index has the numbers and outboxes of the rows.
+func (t writeTx) Clear(ctx context.Context, q ledger.Scan) (n int, last int64, err error) {
+	remove := `
+DELETE FROM sluicebox_queue WHERE rowid IN (
+  SELECT rowid FROM sluicebox_queue INDEXED BY sluicebox_queue_n
+  WHERE name = ?1 AND queue = ?2 AND n > ?3`
+	args := []any{t.name, q.Queue, q.After, q.Limit}
+	if q.Outboxes != nil {
+		remove += " AND outbox IN (SELECT value FROM json_each(?5))"
+		args = append(args, jsonArray(q.Outboxes))
+	}
+	err = t.conn.Query(ctx, remove+"\n  ORDER BY n, outbox LIMIT ?4)\nRETURNING n", args, func(row []driver.Value) error {
+		n, last = n+1, max(last, numberAt(row, 0))
+		return nil
+	})
+	return n, last, err
 }
 
 // textAt and numberAt return a value of a row that the relay wrote, zero for NULL.

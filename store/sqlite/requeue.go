@@ -55,7 +55,7 @@ func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox strin
 			done = nil // the transaction may be retried
 			write := statement(t)
 			for i := range letters {
-				wrote, err := s.resolveRow(ctx, t, write, letters[i].Ref)
+				wrote, err := s.resolveRow(ctx, t, write, letters[i].ID)
 				if err != nil {
 					return err
 				}
@@ -63,21 +63,18 @@ func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox strin
 					done = append(done, letters[i])
 				}
 			}
-			return nil
+			return ledger.Unblock(ctx, s.writer.tx(), store.Refs(done)...)
 		})
 	})
 	return done, err
 }
 
-// resolveRow writes one row and deletes its block, in the call's transaction.
-func (s *Store) resolveRow(ctx context.Context, t *table, write *query, row store.Ref) (bool, error) {
-	for _, key := range t.keys(row.ID) {
+// resolveRow writes one row, in the call's transaction.
+func (s *Store) resolveRow(ctx context.Context, t *table, write *query, id string) (bool, error) {
+	for _, key := range t.keys(id) {
 		n, err := s.writer.conn.Exec(ctx, write.sql, write.args(&values{key: key})...)
-		if err != nil {
-			return false, err
-		}
-		if n > 0 {
-			return true, ledger.Unblock(ctx, s.writer.tx(), row)
+		if err != nil || n > 0 {
+			return n > 0, err
 		}
 	}
 	return false, nil

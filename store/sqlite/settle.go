@@ -38,11 +38,8 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 				if results[i], err = s.settle(ctx, &outcomes[i]); err != nil {
 					return err
 				}
-				if err := s.afterSettled(ctx, &outcomes[i], results[i]); err != nil {
-					return err
-				}
 			}
-			return nil
+			return ledger.AfterSettle(ctx, s.writer.tx(), outcomes, results, s.failedInCall)
 		})
 	})
 	if err != nil {
@@ -54,59 +51,54 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 // deletesSpilled reports whether an outcome deletes its row from the spilled rows.
 func deletesSpilled(o *store.Outcome) bool { return o.SpilledSeq != 0 && o.Status.Settled() }
 
-// afterSettled makes the writes that accompany an outcome, in the call's transaction.
-func (s *Store) afterSettled(ctx context.Context, o *store.Outcome, result store.SettleResult) error {
-	if deletesSpilled(o) {
-		if err := ledger.DeleteSpilled(ctx, s.writer.tx(), store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq}); err != nil {
-			return err
-		}
-	}
-	if o.Status != store.Failed {
-		return nil
-	}
-	return s.afterFailed(ctx, o, result)
+// failedInCall is a ledger.AreFailed in the call's transaction.
+func (s *Store) failedInCall(ctx context.Context, rows []store.Ref) ([]bool, error) {
+	return s.readFailed(ctx, s.writer.conn, rows, func(o *store.Outbox) (*table, error) { return s.writer.table(ctx, o) })
 }
 
-// afterFailed records the hold that a failure requests. It first deletes an old block of the
-// row. Such a block is left if the row was FAILED before and was reset by another program
-// than the relay.
-func (s *Store) afterFailed(ctx context.Context, o *store.Outcome, result store.SettleResult) error {
-	if result == store.Written && s.outboxes.Lookup(o.Outbox).Layout.State != store.StateNone {
-		if err := ledger.Unblock(ctx, s.writer.tx(), o.Ref); err != nil {
-			return err
-		}
-	}
-	if o.Block == nil {
-		return nil
-	}
-	return s.block(ctx, o)
-}
-
-// block records the hold that an outcome requests, if its row is FAILED, in the call's
-// transaction.
-func (s *Store) block(ctx context.Context, o *store.Outcome) error {
-	t, err := s.writer.table(ctx, s.outboxes.Lookup(o.Outbox))
-	if err != nil {
-		return err
-	}
-	if t.isFailed == nil {
-		t.isFailed = failedQuery(t)
-	}
-
-	failed := false
-	for _, key := range t.keys(o.ID) {
-		err := s.writer.conn.Query(ctx, t.isFailed.sql, t.isFailed.args(&values{key: key}), func([]driver.Value) error {
-			failed = true
-			return StopIteration()
+// areFailed is a ledger.AreFailed on its own connection.
+func (s *Store) areFailed(ctx context.Context, rows []store.Ref) (failed []bool, err error) {
+	err = s.readTx(ctx, func(ctx context.Context, conn *Conn) (err error) {
+		tables := map[*store.Outbox]*table{}
+		failed, err = s.readFailed(ctx, conn, rows, func(o *store.Outbox) (t *table, err error) {
+			if t = tables[o]; t == nil {
+				t, err = describe(ctx, conn, o)
+				tables[o] = t
+			}
+			return t, err
 		})
+		return err
+	})
+	return failed, Explain(err)
+}
+
+// readFailed reports which rows are FAILED. If several rows have the same id, one FAILED row
+// suffices.
+func (s *Store) readFailed(ctx context.Context, conn *Conn, rows []store.Ref, tableOf func(*store.Outbox) (*table, error)) ([]bool, error) {
+	failed := make([]bool, len(rows))
+	for i := range rows {
+		o := s.outboxes.Lookup(rows[i].Outbox)
+		if o.Layout.State == store.StateNone {
+			continue
+		}
+		t, err := tableOf(o)
 		if err != nil {
-			return err
+			return nil, err
+		}
+		if t.isFailed == nil {
+			t.isFailed = failedQuery(t)
+		}
+		for _, key := range t.keys(rows[i].ID) {
+			err := conn.Query(ctx, t.isFailed.sql, t.isFailed.args(&values{key: key}), func([]driver.Value) error {
+				failed[i] = true
+				return StopIteration()
+			})
+			if err != nil {
+				return nil, err
+			}
 		}
 	}
-	if !failed {
-		return nil
-	}
-	return ledger.Block(ctx, s.writer.tx(), o.Hold())
+	return failed, nil
 }
 
 // failedQuery builds the statement that returns a row if the row of an id is FAILED.

@@ -43,7 +43,7 @@ func New(cfg Config) (*Store, error) {
 	s.lifetime = sessions.NewLifetime()
 	s.writer = newSession(path, s.name, s.holder, s.lifetime)
 	own := backend{s}
-	s.Ledger = ledger.New(ledger.Config{Outboxes: cfg.Outboxes, Records: own, Spill: own, Replay: own, Statuses: s, BatchRows: maxBatchRows})
+	s.Ledger = ledger.New(ledger.Config{Outboxes: cfg.Outboxes, Records: own, Spill: own, Replay: own, AreFailed: s.areFailed, BatchRows: maxBatchRows})
 	return s, nil
 }
 

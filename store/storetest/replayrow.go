@@ -41,7 +41,7 @@ func (s *suite) testCopyRows(t *testing.T) {
 	more := replayRow(keys[0], "more", int64(len(all)+1))
 	changed := slices.Clone(all)
 	for i := range changed {
-		changed[i].ID, changed[i].Payload = "another", []byte("another")
+		changed[i].Payload, changed[i].Committed = []byte("another"), now()
 	}
 
 	at = store.ReplayCursor{Position: "further"}

@@ -2,6 +2,7 @@ package ledgertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -102,7 +103,7 @@ func (b *bench) testEnqueueAgain(t *testing.T) {
 	one, two, three := row(1, "g"), row(2, "g"), row(3, "g")
 	b.enqueue(t, "q", 2, one, two)
 	again := two
-	again.ID, again.RetryCount, again.Payload = "other", 44, []byte("other")
+	again.RetryCount, again.Payload = 44, []byte("other")
 	b.enqueue(t, "q", 1, again, three, one, three)
 	b.wantQueue(t, "after a repeat", "q", one, two, three)
 	inB := two
@@ -118,6 +119,114 @@ func (b *bench) testEnqueueAgain(t *testing.T) {
 		lists, err := r.Range(ctx, "q", []store.SpilledRange{{Outbox: "a", Lane: large.Lane().Hash(), After: 3}}, 1)
 		if err == nil {
 			wantRows(t, "a large row", lists[0], []store.Item{large}, true)
+		}
+		return err
+	})
+}
+
+// testNumberTaken: a row of another id or lane under a number is an error, and none is added.
+func (b *bench) testNumberTaken(t *testing.T) {
+	one, two := row(1, "g"), row(2, "g")
+	b.enqueue(t, "q", 1, one)
+	id, group, none, kind := one, one, one, one
+	id.ID, group.Group, none.Group, kind.Kind = "other", store.GroupOf("h"), store.Group{}, "event"
+	for what, other := range map[string]store.Item{"id": id, "group": group, "no group": none, "kind": kind} {
+		err := b.leader.Update(ctx(t), b.epoch, ledger.Full, func(ctx context.Context, tx ledger.Tx) error {
+			_, err := tx.Enqueue(ctx, "q", []store.Item{two, one, other})
+			return err
+		})
+		var refused *store.RefusedError
+		if !errors.As(err, &refused) {
+			t.Errorf("another %s: got %v, want a RefusedError", what, err)
+		}
+		b.wantQueue(t, what, "q", one)
+	}
+	b.enqueue(t, "q", 1, two, one)
+	b.wantQueue(t, "after all", "q", one, two)
+}
+
+// testQueueNames: queues are separate, whatever their names.
+func (b *bench) testQueueNames(t *testing.T) {
+	names := []string{"", "%", "_", "a", "A", "a ", "'", "~0", "a/1", "\\", strings.Repeat("k", 99), strings.Repeat("k", 100)}
+	for i, name := range names {
+		b.enqueue(t, name, 1, row(int64(i+1), "g"))
+	}
+	first := row(1, "g")
+	for i, name := range names {
+		b.wantQueue(t, fmt.Sprintf("queue %q", name), name, row(int64(i+1), "g"))
+		b.view(t, func(ctx context.Context, r ledger.Reader) error {
+			lanes, err := r.Range(ctx, name, []store.SpilledRange{{Outbox: "a", Lane: first.Lane().Hash()}}, 99)
+			if err == nil && len(lanes[0]) != 1 {
+				t.Errorf("queue %q: %d rows of the lane", name, len(lanes[0]))
+			}
+			return err
+		})
+	}
+}
+
+// testHugeRows: a payload of more than 16 MB is stored, or only its size.
+func (b *bench) testHugeRows(t *testing.T) {
+	huge := row(1, "g")
+	huge.Payload = []byte(strings.Repeat("12345678", 17<<20/8))
+	huge.PayloadSize = len(huge.Payload)
+	b.enqueue(t, "q", 2, huge, row(2, "g"))
+	b.view(t, func(ctx context.Context, r ledger.Reader) error {
+		lists, err := r.Range(ctx, "q", []store.SpilledRange{{Outbox: "a", Lane: huge.Lane().Hash()}}, 9)
+		if err == nil {
+			if len(lists[0]) > 0 && lists[0][0].Payload == nil {
+				huge.Payload = nil
+			}
+			wantRows(t, "a huge row", lists[0], []store.Item{huge, row(2, "g")}, true)
+		}
+		return err
+	})
+}
+
+// testClear removes the first rows of a queue, of some outboxes and behind a number.
+func (b *bench) testClear(t *testing.T) {
+	var all []store.Item
+	for n := range int64(30) {
+		it := row(n/2+1, fmt.Sprint(n%5))
+		it.Outbox = []string{"a", "b"}[n%2]
+		all = append(all, it)
+	}
+	b.enqueue(t, "q", len(all), all...)
+	b.enqueue(t, "another", len(all), all...)
+	for _, c := range []struct {
+		q       ledger.Scan
+		n, last int
+		left    func(i int, it store.Item) bool
+	}{
+		{ledger.Scan{Queue: "none", Limit: 5}, 0, 0, func(i int, _ store.Item) bool { return true }},
+		{ledger.Scan{Queue: "q", Outboxes: []string{}, Limit: 5}, 0, 0, func(i int, _ store.Item) bool { return true }},
+		{ledger.Scan{Queue: "q", After: 15, Limit: 5}, 0, 0, func(i int, _ store.Item) bool { return true }},
+		{ledger.Scan{Queue: "q", Limit: 3}, 3, 2, func(i int, _ store.Item) bool { return i >= 3 }},
+		{ledger.Scan{Queue: "q", Outboxes: []string{"b", "c"}, After: 10, Limit: 2}, 2, 12, func(_ int, it store.Item) bool {
+			return it.Outbox == "a" || it.Seq <= 10 || it.Seq > 12
+		}},
+		{ledger.Scan{Queue: "q", After: 11, Limit: 99}, 7, 15, func(_ int, it store.Item) bool { return it.Seq <= 11 }},
+	} {
+		n, last := 0, int64(0)
+		b.update(t, func(ctx context.Context, tx ledger.Tx) (err error) {
+			n, last, err = tx.Clear(ctx, c.q)
+			return err
+		})
+		if n != c.n || n > 0 && last != int64(c.last) {
+			t.Errorf("%+v: %d rows up to %d, want %d up to %d", c.q, n, last, c.n, c.last)
+		}
+		var left []store.Item
+		for i, it := range all {
+			if c.left(i, it) {
+				left = append(left, it)
+			}
+		}
+		all = left
+		b.wantQueue(t, fmt.Sprintf("after %+v", c.q), "q", all...)
+	}
+	b.view(t, func(ctx context.Context, r ledger.Reader) error {
+		rows, err := r.Scan(ctx, ledger.Scan{Queue: "another", Limit: 99})
+		if len(rows) != 30 {
+			t.Errorf("%d rows of the other queue are left", len(rows))
 		}
 		return err
 	})

@@ -3,6 +3,7 @@ package ledgertest
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,15 +30,31 @@ func (b *bench) testRecords(t *testing.T) {
 	b.wantRecords(t, "a prefix, limited", "kind", "a", 2, "a {}", "a.1 {}")
 	b.wantRecords(t, "no pattern", "kind", "%", 0, "% {}")
 	b.wantRecords(t, "no pattern", "kind", "_", 0, "_ {}")
-	b.put(t, "kind", "a", large)
+	b.update(t, func(ctx context.Context, tx ledger.Tx) error {
+		return errors.Join(tx.Put(ctx, "kind"), tx.Put(ctx, "kind", ledger.Record{Key: "new", Body: []byte("1")}, ledger.Record{Key: "a", Body: []byte(large)}))
+	})
+	b.wantRecords(t, "written together", "kind", "new", 0, "new 1")
 	b.wantRecords(t, "written again", "kind", "a", 1, "a "+large)
 
 	b.update(t, func(ctx context.Context, tx ledger.Tx) error {
 		if got := get(t, ctx, tx, "kind", "a"); got != large {
 			t.Errorf("got %d bytes, want %d", len(got), len(large))
 		}
-		if got, err := tx.Get(ctx, "kind", "b"); got != nil || err != nil {
-			t.Errorf("missing record: got %q, %v", got, err)
+		for what, read := range map[string]func(context.Context, string, ...string) ([][]byte, error){"get": tx.Get, "lock": tx.Lock} {
+			got, err := read(ctx, "kind", "%", "b", "aa", "a", "aa", "a/3")
+			var texts []string
+			for _, body := range got {
+				texts = append(texts, string(body))
+			}
+			if !slices.Equal(texts, []string{"{}", "", "{}", large, "{}", ""}) || got[1] != nil || err != nil {
+				t.Errorf("%s of several records: got %.300q, %v", what, texts, err)
+			}
+			if got, err := read(ctx, "kind"); len(got) != 0 || err != nil {
+				t.Errorf("%s of no record: got %q, %v", what, got, err)
+			}
+		}
+		if err := tx.List(ctx, "kind", "", 0, func(ledger.Record) error { return errNo }); !errors.Is(err, errNo) {
+			t.Errorf("list: got %v, want the error of take", err)
 		}
 		now, err := tx.Now(ctx)
 		if age := time.Since(now).Abs(); age > time.Minute || err != nil {
@@ -87,7 +104,7 @@ func (b *bench) testFence(t *testing.T) {
 			}
 			for _, d := range []ledger.Durability{ledger.Normal, ledger.Full, ledger.Barrier} {
 				err := w.Update(ctx(t), epoch, d, func(ctx context.Context, tx ledger.Tx) error {
-					return tx.Put(ctx, "kind", "key", []byte("2"))
+					return tx.Put(ctx, "kind", ledger.Record{Key: "key", Body: []byte("2")})
 				})
 				if !errors.Is(err, store.ErrNotLeader) && (d != ledger.Barrier || !errors.Is(err, store.ErrInterrupted)) {
 					t.Errorf("epoch %d: got %v, want ErrNotLeader", epoch, err)
@@ -97,12 +114,16 @@ func (b *bench) testFence(t *testing.T) {
 	}
 	b.wantRecords(t, "after the old leader", "kind", "", 0, "key 1")
 
-	err := never.Request(ctx(t), func(ctx context.Context, tx ledger.Tx, _ int64) error { return tx.Put(ctx, "kind", "key", []byte("3")) })
+	err := never.Request(ctx(t), func(ctx context.Context, tx ledger.Tx, _ int64) error {
+		return tx.Put(ctx, "kind", ledger.Record{Key: "key", Body: []byte("3")})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range []ledger.Durability{ledger.Normal, ledger.Full, ledger.Barrier} {
-		err := b.leader.Update(ctx(t), b.epoch, d, func(ctx context.Context, tx ledger.Tx) error { return tx.Put(ctx, "kind", "leader", []byte("1")) })
+		err := b.leader.Update(ctx(t), b.epoch, d, func(ctx context.Context, tx ledger.Tx) error {
+			return tx.Put(ctx, "kind", ledger.Record{Key: "leader", Body: []byte("1")})
+		})
 		if err != nil {
 			t.Errorf("durability %d: %v", d, err)
 		}
@@ -118,8 +139,10 @@ func (b *bench) testRollback(t *testing.T) {
 	do := func(ctx context.Context, tx ledger.Tx) error {
 		_, added := tx.Enqueue(ctx, "q", []store.Item{row(3, "g")})
 		n, removed := tx.Dequeue(ctx, "q", []ledger.Ref{{Ref: row(1, "g").Ref, N: 1}}, nil)
-		err := errors.Join(tx.Put(ctx, "kind", "kept", []byte("2")), tx.Put(ctx, "kind", "new", []byte("2")), tx.Delete(ctx, "kind", "deleted"), added, removed)
-		if got := get(t, ctx, tx, "kind", "kept"); got != "2" || n != 1 || err != nil {
+		cleared, _, clearErr := tx.Clear(ctx, ledger.Scan{Queue: "q", Limit: 1})
+		n += cleared
+		err := errors.Join(tx.Put(ctx, "kind", ledger.Record{Key: "kept", Body: []byte("2")}), tx.Put(ctx, "kind", ledger.Record{Key: "new", Body: []byte("2")}), tx.Delete(ctx, "kind", "deleted"), added, removed, clearErr)
+		if got := get(t, ctx, tx, "kind", "kept"); got != "2" || n != 2 || err != nil {
 			t.Errorf("in the transaction: %q, %d rows, %v", got, n, err)
 		}
 		return errNo
@@ -142,7 +165,9 @@ func (b *bench) testRollback(t *testing.T) {
 func (b *bench) testCanceled(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	write := func(ctx context.Context, tx ledger.Tx) error { return tx.Put(ctx, "kind", "key", []byte("1")) }
+	write := func(ctx context.Context, tx ledger.Tx) error {
+		return tx.Put(ctx, "kind", ledger.Record{Key: "key", Body: []byte("1")})
+	}
 	for what, err := range map[string]error{
 		"update":  b.leader.Update(gone, b.epoch, ledger.Full, write),
 		"request": b.leader.Request(gone, func(ctx context.Context, tx ledger.Tx, _ int64) error { return write(ctx, tx) }),
@@ -199,15 +224,15 @@ func (b *bench) testRequests(t *testing.T) {
 
 // add reads a number, adds to it and writes it back.
 func add(ctx context.Context, tx ledger.Tx, key string, n int) error {
-	body, err := tx.Get(ctx, "kind", key)
+	bodies, err := tx.Lock(ctx, "kind", key)
 	if err != nil {
 		return err
 	}
-	before, _ := strconv.Atoi(string(body))
-	return tx.Put(ctx, "kind", key, []byte(strconv.Itoa(before+n)))
+	before, _ := strconv.Atoi(string(bodies[0]))
+	return tx.Put(ctx, "kind", ledger.Record{Key: key, Body: []byte(strconv.Itoa(before + n))})
 }
 
-// testRequestsBesideUpdates: Get locks a record, so that a request and the leader can change
+// testRequestsBesideUpdates: Lock locks a record, so that a request and the leader can change
 // the same one.
 func (b *bench) testRequestsBesideUpdates(t *testing.T) {
 	b.put(t, "kind", "key", "0")

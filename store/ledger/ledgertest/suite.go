@@ -42,7 +42,11 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 		{"a view is one snapshot", (*bench).testSnapshot},
 		{"rows are read back", (*bench).testRange},
 		{"rows in a queue stay", (*bench).testEnqueueAgain},
+		{"a number of another row", (*bench).testNumberTaken},
+		{"names of queues", (*bench).testQueueNames},
+		{"huge rows", (*bench).testHugeRows},
 		{"rows are removed", (*bench).testDequeue},
+		{"rows are cleared", (*bench).testClear},
 		{"other rows are not removed", (*bench).testDequeueOthers},
 		{"rows by number", (*bench).testScan},
 		{"lanes", (*bench).testLanes},
@@ -98,7 +102,9 @@ func (b *bench) view(t *testing.T, do func(context.Context, ledger.Reader) error
 
 func (b *bench) put(t *testing.T, kind, key, body string) {
 	t.Helper()
-	b.update(t, func(ctx context.Context, tx ledger.Tx) error { return tx.Put(ctx, kind, key, []byte(body)) })
+	b.update(t, func(ctx context.Context, tx ledger.Tx) error {
+		return tx.Put(ctx, kind, ledger.Record{Key: key, Body: []byte(body)})
+	})
 }
 
 // wantRecords compares the records of a kind with "KEY BODY" each.
@@ -106,10 +112,10 @@ func (b *bench) wantRecords(t *testing.T, what, kind, prefix string, limit int, 
 	t.Helper()
 	b.view(t, func(ctx context.Context, r ledger.Reader) error {
 		var got []string
-		list, err := r.List(ctx, kind, prefix, limit)
-		for _, rec := range list {
+		err := r.List(ctx, kind, prefix, limit, func(rec ledger.Record) error {
 			got = append(got, rec.Key+" "+string(rec.Body))
-		}
+			return nil
+		})
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: got %.300q, want %.300q", what, got, want)
 		}
@@ -119,11 +125,12 @@ func (b *bench) wantRecords(t *testing.T, what, kind, prefix string, limit int, 
 
 func get(t *testing.T, ctx context.Context, r ledger.RecordReader, kind, key string) string {
 	t.Helper()
-	body, err := r.Get(ctx, kind, key)
-	if err != nil {
-		t.Error(err)
+	bodies, err := r.Get(ctx, kind, key)
+	if err != nil || len(bodies) != 1 {
+		t.Errorf("%d bodies, %v", len(bodies), err)
+		return ""
 	}
-	return string(body)
+	return string(bodies[0])
 }
 
 // row returns a row of outbox a under a number.

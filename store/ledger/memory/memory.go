@@ -77,7 +77,7 @@ func (b *Backend) Update(ctx context.Context, epoch store.Epoch, _ ledger.Durabi
 // Request implements ledger.Backend.
 func (b *Backend) Request(ctx context.Context, do func(context.Context, ledger.Tx, int64) error) error {
 	return b.write(ctx, func(tx *tx) error {
-		if err := tx.Put(ctx, ledger.RelayKind, ledger.Requests, []byte("{}")); err != nil {
+		if err := tx.Put(ctx, ledger.RelayKind, ledger.Record{Key: ledger.Requests, Body: []byte("{}")}); err != nil {
 			return err
 		}
 		return do(ctx, tx, b.relay.records[recordKey{ledger.RelayKind, ledger.Requests}].version)
@@ -115,12 +115,16 @@ func (b *Backend) View(ctx context.Context, do func(context.Context, ledger.Read
 type reader struct{ *relay }
 
 // Get implements ledger.RecordReader.
-func (r reader) Get(_ context.Context, kind, key string) ([]byte, error) {
-	return bytes.Clone(r.records[recordKey{kind, key}].body), nil
+func (r reader) Get(_ context.Context, kind string, keys ...string) (bodies [][]byte, err error) {
+	for _, key := range keys {
+		bodies = append(bodies, bytes.Clone(r.records[recordKey{kind, key}].body))
+	}
+	return bodies, nil
 }
 
 // List implements ledger.RecordReader.
-func (r reader) List(_ context.Context, kind, prefix string, limit int) (list []ledger.Record, err error) {
+func (r reader) List(_ context.Context, kind, prefix string, limit int, take func(ledger.Record) error) error {
+	var list []ledger.Record
 	for k, rec := range r.records {
 		if k.kind == kind && strings.HasPrefix(k.key, prefix) {
 			list = append(list, ledger.Record{Key: k.key, Body: bytes.Clone(rec.body)})
@@ -130,7 +134,12 @@ func (r reader) List(_ context.Context, kind, prefix string, limit int) (list []
 	if limit > 0 && len(list) > limit {
 		list = list[:limit]
 	}
-	return list, nil
+	for _, rec := range list {
+		if err := take(rec); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Range implements ledger.QueueReader.
@@ -186,10 +195,18 @@ type tx struct {
 // Now implements ledger.Tx.
 func (t *tx) Now(context.Context) (time.Time, error) { return t.now, nil }
 
+// Lock implements ledger.Tx. The lock of the database is the lock of the record.
+func (t *tx) Lock(ctx context.Context, kind string, keys ...string) ([][]byte, error) {
+	return t.Get(ctx, kind, keys...)
+}
+
 // Put implements ledger.Writer.
-func (t *tx) Put(_ context.Context, kind, key string, body []byte) error {
-	t.keepRecord(recordKey{kind, key})
-	t.records[recordKey{kind, key}] = record{bytes.Clone(body), t.records[recordKey{kind, key}].version + 1}
+func (t *tx) Put(_ context.Context, kind string, records ...ledger.Record) error {
+	for _, rec := range records {
+		key := recordKey{kind, rec.Key}
+		t.keepRecord(key)
+		t.records[key] = record{bytes.Clone(rec.Body), t.records[key].version + 1}
+	}
 	return nil
 }
 
@@ -229,6 +246,9 @@ func (t *tx) Enqueue(_ context.Context, queue string, rows []store.Item) (added 
 	for _, it := range rows {
 		at, exists := slices.BinarySearchFunc(all, it, byNumber)
 		if exists {
+			if all[at].ID != it.ID || all[at].Lane() != it.Lane() {
+				return 0, ledger.NumberTaken(&it)
+			}
 			continue
 		}
 		it.Payload, it.Captured, it.Txn = bytes.Clone(it.Payload), time.Time{}, 0
@@ -260,4 +280,18 @@ func (t *tx) Dequeue(_ context.Context, queue string, refs []ledger.Ref, removed
 	}
 	t.queues[queue] = all
 	return n, nil
+}
+
+// Clear implements ledger.Writer.
+func (t *tx) Clear(ctx context.Context, q ledger.Scan) (n int, last int64, err error) {
+	rows, err := t.Scan(ctx, q)
+	if err != nil || len(rows) == 0 {
+		return 0, 0, err
+	}
+	refs := make([]ledger.Ref, len(rows))
+	for i := range rows {
+		refs[i] = ledger.Ref{Ref: rows[i].Ref, N: int64(rows[i].Seq)}
+	}
+	n, err = t.Dequeue(ctx, q.Queue, refs, nil)
+	return n, refs[n-1].N, err
 }

@@ -28,7 +28,7 @@ CREATE TABLE sluicebox_record (
 );
 
 -- Rows in lanes, ordered by n: the spilled rows, whose queue is '' and whose n is their seq,
--- and the rows of each replay, whose queue is its id. The table has a rowid, so that rows are
+-- and the rows of each replay, whose queue is the key of its record. The table has a rowid, so that rows are
 -- appended and payloads do not lie between keys. Each statement names its index.
 CREATE TABLE sluicebox_queue (
   name          TEXT NOT NULL,
