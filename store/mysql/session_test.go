@@ -1,11 +1,14 @@
 package mysql_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	driver "github.com/go-sql-driver/mysql"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
@@ -22,25 +25,17 @@ func (r *rig) kill(t *testing.T) (n int) {
 	}
 	defer func() { _ = conn.Close() }()
 	var id int64
+	var unprintable *driver.MySQLError
 
 	if err := conn.QueryRowContext(ctx(t), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
 		t.Fatal(err)
 	}
 	own[id] = true
-	rows, err := conn.QueryContext(ctx(t), "SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
+	list, err := sessionsOf(t, conn)
+	for errors.As(err, &unprintable) && unprintable.Number == errConvert { // another test's statement, which is short
+		list, err = sessionsOf(t, conn)
+	}
 	if err != nil {
-		t.Fatal(err)
-	}
-
-	var list []int64
-	for rows.Next() {
-		if err := rows.Scan(&id); err != nil {
-			t.Fatal(err)
-		}
-		list = append(list, id)
-	}
-
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range list {
@@ -55,6 +50,26 @@ func (r *rig) kill(t *testing.T) (n int) {
 	}
 
 	return n
+}
+
+// errConvert is ER_CANNOT_CONVERT_STRING: the column info of a processlist is utf8mb3, which
+// has no character beyond the basic plane.
+const errConvert = 3854
+
+// sessionsOf returns the ids of the sessions in the connection's database.
+func sessionsOf(t *testing.T, conn *sql.Conn) (list []int64, err error) {
+	rows, err := conn.QueryContext(ctx(t), "SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
+	if err != nil {
+		return nil, err
+	}
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, id)
+	}
+	return list, errors.Join(rows.Err(), rows.Close())
 }
 
 // TestKilledSessions checks that every call opens a new session if its own was ended.
