@@ -276,10 +276,11 @@ func refuseEveryOutcome(t *testing.T, spills bool) {
 	sent, _ := k.count(0)
 	t.Logf("%d rows in memory at the most, %d sent, %d spilled", most, sent, d.Stats().Spilled)
 	// The buffer, the rows in it when the first outcome was refused, half a buffer of
-	// refused outcomes and half a buffer of reloaded rows. Requests in flight come on top.
+	// refused outcomes and half a buffer of reloaded rows. Requests in flight come on top,
+	// twice: which rows go out while outcomes are tried one by one depends on the scheduler.
 	held := maxBufferFactor*buffer + 2*inFlight
-	if most > 2*held+buffer || sent > held+buffer/2 {
-		t.Errorf("%d rows in memory, at most %d wanted; %d were sent, at most %d wanted", most, 2*held+buffer, sent, held+buffer/2)
+	if most > 2*held+buffer || sent > held+buffer {
+		t.Errorf("%d rows in memory, at most %d wanted; %d were sent, at most %d wanted", most, 2*held+buffer, sent, held+buffer)
 	}
 	if n := d.Stats().Bytes; n > int64(2*held) { // two per row
 		t.Errorf("%d bytes of payload are held", n)
