@@ -130,6 +130,9 @@ func (o *Outcome) Validate(box *Outbox) error {
 	return h.Validate(box)
 }
 
+// DeletesSpilled reports whether the outcome also deletes its row from the spilled rows.
+func (o *Outcome) DeletesSpilled() bool { return o.SpilledSeq != 0 && o.Status.Settled() }
+
 // Hold returns the hold that Block requests. Block must not be nil.
 func (o *Outcome) Hold() Hold {
 	return Hold{

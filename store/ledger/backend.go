@@ -19,9 +19,9 @@
 // calls [AfterSettle] or [Unblock] in its own transaction.
 //
 // A transaction locks a hold before the record of its blocking row, so that two of them do
-// not deadlock. Two calls of the leader that change one replay must not run at the same time: each reads
-// the record and writes it back. The Ledger runs them one after another; another process
-// cannot interfere, because it does not lead. Calls for different replays may.
+// not deadlock. Calls of the leader that change the same replay run one after another,
+// because each reads the record and writes it back. Calls for different replays may overlap.
+// Another process cannot interfere, because it does not lead.
 package ledger
 
 import (

@@ -28,14 +28,14 @@ func get[T any](ctx context.Context, read reading, kind, key string) (*T, error)
 
 // getAll returns the existing records among keys.
 func getAll[T any](ctx context.Context, read reading, kind string, keys []string) (map[string]*T, error) {
+	all := map[string]*T{}
 	if len(keys) == 0 {
-		return nil, nil
+		return all, nil
 	}
 	bodies, err := read(ctx, kind, keys...)
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]*T{}
 	for i, body := range bodies {
 		if body == nil {
 			continue

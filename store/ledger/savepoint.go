@@ -60,10 +60,7 @@ func (l *Ledger) RequestSavepoint(ctx context.Context, name string, keep bool) e
 // RequestSavepointDeletion implements store.Requester.
 func (l *Ledger) RequestSavepointDeletion(ctx context.Context, name string) error {
 	err := l.records.Request(ctx, func(ctx context.Context, tx Tx, _ int64) error {
-		spec, err := get[savepointSpec](ctx, tx.Lock, savepointSpecKind, keyOf(name))
-		if err == nil && spec == nil {
-			err = store.ErrNoSavepoint
-		}
+		spec, err := getSavepoint(ctx, tx, name)
 		if err != nil {
 			return err
 		}
@@ -74,6 +71,15 @@ func (l *Ledger) RequestSavepointDeletion(ctx context.Context, name string) erro
 		return fmt.Errorf("request deletion of checkpoint %s: %w", name, err)
 	}
 	return nil
+}
+
+// getSavepoint returns the request for a named checkpoint and locks its record.
+func getSavepoint(ctx context.Context, tx Tx, name string) (*savepointSpec, error) {
+	spec, err := get[savepointSpec](ctx, tx.Lock, savepointSpecKind, keyOf(name))
+	if err == nil && spec == nil {
+		err = store.ErrNoSavepoint
+	}
+	return spec, err
 }
 
 // Savepoints implements store.ReplayLister.
@@ -105,11 +111,7 @@ func (l *Ledger) Savepoints(ctx context.Context) ([]store.Savepoint, error) {
 // SaveSavepoint implements store.SavepointWriter.
 func (l *Ledger) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.Savepoint) error {
 	err := l.records.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
-		spec, err := get[savepointSpec](ctx, tx.Lock, savepointSpecKind, keyOf(n.Name))
-		if err == nil && spec == nil {
-			err = store.ErrNoSavepoint
-		}
-		if err != nil {
+		if _, err := getSavepoint(ctx, tx, n.Name); err != nil {
 			return err
 		}
 		return put(ctx, tx, savepointKind, keyOf(n.Name), savepoint{

@@ -21,7 +21,7 @@ func AfterSettle(ctx context.Context, tx Tx, outcomes []store.Outcome, results [
 		if results[i].NeedsRetry() {
 			continue
 		}
-		if o.SpilledSeq != 0 && o.Status.Settled() {
+		if o.DeletesSpilled() {
 			copies = append(copies, refOf(store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq}))
 		}
 		if o.Status == store.Failed && (o.Block != nil || results[i] == store.Written) {
@@ -136,18 +136,12 @@ func lockBlocks(ctx context.Context, tx Tx, rows, lanes []string) (*blocks, erro
 		_, locked := slices.BinarySearch(lanes, p.Hold)
 		return !locked
 	})
-	b.holds, b.rows = cloneMap(b.oldHolds), cloneMap(b.oldRows)
+	b.holds, b.rows = maps.Clone(b.oldHolds), maps.Clone(b.oldRows)
 	return b, nil
 }
 
 // distinct returns keys in order, which is the order of locks.
 func distinct(keys []string) []string { return slices.Compact(slices.Sorted(slices.Values(keys))) }
-
-func cloneMap[V any](m map[string]V) map[string]V {
-	clone := make(map[string]V, len(m))
-	maps.Copy(clone, m)
-	return clone
-}
 
 // block records a block. An earlier block of the lane, or by the row, ends.
 func (b *blocks) block(h *store.Hold) {

@@ -395,7 +395,7 @@ func (c *settling) afterFailed(ctx context.Context) error {
 func (c *settling) deleteSettledSpilled(ctx context.Context) error {
 	var rows []store.SpilledRef
 	for i := range c.outcomes {
-		if o := &c.outcomes[i]; o.SpilledSeq != 0 && o.Status.Settled() {
+		if o := &c.outcomes[i]; o.DeletesSpilled() {
 			rows = append(rows, store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
 		}
 	}

@@ -375,7 +375,7 @@ func (c *settling) afterFailed(ctx context.Context, i int) error {
 func (c *settling) deleteSettledSpilled(ctx context.Context) error {
 	var rows []store.SpilledRef
 	for i := range c.outcomes {
-		if o := &c.outcomes[i]; o.SpilledSeq != 0 && o.Status.Settled() && !c.results[i].NeedsRetry() {
+		if o := &c.outcomes[i]; o.DeletesSpilled() && !c.results[i].NeedsRetry() {
 			rows = append(rows, store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
 		}
 	}

@@ -162,7 +162,7 @@ func (c *settling) settleSkippingLocked(ctx context.Context, todo []int) error {
 // durable reports whether the call must be durable when it returns.
 func (c *settling) durable() bool {
 	return slices.ContainsFunc(c.outcomes, func(o store.Outcome) bool {
-		return o.Status == store.Failed || requestsBlock(&o) || deletesSpilled(&o)
+		return o.Status == store.Failed || requestsBlock(&o) || o.DeletesSpilled()
 	})
 }
 
@@ -180,7 +180,7 @@ func (c *settling) queue(ctx context.Context, batch *pgx.Batch, todo []int, lock
 		return nil, err
 	}
 
-	parked, err := c.partsOf(ctx, func(o *store.Outcome) bool { return deletesSpilled(o) && !locked[o.Outbox] })
+	parked, err := c.partsOf(ctx, func(o *store.Outcome) bool { return o.DeletesSpilled() && !locked[o.Outbox] })
 	if err != nil {
 		return nil, err
 	}

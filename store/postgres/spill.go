@@ -254,9 +254,6 @@ func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after
 	return all, nil
 }
 
-// deletesSpilled reports whether an outcome deletes a spilled row.
-func deletesSpilled(o *store.Outcome) bool { return o.SpilledSeq != 0 && o.Status.Settled() }
-
 // queueDeleteSpilled adds the statement that deletes the spilled rows of the part's
 // outcomes.
 func (p *outboxPart) queueDeleteSpilled(batch *pgx.Batch, values map[string]any, outcomes []store.Outcome) {

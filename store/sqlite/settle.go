@@ -26,7 +26,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		if _, err := s.outboxes.FindValid(o.Outbox, o); err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
 		}
-		if o.Status == store.Failed || deletesSpilled(o) {
+		if o.Status == store.Failed || o.DeletesSpilled() {
 			durability = Full
 		}
 	}
@@ -47,9 +47,6 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	}
 	return results, nil
 }
-
-// deletesSpilled reports whether an outcome deletes its row from the spilled rows.
-func deletesSpilled(o *store.Outcome) bool { return o.SpilledSeq != 0 && o.Status.Settled() }
 
 // failedInCall is a ledger.AreFailed in the call's transaction.
 func (s *Store) failedInCall(ctx context.Context, rows []store.Ref) ([]bool, error) {
