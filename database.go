@@ -70,7 +70,7 @@ func openDatabase(o *Options) (*database, error) {
 	db := &database{Database: o.Database, store: st, newStream: func() (capture.Stream, error) { return o.Database.Stream(settings) }}
 	src, err := db.newStream()
 	if err != nil {
-		return db, nil // whoever needs the log reports the error
+		return db, nil // opening the log reports the error
 	}
 	defer src.Close()
 	db.newReadinessChecker = streamAs[readinessChecker](db.newStream, src)

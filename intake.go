@@ -127,17 +127,17 @@ func (f *intake) appendBatch(b *capture.Batch) error {
 	return nil
 }
 
-// Held implements checkpoint.Lanes.
+// Held implements sweptLanes.
 func (f *intake) Held(outbox string) []string { return f.routes[outbox].Held(outbox) }
 
-// TrackSettled implements checkpoint.Lanes.
+// TrackSettled implements sweptLanes.
 func (f *intake) TrackSettled(on bool) {
 	for _, d := range f.routes {
 		d.TrackSettled(on)
 	}
 }
 
-// InsertFound implements checkpoint.Lanes. The rows have no ticket: if the process dies,
+// InsertFound implements sweptLanes. The rows have no ticket: if the process dies,
 // the next sweep finds them again.
 func (f *intake) InsertFound(items []store.Item) (placed int) {
 	for len(items) > 0 {

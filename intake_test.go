@@ -141,14 +141,6 @@ func TestPositionFollowsSettledRows(t *testing.T) {
 	})
 }
 
-// waitEnded waits for a part that the test has ended.
-func waitEnded(t *testing.T, done <-chan error) {
-	t.Helper()
-	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-}
-
 // fill sends batches of one row until the intake takes no more, and returns how many it took.
 func fill(in chan<- capture.Batch, outbox string, most int) int {
 	for n := range most {
@@ -182,14 +174,11 @@ func TestFullBuffersPauseIntake(t *testing.T) {
 		cfg := dispatch.DefaultConfig()
 		cfg.BufferRows = 3
 		f := newIntakeFixture(cfg)
-		ctx, cancel := context.WithCancel(context.Background())
 		in := make(chan capture.Batch)
-		done := make(chan error, 1)
-		go func() { done <- f.run(ctx, in) }()
+		end := runParts(t, func(ctx context.Context) error { return f.run(ctx, in) })
 		expectEqual(t, "rows taken for one", fill(in, "jobs", 5), 5)
 		expectEqual(t, "rows taken for the other", fill(in, "events", 1000), 3)
-		cancel()
-		waitEnded(t, done)
+		end()
 	})
 }
 
@@ -198,21 +187,18 @@ func TestIntakeResumesWithRoom(t *testing.T) {
 		cfg := dispatch.DefaultConfig()
 		cfg.BufferRows = 1
 		f := newIntakeFixture(cfg)
-		ctx, cancel := context.WithCancel(context.Background())
 		in := make(chan capture.Batch)
-		done := make(chan error, 2)
-		go func() { done <- f.run(ctx, in) }()
+		endIntake := runParts(t, func(ctx context.Context) error { return f.run(ctx, in) })
 		fill(in, "jobs", 1)
 		expectEqual(t, "rows taken", fill(in, "events", 1000), 1)
-		go func() { done <- f.events.Run(ctx) }()
+		endDispatch := runParts(t, f.events.Run)
 		advance(time.Second)
 		for range 3 {
 			expectEqual(t, "more rows", fill(in, "events", 10), 1)
 			advance(time.Second)
 		}
-		cancel()
-		waitEnded(t, done)
-		waitEnded(t, done)
+		endIntake()
+		endDispatch()
 	})
 }
 

@@ -328,8 +328,8 @@ func startRelay(t *testing.T, h testDB, to *receiver, configure ...func(*replay.
 	return l
 }
 
-// intake numbers rows and appends them to their lanes. The buffer is larger than what the
-// tests write.
+// intake numbers rows and appends them to their lanes. The buffer has room for all rows of a
+// test.
 type intake struct {
 	tracker  *checkpoint.Tracker
 	lanes    *dispatch.Dispatcher

@@ -16,8 +16,8 @@ type Ack[P any] struct {
 	At time.Time
 }
 
-// Acks tracks the positions that a source offered to its receiver and the last one that was
-// acknowledged. It serves sources whose server takes no acknowledgements. The zero value is
+// Acks tracks the positions that a source offered to its receiver, and the last acknowledged
+// one. It serves sources whose server takes no acknowledgements. The zero value is
 // ready for Reset; before Reset nothing can be acknowledged. Its methods are safe for
 // concurrent use.
 type Acks[P any] struct {

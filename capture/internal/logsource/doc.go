@@ -1,3 +1,3 @@
-// Package logsource has what the sources that read a log share: acknowledgements, the columns
-// to read, the limits of a batch.
+// Package logsource is shared by the sources that read a log. It keeps acknowledgements, lists
+// the columns to read, and limits the size of a batch.
 package logsource

@@ -29,7 +29,7 @@ type Options struct {
 // 100.
 const mutexProfileFraction = 100
 
-// relayState is what the program reports of its relay.
+// relayState is the state of the relay that the program reports.
 type relayState interface {
 	Status() sluicebox.Status
 	Leader() (leads bool, detail string)
