@@ -247,7 +247,17 @@ func TestCheckpointOfAnotherServer(t *testing.T) {
 		}
 
 		t.Log(restored.SnapshotReason)
-		_ = first
+		// Afterwards other transactions have the same numbers.
+		for range 100 {
+			d.exec(t, "INSERT INTO unrelated VALUES (1)")
+		}
+		for _, at := range []store.Position{first.From, later.From} {
+			restored, err := d.opening(t, store.Checkpoint{Origin: later.Origin, Position: at})
+			if err != nil || restored.SnapshotReason == "" {
+				t.Errorf("at checkpoint %s of the earlier log: %v, %+v", at, err, restored)
+			}
+			t.Log(restored.SnapshotReason)
+		}
 	})
 }
 

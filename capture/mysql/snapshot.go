@@ -44,13 +44,14 @@ func (s *Source) takeSnapshot(ctx context.Context, sv *server, tables capture.Ta
 	return view, from, nil
 }
 
-// viewPosition returns the position of a view on MariaDB. Its coordinates stay unknown,
-// because the end of the binlog was read at another moment, see checkFile.
-func viewPosition(view store.View) (binlogPosition, error) {
+// viewPosition returns the position of a view on MariaDB.
+func viewPosition(view store.View) (from binlogPosition, err error) {
+	from.set = emptySet(mariaDB) // before the very first transaction
 	if text := view.Position(); text != "" {
-		return parsePosition(text)
+		from, err = parsePosition(text)
+		from.resolveFlavour(mariaDB)
 	}
-	return binlogPosition{set: emptySet(mariaDB)}, nil // before the very first transaction
+	return from, err
 }
 
 // snapshotMarkPrefix is the prefix of markers that end an overlap. No receiver waits for

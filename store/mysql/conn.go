@@ -322,13 +322,14 @@ func newLink(cfg *mysql.Config, settings map[string]string, lt *sessions.Lifetim
 
 // do runs fn on the session. If the server had ended the session since the last call, for
 // example because it was idle for store.MinLockLease, do runs fn once more on a new
-// session. The server has rolled back anything that the first run did.
+// session. So it does after a run that was silent for that long. The server has rolled back
+// anything that the first run did.
 func (l *link) do(ctx context.Context, fn func(context.Context, *conn) error) error {
 	return l.Do(ctx, func(ctx context.Context) error {
 		fresh := l.unused
 		l.unused = false
 		err := fn(ctx, l.conn)
-		if err == nil || fresh || !sessionLost(err) || ctx.Err() != nil {
+		if err == nil || fresh && !idledOut(err) || !sessionLost(err) || ctx.Err() != nil {
 			return err
 		}
 		l.Drop()

@@ -186,7 +186,8 @@ func (s *server) multiPrimary(ctx context.Context, c *conn) (string, error) {
 }
 
 // snapshotPosition returns the binlog position of the snapshot that the session has just
-// opened; "" if the server does not report it. MariaDB takes both together.
+// opened, with its file and offset, which tell it from the same GTID of another binlog; ""
+// if the server does not report it. MariaDB takes both together.
 func (s *server) snapshotPosition(ctx context.Context, c *conn) (store.Position, error) {
 	if !s.mariadb {
 		return "", nil
@@ -223,7 +224,7 @@ func (s *server) snapshotPosition(ctx context.Context, c *conn) (store.Position,
 	if err := c.sqlConn.QueryRowContext(ctx, "SELECT BINLOG_GTID_POS('"+literal(file)+"', "+strconv.FormatInt(at, 10)+")").Scan(&set); err != nil {
 		return "", err
 	}
-	return store.Position(set.String), nil
+	return store.Position(fmt.Sprintf("%s@%s:%d", set.String, file, at)), nil
 }
 
 // literal escapes a text for use between quotes.
@@ -417,7 +418,15 @@ func sessionLost(err error) bool {
 	case codeKilledMariaDB, codeKilledMySQL, codeSilenceMySQL, codeShutdown, codeOffline:
 		return true
 	}
-	return errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, errConnDone)
+	return idledOut(err) || errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, errConnDone)
+}
+
+// idledOut reports whether the server ended the session because the relay was silent for
+// store.MinLockLease, for example while the machine was short of CPU. MySQL sends a notice
+// then. If the notice arrives together with a statement's response, the driver finds it
+// unread before the next statement, and that is mysql.ErrBusyBuffer.
+func idledOut(err error) bool {
+	return code(err) == codeSilenceMySQL || errors.Is(err, mysql.ErrBusyBuffer)
 }
 
 // asRefused turns the database's rejection of a row into a *store.RefusedError: bad data

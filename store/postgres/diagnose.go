@@ -249,9 +249,11 @@ SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity a
 		return nil
 	}
 
+	const step = 10 // the number of sessions in use changes from one look to the next
+	proposed := (used + reserved + 5*sessionsNeeded + step - 1) / step * step
 	c.Add(store.GradeAdvice, fmt.Sprintf("%s, and a relay needs %d", text, sessionsNeeded),
 		"-- as a superuser, then restart the server; or end unused sessions",
-		fmt.Sprintf("ALTER SYSTEM SET max_connections = %d;", used+reserved+5*sessionsNeeded))
+		fmt.Sprintf("ALTER SYSTEM SET max_connections = %d;", proposed))
 	return nil
 }
 

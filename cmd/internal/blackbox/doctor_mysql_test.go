@@ -137,9 +137,32 @@ func TestDoctorBesideRelaysMySQL(t *testing.T) {
 // MariaDB does not allow.
 func (s *site) namesake() {
 	s.t.Helper()
-	list, code := "SHOW REPLICAS", 0
+	code := 0
 	if s.flavour == servers.MariaDB {
-		list, code = "SHOW SLAVE HOSTS", 78
+		code = 78
+	}
+	name := nameFor(s.database)
+	id, other := "", ""
+	within(s.t, testTimeout, func() string { // each stream of the relay has another id
+		if id = s.replicaID("sluicebox " + name); id == "" {
+			return fmt.Sprintf("relay %s is not among the replicas", name)
+		}
+		other = strings.Replace(s.config, "name: "+name, "name: "+name+"b", 1)
+		other = strings.Replace(other, "source: {", "source: {server-id: "+id+", ", 1)
+		if _, text, _ := doctor(s.t, other); !strings.Contains(text, "source.server-id") {
+			return "doctor does not see the other relay:\n" + text
+		}
+		return ""
+	})
+	s.ask("a server id twice", other, code, fmt.Sprintf("reads the binlog with server id %s, which is this relay's", id), "source.server-id")
+}
+
+// replicaID returns the server id of the replica with a host name; "" if there is none.
+func (s *site) replicaID(host string) (id string) {
+	s.t.Helper()
+	list := "SHOW REPLICAS"
+	if s.flavour == servers.MariaDB {
+		list = "SHOW SLAVE HOSTS"
 	}
 	rows, err := s.conn.QueryContext(s.t.Context(), list)
 	if err != nil {
@@ -150,7 +173,6 @@ func (s *site) namesake() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	name, id := nameFor(s.database), ""
 	for rows.Next() {
 		values := make([]string, len(columns)) // the server id, the host, …
 		into := make([]any, len(columns))
@@ -160,22 +182,14 @@ func (s *site) namesake() {
 		if err := rows.Scan(into...); err != nil {
 			s.t.Fatal(err)
 		}
-		if values[1] == "sluicebox "+name {
+		if values[1] == host {
 			id = values[0]
 		}
 	}
-	if err := rows.Err(); err != nil || id == "" {
-		s.t.Fatalf("the relay %s is not among the replicas: %v", name, err)
+	if err := rows.Err(); err != nil {
+		s.t.Fatal(err)
 	}
-	other := strings.Replace(s.config, "name: "+name, "name: "+name+"b", 1)
-	other = strings.Replace(other, "source: {", "source: {server-id: "+id+", ", 1)
-	within(s.t, testTimeout, func() string { // the relay may be opening a new stream
-		if _, text, _ := doctor(s.t, other); !strings.Contains(text, "source.server-id") {
-			return "doctor does not see the other relay:\n" + text
-		}
-		return ""
-	})
-	s.ask("a server id twice", other, code, fmt.Sprintf("reads the binlog with server id %s, which is this relay's", id), "source.server-id")
+	return id
 }
 
 // doctor and run refuse a server that is one of several writable ones.
