@@ -61,15 +61,23 @@ func eventsBox() store.Outbox {
 
 // postgres returns a database of its own on a shared server of one of the versions.
 func postgres(t *testing.T) testDB {
+	return postgresAt(t, servers.Database(t, postgresVersion(t)))
+}
+
+func postgresVersion(t *testing.T) int {
 	versions := servers.Spread(t, servers.Versions())
 	if len(versions) == 0 {
 		t.Skip("no PostgreSQL is asked for")
 	}
-	url, name := servers.Database(t, versions[0]), fmt.Sprintf("r%d", time.Now().UnixNano())
-	boxes := []store.Outbox{eventsBox()}
+	return versions[0]
+}
+
+func postgresAt(t *testing.T, url string) testDB {
+	name, boxes := fmt.Sprintf("r%d", time.Now().UnixNano()), []store.Outbox{eventsBox()}
 	servers.Exec(t, url, ddl.Postgres().FlowCatalyst("outbox_events"))
 	open := func() (*capturepg.Source, error) {
-		return capturepg.New(capturepg.Config{URL: url, StreamURL: url, Name: name, Outboxes: boxes, MayCreate: true, TakeOver: true})
+		return capturepg.New(capturepg.Config{URL: url, StreamURL: url, Name: name, Outboxes: boxes, MayCreate: true, TakeOver: true,
+			SlotTimeout: testTimeout}) // transactions of other tests
 	}
 	return testDB{
 		exec: func(t *testing.T, statements ...string) { t.Helper(); servers.Exec(t, url, statements...) },

@@ -9,6 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/checkpoint/replay"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // deliveredFixture is a scene of a checkpoint with a retained log and later rows of two
@@ -16,6 +17,13 @@ import (
 func deliveredFixture(t *testing.T, configure ...func(*replay.Controller)) (h testDB, to *receiver, l *testRelay) {
 	t.Helper()
 	h = postgres(t)
+	to, l = h.delivered(t, configure...)
+	return h, to, l
+}
+
+// delivered starts a relay that has delivered 600 rows after the checkpoint "here".
+func (h testDB) delivered(t *testing.T, configure ...func(*replay.Controller)) (to *receiver, l *testRelay) {
+	t.Helper()
 	to = newReceiver()
 	l = startRelay(t, h, to, configure...)
 	if n := l.createCheckpoint("here", true); n.State != store.SavepointRetained {
@@ -25,7 +33,7 @@ func deliveredFixture(t *testing.T, configure ...func(*replay.Controller)) (h te
 	h.exec(t, insert("a", ids("a", 0, 300)...), insert("b", ids("b", 0, 300)...))
 	to.waitForLive(t, 600)
 	eventually(t, func() string { return l.wantOpen(0) })
-	return h, to, l
+	return to, l
 }
 
 // TestPauseAndCancel: a paused job lets live rows pass and continues at its cursor. A
@@ -206,7 +214,8 @@ func TestReleasedLogEndsReplay(t *testing.T) {
 // TestRetainedLogLimit: log above the limit of a checkpoint is released and reported.
 func TestRetainedLogLimit(t *testing.T) {
 	t.Parallel()
-	h, _, l := deliveredFixture(t, func(d *replay.Controller) { d.MaxRetainedBytes = 1 << 20 })
+	h := postgresAt(t, servers.Start(t, postgresVersion(t), nil).URL) // without the log of other tests
+	_, l := h.delivered(t, func(d *replay.Controller) { d.MaxRetainedBytes = 1 << 20 })
 	h.exec(t, "CREATE TABLE unrelated AS SELECT i, repeat('x', 500) FROM generate_series(1, 5000) i")
 	l.notify()
 	eventually(t, func() string {
