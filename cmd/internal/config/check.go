@@ -1,9 +1,7 @@
 package config
 
 import (
-	"errors"
 	"net"
-	"net/url"
 	"reflect"
 	"regexp"
 	"slices"
@@ -14,10 +12,6 @@ import (
 	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
-	storemongo "github.com/sluicebox/sluicebox/store/mongo"
-	storemysql "github.com/sluicebox/sluicebox/store/mysql"
-	storepg "github.com/sluicebox/sluicebox/store/postgres"
-	storesqlite "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
 var (
@@ -153,9 +147,6 @@ func (d *decoder) check(s *Settings) {
 	d.checkOutboxes(s)
 }
 
-// databaseURLForms lists the forms of source.url.
-const databaseURLForms = "postgres://user@host:port/database, mysql://, mariadb:// or mongodb:// in the same way, or sqlite:///path/to/file.db"
-
 // maxServerID is the largest number in the four bytes of a server id.
 const maxServerID = 1<<32 - 1
 
@@ -163,11 +154,13 @@ func (d *decoder) checkSource(s *Source) {
 	if d.requireValue("source.url", s.URL.Reveal(), "write "+databaseURLForms) {
 		d.checkDatabase("source.url", s.URL)
 	}
+	main, mainKnown := s.URL.databaseType()
+	stream, streamKnown := s.StreamURL.databaseType()
 	switch {
 	case s.StreamURL == "":
-	case s.URL.SQLite() && d.hasNoProblem("source.stream-url"):
+	case main.file && d.hasNoProblem("source.stream-url"):
 		d.fail("source.stream-url", "does not apply to SQLite, which has no roles; omit it")
-	case s.StreamURL.SQLite(), s.URL.MySQL() != s.StreamURL.MySQL(), s.URL.Mongo() != s.StreamURL.Mongo():
+	case stream.file, mainKnown && streamKnown && main.schemes[0] != stream.schemes[0]:
 		d.fail("source.stream-url", "must be the same database as source.url")
 	default:
 		d.checkDatabase("source.stream-url", s.StreamURL)
@@ -206,64 +199,6 @@ func (d *decoder) requirePositive(path string, t time.Duration) {
 func (d *decoder) requireNonNegative(path string, t time.Duration) {
 	if t < 0 && d.hasNoProblem(path) {
 		d.fail(path, "is %s, must not be below 0s", t)
-	}
-}
-
-// checkDatabase never shows a server's URL, because the invalid part may be its password.
-func (d *decoder) checkDatabase(path string, raw URL) {
-	if !d.hasNoProblem(path) {
-		return
-	}
-	if raw.SQLite() {
-		d.checkFile(path, raw)
-		return
-	}
-
-	scheme, _, found := strings.Cut(raw.Reveal(), "://")
-	switch scheme = strings.ToLower(scheme); {
-	case !found:
-		d.fail(path, "is not a URL; write %s", databaseURLForms)
-		return
-	case raw.Mongo(): // net/url does not parse a list of hosts
-		d.checkMongo(path, raw)
-		return
-	case !raw.Postgres() && !raw.MySQL():
-		d.fail(path, "must be %s", databaseURLForms)
-		return
-	}
-
-	plain, _ := storepg.SplitHosts(raw.Reveal())
-	u, err := url.Parse(plain)
-	if err != nil || mayExposePassword(u) {
-		d.fail(path, "is not a URL of the form %s://user:password@host:port/database; percent-encode special characters in the user name and password (@ is %%40, # is %%23, / is %%2F)", scheme)
-	} else if raw.MySQL() {
-		_, err := storemysql.ParseURL(raw.Reveal(), "")
-		d.failOnError(path, err)
-	}
-}
-
-// checkFile validates the URL of a file in the SQLite store.
-func (d *decoder) checkFile(path string, raw URL) {
-	_, err := storesqlite.ParseURL(raw.Reveal())
-	d.failOnError(path, err)
-}
-
-// checkMongo validates the URL in the MongoDB store, which makes no DNS query for it.
-func (d *decoder) checkMongo(path string, raw URL) {
-	c := storemongo.Config{URL: raw.Reveal()}
-	var setup *store.SetupError
-	if err := c.Validate(); errors.As(err, &setup) { // other problems are reported elsewhere
-		d.failOnError(path, setup)
-	}
-}
-
-// failOnError reports a store's error about its URL.
-func (d *decoder) failOnError(path string, err error) {
-	var setup *store.SetupError
-	if errors.As(err, &setup) {
-		d.fail(path, "%s; %s", setup.Problem, setup.Remedy)
-	} else if err != nil {
-		d.fail(path, "%s", err)
 	}
 }
 

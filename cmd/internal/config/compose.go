@@ -1,21 +1,15 @@
 package config
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluicebox/sluicebox"
-	"github.com/sluicebox/sluicebox/capture/mongo"
-	"github.com/sluicebox/sluicebox/capture/mysql"
 	"github.com/sluicebox/sluicebox/capture/poll"
-	"github.com/sluicebox/sluicebox/capture/postgres"
-	"github.com/sluicebox/sluicebox/capture/sqlite"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -29,10 +23,10 @@ func (c *Config) Outboxes() []store.Outbox {
 	outboxes := make([]store.Outbox, len(c.Settings.Outboxes))
 	for i, o := range c.Settings.Outboxes {
 		schema, table := splitTable(o.Table)
-		if c.Settings.Source.URL.Mongo() { // a collection name may contain dots
+		if c.Settings.Source.URL.documents() { // a collection name may contain dots
 			schema, table = "", o.Table
 		}
-		layout := o.storeLayout(c.Settings.Source.URL.Mongo())
+		layout := o.storeLayout(c.Settings.Source.URL.documents())
 		layout.Unclaimed = c.Settings.Dispatch.Claims == claimsOff
 		outboxes[i] = store.Outbox{Name: o.Name, Schema: schema, Table: table, Layout: layout, Kind: o.Kind, Retention: o.Retention}
 	}
@@ -207,24 +201,6 @@ func (c *Config) OpenSink(name, agent string) (OpenSink, error) {
 	}
 	s := c.Settings.Sinks[name]
 	return sinkTypes()[s.Type].open(&s, agent)
-}
-
-// database returns the database of source.url.
-func (c *Config) database() (sluicebox.Database, error) {
-	s := &c.Settings.Source
-	url, stream := s.URL.Reveal(), s.StreamURL.Reveal()
-	scheme, _, _ := strings.Cut(url, ":")
-	switch strings.ToLower(scheme) {
-	case "postgres", "postgresql":
-		return postgres.Database{URL: url, StreamURL: stream, Heartbeat: s.HeartbeatInterval}, nil
-	case "mysql", "mariadb":
-		return mysql.Database{URL: url, StreamURL: stream, ServerID: uint32(s.ServerID)}, nil //nolint:gosec // checked with the file
-	case "mongodb", "mongodb+srv":
-		return mongo.Database{URL: url, StreamURL: stream}, nil
-	case "sqlite":
-		return sqlite.Database{URL: url}, nil
-	}
-	return nil, &store.SetupError{Problem: fmt.Sprintf("source.url: unknown scheme %q", scheme)}
 }
 
 // takeoverTimeout returns 0 if rows in PROCESSING are claimed at once.

@@ -167,10 +167,10 @@ func (d *decoder) checkOutboxes(s *Settings) {
 		}
 		d.checkConditions(path, reflect.ValueOf(*o))
 		if d.requireValue(path+".layout", o.Layout, "write layout: flowcatalyst, layout: outbox-messages, or layout: custom with the table's own columns") {
-			d.checkLayout(path, o, s.Source.URL.Mongo(), s.Dispatch.Takeover == "timeout")
-			d.checkRetention(path+".retention", o, s.Source.URL.Mongo())
+			d.checkLayout(path, o, s.Source.URL.documents(), s.Dispatch.Takeover == "timeout")
+			d.checkRetention(path+".retention", o, s.Source.URL.documents())
 		}
-		d.checkKind(path+".kind", o, s.Source.URL.Mongo(), s.Sinks[o.Sink])
+		d.checkKind(path+".kind", o, s.Source.URL.documents(), s.Sinks[o.Sink])
 		d.checkRoute(path+".sink", o.Sink, s.Sinks)
 	}
 }
@@ -190,7 +190,7 @@ func (d *decoder) requireUnique(seen map[string]int, path, value string, i int, 
 
 func (d *decoder) checkTable(path, table string, database URL) {
 	parts := strings.Split(table, ".")
-	if database.Mongo() {
+	if database.documents() {
 		if badCollection(table) {
 			d.fail(path, "is %q, must be a collection of the URL's database in its exact spelling, without $, %d bytes at most", table, maxCollectionName)
 		}

@@ -51,30 +51,6 @@ type URL string
 // errors.
 func (u URL) Reveal() string { return string(u) }
 
-// SQLite reports whether the address is an SQLite file.
-func (u URL) SQLite() bool {
-	scheme, _, found := strings.Cut(string(u), ":")
-	return found && strings.EqualFold(scheme, "sqlite")
-}
-
-// Postgres reports whether the address is a PostgreSQL database.
-func (u URL) Postgres() bool {
-	scheme, _, found := strings.Cut(string(u), "://")
-	return found && (strings.EqualFold(scheme, "postgres") || strings.EqualFold(scheme, "postgresql"))
-}
-
-// MySQL reports whether the address is a MySQL or MariaDB database.
-func (u URL) MySQL() bool {
-	scheme, _, found := strings.Cut(string(u), "://")
-	return found && (strings.EqualFold(scheme, "mysql") || strings.EqualFold(scheme, "mariadb"))
-}
-
-// Mongo reports whether the address is a MongoDB database.
-func (u URL) Mongo() bool {
-	scheme, _, found := strings.Cut(string(u), "://")
-	return found && (strings.EqualFold(scheme, "mongodb") || strings.EqualFold(scheme, "mongodb+srv"))
-}
-
 // String returns the address without its secrets.
 func (u URL) String() string { return Redact(string(u)) }
 
