@@ -67,6 +67,38 @@ func TestLaneOfRequeuedAndReloadedRowsCanBeEvicted(t *testing.T) {
 	}
 }
 
+// An operator skips a row while its claim is being given back, and the table refuses that
+// outcome. The lane must be reloaded without it.
+func TestSkippedRowIsNotGivenBack(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferRows = 4
+	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1000} }, func() float64 { return 0 })
+	now := time.Unix(1000, 0)
+	c.append(rowsWithSeq(1, items("a", "1", "2", "3")), nil)
+	for _, req := range c.nextClaims(10, now) {
+		c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed}}, now, now)
+	}
+	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, now)
+	l := c.lanes[nameOf("a")]
+	c.shrink(l, 0)
+	if given := c.nextOutcomes(10); len(given) != 1 || given[0].Status != store.Pending {
+		t.Fatalf("outcomes: got %v, want one PENDING", given)
+	}
+	c.nextSpills(10)
+	c.spillsWritten(make([]bool, c.beingSpilled()))
+	c.written([]store.SettleResult{store.Refused}, now)
+	if _, err := c.skip(l, "known", now); err != nil {
+		t.Fatal(err)
+	}
+	if skipped := c.nextOutcomes(10); len(skipped) != 1 || skipped[0].Status != store.Failed {
+		t.Fatalf("outcomes: got %v, want one FAILED", skipped)
+	}
+	c.written([]store.SettleResult{store.Written}, now)
+	if from, _ := c.nextReloads(now); len(from) != 1 {
+		t.Errorf("lanes to reload: got %d, want 1; shrinking %v", len(from), c.shrinking[l])
+	}
+}
+
 // Ungrouped rows in parallel: some spilled rows leave memory while others are being read.
 // All of them must be reloaded.
 func TestRowsEvictedDuringReloadComeBack(t *testing.T) {

@@ -305,6 +305,7 @@ func (c *core) finishHead(o *outcome, result store.SettleResult, now time.Time) 
 		c.block(l, o.Block)
 	}
 	c.advancePastHead(l, now)
+	c.unclaimed(o.Of.row, now) // an operator skipped it before its claim was given back
 }
 
 // advancePastHead removes a head that failed for good and lets the lane go on.
