@@ -41,6 +41,11 @@ func newFakeBackend() *fakeBackend {
 	return &fakeBackend{latency: time.Millisecond, answer: always(sink.Delivered)}
 }
 
+// options are those of a dispatcher of the backend.
+func (k *fakeBackend) options(epoch store.Epoch, spill bool, freed chan<- struct{}) dispatch.Options {
+	return dispatch.Options{Store: k, Sink: k, Observer: k, Epoch: epoch, DrainTimeout: time.Second, Spill: spill, Freed: freed}
+}
+
 // always answers every request with a class.
 func always(c sink.Class) func([]string) sink.Result {
 	return func([]string) sink.Result {

@@ -29,8 +29,9 @@ type twoSinkIntake struct {
 func runTwoSinks(t *testing.T, cfg dispatch.Config, test func(s *twoSinkIntake)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &twoSinkIntake{a: newFakeBackend(), b: newFakeBackend(), tracker: checkpoint.NewTracker(store.Checkpoint{}), in: make(chan capture.Batch)}
-		s.da, s.db = dispatch.New(cfg, s.a, s.a, 1, s.a, time.Second), dispatch.New(cfg, s.b, s.b, 1, s.b, time.Second)
-		s.intake = newIntake(s.tracker, 1, map[string]*dispatch.Dispatcher{"a": s.da, "b": s.db}, func(string, int) {})
+		freed := make(chan struct{}, 1)
+		s.da, s.db = dispatch.New(cfg, s.a.options(1, true, freed)), dispatch.New(cfg, s.b.options(1, true, freed))
+		s.intake = newIntake(s.tracker, 1, map[string]*dispatch.Dispatcher{"a": s.da, "b": s.db}, freed, func(string, int) {})
 		s.spillEnabled = true
 		end := runParts(t, s.da.Run, s.db.Run, func(ctx context.Context) error { return s.run(ctx, s.in) })
 		test(s)
@@ -198,8 +199,9 @@ func TestLockedTableDoesNotFillBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeBackend()
 		k.lockedTables = map[string]bool{"events": true}
-		d := dispatch.New(smallBuffer(50), k, k, 1, k, time.Second)
-		f := newIntake(checkpoint.NewTracker(store.Checkpoint{}), 1, map[string]*dispatch.Dispatcher{"events": d, "other": d}, func(string, int) {})
+		freed := make(chan struct{}, 1)
+		d := dispatch.New(smallBuffer(50), k.options(1, true, freed))
+		f := newIntake(checkpoint.NewTracker(store.Checkpoint{}), 1, map[string]*dispatch.Dispatcher{"events": d, "other": d}, freed, func(string, int) {})
 		f.spillEnabled = true
 		in := make(chan capture.Batch)
 		end := runParts(t, d.Run, func(ctx context.Context) error { return f.run(ctx, in) })
@@ -248,9 +250,10 @@ func refuseEveryOutcome(t *testing.T, spills bool) {
 	cfg.APIBatchSize, cfg.MaxConcurrentGroups = 10, 4
 	k := newFakeBackend()
 	k.refusesOutcome = true
-	d := dispatch.New(cfg, k, k, 1, k, time.Second)
+	freed := make(chan struct{}, 1)
+	d := dispatch.New(cfg, k.options(1, spills, freed))
 	tracker := checkpoint.NewTracker(store.Checkpoint{})
-	f := newIntake(tracker, 1, map[string]*dispatch.Dispatcher{"events": d}, func(string, int) {})
+	f := newIntake(tracker, 1, map[string]*dispatch.Dispatcher{"events": d}, freed, func(string, int) {})
 	f.spillEnabled = spills
 	in := make(chan capture.Batch)
 	end := runParts(t, d.Run, func(ctx context.Context) error { return f.run(ctx, in) }, func(ctx context.Context) error {

@@ -45,13 +45,12 @@ type intake struct {
 	logPressure, paused atomic.Bool
 }
 
-// newIntake returns the intake of a leader. routes maps each outbox to its dispatcher.
-// observed is called with the number of rows read for an outbox. Call newIntake before the
-// dispatchers run.
-func newIntake(tracker *checkpoint.Tracker, epoch store.Epoch, routes map[string]*dispatch.Dispatcher, observed func(outbox string, rows int)) *intake {
-	f := &intake{tracker: tracker, epoch: epoch, routes: routes, onRows: observed, freed: make(chan struct{}, 1)}
+// newIntake returns the intake of a leader. routes maps each outbox to its dispatcher. The
+// dispatchers signal freed when a buffer may have room again. observed is called with the
+// number of rows read for an outbox.
+func newIntake(tracker *checkpoint.Tracker, epoch store.Epoch, routes map[string]*dispatch.Dispatcher, freed chan struct{}, observed func(outbox string, rows int)) *intake {
+	f := &intake{tracker: tracker, epoch: epoch, routes: routes, onRows: observed, freed: freed}
 	for _, d := range routes {
-		d.NotifyFreed(f.freed)
 		if !slices.ContainsFunc(f.buffers, func(t *bufferState) bool { return t.Dispatcher == d }) {
 			f.buffers = append(f.buffers, &bufferState{Dispatcher: d})
 		}
@@ -65,9 +64,6 @@ const roomPollInterval = 100 * time.Millisecond
 // run takes batches until the context ends or the channel is closed. While no buffer has
 // room it takes none, which pauses the source.
 func (f *intake) run(ctx context.Context, in <-chan capture.Batch) error {
-	for _, t := range f.buffers {
-		t.EnableSpill(f.spillEnabled)
-	}
 	if f.statuses != nil {
 		if err := f.catchUp(ctx, in); err != nil {
 			return err

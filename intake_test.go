@@ -26,12 +26,12 @@ type intakeFixture struct {
 }
 
 func newIntakeFixture(cfg dispatch.Config) *intakeFixture {
-	k := newFakeBackend()
+	k, freed := newFakeBackend(), make(chan struct{}, 1)
 	f := &intakeFixture{
-		events: dispatch.New(cfg, k, k, 7, k, time.Second), jobs: dispatch.New(cfg, k, k, 7, k, time.Second),
+		events: dispatch.New(cfg, k.options(7, false, freed)), jobs: dispatch.New(cfg, k.options(7, false, freed)),
 		tracker: checkpoint.NewTracker(store.Checkpoint{}), observed: map[string]int{},
 	}
-	f.intake = newIntake(f.tracker, 7, map[string]*dispatch.Dispatcher{"events": f.events, "jobs": f.jobs},
+	f.intake = newIntake(f.tracker, 7, map[string]*dispatch.Dispatcher{"events": f.events, "jobs": f.jobs}, freed,
 		func(outbox string, rows int) { f.observed[outbox] += rows })
 	return f
 }

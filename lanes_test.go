@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -77,7 +76,7 @@ func operatedRelay(t *testing.T) (r *Relay, l *ledger, logged *bytes.Buffer) {
 	l = &ledger{}
 	lanes := map[string]*dispatch.Dispatcher{}
 	for _, name := range []string{"near", "far"} {
-		lanes[name] = dispatch.New(r.opt.Sinks[name].Dispatch, l, idle{}, 1, nil, time.Second)
+		lanes[name] = dispatch.New(r.opt.Sinks[name].Dispatch, dispatch.Options{Store: l, Sink: idle{}, Epoch: 1})
 	}
 	r.currentDispatchers.Store(&lanes)
 	return r, l, logged

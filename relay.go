@@ -116,7 +116,8 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 		"backlog", int64(len(begin.Backlog))+begin.Spilled, "reason", begin.SnapshotReason)
 
 	var holds []store.Hold
-	lanes, routes := r.newDispatchers(sinks.sinks, epoch, tenure)
+	freed := make(chan struct{}, 1)
+	lanes, routes := r.newDispatchers(sinks.sinks, epoch, tenure, freed)
 	err = r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
 		if holds, err = r.db.store.LoadHolds(ctx); err == nil {
 			err = r.db.store.SpilledLanes(ctx, func(l store.SpilledLane) { routes[l.Outbox].RestoreSpilled(l) })
@@ -133,7 +134,7 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	}
 
 	tracker := checkpoint.NewTracker(begin.Watermark)
-	in := newIntake(tracker, epoch, routes, r.observer.Captured)
+	in := newIntake(tracker, epoch, routes, freed, r.observer.Captured)
 	if begin.SnapshotReason != "" {
 		if err := in.placeBacklog(begin.Backlog, begin.Spilled, begin.From); err != nil {
 			return err

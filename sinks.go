@@ -60,15 +60,18 @@ func (f *sinkFiles) close() {
 }
 
 // newDispatchers returns the dispatchers by sink, and the same dispatchers by outbox.
-func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, epoch store.Epoch, lease dispatch.Lease) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
+// They signal freed when a buffer may have room again.
+func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, epoch store.Epoch, lease dispatch.Lease, freed chan<- struct{}) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
 	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
 	for name, s := range sinks {
 		watch := &sinkObserver{relay: r, sink: name, SinkObserver: r.observer.Sink(name)}
 		watch.reset()
 		opt := r.opt.Sinks[name]
-		bySink[name] = dispatch.New(opt.Dispatch, r.db.store, s, epoch, watch, opt.RequestTimeout+drainTimeout)
-		bySink[name].Lease, bySink[name].Replays = lease, r.db.store
-		bySink[name].Replayed = watch.countReplayed
+		bySink[name] = dispatch.New(opt.Dispatch, dispatch.Options{
+			Store: r.db.store, Sink: s, Observer: watch, Epoch: epoch, DrainTimeout: opt.RequestTimeout + drainTimeout,
+			Lease: lease, Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
+			Spill: !r.isPolling.Load(), // a source that polls leaves out rows that do not move
+		})
 	}
 	for outbox, name := range r.opt.routes() {
 		byOutbox[outbox] = bySink[name]

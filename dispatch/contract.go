@@ -16,6 +16,34 @@ type Store interface {
 	store.Spiller
 }
 
+// Options are what a dispatcher works with. Store, Sink and Observer are required.
+type Options struct {
+	Store    Store
+	Sink     sink.Sink
+	Observer Observer
+	Epoch    store.Epoch // of the leader
+
+	// DrainTimeout limits the requests in flight during shutdown.
+	DrainTimeout time.Duration
+
+	// Lease, if not nil, is checked before each request.
+	Lease Lease
+
+	// Replays records the results of replayed rows. It is required if Replay is used.
+	Replays store.ReplayFinisher
+
+	// Replayed, if not nil, is called with the numbers of replayed rows sent and refused
+	// once their results are recorded. It must return at once.
+	Replayed func(sent, refused int)
+
+	// Spill: rows whose outcome the table refuses may be spilled.
+	Spill bool
+
+	// Freed, if not nil, is signaled without blocking whenever the buffer may have room
+	// again. Several dispatchers may share it.
+	Freed chan<- struct{}
+}
+
 // RequestInfo describes a request to an observer.
 type RequestInfo struct {
 	Kind  string // of all rows

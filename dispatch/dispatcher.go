@@ -17,24 +17,9 @@ import (
 
 // Dispatcher delivers the rows of the outboxes that share one sink.
 type Dispatcher struct {
-	// Lease, if not nil, is checked before each request. Set it before Run.
-	Lease Lease
-
-	// Replays records the results of replayed rows. Set it before Run if Replay is used.
-	Replays store.ReplayFinisher
-
-	// Replayed, if set before Run, is called with the numbers of replayed rows sent and
-	// refused once their results are recorded. It must return at once.
-	Replayed func(sent, refused int)
-
-	cfg   Config
-	store Store
-	sink  sink.Sink
-	epoch store.Epoch
-	obs   Observer
-
-	// drainTimeout limits the requests in flight during shutdown.
-	drainTimeout time.Duration
+	cfg Config
+	opt Options
+	obs Observer
 
 	mu   sync.Mutex
 	core *core
@@ -58,7 +43,7 @@ type Dispatcher struct {
 	unspillableReported bool
 
 	// Signals with a buffer of one. Each wakes the worker that waits for it.
-	toClaim, toWrite, toSpill, toRecord, toAwait, toPing, freed, settled, roomFreed, replayChanged chan struct{}
+	toClaim, toWrite, toSpill, toRecord, toAwait, toPing, settled, roomFreed, replayChanged chan struct{}
 
 	// claims and outcomes are reused statement buffers. claimRows owns the first,
 	// writeOutcomes the second.
@@ -69,23 +54,23 @@ type Dispatcher struct {
 	stopped chan struct{} // closed when Run ends
 }
 
-// New returns the dispatcher of one sink for the leader of an epoch. It starts nothing.
-// drainTimeout limits the requests in flight during shutdown.
-func New(cfg Config, ledger Store, to sink.Sink, epoch store.Epoch, obs Observer, drainTimeout time.Duration) *Dispatcher {
+// New returns the dispatcher of one sink. It starts nothing.
+func New(cfg Config, opt Options) *Dispatcher {
 	signal := func() chan struct{} { return make(chan struct{}, 1) }
 	d := &Dispatcher{
-		cfg: cfg, store: ledger, sink: to, epoch: epoch, obs: obs, drainTimeout: drainTimeout,
-		core:    newCore(cfg, to.Limits, rand.Float64),
+		cfg: cfg, opt: opt, obs: opt.Observer,
+		core:    newCore(cfg, opt.Sink.Limits, rand.Float64),
 		toClaim: signal(), toWrite: signal(), toSpill: signal(), toRecord: signal(), toAwait: signal(), toPing: signal(),
-		freed: signal(), settled: signal(), roomFreed: signal(), replayChanged: signal(),
+		settled: signal(), roomFreed: signal(), replayChanged: signal(),
 		toSend:  make(chan *request, cfg.MaxConcurrentGroups),
 		stopped: make(chan struct{}),
 	}
-	_, d.core.canPing = to.(sink.Pinger)
+	_, d.core.canPing = opt.Sink.(sink.Pinger)
+	d.core.spillEnabled = opt.Spill
 	return d
 }
 
-func notify(signal chan struct{}) {
+func notify(signal chan<- struct{}) {
 	select {
 	case signal <- struct{}{}:
 	default:
@@ -144,16 +129,16 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	workers.Go(func() error { return d.writeOutcomes(work) })
 	workers.Go(func() error { return d.runSpill(work) })
 	workers.Go(func() error { return d.awaitTables(work) })
-	if d.Replays != nil {
+	if d.opt.Replays != nil {
 		workers.Go(func() error { return d.recordReplayed(work) })
 	}
 	for range d.cfg.MaxConcurrentGroups {
 		workers.Go(func() error { return d.send(work) })
 	}
-	if to, ok := d.sink.(sink.Pinger); ok {
+	if to, ok := d.opt.Sink.(sink.Pinger); ok {
 		workers.Go(func() error { return d.ping(work, to) })
 	}
-	if d.Lease != nil {
+	if d.opt.Lease != nil {
 		workers.Go(func() error { return d.watchLease(work) })
 	}
 
@@ -177,8 +162,8 @@ func (d *Dispatcher) watchLease(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-d.Lease.Lost():
-		return d.Lease.Await(ctx)
+	case <-d.opt.Lease.Lost():
+		return d.opt.Lease.Await(ctx)
 	}
 }
 
@@ -189,7 +174,7 @@ func (d *Dispatcher) drain(work context.Context) {
 	d.core.end()
 	d.mu.Unlock()
 	notify(d.toWrite)
-	limit := time.NewTimer(d.drainTimeout)
+	limit := time.NewTimer(d.opt.DrainTimeout)
 	defer limit.Stop()
 
 	for {
@@ -275,7 +260,7 @@ func (d *Dispatcher) wakeWorkers() {
 	if locked {
 		notify(d.toAwait)
 	}
-	notify(d.freed)
+	notify(d.opt.Freed)
 	notify(d.settled)
 	notify(d.roomFreed)
 }
@@ -287,13 +272,13 @@ func (d *Dispatcher) send(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case req := <-d.toSend:
-			if d.Lease != nil {
-				if err := d.Lease.Await(ctx); err != nil {
+			if d.opt.Lease != nil {
+				if err := d.opt.Lease.Await(ctx); err != nil {
 					return err
 				}
 			}
 			began := time.Now()
-			res := d.sink.Deliver(ctx, req.messages())
+			res := d.opt.Sink.Deliver(ctx, req.messages())
 			if ctx.Err() != nil {
 				return ctx.Err() // canceled: the result is unknown
 			}

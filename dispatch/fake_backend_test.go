@@ -307,8 +307,9 @@ func driveLeased(t *testing.T, cfg Config, lease Lease, test func(k *fakeBackend
 func driveSink(t *testing.T, cfg Config, lease Lease, made func(*fakeBackend) sink.Sink, test func(k *fakeBackend, d *Dispatcher, end func(error) error)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeBackend()
-		d := New(cfg, k, made(k), 1, k, time.Second)
-		d.Lease, d.Replays, d.Replayed = lease, k, k.replayed
+		opt := k.options(1)
+		opt.Sink, opt.Lease = made(k), lease
+		d := New(cfg, opt)
 		ctx, cancel := context.WithCancelCause(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- d.Run(ctx) }()
@@ -321,6 +322,18 @@ func driveSink(t *testing.T, cfg Config, lease Lease, made func(*fakeBackend) si
 			}
 		}
 	})
+}
+
+// options are those of a dispatcher of the backend.
+func (d *fakeBackend) options(epoch store.Epoch) Options {
+	return Options{Store: d, Sink: d, Observer: d, Epoch: epoch, DrainTimeout: time.Second, Replays: d, Replayed: d.replayed}
+}
+
+// enableSpill lets rows with a refused outcome be spilled.
+func enableSpill(d *Dispatcher) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.core.spillEnabled = true
 }
 
 // advance lets fake time pass and waits until everything due has happened.

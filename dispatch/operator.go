@@ -213,7 +213,7 @@ func (d *Dispatcher) Pause(ctx context.Context, lane LaneName, reason string) er
 	d.operatorMu.Lock()
 	defer d.operatorMu.Unlock()
 	h := store.Hold{Lane: lane.LaneKey, Kind: store.Paused, Reason: reason, Since: time.Now()}
-	if err := d.store.Hold(ctx, d.epoch, h); err != nil {
+	if err := d.opt.Store.Hold(ctx, d.opt.Epoch, h); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -251,7 +251,7 @@ func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
 
 // release deletes a hold and releases the lane.
 func (d *Dispatcher) release(ctx context.Context, lane store.LaneKey, kind store.HoldKind, resume func(now time.Time)) error {
-	if err := d.store.Release(ctx, d.epoch, lane, kind); err != nil {
+	if err := d.opt.Store.Release(ctx, d.opt.Epoch, lane, kind); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -280,7 +280,7 @@ func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limi
 	if d.ended() {
 		return 0, ErrStopped
 	}
-	items, err := d.store.Requeue(ctx, d.epoch, f, limit)
+	items, err := d.opt.Store.Requeue(ctx, d.opt.Epoch, f, limit)
 	if err != nil {
 		return 0, err
 	}
@@ -337,7 +337,7 @@ func (d *Dispatcher) InsertFound(items []store.Item) int {
 func (d *Dispatcher) Discard(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
 	d.operatorMu.Lock()
 	defer d.operatorMu.Unlock()
-	refs, err := d.store.Discard(ctx, d.epoch, f, limit)
+	refs, err := d.opt.Store.Discard(ctx, d.opt.Epoch, f, limit)
 	if err != nil {
 		return 0, err
 	}

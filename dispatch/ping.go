@@ -75,8 +75,8 @@ func (d *Dispatcher) ping(ctx context.Context, to sink.Pinger) error {
 			}
 			continue
 		}
-		if d.Lease != nil {
-			if err := d.Lease.Await(ctx); err != nil {
+		if d.opt.Lease != nil {
+			if err := d.opt.Lease.Await(ctx); err != nil {
 				return err
 			}
 		}

@@ -39,7 +39,7 @@ func TestRefusedOutcomeRetainsNoLog(t *testing.T) {
 				cfg.MaxRetries = 1
 			}
 			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
-				d.EnableSpill(true)
+				enableSpill(d)
 				k.set(func() { k.answer = tt.answer })
 				k.refuseStatus("0", tt.refuses)
 				var c counter
@@ -79,7 +79,7 @@ func TestRefusedOutcomeRetainsNoLog(t *testing.T) {
 // A requeued row has no position in the log, so it is not spilled and holds no log.
 func TestRefusedOutcomeOfRowWithoutSeq(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
-		d.EnableSpill(true)
+		enableSpill(d)
 		k.refuseStatus("1", store.Completed)
 		d.TrackSettled(true)
 		d.InsertFound(items("a", "1"))
@@ -94,7 +94,7 @@ func TestRefusedOutcomeOfRowWithoutSeq(t *testing.T) {
 // A graceful shutdown leaves a refused row spilled and does not wait for it.
 func TestShutdownWithRefusedOutcome(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
-		d.EnableSpill(true)
+		enableSpill(d)
 		k.refuseStatus("1", store.Completed)
 		var c counter
 		add(t, d, &c, rowsWithSeq(1, items("a", "1", "2")))

@@ -17,7 +17,7 @@ func runRestarted(t *testing.T, cfg Config, spilled []store.Item, test func(k *f
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeBackend()
 		_ = k.Spill(context.Background(), 1, spilled)
-		d := New(cfg, k, k, 2, k, time.Second)
+		d := New(cfg, k.options(2))
 		d.RestoreSpilled(k.lanes()...)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
@@ -99,7 +99,7 @@ func TestProbesReachSpilledLanes(t *testing.T) {
 				return always(sink.Delivered)(ids)
 			}
 		})
-		d := New(DefaultConfig(), k, k, 2, k, time.Second)
+		d := New(DefaultConfig(), k.options(2))
 		d.RestoreSpilled(k.lanes()...)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
@@ -188,7 +188,9 @@ func TestLaneWithSteadyInflowIsReloaded(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.BufferRows = 100
 		k := &slowSpill{fakeBackend: newFakeBackend(), spilling: 10 * time.Millisecond}
-		d := New(cfg, k, k, 1, k, time.Second)
+		opt := k.options(1)
+		opt.Store = k
+		d := New(cfg, opt)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- d.Run(ctx) }()

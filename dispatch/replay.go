@@ -104,7 +104,7 @@ func (d *Dispatcher) recordReplayed(ctx context.Context) error {
 			continue
 		}
 		err := d.retryOwnTables(ctx, "record replayed rows", func() error {
-			err := d.Replays.FinishRows(ctx, d.epoch, job, done)
+			err := d.opt.Replays.FinishRows(ctx, d.opt.Epoch, job, done)
 			if errors.Is(err, store.ErrNoJob) {
 				return nil // no job to record it in, and lanes wait for it
 			}
@@ -122,7 +122,7 @@ func (d *Dispatcher) recordReplayed(ctx context.Context) error {
 }
 
 func (d *Dispatcher) notifyReplayed(done []store.FinishedRow) {
-	if d.Replayed == nil {
+	if d.opt.Replayed == nil {
 		return
 	}
 	refused := 0
@@ -131,5 +131,5 @@ func (d *Dispatcher) notifyReplayed(done []store.FinishedRow) {
 			refused++
 		}
 	}
-	d.Replayed(len(done)-refused, refused)
+	d.opt.Replayed(len(done)-refused, refused)
 }

@@ -323,8 +323,7 @@ func TestReplayTakesNoBufferRoom(t *testing.T) {
 func TestReplayToAnotherSink(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, home *Dispatcher, _ func(error) error) {
 		there := newFakeBackend()
-		d := New(DefaultConfig(), there, there, 1, there, time.Second)
-		d.Replays, d.Replayed = there, there.replayed
+		d := New(DefaultConfig(), there.options(1))
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- d.Run(ctx) }()

@@ -27,17 +27,6 @@ func (d *Dispatcher) RestoreSpilled(lanes ...store.SpilledLane) {
 	d.core.addSpilledLanes(lanes)
 }
 
-// EnableSpill allows or forbids spilling. It is forbidden at first. Call it before Run.
-func (d *Dispatcher) EnableSpill(may bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.core.spillEnabled = may
-}
-
-// NotifyFreed makes the dispatcher send to freed, without blocking, whenever the buffer may
-// have room again. Several dispatchers may share the channel. Call it before Run.
-func (d *Dispatcher) NotifyFreed(freed chan struct{}) { d.freed = freed }
-
 // SpillExcess starts to spill lanes until half the buffer is free. It takes lanes that do
 // not move although the sink works, and with others any lane. It does not block.
 func (d *Dispatcher) SpillExcess(others bool) {
@@ -140,7 +129,7 @@ func (d *Dispatcher) spillBatch(ctx context.Context) (bool, error) {
 	}
 	n := len(items)
 	refused, err := bisectRefused(items, func(items []store.Item) ([]bool, error) {
-		_, err := d.retryStore(ctx, "spill", func() error { return d.store.Spill(ctx, d.epoch, items) })
+		_, err := d.retryStore(ctx, "spill", func() error { return d.opt.Store.Spill(ctx, d.opt.Epoch, items) })
 		return make([]bool, len(items)), err
 	}, func(it *store.Item, err error) bool {
 		n--
@@ -167,7 +156,7 @@ func (d *Dispatcher) deleteBatch(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	_, err := bisectRefused(refs, func(refs []store.SpilledRef) ([]bool, error) {
-		_, err := d.retryStore(ctx, "delete spilled rows", func() error { return d.store.DeleteSpilled(ctx, d.epoch, refs) })
+		_, err := d.retryStore(ctx, "delete spilled rows", func() error { return d.opt.Store.DeleteSpilled(ctx, d.opt.Epoch, refs) })
 		return make([]bool, len(refs)), err
 	}, func(ref *store.SpilledRef, err error) bool {
 		// The row stays in the store and is settled; the next leader detects that.
@@ -192,7 +181,7 @@ func (d *Dispatcher) reloadBatch(ctx context.Context) (bool, error) {
 	}
 	var answers [][]store.Item
 	err := d.retryOwnTables(ctx, "read spilled rows", func() (err error) {
-		answers, err = d.store.ReadSpilled(ctx, from, each)
+		answers, err = d.opt.Store.ReadSpilled(ctx, from, each)
 		return err
 	})
 	if err != nil {

@@ -24,7 +24,7 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	answers, err := bisectRefused(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
 		_, err = d.retryStore(ctx, "claim", func() (err error) {
 			var refused *store.RefusedError // then nothing was written
-			if answers, err = d.store.Claim(ctx, d.epoch, at, rows); err != nil && !errors.As(err, &refused) {
+			if answers, err = d.opt.Store.Claim(ctx, d.opt.Epoch, at, rows); err != nil && !errors.As(err, &refused) {
 				for i := range rows {
 					rows[i].OwnClaimAt = at // the claim may be written and its answer lost
 				}
@@ -115,7 +115,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	var refusals map[store.Ref]string
 	results, err := bisectRefused(outcomes, func(outcomes []store.Outcome) (results []store.SettleResult, err error) {
 		tries, err := d.retryStore(ctx, "settle", func() (err error) {
-			results, err = d.store.Settle(ctx, d.epoch, outcomes)
+			results, err = d.opt.Store.Settle(ctx, d.opt.Epoch, outcomes)
 			return err
 		})
 		unsure = unsure || tries > 1

@@ -131,8 +131,7 @@ func TestReplayBesideLiveRows(t *testing.T) {
 	}
 	cfg := DefaultConfig()
 	cfg.MaxRetries, cfg.BackoffInitial, cfg.BackoffMax = 0, time.Millisecond, 4*time.Millisecond
-	d := New(cfg, s, to, 1, newFakeBackend(), time.Second)
-	d.Replays = to
+	d := New(cfg, Options{Store: s, Sink: to, Observer: newFakeBackend(), Epoch: 1, DrainTimeout: time.Second, Replays: to})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	run, end := context.WithCancel(context.Background())

@@ -141,7 +141,7 @@ func TestOperatorsBesideFlakySink(t *testing.T) {
 			s := &memStore{rows: map[string]store.Status{}, items: map[string]store.Item{}, holds: map[store.LaneKey]store.Hold{}, pause: map[store.LaneKey]bool{}}
 			cfg := DefaultConfig()
 			cfg.OnFailed, cfg.MaxRetries, cfg.BackoffInitial, cfg.BackoffMax = mode, 0, time.Millisecond, 4*time.Millisecond
-			d := New(cfg, s, flaky{}, 1, newFakeBackend(), time.Second)
+			d := New(cfg, Options{Store: s, Sink: flaky{}, Observer: newFakeBackend(), Epoch: 1, DrainTimeout: time.Second})
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error, 1)
 			go func() { done <- d.Run(ctx) }()

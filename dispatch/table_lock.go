@@ -111,7 +111,7 @@ func (d *Dispatcher) awaitTables(ctx context.Context) error {
 // awaitTable waits in the store for one table. Its error is the context's.
 func (d *Dispatcher) awaitTable(ctx context.Context, outbox string) error {
 	began := time.Now()
-	err := d.store.AwaitTable(ctx, outbox)
+	err := d.opt.Store.AwaitTable(ctx, outbox)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

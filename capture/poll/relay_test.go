@@ -119,7 +119,7 @@ func startRelay(t *testing.T, url string, cfg poll.Config, dcfg dispatch.Config)
 		t.Fatal(err)
 	}
 	r := &pollingRelay{url: url, recv: &receiver{took: map[string][]string{}, at: map[string]time.Time{}, more: make(chan struct{}, 1)}}
-	r.lanes = dispatch.New(dcfg, st, r.recv, epoch, watch{}, time.Second)
+	r.lanes = dispatch.New(dcfg, dispatch.Options{Store: st, Sink: r.recv, Observer: watch{}, Epoch: epoch, DrainTimeout: time.Second})
 	src := poll.New(cfg, st, polled{r.lanes})
 	ctx, cancel := context.WithCancel(context.Background())
 	parts, ctx := errgroup.WithContext(ctx)

@@ -249,8 +249,7 @@ func (th *crashFixture) runLeader(t *testing.T, to *receiver, calls int, behind 
 	frail := &crashStore{Store: st, die: die, left: calls, behind: behind}
 	cfg := dispatch.DefaultConfig()
 	cfg.APIBatchSize, cfg.MaxConcurrentGroups = 2, 4
-	d := dispatch.New(cfg, st, to, epoch, logObserver{}, 0)
-	d.Replays = frail
+	d := dispatch.New(cfg, dispatch.Options{Store: st, Sink: to, Observer: logObserver{}, Epoch: epoch, Replays: frail})
 	controller := &replay.Controller{
 		Store: frail, Epoch: epoch, Outboxes: []store.Outbox{eventsBox()}, Routes: map[string]string{"events": "sink"},
 		Sinks: map[string]replay.Sink{"sink": {Lanes: d, Config: cfg}}, Observer: &endObserver{ended: ended},

@@ -290,8 +290,7 @@ func startRelay(t *testing.T, h testDB, to *receiver, configure ...func(*replay.
 	}
 
 	cfg := dispatch.DefaultConfig()
-	d := dispatch.New(cfg, st, to, begin.Epoch, logObserver{t}, 5*time.Second)
-	d.Replays = st
+	d := dispatch.New(cfg, dispatch.Options{Store: st, Sink: to, Observer: logObserver{t}, Epoch: begin.Epoch, DrainTimeout: 5 * time.Second, Replays: st})
 	tracker := checkpoint.NewTracker(begin.Watermark)
 	in := intake{tracker: tracker, lanes: d, last: store.NewSeq(begin.Epoch, begin.Spilled)}
 	if begin.SnapshotReason != "" {

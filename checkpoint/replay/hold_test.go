@@ -43,8 +43,9 @@ func TestSinkThatIsDownHoldsNoLiveRows(t *testing.T) {
 	var work errgroup.Group
 	l := startRelay(t, h, to, func(d *replay.Controller) {
 		cfg := dispatch.DefaultConfig()
-		other := dispatch.New(cfg, d.Store.(store.Store), downReceiver{to}, d.Epoch, logObserver{nil}, time.Second)
-		other.Replays = d.Store
+		other := dispatch.New(cfg, dispatch.Options{
+			Store: d.Store.(store.Store), Sink: downReceiver{to}, Observer: logObserver{nil}, Epoch: d.Epoch, DrainTimeout: time.Second, Replays: d.Store,
+		})
 		work.Go(func() error { return other.Run(ctx) })
 		d.Sinks["other"] = replay.Sink{Lanes: other, Config: cfg}
 	})
