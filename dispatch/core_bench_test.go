@@ -33,7 +33,7 @@ func BenchmarkCore(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				c.append(items, nil)
-				for len(c.lanes) > 0 || c.unwrittenCount() > 0 {
+				for len(c.live()) > 0 || c.unwrittenCount() > 0 {
 					runReady(c, answers, results, now)
 				}
 			}

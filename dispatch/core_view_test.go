@@ -28,6 +28,19 @@ const (
 // Tests read the parts of the core through this file, so that a part can move without a
 // change of a test.
 
+// live returns the live lanes, endpoints the receivers, shrinkingLanes the lanes that evict
+// their rows once those are spilled.
+func (c *core) live() map[LaneName]*lane       { return c.lanes }
+func (c *core) endpoints() []*receiver         { return c.receivers }
+func (c *core) shrinkingLanes() map[*lane]bool { return c.shrinking }
+func (c *core) isShrinking(l *lane) bool       { return c.shrinking[l] }
+
+// enableSpill lets rows with a refused outcome be spilled.
+func (c *core) enableSpill() { c.spillEnabled = true }
+
+// hasLeft reports whether a row has left its lane since trackSettled.
+func (c *core) hasLeft(ref store.Ref) bool { return c.leftSinceWatch[ref] }
+
 // heldRows is the number of rows that the core counts.
 func (c *core) heldRows() int { return c.memory.total() }
 
@@ -61,25 +74,25 @@ func (c *core) queuedLanes() (lanes []*lane) {
 }
 
 // isOpen reports whether the receiver's breaker is open.
-func (r *receiver) isOpen() bool { return r.breaker.Open() }
+func isOpen(r *receiver) bool { return r.breaker.Open() }
 
 // nextProbeAt is the time of the receiver's next probe.
-func (r *receiver) nextProbeAt() time.Time { return r.breaker.NextProbe() }
+func nextProbeAt(r *receiver) time.Time { return r.breaker.NextProbe() }
 
 // isProbe reports whether the request is a probe.
-func (r *request) isProbe() bool { return r.probe != breaker.None }
+func isProbe(r *request) bool { return r.probe != breaker.None }
 
 // readyLanes and readyReplayLanes return the lanes in the receiver's queues.
-func (r *receiver) readyLanes() []*lane       { return r.ready.items }
-func (r *receiver) readyReplayLanes() []*lane { return r.readyReplay.items }
+func readyLanes(r *receiver) []*lane       { return r.ready.items }
+func readyReplayLanes(r *receiver) []*lane { return r.readyReplay.items }
 
 // setAccepted sets the start of the latest request with an accepted row.
-func (r *receiver) setAccepted(t time.Time) {
+func setAccepted(r *receiver, t time.Time) {
 	r.breaker.Answered(&breaker.Answer{Started: t, Accepted: true}, t)
 }
 
 // forceOpen opens the receiver's breaker.
-func (r *receiver) forceOpen() {
+func forceOpen(r *receiver) {
 	for !r.breaker.Open() {
 		r.breaker.Answered(&breaker.Answer{Failure: sink.Outcome{Class: sink.Unavailable}}, time.Unix(1e9, 0))
 	}
@@ -157,12 +170,12 @@ func (c *core) spillCounts() spillCounts {
 	return spillCounts{c.copies.rows, c.spills.direct, c.spills.refused, c.memory.rows[reloaded], c.memory.rows[detached]}
 }
 
-func (rw *row) isSpilled() bool     { return rw.copy == copyStored }
-func (rw *row) isSpilling() bool    { return rw.copy == copyWriting }
-func (rw *row) isUnspillable() bool { return rw.copy == copyRefused }
-func (rw *row) isReloaded() bool    { return rw.account == reloaded }
-func (rw *row) isDetached() bool    { return rw.account == detached }
-func (rw *row) isUnclaiming() bool  { return rw.unclaiming }
+func isSpilled(rw *row) bool     { return rw.copy == copyStored }
+func isSpilling(rw *row) bool    { return rw.copy == copyWriting }
+func isUnspillable(rw *row) bool { return rw.copy == copyRefused }
+func isReloaded(rw *row) bool    { return rw.account == reloaded }
+func isDetached(rw *row) bool    { return rw.account == detached }
+func isUnclaiming(rw *row) bool  { return rw.unclaiming }
 
 // isSettling reports whether the outcome or the delete of a spilled row is in flight.
 func (c *core) isSettling(ref store.SpilledRef) bool { return c.copies.settling[ref] }

@@ -56,8 +56,8 @@ func TestLaneOfRequeuedAndReloadedRowsCanBeEvicted(t *testing.T) {
 		}
 		now = now.Add(time.Second)
 	}
-	for _, recv := range c.receivers { // it is down by now
-		recv.forceOpen()
+	for _, recv := range c.endpoints() { // it is down by now
+		forceOpen(recv)
 	}
 	for range 10 {
 		c.spillExcess(true)
@@ -79,7 +79,7 @@ func TestSkippedRowIsNotGivenBack(t *testing.T) {
 		c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed}}, now, now)
 	}
 	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, now)
-	l := c.lanes[nameOf("a")]
+	l := c.live()[nameOf("a")]
 	c.shrink(l, 0)
 	if given := c.nextOutcomes(10); len(given) != 1 || given[0].Status != store.Pending {
 		t.Fatalf("outcomes: got %v, want one PENDING", given)
@@ -95,7 +95,7 @@ func TestSkippedRowIsNotGivenBack(t *testing.T) {
 	}
 	c.written([]store.SettleResult{store.Written}, now)
 	if from, _ := c.nextReloads(now); len(from) != 1 {
-		t.Errorf("lanes to reload: got %d, want 1; shrinking %v", len(from), c.shrinking[l])
+		t.Errorf("lanes to reload: got %d, want 1; shrinking %v", len(from), c.isShrinking(l))
 	}
 }
 
@@ -118,7 +118,7 @@ func TestRowsEvictedDuringReloadComeBack(t *testing.T) {
 	_ = table.Spill(ctx, 1, c.nextSpills(100))
 	c.spillsWritten(make([]bool, c.beingSpilled()))
 	leave := func(id string) { // the buffer is full
-		l := c.lanes[LaneName{LaneKey: all[0].Lane(), RowID: id}]
+		l := c.live()[LaneName{LaneKey: all[0].Lane(), RowID: id}]
 		c.shrink(l, 0)
 	}
 	leave("10")
@@ -140,8 +140,8 @@ func TestRowsEvictedDuringReloadComeBack(t *testing.T) {
 	}
 	for i := range all {
 		name := c.laneNameOf(&all[i])
-		l := c.lanes[LaneName{LaneKey: name.LaneKey}]
-		if c.lanes[name] == nil && (l == nil || !l.hasSpilled || l.reloadedUpTo >= all[i].Seq) {
+		l := c.live()[LaneName{LaneKey: name.LaneKey}]
+		if c.live()[name] == nil && (l == nil || !l.hasSpilled || l.reloadedUpTo >= all[i].Seq) {
 			t.Errorf("row %d is in no lane and not to be read", i)
 		}
 	}

@@ -333,7 +333,7 @@ func (d *fakeBackend) options(epoch store.Epoch) Options {
 func enableSpill(d *Dispatcher) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.core.spillEnabled = true
+	d.core.enableSpill()
 }
 
 // advance lets fake time pass and waits until everything due has happened.

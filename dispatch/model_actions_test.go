@@ -127,11 +127,11 @@ func (w *coreModel) claim(t *rapid.T) {
 	if wake, ok := w.core.nextWake(); ok && taken < most && !wake.After(w.now) {
 		t.Fatalf("the claimer would spin: nothing more to claim at %v, and the next wake is %v", w.now, wake)
 	}
-	for _, recv := range w.core.receivers {
-		if !w.frozen && !w.ended && !recv.isOpen() && taken < most && w.core.freeRequests() > 0 && len(recv.readyLanes()) > 0 {
+	for _, recv := range w.core.endpoints() {
+		if !w.frozen && !w.ended && !isOpen(recv) && taken < most && w.core.freeRequests() > 0 && len(readyLanes(recv)) > 0 {
 			t.Fatalf("a ready lane and a free sender are left")
 		}
-		if !w.frozen && !w.ended && !recv.isOpen() && taken < most && w.core.freeRequests() > 0 && len(recv.readyReplayLanes()) > 0 && w.core.replayRequestRoom() > 0 {
+		if !w.frozen && !w.ended && !isOpen(recv) && taken < most && w.core.freeRequests() > 0 && len(readyReplayLanes(recv)) > 0 && w.core.replayRequestRoom() > 0 {
 			t.Fatalf("a ready lane of a job and a sender for jobs are left")
 		}
 	}
@@ -271,7 +271,7 @@ func (w *coreModel) sleep(d time.Duration) {
 	clear(w.claims)
 	w.core.tick(w.now)
 	wake, ok := w.core.nextWake()
-	probe := slices.ContainsFunc(w.core.receivers, func(r *receiver) bool { return r.isOpen() && !wake.Before(r.nextProbeAt()) })
+	probe := slices.ContainsFunc(w.core.endpoints(), func(r *receiver) bool { return isOpen(r) && !wake.Before(nextProbeAt(r)) })
 	if ok && !probe && !wake.After(w.now) {
 		w.t.Fatalf("what was due at %v still waits at %v", wake, w.now)
 	}

@@ -46,9 +46,9 @@ func (w *coreModel) check() {
 			w.t.Fatalf("row %s: over %v, held %v", id, isOver, held[id])
 		}
 	}
-	for _, recv := range c.receivers {
-		if by := w.endpoints[recv.endpoint]; recv.isOpen() != by.breakerOpen {
-			w.t.Fatalf("endpoint %s has its breaker open %v, by the rule %v after %d failed requests", recv.endpoint, recv.isOpen(), by.breakerOpen, by.failures)
+	for _, recv := range c.endpoints() {
+		if by := w.endpoints[recv.endpoint]; isOpen(recv) != by.breakerOpen {
+			w.t.Fatalf("endpoint %s has its breaker open %v, by the rule %v after %d failed requests", recv.endpoint, isOpen(recv), by.breakerOpen, by.failures)
 		}
 	}
 	checkReceivers(w.t, c)
@@ -63,7 +63,7 @@ func (w *coreModel) check() {
 // checkReceivers checks that each endpoint knows how many lanes wait for it, so that
 // readiness fails only while a lane waits.
 func checkReceivers(t *rapid.T, c *core) {
-	for _, recv := range c.receivers {
+	for _, recv := range c.endpoints() {
 		lanes, held := 0, 0
 		for l := range c.allLanes() {
 			switch {
@@ -84,7 +84,7 @@ func checkReceivers(t *rapid.T, c *core) {
 // checkBytes checks that beyond BufferBytes only payloads in flight are kept.
 func (w *coreModel) checkBytes() {
 	bytes, late := 0, 0
-	for _, l := range w.core.lanes {
+	for _, l := range w.core.live() {
 		for i, rw := range l.rows {
 			bytes += len(rw.Payload)
 			if i < l.inFlight || rw.attempts > 0 || rw.seen {
@@ -108,7 +108,7 @@ func (w *coreModel) checkBytes() {
 func (w *coreModel) checkLargeInFlight() {
 	var large, largest, all int64
 	for _, req := range slices.Concat(w.claiming, w.sending, w.core.unsent()) {
-		if all += req.largeBytes; !req.isProbe() {
+		if all += req.largeBytes; !isProbe(req) {
 			large += req.largeBytes
 			largest = max(largest, req.largeBytes)
 		}
@@ -170,7 +170,7 @@ func (w *coreModel) checkLanes() {
 		}
 	}
 	for _, key := range w.keys {
-		if w.onHold(LaneName{LaneKey: key}) && w.core.lanes[LaneName{LaneKey: key}] == nil {
+		if w.onHold(LaneName{LaneKey: key}) && w.core.live()[LaneName{LaneKey: key}] == nil {
 			w.t.Fatalf("lane %s is removed though it is on hold", key)
 		}
 	}

@@ -40,8 +40,8 @@ func (w *coreModel) finish(t *rapid.T) {
 	w.releaseAllHolds()
 	w.finishReplays()
 	c := w.core
-	if c.heldRows() != 0 || c.heldBytes() != 0 || len(c.lanes) != 0 || !c.drained() || len(c.timedLanes())+len(c.queuedLanes())+c.deferredCount() > 0 {
-		t.Fatalf("left over: %d rows, %d bytes, %d lanes", c.heldRows(), c.heldBytes(), len(c.lanes))
+	if c.heldRows() != 0 || c.heldBytes() != 0 || len(c.live()) != 0 || !c.drained() || len(c.timedLanes())+len(c.queuedLanes())+c.deferredCount() > 0 {
+		t.Fatalf("left over: %d rows, %d bytes, %d lanes", c.heldRows(), c.heldBytes(), len(c.live()))
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.table)) {
 		r := w.table[id]

@@ -48,10 +48,10 @@ func (w *coreModel) releaseLane(name LaneName) {
 	holds := w.holds[name.LaneKey]
 	delete(w.holds, name.LaneKey)
 	if _, blocked := holds[store.Blocked]; blocked {
-		w.core.unblock(w.core.lanes[name], w.now)
+		w.core.unblock(w.core.live()[name], w.now)
 	}
 	if _, paused := holds[store.Paused]; paused {
-		w.core.resume(w.core.lanes[name], w.now)
+		w.core.resume(w.core.live()[name], w.now)
 	}
 }
 
@@ -75,8 +75,8 @@ func (w *coreModel) skip(t *rapid.T) {
 		return // the FAILED row is skipped
 	}
 	head := w.table[w.queue[name][0]]
-	writing := w.core.lanes[name].state == laneWriting
-	done, err := w.core.skip(w.core.lanes[name], "passed over", w.now)
+	writing := w.core.live()[name].state == laneWriting
+	done, err := w.core.skip(w.core.live()[name], "passed over", w.now)
 	if refused := writing || head.skipped != nil; refused != (err != nil) || err != nil && !errors.Is(err, ErrLaneState) {
 		t.Fatalf("passing over row %s, an outcome on its way %v, asked before %v: %v", head.id, writing, head.skipped != nil, err)
 	}

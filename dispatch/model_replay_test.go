@@ -320,9 +320,9 @@ func (w *coreModel) checkReplays() {
 	if _, _, counted := w.core.inFlightCounts(); counted != n {
 		w.t.Fatalf("%d requests of jobs are being sent, %d are counted", n, counted)
 	}
-	for _, recv := range w.core.receivers {
-		if !recv.isOpen() && slices.ContainsFunc(recv.readyLanes(), func(l *lane) bool { return l.job != nil }) || recv.isOpen() && len(recv.readyReplayLanes()) > 0 {
-			w.t.Fatalf("lanes of jobs wait in the wrong queue of %s, breaker open %v", recv.endpoint, recv.isOpen())
+	for _, recv := range w.core.endpoints() {
+		if !isOpen(recv) && slices.ContainsFunc(readyLanes(recv), func(l *lane) bool { return l.job != nil }) || isOpen(recv) && len(readyReplayLanes(recv)) > 0 {
+			w.t.Fatalf("lanes of jobs wait in the wrong queue of %s, breaker open %v", recv.endpoint, isOpen(recv))
 		}
 		n := 0
 		for name, ids := range w.queue {

@@ -23,7 +23,7 @@ func (y *spillModel) check(*rapid.T) {
 	}
 	rows := y.core.spillCounts().direct
 	seen := map[*row]bool{}
-	for _, l := range y.core.lanes {
+	for _, l := range y.core.live() {
 		rows += len(l.rows) + len(l.unspillableTail)
 		if l.state == laneReady && len(l.rows) == 0 {
 			y.t.Fatalf("lane %s is ready without a row", l.name)
@@ -66,12 +66,12 @@ func (y *spillModel) checkRefused() {
 	refused, spilled := 0, map[*row]bool{}
 	for o := range y.core.eachRefusedOutcome() {
 		refused++
-		if outcomeRow(o).isDetached() {
+		if isDetached(outcomeRow(o)) {
 			spilled[outcomeRow(o)] = true
 		}
 		givenBack := outcomeLane(o) == nil && o.Status == store.Pending
 		kept := y.byID[outcomeRow(o).ID].unspillable || y.byID[outcomeRow(o).ID].wasUnspillable // until its outcome is retried
-		if rw := outcomeRow(o); rw.Seq != 0 && !rw.isSpilled() && !rw.isSpilling() && !givenBack && !y.ended && !kept {
+		if rw := outcomeRow(o); rw.Seq != 0 && !isSpilled(rw) && !isSpilling(rw) && !givenBack && !y.ended && !kept {
 			y.t.Fatalf("row %s has an outcome that is refused, and is not spilled\n%s", rw.ID, y.describe())
 		}
 	}
@@ -101,17 +101,17 @@ func (y *spillModel) checkSpilled() {
 	}
 	unspillable := map[*row]bool{}
 	see := func(rw *row) {
-		if rw.isUnspillable() {
+		if isUnspillable(rw) {
 			unspillable[rw] = true
 		}
-		if rw.isUnspillable() && !y.byID[rw.ID].unspillable {
+		if isUnspillable(rw) && !y.byID[rw.ID].unspillable {
 			y.t.Fatalf("row %s is taken for one that cannot be spilled", rw.ID)
 		}
 	}
 	for o := range c.unwrittenOutcomes() {
 		see(outcomeRow(o))
 	}
-	for _, l := range c.lanes {
+	for _, l := range c.live() {
 		for _, rows := range [][]*row{l.rows, l.unspillableTail} {
 			for _, rw := range rows {
 				see(rw)
@@ -129,22 +129,22 @@ func (y *spillModel) checkSpilled() {
 		hungry[l] = true
 	}
 	back := 0
-	for name, l := range c.lanes {
+	for name, l := range c.live() {
 		if l.name != name || l.spilling != onTheWay[l] && !y.ended {
 			y.t.Fatalf("lane %s: %d rows are being spilled, %d are counted", name, onTheWay[l], l.spilling)
 		}
-		if c.shrinking[l] && l.spilling == 0 && !y.ended && !slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.isUnclaiming() }) {
+		if c.isShrinking(l) && l.spilling == 0 && !y.ended && !slices.ContainsFunc(l.rows, func(rw *row) bool { return isUnclaiming(rw) }) {
 			y.t.Fatalf("lane %s shrinks, and nothing is being spilled\n%s", name, y.describe())
 		}
 		if l.needsReload != hungry[l] {
 			y.t.Fatalf("lane %s: hungry %v, queued %v", name, l.needsReload, hungry[l])
 		}
-		if l.state == laneIdle && (len(l.rows) == 0 || !l.rows[0].isUnclaiming()) && (len(l.rows) > 0 || !l.hasSpilled || !l.needsReload && !l.reloading) && !y.ended {
+		if l.state == laneIdle && (len(l.rows) == 0 || !isUnclaiming(l.rows[0])) && (len(l.rows) > 0 || !l.hasSpilled || !l.needsReload && !l.reloading) && !y.ended {
 			y.t.Fatalf("lane %s is idle: %d rows, behind %v, hungry %v, reading %v\n%s", name, len(l.rows), l.hasSpilled, l.needsReload, l.reloading, y.describe())
 		}
 		ids := map[string]bool{}
 		for _, rw := range l.rows {
-			if rw.isReloaded() {
+			if isReloaded(rw) {
 				back++
 			}
 			inMemory[store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}] = true
@@ -152,18 +152,18 @@ func (y *spillModel) checkSpilled() {
 				y.t.Fatalf("row %s is twice in lane %s\n%s", rw.ID, name, y.describe())
 			}
 			ids[rw.ID] = true
-			if !rw.isSpilled() && rw.ticket == nil && rw.Seq != 0 {
+			if !isSpilled(rw) && rw.ticket == nil && rw.Seq != 0 {
 				y.t.Fatalf("row %s has a seq, no ticket and is not spilled", rw.ID)
 			}
-			for _, other := range c.lanes {
+			for _, other := range c.live() {
 				if other != l && name.RowID == "" && !rw.requeued && slices.Contains(other.rows, rw) {
 					y.t.Fatalf("row %s is in two lanes", rw.ID)
 				}
 			}
 		}
 	}
-	for l := range c.shrinking {
-		if c.lanes[l.name] != l {
+	for l := range c.shrinkingLanes() {
+		if c.live()[l.name] != l {
 			y.t.Fatalf("lane %s shrinks and is forgotten", l.name)
 		}
 	}
@@ -177,7 +177,7 @@ func (y *spillModel) checkSpilled() {
 		if inMemory[ref] || c.isSettling(ref) || y.ended {
 			continue
 		}
-		l := c.lanes[LaneName{LaneKey: it.Lane()}]
+		l := c.live()[LaneName{LaneKey: it.Lane()}]
 		if l != nil && l.hasSpilled && it.Seq > l.lastSeq() {
 			continue
 		}
@@ -198,13 +198,13 @@ func (y *spillModel) checkWaiting() {
 		waiting[store.SpilledRef{Ref: y.spilled.items[i].Ref, Seq: y.spilled.items[i].Seq}] = true
 	}
 	see := func(rw *row) {
-		if rw.isSpilled() {
+		if isSpilled(rw) {
 			waiting[store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}] = true
 		} else {
 			waiting[rw] = true
 		}
 	}
-	for _, l := range c.lanes {
+	for _, l := range c.live() {
 		for _, rows := range [][]*row{l.rows, l.unspillableTail} {
 			for _, rw := range rows {
 				see(rw)

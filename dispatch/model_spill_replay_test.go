@@ -105,7 +105,7 @@ func (y *spillModel) answerReplay(t *rapid.T, req *request) sink.Result {
 			switch e := y.replayedRow(rw.replayN); {
 			case y.receiverDown || y.lanesDown[e.row.key]:
 				res.Outcome = outcomeOf(sink.Unavailable)
-			case !rw.claimed.IsZero(), rw.isSpilled(), rw.isSpilling(), rw.Seq != 0, rw.ticket != nil:
+			case !rw.claimed.IsZero(), isSpilled(rw), isSpilling(rw), rw.Seq != 0, rw.ticket != nil:
 				t.Fatalf("row %s of the job is claimed, spilled, has a seq or a ticket", rw.ID)
 			}
 		}
@@ -161,7 +161,7 @@ func (y *spillModel) checkClaims() {
 // was delivered, and that no row of a job is spilled.
 func (y *spillModel) checkReplay() {
 	for key := range y.held {
-		if l := y.core.lanes[LaneName{LaneKey: key}]; y.held[key] && (l == nil || len(l.replayHolds) != 1) {
+		if l := y.core.live()[LaneName{LaneKey: key}]; y.held[key] && (l == nil || len(l.replayHolds) != 1) {
 			y.t.Fatalf("lane %s is not held for the job\n%s", key, y.describe())
 		}
 	}

@@ -270,7 +270,7 @@ func (y *spillModel) releaseHold(t *rapid.T) {
 
 func (y *spillModel) releaseLane(key store.LaneKey) {
 	delete(y.holds, key)
-	l := y.core.lanes[LaneName{LaneKey: key}]
+	l := y.core.live()[LaneName{LaneKey: key}]
 	if l != nil && l.paused != nil {
 		y.core.resume(l, y.now)
 	}
@@ -323,7 +323,7 @@ func (y *spillModel) sweep(*rapid.T) {
 		y.sweepStep = 0
 		for _, it := range y.found {
 			r := y.byID[it.ID]
-			known := slices.Contains(y.core.heldIDs(it.Outbox), it.ID) || y.core.leftSinceWatch[it.Ref]
+			known := slices.Contains(y.core.heldIDs(it.Outbox), it.ID) || y.core.hasLeft(it.Ref)
 			if !known && !r.requeued {
 				y.t.Fatalf("row %s is %s, and no lane knows it\n%s", r.id, r.status, y.describe())
 			}
@@ -338,7 +338,7 @@ func (y *spillModel) sweep(*rapid.T) {
 
 // skip skips the head of a lane.
 func (y *spillModel) skip(t *rapid.T) {
-	l := y.core.lanes[LaneName{LaneKey: rapid.SampledFrom(y.keys).Draw(t, "lane")}]
+	l := y.core.live()[LaneName{LaneKey: rapid.SampledFrom(y.keys).Draw(t, "lane")}]
 	if l != nil && l.blocked == nil && !y.ended {
 		_, _ = y.core.skip(l, "passed over", y.now)
 	}

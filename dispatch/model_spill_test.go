@@ -128,7 +128,7 @@ func (y *spillModel) start() {
 		return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20, Endpoint: kind}
 	}
 	y.core = newCore(y.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
-	y.core.spillEnabled = true
+	y.core.enableSpill()
 	y.claiming, y.sending, y.writing, y.batches = nil, nil, nil, nil
 	y.spilling, y.reading, y.answers = nil, false, nil
 	y.results, y.ended, y.found, y.sweepStep = nil, false, nil, 0
@@ -308,7 +308,7 @@ func TestSpillAgainstModel(t *testing.T) {
 func (y *spillModel) describe() string {
 	text := fmt.Sprintf("%d rows, %d spilled, %d to reload", y.core.heldRows(), y.core.spillCounts().spilled, len(y.core.reloadWaiting()))
 	for _, l := range y.core.lanesByAge() {
-		text += fmt.Sprintf("\n%s %s: %s, has spilled %v, reloaded up to %d, spilled %d, spilling %d, shrinking %v:", l.name.LaneKey, l.name.RowID, l.stateName(), l.hasSpilled, l.reloadedUpTo, l.spilledRows, l.spilling, y.core.shrinking[l])
+		text += fmt.Sprintf("\n%s %s: %s, has spilled %v, reloaded up to %d, spilled %d, spilling %d, shrinking %v:", l.name.LaneKey, l.name.RowID, l.stateName(), l.hasSpilled, l.reloadedUpTo, l.spilledRows, l.spilling, y.core.isShrinking(l))
 		for _, rw := range append(slices.Clone(l.rows), l.unspillableTail...) {
 			text += fmt.Sprintf(" %s/%d", rw.ID, rw.Seq)
 		}
@@ -406,7 +406,7 @@ func (y *spillModel) checkLeft(t *rapid.T) {
 		}
 	}
 	c := y.core
-	if c.heldRows() != 0 || c.heldBytes() != 0 || c.refusedCount() != 0 || c.spillCounts() != (spillCounts{}) || c.settlingCount()+len(c.shrinking)+c.unspilledCount()+c.jobCount()+len(y.rows) > 0 || !c.drained() {
-		t.Fatalf("left over: %d rows, %d bytes, %+v, %d settling, %d shrinking", c.heldRows(), c.heldBytes(), c.spillCounts(), c.settlingCount(), len(c.shrinking))
+	if c.heldRows() != 0 || c.heldBytes() != 0 || c.refusedCount() != 0 || c.spillCounts() != (spillCounts{}) || c.settlingCount()+len(c.shrinkingLanes())+c.unspilledCount()+c.jobCount()+len(y.rows) > 0 || !c.drained() {
+		t.Fatalf("left over: %d rows, %d bytes, %+v, %d settling, %d shrinking", c.heldRows(), c.heldBytes(), c.spillCounts(), c.settlingCount(), len(c.shrinkingLanes()))
 	}
 }

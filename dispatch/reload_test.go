@@ -211,8 +211,8 @@ func TestLaneWithSteadyInflowIsReloaded(t *testing.T) {
 		if got := k.delivered('w'); got < n/2 {
 			t.Errorf("%d of %d rows were delivered after 20 s with a working receiver: %+v, behind %d", got, n, d.Stats(), n-got)
 			d.mu.Lock()
-			for _, l := range d.core.lanes {
-				t.Logf("lane %s: %s, %d rows, spilling %d, shrinking %v, has spilled %v", l.name, l.stateName(), len(l.rows), l.spilling, d.core.shrinking[l], l.hasSpilled)
+			for _, l := range d.core.live() {
+				t.Logf("lane %s: %s, %d rows, spilling %d, shrinking %v, has spilled %v", l.name, l.stateName(), len(l.rows), l.spilling, d.core.isShrinking(l), l.hasSpilled)
 			}
 			d.mu.Unlock()
 		}
@@ -281,8 +281,8 @@ func TestRequeuedSpilledRowIsKept(t *testing.T) {
 			c.addReloaded(answers, each)
 		}
 	}
-	if len(c.lanes) == 0 && table.has("1") {
-		t.Errorf("row 1 is PENDING and spilled, so no sweep finds it; and no lane knows it: %d lanes, spilled lanes %v", len(c.lanes), c.hasSpilledLanes())
+	if len(c.live()) == 0 && table.has("1") {
+		t.Errorf("row 1 is PENDING and spilled, so no sweep finds it; and no lane knows it: %d lanes, spilled lanes %v", len(c.live()), c.hasSpilledLanes())
 	}
 }
 
@@ -317,7 +317,7 @@ func TestReplayDoesNotStarveSpilledLanes(t *testing.T) {
 	limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }
 	c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
 	c.replay("job", replayOf(1, rowsInOwnGroups(2*maxProbeLanes)))
-	for !c.receivers[0].isOpen() {
+	for !isOpen(c.endpoints()[0]) {
 		c.nextClaims(maxStatementRows, now)
 		for req := c.nextRequest(now); req != nil; req = c.nextRequest(now) {
 			c.answered(req, &sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, now)
@@ -329,10 +329,10 @@ func TestReplayDoesNotStarveSpilledLanes(t *testing.T) {
 	c.addSpilledLanes([]store.SpilledLane{{Outbox: "events", Kind: "EVENT", Hash: key.Hash(), Rows: 1}})
 	from, _ := c.nextReloads(now)
 	if len(from) != 1 {
-		t.Fatalf("%d lanes are read back beside %d that are replayed", len(from), c.receivers[0].replayLanes)
+		t.Fatalf("%d lanes are read back beside %d that are replayed", len(from), c.endpoints()[0].replayLanes)
 	}
 	c.addReloaded([][]store.Item{rowsWithSeq(1, items("w", "well"))}, 1)
-	if l := c.lanes[nameOf("w")]; l == nil || l.state != laneReady {
+	if l := c.live()[nameOf("w")]; l == nil || l.state != laneReady {
 		t.Errorf("no retry is due for the lane: %+v", l)
 	}
 }

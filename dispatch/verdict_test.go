@@ -123,7 +123,7 @@ func TestJudge(t *testing.T) {
 			rw, c, l := &row{}, newCore(cfg, nil, nil), &lane{receiver: &receiver{}}
 			for i, a := range attempts {
 				if a.accepted > 0 {
-					l.receiver.setAccepted(second(a.accepted))
+					setAccepted(l.receiver, second(a.accepted))
 				}
 				rw.proof = l.receiver.breaker.AcceptedSince(rw.lastFailed)
 				f := failure{
