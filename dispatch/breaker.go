@@ -11,17 +11,17 @@ import (
 // receiver is the core's state of one endpoint of the sink and of the lanes that wait for
 // it.
 type receiver struct {
-	endpoint    string
-	breaker     breaker.Breaker
+	Endpoint    string
+	Breaker     breaker.Breaker
 	ready       fifo[*lane] // to be claimed
 	readyReplay fifo[*lane] // ready replay lanes; in ready while the breaker is open
 	tried       fifo[*lane] // probed since the breaker opened
-	replayLanes int         // its replay lanes
+	ReplayLanes int         // its replay lanes
 
-	// lanes counts the known lanes of the endpoint, held the lanes among them on hold.
-	lanes, held int
+	// Lanes counts the known lanes of the endpoint, Held the lanes among them on hold.
+	Lanes, Held int
 
-	rotated int // lanes evicted to probe others since the breaker opened
+	Rotated int // lanes evicted to probe others since the breaker opened
 }
 
 // breakerConfig returns the limits of the circuit breakers.
@@ -41,11 +41,11 @@ func (c *core) breakerConfig() *breaker.Config {
 func (c *core) receiver(kind string) *receiver {
 	endpoint := c.limits(kind).Endpoint
 	for _, recv := range c.receivers {
-		if recv.endpoint == endpoint {
+		if recv.Endpoint == endpoint {
 			return recv
 		}
 	}
-	recv := &receiver{endpoint: endpoint, breaker: breaker.New(c.breakerConfig())}
+	recv := &receiver{Endpoint: endpoint, Breaker: breaker.New(c.breakerConfig())}
 	c.receivers = append(c.receivers, recv)
 	return recv
 }
@@ -53,21 +53,21 @@ func (c *core) receiver(kind string) *receiver {
 // queue puts a lane at the end of its receiver's queue.
 func (c *core) queue(l *lane) {
 	c.lastOrder++
-	l.state, l.readyOrder = laneReady, c.lastOrder
-	if t := c.lockedLanes[l.name.Outbox]; t != nil && t.covers(l) {
-		l.locked = true
+	l.State, l.ReadyOrder = laneReady, c.lastOrder
+	if t := c.lockedLanes[l.Name.Outbox]; t != nil && t.covers(l) {
+		l.Locked = true
 		t.ready.push(l)
 		return
 	}
-	l.receiver.push(l)
+	l.Receiver.push(l)
 }
 
 // push puts a lane into the queue that fits its state.
 func (r *receiver) push(l *lane) {
 	switch {
-	case r.breaker.Open() && l.triedOpening == r.breaker.Openings():
+	case r.Breaker.Open() && l.TriedOpening == r.Breaker.Openings():
 		r.tried.push(l)
-	case !r.breaker.Open() && l.job != nil:
+	case !r.Breaker.Open() && l.Job != nil:
 		r.readyReplay.push(l)
 	default:
 		r.ready.push(l)
@@ -84,12 +84,12 @@ func (r *receiver) remove(is func(*lane) bool) bool {
 
 // recordResult passes the result of a request to the circuit breaker.
 func (c *core) recordResult(req *request, res *sink.Result, now time.Time) {
-	recv := req.receiver()
+	recv := req.Receiver()
 	failed, accepted := firstFailure(req, res)
-	c.breakerChanged(recv, recv.breaker.Answered(&breaker.Answer{
-		Started: req.started, Probe: req.probe,
+	c.breakerChanged(recv, recv.Breaker.Answered(&breaker.Answer{
+		Started: req.Started, Probe: req.Probe,
 		Accepted: accepted, Failure: failed, RetryAfter: res.RetryAfter,
-		Proof: req.runs[0].rows[0].proof, Untried: recv.ready.len() > 0,
+		Proof: req.Runs[0].Rows[0].Proof, Untried: recv.ready.len() > 0,
 	}, now))
 }
 
@@ -99,7 +99,7 @@ func firstFailure(req *request, res *sink.Result) (failed sink.Outcome, accepted
 	if res.Items == nil {
 		return res.Outcome, res.Class == sink.Delivered
 	}
-	for i := range req.size() {
+	for i := range req.Size() {
 		switch o := res.At(i); {
 		case o.Class == sink.Delivered:
 			accepted = true
@@ -118,7 +118,7 @@ func (c *core) breakerChanged(recv *receiver, change breaker.Change) {
 			recv.ready.push(recv.readyReplay.pop())
 		}
 		c.requeueLarge(recv)
-		recv.rotated = 0
+		recv.Rotated = 0
 		c.cancelUnsent(recv)
 	case breaker.Closed:
 		waiting := slices.Concat(recv.ready.items, recv.tried.items)
@@ -132,12 +132,12 @@ func (c *core) breakerChanged(recv *receiver, change breaker.Change) {
 // cancelUnsent takes back claimed requests for a receiver with an open breaker, except
 // probes. Their lanes wait.
 func (c *core) cancelUnsent(recv *receiver) {
-	unsent := c.requests.toSend.removeAll(func(req *request) bool { return req.probe == breaker.None && req.receiver() == recv })
+	unsent := c.requests.toSend.removeAll(func(req *request) bool { return req.Probe == breaker.None && req.Receiver() == recv })
 	for _, req := range unsent {
 		c.releaseLarge(req)
-		for _, r := range req.runs {
+		for _, r := range req.Runs {
 			c.shedPayloads(r)
-			c.release(r.lane)
+			c.release(r.Lane)
 		}
 	}
 }
@@ -147,8 +147,8 @@ func (c *core) cancelUnsent(recv *receiver) {
 func (c *core) nextProbe(now time.Time) *request {
 	for c.urgent.len() > 0 {
 		l := c.urgent.pop()
-		if l.onHold() && l.rows[0].skip == nil {
-			l.hold() // another row was inserted in front of the row to skip
+		if l.OnHold() && l.Rows[0].Skip == nil {
+			l.Hold() // another row was inserted in front of the row to skip
 			continue
 		}
 		return newProbe(l, breaker.Requested)
@@ -168,14 +168,14 @@ func (c *core) nextProbe(now time.Time) *request {
 // take turns.
 func (c *core) probeReceiver(recv *receiver, now time.Time) *request {
 	n := recv.ready.len()
-	probe := recv.breaker.ProbeDue(n > 0, now)
+	probe := recv.Breaker.ProbeDue(n > 0, now)
 	switch {
 	case probe == breaker.None:
 	case n > 0:
 		lanes := recv.ready.items
 		i := min(n-1, int(c.random()*float64(n)))
 		lanes[0], lanes[i] = lanes[i], lanes[0]
-		if recv.breaker.Probes() == 0 || c.fitsLarge(lanes[0].rows[0]) {
+		if recv.Breaker.Probes() == 0 || c.fitsLarge(lanes[0].Rows[0]) {
 			return newProbe(recv.ready.pop(), probe)
 		}
 	case recv.tried.len() > 0:
@@ -185,11 +185,11 @@ func (c *core) probeReceiver(recv *receiver, now time.Time) *request {
 }
 
 func newProbe(l *lane, probe breaker.Probe) *request {
-	rows, _ := l.head(1, 0)
-	req := &request{probe: probe}
+	rows, _ := l.Head(1, 0)
+	req := &request{Probe: probe}
 	req.add(l, rows)
-	l.probed = true
-	l.receiver.breaker.Begin(probe)
+	l.Probed = true
+	l.Receiver.Breaker.Begin(probe)
 	return req
 }
 
@@ -207,7 +207,7 @@ type OpenBreaker struct {
 // waitingLanes counts the lanes, in memory or spilled, that wait for a receiver. Lanes on
 // hold do not count.
 func (c *core) waitingLanes(recv *receiver) int {
-	n := recv.lanes - recv.held
+	n := recv.Lanes - recv.Held
 	for _, set := range c.spilledLanes {
 		if set.lanes.n > 0 && c.receiver(set.kind) == recv {
 			n += set.lanes.n
@@ -219,8 +219,8 @@ func (c *core) waitingLanes(recv *receiver) int {
 // openBreakers returns the endpoints with an open breaker.
 func (c *core) openBreakers() (all []OpenBreaker) {
 	for _, recv := range c.receivers {
-		if b := &recv.breaker; b.Open() {
-			all = append(all, OpenBreaker{recv.endpoint, b.LastFailure(), b.OpenedAt(), c.waitingLanes(recv) == 0})
+		if b := &recv.Breaker; b.Open() {
+			all = append(all, OpenBreaker{recv.Endpoint, b.LastFailure(), b.OpenedAt(), c.waitingLanes(recv) == 0})
 		}
 	}
 	return all

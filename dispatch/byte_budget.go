@@ -43,12 +43,12 @@ type memory struct {
 // move moves a row to another account. weight is the additional row count of rows with long
 // texts, which count while they are in a lane.
 func (m *memory) move(rw *row, to account) {
-	m.rows[rw.account]--
-	m.weight[rw.account] -= rw.weight
+	m.rows[rw.Account]--
+	m.weight[rw.Account] -= rw.weight
 	if to == uncounted || to == detached {
 		rw.weight = 0
 	}
-	rw.account = to
+	rw.Account = to
 	m.rows[to]++
 	m.weight[to] += rw.weight
 }
@@ -70,14 +70,14 @@ func (c *core) countIn(rw *row, to account) {
 
 // shedPayload drops the payload of a waiting row if the buffer exceeds its bytes.
 func (c *core) shedPayload(rw *row) {
-	if c.memory.bytes > c.cfg.BufferBytes && rw.job == nil {
+	if c.memory.bytes > c.cfg.BufferBytes && rw.Job == nil {
 		c.dropPayload(rw)
 	}
 }
 
 // shedPayloads sheds the payloads of a run that was not delivered.
 func (c *core) shedPayloads(r *run) {
-	for _, rw := range r.rows {
+	for _, rw := range r.Rows {
 		c.shedPayload(rw)
 	}
 }
@@ -97,7 +97,7 @@ func (c *core) requestShare() int64 {
 // rows; 0 if it is not large. Replayed rows do not count, because their payloads are in
 // memory already.
 func (c *core) largeSize(rw *row) int64 {
-	if size := int64(rw.PayloadSize); rw.job == nil && size > c.requestShare() {
+	if size := int64(rw.PayloadSize); rw.Job == nil && size > c.requestShare() {
 		return size
 	}
 	return 0
@@ -112,40 +112,40 @@ func (c *core) fitsLarge(rw *row) bool {
 // waitsForLarge reports whether a lane must wait for large rows that are in flight or
 // queued before it.
 func (c *core) waitsForLarge(l *lane) bool {
-	rw := l.rows[0]
+	rw := l.Rows[0]
 	return !c.fitsLarge(rw) || c.largeSize(rw) > 0 && c.large.len() > 0
 }
 
 // nextLarge builds a request for the large row that has waited longest; nil if it does not
 // fit yet.
 func (c *core) nextLarge() *request {
-	if c.large.len() == 0 || !c.fitsLarge(c.large.items[0].rows[0]) {
+	if c.large.len() == 0 || !c.fitsLarge(c.large.items[0].Rows[0]) {
 		return nil
 	}
 	l, req := c.large.pop(), &request{}
-	rows, _ := l.head(1, 0)
+	rows, _ := l.Head(1, 0)
 	req.add(l, rows)
 	return req
 }
 
 // reserveLarge takes the request's share of the budget for large rows.
 func (c *core) reserveLarge(req *request) {
-	if req.size() == 1 {
-		req.largeBytes = c.largeSize(req.runs[0].rows[0])
-		c.memory.largeBytes += req.largeBytes
+	if req.Size() == 1 {
+		req.LargeBytes = c.largeSize(req.Runs[0].Rows[0])
+		c.memory.largeBytes += req.LargeBytes
 	}
 }
 
 // releaseLarge returns the share once the payloads are no longer needed.
 func (c *core) releaseLarge(req *request) {
-	c.memory.largeBytes -= req.largeBytes
-	req.largeBytes = 0
+	c.memory.largeBytes -= req.LargeBytes
+	req.LargeBytes = 0
 }
 
 // requeueLarge moves a receiver's lanes from the queue for large rows back to its own
 // queues.
 func (c *core) requeueLarge(recv *receiver) {
-	for _, l := range c.large.removeAll(func(l *lane) bool { return l.receiver == recv }) {
+	for _, l := range c.large.removeAll(func(l *lane) bool { return l.Receiver == recv }) {
 		recv.push(l)
 	}
 }

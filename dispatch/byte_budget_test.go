@@ -38,8 +38,8 @@ func newManualCore(t *testing.T, cfg Config) *manualCore {
 func (h *manualCore) startRequests() (ids []string) {
 	for _, req := range h.nextClaims(1000, h.now) {
 		var answers []store.ClaimAnswer
-		for _, run := range req.runs {
-			for _, rw := range run.rows {
+		for _, run := range req.Runs {
+			for _, rw := range run.Rows {
 				a := store.ClaimAnswer{Result: store.Claimed}
 				if rw.Payload == nil {
 					a.Payload = make([]byte, rw.PayloadSize)
@@ -53,7 +53,7 @@ func (h *manualCore) startRequests() (ids []string) {
 		h.reqs = append(h.reqs, req)
 	}
 	for _, req := range slices.Concat(h.reqs, h.unsent()) {
-		for _, m := range req.messages() {
+		for _, m := range req.Messages() {
 			ids = append(ids, m.ID)
 		}
 	}
@@ -64,7 +64,7 @@ func (h *manualCore) startRequests() (ids []string) {
 // accept ends the request with a row: the receiver accepts it.
 func (h *manualCore) accept(id string) {
 	h.t.Helper()
-	i := slices.IndexFunc(h.reqs, func(req *request) bool { return req.messages()[0].ID == id })
+	i := slices.IndexFunc(h.reqs, func(req *request) bool { return req.Messages()[0].ID == id })
 	if i < 0 {
 		h.t.Fatalf("row %s is not under way", id)
 	}
@@ -169,10 +169,10 @@ func TestUnsentPayloadsLeaveMemory(t *testing.T) {
 	}
 	for reqs := h.nextClaims(10, h.now); reqs != nil; reqs = h.nextClaims(10, h.now) {
 		for _, req := range reqs {
-			answers := make([]store.ClaimAnswer, 0, req.size())
-			for _, run := range req.runs {
+			answers := make([]store.ClaimAnswer, 0, req.Size())
+			for _, run := range req.Runs {
 				answers = append(answers, store.ClaimAnswer{Result: store.NotYetVisible})
-				for range run.rows[1:] {
+				for range run.Rows[1:] {
 					answers = append(answers, store.ClaimAnswer{Result: store.Claimed, Payload: make([]byte, 30)})
 				}
 			}
@@ -187,7 +187,7 @@ func TestUnsentPayloadsLeaveMemory(t *testing.T) {
 		h.tick(h.now)
 		h.startRequests()
 		for _, req := range h.reqs { // it accepts one and does not get to the others
-			res := sink.Result{Items: make([]sink.Outcome, req.size())}
+			res := sink.Result{Items: make([]sink.Outcome, req.Size())}
 			for i := range res.Items {
 				res.Items[i].Class = sink.NotSent
 			}
@@ -227,7 +227,7 @@ func TestLongGroupsCountAgainstTheBuffer(t *testing.T) {
 		t.Errorf("three rows of a quarter of the buffer count as %d of 100", n)
 	}
 	for _, l := range h.lanesByAge() {
-		for i, rw := range l.rows {
+		for i, rw := range l.Rows {
 			rw.Seq = store.Seq(i + 1)
 		}
 		h.shrink(l, 0)

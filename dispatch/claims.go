@@ -43,18 +43,18 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 		}
 		c.reserveLarge(req)
 		state := laneClaiming
-		if req.job() != nil {
+		if req.Job() != nil {
 			state = laneSending
 		}
-		for _, r := range req.runs {
-			r.lane.state, r.lane.inFlight = state, len(r.rows)
+		for _, r := range req.Runs {
+			r.Lane.State, r.Lane.InFlight = state, len(r.Rows)
 		}
 		if state == laneSending {
 			c.requests.toSend.push(req)
 			continue
 		}
 		c.requests.claiming++
-		n += req.size()
+		n += req.Size()
 		reqs = append(reqs, req)
 	}
 
@@ -74,7 +74,7 @@ func (c *core) buildRequest() *request {
 	if ready == nil {
 		return nil
 	}
-	kind, job := ready.items[0].name.Kind, ready.items[0].job
+	kind, job := ready.items[0].Name.Kind, ready.items[0].Job
 	limits := c.limits(kind)
 	roomRows, roomBytes := max(1, min(c.cfg.APIBatchSize, limits.MaxItems)), limits.MaxBytes
 	if job == nil {
@@ -87,14 +87,14 @@ func (c *core) buildRequest() *request {
 			break
 		}
 		l := ready.items[0]
-		if len(req.runs) > 0 && (l.isolated || l.job != job || l.name.Kind != kind || l.rows[0].PayloadSize > roomBytes) {
+		if len(req.Runs) > 0 && (l.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes) {
 			break
 		}
-		rows, bytes := l.head(min(roomRows, l.maxRunRows(limits.Mode)), roomBytes)
+		rows, bytes := l.Head(min(roomRows, l.MaxRunRows(limits.Mode)), roomBytes)
 		req.add(ready.pop(), rows)
 		roomRows -= len(rows)
 		roomBytes -= bytes
-		if l.isolated {
+		if l.Isolated {
 			break
 		}
 	}
@@ -108,7 +108,7 @@ func (c *core) nextQueue() (queue *fifo[*lane], share int) {
 	var live, replay *fifo[*lane]
 	lanes, replayLanes := 0, 0
 	for _, recv := range c.receivers {
-		if recv.breaker.Open() {
+		if recv.Breaker.Open() {
 			continue
 		}
 		live, replay = longerWaiting(live, &recv.ready), longerWaiting(replay, &recv.readyReplay)
@@ -128,7 +128,7 @@ func (c *core) nextQueue() (queue *fifo[*lane], share int) {
 
 // longerWaiting returns the queue whose first lane has waited longer.
 func longerWaiting(a, b *fifo[*lane]) *fifo[*lane] {
-	if b.len() == 0 || a != nil && a.items[0].readyOrder < b.items[0].readyOrder {
+	if b.len() == 0 || a != nil && a.items[0].ReadyOrder < b.items[0].ReadyOrder {
 		return a
 	}
 	return b
@@ -144,26 +144,26 @@ func longerWaiting(a, b *fifo[*lane]) *fifo[*lane] {
 func (c *core) replayRequestRoom() int {
 	jobs := c.requests.replays()
 	n := max(1, c.cfg.MaxConcurrentGroups/4)
-	if !slices.ContainsFunc(c.receivers, func(r *receiver) bool { return !r.breaker.Open() && r.ready.len() > 0 }) {
+	if !slices.ContainsFunc(c.receivers, func(r *receiver) bool { return !r.Breaker.Open() && r.ready.len() > 0 }) {
 		live := c.requests.len() - jobs
 		n = max(n, c.cfg.MaxConcurrentGroups-n-live)
 	}
 	return n - jobs
 }
 
-// maxRunRows is the maximum number of rows in the lane's next run.
-func (l *lane) maxRunRows(mode sink.Mode) int {
-	if mode == sink.PerItem || l.lookups > 0 {
+// MaxRunRows is the maximum number of rows in the lane's next run.
+func (l *lane) MaxRunRows(mode sink.Mode) int {
+	if mode == sink.PerItem || l.Lookups > 0 {
 		// A receiver that accepts rows after a failed one would break the order. Behind a
 		// row that is not visible nothing can be sent anyway.
 		return 1
 	}
-	return l.limit
+	return l.Limit
 }
 
 func (r *request) add(l *lane, rows []*row) {
-	r.runs = append(r.runs, &run{lane: l, rows: rows})
-	r.split = r.split || l.bisecting > 0
+	r.Runs = append(r.Runs, &run{Lane: l, Rows: rows})
+	r.Split = r.Split || l.Bisecting > 0
 }
 
 // claimed takes the answers for a request, by position, and the timestamp written by the
@@ -171,36 +171,36 @@ func (r *request) add(l *lane, rows []*row) {
 // are dropped.
 func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.Time) {
 	c.requests.claiming--
-	recv := req.receiver()
-	kept := make([]*run, 0, len(req.runs))
-	for _, r := range req.runs {
-		n := len(r.rows)
+	recv := req.Receiver()
+	kept := make([]*run, 0, len(req.Runs))
+	for _, r := range req.Runs {
+		n := len(r.Rows)
 		if c.claimedRun(r, answers[:n], at, now) {
 			kept = append(kept, r)
 		}
 		answers = answers[n:]
 	}
 
-	req.runs = kept
+	req.Runs = kept
 	switch {
 	case len(kept) > 0:
 		c.requests.toSend.push(req)
 	default:
 		c.releaseLarge(req)
-		recv.breaker.Withdraw(req.probe)
+		recv.Breaker.Withdraw(req.Probe)
 	}
 
-	if recv.breaker.Open() {
+	if recv.Breaker.Open() {
 		c.cancelUnsent(recv)
 	}
 }
 
 // claimedRun reports whether rows of the run are to be sent.
 func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time) bool {
-	l, n := r.lane, len(r.rows)
+	l, n := r.Lane, len(r.Rows)
 	var stop *store.ClaimAnswer
-	send := r.rows[:0]
-	for i, rw := range r.rows {
+	send := r.Rows[:0]
+	for i, rw := range r.Rows {
 		switch a := &answers[i]; a.Result {
 		case store.Claimed:
 			if c.recordClaim(rw, a, at); stop == nil {
@@ -213,7 +213,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 			c.drop(rw)
 		default:
 			if a.Result == store.Held {
-				rw.claimed = time.Time{} // another owner's claim, not ours to give back
+				rw.Claimed = time.Time{} // another owner's claim, not ours to give back
 				c.shedPayload(rw)
 			}
 			if stop == nil {
@@ -222,24 +222,24 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 		}
 	}
 
-	l.removeDone(n)
-	r.rows = send
+	l.RemoveDone(n)
+	r.Rows = send
 	if stop != nil && stop.Result == store.TableLocked {
-		c.lockTable(l.name.Outbox, now)
+		c.lockTable(l.Name.Outbox, now)
 	}
 	if stop != nil && stop.Error != "" && len(send) == 0 {
-		l.setRefusal(stop.Error, now)
+		l.SetRefusal(stop.Error, now)
 	} else {
-		l.refusal = ""
+		l.Refusal = ""
 	}
 
 	switch {
-	case c.ended || stop == nil && len(send) == 0 || len(send) > 0 && send[0].skip != nil:
+	case c.ended || stop == nil && len(send) == 0 || len(send) > 0 && send[0].Skip != nil:
 		c.shedPayloads(r)
 		c.release(l)
 		return false
 	case len(send) > 0:
-		l.state, l.inFlight, l.lookups = laneSending, len(send), 0
+		l.State, l.InFlight, l.Lookups = laneSending, len(send), 0
 		return true
 	case stop.Result == store.TableLocked:
 		c.release(l)
@@ -252,8 +252,8 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 
 // recordClaim records a successful claim of the row.
 func (c *core) recordClaim(rw *row, a *store.ClaimAnswer, at time.Time) {
-	if rw.seen = true; !a.Unwritten {
-		rw.claimed = at
+	if rw.Seen = true; !a.Unwritten {
+		rw.Claimed = at
 	}
 	rw.RetryCount = max(rw.RetryCount, a.RetryCount) // a table may have no column for it
 	c.setPayload(rw, a.Payload)
@@ -273,10 +273,10 @@ func (c *core) nextVisibilityCheck(l *lane, a *store.ClaimAnswer, now time.Time)
 	if a.Result == store.Held && a.Until.After(now) {
 		return a.Until
 	}
-	l.lookups++
-	until := now.Add(visibilityWait(l.lookups))
-	if l.lookups > maxSoloLookups {
-		until = until.Truncate(visibilityWait(l.lookups) / 8) // with others that wait as long
+	l.Lookups++
+	until := now.Add(visibilityWait(l.Lookups))
+	if l.Lookups > maxSoloLookups {
+		until = until.Truncate(visibilityWait(l.Lookups) / 8) // with others that wait as long
 	}
 	return until
 }
@@ -294,11 +294,11 @@ func (c *core) nextRequest(now time.Time) *request {
 		return nil
 	}
 	req := c.requests.nextToSend()
-	req.started = now
-	for _, r := range req.runs {
-		for _, rw := range r.rows {
-			rw.attempts++
-			rw.proof = r.lane.receiver.breaker.AcceptedSince(rw.lastFailed)
+	req.Started = now
+	for _, r := range req.Runs {
+		for _, rw := range r.Rows {
+			rw.Attempts++
+			rw.Proof = r.Lane.Receiver.Breaker.AcceptedSince(rw.LastFailed)
 		}
 	}
 

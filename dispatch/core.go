@@ -74,41 +74,41 @@ func (c *core) append(items []store.Item, t Ticket) {
 	for i := range items {
 		name := c.laneNameOf(&items[i])
 		l := c.lanes[name]
-		if l != nil && l.mergeRequeued(&items[i], t) {
+		if l != nil && l.MergeRequeued(&items[i], t) {
 			continue
 		}
-		rw := &row{Item: items[i], ticket: t}
+		rw := &row{Item: items[i], Ticket: t}
 		c.countIn(rw, buffered)
 		if l == nil {
 			l = c.lane(name)
 		}
-		l.internName(rw)
+		l.InternName(rw)
 		c.add(l, rw)
 	}
 }
 
 // add puts a row at the end of its lane.
 func (c *core) add(l *lane, rw *row) {
-	if l.hasSpilled {
+	if l.HasSpilled {
 		c.queueSpill(l, rw, false)
 	} else {
-		l.rows = append(l.rows, rw)
+		l.Rows = append(l.Rows, rw)
 	}
 	c.wake(l)
 }
 
-// mergeRequeued reports whether the log delivers a requeued row that already waits in the
+// MergeRequeued reports whether the log delivers a requeued row that already waits in the
 // lane. The waiting row takes over the ticket.
-func (l *lane) mergeRequeued(it *store.Item, t Ticket) bool {
-	if l.hasSpilled {
+func (l *lane) MergeRequeued(it *store.Item, t Ticket) bool {
+	if l.HasSpilled {
 		return false
 	}
-	for _, rw := range l.rows {
-		if !rw.requeued {
+	for _, rw := range l.Rows {
+		if !rw.Requeued {
 			return false
 		}
-		if rw.ID == it.ID && rw.ticket == nil && rw.Seq == 0 {
-			rw.ticket, rw.Seq = t, it.Seq
+		if rw.ID == it.ID && rw.Ticket == nil && rw.Seq == 0 {
+			rw.Ticket, rw.Seq = t, it.Seq
 			return true
 		}
 	}
@@ -120,7 +120,7 @@ func (l *lane) mergeRequeued(it *store.Item, t Ticket) bool {
 func (c *core) insertFront(items []store.Item) {
 	front, lanes := map[*lane][]*row{}, []*lane{}
 	for i := range items {
-		rw := &row{Item: items[i], requeued: true}
+		rw := &row{Item: items[i], Requeued: true}
 		l := c.admit(rw)
 		if front[l] == nil {
 			lanes = append(lanes, l)
@@ -128,7 +128,7 @@ func (c *core) insertFront(items []store.Item) {
 		front[l] = append(front[l], rw)
 	}
 	for _, l := range lanes {
-		l.insert(front[l])
+		l.Insert(front[l])
 		c.wake(l)
 	}
 }
@@ -137,12 +137,12 @@ func (c *core) insertFront(items []store.Item) {
 func (c *core) admit(rw *row) *lane {
 	c.countIn(rw, buffered)
 	l := c.lane(c.laneNameOf(&rw.Item))
-	l.internName(rw)
+	l.InternName(rw)
 	return l
 }
 
-// internName lets a row share the strings of its lane's name.
-func (l *lane) internName(rw *row) { rw.Kind, rw.Group = l.name.Kind, l.name.Group }
+// InternName lets a row share the strings of its lane's name.
+func (l *lane) InternName(rw *row) { rw.Kind, rw.Group = l.Name.Kind, l.Name.Group }
 
 // laneNameOf returns the name of an item's lane.
 func (c *core) laneNameOf(it *store.Item) LaneName {
@@ -168,27 +168,27 @@ func (c *core) lane(name LaneName) *lane {
 func (c *core) drop(rw *row) {
 	c.removeRow(rw)
 	c.doneRows++
-	rw.done = true
-	rw.releaseTicket()
-	rw.skip.report()
+	rw.Done = true
+	rw.ReleaseTicket()
+	rw.Skip.report()
 }
 
 // wake queues a lane unless it waits for something else.
 func (c *core) wake(l *lane) {
 	switch {
-	case l.state != laneIdle:
+	case l.State != laneIdle:
 	case c.skipHead(l):
-	case l.onHold() && (l.job == nil || len(l.rows) > 0):
-		l.hold()
-	case len(l.rows) > 0:
-		if !l.rows[0].unclaiming {
+	case l.OnHold() && (l.Job == nil || len(l.Rows) > 0):
+		l.Hold()
+	case len(l.Rows) > 0:
+		if !l.Rows[0].Unclaiming {
 			c.queue(l)
 		}
-	case !l.hasSpilled:
+	case !l.HasSpilled:
 		c.removeLane(l)
 	}
 
-	if c.belowReloadMark(l) && !l.onHold() {
+	if c.belowReloadMark(l) && !l.OnHold() {
 		c.queueReload(l)
 	}
 }
@@ -196,8 +196,8 @@ func (c *core) wake(l *lane) {
 // release ends the lane's current step. The lane is queued again, or removed if it is
 // empty.
 func (c *core) release(l *lane) {
-	l.state, l.inFlight = laneIdle, 0
-	if l.withdrawing() {
+	l.State, l.InFlight = laneIdle, 0
+	if l.Withdrawing() {
 		c.withdrawLane(l)
 	}
 	c.wake(l)
@@ -206,35 +206,35 @@ func (c *core) release(l *lane) {
 
 // wait sets the lane aside until a time.
 func (c *core) wait(l *lane, until time.Time) {
-	l.state, l.inFlight, l.wakeAt = laneIdle, 0, until
-	if c.ended || l.withdrawing() || l.rows[0].skippable() || l.onHold() && l.rows[0].skip == nil {
+	l.State, l.InFlight, l.WakeAt = laneIdle, 0, until
+	if c.ended || l.Withdrawing() || l.Rows[0].Skippable() || l.OnHold() && l.Rows[0].Skip == nil {
 		c.release(l)
 		return
 	}
-	l.state = laneWaiting
+	l.State = laneWaiting
 	c.waiting.add(l)
 }
 
 // dequeue takes a waiting lane out of its queue.
 func (c *core) dequeue(l *lane) {
-	switch l.state {
+	switch l.State {
 	case laneReady:
 		is := func(other *lane) bool { return other == l }
-		_ = l.receiver.remove(is) || c.urgent.remove(is) || c.large.remove(is)
-		if l.locked {
-			t := c.lockedLanes[l.name.Outbox]
+		_ = l.Receiver.remove(is) || c.urgent.remove(is) || c.large.remove(is)
+		if l.Locked {
+			t := c.lockedLanes[l.Name.Outbox]
 			_ = t.ready.remove(is) || t.urgent.remove(is)
-			l.locked = false
+			l.Locked = false
 		}
 	case laneWaiting:
 		c.waiting.remove(l)
 	case laneHeld:
-		l.unhold()
+		l.Unhold()
 	default:
 		return // it comes back by itself
 	}
 
-	l.state = laneIdle
+	l.State = laneIdle
 }
 
 // tick queues the lanes and outcomes that are due.
@@ -266,10 +266,10 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 	}
 
 	for _, recv := range c.receivers {
-		switch open := recv.breaker.Open(); {
+		switch open := recv.Breaker.Open(); {
 		case recv.waiting() == 0:
-		case open && recv.breaker.Probes() == 0:
-			sooner(later(recv.breaker.NextProbe(), c.notBefore))
+		case open && recv.Breaker.Probes() == 0:
+			sooner(later(recv.Breaker.NextProbe(), c.notBefore))
 		case !open && !c.notBefore.IsZero():
 			sooner(c.notBefore)
 		}
@@ -306,10 +306,10 @@ func (c *core) freeRequests() int {
 func (c *core) heldIDs(outbox string) []string {
 	var ids []string
 	for _, l := range c.lanes {
-		if l.name.Outbox != outbox {
+		if l.Name.Outbox != outbox {
 			continue
 		}
-		for _, rows := range [][]*row{l.rows, l.unspillableTail} {
+		for _, rows := range [][]*row{l.Rows, l.UnspillableTail} {
 			for _, rw := range rows {
 				ids = append(ids, rw.ID)
 			}
@@ -323,8 +323,8 @@ func (c *core) heldIDs(outbox string) []string {
 	}
 
 	for p := range c.spills.all() {
-		if p.row.Outbox == outbox {
-			ids = append(ids, p.row.ID)
+		if p.Row.Outbox == outbox {
+			ids = append(ids, p.Row.ID)
 		}
 	}
 

@@ -45,7 +45,7 @@ func BenchmarkCore(b *testing.B) {
 // runReady claims, sends and writes everything that is ready.
 func runReady(c *core, answers []store.ClaimAnswer, results []store.SettleResult, now time.Time) {
 	for _, req := range c.nextClaims(maxStatementRows, now) {
-		c.claimed(req, answers[:req.size()], now, now)
+		c.claimed(req, answers[:req.Size()], now, now)
 	}
 	for req := c.nextRequest(now); req != nil; req = c.nextRequest(now) {
 		c.answered(req, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, now)

@@ -74,13 +74,13 @@ func (c *core) queuedLanes() (lanes []*lane) {
 }
 
 // isOpen reports whether the receiver's breaker is open.
-func isOpen(r *receiver) bool { return r.breaker.Open() }
+func isOpen(r *receiver) bool { return r.Breaker.Open() }
 
 // nextProbeAt is the time of the receiver's next probe.
-func nextProbeAt(r *receiver) time.Time { return r.breaker.NextProbe() }
+func nextProbeAt(r *receiver) time.Time { return r.Breaker.NextProbe() }
 
 // isProbe reports whether the request is a probe.
-func isProbe(r *request) bool { return r.probe != breaker.None }
+func isProbe(r *request) bool { return r.Probe != breaker.None }
 
 // readyLanes and readyReplayLanes return the lanes in the receiver's queues.
 func readyLanes(r *receiver) []*lane       { return r.ready.items }
@@ -88,13 +88,13 @@ func readyReplayLanes(r *receiver) []*lane { return r.readyReplay.items }
 
 // setAccepted sets the start of the latest request with an accepted row.
 func setAccepted(r *receiver, t time.Time) {
-	r.breaker.Answered(&breaker.Answer{Started: t, Accepted: true}, t)
+	r.Breaker.Answered(&breaker.Answer{Started: t, Accepted: true}, t)
 }
 
 // forceOpen opens the receiver's breaker.
 func forceOpen(r *receiver) {
-	for !r.breaker.Open() {
-		r.breaker.Answered(&breaker.Answer{Failure: sink.Outcome{Class: sink.Unavailable}}, time.Unix(1e9, 0))
+	for !r.Breaker.Open() {
+		r.Breaker.Answered(&breaker.Answer{Failure: sink.Outcome{Class: sink.Unavailable}}, time.Unix(1e9, 0))
 	}
 }
 
@@ -103,8 +103,8 @@ func (c *core) unwrittenCount() int { return len(c.outcomes.Waiting()) }
 
 // outcomeRow and outcomeLane return the row of an outcome, and the lane that waits for it; nil if
 // the lane went on.
-func outcomeRow(o *outcome) *row   { return o.Of.row }
-func outcomeLane(o *outcome) *lane { return o.Of.lane }
+func outcomeRow(o *outcome) *row   { return o.Of.Row }
+func outcomeLane(o *outcome) *lane { return o.Of.Lane }
 
 // dueOf is the time of the next try.
 func dueOf(o *outcome) time.Time { return o.Due() }
@@ -170,12 +170,12 @@ func (c *core) spillCounts() spillCounts {
 	return spillCounts{c.copies.rows, c.spills.direct, c.spills.refused, c.memory.rows[reloaded], c.memory.rows[detached]}
 }
 
-func isSpilled(rw *row) bool     { return rw.copy == copyStored }
-func isSpilling(rw *row) bool    { return rw.copy == copyWriting }
-func isUnspillable(rw *row) bool { return rw.copy == copyRefused }
-func isReloaded(rw *row) bool    { return rw.account == reloaded }
-func isDetached(rw *row) bool    { return rw.account == detached }
-func isUnclaiming(rw *row) bool  { return rw.unclaiming }
+func isSpilled(rw *row) bool     { return rw.Copy == copyStored }
+func isSpilling(rw *row) bool    { return rw.Copy == copyWriting }
+func isUnspillable(rw *row) bool { return rw.Copy == copyRefused }
+func isReloaded(rw *row) bool    { return rw.Account == reloaded }
+func isDetached(rw *row) bool    { return rw.Account == detached }
+func isUnclaiming(rw *row) bool  { return rw.Unclaiming }
 
 // isSettling reports whether the outcome or the delete of a spilled row is in flight.
 func (c *core) isSettling(ref store.SpilledRef) bool { return c.copies.settling[ref] }
@@ -200,8 +200,8 @@ func (c *core) isSpilledLane(outbox string, hash store.LaneHash) bool {
 // lanesOfFinishedRows returns the lanes that wait until a finished row is recorded.
 func (c *core) lanesOfFinishedRows() (lanes []*lane) {
 	for d := range c.jobs.Results() {
-		if d.Of.lane != nil {
-			lanes = append(lanes, d.Of.lane)
+		if d.Of.Lane != nil {
+			lanes = append(lanes, d.Of.Lane)
 		}
 	}
 	return lanes

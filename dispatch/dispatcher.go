@@ -278,7 +278,7 @@ func (d *Dispatcher) send(ctx context.Context) error {
 				}
 			}
 			began := time.Now()
-			res := d.opt.Sink.Deliver(ctx, req.messages())
+			res := d.opt.Sink.Deliver(ctx, req.Messages())
 			if ctx.Err() != nil {
 				return ctx.Err() // canceled: the result is unknown
 			}
@@ -290,7 +290,7 @@ func (d *Dispatcher) send(ctx context.Context) error {
 // answered passes a result to the core.
 func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 	now := time.Now()
-	info := RequestInfo{Kind: req.runs[0].rows[0].Kind, Rows: req.size(), Lanes: len(req.runs), Probe: req.probe != breaker.None, Split: req.split}
+	info := RequestInfo{Kind: req.Runs[0].Rows[0].Kind, Rows: req.Size(), Lanes: len(req.Runs), Probe: req.Probe != breaker.None, Split: req.Split}
 	d.obs.Requested(info, res, now.Sub(began))
 	d.mu.Lock()
 	d.core.answered(req, res, now)

@@ -18,7 +18,7 @@ import (
 func (c *core) spillExcess(others bool) {
 	excess := c.bufferedRows() - c.spills.direct - c.cfg.BufferRows/2
 	for l := range c.shrinking {
-		excess -= l.leavingRows()
+		excess -= l.LeavingRows()
 	}
 	if c.ended || excess <= 0 {
 		return
@@ -31,7 +31,7 @@ func (c *core) spillExcess(others bool) {
 			return
 		}
 		keep := 0
-		if l.state != laneHeld && l.isWaiting() && heads >= keeps {
+		if l.State != laneHeld && l.IsWaiting() && heads >= keeps {
 			keep = keeps
 			heads -= keep
 		}
@@ -51,13 +51,13 @@ func (c *core) spillForLog(all bool) {
 	}
 	for o := range c.outcomes.Unready() {
 		c.spillUnwritten(o)
-		if o.Of.lane != nil {
-			c.spillRows(o.Of.lane)
+		if o.Of.Lane != nil {
+			c.spillRows(o.Of.Lane)
 		}
 	}
 
 	for _, l := range c.lanesByAge() {
-		if all || l.state == laneHeld || l.isWaiting() {
+		if all || l.State == laneHeld || l.IsWaiting() {
 			c.spillRows(l)
 		}
 	}
@@ -69,7 +69,7 @@ func (c *core) lanesByAge() []*lane {
 	for _, l := range c.lanes {
 		lanes = append(lanes, l)
 	}
-	slices.SortFunc(lanes, func(a, b *lane) int { return cmp.Compare(a.createdOrder, b.createdOrder) })
+	slices.SortFunc(lanes, func(a, b *lane) int { return cmp.Compare(a.CreatedOrder, b.CreatedOrder) })
 	return lanes
 }
 
@@ -77,11 +77,11 @@ func (c *core) lanesByAge() []*lane {
 func (c *core) spillCandidates(others bool) []*lane {
 	rank := func(l *lane) int {
 		switch {
-		case l.state == laneHeld, l.state == laneWaiting && l.failures > 1 && !l.receiver.breaker.Open(), l.locked, l.waitsForRefused():
+		case l.State == laneHeld, l.State == laneWaiting && l.Failures > 1 && !l.Receiver.Breaker.Open(), l.Locked, l.WaitsForRefused():
 			return 0
-		case l.isWaiting():
+		case l.IsWaiting():
 			return 1
-		case len(l.rows) > c.cfg.BufferRows/2:
+		case len(l.Rows) > c.cfg.BufferRows/2:
 			return 2
 		}
 		return 3
@@ -90,7 +90,7 @@ func (c *core) spillCandidates(others bool) []*lane {
 	var lanes []*lane
 	ranks := map[*lane]int{}
 	for _, l := range c.lanes {
-		if c.shrinking[l] || l.reloading || len(l.rows) == 0 || l.allReloaded() || l.rows[len(l.rows)-1].copy == copyRefused {
+		if c.shrinking[l] || l.Reloading || len(l.Rows) == 0 || l.AllReloaded() || l.Rows[len(l.Rows)-1].Copy == copyRefused {
 			continue
 		}
 		if r := rank(l); others || r == 0 {
@@ -99,11 +99,11 @@ func (c *core) spillCandidates(others bool) []*lane {
 	}
 
 	slices.SortFunc(lanes, func(a, b *lane) int {
-		by := len(b.rows) - len(a.rows)
+		by := len(b.Rows) - len(a.Rows)
 		if ranks[a] == 3 {
-			by = cmp.Compare(a.rows[0].Seq, b.rows[0].Seq)
+			by = cmp.Compare(a.Rows[0].Seq, b.Rows[0].Seq)
 		}
-		return cmp.Or(ranks[a]-ranks[b], by, cmp.Compare(a.createdOrder, b.createdOrder))
+		return cmp.Or(ranks[a]-ranks[b], by, cmp.Compare(a.CreatedOrder, b.CreatedOrder))
 	})
 	return lanes
 }
@@ -111,20 +111,20 @@ func (c *core) spillCandidates(others bool) []*lane {
 // shrink spills a lane and evicts all but keep rows, or all but the pinned rows if they are
 // more. It returns how many rows leave memory.
 func (c *core) shrink(l *lane, keep int) int {
-	before := len(l.rows)
+	before := len(l.Rows)
 	c.dropRequeued(l)
 	c.spillRows(l)
 	c.unclaimRows(l, keep)
-	l.keepRows, l.hasSpilled = keep, l.name.RowID == ""
+	l.KeepRows, l.HasSpilled = keep, l.Name.RowID == ""
 	c.shrinking[l] = true
-	n := before - len(l.rows) + l.leavingRows()
-	if len(l.rows) == 0 && l.state != laneHeld {
+	n := before - len(l.Rows) + l.LeavingRows()
+	if len(l.Rows) == 0 && l.State != laneHeld {
 		c.dequeue(l)
 	}
-	if !l.spillingInMemory() {
+	if !l.SpillingInMemory() {
 		c.evictSpilled(l)
 	}
-	if c.lanes[l.name] == l {
+	if c.lanes[l.Name] == l {
 		c.wake(l)
 	}
 	return n
@@ -133,88 +133,88 @@ func (c *core) shrink(l *lane, keep int) int {
 // dropRequeued drops requeued rows without a seq. The sweep finds them in their table
 // again.
 func (c *core) dropRequeued(l *lane) {
-	kept := l.rows[:0]
-	for i, rw := range l.rows {
-		if i < l.inFlight || rw.Seq != 0 || rw.ticket != nil || rw.pinned() {
+	kept := l.Rows[:0]
+	for i, rw := range l.Rows {
+		if i < l.InFlight || rw.Seq != 0 || rw.Ticket != nil || rw.Pinned() {
 			kept = append(kept, rw)
 			continue
 		}
 		c.removeRow(rw)
 	}
-	clear(l.rows[len(kept):])
-	l.rows = kept
+	clear(l.Rows[len(kept):])
+	l.Rows = kept
 }
 
 // unclaimRows gives back the claims of a lane that does not move, except for the rows it
 // keeps. The lane claims no row until the head's claim is given back.
 func (c *core) unclaimRows(l *lane, keep int) {
-	if l.state != laneHeld && !l.isWaiting() {
+	if l.State != laneHeld && !l.IsWaiting() {
 		return
 	}
-	for i, rw := range l.rows {
-		if i >= max(keep, l.inFlight) && !rw.claimed.IsZero() && rw.skip == nil && !rw.requeuedInFlight {
-			rw.unclaiming = true
+	for i, rw := range l.Rows {
+		if i >= max(keep, l.InFlight) && !rw.Claimed.IsZero() && rw.Skip == nil && !rw.RequeuedInFlight {
+			rw.Unclaiming = true
 			c.unclaim(rw)
 		}
 	}
-	if len(l.rows) > 0 && l.rows[0].unclaiming && l.state != laneHeld {
+	if len(l.Rows) > 0 && l.Rows[0].Unclaiming && l.State != laneHeld {
 		c.dequeue(l)
 	}
 }
 
 // unclaimed handles a row whose claim was given back.
 func (c *core) unclaimed(rw *row, now time.Time) {
-	if !rw.unclaiming {
+	if !rw.Unclaiming {
 		return
 	}
-	rw.unclaiming = false
+	rw.Unclaiming = false
 	l := c.lanes[c.laneNameOf(&rw.Item)]
 	if l == nil {
 		return
 	}
-	if !l.spillingInMemory() {
+	if !l.SpillingInMemory() {
 		c.evictSpilled(l)
 	}
 
 	switch {
-	case c.lanes[l.name] != l || l.state != laneIdle:
-	case len(l.rows) > 0 && !l.onHold() && l.wakeAt.After(now) && !l.rows[0].unclaiming:
-		c.wait(l, l.wakeAt)
+	case c.lanes[l.Name] != l || l.State != laneIdle:
+	case len(l.Rows) > 0 && !l.OnHold() && l.WakeAt.After(now) && !l.Rows[0].Unclaiming:
+		c.wait(l, l.WakeAt)
 	default:
 		c.wake(l)
 	}
 }
 
-// pinned reports whether a row that is not in flight must stay in memory.
-func (rw *row) pinned() bool {
-	return rw.unclaiming || !rw.claimed.IsZero() || rw.skip != nil || rw.requeuedInFlight || rw.requeued && rw.Seq != 0
+// Pinned reports whether a row that is not in flight must stay in memory.
+func (rw *row) Pinned() bool {
+	return rw.Unclaiming || !rw.Claimed.IsZero() || rw.Skip != nil || rw.RequeuedInFlight || rw.Requeued && rw.Seq != 0
 }
 
-// pinnedRows is how many leading rows stay in memory while the lane shrinks.
-func (l *lane) pinnedRows() int {
-	for i, rw := range slices.Backward(l.rows) {
-		if i < max(l.keepRows, l.inFlight) || rw.pinned() || rw.copy != copyStored && rw.copy != copyWriting {
+// PinnedRows is how many leading rows stay in memory while the lane shrinks.
+func (l *lane) PinnedRows() int {
+	for i, rw := range slices.Backward(l.Rows) {
+		if i < max(l.KeepRows, l.InFlight) || rw.Pinned() || rw.Copy != copyStored && rw.Copy != copyWriting {
 			return i + 1
 		}
 	}
 	return 0
 }
 
-// spillingInMemory reports whether rows in memory are being spilled. Rows spilled behind
+// SpillingInMemory reports whether rows in memory are being spilled. Rows spilled behind
 // them do not count, because such rows may keep coming.
-func (l *lane) spillingInMemory() bool {
-	return slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.copy == copyWriting })
+func (l *lane) SpillingInMemory() bool {
+	return slices.ContainsFunc(l.Rows, func(rw *row) bool { return rw.Copy == copyWriting })
 }
 
-// leavingRows is how many rows leave memory while the lane shrinks.
-func (l *lane) leavingRows() int {
-	n := len(l.rows) - l.pinnedRows()
-	for _, rw := range l.rows[min(l.keepRows, len(l.rows)):] {
-		if rw.unclaiming {
+// LeavingRows is how many rows leave memory while the lane shrinks.
+func (l *lane) LeavingRows() int {
+	n := len(l.Rows) - l.PinnedRows()
+	for _, rw := range l.Rows[min(l.KeepRows, len(l.Rows)):] {
+		if rw.Unclaiming {
 			n++
 		}
 	}
-	return min(n, len(l.rows))
+	return min(n, len(l.Rows))
 }
 
 // evictSpilled evicts the spilled rows of a shrinking lane.
@@ -222,38 +222,38 @@ func (c *core) evictSpilled(l *lane) {
 	if !c.shrinking[l] {
 		return
 	}
-	if !slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.unclaiming }) {
+	if !slices.ContainsFunc(l.Rows, func(rw *row) bool { return rw.Unclaiming }) {
 		delete(c.shrinking, l)
 	}
-	n := l.pinnedRows()
-	if n == 0 && len(l.rows) > 0 {
-		l.saveFailures()
+	n := l.PinnedRows()
+	if n == 0 && len(l.Rows) > 0 {
+		l.SaveFailures()
 	}
 
-	for _, rw := range l.rows[n:] {
+	for _, rw := range l.Rows[n:] {
 		c.removeRow(rw)
 		c.countSpilled(l, rw)
 	}
 
-	l.rows = slices.Clone(l.rows[:n])
+	l.Rows = slices.Clone(l.Rows[:n])
 	switch {
 	case n > 0:
-	case l.spilling == 0 && len(l.unspillableTail) == 0:
+	case l.Spilling == 0 && len(l.UnspillableTail) == 0:
 		c.evictLane(l)
-	case l.state == laneReady:
+	case l.State == laneReady:
 		c.dequeue(l)
 	}
 }
 
 // countSpilled records that a spilled row of a lane is not in memory.
 func (c *core) countSpilled(l *lane, rw *row) {
-	if l.name.RowID != "" {
+	if l.Name.RowID != "" {
 		// Such rows are spilled as one lane, which has none of them in memory.
-		l = c.lane(LaneName{LaneKey: l.name.LaneKey})
-		l.missedDuringReload = l.reloading
+		l = c.lane(LaneName{LaneKey: l.Name.LaneKey})
+		l.MissedDuringReload = l.Reloading
 		defer c.wake(l)
 	}
-	l.reloadedUpTo = min(l.reloadedUpTo, rw.Seq-1)
-	l.hasSpilled = true
-	l.spilledRows++
+	l.ReloadedUpTo = min(l.ReloadedUpTo, rw.Seq-1)
+	l.HasSpilled = true
+	l.SpilledRows++
 }

@@ -141,7 +141,7 @@ func TestRowsEvictedDuringReloadComeBack(t *testing.T) {
 	for i := range all {
 		name := c.laneNameOf(&all[i])
 		l := c.live()[LaneName{LaneKey: name.LaneKey}]
-		if c.live()[name] == nil && (l == nil || !l.hasSpilled || l.reloadedUpTo >= all[i].Seq) {
+		if c.live()[name] == nil && (l == nil || !l.HasSpilled || l.ReloadedUpTo >= all[i].Seq) {
 			t.Errorf("row %d is in no lane and not to be read", i)
 		}
 	}

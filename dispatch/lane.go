@@ -18,54 +18,54 @@ type Ticket interface {
 // row is one item in a lane, with its delivery state under this leader.
 type row struct {
 	store.Item
-	ticket Ticket // nil if the checkpoint does not depend on the row
+	Ticket Ticket // nil if the checkpoint does not depend on the row
 
-	// claimed is the time written by this leader's latest claim; zero once the claim is
+	// Claimed is the time written by this leader's latest claim; zero once the claim is
 	// given back.
-	claimed time.Time
+	Claimed time.Time
 
-	// attempts counts the requests that carried the row.
-	attempts int
+	// Attempts counts the requests that carried the row.
+	Attempts int
 
-	// firstFailed is the time of the row's first failed attempt, lastFailed of the latest.
-	// lastRefused is the time of the last refusal that counted, or else of the first
+	// FirstFailed is the time of the row's first failed attempt, LastFailed of the latest.
+	// LastRefused is the time of the last refusal that counted, or else of the first
 	// refusal since a failure of another class.
-	firstFailed, lastFailed, lastRefused time.Time
+	FirstFailed, LastFailed, LastRefused time.Time
 
-	// proof: the receiver accepted another row between the latest failure and the current
+	// Proof: the receiver accepted another row between the latest failure and the current
 	// attempt.
-	proof bool
+	Proof bool
 
-	// seen: a claim found the row, so it is visible.
-	seen bool
+	// Seen: a claim found the row, so it is visible.
+	Seen bool
 
-	// requeuedInFlight: an operator requeued or discarded the row while the write of its
+	// RequeuedInFlight: an operator requeued or discarded the row while the write of its
 	// FAILED was in flight.
-	requeuedInFlight bool
+	RequeuedInFlight bool
 
-	// skip is the operator's pending skip request, if any.
-	skip *skipRequest
+	// Skip is the operator's pending skip request, if any.
+	Skip *skipRequest
 
-	// requeued: the row was reset to PENDING after FAILED.
-	requeued bool
+	// Requeued: the row was reset to PENDING after FAILED.
+	Requeued bool
 
-	// copy is the state of its spilled copy. pendingOutcome waits while it is written.
-	copy           copyState
-	pendingOutcome *outcome
+	// Copy is the state of its spilled copy. PendingOutcome waits while it is written.
+	Copy           copyState
+	PendingOutcome *outcome
 
-	// unclaiming: its claim is being given back so that it may leave memory.
-	unclaiming bool
+	// Unclaiming: its claim is being given back so that it may leave memory.
+	Unclaiming bool
 
-	// account is the limit it counts against, as one row and weight more.
-	account account
+	// Account is the limit it counts against, as one row and weight more.
+	Account account
 	weight  int
 
-	// done: delivered, or found settled or gone; it leaves the lane.
-	done bool
+	// Done: delivered, or found settled or gone; it leaves the lane.
+	Done bool
 
-	// job is the replay that sends the row, as row number replayN; nil for a live row.
-	job     *replay.Job
-	replayN int64
+	// Job is the replay that sends the row, as row number ReplayN; nil for a live row.
+	Job     *replay.Job
+	ReplayN int64
 }
 
 // failureMemo preserves the failures of a lane's head while the row is out of memory.
@@ -75,18 +75,18 @@ type failureMemo struct {
 	firstFailed, lastFailed, lastRefused time.Time
 }
 
-// saveFailures records the failures of the lane's head.
-func (l *lane) saveFailures() {
-	if rw := l.rows[0]; !rw.lastFailed.IsZero() {
-		l.memo = &failureMemo{rw.Ref, rw.RetryCount, rw.firstFailed, rw.lastFailed, rw.lastRefused}
+// SaveFailures records the failures of the lane's head.
+func (l *lane) SaveFailures() {
+	if rw := l.Rows[0]; !rw.LastFailed.IsZero() {
+		l.memo = &failureMemo{rw.Ref, rw.RetryCount, rw.FirstFailed, rw.LastFailed, rw.LastRefused}
 	}
 }
 
-// restoreFailures restores them on the reloaded row.
-func (l *lane) restoreFailures(rw *row) {
+// RestoreFailures restores them on the reloaded row.
+func (l *lane) RestoreFailures(rw *row) {
 	if m := l.memo; m != nil && m.ref == rw.Ref {
 		rw.RetryCount = max(rw.RetryCount, m.retries)
-		rw.firstFailed, rw.lastFailed, rw.lastRefused = m.firstFailed, m.lastFailed, m.lastRefused
+		rw.FirstFailed, rw.LastFailed, rw.LastRefused = m.firstFailed, m.lastFailed, m.lastRefused
 		l.memo = nil
 	}
 }
@@ -104,7 +104,7 @@ const (
 	laneStates
 )
 
-// String names the state for metrics and operators. stateName tells apart the reasons of a
+// String names the state for metrics and operators. StateName tells apart the reasons of a
 // held lane.
 func (s laneState) String() string {
 	return [...]string{"idle", "ready", "claiming", "sending", "writing", "waiting", "held"}[s]
@@ -112,64 +112,64 @@ func (s laneState) String() string {
 
 // lane is the FIFO queue of one group. Rows in flight come first.
 type lane struct {
-	name     LaneName
-	receiver *receiver
-	state    laneState
-	rows     []*row
+	Name     LaneName
+	Receiver *receiver
+	State    laneState
+	Rows     []*row
 
-	// unspillableTail holds rows behind spilled rows that the store refuses to spill.
-	unspillableTail []*row
-	inFlight        int // rows of the run being claimed or sent, or the one being written
+	// UnspillableTail holds rows behind spilled rows that the store refuses to spill.
+	UnspillableTail []*row
+	InFlight        int // rows of the run being claimed or sent, or the one being written
 
-	// limit is the maximum size of the next run; each success doubles it.
-	limit int
+	// Limit is the maximum size of the next run; each success doubles it.
+	Limit int
 
-	// bisecting is the number of leading rows that contain a row the receiver rejects; 0 if
+	// Bisecting is the number of leading rows that contain a row the receiver rejects; 0 if
 	// unknown.
-	bisecting int
+	Bisecting int
 
-	// isolated: its last request failed. It shares no request, so that other lanes do not
+	// Isolated: its last request failed. It shares no request, so that other lanes do not
 	// fail because of its rows.
-	isolated bool
+	Isolated bool
 
-	// failures counts failed attempts since the last success, lookups consecutive claims
+	// Failures counts failed attempts since the last success, Lookups consecutive claims
 	// that found the head not yet visible.
-	failures, lookups int
-	wakeAt            time.Time
-	readyOrder        uint64 // its place among ready lanes
-	triedOpening      uint64 // the latest breaker opening during which it was probed
-	lastError         string // the latest failure of its head
+	Failures, Lookups int
+	WakeAt            time.Time
+	ReadyOrder        uint64 // its place among ready lanes
+	TriedOpening      uint64 // the latest breaker opening during which it was probed
+	LastError         string // the latest failure of its head
 
-	// stalled: its head has been unanswered for long while the receiver accepts other rows.
-	stalled bool
+	// Stalled: its head has been unanswered for long while the receiver accepts other rows.
+	Stalled bool
 
-	// refusal is the table's error for the claim or outcome of the head, since
-	// refusedSince; "" if none.
-	refusal         string
-	refusedSince    time.Time
-	blocked, paused *store.Hold
-	job             *replay.Job // the replay it belongs to; nil for a live lane
-	replayHolds     []string    // jobs that hold it
+	// Refusal is the table's error for the claim or outcome of the head, since
+	// RefusedSince; "" if none.
+	Refusal         string
+	RefusedSince    time.Time
+	Blocked, Paused *store.Hold
+	Job             *replay.Job // the replay it belongs to; nil for a live lane
+	ReplayHolds     []string    // jobs that hold it
 
-	createdOrder uint64 // orders lanes by creation
+	CreatedOrder uint64 // orders lanes by creation
 
-	// hasSpilled: more rows of the lane are spilled behind the rows in memory. spilledRows
+	// HasSpilled: more rows of the lane are spilled behind the rows in memory. SpilledRows
 	// is their number, as far as known.
-	hasSpilled   bool
-	spilledRows  int
-	reloadedUpTo store.Seq // no row up to it is reloaded
+	HasSpilled   bool
+	SpilledRows  int
+	ReloadedUpTo store.Seq // no row up to it is reloaded
 
-	// spilling counts the lane's rows being spilled. After that a shrinking lane keeps
-	// keepRows rows in memory.
-	spilling, keepRows int
+	// Spilling counts the lane's rows being spilled. After that a shrinking lane keeps
+	// KeepRows rows in memory.
+	Spilling, KeepRows int
 
-	// needsReload: queued for a reload. reloading: being read.
-	needsReload, reloading bool
-	missedDuringReload     bool // rows were spilled behind it during the reload
+	// NeedsReload: queued for a reload. Reloading: being read.
+	NeedsReload, Reloading bool
+	MissedDuringReload     bool // rows were spilled behind it during the reload
 	memo                   *failureMemo
-	headRequested          bool // an operator asked for its first row
-	probed                 bool // it was sent as a probe
-	locked                 bool // ready, but its table is locked; see lockedLanes
+	HeadRequested          bool // an operator asked for its first row
+	Probed                 bool // it was sent as a probe
+	Locked                 bool // ready, but its table is locked; see lockedLanes
 }
 
 const (
@@ -184,178 +184,178 @@ const (
 	stateStalled = "stalled"
 )
 
-// stateName names the lane's state for metrics and operators.
-func (l *lane) stateName() string {
+// StateName names the lane's state for metrics and operators.
+func (l *lane) StateName() string {
 	switch {
-	case l.state == laneIdle:
+	case l.State == laneIdle:
 		return stateSpilled
-	case l.state != laneHeld && l.stalled:
+	case l.State != laneHeld && l.Stalled:
 		return stateStalled
-	case l.locked:
+	case l.Locked:
 		return laneWaiting.String()
-	case l.state != laneHeld:
-		return l.state.String()
-	case l.blocked != nil:
+	case l.State != laneHeld:
+		return l.State.String()
+	case l.Blocked != nil:
 		return store.Blocked.String()
-	case l.paused != nil:
+	case l.Paused != nil:
 		return store.Paused.String()
 	}
 
 	return stateReplaying
 }
 
-// onHold reports whether an operator, a FAILED row or a replay holds the lane.
-func (l *lane) onHold() bool { return l.blocked != nil || l.paused != nil || len(l.replayHolds) > 0 }
+// OnHold reports whether an operator, a FAILED row or a replay holds the lane.
+func (l *lane) OnHold() bool { return l.Blocked != nil || l.Paused != nil || len(l.ReplayHolds) > 0 }
 
-// withdrawing reports whether the lane is giving up its rows.
-func (l *lane) withdrawing() bool { return l.job != nil && l.job.Withdrawing() }
+// Withdrawing reports whether the lane is giving up its rows.
+func (l *lane) Withdrawing() bool { return l.Job != nil && l.Job.Withdrawing() }
 
 // newLane creates a lane.
 func (c *core) newLane(name LaneName) *lane {
 	c.lastOrder++
-	l := &lane{name: name, limit: c.cfg.APIBatchSize, receiver: c.receiver(name.Kind), createdOrder: c.lastOrder}
-	l.receiver.lanes++
+	l := &lane{Name: name, Limit: c.cfg.APIBatchSize, Receiver: c.receiver(name.Kind), CreatedOrder: c.lastOrder}
+	l.Receiver.Lanes++
 	return l
 }
 
-// hold keeps the lane from moving until unhold.
-func (l *lane) hold() {
-	if l.state != laneHeld {
-		l.receiver.held++
+// Hold keeps the lane from moving until unhold.
+func (l *lane) Hold() {
+	if l.State != laneHeld {
+		l.Receiver.Held++
 	}
-	l.state = laneHeld
+	l.State = laneHeld
 }
 
-// unhold ends a hold.
-func (l *lane) unhold() {
-	l.receiver.held--
-	l.state = laneIdle
+// Unhold ends a hold.
+func (l *lane) Unhold() {
+	l.Receiver.Held--
+	l.State = laneIdle
 }
 
 // removeLane removes an empty lane.
 func (c *core) removeLane(l *lane) {
-	l.receiver.lanes--
-	if l.job != nil {
-		l.receiver.replayLanes--
-		delete(c.replayLanes, l.name)
+	l.Receiver.Lanes--
+	if l.Job != nil {
+		l.Receiver.ReplayLanes--
+		delete(c.replayLanes, l.Name)
 		return
 	}
-	delete(c.lanes, l.name)
+	delete(c.lanes, l.Name)
 	delete(c.shrinking, l)
 }
 
 // run is the head of a lane that is being claimed and sent.
 type run struct {
-	lane *lane
-	rows []*row
+	Lane *lane
+	Rows []*row
 }
 
 // request is a set of runs sent together.
 type request struct {
-	runs []*run
+	Runs []*run
 
-	// probe: a single row that tests an endpoint with an open breaker.
-	probe breaker.Probe
+	// Probe: a single row that tests an endpoint with an open breaker.
+	Probe breaker.Probe
 
-	// split: the request bisects an earlier failure.
-	split      bool
-	started    time.Time // when a sender received it
-	largeBytes int64     // its share of the budget for large rows
+	// Split: the request bisects an earlier failure.
+	Split      bool
+	Started    time.Time // when a sender received it
+	LargeBytes int64     // its share of the budget for large rows
 }
 
-// receiver is the endpoint that the request goes to.
-func (r *request) receiver() *receiver { return r.runs[0].lane.receiver }
+// Receiver is the endpoint that the request goes to.
+func (r *request) Receiver() *receiver { return r.Runs[0].Lane.Receiver }
 
-// job is the replay that the rows belong to; nil for live rows.
-func (r *request) job() *replay.Job { return r.runs[0].lane.job }
+// Job is the replay that the rows belong to; nil for live rows.
+func (r *request) Job() *replay.Job { return r.Runs[0].Lane.Job }
 
-// size is the number of rows in the request.
-func (r *request) size() int {
+// Size is the number of rows in the request.
+func (r *request) Size() int {
 	n := 0
-	for _, run := range r.runs {
-		n += len(run.rows)
+	for _, run := range r.Runs {
+		n += len(run.Rows)
 	}
 	return n
 }
 
-// messages builds the sink's messages.
-func (r *request) messages() []sink.Message {
-	msgs := make([]sink.Message, 0, r.size())
-	for _, run := range r.runs {
-		for _, rw := range run.rows {
+// Messages builds the sink's messages.
+func (r *request) Messages() []sink.Message {
+	msgs := make([]sink.Message, 0, r.Size())
+	for _, run := range r.Runs {
+		for _, rw := range run.Rows {
 			msgs = append(msgs, sink.Message{
 				ID: rw.ID, Kind: rw.Kind, Group: rw.Group,
-				Payload: rw.Payload, Attempt: rw.attempts, Committed: rw.Committed,
-				Replay: run.lane.name.Job,
+				Payload: rw.Payload, Attempt: rw.Attempts, Committed: rw.Committed,
+				Replay: run.Lane.Name.Job,
 			})
 		}
 	}
 	return msgs
 }
 
-// head returns at most maxRows leading rows with at most maxBytes of payload. A first row
-// larger than maxBytes is returned alone. head stops at a row whose claim is being given
+// Head returns at most maxRows leading rows with at most maxBytes of payload. A first row
+// larger than maxBytes is returned alone. Head stops at a row whose claim is being given
 // back.
-func (l *lane) head(maxRows, maxBytes int) (rows []*row, bytes int) {
+func (l *lane) Head(maxRows, maxBytes int) (rows []*row, bytes int) {
 	n := 0
-	for n < len(l.rows) && n < maxRows {
-		size := l.rows[n].PayloadSize
-		if n > 0 && (bytes+size > maxBytes || l.rows[n].unclaiming) {
+	for n < len(l.Rows) && n < maxRows {
+		size := l.Rows[n].PayloadSize
+		if n > 0 && (bytes+size > maxBytes || l.Rows[n].Unclaiming) {
 			break
 		}
 		bytes += size
 		n++
 	}
-	return slices.Clone(l.rows[:n]), bytes
+	return slices.Clone(l.Rows[:n]), bytes
 }
 
-// removeDone removes the finished rows among the first n.
-func (l *lane) removeDone(n int) {
+// RemoveDone removes the finished rows among the first n.
+func (l *lane) RemoveDone(n int) {
 	kept := 0
-	for _, rw := range l.rows[:n] {
+	for _, rw := range l.Rows[:n] {
 		switch {
-		case !rw.done:
-			l.rows[kept] = rw
+		case !rw.Done:
+			l.Rows[kept] = rw
 			kept++
-		case !rw.requeued:
-			l.reloadedUpTo = max(l.reloadedUpTo, rw.Seq)
+		case !rw.Requeued:
+			l.ReloadedUpTo = max(l.ReloadedUpTo, rw.Seq)
 		}
 	}
 
 	if kept == 0 {
-		clear(l.rows[:n])
-		l.rows = l.rows[n:]
+		clear(l.Rows[:n])
+		l.Rows = l.Rows[n:]
 		return
 	}
 
-	l.rows = slices.Delete(l.rows, kept, n)
+	l.Rows = slices.Delete(l.Rows, kept, n)
 }
 
-// insert puts rows in front of the lane, behind rows in flight. Requeued rows also go
+// Insert puts rows in front of the lane, behind rows in flight. Requeued rows also go
 // behind rows that were requeued before them.
-func (l *lane) insert(rows []*row) {
-	at := l.inFlight
-	for rows[0].requeued && at < len(l.rows) && l.rows[at].requeued {
+func (l *lane) Insert(rows []*row) {
+	at := l.InFlight
+	for rows[0].Requeued && at < len(l.Rows) && l.Rows[at].Requeued {
 		at++
 	}
-	l.rows = slices.Insert(l.rows, at, rows...)
+	l.Rows = slices.Insert(l.Rows, at, rows...)
 }
 
-// recordDelivered notes that the receiver accepted the first n rows of the lane.
-func (l *lane) recordDelivered(n, limit int) {
-	l.resetFailures()
-	if l.bisecting = max(0, l.bisecting-n); l.bisecting > 0 {
-		l.limit = max(1, l.bisecting/2)
+// RecordDelivered notes that the receiver accepted the first n rows of the lane.
+func (l *lane) RecordDelivered(n, limit int) {
+	l.ResetFailures()
+	if l.Bisecting = max(0, l.Bisecting-n); l.Bisecting > 0 {
+		l.Limit = max(1, l.Bisecting/2)
 		return
 	}
-	l.isolated = false
-	l.limit = min(2*l.limit, limit)
+	l.Isolated = false
+	l.Limit = min(2*l.Limit, limit)
 }
 
-// resetFailures clears the failures of a head that has left the lane.
-func (l *lane) resetFailures() { l.failures, l.lastError, l.stalled = 0, "", false }
+// ResetFailures clears the failures of a head that has left the lane.
+func (l *lane) ResetFailures() { l.Failures, l.LastError, l.Stalled = 0, "", false }
 
-// bisect starts to halve the first n rows, one of which caused the failure.
-func (l *lane) bisect(n int) {
-	l.bisecting, l.limit, l.isolated = n, max(1, n/2), true
+// Bisect starts to halve the first n rows, one of which caused the failure.
+func (l *lane) Bisect(n int) {
+	l.Bisecting, l.Limit, l.Isolated = n, max(1, n/2), true
 }

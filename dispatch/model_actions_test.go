@@ -68,13 +68,13 @@ func (w *coreModel) insertFront(rows []*record) {
 // inFlight counts the first rows of a lane that no row may overtake.
 func (w *coreModel) inFlight(name LaneName) int {
 	for _, req := range slices.Concat(w.claiming, w.sending, w.core.unsent()) {
-		for _, r := range req.runs {
-			if r.lane.name == name {
-				return len(r.rows)
+		for _, r := range req.Runs {
+			if r.Lane.Name == name {
+				return len(r.Rows)
 			}
 		}
 	}
-	if l := w.core.laneOf(name); l != nil && l.state == laneWriting {
+	if l := w.core.laneOf(name); l != nil && l.State == laneWriting {
 		return 1
 	}
 	return 0
@@ -113,7 +113,7 @@ func (w *coreModel) claim(t *rapid.T) {
 		if w.frozen || w.ended || taken >= most {
 			t.Fatalf("a claim while frozen %v, ended %v, with %d rows of %d", w.frozen, w.ended, taken, most)
 		}
-		taken += req.size()
+		taken += req.Size()
 		w.checkRequest(req)
 		w.checkJob(req, false)
 	}
@@ -141,14 +141,14 @@ func (w *coreModel) claim(t *rapid.T) {
 
 // checkRequest checks the contents of a request and its time.
 func (w *coreModel) checkRequest(req *request) {
-	n, bytes, kind := req.size(), 0, req.runs[0].lane.name.Kind
-	for _, r := range req.runs {
-		name := r.lane.name
-		if name.Kind != kind || len(r.rows) == 0 || w.mode(kind) == sink.PerItem && len(r.rows) > 1 ||
+	n, bytes, kind := req.Size(), 0, req.Runs[0].Lane.Name.Kind
+	for _, r := range req.Runs {
+		name := r.Lane.Name
+		if name.Kind != kind || len(r.Rows) == 0 || w.mode(kind) == sink.PerItem && len(r.Rows) > 1 ||
 			w.onHold(name) && w.row(w.queue[name][0]).skipped == nil {
-			w.t.Fatalf("a run of %d rows of lane %s, standing %v, in a request of kind %s", len(r.rows), name, w.onHold(name), kind)
+			w.t.Fatalf("a run of %d rows of lane %s, standing %v, in a request of kind %s", len(r.Rows), name, w.onHold(name), kind)
 		}
-		for i, rw := range r.rows {
+		for i, rw := range r.Rows {
 			bytes += w.of(rw).size
 			if i >= len(w.queue[name]) || w.queue[name][i] != label(rw) {
 				w.t.Fatalf("row %s is taken from the lane of %v", label(rw), w.queue[name])
@@ -176,8 +176,8 @@ func (w *coreModel) checkRequest(req *request) {
 func (w *coreModel) answerClaims(t *rapid.T) {
 	for _, req := range w.claiming {
 		var answers []store.ClaimAnswer
-		for _, r := range req.runs {
-			for _, rw := range r.rows {
+		for _, r := range req.Runs {
+			for _, rw := range r.Rows {
 				rec := w.table[rw.ID]
 				a := w.answerClaim(t, rec, rw)
 				answers = append(answers, a)
@@ -187,7 +187,7 @@ func (w *coreModel) answerClaims(t *rapid.T) {
 					w.removeRow(rec)
 				case store.TableLocked:
 					w.known[rec.key.Outbox] = true
-					w.claims[r.lane.name] = 0
+					w.claims[r.Lane.Name] = 0
 				}
 			}
 		}
@@ -206,18 +206,18 @@ func (w *coreModel) send() {
 		if w.ended || len(w.sending) > w.cfg.MaxConcurrentGroups {
 			w.t.Fatalf("%d requests at once, ended %v", len(w.sending), w.ended)
 		}
-		by := w.endpoint(req.runs[0].lane.name.Kind)
+		by := w.endpoint(req.Runs[0].Lane.Name.Kind)
 		if by.breakerOpen {
-			if by.probes++; by.probes > by.allowedProbes || req.size() > 1 {
-				w.t.Fatalf("%d requests to an endpoint with an open breaker, %d are allowed; %d rows", by.probes, by.allowedProbes, req.size())
+			if by.probes++; by.probes > by.allowedProbes || req.Size() > 1 {
+				w.t.Fatalf("%d requests to an endpoint with an open breaker, %d are allowed; %d rows", by.probes, by.allowedProbes, req.Size())
 			}
 		}
-		for _, r := range req.runs {
-			for i, rw := range r.rows {
+		for _, r := range req.Runs {
+			for i, rw := range r.Rows {
 				rec := w.of(rw)
 				rec.proof = !rec.lastFailed.IsZero() && by.accepted.After(rec.lastFailed)
-				if len(rw.Payload) != rec.size || rec.job == "" && rec.taken != w.epoch || w.queue[r.lane.name][i] != rec.id {
-					w.t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d, from %v", rec.id, len(rw.Payload), rec.size, rec.taken, w.queue[r.lane.name])
+				if len(rw.Payload) != rec.size || rec.job == "" && rec.taken != w.epoch || w.queue[r.Lane.Name][i] != rec.id {
+					w.t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d, from %v", rec.id, len(rw.Payload), rec.size, rec.taken, w.queue[r.Lane.Name])
 				}
 			}
 		}
@@ -276,8 +276,8 @@ func (w *coreModel) sleep(d time.Duration) {
 		w.t.Fatalf("what was due at %v still waits at %v", wake, w.now)
 	}
 	for _, l := range w.core.timedLanes() {
-		if !ok || l.wakeAt.Before(wake) {
-			w.t.Fatalf("lane %s is due at %v, before the next wake at %v", l.name, l.wakeAt, wake)
+		if !ok || l.WakeAt.Before(wake) {
+			w.t.Fatalf("lane %s is due at %v, before the next wake at %v", l.Name, l.WakeAt, wake)
 		}
 	}
 	for _, o := range w.core.retrying() {

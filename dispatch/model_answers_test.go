@@ -21,7 +21,7 @@ func (w *coreModel) answer(t *rapid.T) {
 	w.expectFrom(req, &res)
 	w.core.answered(req, &res, w.now)
 	w.sendPings()
-	w.withdrawRows(req.runs[0].lane.name.Job)
+	w.withdrawRows(req.Runs[0].Lane.Name.Job)
 	w.send()
 	w.check()
 }
@@ -29,8 +29,8 @@ func (w *coreModel) answer(t *rapid.T) {
 // receive answers a request like a receiver.
 func (w *coreModel) receive(t *rapid.T, req *request) sink.Result {
 	var rows []*record
-	for _, r := range req.runs {
-		for _, rw := range r.rows {
+	for _, r := range req.Runs {
+		for _, rw := range r.Rows {
 			rows = append(rows, w.of(rw))
 		}
 	}
@@ -123,14 +123,14 @@ func (w *coreModel) arrive(rec *record) {
 // expectFrom records the steps of the core that the answer to a request allows.
 func (w *coreModel) expectFrom(req *request, res *sink.Result) {
 	w.updateEndpoint(req, res)
-	if res.Items == nil && res.Class != sink.Delivered && len(req.runs) > 1 {
+	if res.Items == nil && res.Class != sink.Delivered && len(req.Runs) > 1 {
 		w.failShared(req, res)
 		return
 	}
 	at := 0
-	for _, r := range req.runs {
+	for _, r := range req.Runs {
 		w.expectFromRun(req, r, res, at)
-		at += len(r.rows)
+		at += len(r.Rows)
 	}
 }
 
@@ -146,10 +146,10 @@ func (w *coreModel) updateEndpoint(req *request, res *sink.Result) {
 			first = o.Class
 		}
 	}
-	head, by := w.of(req.runs[0].rows[0]), w.endpoint(req.runs[0].lane.name.Kind)
+	head, by := w.of(req.Runs[0].Rows[0]), w.endpoint(req.Runs[0].Lane.Name.Kind)
 	switch {
 	case taken:
-		by.recordAccepted(w, req.started)
+		by.recordAccepted(w, req.Started)
 		by.rejections, by.pings = 0, 0
 	default:
 		by.failures++
@@ -157,7 +157,7 @@ func (w *coreModel) updateEndpoint(req *request, res *sink.Result) {
 			by.failures = 0
 			by.rejections++
 		}
-		proof := by.accepted.After(req.started) || head.proof
+		proof := by.accepted.After(req.Started) || head.proof
 		if !by.breakerOpen && (by.failures == breakerFailures || by.rejections >= breakerRejections || first == sink.Misconfigured && !proof) {
 			by.breakerOpen, by.openedAt = true, w.now
 			by.probes, by.allowedProbes = 0, maxEagerProbes+1
@@ -178,14 +178,14 @@ func (s *endpointModel) recordAccepted(w *coreModel, began time.Time) {
 // the request is bisected at once.
 func (w *coreModel) failShared(req *request, res *sink.Result) {
 	busy := res.RetryAfter > 0 && res.Class != sink.Rejected
-	split := !w.endpoint(req.runs[0].lane.name.Kind).breakerOpen && (res.Class == sink.Rejected ||
+	split := !w.endpoint(req.Runs[0].Lane.Name.Kind).breakerOpen && (res.Class == sink.Rejected ||
 		!busy && (res.Class == sink.Refused || res.Class == sink.Misconfigured))
-	for _, r := range req.runs {
-		for _, rw := range r.rows {
+	for _, r := range req.Runs {
+		for _, rw := range r.Rows {
 			w.of(rw).fail(w.now)
 		}
 		if !split {
-			w.backOff(r.lane.name, busy, res.RetryAfter)
+			w.backOff(r.Lane.Name, busy, res.RetryAfter)
 		}
 	}
 }
@@ -212,7 +212,7 @@ func (r *record) fail(now time.Time) {
 
 func (w *coreModel) expectFromRun(req *request, r *run, res *sink.Result, at int) {
 	head := true // until the first row that was not delivered
-	for i, rw := range r.rows {
+	for i, rw := range r.Rows {
 		rec, class := w.of(rw), res.At(at+i).Class
 		switch {
 		case class == sink.Delivered:
@@ -221,7 +221,7 @@ func (w *coreModel) expectFromRun(req *request, r *run, res *sink.Result, at int
 			continue
 		case class == sink.NotSent:
 		case head:
-			w.failure(rec, res.At(at+i), len(r.rows) == 1 || res.Items != nil, req.split, res.RetryAfter)
+			w.failure(rec, res.At(at+i), len(r.Rows) == 1 || res.Items != nil, req.Split, res.RetryAfter)
 			fallthrough
 		default:
 			rec.fail(w.now)

@@ -47,8 +47,8 @@ func (w *coreModel) check() {
 		}
 	}
 	for _, recv := range c.endpoints() {
-		if by := w.endpoints[recv.endpoint]; isOpen(recv) != by.breakerOpen {
-			w.t.Fatalf("endpoint %s has its breaker open %v, by the rule %v after %d failed requests", recv.endpoint, isOpen(recv), by.breakerOpen, by.failures)
+		if by := w.endpoints[recv.Endpoint]; isOpen(recv) != by.breakerOpen {
+			w.t.Fatalf("endpoint %s has its breaker open %v, by the rule %v after %d failed requests", recv.Endpoint, isOpen(recv), by.breakerOpen, by.failures)
 		}
 	}
 	checkReceivers(w.t, c)
@@ -67,16 +67,16 @@ func checkReceivers(t *rapid.T, c *core) {
 		lanes, held := 0, 0
 		for l := range c.allLanes() {
 			switch {
-			case l.receiver != recv:
-			case l.state == laneHeld:
+			case l.Receiver != recv:
+			case l.State == laneHeld:
 				held++
 				fallthrough
 			default:
 				lanes++
 			}
 		}
-		if recv.lanes != lanes || recv.held != held {
-			t.Fatalf("endpoint %s counts %d lanes, %d held; there are %d, %d held", recv.endpoint, recv.lanes, recv.held, lanes, held)
+		if recv.Lanes != lanes || recv.Held != held {
+			t.Fatalf("endpoint %s counts %d lanes, %d held; there are %d, %d held", recv.Endpoint, recv.Lanes, recv.Held, lanes, held)
 		}
 	}
 }
@@ -85,9 +85,9 @@ func checkReceivers(t *rapid.T, c *core) {
 func (w *coreModel) checkBytes() {
 	bytes, late := 0, 0
 	for _, l := range w.core.live() {
-		for i, rw := range l.rows {
+		for i, rw := range l.Rows {
 			bytes += len(rw.Payload)
-			if i < l.inFlight || rw.attempts > 0 || rw.seen {
+			if i < l.InFlight || rw.Attempts > 0 || rw.Seen {
 				late += len(rw.Payload)
 			}
 		}
@@ -108,9 +108,9 @@ func (w *coreModel) checkBytes() {
 func (w *coreModel) checkLargeInFlight() {
 	var large, largest, all int64
 	for _, req := range slices.Concat(w.claiming, w.sending, w.core.unsent()) {
-		if all += req.largeBytes; !isProbe(req) {
-			large += req.largeBytes
-			largest = max(largest, req.largeBytes)
+		if all += req.LargeBytes; !isProbe(req) {
+			large += req.LargeBytes
+			largest = max(largest, req.LargeBytes)
 		}
 	}
 	if w.core.largeInFlight() != all || large > w.cfg.BufferBytes && large > largest {
@@ -122,13 +122,13 @@ func (w *coreModel) checkLargeInFlight() {
 // row.
 func (w *coreModel) checkShare(req *request) {
 	bytes := int64(0)
-	for _, r := range req.runs {
-		for _, rw := range r.rows {
+	for _, r := range req.Runs {
+		for _, rw := range r.Rows {
 			bytes += int64(rw.PayloadSize)
 		}
 	}
-	if over := bytes > w.core.requestShare(); over && req.size() > 1 || over != (req.largeBytes == bytes && bytes > 0) {
-		w.t.Fatalf("a request of %d rows has %d bytes and counts as large with %d, its share is %d", req.size(), bytes, req.largeBytes, w.core.requestShare())
+	if over := bytes > w.core.requestShare(); over && req.Size() > 1 || over != (req.LargeBytes == bytes && bytes > 0) {
+		w.t.Fatalf("a request of %d rows has %d bytes and counts as large with %d, its share is %d", req.Size(), bytes, req.LargeBytes, w.core.requestShare())
 	}
 }
 
@@ -146,22 +146,22 @@ func (w *coreModel) checkSkips() {
 func (w *coreModel) checkLanes() {
 	places := w.laneQueues()
 	for l, in := range places {
-		if w.core.laneOf(l.name) != l || len(in) != 1 || in[0] != l.state {
-			w.t.Fatalf("lane %s, %s, is in %v", l.name, l.state, in)
+		if w.core.laneOf(l.Name) != l || len(in) != 1 || in[0] != l.State {
+			w.t.Fatalf("lane %s, %s, is in %v", l.Name, l.State, in)
 		}
 	}
 	for l := range w.core.allLanes() {
-		name := l.name
-		ids := make([]string, len(l.rows))
-		for i, rw := range l.rows {
+		name := l.Name
+		ids := make([]string, len(l.Rows))
+		for i, rw := range l.Rows {
 			ids[i] = label(rw)
 		}
 		standing := w.onHold(name)
-		if len(ids) == 0 && (!standing || name.Job != "") || !slices.Equal(ids, w.queue[name]) || l.onHold() != standing {
-			w.t.Fatalf("lane %s, standing %v, holds %v; left are %v, standing %v", name, l.onHold(), ids, w.queue[name], standing)
+		if len(ids) == 0 && (!standing || name.Job != "") || !slices.Equal(ids, w.queue[name]) || l.OnHold() != standing {
+			w.t.Fatalf("lane %s, standing %v, holds %v; left are %v, standing %v", name, l.OnHold(), ids, w.queue[name], standing)
 		}
-		if l.state == laneHeld && !standing || !w.ended && len(places[l]) != 1 && l.state != laneHeld {
-			w.t.Fatalf("lane %s, %s, is nowhere", name, l.state)
+		if l.State == laneHeld && !standing || !w.ended && len(places[l]) != 1 && l.State != laneHeld {
+			w.t.Fatalf("lane %s, %s, is nowhere", name, l.State)
 		}
 	}
 	for name, left := range w.queue {
@@ -190,8 +190,8 @@ func (w *coreModel) laneQueues() map[*lane][]laneState {
 		laneClaiming: w.claiming, laneSending: slices.Concat(w.sending, c.unsent()),
 	} {
 		for _, req := range reqs {
-			for _, r := range req.runs {
-				put(state, r.lane)
+			for _, r := range req.Runs {
+				put(state, r.Lane)
 			}
 		}
 	}

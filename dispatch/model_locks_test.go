@@ -67,8 +67,8 @@ func (w *coreModel) checkLocks() {
 		}
 	}
 	for l := range w.core.allLanes() {
-		if l.locked && !w.known[l.name.Outbox] {
-			w.t.Fatalf("lane %s waits for a table that is not locked", l.name)
+		if l.Locked && !w.known[l.Name.Outbox] {
+			w.t.Fatalf("lane %s waits for a table that is not locked", l.Name)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (w *coreModel) skip(t *rapid.T) {
 		return // the FAILED row is skipped
 	}
 	head := w.table[w.queue[name][0]]
-	writing := w.core.live()[name].state == laneWriting
+	writing := w.core.live()[name].State == laneWriting
 	done, err := w.core.skip(w.core.live()[name], "passed over", w.now)
 	if refused := writing || head.skipped != nil; refused != (err != nil) || err != nil && !errors.Is(err, ErrLaneState) {
 		t.Fatalf("passing over row %s, an outcome on its way %v, asked before %v: %v", head.id, writing, head.skipped != nil, err)
@@ -127,9 +127,9 @@ func (w *coreModel) retryNow(t *rapid.T) {
 		return
 	}
 	l := w.core.laneOf(name)
-	moves := l.state == laneWaiting || l.state == laneReady && w.endpoint(name.Kind).breakerOpen
-	if err := w.core.retryNow(l); (err != nil) != (l.state == laneHeld) {
-		t.Fatalf("lane %s, %s: %v", name, l.state, err)
+	moves := l.State == laneWaiting || l.State == laneReady && w.endpoint(name.Kind).breakerOpen
+	if err := w.core.retryNow(l); (err != nil) != (l.State == laneHeld) {
+		t.Fatalf("lane %s, %s: %v", name, l.State, err)
 	}
 	if moves {
 		delete(w.notBefore, name)

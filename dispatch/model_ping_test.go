@@ -24,10 +24,10 @@ func (w *coreModel) sendPings() {
 	for p := w.core.nextPing(); p != nil; p = w.core.nextPing() {
 		by := w.endpoint(p.kind)
 		if under := slices.ContainsFunc(w.pings, func(o sentPing) bool { return o.to == p.to }); under || !w.core.canPing || w.ended {
-			w.t.Fatalf("a ping to %s, one under way %v, possible %v, ended %v", p.to.endpoint, under, w.core.canPing, w.ended)
+			w.t.Fatalf("a ping to %s, one under way %v, possible %v, ended %v", p.to.Endpoint, under, w.core.canPing, w.ended)
 		}
 		if by.pings > w.cfg.MaxRetries || w.now.Before(by.nextPing) {
-			w.t.Fatalf("a ping to %s after %d proofs at %v, the next may go at %v", p.to.endpoint, by.pings, w.now, by.nextPing)
+			w.t.Fatalf("a ping to %s after %d proofs at %v, the next may go at %v", p.to.Endpoint, by.pings, w.now, by.nextPing)
 		}
 		lanes := 0
 		for name, left := range w.queue {
@@ -36,7 +36,7 @@ func (w *coreModel) sendPings() {
 			}
 		}
 		if lanes > 1 {
-			w.t.Fatalf("a ping to %s, which %d lanes wait for", p.to.endpoint, lanes)
+			w.t.Fatalf("a ping to %s, which %d lanes wait for", p.to.Endpoint, lanes)
 		}
 		w.pings = append(w.pings, sentPing{p, w.now})
 	}

@@ -51,10 +51,10 @@ func (r *record) forget() {
 
 // label distinguishes rows of the table from rows of jobs.
 func label(rw *row) string {
-	if rw.job == nil {
+	if rw.Job == nil {
 		return rw.ID
 	}
-	return fmt.Sprintf("%s#%d", jobID(rw.job), rw.replayN)
+	return fmt.Sprintf("%s#%d", jobID(rw.Job), rw.ReplayN)
 }
 
 func (w *coreModel) of(rw *row) *record { return w.row(label(rw)) }
@@ -129,7 +129,7 @@ func (w *coreModel) replay(t *rapid.T) {
 func (w *coreModel) withdrawReplay(t *rapid.T) {
 	var ids []string
 	for _, req := range slices.Concat(w.sending, w.core.unsent()) {
-		if j := req.job(); j != nil {
+		if j := req.Job(); j != nil {
 			ids = append(ids, jobID(j))
 		}
 	}
@@ -159,13 +159,13 @@ func (w *coreModel) withdrawRows(id string) {
 		}
 		n := 0
 		for _, req := range w.sending {
-			for _, r := range req.runs {
-				if r.lane.name == name {
-					n = len(r.rows)
+			for _, r := range req.Runs {
+				if r.Lane.Name == name {
+					n = len(r.Rows)
 				}
 			}
 		}
-		if l := w.core.laneOf(name); l != nil && l.state == laneWriting {
+		if l := w.core.laneOf(name); l != nil && l.State == laneWriting {
 			n = 1
 		}
 		for _, gone := range ids[n:] {
@@ -287,9 +287,9 @@ func (w *coreModel) inFlightRows(key store.LaneKey) map[string]bool {
 // checkJob checks which requests are claimed, and that no request mixes rows of a job with
 // others.
 func (w *coreModel) checkJob(req *request, replayed bool) {
-	for i, m := range req.messages() {
-		if (m.Replay != "") != replayed || m.Replay != req.runs[0].lane.name.Job {
-			w.t.Fatalf("row %s (%d) of job %q in a request of job %q, unclaimed %v", m.ID, i, m.Replay, req.runs[0].lane.name.Job, replayed)
+	for i, m := range req.Messages() {
+		if (m.Replay != "") != replayed || m.Replay != req.Runs[0].Lane.Name.Job {
+			w.t.Fatalf("row %s (%d) of job %q in a request of job %q, unclaimed %v", m.ID, i, m.Replay, req.Runs[0].Lane.Name.Job, replayed)
 		}
 	}
 }
@@ -313,7 +313,7 @@ func (w *coreModel) checkReplays() {
 	}
 	n := 0
 	for _, req := range w.sending {
-		if req.job() != nil {
+		if req.Job() != nil {
 			n++
 		}
 	}
@@ -321,17 +321,17 @@ func (w *coreModel) checkReplays() {
 		w.t.Fatalf("%d requests of jobs are being sent, %d are counted", n, counted)
 	}
 	for _, recv := range w.core.endpoints() {
-		if !isOpen(recv) && slices.ContainsFunc(readyLanes(recv), func(l *lane) bool { return l.job != nil }) || isOpen(recv) && len(readyReplayLanes(recv)) > 0 {
-			w.t.Fatalf("lanes of jobs wait in the wrong queue of %s, breaker open %v", recv.endpoint, isOpen(recv))
+		if !isOpen(recv) && slices.ContainsFunc(readyLanes(recv), func(l *lane) bool { return l.Job != nil }) || isOpen(recv) && len(readyReplayLanes(recv)) > 0 {
+			w.t.Fatalf("lanes of jobs wait in the wrong queue of %s, breaker open %v", recv.Endpoint, isOpen(recv))
 		}
 		n := 0
 		for name, ids := range w.queue {
-			if name.Job != "" && len(ids) > 0 && w.limits[name.Kind].Endpoint == recv.endpoint {
+			if name.Job != "" && len(ids) > 0 && w.limits[name.Kind].Endpoint == recv.Endpoint {
 				n++
 			}
 		}
-		if recv.replayLanes != n {
-			w.t.Fatalf("%d lanes of jobs go to %s, %d are counted", n, recv.endpoint, recv.replayLanes)
+		if recv.ReplayLanes != n {
+			w.t.Fatalf("%d lanes of jobs go to %s, %d are counted", n, recv.Endpoint, recv.ReplayLanes)
 		}
 	}
 	for _, key := range w.keys {

@@ -24,18 +24,18 @@ func (y *spillModel) check(*rapid.T) {
 	rows := y.core.spillCounts().direct
 	seen := map[*row]bool{}
 	for _, l := range y.core.live() {
-		rows += len(l.rows) + len(l.unspillableTail)
-		if l.state == laneReady && len(l.rows) == 0 {
-			y.t.Fatalf("lane %s is ready without a row", l.name)
+		rows += len(l.Rows) + len(l.UnspillableTail)
+		if l.State == laneReady && len(l.Rows) == 0 {
+			y.t.Fatalf("lane %s is ready without a row", l.Name)
 		}
-		for _, rows := range [][]*row{l.rows, l.unspillableTail} {
+		for _, rows := range [][]*row{l.Rows, l.UnspillableTail} {
 			for _, rw := range rows {
 				seen[rw] = true
 			}
 		}
 	}
 	for o := range y.core.unwrittenOutcomes() {
-		if o.Status == store.Pending && outcomeRow(o).done {
+		if o.Status == store.Pending && outcomeRow(o).Done {
 			continue // it was refused, and its row was skipped meanwhile
 		}
 		if !seen[outcomeRow(o)] {
@@ -44,7 +44,7 @@ func (y *spillModel) check(*rapid.T) {
 		}
 	}
 	for p := range y.core.pendingSpills() {
-		if o := p.row.pendingOutcome; p.copied && !seen[p.row] && o != nil && o.Status != 0 {
+		if o := p.Row.PendingOutcome; p.Copied && !seen[p.Row] && o != nil && o.Status != 0 {
 			rows++
 		}
 	}
@@ -86,11 +86,11 @@ func (y *spillModel) checkSpilled() {
 	onTheWay, passing := map[*lane]int{}, 0
 	inMemory := map[store.SpilledRef]bool{}
 	for p := range c.pendingSpills() {
-		onTheWay[p.lane]++
-		if !p.copied {
+		onTheWay[p.Lane]++
+		if !p.Copied {
 			passing++
 		}
-		inMemory[store.SpilledRef{Ref: p.row.Ref, Seq: p.row.Seq}] = true
+		inMemory[store.SpilledRef{Ref: p.Row.Ref, Seq: p.Row.Seq}] = true
 	}
 	counts := c.spillCounts()
 	if passing != counts.direct && !y.ended {
@@ -112,13 +112,13 @@ func (y *spillModel) checkSpilled() {
 		see(outcomeRow(o))
 	}
 	for _, l := range c.live() {
-		for _, rows := range [][]*row{l.rows, l.unspillableTail} {
+		for _, rows := range [][]*row{l.Rows, l.UnspillableTail} {
 			for _, rw := range rows {
 				see(rw)
 			}
 		}
-		if len(l.unspillableTail) > 0 && (!l.hasSpilled || l.unspillableTail[0].Seq <= l.lastSeq()) {
-			y.t.Fatalf("lane %s has rows in memory behind spilled ones: has spilled %v, from %d, reach %d", l.name, l.hasSpilled, l.unspillableTail[0].Seq, l.lastSeq())
+		if len(l.UnspillableTail) > 0 && (!l.HasSpilled || l.UnspillableTail[0].Seq <= l.LastSeq()) {
+			y.t.Fatalf("lane %s has rows in memory behind spilled ones: has spilled %v, from %d, reach %d", l.Name, l.HasSpilled, l.UnspillableTail[0].Seq, l.LastSeq())
 		}
 	}
 	if len(unspillable) != counts.unspillable && !y.ended {
@@ -130,20 +130,20 @@ func (y *spillModel) checkSpilled() {
 	}
 	back := 0
 	for name, l := range c.live() {
-		if l.name != name || l.spilling != onTheWay[l] && !y.ended {
-			y.t.Fatalf("lane %s: %d rows are being spilled, %d are counted", name, onTheWay[l], l.spilling)
+		if l.Name != name || l.Spilling != onTheWay[l] && !y.ended {
+			y.t.Fatalf("lane %s: %d rows are being spilled, %d are counted", name, onTheWay[l], l.Spilling)
 		}
-		if c.isShrinking(l) && l.spilling == 0 && !y.ended && !slices.ContainsFunc(l.rows, func(rw *row) bool { return isUnclaiming(rw) }) {
+		if c.isShrinking(l) && l.Spilling == 0 && !y.ended && !slices.ContainsFunc(l.Rows, func(rw *row) bool { return isUnclaiming(rw) }) {
 			y.t.Fatalf("lane %s shrinks, and nothing is being spilled\n%s", name, y.describe())
 		}
-		if l.needsReload != hungry[l] {
-			y.t.Fatalf("lane %s: hungry %v, queued %v", name, l.needsReload, hungry[l])
+		if l.NeedsReload != hungry[l] {
+			y.t.Fatalf("lane %s: hungry %v, queued %v", name, l.NeedsReload, hungry[l])
 		}
-		if l.state == laneIdle && (len(l.rows) == 0 || !isUnclaiming(l.rows[0])) && (len(l.rows) > 0 || !l.hasSpilled || !l.needsReload && !l.reloading) && !y.ended {
-			y.t.Fatalf("lane %s is idle: %d rows, behind %v, hungry %v, reading %v\n%s", name, len(l.rows), l.hasSpilled, l.needsReload, l.reloading, y.describe())
+		if l.State == laneIdle && (len(l.Rows) == 0 || !isUnclaiming(l.Rows[0])) && (len(l.Rows) > 0 || !l.HasSpilled || !l.NeedsReload && !l.Reloading) && !y.ended {
+			y.t.Fatalf("lane %s is idle: %d rows, behind %v, hungry %v, reading %v\n%s", name, len(l.Rows), l.HasSpilled, l.NeedsReload, l.Reloading, y.describe())
 		}
 		ids := map[string]bool{}
-		for _, rw := range l.rows {
+		for _, rw := range l.Rows {
 			if isReloaded(rw) {
 				back++
 			}
@@ -152,19 +152,19 @@ func (y *spillModel) checkSpilled() {
 				y.t.Fatalf("row %s is twice in lane %s\n%s", rw.ID, name, y.describe())
 			}
 			ids[rw.ID] = true
-			if !isSpilled(rw) && rw.ticket == nil && rw.Seq != 0 {
+			if !isSpilled(rw) && rw.Ticket == nil && rw.Seq != 0 {
 				y.t.Fatalf("row %s has a seq, no ticket and is not spilled", rw.ID)
 			}
 			for _, other := range c.live() {
-				if other != l && name.RowID == "" && !rw.requeued && slices.Contains(other.rows, rw) {
+				if other != l && name.RowID == "" && !rw.Requeued && slices.Contains(other.Rows, rw) {
 					y.t.Fatalf("row %s is in two lanes", rw.ID)
 				}
 			}
 		}
 	}
 	for l := range c.shrinkingLanes() {
-		if c.live()[l.name] != l {
-			y.t.Fatalf("lane %s shrinks and is forgotten", l.name)
+		if c.live()[l.Name] != l {
+			y.t.Fatalf("lane %s shrinks and is forgotten", l.Name)
 		}
 	}
 	if y.results == nil && len(y.spilled.items) != counts.spilled {
@@ -178,7 +178,7 @@ func (y *spillModel) checkSpilled() {
 			continue
 		}
 		l := c.live()[LaneName{LaneKey: it.Lane()}]
-		if l != nil && l.hasSpilled && it.Seq > l.lastSeq() {
+		if l != nil && l.HasSpilled && it.Seq > l.LastSeq() {
 			continue
 		}
 		if !c.isSpilledLane(it.Outbox, hashOf(it)) && !y.byID[it.ID].settled() {
@@ -205,7 +205,7 @@ func (y *spillModel) checkWaiting() {
 		}
 	}
 	for _, l := range c.live() {
-		for _, rows := range [][]*row{l.rows, l.unspillableTail} {
+		for _, rows := range [][]*row{l.Rows, l.UnspillableTail} {
 			for _, rw := range rows {
 				see(rw)
 			}
@@ -217,7 +217,7 @@ func (y *spillModel) checkWaiting() {
 		}
 	}
 	for p := range c.pendingSpills() {
-		if rw := p.row; !rw.done || rw.pendingOutcome != nil && rw.pendingOutcome.Status.Settled() {
+		if rw := p.Row; !rw.Done || rw.PendingOutcome != nil && rw.PendingOutcome.Status.Settled() {
 			see(rw)
 		}
 	}

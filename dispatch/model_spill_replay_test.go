@@ -100,12 +100,12 @@ func (y *spillModel) answerReplay(t *rapid.T, req *request) sink.Result {
 	res := sink.Result{Outcome: outcomeOf(rapid.SampledFrom([]sink.Class{
 		sink.Delivered, sink.Delivered, sink.Delivered, sink.Rejected, sink.Refused, sink.Unavailable,
 	}).Draw(t, "answer"))}
-	for _, run := range req.runs {
-		for _, rw := range run.rows {
-			switch e := y.replayedRow(rw.replayN); {
+	for _, run := range req.Runs {
+		for _, rw := range run.Rows {
+			switch e := y.replayedRow(rw.ReplayN); {
 			case y.receiverDown || y.lanesDown[e.row.key]:
 				res.Outcome = outcomeOf(sink.Unavailable)
-			case !rw.claimed.IsZero(), isSpilled(rw), isSpilling(rw), rw.Seq != 0, rw.ticket != nil:
+			case !rw.Claimed.IsZero(), isSpilled(rw), isSpilling(rw), rw.Seq != 0, rw.Ticket != nil:
 				t.Fatalf("row %s of the job is claimed, spilled, has a seq or a ticket", rw.ID)
 			}
 		}
@@ -113,9 +113,9 @@ func (y *spillModel) answerReplay(t *rapid.T, req *request) sink.Result {
 	if res.Class != sink.Delivered {
 		return res
 	}
-	for _, run := range req.runs {
-		for _, rw := range run.rows {
-			e := y.replayedRow(rw.replayN)
+	for _, run := range req.Runs {
+		for _, rw := range run.Rows {
+			e := y.replayedRow(rw.ReplayN)
 			if e.taken {
 				t.Fatalf("row %s of the job is taken twice by one leader", rw.ID)
 			}
@@ -148,9 +148,9 @@ func (y *spillModel) advance(key store.LaneKey) {
 // checkClaims checks that no row of a held lane or of the job is claimed.
 func (y *spillModel) checkClaims() {
 	for _, req := range y.claiming {
-		for _, run := range req.runs {
-			name := run.lane.name
-			if name.Job != "" || y.held[name.LaneKey] && run.rows[0].skip == nil {
+		for _, run := range req.Runs {
+			name := run.Lane.Name
+			if name.Job != "" || y.held[name.LaneKey] && run.Rows[0].Skip == nil {
 				y.t.Fatalf("lane %s of job %q is claimed; held %v", name.LaneKey, name.Job, y.held[name.LaneKey])
 			}
 		}
@@ -161,7 +161,7 @@ func (y *spillModel) checkClaims() {
 // was delivered, and that no row of a job is spilled.
 func (y *spillModel) checkReplay() {
 	for key := range y.held {
-		if l := y.core.live()[LaneName{LaneKey: key}]; y.held[key] && (l == nil || len(l.replayHolds) != 1) {
+		if l := y.core.live()[LaneName{LaneKey: key}]; y.held[key] && (l == nil || len(l.ReplayHolds) != 1) {
 			y.t.Fatalf("lane %s is not held for the job\n%s", key, y.describe())
 		}
 	}
@@ -173,8 +173,8 @@ func (y *spillModel) checkReplay() {
 		}
 	}
 	for p := range y.core.pendingSpills() {
-		if p.row.job != nil || p.lane != nil && p.lane.job != nil {
-			y.t.Fatalf("row %s of the job is spilled", p.row.ID)
+		if p.Row.Job != nil || p.Lane != nil && p.Lane.Job != nil {
+			y.t.Fatalf("row %s of the job is spilled", p.Row.ID)
 		}
 	}
 	if n := y.core.jobRows(theJob); n > len(y.rows) {

@@ -42,8 +42,8 @@ func (y *spillModel) claim(t *rapid.T) {
 func (y *spillModel) answerClaims(*rapid.T) {
 	for _, req := range y.claiming {
 		var answers []store.ClaimAnswer
-		for _, run := range req.runs {
-			for _, rw := range run.rows {
+		for _, run := range req.Runs {
+			for _, rw := range run.Rows {
 				r, a := y.byID[rw.ID], store.ClaimAnswer{Result: store.Claimed}
 				switch {
 				case y.lockedTables[rw.Outbox]:
@@ -84,15 +84,15 @@ func (y *spillModel) answer(t *rapid.T) {
 	i := rapid.IntRange(0, len(y.sending)-1).Draw(t, "request")
 	req := y.sending[i]
 	y.sending = slices.Delete(y.sending, i, i+1)
-	if req.job() != nil {
+	if req.Job() != nil {
 		res := y.answerReplay(t, req)
 		y.core.answered(req, &res, y.now)
 		y.send()
 		return
 	}
 	res := sink.Result{Outcome: outcomeOf(sink.Delivered)}
-	for _, run := range req.runs {
-		for _, rw := range run.rows {
+	for _, run := range req.Runs {
+		for _, rw := range run.Rows {
 			switch r := y.byID[rw.ID]; {
 			case y.receiverDown || y.lanesDown[r.key]:
 				res.Outcome = outcomeOf(sink.Unavailable)
@@ -105,8 +105,8 @@ func (y *spillModel) answer(t *rapid.T) {
 		}
 	}
 	if res.Class == sink.Delivered {
-		for _, run := range req.runs {
-			for _, rw := range run.rows {
+		for _, run := range req.Runs {
+			for _, rw := range run.Rows {
 				y.arrive(y.byID[rw.ID])
 			}
 		}
@@ -271,10 +271,10 @@ func (y *spillModel) releaseHold(t *rapid.T) {
 func (y *spillModel) releaseLane(key store.LaneKey) {
 	delete(y.holds, key)
 	l := y.core.live()[LaneName{LaneKey: key}]
-	if l != nil && l.paused != nil {
+	if l != nil && l.Paused != nil {
 		y.core.resume(l, y.now)
 	}
-	if l != nil && l.blocked != nil {
+	if l != nil && l.Blocked != nil {
 		y.core.unblock(l, y.now)
 	}
 }
@@ -339,7 +339,7 @@ func (y *spillModel) sweep(*rapid.T) {
 // skip skips the head of a lane.
 func (y *spillModel) skip(t *rapid.T) {
 	l := y.core.live()[LaneName{LaneKey: rapid.SampledFrom(y.keys).Draw(t, "lane")}]
-	if l != nil && l.blocked == nil && !y.ended {
+	if l != nil && l.Blocked == nil && !y.ended {
 		_, _ = y.core.skip(l, "passed over", y.now)
 	}
 }

@@ -308,8 +308,8 @@ func TestSpillAgainstModel(t *testing.T) {
 func (y *spillModel) describe() string {
 	text := fmt.Sprintf("%d rows, %d spilled, %d to reload", y.core.heldRows(), y.core.spillCounts().spilled, len(y.core.reloadWaiting()))
 	for _, l := range y.core.lanesByAge() {
-		text += fmt.Sprintf("\n%s %s: %s, has spilled %v, reloaded up to %d, spilled %d, spilling %d, shrinking %v:", l.name.LaneKey, l.name.RowID, l.stateName(), l.hasSpilled, l.reloadedUpTo, l.spilledRows, l.spilling, y.core.isShrinking(l))
-		for _, rw := range append(slices.Clone(l.rows), l.unspillableTail...) {
+		text += fmt.Sprintf("\n%s %s: %s, has spilled %v, reloaded up to %d, spilled %d, spilling %d, shrinking %v:", l.Name.LaneKey, l.Name.RowID, l.StateName(), l.HasSpilled, l.ReloadedUpTo, l.SpilledRows, l.Spilling, y.core.isShrinking(l))
+		for _, rw := range append(slices.Clone(l.Rows), l.UnspillableTail...) {
 			text += fmt.Sprintf(" %s/%d", rw.ID, rw.Seq)
 		}
 	}

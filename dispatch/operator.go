@@ -97,10 +97,10 @@ func (d *Dispatcher) Lanes(f LaneFilter, limit int) (lanes []LaneInfo, total int
 	d.mu.Lock()
 	unwritten := d.core.unwrittenLanes()
 	for l := range d.core.allLanes() {
-		more := unwritten[l.name]
-		delete(unwritten, l.name)
-		if !f.matches(l.name) || f.State != "" && f.State != l.stateName() ||
-			f.Troubled && !l.onHold() && l.lastError == "" && l.refusal == "" && more == nil {
+		more := unwritten[l.Name]
+		delete(unwritten, l.Name)
+		if !f.matches(l.Name) || f.State != "" && f.State != l.StateName() ||
+			f.Troubled && !l.OnHold() && l.LastError == "" && l.Refusal == "" && more == nil {
 			continue
 		}
 		in := d.core.laneInfo(l)
@@ -167,7 +167,7 @@ func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) err
 	}
 	d.mu.Lock()
 	l := d.core.lanes[lane]
-	if l != nil && l.blocked != nil {
+	if l != nil && l.Blocked != nil {
 		d.mu.Unlock()
 		return d.skipBlocked(ctx, lane)
 	}
@@ -194,7 +194,7 @@ func (d *Dispatcher) skipBlocked(ctx context.Context, lane LaneName) error {
 	d.operatorMu.Lock()
 	defer d.operatorMu.Unlock()
 	return d.release(ctx, lane.LaneKey, store.Blocked, func(now time.Time) {
-		if l := d.core.lanes[lane]; l != nil && l.blocked != nil {
+		if l := d.core.lanes[lane]; l != nil && l.Blocked != nil {
 			d.core.unblock(l, now)
 		}
 	})
@@ -232,7 +232,7 @@ func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
 	defer d.operatorMu.Unlock()
 	d.mu.Lock()
 	l := d.core.lanes[lane]
-	paused := l != nil && l.paused != nil
+	paused := l != nil && l.Paused != nil
 	d.mu.Unlock()
 
 	switch {

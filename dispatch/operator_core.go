@@ -32,47 +32,47 @@ func (s *skipRequest) report() {
 // request. The result is sent to done.
 func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, err error) {
 	switch {
-	case l == nil, len(l.rows) == 0 && !l.hasSpilled:
+	case l == nil, len(l.Rows) == 0 && !l.HasSpilled:
 		return nil, ErrNoLane
-	case len(l.rows) == 0:
-		l.headRequested = true
+	case len(l.Rows) == 0:
+		l.HeadRequested = true
 		c.queueReload(l)
 		return nil, errSpilled
-	case l.state == laneWriting || l.rows[0].skip != nil:
+	case l.State == laneWriting || l.Rows[0].Skip != nil:
 		return nil, errWriting
 	}
 
 	s := &skipRequest{reason: reason, at: now, done: make(chan error, 1)}
-	l.rows[0].skip = s
+	l.Rows[0].Skip = s
 	c.dequeue(l)
 	c.wake(l)
 	return s.done, nil
 }
 
-// skippable reports whether a row to skip may be settled. A row that no claim has found may
+// Skippable reports whether a row to skip may be settled. A row that no claim has found may
 // not be visible yet, and the store would report it as gone.
-func (rw *row) skippable() bool { return rw.skip != nil && (rw.seen || rw.Txn == 0) }
+func (rw *row) Skippable() bool { return rw.Skip != nil && (rw.Seen || rw.Txn == 0) }
 
 // skipHead settles a head that is to be skipped, or has it claimed first. It reports
 // whether it did either.
 func (c *core) skipHead(l *lane) bool {
-	if len(l.rows) == 0 || l.rows[0].skip == nil || c.ended {
+	if len(l.Rows) == 0 || l.Rows[0].Skip == nil || c.ended {
 		return false
 	}
-	rw := l.rows[0]
-	if !rw.skippable() {
+	rw := l.Rows[0]
+	if !rw.Skippable() {
 		c.queueUrgent(l)
 		return true
 	}
-	rw.skip.writing, l.wakeAt = true, time.Time{}
-	c.settle(rw, store.Outcome{Status: store.Failed, Error: rw.skip.reason}, l, rw.skip.at)
+	rw.Skip.writing, l.WakeAt = true, time.Time{}
+	c.settle(rw, store.Outcome{Status: store.Failed, Error: rw.Skip.reason}, l, rw.Skip.at)
 	return true
 }
 
 // pause keeps a lane and its replay lanes from moving. A run in flight ends first.
 func (c *core) pause(name LaneName, h store.Hold) {
 	for _, l := range append(c.replayLanesOf(name), c.lane(name)) {
-		l.paused = &h
+		l.Paused = &h
 		c.dequeue(l)
 		c.wake(l)
 	}
@@ -81,8 +81,8 @@ func (c *core) pause(name LaneName, h store.Hold) {
 
 // resume ends a pause.
 func (c *core) resume(l *lane, now time.Time) {
-	for _, l := range append(c.replayLanesOf(l.name), l) {
-		l.paused = nil
+	for _, l := range append(c.replayLanesOf(l.Name), l) {
+		l.Paused = nil
 		c.releaseLane(l, now)
 	}
 	c.jobs.Notify()
@@ -90,12 +90,12 @@ func (c *core) resume(l *lane, now time.Time) {
 
 // releaseLane lets a lane go on if nothing holds it.
 func (c *core) releaseLane(l *lane, now time.Time) {
-	if l.state != laneHeld || l.onHold() {
+	if l.State != laneHeld || l.OnHold() {
 		return
 	}
-	l.unhold()
-	if len(l.rows) > 0 && l.wakeAt.After(now) {
-		c.wait(l, l.wakeAt)
+	l.Unhold()
+	if len(l.Rows) > 0 && l.WakeAt.After(now) {
+		c.wait(l, l.WakeAt)
 		return
 	}
 	c.wake(l)
@@ -103,7 +103,7 @@ func (c *core) releaseLane(l *lane, now time.Time) {
 
 // block keeps a lane from moving until its FAILED row is skipped or requeued.
 func (c *core) block(l *lane, h *store.Hold) {
-	l.blocked = h
+	l.Blocked = h
 	c.blockedLanes[store.Ref{Outbox: h.Lane.Outbox, ID: h.ID}] = l
 }
 
@@ -120,29 +120,29 @@ func (c *core) releaseFixed(refs []store.Ref, now time.Time) {
 	}
 	writing := c.outcomes.Writing()
 	for i := range writing {
-		if o := &writing[i]; o.Of.lane != nil && o.Status == store.Failed && set[o.Ref] {
-			o.Of.row.requeuedInFlight = true
+		if o := &writing[i]; o.Of.Lane != nil && o.Status == store.Failed && set[o.Ref] {
+			o.Of.Row.RequeuedInFlight = true
 		}
 	}
 }
 
-// resetFailed clears the failures of a row.
-func (rw *row) resetFailed() {
-	rw.requeuedInFlight, rw.claimed, rw.RetryCount = false, time.Time{}, 0
-	if rw.ticket == nil { // it has no position in the log any more
-		rw.requeued, rw.Seq = true, 0
+// ResetFailed clears the failures of a row.
+func (rw *row) ResetFailed() {
+	rw.RequeuedInFlight, rw.Claimed, rw.RetryCount = false, time.Time{}, 0
+	if rw.Ticket == nil { // it has no position in the log any more
+		rw.Requeued, rw.Seq = true, 0
 	}
-	rw.firstFailed, rw.lastFailed, rw.lastRefused = time.Time{}, time.Time{}, time.Time{}
-	if s := rw.skip; s != nil {
-		rw.skip = nil
+	rw.FirstFailed, rw.LastFailed, rw.LastRefused = time.Time{}, time.Time{}, time.Time{}
+	if s := rw.Skip; s != nil {
+		rw.Skip = nil
 		s.report()
 	}
 }
 
 // unblock releases a blocked lane.
 func (c *core) unblock(l *lane, now time.Time) {
-	delete(c.blockedLanes, store.Ref{Outbox: l.name.Outbox, ID: l.blocked.ID})
-	l.blocked = nil
+	delete(c.blockedLanes, store.Ref{Outbox: l.Name.Outbox, ID: l.Blocked.ID})
+	l.Blocked = nil
 	c.releaseLane(l, now)
 }
 
@@ -158,9 +158,9 @@ func (c *core) restore(holds []store.Hold) {
 		if h.Kind == store.Blocked {
 			c.block(l, h)
 		} else {
-			l.paused = h
+			l.Paused = h
 		}
-		l.hold()
+		l.Hold()
 	}
 }
 
@@ -184,15 +184,15 @@ func (c *core) requeue(items []store.Item) {
 // laneRowIDs returns the ids of a lane's rows that are in memory or being spilled.
 func (c *core) laneRowIDs(l *lane) map[string]bool {
 	ids := map[string]bool{}
-	for _, rows := range [][]*row{l.rows, l.unspillableTail} {
+	for _, rows := range [][]*row{l.Rows, l.UnspillableTail} {
 		for _, rw := range rows {
 			ids[rw.ID] = true
 		}
 	}
 
 	for p := range c.spills.all() {
-		if p.lane == l {
-			ids[p.row.ID] = true
+		if p.Lane == l {
+			ids[p.Row.ID] = true
 		}
 	}
 
@@ -234,11 +234,11 @@ func (c *core) retryNow(l *lane) error {
 	switch {
 	case l == nil:
 		return ErrNoLane
-	case l.state == laneHeld:
+	case l.State == laneHeld:
 		return errOnHold
-	case len(l.rows) == 0:
+	case len(l.Rows) == 0:
 		return errSpilled
-	case l.state == laneWaiting, l.state == laneReady && l.receiver.breaker.Open():
+	case l.State == laneWaiting, l.State == laneReady && l.Receiver.Breaker.Open():
 		c.dequeue(l)
 		c.queueUrgent(l)
 	}
@@ -248,37 +248,37 @@ func (c *core) retryNow(l *lane) error {
 // laneInfo describes a lane.
 func (c *core) laneInfo(l *lane) LaneInfo {
 	in := LaneInfo{
-		LaneKey: l.name.LaneKey, RowID: l.name.RowID, Job: l.name.Job, State: l.stateName(),
-		Rows: len(l.rows), Spilled: l.spilledRows, Error: l.lastError,
+		LaneKey: l.Name.LaneKey, RowID: l.Name.RowID, Job: l.Name.Job, State: l.StateName(),
+		Rows: len(l.Rows), Spilled: l.SpilledRows, Error: l.LastError,
 	}
-	if len(l.rows) > 0 {
-		head := l.rows[0]
-		in.Head, in.Attempts, in.RetryCount = head.ID, head.attempts, head.RetryCount
+	if len(l.Rows) > 0 {
+		head := l.Rows[0]
+		in.Head, in.Attempts, in.RetryCount = head.ID, head.Attempts, head.RetryCount
 	}
 
 	switch {
-	case l.state == laneWaiting:
-		in.NextAttempt = l.wakeAt
-	case l.state == laneReady && l.receiver.breaker.Open():
-		in.NextAttempt = l.receiver.breaker.NextProbe()
+	case l.State == laneWaiting:
+		in.NextAttempt = l.WakeAt
+	case l.State == laneReady && l.Receiver.Breaker.Open():
+		in.NextAttempt = l.Receiver.Breaker.NextProbe()
 	}
 
-	if l.stalled && len(l.rows) > 0 {
-		in.Since = l.rows[0].firstFailed
+	if l.Stalled && len(l.Rows) > 0 {
+		in.Since = l.Rows[0].FirstFailed
 	}
-	if l.refusal != "" {
-		in.Error, in.Since = l.refusal, l.refusedSince
+	if l.Refusal != "" {
+		in.Error, in.Since = l.Refusal, l.RefusedSince
 	}
-	if h := l.blocked; h != nil {
+	if h := l.Blocked; h != nil {
 		in.Head, in.RetryCount, in.Error, in.Since = h.ID, h.RetryCount, h.Reason, h.Since
 	}
-	if l.locked {
+	if l.Locked {
 		in.Reason = "table locked by another session"
 	}
-	if len(l.replayHolds) > 0 {
-		in.Reason = "held by replay " + strings.Join(l.replayHolds, ", ")
+	if len(l.ReplayHolds) > 0 {
+		in.Reason = "held by replay " + strings.Join(l.ReplayHolds, ", ")
 	}
-	if h := l.paused; h != nil {
+	if h := l.Paused; h != nil {
 		in.Reason, in.Since = h.Reason, h.Since
 	}
 	return in

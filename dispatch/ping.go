@@ -34,13 +34,13 @@ type ping struct {
 // requestPing queues a ping after the refusal of a lane's head, if it can be proof for the
 // head's next attempt.
 func (c *core) requestPing(l *lane, f *failure, now time.Time) {
-	b := &l.receiver.breaker
+	b := &l.Receiver.Breaker
 	switch {
 	case !c.canPing || c.ended || c.cfg.Compat != CompatNone:
 	case !f.single || f.Class != sink.Refused || !f.isRefusal():
-	case b.PingDue(now) && c.waitingLanes(l.receiver) == 1:
+	case b.PingDue(now) && c.waitingLanes(l.Receiver) == 1:
 		b.BeginPing()
-		c.toPing.push(&ping{kind: l.name.Kind, to: l.receiver, after: now})
+		c.toPing.push(&ping{kind: l.Name.Kind, to: l.Receiver, after: now})
 	}
 }
 
@@ -55,7 +55,7 @@ func (c *core) nextPing() *ping {
 // pinged handles the answer to a ping that began at a time. ok is false if the kind has no
 // such request.
 func (c *core) pinged(p *ping, res *sink.Result, ok bool, began, now time.Time) {
-	c.breakerChanged(p.to, p.to.breaker.PingAnswered(&breaker.PingAnswer{
+	c.breakerChanged(p.to, p.to.Breaker.PingAnswered(&breaker.PingAnswer{
 		Began:    later(began, p.after.Add(1)), // it began after the refusal, even if the clock is coarse
 		Accepted: res.Class == sink.Delivered, Unsupported: !ok, RetryAfter: res.RetryAfter,
 	}, now))

@@ -42,21 +42,21 @@ func (d *Dispatcher) Unload(outbox string) {
 	}
 }
 
-// isWaiting reports whether the lane waits for a time, an open breaker, a locked table or a
+// IsWaiting reports whether the lane waits for a time, an open breaker, a locked table or a
 // table that refuses the outcome of its head.
-func (l *lane) isWaiting() bool {
-	return l.state == laneWaiting || l.state == laneReady && (l.receiver.breaker.Open() || l.locked) || l.waitsForRefused()
+func (l *lane) IsWaiting() bool {
+	return l.State == laneWaiting || l.State == laneReady && (l.Receiver.Breaker.Open() || l.Locked) || l.WaitsForRefused()
 }
 
-// waitsForRefused reports whether the lane waits for an outcome that the table refuses.
-func (l *lane) waitsForRefused() bool { return l.state == laneWriting && l.refusal != "" }
+// WaitsForRefused reports whether the lane waits for an outcome that the table refuses.
+func (l *lane) WaitsForRefused() bool { return l.State == laneWriting && l.Refusal != "" }
 
 // waitingKeepRows is how many rows a waiting lane keeps: one request's worth, but all
 // waiting lanes together at most half the buffer.
 func (c *core) waitingKeepRows() int {
 	n := 1
 	for _, l := range c.lanes {
-		if l.isWaiting() {
+		if l.IsWaiting() {
 			n++
 		}
 	}
@@ -67,15 +67,15 @@ func (c *core) excludedLanes(outbox string) (lanes []store.LaneKey) {
 	keeps, room := c.waitingKeepRows(), max(c.cfg.BufferRows-c.memory.used(buffered)-c.memory.used(reloaded)-c.memory.used(detached), c.cfg.APIBatchSize)
 	for _, l := range c.lanes {
 		switch {
-		case l.name.Outbox != outbox || c.isRowLane(l):
-		case l.onHold(), l.hasSpilled, l.isWaiting() && len(l.rows) >= keeps, len(l.rows) > room:
-			lanes = append(lanes, l.name.LaneKey)
+		case l.Name.Outbox != outbox || c.isRowLane(l):
+		case l.OnHold(), l.HasSpilled, l.IsWaiting() && len(l.Rows) >= keeps, len(l.Rows) > room:
+			lanes = append(lanes, l.Name.LaneKey)
 		}
 	}
 
 	for o := range c.outcomes.All() { // rows given back go in front of rows still to be read
-		if o.Outbox == outbox && o.Of.lane == nil && o.Status == store.Pending {
-			lanes = append(lanes, o.Of.row.Lane())
+		if o.Outbox == outbox && o.Of.Lane == nil && o.Status == store.Pending {
+			lanes = append(lanes, o.Of.Row.Lane())
 		}
 	}
 	return lanes
@@ -84,7 +84,7 @@ func (c *core) excludedLanes(outbox string) (lanes []store.LaneKey) {
 // isRowLane reports whether the lane belongs to a row without a group and other such rows
 // have their own lanes. The lane key cannot tell them apart.
 func (c *core) isRowLane(l *lane) bool {
-	return l.name.RowID != "" || !l.name.Group.Valid && c.cfg.Ungrouped == Parallel
+	return l.Name.RowID != "" || !l.Name.Group.Valid && c.cfg.Ungrouped == Parallel
 }
 
 // unload evicts rows as Unload says and reports whether there were any.
@@ -95,27 +95,27 @@ func (c *core) unload(outbox string) (some bool) {
 
 	keeps := c.waitingKeepRows()
 	for _, l := range c.lanes {
-		held := l.state == laneHeld
-		if l.name.Outbox != outbox || l.hasSpilled || c.isRowLane(l) || !held && !l.isWaiting() {
+		held := l.State == laneHeld
+		if l.Name.Outbox != outbox || l.HasSpilled || c.isRowLane(l) || !held && !l.IsWaiting() {
 			continue
 		}
 		keep := keeps
 		if held {
 			keep = 0
 		}
-		for i, rw := range slices.Backward(l.rows) {
-			if rw.skip != nil || rw.copy == copyStored || rw.copy == copyWriting {
+		for i, rw := range slices.Backward(l.Rows) {
+			if rw.Skip != nil || rw.Copy == copyStored || rw.Copy == copyWriting {
 				keep = max(keep, i+1)
 				break
 			}
 		}
-		if keep >= len(l.rows) {
+		if keep >= len(l.Rows) {
 			continue
 		}
-		for _, rw := range l.rows[keep:] {
+		for _, rw := range l.Rows[keep:] {
 			c.unloadRow(rw)
 		}
-		l.rows, some = slices.Clone(l.rows[:keep]), true
+		l.Rows, some = slices.Clone(l.Rows[:keep]), true
 	}
 
 	return some

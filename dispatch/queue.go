@@ -89,7 +89,7 @@ func (t *timers) next() (at time.Time, ok bool) {
 	if len(t.lanes) == 0 {
 		return at, false
 	}
-	return t.lanes[0].wakeAt, true
+	return t.lanes[0].WakeAt, true
 }
 
 // due removes and returns the first lane that is due; nil if none is.
@@ -104,7 +104,7 @@ func (t *timers) due(now time.Time) *lane {
 type laneHeap []*lane
 
 func (h laneHeap) Len() int           { return len(h) }
-func (h laneHeap) Less(i, j int) bool { return h[i].wakeAt.Before(h[j].wakeAt) }
+func (h laneHeap) Less(i, j int) bool { return h[i].WakeAt.Before(h[j].WakeAt) }
 func (h laneHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
 func (h *laneHeap) Push(x any)        { *h = append(*h, x.(*lane)) }
 
@@ -131,7 +131,7 @@ func (f *requests) len() int { return f.claiming + f.toSend.len() + f.sending }
 func (f *requests) nextToSend() *request {
 	req := f.toSend.pop()
 	f.sending++
-	if req.job() != nil {
+	if req.Job() != nil {
 		f.replaying++
 	}
 	return req
@@ -140,7 +140,7 @@ func (f *requests) nextToSend() *request {
 // answered removes a request that was sent.
 func (f *requests) answered(req *request) {
 	f.sending--
-	if req.job() != nil {
+	if req.Job() != nil {
 		f.replaying--
 	}
 }
@@ -149,7 +149,7 @@ func (f *requests) answered(req *request) {
 func (f *requests) replays() int {
 	n := f.replaying
 	for _, req := range f.toSend.items {
-		if req.job() != nil {
+		if req.Job() != nil {
 			n++
 		}
 	}

@@ -32,18 +32,18 @@ const maxRefusalBytes = 300
 
 // recordRefusal records that the store refused an outcome, which is deferred.
 func (c *core) recordRefusal(o *outcome, now time.Time) {
-	if o.Of.lane != nil {
-		o.Of.lane.setRefusal(o.Refusal, now)
+	if o.Of.Lane != nil {
+		o.Of.Lane.SetRefusal(o.Refusal, now)
 	}
 	c.spillUnwritten(o)
 }
 
-// setRefusal records that the table refuses the claim or the outcome of the lane's head.
-func (l *lane) setRefusal(reason string, now time.Time) {
-	if l.refusal == "" {
-		l.refusedSince = now
+// SetRefusal records that the table refuses the claim or the outcome of the lane's head.
+func (l *lane) SetRefusal(reason string, now time.Time) {
+	if l.Refusal == "" {
+		l.RefusedSince = now
 	}
-	l.refusal = reason
+	l.Refusal = reason
 }
 
 // spillUnwritten spills the row of a deferred outcome, so that the checkpoint can pass it.
@@ -52,23 +52,23 @@ func (l *lane) setRefusal(reason string, now time.Time) {
 //   - a row whose claim is given back: it is still in its lane or needs no checkpoint
 //   - a requeued row without a seq: the sweep finds it in its table again
 func (c *core) spillUnwritten(o *outcome) {
-	rw := o.Of.row
+	rw := o.Of.Row
 	switch {
-	case o.Of.lane == nil && o.Status == store.Pending, rw.copy == copyWriting:
-	case rw.copy == copyStored && o.Of.lane == nil:
+	case o.Of.Lane == nil && o.Status == store.Pending, rw.Copy == copyWriting:
+	case rw.Copy == copyStored && o.Of.Lane == nil:
 		c.detachRow(rw)
-	case rw.copy != noCopy || rw.Seq == 0 || c.ended || !c.spillEnabled:
+	case rw.Copy != noCopy || rw.Seq == 0 || c.ended || !c.spillEnabled:
 		c.dropPayload(rw)
 	default:
 		if o.Status.Settled() {
 			c.copies.settle(rw) // never reload it
 		}
-		if o.Of.lane != nil {
-			c.queueSpill(o.Of.lane, rw, true)
+		if o.Of.Lane != nil {
+			c.queueSpill(o.Of.Lane, rw, true)
 			return
 		}
 		c.setCopy(rw, copyWriting)
-		c.spills.add(pendingSpill{row: rw, copied: true})
+		c.spills.add(pendingSpill{Row: rw, Copied: true})
 	}
 }
 
@@ -80,7 +80,7 @@ func (c *core) detachRow(rw *row) {
 
 // requeueOutcome queues a deferred outcome again. Its row may have been spilled since.
 func (c *core) requeueOutcome(o outcome) {
-	if o.Of.lane == nil && o.Status == store.Pending {
+	if o.Of.Lane == nil && o.Status == store.Pending {
 		c.outcomes.Add(o) // a spilled row stays spilled
 		return
 	}
@@ -113,8 +113,8 @@ func (c *core) refusedRows() (rows []Refusal) {
 		rows = append(rows, Refusal{o.Ref, o.Refusal, o.Since})
 	}
 	for _, l := range c.lanes {
-		if l.refusal != "" && l.state != laneWriting && len(l.rows) > 0 {
-			rows = append(rows, Refusal{l.rows[0].Ref, l.refusal, l.refusedSince})
+		if l.Refusal != "" && l.State != laneWriting && len(l.Rows) > 0 {
+			rows = append(rows, Refusal{l.Rows[0].Ref, l.Refusal, l.RefusedSince})
 		}
 	}
 	slices.SortFunc(rows, func(a, b Refusal) int {
@@ -129,10 +129,10 @@ func (c *core) unwrittenLanes() map[LaneName]*LaneInfo {
 	lanes := map[LaneName]*LaneInfo{}
 	first := map[LaneName]time.Time{}
 	for o := range c.eachRefusedOutcome() {
-		if o.Of.lane != nil || o.Status != store.Completed {
+		if o.Of.Lane != nil || o.Status != store.Completed {
 			continue
 		}
-		name := c.laneNameOf(&o.Of.row.Item)
+		name := c.laneNameOf(&o.Of.Row.Item)
 		in := lanes[name]
 		if in == nil {
 			in = &LaneInfo{LaneKey: name.LaneKey, RowID: name.RowID, State: laneWriting.String()}
@@ -141,7 +141,7 @@ func (c *core) unwrittenLanes() map[LaneName]*LaneInfo {
 		in.Unwritten++
 		if since, there := first[name]; !there || o.Since.Before(since) {
 			first[name] = o.Since
-			in.Head, in.Attempts, in.RetryCount, in.Error = o.ID, o.Of.row.attempts, o.Of.row.RetryCount, o.Refusal
+			in.Head, in.Attempts, in.RetryCount, in.Error = o.ID, o.Of.Row.Attempts, o.Of.Row.RetryCount, o.Refusal
 		}
 	}
 
@@ -160,7 +160,7 @@ func (c *core) eachRefusedOutcome() iter.Seq[*outcome] {
 			}
 		}
 		for p := range c.spills.all() {
-			if o := p.row.pendingOutcome; o != nil && o.WasRefused() && !yield(o) {
+			if o := p.Row.PendingOutcome; o != nil && o.WasRefused() && !yield(o) {
 				return
 			}
 		}

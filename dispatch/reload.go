@@ -32,15 +32,15 @@ type laneReload struct {
 // reloadReceiver returns the receiver of the rows in a reload.
 func (c *core) reloadReceiver(r *laneReload) *receiver {
 	if r.lane != nil {
-		return r.lane.receiver
+		return r.lane.Receiver
 	}
 	return c.receiver(r.spilled.kind)
 }
 
 // queueReload queues a lane for a reload.
 func (c *core) queueReload(l *lane) {
-	if !l.needsReload {
-		l.needsReload = true
+	if !l.NeedsReload {
+		l.NeedsReload = true
 		c.reloadQueue.push(l)
 	}
 }
@@ -48,10 +48,10 @@ func (c *core) queueReload(l *lane) {
 // belowReloadMark reports whether the lane has spilled rows and too few in memory.
 func (c *core) belowReloadMark(l *lane) bool {
 	few := 1
-	if l.failures == 0 && !l.receiver.breaker.Open() {
+	if l.Failures == 0 && !l.Receiver.Breaker.Open() {
 		few = c.cfg.APIBatchSize
 	}
-	return l.hasSpilled && len(l.rows) < few
+	return l.HasSpilled && len(l.Rows) < few
 }
 
 // nextReloads returns lanes to reload, with at most each rows per lane. The caller reports
@@ -69,16 +69,16 @@ func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) 
 	limit := min(maxReloadLanes, room)
 	for range c.reloadQueue.len() {
 		l := c.reloadQueue.pop()
-		l.needsReload = false
+		l.NeedsReload = false
 		switch {
-		case c.lanes[l.name] != l || l.onHold() && !l.headRequested || !c.belowReloadMark(l):
+		case c.lanes[l.Name] != l || l.OnHold() && !l.HeadRequested || !c.belowReloadMark(l):
 		case len(c.reloading) == limit || c.shrinking[l]:
 			c.queueReload(l)
-		case c.outcomes.TableLocked(l.name.Outbox), len(l.rows) == 0 && !c.needsLanes(l.receiver):
+		case c.outcomes.TableLocked(l.Name.Outbox), len(l.Rows) == 0 && !c.needsLanes(l.Receiver):
 			c.queueReload(l)
 			c.evictIdleLane(l)
 		default:
-			l.reloading = true
+			l.Reloading = true
 			c.reloading = append(c.reloading, laneReload{lane: l})
 		}
 	}
@@ -93,11 +93,11 @@ func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) 
 	for i := range c.reloading {
 		r := &c.reloading[i]
 		if l := r.lane; l != nil {
-			from = append(from, store.SpilledRange{Outbox: l.name.Outbox, Lane: l.name.Hash(), After: l.lastSeq()})
+			from = append(from, store.SpilledRange{Outbox: l.Name.Outbox, Lane: l.Name.Hash(), After: l.LastSeq()})
 		} else {
 			from = append(from, store.SpilledRange{Outbox: r.spilled.outbox, Lane: r.spilled.laneHash(r.hash)})
 		}
-		probes = probes && c.reloadReceiver(r).breaker.Open()
+		probes = probes && c.reloadReceiver(r).Breaker.Open()
 	}
 
 	if probes {
@@ -121,10 +121,10 @@ func (c *core) reloadRoom(now time.Time) int {
 	c.evictedAt = now
 	for _, l := range c.lanesByAge() {
 		switch {
-		case !l.allReloaded() || l.reloading || c.shrinking[l]:
-		case l.state == laneHeld, l.state == laneWaiting && l.name.RowID == "", l.locked:
+		case !l.AllReloaded() || l.Reloading || c.shrinking[l]:
+		case l.State == laneHeld, l.State == laneWaiting && l.Name.RowID == "", l.Locked:
 			c.shrink(l, 0) // the lane stays known, with its due time
-		case l.isWaiting() && len(l.rows) > 1:
+		case l.IsWaiting() && len(l.Rows) > 1:
 			c.shrink(l, 1)
 		}
 	}
@@ -132,20 +132,20 @@ func (c *core) reloadRoom(now time.Time) int {
 	return max(1, c.cfg.BufferRows/2) - c.memory.used(reloaded)
 }
 
-// allReloaded reports whether all rows of the lane in memory are reloaded ones. The first
+// AllReloaded reports whether all rows of the lane in memory are reloaded ones. The first
 // and the last row decide it.
-func (l *lane) allReloaded() bool {
-	return len(l.rows) > 0 && l.rows[0].account == reloaded && l.rows[len(l.rows)-1].account == reloaded
+func (l *lane) AllReloaded() bool {
+	return len(l.Rows) > 0 && l.Rows[0].Account == reloaded && l.Rows[len(l.Rows)-1].Account == reloaded
 }
 
-// lastSeq is the seq of the last row of the lane that is or was in memory.
-func (l *lane) lastSeq() store.Seq {
-	for _, rw := range slices.Backward(l.rows) {
-		if !rw.requeued {
-			return max(l.reloadedUpTo, rw.Seq)
+// LastSeq is the seq of the last row of the lane that is or was in memory.
+func (l *lane) LastSeq() store.Seq {
+	for _, rw := range slices.Backward(l.Rows) {
+		if !rw.Requeued {
+			return max(l.ReloadedUpTo, rw.Seq)
 		}
 	}
-	return l.reloadedUpTo
+	return l.ReloadedUpTo
 }
 
 // addReloaded adds the rows of a reload, by position. If a lane gets fewer rows than
@@ -162,27 +162,27 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 				continue
 			}
 			l = c.lane(LaneName{LaneKey: items[0].Lane()})
-			if recv := l.receiver; recv.breaker.Open() && recv.rotated > reads[i].spilled.lanes.n {
-				l.triedOpening = recv.breaker.Openings() // each was tried once: back off from now on
+			if recv := l.Receiver; recv.Breaker.Open() && recv.Rotated > reads[i].spilled.lanes.n {
+				l.TriedOpening = recv.Breaker.Openings() // each was tried once: back off from now on
 			}
 		}
-		l.reloading, l.headRequested = false, false
-		if c.lanes[l.name] != l {
+		l.Reloading, l.HeadRequested = false, false
+		if c.lanes[l.Name] != l {
 			continue
 		}
 		switch {
 		case !c.isRowLanePool(l):
 			c.appendReloaded(l, items)
-		case l.missedDuringReload: // rows were evicted meanwhile, maybe from before the read
-			l.missedDuringReload = false
+		case l.MissedDuringReload: // rows were evicted meanwhile, maybe from before the read
+			l.MissedDuringReload = false
 			c.wake(l)
 			continue
 		default:
 			c.reloadRowLanes(l, items)
 		}
 		if len(items) < each {
-			l.mergeTail(math.MaxInt64)
-			l.hasSpilled, l.spilledRows, l.reloadedUpTo = false, 0, l.lastSeq()
+			l.MergeTail(math.MaxInt64)
+			l.HasSpilled, l.SpilledRows, l.ReloadedUpTo = false, 0, l.LastSeq()
 			c.cancelSpills(l)
 		}
 		c.wake(l)
@@ -196,8 +196,8 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 func (c *core) findRequeuedUnwritten() map[store.Ref]*row {
 	rows := map[store.Ref]*row{}
 	for o := range c.outcomes.All() {
-		if o.Of.row.requeued && o.Of.row.Seq == 0 && o.Status.Settled() {
-			rows[o.Ref] = o.Of.row
+		if o.Of.Row.Requeued && o.Of.Row.Seq == 0 && o.Status.Settled() {
+			rows[o.Ref] = o.Of.Row
 		}
 	}
 	return rows
@@ -205,47 +205,47 @@ func (c *core) findRequeuedUnwritten() map[store.Ref]*row {
 
 // isRowLanePool reports whether the lane stands for rows that have their own lanes.
 func (c *core) isRowLanePool(l *lane) bool {
-	return l.name.RowID == "" && !l.name.Group.Valid && c.cfg.Ungrouped == Parallel
+	return l.Name.RowID == "" && !l.Name.Group.Valid && c.cfg.Ungrouped == Parallel
 }
 
 // appendReloaded appends spilled rows to the rows of a lane in memory.
 func (c *core) appendReloaded(l *lane, items []store.Item) {
 	for i := range items {
-		l.mergeTail(items[i].Seq)
-		if items[i].Seq <= l.lastSeq() {
+		l.MergeTail(items[i].Seq)
+		if items[i].Seq <= l.LastSeq() {
 			continue
 		}
-		l.spilledRows = max(0, l.spilledRows-1)
+		l.SpilledRows = max(0, l.SpilledRows-1)
 		if c.alreadyDone(&items[i]) {
-			l.reloadedUpTo = items[i].Seq
+			l.ReloadedUpTo = items[i].Seq
 			continue
 		}
 		if c.matchRequeued(l, &items[i]) {
 			continue
 		}
 		rw := c.admitReloaded(&items[i])
-		l.internName(rw)
-		l.restoreFailures(rw)
-		l.rows = append(l.rows, rw)
+		l.InternName(rw)
+		l.RestoreFailures(rw)
+		l.Rows = append(l.Rows, rw)
 	}
 }
 
-// mergeTail appends rows of the unspillable tail with a lower seq, so that they return to
+// MergeTail appends rows of the unspillable tail with a lower seq, so that they return to
 // their place.
-func (l *lane) mergeTail(before store.Seq) {
+func (l *lane) MergeTail(before store.Seq) {
 	n := 0
-	for n < len(l.unspillableTail) && l.unspillableTail[n].Seq < before {
+	for n < len(l.UnspillableTail) && l.UnspillableTail[n].Seq < before {
 		n++
 	}
-	l.rows = append(l.rows, l.unspillableTail[:n]...)
-	l.unspillableTail = slices.Delete(l.unspillableTail, 0, n)
+	l.Rows = append(l.Rows, l.UnspillableTail[:n]...)
+	l.UnspillableTail = slices.Delete(l.UnspillableTail, 0, n)
 }
 
 // matchRequeued reports whether a reloaded row is one of the requeued rows at the head of
 // the lane, and marks that row as spilled.
 func (c *core) matchRequeued(l *lane, it *store.Item) bool {
-	for _, rw := range l.rows {
-		if !rw.requeued {
+	for _, rw := range l.Rows {
+		if !rw.Requeued {
 			return false
 		}
 		if rw.ID != it.ID {
@@ -255,7 +255,7 @@ func (c *core) matchRequeued(l *lane, it *store.Item) bool {
 			rw.Seq = it.Seq
 			c.setCopy(rw, copyStored)
 		}
-		l.reloadedUpTo = max(l.reloadedUpTo, it.Seq)
+		l.ReloadedUpTo = max(l.ReloadedUpTo, it.Seq)
 		return true
 	}
 
@@ -264,7 +264,7 @@ func (c *core) matchRequeued(l *lane, it *store.Item) bool {
 
 // admitReloaded counts a reloaded row.
 func (c *core) admitReloaded(it *store.Item) *row {
-	rw := &row{Item: *it, copy: copyStored}
+	rw := &row{Item: *it, Copy: copyStored}
 	c.countIn(rw, reloaded)
 	return rw
 }
@@ -272,8 +272,8 @@ func (c *core) admitReloaded(it *store.Item) *row {
 // reloadRowLanes gives each spilled row its own lane.
 func (c *core) reloadRowLanes(all *lane, items []store.Item) {
 	for i := range items {
-		all.reloadedUpTo = items[i].Seq
-		all.spilledRows = max(0, all.spilledRows-1)
+		all.ReloadedUpTo = items[i].Seq
+		all.SpilledRows = max(0, all.SpilledRows-1)
 		name := c.laneNameOf(&items[i])
 		if c.alreadyDone(&items[i]) {
 			continue
@@ -283,7 +283,7 @@ func (c *core) reloadRowLanes(all *lane, items []store.Item) {
 			continue
 		}
 		l := c.lane(name)
-		l.rows = append(l.rows, c.admitReloaded(&items[i]))
+		l.Rows = append(l.Rows, c.admitReloaded(&items[i]))
 		c.wake(l)
 	}
 }
@@ -307,12 +307,12 @@ func (c *core) alreadyDone(it *store.Item) bool {
 // cancelSpills takes back the queued spills of a lane that has no spilled rows left. Those
 // rows come next.
 func (c *core) cancelSpills(l *lane) {
-	if l.spilling == 0 {
+	if l.Spilling == 0 {
 		return
 	}
 	for _, rw := range c.spills.cancel(l) {
 		c.setCopy(rw, noCopy)
-		l.spilling--
-		l.rows = append(l.rows, rw)
+		l.Spilling--
+		l.Rows = append(l.Rows, rw)
 	}
 }

@@ -212,7 +212,7 @@ func TestLaneWithSteadyInflowIsReloaded(t *testing.T) {
 			t.Errorf("%d of %d rows were delivered after 20 s with a working receiver: %+v, behind %d", got, n, d.Stats(), n-got)
 			d.mu.Lock()
 			for _, l := range d.core.live() {
-				t.Logf("lane %s: %s, %d rows, spilling %d, shrinking %v, has spilled %v", l.name, l.stateName(), len(l.rows), l.spilling, d.core.isShrinking(l), l.hasSpilled)
+				t.Logf("lane %s: %s, %d rows, spilling %d, shrinking %v, has spilled %v", l.Name, l.StateName(), len(l.Rows), l.Spilling, d.core.isShrinking(l), l.HasSpilled)
 			}
 			d.mu.Unlock()
 		}
@@ -329,10 +329,10 @@ func TestReplayDoesNotStarveSpilledLanes(t *testing.T) {
 	c.addSpilledLanes([]store.SpilledLane{{Outbox: "events", Kind: "EVENT", Hash: key.Hash(), Rows: 1}})
 	from, _ := c.nextReloads(now)
 	if len(from) != 1 {
-		t.Fatalf("%d lanes are read back beside %d that are replayed", len(from), c.endpoints()[0].replayLanes)
+		t.Fatalf("%d lanes are read back beside %d that are replayed", len(from), c.endpoints()[0].ReplayLanes)
 	}
 	c.addReloaded([][]store.Item{rowsWithSeq(1, items("w", "well"))}, 1)
-	if l := c.live()[nameOf("w")]; l == nil || l.state != laneReady {
+	if l := c.live()[nameOf("w")]; l == nil || l.State != laneReady {
 		t.Errorf("no retry is due for the lane: %+v", l)
 	}
 }

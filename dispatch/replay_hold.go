@@ -21,8 +21,8 @@ func (c *core) holdForReplay(id string, key store.LaneKey) {
 		return
 	}
 	l := c.lane(LaneName{LaneKey: key})
-	if !slices.Contains(l.replayHolds, id) {
-		l.replayHolds = append(l.replayHolds, id)
+	if !slices.Contains(l.ReplayHolds, id) {
+		l.ReplayHolds = append(l.ReplayHolds, id)
 	}
 	c.dequeue(l)
 	c.wake(l)
@@ -32,7 +32,7 @@ func (c *core) holdForReplay(id string, key store.LaneKey) {
 func (c *core) releaseReplayHold(id string, key store.LaneKey, now time.Time) {
 	c.holds.Release(key)
 	if l := c.lanes[LaneName{LaneKey: key}]; l != nil {
-		l.replayHolds = slices.DeleteFunc(l.replayHolds, func(other string) bool { return other == id })
+		l.ReplayHolds = slices.DeleteFunc(l.ReplayHolds, func(other string) bool { return other == id })
 		c.releaseLane(l, now)
 	}
 }
@@ -49,8 +49,8 @@ func (c *core) quiescent(key store.LaneKey) (quiet, paused bool) {
 			}
 		}
 		quiet = c.holds.Narrow(key, c.inFlightRows(key, lanes))
-	} else if l := c.lanes[LaneName{LaneKey: key}]; l != nil && len(l.replayHolds) > 0 {
-		quiet, paused = true, l.paused != nil
+	} else if l := c.lanes[LaneName{LaneKey: key}]; l != nil && len(l.ReplayHolds) > 0 {
+		quiet, paused = true, l.Paused != nil
 		for range c.inFlightRows(key, []*lane{l}) {
 			quiet = false
 			break
@@ -73,19 +73,19 @@ func (c *core) hasRowLanes(key store.LaneKey) bool {
 func (c *core) inFlightRows(key store.LaneKey, lanes []*lane) iter.Seq[*row] {
 	return func(yield func(*row) bool) {
 		for _, l := range lanes {
-			for _, rw := range l.rows[:l.inFlight] {
+			for _, rw := range l.Rows[:l.InFlight] {
 				if !yield(rw) {
 					return
 				}
 			}
 		}
 		for o := range c.outcomes.All() {
-			if o.Outbox == key.Outbox && o.Status.Settled() && o.Of.row.Lane() == key && !yield(o.Of.row) {
+			if o.Outbox == key.Outbox && o.Status.Settled() && o.Of.Row.Lane() == key && !yield(o.Of.Row) {
 				return
 			}
 		}
 		for p := range c.spills.all() {
-			if rw := p.row; rw.pendingOutcome != nil && rw.Lane() == key && !yield(rw) {
+			if rw := p.Row; rw.PendingOutcome != nil && rw.Lane() == key && !yield(rw) {
 				return
 			}
 		}
@@ -95,7 +95,7 @@ func (c *core) inFlightRows(key store.LaneKey, lanes []*lane) iter.Seq[*row] {
 // inFlightLanes returns the single-row lanes of a key that are in flight.
 func (c *core) inFlightLanes(key store.LaneKey) (lanes []*lane) {
 	for name, l := range c.lanes {
-		if name.LaneKey == key && l.inFlight > 0 {
+		if name.LaneKey == key && l.InFlight > 0 {
 			lanes = append(lanes, l)
 		}
 	}

@@ -22,14 +22,14 @@ func (c *core) replay(id string, rows []store.ReplayRow) {
 	}
 	j := c.jobs.Open(id)
 	for i := range rows {
-		rw := &row{Item: rows[i].Item, job: j, replayN: rows[i].N}
-		if !c.jobs.Enter(j, rw.replayN, rw.Lane(), len(rw.Payload)) {
+		rw := &row{Item: rows[i].Item, Job: j, ReplayN: rows[i].N}
+		if !c.jobs.Enter(j, rw.ReplayN, rw.Lane(), len(rw.Payload)) {
 			continue
 		}
 		rw.Txn, rw.Seq, rw.RetryCount = 0, 0, 0 // they belong to the first delivery
 		rw.PayloadSize = len(rw.Payload)
 		l := c.replayLane(j, &rw.Item)
-		l.rows = append(l.rows, rw)
+		l.Rows = append(l.Rows, rw)
 		c.wake(l)
 	}
 }
@@ -42,11 +42,11 @@ func (c *core) replayLane(j *replay.Job, it *store.Item) *lane {
 	l := c.replayLanes[name]
 	if l == nil {
 		l = c.newLane(name)
-		l.job = j
+		l.Job = j
 		if live != nil {
-			l.paused = live.paused
+			l.Paused = live.Paused
 		}
-		l.receiver.replayLanes++
+		l.Receiver.ReplayLanes++
 		c.replayLanes[name] = l
 	}
 
@@ -91,19 +91,19 @@ func (c *core) withdrawJob(id string) {
 	if j == nil {
 		return
 	}
-	for _, req := range c.requests.toSend.removeAll(func(req *request) bool { return req.job() == j }) {
-		req.receiver().breaker.Withdraw(req.probe)
-		for _, r := range req.runs {
-			c.release(r.lane)
+	for _, req := range c.requests.toSend.removeAll(func(req *request) bool { return req.Job() == j }) {
+		req.Receiver().Breaker.Withdraw(req.Probe)
+		for _, r := range req.Runs {
+			c.release(r.Lane)
 		}
 	}
 
 	for _, l := range c.replayLanes {
-		if l.job != j {
+		if l.Job != j {
 			continue
 		}
 		c.withdrawLane(l)
-		if l.inFlight == 0 {
+		if l.InFlight == 0 {
 			c.dequeue(l)
 			c.wake(l)
 		}
@@ -112,43 +112,43 @@ func (c *core) withdrawJob(id string) {
 
 // withdrawLane evicts the rows of a replay lane that are not in flight.
 func (c *core) withdrawLane(l *lane) {
-	for _, rw := range l.rows[l.inFlight:] {
+	for _, rw := range l.Rows[l.InFlight:] {
 		c.removeReplayRow(rw)
 	}
-	l.rows = slices.Clone(l.rows[:l.inFlight])
+	l.Rows = slices.Clone(l.Rows[:l.InFlight])
 }
 
 // removeReplayRow removes a replayed row from the counts.
 func (c *core) removeReplayRow(rw *row) {
-	c.jobs.Leave(rw.job, rw.replayN, rw.Lane(), len(rw.Payload))
+	c.jobs.Leave(rw.Job, rw.ReplayN, rw.Lane(), len(rw.Payload))
 }
 
 // finishReplayRow handles the result of a replayed row. A failure with retries left is not
 // recorded. After a final failure the lane waits until it is recorded.
 func (c *core) finishReplayRow(rw *row, status store.Status, problem string, l *lane) {
 	if status == store.Pending {
-		c.wait(l, l.wakeAt)
+		c.wait(l, l.WakeAt)
 		return
 	}
-	done := store.FinishedRow{N: rw.replayN, Lane: rw.Lane(), ID: rw.ID}
+	done := store.FinishedRow{N: rw.ReplayN, Lane: rw.Lane(), ID: rw.ID}
 	if status == store.Failed {
 		done.Result, done.Error = store.ReplayRefused, problem
-		l.state, l.inFlight = laneWriting, 1
-		if l.withdrawing() {
+		l.State, l.InFlight = laneWriting, 1
+		if l.Withdrawing() {
 			c.withdrawLane(l)
 		}
 	}
-	c.jobs.Finish(rw.job, done, owner{rw, l})
+	c.jobs.Finish(rw.Job, done, owner{rw, l})
 }
 
 // replayDoneWritten handles a recorded batch.
 func (c *core) replayDoneWritten(now time.Time) {
 	batch := c.jobs.Recorded()
 	for i := range batch {
-		rw, l := batch[i].Of.row, batch[i].Of.lane
+		rw, l := batch[i].Of.Row, batch[i].Of.Lane
 		c.removeReplayRow(rw)
 		if l != nil {
-			rw.done = true
+			rw.Done = true
 			c.advancePastHead(l, now)
 		}
 	}

@@ -34,8 +34,8 @@ func TestRequeueDuringOutcomeWrite(t *testing.T) {
 	if !slices.Contains(held, "1") {
 		t.Errorf("row 1 is PENDING in the table and in no lane: held %v", held)
 	}
-	if l := c.live()[nameOf("a")]; l.blocked != nil {
-		t.Errorf("lane is blocked by row %s, which is not FAILED", l.blocked.ID)
+	if l := c.live()[nameOf("a")]; l.Blocked != nil {
+		t.Errorf("lane is blocked by row %s, which is not FAILED", l.Blocked.ID)
 	}
 }
 
@@ -52,8 +52,8 @@ func TestDiscardDuringOutcomeWrite(t *testing.T) {
 	c.nextOutcomes(10)
 	c.releaseFixed([]store.Ref{{Outbox: "events", ID: "1"}}, now) // by Discard
 	c.written([]store.SettleResult{store.Written}, now)
-	if l := c.live()[nameOf("a")]; l.blocked != nil {
-		t.Errorf("lane is blocked by row %s, which was deleted", l.blocked.ID)
+	if l := c.live()[nameOf("a")]; l.Blocked != nil {
+		t.Errorf("lane is blocked by row %s, which was deleted", l.Blocked.ID)
 	}
 }
 

@@ -13,8 +13,8 @@ type outcome = pending.Outcome[owner]
 
 // owner is the row of an outcome.
 type owner struct {
-	row  *row
-	lane *lane // waits for the write; nil if it went on
+	Row  *row
+	Lane *lane // waits for the write; nil if it went on
 }
 
 // answered handles the result of a request.
@@ -22,15 +22,15 @@ func (c *core) answered(req *request, res *sink.Result, now time.Time) {
 	c.requests.answered(req)
 	c.releaseLarge(req)
 	c.recordResult(req, res, now)
-	if res.Items == nil && res.Class != sink.Delivered && len(req.runs) > 1 {
+	if res.Items == nil && res.Class != sink.Delivered && len(req.Runs) > 1 {
 		c.failSharedRequest(req, res, now)
 		return
 	}
 
 	at := 0
-	for _, r := range req.runs {
+	for _, r := range req.Runs {
 		c.answeredRun(req, r, res, at, now)
-		at += len(r.rows)
+		at += len(r.Rows)
 	}
 }
 
@@ -39,25 +39,25 @@ func (c *core) answered(req *request, res *sink.Result, now time.Time) {
 // isolated; otherwise each lane retries separately.
 func (c *core) failSharedRequest(req *request, res *sink.Result, now time.Time) {
 	busy := res.RetryAfter > 0 && res.Class != sink.Rejected
-	split := !req.receiver().breaker.Open() && (res.Class == sink.Rejected ||
+	split := !req.Receiver().Breaker.Open() && (res.Class == sink.Rejected ||
 		!busy && (res.Class == sink.Refused || res.Class == sink.Misconfigured))
-	for _, r := range req.runs {
-		for _, rw := range r.rows {
-			rw.recordFailure(res.Class, now)
+	for _, r := range req.Runs {
+		for _, rw := range r.Rows {
+			rw.RecordFailure(res.Class, now)
 		}
-		r.lane.isolated, r.lane.lastError = true, res.Detail
+		r.Lane.Isolated, r.Lane.LastError = true, res.Detail
 	}
 
-	if split && !c.ended && !req.runs[0].lane.withdrawing() {
-		half := len(req.runs) / 2
-		c.requests.toSend.push(&request{runs: req.runs[:half:half], split: true})
-		c.requests.toSend.push(&request{runs: req.runs[half:], split: true})
+	if split && !c.ended && !req.Runs[0].Lane.Withdrawing() {
+		half := len(req.Runs) / 2
+		c.requests.toSend.push(&request{Runs: req.Runs[:half:half], Split: true})
+		c.requests.toSend.push(&request{Runs: req.Runs[half:], Split: true})
 		return
 	}
 
-	for _, r := range req.runs {
+	for _, r := range req.Runs {
 		c.shedPayloads(r)
-		c.backOffLane(r.lane, res.RetryAfter, now)
+		c.backOffLane(r.Lane, res.RetryAfter, now)
 	}
 }
 
@@ -65,26 +65,26 @@ func (c *core) failSharedRequest(req *request, res *sink.Result, now time.Time) 
 // request. Delivered rows leave the lane. The first row that was not delivered decides the
 // lane's next step.
 func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now time.Time) {
-	l, n := r.lane, len(r.rows)
+	l, n := r.Lane, len(r.Rows)
 	failed, delivered := -1, 0
-	for i, rw := range r.rows {
+	for i, rw := range r.Rows {
 		switch res.At(at + i).Class {
 		case sink.Delivered:
-			rw.done = true
+			rw.Done = true
 			delivered++
 			c.settle(rw, store.Outcome{Status: store.Completed}, nil, now)
 			continue
 		case sink.NotSent:
-			rw.attempts--
+			rw.Attempts--
 		}
 		if failed < 0 {
 			failed = i
 		}
 	}
 
-	l.removeDone(n)
+	l.RemoveDone(n)
 	if delivered > 0 {
-		l.recordDelivered(delivered, c.cfg.APIBatchSize)
+		l.RecordDelivered(delivered, c.cfg.APIBatchSize)
 	}
 	if failed < 0 || at+failed > 0 && res.At(at+failed).Class == sink.NotSent {
 		c.shedPayloads(r)
@@ -93,14 +93,14 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 	}
 
 	for i := failed + 1; i < n; i++ {
-		if class := res.At(at + i).Class; !r.rows[i].done && class != sink.NotSent {
-			r.rows[i].recordFailure(class, now)
+		if class := res.At(at + i).Class; !r.Rows[i].Done && class != sink.NotSent {
+			r.Rows[i].RecordFailure(class, now)
 		}
 	}
 
-	c.handleFailure(l, r.rows[failed], &failure{
+	c.handleFailure(l, r.Rows[failed], &failure{
 		Outcome: res.At(at + failed), retryAfter: res.RetryAfter,
-		single: n == 1 || res.Items != nil, bisecting: req.split,
+		single: n == 1 || res.Items != nil, bisecting: req.Split,
 	}, n, now)
 }
 
@@ -108,23 +108,23 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 // number of its rows in the request.
 func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time) {
 	v := c.judge(l, rw, f, now)
-	l.lastError = f.Detail
-	l.isolated = true
-	c.shedPayloads(&run{lane: l, rows: l.rows[:min(n, len(l.rows))]})
+	l.LastError = f.Detail
+	l.Isolated = true
+	c.shedPayloads(&run{Lane: l, Rows: l.Rows[:min(n, len(l.Rows))]})
 
 	status := store.Pending
 	switch {
-	case rw.skip != nil, v == verdictRetry:
+	case rw.Skip != nil, v == verdictRetry:
 		c.requestPing(l, f, now)
 		c.detectStall(l, rw, f, now)
 		c.backOffLane(l, f.retryAfter, now)
 		return
 	case v == verdictHalve:
-		l.bisect(n)
+		l.Bisect(n)
 		c.release(l) // the receiver works: bisect at once
 		return
 	case v == verdictSingle:
-		l.limit, l.bisecting = 1, 0
+		l.Limit, l.Bisecting = 1, 0
 		c.backOffLane(l, f.retryAfter, now)
 		return
 	case v == verdictGiveUp || rw.RetryCount >= c.cfg.MaxRetries:
@@ -132,22 +132,22 @@ func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time)
 	default:
 		c.requestPing(l, f, now)
 		rw.RetryCount++
-		rw.claimed = time.Time{}
+		rw.Claimed = time.Time{}
 	}
 
 	waits := c.waitsForBreaker(l, f.retryAfter) && f.Class != sink.Rejected
-	l.wakeAt = now
+	l.WakeAt = now
 	switch {
 	case status == store.Failed && f.Class != sink.Rejected:
-		l.wakeAt = now.Add(min(f.retryAfter, c.cfg.RetryAfterMax)) // for the next row
+		l.WakeAt = now.Add(min(f.retryAfter, c.cfg.RetryAfterMax)) // for the next row
 	case status == store.Pending && !waits:
-		l.wakeAt = now.Add(c.backoffDelay(l, f.retryAfter))
+		l.WakeAt = now.Add(c.backoffDelay(l, f.retryAfter))
 	}
 
 	o := store.Outcome{Status: status, Error: f.Detail, Reason: f.Reason}
 	if status == store.Failed && c.blocksOnFailed(l) {
 		o.Block = &store.Hold{
-			Lane: l.name.LaneKey, Kind: store.Blocked, ID: rw.ID,
+			Lane: l.Name.LaneKey, Kind: store.Blocked, ID: rw.ID,
 			RetryCount: rw.RetryCount, Reason: f.Detail, Since: now,
 		}
 	}
@@ -159,15 +159,15 @@ func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time)
 // while the receiver accepted other rows. The row is not marked FAILED. Part of the
 // receiver may be down, and every row that needs that part would become FAILED too.
 func (c *core) detectStall(l *lane, rw *row, f *failure, now time.Time) {
-	if l.stalled || f.isRefusal() || !f.single || !rw.proof || now.Sub(rw.firstFailed) < c.cfg.ProofWait {
+	if l.Stalled || f.isRefusal() || !f.single || !rw.Proof || now.Sub(rw.FirstFailed) < c.cfg.ProofWait {
 		return
 	}
-	l.stalled = true
+	l.Stalled = true
 	c.newlyStalled = append(c.newlyStalled, c.laneInfo(l))
 }
 
 // blocksOnFailed reports whether a FAILED row blocks its lane.
-func (c *core) blocksOnFailed(l *lane) bool { return c.cfg.OnFailed == Block && l.name.RowID == "" }
+func (c *core) blocksOnFailed(l *lane) bool { return c.cfg.OnFailed == Block && l.Name.RowID == "" }
 
 // backOffLane sets a lane aside after a failure.
 func (c *core) backOffLane(l *lane, retryAfter time.Duration, now time.Time) {
@@ -181,22 +181,22 @@ func (c *core) backOffLane(l *lane, retryAfter time.Duration, now time.Time) {
 // waitsForBreaker reports whether the lane waits for the breaker instead of a timer of its
 // own. It marks the lane as tried.
 func (c *core) waitsForBreaker(l *lane, retryAfter time.Duration) bool {
-	if l.receiver.breaker.Open() {
-		l.triedOpening = l.receiver.breaker.Openings()
+	if l.Receiver.Breaker.Open() {
+		l.TriedOpening = l.Receiver.Breaker.Openings()
 	}
-	return l.receiver.breaker.Open() && retryAfter == 0
+	return l.Receiver.Breaker.Open() && retryAfter == 0
 }
 
 // backoffDelay is the lane's wait after a failure.
 func (c *core) backoffDelay(l *lane, retryAfter time.Duration) time.Duration {
-	l.failures++
-	pause := delay(l.failures, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random)
+	l.Failures++
+	pause := delay(l.Failures, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random)
 	return max(pause, min(retryAfter, c.cfg.RetryAfterMax))
 }
 
 // settle queues an outcome. If l is not nil, the lane waits for the write.
 func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
-	if rw.job != nil {
+	if rw.Job != nil {
 		c.finishReplayRow(rw, o.Status, o.Error, l)
 		return
 	}
@@ -204,12 +204,12 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 		c.dropPayload(rw) // it is not sent again
 	}
 	o.Ref, o.Txn, o.RetryCount, o.At = rw.Ref, rw.Txn, rw.RetryCount, now
-	if !rw.claimed.IsZero() {
+	if !rw.Claimed.IsZero() {
 		o.Txn = 0 // the claim found the row: if it is missing now, it is gone
 	}
 	c.enqueue(outcome{Outcome: o, Of: owner{rw, l}})
 	if l != nil {
-		l.state, l.inFlight = laneWriting, 1
+		l.State, l.InFlight = laneWriting, 1
 		c.unclaimLane(l)
 	}
 }
@@ -217,15 +217,15 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 // enqueue queues an outcome, or the delete of a spilled row without one. While the row is
 // being spilled the outcome waits, because the spilled copy must not outlive the row.
 func (c *core) enqueue(o outcome) {
-	rw := o.Of.row
+	rw := o.Of.Row
 	switch {
-	case rw.copy == copyWriting:
+	case rw.Copy == copyWriting:
 		late := o // keeps o itself off the heap
-		rw.pendingOutcome = &late
+		rw.PendingOutcome = &late
 	case o.Status == 0:
 		c.deleteSpilled(rw)
 	default:
-		if rw.copy == copyStored {
+		if rw.Copy == copyStored {
 			o.SpilledSeq = rw.Seq
 			if o.Status.Settled() {
 				c.copies.settle(rw)
@@ -249,14 +249,14 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 		o := &batch[i]
 		final := o.Status.Settled() || results[i] != store.Written
 		if !results[i].NeedsRetry() {
-			if o.WasRefused() && o.Of.lane != nil {
-				o.Of.lane.refusal = ""
+			if o.WasRefused() && o.Of.Lane != nil {
+				o.Of.Lane.Refusal = ""
 			}
 			switch {
 			case o.SpilledSeq != 0:
 				c.recordSpilledWrite(o, final)
-			case o.Of.row.copy == copyStored && o.Status.Settled(): // its copy was found meanwhile
-				c.deleteSpilled(o.Of.row)
+			case o.Of.Row.Copy == copyStored && o.Status.Settled(): // its copy was found meanwhile
+				c.deleteSpilled(o.Of.Row)
 			}
 		}
 		switch step := c.outcomes.Handle(o, results[i], now); {
@@ -265,14 +265,14 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 		case step == pending.TableLocked:
 			c.setAside(o.Outbox)
 		case step == pending.Deferred:
-		case o.Of.lane == nil && o.Status == store.Pending:
-			c.unclaimed(o.Of.row, now) // the row stays in its lane, unsettled
-		case o.Of.lane == nil:
-			c.drop(o.Of.row)
+		case o.Of.Lane == nil && o.Status == store.Pending:
+			c.unclaimed(o.Of.Row, now) // the row stays in its lane, unsettled
+		case o.Of.Lane == nil:
+			c.drop(o.Of.Row)
 		case final:
 			c.finishHead(o, results[i], now)
 		default:
-			c.wait(o.Of.lane, later(o.Of.lane.wakeAt, now))
+			c.wait(o.Of.Lane, later(o.Of.Lane.WakeAt, now))
 		}
 	}
 
@@ -285,38 +285,38 @@ func (c *core) recordSpilledWrite(o *outcome, final bool) {
 	switch {
 	case o.Status.Settled():
 		c.spilledDeleted(store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
-		c.setCopy(o.Of.row, noCopy)
-	case final && o.Of.lane != nil: // found settled or gone
-		c.deleteSpilled(o.Of.row)
+		c.setCopy(o.Of.Row, noCopy)
+	case final && o.Of.Lane != nil: // found settled or gone
+		c.deleteSpilled(o.Of.Row)
 	}
 }
 
 // finishHead moves a lane past its settled or deleted head, unless the head blocks it.
 func (c *core) finishHead(o *outcome, result store.SettleResult, now time.Time) {
-	l := o.Of.lane
-	if o.Of.row.requeuedInFlight {
-		o.Of.row.resetFailed()
-		o.Of.row.Txn = 0 // it was visible: unwritten claims check it again
+	l := o.Of.Lane
+	if o.Of.Row.RequeuedInFlight {
+		o.Of.Row.ResetFailed()
+		o.Of.Row.Txn = 0 // it was visible: unwritten claims check it again
 		c.release(l)     // its claim finds the current status
 		return
 	}
-	c.drop(o.Of.row)
+	c.drop(o.Of.Row)
 	if o.Block != nil && result != store.WasGone {
 		c.block(l, o.Block)
 	}
 	c.advancePastHead(l, now)
-	c.unclaimed(o.Of.row, now) // an operator skipped it before its claim was given back
+	c.unclaimed(o.Of.Row, now) // an operator skipped it before its claim was given back
 }
 
 // advancePastHead removes a head that failed for good and lets the lane go on.
 func (c *core) advancePastHead(l *lane, now time.Time) {
-	l.removeDone(1)
-	l.resetFailures()
-	if l.bisecting > 0 || l.isolated {
-		l.bisecting, l.isolated, l.limit = 0, false, c.cfg.APIBatchSize // the head was the bad row
+	l.RemoveDone(1)
+	l.ResetFailures()
+	if l.Bisecting > 0 || l.Isolated {
+		l.Bisecting, l.Isolated, l.Limit = 0, false, c.cfg.APIBatchSize // the head was the bad row
 	}
-	if len(l.rows) > 0 && l.wakeAt.After(now) {
-		c.wait(l, l.wakeAt) // the receiver sent Retry-After
+	if len(l.Rows) > 0 && l.WakeAt.After(now) {
+		c.wait(l, l.WakeAt) // the receiver sent Retry-After
 		return
 	}
 	c.release(l)

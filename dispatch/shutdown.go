@@ -21,10 +21,10 @@ func (c *core) drained() bool {
 func (c *core) end() {
 	c.ended = true
 	for i := range c.spills.waiting { // the log or the table delivers them again
-		rw := c.spills.waiting[i].row
+		rw := c.spills.waiting[i].Row
 		c.setCopy(rw, noCopy)
-		if o := rw.pendingOutcome; o != nil {
-			rw.pendingOutcome = nil
+		if o := rw.PendingOutcome; o != nil {
+			rw.PendingOutcome = nil
 			c.enqueue(*o)
 		}
 	}
@@ -33,8 +33,8 @@ func (c *core) end() {
 	for c.requests.toSend.len() > 0 {
 		req := c.requests.toSend.pop()
 		c.releaseLarge(req)
-		for _, r := range req.runs {
-			c.release(r.lane)
+		for _, r := range req.Runs {
+			c.release(r.Lane)
 		}
 	}
 
@@ -44,7 +44,7 @@ func (c *core) end() {
 
 	n := len(c.outcomes.Waiting())
 	for _, l := range c.lanes {
-		if l.state != laneClaiming && l.state != laneSending {
+		if l.State != laneClaiming && l.State != laneSending {
 			c.unclaimLane(l)
 		}
 	}
@@ -60,8 +60,8 @@ func (c *core) unclaimLane(l *lane) {
 	if !c.ended {
 		return
 	}
-	rows := l.rows
-	if l.state == laneWriting {
+	rows := l.Rows
+	if l.State == laneWriting {
 		rows = rows[1:]
 	}
 	for _, rw := range rows {
@@ -71,11 +71,11 @@ func (c *core) unclaimLane(l *lane) {
 
 // unclaim queues PENDING for a claimed row.
 func (c *core) unclaim(rw *row) {
-	if rw.claimed.IsZero() {
+	if rw.Claimed.IsZero() {
 		return
 	}
-	rw.claimed = time.Time{}
-	c.outcomes.Add(outcome{Of: owner{row: rw}, Outcome: store.Outcome{
+	rw.Claimed = time.Time{}
+	c.outcomes.Add(outcome{Of: owner{Row: rw}, Outcome: store.Outcome{
 		Ref: rw.Ref, Status: store.Pending, RetryCount: rw.RetryCount,
 	}})
 }

@@ -35,10 +35,10 @@ const (
 
 // setCopy sets the state of a row's copy.
 func (c *core) setCopy(rw *row, to copyState) {
-	if rw.copy == copyRefused {
+	if rw.Copy == copyRefused {
 		c.spills.refused--
 	}
-	rw.copy = to
+	rw.Copy = to
 	if to == copyRefused {
 		c.spills.refused++
 	}
@@ -46,11 +46,11 @@ func (c *core) setCopy(rw *row, to copyState) {
 
 // pendingSpill is a row on its way to the spilled rows of the store.
 type pendingSpill struct {
-	lane *lane // nil for a delivered row, which is in no lane
-	row  *row
+	Lane *lane // nil for a delivered row, which is in no lane
+	Row  *row
 
-	// copied: the lane keeps the row in memory.
-	copied bool
+	// Copied: the lane keeps the row in memory.
+	Copied bool
 }
 
 // spills holds the rows on their way to the store.
@@ -61,7 +61,7 @@ type spills struct {
 }
 
 func (s *spills) add(p pendingSpill) {
-	if !p.copied {
+	if !p.Copied {
 		s.direct++
 	}
 	s.batches.add(p)
@@ -71,7 +71,7 @@ func (s *spills) add(p pendingSpill) {
 func (s *spills) written() []pendingSpill {
 	batch := s.batches.written()
 	for i := range batch {
-		if !batch[i].copied {
+		if !batch[i].Copied {
 			s.direct--
 		}
 	}
@@ -81,10 +81,10 @@ func (s *spills) written() []pendingSpill {
 // cancel removes and returns the waiting rows that a lane does not keep.
 func (s *spills) cancel(l *lane) (rows []*row) {
 	s.waiting = slices.DeleteFunc(s.waiting, func(p pendingSpill) bool {
-		if p.lane != l || p.copied {
+		if p.Lane != l || p.Copied {
 			return false
 		}
-		rows = append(rows, p.row)
+		rows = append(rows, p.Row)
 		return true
 	})
 	s.direct -= len(rows)
@@ -101,16 +101,16 @@ type copies struct {
 	settling, deletedDuringReload map[store.SpilledRef]bool
 }
 
-// spilledRef identifies the spilled copy of a row.
-func (rw *row) spilledRef() store.SpilledRef { return store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq} }
+// SpilledRef identifies the spilled copy of a row.
+func (rw *row) SpilledRef() store.SpilledRef { return store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq} }
 
 // settle records that the outcome of a row is in flight, so that its copy is not reloaded.
-func (c *copies) settle(rw *row) { c.settling[rw.spilledRef()] = true }
+func (c *copies) settle(rw *row) { c.settling[rw.SpilledRef()] = true }
 
 // delete queues the delete of a row's copy.
 func (c *copies) delete(rw *row) {
 	c.settle(rw)
-	c.toDelete = append(c.toDelete, rw.spilledRef())
+	c.toDelete = append(c.toDelete, rw.SpilledRef())
 }
 
 // next returns at most limit copies to delete.
@@ -135,7 +135,7 @@ func (c *copies) deleted(ref store.SpilledRef) {
 
 func (c *core) queueSpill(l *lane, rw *row, copied bool) {
 	c.setCopy(rw, copyWriting)
-	l.spilling++
+	l.Spilling++
 	c.spills.add(pendingSpill{l, rw, copied})
 }
 
@@ -143,8 +143,8 @@ func (c *core) queueSpill(l *lane, rw *row, copied bool) {
 // and unspillable rows. It also leaves out requeued rows without a seq, because the sweep
 // finds them in their table again.
 func (c *core) spillRows(l *lane) {
-	for i, rw := range l.rows {
-		if i >= l.inFlight && rw.Seq != 0 && rw.copy == noCopy {
+	for i, rw := range l.Rows {
+		if i >= l.InFlight && rw.Seq != 0 && rw.Copy == noCopy {
 			c.queueSpill(l, rw, true)
 		}
 	}
@@ -159,7 +159,7 @@ func (c *core) nextSpills(limit int) []store.Item {
 	}
 	items := make([]store.Item, n)
 	for i, p := range c.spills.take(n) {
-		items[i] = p.row.Item
+		items[i] = p.Row.Item
 	}
 	return items
 }
@@ -170,45 +170,45 @@ func (c *core) spillsWritten(refused []bool) {
 	batch := c.spills.written()
 	var lanes []*lane
 	for i := range batch {
-		l, rw := batch[i].lane, batch[i].row
+		l, rw := batch[i].Lane, batch[i].Row
 		switch {
 		case refused[i]:
-			delete(c.copies.settling, rw.spilledRef()) // there is no copy
+			delete(c.copies.settling, rw.SpilledRef()) // there is no copy
 			c.keepUnspillable(&batch[i])
 		default:
 			c.setCopy(rw, copyStored)
 			c.copies.rows++
-			rw.releaseTicket()
-			if !batch[i].copied {
-				l.spilledRows++
+			rw.ReleaseTicket()
+			if !batch[i].Copied {
+				l.SpilledRows++
 				c.removeRow(rw)
 			}
 		}
-		if o := rw.pendingOutcome; o != nil {
-			rw.pendingOutcome = nil
+		if o := rw.PendingOutcome; o != nil {
+			rw.PendingOutcome = nil
 			c.enqueue(*o)
 		}
 		if l == nil {
-			if rw.copy == copyStored {
+			if rw.Copy == copyStored {
 				c.detachRow(rw)
 			}
 			continue
 		}
-		l.spilling--
+		l.Spilling--
 		if last := len(lanes) - 1; last < 0 || lanes[last] != l {
 			lanes = append(lanes, l)
 		}
 	}
 
 	for _, l := range lanes {
-		if c.lanes[l.name] != l {
+		if c.lanes[l.Name] != l {
 			continue
 		}
 		c.evictTail(l)
-		if !l.spillingInMemory() {
+		if !l.SpillingInMemory() {
 			c.evictSpilled(l)
 		}
-		if c.lanes[l.name] == l {
+		if c.lanes[l.Name] == l {
 			c.wake(l)
 			c.evictIdleLane(l)
 		}
@@ -218,12 +218,12 @@ func (c *core) spillsWritten(refused []bool) {
 // keepUnspillable keeps a row in memory that the store refuses to spill. The row keeps its
 // place, and later rows of the lane are still spilled behind it.
 func (c *core) keepUnspillable(p *pendingSpill) {
-	c.setCopy(p.row, copyRefused)
-	if p.row.done {
-		c.setCopy(p.row, noCopy)
+	c.setCopy(p.Row, copyRefused)
+	if p.Row.Done {
+		c.setCopy(p.Row, noCopy)
 	}
-	if !p.copied {
-		p.lane.unspillableTail = append(p.lane.unspillableTail, p.row)
+	if !p.Copied {
+		p.Lane.UnspillableTail = append(p.Lane.UnspillableTail, p.Row)
 	}
 }
 
@@ -234,11 +234,11 @@ func (c *core) retryUnspillable() {
 		return
 	}
 	for _, l := range c.lanesByAge() {
-		for _, rw := range l.rows {
+		for _, rw := range l.Rows {
 			c.clearUnspillable(rw)
 		}
-		for _, rw := range l.unspillableTail {
-			if rw.copy != copyWriting {
+		for _, rw := range l.UnspillableTail {
+			if rw.Copy != copyWriting {
 				c.clearUnspillable(rw)
 				c.queueSpill(l, rw, true)
 			}
@@ -248,29 +248,29 @@ func (c *core) retryUnspillable() {
 
 // evictTail evicts rows of the unspillable tail that are spilled by now.
 func (c *core) evictTail(l *lane) {
-	l.unspillableTail = slices.DeleteFunc(l.unspillableTail, func(rw *row) bool {
-		spilled := rw.copy == copyStored
+	l.UnspillableTail = slices.DeleteFunc(l.UnspillableTail, func(rw *row) bool {
+		spilled := rw.Copy == copyStored
 		if spilled {
 			c.removeRow(rw)
-			l.spilledRows++
+			l.SpilledRows++
 		}
 		return spilled
 	})
 }
 
 func (c *core) clearUnspillable(rw *row) {
-	if rw.copy == copyRefused {
+	if rw.Copy == copyRefused {
 		c.setCopy(rw, noCopy)
 	}
 }
 
 // deleteSpilled queues the delete of the spilled copy of a row found settled or gone.
 func (c *core) deleteSpilled(rw *row) {
-	switch rw.copy {
+	switch rw.Copy {
 	case copyStored:
 		c.copies.delete(rw)
 	case copyWriting:
-		rw.pendingOutcome = &outcome{Of: owner{row: rw}}
+		rw.PendingOutcome = &outcome{Of: owner{Row: rw}}
 	}
 }
 
@@ -289,11 +289,11 @@ func (c *core) spilledDeleted(refs ...store.SpilledRef) {
 	}
 }
 
-// releaseTicket lets the checkpoint pass the row.
-func (rw *row) releaseTicket() {
-	if rw.ticket != nil {
-		rw.ticket.Done(1)
-		rw.ticket = nil
+// ReleaseTicket lets the checkpoint pass the row.
+func (rw *row) ReleaseTicket() {
+	if rw.Ticket != nil {
+		rw.Ticket.Done(1)
+		rw.Ticket = nil
 	}
 }
 

@@ -54,7 +54,7 @@ type BufferLevel struct {
 func (d *Dispatcher) BufferLevel() BufferLevel {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	breakersOpen := !slices.ContainsFunc(d.core.receivers, func(r *receiver) bool { return !r.breaker.Open() })
+	breakersOpen := !slices.ContainsFunc(d.core.receivers, func(r *receiver) bool { return !r.Breaker.Open() })
 	return BufferLevel{
 		Size: d.cfg.BufferRows, Room: d.cfg.BufferRows - d.core.bufferedRows(), Done: d.core.doneRows, BreakersOpen: breakersOpen,
 	}
@@ -66,7 +66,7 @@ func (d *Dispatcher) InFlightRows() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, l := range d.core.lanes {
-		n += l.inFlight
+		n += l.InFlight
 	}
 	return n
 }

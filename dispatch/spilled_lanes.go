@@ -50,34 +50,34 @@ func (c *core) recordSpilledLane(outbox, kind string, hash store.LaneHash, rows 
 // evictLane removes a lane whose rows are all spilled. A lane on hold or with a timer
 // stays.
 func (c *core) evictLane(l *lane) {
-	if l.onHold() || len(l.unspillableTail) > 0 || l.name.RowID == "" && l.state != laneIdle && l.state != laneReady {
+	if l.OnHold() || len(l.UnspillableTail) > 0 || l.Name.RowID == "" && l.State != laneIdle && l.State != laneReady {
 		return
 	}
 	c.dequeue(l)
-	l.receiver.lanes--
-	delete(c.lanes, l.name)
-	if l.name.RowID == "" {
-		c.recordSpilledLane(l.name.Outbox, l.name.Kind, l.name.Hash(), l.spilledRows)
+	l.Receiver.Lanes--
+	delete(c.lanes, l.Name)
+	if l.Name.RowID == "" {
+		c.recordSpilledLane(l.Name.Outbox, l.Name.Kind, l.Name.Hash(), l.SpilledRows)
 	}
 }
 
 // evictIdleLane evicts a lane that has nothing in memory and need not be reloaded now.
 func (c *core) evictIdleLane(l *lane) {
-	if l.state == laneIdle && l.hasSpilled && len(l.rows)+len(l.unspillableTail) == 0 && l.spilling == 0 && !c.isRowLanePool(l) &&
-		(c.outcomes.TableLocked(l.name.Outbox) || !c.needsLanes(l.receiver)) {
+	if l.State == laneIdle && l.HasSpilled && len(l.Rows)+len(l.UnspillableTail) == 0 && l.Spilling == 0 && !c.isRowLanePool(l) &&
+		(c.outcomes.TableLocked(l.Name.Outbox) || !c.needsLanes(l.Receiver)) {
 		c.evictLane(l)
 	}
 }
 
 // restoreSpilled continues a spilled lane in a newly created one.
 func (c *core) restoreSpilled(l *lane) {
-	if l.name.RowID != "" || !c.hasSpilledLanes() {
+	if l.Name.RowID != "" || !c.hasSpilledLanes() {
 		return
 	}
-	hash := l.name.Hash()
-	if s := c.spilledLanesOf(l.name.Outbox, hash.Kind()); s != nil {
+	hash := l.Name.Hash()
+	if s := c.spilledLanesOf(l.Name.Outbox, hash.Kind()); s != nil {
 		if rows, there := s.lanes.remove(groupOf(hash)); there {
-			l.hasSpilled, l.spilledRows = true, rows
+			l.HasSpilled, l.SpilledRows = true, rows
 		}
 	}
 }
@@ -89,8 +89,8 @@ func (c *core) addSpilledLanes(lanes []store.SpilledLane) {
 		p := &lanes[i]
 		key := store.LaneKey{Outbox: p.Outbox, Kind: p.Kind}
 		if c.cfg.Ungrouped == Parallel && p.Hash == key.Hash() { // rows without a group are read as one lane
-			if l := c.lane(LaneName{LaneKey: key}); !l.hasSpilled {
-				l.hasSpilled, l.spilledRows = true, p.Rows
+			if l := c.lane(LaneName{LaneKey: key}); !l.HasSpilled {
+				l.HasSpilled, l.SpilledRows = true, p.Rows
 				c.copies.rows += p.Rows
 				c.wake(l)
 			}
@@ -126,10 +126,10 @@ func (c *core) queueSpilledLanes(limit int) {
 
 // needsLanes reports whether a receiver needs more lanes in memory.
 func (c *core) needsLanes(recv *receiver) bool {
-	if !recv.breaker.Open() {
+	if !recv.Breaker.Open() {
 		return true
 	}
-	n := max(0, recv.ready.len()+recv.tried.len()-recv.replayLanes) + recv.breaker.Probes()
+	n := max(0, recv.ready.len()+recv.tried.len()-recv.ReplayLanes) + recv.Breaker.Probes()
 	for i := range c.reloading {
 		if c.reloadReceiver(&c.reloading[i]) == recv {
 			n++
@@ -141,12 +141,12 @@ func (c *core) needsLanes(recv *receiver) bool {
 // rotateProbeLane evicts a probed lane to make room for a spilled one, once every lane in
 // memory was probed: a spilled lane may be the one that closes the breaker.
 func (c *core) rotateProbeLane(recv *receiver) {
-	if recv.ready.len()+recv.breaker.Probes() > 0 {
+	if recv.ready.len()+recv.Breaker.Probes() > 0 {
 		return
 	}
 	for _, l := range recv.tried.items {
-		if l.probed && l.allReloaded() && !l.reloading && !c.shrinking[l] && l.spilling == 0 {
-			recv.rotated++
+		if l.Probed && l.AllReloaded() && !l.Reloading && !c.shrinking[l] && l.Spilling == 0 {
+			recv.Rotated++
 			c.shrink(l, 0)
 			return
 		}

@@ -46,7 +46,7 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 
 	now := time.Now()
 	for _, req := range reqs {
-		n := req.size()
+		n := req.Size()
 		d.core.claimed(req, answers[:n], at, now)
 		answers = answers[n:]
 	}
@@ -59,10 +59,10 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 
 // appendClaims appends the rows of a request.
 func (r *request) appendClaims(rows []store.ClaimRow) []store.ClaimRow {
-	for _, run := range r.runs {
-		for _, rw := range run.rows {
+	for _, run := range r.Runs {
+		for _, rw := range run.Rows {
 			rows = append(rows, store.ClaimRow{
-				Ref: rw.Ref, Txn: rw.Txn, OwnClaimAt: rw.claimed, WantPayload: rw.Payload == nil,
+				Ref: rw.Ref, Txn: rw.Txn, OwnClaimAt: rw.Claimed, WantPayload: rw.Payload == nil,
 			})
 		}
 	}
@@ -85,13 +85,13 @@ func (d *Dispatcher) countAnswers(answers []store.ClaimAnswer) {
 func (d *Dispatcher) reportVanished(reqs []*request, answers []store.ClaimAnswer) {
 	var rows []*store.Item
 	for _, req := range reqs {
-		for _, run := range req.runs {
-			for i, rw := range run.rows {
+		for _, run := range req.Runs {
+			for i, rw := range run.Rows {
 				if answers[i].Result == store.Gone {
 					rows = append(rows, &rw.Item)
 				}
 			}
-			answers = answers[len(run.rows):]
+			answers = answers[len(run.Rows):]
 		}
 	}
 
@@ -137,11 +137,11 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 		batch[i].MaybeWritten = batch[i].MaybeWritten || unsure
 		unsure := batch[i].MaybeWritten
 		if results[i] == store.WasGone && !unsure {
-			vanished = append(vanished, &batch[i].Of.row.Item)
+			vanished = append(vanished, &batch[i].Of.Row.Item)
 		}
 		// After a try whose answer was lost, a settled row was settled by us.
 		if results[i] == store.Written || unsure && !results[i].NeedsRetry() {
-			d.obs.Settled(&batch[i].Of.row.Item, &batch[i].Outcome)
+			d.obs.Settled(&batch[i].Of.Row.Item, &batch[i].Outcome)
 		}
 	}
 

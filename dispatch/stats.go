@@ -48,20 +48,20 @@ func (c *core) stats() Stats {
 	}
 	copies := 0 // spilled rows that are also in memory
 	see := func(rw *row) {
-		if rw.copy == copyStored {
+		if rw.Copy == copyStored {
 			copies++
 		}
-		if since := rw.committedOrCaptured(); !since.IsZero() && (s.Oldest.IsZero() || since.Before(s.Oldest)) {
+		if since := rw.CommittedOrCaptured(); !since.IsZero() && (s.Oldest.IsZero() || since.Before(s.Oldest)) {
 			s.Oldest = since
 		}
 	}
 
 	for _, l := range c.lanes {
-		s.Lanes[l.stateName()]++
-		for _, rw := range l.rows {
+		s.Lanes[l.StateName()]++
+		for _, rw := range l.Rows {
 			see(rw)
 		}
-		for _, rw := range l.unspillableTail {
+		for _, rw := range l.UnspillableTail {
 			see(rw)
 		}
 	}
@@ -69,8 +69,8 @@ func (c *core) stats() Stats {
 	for o := range c.outcomes.All() {
 		// Its lane has gone on without it. Rows whose claim is given back have left memory
 		// or are still in their lane.
-		if o.Of.lane == nil && o.Status.Settled() {
-			see(o.Of.row)
+		if o.Of.Lane == nil && o.Status.Settled() {
+			see(o.Of.Row)
 		}
 	}
 
@@ -78,8 +78,8 @@ func (c *core) stats() Stats {
 	return s
 }
 
-// committedOrCaptured is the commit time of a row, or else its capture time.
-func (rw *row) committedOrCaptured() time.Time {
+// CommittedOrCaptured is the commit time of a row, or else its capture time.
+func (rw *row) CommittedOrCaptured() time.Time {
 	if !rw.Committed.IsZero() {
 		return rw.Committed
 	}

@@ -35,22 +35,22 @@ func (c *core) setAside(outbox string) {
 		t.ready.items = append(t.ready.items, recv.tried.removeAll(t.covers)...)
 	}
 	t.ready.items = append(t.ready.items, c.large.removeAll(t.covers)...)
-	slices.SortFunc(t.ready.items, func(a, b *lane) int { return cmp.Compare(a.readyOrder, b.readyOrder) })
+	slices.SortFunc(t.ready.items, func(a, b *lane) int { return cmp.Compare(a.ReadyOrder, b.ReadyOrder) })
 
 	t.urgent.items = c.urgent.removeAll(t.covers)
 	for _, l := range slices.Concat(t.ready.items, t.urgent.items) {
-		l.locked = true
+		l.Locked = true
 	}
 }
 
 // covers reports whether the lane claims its rows in the table.
-func (t *lockedLanes) covers(l *lane) bool { return l.name.Outbox == t.outbox && l.job == nil }
+func (t *lockedLanes) covers(l *lane) bool { return l.Name.Outbox == t.outbox && l.Job == nil }
 
 // queueUrgent queues a lane to be claimed first.
 func (c *core) queueUrgent(l *lane) {
-	l.state = laneReady
-	if t := c.lockedLanes[l.name.Outbox]; t != nil && t.covers(l) {
-		l.locked = true
+	l.State = laneReady
+	if t := c.lockedLanes[l.Name.Outbox]; t != nil && t.covers(l) {
+		l.Locked = true
 		t.urgent.push(l)
 		return
 	}
@@ -66,12 +66,12 @@ func (c *core) unlockTable(outbox string, now time.Time) {
 	t := c.lockedLanes[outbox]
 	delete(c.lockedLanes, outbox)
 	for _, l := range t.urgent.items {
-		l.locked = false
+		l.Locked = false
 		c.queueUrgent(l)
 	}
 
 	for _, l := range t.ready.items {
-		l.locked = false
+		l.Locked = false
 		c.queue(l)
 	}
 

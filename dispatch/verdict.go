@@ -46,24 +46,24 @@ func (f *failure) isRefusal() bool {
 // refusals of the row alone count, because a receiver that is down for some rows and
 // accepts others must not create dead letters.
 func (c *core) judge(l *lane, rw *row, f *failure, now time.Time) verdict {
-	proof := rw.proof
-	rw.recordFailure(f.Class, now)
+	proof := rw.Proof
+	rw.RecordFailure(f.Class, now)
 	if !f.single {
-		return judgeSeveral(l.receiver, f, proof)
+		return judgeSeveral(l.Receiver, f, proof)
 	}
 
 	switch {
 	case c.cfg.Compat != CompatNone:
 		return c.judgeCompat(f)
 	case !f.isRefusal():
-	case proof || f.Class == sink.Rejected || !rw.lastRefused.IsZero() && now.Sub(rw.lastRefused) >= c.cfg.ProofWait:
-		rw.lastRefused = now
+	case proof || f.Class == sink.Rejected || !rw.LastRefused.IsZero() && now.Sub(rw.LastRefused) >= c.cfg.ProofWait:
+		rw.LastRefused = now
 		return verdictCount
-	case rw.lastRefused.IsZero():
-		rw.lastRefused = now
+	case rw.LastRefused.IsZero():
+		rw.LastRefused = now
 	}
 
-	if c.cfg.GiveUpAfter > 0 && now.Sub(rw.firstFailed) >= c.cfg.GiveUpAfter {
+	if c.cfg.GiveUpAfter > 0 && now.Sub(rw.FirstFailed) >= c.cfg.GiveUpAfter {
 		return verdictGiveUp
 	}
 	return verdictRetry
@@ -73,7 +73,7 @@ func (c *core) judge(l *lane, rw *row, f *failure, now time.Time) verdict {
 // bisected only once, because an outage does not justify a search.
 func judgeSeveral(recv *receiver, f *failure, proof bool) verdict {
 	switch {
-	case recv.breaker.Open() || f.retryAfter > 0 && f.Class != sink.Rejected:
+	case recv.Breaker.Open() || f.retryAfter > 0 && f.Class != sink.Rejected:
 		return verdictSingle
 	case f.Class == sink.Rejected, proof, f.Class == sink.Refused && !f.bisecting:
 		return verdictHalve
@@ -93,15 +93,15 @@ func (c *core) judgeCompat(f *failure) verdict {
 	return verdictRetry
 }
 
-// recordFailure records a failed attempt. A failure other than a refusal restarts the
+// RecordFailure records a failed attempt. A failure other than a refusal restarts the
 // ProofWait interval.
-func (rw *row) recordFailure(class sink.Class, now time.Time) {
-	rw.lastFailed = now
-	if rw.firstFailed.IsZero() {
-		rw.firstFailed = now
+func (rw *row) RecordFailure(class sink.Class, now time.Time) {
+	rw.LastFailed = now
+	if rw.FirstFailed.IsZero() {
+		rw.FirstFailed = now
 	}
 	if class != sink.Refused {
-		rw.lastRefused = time.Time{}
+		rw.LastRefused = time.Time{}
 	}
 }
 

@@ -120,12 +120,12 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.ProofWait = 300 * time.Second
-			rw, c, l := &row{}, newCore(cfg, nil, nil), &lane{receiver: &receiver{}}
+			rw, c, l := &row{}, newCore(cfg, nil, nil), &lane{Receiver: &receiver{}}
 			for i, a := range attempts {
 				if a.accepted > 0 {
-					setAccepted(l.receiver, second(a.accepted))
+					setAccepted(l.Receiver, second(a.accepted))
 				}
-				rw.proof = l.receiver.breaker.AcceptedSince(rw.lastFailed)
+				rw.Proof = l.Receiver.Breaker.AcceptedSince(rw.LastFailed)
 				f := failure{
 					Outcome: sink.Outcome{Class: a.class}, single: !a.several, bisecting: a.searching,
 					retryAfter: time.Duration(a.after) * time.Second,
