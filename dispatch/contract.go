@@ -16,6 +16,11 @@ type Store interface {
 	store.Spiller
 }
 
+// Ticket is notified when rows of a batch settle; see checkpoint.Ticket.
+type Ticket interface {
+	Done(n int)
+}
+
 // Options are what a dispatcher works with. Store, Sink and Observer are required.
 type Options struct {
 	Store    Store

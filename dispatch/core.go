@@ -3,53 +3,54 @@ package dispatch
 import (
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
 
+type (
+	lane     = lanes.Lane
+	row      = lanes.Row
+	run      = lanes.Run
+	request  = lanes.Request
+	receiver = lanes.Receiver
+	outcome  = lanes.Outcome
+	owner    = lanes.Owner
+)
+
 // core is the pure state machine of one sink's lanes. It is not safe for concurrent use.
 type core struct {
 	cfg    Config
-	limits func(kind string) sink.Limits
-	random func() float64 // [0,1)
+	policy lanes.Policy
+	lanes  *lanes.Set
 
-	lanes        map[LaneName]*lane
 	blockedLanes map[store.Ref]*lane // by FAILED row
-	urgent       fifo[*lane]         // claimed next, even if the breaker is open
-	large        fifo[*lane]         // wait for room in the byte budget; see byte_budget.go
-	waiting      timers
-	requests     requests
-	frozen       bool      // claims are suspended
-	notBefore    time.Time // no claim before this time
+	frozen       bool                // claims are suspended
+	notBefore    time.Time           // no claim before this time
 	ended        bool
-	receivers    []*receiver // one per endpoint
-	lastOrder    uint64      // orders ready lanes
 	outcomes     pending.Queue[owner]
 
 	spillEnabled bool // rows with a refused outcome may be spilled
-
-	lockedLanes map[string]*lockedLanes // by outbox whose table is locked
-
-	spills spills
-	copies copies
+	spills       spills
+	copies       copies
 
 	// shrinking holds lanes that evict their rows once those are spilled.
 	shrinking         map[*lane]bool
 	requeuedUnwritten map[store.Ref]*row // set while reloaded rows are added
 	spilledLanes      []*spilledLaneSet
-	reloadTurn        int          // counts reloads, so that each kind comes first in turn
-	reloadQueue       fifo[*lane]  // waiting to be reloaded
-	reloading         []laneReload // being reloaded
-	evictedAt         time.Time    // last eviction that made room for reloads
+	reloadTurn        int               // counts reloads, so that each kind comes first in turn
+	reloadQueue       lanes.Fifo[*lane] // waiting to be reloaded
+	reloading         []laneReload      // being reloaded
+	evictedAt         time.Time         // last eviction that made room for reloads
 
-	jobs        replay.Jobs[owner] // the replays with rows in memory
-	holds       replay.Holds[*row] // of ungrouped rows with their own lanes
-	replayLanes map[LaneName]*lane
+	jobs  replay.Jobs[owner] // the replays with rows in memory
+	holds replay.Holds[*row] // of ungrouped rows with their own lanes
 
 	canPing bool // the sink supports requests without rows
-	toPing  fifo[*ping]
+	toPing  lanes.Fifo[*ping]
 
 	newlyStalled []LaneInfo // stalled lanes not yet reported
 
@@ -57,14 +58,38 @@ type core struct {
 	leftSinceWatch map[store.Ref]bool
 
 	doneRows int64 // total of finished rows
-	memory   memory
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
 	return &core{
-		cfg: cfg, limits: limits, random: random, lanes: map[LaneName]*lane{}, blockedLanes: map[store.Ref]*lane{},
+		cfg: cfg, policy: cfg.policy(), lanes: lanes.NewSet(cfg.lanes(limits, random)),
+		blockedLanes: map[store.Ref]*lane{}, outcomes: pending.NewQueue[owner](lanes.VisibilityWait),
 		shrinking: map[*lane]bool{}, copies: copies{settling: map[store.SpilledRef]bool{}},
-		outcomes: pending.NewQueue[owner](visibilityWait), lockedLanes: map[string]*lockedLanes{}, jobs: replay.NewJobs[owner](), holds: replay.NewHolds[*row](), replayLanes: map[LaneName]*lane{},
+		jobs: replay.NewJobs[owner](), holds: replay.NewHolds[*row](),
+	}
+}
+
+// lanes returns the configuration of the lanes.
+func (c *Config) lanes(limits func(kind string) sink.Limits, random func() float64) lanes.Config {
+	return lanes.Config{
+		BatchRows: c.APIBatchSize, Senders: c.MaxConcurrentGroups, ClaimAhead: c.claimAhead(),
+		BufferRows: c.BufferRows, BufferBytes: c.BufferBytes, RowLanes: c.Ungrouped == Parallel,
+		Breaker: &breaker.Config{
+			Backoff:            func(n int) time.Duration { return lanes.Delay(n, c.BackoffInitial, c.BackoffMax, random) },
+			RetryAfterMax:      c.RetryAfterMax,
+			MaxConcurrentEager: max(1, c.MaxConcurrentGroups/2),
+			PingInterval:       3 * c.BackoffInitial,
+			MaxPings:           c.MaxRetries + 1,
+		},
+		Limits: limits, Random: random,
+	}
+}
+
+// policy returns the rules by which failures count.
+func (c *Config) policy() lanes.Policy {
+	return lanes.Policy{
+		ProofWait: c.ProofWait, GiveUpAfter: c.GiveUpAfter,
+		CountAll: c.Compat == CompatFlowCatalyst, CountClientErrors: c.Compat == CompatPostbox,
 	}
 }
 
@@ -72,13 +97,13 @@ func newCore(cfg Config, limits func(kind string) sink.Limits, random func() flo
 // separately, so that a row that waits for long does not retain its whole batch.
 func (c *core) append(items []store.Item, t Ticket) {
 	for i := range items {
-		name := c.laneNameOf(&items[i])
-		l := c.lanes[name]
+		name := c.lanes.NameOf(&items[i])
+		l := c.lanes.Get(name)
 		if l != nil && l.MergeRequeued(&items[i], t) {
 			continue
 		}
 		rw := &row{Item: items[i], Ticket: t}
-		c.countIn(rw, buffered)
+		c.lanes.Memory.Enter(rw, lanes.Buffered)
 		if l == nil {
 			l = c.lane(name)
 		}
@@ -95,24 +120,6 @@ func (c *core) add(l *lane, rw *row) {
 		l.Rows = append(l.Rows, rw)
 	}
 	c.wake(l)
-}
-
-// MergeRequeued reports whether the log delivers a requeued row that already waits in the
-// lane. The waiting row takes over the ticket.
-func (l *lane) MergeRequeued(it *store.Item, t Ticket) bool {
-	if l.HasSpilled {
-		return false
-	}
-	for _, rw := range l.Rows {
-		if !rw.Requeued {
-			return false
-		}
-		if rw.ID == it.ID && rw.Ticket == nil && rw.Seq == 0 {
-			rw.Ticket, rw.Seq = t, it.Seq
-			return true
-		}
-	}
-	return false
 }
 
 // insertFront puts requeued rows in front of their lanes, in the given order and behind a
@@ -135,30 +142,16 @@ func (c *core) insertFront(items []store.Item) {
 
 // admit counts a row and returns its lane.
 func (c *core) admit(rw *row) *lane {
-	c.countIn(rw, buffered)
-	l := c.lane(c.laneNameOf(&rw.Item))
+	c.lanes.Memory.Enter(rw, lanes.Buffered)
+	l := c.lane(c.lanes.NameOf(&rw.Item))
 	l.InternName(rw)
 	return l
 }
 
-// InternName lets a row share the strings of its lane's name.
-func (l *lane) InternName(rw *row) { rw.Kind, rw.Group = l.Name.Kind, l.Name.Group }
-
-// laneNameOf returns the name of an item's lane.
-func (c *core) laneNameOf(it *store.Item) LaneName {
-	name := LaneName{LaneKey: it.Lane()}
-	if !it.Group.Valid && c.cfg.Ungrouped == Parallel {
-		name.RowID = it.ID
-	}
-	return name
-}
-
-// lane returns the lane with a name and creates it if necessary.
+// lane returns the live lane with a name and creates it if necessary.
 func (c *core) lane(name LaneName) *lane {
-	l := c.lanes[name]
-	if l == nil {
-		l = c.newLane(name)
-		c.lanes[name] = l
+	l, added := c.lanes.Ensure(name)
+	if added {
 		c.restoreSpilled(l)
 	}
 	return l
@@ -170,22 +163,23 @@ func (c *core) drop(rw *row) {
 	c.doneRows++
 	rw.Done = true
 	rw.ReleaseTicket()
-	rw.Skip.report()
+	rw.Skip.Report()
 }
 
 // wake queues a lane unless it waits for something else.
 func (c *core) wake(l *lane) {
 	switch {
-	case l.State != laneIdle:
+	case l.State != lanes.Idle:
 	case c.skipHead(l):
 	case l.OnHold() && (l.Job == nil || len(l.Rows) > 0):
 		l.Hold()
 	case len(l.Rows) > 0:
 		if !l.Rows[0].Unclaiming {
-			c.queue(l)
+			c.lanes.Queue(l)
 		}
 	case !l.HasSpilled:
-		c.removeLane(l)
+		c.lanes.Remove(l)
+		delete(c.shrinking, l)
 	}
 
 	if c.belowReloadMark(l) && !l.OnHold() {
@@ -196,7 +190,7 @@ func (c *core) wake(l *lane) {
 // release ends the lane's current step. The lane is queued again, or removed if it is
 // empty.
 func (c *core) release(l *lane) {
-	l.State, l.InFlight = laneIdle, 0
+	l.State, l.InFlight = lanes.Idle, 0
 	if l.Withdrawing() {
 		c.withdrawLane(l)
 	}
@@ -206,35 +200,12 @@ func (c *core) release(l *lane) {
 
 // wait sets the lane aside until a time.
 func (c *core) wait(l *lane, until time.Time) {
-	l.State, l.InFlight, l.WakeAt = laneIdle, 0, until
+	l.State, l.InFlight, l.WakeAt = lanes.Idle, 0, until
 	if c.ended || l.Withdrawing() || l.Rows[0].Skippable() || l.OnHold() && l.Rows[0].Skip == nil {
 		c.release(l)
 		return
 	}
-	l.State = laneWaiting
-	c.waiting.add(l)
-}
-
-// dequeue takes a waiting lane out of its queue.
-func (c *core) dequeue(l *lane) {
-	switch l.State {
-	case laneReady:
-		is := func(other *lane) bool { return other == l }
-		_ = l.Receiver.remove(is) || c.urgent.remove(is) || c.large.remove(is)
-		if l.Locked {
-			t := c.lockedLanes[l.Name.Outbox]
-			_ = t.ready.remove(is) || t.urgent.remove(is)
-			l.Locked = false
-		}
-	case laneWaiting:
-		c.waiting.remove(l)
-	case laneHeld:
-		l.Unhold()
-	default:
-		return // it comes back by itself
-	}
-
-	l.State = laneIdle
+	c.lanes.Wait(l)
 }
 
 // tick queues the lanes and outcomes that are due.
@@ -242,7 +213,7 @@ func (c *core) tick(now time.Time) {
 	for o, ok := c.outcomes.Due(now); ok; o, ok = c.outcomes.Due(now) {
 		c.requeueOutcome(o)
 	}
-	for l := c.waiting.due(now); l != nil; l = c.waiting.due(now) {
+	for l := c.lanes.Due(now); l != nil; l = c.lanes.Due(now) {
 		c.release(l)
 	}
 }
@@ -255,24 +226,18 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 		}
 	}
 
-	if due, some := c.waiting.next(); some {
+	if due, some := c.lanes.NextDue(); some {
 		sooner(due)
 	}
 	if due, some := c.outcomes.NextDue(); some {
 		sooner(due)
 	}
-	if c.frozen || c.ended || c.tooManyUnwritten() || c.freeRequests() <= 0 {
+	if c.frozen || c.ended || c.tooManyUnwritten() || c.lanes.FreeRequests() <= 0 {
 		return at, ok
 	}
 
-	for _, recv := range c.receivers {
-		switch open := recv.Breaker.Open(); {
-		case recv.waiting() == 0:
-		case open && recv.Breaker.Probes() == 0:
-			sooner(later(recv.Breaker.NextProbe(), c.notBefore))
-		case !open && !c.notBefore.IsZero():
-			sooner(c.notBefore)
-		}
+	if next, some := c.lanes.NextClaim(c.notBefore); some {
+		sooner(next)
 	}
 
 	return at, ok
@@ -296,16 +261,10 @@ func (c *core) tooManyUnwritten() bool {
 	return c.outcomes.Piled() > max(1, c.cfg.BufferRows/2)
 }
 
-// freeRequests is how many requests may begin. It exceeds the number of senders, so that a
-// sender that finishes finds its next request already claimed.
-func (c *core) freeRequests() int {
-	return c.cfg.MaxConcurrentGroups + c.cfg.claimAhead() - c.requests.len()
-}
-
 // heldIDs returns the ids of an outbox that are in lanes or have an unwritten outcome.
 func (c *core) heldIDs(outbox string) []string {
 	var ids []string
-	for _, l := range c.lanes {
+	for _, l := range c.lanes.Live() {
 		if l.Name.Outbox != outbox {
 			continue
 		}

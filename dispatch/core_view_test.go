@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -25,13 +26,33 @@ const (
 	maxRowLockWait   = pending.MaxRowLockWait
 )
 
+// The states of a lane.
+type laneState = lanes.State
+
+const (
+	laneIdle     = lanes.Idle
+	laneReady    = lanes.Ready
+	laneClaiming = lanes.Claiming
+	laneSending  = lanes.Sending
+	laneWriting  = lanes.Writing
+	laneWaiting  = lanes.Waiting
+	laneHeld     = lanes.Held
+	stateSpilled = lanes.Spilled
+)
+
+// The waits for a row that is not yet visible.
+const (
+	minVisibilityWait = lanes.MinVisibilityWait
+	maxVisibilityWait = lanes.MaxVisibilityWait
+)
+
 // Tests read the parts of the core through this file, so that a part can move without a
 // change of a test.
 
 // live returns the live lanes, endpoints the receivers, shrinkingLanes the lanes that evict
 // their rows once those are spilled.
-func (c *core) live() map[LaneName]*lane       { return c.lanes }
-func (c *core) endpoints() []*receiver         { return c.receivers }
+func (c *core) live() map[LaneName]*lane       { return c.lanes.Live() }
+func (c *core) endpoints() []*receiver         { return c.lanes.Receivers() }
 func (c *core) shrinkingLanes() map[*lane]bool { return c.shrinking }
 func (c *core) isShrinking(l *lane) bool       { return c.shrinking[l] }
 
@@ -42,36 +63,28 @@ func (c *core) enableSpill() { c.spillEnabled = true }
 func (c *core) hasLeft(ref store.Ref) bool { return c.leftSinceWatch[ref] }
 
 // heldRows is the number of rows that the core counts.
-func (c *core) heldRows() int { return c.memory.total() }
+func (c *core) heldRows() int { return c.lanes.Memory.Total() }
 
 // heldBytes is the payload that the core counts.
-func (c *core) heldBytes() int64 { return c.memory.bytes }
+func (c *core) heldBytes() int64 { return c.lanes.Memory.Bytes() }
 
 // largeInFlight is the payload of large requests in flight that the core counts.
-func (c *core) largeInFlight() int64 { return c.memory.largeBytes }
+func (c *core) largeInFlight() int64 { return c.lanes.Memory.LargeBytes() }
 
 // inFlightCounts are the counts of claims, requests, and requests with replayed rows.
 func (c *core) inFlightCounts() (claiming, sending, replaying int) {
-	return c.requests.claiming, c.requests.sending, c.requests.replaying
+	return c.lanes.Requests.Counts()
 }
 
 // unsent returns the claimed requests that no sender has.
-func (c *core) unsent() []*request { return c.requests.toSend.items }
+func (c *core) unsent() []*request { return c.lanes.Requests.Unsent() }
 
 // timedLanes returns the lanes that wait for a time.
-func (c *core) timedLanes() []*lane { return c.waiting.lanes }
+func (c *core) timedLanes() []*lane { return c.lanes.Timed() }
 
 // queuedLanes returns the lanes in the ready queues, receivers' and locked tables' queues
 // included.
-func (c *core) queuedLanes() (lanes []*lane) {
-	for _, recv := range c.receivers {
-		lanes = slices.Concat(lanes, recv.ready.items, recv.readyReplay.items, recv.tried.items)
-	}
-	for _, t := range c.lockedLanes {
-		lanes = slices.Concat(lanes, t.ready.items, t.urgent.items)
-	}
-	return slices.Concat(lanes, c.urgent.items, c.large.items)
-}
+func (c *core) queuedLanes() []*lane { return c.lanes.Queued() }
 
 // isOpen reports whether the receiver's breaker is open.
 func isOpen(r *receiver) bool { return r.Breaker.Open() }
@@ -83,13 +96,8 @@ func nextProbeAt(r *receiver) time.Time { return r.Breaker.NextProbe() }
 func isProbe(r *request) bool { return r.Probe != breaker.None }
 
 // readyLanes and readyReplayLanes return the lanes in the receiver's queues.
-func readyLanes(r *receiver) []*lane       { return r.ready.items }
-func readyReplayLanes(r *receiver) []*lane { return r.readyReplay.items }
-
-// setAccepted sets the start of the latest request with an accepted row.
-func setAccepted(r *receiver, t time.Time) {
-	r.Breaker.Answered(&breaker.Answer{Started: t, Accepted: true}, t)
-}
+func readyLanes(r *receiver) []*lane       { return r.Untried() }
+func readyReplayLanes(r *receiver) []*lane { return r.ReadyReplays() }
 
 // forceOpen opens the receiver's breaker.
 func forceOpen(r *receiver) {
@@ -139,12 +147,7 @@ func (c *core) nextLockedTable() (outbox string, due time.Time, ok bool) {
 func (c *core) deferTable(outbox string, due time.Time) { c.outcomes.DeferTable(outbox, due) }
 
 // lockedOutboxes returns the outboxes whose table is locked.
-func (c *core) lockedOutboxes() (outboxes []string) {
-	for outbox := range c.lockedLanes {
-		outboxes = append(outboxes, outbox)
-	}
-	return outboxes
-}
+func (c *core) lockedOutboxes() (outboxes []string) { return c.lanes.LockedTables() }
 
 // tableDue returns when the store is asked about the next locked table; false if the table
 // is not locked.
@@ -167,14 +170,14 @@ func (c *core) beingSpilled() int   { return len(c.spills.writing) }
 type spillCounts struct{ spilled, direct, unspillable, reloaded, detached int }
 
 func (c *core) spillCounts() spillCounts {
-	return spillCounts{c.copies.rows, c.spills.direct, c.spills.refused, c.memory.rows[reloaded], c.memory.rows[detached]}
+	return spillCounts{c.copies.rows, c.spills.direct, c.spills.refused, c.lanes.Memory.Rows(lanes.Reloaded), c.lanes.Memory.Rows(lanes.Detached)}
 }
 
-func isSpilled(rw *row) bool     { return rw.Copy == copyStored }
-func isSpilling(rw *row) bool    { return rw.Copy == copyWriting }
-func isUnspillable(rw *row) bool { return rw.Copy == copyRefused }
-func isReloaded(rw *row) bool    { return rw.Account == reloaded }
-func isDetached(rw *row) bool    { return rw.Account == detached }
+func isSpilled(rw *row) bool     { return rw.Copy == lanes.CopyStored }
+func isSpilling(rw *row) bool    { return rw.Copy == lanes.CopyWriting }
+func isUnspillable(rw *row) bool { return rw.Copy == lanes.CopyRefused }
+func isReloaded(rw *row) bool    { return rw.Account == lanes.Reloaded }
+func isDetached(rw *row) bool    { return rw.Account == lanes.Detached }
 func isUnclaiming(rw *row) bool  { return rw.Unclaiming }
 
 // isSettling reports whether the outcome or the delete of a spilled row is in flight.
@@ -182,7 +185,7 @@ func (c *core) isSettling(ref store.SpilledRef) bool { return c.copies.settling[
 func (c *core) settlingCount() int                   { return len(c.copies.settling) }
 
 // reloadWaiting returns the lanes that wait to be reloaded.
-func (c *core) reloadWaiting() []*lane { return c.reloadQueue.items }
+func (c *core) reloadWaiting() []*lane { return c.reloadQueue.Items() }
 
 // isSpilledLane reports whether the lane of a row is known as spilled, or is being
 // reloaded as one.
@@ -241,3 +244,13 @@ func (c *core) jobCount() (n int) {
 
 // heldLaneCount is the number of keys whose rows in flight a replay waits for.
 func (c *core) heldLaneCount() int { return c.holds.Len() }
+
+// The lanes, their names and requests.
+func (c *core) laneOf(name LaneName) *lane         { return c.lanes.Get(name) }
+func (c *core) allLanes() iter.Seq[*lane]          { return c.lanes.All() }
+func (c *core) lanesByAge() []*lane                { return c.lanes.ByAge() }
+func (c *core) laneNameOf(it *store.Item) LaneName { return c.lanes.NameOf(it) }
+func (c *core) freeRequests() int                  { return c.lanes.FreeRequests() }
+func (c *core) replayRequestRoom() int             { return c.lanes.ReplayRequestRoom() }
+func (c *core) requestShare() int64                { return c.lanes.Memory.RequestShare() }
+func (c *core) nextRequest(now time.Time) *request { return c.lanes.NextRequest(now) }

@@ -295,7 +295,7 @@ func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 	d.mu.Lock()
 	d.core.answered(req, res, now)
 	d.dispatchRequests(now)
-	stalled, ping := d.core.newlyStalled, d.core.toPing.len() > 0
+	stalled, ping := d.core.newlyStalled, d.core.toPing.Len() > 0
 	d.core.newlyStalled = nil
 	d.mu.Unlock()
 	if ping {
@@ -327,7 +327,7 @@ func (d *Dispatcher) notifyBreakers() {
 // dispatchRequests passes claimed requests to the senders. It never blocks, because toSend
 // has room for all requests that may be in flight. The caller holds the lock.
 func (d *Dispatcher) dispatchRequests(now time.Time) {
-	for req := d.core.nextRequest(now); req != nil; req = d.core.nextRequest(now) {
+	for req := d.core.lanes.NextRequest(now); req != nil; req = d.core.lanes.NextRequest(now) {
 		d.toSend <- req
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 )
 
 // spillExcess starts to evict rows until half the buffer is free. It takes lanes in this
@@ -25,13 +27,13 @@ func (c *core) spillExcess(others bool) {
 	}
 	heads := c.cfg.BufferRows / 4 // rows that waiting lanes may keep
 
-	keeps := c.waitingKeepRows()
+	keeps := c.lanes.WaitingKeepRows()
 	for _, l := range c.spillCandidates(others) {
 		if excess <= 0 {
 			return
 		}
 		keep := 0
-		if l.State != laneHeld && l.IsWaiting() && heads >= keeps {
+		if l.State != lanes.Held && l.IsWaiting() && heads >= keeps {
 			keep = keeps
 			heads -= keep
 		}
@@ -40,7 +42,7 @@ func (c *core) spillExcess(others bool) {
 }
 
 // bufferedRows is the number of rows that count against the buffer.
-func (c *core) bufferedRows() int { return c.memory.used(buffered) }
+func (c *core) bufferedRows() int { return c.lanes.Memory.Used(lanes.Buffered) }
 
 // spillForLog spills the rows that keep the checkpoint from advancing: rows of lanes that
 // do not move, or of all lanes, and rows with a deferred outcome. The rows stay in memory
@@ -56,28 +58,18 @@ func (c *core) spillForLog(all bool) {
 		}
 	}
 
-	for _, l := range c.lanesByAge() {
-		if all || l.State == laneHeld || l.IsWaiting() {
+	for _, l := range c.lanes.ByAge() {
+		if all || l.State == lanes.Held || l.IsWaiting() {
 			c.spillRows(l)
 		}
 	}
-}
-
-// lanesByAge returns the lanes in order of creation.
-func (c *core) lanesByAge() []*lane {
-	lanes := make([]*lane, 0, len(c.lanes))
-	for _, l := range c.lanes {
-		lanes = append(lanes, l)
-	}
-	slices.SortFunc(lanes, func(a, b *lane) int { return cmp.Compare(a.CreatedOrder, b.CreatedOrder) })
-	return lanes
 }
 
 // spillCandidates returns the lanes that may leave memory, the best first.
 func (c *core) spillCandidates(others bool) []*lane {
 	rank := func(l *lane) int {
 		switch {
-		case l.State == laneHeld, l.State == laneWaiting && l.Failures > 1 && !l.Receiver.Breaker.Open(), l.Locked, l.WaitsForRefused():
+		case l.State == lanes.Held, l.State == lanes.Waiting && l.Failures > 1 && !l.Receiver.Breaker.Open(), l.Locked, l.WaitsForRefused():
 			return 0
 		case l.IsWaiting():
 			return 1
@@ -87,25 +79,25 @@ func (c *core) spillCandidates(others bool) []*lane {
 		return 3
 	}
 
-	var lanes []*lane
+	var found []*lane
 	ranks := map[*lane]int{}
-	for _, l := range c.lanes {
-		if c.shrinking[l] || l.Reloading || len(l.Rows) == 0 || l.AllReloaded() || l.Rows[len(l.Rows)-1].Copy == copyRefused {
+	for _, l := range c.lanes.Live() {
+		if c.shrinking[l] || l.Reloading || len(l.Rows) == 0 || l.AllReloaded() || l.Rows[len(l.Rows)-1].Copy == lanes.CopyRefused {
 			continue
 		}
 		if r := rank(l); others || r == 0 {
-			lanes, ranks[l] = append(lanes, l), r
+			found, ranks[l] = append(found, l), r
 		}
 	}
 
-	slices.SortFunc(lanes, func(a, b *lane) int {
+	slices.SortFunc(found, func(a, b *lane) int {
 		by := len(b.Rows) - len(a.Rows)
 		if ranks[a] == 3 {
 			by = cmp.Compare(a.Rows[0].Seq, b.Rows[0].Seq)
 		}
 		return cmp.Or(ranks[a]-ranks[b], by, cmp.Compare(a.CreatedOrder, b.CreatedOrder))
 	})
-	return lanes
+	return found
 }
 
 // shrink spills a lane and evicts all but keep rows, or all but the pinned rows if they are
@@ -118,13 +110,13 @@ func (c *core) shrink(l *lane, keep int) int {
 	l.KeepRows, l.HasSpilled = keep, l.Name.RowID == ""
 	c.shrinking[l] = true
 	n := before - len(l.Rows) + l.LeavingRows()
-	if len(l.Rows) == 0 && l.State != laneHeld {
-		c.dequeue(l)
+	if len(l.Rows) == 0 && l.State != lanes.Held {
+		c.lanes.Dequeue(l)
 	}
 	if !l.SpillingInMemory() {
 		c.evictSpilled(l)
 	}
-	if c.lanes[l.Name] == l {
+	if c.lanes.Get(l.Name) == l {
 		c.wake(l)
 	}
 	return n
@@ -148,7 +140,7 @@ func (c *core) dropRequeued(l *lane) {
 // unclaimRows gives back the claims of a lane that does not move, except for the rows it
 // keeps. The lane claims no row until the head's claim is given back.
 func (c *core) unclaimRows(l *lane, keep int) {
-	if l.State != laneHeld && !l.IsWaiting() {
+	if l.State != lanes.Held && !l.IsWaiting() {
 		return
 	}
 	for i, rw := range l.Rows {
@@ -157,8 +149,8 @@ func (c *core) unclaimRows(l *lane, keep int) {
 			c.unclaim(rw)
 		}
 	}
-	if len(l.Rows) > 0 && l.Rows[0].Unclaiming && l.State != laneHeld {
-		c.dequeue(l)
+	if len(l.Rows) > 0 && l.Rows[0].Unclaiming && l.State != lanes.Held {
+		c.lanes.Dequeue(l)
 	}
 }
 
@@ -168,7 +160,7 @@ func (c *core) unclaimed(rw *row, now time.Time) {
 		return
 	}
 	rw.Unclaiming = false
-	l := c.lanes[c.laneNameOf(&rw.Item)]
+	l := c.lanes.Get(c.lanes.NameOf(&rw.Item))
 	if l == nil {
 		return
 	}
@@ -177,44 +169,12 @@ func (c *core) unclaimed(rw *row, now time.Time) {
 	}
 
 	switch {
-	case c.lanes[l.Name] != l || l.State != laneIdle:
+	case c.lanes.Get(l.Name) != l || l.State != lanes.Idle:
 	case len(l.Rows) > 0 && !l.OnHold() && l.WakeAt.After(now) && !l.Rows[0].Unclaiming:
 		c.wait(l, l.WakeAt)
 	default:
 		c.wake(l)
 	}
-}
-
-// Pinned reports whether a row that is not in flight must stay in memory.
-func (rw *row) Pinned() bool {
-	return rw.Unclaiming || !rw.Claimed.IsZero() || rw.Skip != nil || rw.RequeuedInFlight || rw.Requeued && rw.Seq != 0
-}
-
-// PinnedRows is how many leading rows stay in memory while the lane shrinks.
-func (l *lane) PinnedRows() int {
-	for i, rw := range slices.Backward(l.Rows) {
-		if i < max(l.KeepRows, l.InFlight) || rw.Pinned() || rw.Copy != copyStored && rw.Copy != copyWriting {
-			return i + 1
-		}
-	}
-	return 0
-}
-
-// SpillingInMemory reports whether rows in memory are being spilled. Rows spilled behind
-// them do not count, because such rows may keep coming.
-func (l *lane) SpillingInMemory() bool {
-	return slices.ContainsFunc(l.Rows, func(rw *row) bool { return rw.Copy == copyWriting })
-}
-
-// LeavingRows is how many rows leave memory while the lane shrinks.
-func (l *lane) LeavingRows() int {
-	n := len(l.Rows) - l.PinnedRows()
-	for _, rw := range l.Rows[min(l.KeepRows, len(l.Rows)):] {
-		if rw.Unclaiming {
-			n++
-		}
-	}
-	return min(n, len(l.Rows))
 }
 
 // evictSpilled evicts the spilled rows of a shrinking lane.
@@ -240,8 +200,8 @@ func (c *core) evictSpilled(l *lane) {
 	case n > 0:
 	case l.Spilling == 0 && len(l.UnspillableTail) == 0:
 		c.evictLane(l)
-	case l.State == laneReady:
-		c.dequeue(l)
+	case l.State == lanes.Ready:
+		c.lanes.Dequeue(l)
 	}
 }
 

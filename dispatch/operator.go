@@ -8,19 +8,15 @@ import (
 	"slices"
 	"time"
 
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// LaneName identifies a lane.
-type LaneName struct {
-	store.LaneKey
-
-	// RowID identifies the lane of a single row, if ungrouped rows have a lane each.
-	RowID string
-
-	// Job is the replay that owns the lane; "" for a live lane.
-	Job string
-}
+// LaneName identifies a lane: its outbox, kind and group, and
+//
+//   - RowID, the lane of a single row, if ungrouped rows have a lane each
+//   - Job, the replay that owns the lane; "" for a live lane
+type LaneName = lanes.Name
 
 // LaneInfo is a snapshot of a lane.
 type LaneInfo struct {
@@ -96,7 +92,7 @@ var (
 func (d *Dispatcher) Lanes(f LaneFilter, limit int) (lanes []LaneInfo, total int) {
 	d.mu.Lock()
 	unwritten := d.core.unwrittenLanes()
-	for l := range d.core.allLanes() {
+	for l := range d.core.lanes.All() {
 		more := unwritten[l.Name]
 		delete(unwritten, l.Name)
 		if !f.matches(l.Name) || f.State != "" && f.State != l.StateName() ||
@@ -148,7 +144,7 @@ func (f *LaneFilter) matches(name LaneName) bool {
 func (d *Dispatcher) RetryNow(lane LaneName) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.core.retryNow(d.core.laneOf(lane))
+	err := d.core.retryNow(d.core.lanes.Get(lane))
 	notify(d.toClaim)
 	return err
 }
@@ -166,7 +162,7 @@ func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) err
 		return errReplayLane
 	}
 	d.mu.Lock()
-	l := d.core.lanes[lane]
+	l := d.core.lanes.Get(lane)
 	if l != nil && l.Blocked != nil {
 		d.mu.Unlock()
 		return d.skipBlocked(ctx, lane)
@@ -194,7 +190,7 @@ func (d *Dispatcher) skipBlocked(ctx context.Context, lane LaneName) error {
 	d.operatorMu.Lock()
 	defer d.operatorMu.Unlock()
 	return d.release(ctx, lane.LaneKey, store.Blocked, func(now time.Time) {
-		if l := d.core.lanes[lane]; l != nil && l.Blocked != nil {
+		if l := d.core.lanes.Get(lane); l != nil && l.Blocked != nil {
 			d.core.unblock(l, now)
 		}
 	})
@@ -231,7 +227,7 @@ func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
 	d.operatorMu.Lock()
 	defer d.operatorMu.Unlock()
 	d.mu.Lock()
-	l := d.core.lanes[lane]
+	l := d.core.lanes.Get(lane)
 	paused := l != nil && l.Paused != nil
 	d.mu.Unlock()
 
@@ -243,7 +239,7 @@ func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
 	}
 
 	return d.release(ctx, lane.LaneKey, store.Paused, func(now time.Time) {
-		if l := d.core.lanes[lane]; l != nil {
+		if l := d.core.lanes.Get(lane); l != nil {
 			d.core.resume(l, now)
 		}
 	})

@@ -5,28 +5,9 @@ import (
 	"strings"
 	"time"
 
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
-
-// skipRequest is an operator's request to pass over a row.
-type skipRequest struct {
-	reason  string
-	at      time.Time
-	writing bool       // FAILED is being written
-	done    chan error // buffer of one
-}
-
-// report reports that the row has left its lane. It does nothing on a nil skipRequest.
-func (s *skipRequest) report() {
-	if s == nil {
-		return
-	}
-	if s.writing {
-		s.done <- nil
-	} else {
-		s.done <- errDelivered
-	}
-}
 
 // skip passes over the head of a lane: the row becomes FAILED once it is visible and in no
 // request. The result is sent to done.
@@ -38,20 +19,22 @@ func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, e
 		l.HeadRequested = true
 		c.queueReload(l)
 		return nil, errSpilled
-	case l.State == laneWriting || l.Rows[0].Skip != nil:
+	case l.State == lanes.Writing || l.Rows[0].Skip != nil:
 		return nil, errWriting
 	}
 
-	s := &skipRequest{reason: reason, at: now, done: make(chan error, 1)}
-	l.Rows[0].Skip = s
-	c.dequeue(l)
+	result := make(chan error, 1)
+	l.Rows[0].Skip = &lanes.Skip{Reason: reason, At: now, Done: func(skipped bool) {
+		if skipped {
+			result <- nil
+		} else {
+			result <- errDelivered
+		}
+	}}
+	c.lanes.Dequeue(l)
 	c.wake(l)
-	return s.done, nil
+	return result, nil
 }
-
-// Skippable reports whether a row to skip may be settled. A row that no claim has found may
-// not be visible yet, and the store would report it as gone.
-func (rw *row) Skippable() bool { return rw.Skip != nil && (rw.Seen || rw.Txn == 0) }
 
 // skipHead settles a head that is to be skipped, or has it claimed first. It reports
 // whether it did either.
@@ -61,11 +44,11 @@ func (c *core) skipHead(l *lane) bool {
 	}
 	rw := l.Rows[0]
 	if !rw.Skippable() {
-		c.queueUrgent(l)
+		c.lanes.QueueUrgent(l)
 		return true
 	}
-	rw.Skip.writing, l.WakeAt = true, time.Time{}
-	c.settle(rw, store.Outcome{Status: store.Failed, Error: rw.Skip.reason}, l, rw.Skip.at)
+	rw.Skip.Writing, l.WakeAt = true, time.Time{}
+	c.settle(rw, store.Outcome{Status: store.Failed, Error: rw.Skip.Reason}, l, rw.Skip.At)
 	return true
 }
 
@@ -73,7 +56,7 @@ func (c *core) skipHead(l *lane) bool {
 func (c *core) pause(name LaneName, h store.Hold) {
 	for _, l := range append(c.replayLanesOf(name), c.lane(name)) {
 		l.Paused = &h
-		c.dequeue(l)
+		c.lanes.Dequeue(l)
 		c.wake(l)
 	}
 	c.jobs.Notify()
@@ -90,7 +73,7 @@ func (c *core) resume(l *lane, now time.Time) {
 
 // releaseLane lets a lane go on if nothing holds it.
 func (c *core) releaseLane(l *lane, now time.Time) {
-	if l.State != laneHeld || l.OnHold() {
+	if l.State != lanes.Held || l.OnHold() {
 		return
 	}
 	l.Unhold()
@@ -126,19 +109,6 @@ func (c *core) releaseFixed(refs []store.Ref, now time.Time) {
 	}
 }
 
-// ResetFailed clears the failures of a row.
-func (rw *row) ResetFailed() {
-	rw.RequeuedInFlight, rw.Claimed, rw.RetryCount = false, time.Time{}, 0
-	if rw.Ticket == nil { // it has no position in the log any more
-		rw.Requeued, rw.Seq = true, 0
-	}
-	rw.FirstFailed, rw.LastFailed, rw.LastRefused = time.Time{}, time.Time{}, time.Time{}
-	if s := rw.Skip; s != nil {
-		rw.Skip = nil
-		s.report()
-	}
-}
-
 // unblock releases a blocked lane.
 func (c *core) unblock(l *lane, now time.Time) {
 	delete(c.blockedLanes, store.Ref{Outbox: l.Name.Outbox, ID: l.Blocked.ID})
@@ -169,7 +139,7 @@ func (c *core) restore(holds []store.Hold) {
 func (c *core) requeue(items []store.Item) {
 	in := map[*lane]map[string]bool{}
 	items = slices.DeleteFunc(items, func(it store.Item) bool {
-		l := c.lanes[c.laneNameOf(&it)]
+		l := c.lanes.Get(c.lanes.NameOf(&it))
 		if l == nil {
 			return false
 		}
@@ -234,13 +204,13 @@ func (c *core) retryNow(l *lane) error {
 	switch {
 	case l == nil:
 		return ErrNoLane
-	case l.State == laneHeld:
+	case l.State == lanes.Held:
 		return errOnHold
 	case len(l.Rows) == 0:
 		return errSpilled
-	case l.State == laneWaiting, l.State == laneReady && l.Receiver.Breaker.Open():
-		c.dequeue(l)
-		c.queueUrgent(l)
+	case l.State == lanes.Waiting, l.State == lanes.Ready && l.Receiver.Breaker.Open():
+		c.lanes.Dequeue(l)
+		c.lanes.QueueUrgent(l)
 	}
 	return nil
 }
@@ -257,9 +227,9 @@ func (c *core) laneInfo(l *lane) LaneInfo {
 	}
 
 	switch {
-	case l.State == laneWaiting:
+	case l.State == lanes.Waiting:
 		in.NextAttempt = l.WakeAt
-	case l.State == laneReady && l.Receiver.Breaker.Open():
+	case l.State == lanes.Ready && l.Receiver.Breaker.Open():
 		in.NextAttempt = l.Receiver.Breaker.NextProbe()
 	}
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
@@ -33,23 +34,23 @@ type ping struct {
 
 // requestPing queues a ping after the refusal of a lane's head, if it can be proof for the
 // head's next attempt.
-func (c *core) requestPing(l *lane, f *failure, now time.Time) {
+func (c *core) requestPing(l *lane, f *lanes.Failure, now time.Time) {
 	b := &l.Receiver.Breaker
 	switch {
 	case !c.canPing || c.ended || c.cfg.Compat != CompatNone:
-	case !f.single || f.Class != sink.Refused || !f.isRefusal():
+	case !f.Single || f.Class != sink.Refused || !f.IsRefusal():
 	case b.PingDue(now) && c.waitingLanes(l.Receiver) == 1:
 		b.BeginPing()
-		c.toPing.push(&ping{kind: l.Name.Kind, to: l.Receiver, after: now})
+		c.toPing.Push(&ping{kind: l.Name.Kind, to: l.Receiver, after: now})
 	}
 }
 
 // nextPing returns a ping to send; nil if there is none. The caller reports it to pinged.
 func (c *core) nextPing() *ping {
-	if c.ended || c.toPing.len() == 0 {
+	if c.ended || c.toPing.Len() == 0 {
 		return nil
 	}
-	return c.toPing.pop()
+	return c.toPing.Pop()
 }
 
 // pinged handles the answer to a ping that began at a time. ok is false if the kind has no

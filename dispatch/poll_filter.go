@@ -3,6 +3,7 @@ package dispatch
 import (
 	"slices"
 
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -42,49 +43,23 @@ func (d *Dispatcher) Unload(outbox string) {
 	}
 }
 
-// IsWaiting reports whether the lane waits for a time, an open breaker, a locked table or a
-// table that refuses the outcome of its head.
-func (l *lane) IsWaiting() bool {
-	return l.State == laneWaiting || l.State == laneReady && (l.Receiver.Breaker.Open() || l.Locked) || l.WaitsForRefused()
-}
-
-// WaitsForRefused reports whether the lane waits for an outcome that the table refuses.
-func (l *lane) WaitsForRefused() bool { return l.State == laneWriting && l.Refusal != "" }
-
-// waitingKeepRows is how many rows a waiting lane keeps: one request's worth, but all
-// waiting lanes together at most half the buffer.
-func (c *core) waitingKeepRows() int {
-	n := 1
-	for _, l := range c.lanes {
-		if l.IsWaiting() {
-			n++
-		}
-	}
-	return max(1, min(c.cfg.APIBatchSize, c.cfg.BufferRows/2/n))
-}
-
-func (c *core) excludedLanes(outbox string) (lanes []store.LaneKey) {
-	keeps, room := c.waitingKeepRows(), max(c.cfg.BufferRows-c.memory.used(buffered)-c.memory.used(reloaded)-c.memory.used(detached), c.cfg.APIBatchSize)
-	for _, l := range c.lanes {
+func (c *core) excludedLanes(outbox string) (keys []store.LaneKey) {
+	keeps, m := c.lanes.WaitingKeepRows(), &c.lanes.Memory
+	room := max(c.cfg.BufferRows-m.Used(lanes.Buffered)-m.Used(lanes.Reloaded)-m.Used(lanes.Detached), c.cfg.APIBatchSize)
+	for _, l := range c.lanes.Live() {
 		switch {
-		case l.Name.Outbox != outbox || c.isRowLane(l):
+		case l.Name.Outbox != outbox || c.lanes.IsRowLane(l):
 		case l.OnHold(), l.HasSpilled, l.IsWaiting() && len(l.Rows) >= keeps, len(l.Rows) > room:
-			lanes = append(lanes, l.Name.LaneKey)
+			keys = append(keys, l.Name.LaneKey)
 		}
 	}
 
 	for o := range c.outcomes.All() { // rows given back go in front of rows still to be read
 		if o.Outbox == outbox && o.Of.Lane == nil && o.Status == store.Pending {
-			lanes = append(lanes, o.Of.Row.Lane())
+			keys = append(keys, o.Of.Row.Lane())
 		}
 	}
-	return lanes
-}
-
-// isRowLane reports whether the lane belongs to a row without a group and other such rows
-// have their own lanes. The lane key cannot tell them apart.
-func (c *core) isRowLane(l *lane) bool {
-	return l.Name.RowID != "" || !l.Name.Group.Valid && c.cfg.Ungrouped == Parallel
+	return keys
 }
 
 // unload evicts rows as Unload says and reports whether there were any.
@@ -93,10 +68,10 @@ func (c *core) unload(outbox string) (some bool) {
 		return false
 	}
 
-	keeps := c.waitingKeepRows()
-	for _, l := range c.lanes {
-		held := l.State == laneHeld
-		if l.Name.Outbox != outbox || l.HasSpilled || c.isRowLane(l) || !held && !l.IsWaiting() {
+	keeps := c.lanes.WaitingKeepRows()
+	for _, l := range c.lanes.Live() {
+		held := l.State == lanes.Held
+		if l.Name.Outbox != outbox || l.HasSpilled || c.lanes.IsRowLane(l) || !held && !l.IsWaiting() {
 			continue
 		}
 		keep := keeps
@@ -104,7 +79,7 @@ func (c *core) unload(outbox string) (some bool) {
 			keep = 0
 		}
 		for i, rw := range slices.Backward(l.Rows) {
-			if rw.Skip != nil || rw.Copy == copyStored || rw.Copy == copyWriting {
+			if rw.Skip != nil || rw.Copy == lanes.CopyStored || rw.Copy == lanes.CopyWriting {
 				keep = max(keep, i+1)
 				break
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -38,14 +39,6 @@ func (c *core) recordRefusal(o *outcome, now time.Time) {
 	c.spillUnwritten(o)
 }
 
-// SetRefusal records that the table refuses the claim or the outcome of the lane's head.
-func (l *lane) SetRefusal(reason string, now time.Time) {
-	if l.Refusal == "" {
-		l.RefusedSince = now
-	}
-	l.Refusal = reason
-}
-
 // spillUnwritten spills the row of a deferred outcome, so that the checkpoint can pass it.
 // It leaves out two kinds of rows:
 //
@@ -54,11 +47,11 @@ func (l *lane) SetRefusal(reason string, now time.Time) {
 func (c *core) spillUnwritten(o *outcome) {
 	rw := o.Of.Row
 	switch {
-	case o.Of.Lane == nil && o.Status == store.Pending, rw.Copy == copyWriting:
-	case rw.Copy == copyStored && o.Of.Lane == nil:
+	case o.Of.Lane == nil && o.Status == store.Pending, rw.Copy == lanes.CopyWriting:
+	case rw.Copy == lanes.CopyStored && o.Of.Lane == nil:
 		c.detachRow(rw)
-	case rw.Copy != noCopy || rw.Seq == 0 || c.ended || !c.spillEnabled:
-		c.dropPayload(rw)
+	case rw.Copy != lanes.NoCopy || rw.Seq == 0 || c.ended || !c.spillEnabled:
+		c.lanes.Memory.DropPayload(rw)
 	default:
 		if o.Status.Settled() {
 			c.copies.settle(rw) // never reload it
@@ -67,15 +60,15 @@ func (c *core) spillUnwritten(o *outcome) {
 			c.queueSpill(o.Of.Lane, rw, true)
 			return
 		}
-		c.setCopy(rw, copyWriting)
+		c.setCopy(rw, lanes.CopyWriting)
 		c.spills.add(pendingSpill{Row: rw, Copied: true})
 	}
 }
 
 // detachRow removes from the buffer a spilled row with a deferred outcome and no lane.
 func (c *core) detachRow(rw *row) {
-	c.dropPayload(rw)
-	c.memory.move(rw, detached)
+	c.lanes.Memory.DropPayload(rw)
+	c.lanes.Memory.Move(rw, lanes.Detached)
 }
 
 // requeueOutcome queues a deferred outcome again. Its row may have been spilled since.
@@ -112,8 +105,8 @@ func (c *core) refusedRows() (rows []Refusal) {
 	for o := range c.eachRefusedOutcome() {
 		rows = append(rows, Refusal{o.Ref, o.Refusal, o.Since})
 	}
-	for _, l := range c.lanes {
-		if l.Refusal != "" && l.State != laneWriting && len(l.Rows) > 0 {
+	for _, l := range c.lanes.Live() {
+		if l.Refusal != "" && l.State != lanes.Writing && len(l.Rows) > 0 {
 			rows = append(rows, Refusal{l.Rows[0].Ref, l.Refusal, l.RefusedSince})
 		}
 	}
@@ -126,17 +119,17 @@ func (c *core) refusedRows() (rows []Refusal) {
 // unwrittenLanes describes the lanes of delivered rows whose COMPLETED the table refuses.
 // Such a lane may have gone on, or have no rows left.
 func (c *core) unwrittenLanes() map[LaneName]*LaneInfo {
-	lanes := map[LaneName]*LaneInfo{}
+	found := map[LaneName]*LaneInfo{}
 	first := map[LaneName]time.Time{}
 	for o := range c.eachRefusedOutcome() {
 		if o.Of.Lane != nil || o.Status != store.Completed {
 			continue
 		}
-		name := c.laneNameOf(&o.Of.Row.Item)
-		in := lanes[name]
+		name := c.lanes.NameOf(&o.Of.Row.Item)
+		in := found[name]
 		if in == nil {
-			in = &LaneInfo{LaneKey: name.LaneKey, RowID: name.RowID, State: laneWriting.String()}
-			lanes[name] = in
+			in = &LaneInfo{LaneKey: name.LaneKey, RowID: name.RowID, State: lanes.Writing.String()}
+			found[name] = in
 		}
 		in.Unwritten++
 		if since, there := first[name]; !there || o.Since.Before(since) {
@@ -145,7 +138,7 @@ func (c *core) unwrittenLanes() map[LaneName]*LaneInfo {
 		}
 	}
 
-	return lanes
+	return found
 }
 
 // eachRefusedOutcome iterates over the outcomes that the store has refused.

@@ -2,10 +2,10 @@ package dispatch
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -34,14 +34,14 @@ func (c *core) reloadReceiver(r *laneReload) *receiver {
 	if r.lane != nil {
 		return r.lane.Receiver
 	}
-	return c.receiver(r.spilled.kind)
+	return c.lanes.Receiver(r.spilled.kind)
 }
 
 // queueReload queues a lane for a reload.
 func (c *core) queueReload(l *lane) {
 	if !l.NeedsReload {
 		l.NeedsReload = true
-		c.reloadQueue.push(l)
+		c.reloadQueue.Push(l)
 	}
 }
 
@@ -58,7 +58,7 @@ func (c *core) belowReloadMark(l *lane) bool {
 // the rows to addReloaded. Only one reload runs at a time, and none runs while rows are
 // being spilled.
 func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) {
-	if c.ended || c.reloadQueue.len() == 0 && !c.hasSpilledLanes() {
+	if c.ended || c.reloadQueue.Len() == 0 && !c.hasSpilledLanes() {
 		return nil, 0
 	}
 	room := c.reloadRoom(now)
@@ -67,11 +67,11 @@ func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) 
 	}
 
 	limit := min(maxReloadLanes, room)
-	for range c.reloadQueue.len() {
-		l := c.reloadQueue.pop()
+	for range c.reloadQueue.Len() {
+		l := c.reloadQueue.Pop()
 		l.NeedsReload = false
 		switch {
-		case c.lanes[l.Name] != l || l.OnHold() && !l.HeadRequested || !c.belowReloadMark(l):
+		case c.lanes.Get(l.Name) != l || l.OnHold() && !l.HeadRequested || !c.belowReloadMark(l):
 		case len(c.reloading) == limit || c.shrinking[l]:
 			c.queueReload(l)
 		case c.outcomes.TableLocked(l.Name.Outbox), len(l.Rows) == 0 && !c.needsLanes(l.Receiver):
@@ -113,39 +113,23 @@ const evictInterval = 10 * time.Millisecond
 // reloadRoom returns how many rows may be reloaded. It evicts reloaded rows of lanes that
 // do not move to make room for others.
 func (c *core) reloadRoom(now time.Time) int {
-	room := max(1, c.cfg.BufferRows/2) - c.memory.used(reloaded)
+	room := max(1, c.cfg.BufferRows/2) - c.lanes.Memory.Used(lanes.Reloaded)
 	if room > 0 || now.Sub(c.evictedAt) < evictInterval {
 		return room
 	}
 
 	c.evictedAt = now
-	for _, l := range c.lanesByAge() {
+	for _, l := range c.lanes.ByAge() {
 		switch {
 		case !l.AllReloaded() || l.Reloading || c.shrinking[l]:
-		case l.State == laneHeld, l.State == laneWaiting && l.Name.RowID == "", l.Locked:
+		case l.State == lanes.Held, l.State == lanes.Waiting && l.Name.RowID == "", l.Locked:
 			c.shrink(l, 0) // the lane stays known, with its due time
 		case l.IsWaiting() && len(l.Rows) > 1:
 			c.shrink(l, 1)
 		}
 	}
 
-	return max(1, c.cfg.BufferRows/2) - c.memory.used(reloaded)
-}
-
-// AllReloaded reports whether all rows of the lane in memory are reloaded ones. The first
-// and the last row decide it.
-func (l *lane) AllReloaded() bool {
-	return len(l.Rows) > 0 && l.Rows[0].Account == reloaded && l.Rows[len(l.Rows)-1].Account == reloaded
-}
-
-// LastSeq is the seq of the last row of the lane that is or was in memory.
-func (l *lane) LastSeq() store.Seq {
-	for _, rw := range slices.Backward(l.Rows) {
-		if !rw.Requeued {
-			return max(l.ReloadedUpTo, rw.Seq)
-		}
-	}
-	return l.ReloadedUpTo
+	return max(1, c.cfg.BufferRows/2) - c.lanes.Memory.Used(lanes.Reloaded)
 }
 
 // addReloaded adds the rows of a reload, by position. If a lane gets fewer rows than
@@ -167,11 +151,11 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 			}
 		}
 		l.Reloading, l.HeadRequested = false, false
-		if c.lanes[l.Name] != l {
+		if c.lanes.Get(l.Name) != l {
 			continue
 		}
 		switch {
-		case !c.isRowLanePool(l):
+		case !c.lanes.IsPool(l):
 			c.appendReloaded(l, items)
 		case l.MissedDuringReload: // rows were evicted meanwhile, maybe from before the read
 			l.MissedDuringReload = false
@@ -203,11 +187,6 @@ func (c *core) findRequeuedUnwritten() map[store.Ref]*row {
 	return rows
 }
 
-// isRowLanePool reports whether the lane stands for rows that have their own lanes.
-func (c *core) isRowLanePool(l *lane) bool {
-	return l.Name.RowID == "" && !l.Name.Group.Valid && c.cfg.Ungrouped == Parallel
-}
-
 // appendReloaded appends spilled rows to the rows of a lane in memory.
 func (c *core) appendReloaded(l *lane, items []store.Item) {
 	for i := range items {
@@ -230,17 +209,6 @@ func (c *core) appendReloaded(l *lane, items []store.Item) {
 	}
 }
 
-// MergeTail appends rows of the unspillable tail with a lower seq, so that they return to
-// their place.
-func (l *lane) MergeTail(before store.Seq) {
-	n := 0
-	for n < len(l.UnspillableTail) && l.UnspillableTail[n].Seq < before {
-		n++
-	}
-	l.Rows = append(l.Rows, l.UnspillableTail[:n]...)
-	l.UnspillableTail = slices.Delete(l.UnspillableTail, 0, n)
-}
-
 // matchRequeued reports whether a reloaded row is one of the requeued rows at the head of
 // the lane, and marks that row as spilled.
 func (c *core) matchRequeued(l *lane, it *store.Item) bool {
@@ -253,7 +221,7 @@ func (c *core) matchRequeued(l *lane, it *store.Item) bool {
 		}
 		if rw.Seq == 0 {
 			rw.Seq = it.Seq
-			c.setCopy(rw, copyStored)
+			c.setCopy(rw, lanes.CopyStored)
 		}
 		l.ReloadedUpTo = max(l.ReloadedUpTo, it.Seq)
 		return true
@@ -264,8 +232,8 @@ func (c *core) matchRequeued(l *lane, it *store.Item) bool {
 
 // admitReloaded counts a reloaded row.
 func (c *core) admitReloaded(it *store.Item) *row {
-	rw := &row{Item: *it, Copy: copyStored}
-	c.countIn(rw, reloaded)
+	rw := &row{Item: *it, Copy: lanes.CopyStored}
+	c.lanes.Memory.Enter(rw, lanes.Reloaded)
 	return rw
 }
 
@@ -274,11 +242,11 @@ func (c *core) reloadRowLanes(all *lane, items []store.Item) {
 	for i := range items {
 		all.ReloadedUpTo = items[i].Seq
 		all.SpilledRows = max(0, all.SpilledRows-1)
-		name := c.laneNameOf(&items[i])
+		name := c.lanes.NameOf(&items[i])
 		if c.alreadyDone(&items[i]) {
 			continue
 		}
-		if l := c.lanes[name]; l != nil {
+		if l := c.lanes.Get(name); l != nil {
 			c.matchRequeued(l, &items[i])
 			continue
 		}
@@ -297,7 +265,7 @@ func (c *core) alreadyDone(it *store.Item) bool {
 	rw := c.requeuedUnwritten[it.Ref]
 	if rw != nil {
 		rw.Seq = it.Seq
-		c.setCopy(rw, copyStored)
+		c.setCopy(rw, lanes.CopyStored)
 		c.copies.settling[ref] = true
 		delete(c.requeuedUnwritten, it.Ref)
 	}
@@ -311,7 +279,7 @@ func (c *core) cancelSpills(l *lane) {
 		return
 	}
 	for _, rw := range c.spills.cancel(l) {
-		c.setCopy(rw, noCopy)
+		c.setCopy(rw, lanes.NoCopy)
 		l.Spilling--
 		l.Rows = append(l.Rows, rw)
 	}

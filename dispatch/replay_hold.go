@@ -16,22 +16,22 @@ import (
 // their own lanes have no order to keep and move on; the rows in flight among them are
 // recorded.
 func (c *core) holdForReplay(id string, key store.LaneKey) {
-	if c.hasRowLanes(key) {
-		c.holds.Hold(key, c.inFlightRows(key, c.inFlightLanes(key)))
+	if c.lanes.HasRowLanes(key) {
+		c.holds.Hold(key, c.inFlightRows(key, c.lanes.InFlight(key)))
 		return
 	}
 	l := c.lane(LaneName{LaneKey: key})
 	if !slices.Contains(l.ReplayHolds, id) {
 		l.ReplayHolds = append(l.ReplayHolds, id)
 	}
-	c.dequeue(l)
+	c.lanes.Dequeue(l)
 	c.wake(l)
 }
 
 // releaseReplayHold ends holdForReplay.
 func (c *core) releaseReplayHold(id string, key store.LaneKey, now time.Time) {
 	c.holds.Release(key)
-	if l := c.lanes[LaneName{LaneKey: key}]; l != nil {
+	if l := c.lanes.Get(LaneName{LaneKey: key}); l != nil {
 		l.ReplayHolds = slices.DeleteFunc(l.ReplayHolds, func(other string) bool { return other == id })
 		c.releaseLane(l, now)
 	}
@@ -44,12 +44,12 @@ func (c *core) quiescent(key store.LaneKey) (quiet, paused bool) {
 	if rows, there := c.holds.Rows(key); there {
 		var lanes []*lane
 		for rw := range rows {
-			if l := c.lanes[c.laneNameOf(&rw.Item)]; l != nil {
+			if l := c.lanes.Get(c.lanes.NameOf(&rw.Item)); l != nil {
 				lanes = append(lanes, l)
 			}
 		}
 		quiet = c.holds.Narrow(key, c.inFlightRows(key, lanes))
-	} else if l := c.lanes[LaneName{LaneKey: key}]; l != nil && len(l.ReplayHolds) > 0 {
+	} else if l := c.lanes.Get(LaneName{LaneKey: key}); l != nil && len(l.ReplayHolds) > 0 {
 		quiet, paused = true, l.Paused != nil
 		for range c.inFlightRows(key, []*lane{l}) {
 			quiet = false
@@ -61,11 +61,6 @@ func (c *core) quiescent(key store.LaneKey) (quiet, paused bool) {
 		c.jobs.Notify() // it asks again after the next event
 	}
 	return quiet, paused
-}
-
-// hasRowLanes reports whether rows with this key have their own lanes.
-func (c *core) hasRowLanes(key store.LaneKey) bool {
-	return !key.Group.Valid && c.cfg.Ungrouped == Parallel
 }
 
 // inFlightRows iterates over the live rows of a key that are in a claim or request of these
@@ -90,14 +85,4 @@ func (c *core) inFlightRows(key store.LaneKey, lanes []*lane) iter.Seq[*row] {
 			}
 		}
 	}
-}
-
-// inFlightLanes returns the single-row lanes of a key that are in flight.
-func (c *core) inFlightLanes(key store.LaneKey) (lanes []*lane) {
-	for name, l := range c.lanes {
-		if name.LaneKey == key && l.InFlight > 0 {
-			lanes = append(lanes, l)
-		}
-	}
-	return lanes
 }

@@ -1,11 +1,10 @@
 package dispatch
 
 import (
-	"iter"
 	"slices"
 	"time"
 
-	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -28,60 +27,20 @@ func (c *core) replay(id string, rows []store.ReplayRow) {
 		}
 		rw.Txn, rw.Seq, rw.RetryCount = 0, 0, 0 // they belong to the first delivery
 		rw.PayloadSize = len(rw.Payload)
-		l := c.replayLane(j, &rw.Item)
+		l := c.lanes.EnsureReplay(j, &rw.Item)
 		l.Rows = append(l.Rows, rw)
 		c.wake(l)
 	}
 }
 
-// replayLane returns the job's lane for an item. It is paused if the live lane is.
-func (c *core) replayLane(j *replay.Job, it *store.Item) *lane {
-	name := c.laneNameOf(it)
-	live := c.lanes[name]
-	name.Job = j.ID()
-	l := c.replayLanes[name]
-	if l == nil {
-		l = c.newLane(name)
-		l.Job = j
-		if live != nil {
-			l.Paused = live.Paused
-		}
-		l.Receiver.ReplayLanes++
-		c.replayLanes[name] = l
-	}
-
-	return l
-}
-
 // replayLanesOf returns the replay lanes of a live lane.
 func (c *core) replayLanesOf(name LaneName) (lanes []*lane) {
 	for name.Job = range c.jobs.All() {
-		if l := c.replayLanes[name]; l != nil {
+		if l := c.lanes.Get(name); l != nil {
 			lanes = append(lanes, l)
 		}
 	}
 	return lanes
-}
-
-// laneOf returns a live lane or replay lane by name; nil if there is none.
-func (c *core) laneOf(name LaneName) *lane {
-	if name.Job == "" {
-		return c.lanes[name]
-	}
-	return c.replayLanes[name]
-}
-
-// allLanes iterates over all lanes, replay lanes included.
-func (c *core) allLanes() iter.Seq[*lane] {
-	return func(yield func(*lane) bool) {
-		for _, lanes := range []map[LaneName]*lane{c.lanes, c.replayLanes} {
-			for _, l := range lanes {
-				if !yield(l) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // withdrawJob evicts the rows of a job: rows in no request at once, the others when their
@@ -91,20 +50,20 @@ func (c *core) withdrawJob(id string) {
 	if j == nil {
 		return
 	}
-	for _, req := range c.requests.toSend.removeAll(func(req *request) bool { return req.Job() == j }) {
+	for _, req := range c.lanes.Requests.TakeUnsent(func(req *request) bool { return req.Job() == j }) {
 		req.Receiver().Breaker.Withdraw(req.Probe)
 		for _, r := range req.Runs {
 			c.release(r.Lane)
 		}
 	}
 
-	for _, l := range c.replayLanes {
+	for _, l := range c.lanes.Replays() {
 		if l.Job != j {
 			continue
 		}
 		c.withdrawLane(l)
 		if l.InFlight == 0 {
-			c.dequeue(l)
+			c.lanes.Dequeue(l)
 			c.wake(l)
 		}
 	}
@@ -133,12 +92,12 @@ func (c *core) finishReplayRow(rw *row, status store.Status, problem string, l *
 	done := store.FinishedRow{N: rw.ReplayN, Lane: rw.Lane(), ID: rw.ID}
 	if status == store.Failed {
 		done.Result, done.Error = store.ReplayRefused, problem
-		l.State, l.InFlight = laneWriting, 1
+		l.State, l.InFlight = lanes.Writing, 1
 		if l.Withdrawing() {
 			c.withdrawLane(l)
 		}
 	}
-	c.jobs.Finish(rw.Job, done, owner{rw, l})
+	c.jobs.Finish(rw.Job, done, owner{Row: rw, Lane: l})
 }
 
 // replayDoneWritten handles a recorded batch.

@@ -3,25 +3,17 @@ package dispatch
 import (
 	"time"
 
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// outcome is a row's outcome on its way to the store.
-type outcome = pending.Outcome[owner]
-
-// owner is the row of an outcome.
-type owner struct {
-	Row  *row
-	Lane *lane // waits for the write; nil if it went on
-}
-
 // answered handles the result of a request.
 func (c *core) answered(req *request, res *sink.Result, now time.Time) {
-	c.requests.answered(req)
-	c.releaseLarge(req)
-	c.recordResult(req, res, now)
+	c.lanes.Requests.Answered(req)
+	c.lanes.Memory.ReleaseLarge(req)
+	c.breakerChanged(req.Receiver(), c.lanes.RecordResult(req, res, now))
 	if res.Items == nil && res.Class != sink.Delivered && len(req.Runs) > 1 {
 		c.failSharedRequest(req, res, now)
 		return
@@ -49,14 +41,14 @@ func (c *core) failSharedRequest(req *request, res *sink.Result, now time.Time) 
 	}
 
 	if split && !c.ended && !req.Runs[0].Lane.Withdrawing() {
-		half := len(req.Runs) / 2
-		c.requests.toSend.push(&request{Runs: req.Runs[:half:half], Split: true})
-		c.requests.toSend.push(&request{Runs: req.Runs[half:], Split: true})
+		first, second := req.Halves()
+		c.lanes.Requests.Push(first)
+		c.lanes.Requests.Push(second)
 		return
 	}
 
 	for _, r := range req.Runs {
-		c.shedPayloads(r)
+		c.lanes.Memory.Shed(r.Rows...)
 		c.backOffLane(r.Lane, res.RetryAfter, now)
 	}
 }
@@ -87,7 +79,7 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 		l.RecordDelivered(delivered, c.cfg.APIBatchSize)
 	}
 	if failed < 0 || at+failed > 0 && res.At(at+failed).Class == sink.NotSent {
-		c.shedPayloads(r)
+		c.lanes.Memory.Shed(r.Rows...)
 		c.release(l)
 		return
 	}
@@ -98,36 +90,36 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 		}
 	}
 
-	c.handleFailure(l, r.Rows[failed], &failure{
-		Outcome: res.At(at + failed), retryAfter: res.RetryAfter,
-		single: n == 1 || res.Items != nil, bisecting: req.Split,
+	c.handleFailure(l, r.Rows[failed], &lanes.Failure{
+		Outcome: res.At(at + failed), RetryAfter: res.RetryAfter,
+		Single: n == 1 || res.Items != nil, Bisecting: req.Split,
 	}, n, now)
 }
 
 // handleFailure decides the next step of a lane whose head was not delivered. n is the
 // number of its rows in the request.
-func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time) {
-	v := c.judge(l, rw, f, now)
+func (c *core) handleFailure(l *lane, rw *row, f *lanes.Failure, n int, now time.Time) {
+	v := c.policy.Judge(l, rw, f, now)
 	l.LastError = f.Detail
 	l.Isolated = true
-	c.shedPayloads(&run{Lane: l, Rows: l.Rows[:min(n, len(l.Rows))]})
+	c.lanes.Memory.Shed(l.Rows[:min(n, len(l.Rows))]...)
 
 	status := store.Pending
 	switch {
-	case rw.Skip != nil, v == verdictRetry:
+	case rw.Skip != nil, v == lanes.Retry:
 		c.requestPing(l, f, now)
 		c.detectStall(l, rw, f, now)
-		c.backOffLane(l, f.retryAfter, now)
+		c.backOffLane(l, f.RetryAfter, now)
 		return
-	case v == verdictHalve:
+	case v == lanes.Halve:
 		l.Bisect(n)
 		c.release(l) // the receiver works: bisect at once
 		return
-	case v == verdictSingle:
+	case v == lanes.Single:
 		l.Limit, l.Bisecting = 1, 0
-		c.backOffLane(l, f.retryAfter, now)
+		c.backOffLane(l, f.RetryAfter, now)
 		return
-	case v == verdictGiveUp || rw.RetryCount >= c.cfg.MaxRetries:
+	case v == lanes.GiveUp || rw.RetryCount >= c.cfg.MaxRetries:
 		status = store.Failed
 	default:
 		c.requestPing(l, f, now)
@@ -135,13 +127,13 @@ func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time)
 		rw.Claimed = time.Time{}
 	}
 
-	waits := c.waitsForBreaker(l, f.retryAfter) && f.Class != sink.Rejected
+	waits := l.WaitsForBreaker(f.RetryAfter) && f.Class != sink.Rejected
 	l.WakeAt = now
 	switch {
 	case status == store.Failed && f.Class != sink.Rejected:
-		l.WakeAt = now.Add(min(f.retryAfter, c.cfg.RetryAfterMax)) // for the next row
+		l.WakeAt = now.Add(min(f.RetryAfter, c.cfg.RetryAfterMax)) // for the next row
 	case status == store.Pending && !waits:
-		l.WakeAt = now.Add(c.backoffDelay(l, f.retryAfter))
+		l.WakeAt = now.Add(c.lanes.Backoff(l, f.RetryAfter))
 	}
 
 	o := store.Outcome{Status: status, Error: f.Detail, Reason: f.Reason}
@@ -158,8 +150,8 @@ func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time)
 // detectStall reports a row that holds up its lane: it has gone unanswered for proof-wait
 // while the receiver accepted other rows. The row is not marked FAILED. Part of the
 // receiver may be down, and every row that needs that part would become FAILED too.
-func (c *core) detectStall(l *lane, rw *row, f *failure, now time.Time) {
-	if l.Stalled || f.isRefusal() || !f.single || !rw.Proof || now.Sub(rw.FirstFailed) < c.cfg.ProofWait {
+func (c *core) detectStall(l *lane, rw *row, f *lanes.Failure, now time.Time) {
+	if l.Stalled || f.IsRefusal() || !f.Single || !rw.Proof || now.Sub(rw.FirstFailed) < c.cfg.ProofWait {
 		return
 	}
 	l.Stalled = true
@@ -171,27 +163,11 @@ func (c *core) blocksOnFailed(l *lane) bool { return c.cfg.OnFailed == Block && 
 
 // backOffLane sets a lane aside after a failure.
 func (c *core) backOffLane(l *lane, retryAfter time.Duration, now time.Time) {
-	if c.waitsForBreaker(l, retryAfter) {
+	if l.WaitsForBreaker(retryAfter) {
 		c.release(l)
 		return
 	}
-	c.wait(l, now.Add(c.backoffDelay(l, retryAfter)))
-}
-
-// waitsForBreaker reports whether the lane waits for the breaker instead of a timer of its
-// own. It marks the lane as tried.
-func (c *core) waitsForBreaker(l *lane, retryAfter time.Duration) bool {
-	if l.Receiver.Breaker.Open() {
-		l.TriedOpening = l.Receiver.Breaker.Openings()
-	}
-	return l.Receiver.Breaker.Open() && retryAfter == 0
-}
-
-// backoffDelay is the lane's wait after a failure.
-func (c *core) backoffDelay(l *lane, retryAfter time.Duration) time.Duration {
-	l.Failures++
-	pause := delay(l.Failures, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random)
-	return max(pause, min(retryAfter, c.cfg.RetryAfterMax))
+	c.wait(l, now.Add(c.lanes.Backoff(l, retryAfter)))
 }
 
 // settle queues an outcome. If l is not nil, the lane waits for the write.
@@ -201,15 +177,15 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 		return
 	}
 	if o.Status.Settled() {
-		c.dropPayload(rw) // it is not sent again
+		c.lanes.Memory.DropPayload(rw) // it is not sent again
 	}
 	o.Ref, o.Txn, o.RetryCount, o.At = rw.Ref, rw.Txn, rw.RetryCount, now
 	if !rw.Claimed.IsZero() {
 		o.Txn = 0 // the claim found the row: if it is missing now, it is gone
 	}
-	c.enqueue(outcome{Outcome: o, Of: owner{rw, l}})
+	c.enqueue(outcome{Outcome: o, Of: owner{Row: rw, Lane: l}})
 	if l != nil {
-		l.State, l.InFlight = laneWriting, 1
+		l.State, l.InFlight = lanes.Writing, 1
 		c.unclaimLane(l)
 	}
 }
@@ -219,13 +195,13 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 func (c *core) enqueue(o outcome) {
 	rw := o.Of.Row
 	switch {
-	case rw.Copy == copyWriting:
+	case rw.Copy == lanes.CopyWriting:
 		late := o // keeps o itself off the heap
 		rw.PendingOutcome = &late
 	case o.Status == 0:
 		c.deleteSpilled(rw)
 	default:
-		if rw.Copy == copyStored {
+		if rw.Copy == lanes.CopyStored {
 			o.SpilledSeq = rw.Seq
 			if o.Status.Settled() {
 				c.copies.settle(rw)
@@ -255,7 +231,7 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 			switch {
 			case o.SpilledSeq != 0:
 				c.recordSpilledWrite(o, final)
-			case o.Of.Row.Copy == copyStored && o.Status.Settled(): // its copy was found meanwhile
+			case o.Of.Row.Copy == lanes.CopyStored && o.Status.Settled(): // its copy was found meanwhile
 				c.deleteSpilled(o.Of.Row)
 			}
 		}
@@ -263,7 +239,7 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 		case step == pending.Refused:
 			c.recordRefusal(o, now)
 		case step == pending.TableLocked:
-			c.setAside(o.Outbox)
+			c.lanes.SetAside(o.Outbox)
 		case step == pending.Deferred:
 		case o.Of.Lane == nil && o.Status == store.Pending:
 			c.unclaimed(o.Of.Row, now) // the row stays in its lane, unsettled
@@ -285,7 +261,7 @@ func (c *core) recordSpilledWrite(o *outcome, final bool) {
 	switch {
 	case o.Status.Settled():
 		c.spilledDeleted(store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
-		c.setCopy(o.Of.Row, noCopy)
+		c.setCopy(o.Of.Row, lanes.NoCopy)
 	case final && o.Of.Lane != nil: // found settled or gone
 		c.deleteSpilled(o.Of.Row)
 	}
@@ -312,12 +288,17 @@ func (c *core) finishHead(o *outcome, result store.SettleResult, now time.Time) 
 func (c *core) advancePastHead(l *lane, now time.Time) {
 	l.RemoveDone(1)
 	l.ResetFailures()
-	if l.Bisecting > 0 || l.Isolated {
-		l.Bisecting, l.Isolated, l.Limit = 0, false, c.cfg.APIBatchSize // the head was the bad row
-	}
+	l.EndBisection(c.cfg.APIBatchSize) // the head was the bad row
 	if len(l.Rows) > 0 && l.WakeAt.After(now) {
 		c.wait(l, l.WakeAt) // the receiver sent Retry-After
 		return
 	}
 	c.release(l)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -13,7 +14,7 @@ import (
 // the store refuses or whose table is locked do not count. Early outcomes do, because their
 // rows become visible soon.
 func (c *core) drained() bool {
-	return len(c.spills.writing)+c.requests.claiming+c.requests.sending+c.jobs.Unrecorded() == 0 && !c.outcomes.Busy()
+	return len(c.spills.writing)+c.lanes.Requests.Busy()+c.jobs.Unrecorded() == 0 && !c.outcomes.Busy()
 }
 
 // end starts no new run and gives back every claimed row that is not in a request. Replayed
@@ -22,7 +23,7 @@ func (c *core) end() {
 	c.ended = true
 	for i := range c.spills.waiting { // the log or the table delivers them again
 		rw := c.spills.waiting[i].Row
-		c.setCopy(rw, noCopy)
+		c.setCopy(rw, lanes.NoCopy)
 		if o := rw.PendingOutcome; o != nil {
 			rw.PendingOutcome = nil
 			c.enqueue(*o)
@@ -30,9 +31,8 @@ func (c *core) end() {
 	}
 
 	c.spills.waiting = nil
-	for c.requests.toSend.len() > 0 {
-		req := c.requests.toSend.pop()
-		c.releaseLarge(req)
+	for _, req := range c.lanes.Requests.TakeUnsent(func(*request) bool { return true }) {
+		c.lanes.Memory.ReleaseLarge(req)
 		for _, r := range req.Runs {
 			c.release(r.Lane)
 		}
@@ -43,8 +43,8 @@ func (c *core) end() {
 	}
 
 	n := len(c.outcomes.Waiting())
-	for _, l := range c.lanes {
-		if l.State != laneClaiming && l.State != laneSending {
+	for _, l := range c.lanes.Live() {
+		if l.State != lanes.Claiming && l.State != lanes.Sending {
 			c.unclaimLane(l)
 		}
 	}
@@ -61,7 +61,7 @@ func (c *core) unclaimLane(l *lane) {
 		return
 	}
 	rows := l.Rows
-	if l.State == laneWriting {
+	if l.State == lanes.Writing {
 		rows = rows[1:]
 	}
 	for _, rw := range rows {

@@ -1,8 +1,10 @@
 package dispatch
 
 import (
+	"iter"
 	"slices"
 
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -10,36 +12,13 @@ import (
 // lie behind them in the store, in seq order. New rows from the log are spilled too, until
 // the lane has no spilled rows left. A spilled row may have a copy in memory.
 
-// copyState is the state of a row's copy among the spilled rows of the store.
-//
-//	From         Event                                             To
-//	noCopy       the row is queued to be spilled                   copyWriting
-//	noCopy       a reload finds the copy of a requeued row         copyStored
-//	copyWriting  the spill is durable                              copyStored
-//	copyWriting  the store refuses the row                         copyRefused
-//	copyWriting  the spill is cancelled, because the lane has no   noCopy
-//	             spilled rows left or the core has ended
-//	copyRefused  a minute has passed, or the row leaves memory     noCopy
-//	copyStored   the row's outcome is written and deletes it       noCopy
-//
-// For example, the outcome of a row waits while its copy is being written, because the copy
-// must not outlive the row.
-type copyState uint8
-
-const (
-	noCopy copyState = iota
-	copyWriting
-	copyStored
-	copyRefused
-)
-
 // setCopy sets the state of a row's copy.
-func (c *core) setCopy(rw *row, to copyState) {
-	if rw.Copy == copyRefused {
+func (c *core) setCopy(rw *row, to lanes.Copy) {
+	if rw.Copy == lanes.CopyRefused {
 		c.spills.refused--
 	}
 	rw.Copy = to
-	if to == copyRefused {
+	if to == lanes.CopyRefused {
 		c.spills.refused++
 	}
 }
@@ -51,6 +30,38 @@ type pendingSpill struct {
 
 	// Copied: the lane keeps the row in memory.
 	Copied bool
+}
+
+// batches is a queue that is written in batches, one at a time.
+type batches[T any] struct{ waiting, writing []T }
+
+func (b *batches[T]) add(v T) { b.waiting = append(b.waiting, v) }
+
+// take begins to write the first n values.
+func (b *batches[T]) take(n int) []T {
+	b.writing = b.waiting[:n:n]
+	b.waiting = b.waiting[n:]
+	return b.writing
+}
+
+// written ends the batch and returns its values.
+func (b *batches[T]) written() []T {
+	batch := b.writing
+	b.writing = nil
+	return batch
+}
+
+// all iterates over the values, the waiting ones first.
+func (b *batches[T]) all() iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for _, queue := range [][]T{b.waiting, b.writing} {
+			for i := range queue {
+				if !yield(&queue[i]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // spills holds the rows on their way to the store.
@@ -101,9 +112,6 @@ type copies struct {
 	settling, deletedDuringReload map[store.SpilledRef]bool
 }
 
-// SpilledRef identifies the spilled copy of a row.
-func (rw *row) SpilledRef() store.SpilledRef { return store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq} }
-
 // settle records that the outcome of a row is in flight, so that its copy is not reloaded.
 func (c *copies) settle(rw *row) { c.settling[rw.SpilledRef()] = true }
 
@@ -134,7 +142,7 @@ func (c *copies) deleted(ref store.SpilledRef) {
 }
 
 func (c *core) queueSpill(l *lane, rw *row, copied bool) {
-	c.setCopy(rw, copyWriting)
+	c.setCopy(rw, lanes.CopyWriting)
 	l.Spilling++
 	c.spills.add(pendingSpill{l, rw, copied})
 }
@@ -144,7 +152,7 @@ func (c *core) queueSpill(l *lane, rw *row, copied bool) {
 // finds them in their table again.
 func (c *core) spillRows(l *lane) {
 	for i, rw := range l.Rows {
-		if i >= l.InFlight && rw.Seq != 0 && rw.Copy == noCopy {
+		if i >= l.InFlight && rw.Seq != 0 && rw.Copy == lanes.NoCopy {
 			c.queueSpill(l, rw, true)
 		}
 	}
@@ -168,7 +176,7 @@ func (c *core) nextSpills(limit int) []store.Item {
 // except those the store refused.
 func (c *core) spillsWritten(refused []bool) {
 	batch := c.spills.written()
-	var lanes []*lane
+	var touched []*lane
 	for i := range batch {
 		l, rw := batch[i].Lane, batch[i].Row
 		switch {
@@ -176,7 +184,7 @@ func (c *core) spillsWritten(refused []bool) {
 			delete(c.copies.settling, rw.SpilledRef()) // there is no copy
 			c.keepUnspillable(&batch[i])
 		default:
-			c.setCopy(rw, copyStored)
+			c.setCopy(rw, lanes.CopyStored)
 			c.copies.rows++
 			rw.ReleaseTicket()
 			if !batch[i].Copied {
@@ -189,26 +197,26 @@ func (c *core) spillsWritten(refused []bool) {
 			c.enqueue(*o)
 		}
 		if l == nil {
-			if rw.Copy == copyStored {
+			if rw.Copy == lanes.CopyStored {
 				c.detachRow(rw)
 			}
 			continue
 		}
 		l.Spilling--
-		if last := len(lanes) - 1; last < 0 || lanes[last] != l {
-			lanes = append(lanes, l)
+		if last := len(touched) - 1; last < 0 || touched[last] != l {
+			touched = append(touched, l)
 		}
 	}
 
-	for _, l := range lanes {
-		if c.lanes[l.Name] != l {
+	for _, l := range touched {
+		if c.lanes.Get(l.Name) != l {
 			continue
 		}
 		c.evictTail(l)
 		if !l.SpillingInMemory() {
 			c.evictSpilled(l)
 		}
-		if c.lanes[l.Name] == l {
+		if c.lanes.Get(l.Name) == l {
 			c.wake(l)
 			c.evictIdleLane(l)
 		}
@@ -218,9 +226,9 @@ func (c *core) spillsWritten(refused []bool) {
 // keepUnspillable keeps a row in memory that the store refuses to spill. The row keeps its
 // place, and later rows of the lane are still spilled behind it.
 func (c *core) keepUnspillable(p *pendingSpill) {
-	c.setCopy(p.Row, copyRefused)
+	c.setCopy(p.Row, lanes.CopyRefused)
 	if p.Row.Done {
-		c.setCopy(p.Row, noCopy)
+		c.setCopy(p.Row, lanes.NoCopy)
 	}
 	if !p.Copied {
 		p.Lane.UnspillableTail = append(p.Lane.UnspillableTail, p.Row)
@@ -233,12 +241,12 @@ func (c *core) retryUnspillable() {
 	if c.spills.refused == 0 || c.ended {
 		return
 	}
-	for _, l := range c.lanesByAge() {
+	for _, l := range c.lanes.ByAge() {
 		for _, rw := range l.Rows {
 			c.clearUnspillable(rw)
 		}
 		for _, rw := range l.UnspillableTail {
-			if rw.Copy != copyWriting {
+			if rw.Copy != lanes.CopyWriting {
 				c.clearUnspillable(rw)
 				c.queueSpill(l, rw, true)
 			}
@@ -249,7 +257,7 @@ func (c *core) retryUnspillable() {
 // evictTail evicts rows of the unspillable tail that are spilled by now.
 func (c *core) evictTail(l *lane) {
 	l.UnspillableTail = slices.DeleteFunc(l.UnspillableTail, func(rw *row) bool {
-		spilled := rw.Copy == copyStored
+		spilled := rw.Copy == lanes.CopyStored
 		if spilled {
 			c.removeRow(rw)
 			l.SpilledRows++
@@ -259,17 +267,17 @@ func (c *core) evictTail(l *lane) {
 }
 
 func (c *core) clearUnspillable(rw *row) {
-	if rw.Copy == copyRefused {
-		c.setCopy(rw, noCopy)
+	if rw.Copy == lanes.CopyRefused {
+		c.setCopy(rw, lanes.NoCopy)
 	}
 }
 
 // deleteSpilled queues the delete of the spilled copy of a row found settled or gone.
 func (c *core) deleteSpilled(rw *row) {
 	switch rw.Copy {
-	case copyStored:
+	case lanes.CopyStored:
 		c.copies.delete(rw)
-	case copyWriting:
+	case lanes.CopyWriting:
 		rw.PendingOutcome = &outcome{Of: owner{Row: rw}}
 	}
 }
@@ -289,19 +297,10 @@ func (c *core) spilledDeleted(refs ...store.SpilledRef) {
 	}
 }
 
-// ReleaseTicket lets the checkpoint pass the row.
-func (rw *row) ReleaseTicket() {
-	if rw.Ticket != nil {
-		rw.Ticket.Done(1)
-		rw.Ticket = nil
-	}
-}
-
 // removeRow removes an unsettled row from memory.
 func (c *core) removeRow(rw *row) {
 	c.clearUnspillable(rw)
-	c.memory.move(rw, uncounted)
-	c.dropPayload(rw)
+	c.lanes.Memory.Leave(rw)
 	if c.leftSinceWatch != nil {
 		c.leftSinceWatch[rw.Ref] = true
 	}

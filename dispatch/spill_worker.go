@@ -54,7 +54,7 @@ type BufferLevel struct {
 func (d *Dispatcher) BufferLevel() BufferLevel {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	breakersOpen := !slices.ContainsFunc(d.core.receivers, func(r *receiver) bool { return !r.Breaker.Open() })
+	breakersOpen := !slices.ContainsFunc(d.core.lanes.Receivers(), func(r *receiver) bool { return !r.Breaker.Open() })
 	return BufferLevel{
 		Size: d.cfg.BufferRows, Room: d.cfg.BufferRows - d.core.bufferedRows(), Done: d.core.doneRows, BreakersOpen: breakersOpen,
 	}
@@ -65,7 +65,7 @@ func (d *Dispatcher) BufferLevel() BufferLevel {
 func (d *Dispatcher) InFlightRows() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, l := range d.core.lanes {
+	for _, l := range d.core.lanes.Live() {
 		n += l.InFlight
 	}
 	return n
@@ -92,7 +92,7 @@ func (d *Dispatcher) retryUnspillable(now time.Time) {
 
 // notifySpill wakes runSpill if it has work, which is rare. The caller holds the lock.
 func (d *Dispatcher) notifySpill() {
-	if c := d.core; len(c.spills.waiting)+len(c.copies.toDelete)+c.reloadQueue.len() > 0 || c.hasSpilledLanes() {
+	if c := d.core; len(c.spills.waiting)+len(c.copies.toDelete)+c.reloadQueue.Len() > 0 || c.hasSpilledLanes() {
 		notify(d.toSpill)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -50,12 +51,11 @@ func (c *core) recordSpilledLane(outbox, kind string, hash store.LaneHash, rows 
 // evictLane removes a lane whose rows are all spilled. A lane on hold or with a timer
 // stays.
 func (c *core) evictLane(l *lane) {
-	if l.OnHold() || len(l.UnspillableTail) > 0 || l.Name.RowID == "" && l.State != laneIdle && l.State != laneReady {
+	if l.OnHold() || len(l.UnspillableTail) > 0 || l.Name.RowID == "" && l.State != lanes.Idle && l.State != lanes.Ready {
 		return
 	}
-	c.dequeue(l)
-	l.Receiver.Lanes--
-	delete(c.lanes, l.Name)
+	c.lanes.Dequeue(l)
+	c.lanes.Remove(l)
 	if l.Name.RowID == "" {
 		c.recordSpilledLane(l.Name.Outbox, l.Name.Kind, l.Name.Hash(), l.SpilledRows)
 	}
@@ -63,7 +63,7 @@ func (c *core) evictLane(l *lane) {
 
 // evictIdleLane evicts a lane that has nothing in memory and need not be reloaded now.
 func (c *core) evictIdleLane(l *lane) {
-	if l.State == laneIdle && l.HasSpilled && len(l.Rows)+len(l.UnspillableTail) == 0 && l.Spilling == 0 && !c.isRowLanePool(l) &&
+	if l.State == lanes.Idle && l.HasSpilled && len(l.Rows)+len(l.UnspillableTail) == 0 && l.Spilling == 0 && !c.lanes.IsPool(l) &&
 		(c.outcomes.TableLocked(l.Name.Outbox) || !c.needsLanes(l.Receiver)) {
 		c.evictLane(l)
 	}
@@ -113,7 +113,7 @@ func (c *core) queueSpilledLanes(limit int) {
 		if c.outcomes.TableLocked(s.outbox) {
 			continue
 		}
-		to := c.receiver(s.kind)
+		to := c.lanes.Receiver(s.kind)
 		if s.lanes.n > 0 && !c.needsLanes(to) {
 			c.rotateProbeLane(to)
 		}
@@ -129,7 +129,7 @@ func (c *core) needsLanes(recv *receiver) bool {
 	if !recv.Breaker.Open() {
 		return true
 	}
-	n := max(0, recv.ready.len()+recv.tried.len()-recv.ReplayLanes) + recv.Breaker.Probes()
+	n := max(0, len(recv.Untried())+len(recv.Tried())-recv.ReplayLanes) + recv.Breaker.Probes()
 	for i := range c.reloading {
 		if c.reloadReceiver(&c.reloading[i]) == recv {
 			n++
@@ -141,10 +141,10 @@ func (c *core) needsLanes(recv *receiver) bool {
 // rotateProbeLane evicts a probed lane to make room for a spilled one, once every lane in
 // memory was probed: a spilled lane may be the one that closes the breaker.
 func (c *core) rotateProbeLane(recv *receiver) {
-	if recv.ready.len()+recv.Breaker.Probes() > 0 {
+	if len(recv.Untried())+recv.Breaker.Probes() > 0 {
 		return
 	}
-	for _, l := range recv.tried.items {
+	for _, l := range recv.Tried() {
 		if l.Probed && l.AllReloaded() && !l.Reloading && !c.shrinking[l] && l.Spilling == 0 {
 			recv.Rotated++
 			c.shrink(l, 0)

@@ -17,7 +17,7 @@ const maxStatementRows = 2000
 func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	rows := d.claims[:0]
 	for _, req := range reqs {
-		rows = req.appendClaims(rows)
+		rows = appendClaims(rows, req)
 	}
 	d.claims = rows
 	at := time.Now().Truncate(time.Microsecond) // the precision of every database
@@ -58,8 +58,8 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 }
 
 // appendClaims appends the rows of a request.
-func (r *request) appendClaims(rows []store.ClaimRow) []store.ClaimRow {
-	for _, run := range r.Runs {
+func appendClaims(rows []store.ClaimRow, req *request) []store.ClaimRow {
+	for _, run := range req.Runs {
 		for _, rw := range run.Rows {
 			rows = append(rows, store.ClaimRow{
 				Ref: rw.Ref, Txn: rw.Txn, OwnClaimAt: rw.Claimed, WantPayload: rw.Payload == nil,

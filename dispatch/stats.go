@@ -3,6 +3,7 @@ package dispatch
 import (
 	"time"
 
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -35,20 +36,20 @@ func (d *Dispatcher) Stats() Stats {
 
 func (c *core) stats() Stats {
 	s := Stats{
-		Rows: c.memory.total(), Spilled: c.copies.rows, Unspillable: c.spills.refused, Bytes: c.memory.bytes, InFlight: c.requests.claiming + c.requests.sending,
-		Lanes:        map[string]int{stateSpilled: 0, stateReplaying: 0, stateStalled: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
+		Rows: c.lanes.Memory.Total(), Spilled: c.copies.rows, Unspillable: c.spills.refused, Bytes: c.lanes.Memory.Bytes(), InFlight: c.lanes.Requests.Busy(),
+		Lanes:        map[string]int{lanes.Spilled: 0, lanes.Replaying: 0, lanes.Stalled: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
 		OpenBreakers: c.openBreakers(),
 	}
 
-	for st := laneReady; st < laneHeld; st++ {
+	for st := lanes.Ready; st < lanes.Held; st++ {
 		s.Lanes[st.String()] = 0
 	}
 	for _, set := range c.spilledLanes {
-		s.Lanes[stateSpilled] += set.lanes.n
+		s.Lanes[lanes.Spilled] += set.lanes.n
 	}
 	copies := 0 // spilled rows that are also in memory
 	see := func(rw *row) {
-		if rw.Copy == copyStored {
+		if rw.Copy == lanes.CopyStored {
 			copies++
 		}
 		if since := rw.CommittedOrCaptured(); !since.IsZero() && (s.Oldest.IsZero() || since.Before(s.Oldest)) {
@@ -56,7 +57,7 @@ func (c *core) stats() Stats {
 		}
 	}
 
-	for _, l := range c.lanes {
+	for _, l := range c.lanes.Live() {
 		s.Lanes[l.StateName()]++
 		for _, rw := range l.Rows {
 			see(rw)
@@ -76,12 +77,4 @@ func (c *core) stats() Stats {
 
 	s.Waiting = max(0, s.Rows+s.Spilled-copies)
 	return s
-}
-
-// CommittedOrCaptured is the commit time of a row, or else its capture time.
-func (rw *row) CommittedOrCaptured() time.Time {
-	if !rw.Committed.IsZero() {
-		return rw.Committed
-	}
-	return rw.Captured
 }

@@ -1,9 +1,7 @@
 package dispatch
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"time"
 )
 
@@ -11,50 +9,11 @@ import (
 // the store answers.
 const minTableLockInterval = 200 * time.Millisecond
 
-// lockedLanes are the lanes of an outbox whose table another session locks. They wait here,
-// so that claims of other outboxes in the same statement go on.
-type lockedLanes struct {
-	outbox string
-	ready  fifo[*lane] // to be claimed
-	urgent fifo[*lane] // to be claimed first
-}
-
 // lockTable marks a table as locked and sets its lanes and outcomes aside.
 func (c *core) lockTable(outbox string, now time.Time) {
 	if c.outcomes.LockTable(outbox, now) {
-		c.setAside(outbox)
+		c.lanes.SetAside(outbox)
 	}
-}
-
-// setAside sets the lanes of a locked table aside.
-func (c *core) setAside(outbox string) {
-	t := &lockedLanes{outbox: outbox}
-	c.lockedLanes[outbox] = t
-	for _, recv := range c.receivers {
-		t.ready.items = append(t.ready.items, recv.ready.removeAll(t.covers)...)
-		t.ready.items = append(t.ready.items, recv.tried.removeAll(t.covers)...)
-	}
-	t.ready.items = append(t.ready.items, c.large.removeAll(t.covers)...)
-	slices.SortFunc(t.ready.items, func(a, b *lane) int { return cmp.Compare(a.ReadyOrder, b.ReadyOrder) })
-
-	t.urgent.items = c.urgent.removeAll(t.covers)
-	for _, l := range slices.Concat(t.ready.items, t.urgent.items) {
-		l.Locked = true
-	}
-}
-
-// covers reports whether the lane claims its rows in the table.
-func (t *lockedLanes) covers(l *lane) bool { return l.Name.Outbox == t.outbox && l.Job == nil }
-
-// queueUrgent queues a lane to be claimed first.
-func (c *core) queueUrgent(l *lane) {
-	l.State = laneReady
-	if t := c.lockedLanes[l.Name.Outbox]; t != nil && t.covers(l) {
-		l.Locked = true
-		t.urgent.push(l)
-		return
-	}
-	c.urgent.push(l)
 }
 
 // unlockTable queues everything that waited for a table.
@@ -63,18 +22,7 @@ func (c *core) unlockTable(outbox string, now time.Time) {
 	if !locked {
 		return
 	}
-	t := c.lockedLanes[outbox]
-	delete(c.lockedLanes, outbox)
-	for _, l := range t.urgent.items {
-		l.Locked = false
-		c.queueUrgent(l)
-	}
-
-	for _, l := range t.ready.items {
-		l.Locked = false
-		c.queue(l)
-	}
-
+	c.lanes.BringBack(outbox)
 	for _, o := range outcomes {
 		c.requeueOutcome(o)
 	}

@@ -1,0 +1,234 @@
+package lane
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// A row that is not yet visible is claimed again after MinVisibilityWait, doubling up to
+// MaxVisibilityWait. Visibility follows the log by well under a millisecond, unless the
+// server waits for a synchronous standby.
+const (
+	MinVisibilityWait = time.Millisecond
+	MaxVisibilityWait = time.Second
+
+	// maxSoloLookups is how often a row is claimed again on its own. Later tries are
+	// aligned so that waiting rows share a statement, because another session may lock the
+	// heads of many lanes.
+	maxSoloLookups = 7
+)
+
+// FreeRequests is how many requests may begin. It exceeds the number of senders, so that a
+// sender that finishes finds its next request already claimed.
+func (s *Set) FreeRequests() int { return s.cfg.Senders + s.cfg.ClaimAhead - s.Requests.Len() }
+
+// NextClaims begins requests while senders are free and the statement has fewer than
+// maxRows rows, and returns those to claim. Requests with replayed rows need no claim and
+// go straight to the senders.
+func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
+	var reqs []*Request
+	for n := 0; n < maxRows && s.FreeRequests() > 0; {
+		req := s.nextProbe(now)
+		if req == nil {
+			req = s.nextLarge()
+		}
+		if req == nil {
+			req = s.buildRequest()
+		}
+		if req == nil {
+			break
+		}
+		s.Memory.reserveLarge(req)
+		state := Claiming
+		if req.Job() != nil {
+			state = Sending
+		}
+		for _, r := range req.Runs {
+			r.Lane.State, r.Lane.InFlight = state, len(r.Rows)
+		}
+		if state == Sending {
+			s.Requests.Push(req)
+			continue
+		}
+		s.Requests.claiming++
+		n += req.Size()
+		reqs = append(reqs, req)
+	}
+
+	return reqs
+}
+
+// NextClaim is when claims may go that cannot go now; false if there is no such time. No
+// claim goes before notBefore, if it is set.
+func (s *Set) NextClaim(notBefore time.Time) (at time.Time, ok bool) {
+	for _, recv := range s.receivers {
+		next := notBefore
+		switch open := recv.Breaker.Open(); {
+		case recv.waiting() == 0, open && recv.Breaker.Probes() > 0, !open && notBefore.IsZero():
+			continue
+		case open && recv.Breaker.NextProbe().After(notBefore):
+			next = recv.Breaker.NextProbe()
+		}
+		if !ok || next.Before(at) {
+			at, ok = next, true
+		}
+	}
+	return at, ok
+}
+
+// nextLarge builds a request for the large row that has waited longest; nil if it does not
+// fit yet.
+func (s *Set) nextLarge() *Request {
+	if s.large.Len() == 0 || !s.Memory.fitsLarge(s.large.items[0].Rows[0]) {
+		return nil
+	}
+	l, req := s.large.Pop(), &Request{}
+	rows, _ := l.head(1, 0)
+	req.add(l, rows)
+	return req
+}
+
+// waitsForLarge reports whether a lane must wait for large rows that are in flight or
+// queued before it.
+func (s *Set) waitsForLarge(l *Lane) bool {
+	rw := l.Rows[0]
+	return !s.Memory.fitsLarge(rw) || s.Memory.largeSize(rw) > 0 && s.large.Len() > 0
+}
+
+// buildRequest builds one request from the lanes whose turn it is; nil if none is ready.
+// Each free sender takes its share of the ready lanes, as far as they fit. Rows of a replay
+// job share requests only with rows of the same job, because the receiver sees a replay
+// marker.
+func (s *Set) buildRequest() *Request {
+	ready, share := s.nextQueue()
+	for ready != nil && s.waitsForLarge(ready.items[0]) {
+		s.large.Push(ready.Pop())
+		ready, share = s.nextQueue()
+	}
+	if ready == nil {
+		return nil
+	}
+	kind, job := ready.items[0].Name.Kind, ready.items[0].Job
+	limits := s.cfg.Limits(kind)
+	roomRows, roomBytes := max(1, min(s.cfg.BatchRows, limits.MaxItems)), limits.MaxBytes
+	if job == nil {
+		roomBytes = int(min(int64(roomBytes), s.Memory.RequestShare()))
+	}
+
+	req := &Request{}
+	for range share {
+		if ready.Len() == 0 || roomRows == 0 {
+			break
+		}
+		l := ready.items[0]
+		if len(req.Runs) > 0 && (l.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes) {
+			break
+		}
+		rows, bytes := l.head(min(roomRows, l.maxRunRows(limits.Mode)), roomBytes)
+		req.add(ready.Pop(), rows)
+		roomRows -= len(rows)
+		roomBytes -= bytes
+		if l.Isolated {
+			break
+		}
+	}
+
+	return req
+}
+
+// nextQueue returns the queue of the lane that has waited longest and the number of lanes
+// that share a request; nil if none is ready. Replay jobs get part of the senders.
+func (s *Set) nextQueue() (queue *Fifo[*Lane], share int) {
+	var live, replay *Fifo[*Lane]
+	lanes, replayLanes := 0, 0
+	for _, recv := range s.receivers {
+		if recv.Breaker.Open() {
+			continue
+		}
+		live, replay = longerWaiting(live, &recv.ready), longerWaiting(replay, &recv.readyReplay)
+		lanes += recv.ready.Len()
+		replayLanes += recv.readyReplay.Len()
+	}
+
+	if replay != nil && longerWaiting(live, replay) == replay {
+		if senders := s.ReplayRequestRoom(); senders > 0 {
+			return replay, (replayLanes + senders - 1) / senders
+		}
+	}
+
+	senders := max(1, s.FreeRequests()-s.cfg.ClaimAhead)
+	return live, (lanes + senders - 1) / senders
+}
+
+// longerWaiting returns the queue whose first lane has waited longer.
+func longerWaiting(a, b *Fifo[*Lane]) *Fifo[*Lane] {
+	if b.Len() == 0 || a != nil && a.items[0].ReadyOrder < b.items[0].ReadyOrder {
+		return a
+	}
+	return b
+}
+
+// ReplayRequestRoom is how many requests with replayed rows may begin. The limit keeps
+// senders free for live lanes:
+//
+//   - a quarter of the senders while a live lane waits for one
+//   - otherwise every sender not used by live requests, except a quarter
+//
+// Probes and halves of a failed request may exceed it.
+func (s *Set) ReplayRequestRoom() int {
+	jobs := s.Requests.replays()
+	n := max(1, s.cfg.Senders/4)
+	if !slices.ContainsFunc(s.receivers, func(r *Receiver) bool { return !r.Breaker.Open() && r.ready.Len() > 0 }) {
+		live := s.Requests.Len() - jobs
+		n = max(n, s.cfg.Senders-n-live)
+	}
+	return n - jobs
+}
+
+// NextRequest returns a claimed request to send; nil if there is none or no sender is free.
+// The caller reports it to Requests.Answered.
+func (s *Set) NextRequest(now time.Time) *Request {
+	if s.Requests.toSend.Len() == 0 || s.Requests.sending == s.cfg.Senders {
+		return nil
+	}
+	req := s.Requests.next()
+	req.Started = now
+	for _, r := range req.Runs {
+		for _, rw := range r.Rows {
+			rw.Attempts++
+			rw.Proof = r.Lane.Receiver.Breaker.AcceptedSince(rw.LastFailed)
+		}
+	}
+
+	return req
+}
+
+// RecordClaim records a successful claim of a row, with the timestamp that it wrote.
+func (s *Set) RecordClaim(rw *Row, a *store.ClaimAnswer, at time.Time) {
+	if rw.Seen = true; !a.Unwritten {
+		rw.Claimed = at
+	}
+	rw.RetryCount = max(rw.RetryCount, a.RetryCount) // a table may have no column for it
+	s.Memory.SetPayload(rw, a.Payload)
+}
+
+// NextLookup returns when to claim again a row that must wait.
+func (l *Lane) NextLookup(a *store.ClaimAnswer, now time.Time) time.Time {
+	if a.Result == store.Held && a.Until.After(now) {
+		return a.Until
+	}
+	l.Lookups++
+	until := now.Add(VisibilityWait(l.Lookups))
+	if l.Lookups > maxSoloLookups {
+		until = until.Truncate(VisibilityWait(l.Lookups) / 8) // with others that wait as long
+	}
+	return until
+}
+
+// VisibilityWait is the wait after the n-th consecutive claim that found a row not yet
+// visible, n from 1.
+func VisibilityWait(n int) time.Duration {
+	return min(MinVisibilityWait<<min(n-1, 10), MaxVisibilityWait)
+}

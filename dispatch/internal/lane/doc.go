@@ -1,0 +1,43 @@
+// Package lane holds the lanes of a sink: their rows, the queues in which they wait, the
+// requests in flight, and the memory that the rows take. It is pure: it starts no
+// goroutine, reads no clock and sends nothing.
+//
+// A lane is the FIFO queue of one group, with at most one request in flight. It is in
+// exactly one place at a time:
+//
+//	State     Event                                           Next      Place
+//	idle      it has rows and nothing holds it: Queue         ready     its receiver's queue, or that of
+//	                                                                    its locked table
+//	idle      its head is retried or skipped: QueueUrgent     ready     the queue that is claimed first
+//	idle      Hold                                            held      none
+//	ready     its table is locked: SetAside                   ready     the queue of the table, until
+//	                                                                    BringBack
+//	ready     its head is large and does not fit yet          ready     the queue of large rows
+//	ready     NextClaims: live rows                           claiming  the request
+//	ready     NextClaims: replayed rows                       sending   the request
+//	claiming  some of its rows are claimed                    sending   the request
+//	claiming  a row must wait: Wait                           waiting   the timers
+//	sending   an outcome of its head is written first         writing   the outcome
+//	sending   it failed: Wait                                 waiting   the timers
+//	writing   a retry is written: Wait                        waiting   the timers
+//	waiting   Due                                             idle      none
+//	any other Dequeue, or the step ends                       idle      none
+//
+// The caller moves an idle lane on at once, or removes it if it has no rows. A receiver has
+// three queues: ready lanes, ready replay lanes, and lanes that were probed since its
+// breaker opened. While the breaker is open only probes leave them. BreakerChanged moves
+// the lanes to the queues that fit.
+//
+// A live row in memory counts against one account:
+//
+//	From       Event                                                       To
+//	uncounted  the log, a table or an operator brings the row              buffered
+//	uncounted  the row is reloaded                                         reloaded
+//	buffered,  the row is spilled and in no lane: it only waits until its  detached
+//	reloaded   table accepts its outcome
+//	any        the row is done or leaves memory                            uncounted
+//
+// For example, a lane of 300 rows whose receiver is down is ready, then sending, and waits
+// for its backoff with 300 buffered rows. Its first rows go again when it is due, or when
+// the breaker closes.
+package lane

@@ -1,0 +1,170 @@
+package lane
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+)
+
+// Receiver is one endpoint of the sink, with the lanes that wait for it.
+type Receiver struct {
+	Endpoint    string
+	Breaker     breaker.Breaker
+	ready       Fifo[*Lane] // to be claimed
+	readyReplay Fifo[*Lane] // ready replay lanes; in ready while the breaker is open
+	tried       Fifo[*Lane] // probed since the breaker opened
+	ReplayLanes int         // its replay lanes
+
+	// Lanes counts the known lanes of the endpoint, Held the lanes among them on hold.
+	Lanes, Held int
+
+	Rotated int // lanes evicted to probe others since the breaker opened
+}
+
+// Untried returns the ready lanes. While the breaker is open they are the lanes that were
+// not probed since it opened.
+func (r *Receiver) Untried() []*Lane { return r.ready.Items() }
+
+// Tried returns the lanes that were probed since the breaker opened.
+func (r *Receiver) Tried() []*Lane { return r.tried.Items() }
+
+// ReadyReplays returns the ready replay lanes while the breaker is closed.
+func (r *Receiver) ReadyReplays() []*Lane { return r.readyReplay.Items() }
+
+// push puts a lane into the queue that fits its state.
+func (r *Receiver) push(l *Lane) {
+	switch {
+	case r.Breaker.Open() && l.TriedOpening == r.Breaker.Openings():
+		r.tried.Push(l)
+	case !r.Breaker.Open() && l.Job != nil:
+		r.readyReplay.Push(l)
+	default:
+		r.ready.Push(l)
+	}
+}
+
+// waiting is how many lanes wait in its queues.
+func (r *Receiver) waiting() int { return r.ready.Len() + r.readyReplay.Len() + r.tried.Len() }
+
+// remove takes a lane out of its queue and reports whether it was in one.
+func (r *Receiver) remove(is func(*Lane) bool) bool {
+	return r.ready.Remove(is) || r.readyReplay.Remove(is) || r.tried.Remove(is)
+}
+
+// Receiver returns the receiver for rows of a kind.
+func (s *Set) Receiver(kind string) *Receiver {
+	endpoint := s.cfg.Limits(kind).Endpoint
+	for _, recv := range s.receivers {
+		if recv.Endpoint == endpoint {
+			return recv
+		}
+	}
+	recv := &Receiver{Endpoint: endpoint, Breaker: breaker.New(s.cfg.Breaker)}
+	s.receivers = append(s.receivers, recv)
+	return recv
+}
+
+// Receivers returns the receivers of all lanes so far.
+func (s *Set) Receivers() []*Receiver { return s.receivers }
+
+// RecordResult passes the result of a request to the circuit breaker and returns its
+// effect; see BreakerChanged.
+func (s *Set) RecordResult(req *Request, res *sink.Result, now time.Time) breaker.Change {
+	recv := req.Receiver()
+	failed, accepted := firstFailure(req, res)
+	return recv.Breaker.Answered(&breaker.Answer{
+		Started: req.Started, Probe: req.Probe,
+		Accepted: accepted, Failure: failed, RetryAfter: res.RetryAfter,
+		Proof: req.Runs[0].Rows[0].Proof, Untried: recv.ready.Len() > 0,
+	}, now)
+}
+
+// firstFailure returns the first failure of a request, and whether any of its rows was
+// accepted.
+func firstFailure(req *Request, res *sink.Result) (failed sink.Outcome, accepted bool) {
+	if res.Items == nil {
+		return res.Outcome, res.Class == sink.Delivered
+	}
+	for i := range req.Size() {
+		switch o := res.At(i); {
+		case o.Class == sink.Delivered:
+			accepted = true
+		case failed.Class == 0:
+			failed = o
+		}
+	}
+	return failed, accepted
+}
+
+// BreakerChanged moves the lanes of a receiver to the queues that fit the breaker.
+func (s *Set) BreakerChanged(recv *Receiver, change breaker.Change) {
+	switch change {
+	case breaker.Opened:
+		for recv.readyReplay.Len() > 0 {
+			recv.ready.Push(recv.readyReplay.Pop())
+		}
+		for _, l := range s.large.RemoveAll(func(l *Lane) bool { return l.Receiver == recv }) {
+			recv.push(l)
+		}
+		recv.Rotated = 0
+	case breaker.Closed:
+		waiting := slices.Concat(recv.ready.Items(), recv.tried.Items())
+		recv.ready, recv.tried = Fifo[*Lane]{}, Fifo[*Lane]{}
+		for _, l := range waiting {
+			recv.push(l)
+		}
+	}
+}
+
+// nextProbe returns a single-row request to a receiver with an open breaker, or for a lane
+// that is claimed first; nil if none is due.
+func (s *Set) nextProbe(now time.Time) *Request {
+	for s.urgent.Len() > 0 {
+		l := s.urgent.Pop()
+		if l.OnHold() && l.Rows[0].Skip == nil {
+			l.Hold() // another row was inserted in front of the row to skip
+			continue
+		}
+		return newProbe(l, breaker.Requested)
+	}
+
+	for _, recv := range s.receivers {
+		if req := s.probeReceiver(recv, now); req != nil {
+			return req
+		}
+	}
+
+	return nil
+}
+
+// probeReceiver returns a probe of a receiver with an open breaker, if one is due. Untried
+// lanes go first, in random order, because bad lanes may be adjacent. Lanes that were tried
+// take turns.
+func (s *Set) probeReceiver(recv *Receiver, now time.Time) *Request {
+	n := recv.ready.Len()
+	probe := recv.Breaker.ProbeDue(n > 0, now)
+	switch {
+	case probe == breaker.None:
+	case n > 0:
+		lanes := recv.ready.Items()
+		i := min(n-1, int(s.cfg.Random()*float64(n)))
+		lanes[0], lanes[i] = lanes[i], lanes[0]
+		if recv.Breaker.Probes() == 0 || s.Memory.fitsLarge(lanes[0].Rows[0]) {
+			return newProbe(recv.ready.Pop(), probe)
+		}
+	case recv.tried.Len() > 0:
+		return newProbe(recv.tried.Pop(), probe)
+	}
+	return nil
+}
+
+func newProbe(l *Lane, probe breaker.Probe) *Request {
+	rows, _ := l.head(1, 0)
+	req := &Request{Probe: probe}
+	req.add(l, rows)
+	l.Probed = true
+	l.Receiver.Breaker.Begin(probe)
+	return req
+}

@@ -1,0 +1,130 @@
+package lane
+
+import (
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+)
+
+// Run is the head of a lane that is being claimed and sent.
+type Run struct {
+	Lane *Lane
+	Rows []*Row
+}
+
+// Request is a set of runs sent together.
+type Request struct {
+	Runs []*Run
+
+	// Probe: a single row that tests an endpoint with an open breaker.
+	Probe breaker.Probe
+
+	// Split: the request bisects an earlier failure.
+	Split      bool
+	Started    time.Time // when a sender received it
+	LargeBytes int64     // its share of the budget for large rows
+}
+
+// Receiver is the endpoint that the request goes to.
+func (r *Request) Receiver() *Receiver { return r.Runs[0].Lane.Receiver }
+
+// Job is the replay that the rows belong to; nil for live rows.
+func (r *Request) Job() *replay.Job { return r.Runs[0].Lane.Job }
+
+// Size is the number of rows in the request.
+func (r *Request) Size() int {
+	n := 0
+	for _, run := range r.Runs {
+		n += len(run.Rows)
+	}
+	return n
+}
+
+// Messages builds the sink's messages.
+func (r *Request) Messages() []sink.Message {
+	msgs := make([]sink.Message, 0, r.Size())
+	for _, run := range r.Runs {
+		for _, rw := range run.Rows {
+			msgs = append(msgs, sink.Message{
+				ID: rw.ID, Kind: rw.Kind, Group: rw.Group,
+				Payload: rw.Payload, Attempt: rw.Attempts, Committed: rw.Committed,
+				Replay: run.Lane.Name.Job,
+			})
+		}
+	}
+	return msgs
+}
+
+func (r *Request) add(l *Lane, rows []*Row) {
+	r.Runs = append(r.Runs, &Run{Lane: l, Rows: rows})
+	r.Split = r.Split || l.Bisecting > 0
+}
+
+// Halves returns the two halves of a failed request, each with half of its lanes.
+func (r *Request) Halves() (first, second *Request) {
+	n := len(r.Runs) / 2
+	return &Request{Runs: r.Runs[:n:n], Split: true}, &Request{Runs: r.Runs[n:], Split: true}
+}
+
+// Requests are the requests in flight, by phase.
+type Requests struct {
+	toSend    Fifo[*Request] // claimed
+	claiming  int
+	sending   int
+	replaying int // being sent with replayed rows
+}
+
+// Len is the number of requests in flight.
+func (f *Requests) Len() int { return f.claiming + f.toSend.Len() + f.sending }
+
+// Counts returns the numbers of claims, of requests being sent, and of those among them
+// with replayed rows.
+func (f *Requests) Counts() (claiming, sending, replaying int) {
+	return f.claiming, f.sending, f.replaying
+}
+
+// Busy is the number of claims and requests that wait for an answer.
+func (f *Requests) Busy() int { return f.claiming + f.sending }
+
+// Unsent returns the claimed requests that no sender has.
+func (f *Requests) Unsent() []*Request { return f.toSend.Items() }
+
+// TakeUnsent removes and returns the claimed requests that match and that no sender has.
+func (f *Requests) TakeUnsent(is func(*Request) bool) []*Request { return f.toSend.RemoveAll(is) }
+
+// Claimed records the answer to a claim.
+func (f *Requests) Claimed() { f.claiming-- }
+
+// Push queues a claimed request for a sender.
+func (f *Requests) Push(req *Request) { f.toSend.Push(req) }
+
+// next passes the next claimed request to a sender.
+func (f *Requests) next() *Request {
+	req := f.toSend.Pop()
+	f.sending++
+	if req.Job() != nil {
+		f.replaying++
+	}
+	return req
+}
+
+// Answered removes a request that was sent.
+func (f *Requests) Answered(req *Request) {
+	f.sending--
+	if req.Job() != nil {
+		f.replaying--
+	}
+}
+
+// replays is the number of requests with replayed rows.
+func (f *Requests) replays() int {
+	n := f.replaying
+	for _, req := range f.toSend.Items() {
+		if req.Job() != nil {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,184 @@
+package lane
+
+import (
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/internal/outcome"
+	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Ticket is notified when rows of a batch settle or are spilled.
+type Ticket interface {
+	Done(n int)
+}
+
+// Row is one item in a lane, with its delivery state under this leader.
+type Row struct {
+	store.Item
+	Ticket Ticket // nil if the checkpoint does not depend on the row
+
+	// Claimed is the time written by this leader's latest claim; zero once the claim is
+	// given back.
+	Claimed time.Time
+
+	// Attempts counts the requests that carried the row.
+	Attempts int
+
+	// FirstFailed is the time of the row's first failed attempt, LastFailed of the latest.
+	// LastRefused is the time of the last refusal that counted, or else of the first
+	// refusal since a failure of another class.
+	FirstFailed, LastFailed, LastRefused time.Time
+
+	// Proof: the receiver accepted another row between the latest failure and the current
+	// attempt.
+	Proof bool
+
+	// Seen: a claim found the row, so it is visible.
+	Seen bool
+
+	// RequeuedInFlight: an operator requeued or discarded the row while the write of its
+	// FAILED was in flight.
+	RequeuedInFlight bool
+
+	// Skip is the operator's pending skip request, if any.
+	Skip *Skip
+
+	// Requeued: the row was reset to PENDING after FAILED.
+	Requeued bool
+
+	// Copy is the state of its spilled copy. PendingOutcome waits while it is written.
+	Copy           Copy
+	PendingOutcome *Outcome
+
+	// Unclaiming: its claim is being given back so that it may leave memory.
+	Unclaiming bool
+
+	// Account is the limit it counts against, as one row and weight more. Only Memory
+	// changes it.
+	Account Account
+	weight  int
+
+	// Done: delivered, or found settled or gone; it leaves the lane.
+	Done bool
+
+	// Job is the replay that sends the row, as row number ReplayN; nil for a live row.
+	Job     *replay.Job
+	ReplayN int64
+}
+
+// Owner is the row of an outcome.
+type Owner struct {
+	Row  *Row
+	Lane *Lane // waits for the write; nil if it went on
+}
+
+// Outcome is a row's outcome on its way to the store.
+type Outcome = outcome.Outcome[Owner]
+
+// Copy is the state of a row's copy among the spilled rows of the store. The zero value is
+// no copy. See dispatch/internal/spill for its transitions.
+type Copy uint8
+
+// States of a copy.
+const (
+	NoCopy Copy = iota
+	CopyWriting
+	CopyStored
+	CopyRefused // by the store; the row stays in memory
+)
+
+// Skip is an operator's request to pass over a row.
+type Skip struct {
+	Reason  string
+	At      time.Time
+	Writing bool // FAILED is being written
+
+	// Done is called when the row has left its lane. skipped is false if the row was
+	// delivered after all.
+	Done func(skipped bool)
+}
+
+// Report reports that the row has left its lane. It does nothing on a nil Skip.
+func (s *Skip) Report() {
+	if s != nil {
+		s.Done(s.Writing)
+	}
+}
+
+// Skippable reports whether a row to skip may be settled. A row that no claim has found may
+// not be visible yet, and the store would report it as gone.
+func (rw *Row) Skippable() bool { return rw.Skip != nil && (rw.Seen || rw.Txn == 0) }
+
+// SpilledRef identifies the spilled copy of a row.
+func (rw *Row) SpilledRef() store.SpilledRef { return store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq} }
+
+// ReleaseTicket lets the checkpoint pass the row.
+func (rw *Row) ReleaseTicket() {
+	if rw.Ticket != nil {
+		rw.Ticket.Done(1)
+		rw.Ticket = nil
+	}
+}
+
+// RecordFailure records a failed attempt. A failure other than a refusal restarts the
+// interval in which refusals without proof count.
+func (rw *Row) RecordFailure(class sink.Class, now time.Time) {
+	rw.LastFailed = now
+	if rw.FirstFailed.IsZero() {
+		rw.FirstFailed = now
+	}
+	if class != sink.Refused {
+		rw.LastRefused = time.Time{}
+	}
+}
+
+// ResetFailed clears the failures of a row.
+func (rw *Row) ResetFailed() {
+	rw.RequeuedInFlight, rw.Claimed, rw.RetryCount = false, time.Time{}, 0
+	if rw.Ticket == nil { // it has no position in the log any more
+		rw.Requeued, rw.Seq = true, 0
+	}
+	rw.FirstFailed, rw.LastFailed, rw.LastRefused = time.Time{}, time.Time{}, time.Time{}
+	if s := rw.Skip; s != nil {
+		rw.Skip = nil
+		s.Report()
+	}
+}
+
+// Pinned reports whether a row that is not in flight must stay in memory.
+func (rw *Row) Pinned() bool {
+	return rw.Unclaiming || !rw.Claimed.IsZero() || rw.Skip != nil || rw.RequeuedInFlight || rw.Requeued && rw.Seq != 0
+}
+
+// CommittedOrCaptured is the commit time of a row, or else its capture time.
+func (rw *Row) CommittedOrCaptured() time.Time {
+	if !rw.Committed.IsZero() {
+		return rw.Committed
+	}
+	return rw.Captured
+}
+
+// failureMemo preserves the failures of a lane's head while the row is out of memory.
+type failureMemo struct {
+	ref                                  store.Ref
+	retries                              int
+	firstFailed, lastFailed, lastRefused time.Time
+}
+
+// SaveFailures records the failures of the lane's head.
+func (l *Lane) SaveFailures() {
+	if rw := l.Rows[0]; !rw.LastFailed.IsZero() {
+		l.memo = &failureMemo{rw.Ref, rw.RetryCount, rw.FirstFailed, rw.LastFailed, rw.LastRefused}
+	}
+}
+
+// RestoreFailures restores them on the reloaded row.
+func (l *Lane) RestoreFailures(rw *Row) {
+	if m := l.memo; m != nil && m.ref == rw.Ref {
+		rw.RetryCount = max(rw.RetryCount, m.retries)
+		rw.FirstFailed, rw.LastFailed, rw.LastRefused = m.firstFailed, m.lastFailed, m.lastRefused
+		l.memo = nil
+	}
+}

@@ -1,0 +1,313 @@
+package lane
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Config configures the lanes of a sink.
+type Config struct {
+	BatchRows   int   // maximum rows in a request
+	Senders     int   // maximum requests being sent
+	ClaimAhead  int   // further requests that are claimed before a sender is free
+	BufferRows  int   // maximum rows in memory
+	BufferBytes int64 // maximum payload of waiting rows in memory
+
+	// RowLanes gives each row without a group its own lane.
+	RowLanes bool
+
+	Breaker *breaker.Config // also the backoff of a lane
+	Limits  func(kind string) sink.Limits
+	Random  func() float64 // [0,1)
+}
+
+// Set holds the lanes of a sink and the queues in which they wait. It is not safe for
+// concurrent use.
+type Set struct {
+	Requests Requests
+	Memory   Memory
+
+	cfg       Config
+	live      map[Name]*Lane
+	replays   map[Name]*Lane
+	receivers []*Receiver // one per endpoint
+	urgent    Fifo[*Lane] // claimed next, even if the breaker is open
+	large     Fifo[*Lane] // wait for room in the byte budget
+	waiting   timers
+	locked    map[string]*lockedLanes // by outbox whose table is locked
+	lastOrder uint64                  // orders ready lanes
+}
+
+// lockedLanes are the lanes of an outbox whose table another session locks. They wait here,
+// so that claims of other outboxes in the same statement go on.
+type lockedLanes struct {
+	outbox string
+	ready  Fifo[*Lane] // to be claimed
+	urgent Fifo[*Lane] // to be claimed first
+}
+
+// covers reports whether the lane claims its rows in the table.
+func (t *lockedLanes) covers(l *Lane) bool { return l.Name.Outbox == t.outbox && l.Job == nil }
+
+// NewSet returns no lanes.
+func NewSet(cfg Config) *Set {
+	s := &Set{cfg: cfg, live: map[Name]*Lane{}, replays: map[Name]*Lane{}, locked: map[string]*lockedLanes{}}
+	s.Memory.cfg = &s.cfg
+	return s
+}
+
+// NameOf returns the name of an item's live lane.
+func (s *Set) NameOf(it *store.Item) Name {
+	name := Name{LaneKey: it.Lane()}
+	if s.HasRowLanes(name.LaneKey) {
+		name.RowID = it.ID
+	}
+	return name
+}
+
+// HasRowLanes reports whether rows with this key have their own lanes.
+func (s *Set) HasRowLanes(key store.LaneKey) bool { return !key.Group.Valid && s.cfg.RowLanes }
+
+// IsPool reports whether the lane stands for spilled rows that have their own lanes.
+func (s *Set) IsPool(l *Lane) bool { return l.Name.RowID == "" && s.HasRowLanes(l.Name.LaneKey) }
+
+// IsRowLane reports whether the lane belongs to a row without a group and other such rows
+// have their own lanes. The lane key cannot tell them apart.
+func (s *Set) IsRowLane(l *Lane) bool { return l.Name.RowID != "" || s.HasRowLanes(l.Name.LaneKey) }
+
+// Get returns a live lane or replay lane by name; nil if there is none.
+func (s *Set) Get(name Name) *Lane {
+	if name.Job == "" {
+		return s.live[name]
+	}
+	return s.replays[name]
+}
+
+// Ensure returns the live lane with a name and creates it if necessary.
+func (s *Set) Ensure(name Name) (l *Lane, added bool) {
+	l = s.live[name]
+	if added = l == nil; added {
+		l = s.newLane(name)
+		s.live[name] = l
+	}
+	return l, added
+}
+
+// EnsureReplay returns the job's lane for an item and creates it if necessary. It is paused
+// if the live lane is.
+func (s *Set) EnsureReplay(j *replay.Job, it *store.Item) *Lane {
+	name := s.NameOf(it)
+	live := s.live[name]
+	name.Job = j.ID()
+	l := s.replays[name]
+	if l == nil {
+		l = s.newLane(name)
+		l.Job = j
+		if live != nil {
+			l.Paused = live.Paused
+		}
+		l.Receiver.ReplayLanes++
+		s.replays[name] = l
+	}
+
+	return l
+}
+
+func (s *Set) newLane(name Name) *Lane {
+	s.lastOrder++
+	l := &Lane{Name: name, Receiver: s.Receiver(name.Kind), CreatedOrder: s.lastOrder}
+	l.Limit = s.cfg.BatchRows
+	l.Receiver.Lanes++
+	return l
+}
+
+// Remove removes a lane that is in no queue.
+func (s *Set) Remove(l *Lane) {
+	l.Receiver.Lanes--
+	if l.Job != nil {
+		l.Receiver.ReplayLanes--
+		delete(s.replays, l.Name)
+		return
+	}
+	delete(s.live, l.Name)
+}
+
+// Live returns the live lanes. The map belongs to the set.
+func (s *Set) Live() map[Name]*Lane { return s.live }
+
+// Replays returns the replay lanes. The map belongs to the set.
+func (s *Set) Replays() map[Name]*Lane { return s.replays }
+
+// All iterates over all lanes, replay lanes included.
+func (s *Set) All() iter.Seq[*Lane] {
+	return func(yield func(*Lane) bool) {
+		for _, lanes := range []map[Name]*Lane{s.live, s.replays} {
+			for _, l := range lanes {
+				if !yield(l) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// ByAge returns the live lanes in order of creation.
+func (s *Set) ByAge() []*Lane {
+	lanes := make([]*Lane, 0, len(s.live))
+	for _, l := range s.live {
+		lanes = append(lanes, l)
+	}
+	slices.SortFunc(lanes, func(a, b *Lane) int { return cmp.Compare(a.CreatedOrder, b.CreatedOrder) })
+	return lanes
+}
+
+// Queued returns the lanes that wait to be claimed, those of locked tables included.
+func (s *Set) Queued() (lanes []*Lane) {
+	for _, recv := range s.receivers {
+		lanes = slices.Concat(lanes, recv.ready.items, recv.readyReplay.items, recv.tried.items)
+	}
+	for _, t := range s.locked {
+		lanes = slices.Concat(lanes, t.ready.items, t.urgent.items)
+	}
+	return slices.Concat(lanes, s.urgent.items, s.large.items)
+}
+
+// Timed returns the lanes that wait for their WakeAt. The slice belongs to the set.
+func (s *Set) Timed() []*Lane { return s.waiting.lanes }
+
+// InFlight returns the lanes of a key that are in flight.
+func (s *Set) InFlight(key store.LaneKey) (lanes []*Lane) {
+	for name, l := range s.live {
+		if name.LaneKey == key && l.InFlight > 0 {
+			lanes = append(lanes, l)
+		}
+	}
+	return lanes
+}
+
+// WaitingKeepRows is how many rows a waiting lane keeps: one request's worth, but all
+// waiting lanes together at most half the buffer.
+func (s *Set) WaitingKeepRows() int {
+	n := 1
+	for _, l := range s.live {
+		if l.IsWaiting() {
+			n++
+		}
+	}
+	return max(1, min(s.cfg.BatchRows, s.cfg.BufferRows/2/n))
+}
+
+// Queue puts a lane at the end of the queue in which it waits to be claimed.
+func (s *Set) Queue(l *Lane) {
+	s.lastOrder++
+	l.State, l.ReadyOrder = Ready, s.lastOrder
+	if t := s.locked[l.Name.Outbox]; t != nil && t.covers(l) {
+		l.Locked = true
+		t.ready.Push(l)
+		return
+	}
+	l.Receiver.push(l)
+}
+
+// QueueUrgent queues a lane to be claimed first, even if its breaker is open.
+func (s *Set) QueueUrgent(l *Lane) {
+	l.State = Ready
+	if t := s.locked[l.Name.Outbox]; t != nil && t.covers(l) {
+		l.Locked = true
+		t.urgent.Push(l)
+		return
+	}
+	s.urgent.Push(l)
+}
+
+// Dequeue takes a waiting lane out of its queue. A lane in a request, or with an outcome
+// being written, comes back by itself.
+func (s *Set) Dequeue(l *Lane) {
+	switch l.State {
+	case Ready:
+		is := func(other *Lane) bool { return other == l }
+		_ = l.Receiver.remove(is) || s.urgent.Remove(is) || s.large.Remove(is)
+		if l.Locked {
+			t := s.locked[l.Name.Outbox]
+			_ = t.ready.Remove(is) || t.urgent.Remove(is)
+			l.Locked = false
+		}
+	case Waiting:
+		s.waiting.remove(l)
+	case Held:
+		l.Unhold()
+	default:
+		return
+	}
+
+	l.State = Idle
+}
+
+// Wait sets a lane aside until its WakeAt.
+func (s *Set) Wait(l *Lane) {
+	l.State = Waiting
+	s.waiting.add(l)
+}
+
+// Due returns the first lane whose WakeAt has come; nil if there is none. It is in no queue
+// any more.
+func (s *Set) Due(now time.Time) *Lane { return s.waiting.due(now) }
+
+// NextDue is the earliest WakeAt of a waiting lane; false if no lane waits.
+func (s *Set) NextDue() (at time.Time, ok bool) { return s.waiting.next() }
+
+// Backoff counts a failure of a lane and returns its wait.
+func (s *Set) Backoff(l *Lane, retryAfter time.Duration) time.Duration {
+	l.Failures++
+	return max(s.cfg.Breaker.Backoff(l.Failures), min(retryAfter, s.cfg.Breaker.RetryAfterMax))
+}
+
+// TableLocked reports whether the lanes of an outbox are set aside.
+func (s *Set) TableLocked(outbox string) bool { return s.locked[outbox] != nil }
+
+// LockedTables returns the outboxes whose lanes are set aside.
+func (s *Set) LockedTables() (outboxes []string) {
+	for outbox := range s.locked {
+		outboxes = append(outboxes, outbox)
+	}
+	return outboxes
+}
+
+// SetAside sets the lanes of a locked table aside.
+func (s *Set) SetAside(outbox string) {
+	t := &lockedLanes{outbox: outbox}
+	s.locked[outbox] = t
+	for _, recv := range s.receivers {
+		t.ready.items = append(t.ready.items, recv.ready.RemoveAll(t.covers)...)
+		t.ready.items = append(t.ready.items, recv.tried.RemoveAll(t.covers)...)
+	}
+	t.ready.items = append(t.ready.items, s.large.RemoveAll(t.covers)...)
+	slices.SortFunc(t.ready.items, func(a, b *Lane) int { return cmp.Compare(a.ReadyOrder, b.ReadyOrder) })
+
+	t.urgent.items = s.urgent.RemoveAll(t.covers)
+	for _, l := range slices.Concat(t.ready.items, t.urgent.items) {
+		l.Locked = true
+	}
+}
+
+// BringBack queues the lanes of a table that is free again.
+func (s *Set) BringBack(outbox string) {
+	t := s.locked[outbox]
+	delete(s.locked, outbox)
+	for _, l := range t.urgent.items {
+		l.Locked = false
+		s.QueueUrgent(l)
+	}
+
+	for _, l := range t.ready.items {
+		l.Locked = false
+		s.Queue(l)
+	}
+}
