@@ -42,13 +42,7 @@ type OpenBreaker struct {
 // waitingLanes counts the lanes, in memory or spilled, that wait for a receiver. Lanes on
 // hold do not count.
 func (c *core) waitingLanes(recv *receiver) int {
-	n := recv.Lanes - recv.Held
-	for _, set := range c.spilledLanes {
-		if set.lanes.n > 0 && c.lanes.Receiver(set.kind) == recv {
-			n += set.lanes.n
-		}
-	}
-	return n
+	return recv.Lanes - recv.Held + c.spill.LanesOf(recv)
 }
 
 // openBreakers returns the endpoints with an open breaker.

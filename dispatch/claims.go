@@ -59,7 +59,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 			}
 			c.lanes.Memory.Shed(rw)
 		case store.AlreadySettled, store.Gone:
-			c.deleteSpilled(rw)
+			c.spill.Delete(rw)
 			c.drop(rw)
 		default:
 			if a.Result == store.Held {

@@ -7,6 +7,7 @@ import (
 	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
+	"github.com/sluicebox/sluicebox/dispatch/internal/spill"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -26,25 +27,13 @@ type core struct {
 	cfg    Config
 	policy lanes.Policy
 	lanes  *lanes.Set
+	spill  *spill.Spiller
 
 	blockedLanes map[store.Ref]*lane // by FAILED row
 	frozen       bool                // claims are suspended
 	notBefore    time.Time           // no claim before this time
 	ended        bool
 	outcomes     pending.Queue[owner]
-
-	spillEnabled bool // rows with a refused outcome may be spilled
-	spills       spills
-	copies       copies
-
-	// shrinking holds lanes that evict their rows once those are spilled.
-	shrinking         map[*lane]bool
-	requeuedUnwritten map[store.Ref]*row // set while reloaded rows are added
-	spilledLanes      []*spilledLaneSet
-	reloadTurn        int               // counts reloads, so that each kind comes first in turn
-	reloadQueue       lanes.Fifo[*lane] // waiting to be reloaded
-	reloading         []laneReload      // being reloaded
-	evictedAt         time.Time         // last eviction that made room for reloads
 
 	jobs  replay.Jobs[owner] // the replays with rows in memory
 	holds replay.Holds[*row] // of ungrouped rows with their own lanes
@@ -61,12 +50,13 @@ type core struct {
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
-	return &core{
+	c := &core{
 		cfg: cfg, policy: cfg.policy(), lanes: lanes.NewSet(cfg.lanes(limits, random)),
 		blockedLanes: map[store.Ref]*lane{}, outcomes: pending.NewQueue[owner](lanes.VisibilityWait),
-		shrinking: map[*lane]bool{}, copies: copies{settling: map[store.SpilledRef]bool{}},
 		jobs: replay.NewJobs[owner](), holds: replay.NewHolds[*row](),
 	}
+	c.spill = spill.New(spill.Config{BatchRows: cfg.APIBatchSize, BufferRows: cfg.BufferRows}, c.lanes, c)
+	return c
 }
 
 // lanes returns the configuration of the lanes.
@@ -105,21 +95,12 @@ func (c *core) append(items []store.Item, t Ticket) {
 		rw := &row{Item: items[i], Ticket: t}
 		c.lanes.Memory.Enter(rw, lanes.Buffered)
 		if l == nil {
-			l = c.lane(name)
+			l = c.spill.Lane(name)
 		}
 		l.InternName(rw)
-		c.add(l, rw)
+		c.spill.Append(l, rw)
+		c.Wake(l)
 	}
-}
-
-// add puts a row at the end of its lane.
-func (c *core) add(l *lane, rw *row) {
-	if l.HasSpilled {
-		c.queueSpill(l, rw, false)
-	} else {
-		l.Rows = append(l.Rows, rw)
-	}
-	c.wake(l)
 }
 
 // insertFront puts requeued rows in front of their lanes, in the given order and behind a
@@ -136,38 +117,29 @@ func (c *core) insertFront(items []store.Item) {
 	}
 	for _, l := range lanes {
 		l.Insert(front[l])
-		c.wake(l)
+		c.Wake(l)
 	}
 }
 
 // admit counts a row and returns its lane.
 func (c *core) admit(rw *row) *lane {
 	c.lanes.Memory.Enter(rw, lanes.Buffered)
-	l := c.lane(c.lanes.NameOf(&rw.Item))
+	l := c.spill.Lane(c.lanes.NameOf(&rw.Item))
 	l.InternName(rw)
-	return l
-}
-
-// lane returns the live lane with a name and creates it if necessary.
-func (c *core) lane(name LaneName) *lane {
-	l, added := c.lanes.Ensure(name)
-	if added {
-		c.restoreSpilled(l)
-	}
 	return l
 }
 
 // drop removes a settled row from the counts and completes its ticket.
 func (c *core) drop(rw *row) {
-	c.removeRow(rw)
+	c.spill.Remove(rw)
 	c.doneRows++
 	rw.Done = true
 	rw.ReleaseTicket()
 	rw.Skip.Report()
 }
 
-// wake queues a lane unless it waits for something else.
-func (c *core) wake(l *lane) {
+// Wake queues a lane unless it waits for something else.
+func (c *core) Wake(l *lane) {
 	switch {
 	case l.State != lanes.Idle:
 	case c.skipHead(l):
@@ -179,11 +151,16 @@ func (c *core) wake(l *lane) {
 		}
 	case !l.HasSpilled:
 		c.lanes.Remove(l)
-		delete(c.shrinking, l)
+		c.spill.Forget(l)
 	}
 
-	if c.belowReloadMark(l) && !l.OnHold() {
-		c.queueReload(l)
+	c.spill.RequestReload(l)
+}
+
+// Left records that a row has left memory.
+func (c *core) Left(rw *row) {
+	if c.leftSinceWatch != nil {
+		c.leftSinceWatch[rw.Ref] = true
 	}
 }
 
@@ -194,7 +171,7 @@ func (c *core) release(l *lane) {
 	if l.Withdrawing() {
 		c.withdrawLane(l)
 	}
-	c.wake(l)
+	c.Wake(l)
 	c.unclaimLane(l)
 }
 
@@ -281,11 +258,62 @@ func (c *core) heldIDs(outbox string) []string {
 		}
 	}
 
-	for p := range c.spills.all() {
+	for p := range c.spill.All() {
 		if p.Row.Outbox == outbox {
 			ids = append(ids, p.Row.ID)
 		}
 	}
 
 	return ids
+}
+
+// bufferedRows is the number of rows that count against the buffer.
+func (c *core) bufferedRows() int { return c.lanes.Memory.Used(lanes.Buffered) }
+
+// spillForLog spills the rows that keep the checkpoint from advancing: rows of lanes that
+// do not move, or of all lanes, and rows with a deferred outcome. The rows stay in memory
+// too.
+func (c *core) spillForLog(all bool) {
+	if c.ended {
+		return
+	}
+	for o := range c.outcomes.Unready() {
+		c.spill.Unwritten(o)
+		if o.Of.Lane != nil {
+			c.spill.Rows(o.Of.Lane)
+		}
+	}
+	c.spill.ForLog(all)
+}
+
+// unclaimed handles a row whose claim was given back.
+func (c *core) unclaimed(rw *row, now time.Time) {
+	if !rw.Unclaiming {
+		return
+	}
+	rw.Unclaiming = false
+	l := c.lanes.Get(c.lanes.NameOf(&rw.Item))
+	if l == nil {
+		return
+	}
+	c.spill.Evict(l)
+
+	switch {
+	case c.lanes.Get(l.Name) != l || l.State != lanes.Idle:
+	case len(l.Rows) > 0 && !l.OnHold() && l.WakeAt.After(now) && !l.Rows[0].Unclaiming:
+		c.wait(l, l.WakeAt)
+	default:
+		c.Wake(l)
+	}
+}
+
+// addReloaded adds the rows of a reload; see spill.Spiller.AddReloaded.
+func (c *core) addReloaded(answers [][]store.Item, each int) {
+	requeued := map[store.Ref]*row{}
+	for o := range c.outcomes.All() {
+		if o.Of.Row.Requeued && o.Of.Row.Seq == 0 && o.Status.Settled() {
+			requeued[o.Ref] = o.Of.Row
+		}
+	}
+	c.spill.AddReloaded(answers, each, requeued)
 }

@@ -2,13 +2,13 @@ package dispatch
 
 import (
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
+	"github.com/sluicebox/sluicebox/dispatch/internal/spill"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -40,6 +40,9 @@ const (
 	stateSpilled = lanes.Spilled
 )
 
+// The limit of lanes that are reloaded as probes.
+const maxProbeLanes = spill.MaxProbeLanes
+
 // The waits for a row that is not yet visible.
 const (
 	minVisibilityWait = lanes.MinVisibilityWait
@@ -53,11 +56,11 @@ const (
 // their rows once those are spilled.
 func (c *core) live() map[LaneName]*lane       { return c.lanes.Live() }
 func (c *core) endpoints() []*receiver         { return c.lanes.Receivers() }
-func (c *core) shrinkingLanes() map[*lane]bool { return c.shrinking }
-func (c *core) isShrinking(l *lane) bool       { return c.shrinking[l] }
+func (c *core) shrinkingLanes() map[*lane]bool { return c.spill.Shrinking() }
+func (c *core) isShrinking(l *lane) bool       { return c.spill.Shrinking()[l] }
 
 // enableSpill lets rows with a refused outcome be spilled.
-func (c *core) enableSpill() { c.spillEnabled = true }
+func (c *core) enableSpill() { c.spill.AllowUnwritten() }
 
 // hasLeft reports whether a row has left its lane since trackSettled.
 func (c *core) hasLeft(ref store.Ref) bool { return c.leftSinceWatch[ref] }
@@ -159,18 +162,19 @@ func (c *core) tableDue(outbox string) (due time.Time, locked bool) {
 }
 
 // pendingSpills iterates over the rows that are to be spilled or being spilled.
-func (c *core) pendingSpills() iter.Seq[*pendingSpill] { return c.spills.all() }
+func (c *core) pendingSpills() iter.Seq[*spill.Pending] { return c.spill.All() }
 
 // unspilledCount is the number of rows that wait to be spilled, beingSpilled of those being
 // spilled.
-func (c *core) unspilledCount() int { return len(c.spills.waiting) }
-func (c *core) beingSpilled() int   { return len(c.spills.writing) }
+func (c *core) unspilledCount() int { return c.spill.Counts().Waiting }
+func (c *core) beingSpilled() int   { return c.spill.Counts().Writing }
 
 // spillCounts are the core's counts of rows.
 type spillCounts struct{ spilled, direct, unspillable, reloaded, detached int }
 
 func (c *core) spillCounts() spillCounts {
-	return spillCounts{c.copies.rows, c.spills.direct, c.spills.refused, c.lanes.Memory.Rows(lanes.Reloaded), c.lanes.Memory.Rows(lanes.Detached)}
+	n := c.spill.Counts()
+	return spillCounts{n.Stored, n.Direct, n.Unspillable, c.lanes.Memory.Rows(lanes.Reloaded), c.lanes.Memory.Rows(lanes.Detached)}
 }
 
 func isSpilled(rw *row) bool     { return rw.Copy == lanes.CopyStored }
@@ -181,23 +185,30 @@ func isDetached(rw *row) bool    { return rw.Account == lanes.Detached }
 func isUnclaiming(rw *row) bool  { return rw.Unclaiming }
 
 // isSettling reports whether the outcome or the delete of a spilled row is in flight.
-func (c *core) isSettling(ref store.SpilledRef) bool { return c.copies.settling[ref] }
-func (c *core) settlingCount() int                   { return len(c.copies.settling) }
+func (c *core) isSettling(ref store.SpilledRef) bool { return c.spill.IsSettling(ref) }
+func (c *core) settlingCount() int                   { return c.spill.Counts().Settling }
 
 // reloadWaiting returns the lanes that wait to be reloaded.
-func (c *core) reloadWaiting() []*lane { return c.reloadQueue.Items() }
+func (c *core) reloadWaiting() []*lane { return c.spill.ReloadQueue() }
 
 // isSpilledLane reports whether the lane of a row is known as spilled, or is being
 // reloaded as one.
 func (c *core) isSpilledLane(outbox string, hash store.LaneHash) bool {
-	for _, s := range c.spilledLanes {
-		if _, _, there := s.lanes.find(groupOf(hash)); there && s.outbox == outbox && s.hash == hash.Kind() {
-			return true
-		}
-	}
-	return slices.ContainsFunc(c.reloading, func(r laneReload) bool {
-		return r.lane == nil && r.spilled.laneHash(r.hash) == hash
-	})
+	return c.spill.Knows(outbox, hash)
+}
+
+// What is spilled, deleted and reloaded.
+func (c *core) nextSpills(limit int) []store.Item        { return c.spill.Next(limit) }
+func (c *core) spillsWritten(refused []bool)             { c.spill.Written(refused) }
+func (c *core) nextDeletes(limit int) []store.SpilledRef { return c.spill.NextDeletes(limit) }
+func (c *core) spilledDeleted(refs ...store.SpilledRef)  { c.spill.Deleted(refs...) }
+func (c *core) addSpilledLanes(all []store.SpilledLane)  { c.spill.AddLanes(all) }
+func (c *core) hasSpilledLanes() bool                    { return c.spill.Counts().Lanes > 0 }
+func (c *core) spillExcess(others bool)                  { c.spill.Excess(others) }
+func (c *core) shrink(l *lane, keep int) int             { return c.spill.Shrink(l, keep) }
+func (c *core) retryUnspillable()                        { c.spill.RetryUnspillable() }
+func (c *core) nextReloads(now time.Time) ([]store.SpilledRange, int) {
+	return c.spill.NextReloads(now)
 }
 
 // lanesOfFinishedRows returns the lanes that wait until a finished row is recorded.
@@ -254,3 +265,8 @@ func (c *core) freeRequests() int                  { return c.lanes.FreeRequests
 func (c *core) replayRequestRoom() int             { return c.lanes.ReplayRequestRoom() }
 func (c *core) requestShare() int64                { return c.lanes.Memory.RequestShare() }
 func (c *core) nextRequest(now time.Time) *request { return c.lanes.NextRequest(now) }
+
+// reloadRoom is how many rows may be reloaded; negative if too many are.
+func (c *core) reloadRoom(time.Time) int {
+	return max(1, c.cfg.BufferRows/2) - c.lanes.Memory.Used(lanes.Reloaded)
+}

@@ -66,7 +66,9 @@ func New(cfg Config, opt Options) *Dispatcher {
 		stopped: make(chan struct{}),
 	}
 	_, d.core.canPing = opt.Sink.(sink.Pinger)
-	d.core.spillEnabled = opt.Spill
+	if opt.Spill {
+		d.core.spill.AllowUnwritten()
+	}
 	return d
 }
 
@@ -239,7 +241,7 @@ func (d *Dispatcher) wakeWorkers() {
 	d.notifySpill()
 	write, record, changed := len(d.core.outcomes.Waiting()) > 0, d.core.jobs.Waiting() > 0, d.core.jobs.TakeChanged()
 	_, _, locked := d.core.outcomes.NextTable()
-	cleared := d.unspillableReported && d.core.spills.refused == 0
+	cleared := d.unspillableReported && d.core.spill.Counts().Unspillable == 0
 	if cleared {
 		d.unspillableReported = false
 	}

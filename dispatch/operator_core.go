@@ -16,8 +16,7 @@ func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, e
 	case l == nil, len(l.Rows) == 0 && !l.HasSpilled:
 		return nil, ErrNoLane
 	case len(l.Rows) == 0:
-		l.HeadRequested = true
-		c.queueReload(l)
+		c.spill.RequestHead(l)
 		return nil, errSpilled
 	case l.State == lanes.Writing || l.Rows[0].Skip != nil:
 		return nil, errWriting
@@ -32,7 +31,7 @@ func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, e
 		}
 	}}
 	c.lanes.Dequeue(l)
-	c.wake(l)
+	c.Wake(l)
 	return result, nil
 }
 
@@ -54,10 +53,10 @@ func (c *core) skipHead(l *lane) bool {
 
 // pause keeps a lane and its replay lanes from moving. A run in flight ends first.
 func (c *core) pause(name LaneName, h store.Hold) {
-	for _, l := range append(c.replayLanesOf(name), c.lane(name)) {
+	for _, l := range append(c.replayLanesOf(name), c.spill.Lane(name)) {
 		l.Paused = &h
 		c.lanes.Dequeue(l)
-		c.wake(l)
+		c.Wake(l)
 	}
 	c.jobs.Notify()
 }
@@ -81,7 +80,7 @@ func (c *core) releaseLane(l *lane, now time.Time) {
 		c.wait(l, l.WakeAt)
 		return
 	}
-	c.wake(l)
+	c.Wake(l)
 }
 
 // block keeps a lane from moving until its FAILED row is skipped or requeued.
@@ -124,7 +123,7 @@ func (c *core) restore(holds []store.Hold) {
 		if h.Kind == store.Blocked && c.cfg.OnFailed != Block {
 			continue
 		}
-		l := c.lane(LaneName{LaneKey: h.Lane})
+		l := c.spill.Lane(LaneName{LaneKey: h.Lane})
 		if h.Kind == store.Blocked {
 			c.block(l, h)
 		} else {
@@ -160,7 +159,7 @@ func (c *core) laneRowIDs(l *lane) map[string]bool {
 		}
 	}
 
-	for p := range c.spills.all() {
+	for p := range c.spill.All() {
 		if p.Lane == l {
 			ids[p.Row.ID] = true
 		}

@@ -98,6 +98,6 @@ func (c *core) unload(outbox string) (some bool) {
 
 // unloadRow evicts an unsettled row.
 func (c *core) unloadRow(rw *row) {
-	c.unclaim(rw)
+	c.Unclaim(rw)
 	c.drop(rw)
 }

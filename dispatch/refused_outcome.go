@@ -36,39 +36,7 @@ func (c *core) recordRefusal(o *outcome, now time.Time) {
 	if o.Of.Lane != nil {
 		o.Of.Lane.SetRefusal(o.Refusal, now)
 	}
-	c.spillUnwritten(o)
-}
-
-// spillUnwritten spills the row of a deferred outcome, so that the checkpoint can pass it.
-// It leaves out two kinds of rows:
-//
-//   - a row whose claim is given back: it is still in its lane or needs no checkpoint
-//   - a requeued row without a seq: the sweep finds it in its table again
-func (c *core) spillUnwritten(o *outcome) {
-	rw := o.Of.Row
-	switch {
-	case o.Of.Lane == nil && o.Status == store.Pending, rw.Copy == lanes.CopyWriting:
-	case rw.Copy == lanes.CopyStored && o.Of.Lane == nil:
-		c.detachRow(rw)
-	case rw.Copy != lanes.NoCopy || rw.Seq == 0 || c.ended || !c.spillEnabled:
-		c.lanes.Memory.DropPayload(rw)
-	default:
-		if o.Status.Settled() {
-			c.copies.settle(rw) // never reload it
-		}
-		if o.Of.Lane != nil {
-			c.queueSpill(o.Of.Lane, rw, true)
-			return
-		}
-		c.setCopy(rw, lanes.CopyWriting)
-		c.spills.add(pendingSpill{Row: rw, Copied: true})
-	}
-}
-
-// detachRow removes from the buffer a spilled row with a deferred outcome and no lane.
-func (c *core) detachRow(rw *row) {
-	c.lanes.Memory.DropPayload(rw)
-	c.lanes.Memory.Move(rw, lanes.Detached)
+	c.spill.Unwritten(o)
 }
 
 // requeueOutcome queues a deferred outcome again. Its row may have been spilled since.
@@ -77,7 +45,7 @@ func (c *core) requeueOutcome(o outcome) {
 		c.outcomes.Add(o) // a spilled row stays spilled
 		return
 	}
-	c.enqueue(o)
+	c.Enqueue(o)
 }
 
 // Refusal is a row whose claim or outcome its table refuses.
@@ -152,7 +120,7 @@ func (c *core) eachRefusedOutcome() iter.Seq[*outcome] {
 				return
 			}
 		}
-		for p := range c.spills.all() {
+		for p := range c.spill.All() {
 			if o := p.Row.PendingOutcome; o != nil && o.WasRefused() && !yield(o) {
 				return
 			}

@@ -20,12 +20,12 @@ func (c *core) holdForReplay(id string, key store.LaneKey) {
 		c.holds.Hold(key, c.inFlightRows(key, c.lanes.InFlight(key)))
 		return
 	}
-	l := c.lane(LaneName{LaneKey: key})
+	l := c.spill.Lane(LaneName{LaneKey: key})
 	if !slices.Contains(l.ReplayHolds, id) {
 		l.ReplayHolds = append(l.ReplayHolds, id)
 	}
 	c.lanes.Dequeue(l)
-	c.wake(l)
+	c.Wake(l)
 }
 
 // releaseReplayHold ends holdForReplay.
@@ -79,7 +79,7 @@ func (c *core) inFlightRows(key store.LaneKey, lanes []*lane) iter.Seq[*row] {
 				return
 			}
 		}
-		for p := range c.spills.all() {
+		for p := range c.spill.All() {
 			if rw := p.Row; rw.PendingOutcome != nil && rw.Lane() == key && !yield(rw) {
 				return
 			}

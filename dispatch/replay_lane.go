@@ -29,7 +29,7 @@ func (c *core) replay(id string, rows []store.ReplayRow) {
 		rw.PayloadSize = len(rw.Payload)
 		l := c.lanes.EnsureReplay(j, &rw.Item)
 		l.Rows = append(l.Rows, rw)
-		c.wake(l)
+		c.Wake(l)
 	}
 }
 
@@ -64,7 +64,7 @@ func (c *core) withdrawJob(id string) {
 		c.withdrawLane(l)
 		if l.InFlight == 0 {
 			c.lanes.Dequeue(l)
-			c.wake(l)
+			c.Wake(l)
 		}
 	}
 }

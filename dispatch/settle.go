@@ -183,28 +183,28 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 	if !rw.Claimed.IsZero() {
 		o.Txn = 0 // the claim found the row: if it is missing now, it is gone
 	}
-	c.enqueue(outcome{Outcome: o, Of: owner{Row: rw, Lane: l}})
+	c.Enqueue(outcome{Outcome: o, Of: owner{Row: rw, Lane: l}})
 	if l != nil {
 		l.State, l.InFlight = lanes.Writing, 1
 		c.unclaimLane(l)
 	}
 }
 
-// enqueue queues an outcome, or the delete of a spilled row without one. While the row is
+// Enqueue queues an outcome, or the delete of a spilled row without one. While the row is
 // being spilled the outcome waits, because the spilled copy must not outlive the row.
-func (c *core) enqueue(o outcome) {
+func (c *core) Enqueue(o outcome) {
 	rw := o.Of.Row
 	switch {
 	case rw.Copy == lanes.CopyWriting:
 		late := o // keeps o itself off the heap
 		rw.PendingOutcome = &late
 	case o.Status == 0:
-		c.deleteSpilled(rw)
+		c.spill.Delete(rw)
 	default:
 		if rw.Copy == lanes.CopyStored {
 			o.SpilledSeq = rw.Seq
 			if o.Status.Settled() {
-				c.copies.settle(rw)
+				c.spill.Settling(rw)
 			}
 		}
 		c.outcomes.Add(o)
@@ -232,7 +232,7 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 			case o.SpilledSeq != 0:
 				c.recordSpilledWrite(o, final)
 			case o.Of.Row.Copy == lanes.CopyStored && o.Status.Settled(): // its copy was found meanwhile
-				c.deleteSpilled(o.Of.Row)
+				c.spill.Delete(o.Of.Row)
 			}
 		}
 		switch step := c.outcomes.Handle(o, results[i], now); {
@@ -260,10 +260,9 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 func (c *core) recordSpilledWrite(o *outcome, final bool) {
 	switch {
 	case o.Status.Settled():
-		c.spilledDeleted(store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
-		c.setCopy(o.Of.Row, lanes.NoCopy)
+		c.spill.Settled(o.Of.Row, o.SpilledSeq)
 	case final && o.Of.Lane != nil: // found settled or gone
-		c.deleteSpilled(o.Of.Row)
+		c.spill.Delete(o.Of.Row)
 	}
 }
 

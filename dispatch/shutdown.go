@@ -14,23 +14,14 @@ import (
 // the store refuses or whose table is locked do not count. Early outcomes do, because their
 // rows become visible soon.
 func (c *core) drained() bool {
-	return len(c.spills.writing)+c.lanes.Requests.Busy()+c.jobs.Unrecorded() == 0 && !c.outcomes.Busy()
+	return c.spill.Counts().Writing+c.lanes.Requests.Busy()+c.jobs.Unrecorded() == 0 && !c.outcomes.Busy()
 }
 
 // end starts no new run and gives back every claimed row that is not in a request. Replayed
 // rows that are in no request leave memory, because the store keeps them.
 func (c *core) end() {
 	c.ended = true
-	for i := range c.spills.waiting { // the log or the table delivers them again
-		rw := c.spills.waiting[i].Row
-		c.setCopy(rw, lanes.NoCopy)
-		if o := rw.PendingOutcome; o != nil {
-			rw.PendingOutcome = nil
-			c.enqueue(*o)
-		}
-	}
-
-	c.spills.waiting = nil
+	c.spill.End()
 	for _, req := range c.lanes.Requests.TakeUnsent(func(*request) bool { return true }) {
 		c.lanes.Memory.ReleaseLarge(req)
 		for _, r := range req.Runs {
@@ -65,12 +56,12 @@ func (c *core) unclaimLane(l *lane) {
 		rows = rows[1:]
 	}
 	for _, rw := range rows {
-		c.unclaim(rw)
+		c.Unclaim(rw)
 	}
 }
 
-// unclaim queues PENDING for a claimed row.
-func (c *core) unclaim(rw *row) {
+// Unclaim queues PENDING for a claimed row.
+func (c *core) Unclaim(rw *row) {
 	if rw.Claimed.IsZero() {
 		return
 	}

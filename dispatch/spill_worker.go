@@ -24,7 +24,7 @@ const spillRetryInterval = time.Minute
 func (d *Dispatcher) RestoreSpilled(lanes ...store.SpilledLane) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.core.addSpilledLanes(lanes)
+	d.core.spill.AddLanes(lanes)
 }
 
 // SpillExcess starts to spill lanes until half the buffer is free. It takes lanes that do
@@ -34,7 +34,7 @@ func (d *Dispatcher) SpillExcess(others bool) {
 	if now := time.Now(); now.Sub(d.lastExcessScan) >= excessScanInterval {
 		d.lastExcessScan = now
 		d.retryUnspillable(now)
-		d.core.spillExcess(others)
+		d.core.spill.Excess(others)
 	}
 	d.mu.Unlock()
 	notify(d.toSpill)
@@ -86,13 +86,13 @@ func (d *Dispatcher) Spill(all bool) {
 func (d *Dispatcher) retryUnspillable(now time.Time) {
 	if now.Sub(d.lastSpillRetry) >= spillRetryInterval {
 		d.lastSpillRetry = now
-		d.core.retryUnspillable()
+		d.core.spill.RetryUnspillable()
 	}
 }
 
 // notifySpill wakes runSpill if it has work, which is rare. The caller holds the lock.
 func (d *Dispatcher) notifySpill() {
-	if c := d.core; len(c.spills.waiting)+len(c.copies.toDelete)+c.reloadQueue.Len() > 0 || c.hasSpilledLanes() {
+	if d.core.spill.HasWork() {
 		notify(d.toSpill)
 	}
 }
@@ -122,7 +122,7 @@ func (d *Dispatcher) runSpill(ctx context.Context) error {
 
 func (d *Dispatcher) spillBatch(ctx context.Context) (bool, error) {
 	d.mu.Lock()
-	items := d.core.nextSpills(maxSpillRows)
+	items := d.core.spill.Next(maxSpillRows)
 	d.mu.Unlock()
 	if len(items) == 0 {
 		return false, nil
@@ -140,7 +140,7 @@ func (d *Dispatcher) spillBatch(ctx context.Context) (bool, error) {
 		return true, err
 	}
 	d.mu.Lock()
-	d.core.spillsWritten(refused)
+	d.core.spill.Written(refused)
 	d.unspillableReported = d.unspillableReported || n < len(items)
 	d.mu.Unlock()
 	d.obs.RowsSpilled(n)
@@ -150,7 +150,7 @@ func (d *Dispatcher) spillBatch(ctx context.Context) (bool, error) {
 
 func (d *Dispatcher) deleteBatch(ctx context.Context) (bool, error) {
 	d.mu.Lock()
-	refs := d.core.nextDeletes(maxSpillRows)
+	refs := d.core.spill.NextDeletes(maxSpillRows)
 	d.mu.Unlock()
 	if len(refs) == 0 {
 		return false, nil
@@ -167,14 +167,14 @@ func (d *Dispatcher) deleteBatch(ctx context.Context) (bool, error) {
 		return true, err
 	}
 	d.mu.Lock()
-	d.core.spilledDeleted(refs...)
+	d.core.spill.Deleted(refs...)
 	d.mu.Unlock()
 	return true, nil
 }
 
 func (d *Dispatcher) reloadBatch(ctx context.Context) (bool, error) {
 	d.mu.Lock()
-	from, each := d.core.nextReloads(time.Now())
+	from, each := d.core.spill.NextReloads(time.Now())
 	d.mu.Unlock()
 	if len(from) == 0 {
 		return false, nil

@@ -40,8 +40,8 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	if err != nil {
 		return err
 	}
-	d.countAnswers(answers)
-	d.reportVanished(reqs, answers)
+	countAnswers(d.obs, answers)
+	reportVanished(d.obs, reqs, answers)
 	d.mu.Lock()
 
 	now := time.Now()
@@ -69,20 +69,20 @@ func appendClaims(rows []store.ClaimRow, req *request) []store.ClaimRow {
 	return rows
 }
 
-func (d *Dispatcher) countAnswers(answers []store.ClaimAnswer) {
+func countAnswers(obs Observer, answers []store.ClaimAnswer) {
 	var counts [store.TableLocked + 1]int
 	for i := range answers {
 		counts[answers[i].Result]++
 	}
 	for result, n := range counts {
 		if n > 0 {
-			d.obs.Claimed(store.ClaimResult(result), n)
+			obs.Claimed(store.ClaimResult(result), n)
 		}
 	}
 }
 
 // reportVanished reports the rows that a claim did not find.
-func (d *Dispatcher) reportVanished(reqs []*request, answers []store.ClaimAnswer) {
+func reportVanished(obs Observer, reqs []*request, answers []store.ClaimAnswer) {
 	var rows []*store.Item
 	for _, req := range reqs {
 		for _, run := range req.Runs {
@@ -96,7 +96,7 @@ func (d *Dispatcher) reportVanished(reqs []*request, answers []store.ClaimAnswer
 	}
 
 	if len(rows) > 0 {
-		d.obs.Vanished(rows)
+		obs.Vanished(rows)
 	}
 }
 
@@ -148,7 +148,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	if len(vanished) > 0 {
 		d.obs.Vanished(vanished)
 	}
-	d.reportLocked(batch, results)
+	reportLocked(d.obs, batch, results)
 	d.mu.Lock()
 
 	for i := range batch {
@@ -167,7 +167,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 }
 
 // reportLocked reports outcomes whose rows are locked.
-func (d *Dispatcher) reportLocked(batch []outcome, results []store.SettleResult) {
+func reportLocked(obs Observer, batch []outcome, results []store.SettleResult) {
 	locked := map[string]int{}
 	for i, result := range results {
 		if result == store.WasLocked {
@@ -175,7 +175,7 @@ func (d *Dispatcher) reportLocked(batch []outcome, results []store.SettleResult)
 		}
 	}
 	for outbox, n := range locked {
-		d.obs.StoreFailed("settle locked rows of "+outbox, &store.OutboxLockedError{Outbox: outbox, Rows: n})
+		obs.StoreFailed("settle locked rows of "+outbox, &store.OutboxLockedError{Outbox: outbox, Rows: n})
 	}
 }
 

@@ -35,8 +35,9 @@ func (d *Dispatcher) Stats() Stats {
 }
 
 func (c *core) stats() Stats {
+	spilled := c.spill.Counts()
 	s := Stats{
-		Rows: c.lanes.Memory.Total(), Spilled: c.copies.rows, Unspillable: c.spills.refused, Bytes: c.lanes.Memory.Bytes(), InFlight: c.lanes.Requests.Busy(),
+		Rows: c.lanes.Memory.Total(), Spilled: spilled.Stored, Unspillable: spilled.Unspillable, Bytes: c.lanes.Memory.Bytes(), InFlight: c.lanes.Requests.Busy(),
 		Lanes:        map[string]int{lanes.Spilled: 0, lanes.Replaying: 0, lanes.Stalled: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
 		OpenBreakers: c.openBreakers(),
 	}
@@ -44,9 +45,7 @@ func (c *core) stats() Stats {
 	for st := lanes.Ready; st < lanes.Held; st++ {
 		s.Lanes[st.String()] = 0
 	}
-	for _, set := range c.spilledLanes {
-		s.Lanes[lanes.Spilled] += set.lanes.n
-	}
+	s.Lanes[lanes.Spilled] += spilled.Lanes
 	copies := 0 // spilled rows that are also in memory
 	see := func(rw *row) {
 		if rw.Copy == lanes.CopyStored {

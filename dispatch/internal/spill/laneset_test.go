@@ -1,4 +1,4 @@
-package dispatch
+package spill
 
 import (
 	"maps"
@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -77,10 +78,10 @@ func TestSpilledLaneMemory(t *testing.T) {
 		return m.HeapAlloc
 	}
 	for _, order := range []string{"random", "sorted"} {
-		c := newCore(DefaultConfig(), nil, nil)
+		sp := New(Config{}, lane.NewSet(lane.Config{}), nil)
 		before := live()
 		for i := range hashes {
-			c.addSpilledLanes([]store.SpilledLane{{Outbox: "events", Kind: "EVENT", Hash: hashes[i], Rows: 1}})
+			sp.AddLanes([]store.SpilledLane{{Outbox: "events", Kind: "EVENT", Hash: hashes[i], Rows: 1}})
 		}
 		each := float64(live()-before) / float64(lanes)
 		t.Logf("%s: %.1f bytes a lane", order, each)
@@ -88,6 +89,6 @@ func TestSpilledLaneMemory(t *testing.T) {
 			t.Errorf("%s: bytes of a spilled lane: got %.1f, want at most %d", order, each, most)
 		}
 		slices.SortFunc(hashes, func(a, b store.LaneHash) int { return slices.Compare(a[:], b[:]) })
-		runtime.KeepAlive(c)
+		runtime.KeepAlive(sp)
 	}
 }

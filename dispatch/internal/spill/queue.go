@@ -1,0 +1,145 @@
+package spill
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/sluicebox/sluicebox/dispatch/internal/lane"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Pending is a row on its way to the spilled rows of the store.
+type Pending struct {
+	Lane *lane.Lane // nil for a delivered row, which is in no lane
+	Row  *lane.Row
+
+	// Copied: the lane keeps the row in memory.
+	Copied bool
+}
+
+// batches is a queue that is written in batches, one at a time.
+type batches[T any] struct{ waiting, writing []T }
+
+func (b *batches[T]) add(v T) { b.waiting = append(b.waiting, v) }
+
+// take begins to write the first n values.
+func (b *batches[T]) take(n int) []T {
+	b.writing = b.waiting[:n:n]
+	b.waiting = b.waiting[n:]
+	return b.writing
+}
+
+// written ends the batch and returns its values.
+func (b *batches[T]) written() []T {
+	batch := b.writing
+	b.writing = nil
+	return batch
+}
+
+// all iterates over the values, the waiting ones first.
+func (b *batches[T]) all() iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for _, queue := range [][]T{b.waiting, b.writing} {
+			for i := range queue {
+				if !yield(&queue[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// spills holds the rows on their way to the store.
+type spills struct {
+	batches[Pending]
+	direct  int // rows that their lanes do not keep
+	refused int // rows in memory that the store refuses to spill
+}
+
+func (s *spills) add(p Pending) {
+	if !p.Copied {
+		s.direct++
+	}
+	s.batches.add(p)
+}
+
+// written ends the batch and returns it.
+func (s *spills) written() []Pending {
+	batch := s.batches.written()
+	for i := range batch {
+		if !batch[i].Copied {
+			s.direct--
+		}
+	}
+	return batch
+}
+
+// cancel removes and returns the waiting rows that a lane does not keep.
+func (s *spills) cancel(l *lane.Lane) (rows []*lane.Row) {
+	s.waiting = slices.DeleteFunc(s.waiting, func(p Pending) bool {
+		if p.Lane != l || p.Copied {
+			return false
+		}
+		rows = append(rows, p.Row)
+		return true
+	})
+	s.direct -= len(rows)
+	return rows
+}
+
+// setCopy sets the state of a row's copy.
+func (s *spills) setCopy(rw *lane.Row, to lane.Copy) {
+	if rw.Copy == lane.CopyRefused {
+		s.refused--
+	}
+	rw.Copy = to
+	if to == lane.CopyRefused {
+		s.refused++
+	}
+}
+
+// allow allows another try to spill a row that the store refused.
+func (s *spills) allow(rw *lane.Row) {
+	if rw.Copy == lane.CopyRefused {
+		s.setCopy(rw, lane.NoCopy)
+	}
+}
+
+// copies are the spilled rows in the store.
+type copies struct {
+	rows     int // in the store
+	toDelete []store.SpilledRef
+
+	// settling holds the copies whose outcome or delete is in flight, deletedDuringReload
+	// those deleted while a reload is in flight; nil if none is.
+	settling, deletedDuringReload map[store.SpilledRef]bool
+}
+
+// settle records that the outcome of a row is in flight, so that its copy is not reloaded.
+func (c *copies) settle(rw *lane.Row) { c.settling[rw.SpilledRef()] = true }
+
+// delete queues the delete of a row's copy.
+func (c *copies) delete(rw *lane.Row) {
+	c.settle(rw)
+	c.toDelete = append(c.toDelete, rw.SpilledRef())
+}
+
+// next returns at most limit copies to delete.
+func (c *copies) next(limit int) []store.SpilledRef {
+	n := min(limit, len(c.toDelete))
+	if n == 0 {
+		return nil
+	}
+	refs := c.toDelete[:n:n]
+	c.toDelete = c.toDelete[n:]
+	return refs
+}
+
+// deleted records that a copy is deleted.
+func (c *copies) deleted(ref store.SpilledRef) {
+	delete(c.settling, ref)
+	c.rows--
+	if c.deletedDuringReload != nil {
+		c.deletedDuringReload[ref] = true
+	}
+}

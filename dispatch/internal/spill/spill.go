@@ -1,0 +1,223 @@
+package spill
+
+import (
+	"slices"
+
+	"github.com/sluicebox/sluicebox/dispatch/internal/lane"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// queue spills a row. copied tells that its lane keeps it in memory.
+func (sp *Spiller) queue(l *lane.Lane, rw *lane.Row, copied bool) {
+	sp.spills.setCopy(rw, lane.CopyWriting)
+	l.Spilling++
+	sp.spills.add(Pending{l, rw, copied})
+}
+
+// Rows spills the rows of a lane that are only in memory. It leaves out rows in flight
+// and unspillable rows. It also leaves out requeued rows without a seq, because the sweep
+// finds them in their table again.
+func (sp *Spiller) Rows(l *lane.Lane) {
+	for i, rw := range l.Rows {
+		if i >= l.InFlight && rw.Seq != 0 && rw.Copy == lane.NoCopy {
+			sp.queue(l, rw, true)
+		}
+	}
+}
+
+// Next returns at most limit rows to spill. The caller reports them to Written. Only one such batch is in flight, and none while a reload is.
+func (sp *Spiller) Next(limit int) []store.Item {
+	n := min(limit, len(sp.spills.waiting))
+	if sp.ended || n == 0 {
+		return nil
+	}
+	items := make([]store.Item, n)
+	for i, p := range sp.spills.take(n) {
+		items[i] = p.Row.Item
+	}
+	return items
+}
+
+// Written handles a durable batch of Next. The checkpoint may pass its rows,
+// except those the store refused.
+func (sp *Spiller) Written(refused []bool) {
+	batch := sp.spills.written()
+	var touched []*lane.Lane
+	for i := range batch {
+		l, rw := batch[i].Lane, batch[i].Row
+		switch {
+		case refused[i]:
+			delete(sp.copies.settling, rw.SpilledRef()) // there is no copy
+			sp.keepUnspillable(&batch[i])
+		default:
+			sp.spills.setCopy(rw, lane.CopyStored)
+			sp.copies.rows++
+			rw.ReleaseTicket()
+			if !batch[i].Copied {
+				l.SpilledRows++
+				sp.Remove(rw)
+			}
+		}
+		sp.enqueueLate(rw)
+		if l == nil {
+			if rw.Copy == lane.CopyStored {
+				sp.detach(rw)
+			}
+			continue
+		}
+		l.Spilling--
+		if last := len(touched) - 1; last < 0 || touched[last] != l {
+			touched = append(touched, l)
+		}
+	}
+
+	for _, l := range touched {
+		if sp.lanes.Get(l.Name) != l {
+			continue
+		}
+		sp.evictTail(l)
+		sp.Evict(l)
+		if sp.lanes.Get(l.Name) == l {
+			sp.core.Wake(l)
+			sp.evictIdleLane(l)
+		}
+	}
+}
+
+// keepUnspillable keeps a row in memory that the store refuses to spill. The row keeps its
+// place, and later rows of the lane are still spilled behind it.
+func (sp *Spiller) keepUnspillable(p *Pending) {
+	sp.spills.setCopy(p.Row, lane.CopyRefused)
+	if p.Row.Done {
+		sp.spills.setCopy(p.Row, lane.NoCopy)
+	}
+	if !p.Copied {
+		p.Lane.UnspillableTail = append(p.Lane.UnspillableTail, p.Row)
+	}
+}
+
+// RetryUnspillable allows another try to spill unspillable rows. Rows behind spilled ones
+// are queued at once.
+func (sp *Spiller) RetryUnspillable() {
+	if sp.spills.refused == 0 || sp.ended {
+		return
+	}
+	for _, l := range sp.lanes.ByAge() {
+		for _, rw := range l.Rows {
+			sp.spills.allow(rw)
+		}
+		for _, rw := range l.UnspillableTail {
+			if rw.Copy != lane.CopyWriting {
+				sp.spills.allow(rw)
+				sp.queue(l, rw, true)
+			}
+		}
+	}
+}
+
+// evictTail evicts rows of the unspillable tail that are spilled by now.
+func (sp *Spiller) evictTail(l *lane.Lane) {
+	l.UnspillableTail = slices.DeleteFunc(l.UnspillableTail, func(rw *lane.Row) bool {
+		spilled := rw.Copy == lane.CopyStored
+		if spilled {
+			sp.Remove(rw)
+			l.SpilledRows++
+		}
+		return spilled
+	})
+}
+
+// Delete queues the delete of the spilled copy of a row found settled or gone.
+func (sp *Spiller) Delete(rw *lane.Row) {
+	switch rw.Copy {
+	case lane.CopyStored:
+		sp.copies.delete(rw)
+	case lane.CopyWriting:
+		rw.PendingOutcome = &lane.Outcome{Of: lane.Owner{Row: rw}}
+	}
+}
+
+// NextDeletes returns spilled rows to delete. The caller reports them to Deleted.
+func (sp *Spiller) NextDeletes(limit int) []store.SpilledRef {
+	if sp.ended {
+		return nil
+	}
+	return sp.copies.next(limit)
+}
+
+// Settling records that the outcome of a row is in flight and deletes its copy, so that the
+// copy is not reloaded.
+func (sp *Spiller) Settling(rw *lane.Row) { sp.copies.settle(rw) }
+
+// Settled records that the store has written an outcome and deleted the row's copy.
+func (sp *Spiller) Settled(rw *lane.Row, seq store.Seq) {
+	sp.copies.deleted(store.SpilledRef{Ref: rw.Ref, Seq: seq})
+	sp.spills.setCopy(rw, lane.NoCopy)
+}
+
+// Deleted records that the store has deleted spilled rows.
+func (sp *Spiller) Deleted(refs ...store.SpilledRef) {
+	for _, ref := range refs {
+		sp.copies.deleted(ref)
+	}
+}
+
+// Remove removes an unsettled row from memory.
+func (sp *Spiller) Remove(rw *lane.Row) {
+	sp.spills.allow(rw)
+	sp.lanes.Memory.Leave(rw)
+	sp.core.Left(rw)
+}
+
+// Unwritten spills the row of a deferred outcome, so that the checkpoint can pass it. It
+// leaves out two kinds of rows:
+//
+//   - a row whose claim is given back: it is still in its lane or needs no checkpoint
+//   - a requeued row without a seq: the sweep finds it in its table again
+func (sp *Spiller) Unwritten(o *lane.Outcome) {
+	rw := o.Of.Row
+	switch {
+	case o.Of.Lane == nil && o.Status == store.Pending, rw.Copy == lane.CopyWriting:
+	case rw.Copy == lane.CopyStored && o.Of.Lane == nil:
+		sp.detach(rw)
+	case rw.Copy != lane.NoCopy || rw.Seq == 0 || sp.ended || !sp.cfg.Unwritten:
+		sp.lanes.Memory.DropPayload(rw)
+	default:
+		if o.Status.Settled() {
+			sp.copies.settle(rw) // never reload it
+		}
+		if o.Of.Lane != nil {
+			sp.queue(o.Of.Lane, rw, true)
+			return
+		}
+		sp.spills.setCopy(rw, lane.CopyWriting)
+		sp.spills.add(Pending{Row: rw, Copied: true})
+	}
+}
+
+// detach removes from the buffer a spilled row with a deferred outcome and no lane.
+func (sp *Spiller) detach(rw *lane.Row) {
+	sp.lanes.Memory.DropPayload(rw)
+	sp.lanes.Memory.Move(rw, lane.Detached)
+}
+
+// End takes back the rows that wait to be spilled. Nothing is spilled, deleted or reloaded
+// any more.
+func (sp *Spiller) End() {
+	sp.ended = true
+	waiting := sp.spills.waiting
+	sp.spills.waiting = nil
+	for i := range waiting { // the log or the table delivers them again
+		rw := waiting[i].Row
+		sp.spills.setCopy(rw, lane.NoCopy)
+		sp.enqueueLate(rw)
+	}
+}
+
+// enqueueLate queues the outcome that waited for a row's copy, if any.
+func (sp *Spiller) enqueueLate(rw *lane.Row) {
+	if o := rw.PendingOutcome; o != nil {
+		rw.PendingOutcome = nil
+		sp.core.Enqueue(*o)
+	}
+}
