@@ -6,7 +6,6 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
-	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
 	"github.com/sluicebox/sluicebox/dispatch/internal/spill"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
@@ -29,22 +28,18 @@ type core struct {
 	lanes  *lanes.Set
 	spill  *spill.Spiller
 
-	blockedLanes map[store.Ref]*lane // by FAILED row
-	frozen       bool                // claims are suspended
-	notBefore    time.Time           // no claim before this time
-	ended        bool
-	outcomes     pending.Queue[owner]
+	outcomes pending.Queue[owner]
+	replays  replays
+	operator operator
 
-	jobs  replay.Jobs[owner] // the replays with rows in memory
-	holds replay.Holds[*row] // of ungrouped rows with their own lanes
+	frozen    bool      // claims are suspended
+	notBefore time.Time // no claim before this time
+	ended     bool
 
 	canPing bool // the sink supports requests without rows
 	toPing  lanes.Fifo[*ping]
 
 	newlyStalled []LaneInfo // stalled lanes not yet reported
-
-	// leftSinceWatch holds rows that left their lanes since trackSettled; nil if off.
-	leftSinceWatch map[store.Ref]bool
 
 	doneRows int64 // total of finished rows
 }
@@ -52,9 +47,9 @@ type core struct {
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
 	c := &core{
 		cfg: cfg, policy: cfg.policy(), lanes: lanes.NewSet(cfg.lanes(limits, random)),
-		blockedLanes: map[store.Ref]*lane{}, outcomes: pending.NewQueue[owner](lanes.VisibilityWait),
-		jobs: replay.NewJobs[owner](), holds: replay.NewHolds[*row](),
+		outcomes: pending.NewQueue[owner](lanes.VisibilityWait),
 	}
+	c.replays, c.operator = newReplays(c), operator{core: c, blocked: map[store.Ref]*lane{}}
 	c.spill = spill.New(spill.Config{BatchRows: cfg.APIBatchSize, BufferRows: cfg.BufferRows}, c.lanes, c)
 	return c
 }
@@ -142,7 +137,7 @@ func (c *core) drop(rw *row) {
 func (c *core) Wake(l *lane) {
 	switch {
 	case l.State != lanes.Idle:
-	case c.skipHead(l):
+	case c.operator.skipHead(l):
 	case l.OnHold() && (l.Job == nil || len(l.Rows) > 0):
 		l.Hold()
 	case len(l.Rows) > 0:
@@ -159,8 +154,8 @@ func (c *core) Wake(l *lane) {
 
 // Left records that a row has left memory.
 func (c *core) Left(rw *row) {
-	if c.leftSinceWatch != nil {
-		c.leftSinceWatch[rw.Ref] = true
+	if c.operator.left != nil {
+		c.operator.left[rw.Ref] = true
 	}
 }
 
@@ -169,7 +164,7 @@ func (c *core) Left(rw *row) {
 func (c *core) release(l *lane) {
 	l.State, l.InFlight = lanes.Idle, 0
 	if l.Withdrawing() {
-		c.withdrawLane(l)
+		c.replays.withdrawLane(l)
 	}
 	c.Wake(l)
 	c.unclaimLane(l)
@@ -219,9 +214,6 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 
 	return at, ok
 }
-
-// freeze suspends or resumes claims.
-func (c *core) freeze(frozen bool) { c.frozen = frozen }
 
 // mayClaim reports whether new runs may begin.
 func (c *core) mayClaim(now time.Time) bool {

@@ -63,7 +63,7 @@ func (c *core) isShrinking(l *lane) bool       { return c.spill.Shrinking()[l] }
 func (c *core) enableSpill() { c.spill.AllowUnwritten() }
 
 // hasLeft reports whether a row has left its lane since trackSettled.
-func (c *core) hasLeft(ref store.Ref) bool { return c.leftSinceWatch[ref] }
+func (c *core) hasLeft(ref store.Ref) bool { return c.operator.left[ref] }
 
 // heldRows is the number of rows that the core counts.
 func (c *core) heldRows() int { return c.lanes.Memory.Total() }
@@ -213,7 +213,7 @@ func (c *core) nextReloads(now time.Time) ([]store.SpilledRange, int) {
 
 // lanesOfFinishedRows returns the lanes that wait until a finished row is recorded.
 func (c *core) lanesOfFinishedRows() (lanes []*lane) {
-	for d := range c.jobs.Results() {
+	for d := range c.replays.jobs.Results() {
 		if d.Of.Lane != nil {
 			lanes = append(lanes, d.Of.Lane)
 		}
@@ -222,39 +222,39 @@ func (c *core) lanesOfFinishedRows() (lanes []*lane) {
 }
 
 // unrecordedCount is the number of finished rows of jobs that are not yet recorded.
-func (c *core) unrecordedCount() int { return c.jobs.Unrecorded() }
+func (c *core) unrecordedCount() int { return c.replays.jobs.Unrecorded() }
 
 // nextReplayDone and takeReplayChanged drive the jobs.
 func (c *core) nextReplayDone(limit int) (id string, done []store.FinishedRow) {
-	return c.jobs.Next(limit)
+	return c.replays.jobs.Next(limit)
 }
-func (c *core) takeReplayChanged() bool { return c.jobs.TakeChanged() }
+func (c *core) takeReplayChanged() bool { return c.replays.jobs.TakeChanged() }
 
 // jobID is the id of a job.
 func jobID(j *replay.Job) string { return j.ID() }
 
 // jobRows is the number of a job's rows in memory; 0 if the core does not know the job.
 func (c *core) jobRows(id string) int {
-	rows, _, _ := c.jobs.Load(id)
+	rows, _, _ := c.replays.jobs.Load(id)
 	return rows
 }
 
 // replayLoad is the load of a job, in total and by lane.
 func (c *core) replayLoad(id string) (load JobLoad, byLane map[store.LaneKey]int) {
-	load.Rows, load.Bytes, byLane = c.jobs.Load(id)
+	load.Rows, load.Bytes, byLane = c.replays.jobs.Load(id)
 	return load, byLane
 }
 
 // jobCount is the number of jobs with rows in memory.
 func (c *core) jobCount() (n int) {
-	for range c.jobs.All() {
+	for range c.replays.jobs.All() {
 		n++
 	}
 	return n
 }
 
 // heldLaneCount is the number of keys whose rows in flight a replay waits for.
-func (c *core) heldLaneCount() int { return c.holds.Len() }
+func (c *core) heldLaneCount() int { return c.replays.holds.Len() }
 
 // The lanes, their names and requests.
 func (c *core) laneOf(name LaneName) *lane         { return c.lanes.Get(name) }
@@ -265,6 +265,32 @@ func (c *core) freeRequests() int                  { return c.lanes.FreeRequests
 func (c *core) replayRequestRoom() int             { return c.lanes.ReplayRequestRoom() }
 func (c *core) requestShare() int64                { return c.lanes.Memory.RequestShare() }
 func (c *core) nextRequest(now time.Time) *request { return c.lanes.NextRequest(now) }
+
+// What operators and replays ask for.
+func (c *core) freeze(frozen bool)                           { c.frozen = frozen }
+func (c *core) nextOutcomes(limit int) []outcome             { return c.outcomes.Next(limit) }
+func (c *core) pause(name LaneName, h store.Hold)            { c.operator.pause(name, h) }
+func (c *core) resume(l *lane, now time.Time)                { c.operator.resume(l, now) }
+func (c *core) unblock(l *lane, now time.Time)               { c.operator.unblock(l, now) }
+func (c *core) restore(holds []store.Hold)                   { c.operator.restore(holds) }
+func (c *core) requeue(items []store.Item)                   { c.operator.requeue(items) }
+func (c *core) trackSettled(on bool)                         { c.operator.trackSettled(on) }
+func (c *core) retryNow(l *lane) error                       { return c.operator.retryNow(l) }
+func (c *core) releaseFixed(refs []store.Ref, now time.Time) { c.operator.releaseFixed(refs, now) }
+func (c *core) insertFound(items []store.Item, now time.Time) int {
+	return c.operator.insertFound(items, now)
+}
+func (c *core) skip(l *lane, reason string, now time.Time) (<-chan error, error) {
+	return c.operator.skip(l, reason, now)
+}
+func (c *core) replay(id string, rows []store.ReplayRow)         { c.replays.add(id, rows) }
+func (c *core) withdrawJob(id string)                            { c.replays.withdraw(id) }
+func (c *core) replayDoneWritten(now time.Time)                  { c.replays.recorded(now) }
+func (c *core) holdForReplay(id string, key store.LaneKey)       { c.replays.hold(id, key) }
+func (c *core) quiescent(key store.LaneKey) (quiet, paused bool) { return c.replays.quiescent(key) }
+func (c *core) releaseReplayHold(id string, key store.LaneKey, now time.Time) {
+	c.replays.release(id, key, now)
+}
 
 // reloadRoom is how many rows may be reloaded; negative if too many are.
 func (c *core) reloadRoom(time.Time) int {

@@ -100,7 +100,7 @@ func (d *Dispatcher) Room() int {
 // Freeze suspends or resumes claims.
 func (d *Dispatcher) Freeze(frozen bool) {
 	d.mu.Lock()
-	d.core.freeze(frozen)
+	d.core.frozen = frozen
 	d.mu.Unlock()
 	notify(d.toClaim)
 }
@@ -239,7 +239,7 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 func (d *Dispatcher) wakeWorkers() {
 	d.mu.Lock()
 	d.notifySpill()
-	write, record, changed := len(d.core.outcomes.Waiting()) > 0, d.core.jobs.Waiting() > 0, d.core.jobs.TakeChanged()
+	write, record, changed := len(d.core.outcomes.Waiting()) > 0, d.core.replays.jobs.Waiting() > 0, d.core.replays.jobs.TakeChanged()
 	_, _, locked := d.core.outcomes.NextTable()
 	cleared := d.unspillableReported && d.core.spill.Counts().Unspillable == 0
 	if cleared {
@@ -338,7 +338,7 @@ func (d *Dispatcher) dispatchRequests(now time.Time) {
 func (d *Dispatcher) writeOutcomes(ctx context.Context) error {
 	for {
 		d.mu.Lock()
-		batch := d.core.nextOutcomes(maxStatementRows)
+		batch := d.core.outcomes.Next(maxStatementRows)
 		d.mu.Unlock()
 		if len(batch) == 0 {
 			select {

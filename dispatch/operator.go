@@ -99,7 +99,7 @@ func (d *Dispatcher) Lanes(f LaneFilter, limit int) (lanes []LaneInfo, total int
 			f.Troubled && !l.OnHold() && l.LastError == "" && l.Refusal == "" && more == nil {
 			continue
 		}
-		in := d.core.laneInfo(l)
+		in := laneInfo(l)
 		if more != nil {
 			in.Unwritten, in.Error = more.Unwritten, cmp.Or(in.Error, "row "+more.Head+": "+more.Error)
 		}
@@ -144,7 +144,7 @@ func (f *LaneFilter) matches(name LaneName) bool {
 func (d *Dispatcher) RetryNow(lane LaneName) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.core.retryNow(d.core.lanes.Get(lane))
+	err := d.core.operator.retryNow(d.core.lanes.Get(lane))
 	notify(d.toClaim)
 	return err
 }
@@ -167,7 +167,7 @@ func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) err
 		d.mu.Unlock()
 		return d.skipBlocked(ctx, lane)
 	}
-	done, err := d.core.skip(l, reason, time.Now())
+	done, err := d.core.operator.skip(l, reason, time.Now())
 	d.mu.Unlock()
 	if err != nil {
 		notify(d.toSpill) // its first row may have to be reloaded
@@ -191,7 +191,7 @@ func (d *Dispatcher) skipBlocked(ctx context.Context, lane LaneName) error {
 	defer d.operatorMu.Unlock()
 	return d.release(ctx, lane.LaneKey, store.Blocked, func(now time.Time) {
 		if l := d.core.lanes.Get(lane); l != nil && l.Blocked != nil {
-			d.core.unblock(l, now)
+			d.core.operator.unblock(l, now)
 		}
 	})
 }
@@ -213,7 +213,7 @@ func (d *Dispatcher) Pause(ctx context.Context, lane LaneName, reason string) er
 		return err
 	}
 	d.mu.Lock()
-	d.core.pause(lane, h)
+	d.core.operator.pause(lane, h)
 	d.mu.Unlock()
 	d.wakeWorkers()
 	return nil
@@ -240,7 +240,7 @@ func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
 
 	return d.release(ctx, lane.LaneKey, store.Paused, func(now time.Time) {
 		if l := d.core.lanes.Get(lane); l != nil {
-			d.core.resume(l, now)
+			d.core.operator.resume(l, now)
 		}
 	})
 }
@@ -261,7 +261,7 @@ func (d *Dispatcher) release(ctx context.Context, lane store.LaneKey, kind store
 func (d *Dispatcher) Restore(holds []store.Hold) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.core.restore(holds)
+	d.core.operator.restore(holds)
 }
 
 // Requeue resets at most limit FAILED rows to PENDING and returns how many. It waits for
@@ -287,9 +287,9 @@ func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limi
 	}
 	d.mu.Lock()
 	if place {
-		d.core.requeue(items)
+		d.core.operator.requeue(items)
 	}
-	d.core.releaseFixed(refs, time.Now())
+	d.core.operator.releaseFixed(refs, time.Now())
 	d.mu.Unlock()
 	d.wakeWorkers()
 	if d.ended() {
@@ -314,7 +314,7 @@ func (d *Dispatcher) ended() bool {
 func (d *Dispatcher) TrackSettled(on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.core.trackSettled(on)
+	d.core.operator.trackSettled(on)
 }
 
 // InsertFound puts rows of one outbox that returned to PENDING without an insert in front
@@ -322,7 +322,7 @@ func (d *Dispatcher) TrackSettled(on bool) {
 // since TrackSettled. Lanes blocked by one of the rows go on.
 func (d *Dispatcher) InsertFound(items []store.Item) int {
 	d.mu.Lock()
-	placed := d.core.insertFound(items, time.Now())
+	placed := d.core.operator.insertFound(items, time.Now())
 	d.mu.Unlock()
 	d.wakeWorkers()
 	return placed
@@ -338,7 +338,7 @@ func (d *Dispatcher) Discard(ctx context.Context, f store.DeadLetterFilter, limi
 		return 0, err
 	}
 	d.mu.Lock()
-	d.core.releaseFixed(refs, time.Now())
+	d.core.operator.releaseFixed(refs, time.Now())
 	d.mu.Unlock()
 	d.wakeWorkers()
 	return len(refs), nil

@@ -9,14 +9,24 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
+// operator carries out the requests of operators and of the sweep, which put lanes on hold,
+// release them, and bring rows back.
+type operator struct {
+	core    *core
+	blocked map[store.Ref]*lane // by FAILED row
+
+	// left holds rows that left their lanes since trackSettled; nil if off.
+	left map[store.Ref]bool
+}
+
 // skip passes over the head of a lane: the row becomes FAILED once it is visible and in no
 // request. The result is sent to done.
-func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, err error) {
+func (p *operator) skip(l *lane, reason string, now time.Time) (done <-chan error, err error) {
 	switch {
 	case l == nil, len(l.Rows) == 0 && !l.HasSpilled:
 		return nil, ErrNoLane
 	case len(l.Rows) == 0:
-		c.spill.RequestHead(l)
+		p.core.spill.RequestHead(l)
 		return nil, errSpilled
 	case l.State == lanes.Writing || l.Rows[0].Skip != nil:
 		return nil, errWriting
@@ -30,77 +40,77 @@ func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, e
 			result <- errDelivered
 		}
 	}}
-	c.lanes.Dequeue(l)
-	c.Wake(l)
+	p.core.lanes.Dequeue(l)
+	p.core.Wake(l)
 	return result, nil
 }
 
 // skipHead settles a head that is to be skipped, or has it claimed first. It reports
 // whether it did either.
-func (c *core) skipHead(l *lane) bool {
-	if len(l.Rows) == 0 || l.Rows[0].Skip == nil || c.ended {
+func (p *operator) skipHead(l *lane) bool {
+	if len(l.Rows) == 0 || l.Rows[0].Skip == nil || p.core.ended {
 		return false
 	}
 	rw := l.Rows[0]
 	if !rw.Skippable() {
-		c.lanes.QueueUrgent(l)
+		p.core.lanes.QueueUrgent(l)
 		return true
 	}
 	rw.Skip.Writing, l.WakeAt = true, time.Time{}
-	c.settle(rw, store.Outcome{Status: store.Failed, Error: rw.Skip.Reason}, l, rw.Skip.At)
+	p.core.settle(rw, store.Outcome{Status: store.Failed, Error: rw.Skip.Reason}, l, rw.Skip.At)
 	return true
 }
 
 // pause keeps a lane and its replay lanes from moving. A run in flight ends first.
-func (c *core) pause(name LaneName, h store.Hold) {
-	for _, l := range append(c.replayLanesOf(name), c.spill.Lane(name)) {
+func (p *operator) pause(name LaneName, h store.Hold) {
+	for _, l := range append(p.core.replays.lanesOf(name), p.core.spill.Lane(name)) {
 		l.Paused = &h
-		c.lanes.Dequeue(l)
-		c.Wake(l)
+		p.core.lanes.Dequeue(l)
+		p.core.Wake(l)
 	}
-	c.jobs.Notify()
+	p.core.replays.jobs.Notify()
 }
 
 // resume ends a pause.
-func (c *core) resume(l *lane, now time.Time) {
-	for _, l := range append(c.replayLanesOf(l.Name), l) {
+func (p *operator) resume(l *lane, now time.Time) {
+	for _, l := range append(p.core.replays.lanesOf(l.Name), l) {
 		l.Paused = nil
-		c.releaseLane(l, now)
+		p.releaseLane(l, now)
 	}
-	c.jobs.Notify()
+	p.core.replays.jobs.Notify()
 }
 
 // releaseLane lets a lane go on if nothing holds it.
-func (c *core) releaseLane(l *lane, now time.Time) {
+func (p *operator) releaseLane(l *lane, now time.Time) {
 	if l.State != lanes.Held || l.OnHold() {
 		return
 	}
 	l.Unhold()
 	if len(l.Rows) > 0 && l.WakeAt.After(now) {
-		c.wait(l, l.WakeAt)
+		p.core.wait(l, l.WakeAt)
 		return
 	}
-	c.Wake(l)
+	p.core.Wake(l)
 }
 
 // block keeps a lane from moving until its FAILED row is skipped or requeued.
-func (c *core) block(l *lane, h *store.Hold) {
+func (p *operator) block(l *lane, h *store.Hold) {
 	l.Blocked = h
-	c.blockedLanes[store.Ref{Outbox: h.Lane.Outbox, ID: h.ID}] = l
+	p.blocked[store.Ref{Outbox: h.Lane.Outbox, ID: h.ID}] = l
 }
 
 // releaseFixed releases the lanes blocked by rows that were requeued or discarded. If the
 // write of a row's FAILED is in flight, the row stays in its lane, and the next claim finds
 // its current status.
-func (c *core) releaseFixed(refs []store.Ref, now time.Time) {
+func (p *operator) releaseFixed(refs []store.Ref, now time.Time) {
 	set := make(map[store.Ref]bool, len(refs))
 	for _, ref := range refs {
 		set[ref] = true
-		if l := c.blockedLanes[ref]; l != nil {
-			c.unblock(l, now)
+		if l := p.blocked[ref]; l != nil {
+			p.unblock(l, now)
 		}
 	}
-	writing := c.outcomes.Writing()
+	writing := p.core.outcomes.Writing()
 	for i := range writing {
 		if o := &writing[i]; o.Of.Lane != nil && o.Status == store.Failed && set[o.Ref] {
 			o.Of.Row.RequeuedInFlight = true
@@ -109,23 +119,23 @@ func (c *core) releaseFixed(refs []store.Ref, now time.Time) {
 }
 
 // unblock releases a blocked lane.
-func (c *core) unblock(l *lane, now time.Time) {
-	delete(c.blockedLanes, store.Ref{Outbox: l.Name.Outbox, ID: l.Blocked.ID})
+func (p *operator) unblock(l *lane, now time.Time) {
+	delete(p.blocked, store.Ref{Outbox: l.Name.Outbox, ID: l.Blocked.ID})
 	l.Blocked = nil
-	c.releaseLane(l, now)
+	p.releaseLane(l, now)
 }
 
 // restore restores the holds from the last run. A lane stays blocked only if the
 // configuration still says so.
-func (c *core) restore(holds []store.Hold) {
+func (p *operator) restore(holds []store.Hold) {
 	for i := range holds {
 		h := &holds[i]
-		if h.Kind == store.Blocked && c.cfg.OnFailed != Block {
+		if h.Kind == store.Blocked && p.core.cfg.OnFailed != Block {
 			continue
 		}
-		l := c.spill.Lane(LaneName{LaneKey: h.Lane})
+		l := p.core.spill.Lane(LaneName{LaneKey: h.Lane})
 		if h.Kind == store.Blocked {
-			c.block(l, h)
+			p.block(l, h)
 		} else {
 			l.Paused = h
 		}
@@ -135,23 +145,23 @@ func (c *core) restore(holds []store.Hold) {
 
 // requeue puts formerly FAILED rows in front of their lanes, behind rows that were requeued
 // before. A row that the log has delivered again already keeps its place.
-func (c *core) requeue(items []store.Item) {
+func (p *operator) requeue(items []store.Item) {
 	in := map[*lane]map[string]bool{}
 	items = slices.DeleteFunc(items, func(it store.Item) bool {
-		l := c.lanes.Get(c.lanes.NameOf(&it))
+		l := p.core.lanes.Get(p.core.lanes.NameOf(&it))
 		if l == nil {
 			return false
 		}
 		if in[l] == nil {
-			in[l] = c.laneRowIDs(l)
+			in[l] = p.laneRowIDs(l)
 		}
 		return in[l][it.ID]
 	})
-	c.insertFront(items)
+	p.core.insertFront(items)
 }
 
 // laneRowIDs returns the ids of a lane's rows that are in memory or being spilled.
-func (c *core) laneRowIDs(l *lane) map[string]bool {
+func (p *operator) laneRowIDs(l *lane) map[string]bool {
 	ids := map[string]bool{}
 	for _, rows := range [][]*row{l.Rows, l.UnspillableTail} {
 		for _, rw := range rows {
@@ -159,7 +169,7 @@ func (c *core) laneRowIDs(l *lane) map[string]bool {
 		}
 	}
 
-	for p := range c.spill.All() {
+	for p := range p.core.spill.All() {
 		if p.Lane == l {
 			ids[p.Row.ID] = true
 		}
@@ -169,37 +179,37 @@ func (c *core) laneRowIDs(l *lane) map[string]bool {
 }
 
 // trackSettled starts or stops recording rows that leave their lanes.
-func (c *core) trackSettled(on bool) {
-	c.leftSinceWatch = nil
+func (p *operator) trackSettled(on bool) {
+	p.left = nil
 	if on {
-		c.leftSinceWatch = map[store.Ref]bool{}
+		p.left = map[store.Ref]bool{}
 	}
 }
 
 // insertFound inserts rows of one outbox like requeue, and returns how many. It leaves out
 // rows that are in a lane, or were since trackSettled.
-func (c *core) insertFound(items []store.Item, now time.Time) int {
+func (p *operator) insertFound(items []store.Item, now time.Time) int {
 	if len(items) == 0 {
 		return 0
 	}
 	held := map[string]bool{}
 
-	for _, id := range c.heldIDs(items[0].Outbox) {
+	for _, id := range p.core.heldIDs(items[0].Outbox) {
 		held[id] = true
 	}
-	items = slices.DeleteFunc(items, func(it store.Item) bool { return held[it.ID] || c.leftSinceWatch[it.Ref] })
+	items = slices.DeleteFunc(items, func(it store.Item) bool { return held[it.ID] || p.left[it.Ref] })
 
 	refs := make([]store.Ref, len(items))
 	for i := range items {
 		refs[i] = items[i].Ref
 	}
-	c.insertFront(items)
-	c.releaseFixed(refs, now)
+	p.core.insertFront(items)
+	p.releaseFixed(refs, now)
 	return len(items)
 }
 
 // retryNow retries at once a lane that waits for a time or for a breaker.
-func (c *core) retryNow(l *lane) error {
+func (p *operator) retryNow(l *lane) error {
 	switch {
 	case l == nil:
 		return ErrNoLane
@@ -208,14 +218,14 @@ func (c *core) retryNow(l *lane) error {
 	case len(l.Rows) == 0:
 		return errSpilled
 	case l.State == lanes.Waiting, l.State == lanes.Ready && l.Receiver.Breaker.Open():
-		c.lanes.Dequeue(l)
-		c.lanes.QueueUrgent(l)
+		p.core.lanes.Dequeue(l)
+		p.core.lanes.QueueUrgent(l)
 	}
 	return nil
 }
 
 // laneInfo describes a lane.
-func (c *core) laneInfo(l *lane) LaneInfo {
+func laneInfo(l *lane) LaneInfo {
 	in := LaneInfo{
 		LaneKey: l.Name.LaneKey, RowID: l.Name.RowID, Job: l.Name.Job, State: l.StateName(),
 		Rows: len(l.Rows), Spilled: l.SpilledRows, Error: l.LastError,

@@ -21,7 +21,7 @@ type JobLoad struct {
 func (d *Dispatcher) HoldForReplay(job string, lane store.LaneKey) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.core.holdForReplay(job, lane)
+	d.core.replays.hold(job, lane)
 }
 
 // Quiescent reports whether a lane under HoldForReplay has no claim, request or unwritten
@@ -34,14 +34,14 @@ func (d *Dispatcher) HoldForReplay(job string, lane store.LaneKey) {
 func (d *Dispatcher) Quiescent(lane store.LaneKey) (quiet, paused bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.core.quiescent(lane)
+	return d.core.replays.quiescent(lane)
 }
 
 // ReleaseReplayHold ends HoldForReplay; other holds remain. To keep the group in order,
 // first wait until ReplayLoad has none of its rows.
 func (d *Dispatcher) ReleaseReplayHold(job string, lane store.LaneKey) {
 	d.mu.Lock()
-	d.core.releaseReplayHold(job, lane, time.Now())
+	d.core.replays.release(job, lane, time.Now())
 	d.mu.Unlock()
 	d.wakeWorkers()
 }
@@ -56,7 +56,7 @@ func (d *Dispatcher) ReleaseReplayHold(job string, lane store.LaneKey) {
 //   - The rows do not count against the buffer; the caller limits them by ReplayLoad.
 func (d *Dispatcher) Replay(job string, rows []store.ReplayRow) {
 	d.mu.Lock()
-	d.core.replay(job, rows)
+	d.core.replays.add(job, rows)
 	d.mu.Unlock()
 	notify(d.toClaim)
 }
@@ -67,7 +67,7 @@ func (d *Dispatcher) Replay(job string, rows []store.ReplayRow) {
 func (d *Dispatcher) ReplayLoad(job string) (total JobLoad, byLane map[store.LaneKey]int, changed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	total.Rows, total.Bytes, byLane = d.core.jobs.Load(job)
+	total.Rows, total.Bytes, byLane = d.core.replays.jobs.Load(job)
 	return total, maps.Clone(byLane), d.replayChanged
 }
 
@@ -84,7 +84,7 @@ func (d *Dispatcher) DoneCount() int64 {
 // remaining rows from the first.
 func (d *Dispatcher) WithdrawReplay(job string) {
 	d.mu.Lock()
-	d.core.withdrawJob(job)
+	d.core.replays.withdraw(job)
 	d.mu.Unlock()
 	d.wakeWorkers()
 }
@@ -93,7 +93,7 @@ func (d *Dispatcher) WithdrawReplay(job string) {
 func (d *Dispatcher) recordReplayed(ctx context.Context) error {
 	for {
 		d.mu.Lock()
-		job, done := d.core.jobs.Next(maxStatementRows)
+		job, done := d.core.replays.jobs.Next(maxStatementRows)
 		d.mu.Unlock()
 		if len(done) == 0 {
 			select {
@@ -114,7 +114,7 @@ func (d *Dispatcher) recordReplayed(ctx context.Context) error {
 			return err
 		}
 		d.mu.Lock()
-		d.core.replayDoneWritten(time.Now())
+		d.core.replays.recorded(time.Now())
 		d.mu.Unlock()
 		d.notifyReplayed(done)
 		d.wakeWorkers()

@@ -155,7 +155,7 @@ func (c *core) detectStall(l *lane, rw *row, f *lanes.Failure, now time.Time) {
 		return
 	}
 	l.Stalled = true
-	c.newlyStalled = append(c.newlyStalled, c.laneInfo(l))
+	c.newlyStalled = append(c.newlyStalled, laneInfo(l))
 }
 
 // blocksOnFailed reports whether a FAILED row blocks its lane.
@@ -173,7 +173,7 @@ func (c *core) backOffLane(l *lane, retryAfter time.Duration, now time.Time) {
 // settle queues an outcome. If l is not nil, the lane waits for the write.
 func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 	if rw.Job != nil {
-		c.finishReplayRow(rw, o.Status, o.Error, l)
+		c.replays.finish(rw, o.Status, o.Error, l)
 		return
 	}
 	if o.Status.Settled() {
@@ -211,12 +211,7 @@ func (c *core) Enqueue(o outcome) {
 	}
 }
 
-// nextOutcomes returns at most limit outcomes to write. The caller reports them to written.
-// Only one such batch is in flight. An outcome that the store refused before is written
-// alone.
-func (c *core) nextOutcomes(limit int) []outcome { return c.outcomes.Next(limit) }
-
-// written handles the results of the batch of nextOutcomes. A row found settled or gone is
+// written handles the results of the batch of outcomes. A row found settled or gone is
 // done, whatever its outcome. A deferred outcome is retried later, and a lane that waits
 // for it keeps waiting.
 func (c *core) written(results []store.SettleResult, now time.Time) {
@@ -277,7 +272,7 @@ func (c *core) finishHead(o *outcome, result store.SettleResult, now time.Time) 
 	}
 	c.drop(o.Of.Row)
 	if o.Block != nil && result != store.WasGone {
-		c.block(l, o.Block)
+		c.operator.block(l, o.Block)
 	}
 	c.advancePastHead(l, now)
 	c.unclaimed(o.Of.Row, now) // an operator skipped it before its claim was given back

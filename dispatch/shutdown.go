@@ -14,7 +14,7 @@ import (
 // the store refuses or whose table is locked do not count. Early outcomes do, because their
 // rows become visible soon.
 func (c *core) drained() bool {
-	return c.spill.Counts().Writing+c.lanes.Requests.Busy()+c.jobs.Unrecorded() == 0 && !c.outcomes.Busy()
+	return c.spill.Counts().Writing+c.lanes.Requests.Busy()+c.replays.jobs.Unrecorded() == 0 && !c.outcomes.Busy()
 }
 
 // end starts no new run and gives back every claimed row that is not in a request. Replayed
@@ -29,8 +29,8 @@ func (c *core) end() {
 		}
 	}
 
-	for id := range c.jobs.All() {
-		c.withdrawJob(id)
+	for id := range c.replays.jobs.All() {
+		c.replays.withdraw(id)
 	}
 
 	n := len(c.outcomes.Waiting())
