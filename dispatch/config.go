@@ -27,7 +27,7 @@ type Config struct {
 	// BufferBytes is the maximum payload of waiting rows in memory, in bytes. Payloads
 	// beyond it are dropped and read again at the claim. Claims and requests may hold as
 	// many bytes again. Rows larger than a request's share may hold as many once more, or a
-	// single one of any size; see byte_budget.go.
+	// single one of any size; see internal/lane.
 	BufferBytes int64
 
 	// MaxRetries is the number of retries before a refused row is marked FAILED. An attempt

@@ -23,6 +23,11 @@
 // requests to send, outcomes to write. The core starts no goroutine, reads no clock
 // and does no I/O. The [Dispatcher] drives it under one lock.
 //
+// The core keeps the steps of a row: append, claim, answer, write. The packages below
+// internal keep the rest, each with a table of its states: lane the lanes, queues and
+// requests; spill what leaves memory; breaker the circuit breakers; outcome the outcomes
+// on their way; replay the replay jobs.
+//
 // Workers pull commands whenever they are free. This batches without timers: a claim
 // or an outcome goes out at once if none is in flight, and everything that arrives
 // meanwhile forms the next statement.
@@ -56,7 +61,7 @@
 // Unavailable and misconfigured answers never cost a row a retry. Part of the receiver
 // may be down, and every row that needs that part would become a dead letter.
 // If a row goes unanswered for ProofWait while other rows are accepted, its lane is
-// stalled and reported. See verdict.go.
+// stalled and reported. See internal/lane.
 //
 // # Circuit breaker
 //
@@ -81,11 +86,11 @@
 //
 // The checkpoint passes spilled rows, because they are durable. So if the retained log
 // grows too long, the dispatcher also spills the rows that hold it, and keeps them in
-// memory too. See spill.go and reload.go.
+// memory too. See internal/spill for the states of a spilled row and a spilled lane.
 //
 // Memory is bounded in bytes as well. Payloads beyond the bound are dropped and read
 // again at the claim. Requests share as many bytes again, and larger rows take turns.
-// See byte_budget.go.
+// See internal/lane.
 //
 // One transaction writes the outcome of a spilled row and deletes its spilled copy.
 // While a row is being spilled its outcome waits, so that no copy outlives the row.
@@ -111,8 +116,7 @@
 // The live lane of the group is held meanwhile. Before the job reads which of its rows
 // were delivered, the lane must be quiescent: a row whose COMPLETED is not yet written
 // looks undelivered. If the job sends to another sink, the lane is held only for that
-// read. Pausing a group stops both its lanes. See internal/replay, replay_lane.go
-// and replay_hold.go.
+// read. Pausing a group stops both its lanes. See internal/replay and replay_core.go.
 //
 // # Locked rows and tables
 //
