@@ -87,7 +87,7 @@ func (w *coreModel) checkBytes() {
 	for _, l := range w.core.live() {
 		for i, rw := range l.Rows {
 			bytes += len(rw.Payload)
-			if i < l.InFlight || rw.Attempts > 0 || rw.Seen {
+			if i < l.InFlight || rw.Attempts > 0 || wasSeen(rw) {
 				late += len(rw.Payload)
 			}
 		}

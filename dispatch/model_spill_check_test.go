@@ -35,7 +35,7 @@ func (y *spillModel) check(*rapid.T) {
 		}
 	}
 	for o := range y.core.unwrittenOutcomes() {
-		if o.Status == store.Pending && outcomeRow(o).Done {
+		if o.Status == store.Pending && isDone(outcomeRow(o)) {
 			continue // it was refused, and its row was skipped meanwhile
 		}
 		if !seen[outcomeRow(o)] {
@@ -156,7 +156,7 @@ func (y *spillModel) checkSpilled() {
 				y.t.Fatalf("row %s has a seq, no ticket and is not spilled", rw.ID)
 			}
 			for _, other := range c.live() {
-				if other != l && name.RowID == "" && !rw.Requeued && slices.Contains(other.Rows, rw) {
+				if other != l && name.RowID == "" && !isRequeued(rw) && slices.Contains(other.Rows, rw) {
 					y.t.Fatalf("row %s is in two lanes", rw.ID)
 				}
 			}
@@ -217,7 +217,7 @@ func (y *spillModel) checkWaiting() {
 		}
 	}
 	for p := range c.pendingSpills() {
-		if rw := p.Row; !rw.Done || rw.PendingOutcome != nil && rw.PendingOutcome.Status.Settled() {
+		if rw := p.Row; !isDone(rw) || rw.PendingOutcome != nil && rw.PendingOutcome.Status.Settled() {
 			see(rw)
 		}
 	}

@@ -105,7 +105,7 @@ func (y *spillModel) answerReplay(t *rapid.T, req *request) sink.Result {
 			switch e := y.replayedRow(rw.ReplayN); {
 			case y.receiverDown || y.lanesDown[e.row.key]:
 				res.Outcome = outcomeOf(sink.Unavailable)
-			case !rw.Claimed.IsZero(), isSpilled(rw), isSpilling(rw), rw.Seq != 0, rw.Ticket != nil:
+			case isClaimed(rw), isSpilled(rw), isSpilling(rw), rw.Seq != 0, rw.Ticket != nil:
 				t.Fatalf("row %s of the job is claimed, spilled, has a seq or a ticket", rw.ID)
 			}
 		}
