@@ -101,16 +101,16 @@ func (c *core) append(items []store.Item, t Ticket) {
 // insertFront puts requeued rows in front of their lanes, in the given order and behind a
 // run in flight. These rows have no ticket.
 func (c *core) insertFront(items []store.Item) {
-	front, lanes := map[*lane][]*row{}, []*lane{}
+	front, order := map[*lane][]*row{}, []*lane{}
 	for i := range items {
-		rw := &row{Item: items[i], Requeued: true}
+		rw := &row{Item: items[i], Origin: lanes.Requeued}
 		l := c.admit(rw)
 		if front[l] == nil {
-			lanes = append(lanes, l)
+			order = append(order, l)
 		}
 		front[l] = append(front[l], rw)
 	}
-	for _, l := range lanes {
+	for _, l := range order {
 		l.Insert(front[l])
 		c.Wake(l)
 	}
@@ -128,7 +128,7 @@ func (c *core) admit(rw *row) *lane {
 func (c *core) drop(rw *row) {
 	c.spill.Remove(rw)
 	c.doneRows++
-	rw.Done = true
+	rw.Stage = lanes.Done
 	rw.ReleaseTicket()
 	rw.Skip.Report()
 }
@@ -141,7 +141,7 @@ func (c *core) Wake(l *lane) {
 	case l.OnHold() && (l.Job == nil || len(l.Rows) > 0):
 		l.Hold()
 	case len(l.Rows) > 0:
-		if !l.Rows[0].Unclaiming {
+		if l.Rows[0].Sight != lanes.Unclaiming {
 			c.lanes.Queue(l)
 		}
 	case !l.HasSpilled:
@@ -280,10 +280,10 @@ func (c *core) spillForLog(all bool) {
 
 // unclaimed handles a row whose claim was given back.
 func (c *core) unclaimed(rw *row, now time.Time) {
-	if !rw.Unclaiming {
+	if rw.Sight != lanes.Unclaiming {
 		return
 	}
-	rw.Unclaiming = false
+	rw.Sight = lanes.Seen
 	l := c.lanes.Get(c.lanes.NameOf(&rw.Item))
 	if l == nil {
 		return
@@ -292,7 +292,7 @@ func (c *core) unclaimed(rw *row, now time.Time) {
 
 	switch {
 	case c.lanes.Get(l.Name) != l || l.State != lanes.Idle:
-	case len(l.Rows) > 0 && !l.OnHold() && l.WakeAt.After(now) && !l.Rows[0].Unclaiming:
+	case len(l.Rows) > 0 && !l.OnHold() && l.WakeAt.After(now) && l.Rows[0].Sight != lanes.Unclaiming:
 		c.wait(l, l.WakeAt)
 	default:
 		c.Wake(l)
@@ -303,7 +303,7 @@ func (c *core) unclaimed(rw *row, now time.Time) {
 func (c *core) addReloaded(answers [][]store.Item, each int) {
 	requeued := map[store.Ref]*row{}
 	for o := range c.outcomes.All() {
-		if o.Of.Row.Requeued && o.Of.Row.Seq == 0 && o.Status.Settled() {
+		if o.Of.Row.Origin == lanes.Requeued && o.Of.Row.Seq == 0 && o.Status.Settled() {
 			requeued[o.Ref] = o.Of.Row
 		}
 	}

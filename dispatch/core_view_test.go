@@ -182,11 +182,11 @@ func isSpilling(rw *row) bool    { return rw.Copy == lanes.CopyWriting }
 func isUnspillable(rw *row) bool { return rw.Copy == lanes.CopyRefused }
 func isReloaded(rw *row) bool    { return rw.Account == lanes.Reloaded }
 func isDetached(rw *row) bool    { return rw.Account == lanes.Detached }
-func isUnclaiming(rw *row) bool  { return rw.Unclaiming }
+func isUnclaiming(rw *row) bool  { return rw.Sight == lanes.Unclaiming }
 func isClaimed(rw *row) bool     { return !rw.Claimed.IsZero() }
-func isRequeued(rw *row) bool    { return rw.Requeued }
-func isDone(rw *row) bool        { return rw.Done }
-func wasSeen(rw *row) bool       { return rw.Seen }
+func isRequeued(rw *row) bool    { return rw.Origin == lanes.Requeued }
+func isDone(rw *row) bool        { return rw.Stage == lanes.Done }
+func wasSeen(rw *row) bool       { return rw.Sight != lanes.Unseen }
 
 // isSettling reports whether the outcome or the delete of a spilled row is in flight.
 func (c *core) isSettling(ref store.SpilledRef) bool { return c.spill.IsSettling(ref) }

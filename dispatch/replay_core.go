@@ -124,7 +124,7 @@ func (r *replays) recorded(now time.Time) {
 		rw, l := batch[i].Of.Row, batch[i].Of.Lane
 		r.remove(rw)
 		if l != nil {
-			rw.Done = true
+			rw.Stage = lanes.Done
 			r.core.advancePastHead(l, now)
 		}
 	}

@@ -62,7 +62,7 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 	for i, rw := range r.Rows {
 		switch res.At(at + i).Class {
 		case sink.Delivered:
-			rw.Done = true
+			rw.Stage = lanes.Done
 			delivered++
 			c.settle(rw, store.Outcome{Status: store.Completed}, nil, now)
 			continue
@@ -85,7 +85,7 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 	}
 
 	for i := failed + 1; i < n; i++ {
-		if class := res.At(at + i).Class; !r.Rows[i].Done && class != sink.NotSent {
+		if class := res.At(at + i).Class; r.Rows[i].Stage != lanes.Done && class != sink.NotSent {
 			r.Rows[i].RecordFailure(class, now)
 		}
 	}
@@ -264,7 +264,7 @@ func (c *core) recordSpilledWrite(o *outcome, final bool) {
 // finishHead moves a lane past its settled or deleted head, unless the head blocks it.
 func (c *core) finishHead(o *outcome, result store.SettleResult, now time.Time) {
 	l := o.Of.Lane
-	if o.Of.Row.RequeuedInFlight {
+	if o.Of.Row.Stage == lanes.Reset {
 		o.Of.Row.ResetFailed()
 		o.Of.Row.Txn = 0 // it was visible: unwritten claims check it again
 		c.release(l)     // its claim finds the current status

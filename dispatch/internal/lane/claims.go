@@ -207,7 +207,10 @@ func (s *Set) NextRequest(now time.Time) *Request {
 
 // RecordClaim records a successful claim of a row, with the timestamp that it wrote.
 func (s *Set) RecordClaim(rw *Row, a *store.ClaimAnswer, at time.Time) {
-	if rw.Seen = true; !a.Unwritten {
+	if rw.Sight == Unseen {
+		rw.Sight = Seen
+	}
+	if !a.Unwritten {
 		rw.Claimed = at
 	}
 	rw.RetryCount = max(rw.RetryCount, a.RetryCount) // a table may have no column for it

@@ -37,6 +37,20 @@
 //	reloaded   table accepts its outcome
 //	any        the row is done or leaves memory                            uncounted
 //
+// Its other states are independent of each other:
+//
+//	From        Event                                                      To
+//	unseen      a claim finds the row: RecordClaim                         seen
+//	seen        its lane shrinks, and its claim is given back              unclaiming
+//	unclaiming  PENDING is written, or the row was skipped meanwhile       seen
+//
+//	open        an operator requeues or discards the row while its FAILED  reset
+//	            is being written
+//	reset       FAILED is written: ResetFailed                             open
+//	open        the row is delivered, or found settled or gone             done
+//
+//	logged      reset to PENDING after FAILED, without a ticket            requeued
+//
 // For example, a lane of 300 rows whose receiver is down is ready, then sending, and waits
 // for its backoff with 300 buffered rows. Its first rows go again when it is due, or when
 // the breaker closes.

@@ -197,7 +197,7 @@ func (l *Lane) MergeRequeued(it *store.Item, t Ticket) bool {
 		return false
 	}
 	for _, rw := range l.Rows {
-		if !rw.Requeued {
+		if rw.Origin != Requeued {
 			return false
 		}
 		if rw.ID == it.ID && rw.Ticket == nil && rw.Seq == 0 {
@@ -218,7 +218,7 @@ func (l *Lane) head(maxRows, maxBytes int) (rows []*Row, bytes int) {
 	n := 0
 	for n < len(l.Rows) && n < maxRows {
 		size := l.Rows[n].PayloadSize
-		if n > 0 && (bytes+size > maxBytes || l.Rows[n].Unclaiming) {
+		if n > 0 && (bytes+size > maxBytes || l.Rows[n].Sight == Unclaiming) {
 			break
 		}
 		bytes += size
@@ -242,10 +242,10 @@ func (l *Lane) RemoveDone(n int) {
 	kept := 0
 	for _, rw := range l.Rows[:n] {
 		switch {
-		case !rw.Done:
+		case rw.Stage != Done:
 			l.Rows[kept] = rw
 			kept++
-		case !rw.Requeued:
+		case rw.Origin != Requeued:
 			l.ReloadedUpTo = max(l.ReloadedUpTo, rw.Seq)
 		}
 	}
@@ -263,7 +263,7 @@ func (l *Lane) RemoveDone(n int) {
 // behind rows that were requeued before them.
 func (l *Lane) Insert(rows []*Row) {
 	at := l.InFlight
-	for rows[0].Requeued && at < len(l.Rows) && l.Rows[at].Requeued {
+	for rows[0].Origin == Requeued && at < len(l.Rows) && l.Rows[at].Origin == Requeued {
 		at++
 	}
 	l.Rows = slices.Insert(l.Rows, at, rows...)
@@ -313,7 +313,7 @@ func (l *Lane) AllReloaded() bool {
 // LastSeq is the seq of the last row of the lane that is or was in memory.
 func (l *Lane) LastSeq() store.Seq {
 	for _, rw := range slices.Backward(l.Rows) {
-		if !rw.Requeued {
+		if rw.Origin != Requeued {
 			return max(l.ReloadedUpTo, rw.Seq)
 		}
 	}
@@ -351,7 +351,7 @@ func (l *Lane) SpillingInMemory() bool {
 func (l *Lane) LeavingRows() int {
 	n := len(l.Rows) - l.PinnedRows()
 	for _, rw := range l.Rows[min(l.KeepRows, len(l.Rows)):] {
-		if rw.Unclaiming {
+		if rw.Sight == Unclaiming {
 			n++
 		}
 	}

@@ -32,41 +32,59 @@ type Row struct {
 	FirstFailed, LastFailed, LastRefused time.Time
 
 	// Proof: the receiver accepted another row between the latest failure and the current
-	// attempt.
+	// attempt. It belongs to the attempt and is no state: each attempt sets it anew.
 	Proof bool
 
-	// Seen: a claim found the row, so it is visible.
-	Seen bool
-
-	// RequeuedInFlight: an operator requeued or discarded the row while the write of its
-	// FAILED was in flight.
-	RequeuedInFlight bool
+	Sight  Sight
+	Stage  Stage
+	Origin Origin
 
 	// Skip is the operator's pending skip request, if any.
 	Skip *Skip
 
-	// Requeued: the row was reset to PENDING after FAILED.
-	Requeued bool
-
 	// Copy is the state of its spilled copy. PendingOutcome waits while it is written.
 	Copy           Copy
 	PendingOutcome *Outcome
-
-	// Unclaiming: its claim is being given back so that it may leave memory.
-	Unclaiming bool
 
 	// Account is the limit it counts against, as one row and weight more. Only Memory
 	// changes it.
 	Account Account
 	weight  int
 
-	// Done: delivered, or found settled or gone; it leaves the lane.
-	Done bool
-
 	// Job is the replay that sends the row, as row number ReplayN; nil for a live row.
 	Job     *replay.Job
 	ReplayN int64
 }
+
+// Sight is what this leader's claims have seen of a row. See the package comment for its
+// transitions.
+type Sight uint8
+
+// Values of Sight.
+const (
+	Unseen     Sight = iota // no claim has found the row, so it may not be visible yet
+	Seen                    // a claim found it
+	Unclaiming              // its claim is being given back so that it may leave memory
+)
+
+// Stage is how far a row is in its lane.
+type Stage uint8
+
+// Stages of a row.
+const (
+	Open  Stage = iota
+	Reset       // an operator requeued or discarded it while its FAILED was being written
+	Done        // delivered, or found settled or gone; it leaves the lane
+)
+
+// Origin is where a row comes from.
+type Origin uint8
+
+// Origins of a row.
+const (
+	Logged   Origin = iota // the log, a table that is polled, a replay, or the spilled rows
+	Requeued               // it was reset to PENDING after FAILED, so the log may not have it
+)
 
 // Owner is the row of an outcome.
 type Owner struct {
@@ -109,7 +127,7 @@ func (s *Skip) Report() {
 
 // Skippable reports whether a row to skip may be settled. A row that no claim has found may
 // not be visible yet, and the store would report it as gone.
-func (rw *Row) Skippable() bool { return rw.Skip != nil && (rw.Seen || rw.Txn == 0) }
+func (rw *Row) Skippable() bool { return rw.Skip != nil && (rw.Sight != Unseen || rw.Txn == 0) }
 
 // SpilledRef identifies the spilled copy of a row.
 func (rw *Row) SpilledRef() store.SpilledRef { return store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq} }
@@ -136,9 +154,9 @@ func (rw *Row) RecordFailure(class sink.Class, now time.Time) {
 
 // ResetFailed clears the failures of a row.
 func (rw *Row) ResetFailed() {
-	rw.RequeuedInFlight, rw.Claimed, rw.RetryCount = false, time.Time{}, 0
+	rw.Stage, rw.Claimed, rw.RetryCount = Open, time.Time{}, 0
 	if rw.Ticket == nil { // it has no position in the log any more
-		rw.Requeued, rw.Seq = true, 0
+		rw.Origin, rw.Seq = Requeued, 0
 	}
 	rw.FirstFailed, rw.LastFailed, rw.LastRefused = time.Time{}, time.Time{}, time.Time{}
 	if s := rw.Skip; s != nil {
@@ -149,7 +167,7 @@ func (rw *Row) ResetFailed() {
 
 // Pinned reports whether a row that is not in flight must stay in memory.
 func (rw *Row) Pinned() bool {
-	return rw.Unclaiming || !rw.Claimed.IsZero() || rw.Skip != nil || rw.RequeuedInFlight || rw.Requeued && rw.Seq != 0
+	return rw.Sight == Unclaiming || !rw.Claimed.IsZero() || rw.Skip != nil || rw.Stage == Reset || rw.Origin == Requeued && rw.Seq != 0
 }
 
 // CommittedOrCaptured is the commit time of a row, or else its capture time.

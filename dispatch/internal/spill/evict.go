@@ -127,12 +127,12 @@ func (sp *Spiller) unclaimRows(l *lane.Lane, keep int) {
 		return
 	}
 	for i, rw := range l.Rows {
-		if i >= max(keep, l.InFlight) && !rw.Claimed.IsZero() && rw.Skip == nil && !rw.RequeuedInFlight {
-			rw.Unclaiming = true
+		if i >= max(keep, l.InFlight) && !rw.Claimed.IsZero() && rw.Skip == nil && rw.Stage != lane.Reset {
+			rw.Sight = lane.Unclaiming
 			sp.core.Unclaim(rw)
 		}
 	}
-	if len(l.Rows) > 0 && l.Rows[0].Unclaiming && l.State != lane.Held {
+	if len(l.Rows) > 0 && l.Rows[0].Sight == lane.Unclaiming && l.State != lane.Held {
 		sp.lanes.Dequeue(l)
 	}
 }
@@ -143,7 +143,7 @@ func (sp *Spiller) Evict(l *lane.Lane) {
 	if !sp.shrinking[l] || l.SpillingInMemory() {
 		return
 	}
-	if !slices.ContainsFunc(l.Rows, func(rw *lane.Row) bool { return rw.Unclaiming }) {
+	if !slices.ContainsFunc(l.Rows, func(rw *lane.Row) bool { return rw.Sight == lane.Unclaiming }) {
 		delete(sp.shrinking, l)
 	}
 	n := l.PinnedRows()

@@ -216,7 +216,7 @@ func (sp *Spiller) appendReloaded(l *lane.Lane, items []store.Item) {
 // the lane, and marks that row as spilled.
 func (sp *Spiller) matchRequeued(l *lane.Lane, it *store.Item) bool {
 	for _, rw := range l.Rows {
-		if !rw.Requeued {
+		if rw.Origin != lane.Requeued {
 			return false
 		}
 		if rw.ID != it.ID {

@@ -88,7 +88,7 @@ func (sp *Spiller) Written(refused []bool) {
 // place, and later rows of the lane are still spilled behind it.
 func (sp *Spiller) keepUnspillable(p *Pending) {
 	sp.spills.setCopy(p.Row, lane.CopyRefused)
-	if p.Row.Done {
+	if p.Row.Stage == lane.Done {
 		sp.spills.setCopy(p.Row, lane.NoCopy)
 	}
 	if !p.Copied {

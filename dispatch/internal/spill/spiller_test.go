@@ -138,7 +138,7 @@ func (m *spillModel) deliverHead(l *lane.Lane) {
 			}
 		}
 	}
-	r.delivered, rw.Done = true, true
+	r.delivered, rw.Stage = true, lane.Done
 	m.sp.Delete(rw)
 	m.sp.Remove(rw)
 	rw.ReleaseTicket()
