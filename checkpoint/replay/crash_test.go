@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -382,5 +383,34 @@ func TestReplaySurvivesCrashAtEveryCall(t *testing.T) {
 			}
 			t.Logf("%d calls", calls-step)
 		})
+	}
+}
+
+// TestPayloadTooLargeForTheRelay: a payload that the relay's tables do not hold is read from
+// the outbox's table. If the row was deleted there, it is refused, and not sent empty.
+func TestPayloadTooLargeForTheRelay(t *testing.T) {
+	t.Parallel()
+	th, to := newCrashFixture(t), newReceiver()
+	for _, b := range th.log.batches {
+		for i := range b.Items {
+			b.Items[i].Payload = nil
+		}
+	}
+	th.request(t, "job", replay.Spec{Since: time.Unix(1e9, 0)})
+	th.runLeader(t, to, 0, false, &th.log)
+
+	sent := 0
+	for _, a := range to.arrivals {
+		if sent++; a.payload != a.id {
+			t.Errorf("row %s has payload %q", a.id, a.payload)
+		}
+	}
+	if j := th.job(t); j.State != store.JobDone || j.Sent != int64(sent) || sent == 0 || j.Refused != 1 {
+		t.Errorf("%d rows arrived, got job %+v", sent, j)
+	}
+	st := th.open(t)
+	defer st.Close()
+	if list, err := st.JobErrors(t.Context(), "job", 10); err != nil || len(list) != 1 || list[0].ID != "007" || !strings.Contains(list[0].Reason, "too large") {
+		t.Errorf("got errors %+v, %v", list, err)
 	}
 }

@@ -104,7 +104,7 @@ func insert(group string, ids ...string) string {
 }
 
 // arrival is a row that the receiver got.
-type arrival struct{ id, group, job string }
+type arrival struct{ id, group, job, payload string }
 
 // receiver accepts rows, unless refuse rejects them.
 type receiver struct {
@@ -150,7 +150,7 @@ func (r *receiver) Deliver(_ context.Context, msgs []sink.Message) sink.Result {
 			}
 			break
 		}
-		r.arrivals = append(r.arrivals, arrival{m.ID, m.Group.String(), m.Replay})
+		r.arrivals = append(r.arrivals, arrival{m.ID, m.Group.String(), m.Replay, string(m.Payload)})
 	}
 
 	close(r.grown)

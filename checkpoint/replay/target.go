@@ -3,6 +3,7 @@ package replay
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -117,15 +118,15 @@ func (p *player) sendPage(ctx context.Context, e *target, lanes []*laneTurn, mos
 	}
 
 	rows := slices.Concat(lists...)
-	send, skip, err := p.partition(ctx, rows)
+	send, done, err := p.partition(ctx, rows)
 	if err != nil {
 		return err
 	}
-	if len(skip) > 0 {
-		if err := p.Store.FinishRows(ctx, p.Epoch, p.ID, skip); err != nil {
+	if len(done) > 0 {
+		if err := p.Store.FinishRows(ctx, p.Epoch, p.ID, done); err != nil {
 			return err
 		}
-		p.Observer.Skipped(e.name, len(skip))
+		p.Observer.Skipped(e.name, len(done))
 	}
 
 	for i, t := range lanes {
@@ -161,9 +162,9 @@ func (p *player) measure(rows []store.ReplayRow) {
 }
 
 // partition reads the status of rows and returns the rows to send, with their
-// payload, and the rows to skip. It skips rows that their lanes still deliver, and
-// FAILED rows, which are requeued as dead letters.
-func (p *player) partition(ctx context.Context, rows []store.ReplayRow) (send []store.ReplayRow, skip []store.FinishedRow, err error) {
+// payload, and the rows to finish without. It skips rows that their lanes still deliver, and
+// FAILED rows, which are requeued as dead letters. It refuses a row whose payload is lost.
+func (p *player) partition(ctx context.Context, rows []store.ReplayRow) (send []store.ReplayRow, done []store.FinishedRow, err error) {
 	if len(rows) == 0 {
 		return nil, nil, nil
 	}
@@ -175,25 +176,38 @@ func (p *player) partition(ctx context.Context, rows []store.ReplayRow) (send []
 
 	for i := range rows {
 		row := &rows[i]
-		if !p.isSent(states[i].State) {
-			skip = append(skip, store.FinishedRow{N: row.N, Lane: row.Lane(), ID: row.ID, Result: store.ReplaySkipped})
+		finished := store.FinishedRow{N: row.N, Lane: row.Lane(), ID: row.ID, Result: store.ReplaySkipped}
+		switch {
+		case !p.isSent(states[i].State):
+			done = append(done, finished)
 			continue
-		}
-		if p.Source == string(SourceTable) {
+		case !p.wantsPayload(row):
+		case states[i].State == store.RowAbsent:
+			finished.Result = store.ReplayRefused
+			finished.Error = fmt.Sprintf("payload of %d bytes is too large for the relay's tables, and the row was deleted from its table", row.PayloadSize)
+			done = append(done, finished)
+			continue
+		default:
 			row.Payload = states[i].Payload
 		}
 		send = append(send, *row)
 	}
-	return send, skip, nil
+	return send, done, nil
 }
 
 // rowStates reads the status of rows from the tables.
 func (r *jobRun) rowStates(ctx context.Context, rows []store.ReplayRow) ([]store.RowStatus, error) {
 	refs := make([]store.ClaimRow, len(rows))
 	for i := range rows {
-		refs[i] = store.ClaimRow{Ref: rows[i].Ref, Txn: rows[i].Txn, WantPayload: r.Source == string(SourceTable)}
+		refs[i] = store.ClaimRow{Ref: rows[i].Ref, Txn: rows[i].Txn, WantPayload: r.wantsPayload(&rows[i])}
 	}
 	return r.Store.ReadStatuses(ctx, refs)
+}
+
+// wantsPayload reports whether a row's payload is read from its table: those of a copied
+// table, and those that were too large for the relay's tables.
+func (r *jobRun) wantsPayload(row *store.ReplayRow) bool {
+	return r.Source == string(SourceTable) || row.Payload == nil && row.PayloadSize > 0
 }
 
 // isSent reports whether the job sends rows with a status.
