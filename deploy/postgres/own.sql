@@ -8,11 +8,5 @@
 GRANT USAGE ON SCHEMA sluicebox TO :"relay";
 GRANT SELECT ON sluicebox.meta TO :"relay";
 GRANT SELECT, INSERT, UPDATE ON sluicebox.leader TO :"relay";
-GRANT SELECT, INSERT, UPDATE ON sluicebox.checkpoint TO :"relay";
-GRANT SELECT, INSERT, DELETE ON sluicebox.parked TO :"relay";
-GRANT SELECT, INSERT, UPDATE, DELETE ON sluicebox.hold TO :"relay";
-GRANT SELECT, INSERT, UPDATE ON sluicebox.wish TO :"relay";
-GRANT SELECT, INSERT, UPDATE, DELETE ON sluicebox.named TO :"relay";
-GRANT SELECT, INSERT, UPDATE, DELETE ON sluicebox.replay TO :"relay";
-GRANT SELECT, INSERT, DELETE ON sluicebox.replay_row TO :"relay";
-GRANT SELECT, INSERT, DELETE ON sluicebox.replay_error TO :"relay";
+GRANT SELECT, INSERT, UPDATE, DELETE ON sluicebox.record TO :"relay";
+GRANT SELECT, INSERT, DELETE ON sluicebox.queue TO :"relay";

@@ -120,6 +120,16 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		return nil
 	}
 
+	have, err := installed(ctx, c.conn)
+	var setup *store.SetupError
+	switch {
+	case errors.As(err, &setup):
+		c.AddSetupError(setup)
+		return nil
+	case err != nil && !lacksRight(err): // the right is reported below
+		return err
+	}
+
 	readable := false
 	for i, t := range ownTables() {
 		rights, found, err := c.tableRights(ctx, t.name, t.rights)
@@ -136,29 +146,11 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		readable = readable || i == 0 && found && len(rights) == 0
 	}
 
-	if !readable {
-		return nil
-	}
-	if err := c.version(ctx, initialize); err != nil || c.CountFaults() > before {
-		return err
-	}
-
-	c.Add(store.GradeOK, fmt.Sprintf("version %d; the role has all required privileges", version))
-	return nil
-}
-
-func (c *checker) version(ctx context.Context, initialize string) error {
-	var have int
-	err := c.conn.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM sluicebox.meta").Scan(&have)
-	if err != nil {
-		return err
-	}
-	switch {
-	case have > version:
-		c.AddFault(fmt.Sprintf("relay tables have version %d; this program supports versions up to %d", have, version),
-			"run the newer release of sluicebox that created them")
-	case have < version:
+	if readable && have < version {
 		c.AddFault(fmt.Sprintf("relay tables have version %d; this program needs %d", have, version), initialize)
+	}
+	if c.CountFaults() == before {
+		c.Add(store.GradeOK, fmt.Sprintf("version %d; the role has all required privileges", version))
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // letterPageSize is the number of rows read at a time where the program itself filters
@@ -251,7 +253,7 @@ func (t *table) filterValues(f *store.DeadLetterFilter) map[string]any {
 // resolveAction is an action on FAILED rows.
 type resolveAction struct {
 	// write returns the part of a statement that applies the action to the rows w.id and
-	// returns w.ord and w.text of the rows it changed.
+	// returns w.ord of the rows it changed.
 	write func(t *table, b *builder) string
 	right string // the privilege that it needs
 }
@@ -284,48 +286,43 @@ func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.De
 		})
 }
 
-// resolveRows returns the rows that it changed, in their order.
-func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox string, letters []store.DeadLetter, m resolveAction) ([]store.DeadLetter, error) {
-	wrote := make([]bool, len(letters))
-	err := s.operator.do(ctx, func(ctx context.Context, sess *session) error {
+// resolveRows returns the rows that it changed, in their order. It deletes the blocks that
+// they caused: a row that is requeued or deleted no longer blocks its lane.
+func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox string, letters []store.DeadLetter, m resolveAction) (done []store.DeadLetter, err error) {
+	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
 		t, err := sess.table(ctx, s.outboxes.Lookup(outbox))
 		if err != nil {
 			return err
 		}
-
-		ids, texts := make([]string, len(letters)), make([][]byte, len(letters))
+		ids := make([]string, len(letters))
 		for i := range letters {
-			ids[i], texts[i] = letters[i].ID, []byte(letters[i].ID)
+			ids[i] = letters[i].ID
 		}
-
 		write, values := resolveQuery(t, m), s.fenced(epoch, t.values(s.name))
-		values["ids"], values["texts"] = arrayLiteral(ids), texts
-		var leaderEpoch *int64
-		var ords []int64
-		if err := sess.conn.QueryRow(ctx, write.sql, write.args(values)...).Scan(&leaderEpoch, &ords); err != nil {
-			return err
-		}
+		values["ids"] = arrayLiteral(ids)
 
-		for _, ord := range ords {
-			wrote[ord-1] = true
-		}
-
-		if leaderEpoch == nil {
-			return store.ErrNotLeader
-		}
-		return nil
+		tx := newTransaction(sess.conn, s.name)
+		tx.exec("BEGIN")
+		return tx.run(ctx, func() error {
+			var leaderEpoch *int64
+			var ords []int64
+			err := tx.read(ctx, write, values, func(rows pgx.Rows) error { return rows.Scan(&leaderEpoch, &ords) })
+			if err != nil {
+				return err
+			}
+			if leaderEpoch == nil {
+				return store.ErrNotLeader
+			}
+			slices.Sort(ords)
+			for _, ord := range slices.Compact(ords) { // several rows may have the id
+				done = append(done, letters[ord-1])
+			}
+			return ledger.Unblock(ctx, tx, store.Refs(done)...)
+		})
 	})
 	if err != nil {
 		return nil, m.explain(err, s.outboxes.Lookup(outbox))
 	}
-
-	done := letters[:0]
-	for i := range letters {
-		if wrote[i] {
-			done = append(done, letters[i])
-		}
-	}
-
 	return done, nil
 }
 
@@ -349,11 +346,9 @@ func resolveQuery(t *table, m resolveAction) *query {
 	return b.query(
 		"WITH "+b.leader()+",",
 		"want AS MATERIALIZED (",
-		"  SELECT * FROM unnest("+b.arg("ids", t.mustColumn(t.Layout.Columns.ID).typ+"[]")+", "+b.arg("texts", "bytea[]")+
-			") WITH ORDINALITY AS u(id, text, ord)",
+		"  SELECT * FROM unnest("+b.arg("ids", t.mustColumn(t.Layout.Columns.ID).typ+"[]")+") WITH ORDINALITY AS u(id, ord)",
 		"),",
-		"done AS ("+m.write(t, b)+"),",
-		deleteDoneBlocks(b),
+		"done AS ("+m.write(t, b)+")",
 		"SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)",
 	)
 }
@@ -364,7 +359,7 @@ func (t *table) stillFailed(b *builder) string {
 }
 
 func discardSQL(t *table, b *builder) string {
-	return "DELETE FROM " + TableName(t.Outbox) + " AS o USING want w WHERE " + t.stillFailed(b) + " RETURNING w.ord, w.text"
+	return "DELETE FROM " + TableName(t.Outbox) + " AS o USING want w WHERE " + t.stillFailed(b) + " RETURNING w.ord"
 }
 
 func requeueSQL(t *table, b *builder) string {
@@ -377,16 +372,5 @@ func requeueSQL(t *table, b *builder) string {
 		set = append(set, Ident(a.Column)+" = "+value)
 	}
 	return "UPDATE " + TableName(t.Outbox) + " AS o SET " + strings.Join(set, ", ") +
-		" FROM want w WHERE " + t.stillFailed(b) + " RETURNING w.ord, w.text"
-}
-
-// deleteDoneBlocks returns the CTE that deletes the blocks caused by the rows of done. A
-// row that was requeued, deleted or FAILED again no longer blocks its lane by its earlier
-// failure.
-func deleteDoneBlocks(b *builder) string {
-	return `forgotten AS (
-  DELETE FROM sluicebox.hold h USING done d
-  WHERE h.name = ` + b.arg("name", "text") + " AND h.outbox = " + b.arg("outbox", "text") +
-		" AND h.hold = " + b.arg("blocked", "text") + ` AND substr(h.id, 1, 512) = substr(d.text, 1, 512) AND h.id = d.text
-)`
+		" FROM want w WHERE " + t.stillFailed(b) + " RETURNING w.ord"
 }

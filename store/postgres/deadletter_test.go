@@ -216,7 +216,7 @@ func TestBlockIsOneTransaction(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "1", "2")
-		r.exec(t, "ALTER TABLE sluicebox.hold ADD CHECK (retry_count < 5)")
+		r.exec(t, "ALTER TABLE sluicebox.record ADD CHECK (coalesce((body->>'retryCount')::int, 0) < 5)")
 		block := outcome("1", store.Failed)
 		block.RetryCount, block.Block = 5, &store.Hold{Lane: store.LaneKey{Outbox: "events"}}
 		_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{block, outcome("2", store.Completed)})

@@ -6,10 +6,10 @@
 //
 //   - claims
 //   - outcomes
-//   - control: epoch, checkpoint, the relay's tables
+//   - control: epoch, saving the checkpoint, the relay's tables
 //   - spilled rows
-//   - operator requests: holds, changes to dead letters, named checkpoints and replays
-//   - rows of replays
+//   - operator: records and requests, changes to dead letters
+//   - replays and their rows
 //   - the leader lock
 //   - waiting until a table that another session has locked is free
 //
@@ -63,15 +63,14 @@
 //
 // # Spilled rows
 //
-// The table sluicebox.parked holds spilled rows durably. It has one index per access
-// path: by lane and seq, by id, and by seq. A row of a transaction that is not visible
-// yet keeps the full 64-bit transaction number, so visibility can be decided at any later
-// time. Settling deletes the spilled row in the same transaction, if the row is settled
-// by this or another write.
+// The table sluicebox.queue holds spilled rows durably, in the queue without a name. It has
+// one index per access path: by lane and n, by n, and by id for spilled rows. A row of a
+// transaction that is not visible yet keeps the full 64-bit transaction number, so
+// visibility can be decided at any later time. Settling deletes the spilled row in the same
+// transaction, if the row is settled by this or another write.
 //
-// Ids, kinds and groups in the relay's tables are UTF-8 bytes, so a database of any
-// encoding stores them. convert_from(id, 'UTF8') shows them. The index has the first 512
-// bytes of an id, because an index entry cannot exceed about 2700 bytes.
+// Ids, kinds and groups in the queues are UTF-8 bytes, so a database of any encoding stores
+// them. convert_from(id, 'UTF8') shows them. Records are JSON in ASCII.
 //
 // A view leaves out the ids that were spilled when it was opened: up to 2000 by a hash,
 // more by one lookup per row.
@@ -84,12 +83,11 @@
 //
 // # Replays
 //
-// Requests are written without an epoch. Each request first adds 1 to the relay's row of
-// the table sluicebox.wish, which orders them. All other writes are fenced. The table
-// sluicebox.replay_row has one index per access path: by lane and n, and by n alone,
-// which finds the lanes in the order of their first rows. One statement deletes and
-// counts the rows that were sent, and commits asynchronously: after a crash of the server
-// these rows are sent again.
+// Requests are written without an epoch. Each request first writes the record that counts
+// them, and locks it until it commits, which orders them. All other writes are fenced. An
+// update sends its statements as one batch as far as it needs none of their results. The
+// results of rows that were sent commit asynchronously: after a crash of the server these
+// rows are sent again.
 //
 // # Retention
 //

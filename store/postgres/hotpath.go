@@ -227,8 +227,8 @@ func (p *claimPart) readMany(row pgx.Row, answers []store.ClaimAnswer) (left *cl
 	return &claimPart{p.Unanswered(answers)}, nil
 }
 
-// queueMany adds the part's settleManyQuery to a batch.
-func (p *settlePart) queueMany(batch *pgx.Batch, values map[string]any, outcomes []store.Outcome) {
+// manyStatement returns the part's settleManyQuery, and sets its parameters.
+func (p *settlePart) manyStatement(values map[string]any, outcomes []store.Outcome) *query {
 	t := p.table
 	if t.completeMany == nil {
 		t.completeMany = settleManyQuery(t)
@@ -238,11 +238,11 @@ func (p *settlePart) queueMany(batch *pgx.Batch, values map[string]any, outcomes
 		ids[k] = outcomes[i].ID
 	}
 	values["ids"], values["at"] = arrayLiteral(ids), p.when
-	batch.Queue(t.completeMany.sql, t.completeMany.args(values)...)
+	return t.completeMany
 }
 
-// readMany reads the result of settleManyQuery and counts the rows written. A row whose
-// id the server writes differently from the log counts as missed and is looked up.
+// readMany is the resultReader of settleManyQuery. A row whose id the server writes
+// differently from the log counts as missed and is looked up.
 func (p *settlePart) readMany(row pgx.Row, outcomes []store.Outcome, results []store.SettleResult) (fenced bool, n int, err error) {
 	var ids []string
 	switch err := row.Scan(&n, &ids); {

@@ -20,7 +20,7 @@ import (
 var upgradeFiles embed.FS
 
 // version is the version of the relay's tables that this program requires.
-const version = 6
+const version = 1
 
 // installLock is the advisory lock that serializes installations: "sluicebx" in ASCII.
 const installLock = 0x736c756963656278
@@ -79,20 +79,26 @@ type querier interface {
 }
 
 // installed returns the version of the relay's tables, 0 if there are none. A version
-// newer than this program's is a *store.SetupError.
+// that is newer than this program's, or was never released, is a *store.SetupError.
 func installed(ctx context.Context, conn querier) (int, error) {
 	const find = `
-SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-  WHERE n.nspname = 'sluicebox' AND c.relname = 'meta')`
+SELECT coalesce(bool_or(c.relname = 'meta'), false), coalesce(bool_or(c.relname = 'record'), false)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'sluicebox'`
 
-	var exists bool
-	if err := conn.QueryRow(ctx, find).Scan(&exists); err != nil || !exists {
+	var exists, hasRecords bool
+	if err := conn.QueryRow(ctx, find).Scan(&exists, &hasRecords); err != nil || !exists {
 		return 0, err
 	}
 
 	var have int
-	if err := conn.QueryRow(ctx, "SELECT version FROM sluicebox.meta").Scan(&have); err != nil {
+	if err := conn.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM sluicebox.meta").Scan(&have); err != nil || have == 0 {
 		return 0, err
+	}
+	if !hasRecords {
+		return have, &store.SetupError{
+			Problem: "relay tables are incomplete, or of an unreleased version: there is no table sluicebox.record",
+			Remedy:  "run DROP SCHEMA sluicebox CASCADE, then run `sluicebox init`: the relay then starts over",
+		}
 	}
 	if have > version {
 		return have, &store.SetupError{
@@ -182,14 +188,8 @@ func ownTables() []ownTable {
 	return []ownTable{
 		{"meta", []string{"SELECT"}},
 		{"leader", []string{"SELECT", "INSERT", "UPDATE"}},
-		{"checkpoint", []string{"SELECT", "INSERT", "UPDATE"}},
-		{"parked", []string{"SELECT", "INSERT", "DELETE"}},
-		{"hold", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
-		{"wish", []string{"SELECT", "INSERT", "UPDATE"}},
-		{"named", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
-		{"replay", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
-		{"replay_row", []string{"SELECT", "INSERT", "DELETE"}},
-		{"replay_error", []string{"SELECT", "INSERT", "DELETE"}},
+		{"record", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"queue", []string{"SELECT", "INSERT", "DELETE"}},
 	}
 }
 
@@ -199,10 +199,7 @@ func explainOwn(err error) error {
 	if !errors.As(err, &pg) {
 		return Explain(err)
 	}
-	// undefined_table, invalid_schema_name, undefined_column. Messages about outbox
-	// columns name their table.
-	absent := (pg.Code == "42P01" || pg.Code == "3F000") && strings.Contains(pg.Message, "sluicebox")
-	if absent || pg.Code == "42703" && strings.HasPrefix(pg.Message, `column "holder"`) {
+	if (pg.Code == "42P01" || pg.Code == "3F000") && strings.Contains(pg.Message, "sluicebox") { // undefined_table, invalid_schema_name
 		return &store.SetupError{Problem: "relay tables are missing or of another version: " + pg.Message, Remedy: "run `sluicebox init`"}
 	}
 	return Explain(err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // lockSettings are the settings of the session that holds the lock. The server ends the
@@ -117,7 +118,7 @@ type lock struct {
 func newLock(conn *pgx.Conn, name string, life *sessions.Lifetime, locker *atomic.Uint32) *lock {
 	l := &lock{conn: conn, lifetime: life, locker: locker}
 	// The simple protocol takes no parameters, and a relay's name needs no quoting.
-	l.countQuery = "SELECT (SELECT n FROM sluicebox.wish WHERE name = '" + name + "')"
+	l.countQuery = "SELECT (SELECT version FROM sluicebox.record WHERE name = '" + name + "' AND kind = '" + ledger.RelayKind + "' AND key = '" + ledger.Requests + "')"
 	l.Lock = sessions.NewLock(l)
 	return l
 }
@@ -135,7 +136,7 @@ func (l *lock) Ping(ctx context.Context) error {
 // countReadableQuery checks whether the role may read the table of requests. Reading it
 // anyway would write an error to the server's log every second.
 const countReadableQuery = `SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'sluicebox' AND c.relname = 'wish'`
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'sluicebox' AND c.relname = 'record'`
 
 // ping reads the number of requests. Any response of the server proves that the session
 // that holds the lock is alive.

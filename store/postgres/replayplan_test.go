@@ -8,14 +8,15 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // replayFill adds rows to a replay, in that many lanes.
 func replayFill(job string, rows, lanes int) string {
 	return fmt.Sprintf(`
-INSERT INTO sluicebox.replay_row (name, job, outbox, lane, n, id, kind, xid, payload_size)
-SELECT 'plans', '%s', 'events', substr(sha256(int8send(i %% %d)), 1, 20), i, convert_to('row ' || i, 'UTF8'), 'EVENT', 0, 0 FROM generate_series(1, %d) i`, job, lanes, rows)
+INSERT INTO sluicebox.queue (name, queue, outbox, lane, n, id, kind, xid, retry_count, payload_size)
+SELECT 'plans', '%s', 'events', substr(sha256(int8send(i %% %d)), 1, 20), i, convert_to('row ' || i, 'UTF8'), 'EVENT', 0, 0, 0 FROM generate_series(1, %d) i`, job, lanes, rows)
 }
 
 // TestReplayPlans: whatever the table held when its statistics and the plans were made,
@@ -30,17 +31,16 @@ func TestReplayPlans(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer st.Close()
-			servers.Exec(t, url, st.Script(), "ALTER TABLE sluicebox.replay_row SET (autovacuum_enabled = off)",
-				"INSERT INTO sluicebox.replay (name, job, nth, wish, spec, state) VALUES ('plans', 'job', 1, 'run', '', 'playing')")
+			servers.Exec(t, url, st.Script(), "ALTER TABLE sluicebox.queue SET (autovacuum_enabled = off)")
 			for _, stage := range []struct {
 				name       string
 				statements []string
 			}{
 				{"new", nil},
-				{"a row, analyzed", []string{replayFill("job", 1, 1), "ANALYZE sluicebox.replay_row"}},
-				{"full, with statistics of a row", []string{"DELETE FROM sluicebox.replay_row", replayFill("job", 20_000, 1000)}},
-				{"full, analyzed", []string{"ANALYZE sluicebox.replay_row"}},
-				{"one lane of another, analyzed", []string{"DELETE FROM sluicebox.replay_row", replayFill("another", 10_000, 1), "VACUUM ANALYZE sluicebox.replay_row"}},
+				{"a row, analyzed", []string{replayFill("job", 1, 1), "ANALYZE sluicebox.queue"}},
+				{"full, with statistics of a row", []string{"DELETE FROM sluicebox.queue", replayFill("job", 20_000, 1000)}},
+				{"full, analyzed", []string{"ANALYZE sluicebox.queue"}},
+				{"one lane of another, analyzed", []string{"DELETE FROM sluicebox.queue", replayFill("another", 10_000, 1), "VACUUM ANALYZE sluicebox.queue"}},
 				{"full, with statistics of that lane", []string{replayFill("job", 20_000, 1)}},
 			} {
 				servers.Exec(t, url, stage.statements...)
@@ -62,19 +62,19 @@ func checkReplayPlans(t *testing.T, st *Store, stage string) {
 	t.Helper()
 	for what, of := range map[string]struct {
 		q    *query
-		want string // the indexes of replay_row
+		want string // the indexes of queue
 	}{
-		"copying": {copyQuery(), ""}, "clearing": {clearQuery(), "replay_row_n"}, "done": {finishRowsQuery(), "replay_row_pkey"},
-		"lanes": {replayLanesQuery(), "replay_row_n replay_row_pkey"}, "rows": {replayRowsQuery(), "replay_row_pkey"},
+		"copying": {enqueueQuery(), ""}, "clearing": {clearQuery(ledger.Scan{}), "queue_n"}, "done": {dequeueQuery(true), "queue_n"},
+		"lanes": {scanQuery(ledger.Scan{Heads: true}), "queue_n queue_pkey"}, "rows": {rangeQuery(), "queue_pkey"},
 	} {
 		err := st.replay.do(t.Context(), func(_ context.Context, sess *session) error {
 			plan := genericPlan(t, sess.conn, of.q)
-			for _, index := range []string{"replay_row_pkey", "replay_row_n"} {
+			for _, index := range []string{"queue_pkey", "queue_n"} {
 				if strings.Contains(plan, "using "+index) != strings.Contains(of.want, index) {
 					t.Errorf("%s: %s: want index %q in plan\n%s", stage, what, of.want, plan)
 				}
 			}
-			for _, bad := range []string{"Seq Scan on replay", "Bitmap Heap Scan on replay_row", "Hash Join", "Merge Join", "Sort Key: ((r.n + 0"} {
+			for _, bad := range []string{"Seq Scan on queue", "Bitmap Heap Scan on queue", "Hash Join", "Merge Join", "Sort Key: ((q.n + 0"} {
 				if strings.Contains(plan, bad) {
 					t.Errorf("%s: %s: unwanted %s in plan\n%s", stage, what, bad, plan)
 				}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // discard closes a connection. If its call was cancelled, closing continues in the
@@ -88,14 +89,14 @@ func (s *session) detach() *pgx.Conn {
 
 // Survives implements sessions.Link.
 func (s *session) Survives(err error) bool {
-	var refused *store.RefusedError
-	if errors.As(asRefused(err), &refused) {
-		// The server has rolled the statement back and is ready for the next one.
-		return !s.conn.IsClosed() && s.conn.PgConn().TxStatus() == 'I'
+	if s.conn.IsClosed() || s.conn.PgConn().TxStatus() != 'I' {
+		return false
 	}
+	// The server has rolled a refused statement back and is ready for the next one.
+	var refused *store.RefusedError
 	var locked *store.LockedError
-	return errors.As(err, &locked) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) ||
-		errors.Is(err, store.ErrInterrupted) || errors.Is(err, store.ErrNoJob)
+	return errors.As(asRefused(err), &refused) || errors.As(err, &locked) ||
+		errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrInterrupted) || ledger.IsAnswer(err)
 }
 
 // Drop implements sessions.Link.

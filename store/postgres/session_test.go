@@ -224,7 +224,7 @@ func TestCrash(t *testing.T) {
 			if got := r.status(t, "late"); got != "PENDING" {
 				t.Errorf("a claim is %s after a crash: it was committed synchronously, but need not be", got)
 			}
-			if got := ask[string](t, r.conn, "SELECT position FROM sluicebox.checkpoint"); got != "p" {
+			if got := ask[string](t, r.conn, "SELECT body->>'position' FROM sluicebox.record WHERE key = 'checkpoint'"); got != "p" {
 				t.Errorf("the checkpoint is %q", got)
 			}
 		})

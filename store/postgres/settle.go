@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // maxSettleTries bounds how often an outcome is written again because another session
@@ -20,9 +21,9 @@ import (
 const maxSettleTries = 5
 
 // Settle implements store.Settler. It takes one round trip and one transaction unless an
-// outcome matches no row. NUL bytes and invalid UTF-8 are removed from error texts, which
-// are cut to 2000 characters or to the column's limit. Times are truncated to
-// microseconds.
+// outcome matches no row, is FAILED or deletes a spilled row. NUL bytes and invalid UTF-8
+// are removed from error texts, which are cut to 2000 characters or to the column's limit.
+// Times are truncated to microseconds.
 func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
 	if len(outcomes) == 0 {
 		return nil, nil
@@ -43,23 +44,15 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			return call.settleSkippingLocked(ctx, todo)
 		}
 
-		for range maxSettleTries {
-			missed, err := call.run(ctx, todo)
-			if IsLockTimeout(err) {
-				sess.skipLocked = time.Now().Add(skipLockedPeriod)
-				for _, i := range todo {
-					results[i] = 0 // rolled back
-				}
-				return call.settleSkippingLocked(ctx, todo)
+		todo, err := call.settle(ctx, todo)
+		if IsLockTimeout(err) {
+			sess.skipLocked = time.Now().Add(skipLockedPeriod)
+			for _, i := range todo {
+				results[i] = 0 // rolled back
 			}
-			if err != nil || len(missed) == 0 {
-				return err
-			}
-			todo = missed
+			return call.settleSkippingLocked(ctx, todo)
 		}
-
-		o := &outcomes[todo[0]]
-		return &store.RefusedError{Err: fmt.Errorf("settle row %q of outbox %s: concurrent updates kept changing it; retries exhausted", o.ID, o.Outbox)}
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", asRefused(explainOwn(err)))
@@ -92,28 +85,40 @@ type settling struct {
 	results  []store.SettleResult
 }
 
-// run writes the outcomes at todo. It returns the ones whose row exists and is unsettled
-// but was not written.
-func (c *settling) run(ctx context.Context, todo []int) ([]int, error) {
-	batch := &pgx.Batch{}
-	durable := c.durable()
-	if durable {
-		begin(batch, "SET LOCAL synchronous_commit = on")
+// settle writes the outcomes at todo and waits for locks. With an error it returns the
+// outcomes that were rolled back.
+func (c *settling) settle(ctx context.Context, todo []int) ([]int, error) {
+	t := newTransaction(c.sess.conn, c.name)
+	if !c.durable() { // each attempt is a transaction
+		return c.write(ctx, t, todo)
+	}
+	t.exec("BEGIN")
+	t.exec("SET LOCAL synchronous_commit = on")
+	return todo, t.run(ctx, func() error {
+		if _, err := c.write(ctx, t, todo); err != nil {
+			return err
+		}
+		return c.after(ctx, t)
+	})
+}
+
+// write writes the outcomes at todo, in several attempts while other sessions change their
+// rows. It returns the outcomes of the last attempt.
+func (c *settling) write(ctx context.Context, t *transaction, todo []int) ([]int, error) {
+	for range maxSettleTries {
+		var left []int
+		missed, err := c.attempt(ctx, t, todo, false)
+		if err == nil {
+			left, err = c.explainMissed(ctx, missed)
+		}
+		if err != nil || len(left) == 0 {
+			return todo, err
+		}
+		todo = left
 	}
 
-	parts, err := c.queue(ctx, batch, todo, nil, false)
-	if err != nil {
-		return nil, err
-	}
-	if durable {
-		commit(batch)
-	}
-
-	missed, err := c.read(c.sess.conn.SendBatch(ctx, batch), parts, durable)
-	if err != nil || len(missed) == 0 {
-		return nil, err
-	}
-	return c.explainMissed(ctx, missed)
+	o := &c.outcomes[todo[0]]
+	return todo, &store.RefusedError{Err: fmt.Errorf("settle row %q of outbox %s: concurrent updates kept changing it; retries exhausted", o.ID, o.Outbox)}
 }
 
 // settleSkippingLocked writes the outcomes at todo, except on locked rows and tables.
@@ -125,8 +130,7 @@ func (c *settling) settleSkippingLocked(ctx context.Context, todo []int) error {
 		}
 	}
 
-	var missed []outboxPart
-	err := c.skipLockedTx(ctx, c.sess.conn, c.epoch, c.durable(), boxes, func(locked map[string]bool) error {
+	return c.skipLockedTx(ctx, c.sess.conn, c.epoch, c.durable(), boxes, func(locked map[string]bool) error {
 		free := make([]int, 0, len(todo))
 		for _, i := range todo {
 			if locked[c.outcomes[i].Outbox] {
@@ -136,68 +140,75 @@ func (c *settling) settleSkippingLocked(ctx context.Context, todo []int) error {
 			}
 		}
 
-		batch := &pgx.Batch{}
-		parts, err := c.queue(ctx, batch, free, locked, true)
+		t := newTransaction(c.sess.conn, c.name)
+		missed, err := c.attempt(ctx, t, free, true)
 		if err != nil {
 			return err
 		}
-
-		commit(batch)
-		missed, err = c.read(c.sess.conn.SendBatch(ctx, batch), parts, false)
-		return err
+		left, err := c.explainMissed(ctx, missed)
+		if err != nil {
+			return err
+		}
+		for _, i := range left { // the row exists and is unsettled
+			c.results[i] = store.WasLocked
+			c.sess.skipLocked = time.Now().Add(skipLockedPeriod)
+		}
+		return t.run(ctx, func() error { return c.after(ctx, t) })
 	})
-	if err != nil || len(missed) == 0 {
-		return err
-	}
-
-	left, err := c.explainMissed(ctx, missed)
-	for _, i := range left { // the row exists and is unsettled
-		c.results[i] = store.WasLocked
-		c.sess.skipLocked = time.Now().Add(skipLockedPeriod)
-	}
-
-	return err
 }
 
-// durable reports whether the call must be durable when it returns.
+// durable reports whether the call must be durable when it returns. No other call writes
+// more than the outcomes.
 func (c *settling) durable() bool {
 	return slices.ContainsFunc(c.outcomes, func(o store.Outcome) bool {
-		return o.Status == store.Failed || requestsBlock(&o) || o.DeletesSpilled()
+		return o.Status == store.Failed || o.DeletesSpilled()
 	})
 }
 
-// queue adds the statements that write the outcomes at todo to a batch, and the holds and
-// spilled-row deletions of all outcomes of the call. It leaves out outboxes whose table
-// is locked.
-func (c *settling) queue(ctx context.Context, batch *pgx.Batch, todo []int, locked map[string]bool, skip bool) ([]*settlePart, error) {
+// after writes what accompanies the outcomes, once all of them have their result.
+func (c *settling) after(ctx context.Context, t *transaction) error {
+	return ledger.AfterSettle(ctx, settleTx{t}, c.outcomes, c.results, func(ctx context.Context, rows []store.Ref) ([]bool, error) {
+		return c.readFailed(ctx, c.sess, rows)
+	})
+}
+
+// settleTx is the transaction of a call of Settle.
+type settleTx struct{ *transaction }
+
+// Dequeue sends the deletion with the commit, which saves a round trip. It returns no number
+// of rows, because AfterSettle needs none.
+func (t settleTx) Dequeue(_ context.Context, queue string, refs []ledger.Ref, _ func(int, *store.Item)) (int, error) {
+	t.add(dequeueQuery(false), t.refValues(queue, refs), nil)
+	return 0, nil
+}
+
+// attempt sends the statements that write the outcomes at todo. It returns the outcomes that
+// matched no row.
+func (c *settling) attempt(ctx context.Context, t *transaction, todo []int, skip bool) (missed []outboxPart, err error) {
 	parts, err := c.parts(ctx, todo, skip)
 	if err != nil {
 		return nil, err
 	}
 
-	holds, err := c.partsOf(ctx, func(o *store.Outcome) bool { return requestsBlock(o) && !locked[o.Outbox] })
-	if err != nil {
-		return nil, err
-	}
-
-	parked, err := c.partsOf(ctx, func(o *store.Outcome) bool { return o.DeletesSpilled() && !locked[o.Outbox] })
-	if err != nil {
-		return nil, err
-	}
-
+	fenced := false
 	for _, p := range parts {
-		p.queue(batch, c.fenced(c.epoch, p.table.values(c.name)), c.outcomes, skip)
+		values := c.fenced(c.epoch, p.table.values(c.name))
+		write, read := p.statement(values, c.outcomes, skip)
+		t.add(write, values, func(results pgx.BatchResults) error {
+			passed, written, err := read(results.QueryRow(), c.outcomes, c.results)
+			if fenced = fenced || passed; err == nil && written < len(p.at) {
+				missed = append(missed, p.missed(c.results))
+			}
+			return err
+		})
 	}
-
-	for _, p := range holds {
-		p.queueBlock(batch, c.fenced(c.epoch, p.table.values(c.name)), c.outcomes)
+	if err := t.flush(ctx); err != nil {
+		return nil, err
 	}
-
-	for _, p := range parked {
-		p.queueDeleteSpilled(batch, c.fenced(c.epoch, p.table.values(c.name)), c.outcomes)
+	if fenced {
+		return nil, store.ErrNotLeader
 	}
-
-	return parts, nil
+	return missed, nil
 }
 
 // parts groups a call. Rounds preserve the order of several outcomes of one id, and parts
@@ -247,15 +258,18 @@ func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*s
 	return ordered, nil
 }
 
-// queue adds the part's statement to a batch.
-func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []store.Outcome, skip bool) {
+// resultReader reads the result of a part's statement and counts the rows written. fenced
+// means that the epoch is stale.
+type resultReader func(row pgx.Row, outcomes []store.Outcome, results []store.SettleResult) (fenced bool, n int, err error)
+
+// statement returns the part's statement, and sets its parameters.
+func (p *settlePart) statement(values map[string]any, outcomes []store.Outcome, skip bool) (*query, resultReader) {
 	t, variant := p.table, 0
 	if skip {
 		variant = 1
 	}
 	if p.usesSettleMany() {
-		p.queueMany(batch, values, outcomes)
-		return
+		return p.manyStatement(values, outcomes), p.readMany
 	}
 
 	write := &t.write[p.status][variant]
@@ -264,18 +278,17 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 	}
 
 	n := len(p.at)
-	ids, idTexts, times := make([]string, n), make([][]byte, n), make([]time.Time, n)
+	ids, times := make([]string, n), make([]time.Time, n)
 	retries, texts := make([]int64, n), make([]string, n)
 	maxRetry, limit := t.maxRetry(), t.errorLimit()
 	for k, i := range p.at {
 		o := &outcomes[i]
-		ids[k], idTexts[k], times[k] = o.ID, []byte(o.ID), o.At.Truncate(time.Microsecond)
+		ids[k], times[k] = o.ID, o.At.Truncate(time.Microsecond)
 		retries[k] = min(int64(o.RetryCount), maxRetry)
 		texts[k] = errortext.Sanitize(o.Error, limit, t.ascii)
 	}
 
 	values["ids"], values["times"], values["retries"], values["texts"] = arrayLiteral(ids), times, retries, texts
-	values["id texts"] = idTexts
 	if t.Layout.State == store.StateNumbers && p.status == store.Failed {
 		numbers := make([]string, n)
 		for k, i := range p.at {
@@ -284,7 +297,7 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 		values["numbers"] = arrayLiteral(numbers)
 	}
 
-	batch.Queue((*write).sql, (*write).args(values)...)
+	return *write, p.readWritten
 }
 
 // maxRetry is the largest retry count that the column holds.
@@ -307,40 +320,7 @@ func (t *table) errorLimit() int {
 	return 0
 }
 
-// read reads the results of a batch, which may begin a transaction. It returns the
-// outcomes that matched no row.
-func (c *settling) read(batch pgx.BatchResults, parts []*settlePart, begins bool) (missed []outboxPart, err error) {
-	defer readRest(batch, &err)
-	if begins {
-		if err := readBegin(batch); err != nil {
-			return nil, err
-		}
-	}
-
-	fenced := false
-	for _, p := range parts {
-		read := p.readWritten
-		if p.usesSettleMany() {
-			read = p.readMany
-		}
-		passed, written, err := read(batch.QueryRow(), c.outcomes, c.results)
-		if err != nil {
-			return nil, err
-		}
-		fenced = fenced || passed
-		if written < len(p.at) {
-			missed = append(missed, p.missed(c.results))
-		}
-	}
-
-	if fenced {
-		return nil, store.ErrNotLeader
-	}
-	return missed, nil
-}
-
-// readWritten reads the result of settleQuery and counts the rows written. fenced means
-// that the epoch is stale.
+// readWritten is the resultReader of settleQuery.
 func (p *settlePart) readWritten(row pgx.Row, _ []store.Outcome, results []store.SettleResult) (fenced bool, n int, err error) {
 	var epoch *int64
 	var written []int64
@@ -360,29 +340,6 @@ func (p *settlePart) readWritten(row pgx.Row, _ []store.Outcome, results []store
 type outboxPart struct {
 	table *table
 	at    []int // indexes in the call
-}
-
-// partsOf groups the outcomes selected by which by outbox.
-func (c *settling) partsOf(ctx context.Context, which func(*store.Outcome) bool) ([]*outboxPart, error) {
-	var parts []*outboxPart
-	byName := map[string]*outboxPart{}
-	for i := range c.outcomes {
-		o := &c.outcomes[i]
-		if !which(o) {
-			continue
-		}
-		if byName[o.Outbox] == nil {
-			t, err := c.sess.table(ctx, c.outboxes.Lookup(o.Outbox))
-			if err != nil {
-				return nil, err
-			}
-			byName[o.Outbox] = &outboxPart{table: t}
-			parts = append(parts, byName[o.Outbox])
-		}
-		byName[o.Outbox].at = append(byName[o.Outbox].at, i)
-	}
-
-	return parts, nil
 }
 
 // missed returns the part's outcomes that matched no row.

@@ -25,17 +25,9 @@ func settleQuery(t *table, to store.Status, skip bool) *query {
 			"    AND EXISTS (SELECT FROM leader) FOR "+strength+" OF o SKIP LOCKED", "),")
 	}
 
-	lines = append(lines, "done AS (", "  "+t.writeOutcomes(b, to, skip), ")")
-	if deletesBlock(t, to) {
-		lines = append(lines, ", "+deleteDoneBlocks(b))
-	}
-	return b.query(append(lines, "SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)")...)
-}
-
-// deletesBlock reports whether an outcome deletes the block of an earlier failure of its
-// row. A row may be FAILED again after another program has reset it.
-func deletesBlock(t *table, to store.Status) bool {
-	return to == store.Failed && t.Layout.State != store.StateNone
+	lines = append(lines, "done AS (", "  "+t.writeOutcomes(b, to, skip), ")",
+		"SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)")
+	return b.query(lines...)
 }
 
 // writeOutcomes returns the part that writes, and returns the indexes that it wrote.
@@ -59,11 +51,7 @@ func (t *table) writeOutcomes(b *builder, to store.Status, skip bool) string {
 		return "SELECT w.ord FROM want w, " + name + " AS o" + where
 	}
 
-	returning := " RETURNING w.ord"
-	if deletesBlock(t, to) {
-		returning += ", w.text"
-	}
-	return "UPDATE " + name + " AS o SET " + strings.Join(set, ", ") + " FROM want w" + where + returning
+	return "UPDATE " + name + " AS o SET " + strings.Join(set, ", ") + " FROM want w" + where + " RETURNING w.ord"
 }
 
 // outcomes returns the CTE of the outcomes to write, with the values that differ from row
@@ -83,9 +71,6 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 		if to != store.Completed {
 			add("retries", "bigint", "retry")
 			add("texts", "text", "error")
-		}
-		if deletesBlock(t, to) {
-			add("id texts", "bytea", "text")
 		}
 		if to == store.Failed && t.Layout.State == store.StateNumbers {
 			add("numbers", t.mustColumn(c.Status).typ, "number")

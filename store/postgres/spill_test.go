@@ -32,7 +32,7 @@ func (r *rig) spill(t *testing.T, items ...store.Item) {
 // spilled returns the spilled ids, in the order of their seq.
 func (r *rig) spilled(t *testing.T) string {
 	t.Helper()
-	return ask[string](t, r.conn, "SELECT coalesce(string_agg(convert_from(id, 'UTF8'), ' ' ORDER BY seq), '') FROM sluicebox.parked WHERE name = 'rig'")
+	return ask[string](t, r.conn, "SELECT coalesce(string_agg(convert_from(id, 'UTF8'), ' ' ORDER BY n), '') FROM sluicebox.queue WHERE name = 'rig'")
 }
 
 func spilledOutcome(id string, status store.Status, seq store.Seq) store.Outcome {
@@ -84,7 +84,8 @@ func TestSpilledRowsOfAnotherRelay(t *testing.T) {
 }
 
 // TestSpilledRowChangedUnderSettle: another session changes the row of an outcome while
-// the outcome waits for it. The spilled row is kept or deleted by the row's final state.
+// the outcome waits for it. The spilled row is deleted, and a lane blocked if the row is
+// FAILED, by the row's final state.
 func TestSpilledRowChangedUnderSettle(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
@@ -105,7 +106,11 @@ func TestSpilledRowChangedUnderSettle(t *testing.T) {
 				tx := r.begin(t, c.change, id)
 				cx := ctx(t)
 				settle := rigs.Async(func() ([]store.SettleResult, error) {
-					return r.store.Settle(cx, r.epoch, []store.Outcome{spilledOutcome(id, status, 5)})
+					o := spilledOutcome(id, status, 5)
+					if status == store.Failed {
+						o.Block = &store.Hold{Lane: store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf(id)}}
+					}
+					return r.store.Settle(cx, r.epoch, []store.Outcome{o})
 				})
 				r.waitBlocked(t, 1)
 				end(t, tx, true)
@@ -114,6 +119,11 @@ func TestSpilledRowChangedUnderSettle(t *testing.T) {
 				}
 				if got := r.spilled(t); got != "" {
 					t.Errorf("%s: got spilled rows %q", id, got)
+				}
+				holds, err := r.store.LoadHolds(ctx(t))
+				blocks := slices.ContainsFunc(holds, func(h store.Hold) bool { return h.ID == id })
+				if err != nil || blocks != (status == store.Failed && c.want != store.WasGone) {
+					t.Errorf("%s: blocks its lane: %t, %v", id, blocks, err)
 				}
 			}
 		}
@@ -139,6 +149,12 @@ func TestUnsettledRowStaysSpilled(t *testing.T) {
 		_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{spilledOutcome("1", store.Completed, 1), spilledOutcome("2", store.Completed, 2)})
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), `"1"`) {
 			t.Fatalf("outcome that is never written: got error %v", err)
+		}
+		if got := r.spilled(t); got != "1 2" || r.status(t, "2") != "PENDING" {
+			t.Errorf("a refused call wrote: got spilled rows %q, row 2 is %s", got, r.status(t, "2"))
+		}
+		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{spilledOutcome("2", store.Completed, 2)}); err != nil {
+			t.Fatal(err)
 		}
 		if got := r.spilled(t); got != "1" || r.status(t, "2") != "COMPLETED" {
 			t.Errorf("got spilled rows %q, row 2 is %s", got, r.status(t, "2"))
@@ -188,7 +204,7 @@ func TestSpillBlocksNoOtherCall(t *testing.T) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1")
 		r.spill(t, spilledRow("1", 1))
-		tx := r.begin(t, "DELETE FROM sluicebox.parked")
+		tx := r.begin(t, "DELETE FROM sluicebox.queue")
 		c := ctx(t)
 		park := rigs.Async(func() (int, error) { return 0, r.store.Spill(c, r.epoch, []store.Item{spilledRow("1", 1)}) })
 		r.waitBlocked(t, 1)
@@ -218,14 +234,14 @@ func TestSpilledTxn(t *testing.T) {
 		open.Txn, seen.Txn = store.Txn(uint32(xid)), store.Txn(uint32(xid-1))
 		r.spill(t, open, seen)
 		end(t, tx, true)
-		if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.parked WHERE id = '1'"); got != xid {
+		if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.queue WHERE id = '1'"); got != xid {
 			t.Errorf("open transaction: got xid %d, want %d", got, xid)
 		}
-		if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.parked WHERE id = '2'"); got != 0 {
+		if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.queue WHERE id = '2'"); got != 0 {
 			t.Errorf("visible transaction: got xid %d, want 0", got)
 		}
 		const later = 3 << 31 // as if the server had come that far when the row was spilled
-		r.exec(t, "UPDATE sluicebox.parked SET xid = xid + $1 WHERE id = '1'", int64(later))
+		r.exec(t, "UPDATE sluicebox.queue SET xid = xid + $1 WHERE id = '1'", int64(later))
 		lists, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(open)}, 9)
 		if err != nil || len(lists[0]) != 2 || lists[0][0].Txn != store.Txn(uint32(xid+later)) || lists[0][1].Txn != 0 {
 			t.Errorf("read back: %+v, %v", lists, err)
@@ -235,8 +251,8 @@ func TestSpilledTxn(t *testing.T) {
 
 // fillSpilled spills that many rows, in lanes of that many each.
 const fillSpilled = `
-INSERT INTO sluicebox.parked (name, outbox, lane, seq, id, kind, xid, retry_count, payload_size)
-SELECT 'rig', 'events', substr(sha256(int8send(i / $2::bigint)), 1, 20), i, convert_to('filler ' || i, 'UTF8'), 'EVENT', 0, 0, 0 FROM generate_series(100, 99 + $1::bigint) i`
+INSERT INTO sluicebox.queue (queue, name, outbox, lane, n, id, kind, xid, retry_count, payload_size)
+SELECT '', 'rig', 'events', substr(sha256(int8send(i / $2::bigint)), 1, 20), i, convert_to('filler ' || i, 'UTF8'), 'EVENT', 0, 0, 0 FROM generate_series(100, 99 + $1::bigint) i`
 
 // TestDeleteManySpilledRows deletes more rows than one statement does.
 func TestDeleteManySpilledRows(t *testing.T) {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,21 +11,22 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // spillFill spills rows of a relay in that many lanes.
 func spillFill(name string, rows, lanes int) string {
 	return fmt.Sprintf(`
-INSERT INTO sluicebox.parked (name, outbox, lane, seq, id, kind, xid, retry_count, payload_size)
-SELECT '%s', 'events', substr(sha256(int8send(i %% %d)), 1, 20), i, convert_to('row ' || i, 'UTF8'), 'EVENT', 0, 0, 0 FROM generate_series(1, %d) i`, name, lanes, rows)
+INSERT INTO sluicebox.queue (queue, name, outbox, lane, n, id, kind, xid, retry_count, payload_size)
+SELECT '', '%s', 'events', substr(sha256(int8send(i %% %d)), 1, 20), i, convert_to('row ' || i, 'UTF8'), 'EVENT', 0, 0, 0 FROM generate_series(1, %d) i`, name, lanes, rows)
 }
 
 // TestSpillPlans: whatever the table held when its statistics and the plans were made,
 // each statement uses the one index meant for it.
 func TestSpillPlans(t *testing.T) {
 	const outbox = "CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text)"
-	const still = "ALTER TABLE sluicebox.parked SET (autovacuum_enabled = off)"
+	const still = "ALTER TABLE sluicebox.queue SET (autovacuum_enabled = off)"
 	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
@@ -41,12 +43,12 @@ func TestSpillPlans(t *testing.T) {
 				statements []string
 			}{
 				{"new", nil},
-				{"empty, analyzed", []string{"ANALYZE sluicebox.parked"}},
-				{"a row, analyzed", []string{spillFill("plans", 1, 1), "ANALYZE sluicebox.parked"}},
-				{"full, with statistics of a row", []string{"DELETE FROM sluicebox.parked", spillFill("plans", 50_000, 1000)}},
-				{"full, analyzed", []string{"ANALYZE sluicebox.parked"}},
-				{"emptied and vacuumed", []string{"DELETE FROM sluicebox.parked", "VACUUM sluicebox.parked"}},
-				{"one lane of another relay, analyzed", []string{spillFill("another", 20_000, 1), "ANALYZE sluicebox.parked"}},
+				{"empty, analyzed", []string{"ANALYZE sluicebox.queue"}},
+				{"a row, analyzed", []string{spillFill("plans", 1, 1), "ANALYZE sluicebox.queue"}},
+				{"full, with statistics of a row", []string{"DELETE FROM sluicebox.queue", spillFill("plans", 50_000, 1000)}},
+				{"full, analyzed", []string{"ANALYZE sluicebox.queue"}},
+				{"emptied and vacuumed", []string{"DELETE FROM sluicebox.queue", "VACUUM sluicebox.queue"}},
+				{"one lane of another relay, analyzed", []string{spillFill("another", 20_000, 1), "ANALYZE sluicebox.queue"}},
 				{"full, with statistics of that lane", []string{spillFill("plans", 50_000, 1000)}},
 			} {
 				servers.Exec(t, url, stage.statements...)
@@ -60,24 +62,17 @@ func TestSpillPlans(t *testing.T) {
 // and keep.
 func checkSpillPlans(t *testing.T, st *Store, stage string) {
 	t.Helper()
-	check := func(what string, sess *session, make func(*table) *query, want ...string) {
+	check := func(what string, sess *session, q *query, want ...string) {
 		t.Helper()
-		err := sess.do(t.Context(), func(ctx context.Context, sess *session) error {
-			desc, err := sess.table(ctx, st.outboxes.Lookup("events"))
-			if err != nil {
-				return err
-			}
-			plan := genericPlan(t, sess.conn, make(desc))
-			for _, index := range []string{"parked_pkey", "parked_id", "parked_seq"} {
-				wanted := false
-				for _, w := range want {
-					wanted = wanted || w == index
-				}
+		err := sess.do(t.Context(), func(_ context.Context, sess *session) error {
+			plan := genericPlan(t, sess.conn, q)
+			for _, index := range []string{"queue_pkey", "queue_id", "queue_n"} {
+				wanted := slices.Contains(want, index)
 				if strings.Contains(plan, "using "+index) != wanted {
 					t.Errorf("%s: %s, uses %s: %v, in plan\n%s", stage, what, index, !wanted, plan)
 				}
 			}
-			for _, bad := range []string{"Seq Scan on parked", "Bitmap Heap Scan on parked", "Hash Join", "Merge Join", "Seq Scan on outbox"} {
+			for _, bad := range []string{"Seq Scan on queue", "Bitmap Heap Scan on queue", "Hash Join", "Merge Join", "Seq Scan on outbox"} {
 				if strings.Contains(plan, bad) {
 					t.Errorf("%s: %s: unwanted %s in plan\n%s", stage, what, bad, plan)
 				}
@@ -88,13 +83,16 @@ func checkSpillPlans(t *testing.T, st *Store, stage string) {
 			t.Fatal(err)
 		}
 	}
-	plain := func(make func() *query) func(*table) *query { return func(*table) *query { return make() } }
-	check("reading lanes", st.spillSession, plain(readSpilledQuery), "parked_pkey")
-	check("counting lanes", st.spillSession, plain(spilledLanesQuery), "parked_pkey")
-	check("the kinds of lanes", st.spillSession, plain(spilledKindQuery), "parked_pkey")
-	check("unparking", st.spillSession, plain(deleteSpilledQuery), "parked_id")
-	check("forgetting", st.spillSession, plain(deleteSpilledAfterQuery), "parked_seq")
-	check("deleting settled spilled rows", st.outcomes, deleteSettledSpilledQuery, "parked_id")
+	check("reading lanes", st.spillSession, rangeQuery(), "queue_pkey")
+	check("counting lanes", st.spillSession, lanesQuery(), "queue_pkey")
+	check("the kinds of lanes", st.spillSession, laneKindQuery(), "queue_pkey")
+	ofOutboxes := ledger.Scan{Outboxes: []string{}}
+	check("spilling", st.spillSession, enqueueQuery())
+	check("finding a number that is taken", st.spillSession, takenQuery(), "queue_n")
+	check("deleting", st.spillSession, dequeueQuery(false), "queue_n")
+	check("deleting after a number", st.spillSession, clearQuery(ofOutboxes), "queue_n")
+	check("reading by number", st.spillSession, scanQuery(ofOutboxes), "queue_n")
+	check("deleting settled spilled rows", st.outcomes, dequeueQuery(false), "queue_n")
 }
 
 // genericPlan returns the plan that is used for all values.
@@ -134,8 +132,8 @@ INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FRO
 				t.Fatal(err)
 			}
 			defer st.Close()
-			servers.Exec(t, url, table, "ANALYZE outbox_events", st.Script(), "ALTER TABLE sluicebox.parked SET (autovacuum_enabled = off)",
-				spillFill("another", 10, 1), "VACUUM ANALYZE sluicebox.parked", spillFill("plans", 200_000, 1000))
+			servers.Exec(t, url, table, "ANALYZE outbox_events", st.Script(), "ALTER TABLE sluicebox.queue SET (autovacuum_enabled = off)",
+				spillFill("another", 10, 1), "VACUUM ANALYZE sluicebox.queue", spillFill("plans", 200_000, 1000))
 			opened, err := st.View(t.Context(), "")
 			if err != nil {
 				t.Fatal(err)
@@ -152,7 +150,7 @@ INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FRO
 			if err != nil {
 				t.Fatal(err)
 			}
-			if plan := explain(t, v.conn, read.sql, args); !strings.Contains(plan, "using parked_id") || strings.Contains(plan, "Seq Scan on parked") {
+			if plan := explain(t, v.conn, read.sql, args); !strings.Contains(plan, "using queue_id") || strings.Contains(plan, "Seq Scan on queue") {
 				t.Errorf("unexpected plan to exclude spilled rows:\n%s", plan)
 			}
 			started := time.Now()

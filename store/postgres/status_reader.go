@@ -73,6 +73,60 @@ func settledQuery(t *table) *query {
 	)
 }
 
+// areFailed is a ledger.AreFailed on the operator session.
+func (s *Store) areFailed(ctx context.Context, rows []store.Ref) (failed []bool, err error) {
+	err = s.operator.do(ctx, func(ctx context.Context, sess *session) (err error) {
+		failed, err = s.readFailed(ctx, sess, rows)
+		return err
+	})
+	return failed, explainOwn(err)
+}
+
+// readFailed reports which rows are FAILED, with one statement per outbox. A row of a table
+// without states never is.
+func (s *Store) readFailed(ctx context.Context, sess *session, rows []store.Ref) ([]bool, error) {
+	failed := make([]bool, len(rows))
+	byOutbox := map[string][]int{}
+	for i := range rows {
+		byOutbox[rows[i].Outbox] = append(byOutbox[rows[i].Outbox], i)
+	}
+	for name, at := range byOutbox {
+		t, err := sess.table(ctx, s.outboxes.Lookup(name))
+		if err != nil {
+			return nil, err
+		}
+		if t.isFailed == nil {
+			t.isFailed = failedQuery(t)
+		}
+		ids := make([]string, len(at))
+		for k, i := range at {
+			ids[k] = rows[i].ID
+		}
+		values := t.values("")
+		values["ids"] = arrayLiteral(ids)
+		found, err := sess.conn.Query(ctx, t.isFailed.sql, t.isFailed.args(values)...)
+		if err != nil {
+			return nil, err
+		}
+		var ord int64
+		if _, err := pgx.ForEachRow(found, []any{&ord}, func() error { failed[at[ord-1]] = true; return nil }); err != nil {
+			return nil, err
+		}
+	}
+	return failed, nil
+}
+
+// failedQuery returns the statement that returns the indexes of the ids with a FAILED row.
+// OFFSET 0 keeps the subquery a lookup by id: hashed, it would read all FAILED rows.
+func failedQuery(t *table) *query {
+	b := &builder{}
+	return b.query(
+		"SELECT w.ord FROM unnest("+b.ids(t)+") WITH ORDINALITY AS w(id, ord) WHERE EXISTS (",
+		"  SELECT FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(t.Layout.Columns.ID)+" = w.id AND "+t.failed(b)+" IS TRUE OFFSET 0",
+		")",
+	)
+}
+
 // ReadStatuses implements store.ReplayReader. It runs one statement per outbox.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := s.claimParts(rows)

@@ -10,13 +10,16 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 var _ store.Store = (*Store)(nil)
 
-// Store keeps the state of outbox rows in the outbox tables, and the relay's own state in
-// the schema sluicebox. All methods are safe for concurrent use.
+// Store keeps the state of outbox rows in the outbox tables, and the relay's records in the
+// schema sluicebox; see package ledger. All methods are safe for concurrent use.
 type Store struct {
+	*ledger.Ledger
+
 	name             string
 	holder           string
 	takeover         time.Duration
@@ -72,6 +75,10 @@ func New(cfg Config) (*Store, error) {
 	}
 
 	s.viewConfig = views
+	s.Ledger = ledger.New(ledger.Config{
+		Outboxes: cfg.Outboxes, AreFailed: s.areFailed, BatchRows: maxBatchRows,
+		Records: backend{s, s.operator, false}, Spill: backend{s, s.spillSession, false}, Replay: backend{s, s.replay, true},
+	})
 	return s, nil
 }
 
@@ -143,7 +150,7 @@ func controlSettings() map[string]string {
 	return map[string]string{"synchronous_commit": "on"}
 }
 
-// operatorSettings are the settings of the session for holds and dead letters. Its
+// operatorSettings are the settings of the session for records and dead letters. Its
 // statements touch thousands of rows, and wait for a locked row as outcomes do.
 func operatorSettings() map[string]string {
 	return map[string]string{

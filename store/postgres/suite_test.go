@@ -60,7 +60,7 @@ func (h *harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Databa
 func (h *harness) Empty(t *testing.T, outboxes ...store.Outbox) storetest.Database {
 	t.Helper()
 	var statements []string
-	for _, name := range []string{"leader", "checkpoint", "parked", "hold", "wish", "named", "replay", "replay_row", "replay_error"} {
+	for _, name := range []string{"leader", "record", "queue"} {
 		statements = append(statements, "DELETE FROM sluicebox."+name)
 	}
 	for i := range outboxes {
@@ -85,7 +85,7 @@ func dialect() *tables.Dialect {
 		Bind:       func(at time.Time) any { return at },
 		Parse:      func(text string) (time.Time, error) { return time.Parse("2006-01-02 15:04:05", text) },
 		Txn:        "SELECT pg_current_xact_id()::text::bigint",
-		SetRefused: "UPDATE sluicebox.replay SET refused = %s WHERE name = 'suite' AND job = %s",
+		SetRefused: "UPDATE sluicebox.record SET body = (body::jsonb || jsonb_build_object('refused', %s::bigint))::json WHERE name = 'suite' AND kind = 'job' AND body->>'id' = %s",
 		Types: tables.Types{
 			ID: "varchar(26) PRIMARY KEY", Payload: "text NOT NULL", Kind: "varchar(20)", Group: "varchar(255)", JSON: "jsonb",
 			Word: "varchar(20) NOT NULL", Number: "smallint NOT NULL DEFAULT 0", RetryCount: "smallint NOT NULL DEFAULT 0", Error: "text",

@@ -28,11 +28,10 @@ type table struct {
 
 	rowStates *query
 	// write is indexed by the status written; the second of each skips locked rows.
-	write         [store.Failed + 1][2]*query
-	block         *query
-	deleteSpilled *query
-	settled       *query
-	states        *query
+	write    [store.Failed + 1][2]*query
+	isFailed *query
+	settled  *query
+	states   *query
 }
 
 // column is a column of a table.
@@ -251,7 +250,6 @@ func (t *table) values(name string) map[string]any {
 		"failed":     status(&t.Layout, store.Failed),
 		"codes":      numberArray(t.Layout.FailedCodes()),
 		"outbox":     t.Name,
-		"blocked":    store.Blocked.String(),
 	}
 }
 

@@ -92,13 +92,13 @@ func (v *view) unsettled(ctx context.Context, t *table, q store.UnsettledQuery) 
 		where = " AND " + others
 	}
 
-	parked, err := v.spilledIDs(ctx, t)
+	spilled, err := v.spilledIDs(ctx, t)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 
-	where += t.notSpilled(b, parked)
-	values["held"], values["parked"] = arrayLiteral(q.ExcludeIDs), parked
+	where += t.notSpilled(b, spilled)
+	values["held"], values["spilled"] = arrayLiteral(q.ExcludeIDs), spilled
 	values["inline"] = q.MaxInlinePayload()
 	read = unsettledQuery(t, b, where, left == nil)
 	return read, read.args(values), left, nil
@@ -108,11 +108,11 @@ func (v *view) unsettled(ctx context.Context, t *table, q store.UnsettledQuery) 
 // Before the relay's tables are installed there are none.
 func (v *view) spilledIDs(ctx context.Context, t *table) ([][]byte, error) {
 	var exists bool
-	err := v.conn.QueryRow(ctx, "SELECT pg_catalog.to_regclass('sluicebox.parked') IS NOT NULL").Scan(&exists)
+	err := v.conn.QueryRow(ctx, "SELECT pg_catalog.to_regclass('sluicebox.queue') IS NOT NULL").Scan(&exists)
 	if err != nil || !exists {
 		return nil, err
 	}
-	const read = `SELECT p.id FROM sluicebox.parked p WHERE p.name COLLATE "POSIX" = $1 AND p.outbox COLLATE "POSIX" = $2 LIMIT $3`
+	const read = `SELECT p.id FROM sluicebox.queue p WHERE p.queue = '' AND p.name COLLATE "POSIX" = $1 AND p.outbox COLLATE "POSIX" = $2 LIMIT $3`
 	rows, err := v.conn.Query(ctx, read, v.name, t.Name, maxHashedIDs+1)
 	if err != nil {
 		return nil, err
@@ -124,15 +124,15 @@ func (v *view) spilledIDs(ctx context.Context, t *table) ([][]byte, error) {
 // bytes of their text, because the column's type may have changed since the row was
 // spilled, and the database may not be in UTF-8. OFFSET 0 keeps it a lookup per row:
 // pulled up, it could become a join with all spilled rows.
-func (t *table) notSpilled(b *builder, parked [][]byte) string {
+func (t *table) notSpilled(b *builder, spilled [][]byte) string {
 	id := "textsend(" + t.text(t.Layout.Columns.ID) + ")"
 	switch {
-	case len(parked) == 0:
+	case len(spilled) == 0:
 		return ""
-	case len(parked) <= maxHashedIDs:
-		return " AND " + id + " NOT IN (SELECT p.id FROM unnest(" + b.arg("parked", "bytea[]") + ") AS p(id))"
+	case len(spilled) <= maxHashedIDs:
+		return " AND " + id + " NOT IN (SELECT p.id FROM unnest(" + b.arg("spilled", "bytea[]") + ") AS p(id))"
 	}
-	return ` AND NOT EXISTS (SELECT FROM sluicebox.parked p WHERE p.name COLLATE "POSIX" = ` + b.arg("name", "text") +
+	return ` AND NOT EXISTS (SELECT FROM sluicebox.queue p WHERE p.queue = '' AND p.name COLLATE "POSIX" = ` + b.arg("name", "text") +
 		` AND p.outbox COLLATE "POSIX" = ` + b.arg("outbox", "text") + " AND substr(p.id, 1, 512) = substr(" + id + ", 1, 512) AND p.id = " + id + " OFFSET 0)"
 }
 

@@ -75,11 +75,11 @@ func TestLockWithUnreadableRequests(t *testing.T) {
 		}
 		wish("a")
 		rigs.WantRequestCount(t, "a wish", held, 1)
-		locked := r.begin(t, "LOCK TABLE sluicebox.wish IN ACCESS EXCLUSIVE MODE")
+		locked := r.begin(t, "LOCK TABLE sluicebox.record IN ACCESS EXCLUSIVE MODE")
 		rigs.WantRequestCount(t, "the table is locked", held, 1)
 		end(t, locked, false)
 		for _, c := range []struct{ away, back string }{
-			{"ALTER TABLE sluicebox.wish RENAME TO gone", "ALTER TABLE sluicebox.gone RENAME TO wish"},
+			{"ALTER TABLE sluicebox.record RENAME TO gone", "ALTER TABLE sluicebox.gone RENAME TO record"},
 			{"ALTER SCHEMA sluicebox RENAME TO gone", "ALTER SCHEMA gone RENAME TO sluicebox"},
 		} {
 			r.exec(t, c.away)

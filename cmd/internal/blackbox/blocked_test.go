@@ -82,12 +82,12 @@ func TestABlockedGroupKeepsNoLog(t *testing.T) {
 		r := s.run()
 		s.number(1, 10, "i % 10")
 		within(s.t, testTimeout, func() string {
-			if n := count(s.t, s.conn, "SELECT count(*) FROM sluicebox.checkpoint"); n == 0 {
+			if n := count(s.t, s.conn, "SELECT count(*) FROM "+s.kind.checkpoint); n == 0 {
 				return "there is no checkpoint"
 			}
 			return ""
 		})
-		unlock := s.lock("sluicebox.checkpoint")
+		unlock := s.lock(s.kind.checkpoints)
 		s.number(11, 100, "i % 10")
 		s.expectCompleted(99)
 		within(s.t, testTimeout, func() string {

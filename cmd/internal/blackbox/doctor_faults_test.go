@@ -105,7 +105,7 @@ func faultCases() []faultCase {
 		{name: "own tables missing", cause: []string{"DROP SCHEMA sluicebox CASCADE"}, want: []string{"relay tables do not exist", "run `sluicebox init`"}},
 		{name: "own tables that run makes", harmless: true, cause: []string{"DROP SCHEMA sluicebox CASCADE", "GRANT CREATE ON DATABASE postgres TO relay"},
 			want: []string{"relay tables do not exist", "run `sluicebox init`, or start `sluicebox run`"}, after: []string{"REVOKE CREATE ON DATABASE postgres FROM relay"}},
-		{name: "an own table missing a grant", cause: []string{"REVOKE INSERT ON sluicebox.parked FROM relay"}, want: []string{`GRANT INSERT ON sluicebox.parked TO "relay";`}},
+		{name: "an own table missing a grant", cause: []string{"REVOKE INSERT ON sluicebox.queue FROM relay"}, want: []string{`GRANT INSERT ON sluicebox.queue TO "relay";`}},
 		{name: "no USAGE on the own schema", cause: []string{"REVOKE USAGE ON SCHEMA sluicebox FROM relay"}, want: []string{`GRANT USAGE ON SCHEMA sluicebox TO "relay";`}},
 		{name: "no USAGE on the outbox's schema", cause: []string{"REVOKE USAGE ON SCHEMA public FROM PUBLIC"}, want: []string{`GRANT USAGE ON SCHEMA "public" TO "relay";`}},
 		{name: "no SELECT", cause: []string{"REVOKE SELECT ON outbox_events FROM relay"}, want: []string{"lacks SELECT", `GRANT SELECT ("id", "message_group", "payload", "created_at", "status", "retry_count", "processed_at", "error_message") ON ` + table + ` TO "relay";`}},

@@ -248,9 +248,9 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 		if code != 0 || d.Faults > 0 {
 			c.t.Errorf("exit code %d, want 0:\n%s", code, text)
 		}
-		servers.Exec(c.t, c.database, "REVOKE DELETE ON sluicebox.hold FROM "+c.relay)
+		servers.Exec(c.t, c.database, "REVOKE DELETE ON sluicebox.record FROM "+c.relay)
 		d, text, code = doctor(c.t, c.config)
-		grant := fmt.Sprintf("GRANT DELETE ON sluicebox.hold TO %q;", c.relay)
+		grant := fmt.Sprintf("GRANT DELETE ON sluicebox.record TO %q;", c.relay)
 		if code != 78 || d.Faults != 1 || !slices.Contains(d.statements(), grant) {
 			c.t.Errorf("exit code %d, want 78 with the statement %s:\n%s", code, grant, text)
 		}

@@ -30,7 +30,7 @@ func TestInterruptedSnapshotIsRepeated(t *testing.T) {
 				s.dropSlot(nameFor(s.database))
 				s.load(40)
 				servers.Exec(s.t, s.database, "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not now''; END'",
-					"CREATE TRIGGER refuse BEFORE INSERT ON sluicebox.parked FOR EACH ROW EXECUTE FUNCTION refuse()")
+					"CREATE TRIGGER refuse BEFORE INSERT ON sluicebox.queue FOR EACH ROW EXECUTE FUNCTION refuse()")
 
 				away := s.config
 				s.config = strings.Replace(s.config, s.to.URL(), "http://127.0.0.1:1", 1)
@@ -40,7 +40,7 @@ func TestInterruptedSnapshotIsRepeated(t *testing.T) {
 				r.waitFor(fmt.Sprintf("backlog=%d reason=", s.rows()-rows))
 				r.waitFor("request failed")
 				end(r)
-				servers.Exec(s.t, s.database, "DROP TRIGGER refuse ON sluicebox.parked")
+				servers.Exec(s.t, s.database, "DROP TRIGGER refuse ON sluicebox.queue")
 				s.config = away
 				r = s.run()
 				r.waitFor(`reason="there is no checkpoint yet"`)

@@ -39,6 +39,8 @@ func postgresKind() *kind {
 			CREATE TRIGGER object BEFORE UPDATE ON outbox_events FOR EACH ROW EXECUTE FUNCTION object()`,
 		unobject: "DROP TRIGGER object ON outbox_events", like: "CREATE TABLE %[1]s (LIKE %[2]s INCLUDING ALL)",
 		audit: pgAudit, writes: pgWrites, business: pgBusiness,
+		spilled: "sluicebox.spilled", checkpoints: "sluicebox.record",
+		checkpoint: "(SELECT body->>'position' AS position FROM sluicebox.record WHERE key = 'checkpoint') AS c",
 		sessions: func(string) string {
 			return "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'"
 		},
@@ -93,7 +95,7 @@ CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
   RETURN NEW; END';
 CREATE TRIGGER note AFTER UPDATE ON outbox_events FOR EACH ROW EXECUTE FUNCTION note();
 CREATE TRIGGER note AFTER UPDATE ON outbox_dispatch_jobs FOR EACH ROW EXECUTE FUNCTION note();
-CREATE TRIGGER note AFTER INSERT OR UPDATE ON sluicebox.checkpoint FOR EACH ROW EXECUTE FUNCTION note();
+CREATE TRIGGER note AFTER INSERT OR UPDATE ON sluicebox.record FOR EACH ROW WHEN (NEW.key = 'checkpoint') EXECUTE FUNCTION note();
 `
 
 const pgWrites = `

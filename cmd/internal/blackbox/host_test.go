@@ -50,6 +50,9 @@ type kind struct {
 	audit, writes, business string
 	// object makes the events table refuse COMPLETED of row %s; unobject ends that.
 	object, unobject string
+	// spilled is the table or view of the spilled rows. checkpoint is a table expression with
+	// the position of the saved checkpoint, and checkpoints the table that it is in.
+	spilled, checkpoint, checkpoints string
 	// like creates a table %[1]s like %[2]s.
 	like string
 	// waiting counts the sessions that wait for a lock with a statement like $1.

@@ -33,7 +33,7 @@ func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
 		standby := tr.add()
 		write(s.t, s.database, load{transactions: 400, clients: 8, scripts: lateScripts(20)})()
 		within(s.t, testTimeout, func() string {
-			if count(s.t, s.conn, "SELECT count(*) FROM sluicebox.checkpoint WHERE position <> ''") == 0 {
+			if count(s.t, s.conn, "SELECT count(*) FROM "+s.kind.checkpoint+" WHERE position <> ''") == 0 {
 				return "no checkpoint is saved while the first rows are under way"
 			}
 			return ""

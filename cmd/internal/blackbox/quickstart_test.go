@@ -212,7 +212,7 @@ func TestQuickstartBesideARelay(t *testing.T) {
 			s.t.Errorf("exit code %d, want 0", code)
 		}
 		q.expectNothingLeft(s.t, s.database, before)
-		if n := count(s.t, s.conn, "SELECT (SELECT count(*) FROM sluicebox.leader) * 10 + (SELECT count(*) FROM sluicebox.checkpoint)"); n != 11 {
+		if n := count(s.t, s.conn, "SELECT (SELECT count(*) FROM sluicebox.leader) * 10 + (SELECT count(*) FROM "+s.kind.checkpoint+")"); n != 11 {
 			s.t.Errorf("the relay tables have %d leaders and %d checkpoints, want 1 each", n/10, n%10)
 		}
 		s.expectOnce()

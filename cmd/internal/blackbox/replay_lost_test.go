@@ -203,16 +203,16 @@ func (s *scene) elsewhere(h host, from string) {
 	if out, why, code := command(s.t, nil, "init", "-c", configFile(s.t, there.config)); code != 0 {
 		s.t.Fatalf("init: exit code %d, want 0: %s%s", code, out, why)
 	}
-	var origin, position string
-	var seq int64
-	var at time.Time
-	err := s.conn.row("SELECT origin, position, seq, made_at FROM sluicebox.named WHERE checkpoint = $1", from).Scan(&origin, &position, &seq, &at)
+	var made string
+	err := s.conn.row("SELECT body::text FROM sluicebox.record WHERE kind = 'savepoint' AND key = $1", from).Scan(&made)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	for name, state := range map[string]string{"plain": "made", "kept": "retained"} {
-		_, err := there.conn.exec(`INSERT INTO sluicebox.named (name, checkpoint, keep, wish, state, origin, position, seq, made_at)
-			VALUES ($1, $2, $3, 'make', $4, $5, $6, $7, $8)`, nameFor(there.database), name, state == "retained", state, origin, position, seq, at)
+		_, err := there.conn.exec(`INSERT INTO sluicebox.record (name, kind, key, body, version) VALUES
+			($1, 'savepoint-spec', $2, json_build_object('name', $2::text, 'retainLog', $3::boolean), 1),
+			($1, 'savepoint', $2, jsonb_set($4::jsonb, '{state}', to_jsonb($5::text))::json, 1)`,
+			nameFor(there.database), name, state == "retained", made, state)
 		if err != nil {
 			s.t.Fatal(err)
 		}

@@ -224,10 +224,7 @@ type grant struct{ revoke, grant string }
 func (c *roleScene) grants() (list []grant) {
 	who := `"` + c.relay + `"`
 	own := map[string]string{
-		"meta": "SELECT", "leader": "SELECT INSERT UPDATE", "checkpoint": "SELECT INSERT UPDATE",
-		"parked": "SELECT INSERT DELETE", "hold": "SELECT INSERT UPDATE DELETE", "wish": "SELECT INSERT UPDATE",
-		"named": "SELECT INSERT UPDATE DELETE", "replay": "SELECT INSERT UPDATE DELETE",
-		"replay_row": "SELECT INSERT DELETE", "replay_error": "SELECT INSERT DELETE",
+		"meta": "SELECT", "leader": "SELECT INSERT UPDATE", "record": "SELECT INSERT UPDATE DELETE", "queue": "SELECT INSERT DELETE",
 	}
 	both := func(what, on string) {
 		list = append(list, grant{"REVOKE " + what + " ON " + on + " FROM " + who, "GRANT " + what + " ON " + on + " TO " + who + ";"})

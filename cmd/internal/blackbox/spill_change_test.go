@@ -100,7 +100,7 @@ func (s *scene) parkPlaces() {
 	within(s.t, testTimeout, func() string {
 		for _, n := range places() {
 			place := fmt.Sprintf("-%03d", n)
-			if ids := count(s.t, s.conn, "SELECT count(*) FROM sluicebox.parked WHERE right(convert_from(id, 'UTF8'), 4) = $1", place); ids < len(oddGroups()) {
+			if ids := count(s.t, s.conn, "SELECT count(*) FROM sluicebox.queue WHERE right(convert_from(id, 'UTF8'), 4) = $1", place); ids < len(oddGroups()) {
 				s.business(500_000)
 				return fmt.Sprintf("%d of the rows %s are spilled, want %d", ids, place, len(oddGroups()))
 			}

@@ -76,7 +76,7 @@ func TestThreeSinksOneDeadOneSlow(t *testing.T) {
 		s.expectNumberedIn("outbox_slow", slow, rows)
 		s.expectNumberedIn("outbox_dispatch_jobs", well, jobs.written)
 		within(s.t, testTimeout, func() string {
-			return none(s.t, s.conn, "are still parked", "SELECT count(*) FROM sluicebox.parked")
+			return none(s.t, s.conn, "are still parked", "SELECT count(*) FROM "+s.kind.spilled)
 		})
 		r.expectSmall()
 		expectStop(s.t, r)

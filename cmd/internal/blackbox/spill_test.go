@@ -15,7 +15,7 @@ import (
 // parked returns the number of spilled rows.
 func (s *scene) parked() int {
 	s.t.Helper()
-	return count(s.t, s.conn, "SELECT count(*) FROM sluicebox.parked")
+	return count(s.t, s.conn, "SELECT count(*) FROM "+s.kind.spilled)
 }
 
 // expectSpilled waits until at least that many rows are spilled.

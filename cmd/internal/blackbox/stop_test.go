@@ -20,11 +20,11 @@ func TestCleanStopWhileACheckpointIsWritten(t *testing.T) {
 		r := s.run()
 		s.number(1, 100, "'g'")
 		s.expectNumbered(100)
-		unlock := s.lock("sluicebox.checkpoint")
+		unlock := s.lock(s.kind.checkpoints)
 		s.number(101, 200, "'g'")
 		s.expectNumbered(200)
 		within(s.t, testTimeout, func() string {
-			return waits(s, "INSERT INTO sluicebox.checkpoint")
+			return waits(s, "INSERT INTO "+s.kind.checkpoints)
 		})
 		_ = r.cmd.Process.Signal(syscall.SIGTERM)
 		select {

@@ -22,14 +22,8 @@ func postgresRemoval(name string) []string {
 		"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '" + name + "'",
 		"DROP PUBLICATION IF EXISTS " + name,
 		"DROP SCHEMA IF EXISTS " + name + " CASCADE",
-		"DELETE FROM sluicebox.parked WHERE name = '" + name + "'",
-		"DELETE FROM sluicebox.hold WHERE name = '" + name + "'",
-		"DELETE FROM sluicebox.replay_row WHERE name = '" + name + "'",
-		"DELETE FROM sluicebox.replay_error WHERE name = '" + name + "'",
-		"DELETE FROM sluicebox.replay WHERE name = '" + name + "'",
-		"DELETE FROM sluicebox.named WHERE name = '" + name + "'",
-		"DELETE FROM sluicebox.wish WHERE name = '" + name + "'",
-		"DELETE FROM sluicebox.checkpoint WHERE name = '" + name + "'",
+		"DELETE FROM sluicebox.queue WHERE name = '" + name + "'",
+		"DELETE FROM sluicebox.record WHERE name = '" + name + "'",
 		"DELETE FROM sluicebox.leader WHERE name = '" + name + "'",
 	}
 }
@@ -129,7 +123,7 @@ func (s *postgresSchema) removeOwn(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 		var used bool
-		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM sluicebox.leader UNION ALL SELECT FROM sluicebox.checkpoint)").Scan(&used); err != nil || used {
+		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM sluicebox.leader UNION ALL SELECT FROM sluicebox.record)").Scan(&used); err != nil || used {
 			return err
 		}
 		_, err := tx.Exec(ctx, "DROP SCHEMA sluicebox CASCADE")
