@@ -3,7 +3,6 @@ package dispatch
 import (
 	"time"
 
-	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -89,7 +88,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 		c.release(l)
 		return false
 	case len(send) > 0:
-		l.State, l.InFlight, l.Lookups = lanes.Sending, len(send), 0
+		l.Send(len(send))
 		return true
 	case stop.Result == store.TableLocked:
 		c.release(l)

@@ -162,7 +162,7 @@ func (c *core) Left(rw *row) {
 // release ends the lane's current step. The lane is queued again, or removed if it is
 // empty.
 func (c *core) release(l *lane) {
-	l.State, l.InFlight = lanes.Idle, 0
+	l.Rest()
 	if l.Withdrawing() {
 		c.replays.withdrawLane(l)
 	}
@@ -172,7 +172,8 @@ func (c *core) release(l *lane) {
 
 // wait sets the lane aside until a time.
 func (c *core) wait(l *lane, until time.Time) {
-	l.State, l.InFlight, l.WakeAt = lanes.Idle, 0, until
+	l.Rest()
+	l.WakeAt = until
 	if c.ended || l.Withdrawing() || l.Rows[0].Skippable() || l.OnHold() && l.Rows[0].Skip == nil {
 		c.release(l)
 		return

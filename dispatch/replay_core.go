@@ -109,7 +109,7 @@ func (r *replays) finish(rw *row, status store.Status, problem string, l *lane) 
 	done := store.FinishedRow{N: rw.ReplayN, Lane: rw.Lane(), ID: rw.ID}
 	if status == store.Failed {
 		done.Result, done.Error = store.ReplayRefused, problem
-		l.State, l.InFlight = lanes.Writing, 1
+		l.Write()
 		if l.Withdrawing() {
 			r.withdrawLane(l)
 		}

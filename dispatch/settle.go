@@ -37,7 +37,7 @@ func (c *core) failSharedRequest(req *request, res *sink.Result, now time.Time) 
 		for _, rw := range r.Rows {
 			rw.RecordFailure(res.Class, now)
 		}
-		r.Lane.Isolated, r.Lane.LastError = true, res.Detail
+		r.Lane.RecordFailure(res.Detail)
 	}
 
 	if split && !c.ended && !req.Runs[0].Lane.Withdrawing() {
@@ -100,8 +100,7 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 // number of its rows in the request.
 func (c *core) handleFailure(l *lane, rw *row, f *lanes.Failure, n int, now time.Time) {
 	v := c.policy.Judge(l, rw, f, now)
-	l.LastError = f.Detail
-	l.Isolated = true
+	l.RecordFailure(f.Detail)
 	c.lanes.Memory.Shed(l.Rows[:min(n, len(l.Rows))]...)
 
 	status := store.Pending
@@ -116,7 +115,7 @@ func (c *core) handleFailure(l *lane, rw *row, f *lanes.Failure, n int, now time
 		c.release(l) // the receiver works: bisect at once
 		return
 	case v == lanes.Single:
-		l.Limit, l.Bisecting = 1, 0
+		l.SendSingly()
 		c.backOffLane(l, f.RetryAfter, now)
 		return
 	case v == lanes.GiveUp || rw.RetryCount >= c.cfg.MaxRetries:
@@ -185,7 +184,7 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 	}
 	c.Enqueue(outcome{Outcome: o, Of: owner{Row: rw, Lane: l}})
 	if l != nil {
-		l.State, l.InFlight = lanes.Writing, 1
+		l.Write()
 		c.unclaimLane(l)
 	}
 }

@@ -190,6 +190,15 @@ func (l *Lane) Unhold() {
 	l.State = Idle
 }
 
+// Rest ends the lane's current step. The caller moves it on at once.
+func (l *Lane) Rest() { l.State, l.InFlight = Idle, 0 }
+
+// Send begins to send the first n rows, which are claimed.
+func (l *Lane) Send(n int) { l.State, l.InFlight, l.Lookups = Sending, n, 0 }
+
+// Write begins to write the outcome of the head.
+func (l *Lane) Write() { l.State, l.InFlight = Writing, 1 }
+
 // MergeRequeued reports whether the log delivers a requeued row that already waits in the
 // lane. The waiting row takes over the ticket.
 func (l *Lane) MergeRequeued(it *store.Item, t Ticket) bool {
@@ -287,6 +296,13 @@ func (l *Lane) ResetFailures() { l.Failures, l.LastError, l.Stalled = 0, "", fal
 func (l *Lane) Bisect(n int) {
 	l.Bisecting, l.Limit, l.Isolated = n, max(1, n/2), true
 }
+
+// RecordFailure notes that a request with the head failed. The lane shares no request until
+// rows are delivered.
+func (l *Lane) RecordFailure(detail string) { l.Isolated, l.LastError = true, detail }
+
+// SendSingly sends one row next, because one of several may be bad.
+func (l *Lane) SendSingly() { l.Limit, l.Bisecting = 1, 0 }
 
 // EndBisection ends the search once its bad row has left the lane.
 func (l *Lane) EndBisection(limit int) {

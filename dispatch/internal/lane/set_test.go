@@ -108,7 +108,7 @@ func (m *setModel) next(l *Lane) {
 }
 
 func (m *setModel) release(l *Lane) {
-	l.State, l.InFlight = Idle, 0
+	l.Rest()
 	m.next(l)
 }
 
@@ -171,7 +171,7 @@ func (m *setModel) answerClaims(t *rapid.T) {
 				m.s.Wait(r.Lane)
 				continue
 			}
-			r.Lane.State, r.Lane.Lookups = Sending, 0
+			r.Lane.Send(len(r.Rows))
 			for _, rw := range r.Rows {
 				m.s.RecordClaim(rw, &store.ClaimAnswer{Payload: make([]byte, rw.PayloadSize)}, m.now)
 			}
@@ -253,13 +253,13 @@ func (m *setModel) toggleBreaker(t *rapid.T) {
 func (m *setModel) answerRun(r *Run, class sink.Class) {
 	l, n := r.Lane, len(r.Rows)
 	if class != sink.Delivered {
-		l.Isolated = true
+		l.RecordFailure("down")
 		if l.WaitsForBreaker(0) {
 			m.release(l)
 			return
 		}
 		l.WakeAt = m.now.Add(m.s.Backoff(l, 0))
-		if l.State, l.InFlight = Idle, 0; m.held[l.Name] {
+		if l.Rest(); m.held[l.Name] {
 			m.next(l)
 			return
 		}
