@@ -128,7 +128,7 @@ func (c *core) admit(rw *row) *lane {
 func (c *core) drop(rw *row) {
 	c.spill.Remove(rw)
 	c.doneRows++
-	rw.Stage = lanes.Done
+	rw.Finish()
 	rw.ReleaseTicket()
 	rw.Skip.Report()
 }
@@ -281,10 +281,9 @@ func (c *core) spillForLog(all bool) {
 
 // unclaimed handles a row whose claim was given back.
 func (c *core) unclaimed(rw *row, now time.Time) {
-	if rw.Sight != lanes.Unclaiming {
+	if !rw.GivenBack() {
 		return
 	}
-	rw.Sight = lanes.Seen
 	l := c.lanes.Get(c.lanes.NameOf(&rw.Item))
 	if l == nil {
 		return

@@ -113,7 +113,7 @@ func (p *operator) releaseFixed(refs []store.Ref, now time.Time) {
 	writing := p.core.outcomes.Writing()
 	for i := range writing {
 		if o := &writing[i]; o.Of.Lane != nil && o.Status == store.Failed && set[o.Ref] {
-			o.Of.Row.Stage = lanes.Reset
+			o.Of.Row.ResetInFlight()
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -124,7 +123,7 @@ func (r *replays) recorded(now time.Time) {
 		rw, l := batch[i].Of.Row, batch[i].Of.Lane
 		r.remove(rw)
 		if l != nil {
-			rw.Stage = lanes.Done
+			rw.Finish()
 			r.core.advancePastHead(l, now)
 		}
 	}

@@ -62,7 +62,7 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 	for i, rw := range r.Rows {
 		switch res.At(at + i).Class {
 		case sink.Delivered:
-			rw.Stage = lanes.Done
+			rw.Finish()
 			delivered++
 			c.settle(rw, store.Outcome{Status: store.Completed}, nil, now)
 			continue

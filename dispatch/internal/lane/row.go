@@ -152,6 +152,26 @@ func (rw *Row) RecordFailure(class sink.Class, now time.Time) {
 	}
 }
 
+// Finish records that the row is delivered, or was found settled or gone.
+func (rw *Row) Finish() { rw.Stage = Done }
+
+// GiveBack records that the claim of the row is being given back, so that it may leave
+// memory.
+func (rw *Row) GiveBack() { rw.Sight = Unclaiming }
+
+// GivenBack ends GiveBack and reports whether the claim was being given back.
+func (rw *Row) GivenBack() bool {
+	was := rw.Sight == Unclaiming
+	if was {
+		rw.Sight = Seen
+	}
+	return was
+}
+
+// ResetInFlight records that an operator requeued or discarded the row while its FAILED is
+// being written. ResetFailed follows once that is known.
+func (rw *Row) ResetInFlight() { rw.Stage = Reset }
+
 // ResetFailed clears the failures of a row.
 func (rw *Row) ResetFailed() {
 	rw.Stage, rw.Claimed, rw.RetryCount = Open, time.Time{}, 0

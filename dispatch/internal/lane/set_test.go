@@ -267,7 +267,7 @@ func (m *setModel) answerRun(r *Run, class sink.Class) {
 		return
 	}
 	for _, rw := range r.Rows {
-		rw.Stage = Done
+		rw.Finish()
 		if l.Job == nil {
 			m.s.Memory.Leave(rw)
 		}

@@ -128,7 +128,7 @@ func (sp *Spiller) unclaimRows(l *lane.Lane, keep int) {
 	}
 	for i, rw := range l.Rows {
 		if i >= max(keep, l.InFlight) && !rw.Claimed.IsZero() && rw.Skip == nil && rw.Stage != lane.Reset {
-			rw.Sight = lane.Unclaiming
+			rw.GiveBack()
 			sp.core.Unclaim(rw)
 		}
 	}

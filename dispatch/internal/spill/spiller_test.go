@@ -138,7 +138,8 @@ func (m *spillModel) deliverHead(l *lane.Lane) {
 			}
 		}
 	}
-	r.delivered, rw.Stage = true, lane.Done
+	r.delivered = true
+	rw.Finish()
 	m.sp.Delete(rw)
 	m.sp.Remove(rw)
 	rw.ReleaseTicket()
