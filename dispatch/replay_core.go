@@ -29,8 +29,8 @@ func newReplays(c *core) replays {
 	return replays{core: c, jobs: replay.NewJobs[owner](), holds: replay.NewHolds[*row]()}
 }
 
-// add appends rows to the lanes of their job, except rows already in memory. Each row
-// must have its payload.
+// add appends rows to the lanes of their job, except rows already in memory. Each row must
+// have its payload.
 func (r *replays) add(id string, rows []store.ReplayRow) {
 	if r.core.ended || len(rows) == 0 {
 		return
@@ -98,8 +98,8 @@ func (r *replays) remove(rw *row) {
 	r.jobs.Leave(rw.Job, rw.ReplayN, rw.Lane(), len(rw.Payload))
 }
 
-// finish handles the result of a replayed row. A failure with retries left is not
-// recorded. After a final failure the lane waits until it is recorded.
+// finish handles the result of a replayed row. A failure with retries left is not recorded.
+// After a final failure the lane waits until it is recorded.
 func (r *replays) finish(rw *row, status store.Status, problem string, l *lane) {
 	if status == store.Pending {
 		r.core.wait(l, l.WakeAt)
@@ -130,9 +130,8 @@ func (r *replays) recorded(now time.Time) {
 	clear(batch) // release the payloads: no further batch may come
 }
 
-// hold holds a live lane for a job. A run in flight ends first. Rows that have
-// their own lanes have no order to keep and move on; the rows in flight among them are
-// recorded.
+// hold holds a live lane for a job. A run in flight ends first. Rows that have their own
+// lanes have no order to keep and move on; the rows in flight among them are recorded.
 func (r *replays) hold(id string, key store.LaneKey) {
 	if r.core.lanes.HasRowLanes(key) {
 		r.holds.Hold(key, r.inFlightRows(key, r.core.lanes.InFlight(key)))
@@ -146,7 +145,7 @@ func (r *replays) hold(id string, key store.LaneKey) {
 	r.core.Wake(l)
 }
 
-// release ends holdForReplay.
+// release ends hold.
 func (r *replays) release(id string, key store.LaneKey, now time.Time) {
 	r.holds.Release(key)
 	if l := r.core.lanes.Get(LaneName{LaneKey: key}); l != nil {

@@ -15,13 +15,13 @@
 //	ready     its head is large and does not fit yet          ready     the queue of large rows
 //	ready     NextClaims: live rows                           claiming  the request
 //	ready     NextClaims: replayed rows                       sending   the request
-//	claiming  some of its rows are claimed                    sending   the request
+//	claiming  some of its rows are claimed: Send              sending   the request
 //	claiming  a row must wait: Wait                           waiting   the timers
-//	sending   an outcome of its head is written first         writing   the outcome
+//	sending   an outcome of its head is written first: Write  writing   the outcome
 //	sending   it failed: Wait                                 waiting   the timers
 //	writing   a retry is written: Wait                        waiting   the timers
 //	waiting   Due                                             idle      none
-//	any other Dequeue, or the step ends                       idle      none
+//	any       Dequeue, or its step ends: Rest                 idle      none
 //
 // The caller moves an idle lane on at once, or removes it if it has no rows. A receiver has
 // three queues: ready lanes, ready replay lanes, and lanes that were probed since its
@@ -40,16 +40,16 @@
 // Its other states are independent of each other:
 //
 //	From        Event                                                      To
-//	unseen      a claim finds the row: RecordClaim                         seen
-//	seen        its lane shrinks, and its claim is given back              unclaiming
-//	unclaiming  PENDING is written, or the row was skipped meanwhile       seen
+//	unseen      RecordClaim: a claim finds the row                         seen
+//	seen        GiveBack: its lane shrinks                                 unclaiming
+//	unclaiming  GivenBack: PENDING is written, or the row was skipped      seen
 //
-//	open        an operator requeues or discards the row while its FAILED  reset
-//	            is being written
-//	reset       FAILED is written: ResetFailed                             open
-//	open        the row is delivered, or found settled or gone             done
+//	open        ResetInFlight: an operator requeues or discards the row    reset
+//	            while its FAILED is being written
+//	reset       ResetFailed: FAILED is written                             open
+//	open        Finish: the row is delivered, or found settled or gone     done
 //
-//	logged      reset to PENDING after FAILED, without a ticket            requeued
+//	logged      ResetFailed, without a ticket                              requeued
 //
 // For example, a lane of 300 rows whose receiver is down is ready, then sending, and waits
 // for its backoff with 300 buffered rows. Its first rows go again when it is due, or when

@@ -7,8 +7,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/internal/lane"
 )
 
-// Excess starts to evict rows until half the buffer is free. It takes lanes in this
-// order:
+// Excess starts to evict rows until half the buffer is free. It takes lanes in this order:
 //
 //   - lanes that do not move although their sink works
 //   - with others: lanes that do not move for any reason

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// kindSet is the set of spilled lanes of a kind. A spilled lane has all its rows in
-// the store and none in memory.
+// kindSet is the set of spilled lanes of a kind. A spilled lane has all its rows in the
+// store and none in memory.
 type kindSet struct {
 	outbox, kind string
 	hash         store.KindHash
@@ -100,8 +100,8 @@ func (sp *Spiller) restore(l *lane.Lane) {
 	}
 }
 
-// AddLanes registers lanes with spilled rows. It must come before any row, and may
-// name a lane again.
+// AddLanes registers lanes with spilled rows. It must come before any row, and may name a
+// lane again.
 func (sp *Spiller) AddLanes(lanes []store.SpilledLane) {
 	for i := range lanes {
 		p := &lanes[i]

@@ -14,9 +14,9 @@ func (sp *Spiller) queue(l *lane.Lane, rw *lane.Row, copied bool) {
 	sp.spills.add(Pending{l, rw, copied})
 }
 
-// Rows spills the rows of a lane that are only in memory. It leaves out rows in flight
-// and unspillable rows. It also leaves out requeued rows without a seq, because the sweep
-// finds them in their table again.
+// Rows spills the rows of a lane that are only in memory. It leaves out rows in flight and
+// unspillable rows. It also leaves out requeued rows without a seq, because the sweep finds
+// them in their table again.
 func (sp *Spiller) Rows(l *lane.Lane) {
 	for i, rw := range l.Rows {
 		if i >= l.InFlight && rw.Seq != 0 && rw.Copy == lane.NoCopy {
@@ -25,7 +25,8 @@ func (sp *Spiller) Rows(l *lane.Lane) {
 	}
 }
 
-// Next returns at most limit rows to spill. The caller reports them to Written. Only one such batch is in flight, and none while a reload is.
+// Next returns at most limit rows to spill. The caller reports them to Written. Only one
+// such batch is in flight, and none while a reload is.
 func (sp *Spiller) Next(limit int) []store.Item {
 	n := min(limit, len(sp.spills.waiting))
 	if sp.ended || n == 0 {
@@ -38,8 +39,8 @@ func (sp *Spiller) Next(limit int) []store.Item {
 	return items
 }
 
-// Written handles a durable batch of Next. The checkpoint may pass its rows,
-// except those the store refused.
+// Written handles a durable batch of Next. The checkpoint may pass its rows, except those
+// the store refused.
 func (sp *Spiller) Written(refused []bool) {
 	batch := sp.spills.written()
 	var touched []*lane.Lane
