@@ -284,39 +284,41 @@ INSERT INTO outbox_events (id) VALUES (1)`, 0, flowBox)
 // records as it wrote them, and the views show them.
 func TestOtherEncoding(t *testing.T) {
 	for _, version := range servers.Versions() {
-		admin := servers.Postgres(t, version)
-		name := strings.ToLower(t.Name()) + "_latin1"
-		servers.Exec(t, admin, "DROP DATABASE IF EXISTS "+name,
-			"CREATE DATABASE "+name+" TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
-		t.Cleanup(func() { cleanUp(t, admin, "DROP DATABASE "+name+" WITH (FORCE)") })
-		r := newRig(t, withDatabase(t, admin, name), flowTable, 0, flowBox)
-		r.insert(t, "1")
-		o := outcome("1", store.Failed)
-		o.Error = "snow ☃"
-		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{o}); err != nil {
-			t.Fatal(err)
-		}
-		if got := ask[string](t, r.conn, "SELECT error_message FROM outbox_events"); got != "snow ?" {
-			t.Errorf("the text is %q", got)
-		}
-		const reason = `☃ \☃ \\u2603 "\`
-		odd := spilledRow("2", 7)
-		odd.Group = store.GroupOf("ö☃")
-		r.spill(t, odd)
-		if got := ask[string](t, r.conn, "SELECT message_group FROM sluicebox.spilled WHERE seq = 7"); got != `\303\266\342\230\203` {
-			t.Errorf("the view shows the group %q", got)
-		}
-		r.job(t, "job", replayRow(1))
-		done := []store.FinishedRow{{N: 1, Lane: replayLane(), Result: store.ReplayRefused, Error: "snow ☃"}}
-		if err := errors.Join(r.store.FinishRows(ctx(t), r.epoch, "job", done), r.store.SaveJob(ctx(t), r.epoch, store.Job{ID: "job", State: store.JobFailed, Reason: reason})); err != nil {
-			t.Fatal(err)
-		}
-		errs, err := r.store.JobErrors(ctx(t), "job", 1)
-		if why := r.jobOf(t, "job").Reason; err != nil || len(errs) != 1 || errs[0].Reason != "snow ☃" || why != reason {
-			t.Errorf("the reason is %q, and the errors are %+v, %v", why, errs, err)
-		}
-		if got := ask[string](t, r.conn, "SELECT job || ' ' || state || ' ' || desired || ' ' || reason FROM sluicebox.jobs"); got != `job failed run \u2603 \\u2603 \\u2603 "\` {
-			t.Errorf("the view shows %q", got)
+		for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
+			admin := servers.Postgres(t, version)
+			name := strings.ToLower(t.Name() + "_" + encoding)
+			servers.Exec(t, admin, "DROP DATABASE IF EXISTS "+name,
+				"CREATE DATABASE "+name+" TEMPLATE template0 ENCODING '"+encoding+"' LOCALE 'C'")
+			t.Cleanup(func() { cleanUp(t, admin, "DROP DATABASE "+name+" WITH (FORCE)") })
+			r := newRig(t, withDatabase(t, admin, name), flowTable, 0, flowBox)
+			r.insert(t, "1")
+			o := outcome("1", store.Failed)
+			o.Error = "snow ☃"
+			if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{o}); err != nil {
+				t.Fatal(err)
+			}
+			if got := ask[string](t, r.conn, "SELECT error_message FROM outbox_events"); got != "snow ?" {
+				t.Errorf("the text is %q", got)
+			}
+			const reason = `☃ \☃ \\u2603 "\`
+			odd := spilledRow("2", 7)
+			odd.Group = store.GroupOf("ö☃")
+			r.spill(t, odd)
+			if got := ask[string](t, r.conn, "SELECT message_group FROM sluicebox.spilled WHERE seq = 7"); got != `\303\266\342\230\203` {
+				t.Errorf("the view shows the group %q", got)
+			}
+			r.job(t, "job", replayRow(1))
+			done := []store.FinishedRow{{N: 1, Lane: replayLane(), Result: store.ReplayRefused, Error: "snow ☃"}}
+			if err := errors.Join(r.store.FinishRows(ctx(t), r.epoch, "job", done), r.store.SaveJob(ctx(t), r.epoch, store.Job{ID: "job", State: store.JobFailed, Reason: reason})); err != nil {
+				t.Fatal(err)
+			}
+			errs, err := r.store.JobErrors(ctx(t), "job", 1)
+			if why := r.jobOf(t, "job").Reason; err != nil || len(errs) != 1 || errs[0].Reason != "snow ☃" || why != reason {
+				t.Errorf("the reason is %q, and the errors are %+v, %v", why, errs, err)
+			}
+			if got := ask[string](t, r.conn, "SELECT job || ' ' || state || ' ' || desired || ' ' || reason FROM sluicebox.jobs"); got != `job failed run \u2603 \\u2603 \\u2603 "\` {
+				t.Errorf("the view shows %q", got)
+			}
 		}
 	}
 }
