@@ -1,12 +1,14 @@
 package postgres_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/ledger/ledgertest"
 	"github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -43,4 +45,42 @@ func (d ledgerDatabase) Open(t testing.TB, relay string) ledgertest.Backend {
 	}
 	t.Cleanup(st.Close)
 	return ledgerBackend{st.Backends()[d.purpose], st}
+}
+
+// TestUnfinishedUpdateIsTerminated: an update that a frozen leader does not finish delays the
+// next leader only for a short time, and writes nothing.
+func TestUnfinishedUpdateIsTerminated(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox)
+		for _, backend := range r.store.Backends() {
+			begun, resume, c := make(chan struct{}), make(chan struct{}), ctx(t)
+			update := rigs.Async(func() (int, error) {
+				return 0, backend.Update(c, r.epoch, ledger.Full, func(ctx context.Context, tx ledger.Tx) error {
+					_, err := tx.Get(ctx, "kind", "key")
+					close(begun)
+					<-resume
+					if err != nil {
+						return err
+					}
+					return tx.Put(ctx, "kind", ledger.Record{Key: "key", Body: []byte("{}")})
+				})
+			})
+			<-begun
+			next := openStore(t, url, 0, flowBox)
+			epoch, err := next.AcquireLeadership(ctx(t))
+			if err != nil || epoch != r.epoch+1 {
+				t.Errorf("got epoch %d, %v, want %d", epoch, err, r.epoch+1)
+			}
+			close(resume)
+			if a := <-update; a.Err == nil {
+				t.Error("the update of the former leader succeeded")
+			}
+			if n := ask[int](t, r.conn, "SELECT count(*) FROM sluicebox.record WHERE kind = 'kind'"); n != 0 {
+				t.Errorf("the former leader wrote %d records", n)
+			}
+			if r.epoch, err = r.store.AcquireLeadership(ctx(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }
