@@ -12,14 +12,8 @@ db.getSiblingDB("shop").createRole({role: "relay_look", roles: [], privileges: [
   {resource: {db: "shop", collection: "sluicebox_meta"}, actions: ["find"]},
   {resource: {db: "shop", collection: "sluicebox_leader"}, actions: ["find"]},
   {resource: {db: "shop", collection: "sluicebox_lease"}, actions: ["find"]},
-  {resource: {db: "shop", collection: "sluicebox_checkpoint"}, actions: ["find"]},
-  {resource: {db: "shop", collection: "sluicebox_marker"}, actions: ["find"]},
-  {resource: {db: "shop", collection: "sluicebox_parked"}, actions: ["find"]},
-  {resource: {db: "shop", collection: "sluicebox_hold"}, actions: ["find"]},
-  {resource: {db: "shop", collection: "sluicebox_wish"}, actions: ["find"]},
-  {resource: {db: "shop", collection: "sluicebox_named"}, actions: ["find"]},
-  {resource: {db: "shop", collection: "sluicebox_replay"}, actions: ["find"]},
-  {resource: {db: "shop", collection: "sluicebox_replay_row"}, actions: ["find"]},
-  {resource: {db: "shop", collection: "sluicebox_replay_error"}, actions: ["find"]}
+  {resource: {db: "shop", collection: "sluicebox_record"}, actions: ["find"]},
+  {resource: {db: "shop", collection: "sluicebox_queue"}, actions: ["find"]},
+  {resource: {db: "shop", collection: "sluicebox_marker"}, actions: ["find"]}
 ]});
 db.getSiblingDB("shop").createUser({user: "relay_reader", pwd: passwordPrompt(), roles: ["relay_look"]});

@@ -14,15 +14,9 @@ db.getSiblingDB("shop").createRole({role: "relay_work", roles: [], privileges: [
   {resource: {db: "shop", collection: "sluicebox_meta"}, actions: ["find", "insert", "update"]},
   {resource: {db: "shop", collection: "sluicebox_leader"}, actions: ["find", "insert", "update"]},
   {resource: {db: "shop", collection: "sluicebox_lease"}, actions: ["find", "insert", "update"]},
-  {resource: {db: "shop", collection: "sluicebox_checkpoint"}, actions: ["find", "insert", "update"]},
-  {resource: {db: "shop", collection: "sluicebox_marker"}, actions: ["find", "insert", "update"]},
-  {resource: {db: "shop", collection: "sluicebox_parked"}, actions: ["find", "insert", "update", "remove"]},
-  {resource: {db: "shop", collection: "sluicebox_hold"}, actions: ["find", "insert", "update", "remove"]},
-  {resource: {db: "shop", collection: "sluicebox_wish"}, actions: ["find", "insert", "update"]},
-  {resource: {db: "shop", collection: "sluicebox_named"}, actions: ["find", "insert", "update", "remove"]},
-  {resource: {db: "shop", collection: "sluicebox_replay"}, actions: ["find", "insert", "update", "remove"]},
-  {resource: {db: "shop", collection: "sluicebox_replay_row"}, actions: ["find", "insert", "remove"]},
-  {resource: {db: "shop", collection: "sluicebox_replay_error"}, actions: ["find", "insert", "remove"]}
+  {resource: {db: "shop", collection: "sluicebox_record"}, actions: ["find", "insert", "update", "remove"]},
+  {resource: {db: "shop", collection: "sluicebox_queue"}, actions: ["find", "insert", "remove"]},
+  {resource: {db: "shop", collection: "sluicebox_marker"}, actions: ["find", "insert", "update"]}
 ]});
 // relay_make lets the relay make its own collections, in init or in run. Without it let
 // a user make them who may: `sluicebox init --print` shows what that takes.
@@ -30,15 +24,9 @@ db.getSiblingDB("shop").createRole({role: "relay_make", roles: [], privileges: [
   {resource: {db: "shop", collection: "sluicebox_meta"}, actions: ["createCollection", "createIndex"]},
   {resource: {db: "shop", collection: "sluicebox_leader"}, actions: ["createCollection", "createIndex"]},
   {resource: {db: "shop", collection: "sluicebox_lease"}, actions: ["createCollection", "createIndex"]},
-  {resource: {db: "shop", collection: "sluicebox_checkpoint"}, actions: ["createCollection", "createIndex"]},
-  {resource: {db: "shop", collection: "sluicebox_marker"}, actions: ["createCollection", "createIndex"]},
-  {resource: {db: "shop", collection: "sluicebox_parked"}, actions: ["createCollection", "createIndex"]},
-  {resource: {db: "shop", collection: "sluicebox_hold"}, actions: ["createCollection", "createIndex"]},
-  {resource: {db: "shop", collection: "sluicebox_wish"}, actions: ["createCollection", "createIndex"]},
-  {resource: {db: "shop", collection: "sluicebox_named"}, actions: ["createCollection", "createIndex"]},
-  {resource: {db: "shop", collection: "sluicebox_replay"}, actions: ["createCollection", "createIndex"]},
-  {resource: {db: "shop", collection: "sluicebox_replay_row"}, actions: ["createCollection", "createIndex"]},
-  {resource: {db: "shop", collection: "sluicebox_replay_error"}, actions: ["createCollection", "createIndex"]}
+  {resource: {db: "shop", collection: "sluicebox_record"}, actions: ["createCollection", "createIndex"]},
+  {resource: {db: "shop", collection: "sluicebox_queue"}, actions: ["createCollection", "createIndex"]},
+  {resource: {db: "shop", collection: "sluicebox_marker"}, actions: ["createCollection", "createIndex"]}
 ]});
 // relay_stream reads the change stream of the database, and so all of its collections.
 // The oplog's size says how much of it is behind the relay, and replSetGetConfig tells

@@ -13,6 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
+	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
@@ -217,8 +218,10 @@ func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.De
 		func(letters []store.DeadLetter) (done []store.DeadLetter, err error) {
 			o := s.outboxes.Lookup(f.Outbox)
 			err = s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) (err error) {
-				done, err = s.resolveRows(ctx, on, on.table(o), letters, m)
-				return err
+				if done, err = s.resolveRows(ctx, on.table(o), letters, m); err != nil || len(done) == 0 {
+					return err
+				}
+				return s.tx(on).run(ctx, func(ctx context.Context, tx ledger.Tx) error { return ledger.Unblock(ctx, tx, store.Refs(done)...) })
 			})
 			if err != nil {
 				return nil, m.explain(err, o)
@@ -227,9 +230,9 @@ func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.De
 		})
 }
 
-// resolveRows applies the action to the documents that are still FAILED, and deletes the
-// holds they caused, in the call's transaction. It returns those documents in order.
-func (s *Store) resolveRows(ctx context.Context, on *conn, t *table, letters []store.DeadLetter, m resolveAction) (done []store.DeadLetter, err error) {
+// resolveRows applies the action to the documents that are still FAILED, in the call's
+// transaction. It returns those documents in order.
+func (s *Store) resolveRows(ctx context.Context, t *table, letters []store.DeadLetter, m resolveAction) (done []store.DeadLetter, err error) {
 	ids := make([]string, len(letters))
 	for i := range letters {
 		ids[i] = letters[i].ID
@@ -256,7 +259,57 @@ func (s *Store) resolveRows(ctx context.Context, on *conn, t *table, letters []s
 		return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: %d FAILED documents share an id of another type, or changed meanwhile; give them distinct ids", t.Name, n-int64(len(ids)))}
 	}
 
-	return done, s.deleteBlocks(ctx, on, t.Name, ids)
+	return done, nil
+}
+
+// areFailed is a ledger.AreFailed in a session of its own.
+func (s *Store) areFailed(ctx context.Context, rows []store.Ref) (failed []bool, err error) {
+	err = s.read(ctx, func(ctx context.Context, on *conn) (err error) {
+		failed, err = s.readFailed(ctx, on, rows, nil)
+		return err
+	})
+	return failed, Explain(err)
+}
+
+// readFailed reports which rows are FAILED, without a read if they are among known.
+func (s *Store) readFailed(ctx context.Context, on *conn, rows []store.Ref, known map[store.Ref]bool) ([]bool, error) {
+	ids := map[string][]string{}
+	for _, row := range rows {
+		if s.outboxes.Lookup(row.Outbox).Layout.State != store.StateNone && !known[row] {
+			ids[row.Outbox] = append(ids[row.Outbox], row.ID)
+		}
+	}
+
+	among := map[string]map[string]bool{}
+	for outbox, list := range ids {
+		var err error
+		if among[outbox], err = on.table(s.outboxes.Lookup(outbox)).failedAmong(ctx, list); err != nil {
+			return nil, err
+		}
+	}
+
+	failed := make([]bool, len(rows))
+	for i, row := range rows {
+		failed[i] = known[row] || among[row.Outbox][row.ID]
+	}
+	return failed, nil
+}
+
+// failedAmong returns the ids whose documents are FAILED.
+func (t *table) failedAmong(ctx context.Context, ids []string) (map[string]bool, error) {
+	failed := map[string]bool{}
+	if len(ids) == 0 {
+		return failed, nil
+	}
+
+	filter := append(bson.D{t.idIn(ids)}, t.failed()...)
+	err := forEach(ctx, commandTimeout, t.collection, filter, options.Find().SetProjection(project(t.id())), func(doc bson.Raw) error {
+		if id, err := document.ID(document.Lookup(doc, t.id())); err == nil {
+			failed[id] = true
+		}
+		return nil
+	})
+	return failed, err
 }
 
 // explain names the action that the user may lack: a relay whose layout deletes nothing

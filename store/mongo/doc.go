@@ -28,8 +28,9 @@
 // of their own.
 //
 // Each read has its own causally consistent session with majority read concern, so it sees
-// everything the store has written. A command without an answer within store.MinLockLease
-// fails.
+// everything the store has written. A read of records and queues waits in such a session,
+// and then reads one snapshot in another. A command without an answer within
+// store.MinLockLease fails.
 //
 // # One leader
 //
@@ -125,13 +126,23 @@
 // They are in the database of the URL, and their names begin with sluicebox_. Every _id
 // begins with the relay's name, except that of the version in sluicebox_meta.
 //
-// # Replays
+//   - sluicebox_leader and sluicebox_lease: the leader and the lock.
+//   - sluicebox_record: the records of package ledger. The body is JSON text, so that it is
+//     read as it was written. In mongosh, JSON.parse(doc.body) shows it.
+//   - sluicebox_queue: the spilled rows, whose queue is "", and the rows of replays.
+//   - sluicebox_marker: written by the source.
 //
 // A request runs in a transaction of its own, without the leader. It first increments the
-// counter in sluicebox_wish, which orders the requests. The leader writes everything else,
-// in its one session. Rows of a replay are found by their n, which is part of their _id,
-// and by lane and n. To find the next lanes, the store walks the rows by n and checks for
-// each new lane whether it already has earlier rows.
+// version of the record that counts requests, which orders them. The leader writes
+// everything else, in its one session.
+//
+// The _id of a row contains its number. An index finds the rows of a lane and counts the
+// rows of all lanes, and another tells which rows are spilled; both answer without a
+// document. To find the heads of lanes, the store walks the rows by number and checks for
+// each new lane whether it has earlier rows.
+//
+// Several writes of records travel as one command. The next batch of a replay does not read
+// the record that the last one wrote: it compares the version when it writes.
 //
 // # Without a replica set
 //
@@ -142,9 +153,9 @@
 //     in between, which wakes after another became leader, writes once more. It may
 //     claim or settle documents that the new leader also has, so a row may be sent
 //     twice, and a FAILED row may read COMPLETED or vice versa.
-//   - Calls: a crash in the middle of a call leaves a part of it written. Outcomes are
-//     written before their holds and spilled rows, so no row is lost: a claim detects
-//     that a spilled row is settled. But a lane may continue although a FAILED row
+//   - Calls: a crash or an error in the middle of a call leaves a part of it written.
+//     Outcomes are written before their holds and spilled rows, so no row is lost: a claim
+//     detects that a spilled row is settled. But a lane may continue although a FAILED row
 //     should block it.
 //   - Replays: after a crash the counts may differ from the stored rows. The rows
 //     decide what is left to send.

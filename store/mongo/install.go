@@ -15,7 +15,10 @@ import (
 )
 
 // version is the version of the relay's collections that this program requires.
-const version = 3
+const version = 1
+
+// ownUnreleased is a collection that unreleased versions had in place of sluicebox_queue.
+const ownUnreleased = ownPrefix + "parked"
 
 // versionID is the _id of the document in sluicebox_meta that holds the version.
 const versionID = "version"
@@ -24,26 +27,40 @@ const versionID = "version"
 type ownCollection struct {
 	name    string
 	actions []string
-	indices [][]string // in addition to the _id index
+	indices []ownIndex // in addition to the _id index
+}
+
+// ownIndex is an index, of all documents or only of the spilled rows.
+type ownIndex struct {
+	name    string
+	fields  []string
+	spilled bool
 }
 
 func ownCollections() []ownCollection {
 	written := []string{"find", "insert", "update"}
-	emptied := []string{"find", "insert", "update", "remove"}
 	return []ownCollection{
 		{ownLeader, written, nil},
 		{ownLease, written, nil},
-		{ownCheckpoint, written, nil},
+		{ownRecord, []string{"find", "insert", "update", "remove"}, nil},
+		{ownQueue, []string{"find", "insert", "remove"}, []ownIndex{
+			{laneIndex, []string{"_id.relay", "_id.queue", "_id.outbox", "lane", "_id.n"}, false},
+			// The queue is a field too, so that a query of it reads no documents.
+			{rowIndex, []string{"_id.relay", "_id.queue", "_id.outbox", "id"}, true},
+		}},
 		{ownMarker, written, nil},
-		{ownSpilled, emptied, [][]string{{"_id.relay", "_id.outbox", "_id.seq"}, {"_id.relay", "_id.outbox", "id"}}},
-		{ownHold, emptied, [][]string{{"_id.relay", "_id.outbox", "id"}}},
-		{ownRequest, written, nil},
-		{ownSavepoint, emptied, nil},
-		{ownReplay, emptied, nil},
-		{ownReplayRow, []string{"find", "insert", "remove"}, [][]string{{"_id.relay", "_id.job", "outbox", "lane", "_id.n"}}},
-		{ownReplayErr, []string{"find", "insert", "remove"}, nil},
 		{ownMeta, written, nil}, // written last: it marks the install complete
 	}
+}
+
+// options returns the options of an index, also in the form of mongosh.
+func (x *ownIndex) options() (opts *options.IndexOptionsBuilder, shell string) {
+	opts = options.Index().SetName(x.name)
+	if !x.spilled {
+		return opts, fmt.Sprintf("{name: %q}", x.name)
+	}
+	opts.SetPartialFilterExpression(bson.D{{Key: "_id.queue", Value: spilledQueue}})
+	return opts, fmt.Sprintf("{name: %q, partialFilterExpression: {%q: %q}}", x.name, "_id.queue", spilledQueue)
 }
 
 // keys returns the key specification of an index.
@@ -82,44 +99,14 @@ func (c *conn) install(ctx context.Context) error {
 		if err := c.db.CreateCollection(ctx, own.name); err != nil && !hasCode(err, codeNamespaceExists) {
 			return fmt.Errorf("create %s: %w", own.name, err)
 		}
-		for _, fields := range own.indices {
-			if _, err := c.ownCollection(own.name).Indexes().CreateOne(ctx, mongo.IndexModel{Keys: keys(fields)}); err != nil {
+		for _, x := range own.indices {
+			opts, _ := x.options()
+			if _, err := c.ownCollection(own.name).Indexes().CreateOne(ctx, mongo.IndexModel{Keys: keys(x.fields), Options: opts}); err != nil {
 				return fmt.Errorf("create index on %s: %w", own.name, err)
 			}
 		}
 	}
-
-	if err := c.deleteOldLanes(ctx); err != nil {
-		return fmt.Errorf("delete lanes of version 2: %w", err)
-	}
 	return upsertOne(ctx, c.ownCollection(ownMeta), versionID, bson.D{{Key: "$set", Value: bson.D{{Key: "version", Value: version}}}})
-}
-
-// deleteOldLanes empties the collections whose rows use lane hashes from before version 3,
-// and clears the checkpoints. The relay then finds the deleted spilled rows again by a
-// snapshot of the outboxes, because without a checkpoint it takes one.
-func (c *conn) deleteOldLanes(ctx context.Context) error {
-	var meta struct {
-		Version int `bson:"version"`
-	}
-
-	err := findOne(ctx, c.ownCollection(ownMeta), versionID, &meta)
-	if errors.Is(err, mongo.ErrNoDocuments) || err == nil && meta.Version >= version {
-		return nil
-	}
-
-	if err != nil {
-		return err
-	}
-
-	for _, name := range []string{ownSpilled, ownHold, ownReplayRow} {
-		if _, err := c.ownCollection(name).DeleteMany(ctx, bson.D{}); err != nil {
-			return err
-		}
-	}
-
-	_, err = c.ownCollection(ownCheckpoint).UpdateMany(ctx, bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "origin", Value: ""}, {Key: "position", Value: ""}}}})
-	return err
 }
 
 // missingError says that the relay's collections, or some of them, must be created or
@@ -130,7 +117,7 @@ type missingError struct{ store.SetupError }
 func (e *missingError) Unwrap() error { return &e.SetupError }
 
 // installed returns a *store.SetupError unless the relay's collections exist in this
-// program's version.
+// program's version. It is a *missingError if Install creates what is missing.
 func installed(ctx context.Context, on *conn) error {
 	existing, err := on.collections(ctx, "^"+ownPrefix)
 	if err != nil {
@@ -143,13 +130,8 @@ func installed(ctx context.Context, on *conn) error {
 			missing = append(missing, own.name)
 		}
 	}
-
-	switch len(missing) {
-	case 0:
-	case len(ownCollections()):
+	if len(missing) == len(ownCollections()) {
 		return &missingError{store.SetupError{Problem: "relay collections do not exist", Remedy: initHint}}
-	default:
-		return &missingError{store.SetupError{Problem: "relay collections missing: " + strings.Join(missing, ", "), Remedy: initHint}}
 	}
 
 	var meta struct {
@@ -160,17 +142,23 @@ func installed(ctx context.Context, on *conn) error {
 	switch {
 	case err != nil && !errors.Is(err, mongo.ErrNoDocuments):
 		return err
+	case slices.Contains(missing, ownRecord) && slices.Contains(existing, ownUnreleased):
+		return &store.SetupError{
+			Problem: "relay collections are of an unreleased version: there is no collection " + ownRecord,
+			Remedy:  "drop every collection whose name begins with " + ownPrefix + ", then " + initHint + ": the relay then starts over",
+		}
 	case meta.Version > version:
 		return &store.SetupError{
 			Problem: fmt.Sprintf("relay collections have version %d, this program supports versions up to %d", meta.Version, version),
 			Remedy:  "run the newer release of sluicebox that created them",
 		}
+	case len(missing) > 0:
+		return &missingError{store.SetupError{Problem: "relay collections missing: " + strings.Join(missing, ", "), Remedy: initHint}}
 	case meta.Version < version:
 		return &missingError{store.SetupError{
 			Problem: fmt.Sprintf("relay collections have version %d, this program needs %d", meta.Version, version), Remedy: initHint,
 		}}
 	}
-
 	return nil
 }
 
@@ -188,8 +176,9 @@ func (s *Store) Script() string {
 	text.WriteString("// The relay's collections; run this in mongosh, in the database of the outbox.\n")
 	for _, own := range ownCollections() {
 		fmt.Fprintf(&text, "db.createCollection(%q);\n", own.name)
-		for _, fields := range own.indices {
-			fmt.Fprintf(&text, "%s.createIndex(%s);\n", shell(own.name), shellKeys(fields))
+		for _, x := range own.indices {
+			_, opts := x.options()
+			fmt.Fprintf(&text, "%s.createIndex(%s, %s);\n", shell(own.name), shellKeys(x.fields), opts)
 		}
 	}
 	fmt.Fprintf(&text, "%s.updateOne({_id: %q}, {$set: {version: %d}}, {upsert: true});\n", shell(ownMeta), versionID, version)

@@ -202,12 +202,10 @@ const countTimeout = 500 * time.Millisecond
 func (l *lock) countRequests(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
-	var d struct {
-		N int64 `bson:"n"`
-	}
-	err := l.conn.ownCollection(ownRequest).FindOne(ctx, bson.D{{Key: "_id", Value: l.name}}).Decode(&d)
+	var d recordDocument
+	err := l.conn.ownCollection(ownRecord).FindOne(ctx, bson.D{{Key: "_id", Value: requestsKey(l.name)}}).Decode(&d)
 	if err == nil || errors.Is(err, mongo.ErrNoDocuments) || hasCode(err, codeUnauthorized) {
-		l.requests = d.N
+		l.requests = d.Version
 	}
 }
 

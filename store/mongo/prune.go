@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -119,7 +120,7 @@ func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.PruneRequ
 			return errStopIteration
 		}
 		seen++
-		last = cloned(id)
+		last = bson.RawValue{Type: id.Type, Value: slices.Clone(id.Value)} // the document is valid only during the call
 		at := document.Time(document.Lookup(doc, t.Layout.DeliveredTime()))
 		if t.isDelivered(doc) && !at.IsZero() && at.Before(p.Before) {
 			w.old = append(w.old, last)

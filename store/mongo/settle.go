@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
@@ -131,10 +132,22 @@ func (c *settling) write(ctx context.Context, readFirst bool) error {
 		}
 	}
 
-	if err := c.afterFailed(ctx); err != nil {
-		return err
+	return c.tx(c.conn).run(ctx, func(ctx context.Context, tx ledger.Tx) error {
+		return ledger.AfterSettle(ctx, tx, c.outcomes, c.results, c.failedInCall)
+	})
+}
+
+// failedInCall is a ledger.AreFailed in the call's transaction. It reads no document that
+// the call has made FAILED.
+func (c *settling) failedInCall(ctx context.Context, rows []store.Ref) ([]bool, error) {
+	written := map[store.Ref]bool{}
+	for i := range c.outcomes {
+		o := &c.outcomes[i]
+		if o.Status == store.Failed && c.results[i] == store.Written && c.outboxes.Lookup(o.Outbox).Layout.State != store.StateNone {
+			written[o.Ref] = true
+		}
 	}
-	return c.deleteSettledSpilled(ctx)
+	return c.readFailed(ctx, c.conn, rows, written)
 }
 
 // table returns the collection of an outbox of the call.
@@ -346,60 +359,6 @@ func (t *table) outcome(o *store.Outcome) any {
 		return bson.D{{Key: "$setOnInsert", Value: bson.D{{Key: "_id", Value: 0}}}} // no-op: applies to upserts only
 	}
 	return to
-}
-
-// afterFailed updates the holds after failures, in the call's transaction. It deletes the
-// blocked holds of documents that were FAILED before and that another program has reset. It
-// then records the holds that the outcomes request.
-func (c *settling) afterFailed(ctx context.Context) error {
-	written := map[string][]string{}
-	for i := range c.outcomes {
-		o := &c.outcomes[i]
-		if o.Status == store.Failed && c.results[i] == store.Written && c.outboxes.Lookup(o.Outbox).Layout.State != store.StateNone {
-			written[o.Outbox] = append(written[o.Outbox], o.ID)
-		}
-	}
-
-	for outbox, ids := range written {
-		if err := c.deleteBlocks(ctx, c.conn, outbox, ids); err != nil {
-			return err
-		}
-	}
-
-	for i := range c.outcomes {
-		o := &c.outcomes[i]
-		if o.Block == nil {
-			continue
-		}
-		failed := c.results[i] == store.Written
-		if !failed {
-			of, err := c.table(o.Outbox).failedAmong(ctx, []string{o.ID})
-			if err != nil {
-				return err
-			}
-			failed = len(of) > 0
-		}
-		if failed {
-			h := o.Hold()
-			if err := c.putHold(ctx, c.conn, &h); err != nil {
-				return err
-			}
-		}
-	}
-
-	return nil
-}
-
-// deleteSettledSpilled deletes the spilled rows of settled outcomes, in the call's
-// transaction.
-func (c *settling) deleteSettledSpilled(ctx context.Context) error {
-	var rows []store.SpilledRef
-	for i := range c.outcomes {
-		if o := &c.outcomes[i]; o.DeletesSpilled() {
-			rows = append(rows, store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
-		}
-	}
-	return c.deleteSpilledRows(ctx, c.conn, rows)
 }
 
 // settlePart is the outcomes of one outbox, status and round; each id occurs once.

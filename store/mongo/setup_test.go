@@ -1,6 +1,7 @@
 package mongo_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -116,11 +117,54 @@ func TestNewerVersion(t *testing.T) {
 	if may, err := r.store.MayInstall(ctx(t)); may || err != nil {
 		t.Errorf("MayInstall: got %v, %v", may, err)
 	}
-	if err := r.db.Collection("sluicebox_hold").Drop(ctx(t)); err != nil {
+}
+
+// Install creates a missing collection, and restores the version.
+func TestMissingCollection(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	if err := r.db.Collection("sluicebox_queue").Drop(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
+	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "sluicebox_queue", "sluicebox init")
 	if may, err := r.store.MayInstall(ctx(t)); !may || err != nil {
-		t.Errorf("MayInstall with a missing collection: got %v, %v", may, err)
+		t.Errorf("MayInstall: got %v, %v", may, err)
+	}
+	if err := errors.Join(r.store.Install(ctx(t)), r.store.Check(ctx(t))); err != nil {
+		t.Error(err)
+	}
+}
+
+// Collections of an unreleased version are not taken for current ones, and left unchanged.
+func TestUnreleasedCollections(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	for _, name := range []string{"sluicebox_record", "sluicebox_queue"} {
+		if err := r.db.Collection(name).Drop(ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, version := range []int{1, 3} {
+		if err := r.db.CreateCollection(ctx(t), "sluicebox_parked"); err != nil && version == 1 {
+			t.Fatal(err)
+		}
+		set := bson.D{{Key: "$set", Value: bson.D{{Key: "version", Value: version}}}}
+		if _, err := r.db.Collection("sluicebox_meta").UpdateOne(ctx(t), bson.D{{Key: "_id", Value: "version"}}, set); err != nil {
+			t.Fatal(err)
+		}
+		_, led := r.store.AcquireLeadership(ctx(t))
+		_, jobs := r.store.Jobs(ctx(t))
+		for what, err := range map[string]error{
+			"install": r.store.Install(ctx(t)), "check": r.store.Check(ctx(t)), "lead": led, "jobs": jobs, "request": r.store.RequestReplay(ctx(t), "job", "{}"),
+		} {
+			rigs.WantSetup(t, what, err, "unreleased version", "drop every collection")
+		}
+		if may, err := r.store.MayInstall(ctx(t)); may || err != nil {
+			t.Errorf("MayInstall: got %v, %v", may, err)
+		}
+	}
+	if there, err := r.db.ListCollectionNames(ctx(t), bson.D{{Key: "name", Value: "sluicebox_record"}}); err != nil || len(there) > 0 {
+		t.Errorf("a call created %q, %v", there, err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 var _ store.Store = (*Store)(nil)
@@ -20,24 +21,20 @@ const ownPrefix = "sluicebox_"
 
 // The relay's collections.
 const (
-	ownMeta       = ownPrefix + "meta"
-	ownLeader     = ownPrefix + "leader"
-	ownLease      = ownPrefix + "lease"
-	ownCheckpoint = ownPrefix + "checkpoint"
-	ownMarker     = ownPrefix + "marker" // written by the source
-	ownSpilled    = ownPrefix + "parked"
-	ownHold       = ownPrefix + "hold"
-	ownRequest    = ownPrefix + "wish"
-	ownSavepoint  = ownPrefix + "named"
-	ownReplay     = ownPrefix + "replay"
-	ownReplayRow  = ownPrefix + "replay_row"
-	ownReplayErr  = ownPrefix + "replay_error"
+	ownMeta   = ownPrefix + "meta"
+	ownLeader = ownPrefix + "leader"
+	ownLease  = ownPrefix + "lease"
+	ownRecord = ownPrefix + "record"
+	ownQueue  = ownPrefix + "queue"
+	ownMarker = ownPrefix + "marker" // written by the source
 )
 
-// Store keeps the state of outbox rows in their documents, and the relay's own state in
-// collections whose names begin with sluicebox_, in the database of the URL. All methods
-// are safe for concurrent use.
+// Store keeps the state of outbox rows in their documents, and the relay's records in
+// collections whose names begin with sluicebox_, in the database of the URL; see package
+// ledger. All methods are safe for concurrent use.
 type Store struct {
+	*ledger.Ledger
+
 	name     string
 	holder   string
 	takeover time.Duration
@@ -49,6 +46,7 @@ type Store struct {
 	hasTakenLock  atomic.Bool // the lock was acquired once; from then on the epoch is raised only under it
 	grant         grant
 	contention    contention
+	lastRecord    atomic.Pointer[recordDocument] // record that the last update locked and wrote; see writeTx
 
 	locking sync.Mutex     // held while a call requests the lock
 	token   *bson.ObjectID // token of a lease request without an answer; guarded by locking
@@ -68,6 +66,10 @@ func New(cfg Config) (*Store, error) {
 		server: &server{url: cfg.URL, application: "sluicebox " + cfg.Name},
 	}
 	s.writer, s.outcomeWriter = newWriter(s.server, s.lifetime), newWriter(s.server, s.lifetime)
+	own := backend{s}
+	s.Ledger = ledger.New(ledger.Config{
+		Outboxes: cfg.Outboxes, Records: own, Spill: own, Replay: own, AreFailed: s.areFailed, BatchRows: maxSpillRows, BatchBytes: maxSpillBytes,
+	})
 	return s, nil
 }
 

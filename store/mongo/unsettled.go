@@ -223,7 +223,7 @@ func (r *reading) addWaiting(ctx context.Context, it store.Item) error {
 
 // spilledFilter is the filter for the outbox's spilled rows.
 func (r *reading) spilledFilter() bson.D {
-	return bson.D{{Key: "_id.relay", Value: r.store.name}, {Key: "_id.outbox", Value: r.table.Name}}
+	return reader{relay: r.store.name}.outboxFilter(spilledQueue, r.table.Name)
 }
 
 // loadSpilledIDs loads the ids of all spilled rows before a whole collection is read. The
@@ -237,9 +237,10 @@ func (r *reading) loadSpilledIDs(ctx context.Context) error {
 	return r.eachSpilled(ctx, r.spilledFilter(), func(id string) { r.spilled[hashID(id)] = struct{}{} })
 }
 
+// eachSpilled calls visit for the ids of spilled rows. It reads only the index.
 func (r *reading) eachSpilled(ctx context.Context, filter bson.D, visit func(id string)) error {
-	opts := options.Find().SetProjection(bson.D{{Key: "_id", Value: 0}, {Key: "id", Value: 1}})
-	return forEach(ctx, viewTimeout, r.conn.ownCollection(ownSpilled), filter, opts, func(doc bson.Raw) error {
+	opts := options.Find().SetProjection(project("id")).SetHint(rowIndex)
+	return forEach(ctx, viewTimeout, r.conn.ownCollection(ownQueue), filter, opts, func(doc bson.Raw) error {
 		visit(doc.Lookup("id").StringValue())
 		return nil
 	})

@@ -83,7 +83,7 @@ func (v *view) begin(ctx context.Context) (err error) {
 		return err
 	}
 
-	in := []*mongo.Collection{v.conn.ownCollection(ownSpilled)}
+	in := []*mongo.Collection{v.conn.ownCollection(ownQueue)}
 	for _, name := range v.store.outboxes.Names() {
 		in = append(in, v.conn.outboxCollection(v.store.outboxes.Lookup(name)))
 	}

@@ -61,8 +61,8 @@ func TestLockRequestCount(t *testing.T) {
 	}
 	defer session.EndSession(ctx(t))
 	_, err = session.WithTransaction(ctx(t), func(in context.Context) (any, error) {
-		more := bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 5}}}}
-		if _, err := r.db.Collection("sluicebox_wish").UpdateOne(in, bson.D{{Key: "_id", Value: "rig"}}, more); err != nil {
+		more := bson.D{{Key: "$inc", Value: bson.D{{Key: "version", Value: 5}}}}
+		if _, err := r.db.Collection("sluicebox_record").UpdateOne(in, record("relay", "requests"), more); err != nil {
 			return nil, err
 		}
 		rigs.WantRequestCount(t, "an uncommitted request", held, 1)
@@ -72,7 +72,7 @@ func TestLockRequestCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	rigs.WantRequestCount(t, "a committed request", held, 6)
-	if err := r.db.Collection("sluicebox_wish").Drop(ctx(t)); err != nil {
+	if err := r.db.Collection("sluicebox_record").Drop(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
 	rigs.WantRequestCount(t, "no request collection", held, 0)

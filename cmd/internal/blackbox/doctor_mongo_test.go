@@ -13,10 +13,7 @@ import (
 
 // ownMongo returns the relay's collections.
 func ownMongo() []string {
-	return []string{
-		"sluicebox_meta", "sluicebox_leader", "sluicebox_lease", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold",
-		"sluicebox_wish", "sluicebox_named", "sluicebox_replay", "sluicebox_replay_row", "sluicebox_replay_error",
-	}
+	return []string{"sluicebox_meta", "sluicebox_leader", "sluicebox_lease", "sluicebox_record", "sluicebox_queue", "sluicebox_marker"}
 }
 
 // Doctor reports each fault with the statement that fixes it, and reports no fault once its

@@ -179,11 +179,18 @@ func (s *mongoScene) elsewhere(checkpoint string) {
 	r := there.run()
 	there.load(10)
 	there.expectOnce()
-	var named []bson.M
-	s.documents("sluicebox_named", &named)
-	for _, d := range named {
-		d["_id"] = bson.D{{Key: "relay", Value: nameFor(there.database)}, {Key: "name", Value: checkpoint}}
-		_, err := there.db.Collection("sluicebox_named").InsertOne(context.Background(), d)
+	var records []struct {
+		ID      struct{ Relay, Kind, Key string } `bson:"_id"`
+		Body    string
+		Version int64
+	}
+	s.documents("sluicebox_record", &records)
+	for _, d := range records {
+		if d.ID.Key != checkpoint {
+			continue
+		}
+		d.ID.Relay = nameFor(there.database)
+		_, err := there.db.Collection("sluicebox_record").InsertOne(context.Background(), d)
 		s.must(err)
 	}
 	jobs := r.replays([]string{"--from=" + checkpoint}, []string{"--from=" + checkpoint, "--source=table"})

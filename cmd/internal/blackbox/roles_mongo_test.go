@@ -65,7 +65,7 @@ func TestMongoLeastPrivilege(t *testing.T) {
 		}
 		s.write(mongoLoad{Transactions: 1600, Clients: 8, Most: 1, Groups: 2})()
 		within(s.t, testTimeout, func() string {
-			if s.count(bson.M{}, "sluicebox_parked") == 0 {
+			if s.count(bson.M{"_id.queue": ""}, "sluicebox_queue") == 0 {
 				return "nothing is spilled"
 			}
 			return ""
@@ -76,7 +76,7 @@ func TestMongoLeastPrivilege(t *testing.T) {
 		s.to.Script(nil)
 		r.operate("deadletters", "requeue", "--outbox", "outbox_events", "--yes", bad)
 		s.expectSet()
-		awaitZero(t, "documents are parked", func() int { return s.count(bson.M{}, "sluicebox_parked") })
+		awaitZero(t, "documents are parked", func() int { return s.count(bson.M{"_id.queue": ""}, "sluicebox_queue") })
 		_, err := s.db.Collection("outbox_events").UpdateByID(context.Background(), bad, bson.M{"$set": bson.M{"status": "PENDING"}})
 		s.must(err)
 		r.waitFor("sweep found PENDING rows")

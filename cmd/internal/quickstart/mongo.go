@@ -196,11 +196,11 @@ func (m *mongoDatabase) countByStatus(ctx context.Context) (map[string]int, erro
 	return states, nil
 }
 
-// isStreaming looks for the relay's checkpoint document. Before it reads the log, the
-// relay clears its checkpoint, which creates the document. A polling relay saves
-// none.
+// isStreaming looks for the relay's checkpoint record. Before it reads the log, the relay
+// clears its checkpoint, which creates the record. A polling relay saves none.
 func (m *mongoDatabase) isStreaming(ctx context.Context) (bool, error) {
-	n, err := m.client.Database(m.name).Collection("sluicebox_checkpoint").CountDocuments(ctx, bson.D{{Key: "_id", Value: m.name}})
+	key := bson.D{{Key: "relay", Value: m.name}, {Key: "kind", Value: "relay"}, {Key: "key", Value: "checkpoint"}}
+	n, err := m.client.Database(m.name).Collection("sluicebox_record").CountDocuments(ctx, bson.D{{Key: "_id", Value: key}})
 	if err != nil {
 		return false, fmt.Errorf("look up relay checkpoint: %w", err)
 	}

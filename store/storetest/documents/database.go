@@ -3,7 +3,9 @@ package documents
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -224,9 +226,30 @@ func (d *Database) SetRefused(t *testing.T, job string, n int64) {
 	t.Helper()
 	ctx, cancel := bound()
 	defer cancel()
-	_, err := d.db.Collection("sluicebox_replay").UpdateOne(ctx, bson.D{{Key: "_id.relay", Value: "suite"}, {Key: "_id.job", Value: job}},
-		bson.D{{Key: "$set", Value: bson.D{{Key: "refused", Value: n}}}})
-	must(t, err)
+	must(t, SetFields(ctx, d.db, "suite", "job", job, map[string]any{"refused": n}))
+}
+
+// SetFields changes fields of a record of a relay.
+func SetFields(ctx context.Context, db *mongo.Database, relay, kind, key string, fields map[string]any) error {
+	in := db.Collection("sluicebox_record")
+	id := bson.D{{Key: "_id", Value: bson.D{{Key: "relay", Value: relay}, {Key: "kind", Value: kind}, {Key: "key", Value: key}}}}
+	doc, err := in.FindOne(ctx, id).Raw()
+	if err != nil {
+		return err
+	}
+	var body map[string]any
+	if err := json.Unmarshal([]byte(doc.Lookup("body").StringValue()), &body); err != nil {
+		return err
+	}
+	maps.Copy(body, fields)
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	_, err = in.UpdateOne(ctx, id, bson.D{
+		{Key: "$set", Value: bson.D{{Key: "body", Value: string(text)}}}, {Key: "$inc", Value: bson.D{{Key: "version", Value: 1}}},
+	})
+	return err
 }
 
 // Read implements storetest.Database.

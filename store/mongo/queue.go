@@ -1,0 +1,354 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lanekinds"
+	"github.com/sluicebox/sluicebox/store/ledger"
+)
+
+const (
+	// maxSpillRows bounds the rows that one transaction spills or deletes, so that claims
+	// and outcomes do not wait long for it.
+	maxSpillRows = 2000
+	// maxSpillBytes bounds the texts and payloads of such a transaction.
+	maxSpillBytes = 16 << 20
+	// maxQueuedPayload bounds a payload stored with its row: a document is limited to 16
+	// MiB, and JSON may be longer than BSON. A claim reads a payload above the limit from the
+	// collection again.
+	maxQueuedPayload = 15 << 20
+	// keyBatchSize is how many keys the server returns per batch.
+	keyBatchSize = 50_000
+)
+
+// The indices of sluicebox_queue besides that of the _id. Queries name theirs, because the
+// fields of both begin alike.
+const (
+	laneIndex = "lane" // the rows of a lane, and the lanes
+	rowIndex  = "id"   // whether a row is spilled
+)
+
+// spilledQueue is the queue of the spilled rows.
+const spilledQueue = ""
+
+// queueKey is the _id of a row in a queue. The _id index finds a row by its number, and
+// orders the rows of a queue.
+type queueKey struct {
+	Relay  string `bson:"relay"`
+	Queue  string `bson:"queue"`
+	N      int64  `bson:"n"`
+	Outbox string `bson:"outbox"`
+}
+
+// queueDocument is a row in sluicebox_queue.
+type queueDocument struct {
+	Key         queueKey       `bson:"_id"`
+	Lane        bson.Binary    `bson:"lane"`
+	ID          string         `bson:"id"`
+	Kind        string         `bson:"kind"`
+	Group       *string        `bson:"group"`
+	RetryCount  int64          `bson:"retryCount"`
+	PayloadSize int64          `bson:"payloadSize"`
+	Committed   *bson.DateTime `bson:"committedAt"`
+	Payload     *bson.Binary   `bson:"payload"` // empty differs from missing
+}
+
+func laneValue(lane store.LaneHash) bson.Binary { return bson.Binary{Data: lane[:]} }
+
+func (d *queueDocument) lane() (hash store.LaneHash) {
+	copy(hash[:], d.Lane.Data)
+	return hash
+}
+
+// queued returns the document of a row.
+func queued(key queueKey, it *store.Item, lane store.LaneHash) queueDocument {
+	d := queueDocument{
+		Key: key, Lane: laneValue(lane), ID: it.ID, Kind: it.Kind, RetryCount: int64(it.RetryCount), PayloadSize: int64(it.PayloadSize),
+	}
+	if it.Group.Valid {
+		d.Group = &it.Group.Name
+	}
+	if !it.Committed.IsZero() {
+		at := bson.NewDateTimeFromTime(it.Committed)
+		d.Committed = &at
+	}
+	if it.Payload != nil && len(it.Payload) <= maxQueuedPayload {
+		d.Payload = &bson.Binary{Data: it.Payload}
+	}
+	return d
+}
+
+// item returns the row as it was enqueued.
+func (d *queueDocument) item() store.Item {
+	it := store.Item{
+		Ref: store.Ref{Outbox: d.Key.Outbox, ID: d.ID}, Kind: d.Kind, RetryCount: int(d.RetryCount),
+		PayloadSize: int(d.PayloadSize), Seq: store.Seq(d.Key.N),
+	}
+	if d.Group != nil {
+		it.Group = store.GroupOf(*d.Group)
+	}
+	if d.Committed != nil {
+		it.Committed = d.Committed.Time().UTC()
+	}
+	if d.Payload != nil {
+		it.Payload = d.Payload.Data
+	}
+	return it
+}
+
+// inCollection returns an error about a document of one of the relay's collections.
+func inCollection(name string, err error) error { return fmt.Errorf("in %s: %w", name, err) }
+
+// eachRow calls take for the matching rows of queues.
+func (r reader) eachRow(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder, take func(*queueDocument) error) error {
+	err := forEach(ctx, commandTimeout, r.conn.ownCollection(ownQueue), filter, opts, func(doc bson.Raw) error {
+		d := &queueDocument{}
+		if err := bson.Unmarshal(doc, d); err != nil {
+			return inCollection(ownQueue, err)
+		}
+		return take(d)
+	})
+	if errors.Is(err, errStopIteration) {
+		return nil
+	}
+	return err
+}
+
+// outboxFilter is the filter for the rows of an outbox, by the fields that begin the indices.
+func (r reader) outboxFilter(queue, outbox string) bson.D {
+	return bson.D{{Key: "_id.relay", Value: r.relay}, {Key: "_id.queue", Value: queue}, {Key: "_id.outbox", Value: outbox}}
+}
+
+// laneFilter is the filter for the rows of a lane by their numbers.
+func (r reader) laneFilter(queue, outbox string, lane store.LaneHash, n bson.D) bson.D {
+	return append(r.outboxFilter(queue, outbox), bson.E{Key: "lane", Value: laneValue(lane)}, bson.E{Key: "_id.n", Value: n})
+}
+
+// Range implements ledger.QueueReader.
+func (r reader) Range(ctx context.Context, queue string, from []store.SpilledRange, each int) ([][]store.Item, error) {
+	lists := make([][]store.Item, len(from))
+	opts := options.Find().SetSort(bson.D{{Key: "_id.n", Value: 1}}).SetLimit(int64(each)).SetHint(laneIndex)
+	for i := range from {
+		f := &from[i]
+		filter := r.laneFilter(queue, f.Outbox, f.Lane, bson.D{{Key: "$gt", Value: int64(f.After)}})
+		err := r.eachRow(ctx, filter, opts, func(d *queueDocument) error {
+			lists[i] = append(lists[i], d.item())
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return lists, nil
+}
+
+// scanFilter is the filter of a scan, by the _id index.
+func (r reader) scanFilter(q *ledger.Scan) bson.D {
+	key := func(n any, outbox ...bson.E) bson.D {
+		return append(bson.D{{Key: "relay", Value: r.relay}, {Key: "queue", Value: q.Queue}, {Key: "n", Value: n}}, outbox...)
+	}
+	after := key(q.After, bson.E{Key: "outbox", Value: bson.MaxKey{}})
+	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lt", Value: key(bson.MaxKey{})}}}}
+	if q.Outboxes != nil {
+		filter = append(filter, bson.E{Key: "_id.outbox", Value: bson.D{{Key: "$in", Value: q.Outboxes}}})
+	}
+	return filter
+}
+
+// Scan implements ledger.QueueReader. To find heads, it walks the rows by number and checks
+// for each new lane whether it has earlier rows.
+func (r reader) Scan(ctx context.Context, q ledger.Scan) (rows []store.Item, err error) {
+	opts := options.Find().SetSort(byID()).SetProjection(bson.D{{Key: "payload", Value: 0}})
+	if !q.Heads {
+		opts.SetLimit(int64(q.Limit))
+	}
+	type lane struct {
+		outbox string
+		hash   store.LaneHash
+	}
+	known := map[lane]bool{}
+	err = r.eachRow(ctx, r.scanFilter(&q), opts, func(d *queueDocument) error {
+		if q.Heads {
+			of := lane{d.Key.Outbox, d.lane()}
+			if known[of] {
+				return nil
+			}
+			known[of] = true
+			if began, err := r.laneBegan(ctx, d, q.After); err != nil || began {
+				return err
+			}
+		}
+		if rows = append(rows, d.item()); len(rows) == q.Limit {
+			return errStopIteration
+		}
+		return nil
+	})
+	return rows, err
+}
+
+// laneBegan reports whether the row's lane also has rows up to n.
+func (r reader) laneBegan(ctx context.Context, d *queueDocument, n int64) (began bool, err error) {
+	if n <= 0 {
+		return false, nil
+	}
+	opts := options.Find().SetLimit(1).SetProjection(byID()).SetHint(laneIndex)
+	filter := r.laneFilter(d.Key.Queue, d.Key.Outbox, d.lane(), bson.D{{Key: "$lte", Value: n}})
+	err = r.eachRow(ctx, filter, opts, func(*queueDocument) error {
+		began = true
+		return nil
+	})
+	return began, err
+}
+
+// Lanes implements ledger.QueueReader. It reads only the index, besides one document for
+// each kind. Grouping on the server would read every document.
+func (r reader) Lanes(ctx context.Context, queue, outbox string, take func(store.SpilledLane)) error {
+	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
+	defer cancel()
+	byLane := bson.D{{Key: "lane", Value: 1}, {Key: "_id.n", Value: 1}}
+	kinds, err := lanekinds.FindKinds(func(after store.LaneHash) (lane store.LaneHash, kind string, found bool, err error) {
+		filter := append(r.outboxFilter(queue, outbox), bson.E{Key: "lane", Value: bson.D{{Key: "$gt", Value: laneValue(after)}}})
+		opts := options.Find().SetSort(byLane).SetLimit(1).SetProjection(project("lane", "kind")).SetHint(laneIndex)
+		err = r.eachRow(ctx, filter, opts, func(d *queueDocument) error {
+			lane, kind, found = d.lane(), d.Kind, true
+			return nil
+		})
+		return lane, kind, found, err
+	})
+	if err != nil {
+		return err
+	}
+
+	l := store.SpilledLane{Outbox: outbox}
+	opts := options.Find().SetSort(byLane).SetProjection(project("lane")).SetBatchSize(keyBatchSize).SetHint(laneIndex)
+	err = forEach(ctx, commandTimeout, r.conn.ownCollection(ownQueue), r.outboxFilter(queue, outbox), opts, func(doc bson.Raw) error {
+		_, hash := doc.Lookup("lane").Binary()
+		if l.Rows > 0 && string(hash) != string(l.Hash[:]) {
+			take(l)
+			l.Rows = 0
+		}
+		copy(l.Hash[:], hash)
+		l.Kind = kinds[l.Hash.Kind()]
+		l.Rows++
+		return nil
+	})
+
+	if err == nil && l.Rows > 0 {
+		take(l)
+	}
+	return err
+}
+
+// queueKey returns the _id of a row.
+func (t *writeTx) queueKey(queue, outbox string, n int64) queueKey {
+	return queueKey{t.relay, queue, n, outbox}
+}
+
+// rowsOf reads rows by their _ids, with some of their fields.
+func (t *writeTx) rowsOf(ctx context.Context, keys []queueKey, fields ...string) (map[queueKey]*queueDocument, error) {
+	found := map[queueKey]*queueDocument{}
+	if len(keys) == 0 {
+		return found, nil
+	}
+	opts := options.Find().SetProjection(project(append(fields, "_id", "id", "lane")...))
+	err := t.eachRow(ctx, withIDs(keys), opts, func(d *queueDocument) error {
+		found[d.Key] = d
+		return nil
+	})
+	return found, err
+}
+
+// Enqueue implements ledger.Writer. It reads the rows in the queue first, because a duplicate
+// key aborts the transaction. Commit times are truncated to milliseconds. It stores no Txn,
+// because the log shows no document that a claim might not see.
+func (t *writeTx) Enqueue(ctx context.Context, queue string, rows []store.Item) (int, error) {
+	keys := make([]queueKey, len(rows))
+	for i := range rows {
+		keys[i] = t.queueKey(queue, rows[i].Outbox, int64(rows[i].Seq))
+	}
+	known, err := t.rowsOf(ctx, keys)
+	if err != nil {
+		return 0, err
+	}
+
+	var docs []queueDocument
+	for i := range rows {
+		it, lane := &rows[i], rows[i].Lane().Hash()
+		is, exists := known[keys[i]]
+		switch {
+		case !exists:
+			doc := queued(keys[i], it, lane)
+			known[keys[i]] = &doc // the call may contain it twice
+			docs = append(docs, doc)
+		case is.ID != it.ID || is.lane() != lane:
+			return 0, ledger.NumberTaken(it)
+		}
+	}
+	if len(docs) == 0 {
+		return 0, nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	_, err = t.conn.ownCollection(ownQueue).InsertMany(ctx, docs)
+	return len(docs), err
+}
+
+// Dequeue implements ledger.Writer.
+func (t *writeTx) Dequeue(ctx context.Context, queue string, refs []ledger.Ref, removed func(int, *store.Item)) (int, error) {
+	keys := make([]queueKey, len(refs))
+	for i := range refs {
+		keys[i] = t.queueKey(queue, refs[i].Outbox, refs[i].N)
+	}
+	var fields []string
+	if removed != nil {
+		fields = []string{"kind", "group"}
+	}
+	found, err := t.rowsOf(ctx, keys, fields...)
+	if err != nil {
+		return 0, err
+	}
+
+	var gone []queueKey
+	for i := range refs {
+		ref, row := &refs[i], found[keys[i]]
+		if row == nil || ref.Lane == (store.LaneHash{}) && row.ID != ref.ID || ref.Lane != (store.LaneHash{}) && row.lane() != ref.Lane {
+			continue
+		}
+		delete(found, keys[i])
+		gone = append(gone, keys[i])
+		if removed != nil {
+			it := row.item()
+			removed(i, &it)
+		}
+	}
+	return len(gone), t.removeRows(ctx, gone)
+}
+
+func (t *writeTx) removeRows(ctx context.Context, keys []queueKey) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	_, err := remove(ctx, t.conn.ownCollection(ownQueue), withIDs(keys))
+	return err
+}
+
+// Clear implements ledger.Writer. The index has the numbers and outboxes of the rows.
+func (t *writeTx) Clear(ctx context.Context, q ledger.Scan) (n int, last int64, err error) {
+	var gone []queueKey
+	opts := options.Find().SetSort(byID()).SetLimit(int64(q.Limit)).SetProjection(byID())
+	err = t.eachRow(ctx, t.scanFilter(&q), opts, func(d *queueDocument) error {
+		gone, last = append(gone, d.Key), d.Key.N
+		return nil
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	return len(gone), last, t.removeRows(ctx, gone)
+}
