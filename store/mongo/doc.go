@@ -28,9 +28,9 @@
 // of their own.
 //
 // Each read has its own causally consistent session with majority read concern, so it sees
-// everything the store has written. A read of records and queues waits in such a session,
-// and then reads one snapshot in another. A command without an answer within
-// store.MinLockLease fails.
+// everything the store has written. A read of records and queues sees one snapshot. If that
+// is older than the store's writes, as on a new primary, it waits in such a session and
+// reads again. A command without an answer within store.MinLockLease fails.
 //
 // # One leader
 //

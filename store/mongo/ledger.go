@@ -97,39 +97,53 @@ func (b backend) View(ctx context.Context, do func(context.Context, ledger.Reade
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		r := reader{on, b.store.name, &recordsRead{}}
-		err := on.readSnapshot(ctx, func(ctx context.Context) error { return do(ctx, r) })
-		if err == nil && r.records.asked && !r.records.found {
+		r := reader{on, b.store.name, &reads{}}
+		err := r.inSnapshot(ctx, func(ctx context.Context) error { return do(ctx, r) })
+		if err == nil && r.reads.ofRecords && !r.reads.foundRecords {
 			err = installed(ctx, on)
 		}
 		return err
 	}))
 }
 
-// readSnapshot runs read in a session whose reads see one snapshot, if the server has them.
-// ctx contains a causally consistent session. A session with snapshots is not causally
-// consistent, and the first snapshot of a new primary may be older than this store's
-// writes. So a read in ctx waits for them first.
-func (c *conn) readSnapshot(ctx context.Context, read func(context.Context) error) error {
-	if c.standalone.Load() {
+// inSnapshot runs read in a session whose reads see one snapshot, if the server has them.
+// ctx contains a causally consistent session.
+func (r reader) inSnapshot(ctx context.Context, read func(context.Context) error) error {
+	if r.conn.standalone.Load() {
 		return read(ctx)
 	}
-	if c.lastWrite.Load() != nil {
-		if err := findOne(ctx, c.ownCollection(ownMeta), versionID, &bson.D{}); err != nil && !errors.Is(err, mongo.ErrNoDocuments) {
-			return err
-		}
-	}
 
+	r.reads.since = r.conn.lastWrite.Load()
 	for started, try := time.Now(), 0; ; try++ {
-		snapshot, err := c.client.StartSession(options.Session().SetSnapshot(true))
+		snapshot, err := r.conn.client.StartSession(options.Session().SetSnapshot(true))
 		if err != nil {
 			return err
 		}
 		err = read(mongo.NewSessionContext(ctx, snapshot))
 		snapshot.EndSession(context.WithoutCancel(ctx))
-		// The server has no snapshot of a collection that was created a moment ago.
-		if !hasCode(err, codeSnapshotUnavailable) || time.Since(started) > snapshotTimeout || !retryPause(ctx, try) {
-			return err
+		switch {
+		case errors.Is(err, errOldSnapshot):
+			if err := awaitLastWrite(ctx, r.conn); err != nil {
+				return err
+			}
+			r.reads.since = nil
+		case !hasCode(err, codeSnapshotUnavailable) || time.Since(started) > snapshotTimeout || !retryPause(ctx, try):
+			return err // else a collection was created a moment ago
 		}
 	}
+}
+
+// errOldSnapshot says that a snapshot is older than a write of this store. A session with
+// snapshots is not causally consistent, and the first snapshots of a new primary may be
+// older than what its predecessor has committed.
+var errOldSnapshot = errors.New("snapshot older than a write")
+
+// awaitLastWrite waits, in a causally consistent session, until snapshots include what the
+// store has written.
+func awaitLastWrite(ctx context.Context, on *conn) error {
+	err := findOne(ctx, on.ownCollection(ownMeta), versionID, &bson.D{})
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return nil
+	}
+	return err
 }

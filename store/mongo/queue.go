@@ -107,7 +107,7 @@ func inCollection(name string, err error) error { return fmt.Errorf("in %s: %w",
 
 // eachRow calls take for the matching rows of queues.
 func (r reader) eachRow(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder, take func(*queueDocument) error) error {
-	err := forEach(ctx, commandTimeout, r.conn.ownCollection(ownQueue), filter, opts, func(doc bson.Raw) error {
+	err := r.each(ctx, ownQueue, filter, opts, func(doc bson.Raw) error {
 		d := &queueDocument{}
 		if err := bson.Unmarshal(doc, d); err != nil {
 			return inCollection(ownQueue, err)
@@ -227,7 +227,7 @@ func (r reader) Lanes(ctx context.Context, queue, outbox string, take func(store
 
 	l := store.SpilledLane{Outbox: outbox}
 	opts := options.Find().SetSort(byLane).SetProjection(project("lane")).SetBatchSize(keyBatchSize).SetHint(laneIndex)
-	err = forEach(ctx, commandTimeout, r.conn.ownCollection(ownQueue), r.outboxFilter(queue, outbox), opts, func(doc bson.Raw) error {
+	err = r.each(ctx, ownQueue, r.outboxFilter(queue, outbox), opts, func(doc bson.Raw) error {
 		_, hash := doc.Lookup("lane").Binary()
 		if l.Rows > 0 && string(hash) != string(l.Hash[:]) {
 			take(l)

@@ -27,14 +27,44 @@ type recordDocument struct {
 	Version int64     `bson:"version"`
 }
 
-// recordsRead says whether records were read, and whether there were any.
-type recordsRead struct{ asked, found bool }
-
 // reader implements ledger.Reader in a session.
 type reader struct {
-	conn    *conn
-	relay   string
-	records *recordsRead
+	conn  *conn
+	relay string
+	reads *reads
+}
+
+// reads is the state of a reader.
+type reads struct {
+	ofRecords, foundRecords bool            // whether records were read, and whether there were any
+	since                   *bson.Timestamp // a snapshot must include this time; nil once it is known to
+}
+
+// each calls take for the matching documents of a collection. It fails with errOldSnapshot
+// before the first call if the snapshot is too old.
+func (r reader) each(ctx context.Context, name string, filter bson.D, opts *options.FindOptionsBuilder, take func(bson.Raw) error) error {
+	err := forEach(ctx, commandTimeout, r.conn.ownCollection(name), filter, opts, func(doc bson.Raw) error {
+		if err := r.checkSnapshot(ctx); err != nil {
+			return err
+		}
+		return take(doc)
+	})
+	if err == nil {
+		err = r.checkSnapshot(ctx)
+	}
+	return err
+}
+
+// checkSnapshot returns errOldSnapshot if the session's snapshot is too old.
+func (r reader) checkSnapshot(ctx context.Context) error {
+	if r.reads.since == nil {
+		return nil
+	}
+	if mongo.SessionFromContext(ctx).SnapshotTime().Before(*r.reads.since) {
+		return errOldSnapshot
+	}
+	r.reads.since = nil
+	return nil
 }
 
 // Get implements ledger.RecordReader.
@@ -87,9 +117,9 @@ func bodies(docs []*recordDocument) [][]byte {
 
 // eachRecord calls take for the matching records.
 func (r reader) eachRecord(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder, take func(*recordDocument) error) error {
-	r.records.asked = true
-	return forEach(ctx, commandTimeout, r.conn.ownCollection(ownRecord), filter, opts, func(doc bson.Raw) error {
-		r.records.found = true
+	r.reads.ofRecords = true
+	return r.each(ctx, ownRecord, filter, opts, func(doc bson.Raw) error {
+		r.reads.foundRecords = true
 		d := &recordDocument{}
 		if err := bson.Unmarshal(doc, d); err != nil {
 			return inCollection(ownRecord, err)
@@ -137,7 +167,7 @@ type writeTx struct {
 
 // tx returns a transaction on the session of the context in which it is used.
 func (s *Store) tx(on *conn) *writeTx {
-	return &writeTx{reader: reader{on, s.name, &recordsRead{}}}
+	return &writeTx{reader: reader{on, s.name, &reads{}}}
 }
 
 // run runs do and sends its records.

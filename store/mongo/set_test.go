@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/mongo"
@@ -281,6 +284,52 @@ func TestSpillLargePayload(t *testing.T) {
 	lists, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events", Lane: lane.Hash()}}, 5)
 	if err != nil || len(lists[0]) != 1 || lists[0][0].Payload != nil || lists[0][0].PayloadSize != len(payload) {
 		t.Errorf("got %d spilled rows, %v", len(lists[0]), err)
+	}
+}
+
+// A read of spilled rows waits for a snapshot that includes the store's writes, also if the
+// primary does not know yet that a majority has them.
+func TestSnapshotIncludesWrites(t *testing.T) {
+	t.Parallel()
+	set := servers.StartMongo(t, 3, nil)
+	r := newRig(t, set.Database(), flowBox())
+	it := store.Item{Ref: store.Ref{Outbox: "events", ID: "1"}, Kind: "EVENT", Group: store.GroupOf("g"), Seq: 1}
+	if err := r.store.Spill(ctx(t), r.epoch, []store.Item{it}); err != nil {
+		t.Fatal(err)
+	}
+	primary := set.Primary()
+	for _, m := range set.Members {
+		if m != primary {
+			m.Freeze()
+			defer m.Thaw()
+		}
+	}
+	session, err := r.db.Client().StartSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.EndSession(t.Context())
+	queue := r.db.Collection("sluicebox_queue", options.Collection().SetWriteConcern(writeconcern.W1()))
+	change := bson.D{{Key: "$set", Value: bson.D{{Key: "kind", Value: "changed"}}}}
+	if _, err := queue.UpdateOne(driver.NewSessionContext(ctx(t), session), bson.D{{Key: "id", Value: "1"}}, change); err != nil {
+		t.Fatal(err)
+	}
+	r.store.RecordWrite(session.OperationTime())
+	read := rigs.Async(func() ([][]store.Item, error) {
+		return r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events", Lane: it.Lane().Hash()}}, 5)
+	})
+	select {
+	case got := <-read:
+		t.Errorf("the read did not wait: %+v", got)
+	case <-time.After(500 * time.Millisecond):
+		for _, m := range set.Members {
+			if m != primary {
+				m.Thaw()
+			}
+		}
+		if got := <-read; got.Err != nil || len(got.Value[0]) != 1 || got.Value[0][0].Kind != "changed" {
+			t.Errorf("got spilled rows %+v", got)
+		}
 	}
 }
 
