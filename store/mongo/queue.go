@@ -107,17 +107,21 @@ func inCollection(name string, err error) error { return fmt.Errorf("in %s: %w",
 
 // eachRow calls take for the matching rows of queues.
 func (r reader) eachRow(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder, take func(*queueDocument) error) error {
-	err := r.each(ctx, ownQueue, filter, opts, func(doc bson.Raw) error {
-		d := &queueDocument{}
-		if err := bson.Unmarshal(doc, d); err != nil {
-			return inCollection(ownQueue, err)
+	return r.each(ctx, ownQueue, filter, opts, func(doc bson.Raw) error {
+		d, err := queuedRow(doc)
+		if err != nil {
+			return err
 		}
 		return take(d)
 	})
-	if errors.Is(err, errStopIteration) {
-		return nil
+}
+
+func queuedRow(doc bson.Raw) (*queueDocument, error) {
+	d := &queueDocument{}
+	if err := bson.Unmarshal(doc, d); err != nil {
+		return nil, inCollection(ownQueue, err)
 	}
-	return err
+	return d, nil
 }
 
 // outboxFilter is the filter for the rows of an outbox, by the fields that begin the indices.
@@ -168,18 +172,21 @@ func (r reader) Scan(ctx context.Context, q ledger.Scan) (rows []store.Item, err
 	if !q.Heads {
 		opts.SetLimit(int64(q.Limit))
 	}
-	type lane struct {
-		outbox string
-		hash   store.LaneHash
-	}
-	known := map[lane]bool{}
-	err = r.eachRow(ctx, r.scanFilter(&q), opts, func(d *queueDocument) error {
-		if q.Heads {
-			of := lane{d.Key.Outbox, d.lane()}
-			if known[of] {
+	known := map[string]bool{} // lanes
+	err = r.each(ctx, ownQueue, r.scanFilter(&q), opts, func(doc bson.Raw) error {
+		if q.Heads { // most rows are none, and are not decoded
+			_, hash := doc.Lookup("lane").Binary()
+			lane := string(hash) + doc.Lookup("_id", "outbox").StringValue()
+			if known[lane] {
 				return nil
 			}
-			known[of] = true
+			known[lane] = true
+		}
+		d, err := queuedRow(doc)
+		if err != nil {
+			return err
+		}
+		if q.Heads {
 			if began, err := r.laneBegan(ctx, d, q.After); err != nil || began {
 				return err
 			}
@@ -189,6 +196,9 @@ func (r reader) Scan(ctx context.Context, q ledger.Scan) (rows []store.Item, err
 		}
 		return nil
 	})
+	if errors.Is(err, errStopIteration) {
+		err = nil
+	}
 	return rows, err
 }
 
