@@ -37,14 +37,24 @@ func (b backend) Update(ctx context.Context, epoch store.Epoch, d ledger.Durabil
 		if d == ledger.Barrier && s.leaderConn != nil && s.leaderConn != sess.conn {
 			return store.ErrInterrupted
 		}
-		t := newTransaction(sess.conn, s.name)
-		t.exec("BEGIN")
-		if b.async && d == ledger.Normal {
-			t.exec("SET LOCAL synchronous_commit = off")
+		err := b.update(ctx, sess, epoch, d, do)
+		if isNumberTaken(err) {
+			// The abandoned first try of this call may have been adding the same row at the
+			// same moment. Now its row can be seen.
+			err = b.update(ctx, sess, epoch, d, do)
 		}
-		t.add(fenceQuery(), s.fenced(epoch, map[string]any{}), t.readFence)
-		return t.run(ctx, func() error { return do(ctx, t) })
+		return err
 	}))
+}
+
+func (b backend) update(ctx context.Context, sess *session, epoch store.Epoch, d ledger.Durability, do func(context.Context, ledger.Tx) error) error {
+	t := newTransaction(sess.conn, b.store.name)
+	t.exec("BEGIN")
+	if b.async && d == ledger.Normal {
+		t.exec("SET LOCAL synchronous_commit = off")
+	}
+	t.add(fenceQuery(), b.store.fenced(epoch, map[string]any{}), t.readFence)
+	return t.run(ctx, func() error { return do(ctx, t) })
 }
 
 // fenceQuery returns the statement that begins a transaction of the leader. It divides by

@@ -38,9 +38,8 @@ func (t *transaction) Enqueue(ctx context.Context, queue string, rows []store.It
 	values := queueValues(rows)
 	values["name"], values["queue"] = t.name, queue
 	added, err = t.write(ctx, enqueueQuery(), values)
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.ConstraintName == "queue_n" {
-		return 0, &store.RefusedError{Err: fmt.Errorf("number of a row belongs to another row: %s: %w", pg.Detail, err)}
+	if isNumberTaken(err) {
+		return 0, &store.RefusedError{Err: fmt.Errorf("number of a row belongs to another row: %w", err)}
 	}
 	if err != nil || added == len(rows) {
 		return added, err
@@ -52,6 +51,12 @@ func (t *transaction) Enqueue(ctx context.Context, queue string, rows []store.It
 		err = ledger.NumberTaken(&rows[taken-1])
 	}
 	return added, err
+}
+
+// isNumberTaken reports whether a row has the number of a row in another lane.
+func isNumberTaken(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.ConstraintName == "queue_n"
 }
 
 // enqueueQuery returns the statement that adds rows to a queue. It names the index of the

@@ -104,6 +104,11 @@ func (v *view) unsettled(ctx context.Context, t *table, q store.UnsettledQuery) 
 	return read, read.args(values), left, nil
 }
 
+// readSpilledIDs names the order of the index queue_id. Otherwise the server may scan the
+// table for the first rows, past those of replays.
+const readSpilledIDs = `SELECT p.id FROM sluicebox.queue p WHERE p.queue = '' AND p.name COLLATE "POSIX" = $1 AND p.outbox COLLATE "POSIX" = $2
+ORDER BY substr(p.id, 1, 512) LIMIT $3`
+
 // spilledIDs returns the ids of the outbox's spilled rows, at most maxHashedIDs + 1.
 // Before the relay's tables are installed there are none.
 func (v *view) spilledIDs(ctx context.Context, t *table) ([][]byte, error) {
@@ -112,8 +117,7 @@ func (v *view) spilledIDs(ctx context.Context, t *table) ([][]byte, error) {
 	if err != nil || !exists {
 		return nil, err
 	}
-	const read = `SELECT p.id FROM sluicebox.queue p WHERE p.queue = '' AND p.name COLLATE "POSIX" = $1 AND p.outbox COLLATE "POSIX" = $2 LIMIT $3`
-	rows, err := v.conn.Query(ctx, read, v.name, t.Name, maxHashedIDs+1)
+	rows, err := v.conn.Query(ctx, readSpilledIDs, v.name, t.Name, maxHashedIDs+1)
 	if err != nil {
 		return nil, err
 	}
