@@ -174,7 +174,7 @@ func TestOwnWrites(t *testing.T) {
 		d.exec(t, insert("one"))
 		fo.Rows(1)
 		for range 3 {
-			d.exec(t, "INSERT INTO sluicebox_checkpoint VALUES ('another', '', '', 1, now(6)) ON DUPLICATE KEY UPDATE seq = seq + 1")
+			d.exec(t, "INSERT INTO sluicebox_record VALUES ('another', 'relay', 'checkpoint', '{}', 1) ON DUPLICATE KEY UPDATE version = version + 1")
 		}
 
 		for range 2 {

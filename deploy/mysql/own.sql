@@ -6,9 +6,9 @@
 --
 --   @relay         the account
 --   @host          its host, as in roles.sql; default '%'
---   @create        'yes': the relay may make these tables, and no others. Then no account
---                  but the relay's is needed for `sluicebox init`, and `sluicebox run`
---                  makes them too. Run it before them
+--   @create        'yes': the relay may make these tables and views, and no others. Then no
+--                  account but the relay's is needed for `sluicebox init`, and `sluicebox
+--                  run` makes them too. Run it before them
 
 SET @host = COALESCE(@host, '%');
 SET @account = CONCAT(QUOTE(@relay), '@', QUOTE(@host));
@@ -21,31 +21,20 @@ EXECUTE step;
 SET @statement = CONCAT('GRANT ', @make, 'SELECT, INSERT, UPDATE ON sluicebox_leader TO ', @account);
 PREPARE step FROM @statement;
 EXECUTE step;
-SET @statement = CONCAT('GRANT ', @make, 'SELECT, INSERT, UPDATE ON sluicebox_checkpoint TO ', @account);
+SET @statement = CONCAT('GRANT ', @make, 'SELECT, INSERT, UPDATE, DELETE ON sluicebox_record TO ', @account);
+PREPARE step FROM @statement;
+EXECUTE step;
+SET @statement = CONCAT('GRANT ', @make, 'SELECT, INSERT, DELETE ON sluicebox_queue TO ', @account);
 PREPARE step FROM @statement;
 EXECUTE step;
 SET @statement = CONCAT('GRANT ', @make, 'SELECT, INSERT, UPDATE ON sluicebox_marker TO ', @account);
 PREPARE step FROM @statement;
 EXECUTE step;
-SET @statement = CONCAT('GRANT ', @make, 'SELECT, INSERT, UPDATE, DELETE ON sluicebox_parked TO ', @account);
+-- The views for operators. A relay that may not make them works without them.
+SET @statement = IF(@create = 'yes', CONCAT('GRANT CREATE, CREATE VIEW, DROP ON sluicebox_jobs TO ', @account), 'DO 0');
 PREPARE step FROM @statement;
 EXECUTE step;
-SET @statement = CONCAT('GRANT ', @make, 'SELECT, INSERT, UPDATE, DELETE ON sluicebox_hold TO ', @account);
-PREPARE step FROM @statement;
-EXECUTE step;
-SET @statement = CONCAT('GRANT ', @make, 'SELECT, INSERT, UPDATE ON sluicebox_wish TO ', @account);
-PREPARE step FROM @statement;
-EXECUTE step;
-SET @statement = CONCAT('GRANT ', @make, 'SELECT, INSERT, UPDATE, DELETE ON sluicebox_named TO ', @account);
-PREPARE step FROM @statement;
-EXECUTE step;
-SET @statement = CONCAT('GRANT ', @make, 'SELECT, INSERT, UPDATE, DELETE ON sluicebox_replay TO ', @account);
-PREPARE step FROM @statement;
-EXECUTE step;
-SET @statement = CONCAT('GRANT ', @make, 'SELECT, INSERT, DELETE ON sluicebox_replay_row TO ', @account);
-PREPARE step FROM @statement;
-EXECUTE step;
-SET @statement = CONCAT('GRANT ', @make, 'SELECT, INSERT, DELETE ON sluicebox_replay_error TO ', @account);
+SET @statement = IF(@create = 'yes', CONCAT('GRANT CREATE, CREATE VIEW, DROP ON sluicebox_spilled TO ', @account), 'DO 0');
 PREPARE step FROM @statement;
 EXECUTE step;
 DEALLOCATE PREPARE step;

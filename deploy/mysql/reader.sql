@@ -33,25 +33,19 @@ EXECUTE step;
 SET @statement = CONCAT('GRANT SELECT ON sluicebox_leader TO ', @account);
 PREPARE step FROM @statement;
 EXECUTE step;
-SET @statement = CONCAT('GRANT SELECT ON sluicebox_checkpoint TO ', @account);
+SET @statement = CONCAT('GRANT SELECT ON sluicebox_record TO ', @account);
 PREPARE step FROM @statement;
 EXECUTE step;
-SET @statement = CONCAT('GRANT SELECT ON sluicebox_parked TO ', @account);
+SET @statement = CONCAT('GRANT SELECT ON sluicebox_queue TO ', @account);
 PREPARE step FROM @statement;
 EXECUTE step;
-SET @statement = CONCAT('GRANT SELECT ON sluicebox_hold TO ', @account);
+-- The views of these tables, if the account that made the tables could make views.
+SET @statement = IF((SELECT COUNT(*) FROM information_schema.views WHERE table_schema = DATABASE() AND table_name = 'sluicebox_jobs') = 1,
+  CONCAT('GRANT SELECT ON sluicebox_jobs TO ', @account), 'DO 0');
 PREPARE step FROM @statement;
 EXECUTE step;
-SET @statement = CONCAT('GRANT SELECT ON sluicebox_named TO ', @account);
-PREPARE step FROM @statement;
-EXECUTE step;
-SET @statement = CONCAT('GRANT SELECT ON sluicebox_replay TO ', @account);
-PREPARE step FROM @statement;
-EXECUTE step;
-SET @statement = CONCAT('GRANT SELECT ON sluicebox_replay_row TO ', @account);
-PREPARE step FROM @statement;
-EXECUTE step;
-SET @statement = CONCAT('GRANT SELECT ON sluicebox_replay_error TO ', @account);
+SET @statement = IF((SELECT COUNT(*) FROM information_schema.views WHERE table_schema = DATABASE() AND table_name = 'sluicebox_spilled') = 1,
+  CONCAT('GRANT SELECT ON sluicebox_spilled TO ', @account), 'DO 0');
 PREPARE step FROM @statement;
 EXECUTE step;
 DEALLOCATE PREPARE step;

@@ -96,17 +96,22 @@ func TestAlteredBlocked(t *testing.T) {
 			return len(list)
 		}
 
-		if n := holds(); n != 0 {
+		block := func(id, group string) {
+			t.Helper()
+			r.insert(t, id)
+			o := outcome(id, store.Failed)
+			o.Block = &store.Hold{Lane: store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf(group)}, Kind: store.Blocked, ID: id, Since: time.Now()}
+			r.settle(t, o)
+		}
+
+		block("7", "a")
+		if n := holds(); n != 1 {
 			t.Fatalf("got %d holds", n)
 		}
 		r.exec(t, "ALTER TABLE outbox_events MODIFY id VARCHAR(20)")
-		r.insert(t, "new-1")
-		o := outcome("new-1", store.Failed)
-		o.Block = &store.Hold{Lane: store.LaneKey{Outbox: "events", Kind: "EVENT"}, Kind: store.Blocked, ID: "new-1", Since: time.Now()}
-		r.settle(t, o)
-
-		if n := holds(); n != 1 {
-			t.Errorf("got %d holds of the lane", n)
+		block("new-1", "b")
+		if n := holds(); n != 2 {
+			t.Errorf("got %d holds", n)
 		}
 	})
 }

@@ -111,6 +111,11 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 	if existing == 0 {
 		return c.reportNoOwnTables(ctx)
 	}
+	var unusable *store.SetupError
+	if _, err := installed(ctx, c.conn); errors.As(err, &unusable) {
+		c.AddSetupError(unusable)
+		return nil
+	}
 	for _, t := range ownTables() {
 		found, err := hasTable(ctx, c.conn, ownPrefix+t.name)
 		if err != nil {
@@ -181,14 +186,10 @@ func (c *checker) checkOwnRights(ctx context.Context, t ownTable) error {
 
 func (c *checker) version(ctx context.Context) error {
 	have, err := installed(ctx, c.conn)
-	var newer *store.SetupError
-	switch {
-	case errors.As(err, &newer):
-		c.AddSetupError(newer)
-		return nil
-	case err != nil:
+	if err != nil {
 		return err
-	case have < version:
+	}
+	if have < version {
 		c.AddFault(fmt.Sprintf("relay tables have version %d, this program needs %d", have, version), initHint)
 		return nil
 	}

@@ -87,7 +87,7 @@ func TestMayInstall(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, admin string) {
 		servers.ExecMySQL(t, admin, flowTable)
 		url, account := asAccount(t, admin, "secret")
-		own := []string{"meta", "leader", "checkpoint", "marker", "parked", "hold", "wish", "named", "replay", "replay_row", "replay_error"}
+		own := []string{"meta", "leader", "record", "queue", "marker"}
 		grant := func(rights string, tables ...string) {
 			for _, table := range tables {
 				servers.ExecMySQL(t, admin, "GRANT "+rights+" ON sluicebox_"+table+" TO "+account)
@@ -120,7 +120,7 @@ func TestMayInstall(t *testing.T) {
 			t.Errorf("MayInstall after Install: got %t, %v", may, err)
 		}
 
-		servers.ExecMySQL(t, admin, "DROP TABLE sluicebox_hold")
+		servers.ExecMySQL(t, admin, "DROP TABLE sluicebox_queue")
 		expect("a table is gone", true)
 	})
 }

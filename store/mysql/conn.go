@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 const (
@@ -379,7 +380,7 @@ func (l *link) Survives(err error) bool {
 	var refused *store.RefusedError
 	var locked *store.LockedError
 	return errors.As(asRefused(err), &refused) || errors.As(err, &locked) || errors.Is(err, store.ErrNotLeader) ||
-		errors.Is(err, store.ErrNoCheckpoint) || errors.Is(err, store.ErrInterrupted)
+		ledger.IsAnswer(err) || errors.Is(err, store.ErrInterrupted)
 }
 
 // Drop implements sessions.Link.

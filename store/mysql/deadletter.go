@@ -11,6 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // CountFailed implements store.DeadLetters on a session of its own.
@@ -317,10 +318,13 @@ func (s *Store) resolveRows(ctx context.Context, c *conn, t *table, letters []st
 		}
 	}
 
-	return done, write.chunks(func(chunk *keyBatch) error { return s.resolveChunk(ctx, c, t, letters, chunk, m) })
+	if err := write.chunks(func(chunk *keyBatch) error { return resolveChunk(ctx, c, t, chunk, m) }); err != nil {
+		return nil, err
+	}
+	return done, ledger.Unblock(ctx, s.tx(c), store.Refs(done)...)
 }
 
-func (s *Store) resolveChunk(ctx context.Context, c *conn, t *table, letters []store.DeadLetter, chunk *keyBatch, m resolveAction) error {
+func resolveChunk(ctx context.Context, c *conn, t *table, chunk *keyBatch, m resolveAction) error {
 	st := &statement{}
 	text := m.verb(t, st)
 	text += "\nWHERE " + t.lockedIDIn(st, chunk.keys) + " AND " + t.failed(st)
@@ -332,17 +336,7 @@ func (s *Store) resolveChunk(ctx context.Context, c *conn, t *table, letters []s
 	if n < int64(len(chunk.at)) {
 		return &store.RefusedError{Err: fmt.Errorf("outbox %s: change of FAILED rows had no effect; check triggers on the table", t.Name)}
 	}
-	ids := make([]any, len(chunk.at))
-	for k, i := range chunk.at {
-		ids[k] = []byte(letters[i].ID)
-	}
-
-	st = &statement{}
-	text = "DELETE FROM " + ownPrefix + "hold WHERE name = " + st.arg(s.name) + " AND outbox = " + st.arg(t.Name) +
-		" AND hold = " + st.arg(store.Blocked.String()) + " AND id IN " + st.list("?", ids)
-
-	_, err = c.exec(ctx, text, st.args...)
-	return err
+	return nil
 }
 
 // explain names the missing grant. A relay whose layout deletes nothing needs DELETE only

@@ -7,9 +7,9 @@
 //
 //   - claims
 //   - outcomes
-//   - control: epoch, checkpoint, the relay's tables
+//   - control: epoch, saving the checkpoint, the relay's tables
 //   - spilled rows
-//   - operator actions: holds, changes to dead letters, requests
+//   - operator actions: holds, changes to dead letters, requests, named checkpoints
 //   - replays
 //   - the leader's lock
 //   - waiting until another session unlocks a table
@@ -97,8 +97,8 @@
 // innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 where there is a binlog, every
 // commit survives a crash of the machine. With other values a crash loses the newest
 // commits: InnoDB may have lost them, or recovery rolls them back because the binlog lost
-// them. In that case only the session that acquired leadership can save a checkpoint, see
-// [Store.SaveCheckpoint]. MariaDB's default for sync_binlog is 0.
+// them. In that case only the session that acquired leadership can save a checkpoint.
+// MariaDB's default for sync_binlog is 0.
 //
 // # Views
 //
@@ -107,19 +107,23 @@
 // BINLOG_GTID_POS), which View.Position returns. MySQL does not report it: the source
 // reads gtid_executed first and then opens the view.
 //
-// # Replays
+// # The relay's records
 //
-// Requests are written without an epoch. Each one first increments the counter in
-// sluicebox_wish, which also orders them. A transaction that adds rows to a replay or
-// removes them first locks the replay's row in sluicebox_replay. The rows have two
-// indexes, one by lane and n, one by n alone, and every statement names the index it
-// uses.
+// Package ledger keeps them, in three tables: the leader, the records, and the queues of
+// spilled rows and of replays. They are in the database of the URL, and their names begin
+// with sluicebox_. Keys are bytes, and lanes their SHA-256, so that no collation treats two
+// keys as equal and no group is too long for a key.
 //
-// # The relay's tables
+// The queues have three indexes, and every statement names the one that it uses: by lane and
+// number, by number, and by id, which tells whether a row is spilled. The servers have no
+// partial index; the queue is part of the index by id, so that the rows of a replay do not
+// slow the lookups of spilled rows.
 //
-// They are in the database of the URL, and their names begin with sluicebox_. Keys are
-// stored as bytes, and lanes by their SHA-256, so that no collation treats two keys as
-// equal and no group is too long for a key.
+// Rows are added by a plain INSERT. If a row exists already, the server undoes that
+// statement alone, and a read finds out which rows are missing.
+//
+// Requests are written without an epoch. Each one first increments the version of a record,
+// which also orders them.
 //
 // # Types
 //

@@ -19,19 +19,18 @@ import (
 var upgradeFiles embed.FS
 
 // version is the version of the relay's tables that this program needs.
-const version = 3
+const version = 1
 
-// currentShapeVersion is the first version of the tables in their present form. Older
-// tables are dropped before the steps run, so a new installation needs no right to drop a
-// table.
-const currentShapeVersion = 3
+// viewsFile creates the views for operators. It is not a step.
+const viewsFile = "views"
 
 // installTimeout is how long one installation waits for another, in seconds.
 const installTimeout = 60
 
 // Install implements store.Installer. CREATE TABLE commits implicitly, so an interrupted
 // step runs again from its first statement. A second relay that installs at the same time
-// waits for the first.
+// waits for the first. The views are created together with the tables, if the account may
+// create views.
 func (s *Store) Install(ctx context.Context) error {
 	err := s.control.do(ctx, func(ctx context.Context, c *conn) error {
 		have, err := installed(ctx, c)
@@ -79,13 +78,6 @@ func install(ctx context.Context, c *conn) (err error) {
 		return err
 	}
 
-	if 0 < have && have < currentShapeVersion {
-		if err := c.install(ctx, "reshape"); err != nil {
-			return err
-		}
-		have = 0
-	}
-
 	for n := have + 1; n <= version; n++ {
 		if err := c.install(ctx, stepName(n)); err != nil {
 			return err
@@ -95,7 +87,12 @@ func install(ctx context.Context, c *conn) (err error) {
 		}
 	}
 
-	return nil
+	err = c.install(ctx, viewsFile)
+	switch code(err) {
+	case codeTableDenied, codeColumnDenied, codeDatabaseDenied:
+		return nil // an account that may create no view works without them
+	}
+	return err
 }
 
 // install runs the statements of a file.
@@ -129,7 +126,8 @@ func readUpgrade(name string) string {
 }
 
 // installed returns the version of the relay's tables; 0 if there are none or one is
-// missing. A version newer than this program's is a *store.SetupError.
+// missing. Tables of an unreleased version, or of a newer one than this program's, are a
+// *store.SetupError.
 func installed(ctx context.Context, c *conn) (int, error) {
 	exists, err := hasTable(ctx, c, ownPrefix+"meta")
 	if err != nil || !exists {
@@ -141,39 +139,65 @@ func installed(ctx context.Context, c *conn) (int, error) {
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil // the first step was interrupted
 	}
-	if err == nil && have > version {
-		err = &store.SetupError{
-			Problem: fmt.Sprintf("relay tables have version %d, this program supports versions up to %d", have, version),
-			Remedy:  "run the newer release of sluicebox that installed them",
-		}
-	}
-	if err != nil || have < version {
+	if err != nil || have == 0 {
 		return have, err
 	}
 
+	complete := true
 	for _, t := range ownTables() {
-		rows, err := c.sqlConn.QueryContext(ctx, "EXPLAIN SELECT 1 FROM "+Ident(ownPrefix+t.name))
-		if err == nil {
-			err = rows.Close()
-		}
-		if n := code(err); n == codeNoTable {
-			return 0, nil
-		} else if n == 0 && err != nil {
+		missing, err := c.lacks(ctx, ownPrefix+t.name)
+		if err != nil {
 			return 0, err
 		}
+		if missing && t.name == "record" {
+			return have, unreleased()
+		}
+		complete = complete && !missing
 	}
-
+	switch {
+	case have > version:
+		return have, &store.SetupError{
+			Problem: fmt.Sprintf("relay tables have version %d, this program supports versions up to %d", have, version),
+			Remedy:  "run the newer release of sluicebox that installed them",
+		}
+	case !complete:
+		return 0, nil
+	}
 	return have, nil
 }
 
-// Script implements store.Installer. It returns the text of the steps that Install runs,
-// which drop nothing.
+// unreleased returns the error for tables with a version but without the records.
+func unreleased() *store.SetupError {
+	return &store.SetupError{
+		Problem: "relay tables are incomplete, or of an unreleased version: there is no table " + ownPrefix + "record",
+		Remedy:  "drop every table and view whose name begins with " + ownPrefix + ", then " + initHint + ": the relay then starts over",
+	}
+}
+
+// lacks reports whether a table does not exist. A table that the account may not read exists.
+func (c *conn) lacks(ctx context.Context, name string) (bool, error) {
+	rows, err := c.sqlConn.QueryContext(ctx, "EXPLAIN SELECT 1 FROM "+Ident(name))
+	if err == nil {
+		err = rows.Close()
+	}
+	switch n := code(err); {
+	case n == codeNoTable:
+		return true, nil
+	case n != 0:
+		return false, nil
+	}
+	return false, err
+}
+
+// Script implements store.Installer. It returns the text of the steps that Install runs, and
+// of the views. It drops nothing.
 func (s *Store) Script() string {
 	var text strings.Builder
 	for n := 1; n <= version; n++ {
 		text.WriteString(readUpgrade(stepName(n)))
 		text.WriteByte('\n')
 	}
+	text.WriteString(readUpgrade(viewsFile))
 	return text.String()
 }
 
@@ -208,15 +232,9 @@ func ownTables() []ownTable {
 	return []ownTable{
 		{"meta", []string{"SELECT"}},
 		{"leader", []string{"SELECT", "INSERT", "UPDATE"}},
-		{"checkpoint", []string{"SELECT", "INSERT", "UPDATE"}},
+		{"record", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"queue", []string{"SELECT", "INSERT", "DELETE"}},
 		{"marker", []string{"SELECT", "INSERT", "UPDATE"}},
-		{"parked", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
-		{"hold", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
-		{"wish", []string{"SELECT", "INSERT", "UPDATE"}},
-		{"named", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
-		{"replay", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
-		{"replay_row", []string{"SELECT", "INSERT", "DELETE"}},
-		{"replay_error", []string{"SELECT", "INSERT", "DELETE"}},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // lockName returns the name of the relay's lock. User locks belong to the server, not to
@@ -118,7 +119,7 @@ type lock struct {
 func newLock(c *conn, name string, lt *sessions.Lifetime, locker *atomic.Int64) *lock {
 	l := &lock{conn: c, lifetime: lt, locker: locker}
 	// A parameter would cost a second round trip. A relay's name needs no escaping.
-	l.countQuery = "SELECT n FROM " + ownPrefix + "wish WHERE name = '" + name + "'"
+	l.countQuery = "SELECT r.version FROM " + records + " WHERE r.name = '" + name + "' AND r.kind = '" + ledger.RelayKind + "' AND r.record_key = '" + ledger.Requests + "'"
 	l.Lock = sessions.NewLock(l)
 	return l
 }

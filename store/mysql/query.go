@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // ReadSettled implements store.StatusReader on the operator's session. It reads a missing
@@ -378,12 +380,14 @@ func (s *Store) checkEpoch(ctx context.Context, c *conn, epoch store.Epoch) erro
 	return err
 }
 
-// runAsLeader runs write in a transaction of the epoch's leader.
+// runAsLeader runs write in a transaction of the epoch's leader. store.ErrNotLeader takes
+// precedence over an answer of write.
 func (s *Store) runAsLeader(ctx context.Context, c *conn, epoch store.Epoch, write func() error) error {
 	return c.tx(ctx, func() error {
-		if err := write(); err != nil {
+		err := write()
+		if err != nil && !ledger.IsAnswer(err) && !errors.As(err, new(*store.RefusedError)) {
 			return err
 		}
-		return s.checkEpoch(ctx, c, epoch)
+		return cmp.Or(s.checkEpoch(ctx, c, epoch), err)
 	})
 }

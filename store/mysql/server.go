@@ -472,6 +472,5 @@ const (
 	codePacket    = 1153 // ER_NET_PACKET_TOO_LARGE
 	codeTruncated = 1265 // WARN_DATA_TRUNCATED
 	codeNoDefault = 1364 // ER_NO_DEFAULT_FOR_FIELD
-	codeTooLong   = 1406 // ER_DATA_TOO_LONG
 	codeBadValue  = 1366 // ER_TRUNCATED_WRONG_VALUE_FOR_FIELD
 )

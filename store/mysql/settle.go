@@ -12,6 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // Settle implements store.Settler. It writes all outcomes of a call in one transaction,
@@ -133,13 +134,9 @@ func (c *settling) write(ctx context.Context, look bool) error {
 		}
 	}
 
-	for i := range c.outcomes {
-		if err := c.afterFailed(ctx, i); err != nil {
-			return err
-		}
-	}
-
-	return c.deleteSettledSpilled(ctx)
+	return ledger.AfterSettle(ctx, c.tx(c.conn), c.outcomes, c.results, func(ctx context.Context, rows []store.Ref) ([]bool, error) {
+		return c.readFailed(ctx, c.conn, rows)
+	})
 }
 
 // lockRows locks the rows of the call and records their states. It waits for inserts that
@@ -342,44 +339,69 @@ func (c column) errorText(text string) string {
 	return errortext.Sanitize(text, limit, !unicode)
 }
 
-// afterFailed does the bookkeeping of a failure in the call's transaction. It deletes the
-// block of an earlier failure, which remains if someone reset the row without the relay,
-// and records the hold that the outcome requests.
-func (c *settling) afterFailed(ctx context.Context, i int) error {
-	o := &c.outcomes[i]
-	t := c.conn.tables[o.Outbox]
-	if o.Status != store.Failed || t.Layout.State == store.StateNone || c.results[i].NeedsRetry() {
-		return nil
-	}
-
-	if c.results[i] == store.Written {
-		if err := c.deleteBlock(ctx, c.conn, o.Ref); err != nil {
+// areFailed is a ledger.AreFailed on the operator's session. It reads the columns of the
+// tables again, because a block whose row is not found would be released.
+func (s *Store) areFailed(ctx context.Context, rows []store.Ref) (failed []bool, err error) {
+	err = s.operator.do(ctx, func(ctx context.Context, c *conn) error {
+		return c.tx(ctx, func() (err error) {
+			checked := map[string]bool{}
+			for i := range rows {
+				name := rows[i].Outbox
+				if checked[name] {
+					continue
+				}
+				checked[name] = true
+				if _, err := c.tableAltered(ctx, s.outboxes.Lookup(name)); err != nil {
+					return err
+				}
+			}
+			failed, err = s.readFailed(ctx, c, rows)
 			return err
-		}
-	}
-
-	if o.Block == nil {
-		return nil
-	}
-	failed, err := c.isFailed(ctx, c.conn, t, o.ID)
-	if err != nil || !failed {
-		return err
-	}
-
-	h := o.Hold()
-	return c.putHold(ctx, c.conn, &h)
+		})
+	})
+	return failed, Explain(err)
 }
 
-// deleteSettledSpilled deletes the spilled rows of outcomes that settle them, in the
-// call's transaction.
-func (c *settling) deleteSettledSpilled(ctx context.Context) error {
-	var rows []store.SpilledRef
-	for i := range c.outcomes {
-		if o := &c.outcomes[i]; o.DeletesSpilled() && !c.results[i].NeedsRetry() {
-			rows = append(rows, store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
+// readFailed reports which rows are FAILED, in the call's transaction. If several rows have
+// the same id, one FAILED row suffices.
+func (s *Store) readFailed(ctx context.Context, c *conn, rows []store.Ref) ([]bool, error) {
+	failed := make([]bool, len(rows))
+	byOutbox := map[string]*keyBatch{}
+	for i := range rows {
+		t, err := c.table(ctx, s.outboxes.Lookup(rows[i].Outbox))
+		if err != nil {
+			return nil, err
+		}
+		key, valid := t.id().key(rows[i].ID)
+		if t.Layout.State == store.StateNone || !valid {
+			continue
+		}
+		if byOutbox[t.Name] == nil {
+			byOutbox[t.Name] = &keyBatch{}
+		}
+		byOutbox[t.Name].add(i, key)
+	}
+
+	for name, batch := range byOutbox {
+		t, found := c.tables[name], map[string]bool{}
+		err := batch.chunks(func(chunk *keyBatch) error {
+			st := &statement{}
+			text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.idExactlyIn(st, chunk.keys) + " AND " + t.failed(st)
+			return c.query(ctx, text, st.args, func(rows *sql.Rows) error {
+				var id string
+				err := rows.Scan(&id)
+				found[id] = true
+				return err
+			})
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range batch.at {
+			failed[i] = found[rows[i].ID]
 		}
 	}
-	return c.deleteSpilledRows(ctx, c.conn, rows)
+	return failed, nil
 }
 
 // settlePart is a set of outcomes that share their values, each id once, so that one

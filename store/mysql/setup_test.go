@@ -206,32 +206,53 @@ func TestReplica(t *testing.T) {
 	}
 }
 
-// TestReshape checks that running the printed script again keeps spilled rows and the
-// checkpoint. Tables of an earlier form are recreated, without the checkpoint.
-func TestReshape(t *testing.T) {
+// TestScriptAgain checks that running the printed script again keeps the relay's records and
+// rows.
+func TestScriptAgain(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
-		r.exec(t, "INSERT INTO sluicebox_checkpoint (name, origin, position, seq, updated_at) VALUES ('kept', 'o', 'p', 1, NOW(6)) ON DUPLICATE KEY UPDATE position = 'p'")
-		r.exec(t, "INSERT INTO sluicebox_parked (name, outbox, lane, seq, id, kind, retry_count, payload_size) VALUES ('kept', 'events', 'l', 1, '1', 'EVENT', 0, 0)")
-		expect := func(what string, parked, placed int) {
-			t.Helper()
-			if got := ask[int](t, r.db, "SELECT COUNT(*) FROM sluicebox_parked"); got != parked {
-				t.Errorf("%s: got %d spilled rows, want %d", what, got, parked)
-			}
-			if got := ask[int](t, r.db, "SELECT COUNT(*) FROM sluicebox_checkpoint WHERE position = 'p'"); got != placed {
-				t.Errorf("%s: got %d checkpoints with a position, want %d", what, got, placed)
-			}
-			if got := ask[int](t, r.db, "SELECT version FROM sluicebox_meta"); got != 3 {
-				t.Errorf("%s: got version %d", what, got)
-			}
-		}
-
-		servers.ExecMySQL(t, url, strings.Split(strings.TrimSpace(r.store.Script()), ";\n")...)
-		expect("the script again", 1, 1)
-		r.exec(t, "UPDATE sluicebox_meta SET version = 2")
-		if err := r.store.Install(ctx(t)); err != nil {
+		want := store.Checkpoint{Origin: "o", Position: "p", Seq: 1}
+		item := store.Item{Ref: store.Ref{Outbox: "events", ID: "1"}, Kind: "EVENT", Seq: 1}
+		if err := errors.Join(r.store.SaveCheckpoint(ctx(t), r.epoch, want), r.store.Spill(ctx(t), r.epoch, []store.Item{item})); err != nil {
 			t.Fatal(err)
 		}
-		expect("an earlier form", 0, 0)
+		servers.ExecMySQL(t, url, strings.Split(strings.TrimSpace(r.store.Script()), ";\n")...)
+		if got, err := r.store.LoadCheckpoint(ctx(t)); got != want || err != nil {
+			t.Errorf("checkpoint: got %+v, %v", got, err)
+		}
+		if n := ask[int](t, r.db, "SELECT COUNT(*) FROM sluicebox_spilled"); n != 1 {
+			t.Errorf("got %d spilled rows", n)
+		}
+		if err := r.store.Check(ctx(t)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestUnreleasedTables checks that tables of an unreleased version are not taken for current
+// ones.
+func TestUnreleasedTables(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		servers.ExecMySQL(t, url, flowTable, "CREATE TABLE sluicebox_meta (one TINYINT NOT NULL PRIMARY KEY, version INT NOT NULL)",
+			"CREATE TABLE sluicebox_leader (name VARBINARY(40) NOT NULL PRIMARY KEY, epoch BIGINT NOT NULL)")
+		for _, version := range []string{"1", "3"} {
+			servers.ExecMySQL(t, url, "REPLACE INTO sluicebox_meta VALUES (1, "+version+")")
+			st := openStore(t, url, 0, flowBox())
+			rigs.WantSetup(t, "install", st.Install(ctx(t)), "sluicebox_record", "drop every table", "sluicebox init")
+			rigs.WantSetup(t, "check", st.Check(ctx(t)), "sluicebox_record", "drop every table")
+			if may, err := st.MayInstall(ctx(t)); err != nil || may {
+				t.Errorf("MayInstall: got %t, %v", may, err)
+			}
+		}
+	})
+}
+
+// TestNewerTables checks that the relay's tables of a newer program are not changed.
+func TestNewerTables(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		r.exec(t, "UPDATE sluicebox_meta SET version = 99")
+		rigs.WantSetup(t, "install", r.store.Install(ctx(t)), "version 99", "newer release")
+		rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 99", "newer release")
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 var _ store.Store = (*Store)(nil)
@@ -19,10 +20,12 @@ var _ store.Store = (*Store)(nil)
 // ownPrefix is the prefix of the names of the relay's tables.
 const ownPrefix = "sluicebox_"
 
-// Store keeps the state of outbox rows in their own tables. The relay's state is in
-// tables of the same database whose names begin with sluicebox_. All methods are safe for
-// concurrent use.
+// Store keeps the state of outbox rows in their own tables. The relay's records are in
+// tables of the same database whose names begin with sluicebox_; see package ledger. All
+// methods are safe for concurrent use.
 type Store struct {
+	*ledger.Ledger
+
 	name     string
 	holder   string
 	takeover time.Duration
@@ -88,6 +91,10 @@ func New(cfg Config) (*Store, error) {
 	}
 
 	s.viewConfig = views
+	s.Ledger = ledger.New(ledger.Config{
+		Outboxes: cfg.Outboxes, Records: backend{s, s.operator}, Spill: backend{s, s.spillSession}, Replay: backend{s, s.replay},
+		AreFailed: s.areFailed, BatchRows: maxBatchRows, BatchBytes: maxBatchBytes,
+	})
 	return s, nil
 }
 

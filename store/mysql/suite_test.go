@@ -83,10 +83,7 @@ func (h *harness) Empty(t *testing.T, outboxes ...store.Outbox) storetest.Databa
 
 // ownTables returns the tables of the relay that hold rows.
 func ownTables() []string {
-	return []string{
-		"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold",
-		"sluicebox_wish", "sluicebox_named", "sluicebox_replay", "sluicebox_replay_row", "sluicebox_replay_error",
-	}
+	return []string{"sluicebox_leader", "sluicebox_record", "sluicebox_queue", "sluicebox_marker"}
 }
 
 func (h *harness) database(t *testing.T, outboxes []store.Outbox) storetest.Database {
@@ -102,7 +99,7 @@ func dialect() *tables.Dialect {
 		Plain: "%s", Text: "CAST(%s AS CHAR)", Time: "CAST(%s AS CHAR)", TimePlaceholder: "%s",
 		Bind:       func(at time.Time) any { return at.UTC().Format(form + ".000000") },
 		Parse:      func(text string) (time.Time, error) { return time.ParseInLocation(form, text, time.UTC) },
-		SetRefused: "UPDATE sluicebox_replay SET refused = %s WHERE name = 'suite' AND job = %s",
+		SetRefused: "UPDATE sluicebox_record SET body = JSON_SET(body, '$.refused', %s) WHERE name = 'suite' AND kind = 'job' AND record_key = %s",
 		Types: tables.Types{
 			ID: "VARCHAR(26) PRIMARY KEY", Payload: "LONGTEXT NOT NULL", Kind: "VARCHAR(20)", Group: "VARCHAR(255)", JSON: "JSON",
 			Word: "VARCHAR(20) NOT NULL", Number: "SMALLINT NOT NULL DEFAULT 0", RetryCount: "SMALLINT NOT NULL DEFAULT 0", Error: "TEXT",

@@ -87,7 +87,7 @@ func TestUnreadableRequestCount(t *testing.T) {
 
 		wish("a")
 		rigs.WantRequestCount(t, "a wish", held, 1)
-		open := r.begin(t, "UPDATE sluicebox_wish SET n = n + 5") // another session keeps a row locked
+		open := r.begin(t, "UPDATE sluicebox_record SET version = version + 5") // another session keeps a row locked
 		rigs.WantRequestCount(t, "a wish that is not committed", held, 1)
 		if err := open.Rollback(); err != nil {
 			t.Fatal(err)
@@ -105,15 +105,15 @@ func TestUnreadableRequestCount(t *testing.T) {
 			}
 		}
 
-		exec("LOCK TABLES sluicebox_wish WRITE") // would wait for an open transaction that has read it
+		exec("LOCK TABLES sluicebox_record WRITE") // would wait for an open transaction that has read it
 		rigs.WantRequestCount(t, "the table is locked", held, 1)
 		exec("UNLOCK TABLES")
-		exec("RENAME TABLE sluicebox_wish TO gone")
+		exec("RENAME TABLE sluicebox_record TO gone")
 		for range 3 {
 			rigs.WantRequestCount(t, "no table", held, 0)
 		}
 
-		exec("RENAME TABLE gone TO sluicebox_wish")
+		exec("RENAME TABLE gone TO sluicebox_record")
 		wish("b")
 		rigs.WantRequestCount(t, "another wish", held, 2)
 		if _, err := openStore(t, url, 0, flowBox()).Lock(ctx(t)); err == nil {

@@ -38,10 +38,7 @@ func newDoctorFixtureMySQL(t *testing.T, f servers.Flavour) *doctorFixtureMySQL 
 
 // ownMySQL returns the relay's tables.
 func ownMySQL() []string {
-	return []string{
-		"sluicebox_meta", "sluicebox_leader", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold",
-		"sluicebox_wish", "sluicebox_named", "sluicebox_replay", "sluicebox_replay_row", "sluicebox_replay_error",
-	}
+	return []string{"sluicebox_meta", "sluicebox_leader", "sluicebox_record", "sluicebox_queue", "sluicebox_marker"}
 }
 
 // init runs `sluicebox init` as the administrator.
@@ -148,9 +145,9 @@ func (g *doctorFixtureMySQL) faultCasesMySQL() []faultCase {
 		{name: "own tables that run makes by a role", harmless: true, after: []string{"DROP ROLE maker"},
 			cause: []string{all, "CREATE ROLE maker", "GRANT CREATE ON " + g.name + ".* TO maker", "GRANT maker TO relay", g.defaultRole("maker")},
 			want:  []string{"run `sluicebox init`, or start `sluicebox run`"}},
-		{name: "an own table missing", cause: []string{"DROP TABLE sluicebox_hold"}, want: []string{"relay table sluicebox_hold does not exist", "run `sluicebox init`"}},
+		{name: "an own table missing", cause: []string{"DROP TABLE sluicebox_queue"}, want: []string{"relay table sluicebox_queue does not exist", "run `sluicebox init`"}},
 		{name: "own tables of an older version", cause: []string{"UPDATE sluicebox_meta SET version = 0"}, want: []string{"have version 0", "run `sluicebox init`"}},
-		{name: "an own table missing a grant", cause: []string{"REVOKE INSERT, DELETE ON sluicebox_parked FROM relay"}, want: []string{"GRANT INSERT, DELETE ON " + on("sluicebox_parked")}},
+		{name: "an own table missing a grant", cause: []string{"REVOKE INSERT, DELETE ON sluicebox_queue FROM relay"}, want: []string{"GRANT INSERT, DELETE ON " + on("sluicebox_queue")}},
 		{name: "the markers missing a grant", cause: []string{"REVOKE UPDATE ON sluicebox_marker FROM relay"}, want: []string{"GRANT UPDATE ON " + on("sluicebox_marker")}},
 		{name: "no right on the database", want: []string{"is not accessible", "GRANT SELECT (`id`, `message_group`, ", "), UPDATE (`status`, "}, cause: append(g.revokeAll(), g.regrant()...)},
 		{name: "no SELECT", cause: []string{"REVOKE SELECT (payload, status) ON outbox_events FROM relay"}, want: []string{"no column payload", "GRANT SELECT (`id`, `message_group`, `payload`, "}},

@@ -143,10 +143,12 @@ CREATE TRIGGER note_event AFTER UPDATE ON outbox_events FOR EACH ROW
   INSERT INTO audit (what, id, status, who, epoch) SELECT 'outbox_events', NEW.id, NEW.status, substring_index(user(), '@', 1), max(epoch) FROM sluicebox_leader;
 CREATE TRIGGER note_job AFTER UPDATE ON outbox_dispatch_jobs FOR EACH ROW
   INSERT INTO audit (what, id, status, who, epoch) SELECT 'outbox_dispatch_jobs', NEW.id, NEW.status, substring_index(user(), '@', 1), max(epoch) FROM sluicebox_leader;
-CREATE TRIGGER note_checkpoint AFTER UPDATE ON sluicebox_checkpoint FOR EACH ROW
-  INSERT INTO audit (what, who, epoch) SELECT 'checkpoint', substring_index(user(), '@', 1), max(epoch) FROM sluicebox_leader;
-CREATE TRIGGER note_first_checkpoint AFTER INSERT ON sluicebox_checkpoint FOR EACH ROW
-  INSERT INTO audit (what, who, epoch) SELECT 'checkpoint', substring_index(user(), '@', 1), max(epoch) FROM sluicebox_leader;
+CREATE TRIGGER note_checkpoint AFTER UPDATE ON sluicebox_record FOR EACH ROW
+  INSERT INTO audit (what, who, epoch) SELECT 'checkpoint', substring_index(user(), '@', 1), l.epoch
+  FROM (SELECT max(epoch) AS epoch FROM sluicebox_leader) AS l WHERE NEW.record_key = 'checkpoint';
+CREATE TRIGGER note_first_checkpoint AFTER INSERT ON sluicebox_record FOR EACH ROW
+  INSERT INTO audit (what, who, epoch) SELECT 'checkpoint', substring_index(user(), '@', 1), l.epoch
+  FROM (SELECT max(epoch) AS epoch FROM sluicebox_leader) AS l WHERE NEW.record_key = 'checkpoint';
 `
 
 const mysqlWrites = `

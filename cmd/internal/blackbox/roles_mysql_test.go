@@ -75,7 +75,7 @@ func TestLeastPrivilegeMySQL(t *testing.T) {
 		}
 		c.number(1, 1000, func(i int) int { return (i % 2) * (i % 9) })
 		within(c.t, testTimeout, func() string {
-			if c.count("SELECT COUNT(*) FROM sluicebox_parked") == 0 {
+			if c.count("SELECT COUNT(*) FROM sluicebox_spilled") == 0 {
 				return "no row is spilled"
 			}
 			return ""
@@ -87,7 +87,7 @@ func TestLeastPrivilegeMySQL(t *testing.T) {
 		r.operate("deadletters", "requeue", "--outbox", "outbox_events", "--yes", numbered(bad))
 		c.expectNumbered(1000)
 		within(c.t, testTimeout, func() string {
-			if n := c.count("SELECT COUNT(*) FROM sluicebox_parked"); n > 0 {
+			if n := c.count("SELECT COUNT(*) FROM sluicebox_spilled"); n > 0 {
 				return fmt.Sprintf("%d rows are spilled", n)
 			}
 			return ""
@@ -133,10 +133,8 @@ func (c *accountScene) keep() {
 func (c *accountScene) rights() (list []grant) {
 	who := "'" + c.relay + "'@'%'"
 	own := map[string]string{
-		"meta": "SELECT", "leader": "SELECT INSERT UPDATE", "checkpoint": "SELECT INSERT UPDATE", "marker": "SELECT INSERT UPDATE",
-		"parked": "SELECT INSERT UPDATE DELETE", "hold": "SELECT INSERT UPDATE DELETE", "wish": "SELECT INSERT UPDATE",
-		"named": "SELECT INSERT UPDATE DELETE", "replay": "SELECT INSERT UPDATE DELETE",
-		"replay_row": "SELECT INSERT DELETE", "replay_error": "SELECT INSERT DELETE",
+		"meta": "SELECT", "leader": "SELECT INSERT UPDATE", "marker": "SELECT INSERT UPDATE",
+		"record": "SELECT INSERT UPDATE DELETE", "queue": "SELECT INSERT DELETE",
 	}
 	both := func(what, on, who string) {
 		list = append(list, grant{"REVOKE " + what + " ON " + on + " FROM " + who, "GRANT " + what + " ON " + on + " TO " + who + ";"})

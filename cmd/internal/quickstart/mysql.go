@@ -209,7 +209,7 @@ func (m *mysqlDatabase) countByStatus(ctx context.Context) (map[string]int, erro
 // isStreaming looks for the relay's checkpoint row. Before it reads the log, the relay
 // clears its checkpoint, which creates the row. A polling relay saves none.
 func (m *mysqlDatabase) isStreaming(ctx context.Context) (there bool, err error) {
-	err = m.lock.Pool.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM "+m.name+".sluicebox_checkpoint WHERE name = ?)", m.name).Scan(&there)
+	err = m.lock.Pool.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM "+m.name+".sluicebox_record WHERE name = ? AND kind = 'relay' AND record_key = 'checkpoint')", m.name).Scan(&there)
 	if err != nil {
 		return false, fmt.Errorf("look up relay checkpoint: %w", err)
 	}

@@ -1,6 +1,6 @@
--- Step 1 of the relay's tables. Every key starts with the relay's name, so that
--- several relays can share the database. Keys are bytes, because a collation may treat
--- different texts as equal.
+-- Step 1 of the relay's tables. Every key starts with the relay's name, so that several
+-- relays can share the database. Keys are bytes, because a collation may treat different
+-- texts as equal.
 
 -- The leader. Every write of a relay holds a share lock on its row.
 CREATE TABLE IF NOT EXISTS sluicebox_leader (
@@ -10,29 +10,30 @@ CREATE TABLE IF NOT EXISTS sluicebox_leader (
   holder    VARBINARY(255) NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- The checkpoint: the position below which every row is settled or spilled.
-CREATE TABLE IF NOT EXISTS sluicebox_checkpoint (
-  name       VARBINARY(40) NOT NULL PRIMARY KEY,
-  origin     LONGTEXT NOT NULL,
-  position   LONGTEXT NOT NULL,
-  seq        BIGINT NOT NULL,
-  updated_at DATETIME(6) NOT NULL
+-- The checkpoint, named checkpoints, replays and their errors, holds, and the count of
+-- requests, each a JSON object. The version grows with each write. The type JSON differs
+-- between the servers.
+CREATE TABLE IF NOT EXISTS sluicebox_record (
+  name       VARBINARY(40) NOT NULL,
+  kind       VARBINARY(100) NOT NULL,
+  record_key VARBINARY(100) NOT NULL,
+  body       LONGTEXT NOT NULL,
+  version    BIGINT NOT NULL,
+  PRIMARY KEY (name, kind, record_key)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- The markers that the relay writes into the binlog and reads back from it.
-CREATE TABLE IF NOT EXISTS sluicebox_marker (
-  name  VARBINARY(40) NOT NULL PRIMARY KEY,
-  token VARBINARY(255) NOT NULL
-) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
-
--- Spilled rows: rows that left the relay's memory, ordered by seq. lane is 4 bytes of
--- the SHA-256 of the kind, followed by 16 bytes of the SHA-256 of kind, NULL flag and
--- group. The payload is stored only for outboxes without a state.
-CREATE TABLE IF NOT EXISTS sluicebox_parked (
+-- Rows in lanes, ordered by n: the spilled rows, whose queue is '' and whose n is their
+-- seq, and the rows of each replay, whose queue is the key of its record. lane is 4 bytes of
+-- the SHA-256 of the kind, followed by 16 bytes of the SHA-256 of kind, NULL flag and group.
+-- Each statement names its index: the primary key has the rows of a lane and the lanes,
+-- sluicebox_queue_n has a row by its number and the rows in order, sluicebox_queue_id tells
+-- whether a row is spilled.
+CREATE TABLE IF NOT EXISTS sluicebox_queue (
   name          VARBINARY(40) NOT NULL,
+  queue         VARBINARY(100) NOT NULL,
   outbox        VARBINARY(255) NOT NULL,
   lane          BINARY(20) NOT NULL,
-  seq           BIGINT NOT NULL,
+  n             BIGINT NOT NULL,
   id            LONGBLOB NOT NULL,
   kind          LONGBLOB NOT NULL,
   message_group LONGBLOB,
@@ -40,26 +41,15 @@ CREATE TABLE IF NOT EXISTS sluicebox_parked (
   payload_size  BIGINT NOT NULL,
   committed_at  DATETIME(6),
   payload       LONGBLOB,
-  PRIMARY KEY (name, outbox, lane, seq),
-  KEY sluicebox_parked_id (name, outbox, id(512)),
-  KEY sluicebox_parked_seq (name, outbox, seq)
+  PRIMARY KEY (name, queue, outbox, lane, n),
+  UNIQUE KEY sluicebox_queue_n (name, queue, n, outbox),
+  KEY sluicebox_queue_id (name, queue, outbox, id(512))
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- Lanes on hold until an operator releases them. hold is 'blocked' or 'paused', and a
--- lane may have one of each.
-CREATE TABLE IF NOT EXISTS sluicebox_hold (
-  name          VARBINARY(40) NOT NULL,
-  outbox        VARBINARY(255) NOT NULL,
-  lane          BINARY(20) NOT NULL,
-  hold          VARBINARY(16) NOT NULL,
-  kind          LONGBLOB NOT NULL,
-  message_group LONGBLOB,
-  id            LONGBLOB NOT NULL,
-  retry_count   BIGINT NOT NULL,
-  reason        LONGTEXT NOT NULL,
-  since         DATETIME(6) NOT NULL,
-  PRIMARY KEY (name, outbox, lane, hold),
-  KEY sluicebox_hold_id (name, outbox, id(512))
+-- The markers that the relay writes into the binlog and reads back from it.
+CREATE TABLE IF NOT EXISTS sluicebox_marker (
+  name  VARBINARY(40) NOT NULL PRIMARY KEY,
+  token VARBINARY(255) NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- The version of these tables, in one row. It comes last because CREATE TABLE commits

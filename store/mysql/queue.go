@@ -1,0 +1,388 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lanekinds"
+	"github.com/sluicebox/sluicebox/store/ledger"
+)
+
+// Every statement on the queues names its index, because the server may prefer a scan while
+// it believes that the table is small.
+const (
+	queueTable    = ownPrefix + "queue"
+	queueByLane   = queueTable + " AS r FORCE INDEX (PRIMARY)"
+	queueByNumber = queueTable + " AS r FORCE INDEX (" + queueTable + "_n)"
+
+	queuedColumns = "r.outbox, r.n, r.id, r.kind, r.message_group, r.retry_count, r.payload_size, r.committed_at"
+	rangeQuery    = "SELECT " + queuedColumns + ", r.payload FROM " + queueByLane +
+		"\nWHERE r.name = ? AND r.queue = ? AND r.outbox = ? AND r.lane = ? AND r.n > ? ORDER BY r.n LIMIT ?"
+)
+
+// Range implements ledger.QueueReader.
+func (r reader) Range(ctx context.Context, queue string, from []store.SpilledRange, each int) ([][]store.Item, error) {
+	lanes := make([][]store.Item, len(from))
+	for i := range from {
+		f := &from[i]
+		err := r.conn.query(ctx, rangeQuery, []any{r.name, queue, f.Outbox, f.Lane[:], int64(f.After), each}, func(rows *sql.Rows) error {
+			it, err := scanQueued(rows)
+			it.Outbox = f.Outbox // rows share the text
+			lanes[i] = append(lanes[i], it)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return lanes, nil
+}
+
+// scanQueued reads queuedColumns and the payload.
+func scanQueued(rows *sql.Rows) (store.Item, error) {
+	var it store.Item
+	var group, committed sql.NullString
+	err := rows.Scan(&it.Outbox, &it.Seq, &it.ID, &it.Kind, &group, &it.RetryCount, &it.PayloadSize, &committed, &it.Payload)
+	it.Group = groupOf(group)
+	it.Committed, _ = readTime(committed.String) // the relay wrote it, so it is valid
+	return it, err
+}
+
+// Scan implements ledger.QueueReader.
+func (r reader) Scan(ctx context.Context, q ledger.Scan) (list []store.Item, err error) {
+	if q.Outboxes != nil && len(q.Outboxes) == 0 {
+		return nil, nil
+	}
+	st := &statement{}
+	err = r.conn.query(ctx, r.scanText(st, q), st.args, func(rows *sql.Rows) error {
+		it, err := scanQueued(rows)
+		list = append(list, it)
+		return err
+	})
+	return list, err
+}
+
+func (r reader) scanText(st *statement, q ledger.Scan) string {
+	text := "SELECT " + queuedColumns + ", NULL FROM " + r.scanned(st, q)
+	if q.Heads {
+		text += " AND r.n = (\n  SELECT e.n FROM " + queueTable + " AS e FORCE INDEX (PRIMARY) WHERE e.name = " + st.arg(r.name) + " AND e.queue = " + st.arg(q.Queue) +
+			" AND e.outbox = r.outbox AND e.lane = r.lane ORDER BY e.n LIMIT 1)"
+	}
+	return text + "\nORDER BY r.n, r.outbox LIMIT " + st.arg(q.Limit)
+}
+
+// scanned returns the rest of a statement on the rows of a scan, without its limit.
+func (r reader) scanned(st *statement, q ledger.Scan) string {
+	text := queueByNumber + "\nWHERE r.name = " + st.arg(r.name) + " AND r.queue = " + st.arg(q.Queue) + " AND r.n > " + st.arg(q.After)
+	if q.Outboxes != nil {
+		names := make([]any, len(q.Outboxes))
+		for i, name := range q.Outboxes {
+			names[i] = name
+		}
+		text += " AND r.outbox IN " + st.list("?", names)
+	}
+	return text
+}
+
+// Lanes implements ledger.QueueReader. The primary key serves the count.
+func (r reader) Lanes(ctx context.Context, queue, outbox string, take func(store.SpilledLane)) error {
+	const of = queueByLane + " WHERE r.name = ? AND r.queue = ? AND r.outbox = ?"
+	const next = "SELECT r.lane, r.kind FROM " + of + " AND r.lane > ? ORDER BY r.lane, r.n LIMIT 1"
+	const count = "SELECT r.lane, COUNT(*) FROM " + of + " GROUP BY r.lane"
+	kinds, err := lanekinds.FindKinds(func(after store.LaneHash) (lane store.LaneHash, kind string, found bool, err error) {
+		var hash []byte
+		err = r.conn.row(ctx, next, []any{r.name, queue, outbox, after[:]}, &hash, &kind)
+		copy(lane[:], hash)
+		if errors.Is(err, sql.ErrNoRows) {
+			return lane, "", false, nil
+		}
+		return lane, kind, true, err
+	})
+	if err != nil {
+		return err
+	}
+
+	l := store.SpilledLane{Outbox: outbox}
+	var hash sql.RawBytes // valid until the next row
+	return r.conn.query(ctx, count, []any{r.name, queue, outbox}, func(rows *sql.Rows) error {
+		err := rows.Scan(&hash, &l.Rows)
+		copy(l.Hash[:], hash)
+		l.Kind = kinds[l.Hash.Kind()]
+		take(l)
+		return err
+	})
+}
+
+const (
+	// maxInsertRows is the maximum number of rows that one statement adds to a queue.
+	maxInsertRows = 128
+	// packetShare is the part of max_allowed_packet that a statement uses unless one of its
+	// values is larger: a quarter.
+	packetShare = 4
+)
+
+// fitting returns how many of the first n values, up to limit, one statement takes.
+func (c *conn) fitting(n, limit int, size func(i int) int) int {
+	sum := 0
+	for i := range min(n, limit) {
+		if sum += size(i); i > 0 && sum > c.server.packet/packetShare {
+			return i
+		}
+	}
+	return min(n, limit)
+}
+
+// Enqueue implements ledger.Writer. It truncates commit times to microseconds. It stores no
+// Txn, because a claim waits for open transactions.
+func (t writeTx) Enqueue(ctx context.Context, queue string, rows []store.Item) (added int, err error) {
+	if rows, err = t.fittingRows(queue, rows); err != nil {
+		return 0, err
+	}
+	err = t.batches(rows, func(batch []store.Item) error {
+		err := t.insert(ctx, queue, batch)
+		if code(err) == codeDuplicate { // the server undid this statement alone
+			if batch, err = t.absent(ctx, queue, batch); err == nil {
+				err = t.batches(batch, func(some []store.Item) error { return t.insert(ctx, queue, some) })
+			}
+		}
+		added += len(batch)
+		return err
+	})
+	return added, err
+}
+
+// fittingRows omits the payloads that are too large for the server. A spilled row keeps its
+// payload, because only the log may have it.
+func (t writeTx) fittingRows(queue string, rows []store.Item) ([]store.Item, error) {
+	const spilled = ""
+	limit := t.conn.server.packet / 16 * 15
+	fitting := rows
+	for i := range rows {
+		if itemSize(&rows[i]) <= limit {
+			continue
+		}
+		if queue == spilled {
+			return nil, &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s has %d bytes; raise max_allowed_packet of the server", rows[i].ID, rows[i].Outbox, itemSize(&rows[i]))}
+		}
+		if &fitting[0] == &rows[0] {
+			fitting = append([]store.Item{}, rows...)
+		}
+		fitting[i].Payload = nil
+	}
+	return fitting, nil
+}
+
+// itemSize returns the approximate size of a row in an INSERT.
+func itemSize(it *store.Item) int {
+	return len(it.ID) + len(it.Kind) + len(it.Group.Name) + len(it.Payload)
+}
+
+// batches passes rows on in batches of few different lengths, so that the server keeps few
+// prepared statements.
+func (t writeTx) batches(rows []store.Item, write func([]store.Item) error) error {
+	for len(rows) > 0 {
+		n := t.conn.fitting(len(rows), maxInsertRows, func(i int) int { return itemSize(&rows[i]) })
+		n = 1 << (bits.Len(uint(n)) - 1) // a power of two
+		if err := write(rows[:n]); err != nil {
+			return err
+		}
+		rows = rows[n:]
+	}
+	return nil
+}
+
+// insert adds rows to a queue. It fails with codeDuplicate if it has the number of one.
+func (t writeTx) insert(ctx context.Context, queue string, rows []store.Item) error {
+	const insert = "INSERT INTO " + queueTable + " (name, queue, outbox, lane, n, id, kind, message_group, retry_count, payload_size, committed_at, payload) VALUES\n"
+	const values = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+	var args []any
+	for i := range rows {
+		it := &rows[i]
+		lane := it.Lane().Hash()
+		args = append(args, t.name, queue, it.Outbox, lane[:], int64(it.Seq), []byte(it.ID), []byte(it.Kind), groupBytes(it.Group),
+			it.RetryCount, it.PayloadSize, timeOrNull(it.Committed), it.Payload)
+	}
+	_, err := t.conn.exec(ctx, insert+values+strings.Repeat(", "+values, len(rows)-1), args...)
+	return err
+}
+
+// absent returns the rows that a queue does not have, each once. It returns an error if
+// another row has the number of one.
+func (t writeTx) absent(ctx context.Context, queue string, rows []store.Item) (absent []store.Item, err error) {
+	type number struct {
+		outbox string
+		n      int64
+	}
+	type owner struct {
+		id   string
+		lane store.LaneHash
+	}
+	taken := map[number]owner{}
+	numbers := make([]any, len(rows))
+	for i := range rows {
+		numbers[i] = int64(rows[i].Seq)
+	}
+	st := &statement{}
+	text := "SELECT r.outbox, r.n, r.id, r.lane FROM " + queueByNumber + "\nWHERE r.name = " + st.arg(t.name) + " AND r.queue = " + st.arg(queue) + " AND r.n IN " + st.list("?", numbers)
+	err = t.conn.query(ctx, text, st.args, func(rows *sql.Rows) error {
+		var at number
+		var by owner
+		var lane []byte
+		err := rows.Scan(&at.outbox, &at.n, &by.id, &lane)
+		copy(by.lane[:], lane)
+		taken[at] = by
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	for i := range rows {
+		it := &rows[i]
+		at, by := number{it.Outbox, int64(it.Seq)}, owner{it.ID, it.Lane().Hash()}
+		switch other, exists := taken[at]; {
+		case !exists:
+			taken[at] = by // the call may have it twice
+			absent = append(absent, *it)
+		case other != by:
+			return nil, ledger.NumberTaken(it)
+		}
+	}
+	return absent, nil
+}
+
+// Dequeue implements ledger.Writer. A statement removes rows of one outbox that are given in
+// the same way.
+func (t writeTx) Dequeue(ctx context.Context, queue string, refs []ledger.Ref, removed func(int, *store.Item)) (total int, err error) {
+	var order []removal
+	at := map[removal][]int{}
+	for i := range refs {
+		rm := removal{queue, refs[i].Outbox, refs[i].Lane != (store.LaneHash{})}
+		if at[rm] == nil {
+			order = append(order, rm)
+		}
+		at[rm] = append(at[rm], i)
+	}
+
+	for _, rm := range order {
+		for rest := at[rm]; len(rest) > 0; {
+			n := t.conn.fitting(len(rest), maxKeys, func(i int) int { return len(refs[rest[i]].ID) })
+			count, err := t.remove(ctx, rm, refs, rest[:n], removed)
+			if err != nil {
+				return 0, err
+			}
+			total += count
+			rest = rest[n:]
+		}
+	}
+	return total, nil
+}
+
+// removal selects refs that one statement can remove.
+type removal struct {
+	queue, outbox string
+	byLane        bool // otherwise by id
+}
+
+// pair returns a row's number with its lane or id.
+func (rm removal) pair(n int64, lane []byte, id string) string {
+	if rm.byLane {
+		id = string(lane)
+	}
+	return strconv.FormatInt(n, 10) + " " + id
+}
+
+// text returns the rest of a statement on rows. The numbers find them, and the pairs exclude
+// another row that got one of the numbers by mistake.
+func (rm removal) text(st *statement, relay string, numbers, pairs []any) string {
+	column := "r.id"
+	if rm.byLane {
+		column = "r.lane"
+	}
+	return queueByNumber + "\nWHERE r.name = " + st.arg(relay) + " AND r.queue = " + st.arg(rm.queue) + " AND r.outbox = " + st.arg(rm.outbox) +
+		" AND r.n IN " + st.list("?", numbers) + " AND CAST(CONCAT(r.n, ' ', " + column + ") AS BINARY) IN " + st.list("?", pairs)
+}
+
+// remove removes the rows of refs at some indexes, at most maxKeys.
+func (t writeTx) remove(ctx context.Context, rm removal, refs []ledger.Ref, at []int, removed func(int, *store.Item)) (int, error) {
+	numbers, pairs, indexes := make([]any, len(at)), make([]any, len(at)), map[string]int{}
+	for k, i := range at {
+		ref := &refs[i]
+		pair := rm.pair(ref.N, ref.Lane[:], ref.ID)
+		numbers[k], pairs[k], indexes[pair] = ref.N, []byte(pair), i
+	}
+	st := &statement{}
+	text := rm.text(st, t.name, numbers, pairs)
+
+	if removed != nil {
+		err := t.conn.query(ctx, "SELECT r.n, r.lane, r.id, r.kind, r.message_group FROM "+text, st.args, func(rows *sql.Rows) error {
+			it := store.Item{Ref: store.Ref{Outbox: rm.outbox}}
+			var lane []byte
+			var group sql.NullString
+			if err := rows.Scan(&it.Seq, &lane, &it.ID, &it.Kind, &group); err != nil {
+				return err
+			}
+			it.Group = groupOf(group)
+			removed(indexes[rm.pair(int64(it.Seq), lane, it.ID)], &it)
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	n, err := t.conn.exec(ctx, "DELETE r FROM "+text, st.args...)
+	return int(n), err
+}
+
+// Clear implements ledger.Writer. A DELETE that names an index has no LIMIT, so a read finds
+// the last row first.
+func (t writeTx) Clear(ctx context.Context, q ledger.Scan) (n int, last int64, err error) {
+	if q.Outboxes != nil && len(q.Outboxes) == 0 {
+		return 0, 0, nil
+	}
+	st, outbox, found := &statement{}, "", false
+	text := "SELECT r.n, r.outbox FROM " + t.scanned(st, q) + "\nORDER BY r.n, r.outbox LIMIT " + st.arg(q.Limit)
+	err = t.conn.query(ctx, text, st.args, func(rows *sql.Rows) error {
+		found = true
+		return rows.Scan(&last, &outbox)
+	})
+	if err != nil || !found {
+		return 0, 0, err
+	}
+
+	st = &statement{}
+	cleared, err := t.conn.exec(ctx, t.clearText(st, q, last, outbox), st.args...)
+	return int(cleared), last, err
+}
+
+// clearText returns the statement that deletes the rows of a scan up to a row.
+func (t writeTx) clearText(st *statement, q ledger.Scan, last int64, outbox string) string {
+	return "DELETE r FROM " + t.scanned(st, q) + " AND r.n <= " + st.arg(last) + " AND (r.n < " + st.arg(last) + " OR r.outbox <= " + st.arg(outbox) + ")"
+}
+
+// groupBytes returns a group as the relay's tables store it; NULL for none.
+func groupBytes(g store.Group) []byte {
+	if !g.Valid {
+		return nil
+	}
+	return append([]byte{}, g.Name...)
+}
+
+func groupOf(name sql.NullString) store.Group {
+	return store.Group{Name: name.String, Valid: name.Valid}
+}
+
+// ownTime is the format of times in the relay's tables, which hold microseconds.
+const ownTime = "2006-01-02 15:04:05.000000"
+
+// timeOrNull returns a time as the relay's tables store it; NULL for zero.
+func timeOrNull(at time.Time) sql.NullString {
+	return sql.NullString{Valid: !at.IsZero(), String: at.UTC().Truncate(time.Microsecond).Format(ownTime)}
+}
