@@ -94,9 +94,10 @@ func mysqlKind() *kind {
 		audit:    mysqlAudit,
 		writes:   mysqlWrites,
 		business: "CREATE TABLE business (n text)",
-		spilled:  "sluicebox.parked", checkpoint: "sluicebox.checkpoint", checkpoints: "sluicebox.checkpoint",
-		sessions: func(database string) string { return "SELECT count(*)" + relaySessions(database) },
-		waiting:  "SELECT count(*) FROM information_schema.processlist WHERE db = database() AND id <> connection_id() AND info LIKE '%' || $1 || '%'",
+		spilled:  "sluicebox.spilled", checkpoints: "sluicebox.record",
+		checkpoint: "(SELECT json_value(body, '$.position') AS position FROM sluicebox.record WHERE record_key = 'checkpoint') AS c",
+		sessions:   func(database string) string { return "SELECT count(*)" + relaySessions(database) },
+		waiting:    "SELECT count(*) FROM information_schema.processlist WHERE db = database() AND id <> connection_id() AND info LIKE '%' || $1 || '%'",
 		end: func(t testing.TB, s *scene) {
 			t.Helper()
 			ids, err := s.conn.texts("SELECT id" + relaySessions(s.database))

@@ -131,7 +131,7 @@ func (s *scene) replayAnother(r *relay, _ int) {
 // backdate moves the checkpoint's time far into the past.
 func (s *scene) backdate() {
 	s.t.Helper()
-	if n, err := s.conn.exec("UPDATE sluicebox.named SET made_at = '2020-01-01 00:00:00' WHERE checkpoint = 'before'"); err != nil || n != 1 {
+	if n, err := s.conn.exec("UPDATE sluicebox.record SET body = json_set(body, '$.at', '2020-01-01T00:00:00Z') WHERE kind = 'savepoint' AND record_key = 'before'"); err != nil || n != 1 {
 		s.t.Fatalf("%d checkpoints, want 1, %v", n, err)
 	}
 }
