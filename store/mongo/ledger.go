@@ -25,6 +25,9 @@ func (b backend) Update(ctx context.Context, epoch store.Epoch, _ ledger.Durabil
 		var t *writeTx
 		err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
 			t = s.tx(on)
+			if d := s.lastRecord.Load(); d != nil && d.epoch != epoch {
+				s.lastRecord.CompareAndSwap(d, nil) // another leader may have replaced the record
+			}
 			if !on.standalone.Load() { // it could not be undone
 				t.last = &s.lastRecord
 			}
@@ -34,6 +37,7 @@ func (b backend) Update(ctx context.Context, epoch store.Epoch, _ ledger.Durabil
 			continue // without the last record
 		}
 		if err == nil && t.wroteLocked {
+			t.locked.epoch = epoch
 			s.lastRecord.Store(t.locked)
 		}
 		return asOwnRefused(err)

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
@@ -25,6 +26,8 @@ type recordDocument struct {
 	Key     recordKey `bson:"_id"`
 	Body    string    `bson:"body"`
 	Version int64     `bson:"version"`
+
+	epoch store.Epoch // of the leader that wrote it, if this store did
 }
 
 // reader implements ledger.Reader in a session.
@@ -266,7 +269,7 @@ func (t *writeTx) Put(_ context.Context, kind string, records ...ledger.Record) 
 				filter = append(filter, bson.E{Key: "version", Value: l.Version})
 				put.SetUpsert(false)
 			}
-			t.locked, t.assumed, t.wroteLocked = &recordDocument{key, body, l.Version + 1}, false, true
+			t.locked, t.assumed, t.wroteLocked = &recordDocument{Key: key, Body: body, Version: l.Version + 1}, false, true
 		}
 		t.puts = append(t.puts, put.SetFilter(filter))
 	}

@@ -90,6 +90,39 @@ func (b *bench) testRelays(t *testing.T) {
 	b.wantQueue(t, "the first relay", "q", row(1, "g"))
 }
 
+// testSecondTerm: a store that leads again sees what another leader wrote meanwhile, also if
+// the record has as many versions as before.
+func (b *bench) testSecondTerm(t *testing.T) {
+	locked := func(write string) (read string) {
+		b.update(t, func(ctx context.Context, tx ledger.Tx) error {
+			bodies, err := tx.Lock(ctx, "kind", "key")
+			if err != nil {
+				return err
+			}
+			read = string(bodies[0])
+			return tx.Put(ctx, "kind", ledger.Record{Key: "key", Body: []byte(write)})
+		})
+		return read
+	}
+	b.put(t, "kind", "key", "1")
+	locked("2")
+	first := b.leader
+	b.lead(t)
+	b.update(t, func(ctx context.Context, tx ledger.Tx) error { return tx.Delete(ctx, "kind", "key") })
+	b.put(t, "kind", "key", "3")
+	locked("4")
+
+	var err error
+	b.leader = first
+	if b.epoch, err = first.AcquireLeadership(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := locked("5"); got != "4" {
+		t.Errorf("got %q, want 4", got)
+	}
+	b.wantRecords(t, "the second term", "kind", "", 0, "key 5")
+}
+
 // testFence: an old leader, and a store that never led, update nothing. Requests need no
 // leader.
 func (b *bench) testFence(t *testing.T) {

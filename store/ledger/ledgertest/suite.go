@@ -35,6 +35,7 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 		{"records", (*bench).testRecords},
 		{"records of two relays", (*bench).testRelays},
 		{"only the leader updates", (*bench).testFence},
+		{"a second term", (*bench).testSecondTerm},
 		{"a failed transaction writes nothing", (*bench).testRollback},
 		{"a canceled call writes nothing", (*bench).testCanceled},
 		{"requests are counted", (*bench).testRequests},
