@@ -1,5 +1,4 @@
-// Package replays contains the shared code of named checkpoints and replays on all
-// databases.
+// Package replays checks and counts the rows of replays.
 package replays
 
 import (
@@ -8,17 +7,6 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
-
-// Requests for a named checkpoint, as stored in the relay's tables.
-const (
-	RequestMake = "make"
-	RequestDrop = "drop"
-)
-
-// EndedStates returns the final states of a job, as stored in the relay's tables.
-func EndedStates() []string {
-	return []string{string(store.JobDone), string(store.JobFailed), string(store.JobRefused), string(store.JobCancelled)}
-}
 
 // CheckRows reports whether rows can be copied into a job.
 func CheckRows(set *outboxes.Set, rows []store.ReplayRow) error {
