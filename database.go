@@ -9,13 +9,14 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/checkpoint/replay"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // Database opens the store and the log of one database. The type Database of
 // capture/postgres, capture/mysql, capture/mongo and capture/sqlite implements it.
 type Database interface {
 	// Store returns the store of a relay, without a connection.
-	Store(of store.Settings) (store.Store, error)
+	Store(of store.Settings) (ledger.Store, error)
 
 	// Stream returns a source that reads the log, without a connection. The source may also
 	// be a capture.HistoryReader, SlotRetainer, RetentionChecker, ReadinessChecker or
@@ -50,7 +51,7 @@ type slotDropper interface {
 // database is a Database in use. A function is nil if the database has no such component.
 type database struct {
 	Database
-	store               store.Store
+	store               ledger.Store
 	newStream           func() (capture.Stream, error)
 	newReadinessChecker func() (readinessChecker, error)
 	newHistoryReader    func() (replay.HistoryReader, error)

@@ -15,29 +15,29 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// ledger is a store with only the methods that actions need.
-type ledger struct {
+// actionStore is a store with only the methods that actions need.
+type actionStore struct {
 	dispatch.Store
 	did []string
 	err error
 }
 
-func (l *ledger) Hold(_ context.Context, _ store.Epoch, h store.Hold) error {
+func (l *actionStore) Hold(_ context.Context, _ store.Epoch, h store.Hold) error {
 	l.did = append(l.did, fmt.Sprintf("hold %s: %s", h.Lane, h.Reason))
 	return l.err
 }
 
-func (l *ledger) Release(_ context.Context, _ store.Epoch, lane store.LaneKey, _ store.HoldKind) error {
+func (l *actionStore) Release(_ context.Context, _ store.Epoch, lane store.LaneKey, _ store.HoldKind) error {
 	l.did = append(l.did, "release "+lane.String())
 	return l.err
 }
 
-func (l *ledger) Requeue(_ context.Context, _ store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
+func (l *actionStore) Requeue(_ context.Context, _ store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
 	l.did = append(l.did, fmt.Sprintf("requeue %s %d", f.Outbox, limit))
 	return []store.Item{{Ref: store.Ref{Outbox: f.Outbox, ID: "back"}, Kind: "EVENT", Group: store.GroupOf("g")}}, l.err
 }
 
-func (l *ledger) Discard(_ context.Context, _ store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
+func (l *actionStore) Discard(_ context.Context, _ store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
 	l.did = append(l.did, fmt.Sprintf("discard %s %d", f.Outbox, limit))
 	return nil, l.err
 }
@@ -65,7 +65,7 @@ func testOptions() Options {
 type noDatabase struct{ Database }
 
 // operatedRelay returns a leader with two sinks that sends nothing.
-func operatedRelay(t *testing.T) (r *Relay, l *ledger, logged *bytes.Buffer) {
+func operatedRelay(t *testing.T) (r *Relay, l *actionStore, logged *bytes.Buffer) {
 	t.Helper()
 	o, logged := testOptions(), &bytes.Buffer{}
 	o.Logger = slog.New(slog.NewTextHandler(logged, nil))
@@ -73,7 +73,7 @@ func operatedRelay(t *testing.T) (r *Relay, l *ledger, logged *bytes.Buffer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l = &ledger{}
+	l = &actionStore{}
 	lanes := map[string]*dispatch.Dispatcher{}
 	for _, name := range []string{"near", "far"} {
 		lanes[name] = dispatch.New(r.opt.Sinks[name].Dispatch, dispatch.Options{Store: l, Sink: idle{}, Epoch: 1})

@@ -278,6 +278,10 @@ type ReplayReader interface {
 	// ReplayRows returns, for each range by position, up to each rows of the lane behind
 	// After, ordered by N.
 	ReplayRows(ctx context.Context, id string, from []ReplayRange, each int) ([][]ReplayRow, error)
+}
+
+// RowStatusReader reads the state of rows of a job.
+type RowStatusReader interface {
 	// ReadStatuses returns the state of each row, by position, as a claim would see it. It
 	// adds the payload of COMPLETED rows if requested. If the table keeps no state, every
 	// row is RowAbsent.

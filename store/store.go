@@ -206,25 +206,19 @@ type Installer interface {
 	Script() string
 }
 
-// Store is the complete database interface of a relay, except for its log. Every
-// implementation passes the test suite in package storetest.
-type Store interface {
+// Tables is what a relay needs of a database for the outbox tables and its leadership. The
+// relay's own records are in package ledger. Every implementation passes the test suite in
+// package storetest.
+type Tables interface {
 	RowWriter
 	Locker
 	Leadership
-	Checkpoints
 	StatusReader
-	Holds
+	RowStatusReader
 	DeadLetters
 	FailedReader
-	SpillStore
 	Pruner
 	Viewer
-	Requester
-	ReplayLister
-	ReplayWriter
-	ReplayFinisher
-	ReplayReader
 	Installer
 	Diagnoser
 	// Close closes the sessions. Later calls fail.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/ledger"
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
@@ -15,12 +16,12 @@ type Database struct {
 }
 
 // Store returns the store of a relay, without a connection.
-func (d Database) Store(of store.Settings) (store.Store, error) {
+func (d Database) Store(of store.Settings) (ledger.Store, error) {
 	st, err := sqlitestore.New(sqlitestore.Config{URL: d.URL, Name: of.Name, Holder: of.Holder, Outboxes: of.Outboxes, TakeoverTimeout: of.TakeoverTimeout})
 	if err != nil {
-		return nil, err
+		return ledger.Store{}, err
 	}
-	return st, nil
+	return ledger.Store{Tables: st, Ledger: st.Ledger}, nil
 }
 
 // Stream returns a source that reads the log table, without a connection.

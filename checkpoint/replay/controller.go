@@ -14,11 +14,17 @@ import (
 
 // Store is the part of a store that the Controller needs.
 type Store interface {
+	Tables
 	store.ReplayLister
 	store.ReplayWriter
 	store.ReplayFinisher
 	store.ReplayReader
+}
+
+// Tables is what a Controller reads from the outbox tables.
+type Tables interface {
 	store.Viewer
+	store.RowStatusReader
 }
 
 // HistoryReader is a source that reads a range of the log again.

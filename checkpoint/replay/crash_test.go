@@ -30,7 +30,7 @@ var errCrash = errors.New("the process has crashed")
 // crashStore is a store whose process crashes at a call: before the call, or after
 // it, so that only its result is lost.
 type crashStore struct {
-	store.Store
+	*sqlite.Store
 	die func()
 
 	mu     sync.Mutex

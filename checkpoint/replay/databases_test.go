@@ -19,6 +19,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
+	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -35,7 +36,7 @@ func mysql(t *testing.T, f servers.Flavour) testDB {
 		remove: func(t *testing.T, id string) {
 			servers.ExecMySQL(t, url, "DELETE FROM outbox_events WHERE id = '"+id+"'")
 		},
-		store: func(t *testing.T) store.Store {
+		store: func(t *testing.T) storetest.Store {
 			st, err := mysqlstore.New(mysqlstore.Config{URL: url, Name: "r", Outboxes: boxes})
 			if err != nil {
 				t.Fatal(err)
@@ -78,7 +79,7 @@ func mongo(t *testing.T) testDB {
 				t.Fatal(err)
 			}
 		},
-		store: func(t *testing.T) store.Store {
+		store: func(t *testing.T) storetest.Store {
 			st, err := mongostore.New(mongostore.Config{URL: url, Name: "r", Outboxes: boxes})
 			if err != nil {
 				t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/ddl"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -49,7 +50,7 @@ type testDB struct {
 	exec      func(t *testing.T, statements ...string)
 	insert    func(t *testing.T, group string, ids ...string)
 	remove    func(t *testing.T, id string)
-	store     func(t *testing.T) store.Store
+	store     func(t *testing.T) storetest.Store
 	source    func() (source, error)
 	retainer  func() (replay.SlotRetainer, error)
 	retention func() (replay.RetentionChecker, error)
@@ -81,7 +82,7 @@ func postgresAt(t *testing.T, url string) testDB {
 	}
 	return testDB{
 		exec: func(t *testing.T, statements ...string) { t.Helper(); servers.Exec(t, url, statements...) },
-		store: func(t *testing.T) store.Store {
+		store: func(t *testing.T) storetest.Store {
 			st, err := pgstore.New(pgstore.Config{URL: url, Name: name, Outboxes: boxes})
 			if err != nil {
 				t.Fatal(err)
@@ -263,7 +264,7 @@ func (q logObserver) ControllerFailed(err error)                                
 // testRelay is a running relay.
 type testRelay struct {
 	t        *testing.T
-	store    store.Store
+	store    storetest.Store
 	lanes    *dispatch.Dispatcher
 	requests chan struct{}
 	end      func()

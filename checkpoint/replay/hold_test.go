@@ -14,6 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest"
 )
 
 // downReceiver is a receiver that does not respond.
@@ -44,7 +45,7 @@ func TestSinkThatIsDownHoldsNoLiveRows(t *testing.T) {
 	l := startRelay(t, h, to, func(d *replay.Controller) {
 		cfg := dispatch.DefaultConfig()
 		other := dispatch.New(cfg, dispatch.Options{
-			Store: d.Store.(store.Store), Sink: downReceiver{to}, Observer: logObserver{nil}, Epoch: d.Epoch, DrainTimeout: time.Second, Replays: d.Store,
+			Store: d.Store.(storetest.Store), Sink: downReceiver{to}, Observer: logObserver{nil}, Epoch: d.Epoch, DrainTimeout: time.Second, Replays: d.Store,
 		})
 		work.Go(func() error { return other.Run(ctx) })
 		d.Sinks["other"] = replay.Sink{Lanes: other, Config: cfg}

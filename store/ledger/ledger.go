@@ -54,7 +54,14 @@ var (
 	_ store.ReplayLister   = (*Ledger)(nil)
 	_ store.ReplayWriter   = (*Ledger)(nil)
 	_ store.ReplayFinisher = (*Ledger)(nil)
+	_ store.ReplayReader   = (*Ledger)(nil)
 )
+
+// Store is a database for a relay: the outbox tables, and the relay's own records.
+type Store struct {
+	store.Tables
+	*Ledger
+}
 
 // New returns a ledger. It calls none of the backends.
 func New(cfg Config) *Ledger {

@@ -160,7 +160,7 @@ func (l *Ledger) JobErrors(ctx context.Context, id string, limit int) ([]store.R
 	return all, nil
 }
 
-// ReplayLanes is the method of store.ReplayReader.
+// ReplayLanes implements store.ReplayReader.
 func (l *Ledger) ReplayLanes(ctx context.Context, id string, after int64, limit int) ([]store.ReplayLane, error) {
 	err := replays.CheckLimit(limit)
 	var lanes []store.ReplayLane
@@ -181,7 +181,7 @@ func (l *Ledger) ReplayLanes(ctx context.Context, id string, after int64, limit 
 	return lanes, nil
 }
 
-// ReplayRows is the method of store.ReplayReader.
+// ReplayRows implements store.ReplayReader.
 func (l *Ledger) ReplayRows(ctx context.Context, id string, from []store.ReplayRange, each int) ([][]store.ReplayRow, error) {
 	err := replays.CheckLimit(each)
 	if len(from) == 0 && err == nil {

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/mongo"
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -64,7 +65,7 @@ func TestLeastPrivilege(t *testing.T) {
 }
 
 // everyCall makes every call that a relay makes.
-func everyCall(t *testing.T, st store.Store) {
+func everyCall(t *testing.T, st *mongo.Store) {
 	t.Helper()
 	lock, err := st.Lock(ctx(t))
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// ReadStatuses implements store.ReplayReader. Like ReadSettled, it first writes a document
+// ReadStatuses implements store.RowStatusReader. Like ReadSettled, it first writes a document
 // of its own.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := outboxes.Split(s.outboxes, rows)

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
-var _ store.Store = (*Store)(nil)
+var _ store.Tables = (*Store)(nil)
 
 // ownPrefix begins the names of the relay's collections.
 const ownPrefix = "sluicebox_"

@@ -83,7 +83,7 @@ type database struct {
 // locking is a store that acquires the lock when it becomes leader. The previous holder
 // releases it.
 type locking struct {
-	store.Store
+	storetest.Store
 	in *database
 }
 
@@ -105,7 +105,7 @@ func (l *locking) Lock(ctx context.Context) (store.Lock, error) {
 	return l.Store.Lock(ctx)
 }
 
-func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
+func (d *database) Store(t *testing.T, cfg storetest.Config) storetest.Store {
 	st, err := mongo.New(mongo.Config{
 		URL: d.url, Name: cmp.Or(cfg.Name, "suite"), Holder: cfg.Holder, Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,
 	})

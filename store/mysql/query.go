@@ -216,7 +216,7 @@ func (t *table) reportMissing(ctx context.Context, c *conn, p *outboxes.Part, ch
 	return t.reportMissing(ctx, c, p, &keyBatch{chunk.at[half:], chunk.keys[half:]}, l)
 }
 
-// ReadStatuses implements store.ReplayReader on the session for replays. It reads rows as
+// ReadStatuses implements store.RowStatusReader on the session for replays. It reads rows as
 // ReadSettled does.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := outboxes.Split(s.outboxes, rows)

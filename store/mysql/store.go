@@ -15,7 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
-var _ store.Store = (*Store)(nil)
+var _ store.Tables = (*Store)(nil)
 
 // ownPrefix is the prefix of the names of the relay's tables.
 const ownPrefix = "sluicebox_"

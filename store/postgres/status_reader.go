@@ -127,7 +127,7 @@ func failedQuery(t *table) *query {
 	)
 }
 
-// ReadStatuses implements store.ReplayReader. It runs one statement per outbox.
+// ReadStatuses implements store.RowStatusReader. It runs one statement per outbox.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := s.claimParts(rows)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
-var _ store.Store = (*Store)(nil)
+var _ store.Tables = (*Store)(nil)
 
 // Store keeps the state of outbox rows in the outbox tables, and the relay's records in the
 // schema sluicebox; see package ledger. All methods are safe for concurrent use.

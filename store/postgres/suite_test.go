@@ -159,7 +159,7 @@ func (d *database) Number(t *testing.T, outbox string) {
 	t.Cleanup(func() { servers.Exec(t, d.url, "ALTER TABLE "+table+" DROP COLUMN suite_number") })
 }
 
-func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
+func (d *database) Store(t *testing.T, cfg storetest.Config) storetest.Store {
 	st, err := postgres.New(postgres.Config{
 		URL: d.url, Name: cmp.Or(cfg.Name, "suite"), Holder: cfg.Holder, Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,
 	})

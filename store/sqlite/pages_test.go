@@ -77,7 +77,7 @@ func TestPageErrorEndsRead(t *testing.T) {
 }
 
 // closed returns a channel that is closed once the store's calls fail.
-func closed(st store.Store) <-chan struct{} {
+func closed(st store.SpillStore) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

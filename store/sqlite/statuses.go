@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
-// ReadStatuses implements store.ReplayReader, on its own connection. It reports a missing
+// ReadStatuses implements store.RowStatusReader, on its own connection. It reports a missing
 // row as absent, because a row that a trigger logged was committed.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := outboxes.Split(s.outboxes, rows)

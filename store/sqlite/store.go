@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
-var _ store.Store = (*Store)(nil)
+var _ store.Tables = (*Store)(nil)
 
 // Store keeps the state of outbox rows in their tables, and the relay's records in tables
 // whose names begin with sluicebox_; see package ledger. All methods are safe for concurrent use.

@@ -86,7 +86,7 @@ type database struct {
 	path string
 }
 
-func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
+func (d *database) Store(t *testing.T, cfg storetest.Config) storetest.Store {
 	st, err := sqlite.New(sqlite.Config{
 		URL: urlOf(d.path), Name: cmp.Or(cfg.Name, "suite"), Holder: cfg.Holder, Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,
 	})

@@ -21,7 +21,7 @@ func (s *suite) testDiagnose(t *testing.T) {
 	bad.Layout.Columns.Payload = "no_such_payload"
 	absent := s.outbox("c")
 	absent.Table = "no_such_table"
-	open := func(boxes ...store.Outbox) store.Store {
+	open := func(boxes ...store.Outbox) Store {
 		st := db.Store(t, Config{Outboxes: boxes})
 		t.Cleanup(st.Close)
 		return st
@@ -43,7 +43,7 @@ func (s *suite) testDiagnose(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Release()
-	for _, of := range []store.Store{st, open(box)} {
+	for _, of := range []Store{st, open(box)} {
 		s.checkDiagnosis(t, of)
 	}
 
@@ -63,7 +63,7 @@ func (s *suite) testDiagnose(t *testing.T) {
 }
 
 // checkDiagnosis checks that Diagnose and Check find exactly these faults.
-func (s *suite) checkDiagnosis(t *testing.T, st store.Store, faults ...string) {
+func (s *suite) checkDiagnosis(t *testing.T, st Store, faults ...string) {
 	t.Helper()
 	found, err := st.Diagnose(s.ctx(t))
 	if err != nil {

@@ -30,7 +30,7 @@ func oddLanes(outbox string) []store.LaneKey {
 		lane(outbox, "a\x00\xff€", store.GroupOf("a")))
 }
 
-func (b *bench) loadHolds(t *testing.T, st store.Store) []store.Hold {
+func (b *bench) loadHolds(t *testing.T, st Store) []store.Hold {
 	t.Helper()
 	holds, err := st.LoadHolds(b.ctx(t))
 	if err != nil {
@@ -40,7 +40,7 @@ func (b *bench) loadHolds(t *testing.T, st store.Store) []store.Hold {
 }
 
 // wantHolds compares the loaded holds with the expected ones, in any order.
-func (b *bench) wantHolds(t *testing.T, what string, st store.Store, want ...store.Hold) {
+func (b *bench) wantHolds(t *testing.T, what string, st Store, want ...store.Hold) {
 	t.Helper()
 	type key struct {
 		store.LaneKey

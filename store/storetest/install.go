@@ -11,7 +11,7 @@ import (
 func (s *suite) testInstall(t *testing.T) {
 	box := s.outbox("a")
 	db := s.setup(t, box)
-	open := func() store.Store {
+	open := func() Store {
 		st := db.Store(t, Config{Outboxes: []store.Outbox{box}})
 		t.Cleanup(st.Close)
 		return st
@@ -108,7 +108,7 @@ func (s *suite) testCheck(t *testing.T) {
 }
 
 // claimMissingColumn: a call on a missing column returns a SetupError too.
-func (s *suite) claimMissingColumn(t *testing.T, broken store.Store, schemaless bool) {
+func (s *suite) claimMissingColumn(t *testing.T, broken Store, schemaless bool) {
 	t.Helper()
 	defer broken.Close()
 	epoch, err := broken.AcquireLeadership(s.ctx(t))

@@ -28,14 +28,14 @@ func leadTests() []test {
 func fencesApart(l *store.Layout) bool { return isWords(l) || skipsClaims(l) || !keepsState(l) }
 
 // openNamed opens a store of the named relay, with a holder name.
-func (b *bench) openNamed(t *testing.T, name, holder string) store.Store {
+func (b *bench) openNamed(t *testing.T, name, holder string) Store {
 	t.Helper()
 	st := b.db.Store(t, Config{Outboxes: b.boxes, Name: name, Holder: holder})
 	t.Cleanup(st.Close)
 	return st
 }
 
-func (b *bench) lock(t *testing.T, st store.Store) store.Lock {
+func (b *bench) lock(t *testing.T, st Store) store.Lock {
 	t.Helper()
 	lock, err := st.Lock(b.ctx(t))
 	if err != nil {
@@ -46,7 +46,7 @@ func (b *bench) lock(t *testing.T, st store.Store) store.Lock {
 }
 
 // wantLocked checks that a store cannot acquire the lock and learns its holder.
-func (b *bench) wantLocked(t *testing.T, what string, st store.Store, holder string) {
+func (b *bench) wantLocked(t *testing.T, what string, st Store, holder string) {
 	t.Helper()
 	lock, err := st.Lock(b.ctx(t))
 	if err == nil {
@@ -58,7 +58,7 @@ func (b *bench) wantLocked(t *testing.T, what string, st store.Store, holder str
 	}
 }
 
-func (b *bench) leader(t *testing.T, st store.Store) store.Leader {
+func (b *bench) leader(t *testing.T, st Store) store.Leader {
 	t.Helper()
 	l, err := st.Leader(b.ctx(t))
 	if err != nil {
@@ -90,14 +90,14 @@ func (s *suite) testLeader(t *testing.T) {
 
 	kept := [2]RowContent{b.read(t, "a", "1"), b.read(t, "a", "2")}
 	took := b.lead(t, second)
-	for _, st := range []store.Store{first, second, b.store} {
+	for _, st := range []Store{first, second, b.store} {
 		if l := b.leader(t, st); l.Epoch != took || !strings.HasPrefix(l.Holder, "host-2/42#") {
 			t.Errorf("second leader: got %+v", l)
 		}
 	}
 
 	twin := b.openNamed(t, "", "host-2/42")
-	for who, st := range map[string]store.Store{"who led before": first, "who has the leader's name": twin} {
+	for who, st := range map[string]Store{"who led before": first, "who has the leader's name": twin} {
 		for _, e := range []store.Epoch{epoch, took, took + 1} {
 			for what, err := range b.everyWrite(t, st, e) {
 				if !errors.Is(err, store.ErrNotLeader) {
@@ -127,7 +127,7 @@ func paused() store.Hold {
 }
 
 // everyWrite calls every method that needs a leader.
-func (b *bench) everyWrite(t *testing.T, st store.Store, epoch store.Epoch) map[string]error {
+func (b *bench) everyWrite(t *testing.T, st Store, epoch store.Epoch) map[string]error {
 	t.Helper()
 	ctx, one := b.ctx(t), ref("a", "1")
 	it := capturedRow(paused().Lane, "1", 7)

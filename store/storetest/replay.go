@@ -49,7 +49,7 @@ func (b *bench) job(t *testing.T, id string) {
 }
 
 // jobOf returns a replay as listed by a store.
-func (b *bench) jobOf(t *testing.T, r store.Store, id string) store.Job {
+func (b *bench) jobOf(t *testing.T, r Store, id string) store.Job {
 	t.Helper()
 	jobs, err := r.Jobs(b.ctx(t))
 	if err != nil {
@@ -78,7 +78,7 @@ func replayAfter(key store.LaneKey, after int64) store.ReplayRange {
 	return store.ReplayRange{Outbox: key.Outbox, Lane: key.Hash(), After: after}
 }
 
-func (b *bench) replayRows(t *testing.T, r store.Store, id string, each int, lanes ...store.ReplayRange) [][]store.ReplayRow {
+func (b *bench) replayRows(t *testing.T, r Store, id string, each int, lanes ...store.ReplayRange) [][]store.ReplayRow {
 	t.Helper()
 	lists, err := r.ReplayRows(b.ctx(t), id, lanes, each)
 	if err != nil {

@@ -19,7 +19,7 @@ func (b *bench) saveJob(t *testing.T, j store.Job) {
 }
 
 // wantJob compares a replay with the expected one and checks which of its times are set.
-func (b *bench) wantJob(t *testing.T, what string, r store.Store, want store.Job, began, finished bool) store.Job {
+func (b *bench) wantJob(t *testing.T, what string, r Store, want store.Job, began, finished bool) store.Job {
 	t.Helper()
 	got := b.jobOf(t, r, want.ID)
 	bare := got

@@ -11,7 +11,7 @@ import (
 )
 
 // wantSavepoints compares the listed named checkpoints with the expected ones.
-func (b *bench) wantSavepoints(t *testing.T, what string, r store.Store, want ...store.Savepoint) {
+func (b *bench) wantSavepoints(t *testing.T, what string, r Store, want ...store.Savepoint) {
 	t.Helper()
 	got, err := r.Savepoints(b.ctx(t))
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *suite) testSavepointsOfTwoRelays(t *testing.T) {
 	other := second
 	key := lane("a", "EVENT", store.GroupOf("g"))
 	epoch := b.lead(t, second)
-	for _, r := range []store.Store{b.store, other} {
+	for _, r := range []Store{b.store, other} {
 		if err := errors.Join(r.RequestSavepoint(b.ctx(t), "here", r == other), r.RequestReplay(b.ctx(t), "job", "of "+map[bool]string{true: "the other"}[r == other])); err != nil {
 			t.Fatal(err)
 		}

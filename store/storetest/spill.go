@@ -44,7 +44,7 @@ func (b *bench) deleteSpilledAfter(t *testing.T, after store.Seq, want int) {
 }
 
 // readSpilled reads spilled rows of lanes.
-func (b *bench) readSpilled(t *testing.T, st store.Store, each int, from ...store.SpilledRange) [][]store.Item {
+func (b *bench) readSpilled(t *testing.T, st Store, each int, from ...store.SpilledRange) [][]store.Item {
 	t.Helper()
 	lists, err := st.ReadSpilled(b.ctx(t), from, each)
 	if err != nil {
@@ -351,7 +351,7 @@ func (s *suite) testSpilledLanes(t *testing.T) {
 	b.wantSpilledLanes(t, "of one outbox", one, want...)
 }
 
-func (b *bench) wantSpilledLanes(t *testing.T, what string, st store.Store, want ...store.SpilledLane) {
+func (b *bench) wantSpilledLanes(t *testing.T, what string, st Store, want ...store.SpilledLane) {
 	t.Helper()
 	set := map[store.SpilledLane]bool{}
 	for _, l := range b.spilledLanes(t, st) {
@@ -369,7 +369,7 @@ func (b *bench) wantSpilledLanes(t *testing.T, what string, st store.Store, want
 	}
 }
 
-func (b *bench) spilledLanes(t *testing.T, st store.Store) (lanes []store.SpilledLane) {
+func (b *bench) spilledLanes(t *testing.T, st Store) (lanes []store.SpilledLane) {
 	t.Helper()
 	if err := st.SpilledLanes(b.ctx(t), func(l store.SpilledLane) { lanes = append(lanes, l) }); err != nil {
 		t.Fatal(err)

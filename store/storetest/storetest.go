@@ -1,4 +1,4 @@
-// Package storetest is the test suite that every implementation of store.Store passes, once
+// Package storetest is the test suite that every implementation of Store passes, once
 // for each kind of state. It depends only on the contract; a database provides [Harness]
 // and [Database].
 package storetest
@@ -35,12 +35,25 @@ type Resetter interface {
 	Empty(t *testing.T, outboxes ...store.Outbox) Database
 }
 
+// Store is a store with the ledger that it embeds.
+type Store interface {
+	store.Tables
+	store.Checkpoints
+	store.Holds
+	store.SpillStore
+	store.Requester
+	store.ReplayLister
+	store.ReplayWriter
+	store.ReplayFinisher
+	store.ReplayReader
+}
+
 // Database is the result of Setup. Its methods fail the test on an error.
 type Database interface {
 	Changer
 	// Store opens a store of the relay "suite", or of another. It may be called several
 	// times: the stores compete for the same tables. The suite closes them.
-	Store(t *testing.T, cfg Config) store.Store
+	Store(t *testing.T, cfg Config) Store
 	// Begin inserts pending rows in a transaction and leaves it open. txn is the Txn that
 	// the source would report, or 0 if the database never captures a row before a claim can
 	// see it.
@@ -377,7 +390,7 @@ type bench struct {
 	*suite
 	db    Database
 	boxes []store.Outbox
-	store store.Store
+	store Store
 	epoch store.Epoch
 }
 
@@ -408,7 +421,7 @@ func (s *suite) setup(t *testing.T, boxes ...store.Outbox) Database {
 }
 
 // open opens another store on the same tables.
-func (b *bench) open(t *testing.T, takeover time.Duration) store.Store {
+func (b *bench) open(t *testing.T, takeover time.Duration) Store {
 	t.Helper()
 	st := b.db.Store(t, Config{Outboxes: b.boxes, TakeoverTimeout: takeover})
 	t.Cleanup(st.Close)
@@ -421,7 +434,7 @@ func (s *suite) ctx(t *testing.T) context.Context {
 	return ctx
 }
 
-func (b *bench) lead(t *testing.T, st store.Store) store.Epoch {
+func (b *bench) lead(t *testing.T, st Store) store.Epoch {
 	t.Helper()
 	e, err := st.AcquireLeadership(b.ctx(t))
 	if err != nil {

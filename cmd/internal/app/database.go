@@ -4,6 +4,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // userAgent is the User-Agent of requests to sinks without one of their own.
@@ -11,7 +12,7 @@ func userAgent(version string) string { return "sluicebox/" + version }
 
 // database is the configured database for a command that runs no relay.
 type database struct {
-	store     store.Store
+	store     ledger.Store
 	newStream func() (capture.Stream, error)
 }
 

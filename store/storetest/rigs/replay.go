@@ -5,11 +5,12 @@ import (
 	"testing"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest"
 )
 
 // Replay makes every call for a named checkpoint and a replay, and returns the error of
 // each.
-func Replay(ctx context.Context, st store.Store, epoch store.Epoch, outbox string) map[string]error {
+func Replay(ctx context.Context, st storetest.Store, epoch store.Epoch, outbox string) map[string]error {
 	row := store.ReplayRow{N: 1, Item: store.Item{Ref: store.Ref{Outbox: outbox, ID: "1"}, Kind: "EVENT"}}
 	refused := store.FinishedRow{N: 1, Lane: row.Lane(), ID: "1", Result: store.ReplayRefused, Error: "no"}
 	errs := map[string]error{}
@@ -53,7 +54,7 @@ func second[T any](_ T, err error) error { return err }
 
 // CheckRequestCounts makes each kind of request once and compares the count after each. The
 // third requests the replay "job".
-func CheckRequestCounts(tb testing.TB, st store.Store, counted func() int) {
+func CheckRequestCounts(tb testing.TB, st storetest.Store, counted func() int) {
 	tb.Helper()
 	before := counted()
 	for i, request := range []func(context.Context) error{
@@ -72,7 +73,7 @@ func CheckRequestCounts(tb testing.TB, st store.Store, counted func() int) {
 }
 
 // EndJob runs a replay of one row, which is refused, to a final state.
-func EndJob(tb testing.TB, st store.Store, epoch store.Epoch, outbox, id string, state store.JobState) {
+func EndJob(tb testing.TB, st storetest.Store, epoch store.Epoch, outbox, id string, state store.JobState) {
 	tb.Helper()
 	row := store.ReplayRow{N: 1, Item: store.Item{Ref: store.Ref{Outbox: outbox, ID: "1"}, Kind: "EVENT"}}
 	for _, call := range []func(context.Context) error{

@@ -41,7 +41,7 @@ func Outcome(id string, status store.Status) store.Outcome {
 }
 
 // InstallAndLead installs the relay's tables, checks all tables and acquires leadership.
-func InstallAndLead(tb testing.TB, st store.Store) store.Epoch {
+func InstallAndLead(tb testing.TB, st store.Tables) store.Epoch {
 	tb.Helper()
 	if err := st.Install(Context(tb)); err != nil {
 		tb.Fatal(err)
