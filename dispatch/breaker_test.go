@@ -188,11 +188,11 @@ func TestCompatCountsFailures(t *testing.T) {
 		answer sink.Outcome
 		want   string
 	}{
-		"every failure":         {CompatFlowCatalyst, of(sink.Unavailable, store.ReasonGateway), "[1]"},
-		"every 4xx":             {CompatPostbox, of(sink.Misconfigured, store.ReasonUnauthorized), "[1]"},
-		"no 5xx":                {CompatPostbox, of(sink.Refused, store.ReasonInternal), "[]"},
-		"no timeout":            {CompatPostbox, of(sink.Unavailable, store.ReasonGateway), "[]"},
-		"none without the wish": {CompatNone, of(sink.Misconfigured, store.ReasonUnauthorized), "[]"},
+		"every failure":  {CompatFlowCatalyst, of(sink.Unavailable, store.ReasonGateway), "[1]"},
+		"every 4xx":      {CompatPostbox, of(sink.Misconfigured, store.ReasonUnauthorized), "[1]"},
+		"no 5xx":         {CompatPostbox, of(sink.Refused, store.ReasonInternal), "[]"},
+		"no timeout":     {CompatPostbox, of(sink.Unavailable, store.ReasonGateway), "[]"},
+		"without compat": {CompatNone, of(sink.Misconfigured, store.ReasonUnauthorized), "[]"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

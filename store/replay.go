@@ -208,7 +208,7 @@ type Requester interface {
 	RequestReplay(ctx context.Context, id, spec string) error
 	// RequestJobState changes the desired state of a replay. It returns ErrNoJob if there
 	// is none. A replay that has ended is unchanged.
-	RequestJobState(ctx context.Context, id string, wish DesiredState) error
+	RequestJobState(ctx context.Context, id string, state DesiredState) error
 }
 
 // ReplayLister lists named checkpoints and replays. It needs no leader.

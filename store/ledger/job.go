@@ -80,8 +80,8 @@ func (l *Ledger) RequestReplay(ctx context.Context, id, spec string) error {
 }
 
 // RequestJobState implements store.Requester.
-func (l *Ledger) RequestJobState(ctx context.Context, id string, wish store.DesiredState) error {
-	err := wish.Validate()
+func (l *Ledger) RequestJobState(ctx context.Context, id string, state store.DesiredState) error {
+	err := state.Validate()
 	if err == nil {
 		err = l.records.Request(ctx, func(ctx context.Context, tx Tx, _ int64) error {
 			j, err := getJob(ctx, tx, id)
@@ -92,12 +92,12 @@ func (l *Ledger) RequestJobState(ctx context.Context, id string, wish store.Desi
 			if err != nil || spec == nil {
 				return err
 			}
-			spec.Desired = wish
+			spec.Desired = state
 			return put(ctx, tx, jobSpecKind, keyOf(id), spec)
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("request %[2]s of replay %[1]s: %[3]w", id, wish, err)
+		return fmt.Errorf("request %[2]s of replay %[1]s: %[3]w", id, state, err)
 	}
 	return nil
 }

@@ -285,10 +285,10 @@ func TestSpillWhileReading(t *testing.T) {
 		docs[i] = pending(fmt.Sprintf("row %05d", i))
 	}
 	r.insert(t, docs...)
-	parked := func(id string, seq int) store.Item {
+	spilled := func(id string, seq int) store.Item {
 		return store.Item{Ref: store.Ref{Outbox: "events", ID: id}, Kind: "EVENT", Group: store.GroupOf("g"), Seq: store.Seq(seq)}
 	}
-	if err := r.store.Spill(ctx(t), r.epoch, []store.Item{parked("row 00003", 1), parked("row 11111", 2)}); err != nil {
+	if err := r.store.Spill(ctx(t), r.epoch, []store.Item{spilled("row 00003", 1), spilled("row 11111", 2)}); err != nil {
 		t.Fatal(err)
 	}
 	view, err := r.store.View(ctx(t), "")

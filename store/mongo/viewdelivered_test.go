@@ -47,13 +47,13 @@ func TestLockRequestCount(t *testing.T) {
 	r := newRig(t, servers.Mongo(t), flowBox())
 	held := r.lock(t)
 	defer held.Release()
-	wish := func(name string) {
+	request := func(name string) {
 		t.Helper()
 		if err := r.store.RequestSavepoint(ctx(t), name, false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wish("a")
+	request("a")
 	rigs.WantRequestCount(t, "a request", held, 1)
 	session, err := r.db.Client().StartSession()
 	if err != nil {

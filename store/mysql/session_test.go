@@ -93,7 +93,7 @@ func TestKilledSessions(t *testing.T) {
 				"hold": func() error {
 					return r.store.Hold(ctx(t), r.epoch, store.Hold{Lane: key, Kind: store.Paused, Since: time.Now()})
 				},
-				"parked": func() error { return r.store.SpilledLanes(ctx(t), func(store.SpilledLane) {}) },
+				"spilled lanes": func() error { return r.store.SpilledLanes(ctx(t), func(store.SpilledLane) {}) },
 			} {
 				if err := call(); err != nil {
 					t.Errorf("%s, round %d: %v", what, turn, err)

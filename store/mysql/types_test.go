@@ -120,7 +120,7 @@ func (r *rig) wantRow(t *testing.T, id string) {
 		t.Fatal(err)
 	}
 
-	r.wantIDs(t, id, map[string]string{"the parked row": id})
+	r.wantIDs(t, id, map[string]string{"the spilled row": id})
 	o := outcome(id, store.Completed)
 	o.SpilledSeq = 7
 	if got := r.settle(t, o)[0]; got != store.Written {

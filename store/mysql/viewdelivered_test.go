@@ -78,17 +78,17 @@ func TestUnreadableRequestCount(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer held.Release()
-		wish := func(name string) {
+		request := func(name string) {
 			t.Helper()
 			if err := r.store.RequestSavepoint(ctx(t), name, false); err != nil {
 				t.Fatal(err)
 			}
 		}
 
-		wish("a")
-		rigs.WantRequestCount(t, "a wish", held, 1)
+		request("a")
+		rigs.WantRequestCount(t, "a request", held, 1)
 		open := r.begin(t, "UPDATE sluicebox_record SET version = version + 5") // another session keeps a row locked
-		rigs.WantRequestCount(t, "a wish that is not committed", held, 1)
+		rigs.WantRequestCount(t, "a request that is not committed", held, 1)
 		if err := open.Rollback(); err != nil {
 			t.Fatal(err)
 		}
@@ -114,8 +114,8 @@ func TestUnreadableRequestCount(t *testing.T) {
 		}
 
 		exec("RENAME TABLE gone TO sluicebox_record")
-		wish("b")
-		rigs.WantRequestCount(t, "another wish", held, 2)
+		request("b")
+		rigs.WantRequestCount(t, "another request", held, 2)
 		if _, err := openStore(t, url, 0, flowBox()).Lock(ctx(t)); err == nil {
 			t.Error("the lock was lost")
 		}

@@ -43,9 +43,9 @@ func TestPingStatements(t *testing.T) {
 	if err := st.Install(rigs.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	expect("no wish", 0, 0)
+	expect("no request", 0, 0)
 	if err := st.RequestSavepoint(rigs.Context(t), "here", false); err != nil {
 		t.Fatal(err)
 	}
-	expect("a wish", 1, 0)
+	expect("a request", 1, 0)
 }

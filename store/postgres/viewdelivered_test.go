@@ -67,14 +67,14 @@ func TestLockWithUnreadableRequests(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		held := takeLock(t, r.store)
-		wish := func(name string) {
+		request := func(name string) {
 			t.Helper()
 			if err := r.store.RequestSavepoint(ctx(t), name, false); err != nil {
 				t.Fatal(err)
 			}
 		}
-		wish("a")
-		rigs.WantRequestCount(t, "a wish", held, 1)
+		request("a")
+		rigs.WantRequestCount(t, "a request", held, 1)
 		locked := r.begin(t, "LOCK TABLE sluicebox.record IN ACCESS EXCLUSIVE MODE")
 		rigs.WantRequestCount(t, "the table is locked", held, 1)
 		end(t, locked, false)
@@ -90,8 +90,8 @@ func TestLockWithUnreadableRequests(t *testing.T) {
 			rigs.WantRequestCount(t, "the ping that finds the table", held, 0)
 			rigs.WantRequestCount(t, c.back, held, 1)
 		}
-		wish("b")
-		rigs.WantRequestCount(t, "another wish", held, 2)
+		request("b")
+		rigs.WantRequestCount(t, "another request", held, 2)
 		if _, err := locker(t, url, "rival").Lock(ctx(t)); err == nil {
 			t.Error("the lock was lost")
 		}

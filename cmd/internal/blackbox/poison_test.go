@@ -112,13 +112,13 @@ func (s *scene) untilStalled(r *relay, id string, rows int, group string) int {
 
 // skipOf returns the command that skips the n-th row, of 1000 groups or of none.
 func skipOf(id string, n int, group string) map[string]any {
-	wish := map[string]any{"outbox": "outbox_events", "kind": "EVENT", "reason": "we know why"}
+	request := map[string]any{"outbox": "outbox_events", "kind": "EVENT", "reason": "we know why"}
 	if group == "NULL" {
-		wish["row_id"] = id
+		request["row_id"] = id
 	} else {
-		wish["group"] = fmt.Sprint(n % 1000)
+		request["group"] = fmt.Sprint(n % 1000)
 	}
-	return wish
+	return request
 }
 
 // untilFailed waits until a row is FAILED. It keeps writing rows, because each accepted one

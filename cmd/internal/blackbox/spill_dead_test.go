@@ -49,7 +49,7 @@ func TestAReceiverDeadForLong(t *testing.T) {
 				last = s.steady(last+1, 1000, group, lasting(s.t, 8*time.Second), log.look)
 				s.expectUncounted(r)
 				s.expectSpilled(1)
-				s.t.Logf("%d rows, of which %d are spilled", last, s.parked())
+				s.t.Logf("%d rows, of which %d are spilled", last, s.spilled())
 
 				s.to.Script(nil)
 				began := time.Now()

@@ -59,9 +59,9 @@ func TestSpillOnSQLite(t *testing.T) {
 		insertNumbered(t, db, i, i+99)
 	}
 	arrive(t, to, rows/2)
-	parked := func(r *relay) int { return int(r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)) }
+	spilled := func(r *relay) int { return int(r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)) }
 	within(t, testTimeout, func() string {
-		if n := parked(r); n < rows/2-buffer {
+		if n := spilled(r); n < rows/2-buffer {
 			return fmt.Sprintf("%d rows are spilled", n)
 		}
 		return ""
@@ -74,8 +74,8 @@ func TestSpillOnSQLite(t *testing.T) {
 	arrive(t, to, rows-1)
 	within(t, testTimeout, func() string {
 		n := 0
-		if err := db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events WHERE status NOT IN ('COMPLETED', 'FAILED')").Scan(&n); err != nil || n+parked(r) > 0 {
-			return fmt.Sprintf("%d rows are unsettled, %d spilled: %v", n, parked(r), err)
+		if err := db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events WHERE status NOT IN ('COMPLETED', 'FAILED')").Scan(&n); err != nil || n+spilled(r) > 0 {
+			return fmt.Sprintf("%d rows are unsettled, %d spilled: %v", n, spilled(r), err)
 		}
 		return ""
 	})

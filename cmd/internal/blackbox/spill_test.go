@@ -12,8 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// parked returns the number of spilled rows.
-func (s *scene) parked() int {
+// spilled returns the number of spilled rows.
+func (s *scene) spilled() int {
 	s.t.Helper()
 	return count(s.t, s.conn, "SELECT count(*) FROM "+s.kind.spilled)
 }
@@ -22,7 +22,7 @@ func (s *scene) parked() int {
 func (s *scene) expectSpilled(least int) {
 	s.t.Helper()
 	within(s.t, 30*time.Second+time.Duration(least)*time.Millisecond, func() string {
-		if n := s.parked(); n < least {
+		if n := s.spilled(); n < least {
 			return fmt.Sprintf("%d rows are spilled, want at least %d", n, least)
 		}
 		return ""
@@ -33,7 +33,7 @@ func (s *scene) expectSpilled(least int) {
 func (s *scene) expectNoneSpilled(r *relay) {
 	s.t.Helper()
 	within(s.t, testTimeout, func() string {
-		if n := s.parked(); n > 0 {
+		if n := s.spilled(); n > 0 {
 			return fmt.Sprintf("%d rows are still spilled", n)
 		}
 		if n := r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`); n != 0 {
@@ -221,9 +221,9 @@ func (b *blockedGroup) expectLane(state string) {
 func (b *blockedGroup) expectEvicted(rows int) {
 	b.t.Helper()
 	within(b.t, time.Minute, func() string {
-		memory, parked := b.r.metric(`sluicebox_pending_rows{sink="flowcatalyst"}`), b.r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)
-		if memory > 100 || parked < float64(rows-1) {
-			return fmt.Sprintf("%.0f rows are in memory and %.0f spilled of %d", memory, parked, rows)
+		memory, spilled := b.r.metric(`sluicebox_pending_rows{sink="flowcatalyst"}`), b.r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)
+		if memory > 100 || spilled < float64(rows-1) {
+			return fmt.Sprintf("%.0f rows are in memory and %.0f spilled of %d", memory, spilled, rows)
 		}
 		return ""
 	})
