@@ -69,7 +69,7 @@ func readAgain(t *testing.T, d *database, at capture.StartPoint, until store.Pos
 func TestRetainLog(t *testing.T) {
 	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {
-		d := newDatabase(t, servers.Database(t, version))
+		d := privateDatabase(t, servers.Start(t, version, nil)) // without the log of other tests
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		retainAt(t, d, f, "one")
 		retainAt(t, d, f, "cp")
