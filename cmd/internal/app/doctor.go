@@ -113,7 +113,7 @@ func (d *doctor) checkDatabase(ctx context.Context) {
 		return
 	}
 	defer db.store.Close()
-	reached := d.runChecks(ctx, PartDatabase, "database", db.store, adviseInstall(ctx, db.store))
+	reached := d.runChecks(ctx, PartDatabase, "database", db.store, adviseInstall(ctx, db.store.Tables))
 	d.suggestCurrentTable(ctx)
 	if !reached {
 		return // the log is on the same server
@@ -184,7 +184,7 @@ type installer interface {
 }
 
 // adviseInstall downgrades a fault that the relay fixes when it starts.
-func adviseInstall(ctx context.Context, of any) func(*store.Finding) {
+func adviseInstall(ctx context.Context, of store.Tables) func(*store.Finding) {
 	by, asks := of.(installer)
 	return func(f *store.Finding) {
 		if !asks || f.Grade != store.GradeFault || f.Subject != "relay tables" && f.Subject != "relay collections" {
