@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -60,117 +61,12 @@ func BenchmarkRows(b *testing.B) {
 	}
 }
 
-const (
-	benchRows  = 20_000
-	benchLanes = 1000
-	benchCall  = 1000 // rows of one call
-)
-
-func benchItems() []store.Item {
-	items := make([]store.Item, benchRows)
-	for i := range items {
-		items[i] = store.Item{
-			Ref: store.Ref{Outbox: "events", ID: fmt.Sprintf("0HZXEQ5Y%05d", i)}, Kind: "EVENT", Group: store.GroupOf(fmt.Sprint(i * 7 % benchLanes)),
-			Seq: store.NewSeq(1, int64(i+1)), PayloadSize: 300, Committed: time.Now(),
-		}
-	}
-	return items
-}
-
-// BenchmarkSpill spills rows in 1000 lanes, reads them back and deletes them.
 func BenchmarkSpill(b *testing.B) {
 	r := newRig(b, servers.Mongo(b), flowBox())
-	items, refs := benchItems(), make([]store.SpilledRef, benchRows)
-	for i := range items {
-		refs[i] = store.SpilledRef{Ref: items[i].Ref, Seq: items[i].Seq}
-	}
-	phases := newPhases(b, "spill", "lanes", "read", "delete")
-	for b.Loop() {
-		for from := 0; from < benchRows; from += benchCall {
-			if err := r.store.Spill(ctx(b), r.epoch, items[from:from+benchCall]); err != nil {
-				b.Fatal(err)
-			}
-		}
-		phases.end()
-		if err := r.store.SpilledLanes(ctx(b), func(store.SpilledLane) {}); err != nil {
-			b.Fatal(err)
-		}
-		phases.end()
-		for lane := range benchLanes {
-			key := items[lane].Lane()
-			lists, err := r.store.ReadSpilled(ctx(b), []store.SpilledRange{{Outbox: "events", Lane: key.Hash()}}, 100)
-			if err != nil || len(lists[0]) != benchRows/benchLanes {
-				b.Fatalf("%d rows of a lane, %v", len(lists[0]), err)
-			}
-		}
-		phases.end()
-		for from := 0; from < benchRows; from += benchCall {
-			if err := r.store.DeleteSpilled(ctx(b), r.epoch, refs[from:from+benchCall]); err != nil {
-				b.Fatal(err)
-			}
-		}
-		phases.end()
-	}
-	phases.report()
+	storetest.BenchmarkSpill(b, r.store, r.epoch)
 }
 
-// BenchmarkReplay copies rows of a replay in 1000 lanes and finishes them.
 func BenchmarkReplay(b *testing.B) {
 	r := newRig(b, servers.Mongo(b), flowBox())
-	if err := r.store.RequestReplay(ctx(b), "job", "{}"); err != nil {
-		b.Fatal(err)
-	}
-	rows, done := make([]store.ReplayRow, benchRows), make([]store.FinishedRow, benchRows)
-	for i, it := range benchItems() {
-		it.Seq = 0
-		rows[i] = store.ReplayRow{N: int64(i + 1), Item: it}
-		done[i] = store.FinishedRow{N: int64(i + 1), Lane: it.Lane(), ID: it.ID}
-	}
-	phases := newPhases(b, "copy", "lanes", "finish")
-	for b.Loop() {
-		for from := 0; from < benchRows; from += benchCall {
-			if err := r.store.CopyRows(ctx(b), r.epoch, "job", rows[from:from+benchCall], store.ReplayCursor{Skip: from}); err != nil {
-				b.Fatal(err)
-			}
-		}
-		phases.end()
-		if lanes, err := r.store.ReplayLanes(ctx(b), "job", 0, 2*benchLanes); err != nil || len(lanes) != benchLanes {
-			b.Fatalf("%d lanes, %v", len(lanes), err)
-		}
-		phases.end()
-		for from := 0; from < benchRows; from += benchCall / 10 {
-			if err := r.store.FinishRows(ctx(b), r.epoch, "job", done[from:from+benchCall/10]); err != nil {
-				b.Fatal(err)
-			}
-		}
-		phases.end()
-	}
-	phases.report()
-}
-
-// phases measures the parts of an iteration.
-type phases struct {
-	b     *testing.B
-	names []string
-	took  []time.Duration
-	next  int
-	since time.Time
-}
-
-func newPhases(b *testing.B, names ...string) *phases {
-	return &phases{b: b, names: names, took: make([]time.Duration, len(names)), since: time.Now()}
-}
-
-// end ends a part.
-func (p *phases) end() {
-	now := time.Now()
-	p.took[p.next%len(p.names)] += now.Sub(p.since)
-	p.next++
-	p.since = now
-}
-
-func (p *phases) report() {
-	for i, name := range p.names {
-		p.b.ReportMetric(float64(p.took[i].Milliseconds())/float64(p.b.N), "ms/"+name)
-	}
+	storetest.BenchmarkReplay(b, r.store, r.epoch)
 }

@@ -168,6 +168,26 @@ func explain(t *testing.T, f servers.Flavour, db *sql.DB, table, text string, ar
 	return "", "", 0
 }
 
+// scriptLeader returns a leading store of the outbox "box" in scriptTable.
+func scriptLeader(t *testing.T, url string) (*Store, store.Epoch) {
+	t.Helper()
+	servers.ExecMySQL(t, url, scriptTable)
+	box := store.Outbox{Name: "box", Table: "outbox", Kind: "EVENT", Layout: store.FlowCatalyst()}
+	st, err := New(Config{URL: url, Name: "rig", Outboxes: []store.Outbox{box}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	if err := st.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	epoch, err := st.AcquireLeadership(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st, epoch
+}
+
 // TestOwnPlans checks that the statements on the relay's tables use the index that is meant
 // for them, with statistics of empty tables and with current ones.
 func TestOwnPlans(t *testing.T) {
@@ -175,21 +195,7 @@ func TestOwnPlans(t *testing.T) {
 		t.Run(string(f), func(t *testing.T) {
 			url := f.Database(t)
 			db := servers.OpenMySQL(t, url)
-			servers.ExecMySQL(t, url, scriptTable)
-			box := store.Outbox{Name: "box", Table: "outbox", Kind: "EVENT", Layout: store.FlowCatalyst()}
-			st, err := New(Config{URL: url, Name: "rig", Outboxes: []store.Outbox{box}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer st.Close()
-
-			if err := st.Install(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			epoch, err := st.AcquireLeadership(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			st, epoch := scriptLeader(t, url)
 			const analyze = "ANALYZE TABLE sluicebox_record, sluicebox_queue, outbox"
 			if _, err := db.Exec(analyze); err != nil {
 				t.Fatal(err)

@@ -18,19 +18,7 @@ func TestRemovalLocksNoOtherRow(t *testing.T) {
 		t.Run(string(f), func(t *testing.T) {
 			for _, rows := range []int{2, 20, 200} {
 				url := f.Database(t)
-				servers.ExecMySQL(t, url, scriptTable)
-				st, err := New(Config{URL: url, Name: "rig", Outboxes: []store.Outbox{{Name: box, Table: "outbox", Kind: "EVENT", Layout: store.FlowCatalyst()}}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer st.Close()
-				if err := st.Install(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				epoch, err := st.AcquireLeadership(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				st, epoch := scriptLeader(t, url)
 				var items []store.Item
 				var refs []store.SpilledRef
 				for i := range rows {

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -26,12 +25,7 @@ func TestReplayPlans(t *testing.T) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			url := servers.Database(t, version)
-			st, err := New(Config{URL: url, Name: "plans", Outboxes: []store.Outbox{{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer st.Close()
-			servers.Exec(t, url, st.Script(), "ALTER TABLE sluicebox.queue SET (autovacuum_enabled = off)")
+			st := planStore(t, url)
 			for _, stage := range []struct {
 				name       string
 				statements []string

@@ -22,24 +22,31 @@ INSERT INTO sluicebox.queue (queue, name, outbox, lane, n, id, kind, xid, retry_
 SELECT '', '%s', 'events', substr(sha256(int8send(i %% %d)), 1, 20), i, convert_to('row ' || i, 'UTF8'), 'EVENT', 0, 0, 0 FROM generate_series(1, %d) i`, name, lanes, rows)
 }
 
+// planStore returns a store of the outbox "events" with the statements run. Nothing changes the
+// statistics of its queues behind the test.
+func planStore(t *testing.T, url string, statements ...string) *Store {
+	t.Helper()
+	st, err := New(Config{URL: url, Name: "plans", Outboxes: []store.Outbox{{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	servers.Exec(t, url, st.Script(), "ALTER TABLE sluicebox.queue SET (autovacuum_enabled = off)")
+	servers.Exec(t, url, statements...)
+	return st
+}
+
 // TestSpillPlans: whatever the table held when its statistics and the plans were made,
 // each statement uses the one index meant for it.
 func TestSpillPlans(t *testing.T) {
 	const outbox = "CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text)"
-	const still = "ALTER TABLE sluicebox.queue SET (autovacuum_enabled = off)"
-	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			// A server without other sessions, because an old snapshot keeps VACUUM from
 			// emptying the table.
 			url := servers.Start(t, version, nil).URL
-			st, err := New(Config{URL: url, Name: "plans", Outboxes: []store.Outbox{box}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer st.Close()
-			servers.Exec(t, url, outbox, st.Script(), still)
+			st := planStore(t, url, outbox)
 			for _, stage := range []struct {
 				name       string
 				statements []string
@@ -124,17 +131,11 @@ func TestSpilledViewPlan(t *testing.T) {
 	const table = `
 CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text);
 INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FROM generate_series(1, 200010) i`
-	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			url := servers.Database(t, version)
-			st, err := New(Config{URL: url, Name: "plans", Outboxes: []store.Outbox{box}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer st.Close()
-			servers.Exec(t, url, table, "ANALYZE outbox_events", st.Script(), "ALTER TABLE sluicebox.queue SET (autovacuum_enabled = off)",
+			st := planStore(t, url, table, "ANALYZE outbox_events",
 				spillFill("another", 10, 1), "VACUUM ANALYZE sluicebox.queue", spillFill("plans", 200_000, 1000))
 			opened, err := st.View(t.Context(), "")
 			if err != nil {
@@ -144,7 +145,7 @@ INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FRO
 			v := newView(t, st)
 			defer v.Drop()
 			q := store.UnsettledQuery{Outbox: "events", Limit: 100}
-			desc, err := describe(t.Context(), v.conn, &box)
+			desc, err := describe(t.Context(), v.conn, st.outboxes.Lookup("events"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -172,14 +173,8 @@ func TestSpilledIDsPlan(t *testing.T) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			url := servers.Database(t, version)
-			st, err := New(Config{URL: url, Name: "plans", Outboxes: []store.Outbox{{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer st.Close()
 			replayed := strings.Replace(spillFill("plans", 100_000, 1000), "SELECT ''", "SELECT 'job'", 1)
-			servers.Exec(t, url, st.Script(), "ALTER TABLE sluicebox.queue SET (autovacuum_enabled = off)",
-				replayed, spillFill("plans", 30_000, 1000), "ANALYZE sluicebox.queue")
+			st := planStore(t, url, replayed, spillFill("plans", 30_000, 1000), "ANALYZE sluicebox.queue")
 			v := newView(t, st)
 			defer v.Drop()
 			plan := explain(t, v.conn, readSpilledIDs, []any{"plans", "events", maxHashedIDs + 1})
