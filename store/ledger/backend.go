@@ -73,6 +73,13 @@ const (
 	Requests  = "requests"
 )
 
+// AfterKeys follows every character of a key, so the keys with a prefix end before the prefix
+// and AfterKeys.
+const AfterKeys = "\x7f"
+
+// SpilledQueue is the queue of the spilled rows.
+const SpilledQueue = ""
+
 // Record is a JSON text in ASCII under a key. Kinds and keys are printable ASCII, have at
 // most 100 bytes, and are not empty.
 type Record struct {

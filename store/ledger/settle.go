@@ -29,7 +29,7 @@ func AfterSettle(ctx context.Context, tx Tx, outcomes []store.Outcome, results [
 		}
 	}
 	if len(copies) > 0 {
-		if _, err := tx.Dequeue(ctx, spilled, copies, nil); err != nil {
+		if _, err := tx.Dequeue(ctx, SpilledQueue, copies, nil); err != nil {
 			return err
 		}
 	}

@@ -9,9 +9,6 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// spilled is the queue of the spilled rows.
-const spilled = ""
-
 // Spill implements store.Spiller. It spills rows in the given order, in transactions of a
 // bounded size, each of them durable. It may return an error after some were committed, also
 // ErrNotLeader. The next leader finds those rows, because nothing is written after the
@@ -32,7 +29,7 @@ func (l *Ledger) Spill(ctx context.Context, epoch store.Epoch, items []store.Ite
 		batch := rows[:l.batchLen(rows)]
 		rows = rows[len(batch):]
 		err := l.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
-			_, err := tx.Enqueue(ctx, spilled, batch)
+			_, err := tx.Enqueue(ctx, SpilledQueue, batch)
 			return err
 		})
 		if err != nil {
@@ -78,7 +75,7 @@ func (l *Ledger) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []st
 
 	for batch := range slices.Chunk(refs, l.batchRows) {
 		err := l.spill.Update(ctx, epoch, Normal, func(ctx context.Context, tx Tx) error {
-			_, err := tx.Dequeue(ctx, spilled, batch, nil)
+			_, err := tx.Dequeue(ctx, SpilledQueue, batch, nil)
 			return err
 		})
 		if err != nil {
@@ -93,7 +90,7 @@ func refOf(row store.SpilledRef) Ref { return Ref{Ref: row.Ref, N: int64(row.Seq
 // DeleteSpilledAfter implements store.SpillStore, in transactions of a bounded size, each of
 // them durable. It may return an error after some were committed.
 func (l *Ledger) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
-	q := Scan{Queue: spilled, Outboxes: l.outboxes.Names(), After: int64(after), Limit: l.batchRows}
+	q := Scan{Queue: SpilledQueue, Outboxes: l.outboxes.Names(), After: int64(after), Limit: l.batchRows}
 	for total := 0; ; {
 		n, last := 0, int64(0)
 		err := l.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) (err error) {
@@ -126,7 +123,7 @@ func (l *Ledger) ReadSpilled(ctx context.Context, from []store.SpilledRange, eac
 	}
 
 	err = l.spill.View(ctx, func(ctx context.Context, r Reader) (err error) {
-		lanes, err = r.Range(ctx, spilled, from, each)
+		lanes, err = r.Range(ctx, SpilledQueue, from, each)
 		return err
 	})
 	if err != nil {
@@ -139,7 +136,7 @@ func (l *Ledger) ReadSpilled(ctx context.Context, from []store.SpilledRange, eac
 func (l *Ledger) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) error {
 	err := l.spill.View(ctx, func(ctx context.Context, r Reader) error {
 		for _, name := range l.outboxes.Names() {
-			if err := r.Lanes(ctx, spilled, name, take); err != nil {
+			if err := r.Lanes(ctx, SpilledQueue, name, take); err != nil {
 				return err
 			}
 		}

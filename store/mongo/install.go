@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // version is the version of the relay's collections that this program requires.
@@ -59,8 +60,8 @@ func (x *ownIndex) options() (opts *options.IndexOptionsBuilder, shell string) {
 	if !x.spilled {
 		return opts, fmt.Sprintf("{name: %q}", x.name)
 	}
-	opts.SetPartialFilterExpression(bson.D{{Key: "_id.queue", Value: spilledQueue}})
-	return opts, fmt.Sprintf("{name: %q, partialFilterExpression: {%q: %q}}", x.name, "_id.queue", spilledQueue)
+	opts.SetPartialFilterExpression(bson.D{{Key: "_id.queue", Value: ledger.SpilledQueue}})
+	return opts, fmt.Sprintf("{name: %q, partialFilterExpression: {%q: %q}}", x.name, "_id.queue", ledger.SpilledQueue)
 }
 
 // keys returns the key specification of an index.
@@ -117,7 +118,8 @@ type missingError struct{ store.SetupError }
 func (e *missingError) Unwrap() error { return &e.SetupError }
 
 // installed returns a *store.SetupError unless the relay's collections exist in this
-// program's version. It is a *missingError if Install creates what is missing.
+// program's version. If Install can create the missing collections, the error is a
+// *missingError.
 func installed(ctx context.Context, on *conn) error {
 	existing, err := on.collections(ctx, "^"+ownPrefix)
 	if err != nil {

@@ -142,8 +142,8 @@ func (r reader) inSnapshot(ctx context.Context, read func(context.Context) error
 // older than what its predecessor has committed.
 var errOldSnapshot = errors.New("snapshot older than a write")
 
-// awaitLastWrite waits, in a causally consistent session, until snapshots include what the
-// store has written.
+// awaitLastWrite waits, in a causally consistent session, until snapshots include the
+// writes of the store.
 func awaitLastWrite(ctx context.Context, on *conn) error {
 	err := findOne(ctx, on.ownCollection(ownMeta), versionID, &bson.D{})
 	if errors.Is(err, mongo.ErrNoDocuments) {

@@ -34,9 +34,6 @@ const (
 	rowIndex  = "id"   // whether a row is spilled
 )
 
-// spilledQueue is the queue of the spilled rows.
-const spilledQueue = ""
-
 // queueKey is the _id of a row in a queue. The _id index finds a row by its number, and
 // orders the rows of a queue.
 type queueKey struct {

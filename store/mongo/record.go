@@ -131,15 +131,12 @@ func (r reader) eachRecord(ctx context.Context, filter bson.D, opts *options.Fin
 	})
 }
 
-// afterKeys follows every character of a key.
-const afterKeys = "\x7f"
-
 // List implements ledger.RecordReader.
 func (r reader) List(ctx context.Context, kind, prefix string, limit int, take func(ledger.Record) error) error {
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
 	filter := bson.D{{Key: "_id", Value: bson.D{
-		{Key: "$gte", Value: recordKey{r.relay, kind, prefix}}, {Key: "$lt", Value: recordKey{r.relay, kind, prefix + afterKeys}},
+		{Key: "$gte", Value: recordKey{r.relay, kind, prefix}}, {Key: "$lt", Value: recordKey{r.relay, kind, prefix + ledger.AfterKeys}},
 	}}}
 	opts := options.Find().SetSort(byID()).SetLimit(int64(limit))
 	return r.eachRecord(ctx, filter, opts, func(d *recordDocument) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	views "github.com/sluicebox/sluicebox/store/internal/view"
+	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
@@ -223,7 +224,7 @@ func (r *reading) addWaiting(ctx context.Context, it store.Item) error {
 
 // spilledFilter is the filter for the outbox's spilled rows.
 func (r *reading) spilledFilter() bson.D {
-	return reader{relay: r.store.name}.outboxFilter(spilledQueue, r.table.Name)
+	return reader{relay: r.store.name}.outboxFilter(ledger.SpilledQueue, r.table.Name)
 }
 
 // loadSpilledIDs loads the ids of all spilled rows before a whole collection is read. The

@@ -161,14 +161,13 @@ func (t writeTx) Enqueue(ctx context.Context, queue string, rows []store.Item) (
 // fittingRows omits the payloads that are too large for the server. A spilled row keeps its
 // payload, because only the log may have it.
 func (t writeTx) fittingRows(queue string, rows []store.Item) ([]store.Item, error) {
-	const spilled = ""
 	limit := t.conn.server.packet / 16 * 15
 	fitting := rows
 	for i := range rows {
 		if itemSize(&rows[i]) <= limit {
 			continue
 		}
-		if queue == spilled {
+		if queue == ledger.SpilledQueue {
 			return nil, &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s has %d bytes; raise max_allowed_packet of the server", rows[i].ID, rows[i].Outbox, itemSize(&rows[i]))}
 		}
 		if &fitting[0] == &rows[0] {

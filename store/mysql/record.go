@@ -57,13 +57,10 @@ func (r reader) getText(st *statement, kind string, keys []string) string {
 		" AND r.record_key IN " + st.list("?", list)
 }
 
-// afterKeys follows every character of a key.
-const afterKeys = "\x7f"
-
 // List implements ledger.RecordReader.
 func (r reader) List(ctx context.Context, kind, prefix string, limit int, take func(ledger.Record) error) error {
 	text := "SELECT r.record_key, r.body FROM " + records + "\nWHERE r.name = ? AND r.kind = ? AND r.record_key >= ? AND r.record_key < ? ORDER BY r.record_key"
-	args := []any{r.name, kind, prefix, prefix + afterKeys}
+	args := []any{r.name, kind, prefix, prefix + ledger.AfterKeys}
 	if limit > 0 {
 		text, args = text+" LIMIT ?", append(args, limit)
 	}

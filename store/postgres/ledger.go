@@ -233,9 +233,6 @@ func (b *builder) ofKind() string {
 	return "WHERE name = " + b.arg("name", "text") + " AND kind = " + b.arg("kind", "text")
 }
 
-// afterKeys follows every character of a key.
-const afterKeys = "\x7f"
-
 // List implements ledger.RecordReader.
 func (t *transaction) List(ctx context.Context, kind, prefix string, limit int, take func(ledger.Record) error) error {
 	b := &builder{}
@@ -244,7 +241,7 @@ func (t *transaction) List(ctx context.Context, kind, prefix string, limit int, 
 		"AND key >= "+b.arg("from", "text")+" AND key < "+b.arg("to", "text"),
 		"ORDER BY key LIMIT nullif("+b.arg("limit", "bigint")+", 0)",
 	)
-	values := map[string]any{"name": t.name, "kind": kind, "from": prefix, "to": prefix + afterKeys, "limit": int64(limit)}
+	values := map[string]any{"name": t.name, "kind": kind, "from": prefix, "to": prefix + ledger.AfterKeys, "limit": int64(limit)}
 	return t.read(ctx, read, values, func(rows pgx.Rows) error {
 		var rec ledger.Record
 		if err := rows.Scan(&rec.Key, &rec.Body); err != nil {

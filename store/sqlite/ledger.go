@@ -99,16 +99,13 @@ func (r reader) Get(ctx context.Context, kind string, keys ...string) ([][]byte,
 	return bodies, nil
 }
 
-// afterKeys follows every character of a key.
-const afterKeys = "\x7f"
-
 // List implements ledger.RecordReader.
 func (r reader) List(ctx context.Context, kind, prefix string, limit int, take func(ledger.Record) error) error {
 	const read = "SELECT key, body FROM sluicebox_record WHERE name = ? AND kind = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?"
 	if limit == 0 {
 		limit = -1
 	}
-	return r.conn.Query(ctx, read, []any{r.name, kind, prefix, prefix + afterKeys, limit}, func(row []driver.Value) error {
+	return r.conn.Query(ctx, read, []any{r.name, kind, prefix, prefix + ledger.AfterKeys, limit}, func(row []driver.Value) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
