@@ -174,20 +174,19 @@ func (p *player) partition(ctx context.Context, rows []store.ReplayRow) (send []
 		return nil, nil, err
 	}
 
+	finish := func(row *store.ReplayRow, result store.ReplayResult, reason string) {
+		done = append(done, store.FinishedRow{N: row.N, Lane: row.Lane(), ID: row.ID, Result: result, Error: reason})
+	}
 	for i := range rows {
-		row := &rows[i]
-		finished := store.FinishedRow{N: row.N, Lane: row.Lane(), ID: row.ID, Result: store.ReplaySkipped}
+		row, wants := &rows[i], p.wantsPayload(&rows[i])
 		switch {
 		case !p.isSent(states[i].State):
-			done = append(done, finished)
+			finish(row, store.ReplaySkipped, "")
 			continue
-		case !p.wantsPayload(row):
-		case states[i].State == store.RowAbsent:
-			finished.Result = store.ReplayRefused
-			finished.Error = fmt.Sprintf("payload of %d bytes is too large for the relay's tables, and the row was deleted from its table", row.PayloadSize)
-			done = append(done, finished)
+		case wants && states[i].State == store.RowAbsent:
+			finish(row, store.ReplayRefused, fmt.Sprintf("payload of %d bytes is too large for the relay's tables, and the row was deleted from its table", row.PayloadSize))
 			continue
-		default:
+		case wants:
 			row.Payload = states[i].Payload
 		}
 		send = append(send, *row)
@@ -204,8 +203,8 @@ func (r *jobRun) rowStates(ctx context.Context, rows []store.ReplayRow) ([]store
 	return r.Store.ReadStatuses(ctx, refs)
 }
 
-// wantsPayload reports whether a row's payload is read from its table: those of a copied
-// table, and those that were too large for the relay's tables.
+// wantsPayload reports whether the payload of a row is read from its table, because the job
+// copied the table, or because the relay's tables could not hold the payload.
 func (r *jobRun) wantsPayload(row *store.ReplayRow) bool {
 	return r.Source == string(SourceTable) || row.Payload == nil && row.PayloadSize > 0
 }
