@@ -201,7 +201,7 @@ func (c *core) isSpilledLane(outbox string, hash store.LaneHash) bool {
 	return c.spill.Knows(outbox, hash)
 }
 
-// What is spilled, deleted and reloaded.
+// The models run the commands of the spiller through these.
 func (c *core) nextSpills(limit int) []store.Item        { return c.spill.Next(limit) }
 func (c *core) spillsWritten(refused []bool)             { c.spill.Written(refused) }
 func (c *core) nextDeletes(limit int) []store.SpilledRef { return c.spill.NextDeletes(limit) }

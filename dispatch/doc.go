@@ -25,8 +25,8 @@
 //
 // The core keeps the steps of a row: append, claim, answer, write. The packages below
 // internal keep the rest, each with a table of its states: lane the lanes, queues and
-// requests; spill what leaves memory; breaker the circuit breakers; outcome the outcomes
-// on their way; replay the replay jobs.
+// requests; spill the rows that leave memory; breaker the circuit breakers; outcome the
+// outcomes on their way; replay the replay jobs.
 //
 // Workers pull commands whenever they are free. This batches without timers: a claim
 // or an outcome goes out at once if none is in flight, and everything that arrives

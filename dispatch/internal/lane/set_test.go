@@ -334,7 +334,7 @@ func (m *setModel) lockTable(t *rapid.T) {
 	}
 }
 
-// check checks that each lane is in exactly the place of its state, and what is counted.
+// check checks that each lane is in exactly the place of its state, and checks the counts.
 func (m *setModel) check(t *rapid.T) {
 	places := map[*Lane][]State{}
 	put := func(state State, lanes ...*Lane) {

@@ -163,7 +163,7 @@ func (sp *Spiller) needsLanes(recv *lane.Receiver) bool {
 }
 
 // rotateProbeLane evicts a probed lane to make room for a spilled one, once every lane in
-// memory was probed: a spilled lane may be the one that closes the breaker.
+// memory was probed, because a spilled lane may close the breaker.
 func (sp *Spiller) rotateProbeLane(recv *lane.Receiver) {
 	if len(recv.Untried())+recv.Breaker.Probes() > 0 {
 		return
