@@ -39,6 +39,9 @@ EXECUTE step;
 SET @statement = CONCAT('GRANT SELECT ON sluicebox_queue TO ', @account);
 PREPARE step FROM @statement;
 EXECUTE step;
+SET @statement = CONCAT('GRANT SELECT ON sluicebox_replay TO ', @account);
+PREPARE step FROM @statement;
+EXECUTE step;
 -- The views of these tables, if the account that made the tables could make views.
 SET @statement = IF((SELECT COUNT(*) FROM information_schema.views WHERE table_schema = DATABASE() AND table_name = 'sluicebox_jobs') = 1,
   CONCAT('GRANT SELECT ON sluicebox_jobs TO ', @account), 'DO 0');

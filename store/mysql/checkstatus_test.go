@@ -87,7 +87,7 @@ func TestMayInstall(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, admin string) {
 		servers.ExecMySQL(t, admin, flowTable)
 		url, account := asAccount(t, admin, "secret")
-		own := []string{"meta", "leader", "record", "queue", "marker"}
+		own := []string{"meta", "leader", "record", "queue", "replay", "marker"}
 		grant := func(rights string, tables ...string) {
 			for _, table := range tables {
 				servers.ExecMySQL(t, admin, "GRANT "+rights+" ON sluicebox_"+table+" TO "+account)

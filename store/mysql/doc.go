@@ -109,15 +109,14 @@
 //
 // # The relay's records
 //
-// Package ledger keeps them, in three tables: the leader, the records, and the queues of
-// spilled rows and of replays. They are in the database of the URL, and their names begin
-// with sluicebox_. Keys are bytes, and lanes their SHA-256, so that no collation treats two
-// keys as equal and no group is too long for a key.
+// Package ledger keeps them, in four tables: the leader, the records, the queue of spilled
+// rows, and the queues of replays. They are in the database of the URL, and their names
+// begin with sluicebox_. Keys are bytes, and lanes their SHA-256, so that no collation
+// treats two keys as equal and no group is too long for a key.
 //
-// The queues have three indexes, and every statement names the one that it uses: by lane and
-// number, by number, and by id, which tells whether a row is spilled. The servers have no
-// partial index; the queue is part of the index by id, so that the rows of a replay do not
-// slow the lookups of spilled rows.
+// A queue has an index by lane and number and one by number, and every statement names the
+// one that it uses. An index by id tells whether a row is spilled. The rows of replays need
+// none, and the servers have no partial index: therefore they have a table of their own.
 //
 // Rows are added by a plain INSERT. If a row exists already, the server undoes that
 // statement alone, and a read finds out which rows are missing.

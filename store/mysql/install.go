@@ -234,6 +234,7 @@ func ownTables() []ownTable {
 		{"leader", []string{"SELECT", "INSERT", "UPDATE"}},
 		{"record", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
 		{"queue", []string{"SELECT", "INSERT", "DELETE"}},
+		{"replay", []string{"SELECT", "INSERT", "DELETE"}},
 		{"marker", []string{"SELECT", "INSERT", "UPDATE"}},
 	}
 }

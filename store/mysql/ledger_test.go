@@ -74,7 +74,7 @@ func TestOperatorViews(t *testing.T) {
 		r.exec(t, "DROP VIEW sluicebox_jobs, sluicebox_spilled")
 		r.exec(t, "DROP TABLE sluicebox_queue")
 		relay, account := asAccount(t, url, "secret")
-		for _, table := range []string{"meta", "leader", "record", "queue", "marker"} {
+		for _, table := range []string{"meta", "leader", "record", "queue", "replay", "marker"} {
 			r.exec(t, "GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON sluicebox_"+table+" TO "+account)
 		}
 		if err := openStore(t, relay, 0, flowBox()).Install(ctx(t)); err != nil {

@@ -196,7 +196,7 @@ func TestOwnPlans(t *testing.T) {
 			url := f.Database(t)
 			db := servers.OpenMySQL(t, url)
 			st, epoch := scriptLeader(t, url)
-			const analyze = "ANALYZE TABLE sluicebox_record, sluicebox_queue, outbox"
+			const analyze = "ANALYZE TABLE sluicebox_record, sluicebox_queue, sluicebox_replay, outbox"
 			if _, err := db.Exec(analyze); err != nil {
 				t.Fatal(err)
 			}
@@ -242,23 +242,25 @@ func wantOwnPlans(t *testing.T, f servers.Flavour, st *Store, db *sql.DB, stage 
 	t.Helper()
 	r := reader{name: "rig"}
 	lane := store.LaneKey{Outbox: "box", Kind: "EVENT", Group: store.GroupOf("7")}.Hash()
-	const byNumber = queueTable + "_n"
+	byNumber := func(queue string) string { return string(tableOf(queue)) + "_n" }
 	want := func(what, index string, limit int, text string, args []any) {
 		t.Helper()
 		wantPlan(t, f, db, stage+": "+what, "", index, limit, text, args)
 	}
 
-	want("range", "PRIMARY", 100, rangeQuery, []any{"rig", "", "box", lane[:], 7, 10})
+	for _, queue := range []string{"", "job3"} {
+		want("range", "PRIMARY", 100, rangeText(queue), []any{"rig", queue, "box", lane[:], 7, 10})
+	}
 	for what, q := range map[string]ledger.Scan{
 		"scan":               {Queue: "job3", After: 1990, Limit: 10},
 		"scan of outboxes":   {Queue: "", Outboxes: []string{"box", "other"}, After: 1990, Limit: 10},
 		"scan of first rows": {Queue: "job3", After: 1990, Limit: 10, Heads: true},
 	} {
 		s := &statement{}
-		want(what, byNumber, 100, r.scanText(s, q), s.args)
+		want(what, byNumber(q.Queue), 100, r.scanText(s, q), s.args)
 		if !q.Heads {
 			s = &statement{}
-			want("clear by "+what, byNumber, 100, writeTx{r}.clearText(s, q, 1995, "box"), s.args)
+			want("clear by "+what, byNumber(q.Queue), 100, writeTx{r}.clearText(s, q, 1995, "box"), s.args)
 		}
 	}
 
@@ -274,7 +276,7 @@ func wantOwnPlans(t *testing.T, f servers.Flavour, st *Store, db *sql.DB, stage 
 			for _, rm := range []removal{{"", "box", false}, {"job3", "box", true}} {
 				s := &statement{}
 				pairs := map[bool][]any{false: byID, true: byLane}[rm.byLane]
-				want(fmt.Sprint(verb, n, " rows"), byNumber, limit, verb+rm.text(s, "rig", numbers, pairs), s.args)
+				want(fmt.Sprint(verb, n, " rows"), byNumber(rm.queue), limit, verb+rm.text(s, "rig", numbers, pairs), s.args)
 			}
 		}
 		s := &statement{}
@@ -297,7 +299,7 @@ func wantOwnPlans(t *testing.T, f servers.Flavour, st *Store, db *sql.DB, stage 
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantPlan(t, f, db, stage+": unsettled rows without spilled ones", "p", queueTable+"_id", spilled, text, s.args)
+	wantPlan(t, f, db, stage+": unsettled rows without spilled ones", "p", string(spilledRows)+"_id", spilled, text, s.args)
 }
 
 // wantPlan checks that a statement reads a table, or its first one, by an index, and expects

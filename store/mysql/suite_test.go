@@ -83,7 +83,7 @@ func (h *harness) Empty(t *testing.T, outboxes ...store.Outbox) storetest.Databa
 
 // ownTables returns the tables of the relay that hold rows.
 func ownTables() []string {
-	return []string{"sluicebox_leader", "sluicebox_record", "sluicebox_queue", "sluicebox_marker"}
+	return []string{"sluicebox_leader", "sluicebox_record", "sluicebox_queue", "sluicebox_replay", "sluicebox_marker"}
 }
 
 func (h *harness) database(t *testing.T, outboxes []store.Outbox) storetest.Database {

@@ -28,7 +28,7 @@ type reading struct {
 	table *table
 	query store.UnsettledQuery
 	relay string
-	// hasSpilledTable means that the table of spilled rows, the queues, exists.
+	// hasSpilledTable means that the table of spilled rows exists.
 	hasSpilledTable bool
 	// excludeIDs and excludeLanes are excluded by the statement.
 	excludeIDs   []string
@@ -49,7 +49,7 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 		return err
 	}
 
-	hasSpilled, err := hasTable(ctx, v.conn, queueTable) // a view works without the relay's tables
+	hasSpilled, err := hasTable(ctx, v.conn, string(spilledRows)) // a view works without the relay's tables
 	if err != nil {
 		return err
 	}
@@ -157,8 +157,8 @@ func (r *reading) text(s *statement) string {
 	}
 
 	if r.hasSpilledTable {
-		text += "\n  AND NOT EXISTS (SELECT 1 FROM " + queueTable + " AS p FORCE INDEX (" + queueTable + "_id) WHERE p.name = " + s.arg(r.relay) +
-			" AND p.queue = '' AND p.outbox = " + s.arg(t.Name) + " AND p.id = " + t.id().bytesOf() + ")"
+		text += "\n  AND NOT EXISTS (SELECT 1 FROM " + string(spilledRows) + " AS p FORCE INDEX (" + string(spilledRows) + "_id) WHERE p.name = " + s.arg(r.relay) +
+			" AND p.outbox = " + s.arg(t.Name) + " AND p.id = " + t.id().bytesOf() + ")"
 	}
 	return text + "\nORDER BY " + t.order()
 }

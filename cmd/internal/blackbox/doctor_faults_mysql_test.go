@@ -38,7 +38,7 @@ func newDoctorFixtureMySQL(t *testing.T, f servers.Flavour) *doctorFixtureMySQL 
 
 // ownMySQL returns the relay's tables.
 func ownMySQL() []string {
-	return []string{"sluicebox_meta", "sluicebox_leader", "sluicebox_record", "sluicebox_queue", "sluicebox_marker"}
+	return []string{"sluicebox_meta", "sluicebox_leader", "sluicebox_record", "sluicebox_queue", "sluicebox_replay", "sluicebox_marker"}
 }
 
 // init runs `sluicebox init` as the administrator.

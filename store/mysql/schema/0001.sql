@@ -22,8 +22,7 @@ CREATE TABLE IF NOT EXISTS sluicebox_record (
   PRIMARY KEY (name, kind, record_key)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- Rows in lanes, ordered by n: the spilled rows, whose queue is '' and whose n is their
--- seq, and the rows of each replay, whose queue is the key of its record. lane is 4 bytes of
+-- The spilled rows in lanes, ordered by n, which is their seq; queue is ''. lane is 4 bytes of
 -- the SHA-256 of the kind, followed by 16 bytes of the SHA-256 of kind, NULL flag and group.
 -- Each statement names its index: the primary key has the rows of a lane and the lanes,
 -- sluicebox_queue_n has a row by its number and the rows in order, sluicebox_queue_id tells
@@ -43,7 +42,26 @@ CREATE TABLE IF NOT EXISTS sluicebox_queue (
   payload       LONGBLOB,
   PRIMARY KEY (name, queue, outbox, lane, n),
   UNIQUE KEY sluicebox_queue_n (name, queue, n, outbox),
-  KEY sluicebox_queue_id (name, queue, outbox, id(512))
+  KEY sluicebox_queue_id (name, outbox, id(512))
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The rows of replays, likewise; queue is the key of the replay's record. No index has their
+-- ids, because nothing looks them up by id.
+CREATE TABLE IF NOT EXISTS sluicebox_replay (
+  name          VARBINARY(40) NOT NULL,
+  queue         VARBINARY(100) NOT NULL,
+  outbox        VARBINARY(255) NOT NULL,
+  lane          BINARY(20) NOT NULL,
+  n             BIGINT NOT NULL,
+  id            LONGBLOB NOT NULL,
+  kind          LONGBLOB NOT NULL,
+  message_group LONGBLOB,
+  retry_count   BIGINT NOT NULL,
+  payload_size  BIGINT NOT NULL,
+  committed_at  DATETIME(6),
+  payload       LONGBLOB,
+  PRIMARY KEY (name, queue, outbox, lane, n),
+  UNIQUE KEY sluicebox_replay_n (name, queue, n, outbox)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- The markers that the relay writes into the binlog and reads back from it.

@@ -17,4 +17,4 @@ WHERE j.kind = 'job';
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW sluicebox_spilled AS
 SELECT CONVERT(name USING utf8mb4) AS name, CONVERT(outbox USING utf8mb4) AS outbox, CONVERT(kind USING utf8mb4) AS kind,
   CONVERT(message_group USING utf8mb4) AS message_group, n AS seq, CONVERT(id USING utf8mb4) AS id, retry_count, payload_size, committed_at
-FROM sluicebox_queue WHERE queue = '';
+FROM sluicebox_queue;
