@@ -21,7 +21,7 @@ func TestARollingRestart(t *testing.T) {
 			m.ready()
 		}
 		rounds := crashes(s.t, 2)
-		wait := write(s.t, s.database, load{seconds: 6 * rounds, clients: 8, rate: tempo(300), scripts: lateScripts(50)})
+		wait := write(s.t, s.database, load{seconds: 8 + 2*rounds, clients: 8, rate: tempo(300), scripts: lateScripts(50)})
 		arrive(s.t, s.to, 50)
 		for range rounds {
 			for i, m := range pair {
