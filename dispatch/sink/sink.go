@@ -215,3 +215,33 @@ func (r *Result) At(i int) Outcome {
 	}
 	return r.Items[i]
 }
+
+// RejectFirst returns the result for n messages whose first can never be sent.
+func RejectFirst(n int, reason string) Result {
+	out := Outcome{Class: Rejected, Reason: store.ReasonBadRequest, Detail: reason}
+	if n == 1 {
+		return Result{Outcome: out}
+	}
+	return Result{Items: []Outcome{out}}.Pad(1, n)
+}
+
+// Pad extends a result for the first n messages to all of them: the others are NotSent.
+//
+// A failure of the whole request stays as it is. Items would be verdicts on single
+// rows, and there are none: the dispatcher has to bisect or wait, and then sends
+// fewer rows.
+func (r Result) Pad(n, all int) Result {
+	if n == all || r.Items == nil && r.Class != Delivered {
+		return r
+	}
+
+	items := make([]Outcome, all)
+	for i := range items {
+		items[i] = Outcome{Class: NotSent}
+		if i < n {
+			items[i] = r.At(i)
+		}
+	}
+	r.Outcome, r.Items = Outcome{}, items
+	return r
+}

@@ -65,16 +65,16 @@ func (s *Sink) flowCatalystConfig() flowcatalyst.Config {
 	c := flowcatalyst.DefaultConfig()
 	c.Wire = flowcatalyst.Wire(s.Wire)
 	c.BaseURL = s.APIBaseURL.Reveal()
-	c.Token = flowcatalyst.Token(s.Token.Reveal())
+	c.Token = sink.Secret(s.Token.Reveal())
 	c.RequestTimeout = s.RequestTimeout
 	c.MaxConnections = s.MaxConcurrentGroups
 	c.CAFile = s.CAFile
-	c.ErrorDetail = flowcatalyst.ErrorDetail(s.ErrorDetail)
+	c.ErrorDetail = sink.ErrorDetail(s.ErrorDetail)
 	if s.OAuth != nil {
 		c.OAuth = flowcatalyst.OAuth{
 			TokenURL:     s.OAuth.TokenURL.Reveal(),
 			ClientID:     s.OAuth.ClientID,
-			ClientSecret: flowcatalyst.Token(s.OAuth.ClientSecret.Reveal()),
+			ClientSecret: sink.Secret(s.OAuth.ClientSecret.Reveal()),
 			Scope:        s.OAuth.Scope,
 			Audience:     s.OAuth.Audience,
 			ClientAuth:   flowcatalyst.ClientAuth(s.OAuth.ClientAuth),
@@ -104,7 +104,7 @@ func (c *Config) Webhook(sink string) webhook.Config {
 // webhookConfig converts the keys into the sink's configuration.
 func (s *Sink) webhookConfig() webhook.Config {
 	c := webhook.Config{
-		URL:                 webhook.Secret(s.URL.Reveal()),
+		URL:                 sink.Secret(s.URL.Reveal()),
 		Method:              s.Method,
 		Format:              webhook.Format(s.Format),
 		ContentType:         s.ContentType,
@@ -113,23 +113,21 @@ func (s *Sink) webhookConfig() webhook.Config {
 		MetadataHeaders:     s.MetadataHeaders,
 		IDPrefix:            s.IDPrefix,
 		Treat409AsDelivered: s.Treat409AsDelivered,
-		Token:               webhook.Secret(s.Token.Reveal()),
-		CAFile:              s.CAFile,
-		ErrorDetail:         webhook.ErrorDetail(s.ErrorDetail),
-		RequestTimeout:      s.RequestTimeout,
-		MaxConnections:      s.MaxConcurrentGroups,
-		MaxRequestBytes:     int(s.MaxRequestBytes),
-		UserAgent:           s.UserAgent,
+		HTTP: webhook.HTTP{
+			Token: sink.Secret(s.Token.Reveal()), CAFile: s.CAFile, ErrorDetail: sink.ErrorDetail(s.ErrorDetail),
+			RequestTimeout: s.RequestTimeout, MaxConnections: s.MaxConcurrentGroups, MaxRequestBytes: int(s.MaxRequestBytes),
+			UserAgent: s.UserAgent,
+		},
 	}
 
 	for _, secret := range s.Secrets {
-		c.Secrets = append(c.Secrets, webhook.Secret(secret.Reveal()))
+		c.Secrets = append(c.Secrets, sink.Secret(secret.Reveal()))
 	}
 	for name, value := range s.Headers {
 		if c.Headers == nil {
-			c.Headers = map[string]webhook.Secret{}
+			c.Headers = map[string]sink.Secret{}
 		}
-		c.Headers[name] = webhook.Secret(value.Reveal())
+		c.Headers[name] = sink.Secret(value.Reveal())
 	}
 
 	return c

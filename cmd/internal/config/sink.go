@@ -83,7 +83,7 @@ func defaultSink(d Delivery) Sink {
 	w := webhook.DefaultConfig()
 	return Sink{ // the default of Wire depends on the outboxes
 		Method: w.Method, Format: string(w.Format), ContentType: w.ContentType, Treat409AsDelivered: w.Treat409AsDelivered,
-		ErrorDetail: string(webhook.ErrorDetailBody),
+		ErrorDetail: string(sink.ErrorDetailBody),
 		Delivery:    d,
 	}
 }
@@ -107,7 +107,7 @@ type FlowCatalyst struct {
 // defaultPreset returns the preset with default values.
 func defaultPreset() FlowCatalyst {
 	return FlowCatalyst{
-		ErrorDetail:       string(webhook.ErrorDetailBody),
+		ErrorDetail:       string(sink.ErrorDetailBody),
 		EventsTable:       "outbox_events",
 		DispatchJobsTable: "outbox_dispatch_jobs",
 	}

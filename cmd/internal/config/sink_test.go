@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 )
@@ -27,20 +28,21 @@ func TestComposeSinks(t *testing.T) {
 	}
 	hooks := webhook.Config{
 		URL: "https://hooks.example/T000/h", Method: "PUT",
-		Secrets: []webhook.Secret{"whsec_ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4", "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3"},
+		Secrets: []sink.Secret{"whsec_ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4", "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3"},
 		Format:  webhook.FormatRaw, ContentType: "application/json",
-		Headers:         map[string]webhook.Secret{"X-Api-Key": "k", "X-Team": "shop"},
-		MetadataHeaders: []string{"kind", "group", "attempt"}, IDPrefix: "shop-", Token: "k",
-		RequestTimeout: 30 * time.Second, MaxConnections: 10, MaxRequestBytes: 1 << 20, UserAgent: "shop/1",
-		Treat409AsDelivered: true, ErrorDetail: webhook.ErrorDetailStatus,
+		Headers:         map[string]sink.Secret{"X-Api-Key": "k", "X-Team": "shop"},
+		MetadataHeaders: []string{"kind", "group", "attempt"}, IDPrefix: "shop-", Treat409AsDelivered: true,
+		HTTP: webhook.HTTP{
+			Token: "k", RequestTimeout: 30 * time.Second, MaxConnections: 10, MaxRequestBytes: 1 << 20,
+			UserAgent: "shop/1", ErrorDetail: sink.ErrorDetailStatus,
+		},
 	}
 	if got := cfg.Webhook("hooks"); !reflect.DeepEqual(got, hooks) {
 		t.Errorf("hooks is\n%#v, want\n%#v", got, hooks)
 	}
 	events := webhook.Config{
 		URL: "http://events.example:8080", Method: "POST", Format: webhook.FormatCloudEvents, ContentType: "application/xml",
-		CloudEventsSource: "/shop/invoices", CloudEventsType: "com.example.invoice", ErrorDetail: webhook.ErrorDetailBody,
-		RequestTimeout: 30 * time.Second, MaxConnections: 10,
+		CloudEventsSource: "/shop/invoices", CloudEventsType: "com.example.invoice", HTTP: webhook.HTTP{ErrorDetail: sink.ErrorDetailBody, RequestTimeout: 30 * time.Second, MaxConnections: 10},
 	}
 	if got := cfg.Webhook("events"); !reflect.DeepEqual(got, events) {
 		t.Errorf("events is\n%#v, want\n%#v", got, events)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -23,7 +24,7 @@ const (
 var errNotObject = errors.New("not a JSON object")
 
 // classifyAnswer classifies the response to n messages.
-func classifyAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) sink.Result {
+func classifyAnswer(a *httpsink.Answer, r *route, n int, red *redact.Redactor) sink.Result {
 	class, reason := sink.Classify(a.Status)
 	fail := func(class sink.Class, reason store.Reason, detail string) sink.Result {
 		return sink.Result{
@@ -52,7 +53,7 @@ func classifyAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor)
 
 // parseAnswer parses the body of a success. It fails if the body does not come from
 // the API.
-func parseAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) (sink.Result, error) {
+func parseAnswer(a *httpsink.Answer, r *route, n int, red *redact.Redactor) (sink.Result, error) {
 	if a.Err != nil {
 		return sink.Result{}, a.Err
 	}
@@ -116,7 +117,7 @@ func parseResults(body []byte) ([]result, error) {
 
 // outcomesOf converts results to outcomes. If the platform accepted all items, there
 // is one outcome for all.
-func outcomesOf(list []result, r *route, red *httpsink.Redactor) (sink.Result, error) {
+func outcomesOf(list []result, r *route, red *redact.Redactor) (sink.Result, error) {
 	items := make([]sink.Outcome, len(list))
 	accepted, skipped := 0, 0
 	for i := range list {
@@ -130,33 +131,25 @@ func outcomesOf(list []result, r *route, red *httpsink.Redactor) (sink.Result, e
 				skipped++
 			}
 		default:
-			items[i] = refusedOutcome(r, word, list[i].reason(), red)
+			items[i] = refusedOutcome(r, word, errorText(list[i].Error), red)
 		}
 	}
 
+	res := sink.Result{Items: items}
 	if accepted == len(list) {
-		items = nil
+		res = delivered()
 	}
-
-	res := sink.Result{Items: items, Skipped: skipped}
-	if items == nil {
-		res.Outcome = delivered().Outcome
-	}
+	res.Skipped = skipped
 	return res, nil
 }
 
 // refusedOutcome returns the outcome of an item whose status is not a success.
-func refusedOutcome(r *route, word, reason string, red *httpsink.Redactor) sink.Outcome {
+func refusedOutcome(r *route, word, reason string, red *redact.Redactor) sink.Outcome {
 	detail := fmt.Sprintf("%s answered %s for the item: %s", r.name(), word, reason)
 	if red.HidesBody() {
 		detail = r.name() + " answered with a failure for the item"
 	}
 	return sink.Outcome{Class: sink.Refused, Reason: store.ReasonInternal, Detail: red.OneLine(detail)}
-}
-
-// reason returns the error of a result.
-func (r *result) reason() string {
-	return errorText(r.Error)
 }
 
 // errorText returns an error, which may be a string or any other value, as text.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 )
 
 func routeOf(tb testing.TB, wire Wire) *route {
@@ -133,7 +134,7 @@ func TestErrorDetailStatus(t *testing.T) {
 		for _, body := range bodies {
 			for _, wire := range []Wire{WireArray, WireItems} {
 				a := httpsink.Answer{Status: status, Body: []byte(body)}
-				res := classifyAnswer(&a, routeOf(t, wire), 1, httpsink.NewRedactor(true))
+				res := classifyAnswer(&a, routeOf(t, wire), 1, redact.New(true))
 				if out := res.At(0); out.Class == sink.Delivered || out.Detail == "" || strings.Contains(out.Detail, "Miller") {
 					t.Errorf("%s over %s: %+v", body, wire, out)
 				}
@@ -181,7 +182,7 @@ func FuzzJudge(f *testing.F) {
 		n = max(1, min(n, 2000))
 		a := httpsink.Answer{Status: status, ContentType: contentType, Body: body}
 		for _, wire := range []Wire{WireArray, WireItems} {
-			res := classifyAnswer(&a, routeOf(t, wire), n, httpsink.NewRedactor(false, token))
+			res := classifyAnswer(&a, routeOf(t, wire), n, redact.New(false, token))
 			if res.Items != nil && len(res.Items) != n {
 				t.Fatalf("%d outcomes for %d messages", len(res.Items), n)
 			}

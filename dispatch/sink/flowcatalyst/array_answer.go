@@ -11,12 +11,13 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 )
 
 // arrayResult classifies a 2xx of WireArray, whose body is not specified: nothing, an
 // array or an object. It is a delivery unless the body reports a failure. For
 // example, some gateways answer 200 with an error in the body.
-func arrayResult(a *httpsink.Answer, body []byte, r *route, n int, red *httpsink.Redactor) (sink.Result, error) {
+func arrayResult(a *httpsink.Answer, body []byte, r *route, n int, red *redact.Redactor) (sink.Result, error) {
 	switch {
 	case len(body) == 0 && strings.HasPrefix(strings.ToLower(a.ContentType), "text/html"):
 		return sink.Result{}, errors.New("empty HTML page")
@@ -38,7 +39,7 @@ func arrayResult(a *httpsink.Answer, body []byte, r *route, n int, red *httpsink
 }
 
 // arrayItemResults classifies an array. Its entries belong to the items by position.
-func arrayItemResults(a *httpsink.Answer, list []json.RawMessage, r *route, n int, red *httpsink.Redactor) sink.Result {
+func arrayItemResults(a *httpsink.Answer, list []json.RawMessage, r *route, n int, red *redact.Redactor) sink.Result {
 	items := make([]sink.Outcome, len(list))
 	failed := false
 	for i := range list {
@@ -75,7 +76,7 @@ type bodyStatus struct {
 
 // result returns the outcome of a request whose body is one object. An HTTP status in
 // the object is classified like the status of a response.
-func (v *bodyStatus) result(a *httpsink.Answer, r *route, red *httpsink.Redactor) sink.Result {
+func (v *bodyStatus) result(a *httpsink.Answer, r *route, red *redact.Redactor) sink.Result {
 	word, reason, failure := v.failure()
 	if !failure {
 		return delivered()

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
-	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 )
 
 // fit returns the number of leading messages that fit one request. If it is 0, reason is
@@ -44,7 +44,7 @@ func (r *route) unsendableReason(payload []byte) string {
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 		at = fmt.Sprintf(" at byte %d", syntax.Offset)
 	}
-	return httpsink.OneLine(fmt.Sprintf("not sent: payload is not valid JSON%s: %v", at, err))
+	return redact.OneLine(fmt.Sprintf("not sent: payload is not valid JSON%s: %v", at, err))
 }
 
 // body joins the payloads byte for byte. It computes the exact size, so that a

@@ -1,12 +1,13 @@
 package flowcatalyst
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -40,28 +41,35 @@ const (
 	maxJobsBody = 3_000_000
 )
 
+// tokenPath is the path of the platform's own token endpoint.
+const tokenPath = "/oauth/token"
+
+// OAuth configures a client that fetches its bearer tokens by the client credentials
+// grant (RFC 6749, section 4.4). ClientID and ClientSecret, a [Token], are required.
+// TokenURL defaults to the platform's own endpoint, BaseURL and /oauth/token. Scope,
+// Audience and ClientAuth may be empty.
+type OAuth = oauth.Config
+
+// ClientAuth is the method of client authentication.
+type ClientAuth = oauth.ClientAuth
+
+// Methods of client authentication (RFC 6749, section 2.3.1).
 const (
-	defaultRequestTimeout = 30 * time.Second
-	defaultMaxConnections = 10
-	defaultUserAgent      = "sluicebox"
+	// AuthAuto tries HTTP Basic, and the body if the endpoint refuses that. It is the
+	// default.
+	AuthAuto = oauth.AuthAuto
+
+	// AuthBasic sends id and secret by HTTP Basic.
+	AuthBasic = oauth.AuthBasic
+
+	// AuthBody sends client_id and client_secret in the body.
+	AuthBody = oauth.AuthBody
 )
 
-// Token is a bearer token. Printing, logging or marshalling it shows "[redacted]". A
-// conversion to string yields the token.
-type Token = httpsink.Secret
-
-// ErrorDetail is how much of a failed response the row's error column and the log
-// show.
-type ErrorDetail = httpsink.ErrorDetail
-
-// Values of ErrorDetail.
-const (
-	// ErrorDetailBody: the status and the beginning of the body.
-	ErrorDetailBody = httpsink.ErrorDetailBody
-
-	// ErrorDetailStatus: the status alone, for receivers that quote payloads.
-	ErrorDetailStatus = httpsink.ErrorDetailStatus
-)
+// HTTP are the settings of the requests. CAFile is for the token endpoint too. The default
+// of MaxRequestBytes, for bodies of every kind, is the platform's limit: just under 1 MiB,
+// and 3 MB for dispatch jobs.
+type HTTP = httpsink.Settings
 
 // Config configures one platform. The zero value of each field except BaseURL stands
 // for its default.
@@ -73,64 +81,20 @@ type Config struct {
 	// API's paths are appended to its path.
 	BaseURL string
 
-	// Token is sent as bearer token. Empty sends none.
-	Token Token
-
 	// OAuth fetches the bearer tokens, unless it is the zero value. It excludes
 	// Token.
 	OAuth OAuth
 
-	// RequestTimeout bounds an attempt from the dial to the last byte of the
-	// response. The default is 30 s.
-	RequestTimeout time.Duration
-
-	// MaxConnections is the maximum number of idle connections. Set it to at least
-	// the number of senders, else some of them dial for each request. The default is
-	// 10.
-	MaxConnections int
-
-	// MaxRequestBytes is the maximum size of a body, for every kind. A row that does
-	// not fit is rejected without a request. The default is the platform's limit:
-	// just under 1 MiB, and 3 MB for dispatch jobs.
-	MaxRequestBytes int
-
-	// CAFile is a PEM file of authorities to trust instead of the system's, for the
-	// token endpoint too.
-	CAFile string
-
-	// ErrorDetail is how much of a failure the detail shows. The default is
-	// ErrorDetailBody.
-	ErrorDetail ErrorDetail
-
-	// UserAgent is sent with each request, for example "sluicebox/1.2.3".
-	UserAgent string
+	HTTP
 }
 
 // DefaultConfig returns the defaults that the README lists. BaseURL remains to be
 // set.
-func DefaultConfig() Config {
-	return Config{
-		Wire:           WireArray,
-		RequestTimeout: defaultRequestTimeout,
-		MaxConnections: defaultMaxConnections,
-		UserAgent:      defaultUserAgent,
-	}
-}
+func DefaultConfig() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
-	d := DefaultConfig()
-	if c.Wire == "" {
-		c.Wire = d.Wire
-	}
-	if c.RequestTimeout == 0 {
-		c.RequestTimeout = d.RequestTimeout
-	}
-	if c.MaxConnections == 0 {
-		c.MaxConnections = d.MaxConnections
-	}
-	if c.UserAgent == "" {
-		c.UserAgent = d.UserAgent
-	}
+	c.Wire = cmp.Or(c.Wire, WireArray)
+	c.HTTP = httpsink.WithDefaults(c.HTTP)
 	return c
 }
 
@@ -145,16 +109,34 @@ func (c *Config) Validate() error {
 		bad.AddErr(err)
 	}
 
-	bad.AddErr(c.ErrorDetail.Check())
-	if !httpsink.VisibleASCII(string(c.Token)) {
-		bad.Add("api-token", "contains a space, a line break or a character outside ASCII; check for a trailing newline")
-	}
+	bad.AddErr(httpsink.CheckSettings(&c.HTTP, "api-token"))
 	bad.AddErr(c.validateCredentials())
-	bad.AddErr(httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
-	if !httpsink.VisibleASCII(strings.ReplaceAll(c.UserAgent, " ", "")) {
-		bad.Add("user-agent", "%q contains a character that is invalid in a header", c.UserAgent)
-	}
 	return bad.Err()
+}
+
+// validateCredentials reports conflicts and invalid values of the token and the OAuth
+// client.
+func (c *Config) validateCredentials() error {
+	switch {
+	case !c.OAuth.Enabled():
+		return nil
+	case c.Token != "":
+		return &store.FieldError{Key: "api-token", Text: "and oauth are both set; keep one"}
+	}
+	return c.OAuth.Validate()
+}
+
+// newTokenSource returns the source of the tokens, nil if the token is fixed or there
+// is none.
+func newTokenSource(cfg *Config, base string) (*oauth.Source, error) {
+	if !cfg.OAuth.Enabled() {
+		return nil, nil
+	}
+	client := cfg.OAuth
+	if client.TokenURL == "" {
+		client.TokenURL = strings.TrimRight(base, "/") + tokenPath
+	}
+	return oauth.NewSource(client, cfg.CAFile, cfg.UserAgent)
 }
 
 // parseBaseURL parses the address. Errors never quote it whole, because it may hold a

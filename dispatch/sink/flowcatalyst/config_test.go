@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 )
 
@@ -60,7 +61,7 @@ func TestConfigValidate(t *testing.T) {
 
 // TestConfigReportsAll: one check reports every invalid key.
 func TestConfigReportsAll(t *testing.T) {
-	cfg := flowcatalyst.Config{Wire: "x", RequestTimeout: -1, MaxConnections: -1}
+	cfg := flowcatalyst.Config{Wire: "x", HTTP: flowcatalyst.HTTP{RequestTimeout: -1, MaxConnections: -1}}
 	err := cfg.Validate()
 	for _, key := range []string{"wire", "api-base-url", "request-timeout", "max-connections"} {
 		if err == nil || !strings.Contains(err.Error(), key) {
@@ -123,7 +124,7 @@ func TestTokenIsNotPrinted(t *testing.T) {
 	if !strings.Contains(out.String(), "[redacted]") {
 		t.Error("Redacted is missing")
 	}
-	if s := flowcatalyst.Token("").String(); s != "" {
+	if s := sink.Secret("").String(); s != "" {
 		t.Errorf("empty token: got %q", s)
 	}
 }

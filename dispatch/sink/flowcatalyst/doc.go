@@ -30,25 +30,17 @@
 // sends fewer rows, until each row is part of the request whose outcome it gets.
 //
 // A request of a replay has the header Sluicebox-Replay. Everything else, ids
-// included, is the same as the first time.
-//
-// # One attempt is one request
-//
-// The platform does not drop duplicates, so a request that may have reached it is
-// never repeated here; see package httpsink. The one exception is a request that was
-// answered with 401 when OAuth has a newer token, because the platform did not accept
+// included, is the same as the first time. The platform does not drop duplicates, so a
+// request that may have reached it is never repeated here; see package httpsink. The one
+// exception is a request that was answered with 401, because that answer accepted none of
 // its rows.
 //
 // # Tokens
 //
 // A bearer token authenticates the relay. It is either fixed or fetched from the
-// platform's token endpoint ([OAuth]). A renewal blocks no request while the old
-// token is valid.
-//
-// A token may become invalid early, for example because the platform changed its
-// keys. The token is then renewed and the request made again within the same Deliver.
-// The 401 is the result only if the platform also refuses the new token, or the
-// refused one is less than 5 s old.
+// platform's token endpoint ([OAuth]). After a 401 a fetched token is renewed and the
+// request made again within the same Deliver. The 401 is the result only if the platform
+// also refuses the new token, or the refused one is less than 5 s old.
 //
 // Without a token nothing is sent. The result is [sink.Unavailable] if the endpoint
 // is down or asks for a later attempt, and [sink.Misconfigured] if it does not accept

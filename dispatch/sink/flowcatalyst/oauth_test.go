@@ -102,7 +102,7 @@ func (l *tokenServer) open(t *testing.T) (*sinktest.Receiver, *flowcatalyst.Sink
 	recv := sinktest.NewReceiver(t)
 	recv.Script(l.guard)
 	return recv, newSink(t, flowcatalyst.Config{
-		Wire: flowcatalyst.WireItems, BaseURL: recv.URL(), RequestTimeout: 5 * time.Second, MaxConnections: 16,
+		Wire: flowcatalyst.WireItems, BaseURL: recv.URL(), HTTP: flowcatalyst.HTTP{RequestTimeout: 5 * time.Second, MaxConnections: 16},
 		OAuth: flowcatalyst.OAuth{TokenURL: l.url, ClientID: "relay", ClientSecret: clientSecret},
 	})
 }
@@ -356,7 +356,7 @@ func TestOAuthBounds(t *testing.T) {
 	}))
 	t.Cleanup(srv.Close)
 	s := newSink(t, flowcatalyst.Config{
-		BaseURL: srv.URL, RequestTimeout: 200 * time.Millisecond,
+		BaseURL: srv.URL, HTTP: flowcatalyst.HTTP{RequestTimeout: 200 * time.Millisecond},
 		OAuth: flowcatalyst.OAuth{ClientID: "relay", ClientSecret: clientSecret},
 	})
 
@@ -390,7 +390,7 @@ func TestOAuthSuite(t *testing.T) {
 			}))
 			tb.Cleanup(srv.Close)
 			return newSink(tb, flowcatalyst.Config{
-				Wire: flowcatalyst.WireItems, BaseURL: baseURL, RequestTimeout: timeout, MaxConnections: 16,
+				Wire: flowcatalyst.WireItems, BaseURL: baseURL, HTTP: flowcatalyst.HTTP{RequestTimeout: timeout, MaxConnections: 16},
 				OAuth: flowcatalyst.OAuth{TokenURL: srv.URL, ClientID: "relay", ClientSecret: clientSecret},
 			})
 		},
@@ -401,7 +401,7 @@ func TestOAuthSuite(t *testing.T) {
 func TestOAuthConfig(t *testing.T) {
 	full := flowcatalyst.OAuth{ClientID: "relay", ClientSecret: clientSecret}
 	for name, c := range map[string]struct {
-		token flowcatalyst.Token
+		token sink.Secret
 		oauth flowcatalyst.OAuth
 		want  string
 	}{

@@ -10,6 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -25,7 +26,7 @@ type Sink struct {
 	client *httpsink.Client
 
 	// redactor is the one for a fixed token.
-	redactor *httpsink.Redactor
+	redactor *redact.Redactor
 }
 
 var (
@@ -47,9 +48,7 @@ func New(cfg Config) (*Sink, error) {
 		return nil, err
 	}
 
-	client, err := httpsink.NewClient(httpsink.Options{
-		RequestTimeout: cfg.RequestTimeout, MaxConnections: cfg.MaxConnections, CAFile: cfg.CAFile,
-	}, base)
+	client, err := httpsink.NewClient(&cfg.HTTP, base)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +67,7 @@ func New(cfg Config) (*Sink, error) {
 		tokens: tokens,
 		client: client,
 
-		redactor: httpsink.NewRedactor(cfg.ErrorDetail == ErrorDetailStatus, token),
+		redactor: redact.New(cfg.ErrorDetail == sink.ErrorDetailStatus, token),
 	}, nil
 }
 
@@ -107,62 +106,30 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 
 	r, err := s.cfg.route(msgs[0].Kind)
 	if err != nil {
-		return rejectFirst(len(msgs), httpsink.OneLine("not sent: "+err.Error()))
+		return sink.RejectFirst(len(msgs), redact.OneLine("not sent: "+err.Error()))
 	}
 
 	n, reason := r.fit(msgs)
 	if n == 0 {
-		return rejectFirst(len(msgs), reason)
+		return sink.RejectFirst(len(msgs), reason)
 	}
-	return padNotSent(s.send(ctx, &r, msgs[:n]), n, len(msgs))
-}
-
-// rejectFirst returns the result for n messages whose first cannot be sent.
-func rejectFirst(n int, reason string) sink.Result {
-	out := sink.Outcome{Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: reason}
-	if n == 1 {
-		return sink.Result{Outcome: out}
-	}
-	return padNotSent(sink.Result{Items: []sink.Outcome{out}}, 1, n)
-}
-
-// padNotSent extends a result for n messages to all of them.
-//
-// A failure of the whole request stays as it is. Items would be verdicts on single
-// rows, and there are none: the dispatcher has to bisect or wait, and then sends
-// fewer rows.
-func padNotSent(res sink.Result, n, all int) sink.Result {
-	if n == all || (res.Items == nil && res.Class != sink.Delivered) {
-		return res
-	}
-
-	items := make([]sink.Outcome, all)
-	for i := range items {
-		if i < n {
-			items[i] = res.At(i)
-			continue
-		}
-		items[i] = sink.Outcome{Class: sink.NotSent}
-	}
-
-	res.Outcome, res.Items = sink.Outcome{}, items
-	return res
+	return s.send(ctx, &r, msgs[:n]).Pad(n, len(msgs))
 }
 
 // send makes one request and classifies the response.
 func (s *Sink) send(ctx context.Context, r *route, msgs []sink.Message) sink.Result {
-	return s.post(ctx, r, msgs, func(a *httpsink.Answer, red *httpsink.Redactor) sink.Result {
+	return s.post(ctx, r, msgs, func(a *httpsink.Answer, red *redact.Redactor) sink.Result {
 		return classifyAnswer(a, r, len(msgs), red)
 	})
 }
 
 // post makes one request, and a second one if its token has become invalid.
 // RequestTimeout bounds the tokens and both requests together.
-func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge func(a *httpsink.Answer, red *httpsink.Redactor) sink.Result) sink.Result {
+func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge func(a *httpsink.Answer, red *redact.Redactor) sink.Result) sink.Result {
 	attempt := func(token string) sink.Result {
 		red := s.redactor
 		if s.tokens != nil {
-			red = httpsink.NewRedactor(red.HidesBody(), token)
+			red = redact.New(red.HidesBody(), token)
 		}
 		a, err := s.client.Do(ctx, s.request(token, r, msgs))
 		if err != nil {
@@ -181,19 +148,9 @@ func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge fu
 	return s.tokens.Attempt(ctx, r.name(), attempt)
 }
 
-// header returns the headers of every request.
-func (s *Sink) header(token string) http.Header {
-	h := http.Header{}
-	h.Set("Accept", "application/json")
-	h.Set("User-Agent", s.cfg.UserAgent)
-	if token != "" {
-		h.Set("Authorization", "Bearer "+token)
-	}
-	return h
-}
-
 func (s *Sink) request(token string, r *route, msgs []sink.Message) *httpsink.Request {
-	h := s.header(token)
+	h := httpsink.Header(&s.cfg.HTTP, token)
+	h.Set("Accept", "application/json")
 	h.Set("Content-Type", "application/json")
 	if len(msgs) == 1 {
 		httpsink.SetIdempotencyKey(h, msgs[0].ID)
@@ -223,15 +180,15 @@ func (s *Sink) Ping(ctx context.Context, kind string) (sink.Result, bool) {
 func (s *Sink) Probe(ctx context.Context, kind string) sink.Outcome {
 	r, err := s.cfg.route(cmp.Or(kind, KindEvent))
 	if err != nil {
-		return sink.Outcome{Class: sink.Misconfigured, Reason: store.ReasonBadRequest, Detail: httpsink.OneLine(err.Error())}
+		return sink.Outcome{Class: sink.Misconfigured, Reason: store.ReasonBadRequest, Detail: redact.OneLine(err.Error())}
 	}
-	return s.post(ctx, &r, nil, func(a *httpsink.Answer, red *httpsink.Redactor) sink.Result {
+	return s.post(ctx, &r, nil, func(a *httpsink.Answer, red *redact.Redactor) sink.Result {
 		return sink.Result{Outcome: probeOutcome(a, &r, red)}
 	}).Outcome
 }
 
 // probeOutcome classifies the response to an empty list.
-func probeOutcome(a *httpsink.Answer, r *route, red *httpsink.Redactor) sink.Outcome {
+func probeOutcome(a *httpsink.Answer, r *route, red *redact.Redactor) sink.Outcome {
 	out := classifyAnswer(a, r, 0, red).Outcome
 	switch {
 	case out.Class == sink.Delivered:

@@ -57,7 +57,7 @@ func TestRequest(t *testing.T) {
 			return sinktest.Answer{}
 		})
 		s := newSink(t, flowcatalyst.Config{
-			Wire: c.wire, BaseURL: r.URL() + "/base/", Token: canary, UserAgent: "sluicebox/1.2.3",
+			Wire: c.wire, BaseURL: r.URL() + "/base/", HTTP: flowcatalyst.HTTP{Token: canary, UserAgent: "sluicebox/1.2.3"},
 		})
 		res := s.Deliver(t.Context(), []sink.Message{
 			message(c.kind, "1", `{"id":"1"}`), message(c.kind, "2", `{ "id":"2" }`),
@@ -215,7 +215,7 @@ func cfgItems(kind string) int {
 // TestMaxRequestBytes: a platform with other limits than the known ones.
 func TestMaxRequestBytes(t *testing.T) {
 	recv := sinktest.NewReceiver(t)
-	s := newSink(t, flowcatalyst.Config{BaseURL: recv.URL(), MaxRequestBytes: 20})
+	s := newSink(t, flowcatalyst.Config{BaseURL: recv.URL(), HTTP: flowcatalyst.HTTP{MaxRequestBytes: 20}})
 	for size, want := range map[int]sink.Class{18: sink.Delivered, 19: sink.Rejected} {
 		m := message("EVENT", "x", `"`+strings.Repeat("x", size-2)+`"`)
 		if res := s.Deliver(t.Context(), []sink.Message{m}); res.Class != want {
@@ -247,7 +247,7 @@ func TestErrorsHideToken(t *testing.T) {
 		"no host":   {"http://nowhere.invalid", t.Context()},
 		"cancelled": {echo.URL, ended},
 	} {
-		s := newSink(t, flowcatalyst.Config{BaseURL: c.url, Token: canary})
+		s := newSink(t, flowcatalyst.Config{BaseURL: c.url, HTTP: flowcatalyst.HTTP{Token: canary}})
 		for _, size := range []int{7, 107, 207} { // 3xx, 4xx, 5xx
 			m := message("EVENT", "x", `"`+strings.Repeat("x", size-2)+`"`)
 			res := s.Deliver(c.ctx, []sink.Message{m})

@@ -5,10 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -48,8 +49,7 @@ func TestSuite(t *testing.T) {
 				Kind: c.kind, Success: c.success, Variant: c.variant, Secret: canary,
 				New: func(tb testing.TB, baseURL string, timeout time.Duration) sink.Sink {
 					return newSink(tb, flowcatalyst.Config{
-						Wire: c.wire, BaseURL: baseURL, Token: canary,
-						RequestTimeout: timeout, MaxConnections: 16,
+						Wire: c.wire, BaseURL: baseURL, HTTP: flowcatalyst.HTTP{Token: canary, RequestTimeout: timeout, MaxConnections: 16},
 					})
 				},
 			})

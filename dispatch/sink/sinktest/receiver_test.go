@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"go.uber.org/goleak"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

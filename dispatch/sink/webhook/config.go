@@ -1,14 +1,15 @@
 package webhook
 
 import (
+	"cmp"
 	"fmt"
 	"mime"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -33,39 +34,19 @@ const (
 	MetadataAttempt = "attempt" // Sluicebox-Attempt
 )
 
-const (
-	defaultContentType    = "application/json"
-	defaultRequestTimeout = 30 * time.Second
-	defaultMaxConnections = 10
-	defaultUserAgent      = "sluicebox"
+// maxPrefix leaves most of the id header to the id.
+const maxPrefix = 64
 
-	// maxPrefix leaves most of the id header to the id.
-	maxPrefix = 64
-)
-
-// Secret is a text that printing, logging and marshalling do not show. A conversion
-// to string yields the text.
-type Secret = httpsink.Secret
-
-// ErrorDetail is how much of a failed response the row's error column and the log
-// show.
-type ErrorDetail = httpsink.ErrorDetail
-
-// Values of ErrorDetail.
-const (
-	// ErrorDetailBody: the status and the beginning of the body.
-	ErrorDetailBody = httpsink.ErrorDetailBody
-
-	// ErrorDetailStatus: the status alone, for receivers that quote payloads.
-	ErrorDetailStatus = httpsink.ErrorDetailStatus
-)
+// HTTP are the settings of the requests. MaxRequestBytes has no default: the endpoint
+// itself answers 413.
+type HTTP = httpsink.Settings
 
 // Config configures one endpoint. The zero value of each field except URL stands for
 // its default.
 type Config struct {
-	// URL is the endpoint, http or https. It may have a query. It is a Secret,
+	// URL is the endpoint, http or https. It may have a query. It is a sink.Secret,
 	// because the address of many endpoints contains a key.
-	URL Secret
+	URL sink.Secret
 
 	// Method is POST, the default, or PUT.
 	Method string
@@ -74,7 +55,7 @@ type Config struct {
 	// the base64 form of 24 to 64 random bytes. Several secrets all sign, so that a
 	// receiver can rotate from one to the next. Without secrets, requests are not
 	// signed.
-	Secrets []Secret
+	Secrets []sink.Secret
 
 	// Format is FormatRaw, the default, or FormatCloudEvents.
 	Format Format
@@ -91,7 +72,7 @@ type Config struct {
 
 	// Headers are sent unchanged with each request. Names that would break the
 	// request or the signature are rejected.
-	Headers map[string]Secret
+	Headers map[string]sink.Secret
 
 	// MetadataHeaders lists the facts about a row that are sent: MetadataKind,
 	// MetadataGroup, MetadataAttempt. The default is none, because a group may be the
@@ -108,66 +89,17 @@ type Config struct {
 	// stale version.
 	Treat409AsDelivered bool
 
-	// Token is sent as bearer token. Empty sends none.
-	Token Secret
-
-	// CAFile is a PEM file of authorities to trust instead of the system's.
-	CAFile string
-
-	// RequestTimeout bounds an attempt from the dial to the last byte of the
-	// response. The default is 30 s.
-	RequestTimeout time.Duration
-
-	// MaxConnections is the maximum number of idle connections. Set it to at least
-	// the number of senders, else some of them dial for each request. The default is
-	// 10.
-	MaxConnections int
-
-	// MaxRequestBytes is the maximum size of a payload. A larger payload is rejected
-	// without a request. By default there is no bound, and the endpoint itself
-	// answers 413.
-	MaxRequestBytes int
-
-	// ErrorDetail is how much of a failure the detail shows. The default is
-	// ErrorDetailBody.
-	ErrorDetail ErrorDetail
-
-	// UserAgent is sent with each request, for example "sluicebox/1.2.3".
-	UserAgent string
+	HTTP
 }
 
 // DefaultConfig returns the defaults that the README lists. URL remains to be set.
-func DefaultConfig() Config {
-	return Config{
-		Method:         http.MethodPost,
-		Format:         FormatRaw,
-		ContentType:    defaultContentType,
-		RequestTimeout: defaultRequestTimeout,
-		MaxConnections: defaultMaxConnections,
-		UserAgent:      defaultUserAgent,
-	}
-}
+func DefaultConfig() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
-	d := DefaultConfig()
-	if c.Method == "" {
-		c.Method = d.Method
-	}
-	if c.Format == "" {
-		c.Format = d.Format
-	}
-	if c.ContentType == "" {
-		c.ContentType = d.ContentType
-	}
-	if c.RequestTimeout == 0 {
-		c.RequestTimeout = d.RequestTimeout
-	}
-	if c.MaxConnections == 0 {
-		c.MaxConnections = d.MaxConnections
-	}
-	if c.UserAgent == "" {
-		c.UserAgent = d.UserAgent
-	}
+	c.Method = cmp.Or(c.Method, http.MethodPost)
+	c.Format = cmp.Or(c.Format, FormatRaw)
+	c.ContentType = cmp.Or(c.ContentType, "application/json")
+	c.HTTP = httpsink.WithDefaults(c.HTTP)
 	return c
 }
 
@@ -188,12 +120,7 @@ func (c *Config) Validate() error {
 		}
 	}
 
-	if !httpsink.VisibleASCII(string(c.Token)) {
-		bad.Add("token", "contains a space, a line break or a character outside ASCII; check for a trailing newline")
-	}
-
-	bad.AddErr(c.ErrorDetail.Check())
-	bad.AddErr(httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
+	bad.AddErr(httpsink.CheckSettings(&c.HTTP, "token"))
 	c.validateFormat(&bad)
 	c.validateHeaders(&bad)
 	return bad.Err()
@@ -208,7 +135,7 @@ func (c *Config) validateFormat(bad *store.FieldErrors) {
 	media, _, err := mime.ParseMediaType(c.ContentType)
 	switch {
 	case c.ContentType == "":
-	case err != nil || !isHeaderValue(c.ContentType):
+	case err != nil || !httpsink.HeaderValue(c.ContentType):
 		bad.Add("content-type", "is %q, not a media type such as application/json", c.ContentType)
 	case c.Format == FormatCloudEvents && strings.HasPrefix(media, "application/cloudevents"):
 		// Receivers distinguish the modes by the content type (HTTP binding, section
@@ -242,8 +169,8 @@ func (c *Config) validateFormat(bad *store.FieldErrors) {
 func (c *Config) validateHeaders(bad *store.FieldErrors) {
 	checkHeaders(bad, c.Headers, c.Token != "")
 	for i, word := range c.MetadataHeaders {
-		switch {
-		case metadataHeader(word) == "":
+		switch name, _ := metadata(word, &sink.Message{}); {
+		case name == "":
 			bad.Add(fmt.Sprintf("metadata-headers[%d]", i), "is %q, must be %s, %s or %s", word, MetadataKind, MetadataGroup, MetadataAttempt)
 		case slices.Index(c.MetadataHeaders, word) < i:
 			bad.Add(fmt.Sprintf("metadata-headers[%d]", i), "repeats %s", word)
@@ -252,9 +179,6 @@ func (c *Config) validateHeaders(bad *store.FieldErrors) {
 
 	if len(c.IDPrefix) > maxPrefix || !httpsink.VisibleASCII(c.IDPrefix) {
 		bad.Add("id-prefix", "is %q, must be at most %d visible ASCII characters", c.IDPrefix, maxPrefix)
-	}
-	if !isHeaderValue(c.UserAgent) {
-		bad.Add("user-agent", "%q contains a character that is invalid in a header", c.UserAgent)
 	}
 }
 

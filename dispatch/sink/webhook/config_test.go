@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 )
 
@@ -17,9 +18,9 @@ func TestConfigValidate(t *testing.T) {
 	type config = webhook.Config
 	headers := func(pairs ...string) func(*config) {
 		return func(c *config) {
-			c.Headers = map[string]webhook.Secret{}
+			c.Headers = map[string]sink.Secret{}
 			for i := 0; i < len(pairs); i += 2 {
-				c.Headers[pairs[i]] = webhook.Secret(pairs[i+1])
+				c.Headers[pairs[i]] = sink.Secret(pairs[i+1])
 			}
 		}
 	}
@@ -47,9 +48,9 @@ func TestConfigValidate(t *testing.T) {
 		"fragment":           {func(c *config) { c.URL = "https://h/#" + canary }, "url must not have a fragment (#)"},
 		"PUT":                {func(c *config) { c.Method = "PUT" }, ""},
 		"method":             {func(c *config) { c.Method = "post" }, `method is "post", must be POST or PUT`},
-		"rotation":           {func(c *config) { c.Secrets = []webhook.Secret{secretA, secretB} }, ""},
-		"bad secret":         {func(c *config) { c.Secrets = []webhook.Secret{secretA, canary} }, "secrets[1] does not start with whsec_"},
-		"short secret":       {func(c *config) { c.Secrets = []webhook.Secret{"whsec_" + "QUJD"} }, "secrets[0] decodes to 3 bytes"},
+		"rotation":           {func(c *config) { c.Secrets = []sink.Secret{secretA, secretB} }, ""},
+		"bad secret":         {func(c *config) { c.Secrets = []sink.Secret{secretA, canary} }, "secrets[1] does not start with whsec_"},
+		"short secret":       {func(c *config) { c.Secrets = []sink.Secret{"whsec_" + "QUJD"} }, "secrets[0] decodes to 3 bytes"},
 		"token newline":      {func(c *config) { c.Token = canary + "\n" }, "token contains a space, a line break"},
 		"timeout":            {func(c *config) { c.RequestTimeout = -time.Second }, "request-timeout is -1s"},
 		"connections":        {func(c *config) { c.MaxConnections = -1 }, "max-connections is -1"},
@@ -121,9 +122,8 @@ func TestConfigValidate(t *testing.T) {
 // starts with the key.
 func TestConfigReportsAll(t *testing.T) {
 	cfg := webhook.Config{
-		Method: "GET", Secrets: []webhook.Secret{""}, Format: "x", RequestTimeout: -1, MaxConnections: -1,
-		MaxRequestBytes: -1, Headers: map[string]webhook.Secret{"Host": "h"}, MetadataHeaders: []string{"x"},
-		Token: "a b", UserAgent: "\n", IDPrefix: " ", ContentType: "/", CloudEventsSource: "s",
+		Method: "GET", Secrets: []sink.Secret{""}, Format: "x", Headers: map[string]sink.Secret{"Host": "h"}, MetadataHeaders: []string{"x"},
+		HTTP: webhook.HTTP{RequestTimeout: -1, MaxConnections: -1, MaxRequestBytes: -1, Token: "a b", UserAgent: "\n"}, IDPrefix: " ", ContentType: "/", CloudEventsSource: "s",
 	}
 
 	err := cfg.Validate()
@@ -152,8 +152,8 @@ func TestConfigReportsAll(t *testing.T) {
 func TestSecretsAreNotPrinted(t *testing.T) {
 	cfg := webhook.DefaultConfig()
 	cfg.URL, cfg.Token = "https://hooks.example/"+canary+"?key="+canary, canary
-	cfg.Secrets = []webhook.Secret{secretA, secretB}
-	cfg.Headers = map[string]webhook.Secret{"X-Key": canary}
+	cfg.Secrets = []sink.Secret{secretA, secretB}
+	cfg.Headers = map[string]sink.Secret{"X-Key": canary}
 	s := newSink(t, cfg)
 	var out bytes.Buffer
 	for _, v := range []any{cfg, &cfg, s, *s, []any{cfg}, struct{ C webhook.Config }{cfg}} {

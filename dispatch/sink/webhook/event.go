@@ -1,10 +1,10 @@
 package webhook
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -39,10 +39,7 @@ func attribute(s string) string { return httpsink.PercentEncode(s, `"`) }
 // setEventHeaders sets the context attributes of a row. reason is set if a required
 // attribute has no value.
 func (s *Sink) setEventHeaders(h http.Header, m *sink.Message, id string) (reason string) {
-	kind := s.cfg.CloudEventsType
-	if kind == "" {
-		kind = m.Kind
-	}
+	kind := cmp.Or(s.cfg.CloudEventsType, m.Kind)
 	if kind == "" {
 		return "CloudEvent has no type, because the row has no kind; set cloudevents-type"
 	}
@@ -59,20 +56,6 @@ func (s *Sink) setEventHeaders(h http.Header, m *sink.Message, id string) (reaso
 	if group := attribute(m.Group.Name); m.Group.Valid && group != "" && len(group) <= maxGroup {
 		h.Set("Ce-Subject", group)
 		h.Set("Ce-Partitionkey", group)
-	}
-	return ""
-}
-
-// metadataValue returns the value of a metadata header, "" for none. It is encoded
-// like the attributes of CloudEvents.
-func metadataValue(word string, m *sink.Message) string {
-	switch word {
-	case MetadataKind:
-		return attribute(m.Kind)
-	case MetadataGroup:
-		return attribute(m.Group.Name)
-	case MetadataAttempt:
-		return strconv.Itoa(m.Attempt)
 	}
 	return ""
 }

@@ -75,7 +75,7 @@ func TestHeaders(t *testing.T) {
 		want []string
 	}{
 		"unsigned": {Config{}, row, plain},
-		"signed": {Config{Secrets: []Secret{secretA}}, row, append([]string{
+		"signed": {Config{Secrets: []sink.Secret{secretA}}, row, append([]string{
 			"webhook-signature: v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
 		}, plain...)},
 		"event": {ce, row, append([]string{
@@ -112,7 +112,7 @@ func TestHeaders(t *testing.T) {
 		"full stop": {Config{}, sink.Message{ID: "a.b c"}, []string{
 			"idempotency-key: a.b%20c", "webhook-id: a%2Eb%20c", "webhook-timestamp: 1614265330",
 		}},
-		"full stop, signed": {Config{Secrets: []Secret{secretA}}, sink.Message{ID: "a.b c", Payload: []byte("{}")}, []string{
+		"full stop, signed": {Config{Secrets: []sink.Secret{secretA}}, sink.Message{ID: "a.b c", Payload: []byte("{}")}, []string{
 			"idempotency-key: a.b%20c", "webhook-id: a%2Eb%20c", "webhook-timestamp: 1614265330",
 			"webhook-signature: v1,aFa8tu4jN4W056mkZUUrV/ZFomxRqRnILtP2no0V01c=",
 		}},
@@ -135,7 +135,7 @@ func TestHeaders(t *testing.T) {
 // TestSameIDEachAttempt: each attempt has the same id, and its own time and
 // signature.
 func TestSameIDEachAttempt(t *testing.T) {
-	s := newSinkAt(t, time.Unix(100, 0), Config{Secrets: []Secret{secretA}})
+	s := newSinkAt(t, time.Unix(100, 0), Config{Secrets: []sink.Secret{secretA}})
 	m := sink.Message{ID: "7", Payload: []byte("{}"), Attempt: 1}
 	first, _ := s.header(&m)
 	s.now = func() time.Time { return time.Unix(160, 0) }
@@ -210,7 +210,7 @@ func FuzzMessageID(f *testing.F) {
 // TestReserved: no fixed header replaces a header of the relay.
 func TestReserved(t *testing.T) {
 	s := newSinkAt(t, time.Unix(1, 0), Config{
-		Secrets: []Secret{secretA}, Format: FormatCloudEvents, CloudEventsSource: "/s",
+		Secrets: []sink.Secret{secretA}, Format: FormatCloudEvents, CloudEventsSource: "/s",
 		MetadataHeaders: []string{MetadataKind, MetadataGroup, MetadataAttempt},
 	})
 

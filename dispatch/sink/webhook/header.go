@@ -5,28 +5,32 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// metadataHeader returns the header for a value of MetadataHeaders, "" for none.
-func metadataHeader(word string) string {
+// metadata returns the header for a value of MetadataHeaders, "" for an unknown one, and
+// its value for a row, "" for none. It is encoded like the attributes of CloudEvents.
+func metadata(word string, m *sink.Message) (header, value string) {
 	switch word {
 	case MetadataKind:
-		return "Sluicebox-Kind"
+		return "Sluicebox-Kind", attribute(m.Kind)
 	case MetadataGroup:
-		return "Sluicebox-Group"
+		return "Sluicebox-Group", attribute(m.Group.Name)
 	case MetadataAttempt:
-		return "Sluicebox-Attempt"
+		return "Sluicebox-Attempt", strconv.Itoa(m.Attempt)
 	}
-	return ""
+	return "", ""
 }
 
 // checkHeaders reports the fixed headers that cannot be sent. The errors do not have
 // their values.
-func checkHeaders(bad *store.FieldErrors, headers map[string]Secret, token bool) {
+func checkHeaders(bad *store.FieldErrors, headers map[string]sink.Secret, token bool) {
 	seen := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		canonical := http.CanonicalHeaderKey(name)
@@ -48,7 +52,7 @@ func checkHeaders(bad *store.FieldErrors, headers map[string]Secret, token bool)
 		if v == "" {
 			bad.Add("headers."+name, "is empty; remove the header or set its value")
 		}
-		if !isHeaderValue(v) || v != strings.Trim(v, " ") {
+		if !httpsink.HeaderValue(v) || v != strings.Trim(v, " ") {
 			bad.Add("headers."+name, "contains a line break or a character outside ASCII, or starts or ends with a space; "+
 				"check for a trailing newline")
 		}
@@ -57,16 +61,11 @@ func checkHeaders(bad *store.FieldErrors, headers map[string]Secret, token bool)
 
 // fixedHeaders returns the headers that do not depend on the row.
 func fixedHeaders(c *Config) http.Header {
-	h := http.Header{}
+	h := httpsink.Header(&c.HTTP, string(c.Token))
 	for name, value := range c.Headers {
 		h.Set(name, string(value))
 	}
-
 	h.Set("Content-Type", c.ContentType)
-	h.Set("User-Agent", c.UserAgent)
-	if c.Token != "" {
-		h.Set("Authorization", "Bearer "+string(c.Token))
-	}
 	return h
 }
 
@@ -76,13 +75,13 @@ func fixedHeaders(c *Config) http.Header {
 func secretTexts(c *Config, to *url.URL) []string {
 	texts := []string{string(c.Token)}
 	for _, value := range c.Headers {
-		texts = append(texts, httpsink.HeaderSecrets(string(value))...)
+		texts = append(texts, redact.HeaderSecrets(string(value))...)
 	}
 	for _, secret := range c.Secrets {
 		texts = append(texts, string(secret), strings.TrimPrefix(string(secret), "whsec_"))
 	}
-	texts = append(texts, httpsink.PathSecrets(to)...)
-	return append(texts, httpsink.QuerySecrets(to)...)
+	texts = append(texts, redact.PathSecrets(to)...)
+	return append(texts, redact.QuerySecrets(to)...)
 }
 
 // reservedReason returns the reason why a header cannot be set, "" if it can. The
@@ -124,6 +123,3 @@ func isHeaderName(s string) bool {
 	}
 	return s != ""
 }
-
-// isHeaderValue reports whether s has spaces and visible ASCII characters only.
-func isHeaderValue(s string) bool { return httpsink.VisibleASCII(strings.ReplaceAll(s, " ", "")) }

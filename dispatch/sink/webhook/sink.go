@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
-	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 )
 
 // Sink delivers to one endpoint over a pool of connections. It runs no goroutine of
@@ -29,7 +29,7 @@ type Sink struct {
 	now    func() time.Time
 	client *httpsink.Client
 
-	redactor *httpsink.Redactor // removes the texts that a receiver may echo and no detail may show
+	redactor *redact.Redactor // removes the texts that a receiver may echo and no detail may show
 }
 
 var (
@@ -50,9 +50,7 @@ func New(cfg Config) (*Sink, error) {
 		return nil, err
 	}
 
-	client, err := httpsink.NewClient(httpsink.Options{
-		RequestTimeout: cfg.RequestTimeout, MaxConnections: cfg.MaxConnections, CAFile: cfg.CAFile,
-	}, to)
+	client, err := httpsink.NewClient(&cfg.HTTP, to)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +63,7 @@ func New(cfg Config) (*Sink, error) {
 	}
 
 	fixed, address := fixedHeaders(&cfg), to.String()
-	redactor := httpsink.NewRedactor(cfg.ErrorDetail == ErrorDetailStatus, secretTexts(&cfg, to)...)
+	redactor := redact.New(cfg.ErrorDetail == sink.ErrorDetailStatus, secretTexts(&cfg, to)...)
 	cfg.URL, cfg.Token, cfg.Secrets, cfg.Headers = "", "", nil, nil
 	cfg.MetadataHeaders = slices.Clone(cfg.MetadataHeaders)
 	return &Sink{
@@ -106,13 +104,7 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	if len(msgs) == 1 {
 		return res
 	}
-
-	items := make([]sink.Outcome, len(msgs))
-	items[0] = res.Outcome
-	for i := range items[1:] {
-		items[1+i] = sink.Outcome{Class: sink.NotSent}
-	}
-	return sink.Result{Items: items, RetryAfter: res.RetryAfter}
+	return sink.Result{Items: []sink.Outcome{res.Outcome}, RetryAfter: res.RetryAfter}.Pad(1, len(msgs))
 }
 
 // send makes one request and waits for the response, at most RequestTimeout.
@@ -122,9 +114,7 @@ func (s *Sink) send(ctx context.Context, m *sink.Message) sink.Result {
 		reason = fmt.Sprintf("payload of %d bytes exceeds max-request-bytes (%d)", len(m.Payload), limit)
 	}
 	if reason != "" {
-		return sink.Result{Outcome: sink.Outcome{
-			Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: httpsink.OneLine("not sent: " + reason),
-		}}
+		return sink.RejectFirst(1, redact.OneLine("not sent: "+reason))
 	}
 
 	a, err := s.client.Do(ctx, &httpsink.Request{
@@ -178,8 +168,8 @@ func (s *Sink) header(m *sink.Message) (h http.Header, reason string) {
 	}
 
 	for _, word := range s.cfg.MetadataHeaders {
-		if value := metadataValue(word, m); value != "" && len(value) <= maxGroup {
-			h.Set(metadataHeader(word), value)
+		if name, value := metadata(word, m); value != "" && len(value) <= maxGroup {
+			h.Set(name, value)
 		}
 	}
 
@@ -204,7 +194,7 @@ func (s *Sink) Probe(ctx context.Context, _ string) sink.Outcome {
 	header.Del("Content-Type")
 	p, err := s.client.Probe(ctx, s.url(), header)
 	if err != nil {
-		return httpsink.NoAnswerOutcome(where, err, s.redactor)
+		return httpsink.NoAnswerResult(http.MethodHead+" "+where, err, s.redactor).Outcome
 	}
 	return p.Outcome(where, s.redactor)
 }

@@ -37,9 +37,9 @@ func TestRequest(t *testing.T) {
 			"Content-Type": "application/json", "User-Agent": "sluicebox",
 		}},
 		"all": {webhook.Config{
-			Method: http.MethodPut, Token: canary, UserAgent: "sluicebox/1.2.3", ContentType: "text/csv; header=absent",
+			Method: http.MethodPut, HTTP: webhook.HTTP{Token: canary, UserAgent: "sluicebox/1.2.3"}, ContentType: "text/csv; header=absent",
 			Format: webhook.FormatCloudEvents, CloudEventsSource: "/shop",
-			MetadataHeaders: []string{"group", "attempt"}, Headers: map[string]webhook.Secret{"x-tenant": "a  b"},
+			MetadataHeaders: []string{"group", "attempt"}, Headers: map[string]sink.Secret{"x-tenant": "a  b"},
 		}, "PUT", map[string]string{
 			"Content-Type": "text/csv; header=absent", "User-Agent": "sluicebox/1.2.3", "Authorization": "Bearer " + canary,
 			"X-Tenant": "a  b", "Sluicebox-Group": "customer%207", "Sluicebox-Attempt": "1",
@@ -48,7 +48,7 @@ func TestRequest(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.cfg.URL = webhook.Secret(r.URL() + "/hooks/a%2Fb?key=x%20y")
+			c.cfg.URL = sink.Secret(r.URL() + "/hooks/a%2Fb?key=x%20y")
 			payload := "{ \"n\" : 1.0 }\n"
 			res := newSink(t, c.cfg).Deliver(t.Context(), []sink.Message{row("row-1", payload)})
 			if res.Class != sink.Delivered || res.Items != nil {
@@ -86,7 +86,7 @@ func TestEmptyPayload(t *testing.T) {
 			}
 		}))
 		t.Cleanup(srv.Close)
-		s := newSink(t, webhook.Config{URL: webhook.Secret(srv.URL), Secrets: []webhook.Secret{secretA}})
+		s := newSink(t, webhook.Config{URL: sink.Secret(srv.URL), Secrets: []sink.Secret{secretA}})
 		res := s.Deliver(t.Context(), []sink.Message{{ID: "7", Payload: payload}})
 		if res.Class != sink.Delivered || length != 0 {
 			t.Errorf("%s with a length of %d: %s", res.Class, length, res.Detail)
@@ -99,7 +99,7 @@ func TestQuery(t *testing.T) {
 	uri := ""
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { uri = r.RequestURI }))
 	t.Cleanup(srv.Close)
-	s := newSink(t, webhook.Config{URL: webhook.Secret(srv.URL + "/a%2Fb?key=x%20y&k")})
+	s := newSink(t, webhook.Config{URL: sink.Secret(srv.URL + "/a%2Fb?key=x%20y&k")})
 	if res := s.Deliver(t.Context(), []sink.Message{row("1", "")}); res.Class != sink.Delivered || uri != "/a%2Fb?key=x%20y&k" {
 		t.Errorf("%s %s: %s", res.Class, uri, res.Detail)
 	}
@@ -110,7 +110,7 @@ func TestConflict(t *testing.T) {
 	r := sinktest.NewReceiver(t)
 	r.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: 409} })
 	for treat, want := range map[bool]sink.Class{true: sink.Delivered, false: sink.Refused} {
-		s := newSink(t, webhook.Config{URL: webhook.Secret(r.URL()), Treat409AsDelivered: treat})
+		s := newSink(t, webhook.Config{URL: sink.Secret(r.URL()), Treat409AsDelivered: treat})
 		if res := s.Deliver(t.Context(), []sink.Message{row("1", "{}")}); res.Class != want || res.RetryAfter != 0 {
 			t.Errorf("%t: %s", treat, res.Class)
 		}
@@ -128,7 +128,7 @@ func TestGone(t *testing.T) {
 		return sinktest.Answer{Status: 410, Body: []byte("unsubscribed")}
 	})
 
-	s := newSink(t, webhook.Config{URL: webhook.Secret(r.URL() + "/orders")})
+	s := newSink(t, webhook.Config{URL: sink.Secret(r.URL() + "/orders")})
 	res := s.Deliver(t.Context(), []sink.Message{row("1", "{}")})
 	want := sink.Outcome{
 		Class: sink.Misconfigured, Reason: store.ReasonBadRequest,
@@ -143,7 +143,7 @@ func TestGone(t *testing.T) {
 // without a request.
 func TestOneRow(t *testing.T) {
 	r := sinktest.NewReceiver(t)
-	s := newSink(t, webhook.Config{URL: webhook.Secret(r.URL()), MaxRequestBytes: 4})
+	s := newSink(t, webhook.Config{URL: sink.Secret(r.URL()), HTTP: webhook.HTTP{MaxRequestBytes: 4}})
 	if l := s.Limits("any"); l != (sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 4}) {
 		t.Errorf("got limits %+v", l)
 	}
@@ -203,8 +203,8 @@ func TestDetailsHideSecrets(t *testing.T) {
 		"answer": echo.URL, "dead port": "http://127.0.0.1:1", "no host": "http://nowhere.invalid",
 	} {
 		s := newSink(t, webhook.Config{
-			URL: webhook.Secret(to + address), Secrets: []webhook.Secret{secretA},
-			Headers: map[string]webhook.Secret{
+			URL: sink.Secret(to + address), Secrets: []sink.Secret{secretA},
+			Headers: map[string]sink.Secret{
 				// A secret that is a prefix of a longer one must not prevent its
 				// removal.
 				"X-Short": canary, "X-Key": canary + tail, "X-Basic": "Basic " + basic,
@@ -239,12 +239,12 @@ func TestDetailsHideSecrets(t *testing.T) {
 func TestErrorDetailStatus(t *testing.T) {
 	r := sinktest.NewReceiver(t)
 	r.Script(func(req *sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: 400, Body: req.Body} })
-	for detail, want := range map[webhook.ErrorDetail]string{
-		"":                        ": {\"customer\":\"Miller\"}",
-		webhook.ErrorDetailBody:   ": {\"customer\":\"Miller\"}",
-		webhook.ErrorDetailStatus: "",
+	for detail, want := range map[sink.ErrorDetail]string{
+		"":                     ": {\"customer\":\"Miller\"}",
+		sink.ErrorDetailBody:   ": {\"customer\":\"Miller\"}",
+		sink.ErrorDetailStatus: "",
 	} {
-		s := newSink(t, webhook.Config{URL: webhook.Secret(r.URL()), ErrorDetail: detail})
+		s := newSink(t, webhook.Config{URL: sink.Secret(r.URL()), HTTP: webhook.HTTP{ErrorDetail: detail}})
 		want = "400 Bad Request from POST " + r.URL() + want
 		if res := s.Deliver(t.Context(), []sink.Message{row("1", `{"customer":"Miller"}`)}); res.Detail != want {
 			t.Errorf("%q: got detail %q, want %q", detail, res.Detail, want)

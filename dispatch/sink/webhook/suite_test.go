@@ -5,10 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,7 +41,7 @@ func TestSuite(t *testing.T) {
 	}{
 		"raw": {
 			func(c *webhook.Config) {
-				c.Secrets = []webhook.Secret{secretA, secretB}
+				c.Secrets = []sink.Secret{secretA, secretB}
 				c.Treat409AsDelivered = true
 			},
 			sinktest.Reply{Status: http.StatusOK, ContentType: "text/plain", Body: []byte("ok")},
@@ -62,7 +63,7 @@ func TestSuite(t *testing.T) {
 				Success: func(int) sinktest.Reply { return success },
 				New: func(tb testing.TB, baseURL string, timeout time.Duration) sink.Sink {
 					cfg := webhook.DefaultConfig()
-					cfg.URL, cfg.Token = webhook.Secret(baseURL+"/hook"), canary
+					cfg.URL, cfg.Token = sink.Secret(baseURL+"/hook"), canary
 					cfg.RequestTimeout, cfg.MaxConnections = timeout, 16
 					c.change(&cfg)
 					return newSink(tb, cfg)

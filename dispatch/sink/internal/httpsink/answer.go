@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 )
 
 const (
@@ -95,7 +96,7 @@ func (a *Answer) Success() bool { return isSuccess(a.Status) }
 
 // Excerpt returns ": " and the beginning of the body. It returns "" if the body is
 // blank or must not be shown. Detail shortens it.
-func (a *Answer) Excerpt(r *Redactor) string {
+func (a *Answer) Excerpt(r *redact.Redactor) string {
 	if len(bytes.TrimSpace(a.Body)) == 0 || r.HidesBody() {
 		return ""
 	}
@@ -104,7 +105,7 @@ func (a *Answer) Excerpt(r *Redactor) string {
 
 // Failure returns the detail of a response whose status is a failure: the target of a
 // redirect, or the beginning of the body.
-func (a *Answer) Failure(request string, r *Redactor) string {
+func (a *Answer) Failure(request string, r *redact.Redactor) string {
 	if a.Location != "" {
 		return a.Detail(request, ", redirect to "+a.Location, r)
 	}
@@ -113,6 +114,6 @@ func (a *Answer) Failure(request string, r *Redactor) string {
 
 // Detail returns a line of the status, the request (for example "POST /path") and the
 // text, without secrets.
-func (a *Answer) Detail(request, text string, r *Redactor) string {
+func (a *Answer) Detail(request, text string, r *redact.Redactor) string {
 	return r.OneLine(fmt.Sprintf("%d %s from %s%s", a.Status, http.StatusText(a.Status), request, text))
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 )
 
 // TestBodyCounts: a success whose body counts needs its whole body. If only the
@@ -41,7 +42,7 @@ func TestBodyCounts(t *testing.T) {
 			}
 		}))
 		t.Cleanup(srv.Close)
-		client := newTestClient(t, srv.URL, Options{})
+		client := newTestClient(t, srv.URL, Settings{})
 		for _, maxSuccess := range []int{0, most} {
 			a, err := client.Do(t.Context(), &Request{Method: "POST", URL: srv.URL, MaxSuccess: maxSuccess})
 			if err != nil {
@@ -70,7 +71,7 @@ func TestSlowSuccess(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(srv.Close)
-	client := newTestClient(t, srv.URL, Options{RequestTimeout: 200 * time.Millisecond})
+	client := newTestClient(t, srv.URL, Settings{RequestTimeout: 200 * time.Millisecond})
 	a, err := client.Do(t.Context(), &Request{Method: "POST", URL: srv.URL})
 	if err != nil || a.Status != 200 {
 		t.Errorf("status counts: got %v, %v", a, err)
@@ -84,7 +85,7 @@ func TestSlowSuccess(t *testing.T) {
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("not the leader any more"))
 	_, err = client.Do(ended, &Request{Method: "POST", URL: srv.URL})
-	res := NoAnswerResult("POST /secret", err, NewRedactor(false, "secret"))
+	res := NoAnswerResult("POST /secret", err, redact.New(false, "secret"))
 	if res.Class != sink.Unavailable || res.Detail != "POST /[redacted]: request canceled: not the leader any more" {
 		t.Errorf("canceled request: got %+v", res)
 	}
@@ -97,7 +98,7 @@ func TestFailureText(t *testing.T) {
 		"302 Found from POST /x, redirect to https://h/[redacted]":  {Status: 302, Body: []byte("b"), Location: "https://h/key"},
 		"599 from POST /x": {Status: 599},
 	} {
-		if got := a.Failure("POST /x", NewRedactor(false, "key")); strings.Join(strings.Fields(got), " ") != want {
+		if got := a.Failure("POST /x", redact.New(false, "key")); strings.Join(strings.Fields(got), " ") != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -12,25 +12,12 @@ import (
 
 	"github.com/hashicorp/go-retryablehttp"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 	"github.com/sluicebox/sluicebox/store"
 )
 
 // bodyTimeout bounds the wait for a body if the status already decides the outcome.
 const bodyTimeout = 2 * time.Second
-
-// Options configure a Client. All fields but CAFile are required.
-type Options struct {
-	// RequestTimeout bounds an attempt from the dial to the last byte of the
-	// response.
-	RequestTimeout time.Duration
-
-	// MaxConnections is the maximum number of idle connections.
-	MaxConnections int
-
-	// CAFile is a PEM file of authorities to trust instead of the system's. Empty
-	// trusts the system's.
-	CAFile string
-}
 
 // Client makes requests of one attempt each over a pool of connections. It runs no
 // goroutine of its own and is safe for concurrent use.
@@ -40,14 +27,15 @@ type Client struct {
 	transport   *http.Transport
 }
 
-// NewClient returns a client for one receiver. It does not connect. It fails if the
-// CA file is unusable or the proxy in the environment is invalid.
-func NewClient(o Options, to *url.URL) (*Client, error) {
-	transport, err := newTransport(o, to)
+// NewClient returns a client for one receiver. The settings must have no defaults left to
+// fill in. It does not connect. It fails if the CA file is unusable or the proxy in the
+// environment is invalid.
+func NewClient(s *Settings, to *url.URL) (*Client, error) {
+	transport, err := newTransport(s, to)
 	if err != nil {
 		return nil, err
 	}
-	return &Client{timeout: o.RequestTimeout, retryClient: newRetryClient(transport), transport: transport}, nil
+	return &Client{timeout: s.RequestTimeout, retryClient: newRetryClient(transport), transport: transport}, nil
 }
 
 // Close closes the idle connections. Call it only when no Do is running.
@@ -120,14 +108,14 @@ func (c *Client) noAnswerErr(ctx, attempt context.Context, err error) error {
 
 // NoAnswerResult returns the result of an attempt for which Do returned an error. The
 // detail names the request, for example "POST /path", and holds no secrets.
-func NoAnswerResult(request string, err error, r *Redactor) sink.Result {
+func NoAnswerResult(request string, err error, red *redact.Redactor) sink.Result {
 	class := sink.Unavailable
 	if e := (*noAnswerError)(nil); errors.As(err, &e) {
 		class = e.class
 	}
 	return sink.Result{Outcome: sink.Outcome{
 		Class: class, Reason: store.ReasonGateway,
-		Detail: r.OneLine(request + ": " + err.Error()),
+		Detail: red.OneLine(request + ": " + err.Error()),
 	}}
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-func newTestClient(t *testing.T, to string, o Options) *Client {
+func newTestClient(t *testing.T, to string, o Settings) *Client {
 	t.Helper()
 	u, err := ParseAddress("url", to, "token")
 	if err != nil {
@@ -35,7 +35,7 @@ func newTestClient(t *testing.T, to string, o Options) *Client {
 	}
 
 	o.MaxConnections = 10
-	c, err := NewClient(o, u)
+	c, err := NewClient(&o, u)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestTLS(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 	})
 
-	c := newTestClient(t, srv.URL, Options{CAFile: ca})
+	c := newTestClient(t, srv.URL, Settings{CAFile: ca})
 	if res := send(t, c, srv.URL); res.Class != sink.Delivered {
 		t.Fatalf("got %s: %s", res.Class, res.Detail)
 	}
@@ -95,7 +95,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("the request went over %v", proto.Load())
 	}
 
-	stranger := newTestClient(t, srv.URL, Options{})
+	stranger := newTestClient(t, srv.URL, Settings{})
 	res := send(t, stranger, srv.URL)
 	if res.Class != sink.Misconfigured || !strings.Contains(res.Detail, "certificate") {
 		t.Errorf("an unknown authority is %s: %s", res.Class, res.Detail)
@@ -107,7 +107,7 @@ func TestSchemeMismatch(t *testing.T) {
 	plainText := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plainText.Close)
 	to := strings.Replace(plainText.URL, "http:", "https:", 1)
-	if res := send(t, newTestClient(t, to, Options{}), to); res.Class != sink.Misconfigured {
+	if res := send(t, newTestClient(t, to, Settings{}), to); res.Class != sink.Misconfigured {
 		t.Errorf("https to an http port is %s: %s", res.Class, res.Detail)
 	}
 }
@@ -123,7 +123,7 @@ func TestHTTP2NoRepeat(t *testing.T) {
 		}
 	})
 
-	c := newTestClient(t, srv.URL, Options{CAFile: ca})
+	c := newTestClient(t, srv.URL, Settings{CAFile: ca})
 	for i, want := range []sink.Class{sink.Delivered, sink.Unavailable} {
 		if res := send(t, c, srv.URL); res.Class != want {
 			t.Errorf("request %d is %s: %s", i+1, res.Class, res.Detail)
@@ -148,7 +148,7 @@ func TestProxy(t *testing.T) {
 		}))
 		t.Cleanup(proxy.Close)
 		const to = "https://platform.invalid"
-		c := newTestClient(t, to, Options{})
+		c := newTestClient(t, to, Settings{})
 		at, err := url.Parse(strings.Replace(proxy.URL, "//", "//user:proxy-canary@", 1))
 		if err != nil {
 			t.Fatal(err)
@@ -182,7 +182,7 @@ func TestDialRetry(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var dials atomic.Int64
-			client := newTestClient(t, srv.URL, Options{})
+			client := newTestClient(t, srv.URL, Settings{})
 			dial := client.transport.DialContext
 			client.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				if n := int(dials.Add(1)); n <= len(c.errs) {
@@ -237,7 +237,7 @@ func TestCloseEndsConnections(t *testing.T) {
 
 	srv.Start()
 	t.Cleanup(srv.Close)
-	c := newTestClient(t, srv.URL, Options{})
+	c := newTestClient(t, srv.URL, Settings{})
 	if res := send(t, c, srv.URL); res.Class != sink.Delivered {
 		t.Fatalf("got %s: %s", res.Class, res.Detail)
 	}
@@ -264,7 +264,7 @@ func TestBodyTimeout(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(srv.Close)
-	c := newTestClient(t, srv.URL, Options{RequestTimeout: time.Minute})
+	c := newTestClient(t, srv.URL, Settings{RequestTimeout: time.Minute})
 	start := time.Now()
 	res := send(t, c, srv.URL)
 	if res.Class != sink.Rejected || !strings.HasSuffix(res.Detail, ": no such type") {

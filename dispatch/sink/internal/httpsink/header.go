@@ -1,6 +1,7 @@
 package httpsink
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 )
@@ -38,47 +39,23 @@ func SetReplay(h http.Header, replay string) {
 // except visible ASCII, and %, so different ids stay different. It returns "", and no
 // header is sent, for an id that is empty or too long.
 func idempotencyKey(id string) string {
-	if len(id) > maxKey {
-		return ""
+	if key := PercentEncode(id, ""); len(key) <= maxKey {
+		return key
 	}
-	key := PercentEncode(id, "")
-	if len(key) > maxKey {
-		return ""
-	}
-	return key
+	return ""
 }
 
 // PercentEncode percent-encodes % and every byte outside visible ASCII, in upper case
 // (RFC 3986, section 2.1). It also encodes the characters in too. Decoding restores
 // s, so different texts stay different.
 func PercentEncode(s, too string) string {
-	encode := func(c byte) bool {
-		return c <= ' ' || c >= 0x7f || c == '%' || strings.IndexByte(too, c) >= 0
-	}
-
-	n := 0
-	for i := range len(s) {
-		if encode(s[i]) {
-			n++
-		}
-	}
-
-	if n == 0 {
-		return s
-	}
-
-	const hex = "0123456789ABCDEF"
 	var b strings.Builder
-	b.Grow(len(s) + 2*n)
-	for i := range len(s) {
-		if c := s[i]; encode(c) {
-			b.WriteByte('%')
-			b.WriteByte(hex[c>>4])
-			b.WriteByte(hex[c&15])
+	for _, c := range []byte(s) {
+		if c <= ' ' || c > '~' || c == '%' || strings.IndexByte(too, c) >= 0 {
+			fmt.Fprintf(&b, "%%%02X", c)
 		} else {
 			b.WriteByte(c)
 		}
 	}
-
 	return b.String()
 }

@@ -2,10 +2,10 @@ package httpsink
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 )
 
 // Probe is the response of a receiver to a request that delivers nothing.
@@ -18,7 +18,7 @@ type Probe struct {
 // Probe sends HEAD to an address. If the response is 404 it sends OPTIONS, which a
 // receiver may support for a path that accepts POST only. Both methods are safe: no
 // receiver acts on them (RFC 9110, section 9.2.1). Pass an error to
-// [NoAnswerOutcome].
+// [NoAnswerResult], as one of HEAD.
 func (c *Client) Probe(ctx context.Context, url string, header http.Header) (*Probe, error) {
 	var p Probe
 	for _, method := range []string{http.MethodHead, http.MethodOptions} {
@@ -35,7 +35,7 @@ func (c *Client) Probe(ctx context.Context, url string, header http.Header) (*Pr
 }
 
 // Outcome classifies the response of a probed address. The detail names it as where.
-func (p *Probe) Outcome(where string, r *Redactor) sink.Outcome {
+func (p *Probe) Outcome(where string, r *redact.Redactor) sink.Outcome {
 	request := p.Method + " " + where
 	class, reason := sink.Classify(p.Answer.Status)
 	detail := func(text string) string { return p.Answer.Detail(request, text, r) }
@@ -55,10 +55,4 @@ func (p *Probe) Outcome(where string, r *Redactor) sink.Outcome {
 		text = reached + "; only a delivery proves that it accepts credentials and rows"
 	}
 	return sink.Outcome{Class: sink.Delivered, Detail: detail(text)}
-}
-
-// NoAnswerOutcome returns the outcome of a probe for which Client.Probe returned an
-// error.
-func NoAnswerOutcome(where string, err error, r *Redactor) sink.Outcome {
-	return NoAnswerResult(fmt.Sprintf("%s %s", http.MethodHead, where), err, r).Outcome
 }

@@ -41,29 +41,29 @@ const (
 )
 
 // newTransport returns the connection pool. It does not connect.
-func newTransport(o Options, to *url.URL) (*http.Transport, error) {
+func newTransport(s *Settings, to *url.URL) (*http.Transport, error) {
 	// Check the proxy here, because the error of a later request would quote its
 	// address, password included.
 	if _, err := http.ProxyFromEnvironment(&http.Request{URL: to}); err != nil {
 		return nil, errors.New("proxy in HTTP_PROXY or HTTPS_PROXY is not a URL")
 	}
 
-	roots, err := loadCAs(o.CAFile)
+	roots, err := loadCAs(s.CAFile)
 	if err != nil {
 		return nil, err
 	}
 
-	dialer := &net.Dialer{Timeout: min(dialTimeout, o.RequestTimeout)}
+	dialer := &net.Dialer{Timeout: min(dialTimeout, s.RequestTimeout)}
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		OnProxyConnectResponse: checkProxy,
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    min(handshakeTimeout, o.RequestTimeout),
+		TLSHandshakeTimeout:    min(handshakeTimeout, s.RequestTimeout),
 		MaxResponseHeaderBytes: maxAnswerHeader,
 		// The default keeps only two connections per host.
 		MaxIdleConns:        0,
-		MaxIdleConnsPerHost: o.MaxConnections,
+		MaxIdleConnsPerHost: s.MaxConnections,
 		IdleConnTimeout:     idleTimeout,
 		// Responses are small, and a limit in bytes should mean bytes.
 		DisableCompression: true,

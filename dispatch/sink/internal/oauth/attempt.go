@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -51,7 +52,7 @@ func noTokenResult(name string, err error) sink.Result {
 		reason = store.ReasonUnauthorized
 	}
 	return sink.Result{
-		Outcome:    sink.Outcome{Class: failed.Class, Reason: reason, Detail: httpsink.OneLine(name + ": " + failed.Error())},
+		Outcome:    sink.Outcome{Class: failed.Class, Reason: reason, Detail: redact.OneLine(name + ": " + failed.Error())},
 		RetryAfter: failed.RetryAfter,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -31,7 +32,7 @@ type Config struct {
 	// query, which no error shows.
 	TokenURL     string
 	ClientID     string
-	ClientSecret httpsink.Secret
+	ClientSecret sink.Secret
 
 	// Scope lists the scopes to request, separated by spaces. If it is empty, the
 	// endpoint chooses.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 )
 
 const (
@@ -35,7 +36,7 @@ type endpoint struct {
 	workingAuth  atomic.Int32       // the method that brought a token, from 1; 0 for none yet
 	name         string             // for errors: the method and the address without its query
 
-	redactor *httpsink.Redactor
+	redactor *redact.Redactor
 }
 
 func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoint {
@@ -82,7 +83,7 @@ func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoin
 		authRequests: requests,
 		name:         "POST " + name,
 
-		redactor: httpsink.NewRedactor(false, append(queryValues(cfg.TokenURL), basic, secret, string(cfg.ClientSecret))...),
+		redactor: redact.New(false, append(queryValues(cfg.TokenURL), basic, secret, string(cfg.ClientSecret))...),
 	}
 }
 
@@ -92,7 +93,7 @@ func queryValues(address string) (values []string) {
 	if err != nil {
 		return nil
 	}
-	return httpsink.QuerySecrets(u)
+	return redact.QuerySecrets(u)
 }
 
 // reply is the response of an endpoint (RFC 6749, sections 5.1 and 5.2).

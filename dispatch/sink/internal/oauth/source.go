@@ -77,7 +77,7 @@ func NewSource(cfg Config, caFile, userAgent string) (*Source, error) {
 		return nil, err
 	}
 
-	client, err := httpsink.NewClient(httpsink.Options{
+	client, err := httpsink.NewClient(&httpsink.Settings{
 		// The context of a fetch ends first, and its error names no configuration
 		// key.
 		RequestTimeout: fetchTimeout + time.Second,

@@ -9,8 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"go.uber.org/goleak"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,21 +1,23 @@
-package httpsink
+// Package redact removes the secrets of a sink from texts of its destination, and makes
+// them fit one line of the row's error column and of the log.
+package redact
 
 import (
 	"bytes"
 	"cmp"
 	"encoding/base64"
 	"encoding/hex"
-	"fmt"
 	"html"
-	"io"
-	"log/slog"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
 // Redactor removes the secrets of a sink from the text of a response. A receiver may
@@ -29,9 +31,9 @@ type Redactor struct {
 	hidesBody bool
 }
 
-// NewRedactor returns a Redactor that removes these secrets. mute also hides the
-// bodies of responses, because they may quote payloads.
-func NewRedactor(mute bool, secrets ...string) *Redactor {
+// New returns a Redactor that removes these secrets. hidesBody also hides the bodies of
+// responses, because they may quote payloads.
+func New(hidesBody bool, secrets ...string) *Redactor {
 	var all [][]byte
 	add := func(s string) {
 		if s != "" {
@@ -47,13 +49,56 @@ func NewRedactor(mute bool, secrets ...string) *Redactor {
 
 	slices.SortFunc(all, func(a, b []byte) int { return cmp.Or(cmp.Compare(len(b), len(a)), bytes.Compare(a, b)) })
 	all = slices.CompactFunc(all, bytes.Equal)
-	return &Redactor{secrets: func() [][]byte { return all }, hidesBody: mute}
+	return &Redactor{secrets: func() [][]byte { return all }, hidesBody: hidesBody}
 }
 
 // HidesBody reports whether details must not show the body of a response.
 func (r *Redactor) HidesBody() bool { return r != nil && r.hidesBody }
 
+// OneLine returns s as one line of at most 300 printable characters. A longer text
+// ends in an ellipsis.
+func OneLine(s string) string { return (*Redactor)(nil).OneLine(s) }
+
+// OneLine is the function [OneLine], and also removes the secrets.
+func (r *Redactor) OneLine(s string) string {
+	s = r.redact(printableLine(s))
+	end := 0 // of the first maxDetail characters
+	for range maxDetail {
+		_, size := utf8.DecodeRuneInString(s[end:])
+		end += size
+	}
+
+	if end < len(s) {
+		return strings.TrimSpace(s[:end]) + "…"
+	}
+	return strings.TrimSpace(s)
+}
+
+// printableLine replaces each run of spaces and unprintable characters by one space.
+// It reads no more of s than redact scans.
+func printableLine(s string) string {
+	var b strings.Builder
+	blank := false
+	for _, c := range s { // an invalid byte is U+FFFD
+		if unicode.IsSpace(c) || !unicode.IsPrint(c) {
+			blank = b.Len() > 0
+			continue
+		}
+		if blank {
+			b.WriteByte(' ')
+			blank = false
+		}
+		if b.WriteRune(c); b.Len() >= maxScanned {
+			break
+		}
+	}
+	return b.String()
+}
+
 const (
+	// maxDetail is the maximum length of a detail in characters.
+	maxDetail = 300
+
 	// maxShown is the maximum number of bytes of a text in a detail. maxScanned bytes
 	// are scanned, so that a secret is not cut in two.
 	maxShown   = 2 << 10
@@ -69,7 +114,7 @@ const (
 	minSecretBytes, minSpacedSecretBytes = 4, 8
 )
 
-// redact replaces each secret in s by Redacted and truncates s to maxShown.
+// redact replaces each secret in s by [sink.Redacted] and truncates s to maxShown.
 func (r *Redactor) redact(s string) string {
 	s = s[:min(len(s), maxScanned)]
 	if r == nil || len(r.secrets()) == 0 {
@@ -89,7 +134,7 @@ func (r *Redactor) redact(s string) string {
 		case !hidden[i]:
 			b.WriteByte(s[i])
 		case i == 0 || !hidden[i-1]:
-			b.WriteString(Redacted)
+			b.WriteString(sink.Redacted)
 		}
 	}
 
@@ -140,31 +185,32 @@ func (r *Redactor) searchView(t *view, depth int, found func(from, to int)) {
 	}
 
 	if minLen = max(minLen, minSecretBytes); depth > 0 {
-		r.searchEncoded(t, base64Char, fromBase64, minLen*4/3, depth, found)
-		r.searchEncoded(t, hexChar, fromHex, minLen*2, depth, found)
+		r.searchEncoded(t, base64Run, fromBase64, minLen*4/3, depth, found)
+		r.searchEncoded(t, hexRun, fromHex, minLen*2, depth, found)
 	}
 }
 
 // searchEncoded finds each run of an encoding's characters that decodes to a text
 // with a secret. A run shorter than minLen cannot.
-func (r *Redactor) searchEncoded(t *view, has func(byte) bool, decode func([]byte) [][]byte, minLen, depth int, found func(from, to int)) {
-	for i := 0; i < len(t.text); i++ {
-		end := i
-		for end < len(t.text) && has(t.text[end]) {
-			end++
-		}
+func (r *Redactor) searchEncoded(t *view, runs *regexp.Regexp, decode func([]byte) [][]byte, minLen, depth int, found func(from, to int)) {
+	for _, run := range runs.FindAllIndex(t.text, -1) {
 		hides := false
-		if end-i >= minLen {
-			for _, plain := range decode(t.text[i:end]) {
+		if run[1]-run[0] >= minLen {
+			for _, plain := range decode(t.text[run[0]:run[1]]) {
 				r.search(plain, depth-1, func(from, to int) { hides = hides || to-from >= minSecretBytes })
 			}
 		}
 		if hides {
-			found(t.origin(i, end))
+			found(t.origin(run[0], run[1]))
 		}
-		i = end
 	}
 }
+
+// The characters of the encodings.
+var (
+	base64Run = regexp.MustCompile(`[A-Za-z0-9+/_-]+`)
+	hexRun    = regexp.MustCompile(`[0-9A-Fa-f]+`)
+)
 
 // fromBase64 returns the possible decodings of a run, because the encoding may start
 // at any offset in it.
@@ -191,14 +237,6 @@ func fromHex(run []byte) (plain [][]byte) {
 		plain = append(plain, b[:n])
 	}
 	return plain
-}
-
-func base64Char(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || strings.IndexByte("+/-_", c) >= 0
-}
-
-func hexChar(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
 // view is a text, or the text after removing escapes. from and to hold the range in
@@ -395,31 +433,3 @@ func QuerySecrets(u *url.URL) (texts []string) {
 	}
 	return dropShort(texts...)
 }
-
-// Redacted replaces a secret.
-const Redacted = "[redacted]"
-
-// Secret is a text that must not be shown, such as a bearer token. Printing, logging
-// or marshalling it shows "[redacted]". A conversion to string yields the text.
-type Secret string
-
-// String returns Redacted, or "" for no secret.
-func (s Secret) String() string {
-	if s == "" {
-		return ""
-	}
-	return Redacted
-}
-
-// GoString returns the same as String.
-func (s Secret) GoString() string { return s.String() }
-
-// Format prints Redacted under every verb, because %d and the like would quote the
-// text in their complaint about the type.
-func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
-
-// MarshalText returns Redacted.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// LogValue returns Redacted.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }

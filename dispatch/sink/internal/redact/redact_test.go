@@ -1,4 +1,4 @@
-package httpsink
+package redact
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
@@ -16,7 +17,7 @@ const secret = "canary-7f3d/2a+91c4=Zq"
 // TestRedact: the Redactor removes a secret in every form in which a receiver may
 // echo it, and keeps the rest of the text.
 func TestRedact(t *testing.T) {
-	r := NewRedactor(false, secret)
+	r := New(false, secret)
 	escapes := sinktest.Escapes()
 	names := slices.Sorted(maps.Keys(escapes))
 	forms := []string{"%s", "no %s here", `{"you":"%s"}`, "https://h/a/%s/b", "x%s"}
@@ -27,7 +28,7 @@ func TestRedact(t *testing.T) {
 			}
 			text := fmt.Sprintf(forms[(i+j)%len(forms)], escapes[second](escapes[first](secret)))
 			got := r.OneLine("said: " + text)
-			if !strings.Contains(got, Redacted) || !strings.HasPrefix(got, "said: ") || sinktest.LeakedSecret(got, secret) != "" {
+			if !strings.Contains(got, sink.Redacted) || !strings.HasPrefix(got, "said: ") || sinktest.LeakedSecret(got, secret) != "" {
 				t.Errorf("%s, then %s, of %q: %q", first, second, text, got)
 			}
 		}
@@ -39,7 +40,7 @@ func TestRedact(t *testing.T) {
 		}
 	}
 
-	if got := r.OneLine("cut off: " + secret[:12]); got != "cut off: "+Redacted {
+	if got := r.OneLine("cut off: " + secret[:12]); got != "cut off: "+sink.Redacted {
 		t.Error(got)
 	}
 	if shown := fmt.Sprintf("%+v %#v", r, r); strings.Contains(shown, "canary") {
@@ -56,15 +57,15 @@ func FuzzRedact(f *testing.F) {
 	f.Add("key=", secret, "&", uint(0), uint(1), uint(2))
 	f.Add("%", "0123456789abcdef", "\\u0", uint(5), uint(7), uint(9))
 	f.Fuzz(func(t *testing.T, before, key, behind string, a, b, c uint) {
-		if len(key) < minSpacedSecretBytes || !VisibleASCII(key) || strings.ContainsAny(key, `%&\`) || len(before)+len(behind) > 200 || len(key) > 40 {
+		if len(key) < minSpacedSecretBytes || !visible(key) || strings.ContainsAny(key, `%&\`) || len(before)+len(behind) > 200 || len(key) > 40 {
 			t.Skip() // a key may look like an escape of another text
 		}
 		escapes, text := sinktest.Escapes(), key
 		for _, i := range []uint{a, b, c} {
 			text = escapes[names[i%uint(len(names))]](text)
 		}
-		got := NewRedactor(false, key).OneLine(before + " " + text + " " + behind)
-		if strings.Contains(Redacted, key) {
+		got := New(false, key).OneLine(before + " " + text + " " + behind)
+		if strings.Contains(sink.Redacted, key) {
 			t.Skip()
 		}
 		if strings.Contains(got, key) || len(text) >= minSpacedSecretBytes && strings.Contains(got, text) {
