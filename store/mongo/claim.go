@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -25,6 +22,16 @@ const maxClaimTries = 5
 
 // errDocumentChanged says that a document changed between its read and its write.
 var errDocumentChanged = errors.New("document changed after it was read")
+
+// retryChanged repeats a write while documents change between its read and its write.
+func retryChanged(write func(try int) error) error {
+	for try := range maxClaimTries {
+		if err := write(try); !errors.Is(err, errDocumentChanged) {
+			return err
+		}
+	}
+	return &store.RefusedError{Err: errDocumentChanged}
+}
 
 // Claim implements store.Claimer. It claims the rows of all outboxes in one transaction.
 // The claim time is truncated to milliseconds. A document that another session changes in
@@ -66,72 +73,55 @@ func (c *claim) run(ctx context.Context, parts []*outboxes.Part) error {
 	for _, p := range parts {
 		indexes = append(indexes, p.Indexes...)
 	}
-	claimRows := func(ctx context.Context, at []int, wait time.Duration) error {
-		return c.claimTogether(ctx, collectParts(parts, at), wait)
-	}
-	skip := func(i int) {
+	skipped, err := c.contention.isolate(indexes, func(i int) store.Ref { return c.rows[i].Ref }, turnTimeout, func(at []int, wait time.Duration) error {
+		some := parts
+		if len(at) < len(indexes) {
+			some = collectParts(parts, at)
+		}
+		return c.claimTogether(ctx, some, wait)
+	})
+	for _, i := range skipped {
 		c.answers[i] = store.ClaimAnswer{Result: store.NotYetVisible}
 	}
-	return c.contention.isolate(ctx, indexes, func(i int) store.Ref { return c.rows[i].Ref }, turnTimeout, claimRows, skip)
+	return err
 }
 
 // collectParts restricts the parts of a call to the given indexes. Duplicates stay with the
 // first row of their id.
 func collectParts(parts []*outboxes.Part, at []int) (some []*outboxes.Part) {
-	n := 0
 	for _, p := range parts {
-		n += len(p.Indexes)
-	}
-
-	if n == len(at) {
-		return parts
-	}
-
-	for _, p := range parts {
-		part := &outboxes.Part{Outbox: p.Outbox, FirstIndex: p.FirstIndex, Duplicates: p.Duplicates}
-		for _, i := range p.Indexes {
-			if slices.Contains(at, i) {
-				part.Indexes = append(part.Indexes, i)
-			}
-		}
+		part := *p
+		part.Indexes = slices.DeleteFunc(slices.Clone(p.Indexes), func(i int) bool { return !slices.Contains(at, i) })
 		if len(part.Indexes) > 0 {
-			some = append(some, part)
+			some = append(some, &part)
 		}
 	}
-
 	return some
 }
 
-// answerPart gives all rows of a part the same answer.
-func (c *claim) answerPart(p *outboxes.Part, result store.ClaimResult) {
-	for _, i := range p.Indexes {
-		c.answers[i] = store.ClaimAnswer{Result: result}
-	}
-}
-
-func (c *claim) claimTogether(ctx context.Context, parts []*outboxes.Part, wait time.Duration) (err error) {
-	for range maxClaimTries {
-		singles := func(on *conn) []singleUpdate { return c.singles(on, parts) }
-		err = c.runJob(ctx, &writeJob{epoch: c.epoch, contentionTimeout: wait, sharesTransaction: wait > 0, isClaim: true, singles: singles, write: func(ctx context.Context, on *conn) error {
-			for _, p := range parts {
-				if err := c.claimOutbox(ctx, on.table(p.Outbox), p); err != nil {
-					return err
-				}
+// claimTogether claims the rows of parts in one transaction, or without one.
+func (c *claim) claimTogether(ctx context.Context, parts []*outboxes.Part, wait time.Duration) error {
+	singles := func(on *conn) []singleUpdate { return c.singles(on, parts) }
+	write := func(ctx context.Context, on *conn) error {
+		for _, p := range parts {
+			if err := c.claimOutbox(ctx, on.table(p.Outbox), p); err != nil {
+				return err
 			}
-			return nil
-		}})
-		if !errors.Is(err, errDocumentChanged) {
-			return err
 		}
+		return nil
 	}
-	return &store.RefusedError{Err: err}
+	return retryChanged(func(int) error {
+		return c.runJob(ctx, &writeJob{epoch: c.epoch, contentionTimeout: wait, sharesTransaction: wait > 0, isClaim: true, singles: singles, write: write})
+	})
 }
 
 // claimOutbox claims the rows of one outbox. New, untouched rows, which the log usually
 // delivers, are claimed without reading them first, unless their id may exist twice and the
 // match count would hide it.
 func (c *claim) claimOutbox(ctx context.Context, t *table, p *outboxes.Part) error {
-	c.answerPart(p, store.Gone)
+	for _, i := range p.Indexes {
+		c.answers[i] = store.ClaimAnswer{Result: store.Gone}
+	}
 	plain, full := c.partition(t, p)
 	if len(plain) > 0 && c.canClaimUnread(t, plain, full) {
 		done, err := c.claimUntouched(ctx, t, plain)
@@ -185,17 +175,11 @@ func (c *claim) singles(on *conn, parts []*outboxes.Part) []singleUpdate {
 // into rows without and with a payload read. It answers the other rows itself: the log
 // proves that their documents exist.
 func (c *claim) partition(t *table, p *outboxes.Part) (plain, full []int) {
-	wantsPayload := make(map[int]bool, len(p.Duplicates)) // a duplicate may want the payload although its first row does not
-	for i, j := range p.Duplicates {
-		wantsPayload[j] = wantsPayload[j] || c.rows[i].WantPayload
-	}
-
 	for _, i := range p.Indexes {
-		row := &c.rows[i]
 		switch {
-		case row.WantPayload || wantsPayload[i]:
+		case p.WantsPayload(c.rows, i):
 			full = append(full, i)
-		case t.Layout.State == store.StateNone, t.Layout.Unclaimed && row.Txn != 0:
+		case t.Layout.State == store.StateNone, t.Layout.Unclaimed && c.rows[i].Txn != 0:
 			c.answers[i] = store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
 		default:
 			plain = append(plain, i)
@@ -345,33 +329,18 @@ func (c *claim) isOwnClaim(p *outboxes.Part, i int, at time.Time) bool {
 		own := c.rows[i].OwnClaimAt
 		return !own.IsZero() && own.UnixMilli() == at.UnixMilli()
 	}
-
-	if same(i) {
-		return true
-	}
-
 	for other, first := range p.Duplicates {
 		if first == i && same(other) {
 			return true
 		}
 	}
-	return false
+	return same(i)
 }
 
 // writeClaims writes the claims of rows that were read first.
 func (c *claim) writeClaims(ctx context.Context, t *table, indexes []int) error {
-	if !t.Layout.WritesClaims() {
-		return nil
-	}
-
-	var claimed []int
-	for _, i := range indexes {
-		if c.answers[i].Result == store.Claimed {
-			claimed = append(claimed, i)
-		}
-	}
-
-	if len(claimed) == 0 {
+	claimed := slices.DeleteFunc(indexes, func(i int) bool { return c.answers[i].Result != store.Claimed })
+	if len(claimed) == 0 || !t.Layout.WritesClaims() {
 		return nil
 	}
 
@@ -380,127 +349,4 @@ func (c *claim) writeClaims(ctx context.Context, t *table, indexes []int) error 
 		return errDocumentChanged
 	}
 	return err
-}
-
-const (
-	// contentionWait is how long the first call waits for a document that another session
-	// changes in an open transaction. Later calls do not wait for that document.
-	contentionWait = 250 * time.Millisecond
-	// contentionTTL is how long a document counts as contended after its last conflict.
-	contentionTTL = 10 * time.Second
-	// maxContendedTries bounds the failing transactions of one call for documents known to
-	// be contended, because each failure identifies just one contended document.
-	maxContendedTries = 16
-)
-
-// contention remembers documents that another session has changed in an open transaction.
-type contention struct {
-	mu    sync.Mutex
-	until map[store.Ref]time.Time
-}
-
-// partition splits a call into rows without a recent conflict and rows with one. The latter
-// are rotated to a random start, so that each gets its turn.
-func (k *contention) partition(indexes []int, ref func(i int) store.Ref) (free, recent []int) {
-	now := time.Now()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-
-	if len(k.until) == 0 {
-		return indexes, nil
-	}
-
-	for _, i := range indexes {
-		if now.Before(k.until[ref(i)]) {
-			recent = append(recent, i)
-		} else {
-			free = append(free, i)
-		}
-	}
-
-	maps.DeleteFunc(k.until, func(_ store.Ref, until time.Time) bool { return !now.Before(until) })
-	if len(recent) > 1 {
-		at := rand.IntN(len(recent))
-		recent = append(recent[at:len(recent):len(recent)], recent[:at]...)
-	}
-
-	return free, recent
-}
-
-// isolate runs do for the given rows and bisects on contention until the contended document
-// is alone. It calls skipped for each row that was not done. Rows with a recent conflict come
-// last and are tried at most maxContendedTries times.
-func (k *contention) isolate(ctx context.Context, indexes []int, ref func(i int) store.Ref, wait time.Duration,
-	do func(ctx context.Context, at []int, wait time.Duration) error, skipped func(i int),
-) error {
-	free, recent := k.partition(indexes, ref)
-	contended := map[int]bool{}
-	skip := func(i int) {
-		contended[i] = true
-		skipped(i)
-	}
-	unlimited, limited := -1, maxContendedTries
-	err := bisect(ctx, free, wait, &unlimited, do, skip)
-	if err == nil {
-		err = bisect(ctx, recent, 0, &limited, do, skip)
-	}
-	if err == nil && len(recent)+len(contended) > 0 {
-		k.record(recent, contended, ref)
-	}
-	return err
-}
-
-// record stores which rows are contended now.
-func (k *contention) record(recent []int, contended map[int]bool, ref func(i int) store.Ref) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-
-	for _, i := range recent {
-		delete(k.until, ref(i))
-	}
-	if k.until == nil {
-		k.until = map[store.Ref]time.Time{}
-	}
-	for i := range contended {
-		k.until[ref(i)] = time.Now().Add(contentionTTL)
-	}
-}
-
-// isContended reports whether a call failed because another session has changed one of its
-// documents, other than the leader document.
-func isContended(err error) bool {
-	return isWriteConflict(err) && !errors.As(err, new(*leaderBusyError)) && !errors.As(err, new(*commitError))
-}
-
-// bisect is the recursive part of isolate. It stops after tries failures, unless tries is
-// negative.
-func bisect(ctx context.Context, at []int, wait time.Duration, tries *int, do func(ctx context.Context, at []int, wait time.Duration) error, skipped func(i int)) error {
-	if len(at) == 0 {
-		return nil
-	}
-
-	if *tries != 0 {
-		*tries--
-		err := do(ctx, at, wait)
-		if !isContended(err) {
-			if err == nil {
-				*tries++ // not a failure: give the try back
-			}
-			return err
-		}
-	}
-
-	if len(at) == 1 || *tries == 0 {
-		for _, i := range at {
-			skipped(i)
-		}
-		return nil
-	}
-
-	half := len(at) / 2
-	if err := bisect(ctx, at[:half], 0, tries, do, skipped); err != nil {
-		return err
-	}
-
-	return bisect(ctx, at[half:], 0, tries, do, skipped)
 }

@@ -2,8 +2,8 @@ package mongo
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -39,31 +39,27 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		}
 	}
 
-	results := make([]store.SettleResult, len(outcomes))
-	settleRows := func(ctx context.Context, at []int, wait time.Duration) error {
+	results, indexes := make([]store.SettleResult, len(outcomes)), make([]int, len(outcomes))
+	for i := range indexes {
+		indexes[i] = i
+	}
+	locked, err := s.contention.isolate(indexes, func(i int) store.Ref { return outcomes[i].Ref }, contentionWait, func(at []int, wait time.Duration) error {
 		part := make([]store.Outcome, len(at))
 		for k, i := range at {
 			part[k] = outcomes[i]
 		}
 		got, err := s.settle(ctx, epoch, part, wait)
-		if err == nil {
-			for k, i := range at {
-				results[i] = got[k]
-			}
+		for k, i := range at {
+			results[i] = got[k]
 		}
 		return err
-	}
-
-	indexes := make([]int, len(outcomes))
-	for i := range indexes {
-		indexes[i] = i
-	}
-
-	skip := func(i int) { results[i] = store.WasLocked }
-	if err := s.contention.isolate(ctx, indexes, func(i int) store.Ref { return outcomes[i].Ref }, contentionWait, settleRows, skip); err != nil {
+	})
+	if err != nil {
 		return nil, fmt.Errorf("settle: %w", asRefused(err))
 	}
-
+	for _, i := range locked {
+		results[i] = store.WasLocked
+	}
 	return results, nil
 }
 
@@ -81,18 +77,12 @@ func (s *Store) settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		return c.results, nil
 	}
 
-	err := errDocumentChanged
-	for try := 0; errors.Is(err, errDocumentChanged) && try < maxClaimTries; try++ {
-		err = s.runJob(ctx, &writeJob{epoch: epoch, contentionTimeout: wait, sharesTransaction: try == 0 && wait > 0, urgent: urgent || try > 0, write: func(ctx context.Context, on *conn) error {
+	err := retryChanged(func(try int) error {
+		return s.runJob(ctx, &writeJob{epoch: epoch, contentionTimeout: wait, sharesTransaction: try == 0 && wait > 0, urgent: urgent || try > 0, write: func(ctx context.Context, on *conn) error {
 			c.conn = on
 			return c.write(ctx, readFirst || try > 0 || on.standalone.Load())
 		}})
-	}
-
-	if errors.Is(err, errDocumentChanged) {
-		err = &store.RefusedError{Err: err}
-	}
-
+	})
 	return c.results, err
 }
 
@@ -102,32 +92,22 @@ type settling struct {
 	conn         *conn
 	outcomes     []store.Outcome
 	results      []store.SettleResult
-	rows         map[store.Ref]rowState // states of the documents; nil if they were not read
-	mayBeWritten bool                   // an earlier attempt without a transaction may have written some
+	mayBeWritten bool // an earlier attempt without a transaction may have written some
 }
-
-// rowState is the state of a document during a call.
-type rowState uint8
-
-const (
-	rowGone rowState = iota
-	rowUnsettled
-	rowSettled
-	rowWrittenByCall // by this call, without a transaction
-)
 
 // write writes the outcomes, in the call's transaction. It returns errDocumentChanged if an
 // outcome does not match a document that should be open.
 func (c *settling) write(ctx context.Context, readFirst bool) error {
-	c.rows = nil
+	var states map[store.Ref]rowState
 	if readFirst {
-		if err := c.readDocuments(ctx); err != nil {
+		var err error
+		if states, err = c.readDocuments(ctx); err != nil {
 			return err
 		}
 	}
 
-	for _, p := range c.parts() {
-		if err := c.writePart(ctx, p); err != nil {
+	for _, w := range c.plan(states) {
+		if err := c.writeOutbox(ctx, w, readFirst); err != nil {
 			return err
 		}
 	}
@@ -150,50 +130,40 @@ func (c *settling) failedInCall(ctx context.Context, rows []store.Ref) ([]bool, 
 	return c.readFailed(ctx, c.conn, rows, written)
 }
 
-// table returns the collection of an outbox of the call.
-func (c *settling) table(outbox string) *table { return c.conn.table(c.outboxes.Lookup(outbox)) }
+// rowState is the state of a document during a call.
+type rowState uint8
 
-// readDocuments reads the documents of the call and records their states.
-func (c *settling) readDocuments(ctx context.Context) error {
-	c.rows = map[store.Ref]rowState{}
-	ids := map[string][]string{}
-	asked := map[store.Ref]bool{}
-	for i := range c.outcomes {
-		if o := &c.outcomes[i]; !asked[o.Ref] {
-			asked[o.Ref] = true
-			ids[o.Outbox] = append(ids[o.Outbox], o.ID)
-		}
-	}
+const (
+	rowGone rowState = iota
+	rowOpen
+	rowSettled
+	rowWrittenByCall // by this call, without a transaction
+)
 
-	for _, name := range c.outboxes.Names() {
-		t := c.table(name)
-		if len(ids[name]) == 0 || t.Layout.State == store.StateNone {
-			continue
-		}
-		err := t.states(ctx, ids[name], func(id string, open bool, doc bson.Raw) error {
-			ref := store.Ref{Outbox: name, ID: id}
-			if !asked[ref] {
-				return nil
-			}
-			if c.rows[ref] != rowGone {
-				return t.twinError(id)
-			}
+// readDocuments returns the states of the documents of the call.
+func (c *settling) readDocuments(ctx context.Context) (map[store.Ref]rowState, error) {
+	rows := map[store.Ref]rowState{}
+	for _, w := range c.plan(nil) {
+		err := w.table.states(ctx, w.distinctIDs(), func(id string, open bool, doc bson.Raw) error {
+			ref := store.Ref{Outbox: w.table.Name, ID: id}
 			switch {
+			case !w.ids[id]:
+			case rows[ref] != rowGone:
+				return w.table.twinError(id)
 			case open:
-				c.rows[ref] = rowUnsettled
-			case c.mayBeWritten && c.isCompletedByCall(t, ref, doc):
-				c.rows[ref] = rowWrittenByCall
+				rows[ref] = rowOpen
+			case c.mayBeWritten && c.isCompletedByCall(w.table, ref, doc):
+				rows[ref] = rowWrittenByCall
 			default:
-				c.rows[ref] = rowSettled
+				rows[ref] = rowSettled
 			}
 			return nil
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-
-	return nil
+	return rows, nil
 }
 
 // states calls visit for each existing document with one of the ids, and says whether it is
@@ -210,72 +180,87 @@ func (t *table) states(ctx context.Context, ids []string, visit func(id string, 
 	})
 }
 
-// writePart writes the outcomes of one part and sets their results.
-func (c *settling) writePart(ctx context.Context, p *settlePart) error {
-	t := c.table(p.outbox)
-	if t.Layout.State == store.StateNone {
-		for _, i := range p.at {
-			c.results[i] = store.Written // only the fence matters: there is no state to write
-		}
-		return nil
-	}
-
-	var open []int
-	for _, i := range p.at {
-		state := rowUnsettled
-		if c.rows != nil {
-			state = c.rows[c.outcomes[i].Ref]
-		}
-		switch state {
-		case rowGone:
-			c.results[i] = store.WasGone
-		case rowSettled:
-			c.results[i] = store.WasSettled
-		case rowWrittenByCall:
-			c.results[i] = store.Written
-		default:
-			open = append(open, i)
-		}
-	}
-
-	if len(open) == 0 {
-		return nil
-	}
-
-	n, err := c.writeOpen(ctx, t, p, open)
-	if err == nil && n != int64(len(open)) {
-		return errDocumentChanged
-	}
-
-	if err == nil && c.rows == nil && !t.Layout.DeleteDelivered {
-		unique, err := t.oneDocumentEach(ctx, c.ids(open))
-		if err != nil {
-			return err
-		}
-		if !unique {
-			return errDocumentChanged
-		}
-	}
-
-	for _, i := range open {
-		c.recordState(t, p, i)
-	}
-
-	return err
+// outboxWrites is the outcomes of one outbox that must be written.
+type outboxWrites struct {
+	table  *table
+	groups [][]int         // indexes of outcomes with the same update, in the order of the call
+	byTime map[int64]int   // group of the COMPLETED outcomes of a time
+	ids    map[string]bool // of all outcomes
+	rows   int
 }
 
-// recordState records the state of a document after a write.
-func (c *settling) recordState(t *table, p *settlePart, i int) {
-	c.results[i] = store.Written
-	if c.rows == nil {
+func (w *outboxWrites) distinctIDs() []string { return slices.Collect(maps.Keys(w.ids)) }
+
+// add adds an outcome. COMPLETED outcomes share an update if they have the same time, or
+// delete their documents. Two outcomes of one document keep their order.
+func (w *outboxWrites) add(i int, o *store.Outcome) {
+	if w.ids[o.ID] {
+		clear(w.byTime)
+	}
+	w.ids[o.ID] = true
+	w.rows++
+
+	at := o.At.UnixMilli()
+	if w.table.Layout.DeleteDelivered {
+		at = 0
+	}
+	k, known := w.byTime[at]
+	if o.Status == store.Completed && known && len(w.groups[k]) < maxBatchIDs {
+		w.groups[k] = append(w.groups[k], i)
 		return
 	}
-	switch {
-	case p.status == store.Completed && t.Layout.DeleteDelivered:
-		c.rows[c.outcomes[i].Ref] = rowGone
-	case p.status.Settled():
-		c.rows[c.outcomes[i].Ref] = rowSettled
+	if o.Status == store.Completed {
+		w.byTime[at] = len(w.groups)
 	}
+	w.groups = append(w.groups, []int{i})
+}
+
+// plan answers the outcomes whose documents are not open, and groups the others by outbox
+// and update. Without states all documents count as open.
+func (c *settling) plan(states map[store.Ref]rowState) (plan []*outboxWrites) {
+	byOutbox := map[string]*outboxWrites{}
+	for i := range c.outcomes {
+		o := &c.outcomes[i]
+		c.results[i] = store.Written
+		in := c.outboxes.Lookup(o.Outbox)
+		if in.Layout.State == store.StateNone {
+			continue // only the fence matters: there is no state to write
+		}
+
+		w := byOutbox[o.Outbox]
+		if w == nil {
+			w = &outboxWrites{table: c.conn.table(in), byTime: map[int64]int{}, ids: map[string]bool{}}
+			byOutbox[o.Outbox] = w
+			plan = append(plan, w)
+		}
+
+		if states != nil {
+			switch states[o.Ref] {
+			case rowGone:
+				c.results[i] = store.WasGone
+				continue
+			case rowSettled:
+				c.results[i] = store.WasSettled
+				continue
+			case rowWrittenByCall:
+				continue
+			}
+			states[o.Ref] = w.table.stateAfter(o.Status)
+		}
+		w.add(i, o)
+	}
+	return plan
+}
+
+// stateAfter returns the state of an open document after an outcome.
+func (t *table) stateAfter(to store.Status) rowState {
+	switch {
+	case to == store.Completed && t.Layout.DeleteDelivered:
+		return rowGone
+	case to.Settled():
+		return rowSettled
+	}
+	return rowOpen
 }
 
 // ids returns the ids of some outcomes of the call.
@@ -287,32 +272,45 @@ func (c *settling) ids(indexes []int) []string {
 	return ids
 }
 
-// writeOpen writes outcomes and returns how many documents matched.
-func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, indexes []int) (int64, error) {
-	if p.status == store.Completed && t.Layout.DeleteDelivered {
-		return inBatches(c.ids(indexes), func(some []string) (int64, error) { return remove(ctx, t.collection, t.openOf(some)) })
+// writeOutbox writes the outcomes of one outbox.
+func (c *settling) writeOutbox(ctx context.Context, w *outboxWrites, wereRead bool) error {
+	t, n, rows := w.table, int64(0), 0
+	var models []mongo.WriteModel
+	for k, group := range w.groups {
+		models, rows = append(models, c.model(t, group)), rows+len(group)
+		if k < len(w.groups)-1 && len(models) < maxBatchWrites && rows < maxBatchIDs {
+			continue
+		}
+		bound, cancel := context.WithTimeout(ctx, commandTimeout)
+		done, err := t.collection.BulkWrite(bound, models, options.BulkWrite().SetOrdered(true))
+		cancel()
+		if err != nil {
+			return err
+		}
+		n += done.MatchedCount + done.DeletedCount
+		models, rows = nil, 0
+	}
+	if n != int64(w.rows) {
+		return errDocumentChanged
 	}
 
-	if set(columns.Outcome(&t.Layout, p.status), func(columns.Value) any { return nil }) == nil {
-		// The layout keeps nothing of this outcome. Still count the open documents for the
-		// answer.
-		n := int64(0)
-		err := t.states(ctx, c.ids(indexes), func(_ string, open bool, _ bson.Raw) error {
-			if open {
-				n++
-			}
-			return nil
-		})
-		return n, err
+	if wereRead || t.Layout.DeleteDelivered {
+		return nil
 	}
-
-	groups := c.groupUpdates(p, indexes)
-	if len(groups) == 1 {
-		to := t.outcome(&c.outcomes[indexes[0]])
-		return inBatches(c.ids(indexes), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), to) })
+	unique, err := t.oneDocumentEach(ctx, w.distinctIDs())
+	if err == nil && !unique {
+		err = errDocumentChanged
 	}
+	return err
+}
 
-	return c.writeEach(ctx, t, groups)
+// model writes the outcomes of a group.
+func (c *settling) model(t *table, group []int) mongo.WriteModel {
+	filter, o := t.openOf(c.ids(group)), &c.outcomes[group[0]]
+	if o.Status == store.Completed && t.Layout.DeleteDelivered {
+		return mongo.NewDeleteManyModel().SetFilter(filter)
+	}
+	return mongo.NewUpdateManyModel().SetFilter(filter).SetUpdate(t.outcome(o))
 }
 
 // openOf is the filter for open documents with one of the ids.
@@ -321,26 +319,8 @@ func (t *table) openOf(ids []string) bson.D { return append(bson.D{t.idIn(ids)},
 // maxBatchWrites bounds the updates of one command, so that it is answered in time.
 const maxBatchWrites = 500
 
-// writeEach writes outcomes that each need their own update.
-func (c *settling) writeEach(ctx context.Context, t *table, groups [][]int) (n int64, err error) {
-	for some := range slices.Chunk(groups, maxBatchWrites) {
-		models := make([]mongo.WriteModel, len(some))
-		for k, indexes := range some {
-			models[k] = mongo.NewUpdateManyModel().SetFilter(t.openOf(c.ids(indexes))).SetUpdate(t.outcome(&c.outcomes[indexes[0]]))
-		}
-		bound, cancel := context.WithTimeout(ctx, commandTimeout)
-		done, err := t.collection.BulkWrite(bound, models, options.BulkWrite().SetOrdered(true))
-		cancel()
-		if err != nil {
-			return n, err
-		}
-		n += done.MatchedCount
-	}
-	return n, nil
-}
-
 // outcome is the update that writes an outcome.
-func (t *table) outcome(o *store.Outcome) any {
+func (t *table) outcome(o *store.Outcome) bson.D {
 	to := set(columns.Outcome(&t.Layout, o.Status), func(v columns.Value) any {
 		switch v {
 		case columns.Time:
@@ -355,77 +335,8 @@ func (t *table) outcome(o *store.Outcome) any {
 		}
 		return t.status(o.Status)
 	})
-	if to == nil { // a retry without an error text, in a layout without a retry count
+	if to == nil { // the layout keeps nothing of this outcome
 		return bson.D{{Key: "$setOnInsert", Value: bson.D{{Key: "_id", Value: 0}}}} // no-op: applies to upserts only
 	}
 	return to
-}
-
-// settlePart is the outcomes of one outbox, status and round; each id occurs once.
-type settlePart struct {
-	settleKey
-	at []int // indexes in the call
-}
-
-type settleKey struct {
-	round  int // the second outcome of an id is written in the second round, and so on
-	outbox string
-	status store.Status
-}
-
-// parts groups the outcomes of a call. Rounds keep the order of several outcomes of one id;
-// parts are returned in the order of their rounds.
-func (c *settling) parts() []*settlePart {
-	var rounds [][]*settlePart
-	byKey := map[settleKey]*settlePart{}
-	count := make(map[store.Ref]int, len(c.outcomes))
-	for i := range c.outcomes {
-		o := &c.outcomes[i]
-		k := settleKey{round: count[o.Ref], outbox: o.Outbox, status: o.Status}
-		count[o.Ref]++
-		p := byKey[k]
-		if p == nil {
-			p = &settlePart{settleKey: k}
-			byKey[k] = p
-			if k.round == len(rounds) {
-				rounds = append(rounds, nil)
-			}
-			rounds[k.round] = append(rounds[k.round], p)
-		}
-		p.at = append(p.at, i)
-	}
-
-	var parts []*settlePart
-	for _, round := range rounds {
-		parts = append(parts, round...)
-	}
-
-	return parts
-}
-
-// groupUpdates groups the outcomes of a part by identical update: COMPLETED outcomes with
-// the same time.
-func (c *settling) groupUpdates(p *settlePart, indexes []int) [][]int {
-	if p.status != store.Completed {
-		each := make([][]int, len(indexes))
-		for k := range indexes {
-			each[k] = indexes[k : k+1]
-		}
-		return each
-	}
-
-	var sorted [][]int
-	byTime := map[int64]int{}
-	for _, i := range indexes {
-		at := c.outcomes[i].At.UnixMilli()
-		k, known := byTime[at]
-		if !known {
-			k = len(sorted)
-			byTime[at] = k
-			sorted = append(sorted, nil)
-		}
-		sorted[k] = append(sorted[k], i)
-	}
-
-	return sorted
 }

@@ -74,30 +74,23 @@ func (s *Store) settleWithoutTransaction(ctx context.Context, epoch store.Epoch,
 
 // singles returns the updates that write the outcomes if all documents are open. It returns
 // nil unless each outcome is a plain COMPLETED of a distinct document.
-func (c *settling) singles(on *conn) []singleUpdate {
+func (c *settling) singles(on *conn) (all []singleUpdate) {
 	c.conn = on
-	all := []singleUpdate{}
-	for _, p := range c.parts() {
-		t := c.table(p.outbox)
-		if p.round > 0 || t.Layout.State == store.StateNone || t.Layout.DeleteDelivered {
-			return nil
-		}
-		for _, indexes := range c.groupUpdates(p, p.at) {
-			to, ok := t.outcome(&c.outcomes[indexes[0]]).(bson.D)
-			if !ok {
-				return nil
-			}
-			all = append(all, singleUpdate{t.collection, t.openOf(c.ids(indexes)), to, len(indexes)})
-		}
-	}
-
-	for i := range c.results {
-		c.results[i] = store.Written
-		if o := &c.outcomes[i]; o.SpilledSeq != 0 || o.Block != nil || !isSingle(o.ID) {
+	for i := range c.outcomes {
+		o := &c.outcomes[i]
+		if l := &c.outboxes.Lookup(o.Outbox).Layout; l.State == store.StateNone || l.DeleteDelivered || o.SpilledSeq != 0 || o.Block != nil || !isSingle(o.ID) {
 			return nil
 		}
 	}
 
+	for _, w := range c.plan(nil) {
+		if len(w.ids) < w.rows {
+			return nil
+		}
+		for _, group := range w.groups {
+			all = append(all, singleUpdate{w.table.collection, w.table.openOf(c.ids(group)), w.table.outcome(&c.outcomes[group[0]]), len(group)})
+		}
+	}
 	return all
 }
 

@@ -245,11 +245,9 @@ type writeJob struct {
 	isClaim bool // claims rows
 	urgent  bool // does not wait for a claim to share a transaction with
 
-	dequeued chan struct{} // closed when a call dequeues it
-	maxTurn  time.Duration // how much of contentionTimeout it may keep the turn
-	ended    chan struct{} // closed when the call that dequeued it is done; nil while queued
-	done     bool          // err is the result
-	err      error
+	taken chan struct{} // closed when a call takes it from the queue
+	ended chan struct{} // closed when err is the result
+	err   error
 }
 
 // turnTimeout is how long a job keeps its turn while it waits for a contended document.
@@ -258,14 +256,12 @@ const turnTimeout = 40 * time.Millisecond
 // runJob runs a job, or waits until another call has run it. If a document is contended,
 // the job gives up its turn between two tries, so that it does not delay others.
 func (s *Store) runJob(ctx context.Context, j *writeJob) error {
-	j.maxTurn = min(turnTimeout, j.contentionTimeout)
 	for started, try := time.Now(), 0; ; try++ {
 		err := s.runInTurn(ctx, j)
-		busy := isWriteConflict(err) && !errors.As(err, new(*leaderBusyError)) && !errors.As(err, new(*commitError))
-		if !busy || time.Since(started) > j.contentionTimeout || !retryPause(ctx, maxPauseTry+try) {
+		if !isContended(err) || time.Since(started) > j.contentionTimeout || !retryPause(ctx, maxPauseTry+try) {
 			return err
 		}
-		*j = writeJob{epoch: j.epoch, contentionTimeout: j.contentionTimeout, write: j.write, urgent: true}
+		j = &writeJob{epoch: j.epoch, contentionTimeout: j.contentionTimeout, write: j.write, urgent: true}
 	}
 }
 
@@ -275,29 +271,17 @@ const maxPauseTry = 10
 // runInTurn runs a job once, in its turn or in that of another call.
 func (s *Store) runInTurn(ctx context.Context, j *writeJob) error {
 	w := s.writer
-	w.enqueue(ctx, j)
-	for {
-		ended, done := w.jobStatus(j, false)
-		if done {
-			return j.err
-		}
-		if ended != nil {
-			<-ended // the transaction of another call, which is bounded
-			continue
-		}
+	if w.enqueue(ctx, j) {
 		err := w.Do(ctx, func(ctx context.Context) error {
-			if batch := w.dequeue(j); batch != nil {
-				s.runTogether(ctx, batch)
-			}
+			s.runTogether(ctx, w.take(j))
 			return nil
 		})
-		if err == nil {
-			continue
-		}
-		if ended, done := w.jobStatus(j, true); ended == nil && !done {
-			return err // not started
+		if err != nil && w.withdraw(j) {
+			return err
 		}
 	}
+	<-j.ended // if another call runs it, which is bounded
+	return j.err
 }
 
 const (
@@ -308,129 +292,100 @@ const (
 )
 
 // enqueue queues a job. While claims keep arriving, outcomes that are not urgent wait for
-// the next claim and join its transaction. Otherwise that claim would wait for theirs.
-func (w *writer) enqueue(ctx context.Context, j *writeJob) {
-	dequeued := make(chan struct{})
+// the next claim and join its transaction. Otherwise that claim would wait for theirs. It
+// returns false if another call has taken the job meanwhile.
+func (w *writer) enqueue(ctx context.Context, j *writeJob) bool {
+	j.taken, j.ended = make(chan struct{}), make(chan struct{})
 	w.mu.Lock()
-	j.dequeued = dequeued
 	w.queue = append(w.queue, j)
 	if j.isClaim {
 		w.lastClaimAt = time.Now()
 	}
-
 	claimsArriving := time.Since(w.lastClaimAt) < claimJoinWindow
 	w.mu.Unlock()
 	if j.isClaim || j.urgent || !j.sharesTransaction || !claimsArriving {
-		return
+		return true
 	}
 
 	select {
-	case <-dequeued:
+	case <-j.taken:
+		return false
 	case <-time.After(claimJoinWait):
 	case <-ctx.Done():
 	}
+	return true
 }
 
-// dequeue removes a job from the queue together with the jobs that may share its
-// transaction; nil if another call has run it.
-func (w *writer) dequeue(j *writeJob) []*writeJob {
+// take removes a job from the queue together with the jobs that may share its transaction;
+// nil if another call has taken it.
+func (w *writer) take(j *writeJob) (batch []*writeJob) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if j.done {
+	if !slices.Contains(w.queue, j) {
 		return nil
 	}
-
-	batch := []*writeJob{j}
-	for _, other := range w.queue {
-		if other != j && j.sharesTransaction && other.sharesTransaction && other.epoch == j.epoch && !w.conn.standalone.Load() {
+	batch = []*writeJob{j}
+	w.queue = slices.DeleteFunc(w.queue, func(other *writeJob) bool {
+		shares := j.sharesTransaction && other.sharesTransaction && other.epoch == j.epoch && !w.conn.standalone.Load()
+		if other != j && shares {
 			batch = append(batch, other)
 		}
-	}
-
-	w.queue = slices.DeleteFunc(w.queue, func(other *writeJob) bool { return slices.Contains(batch, other) })
+		return other == j || shares
+	})
 	for _, job := range batch {
-		job.ended = make(chan struct{})
-		if job.dequeued != nil {
-			close(job.dequeued)
-			job.dequeued = nil // it may be queued again
-		}
+		close(job.taken)
 	}
-
 	return batch
 }
 
-// jobStatus reports whether a job is done, and the channel to wait on if another call runs
-// it. With giveUp a queued job leaves the queue.
-func (w *writer) jobStatus(j *writeJob, giveUp bool) (ended <-chan struct{}, done bool) {
+// withdraw removes a job from the queue; false if a call has taken it.
+func (w *writer) withdraw(j *writeJob) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if j.done {
-		return nil, true
-	}
-	if giveUp && j.ended == nil {
-		w.queue = slices.DeleteFunc(w.queue, func(other *writeJob) bool { return other == j })
-	}
-	return j.ended, false
+	n := len(w.queue)
+	w.queue = slices.DeleteFunc(w.queue, func(other *writeJob) bool { return other == j })
+	return len(w.queue) < n
 }
 
-// runTogether runs jobs in one transaction. If one of them fails, the first runs alone and
-// the others are queued again.
+// runTogether runs jobs in one transaction, or each in its own if one of them fails. The
+// first belongs to the call. The others are bound to the store's lifetime, because their
+// calls still need the answers.
 func (s *Store) runTogether(ctx context.Context, jobs []*writeJob) {
+	if len(jobs) == 0 {
+		return
+	}
+	finish := func(err error, jobs ...*writeJob) {
+		for _, j := range jobs {
+			j.err = err
+			close(j.ended)
+		}
+	}
 	if s.runWithoutTransaction(ctx, jobs) {
-		s.writer.finish(jobs, nil)
+		finish(nil, jobs...)
 		return
 	}
 
-	first, err := jobs[0], error(nil)
+	all, cancel := s.lifetime.Bind(context.WithoutCancel(ctx))
+	defer cancel()
 	if len(jobs) > 1 {
-		err = s.runShared(ctx, jobs)
+		err := s.transact(all, jobs[0].epoch, turnTimeout, func(ctx context.Context, on *conn) error {
+			for _, j := range jobs {
+				if err := j.write(ctx, on); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 		if err == nil || errors.Is(err, store.ErrNotLeader) || errors.As(err, new(*commitError)) {
-			s.writer.finish(jobs, err)
+			finish(err, jobs...)
 			return
 		}
-		s.writer.requeue(jobs[1:])
 	}
 
-	err = s.transact(ctx, first.epoch, first.maxTurn, first.write)
-	s.writer.finish(jobs[:1], err)
-}
-
-// runShared runs jobs in one transaction. It is bound to the store's lifetime, not to one
-// of the calls, because the others still need their answers.
-func (s *Store) runShared(ctx context.Context, jobs []*writeJob) error {
-	ctx, cancel := s.lifetime.Bind(context.WithoutCancel(ctx))
-	defer cancel()
-	return s.transact(ctx, jobs[0].epoch, turnTimeout, func(ctx context.Context, on *conn) error {
-		for _, j := range jobs {
-			if err := j.write(ctx, on); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// finish sets the result of jobs.
-func (w *writer) finish(jobs []*writeJob, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
 	for _, j := range jobs {
-		j.done, j.err = true, err
-		close(j.ended)
-	}
-}
-
-// requeue queues jobs again, each without sharing.
-func (w *writer) requeue(jobs []*writeJob) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	for _, j := range jobs {
-		close(j.ended)
-		j.ended, j.sharesTransaction = nil, false
-		w.queue = append(w.queue, j)
+		finish(s.transact(ctx, j.epoch, min(turnTimeout, j.contentionTimeout), j.write), j)
+		ctx = all
 	}
 }
