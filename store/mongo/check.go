@@ -21,10 +21,8 @@ import (
 // store.GradeFault in one *store.SetupError, except transient ones.
 func (s *Store) Check(ctx context.Context) error {
 	c := checker{store: s}
-	err := s.lifetime.Do(ctx, func(ctx context.Context) (err error) {
-		if c.conn, err = s.server.open(ctx); err != nil {
-			return err
-		}
+	err := s.onServer(ctx, func(ctx context.Context, on *conn) error {
+		c.conn = on
 		return c.run(ctx)
 	})
 	if err != nil {
@@ -283,7 +281,10 @@ func (t *table) sample(ctx context.Context) (*sample, error) {
 	}
 
 	opts := options.Find().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetLimit(sampleSize).SetProjection(projection)
-	err := forEach(ctx, commandTimeout, t.collection, bson.D{}, opts, func(doc bson.Raw) error {
+	for doc, err := range find(ctx, commandTimeout, t.collection, bson.D{}, opts) {
+		if err != nil {
+			return nil, err
+		}
 		s.docs++
 		values, _ := doc.Lookup("fields").Array().Values()
 		for _, v := range values {
@@ -294,11 +295,9 @@ func (t *table) sample(ctx context.Context) (*sample, error) {
 		for i, name := range names {
 			s.types[name][doc.Lookup(fmt.Sprintf("type%d", i)).StringValue()] = true
 		}
-		return nil
-	})
-
+	}
 	slices.Sort(s.fields)
-	return s, err
+	return s, nil
 }
 
 // layoutFields lists the fields that a layout names, each once.
@@ -422,21 +421,16 @@ func (c *checker) badIDs(ctx context.Context, t *table) error {
 	other := bson.D{{Key: "$nor", Value: bson.A{bson.D{t.identified()}}}}
 	filter := bson.D{{Key: "$and", Value: bson.A{t.open(), bson.D{{Key: "$or", Value: bson.A{other, fraction}}}}}}
 
-	var bad string
 	opts := options.Find().SetLimit(1).SetProjection(bson.D{{Key: "_id", Value: 0}, {Key: "type", Value: bson.D{{Key: "$type", Value: id}}}})
-	err := forEach(ctx, commandTimeout, t.collection, filter, opts, func(doc bson.Raw) error {
-		bad = cmp.Or(doc.Lookup("type").StringValue(), "missing")
-		return nil
-	})
-
-	if bad != "" {
-		c.Add(store.GradeAdvice, fmt.Sprintf("%s has unsettled documents whose id (field %s) is %s: they are not relayed", t.path(), t.id(), bad),
-			"// use an ObjectID, a string, a whole number or a UUID as their id")
+	for doc, err := range find(ctx, commandTimeout, t.collection, filter, opts) {
+		switch {
+		case err == nil:
+			bad := cmp.Or(doc.Lookup("type").StringValue(), "missing")
+			c.Add(store.GradeAdvice, fmt.Sprintf("%s has unsettled documents whose id (field %s) is %s: they are not relayed", t.path(), t.id(), bad),
+				"// use an ObjectID, a string, a whole number or a UUID as their id")
+		case !hasCode(err, codeTimeLimit) && (ctx.Err() != nil || !mongo.IsTimeout(err)):
+			return err // else the collection is large: not finished in time
+		}
 	}
-
-	if hasCode(err, codeTimeLimit) || ctx.Err() == nil && mongo.IsTimeout(err) {
-		return nil // large collection: not finished in time
-	}
-
-	return err
+	return nil
 }

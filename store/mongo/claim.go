@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
@@ -163,7 +162,7 @@ func (c *claim) singles(on *conn, parts []*outboxes.Part) []singleUpdate {
 		if len(plain) == 0 {
 			continue
 		}
-		all = append(all, singleUpdate{t.collection, t.untouched(c.ids(plain)), c.claimUpdate(t), len(plain)})
+		all = append(all, singleUpdate{t.collection, t.untouched(idsOf(c.rows, plain)), c.claimUpdate(t), len(plain)})
 		for _, i := range plain {
 			c.answers[i] = store.ClaimAnswer{Result: store.Claimed}
 		}
@@ -188,23 +187,14 @@ func (c *claim) partition(t *table, p *outboxes.Part) (plain, full []int) {
 	return plain, full
 }
 
-// ids returns the ids of the rows at the given indexes.
-func (c *claim) ids(indexes []int) []string {
-	ids := make([]string, len(indexes))
-	for k, i := range indexes {
-		ids[k] = c.rows[i].ID
-	}
-	return ids
-}
-
 // claimUntouched claims rows that are pending and were never tried. It returns false if
 // some of them are not.
 func (c *claim) claimUntouched(ctx context.Context, t *table, indexes []int) (bool, error) {
-	n, err := inBatches(c.ids(indexes), func(some []string) (int64, error) { return t.update(ctx, t.untouched(some), c.claimUpdate(t)) })
+	n, err := inBatches(idsOf(c.rows, indexes), func(some []string) (int64, error) { return t.update(ctx, t.untouched(some), c.claimUpdate(t)) })
 	if err != nil || n != int64(len(indexes)) {
 		return false, err
 	}
-	if unique, err := t.oneDocumentEach(ctx, c.ids(indexes)); err != nil || !unique {
+	if unique, err := t.oneDocumentEach(ctx, idsOf(c.rows, indexes)); err != nil || !unique {
 		return false, err
 	}
 	for _, i := range indexes {
@@ -243,12 +233,8 @@ func (c *claim) claimUpdate(t *table) bson.D {
 
 // readAndAnswer reads rows and answers each.
 func (c *claim) readAndAnswer(ctx context.Context, t *table, p *outboxes.Part, indexes []int, payload bool) error {
-	if len(indexes) == 0 {
-		return nil
-	}
-
 	l := &t.Layout.Columns
-	fields := []string{l.ID, l.Status, l.Delivered, l.Failed, l.RetryCount}
+	fields := append(t.stateFields(), l.RetryCount)
 	held := c.takeover != 0 && l.Claimed != "" && t.Layout.State != store.StateNone
 	if held {
 		fields = append(fields, l.Claimed)
@@ -264,16 +250,12 @@ func (c *claim) readAndAnswer(ctx context.Context, t *table, p *outboxes.Part, i
 	}
 
 	seen := make(map[int]bool, len(indexes))
-	return forEach(ctx, commandTimeout, t.collection, bson.D{t.idIn(c.ids(indexes))}, options.Find().SetProjection(projection), func(doc bson.Raw) error {
-		id, err := document.ID(document.Lookup(doc, l.ID))
-		if err != nil {
-			return nil // no text matches such an id
-		}
+	return t.eachOf(ctx, idsOf(c.rows, indexes), projection, func(id string, doc bson.Raw) error {
 		i, asked := p.FirstIndex[id]
-		if !asked {
+		switch {
+		case !asked:
 			return nil
-		}
-		if seen[i] {
+		case seen[i]:
 			return t.twinError(id)
 		}
 		seen[i] = true
@@ -344,7 +326,7 @@ func (c *claim) writeClaims(ctx context.Context, t *table, indexes []int) error 
 		return nil
 	}
 
-	n, err := inBatches(c.ids(claimed), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), c.claimUpdate(t)) })
+	n, err := inBatches(idsOf(c.rows, claimed), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), c.claimUpdate(t)) })
 	if err == nil && n != int64(len(claimed)) {
 		return errDocumentChanged
 	}

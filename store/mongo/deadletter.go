@@ -2,7 +2,6 @@ package mongo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -18,13 +17,8 @@ import (
 )
 
 // CountFailed implements store.DeadLetters.
-func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
-	n := 0
-	err := s.letters(ctx, f, func(ctx context.Context, l *letters) error {
-		l.fields = project(l.table.id(), l.c.Kind, l.c.Group, l.c.Error, l.table.Layout.FailedTime())
-		return l.each(ctx, 0, func(bson.Raw, string) error { n++; return nil })
-	})
-	if err != nil {
+func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (n int, err error) {
+	if err = s.eachFailed(ctx, f, 0, payloadOmitted, func(*store.DeadLetter) { n++ }); err != nil {
 		return 0, fmt.Errorf("count FAILED rows: %w", err)
 	}
 	return n, nil
@@ -41,7 +35,7 @@ func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int,
 
 // EachFailed implements store.FailedReader.
 func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take func(*store.DeadLetter)) error {
-	if err := s.eachFailed(ctx, f, 0, false, take); err != nil {
+	if err := s.eachFailed(ctx, f, 0, payloadMeasured, take); err != nil {
 		return fmt.Errorf("read FAILED rows: %w", err)
 	}
 	return nil
@@ -51,82 +45,86 @@ func (s *Store) failed(ctx context.Context, f store.DeadLetterFilter, limit int,
 	if limit <= 0 {
 		return nil, fmt.Errorf("outbox %s: limit %d must be positive", f.Outbox, limit)
 	}
-	err = s.eachFailed(ctx, f, limit, payload, func(d *store.DeadLetter) { found = append(found, *d) })
+	how := payloadMeasured
+	if payload {
+		how = payloadRead
+	}
+	err = s.eachFailed(ctx, f, limit, how, func(d *store.DeadLetter) { found = append(found, *d) })
 	return found, err
 }
 
-// eachFailed passes the matching documents to take in order, at most limit unless that is
-// 0.
-func (s *Store) eachFailed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool, take func(*store.DeadLetter)) error {
-	return s.letters(ctx, f, func(ctx context.Context, l *letters) error {
-		fields := []string{l.c.ID, l.c.Kind, l.c.Group, l.c.RetryCount, l.c.Error, l.table.Layout.FailedTime()}
-		if payload {
-			l.fields = project(append(fields, l.c.Payload)...)
-		} else {
-			l.fields = append(project(fields...), bson.E{Key: sizeField, Value: l.table.size()})
-		}
-		return l.each(ctx, limit, func(doc bson.Raw, id string) error {
-			d := l.letter(doc, id, payload)
-			take(&d)
-			return nil
-		})
-	})
-}
+// payloadUse says what is read of the payloads of FAILED documents.
+type payloadUse uint8
+
+const (
+	payloadOmitted payloadUse = iota
+	payloadMeasured
+	payloadRead
+)
 
 // letters is one read of FAILED documents.
 type letters struct {
-	table  *table
-	c      *store.Columns
-	filter *store.DeadLetterFilter
-	reader *document.Reader
-	fields bson.D
+	table   *table
+	filter  *store.DeadLetterFilter
+	reader  *document.Reader
+	payload payloadUse
 }
 
-// letters runs read in a session of its own, independently of the relay's writes.
-func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, read func(context.Context, *letters) error) error {
+// eachFailed passes the matching documents to take in order, at most limit unless that is
+// 0. It reads in a session of its own, independently of the relay's writes.
+func (s *Store) eachFailed(ctx context.Context, f store.DeadLetterFilter, limit int, payload payloadUse, take func(*store.DeadLetter)) error {
 	o, err := s.outboxes.FindValid(f.Outbox, &f)
 	if err != nil {
 		return err
 	}
 	return Explain(s.read(ctx, func(ctx context.Context, on *conn) error {
-		return read(ctx, &letters{table: on.table(o), c: &o.Layout.Columns, filter: &f, reader: document.New(o)})
+		l := &letters{on.table(o), &f, document.New(o), payload}
+		return l.each(ctx, limit, take)
 	}))
 }
 
-// each passes the matching documents with their ids to give, in order, at most limit unless
-// that is 0. The server filters by state and id. The program filters by kind, group, error
-// and time, comparing bytes.
-func (l *letters) each(ctx context.Context, limit int, give func(doc bson.Raw, id string) error) error {
-	filter := append(bson.D{l.table.identified()}, l.table.failed()...)
-	if len(l.filter.IDs) > 0 {
-		filter = bson.D{{Key: "$and", Value: bson.A{filter, bson.D{l.table.idIn(l.filter.IDs)}}}}
+// each passes the matching documents to take. The server filters by state and id. The
+// program filters by kind, group, error and time, comparing bytes.
+func (l *letters) each(ctx context.Context, limit int, take func(*store.DeadLetter)) error {
+	f, t := l.filter, l.table
+	filter := append(bson.D{t.identified()}, t.failed()...)
+	if len(f.IDs) > 0 {
+		filter = bson.D{{Key: "$and", Value: bson.A{filter, bson.D{t.idIn(f.IDs)}}}}
 	}
 
-	opts := options.Find().SetSort(l.table.order()).SetProjection(l.fields).SetAllowDiskUse(true)
-	f := l.filter
+	opts := options.Find().SetSort(t.order()).SetProjection(l.projection()).SetAllowDiskUse(true)
 	if f.Kind == "" && f.Group == nil && f.Error == "" && f.Since.IsZero() && f.Until.IsZero() {
 		opts.SetLimit(int64(limit))
 	}
 
 	n := 0
-	err := forEach(ctx, viewTimeout, l.table.collection, filter, opts, func(doc bson.Raw) error {
-		id, err := document.ID(document.Lookup(doc, l.c.ID))
-		if err != nil || !l.chosen(doc) {
-			return nil
-		}
-		if err := give(doc, id); err != nil {
+	for doc, err := range find(ctx, viewTimeout, t.collection, filter, opts) {
+		if err != nil {
 			return err
 		}
-		if n++; n == limit {
-			return errStopIteration
+		id, err := document.ID(document.Lookup(doc, t.id()))
+		if err != nil || !l.chosen(doc) {
+			continue
 		}
-		return nil
-	})
-	if errors.Is(err, errStopIteration) {
-		return nil
+		d := l.letter(doc, id)
+		take(&d)
+		if n++; n == limit {
+			break
+		}
 	}
+	return nil
+}
 
-	return err
+func (l *letters) projection() bson.D {
+	c := &l.table.Layout.Columns
+	fields := []string{c.ID, c.Kind, c.Group, c.RetryCount, c.Error, l.table.Layout.FailedTime()}
+	switch l.payload {
+	case payloadRead:
+		return project(append(fields, c.Payload)...)
+	case payloadMeasured:
+		return append(project(fields...), bson.E{Key: sizeField, Value: l.table.size()})
+	}
+	return project(fields...)
 }
 
 // chosen reports whether a FAILED document matches the filter.
@@ -150,31 +148,28 @@ func (l *letters) chosen(doc bson.Raw) bool {
 
 // text returns the error text of a document.
 func (l *letters) text(doc bson.Raw) string {
-	if l.c.Error == "" {
+	if l.table.Layout.Columns.Error == "" {
 		return ""
 	}
-	return string(document.AppendText(nil, document.Lookup(doc, l.c.Error)))
+	return string(document.AppendText(nil, document.Lookup(doc, l.table.Layout.Columns.Error)))
 }
 
-func (l *letters) letter(doc bson.Raw, id string, payload bool) store.DeadLetter {
-	lane := l.reader.Lane(doc)
+func (l *letters) letter(doc bson.Raw, id string) store.DeadLetter {
+	c, lane := &l.table.Layout.Columns, l.reader.Lane(doc)
 	d := store.DeadLetter{Ref: store.Ref{Outbox: l.table.Name, ID: id}, Kind: lane.Kind, Group: lane.Group, Error: l.text(doc)}
-	if l.c.RetryCount != "" {
-		d.RetryCount = document.Count(document.Lookup(doc, l.c.RetryCount))
+	if c.RetryCount != "" {
+		d.RetryCount = document.Count(document.Lookup(doc, c.RetryCount))
 	}
-
 	if name := l.table.Layout.FailedTime(); name != "" {
 		d.FailedAt = document.Time(document.Lookup(doc, name))
 	}
 
-	if payload {
-		d.Payload = document.Payload(document.Lookup(doc, l.c.Payload))
+	if l.payload == payloadRead {
+		d.Payload = document.Payload(document.Lookup(doc, c.Payload))
 		d.PayloadSize = len(d.Payload)
-		return d
+	} else {
+		d.PayloadSize = sizeOf(doc)
 	}
-
-	size, _ := doc.Lookup(sizeField).AsInt64OK()
-	d.PayloadSize = int(size)
 	return d
 }
 
@@ -298,17 +293,10 @@ func (s *Store) readFailed(ctx context.Context, on *conn, rows []store.Ref, know
 // failedAmong returns the ids whose documents are FAILED.
 func (t *table) failedAmong(ctx context.Context, ids []string) (map[string]bool, error) {
 	failed := map[string]bool{}
-	if len(ids) == 0 {
-		return failed, nil
-	}
-
-	filter := append(bson.D{t.idIn(ids)}, t.failed()...)
-	err := forEach(ctx, commandTimeout, t.collection, filter, options.Find().SetProjection(project(t.id())), func(doc bson.Raw) error {
-		if id, err := document.ID(document.Lookup(doc, t.id())); err == nil {
-			failed[id] = true
-		}
+	err := t.eachOf(ctx, ids, project(t.id()), func(id string, _ bson.Raw) error {
+		failed[id] = true
 		return nil
-	})
+	}, t.failed()...)
 	return failed, err
 }
 

@@ -20,10 +20,8 @@ import (
 // unreachable server is an error.
 func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	c := &checker{List: finding.List{Subject: "connection"}, store: s, thorough: true}
-	err := s.lifetime.Do(ctx, func(ctx context.Context) (err error) {
-		if c.conn, err = s.server.open(ctx); err != nil {
-			return err
-		}
+	err := s.onServer(ctx, func(ctx context.Context, on *conn) error {
+		c.conn = on
 		c.connection(s.server.url)
 		for _, check := range []func(context.Context) error{c.run, c.clock, c.durability} {
 			if err := check(ctx); err != nil {

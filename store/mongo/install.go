@@ -76,13 +76,8 @@ func keys(fields []string) bson.D {
 // Install implements store.Installer. Several relays may run it at once: every step is
 // idempotent, and the version is written last.
 func (s *Store) Install(ctx context.Context) error {
-	err := s.lifetime.Do(ctx, func(ctx context.Context) error {
-		on, err := s.server.open(ctx)
-		if err != nil {
-			return err
-		}
-
-		err = installed(ctx, on)
+	err := s.onServer(ctx, func(ctx context.Context, on *conn) error {
+		err := installed(ctx, on)
 		var missing *missingError
 		if !errors.As(err, &missing) {
 			return err
@@ -210,12 +205,8 @@ func shellKeys(fields []string) string {
 // MayInstall reports whether the relay's collections are missing or outdated and the user's
 // privileges suffice for Install to fix that. It changes nothing.
 func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
-	err = s.lifetime.Do(ctx, func(ctx context.Context) error {
-		on, err := s.server.open(ctx)
-		if err != nil {
-			return err
-		}
-		err = installed(ctx, on)
+	err = s.onServer(ctx, func(ctx context.Context, on *conn) error {
+		err := installed(ctx, on)
 		var missing *missingError
 		var setup *store.SetupError
 		if err == nil || errors.As(err, &setup) && !errors.As(err, &missing) {

@@ -48,12 +48,8 @@ func (b backend) Update(ctx context.Context, epoch store.Epoch, _ ledger.Durabil
 // the server aborts one of them, which runs again.
 func (b backend) Request(ctx context.Context, do func(context.Context, ledger.Tx, int64) error) error {
 	s := b.store
-	err := s.lifetime.Do(ctx, func(ctx context.Context) error {
-		on, err := s.server.open(ctx)
-		if err == nil {
-			err = errors.Join(on.recheckStandalone(ctx), installed(ctx, on))
-		}
-		if err != nil {
+	err := s.onServer(ctx, func(ctx context.Context, on *conn) error {
+		if err := errors.Join(on.recheckStandalone(ctx), installed(ctx, on)); err != nil {
 			return err
 		}
 		write := func(ctx context.Context) error {
@@ -64,7 +60,8 @@ func (b backend) Request(ctx context.Context, do func(context.Context, ledger.Tx
 			}
 			return t.run(ctx, func(ctx context.Context, tx ledger.Tx) error { return do(ctx, tx, nth) })
 		}
-		if err = on.transactAlone(ctx, write); hasCode(err, codeDuplicate) { // two requests created the counter at once
+		err := on.transactAlone(ctx, write)
+		if hasCode(err, codeDuplicate) { // two requests created the counter at once
 			err = on.transactAlone(ctx, write)
 		}
 		return err

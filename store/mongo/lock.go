@@ -42,11 +42,8 @@ func leaseEnd() any {
 // for leaseTime.
 func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	var taken *lock
-	err := s.lifetime.Do(ctx, func(ctx context.Context) error {
-		on, err := s.server.open(ctx)
-		if err == nil {
-			taken, err = s.tryLock(ctx, on)
-		}
+	err := s.onServer(ctx, func(ctx context.Context, on *conn) (err error) {
+		taken, err = s.tryLock(ctx, on)
 		return err
 	})
 	if err != nil {

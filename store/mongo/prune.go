@@ -111,29 +111,27 @@ func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.PruneRequ
 
 	seen := 0
 	var last bson.RawValue
-	err = forEach(ctx, commandTimeout, t.collection, bson.D{t.identified()}, opts, func(doc bson.Raw) error {
+	for doc, err := range find(ctx, commandTimeout, t.collection, bson.D{t.identified()}, opts) {
+		if err != nil {
+			return w, err
+		}
 		id := document.Lookup(doc, c.ID)
 		if from != nil && seen == 0 && id.Equal(*from) {
-			return nil
+			continue
 		}
 		if len(w.old) == p.Limit || seen == pruneRows {
-			return errStopIteration
+			text, err := bson.MarshalExtJSON(bson.D{{Key: "id", Value: last}}, true, false)
+			w.next = strings.TrimSpace(string(text))
+			return w, err
 		}
 		seen++
-		last = bson.RawValue{Type: id.Type, Value: slices.Clone(id.Value)} // the document is valid only during the call
+		last = bson.RawValue{Type: id.Type, Value: slices.Clone(id.Value)} // the document is valid only until the next
 		at := document.Time(document.Lookup(doc, t.Layout.DeliveredTime()))
 		if t.isDelivered(doc) && !at.IsZero() && at.Before(p.Before) {
 			w.old = append(w.old, last)
 		}
-		return nil
-	})
-	if !errors.Is(err, errStopIteration) {
-		return w, err
 	}
-
-	text, err := bson.MarshalExtJSON(bson.D{{Key: "id", Value: last}}, true, false)
-	w.next = strings.TrimSpace(string(text))
-	return w, err
+	return w, nil
 }
 
 // isDelivered reports whether a document, read with its state, is COMPLETED.

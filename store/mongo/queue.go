@@ -2,8 +2,7 @@ package mongo
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"iter"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -99,26 +98,9 @@ func (d *queueDocument) item() store.Item {
 	return it
 }
 
-// inCollection returns an error about a document of one of the relay's collections.
-func inCollection(name string, err error) error { return fmt.Errorf("in %s: %w", name, err) }
-
-// eachRow calls take for the matching rows of queues.
-func (r reader) eachRow(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder, take func(*queueDocument) error) error {
-	return r.each(ctx, ownQueue, filter, opts, func(doc bson.Raw) error {
-		d, err := queuedRow(doc)
-		if err != nil {
-			return err
-		}
-		return take(d)
-	})
-}
-
-func queuedRow(doc bson.Raw) (*queueDocument, error) {
-	d := &queueDocument{}
-	if err := bson.Unmarshal(doc, d); err != nil {
-		return nil, inCollection(ownQueue, err)
-	}
-	return d, nil
+// rows yields the matching rows of queues.
+func (r reader) rows(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder) iter.Seq2[*queueDocument, error] {
+	return decoded[queueDocument](ownQueue, r.docs(ctx, ownQueue, filter, opts))
 }
 
 // outboxFilter is the filter for the rows of an outbox, by the fields that begin the indices.
@@ -138,12 +120,11 @@ func (r reader) Range(ctx context.Context, queue string, from []store.SpilledRan
 	for i := range from {
 		f := &from[i]
 		filter := r.laneFilter(queue, f.Outbox, f.Lane, bson.D{{Key: "$gt", Value: int64(f.After)}})
-		err := r.eachRow(ctx, filter, opts, func(d *queueDocument) error {
+		for d, err := range r.rows(ctx, filter, opts) {
+			if err != nil {
+				return nil, err
+			}
 			lists[i] = append(lists[i], d.item())
-			return nil
-		})
-		if err != nil {
-			return nil, err
 		}
 	}
 	return lists, nil
@@ -170,33 +151,36 @@ func (r reader) Scan(ctx context.Context, q ledger.Scan) (rows []store.Item, err
 		opts.SetLimit(int64(q.Limit))
 	}
 	known := map[string]bool{} // lanes
-	err = r.each(ctx, ownQueue, r.scanFilter(&q), opts, func(doc bson.Raw) error {
+	for doc, err := range r.docs(ctx, ownQueue, r.scanFilter(&q), opts) {
+		if err != nil {
+			return nil, err
+		}
 		if q.Heads { // most rows are none, and are not decoded
 			_, hash := doc.Lookup("lane").Binary()
 			lane := string(hash) + doc.Lookup("_id", "outbox").StringValue()
 			if known[lane] {
-				return nil
+				continue
 			}
 			known[lane] = true
 		}
-		d, err := queuedRow(doc)
-		if err != nil {
-			return err
+		var d queueDocument
+		if err := decode(ownQueue, doc, &d); err != nil {
+			return nil, err
 		}
 		if q.Heads {
-			if began, err := r.laneBegan(ctx, d, q.After); err != nil || began {
-				return err
+			began, err := r.laneBegan(ctx, &d, q.After)
+			if err != nil {
+				return nil, err
+			}
+			if began {
+				continue
 			}
 		}
 		if rows = append(rows, d.item()); len(rows) == q.Limit {
-			return errStopIteration
+			break
 		}
-		return nil
-	})
-	if errors.Is(err, errStopIteration) {
-		err = nil
 	}
-	return rows, err
+	return rows, nil
 }
 
 // laneBegan reports whether the row's lane also has rows up to n.
@@ -206,11 +190,10 @@ func (r reader) laneBegan(ctx context.Context, d *queueDocument, n int64) (began
 	}
 	opts := options.Find().SetLimit(1).SetProjection(byID()).SetHint(laneIndex)
 	filter := r.laneFilter(d.Key.Queue, d.Key.Outbox, d.lane(), bson.D{{Key: "$lte", Value: n}})
-	err = r.eachRow(ctx, filter, opts, func(*queueDocument) error {
-		began = true
-		return nil
-	})
-	return began, err
+	for _, err := range r.docs(ctx, ownQueue, filter, opts) {
+		return err == nil, err
+	}
+	return false, nil
 }
 
 // Lanes implements ledger.QueueReader. It reads only the index, besides one document for
@@ -222,11 +205,10 @@ func (r reader) Lanes(ctx context.Context, queue, outbox string, take func(store
 	kinds, err := lanekinds.FindKinds(func(after store.LaneHash) (lane store.LaneHash, kind string, found bool, err error) {
 		filter := append(r.outboxFilter(queue, outbox), bson.E{Key: "lane", Value: bson.D{{Key: "$gt", Value: laneValue(after)}}})
 		opts := options.Find().SetSort(byLane).SetLimit(1).SetProjection(project("lane", "kind")).SetHint(laneIndex)
-		err = r.eachRow(ctx, filter, opts, func(d *queueDocument) error {
-			lane, kind, found = d.lane(), d.Kind, true
-			return nil
-		})
-		return lane, kind, found, err
+		for d, err := range r.rows(ctx, filter, opts) {
+			return d.lane(), d.Kind, err == nil, err
+		}
+		return lane, "", false, nil
 	})
 	if err != nil {
 		return err
@@ -234,7 +216,10 @@ func (r reader) Lanes(ctx context.Context, queue, outbox string, take func(store
 
 	l := store.SpilledLane{Outbox: outbox}
 	opts := options.Find().SetSort(byLane).SetProjection(project("lane")).SetBatchSize(keyBatchSize).SetHint(laneIndex)
-	err = r.each(ctx, ownQueue, r.outboxFilter(queue, outbox), opts, func(doc bson.Raw) error {
+	for doc, err := range r.docs(ctx, ownQueue, r.outboxFilter(queue, outbox), opts) {
+		if err != nil {
+			return err
+		}
 		_, hash := doc.Lookup("lane").Binary()
 		if l.Rows > 0 && string(hash) != string(l.Hash[:]) {
 			take(l)
@@ -243,13 +228,11 @@ func (r reader) Lanes(ctx context.Context, queue, outbox string, take func(store
 		copy(l.Hash[:], hash)
 		l.Kind = kinds[l.Hash.Kind()]
 		l.Rows++
-		return nil
-	})
-
-	if err == nil && l.Rows > 0 {
+	}
+	if l.Rows > 0 {
 		take(l)
 	}
-	return err
+	return nil
 }
 
 // queueKey returns the _id of a row.
@@ -264,11 +247,13 @@ func (t *writeTx) rowsOf(ctx context.Context, keys []queueKey, fields ...string)
 		return found, nil
 	}
 	opts := options.Find().SetProjection(project(append(fields, "_id", "id", "lane")...))
-	err := t.eachRow(ctx, withIDs(keys), opts, func(d *queueDocument) error {
+	for d, err := range t.rows(ctx, withIDs(keys), opts) {
+		if err != nil {
+			return nil, err
+		}
 		found[d.Key] = d
-		return nil
-	})
-	return found, err
+	}
+	return found, nil
 }
 
 // Enqueue implements ledger.Writer. It reads the rows in the queue first, because a duplicate
@@ -350,12 +335,11 @@ func (t *writeTx) removeRows(ctx context.Context, keys []queueKey) error {
 func (t *writeTx) Clear(ctx context.Context, q ledger.Scan) (n int, last int64, err error) {
 	var gone []queueKey
 	opts := options.Find().SetSort(byID()).SetLimit(int64(q.Limit)).SetProjection(byID())
-	err = t.eachRow(ctx, t.scanFilter(&q), opts, func(d *queueDocument) error {
+	for d, err := range t.rows(ctx, t.scanFilter(&q), opts) {
+		if err != nil {
+			return 0, 0, err
+		}
 		gone, last = append(gone, d.Key), d.Key.N
-		return nil
-	})
-	if err != nil {
-		return 0, 0, err
 	}
 	return len(gone), last, t.removeRows(ctx, gone)
 }

@@ -3,6 +3,8 @@ package mongo
 import (
 	"context"
 	"errors"
+	"fmt"
+	"iter"
 	"sync/atomic"
 	"time"
 
@@ -43,19 +45,47 @@ type reads struct {
 	since                   *bson.Timestamp // a snapshot must include this time; nil once it is known to
 }
 
-// each calls take for the matching documents of a collection. It fails with errOldSnapshot
-// before the first call if the snapshot is too old.
-func (r reader) each(ctx context.Context, name string, filter bson.D, opts *options.FindOptionsBuilder, take func(bson.Raw) error) error {
-	err := forEach(ctx, commandTimeout, r.conn.ownCollection(name), filter, opts, func(doc bson.Raw) error {
-		if err := r.checkSnapshot(ctx); err != nil {
-			return err
+// docs yields the matching documents of a collection. It fails with errOldSnapshot before the
+// first if the snapshot is too old.
+func (r reader) docs(ctx context.Context, name string, filter bson.D, opts *options.FindOptionsBuilder) iter.Seq2[bson.Raw, error] {
+	return func(yield func(bson.Raw, error) bool) {
+		r.reads.ofRecords = r.reads.ofRecords || name == ownRecord
+		for doc, err := range find(ctx, commandTimeout, r.conn.ownCollection(name), filter, opts) {
+			if err == nil {
+				err = r.checkSnapshot(ctx)
+			}
+			r.reads.foundRecords = r.reads.foundRecords || err == nil && name == ownRecord
+			if !yield(doc, err) || err != nil {
+				return
+			}
 		}
-		return take(doc)
-	})
-	if err == nil {
-		err = r.checkSnapshot(ctx)
+		if err := r.checkSnapshot(ctx); err != nil {
+			yield(nil, err)
+		}
 	}
-	return err
+}
+
+// decoded decodes the documents of a collection.
+func decoded[T any](name string, docs iter.Seq2[bson.Raw, error]) iter.Seq2[*T, error] {
+	return func(yield func(*T, error) bool) {
+		for doc, err := range docs {
+			d := new(T)
+			if err == nil {
+				err = decode(name, doc, d)
+			}
+			if !yield(d, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// decode decodes a document of one of the relay's collections.
+func decode(name string, doc bson.Raw, into any) error {
+	if err := bson.Unmarshal(doc, into); err != nil {
+		return fmt.Errorf("in %s: %w", name, err)
+	}
+	return nil
 }
 
 // checkSnapshot returns errOldSnapshot if the session's snapshot is too old.
@@ -84,14 +114,16 @@ func (r reader) read(ctx context.Context, kind string, keys []string) ([]*record
 	}
 
 	found := map[string]*recordDocument{}
-	err := r.eachRecord(ctx, withIDs(r.keys(kind, keys)), options.Find(), func(d *recordDocument) error {
+	for d, err := range r.records(ctx, withIDs(r.keys(kind, keys)), options.Find()) {
+		if err != nil {
+			return nil, err
+		}
 		found[d.Key.Key] = d
-		return nil
-	})
+	}
 	for i, key := range keys {
 		docs[i] = found[key]
 	}
-	return docs, err
+	return docs, nil
 }
 
 // keys returns the _ids of records.
@@ -118,17 +150,9 @@ func bodies(docs []*recordDocument) [][]byte {
 	return list
 }
 
-// eachRecord calls take for the matching records.
-func (r reader) eachRecord(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder, take func(*recordDocument) error) error {
-	r.reads.ofRecords = true
-	return r.each(ctx, ownRecord, filter, opts, func(doc bson.Raw) error {
-		r.reads.foundRecords = true
-		d := &recordDocument{}
-		if err := bson.Unmarshal(doc, d); err != nil {
-			return inCollection(ownRecord, err)
-		}
-		return take(d)
-	})
+// records yields the matching records.
+func (r reader) records(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder) iter.Seq2[*recordDocument, error] {
+	return decoded[recordDocument](ownRecord, r.docs(ctx, ownRecord, filter, opts))
 }
 
 // List implements ledger.RecordReader.
@@ -139,9 +163,15 @@ func (r reader) List(ctx context.Context, kind, prefix string, limit int, take f
 		{Key: "$gte", Value: recordKey{r.relay, kind, prefix}}, {Key: "$lt", Value: recordKey{r.relay, kind, prefix + ledger.AfterKeys}},
 	}}}
 	opts := options.Find().SetSort(byID()).SetLimit(int64(limit))
-	return r.eachRecord(ctx, filter, opts, func(d *recordDocument) error {
-		return take(ledger.Record{Key: d.Key.Key, Body: []byte(d.Body)})
-	})
+	for d, err := range r.records(ctx, filter, opts) {
+		if err == nil {
+			err = take(ledger.Record{Key: d.Key.Key, Body: []byte(d.Body)})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // byID is the order of the _id index, and a projection of it.
@@ -186,11 +216,8 @@ func (t *writeTx) run(ctx context.Context, do func(context.Context, ledger.Tx) e
 
 // countRequest counts a request and returns its number.
 func (t *writeTx) countRequest(ctx context.Context) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
 	var d recordDocument
-	opts := options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)
-	err := t.conn.ownCollection(ownRecord).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: requestsKey(t.relay)}}, putUpdate("{}"), opts).Decode(&d)
+	err := modify(ctx, t.conn.ownCollection(ownRecord), bson.D{{Key: "_id", Value: requestsKey(t.relay)}}, putUpdate("{}"), true, &d)
 	return d.Version, err
 }
 
@@ -249,7 +276,7 @@ func (t *writeTx) Lock(ctx context.Context, kind string, keys ...string) ([][]by
 		return nil, err
 	}
 	docs, err := t.read(ctx, kind, keys)
-	if alone {
+	if alone && err == nil {
 		t.locked = docs[0]
 	}
 	return bodies(docs), err

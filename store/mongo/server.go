@@ -2,8 +2,8 @@ package mongo
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,9 +25,6 @@ const (
 	// viewTimeout bounds each batch when whole collections are read.
 	viewTimeout = 10 * time.Minute
 )
-
-// errStopIteration is returned by a read callback to end the iteration.
-var errStopIteration = errors.New("stop iteration")
 
 // majority is the write concern of every write: on disk on a majority of the members.
 func majority() *writeconcern.WriteConcern {
@@ -85,6 +82,17 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 	return on, nil
 }
 
+// onServer runs a call with the connections, in the store's lifetime.
+func (s *Store) onServer(ctx context.Context, call func(context.Context, *conn) error) error {
+	return s.lifetime.Do(ctx, func(ctx context.Context) error {
+		on, err := s.server.open(ctx)
+		if err != nil {
+			return err
+		}
+		return call(ctx, on)
+	})
+}
+
 // transactions returns the options of all transactions.
 func transactions() *options.TransactionOptionsBuilder {
 	return options.Transaction().SetReadConcern(readconcern.Snapshot()).SetWriteConcern(majority())
@@ -137,12 +145,6 @@ func (c *conn) recordWrite(at *bson.Timestamp) {
 	}
 }
 
-// greeting is the part of the hello answer that the relay uses.
-type greeting struct {
-	SetName string `bson:"setName"`
-	Msg     string `bson:"msg"` // "isdbgrid" on a mongos
-}
-
 // hello checks the server's version and determines its kind.
 func (c *conn) hello(ctx context.Context) error {
 	var build struct {
@@ -168,7 +170,10 @@ func (c *conn) recheckStandalone(ctx context.Context) error {
 	if !c.standalone.Load() {
 		return nil
 	}
-	var hello greeting
+	var hello struct {
+		SetName string `bson:"setName"`
+		Msg     string `bson:"msg"` // "isdbgrid" on a mongos
+	}
 	err := c.run(ctx, bson.D{{Key: "hello", Value: 1}}, &hello)
 	if err == nil {
 		c.isMongos.Store(hello.Msg != "")
@@ -236,6 +241,15 @@ func remove(ctx context.Context, in *mongo.Collection, filter any) (int64, error
 	return done.DeletedCount, nil
 }
 
+// modify updates one document and decodes the result into a value. With upsert it creates the
+// document if necessary; else mongo.ErrNoDocuments says that there is none.
+func modify(ctx context.Context, in *mongo.Collection, filter, update any, upsert bool, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	opts := options.FindOneAndUpdate().SetUpsert(upsert).SetReturnDocument(options.After)
+	return in.FindOneAndUpdate(ctx, filter, update, opts).Decode(into)
+}
+
 // findOne reads the document with an _id; mongo.ErrNoDocuments if there is none.
 func findOne(ctx context.Context, in *mongo.Collection, id, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
@@ -243,28 +257,32 @@ func findOne(ctx context.Context, in *mongo.Collection, id, into any) error {
 	return in.FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(into)
 }
 
-// forEach calls read for each document that matches a filter. The document is valid only
-// during the call. wait bounds each batch.
-func forEach(ctx context.Context, wait time.Duration, in *mongo.Collection, filter any, opts *options.FindOptionsBuilder, read func(bson.Raw) error) error {
-	first, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	docs, err := in.Find(first, filter, opts)
-	if err != nil {
-		return err
-	}
+// find yields the documents that match a filter, each valid until the next. wait bounds each
+// batch. An error comes last.
+func find(ctx context.Context, wait time.Duration, in *mongo.Collection, filter any, opts *options.FindOptionsBuilder) iter.Seq2[bson.Raw, error] {
+	return func(yield func(bson.Raw, error) bool) {
+		first, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		docs, err := in.Find(first, filter, opts)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
 
-	defer func() {
-		closing, done := context.WithTimeout(context.WithoutCancel(ctx), store.CloseTimeout)
-		defer done()
-		_ = docs.Close(closing) // docs.Err returns its error
-	}()
-
-	for next(ctx, wait, docs) {
-		if err := read(docs.Current); err != nil {
-			return err
+		defer func() {
+			closing, done := context.WithTimeout(context.WithoutCancel(ctx), store.CloseTimeout)
+			defer done()
+			_ = docs.Close(closing) // docs.Err returns its error
+		}()
+		for next(ctx, wait, docs) {
+			if !yield(docs.Current, nil) {
+				return
+			}
+		}
+		if err := docs.Err(); err != nil {
+			yield(nil, err)
 		}
 	}
-	return docs.Err()
 }
 
 // next advances to the next document, fetching the next batch if necessary.

@@ -144,13 +144,14 @@ const (
 func (c *settling) readDocuments(ctx context.Context) (map[store.Ref]rowState, error) {
 	rows := map[store.Ref]rowState{}
 	for _, w := range c.plan(nil) {
-		err := w.table.states(ctx, w.distinctIDs(), func(id string, open bool, doc bson.Raw) error {
+		fields := project(append(w.table.stateFields(), w.table.completedAt())...)
+		err := w.table.eachOf(ctx, w.distinctIDs(), fields, func(id string, doc bson.Raw) error {
 			ref := store.Ref{Outbox: w.table.Name, ID: id}
 			switch {
 			case !w.ids[id]:
 			case rows[ref] != rowGone:
 				return w.table.twinError(id)
-			case open:
+			case w.table.isOpen(doc):
 				rows[ref] = rowOpen
 			case c.mayBeWritten && c.isCompletedByCall(w.table, ref, doc):
 				rows[ref] = rowWrittenByCall
@@ -164,20 +165,6 @@ func (c *settling) readDocuments(ctx context.Context) (map[store.Ref]rowState, e
 		}
 	}
 	return rows, nil
-}
-
-// states calls visit for each existing document with one of the ids, and says whether it is
-// open.
-func (t *table) states(ctx context.Context, ids []string, visit func(id string, open bool, doc bson.Raw) error) error {
-	l := &t.Layout.Columns
-	fields := project(l.ID, l.Status, l.Delivered, l.Failed, t.completedAt())
-	return forEach(ctx, commandTimeout, t.collection, bson.D{t.idIn(ids)}, options.Find().SetProjection(fields), func(doc bson.Raw) error {
-		id, err := document.ID(document.Lookup(doc, l.ID))
-		if err != nil {
-			return nil // no text matches such an id
-		}
-		return visit(id, t.isOpen(doc), doc)
-	})
 }
 
 // outboxWrites is the outcomes of one outbox that must be written.

@@ -6,91 +6,102 @@ import (
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// ReadStatuses implements store.RowStatusReader. Like ReadSettled, it first writes a document
-// of its own.
-func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
-	parts, err := outboxes.Split(s.outboxes, rows)
-	if err != nil {
-		return nil, fmt.Errorf("read row statuses: %w", err)
-	}
-
-	states := make([]store.RowStatus, len(rows))
-	parts = slices.DeleteFunc(parts, func(p *outboxes.Part) bool { return p.MarkAbsent(states) })
-	if len(parts) == 0 {
-		return states, nil
-	}
-
-	err = s.read(ctx, func(ctx context.Context, on *conn) error {
-		if err := s.awaitMajorityRead(ctx, on); err != nil {
-			return err
-		}
-		for _, p := range parts {
-			if err := statesOf(ctx, on.table(p.Outbox), p, rows, states); err != nil {
-				return err
-			}
-			p.CopyDuplicateStatuses(rows, states)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read row statuses: %w", Explain(err))
-	}
-
-	return states, nil
-}
-
-// statesOf reads the rows of one outbox. An id that two documents have is reported as
+// ReadStatuses implements store.RowStatusReader. An id that two documents have is reported as
 // unsettled.
-func statesOf(ctx context.Context, t *table, p *outboxes.Part, rows []store.ClaimRow, states []store.RowStatus) error {
-	var plain, full []int
-	for _, i := range p.Indexes {
-		states[i] = store.RowStatus{State: store.RowAbsent}
-		if p.WantsPayload(rows, i) {
-			full = append(full, i)
-		} else {
-			plain = append(plain, i)
-		}
+func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
+	states := make([]store.RowStatus, len(rows))
+	for i := range states {
+		states[i].State = store.RowAbsent
 	}
+	err := s.lookUp(ctx, rows, func(ctx context.Context, t *table, p *outboxes.Part) error {
+		var plain, full []int
+		for _, i := range p.Indexes {
+			if p.WantsPayload(rows, i) {
+				full = append(full, i)
+			} else {
+				plain = append(plain, i)
+			}
+		}
 
-	l := &t.Layout.Columns
-	fields := []string{l.ID, l.Status, l.Delivered, l.Failed}
-	for _, ask := range []struct {
-		at     []int
-		fields []string
-	}{{plain, fields}, {full, append(fields, l.Payload)}} {
-		if len(ask.at) == 0 {
-			continue
-		}
-		ids := make([]string, len(ask.at))
-		for k, i := range ask.at {
-			ids[k] = rows[i].ID
-		}
-		opts := options.Find().SetProjection(project(ask.fields...))
-		err := forEach(ctx, commandTimeout, t.collection, bson.D{t.idIn(ids)}, opts, func(doc bson.Raw) error {
-			id, err := document.ID(document.Lookup(doc, l.ID))
+		visit := func(id string, doc bson.Raw) error {
 			i, asked := p.FirstIndex[id]
-			if err != nil || !asked {
-				return nil // no text matches such an id
+			if !asked {
+				return nil
 			}
 			again := states[i].State != store.RowAbsent
 			if states[i] = t.state(doc); again {
 				states[i] = store.RowStatus{State: store.RowUnsettled}
 			}
 			return nil
-		})
-		if err != nil {
+		}
+		if err := t.eachOf(ctx, idsOf(rows, plain), project(t.stateFields()...), visit); err != nil {
 			return err
 		}
+		err := t.eachOf(ctx, idsOf(rows, full), project(append(t.stateFields(), t.Layout.Columns.Payload)...), visit)
+		p.CopyDuplicateStatuses(rows, states)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read row statuses: %w", err)
+	}
+	return states, nil
+}
+
+// ReadSettled implements store.StatusReader. It reports false for the repetitions of an id,
+// and for an id that two documents have.
+func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	settled := make([]bool, len(rows))
+	err := s.lookUp(ctx, rows, func(ctx context.Context, t *table, p *outboxes.Part) error {
+		for _, i := range p.Indexes {
+			settled[i] = true // gone unless found
+		}
+		found := map[int]bool{}
+		return t.eachOf(ctx, idsOf(rows, p.Indexes), project(t.stateFields()...), func(id string, doc bson.Raw) error {
+			if i, asked := p.FirstIndex[id]; asked {
+				settled[i] = !t.isOpen(doc) && !found[i]
+				found[i] = true
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read settled rows: %w", err)
+	}
+	return settled, nil
+}
+
+// lookUp calls read for the rows of each outbox that keeps a state. It first writes one of
+// the relay's documents with majority write concern, because later reads in the session are
+// no older than that write. Otherwise a deposed primary that has not noticed yet could
+// report a document as gone although its successor has it.
+func (s *Store) lookUp(ctx context.Context, rows []store.ClaimRow, read func(context.Context, *table, *outboxes.Part) error) error {
+	parts, err := outboxes.Split(s.outboxes, rows)
+	if err != nil {
+		return err
+	}
+	parts = slices.DeleteFunc(parts, func(p *outboxes.Part) bool { return p.Outbox.Layout.State == store.StateNone })
+	if len(parts) == 0 {
+		return nil
 	}
 
-	return nil
+	return Explain(s.read(ctx, func(ctx context.Context, on *conn) error {
+		looks := bson.D{{Key: "$inc", Value: bson.D{{Key: "looks", Value: int64(1)}}}}
+		if err := upsertOne(ctx, on.ownCollection(ownMeta), bson.D{{Key: "relay", Value: s.name}}, looks); err != nil {
+			return err
+		}
+		for _, p := range parts {
+			if err := read(ctx, on.table(p.Outbox), p); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 }
 
 // state returns the state of a document, and the payload of a COMPLETED document if the
@@ -115,64 +126,4 @@ func (t *table) isFailed(doc bson.Raw) bool {
 		return ok && slices.ContainsFunc(t.Layout.FailedCodes(), func(code int) bool { return n == float64(code) })
 	}
 	return t.hasStatus(doc, store.Failed)
-}
-
-// ReadSettled implements store.StatusReader.
-func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
-	parts, err := outboxes.Split(s.outboxes, rows)
-	if err != nil {
-		return nil, fmt.Errorf("read settled rows: %w", err)
-	}
-
-	settled := make([]bool, len(rows))
-	if len(rows) == 0 {
-		return settled, nil
-	}
-
-	err = s.read(ctx, func(ctx context.Context, on *conn) error {
-		if err := s.awaitMajorityRead(ctx, on); err != nil {
-			return err
-		}
-		for _, p := range parts {
-			if err := readSettledOf(ctx, on.table(p.Outbox), p, rows, settled); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read settled rows: %w", Explain(err))
-	}
-
-	return settled, nil
-}
-
-// awaitMajorityRead writes one of the relay's documents with majority write concern. Later
-// reads in the session are no older than that write. Otherwise a deposed primary that has
-// not noticed yet could report a document as gone although its successor has it.
-func (s *Store) awaitMajorityRead(ctx context.Context, on *conn) error {
-	return upsertOne(ctx, on.ownCollection(ownMeta), bson.D{{Key: "relay", Value: s.name}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "looks", Value: int64(1)}}}})
-}
-
-// readSettledOf reads the rows of one outbox. It reports false for the repetitions of an
-// id, and for an id that two documents have.
-func readSettledOf(ctx context.Context, t *table, p *outboxes.Part, rows []store.ClaimRow, settled []bool) error {
-	if t.Layout.State == store.StateNone {
-		return nil // such a collection keeps no state
-	}
-
-	ids := make([]string, len(p.Indexes))
-	for k, i := range p.Indexes {
-		ids[k] = rows[i].ID
-		settled[i] = true // gone unless found
-	}
-
-	found := map[int]bool{}
-	return t.states(ctx, ids, func(id string, open bool, _ bson.Raw) error {
-		if i, asked := p.FirstIndex[id]; asked {
-			settled[i] = !open && !found[i]
-			found[i] = true
-		}
-		return nil
-	})
 }

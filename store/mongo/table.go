@@ -9,6 +9,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
@@ -76,6 +77,43 @@ func inBatches(ids []string, write func(some []string) (int64, error)) (all int6
 		all += n
 	}
 	return all, nil
+}
+
+// eachOf calls visit for each existing document with one of the ids, also for those of
+// other BSON types.
+func (t *table) eachOf(ctx context.Context, ids []string, projection bson.D, visit func(id string, doc bson.Raw) error, where ...bson.E) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	filter := append(bson.D{t.idIn(ids)}, where...)
+	for doc, err := range find(ctx, commandTimeout, t.collection, filter, options.Find().SetProjection(projection)) {
+		if err != nil {
+			return err
+		}
+		id, err := document.ID(document.Lookup(doc, t.id()))
+		if err != nil {
+			continue // no text matches such an id
+		}
+		if err := visit(id, doc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stateFields are the fields that tell the state of a document, and its id.
+func (t *table) stateFields() []string {
+	c := &t.Layout.Columns
+	return []string{c.ID, c.Status, c.Delivered, c.Failed}
+}
+
+// idsOf returns the ids of the rows at some indexes.
+func idsOf(rows []store.ClaimRow, indexes []int) []string {
+	ids := make([]string, len(indexes))
+	for k, i := range indexes {
+		ids[k] = rows[i].ID
+	}
+	return ids
 }
 
 // identified is the filter for documents whose id has a supported type.
@@ -290,6 +328,12 @@ func (t *table) size() any {
 		}},
 		{Key: "default", Value: bson.D{{Key: "$bsonSize", Value: bson.D{{Key: "payload", Value: payload}}}}},
 	}}}
+}
+
+// sizeOf returns the payload size that was projected with a document.
+func sizeOf(doc bson.Raw) int {
+	size, _ := doc.Lookup(sizeField).AsInt64OK()
+	return int(size)
 }
 
 // twinError reports two documents whose ids have the same text.

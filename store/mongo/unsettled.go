@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -39,7 +38,8 @@ type reading struct {
 	to           *views.Pages
 	excludeIDs   map[string]struct{}
 	excludeLanes map[store.LaneKey]struct{}
-	seen         int // documents read in this window
+	seen         int  // documents read in this window
+	full         bool // the caller wants no more
 	ties         ties
 
 	waiting []store.Item // waiting for the lookup of spilled rows
@@ -71,10 +71,6 @@ func (v *view) Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	if err == nil {
 		err = r.read(ctx)
 	}
-
-	if errors.Is(err, errStopIteration) {
-		return nil
-	}
 	return Explain(err)
 }
 
@@ -88,8 +84,13 @@ func (r *reading) read(ctx context.Context) error {
 		r.seen = 0
 		opts := options.Find().SetSort(r.table.order()).SetProjection(r.projection()).SetAllowDiskUse(true).
 			SetBatchSize(minWindow).SetSkip(int64(from)).SetLimit(int64(window)).SetShowRecordID(r.ties.needsSort())
-		if err := forEach(ctx, viewTimeout, r.table.collection, filter, opts, func(doc bson.Raw) error { return r.addDocument(ctx, doc) }); err != nil {
-			return err
+		for doc, err := range find(ctx, viewTimeout, r.table.collection, filter, opts) {
+			if err == nil {
+				err = r.addDocument(ctx, doc)
+			}
+			if err != nil || r.full {
+				return err
+			}
 		}
 		last := window == 0 || r.seen < window
 		if last {
@@ -97,7 +98,7 @@ func (r *reading) read(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := r.flushWaiting(ctx); err != nil || last {
+		if err := r.flushWaiting(ctx); err != nil || last || r.full {
 			return err
 		}
 	}
@@ -178,8 +179,7 @@ func (r *reading) addDocument(ctx context.Context, doc bson.Raw) error {
 		return nil // a fractional number: Diagnose reports such ids
 	}
 
-	size, _ := doc.Lookup(sizeField).AsInt64OK()
-	it.Payload, it.PayloadSize = document.Payload(doc.Lookup(payloadField)), int(size)
+	it.Payload, it.PayloadSize = document.Payload(doc.Lookup(payloadField)), sizeOf(doc)
 	if it.Payload != nil {
 		it.PayloadSize = len(it.Payload) // JSON and BSON lengths differ slightly
 	}
@@ -241,10 +241,13 @@ func (r *reading) loadSpilledIDs(ctx context.Context) error {
 // eachSpilled calls visit for the ids of spilled rows. It reads only the index.
 func (r *reading) eachSpilled(ctx context.Context, filter bson.D, visit func(id string)) error {
 	opts := options.Find().SetProjection(project("id")).SetHint(rowIndex)
-	return forEach(ctx, viewTimeout, r.conn.ownCollection(ownQueue), filter, opts, func(doc bson.Raw) error {
+	for doc, err := range find(ctx, viewTimeout, r.conn.ownCollection(ownQueue), filter, opts) {
+		if err != nil {
+			return err
+		}
 		visit(doc.Lookup("id").StringValue())
-		return nil
-	})
+	}
+	return nil
 }
 
 // flushWaiting passes on the queued documents that are not spilled.
@@ -273,8 +276,8 @@ func (r *reading) flushWaiting(ctx context.Context) error {
 				continue
 			}
 		}
-		if !r.to.Add(it) {
-			return errStopIteration
+		if r.full = r.full || !r.to.Add(it); r.full {
+			break
 		}
 	}
 

@@ -2,7 +2,6 @@ package mongo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -89,10 +88,11 @@ func (v *view) begin(ctx context.Context) (err error) {
 	}
 
 	for _, c := range in {
-		none := func(bson.Raw) error { return nil }
 		opts := options.Find().SetProjection(project("_id")).SetLimit(1)
-		if err := forEach(mongo.NewSessionContext(ctx, v.session), commandTimeout, c, bson.D{}, opts, none); err != nil {
-			return err
+		for _, err := range find(mongo.NewSessionContext(ctx, v.session), commandTimeout, c, bson.D{}, opts) {
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -123,24 +123,21 @@ func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 	c := &o.Layout.Columns
 	fields := append(project(c.ID, c.Kind, c.Group, o.Layout.OrderBy[0]), bson.E{Key: sizeField, Value: t.size()})
 	opts := options.Find().SetSort(t.order()).SetProjection(fields).SetAllowDiskUse(true).SetBatchSize(minWindow)
-	err := forEach(mongo.NewSessionContext(ctx, v.session), viewTimeout, t.collection, t.deliveredFilter(to), opts, func(doc bson.Raw) error {
+	for doc, err := range find(mongo.NewSessionContext(ctx, v.session), viewTimeout, t.collection, t.deliveredFilter(to), opts) {
+		if err != nil {
+			return Explain(err)
+		}
 		it, err := reader.Head(doc)
 		if err != nil {
-			return nil // a fractional number: Diagnose reports such ids
+			continue // a fractional number: Diagnose reports such ids
 		}
-		size, _ := doc.Lookup(sizeField).AsInt64OK()
-		it.PayloadSize = int(size)
+		it.PayloadSize = sizeOf(doc)
 		it.Committed = document.Time(document.Lookup(doc, o.Layout.OrderBy[0]))
 		if !to.Add(it) {
-			return errStopIteration
+			break
 		}
-		return nil
-	})
-	if errors.Is(err, errStopIteration) {
-		return nil
 	}
-
-	return Explain(err)
+	return nil
 }
 
 // deliveredFilter selects delivered documents within the time bounds. Documents whose time

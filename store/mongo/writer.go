@@ -212,11 +212,7 @@ func (e *commitError) Unwrap() error { return e.err }
 // read runs call in a causally consistent session with majority reads, so that it sees
 // everything the store has written.
 func (s *Store) read(ctx context.Context, call func(context.Context, *conn) error) error {
-	return s.lifetime.Do(ctx, func(ctx context.Context) error {
-		on, err := s.server.open(ctx)
-		if err != nil {
-			return err
-		}
+	return s.onServer(ctx, func(ctx context.Context, on *conn) error {
 		reading, err := on.client.StartSession(options.Session().SetCausalConsistency(true))
 		if err != nil {
 			return err
