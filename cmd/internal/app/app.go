@@ -131,7 +131,7 @@ func (p *program) updateGauges() {
 		return
 	}
 	for outbox, sink := range p.cfg.Routes() {
-		p.metrics.RefusedRows(sink, outbox, s.Sinks[sink].Refused[outbox])
+		p.metrics.sink(sink).SetRefused(outbox, s.Sinks[sink].Refused[outbox])
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -224,16 +225,16 @@ sluicebox_bisect_requests_total{sink="platform"} 1
 sluicebox_store_failures_total{sink="platform"} 1
 `, "sluicebox_claim_rows_total", "sluicebox_delivery_attempts_total", "sluicebox_requests_total", "sluicebox_store_failures_total",
 		"sluicebox_probes_total", "sluicebox_bisect_requests_total", "sluicebox_multi_group_requests_total", "sluicebox_sink_breaker_open")
-	if n := testutil.CollectAndCount(m.sinks.duration); n != 1 {
+	if n := testutil.CollectAndCount(s.duration); n != 1 {
 		t.Errorf("%d histograms of durations, want 1", n)
 	}
 }
 
-func TestSettledMetrics(t *testing.T) {
+func TestSettledMetrics(t *testing.T) { synctest.Test(t, testSettledMetrics) }
+
+func testSettledMetrics(t *testing.T) {
 	reg, m := newTestMetrics(t)
-	s := m.sink("platform")
-	now := time.Unix(1000, 0)
-	s.now = func() time.Time { return now }
+	s, now := m.sink("platform"), time.Now()
 	item := func(committed, captured time.Duration) *store.Item {
 		it := &store.Item{}
 		if committed > 0 {

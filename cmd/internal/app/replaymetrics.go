@@ -19,10 +19,10 @@ type replayMetrics struct {
 func newReplayMetrics(r registrar) replayMetrics {
 	return replayMetrics{
 		rows:      r.counters("replay_rows_total", "Replay rows finished, by outcome: sent, refused by the receiver, or skipped.", "sink", "outcome"),
-		remaining: r.gauges("replay_remaining_rows", "Rows that the active replay has copied and not yet finished.").WithLabelValues(),
+		remaining: r.gauge("replay_remaining_rows", "Rows that the active replay has copied and not yet finished."),
 		state:     r.gauges("replay_state", "State of the most recently active replay (1 = current state).", "state"),
 		retained:  r.gauges("checkpoint_retained_bytes", "Bytes of log that the database retains for a named checkpoint.", "checkpoint"),
-		logDrops:  r.counters("checkpoint_log_drops_total", "Named checkpoints whose retained log was lost or dropped at checkpoint.max-kept.").WithLabelValues(),
+		logDrops:  r.counter("checkpoint_log_drops_total", "Named checkpoints whose retained log was lost or dropped at checkpoint.max-kept."),
 	}
 }
 

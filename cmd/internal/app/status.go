@@ -80,7 +80,7 @@ func (p *program) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, 
 	s := admin.SinkStatus{
 		Name: name, Waiting: stats.Waiting, Rows: stats.Rows, Spilled: stats.Spilled, Bytes: stats.Bytes,
 		InFlight: stats.InFlight, Lanes: stats.Lanes, OpenBreakers: make([]admin.OpenBreaker, len(stats.OpenBreakers)),
-		Delivered: ratesOf(&m.delivered, now), Failed: ratesOf(&m.failed, now), Retried: ratesOf(&m.retried, now),
+		Delivered: ratesOf(&m.rates.delivered, now), Failed: ratesOf(&m.rates.failed, now), Retried: ratesOf(&m.rates.retried, now),
 	}
 
 	for i, of := range stats.OpenBreakers {
