@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -23,234 +24,158 @@ Put the line into ~/.bashrc, ~/.zshrc (behind compinit) or ~/.config/fish/config
 
 // Run prints the script.
 func (c *completionCommand) Run(k *kong.Context, p *program) error {
-	print := map[string]func(string, []commandCompletions) string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Shell]
-	_, err := fmt.Fprint(p.stdout, print(k.Model.Name, completions("", k.Model.Node)))
+	script := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Shell]
+	_, err := fmt.Fprint(p.stdout, strings.ReplaceAll(script, "PROGRAM", k.Model.Name))
 	return err
 }
 
-// commandCompletions is a command with the words that may follow it.
-type commandCompletions struct {
-	command string // the command's words, each after a blank; "" is the program
-	words   []completion
-	flags   []completion
+// completeCommand is what the scripts run to complete a word.
+type completeCommand struct {
+	Words []string `arg:"" optional:"" help:"The words of the command line up to the one to complete, without the program."`
 }
 
-// completion is one word that may follow.
-type completion struct {
-	word, shortFlag string // of a flag, with dashes
-	help            string
-	valueKind       string // of a flag: none (""), file, or text
+// fileCandidate is printed alone if the word is the name of a file.
+const fileCandidate = ":file"
+
+// Run prints the words that may follow, each in a line with a tab and its help.
+func (c *completeCommand) Run(k *kong.Context, p *program) error {
+	var b strings.Builder
+	for _, one := range candidates(k.Model.Node, c.Words) {
+		b.WriteString(one + "\n")
+	}
+	_, err := fmt.Fprint(p.stdout, b.String())
+	return err
 }
 
-// completions returns the completions of a command and its subcommands.
-func completions(at string, n *kong.Node) []commandCompletions {
-	own := commandCompletions{command: at}
-	for _, arg := range n.Positional {
-		if arg.Enum == "" {
-			continue // ids cannot be completed
-		}
-		for _, word := range arg.EnumSlice() {
-			own.words = append(own.words, completion{word: word})
+// candidates returns the words that may be the last one of a command line.
+func candidates(at *kong.Node, words []string) []string {
+	before, current := splitWords(words)
+	for _, word := range before {
+		if i := slices.IndexFunc(at.Children, func(n *kong.Node) bool { return n.Name == word }); i >= 0 {
+			at = at.Children[i]
 		}
 	}
 
-	flagged := n
+	flags := flagsOf(at)
+	if len(before) > 0 {
+		for _, f := range flags {
+			if slices.Contains(spellings(f), before[len(before)-1]) && !f.IsBool() {
+				return valueCandidates(f)
+			}
+		}
+	}
+
+	var list []string
+	if !strings.HasPrefix(current, "-") {
+		list = wordCandidates(at)
+	}
+	if len(list) == 0 {
+		for _, f := range flags {
+			for _, word := range spellings(f) {
+				list = append(list, candidate(word, f.Help))
+			}
+		}
+	}
+	return list
+}
+
+// splitWords returns the last word, and the words before it. The sign of --flag=value
+// separates two words; bash makes it a word of its own.
+func splitWords(words []string) (before []string, current string) {
+	if n := len(words); n > 0 {
+		before, current = words[:n-1], words[n-1]
+	}
+	if flag, value, cut := strings.Cut(current, "="); cut && flag != "" {
+		return append(slices.Clone(before), flag), value
+	}
+	return slices.DeleteFunc(slices.Clone(before), func(word string) bool { return word == "=" }), strings.TrimPrefix(current, "=")
+}
+
+// flagsOf returns the flags of a command, or of its default command, whose word may be
+// omitted.
+func flagsOf(n *kong.Node) []*kong.Flag {
 	if n.DefaultCmd != nil {
-		flagged = n.DefaultCmd // the default command's word may be omitted
+		n = n.DefaultCmd
 	}
+	return slices.Concat(n.AllFlags(true)...)
+}
 
-	for _, group := range flagged.AllFlags(true) {
-		for _, f := range group {
-			own.flags = append(own.flags, flagCompletion(f))
+// spellings returns the forms of a flag.
+func spellings(f *kong.Flag) []string {
+	if f.Short != 0 {
+		return []string{"--" + f.Name, "-" + string(f.Short)}
+	}
+	return []string{"--" + f.Name}
+}
+
+// valueCandidates returns the values of a flag. Only the names of files are completed.
+func valueCandidates(f *kong.Flag) []string {
+	if f.PlaceHolder == "FILE" {
+		return []string{fileCandidate}
+	}
+	return nil
+}
+
+// wordCandidates returns the subcommands and the arguments of a command. Ids cannot be
+// completed.
+func wordCandidates(n *kong.Node) (list []string) {
+	for _, arg := range n.Positional {
+		if arg.Enum != "" {
+			list = append(list, arg.EnumSlice()...)
 		}
 	}
-
-	var below []commandCompletions
 	for _, child := range n.Children {
 		if !child.Hidden {
-			own.words = append(own.words, completion{word: child.Name, help: sentence(child.Help)})
-			below = append(below, completions(at+" "+child.Name, child)...)
+			list = append(list, candidate(child.Name, child.Help))
 		}
 	}
-
-	return append([]commandCompletions{own}, below...)
+	return list
 }
 
-func flagCompletion(f *kong.Flag) completion {
-	c := completion{word: "--" + f.Name, help: sentence(f.Help)}
-	if f.Short != 0 {
-		c.shortFlag = "-" + string(f.Short)
-	}
-	switch {
-	case f.IsBool():
-	case f.PlaceHolder == "FILE":
-		c.valueKind = "file"
-	default:
-		c.valueKind = "text"
-	}
-	return c
-}
-
-// sentence returns the start of a help text, for display beside a word.
-func sentence(help string) string {
+// candidate returns a word with the start of its help.
+func candidate(word, help string) string {
 	first, _, _ := strings.Cut(help, ". ")
-	return strings.TrimSuffix(first, ".")
+	return word + "\t" + strings.TrimSuffix(first, ".")
 }
 
-// The scripts walk the words before the cursor to find the command, which a variable
-// holds in the form of commandCompletions.command. (In zsh, the name path is reserved.)
-
-const bashText = `# bash completion of %[1]s; print it with "%[1]s completion bash"
-_%[1]s() {
-    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} at= words= flags= i
-    if [[ $cur == "=" ]]; then cur=; elif [[ $prev == "=" ]]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi
-    for ((i = 1; i < COMP_CWORD; i++)); do
-        case "$at ${COMP_WORDS[i]}" in
-        %[2]s) at="$at ${COMP_WORDS[i]}" ;;
-        esac
-    done
-    COMPREPLY=()
-    case "$at $prev" in
-%[3]s    esac
-    case "$at" in
-%[4]s    esac
-    if [[ $cur == -* || -z $words ]]; then words=$flags; fi
-    COMPREPLY=($(compgen -W "$words" -- "$cur"))
+const bashScript = `# bash completion of PROGRAM; print it with "PROGRAM completion bash"
+_PROGRAM() {
+    local cur=${COMP_WORDS[COMP_CWORD]} list IFS=$'\n'
+    list=$("${COMP_WORDS[0]}" complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null | cut -f1)
+    if [[ $cur == "=" ]]; then cur=; fi
+    if [[ $list == ":file" ]]; then
+        compopt -o filenames 2>/dev/null
+        COMPREPLY=($(compgen -f -- "$cur"))
+    else
+        COMPREPLY=($(compgen -W "$list" -- "$cur"))
+    fi
 }
-complete -F _%[1]s %[1]s
+complete -F _PROGRAM PROGRAM
 `
 
-func bashScript(name string, all []commandCompletions) string {
-	var lists strings.Builder
-	for _, c := range all {
-		fmt.Fprintf(&lists, "    %q) words=%q flags=%q ;;\n", c.command, joined(c.words), joined(c.flags))
-	}
-	values := valueCases(all, `        local IFS=$'\n'; compopt -o filenames 2>/dev/null
-        COMPREPLY=($(compgen -f -- "$cur")); return ;;`, "        return ;;")
-	return fmt.Sprintf(bashText, name, commandPatterns(all), values, lists.String())
+const zshScript = `#compdef PROGRAM
+# zsh completion of PROGRAM; print it with "PROGRAM completion zsh"
+_PROGRAM() {
+    local -a list
+    list=("${(@f)$($words[1] complete -- "${(@)words[2,CURRENT-1]}" "$PREFIX" 2>/dev/null)}")
+    list=("${(@)${(@)list:#}/$'\t'/:}")
+    if [[ $PREFIX == --*=* ]]; then compset -P '*='; fi
+    if [[ $list == ":file" ]]; then
+        _files
+    elif [[ -z $list ]]; then
+        _message value
+    else
+        _describe command list
+    fi
 }
-
-const zshText = `#compdef %[1]s
-# zsh completion of %[1]s; print it with "%[1]s completion zsh"
-_%[1]s() {
-    local prev=$words[CURRENT-1] at= i
-    local -a list options
-    for ((i = 2; i < CURRENT; i++)); do
-        case "$at $words[i]" in
-        %[2]s) at="$at $words[i]" ;;
-        esac
-    done
-    case "$at $prev" in
-%[3]s    esac
-    case "$at" in
-%[4]s    esac
-    if [[ $PREFIX == -* || $#list == 0 ]]; then _describe -o flag options; else _describe command list; fi
-}
-if [[ $funcstack[1] == _%[1]s ]]; then _%[1]s "$@"; else compdef _%[1]s %[1]s; fi
+if [[ $funcstack[1] == _PROGRAM ]]; then _PROGRAM "$@"; else compdef _PROGRAM PROGRAM; fi
 `
 
-func zshScript(name string, all []commandCompletions) string {
-	described := func(list []completion) string {
-		var b strings.Builder
-		for _, c := range list {
-			for _, word := range c.spellings() {
-				b.WriteString(" " + singleQuoted(word+":"+strings.ReplaceAll(c.help, ":", `\:`)))
-			}
-		}
-		return b.String()
-	}
-	var lists strings.Builder
-	for _, c := range all {
-		fmt.Fprintf(&lists, "    %q)\n        list=(%s )\n        options=(%s ) ;;\n", c.command, described(c.words), described(c.flags))
-	}
-	values := valueCases(all, "        _files; return ;;", "        _message value; return ;;")
-	return fmt.Sprintf(zshText, name, commandPatterns(all), values, lists.String())
-}
-
-const fishText = `# fish completion of %[1]s; print it with "%[1]s completion fish"
-function __%[1]s_at
-    set -l at ''
-    for word in (commandline -opc)[2..-1]
-        switch "$at $word"
-            case %[2]s
-                set at "$at $word"
-        end
-    end
-    test "$at" = "$argv[1]"
+const fishScript = `# fish completion of PROGRAM; print it with "PROGRAM completion fish"
+function __PROGRAM_complete
+    set -l words (commandline -opc)
+    $words[1] complete -- $words[2..-1] (commandline -ct) 2>/dev/null
 end
-complete -c %[1]s -f
+complete -c PROGRAM -n '__PROGRAM_complete | string match -q :file' -F
+complete -c PROGRAM -f -a '(__PROGRAM_complete | string match -v :file)'
 `
-
-func fishScript(name string, all []commandCompletions) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, fishText, name, strings.ReplaceAll(commandPatterns(all), "|", " "))
-	for _, c := range all {
-		begin := fmt.Sprintf("complete -c %s -n '__%s_at %q'", name, name, c.command)
-		for _, w := range c.words {
-			fmt.Fprintf(&b, "%s -a %s -d %s\n", begin, w.word, singleQuoted(w.help))
-		}
-		for _, f := range c.flags {
-			line := begin + " -l " + strings.TrimPrefix(f.word, "--")
-			if f.shortFlag != "" {
-				line += " -s " + strings.TrimPrefix(f.shortFlag, "-")
-			}
-			line += map[string]string{"file": " -r -F", "text": " -x", "": ""}[f.valueKind]
-			fmt.Fprintf(&b, "%s -d %s\n", line, singleQuoted(f.help))
-		}
-	}
-
-	return b.String()
-}
-
-// spellings returns the forms of a word.
-func (c *completion) spellings() []string {
-	if c.shortFlag != "" {
-		return []string{c.word, c.shortFlag}
-	}
-	return []string{c.word}
-}
-
-func joined(list []completion) string {
-	var words []string
-	for _, c := range list {
-		words = append(words, c.spellings()...)
-	}
-	return strings.Join(words, " ")
-}
-
-// commandPatterns returns all commands as patterns of a case statement.
-func commandPatterns(all []commandCompletions) string {
-	var patterns []string
-	for _, c := range all[1:] {
-		patterns = append(patterns, fmt.Sprintf("%q", c.command))
-	}
-	return strings.Join(patterns, "|")
-}
-
-// valueCases returns the cases of flags with a value: file names are completed, text is
-// not.
-func valueCases(all []commandCompletions, file, text string) string {
-	var b strings.Builder
-	for _, c := range all {
-		for _, f := range c.flags {
-			if f.valueKind == "" {
-				continue
-			}
-			var patterns []string
-			for _, word := range f.spellings() {
-				patterns = append(patterns, fmt.Sprintf("%q", c.command+" "+word))
-			}
-			then := text
-			if f.valueKind == "file" {
-				then = file
-			}
-			fmt.Fprintf(&b, "    %s)\n%s\n", strings.Join(patterns, "|"), then)
-		}
-	}
-
-	return b.String()
-}
-
-// singleQuoted quotes a text. An apostrophe is replaced by the typographic one, because
-// the three shells escape it differently.
-func singleQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "’") + "'" }

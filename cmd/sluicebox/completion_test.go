@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,13 +58,17 @@ func offered(t *testing.T, shell string, words ...string) []string {
 			t.Fatal(err)
 		}
 	}
+	program := fmt.Sprintf("#!/bin/sh\n%s=clean exec %q \"$@\"\n", childVariable, os.Args[0])
+	if err := os.WriteFile(filepath.Join(dir, "sluicebox"), []byte(program), 0o700); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
 	args := map[string][]string{
 		"bash": {"--norc", "-c", shells()[shell], "bash"}, "zsh": {"-f", "-c", shells()[shell], "zsh"},
 		"fish": {"--no-config", "-c", shells()[shell]},
 	}[shell]
 	cmd := exec.CommandContext(t.Context(), path, append(args, words...)...)
 	cmd.Dir = files
-	cmd.Env = append(os.Environ(), "SCRIPT="+script, "HOME="+dir)
+	cmd.Env = append(os.Environ(), "SCRIPT="+script, "HOME="+dir, "PATH="+dir+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -106,6 +111,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"run", "-c", ""}, "relay.yaml,two words.yaml"},
 		{[]string{"run", "--config", "re"}, "relay.yaml"},
 		{[]string{"run", "-c", "relay.yaml", "--co"}, "--config"},
+		{[]string{"bench", "--sc"}, "--scenario"},
 	}
 	for shell := range shells() {
 		t.Run(shell, func(t *testing.T) {
@@ -129,18 +135,24 @@ func TestCompletionBehindEquals(t *testing.T) {
 	}
 }
 
-// TestCompletionIsWhole checks that all commands and flags are completed.
-func TestCompletionIsWhole(t *testing.T) {
-	help := try(t, backend{}, nil, "quickstart", "--help").stdout
-	for shell := range shells() {
-		got := try(t, backend{}, nil, "completion", shell)
-		for _, word := range strings.Fields(help) {
-			flag, _, _ := strings.Cut(word, "=")
-			if name, ok := strings.CutPrefix(flag, "--"); ok && !strings.Contains(got.stdout, name) {
-				t.Errorf("%s: no %s", shell, flag)
-			}
+// TestCandidatesAreWhole checks that all flags are offered, each with its help.
+func TestCandidatesAreWhole(t *testing.T) {
+	got := try(t, backend{}, nil, "complete", "--", "quickstart", "--")
+	if got.code != 0 || !strings.Contains(got.stdout, "--keep\tKeep everything, and print where it is\n") {
+		t.Errorf("exit %d, %q", got.code, got.stdout)
+	}
+	for _, word := range strings.Fields(try(t, backend{}, nil, "quickstart", "--help").stdout) {
+		if flag, _, _ := strings.Cut(word, "="); strings.HasPrefix(flag, "--") && !strings.Contains(got.stdout, flag+"\t") {
+			t.Errorf("no %s", flag)
 		}
 	}
+	if got := try(t, backend{}, nil, "complete", "--", "run", "--config=sl"); got.stdout != ":file\n" {
+		t.Errorf("a file is completed with %q", got.stdout)
+	}
+}
+
+// TestCompletionNeedsAShell checks the errors and the help.
+func TestCompletionNeedsAShell(t *testing.T) {
 	for _, args := range [][]string{{"completion"}, {"completion", "tcsh"}, {"completion", "bash", "zsh"}} {
 		if got := try(t, backend{}, nil, args...); got.code != 64 || got.stdout != "" {
 			t.Errorf("%v: exit %d, %q", args, got.code, got.stdout)

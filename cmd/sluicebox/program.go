@@ -54,6 +54,7 @@ type commandLine struct {
 	BenchFloor  floorCommand       `cmd:"" hidden:""`
 	Config      configCommands     `cmd:"" help:"Check or describe the configuration."`
 	Completion  completionCommand  `cmd:"" help:"Print the completion script of a shell."`
+	Complete    completeCommand    `cmd:"" hidden:""`
 	Version     versionCommand     `cmd:"" help:"Print the version."`
 }
 
