@@ -23,40 +23,44 @@ type LaneInfo struct {
 	store.LaneKey
 
 	// RowID is set if ungrouped rows have a lane each.
-	RowID string
+	RowID string `json:"row_id,omitempty"`
 
 	// Job is set for a replay lane. While it exists, the group's live lane is replaying.
-	Job string
+	Job string `json:"replay,omitempty"`
 
 	// State is ready, claiming, sending, writing, waiting, stalled, spilled, blocked,
 	// paused or replaying. A stalled lane is retried like a waiting one, but its head goes
 	// unanswered while the receiver accepts other rows.
-	State string
+	State string `json:"state"`
 
 	// Rows is the number of rows in memory, Spilled the number of further rows in the
 	// store. Unwritten is the number of other rows that were delivered and whose COMPLETED
 	// the table refuses. A lane with unwritten rows only is writing.
-	Rows, Spilled, Unwritten int
+	Rows      int `json:"rows"`
+	Spilled   int `json:"spilled"`
+	Unwritten int `json:"unwritten"`
 
 	// Head is the id of the first row, or of the FAILED row that blocks the lane. If there
 	// is neither, it is the first unwritten row.
-	Head string
+	Head string `json:"head"`
 
 	// Attempts is the number of requests under this leader that carried the head.
 	// RetryCount is how many of its failures counted.
-	Attempts, RetryCount int
+	Attempts   int `json:"attempts"`
+	RetryCount int `json:"retry_count"`
 
 	// NextAttempt is the next try of a waiting lane. If the lane waits for a circuit
 	// breaker, it is the next probe of any lane.
-	NextAttempt time.Time
+	NextAttempt time.Time `json:"next_attempt,omitzero"`
 
 	// Error is the head's latest failure, or the table's error for a row's outcome. Reason
 	// explains a paused or replaying lane.
-	Error, Reason string
+	Error  string `json:"error,omitempty"`
+	Reason string `json:"reason,omitempty"`
 
 	// Since is when a lane was blocked or paused, when the table first refused its head, or
 	// when the head of a stalled lane first failed.
-	Since time.Time
+	Since time.Time `json:"since,omitzero"`
 }
 
 // LaneFilter selects lanes. A zero field selects all.

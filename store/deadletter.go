@@ -73,14 +73,15 @@ func (l *Layout) FailedCodes() []int {
 // DeadLetter is one FAILED row.
 type DeadLetter struct {
 	Ref
-	Kind       string
-	Group      Group
-	RetryCount int
-	Error      string
-	FailedAt   time.Time // zero if the layout stores no time
-	// Payload is nil unless the caller requested payloads.
-	Payload     []byte
-	PayloadSize int
+	Kind        string    `json:"kind"`
+	Group       Group     `json:"group"`
+	RetryCount  int       `json:"retry_count"`
+	Error       string    `json:"error"`
+	FailedAt    time.Time `json:"failed_at,omitzero"` // by the relay's clock; zero if the layout stores no time
+	PayloadSize int       `json:"payload_size"`       // bytes
+	// Payload is nil unless the caller requested payloads. Only its text is JSON, so the
+	// caller encodes it.
+	Payload []byte `json:"-"`
 }
 
 // Item returns the row as it is after a requeue, captured at now.

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -24,12 +26,30 @@ func (g Group) String() string {
 	return g.Name
 }
 
+// MarshalJSON returns the name, or null without a group.
+func (g Group) MarshalJSON() ([]byte, error) {
+	if !g.Valid {
+		return []byte("null"), nil
+	}
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false) // the caller's encoder escapes if it is to
+	err := e.Encode(g.Name)
+	return text.Bytes(), err
+}
+
+// UnmarshalJSON reads what MarshalJSON returns.
+func (g *Group) UnmarshalJSON(text []byte) error {
+	g.Valid = string(text) != "null"
+	return json.Unmarshal(text, &g.Name) // null changes nothing
+}
+
 // LaneKey identifies the lane of a row. It is a struct and not a joined string, because
 // some combinations of names would join to the same string.
 type LaneKey struct {
-	Outbox string
-	Kind   string
-	Group  Group
+	Outbox string `json:"outbox"`
+	Kind   string `json:"kind"`
+	Group  Group  `json:"group"`
 }
 
 func (k LaneKey) String() string {
@@ -43,8 +63,8 @@ type Txn uint64
 
 // Ref identifies one row.
 type Ref struct {
-	Outbox string // name of the outbox in the configuration
-	ID     string // row id in the database's canonical text form
+	Outbox string `json:"outbox"` // name of the outbox in the configuration
+	ID     string `json:"id"`     // row id in the database's canonical text form
 }
 
 // Item is one outbox row, as captured. The receiver of an Item owns it; the payload is

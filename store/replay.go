@@ -165,12 +165,12 @@ type FinishedRow struct {
 
 // ReplayError is a row of a job that its receiver refused.
 type ReplayError struct {
-	N int64
+	N int64 `json:"n"` // number of the row within the job
 	Ref
-	Kind   string
-	Group  Group
-	Reason string
-	At     time.Time // by the server's clock
+	Kind   string    `json:"kind"`
+	Group  Group     `json:"group"`
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"` // by the server's clock
 }
 
 // RowState is the state of a row in its table.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -39,19 +38,19 @@ func (c *checkpointCreateCommand) Validate() error {
 
 // Run requests a checkpoint and waits until it is created.
 func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
-	list, closed, err := c.checkpoints(p)
+	of, closed, err := c.open(p)
 	if err != nil {
 		return err
 	}
 	defer closed()
-	if err := list.Create(ctx, c.Name, c.KeepLog); err != nil {
+	if err := of.CreateCheckpoint(ctx, c.Name, c.KeepLog); err != nil {
 		return requestFailure(err)
 	}
 
 	var made *admin.Checkpoint
 	noted := ""
 	err = c.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
-		if made, err = findCheckpoint(ctx, list, c.Name); err != nil {
+		if made, err = admin.FindCheckpoint(ctx, of, c.Name); err != nil {
 			return false, false, err
 		}
 		if made == nil {
@@ -69,19 +68,6 @@ func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
 	}
 
 	return c.report(p, made)
-}
-
-// findCheckpoint returns a checkpoint, or nil if there is none.
-func findCheckpoint(ctx context.Context, of admin.Checkpoints, name string) (*admin.Checkpoint, error) {
-	list, err := of.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	at := slices.IndexFunc(list, func(c admin.Checkpoint) bool { return c.Name == name })
-	if at < 0 {
-		return nil, nil
-	}
-	return &list[at], nil
 }
 
 func (c *checkpointCreateCommand) report(p *program, made *admin.Checkpoint) error {
@@ -126,12 +112,12 @@ type checkpointListCommand struct {
 
 // Run lists the named checkpoints.
 func (c *checkpointListCommand) Run(ctx context.Context, p *program) error {
-	of, closed, err := c.checkpoints(p)
+	of, closed, err := c.open(p)
 	if err != nil {
 		return err
 	}
 	defer closed()
-	list, err := of.List(ctx)
+	list, err := of.Checkpoints(ctx)
 	if err != nil {
 		return requestFailure(err)
 	}
@@ -183,17 +169,17 @@ type checkpointDeleteCommand struct {
 
 // Run requests the deletion of a checkpoint and waits until it is gone.
 func (c *checkpointDeleteCommand) Run(ctx context.Context, p *program) error {
-	list, closed, err := c.checkpoints(p)
+	of, closed, err := c.open(p)
 	if err != nil {
 		return err
 	}
 	defer closed()
-	if err := list.Delete(ctx, c.Name); err != nil {
+	if err := of.DeleteCheckpoint(ctx, c.Name); err != nil {
 		return requestFailure(err)
 	}
 
 	err = c.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
-		left, err := findCheckpoint(ctx, list, c.Name)
+		left, err := admin.FindCheckpoint(ctx, of, c.Name)
 		return left == nil || !left.Deleting, false, err
 	})
 	if err != nil {

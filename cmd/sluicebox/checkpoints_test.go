@@ -17,6 +17,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
+// fakeRequests are the requests of a test.
+type fakeRequests struct {
+	*fakeCheckpoints
+	*fakeReplays
+}
+
 // fakeCheckpoints are named checkpoints with scripted states.
 type fakeCheckpoints struct {
 	mu    sync.Mutex
@@ -26,7 +32,7 @@ type fakeCheckpoints struct {
 	err   error
 }
 
-func (f *fakeCheckpoints) List(context.Context) ([]admin.Checkpoint, error) {
+func (f *fakeCheckpoints) Checkpoints(context.Context) ([]admin.Checkpoint, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.began.IsZero() {
@@ -35,14 +41,14 @@ func (f *fakeCheckpoints) List(context.Context) ([]admin.Checkpoint, error) {
 	return f.look(time.Since(f.began))
 }
 
-func (f *fakeCheckpoints) Create(_ context.Context, name string, keepLog bool) error {
+func (f *fakeCheckpoints) CreateCheckpoint(_ context.Context, name string, keepLog bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked = append(f.asked, fmt.Sprintf("create %s %t", name, keepLog))
 	return f.err
 }
 
-func (f *fakeCheckpoints) Delete(_ context.Context, name string) error {
+func (f *fakeCheckpoints) DeleteCheckpoint(_ context.Context, name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked = append(f.asked, "delete "+name)
@@ -51,7 +57,7 @@ func (f *fakeCheckpoints) Delete(_ context.Context, name string) error {
 
 // checkpointing returns a relay with these checkpoints.
 func checkpointing(f *fakeCheckpoints) backend {
-	return backend{checkpoints: func(*config.Config) (admin.Checkpoints, func(), error) { return f, func() {}, nil }}
+	return backend{requests: func(*config.Config) (admin.Requests, func(), error) { return fakeRequests{f, nil}, func() {}, nil }}
 }
 
 // turning returns a checkpoint that changes after three seconds.

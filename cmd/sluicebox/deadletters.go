@@ -254,10 +254,10 @@ func showDeadLetter(p *program, d *admin.DeadLetter, counted bool) error {
 	}
 
 	payload := "(not text; --json has it in base64)"
-	if d.PayloadBytes == nil {
+	if d.Bytes == nil {
 		text := ""
-		if d.Payload != nil {
-			text = *d.Payload
+		if d.Text != nil {
+			text = *d.Text
 		}
 		payload = strings.Map(func(r rune) rune {
 			if r == '\n' || r == '\t' {

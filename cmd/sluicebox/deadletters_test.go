@@ -93,7 +93,7 @@ outbox_dispatch_jobs  DISPATCH_JOB  ""      0JPX1  -    0        0      ` + `
 	}
 	got = try(t, reading(letters), nil, "deadletters", "list", "-c", path, "--json", "--no-group")
 	var list admin.DeadLetterList
-	if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || len(list.DeadLetters) != 1 || list.DeadLetters[0].ID != "0JPX2" || list.DeadLetters[0].PayloadBytes != nil {
+	if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || len(list.DeadLetters) != 1 || list.DeadLetters[0].ID != "0JPX2" || list.DeadLetters[0].Bytes != nil {
 		t.Errorf("%v: %s", err, got.stdout)
 	}
 	if got := try(t, reading(letters), nil, "deadletters", "list", "-c", path, "--json", "--error=nowhere"); got.stdout != "{\n  \"deadletters\": []\n}\n" || got.stderr != "" {
@@ -153,8 +153,8 @@ payload  0 bytes
 	if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || len(list.DeadLetters) != 3 {
 		t.Fatalf("%v: %s", err, got.stdout)
 	}
-	if first, second := list.DeadLetters[0], list.DeadLetters[1]; *first.Payload != string(letters.rows[0].Payload) || !slices.Equal(second.PayloadBytes, letters.rows[1].Payload) {
-		t.Errorf("the payloads are %q and %q", *first.Payload, second.PayloadBytes)
+	if first, second := list.DeadLetters[0], list.DeadLetters[1]; *first.Text != string(letters.rows[0].Payload) || !slices.Equal(second.Bytes, letters.rows[1].Payload) {
+		t.Errorf("the payloads are %q and %q", *first.Text, second.Bytes)
 	}
 	if want := "sluicebox: no FAILED row has the id none, nor this in outbox_events, outbox_dispatch_jobs\n"; got.code != 1 || got.stderr != want {
 		t.Errorf("exit %d, %q", got.code, got.stderr)

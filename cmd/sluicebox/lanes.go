@@ -95,7 +95,7 @@ func laneHeader() []string {
 	return []string{"OUTBOX", "KIND", "GROUP", "STATE", "ROWS", "FIRST", "TRIES", "RETRIES", "NEXT", "SINCE", "REASON"}
 }
 
-func laneRows(lanes []admin.Lane, now time.Time) [][]string {
+func laneRows(lanes []dispatch.LaneInfo, now time.Time) [][]string {
 	all := make([][]string, len(lanes))
 	for i := range lanes {
 		l := &lanes[i]
@@ -116,13 +116,13 @@ func laneRows(lanes []admin.Lane, now time.Time) [][]string {
 }
 
 // laneReason returns the reason why a lane is held or failing, and its replay.
-func laneReason(l *admin.Lane) string {
+func laneReason(l *dispatch.LaneInfo) string {
 	reason := l.Reason
 	if reason == "" {
 		reason = l.Error
 	}
-	if l.Replay != "" {
-		reason = strings.TrimSuffix("replay "+l.Replay+": "+reason, ": ")
+	if l.Job != "" {
+		reason = strings.TrimSuffix("replay "+l.Job+": "+reason, ": ")
 	}
 	return reason
 }
@@ -151,27 +151,27 @@ func (f *laneFlags) Validate() error {
 // request returns the lane's name for the relay. Omitted parts are looked up among its
 // lanes.
 func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Client) (admin.LaneRequest, error) {
-	req := admin.LaneRequest{Outbox: f.Outbox, Group: f.Group, RowID: f.Row}
+	of := dispatch.LaneFilter{Outbox: f.Outbox, Group: &store.Group{}}
 	if f.Kind != nil {
-		req.Kind = *f.Kind
+		of.Kind = *f.Kind
 	}
+	if f.Group != nil {
+		of.Group = f.selectedGroup()
+	}
+	var req admin.LaneRequest
+	req.Outbox, req.Kind, req.Group, req.RowID = of.Outbox, of.Kind, *of.Group, f.Row
 
 	if f.Outbox != "" && f.Kind != nil {
 		return req, nil
 	}
-	of := dispatch.LaneFilter{Outbox: f.Outbox, Kind: req.Kind, Group: &store.Group{}}
-	if f.Group != nil {
-		of.Group = f.selectedGroup()
-	}
-
 	list, err := client.Lanes(ctx, of, maxLanesSearched)
 	if err != nil {
 		return req, relayFailure(err)
 	}
 
-	var fit, single []admin.Lane
+	var fit, single []dispatch.LaneInfo
 	for _, l := range list.Lanes {
-		if l.Replay != "" {
+		if l.Job != "" {
 			continue // a replay's lane cannot be operated; pause or cancel the replay
 		}
 		if l.RowID == f.Row && (f.Kind == nil || l.Kind == *f.Kind) {

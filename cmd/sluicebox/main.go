@@ -35,7 +35,7 @@ func main() {
 		signals:     signals,
 		exit:        os.Exit,
 		relay: backend{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.OpenDeadLetters,
-			checkpoints: app.OpenCheckpoints, replays: app.OpenReplays},
+			requests: app.OpenRequests},
 	}
 	os.Exit(p.main(os.Args[1:]))
 }
@@ -47,7 +47,6 @@ type backend struct {
 	script func(*config.Config) (string, error)
 	// deadLetters opens the FAILED rows. Call closed when done.
 	deadLetters func(*config.Config) (letters store.DeadLetters, closed func(), err error)
-	// checkpoints and replays open the named checkpoints and the replays.
-	checkpoints func(*config.Config) (list admin.Checkpoints, closed func(), err error)
-	replays     func(*config.Config) (list admin.Replays, closed func(), err error)
+	// requests opens the named checkpoints and the replays.
+	requests func(*config.Config) (of admin.Requests, closed func(), err error)
 }

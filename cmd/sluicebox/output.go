@@ -13,6 +13,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // minLastColumn is the minimum width of the last column.
@@ -100,11 +102,11 @@ func quoteCell(name string) string {
 }
 
 // groupCell returns a group, or (none) for rows without one.
-func groupCell(group *string) string {
-	if group == nil {
-		return "(none)"
+func groupCell(group store.Group) string {
+	if !group.Valid {
+		return group.String()
 	}
-	return quoteCell(*group)
+	return quoteCell(group.Name)
 }
 
 // ageText returns the time since t in its largest unit.

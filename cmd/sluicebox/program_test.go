@@ -57,11 +57,8 @@ func tryWith(t *testing.T, p program, args ...string) result {
 	if r.deadLetters == nil {
 		r.deadLetters = func(*config.Config) (store.DeadLetters, func(), error) { fail(); return nil, nil, nil }
 	}
-	if r.checkpoints == nil {
-		r.checkpoints = func(*config.Config) (admin.Checkpoints, func(), error) { fail(); return nil, nil, nil }
-	}
-	if r.replays == nil {
-		r.replays = func(*config.Config) (admin.Replays, func(), error) { fail(); return nil, nil, nil }
+	if r.requests == nil {
+		r.requests = func(*config.Config) (admin.Requests, func(), error) { fail(); return nil, nil, nil }
 	}
 	var stdout, stderr bytes.Buffer
 	p.stdout, p.stderr, p.relay = &stdout, &stderr, r

@@ -75,12 +75,12 @@ func (c *replayStartCommand) spec() *replay.Spec {
 
 // Run requests a replay and shows its progress until it ends.
 func (c *replayStartCommand) Run(ctx context.Context, p *program) error {
-	of, closed, err := c.replays(p)
+	of, closed, err := c.open(p)
 	if err != nil {
 		return err
 	}
 	defer closed()
-	id, err := of.Start(ctx, c.spec())
+	id, err := of.StartReplay(ctx, c.spec())
 	if err != nil {
 		return requestFailure(err)
 	}
@@ -92,7 +92,7 @@ func (c *replayStartCommand) Run(ctx context.Context, p *program) error {
 	seen := &replayProgress{program: p, id: id, screen: newScreen(p.stderr)}
 	var job admin.Replay
 	err = c.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
-		list, err := of.List(ctx)
+		list, err := of.Replays(ctx)
 		at := slices.IndexFunc(list, func(r admin.Replay) bool { return r.ID == id })
 		switch {
 		case err != nil:
@@ -138,24 +138,11 @@ func (c *replayStartCommand) printDetached(ctx context.Context, p *program, of a
 		_, err := fmt.Fprintln(p.stdout, id)
 		return err
 	}
-	job, err := findReplay(ctx, of, id)
+	job, err := admin.FindReplay(ctx, of, id)
 	if err != nil {
 		return requestFailure(err)
 	}
 	return p.json(job)
-}
-
-// findReplay returns a replay, or store.ErrNoJob.
-func findReplay(ctx context.Context, of admin.Replays, id string) (*admin.Replay, error) {
-	list, err := of.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	at := slices.IndexFunc(list, func(r admin.Replay) bool { return r.ID == id })
-	if at < 0 {
-		return nil, fmt.Errorf("replay %s: %w", id, store.ErrNoJob)
-	}
-	return &list[at], nil
 }
 
 // report prints the result of a replay. The error's exit code says whether every row was

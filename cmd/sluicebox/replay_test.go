@@ -27,14 +27,14 @@ type fakeReplays struct {
 	began     time.Time
 	started   []replay.Spec
 	requested []string
-	refused   []admin.ReplayError
+	refused   []store.ReplayError
 	err       error
 	closed    int
 }
 
 const jobID = "abcdefghijklm"
 
-func (f *fakeReplays) List(context.Context) ([]admin.Replay, error) {
+func (f *fakeReplays) Replays(context.Context) ([]admin.Replay, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.began.IsZero() {
@@ -43,14 +43,14 @@ func (f *fakeReplays) List(context.Context) ([]admin.Replay, error) {
 	return f.look(time.Since(f.began))
 }
 
-func (f *fakeReplays) Start(_ context.Context, spec *replay.Spec) (string, error) {
+func (f *fakeReplays) StartReplay(_ context.Context, spec *replay.Spec) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started = append(f.started, *spec)
 	return jobID, f.err
 }
 
-func (f *fakeReplays) Errors(_ context.Context, id string, limit int) ([]admin.ReplayError, error) {
+func (f *fakeReplays) ReplayErrors(_ context.Context, id string, limit int) ([]store.ReplayError, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if id != jobID {
@@ -59,7 +59,7 @@ func (f *fakeReplays) Errors(_ context.Context, id string, limit int) ([]admin.R
 	return f.refused[:min(limit, len(f.refused))], f.err
 }
 
-func (f *fakeReplays) Act(_ context.Context, id string, desired store.DesiredState) error {
+func (f *fakeReplays) ActOnReplay(_ context.Context, id string, desired store.DesiredState) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.requested = append(f.requested, id+" "+string(desired))
@@ -68,8 +68,8 @@ func (f *fakeReplays) Act(_ context.Context, id string, desired store.DesiredSta
 
 // replaying returns a relay with these replays.
 func replaying(f *fakeReplays) backend {
-	return backend{replays: func(*config.Config) (admin.Replays, func(), error) {
-		return f, func() { f.closed++ }, nil
+	return backend{requests: func(*config.Config) (admin.Requests, func(), error) {
+		return fakeRequests{nil, f}, func() { f.closed++ }, nil
 	}}
 }
 

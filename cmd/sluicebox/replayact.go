@@ -19,12 +19,12 @@ type replayListCommand struct {
 
 // Run lists the replays.
 func (c *replayListCommand) Run(ctx context.Context, p *program) error {
-	of, closed, err := c.replays(p)
+	of, closed, err := c.open(p)
 	if err != nil {
 		return err
 	}
 	defer closed()
-	list, err := of.List(ctx)
+	list, err := of.Replays(ctx)
 	if err != nil {
 		return requestFailure(err)
 	}
@@ -82,12 +82,12 @@ func (c *replayErrorsCommand) Validate() error {
 
 // Run lists the refused rows.
 func (c *replayErrorsCommand) Run(ctx context.Context, p *program) error {
-	of, closed, err := c.replays(p)
+	of, closed, err := c.open(p)
 	if err != nil {
 		return err
 	}
 	defer closed()
-	list, err := of.Errors(ctx, c.Job, c.Limit)
+	list, err := of.ReplayErrors(ctx, c.Job, c.Limit)
 	if err != nil {
 		return requestFailure(err)
 	}
@@ -99,12 +99,12 @@ func (c *replayErrorsCommand) Run(ctx context.Context, p *program) error {
 		lines[i] = []string{quoteCell(e.Outbox), quoteCell(e.Kind), groupCell(e.Group), quoteCell(e.ID), ageText(e.At, now), oneLine(e.Reason)}
 	}
 
-	err = p.printList(c.JSON, admin.ReplayErrorList{Errors: append([]admin.ReplayError{}, list...)}, "replay "+c.Job+": no row was refused",
+	err = p.printList(c.JSON, admin.ReplayErrorList{Errors: append([]store.ReplayError{}, list...)}, "replay "+c.Job+": no row was refused",
 		[]string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "ERROR"}, lines)
 	if err != nil || c.JSON || len(list) == 0 {
 		return err
 	}
-	if job, err := findReplay(ctx, of, c.Job); err == nil && job.Refused > int64(len(list)) {
+	if job, err := admin.FindReplay(ctx, of, c.Job); err == nil && job.Refused > int64(len(list)) {
 		p.note("%s more; --limit shows them, up to %d", groupDigits(job.Refused-int64(len(list))), store.MaxJobErrors)
 	}
 
@@ -121,18 +121,18 @@ type replayFlags struct {
 
 // act requests a state for a replay and waits until it is reached.
 func (f *replayFlags) act(ctx context.Context, p *program, desired store.DesiredState, isSo func(job *admin.Replay) bool) error {
-	of, closed, err := f.replays(p)
+	of, closed, err := f.open(p)
 	if err != nil {
 		return err
 	}
 	defer closed()
-	if err := of.Act(ctx, f.Job, desired); err != nil {
+	if err := of.ActOnReplay(ctx, f.Job, desired); err != nil {
 		return requestFailure(err)
 	}
 
 	var job *admin.Replay
 	err = f.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
-		if job, err = findReplay(ctx, of, f.Job); err != nil {
+		if job, err = admin.FindReplay(ctx, of, f.Job); err != nil {
 			return false, false, err
 		}
 		return isSo(job), false, nil

@@ -90,14 +90,14 @@ second         done (dry run)      2026-01-31T15:04:05Z  -       4     0     0  
 }
 
 func TestReplayErrors(t *testing.T) {
-	path, group := file(t, good), "o-1"
+	path := file(t, good)
 	f := &fakeReplays{look: always(admin.Replay{ID: jobID, State: "done", Refused: 12_000})}
 	for i := range 3 {
-		f.refused = append(f.refused, admin.ReplayError{
-			N: int64(i + 7), Outbox: "outbox_events", ID: fmt.Sprint(i), Kind: "EVENT", Group: &group, Reason: "422: no\n\x1b[31m", At: time.Now().Add(-5 * time.Second),
+		f.refused = append(f.refused, store.ReplayError{
+			N: int64(i + 7), Ref: store.Ref{Outbox: "outbox_events", ID: fmt.Sprint(i)}, Kind: "EVENT", Group: store.GroupOf("o-1"), Reason: "422: no\n\x1b[31m", At: time.Now().Add(-5 * time.Second),
 		})
 	}
-	f.refused[2].Group = nil
+	f.refused[2].Group = store.Group{}
 	got := try(t, replaying(f), nil, "replay", "errors", jobID, "-c", path)
 	want := "OUTBOX         KIND   GROUP   ID  AGE  ERROR\n" +
 		"outbox_events  EVENT  o-1     0   5s   422: no \uFFFD[31m\noutbox_events  EVENT  o-1     1   5s   422: no \uFFFD[31m\noutbox_events  EVENT  (none)  2   5s   422: no \uFFFD[31m\n"

@@ -29,45 +29,20 @@ func (f *requestFlags) Validate() error {
 	return nil
 }
 
-// client returns a client of the relay, or nil if requests go to the database.
-func (f *requestFlags) client(p *program) (*admin.Client, error) {
-	if f.Admin == "" {
-		return nil, nil
-	}
-	client, _, err := (&relayFlags{configFlag: f.configFlag, Admin: f.Admin, TokenFile: f.TokenFile}).dial(p)
-	return client, err
-}
-
-// checkpoints returns the named checkpoints. Call closed when done.
-func (f *requestFlags) checkpoints(p *program) (list admin.Checkpoints, closed func(), err error) {
-	client, err := f.client(p)
-	if err != nil {
-		return nil, nil, err
-	}
-	if client != nil {
-		return client.Checkpoints(), client.Close, nil
+// open returns the named checkpoints and replays. Call closed when done.
+func (f *requestFlags) open(p *program) (of admin.Requests, closed func(), err error) {
+	if f.Admin != "" {
+		client, _, err := (&relayFlags{configFlag: f.configFlag, Admin: f.Admin, TokenFile: f.TokenFile}).dial(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		return client, client.Close, nil
 	}
 	cfg, err := f.load(p)
 	if err != nil {
 		return nil, nil, err
 	}
-	return p.relay.checkpoints(cfg)
-}
-
-// replays returns the replays. Call closed when done.
-func (f *requestFlags) replays(p *program) (list admin.Replays, closed func(), err error) {
-	client, err := f.client(p)
-	if err != nil {
-		return nil, nil, err
-	}
-	if client != nil {
-		return client.Replays(), client.Close, nil
-	}
-	cfg, err := f.load(p)
-	if err != nil {
-		return nil, nil, err
-	}
-	return p.relay.replays(cfg)
+	return p.relay.requests(cfg)
 }
 
 // requestFailure returns the error of a request, with its exit code and remedy.

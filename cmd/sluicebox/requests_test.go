@@ -70,7 +70,7 @@ sinks:
 // try runs a command on the database.
 func (w *requestDatabase) try(args ...string) result {
 	w.t.Helper()
-	return try(w.t, backend{checkpoints: app.OpenCheckpoints, replays: app.OpenReplays}, nil, append(args, "-c", w.config)...)
+	return try(w.t, backend{requests: app.OpenRequests}, nil, append(args, "-c", w.config)...)
 }
 
 // expect runs a command and checks its exit code and output.
@@ -199,8 +199,8 @@ func (w *requestDatabase) refuseOne(id string) {
 // database, and need no configuration.
 func TestRequestsToRelay(t *testing.T) {
 	named := &fakeCheckpoints{look: turning([]admin.Checkpoint{{Name: "a", State: "made", Position: "7"}}, nil)}
-	jobs := &fakeReplays{look: always(admin.Replay{ID: jobID, State: "done", Rows: 3, Sent: 3}), refused: []admin.ReplayError{{ID: "1"}}}
-	at := "--admin=" + serveConfig(t, admin.Config{Checkpoints: named, Replays: jobs}, ready{})
+	jobs := &fakeReplays{look: always(admin.Replay{ID: jobID, State: "done", Rows: 3, Sent: 3}), refused: []store.ReplayError{{Ref: store.Ref{ID: "1"}}}}
+	at := "--admin=" + serveConfig(t, admin.Config{Requests: fakeRequests{named, jobs}}, ready{})
 	for args, want := range map[string]struct {
 		code int
 		says string

@@ -13,6 +13,8 @@ import (
 
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // fakeStatus is a relay's status and checks, which tests change.
@@ -65,7 +67,7 @@ func leadingStatus() admin.RelayStatus {
 				OpenBreakers: []admin.OpenBreaker{{Endpoint: "http://p/batch", Class: "unavailable", Since: *ago(3*time.Minute + time.Second), Error: "connection\n refused\x1b[31m"}}},
 			{Name: "other"},
 		},
-		Lanes:      []admin.Lane{{Outbox: "orders", Kind: "EVENT", Group: &group, State: "blocked", Rows: 2, Spilled: 10, Since: *ago(2*time.Hour + time.Minute), Error: "400: no"}},
+		Lanes:      []dispatch.LaneInfo{{LaneKey: store.LaneKey{Outbox: "orders", Kind: "EVENT", Group: store.GroupOf(group)}, State: "blocked", Rows: 2, Spilled: 10, Since: *ago(2*time.Hour + time.Minute), Error: "400: no"}},
 		LanesTotal: 9,
 		Replays: admin.ReplayStatus{Waiting: 2, Paused: 1, Current: &admin.Replay{
 			ID: "w3k7m2xq5r4ta", State: "playing", Reason: "from the log; waits for 1 paused\ngroup", Rows: 100_000, Sent: 51_200, Refused: 2, Remaining: 48_798,

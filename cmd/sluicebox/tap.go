@@ -14,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -90,35 +91,14 @@ func (c *tapCommand) print(to io.Writer, it *store.Item) error {
 // tapRow is a row in the output of --json.
 type tapRow struct {
 	CommittedAt time.Time `json:"committed_at,omitzero"` // by the database's clock
-	Outbox      string    `json:"outbox"`
-	Kind        string    `json:"kind"`
-	Group       *string   `json:"group"`
-	ID          string    `json:"id"`
-	PayloadSize int       `json:"payload_size"` // bytes
-	// Payload is the payload if it is valid text, else PayloadBytes is.
-	Payload      *string `json:"payload,omitempty"`
-	PayloadBytes []byte  `json:"payload_base64,omitempty"`
+	store.LaneKey
+	ID          string `json:"id"`
+	PayloadSize int    `json:"payload_size"` // bytes
+	admin.Payload
 }
 
 func newTapRow(it *store.Item) *tapRow {
-	row := &tapRow{
-		CommittedAt: it.Committed.UTC(), Outbox: it.Outbox, Kind: it.Kind, Group: groupText(it.Group), ID: it.ID, PayloadSize: it.PayloadSize,
-	}
-	if utf8.Valid(it.Payload) {
-		text := string(it.Payload)
-		row.Payload = &text
-	} else {
-		row.PayloadBytes = it.Payload
-	}
-	return row
-}
-
-// groupText returns nil for a row without a group.
-func groupText(g store.Group) *string {
-	if !g.Valid {
-		return nil
-	}
-	return &g.Name
+	return &tapRow{CommittedAt: it.Committed.UTC(), LaneKey: it.Lane(), ID: it.ID, PayloadSize: it.PayloadSize, Payload: admin.PayloadOf(it.Payload)}
 }
 
 // tapTime has a fixed number of digits, so that lines stay aligned.
@@ -127,7 +107,7 @@ const tapTime = "2006-01-02T15:04:05.000000Z"
 // tapLine formats a row in a line: commit time, outbox, kind, group, id, size.
 func tapLine(it *store.Item, payload bool) string {
 	fields := []string{
-		it.Committed.UTC().Format(tapTime), quoteCell(it.Outbox), quoteCell(it.Kind), groupCell(groupText(it.Group)), quoteCell(it.ID),
+		it.Committed.UTC().Format(tapTime), quoteCell(it.Outbox), quoteCell(it.Kind), groupCell(it.Group), quoteCell(it.ID),
 		strconv.Itoa(it.PayloadSize) + " B",
 	}
 	if payload {

@@ -32,7 +32,7 @@ func TestTapJSONOnATerminal(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &row); err != nil {
 		t.Fatal(err)
 	}
-	if row.ID != evil || *row.Group != evil || *row.Payload != evil+"\n" {
-		t.Errorf("it reads back as %+q, %+q and %+q", row.ID, *row.Group, *row.Payload)
+	if row.ID != evil || row.Group.Name != evil || *row.Text != evil+"\n" {
+		t.Errorf("it reads back as %+q, %+q and %+q", row.ID, row.Group.Name, *row.Text)
 	}
 }

@@ -49,6 +49,26 @@ func (h *handler) api(endpoint func(w http.ResponseWriter, r *http.Request) (any
 	})
 }
 
+// get serves a GET endpoint. answer reads the parameters, and calls finish before it acts.
+func (h *handler) get(mux *http.ServeMux, path string, answer func(ctx context.Context, q *query) (any, error)) {
+	mux.Handle("GET "+path, h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		return answer(r.Context(), newQuery(r.URL))
+	}))
+}
+
+// post serves a POST endpoint, whose request is a JSON object. answer also gets its fields
+// undecoded.
+func post[T any](h *handler, mux *http.ServeMux, path string, answer func(ctx context.Context, req *T, written rawFields) (any, error)) {
+	mux.Handle("POST "+path, h.api(func(w http.ResponseWriter, r *http.Request) (any, error) {
+		var req T
+		written, err := decodeRequest(w, r, &req)
+		if err != nil {
+			return nil, err
+		}
+		return answer(r.Context(), &req, written)
+	}))
+}
+
 // isLoopbackHost reports whether a Host header is a loopback address. It accepts an empty
 // header, because browsers always send one.
 func isLoopbackHost(header string) bool {

@@ -128,24 +128,29 @@ func (c *Client) Lanes(ctx context.Context, f dispatch.LaneFilter, limit int) (L
 	if limit != 0 {
 		q.Set("limit", strconv.Itoa(limit))
 	}
-	var list LaneList
-	err := c.do(ctx, http.MethodGet, "/api/v1/lanes?"+q.Encode(), nil, &list)
-	return list, err
+	return call[LaneList](ctx, c, http.MethodGet, lanesPath+"?"+q.Encode(), nil)
 }
 
 // ActOnLane runs retry-now, skip, pause or resume. It returns the lane after the action,
 // or one with an empty State if no rows are left.
-func (c *Client) ActOnLane(ctx context.Context, action string, req LaneRequest) (Lane, error) {
-	var lane Lane
-	err := c.do(ctx, http.MethodPost, "/api/v1/lanes/"+action, req, &lane)
-	return lane, err
+func (c *Client) ActOnLane(ctx context.Context, action string, req LaneRequest) (dispatch.LaneInfo, error) {
+	return call[dispatch.LaneInfo](ctx, c, http.MethodPost, lanesPath+"/"+action, req)
 }
 
 // ActOnDeadLetters requeues or discards at most MaxDeadLetters rows, or counts them.
 func (c *Client) ActOnDeadLetters(ctx context.Context, action string, req DeadLetterRequest) (DeadLetterCount, error) {
-	var n DeadLetterCount
-	err := c.do(ctx, http.MethodPost, "/api/v1/deadletters/"+action, req, &n)
-	return n, err
+	return call[DeadLetterCount](ctx, c, http.MethodPost, deadLettersPath+"/"+action, req)
+}
+
+// Status returns the relay's status; with failed, including the counts of FAILED rows.
+func (c *Client) Status(ctx context.Context, failed bool) (RelayStatus, error) {
+	return call[RelayStatus](ctx, c, http.MethodGet, statusPath+"?"+url.Values{"count": {strconv.FormatBool(failed)}}.Encode(), nil)
+}
+
+// call sends a request and returns the response; see Client.do.
+func call[T any](ctx context.Context, c *Client, method, path string, body any) (answer T, err error) {
+	err = c.do(ctx, method, path, body, &answer)
+	return answer, err
 }
 
 // do sends a request and decodes the response into v. The error is an *APIError, an

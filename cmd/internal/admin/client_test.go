@@ -39,7 +39,7 @@ func TestClient(t *testing.T) {
 		{Group: &store.Group{}}, {Group: &store.Group{Valid: true}},
 	} {
 		list, err := c.Lanes(t.Context(), f, 2)
-		if err != nil || list.Total != 9 || len(list.Lanes) != 2 || *list.Lanes[0].Group != "<g>" || list.Lanes[1].Group != nil {
+		if err != nil || list.Total != 9 || len(list.Lanes) != 2 || list.Lanes[0].Group.Name != "<g>" || list.Lanes[1].Group.Valid {
 			t.Fatalf("%+v: %+v, %v", f, list, err)
 		}
 		if got := d.filter; got.Outbox != f.Outbox || got.Kind != f.Kind || got.State != f.State ||
@@ -48,11 +48,11 @@ func TestClient(t *testing.T) {
 		}
 	}
 	group := "<g>"
-	lane, err := c.ActOnLane(t.Context(), "skip", admin.LaneRequest{Outbox: "o", Kind: "EVENT", Group: &group, Reason: "bad & <old>"})
+	lane, err := c.ActOnLane(t.Context(), "skip", admin.LaneRequest{LaneName: dispatch.LaneName{LaneKey: store.LaneKey{Outbox: "o", Kind: "EVENT", Group: store.GroupOf(group)}}, Reason: "bad & <old>"})
 	if err != nil || lane.State != "blocked" {
 		t.Errorf("skip: %+v, %v", lane, err)
 	}
-	if lane, err = c.ActOnLane(t.Context(), "resume", admin.LaneRequest{Outbox: "o", Kind: "K"}); err != nil || lane.State != "" {
+	if lane, err = c.ActOnLane(t.Context(), "resume", admin.LaneRequest{LaneName: dispatch.LaneName{LaneKey: store.LaneKey{Outbox: "o", Kind: "K"}}}); err != nil || lane.State != "" {
 		t.Errorf("resume: %+v, %v", lane, err)
 	}
 	n, err := c.ActOnDeadLetters(t.Context(), "discard", admin.DeadLetterRequest{Outbox: "o", NoGroup: true, IDs: []string{"1"}, Limit: 2})
@@ -68,7 +68,7 @@ func TestClient(t *testing.T) {
 	}
 
 	d.err = dispatch.ErrNoLane
-	_, err = c.ActOnLane(t.Context(), "resume", admin.LaneRequest{Outbox: "o", Kind: "K"})
+	_, err = c.ActOnLane(t.Context(), "resume", admin.LaneRequest{LaneName: dispatch.LaneName{LaneKey: store.LaneKey{Outbox: "o", Kind: "K"}}})
 	var refused *admin.APIError
 	if !errors.As(err, &refused) || refused.Status != 404 || err.Error() != "lane not found" {
 		t.Errorf("got %v", err)

@@ -31,6 +31,7 @@ type DeadLetters interface {
 }
 
 const (
+	deadLettersPath    = "/api/v1/deadletters"
 	defaultDeadLetters = 100
 	// MaxDeadLetters is the most rows that one request reads or acts on.
 	MaxDeadLetters = 1000
@@ -46,23 +47,22 @@ var errUnexpectedCount = errors.New("nothing was changed")
 
 // deadLetterEndpoints serves the FAILED rows.
 func (h *handler) deadLetterEndpoints(mux *http.ServeMux, letters DeadLetters) {
-	const path = "/api/v1/deadletters"
-	mux.Handle("GET "+path, h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		return listDeadLetters(letters, r)
-	}))
-	mux.Handle("GET "+path+"/count", h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		q := newQuery(r.URL)
+	h.get(mux, deadLettersPath, func(ctx context.Context, q *query) (any, error) { return listDeadLetters(ctx, letters, q) })
+	h.get(mux, deadLettersPath+"/count", func(ctx context.Context, q *query) (any, error) {
 		f := q.deadLetters()
 		if err := q.finish(); err != nil {
 			return nil, err
 		}
-		n, err := letters.Count(r.Context(), f)
+		n, err := letters.Count(ctx, f)
 		return DeadLetterCount{Count: n}, err
-	}))
+	})
 	for name, do := range map[string]deadLetterAction{"requeue": letters.Requeue, "discard": letters.Discard} {
-		mux.Handle("POST "+path+"/"+name, h.api(func(w http.ResponseWriter, r *http.Request) (any, error) {
-			return actOnDeadLetters(letters, do, w, r)
-		}))
+		post(h, mux, deadLettersPath+"/"+name, func(ctx context.Context, req *DeadLetterRequest, written rawFields) (any, error) {
+			if err := req.validate(written); err != nil {
+				return nil, err
+			}
+			return actOnDeadLetters(ctx, letters, do, req)
+		})
 	}
 }
 
@@ -74,8 +74,7 @@ func (q *query) deadLetters() store.DeadLetterFilter {
 	}
 }
 
-func listDeadLetters(letters DeadLetters, r *http.Request) (any, error) {
-	q := newQuery(r.URL)
+func listDeadLetters(ctx context.Context, letters DeadLetters, q *query) (any, error) {
 	f := q.deadLetters()
 	payload := q.flag("payload")
 	usual, most := defaultDeadLetters, MaxDeadLetters
@@ -88,9 +87,9 @@ func listDeadLetters(letters DeadLetters, r *http.Request) (any, error) {
 		return nil, err
 	}
 
-	rows, err := letters.List(r.Context(), f, limit, false)
+	rows, err := letters.List(ctx, f, limit, false)
 	if err == nil && payload {
-		err = readPayloads(r.Context(), letters, rows)
+		err = readPayloads(ctx, letters, rows)
 	}
 
 	if err != nil {
@@ -133,23 +132,14 @@ func readPayloads(ctx context.Context, letters DeadLetters, rows []store.DeadLet
 // deadLetterAction acts on at most limit of the chosen rows.
 type deadLetterAction func(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error)
 
-func actOnDeadLetters(letters DeadLetters, do deadLetterAction, w http.ResponseWriter, r *http.Request) (any, error) {
-	var req DeadLetterRequest
-	written, err := decodeRequest(w, r, &req)
-	if err != nil {
-		return nil, err
-	}
-
-	if err := req.validate(written); err != nil {
-		return nil, err
-	}
+func actOnDeadLetters(ctx context.Context, letters DeadLetters, do deadLetterAction, req *DeadLetterRequest) (any, error) {
 	f := req.filter()
 	if req.DryRun {
-		return countWithBound(r.Context(), letters, f)
+		return countWithBound(ctx, letters, f)
 	}
 
 	if req.Expect != nil {
-		n, err := letters.Count(r.Context(), f)
+		n, err := letters.Count(ctx, f)
 		if err != nil {
 			return nil, err
 		}
@@ -158,7 +148,7 @@ func actOnDeadLetters(letters DeadLetters, do deadLetterAction, w http.ResponseW
 		}
 	}
 
-	n, err := do(r.Context(), f, req.Limit)
+	n, err := do(ctx, f, req.Limit)
 	return DeadLetterCount{Count: n}, err
 }
 

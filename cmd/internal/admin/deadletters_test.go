@@ -115,7 +115,7 @@ func TestDeadLetterPayloads(t *testing.T) {
 	}
 	with := ""
 	for _, l := range list.DeadLetters {
-		if l.Payload != nil {
+		if l.Text != nil {
 			with += l.ID
 		}
 	}

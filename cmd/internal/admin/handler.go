@@ -71,12 +71,8 @@ func newHandler(cfg Config, status Status) http.Handler {
 	if cfg.DeadLetters != nil {
 		h.deadLetterEndpoints(mux, cfg.DeadLetters)
 	}
-
-	if cfg.Checkpoints != nil {
-		h.checkpointEndpoints(mux, cfg.Checkpoints)
-	}
-	if cfg.Replays != nil {
-		h.replayEndpoints(mux, cfg.Replays)
+	if cfg.Requests != nil {
+		h.requestEndpoints(mux, cfg.Requests)
 	}
 
 	return http.NewCrossOriginProtection().Handler(withSecurityHeaders(h.requireKnownHost(mux)))

@@ -9,7 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/dispatch"
-	"github.com/sluicebox/sluicebox/store"
 )
 
 // Lanes lists lanes and acts on them. Its methods are safe for concurrent use. Errors:
@@ -30,6 +29,7 @@ type Lanes interface {
 }
 
 const (
+	lanesPath    = "/api/v1/lanes"
 	defaultLanes = 100
 	maxLanes     = 10_000
 	maxReason    = 500 // characters, because it is part of the row's error and of logs
@@ -45,37 +45,31 @@ func laneStates() []string {
 
 // laneEndpoints serves the lanes.
 func (h *handler) laneEndpoints(mux *http.ServeMux, lanes Lanes) {
-	mux.Handle("GET /api/v1/lanes", h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		return listLanes(lanes, r)
-	}))
+	h.get(mux, lanesPath, func(_ context.Context, q *query) (any, error) { return listLanes(lanes, q) })
 	for name, do := range laneActions(lanes) {
-		mux.Handle("POST /api/v1/lanes/"+name, h.api(func(w http.ResponseWriter, r *http.Request) (any, error) {
-			return actOnLane(lanes, do, w, r)
-		}))
+		post(h, mux, lanesPath+"/"+name, func(ctx context.Context, req *LaneRequest, written rawFields) (any, error) {
+			if err := req.validate(written); err != nil {
+				return nil, err
+			}
+			if err := do(ctx, req.LaneName, req.Reason); err != nil {
+				return nil, err
+			}
+			return currentLane(lanes, req.LaneName), nil
+		})
 	}
 }
 
-func listLanes(lanes Lanes, r *http.Request) (any, error) {
-	q := newQuery(r.URL)
+func listLanes(lanes Lanes, q *query) (any, error) {
 	f := dispatch.LaneFilter{
 		Outbox: q.text("outbox"), Kind: q.text("kind"), Group: q.group(), State: q.enum("state", laneStates()),
 	}
-
 	limit := q.limit(defaultLanes, maxLanes)
 	if err := q.finish(); err != nil {
 		return nil, err
 	}
 
 	found, total, err := lanes.List(f, limit)
-	if err != nil {
-		return nil, err
-	}
-
-	answer := LaneList{Lanes: make([]Lane, len(found)), Total: total}
-	for i := range found {
-		answer.Lanes[i] = LaneOf(&found[i])
-	}
-	return answer, nil
+	return LaneList{Lanes: orEmpty(found), Total: total}, err
 }
 
 // laneAction acts on a lane.
@@ -100,38 +94,27 @@ func requireReason(name string, do laneAction) laneAction {
 	}
 }
 
-// actOnLane responds with the lane after the action, or {} if it has no rows left.
-func actOnLane(lanes Lanes, do laneAction, w http.ResponseWriter, r *http.Request) (any, error) {
-	var req LaneRequest
-	written, err := decodeRequest(w, r, &req)
-	if err != nil {
-		return nil, err
-	}
-
+// validate reports missing or contradictory fields.
+func (q *LaneRequest) validate(written rawFields) error {
 	switch _, kind := written["kind"]; {
-	case req.Outbox == "":
-		return nil, badRequest("outbox is required: the name of the lane's outbox")
+	case q.Outbox == "":
+		return badRequest("outbox is required: the name of the lane's outbox")
 	case !kind:
-		return nil, badRequest("kind is required: the kind of the lane's rows")
-	case req.RowID != "" && req.Group != nil:
-		return nil, badRequest("row_id is only for rows without a group; omit row_id or group")
-	case utf8.RuneCountInString(req.Reason) > maxReason:
-		return nil, badRequest("reason is longer than %d characters", maxReason)
-	case strings.ContainsFunc(req.Reason, unicode.IsControl):
-		return nil, badRequest("reason holds a line break or another control character; write one line")
+		return badRequest("kind is required: the kind of the lane's rows")
+	case q.RowID != "" && q.Group.Valid:
+		return badRequest("row_id is only for rows without a group; omit row_id or group")
+	case utf8.RuneCountInString(q.Reason) > maxReason:
+		return badRequest("reason is longer than %d characters", maxReason)
+	case strings.ContainsFunc(q.Reason, unicode.IsControl):
+		return badRequest("reason holds a line break or another control character; write one line")
 	}
-
-	name := req.laneName()
-	if err := do(r.Context(), name, req.Reason); err != nil {
-		return nil, err
-	}
-	return currentLane(lanes, name), nil
+	return nil
 }
 
 // currentLane returns a lane, or {} if it is gone or is one of several lanes of rows
 // without a group.
 func currentLane(lanes Lanes, name dispatch.LaneName) any {
-	f := dispatch.LaneFilter{Outbox: name.Outbox, Kind: name.Kind, Group: &store.Group{Name: name.Group.Name, Valid: name.Group.Valid}}
+	f := dispatch.LaneFilter{Outbox: name.Outbox, Kind: name.Kind, Group: &name.Group}
 	found, _, err := lanes.List(f, 1+maxReplayLanes)
 	at := slices.IndexFunc(found, func(l dispatch.LaneInfo) bool {
 		return l.Job == "" && l.LaneKey == name.LaneKey && l.RowID == name.RowID
@@ -139,5 +122,5 @@ func currentLane(lanes Lanes, name dispatch.LaneName) any {
 	if err != nil || at < 0 {
 		return struct{}{} // the action itself succeeded
 	}
-	return LaneOf(&found[at])
+	return found[at]
 }

@@ -26,12 +26,11 @@ type Config struct {
 	Metrics prometheus.Gatherer
 	// Leader is served at /leader. Without it the endpoint does not exist.
 	Leader Leader
-	// Lanes, DeadLetters, Checkpoints and Replays are served by the API. Without one, its
-	// endpoints do not exist.
+	// Lanes, DeadLetters and Requests are served by the API. Without one, its endpoints do
+	// not exist.
 	Lanes       Lanes
 	DeadLetters DeadLetters
-	Checkpoints Checkpoints
-	Replays     Replays
+	Requests    Requests
 	// Report is served as the status. Without it the endpoint does not exist.
 	Report Reporter
 	// Profiling serves the process's profiles under /debug/pprof/.

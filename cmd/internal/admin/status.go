@@ -3,11 +3,10 @@ package admin
 import (
 	"context"
 	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/sluicebox/sluicebox"
+	"github.com/sluicebox/sluicebox/dispatch"
 )
 
 // RelayStatus is the response of GET /api/v1/status. Every field is present; null, 0 or
@@ -36,9 +35,9 @@ type RelayStatus struct {
 	Captured   Rates            `json:"captured_per_second"`
 	Sinks      []SinkStatus     `json:"sinks"`
 	// Lanes are the first held or failing lanes. LanesTotal is their number.
-	Lanes      []Lane       `json:"lanes"`
-	LanesTotal int          `json:"lanes_total"`
-	Replays    ReplayStatus `json:"replays"`
+	Lanes      []dispatch.LaneInfo `json:"lanes"`
+	LanesTotal int                 `json:"lanes_total"`
+	Replays    ReplayStatus        `json:"replays"`
 	// Failed is null unless requested.
 	Failed []FailedRows `json:"failed"`
 }
@@ -134,28 +133,20 @@ type Reporter interface {
 	Report(ctx context.Context, failed bool) RelayStatus
 }
 
+const statusPath = "/api/v1/status"
+
 // statusEndpoint serves the status.
 func (h *handler) statusEndpoint(mux *http.ServeMux, of Reporter) {
-	mux.Handle("GET /api/v1/status", h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		q := newQuery(r.URL)
+	h.get(mux, statusPath, func(ctx context.Context, q *query) (any, error) {
 		failed := q.flag("count")
 		if err := q.finish(); err != nil {
 			return nil, err
 		}
-		s := of.Report(r.Context(), failed)
-		s.Checks = h.status.Checks()
-		s.Ready = true
+		s := of.Report(ctx, failed)
+		s.Checks, s.Ready = h.status.Checks(), true
 		for _, c := range s.Checks {
 			s.Ready = s.Ready && c.OK
 		}
 		return s, nil
-	}))
-}
-
-// Status returns the relay's status; with failed, including the counts of FAILED rows.
-func (c *Client) Status(ctx context.Context, failed bool) (RelayStatus, error) {
-	q := url.Values{"count": {strconv.FormatBool(failed)}}
-	var s RelayStatus
-	err := c.do(ctx, http.MethodGet, "/api/v1/status?"+q.Encode(), nil, &s)
-	return s, err
+	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/dispatch"
 )
 
 // reports is a Reporter that records its calls.
@@ -23,7 +24,7 @@ func (r *reports) Report(_ context.Context, failed bool) admin.RelayStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked = append(r.asked, failed)
-	s := admin.RelayStatus{Name: "shop", IsLeader: true, Epoch: 3, Sinks: []admin.SinkStatus{{Name: "platform", Waiting: 4}}, Lanes: []admin.Lane{}}
+	s := admin.RelayStatus{Name: "shop", IsLeader: true, Epoch: 3, Sinks: []admin.SinkStatus{{Name: "platform", Waiting: 4}}, Lanes: []dispatch.LaneInfo{}}
 	if failed {
 		n := 2
 		s.Failed = []admin.FailedRows{{Outbox: "o", Rows: &n, At: time.Unix(1_700_000_000, 0).UTC()}}

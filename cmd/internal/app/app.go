@@ -93,7 +93,7 @@ func Run(ctx context.Context, o Options) error {
 
 // serveAdmin binds the admin address and serves it until stop is called. stop waits for
 // the server to end.
-func (p *program) serveAdmin(ctx context.Context, reg *prometheus.Registry, requests func() (sluicebox.RequestStore, error)) (stop func() error, err error) {
+func (p *program) serveAdmin(ctx context.Context, reg *prometheus.Registry, open func() (sluicebox.RequestStore, error)) (stop func() error, err error) {
 	if p.cfg.Settings.Admin.Listen == "" {
 		return func() error { return nil }, nil
 	}
@@ -107,7 +107,7 @@ func (p *program) serveAdmin(ctx context.Context, reg *prometheus.Registry, requ
 	}
 
 	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = p.log, p.relay, p.lanes, p.deadLetters, p
-	cfg.Checkpoints, cfg.Replays = checkpointController{p.cfg, requests}, replayController{p.cfg, requests}
+	cfg.Requests = requests{p.cfg, open}
 	server := admin.New(cfg, p.relay)
 	if err := server.Listen(); err != nil {
 		return nil, err

@@ -148,7 +148,7 @@ func TestOperate(t *testing.T) {
 	failed(0)
 
 	h := "h"
-	lane := admin.LaneRequest{Outbox: "outbox_messages", Kind: "EVENT", Group: &h, Reason: "stock-taking"}
+	lane := admin.LaneRequest{LaneName: dispatch.LaneName{LaneKey: store.LaneKey{Outbox: "outbox_messages", Kind: "EVENT", Group: store.GroupOf(h)}}, Reason: "stock-taking"}
 	if shown, err := client.ActOnLane(t.Context(), "pause", lane); err != nil || shown.State != "paused" || shown.Reason != "stock-taking" {
 		t.Fatalf("paused: %+v, %v", shown, err)
 	}

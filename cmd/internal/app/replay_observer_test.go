@@ -48,17 +48,17 @@ sinks: {platform: {type: flowcatalyst, wire: items, api-base-url: %q}}
 		}
 		return ""
 	})
-	replays, closed, err := OpenReplays(cfg)
+	replays, closed, err := OpenRequests(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closed()
-	id, err := replays.Start(t.Context(), &replay.Spec{Since: time.Now().Add(-time.Hour)})
+	id, err := replays.StartReplay(t.Context(), &replay.Spec{Since: time.Now().Add(-time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	within(t, func() string {
-		list, err := replays.List(t.Context())
+		list, err := replays.Replays(t.Context())
 		if err != nil || len(list) != 1 || list[0].ID != id || list[0].State != "done" || list[0].Sent != 2 {
 			return fmt.Sprintf("%+v, %v", list, err)
 		}

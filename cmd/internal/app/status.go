@@ -21,7 +21,7 @@ func (p *program) Report(ctx context.Context, failed bool) admin.RelayStatus {
 		StartedAt: p.startedAt, Uptime: now.Sub(p.startedAt).Seconds(),
 		IsLeader: of.Leads, Epoch: int64(of.Epoch), Leader: of.Leader,
 		Captured: ratesOf(&p.metrics.capturedMeter, now),
-		Sinks:    []admin.SinkStatus{}, Lanes: []admin.Lane{},
+		Sinks:    []admin.SinkStatus{}, Lanes: []dispatch.LaneInfo{},
 	}
 
 	reportStream(&s, &of)
@@ -36,7 +36,9 @@ func (p *program) Report(ctx context.Context, failed bool) admin.RelayStatus {
 		s.Lag.Seconds = &age
 	}
 
-	s.Lanes, s.LanesTotal = p.troubledLanes()
+	if lanes, total, err := p.lanes.List(dispatch.LaneFilter{Troubled: true}, admin.MaxStatusLanes); err == nil && total > 0 {
+		s.Lanes, s.LanesTotal = lanes, total
+	} // else leadership just ended, or all is well
 	s.Replays = admin.ReplayStatus{Waiting: of.Replays.Waiting, Paused: of.Replays.Paused}
 	if job := of.Replays.Current; job != nil {
 		current := admin.ReplayOf(job)
@@ -92,19 +94,6 @@ func (p *program) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, 
 	}
 
 	return s
-}
-
-// troubledLanes returns the first lanes that are held or failing, and their total number.
-func (p *program) troubledLanes() (lanes []admin.Lane, total int) {
-	infos, total, err := p.lanes.List(dispatch.LaneFilter{Troubled: true}, admin.MaxStatusLanes)
-	lanes = make([]admin.Lane, len(infos))
-	if err != nil {
-		return lanes, 0 // leadership just ended
-	}
-	for i := range infos {
-		lanes[i] = admin.LaneOf(&infos[i])
-	}
-	return lanes, total
 }
 
 const (

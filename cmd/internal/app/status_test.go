@@ -110,7 +110,7 @@ func TestReportOfLanesAndReplays(t *testing.T) {
 	r.lanes = []dispatch.LaneInfo{{LaneKey: store.LaneKey{Outbox: "bills", Group: store.GroupOf("stands")}, Reason: "stock-taking"}}
 	r.status.Replays = sluicebox.ReplayStatus{Current: &store.Job{ID: "begun", Total: 7, Sent: 3}, Waiting: 2, Paused: 1}
 	s := p.Report(t.Context(), false)
-	if s.LanesTotal != 1 || len(s.Lanes) != 1 || *s.Lanes[0].Group != "stands" || s.Lanes[0].Reason != "stock-taking" {
+	if s.LanesTotal != 1 || len(s.Lanes) != 1 || s.Lanes[0].Group.Name != "stands" || s.Lanes[0].Reason != "stock-taking" {
 		t.Errorf("%+v", s.Lanes)
 	}
 	if s.Replays.Waiting != 2 || s.Replays.Paused != 1 || s.Replays.Current.ID != "begun" || s.Replays.Current.Rows != 7 || s.Replays.Current.Sent != 3 {

@@ -14,10 +14,10 @@ type Name struct {
 	store.LaneKey
 
 	// RowID identifies the lane of a single row, if ungrouped rows have a lane each.
-	RowID string
+	RowID string `json:"row_id,omitempty"`
 
 	// Job is the replay that owns the lane; "" for a live lane.
-	Job string
+	Job string `json:"-"`
 }
 
 // State is the state of a lane.

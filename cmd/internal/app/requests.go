@@ -15,24 +15,80 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// OpenReplays returns the replays of the configured relay, which may run elsewhere. They
-// connect on first use. Call closed when done.
-func OpenReplays(cfg *config.Config) (list admin.Replays, closed func(), err error) {
-	open, closed, err := newRequestStore(cfg)
+// OpenDeadLetters returns the FAILED rows of the configured outboxes for use without a
+// running relay. It connects on first use. Call closed when done.
+func OpenDeadLetters(cfg *config.Config) (letters store.DeadLetters, closed func(), err error) {
+	db, err := openDatabase(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	return replayController{cfg, open}, closed, nil
+	return db.store, db.store.Close, nil
 }
 
-// replayController lists replays and writes requests for them.
-type replayController struct {
+// OpenRequests returns the named checkpoints and replays of the configured relay, which may
+// run elsewhere. It connects on first use. Call closed when done.
+func OpenRequests(cfg *config.Config) (r admin.Requests, closed func(), err error) {
+	db, err := openDatabase(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return requests{cfg, func() (sluicebox.RequestStore, error) { return db.store, nil }}, db.store.Close, nil
+}
+
+// requests reads named checkpoints and replays, and writes requests for them. It implements
+// admin.Requests.
+type requests struct {
 	cfg  *config.Config
 	open func() (sluicebox.RequestStore, error)
 }
 
-// List implements admin.Replays.
-func (d replayController) List(ctx context.Context) ([]admin.Replay, error) {
+// Checkpoints implements admin.Requests.
+func (d requests) Checkpoints(ctx context.Context) ([]admin.Checkpoint, error) {
+	st, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	named, err := st.Savepoints(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]admin.Checkpoint, len(named))
+	for i := range named {
+		list[i] = admin.CheckpointOf(&named[i], int64(d.cfg.Settings.Checkpoint.MaxKept))
+	}
+	return list, nil
+}
+
+// CreateCheckpoint implements admin.Requests.
+func (d requests) CreateCheckpoint(ctx context.Context, name string, keepLog bool) error {
+	if err := store.ValidateSavepointName(name); err != nil {
+		return &sluicebox.RequestError{Problem: err.Error()}
+	}
+	switch source := &d.cfg.Settings.Source; {
+	case keepLog && source.URL.SQLite():
+		return &sluicebox.RequestError{Problem: "keep_log: SQLite has no log to retain; a replay from a checkpoint without it reads the table"}
+	case keepLog && source.Mode == "poll":
+		return &sluicebox.RequestError{Problem: "keep_log: this relay polls (source.mode) and has no log to retain; a replay from a checkpoint without it reads the table"}
+	}
+
+	st, err := d.open()
+	if err != nil {
+		return err
+	}
+	return st.RequestSavepoint(ctx, name, keepLog)
+}
+
+// DeleteCheckpoint implements admin.Requests.
+func (d requests) DeleteCheckpoint(ctx context.Context, name string) error {
+	st, err := d.open()
+	if err != nil {
+		return err
+	}
+	return st.RequestSavepointDeletion(ctx, name)
+}
+
+// Replays implements admin.Requests.
+func (d requests) Replays(ctx context.Context) ([]admin.Replay, error) {
 	st, err := d.open()
 	if err != nil {
 		return nil, err
@@ -52,8 +108,8 @@ func (d replayController) List(ctx context.Context) ([]admin.Replay, error) {
 // in practice and short enough to type.
 const jobIDLength = 13
 
-// Start implements admin.Replays.
-func (d replayController) Start(ctx context.Context, spec *replay.Spec) (id string, err error) {
+// StartReplay implements admin.Requests.
+func (d requests) StartReplay(ctx context.Context, spec *replay.Spec) (id string, err error) {
 	if err := d.validateSpec(spec); err != nil {
 		return "", err
 	}
@@ -78,7 +134,7 @@ func (d replayController) Start(ctx context.Context, spec *replay.Spec) (id stri
 }
 
 // validateSpec checks a spec against the configuration.
-func (d replayController) validateSpec(spec *replay.Spec) error {
+func (d requests) validateSpec(spec *replay.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return &sluicebox.RequestError{Problem: err.Error()}
 	}
@@ -125,26 +181,21 @@ func checkReplayStart(ctx context.Context, st sluicebox.RequestStore, name strin
 	return nil
 }
 
-// Errors implements admin.Replays.
-func (d replayController) Errors(ctx context.Context, id string, limit int) ([]admin.ReplayError, error) {
-	if _, err := d.findJob(ctx, id); err != nil {
+// ReplayErrors implements admin.Requests.
+func (d requests) ReplayErrors(ctx context.Context, id string, limit int) ([]store.ReplayError, error) {
+	if _, err := admin.FindReplay(ctx, d, id); err != nil {
 		return nil, err
 	}
 	st, err := d.open()
 	if err != nil {
 		return nil, err
 	}
-	refused, err := st.JobErrors(ctx, id, limit)
-	list := make([]admin.ReplayError, len(refused))
-	for i := range refused {
-		list[i] = admin.ReplayErrorOf(&refused[i])
-	}
-	return list, err
+	return st.JobErrors(ctx, id, limit)
 }
 
-// Act implements admin.Replays.
-func (d replayController) Act(ctx context.Context, id string, desired store.DesiredState) error {
-	job, err := d.findJob(ctx, id)
+// ActOnReplay implements admin.Requests.
+func (d requests) ActOnReplay(ctx context.Context, id string, desired store.DesiredState) error {
+	job, err := admin.FindReplay(ctx, d, id)
 	if err != nil {
 		return err
 	}
@@ -156,17 +207,4 @@ func (d replayController) Act(ctx context.Context, id string, desired store.Desi
 		return err
 	}
 	return st.RequestJobState(ctx, id, desired)
-}
-
-// findJob returns a job, or store.ErrNoJob.
-func (d replayController) findJob(ctx context.Context, id string) (*admin.Replay, error) {
-	list, err := d.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	at := slices.IndexFunc(list, func(r admin.Replay) bool { return r.ID == id })
-	if at < 0 {
-		return nil, fmt.Errorf("replay %s: %w", id, store.ErrNoJob)
-	}
-	return &list[at], nil
 }

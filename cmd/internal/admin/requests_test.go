@@ -15,51 +15,50 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// requestRecorder is a Checkpoints and, as replayRecorder, a Replays that records its
-// calls.
+// requestRecorder is a Requests that records its calls.
 type requestRecorder struct {
 	recorder
 	named   []admin.Checkpoint
 	jobs    []admin.Replay
-	refused []admin.ReplayError
+	refused []store.ReplayError
 	spec    *replay.Spec
 }
 
-func (d *requestRecorder) List(context.Context) ([]admin.Checkpoint, error) { return d.named, d.err }
+func (d *requestRecorder) Checkpoints(context.Context) ([]admin.Checkpoint, error) {
+	return d.named, d.err
+}
 
-func (d *requestRecorder) Create(_ context.Context, name string, keepLog bool) error {
+func (d *requestRecorder) CreateCheckpoint(_ context.Context, name string, keepLog bool) error {
 	d.note("create %s %t", name, keepLog)
 	return d.err
 }
 
-func (d *requestRecorder) Delete(_ context.Context, name string) error {
+func (d *requestRecorder) DeleteCheckpoint(_ context.Context, name string) error {
 	d.note("delete %s", name)
 	return d.err
 }
 
-type replayRecorder struct{ *requestRecorder }
+func (d *requestRecorder) Replays(context.Context) ([]admin.Replay, error) { return d.jobs, d.err }
 
-func (d replayRecorder) List(context.Context) ([]admin.Replay, error) { return d.jobs, d.err }
-
-func (d replayRecorder) Start(_ context.Context, spec *replay.Spec) (string, error) {
+func (d *requestRecorder) StartReplay(_ context.Context, spec *replay.Spec) (string, error) {
 	d.note("start")
 	d.spec = spec
 	return "abc", d.err
 }
 
-func (d replayRecorder) Errors(_ context.Context, id string, limit int) ([]admin.ReplayError, error) {
+func (d *requestRecorder) ReplayErrors(_ context.Context, id string, limit int) ([]store.ReplayError, error) {
 	d.note("errors %s %d", id, limit)
 	return d.refused, d.err
 }
 
-func (d replayRecorder) Act(_ context.Context, id string, desired store.DesiredState) error {
+func (d *requestRecorder) ActOnReplay(_ context.Context, id string, desired store.DesiredState) error {
 	d.note("%s %s", desired, id)
 	return d.err
 }
 
 func serveRequests(t *testing.T, d *requestRecorder, token string) (base string) {
 	t.Helper()
-	return serve(t, admin.Config{Token: token, Checkpoints: d, Replays: replayRecorder{d}}, &checks{})
+	return serve(t, admin.Config{Token: token, Requests: d}, &checks{})
 }
 
 var someDay = time.Date(2026, 3, 4, 5, 6, 7, 800_000_000, time.UTC)
@@ -126,7 +125,7 @@ const (
 
 func TestReplayEndpoints(t *testing.T) {
 	refused := store.ReplayError{N: 3, Ref: store.Ref{Outbox: "o", ID: "1"}, Kind: "k", Group: store.GroupOf("g"), Reason: "422: <no>", At: someDay}
-	d := &requestRecorder{jobs: someJobs(), refused: []admin.ReplayError{admin.ReplayErrorOf(&refused)}}
+	d := &requestRecorder{jobs: someJobs(), refused: []store.ReplayError{refused}}
 	base := serveRequests(t, d, "") + "/api/v1/replays"
 	if got := ask(t, "GET", base); got.status != 200 || got.body != `{"replays":[`+abcIsWire+","+oldIsWire+"]}\n" {
 		t.Errorf("answers %d %s", got.status, got.body)
@@ -219,7 +218,7 @@ func TestRequestErrors(t *testing.T) {
 		for _, path := range []string{"checkpoints", "replays", "replays/errors?job=a"} {
 			expectError(t, path, ask(t, "GET", base+"/api/v1/"+path), tt.status, tt.want)
 		}
-		_, err := c.Replays().Start(t.Context(), &replay.Spec{From: "a"})
+		_, err := c.StartReplay(t.Context(), &replay.Spec{From: "a"})
 		var refused *admin.APIError
 		if !errors.As(err, &refused) || refused.Status != tt.status {
 			t.Errorf("the client gets %v", err)
@@ -230,35 +229,35 @@ func TestRequestErrors(t *testing.T) {
 // TestRequestClient checks that requests and responses survive the way between client and
 // server.
 func TestRequestClient(t *testing.T) {
-	d := &requestRecorder{named: someNamed(), jobs: someJobs(), refused: []admin.ReplayError{{N: 1, ID: "x", Reason: "ü"}}}
+	d := &requestRecorder{named: someNamed(), jobs: someJobs(), refused: []store.ReplayError{{N: 1, Ref: store.Ref{ID: "x"}, Reason: "ü"}}}
 	c := newClient(t, serveRequests(t, d, "right"), "right")
 	ctx := t.Context()
-	named, err := c.Checkpoints().List(ctx)
+	named, err := c.Checkpoints(ctx)
 	if err != nil || !reflect.DeepEqual(named, d.named) {
 		t.Errorf("%+v, %v", named, err)
 	}
-	jobs, err := c.Replays().List(ctx)
+	jobs, err := c.Replays(ctx)
 	if err != nil || !reflect.DeepEqual(jobs, d.jobs) {
 		t.Errorf("%+v, %v", jobs, err)
 	}
-	refused, err := c.Replays().Errors(ctx, "a&b", 9)
+	refused, err := c.ReplayErrors(ctx, "a&b", 9)
 	if err != nil || !reflect.DeepEqual(refused, d.refused) {
 		t.Errorf("%+v, %v", refused, err)
 	}
 	spec := &replay.Spec{From: "a", Groups: []string{"", "g"}, IDs: []string{"x"}}
-	id, err := c.Replays().Start(ctx, spec)
+	id, err := c.StartReplay(ctx, spec)
 	if err != nil || id != "abc" || !reflect.DeepEqual(d.spec, spec) {
 		t.Errorf("%q, %v, %+v", id, err, d.spec)
 	}
-	err = errors.Join(c.Checkpoints().Create(ctx, "a", true), c.Checkpoints().Delete(ctx, "b"),
-		c.Replays().Act(ctx, "j", store.DesiredPause), c.Replays().Act(ctx, "j", store.DesiredRun), c.Replays().Act(ctx, "j", store.DesiredCancel))
+	err = errors.Join(c.CreateCheckpoint(ctx, "a", true), c.DeleteCheckpoint(ctx, "b"),
+		c.ActOnReplay(ctx, "j", store.DesiredPause), c.ActOnReplay(ctx, "j", store.DesiredRun), c.ActOnReplay(ctx, "j", store.DesiredCancel))
 	if asked := d.said(); err != nil || !slices.Equal(asked, []string{"errors a&b 9", "start", "create a true", "delete b", "pause j", "run j", "cancel j"}) {
 		t.Errorf("asked %q, %v", asked, err)
 	}
-	if err := c.Replays().Act(ctx, "j", "stop"); err == nil {
+	if err := c.ActOnReplay(ctx, "j", "stop"); err == nil {
 		t.Error("there is no such action")
 	}
-	_, err = newClient(t, serve(t, admin.Config{}, &checks{}), "").Replays().List(ctx)
+	_, err = newClient(t, serve(t, admin.Config{}, &checks{}), "").Replays(ctx)
 	var none *admin.APIError
 	if !errors.As(err, &none) || none.Status != 404 {
 		t.Errorf("a relay without replays answers %v", err)
