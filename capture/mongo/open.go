@@ -12,7 +12,6 @@ import (
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/backoff"
-	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
 // Open checks the server and resumes at the checkpoint or takes a snapshot. One
@@ -124,10 +123,10 @@ func takeSnapshot(ctx context.Context, tables capture.Tables) (store.View, oplog
 	if err != nil {
 		return nil, oplogPosition{}, err
 	}
-	at, ok := mongostore.ParseSnapshotPosition(view.Position())
-	if !ok || at.IsZero() { // no collection to read from exists
+	last, err := parsePosition(view.Position())
+	if err != nil || last.at.IsZero() { // no collection to read from exists
 		view.Close()
 		return nil, oplogPosition{}, fmt.Errorf("view has no snapshot time: its position is %q", view.Position())
 	}
-	return view, positionAfter(at), nil
+	return view, positionAfter(last.at), nil
 }

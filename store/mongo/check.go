@@ -88,7 +88,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		return nil
 	case hasCode(err, codeUnauthorized):
 		database := c.conn.db.Name()
-		c.AddFault(fmt.Sprintf("user %s has no privileges on database %s", c.rights.user, database), c.rights.grant(c.store, database, rightOn(database, ownMeta, "find"))...)
+		c.AddFault(fmt.Sprintf("user %s has no privileges on database %s", c.rights.user, database), c.rights.grant(c.store, database, privilegeOn(database, ownMeta, "find"))...)
 		return nil
 	case err != nil:
 		return err
@@ -114,7 +114,7 @@ func (c *checker) reportMissingActions(database, collection string, actions []st
 		return false
 	}
 	c.AddFault(fmt.Sprintf("user %s lacks %s on %s.%s", c.rights.user, strings.Join(lacks, ", "), database, collection),
-		c.rights.grant(c.store, c.conn.db.Name(), rightOn(database, collection, lacks...))...)
+		c.rights.grant(c.store, c.conn.db.Name(), privilegeOn(database, collection, lacks...))...)
 	return true
 }
 
@@ -123,22 +123,14 @@ func (c *checker) outbox(ctx context.Context, t *table) error {
 	c.Subject = "outbox " + t.Name
 	faults := c.CountFaults()
 	found, err := c.collection(ctx, t)
-	if err != nil || !found {
+	if err != nil || !found || c.reportMissingActions(t.collection.Database().Name(), t.collection.Name(), outboxActions(t.Outbox)) {
 		return err
 	}
-
-	if c.reportMissingActions(t.collection.Database().Name(), t.collection.Name(), outboxActions(t.Outbox)) {
-		return nil
+	if err = c.index(ctx, t); err == nil {
+		err = c.fields(ctx, t)
 	}
-
-	for _, check := range []func(context.Context, *table) error{c.index, c.fields} {
-		if err := check(ctx, t); err != nil {
-			return err
-		}
-	}
-
-	if c.CountFaults() > faults {
-		return nil
+	if err != nil || c.CountFaults() > faults {
+		return err
 	}
 
 	c.Add(store.GradeOK, fmt.Sprintf("%s matches layout %s; the user has all required privileges", t.path(), t.Layout.Name))
@@ -155,7 +147,7 @@ func (c *checker) collection(ctx context.Context, t *table) (bool, error) {
 	defer cancel()
 	specs, err := t.collection.Database().ListCollectionSpecifications(bound, bson.D{{Key: "name", Value: t.collection.Name()}})
 	if hasCode(err, codeUnauthorized) { // the user lacks listCollections
-		names, err := t.visible(ctx, bson.D{{Key: "name", Value: t.collection.Name()}})
+		names, err := visible(ctx, t.collection.Database(), t.collection.Name())
 		if err == nil && len(names) == 0 && len(c.rights.lacks(t.collection.Database().Name(), t.collection.Name(), []string{"find"})) == 0 {
 			return false, c.reportMissing(ctx, t)
 		}
@@ -190,7 +182,7 @@ func (c *checker) collection(ctx context.Context, t *table) (bool, error) {
 // reportMissing adds a fault for a missing collection and lists collections that the user
 // can see.
 func (c *checker) reportMissing(ctx context.Context, t *table) error {
-	names, err := t.visible(ctx, bson.D{{Key: "name", Value: bson.Regex{Pattern: "^(?!" + ownPrefix + "|system\\.)"}}})
+	names, err := visible(ctx, t.collection.Database(), bson.Regex{Pattern: "^(?!" + ownPrefix + "|system\\.)"})
 	if err != nil {
 		return err
 	}
@@ -206,11 +198,12 @@ func (c *checker) reportMissing(ctx context.Context, t *table) error {
 	return nil
 }
 
-// visible lists collections of the outbox's database on which the user has a privilege.
-func (t *table) visible(ctx context.Context, filter bson.D) ([]string, error) {
+// visible lists the collections of a database on which the user has a privilege, by name or
+// pattern.
+func visible(ctx context.Context, in *mongo.Database, name any) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	return t.collection.Database().ListCollectionNames(ctx, filter, options.ListCollections().SetAuthorizedCollections(true))
+	return in.ListCollectionNames(ctx, bson.D{{Key: "name", Value: name}}, options.ListCollections().SetAuthorizedCollections(true))
 }
 
 // index checks for a unique index on the id field. Without it every claim scans the whole
@@ -224,7 +217,11 @@ func (c *checker) index(ctx context.Context, t *table) error {
 		unique, _ := spec.Lookup("unique").BooleanOK()
 		fields, _ := spec.Lookup("key").Document().Elements()
 		_, partial := spec.Lookup("partialFilterExpression").DocumentOK()
-		return unique && !partial && len(fields) == 1 && fields[0].Key() == t.id() && isAscending(fields[0].Value())
+		if !unique || partial || len(fields) != 1 || fields[0].Key() != t.id() {
+			return false
+		}
+		order, _ := fields[0].Value().AsInt64OK()
+		return order == 1 // not hashed or text
 	})
 	if err != nil || found {
 		return err
@@ -233,11 +230,6 @@ func (c *checker) index(ctx context.Context, t *table) error {
 	c.AddFault(fmt.Sprintf("%s has no unique index on its id field %s", t.path(), t.id()),
 		fmt.Sprintf("%s.createIndex(%s, {unique: true});", shellOf(t.Outbox), shellKeys([]string{t.id()})))
 	return nil
-}
-
-func isAscending(v bson.RawValue) bool {
-	n, ok := v.AsInt64OK()
-	return ok && n == 1
 }
 
 // indices reports whether any index of the collection satisfies wanted.
@@ -414,10 +406,8 @@ func (c *checker) badIDs(ctx context.Context, t *table) error {
 	}
 
 	id := "$" + t.id()
-	fraction := bson.D{{Key: "$expr", Value: bson.D{{Key: "$cond", Value: bson.A{
-		bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: id}}, "double"}}},
-		bson.D{{Key: "$ne", Value: bson.A{id, bson.D{{Key: "$trunc", Value: id}}}}}, false,
-	}}}}}
+	isDouble := expr("$eq", bson.D{{Key: "$type", Value: id}}, "double")
+	fraction := bson.D{{Key: "$expr", Value: expr("$cond", isDouble, expr("$ne", id, expr("$trunc", id)), false)}}
 	other := bson.D{{Key: "$nor", Value: bson.A{bson.D{t.identified()}}}}
 	filter := bson.D{{Key: "$and", Value: bson.A{t.open(), bson.D{{Key: "$or", Value: bson.A{other, fraction}}}}}}
 

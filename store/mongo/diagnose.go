@@ -74,27 +74,15 @@ func (c *checker) checkWritable(ctx context.Context) error {
 		return nil
 	}
 
-	var hello struct {
-		Set     string   `bson:"setName"`
-		Hosts   []string `bson:"hosts"`
-		Primary string   `bson:"primary"`
-		Writes  bool     `bson:"isWritablePrimary"`
-	}
-
-	if err := c.conn.run(ctx, bson.D{{Key: "hello", Value: 1}}, &hello); err != nil {
+	g, err := c.conn.hello(ctx)
+	if err != nil || g.SetName == "" { // a mongos
 		return err
 	}
-
-	if hello.Set == "" {
-		return nil // a mongos
-	}
-
-	if !hello.Writes {
-		c.AddFault("replica set "+hello.Set+" has no primary", "// see rs.status()")
+	if !g.Writable {
+		c.AddFault("replica set "+g.SetName+" has no primary", "// see rs.status()")
 		return nil
 	}
-
-	c.Add(store.GradeOK, fmt.Sprintf("replica set %s of %d members, primary %s", hello.Set, len(hello.Hosts), hello.Primary))
+	c.Add(store.GradeOK, fmt.Sprintf("replica set %s of %d members, primary %s", g.SetName, len(g.Hosts), g.Primary))
 	return nil
 }
 
@@ -102,12 +90,11 @@ func (c *checker) checkWritable(ctx context.Context) error {
 func (c *checker) clock(ctx context.Context) error {
 	c.Subject = "clock"
 	before := time.Now()
-	now, err := c.conn.clock(ctx)
-	if err != nil {
-		return err
+	g, err := c.conn.hello(ctx)
+	if err == nil {
+		c.AddClockSkew(before, g.Now, time.Now())
 	}
-	c.AddClockSkew(before, now, time.Now())
-	return nil
+	return err
 }
 
 // durability reports whether acknowledged writes survive a server crash.
@@ -124,7 +111,7 @@ func (c *checker) durability(ctx context.Context) error {
 		} `bson:"config"`
 	}
 
-	err := c.conn.admin(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}, &answer)
+	err := c.conn.run(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}, &answer)
 	switch {
 	case hasCode(err, codeUnauthorized), err != nil && !Unreachable(err):
 		return nil // few users may read it
@@ -180,13 +167,20 @@ type rights struct {
 	remedyShown  bool     // the complete remedy was already reported
 }
 
+// privilege is a privilege in the form of the server and of mongosh.
 type privilege struct {
-	Resource struct {
-		Database   *string `bson:"db"`
-		Collection *string `bson:"collection"`
-		Any        bool    `bson:"anyResource"`
-	} `bson:"resource"`
-	Actions []string `bson:"actions"`
+	Resource resource `bson:"resource" json:"resource"`
+	Actions  []string `bson:"actions" json:"actions"`
+}
+
+type resource struct {
+	Database   *string `bson:"db" json:"db"`
+	Collection *string `bson:"collection" json:"collection"`
+	Any        bool    `bson:"anyResource" json:"-"`
+}
+
+func privilegeOn(database, collection string, actions ...string) privilege {
+	return privilege{resource{&database, &collection, false}, actions}
 }
 
 // rights reads the user's privileges. Without an authenticated user the server has no
@@ -238,11 +232,14 @@ func (r *rights) lacks(database, collection string, actions []string) []string {
 }
 
 func (p *privilege) covers(database, collection string) bool {
-	is := func(name *string, want string) bool { return name != nil && (*name == "" || *name == want) }
-	if p.Resource.Database != nil && *p.Resource.Database == "" && p.Resource.Collection != nil && *p.Resource.Collection == "" {
+	r := &p.Resource
+	if r.Any || r.Database == nil || r.Collection == nil {
+		return r.Any
+	}
+	if *r.Database == "" && *r.Collection == "" {
 		return !strings.HasPrefix(collection, "system.")
 	}
-	return p.Resource.Any || is(p.Resource.Database, database) && is(p.Resource.Collection, collection)
+	return (*r.Database == "" || *r.Database == database) && (*r.Collection == "" || *r.Collection == collection)
 }
 
 // outboxActions returns the actions that the relay performs on the collection of an outbox.
@@ -257,21 +254,6 @@ func outboxActions(o *store.Outbox) []string {
 	return actions
 }
 
-// right is a privilege in the form of mongosh and the server.
-type right struct {
-	Resource struct {
-		Database   string `json:"db"`
-		Collection string `json:"collection"`
-	} `json:"resource"`
-	Actions []string `json:"actions"`
-}
-
-func rightOn(database, collection string, actions ...string) right {
-	r := right{Actions: actions}
-	r.Resource.Database, r.Resource.Collection = database, collection
-	return r
-}
-
 // written formats a value for mongosh.
 func written(v any) string {
 	text, err := json.Marshal(v)
@@ -284,21 +266,21 @@ func written(v any) string {
 // grant returns the mongosh statements that grant the missing actions. The first time it
 // creates a least-privilege role with everything the relay needs. If the user already has
 // that role, it adds only the missing actions.
-func (r *rights) grant(s *Store, database string, lacks right) []string {
+func (r *rights) grant(s *Store, database string, lacks privilege) []string {
 	name := "sluicebox_" + s.name
 	const administrator = "// as an administrator"
 	switch {
 	case slices.Contains(r.roles, name):
-		return []string{administrator, fmt.Sprintf("db.getSiblingDB(\"admin\").grantPrivilegesToRole(%q, %s);", name, written([]right{lacks}))}
+		return []string{administrator, fmt.Sprintf("db.getSiblingDB(\"admin\").grantPrivilegesToRole(%q, %s);", name, written([]privilege{lacks}))}
 	case r.remedyShown:
 		return []string{"// role " + name + " includes it; see above"}
 	}
 
 	r.remedyShown = true
 	role := struct {
-		Role       string   `json:"role"`
-		Privileges []right  `json:"privileges"`
-		Roles      []string `json:"roles"`
+		Role       string      `json:"role"`
+		Privileges []privilege `json:"privileges"`
+		Roles      []string    `json:"roles"`
 	}{name, s.requiredPrivileges(database), []string{}}
 	user := []map[string]string{{"role": name, "db": "admin"}}
 	return []string{
@@ -309,18 +291,18 @@ func (r *rights) grant(s *Store, database string, lacks right) []string {
 }
 
 // requiredPrivileges returns all privileges of the relay, including its source's.
-func (s *Store) requiredPrivileges(database string) []right {
-	var list []right
+func (s *Store) requiredPrivileges(database string) []privilege {
+	var list []privilege
 	for _, name := range s.outboxes.Names() {
 		o, in := s.outboxes.Lookup(name), database
 		if o.Schema != "" {
 			in = o.Schema
 		}
-		list = append(list, rightOn(in, o.Table, append(outboxActions(o), "listIndexes")...))
+		list = append(list, privilegeOn(in, o.Table, append(outboxActions(o), "listIndexes")...))
 	}
 
 	for _, own := range ownCollections() {
-		list = append(list, rightOn(database, own.name, own.actions...))
+		list = append(list, privilegeOn(database, own.name, own.actions...))
 	}
 	return list
 }

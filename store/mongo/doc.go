@@ -114,8 +114,7 @@
 //
 // # Views
 //
-// A view is a session with snapshot reads, and its atClusterTime is View.Position (see
-// [SnapshotPosition]). If payloads are left out, the size of a payload that is not text is
+// A view is a session with snapshot reads, and its atClusterTime is View.Position. If payloads are left out, the size of a payload that is not text is
 // its BSON size. The server keeps the snapshot for 5 minutes
 // (minSnapshotHistoryWindowInSeconds). That limits how long an initial backlog may take to
 // read and spill: enough for about three million rows. Times stored as text sort as text,

@@ -78,11 +78,10 @@ func keys(fields []string) bson.D {
 func (s *Store) Install(ctx context.Context) error {
 	err := s.onServer(ctx, func(ctx context.Context, on *conn) error {
 		err := installed(ctx, on)
-		var missing *missingError
-		if !errors.As(err, &missing) {
-			return err
+		if errors.As(err, new(*missingError)) {
+			return on.install(ctx)
 		}
-		return on.install(ctx)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("install relay collections: %w", Explain(err))
@@ -116,7 +115,7 @@ func (e *missingError) Unwrap() error { return &e.SetupError }
 // program's version. If Install can create the missing collections, the error is a
 // *missingError.
 func installed(ctx context.Context, on *conn) error {
-	existing, err := on.collections(ctx, "^"+ownPrefix)
+	existing, err := visible(ctx, on.db, bson.Regex{Pattern: "^" + ownPrefix})
 	if err != nil {
 		return err
 	}
@@ -135,7 +134,7 @@ func installed(ctx context.Context, on *conn) error {
 		Version int `bson:"version"`
 	}
 
-	err = findOne(ctx, on.ownCollection(ownMeta), versionID, &meta)
+	err = findOne(ctx, on.ownCollection(ownMeta), withID(versionID), &meta)
 	switch {
 	case err != nil && !errors.Is(err, mongo.ErrNoDocuments):
 		return err
@@ -157,14 +156,6 @@ func installed(ctx context.Context, on *conn) error {
 		}}
 	}
 	return nil
-}
-
-// collections lists the collections that the user may read and whose names match a pattern.
-func (c *conn) collections(ctx context.Context, names string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	filter := bson.D{{Key: "name", Value: bson.Regex{Pattern: names}}}
-	return c.db.ListCollectionNames(ctx, filter, options.ListCollections().SetAuthorizedCollections(true))
 }
 
 // Script implements store.Installer. It returns the mongosh equivalent of Install.
@@ -207,12 +198,10 @@ func shellKeys(fields []string) string {
 func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
 	err = s.onServer(ctx, func(ctx context.Context, on *conn) error {
 		err := installed(ctx, on)
-		var missing *missingError
-		var setup *store.SetupError
-		if err == nil || errors.As(err, &setup) && !errors.As(err, &missing) {
-			return nil
-		}
-		if missing == nil {
+		if !errors.As(err, new(*missingError)) {
+			if errors.As(err, new(*store.SetupError)) {
+				return nil
+			}
 			return err
 		}
 

@@ -8,7 +8,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -77,21 +76,24 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 // may have a transaction open. A store that held the lock and lost it must not do that to
 // its successor.
 func (s *Store) endPredecessor(ctx context.Context, on *conn) error {
+	var err error
 	if s.hasTakenLock.Load() {
-		held, err := s.holdsLease(ctx, on)
-		if err != nil || !held {
-			return errors.Join(err, lostLockError(held))
+		err = findOne(ctx, on.ownCollection(ownLease), s.leaseCondition(), &bson.D{})
+		if errors.Is(err, mongo.ErrNoDocuments) {
+			err = errLockLost
 		}
-	} else if err := s.revokeLease(ctx, on); err != nil {
+	} else {
+		err = s.revokeLease(ctx, on)
+	}
+	if err != nil {
 		return err
 	}
 
 	var d leaderDocument
-	err := findOne(ctx, on.ownCollection(ownLeader), s.name, &d)
+	err = findOne(ctx, on.ownCollection(ownLeader), withID(s.name), &d)
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil
 	}
-
 	if err != nil {
 		return err
 	}
@@ -101,12 +103,8 @@ func (s *Store) endPredecessor(ctx context.Context, on *conn) error {
 	return on.awaitWritesEnded(ctx, d.Session, d.OutcomeSession)
 }
 
-func lostLockError(held bool) error {
-	if held {
-		return nil
-	}
-	return fmt.Errorf("relay lock lost: %w", store.ErrNotLeader)
-}
+// errLockLost says that another relay has acquired the lock.
+var errLockLost = fmt.Errorf("relay lock lost: %w", store.ErrNotLeader)
 
 // killSession ends a session of another store. It ignores errors: the transaction then ends
 // by itself later, and the call that waits for it reports that.
@@ -115,7 +113,7 @@ func (c *conn) killSession(ctx context.Context, id bson.Binary) {
 		return
 	}
 	kill := bson.D{{Key: "killSessions", Value: bson.A{bson.D{{Key: "id", Value: id}}}}}
-	_ = c.admin(ctx, kill, &bson.D{})
+	_ = c.run(ctx, kill, &bson.D{})
 }
 
 // raiseEpoch raises the epoch, in the call's transaction. A store that acquired the lock
@@ -124,19 +122,20 @@ func (c *conn) killSession(ctx context.Context, id bson.Binary) {
 func (s *Store) raiseEpoch(ctx context.Context, on *conn) (store.Epoch, error) {
 	if s.hasTakenLock.Load() || on.supportsGrants() {
 		n, err := update(ctx, on.ownCollection(ownLease), s.leaseCondition(), bson.D{{Key: "$inc", Value: bson.D{{Key: "raised", Value: int64(1)}}}})
-		if err != nil || n == 0 {
-			return 0, errors.Join(err, lostLockError(n > 0))
+		if err != nil {
+			return 0, err
+		}
+		if n == 0 {
+			return 0, errLockLost
 		}
 	}
 
-	bound, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
 	var d leaderDocument
-	err := on.ownCollection(ownLeader).FindOneAndUpdate(bound, bson.D{{Key: "_id", Value: s.name}}, bson.D{
+	err := modify(ctx, on.ownCollection(ownLeader), withID(s.name), bson.D{
 		{Key: "$inc", Value: bson.D{{Key: "epoch", Value: int64(1)}}},
 		{Key: "$set", Value: bson.D{{Key: "holder", Value: s.holder}, {Key: "session", Value: sessionID(on.writeSession)}, {Key: "aside", Value: sessionID(on.outcomeSession)}}},
 		{Key: "$currentDate", Value: bson.D{{Key: "since", Value: true}}},
-	}, options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&d)
+	}, true, &d)
 	return store.Epoch(d.Epoch), err
 }
 
@@ -144,7 +143,7 @@ func (s *Store) raiseEpoch(ctx context.Context, on *conn) (store.Epoch, error) {
 func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 	var d leaderDocument
 	err := s.read(ctx, func(ctx context.Context, on *conn) error {
-		err := findOne(ctx, on.ownCollection(ownLeader), s.name, &d)
+		err := findOne(ctx, on.ownCollection(ownLeader), withID(s.name), &d)
 		if !errors.Is(err, mongo.ErrNoDocuments) {
 			return err
 		}

@@ -142,7 +142,7 @@ var errOldSnapshot = errors.New("snapshot older than a write")
 // awaitLastWrite waits, in a causally consistent session, until snapshots include the
 // writes of the store.
 func awaitLastWrite(ctx context.Context, on *conn) error {
-	err := findOne(ctx, on.ownCollection(ownMeta), versionID, &bson.D{})
+	err := findOne(ctx, on.ownCollection(ownMeta), withID(versionID), &bson.D{})
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil
 	}

@@ -34,9 +34,10 @@ type leaseDocument struct {
 }
 
 // leaseEnd is the end of a lease that begins now, by the server's clock.
-func leaseEnd() any {
-	return bson.D{{Key: "$add", Value: bson.A{"$$NOW", leaseTime.Milliseconds()}}}
-}
+func leaseEnd() any { return after("$$NOW", leaseTime) }
+
+// after is an expression for the time that follows another by a duration.
+func after(at any, by time.Duration) any { return expr("$add", at, by.Milliseconds()) }
 
 // Lock implements store.Locker by a lease that pings extend. A relay that crashes keeps it
 // for leaseTime.
@@ -77,7 +78,6 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 	case mongo.IsTimeout(err), isWriteConflict(err):
 		s.endHolder(ctx, on)
 	}
-
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 
 	s.hasTakenLock.Store(true)
 	s.grant.start(d.term())
-	l := &lock{conn: on, name: s.name, token: token, lifetime: s.lifetime, grant: &s.grant}
+	l := &lock{store: s, conn: on, token: token}
 	l.Lock = sessions.NewLock(l)
 	return l, nil
 }
@@ -99,31 +99,29 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 func (s *Store) acquireLease(ctx context.Context, on *conn, token bson.ObjectID) (d leaseDocument, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTryTimeout)
 	defer cancel()
-	notEnded := bson.A{bson.D{{Key: "$gt", Value: bson.A{"$until", "$$NOW"}}}}
+	notEnded := []any{expr("$gt", "$until", "$$NOW")}
 	if on.supportsGrants() {
-		notEnded = append(notEnded, bson.D{{Key: "$gt", Value: bson.A{"$fence", clusterTime()}}})
+		notEnded = append(notEnded, expr("$gt", "$fence", clusterTime()))
 	}
 
-	held := bson.D{{Key: "$and", Value: bson.A{
-		bson.D{{Key: "$or", Value: notEnded}}, bson.D{{Key: "$ne", Value: bson.A{"$token", token}}},
-	}}}
+	held := expr("$and", expr("$or", notEnded...), expr("$ne", "$token", token))
 	unlessHeld := func(name string, value any) bson.E {
-		return bson.E{Key: name, Value: bson.D{{Key: "$cond", Value: bson.A{held, "$" + name, value}}}}
+		return bson.E{Key: name, Value: expr("$cond", held, "$"+name, value)}
 	}
 
-	literal := func(v any) any { return bson.D{{Key: "$literal", Value: v}} }
-	fields := bson.D{unlessHeld("holder", literal(s.holder)), unlessHeld("token", token), unlessHeld("session", sessionID(on.writeSession)), unlessHeld("until", leaseEnd())}
+	fields := bson.D{
+		unlessHeld("holder", bson.D{{Key: "$literal", Value: s.holder}}), unlessHeld("token", token),
+		unlessHeld("session", sessionID(on.writeSession)), unlessHeld("until", leaseEnd()),
+	}
 	if on.supportsGrants() {
 		// Only writes advance the cluster time, so a request writes while it waits for the
 		// fence.
-		endsSoon := bson.D{{Key: "$lte", Value: bson.A{"$until", bson.D{{Key: "$add", Value: bson.A{"$$NOW", time.Second.Milliseconds()}}}}}}
-		requests := bson.D{{Key: "$add", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$asked", 0}}}, bson.D{{Key: "$toInt", Value: endsSoon}}}}}
+		endsSoon := expr("$lte", "$until", after("$$NOW", time.Second))
+		requests := expr("$add", expr("$ifNull", "$asked", 0), bson.D{{Key: "$toInt", Value: endsSoon}})
 		fields = append(fields, unlessHeld("fence", fenceEnd()), bson.E{Key: "asked", Value: requests})
 	}
 
-	take := bson.A{bson.D{{Key: "$set", Value: fields}}}
-	err = on.ownCollection(ownLease).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: s.name}}, take,
-		options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&d)
+	err = modify(ctx, on.ownCollection(ownLease), withID(s.name), bson.A{bson.D{{Key: "$set", Value: fields}}}, true, &d)
 	return d, err
 }
 
@@ -133,8 +131,8 @@ func (s *Store) endHolder(ctx context.Context, on *conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTryTimeout)
 	defer cancel()
 	var d leaseDocument
-	over := bson.D{{Key: "_id", Value: s.name}, {Key: "$expr", Value: bson.D{{Key: "$lte", Value: bson.A{"$until", "$$NOW"}}}}}
-	if on.ownCollection(ownLease).FindOne(ctx, over).Decode(&d) == nil {
+	over := append(withID(s.name), bson.E{Key: "$expr", Value: expr("$lte", "$until", "$$NOW")})
+	if findOne(ctx, on.ownCollection(ownLease), over, &d) == nil {
 		on.killSession(ctx, d.Session)
 	}
 }
@@ -142,35 +140,20 @@ func (s *Store) endHolder(ctx context.Context, on *conn) {
 // leaseCondition is the filter that this store holds the lease, or nobody else has acquired
 // it since.
 func (s *Store) leaseCondition() bson.D {
-	return bson.D{{Key: "_id", Value: s.name}, {Key: "holder", Value: s.holder}}
-}
-
-// holdsLease reports whether this store holds the lease, or nobody else has acquired it
-// since.
-func (s *Store) holdsLease(ctx context.Context, on *conn) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	err := on.ownCollection(ownLease).FindOne(ctx, s.leaseCondition()).Err()
-	if errors.Is(err, mongo.ErrNoDocuments) {
-		return false, nil
-	}
-	return err == nil, err
+	return append(withID(s.name), bson.E{Key: "holder", Value: s.holder})
 }
 
 // lock is a held lease.
 type lock struct {
 	*sessions.Lock
+	store    *Store
 	conn     *conn
-	name     string
 	token    bson.ObjectID
-	lifetime *sessions.Lifetime
-	grant    *grant
-
 	requests int64
 }
 
 func (l *lock) filter() bson.D {
-	return bson.D{{Key: "_id", Value: l.name}, {Key: "token", Value: l.token}}
+	return append(withID(l.store.name), bson.E{Key: "token", Value: l.token})
 }
 
 // Ping implements store.Lock. It extends the lease and then reads the number of requests.
@@ -200,7 +183,7 @@ func (l *lock) countRequests(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
 	var d recordDocument
-	err := l.conn.ownCollection(ownRecord).FindOne(ctx, bson.D{{Key: "_id", Value: requestsKey(l.name)}}).Decode(&d)
+	err := findOne(ctx, l.conn.ownCollection(ownRecord), withID(requestsKey(l.store.name)), &d)
 	if err == nil || errors.Is(err, mongo.ErrNoDocuments) || hasCode(err, codeUnauthorized) {
 		l.requests = d.Version
 	}
@@ -210,25 +193,20 @@ func (l *lock) countRequests(ctx context.Context) {
 func (l *lock) RequestCount() int64 { return l.requests }
 
 func (l *lock) extend(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
 	fields := bson.D{{Key: "until", Value: leaseEnd()}}
 	if l.conn.supportsGrants() {
 		fields = append(fields, bson.E{Key: "fence", Value: fenceEnd()})
 	}
 
 	var d leaseDocument
-	err := l.conn.ownCollection(ownLease).FindOneAndUpdate(ctx, l.filter(), bson.A{bson.D{{Key: "$set", Value: fields}}},
-		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&d)
+	err := modify(ctx, l.conn.ownCollection(ownLease), l.filter(), bson.A{bson.D{{Key: "$set", Value: fields}}}, false, &d)
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return fmt.Errorf("lease acquired by another relay: %w", store.ErrNotLeader)
 	}
-
 	if err != nil {
 		return fmt.Errorf("extend relay lease: %w", err)
 	}
-
-	l.grant.extend(d.term())
+	l.store.grant.extend(d.term())
 	return nil
 }
 
@@ -243,7 +221,7 @@ func (l *lock) Watch(ctx context.Context) error {
 // Release implements store.Lock.
 func (l *lock) Release() {
 	l.Lock.Release()
-	l.lifetime.Remove(l)
+	l.store.lifetime.Remove(l)
 }
 
 // Close releases the lock when the store closes.
@@ -254,15 +232,15 @@ func (l *lock) Lost() bool { return false }
 
 // Unlock implements sessions.Holder: it ends the lease.
 func (l *lock) Unlock(ctx context.Context) {
-	fields := bson.D{{Key: "until", Value: time.Unix(0, 0)}}
-	if l.grant.revoke() {
+	fields := bson.D{{Key: "until", Value: zeroFence()}}
+	if l.store.grant.revoke() {
 		fields = append(fields, bson.E{Key: "fence", Value: zeroFence()})
 	}
 	_, _ = update(ctx, l.conn.ownCollection(ownLease), l.filter(), bson.D{{Key: "$set", Value: fields}}) // on failure the lease expires by itself
 }
 
 // Drop implements sessions.Holder. There is no session to drop, but the grant ends.
-func (l *lock) Drop() { l.grant.revoke() }
+func (l *lock) Drop() { l.store.grant.revoke() }
 
 // grant says until when the leader may write documents without a transaction; see the
 // package documentation. The lock and each ping bring it.
@@ -304,21 +282,15 @@ func clusterTime() any { return bson.D{{Key: "$toDate", Value: "$$CLUSTER_TIME"}
 
 // fenceEnd is the end of a grant that begins now, by the cluster time.
 func fenceEnd() any {
-	plus := func(base any, by time.Duration) any {
-		return bson.D{{Key: "$add", Value: bson.A{base, by.Milliseconds()}}}
-	}
-	ahead := bson.D{{Key: "$gt", Value: bson.A{clusterTime(), plus("$$NOW", maxClockAhead)}}}
-	return bson.D{{Key: "$cond", Value: bson.A{ahead, zeroFence(), plus(clusterTime(), leaseTime)}}}
+	ahead := expr("$gt", clusterTime(), after("$$NOW", maxClockAhead))
+	return expr("$cond", ahead, zeroFence(), after(clusterTime(), leaseTime))
 }
 
 // notEnded is the filter that a term has not ended. It checks both times, because the
 // cluster time stands still on an idle server, and the clock of a new primary may be
 // behind.
 func (t term) notEnded() bson.E {
-	return bson.E{Key: "$expr", Value: bson.D{{Key: "$and", Value: bson.A{
-		bson.D{{Key: "$lt", Value: bson.A{"$$NOW", t.until}}},
-		bson.D{{Key: "$lt", Value: bson.A{clusterTime(), t.fence}}},
-	}}}}
+	return bson.E{Key: "$expr", Value: expr("$and", expr("$lt", "$$NOW", t.until), expr("$lt", clusterTime(), t.fence))}
 }
 
 // term returns the term of the lease.
@@ -401,16 +373,15 @@ func (s *Store) revokeLease(ctx context.Context, on *conn) error {
 		return nil
 	}
 
+	take := bson.A{bson.D{{Key: "$set", Value: bson.D{
+		{Key: "holder", Value: bson.D{{Key: "$literal", Value: s.holder}}}, {Key: "token", Value: bson.NewObjectID()}, {Key: "until", Value: zeroFence()},
+		{Key: "over", Value: expr("$lte", "$fence", clusterTime())},
+	}}}}
 	for started, try := time.Now(), maxPauseTry; ; try++ {
-		bound, cancel := context.WithTimeout(ctx, commandTimeout)
 		var d struct {
 			Over bool `bson:"over"`
 		}
-		err := on.ownCollection(ownLease).FindOneAndUpdate(bound, bson.D{{Key: "_id", Value: s.name}}, bson.A{bson.D{{Key: "$set", Value: bson.D{
-			{Key: "holder", Value: bson.D{{Key: "$literal", Value: s.holder}}}, {Key: "token", Value: bson.NewObjectID()}, {Key: "until", Value: time.Unix(0, 0)},
-			{Key: "over", Value: bson.D{{Key: "$lte", Value: bson.A{"$fence", clusterTime()}}}},
-		}}}}, options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&d)
-		cancel()
+		err := modify(ctx, on.ownCollection(ownLease), withID(s.name), take, true, &d)
 		switch {
 		case err == nil && d.Over:
 			return nil

@@ -60,23 +60,15 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 
 // Clock implements store.Pruner.
 func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
-	err = s.read(ctx, func(ctx context.Context, on *conn) (err error) {
-		now, err = on.clock(ctx)
+	err = s.read(ctx, func(ctx context.Context, on *conn) error {
+		g, err := on.hello(ctx)
+		now = g.Now
 		return err
 	})
 	if err != nil {
 		return now, fmt.Errorf("read server time: %w", Explain(err))
 	}
 	return now, nil
-}
-
-// clock returns the primary's time.
-func (c *conn) clock(ctx context.Context) (time.Time, error) {
-	var hello struct {
-		Now time.Time `bson:"localTime"`
-	}
-	err := c.run(ctx, bson.D{{Key: "hello", Value: 1}}, &hello)
-	return hello.Now, err
 }
 
 // pruneFrom parses a prune cursor, which is an id as extended JSON; nil is the beginning.

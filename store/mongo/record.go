@@ -217,7 +217,7 @@ func (t *writeTx) run(ctx context.Context, do func(context.Context, ledger.Tx) e
 // countRequest counts a request and returns its number.
 func (t *writeTx) countRequest(ctx context.Context) (int64, error) {
 	var d recordDocument
-	err := modify(ctx, t.conn.ownCollection(ownRecord), bson.D{{Key: "_id", Value: requestsKey(t.relay)}}, putUpdate("{}"), true, &d)
+	err := modify(ctx, t.conn.ownCollection(ownRecord), withID(requestsKey(t.relay)), putUpdate("{}"), true, &d)
 	return d.Version, err
 }
 
@@ -236,7 +236,7 @@ func (t *writeTx) Now(ctx context.Context) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	opts := options.FindOne().SetProjection(bson.D{{Key: "_id", Value: 0}, {Key: nowField, Value: "$$NOW"}})
-	d, err := t.conn.ownCollection(ownMeta).FindOne(ctx, bson.D{{Key: "_id", Value: versionID}}, opts).Raw()
+	d, err := t.conn.ownCollection(ownMeta).FindOne(ctx, withID(versionID), opts).Raw()
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -286,7 +286,7 @@ func (t *writeTx) Lock(ctx context.Context, kind string, keys ...string) ([][]by
 func (t *writeTx) Put(_ context.Context, kind string, records ...ledger.Record) error {
 	for _, rec := range records {
 		key, body := recordKey{t.relay, kind, rec.Key}, string(rec.Body)
-		filter := bson.D{{Key: "_id", Value: key}}
+		filter := withID(key)
 		put := mongo.NewUpdateOneModel().SetUpdate(putUpdate(body)).SetUpsert(true)
 		if l := t.locked; l != nil && l.Key == key {
 			if t.assumed {

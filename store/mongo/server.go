@@ -65,7 +65,7 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 	}
 
 	on := &conn{client: client, db: client.Database(database)}
-	if err = on.hello(ctx); err == nil {
+	if err = on.identify(ctx); err == nil {
 		on.writeSession, err = client.StartSession(options.Session().SetDefaultTransactionOptions(transactions()))
 	}
 
@@ -145,17 +145,15 @@ func (c *conn) recordWrite(at *bson.Timestamp) {
 	}
 }
 
-// hello checks the server's version and determines its kind.
-func (c *conn) hello(ctx context.Context) error {
+// identify checks the server's version and determines its kind.
+func (c *conn) identify(ctx context.Context) error {
 	var build struct {
 		Version string `bson:"version"`
 		Array   []int  `bson:"versionArray"`
 	}
-
 	if err := c.run(ctx, bson.D{{Key: "buildInfo", Value: 1}}, &build); err != nil {
 		return err
 	}
-
 	if len(build.Array) == 0 || build.Array[0] < minVersion {
 		return &store.SetupError{Problem: "MongoDB " + build.Version + " is too old", Remedy: fmt.Sprintf("use %d.0 or later", minVersion)}
 	}
@@ -165,19 +163,30 @@ func (c *conn) hello(ctx context.Context) error {
 	return c.recheckStandalone(ctx)
 }
 
+// greeting is a server's answer to hello.
+type greeting struct {
+	SetName  string    `bson:"setName"` // "" outside a replica set
+	Msg      string    `bson:"msg"`     // "isdbgrid" on a mongos
+	Hosts    []string  `bson:"hosts"`
+	Primary  string    `bson:"primary"`
+	Writable bool      `bson:"isWritablePrimary"`
+	Now      time.Time `bson:"localTime"`
+}
+
+func (c *conn) hello(ctx context.Context) (g greeting, err error) {
+	err = c.run(ctx, bson.D{{Key: "hello", Value: 1}}, &g)
+	return g, err
+}
+
 // recheckStandalone detects a standalone server that has since joined a replica set.
 func (c *conn) recheckStandalone(ctx context.Context) error {
 	if !c.standalone.Load() {
 		return nil
 	}
-	var hello struct {
-		SetName string `bson:"setName"`
-		Msg     string `bson:"msg"` // "isdbgrid" on a mongos
-	}
-	err := c.run(ctx, bson.D{{Key: "hello", Value: 1}}, &hello)
+	g, err := c.hello(ctx)
 	if err == nil {
-		c.isMongos.Store(hello.Msg != "")
-		c.standalone.Store(hello.SetName == "" && hello.Msg == "")
+		c.isMongos.Store(g.Msg != "")
+		c.standalone.Store(g.SetName == "" && g.Msg == "")
 	}
 	return err
 }
@@ -186,15 +195,8 @@ func (c *conn) recheckStandalone(ctx context.Context) error {
 // (mongodb.com/docs/manual/reference/read-concern-snapshot).
 const minVersion = 5
 
-// run runs a command in the store's database.
+// run runs an administrative command.
 func (c *conn) run(ctx context.Context, command bson.D, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	return c.db.RunCommand(ctx, command).Decode(into)
-}
-
-// admin runs a command in the database admin.
-func (c *conn) admin(ctx context.Context, command bson.D, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	return c.client.Database("admin").RunCommand(ctx, command).Decode(into)
@@ -222,11 +224,14 @@ func update(ctx context.Context, in *mongo.Collection, filter, update any) (int6
 	return done.MatchedCount, nil
 }
 
+// withID is the filter for the document with an _id.
+func withID(id any) bson.D { return bson.D{{Key: "_id", Value: id}} }
+
 // upsertOne updates the document with an _id, creating it if necessary.
 func upsertOne(ctx context.Context, in *mongo.Collection, id, update any) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	_, err := in.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}}, update, options.UpdateOne().SetUpsert(true))
+	_, err := in.UpdateOne(ctx, withID(id), update, options.UpdateOne().SetUpsert(true))
 	return err
 }
 
@@ -250,11 +255,11 @@ func modify(ctx context.Context, in *mongo.Collection, filter, update any, upser
 	return in.FindOneAndUpdate(ctx, filter, update, opts).Decode(into)
 }
 
-// findOne reads the document with an _id; mongo.ErrNoDocuments if there is none.
-func findOne(ctx context.Context, in *mongo.Collection, id, into any) error {
+// findOne reads the document that matches a filter; mongo.ErrNoDocuments if there is none.
+func findOne(ctx context.Context, in *mongo.Collection, filter, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	return in.FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(into)
+	return in.FindOne(ctx, filter).Decode(into)
 }
 
 // find yields the documents that match a filter, each valid until the next. wait bounds each

@@ -17,6 +17,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
+// expr is an expression of an operator, for example {$gt: ["$until", "$$NOW"]}.
+func expr(operator string, of ...any) bson.D { return bson.D{{Key: operator, Value: bson.A(of)}} }
+
 // table is the collection of an outbox, during one call.
 type table struct {
 	*store.Outbox
@@ -201,17 +204,13 @@ func (t *table) isOpen(doc bson.Raw) bool {
 // order is the sort order: the layout's order-by, then _id, which grows with time if
 // drivers or servers generate it, then the id.
 func (t *table) order() bson.D {
-	var order bson.D
-	for _, name := range t.ordered() {
-		order = append(order, bson.E{Key: name, Value: 1})
-	}
-	return order
+	return keys(t.ordered())
 }
 
 // ordered returns the fields of order.
-func (t *table) ordered() []string { return columns.Order(&t.Layout, sameName, "_id") }
-
-func sameName(a, b string) bool { return a == b }
+func (t *table) ordered() []string {
+	return columns.Order(&t.Layout, func(a, b string) bool { return a == b }, "_id")
+}
 
 // time returns a time in the layout's form. Both forms have milliseconds.
 func (t *table) time(at time.Time) any {
@@ -224,9 +223,7 @@ func (t *table) time(at time.Time) any {
 // when is an expression for the time in a field; null if there is none.
 func (t *table) when(name string) any {
 	if !t.Layout.TextTimes {
-		return bson.D{{Key: "$cond", Value: bson.A{
-			bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: "$" + name}}, "date"}}}, "$" + name, nil,
-		}}}
+		return expr("$cond", expr("$eq", bson.D{{Key: "$type", Value: "$" + name}}, "date"), "$"+name, nil)
 	}
 	return bson.D{{Key: "$dateFromString", Value: bson.D{
 		{Key: "dateString", Value: "$" + name}, {Key: "onError", Value: nil}, {Key: "onNull", Value: nil},
@@ -235,13 +232,12 @@ func (t *table) when(name string) any {
 
 // before is the filter that the time in a field is before at.
 func (t *table) before(name string, at time.Time) bson.E {
-	when, bound := t.when(name), bson.NewDateTimeFromTime(at)
+	bound := bson.NewDateTimeFromTime(at)
 	if !t.Layout.TextTimes {
 		return bson.E{Key: name, Value: bson.D{{Key: "$lt", Value: bound}}}
 	}
-	return bson.E{Key: "$expr", Value: bson.D{{Key: "$and", Value: bson.A{
-		bson.D{{Key: "$gt", Value: bson.A{when, nil}}}, bson.D{{Key: "$lt", Value: bson.A{when, bound}}},
-	}}}}
+	when := t.when(name)
+	return bson.E{Key: "$expr", Value: expr("$and", expr("$gt", when, nil), expr("$lt", when, bound))}
 }
 
 // set returns the update that assigns values to fields, taken from value; nil if there are
@@ -312,19 +308,15 @@ const (
 // data; for other types it is the BSON size.
 func (t *table) size() any {
 	payload := "$" + t.Layout.Columns.Payload
-	is := func(types ...any) any {
-		return bson.D{{Key: "$in", Value: bson.A{bson.D{{Key: "$type", Value: payload}}, bson.A(types)}}}
+	branch := func(then any, types ...any) bson.D {
+		is := expr("$in", bson.D{{Key: "$type", Value: payload}}, types)
+		return bson.D{{Key: "case", Value: is}, {Key: "then", Value: then}}
 	}
-
-	branch := func(when, then any) any {
-		return bson.D{{Key: "case", Value: when}, {Key: "then", Value: then}}
-	}
-
 	return bson.D{{Key: "$switch", Value: bson.D{
 		{Key: "branches", Value: bson.A{
-			branch(is("string"), bson.D{{Key: "$strLenBytes", Value: payload}}),
-			branch(is("binData"), bson.D{{Key: "$binarySize", Value: payload}}),
-			branch(is("missing", "null", "undefined"), 0),
+			branch(bson.D{{Key: "$strLenBytes", Value: payload}}, "string"),
+			branch(bson.D{{Key: "$binarySize", Value: payload}}, "binData"),
+			branch(0, "missing", "null", "undefined"),
 		}},
 		{Key: "default", Value: bson.D{{Key: "$bsonSize", Value: bson.D{{Key: "payload", Value: payload}}}}},
 	}}}

@@ -44,15 +44,3 @@ func TestParseURL(t *testing.T) {
 		}
 	}
 }
-
-func TestSnapshotPosition(t *testing.T) {
-	at, ok := mongo.ParseSnapshotPosition("at:1700000000.5")
-	if !ok || at.T != 1700000000 || at.I != 5 || mongo.SnapshotPosition(at) != "at:1700000000.5" {
-		t.Errorf("%v, %v", at, ok)
-	}
-	for _, p := range []store.Position{"", "at:", "at:5", "at:x.1", "8263", "at:5.4294967296"} {
-		if _, ok := mongo.ParseSnapshotPosition(p); ok {
-			t.Errorf("%q is read", p)
-		}
-	}
-}

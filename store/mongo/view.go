@@ -3,8 +3,6 @@ package mongo
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -15,24 +13,6 @@ import (
 	views "github.com/sluicebox/sluicebox/store/internal/view"
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
-
-// snapshotPositionPrefix begins the position of a view.
-const snapshotPositionPrefix = "at:"
-
-// SnapshotPosition is the position of an operation time. The position of a view is the last
-// operation that it shows.
-func SnapshotPosition(at bson.Timestamp) store.Position {
-	return store.Position(fmt.Sprintf("%s%d.%d", snapshotPositionPrefix, at.T, at.I))
-}
-
-// ParseSnapshotPosition parses the result of SnapshotPosition.
-func ParseSnapshotPosition(p store.Position) (at bson.Timestamp, ok bool) {
-	text, ok := strings.CutPrefix(string(p), snapshotPositionPrefix)
-	seconds, increment, dot := strings.Cut(text, ".")
-	t, err1 := strconv.ParseUint(seconds, 10, 32)
-	i, err2 := strconv.ParseUint(increment, 10, 32)
-	return bson.Timestamp{T: uint32(t), I: uint32(i)}, ok && dot && err1 == nil && err2 == nil //nolint:gosec // both were parsed as such
-}
 
 // View implements store.Viewer. A view is a session of its own with snapshot reads, and a
 // store may have several. MongoDB has no named snapshots. The server keeps a snapshot for 5
@@ -98,12 +78,14 @@ func (v *view) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// Position is the snapshot's time (atClusterTime); "" on a standalone server.
+// Position is the time of the last operation that the snapshot shows (atClusterTime), for
+// example 1795338000.5; "" on a standalone server.
 func (v *view) Position() store.Position {
 	if v.standalone {
 		return ""
 	}
-	return SnapshotPosition(v.session.SnapshotTime())
+	at := v.session.SnapshotTime()
+	return store.Position(fmt.Sprintf("%d.%d", at.T, at.I))
 }
 
 // Drop implements view.Snapshot.
