@@ -2,7 +2,6 @@ package mongo
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,10 +14,6 @@ import (
 // commandTimeout bounds every command that the server should answer at once.
 const commandTimeout = 10 * time.Second
 
-// minPoolSize is the smallest connection pool that works: the stream waits on one
-// connection, and other commands run on the rest.
-const minPoolSize = 4
-
 // lazyClient is a client for the database, logged in as one user. It connects on first use.
 type lazyClient struct {
 	url         string
@@ -30,16 +25,6 @@ type lazyClient struct {
 	user     string // "" without a login
 }
 
-// newLazyClient checks a URL without a DNS lookup.
-func newLazyClient(url, application string) (*lazyClient, error) {
-	d := &lazyClient{url: url, application: application}
-	if strings.HasPrefix(url, "mongodb+srv://") {
-		return d, nil
-	}
-	_, _, err := mongostore.ParseURL(url, application)
-	return d, err
-}
-
 // db returns the URL's database.
 func (d *lazyClient) db() (*mongo.Database, error) {
 	d.mu.Lock()
@@ -49,9 +34,6 @@ func (d *lazyClient) db() (*mongo.Database, error) {
 		opts, database, err := mongostore.ParseURL(d.url, d.application)
 		if err != nil {
 			return nil, err
-		}
-		if opts.MaxPoolSize != nil && *opts.MaxPoolSize != 0 && *opts.MaxPoolSize < minPoolSize {
-			opts.SetMaxPoolSize(minPoolSize)
 		}
 		client, err := mongo.Connect(opts)
 		if err != nil {

@@ -32,8 +32,7 @@ func (c *Config) Validate() error {
 	of := mongostore.Config{URL: c.URL, Name: c.Name, Outboxes: c.Outboxes}
 	errs := []error{of.Validate(), logsource.ValidateBatch(c.MaxBatchRows, c.MaxBatchBytes)}
 	if c.StreamURL != "" {
-		_, err := newLazyClient(c.StreamURL, "")
-		errs = append(errs, err)
+		errs = append(errs, mongostore.ValidateURL(c.StreamURL))
 	}
 	return errors.Join(errs...)
 }
@@ -53,17 +52,11 @@ func New(cfg Config) (*Source, error) {
 	}
 
 	cfg.setDefaults()
-
-	control, err := newLazyClient(cfg.URL, "sluicebox "+cfg.Name+" stream")
-	if err != nil {
-		return nil, err
-	}
-
+	application := "sluicebox " + cfg.Name + " stream"
+	control := &lazyClient{url: cfg.URL, application: application}
 	stream := control
 	if cfg.StreamURL != cfg.URL {
-		if stream, err = newLazyClient(cfg.StreamURL, "sluicebox "+cfg.Name+" stream"); err != nil {
-			return nil, err
-		}
+		stream = &lazyClient{url: cfg.StreamURL, application: application}
 	}
 	return &Source{cfg: cfg, control: control, stream: stream, plan: newPlan(&cfg)}, nil
 }

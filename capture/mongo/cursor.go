@@ -67,7 +67,7 @@ func openCursor(ctx context.Context, db *mongo.Database, sv *server, pipeline bs
 		return nil, fmt.Errorf("start session: %w", err)
 	}
 
-	c := &cursor{db: db, session: session, server: sv.address, maxAwait: awaitTime}
+	c := &cursor{db: db, session: session, server: sv.Address, maxAwait: awaitTime}
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	raw, err := c.run(ctx, bson.D{

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
@@ -37,7 +36,6 @@ type diagnosis struct {
 	source *Source
 	db     *mongo.Database
 	server *server
-	faults fault.List
 }
 
 func (e *diagnosis) run(ctx context.Context) error {
@@ -47,19 +45,19 @@ func (e *diagnosis) run(ctx context.Context) error {
 		return err
 	}
 
-	e.server, e.db, e.faults = sv, db, faults
+	e.server, e.db = sv, db
 	streams := sv.streamFault() == nil
 	if streams {
 		now := sv.endPosition()
-		if err := e.faults.AddErr(s.tryStream(ctx, db, sv, &now)); err != nil {
+		if err := faults.AddErr(s.tryStream(ctx, db, sv, &now)); err != nil {
 			return err
 		}
-		e.Add("server", store.GradeOK, "replica set "+sv.setName)
-		streams = len(e.faults.Faults) == 0
+		e.Add("server", store.GradeOK, "replica set "+sv.SetName)
+		streams = len(faults.Faults) == 0
 	}
 
-	for i := range e.faults.Faults {
-		e.Found = append(e.Found, e.faults.Faults[i].Finding(store.GradeFault))
+	for i := range faults.Faults {
+		e.Found = append(e.Found, faults.Faults[i].Finding(store.GradeFault))
 	}
 
 	if !streams {
@@ -83,15 +81,15 @@ func (e *diagnosis) checkIdentity(ctx context.Context) {
 	if e.server.id != "" {
 		return
 	}
-	e.Add("identity", store.GradeAdvice, fmt.Sprintf("role %s may not read the id of replica set %s: a checkpoint of another replica set with this name would be accepted", e.source.stream.user, e.server.setName),
+	e.Add("identity", store.GradeAdvice, fmt.Sprintf("role %s may not read the id of replica set %s: a checkpoint of another replica set with this name would be accepted", e.source.stream.user, e.server.SetName),
 		"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "clusterMonitor", "admin"))
 }
 
 // checkMajorityLag reports whether the majority keeps up, because a stream sends only
 // majority-committed events.
 func (e *diagnosis) checkMajorityLag() {
-	if lag := e.server.writtenAt.Sub(e.server.majority); lag > maxMajorityLag {
-		e.Add("majority", store.GradeAdvice, fmt.Sprintf("majority of replica set %s lags by %s, which delays events by as much", e.server.setName, lag.Round(time.Second)),
+	if lag := e.server.Last.WrittenAt.Sub(e.server.Last.MajorityAt); lag > maxMajorityLag {
+		e.Add("majority", store.GradeAdvice, fmt.Sprintf("majority of replica set %s lags by %s, which delays events by as much", e.server.SetName, lag.Round(time.Second)),
 			"see which members are down or slow: rs.status()")
 	}
 }
@@ -99,15 +97,14 @@ func (e *diagnosis) checkMajorityLag() {
 // checkOplogWindow reports how far back the oplog reaches.
 func (e *diagnosis) checkOplogWindow(ctx context.Context) error {
 	const subject = "oplog"
-	first, last, err := e.oplogTimes(ctx)
-	if denied(err) {
+	first, err := oldestOplogTime(ctx, e.db)
+	if err != nil {
+		return err
+	}
+	if first.IsZero() {
 		e.Add(subject, store.GradeAdvice, fmt.Sprintf("role %s may not read the oplog: the size of the retained log is unknown and not limited", e.source.stream.user),
 			"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "read", "local"))
 		return nil
-	}
-
-	if err != nil {
-		return fmt.Errorf("read oplog window: %w", err)
 	}
 
 	size, limit, err := oplogSize(ctx, e.db)
@@ -115,7 +112,7 @@ func (e *diagnosis) checkOplogWindow(ctx context.Context) error {
 		return fmt.Errorf("read oplog size: %w", err)
 	}
 
-	window := last.Sub(first)
+	window := time.Unix(int64(e.server.written().T), 0).Sub(time.Unix(int64(first.T), 0))
 	summary := fmt.Sprintf("reaches back %s, %d of at most %d MB used", window.Round(time.Second), size>>20, limit>>20)
 	if size < limit/10*9 || window >= minOplogWindow { // an oplog that is not full proves nothing
 		e.Add(subject, store.GradeOK, summary+"; a relay that is down for longer takes a new snapshot")
@@ -125,24 +122,4 @@ func (e *diagnosis) checkOplogWindow(ctx context.Context) error {
 	e.Add(subject, store.GradeAdvice, summary+": a relay that is down for longer loses the log and takes a new snapshot",
 		"-- in mongosh, as an administrator, on each member", fmt.Sprintf("db.adminCommand({replSetResizeOplog: 1, size: %d})", max(990, 4*limit>>20)))
 	return nil
-}
-
-// oplogTimes returns the times of the oldest and newest entries of the oplog.
-func (e *diagnosis) oplogTimes(ctx context.Context) (first, last time.Time, err error) {
-	for i, order := range []int{1, -1} {
-		raw, err := runCommand(ctx, e.db.Client().Database("local"), bson.D{
-			{Key: "find", Value: "oplog.rs"}, {Key: "sort", Value: bson.D{{Key: "$natural", Value: order}}},
-			{Key: "limit", Value: 1}, {Key: "projection", Value: bson.D{{Key: "ts", Value: 1}}},
-		})
-		if err != nil {
-			return first, last, err
-		}
-		t, _, _ := raw.Lookup("cursor", "firstBatch", "0", "ts").TimestampOK()
-		if i == 0 {
-			first = time.Unix(int64(t), 0)
-		} else {
-			last = time.Unix(int64(t), 0)
-		}
-	}
-	return first, last, nil
 }

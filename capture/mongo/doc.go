@@ -14,7 +14,6 @@
 // Open checks that:
 //
 //   - the server is a member of a replica set, version 5.0 or later,
-//   - the outboxes are ordinary collections,
 //   - the stream's role may read the stream.
 //
 // It reports all faults in one *capture.NoStreamError. Sharded clusters are not supported.

@@ -101,13 +101,13 @@ func noReplicaSetFault(problem string) *fault.Fault {
 // server; nil if there is none.
 func (sv *server) streamFault() *fault.Fault {
 	switch {
-	case sv.router:
+	case sv.Msg == "isdbgrid":
 		return &fault.Fault{
 			Subject: "server", Problem: "server is a mongos: change streams of sharded clusters are not supported", Instructions: "poll",
 		}
-	case sv.setName == "":
+	case sv.SetName == "":
 		return noReplicaSetFault("server is not a member of a replica set: without an oplog it has no change streams")
-	case sv.wire < minWireVersion:
+	case sv.Wire < minWireVersion:
 		return &fault.Fault{Subject: "server", Problem: "server is older than MongoDB 5.0", Instructions: "upgrade it, or poll"}
 	}
 	return nil

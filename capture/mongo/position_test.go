@@ -91,8 +91,8 @@ func TestPlaces(t *testing.T) {
 }
 
 func TestOrigins(t *testing.T) {
-	sv := &server{setName: "rs0", id: "67c867a2fb1cbcd579f4e4de", database: "shop"}
-	unseen := &server{setName: "rs0", database: "shop"}
+	sv := &server{hello: hello{SetName: "rs0"}, id: "67c867a2fb1cbcd579f4e4de", database: "shop"}
+	unseen := &server{hello: hello{SetName: "rs0"}, database: "shop"}
 	for _, c := range []struct {
 		origin string
 		want   bool

@@ -3,16 +3,15 @@ package mongo
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 )
 
-// inspect checks the server and the configured databases without opening a stream.
+// inspect checks the server and the configured databases without opening a stream. The store
+// has checked that the outboxes are ordinary collections.
 func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, faults fault.List, err error) {
 	if db, err = s.stream.db(); err != nil {
 		return nil, nil, faults, err
@@ -20,10 +19,8 @@ func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, f
 
 	sv, err = identify(ctx, db)
 	if hasCode(err, errAuthenticationFailed) {
-		f := s.loginFault(err.Error())
-		return nil, db, faults, f.Err()
+		err = s.loginFault(err.Error()).Err()
 	}
-
 	if err != nil {
 		return nil, db, faults, err
 	}
@@ -60,73 +57,6 @@ func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, f
 	return sv, db, faults, nil
 }
 
-// checkCollections reports outboxes that are not ordinary collections. The store checks
-// this first, but a collection may have been created since. A missing collection may still
-// be created.
-func (s *Source) checkCollections(ctx context.Context, db *mongo.Database, faults *fault.List) error {
-	found, err := collectionsOf(ctx, db, s.plan.collections())
-	if denied(err) {
-		return nil // the stream itself reports the missing privilege
-	}
-
-	if err != nil {
-		return fmt.Errorf("list collections: %w", err)
-	}
-
-	for _, c := range found {
-		f := fault.Fault{Subject: "collection " + c.Name}
-		switch {
-		case c.Type == "timeseries":
-			f.Problem = fmt.Sprintf("collection %s.%s is a time series: it has no change stream, and its documents cannot be updated", db.Name(), c.Name)
-			faults.Fatal = true
-		case c.Type == "view":
-			f.Problem = fmt.Sprintf("%s.%s is a view: it has no inserts", db.Name(), c.Name)
-			faults.Fatal = true
-		case c.Options.Capped:
-			f.Problem = fmt.Sprintf("collection %s.%s is capped: it drops its oldest documents, delivered or not", db.Name(), c.Name)
-			faults.Fatal = true
-		default:
-			continue
-		}
-		f.Instructions = "keep the outbox in an ordinary collection"
-		faults.Add(f)
-	}
-
-	return nil
-}
-
-// collection is an entry of listCollections.
-type collection struct {
-	Name    string
-	Type    string
-	Options struct{ Capped bool }
-}
-
-// collectionsOf lists the existing collections among some names. A role that may not list
-// all collections gets fewer details.
-func collectionsOf(ctx context.Context, db *mongo.Database, names []string) ([]collection, error) {
-	list := bson.D{{Key: "listCollections", Value: 1}, {Key: "filter", Value: bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: names}}}}}}
-	raw, err := runCommand(ctx, db, list)
-	if denied(err) {
-		raw, err = runCommand(ctx, db, append(list, bson.E{Key: "nameOnly", Value: true}, bson.E{Key: "authorizedCollections", Value: true}))
-	}
-
-	if err != nil {
-		return nil, err
-	}
-
-	var answer struct {
-		Cursor struct{ FirstBatch []collection }
-	}
-
-	if err := bson.Unmarshal(raw, &answer); err != nil {
-		return nil, err
-	}
-
-	// nameOnly supports no filter except on the type.
-	return slices.DeleteFunc(answer.Cursor.FirstBatch, func(c collection) bool { return !slices.Contains(names, c.Name) }), nil
-}
-
 // tryStream opens a stream at a position to check that the role may read it and that the
 // oplog still reaches back. A server that does not answer in time is scanning from there,
 // so the oplog does.
@@ -147,7 +77,7 @@ func (s *Source) tryStream(ctx context.Context, db *mongo.Database, sv *server, 
 }
 
 // endPosition returns the position after everything that the server has written.
-func (sv *server) endPosition() oplogPosition { return positionAfter(sv.written) }
+func (sv *server) endPosition() oplogPosition { return positionAfter(sv.written()) }
 
 const (
 	// readyTimeout bounds Ready.
@@ -170,18 +100,12 @@ func (s *Source) Ready(ctx context.Context) error {
 // ready runs all checks of Open.
 func (s *Source) ready(ctx context.Context) (*server, error) {
 	sv, db, faults, err := s.inspect(ctx)
+	if err == nil && sv.streamFault() == nil {
+		now := sv.endPosition()
+		err = faults.AddErr(s.tryStream(ctx, db, sv, &now))
+	}
 	if err != nil {
 		return nil, err
-	}
-
-	if sv.streamFault() == nil {
-		if err := s.checkCollections(ctx, db, &faults); err != nil {
-			return nil, err
-		}
-		now := sv.endPosition()
-		if err := faults.AddErr(s.tryStream(ctx, db, sv, &now)); err != nil {
-			return nil, err
-		}
 	}
 	return sv, faults.Err()
 }

@@ -19,42 +19,44 @@ const minWireVersion = 13
 
 // server is the replica set behind a URL, and its member that answered.
 type server struct {
+	hello
 	database string
-	setName  string // "" outside a replica set
 	id       string // the replica set's id in hexadecimal; "" if the role may not read it
-	router   bool   // a mongos
-	wire     int64
-
-	address   string // of the member
-	primary   string // address of the primary, as the member knows it
-	writable  bool
-	written   bson.Timestamp // the last operation that the member has applied
-	majority  time.Time      // when the last majority-committed operation was written
-	writtenAt time.Time      // when the last operation was written
 }
+
+// hello is a member's answer to hello.
+type hello struct {
+	SetName  string `bson:"setName"` // "" outside a replica set
+	Msg      string `bson:"msg"`     // "isdbgrid" on a mongos
+	Wire     int64  `bson:"maxWireVersion"`
+	Address  string `bson:"me"`
+	Primary  string `bson:"primary"` // as the member knows it
+	Writable bool   `bson:"isWritablePrimary"`
+	Last     struct {
+		Op struct {
+			At bson.Timestamp `bson:"ts"` // of the last operation that the member has applied
+		} `bson:"opTime"`
+		WrittenAt  time.Time `bson:"lastWriteDate"`     // when it was written
+		MajorityAt time.Time `bson:"majorityWriteDate"` // when the last majority-committed one was written
+	} `bson:"lastWrite"`
+}
+
+// written returns the time of the last operation that the member has applied.
+func (h *hello) written() bson.Timestamp { return h.Last.Op.At }
 
 // identify asks the server for its identity and state.
 func identify(ctx context.Context, db *mongo.Database) (*server, error) {
-	hello, err := runAdminCommand(ctx, db, bson.D{{Key: "hello", Value: 1}})
+	sv := &server{database: db.Name()}
+	answer, err := runAdminCommand(ctx, db, bson.D{{Key: "hello", Value: 1}})
+	if err == nil {
+		err = bson.Unmarshal(answer, &sv.hello)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("identify server: %w", err)
 	}
-
-	sv := &server{
-		database: db.Name(), setName: lookupString(hello, "setName"), router: lookupString(hello, "msg") == "isdbgrid",
-		address: lookupString(hello, "me"), primary: lookupString(hello, "primary"),
+	if sv.SetName != "" {
+		sv.id, err = replicaSetID(ctx, db)
 	}
-
-	sv.wire, _ = hello.Lookup("maxWireVersion").AsInt64OK()
-	sv.writable, _ = hello.Lookup("isWritablePrimary").BooleanOK()
-	sv.written.T, sv.written.I, _ = hello.Lookup("lastWrite", "opTime", "ts").TimestampOK()
-	sv.writtenAt, _ = hello.Lookup("lastWrite", "lastWriteDate").TimeOK()
-	sv.majority, _ = hello.Lookup("lastWrite", "majorityWriteDate").TimeOK()
-	if sv.setName == "" {
-		return sv, nil
-	}
-
-	sv.id, err = replicaSetID(ctx, db)
 	return sv, err
 }
 
@@ -91,7 +93,7 @@ func (sv *server) origin() string {
 	if id == "" {
 		id = unknownID
 	}
-	return strings.Join([]string{"mongodb", sv.setName, id, sv.database}, "/")
+	return strings.Join([]string{"mongodb", sv.SetName, id, sv.database}, "/")
 }
 
 // hasOrigin reports whether an origin is this server's. An unknown id matches any id.
@@ -131,7 +133,7 @@ func (sv *server) checkReached(ctx context.Context, db *mongo.Database, from *op
 		{Key: "find", Value: markCollection}, {Key: "filter", Value: bson.D{{Key: "_id", Value: 0}}}, {Key: "limit", Value: 1},
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "linearizable"}}},
 	}); err != nil {
-		return fmt.Errorf("verify that server %s is the primary: %w", sv.address, err)
+		return fmt.Errorf("verify that server %s is the primary: %w", sv.Address, err)
 	}
 
 	now, err := identify(ctx, db)
@@ -140,7 +142,7 @@ func (sv *server) checkReached(ctx context.Context, db *mongo.Database, from *op
 	}
 
 	if now.isBehind(from) {
-		return fault.Lostf("oplog ends at %d.%d but was read up to %s: the server was restored", now.written.T, now.written.I, from.describe())
+		return fault.Lostf("oplog ends at %d.%d but was read up to %s: the server was restored", now.written().T, now.written().I, from.describe())
 	}
 
 	return nil
@@ -148,15 +150,15 @@ func (sv *server) checkReached(ctx context.Context, db *mongo.Database, from *op
 
 // isBehind reports whether the server has not reached a position.
 func (sv *server) isBehind(from *oplogPosition) bool {
-	return !sv.written.IsZero() && from.previousTime().After(sv.written)
+	return !sv.written().IsZero() && from.previousTime().After(sv.written())
 }
 
 // checkPrimary checks that the server accepts writes, which markers need.
 func (sv *server) checkPrimary() error {
-	if sv.writable {
+	if sv.Writable {
 		return nil
 	}
-	return fmt.Errorf("server %s is not the primary, %q is; if this persists, name the whole replica set in the URL: replicaSet=%s in place of directConnection", sv.address, sv.primary, sv.setName)
+	return fmt.Errorf("server %s is not the primary, %q is; if this persists, name the whole replica set in the URL: replicaSet=%s in place of directConnection", sv.Address, sv.Primary, sv.SetName)
 }
 
 // Errors of the server

@@ -148,31 +148,6 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// Anything but an ordinary collection is refused.
-func TestCollections(t *testing.T) {
-	for name, c := range map[string]struct {
-		create bson.D
-		text   string
-	}{
-		"time series": {bson.D{{Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "createdAt"}}}}, "is a time series"},
-		"capped":      {bson.D{{Key: "capped", Value: true}, {Key: "size", Value: 100000}}, "is capped"},
-		"view":        {bson.D{{Key: "viewOn", Value: "unrelated"}, {Key: "pipeline", Value: bson.A{}}}, "is a view"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := newDatabase(t, servers.Mongo(t))
-			d.run(t, bson.D{{Key: "drop", Value: events}})
-			d.run(t, append(bson.D{{Key: "create", Value: events}}, c.create...))
-			src := newSource(t, d.config())
-			defer src.Close()
-			err := src.Ready(t.Context())
-			var setup *store.SetupError
-			if !errors.As(err, &setup) || !strings.Contains(err.Error(), c.text) {
-				t.Errorf("%v, want a *store.SetupError: %s", err, c.text)
-			}
-		})
-	}
-}
-
 func TestOtherDatabase(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	cfg := d.config()

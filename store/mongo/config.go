@@ -36,16 +36,7 @@ type Config struct {
 
 // Validate reports all errors of the configuration, joined. It makes no DNS lookup.
 func (c *Config) Validate() error {
-	var errs []error
-	if strings.HasPrefix(c.URL, "mongodb+srv://") {
-		_, err := databaseOf(c.URL)
-		errs = append(errs, err)
-	} else {
-		_, _, err := ParseURL(c.URL, "")
-		errs = append(errs, err)
-	}
-
-	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout))
+	errs := []error{ValidateURL(c.URL), store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout)}
 	for i := range c.Outboxes {
 		errs = append(errs, validateNames(&c.Outboxes[i]))
 	}
@@ -115,6 +106,17 @@ const (
 	// two, and calls retry.
 	selectTimeout = 3 * time.Second
 )
+
+// ValidateURL is ParseURL without a DNS lookup, and so without most checks of a
+// mongodb+srv:// URL.
+func ValidateURL(raw string) error {
+	if strings.HasPrefix(raw, "mongodb+srv://") {
+		_, err := databaseOf(raw)
+		return err
+	}
+	_, _, err := ParseURL(raw, "")
+	return err
+}
 
 // ParseURL reads a connection string for the relay, as MongoDB's drivers define it
 // (mongodb.com/docs/manual/reference/connection-string).

@@ -30,6 +30,9 @@ func TestCheckCollections(t *testing.T) {
 		"collated": {func() error {
 			return r.db.CreateCollection(ctx(t), "collated", options.CreateCollection().SetCollation(&options.Collation{Locale: "de", Strength: 1}))
 		}, []string{"collation de"}},
+		"timed": {func() error {
+			return r.db.CreateCollection(ctx(t), "timed", options.CreateCollection().SetTimeSeriesOptions(options.TimeSeries().SetTimeField("createdAt")))
+		}, []string{"is a timeseries"}},
 		"looking": {func() error { return r.db.CreateView(ctx(t), "looking", r.box.Table, bson.A{}) }, []string{"is a view"}},
 		"absent":  {func() error { return nil }, []string{"does not exist", r.box.Table, `createCollection("absent")`}},
 	} {
