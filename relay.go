@@ -166,12 +166,13 @@ func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispat
 	pruning := &pruner{tables: r.db.store, epoch: epoch, outboxes: r.opt.tables(), observer: retentionObserver{r}}
 	r.observer.Paused(false)
 	r.observer.Retained(0, 0)
-	controller := r.newSessionController(epoch, lanes)
 	if r.isPolling.Load() { // polling finds the rows that a sweep would
-		return []func(context.Context) error{pruning.run, controller.Run, r.awaitReadableLog}
+		return []func(context.Context) error{pruning.run, r.newSessionController(epoch, lanes, nil).Run, r.awaitReadableLog}
 	}
 
-	controller.Log = &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker}
+	controller := r.newSessionController(epoch, lanes, &replay.Log{
+		LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker,
+	})
 	sweep := &sweeper{
 		interval: r.opt.SweepInterval, outboxes: r.opt.tables(), bound: r.opt.smallestBuffer(),
 		source: src, tables: r.db.store, lanes: in, observer: sweepObserver{r}, epoch: epoch, onCaughtUp: in.endCatchUp,

@@ -11,15 +11,15 @@ import (
 
 // newSessionController returns the controller that creates named checkpoints and runs
 // replays during a session.
-func (r *Relay) newSessionController(epoch store.Epoch, lanes map[string]*dispatch.Dispatcher) *replay.Controller {
+func (r *Relay) newSessionController(epoch store.Epoch, lanes map[string]*dispatch.Dispatcher, log *replay.Log) *replay.Controller {
 	sinks := make(map[string]replay.Sink, len(lanes))
 	for name, d := range lanes {
 		sinks[name] = replay.Sink{Lanes: d, Config: r.opt.Sinks[name].Dispatch}
 	}
-	return &replay.Controller{
-		Store: r.db.store, Epoch: epoch, Outboxes: r.opt.tables(), Sinks: sinks, Routes: r.opt.routes(),
+	return replay.New(replay.Options{
+		Store: r.db.store, Epoch: epoch, Outboxes: r.opt.tables(), Sinks: sinks, Routes: r.opt.routes(), Log: log,
 		OpenRetainer: r.db.newSlotRetainer, MaxRetainedBytes: r.opt.MaxKept, RequestsChanged: r.requested, Observer: &replayObserver{Relay: r},
-	}
+	})
 }
 
 // replayObserver observes the replay controller. It updates the metrics and logs the
@@ -55,11 +55,11 @@ func (w *replayObserver) Job(j *store.Job) {
 	before := w.lastLogged
 	w.lastLogged = *j
 	w.mu.Unlock()
-	if before.ID == j.ID && before.State == j.State && before.Reason == j.Reason {
+	if before.ID == j.ID && before.State == j.State && before.Note() == j.Note() {
 		return
 	}
 
-	switch log := w.log.With("replay", j.ID, "state", j.State, "reason", j.Reason); {
+	switch log := w.log.With("replay", j.ID, "state", j.State, "reason", j.Note()); {
 	case j.State == store.JobFailed || j.State == store.JobRefused:
 		log.Error("replay failed", "sent", j.Sent, "refused", j.Refused)
 	case j.State.Ended():

@@ -108,7 +108,11 @@ type Job struct {
 	// Spec describes the rows to replay; the store does not interpret it.
 	Spec   string
 	State  JobState
-	Reason string // set in states that need one
+	Reason string // where its rows come from, or why it failed or was refused
+	// WaitsFor is the condition for which it waits; "" if it does not.
+	WaitsFor string
+	// Undated is the number of rows of the table that have no time and are not sent.
+	Undated int
 	// Source is "log" or "table", the origin of the rows; "" before it is chosen.
 	Source string
 	// Until is the log position where the replay ends, and UntilAt its time by the server's
@@ -122,6 +126,21 @@ type Job struct {
 	// Sent, Skipped and Refused count the finished rows.
 	Sent, Skipped, Refused             int64
 	RequestedAt, StartedAt, FinishedAt time.Time // by the server's clock; zero before
+}
+
+// JobWaitsFor separates Reason from WaitsFor in Note.
+const JobWaitsFor = "; waits for "
+
+// Note returns Reason, Undated and WaitsFor in one text.
+func (j *Job) Note() string {
+	note := j.Reason
+	if j.Undated > 0 {
+		note += fmt.Sprintf("; rows without a time, not sent: %d", j.Undated)
+	}
+	if j.WaitsFor != "" {
+		note += JobWaitsFor + j.WaitsFor
+	}
+	return note
 }
 
 // ReplayCursor is a log position between two rows of a transaction.
@@ -237,9 +256,9 @@ type SavepointWriter interface {
 // written.
 type ReplayWriter interface {
 	SavepointWriter
-	// SaveJob writes State, Reason, Source, Until and UntilAt of a job, and returns
-	// ErrNoJob if there is none. The first state that starts or ends the job also sets
-	// StartedAt or FinishedAt. Reason is truncated like error texts.
+	// SaveJob writes State, Reason, WaitsFor, Undated, Source, Until and UntilAt of a job,
+	// and returns ErrNoJob if there is none. The first state that starts or ends the job also sets
+	// StartedAt or FinishedAt. Reason and WaitsFor are truncated like error texts.
 	//
 	// A final state also deletes surplus or expired ended jobs and their errors, see
 	// MaxEndedJobs and EndedJobRetention. A job that still has rows is kept, see ClearRows.

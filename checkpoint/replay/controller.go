@@ -127,9 +127,8 @@ type Observer interface {
 	ControllerFailed(err error)
 }
 
-// Controller creates named checkpoints and runs replays for the leader of an epoch.
-// Set its fields before Run.
-type Controller struct {
+// Options are what a Controller works with.
+type Options struct {
 	Store    Store
 	Epoch    store.Epoch
 	Outboxes []store.Outbox
@@ -153,11 +152,12 @@ type Controller struct {
 	// RequestsChanged receives a signal when there may be new requests.
 	RequestsChanged <-chan struct{}
 	Observer        Observer
+}
 
-	// pageRows, segmentRows and retentionInterval override the constants in tests.
-	pageRows, segmentRows int
-	retentionInterval     time.Duration
-
+// Controller creates named checkpoints and runs replays for the leader of an epoch.
+type Controller struct {
+	Options
+	limits       limits
 	markers      pendingMarkers
 	retainer     lazyRetainer
 	activeReader logReader
@@ -167,10 +167,24 @@ type Controller struct {
 	retries                        map[string]*retryState
 }
 
+// limits are constants, except in tests.
+type limits struct {
+	pageRows, segmentRows            int
+	retentionInterval, markerTimeout time.Duration
+}
+
+// New returns a controller. It starts nothing.
+func New(opt Options) *Controller {
+	return &Controller{
+		Options: opt, limits: limits{pageRows, segmentRows, retentionInterval, markerTimeout},
+		markers:           pendingMarkers{waiting: map[string]chan<- store.Checkpoint{}},
+		savepointsChanged: make(chan struct{}, 1), jobsChanged: make(chan struct{}, 1), retries: map[string]*retryState{},
+	}
+}
+
 // Run creates checkpoints and runs jobs until the context ends. It returns the
 // context's error, or one that wraps store.ErrNotLeader. It may be called once.
 func (d *Controller) Run(ctx context.Context) error {
-	d.savepointsChanged, d.jobsChanged, d.retries = make(chan struct{}, 1), make(chan struct{}, 1), map[string]*retryState{}
 	defer d.retainer.close()
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() error { return d.forwardRequests(ctx) })

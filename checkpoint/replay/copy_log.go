@@ -33,7 +33,7 @@ func (r *jobRun) copyLog(ctx context.Context) error {
 		return err
 	}
 
-	c := &copier{jobRun: r, cursor: at.cursor, flushedAt: time.Now(), limit: r.pageSize(cmp.Or(r.pageRows, pageRows))}
+	c := &copier{jobRun: r, cursor: at.cursor, flushedAt: time.Now(), limit: r.pageSize(r.limits.pageRows)}
 	if c.maxBytes, err = r.segmentLimit(ctx); err != nil {
 		return err
 	}
@@ -101,19 +101,12 @@ func (r *jobRun) readRange(ctx context.Context, at capture.StartPoint, take func
 	}
 }
 
-// logPlace is the position in the log at which a job continues.
-type logPlace struct {
-	capture.StartPoint
-	cursor store.ReplayCursor
-	name   string // checkpoint whose retained log is read, "" if none is retained
-}
-
 // logPosition returns the position in the log at which the job continues.
 func (r *jobRun) logPosition(ctx context.Context) (at logPlace, err error) {
 	if r.Log == nil || r.Log.OpenHistory == nil {
 		return at, failf("log not available while the relay polls; a job that started on the log does not continue from the table")
 	}
-	if at.StartPoint, _, at.name, err = r.startPlace(ctx); err != nil {
+	if at, err = r.startPlace(ctx); err != nil {
 		if end := new(endError); errors.As(err, &end) {
 			err = failf("%s", end.reason) // it existed when the job started
 		}
@@ -192,7 +185,7 @@ func (c *copier) copyBatch(ctx context.Context, b *capture.Batch) error {
 	}
 
 	// Before the first position there is no cursor to continue from.
-	if (c.size >= c.maxBytes || c.rows >= cmp.Or(c.segmentRows, segmentRows)) && c.Cursor.Position != "" {
+	if (c.size >= c.maxBytes || c.rows >= c.limits.segmentRows) && c.Cursor.Position != "" {
 		return errSegmentFull
 	}
 	return nil
@@ -214,7 +207,7 @@ func (c *copier) flush(ctx context.Context) error {
 	c.size += c.bytes
 	full := c.full()
 	c.page, c.bytes, c.rowsRead = c.page[:0], 0, 0
-	c.limit = c.pageSize(cmp.Or(c.pageRows, pageRows))
+	c.limit = c.pageSize(c.limits.pageRows)
 	defer func() { c.flushedAt = time.Now() }()
 	if !full {
 		return nil

@@ -1,11 +1,9 @@
 package replay
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -18,9 +16,8 @@ func (r *jobRun) copyTable(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if undated > 0 {
-		reason, _, _ := strings.Cut(r.Reason, undatedRows)
-		if err := r.saveJob(ctx, r.Job, r.State, fmt.Sprintf("%s%s%d", reason, undatedRows, undated)); err != nil {
+	if r.Undated = undated; undated > 0 {
+		if err := r.writeJob(ctx, r.Job); err != nil {
 			return err
 		}
 	}
@@ -49,9 +46,6 @@ func (r *jobRun) copyItems(ctx context.Context, items []store.Item) error {
 	return nil
 }
 
-// undatedRows starts the part of a job's reason that counts rows without a time.
-const undatedRows = "; rows without a time, not sent: "
-
 // eachDelivered calls take for pages of the job's delivered rows in the tables,
 // without payload. undated is the number of other rows that the job may select but
 // that have no time.
@@ -68,7 +62,7 @@ func (r *jobRun) eachDelivered(ctx context.Context, take func([]store.Item) erro
 	defer view.Close()
 	for _, o := range r.selectedOutboxes() {
 		q := store.DeliveredQuery{Outbox: o.Name, Since: since.Truncate(time.Second), Until: r.spec.Until, IDs: r.spec.IDs, Kinds: r.spec.Kinds, Groups: r.spec.groups()}
-		n, err := view.Delivered(ctx, q, cmp.Or(r.pageRows, pageRows), func(items []store.Item) error {
+		n, err := view.Delivered(ctx, q, r.limits.pageRows, func(items []store.Item) error {
 			var page []store.Item
 			for i := range items {
 				if !isBefore(items[i].Committed, since) && r.spec.Match(&items[i]) {

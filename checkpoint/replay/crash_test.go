@@ -251,10 +251,10 @@ func (th *crashFixture) runLeader(t *testing.T, to *receiver, calls int, behind 
 	cfg := dispatch.DefaultConfig()
 	cfg.APIBatchSize, cfg.MaxConcurrentGroups = 2, 4
 	d := dispatch.New(cfg, dispatch.Options{Store: st, Sink: to, Observer: logObserver{}, Epoch: epoch, Replays: frail})
-	controller := &replay.Controller{
+	controller := replay.New(replay.Options{
 		Store: frail, Epoch: epoch, Outboxes: []store.Outbox{eventsBox()}, Routes: map[string]string{"events": "sink"},
 		Sinks: map[string]replay.Sink{"sink": {Lanes: d, Config: cfg}}, Observer: &endObserver{ended: ended},
-	}
+	})
 
 	controller.SetSegmentRows(4, 7)
 	if log != nil {

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -11,7 +10,7 @@ import (
 
 // countRows counts the rows that the job would send and skip.
 func (r *jobRun) countRows(ctx context.Context) error {
-	c := &counter{jobRun: r, began: time.Now(), limit: r.pageSize(cmp.Or(r.pageRows, pageRows))}
+	c := &counter{jobRun: r, began: time.Now(), limit: r.pageSize(r.limits.pageRows)}
 	if err := c.countAll(ctx); err != nil {
 		return err
 	}
@@ -86,6 +85,6 @@ func (c *counter) countPage(ctx context.Context) error {
 	}
 
 	err = c.throttle(ctx, c.began)
-	c.began, c.limit = time.Now(), c.pageSize(cmp.Or(c.pageRows, pageRows))
+	c.began, c.limit = time.Now(), c.pageSize(c.limits.pageRows)
 	return err
 }

@@ -299,12 +299,12 @@ func startRelay(t *testing.T, h testDB, to *receiver, configure ...func(*replay.
 	}
 
 	l := &testRelay{t: t, store: st, lanes: d, requests: make(chan struct{}, 1)}
-	controller := &replay.Controller{
+	controller := replay.New(replay.Options{
 		Store: st, Epoch: begin.Epoch, Outboxes: []store.Outbox{box}, Routes: map[string]string{box.Name: "sink"},
 		Sinks:        map[string]replay.Sink{"sink": {Lanes: d, Config: cfg}},
 		Log:          &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: func() (replay.HistoryReader, error) { return h.source() }, OpenRetention: h.retention},
 		OpenRetainer: h.retainer, RequestsChanged: l.requests, Observer: logObserver{t},
-	}
+	})
 
 	for _, change := range configure {
 		change(controller)

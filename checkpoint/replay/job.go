@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -105,8 +104,7 @@ func (d *Controller) nextJob(ctx context.Context, list []store.Job, waits map[st
 				return nil, err
 			}
 		case j.Desired == store.DesiredPause:
-			reason, _, _ := strings.Cut(j.Reason, WaitsFor)
-			if err := d.saveJob(ctx, j, store.JobPaused, reason); err != nil {
+			if err := d.saveJob(ctx, j, store.JobPaused, ""); err != nil {
 				return nil, err
 			}
 		case !waits[j.ID]:
@@ -134,8 +132,7 @@ func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits ma
 		return 0, nil // the list has its desired state, or the job is deleted
 	case errors.As(err, &wait):
 		waits[j.ID] = true
-		reason, _, _ := strings.Cut(j.Reason, WaitsFor)
-		return 0, d.saveJob(ctx, j, j.State, reason+WaitsFor+wait.reason)
+		return 0, d.saveJob(ctx, j, j.State, wait.reason)
 	case errors.Is(err, store.ErrNotLeader):
 		return 0, err
 	}
@@ -152,12 +149,12 @@ func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits ma
 	return min(time.Second<<min(s.tries-1, 10), maxRetryWait), nil
 }
 
-// saveJob writes the state and reason of a job, if they changed.
-func (d *Controller) saveJob(ctx context.Context, j *store.Job, state store.JobState, reason string) error {
-	if j.State == state && j.Reason == reason {
+// saveJob writes the state of a job and the condition that it waits for, if they changed.
+func (d *Controller) saveJob(ctx context.Context, j *store.Job, state store.JobState, waitsFor string) error {
+	if j.State == state && j.WaitsFor == waitsFor {
 		return nil
 	}
-	j.State, j.Reason = state, reason
+	j.State, j.WaitsFor = state, waitsFor
 	return d.writeJob(ctx, j)
 }
 
@@ -173,11 +170,9 @@ func (d *Controller) writeJob(ctx context.Context, j *store.Job) error {
 // keeps the job's earlier one, the source of its rows.
 func (d *Controller) endJob(ctx context.Context, j *store.Job, state store.JobState, reason string) error {
 	delete(d.retries, j.ID)
-	if reason == "" {
-		reason, _, _ = strings.Cut(j.Reason, WaitsFor)
+	if j.State, j.WaitsFor = state, ""; reason != "" {
+		j.Reason, j.Undated = reason, 0
 	}
-
-	j.State, j.Reason = state, reason
 	if err := d.writeJob(ctx, j); err != nil {
 		return err
 	}
@@ -189,10 +184,6 @@ func (d *Controller) endJob(ctx context.Context, j *store.Job, state store.JobSt
 	}
 	return d.deleteLeftRows(ctx, j)
 }
-
-// WaitsFor separates the source of a job's rows, in its reason, from the condition
-// that the job waits for.
-const WaitsFor = "; waits for "
 
 // deleteLeftRows deletes the remaining rows of an ended job.
 func (d *Controller) deleteLeftRows(ctx context.Context, j *store.Job) error {

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ type pendingMarkers struct {
 	mu      sync.Mutex
 	written int
 	waiting map[string]chan<- store.Checkpoint // by token
-	timeout time.Duration                      // overrides markerTimeout in tests
 }
 
 // OnMarker handles a marker of the log. It is called after the rows before the
@@ -44,7 +42,7 @@ const markerTimeout = 30 * time.Second
 // markWithTimeout is writeMarker with markerTimeout. After the timeout late is true,
 // and onLate was called.
 func (d *Controller) markWithTimeout(ctx context.Context, onLate func()) (at store.Checkpoint, late bool, err error) {
-	bounded, stop := context.WithTimeout(ctx, cmp.Or(d.markers.timeout, markerTimeout))
+	bounded, stop := context.WithTimeout(ctx, d.limits.markerTimeout)
 	defer stop()
 	written := false
 	at, err = d.writeMarker(bounded, func() { written = true; onLate() })
@@ -62,10 +60,6 @@ func (d *Controller) writeMarker(ctx context.Context, onLate func()) (store.Chec
 	m.mu.Lock()
 	m.written++
 	token := fmt.Sprintf("replay-%d-%d", d.Epoch, m.written)
-	if m.waiting == nil {
-		m.waiting = map[string]chan<- store.Checkpoint{}
-	}
-
 	m.waiting[token] = arrived
 	m.mu.Unlock()
 	defer func() {

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -24,7 +26,7 @@ const (
 type player struct {
 	*jobRun
 	targets      map[string]*target // by sink
-	pace         rateLimiter
+	pace         *rate.Limiter      // nil for no limit
 	turns        map[store.LaneKey]*laneTurn
 	scan         laneScan
 	wake         chan struct{}
@@ -144,7 +146,7 @@ func (p *player) round(ctx context.Context, now time.Time) (next time.Duration, 
 		return 0, err
 	case sent:
 		p.progressAt = now
-		if err := p.saveProgress(ctx, store.JobPlaying, ""); err != nil {
+		if err := p.saveJob(ctx, p.Job, store.JobPlaying, ""); err != nil {
 			return 0, err
 		}
 		return 0, p.sleepAttending(ctx, p.pauseAfter(now))
@@ -281,9 +283,9 @@ func (p *player) pausedInMemory() bool {
 func (p *player) reportWaiting(ctx context.Context) error {
 	switch n := len(p.turns) + len(p.scan.deferred); {
 	case len(p.paused) > 0:
-		return p.saveProgress(ctx, store.JobPlaying, fmt.Sprintf("%d paused groups", len(p.paused)))
+		return p.saveJob(ctx, p.Job, store.JobPlaying, fmt.Sprintf("%d paused groups", len(p.paused)))
 	case n > 0:
-		return p.saveProgress(ctx, store.JobPlaying, fmt.Sprintf("%d groups to become quiescent or to be accepted by their sink", n))
+		return p.saveJob(ctx, p.Job, store.JobPlaying, fmt.Sprintf("%d groups to become quiescent or to be accepted by their sink", n))
 	}
 	return nil
 }

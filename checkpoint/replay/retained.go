@@ -105,7 +105,7 @@ func nameRetained(retainer capture.SlotRetainer, logs []capture.RetainedSlot, na
 // checkServerRetention checks at intervals whether the server still has the log of
 // checkpoints, if no log is retained for them.
 func (d *Controller) checkServerRetention(ctx context.Context, named []store.Savepoint) error {
-	if !d.needsServerCheck(named) || time.Since(d.retainer.checkedAt) < cmp.Or(d.retentionInterval, retentionInterval) {
+	if !d.needsServerCheck(named) || time.Since(d.retainer.checkedAt) < d.limits.retentionInterval {
 		return nil
 	}
 
@@ -142,7 +142,7 @@ func (d *Controller) nextServerCheck(named []store.Savepoint) time.Duration {
 	if !d.needsServerCheck(named) {
 		return 0
 	}
-	return max(time.Second, cmp.Or(d.retentionInterval, retentionInterval)-time.Since(d.retainer.checkedAt))
+	return max(time.Second, d.limits.retentionInterval-time.Since(d.retainer.checkedAt))
 }
 
 // updateRetainedLogs updates the log of each checkpoint, by index.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -90,7 +89,7 @@ func (r *jobRun) steps(ctx context.Context) error {
 		if r.allCopied() {
 			return nil
 		}
-		if err := r.saveProgress(ctx, store.JobCopying, ""); err != nil {
+		if err := r.saveJob(ctx, r.Job, store.JobCopying, ""); err != nil {
 			return err
 		}
 		if err := r.copy(ctx); err != nil {
@@ -112,7 +111,7 @@ func (r *jobRun) playCopied(ctx context.Context) error {
 	if err != nil || len(lanes) == 0 {
 		return err
 	}
-	if err := r.saveProgress(ctx, store.JobPlaying, ""); err != nil {
+	if err := r.saveJob(ctx, r.Job, store.JobPlaying, ""); err != nil {
 		return err
 	}
 
@@ -123,26 +122,17 @@ func (r *jobRun) playCopied(ctx context.Context) error {
 	return err
 }
 
-// saveProgress saves a state of the job and the condition that it waits for.
-func (r *jobRun) saveProgress(ctx context.Context, state store.JobState, waits string) error {
-	reason, _, _ := strings.Cut(r.Reason, WaitsFor)
-	if waits != "" {
-		reason += WaitsFor + waits
-	}
-	return r.saveJob(ctx, r.Job, state, reason)
-}
-
 // begin chooses the source of the job's rows and the end of the job.
 func (r *jobRun) begin(ctx context.Context) error {
-	from, err := r.chooseSource(ctx)
+	from, reason, err := r.chooseSource(ctx)
 	if err != nil {
 		return err
 	}
 
 	until, now := store.Checkpoint{}, time.Now()
-	if from.source == SourceLog {
+	if from == SourceLog {
 		late := func() {
-			if err := r.saveProgress(ctx, r.State, "capture to reach the current log position"); err != nil {
+			if err := r.saveJob(ctx, r.Job, r.State, "capture to reach the current log position"); err != nil {
 				r.Observer.ControllerFailed(err)
 			}
 		}
@@ -151,7 +141,8 @@ func (r *jobRun) begin(ctx context.Context) error {
 		}
 	}
 
-	r.Until, r.UntilAt, r.Source, r.State, r.Reason = until, now, string(from.source), store.JobCopying, from.reason
+	r.Until, r.UntilAt, r.Source, r.State = until, now, string(from), store.JobCopying
+	r.Reason, r.WaitsFor = reason, ""
 	return r.writeJob(ctx, r.Job)
 }
 

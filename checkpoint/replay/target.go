@@ -59,9 +59,9 @@ func (p *player) send(ctx context.Context, now time.Time) (sent bool, next time.
 		if len(ready) == 0 || room <= 0 {
 			continue
 		}
-		rows, due := p.pace.available(now, p.pageSize(room))
+		rows, wait := allowedRows(p.pace, now, p.pageSize(room))
 		if rows == 0 {
-			next = min(next, max(time.Millisecond, due.Sub(now)))
+			next = min(next, wait)
 			continue
 		}
 		if err := p.sendPage(ctx, e, ready[:min(len(ready), rows)], rows, now); err != nil {
@@ -79,8 +79,8 @@ func (p *player) rowRoom(e *target) int {
 	if e.total.Rows > 0 {
 		room = min(room, int((e.maxBytes-e.total.Bytes)/p.meanRowBytes))
 	}
-	if p.pace.burst > 0 {
-		room = min(room, p.pace.burst)
+	if p.pace != nil {
+		room = min(room, p.pace.Burst())
 	}
 	return max(0, room)
 }
@@ -137,7 +137,9 @@ func (p *player) sendPage(ctx context.Context, e *target, lanes []*laneTurn, mos
 	}
 
 	e.Lanes.Replay(p.ID, send)
-	p.pace.consume(now, len(send))
+	if p.pace != nil {
+		p.pace.AllowN(now, len(send))
+	}
 	p.measure(send)
 	for _, t := range lanes {
 		if t.live != t.target { // the target gets no live rows of the group

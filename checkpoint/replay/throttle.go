@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
@@ -79,43 +81,25 @@ func (r *jobRun) throttle(ctx context.Context, began time.Time) error {
 	return backoff.Sleep(ctx, r.pauseAfter(began))
 }
 
-// rateLimiter bounds the rows that are sent per second. The zero value has no bound.
-type rateLimiter struct {
-	interval time.Duration // between two rows
-	burst    int
-
-	// paidUntil is the time that the rows so far have used up.
-	paidUntil time.Time
-}
-
 // newRateLimiter returns a limit of rows per second, of which burst may be sent at
-// once.
-func newRateLimiter(rows, burst int) rateLimiter {
+// once; nil for no limit.
+func newRateLimiter(rows, burst int) *rate.Limiter {
 	if rows <= 0 {
-		return rateLimiter{}
+		return nil
 	}
-	return rateLimiter{interval: time.Second / time.Duration(rows), burst: max(1, min(rows, burst))}
+	return rate.NewLimiter(rate.Limit(rows), max(1, min(rows, burst)))
 }
 
-// available returns the number of rows that may be sent now, at most most. If that is
-// 0, next is the time of the next row.
-func (r *rateLimiter) available(now time.Time, most int) (rows int, next time.Time) {
-	if r.interval == 0 {
-		return most, time.Time{}
+// allowedRows returns the number of rows that may be sent now, at most most. If that is
+// 0, wait is the time until the next row.
+func allowedRows(limit *rate.Limiter, now time.Time, most int) (rows int, wait time.Duration) {
+	if limit == nil {
+		return most, 0
 	}
-	if rows = int((now.Sub(r.paidUntil) / r.interval)); rows <= 0 {
-		return 0, r.paidUntil.Add(r.interval)
+	tokens := limit.TokensAt(now)
+	if tokens < 1 {
+		wait = time.Duration((1 - tokens) / float64(limit.Limit()) * float64(time.Second))
+		return 0, max(wait, time.Millisecond)
 	}
-	return min(rows, r.burst, most), time.Time{}
-}
-
-// consume records rows that are sent now.
-func (r *rateLimiter) consume(now time.Time, rows int) {
-	if r.interval == 0 {
-		return
-	}
-	if earliest := now.Add(-time.Duration(r.burst) * r.interval); r.paidUntil.Before(earliest) {
-		r.paidUntil = earliest
-	}
-	r.paidUntil = r.paidUntil.Add(time.Duration(rows) * r.interval)
+	return min(int(tokens), most), 0
 }

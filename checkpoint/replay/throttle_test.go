@@ -58,18 +58,18 @@ func TestRate(t *testing.T) {
 	r := newRateLimiter(50, 10)
 	sent, begun := 0, now
 	for now.Sub(begun) < 10*time.Second {
-		rows, next := r.available(now, 7)
+		rows, wait := allowedRows(r, now, 7)
 		if rows > 7 {
 			t.Fatalf("got %d available rows", rows)
 		}
 		if rows == 0 {
-			if !next.After(now) {
-				t.Fatalf("at %s: none available, next at %s", now, next)
+			if wait <= 0 {
+				t.Fatalf("at %s: none available, next in %s", now, wait)
 			}
-			now = next
+			now = now.Add(wait)
 			continue
 		}
-		r.consume(now, rows)
+		r.AllowN(now, rows)
 		sent += rows
 	}
 
@@ -78,12 +78,12 @@ func TestRate(t *testing.T) {
 	}
 
 	now = now.Add(time.Hour)
-	if rows, _ := r.available(now, 100); rows != 10 {
+	if rows, _ := allowedRows(r, now, 100); rows != 10 {
 		t.Errorf("after an hour got %d available rows at once", rows)
 	}
 
 	none := newRateLimiter(0, 10)
-	if rows, _ := none.available(now, 100); rows != 100 {
+	if rows, _ := allowedRows(none, now, 100); rows != 100 {
 		t.Errorf("without a bound got %d available rows", rows)
 	}
 }

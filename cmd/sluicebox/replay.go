@@ -318,7 +318,7 @@ func doneRows(job *admin.Replay) int64 {
 // splitReplayNote splits a replay's reason into the note and the condition it waits for.
 // The leader joins them with a semicolon.
 func splitReplayNote(reason string) (note, waitsFor string) {
-	note, waitsFor, _ = strings.Cut(reason, replay.WaitsFor)
+	note, waitsFor, _ = strings.Cut(reason, store.JobWaitsFor)
 	return note, waitsFor
 }
 

@@ -30,6 +30,8 @@ type job struct {
 	Nth         int64          `json:"nth"` // number of the request, and so the order of replays
 	State       store.JobState `json:"state"`
 	Reason      text           `json:"reason,omitempty"`
+	WaitsFor    text           `json:"waitsFor,omitempty"`
+	Undated     int            `json:"undated,omitempty"`
 	Source      text           `json:"source,omitempty"`
 	Until       checkpoint     `json:"until"`
 	UntilAt     time.Time      `json:"untilAt,omitzero"`
@@ -46,7 +48,8 @@ type job struct {
 
 func (j *job) value() store.Job {
 	return store.Job{
-		ID: string(j.ID), State: j.State, Reason: string(j.Reason), Source: string(j.Source), Until: j.Until.value(), UntilAt: j.UntilAt,
+		ID: string(j.ID), State: j.State, Reason: string(j.Reason), WaitsFor: string(j.WaitsFor), Undated: j.Undated,
+		Source: string(j.Source), Until: j.Until.value(), UntilAt: j.UntilAt,
 		Cursor: store.ReplayCursor{Position: store.Position(j.Position), Skip: j.Skip},
 		Total:  j.Total, Sent: j.Sent, Skipped: j.Skipped, Refused: j.Refused,
 		RequestedAt: j.RequestedAt, StartedAt: j.StartedAt, FinishedAt: j.FinishedAt,
@@ -188,6 +191,7 @@ func (l *Ledger) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) er
 	var old []string
 	err := l.updateJob(ctx, epoch, Full, j.ID, func(ctx context.Context, tx Tx, rec *job) (err error) {
 		rec.State, rec.Reason, rec.Source = j.State, reasonText(j.Reason), text(j.Source)
+		rec.WaitsFor, rec.Undated = reasonText(j.WaitsFor), j.Undated
 		rec.Until, rec.UntilAt = recordOf(j.Until), utc(j.UntilAt)
 		started, ended := j.State.Started() && rec.StartedAt.IsZero(), j.State.Ended()
 		if old = nil; !started && !ended {

@@ -131,13 +131,15 @@ func (s *suite) testJobStates(t *testing.T) {
 	want.State, want.Reason = store.JobPaused, "not yet"
 	b.saveJob(t, store.Job{ID: "zzz", State: want.State, Reason: want.Reason})
 	b.wantJob(t, "paused before it began", other, want, false, false)
-	want.State, want.Reason, want.Source, want.UntilAt = store.JobCopying, "waits for 1 paused group ☃", "log", now()
+	want.State, want.Reason, want.Source, want.UntilAt = store.JobCopying, "from ☃", "log", now()
+	want.WaitsFor, want.Undated = "1 paused group ☃", 3
 	want.Until = store.Checkpoint{Origin: "o ünï", Position: "p '\"\\", Seq: 1<<62 + 1}
 	saved := want
 	saved.Desired, saved.Spec, saved.Total, saved.Sent = store.DesiredCancel, "another", 7, 7 // these fields must not be saved
 	b.saveJob(t, saved)
 	first := b.wantJob(t, "begun", other, want, true, false)
 	want.State, want.Reason, want.Until, want.UntilAt, want.Source = store.JobFailed, "", store.Checkpoint{}, time.Time{}, ""
+	want.WaitsFor, want.Undated = "", 0
 	b.saveJob(t, want)
 	ended := b.wantJob(t, "ended", other, want, true, true)
 	if err := other.RequestJobState(b.ctx(t), "zzz", store.DesiredCancel); err != nil {

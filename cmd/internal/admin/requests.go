@@ -134,7 +134,7 @@ func (r *Replay) Ended() bool { return store.JobState(r.State).Ended() }
 // release wrote.
 func ReplayOf(j *store.Job) Replay {
 	shown := Replay{
-		ID: j.ID, State: string(j.State), DesiredState: j.Desired, Reason: j.Reason, Source: j.Source,
+		ID: j.ID, State: string(j.State), DesiredState: j.Desired, Reason: j.Note(), Source: j.Source,
 		UntilPosition: string(j.Until.Position), UntilAt: j.UntilAt,
 		Rows: j.Total, Sent: j.Sent, Skipped: j.Skipped, Refused: j.Refused, Remaining: j.Total - j.Sent - j.Skipped - j.Refused,
 		RequestedAt: j.RequestedAt, StartedAt: j.StartedAt, EndedAt: j.FinishedAt,

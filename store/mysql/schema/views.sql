@@ -5,7 +5,8 @@
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW sluicebox_jobs AS
 SELECT CONVERT(j.name USING utf8mb4) AS name, JSON_UNQUOTE(JSON_EXTRACT(j.body, '$.id')) AS job,
   JSON_UNQUOTE(JSON_EXTRACT(j.body, '$.state')) AS state, JSON_UNQUOTE(JSON_EXTRACT(s.body, '$.desired')) AS desired,
-  JSON_UNQUOTE(JSON_EXTRACT(j.body, '$.reason')) AS reason, JSON_UNQUOTE(JSON_EXTRACT(j.body, '$.source')) AS source,
+  JSON_UNQUOTE(JSON_EXTRACT(j.body, '$.reason')) AS reason, JSON_UNQUOTE(JSON_EXTRACT(j.body, '$.waitsFor')) AS waits_for,
+  JSON_UNQUOTE(JSON_EXTRACT(j.body, '$.source')) AS source,
   CAST(JSON_EXTRACT(j.body, '$.total') AS SIGNED) AS total, CAST(JSON_EXTRACT(j.body, '$.sent') AS SIGNED) AS sent,
   CAST(JSON_EXTRACT(j.body, '$.skipped') AS SIGNED) AS skipped, CAST(JSON_EXTRACT(j.body, '$.refused') AS SIGNED) AS refused,
   JSON_UNQUOTE(JSON_EXTRACT(j.body, '$.requestedAt')) AS requested_at, JSON_UNQUOTE(JSON_EXTRACT(j.body, '$.startedAt')) AS started_at,

@@ -83,7 +83,7 @@ WITH object AS (
   FROM sluicebox.record WHERE kind IN ('job', 'job-spec')
 )
 SELECT j.name, j.body->>'id' AS job, j.body->>'state' AS state, s.body->>'desired' AS desired, j.body->>'reason' AS reason,
-  j.body->>'source' AS source, (j.body->>'total')::bigint AS total, (j.body->>'sent')::bigint AS sent,
+  j.body->>'waitsFor' AS waits_for, j.body->>'source' AS source, (j.body->>'total')::bigint AS total, (j.body->>'sent')::bigint AS sent,
   (j.body->>'skipped')::bigint AS skipped, (j.body->>'refused')::bigint AS refused,
   (j.body->>'requestedAt')::timestamptz AS requested_at, (j.body->>'startedAt')::timestamptz AS started_at,
   (j.body->>'finishedAt')::timestamptz AS finished_at

@@ -54,7 +54,8 @@ CREATE INDEX sluicebox_queue_id ON sluicebox_queue (name, outbox, id) WHERE queu
 -- For operators: the replays.
 CREATE VIEW sluicebox_jobs AS
 SELECT j.name, json_extract(j.body, '$.id') AS job, json_extract(j.body, '$.state') AS state,
-  json_extract(s.body, '$.desired') AS desired, json_extract(j.body, '$.reason') AS reason, json_extract(j.body, '$.source') AS source,
+  json_extract(s.body, '$.desired') AS desired, json_extract(j.body, '$.reason') AS reason,
+  json_extract(j.body, '$.waitsFor') AS waits_for, json_extract(j.body, '$.source') AS source,
   json_extract(j.body, '$.total') AS total, json_extract(j.body, '$.sent') AS sent,
   json_extract(j.body, '$.skipped') AS skipped, json_extract(j.body, '$.refused') AS refused,
   json_extract(j.body, '$.requestedAt') AS requested_at, json_extract(j.body, '$.startedAt') AS started_at,
