@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -17,9 +18,7 @@ type Store interface {
 }
 
 // Ticket is notified when rows of a batch settle; see checkpoint.Ticket.
-type Ticket interface {
-	Done(n int)
-}
+type Ticket = lanes.Ticket
 
 // Options are what a dispatcher works with. Store, Sink and Observer are required.
 type Options struct {

@@ -79,6 +79,29 @@ func notify(signal chan<- struct{}) {
 	}
 }
 
+// change changes the core and wakes the workers.
+func (d *Dispatcher) change(do func(*core)) {
+	d.mu.Lock()
+	do(d.core)
+	d.mu.Unlock()
+	d.wakeWorkers()
+}
+
+// await waits for a signal, or until a time if that is not zero.
+func await(ctx context.Context, signal <-chan struct{}, until time.Time) error {
+	var due <-chan time.Time
+	if !until.IsZero() {
+		due = time.After(time.Until(until))
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-signal:
+	case <-due:
+	}
+	return nil
+}
+
 // Append puts rows at the end of their lanes, in the given order, and reports each settled
 // row to t. It does not block; check Room first.
 func (d *Dispatcher) Append(items []store.Item, t Ticket) {
@@ -198,8 +221,6 @@ func (d *Dispatcher) drain(work context.Context) {
 
 // claimRows claims the rows of ready lanes, one statement at a time.
 func (d *Dispatcher) claimRows(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
 		d.mu.Lock()
 		now := time.Now()
@@ -210,25 +231,17 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 		d.notifySpill() // a lane with spilled rows may be due
 		reqs := d.core.nextClaims(maxStatementRows, now)
 		d.dispatchRequests(now) // replayed rows need no claim
-		wake, waiting := d.core.nextWake()
+		wake, _ := d.core.nextWake()
 		d.mu.Unlock()
 		d.notifyBreakers() // a receiver may have become idle or busy
+		var err error
 		if len(reqs) > 0 {
-			if err := d.claim(ctx, reqs); err != nil {
-				return err
-			}
-			continue
+			err = d.claim(ctx, reqs)
+		} else {
+			err = await(ctx, d.toClaim, wake)
 		}
-		var due <-chan time.Time
-		if waiting {
-			timer.Reset(time.Until(wake))
-			due = timer.C
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-d.toClaim:
-		case <-due:
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -340,15 +353,13 @@ func (d *Dispatcher) writeOutcomes(ctx context.Context) error {
 		d.mu.Lock()
 		batch := d.core.outcomes.Next(maxStatementRows)
 		d.mu.Unlock()
-		if len(batch) == 0 {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-d.toWrite:
-			}
-			continue
+		var err error
+		if len(batch) > 0 {
+			err = d.write(ctx, batch)
+		} else {
+			err = await(ctx, d.toWrite, time.Time{})
 		}
-		if err := d.write(ctx, batch); err != nil {
+		if err != nil {
 			return err
 		}
 	}

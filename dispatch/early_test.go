@@ -190,7 +190,7 @@ func TestDiscardedRowIsClaimedAgain(t *testing.T) {
 	if len(again) != 1 {
 		t.Fatalf("%d claims", len(again))
 	}
-	if claim := appendClaims(nil, again[0])[0]; claim.Txn != 0 {
-		t.Errorf("the claim names transaction %d: it would take the log's word for the row", claim.Txn)
+	if txn := again[0].Runs[0].Rows[0].Txn; txn != 0 {
+		t.Errorf("the claim names transaction %d: it would take the log's word for the row", txn)
 	}
 }

@@ -193,9 +193,9 @@ func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) err
 func (d *Dispatcher) skipBlocked(ctx context.Context, lane LaneName) error {
 	d.operatorMu.Lock()
 	defer d.operatorMu.Unlock()
-	return d.release(ctx, lane.LaneKey, store.Blocked, func(now time.Time) {
-		if l := d.core.lanes.Get(lane); l != nil && l.Blocked != nil {
-			d.core.operator.unblock(l, now)
+	return d.release(ctx, lane.LaneKey, store.Blocked, func(c *core) {
+		if l := c.lanes.Get(lane); l != nil && l.Blocked != nil {
+			c.operator.unblock(l, time.Now())
 		}
 	})
 }
@@ -216,10 +216,7 @@ func (d *Dispatcher) Pause(ctx context.Context, lane LaneName, reason string) er
 	if err := d.opt.Store.Hold(ctx, d.opt.Epoch, h); err != nil {
 		return err
 	}
-	d.mu.Lock()
-	d.core.operator.pause(lane, h)
-	d.mu.Unlock()
-	d.wakeWorkers()
+	d.change(func(c *core) { c.operator.pause(lane, h) })
 	return nil
 }
 
@@ -242,23 +239,20 @@ func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
 		return fmt.Errorf("%w: lane is not paused", ErrLaneState)
 	}
 
-	return d.release(ctx, lane.LaneKey, store.Paused, func(now time.Time) {
-		if l := d.core.lanes.Get(lane); l != nil {
-			d.core.operator.resume(l, now)
+	return d.release(ctx, lane.LaneKey, store.Paused, func(c *core) {
+		if l := c.lanes.Get(lane); l != nil {
+			c.operator.resume(l, time.Now())
 		}
 	})
 }
 
 // release deletes a hold and releases the lane.
-func (d *Dispatcher) release(ctx context.Context, lane store.LaneKey, kind store.HoldKind, resume func(now time.Time)) error {
-	if err := d.opt.Store.Release(ctx, d.opt.Epoch, lane, kind); err != nil {
-		return err
+func (d *Dispatcher) release(ctx context.Context, lane store.LaneKey, kind store.HoldKind, resume func(*core)) error {
+	err := d.opt.Store.Release(ctx, d.opt.Epoch, lane, kind)
+	if err == nil {
+		d.change(resume)
 	}
-	d.mu.Lock()
-	resume(time.Now())
-	d.mu.Unlock()
-	d.wakeWorkers()
-	return nil
+	return err
 }
 
 // Restore restores the holds from the last run of the relay. Call it before Run.
@@ -289,13 +283,12 @@ func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limi
 	for i := range items {
 		refs[i] = items[i].Ref
 	}
-	d.mu.Lock()
-	if place {
-		d.core.operator.requeue(items)
-	}
-	d.core.operator.releaseFixed(refs, time.Now())
-	d.mu.Unlock()
-	d.wakeWorkers()
+	d.change(func(c *core) {
+		if place {
+			c.operator.requeue(items)
+		}
+		c.operator.releaseFixed(refs, time.Now())
+	})
 	if d.ended() {
 		return len(refs), fmt.Errorf("%w: rows are PENDING; the next leader delivers them", ErrStopped)
 	}
@@ -325,10 +318,8 @@ func (d *Dispatcher) TrackSettled(on bool) {
 // of their lanes, and returns how many. It leaves out rows that are in lanes, or settled
 // since TrackSettled. Lanes blocked by one of the rows go on.
 func (d *Dispatcher) InsertFound(items []store.Item) int {
-	d.mu.Lock()
-	placed := d.core.operator.insertFound(items, time.Now())
-	d.mu.Unlock()
-	d.wakeWorkers()
+	placed := 0
+	d.change(func(c *core) { placed = c.operator.insertFound(items, time.Now()) })
 	return placed
 }
 
@@ -341,10 +332,7 @@ func (d *Dispatcher) Discard(ctx context.Context, f store.DeadLetterFilter, limi
 	if err != nil {
 		return 0, err
 	}
-	d.mu.Lock()
-	d.core.operator.releaseFixed(refs, time.Now())
-	d.mu.Unlock()
-	d.wakeWorkers()
+	d.change(func(c *core) { c.operator.releaseFixed(refs, time.Now()) })
 	return len(refs), nil
 }
 

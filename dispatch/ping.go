@@ -69,10 +69,8 @@ func (d *Dispatcher) ping(ctx context.Context, to sink.Pinger) error {
 		p := d.core.nextPing()
 		d.mu.Unlock()
 		if p == nil {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-d.toPing:
+			if err := await(ctx, d.toPing, time.Time{}); err != nil {
+				return err
 			}
 			continue
 		}
@@ -86,10 +84,7 @@ func (d *Dispatcher) ping(ctx context.Context, to sink.Pinger) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		d.mu.Lock()
-		d.core.pinged(p, &res, ok, began, time.Now())
-		d.mu.Unlock()
-		d.wakeWorkers()
+		d.change(func(c *core) { c.pinged(p, &res, ok, began, time.Now()) })
 		d.notifyBreakers()
 	}
 }

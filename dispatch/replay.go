@@ -40,10 +40,7 @@ func (d *Dispatcher) Quiescent(lane store.LaneKey) (quiet, paused bool) {
 // ReleaseReplayHold ends HoldForReplay; other holds remain. To keep the group in order,
 // first wait until ReplayLoad has none of its rows.
 func (d *Dispatcher) ReleaseReplayHold(job string, lane store.LaneKey) {
-	d.mu.Lock()
-	d.core.replays.release(job, lane, time.Now())
-	d.mu.Unlock()
-	d.wakeWorkers()
+	d.change(func(c *core) { c.replays.release(job, lane, time.Now()) })
 }
 
 // Replay sends rows again, through the job's own lane of each group. The rows of a lane
@@ -83,10 +80,7 @@ func (d *Dispatcher) DoneCount() int64 {
 // does not block. To continue the job, wait until ReplayLoad is empty and read the
 // remaining rows from the first.
 func (d *Dispatcher) WithdrawReplay(job string) {
-	d.mu.Lock()
-	d.core.replays.withdraw(job)
-	d.mu.Unlock()
-	d.wakeWorkers()
+	d.change(func(c *core) { c.replays.withdraw(job) })
 }
 
 // recordReplayed records the results of replayed rows, one batch at a time.
@@ -96,10 +90,8 @@ func (d *Dispatcher) recordReplayed(ctx context.Context) error {
 		job, done := d.core.replays.jobs.Next(maxStatementRows)
 		d.mu.Unlock()
 		if len(done) == 0 {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-d.toRecord:
+			if err := await(ctx, d.toRecord, time.Time{}); err != nil {
+				return err
 			}
 			continue
 		}

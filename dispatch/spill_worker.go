@@ -112,10 +112,8 @@ func (d *Dispatcher) runSpill(ctx context.Context) error {
 		if worked {
 			continue
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-d.toSpill:
+		if err := await(ctx, d.toSpill, time.Time{}); err != nil {
+			return err
 		}
 	}
 }
@@ -187,10 +185,7 @@ func (d *Dispatcher) reloadBatch(ctx context.Context) (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	d.mu.Lock()
-	d.core.addReloaded(answers, each)
-	d.mu.Unlock()
-	d.wakeWorkers()
+	d.change(func(c *core) { c.addReloaded(answers, each) })
 	return true, nil
 }
 

@@ -17,7 +17,11 @@ const maxStatementRows = 2000
 func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	rows := d.claims[:0]
 	for _, req := range reqs {
-		rows = appendClaims(rows, req)
+		for rw := range req.Rows() {
+			rows = append(rows, store.ClaimRow{
+				Ref: rw.Ref, Txn: rw.Txn, OwnClaimAt: rw.Claimed, WantPayload: rw.Payload == nil,
+			})
+		}
 	}
 	d.claims = rows
 	at := time.Now().Truncate(time.Microsecond) // the precision of every database
@@ -40,8 +44,7 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	if err != nil {
 		return err
 	}
-	countAnswers(d.obs, answers)
-	reportVanished(d.obs, reqs, answers)
+	reportAnswers(d.obs, reqs, answers)
 	d.mu.Lock()
 
 	now := time.Now()
@@ -57,46 +60,26 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	return nil
 }
 
-// appendClaims appends the rows of a request.
-func appendClaims(rows []store.ClaimRow, req *request) []store.ClaimRow {
-	for _, run := range req.Runs {
-		for _, rw := range run.Rows {
-			rows = append(rows, store.ClaimRow{
-				Ref: rw.Ref, Txn: rw.Txn, OwnClaimAt: rw.Claimed, WantPayload: rw.Payload == nil,
-			})
+// reportAnswers reports the answers of a claim, and the rows that it did not find.
+func reportAnswers(obs Observer, reqs []*request, answers []store.ClaimAnswer) {
+	var counts [store.TableLocked + 1]int
+	var gone []*store.Item
+	for _, req := range reqs {
+		for rw := range req.Rows() {
+			if counts[answers[0].Result]++; answers[0].Result == store.Gone {
+				gone = append(gone, &rw.Item)
+			}
+			answers = answers[1:]
 		}
 	}
-	return rows
-}
 
-func countAnswers(obs Observer, answers []store.ClaimAnswer) {
-	var counts [store.TableLocked + 1]int
-	for i := range answers {
-		counts[answers[i].Result]++
-	}
 	for result, n := range counts {
 		if n > 0 {
 			obs.Claimed(store.ClaimResult(result), n)
 		}
 	}
-}
-
-// reportVanished reports the rows that a claim did not find.
-func reportVanished(obs Observer, reqs []*request, answers []store.ClaimAnswer) {
-	var rows []*store.Item
-	for _, req := range reqs {
-		for _, run := range req.Runs {
-			for i, rw := range run.Rows {
-				if answers[i].Result == store.Gone {
-					rows = append(rows, &rw.Item)
-				}
-			}
-			answers = answers[len(run.Rows):]
-		}
-	}
-
-	if len(rows) > 0 {
-		obs.Vanished(rows)
+	if len(gone) > 0 {
+		obs.Vanished(gone)
 	}
 }
 

@@ -30,28 +30,18 @@ func (c *core) unlockTable(outbox string, now time.Time) {
 
 // awaitTables waits in the store for locked tables, one after the other.
 func (d *Dispatcher) awaitTables(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
 		d.mu.Lock()
 		outbox, at, locked := d.core.outcomes.NextTable()
 		d.mu.Unlock()
-		var due <-chan time.Time
-		if locked {
-			if time.Until(at) <= 0 {
-				if err := d.awaitTable(ctx, outbox); err != nil {
-					return err
-				}
-				continue
-			}
-			timer.Reset(time.Until(at))
-			due = timer.C
+		var err error
+		if locked && time.Until(at) <= 0 {
+			err = d.awaitTable(ctx, outbox)
+		} else {
+			err = await(ctx, d.toAwait, at)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-d.toAwait:
-		case <-due:
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -63,18 +53,16 @@ func (d *Dispatcher) awaitTable(ctx context.Context, outbox string) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	now := time.Now()
-	d.mu.Lock()
-	if err == nil {
-		d.core.unlockTable(outbox, now)
-	} else {
-		d.core.outcomes.DeferTable(outbox, later(now, began.Add(minTableLockInterval)))
-	}
-
-	d.mu.Unlock()
 	if err != nil {
 		d.obs.StoreFailed("wait for locked table of outbox "+outbox, err)
 	}
-	d.wakeWorkers()
+	d.change(func(c *core) {
+		now := time.Now()
+		if err == nil {
+			c.unlockTable(outbox, now)
+		} else {
+			c.outcomes.DeferTable(outbox, later(now, began.Add(minTableLockInterval)))
+		}
+	})
 	return nil
 }

@@ -261,8 +261,8 @@ func TestPausedGroups(t *testing.T) {
 	}
 
 	eventually(t, func() string {
-		if j := l.job("job"); j.State != store.JobPlaying || !strings.Contains(j.Reason, "waits for 2 paused groups") {
-			return "that it waits: " + j.Reason
+		if j := l.job("job"); j.State != store.JobPlaying || !strings.Contains(j.WaitsFor, "2 paused groups") {
+			return "that it waits: " + j.Note()
 		}
 		return ""
 	})
@@ -277,7 +277,7 @@ func TestPausedGroups(t *testing.T) {
 		}
 	}
 
-	if j := l.waitForState("job", store.JobDone); j.Sent != 600 || strings.Contains(j.Reason, "waits") {
+	if j := l.waitForState("job", store.JobDone); j.Sent != 600 || j.WaitsFor != "" {
 		t.Errorf("got job %+v", j)
 	}
 

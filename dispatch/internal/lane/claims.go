@@ -195,13 +195,10 @@ func (s *Set) NextRequest(now time.Time) *Request {
 	}
 	req := s.Requests.next()
 	req.Started = now
-	for _, r := range req.Runs {
-		for _, rw := range r.Rows {
-			rw.Attempts++
-			rw.Proof = r.Lane.Receiver.Breaker.AcceptedSince(rw.LastFailed)
-		}
+	for rw := range req.Rows() {
+		rw.Attempts++
+		rw.Proof = req.Receiver().Breaker.AcceptedSince(rw.LastFailed)
 	}
-
 	return req
 }
 

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"iter"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
@@ -42,17 +43,28 @@ func (r *Request) Size() int {
 	return n
 }
 
+// Rows iterates over the rows of the request.
+func (r *Request) Rows() iter.Seq[*Row] {
+	return func(yield func(*Row) bool) {
+		for _, run := range r.Runs {
+			for _, rw := range run.Rows {
+				if !yield(rw) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // Messages builds the sink's messages.
 func (r *Request) Messages() []sink.Message {
-	msgs := make([]sink.Message, 0, r.Size())
-	for _, run := range r.Runs {
-		for _, rw := range run.Rows {
-			msgs = append(msgs, sink.Message{
-				ID: rw.ID, Kind: rw.Kind, Group: rw.Group,
-				Payload: rw.Payload, Attempt: rw.Attempts, Committed: rw.Committed,
-				Replay: run.Lane.Name.Job,
-			})
-		}
+	msgs, job := make([]sink.Message, 0, r.Size()), r.Runs[0].Lane.Name.Job
+	for rw := range r.Rows() {
+		msgs = append(msgs, sink.Message{
+			ID: rw.ID, Kind: rw.Kind, Group: rw.Group,
+			Payload: rw.Payload, Attempt: rw.Attempts, Committed: rw.Committed,
+			Replay: job,
+		})
 	}
 	return msgs
 }
