@@ -248,7 +248,7 @@ func (a *assembler) end(at uint32) error {
 	if !a.open {
 		return fmt.Errorf("transaction ends without a start")
 	}
-	a.last.set.add(&a.id)
+	addGTID(a.last.set, &a.id)
 	a.last.at = uint64(at)
 	a.open, a.sawBegin = false, false
 	b := capture.Batch{Items: a.items, Marks: a.marks}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 
 	"github.com/sluicebox/sluicebox/capture"
@@ -57,12 +58,12 @@ func (s *Source) checkFile(ctx context.Context, sv *server, from binlogPosition)
 		return logReplacedErrorf("no binlog event ends at %s:%d, the last position that was read: binlog was reset", from.file, from.at)
 	}
 
-	set, err := parseSet(text.String)
+	set, err := mariaDB.parseGTIDSet(text.String)
 	if err != nil {
 		return err
 	}
 
-	if !sameSet(set, from.set) {
+	if !set.Equal(from.set) {
 		return logReplacedErrorf("GTID position is %q at %s:%d but was %q when it was read: binlog was reset", set, from.file, from.at, from.set)
 	}
 	return nil
@@ -246,7 +247,7 @@ func (s *Source) fileCreatedAt(ctx context.Context, sv *server, from binlogPosit
 
 // readPurged returns the files of the server's binlog, and the transactions that it no
 // longer holds or never held.
-func (s *Source) readPurged(ctx context.Context, sv *server) ([]binlog, gtidSet, error) {
+func (s *Source) readPurged(ctx context.Context, sv *server) ([]binlog, mysql.GTIDSet, error) {
 	list, err := s.control.binlogs(ctx)
 	if err == nil && len(list) == 0 {
 		err = errors.New("server has no binlog file")
@@ -265,14 +266,14 @@ func (s *Source) readPurged(ctx context.Context, sv *server) ([]binlog, gtidSet,
 		return nil, nil, fmt.Errorf("read gtid_purged: %w", mystore.Explain(err))
 	}
 
-	set, err := sv.parseGTIDSet(text)
+	set, err := sv.flavour.parseGTIDSet(text)
 	return list, set, err
 }
 
 // gtidsBefore returns the transactions before a file of the binlog. On MySQL it includes
 // gtid_purged, because an administrator can declare transactions purged that no file
 // lists.
-func (s *Source) gtidsBefore(ctx context.Context, sv *server, file string) (gtidSet, error) {
+func (s *Source) gtidsBefore(ctx context.Context, sv *server, file string) (mysql.GTIDSet, error) {
 	text, err := "", error(nil)
 	if sv.flavour == mariaDB {
 		text, err = s.gtidPosAtStart(ctx, file)
@@ -284,7 +285,7 @@ func (s *Source) gtidsBefore(ctx context.Context, sv *server, file string) (gtid
 	if err != nil {
 		return nil, fmt.Errorf("read start position of binlog file %s: %w", file, mystore.Explain(err))
 	}
-	return sv.parseGTIDSet(text)
+	return sv.flavour.parseGTIDSet(text)
 }
 
 // errFileGone means that a file was purged after it was listed.
@@ -337,17 +338,6 @@ func (s *Source) purgedGTIDs(ctx context.Context) (text string, err error) {
 	return text, err
 }
 
-// parseGTIDSet parses a set in the server's flavour.
-func (sv *server) parseGTIDSet(text string) (gtidSet, error) {
-	set, err := parseSet(text)
-	if err != nil {
-		return nil, err
-	}
-	p := binlogPosition{set: set}
-	p.resolveFlavour(sv.flavour)
-	return p.set, nil
-}
-
 // LostReasons implements capture.RetentionChecker. The log behind a position is lost if
 // its file is gone and the server has purged transactions that are not in the position.
 func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]string, error) {
@@ -365,7 +355,7 @@ func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]stri
 	for i := range of {
 		from, err := parsePosition(of[i].Position)
 		exists := slices.ContainsFunc(list, func(file binlog) bool { return file.name == from.file })
-		if err == nil && of[i].Origin == sv.origin() && !exists && !from.set.contains(purged) {
+		if err == nil && of[i].Origin == sv.origin() && !exists && !contains(from.set, purged) {
 			reasons[i] = "server purged the binlog after it; the first remaining file is " + list[0].name
 		}
 	}

@@ -90,7 +90,7 @@ func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uin
 
 	stop := context.AfterFunc(ctx, d.abort)
 	defer stop()
-	if d.streamer, err = d.syncer.StartSyncGTID(from.set.forDump()); err != nil {
+	if d.streamer, err = d.syncer.StartSyncGTID(from.set.Clone()); err != nil {
 		d.close()
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -177,7 +177,7 @@ func (d *dump) close() {
 
 // prepareSession prepares the session of a dump. It verifies that the server is the one
 // that Open saw and has everything that was read.
-func prepareSession(c *client.Conn, sv *server, from gtidSet) error {
+func prepareSession(c *client.Conn, sv *server, from mysql.GTIDSet) error {
 	seconds := int(writeTimeout / time.Second)
 	if _, err := c.Execute(fmt.Sprintf("SET SESSION net_write_timeout = %d", seconds)); err != nil {
 		return err
@@ -202,8 +202,8 @@ func prepareSession(c *client.Conn, sv *server, from gtidSet) error {
 // checkGTIDsExecuted verifies that the server has executed the transactions that were
 // read, because a restored server may assign the same GTIDs to others. MariaDB itself
 // refuses such a dump.
-func checkGTIDsExecuted(c *client.Conn, sv *server, from gtidSet) error {
-	if sv.flavour == mariaDB || isEmpty(from) {
+func checkGTIDsExecuted(c *client.Conn, sv *server, from mysql.GTIDSet) error {
+	if sv.flavour == mariaDB || from.IsEmpty() {
 		return nil
 	}
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/go-mysql-org/go-mysql/mysql"
+
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
@@ -85,9 +87,9 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 }
 
 // checkExecuted verifies that the server has executed a set.
-func (s *Source) checkExecuted(ctx context.Context, sv *server, set gtidSet) error {
+func (s *Source) checkExecuted(ctx context.Context, sv *server, set mysql.GTIDSet) error {
 	now, err := s.executedGTIDs(ctx, sv)
-	if err != nil || now.contains(set) {
+	if err != nil || contains(now, set) {
 		return err
 	}
 	return fault.OtherLogf("server has executed %q but was read up to %q: server was restored", now, set)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 
 	"github.com/sluicebox/sluicebox/capture"
@@ -96,18 +97,12 @@ func (s *Source) tryStreamFromEnd(ctx context.Context, sv *server) error {
 }
 
 // executedGTIDs returns the transactions executed so far.
-func (s *Source) executedGTIDs(ctx context.Context, sv *server) (gtidSet, error) {
+func (s *Source) executedGTIDs(ctx context.Context, sv *server) (mysql.GTIDSet, error) {
 	var text string
 	if err := s.control.db.QueryRowContext(ctx, "SELECT "+sv.flavour.executedSQL()).Scan(&text); err != nil {
 		return nil, fmt.Errorf("read executed GTIDs: %w", mystore.Explain(err))
 	}
-	set, err := parseSet(text)
-	if err != nil {
-		return nil, err
-	}
-	p := binlogPosition{set: set}
-	p.resolveFlavour(sv.flavour)
-	return p.set, nil
+	return sv.flavour.parseGTIDSet(text)
 }
 
 // tryPosition requests the binlog from a position and closes the connection; nil means

@@ -3,7 +3,6 @@ package mysql
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"strconv"
 	"strings"
 
@@ -16,7 +15,7 @@ import (
 // binlogPosition is a point in a server's binlog: the transactions before it, and its
 // file and offset.
 type binlogPosition struct {
-	set gtidSet
+	set mysql.GTIDSet
 	coords
 }
 
@@ -82,7 +81,7 @@ func comparePositions(a, b store.Position) int {
 		return cmp.Compare(a, b)
 	}
 
-	switch within, covers := y.set.contains(x.set), x.set.contains(y.set); {
+	switch within, covers := contains(y.set, x.set), contains(x.set, y.set); {
 	case within && covers:
 		return 0
 	case within:
@@ -102,123 +101,48 @@ type gtid struct {
 	maria  mysql.MariadbGTID
 }
 
-// gtidSet is the set of transactions before a position, in either flavour.
-type gtidSet interface {
-	add(g *gtid)
-	contains(other gtidSet) bool
-	clone() gtidSet
-	// forDump returns a copy for the syncer, which modifies it.
-	forDump() mysql.GTIDSet
-	String() string
+// contains reports whether a set includes another. An empty set may be of either flavour.
+func contains(set, other mysql.GTIDSet) bool { return other.IsEmpty() || set.Contain(other) }
+
+// addGTID adds a transaction to a set of its flavour.
+func addGTID(set mysql.GTIDSet, g *gtid) {
+	switch set := set.(type) {
+	case *mysql.MysqlGTIDSet:
+		set.AddGTIDWithTag(g.server, g.tag, g.number)
+	case *mysql.MariadbGTIDSet: // the last transaction of each domain
+		last := g.maria
+		set.Sets[last.DomainID] = &last
+	}
 }
 
 // parseSet parses a GTID set of either flavour. Only MySQL's format has colons.
-func parseSet(text string) (gtidSet, error) {
-	if text == "" {
-		return flavourlessSet{}, nil
+func parseSet(text string) (mysql.GTIDSet, error) {
+	if text == "" || strings.Contains(text, ":") {
+		return mysql.ParseMysqlGTIDSet(text)
 	}
-	if strings.Contains(text, ":") {
-		set, err := mysql.ParseMysqlGTIDSet(text)
-		if err != nil {
-			return nil, err
-		}
-		return &mysqlSet{set: set.(*mysql.MysqlGTIDSet)}, nil
-	}
-
-	set := mariaSet{}
-	for _, part := range strings.Split(text, ",") {
-		id, err := mysql.ParseMariadbGTID(strings.TrimSpace(part))
-		if err != nil {
-			return nil, err
-		}
-		set[id.DomainID] = *id
-	}
-
-	return set, nil
+	return mysql.ParseMariadbGTIDSet(text)
 }
 
-// sameSet reports whether two sets hold the same transactions. MariaDB's sets hold the
-// last transaction of each domain and the server that wrote it.
-func sameSet(a, b gtidSet) bool {
-	x, maria := a.(mariaSet)
-	y, both := b.(mariaSet)
-	if maria && both {
-		return maps.Equal(x, y)
+// parseGTIDSet parses a set of a flavour.
+func (f flavour) parseGTIDSet(text string) (mysql.GTIDSet, error) {
+	if f == mariaDB {
+		return mysql.ParseMariadbGTIDSet(text)
 	}
-	return a.contains(b) && b.contains(a)
+	return mysql.ParseMysqlGTIDSet(text)
 }
-
-// isEmpty reports whether a set holds no transactions.
-func isEmpty(set gtidSet) bool { return set.String() == "" }
-
-// flavourlessSet is the empty set of an unknown flavour.
-type flavourlessSet struct{}
-
-func (flavourlessSet) add(*gtid)                   {}
-func (flavourlessSet) contains(other gtidSet) bool { return isEmpty(other) }
-func (flavourlessSet) clone() gtidSet              { return flavourlessSet{} }
-func (flavourlessSet) String() string              { return "" }
-func (flavourlessSet) forDump() mysql.GTIDSet      { return nil }
-
-// mysqlSet is a set of MySQL: intervals of transaction numbers per server.
-type mysqlSet struct{ set *mysql.MysqlGTIDSet }
-
-func (s *mysqlSet) add(g *gtid) { s.set.AddGTIDWithTag(g.server, g.tag, g.number) }
-
-func (s *mysqlSet) contains(other gtidSet) bool {
-	o, ok := other.(*mysqlSet)
-	return ok && s.set.Contain(o.set) || !ok && isEmpty(other)
-}
-
-func (s *mysqlSet) clone() gtidSet         { return &mysqlSet{set: s.set.Clone().(*mysql.MysqlGTIDSet)} }
-func (s *mysqlSet) String() string         { return s.set.String() }
-func (s *mysqlSet) forDump() mysql.GTIDSet { return s.set.Clone() }
-
-// mariaSet is a position of MariaDB: the last transaction of each domain.
-type mariaSet map[uint32]mysql.MariadbGTID
-
-func (s mariaSet) add(g *gtid) { s[g.maria.DomainID] = g.maria }
-
-func (s mariaSet) contains(other gtidSet) bool {
-	o, ok := other.(mariaSet)
-	for domain, g := range o {
-		if own, there := s[domain]; !there || own.SequenceNumber < g.SequenceNumber {
-			return false
-		}
-	}
-	return ok || isEmpty(other)
-}
-
-func (s mariaSet) clone() gtidSet {
-	c := make(mariaSet, len(s))
-	for domain, g := range s {
-		c[domain] = g
-	}
-	return c
-}
-
-func (s mariaSet) forDump() mysql.GTIDSet {
-	set := &mysql.MariadbGTIDSet{Sets: make(map[uint32]*mysql.MariadbGTID, len(s))}
-	for domain, g := range s {
-		set.Sets[domain] = &g
-	}
-	return set
-}
-
-func (s mariaSet) String() string { return s.forDump().String() }
 
 // emptySet returns the empty set of a flavour.
-func emptySet(f flavour) gtidSet {
+func emptySet(f flavour) mysql.GTIDSet {
 	if f == mariaDB {
-		return mariaSet{}
+		return &mysql.MariadbGTIDSet{Sets: map[uint32]*mysql.MariadbGTID{}}
 	}
 	none := mysql.NewMysqlGTIDSet()
-	return &mysqlSet{set: &none}
+	return &none
 }
 
-// resolveFlavour gives an empty set its flavour.
+// resolveFlavour gives an empty set its flavour, because the text of both is "".
 func (p *binlogPosition) resolveFlavour(f flavour) {
-	if _, none := p.set.(flavourlessSet); none {
+	if p.set.IsEmpty() {
 		p.set = emptySet(f)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/go-mysql-org/go-mysql/mysql"
+
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -25,7 +27,7 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	if s.server == nil {
 		return errors.New("run source: Open was not called")
 	}
-	var until gtidSet
+	var until mysql.GTIDSet
 	if span.Until != "" {
 		end, err := parsePosition(span.Until)
 		if err != nil {
@@ -38,7 +40,7 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 
 // runFrom reads the binlog from a position up to a set, or forever if until is nil, with
 // a new dump after each pause. A server id of 0 selects a random one.
-func (s *Source) runFrom(ctx context.Context, position store.Position, until gtidSet, serverID uint32, out chan<- capture.Batch) error {
+func (s *Source) runFrom(ctx context.Context, position store.Position, until mysql.GTIDSet, serverID uint32, out chan<- capture.Batch) error {
 	progress := false
 	for {
 		from, err := s.resumePosition(position)
@@ -46,7 +48,7 @@ func (s *Source) runFrom(ctx context.Context, position store.Position, until gti
 			return err
 		}
 
-		if until != nil && from.set.contains(until) {
+		if until != nil && contains(from.set, until) {
 			return nil
 		}
 		r := &dumpRun{source: s, serverID: cmp.Or(serverID, anyServerID()), from: from, until: until, out: out}
@@ -78,7 +80,7 @@ type dumpRun struct {
 	source       *Source
 	serverID     uint32
 	from         binlogPosition
-	until        gtidSet
+	until        mysql.GTIDSet
 	out          chan<- capture.Batch
 	onStart      func() // called once the server sends; may be nil
 	snapshotMark string // a snapshot's marker to forward; may be ""
@@ -91,7 +93,7 @@ type dumpRun struct {
 // is lost.
 func (r *dumpRun) read(ctx context.Context) error {
 	s := r.source
-	asm := newAssembler(s.server, &s.cfg, binlogPosition{set: r.from.set.clone(), coords: r.from.coords})
+	asm := newAssembler(s.server, &s.cfg, binlogPosition{set: r.from.set.Clone(), coords: r.from.coords})
 	asm.reader.dropLargePayload = s.resume.DropLargePayload
 	defer asm.close()
 	d := &dump{}

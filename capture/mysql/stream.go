@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 
 	"github.com/sluicebox/sluicebox/capture"
@@ -49,7 +50,7 @@ type stream struct {
 	dump    *dump
 	asm     *assembler
 	out     chan<- capture.Batch
-	until   gtidSet // nil is forever
+	until   mysql.GTIDSet // nil is forever
 	onStart func()  // called once the server sends; may be nil
 
 	connected    bool
@@ -110,7 +111,7 @@ func (st *stream) classify(err error) error {
 }
 
 // reachedEnd reports whether everything up to the span's end was sent.
-func (st *stream) reachedEnd() bool { return st.until != nil && st.asm.last.set.contains(st.until) }
+func (st *stream) reachedEnd() bool { return st.until != nil && contains(st.asm.last.set, st.until) }
 
 // send sends a batch to the receiver.
 func (st *stream) send(b capture.Batch) error {
