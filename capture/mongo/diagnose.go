@@ -57,7 +57,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	}
 
 	for i := range faults.Faults {
-		e.Found = append(e.Found, faults.Faults[i].Finding(store.GradeFault))
+		e.AddFault(&faults.Faults[i])
 	}
 
 	if !streams {

@@ -113,7 +113,7 @@ func (a *assembler) event(kind replication.EventType, raw []byte, end uint32) er
 	case replication.GTID_EVENT, replication.GTID_TAGGED_LOG_EVENT, replication.MARIADB_GTID_EVENT:
 		return a.begin(kind, raw)
 	case replication.ANONYMOUS_GTID_EVENT:
-		return noStreamError("the binlog has a transaction without a GTID: gtid_mode was not ON", "set gtid_mode to ON; the relay's next start lists the statements")
+		return fault.NoStream("the binlog has a transaction without a GTID: gtid_mode was not ON", "set gtid_mode to ON; the relay's next start lists the statements")
 	case replication.TRANSACTION_PAYLOAD_EVENT:
 		return a.compressedTransaction(raw, end)
 	}

@@ -28,21 +28,6 @@ type diagnosis struct {
 
 	source *Source
 	server *server
-	faults fault.List
-}
-
-// addSubject adds the faults of a subject, or fine if there are none.
-func (e *diagnosis) addSubject(subject, fine string) {
-	faulty := false
-	for i := range e.faults.Faults {
-		if f := &e.faults.Faults[i]; f.Subject == subject {
-			e.Found = append(e.Found, f.Finding(store.GradeFault))
-			faulty = true
-		}
-	}
-	if fine != "" && !faulty {
-		e.Add(subject, store.GradeOK, fine)
-	}
 }
 
 func (e *diagnosis) run(ctx context.Context) error {
@@ -52,29 +37,30 @@ func (e *diagnosis) run(ctx context.Context) error {
 		return err
 	}
 
-	e.server, e.faults = sv, faults
+	e.server = sv
 	streamOK := "role " + s.stream.User + " may stream the binlog"
 	if sv.canStream() {
-		if err := s.tryStream(ctx, sv, &e.faults); err != nil {
+		if err := s.tryStream(ctx, sv, &faults); err != nil {
 			return err
 		}
 	} else {
 		streamOK = ""
 	}
 
-	e.addSubject("server", "")
-	e.addSubject("log_bin", "on")
-	e.addSubject("server_id", "")
-	e.addSubject("binlog_format", "ROW")
-	e.addSubject("binlog_row_image", "FULL")
-	e.addSubject("binlog_row_value_options", "")
+	e.Faults = faults.Faults
+	e.AddSubject("server", "")
+	e.AddSubject("log_bin", "on")
+	e.AddSubject("server_id", "")
+	e.AddSubject("binlog_format", "ROW")
+	e.AddSubject("binlog_row_image", "FULL")
+	e.AddSubject("binlog_row_value_options", "")
 	if sv.flavour == mySQL {
-		e.addSubject("gtid_mode", "ON")
+		e.AddSubject("gtid_mode", "ON")
 	}
 
-	e.addSubject("grants", "")
-	e.addSubject("tables", "")
-	e.addSubject("stream", streamOK)
+	e.AddSubject("grants", "")
+	e.AddSubject("tables", "")
+	e.AddSubject("stream", streamOK)
 	e.checkMetadata()
 	e.checkDurability()
 	if err := e.checkRetention(ctx); err != nil {
@@ -118,7 +104,7 @@ func (e *diagnosis) checkRetention(ctx context.Context) error {
 		fine = "the binlog is kept for " + formatDuration(expiry) + "; a relay that is down for longer takes a snapshot of the tables"
 	}
 
-	e.addSubject("retention", fine)
+	e.AddSubject("retention", fine)
 	if !e.server.binlogEnabled() {
 		return nil
 	}

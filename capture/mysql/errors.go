@@ -85,11 +85,11 @@ func (s *Source) explainDump(sv *server, d *dump, err error) error {
 	case lostReason:
 		return &capture.LostError{Reason: e.Message}
 	case noBinlogReason:
-		return noStreamError("server writes no binlog: "+e.Message, "turn on log_bin")
+		return fault.NoStream("server writes no binlog: "+e.Message, "turn on log_bin")
 	case gtidReason:
-		return noStreamError("server assigns no GTIDs: "+e.Message, "set gtid_mode to ON")
+		return fault.NoStream("server assigns no GTIDs: "+e.Message, "set gtid_mode to ON")
 	case noServerIDReason:
-		return noStreamError("server does not send its binlog: "+e.Message, "set server_id on the server")
+		return fault.NoStream("server does not send its binlog: "+e.Message, "set server_id on the server")
 	}
 
 	return &fault.UnreadableLogError{Err: err}
@@ -132,7 +132,7 @@ func (c *serverIDClash) count(now time.Time, id uint32, err *serverIDClashError)
 		return err
 	}
 	*c = serverIDClash{}
-	return noStreamError(fmt.Sprintf("another replica or relay uses server id %d, and each ends the other's stream: %s", id, err.message),
+	return fault.NoStream(fmt.Sprintf("another replica or relay uses server id %d, and each ends the other's stream: %s", id, err.message),
 		"give each its own server id (source.server-id; SHOW REPLICA HOSTS lists the ids in use)")
 }
 

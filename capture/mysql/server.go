@@ -8,9 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
-	"github.com/sluicebox/sluicebox/store"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
@@ -208,9 +206,4 @@ func noRows(rows []map[string]string) error {
 		return errors.New("server returned no row")
 	}
 	return nil
-}
-
-// noStreamError returns a *capture.NoStreamError.
-func noStreamError(problem, remedy string) error {
-	return &capture.NoStreamError{SetupError: store.SetupError{Problem: problem, Remedy: remedy}}
 }

@@ -51,7 +51,7 @@ type stream struct {
 	asm     *assembler
 	out     chan<- capture.Batch
 	until   mysql.GTIDSet // nil is forever
-	onStart func()  // called once the server sends; may be nil
+	onStart func()        // called once the server sends; may be nil
 
 	connected    bool
 	idleAt       time.Time // earliest time of the next position without rows

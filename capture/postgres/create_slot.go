@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -98,7 +99,7 @@ func (s *Source) watchCreateSlot(ctx context.Context, cancel context.CancelCause
 		}
 		err := s.checkOldestTransaction(ctx)
 		if took := time.Since(start); err == nil && took > maxCreateSteps*s.cfg.SlotTimeout {
-			err = noStreamError(fmt.Sprintf("replication slot %s was not created within %s: there are always open transactions that write", s.cfg.Name, took.Round(time.Millisecond)),
+			err = fault.NoStream(fmt.Sprintf("replication slot %s was not created within %s: there are always open transactions that write", s.cfg.Name, took.Round(time.Millisecond)),
 				"find the longest ones (SELECT * FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start)")
 		}
 		var old *capture.NoStreamError

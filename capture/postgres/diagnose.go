@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -46,20 +45,7 @@ type diagnosis struct {
 	source *Source
 	conn   *pgx.Conn
 	server *server
-	faults []fault.Fault
 	slot   slot
-}
-
-// addSubject adds the faults of a subject, or okText if there are none.
-func (e *diagnosis) addSubject(subject, okText string) {
-	for i := range e.faults {
-		if e.faults[i].Subject == subject {
-			e.Found = append(e.Found, e.faults[i].Finding(store.GradeFault))
-		}
-	}
-	if okText != "" && !e.hasFault(subject) {
-		e.Add(subject, store.GradeOK, okText)
-	}
 }
 
 func (e *diagnosis) run(ctx context.Context) error {
@@ -72,19 +58,19 @@ func (e *diagnosis) run(ctx context.Context) error {
 		return err
 	}
 
-	e.server, e.faults = sv, faults.Faults
+	e.server, e.Faults = sv, faults.Faults
 	if e.slot, err = e.source.readOwnSlot(ctx, e.conn); err != nil {
 		f := fault.FromError(err)
 		if f == nil {
 			return err
 		}
-		e.faults = append(e.faults, *f)
+		e.Faults = append(e.Faults, *f)
 	}
 
-	e.addSubject("server", "")
-	e.addSubject("wal_level", "logical")
-	e.addSubject("slots", fmt.Sprintf("%d of %d are taken", sv.slots, sv.maxSlots))
-	e.addSubject("tables", "")
+	e.AddSubject("server", "")
+	e.AddSubject("wal_level", "logical")
+	e.AddSubject("slots", fmt.Sprintf("%d of %d are taken", sv.slots, sv.maxSlots))
+	e.AddSubject("tables", "")
 	if err := e.checkStream(ctx); err != nil {
 		return err
 	}
@@ -110,7 +96,7 @@ func (e *diagnosis) checkStream(ctx context.Context) error {
 	case errors.As(err, &busy):
 		return e.checkNoWalsender(ctx, busy.Problem)
 	case f != nil:
-		e.Found = append(e.Found, f.Finding(store.GradeFault))
+		e.AddFault(f)
 		return nil
 	case err != nil:
 		return err
@@ -146,7 +132,7 @@ func (e *diagnosis) checkNoWalsender(ctx context.Context, problem string) error 
 		Subject: "stream", Problem: problem, Statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_wal_senders = %d;", maxSenders+spareSlots)},
 		Instructions: "as a superuser and restart the server, or end an unused stream (SELECT * FROM pg_stat_replication)",
 	}
-	e.Found = append(e.Found, f.Finding(store.GradeFault))
+	e.AddFault(&f)
 	return nil
 }
 
@@ -170,7 +156,7 @@ func (e *diagnosis) checkPublication() {
 	if len(p.missing) == 0 {
 		okText = fmt.Sprintf("%s publishes the inserts into %s", s.cfg.Name, tableList(e.server.tables))
 	}
-	e.addSubject("publication", okText)
+	e.AddSubject("publication", okText)
 }
 
 // checkSlot reports whether the slot exists and is free.
@@ -178,8 +164,8 @@ func (e *diagnosis) checkSlot(context.Context) error {
 	s, sl := e.source, &e.slot
 	free := "-- while no relay of the name runs; the next one recreates the slot"
 	switch {
-	case e.hasFault("slot"):
-		e.addSubject("slot", "")
+	case e.HasFault("slot"):
+		e.AddSubject("slot", "")
 	case !sl.exists:
 		e.Add("slot", store.GradeOK, s.cfg.Name+" does not exist yet; the relay creates it")
 	case sl.lost != "":
@@ -192,7 +178,7 @@ func (e *diagnosis) checkSlot(context.Context) error {
 			Subject: "slot", Problem: fmt.Sprintf("%s is held by another program: pid %d, %s", s.cfg.Name, sl.pid, sl.holder),
 			Statements: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d);", sl.pid)}, Instructions: "or stop that program, or give the relay another name",
 		}
-		e.Found = append(e.Found, f.Finding(store.GradeFault))
+		e.AddFault(&f)
 	default:
 		e.Add("slot", store.GradeOK, fmt.Sprintf("%s is at %s", s.cfg.Name, sl.confirmed))
 	}
@@ -203,12 +189,7 @@ func (e *diagnosis) checkSlot(context.Context) error {
 // slotUsable reports whether the slot exists, belongs to the relay, and still has its
 // WAL.
 func (e *diagnosis) slotUsable() bool {
-	return e.slot.exists && e.slot.lost == "" && !e.hasFault("slot")
-}
-
-// hasFault reports whether a subject has a fault.
-func (e *diagnosis) hasFault(subject string) bool {
-	return slices.ContainsFunc(e.faults, func(f fault.Fault) bool { return f.Subject == subject })
+	return e.slot.exists && e.slot.lost == "" && !e.HasFault("slot")
 }
 
 // retainedWarnBytes is how much WAL an unread slot may retain before it is reported.

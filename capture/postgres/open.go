@@ -74,14 +74,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		return capture.OpenResult{}, err
 	}
 
-	from, err := parseLSN(result.From)
-	if err != nil {
-		return capture.OpenResult{}, err
-	}
-
-	s.acked.Store(0)
-	s.offered.Store(uint64(from))
-	s.resume.Reset(result.From)
+	s.resetState(result.From)
 	return result, nil
 }
 

@@ -8,16 +8,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
-
-func noStreamError(problem, remedy string) error {
-	return &capture.NoStreamError{SetupError: store.SetupError{Problem: problem, Remedy: remedy}}
-}
 
 // minVersion is the first version with messages in pgoutput.
 const minVersion = 140000

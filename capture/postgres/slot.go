@@ -211,7 +211,7 @@ FROM pg_replication_slots s WHERE s.slot_name = $1`
 // *capture.LostError.
 func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	var acked *string
-	if lsn := pglogrepl.LSN(s.acked.Load()); lsn != 0 {
+	if lsn := s.acked(); lsn != 0 {
 		text := lsn.String()
 		acked = &text
 	}

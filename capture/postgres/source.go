@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -40,10 +40,9 @@ type Source struct {
 	refusedSince time.Time // start of the current series of refused streams
 	oldest       oldestTransaction
 
-	offered atomic.Uint64 // highest LSN offered to the receiver since Open
-	acked   atomic.Uint64 // highest acknowledged LSN
-	mu      sync.Mutex    // guards wake
-	wake    net.Conn      // connection of the run; nil between runs
+	acks logsource.Acks[pglogrepl.LSN]
+	mu   sync.Mutex // guards wake
+	wake net.Conn   // connection of the run; nil between runs
 }
 
 var _ capture.Resumer = (*Source)(nil)
@@ -55,20 +54,24 @@ func (s *Source) Resume() *capture.Resume { return &s.resume }
 // within 100 ms. A position that was not sent since Open is ignored, because it belongs
 // to another log.
 func (s *Source) Acknowledge(p store.Position) {
-	lsn, err := parseLSN(p)
-	if err != nil || uint64(lsn) > s.offered.Load() {
-		return
+	if s.acks.Acknowledge(p, parseLSN, s.Compare) {
+		s.interrupt()
 	}
-	for {
-		old := s.acked.Load()
-		if uint64(lsn) <= old {
-			return
-		}
-		if s.acked.CompareAndSwap(old, uint64(lsn)) {
-			break
-		}
+}
+
+// acked returns the acknowledged LSN, 0 before the first acknowledgement since Open.
+func (s *Source) acked() pglogrepl.LSN {
+	if last := s.acks.Last(); last != nil {
+		return last.Parsed
 	}
-	s.interrupt()
+	return 0
+}
+
+// resetState discards the acknowledgements and the progress of an earlier Open.
+func (s *Source) resetState(from store.Position) {
+	s.acks.Reset("", 0) // the slot's position is older than from
+	s.acks.Offer(from)
+	s.resume.Reset(from)
 }
 
 // interrupt makes the run's read return at once.
@@ -157,7 +160,7 @@ func (s *Source) explainConnect(err error) error {
 	err = pgstore.Explain(err)
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		return noStreamError(fmt.Sprintf("role %s cannot open a replication session: %s", role, setup.Problem), setup.Remedy)
+		return fault.NoStream(fmt.Sprintf("role %s cannot open a replication session: %s", role, setup.Problem), setup.Remedy)
 	}
 	return fmt.Errorf("open replication session on %s: %w", s.streamConfig.Host, err)
 }

@@ -109,7 +109,7 @@ func (st *stream) run(ctx context.Context) error {
 		if err := st.failure.Load(); err != nil {
 			return *err
 		}
-		if st.src.acked.Load() != acked {
+		if st.src.acked() != acked {
 			continue
 		}
 		msg, err := frontend.Receive()
@@ -224,7 +224,7 @@ func (st *stream) send(ctx context.Context, b capture.Batch) error {
 		return err
 	}
 
-	st.offer(lsn)
+	st.src.acks.Offer(at) // it may be acknowledged before the send returns
 	select {
 	case st.out <- b:
 	default:
@@ -237,14 +237,6 @@ func (st *stream) send(ctx context.Context, b capture.Batch) error {
 	st.progress = true
 	st.sent = max(st.sent, lsn)
 	return nil
-}
-
-// offer allows a position to be acknowledged, because that may happen before a send
-// returns.
-func (st *stream) offer(lsn pglogrepl.LSN) {
-	if offered := &st.src.offered; uint64(lsn) > offered.Load() {
-		offered.Store(uint64(lsn))
-	}
 }
 
 func (st *stream) sendBlocking(ctx context.Context, b capture.Batch) error {
@@ -270,12 +262,12 @@ func (st *stream) sendBlocking(ctx context.Context, b capture.Batch) error {
 
 // maintain does everything that is due: it sends a status or a position without rows, and
 // detects a lost server. It returns the acknowledged position that it used.
-func (st *stream) maintain(now time.Time) (acked uint64, err error) {
+func (st *stream) maintain(now time.Time) (acked pglogrepl.LSN, err error) {
 	if quiet := now.Sub(st.receivedAt); quiet > st.silenceTimeout {
 		return 0, fmt.Errorf("no message from server for %s", quiet.Round(time.Millisecond))
 	}
 
-	acked = st.src.acked.Load()
+	acked = st.src.acked()
 	if !now.Before(st.nextStatus(acked)) {
 		if !now.Before(st.nudgeAt) {
 			st.nudge = min(4*st.nudge, maxNudge)
@@ -301,7 +293,7 @@ func (st *stream) sendIdle(now time.Time) {
 	if !st.src.resume.Trim(&b) {
 		return
 	}
-	st.offer(st.idle)
+	st.src.acks.Offer(b.Position)
 	select {
 	case st.out <- b:
 		st.src.resume.Sent(0, b.Position)
@@ -311,7 +303,7 @@ func (st *stream) sendIdle(now time.Time) {
 }
 
 // nextStatus returns when the next status is due.
-func (st *stream) nextStatus(acked uint64) time.Time {
+func (st *stream) nextStatus(acked pglogrepl.LSN) time.Time {
 	next := st.statusAt.Add(st.statusInterval)
 	switch at := st.ackPosition(acked); {
 	case at >= st.status+statusBytes:
@@ -327,7 +319,7 @@ func (st *stream) nextStatus(acked uint64) time.Time {
 
 // setReadDeadline sets the deadline of the next read. An earlier deadline stays as it is,
 // because each row would move it, and setting it is not free.
-func (st *stream) setReadDeadline(acked uint64) error {
+func (st *stream) setReadDeadline(acked pglogrepl.LSN) error {
 	next := st.nextStatus(acked)
 	if st.idle > st.sent && st.idleAt.Before(next) {
 		next = st.idleAt
@@ -344,14 +336,14 @@ func (st *stream) setReadDeadline(acked uint64) error {
 
 // ackPosition is the position of a status: at most the acknowledged position, and at most
 // the position sent.
-func (st *stream) ackPosition(acked uint64) pglogrepl.LSN {
-	return min(pglogrepl.LSN(acked), st.sent)
+func (st *stream) ackPosition(acked pglogrepl.LSN) pglogrepl.LSN {
+	return min(acked, st.sent)
 }
 
 // sendStatus sends a status. All three positions are the same and never partly 0, because
 // the library replaces a zero flush position with the written one.
 func (st *stream) sendStatus(now time.Time, ask bool) error {
-	at := st.ackPosition(st.src.acked.Load())
+	at := st.ackPosition(st.src.acked())
 	st.src.confirmed = max(st.src.confirmed, at)
 	if err := st.net.SetWriteDeadline(now.Add(writeTimeout)); err != nil {
 		return fmt.Errorf("send status: %w", err)

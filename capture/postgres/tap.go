@@ -60,9 +60,7 @@ func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p streamRang
 	}
 
 	s.confirmed = p.from
-	s.acked.Store(0)
-	s.offered.Store(uint64(p.from))
-	s.resume.Reset(formatLSN(p.from))
+	s.resetState(formatLSN(p.from))
 	p.timeout, err = s.beginStream(ctx, b.conn, name, 0)
 	return b.conn, p, err
 }
@@ -107,5 +105,5 @@ func explainNoFreeSlot(err error, purpose string) error {
 	if !errors.As(err, &pg) || pg.Code != "53400" { // configuration_limit_exceeded
 		return err
 	}
-	return noStreamError("all replication slots are taken, and "+purpose, slotsRemedy)
+	return fault.NoStream("all replication slots are taken, and "+purpose, slotsRemedy)
 }

@@ -59,13 +59,12 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 
 // resetState replaces the state of an earlier Open.
 func (s *Source) resetState(log string, at store.Position) error {
-	from, err := parsePosition(at)
-	if err != nil {
+	if _, err := parsePosition(at); err != nil {
 		return err
 	}
 	s.log = log
-	s.acked.Store(0)
-	s.offered.Store(from)
+	s.acks.Reset("", 0)
+	s.acks.Offer(at)
 	s.resume.Reset(at)
 	return nil
 }

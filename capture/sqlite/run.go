@@ -149,9 +149,7 @@ func (r *run) send(ctx context.Context, p *page) error {
 		return nil
 	}
 	n, at := len(b.Items), b.Position
-	if p.last > r.source.offered.Load() {
-		r.source.offered.Store(p.last) // it may be acknowledged before the send returns
-	}
+	r.source.acks.Offer(at)
 	select {
 	case r.out <- b:
 		r.source.resume.Sent(n, at)

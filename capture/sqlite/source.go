@@ -5,9 +5,9 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"strconv"
-	"sync/atomic"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
@@ -21,8 +21,7 @@ type Source struct {
 	resume       capture.Resume
 	log          string // id of the log that Open found; "" before
 
-	offered   atomic.Int64  // highest position offered to the receiver since Open
-	acked     atomic.Int64  // highest acknowledged position
+	acks      logsource.Acks[int64]
 	ackSignal chan struct{} // holds a signal after an acknowledgement
 }
 
@@ -34,23 +33,17 @@ func (s *Source) Resume() *capture.Resume { return &s.resume }
 // Acknowledge lets a run delete the log up to a position. It ignores a position that was not
 // sent since Open, because it belongs to another log.
 func (s *Source) Acknowledge(p store.Position) {
-	n, err := parsePosition(p)
-	if err != nil || n > s.offered.Load() {
-		return
+	if s.acks.Acknowledge(p, parsePosition, s.Compare) {
+		s.requestTrim()
 	}
-	for {
-		old := s.acked.Load()
-		if n <= old {
-			return
-		}
-		if s.acked.CompareAndSwap(old, n) {
-			break
-		}
+}
+
+// acked returns the acknowledged number, 0 before the first acknowledgement since Open.
+func (s *Source) acked() int64 {
+	if last := s.acks.Last(); last != nil {
+		return last.Parsed
 	}
-	select {
-	case s.ackSignal <- struct{}{}:
-	default:
-	}
+	return 0
 }
 
 // Mark writes a marker into the log, in its own transaction.
@@ -192,6 +185,6 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 		return capture.RetainedLog{}, fmt.Errorf("read log size: %w", sqlitestore.Explain(err))
 	}
 
-	rows := max(0, last-max(s.acked.Load(), first-1))
+	rows := max(0, last-max(s.acked(), first-1))
 	return capture.RetainedLog{Bytes: int64(float64(rows) * (rowBytes + texts))}, nil
 }

@@ -57,7 +57,7 @@ func (s *Source) requestTrim() {
 
 func (s *Source) trimAll(ctx context.Context) error {
 	for {
-		more, err := s.trimOnce(ctx, s.acked.Load())
+		more, err := s.trimOnce(ctx, s.acked())
 		if err != nil {
 			return fmt.Errorf("delete acknowledged log: %w", sqlitestore.Explain(err))
 		}

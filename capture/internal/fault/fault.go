@@ -5,6 +5,7 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/capture"
@@ -50,6 +51,11 @@ func (f *Fault) Finding(grade store.Grade) store.Finding {
 		remedy = strings.Join(lines, "\n")
 	}
 	return store.Finding{Grade: grade, Subject: f.Subject, Text: f.Problem, Remedy: remedy}
+}
+
+// NoStream returns a *capture.NoStreamError.
+func NoStream(problem, remedy string) error {
+	return &capture.NoStreamError{SetupError: store.SetupError{Problem: problem, Remedy: remedy}}
 }
 
 type faultError struct {
@@ -185,11 +191,35 @@ func (t *FailureCounter) Classify(err error, progress bool, last store.Position)
 
 // Findings collects the findings of a diagnosis, in the order in which an operator reads and
 // fixes them.
-type Findings struct{ Found []store.Finding }
+type Findings struct {
+	Found []store.Finding
+	// Faults are those that AddSubject reports.
+	Faults []Fault
+}
 
 // Add adds a finding, with the lines of its remedy.
 func (f *Findings) Add(subject string, grade store.Grade, text string, remedies ...string) {
 	f.Found = append(f.Found, store.Finding{Grade: grade, Subject: subject, Text: text, Remedy: strings.Join(remedies, "\n")})
+}
+
+// AddFault adds the finding of a fault that keeps the role from streaming.
+func (f *Findings) AddFault(one *Fault) { f.Found = append(f.Found, one.Finding(store.GradeFault)) }
+
+// AddSubject adds the faults of a subject, or okText if there are none and it is not "".
+func (f *Findings) AddSubject(subject, okText string) {
+	for i := range f.Faults {
+		if f.Faults[i].Subject == subject {
+			f.AddFault(&f.Faults[i])
+		}
+	}
+	if okText != "" && !f.HasFault(subject) {
+		f.Add(subject, store.GradeOK, okText)
+	}
+}
+
+// HasFault reports whether a subject has a fault.
+func (f *Findings) HasFault(subject string) bool {
+	return slices.ContainsFunc(f.Faults, func(one Fault) bool { return one.Subject == subject })
 }
 
 // Result returns the findings of a diagnosis that ended with err. A *store.SetupError

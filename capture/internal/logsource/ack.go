@@ -17,8 +17,7 @@ type Ack[P any] struct {
 }
 
 // Acks tracks the positions that a source offered to its receiver, and the last acknowledged
-// one. It serves sources whose server takes no acknowledgements. The zero value is
-// ready for Reset; before Reset nothing can be acknowledged. Its methods are safe for
+// one. The zero value is ready for Reset; before Reset nothing can be acknowledged. Its methods are safe for
 // concurrent use.
 type Acks[P any] struct {
 	offered atomic.Pointer[store.Position] // the last position offered since Reset
@@ -40,18 +39,22 @@ func (l *Acks[P]) Offer(p store.Position) {
 }
 
 // Acknowledge records a position. It ignores a position that was not offered since Reset,
-// because it belongs to another log, and a position at or before the last one.
-func (l *Acks[P]) Acknowledge(p store.Position, parse func(store.Position) (P, error), compare func(a, b store.Position) int) {
+// because it belongs to another log, and a position at or before the last one. It reports
+// whether it recorded the position.
+func (l *Acks[P]) Acknowledge(p store.Position, parse func(store.Position) (P, error), compare func(a, b store.Position) int) bool {
 	offered := l.offered.Load()
 	place, err := parse(p)
 	if err != nil || offered == nil || compare(p, *offered) > 0 {
-		return
+		return false
 	}
 	next := &Ack[P]{Position: p, Parsed: place, At: time.Now()}
 	for {
 		old := l.acked.Load()
-		if old != nil && compare(p, old.Position) <= 0 || l.acked.CompareAndSwap(old, next) {
-			return
+		if old != nil && compare(p, old.Position) <= 0 {
+			return false
+		}
+		if l.acked.CompareAndSwap(old, next) {
+			return true
 		}
 	}
 }
