@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
-	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 )
 
 // assembler turns the events of a binlog into batches. It has no connection: bytes in,
@@ -21,8 +21,6 @@ type assembler struct {
 	tables       *tables
 	name         string // the relay's name; only its markers are kept
 	snapshotMark string // marker of a snapshot to keep as well
-	maxRows      int
-	maxBytes     int
 	// emit sends a batch.
 	emit func(b capture.Batch) error
 	// refresh reads the columns of a table that the binlog does not name.
@@ -47,17 +45,12 @@ type assembler struct {
 	layouts      map[*table]*layouts
 	marker       *layout // stands for the markers' table, whose columns are known
 
-	open      bool // inside a transaction
-	sawBegin  bool // and after its BEGIN
-	id        gtid
-	committed time.Time
-	items     []store.Item
-	expected  int // expected number of items
-	bytes     int
-	marks     []string
-	foreign   bool // it wrote to a table that no relay owns
-
-	reader itemReader
+	open     bool // inside a transaction
+	sawBegin bool // and after its BEGIN
+	id       gtid
+	foreign  bool // it wrote to a table that no relay owns
+	tx       logsource.Transaction
+	row      row // the current one
 }
 
 // idleState describes the transactions since the last batch.
@@ -75,9 +68,9 @@ const maxLayouts = 100
 
 func newAssembler(sv *server, cfg *Config, from binlogPosition) *assembler {
 	return &assembler{
-		flavour: sv.flavour, tables: sv.tables, name: cfg.Name, maxRows: cfg.MaxBatchRows, maxBytes: cfg.MaxBatchBytes,
+		flavour: sv.flavour, tables: sv.tables, name: cfg.Name,
 		last: from, mapped: map[uint64]*layout{}, layouts: map[*table]*layouts{}, marker: &layout{},
-		reader: itemReader{kinds: map[string]string{}},
+		tx: logsource.NewTransaction(cfg.MaxBatchRows, cfg.MaxBatchBytes),
 	}
 }
 
@@ -186,7 +179,7 @@ func (a *assembler) begin(kind replication.EventType, raw []byte) error {
 	}
 
 	a.open, a.sawBegin, a.foreign = true, false, false
-	a.committed = time.Unix(int64(e.Header.Timestamp), 0)
+	a.tx.Committed = time.Unix(int64(e.Header.Timestamp), 0)
 	a.id = gtid{}
 	switch g := e.Event.(type) {
 	case *replication.MariadbGTIDEvent:
@@ -210,7 +203,7 @@ func (a *assembler) setGTID(g *replication.GTIDEvent) error {
 	copy(a.id.server[:], g.SID)
 	a.id.tag, a.id.number = g.Tag, g.GNO
 	if at := g.ImmediateCommitTime(); !at.IsZero() {
-		a.committed = at // to the microsecond
+		a.tx.Committed = at // to the microsecond
 	}
 	return nil
 }
@@ -251,14 +244,12 @@ func (a *assembler) end(at uint32) error {
 	addGTID(a.last.set, &a.id)
 	a.last.at = uint64(at)
 	a.open, a.sawBegin = false, false
-	b := capture.Batch{Items: a.items, Marks: a.marks}
-	a.items, a.bytes, a.marks = nil, 0, nil
-	a.expected = len(b.Items) // consecutive transactions are often alike
+	b := a.tx.End()
 
 	if len(b.Items) == 0 && len(b.Marks) == 0 {
 		a.idle.foreign = a.idle.foreign || a.foreign
 		if a.idle.since.IsZero() {
-			a.idle.since = a.reader.receivedAt
+			a.idle.since = a.tx.ReceivedAt
 		}
 		return nil
 	}

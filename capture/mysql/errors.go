@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -174,21 +175,11 @@ func (s *Source) explainLayoutMismatch(e *layoutMismatchError) error {
 // explainMissingColumns distinguishes a table that lost a column from rows that are older
 // than the column.
 func (s *Source) explainMissingColumns(ctx context.Context, err error) error {
-	var missing *missingColumnError
-	if !errors.As(err, &missing) {
-		return err
-	}
-
-	now := &table{schema: missing.schema, name: missing.name}
-	if s.describe(ctx, now) != nil {
-		return err
-	}
-
-	for _, name := range missing.columns {
-		if now.column(name) == nil {
-			return err
+	return fault.ExplainMissingColumns(err, func(missing *fault.MissingColumnsError) bool {
+		now := &table{schema: s.schemaOf(missing.Outbox), name: missing.Outbox.Table}
+		if s.describe(ctx, now) != nil {
+			return false
 		}
-	}
-
-	return fault.Lostf("binlog has table %s.%s without %s, which the table has by now", missing.schema, missing.name, strings.Join(missing.columns, " and "))
+		return !slices.ContainsFunc(missing.Columns, func(name string) bool { return now.column(name) == nil })
+	})
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/go-mysql-org/go-mysql/replication"
 	"github.com/google/uuid"
 
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -16,14 +18,8 @@ import (
 type layout struct {
 	table   *table
 	columns []column
-	rows    []rowMap
+	rows    []logsource.Columns
 	named   bool // the binlog names the columns
-}
-
-// rowMap holds the column indexes of one outbox; -1 for a column that it does not have.
-type rowMap struct {
-	outbox                            *store.Outbox
-	id, kind, group, payload, retries int
 }
 
 // column describes how to convert the values of a column to text.
@@ -60,7 +56,7 @@ func newLayout(t *table, cs *charsets, e *replication.TableMapEvent) (*layout, e
 	}
 
 	for _, o := range t.outboxes {
-		rm, err := l.rowMap(o)
+		rm, err := l.outboxColumns(o)
 		if err != nil {
 			return nil, err
 		}
@@ -295,42 +291,12 @@ func numberType(dataType string) byte {
 	return mysql.MYSQL_TYPE_NULL // no column has it
 }
 
-// missingColumnError means that the outbox's layout names columns that the table does not
-// have in the binlog.
-type missingColumnError struct {
-	store.SetupError
-	schema, name string
-	columns      []string
-}
-
-// Unwrap makes the error a *store.SetupError.
-func (e *missingColumnError) Unwrap() error { return &e.SetupError }
-
-func (l *layout) rowMap(o *store.Outbox) (rowMap, error) {
-	var missing []string
+// outboxColumns finds the columns of an outbox.
+func (l *layout) outboxColumns(o *store.Outbox) (logsource.Columns, error) {
 	find := func(name string) int {
-		if name == "" {
-			return -1
-		}
-		i := slices.IndexFunc(l.columns, func(c column) bool { return strings.EqualFold(c.name, name) })
-		if i < 0 {
-			missing = append(missing, name)
-		}
-		return i
+		return slices.IndexFunc(l.columns, func(c column) bool { return strings.EqualFold(c.name, name) })
 	}
-
-	c := &o.Layout.Columns
-	rm := rowMap{
-		outbox: o, id: find(c.ID), kind: find(c.Kind), group: find(c.Group),
-		payload: find(c.Payload), retries: find(c.RetryCount),
-	}
-
-	if len(missing) > 0 {
-		return rm, &missingColumnError{schema: l.table.schema, name: l.table.name, columns: missing, SetupError: store.SetupError{
-			Problem: fmt.Sprintf("outbox %s: the binlog has table %s.%s without column %s", o.Name, l.table.schema, l.table.name, "`"+strings.Join(missing, "` and `")+"`"),
-			Remedy:  "correct the layout, or restore the column",
-		}}
-	}
-
-	return rm, nil
+	missing := fault.MissingColumnsError{Log: "the binlog", Table: l.table.schema + "." + l.table.name}
+	missing.Remedy = "correct the layout, or restore the column"
+	return logsource.FindColumns(o, find, missing)
 }

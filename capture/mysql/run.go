@@ -94,7 +94,7 @@ type dumpRun struct {
 func (r *dumpRun) read(ctx context.Context) error {
 	s := r.source
 	asm := newAssembler(s.server, &s.cfg, binlogPosition{set: r.from.set.Clone(), coords: r.from.coords})
-	asm.reader.dropLargePayload = s.resume.DropLargePayload
+	asm.tx.MaxPayload = s.resume.MaxPayload
 	defer asm.close()
 	d := &dump{}
 	st := &stream{src: s, ctx: ctx, dump: d, asm: asm, out: r.out, until: r.until, onStart: r.onStart}

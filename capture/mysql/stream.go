@@ -63,7 +63,7 @@ type stream struct {
 // HandleEvent implements replication.EventHandler. Its error ends the dump.
 func (st *stream) HandleEvent(e *replication.BinlogEvent) error {
 	now := time.Now()
-	st.asm.reader.receivedAt = now
+	st.asm.tx.ReceivedAt = now
 	if err := st.asm.event(e.Header.EventType, e.RawData, e.Header.LogPos); err != nil {
 		return st.classify(err)
 	}
@@ -132,7 +132,7 @@ func (st *stream) send(b capture.Batch) error {
 }
 
 func (st *stream) sent(b *capture.Batch) {
-	st.aliveAt = st.asm.reader.receivedAt
+	st.aliveAt = st.asm.tx.ReceivedAt
 	st.src.resume.Sent(len(b.Items), b.Position)
 	st.progress = true
 }

@@ -2,11 +2,11 @@ package postgres
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/jackc/pglogrepl"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -18,34 +18,22 @@ type assembler struct {
 	after      pglogrepl.LSN        // transactions that end at or before it are dropped
 	until      pglogrepl.LSN        // the run ends at a transaction whose commit record begins at or after it
 	markPrefix string
-	maxRows    int
-	maxBytes   int
 
 	open       bool
 	skip       bool
 	reachedEnd bool // until was reached
-	xid        store.Txn
-	committed  time.Time
-	items      []store.Item
-	expected   int // expected number of items of the next transaction
-	bytes      int
-	marks      []string
-
-	tuple  tuple
-	reader itemReader
+	tx         logsource.Transaction
+	row        row // the current one
 }
 
 func newAssembler(t *tables, name string, maxRows, maxBytes int) *assembler {
 	return &assembler{
 		tables: t, relations: map[uint32]*relation{}, markPrefix: name + ".mark",
-		maxRows: maxRows, maxBytes: maxBytes,
-		reader: itemReader{kinds: map[string]string{}},
+		tx: logsource.NewTransaction(maxRows, maxBytes),
 	}
 }
 
-// message handles one message. ready is true if it completes a batch. The batch that ends
-// a transaction with rows always has at least one row, because a part is returned only
-// when the next row has arrived.
+// message handles one message. ready is true if it completes a batch.
 func (a *assembler) message(wal []byte) (b capture.Batch, ready bool, err error) {
 	if len(wal) == 0 {
 		return b, false, fmt.Errorf("pgoutput: empty message")
@@ -88,7 +76,7 @@ func (a *assembler) begin(body []byte) error {
 	// Positions are ends of records, so a commit record that begins before a position
 	// also ends at or before it.
 	a.open, a.skip = true, m.commit < a.after
-	a.xid, a.committed = store.Txn(m.xid), m.committed
+	a.tx.ID, a.tx.Committed = store.Txn(m.xid), m.committed
 	return nil
 }
 
@@ -100,11 +88,10 @@ func (a *assembler) commit(body []byte) (capture.Batch, bool, error) {
 	if !a.open {
 		return capture.Batch{}, false, fmt.Errorf("pgoutput: Commit message outside a transaction")
 	}
-	b := capture.Batch{Position: formatLSN(end), Items: a.items, Marks: a.marks}
+	b := a.tx.End()
+	b.Position = formatLSN(end)
 	ready := !a.skip
 	a.open, a.skip = false, false
-	a.items, a.bytes, a.marks = nil, 0, nil
-	a.expected = len(b.Items) // transactions are often alike
 	return b, ready, nil
 }
 
@@ -132,7 +119,7 @@ func (a *assembler) typeMessage(body []byte) error {
 }
 
 func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err error) {
-	oid, err := parseInsert(body, &a.tuple)
+	oid, err := parseInsert(body, &a.row)
 	if err != nil {
 		return part, false, err
 	}
@@ -147,38 +134,20 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 	if rel == nil || a.skip {
 		return part, false, nil
 	}
-	if len(a.tuple.values) != rel.columns {
+	values := a.row.values
+	if len(values) != len(rel.columns) {
 		return part, false, fmt.Errorf("pgoutput: row of %s.%s has %d columns, its Relation message has %d",
-			rel.schema, rel.name, len(a.tuple.values), rel.columns)
+			rel.schema, rel.name, len(values), len(rel.columns))
 	}
 
 	size := 0
-	for _, v := range a.tuple.values {
+	for _, v := range values {
 		size += len(v)
 	}
-
-	size *= len(rel.rows) // each outbox has its own copy
-	if n := len(a.items); n > 0 && (n+len(rel.rows) > a.maxRows || a.bytes+size > a.maxBytes) {
-		part.Items, ready = a.items, true
-		a.items, a.bytes = make([]store.Item, 0, n), 0
-	}
-
-	a.bytes += size
-	if a.items == nil {
-		a.items = make([]store.Item, 0, max(a.expected, len(rel.rows)))
-	}
-
-	for i := range rel.rows {
-		it, err := a.reader.read(rel, &rel.rows[i], a.tuple.values)
-		if err != nil {
-			return capture.Batch{}, false, err
-		}
-		it.Txn, it.Committed = a.xid, a.committed
-		a.items = append(a.items, it)
-	}
-
-	clear(a.tuple.values) // they alias the message, and no other may come for a long time
-	return part, ready, nil
+	a.row.relation = rel
+	part, ready, err = a.tx.Add(&a.row, rel.outboxes, size*len(rel.outboxes)) // each outbox has its own copy
+	clear(values)                                                             // they alias the message, and no other may come for a long time
+	return part, ready, err
 }
 
 // logicalMessage collects the markers. Messages of all prefixes arrive, also those of
@@ -195,7 +164,7 @@ func (a *assembler) logicalMessage(body []byte) error {
 		return fmt.Errorf("pgoutput: transactional message outside a transaction")
 	}
 	if !a.skip {
-		a.marks = append(a.marks, string(m.content))
+		a.tx.Mark(string(m.content))
 	}
 	return nil
 }

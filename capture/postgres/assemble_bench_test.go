@@ -12,7 +12,7 @@ func BenchmarkAssemble(b *testing.B) {
 	for _, n := range []int{1, 100} {
 		b.Run(fmt.Sprintf("transactions of %d", n), func(b *testing.B) {
 			a := testAssembler()
-			a.maxRows = 1000
+			a.tx.MaxRows = 1000
 			if _, _, err := a.message(relationOf(10, "public", "events", events...)); err != nil {
 				b.Fatal(err)
 			}

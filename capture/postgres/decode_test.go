@@ -71,7 +71,7 @@ func messageOf(transactional bool, prefix, content string) []byte {
 
 var (
 	textOID = uint32(25)
-	events  = []column{{"id", textOID}, {"payload", textOID}, {"message_group", textOID}, {"retry_count", 23}}
+	events  = []column{{name: "id", typeOID: textOID}, {name: "payload", typeOID: textOID}, {name: "message_group", typeOID: textOID}, {name: "retry_count", typeOID: 23}}
 )
 
 func testAssembler(outboxes ...store.Outbox) *assembler {
@@ -143,7 +143,7 @@ func TestAssembleSkips(t *testing.T) {
 	a := testAssembler()
 	a.after, a.until = 0x200, 0x400
 	got := feed(t, a,
-		begin(0x100, 7), relationOf(10, "public", "events", events...), relationOf(11, "public", "other", column{"n", 23}),
+		begin(0x100, 7), relationOf(10, "public", "events", events...), relationOf(11, "public", "other", column{name: "n", typeOID: 23}),
 		insertOf(10, "old", "p", "g", "0"), messageOf(true, "relay.mark", "old"), commitAt(0x100, 0x200),
 		begin(0x200, 8), insertOf(11, "1"), insertOf(10, "new", "p", "g", "0"), commitAt(0x200, 0x230),
 		begin(0x400, 9))
@@ -196,7 +196,7 @@ func TestAssembleBounds(t *testing.T) {
 				outboxes = append(outboxes, store.Outbox{Name: string(rune('a' + i)), Table: "events", Layout: store.FlowCatalyst(), Kind: "EVENT"})
 			}
 			a := testAssembler(outboxes...)
-			a.maxRows, a.maxBytes = c.maxRows, c.maxLen
+			a.tx.MaxRows, a.tx.MaxBytes = c.maxRows, c.maxLen
 			messages := [][]byte{begin(0x100, 7), relationOf(10, "public", "events", events...)}
 			for i := range 5 {
 				messages = append(messages, insertOf(10, string(rune('a'+i)), strings.Repeat("x", 1000), null, "0"))
@@ -215,7 +215,7 @@ func TestAssembleBounds(t *testing.T) {
 func TestAssembleBytea(t *testing.T) {
 	for name, oid := range map[string]uint32{"bytea": byteaOID, "a domain": 70000} {
 		a := testAssembler()
-		columns := append([]column{{"id", textOID}, {"payload", oid}}, events[2:]...)
+		columns := append([]column{{name: "id", typeOID: textOID}, {name: "payload", typeOID: oid}}, events[2:]...)
 		raw := []byte{0, 1, 0xff, '\\', 'x'}
 		got := feed(t, a, begin(0x100, 7), typeOf(70000, "", "bytea"), typeOf(70001, "my", "bytea"), relationOf(10, "public", "events", columns...),
 			insertOf(10, "a", `\x`+hex.EncodeToString(raw), null, "0"), insertOf(10, "b", `\x`, null, "0"), commitAt(0x100, 0x130))
@@ -249,7 +249,7 @@ func TestAssembleGroupPath(t *testing.T) {
 		{"no payload in bytes", ofPayload, byteaOID, []string{"a", null, "g", "0"}, store.Group{}},
 	} {
 		a := testAssembler(store.Outbox{Name: "shop", Table: "events", Layout: c.layout, Kind: "EVENT"})
-		columns := append([]column{{"id", textOID}, {"payload", c.payload}}, events[2:]...)
+		columns := append([]column{{name: "id", typeOID: textOID}, {name: "payload", typeOID: c.payload}}, events[2:]...)
 		got := feed(t, a, begin(0x100, 7), relationOf(10, "public", "events", columns...), insertOf(10, c.row...), commitAt(0x100, 0x130))
 		if it := got[0].Items[0]; it.ID != "a" || it.Group != c.want {
 			t.Errorf("%s: row %q is in group %#v, want %#v", c.name, it.ID, it.Group, c.want)
@@ -264,7 +264,7 @@ func TestAssembleFollowsTheTable(t *testing.T) {
 	got := feed(t, a, begin(0x100, 7),
 		relationOf(10, "public", "before_the_rename", events...), insertOf(10, "a", "p", null, "0"),
 		relationOf(99, "public", "events", events...), insertOf(99, "b", "p", null, "0"),
-		relationOf(10, "public", "events", append([]column{{"extra", 23}}, events...)...), insertOf(10, "1", "c", "p", null, "0"),
+		relationOf(10, "public", "events", append([]column{{name: "extra", typeOID: 23}}, events...)...), insertOf(10, "1", "c", "p", null, "0"),
 		commitAt(0x100, 0x130))
 	var ids []string
 	for _, it := range got[0].Items {
@@ -297,7 +297,7 @@ func TestAssembleErrors(t *testing.T) {
 		"huge columns":      {[][]byte{{'R', 0, 0, 0, 1, 's', 0, 'n', 0, 'd', 0xff, 0xff}}, "ends too early"},
 		"old tuple":         {[][]byte{begin(1, 1), rel, {'I', 0, 0, 0, 10, 'O', 0, 0}}, "tuple of kind 'O'"},
 		"unchanged column":  {[][]byte{begin(1, 1), rel, {'I', 0, 0, 0, 10, 'N', 0, 1, 'u'}}, "of kind 'u'"},
-		"bytea in disguise": {[][]byte{begin(1, 1), relationOf(10, "public", "events", column{"id", 25}, column{"payload", 17}, events[2], events[3]), insertOf(10, "a", "abc", "g", "0")}, `does not begin with \x`},
+		"bytea in disguise": {[][]byte{begin(1, 1), relationOf(10, "public", "events", column{name: "id", typeOID: 25}, column{name: "payload", typeOID: 17}, events[2], events[3]), insertOf(10, "a", "abc", "g", "0")}, `does not begin with \x`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := testAssembler()
@@ -366,14 +366,18 @@ func FuzzAssemble(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 2, 'I', 'N'})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		a := testAssembler()
+		inParts := false // the current transaction was returned in part
 		for len(data) >= 4 {
 			n := min(int(binary.BigEndian.Uint32(data)), len(data)-4)
 			b, ready, err := a.message(data[4 : 4+n])
 			if err != nil {
 				return
 			}
-			if ready && b.Position == "" && (len(b.Items) == 0 || len(a.items) == 0) {
-				t.Fatal("a part was returned without a following row")
+			if ready {
+				if inParts = inParts || b.Position == ""; inParts && len(b.Items) == 0 {
+					t.Fatal("a part was returned without a following row")
+				}
+				inParts = b.Position == ""
 			}
 			data = data[4+n:]
 		}

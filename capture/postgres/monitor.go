@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/capture"
-	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store/backoff"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -175,35 +175,16 @@ func (s *Source) readPublicationState(ctx context.Context, conn *pgx.Conn, sv *s
 	return text, nil
 }
 
-// missingColumnError means that the WAL has a table without columns that the layout
-// needs. It unwraps to a *store.SetupError for callers that cannot inspect the table.
-type missingColumnError struct {
-	store.SetupError
-	outbox  *store.Outbox
-	columns []string
-}
-
-// Unwrap makes the error a *store.SetupError.
-func (e *missingColumnError) Unwrap() error { return &e.SetupError }
-
-// explainMissingColumns returns a lost log if the table has the missing columns by now.
-// The WAL from the time without them is unreadable, but the table can be read. Open finds
-// out whether the WAL still lacks them.
+// explainMissingColumns returns a lost log if the table has the missing columns by now. Open
+// finds out whether the WAL still lacks them.
 func (s *Source) explainMissingColumns(ctx context.Context, err error) error {
-	var missing *missingColumnError
-	if !errors.As(err, &missing) {
-		return err
-	}
-
-	var found int
-	readErr := s.control.do(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, `
+	return fault.ExplainMissingColumns(err, func(missing *fault.MissingColumnsError) bool {
+		var found int
+		readErr := s.control.do(ctx, func(conn *pgx.Conn) error {
+			return conn.QueryRow(ctx, `
 SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = ANY ($2) AND NOT attisdropped`,
-			pgstore.TableName(missing.outbox), missing.columns).Scan(&found)
+				pgstore.TableName(missing.Outbox), missing.Columns).Scan(&found)
+		})
+		return readErr == nil && found >= len(missing.Columns)
 	})
-	if readErr != nil || found < len(missing.columns) {
-		return err
-	}
-	return &capture.LostError{Reason: fmt.Sprintf("the WAL has table %s without %s, which it has by now",
-		pgstore.TableName(missing.outbox), strings.Join(missing.columns, " and "))}
 }

@@ -63,8 +63,8 @@ type streamRange struct {
 func (s *Source) readStream(ctx context.Context, conn *pgconn.PgConn, p streamRange, out chan<- capture.Batch) (progress bool, err error) {
 	defer closeSession(conn)
 	asm := newAssembler(newTables(s.server.tables), s.cfg.Name, s.cfg.MaxBatchRows, s.cfg.MaxBatchBytes)
-	asm.after, asm.until, asm.reader.acceptsAnyBytes = p.from, p.until, acceptsAnyBytes(conn)
-	asm.reader.maxPayload = s.resume.MaxPayload
+	asm.after, asm.until, asm.row.acceptsAnyBytes = p.from, p.until, acceptsAnyBytes(conn)
+	asm.tx.MaxPayload = s.resume.MaxPayload
 	st := newStream(s, conn, asm, out, p.from, p.timeout)
 	s.setWake(conn.Conn())
 	defer s.setWake(nil)

@@ -167,7 +167,7 @@ func (st *stream) handleData(ctx context.Context, data []byte) error {
 			return &fault.UnreadableLogError{Err: err}
 		}
 		st.nudge, st.nudgeAt = minNudge, st.receivedAt.Add(minNudge)
-		st.asm.reader.receivedAt = st.receivedAt
+		st.asm.tx.ReceivedAt = st.receivedAt
 		b, ready, err := st.asm.message(x.WALData)
 		if err != nil {
 			return &fault.UnreadableLogError{Err: err}

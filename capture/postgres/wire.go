@@ -129,6 +129,7 @@ func parseCommit(body []byte) (pglogrepl.LSN, error) {
 type column struct {
 	name    string
 	typeOID uint32
+	isBytea bool // set by tables.relation
 }
 
 type relationMsg struct {
@@ -170,13 +171,9 @@ func parseType(body []byte) (typeMsg, error) {
 	return m, r.end("Type")
 }
 
-// tuple is the columns of a row. The values alias the message.
-type tuple struct {
-	values [][]byte // nil is NULL
-}
-
-// parseInsert parses an Insert into t and reuses its memory.
-func parseInsert(body []byte, t *tuple) (oid uint32, err error) {
+// parseInsert parses an Insert into the values of a row and reuses its memory. The values
+// alias the message.
+func parseInsert(body []byte, t *row) (oid uint32, err error) {
 	r := reader{buf: body}
 	oid = r.uint32()
 	if kind := r.uint8(); kind != 'N' && !r.bad {

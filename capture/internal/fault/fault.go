@@ -160,6 +160,31 @@ func (e *RowError) Error() string {
 // Unwrap returns the cause.
 func (e *RowError) Unwrap() error { return e.Err }
 
+// MissingColumnsError reports that the log has a table without columns that a layout names.
+type MissingColumnsError struct {
+	store.SetupError
+	// Log names the log, for example "the WAL".
+	Log string
+	// Table is the table's name in the log.
+	Table   string
+	Outbox  *store.Outbox
+	Columns []string
+}
+
+// Unwrap returns the error as a *store.SetupError.
+func (e *MissingColumnsError) Unwrap() error { return &e.SetupError }
+
+// ExplainMissingColumns turns a *MissingColumnsError into a *capture.LostError if the table
+// has the columns by now. The log from the time without them is unreadable, but the table
+// can be read. It returns every other error unchanged.
+func ExplainMissingColumns(err error, hasNow func(*MissingColumnsError) bool) error {
+	var missing *MissingColumnsError
+	if !errors.As(err, &missing) || !hasNow(missing) {
+		return err
+	}
+	return Lostf("%s has table %s without %s, which it has by now", missing.Log, missing.Table, strings.Join(missing.Columns, " and "))
+}
+
 // FailureCounter counts failed runs, to distinguish a permanent fault from a lost connection. Its
 // zero value is ready. It belongs to the goroutine of Run.
 type FailureCounter struct {

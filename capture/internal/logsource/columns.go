@@ -1,9 +1,52 @@
 package logsource
 
-import "github.com/sluicebox/sluicebox/store"
+import (
+	"fmt"
+	"strings"
 
-// CapturedColumns returns the columns that are read from the log. Their order is not the
-// table's.
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Columns are the indexes of an outbox's columns in a row of the log. -1 is a column that the
+// layout does not name.
+type Columns struct {
+	Outbox                               *store.Outbox
+	ID, Kind, Group, Payload, RetryCount int
+}
+
+// FindColumns finds the columns of an outbox in a table as the log describes it. find returns
+// -1 if the log does not have a column. The error is a *fault.MissingColumnsError; missing
+// has its log, table and remedy.
+func FindColumns(o *store.Outbox, find func(name string) int, missing fault.MissingColumnsError) (Columns, error) {
+	at := func(name string) int {
+		if name == "" {
+			return -1
+		}
+		i := find(name)
+		if i < 0 {
+			missing.Columns = append(missing.Columns, name)
+		}
+		return i
+	}
+
+	l := &o.Layout.Columns
+	c := Columns{Outbox: o, ID: at(l.ID), Kind: at(l.Kind), Group: at(l.Group), Payload: at(l.Payload), RetryCount: at(l.RetryCount)}
+	if len(missing.Columns) == 0 {
+		return c, nil
+	}
+	missing.Outbox = o
+	missing.Problem = fmt.Sprintf("outbox %s: %s has table %s without column %s", o.Name, missing.Log, missing.Table, `"`+strings.Join(missing.Columns, `" and "`)+`"`)
+	return c, &missing
+}
+
+// Include reports whether the outbox reads the column at an index.
+func (c *Columns) Include(index int) bool {
+	return index == c.ID || index == c.Kind || index == c.Group || index == c.Payload || index == c.RetryCount
+}
+
+// CapturedColumns returns the names of the columns that are read from the log. Their order is
+// not the table's.
 func CapturedColumns(c *store.Columns) []string {
 	var names []string
 	for _, name := range []string{c.ID, c.Kind, c.Group, c.Payload, c.RetryCount} {
