@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -211,15 +210,6 @@ func failedRowsText(n int) string {
 }
 
 // isTerminal reports whether the input is a terminal.
-func isTerminal(in io.Reader) bool {
-	f, ok := in.(*os.File)
-	if !ok {
-		return false
-	}
-	_, ok = terminalColumns(f)
-	return ok
-}
-
 // readLine reads one line. If the context ends first, the read stays blocked until the
 // process exits, because a terminal read has no deadline.
 func readLine(ctx context.Context, in io.Reader) (string, error) {

@@ -58,13 +58,19 @@ func printTable(to io.Writer, header []string, lines [][]string) error {
 }
 
 // terminalWidth returns the width of a terminal, or 0 for other outputs.
-func terminalWidth(to io.Writer) int {
-	f, ok := to.(*os.File)
-	if !ok {
-		return 0
+func terminalWidth(to io.Writer) (width int) {
+	if f, ok := to.(*os.File); ok {
+		width, _, _ = terminalSize(f)
 	}
-	n, _ := terminalColumns(f)
-	return n
+	return width
+}
+
+// isTerminal reports whether an input or output is a terminal.
+func isTerminal(stream any) (terminal bool) {
+	if f, ok := stream.(*os.File); ok {
+		_, _, terminal = terminalSize(f)
+	}
+	return terminal
 }
 
 func cutLines(text string, width int) string {

@@ -14,22 +14,21 @@ type screen struct {
 
 // newScreen returns nil if the output is no terminal.
 func newScreen(to io.Writer) *screen {
-	if f, ok := to.(*os.File); ok {
-		if _, terminal := terminalColumns(f); terminal {
-			return &screen{terminal: f}
-		}
+	if !isTerminal(to) {
+		return nil
 	}
-	return nil
+	return &screen{terminal: to.(*os.File)}
 }
 
 // draw shows a text from the upper left corner, cut to the screen. It overwrites line by
 // line to avoid flicker.
 func (s *screen) draw(text string) error {
-	if width := terminalWidth(s.terminal); width > 0 {
+	width, height, _ := terminalSize(s.terminal)
+	if width > 0 {
 		text = cutLines(text, width)
 	}
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	if height := terminalHeight(s.terminal); height > 1 && len(lines) >= height {
+	if height > 1 && len(lines) >= height {
 		lines = lines[:height-1] // the last line is the cursor's
 	}
 

@@ -8,23 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminalColumns returns the width of a terminal, or 0 if unknown, and whether the file
-// is a terminal.
-func terminalColumns(f *os.File) (width int, terminal bool) {
+// terminalSize returns the columns and lines of a terminal, 0 if unknown, and whether the
+// file is a terminal.
+func terminalSize(f *os.File) (width, height int, terminal bool) {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
-		return 0, false
+		return 0, 0, false
 	}
-	return int(size.Col), true
-}
-
-// terminalHeight returns the number of lines of a terminal, or 0 if unknown.
-func terminalHeight(f *os.File) int {
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return 0
-	}
-	return int(size.Row)
+	return int(size.Col), int(size.Row), true
 }
 
 // isOutputClosed reports whether the reader of a pipe, or a terminal, is gone. It is

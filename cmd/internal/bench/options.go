@@ -13,41 +13,27 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
-// Options configure a benchmark. A zero value stands for the default of the scenario, see
-// scenarios.
+// Options configure a benchmark, with the flags of `sluicebox bench`. A zero value stands for
+// the default of the scenario, see scenarios.
 type Options struct {
-	// Source is a PostgreSQL, MySQL, MariaDB or MongoDB database. The benchmark creates
-	// other databases on its server.
-	Source   config.URL
-	Scenario string
-	// Rate is the number of rows written per second.
-	Rate int
-	// Rows is the number of rows to drain, to block, or to fill the table with.
-	Rows int
-	// Groups is the number of message groups.
-	Groups int
-	// Size is the size of a payload in bytes.
-	Size int
-	// Clients is the number of sessions that write.
-	Clients int
-	// Duration is how long rows are written, or how long the relay is idle.
-	Duration time.Duration
-	// Repeat is the number of rounds.
-	Repeat int
-	// Delay is the time that the receiver takes for a request.
-	Delay time.Duration
-	// Senders is the relay's max-concurrent-groups, Batch its api-batch-size.
-	Senders, Batch int
-	// Layout is the layout of the outbox: flowcatalyst or outbox-messages.
-	Layout string
-	// Ungrouped sends rows without a message group, in parallel.
-	Ungrouped bool
-	// NoClaims measures the relay with claims: off. The floor always claims.
-	NoClaims bool
-	// Profile is the folder for the relay's profiles; "" takes none.
-	Profile string
-	// JSON prints the result as JSON.
-	JSON bool
+	Source   config.URL    `placeholder:"URL" required:"" help:"A server of PostgreSQL, MySQL, MariaDB or MongoDB: postgres://user@host/database, mysql://…, mariadb://… or mongodb://…. Databases are created on it and removed afterwards."`
+	Scenario string        `default:"latency" placeholder:"NAME" help:"latency, drain, slow-receiver, blocked-group, idle or big-table. Default: ${default}."`
+	Rate     int           `placeholder:"N" help:"Rows written per second. This and the following flags have a default per scenario."`
+	Rows     int           `placeholder:"N" help:"Rows to drain, to block, or already in the table."`
+	Groups   int           `placeholder:"N" help:"Message groups."`
+	Size     int           `placeholder:"BYTES" help:"Size of a payload. Default: 200."`
+	Clients  int           `placeholder:"N" help:"Writing sessions. Default: 4."`
+	Duration time.Duration `placeholder:"TIME" help:"Duration of the load, or of idling."`
+	Repeat   int           `placeholder:"N" help:"Measurements of each side, of which the median counts. Default: 5."`
+	Delay    time.Duration `placeholder:"TIME" help:"Duration of a request in the receiver."`
+	Senders  int           `placeholder:"N" help:"The relay's max-concurrent-groups. Default: 10, slow-receiver 64."`
+	Batch    int           `placeholder:"N" help:"The relay's api-batch-size. Default: 100, slow-receiver 1."`
+	Layout   string        `placeholder:"NAME" help:"The outbox's table: flowcatalyst or outbox-messages. Default: flowcatalyst."`
+
+	Ungrouped bool   `help:"Send rows without a message group, in parallel."`
+	NoClaims  bool   `help:"Measure the relay with dispatch.claims off. The floor still claims."`
+	Profile   string `placeholder:"FOLDER" help:"Write profiles of the relay's first turn to this folder: CPU, allocations, locks, and the server's statement statistics, if enabled."`
+	JSON      bool   `name:"json" help:"Print the result as JSON."`
 }
 
 // Limits of the options. A row's number has at most the 13 digits of the outbox's id column.

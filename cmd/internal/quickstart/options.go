@@ -21,26 +21,16 @@ const (
 	maxFailRate    = 0.9
 )
 
-// Options configure a quickstart.
+// Options configure a quickstart, with the flags of `sluicebox quickstart`.
 type Options struct {
-	// For is how long orders are written.
-	For time.Duration
-	// Rate is the number of orders written per second.
-	Rate int
-	// Groups is the number of message groups.
-	Groups int
-	// FailRate is the share of requests, 0 to 0.9, that the receiver fails on
-	// purpose. No row is in more than two failed requests.
-	FailRate float64
-	// Source is the URL of the database server. If empty, the quickstart uses an
-	// SQLite file in a temporary folder.
-	Source config.URL
-	// Keep leaves the folder and the outbox in place.
-	Keep bool
-	// JSON prints the result as JSON and hides the progress.
-	JSON bool
-	// Verbose prints the relay's log.
-	Verbose bool
+	For      time.Duration `default:"10s" placeholder:"TIME" help:"Duration of the load, for example 10s or 5m. Default: ${default}."`
+	Rate     int           `default:"300" placeholder:"N" help:"Orders per second. Default: ${default}."`
+	Groups   int           `default:"50" placeholder:"N" help:"Message groups. Default: ${default}."`
+	FailRate float64       `default:"0" placeholder:"SHARE" help:"Share of the requests, 0 to 0.9, that the receiver fails on purpose. Default: ${default}."`
+	Source   config.URL    `placeholder:"URL" help:"Server to use: postgres://user@host/database, in a new schema there, or mysql://, mariadb:// or mongodb://user@host/database, in a new database beside it. It is removed afterwards. Default: an SQLite file in a temporary folder."`
+	Keep     bool          `help:"Keep everything, and print where it is."`
+	JSON     bool          `name:"json" help:"Print the result as JSON, and no progress."`
+	Verbose  bool          `help:"Show the relay's log."`
 }
 
 // Validate reports every option that is out of range, by its flag.
