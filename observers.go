@@ -317,30 +317,3 @@ func (w sourceObserver) Disconnected(err error, wait time.Duration) {
 	w.health.fail("source", err.Error())
 	w.log.Warn("source connection lost; retrying", "error", err, "wait", wait)
 }
-
-// sweepObserver observes the sweeper.
-type sweepObserver struct{ *Relay }
-
-// Swept implements sweepReporter.
-func (w sweepObserver) Swept(rows int) {
-	w.observer.Swept(rows)
-	w.log.Info("sweep found PENDING rows", "rows", rows)
-}
-
-// SweepFailed implements sweepReporter.
-func (w sweepObserver) SweepFailed(err error) {
-	w.log.Warn("sweep failed; retrying", "error", err)
-}
-
-// retentionObserver observes the pruner.
-type retentionObserver struct{ *Relay }
-
-// Pruned implements pruneReporter.
-func (w retentionObserver) Pruned(outbox string, rows int) {
-	w.log.Debug("delivered rows pruned", "outbox", outbox, "rows", rows)
-}
-
-// PruneFailed implements pruneReporter.
-func (w retentionObserver) PruneFailed(outbox string, err error) {
-	w.log.Warn("pruning failed; retrying", "outbox", outbox, "error", err)
-}

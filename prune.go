@@ -26,15 +26,6 @@ const (
 	pruneRetryInterval = time.Minute
 )
 
-// pruneReporter receives the events of a pruner. Its methods must return at once.
-type pruneReporter interface {
-	// Pruned reports that rows passed their retention and are deleted.
-	Pruned(outbox string, rows int)
-
-	// PruneFailed reports that rows could not be deleted. The pruner retries.
-	PruneFailed(outbox string, err error)
-}
-
 // pruner deletes delivered rows after the retention of their outbox.
 //
 // It walks each table from one end to the other, one batch at a time with pauses in
@@ -46,7 +37,20 @@ type pruner struct {
 
 	// outboxes are the tables. A table without a Retention is not pruned.
 	outboxes []store.Outbox
-	observer pruneReporter
+
+	// pruned is called when rows have passed their retention and are deleted, failed if rows
+	// could not be deleted. The pruner retries.
+	pruned func(outbox string, rows int)
+	failed func(outbox string, err error)
+}
+
+// newPruner returns the pruner of a session.
+func (r *Relay) newPruner(epoch store.Epoch) *pruner {
+	return &pruner{
+		tables: r.db.store, epoch: epoch, outboxes: r.opt.tables(),
+		pruned: func(outbox string, rows int) { r.log.Debug("delivered rows pruned", "outbox", outbox, "rows", rows) },
+		failed: func(outbox string, err error) { r.log.Warn("pruning failed; retrying", "outbox", outbox, "error", err) },
+	}
 }
 
 // run prunes until the context ends and returns its error. It returns
@@ -83,7 +87,7 @@ func (r *pruner) pruneTable(ctx context.Context, o *store.Outbox) (ended bool, e
 		if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
-		r.observer.PruneFailed(o.Name, err)
+		r.failed(o.Name, err)
 		return false, nil
 	}
 
@@ -97,12 +101,12 @@ func (r *pruner) pruneTable(ctx context.Context, o *store.Outbox) (ended bool, e
 		case ctx.Err() != nil:
 			return false, ctx.Err()
 		case err != nil:
-			r.observer.PruneFailed(o.Name, err)
+			r.failed(o.Name, err)
 			if done.Next == "" { // no cursor to continue from
 				return false, nil
 			}
 		case done.Rows > 0:
-			r.observer.Pruned(o.Name, done.Rows)
+			r.pruned(o.Name, done.Rows)
 		}
 		if p.From = done.Next; p.From == "" {
 			return true, nil

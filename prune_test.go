@@ -98,7 +98,7 @@ func withPruner(t *testing.T, want error, test func(a *fakeTables)) {
 			a.rows["ever"] = append(a.rows["ever"], a.began.Add(-80*24*time.Hour))
 		}
 		r := &pruner{
-			tables: a, epoch: 7, observer: a,
+			tables: a, epoch: 7, pruned: a.Pruned, failed: a.PruneFailed,
 			outboxes: []store.Outbox{{Name: "ever"}, {Name: "week", Retention: 7 * 24 * time.Hour}, {Name: "hour", Retention: time.Hour}},
 		}
 		ctx, cancel := context.WithCancel(t.Context())

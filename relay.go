@@ -163,7 +163,7 @@ func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispat
 	saveNow chan<- struct{}, begin *checkpoint.StartPoint,
 ) []func(context.Context) error {
 	epoch := begin.Epoch
-	pruning := &pruner{tables: r.db.store, epoch: epoch, outboxes: r.opt.tables(), observer: retentionObserver{r}}
+	pruning := r.newPruner(epoch)
 	r.observer.Paused(false)
 	r.observer.Retained(0, 0)
 	if r.isPolling.Load() { // polling finds the rows that a sweep would
@@ -173,10 +173,7 @@ func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispat
 	controller := r.newSessionController(epoch, lanes, &replay.Log{
 		LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker,
 	})
-	sweep := &sweeper{
-		interval: r.opt.SweepInterval, outboxes: r.opt.tables(), bound: r.opt.smallestBuffer(),
-		source: src, tables: r.db.store, lanes: in, observer: sweepObserver{r}, epoch: epoch, onCaughtUp: in.endCatchUp,
-	}
+	sweep := r.newSweeper(epoch, src, in)
 
 	in.onMarker = func(token string, at store.Position, seq store.Seq) {
 		sweep.onMarker(token)

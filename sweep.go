@@ -30,17 +30,6 @@ type sweptLanes interface {
 	InsertFound(items []store.Item) int
 }
 
-// sweepReporter receives the events of a sweeper. Its methods must return at once.
-type sweepReporter interface {
-	// Swept reports rows that were reset to PENDING by an update. They are in lanes
-	// now.
-	Swept(rows int)
-
-	// SweepFailed reports that the tables could not be read or the marker not be
-	// written. The sweeper retries.
-	SweepFailed(err error)
-}
-
 // sweeper finds rows that became PENDING without an insert: requeued by an operator,
 // or left by a relay or a processor that no longer runs. The log does not bring them
 // again.
@@ -60,7 +49,12 @@ type sweeper struct {
 	source   markWriter
 	tables   store.Viewer
 	lanes    sweptLanes
-	observer sweepReporter
+
+	// swept is called with the number of rows that were reset to PENDING by an update, once
+	// they are in lanes. failed is called if the tables could not be read or the marker not
+	// be written; the sweeper retries.
+	swept  func(rows int)
+	failed func(err error)
 
 	// epoch distinguishes this leader's markers from those of an earlier leader,
 	// which the log may bring again.
@@ -72,6 +66,19 @@ type sweeper struct {
 	mu      sync.Mutex
 	waiting map[string]func() // by token
 	tokens  int
+}
+
+// newSweeper returns the sweeper of a session.
+func (r *Relay) newSweeper(epoch store.Epoch, src source, in *intake) *sweeper {
+	return &sweeper{
+		interval: r.opt.SweepInterval, outboxes: r.opt.tables(), bound: r.opt.smallestBuffer(),
+		source: src, tables: r.db.store, lanes: in, epoch: epoch, onCaughtUp: in.endCatchUp,
+		swept: func(rows int) {
+			r.observer.Swept(rows)
+			r.log.Info("sweep found PENDING rows", "rows", rows)
+		},
+		failed: func(err error) { r.log.Warn("sweep failed; retrying", "error", err) },
+	}
 }
 
 // onMarker handles a marker of the log. It is called in log order, among the rows.
@@ -101,7 +108,7 @@ func (s *sweeper) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			s.observer.SweepFailed(err)
+			s.failed(err)
 			wait = min(wait, sweepRetryInterval)
 		case more:
 			wait = min(wait, sweepMoreInterval)
@@ -128,7 +135,7 @@ func (s *sweeper) sweep(ctx context.Context) (more bool, err error) {
 	}
 	return more, s.awaitMarker(ctx, func() {
 		if n := s.lanes.InsertFound(items); n > 0 {
-			s.observer.Swept(n)
+			s.swept(n)
 		}
 	})
 }

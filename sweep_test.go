@@ -96,7 +96,7 @@ func withsweeper(t *testing.T, test func(m *fakeLanes, s *sweeper, back func()))
 		m := &fakeLanes{held: []string{"7"}}
 		s := &sweeper{
 			interval: time.Minute, outboxes: []store.Outbox{{Name: "events"}}, bound: store.ReadLimit{Rows: 9, Bytes: 90},
-			source: m, tables: m, lanes: m, observer: m,
+			source: m, tables: m, lanes: m, swept: m.Swept, failed: m.SweepFailed,
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)

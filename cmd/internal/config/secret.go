@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"net/url"
 	"strings"
 
@@ -28,20 +27,11 @@ func (s Secret) String() string {
 	return secretPlaceholder
 }
 
-// GoString returns the placeholder.
-func (s Secret) GoString() string { return s.String() }
-
 // Format writes the placeholder for every verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
-// MarshalText returns the placeholder. encoding/json uses it, too.
+// MarshalText returns the placeholder. JSON, YAML and slog use it.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// MarshalYAML returns the placeholder.
-func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
-
-// LogValue returns the placeholder.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
 // URL is an address that may contain a password. Formatting, marshalling and logging
 // never show the password.
@@ -54,20 +44,11 @@ func (u URL) Reveal() string { return string(u) }
 // String returns the address without its secrets.
 func (u URL) String() string { return Redact(string(u)) }
 
-// GoString returns the address without its secrets.
-func (u URL) GoString() string { return u.String() }
-
 // Format writes the address without its secrets for every verb.
 func (u URL) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, u.String()) }
 
-// MarshalText returns the address without its secrets. encoding/json uses it, too.
+// MarshalText returns the address without its secrets. JSON, YAML and slog use it.
 func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
-
-// MarshalYAML returns the address without its secrets.
-func (u URL) MarshalYAML() (any, error) { return u.String(), nil }
-
-// LogValue returns the address without its secrets.
-func (u URL) LogValue() slog.Value { return slog.StringValue(u.String()) }
 
 // Redact replaces the password and secret parameters of a URL with a placeholder. If the
 // text is no URL, or its password may be in another part because of an unescaped #, ? or

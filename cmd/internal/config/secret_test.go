@@ -43,7 +43,7 @@ func TestSecretsHide(t *testing.T) {
 			mustHide(t, fmt.Sprintf(verb, args...))
 		}
 	}
-	mustHide(t, h.Secret.String()+h.Secret.GoString()+h.URL.String()+h.URL.GoString())
+	mustHide(t, h.Secret.String()+h.URL.String())
 	asJSON, err := json.Marshal(h)
 	if err != nil {
 		t.Fatal(err)
