@@ -49,7 +49,7 @@ func (f *relayFlags) dial(p *program) (*admin.Client, *config.Config, error) {
 
 	base, token := f.Admin, ""
 	if cfg != nil {
-		token = cfg.Settings.Admin.Token.Reveal()
+		token = string(cfg.Settings.Admin.Token)
 	}
 
 	if base == "" {

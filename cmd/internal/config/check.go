@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -295,8 +296,8 @@ func (d *decoder) checkAdmin(a *Admin) {
 }
 
 // checkToken refuses characters that an HTTP header cannot contain.
-func (d *decoder) checkToken(path string, token Secret) {
-	if strings.ContainsFunc(token.Reveal(), func(r rune) bool { return unicode.IsControl(r) || r > unicode.MaxASCII || r == ' ' }) {
+func (d *decoder) checkToken(path string, token sink.Secret) {
+	if strings.ContainsFunc(string(token), func(r rune) bool { return unicode.IsControl(r) || r > unicode.MaxASCII || r == ' ' }) {
 		d.fail(path, "holds a blank, a line break or another character that a bearer token cannot have")
 	}
 }

@@ -60,27 +60,22 @@ func (c *Config) FlowCatalyst(sink string) flowcatalyst.Config {
 	return s.flowCatalystConfig()
 }
 
+// http returns the settings that all sinks over HTTP have.
+func (s *Sink) http() webhook.HTTP {
+	return webhook.HTTP{
+		Token: s.Token, CAFile: s.CAFile, ErrorDetail: s.ErrorDetail, RequestTimeout: s.RequestTimeout, MaxConnections: s.MaxConcurrentGroups,
+	}
+}
+
 // flowCatalystConfig converts the keys into the sink's configuration.
 func (s *Sink) flowCatalystConfig() flowcatalyst.Config {
-	c := flowcatalyst.DefaultConfig()
-	c.Wire = flowcatalyst.Wire(s.Wire)
-	c.BaseURL = s.APIBaseURL.Reveal()
-	c.Token = sink.Secret(s.Token.Reveal())
-	c.RequestTimeout = s.RequestTimeout
-	c.MaxConnections = s.MaxConcurrentGroups
-	c.CAFile = s.CAFile
-	c.ErrorDetail = sink.ErrorDetail(s.ErrorDetail)
-	if s.OAuth != nil {
+	c := flowcatalyst.Config{Wire: s.Wire, BaseURL: s.APIBaseURL.Reveal(), HTTP: s.http()}
+	if o := s.OAuth; o != nil {
 		c.OAuth = flowcatalyst.OAuth{
-			TokenURL:     s.OAuth.TokenURL.Reveal(),
-			ClientID:     s.OAuth.ClientID,
-			ClientSecret: sink.Secret(s.OAuth.ClientSecret.Reveal()),
-			Scope:        s.OAuth.Scope,
-			Audience:     s.OAuth.Audience,
-			ClientAuth:   flowcatalyst.ClientAuth(s.OAuth.ClientAuth),
+			TokenURL: o.TokenURL.Reveal(), ClientID: o.ClientID, ClientSecret: o.ClientSecret,
+			Scope: o.Scope, Audience: o.Audience, ClientAuth: o.ClientAuth,
 		}
 	}
-
 	return c
 }
 
@@ -101,35 +96,11 @@ func (c *Config) Webhook(sink string) webhook.Config {
 	return s.webhookConfig()
 }
 
-// webhookConfig converts the keys into the sink's configuration.
+// webhookConfig completes the sink's configuration.
 func (s *Sink) webhookConfig() webhook.Config {
-	c := webhook.Config{
-		URL:                 sink.Secret(s.URL.Reveal()),
-		Method:              s.Method,
-		Format:              webhook.Format(s.Format),
-		ContentType:         s.ContentType,
-		CloudEventsSource:   s.CloudEventsSource,
-		CloudEventsType:     s.CloudEventsType,
-		MetadataHeaders:     s.MetadataHeaders,
-		IDPrefix:            s.IDPrefix,
-		Treat409AsDelivered: s.Treat409AsDelivered,
-		HTTP: webhook.HTTP{
-			Token: sink.Secret(s.Token.Reveal()), CAFile: s.CAFile, ErrorDetail: sink.ErrorDetail(s.ErrorDetail),
-			RequestTimeout: s.RequestTimeout, MaxConnections: s.MaxConcurrentGroups, MaxRequestBytes: int(s.MaxRequestBytes),
-			UserAgent: s.UserAgent,
-		},
-	}
-
-	for _, secret := range s.Secrets {
-		c.Secrets = append(c.Secrets, sink.Secret(secret.Reveal()))
-	}
-	for name, value := range s.Headers {
-		if c.Headers == nil {
-			c.Headers = map[string]sink.Secret{}
-		}
-		c.Headers[name] = sink.Secret(value.Reveal())
-	}
-
+	c := s.Webhook
+	c.HTTP = s.http()
+	c.MaxRequestBytes, c.UserAgent = int(s.MaxRequestBytes), s.UserAgent
 	return c
 }
 
@@ -225,7 +196,7 @@ func (c *Config) TotalBufferBytes() (sum int64) {
 func (c *Config) Admin(metrics prometheus.Gatherer) admin.Config {
 	return admin.Config{
 		Listen:  c.Settings.Admin.Listen,
-		Token:   c.Settings.Admin.Token.Reveal(),
+		Token:   string(c.Settings.Admin.Token),
 		Metrics: metrics,
 
 		Profiling: c.Settings.Admin.Profiling,

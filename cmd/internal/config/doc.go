@@ -17,6 +17,6 @@
 // # Secrets
 //
 // Text values may contain ${env:NAME} and ${file:/path}. Replaced text is not searched
-// for further references. [Secret] and [URL] never print their content; only Reveal
-// returns it.
+// for further references. A [sink.Secret] and a [URL] never print their
+// content.
 package config

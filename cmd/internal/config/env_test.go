@@ -34,7 +34,7 @@ func TestEnvironmentAlone(t *testing.T) {
 		t.Errorf("outboxes are %+v, want the events alone", s.Outboxes)
 	}
 	sink := s.Sinks["flowcatalyst"]
-	if sink.Token.Reveal() != "secret" || sink.MaxRetries != 9 || sink.Backoff.Initial != time.Millisecond || sink.BufferBytes != 1<<20 {
+	if string(sink.Token) != "secret" || sink.MaxRetries != 9 || sink.Backoff.Initial != time.Millisecond || sink.BufferBytes != 1<<20 {
 		t.Errorf("the sink is %+v", sink)
 	}
 	if s.Checkpoint.MaxHold != 1<<20 || s.Checkpoint.MaxKept != 20<<30 {
@@ -67,11 +67,11 @@ sinks:
 	if s.Name != "changed" || s.Outboxes[0].Table != "b" || s.Outboxes[0].Name != "b" {
 		t.Errorf("name %s, outboxes %+v", s.Name, s.Outboxes)
 	}
-	if mine.MaxRetries != 5 || mine.APIBatchSize != 8 || mine.MaxConcurrentGroups != 3 || mine.Token.Reveal() != "variable" {
-		t.Errorf("my-sink is %+v with token %q", mine, mine.Token.Reveal())
+	if mine.MaxRetries != 5 || mine.APIBatchSize != 8 || mine.MaxConcurrentGroups != 3 || string(mine.Token) != "variable" {
+		t.Errorf("my-sink is %+v with token %q", mine, string(mine.Token))
 	}
-	if other.MaxRetries != 1 || other.Token.Reveal() != "variable" {
-		t.Errorf("other is %+v with token %q", other, other.Token.Reveal())
+	if other.MaxRetries != 1 || string(other.Token) != "variable" {
+		t.Errorf("other is %+v with token %q", other, string(other.Token))
 	}
 }
 
@@ -86,7 +86,7 @@ func TestListsFromVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := cfg.Settings.Sinks["p"]; p.Wire != "items" || p.Token.Reveal() != "secret" {
+	if p := cfg.Settings.Sinks["p"]; p.Wire != "items" || string(p.Token) != "secret" {
 		t.Errorf("sink is %+v", p)
 	}
 	_, err = config.Load("", append(environ, "SLUICEBOX_OUTBOXES=[{table: a,\nlayuot: outbox-messages, sink: p}]"))

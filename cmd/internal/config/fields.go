@@ -27,12 +27,17 @@ func fieldsOf(t reflect.Type) []field {
 	for i := range t.NumField() {
 		sf := t.Field(i)
 		name, option, _ := strings.Cut(sf.Tag.Get("yaml"), ",")
+		only := parseConditions(sf.Tag.Get("only"))
 		if option == "inline" {
 			for _, f := range fieldsOf(sf.Type) {
 				f.index = append([]int{i}, f.index...)
+				f.conditions = append(f.conditions, only...)
 				fields = append(fields, f)
 			}
 			continue
+		}
+		if name == "" {
+			continue // no key
 		}
 		fields = append(fields, field{
 			name:       name,
@@ -41,7 +46,7 @@ func fieldsOf(t reflect.Type) []field {
 			enum:       words(sf.Tag.Get("enum")),
 			later:      words(sf.Tag.Get("later")),
 			empty:      sf.Tag.Get("empty"),
-			conditions: parseConditions(sf.Tag.Get("only")),
+			conditions: only,
 
 			placeholder: sf.Tag.Get("placeholder"),
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
 // YAML returns the complete configuration as a file, with placeholders for secrets.
@@ -71,8 +74,8 @@ func render(v reflect.Value, f field) *yaml.Node {
 
 // renderScalar returns a scalar as a file would contain it.
 func renderScalar(v reflect.Value, f field) *yaml.Node {
-	if secret, ok := v.Interface().(Secret); ok && secret != "" && f.placeholder != "" {
-		return textNode(f.placeholder)
+	if secret, ok := v.Interface().(sink.Secret); ok && secret != "" {
+		return textNode(cmp.Or(f.placeholder, secretPlaceholder))
 	}
 	if v.Kind() == reflect.Bool {
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(v.Bool())}

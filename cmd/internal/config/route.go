@@ -76,10 +76,10 @@ func (d *decoder) setDefaultWires(s *Settings) {
 		}
 		switch path := "sinks." + name + ".wire"; {
 		case sink.Wire == "" && today != nil:
-			sink.Wire = string(flowcatalyst.WireItems)
+			sink.Wire = flowcatalyst.WireItems
 		case sink.Wire == "":
-			sink.Wire = string(flowcatalyst.WireArray)
-		case sink.Wire == string(flowcatalyst.WireArray) && today != nil && routed && d.hasNoProblem(path):
+			sink.Wire = flowcatalyst.WireArray
+		case sink.Wire == flowcatalyst.WireArray && today != nil && routed && d.hasNoProblem(path):
 			d.fail(path, "is array, but outbox %s has the layout %s, whose rows are for the current API; use wire: items or omit it", today.Table, today.Layout)
 		}
 		s.Sinks[name] = sink
@@ -117,7 +117,7 @@ func (d *decoder) checkFlowCatalyst(path string, s *Sink) {
 	d.requireValue(path+".api-base-url", s.APIBaseURL.Reveal(), "write https://host[:port]")
 	if s.OAuth != nil {
 		d.requireValue(path+".oauth.client-id", s.OAuth.ClientID, "set the OAuth client id")
-		d.requireValue(path+".oauth.client-secret", s.OAuth.ClientSecret.Reveal(), "use a reference, ${file:/path} or ${env:NAME}")
+		d.requireValue(path+".oauth.client-secret", string(s.OAuth.ClientSecret), "use a reference, ${file:/path} or ${env:NAME}")
 	}
 
 	// An @ means that a user or password may be part of the path, and an invalid URL may
@@ -134,7 +134,7 @@ func (d *decoder) checkFlowCatalyst(path string, s *Sink) {
 }
 
 func (d *decoder) checkWebhook(path string, s *Sink) {
-	d.requireValue(path+".url", s.URL.Reveal(), "write https://host[:port]/path")
+	d.requireValue(path+".url", string(s.Webhook.URL), "write https://host[:port]/path")
 	c := s.webhookConfig()
 	d.checkSink(path, c.Validate())
 }

@@ -12,27 +12,6 @@ import (
 // secretPlaceholder replaces a secret in output.
 const secretPlaceholder = "xxxxx"
 
-// Secret is a text that formatting, marshalling and logging never show. They show whether
-// it is empty.
-type Secret string
-
-// Reveal returns the text. Callers must keep it out of logs and errors.
-func (s Secret) Reveal() string { return string(s) }
-
-// String returns a placeholder, or "" for an empty secret.
-func (s Secret) String() string {
-	if s == "" {
-		return ""
-	}
-	return secretPlaceholder
-}
-
-// Format writes the placeholder for every verb.
-func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
-
-// MarshalText returns the placeholder. JSON, YAML and slog use it.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
 // URL is an address that may contain a password. Formatting, marshalling and logging
 // never show the password.
 type URL string

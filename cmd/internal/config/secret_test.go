@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
 // canary is part of every secret in these tests.
@@ -29,13 +30,13 @@ func mustHide(t *testing.T, text string) {
 
 func TestSecretsHide(t *testing.T) {
 	type holder struct {
-		Secret config.Secret
+		Secret sink.Secret
 		URL    config.URL
-		Map    map[string]config.Secret
+		Map    map[string]sink.Secret
 	}
-	h := holder{canary, "postgres://u:" + canary + "@db/shop", map[string]config.Secret{"a": canary}}
+	h := holder{canary, "postgres://u:" + canary + "@db/shop", map[string]sink.Secret{"a": canary}}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "% x", "%d", "%t", "%T %v"} {
-		for _, value := range []any{h, &h, h.Secret, &h.Secret, h.URL, []config.Secret{canary}} {
+		for _, value := range []any{h, &h, h.Secret, &h.Secret, h.URL, []sink.Secret{canary}} {
 			args := []any{value}
 			if strings.Count(verb, "%") == 2 {
 				args = append(args, value)
@@ -62,7 +63,7 @@ func TestSecretsHide(t *testing.T) {
 	if !strings.Contains(logged.String(), "postgres://u:xxxxx@db/shop") {
 		t.Errorf("the log does not show where the URL points: %s", logged.String())
 	}
-	if h.Secret.Reveal() != canary || config.Secret("").String() != "" {
+	if string(h.Secret) != canary || sink.Secret("").String() != "" {
 		t.Error("Reveal must give the secret, and no secret must show as none")
 	}
 }
@@ -134,7 +135,7 @@ func TestPrintedConfigurationHidesSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := cfg.Settings.Sinks["p"].Token.Reveal(); got != "canarycanary" {
+	if got := string(cfg.Settings.Sinks["p"].Token); got != "canarycanary" {
 		t.Errorf("token is %q, want the file's text without its line break", got)
 	}
 	if got := cfg.Settings.Source.URL.Reveal(); got != "postgres://u:canary@db/shop?sslpassword=canary" {
@@ -198,11 +199,11 @@ func TestReferences(t *testing.T) {
 	}
 	for _, tt := range tests {
 		cfg := load(t, least+"admin: {token: '"+tt.value+"'}\n", environ...)
-		if got := cfg.Settings.Admin.Token.Reveal(); got != tt.want {
+		if got := string(cfg.Settings.Admin.Token); got != tt.want {
 			t.Errorf("%s is %q, want %q", tt.value, got, tt.want)
 		}
 		cfg = load(t, least, append(environ, "SLUICEBOX_ADMIN_TOKEN="+tt.value)...)
-		if got := cfg.Settings.Admin.Token.Reveal(); got != tt.want {
+		if got := string(cfg.Settings.Admin.Token); got != tt.want {
 			t.Errorf("%s in a variable is %q, want %q", tt.value, got, tt.want)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
 // Settings is the configuration in the structure of the file. These struct tags describe
@@ -101,8 +102,8 @@ type Checkpoint struct {
 
 // Admin is the section admin.
 type Admin struct {
-	Listen string `yaml:"listen" doc:"host:port of the endpoints. Empty: none."`
-	Token  Secret `yaml:"token" doc:"Bearer token for all endpoints except the plain probes. Required for any address except loopback."`
+	Listen string      `yaml:"listen" doc:"host:port of the endpoints. Empty: none."`
+	Token  sink.Secret `yaml:"token" doc:"Bearer token for all endpoints except the plain probes. Required for any address except loopback."`
 	// Profiling has almost no cost until a profile is requested.
 	Profiling bool `yaml:"profiling" doc:"Serve profiles under /debug/pprof/, for go tool pprof."`
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 )
 
@@ -42,64 +43,52 @@ func sinkTypes() map[string]sinkType {
 type Sink struct {
 	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, or an HTTP endpoint that accepts one row per request." enum:"flowcatalyst,webhook" later:"kafka,nats,camunda,redis"`
 
-	Wire       string `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: items for a sink with rows of an outbox-messages table, else array." enum:"array,items" only:"type=flowcatalyst"`
-	APIBaseURL URL    `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]." only:"type=flowcatalyst"`
+	Wire       flowcatalyst.Wire `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: items for a sink with rows of an outbox-messages table, else array." enum:"array,items" only:"type=flowcatalyst"`
+	APIBaseURL URL               `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]." only:"type=flowcatalyst"`
 
-	URL                 Secret            `yaml:"url" doc:"Required. The address of the endpoint: https://host[:port]/path. It is treated as a secret, because it may contain a key." only:"type=webhook" placeholder:"https://xxxxx"`
-	Method              string            `yaml:"method" doc:"The method of the requests." enum:"POST,PUT" only:"type=webhook"`
-	Secrets             []Secret          `yaml:"secrets" doc:"Keys that sign each request per the Standard Webhooks spec: whsec_ and base64. With several, each request has one signature per key, for rotation. Prefer references: ${file:/run/secrets/key} or ${env:NAME}." only:"type=webhook" placeholder:"whsec_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"`
-	Format              string            `yaml:"format" doc:"raw: the body is the payload. cloudevents: the same, with ce-* headers." enum:"raw,cloudevents" only:"type=webhook"`
-	ContentType         string            `yaml:"content-type" doc:"The content type of the payloads." only:"type=webhook"`
-	CloudEventsSource   string            `yaml:"cloudevents-source" doc:"With format cloudevents: the ce-source, which identifies this producer, for example /shop/orders." only:"type=webhook"`
-	CloudEventsType     string            `yaml:"cloudevents-type" doc:"With format cloudevents: the ce-type. Empty: the kind of the row." only:"type=webhook"`
-	Headers             map[string]Secret `yaml:"headers" doc:"Headers of each request, by name. Their values are treated as secrets." only:"type=webhook"`
-	MetadataHeaders     []string          `yaml:"metadata-headers" doc:"Headers with data of the row: its kind (Sluicebox-Kind), its message group (Sluicebox-Group), the number of the attempt (Sluicebox-Attempt)." enum:"kind,group,attempt" only:"type=webhook"`
-	IDPrefix            string            `yaml:"id-prefix" doc:"Prefix of the row's id in webhook-id, Idempotency-Key and ce-id, for a receiver with rows of two outboxes." only:"type=webhook"`
-	Treat409AsDelivered bool              `yaml:"treat-409-as-delivered" doc:"Whether a response 409 means that the receiver already has the row. Otherwise it counts like any other 4xx." only:"type=webhook"`
-	MaxRequestBytes     Size              `yaml:"max-request-bytes" doc:"The largest payload to send, for example 1MiB; a larger one is rejected. 0B: no limit." only:"type=webhook"`
-	UserAgent           string            `yaml:"user-agent" doc:"The User-Agent of the requests. Empty: sluicebox and its version." only:"type=webhook"`
+	Webhook         webhook.Config `yaml:",inline" only:"type=webhook"`
+	MaxRequestBytes Size           `yaml:"max-request-bytes" doc:"The largest payload to send, for example 1MiB; a larger one is rejected. 0B: no limit." only:"type=webhook"`
+	UserAgent       string         `yaml:"user-agent" doc:"The User-Agent of the requests. Empty: sluicebox and its version." only:"type=webhook"`
 
-	Token  Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}."`
-	OAuth  *OAuth `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token." only:"type=flowcatalyst"`
-	CAFile string `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the destination, instead of the system's."`
+	Token  sink.Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}."`
+	OAuth  *OAuth      `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token." only:"type=flowcatalyst"`
+	CAFile string      `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the destination, instead of the system's."`
 
-	ErrorDetail string `yaml:"error-detail" doc:"The part of a failed response in the row's error column and the log. body: the status and the first 300 characters of the body, without the sink's secrets. status: only the status, for receivers that quote payloads." enum:"body,status"`
+	ErrorDetail sink.ErrorDetail `yaml:"error-detail" doc:"The part of a failed response in the row's error column and the log. body: the status and the first 300 characters of the body, without the sink's secrets. status: only the status, for receivers that quote payloads." enum:"body,status"`
 
 	Delivery `yaml:",inline"`
 }
 
 // OAuth is the section oauth.
 type OAuth struct {
-	TokenURL     URL    `yaml:"token-url" doc:"The address of the token endpoint. Empty: api-base-url with /oauth/token behind it."`
-	ClientID     string `yaml:"client-id" doc:"Required. The OAuth client id."`
-	ClientSecret Secret `yaml:"client-secret" doc:"Required. The OAuth client secret. Prefer a reference: ${file:/run/secrets/client} or ${env:NAME}."`
-	Scope        string `yaml:"scope" doc:"The scopes to request, separated by blanks. Empty: the endpoint's default."`
-	Audience     string `yaml:"audience" doc:"The audience to request, if the endpoint needs one."`
-	ClientAuth   string `yaml:"client-auth" doc:"How the client id and secret are sent. basic: HTTP Basic. body: parameters. auto, the default: HTTP Basic, then parameters if the endpoint refuses it." enum:"auto,basic,body"`
+	TokenURL     URL                     `yaml:"token-url" doc:"The address of the token endpoint. Empty: api-base-url with /oauth/token behind it."`
+	ClientID     string                  `yaml:"client-id" doc:"Required. The OAuth client id."`
+	ClientSecret sink.Secret             `yaml:"client-secret" doc:"Required. The OAuth client secret. Prefer a reference: ${file:/run/secrets/client} or ${env:NAME}."`
+	Scope        string                  `yaml:"scope" doc:"The scopes to request, separated by blanks. Empty: the endpoint's default."`
+	Audience     string                  `yaml:"audience" doc:"The audience to request, if the endpoint needs one."`
+	ClientAuth   flowcatalyst.ClientAuth `yaml:"client-auth" doc:"How the client id and secret are sent. basic: HTTP Basic. body: parameters. auto, the default: HTTP Basic, then parameters if the endpoint refuses it." enum:"auto,basic,body"`
 }
 
 // defaultSink returns a sink with default values.
 func defaultSink(d Delivery) Sink {
-	w := webhook.DefaultConfig()
-	return Sink{ // the default of Wire depends on the outboxes
-		Method: w.Method, Format: string(w.Format), ContentType: w.ContentType, Treat409AsDelivered: w.Treat409AsDelivered,
-		ErrorDetail: string(sink.ErrorDetailBody),
-		Delivery:    d,
-	}
+	s := Sink{ErrorDetail: sink.ErrorDetailBody, Delivery: d} // the default of Wire depends on the outboxes
+	s.Webhook = webhook.DefaultConfig()
+	s.Webhook.HTTP = webhook.HTTP{} // settings of every sink
+	return s
 }
 
 // FlowCatalyst is the section flowcatalyst, the preset.
 type FlowCatalyst struct {
-	Wire              string `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: array." enum:"array,items"`
-	APIBaseURL        URL    `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]."`
-	APIToken          Secret `yaml:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}."`
-	OAuth             *OAuth `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of api-token."`
-	EventsTable       string `yaml:"events-table" doc:"The table of events, [schema.]table. Empty: no events are relayed."`
-	DispatchJobsTable string `yaml:"dispatch-jobs-table" doc:"The table of dispatch jobs, [schema.]table. Empty: no dispatch jobs are relayed."`
-	CAFile            string `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the API, instead of the system's."`
+	Wire              flowcatalyst.Wire `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: array." enum:"array,items"`
+	APIBaseURL        URL               `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]."`
+	APIToken          sink.Secret       `yaml:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}."`
+	OAuth             *OAuth            `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of api-token."`
+	EventsTable       string            `yaml:"events-table" doc:"The table of events, [schema.]table. Empty: no events are relayed."`
+	DispatchJobsTable string            `yaml:"dispatch-jobs-table" doc:"The table of dispatch jobs, [schema.]table. Empty: no dispatch jobs are relayed."`
+	CAFile            string            `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the API, instead of the system's."`
 
-	OrderBy     []string `yaml:"order-by" doc:"The order of rows read from the two tables instead of the log, as column names; see outboxes[].order-by. Default: created_at (createdAt)."`
-	ErrorDetail string   `yaml:"error-detail" doc:"The part of a failed response in the row's error column and the log. body: the status and the first 300 characters of the body, without the sink's secrets. status: only the status, for receivers that quote payloads." enum:"body,status"`
+	OrderBy     []string         `yaml:"order-by" doc:"The order of rows read from the two tables instead of the log, as column names; see outboxes[].order-by. Default: created_at (createdAt)."`
+	ErrorDetail sink.ErrorDetail `yaml:"error-detail" doc:"The part of a failed response in the row's error column and the log. body: the status and the first 300 characters of the body, without the sink's secrets. status: only the status, for receivers that quote payloads." enum:"body,status"`
 
 	Retention time.Duration `yaml:"retention" doc:"How long to keep a delivered row, for example 7d or 36h. It is deleted within an hour after that; FAILED rows stay. 0s: forever."`
 }
@@ -107,7 +96,7 @@ type FlowCatalyst struct {
 // defaultPreset returns the preset with default values.
 func defaultPreset() FlowCatalyst {
 	return FlowCatalyst{
-		ErrorDetail:       string(sink.ErrorDetailBody),
+		ErrorDetail:       sink.ErrorDetailBody,
 		EventsTable:       "outbox_events",
 		DispatchJobsTable: "outbox_dispatch_jobs",
 	}

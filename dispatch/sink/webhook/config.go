@@ -42,52 +42,52 @@ const maxPrefix = 64
 type HTTP = httpsink.Settings
 
 // Config configures one endpoint. The zero value of each field except URL stands for
-// its default.
+// its default. The tags are the keys of the program's configuration file.
 type Config struct {
 	// URL is the endpoint, http or https. It may have a query. It is a sink.Secret,
 	// because the address of many endpoints contains a key.
-	URL sink.Secret
+	URL sink.Secret `yaml:"url" doc:"Required. The address of the endpoint: https://host[:port]/path. It is treated as a secret, because it may contain a key." placeholder:"https://xxxxx"`
 
 	// Method is POST, the default, or PUT.
-	Method string
+	Method string `yaml:"method" doc:"The method of the requests." enum:"POST,PUT"`
 
 	// Secrets sign each request per Standard Webhooks 1.0.0. A secret is whsec_ and
 	// the base64 form of 24 to 64 random bytes. Several secrets all sign, so that a
 	// receiver can rotate from one to the next. Without secrets, requests are not
 	// signed.
-	Secrets []sink.Secret
+	Secrets []sink.Secret `yaml:"secrets" doc:"Keys that sign each request per the Standard Webhooks spec: whsec_ and base64. With several, each request has one signature per key, for rotation. Prefer references: ${file:/run/secrets/key} or ${env:NAME}." placeholder:"whsec_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"`
 
 	// Format is FormatRaw, the default, or FormatCloudEvents.
-	Format Format
+	Format Format `yaml:"format" doc:"raw: the body is the payload. cloudevents: the same, with ce-* headers." enum:"raw,cloudevents"`
 
 	// ContentType is the media type of the payloads. The default is application/json.
-	ContentType string
+	ContentType string `yaml:"content-type" doc:"The content type of the payloads."`
 
 	// CloudEventsSource is the ce-source: a URI reference that identifies this outbox
 	// among all producers. FormatCloudEvents requires it.
-	CloudEventsSource string
+	CloudEventsSource string `yaml:"cloudevents-source" doc:"With format cloudevents: the ce-source, which identifies this producer, for example /shop/orders."`
 
 	// CloudEventsType is the ce-type. The default is the kind of the row.
-	CloudEventsType string
+	CloudEventsType string `yaml:"cloudevents-type" doc:"With format cloudevents: the ce-type. Empty: the kind of the row."`
 
 	// Headers are sent unchanged with each request. Names that would break the
 	// request or the signature are rejected.
-	Headers map[string]sink.Secret
+	Headers map[string]sink.Secret `yaml:"headers" doc:"Headers of each request, by name. Their values are treated as secrets."`
 
 	// MetadataHeaders lists the facts about a row that are sent: MetadataKind,
 	// MetadataGroup, MetadataAttempt. The default is none, because a group may be the
 	// name of a customer, for example.
-	MetadataHeaders []string
+	MetadataHeaders []string `yaml:"metadata-headers" doc:"Headers with data of the row: its kind (Sluicebox-Kind), its message group (Sluicebox-Group), the number of the attempt (Sluicebox-Attempt)." enum:"kind,group,attempt"`
 
 	// IDPrefix is prepended to the row's id in webhook-id, Idempotency-Key and ce-id.
 	// Set it for a receiver with rows of two outboxes that drops duplicates by the id
 	// alone.
-	IDPrefix string
+	IDPrefix string `yaml:"id-prefix" doc:"Prefix of the row's id in webhook-id, Idempotency-Key and ce-id, for a receiver with rows of two outboxes."`
 
 	// Treat409AsDelivered makes 409 a delivery. By default it is a failure like any
 	// other 4xx, because most receivers report a conflict with it, for example a
 	// stale version.
-	Treat409AsDelivered bool
+	Treat409AsDelivered bool `yaml:"treat-409-as-delivered" doc:"Whether a response 409 means that the receiver already has the row. Otherwise it counts like any other 4xx."`
 
 	HTTP
 }
