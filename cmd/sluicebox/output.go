@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -176,4 +178,103 @@ func writeJSON(to io.Writer, v any, indent string) error {
 	}
 	_, err := to.Write(text.Bytes())
 	return err
+}
+
+// screen is a terminal on which a text replaces the previous one.
+type screen struct {
+	terminal *os.File
+	begun    bool
+}
+
+// newScreen returns nil if the output is no terminal.
+func newScreen(to io.Writer) *screen {
+	if !isTerminal(to) {
+		return nil
+	}
+	return &screen{terminal: to.(*os.File)}
+}
+
+// draw shows a text from the upper left corner, cut to the screen. It overwrites line by
+// line to avoid flicker.
+func (s *screen) draw(text string) error {
+	width, height, _ := terminalSize(s.terminal)
+	if width > 0 {
+		text = cutLines(text, width)
+	}
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if height > 1 && len(lines) >= height {
+		lines = lines[:height-1] // the last line is the cursor's
+	}
+
+	var b strings.Builder
+	if !s.begun {
+		b.WriteString("\x1b[2J")
+		s.begun = true
+	}
+
+	b.WriteString("\x1b[H")
+	for _, line := range lines {
+		b.WriteString(line + "\x1b[K\n")
+	}
+
+	b.WriteString("\x1b[J")
+	_, err := io.WriteString(s.terminal, b.String())
+	return err
+}
+
+// line replaces the terminal's current line with a text, cut to the width.
+func (s *screen) line(text string) error {
+	if width := terminalWidth(s.terminal); width > 1 {
+		text = strings.TrimSuffix(cutLines(text, width-1), "\n") // the last column is the cursor's
+	}
+	_, err := io.WriteString(s.terminal, "\r"+text+"\x1b[K")
+	return err
+}
+
+// fail reports an error and returns its exit code.
+func (p *program) fail(err error) int {
+	var faults *config.Error
+	if errors.As(err, &faults) {
+		p.printProblem(err.Error(), "")
+		return exitConfig
+	}
+
+	code := exitFailed
+	for _, one := range joinedErrors(err) {
+		text, remedy := one.Error(), ""
+		var setup *store.SetupError
+		if errors.As(one, &setup) {
+			code, remedy = exitConfig, setup.Remedy
+			text = strings.TrimSuffix(text, "; "+remedy)
+		}
+		var own *commandError
+		if errors.As(one, &own) {
+			code, text, remedy = own.code, own.problem, own.remedy
+		}
+		p.printProblem(text, remedy)
+	}
+
+	return code
+}
+
+// joinedErrors returns the parts of a joined error.
+func joinedErrors(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || strings.Count(err.Error(), "\n") == 0 {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, joinedErrors(e)...)
+	}
+	return all
+}
+
+// printProblem writes one block: the problem, then the remedy on its own line.
+func (p *program) printProblem(problem, remedy string) {
+	block := "sluicebox: " + problem + "\n"
+	if remedy != "" {
+		block += "  " + strings.ReplaceAll(remedy, "\n", "\n  ") + "\n"
+	}
+	_, _ = io.WriteString(p.stderr, block) // there is no other output for the error
 }

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"runtime"
+	"runtime/debug"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
@@ -56,4 +59,117 @@ func (c *initCommand) Run(ctx context.Context, p *program) error {
 	}
 	_, err = fmt.Fprintln(p.stdout, strings.TrimRight(script, "\n"))
 	return err
+}
+
+// configCommands is `sluicebox config …`.
+type configCommands struct {
+	Check  checkCommand  `cmd:"" help:"Check the configuration and print it in full, without its secrets."`
+	Schema schemaCommand `cmd:"" help:"Print the JSON Schema of the configuration."`
+	Docs   docsCommand   `cmd:"" help:"Print the reference of all keys and layouts, in Markdown."`
+}
+
+// checkCommand is `sluicebox config check`.
+type checkCommand struct {
+	configFlag
+	JSON bool `name:"json" help:"Print JSON instead of YAML."`
+}
+
+// Run loads the configuration and prints it in full.
+func (c *checkCommand) Run(p *program) error {
+	cfg, err := c.load(p)
+	if err != nil {
+		return err
+	}
+
+	if err := cfg.ReferenceErrors(); err != nil {
+		return err
+	}
+	print := cfg.YAML
+	if c.JSON {
+		print = cfg.JSON
+	}
+
+	text, err := print()
+	if err != nil {
+		return err
+	}
+
+	_, err = p.stdout.Write(text)
+	return err
+}
+
+// schemaCommand is `sluicebox config schema`.
+type schemaCommand struct{}
+
+// Run prints the schema.
+func (c *schemaCommand) Run(p *program) error {
+	_, err := p.stdout.Write(config.Schema())
+	return err
+}
+
+// docsCommand is `sluicebox config docs`.
+type docsCommand struct{}
+
+// Run prints the reference.
+func (c *docsCommand) Run(p *program) error {
+	_, err := p.stdout.Write(config.Page())
+	return err
+}
+
+// versionCommand is `sluicebox version`.
+type versionCommand struct {
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+// Run prints the version.
+func (c *versionCommand) Run(p *program) error {
+	v := currentVersion()
+	if c.JSON {
+		return json.NewEncoder(p.stdout).Encode(v)
+	}
+	_, err := fmt.Fprintf(p.stdout, "sluicebox %s (commit %s, %s)\n", v.Version, v.Commit, v.Go)
+	return err
+}
+
+// versionInfo describes the program.
+type versionInfo struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit"`
+	Go      string `json:"go"`
+}
+
+// currentVersion returns the version set by the linker, else the version recorded by the
+// build.
+func currentVersion() versionInfo {
+	info, _ := debug.ReadBuildInfo()
+	return describe(version, info)
+}
+
+func describe(linked string, info *debug.BuildInfo) versionInfo {
+	v := versionInfo{Version: linked, Commit: "unknown", Go: runtime.Version()}
+	if info == nil {
+		info = &debug.BuildInfo{}
+	}
+
+	if v.Version == "" {
+		v.Version = info.Main.Version
+	}
+	if v.Version == "" {
+		v.Version = "(devel)"
+	}
+
+	changed := false
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			v.Commit = s.Value
+		case "vcs.modified":
+			changed = s.Value == "true"
+		}
+	}
+
+	if changed {
+		v.Commit += " with changes"
+	}
+	return v
 }

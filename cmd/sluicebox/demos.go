@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/bench"
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
+	"github.com/sluicebox/sluicebox/cmd/internal/quickstart"
 )
 
 // benchCommand is `sluicebox bench`.
@@ -47,4 +48,23 @@ func (floorCommand) Run(ctx context.Context, p *program) error {
 		return fmt.Errorf("read the floor's configuration from standard input: %w", err)
 	}
 	return floor.Run(ctx, cfg, func() { _, _ = fmt.Fprintln(p.stdout, bench.FloorReady) })
+}
+
+// quickstartCommand is `sluicebox quickstart`.
+type quickstartCommand struct{ quickstart.Options }
+
+// Validate is called before Run.
+func (c *quickstartCommand) Validate() error { return inOneLine(c.Options.Validate()) }
+
+// Run shows a working relay.
+func (c *quickstartCommand) Run(ctx context.Context, p *program) error {
+	return quickstart.Run(ctx, c.Options, quickstart.Environment{
+		Stdout: p.stdout, Stderr: p.stderr, Terminal: p.stderrIsTerminal(),
+		Command: os.Args[0], Version: currentVersion().Version, Relay: p.relay.run,
+	})
+}
+
+// stderrIsTerminal reports whether a line on standard error can be redrawn.
+func (p *program) stderrIsTerminal() bool {
+	return p.variable("TERM") != "dumb" && isTerminal(p.stderr)
 }
