@@ -33,21 +33,34 @@ type Status struct {
 
 	// SourceDetail describes the source and the reason for it.
 	SourceDetail string
-	Connected    bool
-	Paused       bool           // because the buffers of the sinks are full
-	Position     store.Position // the latest that was read
-	LastReceived time.Time      // the last message of the source
-
-	// Retained is the log that the database retains for the relay. Above RetainedLimit the
-	// relay spills rows. The limit is 0 without a log, or before the first check.
-	Retained      capture.RetainedLog
-	RetainedLimit int64
-	Checkpoint    store.Checkpoint
-	SavedAt       time.Time // zero: this leader saved none yet
+	Source       SourceStatus
+	Checkpoint   CheckpointStatus
 
 	// Sinks are the sinks of a session, by name. nil: there is no session.
 	Sinks   map[string]SinkStatus
 	Replays ReplayStatus
+}
+
+// SourceStatus is the state of the log, or of polling.
+type SourceStatus struct {
+	Connected bool `json:"connected"`
+	Paused    bool `json:"paused"` // because the sink buffers are full
+	// Position is the latest position read. LastReceivedAt is the time of the last
+	// message.
+	Position       store.Position `json:"position"`
+	LastReceivedAt *time.Time     `json:"last_received_at"`
+	// RetainedBytes is the log that the database retains for the relay, from the
+	// checkpoint to the log's head. Above RetainedLimitBytes the relay spills rows. Both
+	// are null without a log, or before the first check.
+	RetainedBytes      *int64 `json:"retained_bytes"`
+	RetainedLimitBytes *int64 `json:"retained_limit_bytes"`
+}
+
+// CheckpointStatus is the position below which every row is settled or spilled.
+type CheckpointStatus struct {
+	Position store.Position `json:"position"`
+	Seq      store.Seq      `json:"seq"`
+	SavedAt  *time.Time     `json:"saved_at"` // null: not saved yet by this leader
 }
 
 // SinkStatus is the state of a sink.
@@ -78,9 +91,13 @@ func (r *Relay) Status() Status {
 	}
 
 	p := r.progress.current(time.Now())
-	s.Position, s.LastReceived = p.lastRead()
-	s.Mode, s.SourceDetail, s.Connected, s.Paused = p.mode, p.sourceDetail, p.connected, p.isPaused()
-	s.Retained, s.RetainedLimit, s.Checkpoint, s.SavedAt = p.retained, p.retainedLimit, p.saved, p.savedAt
+	at, received := p.lastRead()
+	s.Mode, s.SourceDetail = p.mode, p.sourceDetail
+	s.Source = SourceStatus{Connected: p.connected, Paused: p.isPaused(), Position: at, LastReceivedAt: timeOrNil(received)}
+	if p.retainedLimit > 0 {
+		s.Source.RetainedBytes, s.Source.RetainedLimitBytes = &p.retained.Bytes, &p.retainedLimit
+	}
+	s.Checkpoint = CheckpointStatus{Position: p.saved.Position, Seq: p.saved.Seq, SavedAt: timeOrNil(p.savedAt)}
 	if jobs := r.replayStatus.Load(); jobs != nil {
 		s.Replays = *jobs
 	}
@@ -93,6 +110,14 @@ func (r *Relay) Status() Status {
 		}
 	}
 	return s
+}
+
+// timeOrNil returns nil for the zero time.
+func timeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
 }
 
 // Ping calls every dispatcher and returns once all have answered. If one is deadlocked, Ping

@@ -31,9 +31,9 @@ func TestStatus(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		checkpointObserver{r}.Saved(store.Checkpoint{Position: "saved", Seq: 8})
 		s := r.Status()
-		if s.Mode != ModeStream || s.SourceDetail != "reading the log" || !s.Connected || s.Position != "there" || s.Holder != holderName() ||
-			time.Since(s.LastReceived) != 2*time.Second || s.Retained.Bytes != 4096 || s.RetainedLimit != 1<<30 ||
-			s.Checkpoint != (store.Checkpoint{Position: "saved", Seq: 8}) || !s.SavedAt.Equal(time.Now()) {
+		if s.Mode != ModeStream || s.SourceDetail != "reading the log" || !s.Source.Connected || s.Source.Position != "there" || s.Holder != holderName() ||
+			time.Since(*s.Source.LastReceivedAt) != 2*time.Second || *s.Source.RetainedBytes != 4096 || *s.Source.RetainedLimitBytes != 1<<30 ||
+			s.Checkpoint.Position != "saved" || s.Checkpoint.Seq != 8 || !s.Checkpoint.SavedAt.Equal(time.Now()) {
 			t.Errorf("%+v", s)
 		}
 		if len(s.Sinks) != 2 || s.Sinks["far"].Waiting != 3 || s.Sinks["near"].Lanes["ready"] != 1 {
@@ -84,7 +84,7 @@ func TestStatusOfStandby(t *testing.T) {
 	r.progress = progress{}
 	(&standby{Relay: r}).Standby("host process 7")
 	s := r.Status()
-	if s.Leads || s.Leader != "host process 7" || s.Mode != "" || s.Sinks != nil || !s.LastReceived.IsZero() {
+	if s.Leads || s.Leader != "host process 7" || s.Mode != "" || s.Sinks != nil || s.Source.LastReceivedAt != nil {
 		t.Errorf("%+v", s)
 	}
 	if !r.Working() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/backoff"
@@ -234,7 +235,7 @@ func sourceText(s *admin.RelayStatus, now time.Time) string {
 	}
 
 	if s.Source.Position != "" {
-		text += ", at " + oneLine(s.Source.Position)
+		text += ", at " + oneLine(string(s.Source.Position))
 	}
 	if s.Source.LastReceivedAt != nil {
 		text += fmt.Sprintf(", last message %s ago", ageText(*s.Source.LastReceivedAt, now))
@@ -246,11 +247,11 @@ func sourceText(s *admin.RelayStatus, now time.Time) string {
 	return text
 }
 
-func checkpointText(c *admin.CheckpointStatus, now time.Time) string {
+func checkpointText(c *sluicebox.CheckpointStatus, now time.Time) string {
 	if c.Position == "" {
 		return "none yet: rows of the initial snapshot are not settled"
 	}
-	text := "at " + oneLine(c.Position)
+	text := "at " + oneLine(string(c.Position))
 	if c.SavedAt != nil {
 		text += fmt.Sprintf(", saved %s ago", ageText(*c.SavedAt, now))
 	}

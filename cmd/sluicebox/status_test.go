@@ -57,8 +57,8 @@ func leadingStatus() admin.RelayStatus {
 	return admin.RelayStatus{
 		Name: "shop", Version: "1.2.3", Holder: "host process 7", Uptime: 7500, IsLeader: true, Epoch: 3, Leader: "host process 7",
 		Mode: "stream", SourceDetail: "reading the log",
-		Source:     admin.SourceStatus{Connected: true, Position: "0/1A2B", LastReceivedAt: ago(1100 * time.Millisecond), RetainedBytes: &kept, RetainedLimitBytes: &bound},
-		Checkpoint: admin.CheckpointStatus{Position: "0/1A00", Seq: 17, SavedAt: ago(2100 * time.Millisecond)},
+		Source:     sluicebox.SourceStatus{Connected: true, Position: "0/1A2B", LastReceivedAt: ago(1100 * time.Millisecond), RetainedBytes: &kept, RetainedLimitBytes: &bound},
+		Checkpoint: sluicebox.CheckpointStatus{Position: "0/1A00", Seq: 17, SavedAt: ago(2100 * time.Millisecond)},
 		Lag:        admin.Lag{Rows: 120, Seconds: &lag},
 		Captured:   admin.Rates{TenSeconds: 250.4, Minute: 31.25},
 		Sinks: []admin.SinkStatus{

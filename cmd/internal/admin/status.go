@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // RelayStatus is the response of GET /api/v1/status. Every field is present; null, 0 or
@@ -21,19 +22,19 @@ type RelayStatus struct {
 	Ready  bool              `json:"ready"`
 	Checks []sluicebox.Check `json:"checks"` // the same as /readyz
 
-	IsLeader bool  `json:"is_leader"`
-	Epoch    int64 `json:"epoch"`
+	IsLeader bool        `json:"is_leader"`
+	Epoch    store.Epoch `json:"epoch"`
 	// Leader identifies the leader's process.
 	Leader string `json:"leader"`
 
-	Mode         string `json:"mode"`          // stream or poll
-	SourceDetail string `json:"source_detail"` // the source and the reason for it
+	Mode         sluicebox.Mode `json:"mode"`          // stream or poll
+	SourceDetail string         `json:"source_detail"` // the source and the reason for it
 
-	Source     SourceStatus     `json:"source"`
-	Checkpoint CheckpointStatus `json:"checkpoint"`
-	Lag        Lag              `json:"lag"`
-	Captured   Rates            `json:"captured_per_second"`
-	Sinks      []SinkStatus     `json:"sinks"`
+	Source     sluicebox.SourceStatus     `json:"source"`
+	Checkpoint sluicebox.CheckpointStatus `json:"checkpoint"`
+	Lag        Lag                        `json:"lag"`
+	Captured   Rates                      `json:"captured_per_second"`
+	Sinks      []SinkStatus               `json:"sinks"`
 	// Lanes are the first held or failing lanes. LanesTotal is their number.
 	Lanes      []dispatch.LaneInfo `json:"lanes"`
 	LanesTotal int                 `json:"lanes_total"`
@@ -54,28 +55,6 @@ type ReplayStatus struct {
 
 // MaxStatusLanes is the most lanes in a status.
 const MaxStatusLanes = 5
-
-// SourceStatus is the state of the log, or of polling.
-type SourceStatus struct {
-	Connected bool `json:"connected"`
-	Paused    bool `json:"paused"` // because the sink buffers are full
-	// Position is the latest position read. LastReceivedAt is the time of the last
-	// message.
-	Position       string     `json:"position"`
-	LastReceivedAt *time.Time `json:"last_received_at"`
-	// RetainedBytes is the log that the database retains for the relay, from the
-	// checkpoint to the log's head. Above RetainedLimitBytes the relay spills rows. Both
-	// are null without a log, or before the first check.
-	RetainedBytes      *int64 `json:"retained_bytes"`
-	RetainedLimitBytes *int64 `json:"retained_limit_bytes"`
-}
-
-// CheckpointStatus is the position below which every row is settled or spilled.
-type CheckpointStatus struct {
-	Position string     `json:"position"`
-	Seq      int64      `json:"seq"`
-	SavedAt  *time.Time `json:"saved_at"` // null: not saved yet by this leader
-}
 
 // Lag describes the rows captured and not settled.
 type Lag struct {

@@ -124,7 +124,7 @@ func (p *program) serveAdmin(ctx context.Context, reg *prometheus.Registry, open
 // scrape.
 func (p *program) updateGauges() {
 	s := p.relay.Status()
-	p.metrics.SetLastReceived(s.LastReceived)
+	p.metrics.SetLastReceived(s.Source.LastReceivedAt)
 	for name, of := range s.Sinks {
 		p.metrics.sink(name).SetStats(of.Stats)
 	}

@@ -149,8 +149,13 @@ func (m *Metrics) Retained(bytes, limit int64) {
 }
 
 // SetLastReceived sets the time of the last message from the source. The metric is absent
-// for the zero time.
-func (m *Metrics) SetLastReceived(at time.Time) { setTimestamp(m.lastReceived, at) }
+// for nil.
+func (m *Metrics) SetLastReceived(at *time.Time) {
+	if at == nil {
+		at = &time.Time{}
+	}
+	setTimestamp(m.lastReceived, *at)
+}
 
 // DeadLetters sets the number of FAILED rows of an outbox. The metric is absent for nil.
 func (m *Metrics) DeadLetters(outbox string, rows *int) {

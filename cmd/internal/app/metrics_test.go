@@ -33,7 +33,7 @@ func TestMetricNamesPassTheLinter(t *testing.T) {
 	m.Captured("outbox_events", 1)
 	m.Mode("stream")
 	m.sink("platform").SetStats(dispatch.Stats{Lanes: map[string]int{"ready": 1}, Oldest: time.Now()})
-	m.SetLastReceived(time.Now())
+	m.SetLastReceived(new(time.Now()))
 	m.DeadLetters("outbox_events", new(int))
 	problems, err := testutil.GatherAndLint(reg)
 	if err != nil {
@@ -329,7 +329,7 @@ func TestUnknownTimesAreAbsent(t *testing.T) {
 	at, three := time.Unix(1_700_000_000, 250_000_000), 3
 	s := m.sink("platform")
 	s.SetStats(dispatch.Stats{Oldest: at})
-	m.SetLastReceived(at)
+	m.SetLastReceived(&at)
 	m.DeadLetters("orders", &three)
 	m.Retained(1, 2)
 	names := []string{"sluicebox_oldest_pending_timestamp_seconds", "sluicebox_source_last_received_timestamp_seconds", "sluicebox_dead_letters"}
@@ -348,11 +348,11 @@ sluicebox_source_last_received_timestamp_seconds 1.70000000025e+09
 sluicebox_source_retained_limit_bytes 2
 `, append(names, "sluicebox_source_retained_limit_bytes")...)
 	s.SetStats(dispatch.Stats{})
-	m.SetLastReceived(time.Time{})
+	m.SetLastReceived(nil)
 	m.DeadLetters("orders", nil)
 	expect(t, reg, "", names...)
 	s.SetStats(dispatch.Stats{Oldest: at})
-	m.SetLastReceived(at)
+	m.SetLastReceived(&at)
 	m.DeadLetters("orders", &three)
 	m.SetStandby()
 	expect(t, reg, "", names...)

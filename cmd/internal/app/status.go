@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
@@ -19,12 +18,11 @@ func (p *program) Report(ctx context.Context, failed bool) admin.RelayStatus {
 	s := admin.RelayStatus{
 		Name: p.cfg.Settings.Name, Version: p.version, Holder: of.Holder,
 		StartedAt: p.startedAt, Uptime: now.Sub(p.startedAt).Seconds(),
-		IsLeader: of.Leads, Epoch: int64(of.Epoch), Leader: of.Leader,
+		IsLeader: of.Leads, Epoch: of.Epoch, Leader: of.Leader,
+		Mode: of.Mode, SourceDetail: of.SourceDetail, Source: of.Source, Checkpoint: of.Checkpoint,
 		Captured: ratesOf(&p.metrics.capturedMeter, now),
 		Sinks:    []admin.SinkStatus{}, Lanes: []dispatch.LaneInfo{},
 	}
-
-	reportStream(&s, &of)
 	if of.Sinks == nil {
 		return s
 	}
@@ -51,27 +49,6 @@ func (p *program) Report(ctx context.Context, failed bool) admin.RelayStatus {
 	return s
 }
 
-// reportStream adds the source and the checkpoint to a status.
-func reportStream(s *admin.RelayStatus, of *sluicebox.Status) {
-	if of.Mode == "" {
-		return
-	}
-	s.Mode, s.SourceDetail = string(of.Mode), of.SourceDetail
-	s.Source = admin.SourceStatus{Connected: of.Connected, Paused: of.Paused, Position: string(of.Position), LastReceivedAt: timeOrNil(of.LastReceived)}
-	if of.RetainedLimit > 0 {
-		s.Source.RetainedBytes, s.Source.RetainedLimitBytes = &of.Retained.Bytes, &of.RetainedLimit
-	}
-	s.Checkpoint = admin.CheckpointStatus{Position: string(of.Checkpoint.Position), Seq: int64(of.Checkpoint.Seq), SavedAt: timeOrNil(of.SavedAt)}
-}
-
-// timeOrNil returns nil for the zero time.
-func timeOrNil(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
-}
-
 func ratesOf(m *meter, now time.Time) admin.Rates {
 	return admin.Rates{TenSeconds: m.rate(now, 10), Minute: m.rate(now, 60)}
 }
@@ -89,8 +66,8 @@ func (p *program) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, 
 		s.OpenBreakers[i] = admin.OpenBreaker{Endpoint: of.Endpoint, Class: of.LastFailure.Class.String(), Since: of.Since, Error: of.LastFailure.Detail, Idle: of.Idle}
 	}
 	lag.Rows += stats.Waiting
-	if oldest := timeOrNil(stats.Oldest); oldest != nil && (lag.Oldest == nil || oldest.Before(*lag.Oldest)) {
-		lag.Oldest = oldest
+	if oldest := stats.Oldest; !oldest.IsZero() && (lag.Oldest == nil || oldest.Before(*lag.Oldest)) {
+		lag.Oldest = &oldest
 	}
 
 	return s

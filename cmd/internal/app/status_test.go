@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox"
-	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
@@ -64,8 +63,9 @@ func (f fakeLetters) Count(ctx context.Context, of store.DeadLetterFilter) (int,
 func reportingProgram(t *testing.T) (p *program, r *fakeRelay) {
 	t.Helper()
 	r = &fakeRelay{failed: map[string]int{"orders": 3}, status: sluicebox.Status{
-		Holder: "me", Leads: true, Epoch: 4, Leader: "me", Mode: sluicebox.ModeStream, SourceDetail: "reading the log", Connected: true, Position: "there",
-		Retained: capture.RetainedLog{Bytes: 4096}, RetainedLimit: 1 << 30, Checkpoint: store.Checkpoint{Position: "saved", Seq: 8}, SavedAt: time.Now(),
+		Holder: "me", Leads: true, Epoch: 4, Leader: "me", Mode: sluicebox.ModeStream, SourceDetail: "reading the log",
+		Source:     sluicebox.SourceStatus{Connected: true, Position: "there", RetainedBytes: new(int64(4096)), RetainedLimitBytes: new(int64(1 << 30))},
+		Checkpoint: sluicebox.CheckpointStatus{Position: "saved", Seq: 8, SavedAt: new(time.Now())},
 		Sinks: map[string]sluicebox.SinkStatus{
 			"near": {Stats: dispatch.Stats{Waiting: 2, Lanes: map[string]int{"ready": 1}}},
 			"far":  {Stats: dispatch.Stats{Waiting: 3, Lanes: map[string]int{}, Oldest: time.Now().Add(-time.Minute)}},
