@@ -294,7 +294,7 @@ func (c *claim) answer(t *table, p *outboxes.Part, i int, doc bson.Raw, payload 
 // A claim without a time holds nothing, because its end is unknown. The remaining time is
 // computed by the server's clock and added to the local one, since the two may differ.
 func (c *claim) heldUntil(t *table, p *outboxes.Part, i int, doc bson.Raw) time.Time {
-	if c.takeover == 0 || t.Layout.State == store.StateNone || t.Layout.State != store.StateTimestamps && t.hasStatus(doc, store.Pending) {
+	if c.takeover == 0 || t.Layout.State == store.StateNone || t.Layout.State != store.StateTimestamps && t.statusOf(doc) == store.Pending {
 		return time.Time{}
 	}
 	at, now := document.Time(document.Lookup(doc, t.Layout.Columns.Claimed)), document.Time(doc.Lookup(nowField))

@@ -3,6 +3,7 @@ package mongo
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -228,33 +229,29 @@ func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.De
 // resolveRows applies the action to the documents that are still FAILED, in the call's
 // transaction. It returns those documents in order.
 func (s *Store) resolveRows(ctx context.Context, t *table, letters []store.DeadLetter, m resolveAction) (done []store.DeadLetter, err error) {
+	failed, err := t.failedAmong(ctx, idsOfLetters(letters))
+	if err != nil || len(failed) == 0 {
+		return nil, err
+	}
+	done = slices.DeleteFunc(slices.Clone(letters), func(d store.DeadLetter) bool { return !failed[d.ID] })
+
+	n, err := m.apply(ctx, t, append(bson.D{t.idIn(idsOfLetters(done))}, t.failed()...))
+	switch {
+	case err != nil:
+		return nil, err
+	case n != int64(len(done)):
+		return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: %d FAILED documents share an id of another type, or changed meanwhile; give them distinct ids", t.Name, n-int64(len(done)))}
+	}
+
+	return done, nil
+}
+
+func idsOfLetters(letters []store.DeadLetter) []string {
 	ids := make([]string, len(letters))
 	for i := range letters {
 		ids[i] = letters[i].ID
 	}
-
-	failed, err := t.failedAmong(ctx, ids)
-	if err != nil || len(failed) == 0 {
-		return nil, err
-	}
-
-	ids = ids[:0]
-	for i := range letters {
-		if failed[letters[i].ID] {
-			done = append(done, letters[i])
-			ids = append(ids, letters[i].ID)
-		}
-	}
-
-	n, err := m.apply(ctx, t, append(bson.D{t.idIn(ids)}, t.failed()...))
-	switch {
-	case err != nil:
-		return nil, err
-	case n != int64(len(ids)):
-		return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: %d FAILED documents share an id of another type, or changed meanwhile; give them distinct ids", t.Name, n-int64(len(ids)))}
-	}
-
-	return done, nil
+	return ids
 }
 
 // areFailed is a ledger.AreFailed in a session of its own.

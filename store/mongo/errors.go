@@ -73,7 +73,6 @@ func Explain(err error) error {
 	explain := func(problem, remedy string) error {
 		return &explained{store.SetupError{Problem: problem + ": " + shortErrorText(err), Remedy: remedy}, err}
 	}
-
 	text := err.Error()
 	switch {
 	case hasCode(err, codeAuthentication, codeAtlas) || strings.Contains(text, "auth error:"):
@@ -105,14 +104,12 @@ const replicaSet = "start mongod with --replSet rs0 (replication.replSetName), a
 
 // explained is an error with a remedy. It wraps the server's error.
 type explained struct {
-	setup store.SetupError
-	err   error
+	store.SetupError
+	err error
 }
 
-func (e *explained) Error() string { return e.setup.Error() }
-
 // Unwrap makes it a *store.SetupError.
-func (e *explained) Unwrap() []error { return []error{&e.setup, e.err} }
+func (e *explained) Unwrap() []error { return []error{&e.SetupError, e.err} }
 
 // Unreachable reports whether an error means that no server answered, the connection was
 // lost, or there is no primary at present, so a retry may succeed.

@@ -3,7 +3,6 @@ package mongo
 import (
 	"context"
 	"errors"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -115,22 +114,22 @@ func (r reader) inSnapshot(ctx context.Context, read func(context.Context) error
 	}
 
 	r.reads.since = r.conn.lastWrite.Load()
-	for started, try := time.Now(), 0; ; try++ {
-		snapshot, err := r.conn.client.StartSession(options.Session().SetSnapshot(true))
-		if err != nil {
-			return err
-		}
-		err = read(mongo.NewSessionContext(ctx, snapshot))
-		snapshot.EndSession(context.WithoutCancel(ctx))
-		switch {
-		case errors.Is(err, errOldSnapshot):
-			if err := awaitLastWrite(ctx, r.conn); err != nil {
+	for {
+		err := retrySnapshot(ctx, func() error {
+			snapshot, err := r.conn.client.StartSession(options.Session().SetSnapshot(true))
+			if err != nil {
 				return err
 			}
-			r.reads.since = nil
-		case !hasCode(err, codeSnapshotUnavailable) || time.Since(started) > snapshotTimeout || !retryPause(ctx, try):
-			return err // else a collection was created a moment ago
+			defer snapshot.EndSession(context.WithoutCancel(ctx))
+			return read(mongo.NewSessionContext(ctx, snapshot))
+		})
+		if !errors.Is(err, errOldSnapshot) {
+			return err
 		}
+		if err := awaitLastWrite(ctx, r.conn); err != nil {
+			return err
+		}
+		r.reads.since = nil
 	}
 }
 

@@ -65,12 +65,10 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 	s.locking.Lock()
 	defer s.locking.Unlock()
 
-	if s.token == nil {
-		token := bson.NewObjectID()
-		s.token = &token
+	if s.token.IsZero() {
+		s.token = bson.NewObjectID()
 	}
-
-	token := *s.token
+	token := s.token
 	d, err := s.acquireLease(ctx, on, token)
 	switch {
 	case hasCode(err, codeDuplicate): // two relays create the document at once
@@ -82,7 +80,7 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 		return nil, err
 	}
 
-	s.token = nil
+	s.token = bson.ObjectID{}
 	if d.Token != token {
 		return nil, &store.LockedError{Holder: d.Holder}
 	}

@@ -119,19 +119,11 @@ func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.PruneRequ
 		seen++
 		last = bson.RawValue{Type: id.Type, Value: slices.Clone(id.Value)} // the document is valid only until the next
 		at := document.Time(document.Lookup(doc, t.Layout.DeliveredTime()))
-		if t.isDelivered(doc) && !at.IsZero() && at.Before(p.Before) {
+		if t.statusOf(doc) == store.Completed && !at.IsZero() && at.Before(p.Before) {
 			w.old = append(w.old, last)
 		}
 	}
 	return w, nil
-}
-
-// isDelivered reports whether a document, read with its state, is COMPLETED.
-func (t *table) isDelivered(doc bson.Raw) bool {
-	if t.Layout.State == store.StateTimestamps {
-		return !document.Absent(document.Lookup(doc, t.Layout.Columns.Delivered))
-	}
-	return t.hasStatus(doc, store.Completed)
 }
 
 // prune deletes the documents that are still old enough, in the call's transaction.

@@ -15,7 +15,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
 const (
@@ -37,9 +36,8 @@ func majority() *writeconcern.WriteConcern {
 type server struct {
 	url, application string
 
-	mu     sync.Mutex
-	conn   *conn
-	closed bool
+	mu   sync.Mutex
+	conn *conn
 }
 
 // open returns the connections, opening them if necessary.
@@ -47,10 +45,7 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
-	switch {
-	case v.closed:
-		return nil, sessions.ErrClosed
-	case v.conn != nil:
+	if v.conn != nil {
 		return v.conn, nil
 	}
 
@@ -98,13 +93,11 @@ func transactions() *options.TransactionOptionsBuilder {
 	return options.Transaction().SetReadConcern(readconcern.Snapshot()).SetWriteConcern(majority())
 }
 
-// disconnect closes the connections for good. The caller ensures that no call uses them any
-// more.
+// disconnect closes the connections. No call uses them or opens others any more.
 func (v *server) disconnect() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
-	v.closed = true
 	if v.conn == nil {
 		return
 	}

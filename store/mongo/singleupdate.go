@@ -98,7 +98,7 @@ func (c *settling) singles(on *conn) (all []singleUpdate) {
 // call's outcomes.
 func (c *settling) isCompletedByCall(t *table, ref store.Ref, doc bson.Raw) bool {
 	at := document.Time(document.Lookup(doc, t.completedAt()))
-	return !at.IsZero() && t.isDelivered(doc) && slices.ContainsFunc(c.outcomes, func(o store.Outcome) bool {
+	return !at.IsZero() && t.statusOf(doc) == store.Completed && slices.ContainsFunc(c.outcomes, func(o store.Outcome) bool {
 		return o.Ref == ref && o.Status == store.Completed && o.At.UnixMilli() == at.UnixMilli()
 	})
 }

@@ -107,23 +107,11 @@ func (s *Store) lookUp(ctx context.Context, rows []store.ClaimRow, read func(con
 // state returns the state of a document, and the payload of a COMPLETED document if the
 // payload was read.
 func (t *table) state(doc bson.Raw) store.RowStatus {
-	switch {
-	case t.isDelivered(doc):
+	switch t.statusOf(doc) {
+	case store.Completed:
 		return store.RowStatus{State: store.RowCompleted, Payload: document.Payload(document.Lookup(doc, t.Layout.Columns.Payload))}
-	case t.isFailed(doc):
+	case store.Failed:
 		return store.RowStatus{State: store.RowFailed}
 	}
 	return store.RowStatus{State: store.RowUnsettled}
-}
-
-// isFailed reports whether a document, read with its state, is FAILED.
-func (t *table) isFailed(doc bson.Raw) bool {
-	switch t.Layout.State {
-	case store.StateTimestamps:
-		return !document.Absent(document.Lookup(doc, t.Layout.Columns.Failed))
-	case store.StateNumbers:
-		n, ok := document.Lookup(doc, t.Layout.Columns.Status).AsFloat64OK()
-		return ok && slices.ContainsFunc(t.Layout.FailedCodes(), func(code int) bool { return n == float64(code) })
-	}
-	return t.hasStatus(doc, store.Failed)
 }

@@ -48,8 +48,8 @@ type Store struct {
 	contention    contention
 	lastRecord    atomic.Pointer[recordDocument] // record that the last update locked and wrote; see writeTx
 
-	locking sync.Mutex     // held while a call requests the lock
-	token   *bson.ObjectID // token of a lease request without an answer; guarded by locking
+	locking sync.Mutex    // held while a call requests the lock
+	token   bson.ObjectID // of a lease request without an answer; guarded by locking
 
 	lifetime *sessions.Lifetime
 	closed   sync.Once

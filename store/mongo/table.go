@@ -177,28 +177,40 @@ func (t *table) delivered() bson.D {
 	return bson.D{{Key: c.Status, Value: t.status(store.Completed)}}
 }
 
-// hasStatus reports whether a document, read with its state, has a status.
-func (t *table) hasStatus(doc bson.Raw, s store.Status) bool {
-	c := &t.Layout.Columns
-	v := document.Lookup(doc, c.Status)
-	if t.Layout.State == store.StateNumbers {
-		n, ok := v.AsFloat64OK()
-		return ok && n == float64(t.Layout.Numbers[s])
+// statusOf returns the status of a document, read with its state; 0 if the layout does not
+// name it.
+func (t *table) statusOf(doc bson.Raw) store.Status {
+	l, v := &t.Layout, document.Lookup(doc, t.Layout.Columns.Status)
+	switch l.State {
+	case store.StateNone:
+		return store.Pending
+	case store.StateTimestamps:
+		switch {
+		case !document.Absent(document.Lookup(doc, l.Columns.Delivered)):
+			return store.Completed
+		case !document.Absent(document.Lookup(doc, l.Columns.Failed)):
+			return store.Failed
+		}
+		return store.Pending
 	}
-	word, ok := v.StringValueOK()
-	return ok && word == t.Layout.Words[s]
+
+	n, isNumber := v.AsFloat64OK()
+	word, isWord := v.StringValueOK()
+	for s := store.Pending; s <= store.Failed; s++ {
+		if l.State == store.StateNumbers && isNumber && n == float64(l.Numbers[s]) || l.State == store.StateWords && isWord && word == l.Words[s] {
+			return s
+		}
+	}
+	if l.State == store.StateNumbers && isNumber && slices.ContainsFunc(l.FailedCodes(), func(code int) bool { return n == float64(code) }) {
+		return store.Failed
+	}
+	return 0
 }
 
 // isOpen reports whether a document, read with its state, is pending or processing.
 func (t *table) isOpen(doc bson.Raw) bool {
-	c := &t.Layout.Columns
-	switch t.Layout.State {
-	case store.StateNone:
-		return true
-	case store.StateTimestamps:
-		return document.Absent(document.Lookup(doc, c.Delivered)) && document.Absent(document.Lookup(doc, c.Failed))
-	}
-	return t.hasStatus(doc, store.Pending) || t.hasStatus(doc, store.Processing)
+	s := t.statusOf(doc)
+	return s == store.Pending || s == store.Processing
 }
 
 // order is the sort order: the layout's order-by, then _id, which grows with time if

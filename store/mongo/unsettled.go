@@ -49,6 +49,11 @@ type reading struct {
 // idSet is a set of ids, stored as 128-bit hashes.
 type idSet map[[16]byte]struct{}
 
+func (s idSet) has(id string) bool {
+	_, has := s[hashID(id)]
+	return has
+}
+
 func hashID(id string) [16]byte {
 	sum := sha256.Sum256([]byte(id))
 	return [16]byte(sum[:16])
@@ -165,8 +170,7 @@ func oneOf(name string, values bson.A) bson.E {
 
 func (r *reading) projection() bson.D {
 	c, size := &r.table.Layout.Columns, r.table.size()
-	fits := bson.D{{Key: "$lte", Value: bson.A{size, r.query.MaxInlinePayload()}}}
-	payload := bson.D{{Key: "$cond", Value: bson.A{fits, "$" + c.Payload, "$$REMOVE"}}}
+	payload := expr("$cond", expr("$lte", size, r.query.MaxInlinePayload()), "$"+c.Payload, "$$REMOVE")
 	fields := project(slices.Concat([]string{c.ID, c.Kind, c.Group, c.RetryCount}, r.table.Layout.OrderBy)...)
 	return append(fields, bson.E{Key: sizeField, Value: size}, bson.E{Key: payloadField, Value: payload})
 }
@@ -222,32 +226,28 @@ func (r *reading) addWaiting(ctx context.Context, it store.Item) error {
 	return r.flushWaiting(ctx)
 }
 
-// spilledFilter is the filter for the outbox's spilled rows.
-func (r *reading) spilledFilter() bson.D {
-	return reader{relay: r.store.name}.outboxFilter(ledger.SpilledQueue, r.table.Name)
-}
-
 // loadSpilledIDs loads the ids of all spilled rows before a whole collection is read. The
 // caller may spill rows while it reads, and each lookup would make the server skip over all
 // of them, because they are too new for the snapshot.
-func (r *reading) loadSpilledIDs(ctx context.Context) error {
-	if r.query.Limit <= maxWindow {
-		return nil
+func (r *reading) loadSpilledIDs(ctx context.Context) (err error) {
+	if r.query.Limit > maxWindow {
+		r.spilled, err = r.spilledIDs(ctx)
 	}
-	r.spilled = idSet{}
-	return r.eachSpilled(ctx, r.spilledFilter(), func(id string) { r.spilled[hashID(id)] = struct{}{} })
+	return err
 }
 
-// eachSpilled calls visit for the ids of spilled rows. It reads only the index.
-func (r *reading) eachSpilled(ctx context.Context, filter bson.D, visit func(id string)) error {
-	opts := options.Find().SetProjection(project("id")).SetHint(rowIndex)
+// spilledIDs returns the ids of the outbox's spilled rows, or of those that match. It reads
+// only the index.
+func (r *reading) spilledIDs(ctx context.Context, match ...bson.E) (idSet, error) {
+	filter := append(reader{relay: r.store.name}.outboxFilter(ledger.SpilledQueue, r.table.Name), match...)
+	opts, ids := options.Find().SetProjection(project("id")).SetHint(rowIndex), idSet{}
 	for doc, err := range find(ctx, viewTimeout, r.conn.ownCollection(ownQueue), filter, opts) {
 		if err != nil {
-			return err
+			return nil, err
 		}
-		visit(doc.Lookup("id").StringValue())
+		ids[hashID(doc.Lookup("id").StringValue())] = struct{}{}
 	}
-	return nil
+	return ids, nil
 }
 
 // flushWaiting passes on the queued documents that are not spilled.
@@ -259,22 +259,19 @@ func (r *reading) flushWaiting(ctx context.Context) error {
 	}
 
 	if spilled == nil {
-		spilled = idSet{}
 		ids := make([]string, len(waiting))
 		for i := range waiting {
 			ids[i] = waiting[i].ID
 		}
-		filter := append(r.spilledFilter(), bson.E{Key: "id", Value: bson.D{{Key: "$in", Value: ids}}})
-		if err := r.eachSpilled(ctx, filter, func(id string) { spilled[hashID(id)] = struct{}{} }); err != nil {
+		var err error
+		if spilled, err = r.spilledIDs(ctx, bson.E{Key: "id", Value: bson.D{{Key: "$in", Value: ids}}}); err != nil {
 			return err
 		}
 	}
 
 	for _, it := range waiting {
-		if len(spilled) > 0 {
-			if _, is := spilled[hashID(it.ID)]; is {
-				continue
-			}
+		if len(spilled) > 0 && spilled.has(it.ID) {
+			continue
 		}
 		if r.full = r.full || !r.to.Add(it); r.full {
 			break

@@ -38,20 +38,26 @@ type view struct {
 	standalone bool // no snapshots
 }
 
-// snapshotTimeout is how long Begin waits for a snapshot of collections that were created,
+// snapshotTimeout is how long a read waits for a snapshot of collections that were created,
 // or got an index, a moment ago.
 const snapshotTimeout = 5 * time.Second
 
+// retrySnapshot repeats a read while the server has no snapshot of a collection.
+func retrySnapshot(ctx context.Context, read func() error) error {
+	for started, try := time.Now(), 0; ; try++ {
+		err := read()
+		if !hasCode(err, codeSnapshotUnavailable) || time.Since(started) > snapshotTimeout || !retryPause(ctx, try) {
+			return err
+		}
+	}
+}
+
 // Begin implements view.Snapshot.
 func (v *view) Begin(ctx context.Context) error {
-	started := time.Now()
-	for try := 0; ; try++ {
-		err := v.begin(ctx)
-		if !hasCode(err, codeSnapshotUnavailable) || time.Since(started) > snapshotTimeout || !retryPause(ctx, try) {
-			return Explain(err)
-		}
-		v.Drop()
-	}
+	return Explain(retrySnapshot(ctx, func() error {
+		v.Drop() // that of an earlier try
+		return v.begin(ctx)
+	}))
 }
 
 // begin takes the snapshot by reading from each collection: each must have existed then as

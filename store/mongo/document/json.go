@@ -2,8 +2,10 @@ package document
 
 import (
 	"encoding/base64"
+	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -20,21 +22,21 @@ func FormatTime(t time.Time) string { return t.UTC().Format(timeForm) }
 func AppendJSON(dst []byte, v bson.RawValue) []byte {
 	switch v.Type {
 	case bson.TypeEmbeddedDocument:
-		return appendObject(dst, v.Document())
+		return appendElements(dst, v.Document(), '{', '}')
 	case bson.TypeArray:
-		return appendList(dst, v.Array())
+		return appendElements(dst, bson.Raw(v.Array()), '[', ']')
 	case bson.TypeString:
-		return AppendQuoted(dst, v.StringValue())
+		return appendQuoted(dst, v.StringValue())
 	case bson.TypeSymbol:
-		return AppendQuoted(dst, v.Symbol())
+		return appendQuoted(dst, v.Symbol())
 	case bson.TypeJavaScript:
-		return AppendQuoted(dst, v.JavaScript())
+		return appendQuoted(dst, v.JavaScript())
 	case bson.TypeCodeWithScope:
 		code, _ := v.CodeWithScope()
-		return AppendQuoted(dst, code)
+		return appendQuoted(dst, code)
 	case bson.TypeRegex:
 		pattern, options := v.Regex()
-		return AppendQuoted(dst, "/"+pattern+"/"+options)
+		return appendQuoted(dst, "/"+pattern+"/"+options)
 	case bson.TypeObjectID:
 		return quote(dst, v.ObjectID().Hex())
 	case bson.TypeDBPointer:
@@ -75,37 +77,25 @@ func appendNumber(dst []byte, v bson.RawValue) []byte {
 	return append(dst, "null"...)
 }
 
-func appendObject(dst []byte, doc bson.Raw) []byte {
+// appendElements appends an object or a list, by its brackets. The keys of a list are left
+// out.
+func appendElements(dst []byte, doc bson.Raw, begin, end byte) []byte {
 	elements, err := doc.Elements()
 	if err != nil {
 		return append(dst, "null"...) // the server stores no such document
 	}
 
-	dst = append(dst, '{')
+	dst = append(dst, begin)
 	for i, e := range elements {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = append(AppendQuoted(dst, e.Key()), ':')
+		if begin == '{' {
+			dst = append(appendQuoted(dst, e.Key()), ':')
+		}
 		dst = AppendJSON(dst, e.Value())
 	}
-	return append(dst, '}')
-}
-
-func appendList(dst []byte, list bson.RawArray) []byte {
-	values, err := list.Values()
-	if err != nil {
-		return append(dst, "null"...) // the server stores no such array
-	}
-
-	dst = append(dst, '[')
-	for i, v := range values {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = AppendJSON(dst, v)
-	}
-	return append(dst, ']')
+	return append(dst, end)
 }
 
 func appendBinary(dst []byte, v bson.RawValue) []byte {
@@ -117,11 +107,9 @@ func appendBinary(dst []byte, v bson.RawValue) []byte {
 	return append(dst, '"')
 }
 
-// lastDate is the last millisecond of the year 9999, since 1970.
-const lastDate = 253402300799999
-
-// firstDate is the first millisecond of the year 0, since 1970.
-const firstDate = -62167219200000
+// firstDate and lastDate are the first millisecond of the year 0 and the last of the year
+// 9999, since 1970.
+const firstDate, lastDate = -62167219200000, 253402300799999
 
 func appendDate(dst []byte, ms int64) []byte {
 	if ms < firstDate || ms > lastDate {
@@ -148,46 +136,30 @@ func quote(dst []byte, text string) []byte {
 	return append(append(append(dst, '"'), text...), '"')
 }
 
-const digits = "0123456789abcdef"
-
-// AppendQuoted appends a string as JSON, escaping only the required characters. Invalid
+// appendQuoted appends a string as JSON, escaping only the required characters. Invalid
 // UTF-8 becomes U+FFFD.
-func AppendQuoted(dst []byte, text string) []byte {
+func appendQuoted(dst []byte, text string) []byte {
+	isEscaped := func(r rune) bool { return r < ' ' || r == '"' || r == '\\' || r == utf8.RuneError }
+	if !strings.ContainsFunc(text, isEscaped) {
+		return quote(dst, text)
+	}
+
 	dst = append(dst, '"')
-	begin := 0
-	for i := 0; i < len(text); {
-		c := text[i]
-		if c < utf8.RuneSelf {
-			if c >= ' ' && c != '"' && c != '\\' {
-				i++
-				continue
-			}
-			dst = appendEscape(append(dst, text[begin:i]...), c)
-			i++
-			begin = i
-			continue
+	for _, r := range text {
+		switch {
+		case r == '"' || r == '\\':
+			dst = append(dst, '\\', byte(r))
+		case r == '\n':
+			dst = append(dst, `\n`...)
+		case r == '\r':
+			dst = append(dst, `\r`...)
+		case r == '\t':
+			dst = append(dst, `\t`...)
+		case r < ' ':
+			dst = fmt.Appendf(dst, `\u%04x`, r)
+		default:
+			dst = utf8.AppendRune(dst, r)
 		}
-		r, size := utf8.DecodeRuneInString(text[i:])
-		if r == utf8.RuneError && size == 1 {
-			dst = append(append(dst, text[begin:i]...), string(utf8.RuneError)...)
-			begin = i + size
-		}
-		i += size
 	}
-
-	return append(append(dst, text[begin:]...), '"')
-}
-
-func appendEscape(dst []byte, c byte) []byte {
-	switch c {
-	case '"', '\\':
-		return append(dst, '\\', c)
-	case '\n':
-		return append(dst, `\n`...)
-	case '\r':
-		return append(dst, `\r`...)
-	case '\t':
-		return append(dst, `\t`...)
-	}
-	return append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
+	return append(dst, '"')
 }

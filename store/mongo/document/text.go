@@ -2,6 +2,7 @@ package document
 
 import (
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -47,27 +48,11 @@ func AppendText(dst []byte, v bson.RawValue) []byte {
 
 	begin := len(dst)
 	dst = AppendJSON(dst, v)
-	if word := dst[begin:]; len(word) > 1 && word[0] == '"' {
-		dst = append(dst[:begin], stringValue(v, word)...)
+	var text string
+	if dst[begin] == '"' && json.Unmarshal(dst[begin:], &text) == nil {
+		dst = append(dst[:begin], text...)
 	}
 	return dst
-}
-
-// stringValue returns the characters of a value whose JSON is a string.
-func stringValue(v bson.RawValue, quoted []byte) []byte {
-	switch v.Type {
-	case bson.TypeSymbol:
-		return []byte(v.Symbol())
-	case bson.TypeJavaScript:
-		return []byte(v.JavaScript())
-	case bson.TypeCodeWithScope:
-		code, _ := v.CodeWithScope()
-		return []byte(code)
-	case bson.TypeRegex:
-		pattern, options := v.Regex()
-		return []byte("/" + pattern + "/" + options)
-	}
-	return quoted[1 : len(quoted)-1] // the other types contain no escaped characters
 }
 
 // ID returns the text of an id. The error names its BSON type.
