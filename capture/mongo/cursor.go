@@ -61,13 +61,13 @@ type cursorBatch struct {
 
 // openCursor opens a stream. It returns at once; only the first answer shows whether the
 // oplog still reaches back far enough.
-func openCursor(ctx context.Context, db *mongo.Database, sv *server, pipeline bson.A, relay string) (*cursor, error) {
-	session, err := db.Client().StartSession(options.Session().SetCausalConsistency(false))
+func openCursor(ctx context.Context, sv *server, pipeline bson.A, relay string) (*cursor, error) {
+	session, err := sv.db.Client().StartSession(options.Session().SetCausalConsistency(false))
 	if err != nil {
 		return nil, fmt.Errorf("start session: %w", err)
 	}
 
-	c := &cursor{db: db, session: session, server: sv.Address, maxAwait: awaitTime}
+	c := &cursor{db: sv.db, session: session, server: sv.Address, maxAwait: awaitTime}
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	raw, err := c.run(ctx, bson.D{

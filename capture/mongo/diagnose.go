@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/mongo"
-
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -34,22 +32,21 @@ type diagnosis struct {
 	fault.Findings
 
 	source *Source
-	db     *mongo.Database
 	server *server
 }
 
 func (e *diagnosis) run(ctx context.Context) error {
 	s := e.source
-	sv, db, faults, err := s.inspect(ctx)
+	sv, faults, err := s.inspect(ctx)
 	if err != nil {
 		return err
 	}
 
-	e.server, e.db = sv, db
+	e.server = sv
 	streams := sv.streamFault() == nil
 	if streams {
 		now := sv.endPosition()
-		if err := faults.AddErr(s.tryStream(ctx, db, sv, &now)); err != nil {
+		if err := faults.AddErr(s.tryStream(ctx, sv, &now)); err != nil {
 			return err
 		}
 		e.Add("server", store.GradeOK, "replica set "+sv.SetName)
@@ -64,9 +61,9 @@ func (e *diagnosis) run(ctx context.Context) error {
 		return nil
 	}
 
-	text := "any client may read the change stream of database " + db.Name()
+	text := "any client may read the change stream of database " + sv.database
 	if s.stream.user != "" {
-		text = "role " + s.stream.user + " may read the change stream of database " + db.Name()
+		text = "role " + s.stream.user + " may read the change stream of database " + sv.database
 	}
 
 	e.Add("stream", store.GradeOK, text)
@@ -82,7 +79,7 @@ func (e *diagnosis) checkIdentity(ctx context.Context) {
 		return
 	}
 	e.Add("identity", store.GradeAdvice, fmt.Sprintf("role %s may not read the id of replica set %s: a checkpoint of another replica set with this name would be accepted", e.source.stream.user, e.server.SetName),
-		"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "clusterMonitor", "admin"))
+		"-- in mongosh, as an administrator", grant(ctx, e.server.db, e.source.stream.user, "clusterMonitor", "admin"))
 }
 
 // checkMajorityLag reports whether the majority keeps up, because a stream sends only
@@ -97,17 +94,17 @@ func (e *diagnosis) checkMajorityLag() {
 // checkOplogWindow reports how far back the oplog reaches.
 func (e *diagnosis) checkOplogWindow(ctx context.Context) error {
 	const subject = "oplog"
-	first, err := oldestOplogTime(ctx, e.db)
+	first, err := oldestOplogTime(ctx, e.server.db)
 	if err != nil {
 		return err
 	}
 	if first.IsZero() {
 		e.Add(subject, store.GradeAdvice, fmt.Sprintf("role %s may not read the oplog: the size of the retained log is unknown and not limited", e.source.stream.user),
-			"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "read", "local"))
+			"-- in mongosh, as an administrator", grant(ctx, e.server.db, e.source.stream.user, "read", "local"))
 		return nil
 	}
 
-	size, limit, err := oplogSize(ctx, e.db)
+	size, limit, err := oplogSize(ctx, e.server.db)
 	if err != nil {
 		return fmt.Errorf("read oplog size: %w", err)
 	}

@@ -44,7 +44,7 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 		return nil
 	}
 
-	if err := s.checkHistoryPosition(ctx, sv, &end); err != nil {
+	if err := checkHistoryPosition(ctx, sv, &end); err != nil {
 		return err
 	}
 
@@ -67,39 +67,23 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 		return nil, oplogPosition{}, fault.OtherLogf("checkpoint belongs to %q, this server is %s", at.Origin, sv.origin())
 	}
 
-	db, err := s.stream.db()
-	if err != nil {
-		return nil, oplogPosition{}, err
-	}
-
 	var from oplogPosition
 	if at.Position == "" {
-		from, err = positionAtTime(ctx, db, at.Since)
+		from, err = positionAtTime(ctx, sv.db, at.Since)
 	} else if from, err = parsePosition(at.Position); err != nil {
 		err = fault.OtherLogf("%v", err)
 	} else {
-		err = s.checkHistoryPosition(ctx, sv, &from)
+		err = checkHistoryPosition(ctx, sv, &from)
 	}
-
-	if err != nil {
-		return nil, oplogPosition{}, err
+	if err == nil {
+		err = s.tryPosition(ctx, sv, &from)
 	}
-
-	err = s.tryPosition(ctx, db, sv, &from)
-	if unreadable := new(fault.UnreadableLogError); errors.As(err, &unreadable) {
-		err = fault.Lostf("cannot resume at the checkpoint: %v", unreadable)
-	}
-
 	return sv, from, err
 }
 
 // checkHistoryPosition checks that the server has reached a position.
-func (s *Source) checkHistoryPosition(ctx context.Context, sv *server, at *oplogPosition) error {
-	db, err := s.stream.db()
-	if err != nil {
-		return err
-	}
-	err = sv.checkReached(ctx, db, at)
+func checkHistoryPosition(ctx context.Context, sv *server, at *oplogPosition) error {
+	err := sv.checkReached(ctx, at)
 	if restored := new(capture.LostError); errors.As(err, &restored) {
 		err = fault.OtherLogf("%s", restored.Reason)
 	}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/mongo"
-
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
@@ -66,24 +64,12 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *se
 		return "checkpoint is unreadable: " + err.Error(), nil
 	}
 
-	db, err := s.stream.db()
-	if err != nil {
-		return "", err
+	if err = sv.checkReached(ctx, &from); err == nil {
+		err = s.tryPosition(ctx, sv, &from)
 	}
-
-	if err = sv.checkReached(ctx, db, &from); err == nil {
-		err = s.tryPosition(ctx, db, sv, &from)
-	}
-
-	var lost *capture.LostError
-	var unreadable *fault.UnreadableLogError
-	switch {
-	case errors.As(err, &lost):
+	if lost := new(capture.LostError); errors.As(err, &lost) {
 		return lost.Reason, nil
-	case errors.As(err, &unreadable):
-		return fmt.Sprintf("cannot resume at the checkpoint: %v", unreadable), nil
 	}
-
 	return "", err
 }
 
@@ -96,13 +82,16 @@ const (
 )
 
 // tryPosition opens a stream at a position. An error with no other explanation is blamed on
-// the position only if every try returns it and a stream from the current time can be
-// opened.
-func (s *Source) tryPosition(ctx context.Context, db *mongo.Database, sv *server, from *oplogPosition) error {
+// the position, as a *capture.LostError, only if every try returns it and a stream from the
+// current time can be opened.
+func (s *Source) tryPosition(ctx context.Context, sv *server, from *oplogPosition) error {
 	for try := 1; ; try++ {
-		err := s.tryStream(ctx, db, sv, from)
-		if !errors.As(err, new(*fault.UnreadableLogError)) || try == maxTries {
+		err := s.tryStream(ctx, sv, from)
+		if !errors.As(err, new(*fault.UnreadableLogError)) {
 			return err
+		}
+		if try == maxTries {
+			return fault.Lostf("cannot resume at the checkpoint: %v", err)
 		}
 		if err := backoff.Sleep(ctx, tryInterval); err != nil {
 			return err

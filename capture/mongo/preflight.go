@@ -5,46 +5,40 @@ import (
 	"fmt"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/mongo"
-
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 )
 
 // inspect checks the server and the configured databases without opening a stream. The store
 // has checked that the outboxes are ordinary collections.
-func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, faults fault.List, err error) {
-	if db, err = s.stream.db(); err != nil {
-		return nil, nil, faults, err
+func (s *Source) inspect(ctx context.Context) (sv *server, faults fault.List, err error) {
+	db, err := s.stream.db()
+	if err != nil {
+		return nil, faults, err
 	}
-
 	sv, err = identify(ctx, db)
 	if hasCode(err, errAuthenticationFailed) {
 		err = s.loginFault(err.Error()).Err()
 	}
 	if err != nil {
-		return nil, db, faults, err
+		return nil, faults, err
 	}
-
 	if f := sv.streamFault(); f != nil {
 		faults.Add(*f)
-		return sv, db, faults, nil
+		return sv, faults, nil
 	}
-
 	if err := sv.checkPrimary(); err != nil {
-		return nil, db, faults, err
+		return nil, faults, err
 	}
 
 	control, err := s.control.db()
 	if err != nil {
-		return sv, db, faults, err
+		return nil, faults, err
 	}
-
 	if control.Name() != db.Name() {
 		faults.Add(fault.Fault{
 			Subject: "stream", Problem: fmt.Sprintf("source.stream-url names database %s, source.url names %s", db.Name(), control.Name()), Instructions: "name the same database in both",
 		})
 	}
-
 	for i := range s.cfg.Outboxes {
 		if o := &s.cfg.Outboxes[i]; o.Schema != "" && o.Schema != db.Name() {
 			faults.Add(fault.Fault{
@@ -53,17 +47,16 @@ func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, f
 			})
 		}
 	}
-
-	return sv, db, faults, nil
+	return sv, faults, nil
 }
 
 // tryStream opens a stream at a position to check that the role may read it and that the
 // oplog still reaches back. A server that does not answer in time is scanning from there,
 // so the oplog does.
-func (s *Source) tryStream(ctx context.Context, db *mongo.Database, sv *server, from *oplogPosition) error {
-	c, err := openCursor(ctx, db, sv, s.plan.pipeline(from, false), s.cfg.Name)
+func (s *Source) tryStream(ctx context.Context, sv *server, from *oplogPosition) error {
+	c, err := openCursor(ctx, sv, s.plan.pipeline(from, false), s.cfg.Name)
 	if err != nil {
-		return s.explain(ctx, db, from, err)
+		return s.explain(ctx, sv.db, from, err)
 	}
 
 	defer c.close(ctx)
@@ -73,7 +66,7 @@ func (s *Source) tryStream(ctx context.Context, db *mongo.Database, sv *server, 
 	if _, err = c.next(tryCtx, 1); tryCtx.Err() != nil || hasCode(err, errTooLarge) {
 		return ctx.Err() // the oplog reaches back
 	}
-	return s.explain(ctx, db, from, err)
+	return s.explain(ctx, sv.db, from, err)
 }
 
 // endPosition returns the position after everything that the server has written.
@@ -99,10 +92,10 @@ func (s *Source) Ready(ctx context.Context) error {
 
 // ready runs all checks of Open.
 func (s *Source) ready(ctx context.Context) (*server, error) {
-	sv, db, faults, err := s.inspect(ctx)
+	sv, faults, err := s.inspect(ctx)
 	if err == nil && sv.streamFault() == nil {
 		now := sv.endPosition()
-		err = faults.AddErr(s.tryStream(ctx, db, sv, &now))
+		err = faults.AddErr(s.tryStream(ctx, sv, &now))
 	}
 	if err != nil {
 		return nil, err

@@ -20,7 +20,8 @@ const minWireVersion = 13
 // server is the replica set behind a URL, and its member that answered.
 type server struct {
 	hello
-	database string
+	db       *mongo.Database
+	database string // the name of db
 	id       string // the replica set's id in hexadecimal; "" if the role may not read it
 }
 
@@ -46,7 +47,7 @@ func (h *hello) written() bson.Timestamp { return h.Last.Op.At }
 
 // identify asks the server for its identity and state.
 func identify(ctx context.Context, db *mongo.Database) (*server, error) {
-	sv := &server{database: db.Name()}
+	sv := &server{db: db, database: db.Name()}
 	answer, err := runAdminCommand(ctx, db, bson.D{{Key: "hello", Value: 1}})
 	if err == nil {
 		err = bson.Unmarshal(answer, &sv.hello)
@@ -112,16 +113,16 @@ func (sv *server) hasOrigin(origin string) bool {
 
 // checkSameServer checks that the server has the origin seen by Open, and has everything
 // that was read.
-func (sv *server) checkSameServer(ctx context.Context, db *mongo.Database, was *server, from *oplogPosition) error {
+func (sv *server) checkSameServer(ctx context.Context, was *server, from *oplogPosition) error {
 	if !sv.hasOrigin(was.origin()) {
 		return fault.Lostf("server is %s, was %s", sv.origin(), was.origin())
 	}
-	return sv.checkReached(ctx, db, from)
+	return sv.checkReached(ctx, from)
 }
 
 // checkReached checks that the server has reached the position read from it. A stream sends
 // only majority-committed events, and a newly elected primary has all of them.
-func (sv *server) checkReached(ctx context.Context, db *mongo.Database, from *oplogPosition) error {
+func (sv *server) checkReached(ctx context.Context, from *oplogPosition) error {
 	if !sv.isBehind(from) {
 		return nil
 	}
@@ -129,18 +130,17 @@ func (sv *server) checkReached(ctx context.Context, db *mongo.Database, from *op
 	// A primary that was partitioned may not know that it was replaced. It cannot complete
 	// a linearizable read; see
 	// https://www.mongodb.com/docs/v6.0/reference/read-concern-linearizable/.
-	if _, err := runCommand(ctx, db, bson.D{
+	if _, err := runCommand(ctx, sv.db, bson.D{
 		{Key: "find", Value: markCollection}, {Key: "filter", Value: bson.D{{Key: "_id", Value: 0}}}, {Key: "limit", Value: 1},
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "linearizable"}}},
 	}); err != nil {
 		return fmt.Errorf("verify that server %s is the primary: %w", sv.Address, err)
 	}
 
-	now, err := identify(ctx, db)
+	now, err := identify(ctx, sv.db)
 	if err != nil {
 		return err
 	}
-
 	if now.isBehind(from) {
 		return fault.Lostf("oplog ends at %d.%d but was read up to %s: the server was restored", now.written().T, now.written().I, from.describe())
 	}

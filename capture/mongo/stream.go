@@ -90,23 +90,18 @@ func (st *stream) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-
 	if f := now.streamFault(); f != nil {
 		return f.Err()
 	}
-
 	if err := now.checkPrimary(); err != nil {
 		return err
 	}
-
-	if err := now.checkSameServer(ctx, st.db, st.src.server, &st.at); err != nil {
+	if err := now.checkSameServer(ctx, st.src.server, &st.at); err != nil {
 		return err
 	}
-
-	if st.cursor, err = openCursor(ctx, st.db, now, st.src.plan.pipeline(&st.at, st.limitPayloads), st.src.cfg.Name); err != nil {
+	if st.cursor, err = openCursor(ctx, now, st.src.plan.pipeline(&st.at, st.limitPayloads), st.src.cfg.Name); err != nil {
 		return err
 	}
-
 	st.cursor.onAlive = st.sendAlive
 	return nil
 }
