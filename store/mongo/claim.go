@@ -190,11 +190,12 @@ func (c *claim) partition(t *table, p *outboxes.Part) (plain, full []int) {
 // claimUntouched claims rows that are pending and were never tried. It returns false if
 // some of them are not.
 func (c *claim) claimUntouched(ctx context.Context, t *table, indexes []int) (bool, error) {
-	n, err := inBatches(idsOf(c.rows, indexes), func(some []string) (int64, error) { return t.update(ctx, t.untouched(some), c.claimUpdate(t)) })
-	if err != nil || n != int64(len(indexes)) {
+	ids := idsOf(c.rows, indexes)
+	n, err := t.update(ctx, ids, t.untouched, c.claimUpdate(t))
+	if err != nil || n != int64(len(ids)) {
 		return false, err
 	}
-	if unique, err := t.oneDocumentEach(ctx, idsOf(c.rows, indexes)); err != nil || !unique {
+	if unique, err := t.oneDocumentEach(ctx, ids); err != nil || !unique {
 		return false, err
 	}
 	for _, i := range indexes {
@@ -214,11 +215,6 @@ func (t *table) untouched(ids []string) bson.D {
 		filter = append(filter, bson.E{Key: name, Value: bson.D{{Key: "$in", Value: bson.A{nil, int32(0)}}}})
 	}
 	return append(bson.D{t.idIn(ids)}, filter...)
-}
-
-// update updates documents of the collection.
-func (t *table) update(ctx context.Context, filter, to any) (int64, error) {
-	return update(ctx, t.collection, filter, to)
 }
 
 // claimUpdate is the update that claims a document.
@@ -326,7 +322,7 @@ func (c *claim) writeClaims(ctx context.Context, t *table, indexes []int) error 
 		return nil
 	}
 
-	n, err := inBatches(idsOf(c.rows, claimed), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), c.claimUpdate(t)) })
+	n, err := t.update(ctx, idsOf(c.rows, claimed), t.openOf, c.claimUpdate(t))
 	if err == nil && n != int64(len(claimed)) {
 		return errDocumentChanged
 	}

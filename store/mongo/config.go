@@ -1,6 +1,7 @@
 package mongo
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -140,18 +141,9 @@ func ParseURL(raw, application string) (opts *options.ClientOptions, database st
 	}
 
 	opts.SetAppName(application).SetReadPreference(readpref.Primary()).SetRetryReads(false)
-	if opts.ConnectTimeout == nil {
-		opts.SetConnectTimeout(connectTimeout)
-	}
-
-	if opts.HeartbeatInterval == nil {
-		opts.SetHeartbeatInterval(heartbeatInterval)
-	}
-
-	if opts.ServerSelectionTimeout == nil {
-		opts.SetServerSelectionTimeout(selectTimeout)
-	}
-
+	opts.ConnectTimeout = cmp.Or(opts.ConnectTimeout, new(connectTimeout))
+	opts.HeartbeatInterval = cmp.Or(opts.HeartbeatInterval, new(heartbeatInterval))
+	opts.ServerSelectionTimeout = cmp.Or(opts.ServerSelectionTimeout, new(selectTimeout))
 	if n := opts.MaxPoolSize; n != nil && *n != 0 && *n < minPoolSize {
 		opts.SetMaxPoolSize(minPoolSize)
 	}

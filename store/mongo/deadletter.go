@@ -205,7 +205,7 @@ func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLett
 
 func requeue(ctx context.Context, t *table, filter bson.D) (int64, error) {
 	nullable := func(string) bool { return false }
-	return t.update(ctx, filter, set(columns.Requeue(&t.Layout, nullable), func(columns.Value) any { return t.status(store.Pending) }))
+	return update(ctx, t.collection, filter, set(columns.Requeue(&t.Layout, nullable), func(columns.Value) any { return t.status(store.Pending) }))
 }
 
 func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int, m resolveAction) ([]store.DeadLetter, error) {

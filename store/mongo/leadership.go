@@ -33,8 +33,7 @@ func sessionID(s *mongo.Session) bson.Binary {
 }
 
 // AcquireLeadership implements store.Leadership. It ends the open transaction of an earlier
-// leader, which would otherwise hold the leader document until the server ends it, after 60
-// s by default (transactionLifetimeLimitSeconds).
+// leader.
 func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	var epoch store.Epoch
 	err := s.writer.Do(ctx, func(ctx context.Context) error {

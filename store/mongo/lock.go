@@ -174,9 +174,8 @@ func (l *lock) Ping(ctx context.Context) error {
 // countTimeout bounds the time that reading the request count adds to a ping.
 const countTimeout = 500 * time.Millisecond
 
-// countRequests reads the number of requests. The count is not in the lease document
-// because a request is a transaction, and a ping would wait for it. If the read fails the
-// old count stays: the lease was extended either way.
+// countRequests reads the number of requests. If the read fails the old count stays, because
+// the lease was extended either way.
 func (l *lock) countRequests(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()

@@ -198,14 +198,6 @@ func (c *conn) run(ctx context.Context, command bson.D, into any) error {
 // ownCollection returns one of the relay's collections.
 func (c *conn) ownCollection(name string) *mongo.Collection { return c.db.Collection(name) }
 
-// outboxCollection returns the collection of an outbox.
-func (c *conn) outboxCollection(o *store.Outbox) *mongo.Collection {
-	if o.Schema == "" {
-		return c.db.Collection(o.Table)
-	}
-	return c.client.Database(o.Schema).Collection(o.Table)
-}
-
 // update updates all documents that match a filter and returns their number.
 func update(ctx context.Context, in *mongo.Collection, filter, update any) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)

@@ -77,9 +77,8 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 }
 
 // lookUp calls read for the rows of each outbox that keeps a state. It first writes one of
-// the relay's documents with majority write concern, because later reads in the session are
-// no older than that write. Otherwise a deposed primary that has not noticed yet could
-// report a document as gone although its successor has it.
+// the relay's documents, so that a deposed primary cannot report a document as gone: later
+// reads in the session are no older than that write.
 func (s *Store) lookUp(ctx context.Context, rows []store.ClaimRow, read func(context.Context, *table, *outboxes.Part) error) error {
 	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {

@@ -27,7 +27,13 @@ type table struct {
 }
 
 // table returns the collection of a configured outbox.
-func (c *conn) table(o *store.Outbox) *table { return &table{o, c.outboxCollection(o)} }
+func (c *conn) table(o *store.Outbox) *table {
+	in := c.db
+	if o.Schema != "" {
+		in = c.client.Database(o.Schema)
+	}
+	return &table{o, in.Collection(o.Table)}
+}
 
 // path returns the name of the collection with its database.
 func (t *table) path() string { return t.collection.Database().Name() + "." + t.collection.Name() }
@@ -69,11 +75,11 @@ func (t *table) oneDocumentEach(ctx context.Context, ids []string) (bool, error)
 // maxBatchIDs bounds the documents that one command writes, so that it is answered in time.
 const maxBatchIDs = 2000
 
-// inBatches writes the documents with the given ids in commands of bounded size and sums
-// the documents they matched.
-func inBatches(ids []string, write func(some []string) (int64, error)) (all int64, err error) {
+// update updates the documents with the given ids that match a filter of them, in commands of
+// bounded size. It returns how many matched.
+func (t *table) update(ctx context.Context, ids []string, filter func(ids []string) bson.D, to bson.D) (all int64, err error) {
 	for some := range slices.Chunk(ids, maxBatchIDs) {
-		n, err := write(some)
+		n, err := update(ctx, t.collection, filter(some), to)
 		if err != nil {
 			return all, err
 		}
@@ -126,10 +132,11 @@ func (t *table) identified() bson.E {
 
 // status returns the stored value of a status.
 func (t *table) status(to store.Status) any {
-	if n, ok := columns.Stored(&t.Layout, to).(int); ok {
+	stored := columns.Stored(&t.Layout, to)
+	if n, ok := stored.(int); ok {
 		return number(n)
 	}
-	return columns.Stored(&t.Layout, to)
+	return stored
 }
 
 // number returns a number in the BSON type that most programs use for it.
@@ -232,23 +239,15 @@ func (t *table) time(at time.Time) any {
 	return bson.NewDateTimeFromTime(at)
 }
 
-// when is an expression for the time in a field; null if there is none.
-func (t *table) when(name string) any {
-	if !t.Layout.TextTimes {
-		return expr("$cond", expr("$eq", bson.D{{Key: "$type", Value: "$" + name}}, "date"), "$"+name, nil)
-	}
-	return bson.D{{Key: "$dateFromString", Value: bson.D{
-		{Key: "dateString", Value: "$" + name}, {Key: "onError", Value: nil}, {Key: "onNull", Value: nil},
-	}}}
-}
-
 // before is the filter that the time in a field is before at.
 func (t *table) before(name string, at time.Time) bson.E {
 	bound := bson.NewDateTimeFromTime(at)
 	if !t.Layout.TextTimes {
 		return bson.E{Key: name, Value: bson.D{{Key: "$lt", Value: bound}}}
 	}
-	when := t.when(name)
+	when := bson.D{{Key: "$dateFromString", Value: bson.D{
+		{Key: "dateString", Value: "$" + name}, {Key: "onError", Value: nil}, {Key: "onNull", Value: nil},
+	}}}
 	return bson.E{Key: "$expr", Value: expr("$and", expr("$gt", when, nil), expr("$lt", when, bound))}
 }
 

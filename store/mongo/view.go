@@ -70,7 +70,7 @@ func (v *view) begin(ctx context.Context) (err error) {
 
 	in := []*mongo.Collection{v.conn.ownCollection(ownQueue)}
 	for _, name := range v.store.outboxes.Names() {
-		in = append(in, v.conn.outboxCollection(v.store.outboxes.Lookup(name)))
+		in = append(in, v.conn.table(v.store.outboxes.Lookup(name)).collection)
 	}
 
 	for _, c := range in {

@@ -19,11 +19,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
-// writer is the session that writes in transactions, one at a time: each begins by updating
-// the leader document, so two of them would only conflict (WriteConflict). The session
-// stays the same for the store's lifetime, for two reasons. The next leader finds its id in
-// the leader document and kills it. And the server ends an open transaction when the
-// session starts its next one.
+// writer is the session that writes, one call at a time. It stays the same for the store's
+// lifetime, because the next leader finds its id in the leader document and kills it, and
+// because the server ends an open transaction when the session starts its next one.
 type writer struct {
 	*sessions.Session
 	server *server
@@ -79,9 +77,8 @@ func (s *Store) transact(ctx context.Context, epoch store.Epoch, wait time.Durat
 }
 
 // checkEpoch updates the leader document and returns store.ErrNotLeader unless it has this
-// epoch and this store's holder. Until the transaction ends, no other leader write and no
-// raise of the epoch can commit: whichever comes second conflicts. The holder distinguishes
-// two relays that got the same epoch from two servers.
+// epoch and this store's holder. The holder distinguishes two relays that got the same epoch
+// from two servers.
 func (s *Store) checkEpoch(ctx context.Context, on *conn, epoch store.Epoch) error {
 	n, err := update(ctx, on.ownCollection(ownLeader),
 		bson.D{{Key: "_id", Value: s.name}, {Key: "epoch", Value: int64(epoch)}, {Key: "holder", Value: s.holder}},
