@@ -104,10 +104,14 @@ func (l *letters) each(ctx context.Context, limit int, take func(*store.DeadLett
 			return err
 		}
 		id, err := document.ID(document.Lookup(doc, t.id()))
-		if err != nil || !l.chosen(doc) {
-			continue
+		if err != nil {
+			continue // no text matches such an id
 		}
 		d := l.letter(doc, id)
+		if !matches(f, &d) {
+			continue
+		}
+		l.addPayload(doc, &d)
 		take(&d)
 		if n++; n == limit {
 			break
@@ -128,50 +132,39 @@ func (l *letters) projection() bson.D {
 	return project(fields...)
 }
 
-// chosen reports whether a FAILED document matches the filter.
-func (l *letters) chosen(doc bson.Raw) bool {
-	f, lane := l.filter, l.reader.Lane(doc)
-	if f.Kind != "" && lane.Kind != f.Kind || f.Group != nil && lane.Group != *f.Group {
-		return false
-	}
-
-	if f.Error != "" && !strings.Contains(l.text(doc), f.Error) {
-		return false
-	}
-
-	if f.Since.IsZero() && f.Until.IsZero() {
-		return true
-	}
-
-	at := document.Time(document.Lookup(doc, l.table.Layout.FailedTime()))
-	return !at.IsZero() && (f.Since.IsZero() || !at.Before(f.Since)) && (f.Until.IsZero() || at.Before(f.Until))
-}
-
-// text returns the error text of a document.
-func (l *letters) text(doc bson.Raw) string {
-	if l.table.Layout.Columns.Error == "" {
-		return ""
-	}
-	return string(document.AppendText(nil, document.Lookup(doc, l.table.Layout.Columns.Error)))
-}
-
+// letter returns a FAILED document without its payload.
 func (l *letters) letter(doc bson.Raw, id string) store.DeadLetter {
 	c, lane := &l.table.Layout.Columns, l.reader.Lane(doc)
-	d := store.DeadLetter{Ref: store.Ref{Outbox: l.table.Name, ID: id}, Kind: lane.Kind, Group: lane.Group, Error: l.text(doc)}
+	d := store.DeadLetter{Ref: store.Ref{Outbox: l.table.Name, ID: id}, Kind: lane.Kind, Group: lane.Group}
+	if c.Error != "" {
+		d.Error = string(document.AppendText(nil, document.Lookup(doc, c.Error)))
+	}
 	if c.RetryCount != "" {
 		d.RetryCount = document.Count(document.Lookup(doc, c.RetryCount))
 	}
 	if name := l.table.Layout.FailedTime(); name != "" {
 		d.FailedAt = document.Time(document.Lookup(doc, name))
 	}
-
-	if l.payload == payloadRead {
-		d.Payload = document.Payload(document.Lookup(doc, c.Payload))
-		d.PayloadSize = len(d.Payload)
-	} else {
-		d.PayloadSize = sizeOf(doc)
-	}
 	return d
+}
+
+func (l *letters) addPayload(doc bson.Raw, d *store.DeadLetter) {
+	d.PayloadSize = sizeOf(doc)
+	if l.payload == payloadRead {
+		d.Payload = document.Payload(document.Lookup(doc, l.table.Layout.Columns.Payload))
+		d.PayloadSize = len(d.Payload)
+	}
+}
+
+// matches reports whether a FAILED document matches a filter, apart from its ids.
+func matches(f *store.DeadLetterFilter, d *store.DeadLetter) bool {
+	switch {
+	case f.Kind != "" && d.Kind != f.Kind, f.Group != nil && d.Group != *f.Group, !strings.Contains(d.Error, f.Error):
+		return false
+	case f.Since.IsZero() && f.Until.IsZero():
+		return true
+	}
+	return !d.FailedAt.IsZero() && !d.FailedAt.Before(f.Since) && (f.Until.IsZero() || d.FailedAt.Before(f.Until))
 }
 
 // resolveAction is an operation on FAILED documents. apply returns how many documents it
