@@ -97,9 +97,9 @@ func (b backend) View(ctx context.Context, do func(context.Context, ledger.Reade
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		r := reader{on, b.store.name, &reads{}}
+		r := &reader{conn: on, relay: b.store.name}
 		err := r.inSnapshot(ctx, func(ctx context.Context) error { return do(ctx, r) })
-		if err == nil && r.reads.ofRecords && !r.reads.foundRecords {
+		if err == nil && r.readsRecords && !r.foundRecords {
 			err = installed(ctx, on)
 		}
 		return err
@@ -108,12 +108,12 @@ func (b backend) View(ctx context.Context, do func(context.Context, ledger.Reade
 
 // inSnapshot runs read in a session whose reads see one snapshot, if the server has them.
 // ctx contains a causally consistent session.
-func (r reader) inSnapshot(ctx context.Context, read func(context.Context) error) error {
+func (r *reader) inSnapshot(ctx context.Context, read func(context.Context) error) error {
 	if r.conn.standalone.Load() {
 		return read(ctx)
 	}
 
-	r.reads.since = r.conn.lastWrite.Load()
+	r.since = r.conn.lastWrite.Load()
 	for {
 		err := retrySnapshot(ctx, func() error {
 			snapshot, err := r.conn.client.StartSession(options.Session().SetSnapshot(true))
@@ -129,7 +129,7 @@ func (r reader) inSnapshot(ctx context.Context, read func(context.Context) error
 		if err := awaitLastWrite(ctx, r.conn); err != nil {
 			return err
 		}
-		r.reads.since = nil
+		r.since = nil
 	}
 }
 

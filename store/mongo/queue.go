@@ -99,22 +99,22 @@ func (d *queueDocument) item() store.Item {
 }
 
 // rows yields the matching rows of queues.
-func (r reader) rows(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder) iter.Seq2[*queueDocument, error] {
+func (r *reader) rows(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder) iter.Seq2[*queueDocument, error] {
 	return decoded[queueDocument](ownQueue, r.docs(ctx, ownQueue, filter, opts))
 }
 
 // outboxFilter is the filter for the rows of an outbox, by the fields that begin the indices.
-func (r reader) outboxFilter(queue, outbox string) bson.D {
+func (r *reader) outboxFilter(queue, outbox string) bson.D {
 	return bson.D{{Key: "_id.relay", Value: r.relay}, {Key: "_id.queue", Value: queue}, {Key: "_id.outbox", Value: outbox}}
 }
 
 // laneFilter is the filter for the rows of a lane by their numbers.
-func (r reader) laneFilter(queue, outbox string, lane store.LaneHash, n bson.D) bson.D {
+func (r *reader) laneFilter(queue, outbox string, lane store.LaneHash, n bson.D) bson.D {
 	return append(r.outboxFilter(queue, outbox), bson.E{Key: "lane", Value: laneValue(lane)}, bson.E{Key: "_id.n", Value: n})
 }
 
 // Range implements ledger.QueueReader.
-func (r reader) Range(ctx context.Context, queue string, from []store.SpilledRange, each int) ([][]store.Item, error) {
+func (r *reader) Range(ctx context.Context, queue string, from []store.SpilledRange, each int) ([][]store.Item, error) {
 	lists := make([][]store.Item, len(from))
 	opts := options.Find().SetSort(bson.D{{Key: "_id.n", Value: 1}}).SetLimit(int64(each)).SetHint(laneIndex)
 	for i := range from {
@@ -131,7 +131,7 @@ func (r reader) Range(ctx context.Context, queue string, from []store.SpilledRan
 }
 
 // scanFilter is the filter of a scan, by the _id index.
-func (r reader) scanFilter(q *ledger.Scan) bson.D {
+func (r *reader) scanFilter(q *ledger.Scan) bson.D {
 	key := func(n any, outbox ...bson.E) bson.D {
 		return append(bson.D{{Key: "relay", Value: r.relay}, {Key: "queue", Value: q.Queue}, {Key: "n", Value: n}}, outbox...)
 	}
@@ -145,7 +145,7 @@ func (r reader) scanFilter(q *ledger.Scan) bson.D {
 
 // Scan implements ledger.QueueReader. To find heads, it walks the rows by number and checks
 // for each new lane whether it has earlier rows.
-func (r reader) Scan(ctx context.Context, q ledger.Scan) (rows []store.Item, err error) {
+func (r *reader) Scan(ctx context.Context, q ledger.Scan) (rows []store.Item, err error) {
 	opts := options.Find().SetSort(byID()).SetProjection(bson.D{{Key: "payload", Value: 0}})
 	if !q.Heads {
 		opts.SetLimit(int64(q.Limit))
@@ -184,7 +184,7 @@ func (r reader) Scan(ctx context.Context, q ledger.Scan) (rows []store.Item, err
 }
 
 // laneBegan reports whether the row's lane also has rows up to n.
-func (r reader) laneBegan(ctx context.Context, d *queueDocument, n int64) (began bool, err error) {
+func (r *reader) laneBegan(ctx context.Context, d *queueDocument, n int64) (began bool, err error) {
 	if n <= 0 {
 		return false, nil
 	}
@@ -198,7 +198,7 @@ func (r reader) laneBegan(ctx context.Context, d *queueDocument, n int64) (began
 
 // Lanes implements ledger.QueueReader. It reads only the index, besides one document for
 // each kind. Grouping on the server would read every document.
-func (r reader) Lanes(ctx context.Context, queue, outbox string, take func(store.SpilledLane)) error {
+func (r *reader) Lanes(ctx context.Context, queue, outbox string, take func(store.SpilledLane)) error {
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
 	byLane := bson.D{{Key: "lane", Value: 1}, {Key: "_id.n", Value: 1}}

@@ -36,25 +36,21 @@ type recordDocument struct {
 type reader struct {
 	conn  *conn
 	relay string
-	reads *reads
-}
 
-// reads is the state of a reader.
-type reads struct {
-	ofRecords, foundRecords bool            // whether records were read, and whether there were any
-	since                   *bson.Timestamp // a snapshot must include this time; nil once it is known to
+	readsRecords, foundRecords bool            // whether records were read, and whether there were any
+	since                      *bson.Timestamp // a snapshot must include this time; nil once it is known to
 }
 
 // docs yields the matching documents of a collection. It fails with errOldSnapshot before the
 // first if the snapshot is too old.
-func (r reader) docs(ctx context.Context, name string, filter bson.D, opts *options.FindOptionsBuilder) iter.Seq2[bson.Raw, error] {
+func (r *reader) docs(ctx context.Context, name string, filter bson.D, opts *options.FindOptionsBuilder) iter.Seq2[bson.Raw, error] {
 	return func(yield func(bson.Raw, error) bool) {
-		r.reads.ofRecords = r.reads.ofRecords || name == ownRecord
+		r.readsRecords = r.readsRecords || name == ownRecord
 		for doc, err := range find(ctx, commandTimeout, r.conn.ownCollection(name), filter, opts) {
 			if err == nil {
 				err = r.checkSnapshot(ctx)
 			}
-			r.reads.foundRecords = r.reads.foundRecords || err == nil && name == ownRecord
+			r.foundRecords = r.foundRecords || err == nil && name == ownRecord
 			if !yield(doc, err) || err != nil {
 				return
 			}
@@ -89,25 +85,25 @@ func decode(name string, doc bson.Raw, into any) error {
 }
 
 // checkSnapshot returns errOldSnapshot if the session's snapshot is too old.
-func (r reader) checkSnapshot(ctx context.Context) error {
-	if r.reads.since == nil {
+func (r *reader) checkSnapshot(ctx context.Context) error {
+	if r.since == nil {
 		return nil
 	}
-	if mongo.SessionFromContext(ctx).SnapshotTime().Before(*r.reads.since) {
+	if mongo.SessionFromContext(ctx).SnapshotTime().Before(*r.since) {
 		return errOldSnapshot
 	}
-	r.reads.since = nil
+	r.since = nil
 	return nil
 }
 
 // Get implements ledger.RecordReader.
-func (r reader) Get(ctx context.Context, kind string, keys ...string) ([][]byte, error) {
+func (r *reader) Get(ctx context.Context, kind string, keys ...string) ([][]byte, error) {
 	docs, err := r.read(ctx, kind, keys)
 	return bodies(docs), err
 }
 
 // read returns records by position, nil for those that do not exist.
-func (r reader) read(ctx context.Context, kind string, keys []string) ([]*recordDocument, error) {
+func (r *reader) read(ctx context.Context, kind string, keys []string) ([]*recordDocument, error) {
 	docs := make([]*recordDocument, len(keys))
 	if len(keys) == 0 {
 		return docs, nil
@@ -127,7 +123,7 @@ func (r reader) read(ctx context.Context, kind string, keys []string) ([]*record
 }
 
 // keys returns the _ids of records.
-func (r reader) keys(kind string, keys []string) []recordKey {
+func (r *reader) keys(kind string, keys []string) []recordKey {
 	ids := make([]recordKey, len(keys))
 	for i, key := range keys {
 		ids[i] = recordKey{r.relay, kind, key}
@@ -151,12 +147,12 @@ func bodies(docs []*recordDocument) [][]byte {
 }
 
 // records yields the matching records.
-func (r reader) records(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder) iter.Seq2[*recordDocument, error] {
+func (r *reader) records(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder) iter.Seq2[*recordDocument, error] {
 	return decoded[recordDocument](ownRecord, r.docs(ctx, ownRecord, filter, opts))
 }
 
 // List implements ledger.RecordReader.
-func (r reader) List(ctx context.Context, kind, prefix string, limit int, take func(ledger.Record) error) error {
+func (r *reader) List(ctx context.Context, kind, prefix string, limit int, take func(ledger.Record) error) error {
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
 	filter := bson.D{{Key: "_id", Value: bson.D{
@@ -197,7 +193,7 @@ type writeTx struct {
 
 // tx returns a transaction on the session of the context in which it is used.
 func (s *Store) tx(on *conn) *writeTx {
-	return &writeTx{reader: reader{on, s.name, &reads{}}}
+	return &writeTx{reader: reader{conn: on, relay: s.name}}
 }
 
 // run runs do and sends its records.

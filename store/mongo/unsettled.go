@@ -239,7 +239,7 @@ func (r *reading) loadSpilledIDs(ctx context.Context) (err error) {
 // spilledIDs returns the ids of the outbox's spilled rows, or of those that match. It reads
 // only the index.
 func (r *reading) spilledIDs(ctx context.Context, match ...bson.E) (idSet, error) {
-	filter := append(reader{relay: r.store.name}.outboxFilter(ledger.SpilledQueue, r.table.Name), match...)
+	filter := append((&reader{relay: r.store.name}).outboxFilter(ledger.SpilledQueue, r.table.Name), match...)
 	opts, ids := options.Find().SetProjection(project("id")).SetHint(rowIndex), idSet{}
 	for doc, err := range find(ctx, viewTimeout, r.conn.ownCollection(ownQueue), filter, opts) {
 		if err != nil {
