@@ -73,7 +73,7 @@ func newPlan(cfg *Config) *plan {
 	for i := range cfg.Outboxes {
 		o := &cfg.Outboxes[i]
 		c := &o.Layout.Columns
-		own := slices.DeleteFunc([]string{c.ID, c.Kind, c.Group, c.RetryCount}, func(name string) bool { return name == "" })
+		own := []string{c.ID, c.Kind, c.Group, c.RetryCount}
 		headFields, columns = append(headFields, own...), append(columns, c.Payload)
 		r := &reader{Reader: document.New(o), outbox: o}
 		if slices.ContainsFunc(own, func(name string) bool { return within(c.Payload, name) }) {
@@ -87,7 +87,7 @@ func newPlan(cfg *Config) *plan {
 		p.readers[o.Table] = append(p.readers[o.Table], r)
 	}
 
-	p.match = matchOf(p.collections())
+	p.match = matchOf(slices.Sorted(maps.Keys(p.readers)))
 	p.hash = hashOf(p.match)
 	p.fullProjection = projectOf(slices.Concat(headFields, columns), nil)
 	p.limitedProjection = projectOf(headFields, payloads)
@@ -96,9 +96,6 @@ func newPlan(cfg *Config) *plan {
 
 // within reports whether a path equals another or leads through it.
 func within(path, other string) bool { return path == other || strings.HasPrefix(path, other+".") }
-
-// collections returns the names of the outbox collections, sorted.
-func (p *plan) collections() []string { return slices.Sorted(maps.Keys(p.readers)) }
 
 // matchOf returns the stream's filter. It passes inserts into the outbox collections,
 // events that remove or replace such a collection, and markers. It uses only fields of the
@@ -122,13 +119,8 @@ func matchOf(collections []string) bson.D {
 // columns, or their sizes if too large, go into fields beside the document.
 func projectOf(fields []string, payloads map[string]string) bson.D {
 	d := bson.D{{Key: fieldKind, Value: 1}, {Key: fieldFrom + ".coll", Value: 1}, {Key: fieldTo + ".coll", Value: 1}, {Key: fieldTime, Value: 1}}
-	slices.Sort(fields)
-	fields = slices.Compact(fields)
-	for _, name := range fields {
-		inside := func(other string) bool { return name != other && within(name, other) }
-		if !slices.ContainsFunc(fields, inside) { // the server refuses a path together with one of its prefixes
-			d = append(d, bson.E{Key: fieldDocument + "." + name, Value: 1})
-		}
+	for _, name := range document.ProjectedFields(fields) {
+		d = append(d, bson.E{Key: fieldDocument + "." + name, Value: 1})
 	}
 
 	for _, column := range slices.Sorted(maps.Keys(payloads)) {

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,22 +47,19 @@ func (p *oplogPosition) String() string { return string(p.format()) }
 // previousTime returns the last time that lies entirely below the position, as far as times
 // can say.
 func (p *oplogPosition) previousTime() bson.Timestamp {
-	switch {
-	case p.token != "" || p.at.T == 0:
+	if p.token != "" || p.at.IsZero() {
 		return p.at
-	case p.at.I > 0:
-		return bson.Timestamp{T: p.at.T, I: p.at.I - 1}
 	}
-	return bson.Timestamp{T: p.at.T - 1, I: math.MaxUint32}
+	return nth(ordinal(p.at) - 1)
 }
 
 // positionAfter returns the position right after everything of a time.
-func positionAfter(at bson.Timestamp) oplogPosition {
-	if at.I == math.MaxUint32 {
-		return oplogPosition{at: bson.Timestamp{T: at.T + 1}}
-	}
-	return oplogPosition{at: bson.Timestamp{T: at.T, I: at.I + 1}}
-}
+func positionAfter(at bson.Timestamp) oplogPosition { return oplogPosition{at: nth(ordinal(at) + 1)} }
+
+// ordinal returns a time as one number, and nth the time of such a number.
+func ordinal(at bson.Timestamp) uint64 { return uint64(at.T)<<32 | uint64(at.I) }
+
+func nth(n uint64) bson.Timestamp { return bson.Timestamp{T: uint32(n >> 32), I: uint32(n)} }
 
 // parsePosition parses a position. "" is before everything.
 func parsePosition(p store.Position) (oplogPosition, error) {
@@ -132,24 +128,22 @@ func comparePositions(a, b store.Position) int {
 // and the increment, 8 digits each (CType::kTimestamp in key_string.cpp).
 const (
 	timestampType = "82"
-	timeDigits    = 8
+	timeDigits    = 16
 )
 
 // parseToken parses a resume token.
 func parseToken(token bson.Raw, pipeline string) (oplogPosition, error) {
 	data, ok := token.Lookup("_data").StringValueOK()
-	if !ok || len(data) < len(timestampType)+2*timeDigits || !strings.HasPrefix(data, timestampType) {
+	if !ok || len(data) < len(timestampType)+timeDigits || !strings.HasPrefix(data, timestampType) {
 		return oplogPosition{}, fmt.Errorf("unsupported resume token %s", token)
 	}
 
-	digits := data[len(timestampType):]
-	t, errT := strconv.ParseUint(digits[:timeDigits], 16, 32)
-	i, errI := strconv.ParseUint(digits[timeDigits:2*timeDigits], 16, 32)
-	if err := errors.Join(errT, errI); err != nil {
+	at, err := strconv.ParseUint(data[len(timestampType):][:timeDigits], 16, 64)
+	if err != nil {
 		return oplogPosition{}, fmt.Errorf("unsupported resume token %s: %w", token, err)
 	}
 
-	p := oplogPosition{at: bson.Timestamp{T: uint32(t), I: uint32(i)}, token: data, pipeline: pipeline}
+	p := oplogPosition{at: nth(at), token: data, pipeline: pipeline}
 	if _, bits, ok := token.Lookup("_typeBits").BinaryOK(); ok {
 		p.typeBits = string(bits)
 	}
