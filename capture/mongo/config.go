@@ -40,13 +40,6 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (c *Config) setDefaults() {
-	if c.StreamURL == "" {
-		c.StreamURL = c.URL
-	}
-	logsource.SetBatchDefaults(&c.MaxBatchRows, &c.MaxBatchBytes)
-}
-
 // New checks a configuration and returns its source, without connecting. Call Close when no
 // other call is running.
 func New(cfg Config) (*Source, error) {
@@ -54,7 +47,11 @@ func New(cfg Config) (*Source, error) {
 		return nil, &store.SetupError{Problem: err.Error()}
 	}
 
-	cfg.setDefaults()
+	if cfg.StreamURL == "" {
+		cfg.StreamURL = cfg.URL
+	}
+	logsource.SetBatchDefaults(&cfg.MaxBatchRows, &cfg.MaxBatchBytes)
+
 	application := "sluicebox " + cfg.Name + " stream"
 	control := &lazyClient{url: cfg.URL, application: application}
 	stream := control

@@ -147,7 +147,7 @@ func hashOf(match bson.D) string {
 // another filter it starts at the token's time; see stream.event.
 func (p *plan) pipeline(from *oplogPosition, limitPayloads bool) bson.A {
 	start := bson.E{Key: "startAtOperationTime", Value: from.at}
-	if from.canResume(p) {
+	if from.token != "" && from.pipeline == p.hash {
 		start = bson.E{Key: "resumeAfter", Value: from.resumeToken()}
 	}
 
@@ -162,6 +162,3 @@ func (p *plan) pipeline(from *oplogPosition, limitPayloads bool) bson.A {
 		bson.D{{Key: "$project", Value: project}},
 	}
 }
-
-// canResume reports whether the server can resume at the position's token by itself.
-func (p *oplogPosition) canResume(of *plan) bool { return p.token != "" && p.pipeline == of.hash }

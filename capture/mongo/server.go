@@ -182,15 +182,6 @@ func (sv *server) hasOrigin(origin string) bool {
 	return true
 }
 
-// checkSameServer checks that the server has the origin seen by Open, and has everything
-// that was read.
-func (sv *server) checkSameServer(ctx context.Context, was *server, from *oplogPosition) error {
-	if !sv.hasOrigin(was.origin()) {
-		return fault.Lostf("server is %s, was %s", sv.origin(), was.origin())
-	}
-	return sv.checkReached(ctx, from)
-}
-
 // checkReached checks that the server has reached the position read from it. A stream sends
 // only majority-committed events, and a newly elected primary has all of them.
 func (sv *server) checkReached(ctx context.Context, from *oplogPosition) error {

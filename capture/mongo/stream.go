@@ -1,6 +1,7 @@
 package mongo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -56,7 +57,7 @@ type stream struct {
 func (st *stream) run(ctx context.Context) error {
 	defer func() { st.closeCursor(ctx) }()
 	for {
-		if st.reachedEnd() {
+		if st.isAtEnd(&st.at) {
 			return errSpanEnd
 		}
 		if st.cursor == nil {
@@ -96,7 +97,10 @@ func (st *stream) open(ctx context.Context) error {
 	if err := now.checkPrimary(); err != nil {
 		return err
 	}
-	if err := now.checkSameServer(ctx, st.src.server, &st.at); err != nil {
+	if was := st.src.server.origin(); !now.hasOrigin(was) {
+		return fault.Lostf("server is %s, was %s", now.origin(), was)
+	}
+	if err := now.checkReached(ctx, &st.at); err != nil {
 		return err
 	}
 	if st.cursor, err = openCursor(ctx, now, st.src.plan.pipeline(&st.at, st.limitPayloads), st.src.cfg.Name); err != nil {
@@ -124,9 +128,6 @@ func (st *stream) reportConnected() {
 		st.onStart()
 	}
 }
-
-// reachedEnd reports whether everything up to the span's end was sent.
-func (st *stream) reachedEnd() bool { return st.until != nil && st.at.compare(st.until) >= 0 }
 
 // handleBatch sends the events of an answer. If there is nothing to send, the end of the
 // answer becomes a position without rows.
@@ -281,7 +282,7 @@ func (st *stream) handleIdle(token bson.Raw, now time.Time) error {
 	}
 
 	// A token with an event's time says no more than the event's own.
-	if last := st.newestPosition(); p.at.After(last.at) {
+	if last := cmp.Or(st.idle, &st.at); p.at.After(last.at) {
 		st.idle = &p
 	}
 
@@ -307,14 +308,6 @@ func (st *stream) handleIdle(token bson.Raw, now time.Time) error {
 	}
 
 	return nil
-}
-
-// newestPosition returns how far the stream was read.
-func (st *stream) newestPosition() *oplogPosition {
-	if st.idle != nil {
-		return st.idle
-	}
-	return &st.at
 }
 
 // isAtEnd reports whether the span ends at or before a position.

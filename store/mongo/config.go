@@ -68,7 +68,7 @@ func validateNames(o *store.Outbox) error {
 
 	// The relay must not write a field that contains, or is part of, another named field.
 	for _, u := range columns.UsedColumns(&o.Layout) {
-		i := slices.IndexFunc(named, func(n store.NamedColumn) bool { return u.Write && isNestedField(n.Column, u.Column) })
+		i := slices.IndexFunc(named, func(n store.NamedColumn) bool { return u.Write && strings.HasPrefix(n.Column, u.Column+".") })
 		if i >= 0 {
 			fault("layout %s: field %q (%s) lies inside field %q (%s), which the relay writes", o.Layout.Name, named[i].Column, named[i].Key, u.Column, o.Layout.ConfigKey(u.Column))
 		}
@@ -86,9 +86,6 @@ func isPath(name string) bool {
 	}
 	return true
 }
-
-// isNestedField reports whether the field inner lies inside outer.
-func isNestedField(inner, outer string) bool { return strings.HasPrefix(inner, outer+".") }
 
 // urlForm is the expected form of a URL, for error texts.
 const urlForm = "mongodb://user:password@host:27017/database or mongodb+srv://user:password@name/database"

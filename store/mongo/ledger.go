@@ -126,7 +126,9 @@ func (r *reader) inSnapshot(ctx context.Context, read func(context.Context) erro
 		if !errors.Is(err, errOldSnapshot) {
 			return err
 		}
-		if err := awaitLastWrite(ctx, r.conn); err != nil {
+		// A read in the causally consistent session waits until snapshots include the
+		// writes of the store.
+		if err := findOne(ctx, r.conn.ownCollection(ownMeta), withID(versionID), &bson.D{}); err != nil && !errors.Is(err, mongo.ErrNoDocuments) {
 			return err
 		}
 		r.since = nil
@@ -137,13 +139,3 @@ func (r *reader) inSnapshot(ctx context.Context, read func(context.Context) erro
 // snapshots is not causally consistent, and the first snapshots of a new primary may be
 // older than what its predecessor has committed.
 var errOldSnapshot = errors.New("snapshot older than a write")
-
-// awaitLastWrite waits, in a causally consistent session, until snapshots include the
-// writes of the store.
-func awaitLastWrite(ctx context.Context, on *conn) error {
-	err := findOne(ctx, on.ownCollection(ownMeta), withID(versionID), &bson.D{})
-	if errors.Is(err, mongo.ErrNoDocuments) {
-		return nil
-	}
-	return err
-}

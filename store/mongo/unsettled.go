@@ -72,11 +72,15 @@ func (v *view) Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	}
 
 	ctx = mongo.NewSessionContext(ctx, v.session)
-	err := r.loadSpilledIDs(ctx)
-	if err == nil {
-		err = r.read(ctx)
+	if q.Limit > maxWindow {
+		// Before a whole collection is read, because the caller may spill rows meanwhile:
+		// each lookup would make the server skip over all of them, too new for the snapshot.
+		var err error
+		if r.spilled, err = r.spilledIDs(ctx); err != nil {
+			return Explain(err)
+		}
 	}
-	return Explain(err)
+	return Explain(r.read(ctx))
 }
 
 // read reads windows of documents, each larger than the last, until there are enough.
@@ -224,16 +228,6 @@ func (r *reading) addWaiting(ctx context.Context, it store.Item) error {
 		return nil
 	}
 	return r.flushWaiting(ctx)
-}
-
-// loadSpilledIDs loads the ids of all spilled rows before a whole collection is read. The
-// caller may spill rows while it reads, and each lookup would make the server skip over all
-// of them, because they are too new for the snapshot.
-func (r *reading) loadSpilledIDs(ctx context.Context) (err error) {
-	if r.query.Limit > maxWindow {
-		r.spilled, err = r.spilledIDs(ctx)
-	}
-	return err
 }
 
 // spilledIDs returns the ids of the outbox's spilled rows, or of those that match. It reads

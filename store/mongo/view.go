@@ -32,10 +32,9 @@ func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 
 // view is a session whose reads see one snapshot.
 type view struct {
-	store      *Store
-	conn       *conn
-	session    *mongo.Session
-	standalone bool // no snapshots
+	store   *Store
+	conn    *conn
+	session *mongo.Session
 }
 
 // snapshotTimeout is how long a read waits for a snapshot of collections that were created,
@@ -63,8 +62,7 @@ func (v *view) Begin(ctx context.Context) error {
 // begin takes the snapshot by reading from each collection: each must have existed then as
 // it does now.
 func (v *view) begin(ctx context.Context) (err error) {
-	v.standalone = v.conn.standalone.Load()
-	if v.session, err = v.conn.client.StartSession(options.Session().SetSnapshot(!v.standalone)); err != nil {
+	if v.session, err = v.conn.client.StartSession(options.Session().SetSnapshot(!v.conn.standalone.Load())); err != nil {
 		return err
 	}
 
@@ -87,10 +85,10 @@ func (v *view) begin(ctx context.Context) (err error) {
 // Position is the time of the last operation that the snapshot shows (atClusterTime), for
 // example 1795338000.5; "" on a standalone server.
 func (v *view) Position() store.Position {
-	if v.standalone {
+	at := v.session.SnapshotTime()
+	if at.IsZero() {
 		return ""
 	}
-	at := v.session.SnapshotTime()
 	return store.Position(fmt.Sprintf("%d.%d", at.T, at.I))
 }
 
