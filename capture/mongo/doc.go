@@ -65,7 +65,7 @@
 //     or the database is dropped
 //   - the oplog no longer reaches back far enough (ChangeStreamHistoryLost, 286)
 //   - the server belongs to another replica set, or was restored to an earlier state
-//   - a document has no id to claim it by
+//   - a document has no id to claim it by, or the stream stays unreadable at one position
 //
 // An event is limited to the size of a document (BSONObjectTooLarge, 10334). If one is
 // larger, the stream reopens after the last sent event and leaves out payloads of more than

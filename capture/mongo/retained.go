@@ -69,11 +69,6 @@ type oplogMeter struct {
 	sums    []cumulativeSize // ascending; the first is the start
 	limit   int64
 	limitAt time.Time
-	// partial is the size between a requested time and the first sum after it.
-	partial struct {
-		from  bson.Timestamp
-		bytes int64
-	}
 }
 
 // cumulativeSize is the size in bytes from the meter's start up to a time, inclusive.
@@ -88,10 +83,10 @@ func (l *oplogMeter) reset(at bson.Timestamp) {
 	defer l.mu.Unlock()
 
 	l.sums = []cumulativeSize{{at: at}}
-	l.partial.from, l.partial.bytes = at, 0
 }
 
-// measure returns the size of the oplog after a time.
+// measure returns the size of the oplog after a time, which is not before that of the last
+// call. The start moves there.
 func (l *oplogMeter) measure(ctx context.Context, db *mongo.Database, from bson.Timestamp) (capture.RetainedLog, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,21 +110,14 @@ func (l *oplogMeter) measure(ctx context.Context, db *mongo.Database, from bson.
 		l.sums = l.sums[1:]
 	}
 
-	first := l.sums[0]
-	if len(l.sums) == 1 || !first.at.Before(from) {
-		return capture.RetainedLog{Bytes: last.bytes - first.bytes, Limit: l.limit}, nil
-	}
-
-	first = l.sums[1]
-	if !l.partial.from.Equal(from) {
-		part, _, err := scanOplog(ctx, oplog, from, first.at)
+	if len(l.sums) > 1 && l.sums[0].at.Before(from) {
+		part, _, err := scanOplog(ctx, oplog, from, l.sums[1].at)
 		if err != nil {
 			return capture.RetainedLog{}, err
 		}
-		l.partial.from, l.partial.bytes = from, part.bytes
+		l.sums[0] = cumulativeSize{at: from, bytes: l.sums[1].bytes - part.bytes}
 	}
-
-	return capture.RetainedLog{Bytes: last.bytes - first.bytes + l.partial.bytes, Limit: l.limit}, nil
+	return capture.RetainedLog{Bytes: last.bytes - l.sums[0].bytes, Limit: l.limit}, nil
 }
 
 // thin drops every other sum if there are too many, which happens while nothing is
@@ -139,16 +127,13 @@ func (l *oplogMeter) thin() {
 	if n <= maxSums {
 		return
 	}
-
 	rest := l.sums[:0]
 	for i, s := range l.sums {
 		if i%2 == 0 || i == n-1 {
 			rest = append(rest, s)
 		}
 	}
-
 	l.sums = rest
-	l.partial.from = bson.Timestamp{}
 }
 
 // catchUp adds the entries written since the last call. If there are more than it scans in

@@ -7,17 +7,10 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 )
 
-// Run reads the change stream until the context or the span ends. Other ends:
-//
-//   - an ordinary error: the connection was lost, for example by an election
-//   - *capture.LostError: the oplog no longer reaches back, the server is another one
-//     or was restored, an outbox's collection was dropped or renamed, the stream holds
-//     a document that cannot be relayed, or it is unreadable at one position
-//   - *capture.NoStreamError: the role may no longer stream, or the server is no longer
-//     a member of a replica set
-//
-// If the receiver pauses for more than 10 s, Run closes the cursor and opens another once
-// the receiver continues; this is not an error.
+// Run reads the change stream until the context or the span ends. Other ends are an ordinary
+// error if the connection was lost, for example by an election, a *capture.LostError (see
+// Losing the log), and a *capture.NoStreamError if the role may no longer stream or the
+// server left its replica set. A receiver that pauses only costs a new cursor.
 func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
 	if s.server == nil {
 		return errors.New("run source: Open was not called")
