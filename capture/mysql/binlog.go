@@ -261,7 +261,7 @@ func (s *Source) readPurged(ctx context.Context, sv *server) ([]binlog, mysql.GT
 		return list, set, err
 	}
 
-	text, err := s.purgedGTIDs(ctx)
+	text, err := s.control.purgedGTIDs(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read gtid_purged: %w", mystore.Explain(err))
 	}
@@ -276,10 +276,10 @@ func (s *Source) readPurged(ctx context.Context, sv *server) ([]binlog, mysql.GT
 func (s *Source) gtidsBefore(ctx context.Context, sv *server, file string) (mysql.GTIDSet, error) {
 	text, err := "", error(nil)
 	if sv.flavour == mariaDB {
-		text, err = s.gtidPosAtStart(ctx, file)
+		text, err = s.control.gtidPosAtStart(ctx, file)
 	} else if text, err = s.previousGTIDs(ctx, sv, file); err == nil {
 		var purged string
-		purged, err = s.purgedGTIDs(ctx)
+		purged, err = s.control.purgedGTIDs(ctx)
 		text = strings.Trim(text+","+purged, ",")
 	}
 	if err != nil {
@@ -292,10 +292,10 @@ func (s *Source) gtidsBefore(ctx context.Context, sv *server, file string) (mysq
 var errFileGone = errors.New("server returned no position; the file may have been purged")
 
 // gtidPosAtStart returns MariaDB's GTID position at the start of a file.
-func (s *Source) gtidPosAtStart(ctx context.Context, file string) (string, error) {
+func (c *control) gtidPosAtStart(ctx context.Context, file string) (string, error) {
 	const begin = 4 // after the magic number
 	var text sql.NullString
-	err := s.control.db.QueryRowContext(ctx, "SELECT BINLOG_GTID_POS(?, ?)", file, begin).Scan(&text)
+	err := c.db.QueryRowContext(ctx, "SELECT BINLOG_GTID_POS(?, ?)", file, begin).Scan(&text)
 	if err == nil && !text.Valid {
 		err = errFileGone
 	}
@@ -333,15 +333,15 @@ func (s *Source) previousGTIDs(ctx context.Context, sv *server, file string) (st
 
 // purgedGTIDs returns the transactions that MySQL has executed and purged from its
 // binlog.
-func (s *Source) purgedGTIDs(ctx context.Context) (text string, err error) {
-	err = s.control.db.QueryRowContext(ctx, "SELECT @@GLOBAL.gtid_purged").Scan(&text)
+func (c *control) purgedGTIDs(ctx context.Context) (text string, err error) {
+	err = c.db.QueryRowContext(ctx, "SELECT @@GLOBAL.gtid_purged").Scan(&text)
 	return text, err
 }
 
 // LostReasons implements capture.RetentionChecker. The log behind a position is lost if
 // its file is gone and the server has purged transactions that are not in the position.
 func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]string, error) {
-	sv, err := s.identify(ctx)
+	sv, err := s.control.identify(ctx)
 	if err != nil {
 		return nil, err
 	}

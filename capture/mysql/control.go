@@ -38,56 +38,55 @@ func newControl(config *driver.Config) (*control, error) {
 
 func (c *control) close() { _ = c.db.Close() } // the result does not depend on it
 
-// queryStrings reads the only column of a query.
-func (c *control) queryStrings(ctx context.Context, query string, args ...any) ([]string, error) {
+// each calls take for every row of a query. It returns the server's errors unchanged.
+func (c *control) each(ctx context.Context, take func(*sql.Rows) error, query string, args ...any) error {
 	rows, err := c.db.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = rows.Close() }()
-	var list []string
 	for rows.Next() {
-		var text string
-		if err := rows.Scan(&text); err != nil {
-			return nil, err
+		if err := take(rows); err != nil {
+			return err
 		}
-		list = append(list, text)
 	}
+	return rows.Err()
+}
 
-	return list, rows.Err()
+// queryStrings reads the only column of a query.
+func (c *control) queryStrings(ctx context.Context, query string, args ...any) (list []string, err error) {
+	err = c.each(ctx, func(row *sql.Rows) error {
+		var text string
+		err := row.Scan(&text)
+		list = append(list, text)
+		return err
+	}, query, args...)
+	return list, err
 }
 
 // queryMaps reads the rows of a SHOW statement as maps by column name, because the
 // columns differ between servers.
-func (c *control) queryMaps(ctx context.Context, query string) ([]map[string]string, error) {
-	rows, err := c.db.QueryContext(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	names, err := rows.Columns()
-	if err != nil {
-		return nil, err
-	}
-
-	var list []map[string]string
-	for rows.Next() {
-		values := make([]sql.NullString, len(names))
-		into := make([]any, len(names))
+func (c *control) queryMaps(ctx context.Context, query string) (list []map[string]string, err error) {
+	err = c.each(ctx, func(rows *sql.Rows) error {
+		names, err := rows.Columns()
+		if err != nil {
+			return err
+		}
+		values, into := make([]sql.NullString, len(names)), make([]any, len(names))
 		for i := range values {
 			into[i] = &values[i]
 		}
 		if err := rows.Scan(into...); err != nil {
-			return nil, err
+			return err
 		}
 		row := make(map[string]string, len(names))
 		for i, name := range names {
 			row[name] = values[i].String
 		}
 		list = append(list, row)
-	}
-
-	return list, rows.Err()
+		return nil
+	}, query)
+	return list, err
 }
 
 // variables reads global settings. It omits settings that the server does not have.

@@ -46,11 +46,12 @@ func TestFirstWords(t *testing.T) {
 }
 
 func TestUTF16(t *testing.T) {
-	got, err := appendUTF16BE(nil, []byte{0, 'a', 0xd8, 0x3d, 0xde, 0x00, 0x20, 0xac})
+	cs := newCharsets()
+	got, err := cs.byName["utf16"].append(nil, []byte{0, 'a', 0xd8, 0x3d, 0xde, 0x00, 0x20, 0xac})
 	if err != nil || string(got) != "a😀€" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if _, err := appendUTF16LE(nil, []byte{1}); err == nil {
+	if _, err := cs.byName["utf16le"].append(nil, []byte{1}); err == nil {
 		t.Error("half a character was accepted")
 	}
 }

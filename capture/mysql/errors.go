@@ -177,7 +177,7 @@ func (s *Source) explainLayoutMismatch(e *layoutMismatchError) error {
 func (s *Source) explainMissingColumns(ctx context.Context, err error) error {
 	return fault.ExplainMissingColumns(err, func(missing *fault.MissingColumnsError) bool {
 		now := &table{schema: s.schemaOf(missing.Outbox), name: missing.Outbox.Table}
-		if s.describe(ctx, now) != nil {
+		if s.control.describe(ctx, now) != nil {
 			return false
 		}
 		return !slices.ContainsFunc(missing.Columns, func(name string) bool { return now.column(name) == nil })

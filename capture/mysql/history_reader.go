@@ -88,7 +88,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 
 // checkExecuted verifies that the server has executed a set.
 func (s *Source) checkExecuted(ctx context.Context, sv *server, set mysql.GTIDSet) error {
-	now, err := s.executedGTIDs(ctx, sv)
+	now, err := s.control.executedGTIDs(ctx, sv)
 	if err != nil || contains(now, set) {
 		return err
 	}

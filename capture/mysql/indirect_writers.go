@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"database/sql"
 	"fmt"
 	"regexp"
 	"slices"
@@ -45,28 +46,21 @@ UNION ALL SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(VIEW_DEFINITION, '') FROM in
 UNION ALL SELECT ROUTINE_SCHEMA, ROUTINE_NAME, COALESCE(ROUTINE_DEFINITION, '') FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA NOT IN ('sys', 'mysql')`
 
 // findWriters reads the indirect writers from the server.
-func (s *Source) findWriters(ctx context.Context, tables *tables) (*indirectWriters, error) {
-	rows, err := s.control.db.QueryContext(ctx, bodiesSQL)
-	if err != nil {
-		return nil, fmt.Errorf("list triggers, views and routines: %w", mystore.Explain(err))
-	}
-	defer func() { _ = rows.Close() }()
+func (c *control) findWriters(ctx context.Context, tables *tables) (*indirectWriters, error) {
 	bodies := map[object][]string{}
-	for rows.Next() {
+	err := c.each(ctx, func(row *sql.Rows) error {
 		var schema, name, body string
-		if err := rows.Scan(&schema, &name, &body); err != nil {
-			return nil, fmt.Errorf("list triggers, views and routines: %w", err)
-		}
+		err := row.Scan(&schema, &name, &body)
 		o := object{strings.ToLower(schema), strings.ToLower(name)}
 		bodies[o] = append(bodies[o], strings.ToLower(body))
-	}
-
-	if err := rows.Err(); err != nil {
+		return err
+	}, bodiesSQL)
+	if err != nil {
 		return nil, fmt.Errorf("list triggers, views and routines: %w", mystore.Explain(err))
 	}
 	w := &indirectWriters{names: expandWriters(bodies, tables.outboxObjects(), false)}
 	w.hidden = expandWriters(bodies, nil, true)
-	grants, err := s.control.queryStrings(ctx, "SHOW GRANTS")
+	grants, err := c.queryStrings(ctx, "SHOW GRANTS")
 	if err != nil {
 		return nil, fmt.Errorf("read account grants: %w", mystore.Explain(err))
 	}

@@ -89,7 +89,7 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *se
 
 // tryStreamFromEnd requests the binlog from its end.
 func (s *Source) tryStreamFromEnd(ctx context.Context, sv *server) error {
-	now, err := s.executedGTIDs(ctx, sv)
+	now, err := s.control.executedGTIDs(ctx, sv)
 	if err != nil {
 		return err
 	}
@@ -97,9 +97,9 @@ func (s *Source) tryStreamFromEnd(ctx context.Context, sv *server) error {
 }
 
 // executedGTIDs returns the transactions executed so far.
-func (s *Source) executedGTIDs(ctx context.Context, sv *server) (mysql.GTIDSet, error) {
+func (c *control) executedGTIDs(ctx context.Context, sv *server) (mysql.GTIDSet, error) {
 	var text string
-	if err := s.control.db.QueryRowContext(ctx, "SELECT "+sv.flavour.executedSQL()).Scan(&text); err != nil {
+	if err := c.db.QueryRowContext(ctx, "SELECT "+sv.flavour.executedSQL()).Scan(&text); err != nil {
 		return nil, fmt.Errorf("read executed GTIDs: %w", mystore.Explain(err))
 	}
 	return sv.flavour.parseGTIDSet(text)

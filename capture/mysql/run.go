@@ -99,14 +99,14 @@ func (r *dumpRun) read(ctx context.Context) error {
 	d := &dump{}
 	st := &stream{src: s, ctx: ctx, dump: d, asm: asm, out: r.out, until: r.until, onStart: r.onStart}
 	asm.emit, asm.snapshotMark = st.send, r.snapshotMark
-	asm.refresh = func(t *table) error { return s.refresh(ctx, t) }
+	asm.refresh = func(t *table) error { return s.control.refresh(ctx, t) }
 
 	if s.checkUnlogged {
 		asm.missingRowsFrom = s.missingRowsFrom
-		asm.findWriters = func() (*indirectWriters, error) { return s.findWriters(ctx, s.server.tables) }
+		asm.findWriters = func() (*indirectWriters, error) { return s.control.findWriters(ctx, s.server.tables) }
 	}
 
-	s.server.tables.charsets.load = func(name string) (*charset, error) { return s.loadCharset(ctx, name) }
+	s.server.tables.charsets.load = func(name string) (*charset, error) { return s.control.loadCharset(ctx, name) }
 	err := s.openDump(ctx, d, s.server, r.serverID, r.from, st)
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()
 		return err
 	}
 
-	now, err := s.executedGTIDs(ctx, sv)
+	now, err := s.control.executedGTIDs(ctx, sv)
 	if err != nil {
 		return err
 	}

@@ -117,7 +117,7 @@ func (sv *server) expiry() time.Duration {
 // inspect reads everything that the checks need, and checks it.
 func (s *Source) inspect(ctx context.Context) (*server, fault.List, error) {
 	var faults fault.List
-	sv, err := s.identify(ctx)
+	sv, err := s.control.identify(ctx)
 	if err != nil {
 		return nil, faults, err
 	}
@@ -132,7 +132,7 @@ func (s *Source) inspect(ctx context.Context) (*server, fault.List, error) {
 
 	sv.checkSettings(&faults)
 	if sv.binlogEnabled() {
-		if err := faults.AddErr(s.readBinlogEnd(ctx, sv)); err != nil {
+		if err := faults.AddErr(s.control.readBinlogEnd(ctx, sv)); err != nil {
 			return nil, faults, err
 		}
 	}
@@ -156,9 +156,9 @@ func (sv *server) canStream() bool {
 func (sv *server) binlogEnabled() bool { return sv.setting("log_bin") == "ON" }
 
 // identify reads the identity of the server.
-func (s *Source) identify(ctx context.Context) (*server, error) {
+func (c *control) identify(ctx context.Context) (*server, error) {
 	var sv server
-	if err := s.control.db.QueryRowContext(ctx, "SELECT VERSION(), CURRENT_USER()").Scan(&sv.versionText, &sv.user); err != nil {
+	if err := c.db.QueryRowContext(ctx, "SELECT VERSION(), CURRENT_USER()").Scan(&sv.versionText, &sv.user); err != nil {
 		return nil, fmt.Errorf("inspect server: %w", mystore.Explain(err))
 	}
 
@@ -167,10 +167,10 @@ func (s *Source) identify(ctx context.Context) (*server, error) {
 		sv.flavour = mariaDB
 	}
 
-	if err := s.control.db.QueryRowContext(ctx, "SELECT "+sv.flavour.identitySQL()).Scan(&sv.identity); err != nil {
+	if err := c.db.QueryRowContext(ctx, "SELECT "+sv.flavour.identitySQL()).Scan(&sv.identity); err != nil {
 		return nil, fmt.Errorf("read server identity: %w", mystore.Explain(err))
 	}
-	status, err := s.control.queryMaps(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+	status, err := c.queryMaps(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
 	if err != nil {
 		return nil, fmt.Errorf("read TLS status: %w", mystore.Explain(err))
 	}
@@ -180,11 +180,11 @@ func (s *Source) identify(ctx context.Context) (*server, error) {
 }
 
 // readBinlogEnd reads the end of the binlog.
-func (s *Source) readBinlogEnd(ctx context.Context, sv *server) error {
+func (c *control) readBinlogEnd(ctx context.Context, sv *server) error {
 	if sv.version.before(sv.flavour.minVersion()) {
 		return nil // an older server lacks the statement; its version is a fault of its own
 	}
-	rows, err := s.control.queryMaps(ctx, sv.statusSQL())
+	rows, err := c.queryMaps(ctx, sv.statusSQL())
 	if denied(err) {
 		return sv.monitorGrantFault(err).Err()
 	}

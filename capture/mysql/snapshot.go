@@ -17,10 +17,10 @@ import (
 // the view and the stream. takeSnapshot reads those from the binlog and excludes their
 // rows from the view.
 func (s *Source) takeSnapshot(ctx context.Context, sv *server, tables capture.Tables) (store.View, binlogPosition, error) {
-	if err := s.readBinlogEnd(ctx, sv); err != nil {
+	if err := s.control.readBinlogEnd(ctx, sv); err != nil {
 		return nil, binlogPosition{}, err
 	}
-	before, err := s.executedGTIDs(ctx, sv)
+	before, err := s.control.executedGTIDs(ctx, sv)
 	if err != nil {
 		return nil, binlogPosition{}, err
 	}

@@ -2,8 +2,10 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -52,31 +54,19 @@ func (t *tables) keyOf(schema, name string) string {
 	return schema + "\x00" + string([]byte{byte(len(name))}) + name
 }
 
-// list returns the tables in the order of their keys.
-func (t *tables) list() []*table {
-	var list []*table
-	for _, tb := range t.byKey {
-		list = append(list, tb)
-	}
-	slices.SortFunc(list, func(a, b *table) int {
-		return strings.Compare(t.keyOf(a.schema, a.name), t.keyOf(b.schema, b.name))
-	})
-	return list
-}
-
 // findTables looks up the outboxes' tables.
 func (s *Source) findTables(ctx context.Context, sv *server, faults *fault.List) (*tables, error) {
 	t := &tables{foldCase: sv.setting("lower_case_table_names") != "0", byKey: map[string]*table{}}
 	t.markerKey = t.keyOf(s.database(), markTable)
 	t.charsets = newCharsets()
-	t.charsets.load = func(name string) (*charset, error) { return s.loadCharset(ctx, name) }
+	t.charsets.load = func(name string) (*charset, error) { return s.control.loadCharset(ctx, name) }
 	for i := range s.cfg.Outboxes {
 		o := &s.cfg.Outboxes[i]
 		key := t.keyOf(s.schemaOf(o), o.Table)
 		tb := t.byKey[key]
 		if tb == nil {
 			tb = &table{schema: s.schemaOf(o), name: o.Table}
-			if err := s.describe(ctx, tb); err != nil {
+			if err := s.control.describe(ctx, tb); err != nil {
 				return nil, err
 			}
 			if len(tb.columns) == 0 {
@@ -85,23 +75,23 @@ func (s *Source) findTables(ctx context.Context, sv *server, faults *fault.List)
 				faults.Fatal = true
 				continue
 			}
-			if err := s.checkSystemVersioned(ctx, sv, tb, faults); err != nil {
+			if err := s.control.checkSystemVersioned(ctx, sv, tb, faults); err != nil {
 				return nil, err
 			}
 			t.byKey[key] = tb
 		}
 
-		if err := s.describeKeys(ctx, tb, o.Layout.Columns.ID); err != nil {
+		if err := s.control.describeKeys(ctx, tb, o.Layout.Columns.ID); err != nil {
 			return nil, err
 		}
 		tb.outboxes = append(tb.outboxes, o)
 	}
 
-	if err := s.loadCollations(ctx, sv, t.charsets); err != nil {
+	if err := s.control.loadCollations(ctx, sv, t.charsets); err != nil {
 		return nil, err
 	}
-	for _, tb := range t.list() {
-		if err := tb.check(t.charsets, faults); err != nil {
+	for _, key := range slices.Sorted(maps.Keys(t.byKey)) {
+		if err := t.byKey[key].check(t.charsets, faults); err != nil {
 			return nil, err
 		}
 	}
@@ -116,23 +106,16 @@ const describeSQL = `SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(CHARAC
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? ORDER BY ORDINAL_POSITION`
 
 // describe reads a table's columns; none if the table does not exist.
-func (s *Source) describe(ctx context.Context, t *table) error {
-	rows, err := s.control.db.QueryContext(ctx, describeSQL, t.schema, t.name)
-	if err != nil {
-		return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
-	}
-	defer func() { _ = rows.Close() }()
+func (c *control) describe(ctx context.Context, t *table) error {
 	var columns []columnInfo
-	for rows.Next() {
-		var c columnInfo
-		if err := rows.Scan(&c.name, &c.dataType, &c.fullType, &c.charset); err != nil {
-			return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, err)
-		}
-		c.dataType = strings.ToLower(c.dataType)
-		columns = append(columns, c)
-	}
-
-	if err := rows.Err(); err != nil {
+	err := c.each(ctx, func(row *sql.Rows) error {
+		var one columnInfo
+		err := row.Scan(&one.name, &one.dataType, &one.fullType, &one.charset)
+		one.dataType = strings.ToLower(one.dataType)
+		columns = append(columns, one)
+		return err
+	}, describeSQL, t.schema, t.name)
+	if err != nil {
 		return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
 	}
 	t.columns = columns
@@ -149,8 +132,8 @@ GROUP BY INDEX_NAME HAVING SUM(COALESCE(COLUMN_NAME = ?, 0)) = 0`
 )
 
 // describeKeys checks whether a REPLACE can replace rows by another key than the id.
-func (s *Source) describeKeys(ctx context.Context, t *table, id string) error {
-	keys, err := s.control.queryStrings(ctx, keysSQL, t.schema, t.name, id)
+func (c *control) describeKeys(ctx context.Context, t *table, id string) error {
+	keys, err := c.queryStrings(ctx, keysSQL, t.schema, t.name, id)
 	if err != nil {
 		return fmt.Errorf("describe keys of table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
 	}
@@ -159,11 +142,11 @@ func (s *Source) describeKeys(ctx context.Context, t *table, id string) error {
 }
 
 // checkSystemVersioned checks that MariaDB does not keep a history of the table.
-func (s *Source) checkSystemVersioned(ctx context.Context, sv *server, t *table, faults *fault.List) error {
+func (c *control) checkSystemVersioned(ctx context.Context, sv *server, t *table, faults *fault.List) error {
 	if sv.flavour != mariaDB {
 		return nil
 	}
-	versioned, err := s.control.queryStrings(ctx, versionedSQL, t.schema, t.name)
+	versioned, err := c.queryStrings(ctx, versionedSQL, t.schema, t.name)
 	if err != nil {
 		return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
 	}
@@ -248,8 +231,8 @@ func (c *columnInfo) unreadable(cs *charsets) (problem, remedy string, err error
 }
 
 // refresh reads a table's columns again, for a binlog without column names.
-func (s *Source) refresh(ctx context.Context, t *table) error {
-	if err := s.describe(ctx, t); err != nil {
+func (c *control) refresh(ctx context.Context, t *table) error {
+	if err := c.describe(ctx, t); err != nil {
 		return err
 	}
 	if len(t.columns) == 0 {

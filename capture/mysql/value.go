@@ -3,15 +3,17 @@ package mysql
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/google/uuid"
+	"golang.org/x/text/encoding"
+	"golang.org/x/text/encoding/unicode"
+	"golang.org/x/text/encoding/unicode/utf32"
 
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
@@ -180,8 +182,11 @@ func newCharsets() *charsets {
 	for _, name := range []string{"binary", "ascii", "utf8", "utf8mb3", "utf8mb4"} {
 		cs.byName[name] = &charset{name: name}
 	}
+	utf16 := decodeUnicode(unicode.UTF16(unicode.BigEndian, unicode.IgnoreBOM), 2)
 	for name, read := range map[string]func(dst, text []byte) ([]byte, error){
-		"ucs2": appendUTF16BE, "utf16": appendUTF16BE, "utf16le": appendUTF16LE, "utf32": appendUTF32,
+		"ucs2": utf16, "utf16": utf16,
+		"utf16le": decodeUnicode(unicode.UTF16(unicode.LittleEndian, unicode.IgnoreBOM), 2),
+		"utf32":   decodeUnicode(utf32.UTF32(utf32.BigEndian, utf32.IgnoreBOM), 4),
 	} {
 		cs.byName[name] = &charset{name: name, append: read}
 	}
@@ -204,27 +209,23 @@ func (cs *charsets) find(name string) (*charset, error) {
 // loadCollations reads the charset of each collation. MariaDB leaves the ids of newer
 // collations out of COLLATIONS, and MySQL has no ids in
 // COLLATION_CHARACTER_SET_APPLICABILITY.
-func (s *Source) loadCollations(ctx context.Context, sv *server, cs *charsets) error {
+func (c *control) loadCollations(ctx context.Context, sv *server, cs *charsets) error {
 	query := "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS WHERE ID IS NOT NULL AND CHARACTER_SET_NAME IS NOT NULL"
 	if sv.flavour == mariaDB && !sv.version.before(version{10, 10}) {
 		query = "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY WHERE ID IS NOT NULL"
 	}
 
-	rows, err := s.control.db.QueryContext(ctx, query)
+	err := c.each(ctx, func(row *sql.Rows) error {
+		var id uint64
+		var name string
+		err := row.Scan(&id, &name)
+		cs.byCollation[id] = name
+		return err
+	}, query)
 	if err != nil {
 		return fmt.Errorf("read collations: %w", mystore.Explain(err))
 	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		var id uint64
-		var name string
-		if err := rows.Scan(&id, &name); err != nil {
-			return err
-		}
-		cs.byCollation[id] = name
-	}
-
-	return rows.Err()
+	return nil
 }
 
 // byteTable maps each byte of a single-byte charset to UTF-8.
@@ -240,8 +241,8 @@ func (t *byteTable) append(dst, text []byte) ([]byte, error) {
 // loadCharset reads a charset from the server character by character, because the
 // server's definition counts: for example, MySQL's latin1 is neither ISO 8859-1 nor quite
 // cp1252. It returns nil for a multi-byte charset.
-func (s *Source) loadCharset(ctx context.Context, name string) (*charset, error) {
-	maxLen, err := s.control.queryStrings(ctx, "SELECT CAST(MAXLEN AS CHAR) FROM information_schema.CHARACTER_SETS WHERE CHARACTER_SET_NAME = ?", name)
+func (c *control) loadCharset(ctx context.Context, name string) (*charset, error) {
+	maxLen, err := c.queryStrings(ctx, "SELECT CAST(MAXLEN AS CHAR) FROM information_schema.CHARACTER_SETS WHERE CHARACTER_SET_NAME = ?", name)
 	if err != nil || len(maxLen) == 0 || maxLen[0] != "1" {
 		return nil, mystore.Explain(err)
 	}
@@ -252,52 +253,27 @@ func (s *Source) loadCharset(ctx context.Context, name string) (*charset, error)
 		parts = append(parts, fmt.Sprintf("SELECT %d, CONVERT(_%s X'%02X' USING utf8mb4)", b, name, b))
 	}
 
-	rows, err := s.control.db.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
+	var table byteTable
+	err = c.each(ctx, func(row *sql.Rows) error {
+		var b byte
+		var text string
+		err := row.Scan(&b, &text)
+		table[b] = text
+		return err
+	}, strings.Join(parts, " UNION ALL "))
 	if err != nil {
 		return nil, fmt.Errorf("read charset %s: %w", name, mystore.Explain(err))
 	}
-	defer func() { _ = rows.Close() }()
-	var table byteTable
-	for rows.Next() {
-		var b byte
-		var text string
-		if err := rows.Scan(&b, &text); err != nil {
-			return nil, err
+	return &charset{name: name, append: table.append}, nil
+}
+
+// decodeUnicode returns a conversion from an encoding with units of some bytes to UTF-8.
+func decodeUnicode(from encoding.Encoding, unit int) func(dst, text []byte) ([]byte, error) {
+	return func(dst, text []byte) ([]byte, error) {
+		if len(text)%unit != 0 {
+			return dst, fmt.Errorf("%d bytes are not valid %s", len(text), from)
 		}
-		table[b] = text
+		decoded, err := from.NewDecoder().Bytes(text)
+		return append(dst, decoded...), err
 	}
-
-	return &charset{name: name, append: table.append}, rows.Err()
-}
-
-func appendUTF16BE(dst, text []byte) ([]byte, error) {
-	return appendUTF16(dst, text, func(b []byte) uint16 { return uint16(b[0])<<8 | uint16(b[1]) })
-}
-
-func appendUTF16LE(dst, text []byte) ([]byte, error) {
-	return appendUTF16(dst, text, func(b []byte) uint16 { return uint16(b[1])<<8 | uint16(b[0]) })
-}
-
-func appendUTF16(dst, text []byte, unit func([]byte) uint16) ([]byte, error) {
-	if len(text)%2 != 0 {
-		return dst, fmt.Errorf("%d bytes are not valid UTF-16", len(text))
-	}
-	units := make([]uint16, 0, len(text)/2)
-	for ; len(text) > 0; text = text[2:] {
-		units = append(units, unit(text))
-	}
-	for _, r := range utf16.Decode(units) {
-		dst = utf8.AppendRune(dst, r)
-	}
-	return dst, nil
-}
-
-func appendUTF32(dst, text []byte) ([]byte, error) {
-	if len(text)%4 != 0 {
-		return dst, fmt.Errorf("%d bytes are not valid UTF-32", len(text))
-	}
-	for ; len(text) > 0; text = text[4:] {
-		dst = utf8.AppendRune(dst, rune(text[0])<<24|rune(text[1])<<16|rune(text[2])<<8|rune(text[3]))
-	}
-	return dst, nil
 }
