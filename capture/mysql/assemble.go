@@ -24,16 +24,8 @@ type assembler struct {
 	// emit sends a batch.
 	emit func(b capture.Batch) error
 	// refresh reads the columns of a table that the binlog does not name.
-	refresh func(t *table) error
-	// findWriters finds the objects through which statements may write outboxes; if it is
-	// nil, only statements that name an outbox count. writers caches its result; nil
-	// before the first call.
-	findWriters func() (*indirectWriters, error)
-	writers     *indirectWriters
-	// missingRows is the reason why rows may be missing, if any. missingRowsFrom is the
-	// earliest time to report it.
-	missingRows     string
-	missingRowsFrom time.Time
+	refresh  func(t *table) error
+	unlogged unloggedWrites
 
 	last         binlogPosition // everything up to here was read, and emitted except positions without rows
 	idle         idleState
@@ -92,10 +84,10 @@ func (a *assembler) event(kind replication.EventType, raw []byte, end uint32) er
 	case replication.ROTATE_EVENT:
 		return a.rotate(raw)
 	case replication.HEARTBEAT_EVENT, replication.HEARTBEAT_LOG_EVENT_V2:
-		return a.checkMissingRows()
+		return a.unlogged.check()
 	}
 
-	if err := a.checkMissingRows(); err != nil {
+	if err := a.unlogged.check(); err != nil {
 		return err
 	}
 	if a.outer == nil {
@@ -404,7 +396,7 @@ func firstWords(query []byte) (first, second string) {
 
 // markStale marks the tables that a statement may have changed.
 func (a *assembler) markStale(query []byte) error {
-	a.writers = nil // it may have created or dropped one
+	a.unlogged.writers = nil // it may have created or dropped one
 	text := strings.ToLower(string(query))
 	for _, t := range a.tables.byKey {
 		if strings.Contains(text, strings.ToLower(t.name)) {
@@ -423,13 +415,5 @@ func (a *assembler) statement(schema string, query []byte) error {
 	if first, _ := firstWords(query); first == "CREATE" { // CREATE … SELECT: its rows follow
 		return a.markStale(query)
 	}
-	reason, uncertain, err := a.findUnloggedWrite(schema, query)
-	switch {
-	case err != nil || reason == "":
-		return err
-	case uncertain:
-		a.missingRows = reason
-		return a.checkMissingRows()
-	}
-	return fault.Lostf("%s", reason)
+	return a.unlogged.statement(a.tables, schema, query)
 }

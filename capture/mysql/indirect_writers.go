@@ -146,10 +146,46 @@ func visibleTriggerSchemas(grants []string) map[string]bool {
 // leadingComments matches blanks and comments at the start of a statement.
 var leadingComments = regexp.MustCompile(`^(\s+|/\*(?s:.*?)\*/|(--\s|#)[^\n]*\n)+`)
 
-// findUnloggedWrite returns why a statement inside a transaction may have written rows of
+// unloggedWrites detects statements that wrote rows of an outbox without logging them.
+type unloggedWrites struct {
+	// findWriters finds the objects through which statements may write outboxes; if it is
+	// nil, only statements that name an outbox count. writers caches its result; nil
+	// before the first call.
+	findWriters func() (*indirectWriters, error)
+	writers     *indirectWriters
+	// missingRows is the reason why rows may be missing, if any. missingRowsFrom is the
+	// earliest time to report it.
+	missingRows     string
+	missingRowsFrom time.Time
+}
+
+// statement returns a *capture.LostError if a statement inside a transaction wrote rows that
+// are not in the binlog.
+func (u *unloggedWrites) statement(tables *tables, schema string, query []byte) error {
+	reason, uncertain, err := u.find(tables, schema, query)
+	switch {
+	case err != nil || reason == "":
+		return err
+	case uncertain:
+		u.missingRows = reason
+		return u.check()
+	}
+	return fault.Lostf("%s", reason)
+}
+
+// check returns a *capture.LostError if rows may be missing, once missingRowsFrom has
+// passed.
+func (u *unloggedWrites) check() error {
+	if u.missingRows == "" || time.Now().Before(u.missingRowsFrom) {
+		return nil
+	}
+	return fault.Lostf("%s", u.missingRows)
+}
+
+// find returns why a statement inside a transaction may have written rows of
 // an outbox that are not in the binlog; "" if it has not. uncertain means that the account
 // may not see enough to decide.
-func (a *assembler) findUnloggedWrite(schema string, query []byte) (reason string, uncertain bool, err error) {
+func (u *unloggedWrites) find(tables *tables, schema string, query []byte) (reason string, uncertain bool, err error) {
 	query = leadingComments.ReplaceAll(query, nil)
 	text, database := strings.ToLower(string(query)), strings.ToLower(schema)
 	first, _ := firstWords(query)
@@ -159,23 +195,23 @@ func (a *assembler) findUnloggedWrite(schema string, query []byte) (reason strin
 	}
 
 	summary := statementSummary(query)
-	for _, t := range a.tables.byKey {
+	for _, t := range tables.byKey {
 		inDatabase := database == strings.ToLower(t.schema) || strings.Contains(text, strings.ToLower(t.schema))
 		if inDatabase && strings.Contains(text, strings.ToLower(t.name)) && first != "UPDATE" && first != "DELETE" {
 			return fmt.Sprintf("a session wrote table %s.%s with a binlog_format other than ROW: its rows are not in the binlog (%s)", t.schema, t.name, summary), false, nil
 		}
 	}
 
-	if a.findWriters == nil {
+	if u.findWriters == nil {
 		return "", false, nil
 	}
-	if a.writers == nil {
-		if a.writers, err = a.findWriters(); err != nil {
+	if u.writers == nil {
+		if u.writers, err = u.findWriters(); err != nil {
 			return "", false, err
 		}
 	}
 
-	w, outboxes := a.writers, a.tables.outboxObjects()
+	w, outboxes := u.writers, tables.outboxObjects()
 	others := slices.DeleteFunc(slices.Clone(w.names), func(o object) bool { return slices.Contains(outboxes, o) })
 
 	// An object of another database writes an outbox only if it names the outbox's
@@ -201,13 +237,4 @@ func statementSummary(query []byte) string {
 		query = query[:i]
 	}
 	return strings.Join(strings.Fields(strings.ToValidUTF8(string(query[:min(len(query), maxBytes)]), "")), " ") + " …"
-}
-
-// checkMissingRows returns a *capture.LostError if rows may be missing, once
-// missingRowsFrom has passed.
-func (a *assembler) checkMissingRows() error {
-	if a.missingRows == "" || time.Now().Before(a.missingRowsFrom) {
-		return nil
-	}
-	return fault.Lostf("%s", a.missingRows)
 }

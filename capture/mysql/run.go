@@ -102,8 +102,8 @@ func (r *dumpRun) read(ctx context.Context) error {
 	asm.refresh = func(t *table) error { return s.control.refresh(ctx, t) }
 
 	if s.checkUnlogged {
-		asm.missingRowsFrom = s.missingRowsFrom
-		asm.findWriters = func() (*indirectWriters, error) { return s.control.findWriters(ctx, s.server.tables) }
+		asm.unlogged.missingRowsFrom = s.missingRowsFrom
+		asm.unlogged.findWriters = func() (*indirectWriters, error) { return s.control.findWriters(ctx, s.server.tables) }
 	}
 
 	s.server.tables.charsets.load = func(name string) (*charset, error) { return s.control.loadCharset(ctx, name) }
