@@ -92,7 +92,9 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	streamParams(stream)
-	return &Source{cfg: cfg, control: newControl(control), streamConfig: stream}, nil
+	s := &Source{cfg: cfg, control: newControl(control), streamConfig: stream}
+	s.oldest = oldestTransaction{cfg: &s.cfg, control: s.control}
+	return s, nil
 }
 
 // streamParams makes the session a replication session whose text output does not depend

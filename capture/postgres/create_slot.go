@@ -66,13 +66,13 @@ func (s *Source) createOwnSlot(ctx context.Context, conn *pgconn.PgConn, version
 func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name string, opts pglogrepl.CreateReplicationSlotOptions) (
 	res pglogrepl.CreateReplicationSlotResult, cancelled bool, err error,
 ) {
-	if err := s.checkOldestTransaction(ctx); err != nil {
+	if err := s.oldest.check(ctx); err != nil {
 		return res, false, err
 	}
 
 	bounded, cancel := context.WithCancelCause(ctx)
 	var guard sync.WaitGroup
-	guard.Go(func() { s.watchCreateSlot(bounded, cancel) })
+	guard.Go(func() { s.oldest.watch(bounded, cancel) })
 	created, err := pglogrepl.CreateReplicationSlot(bounded, conn, name, plugin, opts)
 	cause := context.Cause(bounded)
 	cancel(nil)
@@ -87,9 +87,9 @@ func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name strin
 	return res, false, fmt.Errorf("create slot %s: %w", name, s.explainConnect(err))
 }
 
-// watchCreateSlot cancels the creation of a slot once it waits for an old transaction.
-func (s *Source) watchCreateSlot(ctx context.Context, cancel context.CancelCauseFunc) {
-	tick := time.NewTicker(min(guardInterval, s.cfg.SlotTimeout))
+// watch cancels the creation of a slot once it waits for an old transaction.
+func (o *oldestTransaction) watch(ctx context.Context, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(min(guardInterval, o.cfg.SlotTimeout))
 	defer tick.Stop()
 	for start := time.Now(); ; {
 		select {
@@ -97,9 +97,9 @@ func (s *Source) watchCreateSlot(ctx context.Context, cancel context.CancelCause
 			return
 		case <-tick.C:
 		}
-		err := s.checkOldestTransaction(ctx)
-		if took := time.Since(start); err == nil && took > maxCreateSteps*s.cfg.SlotTimeout {
-			err = fault.NoStream(fmt.Sprintf("replication slot %s was not created within %s: there are always open transactions that write", s.cfg.Name, took.Round(time.Millisecond)),
+		err := o.check(ctx)
+		if took := time.Since(start); err == nil && took > maxCreateSteps*o.cfg.SlotTimeout {
+			err = fault.NoStream(fmt.Sprintf("replication slot %s was not created within %s: there are always open transactions that write", o.cfg.Name, took.Round(time.Millisecond)),
 				"find the longest ones (SELECT * FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start)")
 		}
 		var old *capture.NoStreamError
@@ -122,7 +122,7 @@ func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn) er
 	for {
 		var sl slot
 		err := s.control.retryOnce(ctx, func(conn *pgx.Conn) (err error) {
-			if sl, err = s.readOwnSlot(ctx, conn); err == nil && sl.active && sl.pid == pid && sl.terminable {
+			if sl, err = s.querySlot(ctx, conn, s.cfg.Name); err == nil && sl.active && sl.pid == pid && sl.terminable {
 				_, err = conn.Exec(ctx, "SELECT pg_terminate_backend($1)", pid)
 			}
 			return err
@@ -143,9 +143,13 @@ func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn) er
 	}
 }
 
-// oldestTransaction remembers when the oldest transaction was first seen, because roles
-// outside pg_read_all_stats cannot see its age.
+// oldestTransaction finds the oldest transaction for which the creation of a slot would
+// wait. It remembers when that one was first seen, because roles outside pg_read_all_stats
+// cannot see its age.
 type oldestTransaction struct {
+	cfg     *Config
+	control *control
+
 	mu    sync.Mutex
 	xid   string
 	since time.Time
@@ -175,21 +179,21 @@ FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid LEFT JOIN pg_prepa
 WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 ORDER BY age(l.transactionid) DESC LIMIT 1`
 
-// checkOldestTransaction returns an *OldTransactionError if slot creation would have to
+// check returns an *OldTransactionError if slot creation would have to
 // wait too long for an open transaction.
-func (s *Source) checkOldestTransaction(ctx context.Context) error {
-	return s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
-		old, err := s.findOldestTransaction(ctx, conn)
-		if err != nil || old == nil || old.Age < s.cfg.SlotTimeout {
+func (o *oldestTransaction) check(ctx context.Context) error {
+	return o.control.retryOnce(ctx, func(conn *pgx.Conn) error {
+		old, err := o.find(ctx, conn)
+		if err != nil || old == nil || old.Age < o.cfg.SlotTimeout {
 			return err
 		}
 		return old
 	})
 }
 
-// findOldestTransaction returns the oldest transaction that has written, nil if there is
+// find returns the oldest transaction that has written, nil if there is
 // none.
-func (s *Source) findOldestTransaction(ctx context.Context, conn *pgx.Conn) (*OldTransactionError, error) {
+func (o *oldestTransaction) find(ctx context.Context, conn *pgx.Conn) (*OldTransactionError, error) {
 	var xid, user, application, gid string
 	var pid int
 	var open, query *float64
@@ -201,7 +205,7 @@ func (s *Source) findOldestTransaction(ctx context.Context, conn *pgx.Conn) (*Ol
 		return nil, fmt.Errorf("find old transactions: %w", pgstore.Explain(err))
 	}
 
-	old := &OldTransactionError{PID: pid, Age: s.oldest.age(xid, open)}
+	old := &OldTransactionError{PID: pid, Age: o.age(xid, open)}
 	since := fmt.Sprintf("open since %s, for %s", time.Now().Add(-old.Age).UTC().Format(time.RFC3339), old.Age.Round(100*time.Millisecond))
 	if pid == 0 {
 		old.description = fmt.Sprintf("the prepared transaction %q, %s", gid, since)
@@ -210,7 +214,7 @@ func (s *Source) findOldestTransaction(ctx context.Context, conn *pgx.Conn) (*Ol
 		old.description = fmt.Sprintf("the transaction of pid %d, %s (user %q, application %q, its query began %s)", pid, since, user, application, formatAgo(query))
 		old.Remedy = fmt.Sprintf("the relay retries until it has ended; `SELECT pg_terminate_backend(%d);` ends it", pid)
 	}
-	old.Problem = fmt.Sprintf("replication slot %s waits for %s", s.cfg.Name, old.description)
+	old.Problem = fmt.Sprintf("replication slot %s waits for %s", o.cfg.Name, old.description)
 	return old, nil
 }
 

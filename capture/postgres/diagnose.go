@@ -53,13 +53,13 @@ func (e *diagnosis) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _, _ = e.conn.Exec(ctx, "RESET lock_timeout") }() // a lost session needs no reset
-	sv, faults, err := e.source.inspect(ctx, e.conn)
+	sv, faults, err := e.source.catalog(e.conn).inspect(ctx)
 	if err != nil {
 		return err
 	}
 
 	e.server, e.Faults = sv, faults.Faults
-	if e.slot, err = e.source.readOwnSlot(ctx, e.conn); err != nil {
+	if e.slot, err = e.source.querySlot(ctx, e.conn, e.source.cfg.Name); err != nil {
 		f := fault.FromError(err)
 		if f == nil {
 			return err
@@ -148,7 +148,7 @@ func (e *diagnosis) checkPublication() {
 	if len(e.server.tables) == 0 {
 		return // the store reports missing tables
 	}
-	if len(p.missing) > 0 && p.canFix(s) {
+	if len(p.missing) > 0 && p.canFix(&s.cfg) {
 		f := p.missingTablesFault(s.cfg.Name, "or leave it to `sluicebox init`, or to the relay itself")
 		e.Found = append(e.Found, f.Finding(store.GradeAdvice))
 	}

@@ -26,7 +26,7 @@ func (e *diagnosis) checkTransactions(ctx context.Context) error {
 		age, effect = e.source.cfg.SlotTimeout, "the slot cannot be created before it ends; the relay polls meanwhile if it may"
 	}
 
-	old, err := e.source.findOldestTransaction(ctx, e.conn)
+	old, err := e.source.oldest.find(ctx, e.conn)
 	if err != nil {
 		return err
 	}

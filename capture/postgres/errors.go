@@ -79,7 +79,7 @@ func (s *Source) classifyRefusal(ctx context.Context, err error) error {
 	}
 
 	readErr := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
-		sl, err := s.readOwnSlot(ctx, conn)
+		sl, err := s.querySlot(ctx, conn, s.cfg.Name)
 		if err == nil && sl.active {
 			err = s.slotHeldError(&sl)
 		}

@@ -26,30 +26,34 @@ const monitorInterval = 5 * time.Second
 const monitorTimeout = 4 * time.Second
 
 // monitor writes heartbeats and checks the publication until its context ends.
-func (s *Source) monitor(ctx context.Context, st *stream) {
-	tick := time.NewTicker(min(monitorInterval, s.heartbeatInterval()))
+func (st *stream) monitor(ctx context.Context) {
+	interval := monitorInterval
+	if heartbeat := st.src.cfg.HeartbeatInterval; heartbeat > 0 {
+		interval = min(interval, heartbeat)
+	}
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			s.interrupt()
+			st.src.wake.interrupt()
 			return
 		case <-tick.C:
 		}
-		s.monitorOnce(ctx, st)
+		st.monitorOnce(ctx)
 	}
 }
 
 // monitorOnce runs one round. The next round retries whatever fails: without a heartbeat
 // an idle database retains WAL for longer, and a change of the publication is still
 // detected then.
-func (s *Source) monitorOnce(ctx context.Context, st *stream) {
+func (st *stream) monitorOnce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, monitorTimeout)
 	defer cancel()
-	if idle := time.Since(time.Unix(0, st.lastActivity.Load())); s.cfg.HeartbeatInterval > 0 && idle >= s.cfg.HeartbeatInterval {
-		_ = s.control.exec(ctx, "SELECT pg_logical_emit_message(false, $1, '')", s.cfg.Name+".heartbeat")
+	if idle := time.Since(time.Unix(0, st.lastActivity.Load())); st.src.cfg.HeartbeatInterval > 0 && idle >= st.src.cfg.HeartbeatInterval {
+		_ = st.src.control.exec(ctx, "SELECT pg_logical_emit_message(false, $1, '')", st.src.cfg.Name+".heartbeat")
 	}
-	err := s.checkPublished(ctx)
+	err := st.src.checkPublished(ctx)
 	var lost *capture.LostError
 	if errors.As(err, &lost) || isShutdown(err) {
 		st.fail(err)
@@ -73,14 +77,18 @@ func isShutdown(err error) bool {
 // changed, or if they now have partitions or child tables that make the WAL misleading.
 func (s *Source) checkPublished(ctx context.Context) error {
 	return s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
-		now, err := s.readPublicationState(ctx, conn, s.server)
+		now, err := s.catalog(conn).readPublicationState(ctx, s.server)
 		if err == nil && now != s.publicationState {
 			err = &capture.LostError{Reason: describePublicationChange(s.cfg.Name, s.publicationState, now)}
 		}
 		if err != nil {
 			return err
 		}
-		return s.checkStillCapturable(ctx, conn)
+		list, err := s.catalog(conn).findPartitionFaults(ctx, s.server.tables)
+		if err == nil && len(list) > 0 {
+			err = &capture.LostError{Reason: list[0].Problem}
+		}
+		return err
 	})
 }
 
@@ -99,19 +107,12 @@ func describePublicationChange(name, was, now string) string {
 	}
 }
 
-func (s *Source) heartbeatInterval() time.Duration {
-	if s.cfg.HeartbeatInterval < 0 {
-		return monitorInterval
-	}
-	return s.cfg.HeartbeatInterval
-}
-
 // watchShutdown ends a run when the server begins to shut down. The server would wait
 // until the stream has acknowledged everything, which takes statements that it no longer
 // accepts. A listening session gets the announcement at once.
-func (s *Source) watchShutdown(ctx context.Context, st *stream) {
+func (st *stream) watchShutdown(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := s.listenShutdown(ctx)
+		err := st.listenShutdown(ctx)
 		if isShutdown(err) {
 			st.fail(fmt.Errorf("server is shutting down: %w", err))
 			return
@@ -121,8 +122,8 @@ func (s *Source) watchShutdown(ctx context.Context, st *stream) {
 }
 
 // listenShutdown keeps a session open until it ends.
-func (s *Source) listenShutdown(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, s.control.config)
+func (st *stream) listenShutdown(ctx context.Context) error {
+	conn, err := pgx.ConnectConfig(ctx, st.src.control.config)
 	if err != nil {
 		return err
 	}
@@ -154,7 +155,7 @@ const publishedSchemasSQL = ` ||
 // changes, rows may be missing from the WAL. It contains OIDs, which change when an
 // object is dropped and recreated. It also contains the transactions that wrote the
 // publication, which change even if a change was reverted.
-func (s *Source) readPublicationState(ctx context.Context, conn *pgx.Conn, sv *server) (string, error) {
+func (c *catalog) readPublicationState(ctx context.Context, sv *server) (string, error) {
 	var names []string
 	var known []uint32
 	for _, t := range sv.tables {
@@ -169,8 +170,8 @@ func (s *Source) readPublicationState(ctx context.Context, conn *pgx.Conn, sv *s
 	}
 
 	var text string
-	if err := conn.QueryRow(ctx, fmt.Sprintf(publicationStateSQL, schemas), s.cfg.Name, names, known).Scan(&text); err != nil {
-		return "", fmt.Errorf("read state of publication %s: %w", s.cfg.Name, pgstore.Explain(err))
+	if err := c.conn.QueryRow(ctx, fmt.Sprintf(publicationStateSQL, schemas), c.cfg.Name, names, known).Scan(&text); err != nil {
+		return "", fmt.Errorf("read state of publication %s: %w", c.cfg.Name, pgstore.Explain(err))
 	}
 	return text, nil
 }

@@ -30,7 +30,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	fixed := false
 	err := s.control.do(ctx, func(conn *pgx.Conn) (err error) {
 		var faults fault.List
-		if sv, faults, err = s.inspect(ctx, conn); err != nil {
+		if sv, faults, err = s.catalog(conn).inspect(ctx); err != nil {
 			return err
 		}
 
@@ -43,7 +43,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		}
 		defer func() {
 			if err == nil {
-				s.publicationState, err = s.readPublicationState(ctx, conn, sv)
+				s.publicationState, err = s.catalog(conn).readPublicationState(ctx, sv)
 			}
 		}()
 
@@ -100,7 +100,7 @@ func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tabl
 		return capture.OpenResult{}, err
 	}
 	if p.slot.exists {
-		if err := s.dropSlot(ctx, s.repl); err != nil {
+		if err := s.dropSlot(ctx, s.repl, s.cfg.Name); err != nil {
 			return capture.OpenResult{}, err
 		}
 	}
@@ -131,7 +131,7 @@ func (s *Source) discard(ctx context.Context) error {
 	if conn == nil {
 		return nil
 	}
-	return s.dropSlot(ctx, conn)
+	return s.dropSlot(ctx, conn, s.cfg.Name)
 }
 
 // snapshotReason returns in one line why the log cannot be resumed at the checkpoint; ""
@@ -180,7 +180,7 @@ func (s *Source) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	err := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
-		_, faults, err := s.inspect(ctx, conn)
+		_, faults, err := s.catalog(conn).inspect(ctx)
 		if err != nil {
 			return err
 		}
@@ -194,7 +194,7 @@ func (s *Source) Ready(ctx context.Context) error {
 			return err
 		}
 
-		sl, err := s.readOwnSlot(ctx, conn)
+		sl, err := s.querySlot(ctx, conn, s.cfg.Name)
 		if err == nil && sl.active && (!s.cfg.TakeOver || !sl.terminable) {
 			err = s.slotHeldError(&sl)
 		}
@@ -203,5 +203,5 @@ func (s *Source) Ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.checkOldestTransaction(ctx)
+	return s.oldest.check(ctx)
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -34,7 +33,7 @@ ORDER BY 1, 2, 3`
 
 // findPartitionFaults finds tables with child tables, and tables partitioned by a column
 // that the relay writes. Both can be polled.
-func (s *Source) findPartitionFaults(ctx context.Context, conn *pgx.Conn, tables []*table) ([]fault.Fault, error) {
+func (c *catalog) findPartitionFaults(ctx context.Context, tables []*table) ([]fault.Fault, error) {
 	var at, of []int
 	var oids, ofOIDs []uint32
 	var written []string
@@ -47,7 +46,7 @@ func (s *Source) findPartitionFaults(ctx context.Context, conn *pgx.Conn, tables
 		}
 	}
 
-	rows, err := conn.Query(ctx, partitionsSQL, at, oids, of, ofOIDs, written)
+	rows, err := c.conn.Query(ctx, partitionsSQL, at, oids, of, ofOIDs, written)
 	if err != nil {
 		return nil, fmt.Errorf("find partitions and child tables: %w", pgstore.Explain(err))
 	}
@@ -103,23 +102,4 @@ func (t *table) inheritanceFault(names []string) fault.Fault {
 		Instructions: "make it a partitioned table (PARTITION BY), or move the rows of its child tables into it and drop those, or poll; " +
 			"the chunks of a TimescaleDB hypertable are such tables: use an ordinary table for the outbox",
 	}
-}
-
-// checkPartitions adds the findings of findPartitionFaults.
-func (s *Source) checkPartitions(ctx context.Context, conn *pgx.Conn, tables []*table, faults *fault.List) error {
-	list, err := s.findPartitionFaults(ctx, conn, tables)
-	for _, f := range list {
-		faults.Add(f)
-	}
-	return err
-}
-
-// checkStillCapturable returns a *capture.LostError if a table's WAL has become
-// misleading.
-func (s *Source) checkStillCapturable(ctx context.Context, conn *pgx.Conn) error {
-	list, err := s.findPartitionFaults(ctx, conn, s.server.tables)
-	if err == nil && len(list) > 0 {
-		err = &capture.LostError{Reason: list[0].Problem}
-	}
-	return err
 }

@@ -38,11 +38,19 @@ SELECT current_setting('server_version_num')::int, current_user::text, current_s
 	EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1),
 	pg_is_in_recovery()`
 
+// catalog reads the server's catalogs over one session.
+type catalog struct {
+	cfg  *Config
+	conn *pgx.Conn
+}
+
+func (s *Source) catalog(conn *pgx.Conn) *catalog { return &catalog{&s.cfg, conn} }
+
 // inspect reads everything that the checks need.
-func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, fault.List, error) {
+func (c *catalog) inspect(ctx context.Context) (*server, fault.List, error) {
 	var sv server
 	var faults fault.List
-	err := conn.QueryRow(ctx, serverSQL, s.cfg.Name).Scan(&sv.version, &sv.user, &sv.walLevel,
+	err := c.conn.QueryRow(ctx, serverSQL, c.cfg.Name).Scan(&sv.version, &sv.user, &sv.walLevel,
 		&sv.slots, &sv.maxSlots, &sv.hasSlot, &sv.recovery)
 	if err != nil {
 		return nil, faults, fmt.Errorf("inspect server: %w", pgstore.Explain(err))
@@ -52,25 +60,27 @@ func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, fault.Li
 		return nil, faults, errStandby
 	}
 
-	s.checkServer(&sv, &faults)
-	if sv.tables, err = s.findTables(ctx, conn, &faults); err != nil {
+	c.checkServer(&sv, &faults)
+	if sv.tables, err = c.findTables(ctx, &faults); err != nil {
 		return nil, faults, err
 	}
-	if err = s.checkGenerated(ctx, conn, sv.tables, &faults); err != nil {
+	if err = c.checkGenerated(ctx, sv.tables, &faults); err != nil {
 		return nil, faults, err
 	}
-	if err = s.checkPartitions(ctx, conn, sv.tables, &faults); err != nil {
+	partitions, err := c.findPartitionFaults(ctx, sv.tables)
+	if err != nil {
 		return nil, faults, err
 	}
-	if sv.publication, err = s.findPublication(ctx, conn, &sv); err != nil {
+	faults.Faults = append(faults.Faults, partitions...)
+	if sv.publication, err = c.findPublication(ctx, &sv); err != nil {
 		return nil, faults, err
 	}
 
-	sv.publication.check(s, &sv, &faults)
+	sv.publication.check(c.cfg, &sv, &faults)
 	return &sv, faults, nil
 }
 
-func (s *Source) checkServer(sv *server, faults *fault.List) {
+func (c *catalog) checkServer(sv *server, faults *fault.List) {
 	if sv.version < minVersion {
 		faults.Add(fault.Fault{Subject: "server", Problem: fmt.Sprintf("server is PostgreSQL %d, 14 or later is needed", sv.version/10000),
 			Instructions: "upgrade it, or poll"})
@@ -109,15 +119,15 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistenc
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)`
 
 // findTables looks up the outbox tables.
-func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, faults *fault.List) ([]*table, error) {
+func (c *catalog) findTables(ctx context.Context, faults *fault.List) ([]*table, error) {
 	var list []*table
 	byOID := map[uint32]*table{}
-	for i := range s.cfg.Outboxes {
-		o := &s.cfg.Outboxes[i]
+	for i := range c.cfg.Outboxes {
+		o := &c.cfg.Outboxes[i]
 		quoted := pgstore.TableName(o)
 		var t table
 		var kind, persistence string
-		err := conn.QueryRow(ctx, tableSQL, quoted).Scan(&t.oid, &t.schema, &t.name, &kind, &persistence, &t.owned)
+		err := c.conn.QueryRow(ctx, tableSQL, quoted).Scan(&t.oid, &t.schema, &t.name, &kind, &persistence, &t.owned)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			faults.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: table %s does not exist, or the role may not use its schema", o.Name, quoted),
@@ -158,10 +168,10 @@ WHERE a.attrelid = $1 AND a.attname = ANY ($2) AND NOT a.attisdropped AND a.attg
 ORDER BY a.attnum`
 
 // checkGenerated reports generated columns in a layout before the first row fails.
-func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*table, faults *fault.List) error {
+func (c *catalog) checkGenerated(ctx context.Context, tables []*table, faults *fault.List) error {
 	for _, t := range tables {
 		for _, o := range t.outboxes {
-			rows, err := conn.Query(ctx, generatedSQL, t.oid, logsource.CapturedColumns(&o.Layout.Columns), s.cfg.Name)
+			rows, err := c.conn.Query(ctx, generatedSQL, t.oid, logsource.CapturedColumns(&o.Layout.Columns), c.cfg.Name)
 			if err != nil {
 				return fmt.Errorf("find generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
 			}

@@ -47,13 +47,13 @@ SELECT a.attrelid, a.attname::text FROM pg_publication_rel r JOIN pg_publication
 JOIN pg_attribute a ON a.attrelid = r.prrelid AND a.attnum > 0 AND NOT a.attisdropped
 WHERE p.pubname = $1 AND jsonb_typeof(to_jsonb(r) -> 'prattrs') = 'array' AND NOT to_jsonb(r) -> 'prattrs' @> to_jsonb(a.attnum)`
 
-func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server) (publication, error) {
+func (c *catalog) findPublication(ctx context.Context, sv *server) (publication, error) {
 	var p publication
 	fail := func(err error) (publication, error) {
-		return p, fmt.Errorf("read publication %s: %w", s.cfg.Name, pgstore.Explain(err))
+		return p, fmt.Errorf("read publication %s: %w", c.cfg.Name, pgstore.Explain(err))
 	}
 
-	err := conn.QueryRow(ctx, publicationSQL, s.cfg.Name).Scan(&p.insertOnly, &p.viaRoot, &p.owned)
+	err := c.conn.QueryRow(ctx, publicationSQL, c.cfg.Name).Scan(&p.insertOnly, &p.viaRoot, &p.owned)
 	if errors.Is(err, pgx.ErrNoRows) {
 		p.missing = sv.tables
 		return p, nil
@@ -63,17 +63,17 @@ func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server
 	}
 
 	p.exists = true
-	published, err := queryOIDs(ctx, conn, publishedSQL, s.cfg.Name)
+	published, err := queryOIDs(ctx, c.conn, publishedSQL, c.cfg.Name)
 	if err != nil {
 		return fail(err)
 	}
 
-	filtered, err := queryOIDs(ctx, conn, filteredSQL, s.cfg.Name)
+	filtered, err := queryOIDs(ctx, c.conn, filteredSQL, c.cfg.Name)
 	if err != nil {
 		return fail(err)
 	}
 
-	omitted, err := s.omittedColumns(ctx, conn)
+	omitted, err := c.omittedColumns(ctx)
 	if err != nil {
 		return fail(err)
 	}
@@ -94,8 +94,8 @@ func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server
 }
 
 // omittedColumns returns the columns that the publication omits, by table.
-func (s *Source) omittedColumns(ctx context.Context, conn *pgx.Conn) (map[uint32][]string, error) {
-	rows, err := conn.Query(ctx, omittedColumnsSQL, s.cfg.Name)
+func (c *catalog) omittedColumns(ctx context.Context) (map[uint32][]string, error) {
+	rows, err := c.conn.Query(ctx, omittedColumnsSQL, c.cfg.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -123,16 +123,13 @@ func queryOIDs(ctx context.Context, conn *pgx.Conn, sql, name string) (map[uint3
 }
 
 // check adds the faults that the relay may not fix itself.
-func (p *publication) check(s *Source, sv *server, faults *fault.List) {
-	name := pgstore.Ident(s.cfg.Name)
-	partitioned := false
-	for _, t := range sv.tables {
-		partitioned = partitioned || t.partitioned
-	}
+func (p *publication) check(cfg *Config, sv *server, faults *fault.List) {
+	name := pgstore.Ident(cfg.Name)
+	partitioned := slices.ContainsFunc(sv.tables, func(t *table) bool { return t.partitioned })
 
 	if p.exists && (!p.insertOnly || partitioned && !p.viaRoot) {
 		faults.Add(fault.Fault{
-			Subject: "publication", Problem: fmt.Sprintf("publication %s must publish inserts only, and partitions via their root", s.cfg.Name),
+			Subject: "publication", Problem: fmt.Sprintf("publication %s must publish inserts only, and partitions via their root", cfg.Name),
 			Statements: []string{fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert', publish_via_partition_root = true);", name)},
 		})
 	}
@@ -143,7 +140,7 @@ func (p *publication) check(s *Source, sv *server, faults *fault.List) {
 	}{{"filters the rows", p.filtered}, {"omits layout columns", p.columnLimited}} {
 		for _, t := range of.tables {
 			faults.Add(fault.Fault{
-				Subject: "publication", Problem: fmt.Sprintf("publication %s %s of table %s", s.cfg.Name, of.problem, t.quoted()),
+				Subject: "publication", Problem: fmt.Sprintf("publication %s %s of table %s", cfg.Name, of.problem, t.quoted()),
 				Statements: []string{
 					fmt.Sprintf("ALTER PUBLICATION %s DROP TABLE %s;", name, t.quoted()),
 					fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", name, t.quoted()),
@@ -152,8 +149,8 @@ func (p *publication) check(s *Source, sv *server, faults *fault.List) {
 		}
 	}
 
-	if len(p.missing) > 0 && !p.canFix(s) {
-		faults.Add(p.missingTablesFault(s.cfg.Name, "as the owner"))
+	if len(p.missing) > 0 && !p.canFix(cfg) {
+		faults.Add(p.missingTablesFault(cfg.Name, "as the owner"))
 	}
 }
 
@@ -163,15 +160,9 @@ func (p *publication) missingTablesFault(name, instructions string) fault.Fault 
 }
 
 // canFix reports whether the relay may create or complete the publication itself.
-func (p *publication) canFix(s *Source) bool { return s.cfg.MayCreate && p.ownsAll() }
-
-func (p *publication) ownsAll() bool {
-	for _, t := range p.missing {
-		if !t.owned {
-			return false
-		}
-	}
-	return !p.exists || p.owned
+func (p *publication) canFix(cfg *Config) bool {
+	foreign := func(t *table) bool { return !t.owned }
+	return cfg.MayCreate && (!p.exists || p.owned) && !slices.ContainsFunc(p.missing, foreign)
 }
 
 // fixStatement returns the statement that creates or completes the publication; "" if
@@ -237,13 +228,13 @@ func (s *Source) Publish(ctx context.Context) error {
 		var sv server
 		var faults fault.List
 		var err error
-		if sv.tables, err = s.findTables(ctx, conn, &faults); err != nil {
+		if sv.tables, err = s.catalog(conn).findTables(ctx, &faults); err != nil {
 			return err
 		}
-		if sv.publication, err = s.findPublication(ctx, conn, &sv); err != nil {
+		if sv.publication, err = s.catalog(conn).findPublication(ctx, &sv); err != nil {
 			return err
 		}
-		sv.publication.check(s, &sv, &faults)
+		sv.publication.check(&s.cfg, &sv, &faults)
 		if err := faults.Err(); err != nil {
 			return err
 		}

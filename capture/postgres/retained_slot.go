@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -176,21 +175,7 @@ func (s *Source) dropRetainedSlot(ctx context.Context, slotName string) error {
 	if err != nil || !sl.exists {
 		return err
 	}
-
-	conn, _, err := s.dial(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeSession(conn)
-	err = pglogrepl.DropReplicationSlot(ctx, conn, slotName, pglogrepl.DropReplicationSlotOptions{})
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "42704" { // undefined_object: it was dropped meanwhile
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("drop slot %s: %w", slotName, s.explainConnect(err))
-	}
-	return nil
+	return s.dropSlot(ctx, nil, slotName)
 }
 
 // checkRetainedSlots reports the WAL retained for checkpoints, and whether it can be

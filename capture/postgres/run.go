@@ -66,12 +66,12 @@ func (s *Source) readStream(ctx context.Context, conn *pgconn.PgConn, p streamRa
 	asm.after, asm.until, asm.row.acceptsAnyBytes = p.from, p.until, acceptsAnyBytes(conn)
 	asm.tx.MaxPayload = s.resume.MaxPayload
 	st := newStream(s, conn, asm, out, p.from, p.timeout)
-	s.setWake(conn.Conn())
-	defer s.setWake(nil)
+	s.wake.set(conn.Conn())
+	defer s.wake.set(nil)
 	sideCtx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
-	work.Go(func() { s.monitor(sideCtx, st) })
-	work.Go(func() { s.watchShutdown(sideCtx, st) })
+	work.Go(func() { st.monitor(sideCtx) })
+	work.Go(func() { st.watchShutdown(sideCtx) })
 	defer func() {
 		cancel()
 		work.Wait()

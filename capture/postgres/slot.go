@@ -46,12 +46,6 @@ SELECT s.plugin::text, s.slot_type::text, s.database::text, current_database()::
 		AND a.backend_type IS DISTINCT FROM 'client backend'
 FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1`
 
-// readOwnSlot reads the state of the relay's slot. A slot of that name that belongs to
-// another program is a *store.SetupError.
-func (s *Source) readOwnSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
-	return s.querySlot(ctx, conn, s.cfg.Name)
-}
-
 // readSlot is querySlot on the control session.
 func (s *Source) readSlot(ctx context.Context, name string) (sl slot, err error) {
 	err = s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
@@ -61,7 +55,8 @@ func (s *Source) readSlot(ctx context.Context, name string) (sl slot, err error)
 	return sl, err
 }
 
-// querySlot reads the state of one of the relay's slots.
+// querySlot reads the state of one of the relay's slots. A slot of that name that belongs to
+// another program is a *store.SetupError.
 func (s *Source) querySlot(ctx context.Context, conn *pgx.Conn, name string) (slot, error) {
 	var sl slot
 	var plug, kind, database, current, application, address, confirmed *string
@@ -132,7 +127,7 @@ func (s *Source) waitForSlot(ctx context.Context, conn *pgx.Conn) (slot, error) 
 	tick := time.NewTicker(slotPollInterval)
 	defer tick.Stop()
 	for {
-		sl, err := s.readOwnSlot(ctx, conn)
+		sl, err := s.querySlot(ctx, conn, s.cfg.Name)
 		if err != nil || !sl.active {
 			return sl, err
 		}
@@ -173,28 +168,28 @@ func (s *Source) terminateHolder(ctx context.Context, conn *pgx.Conn, pid int) e
 // DropSlot drops the slot, so that the server retains no WAL for a relay that polls. It
 // leaves alone a slot that does not exist or that another session holds.
 func (s *Source) DropSlot(ctx context.Context) error {
-	var sl slot
-	err := s.control.do(ctx, func(conn *pgx.Conn) (err error) {
-		sl, err = s.readOwnSlot(ctx, conn)
-		return err
-	})
+	sl, err := s.readSlot(ctx, s.cfg.Name)
 	if err != nil || !sl.exists || sl.active {
 		return err
 	}
-	conn, _, err := s.dial(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeSession(conn)
-	return s.dropSlot(ctx, conn)
+	return s.dropSlot(ctx, nil, s.cfg.Name)
 }
 
-// dropSlot drops the slot on a replication session.
-func (s *Source) dropSlot(ctx context.Context, conn *pgconn.PgConn) error {
-	if err := pglogrepl.DropReplicationSlot(ctx, conn, s.cfg.Name, pglogrepl.DropReplicationSlotOptions{}); err != nil {
-		return fmt.Errorf("drop slot %s: %w", s.cfg.Name, s.explainConnect(err))
+// dropSlot drops a slot, if it still exists, on a replication session; nil opens one.
+func (s *Source) dropSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
+	if conn == nil {
+		var err error
+		if conn, _, err = s.dial(ctx); err != nil {
+			return err
+		}
+		defer closeSession(conn)
 	}
-	return nil
+	err := pglogrepl.DropReplicationSlot(ctx, conn, name, pglogrepl.DropReplicationSlotOptions{})
+	var pg *pgconn.PgError
+	if err == nil || errors.As(err, &pg) && pg.Code == "42704" { // undefined_object: it was dropped meanwhile
+		return nil
+	}
+	return fmt.Errorf("drop slot %s: %w", name, s.explainConnect(err))
 }
 
 // max_slot_wal_keep_size is shown with a unit, or as -1.

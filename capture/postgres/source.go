@@ -41,8 +41,7 @@ type Source struct {
 	oldest       oldestTransaction
 
 	acks logsource.Acks[pglogrepl.LSN]
-	mu   sync.Mutex // guards wake
-	wake net.Conn   // connection of the run; nil between runs
+	wake waker
 }
 
 var _ capture.Resumer = (*Source)(nil)
@@ -55,7 +54,7 @@ func (s *Source) Resume() *capture.Resume { return &s.resume }
 // to another log.
 func (s *Source) Acknowledge(p store.Position) {
 	if s.acks.Acknowledge(p, parseLSN, s.Compare) {
-		s.interrupt()
+		s.wake.interrupt()
 	}
 }
 
@@ -74,19 +73,25 @@ func (s *Source) resetState(from store.Position) {
 	s.resume.Reset(from)
 }
 
-// interrupt makes the run's read return at once.
-func (s *Source) interrupt() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.wake != nil {
-		_ = s.wake.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection
+// waker interrupts the read of a run.
+type waker struct {
+	mu   sync.Mutex
+	conn net.Conn // of the run; nil between runs
+}
+
+// interrupt makes the read return at once.
+func (w *waker) interrupt() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.conn != nil {
+		_ = w.conn.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection
 	}
 }
 
-func (s *Source) setWake(c net.Conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.wake = c
+func (w *waker) set(conn net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conn = conn
 }
 
 // Mark writes a marker into the WAL, in a transaction of its own.

@@ -73,7 +73,7 @@ type stream struct {
 // fail ends the run with an error. It may be called from any goroutine.
 func (st *stream) fail(err error) {
 	st.failure.CompareAndSwap(nil, &err)
-	st.src.interrupt()
+	st.src.wake.interrupt()
 }
 
 func newStream(s *Source, conn *pgconn.PgConn, asm *assembler, out chan<- capture.Batch, from pglogrepl.LSN, timeout time.Duration) *stream {

@@ -79,10 +79,10 @@ type sideSession struct {
 // the source. The caller closes the session, also after an error.
 func (s *Source) openSideSession(ctx context.Context) (b sideSession, err error) {
 	err = s.control.retryOnce(ctx, func(c *pgx.Conn) (err error) {
-		if b.server, b.faults, err = s.inspect(ctx, c); err != nil || len(b.server.tables) == 0 {
+		if b.server, b.faults, err = s.catalog(c).inspect(ctx); err != nil || len(b.server.tables) == 0 {
 			return err
 		}
-		b.publicationState, err = s.readPublicationState(ctx, c, b.server)
+		b.publicationState, err = s.catalog(c).readPublicationState(ctx, b.server)
 		return err
 	})
 	if err != nil {
