@@ -298,5 +298,5 @@ func (l *layout) outboxColumns(o *store.Outbox) (logsource.Columns, error) {
 	}
 	missing := fault.MissingColumnsError{Log: "the binlog", Table: l.table.schema + "." + l.table.name}
 	missing.Remedy = "correct the layout, or restore the column"
-	return logsource.FindColumns(o, find, missing)
+	return logsource.FindColumns(o, find, missing, "`")
 }

@@ -77,7 +77,7 @@ func (t *tables) relation(m *relationMsg) (*relation, error) {
 	missing := fault.MissingColumnsError{Log: "the WAL", Table: m.schema + "." + m.name}
 	missing.Remedy = "correct the layout, put the column back, or remove the table's column list from the publication"
 	for _, o := range tb.outboxes {
-		columns, err := logsource.FindColumns(o, find, missing)
+		columns, err := logsource.FindColumns(o, find, missing, `"`)
 		if err != nil {
 			return nil, err
 		}

@@ -17,8 +17,8 @@ type Columns struct {
 
 // FindColumns finds the columns of an outbox in a table as the log describes it. find returns
 // -1 if the log does not have a column. The error is a *fault.MissingColumnsError; missing
-// has its log, table and remedy.
-func FindColumns(o *store.Outbox, find func(name string) int, missing fault.MissingColumnsError) (Columns, error) {
+// has its log, table and remedy, and quote is the database's quote of a name.
+func FindColumns(o *store.Outbox, find func(name string) int, missing fault.MissingColumnsError, quote string) (Columns, error) {
 	at := func(name string) int {
 		if name == "" {
 			return -1
@@ -36,7 +36,7 @@ func FindColumns(o *store.Outbox, find func(name string) int, missing fault.Miss
 		return c, nil
 	}
 	missing.Outbox = o
-	missing.Problem = fmt.Sprintf("outbox %s: %s has table %s without column %s", o.Name, missing.Log, missing.Table, `"`+strings.Join(missing.Columns, `" and "`)+`"`)
+	missing.Problem = fmt.Sprintf("outbox %s: %s has table %s without column %s", o.Name, missing.Log, missing.Table, quote+strings.Join(missing.Columns, quote+" and "+quote)+quote)
 	return c, &missing
 }
 
