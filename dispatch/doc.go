@@ -20,17 +20,15 @@
 //
 // The core is a pure state machine. Events go in: rows, claim answers, results,
 // written outcomes, time, operator requests. Commands come out: requests to claim,
-// requests to send, outcomes to write. The core starts no goroutine, reads no clock
-// and does no I/O. The [Dispatcher] drives it under one lock.
-//
-// The core keeps the steps of a row: append, claim, answer, write. The packages below
-// internal keep the rest, each with a table of its states: lane the lanes, queues and
-// requests; spill the rows that leave memory; breaker the circuit breakers; outcome the
-// outcomes on their way; replay the replay jobs.
-//
-// Workers pull commands whenever they are free. This batches without timers: a claim
+// requests to send, outcomes to write. The [Dispatcher] drives it under one lock. Its
+// workers pull commands whenever they are free. This batches without timers: a claim
 // or an outcome goes out at once if none is in flight, and everything that arrives
 // meanwhile forms the next statement.
+//
+// The core keeps the steps of a row: append, claim, answer, write. The packages below
+// internal keep the rest, each with a table of its states: lane the lanes, queues,
+// requests and memory; spill the rows that leave memory; breaker the circuit breakers;
+// outcome the outcomes on their way; replay the replay jobs.
 //
 // # Order
 //
@@ -39,16 +37,14 @@
 // front of the rows from the log, but behind a run in flight.
 //
 // If claims are not written, an outcome can reach the store before the store sees the
-// row. The outcome is retried soon. If the lane waits for that outcome, it keeps
-// waiting.
+// row. The outcome is retried soon, and a lane that waits for it keeps waiting.
 //
 // # Attributing failures
 //
 // If the receiver rejects a request of several rows, the request is halved until one
 // row is isolated. A request shared by several lanes is first split between lanes. A
 // single lane then sends one half after the other. A lane whose last request failed
-// does not share requests. An unavailable receiver starts no search: the lanes of the
-// request go on separately. See settle.go.
+// does not share requests. An unavailable receiver starts no search.
 //
 // A refusal counts against a row only with proof that the receiver works:
 //
@@ -61,43 +57,21 @@
 // Unavailable and misconfigured answers never cost a row a retry. Part of the receiver
 // may be down, and every row that needs that part would become a dead letter.
 // If a row goes unanswered for ProofWait while other rows are accepted, its lane is
-// stalled and reported. See internal/lane.
-//
-// # Circuit breaker
-//
-// The circuit breaker of an endpoint opens after five failed requests in a row, 20
-// rejected ones, or one misconfigured answer without proof. While it is open the
-// dispatcher sends only single-row probes, rotating over the lanes with backoff. The
-// first accepted row closes the breaker. Lanes that wait for a breaker have no timers
-// of their own. See internal/breaker for its state table.
+// stalled and reported.
 //
 // # Memory
 //
-// Each buffer is bounded. If the buffers of all sinks are full, the caller appends
-// no more rows, which pauses the source; see [Dispatcher.BufferLevel]. The dispatcher spills whole lanes to the store,
-// in seq order, in two cases:
-//
-//   - the lanes that fill the buffer do not move, or
-//   - the buffer drains slowly while another sink has room.
-//
-// Later rows of a spilled lane follow it into the store. Once the lane may move it is
-// reloaded, a few runs at a time. It takes rows into memory again after a read has
-// reached its end and no row is on its way to the store.
+// Each buffer is bounded in rows and bytes. If the buffers of all sinks are full, the
+// caller appends no more rows, which pauses the source; see [Dispatcher.BufferLevel]. The
+// dispatcher spills whole lanes to the store if the lanes that fill the buffer do not move,
+// or if the buffer drains slowly while another sink has room. Later rows of a spilled lane
+// follow it into the store. Once the lane may move it is reloaded, a few runs at a time.
 //
 // The checkpoint passes spilled rows, because they are durable. So if the retained log
 // grows too long, the dispatcher also spills the rows that hold it, and keeps them in
-// memory too. See internal/spill for the states of a spilled row and a spilled lane.
-//
-// Memory is bounded in bytes as well. Payloads beyond the bound are dropped and read
-// again at the claim. Requests share as many bytes again, and larger rows take turns.
-// See internal/lane.
-//
-// One transaction writes the outcome of a spilled row and deletes its spilled copy.
-// While a row is being spilled its outcome waits, so that no copy outlives the row.
-//
-// If the outbox table refuses an outcome, the row is spilled at once so that it does
-// not hold the log. The outcome is retried with backoff until the table accepts it.
-// See refused_outcome.go.
+// memory too. One transaction writes the outcome of a spilled row and deletes its copy.
+// While a row is being spilled its outcome waits, so that no copy outlives the row. If the
+// outbox table refuses an outcome, the row is spilled at once; see refused_outcome.go.
 //
 // # Replay
 //
@@ -113,19 +87,16 @@
 //   - a request carries live rows or rows of one job, never both, because the receiver sees
 //     a replay marker
 //
-// The live lane of the group is held meanwhile. Before the job reads which of its rows
-// were delivered, the lane must be quiescent: a row whose COMPLETED is not yet written
-// looks undelivered. If the job sends to another sink, the lane is held only for that
-// read. Pausing a group stops both its lanes. See internal/replay and replay_core.go.
+// The live lane of the group is held meanwhile, or, if the job sends to another sink, while
+// the job reads which of its rows were delivered. Pausing a group stops both its lanes.
 //
 // # Locked rows and tables
 //
 // While another session locks the table of an outbox, its lanes and outcomes are set
 // aside. Nothing of that outbox is claimed, written or reloaded, and other outboxes go
-// on. Its rows leave the buffer like those of any lane that does not move. One worker
-// waits in the store until the table is free. A table that is locked repeatedly is
-// tried at growing intervals of up to 2 s. Outcomes of locked rows are retried
-// together, about once a second. See internal/outcome and table_lock.go.
+// on. One worker waits in the store until the table is free. A table that is locked
+// repeatedly is tried at growing intervals of up to 2 s. Outcomes of locked rows are
+// retried together, about once a second.
 //
 // # Failure policy
 //
