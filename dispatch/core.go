@@ -32,7 +32,6 @@ type core struct {
 	replays  replays
 	operator operator
 
-	frozen    bool      // claims are suspended
 	notBefore time.Time // no claim before this time
 	ended     bool
 
@@ -205,7 +204,7 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 	if due, some := c.outcomes.NextDue(); some {
 		sooner(due)
 	}
-	if c.frozen || c.ended || c.tooManyUnwritten() || c.lanes.FreeRequests() <= 0 {
+	if c.ended || c.tooManyUnwritten() || c.lanes.FreeRequests() <= 0 {
 		return at, ok
 	}
 
@@ -221,7 +220,7 @@ func (c *core) mayClaim(now time.Time) bool {
 	if !now.Before(c.notBefore) {
 		c.notBefore = time.Time{} // the takeover wait is over
 	}
-	return !c.frozen && !c.ended && c.notBefore.IsZero() && !c.tooManyUnwritten()
+	return !c.ended && c.notBefore.IsZero() && !c.tooManyUnwritten()
 }
 
 // tooManyUnwritten reports whether outcomes pile up, because the table accepts claims and

@@ -270,8 +270,23 @@ func (c *core) replayRequestRoom() int             { return c.lanes.ReplayReques
 func (c *core) requestShare() int64                { return c.lanes.Memory.RequestShare() }
 func (c *core) nextRequest(now time.Time) *request { return c.lanes.NextRequest(now) }
 
+// freeze suspends or resumes claims.
+func (c *core) freeze(frozen bool) {
+	c.notBefore = time.Time{}
+	if frozen {
+		c.notBefore = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+	}
+}
+
+// Freeze suspends or resumes claims.
+func (d *Dispatcher) Freeze(frozen bool) {
+	d.mu.Lock()
+	d.core.freeze(frozen)
+	d.mu.Unlock()
+	notify(d.toClaim)
+}
+
 // What operators and replays ask for.
-func (c *core) freeze(frozen bool)                           { c.frozen = frozen }
 func (c *core) nextOutcomes(limit int) []outcome             { return c.outcomes.Next(limit) }
 func (c *core) pause(name LaneName, h store.Hold)            { c.operator.pause(name, h) }
 func (c *core) resume(l *lane, now time.Time)                { c.operator.resume(l, now) }

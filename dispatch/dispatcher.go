@@ -120,14 +120,6 @@ func (d *Dispatcher) Room() int {
 	return d.cfg.BufferRows - d.core.bufferedRows()
 }
 
-// Freeze suspends or resumes claims.
-func (d *Dispatcher) Freeze(frozen bool) {
-	d.mu.Lock()
-	d.core.frozen = frozen
-	d.mu.Unlock()
-	notify(d.toClaim)
-}
-
 // Held returns the ids of an outbox that are in lanes or have an unwritten outcome.
 func (d *Dispatcher) Held(outbox string) []string {
 	d.mu.Lock()

@@ -9,15 +9,6 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Replayed rows have replay lanes beside the live lanes, with the same scheduling, failure
-// handling and backoff. They are not claimed, have no status, seq or ticket, and are never
-// spilled: the store keeps them for the job until they are finished. Meanwhile the live
-// lane of the group is held.
-//
-// A replay holds the live lane of a group. Before the job reads which rows were delivered,
-// everything of the lane in flight must end, because a row whose COMPLETED is not yet
-// written looks undelivered.
-
 // replays are the replay jobs of a sink, with the lanes that they hold.
 type replays struct {
 	core  *core

@@ -17,29 +17,44 @@ type Pending struct {
 	Copied bool
 }
 
-// batches is a queue that is written in batches, one at a time.
-type batches[T any] struct{ waiting, writing []T }
-
-func (b *batches[T]) add(v T) { b.waiting = append(b.waiting, v) }
-
-// take begins to write the first n values.
-func (b *batches[T]) take(n int) []T {
-	b.writing = b.waiting[:n:n]
-	b.waiting = b.waiting[n:]
-	return b.writing
+// spills holds the rows on their way to the store. They are written in batches, one at a
+// time.
+type spills struct {
+	waiting, writing []Pending
+	direct           int // rows that their lanes do not keep
+	refused          int // rows in memory that the store refuses to spill
 }
 
-// written ends the batch and returns its values.
-func (b *batches[T]) written() []T {
-	batch := b.writing
-	b.writing = nil
+func (s *spills) add(p Pending) {
+	if !p.Copied {
+		s.direct++
+	}
+	s.waiting = append(s.waiting, p)
+}
+
+// take begins to write the first n rows.
+func (s *spills) take(n int) []Pending {
+	s.writing = s.waiting[:n:n]
+	s.waiting = s.waiting[n:]
+	return s.writing
+}
+
+// written ends the batch and returns it.
+func (s *spills) written() []Pending {
+	batch := s.writing
+	s.writing = nil
+	for i := range batch {
+		if !batch[i].Copied {
+			s.direct--
+		}
+	}
 	return batch
 }
 
-// all iterates over the values, the waiting ones first.
-func (b *batches[T]) all() iter.Seq[*T] {
-	return func(yield func(*T) bool) {
-		for _, queue := range [][]T{b.waiting, b.writing} {
+// all iterates over the rows, the waiting ones first.
+func (s *spills) all() iter.Seq[*Pending] {
+	return func(yield func(*Pending) bool) {
+		for _, queue := range [][]Pending{s.waiting, s.writing} {
 			for i := range queue {
 				if !yield(&queue[i]) {
 					return
@@ -47,31 +62,6 @@ func (b *batches[T]) all() iter.Seq[*T] {
 			}
 		}
 	}
-}
-
-// spills holds the rows on their way to the store.
-type spills struct {
-	batches[Pending]
-	direct  int // rows that their lanes do not keep
-	refused int // rows in memory that the store refuses to spill
-}
-
-func (s *spills) add(p Pending) {
-	if !p.Copied {
-		s.direct++
-	}
-	s.batches.add(p)
-}
-
-// written ends the batch and returns it.
-func (s *spills) written() []Pending {
-	batch := s.batches.written()
-	for i := range batch {
-		if !batch[i].Copied {
-			s.direct--
-		}
-	}
-	return batch
 }
 
 // cancel removes and returns the waiting rows that a lane does not keep.
