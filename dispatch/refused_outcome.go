@@ -87,25 +87,21 @@ func (c *core) refusedRows() (rows []Refusal) {
 // unwrittenLanes describes the lanes of delivered rows whose COMPLETED the table refuses.
 // Such a lane may have gone on, or have no rows left.
 func (c *core) unwrittenLanes() map[LaneName]*LaneInfo {
+	oldest := slices.SortedFunc(c.eachRefusedOutcome(), func(a, b *outcome) int { return a.Since.Compare(b.Since) })
 	found := map[LaneName]*LaneInfo{}
-	first := map[LaneName]time.Time{}
-	for o := range c.eachRefusedOutcome() {
+	for _, o := range oldest {
 		if o.Of.Lane != nil || o.Status != store.Completed {
 			continue
 		}
 		name := c.lanes.NameOf(&o.Of.Row.Item)
-		in := found[name]
-		if in == nil {
-			in = &LaneInfo{LaneKey: name.LaneKey, RowID: name.RowID, State: lanes.Writing.String()}
-			found[name] = in
+		if found[name] == nil {
+			found[name] = &LaneInfo{
+				LaneKey: name.LaneKey, RowID: name.RowID, State: lanes.Writing.String(),
+				Head: o.ID, Attempts: o.Of.Row.Attempts, RetryCount: o.Of.Row.RetryCount, Error: o.Refusal,
+			}
 		}
-		in.Unwritten++
-		if since, there := first[name]; !there || o.Since.Before(since) {
-			first[name] = o.Since
-			in.Head, in.Attempts, in.RetryCount, in.Error = o.ID, o.Of.Row.Attempts, o.Of.Row.RetryCount, o.Refusal
-		}
+		found[name].Unwritten++
 	}
-
 	return found
 }
 

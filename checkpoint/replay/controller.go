@@ -164,7 +164,7 @@ type Controller struct {
 
 	// savepointsChanged and jobsChanged receive a signal when there is work to do.
 	savepointsChanged, jobsChanged chan struct{}
-	retries                        map[string]*retryState
+	retries                        map[string]retryState
 }
 
 // limits are constants, except in tests.
@@ -177,8 +177,7 @@ type limits struct {
 func New(opt Options) *Controller {
 	return &Controller{
 		Options: opt, limits: limits{pageRows, segmentRows, retentionInterval, markerTimeout},
-		markers:           pendingMarkers{waiting: map[string]chan<- store.Checkpoint{}},
-		savepointsChanged: make(chan struct{}, 1), jobsChanged: make(chan struct{}, 1), retries: map[string]*retryState{},
+		savepointsChanged: make(chan struct{}, 1), jobsChanged: make(chan struct{}, 1), retries: map[string]retryState{},
 	}
 }
 

@@ -46,27 +46,13 @@ type waitError struct{ reason string }
 
 func (e *waitError) Error() string { return e.reason }
 
-// desiredStateError stops the work on a job because its desired state changed.
-type desiredStateError struct{ desired store.DesiredState }
-
-func (e *desiredStateError) Error() string { return "desired state changed to " + string(e.desired) }
+// errDesiredState stops the work on a job because its desired state changed.
+var errDesiredState = errors.New("desired state changed")
 
 // retryState counts the tries of a job without progress.
 type retryState struct {
-	at    jobProgress
-	tries int
-}
-
-// jobProgress is the progress of a job.
-type jobProgress struct {
-	state  store.JobState
-	cursor store.ReplayCursor
-	total  int64
-	done   int64
-}
-
-func progressOf(j *store.Job) jobProgress {
-	return jobProgress{j.State, j.Cursor, j.Total, j.Sent + j.Skipped + j.Refused}
+	progress string
+	tries    int
 }
 
 // runJobs runs all jobs to their desired states, one after the other, the oldest
@@ -120,7 +106,6 @@ func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits ma
 	err = d.runJob(ctx, j)
 	var end *endError
 	var wait *waitError
-	var desired *desiredStateError
 	switch {
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
@@ -128,7 +113,7 @@ func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits ma
 		return 0, d.endJob(ctx, j, store.JobDone, "")
 	case errors.As(err, &end):
 		return 0, d.endJob(ctx, j, end.state, end.reason)
-	case errors.As(err, &desired), errors.Is(err, store.ErrNoJob):
+	case errors.Is(err, errDesiredState), errors.Is(err, store.ErrNoJob):
 		return 0, nil // the list has its desired state, or the job is deleted
 	case errors.As(err, &wait):
 		waits[j.ID] = true
@@ -139,11 +124,11 @@ func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits ma
 
 	d.Observer.ControllerFailed(fmt.Errorf("replay %s: %w", j.ID, err))
 	s := d.retries[j.ID]
-	if at := progressOf(j); s == nil || s.at != at {
-		s = &retryState{at: at}
-		d.retries[j.ID] = s
+	if at := fmt.Sprint(j.State, j.Cursor, j.Total, j.Sent+j.Skipped+j.Refused); s.progress != at {
+		s = retryState{progress: at}
 	}
-	if s.tries++; s.tries >= maxTries {
+	s.tries++
+	if d.retries[j.ID] = s; s.tries >= maxTries {
 		return 0, d.endJob(ctx, j, store.JobFailed, fmt.Sprintf("gave up after %d tries: %v", s.tries, err))
 	}
 	return min(time.Second<<min(s.tries-1, 10), maxRetryWait), nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -13,21 +14,15 @@ import (
 // pendingMarkers are the markers that the Controller wrote into the log and that have
 // not come back.
 type pendingMarkers struct {
-	mu      sync.Mutex
-	written int
-	waiting map[string]chan<- store.Checkpoint // by token
+	written atomic.Int64
+	waiting sync.Map // chan<- store.Checkpoint by token
 }
 
 // OnMarker handles a marker of the log. It is called after the rows before the
 // marker.
 func (d *Controller) OnMarker(token string, at store.Position, seq store.Seq) {
-	m := &d.markers
-	m.mu.Lock()
-	arrived := m.waiting[token]
-	delete(m.waiting, token)
-	m.mu.Unlock()
-	if arrived != nil {
-		arrived <- store.Checkpoint{Position: at, Seq: seq}
+	if arrived, there := d.markers.waiting.LoadAndDelete(token); there {
+		arrived.(chan<- store.Checkpoint) <- store.Checkpoint{Position: at, Seq: seq}
 	}
 }
 
@@ -57,17 +52,9 @@ func (d *Controller) markWithTimeout(ctx context.Context, onLate func()) (at sto
 // paused capture brings no marker.
 func (d *Controller) writeMarker(ctx context.Context, onLate func()) (store.Checkpoint, error) {
 	m, arrived := &d.markers, make(chan store.Checkpoint, 1)
-	m.mu.Lock()
-	m.written++
-	token := fmt.Sprintf("replay-%d-%d", d.Epoch, m.written)
-	m.waiting[token] = arrived
-	m.mu.Unlock()
-	defer func() {
-		m.mu.Lock()
-		delete(m.waiting, token)
-		m.mu.Unlock()
-	}()
-
+	token := fmt.Sprintf("replay-%d-%d", d.Epoch, m.written.Add(1))
+	m.waiting.Store(token, (chan<- store.Checkpoint)(arrived))
+	defer m.waiting.Delete(token)
 	if err := d.Log.Mark(ctx, token); err != nil {
 		return store.Checkpoint{}, fmt.Errorf("write marker: %w", err)
 	}

@@ -167,7 +167,7 @@ func (p *player) round(ctx context.Context, now time.Time) (next time.Duration, 
 func (p *player) refreshLoads(now time.Time) {
 	rows := 0
 	for _, e := range p.targets {
-		e.refreshLoad(p.ID)
+		e.total, e.byLane, _ = e.Lanes.ReplayLoad(p.ID)
 		e.emptyLanes = 0
 		rows += e.total.Rows
 	}
@@ -247,12 +247,7 @@ func (p *player) withdrawAll(ctx context.Context) error {
 	}
 
 	for {
-		left := 0
-		for _, e := range p.targets {
-			e.refreshLoad(p.ID)
-			left += e.total.Rows
-		}
-		if left == 0 {
+		if p.refreshLoads(time.Now()); p.rows == 0 {
 			break
 		}
 		if err := p.waitForChange(ctx, pollInterval); err != nil {

@@ -62,7 +62,7 @@ func (d *Controller) watchJob(ctx context.Context, id string) error {
 		case errors.Is(err, store.ErrNoJob):
 			return err
 		case err == nil && now.Desired != store.DesiredRun:
-			return &desiredStateError{now.Desired}
+			return errDesiredState
 		}
 	}
 }

@@ -6,10 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -78,22 +75,10 @@ func (s *Spec) Validate() error {
 	return nil
 }
 
-// Text returns the JSON of the spec for the store. It is ASCII, because a database
-// need not use UTF-8.
+// Text returns the JSON of the spec for the store.
 func (s *Spec) Text() (string, error) {
 	text, err := json.Marshal(s)
-	var ascii strings.Builder
-	for _, r := range string(text) {
-		switch {
-		case r < utf8.RuneSelf:
-			ascii.WriteRune(r)
-		default:
-			for _, unit := range utf16.Encode([]rune{r}) {
-				fmt.Fprintf(&ascii, "\\u%04x", unit)
-			}
-		}
-	}
-	return ascii.String(), err
+	return string(text), err
 }
 
 // ParseSpec parses the result of Text. An unknown field is an error, because it may

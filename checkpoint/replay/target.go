@@ -42,8 +42,6 @@ func newTarget(name string, s Sink) *target {
 	return &target{Sink: s, name: name, batch: c.APIBatchSize, maxRows: rows, maxLanes: rows, maxBytes: max(1, c.BufferBytes/8)}
 }
 
-func (e *target) refreshLoad(job string) { e.total, e.byLane, _ = e.Lanes.ReplayLoad(job) }
-
 // hasLaneRoom reports whether there is room for enough lanes to list more.
 func (p *player) hasLaneRoom(e *target) bool {
 	lanes := p.pageSize(e.maxLanes)

@@ -45,7 +45,7 @@ const (
 const tokenPath = "/oauth/token"
 
 // OAuth configures a client that fetches its bearer tokens by the client credentials
-// grant (RFC 6749, section 4.4). ClientID and ClientSecret, a [Token], are required.
+// grant (RFC 6749, section 4.4). ClientID and ClientSecret are required.
 // TokenURL defaults to the platform's own endpoint, BaseURL and /oauth/token. Scope,
 // Audience and ClientAuth may be empty.
 type OAuth = oauth.Config

@@ -192,9 +192,5 @@ func (s *Sink) Probe(ctx context.Context, _ string) sink.Outcome {
 	where := strings.TrimPrefix(s.name, s.cfg.Method+" ")
 	header := s.fixed().Clone()
 	header.Del("Content-Type")
-	p, err := s.client.Probe(ctx, s.url(), header)
-	if err != nil {
-		return httpsink.NoAnswerResult(http.MethodHead+" "+where, err, s.redactor).Outcome
-	}
-	return p.Outcome(where, s.redactor)
+	return s.client.Probe(ctx, where, s.url(), header, s.redactor)
 }

@@ -39,7 +39,7 @@ type endpoint struct {
 	redactor *redact.Redactor
 }
 
-func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoint {
+func newEndpoint(cfg Config, address *url.URL, userAgent string, client *httpsink.Client) *endpoint {
 	form := url.Values{"grant_type": {"client_credentials"}}
 	if cfg.Scope != "" {
 		form.Set("scope", cfg.Scope)
@@ -83,17 +83,8 @@ func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoin
 		authRequests: requests,
 		name:         "POST " + name,
 
-		redactor: redact.New(false, append(queryValues(cfg.TokenURL), basic, secret, string(cfg.ClientSecret))...),
+		redactor: redact.New(false, append(redact.QuerySecrets(address), basic, secret, string(cfg.ClientSecret))...),
 	}
-}
-
-// queryValues returns the parts of an address that may be a key.
-func queryValues(address string) (values []string) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return nil
-	}
-	return redact.QuerySecrets(u)
 }
 
 // reply is the response of an endpoint (RFC 6749, sections 5.1 and 5.2).

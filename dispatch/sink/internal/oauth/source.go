@@ -87,7 +87,7 @@ func NewSource(cfg Config, caFile, userAgent string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Source{fetch: newEndpoint(cfg, userAgent, client).fetch, closeClient: client.Close}, nil
+	return &Source{fetch: newEndpoint(cfg, address, userAgent, client).fetch, closeClient: client.Close}, nil
 }
 
 // Token returns the current token. It waits for a fetch only if there is no valid
