@@ -88,16 +88,11 @@ func (c *core) unload(outbox string) (some bool) {
 			continue
 		}
 		for _, rw := range l.Rows[keep:] {
-			c.unloadRow(rw)
+			c.Unclaim(rw)
+			c.drop(rw)
 		}
 		l.Rows, some = slices.Clone(l.Rows[:keep]), true
 	}
 
 	return some
-}
-
-// unloadRow evicts an unsettled row.
-func (c *core) unloadRow(rw *row) {
-	c.Unclaim(rw)
-	c.drop(rw)
 }

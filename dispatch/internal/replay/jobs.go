@@ -3,6 +3,7 @@ package replay
 import (
 	"iter"
 	"maps"
+	"slices"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -89,15 +90,7 @@ func (js *Jobs[T]) Withdraw(id string) *Job {
 }
 
 // All iterates over the ids of the jobs. Jobs may be forgotten meanwhile.
-func (js *Jobs[T]) All() iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for id := range js.jobs {
-			if !yield(id) {
-				return
-			}
-		}
-	}
-}
+func (js *Jobs[T]) All() iter.Seq[string] { return maps.Keys(js.jobs) }
 
 // Load returns the rows of a job in memory, their payload in bytes, and their number per
 // lane. The map belongs to Jobs.
@@ -121,16 +114,8 @@ func (js *Jobs[T]) Unrecorded() int { return len(js.finished) + len(js.recording
 func (js *Jobs[T]) Waiting() int { return len(js.finished) }
 
 // Results iterates over the results that are not yet recorded.
-func (js *Jobs[T]) Results() iter.Seq[*Finished[T]] {
-	return func(yield func(*Finished[T]) bool) {
-		for _, queue := range [][]Finished[T]{js.finished, js.recording} {
-			for i := range queue {
-				if !yield(&queue[i]) {
-					return
-				}
-			}
-		}
-	}
+func (js *Jobs[T]) Results() iter.Seq[Finished[T]] {
+	return slices.Values(slices.Concat(js.finished, js.recording))
 }
 
 // Next begins to record at most limit results of one job, in order; none while a batch is
