@@ -85,15 +85,19 @@ func (o *Outbox) validate(takeover time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// Settings are what a store needs to know of its relay.
+// Settings configure a store.
 type Settings struct {
+	// URL is the URL of the database that holds the outboxes; see ParseURL of its package.
+	URL string
 	// Name is the relay's name, [a-z0-9_]{1,40}. It is the key of the relay's own rows.
 	Name string
-	// Holder identifies this process to operators and to other relays of the name.
+	// Holder identifies this process to operators and to other relays of the name, for
+	// example by host and process id. The store appends # and eight random digits, so that
+	// no two stores share a holder.
 	Holder string
 	// Outboxes are the tables, each with its layout.
 	Outboxes []Outbox
-	// TakeoverTimeout is how long another program's claim holds a row. 0: rows in
-	// PROCESSING are claimed at once.
+	// TakeoverTimeout is how long another program's claim holds a row, by the server's
+	// clock. 0: rows in PROCESSING are claimed at once.
 	TakeoverTimeout time.Duration
 }

@@ -21,7 +21,8 @@ type Database struct {
 
 // Store returns the store of a relay, without a connection.
 func (d Database) Store(of store.Settings) (ledger.Store, error) {
-	st, err := mystore.New(mystore.Config{URL: d.URL, Name: of.Name, Holder: of.Holder, Outboxes: of.Outboxes, TakeoverTimeout: of.TakeoverTimeout})
+	of.URL = d.URL
+	st, err := mystore.New(of)
 	if err != nil {
 		return ledger.Store{}, err
 	}

@@ -22,7 +22,8 @@ type Database struct {
 
 // Store returns the store of a relay, without a connection.
 func (d Database) Store(of store.Settings) (ledger.Store, error) {
-	st, err := pgstore.New(pgstore.Config{URL: d.URL, Name: of.Name, Holder: of.Holder, Outboxes: of.Outboxes, TakeoverTimeout: of.TakeoverTimeout})
+	of.URL = d.URL
+	st, err := pgstore.New(of)
 	if err != nil {
 		return ledger.Store{}, err
 	}

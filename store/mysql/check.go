@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -215,7 +214,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	}
 
 	if missing := t.missingColumns(); len(missing) > 0 {
-		return c.reportUnseen(ctx, o, missing, t.missingError(missing, columns.NoAdditions), t.missingError(missing, t.addStatements).Remedy)
+		return c.reportUnseen(ctx, o, missing, t.missingError(missing, columns.NoAdditions), t.missingError(missing, t.checked().AddColumns).Remedy)
 	}
 
 	c.types(t)
@@ -300,12 +299,6 @@ func (c *checker) index(t *table) {
 		c.AddFault(fmt.Sprintf("no unique index of %s begins with the id, column %s", TableName(t.Outbox), t.Layout.Columns.ID),
 			fmt.Sprintf("CREATE UNIQUE INDEX %s ON %s (%s);", Ident(t.Table+"_"+t.Layout.Columns.ID), TableName(t.Outbox), Ident(t.Layout.Columns.ID)))
 	}
-}
-
-// stateColumns returns the columns that hold a row's state.
-func (t *table) stateColumns() []string {
-	c := &t.Layout.Columns
-	return slices.DeleteFunc([]string{c.Status, c.Delivered, c.Failed}, func(name string) bool { return name == "" })
 }
 
 // canRun reports whether the account may run a statement. The server checks the rights,

@@ -281,11 +281,7 @@ func (c *claim) lockChunk(ctx context.Context, t *table, p *outboxes.Part, chunk
 // age in microseconds if held is set, and its payload if payload is set.
 func (t *table) lockText(s *statement, keys []any, payload, held bool) string {
 	c := &t.Layout.Columns
-	open, pending, claimed, age, content := t.open(s), "FALSE", "NULL", "NULL", "NULL"
-	if t.Layout.State == store.StateWords || t.Layout.State == store.StateNumbers {
-		pending = "o." + Ident(c.Status) + " = " + s.arg(t.status(store.Pending))
-	}
-
+	open, pending, claimed, age, content := t.open(s), t.state(s).Pending(), "NULL", "NULL", "NULL"
 	if held && c.Claimed != "" && t.Layout.State != store.StateNone {
 		claimed = "o." + Ident(c.Claimed)
 		age = "TIMESTAMPDIFF(MICROSECOND, " + claimed + ", UTC_TIMESTAMP(6))"
@@ -295,7 +291,7 @@ func (t *table) lockText(s *statement, keys []any, payload, held bool) string {
 		content = t.payload()
 	}
 	return "SELECT " + strings.Join([]string{
-		t.id().textOf(), open + " IS TRUE", t.retryCount(), "(" + pending + ") IS TRUE", claimed, age, content,
+		t.id().textOf(), open + " IS TRUE", t.retryCount(), pending + " IS TRUE", claimed, age, content,
 	}, ", ") + "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, keys) + "\nFOR UPDATE"
 }
 

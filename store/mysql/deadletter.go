@@ -187,7 +187,7 @@ func (t *table) lettersText(s *statement, f *store.DeadLetterFilter, keys []any,
 // by a group inside JSON; the program does that. Texts compare byte for byte.
 func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) string {
 	c := &t.Layout.Columns
-	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.failed(s)
+	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.state(s).Failed()
 	if len(keys) > 0 {
 		where += " AND " + t.idOneOf(s, keys)
 	}
@@ -298,7 +298,7 @@ func (s *Store) resolveRows(ctx context.Context, c *conn, t *table, letters []st
 	failed := map[string]bool{}
 	err = batch.chunks(func(chunk *keyBatch) error {
 		st := &statement{}
-		text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.idIn(st, chunk.keys) + " AND " + t.failed(st) + "\nFOR UPDATE"
+		text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.idIn(st, chunk.keys) + " AND " + t.state(st).Failed() + "\nFOR UPDATE"
 		return c.query(ctx, text, st.args, func(rows *sql.Rows) error {
 			var id string
 			err := rows.Scan(&id)
@@ -327,7 +327,7 @@ func (s *Store) resolveRows(ctx context.Context, c *conn, t *table, letters []st
 func resolveChunk(ctx context.Context, c *conn, t *table, chunk *keyBatch, m resolveAction) error {
 	st := &statement{}
 	text := m.verb(t, st)
-	text += "\nWHERE " + t.lockedIDIn(st, chunk.keys) + " AND " + t.failed(st)
+	text += "\nWHERE " + t.lockedIDIn(st, chunk.keys) + " AND " + t.state(st).Failed()
 	n, err := c.exec(ctx, text, st.args...)
 	if err != nil {
 		return err

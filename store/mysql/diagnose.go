@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
@@ -160,7 +161,7 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 SELECT COUNT(*) > 0 FROM information_schema.statistics
 WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? AND seq_in_index = 1 AND column_name IN (?, ?)`
 
-	state := t.stateColumns()
+	state := columns.StateColumns(&t.Layout)
 	var serves bool
 	if err := c.conn.row(ctx, find, []any{t.Schema, t.Table, state[0], state[len(state)-1]}, &serves); err != nil {
 		return err
@@ -171,13 +172,13 @@ WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? AND 
 		return nil
 	}
 
-	var columns []string
+	var indexed []string
 	for _, name := range slices.Concat(state, t.ordered()) {
-		columns = append(columns, Ident(name))
+		indexed = append(indexed, Ident(name))
 	}
 
 	c.Add(store.GradeAdvice, fmt.Sprintf("no index of %s finds unsettled rows: polling, sweeps and the first start read the whole table", TableName(t.Outbox)),
-		fmt.Sprintf("CREATE INDEX %s ON %s (%s);", Ident(t.Table+"_unsettled"), TableName(t.Outbox), strings.Join(columns, ", ")))
+		fmt.Sprintf("CREATE INDEX %s ON %s (%s);", Ident(t.Table+"_unsettled"), TableName(t.Outbox), strings.Join(indexed, ", ")))
 	return nil
 }
 

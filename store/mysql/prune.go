@@ -142,7 +142,7 @@ func (t *table) walkText(s *statement, from any, before time.Time) string {
 
 // deliveredBefore returns the condition that a row o was delivered before a time.
 func (t *table) deliveredBefore(s *statement, before time.Time) string {
-	return t.delivered(s) + " AND o." + Ident(t.Layout.DeliveredTime()) + " < " + s.arg(timeBound(before))
+	return t.state(s).Delivered() + " AND o." + Ident(t.Layout.DeliveredTime()) + " < " + s.arg(timeBound(before))
 }
 
 func (t *table) pruneChunk(ctx context.Context, c *conn, chunk *keyBatch, before time.Time) (int64, error) {

@@ -15,70 +15,38 @@ import (
 	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
-// ReadSettled implements store.StatusReader on the operator's session. It reads a missing
-// row again with a locking read, because the binlog is ahead of what statements see: the
-// lock of an open insert shows that the row exists.
+// ReadSettled implements store.StatusReader on the operator's session.
 func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
-	parts, err := outboxes.Split(s.outboxes, rows)
-	if err != nil {
-		return nil, fmt.Errorf("read settled rows: %w", err)
-	}
-
-	settled := make([]bool, len(rows))
-	err = runLookups(ctx, s.operator, parts, func(ctx context.Context, c *conn, p *outboxes.Part) error {
-		for _, i := range p.Indexes {
-			settled[i] = false
-		}
-		if p.Outbox.Layout.State == store.StateNone {
-			return nil // a table without states has no settled rows
-		}
-		return lookUpPart(ctx, c, p, func(t *table) []rowLookup { return []rowLookup{t.settledLookup(p, rows, settled)} })
-	})
+	states, err := s.readStates(ctx, s.operator, rows)
 	if err != nil {
 		return nil, fmt.Errorf("read settled rows: %w", Explain(err))
 	}
-
-	return settled, nil
+	return outboxes.Settled(s.outboxes, rows, states), nil
 }
 
-// settledLookup reports which rows are settled. If an id appears twice, the second
-// occurrence reports nothing.
-func (t *table) settledLookup(p *outboxes.Part, rows []store.ClaimRow, settled []bool) rowLookup {
-	var open bool
-	return rowLookup{
-		at: p.Indexes, rows: rows,
-		columns: func(s *statement) string { return t.open(s) + " IS TRUE" },
-		into:    []any{&open},
-		found:   func(i int, again bool) { settled[i] = !open && (settled[i] || !again) },
-		missing: func(i int) { settled[i] = true },
-		unknown: func(i int) { settled[i] = false },
+// ReadStatuses implements store.RowStatusReader on the session for replays.
+func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
+	states, err := s.readStates(ctx, s.replay, rows)
+	if err != nil {
+		return nil, fmt.Errorf("read row statuses: %w", Explain(err))
 	}
+	return outboxes.Statuses(states), nil
 }
 
-// rowLookup is a query about rows of one outbox, by their indexes in a call.
-type rowLookup struct {
-	at   []int
-	rows []store.ClaimRow
-	// columns returns the select list after the id; into receives its values.
-	columns func(*statement) string
-	into    []any
-	// found receives each row that was read; again is set if it is another row with the
-	// same id. missing and unknown receive the other rows.
-	found            func(i int, again bool)
-	missing, unknown func(i int)
-}
-
-// errTableLocked means that another session has locked the whole table, so no row of it
-// can be locked.
-var errTableLocked = errors.New("table is locked")
-
-// runLookups runs at for each outbox, all in one transaction.
-func runLookups(ctx context.Context, session *link, parts []*outboxes.Part, lookUp func(context.Context, *conn, *outboxes.Part) error) error {
-	return session.do(ctx, func(ctx context.Context, c *conn) (err error) {
+// readStates reads the states of rows in one transaction. It reads a missing row again with a
+// locking read, because the binlog is ahead of what statements see: the lock of an open
+// insert shows that the row exists.
+func (s *Store) readStates(ctx context.Context, session *link, rows []store.ClaimRow) ([]store.RowStatus, error) {
+	parts, err := outboxes.Split(s.outboxes, rows)
+	if err != nil {
+		return nil, err
+	}
+	r := &statesRead{rows, make([]store.RowStatus, len(rows))}
+	return r.states, session.do(ctx, func(ctx context.Context, c *conn) (err error) {
 		for range maxClaimTries {
 			err = c.tx(ctx, func() error {
 				for _, p := range parts {
-					if err := lookUp(ctx, c, p); err != nil {
+					if err := r.readPart(ctx, c, p); err != nil {
 						return err
 					}
 				}
@@ -92,67 +60,92 @@ func runLookups(ctx context.Context, session *link, parts []*outboxes.Part, look
 	})
 }
 
-// lookUpPart looks up the rows of one outbox. If another session has locked the whole
-// table, every row is unknown. It returns errRowChanged if rows seem gone and the table
-// was altered.
-func lookUpPart(ctx context.Context, c *conn, p *outboxes.Part, lookups func(*table) []rowLookup) error {
+// statesRead reads the states of rows, and the payloads of COMPLETED ones.
+type statesRead struct {
+	rows   []store.ClaimRow
+	states []store.RowStatus
+}
+
+// errTableLocked means that another session has locked the whole table, so no row of it
+// can be locked.
+var errTableLocked = errors.New("table is locked")
+
+// readPart reads the rows of one outbox. If another session has locked the whole table, every
+// row counts as unsettled. It returns errRowChanged if rows seem gone and the table was
+// altered.
+func (r *statesRead) readPart(ctx context.Context, c *conn, p *outboxes.Part) error {
+	if p.MarkAbsent(r.states) {
+		return nil
+	}
 	t, err := c.table(ctx, p.Outbox)
 	if err != nil {
 		return err
 	}
 
-	all, gone := lookups(t), false
-	for k := range all {
-		anyMissing, err := t.lookUp(ctx, c, p, &all[k])
-		if errors.Is(err, errTableLocked) {
-			for k := range all {
-				for _, i := range all[k].at {
-					all[k].unknown(i)
-				}
-			}
-			return nil
+	var plain, full []int
+	for _, i := range p.Indexes {
+		if p.WantsPayload(r.rows, i) {
+			full = append(full, i)
+		} else {
+			plain = append(plain, i)
 		}
-		if err != nil {
-			return err
+	}
+	gone, err := r.lookUp(ctx, c, t, p, plain, false)
+	if err == nil {
+		var more bool
+		more, err = r.lookUp(ctx, c, t, p, full, true)
+		gone = gone || more
+	}
+	if errors.Is(err, errTableLocked) {
+		for _, i := range p.Indexes {
+			r.set(i, store.RowUnsettled)
 		}
-		gone = gone || anyMissing
+		gone, err = false, nil
 	}
 
-	if !gone {
-		return nil
+	if err == nil && gone {
+		var altered bool
+		if altered, err = c.tableAltered(ctx, p.Outbox); altered {
+			return errRowChanged
+		}
 	}
-	altered, err := c.tableAltered(ctx, p.Outbox)
-	if altered {
-		return errRowChanged
-	}
-
+	p.CopyDuplicateStatuses(r.rows, r.states)
 	return err
 }
 
-// lookUp looks up rows and reports whether any is gone.
-func (t *table) lookUp(ctx context.Context, c *conn, p *outboxes.Part, l *rowLookup) (gone bool, err error) {
+func (r *statesRead) set(i int, state store.RowState) { r.states[i] = store.RowStatus{State: state} }
+
+// lookUp reads rows and reports whether any is gone. If several rows share an id, an
+// unsettled one decides.
+func (r *statesRead) lookUp(ctx context.Context, c *conn, t *table, p *outboxes.Part, at []int, payload bool) (gone bool, err error) {
 	var all, absent keyBatch
 	found := map[int]bool{}
-	for _, i := range l.at {
-		if key, valid := t.id().key(l.rows[i].ID); valid {
+	for _, i := range at {
+		if key, valid := t.id().key(r.rows[i].ID); valid {
 			all.add(i, key)
 		} else {
-			l.missing(i) // no row can have this id
+			r.set(i, store.RowAbsent) // no row can have this id
 			gone = true
 		}
 	}
 
 	err = all.chunks(func(chunk *keyBatch) error {
 		s := &statement{}
-		text := "SELECT " + t.id().textOf() + ", " + l.columns(s) + "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, chunk.keys)
+		text := "SELECT " + t.id().textOf() + ", " + t.state(s).RowState()
+		if payload {
+			text += ", CASE WHEN " + t.state(s).Delivered() + " THEN " + t.payload() + " END"
+		} else {
+			text += ", NULL"
+		}
+		text += "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, chunk.keys)
 		return c.query(ctx, text, s.args, func(rows *sql.Rows) error {
 			var id string
-			if err := rows.Scan(append([]any{&id}, l.into...)...); err != nil {
+			var read store.RowStatus
+			if err := rows.Scan(&id, &read.State, &read.Payload); err != nil {
 				return err
 			}
-			if i, asked := p.FirstIndex[id]; asked {
-				l.found(i, found[i])
-				found[i] = true
+			if i, asked := p.FirstIndex[id]; asked && (!found[i] || read.State == store.RowUnsettled) {
+				r.states[i], found[i] = read, true
 			}
 			return nil
 		})
@@ -170,14 +163,13 @@ func (t *table) lookUp(ctx context.Context, c *conn, p *outboxes.Part, l *rowLoo
 			absent.add(i, all.keys[k])
 		}
 	}
-
-	err = absent.chunks(func(chunk *keyBatch) error { return t.reportMissing(ctx, c, p, chunk, l) })
+	err = absent.chunks(func(chunk *keyBatch) error { return r.readMissing(ctx, c, t, p, chunk) })
 	return gone || len(absent.at) > 0, err
 }
 
-// reportMissing finds out which missing rows are really gone and which are being
-// inserted. A read that meets a lock is split until the locked row is alone.
-func (t *table) reportMissing(ctx context.Context, c *conn, p *outboxes.Part, chunk *keyBatch, l *rowLookup) error {
+// readMissing finds out which missing rows are really gone and which are being inserted. A
+// read that meets a lock is split until the locked row is alone.
+func (r *statesRead) readMissing(ctx context.Context, c *conn, t *table, p *outboxes.Part, chunk *keyBatch) error {
 	present := map[int]bool{}
 	s := &statement{}
 	text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.idIn(s, chunk.keys) + "\nFOR UPDATE NOWAIT"
@@ -194,9 +186,9 @@ func (t *table) reportMissing(ctx context.Context, c *conn, p *outboxes.Part, ch
 	case err == nil:
 		for _, i := range chunk.at {
 			if present[i] {
-				l.unknown(i)
+				r.set(i, store.RowUnsettled)
 			} else {
-				l.missing(i)
+				r.set(i, store.RowAbsent)
 			}
 		}
 		return nil
@@ -205,74 +197,15 @@ func (t *table) reportMissing(ctx context.Context, c *conn, p *outboxes.Part, ch
 	case c.server.tableLocked(err):
 		return errTableLocked
 	case len(chunk.at) == 1:
-		l.unknown(chunk.at[0])
+		r.set(chunk.at[0], store.RowUnsettled)
 		return nil
 	}
 
 	half := len(chunk.at) / 2
-	if err := t.reportMissing(ctx, c, p, &keyBatch{chunk.at[:half], chunk.keys[:half]}, l); err != nil {
+	if err := r.readMissing(ctx, c, t, p, &keyBatch{chunk.at[:half], chunk.keys[:half]}); err != nil {
 		return err
 	}
-	return t.reportMissing(ctx, c, p, &keyBatch{chunk.at[half:], chunk.keys[half:]}, l)
-}
-
-// ReadStatuses implements store.RowStatusReader on the session for replays. It reads rows as
-// ReadSettled does.
-func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
-	parts, err := outboxes.Split(s.outboxes, rows)
-	if err != nil {
-		return nil, fmt.Errorf("read row statuses: %w", err)
-	}
-
-	states := make([]store.RowStatus, len(rows))
-	err = runLookups(ctx, s.replay, parts, func(ctx context.Context, c *conn, p *outboxes.Part) error {
-		if p.MarkAbsent(states) {
-			return nil
-		}
-		err := lookUpPart(ctx, c, p, func(t *table) []rowLookup {
-			var plain, full []int
-			for _, i := range p.Indexes {
-				if p.WantsPayload(rows, i) {
-					full = append(full, i)
-				} else {
-					plain = append(plain, i)
-				}
-			}
-			return []rowLookup{t.statusLookup(plain, rows, states, false), t.statusLookup(full, rows, states, true)}
-		})
-		p.CopyDuplicateStatuses(rows, states)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read row statuses: %w", Explain(err))
-	}
-
-	return states, nil
-}
-
-// statusLookup reads the statuses of rows, and the payloads of COMPLETED ones. If several
-// rows share an id, an unsettled one decides.
-func (t *table) statusLookup(at []int, rows []store.ClaimRow, states []store.RowStatus, payload bool) rowLookup {
-	var read store.RowStatus
-	return rowLookup{
-		at: at, rows: rows,
-		columns: func(s *statement) string {
-			text := fmt.Sprintf("CASE WHEN %s IS TRUE THEN %d", "("+t.delivered(s)+")", store.RowCompleted)
-			text += fmt.Sprintf(" WHEN %s IS TRUE THEN %d ELSE %d END, ", t.failed(s), store.RowFailed, store.RowUnsettled)
-			if !payload {
-				return text + "NULL"
-			}
-			return text + "CASE WHEN " + t.delivered(s) + " THEN " + t.payload() + " END"
-		},
-		into: []any{&read.State, &read.Payload},
-		found: func(i int, again bool) {
-			if !again || read.State == store.RowUnsettled {
-				states[i] = read
-			}
-		},
-		missing: func(i int) { states[i] = store.RowStatus{State: store.RowAbsent} },
-		unknown: func(i int) { states[i] = store.RowStatus{State: store.RowUnsettled} },
-	}
+	return r.readMissing(ctx, c, t, p, &keyBatch{chunk.at[half:], chunk.keys[half:]})
 }
 
 // statement collects the values bound in a statement. Placeholders have no numbers, so

@@ -256,15 +256,15 @@ func (s *server) statementLimit(ctx context.Context, c *conn) (limit float64, re
 }
 
 // findChecks returns the query for the enforced CHECK constraints of a table: name,
-// expression, and whether the constraint can be dropped by name.
+// expression, and whether the constraint cannot be dropped by name.
 func (s *server) findChecks() string {
 	if s.mariadb {
 		return `
-SELECT k.constraint_name, k.check_clause, k.level = 'Table' FROM information_schema.check_constraints k
+SELECT k.constraint_name, k.check_clause, k.level <> 'Table' FROM information_schema.check_constraints k
 WHERE k.constraint_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND k.table_name = ? ORDER BY k.constraint_name`
 	}
 	return `
-SELECT k.constraint_name, k.check_clause, TRUE FROM information_schema.check_constraints k
+SELECT k.constraint_name, k.check_clause, FALSE FROM information_schema.check_constraints k
 JOIN information_schema.table_constraints t ON t.constraint_schema = k.constraint_schema AND t.constraint_name = k.constraint_name
 WHERE t.table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND t.table_name = ? AND t.constraint_type = 'CHECK' AND t.enforced = 'YES'
 ORDER BY k.constraint_name`

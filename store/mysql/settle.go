@@ -322,10 +322,7 @@ func (t *table) outcomeValue(col column, v columns.Value, o *store.Outcome) any 
 	case columns.Error:
 		return col.errorText(o.Error)
 	}
-	if o.Status == store.Failed && t.Layout.State == store.StateNumbers {
-		return t.Layout.FailedNumber(o.Reason)
-	}
-	return t.status(o.Status)
+	return columns.StoredOutcome(&t.Layout, o)
 }
 
 // errorText sanitizes a text for the column. A column whose limit counts bytes, or whose
@@ -386,7 +383,7 @@ func (s *Store) readFailed(ctx context.Context, c *conn, rows []store.Ref) ([]bo
 		t, found := c.tables[name], map[string]bool{}
 		err := batch.chunks(func(chunk *keyBatch) error {
 			st := &statement{}
-			text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.idExactlyIn(st, chunk.keys) + " AND " + t.failed(st)
+			text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.idExactlyIn(st, chunk.keys) + " AND " + t.state(st).Failed()
 			return c.query(ctx, text, st.args, func(rows *sql.Rows) error {
 				var id string
 				err := rows.Scan(&id)

@@ -46,7 +46,7 @@ type Store struct {
 
 // New returns a store. It opens no session.
 func New(cfg Config) (*Store, error) {
-	if err := cfg.Validate(); err != nil {
+	if err := validate(&cfg); err != nil {
 		return nil, err
 	}
 	s := &Store{

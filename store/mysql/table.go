@@ -184,46 +184,13 @@ func (t *table) group() string {
 // payload returns an expression for the payload.
 func (t *table) payload() string { return t.mustColumn(t.Layout.Columns.Payload).content() }
 
-// open returns the condition that a row o is pending or processing.
-func (t *table) open(s *statement) string {
-	c := &t.Layout.Columns
-	switch t.Layout.State {
-	case store.StateNone:
-		return "TRUE"
-	case store.StateTimestamps:
-		return fmt.Sprintf("(o.%s IS NULL AND o.%s IS NULL)", Ident(c.Delivered), Ident(c.Failed))
-	}
-	return fmt.Sprintf("(o.%s IN (%s, %s))", Ident(c.Status), s.arg(t.status(store.Pending)), s.arg(t.status(store.Processing)))
+// state prints conditions on the state of a row o.
+func (t *table) state(s *statement) columns.State {
+	return columns.State{Layout: &t.Layout, Column: func(name string) string { return "o." + Ident(name) }, Bind: s.arg}
 }
 
-// failed returns the condition that a row o is FAILED. A row that was also delivered is
-// not FAILED.
-func (t *table) failed(s *statement) string {
-	c := &t.Layout.Columns
-	switch t.Layout.State {
-	case store.StateNone:
-		return "FALSE"
-	case store.StateTimestamps:
-		return fmt.Sprintf("(o.%s IS NOT NULL AND o.%s IS NULL)", Ident(c.Failed), Ident(c.Delivered))
-	case store.StateNumbers:
-		var list []string
-		for _, n := range t.Layout.FailedCodes() {
-			list = append(list, s.arg(n))
-		}
-		return fmt.Sprintf("(o.%s IN (%s))", Ident(c.Status), strings.Join(list, ", "))
-	}
-
-	return fmt.Sprintf("(o.%s = %s)", Ident(c.Status), s.arg(t.status(store.Failed)))
-}
-
-// delivered returns the condition that a row o is COMPLETED.
-func (t *table) delivered(s *statement) string {
-	c := &t.Layout.Columns
-	if t.Layout.State == store.StateTimestamps {
-		return "o." + Ident(c.Delivered) + " IS NOT NULL"
-	}
-	return "o." + Ident(c.Status) + " = " + s.arg(t.status(store.Completed))
-}
+// open returns the condition that a row o is unsettled.
+func (t *table) open(s *statement) string { return t.state(s).Unsettled() }
 
 // status returns the value of a status in the status column.
 func (t *table) status(to store.Status) any { return columns.Stored(&t.Layout, to) }
@@ -460,30 +427,14 @@ func (c column) labels() []string {
 	return list
 }
 
-// json reports whether the column may hold JSON from which a group is extracted.
-func (c column) json() bool {
-	return slices.Contains([]family{familyText, familyBytes, familyJSON}, c.family)
-}
-
 // assign returns the SET list of a statement; value provides the value to bind for each
-// column.
+// column. An outcome without an error keeps the row's text.
 func (t *table) assign(s *statement, set []columns.Assignment, value func(c column, v columns.Value) any) string {
-	parts := make([]string, len(set))
-	for i, a := range set {
-		name := Ident(a.Column)
-		switch a.Value {
-		case columns.Null:
-			parts[i] = "o." + name + " = NULL"
-		case columns.Zero:
-			parts[i] = "o." + name + " = 0"
-		case columns.Blank:
-			parts[i] = "o." + name + " = ''"
-		case columns.Error: // an outcome without an error keeps the row's text
-			parts[i] = fmt.Sprintf("o.%s = COALESCE(NULLIF(%s, ''), o.%[1]s)", name, s.arg(value(t.mustColumn(a.Column), a.Value)))
-		default:
-			parts[i] = "o." + name + " = " + s.arg(value(t.mustColumn(a.Column), a.Value))
+	return columns.SetList(set, func(name string) string { return "o." + Ident(name) }, func(a columns.Assignment) string {
+		bound := s.arg(value(t.mustColumn(a.Column), a.Value))
+		if a.Value == columns.Error {
+			return "COALESCE(NULLIF(" + bound + ", ''), o." + Ident(a.Column) + ")"
 		}
-	}
-
-	return strings.Join(parts, ", ")
+		return bound
+	})
 }

@@ -128,7 +128,7 @@ func (t *table) deliveredText(s *statement, q *views.DeliveredRows, keys []any, 
 
 	text := "SELECT " + strings.Join([]string{
 		t.id().textOf(), t.optional(c.Kind), t.group(), t.payloadSize(), "CAST(" + at + " AS DATETIME(6))",
-	}, ", ") + "\nFROM " + from + "\nWHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.delivered(s)
+	}, ", ") + "\nFROM " + from + "\nWHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.state(s).Delivered()
 
 	if !timed {
 		text += " AND " + at + " IS NULL"

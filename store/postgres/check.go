@@ -191,12 +191,16 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 		return err
 	}
 	if missing := t.missingColumns(); len(missing) > 0 {
-		c.AddSetupError(t.missingError(missing, t.addStatements))
+		c.AddSetupError(t.missingError(missing, t.checked().AddColumns))
 		return nil
 	}
 
-	c.types(t)
-	for _, check := range []func(context.Context, *table) error{c.rights, c.index, c.policies, c.statusConstraints} {
+	c.AddTypes(t.checked())
+	checks := []func(context.Context, *table) error{c.rights, c.index, c.policies}
+	if c.CountFaults() == before { // otherwise the constraints may not take the values
+		checks = append(checks, c.statusConstraints)
+	}
+	for _, check := range checks {
 		if err := check(ctx, t); err != nil {
 			return err
 		}

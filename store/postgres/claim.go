@@ -102,7 +102,7 @@ func (c *claim) run(ctx context.Context, parts []*claimPart, skip bool) error {
 		if t.claim[variant] == nil {
 			t.claim[variant] = claimQuery(t, c.takeover > 0, skip)
 		}
-		values := c.fenced(c.epoch, t.values(c.name))
+		values := c.fenced(c.epoch)
 		p.bind(values, c.rows)
 		values["at"], values["timeout"] = c.at.Truncate(time.Microsecond), c.takeover
 		batch.Queue(t.claim[variant].sql, t.claim[variant].args(values)...)
@@ -306,15 +306,12 @@ func (b *builder) wanted(t *table, own bool) string {
 }
 
 func (t *table) claimAssignments(b *builder) string {
-	var set []string
-	for _, a := range columns.Claim(&t.Layout) {
-		param, typ := "processing", t.mustColumn(a.Column).typ
+	return columns.SetList(columns.Claim(&t.Layout), ident, func(a columns.Assignment) string {
 		if a.Value == columns.Time {
-			param, typ = "at", "timestamptz"
+			return b.arg("at", "timestamptz")
 		}
-		set = append(set, Ident(a.Column)+" = "+b.arg(param, typ))
-	}
-	return strings.Join(set, ", ")
+		return t.bindStatus(b, columns.Stored(&t.Layout, store.Processing))
+	})
 }
 
 // claimableCondition is the condition that no other program's claim holds an unsettled
@@ -326,10 +323,7 @@ func (t *table) claimableCondition(b *builder) string {
 	// compared as timestamptz: on a local clock one hour occurs twice a year.
 	cond := fmt.Sprintf("%s IS NULL OR %s::timestamptz <= statement_timestamp() - %s OR %s = w.own::%s",
 		claimed, claimed, b.arg("timeout", "interval"), claimed, t.mustColumn(c.Claimed).full)
-	if t.Layout.State != store.StateTimestamps {
-		cond = fmt.Sprintf("o.%s = %s OR %s", Ident(c.Status), b.arg("pending", t.mustColumn(c.Status).typ), cond)
-	}
-	return "(" + cond + ") IS TRUE"
+	return "(" + t.state(b).Pending() + " OR " + cond + ") IS TRUE"
 }
 
 // remainingClaimSeconds is the number of seconds for which another program's claim still

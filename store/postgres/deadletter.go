@@ -31,7 +31,7 @@ func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int,
 		}
 		b := &builder{}
 		count := b.query("SELECT count(*) FROM "+TableName(t.Outbox)+" AS o", t.filterCondition(b, &f))
-		return conn.QueryRow(ctx, count.sql, count.args(t.filterValues(&f))...).Scan(&n)
+		return conn.QueryRow(ctx, count.sql, count.args(nil)...).Scan(&n)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("count FAILED rows: %w", err)
@@ -96,17 +96,16 @@ func (s *Store) readOnlyTx(ctx context.Context, f store.DeadLetterFilter, fn fun
 // eachLetter calls each for the matching rows in order, at most limit of them; 0 is no
 // limit.
 func eachLetter(ctx context.Context, conn *pgx.Conn, t *table, f *store.DeadLetterFilter, limit int, payload bool, each func(store.DeadLetter)) error {
-	read, values := lettersQuery(t, f, payload, limit > 0 && !deadletter.FiltersInProgram(t.Outbox, f)), t.filterValues(f)
-	values["limit"] = int64(limit)
+	read := lettersQuery(t, f, limit, payload)
 	if !deadletter.FiltersInProgram(t.Outbox, f) {
-		rows, err := conn.Query(ctx, read.sql, read.args(values)...)
+		rows, err := conn.Query(ctx, read.sql, read.args(nil)...)
 		if err != nil {
 			return err
 		}
 		_, err = scanLetters(rows, t, func(d store.DeadLetter) { each(d) })
 		return err
 	}
-	if _, err := conn.Exec(ctx, "DECLARE letters NO SCROLL CURSOR FOR "+read.sql, read.args(values)...); err != nil {
+	if _, err := conn.Exec(ctx, "DECLARE letters NO SCROLL CURSOR FOR "+read.sql, read.args(nil)...); err != nil {
 		return err
 	}
 
@@ -160,13 +159,10 @@ func deref(text *string) string {
 }
 
 // lettersQuery returns the statement that reads FAILED rows in order.
-func lettersQuery(t *table, f *store.DeadLetterFilter, payload, limited bool) *query {
+func lettersQuery(t *table, f *store.DeadLetterFilter, limit int, payload bool) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
-	kind, text, at, content := "NULL::text", "NULL::text", "NULL::timestamptz", "NULL::bytea"
-	if c.Kind != "" {
-		kind = t.text(c.Kind)
-	}
+	text, at, content := "NULL::text", "NULL::timestamptz", "NULL::bytea"
 	if c.Error != "" {
 		text = t.text(c.Error)
 	}
@@ -178,14 +174,14 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload, limited bool) *q
 	}
 
 	lines := []string{
-		"SELECT " + t.text(c.ID) + ", " + kind + ", " + t.group() + ", " + t.retryCount() + ", " + text + ", " + at +
-			", coalesce(octet_length(" + t.payload() + "), 0), " + content,
+		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + t.retryCount() + ", " + text + ", " + at +
+			", " + t.payloadSize() + ", " + content,
 		"FROM " + TableName(t.Outbox) + " AS o",
 		t.filterCondition(b, f),
 		"ORDER BY " + t.order(),
 	}
-	if limited {
-		lines = append(lines, "LIMIT "+b.arg("limit", "bigint"))
+	if limit > 0 && !deadletter.FiltersInProgram(t.Outbox, f) {
+		lines = append(lines, "LIMIT "+b.bind("limit", "bigint", limit))
 	}
 	return b.query(lines...)
 }
@@ -194,60 +190,48 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload, limited bool) *q
 // out a group that is read from JSON; the program compares that one.
 func (t *table) filterCondition(b *builder, f *store.DeadLetterFilter) string {
 	c := &t.Layout.Columns
-	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.failed(b)
+	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.state(b).Failed()
 	if len(f.IDs) > 0 {
-		where += " AND o." + Ident(c.ID) + " = ANY (" + b.arg("ids", t.mustColumn(c.ID).typ+"[]") + ")"
+		where += " AND o." + Ident(c.ID) + " = ANY (" + b.bind("ids", t.mustColumn(c.ID).typ+"[]", arrayLiteral(f.IDs)) + ")"
 	}
 	if f.Kind != "" {
-		where += " AND " + t.textEquals(b, c.Kind, "kind", f.Kind == t.Kind)
+		where += " AND " + t.textEquals(b, "kind", c.Kind, f.Kind, f.Kind == t.Kind)
 	}
 
 	switch {
 	case f.Group == nil || deadletter.FiltersInProgram(t.Outbox, f):
 	case f.Group.Valid:
-		where += " AND " + t.textEquals(b, c.Group, "group", false)
+		where += " AND " + t.textEquals(b, "group", c.Group, f.Group.Name, false)
 	case c.Group != "":
 		where += " AND o." + Ident(c.Group) + " IS NULL"
 	}
 
 	if f.Error != "" {
-		where += " AND strpos((" + t.text(c.Error) + `) COLLATE "C", ` + b.arg("error", "text") + ") > 0"
+		where += " AND strpos((" + t.text(c.Error) + `) COLLATE "C", ` + b.bind("error", "text", f.Error) + ") > 0"
 	}
 
 	at := "o." + Ident(t.Layout.FailedTime())
 	if !f.Since.IsZero() {
-		where += " AND " + at + " >= " + b.arg("since", "timestamptz")
+		where += " AND " + at + " >= " + b.bind("since", "timestamptz", f.Since)
 	}
 	if !f.Until.IsZero() {
-		where += " AND " + at + " < " + b.arg("until", "timestamptz")
+		where += " AND " + at + " < " + b.bind("until", "timestamptz", f.Until)
 	}
 	return where
 }
 
-// textEquals returns the condition that a column equals a parameter. It compares twice:
+// textEquals returns the condition that a column equals a text. It compares twice:
 // in the column's type, so that an index applies, and byte for byte, because a type or
 // collation may treat two lanes as equal. Without a column the condition is otherwise.
-func (t *table) textEquals(b *builder, name, param string, otherwise bool) string {
+func (t *table) textEquals(b *builder, param, name, text string, otherwise bool) string {
 	if name == "" {
 		return fmt.Sprint(otherwise)
 	}
-	same := "(" + t.text(name) + `) COLLATE "C" = ` + b.arg(param+" text", "text")
+	same := "(" + t.text(name) + `) COLLATE "C" = ` + b.bind(param+" text", "text", text)
 	if c := t.mustColumn(name); c.base != pgtype.JSONOID { // json has no equality operator
-		return "o." + Ident(name) + " = " + b.arg(param, c.typ) + " AND " + same
+		return "o." + Ident(name) + " = " + b.bind(param, c.typ, text) + " AND " + same
 	}
 	return same
-}
-
-// filterValues returns the parameters that filterCondition may use.
-func (t *table) filterValues(f *store.DeadLetterFilter) map[string]any {
-	values := t.values("")
-	values["ids"], values["error"] = arrayLiteral(f.IDs), f.Error
-	values["kind"], values["kind text"] = f.Kind, f.Kind
-	if f.Group != nil {
-		values["group"], values["group text"] = f.Group.Name, f.Group.Name
-	}
-	values["since"], values["until"] = f.Since, f.Until
-	return values
 }
 
 // resolveAction is an action on FAILED rows.
@@ -298,7 +282,7 @@ func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox strin
 		for i := range letters {
 			ids[i] = letters[i].ID
 		}
-		write, values := resolveQuery(t, m), s.fenced(epoch, t.values(s.name))
+		write, values := resolveQuery(t, m), s.fenced(epoch)
 		values["ids"] = arrayLiteral(ids)
 
 		tx := newTransaction(sess.conn, s.name)
@@ -355,7 +339,7 @@ func resolveQuery(t *table, m resolveAction) *query {
 
 // stillFailed is the condition that a row o is wanted and still FAILED.
 func (t *table) stillFailed(b *builder) string {
-	return "o." + Ident(t.Layout.Columns.ID) + " = w.id AND " + t.failed(b) + " IS TRUE AND EXISTS (SELECT FROM leader)"
+	return "o." + Ident(t.Layout.Columns.ID) + " = w.id AND " + t.state(b).Failed() + " IS TRUE AND EXISTS (SELECT FROM leader)"
 }
 
 func discardSQL(t *table, b *builder) string {
@@ -363,14 +347,8 @@ func discardSQL(t *table, b *builder) string {
 }
 
 func requeueSQL(t *table, b *builder) string {
-	var set []string
-	for _, a := range columns.Requeue(&t.Layout, func(name string) bool { return t.mustColumn(name).notNull }) {
-		value := map[columns.Value]string{columns.Null: "NULL", columns.Zero: "0", columns.Blank: "''"}[a.Value]
-		if a.Value == columns.Status {
-			value = t.statusValue(b, store.Pending)
-		}
-		set = append(set, Ident(a.Column)+" = "+value)
-	}
-	return "UPDATE " + TableName(t.Outbox) + " AS o SET " + strings.Join(set, ", ") +
+	requeue := columns.Requeue(&t.Layout, func(name string) bool { return t.mustColumn(name).notNull })
+	set := columns.SetList(requeue, ident, func(columns.Assignment) string { return t.bindStatus(b, columns.Stored(&t.Layout, store.Pending)) })
+	return "UPDATE " + TableName(t.Outbox) + " AS o SET " + set +
 		" FROM want w WHERE " + t.stillFailed(b) + " RETURNING w.ord"
 }

@@ -344,7 +344,7 @@ WHERE i.indrelid = $1 AND i.indisvalid AND i.indpred IS NULL AND i.indkey[0] = A
 // the planner knows which predicates the condition implies.
 func (c *checker) partialIndexUsable(ctx context.Context, t *table) (serves bool, err error) {
 	b := &builder{}
-	read := b.query("EXPLAIN (FORMAT JSON) SELECT FROM " + TableName(t.Outbox) + " o WHERE " + t.unsettled(b))
+	read := b.query("EXPLAIN (FORMAT JSON) SELECT FROM " + TableName(t.Outbox) + " o WHERE " + t.state(b).Unsettled())
 	var plan []byte
 	err = pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
@@ -353,7 +353,7 @@ func (c *checker) partialIndexUsable(ctx context.Context, t *table) (serves bool
 		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+DiagnoseLockTimeout+"'"); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, read.sql, read.args(t.values(""))...).Scan(&plan); err != nil {
+		if err := tx.QueryRow(ctx, read.sql, read.args(nil)...).Scan(&plan); err != nil {
 			return err
 		}
 		serves, err = c.planUsesPartial(ctx, t, plan)

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -89,7 +88,7 @@ func settleManyQuery(t *table) *query {
 	at := func() string { return b.arg("at", "timestamptz") }
 	write := "DELETE FROM " + name + " AS o"
 	if !t.Layout.DeleteDelivered {
-		write = "UPDATE " + name + " AS o SET " + strings.Join(t.outcomeAssignments(b, store.Completed, at), ", ")
+		write = "UPDATE " + name + " AS o SET " + t.outcomeAssignments(b, store.Completed, at)
 	}
 	return b.query(
 		"WITH "+leader+",",
@@ -130,7 +129,7 @@ func (s *Store) claimMany(ctx context.Context, sess *session, epoch store.Epoch,
 		if t.claimMany == nil {
 			t.claimMany = claimManyQuery(t)
 		}
-		values := s.fenced(epoch, t.values(s.name))
+		values := s.fenced(epoch)
 		ids := make([]string, len(p.Indexes))
 		for k, i := range p.Indexes {
 			ids[k] = rows[i].ID
@@ -172,7 +171,7 @@ func (s *Store) claimOne(ctx context.Context, sess *session, epoch store.Epoch, 
 		t.claimOne = claimOneQuery(t)
 	}
 
-	values := s.fenced(epoch, t.values(s.name))
+	values := s.fenced(epoch)
 	values["id"], values["at"] = rows[p.Indexes[0]].ID, at.Truncate(time.Microsecond)
 	written, err := sess.conn.Exec(ctx, t.claimOne.sql, t.claimOne.args(values)...)
 	if err != nil || written.RowsAffected() != 1 {

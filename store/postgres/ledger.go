@@ -53,7 +53,7 @@ func (b backend) update(ctx context.Context, sess *session, epoch store.Epoch, d
 	if b.async && d == ledger.Normal {
 		t.exec("SET LOCAL synchronous_commit = off")
 	}
-	t.add(fenceQuery(), b.store.fenced(epoch, map[string]any{}), t.readFence)
+	t.add(fenceQuery(), b.store.fenced(epoch), t.readFence)
 	return t.run(ctx, func() error { return do(ctx, t) })
 }
 

@@ -91,7 +91,7 @@ func (s *Store) skipLockedTx(ctx context.Context, conn *pgx.Conn, epoch store.Ep
 	b := &builder{}
 	leader := b.query(b.leaderRow())
 	var is int64
-	switch err := conn.QueryRow(ctx, leader.sql, leader.args(s.fenced(epoch, map[string]any{}))...).Scan(&is); {
+	switch err := conn.QueryRow(ctx, leader.sql, leader.args(s.fenced(epoch))...).Scan(&is); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return store.ErrNotLeader
 	case err != nil:

@@ -52,7 +52,7 @@ INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 10)::text
 			if err != nil {
 				t.Fatal(err)
 			}
-			values := st.fenced(1, desc.values("plans"))
+			values := st.fenced(1)
 			values["before"], values["limit"] = time.Now(), 500
 			values["from"], values["to"] = blockTID(256), blockTID(512)
 			prune := pruneQuery(desc)
@@ -110,11 +110,11 @@ func planOf(t *testing.T, st *Store, held []string, except []store.LaneKey, want
 	if err != nil {
 		t.Fatal(err)
 	}
-	read, args, _, err := v.unsettled(t.Context(), desc, store.UnsettledQuery{Outbox: "events", Limit: 20, ExcludeIDs: held, ExcludeLanes: except})
+	read, _, err := v.unsettled(t.Context(), desc, store.UnsettledQuery{Outbox: "events", Limit: 20, ExcludeIDs: held, ExcludeLanes: except})
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan := explain(t, v.conn, read.sql, args)
+	plan := explain(t, v.conn, read.sql, read.args(nil))
 	if !strings.Contains(plan, want) || strings.Contains(plan, "Seq Scan on outbox_events") || !strings.Contains(plan, "hashed SubPlan") {
 		t.Errorf("excluding %v: got plan\n%s\nwant %s", except, plan, want)
 	}

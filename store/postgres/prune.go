@@ -76,7 +76,7 @@ func pruneFrom(text string) (int64, error) {
 }
 
 func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t *table, block int64, p store.PruneRequest) (done store.PruneResult, err error) {
-	values := s.fenced(epoch, t.values(s.name))
+	values := s.fenced(epoch)
 	values["before"], values["limit"] = p.Before.Truncate(time.Microsecond), p.Limit
 	values["from"], values["to"] = blockTID(block), blockTID(block+pruneBlocks)
 	stmt := pruneQuery(t)
@@ -136,7 +136,7 @@ func pruneQuery(t *table) *query {
 		"old AS MATERIALIZED (",
 		"  SELECT o.tableoid AS part, o.ctid AS place FROM "+name+" AS o",
 		"  WHERE o.ctid >= "+b.arg("from", "tid")+" AND o.ctid < "+b.arg("to", "tid"),
-		"    AND "+t.delivered(b)+" AND o."+Ident(t.Layout.DeliveredTime())+" < "+b.arg("before", "timestamptz"),
+		"    AND "+t.state(b).Delivered()+" AND o."+Ident(t.Layout.DeliveredTime())+" < "+b.arg("before", "timestamptz"),
 		"    AND EXISTS (SELECT FROM leader)",
 		"  LIMIT "+b.arg("limit", "bigint")+" FOR UPDATE OF o SKIP LOCKED",
 		"),",
@@ -145,13 +145,4 @@ func pruneQuery(t *table) *query {
 		")",
 		"SELECT (SELECT epoch FROM leader), (SELECT count(*) FROM old), (SELECT count(*) FROM gone)",
 	)
-}
-
-// delivered returns the condition that a row o is COMPLETED.
-func (t *table) delivered(b *builder) string {
-	c := &t.Layout.Columns
-	if t.Layout.State == store.StateTimestamps {
-		return "o." + Ident(c.Delivered) + " IS NOT NULL"
-	}
-	return "o." + Ident(c.Status) + " = " + b.arg("completed", t.mustColumn(c.Status).typ)
 }

@@ -14,13 +14,17 @@ import (
 type query struct {
 	sql    string
 	params []string
+	bound  map[string]any // values that were bound with the statement
 }
 
 // args returns the values in the order of the parameters.
 func (q *query) args(values map[string]any) []any {
 	out := make([]any, len(q.params))
 	for i, name := range q.params {
-		v, ok := values[name]
+		v, ok := q.bound[name]
+		if !ok {
+			v, ok = values[name]
+		}
 		if !ok {
 			panic("postgres: no value for parameter " + name)
 		}
@@ -30,7 +34,10 @@ func (q *query) args(values map[string]any) []any {
 }
 
 // builder numbers the parameters of a statement as they are named.
-type builder struct{ params []string }
+type builder struct {
+	params []string
+	bound  map[string]any
+}
 
 // arg returns the placeholder of a parameter, with the type it is bound in.
 func (b *builder) arg(name, typ string) string {
@@ -42,8 +49,17 @@ func (b *builder) arg(name, typ string) string {
 	return fmt.Sprintf("$%d::%s", i+1, typ)
 }
 
+// bind is arg for a parameter with the same value in each call.
+func (b *builder) bind(name, typ string, value any) string {
+	if b.bound == nil {
+		b.bound = map[string]any{}
+	}
+	b.bound[name] = value
+	return b.arg(name, typ)
+}
+
 func (b *builder) query(lines ...string) *query {
-	return &query{sql: strings.Join(lines, "\n"), params: b.params}
+	return &query{strings.Join(lines, "\n"), b.params, b.bound}
 }
 
 // leader returns the CTE that fences every write. It locks the leader row until the
@@ -62,10 +78,9 @@ func (b *builder) leaderRow() string {
   FOR SHARE`
 }
 
-// fenced adds the parameters of leader to the values of a statement.
-func (s *Store) fenced(epoch store.Epoch, values map[string]any) map[string]any {
-	values["name"], values["epoch"], values["holder"] = s.name, int64(epoch), s.holder
-	return values
+// fenced returns the parameters of leader.
+func (s *Store) fenced(epoch store.Epoch) map[string]any {
+	return map[string]any{"name": s.name, "epoch": int64(epoch), "holder": s.holder}
 }
 
 // arrayLiteral returns the text form of an array of any element type.

@@ -127,7 +127,7 @@ func checkPlans(ctx context.Context, t *testing.T, s *session, o *store.Outbox) 
 		"look up failed":  failedQuery(table),
 	}
 	if len(o.Layout.OrderBy) > 0 {
-		queries["delivered"] = deliveredQuery(table, chosen, true, map[string]any{})
+		queries["delivered"] = deliveredQuery(table, chosen, true)
 	}
 	for name, q := range queries {
 		lines, err := plan(ctx, s.conn, q)

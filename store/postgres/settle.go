@@ -192,7 +192,7 @@ func (c *settling) attempt(ctx context.Context, t *transaction, todo []int, skip
 
 	fenced := false
 	for _, p := range parts {
-		values := c.fenced(c.epoch, p.table.values(c.name))
+		values := c.fenced(c.epoch)
 		write, read := p.statement(values, c.outcomes, skip)
 		t.add(write, values, func(results pgx.BatchResults) error {
 			passed, written, err := read(results.QueryRow(), c.outcomes, c.results)
@@ -365,7 +365,7 @@ func (c *settling) explainMissed(ctx context.Context, missed []outboxPart) (retr
 		for k, i := range m.at {
 			ids[k], txns[k] = c.outcomes[i].ID, int64(uint32(c.outcomes[i].Txn))
 		}
-		values := t.values("")
+		values := map[string]any{}
 		values["ids"], values["txns"] = arrayLiteral(ids), txns
 		rows, err := c.sess.conn.Query(ctx, t.rowStates.sql, t.rowStates.args(values)...)
 		if err != nil {

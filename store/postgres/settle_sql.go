@@ -47,11 +47,10 @@ func (t *table) writeOutcomes(b *builder, to store.Status, skip bool) string {
 	}
 
 	set := t.outcomeAssignments(b, to, func() string { return "w.at" })
-	if len(set) == 0 {
+	if set == "" {
 		return "SELECT w.ord FROM want w, " + name + " AS o" + where
 	}
-
-	return "UPDATE " + name + " AS o SET " + strings.Join(set, ", ") + " FROM want w" + where + " RETURNING w.ord"
+	return "UPDATE " + name + " AS o SET " + set + " FROM want w" + where + " RETURNING w.ord"
 }
 
 // outcomes returns the CTE of the outcomes to write, with the values that differ from row
@@ -82,38 +81,20 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 
 // outcomeAssignments returns the assignments of an outcome. It calls at for the time, and
 // only if the table keeps one: a parameter that no statement names has no type.
-func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string) []string {
-	var set []string
-	for _, a := range columns.Outcome(&t.Layout, to) {
-		value := ""
-		switch a.Value {
-		case columns.Status:
-			value = t.statusValue(b, to)
-		case columns.Time:
-			value = at()
-		case columns.Retries:
-			value = "w.retry"
-		case columns.Error:
-			value = t.errorValue()
-		}
-		set = append(set, Ident(a.Column)+" = "+value)
-	}
-
-	return set
-}
-
-func (t *table) statusValue(b *builder, to store.Status) string {
-	typ := t.mustColumn(t.Layout.Columns.Status).typ
-	switch to {
-	case store.Completed:
-		return b.arg("completed", typ)
-	case store.Failed:
-		if t.Layout.State == store.StateNumbers {
+func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string) string {
+	return columns.SetList(columns.Outcome(&t.Layout, to), ident, func(a columns.Assignment) string {
+		switch {
+		case a.Value == columns.Time:
+			return at()
+		case a.Value == columns.Retries:
+			return "w.retry"
+		case a.Value == columns.Error:
+			return t.errorValue()
+		case to == store.Failed && t.Layout.State == store.StateNumbers:
 			return "w.number"
 		}
-		return b.arg("failed", typ)
-	}
-	return b.arg("pending", typ)
+		return t.bindStatus(b, columns.Stored(&t.Layout, to))
+	})
 }
 
 // errorValue keeps the row's text if an outcome brings none.

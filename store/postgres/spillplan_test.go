@@ -149,11 +149,11 @@ INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FRO
 			if err != nil {
 				t.Fatal(err)
 			}
-			read, args, _, err := v.unsettled(t.Context(), desc, q)
+			read, _, err := v.unsettled(t.Context(), desc, q)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if plan := explain(t, v.conn, read.sql, args); !strings.Contains(plan, "using queue_id") || strings.Contains(plan, "Seq Scan on queue") {
+			if plan := explain(t, v.conn, read.sql, read.args(nil)); !strings.Contains(plan, "using queue_id") || strings.Contains(plan, "Seq Scan on queue") {
 				t.Errorf("unexpected plan to exclude spilled rows:\n%s", plan)
 			}
 			started := time.Now()

@@ -7,70 +7,53 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
-// ReadSettled implements store.StatusReader. It runs one statement per outbox, on the
-// operator session.
+// ReadSettled implements store.StatusReader, on the operator session.
 func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	states, err := s.readStates(ctx, s.operator, rows)
+	if err != nil {
+		return nil, fmt.Errorf("read settled rows: %w", Explain(err))
+	}
+	return outboxes.Settled(s.outboxes, rows, states), nil
+}
+
+// ReadStatuses implements store.RowStatusReader, on the session for replays.
+func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
+	states, err := s.readStates(ctx, s.replay, rows)
+	if err != nil {
+		return nil, fmt.Errorf("read row statuses: %w", Explain(err))
+	}
+	return outboxes.Statuses(states), nil
+}
+
+// readStates reads the states of rows, with one statement per outbox.
+func (s *Store) readStates(ctx context.Context, on *session, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := s.claimParts(rows)
 	if err != nil {
-		return nil, fmt.Errorf("read settled rows: %w", err)
+		return nil, err
 	}
-
-	settled := make([]bool, len(rows))
-	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
+	states := make([]store.RowStatus, len(rows))
+	return states, on.do(ctx, func(ctx context.Context, sess *session) error {
 		for _, p := range parts {
+			if p.MarkAbsent(states) {
+				continue
+			}
 			t, err := sess.table(ctx, p.Outbox)
 			if err != nil {
 				return err
 			}
-			if t.settled == nil {
-				t.settled = settledQuery(t)
+			if t.states == nil {
+				t.states = statesQuery(t)
 			}
-			if err := p.readSettled(ctx, sess.conn, t, rows, settled); err != nil {
+			if err := p.states(ctx, sess.conn, t, rows, states); err != nil {
 				return err
 			}
+			p.CopyDuplicateStatuses(rows, states)
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read settled rows: %w", Explain(err))
-	}
-	return settled, nil
-}
-
-// readSettled looks up the rows of one outbox. A duplicate row is looked up once, and its
-// second index stays false.
-func (p *claimPart) readSettled(ctx context.Context, conn *pgx.Conn, t *table, rows []store.ClaimRow, settled []bool) error {
-	values := t.values("")
-	p.bind(values, rows)
-	found, err := conn.Query(ctx, t.settled.sql, t.settled.args(values)...)
-	if err != nil {
-		return err
-	}
-	var ord int64
-	_, err = pgx.ForEachRow(found, []any{&ord}, func() error {
-		settled[p.Indexes[ord-1]] = true
-		return nil
-	})
-	return err
-}
-
-// settledQuery returns the statement that returns the indexes of the wanted rows that are
-// settled, or gone by the rule of a claim. On a table without states it returns none.
-func settledQuery(t *table) *query {
-	b := &builder{}
-	wanted := b.wanted(t, false)
-	settled := "false"
-	if t.Layout.State != store.StateNone {
-		settled = fmt.Sprintf("CASE WHEN o.open IS NULL THEN w.txn <> 0 AND %s ELSE NOT o.open END", visible)
-	}
-	return b.query(
-		"WITH "+snapshotCTE+",", wanted,
-		"SELECT w.ord FROM snap CROSS JOIN want w LEFT JOIN LATERAL (",
-		"  SELECT "+t.open(b)+" AS open FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(t.Layout.Columns.ID)+" = w.id OFFSET 0",
-		") o ON true WHERE "+settled,
-	)
 }
 
 // areFailed is a ledger.AreFailed on the operator session.
@@ -102,7 +85,7 @@ func (s *Store) readFailed(ctx context.Context, sess *session, rows []store.Ref)
 		for k, i := range at {
 			ids[k] = rows[i].ID
 		}
-		values := t.values("")
+		values := map[string]any{}
 		values["ids"] = arrayLiteral(ids)
 		found, err := sess.conn.Query(ctx, t.isFailed.sql, t.isFailed.args(values)...)
 		if err != nil {
@@ -122,48 +105,15 @@ func failedQuery(t *table) *query {
 	b := &builder{}
 	return b.query(
 		"SELECT w.ord FROM unnest("+b.ids(t)+") WITH ORDINALITY AS w(id, ord) WHERE EXISTS (",
-		"  SELECT FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(t.Layout.Columns.ID)+" = w.id AND "+t.failed(b)+" IS TRUE OFFSET 0",
+		"  SELECT FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(t.Layout.Columns.ID)+" = w.id AND "+t.state(b).Failed()+" IS TRUE OFFSET 0",
 		")",
 	)
-}
-
-// ReadStatuses implements store.RowStatusReader. It runs one statement per outbox.
-func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
-	parts, err := s.claimParts(rows)
-	if err != nil {
-		return nil, fmt.Errorf("read row statuses: %w", err)
-	}
-
-	states := make([]store.RowStatus, len(rows))
-	err = s.replay.do(ctx, func(ctx context.Context, sess *session) error {
-		for _, p := range parts {
-			if p.MarkAbsent(states) {
-				continue
-			}
-			t, err := sess.table(ctx, p.Outbox)
-			if err != nil {
-				return err
-			}
-			if t.states == nil {
-				t.states = statesQuery(t)
-			}
-			if err := p.states(ctx, sess.conn, t, rows, states); err != nil {
-				return err
-			}
-			p.CopyDuplicateStatuses(rows, states)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read row statuses: %w", Explain(err))
-	}
-	return states, nil
 }
 
 // states looks up the rows of one outbox. Of several rows with one id, an unsettled one
 // counts.
 func (p *claimPart) states(ctx context.Context, conn *pgx.Conn, t *table, rows []store.ClaimRow, states []store.RowStatus) error {
-	values := t.values("")
+	values := map[string]any{}
 	p.bind(values, rows)
 	found, err := conn.Query(ctx, t.states.sql, t.states.args(values)...)
 	if err != nil {
@@ -195,9 +145,8 @@ func statesQuery(t *table) *query {
 		fmt.Sprintf("  WHEN w.txn = 0 OR %s THEN %d ELSE %d END,", visible, store.RowAbsent, store.RowUnsettled),
 		"  o.payload",
 		"FROM snap CROSS JOIN want w LEFT JOIN LATERAL (",
-		fmt.Sprintf("  SELECT CASE WHEN (%s) IS TRUE THEN %d WHEN %s IS TRUE THEN %d ELSE %d END AS state,",
-			t.delivered(b), store.RowCompleted, t.failed(b), store.RowFailed, store.RowUnsettled),
-		"    CASE WHEN w.wants AND "+t.delivered(b)+" THEN "+t.payload()+" END AS payload",
+		"  SELECT "+t.state(b).RowState()+" AS state,",
+		"    CASE WHEN w.wants AND "+t.state(b).Delivered()+" THEN "+t.payload()+" END AS payload",
 		"  FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(t.Layout.Columns.ID)+" = w.id OFFSET 0",
 		") o ON true",
 	)

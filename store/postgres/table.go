@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -30,7 +29,6 @@ type table struct {
 	// write is indexed by the status written; the second of each skips locked rows.
 	write    [store.Failed + 1][2]*query
 	isFailed *query
-	settled  *query
 	states   *query
 }
 
@@ -192,38 +190,25 @@ func (t *table) content(name string) string {
 	return t.text(name)
 }
 
-// unsettled returns the condition that a row o is pending or processing.
-func (t *table) unsettled(b *builder) string {
-	c := &t.Layout.Columns
-	switch t.Layout.State {
-	case store.StateNone:
-		return "true"
-	case store.StateTimestamps:
-		return fmt.Sprintf("(o.%s IS NULL AND o.%s IS NULL)", Ident(c.Delivered), Ident(c.Failed))
+// state prints conditions on the state of a row o.
+func (t *table) state(b *builder) columns.State {
+	return columns.State{
+		Layout: &t.Layout,
+		Column: func(name string) string { return "o." + Ident(name) },
+		Bind:   func(value any) string { return t.bindStatus(b, value) },
 	}
-	typ := t.mustColumn(c.Status).typ
-	return fmt.Sprintf("(o.%s IN (%s, %s))", Ident(c.Status), b.arg("pending", typ), b.arg("processing", typ))
 }
 
-// open is unsettled for a row that is looked up by its id. IS TRUE keeps the planner from
-// an index on the status. While the table is empty that index looks as good as the one on
-// the id, and with a backlog it is a scan per row.
-func (t *table) open(b *builder) string { return t.unsettled(b) + " IS TRUE" }
-
-// failed returns the condition that a row o is FAILED. A row that was also delivered is
-// not.
-func (t *table) failed(b *builder) string {
-	c := &t.Layout.Columns
-	switch t.Layout.State {
-	case store.StateNone:
-		return "false"
-	case store.StateTimestamps:
-		return fmt.Sprintf("(o.%s IS NOT NULL AND o.%s IS NULL)", Ident(c.Failed), Ident(c.Delivered))
-	case store.StateNumbers:
-		return fmt.Sprintf("(o.%s = ANY (%s))", Ident(c.Status), b.arg("codes", t.mustColumn(c.Status).typ+"[]"))
-	}
-	return fmt.Sprintf("(o.%s = %s)", Ident(c.Status), b.arg("failed", t.mustColumn(c.Status).typ))
+// bindStatus binds a value of the status column.
+func (t *table) bindStatus(b *builder, value any) string {
+	text := fmt.Sprint(value)
+	return b.bind("status "+text, t.mustColumn(t.Layout.Columns.Status).typ, text)
 }
+
+// open returns the condition that a row o, looked up by its id, is unsettled. IS TRUE keeps
+// the planner from an index on the status. While the table is empty that index looks as good
+// as the one on the id, and with a backlog it is a scan per row.
+func (t *table) open(b *builder) string { return t.state(b).Unsettled() + " IS TRUE" }
 
 // order returns the layout's order-by for rows o, then a serial column if there is one,
 // then the id. The ctid gives no order, because new rows fill the space of deleted rows
@@ -234,30 +219,4 @@ func (t *table) order() string {
 		order = append(order, "o."+Ident(name))
 	}
 	return strings.Join(order, ", ")
-}
-
-// status returns the text of a status in the status column.
-func status(l *store.Layout, s store.Status) string { return fmt.Sprint(columns.Stored(l, s)) }
-
-// values returns the parameters that every statement on the table may use. The store adds
-// the parameters of the fence.
-func (t *table) values(name string) map[string]any {
-	return map[string]any{
-		"name":       name,
-		"pending":    status(&t.Layout, store.Pending),
-		"processing": status(&t.Layout, store.Processing),
-		"completed":  status(&t.Layout, store.Completed),
-		"failed":     status(&t.Layout, store.Failed),
-		"codes":      numberArray(t.Layout.FailedCodes()),
-		"outbox":     t.Name,
-	}
-}
-
-// numberArray returns the text form of an array of any integer type.
-func numberArray(list []int) string {
-	texts := make([]string, len(list))
-	for i, n := range list {
-		texts[i] = strconv.Itoa(n)
-	}
-	return arrayLiteral(texts)
 }

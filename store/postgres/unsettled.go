@@ -30,11 +30,11 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	if err != nil {
 		return err
 	}
-	read, args, left, err := v.unsettled(ctx, t, q)
+	read, left, err := v.unsettled(ctx, t, q)
 	if err != nil {
 		return err
 	}
-	return v.fetch(ctx, read.sql, args, t.scanItem, func(it store.Item) bool {
+	return v.fetch(ctx, read.sql, read.args(nil), t.scanItem, func(it store.Item) bool {
 		if _, out := left[it.Lane()]; out {
 			return true
 		}
@@ -78,30 +78,26 @@ func (v *view) fetch(ctx context.Context, read string, args []any, scan pgx.RowT
 // unsettled returns the statement that reads unsettled rows. If the group is read from
 // JSON, only the program knows it: left is then the lanes that the caller must exclude,
 // and the statement has no limit.
-func (v *view) unsettled(ctx context.Context, t *table, q store.UnsettledQuery) (read *query, args []any, left map[store.LaneKey]struct{}, err error) {
-	b, values := &builder{}, t.values(v.name)
-	values["limit"] = q.Limit
+func (v *view) unsettled(ctx context.Context, t *table, q store.UnsettledQuery) (read *query, left map[store.LaneKey]struct{}, err error) {
+	b := &builder{}
 	where := ""
 	if lanes := q.ExcludedLanes(t.Outbox); len(lanes) > 0 && len(t.Layout.GroupPath) > 0 {
 		left = store.LaneSet(lanes)
 	} else if len(lanes) > 0 {
-		others, err := v.excludeLanes(ctx, t, b, lanes, values)
+		others, err := v.excludeLanes(ctx, t, b, lanes)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, err
 		}
 		where = " AND " + others
 	}
 
 	spilled, err := v.spilledIDs(ctx, t)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 
-	where += t.notSpilled(b, spilled)
-	values["held"], values["spilled"] = arrayLiteral(q.ExcludeIDs), spilled
-	values["inline"] = q.MaxInlinePayload()
-	read = unsettledQuery(t, b, where, left == nil)
-	return read, read.args(values), left, nil
+	read = unsettledQuery(t, b, &q, where+v.notSpilled(t, b, spilled), left == nil)
+	return read, left, nil
 }
 
 // readSpilledIDs names the order of the index queue_id. Otherwise the server may scan the
@@ -128,16 +124,16 @@ func (v *view) spilledIDs(ctx context.Context, t *table) ([][]byte, error) {
 // bytes of their text, because the column's type may have changed since the row was
 // spilled, and the database may not be in UTF-8. OFFSET 0 keeps it a lookup per row:
 // pulled up, it could become a join with all spilled rows.
-func (t *table) notSpilled(b *builder, spilled [][]byte) string {
+func (v *view) notSpilled(t *table, b *builder, spilled [][]byte) string {
 	id := "textsend(" + t.text(t.Layout.Columns.ID) + ")"
 	switch {
 	case len(spilled) == 0:
 		return ""
 	case len(spilled) <= maxHashedIDs:
-		return " AND " + id + " NOT IN (SELECT p.id FROM unnest(" + b.arg("spilled", "bytea[]") + ") AS p(id))"
+		return " AND " + id + " NOT IN (SELECT p.id FROM unnest(" + b.bind("spilled", "bytea[]", spilled) + ") AS p(id))"
 	}
-	return ` AND NOT EXISTS (SELECT FROM sluicebox.queue p WHERE p.queue = '' AND p.name COLLATE "POSIX" = ` + b.arg("name", "text") +
-		` AND p.outbox COLLATE "POSIX" = ` + b.arg("outbox", "text") + " AND substr(p.id, 1, 512) = substr(" + id + ", 1, 512) AND p.id = " + id + " OFFSET 0)"
+	return ` AND NOT EXISTS (SELECT FROM sluicebox.queue p WHERE p.queue = '' AND p.name COLLATE "POSIX" = ` + b.bind("name", "text", v.name) +
+		` AND p.outbox COLLATE "POSIX" = ` + b.bind("outbox", "text", t.Name) + " AND substr(p.id, 1, 512) = substr(" + id + ", 1, 512) AND p.id = " + id + " OFFSET 0)"
 }
 
 // scanItem reads a row of unsettledQuery.
@@ -173,43 +169,42 @@ func (t *table) payloadSize() string { return "coalesce(octet_length(" + t.paylo
 
 // unsettledQuery returns the statement that reads unsettled rows in order, with an
 // optional additional condition.
-func unsettledQuery(t *table, b *builder, where string, limited bool) *query {
+func unsettledQuery(t *table, b *builder, q *store.UnsettledQuery, where string, limited bool) *query {
 	c := &t.Layout.Columns
 	id, size := t.mustColumn(c.ID), t.payloadSize()
-	payload := "CASE WHEN " + size + " <= " + b.arg("inline", "integer") + " THEN " + t.payload() + " END"
+	payload := "CASE WHEN " + size + " <= " + b.bind("inline", "integer", q.MaxInlinePayload()) + " THEN " + t.payload() + " END"
 	lines := []string{
 		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount(),
 		"FROM " + TableName(t.Outbox) + " AS o",
-		"WHERE " + Ident(c.ID) + " IS NOT NULL AND " + t.unsettled(b) + where,
+		"WHERE " + Ident(c.ID) + " IS NOT NULL AND " + t.state(b).Unsettled() + where,
 		// A hashed subplan for any number of held ids.
-		"  AND o." + Ident(id.name) + " NOT IN (SELECT h.id FROM unnest(" + b.arg("held", id.typ+"[]") + ") AS h(id))",
+		"  AND o." + Ident(id.name) + " NOT IN (SELECT h.id FROM unnest(" + b.bind("held", id.typ+"[]", arrayLiteral(q.ExcludeIDs)) + ") AS h(id))",
 		"ORDER BY " + t.order(),
 	}
 	if limited {
-		lines = append(lines, "LIMIT "+b.arg("limit", "bigint"))
+		lines = append(lines, "LIMIT "+b.bind("limit", "bigint", q.Limit))
 	}
 	return b.query(lines...)
 }
 
-// excludeLanes returns the condition that a row o is in none of the lanes left, and sets
-// its parameters. If an index may apply, the condition is ranges between the groups, so
-// that skipping a group of a million rows costs nothing. Otherwise every row is read, and
-// the lanes are hashed.
-func (v *view) excludeLanes(ctx context.Context, t *table, b *builder, left []store.LaneKey, values map[string]any) (string, error) {
+// excludeLanes returns the condition that a row o is in none of the lanes left. If an index
+// may apply, the condition is ranges between the groups, so that skipping a group of a
+// million rows costs nothing. Otherwise every row is read, and the lanes are hashed.
+func (v *view) excludeLanes(ctx context.Context, t *table, b *builder, left []store.LaneKey) (string, error) {
 	if t.canExcludeByRange(left) {
 		// The statistics do not know how unsettled and group correlate. The planner
 		// overestimates the rows and would scan the whole table.
 		if _, err := v.conn.Exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
 			return "", err
 		}
-		return v.excludeRanges(ctx, t, b, left, values)
+		return v.excludeRanges(ctx, t, b, left)
 	}
 
 	kind, none, group := "", "true", "''"
 	if name := t.Layout.Columns.Kind; name != "" {
 		kind = "coalesce(" + t.text(name) + ", '')"
 	} else {
-		kind, values["kind"] = b.arg("kind", "text"), t.Kind
+		kind = b.bind("kind", "text", t.Kind)
 	}
 	if name := t.Layout.Columns.Group; name != "" {
 		none, group = "o."+Ident(name)+" IS NULL", "coalesce("+t.text(name)+", '')"
@@ -220,9 +215,8 @@ func (v *view) excludeLanes(ctx context.Context, t *table, b *builder, left []st
 		kinds[i], nones[i], groups[i] = k.Kind, !k.Group.Valid, k.Group.Name
 	}
 
-	values["left kinds"], values["left none"], values["left groups"] = kinds, nones, groups
 	return fmt.Sprintf(`((%s) COLLATE "C", %s, (%s) COLLATE "C") NOT IN (SELECT x.kind, x.none, x.name FROM unnest(%s, %s, %s) AS x(kind, none, name))`,
-		kind, none, group, b.arg("left kinds", "text[]"), b.arg("left none", "boolean[]"), b.arg("left groups", "text[]")), nil
+		kind, none, group, b.bind("left kinds", "text[]", kinds), b.bind("left none", "boolean[]", nones), b.bind("left groups", "text[]", groups)), nil
 }
 
 // maxRanges is the maximum number of groups excluded by ranges.
@@ -241,7 +235,7 @@ func (t *table) canExcludeByRange(left []store.LaneKey) bool {
 
 // excludeRanges returns the condition that the group of a row o lies between the excluded
 // groups, in the order of its column.
-func (v *view) excludeRanges(ctx context.Context, t *table, b *builder, left []store.LaneKey, values map[string]any) (string, error) {
+func (v *view) excludeRanges(ctx context.Context, t *table, b *builder, left []store.LaneKey) (string, error) {
 	group := t.mustColumn(t.Layout.Columns.Group)
 	var groups []string
 	null := true
@@ -265,11 +259,7 @@ func (v *view) excludeRanges(ctx context.Context, t *table, b *builder, left []s
 	}
 
 	column := "o." + Ident(group.name)
-	bound := func(i int) string {
-		name := fmt.Sprint("group ", i)
-		values[name] = groups[i]
-		return b.arg(name, group.typ)
-	}
+	bound := func(i int) string { return b.bind(fmt.Sprint("group ", i), group.typ, groups[i]) }
 
 	var parts []string
 	for i := 0; i <= len(groups); i++ {

@@ -98,9 +98,8 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 // whether more are wanted.
 func (v *view) addDelivered(ctx context.Context, t *table, to *views.DeliveredRows, timed bool) (more bool, err error) {
 	more = true
-	values := t.values(v.name)
-	read := deliveredQuery(t, to, timed, values)
-	err = v.fetch(ctx, read.sql, read.args(values), t.scanDelivered, func(it store.Item) bool {
+	read := deliveredQuery(t, to, timed)
+	err = v.fetch(ctx, read.sql, read.args(nil), t.scanDelivered, func(it store.Item) bool {
 		more = to.Add(it)
 		return more
 	})
@@ -123,42 +122,37 @@ func (t *table) scanDelivered(row pgx.CollectableRow) (store.Item, error) {
 	return it, nil
 }
 
-// deliveredQuery returns the statement that reads delivered rows in order, and sets its
-// parameters. Kinds and groups are compared as texts, because the columns' types and
+// deliveredQuery returns the statement that reads delivered rows in order. Kinds and groups are compared as texts, because the columns' types and
 // collations may treat two of them as equal.
-func deliveredQuery(t *table, q *views.DeliveredRows, timed bool, values map[string]any) *query {
+func deliveredQuery(t *table, q *views.DeliveredRows, timed bool) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
 	at := "o." + Ident(t.Layout.OrderBy[0])
 	keys, keyed := t.idKeys(q.IDs)
-	bind := func(name, typ string, value any) string {
-		values[name] = value
-		return b.arg(name, typ)
-	}
 
-	where := []string{"o." + Ident(c.ID) + " IS NOT NULL", t.delivered(b)}
+	where := []string{"o." + Ident(c.ID) + " IS NOT NULL", t.state(b).Delivered()}
 	if keyed { // IS TRUE for the reason given at open
-		where = []string{"o." + Ident(c.ID) + " = ANY (" + bind("ids", t.mustColumn(c.ID).typ+"[]", arrayLiteral(keys)) + ")", "(" + t.delivered(b) + ") IS TRUE"}
+		where = []string{"o." + Ident(c.ID) + " = ANY (" + b.bind("ids", t.mustColumn(c.ID).typ+"[]", arrayLiteral(keys)) + ")", t.state(b).Delivered() + " IS TRUE"}
 	}
 	if !timed {
 		where = append(where, at+" IS NULL")
 	} else {
 		where = append(where, at+" IS NOT NULL")
 		if !q.Since.IsZero() {
-			where = append(where, at+" >= "+bind("since", "timestamptz", q.Since))
+			where = append(where, at+" >= "+b.bind("since", "timestamptz", q.Since))
 		}
 		if !q.Until.IsZero() {
-			where = append(where, at+" < "+bind("until", "timestamptz", q.Until))
+			where = append(where, at+" < "+b.bind("until", "timestamptz", q.Until))
 		}
 	}
 
 	if len(q.Kinds) > 0 && c.Kind != "" {
-		where = append(where, "coalesce("+t.kind()+`, '') COLLATE "C" = ANY (`+bind("kinds", "text[]", arrayLiteral(q.Kinds))+")")
+		where = append(where, "coalesce("+t.kind()+`, '') COLLATE "C" = ANY (`+b.bind("kinds", "text[]", arrayLiteral(q.Kinds))+")")
 	}
 	if len(q.Groups) > 0 && c.Group != "" && len(t.Layout.GroupPath) == 0 {
 		names, none := groupNames(q.Groups)
-		where = append(where, "(("+t.group()+`) COLLATE "C" = ANY (`+bind("groups", "text[]", arrayLiteral(names))+
-			") OR "+bind("none", "boolean", none)+" AND o."+Ident(c.Group)+" IS NULL)")
+		where = append(where, "(("+t.group()+`) COLLATE "C" = ANY (`+b.bind("groups", "text[]", arrayLiteral(names))+
+			") OR "+b.bind("none", "boolean", none)+" AND o."+Ident(c.Group)+" IS NULL)")
 	}
 	return b.query(
 		"SELECT "+t.text(c.ID)+", "+t.kind()+", "+t.group()+", "+t.payloadSize()+", "+at+"::timestamptz",

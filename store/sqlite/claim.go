@@ -5,7 +5,6 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -173,17 +172,15 @@ func claimQuery(t *table) *query {
 		return nil
 	}
 	b := &builder{}
-	var set []string
-	for _, a := range columns.Claim(&t.Layout) {
+	set := columns.SetList(columns.Claim(&t.Layout), Ident, func(a columns.Assignment) string {
 		if a.Value == columns.Status {
-			set = append(set, Ident(a.Column)+" = "+b.status(&t.Layout, store.Processing))
-			continue
+			return b.bind(columns.Stored(&t.Layout, store.Processing))
 		}
 		claimed := t.mustColumn(a.Column)
-		set = append(set, Ident(a.Column)+" = "+b.arg(func(v *values) any { return timeValue(claimed, v.at) }))
-	}
-	sql := "UPDATE " + TableName(t.Outbox) + " SET " + strings.Join(set, ", ") +
-		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.unsettled(b) +
+		return b.arg(func(v *values) any { return timeValue(claimed, v.at) })
+	})
+	sql := "UPDATE " + TableName(t.Outbox) + " SET " + set +
+		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).Unsettled() +
 		"\nRETURNING " + t.retryCount() +
 		", CASE WHEN " + b.arg(func(v *values) any { return v.wants }) + " AND " + t.payloadSize() + " <= " + strconv.Itoa(maxReturned) +
 		" THEN " + PayloadOf(Ident(t.Layout.Columns.Payload)) + " END"
@@ -195,15 +192,11 @@ func claimQuery(t *table) *query {
 func readRowQuery(t *table) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
-	open := t.unsettled(b)
-	pending, claimed := "0", "NULL"
-	if t.Layout.State == store.StateWords || t.Layout.State == store.StateNumbers {
-		pending = Ident(c.Status) + " = " + b.status(&t.Layout, store.Pending)
-	}
+	claimed := "NULL"
 	if c.Claimed != "" && t.Layout.State != store.StateNone {
 		claimed = "+" + Ident(c.Claimed) // the plus prevents the driver from parsing it as a time
 	}
-	sql := "SELECT (" + open + ") IS TRUE AS open, " + t.retryCount() + ", (" + pending + ") IS TRUE, " + claimed +
+	sql := "SELECT " + t.state(b).Unsettled() + " IS TRUE AS open, " + t.retryCount() + ", " + t.state(b).Pending() + " IS TRUE, " + claimed +
 		"\nFROM " + TableName(t.Outbox) + " WHERE " + Ident(c.ID) + " = " + b.key() +
 		"\nORDER BY open DESC LIMIT 1"
 	return &query{sql, b.params}
@@ -214,6 +207,6 @@ func readPayloadQuery(t *table) *query {
 	b := &builder{}
 	sql := "SELECT " + PayloadOf(Ident(t.Layout.Columns.Payload)) + " FROM " + TableName(t.Outbox) +
 		" WHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() +
-		"\nORDER BY (" + t.unsettled(b) + ") IS TRUE DESC LIMIT 1"
+		"\nORDER BY " + t.state(b).Unsettled() + " IS TRUE DESC LIMIT 1"
 	return &query{sql, b.params}
 }

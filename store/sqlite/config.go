@@ -7,31 +7,15 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Config configures a store.
-type Config struct {
-	// URL is the sqlite: URL of the file that holds the outboxes; see ParseURL.
-	URL string
-	// Name is the relay's name, [a-z0-9_]{1,40}. It is the key of the relay's rows in its
-	// tables.
-	Name string
-	// Holder identifies this relay to operators and to other relays of the name, for example
-	// by host and process. The store appends a # and eight random digits, so that no two
-	// stores have the same holder.
-	Holder string
-	// Outboxes are the tables, each with its layout.
-	Outboxes []store.Outbox
-	// TakeoverTimeout is the time for which another processor's claim holds a row. 0 claims
-	// rows in PROCESSING at once.
-	TakeoverTimeout time.Duration
-}
+// Config configures a Store.
+type Config = store.Settings
 
-// Validate reports all errors of the configuration, in one error.
-func (c *Config) Validate() error {
+// validate reports all errors of the configuration, in one error.
+func validate(c *Config) error {
 	_, err := ParseURL(c.URL)
 	errs := []error{err, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout)}
 	for i := range c.Outboxes {

@@ -61,7 +61,7 @@ func (s *Store) eachLetter(ctx context.Context, f store.DeadLetterFilter, limit 
 			return err
 		}
 		read, ids, given := lettersQuery(t, &f, payload), idSet(f.IDs), 0
-		return conn.Query(ctx, read.sql, read.args(&values{}), func(row []driver.Value) error {
+		return conn.Query(ctx, read.sql, read.args(nil), func(row []driver.Value) error {
 			d := scanLetter(t, row)
 			if !matchesFilter(&f, ids, &d) {
 				return ctx.Err()
@@ -137,7 +137,7 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload bool) *query {
 	sql := "SELECT " + strings.Join([]string{
 		id, optional(c.Kind), optional(c.Group), t.retryCount(), optional(c.Error), at,
 		t.payloadSize(), content,
-	}, ", ") + "\nFROM " + TableName(t.Outbox) + "\nWHERE " + t.failed(b) + " AND " + id + " IS NOT NULL"
+	}, ", ") + "\nFROM " + TableName(t.Outbox) + "\nWHERE " + t.state(b).Failed() + " AND " + id + " IS NOT NULL"
 	if len(f.IDs) > 0 {
 		sql += " AND " + t.oneOf(b, f.IDs)
 	}
@@ -161,7 +161,7 @@ func (t *table) oneOf(b *builder, ids []string) string {
 		}
 	}
 	list := func(of []string) string {
-		return b.arg(func(*values) any { return "[" + strings.Join(of, ",") + "]" })
+		return b.bind("[" + strings.Join(of, ",") + "]")
 	}
 	return "(" + Ident(t.Layout.Columns.ID) + " IN (SELECT value FROM json_each(" + list(plain) +
 		") UNION ALL SELECT unhex(value) FROM json_each(" + list(blobs) + ")))"

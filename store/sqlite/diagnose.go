@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
@@ -81,10 +82,10 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 // would read all of it.
 func (c *checker) planSearches(ctx context.Context, t *table) (bool, error) {
 	b := &builder{}
-	sql := "EXPLAIN QUERY PLAN SELECT 1 FROM " + TableName(t.Outbox) + " WHERE " + t.unsettled(b)
-	q := query{sql: sql, params: b.params}
+	sql := "EXPLAIN QUERY PLAN SELECT 1 FROM " + TableName(t.Outbox) + " WHERE " + t.state(b).Unsettled()
+	q := query{sql, b.params}
 	serves := false
-	err := c.conn.Query(ctx, q.sql, q.args(&values{}), func(row []driver.Value) error {
+	err := c.conn.Query(ctx, q.sql, q.args(nil), func(row []driver.Value) error {
 		detail, _ := textOf(row[3])
 		serves = serves || strings.HasPrefix(detail, "SEARCH ")
 		return nil
@@ -97,13 +98,9 @@ func (c *checker) planSearches(ctx context.Context, t *table) (bool, error) {
 // its predicate against parameters.
 func (t *table) stateIndex() string {
 	l := &t.Layout
-	first := []string{l.Columns.Status}
-	if l.State == store.StateTimestamps {
-		first = []string{l.Columns.Delivered, l.Columns.Failed}
+	var indexed []string
+	for _, name := range slices.Concat(columns.StateColumns(l), l.OrderBy, []string{l.Columns.ID}) {
+		indexed = append(indexed, Ident(name))
 	}
-	var columns []string
-	for _, name := range slices.Concat(first, l.OrderBy, []string{l.Columns.ID}) {
-		columns = append(columns, Ident(name))
-	}
-	return fmt.Sprintf("CREATE INDEX %s ON %s (%s);", Ident(t.Table+"_unsettled"), TableName(t.Outbox), strings.Join(columns, ", "))
+	return fmt.Sprintf("CREATE INDEX %s ON %s (%s);", Ident(t.Table+"_unsettled"), TableName(t.Outbox), strings.Join(indexed, ", "))
 }

@@ -44,8 +44,9 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 		return nil, fmt.Errorf("lock %s: %w", file.Name(), err)
 	}
 
-	held := &lock{file: file, owner: &s.locks, lost: make(chan struct{}), requests: requestCounter{path: s.path, relay: s.name}}
-	if !s.locks.add(held) {
+	held := &lock{file: file, lifetime: s.lifetime, lost: make(chan struct{}), requests: requestCounter{path: s.path, relay: s.name}}
+	if !s.lifetime.Add(held) {
+		held.Release()
 		return nil, sessions.ErrClosed
 	}
 	if err := writeHolder(file, s.holder); err != nil {
@@ -109,9 +110,10 @@ func readHolder(file *os.File) string {
 
 // lock is a lock file that this process holds.
 type lock struct {
-	file  *os.File
-	owner *locks
-	lost  chan struct{} // closed when the lock is released
+	file     *os.File
+	lifetime *sessions.Lifetime
+	released sync.Once
+	lost     chan struct{} // closed when the lock is released
 
 	requests requestCounter
 }
@@ -142,52 +144,14 @@ func (l *lock) Watch(ctx context.Context) error {
 }
 
 // Release implements store.Lock.
-func (l *lock) Release() { l.owner.remove(l) }
-
-// locks are the locks that a store holds.
-type locks struct {
-	mu     sync.Mutex
-	closed bool
-	held   map[*lock]struct{}
+func (l *lock) Release() {
+	l.released.Do(func() {
+		l.lifetime.Remove(l)
+		_ = l.file.Close() // the kernel releases the lock with the file
+		l.requests.close()
+		close(l.lost)
+	})
 }
 
-// add registers a lock. If the store is closed, it releases the lock.
-func (l *locks) add(k *lock) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		k.unlock()
-		return false
-	}
-	if l.held == nil {
-		l.held = map[*lock]struct{}{}
-	}
-	l.held[k] = struct{}{}
-	return true
-}
-
-func (l *locks) remove(k *lock) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, held := l.held[k]; held {
-		delete(l.held, k)
-		k.unlock()
-	}
-}
-
-func (l *locks) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
-	for k := range l.held {
-		k.unlock()
-	}
-	l.held = nil
-}
-
-// unlock releases the lock. It must be called once.
-func (l *lock) unlock() {
-	_ = l.file.Close() // the kernel releases the lock with the file
-	l.requests.close()
-	close(l.lost)
-}
+// Close releases the lock when the store is closed.
+func (l *lock) Close() { l.Release() }

@@ -76,7 +76,7 @@ func (s *Store) deliveredBefore(ctx context.Context, o *store.Outbox, p store.Pr
 		}
 		walk := walkQuery(t, from != nil)
 		seen, last := 0, ""
-		err = conn.Query(ctx, walk.sql, walk.args(&values{key: from, limit: pruneRows}), func(row []driver.Value) error {
+		err = conn.Query(ctx, walk.sql, walk.args(&values{key: from}), func(row []driver.Value) error {
 			if len(old) == p.Limit {
 				next = last
 				return StopIteration()
@@ -101,21 +101,12 @@ func (s *Store) deliveredBefore(ctx context.Context, o *store.Outbox, p store.Pr
 func walkQuery(t *table, on bool) *query {
 	b := &builder{}
 	id := Ident(t.Layout.Columns.ID)
-	sql := "SELECT +" + id + ", (" + t.delivered(b) + ") IS TRUE, +" + Ident(t.Layout.DeliveredTime()) +
+	sql := "SELECT +" + id + ", " + t.state(b).Delivered() + " IS TRUE, +" + Ident(t.Layout.DeliveredTime()) +
 		"\nFROM " + TableName(t.Outbox) + " WHERE " + id + " IS NOT NULL"
 	if on {
 		sql += " AND " + id + " > " + b.key()
 	}
-	return &query{sql + "\nORDER BY " + id + " LIMIT " + b.arg(func(v *values) any { return v.limit }), b.params}
-}
-
-// delivered is the condition that a row is COMPLETED.
-func (t *table) delivered(b *builder) string {
-	c := &t.Layout.Columns
-	if t.Layout.State == store.StateTimestamps {
-		return Ident(c.Delivered) + " IS NOT NULL"
-	}
-	return Ident(c.Status) + " = " + b.status(&t.Layout, store.Completed)
+	return &query{sql + "\nORDER BY " + id + " LIMIT " + strconv.Itoa(pruneRows), b.params}
 }
 
 // prune deletes the rows that have not changed since they were read, in the call's
@@ -128,7 +119,7 @@ func (s *Store) prune(ctx context.Context, o *store.Outbox, old []deliveredRow) 
 	if t.prune == nil {
 		b := &builder{}
 		t.prune = &query{"DELETE FROM " + TableName(o) + "\nWHERE " + Ident(o.Layout.Columns.ID) + " = " + b.key() +
-			" AND " + t.delivered(b) + " AND +" + Ident(o.Layout.DeliveredTime()) + " IS " + b.arg(func(v *values) any { return v.settled }), b.params}
+			" AND " + t.state(b).Delivered() + " AND +" + Ident(o.Layout.DeliveredTime()) + " IS " + b.arg(func(v *values) any { return v.settled }), b.params}
 	}
 	for i := range old {
 		deleted, err := s.writer.conn.Exec(ctx, t.prune.sql, t.prune.args(&values{key: old[i].key, settled: old[i].settled})...)

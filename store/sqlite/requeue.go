@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -82,21 +81,15 @@ func (s *Store) resolveRow(ctx context.Context, t *table, write *query, id strin
 
 func discardQuery(t *table) *query {
 	b := &builder{}
-	sql := "DELETE FROM " + TableName(t.Outbox) + "\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.failed(b)
+	sql := "DELETE FROM " + TableName(t.Outbox) + "\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).Failed()
 	return &query{sql, b.params}
 }
 
 func requeueQuery(t *table) *query {
 	b := &builder{}
-	var set []string
-	for _, a := range columns.Requeue(&t.Layout, func(name string) bool { return t.mustColumn(name).notNull }) {
-		value := map[columns.Value]string{columns.Null: "NULL", columns.Zero: "0", columns.Blank: "''"}[a.Value]
-		if a.Value == columns.Status {
-			value = b.status(&t.Layout, store.Pending)
-		}
-		set = append(set, Ident(a.Column)+" = "+value)
-	}
-	sql := "UPDATE " + TableName(t.Outbox) + " SET " + strings.Join(set, ", ") +
-		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.failed(b)
+	requeue := columns.Requeue(&t.Layout, func(name string) bool { return t.mustColumn(name).notNull })
+	set := columns.SetList(requeue, Ident, func(columns.Assignment) string { return b.bind(columns.Stored(&t.Layout, store.Pending)) })
+	sql := "UPDATE " + TableName(t.Outbox) + " SET " + set +
+		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).Failed()
 	return &query{sql, b.params}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -101,7 +100,7 @@ func (s *Store) readFailed(ctx context.Context, conn *Conn, rows []store.Ref, ta
 // failedQuery builds the statement that returns a row if the row of an id is FAILED.
 func failedQuery(t *table) *query {
 	b := &builder{}
-	sql := "SELECT 1 FROM " + TableName(t.Outbox) + " WHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.failed(b)
+	sql := "SELECT 1 FROM " + TableName(t.Outbox) + " WHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).Failed()
 	return &query{sql, b.params}
 }
 
@@ -156,27 +155,25 @@ func settleQuery(t *table, to store.Status) *query {
 		verb = "DELETE FROM " + TableName(t.Outbox)
 	} else {
 		set := t.assignments(b, to)
-		if len(set) == 0 {
+		if set == "" {
 			return &query{}
 		}
-		verb = "UPDATE " + TableName(t.Outbox) + " SET " + strings.Join(set, ", ")
+		verb = "UPDATE " + TableName(t.Outbox) + " SET " + set
 	}
-	sql := verb + "\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.unsettled(b)
+	sql := verb + "\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).Unsettled()
 	return &query{sql, b.params}
 }
 
-// assignments returns the SET clauses of an outcome.
-func (t *table) assignments(b *builder, to store.Status) []string {
-	var set []string
-	for _, a := range columns.Outcome(&t.Layout, to) {
-		name, value := Ident(a.Column), t.outcomeValue(a)
-		if a.Value == columns.Error { // an outcome without a text keeps the row's text
-			set = append(set, name+" = coalesce(nullif("+b.arg(value)+", ''), "+name+")")
-			continue
+// assignments returns the SET list of an outcome. An outcome without an error keeps the
+// row's text.
+func (t *table) assignments(b *builder, to store.Status) string {
+	return columns.SetList(columns.Outcome(&t.Layout, to), Ident, func(a columns.Assignment) string {
+		bound := b.arg(t.outcomeValue(a))
+		if a.Value == columns.Error {
+			return "coalesce(nullif(" + bound + ", ''), " + Ident(a.Column) + ")"
 		}
-		set = append(set, name+" = "+b.arg(value))
-	}
-	return set
+		return bound
+	})
 }
 
 // outcomeValue returns the value that an outcome assigns to a column.
@@ -190,16 +187,5 @@ func (t *table) outcomeValue(a columns.Assignment) func(*values) any {
 	case columns.Error: // a NUL would end the text in SQLite's functions
 		return func(v *values) any { return errortext.Sanitize(v.outcome.Error, 0, false) }
 	}
-	return t.statusValue
-}
-
-func (t *table) statusValue(v *values) any {
-	l := &t.Layout
-	switch {
-	case l.State == store.StateWords:
-		return l.Words[v.outcome.Status]
-	case v.outcome.Status == store.Failed:
-		return l.FailedNumber(v.outcome.Reason)
-	}
-	return l.Numbers[v.outcome.Status]
+	return func(v *values) any { return columns.StoredOutcome(&t.Layout, v.outcome) }
 }

@@ -26,13 +26,12 @@ type Store struct {
 
 	writer   *session
 	lifetime *sessions.Lifetime
-	locks    locks
 	closed   sync.Once
 }
 
 // New returns a store. It opens nothing.
 func New(cfg Config) (*Store, error) {
-	if err := cfg.Validate(); err != nil {
+	if err := validate(&cfg); err != nil {
 		return nil, err
 	}
 	path, err := ParseURL(cfg.URL)
@@ -54,7 +53,6 @@ func (s *Store) Close() {
 		s.lifetime.End()
 		s.lifetime.Wait()
 		s.writer.Close()
-		s.locks.close()
 	})
 }
 

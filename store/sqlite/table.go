@@ -194,16 +194,11 @@ func (t *table) retryCount() string {
 
 // values are the values of a statement's parameters.
 type values struct {
-	key           any
-	wants         bool
-	at            time.Time
-	outcome       *store.Outcome
-	heldID        string
-	excludedLanes string
-	relay         string
-	settled       any
-	limit         int
-	inline        int
+	key     any
+	wants   bool
+	at      time.Time
+	outcome *store.Outcome
+	settled any
 }
 
 // query is a statement with the functions that return its parameters, in order.
@@ -231,40 +226,12 @@ func (b *builder) arg(param func(*values) any) string {
 
 func (b *builder) key() string { return b.arg(func(v *values) any { return v.key }) }
 
-// status is the value of a status in the status column.
-func (b *builder) status(l *store.Layout, s store.Status) string {
-	return b.arg(func(*values) any { return columns.Stored(l, s) })
-}
+// bind is arg for a parameter with the same value in each call.
+func (b *builder) bind(value any) string { return b.arg(func(*values) any { return value }) }
 
-// unsettled is the condition that a row is pending or processing.
-func (t *table) unsettled(b *builder) string {
-	c := &t.Layout.Columns
-	switch t.Layout.State {
-	case store.StateNone:
-		return "true"
-	case store.StateTimestamps:
-		return fmt.Sprintf("(%s IS NULL AND %s IS NULL)", Ident(c.Delivered), Ident(c.Failed))
-	}
-	return fmt.Sprintf("(%s IN (%s, %s))", Ident(c.Status), b.status(&t.Layout, store.Pending), b.status(&t.Layout, store.Processing))
-}
-
-// failed is the condition that a row is FAILED. A row that was also delivered is not.
-func (t *table) failed(b *builder) string {
-	c := &t.Layout.Columns
-	switch t.Layout.State {
-	case store.StateNone:
-		return "false"
-	case store.StateTimestamps:
-		return fmt.Sprintf("(%s IS NOT NULL AND %s IS NULL)", Ident(c.Failed), Ident(c.Delivered))
-	case store.StateNumbers:
-		codes := t.Layout.FailedCodes()
-		list := make([]string, len(codes))
-		for i, code := range codes {
-			list[i] = b.arg(func(*values) any { return code })
-		}
-		return fmt.Sprintf("(%s IN (%s))", Ident(c.Status), strings.Join(list, ", "))
-	}
-	return fmt.Sprintf("(%s = %s)", Ident(c.Status), b.status(&t.Layout, store.Failed))
+// state prints conditions on the state of a row.
+func (t *table) state(b *builder) columns.State {
+	return columns.State{Layout: &t.Layout, Column: Ident, Bind: b.bind}
 }
 
 // order is the layout's order-by, then the order of insertion, then the id.

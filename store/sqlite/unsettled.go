@@ -23,11 +23,11 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 
 	// SQL does not evaluate the group path in a JSON value, so rows of excluded lanes are
 	// skipped here.
-	excluded, limit := q.ExcludedLanes(o), q.Limit
+	excluded := q.ExcludedLanes(o)
 	byPath := len(o.Layout.GroupPath) > 0 && len(excluded) > 0
 	set := store.LaneSet(excluded)
 	if byPath {
-		limit = -1
+		excluded, q.Limit = nil, -1
 	}
 
 	hasSpilled, err := hasTable(ctx, v.conn, "sluicebox_queue") // a view does not require the relay's tables
@@ -35,9 +35,12 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 		return err
 	}
 
-	stmt := unsettledQuery(t, hasSpilled, len(excluded) > 0 && !byPath)
-	args := stmt.args(&values{limit: limit, inline: q.MaxInlinePayload(), heldID: jsonArray(q.ExcludeIDs), excludedLanes: jsonLanes(excluded), relay: v.name})
-	return v.conn.Query(ctx, stmt.sql, args, func(row []driver.Value) error {
+	spilledOf := ""
+	if hasSpilled {
+		spilledOf = v.name
+	}
+	stmt := unsettledQuery(t, &q, spilledOf, excluded)
+	return v.conn.Query(ctx, stmt.sql, stmt.args(nil), func(row []driver.Value) error {
 		it, err := unsettledItem(o, row)
 		if err != nil {
 			return err
@@ -91,31 +94,31 @@ func noIDError(o *store.Outbox) error {
 	}
 }
 
-// unsettledQuery builds the statement that reads unsettled rows in order. hasSpilled excludes the
-// spilled rows, if their table exists. except excludes the lanes in the parameter.
-func unsettledQuery(t *table, hasSpilled, except bool) *query {
+// unsettledQuery builds the statement that reads unsettled rows in order, without the
+// excluded lanes and the spilled rows of a relay; "" if no row can be spilled.
+func unsettledQuery(t *table, q *store.UnsettledQuery, relay string, excluded []store.LaneKey) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
 	id := IDText(TableName(t.Outbox) + "." + Ident(c.ID)) // qualified, because the spilled rows have an id column too
 	size := t.payloadSize()
-	payload := "CASE WHEN " + size + " <= " + b.arg(func(v *values) any { return v.inline }) +
+	payload := "CASE WHEN " + size + " <= " + b.bind(q.MaxInlinePayload()) +
 		" THEN coalesce(" + PayloadOf(Ident(c.Payload)) + ", '') END"
 	sql := "SELECT " + strings.Join([]string{
 		id, optional(c.Kind), optional(c.Group), payload, size, t.retryCount(),
 	}, ", ") + "\nFROM " + TableName(t.Outbox) +
-		"\nWHERE " + t.unsettled(b) +
+		"\nWHERE " + t.state(b).Unsettled() +
 		// A row without an id must not be skipped silently.
-		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.arg(func(v *values) any { return v.heldID }) + ")))"
-	if hasSpilled {
+		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.bind(jsonArray(q.ExcludeIDs)) + ")))"
+	if relay != "" {
 		sql += "\n  AND NOT EXISTS (SELECT 1 FROM sluicebox_queue AS spilled INDEXED BY sluicebox_queue_id WHERE spilled.queue = '' AND spilled.name = " +
-			b.arg(func(v *values) any { return v.relay }) + " AND spilled.outbox = " + b.arg(func(*values) any { return t.Name }) + " AND spilled.id = " + id + ")"
+			b.bind(relay) + " AND spilled.outbox = " + b.bind(t.Name) + " AND spilled.id = " + id + ")"
 	}
-	if except {
-		sql += "\n  AND " + t.excludeLanes(b)
+	if len(excluded) > 0 {
+		sql += "\n  AND " + t.excludeLanes(b, excluded)
 	}
 
 	sql += "\nORDER BY " + t.order() +
-		"\nLIMIT " + b.arg(func(v *values) any { return v.limit })
+		"\nLIMIT " + b.bind(q.Limit)
 	return &query{sql, b.params}
 }
 
@@ -129,19 +132,19 @@ func optional(name string) string {
 
 // excludeLanes is the condition that a row belongs to none of the excluded lanes. It
 // compares byte for byte, because the columns may have other collations.
-func (t *table) excludeLanes(b *builder) string {
+func (t *table) excludeLanes(b *builder, lanes []store.LaneKey) string {
 	c := &t.Layout.Columns
 	kind, none, group := "", "1", "''"
 	if c.Kind != "" {
 		kind = "coalesce(" + TextOf(Ident(c.Kind)) + ", '')"
 	} else {
-		kind = b.arg(func(*values) any { return t.Kind })
+		kind = b.bind(t.Kind)
 	}
 	if c.Group != "" {
 		none, group = Ident(c.Group)+" IS NULL", "coalesce("+TextOf(Ident(c.Group))+", '')"
 	}
 	return "(" + kind + " COLLATE BINARY, " + none + ", " + group + " COLLATE BINARY) NOT IN " +
-		"(SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(" + b.arg(func(v *values) any { return v.excludedLanes }) + "))"
+		"(SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(" + b.bind(jsonLanes(lanes)) + "))"
 }
 
 // jsonLanes returns lanes as JSON. Each is an array of its kind, 1 if it has no group, and

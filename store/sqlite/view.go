@@ -85,7 +85,7 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 		return err
 	}
 	read := deliveredQuery(t, to.IDs)
-	return v.conn.Query(ctx, read.sql, read.args(&values{}), func(row []driver.Value) error {
+	return v.conn.Query(ctx, read.sql, read.args(nil), func(row []driver.Value) error {
 		it, _ := itemHead(o, row)
 		it.PayloadSize = int(numberAt(row, 3))
 		it.Committed, _ = readTime(row[4])
@@ -106,7 +106,7 @@ func deliveredQuery(t *table, ids []string) *query {
 	sql := "SELECT " + strings.Join([]string{
 		id, optional(c.Kind), optional(c.Group), t.payloadSize(),
 		"+" + Ident(t.Layout.OrderBy[0]), // the plus prevents the driver from parsing it as a time
-	}, ", ") + "\nFROM " + TableName(t.Outbox) + "\nWHERE " + "(" + t.delivered(b) + ") IS TRUE AND " + id + " IS NOT NULL"
+	}, ", ") + "\nFROM " + TableName(t.Outbox) + "\nWHERE " + t.state(b).Delivered() + " IS TRUE AND " + id + " IS NOT NULL"
 	if len(ids) > 0 {
 		sql += " AND " + t.oneOf(b, ids)
 	}

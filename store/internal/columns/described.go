@@ -78,11 +78,3 @@ func Order(l *store.Layout, same SameName, inserted string) []string {
 	}
 	return list
 }
-
-// Stored returns the value of a status in the status column.
-func Stored(l *store.Layout, s store.Status) any {
-	if l.State == store.StateNumbers {
-		return l.Numbers[s]
-	}
-	return l.Words[s]
-}

@@ -114,3 +114,26 @@ func (p *Part) CopyDuplicateStatuses(rows []store.ClaimRow, states []store.RowSt
 		states[i].Payload = bytes.Clone(states[j].Payload)
 	}
 }
+
+// OtherState is the state of a row that a value of another program settles: the layout gives
+// it no meaning, so the row is neither claimed nor replayed.
+const OtherState store.RowState = 255
+
+// Statuses returns states as a replay sees them, to which a row of OtherState is unsettled.
+func Statuses(states []store.RowStatus) []store.RowStatus {
+	for i := range states {
+		if states[i].State == OtherState {
+			states[i].State = store.RowUnsettled
+		}
+	}
+	return states
+}
+
+// Settled reports which rows are settled or gone. A table without states has none.
+func Settled(set *Set, rows []store.ClaimRow, states []store.RowStatus) []bool {
+	settled := make([]bool, len(rows))
+	for i := range rows {
+		settled[i] = states[i].State != store.RowUnsettled && set.Lookup(rows[i].Outbox).Layout.State != store.StateNone
+	}
+	return settled
+}

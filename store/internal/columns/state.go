@@ -1,0 +1,159 @@
+package columns
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
+)
+
+// State prints conditions on the state of a row in the SQL of a database. A layout without
+// states has only unsettled rows.
+type State struct {
+	Layout *store.Layout
+	// Column returns a reference to a column of the row.
+	Column func(name string) string
+	// Bind binds a value of the status column and returns its placeholder. The conditions
+	// bind their values in the order of the text.
+	Bind func(value any) string
+}
+
+// Unsettled returns the condition that a row is PENDING or PROCESSING.
+func (s State) Unsettled() string {
+	switch s.Layout.State {
+	case store.StateNone:
+		return "true"
+	case store.StateTimestamps:
+		return s.only("", "")
+	}
+	return s.isOneOf(Stored(s.Layout, store.Pending), Stored(s.Layout, store.Processing))
+}
+
+// Pending returns the condition that a row is not claimed, false if the state does not tell.
+func (s State) Pending() string {
+	if !HasStatus(s.Layout) {
+		return "false"
+	}
+	return s.isOneOf(Stored(s.Layout, store.Pending))
+}
+
+// Delivered returns the condition that a row is COMPLETED.
+func (s State) Delivered() string {
+	switch s.Layout.State {
+	case store.StateNone:
+		return "false"
+	case store.StateTimestamps:
+		return "(" + s.Column(s.Layout.Columns.Delivered) + " IS NOT NULL)"
+	}
+	return s.isOneOf(Stored(s.Layout, store.Completed))
+}
+
+// Failed returns the condition that a row is FAILED. A row that was also delivered is not.
+func (s State) Failed() string {
+	switch s.Layout.State {
+	case store.StateNone:
+		return "false"
+	case store.StateTimestamps:
+		return s.only("", "NOT ")
+	case store.StateNumbers:
+		var codes []any
+		for _, n := range s.Layout.FailedCodes() {
+			codes = append(codes, n)
+		}
+		return s.isOneOf(codes...)
+	}
+	return s.isOneOf(Stored(s.Layout, store.Failed))
+}
+
+// only returns the condition that the times of delivery and failure are NULL, or are not.
+func (s State) only(delivered, failed string) string {
+	c := &s.Layout.Columns
+	return fmt.Sprintf("(%s IS %sNULL AND %s IS %sNULL)", s.Column(c.Delivered), delivered, s.Column(c.Failed), failed)
+}
+
+// RowState returns an expression for the store.RowState of a row that exists, or
+// outboxes.OtherState.
+func (s State) RowState() string {
+	return fmt.Sprintf("CASE WHEN %s IS TRUE THEN %d WHEN %s IS TRUE THEN %d WHEN %s IS TRUE THEN %d ELSE %d END",
+		s.Delivered(), store.RowCompleted, s.Failed(), store.RowFailed, s.Unsettled(), store.RowUnsettled, outboxes.OtherState)
+}
+
+func (s State) isOneOf(values ...any) string {
+	places := make([]string, len(values))
+	for i, v := range values {
+		places[i] = s.Bind(v)
+	}
+	if len(places) == 1 {
+		return "(" + s.Column(s.Layout.Columns.Status) + " = " + places[0] + ")"
+	}
+	return "(" + s.Column(s.Layout.Columns.Status) + " IN (" + strings.Join(places, ", ") + "))"
+}
+
+// HasStatus reports whether a layout has a status column.
+func HasStatus(l *store.Layout) bool {
+	return l.State == store.StateWords || l.State == store.StateNumbers
+}
+
+// StateColumns returns the columns that hold the state of a row.
+func StateColumns(l *store.Layout) []string {
+	switch {
+	case HasStatus(l):
+		return []string{l.Columns.Status}
+	case l.State == store.StateTimestamps:
+		return []string{l.Columns.Delivered, l.Columns.Failed}
+	}
+	return nil
+}
+
+// Stored returns the value of a status in the status column.
+func Stored(l *store.Layout, s store.Status) any {
+	if l.State == store.StateNumbers {
+		return l.Numbers[s]
+	}
+	return l.Words[s]
+}
+
+// StoredOutcome returns the value of an outcome's status in the status column.
+func StoredOutcome(l *store.Layout, o *store.Outcome) any {
+	if l.State == store.StateNumbers && o.Status == store.Failed {
+		return l.FailedNumber(o.Reason)
+	}
+	return Stored(l, o.Status)
+}
+
+// WrittenStatuses returns the values that a relay writes into the status column.
+func WrittenStatuses(l *store.Layout) []any {
+	if !HasStatus(l) {
+		return nil
+	}
+	list := []any{Stored(l, store.Pending)}
+	if l.WritesClaims() {
+		list = append(list, Stored(l, store.Processing))
+	}
+	if !l.DeleteDelivered {
+		list = append(list, Stored(l, store.Completed))
+	}
+	if l.State == store.StateWords {
+		return append(list, Stored(l, store.Failed))
+	}
+	for _, n := range l.FailedCodes() {
+		list = append(list, n)
+	}
+	return list
+}
+
+// SetList returns the SET list of assignments. quote quotes the name of a column, and value
+// returns an expression for a value that the outcome, the claim or the layout determines.
+func SetList(set []Assignment, quote func(column string) string, value func(Assignment) string) string {
+	constants := map[Value]string{Null: "NULL", Zero: "0", Blank: "''"}
+	parts := make([]string, len(set))
+	for i, a := range set {
+		text, constant := constants[a.Value]
+		if !constant {
+			text = value(a)
+		}
+		parts[i] = quote(a.Column) + " = " + text
+	}
+	return strings.Join(parts, ", ")
+}
