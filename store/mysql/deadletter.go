@@ -14,74 +14,37 @@ import (
 	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
-// CountFailed implements store.DeadLetters on a session of its own.
-func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
-	n := 0
-	err := s.readLettersTx(ctx, f, func(ctx context.Context, c *conn, t *table) error {
-		if deadletter.FiltersInProgram(t.Outbox, &f) {
-			return eachLetter(ctx, c, t, &f, 0, false, func(store.DeadLetter) { n++ })
-		}
-		return t.byIDs(&f, func(keys []any) error {
+// letters implements deadletter.Database. It reads on sessions of their own, because reading
+// a large table must delay neither the relay's checkpoints nor its outcomes.
+type letters struct{ *Store }
+
+// CountLetters implements deadletter.Database.
+func (l letters) CountLetters(ctx context.Context, r *deadletter.Read) (n int, err error) {
+	err = l.readTable(ctx, r.Outbox, func(ctx context.Context, c *conn, t *table) error {
+		return t.byIDs(r.Filter, func(keys []any) error {
 			st := &statement{}
 			var some int
-			err := c.row(ctx, "SELECT COUNT(*) FROM "+TableName(t.Outbox)+" AS o\n"+t.chosen(st, &f, keys), st.args, &some)
+			err := c.row(ctx, "SELECT COUNT(*) FROM "+TableName(t.Outbox)+" AS o\n"+t.chosen(st, r.Filter, keys), st.args, &some)
 			n += some
 			return err
 		})
 	})
-	if err != nil {
-		return 0, fmt.Errorf("count FAILED rows: %w", err)
-	}
-
-	return n, nil
+	return n, err
 }
 
-// Failed implements store.DeadLetters on a session of its own.
-func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
-	letters, err := s.readLetters(ctx, f, limit, payload)
-	if err != nil {
-		return nil, fmt.Errorf("read FAILED rows: %w", err)
-	}
-	return letters, nil
+// EachLetter implements deadletter.Database.
+func (l letters) EachLetter(ctx context.Context, r *deadletter.Read) error {
+	return l.readTable(ctx, r.Outbox, func(ctx context.Context, c *conn, t *table) error { return eachLetter(ctx, c, t, r) })
 }
 
-// EachFailed implements store.FailedReader on a session of its own.
-func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take func(*store.DeadLetter)) error {
-	err := s.readLettersTx(ctx, f, func(ctx context.Context, c *conn, t *table) error {
-		return eachLetter(ctx, c, t, &f, 0, false, func(d store.DeadLetter) { take(&d) })
-	})
-	if err != nil {
-		return fmt.Errorf("read FAILED rows: %w", err)
-	}
-	return nil
-}
-
-func (s *Store) readLetters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
-	if limit <= 0 {
-		return nil, fmt.Errorf("outbox %s: limit is %d, must be positive", f.Outbox, limit)
-	}
-	var letters []store.DeadLetter
-	err := s.readLettersTx(ctx, f, func(ctx context.Context, c *conn, t *table) error {
-		return eachLetter(ctx, c, t, &f, limit, payload, func(d store.DeadLetter) { letters = append(letters, d) })
-	})
-	return letters, err
-}
-
-// readLettersTx runs fn on a session of its own, because reading a large table must delay
-// neither the relay's checkpoints nor its outcomes.
-func (s *Store) readLettersTx(ctx context.Context, f store.DeadLetterFilter, fn func(context.Context, *conn, *table) error) error {
-	o, err := s.outboxes.FindValid(f.Outbox, &f)
-	if err != nil {
-		return err
-	}
-	err = s.onNewSession(ctx, func(ctx context.Context, c *conn) error {
+func (l letters) readTable(ctx context.Context, o *store.Outbox, read func(context.Context, *conn, *table) error) error {
+	return Explain(l.onNewSession(ctx, func(ctx context.Context, c *conn) error {
 		t, err := describe(ctx, c, o)
 		if err != nil {
 			return err
 		}
-		return fn(ctx, c, t)
-	})
-	return Explain(err)
+		return read(ctx, c, t)
+	}))
 }
 
 // onNewSession runs fn on a new session for reads, without a transaction.
@@ -113,9 +76,8 @@ func (t *table) byIDs(f *store.DeadLetterFilter, each func(keys []any) error) er
 	return all.chunks(func(chunk *keyBatch) error { return each(chunk.keys) })
 }
 
-// eachLetter calls each for the selected rows in order, for at most limit rows unless
-// limit is 0.
-func eachLetter(ctx context.Context, c *conn, t *table, f *store.DeadLetterFilter, limit int, payload bool, each func(store.DeadLetter)) error {
+func eachLetter(ctx context.Context, c *conn, t *table, r *deadletter.Read) error {
+	f, inProgram := r.Filter, r.FiltersInProgram()
 	var keys []any
 	if err := t.byIDs(f, func(some []any) error { keys = append(keys, some...); return nil }); err != nil {
 		return err
@@ -129,19 +91,19 @@ func eachLetter(ctx context.Context, c *conn, t *table, f *store.DeadLetterFilte
 	}
 
 	st := &statement{}
-	text := t.lettersText(st, f, keys, payload)
-	if limit > 0 && !deadletter.FiltersInProgram(t.Outbox, f) {
-		text += "\nLIMIT " + st.arg(limit)
+	text := t.lettersText(st, f, keys, r.Payload)
+	if r.Limit > 0 && !inProgram {
+		text += "\nLIMIT " + st.arg(r.Limit)
 	}
 
 	given := 0
 	err := c.query(ctx, text, st.args, func(rows *sql.Rows) error {
 		d, err := t.scanLetter(rows)
-		if err != nil || deadletter.FiltersInProgram(t.Outbox, f) && d.Group != *f.Group {
+		if err != nil || inProgram && d.Group != *f.Group {
 			return err
 		}
-		each(d)
-		if given++; given == limit {
+		r.Take(&d)
+		if given++; given == r.Limit {
 			return errStopIteration
 		}
 		return nil
@@ -231,64 +193,34 @@ func (t *table) textEquals(s *statement, name, text string, otherwise bool) stri
 	return "FALSE"
 }
 
-// resolveAction is an operator's action on FAILED rows.
-type resolveAction struct {
-	// verb returns the statement for rows o, up to its WHERE.
-	verb  func(t *table, s *statement) string
-	right string // privilege that the account needs
-}
-
-// Requeue implements store.DeadLetters. It sets the times of claim and settlement to NULL
-// where they are part of the state and nullable; otherwise they keep their values, as on
-// a retry.
-func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
-	letters, err := s.resolveFailed(ctx, epoch, f, limit, resolveAction{requeueVerb, "UPDATE"})
-	if err != nil {
-		return nil, fmt.Errorf("requeue: %w", err)
-	}
-	return store.RequeuedItems(letters, time.Now()), nil
-}
-
-// Discard implements store.DeadLetters.
-func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
-	letters, err := s.resolveFailed(ctx, epoch, f, limit, resolveAction{discardVerb, "DELETE"})
-	if err != nil {
-		return nil, fmt.Errorf("discard: %w", err)
-	}
-	return store.Refs(letters), nil
-}
-
-func requeueVerb(t *table, s *statement) string {
-	set := columns.Requeue(&t.Layout, func(name string) bool { return t.mustColumn(name).notNull })
-	return "UPDATE " + t.from() + " SET " + t.assign(s, set, func(column, columns.Value) any { return t.status(store.Pending) })
-}
-
-func discardVerb(t *table, _ *statement) string { return "DELETE o FROM " + t.from() }
-
-func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int, m resolveAction) ([]store.DeadLetter, error) {
-	return deadletter.Resolve(f.Outbox,
-		func() ([]store.DeadLetter, error) { return s.readLetters(ctx, f, limit, false) },
-		func(letters []store.DeadLetter) (done []store.DeadLetter, err error) {
-			err = s.operator.do(ctx, func(ctx context.Context, c *conn) error {
-				t, err := c.table(ctx, s.outboxes.Lookup(f.Outbox))
-				if err != nil {
-					return err
-				}
-				return s.runAsLeader(ctx, c, epoch, func() (err error) {
-					done, err = s.resolveRows(ctx, c, t, letters, m)
-					return err
-				})
-			})
-			if err != nil {
-				return nil, m.explain(err, s.outboxes.Lookup(f.Outbox))
-			}
-			return done, nil
+// ResolveLetters implements deadletter.Database.
+func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store.Outbox, a deadletter.Action, all []store.DeadLetter) (done []store.DeadLetter, err error) {
+	err = l.operator.do(ctx, func(ctx context.Context, c *conn) error {
+		t, err := c.table(ctx, o)
+		if err != nil {
+			return err
+		}
+		return l.runAsLeader(ctx, c, epoch, func() (err error) {
+			done, err = l.resolveRows(ctx, c, t, all, a)
+			return err
 		})
+	})
+	if n := code(err); n == codeTableDenied || n == codeColumnDenied {
+		// A relay whose layout deletes nothing needs DELETE only when someone discards a row.
+		return nil, &store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: %s", o.Name, err),
+			Remedy:  fmt.Sprintf("GRANT %s ON %s TO the relay's account", a.Right(), TableName(o)),
+		}
+	}
+	if err != nil {
+		return nil, asRefused(err)
+	}
+	return done, nil
 }
 
 // resolveRows locks the rows that are still FAILED, writes them, and deletes the blocks
 // that they hold, in the call's transaction. It returns these rows in their order.
-func (s *Store) resolveRows(ctx context.Context, c *conn, t *table, letters []store.DeadLetter, m resolveAction) (done []store.DeadLetter, err error) {
+func (l letters) resolveRows(ctx context.Context, c *conn, t *table, letters []store.DeadLetter, a deadletter.Action) (done []store.DeadLetter, err error) {
 	var batch keyBatch
 	for i := range letters {
 		key, _ := t.id().key(letters[i].ID) // the id of an existing row is valid
@@ -318,15 +250,18 @@ func (s *Store) resolveRows(ctx context.Context, c *conn, t *table, letters []st
 		}
 	}
 
-	if err := write.chunks(func(chunk *keyBatch) error { return resolveChunk(ctx, c, t, chunk, m) }); err != nil {
+	if err := write.chunks(func(chunk *keyBatch) error { return resolveChunk(ctx, c, t, chunk, a) }); err != nil {
 		return nil, err
 	}
-	return done, ledger.Unblock(ctx, s.tx(c), store.Refs(done)...)
+	return done, ledger.Unblock(ctx, l.tx(c), store.Refs(done)...)
 }
 
-func resolveChunk(ctx context.Context, c *conn, t *table, chunk *keyBatch, m resolveAction) error {
-	st := &statement{}
-	text := m.verb(t, st)
+func resolveChunk(ctx context.Context, c *conn, t *table, chunk *keyBatch, a deadletter.Action) error {
+	st, text := &statement{}, "DELETE o FROM "+t.from()
+	if a == deadletter.Requeue {
+		set := columns.Requeue(&t.Layout, func(name string) bool { return t.mustColumn(name).notNull })
+		text = "UPDATE " + t.from() + " SET " + t.assign(st, set, func(column, columns.Value) any { return t.status(store.Pending) })
+	}
 	text += "\nWHERE " + t.lockedIDIn(st, chunk.keys) + " AND " + t.state(st).Failed()
 	n, err := c.exec(ctx, text, st.args...)
 	if err != nil {
@@ -337,16 +272,4 @@ func resolveChunk(ctx context.Context, c *conn, t *table, chunk *keyBatch, m res
 		return &store.RefusedError{Err: fmt.Errorf("outbox %s: change of FAILED rows had no effect; check triggers on the table", t.Name)}
 	}
 	return nil
-}
-
-// explain names the missing grant. A relay whose layout deletes nothing needs DELETE only
-// when someone discards a row.
-func (m resolveAction) explain(err error, o *store.Outbox) error {
-	if n := code(err); n == codeTableDenied || n == codeColumnDenied {
-		return &store.SetupError{
-			Problem: fmt.Sprintf("outbox %s: %s", o.Name, err),
-			Remedy:  fmt.Sprintf("GRANT %s ON %s TO the relay's account", m.right, TableName(o)),
-		}
-	}
-	return asRefused(err)
 }

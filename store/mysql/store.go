@@ -10,6 +10,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
 	"github.com/sluicebox/sluicebox/store/ledger"
@@ -25,6 +26,7 @@ const ownPrefix = "sluicebox_"
 // methods are safe for concurrent use.
 type Store struct {
 	*ledger.Ledger
+	*deadletter.Letters
 
 	name     string
 	holder   string
@@ -91,6 +93,7 @@ func New(cfg Config) (*Store, error) {
 	}
 
 	s.viewConfig = views
+	s.Letters = deadletter.New(s.outboxes, letters{s})
 	s.Ledger = ledger.New(ledger.Config{
 		Outboxes: cfg.Outboxes, Records: backend{s, s.operator}, Spill: backend{s, s.spillSession}, Replay: backend{s, s.replay},
 		AreFailed: s.areFailed, BatchRows: maxBatchRows, BatchBytes: maxBatchBytes,

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,87 +21,51 @@ import (
 // them.
 const letterPageSize = 1000
 
-// CountFailed implements store.DeadLetters, on a session of its own.
-func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
-	n := 0
-	err := s.readOnlyTx(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
-		if deadletter.FiltersInProgram(t.Outbox, &f) {
-			return eachLetter(ctx, conn, t, &f, 0, false, func(store.DeadLetter) { n++ })
-		}
+// letters implements deadletter.Database. It reads on sessions of their own, because reading
+// a large table must not delay the relay's checkpoints or outcomes.
+type letters struct{ *Store }
+
+// CountLetters implements deadletter.Database.
+func (l letters) CountLetters(ctx context.Context, r *deadletter.Read) (n int, err error) {
+	err = l.readTable(ctx, r.Outbox, func(ctx context.Context, conn *pgx.Conn, t *table) error {
 		b := &builder{}
-		count := b.query("SELECT count(*) FROM "+TableName(t.Outbox)+" AS o", t.filterCondition(b, &f))
+		count := b.query("SELECT count(*) FROM "+TableName(t.Outbox)+" AS o", t.filterCondition(b, r.Filter))
 		return conn.QueryRow(ctx, count.sql, count.args(nil)...).Scan(&n)
 	})
-	if err != nil {
-		return 0, fmt.Errorf("count FAILED rows: %w", err)
-	}
-	return n, nil
+	return n, err
 }
 
-// Failed implements store.DeadLetters, on a session of its own.
-func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
-	letters, err := s.readLetters(ctx, f, limit, payload)
-	if err != nil {
-		return nil, fmt.Errorf("read FAILED rows: %w", err)
-	}
-	return letters, nil
+// EachLetter implements deadletter.Database.
+func (l letters) EachLetter(ctx context.Context, r *deadletter.Read) error {
+	return l.readTable(ctx, r.Outbox, func(ctx context.Context, conn *pgx.Conn, t *table) error { return eachLetter(ctx, conn, t, r) })
 }
 
-// EachFailed implements store.FailedReader, on a session of its own.
-func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take func(*store.DeadLetter)) error {
-	err := s.readOnlyTx(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
-		return eachLetter(ctx, conn, t, &f, 0, false, func(d store.DeadLetter) { take(&d) })
-	})
-	if err != nil {
-		return fmt.Errorf("read FAILED rows: %w", err)
-	}
-	return nil
-}
-
-func (s *Store) readLetters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
-	if limit <= 0 {
-		return nil, fmt.Errorf("outbox %s: limit %d must be positive", f.Outbox, limit)
-	}
-	var letters []store.DeadLetter
-	err := s.readOnlyTx(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
-		return eachLetter(ctx, conn, t, &f, limit, payload, func(d store.DeadLetter) { letters = append(letters, d) })
-	})
-	return letters, err
-}
-
-// readOnlyTx runs fn in a read-only transaction on a session of its own, because reading
-// a large table must not delay the relay's checkpoints or outcomes.
-func (s *Store) readOnlyTx(ctx context.Context, f store.DeadLetterFilter, fn func(context.Context, *pgx.Conn, *table) error) error {
-	o, err := s.outboxes.FindValid(f.Outbox, &f)
-	if err != nil {
-		return err
-	}
-	return s.lifetime.Do(ctx, func(ctx context.Context) error {
-		conn, err := connect(ctx, s.viewConfig)
+// readTable runs read in a read-only transaction.
+func (l letters) readTable(ctx context.Context, o *store.Outbox, read func(context.Context, *pgx.Conn, *table) error) error {
+	return l.lifetime.Do(ctx, func(ctx context.Context) error {
+		conn, err := connect(ctx, l.viewConfig)
 		if err != nil {
 			return err
 		}
-		defer discard(s.lifetime, conn)
+		defer discard(l.lifetime, conn)
 		return Explain(pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(pgx.Tx) error {
 			t, err := describe(ctx, conn, o)
 			if err != nil {
 				return err
 			}
-			return fn(ctx, conn, t)
+			return read(ctx, conn, t)
 		}))
 	})
 }
 
-// eachLetter calls each for the matching rows in order, at most limit of them; 0 is no
-// limit.
-func eachLetter(ctx context.Context, conn *pgx.Conn, t *table, f *store.DeadLetterFilter, limit int, payload bool, each func(store.DeadLetter)) error {
-	read := lettersQuery(t, f, limit, payload)
-	if !deadletter.FiltersInProgram(t.Outbox, f) {
+func eachLetter(ctx context.Context, conn *pgx.Conn, t *table, r *deadletter.Read) error {
+	read := lettersQuery(t, r)
+	if !r.FiltersInProgram() {
 		rows, err := conn.Query(ctx, read.sql, read.args(nil)...)
 		if err != nil {
 			return err
 		}
-		_, err = scanLetters(rows, t, func(d store.DeadLetter) { each(d) })
+		_, err = scanLetters(rows, t, r.Take)
 		return err
 	}
 	if _, err := conn.Exec(ctx, "DECLARE letters NO SCROLL CURSOR FOR "+read.sql, read.args(nil)...); err != nil {
@@ -114,19 +77,19 @@ func eachLetter(ctx context.Context, conn *pgx.Conn, t *table, f *store.DeadLett
 		if err != nil {
 			return err
 		}
-		n, err := scanLetters(rows, t, func(d store.DeadLetter) {
-			if d.Group == *f.Group && (limit == 0 || given < limit) {
+		n, err := scanLetters(rows, t, func(d *store.DeadLetter) {
+			if d.Group == *r.Filter.Group && (r.Limit == 0 || given < r.Limit) {
 				given++
-				each(d)
+				r.Take(d)
 			}
 		})
-		if err != nil || n < letterPageSize || limit > 0 && given == limit {
+		if err != nil || n < letterPageSize || r.Limit > 0 && given == r.Limit {
 			return err
 		}
 	}
 }
 
-func scanLetters(rows pgx.Rows, t *table, each func(store.DeadLetter)) (n int, err error) {
+func scanLetters(rows pgx.Rows, t *table, each func(*store.DeadLetter)) (n int, err error) {
 	defer rows.Close()
 	for rows.Next() {
 		d := store.DeadLetter{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
@@ -145,7 +108,7 @@ func scanLetters(rows pgx.Rows, t *table, each func(store.DeadLetter)) (n int, e
 		if at.Valid && at.InfinityModifier == pgtype.Finite {
 			d.FailedAt = at.Time.UTC()
 		}
-		each(d)
+		each(&d)
 	}
 
 	return n, rows.Err()
@@ -159,7 +122,7 @@ func deref(text *string) string {
 }
 
 // lettersQuery returns the statement that reads FAILED rows in order.
-func lettersQuery(t *table, f *store.DeadLetterFilter, limit int, payload bool) *query {
+func lettersQuery(t *table, r *deadletter.Read) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
 	text, at, content := "NULL::text", "NULL::timestamptz", "NULL::bytea"
@@ -169,7 +132,7 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, limit int, payload bool) 
 	if name := t.Layout.FailedTime(); name != "" {
 		at = "o." + Ident(name) + "::timestamptz"
 	}
-	if payload {
+	if r.Payload {
 		content = t.payload()
 	}
 
@@ -177,11 +140,11 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, limit int, payload bool) 
 		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + t.retryCount() + ", " + text + ", " + at +
 			", " + t.payloadSize() + ", " + content,
 		"FROM " + TableName(t.Outbox) + " AS o",
-		t.filterCondition(b, f),
+		t.filterCondition(b, r.Filter),
 		"ORDER BY " + t.order(),
 	}
-	if limit > 0 && !deadletter.FiltersInProgram(t.Outbox, f) {
-		lines = append(lines, "LIMIT "+b.bind("limit", "bigint", limit))
+	if r.Limit > 0 && !r.FiltersInProgram() {
+		lines = append(lines, "LIMIT "+b.bind("limit", "bigint", r.Limit))
 	}
 	return b.query(lines...)
 }
@@ -234,58 +197,21 @@ func (t *table) textEquals(b *builder, param, name, text string, otherwise bool)
 	return same
 }
 
-// resolveAction is an action on FAILED rows.
-type resolveAction struct {
-	// write returns the part of a statement that applies the action to the rows w.id and
-	// returns w.ord of the rows it changed.
-	write func(t *table, b *builder) string
-	right string // the privilege that it needs
-}
-
-// Requeue implements store.DeadLetters. It clears the claim and settlement times
-// where they are part of the state and may be NULL; otherwise they stay, as after a
-// retry.
-func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
-	letters, err := s.resolveFailed(ctx, epoch, f, limit, resolveAction{requeueSQL, "UPDATE"})
-	if err != nil {
-		return nil, fmt.Errorf("requeue: %w", err)
-	}
-	return store.RequeuedItems(letters, time.Now()), nil
-}
-
-// Discard implements store.DeadLetters.
-func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
-	letters, err := s.resolveFailed(ctx, epoch, f, limit, resolveAction{discardSQL, "DELETE"})
-	if err != nil {
-		return nil, fmt.Errorf("discard: %w", err)
-	}
-	return store.Refs(letters), nil
-}
-
-func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int, m resolveAction) ([]store.DeadLetter, error) {
-	return deadletter.Resolve(f.Outbox,
-		func() ([]store.DeadLetter, error) { return s.readLetters(ctx, f, limit, false) },
-		func(letters []store.DeadLetter) ([]store.DeadLetter, error) {
-			return s.resolveRows(ctx, epoch, f.Outbox, letters, m)
-		})
-}
-
-// resolveRows returns the rows that it changed, in their order. It deletes the blocks that
-// they caused: a row that is requeued or deleted no longer blocks its lane.
-func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox string, letters []store.DeadLetter, m resolveAction) (done []store.DeadLetter, err error) {
-	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
-		t, err := sess.table(ctx, s.outboxes.Lookup(outbox))
+// ResolveLetters implements deadletter.Database.
+func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store.Outbox, a deadletter.Action, all []store.DeadLetter) (done []store.DeadLetter, err error) {
+	err = l.operator.do(ctx, func(ctx context.Context, sess *session) error {
+		t, err := sess.table(ctx, o)
 		if err != nil {
 			return err
 		}
-		ids := make([]string, len(letters))
-		for i := range letters {
-			ids[i] = letters[i].ID
+		ids := make([]string, len(all))
+		for i := range all {
+			ids[i] = all[i].ID
 		}
-		write, values := resolveQuery(t, m), s.fenced(epoch)
+		write, values := resolveQuery(t, a), l.fenced(epoch)
 		values["ids"] = arrayLiteral(ids)
 
-		tx := newTransaction(sess.conn, s.name)
+		tx := newTransaction(sess.conn, l.name)
 		tx.exec("BEGIN")
 		return tx.run(ctx, func() error {
 			var leaderEpoch *int64
@@ -299,40 +225,39 @@ func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox strin
 			}
 			slices.Sort(ords)
 			for _, ord := range slices.Compact(ords) { // several rows may have the id
-				done = append(done, letters[ord-1])
+				done = append(done, all[ord-1])
 			}
 			return ledger.Unblock(ctx, tx, store.Refs(done)...)
 		})
 	})
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "42501" && strings.Contains(pg.Message, o.Table) { // insufficient_privilege
+		// A relay whose layout deletes nothing runs without DELETE until an operator discards
+		// a row.
+		return nil, &store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: %s", o.Name, pg.Message),
+			Remedy:  fmt.Sprintf("GRANT %s ON %s TO the relay's role", a.Right(), TableName(o)),
+		}
+	}
 	if err != nil {
-		return nil, m.explain(err, s.outboxes.Lookup(outbox))
+		return nil, asRefused(explainOwn(err))
 	}
 	return done, nil
 }
 
-// explain names the missing grant, because a relay whose layout deletes nothing runs
-// without DELETE until an operator discards a row.
-func (m resolveAction) explain(err error, o *store.Outbox) error {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "42501" && strings.Contains(pg.Message, o.Table) { // insufficient_privilege
-		return &store.SetupError{
-			Problem: fmt.Sprintf("outbox %s: %s", o.Name, pg.Message),
-			Remedy:  fmt.Sprintf("GRANT %s ON %s TO the relay's role", m.right, TableName(o)),
-		}
-	}
-	return asRefused(explainOwn(err))
-}
-
 // resolveQuery returns the statement of an action. It returns one row: the epoch, NULL if
 // it is stale, and the indexes of the rows that were changed.
-func resolveQuery(t *table, m resolveAction) *query {
-	b := &builder{}
+func resolveQuery(t *table, a deadletter.Action) *query {
+	b, write := &builder{}, discardSQL
+	if a == deadletter.Requeue {
+		write = requeueSQL
+	}
 	return b.query(
 		"WITH "+b.leader()+",",
 		"want AS MATERIALIZED (",
 		"  SELECT * FROM unnest("+b.arg("ids", t.mustColumn(t.Layout.Columns.ID).typ+"[]")+") WITH ORDINALITY AS u(id, ord)",
 		"),",
-		"done AS ("+m.write(t, b)+")",
+		"done AS ("+write(t, b)+")",
 		"SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)",
 	)
 }

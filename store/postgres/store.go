@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
 	"github.com/sluicebox/sluicebox/store/ledger"
@@ -19,6 +20,7 @@ var _ store.Tables = (*Store)(nil)
 // schema sluicebox; see package ledger. All methods are safe for concurrent use.
 type Store struct {
 	*ledger.Ledger
+	*deadletter.Letters
 
 	name             string
 	holder           string
@@ -75,6 +77,7 @@ func New(cfg Config) (*Store, error) {
 	}
 
 	s.viewConfig = views
+	s.Letters = deadletter.New(s.outboxes, letters{s})
 	s.Ledger = ledger.New(ledger.Config{
 		Outboxes: cfg.Outboxes, AreFailed: s.areFailed, BatchRows: maxBatchRows,
 		Records: backend{s, s.operator, false}, Spill: backend{s, s.spillSession, false}, Replay: backend{s, s.replay, true},

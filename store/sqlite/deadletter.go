@@ -4,76 +4,47 @@ import (
 	"context"
 	"database/sql/driver"
 	"encoding/hex"
-	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/deadletter"
+	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
-// CountFailed implements store.DeadLetters, on its own connection.
-func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
-	n := 0
-	err := s.eachLetter(ctx, f, 0, false, func() { n = 0 }, func(*store.DeadLetter) { n++ })
-	if err != nil {
-		return 0, fmt.Errorf("count FAILED rows: %w", err)
-	}
-	return n, nil
+// letters implements deadletter.Database. It reads on connections of their own.
+type letters struct{ *Store }
+
+// CountLetters implements deadletter.Database.
+func (l letters) CountLetters(ctx context.Context, r *deadletter.Read) (n int, err error) {
+	counting := *r
+	counting.Begin, counting.Take = func() { n = 0 }, func(*store.DeadLetter) { n++ }
+	err = l.EachLetter(ctx, &counting)
+	return n, err
 }
 
-// Failed implements store.DeadLetters, on its own connection.
-func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
-	letters, err := s.readLetters(ctx, f, limit, payload)
-	if err != nil {
-		return nil, fmt.Errorf("read FAILED rows: %w", err)
-	}
-	return letters, nil
-}
-
-// EachFailed implements store.FailedReader, on its own connection.
-func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take func(*store.DeadLetter)) error {
-	if err := s.eachLetter(ctx, f, 0, false, func() {}, take); err != nil {
-		return fmt.Errorf("read FAILED rows: %w", err)
-	}
-	return nil
-}
-
-func (s *Store) readLetters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) (letters []store.DeadLetter, err error) {
-	if limit <= 0 {
-		return nil, fmt.Errorf("outbox %s: limit %d must be positive", f.Outbox, limit)
-	}
-	err = s.eachLetter(ctx, f, limit, payload, func() { letters = nil }, func(d *store.DeadLetter) { letters = append(letters, *d) })
-	return letters, err
-}
-
-// eachLetter calls each for the matching rows in order, at most limit times unless limit is
-// 0. It starts over, with a call of begin, if the database was locked.
-func (s *Store) eachLetter(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool, begin func(), each func(*store.DeadLetter)) error {
-	o, err := s.outboxes.FindValid(f.Outbox, &f)
-	if err != nil {
-		return err
-	}
-
-	err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
-		begin()
-		t, err := describe(ctx, conn, o)
+// EachLetter implements deadletter.Database. It starts over if the database was locked.
+func (l letters) EachLetter(ctx context.Context, r *deadletter.Read) error {
+	return Explain(l.readTx(ctx, func(ctx context.Context, conn *Conn) error {
+		r.Begin()
+		t, err := describe(ctx, conn, r.Outbox)
 		if err != nil {
 			return err
 		}
-		read, ids, given := lettersQuery(t, &f, payload), idSet(f.IDs), 0
+		read, ids, given := lettersQuery(t, r.Filter, r.Payload), idSet(r.Filter.IDs), 0
 		return conn.Query(ctx, read.sql, read.args(nil), func(row []driver.Value) error {
 			d := scanLetter(t, row)
-			if !matchesFilter(&f, ids, &d) {
+			if !matchesFilter(r.Filter, ids, &d) {
 				return ctx.Err()
 			}
-			each(&d)
-			if given++; given == limit {
+			r.Take(&d)
+			if given++; given == r.Limit {
 				return StopIteration()
 			}
 			return ctx.Err()
 		})
-	})
-	return Explain(err)
+	}))
 }
 
 func scanLetter(t *table, row []driver.Value) store.DeadLetter {
@@ -165,4 +136,62 @@ func (t *table) oneOf(b *builder, ids []string) string {
 	}
 	return "(" + Ident(t.Layout.Columns.ID) + " IN (SELECT value FROM json_each(" + list(plain) +
 		") UNION ALL SELECT unhex(value) FROM json_each(" + list(blobs) + ")))"
+}
+
+// ResolveLetters implements deadletter.Database.
+func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store.Outbox, a deadletter.Action, all []store.DeadLetter) (done []store.DeadLetter, err error) {
+	w := l.writer
+	err = w.do(ctx, func(ctx context.Context) error {
+		return w.runAsLeader(ctx, epoch, Full, lockTimeout, func(ctx context.Context) error {
+			t, err := w.table(ctx, o)
+			if err != nil {
+				return err
+			}
+			done = nil // the transaction may be retried
+			write := discardQuery(t)
+			if a == deadletter.Requeue {
+				write = requeueQuery(t)
+			}
+			for i := range all {
+				wrote, err := l.resolveRow(ctx, t, write, all[i].ID)
+				if err != nil {
+					return err
+				}
+				if wrote {
+					done = append(done, all[i])
+				}
+			}
+			return ledger.Unblock(ctx, w.tx(), store.Refs(done)...)
+		})
+	})
+	if err != nil {
+		return nil, asRefused(err)
+	}
+	return done, nil
+}
+
+// resolveRow writes one row, in the call's transaction.
+func (s *Store) resolveRow(ctx context.Context, t *table, write *query, id string) (bool, error) {
+	for _, key := range t.keys(id) {
+		n, err := s.writer.conn.Exec(ctx, write.sql, write.args(&values{key: key})...)
+		if err != nil || n > 0 {
+			return n > 0, err
+		}
+	}
+	return false, nil
+}
+
+func discardQuery(t *table) *query {
+	b := &builder{}
+	sql := "DELETE FROM " + TableName(t.Outbox) + "\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).Failed()
+	return &query{sql, b.params}
+}
+
+func requeueQuery(t *table) *query {
+	b := &builder{}
+	requeue := columns.Requeue(&t.Layout, func(name string) bool { return t.mustColumn(name).notNull })
+	set := columns.SetList(requeue, Ident, func(columns.Assignment) string { return b.bind(columns.Stored(&t.Layout, store.Pending)) })
+	sql := "UPDATE " + TableName(t.Outbox) + " SET " + set +
+		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).Failed()
+	return &query{sql, b.params}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
 	"github.com/sluicebox/sluicebox/store/ledger"
@@ -17,6 +18,7 @@ var _ store.Tables = (*Store)(nil)
 // whose names begin with sluicebox_; see package ledger. All methods are safe for concurrent use.
 type Store struct {
 	*ledger.Ledger
+	*deadletter.Letters
 
 	name     string
 	holder   string
@@ -42,6 +44,7 @@ func New(cfg Config) (*Store, error) {
 	s.lifetime = sessions.NewLifetime()
 	s.writer = newSession(path, s.name, s.holder, s.lifetime)
 	own := backend{s}
+	s.Letters = deadletter.New(s.outboxes, letters{s})
 	s.Ledger = ledger.New(ledger.Config{Outboxes: cfg.Outboxes, Records: own, Spill: own, Replay: own, AreFailed: s.areFailed, BatchRows: maxBatchRows})
 	return s, nil
 }
