@@ -208,15 +208,14 @@ func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store
 		for i := range all {
 			ids[i] = all[i].ID
 		}
-		write, values := resolveQuery(t, a), l.fenced(epoch)
-		values["ids"] = arrayLiteral(ids)
+		write := resolveQuery(t, a, ids).with(l.fenced(epoch))
 
 		tx := newTransaction(sess.conn, l.name)
 		tx.exec("BEGIN")
 		return tx.run(ctx, func() error {
 			var leaderEpoch *int64
 			var ords []int64
-			err := tx.read(ctx, write, values, func(rows pgx.Rows) error { return rows.Scan(&leaderEpoch, &ords) })
+			err := tx.read(ctx, write, func(rows pgx.Rows) error { return rows.Scan(&leaderEpoch, &ords) })
 			if err != nil {
 				return err
 			}
@@ -247,7 +246,7 @@ func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store
 
 // resolveQuery returns the statement of an action. It returns one row: the epoch, NULL if
 // it is stale, and the indexes of the rows that were changed.
-func resolveQuery(t *table, a deadletter.Action) *query {
+func resolveQuery(t *table, a deadletter.Action, ids []string) *query {
 	b, write := &builder{}, discardSQL
 	if a == deadletter.Requeue {
 		write = requeueSQL
@@ -255,7 +254,7 @@ func resolveQuery(t *table, a deadletter.Action) *query {
 	return b.query(
 		"WITH "+b.leader()+",",
 		"want AS MATERIALIZED (",
-		"  SELECT * FROM unnest("+b.arg("ids", t.mustColumn(t.Layout.Columns.ID).typ+"[]")+") WITH ORDINALITY AS u(id, ord)",
+		"  SELECT * FROM unnest("+b.bind("ids", t.mustColumn(t.Layout.Columns.ID).typ+"[]", arrayLiteral(ids))+") WITH ORDINALITY AS u(id, ord)",
 		"),",
 		"done AS ("+write(t, b)+")",
 		"SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)",

@@ -53,7 +53,7 @@ func (b backend) update(ctx context.Context, sess *session, epoch store.Epoch, d
 	if b.async && d == ledger.Normal {
 		t.exec("SET LOCAL synchronous_commit = off")
 	}
-	t.add(fenceQuery(), b.store.fenced(epoch), t.readFence)
+	t.add(fenceQuery().with(b.store.fenced(epoch)), t.readFence)
 	return t.run(ctx, func() error { return do(ctx, t) })
 }
 
@@ -81,7 +81,7 @@ func (b backend) Request(ctx context.Context, do func(ctx context.Context, tx le
 		t, nth := newTransaction(sess.conn, b.store.name), int64(0)
 		count := ledger.Record{Key: ledger.Requests, Body: []byte("{}")}
 		t.exec("BEGIN")
-		t.add(putQuery("RETURNING now(), version"), t.putValues(ledger.RelayKind, count), func(results pgx.BatchResults) error {
+		t.add(t.putQuery("RETURNING now(), version", ledger.RelayKind, count), func(results pgx.BatchResults) error {
 			return results.QueryRow().Scan(&t.now, &nth)
 		})
 		return t.run(ctx, func() error {
@@ -118,19 +118,19 @@ func newTransaction(conn *pgx.Conn, name string) *transaction {
 }
 
 // add adds a statement to the next batch. read reads its result; nil reads its tag.
-func (t *transaction) add(q *query, values map[string]any, read func(pgx.BatchResults) error) {
+func (t *transaction) add(q *query, read func(pgx.BatchResults) error) {
 	if read == nil {
 		read = func(results pgx.BatchResults) error {
 			_, err := results.Exec()
 			return err
 		}
 	}
-	t.pending.Queue(q.sql, q.args(values)...)
+	t.pending.Queue(q.sql, q.args(nil)...)
 	t.results = append(t.results, read)
 }
 
 // exec adds a statement without parameters.
-func (t *transaction) exec(sql string) { t.add(&query{sql: sql}, nil, nil) }
+func (t *transaction) exec(sql string) { t.add(&query{sql: sql}, nil) }
 
 // flush sends the batch and reads its results.
 func (t *transaction) flush(ctx context.Context) (err error) {
@@ -150,8 +150,8 @@ func (t *transaction) flush(ctx context.Context) (err error) {
 
 // read sends the batch with a statement at its end, and calls each for every row of the
 // statement's result, as it arrives.
-func (t *transaction) read(ctx context.Context, q *query, values map[string]any, each func(pgx.Rows) error) error {
-	t.add(q, values, func(results pgx.BatchResults) error {
+func (t *transaction) read(ctx context.Context, q *query, each func(pgx.Rows) error) error {
+	t.add(q, func(results pgx.BatchResults) error {
 		rows, err := results.Query()
 		if err != nil {
 			return err
@@ -169,8 +169,8 @@ func (t *transaction) read(ctx context.Context, q *query, values map[string]any,
 
 // write sends the batch with a statement at its end, and returns the number of rows that the
 // statement wrote.
-func (t *transaction) write(ctx context.Context, q *query, values map[string]any) (n int, err error) {
-	t.add(q, values, func(results pgx.BatchResults) error {
+func (t *transaction) write(ctx context.Context, q *query) (n int, err error) {
+	t.add(q, func(results pgx.BatchResults) error {
 		tag, err := results.Exec()
 		n = int(tag.RowsAffected())
 		return err
@@ -213,9 +213,9 @@ func (t *transaction) get(ctx context.Context, kind string, keys []string, lock 
 		return nil, nil
 	}
 	b := &builder{}
-	read := b.query("SELECT key, body::text FROM sluicebox.record", b.ofKind(), "AND key = ANY ("+b.arg("keys", "text[]")+")", lock)
+	read := b.query("SELECT key, body::text FROM sluicebox.record", b.ofKind(t.name, kind), "AND key = ANY ("+b.bind("keys", "text[]", keys)+")", lock)
 	found := make(map[string][]byte, len(keys))
-	err := t.read(ctx, read, map[string]any{"name": t.name, "kind": kind, "keys": keys}, func(rows pgx.Rows) error {
+	err := t.read(ctx, read, func(rows pgx.Rows) error {
 		var rec ledger.Record
 		err := rows.Scan(&rec.Key, &rec.Body)
 		found[rec.Key] = rec.Body
@@ -228,21 +228,20 @@ func (t *transaction) get(ctx context.Context, kind string, keys []string, lock 
 	return bodies, err
 }
 
-// ofKind is the condition that a record of the relay has a kind.
-func (b *builder) ofKind() string {
-	return "WHERE name = " + b.arg("name", "text") + " AND kind = " + b.arg("kind", "text")
+// ofKind is the condition that a record of a relay has a kind.
+func (b *builder) ofKind(relay, kind string) string {
+	return "WHERE name = " + b.bind("name", "text", relay) + " AND kind = " + b.bind("kind", "text", kind)
 }
 
 // List implements ledger.RecordReader.
 func (t *transaction) List(ctx context.Context, kind, prefix string, limit int, take func(ledger.Record) error) error {
 	b := &builder{}
 	read := b.query(
-		"SELECT key, body::text FROM sluicebox.record", b.ofKind(),
-		"AND key >= "+b.arg("from", "text")+" AND key < "+b.arg("to", "text"),
-		"ORDER BY key LIMIT nullif("+b.arg("limit", "bigint")+", 0)",
+		"SELECT key, body::text FROM sluicebox.record", b.ofKind(t.name, kind),
+		"AND key >= "+b.bind("from", "text", prefix)+" AND key < "+b.bind("to", "text", prefix+ledger.AfterKeys),
+		"ORDER BY key LIMIT nullif("+b.bind("limit", "bigint", int64(limit))+", 0)",
 	)
-	values := map[string]any{"name": t.name, "kind": kind, "from": prefix, "to": prefix + ledger.AfterKeys, "limit": int64(limit)}
-	return t.read(ctx, read, values, func(rows pgx.Rows) error {
+	return t.read(ctx, read, func(rows pgx.Rows) error {
 		var rec ledger.Record
 		if err := rows.Scan(&rec.Key, &rec.Body); err != nil {
 			return err
@@ -252,28 +251,24 @@ func (t *transaction) List(ctx context.Context, kind, prefix string, limit int, 
 }
 
 // putQuery returns the statement that writes records.
-func putQuery(returning string) *query {
-	b := &builder{}
-	return b.query(
-		"INSERT INTO sluicebox.record AS r (name, kind, key, body, version)",
-		"SELECT "+b.arg("name", "text")+", "+b.arg("kind", "text")+", u.key, u.body::json, 1",
-		"FROM unnest("+b.arg("keys", "text[]")+", "+b.arg("bodies", "text[]")+") AS u(key, body)",
-		"ON CONFLICT (name, kind, key) DO UPDATE SET body = excluded.body, version = r.version + 1", returning,
-	)
-}
-
-func (t *transaction) putValues(kind string, records ...ledger.Record) map[string]any {
+func (t *transaction) putQuery(returning, kind string, records ...ledger.Record) *query {
 	keys, bodies := make([]string, len(records)), make([]string, len(records))
 	for i := range records {
 		keys[i], bodies[i] = records[i].Key, string(records[i].Body)
 	}
-	return map[string]any{"name": t.name, "kind": kind, "keys": keys, "bodies": bodies}
+	b := &builder{}
+	return b.query(
+		"INSERT INTO sluicebox.record AS r (name, kind, key, body, version)",
+		"SELECT "+b.bind("name", "text", t.name)+", "+b.bind("kind", "text", kind)+", u.key, u.body::json, 1",
+		"FROM unnest("+b.bind("keys", "text[]", keys)+", "+b.bind("bodies", "text[]", bodies)+") AS u(key, body)",
+		"ON CONFLICT (name, kind, key) DO UPDATE SET body = excluded.body, version = r.version + 1", returning,
+	)
 }
 
 // Put implements ledger.Writer.
 func (t *transaction) Put(_ context.Context, kind string, records ...ledger.Record) error {
 	if len(records) > 0 {
-		t.add(putQuery(""), t.putValues(kind, records...), nil)
+		t.add(t.putQuery("", kind, records...), nil)
 	}
 	return nil
 }
@@ -282,8 +277,7 @@ func (t *transaction) Put(_ context.Context, kind string, records ...ledger.Reco
 func (t *transaction) Delete(_ context.Context, kind string, keys ...string) error {
 	if len(keys) > 0 {
 		b := &builder{}
-		remove := b.query("DELETE FROM sluicebox.record", b.ofKind(), "AND key = ANY ("+b.arg("keys", "text[]")+")")
-		t.add(remove, map[string]any{"name": t.name, "kind": kind, "keys": keys}, nil)
+		t.add(b.query("DELETE FROM sluicebox.record", b.ofKind(t.name, kind), "AND key = ANY ("+b.bind("keys", "text[]", keys)+")"), nil)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -15,6 +16,12 @@ type query struct {
 	sql    string
 	params []string
 	bound  map[string]any // values that were bound with the statement
+}
+
+// with returns the statement with all its values bound. It takes over the map.
+func (q *query) with(values map[string]any) *query {
+	maps.Copy(values, q.bound)
+	return &query{q.sql, q.params, values}
 }
 
 // args returns the values in the order of the parameters.

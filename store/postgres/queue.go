@@ -35,9 +35,7 @@ func (t *transaction) Enqueue(ctx context.Context, queue string, rows []store.It
 	if len(rows) == 0 {
 		return 0, nil
 	}
-	values := queueValues(rows)
-	values["name"], values["queue"] = t.name, queue
-	added, err = t.write(ctx, enqueueQuery(), values)
+	added, err = t.write(ctx, t.enqueueQuery(queue, rows))
 	if isNumberTaken(err) {
 		return 0, &store.RefusedError{Err: fmt.Errorf("number of a row belongs to another row: %w", err)}
 	}
@@ -46,7 +44,7 @@ func (t *transaction) Enqueue(ctx context.Context, queue string, rows []store.It
 	}
 
 	var taken int // 1 for the first row
-	err = t.read(ctx, takenQuery(), values, func(row pgx.Rows) error { return row.Scan(&taken) })
+	err = t.read(ctx, t.takenQuery(queue, rows), func(row pgx.Rows) error { return row.Scan(&taken) })
 	if err == nil && taken > 0 {
 		err = ledger.NumberTaken(&rows[taken-1])
 	}
@@ -63,43 +61,7 @@ func isNumberTaken(err error) bool {
 // rows that are there already, because the server would look up each row in each unique index
 // otherwise, which costs a seventh of its time (measured). A number of a row in another lane
 // is then an error.
-func enqueueQuery() *query {
-	b := &builder{}
-	return b.query(
-		"WITH "+snapshotCTE,
-		"INSERT INTO sluicebox.queue (name, queue, outbox, lane, n, id, kind, message_group, xid, retry_count, payload_size, committed_at, payload)",
-		"SELECT "+b.arg("name", "text")+", "+b.arg("queue", "text")+", w.outbox, w.lane, w.n, w.id, w.kind, w.message_group,",
-		"  CASE WHEN w.txn = 0 OR "+visible+" THEN 0 ELSE "+fullXid+" END,",
-		"  w.retry_count, w.payload_size, w.committed_at, w.payload",
-		"FROM snap CROSS JOIN unnest("+
-			b.arg("outboxes", "text[]")+", "+b.arg("lanes", "bytea[]")+", "+b.arg("ns", "bigint[]")+", "+b.arg("ids", "bytea[]")+", "+
-			b.arg("kinds", "bytea[]")+", "+b.arg("groups", "bytea[]")+", "+b.arg("txns", "bigint[]")+", "+b.arg("retries", "bigint[]")+", "+
-			b.arg("sizes", "bigint[]")+", "+b.arg("times", "timestamptz[]")+", "+b.arg("payloads", "bytea[]"),
-		") AS w(outbox, lane, n, id, kind, message_group, txn, retry_count, payload_size, committed_at, payload)",
-		"ON CONFLICT (name, queue, outbox, lane, n) DO NOTHING",
-	)
-}
-
-// takenQuery returns the statement that finds the first wanted row whose number another row
-// has. A row that was in the queue, and that another session has removed since, is not one.
-func takenQuery() *query {
-	b := &builder{}
-	return b.query(
-		"WITH "+b.wantedRows(),
-		"SELECT coalesce(min(w.ord), 0) FROM want w",
-		"WHERE EXISTS (SELECT FROM sluicebox.queue q WHERE "+byNumber+" AND (q.id <> w.id OR q.lane <> w.lane) OFFSET 0)",
-	)
-}
-
-// wantedRows returns the CTE of rows with the names of their queue.
-func (b *builder) wantedRows() string {
-	return "want AS MATERIALIZED (\n  SELECT " + b.arg("name", "text") + " AS name, " + b.arg("queue", "text") + " AS queue, u.* FROM unnest(" +
-		b.arg("outboxes", "text[]") + ", " + b.arg("ns", "bigint[]") + ", " + b.arg("ids", "bytea[]") + ", " + b.arg("lanes", "bytea[]") +
-		") WITH ORDINALITY AS u(outbox, n, id, lane, ord)\n)"
-}
-
-// queueValues returns the parameters that differ from row to row.
-func queueValues(rows []store.Item) map[string]any {
+func (t *transaction) enqueueQuery(queue string, rows []store.Item) *query {
 	n := len(rows)
 	outboxes, lanes, ids, kinds, groups := make([]string, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 	ns, txns, retries, sizes := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
@@ -111,10 +73,52 @@ func queueValues(rows []store.Item) map[string]any {
 		ns[i], txns[i], retries[i], sizes[i] = int64(it.Seq), int64(uint32(it.Txn)), int64(it.RetryCount), int64(it.PayloadSize)
 		times[i], payloads[i] = timeOrNull(it.Committed), it.Payload
 	}
-	return map[string]any{
-		"outboxes": outboxes, "lanes": lanes, "ids": ids, "kinds": kinds, "groups": groups,
-		"ns": ns, "txns": txns, "retries": retries, "sizes": sizes, "times": times, "payloads": payloads,
+
+	b := &builder{}
+	return b.query(
+		"WITH "+snapshotCTE,
+		"INSERT INTO sluicebox.queue (name, queue, outbox, lane, n, id, kind, message_group, xid, retry_count, payload_size, committed_at, payload)",
+		"SELECT "+b.bind("name", "text", t.name)+", "+b.bind("queue", "text", queue)+", w.outbox, w.lane, w.n, w.id, w.kind, w.message_group,",
+		"  CASE WHEN w.txn = 0 OR "+visible+" THEN 0 ELSE "+fullXid+" END,",
+		"  w.retry_count, w.payload_size, w.committed_at, w.payload",
+		"FROM snap CROSS JOIN unnest("+
+			b.bind("outboxes", "text[]", outboxes)+", "+b.bind("lanes", "bytea[]", lanes)+", "+b.bind("ns", "bigint[]", ns)+", "+
+			b.bind("ids", "bytea[]", ids)+", "+b.bind("kinds", "bytea[]", kinds)+", "+b.bind("groups", "bytea[]", groups)+", "+
+			b.bind("txns", "bigint[]", txns)+", "+b.bind("retries", "bigint[]", retries)+", "+b.bind("sizes", "bigint[]", sizes)+", "+
+			b.bind("times", "timestamptz[]", times)+", "+b.bind("payloads", "bytea[]", payloads),
+		") AS w(outbox, lane, n, id, kind, message_group, txn, retry_count, payload_size, committed_at, payload)",
+		"ON CONFLICT (name, queue, outbox, lane, n) DO NOTHING",
+	)
+}
+
+// takenQuery returns the statement that finds the first wanted row whose number another row
+// has. A row that was in the queue, and that another session has removed since, is not one.
+func (t *transaction) takenQuery(queue string, rows []store.Item) *query {
+	refs := make([]ledger.Ref, len(rows))
+	for i := range rows {
+		refs[i] = ledger.Ref{Ref: rows[i].Ref, N: int64(rows[i].Seq), Lane: rows[i].Lane().Hash()}
 	}
+	b := &builder{}
+	return b.query(
+		"WITH "+t.wantedRows(b, queue, refs),
+		"SELECT coalesce(min(w.ord), 0) FROM want w",
+		"WHERE EXISTS (SELECT FROM sluicebox.queue q WHERE "+byNumber+" AND (q.id <> w.id OR q.lane <> w.lane) OFFSET 0)",
+	)
+}
+
+// wantedRows returns the CTE of rows with the names of their queue.
+func (t *transaction) wantedRows(b *builder, queue string, refs []ledger.Ref) string {
+	n := len(refs)
+	outboxes, ns, ids, lanes := make([]string, n), make([]int64, n), make([][]byte, n), make([][]byte, n)
+	for i := range refs {
+		outboxes[i], ns[i], ids[i] = refs[i].Outbox, refs[i].N, []byte(refs[i].ID)
+		if refs[i].Lane != (store.LaneHash{}) {
+			lanes[i] = refs[i].Lane[:]
+		}
+	}
+	return "want AS MATERIALIZED (\n  SELECT " + b.bind("name", "text", t.name) + " AS name, " + b.bind("queue", "text", queue) + " AS queue, u.* FROM unnest(" +
+		b.bind("outboxes", "text[]", outboxes) + ", " + b.bind("ns", "bigint[]", ns) + ", " + b.bind("ids", "bytea[]", ids) + ", " + b.bind("lanes", "bytea[]", lanes) +
+		") WITH ORDINALITY AS u(outbox, n, id, lane, ord)\n)"
 }
 
 // groupBytes returns a group as the relay's tables store it, NULL for none.
@@ -163,9 +167,9 @@ func (t *transaction) Dequeue(ctx context.Context, queue string, refs []ledger.R
 		return 0, nil
 	}
 	if removed == nil {
-		return t.write(ctx, dequeueQuery(false), t.refValues(queue, refs))
+		return t.write(ctx, t.dequeueQuery(queue, refs, false))
 	}
-	err = t.read(ctx, dequeueQuery(true), t.refValues(queue, refs), func(rows pgx.Rows) error {
+	err = t.read(ctx, t.dequeueQuery(queue, refs, true), func(rows pgx.Rows) error {
 		ord, it, err := scanQueued(rows)
 		if err == nil {
 			removed(int(ord)-1, &it)
@@ -176,28 +180,16 @@ func (t *transaction) Dequeue(ctx context.Context, queue string, refs []ledger.R
 	return total, err
 }
 
-func (t *transaction) refValues(queue string, refs []ledger.Ref) map[string]any {
-	n := len(refs)
-	outboxes, ns, ids, lanes := make([]string, n), make([]int64, n), make([][]byte, n), make([][]byte, n)
-	for i := range refs {
-		outboxes[i], ns[i], ids[i] = refs[i].Outbox, refs[i].N, []byte(refs[i].ID)
-		if refs[i].Lane != (store.LaneHash{}) {
-			lanes[i] = refs[i].Lane[:]
-		}
-	}
-	return map[string]any{"name": t.name, "queue": queue, "outboxes": outboxes, "ns": ns, "ids": ids, "lanes": lanes}
-}
-
 // dequeueQuery returns the statement that removes rows of a queue. With each it returns each
 // of them with the index of its ref.
-func dequeueQuery(each bool) *query {
+func (t *transaction) dequeueQuery(queue string, refs []ledger.Ref, each bool) *query {
 	b := &builder{}
 	returning := ""
 	if each {
 		returning = "RETURNING w.ord, " + queueColumns("0::bigint", "NULL::bytea")
 	}
 	return b.query(
-		"WITH "+b.wantedRows(),
+		"WITH "+t.wantedRows(b, queue, refs),
 		"DELETE FROM sluicebox.queue q USING want w",
 		"WHERE "+byNumber+" AND CASE WHEN w.lane IS NULL THEN q.id = w.id ELSE q.lane = w.lane END",
 		returning,
@@ -206,17 +198,17 @@ func dequeueQuery(each bool) *query {
 
 // Clear implements ledger.Writer.
 func (t *transaction) Clear(ctx context.Context, q ledger.Scan) (n int, last int64, err error) {
-	err = t.read(ctx, clearQuery(q), t.scanValues(q), func(rows pgx.Rows) error { return rows.Scan(&n, &last) })
+	err = t.read(ctx, t.clearQuery(q), func(rows pgx.Rows) error { return rows.Scan(&n, &last) })
 	return n, last, err
 }
 
 // clearQuery returns the statement that removes rows in the order of their numbers. It
 // returns their number, and the number of the last of them in the queue.
-func clearQuery(q ledger.Scan) *query {
+func (t *transaction) clearQuery(q ledger.Scan) *query {
 	b := &builder{}
 	return b.query(
 		"WITH gone AS (",
-		"  DELETE FROM sluicebox.queue d WHERE d.ctid = ANY (ARRAY(SELECT q.ctid "+b.scanned(q)+")) RETURNING d.n",
+		"  DELETE FROM sluicebox.queue d WHERE d.ctid = ANY (ARRAY(SELECT q.ctid "+t.scanned(b, q)+")) RETURNING d.n",
 		") SELECT count(*), coalesce(max(n), 0) FROM gone",
 	)
 }
@@ -224,13 +216,8 @@ func clearQuery(q ledger.Scan) *query {
 // Range implements ledger.QueueReader. The visibility of a row's transaction is decided at
 // each read.
 func (t *transaction) Range(ctx context.Context, queue string, from []store.SpilledRange, each int) ([][]store.Item, error) {
-	n := len(from)
-	outboxes, lanes, afters, lists := make([]string, n), make([][]byte, n), make([]int64, n), make([][]store.Item, n)
-	for i := range from {
-		outboxes[i], lanes[i], afters[i] = from[i].Outbox, from[i].Lane[:], int64(from[i].After)
-	}
-	values := map[string]any{"name": t.name, "queue": queue, "outboxes": outboxes, "lanes": lanes, "afters": afters, "each": int64(each)}
-	err := t.read(ctx, rangeQuery(), values, func(rows pgx.Rows) error {
+	lists := make([][]store.Item, len(from))
+	err := t.read(ctx, t.rangeQuery(queue, from, each), func(rows pgx.Rows) error {
 		ord, it, err := scanQueued(rows)
 		if err == nil {
 			lists[ord-1] = append(lists[ord-1], it)
@@ -244,23 +231,29 @@ func (t *transaction) Range(ctx context.Context, queue string, from []store.Spil
 }
 
 // rangeQuery returns the statement that reads lanes: the index of the range, and the row.
-func rangeQuery() *query {
+func (t *transaction) rangeQuery(queue string, from []store.SpilledRange, each int) *query {
+	n := len(from)
+	outboxes, lanes, afters := make([]string, n), make([][]byte, n), make([]int64, n)
+	for i := range from {
+		outboxes[i], lanes[i], afters[i] = from[i].Outbox, from[i].Lane[:], int64(from[i].After)
+	}
+
 	b := &builder{}
 	return b.query(
 		"WITH "+snapshotCTE,
 		"SELECT w.ord, "+queueColumns("CASE WHEN q.xid = 0 OR pg_catalog.pg_visible_in_snapshot(q.xid::text::xid8, snap.s) THEN 0 ELSE q.xid & 4294967295 END", "q.payload"),
-		"FROM snap CROSS JOIN unnest("+b.arg("outboxes", "text[]")+", "+b.arg("lanes", "bytea[]")+", "+b.arg("afters", "bigint[]")+
+		"FROM snap CROSS JOIN unnest("+b.bind("outboxes", "text[]", outboxes)+", "+b.bind("lanes", "bytea[]", lanes)+", "+b.bind("afters", "bigint[]", afters)+
 			") WITH ORDINALITY AS w(outbox, lane, after, ord)",
 		"CROSS JOIN LATERAL (",
-		"  SELECT * FROM sluicebox.queue q WHERE q.name = "+b.arg("name", "text")+" AND q.queue = "+b.arg("queue", "text"),
-		"  AND q.outbox = w.outbox AND q.lane = w.lane AND q.n > w.after ORDER BY q.n LIMIT "+b.arg("each", "bigint"),
+		"  SELECT * FROM sluicebox.queue q WHERE q.name = "+b.bind("name", "text", t.name)+" AND q.queue = "+b.bind("queue", "text", queue),
+		"  AND q.outbox = w.outbox AND q.lane = w.lane AND q.n > w.after ORDER BY q.n LIMIT "+b.bind("each", "bigint", int64(each)),
 		") q",
 	)
 }
 
 // Scan implements ledger.QueueReader.
 func (t *transaction) Scan(ctx context.Context, q ledger.Scan) (list []store.Item, err error) {
-	err = t.read(ctx, scanQuery(q), t.scanValues(q), func(rows pgx.Rows) error {
+	err = t.read(ctx, t.scanQuery(q), func(rows pgx.Rows) error {
 		_, it, err := scanQueued(rows)
 		list = append(list, it)
 		return err
@@ -268,38 +261,32 @@ func (t *transaction) Scan(ctx context.Context, q ledger.Scan) (list []store.Ite
 	return list, err
 }
 
-func (t *transaction) scanValues(q ledger.Scan) map[string]any {
-	return map[string]any{"name": t.name, "queue": q.Queue, "after": q.After, "outboxes": q.Outboxes, "limit": int64(q.Limit)}
-}
-
 // scanQuery returns the statement that reads rows in the order of their numbers.
-func scanQuery(q ledger.Scan) *query {
+func (t *transaction) scanQuery(q ledger.Scan) *query {
 	b := &builder{}
-	return b.query("SELECT 0::bigint, "+queueColumns("0::bigint", "NULL::bytea"), b.scanned(q))
+	return b.query("SELECT 0::bigint, "+queueColumns("0::bigint", "NULL::bytea"), t.scanned(b, q))
 }
 
 // scanned returns the rest of a query for rows q, from FROM. Heads are found by a scan of the
 // rows by number that keeps those without an earlier row in their lane.
-func (b *builder) scanned(q ledger.Scan) string {
-	name, queue := b.arg("name", "text"), b.arg("queue", "text")
-	sql := "FROM sluicebox.queue q\nWHERE (q.name || '') = " + name + " AND (q.queue || '') = " + queue + " AND (q.n + 0) > " + b.arg("after", "bigint")
+func (t *transaction) scanned(b *builder, q ledger.Scan) string {
+	name, queue := b.bind("name", "text", t.name), b.bind("queue", "text", q.Queue)
+	sql := "FROM sluicebox.queue q\nWHERE (q.name || '') = " + name + " AND (q.queue || '') = " + queue + " AND (q.n + 0) > " + b.bind("after", "bigint", q.After)
 	if q.Heads {
 		sql += "\nAND NOT EXISTS (\n  SELECT FROM sluicebox.queue e WHERE e.name = " + name + " AND e.queue = " + queue +
 			" AND e.outbox = q.outbox AND e.lane = q.lane AND e.n < q.n OFFSET 0\n)"
 	}
 	if q.Outboxes != nil {
-		sql += "\nAND q.outbox = ANY (" + b.arg("outboxes", "text[]") + ")"
+		sql += "\nAND q.outbox = ANY (" + b.bind("outboxes", "text[]", q.Outboxes) + ")"
 	}
-	return sql + "\nORDER BY (q.n + 0), (q.outbox || '') LIMIT " + b.arg("limit", "bigint")
+	return sql + "\nORDER BY (q.n + 0), (q.outbox || '') LIMIT " + b.bind("limit", "bigint", int64(q.Limit))
 }
 
 // Lanes implements ledger.QueueReader. It counts through the index, at some million rows a
 // second.
 func (t *transaction) Lanes(ctx context.Context, queue, outbox string, take func(store.SpilledLane)) error {
-	values := map[string]any{"name": t.name, "queue": queue, "outbox": outbox}
 	kinds, err := lanekinds.FindKinds(func(after store.LaneHash) (lane store.LaneHash, kind string, found bool, err error) {
-		values["after"] = after[:]
-		err = t.read(ctx, laneKindQuery(), values, func(rows pgx.Rows) error {
+		err = t.read(ctx, t.laneKindQuery(queue, outbox, after[:]), func(rows pgx.Rows) error {
 			var hash, text []byte
 			err := rows.Scan(&hash, &text)
 			copy(lane[:], hash)
@@ -314,7 +301,7 @@ func (t *transaction) Lanes(ctx context.Context, queue, outbox string, take func
 
 	l := store.SpilledLane{Outbox: outbox}
 	var hash pgtype.DriverBytes // valid until the next row
-	return t.read(ctx, lanesQuery(), values, func(rows pgx.Rows) error {
+	return t.read(ctx, t.lanesQuery(queue, outbox), func(rows pgx.Rows) error {
 		err := rows.Scan(&hash, &l.Rows)
 		copy(l.Hash[:], hash)
 		l.Kind = kinds[l.Hash.Kind()]
@@ -324,19 +311,19 @@ func (t *transaction) Lanes(ctx context.Context, queue, outbox string, take func
 }
 
 // ofOutbox is the condition that a row q is in the queue and of the outbox.
-func (b *builder) ofOutbox() string {
-	return "WHERE q.name = " + b.arg("name", "text") + " AND q.queue = " + b.arg("queue", "text") + " AND q.outbox = " + b.arg("outbox", "text")
+func (t *transaction) ofOutbox(b *builder, queue, outbox string) string {
+	return "WHERE q.name = " + b.bind("name", "text", t.name) + " AND q.queue = " + b.bind("queue", "text", queue) + " AND q.outbox = " + b.bind("outbox", "text", outbox)
 }
 
 // lanesQuery returns the statement that counts the rows of each lane. It is an index-only
 // scan.
-func lanesQuery() *query {
+func (t *transaction) lanesQuery(queue, outbox string) *query {
 	b := &builder{}
-	return b.query("SELECT q.lane, count(*) FROM sluicebox.queue q", b.ofOutbox(), "GROUP BY q.lane")
+	return b.query("SELECT q.lane, count(*) FROM sluicebox.queue q", t.ofOutbox(b, queue, outbox), "GROUP BY q.lane")
 }
 
 // laneKindQuery returns the statement that finds the first lane after a hash, and its kind.
-func laneKindQuery() *query {
+func (t *transaction) laneKindQuery(queue, outbox string, after []byte) *query {
 	b := &builder{}
-	return b.query("SELECT q.lane, q.kind FROM sluicebox.queue q", b.ofOutbox(), "AND q.lane > "+b.arg("after", "bytea"), "ORDER BY q.lane, q.n LIMIT 1")
+	return b.query("SELECT q.lane, q.kind FROM sluicebox.queue q", t.ofOutbox(b, queue, outbox), "AND q.lane > "+b.bind("after", "bytea", after), "ORDER BY q.lane, q.n LIMIT 1")
 }

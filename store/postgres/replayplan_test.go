@@ -54,12 +54,13 @@ func TestReplayPlans(t *testing.T) {
 // now and keep.
 func checkReplayPlans(t *testing.T, st *Store, stage string) {
 	t.Helper()
+	tx := &transaction{}
 	for what, of := range map[string]struct {
 		q    *query
 		want string // the indexes of queue
 	}{
-		"copying": {enqueueQuery(), ""}, "clearing": {clearQuery(ledger.Scan{}), "queue_n"}, "done": {dequeueQuery(true), "queue_n"},
-		"lanes": {scanQuery(ledger.Scan{Heads: true}), "queue_n queue_pkey"}, "rows": {rangeQuery(), "queue_pkey"},
+		"copying": {tx.enqueueQuery("", nil), ""}, "clearing": {tx.clearQuery(ledger.Scan{}), "queue_n"}, "done": {tx.dequeueQuery("", nil, true), "queue_n"},
+		"lanes": {tx.scanQuery(ledger.Scan{Heads: true}), "queue_n queue_pkey"}, "rows": {tx.rangeQuery("", nil, 0), "queue_pkey"},
 	} {
 		err := st.replay.do(t.Context(), func(_ context.Context, sess *session) error {
 			plan := genericPlan(t, sess.conn, of.q)

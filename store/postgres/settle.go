@@ -178,7 +178,7 @@ type settleTx struct{ *transaction }
 // Dequeue sends the deletion with the commit, which saves a round trip. It returns no number
 // of rows, because AfterSettle needs none.
 func (t settleTx) Dequeue(_ context.Context, queue string, refs []ledger.Ref, _ func(int, *store.Item)) (int, error) {
-	t.add(dequeueQuery(false), t.refValues(queue, refs), nil)
+	t.add(t.dequeueQuery(queue, refs, false), nil)
 	return 0, nil
 }
 
@@ -194,7 +194,7 @@ func (c *settling) attempt(ctx context.Context, t *transaction, todo []int, skip
 	for _, p := range parts {
 		values := c.fenced(c.epoch)
 		write, read := p.statement(values, c.outcomes, skip)
-		t.add(write, values, func(results pgx.BatchResults) error {
+		t.add(write.with(values), func(results pgx.BatchResults) error {
 			passed, written, err := read(results.QueryRow(), c.outcomes, c.results)
 			if fenced = fenced || passed; err == nil && written < len(p.at) {
 				missed = append(missed, p.missed(c.results))

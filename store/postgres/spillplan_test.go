@@ -92,16 +92,17 @@ func checkSpillPlans(t *testing.T, st *Store, stage string) {
 			t.Fatal(err)
 		}
 	}
-	check("reading lanes", st.spillSession, rangeQuery(), "queue_pkey")
-	check("counting lanes", st.spillSession, lanesQuery(), "queue_pkey")
-	check("the kinds of lanes", st.spillSession, laneKindQuery(), "queue_pkey")
+	tx := &transaction{}
+	check("reading lanes", st.spillSession, tx.rangeQuery("", nil, 0), "queue_pkey")
+	check("counting lanes", st.spillSession, tx.lanesQuery("", ""), "queue_pkey")
+	check("the kinds of lanes", st.spillSession, tx.laneKindQuery("", "", nil), "queue_pkey")
 	ofOutboxes := ledger.Scan{Outboxes: []string{}}
-	check("spilling", st.spillSession, enqueueQuery())
-	check("finding a number that is taken", st.spillSession, takenQuery(), "queue_n")
-	check("deleting", st.spillSession, dequeueQuery(false), "queue_n")
-	check("deleting after a number", st.spillSession, clearQuery(ofOutboxes), "queue_n")
-	check("reading by number", st.spillSession, scanQuery(ofOutboxes), "queue_n")
-	check("deleting settled spilled rows", st.outcomes, dequeueQuery(false), "queue_n")
+	check("spilling", st.spillSession, tx.enqueueQuery("", nil))
+	check("finding a number that is taken", st.spillSession, tx.takenQuery("", nil), "queue_n")
+	check("deleting", st.spillSession, tx.dequeueQuery("", nil, false), "queue_n")
+	check("deleting after a number", st.spillSession, tx.clearQuery(ofOutboxes), "queue_n")
+	check("reading by number", st.spillSession, tx.scanQuery(ofOutboxes), "queue_n")
+	check("deleting settled spilled rows", st.outcomes, tx.dequeueQuery("", nil, false), "queue_n")
 }
 
 // genericPlan returns the plan that is used for all values.
