@@ -131,10 +131,7 @@ func (l *Ledger) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) erro
 		b.block(&h)
 		return b.write(ctx, tx)
 	})
-	if err != nil {
-		return fmt.Errorf("hold lane %s: %w", h.Lane, err)
-	}
-	return nil
+	return wrap(err, "hold lane %s", h.Lane)
 }
 
 // rowOf returns the row that a block names.
@@ -165,8 +162,5 @@ func (l *Ledger) Release(ctx context.Context, epoch store.Epoch, lane store.Lane
 			return b.write(ctx, tx)
 		})
 	}
-	if err != nil {
-		return fmt.Errorf("release lane %s: %w", lane, err)
-	}
-	return nil
+	return wrap(err, "release lane %s", lane)
 }

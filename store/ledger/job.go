@@ -76,10 +76,7 @@ func (l *Ledger) RequestReplay(ctx context.Context, id, spec string) error {
 		}
 		return put(ctx, tx, jobSpecKind, key, jobSpec{Desired: store.DesiredRun, Spec: text(spec)})
 	})
-	if err != nil {
-		return fmt.Errorf("request replay %s: %w", id, err)
-	}
-	return nil
+	return wrap(err, "request replay %s", id)
 }
 
 // RequestJobState implements store.Requester.

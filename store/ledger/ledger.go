@@ -71,6 +71,14 @@ func New(cfg Config) *Ledger {
 	}
 }
 
+// wrap returns an error with the operation before it, nil for nil.
+func wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf(format+": %w", append(args, err)...)
+}
+
 // IsAnswer reports whether err tells the caller what the records contain. A database session
 // on which it occurred is usable.
 func IsAnswer(err error) bool {
@@ -121,8 +129,5 @@ func (l *Ledger) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store
 	err := l.records.Update(ctx, epoch, Barrier, func(ctx context.Context, tx Tx) error {
 		return put(ctx, tx, RelayKind, checkpointKey, recordOf(cp))
 	})
-	if err != nil {
-		return fmt.Errorf("save checkpoint: %w", err)
-	}
-	return nil
+	return wrap(err, "save checkpoint")
 }

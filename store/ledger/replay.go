@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/replays"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
 // The rows of a replay are in the queue of the key of its record.
 
 // CopyRows implements store.ReplayWriter.
 func (l *Ledger) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
-	err := replays.CheckRows(l.outboxes, rows)
+	err := checkRows(l.outboxes, rows)
 	if err == nil {
 		items := make([]store.Item, len(rows))
 		for i := range rows {
@@ -27,10 +27,7 @@ func (l *Ledger) CopyRows(ctx context.Context, epoch store.Epoch, id string, row
 			return err
 		})
 	}
-	if err != nil {
-		return fmt.Errorf("copy rows for replay %s: %w", id, err)
-	}
-	return nil
+	return wrap(err, "copy rows for replay %s", id)
 }
 
 // SetRowCounts implements store.ReplayWriter.
@@ -39,15 +36,12 @@ func (l *Ledger) SetRowCounts(ctx context.Context, epoch store.Epoch, id string,
 		j.Total, j.Skipped = total, skipped
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("count rows of replay %s: %w", id, err)
-	}
-	return nil
+	return wrap(err, "count rows of replay %s", id)
 }
 
 // ClearRows implements store.ReplayWriter.
 func (l *Ledger) ClearRows(ctx context.Context, epoch store.Epoch, id string, limit int) (int, error) {
-	err := replays.CheckLimit(limit)
+	err := checkLimit(limit)
 	n := 0
 	if err == nil {
 		err = l.lockJob(ctx, epoch, Full, id, func(ctx context.Context, tx Tx) (err error) {
@@ -73,7 +67,7 @@ func (l *Ledger) FinishRows(ctx context.Context, epoch store.Epoch, id string, d
 	if len(done) == 0 {
 		return nil
 	}
-	err := replays.CheckFinished(done)
+	err := checkFinished(done)
 	if err == nil {
 		refs := make([]Ref, len(done))
 		for i := range done {
@@ -84,27 +78,24 @@ func (l *Ledger) FinishRows(ctx context.Context, epoch store.Epoch, id string, d
 			return finishRows(ctx, tx, id, done, refs, j)
 		})
 	}
-	if err != nil {
-		return fmt.Errorf("record replay %s results: %w", id, err)
-	}
-	return nil
+	return wrap(err, "record replay %s results", id)
 }
 
 // finishRows removes rows from a job, counts them, and records the errors of the refused
 // rows unless the job has too many.
 func finishRows(ctx context.Context, tx Tx, id string, done []store.FinishedRow, refs []Ref, j *job) error {
-	before, tally := j.Refused, replays.Tally{}
+	before, counts := j.Refused, tally{}
 	errs := map[string]*jobError{}
 	_, err := tx.Dequeue(ctx, keyOf(id), refs, func(i int, row *store.Item) {
 		d := &done[i]
-		if tally.Count(d.Result); d.Result == store.ReplayRefused && tally.StoresError(before) {
+		if counts.count(d.Result); d.Result == store.ReplayRefused && counts.storesError(before) {
 			errs[errorKey(id, d.N)] = &jobError{
 				N: d.N, Outbox: text(row.Outbox), ID: text(row.ID), Kind: text(row.Kind), Group: groupText(row.Group),
 				Reason: reasonText(d.Error),
 			}
 		}
 	})
-	j.Sent, j.Skipped, j.Refused = j.Sent+tally.Sent, j.Skipped+tally.Skipped, j.Refused+tally.Refused
+	j.Sent, j.Skipped, j.Refused = j.Sent+counts.sent, j.Skipped+counts.skipped, j.Refused+counts.refused
 	if err != nil || len(errs) == 0 {
 		return err
 	}
@@ -138,7 +129,7 @@ func errorKey(id string, n int64) string { return fmt.Sprintf("%s%019d", errorPr
 
 // JobErrors implements store.ReplayLister.
 func (l *Ledger) JobErrors(ctx context.Context, id string, limit int) ([]store.ReplayError, error) {
-	err := replays.CheckLimit(limit)
+	err := checkLimit(limit)
 	var all []store.ReplayError
 	if err == nil {
 		err = l.records.View(ctx, func(ctx context.Context, r Reader) error {
@@ -162,7 +153,7 @@ func (l *Ledger) JobErrors(ctx context.Context, id string, limit int) ([]store.R
 
 // ReplayLanes implements store.ReplayReader.
 func (l *Ledger) ReplayLanes(ctx context.Context, id string, after int64, limit int) ([]store.ReplayLane, error) {
-	err := replays.CheckLimit(limit)
+	err := checkLimit(limit)
 	var lanes []store.ReplayLane
 	if err == nil {
 		err = l.replay.View(ctx, func(ctx context.Context, r Reader) error {
@@ -183,7 +174,7 @@ func (l *Ledger) ReplayLanes(ctx context.Context, id string, after int64, limit 
 
 // ReplayRows implements store.ReplayReader.
 func (l *Ledger) ReplayRows(ctx context.Context, id string, from []store.ReplayRange, each int) ([][]store.ReplayRow, error) {
-	err := replays.CheckLimit(each)
+	err := checkLimit(each)
 	if len(from) == 0 && err == nil {
 		return nil, nil
 	}
@@ -216,3 +207,54 @@ func replayRows(items []store.Item) (rows []store.ReplayRow) {
 	}
 	return rows
 }
+
+// checkRows reports whether rows can be copied into a job.
+func checkRows(set *outboxes.Set, rows []store.ReplayRow) error {
+	for i := range rows {
+		r := &rows[i]
+		if _, err := set.Find(r.Outbox); err != nil {
+			return err
+		}
+		if r.N <= 0 {
+			return fmt.Errorf("row %q of outbox %s: number %d must be positive", r.ID, r.Outbox, r.N)
+		}
+	}
+	return nil
+}
+
+// checkFinished reports whether the results of rows are valid.
+func checkFinished(done []store.FinishedRow) error {
+	for i := range done {
+		if d := &done[i]; d.Result > store.ReplayRefused {
+			return fmt.Errorf("row %q of outbox %s: unknown result %d", d.ID, d.Lane.Outbox, d.Result)
+		}
+	}
+	return nil
+}
+
+// checkLimit reports whether a limit is positive.
+func checkLimit(limit int) error {
+	if limit <= 0 {
+		return fmt.Errorf("limit %d must be positive", limit)
+	}
+	return nil
+}
+
+// tally counts the rows of a call by result.
+type tally struct{ sent, skipped, refused int64 }
+
+// count counts one row.
+func (t *tally) count(result store.ReplayResult) {
+	switch result {
+	case store.ReplaySent:
+		t.sent++
+	case store.ReplaySkipped:
+		t.skipped++
+	case store.ReplayRefused:
+		t.refused++
+	}
+}
+
+// storesError reports whether to store the error of the last counted row, if before rows
+// were refused before the call.
+func (t *tally) storesError(before int64) bool { return before+t.refused <= store.MaxJobErrors }

@@ -51,10 +51,7 @@ func (l *Ledger) RequestSavepoint(ctx context.Context, name string, keep bool) e
 			return put(ctx, tx, savepointSpecKind, keyOf(name), savepointSpec{Name: text(name), RetainLog: keep})
 		})
 	}
-	if err != nil {
-		return fmt.Errorf("request checkpoint %s: %w", name, err)
-	}
-	return nil
+	return wrap(err, "request checkpoint %s", name)
 }
 
 // RequestSavepointDeletion implements store.Requester.
@@ -67,10 +64,7 @@ func (l *Ledger) RequestSavepointDeletion(ctx context.Context, name string) erro
 		spec.Delete = true
 		return put(ctx, tx, savepointSpecKind, keyOf(name), spec)
 	})
-	if err != nil {
-		return fmt.Errorf("request deletion of checkpoint %s: %w", name, err)
-	}
-	return nil
+	return wrap(err, "request deletion of checkpoint %s", name)
 }
 
 // getSavepoint returns the request for a named checkpoint and locks its record.
@@ -118,10 +112,7 @@ func (l *Ledger) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.S
 			State: n.State, Checkpoint: recordOf(n.Checkpoint), At: utc(n.At), Reason: reasonText(n.Reason), RetainedBytes: n.RetainedBytes,
 		})
 	})
-	if err != nil {
-		return fmt.Errorf("save checkpoint %s: %w", n.Name, err)
-	}
-	return nil
+	return wrap(err, "save checkpoint %s", n.Name)
 }
 
 // reasonText returns a reason as a record stores it.
@@ -135,8 +126,5 @@ func (l *Ledger) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name st
 		}
 		return tx.Delete(ctx, savepointKind, keyOf(name))
 	})
-	if err != nil {
-		return fmt.Errorf("delete checkpoint %s: %w", name, err)
-	}
-	return nil
+	return wrap(err, "delete checkpoint %s", name)
 }

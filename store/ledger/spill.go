@@ -142,8 +142,5 @@ func (l *Ledger) SpilledLanes(ctx context.Context, take func(store.SpilledLane))
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read spilled lanes: %w", err)
-	}
-	return nil
+	return wrap(err, "read spilled lanes")
 }
