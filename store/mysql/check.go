@@ -96,18 +96,18 @@ func (c *checker) format(ctx context.Context) error {
 // checkOwnTables checks the relay's tables.
 func (c *checker) checkOwnTables(ctx context.Context) error {
 	c.Subject = "relay tables"
-	faultsBefore, existing := c.CountFaults(), 0
+	before, existing := c.CountFaults(), map[string]bool{}
 	for _, t := range ownTables() {
 		found, err := hasTable(ctx, c.conn, ownPrefix+t.name)
 		if err != nil {
 			return err
 		}
 		if found {
-			existing++
+			existing[t.name] = true
 		}
 	}
 
-	if existing == 0 {
+	if len(existing) == 0 {
 		return c.reportNoOwnTables(ctx)
 	}
 	var unusable *store.SetupError
@@ -116,11 +116,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		return nil
 	}
 	for _, t := range ownTables() {
-		found, err := hasTable(ctx, c.conn, ownPrefix+t.name)
-		if err != nil {
-			return err
-		}
-		if !found {
+		if !existing[t.name] {
 			c.AddFault("relay table "+ownPrefix+t.name+" does not exist, or the account has no right on it", initHint)
 			continue
 		}
@@ -129,7 +125,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 		}
 	}
 
-	if c.CountFaults() > faultsBefore {
+	if c.CountFaults() > before {
 		return nil
 	}
 	return c.version(ctx)
@@ -202,8 +198,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	c.Subject = "outbox " + o.Name
 	before := c.CountFaults()
 	t, err := readTable(ctx, c.conn, o)
-	var setup *store.SetupError
-	if errors.As(err, &setup) {
+	if setup, ok := errors.AsType[*store.SetupError](err); ok {
 		if err := c.similarTables(ctx, o, setup); err != nil {
 			return err
 		}
@@ -213,8 +208,8 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 		return err
 	}
 
-	if missing := t.missingColumns(); len(missing) > 0 {
-		return c.reportUnseen(ctx, o, missing, t.missingError(missing, columns.NoAdditions), t.missingError(missing, t.checked().AddColumns).Remedy)
+	if missing := t.Missing(); len(missing) > 0 {
+		return c.reportUnseen(ctx, o, missing, t.MissingError(missing, nil), t.MissingError(missing, t.checked().AddColumns).Remedy)
 	}
 
 	c.types(t)

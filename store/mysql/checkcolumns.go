@@ -14,7 +14,7 @@ import (
 func (t *table) checked() *finding.Table {
 	return &finding.Table{
 		Outbox: t.Outbox, Name: TableName(t.Outbox),
-		Column: func(name string) finding.Column { return t.mustColumn(name).checked() },
+		Column: func(name string) finding.Column { return t.MustColumn(name).checked() },
 		Dialect: &finding.Dialect{
 			Time:    finding.Type{Words: "a DATETIME or TIMESTAMP", SQL: "DATETIME(6)"},
 			Integer: finding.Type{Words: "an integer", SQL: "INT"},
@@ -40,7 +40,7 @@ func (c column) checked() finding.Column {
 
 // retypeStatement returns the statement that changes a column's type.
 func (t *table) retypeStatement(name, typ string) string {
-	if t.mustColumn(name).notNull {
+	if t.MustColumn(name).notNull {
 		typ += " NOT NULL"
 	}
 	return fmt.Sprintf("ALTER TABLE %s MODIFY COLUMN %s %s;", TableName(t.Outbox), Ident(name), typ)
@@ -48,7 +48,7 @@ func (t *table) retypeStatement(name, typ string) string {
 
 // nullStatement returns the statement that makes a column nullable.
 func (t *table) nullStatement(name string) string {
-	return fmt.Sprintf("ALTER TABLE %s MODIFY COLUMN %s %s NULL;", TableName(t.Outbox), Ident(name), t.mustColumn(name).full)
+	return fmt.Sprintf("ALTER TABLE %s MODIFY COLUMN %s %s NULL;", TableName(t.Outbox), Ident(name), t.MustColumn(name).full)
 }
 
 // types checks that the columns can hold the values that the relay writes.
@@ -96,7 +96,7 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 // refusedValues returns the values for which an expression on the status column alone is
 // false. It returns none if the server cannot evaluate the expression.
 func (c *checker) refusedValues(ctx context.Context, t *table, expression string, values []any) (refused []any, err error) {
-	status := t.mustColumn(t.Layout.Columns.Status)
+	status := t.MustColumn(t.Layout.Columns.Status)
 	value := "CAST(? AS SIGNED)"
 	if status.family == familyText {
 		value = "CONVERT(CAST(? AS CHAR) USING " + status.charset + ") COLLATE " + status.collation

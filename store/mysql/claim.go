@@ -346,7 +346,7 @@ func (c *claim) heldUntil(t *table, p *outboxes.Part, i int, pending bool, claim
 
 // isOwnClaim reports whether the leader itself wrote the claim time at.
 func (c *claim) isOwnClaim(t *table, p *outboxes.Part, i int, at time.Time) bool {
-	col := t.mustColumn(t.Layout.Columns.Claimed)
+	col := t.MustColumn(t.Layout.Columns.Claimed)
 	same := func(i int) bool {
 		own := c.rows[i].OwnClaimAt
 		return !own.IsZero() && col.truncateTime(own).Equal(at)

@@ -218,7 +218,7 @@ func (c *conn) tableAltered(ctx context.Context, o *store.Outbox) (bool, error) 
 		return false, nil
 	}
 	now, err := readColumns(ctx, c, o)
-	if err != nil || slices.Equal(now, known.columns) {
+	if err != nil || slices.Equal(now, known.Columns) {
 		return false, err
 	}
 	delete(c.tables, o.Name)

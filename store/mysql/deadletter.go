@@ -166,7 +166,7 @@ func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) stri
 	}
 
 	if f.Error != "" {
-		where += " AND LOCATE(" + s.arg([]byte(f.Error)) + ", " + t.mustColumn(c.Error).bytesOf() + ") > 0"
+		where += " AND LOCATE(" + s.arg([]byte(f.Error)) + ", " + t.MustColumn(c.Error).bytesOf() + ") > 0"
 	}
 	if !f.Since.IsZero() {
 		where += " AND o." + Ident(t.Layout.FailedTime()) + " >= " + s.arg(timeBound(f.Since))
@@ -186,7 +186,7 @@ func timeBound(t time.Time) string { return t.UTC().Truncate(time.Microsecond).F
 func (t *table) textEquals(s *statement, name, text string, otherwise bool) string {
 	switch {
 	case name != "":
-		return t.mustColumn(name).bytesOf() + " = " + s.arg([]byte(text))
+		return t.MustColumn(name).bytesOf() + " = " + s.arg([]byte(text))
 	case otherwise:
 		return "TRUE"
 	}
@@ -259,7 +259,7 @@ func (l letters) resolveRows(ctx context.Context, c *conn, t *table, letters []s
 func resolveChunk(ctx context.Context, c *conn, t *table, chunk *keyBatch, a deadletter.Action) error {
 	st, text := &statement{}, "DELETE o FROM "+t.from()
 	if a == deadletter.Requeue {
-		set := columns.Requeue(&t.Layout, func(name string) bool { return t.mustColumn(name).notNull })
+		set := columns.Requeue(&t.Layout, func(name string) bool { return t.MustColumn(name).notNull })
 		text = "UPDATE " + t.from() + " SET " + t.assign(st, set, func(column, columns.Value) any { return t.status(store.Pending) })
 	}
 	text += "\nWHERE " + t.lockedIDIn(st, chunk.keys) + " AND " + t.state(st).Failed()

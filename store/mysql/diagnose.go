@@ -173,7 +173,7 @@ WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? AND 
 	}
 
 	var indexed []string
-	for _, name := range slices.Concat(state, t.ordered()) {
+	for _, name := range slices.Concat(state, t.Ordered()) {
 		indexed = append(indexed, Ident(name))
 	}
 

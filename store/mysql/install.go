@@ -258,8 +258,7 @@ func (s *Store) MayInstall(ctx context.Context) (allowed bool, err error) {
 	err = s.control.do(ctx, func(ctx context.Context, c *conn) error {
 		return c.tx(ctx, func() error {
 			have, err := installed(ctx, c)
-			var newer *store.SetupError
-			if errors.As(err, &newer) {
+			if _, ok := errors.AsType[*store.SetupError](err); ok {
 				return nil
 			}
 			if err != nil || have == version {

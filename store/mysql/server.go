@@ -284,8 +284,7 @@ const initHint = "run `sluicebox init`"
 
 // code returns the number of a server error; 0 for any other error.
 func code(err error) int {
-	var e *mysql.MySQLError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*mysql.MySQLError](err); ok {
 		return int(e.Number)
 	}
 	return 0
@@ -293,8 +292,7 @@ func code(err error) int {
 
 // state returns the SQLSTATE of a server error; "" for any other error.
 func state(err error) string {
-	var e *mysql.MySQLError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*mysql.MySQLError](err); ok {
 		return string(e.SQLState[:])
 	}
 	return ""
@@ -410,8 +408,7 @@ func Unreachable(err error) bool {
 // sessionLost reports whether the session has ended and the server rolled back the call's
 // transaction.
 func sessionLost(err error) bool {
-	var commit *commitError
-	if errors.As(err, &commit) {
+	if _, ok := errors.AsType[*commitError](err); ok {
 		return false
 	}
 	switch code(err) {
@@ -433,8 +430,7 @@ func idledOut(err error) bool {
 // (SQLSTATE class 22), constraints (23, 44), errors raised by triggers (45), a row that
 // stays locked, a statement that timed out. It returns other errors as Explain does.
 func asRefused(err error) error {
-	var refused *store.RefusedError
-	if errors.As(err, &refused) {
+	if _, ok := errors.AsType[*store.RefusedError](err); ok {
 		return err
 	}
 

@@ -21,8 +21,7 @@ import (
 
 // table is an outbox's table as the database describes it.
 type table struct {
-	*store.Outbox
-	columns []column // all columns, in table order
+	columns.Described[column]
 	// index is the index that finds rows by id; "" if there is none.
 	index string
 	// unique means that no two rows share an id, except on a partitioned table whose
@@ -63,13 +62,13 @@ ORDER BY makes_unique DESC, width, i.index_name = 'PRIMARY' DESC, i.index_name`
 func describe(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
 	t, err := readTable(ctx, c, o)
 	if err == nil {
-		err = columns.CheckComplete(o, TableName(o), t.columns, sameName)
+		err = t.CheckComplete()
 	}
 	return t, err
 }
 
 func readTable(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
-	t := &table{Outbox: o}
+	t := &table{Described: columns.Described[column]{Outbox: o, Quoted: TableName(o), Same: strings.EqualFold}}
 	var kind string
 	var partitioned bool
 	err := c.row(ctx, findTable, []any{o.Schema, o.Table}, &kind, &t.engine, &partitioned)
@@ -88,8 +87,11 @@ func readTable(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
 		}
 	}
 
-	if t.columns, err = readColumns(ctx, c, o); err != nil {
+	if t.Columns, err = readColumns(ctx, c, o); err != nil {
 		return nil, err
+	}
+	if i := slices.IndexFunc(t.Columns, func(c column) bool { return c.serial }); i >= 0 {
+		t.Inserted = t.Columns[i].name
 	}
 	err = c.query(ctx, c.server.findIndexes(), []any{o.Schema, o.Table, o.Layout.Columns.ID}, func(rows *sql.Rows) error {
 		var name string
@@ -130,20 +132,7 @@ func readColumns(ctx context.Context, c *conn, o *store.Outbox) (list []column, 
 // Name implements columns.Column.
 func (c column) Name() string { return c.name }
 
-// sameName compares column names, which are case-insensitive on both servers.
-func sameName(a, b string) bool { return strings.EqualFold(a, b) }
-
-// mustColumn returns a column that is known to exist.
-func (t *table) mustColumn(name string) column { return columns.MustFind(t.columns, sameName, name) }
-
-func (t *table) id() column { return t.mustColumn(t.Layout.Columns.ID) }
-
-func (t *table) missingColumns() []string { return columns.MissingFrom(&t.Layout, t.columns, sameName) }
-
-// missingError says how to fix missing columns; add is for columns.Remedy.
-func (t *table) missingError(missing []string, add func([]string) []string) *store.SetupError {
-	return columns.MissingError(t.Outbox, TableName(t.Outbox), missing, t.columns, add)
-}
+func (t *table) id() column { return t.MustColumn(t.Layout.Columns.ID) }
 
 // from returns the table as o with an index hint. Without the hint the server may scan a
 // small table, and lock rows outside the call.
@@ -169,20 +158,20 @@ func (t *table) optional(name string) string {
 	if name == "" {
 		return "NULL"
 	}
-	return t.mustColumn(name).textOf()
+	return t.MustColumn(name).textOf()
 }
 
 // group returns an expression for the input of Layout.Group.
 func (t *table) group() string {
 	name := t.Layout.Columns.Group
 	if name != "" && len(t.Layout.GroupPath) > 0 {
-		return t.mustColumn(name).content()
+		return t.MustColumn(name).content()
 	}
 	return t.optional(name)
 }
 
 // payload returns an expression for the payload.
-func (t *table) payload() string { return t.mustColumn(t.Layout.Columns.Payload).content() }
+func (t *table) payload() string { return t.MustColumn(t.Layout.Columns.Payload).content() }
 
 // state prints conditions on the state of a row o.
 func (t *table) state(s *statement) columns.State {
@@ -198,20 +187,7 @@ func (t *table) status(to store.Status) any { return columns.Stored(&t.Layout, t
 // order returns the ORDER BY list for rows o: the layout's order-by, an AUTO_INCREMENT
 // column if there is one, and the id.
 func (t *table) order() string {
-	var order []string
-	for _, name := range t.ordered() {
-		order = append(order, "o."+Ident(name))
-	}
-	return strings.Join(order, ", ")
-}
-
-// ordered returns the columns of order.
-func (t *table) ordered() []string {
-	serial := ""
-	if i := slices.IndexFunc(t.columns, func(c column) bool { return c.serial }); i >= 0 {
-		serial = t.columns[i].name
-	}
-	return columns.Order(&t.Layout, sameName, serial)
+	return t.OrderBy(func(name string) string { return "o." + Ident(name) })
 }
 
 // family groups the types that the relay treats alike.
@@ -431,7 +407,7 @@ func (c column) labels() []string {
 // column. An outcome without an error keeps the row's text.
 func (t *table) assign(s *statement, set []columns.Assignment, value func(c column, v columns.Value) any) string {
 	return columns.SetList(set, func(name string) string { return "o." + Ident(name) }, func(a columns.Assignment) string {
-		bound := s.arg(value(t.mustColumn(a.Column), a.Value))
+		bound := s.arg(value(t.MustColumn(a.Column), a.Value))
 		if a.Value == columns.Error {
 			return "COALESCE(NULLIF(" + bound + ", ''), o." + Ident(a.Column) + ")"
 		}

@@ -165,7 +165,7 @@ func (r *reading) text(s *statement) string {
 
 // payloadSize returns an expression for the length of a payload in bytes.
 func (t *table) payloadSize() string {
-	payload := t.mustColumn(t.Layout.Columns.Payload)
+	payload := t.MustColumn(t.Layout.Columns.Payload)
 	if payload.family == familyBytes || payload.charset == "utf8mb4" {
 		return "COALESCE(OCTET_LENGTH(" + payload.content() + "), 0)"
 	}
@@ -213,13 +213,13 @@ func (t *table) laneBytes(s *statement) string {
 	c := &t.Layout.Columns
 	group := "'-'"
 	if c.Group != "" {
-		bytes := t.mustColumn(c.Group).bytesOf()
+		bytes := t.MustColumn(c.Group).bytesOf()
 		group = "IF(o." + Ident(c.Group) + " IS NULL, '-', CONCAT('+', " + bytes + "))"
 	}
 	if c.Kind == "" {
 		return "CAST(CONCAT(" + s.arg(kindPart(t.Kind)) + ", " + group + ") AS BINARY)"
 	}
-	kind := "COALESCE(" + t.mustColumn(c.Kind).bytesOf() + ", '')"
+	kind := "COALESCE(" + t.MustColumn(c.Kind).bytesOf() + ", '')"
 	return "CAST(CONCAT(OCTET_LENGTH(" + kind + "), ' ', " + kind + ", " + group + ") AS BINARY)"
 }
 

@@ -59,7 +59,7 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 		return err
 	}
 
-	at := t.mustColumn(o.Layout.OrderBy[0])
+	at := t.MustColumn(o.Layout.OrderBy[0])
 	if at.family != familyTime && at.typ != "date" {
 		return store.OrderTimeError(o, TableName(o), at.full)
 	}
@@ -146,7 +146,7 @@ func (t *table) deliveredText(s *statement, q *views.DeliveredRows, keys []any, 
 		text += "\n  AND " + t.idOneOf(s, keys)
 	}
 	if n := len(q.Kinds); n > 0 && n <= maxKeys && c.Kind != "" {
-		text += "\n  AND COALESCE(" + t.mustColumn(c.Kind).bytesOf() + ", '') IN " + s.list("?", bytesOf(q.Kinds))
+		text += "\n  AND COALESCE(" + t.MustColumn(c.Kind).bytesOf() + ", '') IN " + s.list("?", bytesOf(q.Kinds))
 	}
 
 	if n := len(q.Groups); n > 0 && n <= maxKeys && c.Group != "" && len(t.Layout.GroupPath) == 0 {
@@ -159,7 +159,7 @@ func (t *table) deliveredText(s *statement, q *views.DeliveredRows, keys []any, 
 func (t *table) inGroups(s *statement, groups []store.Group) string {
 	var names []string
 	none := "FALSE"
-	column := t.mustColumn(t.Layout.Columns.Group)
+	column := t.MustColumn(t.Layout.Columns.Group)
 	for _, g := range groups {
 		if g.Valid {
 			names = append(names, g.Name)

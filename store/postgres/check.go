@@ -183,15 +183,14 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	c.Subject = "outbox " + o.Name
 	before := c.CountFaults()
 	t, err := readTable(ctx, c.conn, o)
-	var setup *store.SetupError
-	if errors.As(err, &setup) {
+	if setup, ok := errors.AsType[*store.SetupError](err); ok {
 		return c.reportMissing(ctx, o, setup)
 	}
 	if err != nil {
 		return err
 	}
-	if missing := t.missingColumns(); len(missing) > 0 {
-		c.AddSetupError(t.missingError(missing, t.checked().AddColumns))
+	if missing := t.Missing(); len(missing) > 0 {
+		c.AddSetupError(t.MissingError(missing, t.checked().AddColumns))
 		return nil
 	}
 
@@ -277,7 +276,7 @@ func (c *checker) columnRights(ctx context.Context, t *table) error {
 			if right == "SELECT" && !u.Read || right == "UPDATE" && !u.Write {
 				continue
 			}
-			ok, err := c.queryBool(ctx, "SELECT pg_catalog.has_column_privilege($1::oid, $2::int2, $3)", t.oid, t.mustColumn(u.Column).num, right)
+			ok, err := c.queryBool(ctx, "SELECT pg_catalog.has_column_privilege($1::oid, $2::int2, $3)", t.oid, t.MustColumn(u.Column).num, right)
 			if err != nil {
 				return err
 			}
@@ -301,7 +300,7 @@ func (c *checker) columnRights(ctx context.Context, t *table) error {
 // table. With two rows of one id, an outcome would be written to both. On a partitioned
 // table a unique index must include the partition key.
 func (c *checker) index(ctx context.Context, t *table) error {
-	id := t.mustColumn(t.Layout.Columns.ID)
+	id := t.MustColumn(t.Layout.Columns.ID)
 	ok, err := c.queryBool(ctx, `
 SELECT true FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid
 WHERE i.indrelid = $1 AND i.indkey[0] = $2::int2 AND i.indisvalid AND i.indpred IS NULL

@@ -19,7 +19,7 @@ import (
 func (t *table) checked() *finding.Table {
 	return &finding.Table{
 		Outbox: t.Outbox, Name: TableName(t.Outbox),
-		Column: func(name string) finding.Column { return t.mustColumn(name).checked() },
+		Column: func(name string) finding.Column { return t.MustColumn(name).checked() },
 		Dialect: &finding.Dialect{
 			Time:    finding.Type{Words: "a timestamp", SQL: "timestamptz"},
 			Integer: finding.Type{Words: "an integer", SQL: "integer"},
@@ -75,7 +75,7 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 	rows, err := c.conn.Query(ctx, `
 SELECT k.conname::text, pg_catalog.pg_get_expr(k.conbin, k.conrelid), false FROM pg_catalog.pg_constraint k
 WHERE k.conrelid = $1 AND k.contype = 'c' AND k.conkey = ARRAY[$2::int2]
-  AND coalesce((to_jsonb(k) ->> 'conenforced')::bool, true) ORDER BY k.conname`, t.oid, t.mustColumn(t.Layout.Columns.Status).num)
+  AND coalesce((to_jsonb(k) ->> 'conenforced')::bool, true) ORDER BY k.conname`, t.oid, t.MustColumn(t.Layout.Columns.Status).num)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ WHERE k.conrelid = $1 AND k.contype = 'c' AND k.conkey = ARRAY[$2::int2]
 // refusedValues lists the values for which an expression on the status column is false.
 // An expression that the server cannot evaluate refuses nothing.
 func (c *checker) refusedValues(ctx context.Context, t *table, expression string, values []any) (refused []any, err error) {
-	status := t.mustColumn(t.Layout.Columns.Status)
+	status := t.MustColumn(t.Layout.Columns.Status)
 	sql := fmt.Sprintf("SELECT coalesce((%s), true) FROM (SELECT $1::%s AS %s) AS o", expression, status.typ, Ident(status.name))
 	err = pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '"+constraintTimeout+"'"); err != nil {

@@ -109,7 +109,7 @@ func (c *claim) run(ctx context.Context, parts []*claimPart, skip bool) error {
 	}
 
 	if skip {
-		commit(batch)
+		batch.Queue("COMMIT")
 	}
 
 	skipped, err := readClaims(c.sess.conn.SendBatch(ctx, batch), parts, c.answers)
@@ -294,7 +294,7 @@ const visible = `pg_catalog.pg_visible_in_snapshot(
 
 // wanted returns the CTE of the rows to claim.
 func (b *builder) wanted(t *table, own bool) string {
-	typ := t.mustColumn(t.Layout.Columns.ID).typ
+	typ := t.MustColumn(t.Layout.Columns.ID).typ
 	params := []string{b.arg("ids", typ+"[]"), b.arg("txns", "bigint[]"), b.arg("wants", "boolean[]")}
 	columns := "id, txn, wants"
 	if own {
@@ -322,7 +322,7 @@ func (t *table) claimableCondition(b *builder) string {
 	// The relay's own claim time is compared after the column's rounding. Times are
 	// compared as timestamptz: on a local clock one hour occurs twice a year.
 	cond := fmt.Sprintf("%s IS NULL OR %s::timestamptz <= statement_timestamp() - %s OR %s = w.own::%s",
-		claimed, claimed, b.arg("timeout", "interval"), claimed, t.mustColumn(c.Claimed).full)
+		claimed, claimed, b.arg("timeout", "interval"), claimed, t.MustColumn(c.Claimed).full)
 	return "(" + t.state(b).Pending() + " OR " + cond + ") IS TRUE"
 }
 

@@ -162,6 +162,14 @@ func Explain(err error) error {
 	return err
 }
 
+// code returns the SQLSTATE of a server error; "" for any other error.
+func code(err error) string {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Code
+	}
+	return ""
+}
+
 // Unreachable reports whether err means that no session could be opened or that it was
 // lost, so that a retry may help.
 func Unreachable(err error) bool {
@@ -169,8 +177,7 @@ func Unreachable(err error) bool {
 	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrInterrupted) {
 		return false
 	}
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		// Class 57P: server starting up or shutting down. 53: out of resources. 08:
 		// connection. 40: serialization failure or deadlock. 55P03: lock timeout.
 		return strings.HasPrefix(pg.Code, "57P") || strings.HasPrefix(pg.Code, "53") ||
@@ -197,8 +204,7 @@ func asRefused(err error) error {
 // asOwnRefused is asRefused for rows of the relay's tables. No other program locks them,
 // so a cancelled statement does not mean that it was refused.
 func asOwnRefused(err error) error {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && dataError(pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && dataError(pg) {
 		return &store.RefusedError{Err: err}
 	}
 	return explainOwn(err)

@@ -155,7 +155,7 @@ func (t *table) filterCondition(b *builder, f *store.DeadLetterFilter) string {
 	c := &t.Layout.Columns
 	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.state(b).Failed()
 	if len(f.IDs) > 0 {
-		where += " AND o." + Ident(c.ID) + " = ANY (" + b.bind("ids", t.mustColumn(c.ID).typ+"[]", arrayLiteral(f.IDs)) + ")"
+		where += " AND o." + Ident(c.ID) + " = ANY (" + b.bind("ids", t.MustColumn(c.ID).typ+"[]", arrayLiteral(f.IDs)) + ")"
 	}
 	if f.Kind != "" {
 		where += " AND " + t.textEquals(b, "kind", c.Kind, f.Kind, f.Kind == t.Kind)
@@ -191,7 +191,7 @@ func (t *table) textEquals(b *builder, param, name, text string, otherwise bool)
 		return fmt.Sprint(otherwise)
 	}
 	same := "(" + t.text(name) + `) COLLATE "C" = ` + b.bind(param+" text", "text", text)
-	if c := t.mustColumn(name); c.base != pgtype.JSONOID { // json has no equality operator
+	if c := t.MustColumn(name); c.base != pgtype.JSONOID { // json has no equality operator
 		return "o." + Ident(name) + " = " + b.bind(param, c.typ, text) + " AND " + same
 	}
 	return same
@@ -254,7 +254,7 @@ func resolveQuery(t *table, a deadletter.Action, ids []string) *query {
 	return b.query(
 		"WITH "+b.leader()+",",
 		"want AS MATERIALIZED (",
-		"  SELECT * FROM unnest("+b.bind("ids", t.mustColumn(t.Layout.Columns.ID).typ+"[]", arrayLiteral(ids))+") WITH ORDINALITY AS u(id, ord)",
+		"  SELECT * FROM unnest("+b.bind("ids", t.MustColumn(t.Layout.Columns.ID).typ+"[]", arrayLiteral(ids))+") WITH ORDINALITY AS u(id, ord)",
 		"),",
 		"done AS ("+write(t, b)+")",
 		"SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)",
@@ -271,7 +271,7 @@ func discardSQL(t *table, b *builder) string {
 }
 
 func requeueSQL(t *table, b *builder) string {
-	requeue := columns.Requeue(&t.Layout, func(name string) bool { return t.mustColumn(name).notNull })
+	requeue := columns.Requeue(&t.Layout, func(name string) bool { return t.MustColumn(name).notNull })
 	set := columns.SetList(requeue, ident, func(columns.Assignment) string { return t.bindStatus(b, columns.Stored(&t.Layout, store.Pending)) })
 	return "UPDATE " + TableName(t.Outbox) + " AS o SET " + set +
 		" FROM want w WHERE " + t.stillFailed(b) + " RETURNING w.ord"

@@ -10,10 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
@@ -194,8 +192,7 @@ const DiagnoseLockTimeout = "1s"
 
 // IsLockTimeout reports whether a lock was not acquired in time.
 func IsLockTimeout(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == "55P03" // lock_not_available
+	return code(err) == "55P03" // lock_not_available
 }
 
 // LockersRemedy lists the sessions that hold a lock which blocks even readers of a table
@@ -332,7 +329,7 @@ func (c *checker) indexLeadsWithState(ctx context.Context, t *table) (bool, erro
 	var numbers []int16
 	for _, name := range []string{l.Columns.Status, l.Columns.Delivered, l.Columns.Failed} {
 		if name != "" {
-			numbers = append(numbers, t.mustColumn(name).num)
+			numbers = append(numbers, t.MustColumn(name).num)
 		}
 	}
 	return c.queryBool(ctx, `
@@ -401,7 +398,7 @@ func (n *planNode) indices(list []string) []string {
 func (t *table) partialIndex(partitioned bool) string {
 	l := &t.Layout
 	var names []string
-	for _, name := range columns.Order(l, sameName, t.serial) {
+	for _, name := range t.Ordered() {
 		names = append(names, Ident(name))
 	}
 

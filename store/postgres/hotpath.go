@@ -18,7 +18,7 @@ import (
 // idIsText reports whether the text of an id identifies a row: ids are unique, and the
 // server returns the same text as the log.
 func (t *table) idIsText() bool {
-	id := t.mustColumn(t.Layout.Columns.ID)
+	id := t.MustColumn(t.Layout.Columns.ID)
 	switch id.base {
 	case pgtype.TextOID, pgtype.VarcharOID:
 		return t.unique && id.collation != ""
@@ -74,7 +74,7 @@ func claimOneQuery(t *table) *query {
 	return b.query(
 		"UPDATE "+TableName(t.Outbox)+" AS o SET "+t.claimAssignments(b),
 		"FROM (\n"+b.leaderRow()+"\n) AS l",
-		"WHERE o."+Ident(c.ID)+" = "+b.arg("id", t.mustColumn(c.ID).typ)+" AND "+t.open(b)+t.unretried(),
+		"WHERE o."+Ident(c.ID)+" = "+b.arg("id", t.MustColumn(c.ID).typ)+" AND "+t.open(b)+t.unretried(),
 	)
 }
 
@@ -103,7 +103,7 @@ func settleManyQuery(t *table) *query {
 
 // ids returns the parameter for the rows' ids.
 func (b *builder) ids(t *table) string {
-	return b.arg("ids", t.mustColumn(t.Layout.Columns.ID).typ+"[]")
+	return b.arg("ids", t.MustColumn(t.Layout.Columns.ID).typ+"[]")
 }
 
 // claimMany claims as many rows as it can with one statement per outbox, and returns the

@@ -112,8 +112,7 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 // lacksRight reports whether the server refused a statement because the role lacks a
 // privilege.
 func lacksRight(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == "42501" // insufficient_privilege
+	return code(err) == "42501" // insufficient_privilege
 }
 
 func readUpgrade(n int) (string, error) {
@@ -230,8 +229,7 @@ WHERE n.nspname = 'sluicebox' AND c.relname = ANY ($1::text[])`
 		}
 
 		have, err := installed(ctx, sess.conn)
-		var newer *store.SetupError
-		if errors.As(err, &newer) {
+		if _, ok := errors.AsType[*store.SetupError](err); ok {
 			may = false
 			return nil
 		}

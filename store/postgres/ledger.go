@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/ledger"
@@ -67,8 +66,7 @@ func fenceQuery() *query {
 
 func (t *transaction) readFence(results pgx.BatchResults) error {
 	err := results.QueryRow().Scan(&t.now, nil)
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "22012" { // division_by_zero
+	if code(err) == "22012" { // division_by_zero
 		return store.ErrNotLeader
 	}
 	return err

@@ -79,30 +79,20 @@ func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t 
 	values := s.fenced(epoch)
 	values["before"], values["limit"] = p.Before.Truncate(time.Microsecond), p.Limit
 	values["from"], values["to"] = blockTID(block), blockTID(block+pruneBlocks)
-	stmt := pruneQuery(t)
-	batch := &pgx.Batch{}
-	begin(batch, "SET LOCAL synchronous_commit = off")
-	batch.Queue(countBlocks, t.oid)
-	batch.Queue(stmt.sql, stmt.args(values)...)
-	commit(batch)
-	results := conn.SendBatch(ctx, batch)
-	defer readRest(results, &err)
-	if err := readBegin(results); err != nil {
-		return done, err
-	}
-
 	var blocks int64
-	if err := results.QueryRow().Scan(&blocks); err != nil {
-		return done, err
-	}
-	if next := block + pruneBlocks; next < blocks {
-		done.Next = strconv.FormatInt(next, 10)
-	}
-
 	var leaderEpoch *int64
 	var found int
-	if err := results.QueryRow().Scan(&leaderEpoch, &found, &done.Rows); err != nil {
-		return done, err
+	tx := newTransaction(conn, s.name)
+	tx.exec("BEGIN")
+	tx.exec("SET LOCAL synchronous_commit = off")
+	tx.add(blocksQuery(t), func(results pgx.BatchResults) error { return results.QueryRow().Scan(&blocks) })
+	tx.add(pruneQuery(t).with(values), func(results pgx.BatchResults) error { return results.QueryRow().Scan(&leaderEpoch, &found, &done.Rows) })
+	err = tx.run(ctx, func() error { return nil })
+	if next := block + pruneBlocks; next < blocks {
+		done.Next = strconv.FormatInt(next, 10) // also behind rows that were refused
+	}
+	if err != nil {
+		return store.PruneResult{Next: done.Next}, err
 	}
 	if leaderEpoch == nil {
 		return store.PruneResult{}, store.ErrNotLeader
@@ -113,12 +103,16 @@ func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t 
 	return done, nil
 }
 
-// countBlocks returns the number of blocks of a table, or of its largest partition.
-const countBlocks = `
+// blocksQuery returns the statement that counts the blocks of a table, or of its largest
+// partition.
+func blocksQuery(t *table) *query {
+	b := &builder{}
+	return b.query(`
 WITH RECURSIVE part AS (
-  SELECT $1::oid AS oid
+  SELECT ` + b.bind("oid", "oid", t.oid) + ` AS oid
   UNION ALL SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN part ON i.inhparent = part.oid
-) SELECT coalesce(max(pg_catalog.pg_relation_size(oid)), 0) / current_setting('block_size')::bigint FROM part`
+) SELECT coalesce(max(pg_catalog.pg_relation_size(oid)), 0) / current_setting('block_size')::bigint FROM part`)
+}
 
 // blockTID returns the first tid of a block. No table has blocks past last.
 func blockTID(block int64) string {

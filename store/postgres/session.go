@@ -119,26 +119,6 @@ func (s *session) table(ctx context.Context, o *store.Outbox) (*table, error) {
 	return t, nil
 }
 
-// A batch is one transaction, which the server commits at the end of the batch. A batch
-// that changes a setting for itself needs an explicit BEGIN and COMMIT.
-
-func begin(batch *pgx.Batch, setting string) {
-	batch.Queue("BEGIN")
-	batch.Queue(setting)
-}
-
-func commit(batch *pgx.Batch) { batch.Queue("COMMIT") }
-
-// readBegin reads the results of begin.
-func readBegin(results pgx.BatchResults) error {
-	for range 2 {
-		if _, err := results.Exec(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // readRest reads the rest of a batch, the commit included.
 func readRest(results pgx.BatchResults, err *error) {
 	if closing := results.Close(); *err == nil {

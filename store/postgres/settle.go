@@ -303,7 +303,7 @@ func (p *settlePart) statement(values map[string]any, outcomes []store.Outcome, 
 // maxRetry is the largest retry count that the column holds.
 func (t *table) maxRetry() int64 {
 	if name := t.Layout.Columns.RetryCount; name != "" {
-		switch t.mustColumn(name).base {
+		switch t.MustColumn(name).base {
 		case pgtype.Int2OID:
 			return math.MaxInt16
 		case pgtype.Int4OID:
@@ -315,7 +315,7 @@ func (t *table) maxRetry() int64 {
 
 func (t *table) errorLimit() int {
 	if name := t.Layout.Columns.Error; name != "" && t.Layout.State != store.StateNone {
-		return t.mustColumn(name).limit
+		return t.MustColumn(name).limit
 	}
 	return 0
 }

@@ -57,7 +57,7 @@ func (t *table) writeOutcomes(b *builder, to store.Status, skip bool) string {
 // to row.
 func (b *builder) outcomes(t *table, to store.Status) string {
 	c := &t.Layout.Columns
-	params := []string{b.arg("ids", t.mustColumn(c.ID).typ+"[]")}
+	params := []string{b.arg("ids", t.MustColumn(c.ID).typ+"[]")}
 	names := []string{"id"}
 	add := func(param, typ, name string) {
 		params = append(params, b.arg(param, typ+"[]"))
@@ -72,7 +72,7 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 			add("texts", "text", "error")
 		}
 		if to == store.Failed && t.Layout.State == store.StateNumbers {
-			add("numbers", t.mustColumn(c.Status).typ, "number")
+			add("numbers", t.MustColumn(c.Status).typ, "number")
 		}
 	}
 	return "want AS MATERIALIZED (\n  SELECT * FROM unnest(" + strings.Join(params, ", ") +
@@ -99,7 +99,7 @@ func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string
 
 // errorValue keeps the row's text if an outcome brings none.
 func (t *table) errorValue() string {
-	c := t.mustColumn(t.Layout.Columns.Error)
+	c := t.MustColumn(t.Layout.Columns.Error)
 	keep := "coalesce(nullif(w.error, ''), o." + Ident(c.name) + "::text)"
 	switch c.base {
 	case pgtype.JSONOID, pgtype.JSONBOID:
@@ -113,7 +113,7 @@ func (t *table) errorValue() string {
 // visible yet.
 func rowStatesQuery(t *table) *query {
 	b := &builder{}
-	id := t.mustColumn(t.Layout.Columns.ID)
+	id := t.MustColumn(t.Layout.Columns.ID)
 	return b.query(
 		"WITH "+snapshotCTE,
 		"SELECT w.ord, o.open, CASE WHEN o.open IS NULL AND w.txn <> 0 THEN NOT "+visible+" ELSE false END",

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -14,12 +13,10 @@ import (
 
 // table is an outbox's table as the database has it, with the statements for it.
 type table struct {
-	*store.Outbox
-	oid     uint32
-	columns []column // all columns, in the table's order
-	ascii   bool     // the database's encoding is not UTF-8
-	unique  bool     // ids are unique
-	serial  string   // column that numbers the rows as they are inserted; "" if none
+	columns.Described[column]
+	oid    uint32
+	ascii  bool // the database's encoding is not UTF-8
+	unique bool // ids are unique
 
 	claim [2]*query // the second skips locked rows
 	// claimOne, claimMany and completeMany are the hot path.
@@ -89,15 +86,15 @@ ORDER BY a.attnum`
 func describe(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, error) {
 	t, err := readTable(ctx, conn, o)
 	if err == nil {
-		err = columns.CheckComplete(o, TableName(o), t.columns, sameName)
+		err = t.CheckComplete()
 	}
 	return t, err
 }
 
 func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, error) {
-	t := &table{Outbox: o}
+	t := &table{Described: columns.Described[column]{Outbox: o, Quoted: TableName(o), Same: func(a, b string) bool { return a == b }}}
 	var kind string
-	err := conn.QueryRow(ctx, findTable, o.Table, o.Schema, o.Layout.Columns.ID).Scan(&t.oid, &t.ascii, &kind, &t.unique, &t.serial)
+	err := conn.QueryRow(ctx, findTable, o.Table, o.Schema, o.Layout.Columns.ID).Scan(&t.oid, &t.ascii, &kind, &t.unique, &t.Inserted)
 	if err == pgx.ErrNoRows {
 		return nil, &store.SetupError{
 			Problem: fmt.Sprintf("outbox %s: table %s does not exist, or the role cannot see it", o.Name, TableName(o)),
@@ -119,7 +116,7 @@ func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, er
 		return nil, fmt.Errorf("look up columns of %s: %w", TableName(o), Explain(err))
 	}
 
-	t.columns, err = pgx.CollectRows(rows, scanColumn)
+	t.Columns, err = pgx.CollectRows(rows, scanColumn)
 	if err != nil {
 		return nil, fmt.Errorf("look up columns of %s: %w", TableName(o), Explain(err))
 	}
@@ -142,24 +139,11 @@ func scanColumn(row pgx.CollectableRow) (column, error) {
 // Name implements columns.Named.
 func (c column) Name() string { return c.name }
 
-func sameName(a, b string) bool { return a == b }
-
-// mustColumn returns a column that is known to exist.
-func (t *table) mustColumn(name string) column { return columns.MustFind(t.columns, sameName, name) }
-
-// missingColumns lists the columns that the layout names and the table lacks.
-func (t *table) missingColumns() []string { return columns.MissingFrom(&t.Layout, t.columns, sameName) }
-
-// missingError says how to fix missing columns; add is for columns.Remedy.
-func (t *table) missingError(missing []string, add func([]string) []string) *store.SetupError {
-	return columns.MissingError(t.Outbox, TableName(t.Outbox), missing, t.columns, add)
-}
-
 // text returns an expression for a column's value in the type's own text form, which is
 // also the log's. A cast does not work, because it strips the blanks of a char(n).
 func (t *table) text(name string) string {
 	ref := "o." + Ident(name)
-	switch t.mustColumn(name).base {
+	switch t.MustColumn(name).base {
 	case pgtype.TextOID, pgtype.VarcharOID, pgtype.JSONOID, pgtype.JSONBOID, pgtype.UUIDOID:
 		return ref + "::text"
 	}
@@ -184,7 +168,7 @@ func (t *table) group() string {
 // content returns an expression for a column's content: the bytes of a bytea, the text of
 // any other type.
 func (t *table) content(name string) string {
-	if t.mustColumn(name).base == pgtype.ByteaOID {
+	if t.MustColumn(name).base == pgtype.ByteaOID {
 		return "o." + Ident(name)
 	}
 	return t.text(name)
@@ -202,7 +186,7 @@ func (t *table) state(b *builder) columns.State {
 // bindStatus binds a value of the status column.
 func (t *table) bindStatus(b *builder, value any) string {
 	text := fmt.Sprint(value)
-	return b.bind("status "+text, t.mustColumn(t.Layout.Columns.Status).typ, text)
+	return b.bind("status "+text, t.MustColumn(t.Layout.Columns.Status).typ, text)
 }
 
 // open returns the condition that a row o, looked up by its id, is unsettled. IS TRUE keeps
@@ -214,9 +198,5 @@ func (t *table) open(b *builder) string { return t.state(b).Unsettled() + " IS T
 // then the id. The ctid gives no order, because new rows fill the space of deleted rows
 // and a claim moves a row.
 func (t *table) order() string {
-	var order []string
-	for _, name := range columns.Order(&t.Layout, sameName, t.serial) {
-		order = append(order, "o."+Ident(name))
-	}
-	return strings.Join(order, ", ")
+	return t.OrderBy(func(name string) string { return "o." + Ident(name) })
 }

@@ -171,7 +171,7 @@ func (t *table) payloadSize() string { return "coalesce(octet_length(" + t.paylo
 // optional additional condition.
 func unsettledQuery(t *table, b *builder, q *store.UnsettledQuery, where string, limited bool) *query {
 	c := &t.Layout.Columns
-	id, size := t.mustColumn(c.ID), t.payloadSize()
+	id, size := t.MustColumn(c.ID), t.payloadSize()
 	payload := "CASE WHEN " + size + " <= " + b.bind("inline", "integer", q.MaxInlinePayload()) + " THEN " + t.payload() + " END"
 	lines := []string{
 		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount(),
@@ -229,14 +229,14 @@ func (t *table) canExcludeByRange(left []store.LaneKey) bool {
 	if c.Kind != "" || c.Group == "" || len(left) > maxRanges {
 		return false
 	}
-	group := t.mustColumn(c.Group)
+	group := t.MustColumn(c.Group)
 	return group.collation != "" && (group.base == pgtype.TextOID || group.base == pgtype.VarcharOID)
 }
 
 // excludeRanges returns the condition that the group of a row o lies between the excluded
 // groups, in the order of its column.
 func (v *view) excludeRanges(ctx context.Context, t *table, b *builder, left []store.LaneKey) (string, error) {
-	group := t.mustColumn(t.Layout.Columns.Group)
+	group := t.MustColumn(t.Layout.Columns.Group)
 	var groups []string
 	null := true
 	for _, k := range left {

@@ -78,7 +78,7 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 		return err
 	}
 
-	at := t.mustColumn(o.Layout.OrderBy[0])
+	at := t.MustColumn(o.Layout.OrderBy[0])
 	switch at.base {
 	case pgtype.TimestamptzOID, pgtype.TimestampOID, pgtype.DateOID:
 	default:
@@ -132,7 +132,7 @@ func deliveredQuery(t *table, q *views.DeliveredRows, timed bool) *query {
 
 	where := []string{"o." + Ident(c.ID) + " IS NOT NULL", t.state(b).Delivered()}
 	if keyed { // IS TRUE for the reason given at open
-		where = []string{"o." + Ident(c.ID) + " = ANY (" + b.bind("ids", t.mustColumn(c.ID).typ+"[]", arrayLiteral(keys)) + ")", t.state(b).Delivered() + " IS TRUE"}
+		where = []string{"o." + Ident(c.ID) + " = ANY (" + b.bind("ids", t.MustColumn(c.ID).typ+"[]", arrayLiteral(keys)) + ")", t.state(b).Delivered() + " IS TRUE"}
 	}
 	if !timed {
 		where = append(where, at+" IS NULL")
@@ -186,7 +186,7 @@ var (
 func (t *table) idKeys(ids []string) (keys []string, can bool) {
 	bits := 0
 	var takes func(id string) bool
-	switch t.mustColumn(t.Layout.Columns.ID).base {
+	switch t.MustColumn(t.Layout.Columns.ID).base {
 	case pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID:
 		takes = func(id string) bool { return utf8.ValidString(id) && !strings.Contains(id, "\x00") }
 	case pgtype.UUIDOID:

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
@@ -99,16 +98,15 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	c.Subject = "outbox " + o.Name
 	before := c.CountFaults()
 	t, err := readTable(ctx, c.conn, o)
-	var setup *store.SetupError
-	if errors.As(err, &setup) {
+	if setup, ok := errors.AsType[*store.SetupError](err); ok {
 		c.AddSetupError(setup)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if missing := t.missingColumns(); len(missing) > 0 {
-		c.AddSetupError(t.missingError(missing, columns.NoAdditions))
+	if missing := t.Missing(); len(missing) > 0 {
+		c.AddSetupError(t.MissingError(missing, nil))
 		return nil
 	}
 
@@ -127,7 +125,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 // types checks that the columns store the relay's values unchanged.
 func (c *checker) types(t *table) {
 	l := &t.Layout
-	id := t.mustColumn(l.Columns.ID)
+	id := t.MustColumn(l.Columns.ID)
 	if id.affinity == affinityReal {
 		c.AddFault(fmt.Sprintf("id column %s of %s is declared as %s, and a REAL number has no exact text", id.name, TableName(t.Outbox), id.declared),
 			"use another column as the id, or declare it as INTEGER or TEXT")
@@ -140,7 +138,7 @@ func (c *checker) types(t *table) {
 		if name == "" {
 			continue
 		}
-		if col := t.mustColumn(name); col.affinity == affinityReal {
+		if col := t.MustColumn(name); col.affinity == affinityReal {
 			c.AddFault(fmt.Sprintf("column %s (%s) of %s is declared as %s, and the relay writes times as text or as an integer",
 				name, l.ConfigKey(name), TableName(t.Outbox), col.declared),
 				fmt.Sprintf("use another column in layout %s, or declare it as TEXT or INTEGER", l.Name))
@@ -151,7 +149,7 @@ func (c *checker) types(t *table) {
 	}
 
 	for _, name := range []string{l.Columns.Delivered, l.Columns.Failed} {
-		if t.mustColumn(name).notNull {
+		if t.MustColumn(name).notNull {
 			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, but must be NULL in an unsettled row",
 				name, l.ConfigKey(name), TableName(t.Outbox)),
 				"use a column that services leave NULL, or declare this one without NOT NULL")
@@ -167,7 +165,7 @@ SELECT 1 FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE AND pk = 1 A
 UNION ALL
 SELECT 1 FROM pragma_index_list(?1) AS l JOIN pragma_index_xinfo(l.name) AS x
 WHERE l.partial = 0 AND x.seqno = 0 AND x.name = ?2 COLLATE NOCASE LIMIT 1`
-	id := t.mustColumn(t.Layout.Columns.ID)
+	id := t.MustColumn(t.Layout.Columns.ID)
 	found := false
 	err := c.conn.Query(ctx, find, []any{t.Table, id.name}, func([]driver.Value) error { found = true; return nil })
 	if err == nil && !found {

@@ -176,7 +176,7 @@ func claimQuery(t *table) *query {
 		if a.Value == columns.Status {
 			return b.bind(columns.Stored(&t.Layout, store.Processing))
 		}
-		claimed := t.mustColumn(a.Column)
+		claimed := t.MustColumn(a.Column)
 		return b.arg(func(v *values) any { return timeValue(claimed, v.at) })
 	})
 	sql := "UPDATE " + TableName(t.Outbox) + " SET " + set +

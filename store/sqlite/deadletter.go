@@ -189,7 +189,7 @@ func discardQuery(t *table) *query {
 
 func requeueQuery(t *table) *query {
 	b := &builder{}
-	requeue := columns.Requeue(&t.Layout, func(name string) bool { return t.mustColumn(name).notNull })
+	requeue := columns.Requeue(&t.Layout, func(name string) bool { return t.MustColumn(name).notNull })
 	set := columns.SetList(requeue, Ident, func(columns.Assignment) string { return b.bind(columns.Stored(&t.Layout, store.Pending)) })
 	sql := "UPDATE " + TableName(t.Outbox) + " SET " + set +
 		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).Failed()

@@ -26,8 +26,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	file := checker{List: finding.List{Subject: "file"}}
 	found, err := s.diagnose(ctx, &file)
 	found = append(file.Findings, found...)
-	var setup *store.SetupError
-	if errors.As(Explain(err), &setup) {
+	if setup, ok := errors.AsType[*store.SetupError](Explain(err)); ok {
 		file.Findings = nil
 		file.AddSetupError(setup)
 		return append(found, file.Findings...), nil

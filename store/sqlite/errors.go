@@ -30,8 +30,7 @@ const (
 
 // resultCode returns the primary result code of a SQLite error, 0 for any other.
 func resultCode(err error) int {
-	var e *sqlite.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code() & 0xff
 	}
 	return 0

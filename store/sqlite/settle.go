@@ -180,7 +180,7 @@ func (t *table) assignments(b *builder, to store.Status) string {
 func (t *table) outcomeValue(a columns.Assignment) func(*values) any {
 	switch a.Value {
 	case columns.Time:
-		col := t.mustColumn(a.Column)
+		col := t.MustColumn(a.Column)
 		return func(v *values) any { return timeValue(col, v.at) }
 	case columns.Retries:
 		return func(v *values) any { return v.outcome.RetryCount }

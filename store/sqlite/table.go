@@ -54,10 +54,8 @@ type column struct {
 
 // table is an outbox's table as the database describes it, with the statements built for it.
 type table struct {
-	*store.Outbox
-	kind    string // table, view, virtual or shadow
-	columns []column
-	rowid   string // name of the rowid, "" if the table has none
+	columns.Described[column]
+	kind string // table, view, virtual or shadow
 
 	claim, readRow, readPayload, isFailed, prune *query
 	write                                        [store.Failed + 1]*query // by the status to write
@@ -67,13 +65,13 @@ type table struct {
 func describe(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error) {
 	t, err := readTable(ctx, conn, o)
 	if err == nil {
-		err = columns.CheckComplete(o, TableName(o), t.columns, sameName)
+		err = t.CheckComplete()
 	}
 	return t, err
 }
 
 func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error) {
-	t := &table{Outbox: o}
+	t := &table{Described: columns.Described[column]{Outbox: o, Quoted: TableName(o), Same: strings.EqualFold}}
 	bare := false // WITHOUT ROWID
 	read := func(row []driver.Value) error { t.kind, _ = textOf(row[0]); bare = row[1] != int64(0); return nil }
 	err := conn.Query(ctx, "SELECT type, wr FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", []any{o.Table}, read)
@@ -98,14 +96,14 @@ func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error)
 	err = conn.Query(ctx, "SELECT name, type, \"notnull\" FROM pragma_table_xinfo(?)", []any{o.Table}, func(row []driver.Value) error {
 		name, _ := textOf(row[0])
 		declared, _ := textOf(row[1])
-		t.columns = append(t.columns, column{name: name, declared: declared, affinity: columnAffinity(declared), notNull: row[2] != int64(0)})
+		t.Columns = append(t.Columns, column{name: name, declared: declared, affinity: columnAffinity(declared), notNull: row[2] != int64(0)})
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look up columns of %s: %w", TableName(o), err)
 	}
 	if !bare {
-		t.rowid = t.nameOfRowid()
+		t.Inserted = t.nameOfRowid()
 	}
 	return t, nil
 }
@@ -113,7 +111,7 @@ func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error)
 // nameOfRowid returns a name of the rowid that no column has.
 func (t *table) nameOfRowid() string {
 	for _, name := range []string{"rowid", "_rowid_", "oid"} {
-		if _, taken := columns.Find(t.columns, sameName, name); !taken {
+		if !t.Has(name) {
 			return name
 		}
 	}
@@ -122,20 +120,6 @@ func (t *table) nameOfRowid() string {
 
 // Name implements columns.Named.
 func (c column) Name() string { return c.name }
-
-// sameName compares names of columns. SQLite compares them case-insensitively.
-func sameName(a, b string) bool { return strings.EqualFold(a, b) }
-
-// mustColumn returns a column that is known to exist.
-func (t *table) mustColumn(name string) column { return columns.MustFind(t.columns, sameName, name) }
-
-// missingColumns lists the columns of the layout that the table lacks.
-func (t *table) missingColumns() []string { return columns.MissingFrom(&t.Layout, t.columns, sameName) }
-
-// missingError says how to fix missing columns; add is for columns.Remedy.
-func (t *table) missingError(missing []string, add func([]string) []string) *store.SetupError {
-	return columns.MissingError(t.Outbox, TableName(t.Outbox), missing, t.columns, add)
-}
 
 // keys returns the values that an id may stand for, in the order of lookup. For example, the
 // id 7 in a column without affinity is the text '7' or the integer 7.
@@ -151,7 +135,7 @@ func (t *table) keys(id string) []any {
 	if err != nil || strconv.FormatInt(n, 10) != id {
 		return []any{id}
 	}
-	switch t.mustColumn(t.Layout.Columns.ID).affinity {
+	switch t.MustColumn(t.Layout.Columns.ID).affinity {
 	case affinityText:
 		return []any{id}
 	case affinityBlob:
@@ -235,13 +219,7 @@ func (t *table) state(b *builder) columns.State {
 }
 
 // order is the layout's order-by, then the order of insertion, then the id.
-func (t *table) order() string {
-	var order []string
-	for _, name := range columns.Order(&t.Layout, sameName, t.rowid) {
-		order = append(order, Ident(name))
-	}
-	return strings.Join(order, ", ")
-}
+func (t *table) order() string { return t.OrderBy(Ident) }
 
 // CheckTable returns a *store.SetupError if an outbox's table or a column of its layout does
 // not exist.

@@ -2,6 +2,7 @@ package columns
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -15,52 +16,67 @@ type Column interface {
 // SameName reports whether a database treats two names as equal.
 type SameName func(a, b string) bool
 
-// Find returns the column with the given name.
-func Find[C Column](list []C, same SameName, name string) (found C, ok bool) {
-	i := slices.IndexFunc(list, func(c C) bool { return same(c.Name(), name) })
-	if i < 0 {
-		return found, false
-	}
-	return list[i], true
+// Described is an outbox's table as a database describes it.
+type Described[C Column] struct {
+	*store.Outbox
+	Quoted  string // the table's name
+	Columns []C    // all of them, in the table's order
+	Same    SameName
+	// Inserted is the column that numbers the rows as they are inserted, "" if none.
+	Inserted string
 }
 
-// MustFind is Find for a column that is known to exist.
-func MustFind[C Column](list []C, same SameName, name string) C {
-	c, ok := Find(list, same, name)
-	if !ok {
+// Has reports whether the table has a column.
+func (t *Described[C]) Has(name string) bool { return t.index(name) >= 0 }
+
+func (t *Described[C]) index(name string) int {
+	return slices.IndexFunc(t.Columns, func(c C) bool { return t.Same(c.Name(), name) })
+}
+
+// MustColumn returns a column that is known to exist.
+func (t *Described[C]) MustColumn(name string) C {
+	i := t.index(name)
+	if i < 0 {
 		panic("columns: " + name + " was not looked up")
 	}
-	return c
+	return t.Columns[i]
 }
 
-// MissingFrom returns the columns that a layout needs and a table lacks, in the layout's
+// Missing returns the columns that the layout needs and the table lacks, in the layout's
 // order.
-func MissingFrom[C Column](l *store.Layout, list []C, same SameName) []string {
-	return Missing(l, func(name string) bool {
-		_, there := Find(list, same, name)
-		return there
-	})
-}
+func (t *Described[C]) Missing() []string { return Missing(&t.Layout, t.Has) }
 
-// MissingError says which columns are missing in a table, and how to fix that. add
-// returns the statements that add columns, as far as their types are known.
-func MissingError[C Column](o *store.Outbox, table string, missing []string, list []C, add func(missing []string) []string) *store.SetupError {
-	have := make([]string, len(list))
-	for i, c := range list {
+// MissingError says which columns are missing, and how to fix that. add returns the
+// statements that add columns, as far as their types are known; nil adds none.
+func (t *Described[C]) MissingError(missing []string, add func(missing []string) []string) *store.SetupError {
+	if add == nil {
+		add = func([]string) []string { return nil }
+	}
+	have := make([]string, len(t.Columns))
+	for i, c := range t.Columns {
 		have[i] = c.Name()
 	}
-	return &store.SetupError{Problem: MissingText(o, table, missing, have), Remedy: Remedy(o, table, missing, have, add)}
+	return &store.SetupError{Problem: MissingText(t.Outbox, t.Quoted, missing, have), Remedy: Remedy(t.Outbox, t.Quoted, missing, have, add)}
 }
 
-// NoAdditions adds no column.
-func NoAdditions([]string) []string { return nil }
-
-// CheckComplete returns a *store.SetupError if a table lacks a column that the layout names.
-func CheckComplete[C Column](o *store.Outbox, table string, list []C, same SameName) error {
-	if missing := MissingFrom(&o.Layout, list, same); len(missing) > 0 {
-		return MissingError(o, table, missing, list, NoAdditions)
+// CheckComplete returns a *store.SetupError if the table lacks a column that the layout names.
+func (t *Described[C]) CheckComplete() error {
+	if missing := t.Missing(); len(missing) > 0 {
+		return t.MissingError(missing, nil)
 	}
 	return nil
+}
+
+// Ordered returns the columns to sort by; see Order.
+func (t *Described[C]) Ordered() []string { return Order(&t.Layout, t.Same, t.Inserted) }
+
+// OrderBy returns the ORDER BY list. ref returns a reference to a column.
+func (t *Described[C]) OrderBy(ref func(column string) string) string {
+	refs := t.Ordered()
+	for i, name := range refs {
+		refs[i] = ref(name)
+	}
+	return strings.Join(refs, ", ")
 }
 
 // Order returns the columns to sort by: the layout's order-by, then inserted, the
