@@ -136,7 +136,7 @@ func scanColumn(row pgx.CollectableRow) (column, error) {
 	return c, nil
 }
 
-// Name implements columns.Named.
+// Name implements columns.Column.
 func (c column) Name() string { return c.name }
 
 // text returns an expression for a column's value in the type's own text form, which is

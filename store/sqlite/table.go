@@ -118,7 +118,7 @@ func (t *table) nameOfRowid() string {
 	return ""
 }
 
-// Name implements columns.Named.
+// Name implements columns.Column.
 func (c column) Name() string { return c.name }
 
 // keys returns the values that an id may stand for, in the order of lookup. For example, the
