@@ -122,12 +122,8 @@ func (c *checkpointListCommand) Run(ctx context.Context, p *program) error {
 		return requestFailure(err)
 	}
 
-	lines := make([][]string, len(list))
-	for i := range list {
-		lines[i] = checkpointRow(&list[i])
-	}
 	return p.printList(c.JSON, admin.CheckpointList{Checkpoints: append([]admin.Checkpoint{}, list...)}, "no named checkpoints",
-		[]string{"NAME", "STATE", "MADE", "SEQ", "RETAINED", "POSITION", "REASON"}, lines)
+		[]string{"NAME", "STATE", "MADE", "SEQ", "RETAINED", "POSITION", "REASON"}, tableRows(list, checkpointRow))
 }
 
 // maxPositionWidth limits the positions in a table, because those of MySQL and MongoDB

@@ -136,14 +136,13 @@ func (c *deadLetterListCommand) Run(ctx context.Context, p *program) error {
 		more += max(0, n-len(rows))
 	}
 
-	if err := c.print(p, found, counted); err != nil {
-		return err
-	}
-	if more > 0 {
+	err = p.printList(c.JSON, admin.DeadLetterList{DeadLetters: found}, "no FAILED row matches",
+		[]string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "RETRIES", "BYTES", "ERROR"},
+		tableRows(found, func(d *admin.DeadLetter) []string { return deadLetterRow(d, counted[d.Outbox]) }))
+	if err == nil && more > 0 {
 		p.note("%d more; --limit shows them", more)
 	}
-
-	return nil
+	return err
 }
 
 // readDeadLetters reads at most limit rows, without payload.
@@ -162,26 +161,12 @@ func readDeadLetters(ctx context.Context, letters store.DeadLetters, f store.Dea
 	return shown, nil
 }
 
-func (c *deadLetterListCommand) print(p *program, found []admin.DeadLetter, counted map[string]bool) error {
-	if c.JSON {
-		return p.json(admin.DeadLetterList{DeadLetters: found})
+// deadLetterRow describes a FAILED row. counted means that its layout counts retries.
+func deadLetterRow(d *admin.DeadLetter, counted bool) []string {
+	return []string{
+		quoteCell(d.Outbox), quoteCell(d.Kind), groupCell(d.Group), quoteCell(d.ID), ageText(d.FailedAt, time.Now()),
+		retryCell(d, counted), strconv.Itoa(d.PayloadSize), oneLine(d.Error),
 	}
-	if len(found) == 0 {
-		p.note("no FAILED row matches")
-		return nil
-	}
-
-	now := time.Now()
-	lines := make([][]string, len(found))
-	for i := range found {
-		d := &found[i]
-		lines[i] = []string{
-			quoteCell(d.Outbox), quoteCell(d.Kind), groupCell(d.Group), quoteCell(d.ID), ageText(d.FailedAt, now),
-			retryCell(d, counted[d.Outbox]), strconv.Itoa(d.PayloadSize), oneLine(d.Error),
-		}
-	}
-
-	return printTable(p.stdout, []string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "RETRIES", "BYTES", "ERROR"}, lines)
 }
 
 // retryCell returns the retry count of a row, "-" if its layout has no column for it.

@@ -73,46 +73,29 @@ func (c *laneListCommand) Run(ctx context.Context, p *program) error {
 		return relayFailure(err)
 	}
 
-	if c.JSON {
-		return p.json(list)
-	}
-	if len(list.Lanes) == 0 {
-		p.note("no lane matches")
-		return nil
-	}
-
-	if err := printTable(p.stdout, laneHeader(), laneRows(list.Lanes, time.Now())); err != nil {
-		return err
-	}
-	if more := list.Total - len(list.Lanes); more > 0 {
+	err = p.printList(c.JSON, list, "no lane matches", laneHeader(), tableRows(list.Lanes, laneRow))
+	if more := list.Total - len(list.Lanes); err == nil && more > 0 && !c.JSON {
 		p.note("%d more; --limit shows them", more)
 	}
-
-	return nil
+	return err
 }
 
 func laneHeader() []string {
 	return []string{"OUTBOX", "KIND", "GROUP", "STATE", "ROWS", "FIRST", "TRIES", "RETRIES", "NEXT", "SINCE", "REASON"}
 }
 
-func laneRows(lanes []dispatch.LaneInfo, now time.Time) [][]string {
-	all := make([][]string, len(lanes))
-	for i := range lanes {
-		l := &lanes[i]
-		head, next := "-", "-"
-		if l.Head != "" {
-			head = quoteCell(l.Head)
-		}
-		if !l.NextAttempt.IsZero() {
-			next = "in " + durationText(l.NextAttempt.Sub(now))
-		}
-		all[i] = []string{
-			quoteCell(l.Outbox), quoteCell(l.Kind), groupCell(l.Group), l.State, strconv.Itoa(l.Rows + l.Spilled + l.Unwritten), head,
-			strconv.Itoa(l.Attempts), strconv.Itoa(l.RetryCount), next, ageText(l.Since, now), oneLine(laneReason(l)),
-		}
+func laneRow(l *dispatch.LaneInfo) []string {
+	head, next := "-", "-"
+	if l.Head != "" {
+		head = quoteCell(l.Head)
 	}
-
-	return all
+	if !l.NextAttempt.IsZero() {
+		next = "in " + durationText(time.Until(l.NextAttempt))
+	}
+	return []string{
+		quoteCell(l.Outbox), quoteCell(l.Kind), groupCell(l.Group), l.State, strconv.Itoa(l.Rows + l.Spilled + l.Unwritten), head,
+		strconv.Itoa(l.Attempts), strconv.Itoa(l.RetryCount), next, ageText(l.Since, time.Now()), oneLine(laneReason(l)),
+	}
 }
 
 // laneReason returns the reason why a lane is held or failing, and its replay.
@@ -186,7 +169,7 @@ func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Clien
 		req.Outbox, req.Kind = fit[0].Outbox, fit[0].Kind
 		return req, nil
 	case len(fit) > 1:
-		if err := printTable(p.stderr, laneHeader(), laneRows(fit, time.Now())); err != nil {
+		if err := printTable(p.stderr, laneHeader(), tableRows(fit, laneRow)); err != nil {
 			return req, err
 		}
 		return req, usageError(fmt.Sprintf("%d lanes match; nothing was done", len(fit)), "choose one with --outbox and --kind")

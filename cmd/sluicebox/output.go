@@ -34,6 +34,15 @@ func (p *program) printList(asJSON bool, list any, empty string, header []string
 	return printTable(p.stdout, header, lines)
 }
 
+// tableRows returns a row for each element of a list.
+func tableRows[T any](list []T, row func(one *T) []string) [][]string {
+	lines := make([][]string, len(list))
+	for i := range list {
+		lines[i] = row(&list[i])
+	}
+	return lines
+}
+
 // printTable prints rows in columns. On a terminal it cuts only the last column, which is
 // free text, to the width.
 func printTable(to io.Writer, header []string, lines [][]string) error {

@@ -29,16 +29,11 @@ func (c *replayListCommand) Run(ctx context.Context, p *program) error {
 		return requestFailure(err)
 	}
 
-	lines := make([][]string, len(list))
-	now := time.Now()
-	for i := range list {
-		lines[i] = replayRow(&list[i], now)
-	}
 	return p.printList(c.JSON, admin.ReplayList{Replays: append([]admin.Replay{}, list...)}, "no replays",
-		[]string{"ID", "STATE", "FROM", "SOURCE", "ROWS", "SENT", "SKIPPED", "REFUSED", "LEFT", "ASKED", "REASON"}, lines)
+		[]string{"ID", "STATE", "FROM", "SOURCE", "ROWS", "SENT", "SKIPPED", "REFUSED", "LEFT", "ASKED", "REASON"}, tableRows(list, replayRow))
 }
 
-func replayRow(r *admin.Replay, now time.Time) []string {
+func replayRow(r *admin.Replay) []string {
 	state, from, source := r.State, r.Spec.From, r.Source
 	if r.Spec.DryRun {
 		state += " (dry run)"
@@ -57,7 +52,7 @@ func replayRow(r *admin.Replay, now time.Time) []string {
 	count := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return []string{
 		r.ID, state, quoteCell(from), source, count(r.Rows), count(r.Sent), count(r.Skipped), count(r.Refused), count(r.Remaining),
-		ageText(r.RequestedAt, now), oneLine(strings.TrimPrefix(r.Reason, "; ")),
+		ageText(r.RequestedAt, time.Now()), oneLine(strings.TrimPrefix(r.Reason, "; ")),
 	}
 }
 
@@ -92,13 +87,9 @@ func (c *replayErrorsCommand) Run(ctx context.Context, p *program) error {
 		return requestFailure(err)
 	}
 
-	lines := make([][]string, len(list))
-	now := time.Now()
-	for i := range list {
-		e := &list[i]
-		lines[i] = []string{quoteCell(e.Outbox), quoteCell(e.Kind), groupCell(e.Group), quoteCell(e.ID), ageText(e.At, now), oneLine(e.Reason)}
-	}
-
+	lines := tableRows(list, func(e *store.ReplayError) []string {
+		return []string{quoteCell(e.Outbox), quoteCell(e.Kind), groupCell(e.Group), quoteCell(e.ID), ageText(e.At, time.Now()), oneLine(e.Reason)}
+	})
 	err = p.printList(c.JSON, admin.ReplayErrorList{Errors: append([]store.ReplayError{}, list...)}, "replay "+c.Job+": no row was refused",
 		[]string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "ERROR"}, lines)
 	if err != nil || c.JSON || len(list) == 0 {

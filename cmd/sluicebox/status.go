@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/backoff"
 )
@@ -194,7 +195,7 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 		line("replay", "%s", text)
 	}
 	b.WriteString("\n")
-	_ = printTable(&b, sinkHeader(), sinkRows(s.Sinks)) // a buffer never fails
+	_ = printTable(&b, sinkHeader(), tableRows(s.Sinks, sinkRow)) // a buffer never fails
 	for i := range s.Sinks {
 		sinkLines(&b, &s.Sinks[i], now)
 	}
@@ -335,16 +336,11 @@ func sinkHeader() []string {
 	return []string{"SINK", "WAITING", "SPILLED", "IN-FLIGHT", "DELIVERED/S", "FAILED/S", "RETRIED/S"}
 }
 
-func sinkRows(sinks []admin.SinkStatus) [][]string {
-	all := make([][]string, len(sinks))
-	for i := range sinks {
-		s := &sinks[i]
-		all[i] = []string{
-			quoteCell(s.Name), strconv.Itoa(s.Waiting), strconv.Itoa(s.Spilled), strconv.Itoa(s.InFlight), rateText(s.Delivered.TenSeconds),
-			rateText(s.Failed.TenSeconds), rateText(s.Retried.TenSeconds),
-		}
+func sinkRow(s *admin.SinkStatus) []string {
+	return []string{
+		quoteCell(s.Name), strconv.Itoa(s.Waiting), strconv.Itoa(s.Spilled), strconv.Itoa(s.InFlight), rateText(s.Delivered.TenSeconds),
+		rateText(s.Failed.TenSeconds), rateText(s.Retried.TenSeconds),
 	}
-	return all
 }
 
 // sinkLines prints the lanes of a sink by state, and its open circuit breakers.
@@ -393,12 +389,9 @@ func troubledHeader() []string {
 
 func troubledRows(s *admin.RelayStatus, now time.Time) [][]string {
 	allOpen := allBreakersOpen(s.Sinks)
-	all := make([][]string, len(s.Lanes))
-	for i := range s.Lanes {
-		l := &s.Lanes[i]
-		all[i] = []string{quoteCell(l.Outbox), quoteCell(l.Kind), groupCell(l.Group), laneStateText(l.State, allOpen), strconv.Itoa(l.Rows + l.Spilled), ageText(l.Since, now), oneLine(laneReason(l))}
-	}
-	return all
+	return tableRows(s.Lanes, func(l *dispatch.LaneInfo) []string {
+		return []string{quoteCell(l.Outbox), quoteCell(l.Kind), groupCell(l.Group), laneStateText(l.State, allOpen), strconv.Itoa(l.Rows + l.Spilled), ageText(l.Since, now), oneLine(laneReason(l))}
+	})
 }
 
 // rateText formats a rate with useful precision.
