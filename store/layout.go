@@ -24,19 +24,19 @@ const (
 )
 
 // Columns names the columns of an outbox table. An empty name means that the table has no
-// such column.
+// such column. The tags are the keys of the program's configuration file.
 type Columns struct {
-	ID         string // required
-	Kind       string // empty: the outbox has one Kind
-	Group      string // empty: no row has a group
-	Payload    string // required
-	Status     string // StateWords, StateNumbers
-	Delivered  string // StateTimestamps: delivery time
-	Failed     string // StateTimestamps: failure time
-	RetryCount string
-	Claimed    string // claim time; settlement time too if Settled is empty
-	Settled    string // settlement time, if separate from Claimed
-	Error      string
+	ID         string `yaml:"id" doc:"Required. The row's id, with a unique index."`
+	Kind       string `yaml:"kind" doc:"The kind of the row. Without it, the key kind applies to all rows."`
+	Group      string `yaml:"group" doc:"The message group. Without it, rows have no group."`
+	Payload    string `yaml:"payload" doc:"Required. The payload to send."`
+	Status     string `yaml:"status" doc:"Required for state words or numbers: the state of the row."`
+	Delivered  string `yaml:"delivered" doc:"Required for state timestamps: the time of delivery, NULL before."`
+	Failed     string `yaml:"failed" doc:"Required for state timestamps: the time the row FAILED, NULL before."`
+	RetryCount string `yaml:"retry-count" doc:"The number of counted failures of the row."`
+	Claimed    string `yaml:"claimed" doc:"The time of the claim, and of the settlement unless columns.settled is set. With state timestamps and without it, nothing marks a row that is being sent."`
+	Settled    string `yaml:"settled" doc:"The time of the settlement, if it has its own column."`
+	Error      string `yaml:"error" doc:"The error of the last failure."`
 }
 
 // CustomLayout is the name of a layout whose columns the configuration names.

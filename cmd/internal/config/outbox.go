@@ -29,7 +29,7 @@ type Outbox struct {
 
 	Retention time.Duration `yaml:"retention" doc:"How long to keep a delivered row, for example 7d or 36h. It is deleted within an hour after that; FAILED rows stay. 0s: forever."`
 
-	Columns         Columns       `yaml:"columns" doc:"The table's columns, in their exact spelling." only:"layout=custom"`
+	Columns         store.Columns `yaml:"columns" doc:"The table's columns, in their exact spelling." only:"layout=custom"`
 	State           string        `yaml:"state" doc:"Required. How the table stores the state of a row: a word or a number in columns.status, or nullable times in columns.delivered and columns.failed." enum:"words,numbers,timestamps" later:"none" only:"layout=custom"`
 	Words           Words         `yaml:"words" doc:"The values of columns.status." only:"layout=custom state=words"`
 	Numbers         Numbers       `yaml:"numbers" doc:"The values of columns.status." only:"layout=custom state=numbers"`
@@ -38,21 +38,6 @@ type Outbox struct {
 	OrderBy         []string      `yaml:"order-by" doc:"The order of rows read from the table instead of the log, as column names. Ties are ordered by insertion, if the database knows it, and then by id. Add the id column if ids ascend. Default: created_at (createdAt), but none with layout: custom."`
 	DeleteDelivered bool          `yaml:"delete-delivered" doc:"Delete delivered rows instead of marking them." only:"layout=custom"`
 	TextTimes       bool          `yaml:"text-times" doc:"MongoDB: times are RFC 3339 text, not dates." only:"layout=custom"`
-}
-
-// Columns is the section columns.
-type Columns struct {
-	ID         string `yaml:"id" doc:"Required. The row's id, with a unique index."`
-	Kind       string `yaml:"kind" doc:"The kind of the row. Without it, the key kind applies to all rows."`
-	Group      string `yaml:"group" doc:"The message group. Without it, rows have no group."`
-	Payload    string `yaml:"payload" doc:"Required. The payload to send."`
-	Status     string `yaml:"status" doc:"Required for state words or numbers: the state of the row."`
-	Delivered  string `yaml:"delivered" doc:"Required for state timestamps: the time of delivery, NULL before."`
-	Failed     string `yaml:"failed" doc:"Required for state timestamps: the time the row FAILED, NULL before."`
-	RetryCount string `yaml:"retry-count" doc:"The number of counted failures of the row."`
-	Claimed    string `yaml:"claimed" doc:"The time of the claim, and of the settlement unless columns.settled is set. With state timestamps and without it, nothing marks a row that is being sent."`
-	Settled    string `yaml:"settled" doc:"The time of the settlement, if it has its own column."`
-	Error      string `yaml:"error" doc:"The error of the last failure."`
 }
 
 // Words is the section words.
@@ -107,18 +92,7 @@ func (o *Outbox) storeLayout(documents bool) store.Layout {
 }
 
 func (o *Outbox) customLayout() store.Layout {
-	c := &o.Columns
-	l := store.Layout{
-		Name: layoutCustom,
-		Columns: store.Columns{
-			ID: c.ID, Kind: c.Kind, Group: c.Group, Payload: c.Payload,
-			Status: c.Status, Delivered: c.Delivered, Failed: c.Failed,
-			RetryCount: c.RetryCount, Claimed: c.Claimed, Settled: c.Settled, Error: c.Error,
-		},
-		DeleteDelivered: o.DeleteDelivered,
-		TextTimes:       o.TextTimes,
-		OrderBy:         o.OrderBy,
-	}
+	l := store.Layout{Name: layoutCustom, Columns: o.Columns, DeleteDelivered: o.DeleteDelivered, TextTimes: o.TextTimes, OrderBy: o.OrderBy}
 
 	switch o.State {
 	case stateWords:
