@@ -30,15 +30,12 @@ type Config struct {
 // because several reads are in flight.
 const roomDivisor = 16
 
-// Backoff stretches the interval of an outbox while its reads find nothing.
+// Backoff stretches the interval of an outbox while its reads find nothing. The tags are the
+// keys of the program's configuration file.
 type Backoff struct {
-	// Threshold is the number of consecutive empty reads after which it begins.
-	Threshold int
-	// Multiplier is the factor by which each further empty read stretches the interval. 1 is
-	// no backoff.
-	Multiplier int
-	// Max is the maximum time between two reads, unless the interval is longer.
-	Max time.Duration
+	Threshold  int           `yaml:"threshold" doc:"The number of consecutive empty polls before the backoff starts."`
+	Multiplier int           `yaml:"multiplier" doc:"The factor by which each further empty poll extends the interval. 1: no backoff."`
+	Max        time.Duration `yaml:"max" doc:"The longest time between two polls, unless poll-interval is longer."`
 }
 
 // DefaultBackoff returns a backoff that begins after ten empty reads and doubles the

@@ -176,7 +176,7 @@ func (d *decoder) checkSource(s *Source) {
 
 // checkPolling validates the keys in package poll.
 func (d *decoder) checkPolling(s *Source) {
-	c := poll.Config{Interval: s.PollInterval, BatchSize: s.PollBatchSize, Backoff: poll.Backoff(s.PollBackoff)}
+	c := poll.Config{Interval: s.PollInterval, BatchSize: s.PollBatchSize, Backoff: s.PollBackoff}
 	d.failFields("source", c.Validate(), func(key string) string {
 		if key == "outboxes" {
 			return "" // checked with the tables

@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluicebox/sluicebox"
-	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -121,7 +120,7 @@ func (c *Config) Relay(agent string) (sluicebox.Options, error) {
 	s := &c.Settings
 	o := sluicebox.Options{
 		Name: s.Name, Database: db, Mode: sluicebox.Mode(s.Source.Mode), TakeoverTimeout: c.takeoverTimeout(),
-		Poll:    sluicebox.PollOptions{Interval: s.Source.PollInterval, BatchSize: s.Source.PollBatchSize, Backoff: poll.Backoff(s.Source.PollBackoff)},
+		Poll:    sluicebox.PollOptions{Interval: s.Source.PollInterval, BatchSize: s.Source.PollBatchSize, Backoff: s.Source.PollBackoff},
 		MaxHold: int64(s.Checkpoint.MaxHold), MaxKept: int64(s.Checkpoint.MaxKept), SweepInterval: s.Checkpoint.SweepInterval,
 		Sinks: c.relaySinks(agent),
 		Reload: sluicebox.Reload{Files: c.Files(), Sinks: func() (map[string]sluicebox.Sink, error) {

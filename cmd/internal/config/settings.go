@@ -39,15 +39,8 @@ type Source struct {
 	Mode              string        `yaml:"mode" doc:"stream reads the database's log; poll reads the tables; auto streams if the server allows it, else polls." enum:"auto,stream,poll"`
 	PollInterval      time.Duration `yaml:"poll-interval" doc:"Polling: the time between two polls."`
 	PollBatchSize     int           `yaml:"poll-batch-size" doc:"Polling: the most rows per poll."`
-	PollBackoff       PollBackoff   `yaml:"poll-backoff" doc:"Polling: the backoff for an outbox without rows. Any row resets it."`
+	PollBackoff       poll.Backoff  `yaml:"poll-backoff" doc:"Polling: the backoff for an outbox without rows. Any row resets it."`
 	HeartbeatInterval time.Duration `yaml:"heartbeat-interval" doc:"PostgreSQL: how often to write a heartbeat into the WAL of an idle database, so that the server can discard old WAL."`
-}
-
-// PollBackoff is the section poll-backoff.
-type PollBackoff struct {
-	Threshold  int           `yaml:"threshold" doc:"The number of consecutive empty polls before the backoff starts."`
-	Multiplier int           `yaml:"multiplier" doc:"The factor by which each further empty poll extends the interval. 1: no backoff."`
-	Max        time.Duration `yaml:"max" doc:"The longest time between two polls, unless poll-interval is longer."`
 }
 
 // Dispatch is the section dispatch.
@@ -116,14 +109,14 @@ type Log struct {
 
 // Default returns the settings of an empty configuration.
 func Default() Settings {
-	d, idle := dispatch.DefaultConfig(), poll.DefaultBackoff()
+	d := dispatch.DefaultConfig()
 	return Settings{
 		Name: "sluicebox",
 		Source: Source{
 			Mode:              "auto",
 			PollInterval:      time.Second,
 			PollBatchSize:     500,
-			PollBackoff:       PollBackoff(idle),
+			PollBackoff:       poll.DefaultBackoff(),
 			HeartbeatInterval: 30 * time.Second,
 		},
 		Dispatch: Dispatch{
