@@ -1,17 +1,16 @@
 package httpsink
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"time"
 
+	"github.com/hashicorp/go-retryablehttp"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 	"github.com/sluicebox/sluicebox/store"
@@ -23,8 +22,9 @@ const bodyTimeout = 2 * time.Second
 // Client makes requests of one attempt each over a pool of connections. It runs no
 // goroutine of its own and is safe for concurrent use.
 type Client struct {
-	timeout time.Duration
-	http    *http.Client
+	timeout     time.Duration
+	retryClient *retryablehttp.Client
+	transport   *http.Transport
 }
 
 // NewClient returns a client for one receiver. The settings must have no defaults left to
@@ -35,14 +35,11 @@ func NewClient(s *Settings, to *url.URL) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{s.RequestTimeout, &http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	return &Client{timeout: s.RequestTimeout, retryClient: newRetryClient(transport), transport: transport}, nil
 }
 
 // Close closes the idle connections. Call it only when no Do is running.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
 // Request is the request of one attempt.
 type Request struct {
@@ -62,7 +59,18 @@ type Request struct {
 func (c *Client) Do(ctx context.Context, r *Request) (*Answer, error) {
 	attempt, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	resp, err := c.send(attempt, r)
+	var body any // nil for an empty body: else net/http sends an empty chunked body
+	if len(r.Body) > 0 {
+		body = r.Body
+	}
+
+	req, err := retryablehttp.NewRequestWithContext(attempt, r.Method, r.URL, body)
+	if err != nil {
+		return nil, c.noAnswerErr(ctx, attempt, err)
+	}
+
+	req.Header = r.Header
+	resp, err := c.retryClient.Do(req)
 	if err != nil {
 		return nil, c.noAnswerErr(ctx, attempt, err)
 	}
@@ -78,34 +86,6 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Answer, error) {
 		return nil, c.noAnswerErr(ctx, attempt, a.Err)
 	}
 	return a, nil
-}
-
-// send sends a request, and once more if no connection was made.
-func (c *Client) send(ctx context.Context, r *Request) (*http.Response, error) {
-	for retried := false; ; retried = true {
-		req, err := http.NewRequestWithContext(ctx, r.Method, r.URL, bytes.NewReader(r.Body))
-		if err != nil {
-			return nil, err
-		}
-		req.Header = r.Header
-		resp, err := c.http.Do(req)
-		if err == nil || retried || !dialFailed(err) {
-			return resp, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(dialRetryWait):
-		}
-	}
-}
-
-// dialFailed reports whether no connection was made, so that the request cannot have
-// reached the receiver. A dial that timed out does not count, because it has waited long
-// enough.
-func dialFailed(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect") && !op.Timeout()
 }
 
 // noAnswerError reports that an attempt brought no response, or an incomplete one.

@@ -153,7 +153,7 @@ func TestProxy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.http.Transport.(*http.Transport).Proxy = http.ProxyURL(at)
+		c.transport.Proxy = http.ProxyURL(at)
 		res := send(t, c, to)
 		if res.Class != want || !strings.Contains(res.Detail, fmt.Sprint("proxy answered ", status)) {
 			t.Errorf("a proxy's %d is %s: %s", status, res.Class, res.Detail)
@@ -183,8 +183,8 @@ func TestDialRetry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var dials atomic.Int64
 			client := newTestClient(t, srv.URL, Settings{})
-			dial := client.http.Transport.(*http.Transport).DialContext
-			client.http.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dial := client.transport.DialContext
+			client.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				if n := int(dials.Add(1)); n <= len(c.errs) {
 					return nil, c.errs[n-1]
 				}
@@ -198,24 +198,29 @@ func TestDialRetry(t *testing.T) {
 	}
 }
 
-func TestFailedDial(t *testing.T) {
+func TestRetryDial(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
 	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	for name, c := range map[string]struct {
+		ctx  context.Context
 		err  error
 		want bool
 	}{
-		"dial":           {&url.Error{Op: "Post", URL: "x", Err: dial}, true},
-		"no such host":   {&net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}, true},
-		"proxy":          {&net.OpError{Op: "proxyconnect", Err: dial}, true},
-		"read":           {&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false},
-		"write":          {&net.OpError{Op: "write", Err: syscall.EPIPE}, false},
-		"end of file":    {&url.Error{Op: "Post", URL: "x", Err: io.EOF}, false},
-		"anything":       {errors.New("dial"), false},
-		"any answer":     {nil, false},
-		"dial timed out": {&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false},
+		"dial":           {t.Context(), &url.Error{Op: "Post", URL: "x", Err: dial}, true},
+		"no such host":   {t.Context(), &net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}, true},
+		"proxy":          {t.Context(), &net.OpError{Op: "proxyconnect", Err: dial}, true},
+		"context ended":  {ended, dial, false},
+		"read":           {t.Context(), &net.OpError{Op: "read", Err: syscall.ECONNRESET}, false},
+		"write":          {t.Context(), &net.OpError{Op: "write", Err: syscall.EPIPE}, false},
+		"end of file":    {t.Context(), &url.Error{Op: "Post", URL: "x", Err: io.EOF}, false},
+		"anything":       {t.Context(), errors.New("dial"), false},
+		"any answer":     {t.Context(), nil, false},
+		"dial timed out": {t.Context(), &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false},
 	} {
-		if got := dialFailed(c.err); got != c.want {
-			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		again, err := retryDial(c.ctx, &http.Response{StatusCode: 503}, c.err)
+		if again != c.want || err != nil {
+			t.Errorf("%s: %v, %v; want %v", name, again, err, c.want)
 		}
 	}
 }

@@ -5,14 +5,16 @@
 // # One attempt is one request
 //
 // Package httpsink never repeats a request that may have reached the receiver. Not
-// every receiver drops duplicates, and the lane must see and count each attempt. Only a
-// failed dial is repeated.
+// every receiver drops duplicates, and the lane must see and count each attempt. Two
+// layers would repeat requests by default:
 //
-// net/http would repeat a request on a reused connection that broke, even after the
-// receiver had read all of it, if the header map has the key "Idempotency-Key" or
-// "X-Idempotency-Key". [SetIdempotencyKey] prevents that. It still repeats a request of
-// which no byte was written, and an HTTP/2 request that the server reported as not
-// processed. Both are safe.
+//   - go-retryablehttp. It is limited to failed dials, where nothing was sent.
+//   - net/http. It repeats a request on a reused connection that broke, even after
+//     the receiver had read all of it, if the header map has the key
+//     "Idempotency-Key" or "X-Idempotency-Key". [SetIdempotencyKey] prevents that.
+//
+// net/http still repeats a request of which no byte was written, and an HTTP/2
+// request that the server reported as not processed. Both are safe.
 //
 // # Bounds
 //

@@ -12,6 +12,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/hashicorp/go-retryablehttp"
+
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
@@ -32,8 +34,9 @@ const (
 	maxAnswerHeader = 64 << 10
 	writeBuffer     = 32 << 10
 
-	// A refused dial often means that the receiver restarts. One retry after this wait
-	// saves the lane a backoff.
+	// A refused dial often means that the receiver restarts. One retry saves the lane
+	// a backoff.
+	dialRetries   = 1
 	dialRetryWait = 50 * time.Millisecond
 )
 
@@ -101,4 +104,37 @@ func checkProxy(_ context.Context, _ *url.URL, _ *http.Request, resp *http.Respo
 		return &proxyError{status: resp.StatusCode}
 	}
 	return nil
+}
+
+// keepConnections hides the pool's CloseIdleConnections from go-retryablehttp, which
+// calls it after each failure. That would drop the idle connections of all senders.
+type keepConnections struct{ rt http.RoundTripper }
+
+func (k keepConnections) RoundTrip(r *http.Request) (*http.Response, error) {
+	return k.rt.RoundTrip(r)
+}
+
+func newRetryClient(rt http.RoundTripper) *retryablehttp.Client {
+	return &retryablehttp.Client{
+		HTTPClient: &http.Client{
+			Transport:     keepConnections{rt},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		RetryMax:     dialRetries,
+		RetryWaitMin: dialRetryWait,
+		RetryWaitMax: dialRetryWait,
+		CheckRetry:   retryDial,
+		Backoff:      func(wait, _ time.Duration, _ int, _ *http.Response) time.Duration { return wait },
+		ErrorHandler: retryablehttp.PassthroughErrorHandler,
+	}
+}
+
+// retryDial allows a retry only if no connection was made, because then the request
+// cannot have reached the receiver. A dial that timed out has waited long enough.
+func retryDial(ctx context.Context, _ *http.Response, err error) (bool, error) {
+	var op *net.OpError
+	if ctx.Err() != nil || !errors.As(err, &op) {
+		return false, nil
+	}
+	return (op.Op == "dial" || op.Op == "proxyconnect") && !op.Timeout(), nil
 }
