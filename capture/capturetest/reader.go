@@ -3,6 +3,7 @@ package capturetest
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -212,3 +213,24 @@ func (r *reader) expectAny(want []string) {
 	r.t.Helper()
 	sameOrder(r.t, slices.Sorted(slices.Values(r.ids)), slices.Sorted(slices.Values(want)))
 }
+
+// HeldFunc implements poll.Lanes with a function that returns the held ids. Such lanes exclude
+// nothing and have unlimited room. A nil HeldFunc holds nothing.
+type HeldFunc func(outbox string) []string
+
+// Held implements poll.Lanes.
+func (f HeldFunc) Held(outbox string) []string {
+	if f == nil {
+		return nil
+	}
+	return f(outbox)
+}
+
+// ExcludedLanes implements poll.Lanes.
+func (HeldFunc) ExcludedLanes(string) []store.LaneKey { return nil }
+
+// Unload implements poll.Lanes.
+func (HeldFunc) Unload(string) {}
+
+// Room implements poll.Lanes.
+func (HeldFunc) Room(string) int { return math.MaxInt }

@@ -140,7 +140,7 @@ func testHiddenColumns(t *testing.T, f servers.Flavour, url string) {
 		d.exec(t, insert(fmt.Sprint("again-", try)))
 		err = src.Run(t.Context(), capture.Span{From: o.From}, make(chan capture.Batch))
 		var no *capture.NoStreamError
-		if !errors.As(err, &no) || !strings.Contains(no.Error(), "binlog_row_metadata = FULL") {
+		if !errors.As(err, &no) || !strings.Contains(no.Error(), "binlog_row_metadata = 'FULL'") {
 			t.Errorf("the second time it ended with %v", err)
 		}
 

@@ -61,8 +61,8 @@ func (e *diagnosis) run(ctx context.Context) error {
 	e.AddSubject("grants", "")
 	e.AddSubject("tables", "")
 	e.AddSubject("stream", streamOK)
-	e.checkMetadata()
-	e.checkDurability()
+	e.adviseMetadata()
+	e.adviseDurability()
 	if err := e.checkRetention(ctx); err != nil {
 		return err
 	}
@@ -70,31 +70,28 @@ func (e *diagnosis) run(ctx context.Context) error {
 	return e.checkServerIDClash(ctx)
 }
 
-// checkMetadata reports whether the binlog names the columns.
-func (e *diagnosis) checkMetadata() {
-	const subject = "binlog_row_metadata"
-	value := e.server.setting(subject)
-	if value == "FULL" {
-		e.Add(subject, store.GradeOK, "FULL: the binlog names the columns")
-		return
+// adviseMetadata reports whether the binlog names the columns.
+func (e *diagnosis) adviseMetadata() {
+	const setting = "binlog_row_metadata"
+	if value := e.server.setting(setting); value == "FULL" {
+		e.Add(setting, store.GradeOK, "FULL: the binlog names the columns")
+	} else {
+		e.advise(setting, "FULL", value+": the binlog has no column names. The relay matches columns by their order in the current table; rows from before a table change are read from the table instead")
 	}
-	set := e.server.settingFault(subject, "", "FULL", "")
-	finding := set.Finding(store.GradeAdvice)
-	finding.Text = fmt.Sprintf("%s: the binlog has no column names. The relay matches columns by their order in the current table; rows from before a table change are read from the table instead", value)
-	e.Found = append(e.Found, finding)
 }
 
-// checkDurability reports whether the binlog survives a crash of the machine.
-func (e *diagnosis) checkDurability() {
-	const subject = "sync_binlog"
-	value := e.server.setting(subject)
-	if value == "1" {
-		return
+// adviseDurability reports a binlog that may not survive a crash of the machine.
+func (e *diagnosis) adviseDurability() {
+	const setting = "sync_binlog"
+	if value := e.server.setting(setting); value != "1" {
+		e.advise(setting, "1", value+": a crash of the machine may lose the end of the binlog, with transactions that were already sent. The relay then takes a snapshot of the tables")
 	}
-	set := e.server.settingFault(subject, "", "1", "")
-	finding := set.Finding(store.GradeAdvice)
-	finding.Text = fmt.Sprintf("%s: a crash of the machine may lose the end of the binlog, with transactions that were already sent. The relay then takes a snapshot of the tables", value)
-	e.Found = append(e.Found, finding)
+}
+
+// advise recommends another value of a setting.
+func (e *diagnosis) advise(setting, value, text string) {
+	set := e.server.settingFault(setting, text, value, "")
+	e.Found = append(e.Found, set.Finding(store.GradeAdvice))
 }
 
 // checkRetention reports how long the server keeps its binlog.

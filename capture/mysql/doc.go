@@ -17,16 +17,9 @@
 //
 // # Open
 //
-// Open checks the following and reports all problems in one *capture.NoStreamError:
-//
-//   - log_bin
-//   - binlog_format=ROW
-//   - binlog_row_image=FULL
-//   - an empty binlog_row_value_options
-//   - gtid_mode=ON
-//   - a retention of a day or more
-//   - the binlog filters
-//   - the types of the columns
+// Open checks log_bin, binlog_format=ROW, binlog_row_image=FULL, an empty
+// binlog_row_value_options, gtid_mode=ON, a retention of a day or more, the binlog filters
+// and the types of the columns. One *capture.NoStreamError reports all problems.
 //
 // To find out whether the role may stream, Open requests the binlog and closes the
 // connection. The same attempt shows whether the server still has the log behind the
@@ -46,8 +39,8 @@
 // view: nothing is lost, but rows committed in between are in both. The source writes a
 // marker after it has opened the view, reads these few rows from the binlog up to the
 // marker, and excludes them from the view. The snapshot is therefore exact on both
-// servers. gtid_executed cannot mark the end, because a view may show transactions that
-// gtid_executed does not contain yet.
+// servers. gtid_executed cannot mark the end: it lacks transactions that a view may show,
+// and contains transactions that are not in this binlog.
 //
 // An XA transaction that is prepared during the snapshot is in neither; the sweep finds
 // its rows. In the stream, rows of an XA transaction arrive at its PREPARE, and their
@@ -79,32 +72,23 @@
 // rows in the table. Two columns of one type that swapped places would go unnoticed, so
 // Diagnose advises FULL.
 //
-// Values equal the result of a SELECT, byte for byte:
-//
-//   - unsigned numbers
-//   - BINARY with its trailing zeros, which the binlog omits
-//   - ENUM and SET as text
-//   - text in UTF-8, whatever the column's charset
-//   - TIMESTAMP in UTC
-//   - JSON as the server formats it
+// Values equal the result of a SELECT, byte for byte: unsigned numbers, BINARY with the
+// trailing zeros that the binlog omits, ENUM and SET as text, text in UTF-8, TIMESTAMP in
+// UTC, and JSON as the server formats it.
 //
 // Ids, kinds and groups of bytes are hexadecimal, e.g. 0x0a1b, as in the store. FLOAT,
 // DOUBLE, BIT, geometries and multi-byte charsets other than Unicode are refused.
 //
-// A row is missing from the binlog in two cases:
-//
-//   - The session wrote it with binlog_format=STATEMENT. The source notices that, and the
-//     log counts as lost.
-//   - The session wrote it with sql_log_bin=0. The source cannot notice that; the sweep
-//     finds the row.
+// A row that a session wrote with binlog_format=STATEMENT is missing from the binlog. The
+// source notices that, and the log counts as lost. The sweep finds a row written with
+// sql_log_bin=0, which the source cannot notice.
 //
 // # Pausing
 //
 // net_write_timeout, which the source sets for its session, ends a dump that is not read.
-// A send that waits for 10 s closes the connection. When the receiver finally takes the
-// batch, the dump reopens behind it. Run does this internally, so Follow sees no lost
-// connection. While a send waits, the source reads a little ahead in order to notice a
-// closed connection.
+// A send that waits for 10 s closes the connection. When the receiver takes the batch, Run
+// reopens the dump behind it, so Follow sees no lost connection. While a send waits, the
+// source reads a little ahead in order to notice a closed connection.
 //
 // MariaDB's orderly shutdown waits for a dump that it cannot write to. While the receiver
 // pauses, a second session therefore watches for the shutdown, and the source drops the

@@ -163,12 +163,9 @@ func (s *Source) explainLayoutMismatch(e *layoutMismatchError) error {
 		return fault.Lostf("log after position %s predates a table change: %v", s.resume.Last(), e)
 	}
 	s.mismatchedTable = ""
-	f := fault.Fault{Subject: "tables", Problem: fmt.Sprintf("binlog has no column names (binlog_row_metadata is not FULL) and columns cannot be matched: %v", e)}
-	if s.server.flavour == mariaDB {
-		f.Statements, f.Instructions = []string{"SET GLOBAL binlog_row_metadata = FULL;"}, "as an administrator, and put `binlog_row_metadata=FULL` into the server's configuration"
-	} else {
-		f.Statements, f.Instructions = []string{"SET PERSIST binlog_row_metadata = FULL;"}, "as an administrator"
-	}
+	problem := fmt.Sprintf("binlog has no column names (binlog_row_metadata is not FULL) and columns cannot be matched: %v", e)
+	f := s.server.settingFault("binlog_row_metadata", problem, "FULL", "")
+	f.Subject = "tables"
 	return f.Err()
 }
 

@@ -33,33 +33,27 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		return capture.OpenResult{}, err
 	}
 
+	result := capture.OpenResult{Origin: sv.origin(), From: at.Position, SnapshotReason: reason}
+	var from binlogPosition
 	if reason == "" {
-		from, err := parsePosition(at.Position)
-		if err != nil {
+		if from, err = parsePosition(at.Position); err != nil {
 			return capture.OpenResult{}, err
 		}
-		if from.file == "" {
-			from.coords = sv.binlogEnd
+	} else {
+		if err := tables.ClearCheckpoint(ctx); err != nil {
+			return capture.OpenResult{}, err
 		}
-		s.resetState(sv, at.Position, from)
-		return capture.OpenResult{Origin: at.Origin, From: at.Position}, nil
+		if result.View, from, err = s.takeSnapshot(ctx, sv, tables); err != nil {
+			return capture.OpenResult{}, fmt.Errorf("take snapshot: %w", err)
+		}
+		result.From = from.format()
 	}
 
-	if err := tables.ClearCheckpoint(ctx); err != nil {
-		return capture.OpenResult{}, err
-	}
-	view, from, err := s.takeSnapshot(ctx, sv, tables)
-	if err != nil {
-		return capture.OpenResult{}, fmt.Errorf("take snapshot: %w", err)
-	}
-
-	at.Position = from.format()
 	if from.file == "" {
 		from.coords = sv.binlogEnd
 	}
-
-	s.resetState(sv, at.Position, from)
-	return capture.OpenResult{Origin: sv.origin(), From: at.Position, View: view, SnapshotReason: reason}, nil
+	s.resetState(sv, result.From, from)
+	return result, nil
 }
 
 // snapshotReason returns one line that says why the checkpoint cannot be resumed; "" if

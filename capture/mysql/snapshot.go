@@ -10,12 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// takeSnapshot returns a view of the tables and the matching position in the binlog.
-//
-// MariaDB reports the position of a view. On MySQL the view contains the transactions
-// executed before it was opened and not those after, but some in between may be in both
-// the view and the stream. takeSnapshot reads those from the binlog and excludes their
-// rows from the view.
+// takeSnapshot returns a view of the tables and the matching position in the binlog. MariaDB
+// reports it; for MySQL see the package documentation.
 func (s *Source) takeSnapshot(ctx context.Context, sv *server, tables capture.Tables) (store.View, binlogPosition, error) {
 	if err := s.control.readBinlogEnd(ctx, sv); err != nil {
 		return nil, binlogPosition{}, err
@@ -59,9 +55,8 @@ func viewPosition(view store.View) (from binlogPosition, err error) {
 const snapshotMarkPrefix = "cut "
 
 // excludeOverlap reads the transactions between a position and a marker that it writes
-// now, and returns a view without their rows. gtid_executed cannot mark the end: it lacks
-// transactions that a view may show, and contains transactions that are not in this
-// binlog. excludeOverlap also sets the creation time of the position's file.
+// now, and returns a view without their rows. It also sets the creation time of the
+// position's file.
 func (s *Source) excludeOverlap(ctx context.Context, sv *server, view store.View, from *binlogPosition) (store.View, error) {
 	token := snapshotMarkPrefix + rand.Text()
 	if err := s.Mark(ctx, token); err != nil {

@@ -2,7 +2,6 @@ package poll
 
 import (
 	"context"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -83,27 +82,6 @@ type Lanes interface {
 	// Room returns the number of rows of an outbox that the buffer has space for.
 	Room(outbox string) int
 }
-
-// HeldFunc implements Lanes with a function that returns the held ids. Such lanes exclude
-// nothing and have unlimited room. A nil HeldFunc holds nothing.
-type HeldFunc func(outbox string) []string
-
-// Held implements Lanes.
-func (f HeldFunc) Held(outbox string) []string {
-	if f == nil {
-		return nil
-	}
-	return f(outbox)
-}
-
-// ExcludedLanes implements Lanes.
-func (HeldFunc) ExcludedLanes(string) []store.LaneKey { return nil }
-
-// Unload implements Lanes.
-func (HeldFunc) Unload(string) {}
-
-// Room implements Lanes.
-func (HeldFunc) Room(string) int { return math.MaxInt }
 
 // Source polls tables.
 type Source struct {

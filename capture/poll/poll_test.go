@@ -33,7 +33,7 @@ type database struct {
 
 func (d *database) Source(_ *testing.T, o capturetest.Options) capturetest.Source {
 	cfg := poll.Config{Interval: 20 * time.Millisecond, BatchSize: o.BatchRows, Backoff: poll.DefaultBackoff(), Outboxes: d.outboxes(o.Outbox)}
-	return source{poll.New(cfg, d.views, poll.HeldFunc(o.Held))}
+	return source{poll.New(cfg, d.views, capturetest.HeldFunc(o.Held))}
 }
 
 type source struct{ *poll.Source }

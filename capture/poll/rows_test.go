@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -22,7 +23,7 @@ func TestRowsInFlightAreNotReadAgain(t *testing.T) {
 		m.insert("shop", "a", 25)
 		out := make(chan capture.Batch, 16)
 		var held []string // by the receiver, which takes nothing for 5 s
-		src := poll.New(config(10), m, poll.HeldFunc(func(string) []string {
+		src := poll.New(config(10), m, capturetest.HeldFunc(func(string) []string {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			return slices.Clone(held)
@@ -66,7 +67,7 @@ func TestReleasedRowIsReadAgain(t *testing.T) {
 		m := newMemory()
 		m.insert("shop", "a", 1)
 		out := make(chan capture.Batch)
-		src := poll.New(config(10), m, poll.HeldFunc(nil))
+		src := poll.New(config(10), m, capturetest.HeldFunc(nil))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- src.Run(ctx, capture.Span{}, out) }()
@@ -106,7 +107,7 @@ func TestReadIsLimitedInBytes(t *testing.T) {
 		cfg.Room = store.ReadLimit{Rows: 100, Bytes: 64_000}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- poll.New(cfg, tables, poll.HeldFunc(nil)).Run(ctx, capture.Span{}, out) }()
+		go func() { done <- poll.New(cfg, tables, capturetest.HeldFunc(nil)).Run(ctx, capture.Span{}, out) }()
 		began, rows := time.Now(), 0
 		for rows < 2 {
 			rows += len((<-out).Items)
@@ -127,7 +128,7 @@ func TestReadIsLimitedInBytes(t *testing.T) {
 func TestFailedRead(t *testing.T) {
 	m := newMemory()
 	m.fail = errors.New("no server")
-	src := poll.New(config(10), m, poll.HeldFunc(nil))
+	src := poll.New(config(10), m, capturetest.HeldFunc(nil))
 	if err := src.Run(t.Context(), capture.Span{}, nil); !errors.Is(err, m.fail) {
 		t.Errorf("Run returned %v", err)
 	}

@@ -103,7 +103,7 @@ func settleThree(t *testing.T, st *pgstore.Store, epoch store.Epoch, items []sto
 // pollOnce returns the rows of the first poll.
 func pollOnce(t *testing.T, views store.Viewer, outboxes []store.Outbox) []store.Item {
 	t.Helper()
-	src := poll.New(poll.Config{Interval: time.Second, BatchSize: 10, Outboxes: outboxes}, views, poll.HeldFunc(nil))
+	src := poll.New(poll.Config{Interval: time.Second, BatchSize: 10, Outboxes: outboxes}, views, capturetest.HeldFunc(nil))
 	c, cancel := context.WithCancel(ctxOf(t))
 	out, done := make(chan capture.Batch), make(chan error, 1)
 	go func() { done <- src.Run(c, capture.Span{}, out) }()

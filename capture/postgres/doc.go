@@ -77,7 +77,7 @@
 // # Creating a slot
 //
 // The server finishes a new slot only after every transaction that was open before, in
-// any database, has ended. The source does not wait for a transaction older than
+// any database, has ended. The source waits for no transaction older than
 // Config.SlotTimeout: see [OldTransactionError].
 //
 // # History

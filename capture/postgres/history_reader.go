@@ -25,9 +25,8 @@ func (s *Source) CheckReachable(ctx context.Context, at capture.StartPoint) erro
 }
 
 // ReadRange implements capture.HistoryReader. It reads through a temporary copy of the
-// slot that RetainLog made. The retained slot does not advance, so it serves as many
-// readers as there are free slots. The server drops the copy with the session. Until then
-// the WAL stays, even if the retained slot is dropped.
+// slot that RetainLog made, so that slot serves as many readers as there are free slots.
+// Until the session ends, the copy retains the WAL even if the original is dropped.
 func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until store.Position, out chan<- capture.Batch) error {
 	s.cfg.MayCreate, s.cfg.HeartbeatInterval = false, -1 // it writes nothing
 	end, err := parseLSN(until)
@@ -98,7 +97,7 @@ func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, f
 	if at.Position == "" || at.Slot == "" {
 		return &notRetainedError{capture.LostError{Reason: "no log is retained from that time (PostgreSQL: `checkpoint create --keep-log`)"}}
 	}
-	if _, ours := s.retainedNameOf(at.Slot); !ours {
+	if _, ours := retainedNameOf(s.cfg.Name, at.Slot); !ours {
 		return fault.Lostf("slot %q does not retain WAL for relay %s", at.Slot, s.cfg.Name)
 	}
 

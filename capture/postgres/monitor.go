@@ -107,9 +107,8 @@ func describePublicationChange(name, was, now string) string {
 	}
 }
 
-// watchShutdown ends a run when the server begins to shut down. The server would wait
-// until the stream has acknowledged everything, which takes statements that it no longer
-// accepts. A listening session gets the announcement at once.
+// watchShutdown ends a run when the server begins to shut down, because the server would
+// wait for acknowledgements that take statements it no longer accepts.
 func (st *stream) watchShutdown(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := st.listenShutdown(ctx)

@@ -22,8 +22,7 @@ import (
 //   - *OldTransactionError: a new slot would have to wait too long for a transaction. The
 //     checkpoint may be cleared by then.
 func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
-	closeSession(s.repl)
-	s.repl = nil
+	s.closeStream()
 	var sv *server
 	var sl slot
 	var id pglogrepl.IdentifySystemResult
@@ -69,8 +68,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		result, err = s.resumeOrSnapshot(ctx, at, tables, openState{server: sv, slot: sl, publicationFixed: fixed, logEnd: id.XLogPos})
 	}
 	if err != nil {
-		closeSession(s.repl)
-		s.repl = nil
+		s.closeStream()
 		return capture.OpenResult{}, err
 	}
 
@@ -125,13 +123,11 @@ func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tabl
 
 // discard drops the slot that Open created, on the session that created it.
 func (s *Source) discard(ctx context.Context) error {
-	conn := s.repl
-	s.repl = nil
-	defer closeSession(conn)
-	if conn == nil {
+	if s.repl == nil {
 		return nil
 	}
-	return s.dropSlot(ctx, conn, s.cfg.Name)
+	defer s.closeStream()
+	return s.dropSlot(ctx, s.repl, s.cfg.Name)
 }
 
 // snapshotReason returns in one line why the log cannot be resumed at the checkpoint; ""

@@ -69,9 +69,9 @@ func (s *Source) validSlotName(name string) (string, error) {
 }
 
 // retainedNameOf returns the name under which a slot retains WAL, and whether it does so
-// for this relay.
-func (s *Source) retainedNameOf(slot string) (name string, ours bool) {
-	name, ours = strings.CutPrefix(slot, s.cfg.Name+retainedSlotInfix)
+// for a relay.
+func retainedNameOf(relay, slot string) (name string, ours bool) {
+	name, ours = strings.CutPrefix(slot, relay+retainedSlotInfix)
 	if ours && hashedNamePattern.MatchString(name) {
 		return hashPrefix + name, true
 	}
@@ -147,7 +147,7 @@ func (s *Source) listRetainedSlots(ctx context.Context, conn *pgx.Conn) (list []
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&slot, &retained.Bytes, &retained.Lost}, func() error {
 			var ours bool
-			if retained.Name, ours = s.retainedNameOf(slot); ours {
+			if retained.Name, ours = retainedNameOf(s.cfg.Name, slot); ours {
 				list = append(list, retained)
 			}
 			return nil

@@ -109,9 +109,14 @@ func (s *Source) Compare(a, b store.Position) int {
 
 // Close ends the sessions. Call it after all other calls have returned.
 func (s *Source) Close() {
+	s.closeStream()
+	s.control.close()
+}
+
+// closeStream closes the replication session that Open left.
+func (s *Source) closeStream() {
 	closeSession(s.repl)
 	s.repl = nil
-	s.control.close()
 }
 
 // dial opens a replication session and identifies its WAL.

@@ -203,8 +203,7 @@ func (st *stream) keepalive(end pglogrepl.LSN) {
 }
 
 // send sends a batch to the receiver. While the receiver does not accept it, nothing is
-// read. Statuses keep the connection alive, because the server reads them even while its
-// own send is blocked.
+// read, and statuses keep the connection alive.
 func (st *stream) send(ctx context.Context, b capture.Batch) error {
 	if len(b.Items) == 0 && len(b.Marks) == 0 {
 		lsn, err := parseLSN(b.Position)

@@ -23,14 +23,9 @@ func timelineChangedError(now, was int32) error {
 
 // originMismatch returns in one line why the checkpoint's position does not belong to the
 // log of an origin; "" if it does. The session must be of that origin. Another timeline
-// of the same server is accepted if the position lies on the part that both share. Up to
-// there they hold the same transactions, and the slot, which is not past the position,
-// brings all later ones of this timeline.
-//
-// A checkpoint found in the tables of a promoted server always lies on the shared part,
-// because its row was written after the position it names, and was replicated. The same
-// is true after a point-in-time recovery. It need not be true if the row was written to
-// another server than the WAL was read from, so the timeline history decides.
+// of the same server is accepted if the position lies on the part that both share; see the
+// package documentation. A checkpoint found in the tables of a promoted or recovered server
+// lies there, unless its row was written to another server than the WAL was read from.
 func (s *Source) originMismatch(ctx context.Context, conn *pgconn.PgConn, origin string, at store.Checkpoint) (string, error) {
 	if at.Origin == origin {
 		return "", nil

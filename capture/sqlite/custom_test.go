@@ -42,7 +42,7 @@ func TestCustomTable(t *testing.T) {
 	}
 	d.Begin(t, rows...)(true)
 	streamed := first(t, ctx, src, o.From)
-	polling := poll.New(poll.Config{Interval: time.Second, BatchSize: 10, Outboxes: boxes}, d.views, poll.HeldFunc(nil))
+	polling := poll.New(poll.Config{Interval: time.Second, BatchSize: 10, Outboxes: boxes}, d.views, capturetest.HeldFunc(nil))
 	polled := first(t, ctx, polling, "")
 	if len(streamed) != 3 || len(polled) != 3 {
 		t.Fatalf("%d rows were streamed, %d polled", len(streamed), len(polled))
