@@ -29,10 +29,10 @@
 //
 //   - leadership.go: standby, leadership, one session after another
 //   - relay.go, database.go: one session
-//   - intake.go, catchup.go: from the source into the lanes
+//   - intake.go: from the source into the lanes
 //   - pressure.go: when to pause the source, when to spill rows, when to save
 //   - sweep.go, prune.go: rows that came back to PENDING; delivered rows past their retention
-//   - sinks.go, reopen.go: sinks whose credentials change while the relay runs
+//   - sinks.go: sinks whose credentials change while the relay runs
 //   - status.go, observers.go: what Checks, Status, the log and the Observer report
 //   - operators.go: lanes, FAILED rows and requests
 package sluicebox
