@@ -22,11 +22,8 @@
 // [Source.Acknowledge] releases the log up to a position. It returns at once; the source
 // reports the position to its server with its next message. A source never acknowledges
 // anything by itself. It emits positions without rows too, so that an idle outbox does not
-// retain log; the relay acknowledges them like any other.
-//
-// [Source.Retained] returns the size of the log behind the acknowledged position and the
-// limit that the database sets for it. It works while the source is paused, because log
-// accumulates then.
+// retain log; the relay acknowledges them like any other. [Source.Retained] works while the
+// source is paused, because log accumulates then.
 //
 // # History
 //

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 	"github.com/klauspost/compress/zstd"
 )
@@ -137,32 +138,16 @@ func decompress(unpack *zstd.Decoder, raw []byte) ([]byte, error) {
 	}
 }
 
-// lengthEncoded reads a length-encoded integer of MySQL's protocol.
+// lengthEncoded reads a length-encoded integer of MySQL's protocol. ok is false if it is
+// NULL, invalid or cut off.
 func lengthEncoded(b []byte) (n uint64, rest []byte, ok bool) {
-	if len(b) == 0 {
+	const invalid = 0xff
+	var padded [9]byte // the library reads as many bytes as the first one announces
+	copy(padded[:], b)
+	n, null, size := mysql.LengthEncodedInt(padded[:])
+	if null || padded[0] == invalid || size > len(b) {
 		return 0, nil, false
 	}
-	size := 0
-	switch b[0] {
-	case 0xfb, 0xff:
-		return 0, nil, false
-	case 0xfc:
-		size = 2
-	case 0xfd:
-		size = 3
-	case 0xfe:
-		size = 8
-	default:
-		return uint64(b[0]), b[1:], true
-	}
-
-	if b = b[1:]; len(b) < size {
-		return 0, nil, false
-	}
-	for i := size - 1; i >= 0; i-- {
-		n = n<<8 | uint64(b[i])
-	}
-
 	return n, b[size:], true
 }
 
