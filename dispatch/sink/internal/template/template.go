@@ -1,0 +1,151 @@
+// Package template makes the texts of a message that depend on its row: an address, a header,
+// later a topic or a subject. A template is text with fields in braces, for example
+// orders.{kind}.{attr.tenant}:
+//
+//   - {id}, {kind}, {group}, {type}: the row's id, kind, message group and event type
+//   - {attr.NAME}: an attribute of the row
+//   - {{ and }}: a brace
+package template
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Template is a parsed template. The zero value is the empty text.
+type Template struct {
+	// parts are texts and fields by turns, beginning with a text.
+	texts  []string
+	fields []field
+}
+
+// field is a field of a template.
+type field struct {
+	name      string // as written
+	attribute string // the attribute that it stands for, "" for the id or the group
+}
+
+// The fields that are no attributes.
+const (
+	fieldID    = "id"
+	fieldGroup = "group"
+)
+
+// attributePrefix begins the field of an attribute.
+const attributePrefix = "attr."
+
+// Parse parses a template. The error begins with "has" and names the character position.
+func Parse(text string) (Template, error) {
+	var t Template
+	var literal strings.Builder
+	for rest := text; rest != ""; {
+		at := utf8.RuneCountInString(text[:len(text)-len(rest)]) + 1
+		brace := strings.IndexAny(rest, "{}")
+		switch {
+		case brace < 0:
+			literal.WriteString(rest)
+			rest = ""
+		case brace > 0:
+			literal.WriteString(rest[:brace])
+			rest = rest[brace:]
+		case strings.HasPrefix(rest, "{{"), strings.HasPrefix(rest, "}}"):
+			literal.WriteByte(rest[0])
+			rest = rest[2:]
+		case rest[0] == '}':
+			return t, fmt.Errorf("has a } without a { at character %d; write }} for a brace", at)
+		default:
+			name, after, closed := strings.Cut(rest[1:], "}")
+			if !closed {
+				return t, fmt.Errorf("has a { without a } at character %d; write {{ for a brace", at)
+			}
+			f, err := parseField(name)
+			if err != nil {
+				return t, fmt.Errorf("has {%s} at character %d, %w", name, at, err)
+			}
+			t.texts, t.fields = append(t.texts, literal.String()), append(t.fields, f)
+			literal.Reset()
+			rest = after
+		}
+	}
+	t.texts = append(t.texts, literal.String())
+	return t, nil
+}
+
+// MustParse is Parse for a text that is known to be valid.
+func MustParse(text string) Template {
+	t, err := Parse(text)
+	if err != nil {
+		panic("template: " + text + " " + err.Error())
+	}
+	return t
+}
+
+func parseField(name string) (field, error) {
+	if attribute, ok := strings.CutPrefix(name, attributePrefix); ok && attribute != "" {
+		return field{name, attribute}, nil
+	}
+	switch name {
+	case fieldID, fieldGroup:
+		return field{name: name}, nil
+	case store.AttributeKind, store.AttributeType:
+		return field{name, name}, nil
+	}
+	known := []string{fieldID, store.AttributeKind, fieldGroup, store.AttributeType, attributePrefix + "NAME"}
+	if near := store.Nearest(name, known[:4]); near != "" {
+		return field{}, fmt.Errorf("did you mean {%s}?", near)
+	}
+	return field{}, fmt.Errorf("which is no field; the fields are {%s}", strings.Join(known, "}, {"))
+}
+
+// Fixed reports whether the template has no fields, so that every message has the same text.
+func (t *Template) Fixed() bool { return len(t.fields) == 0 }
+
+// Attributes returns the attributes that the template needs, each once.
+func (t *Template) Attributes() []string {
+	var names []string
+	for _, f := range t.fields {
+		if f.attribute != "" && !slices.Contains(names, f.attribute) {
+			names = append(names, f.attribute)
+		}
+	}
+	return names
+}
+
+// Text returns the text for a message, with each value escaped by escape. missing is the
+// first field that has no value in this row, as written in the template without its braces;
+// "" if all have one.
+func (t *Template) Text(m *sink.Message, escape func(string) string) (text, missing string) {
+	if t.Fixed() {
+		return strings.Join(t.texts, ""), ""
+	}
+	var b strings.Builder
+	for i, f := range t.fields {
+		value, ok := f.value(m)
+		if !ok {
+			return "", f.name
+		}
+		b.WriteString(t.texts[i])
+		b.WriteString(escape(value))
+	}
+	b.WriteString(t.texts[len(t.fields)])
+	return b.String(), ""
+}
+
+// value returns the value of the field in a message; false if it has none.
+func (f *field) value(m *sink.Message) (value string, ok bool) {
+	switch f.name {
+	case fieldID:
+		return m.ID, true
+	case fieldGroup:
+		return m.Group.Name, m.Group.Valid
+	}
+	if value, ok = m.Attributes.Get(f.attribute); !ok && f.name == store.AttributeKind {
+		return m.Kind, m.Kind != ""
+	}
+	return value, ok
+}
