@@ -15,6 +15,10 @@ type Config struct {
 	// MaxConcurrentGroups is the maximum number of requests in flight.
 	MaxConcurrentGroups int
 
+	// RateLimit is the maximum number of requests per second; 0 is no limit. Retries and
+	// probes count, pings do not.
+	RateLimit float64
+
 	// BufferRows is the maximum number of rows in memory that came from the source, without
 	// rows in flight. Capture pauses when the buffers of all sinks are full. The buffer may
 	// hold more in three cases:
@@ -63,6 +67,9 @@ type Config struct {
 	// TakeoverWait is the pause between the start of Run and the first claim.
 	TakeoverWait time.Duration
 }
+
+// minRate is the least rate limit, in requests per second.
+const minRate = 1.0 / 3600
 
 // claimAhead is how many requests are claimed before a sender is free for them. For
 // example, with one row per request and a receiver that takes 20 ms, 64 senders finish
@@ -141,6 +148,9 @@ func (c *Config) Validate() error {
 	atLeast("global-buffer-size", int64(c.BufferRows), 1)
 	atLeast("buffer-bytes", c.BufferBytes, 1)
 	atLeast("max-retries", int64(c.MaxRetries), 0)
+	if c.RateLimit < 0 || c.RateLimit > 0 && c.RateLimit < minRate {
+		bad.Add("rate-limit", "is %.3g/s, must be at least one request an hour, or 0/s for no limit", c.RateLimit)
+	}
 	if c.BackoffInitial <= 0 {
 		bad.Add("backoff.initial", "is %s, must be above 0", c.BackoffInitial)
 	}

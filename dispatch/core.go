@@ -56,7 +56,7 @@ func newCore(cfg Config, limits func(kind string) sink.Limits, random func() flo
 // lanes returns the configuration of the lanes.
 func (c *Config) lanes(limits func(kind string) sink.Limits, random func() float64) lanes.Config {
 	return lanes.Config{
-		BatchRows: c.APIBatchSize, Senders: c.MaxConcurrentGroups, ClaimAhead: c.claimAhead(),
+		BatchRows: c.APIBatchSize, Senders: c.MaxConcurrentGroups, Rate: c.RateLimit, ClaimAhead: c.claimAhead(),
 		BufferRows: c.BufferRows, BufferBytes: c.BufferBytes, RowLanes: c.Ungrouped == Parallel,
 		Breaker: &breaker.Config{
 			Backoff:            func(n int) time.Duration { return lanes.Delay(n, c.BackoffInitial, c.BackoffMax, random) },
@@ -202,6 +202,9 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 		sooner(due)
 	}
 	if due, some := c.outcomes.NextDue(); some {
+		sooner(due)
+	}
+	if due, some := c.lanes.NextSend(); some {
 		sooner(due)
 	}
 	if c.ended || c.tooManyUnwritten() || c.lanes.FreeRequests() <= 0 {

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -55,6 +56,12 @@ type AttributeColumn struct {
 	// Spread makes each member of a JSON object an attribute of its own. A column with any
 	// other content gives one attribute with the name of the column.
 	Spread bool
+}
+
+// HasAttribute reports whether rows of the layout can have an attribute. A column that is
+// spread may give any.
+func (l *Layout) HasAttribute(name string) bool {
+	return slices.ContainsFunc(l.Attributes, func(c AttributeColumn) bool { return c.Spread || c.Name == name })
 }
 
 // Key is the configuration key that names the column.

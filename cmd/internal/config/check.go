@@ -144,8 +144,10 @@ func (d *decoder) check(s *Settings) {
 	d.checkAdmin(&s.Admin)
 	d.expandPreset(s)
 	d.setDefaultWires(s)
+	d.setDefaultSenders(s)
 	d.checkSinks(s.Sinks)
 	d.checkOutboxes(s)
+	d.checkAttributes(s)
 }
 
 // maxServerID is the largest number in the four bytes of a server id.
@@ -263,6 +265,7 @@ func (s *Delivery) dispatchConfig() dispatch.Config {
 	c := dispatch.DefaultConfig()
 	c.APIBatchSize = s.APIBatchSize
 	c.MaxConcurrentGroups = s.MaxConcurrentGroups
+	c.RateLimit = float64(s.RateLimit)
 	c.BufferRows = s.GlobalBufferSize
 	c.BufferBytes = int64(s.BufferBytes)
 	c.MaxRetries = s.MaxRetries

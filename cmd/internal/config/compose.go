@@ -62,20 +62,26 @@ func (c *Config) FlowCatalyst(sink string) flowcatalyst.Config {
 // http returns the settings that all sinks over HTTP have.
 func (s *Sink) http() webhook.HTTP {
 	return webhook.HTTP{
-		Token: s.Token, CAFile: s.CAFile, ErrorDetail: s.ErrorDetail, RequestTimeout: s.RequestTimeout, MaxConnections: s.MaxConcurrentGroups,
+		Token: s.Token, CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,
+		ErrorDetail: s.ErrorDetail, RequestTimeout: s.RequestTimeout, MaxConnections: s.MaxConcurrentGroups,
+	}
+}
+
+// oauth returns the token endpoint of the sink.
+func (s *Sink) oauth() webhook.OAuth {
+	o := s.OAuth
+	if o == nil {
+		return webhook.OAuth{}
+	}
+	return webhook.OAuth{
+		TokenURL: o.TokenURL.Reveal(), ClientID: o.ClientID, ClientSecret: o.ClientSecret,
+		Scope: o.Scope, Audience: o.Audience, ClientAuth: o.ClientAuth,
 	}
 }
 
 // flowCatalystConfig converts the keys into the sink's configuration.
 func (s *Sink) flowCatalystConfig() flowcatalyst.Config {
-	c := flowcatalyst.Config{Wire: s.Wire, BaseURL: s.APIBaseURL.Reveal(), HTTP: s.http()}
-	if o := s.OAuth; o != nil {
-		c.OAuth = flowcatalyst.OAuth{
-			TokenURL: o.TokenURL.Reveal(), ClientID: o.ClientID, ClientSecret: o.ClientSecret,
-			Scope: o.Scope, Audience: o.Audience, ClientAuth: o.ClientAuth,
-		}
-	}
-	return c
+	return flowcatalyst.Config{Wire: s.Wire, BaseURL: s.APIBaseURL.Reveal(), OAuth: s.oauth(), HTTP: s.http()}
 }
 
 func (s *Sink) flowCatalystLimits() func(kind string) sink.Limits {
@@ -98,7 +104,7 @@ func (c *Config) Webhook(sink string) webhook.Config {
 // webhookConfig completes the sink's configuration.
 func (s *Sink) webhookConfig() webhook.Config {
 	c := s.Webhook
-	c.HTTP = s.http()
+	c.HTTP, c.OAuth = s.http(), s.oauth()
 	c.MaxRequestBytes, c.UserAgent = int(s.MaxRequestBytes), s.UserAgent
 	return c
 }
@@ -140,17 +146,22 @@ func (c *Config) Relay(agent string) (sluicebox.Options, error) {
 // sinkInputs are the settings and file contents that a sink is opened with.
 type sinkInputs struct {
 	settings Sink
-	ca       string
+	files    [3]string // the certificates and the key
 }
+
+// files returns the files that opening the sink reads; "" is none.
+func (s *Sink) files() [3]string { return [...]string{s.CAFile, s.CertFile, s.KeyFile} }
 
 // relaySinks returns the sinks by name.
 func (c *Config) relaySinks(agent string) map[string]sluicebox.Sink {
 	sinks := map[string]sluicebox.Sink{}
 	for name, s := range c.Settings.Sinks {
 		inputs := sinkInputs{settings: s}
-		if s.CAFile != "" {
-			ca, _ := os.ReadFile(s.CAFile) // opening the sink reports a read error
-			inputs.ca = string(ca)
+		for i, file := range s.files() {
+			if file != "" {
+				content, _ := os.ReadFile(file) // opening the sink reports a read error
+				inputs.files[i] = string(content)
+			}
 		}
 		sinks[name] = sluicebox.Sink{
 			Open:   func() (sink.Sink, error) { return c.OpenSink(name, agent) },

@@ -54,16 +54,15 @@ func (c *Config) SinkReferenceErrors(sink string) error { return c.unreadable[si
 // does not read the configuration file again.
 func (c *Config) Reread() (*Config, error) { return c.reread() }
 
-// Files returns the referenced files and the sinks' CA files.
+// Files returns the referenced files and the files of the sinks' certificates.
 func (c *Config) Files() []string {
 	files := slices.Clone(c.files)
 	for _, s := range c.Settings.Sinks {
-		if s.CAFile != "" {
-			files = append(files, s.CAFile)
-		}
+		own := s.files()
+		files = append(files, own[:]...)
 	}
 	slices.Sort(files)
-	return slices.Compact(files)
+	return slices.DeleteFunc(slices.Compact(files), func(file string) bool { return file == "" })
 }
 
 // Load reads the configuration file at path and applies the SLUICEBOX_* variables in

@@ -12,6 +12,7 @@ const SchemaID = "https://json-schema.org/draft/2020-12/schema"
 const (
 	durationPattern = `^([0-9]+d|[0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 	sizePattern     = `^[0-9]+ *(B|kB|MB|GB|KiB|MiB|GiB)?$`
+	ratePattern     = `^[0-9]+(\.[0-9]+)? */[smh]$`
 )
 
 // Schema returns the JSON Schema of a configuration file, for completion and validation
@@ -89,6 +90,8 @@ func scalarSchema(v reflect.Value) map[string]any {
 		return map[string]any{"type": "boolean", "default": v.Bool()}
 	case time.Duration:
 		return map[string]any{"type": "string", "pattern": durationPattern, "default": plainText(v)}
+	case Rate:
+		return map[string]any{"type": "string", "pattern": ratePattern, "default": plainText(v)}
 	case Size:
 		return map[string]any{"type": []string{"string", "integer"}, "pattern": sizePattern, "minimum": 0, "default": plainText(v)}
 	}

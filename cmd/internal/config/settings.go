@@ -56,6 +56,7 @@ type Dispatch struct {
 type Delivery struct {
 	APIBatchSize        int           `yaml:"api-batch-size" doc:"The most rows in one request."`
 	MaxConcurrentGroups int           `yaml:"max-concurrent-groups" doc:"The most requests in flight; each carries rows of other message groups."`
+	RateLimit           Rate          `yaml:"rate-limit" doc:"The most requests in a time, for example 100/s or 600/m, retries included. 0/s: no limit."`
 	GlobalBufferSize    int           `yaml:"global-buffer-size" doc:"The most rows of a sink in memory. Above it rows are spilled to the relay's table if this sink is stuck and another is not; capture pauses when every sink is full."`
 	BufferBytes         Size          `yaml:"buffer-bytes" doc:"The most bytes of payload in memory for waiting rows, for example 64MiB. Payloads above it are read again when the row is sent. Requests in flight may hold as much again, and rows too large for a request's share as much once more, or one row."`
 	MaxRetries          int           `yaml:"max-retries" doc:"How often a failure that counts is retried; the next one makes the row FAILED: with 3, the fourth. An unavailable receiver never counts; see delivery.md, What counts."`

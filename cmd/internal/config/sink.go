@@ -41,7 +41,7 @@ func sinkTypes() map[string]sinkType {
 
 // Sink is one entry of sinks. Its keys depend on its type.
 type Sink struct {
-	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, or an HTTP endpoint that accepts one row per request." enum:"flowcatalyst,webhook" later:"kafka,nats,camunda,redis"`
+	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, or an HTTP endpoint." enum:"flowcatalyst,webhook" later:"kafka,nats,camunda,redis"`
 
 	Wire       flowcatalyst.Wire `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: items for a sink with rows of an outbox-messages table, else array." enum:"array,items" only:"type=flowcatalyst"`
 	APIBaseURL URL               `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]." only:"type=flowcatalyst"`
@@ -50,9 +50,12 @@ type Sink struct {
 	MaxRequestBytes Size           `yaml:"max-request-bytes" doc:"The largest payload to send, for example 1MiB; a larger one is rejected. 0B: no limit." only:"type=webhook"`
 	UserAgent       string         `yaml:"user-agent" doc:"The User-Agent of the requests. Empty: sluicebox and its version." only:"type=webhook"`
 
-	Token  sink.Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}."`
-	OAuth  *OAuth      `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token." only:"type=flowcatalyst"`
-	CAFile string      `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the destination, instead of the system's."`
+	Token sink.Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}."`
+	OAuth *OAuth      `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token."`
+
+	CAFile   string `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the destination, instead of the system's."`
+	CertFile string `yaml:"cert-file" doc:"PEM file of the client certificate to show to the destination, followed by its issuers."`
+	KeyFile  string `yaml:"key-file" doc:"PEM file of the key of the client certificate."`
 
 	ErrorDetail sink.ErrorDetail `yaml:"error-detail" doc:"The part of a failed response in the row's error column and the log. body: the status and the first 300 characters of the body, without the sink's secrets. status: only the status, for receivers that quote payloads." enum:"body,status"`
 
@@ -61,7 +64,7 @@ type Sink struct {
 
 // OAuth is the section oauth.
 type OAuth struct {
-	TokenURL     URL                     `yaml:"token-url" doc:"The address of the token endpoint. Empty: api-base-url with /oauth/token behind it."`
+	TokenURL     URL                     `yaml:"token-url" doc:"The address of the token endpoint. Required for a webhook. Empty: api-base-url with /oauth/token behind it."`
 	ClientID     string                  `yaml:"client-id" doc:"Required. The OAuth client id."`
 	ClientSecret sink.Secret             `yaml:"client-secret" doc:"Required. The OAuth client secret. Prefer a reference: ${file:/run/secrets/client} or ${env:NAME}."`
 	Scope        string                  `yaml:"scope" doc:"The scopes to request, separated by blanks. Empty: the endpoint's default."`

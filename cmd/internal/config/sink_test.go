@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func TestComposeSinks(t *testing.T) {
 		Headers:         map[string]sink.Secret{"X-Api-Key": "k", "X-Team": "shop"},
 		MetadataHeaders: []string{"kind", "group", "attempt"}, IDPrefix: "shop-", Treat409AsDelivered: true,
 		HTTP: webhook.HTTP{
-			Token: "k", RequestTimeout: 30 * time.Second, MaxConnections: 10, MaxRequestBytes: 1 << 20,
+			Token: "k", RequestTimeout: 30 * time.Second, MaxConnections: 64, MaxRequestBytes: 1 << 20,
 			UserAgent: "shop/1", ErrorDetail: sink.ErrorDetailStatus,
 		},
 	}
@@ -42,7 +43,9 @@ func TestComposeSinks(t *testing.T) {
 	}
 	events := webhook.Config{
 		URL: "http://events.example:8080", Method: "POST", Format: webhook.FormatCloudEvents, ContentType: "application/xml",
-		CloudEventsSource: "/shop/invoices", CloudEventsType: "com.example.invoice", HTTP: webhook.HTTP{ErrorDetail: sink.ErrorDetailBody, RequestTimeout: 30 * time.Second, MaxConnections: 10},
+		CloudEventsSource: "/shop/invoices", CloudEventsType: "com.example.{kind}", CloudEventsSubject: "{kind}/{group}", HTTP: webhook.HTTP{
+			ErrorDetail: sink.ErrorDetailBody, RequestTimeout: 30 * time.Second, MaxConnections: 64, CertFile: "/etc/ssl/relay.pem", KeyFile: "/etc/ssl/relay.key",
+		},
 	}
 	if got := cfg.Webhook("events"); !reflect.DeepEqual(got, events) {
 		t.Errorf("events is\n%#v, want\n%#v", got, events)
@@ -113,6 +116,24 @@ func TestPresetOAuth(t *testing.T) {
 	}
 }
 
+// A webhook has more senders than other sinks, unless the file says how many all have.
+func TestWebhookSenders(t *testing.T) {
+	const text = source + "outboxes: [{table: a, layout: flowcatalyst, kind: EVENT, sink: h}]\n" +
+		"sinks: {h: {type: webhook, url: 'https://h'%s}, p: {type: flowcatalyst, api-base-url: 'https://p'}}\n%s"
+	for _, tt := range []struct {
+		own, all string
+		h, p     int
+	}{
+		{"", "", 64, 10}, {", max-concurrent-groups: 7", "", 7, 10}, {"", "dispatch: {max-concurrent-groups: 5}\n", 5, 5},
+		{", max-concurrent-groups: 7", "dispatch: {max-concurrent-groups: 5}\n", 7, 5},
+	} {
+		cfg := load(t, fmt.Sprintf(text, tt.own, tt.all))
+		if h, p := cfg.Dispatch("h").MaxConcurrentGroups, cfg.Dispatch("p").MaxConcurrentGroups; h != tt.h || p != tt.p {
+			t.Errorf("%q, %q: %d and %d senders, want %d and %d", tt.own, tt.all, h, p, tt.h, tt.p)
+		}
+	}
+}
+
 func TestWebhookFaults(t *testing.T) {
 	const hooks = source + "outboxes:\n- {table: a, layout: flowcatalyst, kind: any kind, sink: hooks}\nsinks:\n  hooks:\n    type: webhook\n"
 	for _, tt := range []struct {
@@ -130,10 +151,22 @@ func TestWebhookFaults(t *testing.T) {
 		{"unknown metadata", "    url: https://h/x\n    metadata-headers: [kind, grupe]\n", []string{
 			`relay.yaml:8: sinks.hooks.metadata-headers[1]: is "grupe", must be one of kind, group, attempt; did you mean group?`}},
 		{"cloudevents without a source", "    url: https://h/x\n    format: cloudevents\n", []string{"relay.yaml:5: sinks.hooks.cloudevents-source: is not set"}},
-		{"a source without cloudevents", "    url: https://h/x\n    cloudevents-source: /shop\n", []string{"relay.yaml:8: sinks.hooks.cloudevents-source: is for format cloudevents only"}},
-		{"keys of another type", "    url: https://h/x\n    wire: items\n    api-base-url: https://h\n    oauth: {client-id: a}\n", []string{
+		{"a source without cloudevents", "    url: https://h/x\n    cloudevents-source: /shop\n", []string{"relay.yaml:8: sinks.hooks.cloudevents-source: is only for a format of CloudEvents"}},
+		{"keys of another type", "    url: https://h/x\n    wire: items\n    api-base-url: https://h\n", []string{
 			"relay.yaml:8: sinks.hooks.wire: needs type: flowcatalyst, but this is type: webhook; remove it, or change the type",
-			"relay.yaml:9: sinks.hooks.api-base-url: needs type: flowcatalyst", "relay.yaml:10: sinks.hooks.oauth: needs type: flowcatalyst"}},
+			"relay.yaml:9: sinks.hooks.api-base-url: needs type: flowcatalyst"}},
+		{"half a client", "    url: https://h/x\n    oauth: {client-id: a}\n", []string{
+			"relay.yaml:8: sinks.hooks.oauth.client-secret: is required", "relay.yaml:8: sinks.hooks.oauth.token-url: is not set; set it to the address of the token endpoint"}},
+		{"a token twice", "    url: https://h/x\n    token: canary\n    oauth: {client-id: a, client-secret: canary, token-url: 'https://h/t'}\n", []string{
+			"relay.yaml:8: sinks.hooks.token: and oauth are both set; keep one"}},
+		{"a certificate without its key", "    url: https://h/x\n    cert-file: c.pem\n", []string{"relay.yaml:5: sinks.hooks.key-file: is not set; cert-file needs it"}},
+		{"no rate", "    url: https://h/x\n    rate-limit: 100\n", []string{`relay.yaml:8: sinks.hooks.rate-limit: "100" is not a rate such as 100/s, 600/m or 1000/h`}},
+		{"a slow rate", "    url: https://h/x\n    rate-limit: 0.5/h\n", []string{"relay.yaml:8: sinks.hooks.rate-limit: is 0.000139/s, must be at least one request an hour"}},
+		{"an unknown field", "    url: https://h/{kynd}\n", []string{"relay.yaml:7: sinks.hooks.url: has a brace alone or an unknown field in braces; the fields are {id}, "}},
+		{"an attribute that no row has", "    url: https://h/{kind}\n    headers: {X-A: '{attr.tenant}'}\n", []string{
+			"relay.yaml:5: sinks.hooks: has a field for the attribute tenant, which rows of outbox a do not have"}},
+		{"metadata of several rows", "    url: https://h/x\n    format: json-array\n    metadata-headers: [kind]\n", []string{
+			"relay.yaml:9: sinks.hooks.metadata-headers: is for one row a request; format: json-array has several"}},
 		{"a range", "    url: https://h/x\n    max-concurrent-groups: 0\n    request-timeout: 0s\n    give-up-after: -5s\n", []string{
 			"relay.yaml:8: sinks.hooks.max-concurrent-groups: is 0, must be at least 1",
 			"relay.yaml:9: sinks.hooks.request-timeout: is 0s, must be above 0", "relay.yaml:10: sinks.hooks.give-up-after: is -5s, must not be below 0s"}},

@@ -83,6 +83,13 @@ func (d *decoder) setValue(path, text string, v reflect.Value, f field) {
 			return
 		}
 		*target = size
+	case *Rate:
+		rate, err := ParseRate(text)
+		if err != nil {
+			d.fail(path, "%q %s", text, err)
+			return
+		}
+		*target = rate
 	default:
 		d.setText(path, text, v, f)
 	}

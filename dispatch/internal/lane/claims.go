@@ -187,19 +187,30 @@ func (s *Set) ReplayRequestRoom() int {
 	return n - jobs
 }
 
-// NextRequest returns a claimed request to send; nil if there is none or no sender is free.
-// The caller reports it to Requests.Answered.
+// NextRequest returns a claimed request to send; nil if there is none, no sender is free or
+// the rate limit is reached. The caller reports it to Requests.Answered.
 func (s *Set) NextRequest(now time.Time) *Request {
-	if s.Requests.toSend.Len() == 0 || s.Requests.sending == s.cfg.Senders {
+	if !s.mayTake() || !s.pace.allows(now) {
 		return nil
 	}
 	req := s.Requests.next()
+	s.pace.sent(now)
 	req.Started = now
 	for rw := range req.Rows() {
 		rw.Attempts++
 		rw.Proof = req.Receiver().Breaker.AcceptedSince(rw.LastFailed)
 	}
 	return req
+}
+
+// mayTake reports whether a claimed request waits and a sender is free.
+func (s *Set) mayTake() bool {
+	return s.Requests.toSend.Len() > 0 && s.Requests.sending < s.cfg.Senders
+}
+
+// NextSend is when the rate limit allows the next request; false if none waits for it.
+func (s *Set) NextSend() (at time.Time, ok bool) {
+	return s.pace.next, s.pace.interval > 0 && s.mayTake()
 }
 
 // RecordClaim records a successful claim of a row, with the timestamp that it wrote.

@@ -14,11 +14,12 @@ import (
 
 // Config configures the lanes of a sink.
 type Config struct {
-	BatchRows   int   // maximum rows in a request
-	Senders     int   // maximum requests being sent
-	ClaimAhead  int   // further requests that are claimed before a sender is free
-	BufferRows  int   // maximum rows in memory
-	BufferBytes int64 // maximum payload of waiting rows in memory
+	BatchRows   int     // maximum rows in a request
+	Senders     int     // maximum requests being sent
+	Rate        float64 // maximum requests per second; 0 is no limit
+	ClaimAhead  int     // further requests that are claimed before a sender is free
+	BufferRows  int     // maximum rows in memory
+	BufferBytes int64   // maximum payload of waiting rows in memory
 
 	// RowLanes gives each row without a group its own lane.
 	RowLanes bool
@@ -35,6 +36,7 @@ type Set struct {
 	Memory   Memory
 
 	cfg       Config
+	pace      pace
 	live      map[Name]*Lane
 	replays   map[Name]*Lane
 	receivers []*Receiver // one per endpoint
@@ -58,7 +60,7 @@ func (t *lockedLanes) covers(l *Lane) bool { return l.Name.Outbox == t.outbox &&
 
 // NewSet returns no lanes.
 func NewSet(cfg Config) *Set {
-	s := &Set{cfg: cfg, live: map[Name]*Lane{}, replays: map[Name]*Lane{}, locked: map[string]*lockedLanes{}}
+	s := &Set{cfg: cfg, pace: newPace(cfg.Rate), live: map[Name]*Lane{}, replays: map[Name]*Lane{}, locked: map[string]*lockedLanes{}}
 	s.Memory.cfg = &s.cfg
 	return s
 }

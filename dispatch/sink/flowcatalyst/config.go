@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
-	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
@@ -110,33 +109,8 @@ func (c *Config) Validate() error {
 	}
 
 	bad.AddErr(httpsink.CheckSettings(&c.HTTP, "api-token"))
-	bad.AddErr(c.validateCredentials())
+	bad.AddErr(c.OAuth.Check(c.Token, "api-token"))
 	return bad.Err()
-}
-
-// validateCredentials reports conflicts and invalid values of the token and the OAuth
-// client.
-func (c *Config) validateCredentials() error {
-	switch {
-	case !c.OAuth.Enabled():
-		return nil
-	case c.Token != "":
-		return &store.FieldError{Key: "api-token", Text: "and oauth are both set; keep one"}
-	}
-	return c.OAuth.Validate()
-}
-
-// newTokenSource returns the source of the tokens, nil if the token is fixed or there
-// is none.
-func newTokenSource(cfg *Config, base string) (*oauth.Source, error) {
-	if !cfg.OAuth.Enabled() {
-		return nil, nil
-	}
-	client := cfg.OAuth
-	if client.TokenURL == "" {
-		client.TokenURL = strings.TrimRight(base, "/") + tokenPath
-	}
-	return oauth.NewSource(client, cfg.CAFile, cfg.UserAgent)
 }
 
 // parseBaseURL parses the address. Errors never quote it whole, because it may hold a

@@ -3,7 +3,6 @@ package flowcatalyst
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/http"
 	"strings"
 
@@ -20,13 +19,8 @@ type Sink struct {
 	cfg  Config // without the credentials
 	base string // without a trailing slash
 
-	// token is a function, so that printing a Sink does not show it.
-	token  func() string
-	tokens *oauth.Source // replaces token; nil without OAuth
+	bearer *oauth.Bearer
 	client *httpsink.Client
-
-	// redactor is the one for a fixed token.
-	redactor *redact.Redactor
 }
 
 var (
@@ -53,30 +47,22 @@ func New(cfg Config) (*Sink, error) {
 		return nil, err
 	}
 
-	tokens, err := newTokenSource(&cfg, base.String())
+	if cfg.OAuth.Enabled() && cfg.OAuth.TokenURL == "" {
+		cfg.OAuth.TokenURL = strings.TrimRight(base.String(), "/") + tokenPath
+	}
+	hidesBody := cfg.ErrorDetail == sink.ErrorDetailStatus
+	bearer, err := oauth.NewBearer(&cfg.HTTP, cfg.OAuth, func(token string) *redact.Redactor { return redact.New(hidesBody, token) })
 	if err != nil {
 		return nil, err
 	}
-
-	token := string(cfg.Token)
 	cfg.Token, cfg.OAuth = "", OAuth{}
-	return &Sink{
-		cfg:    cfg,
-		base:   strings.TrimRight(base.String(), "/"),
-		token:  func() string { return token },
-		tokens: tokens,
-		client: client,
-
-		redactor: redact.New(cfg.ErrorDetail == sink.ErrorDetailStatus, token),
-	}, nil
+	return &Sink{cfg: cfg, base: strings.TrimRight(base.String(), "/"), bearer: bearer, client: client}, nil
 }
 
 // Close cancels the fetch of a token and closes the idle connections. Call it only
 // when no Deliver is running.
 func (s *Sink) Close() {
-	if s.tokens != nil {
-		s.tokens.Close()
-	}
+	s.bearer.Close()
 	s.client.Close()
 }
 
@@ -123,29 +109,15 @@ func (s *Sink) send(ctx context.Context, r *route, msgs []sink.Message) sink.Res
 	})
 }
 
-// post makes one request, and a second one if its token has become invalid.
-// RequestTimeout bounds the tokens and both requests together.
+// post makes one request; see oauth.Bearer.Send.
 func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge func(a *httpsink.Answer, red *redact.Redactor) sink.Result) sink.Result {
-	attempt := func(token string) sink.Result {
-		red := s.redactor
-		if s.tokens != nil {
-			red = redact.New(red.HidesBody(), token)
-		}
+	return s.bearer.Send(ctx, r.name(), func(ctx context.Context, token string, red *redact.Redactor) sink.Result {
 		a, err := s.client.Do(ctx, s.request(token, r, msgs))
 		if err != nil {
 			return httpsink.NoAnswerResult(r.name(), err, red)
 		}
 		return judge(a, red)
-	}
-
-	if s.tokens == nil {
-		return attempt(s.token())
-	}
-
-	timeoutErr := fmt.Errorf("no response within request-timeout (%s)", s.cfg.RequestTimeout)
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.RequestTimeout, timeoutErr)
-	defer cancel()
-	return s.tokens.Attempt(ctx, r.name(), attempt)
+	})
 }
 
 func (s *Sink) request(token string, r *route, msgs []sink.Message) *httpsink.Request {

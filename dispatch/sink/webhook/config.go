@@ -3,14 +3,18 @@ package webhook
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"mime"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -25,13 +29,54 @@ const (
 	// FormatCloudEvents: the body is the payload, and ce-* headers describe it
 	// (CloudEvents 1.0, HTTP binding, binary content mode).
 	FormatCloudEvents Format = "cloudevents"
+
+	// FormatStructured: the body is an event in JSON with the payload as its data (structured
+	// content mode).
+	FormatStructured Format = "cloudevents-structured"
+
+	// FormatBatch: the body is a list of such events, one for each row (batched content mode).
+	FormatBatch Format = "cloudevents-batch"
+
+	// FormatJSONArray: the body is a list of payloads, which must be JSON.
+	FormatJSONArray Format = "json-array"
 )
+
+// formats returns all formats.
+func formats() []Format {
+	return []Format{FormatRaw, FormatCloudEvents, FormatStructured, FormatBatch, FormatJSONArray}
+}
+
+// isEvent reports whether a row is sent as a CloudEvent.
+func (f Format) isEvent() bool { return strings.HasPrefix(string(f), string(FormatCloudEvents)) }
+
+// inBody reports whether the attributes of an event are part of the body.
+func (f Format) inBody() bool { return f == FormatStructured || f == FormatBatch }
+
+// severalRows reports whether a request may carry several rows.
+func (f Format) severalRows() bool { return f == FormatBatch || f == FormatJSONArray }
+
+// mediaType returns the content type of a request, "" for that of the payload.
+func (f Format) mediaType() string {
+	switch f {
+	case FormatStructured:
+		return "application/cloudevents+json; charset=utf-8"
+	case FormatBatch:
+		return "application/cloudevents-batch+json; charset=utf-8"
+	}
+	return ""
+}
 
 // Values of MetadataHeaders, each with its header.
 const (
 	MetadataKind    = "kind"    // Sluicebox-Kind
 	MetadataGroup   = "group"   // Sluicebox-Group
 	MetadataAttempt = "attempt" // Sluicebox-Attempt
+)
+
+// A request of several rows has at most so many of them, and by default so many bytes.
+const (
+	maxBatch      = 1000
+	maxBatchBytes = 1 << 20
 )
 
 // maxPrefix leaves most of the id header to the id.
@@ -41,12 +86,25 @@ const maxPrefix = 64
 // itself answers 413.
 type HTTP = httpsink.Settings
 
+// OAuth configures a client that fetches its bearer tokens by the client credentials grant
+// (RFC 6749, section 4.4). TokenURL, ClientID and ClientSecret are required.
+type OAuth = oauth.Config
+
 // Config configures one endpoint. The zero value of each field except URL stands for
 // its default. The tags are the keys of the program's configuration file.
 type Config struct {
 	// URL is the endpoint, http or https. It may have a query. It is a sink.Secret,
-	// because the address of many endpoints contains a key.
-	URL sink.Secret `yaml:"url" doc:"Required. The address of the endpoint: https://host[:port]/path. It is treated as a secret, because it may contain a key." placeholder:"https://xxxxx"`
+	// because the address of many endpoints contains a key. Path and query may have fields
+	// of the row. {attr.NAME} alone is an address that the row has.
+	URL sink.Secret `yaml:"url" doc:"Required. The address of the endpoint: https://host[:port]/path. Path and query may have fields of the row: {id}, {kind}, {group}. It is treated as a secret, because it may contain a key." placeholder:"https://xxxxx"`
+
+	// AllowHosts are the hosts of addresses that rows have: a name, or *. and a domain for
+	// every name below it.
+	AllowHosts []string `yaml:"-"`
+
+	// AllowNetworks are the networks, such as 10.1.0.0/16, that such a host may lead to
+	// although they are not public.
+	AllowNetworks []string `yaml:"-"`
 
 	// Method is POST, the default, or PUT.
 	Method string `yaml:"method" doc:"The method of the requests." enum:"POST,PUT"`
@@ -57,22 +115,28 @@ type Config struct {
 	// signed.
 	Secrets []sink.Secret `yaml:"secrets" doc:"Keys that sign each request per the Standard Webhooks spec: whsec_ and base64. With several, each request has one signature per key, for rotation. Prefer references: ${file:/run/secrets/key} or ${env:NAME}." placeholder:"whsec_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"`
 
-	// Format is FormatRaw, the default, or FormatCloudEvents.
-	Format Format `yaml:"format" doc:"raw: the body is the payload. cloudevents: the same, with ce-* headers." enum:"raw,cloudevents"`
+	// Format is what a request carries. The default is FormatRaw.
+	Format Format `yaml:"format" doc:"raw: the body is the payload. cloudevents: the same, with ce-* headers. cloudevents-structured: the body is an event with the payload as its data. cloudevents-batch, json-array: the body is a list of such events, or of payloads, and a request has several rows." enum:"raw,cloudevents,cloudevents-structured,cloudevents-batch,json-array"`
 
 	// ContentType is the media type of the payloads. The default is application/json.
 	ContentType string `yaml:"content-type" doc:"The content type of the payloads."`
 
 	// CloudEventsSource is the ce-source: a URI reference that identifies this outbox
-	// among all producers. FormatCloudEvents requires it.
-	CloudEventsSource string `yaml:"cloudevents-source" doc:"With format cloudevents: the ce-source, which identifies this producer, for example /shop/orders."`
+	// among all producers. A CloudEvents format requires it.
+	CloudEventsSource string `yaml:"cloudevents-source" doc:"Required with a format of CloudEvents: the source of the events, which identifies this producer, for example /shop/orders."`
 
-	// CloudEventsType is the ce-type. The default is the kind of the row.
-	CloudEventsType string `yaml:"cloudevents-type" doc:"With format cloudevents: the ce-type. Empty: the kind of the row."`
+	// CloudEventsType is the ce-type, a template. The default is the attribute type of the
+	// row, else its kind.
+	CloudEventsType string `yaml:"cloudevents-type" doc:"The type of the events, which may have fields of the row, for example com.example.{kind}. Empty: the kind of the row."`
 
-	// Headers are sent unchanged with each request. Names that would break the
-	// request or the signature are rejected.
-	Headers map[string]sink.Secret `yaml:"headers" doc:"Headers of each request, by name. Their values are treated as secrets."`
+	// CloudEventsSubject is the ce-subject, a template. The default is {group}.
+	CloudEventsSubject string `yaml:"cloudevents-subject" doc:"The subject of the events, which may have fields of the row. Empty: the message group."`
+
+	// Headers are sent with each request. A value is a template; a header whose field has
+	// no value in a row is not sent with it. Names that would break the request or the
+	// signature are rejected. With a CloudEvents format, ce-NAME is an extension of the
+	// event. A request of several rows has no other header that depends on a row.
+	Headers map[string]sink.Secret `yaml:"headers" doc:"Headers of each request, by name. A value may have fields of the row: {id}, {kind}, {group}; without a value for one of them the header is not sent. {{ and }} are braces. ce-NAME is an extension of a CloudEvent. The values are treated as secrets."`
 
 	// MetadataHeaders lists the facts about a row that are sent: MetadataKind,
 	// MetadataGroup, MetadataAttempt. The default is none, because a group may be the
@@ -88,6 +152,9 @@ type Config struct {
 	// other 4xx, because most receivers report a conflict with it, for example a
 	// stale version.
 	Treat409AsDelivered bool `yaml:"treat-409-as-delivered" doc:"Whether a response 409 means that the receiver already has the row. Otherwise it counts like any other 4xx."`
+
+	// OAuth fetches the bearer tokens, unless it is the zero value. It excludes Token.
+	OAuth OAuth `yaml:"-"`
 
 	HTTP
 }
@@ -107,9 +174,7 @@ func (c Config) withDefaults() Config {
 // secret.
 func (c *Config) Validate() error {
 	var bad store.FieldErrors
-	if _, err := parseURL(string(c.URL)); err != nil {
-		bad.AddErr(err)
-	}
+	c.validateAddress(&bad)
 	if c.Method != "" && c.Method != http.MethodPost && c.Method != http.MethodPut {
 		bad.Add("method", "is %q, must be POST or PUT", c.Method)
 	}
@@ -121,15 +186,74 @@ func (c *Config) Validate() error {
 	}
 
 	bad.AddErr(httpsink.CheckSettings(&c.HTTP, "token"))
+	bad.AddErr(c.OAuth.Check(c.Token, "token"))
+	if c.OAuth.Enabled() && c.OAuth.TokenURL == "" {
+		bad.Add("oauth.token-url", "is not set; set it to the address of the token endpoint")
+	}
 	c.validateFormat(&bad)
 	c.validateHeaders(&bad)
 	return bad.Err()
 }
 
+// Attributes returns the attributes of a row that the configuration, which must be valid,
+// names, each once.
+func (c *Config) Attributes() []string {
+	texts := []string{c.CloudEventsType, c.CloudEventsSubject, strings.ReplaceAll(string(c.URL), "?", "")}
+	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
+		texts = append(texts, string(c.Headers[name]))
+	}
+	var names []string
+	for _, text := range texts {
+		t := template.MustParse(text)
+		names = append(names, t.Attributes()...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// validateAddress checks the address and the hosts that it may lead to.
+func (c *Config) validateAddress(bad *store.FieldErrors) {
+	a, err := parseAddress(string(c.URL))
+	if err != nil {
+		bad.AddErr(err)
+		return
+	}
+	switch {
+	case !a.fixed() && c.Format.severalRows():
+		bad.Add("url", "has a value of the row; format: %s sends several rows to one address", c.Format)
+	case a.fromRow && len(c.AllowHosts) == 0:
+		bad.Add("allow-hosts", "is not set; the address comes from the row, so list the hosts that it may name, for example hooks.example or *.customers.example")
+	case !a.fromRow && len(c.AllowHosts) > 0:
+		bad.Add("allow-hosts", "is only for an address that comes from the row, such as {attr.target_url}")
+	case !a.fromRow && len(c.AllowNetworks) > 0:
+		bad.Add("allow-networks", "is only for an address that comes from the row, such as {attr.target_url}")
+	}
+	for i, host := range c.AllowHosts {
+		name := strings.TrimPrefix(host, "*.")
+		if u, err := url.Parse("https://" + name); err != nil || name == "" || u.Host != name || u.Port() != "" || strings.Contains(name, "*") {
+			bad.Add(fmt.Sprintf("allow-hosts[%d]", i), "is %q, must be a host such as hooks.example or *.customers.example, without scheme and port", host)
+		}
+	}
+	for i, network := range c.AllowNetworks {
+		if _, err := netip.ParsePrefix(network); err != nil {
+			bad.Add(fmt.Sprintf("allow-networks[%d]", i), "is %q, must be a network such as 10.1.0.0/16", network)
+		}
+	}
+}
+
+// guard returns the guard of addresses that come from rows.
+func (c *Config) guard() *httpsink.Guard {
+	g := &httpsink.Guard{Hosts: c.AllowHosts}
+	for _, network := range c.AllowNetworks {
+		g.Networks = append(g.Networks, netip.MustParsePrefix(network))
+	}
+	return g
+}
+
 // validateFormat checks the fields that describe the payload.
 func (c *Config) validateFormat(bad *store.FieldErrors) {
-	if c.Format != "" && c.Format != FormatRaw && c.Format != FormatCloudEvents {
-		bad.Add("format", "is %q, must be %s or %s", string(c.Format), FormatRaw, FormatCloudEvents)
+	if c.Format != "" && !slices.Contains(formats(), c.Format) {
+		bad.Add("format", "is %q, must be one of %q", string(c.Format), formats())
 	}
 
 	media, _, err := mime.ParseMediaType(c.ContentType)
@@ -137,19 +261,26 @@ func (c *Config) validateFormat(bad *store.FieldErrors) {
 	case c.ContentType == "":
 	case err != nil || !httpsink.HeaderValue(c.ContentType):
 		bad.Add("content-type", "is %q, not a media type such as application/json", c.ContentType)
-	case c.Format == FormatCloudEvents && strings.HasPrefix(media, "application/cloudevents"):
+	case c.Format.isEvent() && strings.HasPrefix(media, "application/cloudevents"):
 		// Receivers distinguish the modes by the content type (HTTP binding, section
 		// 3).
 		bad.Add("content-type", "is %q, so the payload contains the event's attributes; "+
 			"set format to %s for such payloads", c.ContentType, FormatRaw)
 	}
 
-	if c.Format != FormatCloudEvents {
+	if c.Format == FormatJSONArray && c.ContentType != "" && !isJSON(c.ContentType) {
+		bad.Add("content-type", "is %q, but format: %s is JSON", c.ContentType, c.Format)
+	}
+
+	if !c.Format.isEvent() {
 		if c.CloudEventsSource != "" {
-			bad.Add("cloudevents-source", "is for format %s only", FormatCloudEvents)
+			bad.Add("cloudevents-source", "is only for a format of CloudEvents")
 		}
 		if c.CloudEventsType != "" {
-			bad.Add("cloudevents-type", "is for format %s only", FormatCloudEvents)
+			bad.Add("cloudevents-type", "is only for a format of CloudEvents")
+		}
+		if c.CloudEventsSubject != "" {
+			bad.Add("cloudevents-subject", "is only for a format of CloudEvents")
 		}
 		return
 	}
@@ -161,13 +292,21 @@ func (c *Config) validateFormat(bad *store.FieldErrors) {
 	}
 
 	if !httpsink.VisibleASCII(c.CloudEventsType) {
-		bad.Add("cloudevents-type", "is %q, must be visible ASCII characters such as com.example.order.created", c.CloudEventsType)
+		bad.Add("cloudevents-type", "is %q, must be visible ASCII characters such as com.example.{type}", c.CloudEventsType)
+	} else if _, err := template.Parse(c.CloudEventsType); err != nil {
+		bad.Add("cloudevents-type", "%s", err)
+	}
+	if _, err := template.Parse(c.CloudEventsSubject); err != nil {
+		bad.Add("cloudevents-subject", "%s", err)
 	}
 }
 
 // validateHeaders checks the fields for other headers.
 func (c *Config) validateHeaders(bad *store.FieldErrors) {
-	checkHeaders(bad, c.Headers, c.Token != "")
+	checkHeaders(bad, c)
+	if c.Format.severalRows() && len(c.MetadataHeaders) > 0 {
+		bad.Add("metadata-headers", "is for one row a request; format: %s has several", c.Format)
+	}
 	for i, word := range c.MetadataHeaders {
 		switch name, _ := metadata(word, &sink.Message{}); {
 		case name == "":
@@ -180,23 +319,4 @@ func (c *Config) validateHeaders(bad *store.FieldErrors) {
 	if len(c.IDPrefix) > maxPrefix || !httpsink.VisibleASCII(c.IDPrefix) {
 		bad.Add("id-prefix", "is %q, must be at most %d visible ASCII characters", c.IDPrefix, maxPrefix)
 	}
-}
-
-// parseURL parses the address. Errors never quote it, because it may hold a key.
-func parseURL(raw string) (*url.URL, error) {
-	if raw == "" {
-		return nil, &store.FieldError{Key: "url", Text: "is not set; set it to the address of the endpoint, for example https://hooks.example/orders"}
-	}
-	if _, err := url.Parse(raw); err != nil {
-		return nil, &store.FieldError{Key: "url", Text: "is not a URL such as https://hooks.example/orders"}
-	}
-
-	u, err := httpsink.ParseAddress("url", raw, "token")
-	if err != nil {
-		return nil, err
-	}
-	if u.Fragment != "" {
-		return nil, &store.FieldError{Key: "url", Text: "must not have a fragment (#), because it is never sent"}
-	}
-	return u, nil
 }

@@ -32,6 +32,26 @@ func TestConfigValidate(t *testing.T) {
 		}
 	}
 
+	batch := func(f func(*config)) func(*config) {
+		return events(func(c *config) {
+			c.Format = webhook.FormatBatch
+			f(c)
+		})
+	}
+	client := func(f func(*config)) func(*config) {
+		return func(c *config) {
+			c.OAuth = webhook.OAuth{TokenURL: "https://h/token", ClientID: "relay", ClientSecret: canary}
+			f(c)
+		}
+	}
+	address := func(url sink.Secret) func(*config) { return func(c *config) { c.URL = url } }
+	fromRow := func(f func(*config)) func(*config) {
+		return func(c *config) {
+			c.URL, c.AllowHosts, c.AllowNetworks = "{attr.url}", []string{"h.example", "*.shop.example"}, []string{"10.1.0.0/16", "::1/128"}
+			f(c)
+		}
+	}
+
 	for name, c := range map[string]struct {
 		change func(*config)
 		want   string // part of the error; "" for none
@@ -65,7 +85,7 @@ func TestConfigValidate(t *testing.T) {
 		"no media type":      {func(c *config) { c.ContentType = "json;" }, ""},
 		"bad media type":     {func(c *config) { c.ContentType = "application/" }, "content-type is"},
 		"type newline":       {func(c *config) { c.ContentType = "text/plain;\r\n x=y" }, "content-type is"},
-		"format":             {func(c *config) { c.Format = "xml" }, `format is "xml", must be raw or cloudevents`},
+		"format":             {func(c *config) { c.Format = "xml" }, `format is "xml", must be one of ["raw" "cloudevents" "cloudevents-structured" "cloudevents-batch" "json-array"]`},
 		"events":             {events(func(*config) {}), ""},
 		"events, typed":      {events(func(c *config) { c.CloudEventsType = "com.example.order" }), ""},
 		"events, no source":  {events(func(c *config) { c.CloudEventsSource = "" }), "cloudevents-source is not set"},
@@ -73,13 +93,38 @@ func TestConfigValidate(t *testing.T) {
 		"events, bad type":   {events(func(c *config) { c.CloudEventsType = "a b" }), "cloudevents-type is"},
 		"events, structured": {events(func(c *config) { c.ContentType = "application/cloudevents+json" }), "set format to raw"},
 		"raw, structured":    {func(c *config) { c.ContentType = "application/cloudevents+json" }, ""},
-		"raw, source":        {func(c *config) { c.CloudEventsSource = "/s" }, "cloudevents-source is for format cloudevents only"},
-		"raw, type":          {func(c *config) { c.CloudEventsType = "t" }, "cloudevents-type is for format cloudevents only"},
+		"raw, source":        {func(c *config) { c.CloudEventsSource = "/s" }, "cloudevents-source is only for a format of CloudEvents"},
+		"raw, type":          {func(c *config) { c.CloudEventsType = "t" }, "cloudevents-type is only for a format of CloudEvents"},
+		"url path":           {address("https://h/{kind}/{attr.tenant}?g={group}&x={{"), ""},
+		"url in the host":    {address("https://{attr.tenant}.example/x"), "url has a field in its host"},
+		"url port":           {address("https://h:{attr.port}/"), "url has a field in its host"},
+		"url field":          {address("https://h/{" + canary + "}"), "url has a brace alone or an unknown field in braces; the fields are {id}"},
+		"url brace":          {address("https://h/?a=" + canary + "}"), "url has a brace alone"},
+		"url of the row":     {fromRow(func(*config) {}), ""},
+		"no hosts":           {fromRow(func(c *config) { c.AllowHosts = nil }), "allow-hosts is not set; the address comes from the row"},
+		"host scheme":        {fromRow(func(c *config) { c.AllowHosts = []string{"a", "https://b"} }), `allow-hosts[1] is "https://b", must be a host`},
+		"host port":          {fromRow(func(c *config) { c.AllowHosts = []string{"a:80"} }), `allow-hosts[0] is "a:80", must be a host`},
+		"any host":           {fromRow(func(c *config) { c.AllowHosts = []string{"*"} }), `allow-hosts[0] is "*", must be a host`},
+		"network":            {fromRow(func(c *config) { c.AllowNetworks = []string{"10.1.0.0"} }), `allow-networks[0] is "10.1.0.0", must be a network such as`},
+		"hosts, fixed":       {func(c *config) { c.AllowHosts = []string{"a"} }, "allow-hosts is only for an address that comes from the row"},
+		"networks, fixed":    {func(c *config) { c.AllowNetworks = []string{"10.0.0.0/8"} }, "allow-networks is only for an address that comes from the row"},
+		"batch":              {batch(headers("Ce-Tenant", "{attr.tenant}", "X-A", "a")), ""},
+		"batch, url":         {batch(address("https://h/{id}")), "url has a value of the row; format: cloudevents-batch sends several rows to one address"},
+		"batch, header":      {batch(headers("X-A", "{id}")), "headers.X-A has a value of the row; format: cloudevents-batch has several rows a request"},
+		"batch, metadata":    {batch(func(c *config) { c.MetadataHeaders = []string{"kind"} }), "metadata-headers is for one row a request"},
+		"batch, no source":   {batch(func(c *config) { c.CloudEventsSource = "" }), "cloudevents-source is not set"},
+		"array":              {func(c *config) { c.Format = webhook.FormatJSONArray }, ""},
+		"array of csv":       {func(c *config) { c.Format, c.ContentType = webhook.FormatJSONArray, "text/csv" }, `content-type is "text/csv", but format: json-array is JSON`},
+		"oauth":              {client(func(*config) {}), ""},
+		"oauth, no url":      {client(func(c *config) { c.OAuth.TokenURL = "" }), "oauth.token-url is not set"},
+		"oauth, no secret":   {client(func(c *config) { c.OAuth.ClientSecret = "" }), "oauth.client-secret is not set"},
+		"oauth and token":    {client(func(c *config) { c.Token = canary }), "token and oauth are both set; keep one"},
+		"oauth and header":   {client(headers("Authorization", canary)), "headers.Authorization conflicts with token or oauth"},
 		"metadata":           {func(c *config) { c.MetadataHeaders = []string{"kind", "group", "attempt"} }, ""},
 		"metadata unknown":   {func(c *config) { c.MetadataHeaders = []string{"kind", "id"} }, `metadata-headers[1] is "id", must be kind, group or attempt`},
 		"metadata twice":     {func(c *config) { c.MetadataHeaders = []string{"kind", "kind"} }, "metadata-headers[1] repeats kind"},
 		"headers":            {headers("Authorization", "Basic "+canary, "X-Tenant", "a b"), ""},
-		"two authorizations": {func(c *config) { headers("authorization", canary)(c); c.Token = canary }, "headers.authorization conflicts with token"},
+		"two authorizations": {func(c *config) { headers("authorization", canary)(c); c.Token = canary }, "headers.authorization conflicts with token or oauth"},
 		"header name":        {headers("X Y", canary), `headers has the invalid name "X Y"`},
 		"header no name":     {headers("", canary), `headers has the invalid name ""`},
 		"header colon":       {headers("X:", canary), `headers has the invalid name "X:"`},
@@ -93,7 +138,20 @@ func TestConfigValidate(t *testing.T) {
 		"connection":         {headers("Connection", "close"), "headers.Connection cannot be set"},
 		"te":                 {headers("TE", "trailers"), "headers.TE cannot be set"},
 		"signature":          {headers("webhook-Signature", canary), "headers.webhook-Signature cannot be set: names starting with webhook-"},
-		"event header":       {headers("CE-id", canary), "headers.CE-id cannot be set: names starting with ce-"},
+		"event header":       {headers("CE-id", canary), "headers.CE-id cannot be set: the relay sets ce-id"},
+		"event header, raw":  {headers("ce-tenant", "t"), "headers.ce-tenant cannot be set: names starting with ce- belong to the formats of CloudEvents"},
+		"extension":          {events(headers("Ce-Tenant", "{attr.tenant}")), ""},
+		"extension name":     {events(headers("ce-tenant-id", "t")), "headers.ce-tenant-id cannot be set: the name of an extension has letters and digits only"},
+		"event type header":  {events(headers("ce-type", "t")), "headers.ce-type cannot be set: the relay sets ce-type; use the key cloudevents-type"},
+		"event time header":  {events(headers("ce-time", "t")), "the relay sets ce-time; name its column in columns.time"},
+		"template":           {headers("X-A", "{type}/{attr.tenant} {{}}"), ""},
+		"template field":     {headers("X-A", "{"+canary+"}"), "headers.X-A has a brace alone or an unknown field in braces; the fields are {id}, "},
+		"template brace":     {headers("X-A", canary+"}"), "headers.X-A has a brace alone"},
+		"type template":      {events(func(c *config) { c.CloudEventsType = "a.{type}" }), ""},
+		"type field":         {events(func(c *config) { c.CloudEventsType = "a.{typ}" }), "cloudevents-type has {typ} at character 3, did you mean {type}?"},
+		"subject":            {events(func(c *config) { c.CloudEventsSubject = "{kind}/{group}" }), ""},
+		"subject field":      {events(func(c *config) { c.CloudEventsSubject = "{" }), "cloudevents-subject has a { without a } at character 1"},
+		"raw, subject":       {func(c *config) { c.CloudEventsSubject = "t" }, "cloudevents-subject is only for a format of CloudEvents"},
 		"own":                {headers("Sluicebox-Anything", canary), "names starting with sluicebox-"},
 		"type":               {headers("Content-Type", "text/plain"), "use the key content-type"},
 		"agent":              {headers("User-Agent", "x"), "use the key user-agent"},

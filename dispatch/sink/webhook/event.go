@@ -1,14 +1,15 @@
 package webhook
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 const (
@@ -39,23 +40,69 @@ func attribute(s string) string { return httpsink.PercentEncode(s, `"`) }
 // setEventHeaders sets the context attributes of a row. reason is set if a required
 // attribute has no value.
 func (s *Sink) setEventHeaders(h http.Header, m *sink.Message, id string) (reason string) {
-	kind := cmp.Or(s.cfg.CloudEventsType, m.Kind)
-	if kind == "" {
-		return "CloudEvent has no type, because the row has no kind; set cloudevents-type"
+	e, reason := s.event(m)
+	if reason != "" {
+		return reason
 	}
-
 	h.Set("Ce-Specversion", "1.0")
 	h.Set("Ce-Id", attribute(id))
 	h.Set("Ce-Source", attribute(s.cfg.CloudEventsSource))
-	h.Set("Ce-Type", attribute(kind))
-	if !m.Committed.IsZero() {
-		h.Set("Ce-Time", m.Committed.UTC().Format(time.RFC3339Nano))
-	}
-
-	// Neither may be empty (specification, "subject"; extension "partitioning").
-	if group := attribute(m.Group.Name); m.Group.Valid && group != "" && len(group) <= maxGroup {
-		h.Set("Ce-Subject", group)
-		h.Set("Ce-Partitionkey", group)
+	h.Set("Ce-Type", attribute(e.typ))
+	for name, value := range map[string]string{"Ce-Time": e.time, "Ce-Subject": e.subject, "Ce-Partitionkey": e.partitionKey} {
+		// None may be empty (specification, "subject"; extension "partitioning").
+		if value = attribute(value); value != "" && len(value) <= maxGroup {
+			h.Set(name, value)
+		}
 	}
 	return ""
+}
+
+// event are the context attributes of a row that depend on it; "" is none.
+type event struct{ typ, time, subject, partitionKey string }
+
+// event returns the context attributes of a row. reason is set if a required one has no
+// value.
+func (s *Sink) event(m *sink.Message) (e event, reason string) {
+	for _, t := range s.eventTypes {
+		if e.typ, _ = t.Text(m, asIs); e.typ != "" {
+			break
+		}
+	}
+	if e.typ == "" {
+		return e, "CloudEvent has no type, because the row has no kind and no attribute for it; set cloudevents-type"
+	}
+	e.subject, _ = s.eventSubject.Text(m, asIs)
+	e.partitionKey = m.Group.Name
+	if at, ok := m.Attributes.Get(store.AttributeTime); ok {
+		e.time = at
+	} else if !m.Committed.IsZero() {
+		e.time = m.Committed.UTC().Format(time.RFC3339Nano)
+	}
+	return e, ""
+}
+
+// asIs is the escape of a text that is encoded as a whole.
+func asIs(s string) string { return s }
+
+// reservedEventAttribute returns the reason why a context attribute cannot be set as a header, ""
+// if it can: as an extension, whose name has lower-case letters and digits (specification,
+// "Naming conventions").
+func reservedEventAttribute(name string, format Format) string {
+	key := ""
+	switch name {
+	case "type", "source", "subject":
+		key = "; use the key cloudevents-" + name
+	case "time":
+		key = "; name its column in columns.time"
+	case "id", "specversion", "datacontenttype", "partitionkey":
+	default:
+		switch {
+		case !format.isEvent():
+			return "names starting with ce- belong to the formats of CloudEvents"
+		case strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "":
+			return "the name of an extension has letters and digits only behind ce-"
+		}
+		return ""
+	}
+	return "the relay sets ce-" + name + key
 }

@@ -31,7 +31,7 @@ func newSinkAt(tb testing.TB, at time.Time, cfg Config) *Sink {
 // headers returns the headers of an attempt that depend on the row, as "name: value".
 func headers(tb testing.TB, s *Sink, m sink.Message) []string {
 	tb.Helper()
-	h, why := s.header(&m)
+	h, why := s.header([]sink.Message{m}, m.Payload)
 	if why != "" {
 		return []string{why}
 	}
@@ -52,6 +52,11 @@ func headers(tb testing.TB, s *Sink, m sink.Message) []string {
 func TestHeaders(t *testing.T) {
 	at := time.Unix(1614265330, 999_999_999)
 	ce := Config{Format: FormatCloudEvents, CloudEventsSource: "/shop/orders"}
+	ceOf := func(typ string) Config {
+		c := ce
+		c.CloudEventsType = typ
+		return c
+	}
 	ceType := ce
 	ceType.CloudEventsType, ceType.IDPrefix = "com.example.order", "evt."
 	all := Config{MetadataHeaders: []string{MetadataAttempt, MetadataGroup, MetadataKind}}
@@ -93,11 +98,28 @@ func TestHeaders(t *testing.T) {
 			"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
 		}},
 		"event without a kind": {ce, sink.Message{ID: "7"}, []string{
-			"CloudEvent has no type, because the row has no kind; set cloudevents-type",
+			"CloudEvent has no type, because the row has no kind and no attribute for it; set cloudevents-type",
 		}},
 		"event of an empty group": {ce, sink.Message{ID: "7", Kind: "K", Group: store.GroupOf("")}, []string{
 			"ce-id: 7", "ce-source: /shop/orders", "ce-specversion: 1.0", "ce-type: K",
 			"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
+		}},
+		"event of attributes": {
+			Config{
+				Format: FormatCloudEvents, CloudEventsSource: "/s", CloudEventsSubject: "{kind}/{attr.tenant}",
+				Headers: map[string]sink.Secret{"ce-tenant": "{attr.tenant}", "X-Trace": "00-{attr.trace}", "X-None": "a{attr.none}"},
+			},
+			sink.Message{ID: "7", Kind: "K", Group: store.GroupOf("g"), Committed: time.Unix(1, 0), Attributes: store.Attributes{
+				{Name: "type", Value: "Paid €"}, {Name: "tenant", Value: `t "1"`}, {Name: "time", Value: "2026-11-24T01:02:03Z"}, {Name: "trace", Value: "ab\r\nc"},
+			}},
+			[]string{
+				"ce-id: 7", "ce-source: /s", "ce-specversion: 1.0", "ce-type: Paid%20%E2%82%AC", "ce-subject: K/t%20%221%22",
+				"ce-partitionkey: g", "ce-time: 2026-11-24T01:02:03Z", "ce-tenant: t%20%221%22", "x-trace: 00-ab%0D%0Ac",
+				"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
+			},
+		},
+		"event of a type that the row lacks": {ceOf("x.{attr.t}"), sink.Message{ID: "7", Kind: "K"}, []string{
+			"CloudEvent has no type, because the row has no kind and no attribute for it; set cloudevents-type",
 		}},
 		"metadata": {all, row, append([]string{
 			"sluicebox-attempt: 3", "sluicebox-group: 50%25%20of%20%22it%22",
@@ -137,10 +159,10 @@ func TestHeaders(t *testing.T) {
 func TestSameIDEachAttempt(t *testing.T) {
 	s := newSinkAt(t, time.Unix(100, 0), Config{Secrets: []sink.Secret{secretA}})
 	m := sink.Message{ID: "7", Payload: []byte("{}"), Attempt: 1}
-	first, _ := s.header(&m)
+	first, _ := s.header([]sink.Message{m}, m.Payload)
 	s.now = func() time.Time { return time.Unix(160, 0) }
 	m.Attempt = 2
-	second, _ := s.header(&m)
+	second, _ := s.header([]sink.Message{m}, m.Payload)
 	for name, same := range map[string]bool{
 		"Webhook-Id": true, "idempotency-key": true, "Webhook-Timestamp": false, "Webhook-Signature": false,
 	} {
@@ -214,13 +236,13 @@ func TestReserved(t *testing.T) {
 		MetadataHeaders: []string{MetadataKind, MetadataGroup, MetadataAttempt},
 	})
 
-	h, why := s.header(&sink.Message{ID: "7", Kind: "K", Group: store.GroupOf("g"), Attempt: 1, Committed: time.Unix(1, 0)})
+	h, why := s.header([]sink.Message{{ID: "7", Kind: "K", Group: store.GroupOf("g"), Attempt: 1, Committed: time.Unix(1, 0)}}, nil)
 	if why != "" || len(h) < 14 {
 		t.Fatal(why, h)
 	}
 
 	for name := range h {
-		if reservedReason(http.CanonicalHeaderKey(name)) == "" {
+		if reservedReason(http.CanonicalHeaderKey(name), FormatCloudEvents) == "" {
 			t.Errorf("%s is not reserved, but the relay sets it", name)
 		}
 	}

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"maps"
 	"net/http"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -28,27 +30,27 @@ func metadata(word string, m *sink.Message) (header, value string) {
 	return "", ""
 }
 
-// checkHeaders reports the fixed headers that cannot be sent. The errors do not have
-// their values.
-func checkHeaders(bad *store.FieldErrors, headers map[string]sink.Secret, token bool) {
+// checkHeaders reports the headers that cannot be sent. The errors do not have their
+// values.
+func checkHeaders(bad *store.FieldErrors, c *Config) {
 	seen := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(headers)) {
+	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
 		canonical := http.CanonicalHeaderKey(name)
 		if !isHeaderName(name) {
 			bad.Add("headers", "has the invalid name %q", name)
 			continue
 		}
-		if reason := reservedReason(canonical); reason != "" {
+		if reason := reservedReason(canonical, c.Format); reason != "" {
 			bad.Add("headers."+name, "cannot be set: %s", reason)
 		}
-		if canonical == "Authorization" && token {
-			bad.Add("headers."+name, "conflicts with token, which sets the same header; keep one")
+		if canonical == "Authorization" && (c.Token != "" || c.OAuth.Enabled()) {
+			bad.Add("headers."+name, "conflicts with token or oauth, which set the same header; keep one")
 		}
 		if other, twice := seen[canonical]; twice {
 			bad.Add("headers."+name, "is the same header as headers.%s", other)
 		}
 		seen[canonical] = name
-		v := string(headers[name])
+		v := string(c.Headers[name])
 		if v == "" {
 			bad.Add("headers."+name, "is empty; remove the header or set its value")
 		}
@@ -56,26 +58,55 @@ func checkHeaders(bad *store.FieldErrors, headers map[string]sink.Secret, token 
 			bad.Add("headers."+name, "contains a line break or a character outside ASCII, or starts or ends with a space; "+
 				"check for a trailing newline")
 		}
+		if t, err := template.Parse(v); err != nil { // it quotes the value
+			bad.Add("headers."+name, "has a brace alone or an unknown field in braces; the fields are %s; write {{ and }} for braces", template.Fields)
+		} else if _, extension := strings.CutPrefix(canonical, "Ce-"); !t.Fixed() && c.Format.severalRows() && !extension {
+			bad.Add("headers."+name, "has a value of the row; format: %s has several rows a request", c.Format)
+		}
 	}
 }
 
-// fixedHeaders returns the headers that do not depend on the row.
-func fixedHeaders(c *Config) http.Header {
-	h := httpsink.Header(&c.HTTP, string(c.Token))
-	for name, value := range c.Headers {
-		h.Set(name, string(value))
+// rowHeaders are the headers that depend on the row, by name.
+type rowHeaders map[string]template.Template
+
+// set sets the headers of a row. A header whose field has no value is not sent.
+func (all rowHeaders) set(h http.Header, m *sink.Message) {
+	for name, t := range all {
+		if value, missing := t.Text(m, attribute); missing == "" && len(value) <= maxGroup {
+			h.Set(name, value)
+		}
 	}
-	h.Set("Content-Type", c.ContentType)
-	return h
+}
+
+// splitHeaders returns the headers that do not depend on the row, those that do, and the
+// extensions of events whose attributes are in the body.
+func splitHeaders(c *Config) (fixed http.Header, byRow, extensions rowHeaders) {
+	fixed, byRow, extensions = httpsink.Header(&c.HTTP, ""), rowHeaders{}, rowHeaders{}
+	for name, value := range c.Headers {
+		t := template.MustParse(string(value))
+		if extension, ok := strings.CutPrefix(http.CanonicalHeaderKey(name), "Ce-"); ok && c.Format.inBody() {
+			extensions[strings.ToLower(extension)] = t
+		} else if t.Fixed() {
+			text, _ := t.Text(nil, nil)
+			fixed.Set(name, text)
+		} else {
+			byRow[name] = t
+		}
+	}
+	fixed.Set("Content-Type", cmp.Or(c.Format.mediaType(), c.ContentType))
+	return fixed, byRow, extensions
 }
 
 // secretTexts returns the texts that a receiver may echo and no detail may show: the
-// token, the values of fixed headers, the signing keys, and of the address its path,
+// texts in headers, the signing keys, and of the address its path,
 // the segments that may be a key, and its query.
 func secretTexts(c *Config, to *url.URL) []string {
-	texts := []string{string(c.Token)}
+	var texts []string
 	for _, value := range c.Headers {
-		texts = append(texts, redact.HeaderSecrets(string(value))...)
+		t := template.MustParse(string(value))
+		for _, literal := range t.Literals() {
+			texts = append(texts, redact.HeaderSecrets(literal)...)
+		}
 	}
 	for _, secret := range c.Secrets {
 		texts = append(texts, string(secret), strings.TrimPrefix(string(secret), "whsec_"))
@@ -86,11 +117,14 @@ func secretTexts(c *Config, to *url.URL) []string {
 
 // reservedReason returns the reason why a header cannot be set, "" if it can. The
 // name is in canonical form.
-func reservedReason(name string) string {
-	for _, prefix := range []string{"Webhook-", "Ce-", "Sluicebox-"} {
+func reservedReason(name string, format Format) string {
+	for _, prefix := range []string{"Webhook-", "Sluicebox-"} {
 		if strings.HasPrefix(name, prefix) {
 			return "names starting with " + strings.ToLower(prefix) + " are reserved for the relay"
 		}
+	}
+	if extension, ok := strings.CutPrefix(name, "Ce-"); ok {
+		return reservedEventAttribute(strings.ToLower(extension), format)
 	}
 
 	switch name {

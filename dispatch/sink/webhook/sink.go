@@ -1,10 +1,12 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,24 +14,32 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
 )
 
-// Sink delivers to one endpoint over a pool of connections. It runs no goroutine of
-// its own.
+// Sink delivers to one endpoint over a pool of connections. With OAuth it runs one
+// goroutine per fetch of a token, otherwise none.
 type Sink struct {
-	cfg  Config // without the secrets
-	name string // the request in details
+	cfg   Config // without the secrets
+	name  string // the request in details, unless the row has its address
+	guard *httpsink.Guard
 
 	// The fields below are functions, so that printing a Sink does not show the
 	// values.
-	url    func() string
+	url    func() *address
 	keys   func() [][]byte
 	fixed  func() http.Header // the headers of every request
+	byRow  func() rowHeaders  // the headers that depend on the row
 	now    func() time.Time
 	client *httpsink.Client
 
-	redactor *redact.Redactor // removes the texts that a receiver may echo and no detail may show
+	extensions   rowHeaders          // of events in the body
+	eventTypes   []template.Template // the first that gives a text is the ce-type
+	eventSubject template.Template
+
+	bearer *oauth.Bearer
 }
 
 var (
@@ -45,12 +55,15 @@ func New(cfg Config) (*Sink, error) {
 	}
 
 	cfg = cfg.withDefaults()
-	to, err := parseURL(string(cfg.URL))
+	to, err := parseAddress(string(cfg.URL))
 	if err != nil {
 		return nil, err
 	}
+	if to.fromRow {
+		cfg.Guard = cfg.guard()
+	}
 
-	client, err := httpsink.NewClient(&cfg.HTTP, to)
+	client, err := httpsink.NewClient(&cfg.HTTP, to.shared)
 	if err != nil {
 		return nil, err
 	}
@@ -62,72 +75,121 @@ func New(cfg Config) (*Sink, error) {
 		}
 	}
 
-	fixed, address := fixedHeaders(&cfg), to.String()
-	redactor := redact.New(cfg.ErrorDetail == sink.ErrorDetailStatus, secretTexts(&cfg, to)...)
-	cfg.URL, cfg.Token, cfg.Secrets, cfg.Headers = "", "", nil, nil
+	fixed, byRow, extensions := splitHeaders(&cfg)
+	hidesBody, secrets := cfg.ErrorDetail == sink.ErrorDetailStatus, secretTexts(&cfg, to.shared)
+	bearer, err := oauth.NewBearer(&cfg.HTTP, cfg.OAuth, func(token string) *redact.Redactor {
+		return redact.New(hidesBody, append(slices.Clone(secrets), token)...)
+	})
+	if err != nil {
+		return nil, err
+	}
+	cfg.URL, cfg.Token, cfg.OAuth, cfg.Secrets, cfg.Headers = "", "", OAuth{}, nil, nil
 	cfg.MetadataHeaders = slices.Clone(cfg.MetadataHeaders)
 	return &Sink{
 		cfg:    cfg,
-		name:   cfg.Method + " " + to.Scheme + "://" + to.Host,
-		url:    func() string { return address },
+		name:   cfg.Method + " " + to.shared.Scheme + "://" + to.shared.Host,
+		guard:  cfg.Guard,
+		url:    func() *address { return &to },
 		keys:   func() [][]byte { return keys },
 		fixed:  func() http.Header { return fixed },
+		byRow:  func() rowHeaders { return byRow },
 		now:    time.Now,
 		client: client,
 
-		redactor: redactor,
+		extensions:   extensions,
+		eventTypes:   eventTypes(cfg.CloudEventsType),
+		eventSubject: template.MustParse(cmp.Or(cfg.CloudEventsSubject, "{group}")),
+
+		bearer: bearer,
 	}, nil
 }
 
-// Close closes the idle connections. Call it only when no Deliver is running.
-func (s *Sink) Close() { s.client.Close() }
+// eventTypes returns the templates of the ce-type.
+func eventTypes(text string) []template.Template {
+	if text != "" {
+		return []template.Template{template.MustParse(text)}
+	}
+	return []template.Template{template.MustParse("{type}"), template.MustParse("{kind}")}
+}
 
-// Limits implements sink.Sink: a request has one message, for every kind.
+// Close cancels the fetch of a token and closes the idle connections. Call it only when no
+// Deliver is running.
+func (s *Sink) Close() {
+	s.bearer.Close()
+	s.client.Close()
+}
+
+// Limits implements sink.Sink, the same for every kind.
 func (s *Sink) Limits(kind string) sink.Limits { return s.cfg.Limits(kind) }
 
 // Limits returns the Limits of a sink with this configuration, which must be valid.
 func (c Config) Limits(string) sink.Limits {
-	limit := c.MaxRequestBytes
-	if limit == 0 {
-		limit = math.MaxInt32
+	if c.Format.severalRows() {
+		return sink.Limits{Mode: sink.Atomic, MaxItems: maxBatch, MaxBytes: cmp.Or(c.MaxRequestBytes, maxBatchBytes)}
 	}
-	return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: limit}
+	return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: cmp.Or(c.MaxRequestBytes, math.MaxInt32)}
 }
 
-// Deliver sends the first message. All others are NotSent.
+// Deliver sends as many messages as a request carries: one, or in a format of several rows
+// as many as fit. All others are NotSent.
 func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	if len(msgs) == 0 {
 		return delivered()
 	}
-
-	res := s.send(ctx, &msgs[0])
-	if len(msgs) == 1 {
-		return res
+	body, n, reason := s.fit(msgs)
+	var header http.Header
+	if reason == "" {
+		header, reason = s.header(msgs[:n], body)
 	}
-	return sink.Result{Items: []sink.Outcome{res.Outcome}, RetryAfter: res.RetryAfter}.Pad(1, len(msgs))
+	to := ""
+	if reason == "" {
+		to, reason = s.url().of(&msgs[0], s.guard)
+	}
+	if reason != "" {
+		return sink.RejectFirst(len(msgs), redact.OneLine("not sent: "+reason))
+	}
+
+	res := s.send(ctx, to, header, body)
+	if n == 1 && len(msgs) > 1 {
+		res = sink.Result{Items: []sink.Outcome{res.Outcome}, RetryAfter: res.RetryAfter}
+	}
+	return res.Pad(n, len(msgs))
 }
 
 // send makes one request and waits for the response, at most RequestTimeout.
-func (s *Sink) send(ctx context.Context, m *sink.Message) sink.Result {
-	header, reason := s.header(m)
-	if limit := s.cfg.MaxRequestBytes; reason == "" && limit > 0 && len(m.Payload) > limit {
-		reason = fmt.Sprintf("payload of %d bytes exceeds max-request-bytes (%d)", len(m.Payload), limit)
-	}
-	if reason != "" {
-		return sink.RejectFirst(1, redact.OneLine("not sent: "+reason))
-	}
-
-	a, err := s.client.Do(ctx, &httpsink.Request{
-		Method: s.cfg.Method, URL: s.url(), Header: header, Body: m.Payload,
+func (s *Sink) send(ctx context.Context, to string, header http.Header, body []byte) sink.Result {
+	name := s.requestName(to)
+	return s.bearer.Send(ctx, name, func(ctx context.Context, token string, red *redact.Redactor) sink.Result {
+		authorize(header, token)
+		a, err := s.client.Do(ctx, &httpsink.Request{Method: s.cfg.Method, URL: to, Header: header, Body: body})
+		if err != nil {
+			return httpsink.NoAnswerResult(name, err, red)
+		}
+		return s.classifyAnswer(a, name, red)
 	})
-	if err != nil {
-		return httpsink.NoAnswerResult(s.name, err, s.redactor)
+}
+
+// authorize sets the token of a request; a header of the configuration stays if there is none.
+func authorize(h http.Header, token string) {
+	if token != "" {
+		h.Set("Authorization", "Bearer "+token)
 	}
-	return s.classifyAnswer(a)
+}
+
+// requestName returns the request in details, without its path and query.
+func (s *Sink) requestName(to string) string {
+	if s.guard == nil {
+		return s.name
+	}
+	u, err := url.Parse(to)
+	if err != nil {
+		return s.cfg.Method
+	}
+	return s.cfg.Method + " " + u.Scheme + "://" + u.Host
 }
 
 // classifyAnswer classifies a response by its status alone.
-func (s *Sink) classifyAnswer(a *httpsink.Answer) sink.Result {
+func (s *Sink) classifyAnswer(a *httpsink.Answer, name string, red *redact.Redactor) sink.Result {
 	class, reason := sink.Classify(a.Status)
 	switch a.Status {
 	case http.StatusConflict:
@@ -143,7 +205,7 @@ func (s *Sink) classifyAnswer(a *httpsink.Answer) sink.Result {
 		return delivered()
 	}
 	return sink.Result{
-		Outcome:    sink.Outcome{Class: class, Reason: reason, Detail: a.Failure(s.name, s.redactor)},
+		Outcome:    sink.Outcome{Class: class, Reason: reason, Detail: a.Failure(name, red)},
 		RetryAfter: a.RetryAfter,
 	}
 }
@@ -152,14 +214,22 @@ func delivered() sink.Result {
 	return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
 }
 
-// header returns the headers of an attempt. reason is set if the row can never be sent.
-func (s *Sink) header(m *sink.Message) (h http.Header, reason string) {
+// noIDReason is why a row without an id cannot be sent.
+const noIDReason = "row has an empty id, which receivers need to identify rows; set id-prefix"
+
+// header returns the headers of an attempt. reason is set if the first row can never be sent.
+func (s *Sink) header(msgs []sink.Message, body []byte) (h http.Header, reason string) {
+	m := &msgs[0]
 	id := messageID(s.cfg.IDPrefix, m.ID)
+	if len(msgs) > 1 {
+		id = batchID(s.cfg.IDPrefix, msgs)
+	}
 	if id == "" {
-		return nil, "row has an empty id, which receivers need to identify rows; set id-prefix"
+		return nil, noIDReason
 	}
 
 	h = s.fixed().Clone()
+	s.byRow().set(h, m)
 	now := s.now()
 	if s.cfg.Format == FormatCloudEvents {
 		if reason := s.setEventHeaders(h, m, id); reason != "" {
@@ -178,10 +248,12 @@ func (s *Sink) header(m *sink.Message) (h http.Header, reason string) {
 	h.Set("Webhook-Id", signedID)
 	h.Set("Webhook-Timestamp", timestamp)
 	if keys := s.keys(); len(keys) > 0 {
-		h.Set("Webhook-Signature", sign(keys, signedID, timestamp, m.Payload))
+		h.Set("Webhook-Signature", sign(keys, signedID, timestamp, body))
 	}
 
-	httpsink.SetIdempotencyKey(h, id)
+	if len(msgs) == 1 {
+		httpsink.SetIdempotencyKey(h, id)
+	}
 	httpsink.SetReplay(h, m.Replay)
 	return h, ""
 }
@@ -189,8 +261,14 @@ func (s *Sink) header(m *sink.Message) (h http.Header, reason string) {
 // Probe implements sink.Prober. It sends HEAD with the fixed headers, but without an
 // id and a signature, because those would make it a message.
 func (s *Sink) Probe(ctx context.Context, _ string) sink.Outcome {
+	if s.guard != nil {
+		return sink.Outcome{Class: sink.Refused, Detail: "each row has an address of its own, so no receiver was asked; the first row will show whether its receiver accepts it"}
+	}
 	where := strings.TrimPrefix(s.name, s.cfg.Method+" ")
 	header := s.fixed().Clone()
 	header.Del("Content-Type")
-	return s.client.Probe(ctx, where, s.url(), header, s.redactor)
+	return s.bearer.Send(ctx, http.MethodHead+" "+where, func(ctx context.Context, token string, red *redact.Redactor) sink.Result {
+		authorize(header, token)
+		return sink.Result{Outcome: s.client.Probe(ctx, where, s.url().shared.String(), header, red)}
+	}).Outcome
 }

@@ -55,6 +55,11 @@ func TestSuite(t *testing.T) {
 			sinktest.Reply{Status: http.StatusAccepted, ContentType: "text/html", Body: []byte("<p>thank you")},
 			map[int]sink.Class{410: sink.Misconfigured},
 		},
+		"batch": {
+			func(c *webhook.Config) { c.Format, c.CloudEventsSource = webhook.FormatBatch, "/shop/orders" },
+			sinktest.Reply{Status: http.StatusNoContent},
+			map[int]sink.Class{410: sink.Misconfigured},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			success := c.success

@@ -35,6 +35,13 @@ type Settings struct {
 	// CAFile is a PEM file of authorities to trust instead of the system's.
 	CAFile string
 
+	// CertFile and KeyFile are PEM files of the client's certificate, followed by those of
+	// its issuers, and of its key. Empty sends none.
+	CertFile, KeyFile string
+
+	// Guard restricts addresses that come from rows; nil for a fixed address.
+	Guard *Guard
+
 	// ErrorDetail is how much of a failure the detail shows. The default is
 	// sink.ErrorDetailBody.
 	ErrorDetail sink.ErrorDetail
@@ -70,6 +77,12 @@ func CheckSettings(s *Settings, tokenKey string) error {
 		bad.Add("max-request-bytes", "is %d, must be at least 1", s.MaxRequestBytes)
 	}
 	bad.AddErr(s.ErrorDetail.Check())
+	if s.KeyFile != "" && s.CertFile == "" {
+		bad.Add("cert-file", "is not set; key-file needs it")
+	}
+	if s.CertFile != "" && s.KeyFile == "" {
+		bad.Add("key-file", "is not set; cert-file needs it")
+	}
 	if !HeaderValue(s.UserAgent) {
 		bad.Add("user-agent", "%q contains a character that is invalid in a header", s.UserAgent)
 	}

@@ -2,19 +2,14 @@ package httpsink
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
-
-	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
 const (
@@ -48,17 +43,15 @@ func newTransport(s *Settings, to *url.URL) (*http.Transport, error) {
 		return nil, errors.New("proxy in HTTP_PROXY or HTTPS_PROXY is not a URL")
 	}
 
-	roots, err := loadCAs(s.CAFile)
+	secure, err := newTLS(s)
 	if err != nil {
 		return nil, err
 	}
-
-	dialer := &net.Dialer{Timeout: min(dialTimeout, s.RequestTimeout)}
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		OnProxyConnectResponse: checkProxy,
-		DialContext:            dialer.DialContext,
-		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		DialContext:            newDial(s),
+		TLSClientConfig:        secure,
 		TLSHandshakeTimeout:    min(handshakeTimeout, s.RequestTimeout),
 		MaxResponseHeaderBytes: maxAnswerHeader,
 		// The default keeps only two connections per host.
@@ -73,23 +66,20 @@ func newTransport(s *Settings, to *url.URL) (*http.Transport, error) {
 	}, nil
 }
 
-// loadCAs reads the trusted authorities. It returns nil, which stands for the
-// system's, if file is "".
-func loadCAs(file string) (*x509.CertPool, error) {
-	if file == "" {
-		return nil, nil
+// newDial returns the function that connects to the receiver or to a proxy.
+func newDial(s *Settings) func(ctx context.Context, network, address string) (net.Conn, error) {
+	plain := &net.Dialer{Timeout: min(dialTimeout, s.RequestTimeout)}
+	if s.Guard == nil {
+		return plain.DialContext
 	}
-
-	pem, err := os.ReadFile(file)
-	if err != nil {
-		return nil, &sink.FileError{Key: "ca-file", Err: err}
+	guarded, trusted := *plain, proxies()
+	guarded.Control = s.Guard.control
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if trusted[address] {
+			return plain.DialContext(ctx, network, address)
+		}
+		return guarded.DialContext(ctx, network, address)
 	}
-
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, &sink.FileError{Key: "ca-file", Err: fmt.Errorf("%s contains no PEM certificate", file)}
-	}
-	return roots, nil
 }
 
 // proxyError reports that the proxy refused to connect to the receiver.
@@ -133,7 +123,7 @@ func newRetryClient(rt http.RoundTripper) *retryablehttp.Client {
 // cannot have reached the receiver. A dial that timed out has waited long enough.
 func retryDial(ctx context.Context, _ *http.Response, err error) (bool, error) {
 	var op *net.OpError
-	if ctx.Err() != nil || !errors.As(err, &op) {
+	if ctx.Err() != nil || !errors.As(err, &op) || errors.As(err, new(*guardError)) {
 		return false, nil
 	}
 	return (op.Op == "dial" || op.Op == "proxyconnect") && !op.Timeout(), nil

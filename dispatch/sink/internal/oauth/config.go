@@ -49,6 +49,18 @@ type Config struct {
 // Enabled reports whether any field is set.
 func (c *Config) Enabled() bool { return *c != Config{} }
 
+// Check reports every invalid value like Validate, and a fixed token beside an enabled
+// endpoint. tokenKey is the key of the token.
+func (c *Config) Check(token sink.Secret, tokenKey string) error {
+	switch {
+	case !c.Enabled():
+		return nil
+	case token != "":
+		return &store.FieldError{Key: tokenKey, Text: "and oauth are both set; keep one"}
+	}
+	return c.Validate()
+}
+
 // Validate reports every invalid value by its configuration key. The errors do not
 // show the secret or a password.
 func (c *Config) Validate() error {

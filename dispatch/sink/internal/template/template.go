@@ -8,6 +8,7 @@
 package template
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,6 +36,9 @@ const (
 	fieldID    = "id"
 	fieldGroup = "group"
 )
+
+// Fields lists the fields for a text of an error.
+const Fields = "{id}, {kind}, {group}, {type}, {attr.NAME}"
 
 // attributePrefix begins the field of an attribute.
 const attributePrefix = "attr."
@@ -95,15 +99,23 @@ func parseField(name string) (field, error) {
 	case store.AttributeKind, store.AttributeType:
 		return field{name, name}, nil
 	}
-	known := []string{fieldID, store.AttributeKind, fieldGroup, store.AttributeType, attributePrefix + "NAME"}
-	if near := store.Nearest(name, known[:4]); near != "" {
+	known := []string{fieldID, store.AttributeKind, fieldGroup, store.AttributeType}
+	if near := store.Nearest(name, known); near != "" {
 		return field{}, fmt.Errorf("did you mean {%s}?", near)
 	}
-	return field{}, fmt.Errorf("which is no field; the fields are {%s}", strings.Join(known, "}, {"))
+	return field{}, errors.New("which is no field; the fields are " + Fields)
 }
 
 // Fixed reports whether the template has no fields, so that every message has the same text.
 func (t *Template) Fixed() bool { return len(t.fields) == 0 }
+
+// Before returns the text before the first field.
+func (t *Template) Before() string { return t.texts[0] }
+
+// Literals returns the texts between the fields, without empty ones.
+func (t *Template) Literals() []string {
+	return slices.DeleteFunc(slices.Clone(t.texts), func(s string) bool { return s == "" })
+}
 
 // Attributes returns the attributes that the template needs, each once.
 func (t *Template) Attributes() []string {
