@@ -36,7 +36,7 @@ func fieldsOf(t reflect.Type) []field {
 			}
 			continue
 		}
-		if name == "" {
+		if name == "" || name == "-" {
 			continue // no key
 		}
 		fields = append(fields, field{
