@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"strings"
 	"unicode/utf8"
 )
@@ -77,36 +76,26 @@ const jsonSpace = " \t\r\n"
 // member returns text starting at the value of key. It returns nil if the valid JSON at the
 // start of text is not an object or lacks the key.
 func member(text []byte, key string) (found []byte) {
-	for name, value := range members(text) {
-		if string(name) == key {
-			found = value
-		}
+	if text[0] != '{' {
+		return nil
 	}
-	return found
-}
 
-// members iterates over the object at the start of text, which is valid JSON: the name of a
-// member, and text starting at its value. There are none in another value.
-func members(text []byte) iter.Seq2[[]byte, []byte] {
-	return func(yield func(name, value []byte) bool) {
-		if text[0] != '{' {
-			return
+	rest := bytes.TrimLeft(text[1:], jsonSpace)
+	for rest[0] == '"' {
+		end := stringEnd(rest)
+		name := unquote(rest[:end])
+		rest = bytes.TrimLeft(rest[end:], jsonSpace)
+		rest = bytes.TrimLeft(rest[1:], jsonSpace) // the colon
+		if string(name) == key {
+			found = rest
 		}
-		rest := bytes.TrimLeft(text[1:], jsonSpace)
-		for rest[0] == '"' {
-			end := stringEnd(rest)
-			name := unquote(rest[:end])
-			rest = bytes.TrimLeft(rest[end:], jsonSpace)
-			rest = bytes.TrimLeft(rest[1:], jsonSpace) // the colon
-			if !yield(name, rest) {
-				return
-			}
-			rest = bytes.TrimLeft(rest[valueEnd(rest):], jsonSpace)
-			if rest[0] == ',' {
-				rest = bytes.TrimLeft(rest[1:], jsonSpace)
-			}
+		rest = bytes.TrimLeft(rest[valueEnd(rest):], jsonSpace)
+		if rest[0] == ',' {
+			rest = bytes.TrimLeft(rest[1:], jsonSpace)
 		}
 	}
+
+	return found
 }
 
 // valueEnd returns the length of the value at the start of text.

@@ -76,7 +76,7 @@ type Item struct {
 	// Payload is the row's payload, byte for byte. It is nil if it was dropped to limit
 	// memory; the claim then reads it again.
 	Payload []byte
-	// Attributes are the values of the columns that the layout names as attributes. They are
+	// Attributes are the values of other columns that are sent with the payload. They are
 	// dropped and read again together with the payload.
 	Attributes Attributes
 	// PayloadSize is the payload's length in bytes, even if Payload is nil.

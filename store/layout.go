@@ -66,8 +66,6 @@ type Layout struct {
 	// keep their insertion order, if the database knows it; the id is always the last
 	// column.
 	OrderBy []string
-	// Attributes are the columns that give a row attributes.
-	Attributes []AttributeColumn
 	// GroupPath are the keys that lead to the group in the JSON of the group column, which
 	// may be the payload column. If it is empty, the column's text is the group.
 	GroupPath []string
@@ -109,9 +107,6 @@ func (l *Layout) NamedColumns() []NamedColumn {
 		{"columns.status", c.Status}, {"columns.delivered", c.Delivered}, {"columns.failed", c.Failed},
 		{"columns.retry-count", c.RetryCount}, {"columns.claimed", c.Claimed}, {"columns.settled", c.Settled},
 		{"columns.error", c.Error},
-	}
-	for _, a := range l.Attributes {
-		all = append(all, NamedColumn{a.Key(), a.Column})
 	}
 	for _, name := range l.OrderBy {
 		all = append(all, NamedColumn{"order-by", name})

@@ -156,7 +156,6 @@ func (d *decoder) requireClient(path string, s *Sink) {
 
 // checkAttributes refuses a webhook with fields that the rows of an outbox do not have.
 func (d *decoder) checkAttributes(s *Settings) {
-	documents := s.Source.URL.documents()
 	for i := range s.Outboxes {
 		o := &s.Outboxes[i]
 		to, known := s.Sinks[o.Sink]
@@ -168,9 +167,8 @@ func (d *decoder) checkAttributes(s *Settings) {
 		if c.Validate() != nil {
 			continue // reported already
 		}
-		layout := o.storeLayout(documents)
 		for _, name := range c.Attributes() {
-			if name != store.AttributeKind && !layout.HasAttribute(name) {
+			if name != store.AttributeKind {
 				d.fail(path, "has a field for the attribute %s, which rows of outbox %s do not have", name, o.Table)
 			}
 		}

@@ -135,7 +135,7 @@ func isJSON(contentType string) bool {
 func batchID(prefix string, msgs []sink.Message) string {
 	sum := sha256.New()
 	for i := range msgs {
-		fmt.Fprintf(sum, "%d:%s", len(msgs[i].ID), msgs[i].ID)
+		_, _ = fmt.Fprintf(sum, "%d:%s", len(msgs[i].ID), msgs[i].ID)
 	}
 	return prefix + "batch-" + hex.EncodeToString(sum.Sum(nil))
 }
