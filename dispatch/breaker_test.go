@@ -197,7 +197,7 @@ func TestCompatCountsFailures(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()
-			cfg.Compat, cfg.ProofWait = tt.compat, time.Hour
+			cfg.Retry.Compat, cfg.ProofWait = tt.compat, time.Hour
 			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				k.set(func() { k.answer = func([]string) sink.Result { return sink.Result{Outcome: tt.answer} } })
 				add(t, d, nil, items("a", "1"))
@@ -223,7 +223,7 @@ func TestTakeoverWaitDelaysFirstSend(t *testing.T) {
 // Here six rows FAILED and no other came, so nothing is wrong until the next row.
 func TestOpenBreakerWithoutRowsIsIdle(t *testing.T) {
 	cfg := DefaultConfig()
-	cfg.ProofWait, cfg.MaxRetries, cfg.BackoffMax = time.Second, 1, time.Second
+	cfg.ProofWait, cfg.MaxRetries, cfg.Backoff.Max = time.Second, 1, time.Second
 	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Refused) })
 		add(t, d, nil, rowsInOwnGroups(6))

@@ -56,13 +56,13 @@ func newCore(cfg Config, limits func(kind string) sink.Limits, random func() flo
 // lanes returns the configuration of the lanes.
 func (c *Config) lanes(limits func(kind string) sink.Limits, random func() float64) lanes.Config {
 	return lanes.Config{
-		BatchRows: c.APIBatchSize, Senders: c.MaxConcurrentGroups, Rate: c.RateLimit, ClaimAhead: c.claimAhead(),
+		BatchRows: c.APIBatchSize, Senders: c.MaxConcurrentGroups, Rate: float64(c.RateLimit), ClaimAhead: c.claimAhead(),
 		BufferRows: c.BufferRows, BufferBytes: c.BufferBytes, RowLanes: c.Ungrouped == Parallel,
 		Breaker: &breaker.Config{
-			Backoff:            func(n int) time.Duration { return lanes.Delay(n, c.BackoffInitial, c.BackoffMax, random) },
+			Backoff:            func(n int) time.Duration { return lanes.Delay(n, c.Backoff.Initial, c.Backoff.Max, random) },
 			RetryAfterMax:      c.RetryAfterMax,
 			MaxConcurrentEager: max(1, c.MaxConcurrentGroups/2),
-			PingInterval:       3 * c.BackoffInitial,
+			PingInterval:       3 * c.Backoff.Initial,
 			MaxPings:           c.MaxRetries + 1,
 		},
 		Limits: limits, Random: random,
@@ -73,7 +73,7 @@ func (c *Config) lanes(limits func(kind string) sink.Limits, random func() float
 func (c *Config) policy() lanes.Policy {
 	return lanes.Policy{
 		ProofWait: c.ProofWait, GiveUpAfter: c.GiveUpAfter,
-		CountAll: c.Compat == CompatFlowCatalyst, CountClientErrors: c.Compat == CompatPostbox,
+		CountAll: c.Retry.Compat == CompatFlowCatalyst, CountClientErrors: c.Retry.Compat == CompatPostbox,
 	}
 }
 

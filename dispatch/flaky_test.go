@@ -18,7 +18,7 @@ import (
 func TestFlakyReceiverMakesNoDeadLetters(t *testing.T) {
 	const rows, groups = 600, 60
 	cfg := DefaultConfig()
-	cfg.BackoffMax, cfg.ProofWait, cfg.MaxRetries = time.Second, time.Second, 1
+	cfg.Backoff.Max, cfg.ProofWait, cfg.MaxRetries = time.Second, time.Second, 1
 	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		random, refused := rand.New(rand.NewPCG(1, 2)), map[string]bool{}
 		k.set(func() {

@@ -199,7 +199,7 @@ func (w *coreModel) backOff(name LaneName, busy bool, retryAfter time.Duration) 
 		w.notBefore[name] = w.now.Add(min(retryAfter, w.cfg.RetryAfterMax))
 	}
 	if !w.endpoint(name.Kind).breakerOpen || busy {
-		w.paused[name] = w.now.Add(w.cfg.BackoffInitial * 4 / 5)
+		w.paused[name] = w.now.Add(w.cfg.Backoff.Initial * 4 / 5)
 	}
 }
 
@@ -236,7 +236,7 @@ func (w *coreModel) failure(rec *record, out sink.Outcome, alone, searching bool
 	proof := rec.proof
 	busy := retryAfter > 0 && out.Class != sink.Rejected
 	counts := out.Class == sink.Rejected || out.Class == sink.Refused // unavailability costs nothing
-	switch w.cfg.Compat {
+	switch w.cfg.Retry.Compat {
 	case CompatFlowCatalyst:
 		counts = true
 	case CompatPostbox:
@@ -252,7 +252,7 @@ func (w *coreModel) failure(rec *record, out sink.Outcome, alone, searching bool
 		w.backOff(w.lane(rec), busy, retryAfter)
 	}
 	if alone && out.Class == sink.Rejected && w.paused[w.lane(rec)].Before(w.now) {
-		w.paused[w.lane(rec)] = w.now.Add(w.cfg.BackoffInitial * 4 / 5)
+		w.paused[w.lane(rec)] = w.now.Add(w.cfg.Backoff.Initial * 4 / 5)
 	}
 }
 

@@ -54,7 +54,7 @@ func (w *coreModel) answerPing(t *rapid.T) {
 	}
 	res := sink.Result{Outcome: outcomeOf(rapid.SampledFrom(classes).Draw(t, "pinged"))}
 	by := w.endpoint(p.kind)
-	by.nextPing = w.now.Add(w.cfg.BackoffInitial)
+	by.nextPing = w.now.Add(w.cfg.Backoff.Initial)
 	if res.Class == sink.Delivered {
 		by.pings++
 		by.recordAccepted(w, later(p.began, p.after.Add(1)))

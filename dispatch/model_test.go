@@ -138,7 +138,7 @@ func newCoreModel(t *rapid.T) *coreModel {
 	cfg.GiveUpAfter = time.Duration(rapid.SampledFrom([]int{0, 0, 30}).Draw(t, "give up after")) * time.Second
 	cfg.OnFailed = rapid.SampledFrom([]OnFailed{Continue, Block}).Draw(t, "on failed")
 	cfg.Ungrouped = rapid.SampledFrom([]Ungrouped{FIFO, Parallel}).Draw(t, "ungrouped")
-	cfg.Compat = rapid.SampledFrom([]Compat{CompatNone, CompatNone, CompatNone, CompatFlowCatalyst, CompatPostbox}).Draw(t, "compat")
+	cfg.Retry.Compat = rapid.SampledFrom([]Compat{CompatNone, CompatNone, CompatNone, CompatFlowCatalyst, CompatPostbox}).Draw(t, "compat")
 	w := &coreModel{
 		unclaimed: rapid.IntRange(0, 2).Draw(t, "unclaimed") == 0,
 		canPing:   rapid.Bool().Draw(t, "pings"),

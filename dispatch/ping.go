@@ -37,7 +37,7 @@ type ping struct {
 func (c *core) requestPing(l *lane, f *lanes.Failure, now time.Time) {
 	b := &l.Receiver.Breaker
 	switch {
-	case !c.canPing || c.ended || c.cfg.Compat != CompatNone:
+	case !c.canPing || c.ended || c.cfg.Retry.Compat != CompatNone:
 	case !f.Single || f.Class != sink.Refused || !f.IsRefusal():
 	case b.PingDue(now) && c.waitingLanes(l.Receiver) == 1:
 		b.BeginPing()

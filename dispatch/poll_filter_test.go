@@ -160,7 +160,7 @@ func TestUnloadKeepsRowBeingSkipped(t *testing.T) {
 func TestManyFailingLanesLeaveRoom(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows, cfg.APIBatchSize, cfg.MaxConcurrentGroups = 200, 20, 50
-	cfg.BackoffInitial, cfg.BackoffMax = time.Minute, time.Minute
+	cfg.Backoff.Initial, cfg.Backoff.Max = time.Minute, time.Minute
 	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		for g := range 60 {

@@ -129,7 +129,7 @@ func TestCountedRetryIsWrittenAndWaits(t *testing.T) {
 
 func TestBackoffDoublesUpToCap(t *testing.T) {
 	cfg := DefaultConfig()
-	cfg.BackoffMax = time.Second
+	cfg.Backoff.Max = time.Second
 	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		add(t, d, nil, items("a", "1"))

@@ -130,7 +130,7 @@ func TestReplayBesideLiveRows(t *testing.T) {
 		to.left[group] = append(to.left[group], replayOf(int64(n+1), items(group, fmt.Sprint("r", n)))...)
 	}
 	cfg := DefaultConfig()
-	cfg.MaxRetries, cfg.BackoffInitial, cfg.BackoffMax = 0, time.Millisecond, 4*time.Millisecond
+	cfg.MaxRetries, cfg.Backoff.Initial, cfg.Backoff.Max = 0, time.Millisecond, 4*time.Millisecond
 	d := New(cfg, Options{Store: s, Sink: to, Observer: newFakeBackend(), Epoch: 1, DrainTimeout: time.Second, Replays: to})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -140,7 +140,7 @@ func TestOperatorsBesideFlakySink(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			s := &memStore{rows: map[string]store.Status{}, items: map[string]store.Item{}, holds: map[store.LaneKey]store.Hold{}, pause: map[store.LaneKey]bool{}}
 			cfg := DefaultConfig()
-			cfg.OnFailed, cfg.MaxRetries, cfg.BackoffInitial, cfg.BackoffMax = mode, 0, time.Millisecond, 4*time.Millisecond
+			cfg.OnFailed, cfg.MaxRetries, cfg.Backoff.Initial, cfg.Backoff.Max = mode, 0, time.Millisecond, 4*time.Millisecond
 			d := New(cfg, Options{Store: s, Sink: flaky{}, Observer: newFakeBackend(), Epoch: 1, DrainTimeout: time.Second})
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error, 1)

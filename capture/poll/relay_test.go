@@ -177,7 +177,7 @@ SELECT 'locked ' || g || ' ' || i, 'locked ' || g, '{}', now() - interval '1 hou
 			cfg := poll.Config{Interval: 50 * time.Millisecond, BatchSize: 100, Backoff: poll.DefaultBackoff(), Outboxes: outboxes("shop")}
 			dcfg := dispatch.DefaultConfig()
 			dcfg.OnFailed, dcfg.BufferRows, dcfg.APIBatchSize = dispatch.Block, 300, 20
-			dcfg.BackoffInitial, dcfg.BackoffMax = 20*time.Millisecond, 100*time.Millisecond
+			dcfg.Backoff.Initial, dcfg.Backoff.Max = 20*time.Millisecond, 100*time.Millisecond
 			r := startRelay(t, url, cfg, dcfg)
 
 			var work errgroup.Group

@@ -10,7 +10,6 @@ import (
 	"unicode"
 
 	"github.com/sluicebox/sluicebox/capture/poll"
-	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -210,8 +209,7 @@ func (d *decoder) checkDelivery(path string, s *Delivery) {
 	if d.hasOwnKey(path, "give-up-after") {
 		d.requireNonNegative(joinKey(path, "give-up-after"), s.GiveUpAfter)
 	}
-	c := s.dispatchConfig()
-	d.failFields(path, c.Validate(), func(key string) string {
+	d.failFields(path, s.Validate(), func(key string) string {
 		if !d.hasOwnKey(path, key) {
 			return ""
 		}
@@ -258,29 +256,6 @@ func fieldErrors(err error) []*store.FieldError {
 		return fieldErrors(e.Unwrap())
 	}
 	return nil
-}
-
-// dispatchConfig converts the keys into the dispatcher's configuration.
-func (s *Delivery) dispatchConfig() dispatch.Config {
-	c := dispatch.DefaultConfig()
-	c.APIBatchSize = s.APIBatchSize
-	c.MaxConcurrentGroups = s.MaxConcurrentGroups
-	c.RateLimit = float64(s.RateLimit)
-	c.BufferRows = s.GlobalBufferSize
-	c.BufferBytes = int64(s.BufferBytes)
-	c.MaxRetries = s.MaxRetries
-	c.BackoffInitial = s.Backoff.Initial
-	c.BackoffMax = s.Backoff.Max
-	c.RetryAfterMax = s.RetryAfterMax
-	c.ProofWait = s.ProofWait
-	c.GiveUpAfter = s.GiveUpAfter
-	c.OnFailed = dispatch.OnFailed(s.OnFailed)
-	c.Ungrouped = dispatch.Ungrouped(s.Ungrouped)
-	if s.Retry.Compat != noCompat {
-		c.Compat = dispatch.Compat(s.Retry.Compat)
-	}
-
-	return c
 }
 
 func (d *decoder) checkAdmin(a *Admin) {

@@ -47,7 +47,7 @@ func (c *Config) Sinks() []string { return slices.Sorted(maps.Keys(c.Settings.Si
 // Dispatch returns the dispatcher configuration of a sink. The sink must be one of Sinks.
 func (c *Config) Dispatch(sink string) dispatch.Config {
 	s := c.Settings.Sinks[sink]
-	d := s.dispatchConfig()
+	d := s.Config
 	d.TakeoverWait = c.Settings.Dispatch.TakeoverWait
 	return d
 }

@@ -51,8 +51,8 @@ func TestComposeOutboxesAndSinks(t *testing.T) {
 	}
 	own := dispatch.Config{
 		APIBatchSize: 5, MaxConcurrentGroups: 6, BufferRows: 7, BufferBytes: 8, MaxRetries: 9,
-		BackoffInitial: 10 * time.Millisecond, BackoffMax: 11 * time.Millisecond, ProofWait: 13 * time.Second, RetryAfterMax: 14 * time.Second,
-		OnFailed: dispatch.Continue, Ungrouped: dispatch.FIFO,
+		Backoff: dispatch.Backoff{Initial: 10 * time.Millisecond, Max: 11 * time.Millisecond}, ProofWait: 13 * time.Second, RetryAfterMax: 14 * time.Second,
+		OnFailed: dispatch.Continue, Ungrouped: dispatch.FIFO, Retry: dispatch.Retry{Compat: dispatch.CompatNone},
 	}
 	if got := cfg.Dispatch("today"); got != own {
 		t.Errorf("today's dispatcher is %+v", got)

@@ -59,7 +59,7 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("source defaults: %+v", s.Source)
 	}
 	d := s.Dispatch
-	if d.APIBatchSize != 100 || d.MaxConcurrentGroups != 10 || d.GlobalBufferSize != 10000 || d.BufferBytes != 64<<20 ||
+	if d.APIBatchSize != 100 || d.MaxConcurrentGroups != 10 || d.BufferRows != 10000 || d.BufferBytes != 64<<20 ||
 		d.MaxRetries != 3 || d.Backoff.Initial != 200*time.Millisecond || d.Backoff.Max != 30*time.Second ||
 		d.RequestTimeout != 30*time.Second || d.ProcessingTimeoutSeconds != 300 || d.Takeover != "at-once" || d.Claims != "on" {
 		t.Errorf("dispatch defaults: %+v", d)

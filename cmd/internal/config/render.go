@@ -96,6 +96,8 @@ func plainText(v reflect.Value) string {
 	switch value := v.Interface().(type) {
 	case time.Duration:
 		return durationText(value)
+	case int64: // bytes
+		return Size(value).String()
 	case fmt.Stringer:
 		return strings.ReplaceAll(value.String(), "${", "$${")
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"reflect"
 	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch"
 )
 
 // SchemaID is the dialect of the schema.
@@ -90,9 +92,9 @@ func scalarSchema(v reflect.Value) map[string]any {
 		return map[string]any{"type": "boolean", "default": v.Bool()}
 	case time.Duration:
 		return map[string]any{"type": "string", "pattern": durationPattern, "default": plainText(v)}
-	case Rate:
+	case dispatch.Rate:
 		return map[string]any{"type": "string", "pattern": ratePattern, "default": plainText(v)}
-	case Size:
+	case Size, int64: // bytes
 		return map[string]any{"type": []string{"string", "integer"}, "pattern": sizePattern, "minimum": 0, "default": plainText(v)}
 	}
 

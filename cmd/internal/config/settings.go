@@ -54,38 +54,13 @@ type Dispatch struct {
 
 // Delivery are the keys that dispatch has for all sinks and that a sink may override.
 type Delivery struct {
-	APIBatchSize        int           `yaml:"api-batch-size" doc:"The most rows in one request."`
-	MaxConcurrentGroups int           `yaml:"max-concurrent-groups" doc:"The most requests in flight; each carries rows of other message groups."`
-	RateLimit           Rate          `yaml:"rate-limit" doc:"The most requests in a time, for example 100/s or 600/m, retries included. 0/s: no limit."`
-	GlobalBufferSize    int           `yaml:"global-buffer-size" doc:"The most rows of a sink in memory. Above it rows are spilled to the relay's table if this sink is stuck and another is not; capture pauses when every sink is full."`
-	BufferBytes         Size          `yaml:"buffer-bytes" doc:"The most bytes of payload in memory for waiting rows, for example 64MiB. Payloads above it are read again when the row is sent. Requests in flight may hold as much again, and rows too large for a request's share as much once more, or one row."`
-	MaxRetries          int           `yaml:"max-retries" doc:"How often a failure that counts is retried; the next one makes the row FAILED: with 3, the fourth. An unavailable receiver never counts; see delivery.md, What counts."`
-	Backoff             Backoff       `yaml:"backoff" doc:"The backoff before a retry; it doubles from initial to max."`
-	RequestTimeout      time.Duration `yaml:"request-timeout" doc:"The timeout of a request."`
-	ProofWait           time.Duration `yaml:"proof-wait" doc:"How often a refusal (a 500, for example) counts against a row while the receiver accepts no other row, and how long a row may go without a response, while others are accepted, before its message group is shown as stalled."`
-	RetryAfterMax       time.Duration `yaml:"retry-after-max" doc:"The longest Retry-After that is obeyed."`
-	GiveUpAfter         time.Duration `yaml:"give-up-after" doc:"How long a row may fail for any reason, also without a response, before it is FAILED. With it, a longer outage of the receiver makes dead letters. 0s: forever."`
-	OnFailed            string        `yaml:"on-failed" doc:"What happens to a message group after a FAILED row. continue sends the next row; block holds the group until an operator skips or requeues the row." enum:"continue,block"`
-	Ungrouped           string        `yaml:"ungrouped" doc:"The order of rows without a message group: fifo sends rows of a kind one after the other, parallel in any order." enum:"fifo,parallel"`
-	Retry               Retry         `yaml:"retry" doc:"How failures are counted."`
-}
+	dispatch.Config `yaml:",inline"`
 
-// Retry is the section retry.
-type Retry struct {
-	Compat string `yaml:"compat" doc:"Counts failures like another processor. none: as in delivery.md, What counts. flowcatalyst: every failure, also of a receiver that is down. postbox: only 4xx responses." enum:"none,flowcatalyst,postbox" empty:"none"`
+	RequestTimeout time.Duration `yaml:"request-timeout" doc:"The timeout of a request."`
 }
 
 // claimsOff disables the writing of claims.
 const claimsOff = "off"
-
-// noCompat is the word for dispatch.CompatNone.
-const noCompat = "none"
-
-// Backoff is the section backoff.
-type Backoff struct {
-	Initial time.Duration `yaml:"initial" doc:"The backoff before the first retry of a row."`
-	Max     time.Duration `yaml:"max" doc:"The longest backoff between two attempts of a row."`
-}
 
 // Checkpoint is the section checkpoint.
 type Checkpoint struct {
@@ -110,7 +85,6 @@ type Log struct {
 
 // Default returns the settings of an empty configuration.
 func Default() Settings {
-	d := dispatch.DefaultConfig()
 	return Settings{
 		Name: "sluicebox",
 		Source: Source{
@@ -121,20 +95,7 @@ func Default() Settings {
 			HeartbeatInterval: 30 * time.Second,
 		},
 		Dispatch: Dispatch{
-			Delivery: Delivery{
-				APIBatchSize:        d.APIBatchSize,
-				MaxConcurrentGroups: d.MaxConcurrentGroups,
-				GlobalBufferSize:    d.BufferRows,
-				BufferBytes:         Size(d.BufferBytes),
-				MaxRetries:          d.MaxRetries,
-				Backoff:             Backoff{Initial: d.BackoffInitial, Max: d.BackoffMax},
-				RequestTimeout:      30 * time.Second,
-				ProofWait:           d.ProofWait,
-				RetryAfterMax:       d.RetryAfterMax,
-				OnFailed:            string(d.OnFailed),
-				Ungrouped:           string(d.Ungrouped),
-				Retry:               Retry{Compat: noCompat},
-			},
+			Delivery:                 Delivery{Config: dispatch.DefaultConfig(), RequestTimeout: 30 * time.Second},
 			ProcessingTimeoutSeconds: 300,
 			Takeover:                 "at-once",
 			Claims:                   "on",

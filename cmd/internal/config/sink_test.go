@@ -80,7 +80,7 @@ func TestComposeDispatch(t *testing.T) {
 		"platform": {dispatch.Continue, dispatch.FIFO, dispatch.CompatNone, 0, 2 * time.Second},
 	} {
 		c := cfg.Dispatch(name)
-		if got := (choice{c.OnFailed, c.Ungrouped, c.Compat, c.GiveUpAfter, c.TakeoverWait}); got != want {
+		if got := (choice{c.OnFailed, c.Ungrouped, c.Retry.Compat, c.GiveUpAfter, c.TakeoverWait}); got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 		if err := c.Validate(); err != nil {
@@ -161,7 +161,7 @@ func TestWebhookFaults(t *testing.T) {
 			"relay.yaml:8: sinks.hooks.token: and oauth are both set; keep one"}},
 		{"a certificate without its key", "    url: https://h/x\n    cert-file: c.pem\n", []string{"relay.yaml:5: sinks.hooks.key-file: is not set; cert-file needs it"}},
 		{"no rate", "    url: https://h/x\n    rate-limit: 100\n", []string{`relay.yaml:8: sinks.hooks.rate-limit: "100" is not a rate such as 100/s, 600/m or 1000/h`}},
-		{"a slow rate", "    url: https://h/x\n    rate-limit: 0.5/h\n", []string{"relay.yaml:8: sinks.hooks.rate-limit: is 0.000139/s, must be at least one request an hour"}},
+		{"a slow rate", "    url: https://h/x\n    rate-limit: 0.5/h\n", []string{"relay.yaml:8: sinks.hooks.rate-limit: is 0.000138888888889/s, must be at least 1/h"}},
 		{"an unknown field", "    url: https://h/{kynd}\n", []string{"relay.yaml:7: sinks.hooks.url: has a brace alone or an unknown field in braces; the fields are {id}, "}},
 		{"an attribute that no row has", "    url: https://h/{kind}\n    headers: {X-A: '{attr.tenant}'}\n", []string{
 			"relay.yaml:5: sinks.hooks: has a field for the attribute tenant, which rows of outbox a do not have"}},
@@ -193,7 +193,7 @@ func TestVariablesOfWebhooks(t *testing.T) {
 		"SLUICEBOX_SINKS_MY_HOOKS_TREAT_409_AS_DELIVERED=true", "SLUICEBOX_SINKS_MY_HOOKS_RETRY_COMPAT=postbox")
 	c := cfg.Webhook("my-hooks")
 	if len(c.Secrets) != 1 || string(c.Secrets[0]) != "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3" || string(c.Headers["X-Api-Key"]) != "variable" ||
-		string(c.Headers["X-B"]) != "b" || len(c.MetadataHeaders) != 1 || !c.Treat409AsDelivered || cfg.Dispatch("my-hooks").Compat != dispatch.CompatPostbox {
+		string(c.Headers["X-B"]) != "b" || len(c.MetadataHeaders) != 1 || !c.Treat409AsDelivered || cfg.Dispatch("my-hooks").Retry.Compat != dispatch.CompatPostbox {
 		t.Errorf("the sink is %#v", c)
 	}
 	c = load(t, text, "SLUICEBOX_SINKS_MY_HOOKS_HEADERS={X-C: c}").Webhook("my-hooks")

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/sluicebox/sluicebox/dispatch"
 )
 
 // decodeScalar decodes a scalar value.
@@ -76,15 +78,12 @@ func (d *decoder) setValue(path, text string, v reflect.Value, f field) {
 			return
 		}
 		*target = t
+	case *int64: // bytes
+		d.setSize(path, text, (*Size)(target))
 	case *Size:
-		size, err := ParseSize(text)
-		if err != nil {
-			d.fail(path, "%q %s", text, err)
-			return
-		}
-		*target = size
-	case *Rate:
-		rate, err := ParseRate(text)
+		d.setSize(path, text, target)
+	case *dispatch.Rate:
+		rate, err := dispatch.ParseRate(text)
 		if err != nil {
 			d.fail(path, "%q %s", text, err)
 			return
@@ -93,6 +92,16 @@ func (d *decoder) setValue(path, text string, v reflect.Value, f field) {
 	default:
 		d.setText(path, text, v, f)
 	}
+}
+
+// setSize parses a text into a size.
+func (d *decoder) setSize(path, text string, target *Size) {
+	size, err := ParseSize(text)
+	if err != nil {
+		d.fail(path, "%q %s", text, err)
+		return
+	}
+	*target = size
 }
 
 // days matches the days of a duration.

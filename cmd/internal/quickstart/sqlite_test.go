@@ -27,7 +27,7 @@ func TestConfigurationFile(t *testing.T) {
 		}
 		s := cfg.Settings
 		if s.Name != at.name || s.Source.URL.Reveal() != at.url || s.Admin.Listen != "" || len(cfg.Outboxes()) != 1 ||
-			cfg.Dispatch("flowcatalyst").BackoffMax != 200*time.Millisecond || cfg.Dispatch("flowcatalyst").MaxRetries <= maxStrikes {
+			cfg.Dispatch("flowcatalyst").Backoff.Max != 200*time.Millisecond || cfg.Dispatch("flowcatalyst").MaxRetries <= maxStrikes {
 			t.Errorf("%s: the settings are %+v", folder, s)
 		}
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
