@@ -146,6 +146,7 @@ func (a *assembler) addRow(l *layout, values []any, skipped []int) error {
 
 	a.row = row{layout: l, values: values}
 	part, ready, err := a.tx.Add(&a.row, l.rows, size)
+	a.row = row{} // the values hold the whole event
 	if err == nil && ready {
 		err = a.emit(part)
 	}

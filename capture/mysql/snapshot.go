@@ -44,7 +44,9 @@ func (s *Source) takeSnapshot(ctx context.Context, sv *server, tables capture.Ta
 func viewPosition(view store.View) (from binlogPosition, err error) {
 	from.set = emptySet(mariaDB) // before the very first transaction
 	if text := view.Position(); text != "" {
-		from, err = parsePosition(text)
+		if from, err = parsePosition(text); err != nil {
+			return from, err
+		}
 		from.resolveFlavour(mariaDB)
 	}
 	return from, err

@@ -177,9 +177,10 @@ func TestContendedDocumentDelaysNothing(t *testing.T) {
 	if err != nil || !slices.Equal(got, []store.SettleResult{store.Written, store.WasLocked}) || r.status(t, "6") != "COMPLETED" {
 		t.Errorf("an outcome of a document in use: %v, %v; the other is %s", got, err, r.status(t, "6"))
 	}
-	// While an outcome waits for it, claims of other rows continue.
+	// While an outcome waits for one that was not met before, claims of other rows continue.
+	endNew := r.begin(t, "60")
 	waits := rigs.Async(func() ([]store.SettleResult, error) {
-		return r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("50", store.Failed)})
+		return r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("60", store.Failed)})
 	})
 	claimed := 0
 	for waiting := true; waiting; {
@@ -197,6 +198,7 @@ func TestContendedDocumentDelaysNothing(t *testing.T) {
 	if claimed < 2 { // it was 1
 		t.Errorf("got %d concurrent claims", claimed)
 	}
+	endNew()
 	end()
 	if a := r.claim(t, row("7"))[0]; a.Result != store.Claimed {
 		t.Errorf("after the transaction: got %s", a.Result)

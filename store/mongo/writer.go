@@ -237,6 +237,7 @@ type writeJob struct {
 	singles func(*conn) []singleUpdate
 	isClaim bool // claims rows
 	urgent  bool // does not wait for a claim to share a transaction with
+	retried bool // gives up its turn at once if a document is contended
 
 	taken chan struct{} // closed when a call takes it from the queue
 	ended chan struct{} // closed when err is the result
@@ -251,11 +252,29 @@ const turnTimeout = 40 * time.Millisecond
 func (s *Store) runJob(ctx context.Context, j *writeJob) error {
 	for started, try := time.Now(), 0; ; try++ {
 		err := s.runInTurn(ctx, j)
+		if errors.Is(err, errNotShared) {
+			alone := *j
+			alone.sharesTransaction = false
+			j = &alone
+			err = s.runInTurn(ctx, j)
+		}
 		if !isContended(err) || time.Since(started) > j.contentionTimeout || !retryPause(ctx, maxPauseTry+try) {
 			return err
 		}
-		j = &writeJob{epoch: j.epoch, contentionTimeout: j.contentionTimeout, write: j.write, urgent: true}
+		j = &writeJob{epoch: j.epoch, contentionTimeout: j.contentionTimeout, write: j.write, urgent: true, retried: true}
 	}
+}
+
+// errNotShared is the result of a job whose shared transaction failed before it was written.
+// Its call runs it alone.
+var errNotShared = errors.New("the shared transaction failed")
+
+// turn is how much of its contentionTimeout a job keeps its turn.
+func (j *writeJob) turn() time.Duration {
+	if j.retried {
+		return 0
+	}
+	return min(turnTimeout, j.contentionTimeout)
 }
 
 // maxPauseTry is a try number for which retryPause waits maxRetryPause.
@@ -342,9 +361,9 @@ func (w *writer) withdraw(j *writeJob) bool {
 	return len(w.queue) < n
 }
 
-// runTogether runs jobs in one transaction, or each in its own if one of them fails. The
-// first belongs to the call. The others are bound to the store's lifetime, because their
-// calls still need the answers.
+// runTogether runs jobs in one transaction. If one of them fails, the first, which belongs to
+// the call, runs alone, and the others are returned to theirs. The shared transaction is
+// bound to the store's lifetime, because the other calls still need the answers.
 func (s *Store) runTogether(ctx context.Context, jobs []*writeJob) {
 	if len(jobs) == 0 {
 		return
@@ -360,9 +379,9 @@ func (s *Store) runTogether(ctx context.Context, jobs []*writeJob) {
 		return
 	}
 
-	all, cancel := s.lifetime.Bind(context.WithoutCancel(ctx))
-	defer cancel()
 	if len(jobs) > 1 {
+		all, cancel := s.lifetime.Bind(context.WithoutCancel(ctx))
+		defer cancel()
 		err := s.transact(all, jobs[0].epoch, turnTimeout, func(ctx context.Context, on *conn) error {
 			for _, j := range jobs {
 				if err := j.write(ctx, on); err != nil {
@@ -375,10 +394,7 @@ func (s *Store) runTogether(ctx context.Context, jobs []*writeJob) {
 			finish(err, jobs...)
 			return
 		}
+		finish(errNotShared, jobs[1:]...)
 	}
-
-	for _, j := range jobs {
-		finish(s.transact(ctx, j.epoch, min(turnTimeout, j.contentionTimeout), j.write), j)
-		ctx = all
-	}
+	finish(s.transact(ctx, jobs[0].epoch, jobs[0].turn(), jobs[0].write), jobs[0])
 }

@@ -50,6 +50,9 @@ type Transaction struct {
 // memory.
 const maxKinds = 1024
 
+// maxScratch is the largest buffer that is kept from row to row.
+const maxScratch = 64 << 10
+
 // NewTransaction returns a Transaction for batches of these bounds.
 func NewTransaction(maxRows, maxBytes int) Transaction {
 	return Transaction{MaxRows: maxRows, MaxBytes: maxBytes, kinds: map[string]string{}, scratch: make([]byte, 0, 64)}
@@ -135,7 +138,10 @@ func (t *Transaction) identify(it *store.Item, row Row, c *Columns) error {
 		if err != nil {
 			return fmt.Errorf("group: %w", err)
 		}
-		t.scratch, it.Group = group, layout.Group(group)
+		it.Group = layout.Group(group)
+		if cap(group) <= maxScratch { // the JSON may be a payload of any size
+			t.scratch = group
+		}
 		return nil
 	}
 

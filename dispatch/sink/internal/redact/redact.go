@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"html"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -185,32 +184,39 @@ func (r *Redactor) searchView(t *view, depth int, found func(from, to int)) {
 	}
 
 	if minLen = max(minLen, minSecretBytes); depth > 0 {
-		r.searchEncoded(t, base64Run, fromBase64, minLen*4/3, depth, found)
-		r.searchEncoded(t, hexRun, fromHex, minLen*2, depth, found)
+		r.searchEncoded(t, base64Char, fromBase64, minLen*4/3, depth, found)
+		r.searchEncoded(t, hexChar, fromHex, minLen*2, depth, found)
 	}
 }
 
 // searchEncoded finds each run of an encoding's characters that decodes to a text
 // with a secret. A run shorter than minLen cannot.
-func (r *Redactor) searchEncoded(t *view, runs *regexp.Regexp, decode func([]byte) [][]byte, minLen, depth int, found func(from, to int)) {
-	for _, run := range runs.FindAllIndex(t.text, -1) {
+func (r *Redactor) searchEncoded(t *view, has func(byte) bool, decode func([]byte) [][]byte, minLen, depth int, found func(from, to int)) {
+	for i := 0; i < len(t.text); i++ {
+		end := i
+		for end < len(t.text) && has(t.text[end]) {
+			end++
+		}
 		hides := false
-		if run[1]-run[0] >= minLen {
-			for _, plain := range decode(t.text[run[0]:run[1]]) {
+		if end-i >= minLen {
+			for _, plain := range decode(t.text[i:end]) {
 				r.search(plain, depth-1, func(from, to int) { hides = hides || to-from >= minSecretBytes })
 			}
 		}
 		if hides {
-			found(t.origin(run[0], run[1]))
+			found(t.origin(i, end))
 		}
+		i = end
 	}
 }
 
-// The characters of the encodings.
-var (
-	base64Run = regexp.MustCompile(`[A-Za-z0-9+/_-]+`)
-	hexRun    = regexp.MustCompile(`[0-9A-Fa-f]+`)
-)
+func base64Char(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || strings.IndexByte("+/-_", c) >= 0
+}
+
+func hexChar(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
 
 // fromBase64 returns the possible decodings of a run, because the encoding may start
 // at any offset in it.
