@@ -76,9 +76,6 @@ type Item struct {
 	// Payload is the row's payload, byte for byte. It is nil if it was dropped to limit
 	// memory; the claim then reads it again.
 	Payload []byte
-	// Attributes are the values of other columns that are sent with the payload. They are
-	// dropped and read again together with the payload.
-	Attributes Attributes
 	// PayloadSize is the payload's length in bytes, even if Payload is nil.
 	PayloadSize int
 	// RetryCount is the number of counted failures stored in the row.
@@ -92,14 +89,11 @@ type Item struct {
 	Captured time.Time
 }
 
-// Bytes returns the memory used by the row's texts and content.
-func (it *Item) Bytes() int { return it.TextBytes() + it.ContentBytes() }
+// Bytes returns the memory used by the row's texts and payload.
+func (it *Item) Bytes() int { return it.TextBytes() + len(it.Payload) }
 
-// ContentBytes returns the memory used by the payload and the attributes.
-func (it *Item) ContentBytes() int { return len(it.Payload) + it.Attributes.Bytes() }
-
-// TextBytes returns the memory used by id, kind and group. A group can be as large as a
-// payload.
+// TextBytes returns the memory used by the row without its payload. A group can be as large
+// as a payload.
 func (it *Item) TextBytes() int { return len(it.ID) + len(it.Kind) + len(it.Group.Name) }
 
 // BytesOf returns the sum of Bytes over items.

@@ -146,7 +146,6 @@ func (d *decoder) check(s *Settings) {
 	d.setDefaultSenders(s)
 	d.checkSinks(s.Sinks)
 	d.checkOutboxes(s)
-	d.checkAttributes(s)
 }
 
 // maxServerID is the largest number in the four bytes of a server id.

@@ -154,27 +154,6 @@ func (d *decoder) requireClient(path string, s *Sink) {
 	}
 }
 
-// checkAttributes refuses a webhook with fields that the rows of an outbox do not have.
-func (d *decoder) checkAttributes(s *Settings) {
-	for i := range s.Outboxes {
-		o := &s.Outboxes[i]
-		to, known := s.Sinks[o.Sink]
-		path := "sinks." + o.Sink
-		if !known || to.Type != SinkWebhook || !d.hasNoProblem(path) {
-			continue
-		}
-		c := to.webhookConfig()
-		if c.Validate() != nil {
-			continue // reported already
-		}
-		for _, name := range c.Attributes() {
-			if name != store.AttributeKind {
-				d.fail(path, "has a field for the attribute %s, which rows of outbox %s do not have", name, o.Table)
-			}
-		}
-	}
-}
-
 func (d *decoder) checkWebhook(path string, s *Sink) {
 	d.requireClient(path, s)
 	d.requireValue(path+".url", string(s.Webhook.URL), "write https://host[:port]/path")

@@ -163,8 +163,6 @@ func TestWebhookFaults(t *testing.T) {
 		{"no rate", "    url: https://h/x\n    rate-limit: 100\n", []string{`relay.yaml:8: sinks.hooks.rate-limit: "100" is not a rate such as 100/s, 600/m or 1000/h`}},
 		{"a slow rate", "    url: https://h/x\n    rate-limit: 0.5/h\n", []string{"relay.yaml:8: sinks.hooks.rate-limit: is 0.000138888888889/s, must be at least 1/h"}},
 		{"an unknown field", "    url: https://h/{kynd}\n", []string{"relay.yaml:7: sinks.hooks.url: has a brace alone or an unknown field in braces; the fields are {id}, "}},
-		{"an attribute that no row has", "    url: https://h/{kind}\n    headers: {X-A: '{attr.tenant}'}\n", []string{
-			"relay.yaml:5: sinks.hooks: has a field for the attribute tenant, which rows of outbox a do not have"}},
 		{"metadata of several rows", "    url: https://h/x\n    format: json-array\n    metadata-headers: [kind]\n", []string{
 			"relay.yaml:9: sinks.hooks.metadata-headers: is for one row a request; format: json-array has several"}},
 		{"a range", "    url: https://h/x\n    max-concurrent-groups: 0\n    request-timeout: 0s\n    give-up-after: -5s\n", []string{

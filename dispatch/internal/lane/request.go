@@ -62,7 +62,7 @@ func (r *Request) Messages() []sink.Message {
 	for rw := range r.Rows() {
 		msgs = append(msgs, sink.Message{
 			ID: rw.ID, Kind: rw.Kind, Group: rw.Group,
-			Payload: rw.Payload, Attributes: rw.Attributes, Attempt: rw.Attempts,
+			Payload: rw.Payload, Attempt: rw.Attempts,
 			Committed: rw.Committed, Replay: job,
 		})
 	}

@@ -30,9 +30,8 @@ func TestStructured(t *testing.T) {
 	r, got := recorded(t)
 	m := sink.Message{
 		ID: "7", Kind: "order", Group: store.GroupOf("c<1>"), Committed: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC), Attempt: 1,
-		Attributes: store.Attributes{{Name: "type", Value: "Paid"}, {Name: "tenant", Value: "é"}},
 	}
-	const head = `{"id":"7","partitionkey":"c<1>","source":"/s","specversion":"1.0","subject":"c<1>","tenant":"é","time":"2026-01-02T03:04:05.000006Z","type":"Paid"`
+	const head = `{"id":"7","partitionkey":"c<1>","source":"/s","specversion":"1.0","subject":"c<1>","tenant":"t-7","time":"2026-01-02T03:04:05.000006Z","type":"order"`
 	typed := func(media string) string {
 		return strings.Replace(head, `"id"`, `"datacontenttype":"`+media+`","id"`, 1)
 	}
@@ -46,7 +45,7 @@ func TestStructured(t *testing.T) {
 		m.Payload = []byte(c.payload)
 		s := newSink(t, webhook.Config{
 			URL: sink.Secret(r.URL()), Format: webhook.FormatStructured, CloudEventsSource: "/s", ContentType: c.media,
-			Headers: map[string]sink.Secret{"ce-tenant": "{attr.tenant}", "ce-none": "{attr.none}"}, Secrets: []sink.Secret{secretA},
+			Headers: map[string]sink.Secret{"ce-tenant": "t-{id}"}, Secrets: []sink.Secret{secretA},
 		})
 		res := s.Deliver(t.Context(), []sink.Message{m})
 		if res.Class != sink.Delivered || len(*got) != 1 {

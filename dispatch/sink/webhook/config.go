@@ -3,10 +3,8 @@ package webhook
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"mime"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -95,16 +93,8 @@ type OAuth = oauth.Config
 type Config struct {
 	// URL is the endpoint, http or https. It may have a query. It is a sink.Secret,
 	// because the address of many endpoints contains a key. Path and query may have fields
-	// of the row. {attr.NAME} alone is an address that the row has.
+	// of the row.
 	URL sink.Secret `yaml:"url" doc:"Required. The address of the endpoint: https://host[:port]/path. Path and query may have fields of the row: {id}, {kind}, {group}. It is treated as a secret, because it may contain a key." placeholder:"https://xxxxx"`
-
-	// AllowHosts are the hosts of addresses that rows have: a name, or *. and a domain for
-	// every name below it.
-	AllowHosts []string `yaml:"-"`
-
-	// AllowNetworks are the networks, such as 10.1.0.0/16, that such a host may lead to
-	// although they are not public.
-	AllowNetworks []string `yaml:"-"`
 
 	// Method is POST, the default, or PUT.
 	Method string `yaml:"method" doc:"The method of the requests." enum:"POST,PUT"`
@@ -125,8 +115,7 @@ type Config struct {
 	// among all producers. A CloudEvents format requires it.
 	CloudEventsSource string `yaml:"cloudevents-source" doc:"Required with a format of CloudEvents: the source of the events, which identifies this producer, for example /shop/orders."`
 
-	// CloudEventsType is the ce-type, a template. The default is the attribute type of the
-	// row, else its kind.
+	// CloudEventsType is the ce-type, a template. The default is {kind}.
 	CloudEventsType string `yaml:"cloudevents-type" doc:"The type of the events, which may have fields of the row, for example com.example.{kind}. Empty: the kind of the row."`
 
 	// CloudEventsSubject is the ce-subject, a template. The default is {group}.
@@ -195,59 +184,14 @@ func (c *Config) Validate() error {
 	return bad.Err()
 }
 
-// Attributes returns the attributes of a row that the configuration, which must be valid,
-// names, each once.
-func (c *Config) Attributes() []string {
-	texts := []string{c.CloudEventsType, c.CloudEventsSubject, strings.ReplaceAll(string(c.URL), "?", "")}
-	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
-		texts = append(texts, string(c.Headers[name]))
-	}
-	var names []string
-	for _, text := range texts {
-		t := template.MustParse(text)
-		names = append(names, t.Attributes()...)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// validateAddress checks the address and the hosts that it may lead to.
+// validateAddress checks the address.
 func (c *Config) validateAddress(bad *store.FieldErrors) {
 	a, err := parseAddress(string(c.URL))
 	if err != nil {
 		bad.AddErr(err)
-		return
-	}
-	switch {
-	case !a.fixed() && c.Format.severalRows():
+	} else if !a.fixed() && c.Format.severalRows() {
 		bad.Add("url", "has a value of the row; format: %s sends several rows to one address", c.Format)
-	case a.fromRow && len(c.AllowHosts) == 0:
-		bad.Add("allow-hosts", "is not set; the address comes from the row, so list the hosts that it may name, for example hooks.example or *.customers.example")
-	case !a.fromRow && len(c.AllowHosts) > 0:
-		bad.Add("allow-hosts", "is only for an address that comes from the row, such as {attr.target_url}")
-	case !a.fromRow && len(c.AllowNetworks) > 0:
-		bad.Add("allow-networks", "is only for an address that comes from the row, such as {attr.target_url}")
 	}
-	for i, host := range c.AllowHosts {
-		name := strings.TrimPrefix(host, "*.")
-		if u, err := url.Parse("https://" + name); err != nil || name == "" || u.Host != name || u.Port() != "" || strings.Contains(name, "*") {
-			bad.Add(fmt.Sprintf("allow-hosts[%d]", i), "is %q, must be a host such as hooks.example or *.customers.example, without scheme and port", host)
-		}
-	}
-	for i, network := range c.AllowNetworks {
-		if _, err := netip.ParsePrefix(network); err != nil {
-			bad.Add(fmt.Sprintf("allow-networks[%d]", i), "is %q, must be a network such as 10.1.0.0/16", network)
-		}
-	}
-}
-
-// guard returns the guard of addresses that come from rows.
-func (c *Config) guard() *httpsink.Guard {
-	g := &httpsink.Guard{Hosts: c.AllowHosts}
-	for _, network := range c.AllowNetworks {
-		g.Networks = append(g.Networks, netip.MustParsePrefix(network))
-	}
-	return g
 }
 
 // validateFormat checks the fields that describe the payload.
@@ -292,7 +236,7 @@ func (c *Config) validateFormat(bad *store.FieldErrors) {
 	}
 
 	if !httpsink.VisibleASCII(c.CloudEventsType) {
-		bad.Add("cloudevents-type", "is %q, must be visible ASCII characters such as com.example.{type}", c.CloudEventsType)
+		bad.Add("cloudevents-type", "is %q, must be visible ASCII characters such as com.example.{kind}", c.CloudEventsType)
 	} else if _, err := template.Parse(c.CloudEventsType); err != nil {
 		bad.Add("cloudevents-type", "%s", err)
 	}

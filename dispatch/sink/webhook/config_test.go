@@ -45,13 +45,6 @@ func TestConfigValidate(t *testing.T) {
 		}
 	}
 	address := func(url sink.Secret) func(*config) { return func(c *config) { c.URL = url } }
-	fromRow := func(f func(*config)) func(*config) {
-		return func(c *config) {
-			c.URL, c.AllowHosts, c.AllowNetworks = "{attr.url}", []string{"h.example", "*.shop.example"}, []string{"10.1.0.0/16", "::1/128"}
-			f(c)
-		}
-	}
-
 	for name, c := range map[string]struct {
 		change func(*config)
 		want   string // part of the error; "" for none
@@ -95,20 +88,12 @@ func TestConfigValidate(t *testing.T) {
 		"raw, structured":    {func(c *config) { c.ContentType = "application/cloudevents+json" }, ""},
 		"raw, source":        {func(c *config) { c.CloudEventsSource = "/s" }, "cloudevents-source is only for a format of CloudEvents"},
 		"raw, type":          {func(c *config) { c.CloudEventsType = "t" }, "cloudevents-type is only for a format of CloudEvents"},
-		"url path":           {address("https://h/{kind}/{attr.tenant}?g={group}&x={{"), ""},
-		"url in the host":    {address("https://{attr.tenant}.example/x"), "url has a field in its host"},
-		"url port":           {address("https://h:{attr.port}/"), "url has a field in its host"},
+		"url path":           {address("https://h/{kind}/{group}?g={group}&x={{"), ""},
+		"url in the host":    {address("https://{group}.example/x"), "url has a field in its host"},
+		"url port":           {address("https://h:{id}/"), "url has a field in its host"},
 		"url field":          {address("https://h/{" + canary + "}"), "url has a brace alone or an unknown field in braces; the fields are {id}"},
 		"url brace":          {address("https://h/?a=" + canary + "}"), "url has a brace alone"},
-		"url of the row":     {fromRow(func(*config) {}), ""},
-		"no hosts":           {fromRow(func(c *config) { c.AllowHosts = nil }), "allow-hosts is not set; the address comes from the row"},
-		"host scheme":        {fromRow(func(c *config) { c.AllowHosts = []string{"a", "https://b"} }), `allow-hosts[1] is "https://b", must be a host`},
-		"host port":          {fromRow(func(c *config) { c.AllowHosts = []string{"a:80"} }), `allow-hosts[0] is "a:80", must be a host`},
-		"any host":           {fromRow(func(c *config) { c.AllowHosts = []string{"*"} }), `allow-hosts[0] is "*", must be a host`},
-		"network":            {fromRow(func(c *config) { c.AllowNetworks = []string{"10.1.0.0"} }), `allow-networks[0] is "10.1.0.0", must be a network such as`},
-		"hosts, fixed":       {func(c *config) { c.AllowHosts = []string{"a"} }, "allow-hosts is only for an address that comes from the row"},
-		"networks, fixed":    {func(c *config) { c.AllowNetworks = []string{"10.0.0.0/8"} }, "allow-networks is only for an address that comes from the row"},
-		"batch":              {batch(headers("Ce-Tenant", "{attr.tenant}", "X-A", "a")), ""},
+		"batch":              {batch(headers("Ce-Tenant", "{group}", "X-A", "a")), ""},
 		"batch, url":         {batch(address("https://h/{id}")), "url has a value of the row; format: cloudevents-batch sends several rows to one address"},
 		"batch, header":      {batch(headers("X-A", "{id}")), "headers.X-A has a value of the row; format: cloudevents-batch has several rows a request"},
 		"batch, metadata":    {batch(func(c *config) { c.MetadataHeaders = []string{"kind"} }), "metadata-headers is for one row a request"},
@@ -140,15 +125,17 @@ func TestConfigValidate(t *testing.T) {
 		"signature":          {headers("webhook-Signature", canary), "headers.webhook-Signature cannot be set: names starting with webhook-"},
 		"event header":       {headers("CE-id", canary), "headers.CE-id cannot be set: the relay sets ce-id"},
 		"event header, raw":  {headers("ce-tenant", "t"), "headers.ce-tenant cannot be set: names starting with ce- belong to the formats of CloudEvents"},
-		"extension":          {events(headers("Ce-Tenant", "{attr.tenant}")), ""},
+		"event data header":  {events(headers("ce-data", "t")), "headers.ce-data cannot be set: it is no extension of an event"},
+		"event no name":      {events(headers("ce-", "t")), "headers.ce- cannot be set: it is no extension of an event"},
+		"url query only":     {address("https://h?id={id}"), ""},
+		"extension":          {events(headers("Ce-Tenant", "{group}")), ""},
 		"extension name":     {events(headers("ce-tenant-id", "t")), "headers.ce-tenant-id cannot be set: the name of an extension has letters and digits only"},
 		"event type header":  {events(headers("ce-type", "t")), "headers.ce-type cannot be set: the relay sets ce-type; use the key cloudevents-type"},
-		"event time header":  {events(headers("ce-time", "t")), "the relay sets ce-time; name its column in columns.time"},
-		"template":           {headers("X-A", "{type}/{attr.tenant} {{}}"), ""},
+		"template":           {headers("X-A", "{kind}/{group} {{}}"), ""},
 		"template field":     {headers("X-A", "{"+canary+"}"), "headers.X-A has a brace alone or an unknown field in braces; the fields are {id}, "},
 		"template brace":     {headers("X-A", canary+"}"), "headers.X-A has a brace alone"},
-		"type template":      {events(func(c *config) { c.CloudEventsType = "a.{type}" }), ""},
-		"type field":         {events(func(c *config) { c.CloudEventsType = "a.{typ}" }), "cloudevents-type has {typ} at character 3, did you mean {type}?"},
+		"type template":      {events(func(c *config) { c.CloudEventsType = "a.{kind}" }), ""},
+		"type field":         {events(func(c *config) { c.CloudEventsType = "a.{kynd}" }), "cloudevents-type has {kynd} at character 3, did you mean {kind}?"},
 		"subject":            {events(func(c *config) { c.CloudEventsSubject = "{kind}/{group}" }), ""},
 		"subject field":      {events(func(c *config) { c.CloudEventsSubject = "{" }), "cloudevents-subject has a { without a } at character 1"},
 		"raw, subject":       {func(c *config) { c.CloudEventsSubject = "t" }, "cloudevents-subject is only for a format of CloudEvents"},

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
-	"github.com/sluicebox/sluicebox/store"
 )
 
 const (
@@ -63,19 +63,13 @@ type event struct{ typ, time, subject, partitionKey string }
 // event returns the context attributes of a row. reason is set if a required one has no
 // value.
 func (s *Sink) event(m *sink.Message) (e event, reason string) {
-	for _, t := range s.eventTypes {
-		if e.typ, _ = t.Text(m, asIs); e.typ != "" {
-			break
-		}
-	}
-	if e.typ == "" {
-		return e, "CloudEvent has no type, because the row has no kind and no attribute for it; set cloudevents-type"
+	var missing string
+	if e.typ, missing = s.eventType.Text(m, asIs); missing != "" || e.typ == "" {
+		return e, "CloudEvent has no type, because the row has no " + cmp.Or(missing, "value for it") + "; set cloudevents-type"
 	}
 	e.subject, _ = s.eventSubject.Text(m, asIs)
 	e.partitionKey = m.Group.Name
-	if at, ok := m.Attributes.Get(store.AttributeTime); ok {
-		e.time = at
-	} else if !m.Committed.IsZero() {
+	if !m.Committed.IsZero() {
 		e.time = m.Committed.UTC().Format(time.RFC3339Nano)
 	}
 	return e, ""
@@ -92,9 +86,9 @@ func reservedEventAttribute(name string, format Format) string {
 	switch name {
 	case "type", "source", "subject":
 		key = "; use the key cloudevents-" + name
-	case "time":
-		key = "; name its column in columns.time"
-	case "id", "specversion", "datacontenttype", "partitionkey":
+	case "time", "id", "specversion", "datacontenttype", "partitionkey":
+	case "data", "data_base64", "":
+		return "it is no extension of an event"
 	default:
 		switch {
 		case !format.isEvent():

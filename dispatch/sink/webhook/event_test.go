@@ -98,28 +98,29 @@ func TestHeaders(t *testing.T) {
 			"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
 		}},
 		"event without a kind": {ce, sink.Message{ID: "7"}, []string{
-			"CloudEvent has no type, because the row has no kind and no attribute for it; set cloudevents-type",
+			"CloudEvent has no type, because the row has no kind; set cloudevents-type",
 		}},
 		"event of an empty group": {ce, sink.Message{ID: "7", Kind: "K", Group: store.GroupOf("")}, []string{
 			"ce-id: 7", "ce-source: /shop/orders", "ce-specversion: 1.0", "ce-type: K",
 			"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
 		}},
-		"event of attributes": {
+		"event of values": {
 			Config{
-				Format: FormatCloudEvents, CloudEventsSource: "/s", CloudEventsSubject: "{kind}/{attr.tenant}",
-				Headers: map[string]sink.Secret{"ce-tenant": "{attr.tenant}", "X-Trace": "00-{attr.trace}", "X-None": "a{attr.none}"},
+				Format: FormatCloudEvents, CloudEventsSource: "/s", CloudEventsType: "com.{kind}", CloudEventsSubject: "{kind}/{id}",
+				Headers: map[string]sink.Secret{"ce-tenant": "{group}", "ce-plant": `a "b"`, "X-Trace": "00-{group}", "X-None": "a{{{id}}}"},
 			},
-			sink.Message{ID: "7", Kind: "K", Group: store.GroupOf("g"), Committed: time.Unix(1, 0), Attributes: store.Attributes{
-				{Name: "type", Value: "Paid €"}, {Name: "tenant", Value: `t "1"`}, {Name: "time", Value: "2026-11-24T01:02:03Z"}, {Name: "trace", Value: "ab\r\nc"},
-			}},
+			sink.Message{ID: "7", Kind: "K €", Group: store.GroupOf("g\r\nh"), Committed: time.Unix(1, 0)},
 			[]string{
-				"ce-id: 7", "ce-source: /s", "ce-specversion: 1.0", "ce-type: Paid%20%E2%82%AC", "ce-subject: K/t%20%221%22",
-				"ce-partitionkey: g", "ce-time: 2026-11-24T01:02:03Z", "ce-tenant: t%20%221%22", "x-trace: 00-ab%0D%0Ac",
-				"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
+				"ce-id: 7", "ce-source: /s", "ce-specversion: 1.0", "ce-type: com.K%20%E2%82%AC", "ce-subject: K%20%E2%82%AC/7",
+				"ce-partitionkey: g%0D%0Ah", "ce-time: 1970-01-01T00:00:01Z", "ce-tenant: g%0D%0Ah", "ce-plant: a%20%22b%22",
+				"x-trace: 00-g%0D%0Ah", "x-none: a{7}", "idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
 			},
 		},
-		"event of a type that the row lacks": {ceOf("x.{attr.t}"), sink.Message{ID: "7", Kind: "K"}, []string{
-			"CloudEvent has no type, because the row has no kind and no attribute for it; set cloudevents-type",
+		"header without a value": {Config{Headers: map[string]sink.Secret{"X-A": "{group}", "X-B": "{kind}"}}, sink.Message{ID: "7"}, []string{
+			"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
+		}},
+		"event of a type that the row lacks": {ceOf("x.{group}"), sink.Message{ID: "7", Kind: "K"}, []string{
+			"CloudEvent has no type, because the row has no group; set cloudevents-type",
 		}},
 		"metadata": {all, row, append([]string{
 			"sluicebox-attempt: 3", "sluicebox-group: 50%25%20of%20%22it%22",

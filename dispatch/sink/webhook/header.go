@@ -88,6 +88,9 @@ func splitHeaders(c *Config) (fixed http.Header, byRow, extensions rowHeaders) {
 			extensions[strings.ToLower(extension)] = t
 		} else if t.Fixed() {
 			text, _ := t.Text(nil, nil)
+			if ok {
+				text = attribute(text)
+			}
 			fixed.Set(name, text)
 		} else {
 			byRow[name] = t
@@ -100,19 +103,26 @@ func splitHeaders(c *Config) (fixed http.Header, byRow, extensions rowHeaders) {
 // secretTexts returns the texts that a receiver may echo and no detail may show: the
 // texts in headers, the signing keys, and of the address its path,
 // the segments that may be a key, and its query.
-func secretTexts(c *Config, to *url.URL) []string {
+func secretTexts(c *Config, to *address) []string {
 	var texts []string
 	for _, value := range c.Headers {
 		t := template.MustParse(string(value))
 		for _, literal := range t.Literals() {
-			texts = append(texts, redact.HeaderSecrets(literal)...)
+			if literal = strings.TrimSpace(literal); t.Fixed() || !strings.EqualFold(literal, "Bearer") && !strings.EqualFold(literal, "Basic") {
+				texts = append(texts, redact.HeaderSecrets(literal)...)
+			}
 		}
 	}
 	for _, secret := range c.Secrets {
 		texts = append(texts, string(secret), strings.TrimPrefix(string(secret), "whsec_"))
 	}
-	texts = append(texts, redact.PathSecrets(to)...)
-	return append(texts, redact.QuerySecrets(to)...)
+	if !to.fixed() { // shared has the values of the example beside them
+		for _, literal := range slices.Concat(to.path.Literals()[1:], to.query.Literals()) {
+			texts = append(texts, redact.PathSecrets(&url.URL{Path: literal})...)
+		}
+	}
+	texts = append(texts, redact.PathSecrets(to.shared)...)
+	return append(texts, redact.QuerySecrets(to.shared)...)
 }
 
 // reservedReason returns the reason why a header cannot be set, "" if it can. The

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,9 +21,8 @@ import (
 // Sink delivers to one endpoint over a pool of connections. With OAuth it runs one
 // goroutine per fetch of a token, otherwise none.
 type Sink struct {
-	cfg   Config // without the secrets
-	name  string // the request in details, unless the row has its address
-	guard *httpsink.Guard
+	cfg  Config // without the secrets
+	name string // the request in details
 
 	// The fields below are functions, so that printing a Sink does not show the
 	// values.
@@ -35,9 +33,8 @@ type Sink struct {
 	now    func() time.Time
 	client *httpsink.Client
 
-	extensions   rowHeaders          // of events in the body
-	eventTypes   []template.Template // the first that gives a text is the ce-type
-	eventSubject template.Template
+	extensions              func() rowHeaders // of events in the body
+	eventType, eventSubject template.Template
 
 	bearer *oauth.Bearer
 }
@@ -59,9 +56,6 @@ func New(cfg Config) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	if to.fromRow {
-		cfg.Guard = cfg.guard()
-	}
 
 	client, err := httpsink.NewClient(&cfg.HTTP, to.shared)
 	if err != nil {
@@ -76,7 +70,7 @@ func New(cfg Config) (*Sink, error) {
 	}
 
 	fixed, byRow, extensions := splitHeaders(&cfg)
-	hidesBody, secrets := cfg.ErrorDetail == sink.ErrorDetailStatus, secretTexts(&cfg, to.shared)
+	hidesBody, secrets := cfg.ErrorDetail == sink.ErrorDetailStatus, secretTexts(&cfg, &to)
 	bearer, err := oauth.NewBearer(&cfg.HTTP, cfg.OAuth, func(token string) *redact.Redactor {
 		return redact.New(hidesBody, append(slices.Clone(secrets), token)...)
 	})
@@ -88,7 +82,6 @@ func New(cfg Config) (*Sink, error) {
 	return &Sink{
 		cfg:    cfg,
 		name:   cfg.Method + " " + to.shared.Scheme + "://" + to.shared.Host,
-		guard:  cfg.Guard,
 		url:    func() *address { return &to },
 		keys:   func() [][]byte { return keys },
 		fixed:  func() http.Header { return fixed },
@@ -96,20 +89,12 @@ func New(cfg Config) (*Sink, error) {
 		now:    time.Now,
 		client: client,
 
-		extensions:   extensions,
-		eventTypes:   eventTypes(cfg.CloudEventsType),
+		extensions:   func() rowHeaders { return extensions },
+		eventType:    template.MustParse(cmp.Or(cfg.CloudEventsType, "{kind}")),
 		eventSubject: template.MustParse(cmp.Or(cfg.CloudEventsSubject, "{group}")),
 
 		bearer: bearer,
 	}, nil
-}
-
-// eventTypes returns the templates of the ce-type.
-func eventTypes(text string) []template.Template {
-	if text != "" {
-		return []template.Template{template.MustParse(text)}
-	}
-	return []template.Template{template.MustParse("{type}"), template.MustParse("{kind}")}
 }
 
 // Close cancels the fetch of a token and closes the idle connections. Call it only when no
@@ -143,14 +128,14 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	}
 	to := ""
 	if reason == "" {
-		to, reason = s.url().of(&msgs[0], s.guard)
+		to, reason = s.url().of(&msgs[0])
 	}
 	if reason != "" {
 		return sink.RejectFirst(len(msgs), redact.OneLine("not sent: "+reason))
 	}
 
 	res := s.send(ctx, to, header, body)
-	if n == 1 && len(msgs) > 1 {
+	if len(msgs) > 1 && !s.cfg.Format.severalRows() {
 		res = sink.Result{Items: []sink.Outcome{res.Outcome}, RetryAfter: res.RetryAfter}
 	}
 	return res.Pad(n, len(msgs))
@@ -158,14 +143,13 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 
 // send makes one request and waits for the response, at most RequestTimeout.
 func (s *Sink) send(ctx context.Context, to string, header http.Header, body []byte) sink.Result {
-	name := s.requestName(to)
-	return s.bearer.Send(ctx, name, func(ctx context.Context, token string, red *redact.Redactor) sink.Result {
+	return s.bearer.Send(ctx, s.name, func(ctx context.Context, token string, red *redact.Redactor) sink.Result {
 		authorize(header, token)
 		a, err := s.client.Do(ctx, &httpsink.Request{Method: s.cfg.Method, URL: to, Header: header, Body: body})
 		if err != nil {
-			return httpsink.NoAnswerResult(name, err, red)
+			return httpsink.NoAnswerResult(s.name, err, red)
 		}
-		return s.classifyAnswer(a, name, red)
+		return s.classifyAnswer(a, red)
 	})
 }
 
@@ -176,20 +160,8 @@ func authorize(h http.Header, token string) {
 	}
 }
 
-// requestName returns the request in details, without its path and query.
-func (s *Sink) requestName(to string) string {
-	if s.guard == nil {
-		return s.name
-	}
-	u, err := url.Parse(to)
-	if err != nil {
-		return s.cfg.Method
-	}
-	return s.cfg.Method + " " + u.Scheme + "://" + u.Host
-}
-
 // classifyAnswer classifies a response by its status alone.
-func (s *Sink) classifyAnswer(a *httpsink.Answer, name string, red *redact.Redactor) sink.Result {
+func (s *Sink) classifyAnswer(a *httpsink.Answer, red *redact.Redactor) sink.Result {
 	class, reason := sink.Classify(a.Status)
 	switch a.Status {
 	case http.StatusConflict:
@@ -205,7 +177,7 @@ func (s *Sink) classifyAnswer(a *httpsink.Answer, name string, red *redact.Redac
 		return delivered()
 	}
 	return sink.Result{
-		Outcome:    sink.Outcome{Class: class, Reason: reason, Detail: a.Failure(name, red)},
+		Outcome:    sink.Outcome{Class: class, Reason: reason, Detail: a.Failure(s.name, red)},
 		RetryAfter: a.RetryAfter,
 	}
 }
@@ -261,9 +233,6 @@ func (s *Sink) header(msgs []sink.Message, body []byte) (h http.Header, reason s
 // Probe implements sink.Prober. It sends HEAD with the fixed headers, but without an
 // id and a signature, because those would make it a message.
 func (s *Sink) Probe(ctx context.Context, _ string) sink.Outcome {
-	if s.guard != nil {
-		return sink.Outcome{Class: sink.Refused, Detail: "each row has an address of its own, so no receiver was asked; the first row will show whether its receiver accepts it"}
-	}
 	where := strings.TrimPrefix(s.name, s.cfg.Method+" ")
 	header := s.fixed().Clone()
 	header.Del("Content-Type")

@@ -128,9 +128,6 @@ func classifyError(err error) sink.Class {
 		return sink.Misconfigured // any other answer of a proxy is not about a row
 	}
 
-	if errors.As(err, new(*guardError)) {
-		return sink.Rejected
-	}
 	var cert *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
 	if errors.As(err, &cert) || errors.As(err, &record) || errors.Is(err, http.ErrSchemeMismatch) {

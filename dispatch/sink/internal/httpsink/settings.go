@@ -39,9 +39,6 @@ type Settings struct {
 	// its issuers, and of its key. Empty sends none.
 	CertFile, KeyFile string
 
-	// Guard restricts addresses that come from rows; nil for a fixed address.
-	Guard *Guard
-
 	// ErrorDetail is how much of a failure the detail shows. The default is
 	// sink.ErrorDetailBody.
 	ErrorDetail sink.ErrorDetail

@@ -19,9 +19,9 @@ func newTLS(s *Settings) (*tls.Config, error) {
 	if s.CertFile == "" {
 		return c, nil
 	}
-	for key, file := range map[string]string{"cert-file": s.CertFile, "key-file": s.KeyFile} {
-		if _, err := os.ReadFile(file); err != nil {
-			return nil, &sink.FileError{Key: key, Err: err}
+	for _, f := range []struct{ key, file string }{{"cert-file", s.CertFile}, {"key-file", s.KeyFile}} {
+		if _, err := os.ReadFile(f.file); err != nil {
+			return nil, &sink.FileError{Key: f.key, Err: err}
 		}
 	}
 	own, err := tls.LoadX509KeyPair(s.CertFile, s.KeyFile)

@@ -50,7 +50,7 @@ func newTransport(s *Settings, to *url.URL) (*http.Transport, error) {
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		OnProxyConnectResponse: checkProxy,
-		DialContext:            newDial(s),
+		DialContext:            (&net.Dialer{Timeout: min(dialTimeout, s.RequestTimeout)}).DialContext,
 		TLSClientConfig:        secure,
 		TLSHandshakeTimeout:    min(handshakeTimeout, s.RequestTimeout),
 		MaxResponseHeaderBytes: maxAnswerHeader,
@@ -64,22 +64,6 @@ func newTransport(s *Settings, to *url.URL) (*http.Transport, error) {
 		ForceAttemptHTTP2:  true,
 		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}, nil
-}
-
-// newDial returns the function that connects to the receiver or to a proxy.
-func newDial(s *Settings) func(ctx context.Context, network, address string) (net.Conn, error) {
-	plain := &net.Dialer{Timeout: min(dialTimeout, s.RequestTimeout)}
-	if s.Guard == nil {
-		return plain.DialContext
-	}
-	guarded, trusted := *plain, proxies()
-	guarded.Control = s.Guard.control
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		if trusted[address] {
-			return plain.DialContext(ctx, network, address)
-		}
-		return guarded.DialContext(ctx, network, address)
-	}
 }
 
 // proxyError reports that the proxy refused to connect to the receiver.
@@ -123,7 +107,7 @@ func newRetryClient(rt http.RoundTripper) *retryablehttp.Client {
 // cannot have reached the receiver. A dial that timed out has waited long enough.
 func retryDial(ctx context.Context, _ *http.Response, err error) (bool, error) {
 	var op *net.OpError
-	if ctx.Err() != nil || !errors.As(err, &op) || errors.As(err, new(*guardError)) {
+	if ctx.Err() != nil || !errors.As(err, &op) {
 		return false, nil
 	}
 	return (op.Op == "dial" || op.Op == "proxyconnect") && !op.Timeout(), nil

@@ -1,9 +1,7 @@
-// Package template makes the texts of a message that depend on its row: an address, a header,
-// later a topic or a subject. A template is text with fields in braces, for example
-// orders.{kind}.{attr.tenant}:
+// Package template makes the texts of a message that depend on its row: an address, a header.
+// A template is text with fields in braces, for example orders.{kind}:
 //
-//   - {id}, {kind}, {group}, {type}: the row's id, kind, message group and event type
-//   - {attr.NAME}: an attribute of the row
+//   - {id}, {kind}, {group}: the row's id, kind and message group
 //   - {{ and }}: a brace
 package template
 
@@ -20,28 +18,12 @@ import (
 
 // Template is a parsed template. The zero value is the empty text.
 type Template struct {
-	// parts are texts and fields by turns, beginning with a text.
-	texts  []string
-	fields []field
+	// Texts and fields take turns, beginning with a text.
+	texts, fields []string
 }
-
-// field is a field of a template.
-type field struct {
-	name      string // as written
-	attribute string // the attribute that it stands for, "" for the id or the group
-}
-
-// The fields that are no attributes.
-const (
-	fieldID    = "id"
-	fieldGroup = "group"
-)
 
 // Fields lists the fields for a text of an error.
-const Fields = "{id}, {kind}, {group}, {type}, {attr.NAME}"
-
-// attributePrefix begins the field of an attribute.
-const attributePrefix = "attr."
+const Fields = "{id}, {kind}, {group}"
 
 // Parse parses a template. The error begins with "has" and names the character position.
 func Parse(text string) (Template, error) {
@@ -67,11 +49,10 @@ func Parse(text string) (Template, error) {
 			if !closed {
 				return t, fmt.Errorf("has a { without a } at character %d; write {{ for a brace", at)
 			}
-			f, err := parseField(name)
-			if err != nil {
+			if err := checkField(name); err != nil {
 				return t, fmt.Errorf("has {%s} at character %d, %w", name, at, err)
 			}
-			t.texts, t.fields = append(t.texts, literal.String()), append(t.fields, f)
+			t.texts, t.fields = append(t.texts, literal.String()), append(t.fields, name)
 			literal.Reset()
 			rest = after
 		}
@@ -84,80 +65,48 @@ func Parse(text string) (Template, error) {
 func MustParse(text string) Template {
 	t, err := Parse(text)
 	if err != nil {
-		panic("template: " + text + " " + err.Error())
+		panic("template: " + err.Error())
 	}
 	return t
 }
 
-func parseField(name string) (field, error) {
-	if attribute, ok := strings.CutPrefix(name, attributePrefix); ok && attribute != "" {
-		return field{name, attribute}, nil
+func checkField(name string) error {
+	known := []string{"id", "kind", "group"}
+	if slices.Contains(known, name) {
+		return nil
 	}
-	switch name {
-	case fieldID, fieldGroup:
-		return field{name: name}, nil
-	case store.AttributeKind, store.AttributeType:
-		return field{name, name}, nil
-	}
-	known := []string{fieldID, store.AttributeKind, fieldGroup, store.AttributeType}
 	if near := store.Nearest(name, known); near != "" {
-		return field{}, fmt.Errorf("did you mean {%s}?", near)
+		return fmt.Errorf("did you mean {%s}?", near)
 	}
-	return field{}, errors.New("which is no field; the fields are " + Fields)
+	return errors.New("which is no field; the fields are " + Fields)
 }
 
 // Fixed reports whether the template has no fields, so that every message has the same text.
 func (t *Template) Fixed() bool { return len(t.fields) == 0 }
 
-// Before returns the text before the first field.
-func (t *Template) Before() string { return t.texts[0] }
-
-// Literals returns the texts between the fields, without empty ones.
-func (t *Template) Literals() []string {
-	return slices.DeleteFunc(slices.Clone(t.texts), func(s string) bool { return s == "" })
-}
-
-// Attributes returns the attributes that the template needs, each once.
-func (t *Template) Attributes() []string {
-	var names []string
-	for _, f := range t.fields {
-		if f.attribute != "" && !slices.Contains(names, f.attribute) {
-			names = append(names, f.attribute)
-		}
-	}
-	return names
-}
+// Literals returns the texts between the fields.
+func (t *Template) Literals() []string { return t.texts }
 
 // Text returns the text for a message, with each value escaped by escape. missing is the
-// first field that has no value in this row, as written in the template without its braces;
-// "" if all have one.
+// first field that has no value in this row; "" if all have one.
 func (t *Template) Text(m *sink.Message, escape func(string) string) (text, missing string) {
-	if t.Fixed() {
-		return strings.Join(t.texts, ""), ""
-	}
 	var b strings.Builder
-	for i, f := range t.fields {
-		value, ok := f.value(m)
+	for i, name := range t.fields {
+		value, ok := m.ID, true
+		switch name {
+		case "kind":
+			value, ok = m.Kind, m.Kind != ""
+		case "group":
+			value, ok = m.Group.Name, m.Group.Valid
+		}
 		if !ok {
-			return "", f.name
+			return "", name
 		}
 		b.WriteString(t.texts[i])
 		b.WriteString(escape(value))
 	}
-	b.WriteString(t.texts[len(t.fields)])
+	if len(t.texts) > 0 {
+		b.WriteString(t.texts[len(t.fields)])
+	}
 	return b.String(), ""
-}
-
-// value returns the value of the field in a message; false if it has none.
-func (f *field) value(m *sink.Message) (value string, ok bool) {
-	switch f.name {
-	case fieldID:
-		return m.ID, true
-	case fieldGroup:
-		return m.Group.Name, m.Group.Valid
-	}
-	if value, ok = m.Attributes.Get(f.attribute); !ok && f.name == store.AttributeKind {
-		return m.Kind, m.Kind != ""
-	}
-	return value, ok
 }

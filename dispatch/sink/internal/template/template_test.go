@@ -2,7 +2,6 @@ package template_test
 
 import (
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,25 +11,20 @@ import (
 )
 
 func message() *sink.Message {
-	return &sink.Message{
-		ID: "7", Kind: "order", Group: store.GroupOf("a/b"),
-		Attributes: store.Attributes{{Name: "type", Value: "Paid"}, {Name: "tenant", Value: "t 1"}, {Name: "empty"}},
-	}
+	return &sink.Message{ID: "7", Kind: "order", Group: store.GroupOf("a/b c")}
 }
 
 func asIs(s string) string { return s }
 
 func TestText(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                  "",
-		"plain":                             "plain",
-		"{id}":                              "7",
-		"x.{kind}.{type}.{group}":           "x.order.Paid.a/b",
-		"{attr.tenant}{attr.tenant}-{id}é":  "t 1t 1-7é",
-		"{{id}} {{{id}}} }}{{":              "{id} {7} }{",
-		"[{attr.empty}]":                    "[]",
-		"{attr.type}":                       "Paid",
-		"https://h/{attr.tenant}?g={group}": "https://h/t 1?g=a/b",
+		"":                           "",
+		"plain":                      "plain",
+		"{id}":                       "7",
+		"x.{kind}.{group}":           "x.order.a/b c",
+		"{id}{id}-{kind}é":           "77-orderé",
+		"{{id}} {{{id}}} }}{{":       "{id} {7} }{",
+		"https://h/{id}?g={group}&h": "https://h/7?g=a/b c&h",
 	} {
 		tpl, err := template.Parse(text)
 		if err != nil {
@@ -40,32 +34,30 @@ func TestText(t *testing.T) {
 		if got, missing := tpl.Text(message(), asIs); got != want || missing != "" {
 			t.Errorf("%q: %q, missing %q; want %q", text, got, missing, want)
 		}
+		if tpl.Fixed() != !strings.ContainsAny(strings.NewReplacer("{{", "", "}}", "").Replace(text), "{}") {
+			t.Errorf("%q: fixed is %t", text, tpl.Fixed())
+		}
+	}
+	var zero template.Template
+	if got, missing := zero.Text(message(), asIs); got != "" || missing != "" {
+		t.Errorf("the zero value gives %q, missing %q", got, missing)
 	}
 }
 
 func TestEscape(t *testing.T) {
-	tpl := template.MustParse("/x y/{group}/{attr.tenant}")
-	if got, _ := tpl.Text(message(), url.PathEscape); got != "/x y/a%2Fb/t%201" {
+	tpl := template.MustParse("/x y/{group}/{id}")
+	if got, _ := tpl.Text(message(), url.PathEscape); got != "/x y/a%2Fb%20c/7" {
 		t.Errorf("%q: only values are escaped", got)
 	}
 }
 
 func TestMissingValue(t *testing.T) {
-	m := message()
-	m.Group, m.Kind = store.Group{}, ""
-	for text, want := range map[string]string{
-		"{id} {attr.nope}": "attr.nope", "{group}": "group", "{kind}": "kind", "{id}": "", "plain": "",
-	} {
+	m := &sink.Message{}
+	for text, want := range map[string]string{"{id} {group}": "group", "{kind}": "kind", "{id}": "", "plain": ""} {
 		tpl := template.MustParse(text)
 		if got, missing := tpl.Text(m, asIs); missing != want || missing != "" && got != "" {
 			t.Errorf("%q: %q, missing %q, want %q", text, got, missing, want)
 		}
-	}
-	// A kind that has a column is the attribute; else it is the outbox's.
-	m.Kind, m.Attributes = "outbox", store.Attributes{{Name: "kind", Value: "column"}}
-	tpl := template.MustParse("{kind}")
-	if got, _ := tpl.Text(m, asIs); got != "column" {
-		t.Errorf("kind %q", got)
 	}
 }
 
@@ -73,10 +65,9 @@ func TestInvalidTemplate(t *testing.T) {
 	for text, want := range map[string]string{
 		"a{id":      "has a { without a } at character 2; write {{ for a brace",
 		"é}":        "has a } without a { at character 2; write }} for a brace",
-		"é{typ}":    "has {typ} at character 2, did you mean {type}?",
-		"{tenant}":  "has {tenant} at character 1, which is no field; the fields are {id}, {kind}, {group}, {type}, {attr.NAME}",
+		"é{kynd}":   "has {kynd} at character 2, did you mean {kind}?",
+		"{tenant}":  "has {tenant} at character 1, which is no field; the fields are {id}, {kind}, {group}",
 		"{}":        "has {} at character 1, which is no field",
-		"{attr.}":   "has {attr.} at character 1, which is no field",
 		"{a{id}b}":  "has {a{id} at character 1, did you mean {id}?",
 		"{id}{id}}": "has a } without a { at character 9",
 	} {
@@ -86,19 +77,9 @@ func TestInvalidTemplate(t *testing.T) {
 	}
 }
 
-func TestAttributes(t *testing.T) {
-	tpl := template.MustParse("{id}{type}{attr.a}{attr.b}{attr.a}{group}")
-	if got := tpl.Attributes(); !slices.Equal(got, []string{"type", "a", "b"}) || tpl.Fixed() {
-		t.Errorf("attributes %q, fixed %t", got, tpl.Fixed())
-	}
-	if tpl := template.MustParse("a"); !tpl.Fixed() {
-		t.Error("a text without fields is not fixed")
-	}
-}
-
 // A text that parses gives itself again where each field stands for itself.
 func FuzzParse(f *testing.F) {
-	for _, text := range []string{"a{id}b", "{{}}", "{attr.x.y}", "{", "}", "{type}{group}{kind}"} {
+	for _, text := range []string{"a{id}b", "{{}}", "{", "}", "{id}{group}{kind}"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -106,18 +87,9 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		m := &sink.Message{ID: "{id}", Group: store.GroupOf("{group}"), Kind: "{kind}", Attributes: store.Attributes{{Name: "type", Value: "{type}"}}}
-		for _, name := range tpl.Attributes() {
-			if name != "type" && name != "kind" {
-				m.Attributes = append(m.Attributes, store.Attribute{Name: name, Value: "{attr." + name + "}"})
-			}
-		}
-		got, missing := tpl.Text(m, func(s string) string { return s })
-		want := strings.NewReplacer("{{", "{", "}}", "}", "{attr.type}", "{type}", "{attr.kind}", "{kind}").Replace(text)
-		if strings.Contains(text, "{attr.") {
-			return // names may have braces of their own
-		}
-		if missing != "" || got != want {
+		m := &sink.Message{ID: "{id}", Group: store.GroupOf("{group}"), Kind: "{kind}"}
+		got, missing := tpl.Text(m, asIs)
+		if want := strings.NewReplacer("{{", "{", "}}", "}").Replace(text); missing != "" || got != want {
 			t.Errorf("%q gives %q, missing %q", text, got, missing)
 		}
 	})
