@@ -191,7 +191,7 @@ func (c *core) tick(now time.Time) {
 }
 
 // nextWake returns the time when tick or a probe is due next; false if none is.
-func (c *core) nextWake() (at time.Time, ok bool) {
+func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 	sooner := func(t time.Time) {
 		if !ok || t.Before(at) {
 			at, ok = t, true
@@ -204,13 +204,13 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 	if due, some := c.outcomes.NextDue(); some {
 		sooner(due)
 	}
-	if due, some := c.lanes.NextSend(); some {
-		sooner(due)
-	}
 	if c.ended || c.tooManyUnwritten() || c.lanes.FreeRequests() <= 0 {
 		return at, ok
 	}
 
+	if next, some := c.lanes.NextPacedClaim(now); some && next.After(now) {
+		sooner(next)
+	}
 	if next, some := c.lanes.NextClaim(c.notBefore); some {
 		sooner(next)
 	}

@@ -43,7 +43,7 @@ type Dispatcher struct {
 	unspillableReported bool
 
 	// Signals with a buffer of one. Each wakes the worker that waits for it.
-	toClaim, toWrite, toSpill, toRecord, toAwait, toPing, settled, roomFreed, replayChanged chan struct{}
+	toClaim, toPace, toWrite, toSpill, toRecord, toAwait, toPing, settled, roomFreed, replayChanged chan struct{}
 
 	// claims and outcomes are reused statement buffers. claimRows owns the first,
 	// writeOutcomes the second.
@@ -60,7 +60,7 @@ func New(cfg Config, opt Options) *Dispatcher {
 	d := &Dispatcher{
 		cfg: cfg, opt: opt, obs: opt.Observer,
 		core:    newCore(cfg, opt.Sink.Limits, rand.Float64),
-		toClaim: signal(), toWrite: signal(), toSpill: signal(), toRecord: signal(), toAwait: signal(), toPing: signal(),
+		toClaim: signal(), toPace: signal(), toWrite: signal(), toSpill: signal(), toRecord: signal(), toAwait: signal(), toPing: signal(),
 		settled: signal(), roomFreed: signal(), replayChanged: signal(),
 		toSend:  make(chan *request, cfg.MaxConcurrentGroups),
 		stopped: make(chan struct{}),
@@ -143,6 +143,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 
 	workers, work := errgroup.WithContext(work)
 	workers.Go(func() error { return d.claimRows(work) })
+	if d.cfg.RateLimit > 0 {
+		workers.Go(func() error { return d.sendPaced(work) })
+	}
 	workers.Go(func() error { return d.writeOutcomes(work) })
 	workers.Go(func() error { return d.runSpill(work) })
 	workers.Go(func() error { return d.awaitTables(work) })
@@ -223,7 +226,7 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 		d.notifySpill() // a lane with spilled rows may be due
 		reqs := d.core.nextClaims(maxStatementRows, now)
 		d.dispatchRequests(now) // replayed rows need no claim
-		wake, _ := d.core.nextWake()
+		wake, _ := d.core.nextWake(now)
 		d.mu.Unlock()
 		d.notifyBreakers() // a receiver may have become idle or busy
 		var err error
@@ -333,9 +336,36 @@ func (d *Dispatcher) notifyBreakers() {
 
 // dispatchRequests passes claimed requests to the senders. It never blocks, because toSend
 // has room for all requests that may be in flight. The caller holds the lock.
-func (d *Dispatcher) dispatchRequests(now time.Time) {
+func (d *Dispatcher) dispatchRequests(now time.Time) (sent bool) {
 	for req := d.core.lanes.NextRequest(now); req != nil; req = d.core.lanes.NextRequest(now) {
 		d.toSend <- req
+		sent = true
+	}
+	if _, waits := d.core.lanes.NextSend(); waits {
+		notify(d.toPace)
+	}
+	return sent
+}
+
+// sendPaced passes claimed requests to the senders when the rate limit allows it.
+func (d *Dispatcher) sendPaced(ctx context.Context) error {
+	for {
+		d.mu.Lock()
+		at, waits := d.core.lanes.NextSend()
+		d.mu.Unlock()
+		if !waits {
+			at = time.Time{}
+		}
+		if err := await(ctx, d.toPace, at); err != nil {
+			return err
+		}
+		d.mu.Lock()
+		at, waits = d.core.lanes.NextSend()
+		due := waits && !time.Now().Before(at)
+		if due && d.dispatchRequests(time.Now()) {
+			notify(d.toClaim) // more may be claimed
+		}
+		d.mu.Unlock()
 	}
 }
 

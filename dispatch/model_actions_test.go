@@ -124,7 +124,7 @@ func (w *coreModel) claim(t *rapid.T) {
 		w.checkRequest(req)
 		w.checkJob(req, true)
 	}
-	if wake, ok := w.core.nextWake(); ok && taken < most && !wake.After(w.now) {
+	if wake, ok := w.core.nextWake(w.now); ok && taken < most && !wake.After(w.now) {
 		t.Fatalf("the claimer would spin: nothing more to claim at %v, and the next wake is %v", w.now, wake)
 	}
 	for _, recv := range w.core.endpoints() {
@@ -270,7 +270,7 @@ func (w *coreModel) sleep(d time.Duration) {
 	w.allow() // the backoff may be over
 	clear(w.claims)
 	w.core.tick(w.now)
-	wake, ok := w.core.nextWake()
+	wake, ok := w.core.nextWake(w.now)
 	probe := slices.ContainsFunc(w.core.endpoints(), func(r *receiver) bool { return isOpen(r) && !wake.Before(nextProbeAt(r)) })
 	if ok && !probe && !wake.After(w.now) {
 		w.t.Fatalf("what was due at %v still waits at %v", wake, w.now)

@@ -29,7 +29,11 @@ func (s *Set) FreeRequests() int { return s.cfg.Senders + s.cfg.ClaimAhead - s.R
 // go straight to the senders.
 func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 	var reqs []*Request
+	s.pace.heldBack = false
 	for n := 0; n < maxRows && s.FreeRequests() > 0; {
+		if s.pace.heldBack = !s.pace.claimable(s.Requests.claiming+s.Requests.toSend.Len(), now); s.pace.heldBack {
+			break
+		}
 		req := s.nextProbe(now)
 		if req == nil {
 			req = s.nextLarge()
@@ -208,9 +212,15 @@ func (s *Set) mayTake() bool {
 	return s.Requests.toSend.Len() > 0 && s.Requests.sending < s.cfg.Senders
 }
 
-// NextSend is when the rate limit allows the next request; false if none waits for it.
+// NextSend is when the rate limit allows the next claimed request; false if none waits for it.
 func (s *Set) NextSend() (at time.Time, ok bool) {
 	return s.pace.next, s.pace.interval > 0 && s.mayTake()
+}
+
+// NextPacedClaim is when the rate limit allows the claims that NextClaims has held back; false
+// if there are none.
+func (s *Set) NextPacedClaim(now time.Time) (at time.Time, ok bool) {
+	return s.pace.claimableAt(s.Requests.claiming+s.Requests.toSend.Len(), now), s.pace.heldBack
 }
 
 // RecordClaim records a successful claim of a row, with the timestamp that it wrote.
