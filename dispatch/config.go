@@ -14,11 +14,11 @@ type Config struct {
 	APIBatchSize int `yaml:"api-batch-size" doc:"The most rows in one request."`
 
 	// MaxConcurrentGroups is the maximum number of requests in flight.
-	MaxConcurrentGroups int `yaml:"max-concurrent-groups" doc:"The most requests in flight; each carries rows of other message groups."`
+	MaxConcurrentGroups int `yaml:"max-concurrent-groups" doc:"The most requests in flight; each carries rows of other message groups. Default of a webhook, unless dispatch has the key: 64."`
 
 	// RateLimit is the maximum rate of requests; 0 is no limit. Retries and probes count,
 	// pings do not.
-	RateLimit Rate `yaml:"rate-limit" doc:"The most requests in a time, for example 100/s or 600/m, retries included. 0/s: no limit."`
+	RateLimit Rate `yaml:"rate-limit" doc:"The most requests in a time, for example 100/s or 600/m, retries included. Rows are claimed at most a second before they may be sent. 0/s: no limit."`
 
 	// BufferRows is the maximum number of rows in memory that came from the source, without
 	// rows in flight. Capture pauses when the buffers of all sinks are full. The buffer may

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/sha256"
 	"maps"
 	"os"
 	"slices"
@@ -146,7 +147,7 @@ func (c *Config) Relay(agent string) (sluicebox.Options, error) {
 // sinkInputs are the settings and file contents that a sink is opened with.
 type sinkInputs struct {
 	settings Sink
-	files    [3]string // the certificates and the key
+	files    [3][sha256.Size]byte // hashes of the certificates and the key
 }
 
 // files returns the files that opening the sink reads; "" is none.
@@ -160,7 +161,7 @@ func (c *Config) relaySinks(agent string) map[string]sluicebox.Sink {
 		for i, file := range s.files() {
 			if file != "" {
 				content, _ := os.ReadFile(file) // opening the sink reports a read error
-				inputs.files[i] = string(content)
+				inputs.files[i] = sha256.Sum256(content)
 			}
 		}
 		sinks[name] = sluicebox.Sink{

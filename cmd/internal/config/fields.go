@@ -16,6 +16,8 @@ type field struct {
 	conditions []condition
 	// placeholder is the printed form of a secret, or "" for the usual placeholder.
 	placeholder string
+	// template: the text is a template, in which braces have a meaning.
+	template bool
 
 	index []int
 	typ   reflect.Type
@@ -49,6 +51,7 @@ func fieldsOf(t reflect.Type) []field {
 			conditions: only,
 
 			placeholder: sf.Tag.Get("placeholder"),
+			template:    sf.Tag.Get("template") != "",
 
 			index: sf.Index,
 			typ:   sf.Type,

@@ -106,8 +106,9 @@ type resolver struct {
 }
 
 // resolve replaces ${env:NAME} and ${file:/path} in a text; $${ is an escaped ${. The
-// error never contains a replacement.
-func (r *resolver) resolve(text string) (string, error) {
+// error never contains a replacement. In a template the braces of a replacement are doubled:
+// they belong to a secret, not to a field.
+func (r *resolver) resolve(text string, template bool) (string, error) {
 	var b strings.Builder
 	for {
 		at := strings.Index(text, "${")
@@ -128,6 +129,9 @@ func (r *resolver) resolve(text string) (string, error) {
 		value, err := r.reference(name)
 		if err != nil {
 			return "", err
+		}
+		if template {
+			value = strings.NewReplacer("{", "{{", "}", "}}").Replace(value)
 		}
 		b.WriteString(value)
 		text = rest

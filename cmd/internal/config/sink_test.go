@@ -116,6 +116,19 @@ func TestPresetOAuth(t *testing.T) {
 	}
 }
 
+// Braces of a secret are no fields; those of the file are.
+func TestSecretWithBraces(t *testing.T) {
+	cfg := load(t, source+"outboxes: [{table: a, layout: flowcatalyst, kind: EVENT, sink: h}]\nsinks:\n  h:\n    type: webhook\n"+
+		"    url: https://h/${env:KEY}/{kind}\n    headers: {X-A: '${env:KEY}-{id}'}\n", "KEY=a{id}b}")
+	s := cfg.Webhook("h")
+	if err := s.Validate(); err != nil {
+		t.Error(err)
+	}
+	if string(s.URL) != "https://h/a{{id}}b}}/{kind}" || string(s.Headers["X-A"]) != "a{{id}}b}}-{id}" {
+		t.Errorf("url %q, header %q", string(s.URL), string(s.Headers["X-A"]))
+	}
+}
+
 // A webhook has more senders than other sinks, unless the file says how many all have.
 func TestWebhookSenders(t *testing.T) {
 	const text = source + "outboxes: [{table: a, layout: flowcatalyst, kind: EVENT, sink: h}]\n" +

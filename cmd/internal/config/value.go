@@ -132,7 +132,7 @@ func (d *decoder) setText(path, text string, v reflect.Value, f field) {
 		return
 	}
 
-	value, err := d.resolve(text)
+	value, err := d.resolve(text, f.template)
 	if err != nil {
 		d.failReference(path, err)
 		return

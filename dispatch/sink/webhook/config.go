@@ -94,7 +94,7 @@ type Config struct {
 	// URL is the endpoint, http or https. It may have a query. It is a sink.Secret,
 	// because the address of many endpoints contains a key. Path and query may have fields
 	// of the row.
-	URL sink.Secret `yaml:"url" doc:"Required. The address of the endpoint: https://host[:port]/path. Path and query may have fields of the row: {id}, {kind}, {group}. It is treated as a secret, because it may contain a key." placeholder:"https://xxxxx"`
+	URL sink.Secret `yaml:"url" template:"true" doc:"Required. The address of the endpoint: https://host[:port]/path. Path and query may have fields of the row: {id}, {kind}, {group}. It is treated as a secret, because it may contain a key." placeholder:"https://xxxxx"`
 
 	// Method is POST, the default, or PUT.
 	Method string `yaml:"method" doc:"The method of the requests." enum:"POST,PUT"`
@@ -116,16 +116,16 @@ type Config struct {
 	CloudEventsSource string `yaml:"cloudevents-source" doc:"Required with a format of CloudEvents: the source of the events, which identifies this producer, for example /shop/orders."`
 
 	// CloudEventsType is the ce-type, a template. The default is {kind}.
-	CloudEventsType string `yaml:"cloudevents-type" doc:"The type of the events, which may have fields of the row, for example com.example.{kind}. Empty: the kind of the row."`
+	CloudEventsType string `yaml:"cloudevents-type" template:"true" doc:"The type of the events, which may have fields of the row, for example com.example.{kind}. Empty: the kind of the row."`
 
 	// CloudEventsSubject is the ce-subject, a template. The default is {group}.
-	CloudEventsSubject string `yaml:"cloudevents-subject" doc:"The subject of the events, which may have fields of the row. Empty: the message group."`
+	CloudEventsSubject string `yaml:"cloudevents-subject" template:"true" doc:"The subject of the events, which may have fields of the row. Empty: the message group."`
 
 	// Headers are sent with each request. A value is a template; a header whose field has
 	// no value in a row is not sent with it. Names that would break the request or the
 	// signature are rejected. With a CloudEvents format, ce-NAME is an extension of the
 	// event. A request of several rows has no other header that depends on a row.
-	Headers map[string]sink.Secret `yaml:"headers" doc:"Headers of each request, by name. A value may have fields of the row: {id}, {kind}, {group}; without a value for one of them the header is not sent. {{ and }} are braces. ce-NAME is an extension of a CloudEvent. The values are treated as secrets."`
+	Headers map[string]sink.Secret `yaml:"headers" template:"true" doc:"Headers of each request, by name. A value may have fields of the row: {id}, {kind}, {group}; without a value for one of them the header is not sent. {{ and }} are braces. ce-NAME is an extension of a CloudEvent. The values are treated as secrets."`
 
 	// MetadataHeaders lists the facts about a row that are sent: MetadataKind,
 	// MetadataGroup, MetadataAttempt. The default is none, because a group may be the

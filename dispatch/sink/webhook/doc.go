@@ -1,10 +1,10 @@
-// Package webhook delivers to any HTTP endpoint, one row per request. Requests are
-// signed per Standard Webhooks 1.0.0 and can be CloudEvents.
+// Package webhook delivers to any HTTP endpoint, one row per request or several. Requests
+// are signed per Standard Webhooks 1.0.0 and can be CloudEvents.
 //
 // # The request
 //
-// The body is the payload, byte for byte, with the content type of content-type.
-// These headers identify and sign it:
+// With format raw the body is the payload, byte for byte, with the content type of
+// content-type. These headers identify and sign it:
 //
 //	webhook-id         id-prefix and the row's id, the same on every attempt
 //	webhook-timestamp  the Unix time of this attempt in seconds
@@ -27,17 +27,30 @@
 //   - ce-time: the commit time of the row; absent for a row that was read from the
 //     table
 //
+// With cloudevents-structured and cloudevents-batch these attributes are in the body, a JSON
+// event or a list of them, and the payload is its data. With json-array the body is a list of
+// payloads. A list has several rows, which have one answer: its webhook-id is a digest of
+// their ids, and it has no Idempotency-Key.
+//
 // Invalid UTF-8 in an id or a group is encoded byte by byte, and a strict receiver
 // refuses such an event.
 //
+// # Values of the row
+//
+// The path and the query of url, the values of headers, cloudevents-type and
+// cloudevents-subject may have the fields {id}, {kind} and {group}. A value is escaped for
+// where it stands and cannot leave it: a row whose value would lead to another path is
+// rejected. The host is always the configuration's.
+//
 // # Headers
 //
-// Fixed headers come from the configuration, never from a row. Names that belong to
+// Names of headers come from the configuration, never from a row. Names that belong to
 // the connection, to the signature or to the relay are rejected: Host,
 // Content-Length, Transfer-Encoding, Connection and the like, Accept-Encoding,
 // Content-Type and User-Agent (which have keys of their own), Idempotency-Key, and
-// all that start with webhook-, ce- or sluicebox-. Authorization is permitted unless
-// token sets it. All values are treated as secrets.
+// all that start with webhook- or sluicebox-. With a format of CloudEvents, ce-NAME is an
+// extension; the names that the relay sets are rejected. Authorization is permitted unless
+// token or oauth sets it. All texts are treated as secrets.
 //
 // metadata-headers adds facts about a row:
 //
