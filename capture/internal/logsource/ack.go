@@ -19,8 +19,8 @@ type Ack[P any] struct {
 }
 
 // Acks tracks the positions that a source offered to its receiver, and the last acknowledged
-// one. The zero value is ready for Reset; before Reset nothing can be acknowledged. Its methods are safe for
-// concurrent use.
+// one. The zero value is ready for Reset; before Reset nothing can be acknowledged. Its methods
+// are safe for concurrent use.
 type Acks[P any] struct {
 	offered atomic.Pointer[store.Position] // the last position offered since Reset
 	acked   atomic.Pointer[Ack[P]]

@@ -36,7 +36,7 @@ func parseAddress(raw string) (a address, err error) {
 	a.path, errPath = template.Parse(path)
 	a.query, errQuery = template.Parse(query)
 	if errPath != nil || errQuery != nil {
-		return bad("has a brace alone or an unknown field in braces; the fields are " + template.Fields + "; write {{ and }} for braces")
+		return bad(template.Fault)
 	}
 	if !a.path.Fixed() && strings.Count(a.path.Literals()[0], "/") < 3 {
 		return bad("has a field in its host; write the host as text")

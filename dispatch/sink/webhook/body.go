@@ -70,6 +70,14 @@ func (s *Sink) encodeEvent(m *sink.Message) (text []byte, reason string) {
 	if reason != "" {
 		return nil, reason
 	}
+	name, data, reason := s.data(m.Payload)
+	if reason != "" {
+		return nil, reason
+	}
+	contentType := s.cfg.ContentType
+	if name == "" {
+		contentType = "" // it describes data
+	}
 	attributes := map[string]string{"specversion": "1.0", "id": id, "source": s.cfg.CloudEventsSource, "type": e.typ}
 	for name, t := range s.extensions() {
 		if value, missing := t.Text(m, asIs); missing == "" {
@@ -77,18 +85,11 @@ func (s *Sink) encodeEvent(m *sink.Message) (text []byte, reason string) {
 		}
 	}
 	for name, value := range map[string]string{
-		"time": e.time, "subject": e.subject, "partitionkey": e.partitionKey, "datacontenttype": s.cfg.ContentType,
+		"time": e.time, "subject": e.subject, "partitionkey": e.partitionKey, "datacontenttype": contentType,
 	} {
 		if value != "" {
 			attributes[name] = value
 		}
-	}
-	name, data, reason := s.data(m.Payload)
-	if reason != "" || name == "" {
-		delete(attributes, "datacontenttype") // it describes data
-	}
-	if reason != "" {
-		return nil, reason
 	}
 	text = marshal(attributes)
 	if name == "" {

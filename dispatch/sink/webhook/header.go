@@ -59,7 +59,7 @@ func checkHeaders(bad *store.FieldErrors, c *Config) {
 				"check for a trailing newline")
 		}
 		if t, err := template.Parse(v); err != nil { // it quotes the value
-			bad.Add("headers."+name, "has a brace alone or an unknown field in braces; the fields are %s; write {{ and }} for braces", template.Fields)
+			bad.Add("headers."+name, "%s", template.Fault)
 		} else if _, extension := strings.CutPrefix(canonical, "Ce-"); !t.Fixed() && c.Format.severalRows() && !extension {
 			bad.Add("headers."+name, "has a value of the row; format: %s has several rows a request", c.Format)
 		}
@@ -100,9 +100,9 @@ func splitHeaders(c *Config) (fixed http.Header, byRow, extensions rowHeaders) {
 	return fixed, byRow, extensions
 }
 
-// secretTexts returns the texts that a receiver may echo and no detail may show: the
-// texts in headers, the signing keys, and of the address its path,
-// the segments that may be a key, and its query.
+// secretTexts returns the texts that a receiver may echo and no detail may show: those of
+// headers, the signing keys, and of the address its path, the segments that may be a key, and
+// its query.
 func secretTexts(c *Config, to *address) []string {
 	var texts []string
 	for _, value := range c.Headers {

@@ -144,20 +144,13 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 // send makes one request and waits for the response, at most RequestTimeout.
 func (s *Sink) send(ctx context.Context, to string, header http.Header, body []byte) sink.Result {
 	return s.bearer.Send(ctx, s.name, func(ctx context.Context, token string, red *redact.Redactor) sink.Result {
-		authorize(header, token)
+		httpsink.Authorize(header, token)
 		a, err := s.client.Do(ctx, &httpsink.Request{Method: s.cfg.Method, URL: to, Header: header, Body: body})
 		if err != nil {
 			return httpsink.NoAnswerResult(s.name, err, red)
 		}
 		return s.classifyAnswer(a, red)
 	})
-}
-
-// authorize sets the token of a request; a header of the configuration stays if there is none.
-func authorize(h http.Header, token string) {
-	if token != "" {
-		h.Set("Authorization", "Bearer "+token)
-	}
 }
 
 // classifyAnswer classifies a response by its status alone.
@@ -237,7 +230,7 @@ func (s *Sink) Probe(ctx context.Context, _ string) sink.Outcome {
 	header := s.fixed().Clone()
 	header.Del("Content-Type")
 	return s.bearer.Send(ctx, http.MethodHead+" "+where, func(ctx context.Context, token string, red *redact.Redactor) sink.Result {
-		authorize(header, token)
+		httpsink.Authorize(header, token)
 		return sink.Result{Outcome: s.client.Probe(ctx, where, s.url().shared.String(), header, red)}
 	}).Outcome
 }

@@ -89,10 +89,15 @@ func CheckSettings(s *Settings, tokenKey string) error {
 // Header returns the headers of every request with this bearer token, "" for none.
 func Header(s *Settings, token string) http.Header {
 	h := http.Header{"User-Agent": {s.UserAgent}}
+	Authorize(h, token)
+	return h
+}
+
+// Authorize sets a bearer token. With "" a header of the configuration stays.
+func Authorize(h http.Header, token string) {
 	if token != "" {
 		h.Set("Authorization", "Bearer "+token)
 	}
-	return h
 }
 
 // ParseAddress parses the http or https address under a configuration key. An error

@@ -19,12 +19,15 @@ func newTLS(s *Settings) (*tls.Config, error) {
 	if s.CertFile == "" {
 		return c, nil
 	}
-	for _, f := range []struct{ key, file string }{{"cert-file", s.CertFile}, {"key-file", s.KeyFile}} {
-		if _, err := os.ReadFile(f.file); err != nil {
-			return nil, &sink.FileError{Key: f.key, Err: err}
-		}
+	cert, err := readFile("cert-file", s.CertFile)
+	if err != nil {
+		return nil, err
 	}
-	own, err := tls.LoadX509KeyPair(s.CertFile, s.KeyFile)
+	key, err := readFile("key-file", s.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	own, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return nil, &sink.FileError{Key: "cert-file", Err: fmt.Errorf("%s and key-file %s: %w", s.CertFile, s.KeyFile, err)}
 	}
@@ -39,9 +42,9 @@ func loadCAs(file string) (*x509.CertPool, error) {
 		return nil, nil
 	}
 
-	pem, err := os.ReadFile(file)
+	pem, err := readFile("ca-file", file)
 	if err != nil {
-		return nil, &sink.FileError{Key: "ca-file", Err: err}
+		return nil, err
 	}
 
 	roots := x509.NewCertPool()
@@ -49,4 +52,13 @@ func loadCAs(file string) (*x509.CertPool, error) {
 		return nil, &sink.FileError{Key: "ca-file", Err: fmt.Errorf("%s contains no PEM certificate", file)}
 	}
 	return roots, nil
+}
+
+// readFile reads a file that a configuration key names. An error is a *sink.FileError.
+func readFile(key, file string) ([]byte, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, &sink.FileError{Key: key, Err: err}
+	}
+	return content, nil
 }

@@ -25,6 +25,9 @@ type Template struct {
 // Fields lists the fields for a text of an error.
 const Fields = "{id}, {kind}, {group}"
 
+// Fault says what may be wrong with a text that must not be shown, as the errors of Parse do.
+const Fault = "has a brace alone or an unknown field in braces; the fields are " + Fields + "; write {{ and }} for braces"
+
 // Parse parses a template. The error begins with "has" and names the character position.
 func Parse(text string) (Template, error) {
 	var t Template
