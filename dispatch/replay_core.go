@@ -29,7 +29,7 @@ func (r *replays) add(id string, rows []store.ReplayRow) {
 	j := r.jobs.Open(id)
 	for i := range rows {
 		rw := &row{Item: rows[i].Item, Job: j, ReplayN: rows[i].N}
-		if !r.jobs.Enter(j, rw.ReplayN, rw.Lane(), len(rw.Payload)) {
+		if !r.jobs.Enter(j, rw.ReplayN, rw.Lane(), rw.ContentBytes()) {
 			continue
 		}
 		rw.Txn, rw.Seq, rw.RetryCount = 0, 0, 0 // they belong to the first delivery
@@ -86,7 +86,7 @@ func (r *replays) withdrawLane(l *lane) {
 
 // remove removes a replayed row from the counts.
 func (r *replays) remove(rw *row) {
-	r.jobs.Leave(rw.Job, rw.ReplayN, rw.Lane(), len(rw.Payload))
+	r.jobs.Leave(rw.Job, rw.ReplayN, rw.Lane(), rw.ContentBytes())
 }
 
 // finish handles the result of a replayed row. A failure with retries left is not recorded.

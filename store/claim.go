@@ -16,7 +16,7 @@ type ClaimRow struct {
 	// zero if there was none. With a takeover timeout, Claim compares it with the row to
 	// distinguish the leader's own claim from another processor's.
 	OwnClaimAt time.Time
-	// WantPayload requests the row's current payload.
+	// WantPayload requests the row's current payload and attributes.
 	WantPayload bool
 }
 
@@ -73,8 +73,9 @@ type ClaimAnswer struct {
 	// Unwritten reports that the claim wrote nothing into the row, so there is no claim to
 	// give back.
 	Unwritten bool
-	// Payload is a Claimed row's payload, if requested. The caller owns it.
-	Payload []byte
+	// Payload and Attributes are a Claimed row's content, if requested. The caller owns it.
+	Payload    []byte
+	Attributes Attributes
 	// Error is the reason why the table refused the claim of this row. Claim leaves it
 	// empty: the caller sets it, with NotYetVisible, from a RefusedError for a single row.
 	Error string

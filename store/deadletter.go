@@ -50,11 +50,11 @@ func (f *DeadLetterFilter) Validate(o *Outbox) error {
 func (l *Layout) FailedTime() string {
 	c := &l.Columns
 	switch {
-	case l.State == StateNone:
+	case !l.Stores(Failed):
 		return ""
 	case l.State == StateTimestamps:
 		return c.Failed
-	case c.Settled != "":
+	case c.Settled != "" || l.Lease:
 		return c.Settled
 	}
 	return c.Claimed

@@ -114,12 +114,12 @@ func ExampleLayout() {
 	fmt.Println(layout.Validate())
 	fmt.Println(layout.WritesClaims(), layout.WrittenColumns())
 
-	layout.Columns.Failed = ""
+	layout.Columns.Delivered = ""
 	fmt.Println(layout.Validate())
 	// Output:
 	// <nil>
 	// false [sent_at failed_at last_error]
-	// layout orders: columns.failed is not set; name the column
+	// layout orders: columns.delivered is not set; name the column
 }
 
 // Read the message group from inside the payload.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -48,6 +50,84 @@ func (l *Layout) Group(text []byte) Group {
 	return groupOfJSON(value)
 }
 
+// noPart stands for a column that is NULL in a group over several columns.
+const noPart = `\N`
+
+// GroupOfColumns returns the group of a row. text returns the content of each column, nil for
+// NULL: of Columns.Group by 0, and of GroupRest[i] by i+1. A group over several columns is
+// their texts with / between them, for example customer/7. A / or \ within a text has a \ in
+// front, and NULL is \N, so that no two rows share a group unless they share all texts. The
+// row has no group if all columns are NULL.
+func (l *Layout) GroupOfColumns(text func(i int) []byte) Group {
+	if len(l.GroupRest) == 0 {
+		return l.Group(text(0))
+	}
+	var name []byte
+	valid := false
+	for i := range len(l.GroupRest) + 1 {
+		if i > 0 {
+			name = append(name, '/')
+		}
+		part := text(i)
+		if part == nil {
+			name = append(name, noPart...)
+			continue
+		}
+		valid = true
+		for _, b := range part {
+			if b == '/' || b == '\\' {
+				name = append(name, '\\')
+			}
+			name = append(name, b)
+		}
+	}
+	if !valid {
+		return Group{}
+	}
+	return GroupOf(string(name))
+}
+
+// GroupParts returns the content of each column of a group over several columns, as
+// GroupOfColumns joins them. ok is false if no row can have the group.
+func (l *Layout) GroupParts(g Group) (parts []Group, ok bool) {
+	n := len(l.GroupRest) + 1
+	if !g.Valid {
+		return make([]Group, n), true
+	}
+	if n == 1 {
+		return []Group{g}, true
+	}
+	for rest, more := g.Name, true; more; {
+		var part Group
+		if part, rest, more, ok = cutPart(rest); !ok {
+			return nil, false
+		}
+		parts = append(parts, part)
+	}
+	known := slices.ContainsFunc(parts, func(g Group) bool { return g.Valid })
+	return parts, known && len(parts) == n
+}
+
+// cutPart returns the first part of a group over several columns, and the text behind its /.
+func cutPart(text string) (part Group, rest string, more, ok bool) {
+	if rest, null := strings.CutPrefix(text, noPart); null && (rest == "" || rest[0] == '/') {
+		return Group{}, strings.TrimPrefix(rest, "/"), rest != "", true
+	}
+	var name []byte
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '/':
+			return GroupOf(string(name)), text[i+1:], true, true
+		case '\\':
+			if i++; i == len(text) || text[i] != '/' && text[i] != '\\' {
+				return Group{}, "", false, false
+			}
+		}
+		name = append(name, text[i])
+	}
+	return GroupOf(string(name)), "", false, true
+}
+
 // groupOfJSON returns the group for the JSON value at the start of text.
 func groupOfJSON(text []byte) Group {
 	value := text[:valueEnd(text)]
@@ -76,26 +156,36 @@ const jsonSpace = " \t\r\n"
 // member returns text starting at the value of key. It returns nil if the valid JSON at the
 // start of text is not an object or lacks the key.
 func member(text []byte, key string) (found []byte) {
-	if text[0] != '{' {
-		return nil
-	}
-
-	rest := bytes.TrimLeft(text[1:], jsonSpace)
-	for rest[0] == '"' {
-		end := stringEnd(rest)
-		name := unquote(rest[:end])
-		rest = bytes.TrimLeft(rest[end:], jsonSpace)
-		rest = bytes.TrimLeft(rest[1:], jsonSpace) // the colon
+	for name, value := range members(text) {
 		if string(name) == key {
-			found = rest
-		}
-		rest = bytes.TrimLeft(rest[valueEnd(rest):], jsonSpace)
-		if rest[0] == ',' {
-			rest = bytes.TrimLeft(rest[1:], jsonSpace)
+			found = value
 		}
 	}
-
 	return found
+}
+
+// members iterates over the object at the start of text, which is valid JSON: the name of a
+// member, and text starting at its value. There are none in another value.
+func members(text []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		if text[0] != '{' {
+			return
+		}
+		rest := bytes.TrimLeft(text[1:], jsonSpace)
+		for rest[0] == '"' {
+			end := stringEnd(rest)
+			name := unquote(rest[:end])
+			rest = bytes.TrimLeft(rest[end:], jsonSpace)
+			rest = bytes.TrimLeft(rest[1:], jsonSpace) // the colon
+			if !yield(name, rest) {
+				return
+			}
+			rest = bytes.TrimLeft(rest[valueEnd(rest):], jsonSpace)
+			if rest[0] == ',' {
+				rest = bytes.TrimLeft(rest[1:], jsonSpace)
+			}
+		}
+	}
 }
 
 // valueEnd returns the length of the value at the start of text.

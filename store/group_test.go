@@ -216,3 +216,65 @@ func BenchmarkGroup(b *testing.B) {
 		}
 	}
 }
+
+// TestGroupOfColumns: rows share a group over several columns only if they share all texts,
+// and each group gives its texts back.
+func TestGroupOfColumns(t *testing.T) {
+	for _, c := range []struct {
+		texts []any // string, or nil for NULL
+		want  string
+	}{
+		{[]any{"customer", "7"}, "customer/7"},
+		{[]any{"a/b", "c"}, `a\/b/c`},
+		{[]any{"a", "b/c"}, `a/b\/c`},
+		{[]any{`a\`, `/`}, `a\\/\/`},
+		{[]any{"", ""}, "/"},
+		{[]any{nil, "7"}, `\N/7`},
+		{[]any{`\N`, "7"}, `\\N/7`},
+		{[]any{"customer", nil}, `customer/\N`},
+		{[]any{"a", "b", "c"}, "a/b/c"},
+	} {
+		l := store.Layout{GroupRest: make([]string, len(c.texts)-1)}
+		got := l.GroupOfColumns(func(i int) []byte {
+			if c.texts[i] == nil {
+				return nil
+			}
+			return []byte(c.texts[i].(string))
+		})
+		if got != store.GroupOf(c.want) {
+			t.Errorf("%q: group %q, want %q", c.texts, got, c.want)
+		}
+		parts, ok := l.GroupParts(got)
+		if !ok || len(parts) != len(c.texts) {
+			t.Fatalf("%q: parts %v, %t", c.texts, parts, ok)
+		}
+		for i, p := range parts {
+			if text, _ := c.texts[i].(string); p.Valid != (c.texts[i] != nil) || p.Name != text {
+				t.Errorf("%q: part %d is %+v", c.texts, i, p)
+			}
+		}
+	}
+	two := store.Layout{GroupRest: []string{"b"}}
+	if g := two.GroupOfColumns(func(int) []byte { return nil }); g.Valid {
+		t.Errorf("group %q of a row without values", g)
+	}
+	for _, name := range []string{"a", "a/b/c", `a\x/b`, `\N/\N`, `a/b\`} {
+		if parts, ok := two.GroupParts(store.GroupOf(name)); ok {
+			t.Errorf("%q gives %v, but no row has that group", name, parts)
+		}
+	}
+}
+
+func FuzzGroupOfColumns(f *testing.F) {
+	f.Add("a", "b")
+	f.Add(`\N`, `/\`)
+	two := store.Layout{GroupRest: []string{"b"}}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		texts := []string{a, b}
+		g := two.GroupOfColumns(func(i int) []byte { return []byte(texts[i]) })
+		parts, ok := two.GroupParts(g)
+		if !ok || parts[0] != store.GroupOf(a) || parts[1] != store.GroupOf(b) {
+			t.Errorf("%q, %q became %q, and that %+v", a, b, g, parts)
+		}
+	})
+}

@@ -53,6 +53,9 @@ type LaneKey struct {
 }
 
 func (k LaneKey) String() string {
+	if k.Kind == "" {
+		return k.Outbox + "/" + k.Group.String()
+	}
 	return fmt.Sprintf("%s/%s/%s", k.Outbox, k.Kind, k.Group)
 }
 
@@ -76,6 +79,9 @@ type Item struct {
 	// Payload is the row's payload, byte for byte. It is nil if it was dropped to limit
 	// memory; the claim then reads it again.
 	Payload []byte
+	// Attributes are the values of the columns that the layout names as attributes. They are
+	// dropped and read again together with the payload.
+	Attributes Attributes
 	// PayloadSize is the payload's length in bytes, even if Payload is nil.
 	PayloadSize int
 	// RetryCount is the number of counted failures stored in the row.
@@ -89,12 +95,23 @@ type Item struct {
 	Captured time.Time
 }
 
-// Bytes returns the memory used by the row's texts and payload.
-func (it *Item) Bytes() int { return it.TextBytes() + len(it.Payload) }
+// Bytes returns the memory used by the row's texts and content.
+func (it *Item) Bytes() int { return it.TextBytes() + it.ContentBytes() }
 
-// TextBytes returns the memory used by the row without its payload. A group can be as large
-// as a payload.
+// ContentBytes returns the memory used by the payload and the attributes.
+func (it *Item) ContentBytes() int { return len(it.Payload) + it.Attributes.Bytes() }
+
+// TextBytes returns the memory used by id, kind and group. A group can be as large as a
+// payload.
 func (it *Item) TextBytes() int { return len(it.ID) + len(it.Kind) + len(it.Group.Name) }
+
+// OwnKind returns the kind of the row itself: its attribute kind, or else that of its lane.
+func (it *Item) OwnKind() string {
+	if kind, ok := it.Attributes.Get(AttributeKind); ok {
+		return kind
+	}
+	return it.Kind
+}
 
 // BytesOf returns the sum of Bytes over items.
 func BytesOf(items []Item) (sum int64) {

@@ -16,8 +16,11 @@ const (
 	StateWords StateKind = iota + 1
 	// StateNumbers: a column holds a number per status.
 	StateNumbers
-	// StateTimestamps: nullable timestamps record delivery and failure.
+	// StateTimestamps: nullable timestamps record delivery and, if the table has a column
+	// for it, failure.
 	StateTimestamps
+	// StateBoolean: a column is true once the row was delivered.
+	StateBoolean
 	// StateNone: the table stores no state. Outcomes write nothing but are still fenced;
 	// only the checkpoint records which rows are settled.
 	StateNone
@@ -26,13 +29,16 @@ const (
 // Columns names the columns of an outbox table. An empty name means that the table has no
 // such column. The tags are the keys of the program's configuration file.
 type Columns struct {
-	ID         string `yaml:"id" doc:"Required. The row's id, with a unique index."`
-	Kind       string `yaml:"kind" doc:"The kind of the row. Without it, the key kind applies to all rows."`
-	Group      string `yaml:"group" doc:"The message group. Without it, rows have no group."`
+	ID string `yaml:"id" doc:"Required. The row's id, with a unique index."`
+	// Kind holds the kind of the row's lane. Rows of one group but of two kinds have no order
+	// between them, so a column that only describes the row is an attribute instead.
+	Kind string `yaml:"-"`
+	// Group holds the message group, or the first part of it; see Layout.GroupRest.
+	Group      string `yaml:"-"`
 	Payload    string `yaml:"payload" doc:"Required. The payload to send."`
-	Status     string `yaml:"status" doc:"Required for state words or numbers: the state of the row."`
-	Delivered  string `yaml:"delivered" doc:"Required for state timestamps: the time of delivery, NULL before."`
-	Failed     string `yaml:"failed" doc:"Required for state timestamps: the time the row FAILED, NULL before."`
+	Status     string `yaml:"status" doc:"Required for state words, numbers or boolean: the state of the row."`
+	Delivered  string `yaml:"delivered" doc:"Required for state timestamps: the time of delivery, NULL before. Beside a status: the time of delivery only."`
+	Failed     string `yaml:"failed" doc:"For state timestamps: the time the row FAILED, NULL before."`
 	RetryCount string `yaml:"retry-count" doc:"The number of counted failures of the row."`
 	Claimed    string `yaml:"claimed" doc:"The time of the claim, and of the settlement unless columns.settled is set. With state timestamps and without it, nothing marks a row that is being sent."`
 	Settled    string `yaml:"settled" doc:"The time of the settlement, if it has its own column."`
@@ -47,9 +53,10 @@ type Layout struct {
 	Name    string
 	Columns Columns
 	State   StateKind
-	// Words are the values of the status column under StateWords.
+	// Words are the values of the status column under StateWords. A status without one is not
+	// stored; see Stores.
 	Words map[Status]string
-	// Numbers are the values of the status column under StateNumbers.
+	// Numbers are the values of the status column under StateNumbers, as Words.
 	Numbers map[Status]int
 	// FailedNumbers are status values that encode the reason of a failure. A reason without
 	// an entry is written as Numbers[Failed]. Each of the values means FAILED.
@@ -66,15 +73,38 @@ type Layout struct {
 	// keep their insertion order, if the database knows it; the id is always the last
 	// column.
 	OrderBy []string
+	// Attributes are the columns that give a row attributes.
+	Attributes []AttributeColumn
+	// GroupRest are the further columns of a group over several columns; see JoinGroup.
+	GroupRest []string
+	// Lease: Columns.Claimed holds the time until which a claim holds the row, the claim time
+	// plus the takeover timeout, and is NULL again behind it.
+	Lease bool
 	// GroupPath are the keys that lead to the group in the JSON of the group column, which
 	// may be the payload column. If it is empty, the column's text is the group.
 	GroupPath []string
 }
 
 // WritesClaims reports whether a claim writes to the row.
-func (l *Layout) WritesClaims() bool {
-	return !l.Unclaimed && (l.State == StateWords || l.State == StateNumbers ||
-		l.State == StateTimestamps && l.Columns.Claimed != "")
+func (l *Layout) WritesClaims() bool { return !l.Unclaimed && l.Stores(Processing) }
+
+// Stores reports whether the table tells a status from all others. Without Processing, a
+// claim writes nothing. Without Failed, a FAILED row stays PENDING in its table, and the
+// relay's own tables have its failure. Without Completed, the relay deletes delivered rows,
+// or only the checkpoint knows them.
+func (l *Layout) Stores(s Status) bool {
+	switch l.State {
+	case StateWords:
+		return l.Words[s] != ""
+	case StateNumbers:
+		_, ok := l.Numbers[s]
+		return ok
+	case StateBoolean:
+		return s == Pending || s == Completed || s == Processing && l.Columns.Claimed != ""
+	case StateTimestamps:
+		return s == Pending || s == Completed || s == Processing && l.Columns.Claimed != "" || s == Failed && l.Columns.Failed != ""
+	}
+	return false
 }
 
 // FailedNumber returns the number to write for a row that failed for reason r.
@@ -87,7 +117,12 @@ func (l *Layout) FailedNumber(r Reason) int {
 
 // SettledNumbers returns every number that means COMPLETED or FAILED, in ascending order.
 func (l *Layout) SettledNumbers() []int {
-	set := []int{l.Numbers[Completed], l.Numbers[Failed]}
+	var set []int
+	for _, s := range []Status{Completed, Failed} {
+		if n, ok := l.Numbers[s]; ok {
+			set = append(set, n)
+		}
+	}
 	for _, n := range l.FailedNumbers {
 		set = append(set, n)
 	}
@@ -107,6 +142,12 @@ func (l *Layout) NamedColumns() []NamedColumn {
 		{"columns.status", c.Status}, {"columns.delivered", c.Delivered}, {"columns.failed", c.Failed},
 		{"columns.retry-count", c.RetryCount}, {"columns.claimed", c.Claimed}, {"columns.settled", c.Settled},
 		{"columns.error", c.Error},
+	}
+	for _, a := range l.Attributes {
+		all = append(all, NamedColumn{a.Key(), a.Column})
+	}
+	for _, name := range l.GroupRest {
+		all = append(all, NamedColumn{"columns.group", name})
 	}
 	for _, name := range l.OrderBy {
 		all = append(all, NamedColumn{"order-by", name})
@@ -153,18 +194,23 @@ func (l *Layout) Validate() error {
 	if len(l.GroupPath) > 0 && l.Columns.Group == "" {
 		bad.Add("group-path", "needs columns.group, the column with the JSON; name the payload's column there to find the group in the payload")
 	}
+	if len(l.GroupPath) > 0 && len(l.GroupRest) > 0 {
+		bad.Add("group-path", "needs a single column in columns.group")
+	}
+	l.validateAttributes(&bad)
 
 	switch l.State {
 	case StateWords:
 		need(l.Columns.Status, "status")
-		validateStates(&bad, "words", l.Words, "word", func(word string) bool { return word != "" })
+		validateStates(&bad, l, "words", l.Words, "word")
 	case StateNumbers:
 		need(l.Columns.Status, "status")
-		validateStates(&bad, "numbers", l.Numbers, "number", func(int) bool { return true })
+		validateStates(&bad, l, "numbers", l.Numbers, "number")
 		l.validateReasons(&bad)
+	case StateBoolean:
+		need(l.Columns.Status, "status")
 	case StateTimestamps:
 		need(l.Columns.Delivered, "delivered")
-		need(l.Columns.Failed, "failed")
 	case StateNone:
 	default:
 		bad.Add("state", "is required")
@@ -195,16 +241,33 @@ func (l *Layout) validateColumns(bad *FieldErrors) {
 	}
 }
 
-// validateStates requires a distinct value for each status.
-func validateStates[V comparable](bad *FieldErrors, section string, values map[Status]V, what string, is func(V) bool) {
+// validateAttributes requires a distinct name for each attribute.
+func (l *Layout) validateAttributes(bad *FieldErrors) {
+	seen := map[string]string{}
+	for i := range l.Attributes {
+		a := &l.Attributes[i]
+		if a.Spread {
+			continue
+		}
+		if other, taken := seen[a.Name]; taken {
+			bad.Add(a.Key(), "names column %q, whose attribute %s column %q gives too", a.Column, a.Name, other)
+		}
+		seen[a.Name] = a.Column
+	}
+}
+
+// validateStates requires a value for each status that the table must have, and distinct ones.
+func validateStates[V comparable](bad *FieldErrors, l *Layout, section string, values map[Status]V, what string) {
 	seen := map[V]Status{}
 	for s := Pending; s <= Failed; s++ {
 		key := section + "." + strings.ToLower(s.String())
-		v, ok := values[s]
-		if !ok || !is(v) {
-			bad.Add(key, "is not set; %s needs a %s", s, what)
+		if !l.Stores(s) {
+			if s == Pending || s == Completed && !l.DeleteDelivered {
+				bad.Add(key, "is not set; %s needs a %s", s, what)
+			}
 			continue
 		}
+		v := values[s]
 		if other, taken := seen[v]; taken {
 			bad.Add(key, "is %s, which stands for %s too", quoted(v), other)
 		}

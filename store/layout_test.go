@@ -41,14 +41,23 @@ func TestLayoutValidate(t *testing.T) {
 		want   []string // substrings of the error; none: valid
 	}{
 		{"empty", store.Layout{Name: "mine"}, []string{"layout mine: columns.id is not set; name the column", "columns.payload is not set", "layout mine: state is required"}},
-		{"no columns", store.Layout{Name: "mine", State: store.StateTimestamps}, []string{"columns.id is not set", "columns.payload is not set", "columns.delivered is not set", "columns.failed is not set"}},
+		{"no columns", store.Layout{Name: "mine", State: store.StateTimestamps}, []string{"columns.id is not set", "columns.payload is not set", "columns.delivered is not set"}},
 		{"no status column", words(func(l *store.Layout) { l.Columns.Status = "" }), []string{"columns.status is not set"}},
 		{"no status column for numbers", numbers(func(l *store.Layout) { l.Columns.Status = "" }), []string{"columns.status is not set"}},
-		{"no word", words(func(l *store.Layout) { delete(l.Words, store.Failed) }), []string{"words.failed is not set; FAILED needs a word"}},
-		{"no words", words(func(l *store.Layout) { l.Words = nil }), []string{"words.pending is not set", "words.processing is not set", "words.completed is not set", "words.failed is not set"}},
+		{"two words", words(func(l *store.Layout) { delete(l.Words, store.Failed); l.Words[store.Processing] = "" }), nil},
+		{"one word for each row", words(func(l *store.Layout) { delete(l.Words, store.Completed) }), []string{"words.completed is not set; COMPLETED needs a word"}},
+		{"no words", words(func(l *store.Layout) { l.Words = nil }), []string{"words.pending is not set", "words.completed is not set"}},
+		{"no word of what is deleted", numbers(func(l *store.Layout) { delete(l.Numbers, store.Completed) }), nil},
 		{"a word twice", words(func(l *store.Layout) { l.Words[store.Failed] = "PENDING" }), []string{`words.failed is "PENDING", which stands for PENDING too`}},
-		{"no number", numbers(func(l *store.Layout) { delete(l.Numbers, store.Processing) }), []string{"numbers.processing is not set; PROCESSING needs a number"}},
-		{"an empty word", words(func(l *store.Layout) { l.Words[store.Processing] = "" }), []string{"words.processing is not set; PROCESSING needs a word"}},
+		{"no number", numbers(func(l *store.Layout) { delete(l.Numbers, store.Pending) }), []string{"numbers.pending is not set; PENDING needs a number"}},
+		{"an attribute twice", words(func(l *store.Layout) {
+			l.Attributes = []store.AttributeColumn{{Column: "t", Name: store.AttributeType}, {Column: "type", Name: "type"}}
+		}), []string{`columns.type names column "type", whose attribute type column "t" gives too`}},
+		{"an attribute that the relay writes", words(func(l *store.Layout) {
+			l.Attributes = []store.AttributeColumn{{Column: "status", Name: "status"}}
+		}), []string{`columns.attributes is column "status", which columns.status is too`}},
+		{"a path and two columns", words(func(l *store.Layout) { l.GroupRest, l.GroupPath = []string{"x"}, []string{"a"} }),
+			[]string{"group-path needs a single column in columns.group"}},
 		{"a group in the state", words(func(l *store.Layout) { l.Columns.Group = "status" }), []string{`columns.status is column "status", which columns.group is too`}},
 		{"an id as the payload", words(func(l *store.Layout) { l.Columns.Payload = "id" }), []string{`columns.payload is column "id", which columns.id is too`}},
 		{"a text over the state", words(func(l *store.Layout) { l.Columns.Error = "status" }), []string{`columns.error is column "status", which columns.status is too`}},
@@ -62,6 +71,9 @@ func TestLayoutValidate(t *testing.T) {
 		{"no state", store.Layout{Name: "bare", State: store.StateNone, Columns: store.Columns{ID: "i", Payload: "p"}}, nil},
 		{"times", store.Layout{Name: "t", State: store.StateTimestamps,
 			Columns: store.Columns{ID: "i", Payload: "p", Delivered: "d", Failed: "f"}}, nil},
+		{"a time of delivery", store.Layout{Name: "t", State: store.StateTimestamps, Columns: store.Columns{ID: "i", Payload: "p", Delivered: "d"}}, nil},
+		{"a boolean", store.Layout{Name: "t", State: store.StateBoolean, Columns: store.Columns{ID: "i", Payload: "p", Status: "sent"}}, nil},
+		{"a boolean without its column", store.Layout{Name: "t", State: store.StateBoolean, Columns: store.Columns{ID: "i", Payload: "p"}}, []string{"columns.status is not set"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := c.layout.Validate()

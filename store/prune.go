@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -58,10 +59,8 @@ func (l *Layout) DeliveredTime() string {
 	switch {
 	case l.State == StateNone || l.DeleteDelivered:
 		return ""
-	case l.State == StateTimestamps:
-		return c.Delivered
-	case c.Settled != "":
-		return c.Settled
+	case c.Delivered != "" || c.Settled != "" || l.Lease:
+		return cmp.Or(c.Delivered, c.Settled)
 	}
 	return c.Claimed
 }

@@ -198,7 +198,7 @@ func (t *table) check(cs *charsets, faults *fault.List) error {
 	}
 
 	for _, o := range t.outboxes {
-		for _, name := range logsource.CapturedColumns(&o.Layout.Columns) {
+		for _, name := range logsource.CapturedColumns(&o.Layout) {
 			c := t.column(name)
 			if c == nil {
 				continue // the store reports all missing columns

@@ -171,7 +171,7 @@ ORDER BY a.attnum`
 func (c *catalog) checkGenerated(ctx context.Context, tables []*table, faults *fault.List) error {
 	for _, t := range tables {
 		for _, o := range t.outboxes {
-			rows, err := c.conn.Query(ctx, generatedSQL, t.oid, logsource.CapturedColumns(&o.Layout.Columns), c.cfg.Name)
+			rows, err := c.conn.Query(ctx, generatedSQL, t.oid, logsource.CapturedColumns(&o.Layout), c.cfg.Name)
 			if err != nil {
 				return fmt.Errorf("find generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
 			}
@@ -195,6 +195,6 @@ func (c *catalog) checkGenerated(ctx context.Context, tables []*table, faults *f
 // readsAny reports whether an outbox of the table reads one of the columns.
 func (t *table) readsAny(columns []string) bool {
 	return slices.ContainsFunc(t.outboxes, func(o *store.Outbox) bool {
-		return slices.ContainsFunc(logsource.CapturedColumns(&o.Layout.Columns), func(name string) bool { return slices.Contains(columns, name) })
+		return slices.ContainsFunc(logsource.CapturedColumns(&o.Layout), func(name string) bool { return slices.Contains(columns, name) })
 	})
 }

@@ -16,6 +16,9 @@ type Message struct {
 	Group   store.Group
 	Payload []byte // read-only
 
+	// Attributes are the values of the row's other columns that the outbox names.
+	Attributes store.Attributes
+
 	// Attempt is the number of this attempt, from 1. A new leader starts at 1 again.
 	Attempt int
 

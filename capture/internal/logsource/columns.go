@@ -2,6 +2,7 @@ package logsource
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
@@ -13,6 +14,8 @@ import (
 type Columns struct {
 	Outbox                               *store.Outbox
 	ID, Kind, Group, Payload, RetryCount int
+	// GroupRest and Attributes are in the order of the layout.
+	GroupRest, Attributes []int
 }
 
 // FindColumns finds the columns of an outbox in a table as the log describes it. find returns
@@ -32,6 +35,12 @@ func FindColumns(o *store.Outbox, find func(name string) int, missing fault.Miss
 
 	l := &o.Layout.Columns
 	c := Columns{Outbox: o, ID: at(l.ID), Kind: at(l.Kind), Group: at(l.Group), Payload: at(l.Payload), RetryCount: at(l.RetryCount)}
+	for _, name := range o.Layout.GroupRest {
+		c.GroupRest = append(c.GroupRest, at(name))
+	}
+	for i := range o.Layout.Attributes {
+		c.Attributes = append(c.Attributes, at(o.Layout.Attributes[i].Column))
+	}
 	if len(missing.Columns) == 0 {
 		return c, nil
 	}
@@ -42,15 +51,21 @@ func FindColumns(o *store.Outbox, find func(name string) int, missing fault.Miss
 
 // Include reports whether the outbox reads the column at an index.
 func (c *Columns) Include(index int) bool {
-	return index == c.ID || index == c.Kind || index == c.Group || index == c.Payload || index == c.RetryCount
+	return index == c.ID || index == c.Kind || index == c.Group || index == c.Payload || index == c.RetryCount ||
+		slices.Contains(c.GroupRest, index) || slices.Contains(c.Attributes, index)
 }
 
-// CapturedColumns returns the names of the columns that are read from the log. Their order is
-// not the table's.
-func CapturedColumns(c *store.Columns) []string {
+// CapturedColumns returns the names of the columns that are read from the log, each once.
+// Their order is not the table's.
+func CapturedColumns(l *store.Layout) []string {
+	c := &l.Columns
+	all := slices.Concat([]string{c.ID, c.Kind, c.Group, c.Payload, c.RetryCount}, l.GroupRest)
+	for i := range l.Attributes {
+		all = append(all, l.Attributes[i].Column)
+	}
 	var names []string
-	for _, name := range []string{c.ID, c.Kind, c.Group, c.Payload, c.RetryCount} {
-		if name != "" {
+	for _, name := range all {
+		if name != "" && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}

@@ -117,7 +117,53 @@ func (t *Transaction) read(it *store.Item, row Row, c *Columns) (err error) {
 			return fmt.Errorf("%q in column %q is not a count", t.scratch, names.RetryCount)
 		}
 	}
-	return t.payload(it, row, c.Payload)
+	if err := t.payload(it, row, c.Payload); err != nil || it.Payload == nil {
+		return err // without the payload, the attributes are read with it
+	}
+	return t.attributes(it, row, c)
+}
+
+// attributes reads a row's attributes.
+func (t *Transaction) attributes(it *store.Item, row Row, c *Columns) (err error) {
+	if len(c.Attributes) == 0 {
+		return nil
+	}
+	it.Attributes = c.Outbox.Layout.ReadAttributes(func(i int) []byte {
+		text, readErr := t.text(row, c.Attributes[i])
+		if readErr != nil && err == nil {
+			err = fmt.Errorf("attribute: %w", readErr)
+		}
+		return text
+	})
+	return err
+}
+
+// text returns a column's text until the next call, nil for NULL.
+func (t *Transaction) text(row Row, column int) ([]byte, error) {
+	if row.IsNull(column) {
+		return nil, nil
+	}
+	text, err := row.AppendText(t.scratch[:0], column)
+	if cap(text) <= maxScratch {
+		t.scratch = text
+	}
+	return text, err
+}
+
+// groupOfColumns reads a group over several columns.
+func (t *Transaction) groupOfColumns(it *store.Item, row Row, c *Columns) (err error) {
+	it.Group = c.Outbox.Layout.GroupOfColumns(func(i int) []byte {
+		column := c.Group
+		if i > 0 {
+			column = c.GroupRest[i-1]
+		}
+		text, readErr := t.text(row, column)
+		if readErr != nil && err == nil {
+			err = fmt.Errorf("group: %w", readErr)
+		}
+		return text
+	})
+	return err
 }
 
 // identify reads a row's id and group. If both are text they share one string.
@@ -129,6 +175,9 @@ func (t *Transaction) identify(it *store.Item, row Row, c *Columns) error {
 	t.scratch = id
 	layout := &c.Outbox.Layout
 	switch {
+	case len(c.GroupRest) > 0:
+		it.ID = string(id)
+		return t.groupOfColumns(it, row, c)
 	case c.Group < 0 || row.IsNull(c.Group):
 		it.ID = string(id)
 		return nil

@@ -182,7 +182,7 @@ func TestLaneActions(t *testing.T) {
 		{"retry-now", `{"outbox":"o","kind":"EVENT","group":"<g>"}`, `retry o/EVENT/<g> ""`, `"state":"blocked"`},
 		{"skip", `{"outbox":"o","kind":"EVENT","group":"<g>","reason":"known bad"}`, `skip o/EVENT/<g> "": known bad`, `"head":"id-1"`},
 		{"pause", `{"outbox":"o","kind":"JOB","group":"","reason":"r"}`, `pause o/JOB/ "": r`, `"reason":"stock-taking"`},
-		{"resume", `{"outbox":"o","kind":"","group":null}`, `resume o//(none) ""`, `{}`},
+		{"resume", `{"outbox":"o","kind":"","group":null}`, `resume o/(none) ""`, `{}`},
 		{"retry-now", `{"outbox":"o","kind":"EVENT","row_id":"id-9"}`, `retry o/EVENT/(none) "id-9"`, `"row_id":"id-9"`},
 	} {
 		got := post(t, base+tt.action, tt.body)

@@ -367,6 +367,14 @@ func defaultOf(t reflect.Type, d Delivery) reflect.Value {
 
 // decodeList decodes the entries of a sequence.
 func (d *decoder) decodeList(path string, n *yaml.Node, v reflect.Value, f field) {
+	if f.single && n != nil && n.Kind == yaml.ScalarNode {
+		element := reflect.New(v.Type().Elem()).Elem()
+		if text, ok := d.scalarText(path, n, element); ok {
+			d.setValue(path, text, element, field{enum: f.enum})
+			v.Set(reflect.Append(v, element))
+		}
+		return
+	}
 	if !d.expectKind(yaml.SequenceNode, path, n, "a list, each entry behind a - or all of them in [ ]") {
 		return
 	}

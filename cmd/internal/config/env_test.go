@@ -145,6 +145,9 @@ func leaves(schema map[string]any, path string) []string {
 		}
 		return paths
 	}
+	if forms, ok := schema["anyOf"].([]any); ok { // one value or a list
+		return leaves(forms[0].(map[string]any), path)
+	}
 	if items, ok := schema["items"].(map[string]any); ok {
 		return leaves(items, path+"[0]")
 	}
@@ -167,7 +170,7 @@ func parseSchema(t *testing.T) map[string]any {
 func TestEveryKeyHasAVariable(t *testing.T) {
 	const entries = source + `
 outboxes:
-  - {table: a, layout: outbox-messages, sink: name, order-by: [b]}
+  - {table: a, layout: outbox-messages, sink: name, order-by: [b], columns: {attributes: [c]}}
 sinks:
   name: {type: flowcatalyst, api-base-url: "https://p", headers: {name: c}, secrets: [d], metadata-headers: [kind]}
 `

@@ -16,6 +16,8 @@ type field struct {
 	conditions []condition
 	// placeholder is the printed form of a secret, or "" for the usual placeholder.
 	placeholder string
+	// single: one value may stand in place of a list.
+	single bool
 	// template: the text is a template, in which braces have a meaning.
 	template bool
 
@@ -52,6 +54,7 @@ func fieldsOf(t reflect.Type) []field {
 
 			placeholder: sf.Tag.Get("placeholder"),
 			template:    sf.Tag.Get("template") != "",
+			single:      sf.Tag.Get("single") != "",
 
 			index: sf.Index,
 			typ:   sf.Type,

@@ -2,7 +2,9 @@ package config
 
 import (
 	"errors"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -16,7 +18,9 @@ const layoutCustom = store.CustomLayout
 const (
 	stateWords      = "words"
 	stateNumbers    = "numbers"
+	stateBoolean    = "boolean"
 	stateTimestamps = "timestamps"
+	stateNone       = "none"
 )
 
 // Outbox is one entry of outboxes.
@@ -29,8 +33,8 @@ type Outbox struct {
 
 	Retention time.Duration `yaml:"retention" doc:"How long to keep a delivered row, for example 7d or 36h. It is deleted within an hour after that; FAILED rows stay. 0s: forever."`
 
-	Columns         store.Columns `yaml:"columns" doc:"The table's columns, in their exact spelling." only:"layout=custom"`
-	State           string        `yaml:"state" doc:"Required. How the table stores the state of a row: a word or a number in columns.status, or nullable times in columns.delivered and columns.failed." enum:"words,numbers,timestamps" later:"none" only:"layout=custom"`
+	Columns         Columns       `yaml:"columns" doc:"The table's columns, in their exact spelling." only:"layout=custom"`
+	State           string        `yaml:"state" doc:"Required. How the table stores the state of a row: a word, a number or true (delivered) in columns.status, or nullable times in columns.delivered and columns.failed. none: the table keeps no state; a row is what the log says, and delivered rows are left as they are, or deleted with delete-delivered." enum:"words,numbers,boolean,timestamps,none" only:"layout=custom"`
 	Words           Words         `yaml:"words" doc:"The values of columns.status." only:"layout=custom state=words"`
 	Numbers         Numbers       `yaml:"numbers" doc:"The values of columns.status." only:"layout=custom state=numbers"`
 	FailedNumbers   FailedNumbers `yaml:"failed-numbers" doc:"The values of columns.status for rows FAILED for a known reason. Default: numbers.failed." only:"layout=custom state=numbers"`
@@ -38,22 +42,36 @@ type Outbox struct {
 	OrderBy         []string      `yaml:"order-by" doc:"The order of rows read from the table instead of the log, as column names. Ties are ordered by insertion, if the database knows it, and then by id. Add the id column if ids ascend. Default: created_at (createdAt), but none with layout: custom."`
 	DeleteDelivered bool          `yaml:"delete-delivered" doc:"Delete delivered rows instead of marking them." only:"layout=custom"`
 	TextTimes       bool          `yaml:"text-times" doc:"MongoDB: times are RFC 3339 text, not dates." only:"layout=custom"`
+
+	// kindInLane is set if the sink handles each kind in its own way, as FlowCatalyst does.
+	kindInLane bool
+}
+
+// Columns is the section columns.
+type Columns struct {
+	store.Columns `yaml:",inline"`
+	Kind          string   `yaml:"kind" doc:"The kind of the row, for example its aggregate's type. Without it, the key kind applies to all rows. Rows of one group keep their order whatever their kinds are, but not with a flowcatalyst sink."`
+	Type          string   `yaml:"type" doc:"The type of the event, for example OrderPaid: {type} in the keys of sinks, and the type of CloudEvents."`
+	Time          string   `yaml:"time" doc:"When the event happened: the time of CloudEvents. A time, or a number of seconds, milliseconds, microseconds or nanoseconds since 1970."`
+	Group         []string `yaml:"group" single:"true" doc:"The message group. Without it, rows have no group. A list of columns is a group for each combination of their values, written with / between them."`
+	Lease         string   `yaml:"lease" doc:"The time until which a claim holds the row, in place of columns.claimed. It needs dispatch.takeover: timeout."`
+	Attributes    []string `yaml:"attributes" doc:"Further columns to send with the row, by their names: {attr.NAME} in the keys of sinks. headers.* makes each member of the JSON object in column headers an attribute."`
 }
 
 // Words is the section words.
 type Words struct {
 	Pending    string `yaml:"pending" doc:"Required. The row is new or waits for a retry."`
-	Processing string `yaml:"processing" doc:"Required. The row is claimed."`
-	Completed  string `yaml:"completed" doc:"Required. The row was delivered."`
-	Failed     string `yaml:"failed" doc:"Required. The row has FAILED."`
+	Processing string `yaml:"processing" doc:"The row is claimed. Without it, claims are not written."`
+	Completed  string `yaml:"completed" doc:"Required without delete-delivered. The row was delivered."`
+	Failed     string `yaml:"failed" doc:"The row has FAILED. Without it, the relay's own tables keep FAILED rows."`
 }
 
 // Numbers is the section numbers.
 type Numbers struct {
 	Pending    *int `yaml:"pending" doc:"Required. The row is new or waits for a retry."`
-	Processing *int `yaml:"processing" doc:"Required. The row is claimed."`
-	Completed  *int `yaml:"completed" doc:"Required. The row was delivered."`
-	Failed     *int `yaml:"failed" doc:"Required. The row has FAILED."`
+	Processing *int `yaml:"processing" doc:"The row is claimed. Without it, claims are not written."`
+	Completed  *int `yaml:"completed" doc:"Required without delete-delivered. The row was delivered."`
+	Failed     *int `yaml:"failed" doc:"The row has FAILED. Without it, the relay's own tables keep FAILED rows."`
 }
 
 // FailedNumbers is the section failed-numbers.
@@ -92,7 +110,8 @@ func (o *Outbox) storeLayout(documents bool) store.Layout {
 }
 
 func (o *Outbox) customLayout() store.Layout {
-	l := store.Layout{Name: layoutCustom, Columns: o.Columns, DeleteDelivered: o.DeleteDelivered, TextTimes: o.TextTimes, OrderBy: o.OrderBy}
+	l := store.Layout{Name: layoutCustom, DeleteDelivered: o.DeleteDelivered, TextTimes: o.TextTimes, OrderBy: o.OrderBy}
+	o.setColumns(&l)
 
 	switch o.State {
 	case stateWords:
@@ -101,6 +120,7 @@ func (o *Outbox) customLayout() store.Layout {
 			store.Pending: o.Words.Pending, store.Processing: o.Words.Processing,
 			store.Completed: o.Words.Completed, store.Failed: o.Words.Failed,
 		}
+		maps.DeleteFunc(l.Words, func(_ store.Status, word string) bool { return word == "" })
 	case stateNumbers:
 		l.State = store.StateNumbers
 		l.Numbers = presentNumbers(map[store.Status]*int{
@@ -112,8 +132,12 @@ func (o *Outbox) customLayout() store.Layout {
 			store.ReasonBadRequest: f.BadRequest, store.ReasonUnauthorized: f.Unauthorized,
 			store.ReasonForbidden: f.Forbidden, store.ReasonGateway: f.Gateway, store.ReasonInternal: f.Internal,
 		})
+	case stateBoolean:
+		l.State = store.StateBoolean
 	case stateTimestamps:
 		l.State = store.StateTimestamps
+	case stateNone:
+		l.State = store.StateNone
 	}
 
 	if o.GroupPath != "" {
@@ -121,6 +145,41 @@ func (o *Outbox) customLayout() store.Layout {
 	}
 	return l
 }
+
+// setColumns sets the columns of a custom layout.
+func (o *Outbox) setColumns(l *store.Layout) {
+	c := &o.Columns
+	l.Columns = c.Columns
+	if len(c.Group) > 0 {
+		l.Columns.Group = c.Group[0]
+		l.GroupRest = append(l.GroupRest, c.Group[1:]...)
+	}
+	if c.Lease != "" {
+		l.Columns.Claimed, l.Lease = c.Lease, true
+	}
+
+	kind := store.AttributeColumn{Column: c.Kind, Name: store.AttributeKind}
+	if o.kindInLane {
+		l.Columns.Kind, kind.Column = c.Kind, ""
+	}
+	for _, a := range []store.AttributeColumn{kind, {Column: c.Type, Name: store.AttributeType}, {Column: c.Time, Name: store.AttributeTime}} {
+		if a.Column != "" {
+			l.Attributes = append(l.Attributes, a)
+		}
+	}
+	var spread []store.AttributeColumn
+	for _, name := range c.Attributes {
+		if column, ok := strings.CutSuffix(name, spreadSuffix); ok {
+			spread = append(spread, store.AttributeColumn{Column: column, Spread: true})
+		} else {
+			l.Attributes = append(l.Attributes, store.AttributeColumn{Column: name, Name: name})
+		}
+	}
+	l.Attributes = append(l.Attributes, spread...)
+}
+
+// spreadSuffix follows the name of a column whose JSON members are attributes.
+const spreadSuffix = ".*"
 
 // presentNumbers returns the configured numbers.
 func presentNumbers[K comparable](numbers map[K]*int) map[K]int {
@@ -137,7 +196,15 @@ func presentNumbers[K comparable](numbers map[K]*int) map[K]int {
 func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 	l := o.storeLayout(documents)
 	d.checkDocumentKeys(path, o, documents)
-	if timed && l.Columns.Claimed == "" && d.hasNoProblem(path+".columns.claimed") {
+	if o.Columns.Lease != "" && d.hasNoProblem(path+".columns.lease") {
+		switch {
+		case !timed:
+			d.fail(path+".columns.lease", "needs dispatch.takeover: timeout, which says how long a claim holds a row")
+		case o.Columns.Claimed != "":
+			d.fail(path+".columns.lease", "is the end of a claim in place of its time in columns.claimed; remove one")
+		}
+	}
+	if timed && l.State != store.StateNone && l.Columns.Claimed == "" && d.hasNoProblem(path+".columns.claimed") {
 		d.fail(path+".columns.claimed", "is required with dispatch.takeover: timeout, which needs the time of the claim; name a column, or use takeover: at-once")
 	}
 
@@ -197,7 +264,7 @@ func (d *decoder) checkRetention(path string, o *Outbox, documents bool) {
 
 // checkState refuses keys that do not apply to the kind of state.
 func (d *decoder) checkState(path string, o *Outbox) {
-	if !d.requireValue(path+".state", o.State, "set state: words, state: numbers or state: timestamps, as the table stores it") {
+	if !d.requireValue(path+".state", o.State, "set state: words, numbers, boolean, timestamps or none, as the table stores it") {
 		return
 	}
 	unused := func(key, column, remedy string) {
@@ -206,12 +273,23 @@ func (d *decoder) checkState(path string, o *Outbox) {
 		}
 	}
 
-	if o.State == stateTimestamps {
+	switch o.State {
+	case stateTimestamps:
 		unused("status", o.Columns.Status, "columns.delivered and columns.failed are the state")
+		return
+	case stateNone:
+		const nothing = "the relay writes nothing into the table"
+		c := &o.Columns
+		unused("status", c.Status, nothing)
+		unused("retry-count", c.RetryCount, nothing)
+		unused("claimed", c.Claimed, nothing)
+		unused("settled", c.Settled, nothing)
+		unused("error", c.Error, nothing)
+		unused("lease", c.Lease, nothing)
+		unused("delivered", c.Delivered, nothing)
+		unused("failed", c.Failed, nothing)
 		return
 	}
 
-	const remedy = "the time of the settlement is written into columns.settled"
-	unused("delivered", o.Columns.Delivered, remedy)
-	unused("failed", o.Columns.Failed, remedy)
+	unused("failed", o.Columns.Failed, "the time of the settlement is written into columns.settled")
 }

@@ -21,8 +21,12 @@ func TestComposeCustomLayouts(t *testing.T) {
 		{Name: "shop.outbox", Schema: "shop", Table: "outbox", Layout: store.Layout{
 			Name: "custom",
 			Columns: store.Columns{
-				ID: "Id", Kind: "event_type", Group: "body", Payload: "body", Status: "state",
+				ID: "Id", Group: "body", Payload: "body", Status: "state",
 				RetryCount: "tries", Claimed: "taken_at", Settled: "ended_at", Error: "last_error",
+			},
+			Attributes: []store.AttributeColumn{
+				{Column: "event_type", Name: "kind"}, {Column: "event_name", Name: "type"}, {Column: "happened_at", Name: "time"},
+				{Column: "tenant_id", Name: "tenant_id"}, {Column: "headers", Spread: true},
 			},
 			State: store.StateWords,
 			Words: map[store.Status]string{
@@ -59,6 +63,36 @@ func TestComposeCustomLayouts(t *testing.T) {
 	}
 }
 
+// TestComposeStates: columns and values that a table need not have are left out, and a
+// group may have several columns.
+func TestComposeStates(t *testing.T) {
+	cfg, err := config.Load("testdata/states.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []store.Layout{
+		{
+			Name: "custom", State: store.StateBoolean, Lease: true, GroupRest: []string{"aggregate_id"},
+			Columns:    store.Columns{ID: "id", Group: "aggregate_type", Payload: "payload", Status: "published", Claimed: "in_progress_until"},
+			Attributes: []store.AttributeColumn{{Column: "aggregate_type", Name: "kind"}},
+		},
+		{
+			Name: "custom", State: store.StateWords,
+			Columns: store.Columns{ID: "id", Group: "aggregate_id", Payload: "payload", Status: "status", Claimed: "taken_at"},
+			Words:   map[store.Status]string{store.Pending: "NEW", store.Completed: "SENT"},
+		},
+		{
+			Name: "custom", State: store.StateNone,
+			Columns: store.Columns{ID: "id", Group: "aggregate_id", Payload: "payload"},
+		},
+	}
+	for i, o := range cfg.Outboxes() {
+		if !reflect.DeepEqual(o.Layout, want[i]) {
+			t.Errorf("outbox %s has the layout\n%+v, want\n%+v", o.Name, o.Layout, want[i])
+		}
+	}
+}
+
 // custom is the start of a configuration with one outbox of the custom layout. Cases
 // append keys.
 const custom = source + `sinks:
@@ -81,16 +115,21 @@ func TestCustomFaults(t *testing.T) {
 		want       []string
 	}{
 		{"nothing", "  sink: hooks\n", []string{
-			"relay.yaml:6: outboxes[0].state: is required; set state: words, state: numbers or state: timestamps|SLUICEBOX_OUTBOXES_0_STATE",
+			"relay.yaml:6: outboxes[0].state: is required; set state: words, numbers, boolean, timestamps or none, as the table stores it|SLUICEBOX_OUTBOXES_0_STATE",
 			"relay.yaml:6: outboxes[0].columns.id: is not set; name the column",
 			"relay.yaml:6: outboxes[0].columns.payload: is not set; name the column",
 			"relay.yaml:6: outboxes[0].kind: is required: the custom layout has no column for it; set the kind of its rows, for example kind: order, or name its column in columns.kind",
 		}},
-		{"no state yet", hooks + "  columns: {id: id, payload: body}\n  state: none\n", []string{
-			"relay.yaml:11: outboxes[0].state: is none, which this version does not have yet; it must be one of words, numbers, timestamps"}},
+		{"an unknown state", hooks + "  columns: {id: id, payload: body}\n  state: log\n", []string{
+			"relay.yaml:11: outboxes[0].state: is \"log\", must be one of words, numbers, boolean, timestamps, none"}},
+		{"no state and its columns", hooks + "  columns:\n    id: id\n    payload: body\n    error: text\n  state: none\n", []string{
+			"relay.yaml:13: outboxes[0].columns.error: does not apply: with state: none, the relay writes nothing into the table"}},
+		{"a lease without its time-out", times[:strings.Index(times, "}")] + ", lease: until}\n  state: timestamps\n", []string{
+			"relay.yaml:10: outboxes[0].columns.lease: needs dispatch.takeover: timeout"}},
+		{"an attribute twice", hooks + "  columns:\n    id: id\n    payload: body\n    type: t\n    attributes: [type]\n    delivered: sent\n  state: timestamps\n", []string{
+			`relay.yaml:13: outboxes[0].columns.type: names column "type", whose attribute type column "t" gives too`}},
 		{"no words", words, []string{
-			"relay.yaml:6: outboxes[0].words.pending: is not set; PENDING needs a word", "relay.yaml:6: outboxes[0].words.processing: is not set",
-			"|words.completed: is not set", "|words.failed: is not set"}},
+			"relay.yaml:6: outboxes[0].words.pending: is not set; PENDING needs a word", "|words.completed: is not set"}},
 		{"no time for a retention", words + all + "  retention: 7d\n", []string{
 			"relay.yaml:13: outboxes[0].retention: delivered rows cannot be pruned: layout custom has no settlement time column; name one in columns.settled or columns.claimed, or remove the retention"}},
 		{"a retention of what is deleted", times + "  delete-delivered: true\n  retention: 1h\n", []string{
@@ -102,22 +141,21 @@ func TestCustomFaults(t *testing.T) {
 			"relay.yaml:12: outboxes[0].words.pending: must be a text; put it in quotes"}},
 		{"numbers", hooks + "  columns: {id: id, payload: body, status: state}\n  state: numbers\n  numbers: {pending: 0, processing: 0, completed: 2}\n  failed-numbers:\n    gateway: 2\n", []string{
 			"relay.yaml:12: outboxes[0].numbers.processing: is 0, which stands for PENDING too",
-			"relay.yaml:12: outboxes[0].numbers.failed: is not set; FAILED needs a number",
 			"relay.yaml:14: outboxes[0].failed-numbers.gateway: is 2, which stands for COMPLETED too"}},
 		{"words with numbers", times + all + "  numbers: {pending: 0}\n", []string{
 			"relay.yaml:12: outboxes[0].words: needs state: words, but this is state: timestamps; remove it, or change the state",
 			"relay.yaml:13: outboxes[0].numbers: needs state: numbers, but this is state: timestamps"}},
 		{"no columns for times", hooks + "  columns:\n    id: id\n    payload: body\n    status: state\n  state: timestamps\n", []string{
 			"relay.yaml:13: outboxes[0].columns.status: does not apply: with state: timestamps, columns.delivered and columns.failed are the state",
-			"relay.yaml:10: outboxes[0].columns.delivered: is not set", "relay.yaml:10: outboxes[0].columns.failed: is not set"}},
-		{"times with words", hooks + "  columns: {id: id, payload: body, status: state, delivered: sent}\n  state: words\n" + all, []string{
-			"relay.yaml:10: outboxes[0].columns.delivered: does not apply: with state: words, the time of the settlement is written into columns.settled"}},
+			"relay.yaml:10: outboxes[0].columns.delivered: is not set"}},
+		{"times with words", hooks + "  columns: {id: id, payload: body, status: state, failed: sent}\n  state: words\n" + all, []string{
+			"relay.yaml:10: outboxes[0].columns.failed: does not apply: with state: words, the time of the settlement is written into columns.settled"}},
 		{"a column twice", hooks + "  columns:\n    id: id\n    payload: body\n    status: state\n    error: state\n  state: words\n" + all, []string{
 			`relay.yaml:14: outboxes[0].columns.error: is column "state", which columns.status is too`}},
 		{"a column that is none", times + "  order-by: [created_at, ' x']\n", []string{
 			`relay.yaml:12: outboxes[0].order-by: is " x", must be the column's name in its exact spelling`}},
 		{"an unknown column", hooks + "  columns:\n    id: id\n    payload: body\n    sent: x\n  state: timestamps\n", []string{
-			"relay.yaml:13: outboxes[0].columns.sent: unknown key; the keys here are id, kind", "|columns.delivered: is not set", "|columns.failed: is not set"}},
+			"relay.yaml:13: outboxes[0].columns.sent: unknown key; the keys here are id, payload", "|columns.delivered: is not set"}},
 		{"a path without its column", times + "  group-path: customer.id\n", []string{
 			"relay.yaml:12: outboxes[0].group-path: needs columns.group, the column with the JSON"}},
 		{"a bad path", words + all + "  group-path: $.customer\n", []string{

@@ -54,6 +54,9 @@ func render(v reflect.Value, f field) *yaml.Node {
 	case reflect.Pointer:
 		return render(v.Elem(), f)
 	case reflect.Slice:
+		if f.single && v.Len() == 1 {
+			return render(v.Index(0), f)
+		}
 		n := &yaml.Node{Kind: yaml.SequenceNode}
 		for i := range v.Len() {
 			n.Content = append(n.Content, render(v.Index(i), f))

@@ -187,6 +187,7 @@ func (d *decoder) checkOutboxes(s *Settings) {
 				d.requireUnique(names, path+".name", o.Name, i, "the name", "give one of them another name")
 			}
 		}
+		o.kindInLane = s.Sinks[o.Sink].Type == SinkFlowCatalyst
 		d.checkConditions(path, reflect.ValueOf(*o))
 		if d.requireValue(path+".layout", o.Layout, "write layout: flowcatalyst, layout: outbox-messages, or layout: custom with the table's own columns") {
 			d.checkLayout(path, o, s.Source.URL.documents(), s.Dispatch.Takeover == "timeout")
@@ -251,7 +252,8 @@ func badField(path string) bool {
 // checkKind checks the kind of layouts without a kind column, and the kinds that a sink
 // supports.
 func (d *decoder) checkKind(path string, o *Outbox, documents bool, sink Sink) {
-	column := o.storeLayout(documents).Columns.Kind
+	layout := o.storeLayout(documents)
+	column := layout.KindColumn()
 	switch {
 	case !d.hasNoProblem(path) || o.Layout == "" || !d.hasNoProblem(path[:strings.LastIndexByte(path, '.')]+".columns.kind"):
 	case column == "" && o.Kind == "":

@@ -62,7 +62,11 @@ func valueSchema(v reflect.Value, f field) map[string]any {
 	case reflect.Struct:
 		return sectionSchema(v)
 	case reflect.Slice:
-		return map[string]any{"type": "array", "items": entrySchema(v, f)}
+		list := map[string]any{"type": "array", "items": entrySchema(v, f)}
+		if f.single {
+			return map[string]any{"anyOf": []any{entrySchema(v, f), list}}
+		}
+		return list
 	case reflect.Map:
 		s := map[string]any{"type": "object", "additionalProperties": entrySchema(v, f)}
 		if v.Type().Elem() == reflect.TypeFor[Sink]() {

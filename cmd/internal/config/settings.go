@@ -16,6 +16,7 @@ import (
 //   - enum: the allowed values
 //   - later: values planned for a later version
 //   - empty: the value that an empty text means
+//   - single: one value may stand in place of a list
 //   - only: keys beside it, each with the value that this key requires
 //   - placeholder: the printed form of a secret if the usual placeholder would not load
 //     again

@@ -232,7 +232,7 @@ func (s *Set) RecordClaim(rw *Row, a *store.ClaimAnswer, at time.Time) {
 		rw.Claimed = at
 	}
 	rw.RetryCount = max(rw.RetryCount, a.RetryCount) // a table may have no column for it
-	s.Memory.SetPayload(rw, a.Payload)
+	s.Memory.SetPayload(rw, a.Payload, a.Attributes)
 }
 
 // NextLookup returns when to claim again a row that must wait.

@@ -1,9 +1,11 @@
 package lane
 
+import "github.com/sluicebox/sluicebox/store"
+
 // Memory is bounded in bytes as well as in rows.
 //
-//   - Payloads of waiting rows count against BufferBytes. Beyond it a payload is dropped,
-//     and the claim reads it again.
+//   - Payloads and attributes of waiting rows count against BufferBytes. Beyond it they are
+//     dropped, and the claim reads them again.
 //   - Requests in flight may hold BufferBytes once more, in equal shares.
 //   - A row larger than a share is sent alone. Large rows in flight may hold BufferBytes a
 //     third time, or there is only one of them.
@@ -69,7 +71,7 @@ func (m *Memory) Enter(rw *Row, to Account) {
 	share := max(freeTextBytes, m.cfg.BufferBytes/int64(max(1, m.cfg.BufferRows)))
 	rw.weight = int(int64(rw.TextBytes()) / share)
 	m.Move(rw, to)
-	m.bytes += int64(len(rw.Payload))
+	m.bytes += int64(rw.ContentBytes())
 	m.Shed(rw)
 }
 
@@ -79,13 +81,14 @@ func (m *Memory) Leave(rw *Row) {
 	m.DropPayload(rw)
 }
 
-// SetPayload stores a payload that the claim read again; nil if it read none.
-func (m *Memory) SetPayload(rw *Row, payload []byte) {
+// SetPayload stores the content that the claim read again; a nil payload if it read none.
+func (m *Memory) SetPayload(rw *Row, payload []byte, attributes store.Attributes) {
 	if payload == nil {
 		return
 	}
-	m.bytes += int64(len(payload) - len(rw.Payload))
-	rw.Payload, rw.PayloadSize = payload, len(payload)
+	m.bytes -= int64(rw.ContentBytes())
+	rw.Payload, rw.PayloadSize, rw.Attributes = payload, len(payload), attributes
+	m.bytes += int64(rw.ContentBytes())
 }
 
 // Shed drops the payloads of waiting rows if the buffer exceeds its bytes.
@@ -97,10 +100,10 @@ func (m *Memory) Shed(rows ...*Row) {
 	}
 }
 
-// DropPayload drops the payload of a live row from memory.
+// DropPayload drops the content of a live row from memory.
 func (m *Memory) DropPayload(rw *Row) {
-	m.bytes -= int64(len(rw.Payload))
-	rw.Payload = nil
+	m.bytes -= int64(rw.ContentBytes())
+	rw.Payload, rw.Attributes = nil, nil
 }
 
 // RequestShare is the maximum payload of a request with several rows, in bytes.

@@ -61,8 +61,8 @@ func (r *Request) Messages() []sink.Message {
 	msgs, job := make([]sink.Message, 0, r.Size()), r.Runs[0].Lane.Name.Job
 	for rw := range r.Rows() {
 		msgs = append(msgs, sink.Message{
-			ID: rw.ID, Kind: rw.Kind, Group: rw.Group,
-			Payload: rw.Payload, Attempt: rw.Attempts,
+			ID: rw.ID, Kind: rw.OwnKind(), Group: rw.Group,
+			Payload: rw.Payload, Attributes: rw.Attributes, Attempt: rw.Attempts,
 			Committed: rw.Committed, Replay: job,
 		})
 	}

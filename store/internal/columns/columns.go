@@ -31,8 +31,11 @@ func UsedColumns(l *store.Layout) []Use {
 		}
 		list = append(list, Use{column, read, write})
 	}
-	for _, column := range append([]string{c.ID, c.Kind, c.Group, c.Payload}, l.OrderBy...) {
+	for _, column := range slices.Concat([]string{c.ID, c.Kind, c.Group}, l.GroupRest, []string{c.Payload}, l.OrderBy) {
 		add(column, true, false)
+	}
+	for i := range l.Attributes {
+		add(l.Attributes[i].Column, true, false)
 	}
 	switch l.State {
 	case store.StateNone:
@@ -42,6 +45,7 @@ func UsedColumns(l *store.Layout) []Use {
 		add(c.Failed, true, true)
 	default:
 		add(c.Status, true, true)
+		add(c.Delivered, true, !l.DeleteDelivered)
 	}
 	add(c.RetryCount, true, true)
 	add(c.Claimed, true, true)
@@ -139,10 +143,11 @@ type Value uint8
 
 // Values of columns.
 const (
-	Status  Value = iota + 1 // value of the row's new status
-	Time                     // time of the claim or the outcome
-	Retries                  // retry count of the outcome
-	Error                    // error of the outcome; an empty one leaves the column unchanged
+	Status   Value = iota + 1 // value of the row's new status
+	Time                      // time of the claim or the outcome
+	LeaseEnd                  // end of the claim; see store.Layout.Lease
+	Retries                   // retry count of the outcome
+	Error                     // error of the outcome; an empty one leaves the column unchanged
 	Null
 	Zero
 	Blank // the empty string
@@ -169,29 +174,40 @@ func Claim(l *store.Layout) []Assignment {
 	if !l.WritesClaims() {
 		return nil
 	}
-	if l.State != store.StateTimestamps {
+	if l.State == store.StateWords || l.State == store.StateNumbers {
 		set.add(l.Columns.Status, Status)
 	}
-	set.add(l.Columns.Claimed, Time)
+	if l.Lease {
+		set.add(l.Columns.Claimed, LeaseEnd)
+	} else {
+		set.add(l.Columns.Claimed, Time)
+	}
 	return set
 }
 
 // Outcome returns the assignments of an outcome that does not delete the row, nil if the
-// table has no column for it.
+// table has no column for it. A status that the table does not store leaves the row PENDING.
 func Outcome(l *store.Layout, to store.Status) []Assignment {
 	var set list
 	c := &l.Columns
 	switch {
 	case l.State == store.StateNone:
 		return nil
-	case l.State != store.StateTimestamps:
+	case HasStatus(l):
 		set.add(c.Status, Status)
-	case to == store.Completed:
-		set.add(c.Delivered, Time)
 	case to == store.Failed:
 		set.add(c.Failed, Time)
 	}
-	if to.Settled() {
+	if to == store.Completed {
+		set.add(c.Delivered, Time)
+	}
+	switch settled := to.Settled() && l.Stores(to); {
+	case l.Lease && settled:
+		set.add(c.Settled, Time)
+		set.add(c.Claimed, Null)
+	case l.Lease:
+		set.add(c.Claimed, Null)
+	case settled:
 		set.add(cmp.Or(c.Settled, c.Claimed), Time)
 	}
 	if to != store.Completed {
@@ -212,11 +228,13 @@ func Requeue(l *store.Layout, notNull func(column string) bool) []Assignment {
 			set.add(column, Null)
 		}
 	}
-	if l.State == store.StateTimestamps {
-		set.add(c.Failed, Null)
-		empty(c.Claimed) // otherwise the claim time would hold the row
-	} else {
+	if HasStatus(l) {
 		set.add(c.Status, Status)
+	} else {
+		set.add(c.Failed, Null)
+	}
+	if l.State != store.StateWords && l.State != store.StateNumbers {
+		empty(c.Claimed) // otherwise the claim time would hold the row
 	}
 	empty(c.Settled)
 	set.add(c.RetryCount, Zero)

@@ -2,6 +2,7 @@ package columns
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -27,7 +28,7 @@ func (s State) Unsettled() string {
 	case store.StateTimestamps:
 		return s.only("", "")
 	}
-	return s.isOneOf(Stored(s.Layout, store.Pending), Stored(s.Layout, store.Processing))
+	return s.is(store.Pending, store.Processing)
 }
 
 // Pending returns the condition that a row is not claimed, false if the state does not tell.
@@ -35,7 +36,7 @@ func (s State) Pending() string {
 	if !HasStatus(s.Layout) {
 		return "false"
 	}
-	return s.isOneOf(Stored(s.Layout, store.Pending))
+	return s.is(store.Pending)
 }
 
 // Delivered returns the condition that a row is COMPLETED.
@@ -46,29 +47,50 @@ func (s State) Delivered() string {
 	case store.StateTimestamps:
 		return "(" + s.Column(s.Layout.Columns.Delivered) + " IS NOT NULL)"
 	}
-	return s.isOneOf(Stored(s.Layout, store.Completed))
+	return s.is(store.Completed)
 }
 
 // Failed returns the condition that a row is FAILED. A row that was also delivered is not.
 func (s State) Failed() string {
-	switch s.Layout.State {
-	case store.StateNone:
+	switch {
+	case !s.Layout.Stores(store.Failed):
 		return "false"
-	case store.StateTimestamps:
+	case s.Layout.State == store.StateTimestamps:
 		return s.only("", "NOT ")
-	case store.StateNumbers:
+	case s.Layout.State == store.StateNumbers:
 		var codes []any
 		for _, n := range s.Layout.FailedCodes() {
 			codes = append(codes, n)
 		}
 		return s.isOneOf(codes...)
 	}
-	return s.isOneOf(Stored(s.Layout, store.Failed))
+	return s.is(store.Failed)
+}
+
+// is returns the condition that the status column holds one of the statuses, as far as the
+// layout stores them.
+func (s State) is(statuses ...store.Status) string {
+	var values []any
+	for _, st := range statuses {
+		if st == store.Processing && s.Layout.State == store.StateBoolean {
+			continue // a claim time beside false
+		}
+		if s.Layout.Stores(st) {
+			values = append(values, Stored(s.Layout, st))
+		}
+	}
+	if len(values) == 0 {
+		return "false"
+	}
+	return s.isOneOf(values...)
 }
 
 // only returns the condition that the times of delivery and failure are NULL, or are not.
 func (s State) only(delivered, failed string) string {
 	c := &s.Layout.Columns
+	if c.Failed == "" {
+		return fmt.Sprintf("(%s IS %sNULL)", s.Column(c.Delivered), delivered)
+	}
 	return fmt.Sprintf("(%s IS %sNULL AND %s IS %sNULL)", s.Column(c.Delivered), delivered, s.Column(c.Failed), failed)
 }
 
@@ -92,7 +114,7 @@ func (s State) isOneOf(values ...any) string {
 
 // HasStatus reports whether a layout has a status column.
 func HasStatus(l *store.Layout) bool {
-	return l.State == store.StateWords || l.State == store.StateNumbers
+	return l.State == store.StateWords || l.State == store.StateNumbers || l.State == store.StateBoolean
 }
 
 // StateColumns returns the columns that hold the state of a row.
@@ -101,15 +123,22 @@ func StateColumns(l *store.Layout) []string {
 	case HasStatus(l):
 		return []string{l.Columns.Status}
 	case l.State == store.StateTimestamps:
-		return []string{l.Columns.Delivered, l.Columns.Failed}
+		return slices.DeleteFunc([]string{l.Columns.Delivered, l.Columns.Failed}, func(c string) bool { return c == "" })
 	}
 	return nil
 }
 
-// Stored returns the value of a status in the status column.
+// Stored returns the value of a status in the status column. A status that the layout does
+// not store has the value of PENDING.
 func Stored(l *store.Layout, s store.Status) any {
-	if l.State == store.StateNumbers {
+	if !l.Stores(s) {
+		s = store.Pending
+	}
+	switch l.State {
+	case store.StateNumbers:
 		return l.Numbers[s]
+	case store.StateBoolean:
+		return s == store.Completed
 	}
 	return l.Words[s]
 }
