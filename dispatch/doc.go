@@ -46,6 +46,10 @@
 // single lane then sends one half after the other. A lane whose last request failed
 // does not share requests. An unavailable receiver starts no search.
 //
+// A receiver in mode [sink.Prefix] stores the leading rows of each lane. The first row that
+// it did not store fails. Rows behind it are sent again with it, and no failure is recorded
+// for them.
+//
 // A refusal counts against a row only with proof that the receiver works:
 //
 //   - the receiver accepted another request that began after the row's last failure, or

@@ -165,6 +165,9 @@ func (w *coreModel) checkRequest(req *request) {
 		}
 	}
 	limits := w.limits[kind]
+	if limits.MaxLanes > 0 && len(req.Runs) > limits.MaxLanes {
+		w.t.Fatalf("a request of %d lanes; limits %+v", len(req.Runs), limits)
+	}
 	if n > 1 && (n > w.cfg.APIBatchSize || n > limits.MaxItems || bytes > limits.MaxBytes) {
 		w.t.Fatalf("a request of %d rows, %d bytes; limits %+v", n, bytes, limits)
 	}

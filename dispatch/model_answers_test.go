@@ -60,6 +60,8 @@ func (w *coreModel) receive(t *rapid.T, req *request) sink.Result {
 		return sink.Result{Outcome: outcomeOf(sink.Delivered)}
 	case sink.Ordered:
 		return w.receiveInOrder(t, rows, poison)
+	case sink.Prefix:
+		return w.receivePrefixes(t, req, poison)
 	}
 	res := sink.Result{Items: make([]sink.Outcome, len(rows))}
 	for i, r := range rows {
@@ -94,6 +96,51 @@ func (w *coreModel) receiveInOrder(t *rapid.T, rows []*record, poison sink.Class
 		}
 	}
 	return res
+}
+
+// receivePrefixes stores a prefix of each lane. A failure concerns the first row that was not
+// stored, or also those behind it, as in a log that refuses the rest of a batch.
+func (w *coreModel) receivePrefixes(t *rapid.T, req *request, poison sink.Class) sink.Result {
+	var res sink.Result
+	for _, r := range req.Runs {
+		w.receivePrefix(t, r, poison, &res)
+	}
+	return res
+}
+
+func (w *coreModel) receivePrefix(t *rapid.T, r *run, poison sink.Class, res *sink.Result) {
+	good, why := slices.IndexFunc(r.Rows, func(rw *row) bool { return w.of(rw).poison }), poison
+	if good < 0 {
+		good, why = len(r.Rows), sink.Unavailable
+	}
+	stored, together := good, rapid.Bool().Draw(t, "together")
+	if together && good < len(r.Rows) { // the poisoned row takes others along
+		stored = rapid.IntRange(0, good).Draw(t, "stored")
+	}
+	if rapid.IntRange(0, 3).Draw(t, "breaks off") == 0 {
+		stored = rapid.IntRange(0, good).Draw(t, "stored before")
+		why = rapid.SampledFrom([]sink.Class{sink.Unavailable, sink.Misconfigured, sink.NotSent}).Draw(t, "why")
+	}
+	if why == sink.NotSent && len(res.Items)+stored == 0 {
+		why = sink.Unavailable // the first message is sent
+	}
+	landed := stored
+	if why == sink.Unavailable && rapid.IntRange(0, 5).Draw(t, "lands") == 0 { // the answer got lost
+		landed = rapid.IntRange(stored, good).Draw(t, "landed")
+	}
+	for i, rw := range r.Rows {
+		if i < landed {
+			w.arrive(w.of(rw))
+		}
+		switch {
+		case i < stored:
+			res.Items = append(res.Items, outcomeOf(sink.Delivered))
+		case i == stored, together:
+			res.Items = append(res.Items, outcomeOf(why))
+		default:
+			res.Items = append(res.Items, outcomeOf(sink.NotSent))
+		}
+	}
 }
 
 func outcomeOf(c sink.Class) sink.Outcome {
@@ -211,6 +258,7 @@ func (r *record) fail(now time.Time) {
 }
 
 func (w *coreModel) expectFromRun(req *request, r *run, res *sink.Result, at int) {
+	prefix := res.Items != nil && w.mode(r.Lane.Name.Kind) == sink.Prefix
 	head := true // until the first row that was not delivered
 	for i, rw := range r.Rows {
 		rec, class := w.of(rw), res.At(at+i).Class
@@ -221,10 +269,12 @@ func (w *coreModel) expectFromRun(req *request, r *run, res *sink.Result, at int
 			continue
 		case class == sink.NotSent:
 		case head:
-			w.failure(rec, res.At(at+i), len(r.Rows) == 1 || res.Items != nil, req.Split, res.RetryAfter)
-			fallthrough
-		default:
+			next := at + i + 1 // behind it
+			several := prefix && i < len(r.Rows)-1 && res.At(next).Class == class
+			w.failure(rec, res.At(at+i), len(r.Rows) == 1 || res.Items != nil && !several, req.Split, res.RetryAfter)
 			rec.fail(w.now)
+		case !prefix:
+			rec.fail(w.now) // nothing is known of rows behind the prefix
 		}
 		head = false
 	}

@@ -147,13 +147,14 @@ func newCoreModel(t *rapid.T) *coreModel {
 		holds:       map[store.LaneKey]map[store.HoldKind]store.Hold{},
 		replayModel: newReplayModel(), lockModel: newLockModel(),
 	}
-	for kind, mode := range []sink.Mode{sink.Atomic, sink.Ordered, sink.PerItem} {
+	for kind, mode := range []sink.Mode{sink.Atomic, sink.Ordered, sink.PerItem, sink.Prefix} {
 		name := fmt.Sprint(kind)
 		w.limits[name] = sink.Limits{
 			Mode:     mode,
 			Endpoint: rapid.SampledFrom([]string{"here", "there"}).Draw(t, "endpoint"),
 			MaxItems: rapid.IntRange(1, 6).Draw(t, "items"),
 			MaxBytes: rapid.IntRange(1, 90).Draw(t, "bytes"),
+			MaxLanes: rapid.IntRange(0, 3).Draw(t, "lanes"),
 		}
 		for _, group := range []store.Group{{}, store.GroupOf(""), store.GroupOf("g"), store.GroupOf("h")} {
 			w.keys = append(w.keys, store.LaneKey{Outbox: "box" + name, Kind: name, Group: group})

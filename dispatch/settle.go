@@ -84,24 +84,41 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 		return
 	}
 
-	for i := failed + 1; i < n; i++ {
+	prefix := res.Items != nil && c.lanes.Mode(r.Rows[failed]) == sink.Prefix
+	for i := failed + 1; i < n && !prefix; i++ {
 		if class := res.At(at + i).Class; r.Rows[i].Stage != lanes.Done && class != sink.NotSent {
 			r.Rows[i].RecordFailure(class, now)
 		}
 	}
 
+	rows := 1 // that the failure concerns
+	switch {
+	case prefix:
+		rows = sameClass(res, at+failed, at+n)
+	case res.Items == nil:
+		rows = n
+	}
+	c.lanes.Memory.Shed(l.Rows[:min(n, len(l.Rows))]...)
 	c.handleFailure(l, r.Rows[failed], &lanes.Failure{
 		Outcome: res.At(at + failed), RetryAfter: res.RetryAfter,
-		Single: n == 1 || res.Items != nil, Bisecting: req.Split,
-	}, n, now)
+		Single: rows == 1, Bisecting: req.Split,
+	}, rows, now)
 }
 
-// handleFailure decides the next step of a lane whose head was not delivered. n is the
-// number of its rows in the request.
+// sameClass is how many messages from the first one on have its class, up to end.
+func sameClass(res *sink.Result, first, end int) int {
+	n := 1
+	for first+n < end && res.At(first+n).Class == res.At(first).Class {
+		n++
+	}
+	return n
+}
+
+// handleFailure decides the next step of a lane whose head was not delivered. The failure
+// concerns its first n rows.
 func (c *core) handleFailure(l *lane, rw *row, f *lanes.Failure, n int, now time.Time) {
 	v := c.policy.Judge(l, rw, f, now)
 	l.RecordFailure(f.Detail)
-	c.lanes.Memory.Shed(l.Rows[:min(n, len(l.Rows))]...)
 
 	status := store.Pending
 	switch {

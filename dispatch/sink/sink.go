@@ -30,6 +30,10 @@ type Message struct {
 	// Replay is the id of the replay that sends the row again, "" for a live row. All
 	// messages of a request have the same Replay.
 	Replay string
+
+	// Lane is the number of the message's lane in the request, from 0. Messages of one
+	// lane follow each other, in order.
+	Lane int
 }
 
 // Mode is how a destination responds to a request of several messages.
@@ -43,8 +47,21 @@ const (
 	// Ordered: the receiver stops at the first failure and reports its position.
 	Ordered
 
-	// PerItem: the receiver reports a result for each message.
+	// PerItem: the receiver reports a result for each message, and may accept a message
+	// behind one that failed. A request has one message of each lane, because two would
+	// lose their order.
 	PerItem
+
+	// Prefix: the receiver stores some of the leading messages of each lane, for example
+	// the first 7 of 10, and reports a result for each message. It stores no message
+	// unless it has stored those before it in the lane, even if the sink has reported them
+	// all as failed because an answer was lost. Lanes do not affect each other.
+	//
+	// The first message of a lane that was not stored decides the lane's next step. If the
+	// messages behind it have its class, one of them may be the cause, for example of a
+	// batch that was refused as a whole. If that message alone is the cause, the sink
+	// returns NotSent for those behind it.
+	Prefix
 )
 
 // Limits bounds a request to a destination.
@@ -63,6 +80,10 @@ type Limits struct {
 	// messages. A single message may exceed it. The sink then decides whether to
 	// reject the message.
 	MaxBytes int
+
+	// MaxLanes is the maximum number of lanes in a request, 0 for no limit. A destination
+	// that stores a batch atomically, but only for one subject, has 1.
+	MaxLanes int
 }
 
 // Sink delivers messages to one destination. Its methods are safe for concurrent use.

@@ -116,6 +116,9 @@ func (s *Set) buildRequest() *Request {
 	}
 	kind, job := ready.items[0].Name.Kind, ready.items[0].Job
 	limits := s.cfg.Limits(kind)
+	if limits.MaxLanes > 0 {
+		share = min(share, limits.MaxLanes)
+	}
 	roomRows, roomBytes := max(1, min(s.cfg.BatchRows, limits.MaxItems)), limits.MaxBytes
 	if job == nil {
 		roomBytes = int(min(int64(roomBytes), s.Memory.RequestShare()))

@@ -66,6 +66,9 @@ func (s *Set) Receiver(kind string) *Receiver {
 	return recv
 }
 
+// Mode is how the destination of a row answers.
+func (s *Set) Mode(rw *Row) sink.Mode { return s.cfg.Limits(rw.Kind).Mode }
+
 // Receivers returns the receivers of all lanes so far.
 func (s *Set) Receivers() []*Receiver { return s.receivers }
 

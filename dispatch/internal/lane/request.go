@@ -59,12 +59,14 @@ func (r *Request) Rows() iter.Seq[*Row] {
 // Messages builds the sink's messages.
 func (r *Request) Messages() []sink.Message {
 	msgs, job := make([]sink.Message, 0, r.Size()), r.Runs[0].Lane.Name.Job
-	for rw := range r.Rows() {
-		msgs = append(msgs, sink.Message{
-			ID: rw.ID, Kind: rw.OwnKind(), Group: rw.Group,
-			Payload: rw.Payload, Attributes: rw.Attributes, Attempt: rw.Attempts,
-			Committed: rw.Committed, Replay: job,
-		})
+	for n, run := range r.Runs {
+		for _, rw := range run.Rows {
+			msgs = append(msgs, sink.Message{
+				ID: rw.ID, Kind: rw.OwnKind(), Group: rw.Group,
+				Payload: rw.Payload, Attributes: rw.Attributes, Attempt: rw.Attempts,
+				Committed: rw.Committed, Replay: job, Lane: n,
+			})
+		}
 	}
 	return msgs
 }

@@ -41,7 +41,8 @@ func newSetModel(t *rapid.T) *setModel {
 		left: map[Name][]string{}, locked: map[string]bool{}, held: map[Name]bool{},
 		limits: sink.Limits{MaxItems: rapid.IntRange(1, 6).Draw(t, "items"), MaxBytes: rapid.IntRange(1, 90).Draw(t, "bytes")},
 	}
-	m.limits.Mode = rapid.SampledFrom([]sink.Mode{sink.Atomic, sink.Ordered, sink.PerItem}).Draw(t, "mode")
+	m.limits.Mode = rapid.SampledFrom([]sink.Mode{sink.Atomic, sink.Ordered, sink.PerItem, sink.Prefix}).Draw(t, "mode")
+	m.limits.MaxLanes = rapid.IntRange(0, 3).Draw(t, "lanes")
 	m.cfg = Config{
 		BatchRows: rapid.IntRange(1, 7).Draw(t, "batch"), Senders: rapid.IntRange(1, 4).Draw(t, "senders"), ClaimAhead: 1,
 		BufferRows: 40, BufferBytes: int64(rapid.IntRange(1, 1000).Draw(t, "buffer")), RowLanes: rapid.Bool().Draw(t, "row lanes"),
@@ -150,6 +151,9 @@ func (m *setModel) checkRequest(req *Request) {
 				m.t.Fatalf("lane %s: row %d of the run: got %s, want %s", l.Name, i, rw.ID, m.left[l.Name][i])
 			}
 		}
+	}
+	if most := m.limits.MaxLanes; most > 0 && len(req.Runs) > most {
+		m.t.Fatalf("a request of %d lanes, %d are allowed", len(req.Runs), most)
 	}
 	limit := m.limits.MaxBytes
 	if first.Job == nil {

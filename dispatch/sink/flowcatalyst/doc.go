@@ -29,6 +29,10 @@
 // fails as a whole, its outcome is returned for all messages. The dispatcher then
 // sends fewer rows, until each row is part of the request whose outcome it gets.
 //
+// The platform accepts all items of a request or none, although it has a result for each.
+// So the mode is [sink.Atomic]. It is not [sink.Prefix], because the API does not promise to
+// stop at a failed item.
+//
 // A request of a replay has the header Sluicebox-Replay. Everything else, ids
 // included, is the same as the first time. The platform does not drop duplicates, so a
 // request that may have reached it is never repeated here; see package httpsink. The one
