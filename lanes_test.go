@@ -52,7 +52,7 @@ func (idle) Limits(string) sink.Limits {
 // testOptions returns the options of a relay with two outboxes and two sinks.
 func testOptions() Options {
 	table := func(name, sink string) Outbox {
-		return Outbox{store.Outbox{Name: name, Table: name, Layout: store.OutboxMessages()}, sink}
+		return Outbox{store.Outbox{Name: name, Table: name, Layout: store.FlowCatalyst(), Kind: "EVENT"}, sink}
 	}
 	return Options{
 		Database: noDatabase{}, Logger: slog.New(slog.DiscardHandler),
@@ -164,6 +164,12 @@ func TestLanesAct(t *testing.T) {
 	logged.Reset()
 	if err := controller.Skip(t.Context(), name("orders", "c"), "r"); !errors.Is(err, dispatch.ErrNoLane) {
 		t.Errorf("the lane of another sink: %v", err)
+	}
+	other := name("bills", "c")
+	other.Kind = "bill"
+	var request *RequestError
+	if err := controller.Pause(t.Context(), other, "r"); !errors.As(err, &request) || request.Problem != `no lane of outbox "bills" has the kind "bill": its lanes have the kind "EVENT"` {
+		t.Errorf("a kind that no lane has: %v", err)
 	}
 	l.err = store.ErrNotLeader
 	if err := controller.Pause(t.Context(), name("bills", "c"), "r"); !errors.Is(err, store.ErrNotLeader) || logged.Len() > 0 {

@@ -37,6 +37,12 @@ func (r *Relay) dispatcherForOutbox(outbox string) (*dispatch.Dispatcher, error)
 	return lanes[sink], nil
 }
 
+// outbox returns a configured outbox.
+func (r *Relay) outbox(name string) *store.Outbox {
+	outboxes := r.opt.tables()
+	return &outboxes[slices.IndexFunc(outboxes, func(o store.Outbox) bool { return o.Name == name })]
+}
+
 // RequestStore is where operators write requests for named checkpoints and replays. The
 // leader carries them out.
 type RequestStore interface {
@@ -133,6 +139,9 @@ func (d Lanes) act(message string, lane dispatch.LaneName, reason string, do fun
 	if err != nil {
 		return err
 	}
+	if o := d.relay.outbox(lane.Outbox); o.Layout.Columns.Kind == "" && lane.Kind != o.Kind {
+		return &RequestError{Problem: fmt.Sprintf("no lane of outbox %q has the kind %q: its lanes have the kind %q", o.Name, lane.Kind, o.Kind)}
+	}
 
 	if err := do(to); err != nil {
 		return err
@@ -180,9 +189,7 @@ func (d DeadLetters) dispatcherForFilter(f *store.DeadLetterFilter) (*dispatch.D
 	if err != nil {
 		return nil, err
 	}
-	outboxes := d.relay.opt.tables()
-	at := slices.IndexFunc(outboxes, func(o store.Outbox) bool { return o.Name == f.Outbox })
-	if err := f.Validate(&outboxes[at]); err != nil {
+	if err := f.Validate(d.relay.outbox(f.Outbox)); err != nil {
 		return nil, &RequestError{Problem: err.Error()}
 	}
 	return to, nil
