@@ -101,6 +101,9 @@ func (it *Item) Bytes() int { return it.TextBytes() + it.ContentBytes() }
 // ContentBytes returns the memory used by the payload and the attributes.
 func (it *Item) ContentBytes() int { return len(it.Payload) + it.Attributes.Bytes() }
 
+// DropContent drops the payload and the attributes; a claim reads them again.
+func (it *Item) DropContent() { it.Payload, it.Attributes = nil, nil }
+
 // TextBytes returns the memory used by id, kind and group. A group can be as large as a
 // payload.
 func (it *Item) TextBytes() int { return len(it.ID) + len(it.Kind) + len(it.Group.Name) }

@@ -302,7 +302,7 @@ type ReplayReader interface {
 // RowStatusReader reads the state of rows of a job.
 type RowStatusReader interface {
 	// ReadStatuses returns the state of each row, by position, as a claim would see it. It
-	// adds the payload of COMPLETED rows if requested. If the table keeps no state, every
+	// adds the payload and attributes of COMPLETED rows if requested. If the table keeps no state, every
 	// row is RowAbsent.
 	ReadStatuses(ctx context.Context, rows []ClaimRow) ([]RowStatus, error)
 }
@@ -314,8 +314,9 @@ type ReplayRange struct {
 	After  int64
 }
 
-// RowStatus is the state of a row in its table, with its payload if requested.
+// RowStatus is the state of a row in its table, with its content if requested.
 type RowStatus struct {
-	State   RowState
-	Payload []byte
+	State      RowState
+	Payload    []byte
+	Attributes Attributes
 }

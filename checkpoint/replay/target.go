@@ -156,7 +156,7 @@ func (p *player) measure(rows []store.ReplayRow) {
 	}
 	bytes := int64(0)
 	for i := range rows {
-		bytes += int64(len(rows[i].Payload))
+		bytes += int64(rows[i].ContentBytes())
 	}
 	p.meanRowBytes = max(1, (p.meanRowBytes+3*bytes/int64(len(rows)))/4)
 }
@@ -187,7 +187,7 @@ func (p *player) partition(ctx context.Context, rows []store.ReplayRow) (send []
 			finish(row, store.ReplayRefused, fmt.Sprintf("payload of %d bytes is too large for the relay's tables, and the row was deleted from its table", row.PayloadSize))
 			continue
 		case wants:
-			row.Payload = states[i].Payload
+			row.Payload, row.Attributes = states[i].Payload, states[i].Attributes
 		}
 		send = append(send, *row)
 	}

@@ -115,6 +115,29 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// EncodeAttributes returns the attributes of a queued row as JSON in ASCII, nil for none.
+func EncodeAttributes(a store.Attributes) []byte {
+	if len(a) == 0 {
+		return nil
+	}
+	body, err := encode(a)
+	if err != nil {
+		panic("ledger: attributes are texts: " + err.Error())
+	}
+	return body
+}
+
+// DecodeAttributes returns the attributes that EncodeAttributes wrote.
+func DecodeAttributes(body []byte) (a store.Attributes, err error) {
+	if body == nil {
+		return nil, nil
+	}
+	if err := json.Unmarshal(body, &a); err != nil {
+		return nil, fmt.Errorf("attributes of a queued row: %w", err)
+	}
+	return a, nil
+}
+
 // text is a string of any bytes. It is a JSON string, or an object with its base64 if it is
 // not valid UTF-8 or has a NUL, which the JSON functions of databases do not accept.
 type text string

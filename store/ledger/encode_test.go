@@ -2,8 +2,10 @@ package ledger
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -36,6 +38,33 @@ func TestTextsSurvive(t *testing.T) {
 	}
 	if groupOf(groupText(store.Group{})) != (store.Group{}) {
 		t.Error("no group became a group")
+	}
+}
+
+// TestAttributesSurvive: attributes, which are UTF-8 without U+0000, are JSON in ASCII and come
+// back unchanged.
+func TestAttributesSurvive(t *testing.T) {
+	var all store.Attributes
+	for _, s := range oddTexts {
+		if utf8.ValidString(s) && !strings.Contains(s, "\x00") {
+			all = append(all, store.Attribute{Name: s, Value: s + s})
+		}
+	}
+	body := EncodeAttributes(all)
+	if i := strings.IndexFunc(string(body), func(r rune) bool { return r >= utf8.RuneSelf }); i >= 0 {
+		t.Errorf("JSON has other characters than ASCII: %.50q", body[i:])
+	}
+	if got, err := DecodeAttributes(body); err != nil || !slices.Equal(got, all) {
+		t.Errorf("%.300q became %.300q, %v", all, got, err)
+	}
+	if body := EncodeAttributes(nil); body != nil {
+		t.Errorf("no attributes became %q", body)
+	}
+	if got, err := DecodeAttributes(nil); got != nil || err != nil {
+		t.Errorf("NULL became %q, %v", got, err)
+	}
+	if _, err := DecodeAttributes([]byte("{")); err == nil {
+		t.Error("broken JSON was read")
 	}
 }
 

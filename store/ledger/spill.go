@@ -39,13 +39,13 @@ func (l *Ledger) Spill(ctx context.Context, epoch store.Epoch, items []store.Ite
 	return nil
 }
 
-// rowsToSpill returns the rows without the payloads that their tables keep.
+// rowsToSpill returns the rows without the content that their tables keep.
 func (l *Ledger) rowsToSpill(items []store.Item) []store.Item {
 	rows := slices.Clone(items)
 	for i := range rows {
 		rows[i].Captured = time.Time{}
 		if l.outboxes.Lookup(rows[i].Outbox).Layout.State != store.StateNone {
-			rows[i].Payload = nil
+			rows[i].DropContent()
 		}
 	}
 	return rows

@@ -2,6 +2,7 @@ package outboxes
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -57,7 +58,7 @@ func (p *Part) CopyDuplicates(rows []store.ClaimRow, answers []store.ClaimAnswer
 			answers[i].Result = store.NotYetVisible
 		}
 		if answers[j].Payload != nil {
-			answers[i].Payload = append([]byte{}, answers[j].Payload...)
+			answers[i].Payload, answers[i].Attributes = bytes.Clone(answers[j].Payload), slices.Clone(answers[j].Attributes)
 		}
 	}
 }
@@ -111,7 +112,7 @@ func (p *Part) CopyDuplicateStatuses(rows []store.ClaimRow, states []store.RowSt
 		if states[i].State == store.RowAbsent && rows[i].Txn != rows[j].Txn {
 			states[i].State = store.RowUnsettled
 		}
-		states[i].Payload = bytes.Clone(states[j].Payload)
+		states[i].Payload, states[i].Attributes = bytes.Clone(states[j].Payload), slices.Clone(states[j].Attributes)
 	}
 }
 

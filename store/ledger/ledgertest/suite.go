@@ -173,10 +173,11 @@ func wantRows(t *testing.T, what string, got, want []store.Item, payload bool) {
 	for i := range got {
 		g, w := got[i], want[i]
 		if !payload {
-			w.Payload = nil
+			w.DropContent()
 		}
 		same := g.Ref == w.Ref && g.Kind == w.Kind && g.Group == w.Group && g.Seq == w.Seq && g.RetryCount == w.RetryCount &&
-			g.PayloadSize == w.PayloadSize && g.Committed.Equal(w.Committed) && string(g.Payload) == string(w.Payload) && (g.Payload == nil) == (w.Payload == nil)
+			g.PayloadSize == w.PayloadSize && g.Committed.Equal(w.Committed) && string(g.Payload) == string(w.Payload) && (g.Payload == nil) == (w.Payload == nil) &&
+			slices.Equal(g.Attributes, w.Attributes)
 		if !same || g.Txn != 0 || !g.Captured.IsZero() {
 			t.Errorf("%s: row %d is\n%.300s, want\n%.300s", what, i, fmt.Sprintf("%+v", g), fmt.Sprintf("%+v", w))
 		}

@@ -148,7 +148,7 @@ func (r reader) Range(_ context.Context, queue string, from []store.SpilledRange
 	for i, f := range from {
 		for _, it := range r.queues[queue] {
 			if len(lists[i]) < each && it.Seq > f.After && it.Outbox == f.Outbox && it.Lane().Hash() == f.Lane {
-				it.Payload = bytes.Clone(it.Payload)
+				it.Payload, it.Attributes = bytes.Clone(it.Payload), slices.Clone(it.Attributes)
 				lists[i] = append(lists[i], it)
 			}
 		}
@@ -163,7 +163,7 @@ func (r reader) Scan(_ context.Context, q ledger.Scan) (list []store.Item, err e
 		behind := q.Heads && started[it.Lane()]
 		started[it.Lane()] = true
 		if len(list) < q.Limit && int64(it.Seq) > q.After && !behind && (q.Outboxes == nil || slices.Contains(q.Outboxes, it.Outbox)) {
-			it.Payload = nil
+			it.DropContent()
 			list = append(list, it)
 		}
 	}
@@ -251,7 +251,8 @@ func (t *tx) Enqueue(_ context.Context, queue string, rows []store.Item) (added 
 			}
 			continue
 		}
-		it.Payload, it.Captured, it.Txn = bytes.Clone(it.Payload), time.Time{}, 0
+		it.Payload, it.Attributes = bytes.Clone(it.Payload), slices.Clone(it.Attributes)
+		it.Captured, it.Txn = time.Time{}, 0
 		all = slices.Insert(all, at, it)
 		added++
 	}
