@@ -215,3 +215,112 @@ func TestPrunerEndsWithLeadership(t *testing.T) {
 		time.Sleep(time.Hour)
 	})
 }
+
+// flow is a table into which rows past their retention flow. A deletion takes a time per
+// call and a time per row.
+type flow struct {
+	began       time.Time
+	rate        int // rows per second
+	perCall     time.Duration
+	perRow      time.Duration
+	deleted     int
+	limits      []int
+	busy        time.Duration
+	refusesOver int // batches with more rows; 0 is none
+	refused     int
+}
+
+func (f *flow) Clock(context.Context) (time.Time, error) { return time.Now(), nil }
+
+func (f *flow) left() int { return int(time.Since(f.began).Seconds()*float64(f.rate)) - f.deleted }
+
+func (f *flow) Prune(_ context.Context, _ store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
+	n := min(p.Limit, f.left())
+	took := f.perCall + time.Duration(n)*f.perRow
+	time.Sleep(took) // fake time
+	f.busy += took
+	f.limits = append(f.limits, p.Limit)
+	if f.refusesOver > 0 && n > f.refusesOver {
+		f.refused++
+		return store.PruneResult{Next: "later"}, &store.RefusedError{Err: errors.New("a trigger objects")}
+	}
+	f.deleted += n
+	if n < p.Limit {
+		return store.PruneResult{Rows: n}, nil
+	}
+	return store.PruneResult{Rows: n, Next: "more"}, nil
+}
+
+// runFlow runs a pruner on a flow for some time.
+func runFlow(t *testing.T, f *flow, d time.Duration, check func(t *testing.T, failures int)) {
+	synctest.Test(t, func(t *testing.T) {
+		f.began = time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		failures := 0
+		r := &pruner{
+			tables: f, pruned: func(string, int) {}, failed: func(string, error) { failures++ },
+			outboxes: []store.Outbox{{Name: "a", Retention: time.Hour}},
+		}
+		if err := r.run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("run returned %v", err)
+		}
+		check(t, failures)
+	})
+}
+
+// TestPrunerKeepsUp: as many rows as the relay delivers are deleted, at an eleventh of a
+// core where that is enough, and at half of one where it is not.
+func TestPrunerKeepsUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		flow
+		share float64 // of a core, at most
+	}{
+		"quiet": {flow{rate: 100, perCall: 2 * time.Millisecond, perRow: 5 * time.Microsecond}, 0.01},
+		"busy":  {flow{rate: 10_000, perCall: 2 * time.Millisecond, perRow: 5 * time.Microsecond}, 0.1},
+		"full":  {flow{rate: 46_000, perCall: 2 * time.Millisecond, perRow: 5 * time.Microsecond}, 0.4},
+		"slow":  {flow{rate: 5_000, perCall: 2 * time.Millisecond, perRow: 50 * time.Microsecond}, 0.4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const d = 12 * time.Hour
+			runFlow(t, &c.flow, d, func(t *testing.T, _ int) {
+				if hours := float64(c.left()) / float64(c.rate) / 3600; hours > 4 {
+					t.Errorf("rows stay for %.1f h after their retention", hours)
+				}
+				if share := float64(c.busy) / float64(d); share > c.share {
+					t.Errorf("pruning takes %.2f of a core, want at most %.2f", share, c.share)
+				}
+			})
+		})
+	}
+}
+
+// TestPruneBatches: a batch takes 10 to 40 ms where its bounds allow that.
+func TestPruneBatches(t *testing.T) {
+	for perRow, want := range map[time.Duration]int{
+		0:                      maxPruneRows,
+		4 * time.Microsecond:   4000,
+		2 * time.Millisecond:   minPruneRows,
+		200 * time.Microsecond: minPruneRows,
+	} {
+		t.Run(perRow.String(), func(t *testing.T) {
+			f := &flow{deleted: -1e9, rate: 1, perCall: time.Millisecond, perRow: perRow}
+			runFlow(t, f, time.Minute, func(t *testing.T, _ int) {
+				if got := f.limits[len(f.limits)-1]; got != want {
+					t.Errorf("rows of a batch: got %d, want %d", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestARefusedBatchIsMadeSmaller: a row that cannot be deleted keeps only the rows of a
+// small batch, and the refusal of a larger one is no failure.
+func TestARefusedBatchIsMadeSmaller(t *testing.T) {
+	f := &flow{rate: 1000, refusesOver: minPruneRows}
+	runFlow(t, f, 10*time.Hour, func(t *testing.T, failures int) {
+		if f.refused == 0 || failures > 0 || f.left() > 2*3600*f.rate {
+			t.Errorf("refused %d, failures %d, left %d", f.refused, failures, f.left())
+		}
+	})
+}

@@ -12,11 +12,16 @@ type PruneRequest struct {
 	Outbox string
 	// Before is the limit of settlement times: rows settled at or after it are kept.
 	Before time.Time
-	// Limit is the maximum number of rows to delete; it must be positive.
+	// Limit is the maximum number of rows to delete; it must be positive. The call scans a
+	// part of the table in proportion to it; see ScanRows.
 	Limit int
 	// From is the cursor: "" for the beginning, else Next of the previous call.
 	From string
 }
+
+// ScanRows is how many rows a call reads at most: 4 for each that it may delete, because the
+// rows to delete usually follow each other.
+func (p *PruneRequest) ScanRows() int { return 4 * p.Limit }
 
 // Validate reports whether the request may be made of o.
 func (p *PruneRequest) Validate(o *Outbox) error {

@@ -15,10 +15,6 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// pruneRows is how many documents of a collection one call reads, which takes some
-// milliseconds.
-const pruneRows = 2000
-
 // Prune implements store.Pruner. It walks a collection by id, since most kinds of ids grow
 // with time.
 func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
@@ -95,7 +91,7 @@ type walkResult struct {
 func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.PruneRequest) (w walkResult, err error) {
 	c := &t.Layout.Columns
 	by := bson.D{{Key: t.id(), Value: 1}}
-	opts := options.Find().SetSort(by).SetHint(by).SetLimit(pruneRows + 2).
+	opts := options.Find().SetSort(by).SetHint(by).SetLimit(int64(p.ScanRows() + 2)).
 		SetProjection(project(c.ID, c.Status, c.Delivered, t.Layout.DeliveredTime()))
 	if from != nil {
 		opts.SetMin(bson.D{{Key: t.id(), Value: *from}}) // works for ids of mixed types
@@ -111,7 +107,7 @@ func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.PruneRequ
 		if from != nil && seen == 0 && id.Equal(*from) {
 			continue
 		}
-		if len(w.old) == p.Limit || seen == pruneRows {
+		if len(w.old) == p.Limit || seen == p.ScanRows() {
 			text, err := bson.MarshalExtJSON(bson.D{{Key: "id", Value: last}}, true, false)
 			w.next = strings.TrimSpace(string(text))
 			return w, err

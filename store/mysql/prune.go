@@ -11,9 +11,6 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// pruneRows is how many rows of a table one call reads, which takes a few milliseconds.
-const pruneRows = 2000
-
 // Prune implements store.Pruner. It walks the table by id because most kinds of ids grow
 // with time. Tables rarely have an index on the settlement time, and such an index would
 // cost each claim and outcome more than this walk.
@@ -93,7 +90,7 @@ func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.
 	var old keyBatch
 	seen, last := 0, ""
 	st := &statement{}
-	text := t.walkText(st, from, p.Before)
+	text := t.walkText(st, from, p)
 	err = c.query(ctx, text, st.args, func(rows *sql.Rows) error {
 		var id string
 		var expired bool
@@ -116,7 +113,7 @@ func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.
 		return done, err
 	}
 
-	if full || seen == pruneRows {
+	if full || seen == p.ScanRows() {
 		done.Next = last
 	}
 	err = old.chunks(func(chunk *keyBatch) error {
@@ -129,15 +126,15 @@ func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.
 }
 
 // walkText returns the statement that reads rows in the order of their ids, and for each
-// whether it was delivered before a time.
-func (t *table) walkText(s *statement, from any, before time.Time) string {
+// whether it is old enough.
+func (t *table) walkText(s *statement, from any, p store.PruneRequest) string {
 	id := t.id()
-	text := "SELECT " + id.textOf() + ", (" + t.deliveredBefore(s, before) + ") IS TRUE\nFROM " + t.from() + "\nWHERE o." + Ident(id.name) + " IS NOT NULL"
+	text := "SELECT " + id.textOf() + ", (" + t.deliveredBefore(s, p.Before) + ") IS TRUE\nFROM " + t.from() + "\nWHERE o." + Ident(id.name) + " IS NOT NULL"
 	if from != nil {
 		s.args = append(s.args, from)
 		text += " AND o." + Ident(id.name) + " > " + id.placeholder()
 	}
-	return fmt.Sprintf("%s\nORDER BY o.%s LIMIT %d", text, Ident(id.name), pruneRows)
+	return fmt.Sprintf("%s\nORDER BY o.%s LIMIT %d", text, Ident(id.name), p.ScanRows())
 }
 
 // deliveredBefore returns the condition that a row o was delivered before a time.

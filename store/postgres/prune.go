@@ -11,9 +11,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// pruneBlocks is the number of table blocks that one call scans: 2 MiB with the default
-// block size, a few ms of reading.
-const pruneBlocks = 256
+// blockRows is how many rows a block of the table is taken to have.
+const blockRows = 8
+
+// pruneBlocks is the number of blocks that a call scans: 2 MiB for 500 rows, a few ms of
+// reading.
+func pruneBlocks(p *store.PruneRequest) int64 { return int64(max(1, p.ScanRows()/blockRows)) }
 
 // Prune implements store.Pruner. It scans a table block by block. Blocks are in insertion
 // order as long as nothing was deleted; later, new rows reuse the space of deleted ones.
@@ -78,7 +81,7 @@ func pruneFrom(text string) (int64, error) {
 func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t *table, block int64, p store.PruneRequest) (done store.PruneResult, err error) {
 	values := s.fenced(epoch)
 	values["before"], values["limit"] = p.Before.Truncate(time.Microsecond), p.Limit
-	values["from"], values["to"] = blockTID(block), blockTID(block+pruneBlocks)
+	values["from"], values["to"] = blockTID(block), blockTID(block+pruneBlocks(&p))
 	var blocks int64
 	var leaderEpoch *int64
 	var found int
@@ -88,7 +91,7 @@ func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t 
 	tx.add(blocksQuery(t), func(results pgx.BatchResults) error { return results.QueryRow().Scan(&blocks) })
 	tx.add(pruneQuery(t).with(values), func(results pgx.BatchResults) error { return results.QueryRow().Scan(&leaderEpoch, &found, &done.Rows) })
 	err = tx.run(ctx, func() error { return nil })
-	if next := block + pruneBlocks; next < blocks {
+	if next := block + pruneBlocks(&p); next < blocks {
 		done.Next = strconv.FormatInt(next, 10) // also behind rows that were refused
 	}
 	if err != nil {

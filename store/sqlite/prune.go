@@ -12,9 +12,6 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// pruneRows is the number of rows that one call reads.
-const pruneRows = 2000
-
 // Prune implements store.Pruner. It walks a table by its ids, because most kinds of ids grow
 // with time and tables rarely have an index on the time of settlement. It searches old rows
 // on its own connection. Only if it found some does it wait for the write lock, as long as a
@@ -74,7 +71,7 @@ func (s *Store) deliveredBefore(ctx context.Context, o *store.Outbox, p store.Pr
 		if err != nil {
 			return err
 		}
-		walk := walkQuery(t, from != nil)
+		walk := walkQuery(t, from != nil, p.ScanRows())
 		seen, last := 0, ""
 		err = conn.Query(ctx, walk.sql, walk.args(&values{key: from}), func(row []driver.Value) error {
 			if len(old) == p.Limit {
@@ -88,7 +85,7 @@ func (s *Store) deliveredBefore(ctx context.Context, o *store.Outbox, p store.Pr
 			}
 			return ctx.Err()
 		})
-		if err == nil && seen == pruneRows {
+		if err == nil && seen == p.ScanRows() {
 			next = last
 		}
 		return err
@@ -98,7 +95,7 @@ func (s *Store) deliveredBefore(ctx context.Context, o *store.Outbox, p store.Pr
 
 // walkQuery builds the statement that reads rows in the order of their ids, with the time of
 // settlement and whether each is COMPLETED.
-func walkQuery(t *table, on bool) *query {
+func walkQuery(t *table, on bool, limit int) *query {
 	b := &builder{}
 	id := Ident(t.Layout.Columns.ID)
 	sql := "SELECT +" + id + ", " + t.state(b).Delivered() + " IS TRUE, +" + Ident(t.Layout.DeliveredTime()) +
@@ -106,7 +103,7 @@ func walkQuery(t *table, on bool) *query {
 	if on {
 		sql += " AND " + id + " > " + b.key()
 	}
-	return &query{sql + "\nORDER BY " + id + " LIMIT " + strconv.Itoa(pruneRows), b.params}
+	return &query{sql + "\nORDER BY " + id + " LIMIT " + strconv.Itoa(limit), b.params}
 }
 
 // prune deletes the rows that have not changed since they were read, in the call's
