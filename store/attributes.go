@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,6 +65,12 @@ func (c *AttributeColumn) Key() string {
 		return "columns." + c.Name
 	}
 	return "columns.attributes"
+}
+
+// HasAttribute reports whether rows of the layout can have an attribute. A column that is
+// spread may give any.
+func (l *Layout) HasAttribute(name string) bool {
+	return slices.ContainsFunc(l.Attributes, func(c AttributeColumn) bool { return c.Spread || c.Name == name })
 }
 
 // KindColumn returns the column of the kind, in the lane or as an attribute, "" if none.

@@ -146,6 +146,7 @@ func (d *decoder) check(s *Settings) {
 	d.setDefaultSenders(s)
 	d.checkSinks(s.Sinks)
 	d.checkOutboxes(s)
+	d.checkRowFields(s)
 }
 
 // maxServerID is the largest number in the four bytes of a server id.

@@ -43,7 +43,7 @@ func TestComposeSinks(t *testing.T) {
 	}
 	events := webhook.Config{
 		URL: "http://events.example:8080", Method: "POST", Format: webhook.FormatCloudEvents, ContentType: "application/xml",
-		CloudEventsSource: "/shop/invoices", CloudEventsType: "com.example.{kind}", CloudEventsSubject: "{kind}/{group}", HTTP: webhook.HTTP{
+		CloudEventsSource: "/shop/invoices", CloudEventsType: "com.example.{kind}", CloudEventsSubject: "{kind}/{id}", HTTP: webhook.HTTP{
 			ErrorDetail: sink.ErrorDetailBody, RequestTimeout: 30 * time.Second, MaxConnections: 64, CertFile: "/etc/ssl/relay.pem", KeyFile: "/etc/ssl/relay.key",
 		},
 	}
@@ -162,7 +162,7 @@ func TestWebhookFaults(t *testing.T) {
 		{"a list of headers", "    url: https://h/x\n    headers: [canary]\n", []string{"relay.yaml:8: sinks.hooks.headers: must hold names, each with its value"}},
 		{"a header twice", "    url: https://h/x\n    headers: {A: canary, A: canary}\n", []string{"relay.yaml:8: sinks.hooks.headers.A: is a duplicate of line 8"}},
 		{"unknown metadata", "    url: https://h/x\n    metadata-headers: [kind, grupe]\n", []string{
-			`relay.yaml:8: sinks.hooks.metadata-headers[1]: is "grupe", must be one of kind, group, attempt; did you mean group?`}},
+			`relay.yaml:8: sinks.hooks.metadata-headers[1]: is "grupe", must be one of kind, group, type, time, attempt; did you mean group?`}},
 		{"cloudevents without a source", "    url: https://h/x\n    format: cloudevents\n", []string{"relay.yaml:5: sinks.hooks.cloudevents-source: is not set"}},
 		{"a source without cloudevents", "    url: https://h/x\n    cloudevents-source: /shop\n", []string{"relay.yaml:8: sinks.hooks.cloudevents-source: is only for a format of CloudEvents"}},
 		{"keys of another type", "    url: https://h/x\n    wire: items\n    api-base-url: https://h\n", []string{

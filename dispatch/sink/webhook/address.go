@@ -1,7 +1,9 @@
 package webhook
 
 import (
+	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -9,6 +11,10 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
 	"github.com/sluicebox/sluicebox/store"
 )
+
+// maxAddress is the maximum length in bytes of an address with values of the row. Few servers
+// accept a longer one.
+const maxAddress = 8 << 10
 
 // address makes the address of each request. Its path and query may have fields of the row,
 // whose values are escaped for where they stand.
@@ -42,12 +48,20 @@ func parseAddress(raw string) (a address, err error) {
 		return bad("has a field in its host; write the host as text")
 	}
 
-	example, _ := a.of(&sink.Message{ID: "x", Kind: "x", Group: store.GroupOf("x")})
+	example, _ := a.of(&sink.Message{ID: "x", Kind: "x", Group: store.GroupOf("x"), Attributes: a.examples()})
 	if _, err := url.Parse(example); err != nil {
 		return bad("is not a URL such as https://hooks.example/orders")
 	}
 	a.shared, err = httpsink.ParseAddress("url", example, "token")
 	return a, err
+}
+
+// examples returns a value for each attribute in the address.
+func (a *address) examples() (all store.Attributes) {
+	for _, name := range slices.Concat(a.path.Attributes(), a.query.Attributes()) {
+		all = append(all, store.Attribute{Name: name, Value: "x"})
+	}
+	return all
 }
 
 // fixed reports whether all rows have the same address.
@@ -70,6 +84,8 @@ func (a *address) of(m *sink.Message) (text, reason string) {
 		return "", "row has no " + missing + ", which url needs"
 	case leaves:
 		return "", "a value of the row would lead to another path: it is empty, or has . or .. between slashes"
+	case len(text) > maxAddress && !a.fixed():
+		return "", fmt.Sprintf("url of %d bytes exceeds %d", len(text), maxAddress)
 	}
 	return text, ""
 }

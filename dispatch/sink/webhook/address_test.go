@@ -46,18 +46,40 @@ func TestAddressOfFields(t *testing.T) {
 	}
 }
 
+// Attributes are values of the row like all others.
+func TestAddressOfAttributes(t *testing.T) {
+	s := newSink(t, webhook.Config{URL: "https://h.example/{attr.tenant}?type={type}"})
+	row := func(tenant, typ string) *sink.Message {
+		return &sink.Message{ID: "7", Attributes: store.Attributes{{Name: "tenant", Value: tenant}, {Name: "type", Value: typ}}}
+	}
+	for name, c := range map[string]struct {
+		m            *sink.Message
+		want, reason string
+	}{
+		"plain":   {row("a/b", "c d"), "https://h.example/a%2Fb?type=c+d", ""},
+		"parent":  {row("..", "c"), "", "a value of the row would lead to another path: it is empty, or has . or .. between slashes"},
+		"empty":   {row("", "c"), "", "a value of the row would lead to another path: it is empty, or has . or .. between slashes"},
+		"missing": {&sink.Message{ID: "7", Attributes: store.Attributes{{Name: "type", Value: "c"}}}, "", "row has no attr.tenant, which url needs"},
+		"long":    {row("a", strings.Repeat("c", 8<<10)), "", "url of 8217 bytes exceeds 8192"},
+	} {
+		if text, reason := webhook.AddressOf(s, c.m); text != c.want || reason != c.reason {
+			t.Errorf("%s: %q, reason %q", name, text, reason)
+		}
+	}
+}
+
 // Whatever a row holds, the request goes to the host, the path and the parameter of the
 // configuration, also behind a proxy that decodes and cleans the path.
 func FuzzAddressOfFields(f *testing.F) {
 	f.Add("a", "b")
 	f.Add("../..", "&x=y#z")
 	f.Add("@evil.example/", "\x00\xff")
-	s, err := webhook.New(webhook.Config{URL: "https://h.example/t/{group}/p?q={id}&r=1"})
+	s, err := webhook.New(webhook.Config{URL: "https://h.example/t/{group}/p?q={attr.q}&r=1"})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, group, id string) {
-		text, reason := webhook.AddressOf(s, &sink.Message{ID: id, Group: store.GroupOf(group)})
+		text, reason := webhook.AddressOf(s, &sink.Message{Group: store.GroupOf(group), Attributes: store.Attributes{{Name: "q", Value: id}}})
 		if reason != "" {
 			return
 		}

@@ -80,7 +80,7 @@ func (s *Sink) encodeEvent(m *sink.Message) (text []byte, reason string) {
 	}
 	attributes := map[string]string{"specversion": "1.0", "id": id, "source": s.cfg.CloudEventsSource, "type": e.typ}
 	for name, t := range s.extensions() {
-		if value, missing := t.Text(m, asIs); missing == "" {
+		if value, missing := t.Text(m, asIs); missing == "" && value != "" {
 			attributes[name] = value
 		}
 	}

@@ -67,8 +67,20 @@ func TestStructured(t *testing.T) {
 		}
 	}
 
+	m.Payload = []byte("1")
+	m.Attributes = store.Attributes{{Name: "type", Value: "Paid"}, {Name: "time", Value: "2026-01-01T00:00:00Z"}, {Name: "tenant", Value: "é"}, {Name: "empty"}}
+	s := newSink(t, webhook.Config{
+		URL: sink.Secret(r.URL()), Format: webhook.FormatStructured, CloudEventsSource: "/s",
+		Headers: map[string]sink.Secret{"ce-tenant": "t-{attr.tenant}", "ce-empty": "{attr.empty}", "ce-none": "{attr.none}", "X-Type": "{type}"},
+	})
+	*got = nil
+	const want = `{"datacontenttype":"application/json","id":"7","partitionkey":"c<1>","source":"/s","specversion":"1.0","subject":"c<1>","tenant":"t-é","time":"2026-01-01T00:00:00Z","type":"Paid","data":1}`
+	if res := s.Deliver(t.Context(), []sink.Message{m}); res.Class != sink.Delivered || string((*got)[0].Body) != want || (*got)[0].Header.Get("X-Type") != "Paid" {
+		t.Errorf("%s: %+v, want\n%s", res.Class, *got, want)
+	}
+
 	m.Payload = []byte("no json")
-	s := newSink(t, webhook.Config{URL: sink.Secret(r.URL()), Format: webhook.FormatStructured, CloudEventsSource: "/s"})
+	s = newSink(t, webhook.Config{URL: sink.Secret(r.URL()), Format: webhook.FormatStructured, CloudEventsSource: "/s"})
 	if res := s.Deliver(t.Context(), []sink.Message{m}); res.Class != sink.Rejected || !strings.Contains(res.Detail, "payload is not JSON, as its content-type application/json says") {
 		t.Errorf("%s: %s", res.Class, res.Detail)
 	}

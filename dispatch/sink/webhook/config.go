@@ -68,6 +68,8 @@ func (f Format) mediaType() string {
 const (
 	MetadataKind    = "kind"    // Sluicebox-Kind
 	MetadataGroup   = "group"   // Sluicebox-Group
+	MetadataType    = "type"    // Sluicebox-Type
+	MetadataTime    = "time"    // Sluicebox-Time
 	MetadataAttempt = "attempt" // Sluicebox-Attempt
 )
 
@@ -94,7 +96,7 @@ type Config struct {
 	// URL is the endpoint, http or https. It may have a query. It is a sink.Secret,
 	// because the address of many endpoints contains a key. Path and query may have fields
 	// of the row.
-	URL sink.Secret `yaml:"url" template:"true" doc:"Required. The address of the endpoint: https://host[:port]/path. Path and query may have fields of the row: {id}, {kind}, {group}. It is treated as a secret, because it may contain a key." placeholder:"https://xxxxx"`
+	URL sink.Secret `yaml:"url" template:"true" doc:"Required. The address of the endpoint: https://host[:port]/path. Path and query may have fields of the row: {id}, {kind}, {group}, {type}, {attr.NAME}. It is treated as a secret, because it may contain a key." placeholder:"https://xxxxx"`
 
 	// Method is POST, the default, or PUT.
 	Method string `yaml:"method" doc:"The method of the requests." enum:"POST,PUT"`
@@ -115,8 +117,9 @@ type Config struct {
 	// among all producers. A CloudEvents format requires it.
 	CloudEventsSource string `yaml:"cloudevents-source" doc:"Required with a format of CloudEvents: the source of the events, which identifies this producer, for example /shop/orders."`
 
-	// CloudEventsType is the ce-type, a template. The default is {kind}.
-	CloudEventsType string `yaml:"cloudevents-type" template:"true" doc:"The type of the events, which may have fields of the row, for example com.example.{kind}. Empty: the kind of the row."`
+	// CloudEventsType is the ce-type, a template. The default is {type}, or {kind} for a row
+	// without a type.
+	CloudEventsType string `yaml:"cloudevents-type" template:"true" doc:"The type of the events, which may have fields of the row, for example com.example.{type}. Empty: the type of the row, or its kind if it has none."`
 
 	// CloudEventsSubject is the ce-subject, a template. The default is {group}.
 	CloudEventsSubject string `yaml:"cloudevents-subject" template:"true" doc:"The subject of the events, which may have fields of the row. Empty: the message group."`
@@ -125,12 +128,11 @@ type Config struct {
 	// no value in a row is not sent with it. Names that would break the request or the
 	// signature are rejected. With a CloudEvents format, ce-NAME is an extension of the
 	// event. A request of several rows has no other header that depends on a row.
-	Headers map[string]sink.Secret `yaml:"headers" template:"true" doc:"Headers of each request, by name. A value may have fields of the row: {id}, {kind}, {group}; without a value for one of them the header is not sent. {{ and }} are braces. ce-NAME is an extension of a CloudEvent. The values are treated as secrets."`
+	Headers map[string]sink.Secret `yaml:"headers" template:"true" doc:"Headers of each request, by name. A value may have fields of the row: {id}, {kind}, {group}, {type}, {attr.NAME}; without a value for one of them the header is not sent. {{ and }} are braces. ce-NAME is an extension of a CloudEvent. The values are treated as secrets."`
 
-	// MetadataHeaders lists the facts about a row that are sent: MetadataKind,
-	// MetadataGroup, MetadataAttempt. The default is none, because a group may be the
-	// name of a customer, for example.
-	MetadataHeaders []string `yaml:"metadata-headers" doc:"Headers with data of the row: its kind (Sluicebox-Kind), its message group (Sluicebox-Group), the number of the attempt (Sluicebox-Attempt)." enum:"kind,group,attempt"`
+	// MetadataHeaders lists the facts about a row that are sent, such as MetadataKind. The
+	// default is none, because a group may be the name of a customer, for example.
+	MetadataHeaders []string `yaml:"metadata-headers" doc:"Headers with data of the row: its kind (Sluicebox-Kind), its message group (Sluicebox-Group), its type (Sluicebox-Type), its time or that of its commit (Sluicebox-Time), the number of the attempt (Sluicebox-Attempt)." enum:"kind,group,type,time,attempt"`
 
 	// IDPrefix is prepended to the row's id in webhook-id, Idempotency-Key and ce-id.
 	// Set it for a receiver with rows of two outboxes that drops duplicates by the id
@@ -236,7 +238,7 @@ func (c *Config) validateFormat(bad *store.FieldErrors) {
 	}
 
 	if !httpsink.VisibleASCII(c.CloudEventsType) {
-		bad.Add("cloudevents-type", "is %q, must be visible ASCII characters such as com.example.{kind}", c.CloudEventsType)
+		bad.Add("cloudevents-type", "is %q, must be visible ASCII characters such as com.example.{type}", c.CloudEventsType)
 	} else if _, err := template.Parse(c.CloudEventsType); err != nil {
 		bad.Add("cloudevents-type", "%s", err)
 	}
@@ -252,9 +254,10 @@ func (c *Config) validateHeaders(bad *store.FieldErrors) {
 		bad.Add("metadata-headers", "is for one row a request; format: %s has several", c.Format)
 	}
 	for i, word := range c.MetadataHeaders {
-		switch name, _ := metadata(word, &sink.Message{}); {
+		switch name, _ := metadata(word); {
 		case name == "":
-			bad.Add(fmt.Sprintf("metadata-headers[%d]", i), "is %q, must be %s, %s or %s", word, MetadataKind, MetadataGroup, MetadataAttempt)
+			bad.Add(fmt.Sprintf("metadata-headers[%d]", i), "is %q, must be %s, %s, %s, %s or %s",
+				word, MetadataKind, MetadataGroup, MetadataType, MetadataTime, MetadataAttempt)
 		case slices.Index(c.MetadataHeaders, word) < i:
 			bad.Add(fmt.Sprintf("metadata-headers[%d]", i), "repeats %s", word)
 		}

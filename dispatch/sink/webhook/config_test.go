@@ -106,7 +106,7 @@ func TestConfigValidate(t *testing.T) {
 		"oauth and token":    {client(func(c *config) { c.Token = canary }), "token and oauth are both set; keep one"},
 		"oauth and header":   {client(headers("Authorization", canary)), "headers.Authorization conflicts with token or oauth"},
 		"metadata":           {func(c *config) { c.MetadataHeaders = []string{"kind", "group", "attempt"} }, ""},
-		"metadata unknown":   {func(c *config) { c.MetadataHeaders = []string{"kind", "id"} }, `metadata-headers[1] is "id", must be kind, group or attempt`},
+		"metadata unknown":   {func(c *config) { c.MetadataHeaders = []string{"kind", "id"} }, `metadata-headers[1] is "id", must be kind, group, type, time or attempt`},
 		"metadata twice":     {func(c *config) { c.MetadataHeaders = []string{"kind", "kind"} }, "metadata-headers[1] repeats kind"},
 		"headers":            {headers("Authorization", "Basic "+canary, "X-Tenant", "a b"), ""},
 		"two authorizations": {func(c *config) { headers("authorization", canary)(c); c.Token = canary }, "headers.authorization conflicts with token or oauth"},
@@ -134,17 +134,22 @@ func TestConfigValidate(t *testing.T) {
 		"template":           {headers("X-A", "{kind}/{group} {{}}"), ""},
 		"template field":     {headers("X-A", "{"+canary+"}"), "headers.X-A has a brace alone or an unknown field in braces; the fields are {id}, "},
 		"template brace":     {headers("X-A", canary+"}"), "headers.X-A has a brace alone"},
-		"type template":      {events(func(c *config) { c.CloudEventsType = "a.{kind}" }), ""},
-		"type field":         {events(func(c *config) { c.CloudEventsType = "a.{kynd}" }), "cloudevents-type has {kynd} at character 3, did you mean {kind}?"},
-		"subject":            {events(func(c *config) { c.CloudEventsSubject = "{kind}/{group}" }), ""},
-		"subject field":      {events(func(c *config) { c.CloudEventsSubject = "{" }), "cloudevents-subject has a { without a } at character 1"},
-		"raw, subject":       {func(c *config) { c.CloudEventsSubject = "t" }, "cloudevents-subject is only for a format of CloudEvents"},
-		"own":                {headers("Sluicebox-Anything", canary), "names starting with sluicebox-"},
-		"type":               {headers("Content-Type", "text/plain"), "use the key content-type"},
-		"agent":              {headers("User-Agent", "x"), "use the key user-agent"},
-		"key":                {headers("Idempotency-Key", canary), "headers.Idempotency-Key cannot be set"},
-		"other key":          {headers("X-Idempotency-Key", canary), "headers.X-Idempotency-Key cannot be set"},
-		"compressed":         {headers("Accept-Encoding", "gzip"), "compressed responses are not supported"},
+		"attributes": {events(func(c *config) {
+			headers("X-A", "{type}/{attr.a b}", "ce-b", "{attr.b}")(c)
+			c.URL, c.CloudEventsType, c.CloudEventsSubject = "https://h/{attr.x}?y={type}", "a.{type}", "{attr.s}"
+		}), ""},
+		"attribute no name": {headers("X-A", "{attr.}"), "headers.X-A has a brace alone or an unknown field"},
+		"type template":     {events(func(c *config) { c.CloudEventsType = "a.{kind}" }), ""},
+		"type field":        {events(func(c *config) { c.CloudEventsType = "a.{kynd}" }), "cloudevents-type has {kynd} at character 3, did you mean {kind}?"},
+		"subject":           {events(func(c *config) { c.CloudEventsSubject = "{kind}/{group}" }), ""},
+		"subject field":     {events(func(c *config) { c.CloudEventsSubject = "{" }), "cloudevents-subject has a { without a } at character 1"},
+		"raw, subject":      {func(c *config) { c.CloudEventsSubject = "t" }, "cloudevents-subject is only for a format of CloudEvents"},
+		"own":               {headers("Sluicebox-Anything", canary), "names starting with sluicebox-"},
+		"type":              {headers("Content-Type", "text/plain"), "use the key content-type"},
+		"agent":             {headers("User-Agent", "x"), "use the key user-agent"},
+		"key":               {headers("Idempotency-Key", canary), "headers.Idempotency-Key cannot be set"},
+		"other key":         {headers("X-Idempotency-Key", canary), "headers.X-Idempotency-Key cannot be set"},
+		"compressed":        {headers("Accept-Encoding", "gzip"), "compressed responses are not supported"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := webhook.DefaultConfig()

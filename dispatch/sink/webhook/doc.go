@@ -22,10 +22,10 @@
 // mode. It then has these headers:
 //
 //   - ce-specversion, ce-id (as webhook-id) and ce-source
-//   - ce-type: the row's kind by default
+//   - ce-type: the row's type by default, or its kind if it has no type
 //   - ce-subject and ce-partitionkey: the message group
-//   - ce-time: the commit time of the row; absent for a row that was read from the
-//     table
+//   - ce-time: the row's attribute time, or its commit time; absent for a row without
+//     the attribute that was read from the table
 //
 // With cloudevents-structured and cloudevents-batch these attributes are in the body, a JSON
 // event or a list of them, and the payload is its data. With json-array the body is a list of
@@ -38,9 +38,11 @@
 // # Values of the row
 //
 // The path and the query of url, the values of headers, cloudevents-type and
-// cloudevents-subject may have the fields {id}, {kind} and {group}. A value is escaped for
+// cloudevents-subject may have the fields {id}, {kind}, {group}, {type} and {attr.NAME}, an
+// attribute. The kind is an attribute too, or that of the lane. A value is escaped for
 // where it stands and cannot leave it: a row whose value would lead to another path is
-// rejected. The host is always the configuration's.
+// rejected, as is a row without a value for a field of the address or of the type. The host
+// is always the configuration's.
 //
 // # Headers
 //
@@ -56,9 +58,11 @@
 //
 //	kind     Sluicebox-Kind
 //	group    Sluicebox-Group; absent for a row without a group
+//	type     Sluicebox-Type; absent for a row without a type
+//	time     Sluicebox-Time, as ce-time
 //	attempt  Sluicebox-Attempt, the number of this attempt, from 1; a new leader starts at 1 again
 //
-// They are percent-encoded like the attributes of a CloudEvent. A group of more than
+// They are percent-encoded like the attributes of a CloudEvent. A value of more than
 // 2 KiB is left out of all headers, because few servers accept one.
 //
 // # Classes

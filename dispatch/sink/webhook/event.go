@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 const (
@@ -17,9 +20,9 @@ const (
 	// included.
 	maxID = 255
 
-	// maxGroup is the maximum length in bytes of a header about a row. Many servers
+	// maxValue is the maximum length in bytes of a header about a row. Many servers
 	// accept 8 KiB of headers in total.
-	maxGroup = 2 << 10
+	maxValue = 2 << 10
 )
 
 // messageID returns the id of a row for receivers, the same on every attempt. It
@@ -47,10 +50,14 @@ func (s *Sink) setEventHeaders(h http.Header, m *sink.Message, id string) (reaso
 	h.Set("Ce-Specversion", "1.0")
 	h.Set("Ce-Id", attribute(id))
 	h.Set("Ce-Source", attribute(s.cfg.CloudEventsSource))
-	h.Set("Ce-Type", attribute(e.typ))
+	typ := attribute(e.typ)
+	if len(typ) > maxValue {
+		return fmt.Sprintf("type of the CloudEvent needs %d bytes in a header, which exceeds %d", len(typ), maxValue)
+	}
+	h.Set("Ce-Type", typ)
 	for name, value := range map[string]string{"Ce-Time": e.time, "Ce-Subject": e.subject, "Ce-Partitionkey": e.partitionKey} {
 		// None may be empty (specification, "subject"; extension "partitioning").
-		if value = attribute(value); value != "" && len(value) <= maxGroup {
+		if value = attribute(value); value != "" && len(value) <= maxValue {
 			h.Set(name, value)
 		}
 	}
@@ -63,16 +70,39 @@ type event struct{ typ, time, subject, partitionKey string }
 // event returns the context attributes of a row. reason is set if a required one has no
 // value.
 func (s *Sink) event(m *sink.Message) (e event, reason string) {
-	var missing string
-	if e.typ, missing = s.eventType.Text(m, asIs); missing != "" || e.typ == "" {
-		return e, "CloudEvent has no type, because the row has no " + cmp.Or(missing, "value for it") + "; set cloudevents-type"
+	lacks := "value for it"
+	for i := range s.eventTypes {
+		var missing string
+		if e.typ, missing = s.eventTypes[i].Text(m, asIs); e.typ != "" {
+			break
+		}
+		lacks = cmp.Or(missing, lacks)
+	}
+	if e.typ == "" {
+		return e, "CloudEvent has no type, because the row has no " + lacks + "; set cloudevents-type"
 	}
 	e.subject, _ = s.eventSubject.Text(m, asIs)
-	e.partitionKey = m.Group.Name
-	if !m.Committed.IsZero() {
-		e.time = m.Committed.UTC().Format(time.RFC3339Nano)
-	}
+	e.partitionKey, e.time = m.Group.Name, eventTime(m)
 	return e, ""
+}
+
+// eventTypes returns the templates of the type of events, of which the first that gives a text
+// counts.
+func eventTypes(text string) []template.Template {
+	if text != "" {
+		return []template.Template{template.MustParse(text)}
+	}
+	return []template.Template{template.MustParse("{type}"), template.MustParse("{kind}")}
+}
+
+// eventTime returns when the event of a row happened: its attribute time or the commit time,
+// "" if neither is known.
+func eventTime(m *sink.Message) string {
+	at, ok := m.Attributes.Get(store.AttributeTime)
+	if !ok && !m.Committed.IsZero() {
+		at = m.Committed.UTC().Format(time.RFC3339Nano)
+	}
+	return at
 }
 
 // asIs is the escape of a text that is encoded as a whole.
@@ -86,7 +116,9 @@ func reservedEventAttribute(name string, format Format) string {
 	switch name {
 	case "type", "source", "subject":
 		key = "; use the key cloudevents-" + name
-	case "time", "id", "specversion", "datacontenttype", "partitionkey":
+	case "time":
+		key = "; name its column in columns.time"
+	case "id", "specversion", "datacontenttype", "partitionkey":
 	case "data", "data_base64", "":
 		return "it is no extension of an event"
 	default:

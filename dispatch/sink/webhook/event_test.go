@@ -116,6 +116,35 @@ func TestHeaders(t *testing.T) {
 				"x-trace: 00-g%0D%0Ah", "x-none: a{7}", "idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
 			},
 		},
+		"event with attributes": {
+			Config{
+				Format: FormatCloudEvents, CloudEventsSource: "/s", CloudEventsSubject: "{attr.a b}",
+				Headers:         map[string]sink.Secret{"ce-tenant": "{attr.tenant}", "X-Trace": "{attr.trace}", "X-Empty": "{attr.empty}", "X-None": "{attr.none}"},
+				MetadataHeaders: []string{MetadataKind, MetadataGroup, MetadataType, MetadataTime},
+			},
+			sink.Message{ID: "7", Kind: "lane", Committed: time.Unix(1, 0), Attributes: store.Attributes{
+				{Name: "kind", Value: "order"}, {Name: "type", Value: "Order Paid"}, {Name: "time", Value: "2026-01-02T03:04:05Z"},
+				{Name: "tenant", Value: "t\r\n1"}, {Name: "trace", Value: "00-4bf9"}, {Name: "empty"}, {Name: "a b", Value: "s"},
+			}},
+			[]string{
+				"ce-id: 7", "ce-source: /s", "ce-specversion: 1.0", "ce-type: Order%20Paid", "ce-subject: s", "ce-time: 2026-01-02T03:04:05Z",
+				"ce-tenant: t%0D%0A1", "x-trace: 00-4bf9", "sluicebox-kind: order", "sluicebox-type: Order%20Paid", "sluicebox-time: 2026-01-02T03:04:05Z",
+				"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
+			},
+		},
+		"event without a type but a kind": {ce, sink.Message{ID: "7", Attributes: store.Attributes{{Name: "kind", Value: "order"}, {Name: "type"}}}, []string{
+			"ce-id: 7", "ce-source: /shop/orders", "ce-specversion: 1.0", "ce-type: order",
+			"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
+		}},
+		"event of an attribute that the row lacks": {ceOf("x.{type}"), sink.Message{ID: "7", Kind: "K"}, []string{
+			"CloudEvent has no type, because the row has no type; set cloudevents-type",
+		}},
+		"event of a long type": {ceOf("x.{type}"), sink.Message{ID: "7", Attributes: store.Attributes{{Name: "type", Value: strings.Repeat("é", 342)}}}, []string{
+			"type of the CloudEvent needs 2054 bytes in a header, which exceeds 2048",
+		}},
+		"time of the commit": {Config{MetadataHeaders: []string{MetadataTime, MetadataType}}, sink.Message{ID: "7", Committed: time.Unix(1, 0)}, []string{
+			"sluicebox-time: 1970-01-01T00:00:01Z", "idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
+		}},
 		"header without a value": {Config{Headers: map[string]sink.Secret{"X-A": "{group}", "X-B": "{kind}"}}, sink.Message{ID: "7"}, []string{
 			"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
 		}},
@@ -234,11 +263,14 @@ func FuzzMessageID(f *testing.F) {
 func TestReserved(t *testing.T) {
 	s := newSinkAt(t, time.Unix(1, 0), Config{
 		Secrets: []sink.Secret{secretA}, Format: FormatCloudEvents, CloudEventsSource: "/s",
-		MetadataHeaders: []string{MetadataKind, MetadataGroup, MetadataAttempt},
+		MetadataHeaders: []string{MetadataKind, MetadataGroup, MetadataType, MetadataTime, MetadataAttempt},
 	})
 
-	h, why := s.header([]sink.Message{{ID: "7", Kind: "K", Group: store.GroupOf("g"), Attempt: 1, Committed: time.Unix(1, 0)}}, nil)
-	if why != "" || len(h) < 14 {
+	h, why := s.header([]sink.Message{{
+		ID: "7", Kind: "K", Group: store.GroupOf("g"), Attempt: 1, Committed: time.Unix(1, 0),
+		Attributes: store.Attributes{{Name: "type", Value: "T"}},
+	}}, nil)
+	if why != "" || len(h) < 16 {
 		t.Fatal(why, h)
 	}
 

@@ -16,18 +16,42 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// metadata returns the header for a value of MetadataHeaders, "" for an unknown one, and
-// its value for a row, "" for none. It is encoded like the attributes of CloudEvents.
-func metadata(word string, m *sink.Message) (header, value string) {
+// Headers of MetadataHeaders that are no template.
+const (
+	timeHeader    = "Sluicebox-Time"
+	attemptHeader = "Sluicebox-Attempt"
+)
+
+// metadata returns the header for a value of MetadataHeaders, "" for an unknown one, and its
+// template, "" if it has none. The value is encoded like the attributes of CloudEvents.
+func metadata(word string) (header, text string) {
 	switch word {
 	case MetadataKind:
-		return "Sluicebox-Kind", attribute(m.Kind)
+		return "Sluicebox-Kind", "{kind}"
 	case MetadataGroup:
-		return "Sluicebox-Group", attribute(m.Group.Name)
+		return "Sluicebox-Group", "{group}"
+	case MetadataType:
+		return "Sluicebox-Type", "{type}"
+	case MetadataTime:
+		return timeHeader, ""
 	case MetadataAttempt:
-		return "Sluicebox-Attempt", strconv.Itoa(m.Attempt)
+		return attemptHeader, ""
 	}
 	return "", ""
+}
+
+// setMetadata sets the headers of MetadataHeaders that are no template.
+func (s *Sink) setMetadata(h http.Header, m *sink.Message) {
+	for _, word := range s.cfg.MetadataHeaders {
+		switch name, _ := metadata(word); name {
+		case attemptHeader:
+			h.Set(name, strconv.Itoa(m.Attempt))
+		case timeHeader:
+			if at := eventTime(m); at != "" {
+				h.Set(name, at)
+			}
+		}
+	}
 }
 
 // checkHeaders reports the headers that cannot be sent. The errors do not have their
@@ -69,10 +93,11 @@ func checkHeaders(bad *store.FieldErrors, c *Config) {
 // rowHeaders are the headers that depend on the row, by name.
 type rowHeaders map[string]template.Template
 
-// set sets the headers of a row. A header whose field has no value is not sent.
+// set sets the headers of a row. A header whose field has no value is not sent, nor is an
+// empty or a long one.
 func (all rowHeaders) set(h http.Header, m *sink.Message) {
 	for name, t := range all {
-		if value, missing := t.Text(m, attribute); missing == "" && len(value) <= maxGroup {
+		if value, missing := t.Text(m, attribute); missing == "" && value != "" && len(value) <= maxValue {
 			h.Set(name, value)
 		}
 	}
@@ -94,6 +119,11 @@ func splitHeaders(c *Config) (fixed http.Header, byRow, extensions rowHeaders) {
 			fixed.Set(name, text)
 		} else {
 			byRow[name] = t
+		}
+	}
+	for _, word := range c.MetadataHeaders {
+		if name, text := metadata(word); text != "" {
+			byRow[name] = template.MustParse(text)
 		}
 	}
 	fixed.Set("Content-Type", cmp.Or(c.Format.mediaType(), c.ContentType))

@@ -33,8 +33,9 @@ type Sink struct {
 	now    func() time.Time
 	client *httpsink.Client
 
-	extensions              func() rowHeaders // of events in the body
-	eventType, eventSubject template.Template
+	extensions   func() rowHeaders   // of events in the body
+	eventTypes   []template.Template // the first that gives a text is the type of the event
+	eventSubject template.Template
 
 	bearer *oauth.Bearer
 }
@@ -90,7 +91,7 @@ func New(cfg Config) (*Sink, error) {
 		client: client,
 
 		extensions:   func() rowHeaders { return extensions },
-		eventType:    template.MustParse(cmp.Or(cfg.CloudEventsType, "{kind}")),
+		eventTypes:   eventTypes(cfg.CloudEventsType),
 		eventSubject: template.MustParse(cmp.Or(cfg.CloudEventsSubject, "{group}")),
 
 		bearer: bearer,
@@ -202,11 +203,7 @@ func (s *Sink) header(msgs []sink.Message, body []byte) (h http.Header, reason s
 		}
 	}
 
-	for _, word := range s.cfg.MetadataHeaders {
-		if name, value := metadata(word, m); value != "" && len(value) <= maxGroup {
-			h.Set(name, value)
-		}
-	}
+	s.setMetadata(h, m)
 
 	// Encode the full stop, because the signed text would otherwise be ambiguous.
 	signedID, timestamp := httpsink.PercentEncode(id, "."), strconv.FormatInt(now.Unix(), 10)

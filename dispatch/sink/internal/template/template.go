@@ -1,8 +1,12 @@
 // Package template makes the texts of a message that depend on its row: an address, a header.
-// A template is text with fields in braces, for example orders.{kind}:
+// A template is text with fields in braces, for example orders.{kind}.{attr.tenant}:
 //
-//   - {id}, {kind}, {group}: the row's id, kind and message group
+//   - {id}, {kind}, {group}, {type}: the row's id, kind, message group and event type
+//   - {attr.NAME}: an attribute of the row
 //   - {{ and }}: a brace
+//
+// The kind and the event type are attributes too. A row without an attribute kind has the
+// kind of its lane.
 package template
 
 import (
@@ -19,11 +23,27 @@ import (
 // Template is a parsed template. The zero value is the empty text.
 type Template struct {
 	// Texts and fields take turns, beginning with a text.
-	texts, fields []string
+	texts  []string
+	fields []field
 }
 
+// field is a field of a template.
+type field struct {
+	name      string // as written
+	attribute string // the attribute that it stands for, "" for the id and the group
+}
+
+// The fields that are no attributes.
+const (
+	fieldID    = "id"
+	fieldGroup = "group"
+)
+
+// attributePrefix begins the field of any attribute.
+const attributePrefix = "attr."
+
 // Fields lists the fields for a text of an error.
-const Fields = "{id}, {kind}, {group}"
+const Fields = "{id}, {kind}, {group}, {type}, {attr.NAME}"
 
 // Fault says what may be wrong with a text that must not be shown, as the errors of Parse do.
 const Fault = "has a brace alone or an unknown field in braces; the fields are " + Fields + "; write {{ and }} for braces"
@@ -52,10 +72,11 @@ func Parse(text string) (Template, error) {
 			if !closed {
 				return t, fmt.Errorf("has a { without a } at character %d; write {{ for a brace", at)
 			}
-			if err := checkField(name); err != nil {
+			f, err := parseField(name)
+			if err != nil {
 				return t, fmt.Errorf("has {%s} at character %d, %w", name, at, err)
 			}
-			t.texts, t.fields = append(t.texts, literal.String()), append(t.fields, name)
+			t.texts, t.fields = append(t.texts, literal.String()), append(t.fields, f)
 			literal.Reset()
 			rest = after
 		}
@@ -73,15 +94,20 @@ func MustParse(text string) Template {
 	return t
 }
 
-func checkField(name string) error {
-	known := []string{"id", "kind", "group"}
-	if slices.Contains(known, name) {
-		return nil
+func parseField(name string) (field, error) {
+	if attribute, ok := strings.CutPrefix(name, attributePrefix); ok && attribute != "" {
+		return field{name, attribute}, nil
 	}
-	if near := store.Nearest(name, known); near != "" {
-		return fmt.Errorf("did you mean {%s}?", near)
+	switch name {
+	case fieldID, fieldGroup:
+		return field{name: name}, nil
+	case store.AttributeKind, store.AttributeType:
+		return field{name, name}, nil
 	}
-	return errors.New("which is no field; the fields are " + Fields)
+	if near := store.Nearest(name, []string{fieldID, store.AttributeKind, fieldGroup, store.AttributeType}); near != "" {
+		return field{}, fmt.Errorf("did you mean {%s}?", near)
+	}
+	return field{}, errors.New("which is no field; the fields are " + Fields)
 }
 
 // Fixed reports whether the template has no fields, so that every message has the same text.
@@ -90,20 +116,29 @@ func (t *Template) Fixed() bool { return len(t.fields) == 0 }
 // Literals returns the texts between the fields.
 func (t *Template) Literals() []string { return t.texts }
 
+// Attributes returns the attributes that the template needs, each once.
+func (t *Template) Attributes() (names []string) {
+	for _, f := range t.fields {
+		if f.attribute != "" && !slices.Contains(names, f.attribute) {
+			names = append(names, f.attribute)
+		}
+	}
+	return names
+}
+
+// UsesGroup reports whether the template needs the message group.
+func (t *Template) UsesGroup() bool {
+	return slices.ContainsFunc(t.fields, func(f field) bool { return f.name == fieldGroup })
+}
+
 // Text returns the text for a message, with each value escaped by escape. missing is the
-// first field that has no value in this row; "" if all have one.
+// first field that has no value in this row, as written in the template; "" if all have one.
 func (t *Template) Text(m *sink.Message, escape func(string) string) (text, missing string) {
 	var b strings.Builder
-	for i, name := range t.fields {
-		value, ok := m.ID, true
-		switch name {
-		case "kind":
-			value, ok = m.Kind, m.Kind != ""
-		case "group":
-			value, ok = m.Group.Name, m.Group.Valid
-		}
+	for i := range t.fields {
+		value, ok := t.fields[i].value(m)
 		if !ok {
-			return "", name
+			return "", t.fields[i].name
 		}
 		b.WriteString(t.texts[i])
 		b.WriteString(escape(value))
@@ -112,4 +147,18 @@ func (t *Template) Text(m *sink.Message, escape func(string) string) (text, miss
 		b.WriteString(t.texts[len(t.fields)])
 	}
 	return b.String(), ""
+}
+
+// value returns the value of the field in a message; false if it has none.
+func (f *field) value(m *sink.Message) (value string, ok bool) {
+	switch f.name {
+	case fieldID:
+		return m.ID, true
+	case fieldGroup:
+		return m.Group.Name, m.Group.Valid
+	}
+	if value, ok = m.Attributes.Get(f.attribute); !ok && f.attribute == store.AttributeKind {
+		return m.Kind, m.Kind != ""
+	}
+	return value, ok
 }

@@ -2,6 +2,7 @@ package template_test
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,20 +12,26 @@ import (
 )
 
 func message() *sink.Message {
-	return &sink.Message{ID: "7", Kind: "order", Group: store.GroupOf("a/b c")}
+	return &sink.Message{
+		ID: "7", Kind: "order", Group: store.GroupOf("a/b c"),
+		Attributes: store.Attributes{{Name: "type", Value: "Paid"}, {Name: "tenant", Value: "t 1"}, {Name: "empty"}},
+	}
 }
 
 func asIs(s string) string { return s }
 
 func TestText(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                           "",
-		"plain":                      "plain",
-		"{id}":                       "7",
-		"x.{kind}.{group}":           "x.order.a/b c",
-		"{id}{id}-{kind}é":           "77-orderé",
-		"{{id}} {{{id}}} }}{{":       "{id} {7} }{",
-		"https://h/{id}?g={group}&h": "https://h/7?g=a/b c&h",
+		"":                            "",
+		"plain":                       "plain",
+		"{id}":                        "7",
+		"x.{kind}.{group}":            "x.order.a/b c",
+		"{id}{id}-{kind}é":            "77-orderé",
+		"{{id}} {{{id}}} }}{{":        "{id} {7} }{",
+		"https://h/{id}?g={group}&h":  "https://h/7?g=a/b c&h",
+		"{kind}.{type}.{attr.type}":   "order.Paid.Paid",
+		"{attr.tenant}[{attr.empty}]": "t 1[]",
+		"{attr.kind}":                 "order",
 	} {
 		tpl, err := template.Parse(text)
 		if err != nil {
@@ -52,12 +59,32 @@ func TestEscape(t *testing.T) {
 }
 
 func TestMissingValue(t *testing.T) {
-	m := &sink.Message{}
-	for text, want := range map[string]string{"{id} {group}": "group", "{kind}": "kind", "{id}": "", "plain": ""} {
+	m := &sink.Message{Attributes: store.Attributes{{Name: "a"}}}
+	for text, want := range map[string]string{
+		"{id} {group}": "group", "{kind}": "kind", "{id}": "", "plain": "", "{type}": "type", "{attr.id}": "attr.id", "{attr.a}{attr.b}": "attr.b",
+		"{attr.group}": "attr.group",
+	} {
 		tpl := template.MustParse(text)
 		if got, missing := tpl.Text(m, asIs); missing != want || missing != "" && got != "" {
 			t.Errorf("%q: %q, missing %q, want %q", text, got, missing, want)
 		}
+	}
+}
+
+// The kind of a row is its attribute, or that of its lane.
+func TestKind(t *testing.T) {
+	m := message()
+	m.Attributes = append(m.Attributes, store.Attribute{Name: "kind", Value: "own"})
+	tpl := template.MustParse("{kind} {attr.kind}")
+	if got, _ := tpl.Text(m, asIs); got != "own own" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestAttributes(t *testing.T) {
+	tpl := template.MustParse("{id}{type}{attr.a}{attr.b}{attr.a}{group}{kind}")
+	if got := tpl.Attributes(); !slices.Equal(got, []string{"type", "a", "b", "kind"}) {
+		t.Errorf("%q", got)
 	}
 }
 
@@ -66,7 +93,9 @@ func TestInvalidTemplate(t *testing.T) {
 		"a{id":      "has a { without a } at character 2; write {{ for a brace",
 		"é}":        "has a } without a { at character 2; write }} for a brace",
 		"é{kynd}":   "has {kynd} at character 2, did you mean {kind}?",
-		"{tenant}":  "has {tenant} at character 1, which is no field; the fields are {id}, {kind}, {group}",
+		"{tenant}":  "has {tenant} at character 1, which is no field; the fields are {id}, {kind}, {group}, {type}, {attr.NAME}",
+		"{attr.}":   "has {attr.} at character 1, which is no field",
+		"é{typ}":    "has {typ} at character 2, did you mean {type}?",
 		"{}":        "has {} at character 1, which is no field",
 		"{a{id}b}":  "has {a{id} at character 1, did you mean {id}?",
 		"{id}{id}}": "has a } without a { at character 9",
@@ -79,7 +108,7 @@ func TestInvalidTemplate(t *testing.T) {
 
 // A text that parses gives itself again where each field stands for itself.
 func FuzzParse(f *testing.F) {
-	for _, text := range []string{"a{id}b", "{{}}", "{", "}", "{id}{group}{kind}"} {
+	for _, text := range []string{"a{id}b", "{{}}", "{", "}", "{id}{group}{kind}", "{type}{attr.a b}{{attr.a}}"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -88,8 +117,15 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		m := &sink.Message{ID: "{id}", Group: store.GroupOf("{group}"), Kind: "{kind}"}
+		values := []string{"{{", "{", "}}", "}", "{attr.kind}", "{kind}", "{type}", "<type>"}
+		for _, name := range tpl.Attributes() {
+			if name != store.AttributeKind {
+				m.Attributes = append(m.Attributes, store.Attribute{Name: name, Value: "<" + name + ">"})
+				values = append(values, "{attr."+name+"}", "<"+name+">")
+			}
+		}
 		got, missing := tpl.Text(m, asIs)
-		if want := strings.NewReplacer("{{", "{", "}}", "}").Replace(text); missing != "" || got != want {
+		if want := strings.NewReplacer(values...).Replace(text); missing != "" || got != want {
 			t.Errorf("%q gives %q, missing %q", text, got, missing)
 		}
 	})

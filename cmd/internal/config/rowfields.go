@@ -1,0 +1,95 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// checkRowFields refuses keys of webhooks with a value that rows cannot have:
+//
+//   - no row of the sink's outboxes can, or
+//   - those of one outbox cannot, and a row without it is not sent.
+//
+// A sink that no outbox names serves replays of any outbox. There a field is refused only if
+// no outbox has it, because who asks for a replay chooses the outbox.
+func (d *decoder) checkRowFields(s *Settings) {
+	documents := s.Source.URL.documents()
+	for _, name := range slices.Sorted(maps.Keys(s.Sinks)) {
+		path, to := "sinks."+name, s.Sinks[name]
+		c := to.webhookConfig()
+		if to.Type != SinkWebhook || !d.hasNoProblem(path) || c.Validate() != nil {
+			continue
+		}
+		routed := isRoutedTo(s, name)
+		var rows []rowsOf
+		for i := range s.Outboxes {
+			if o := &s.Outboxes[i]; o.Sink == name || !routed {
+				rows = append(rows, rowsOf{o, o.storeLayout(documents), d.hasNoProblemBelow(outboxKey(i))})
+			}
+		}
+		for _, f := range c.Fields() {
+			d.checkRowField(joinKey(path, f.Key), f, rows, routed)
+		}
+	}
+}
+
+// hasNoProblemBelow reports whether neither a section nor a key in it has a problem.
+func (d *decoder) hasNoProblemBelow(path string) bool {
+	for key := range d.faultyKeys {
+		if rest, below := strings.CutPrefix(key, d.originalKey(path)); below && (rest == "" || rest[0] == '.') {
+			return false
+		}
+	}
+	return true
+}
+
+// rowsOf are the rows of an outbox.
+type rowsOf struct {
+	outbox *Outbox
+	layout store.Layout
+	valid  bool // its outbox has no problem
+}
+
+// canHave reports whether rows can have the value of a field.
+func (r *rowsOf) canHave(f webhook.Field) bool {
+	switch {
+	case !r.valid, f.Attribute == store.AttributeKind:
+		return true // reported elsewhere
+	case f.Attribute == "":
+		return r.layout.Columns.Group != ""
+	}
+	return r.layout.HasAttribute(f.Attribute)
+}
+
+// checkRowField checks a field against the outboxes whose rows the sink may get.
+func (d *decoder) checkRowField(path string, f webhook.Field, rows []rowsOf, routed bool) {
+	lacking := slices.DeleteFunc(slices.Clone(rows), func(r rowsOf) bool { return r.canHave(f) })
+	if len(lacking) == 0 || len(lacking) < len(rows) && (!f.Required || !routed) || !d.hasNoProblem(path) {
+		return
+	}
+	d.fail(path, "has %s, which rows of %s cannot have; %s", f, lacking[0].outbox.Table, lacking[0].remedy(f))
+}
+
+// remedy says how rows get the value of a field.
+func (r *rowsOf) remedy(f webhook.Field) string {
+	var have []string
+	for _, a := range r.layout.Attributes {
+		have = append(have, a.Name)
+	}
+	switch near := store.Nearest(f.Attribute, have); {
+	case f.Attribute != "" && near != "":
+		return fmt.Sprintf("did you mean %s?", webhook.Field{Attribute: near})
+	case r.outbox.Layout != layoutCustom:
+		return fmt.Sprintf("the layout %s has no column for it", r.outbox.Layout)
+	case f.Attribute == "":
+		return "name its column in the outbox's columns.group"
+	case f.Attribute == store.AttributeType, f.Attribute == store.AttributeTime:
+		return "name its column in the outbox's columns." + f.Attribute
+	}
+	return fmt.Sprintf("add %s to the outbox's columns.attributes", strings.TrimSuffix(f.Attribute, spreadSuffix))
+}
