@@ -12,8 +12,9 @@ import (
 type DeadLetterFilter struct {
 	Outbox string // required
 	IDs    []string
-	// Kind and Group match the kind and the group of a row's lane, byte for byte. If the
-	// layout has no column for one of them, every row has the outbox's Kind, or no group.
+	// Kind matches the row's own kind, as Item.OwnKind returns it, and Group the group of its
+	// lane, byte for byte. If the layout has no column for one of them, every row has the
+	// outbox's Kind, or no group.
 	Kind  string
 	Group *Group
 	// Error is a substring of the row's error text, case-sensitive. Validate rejects it for
@@ -73,7 +74,7 @@ func (l *Layout) FailedCodes() []int {
 // DeadLetter is one FAILED row.
 type DeadLetter struct {
 	Ref
-	Kind        string    `json:"kind"`
+	Kind        string    `json:"kind"` // of the row itself; its lane may have another
 	Group       Group     `json:"group"`
 	RetryCount  int       `json:"retry_count"`
 	Error       string    `json:"error"`
@@ -84,9 +85,13 @@ type DeadLetter struct {
 	Payload []byte `json:"-"`
 }
 
-// Item returns the row as it is after a requeue, captured at now.
-func (d *DeadLetter) Item(now time.Time) Item {
-	return Item{Ref: d.Ref, Kind: d.Kind, Group: d.Group, PayloadSize: d.PayloadSize, Captured: now}
+// Item returns the row of o as it is after a requeue, captured at now.
+func (d *DeadLetter) Item(o *Outbox, now time.Time) Item {
+	it := Item{Ref: d.Ref, Kind: o.Kind, Group: d.Group, PayloadSize: d.PayloadSize, Captured: now}
+	if o.Layout.Columns.Kind != "" {
+		it.Kind = d.Kind
+	}
+	return it
 }
 
 // DeadLetters reads, requeues and deletes FAILED rows. Layouts without state have none, and
@@ -120,11 +125,11 @@ type FailedReader interface {
 	EachFailed(ctx context.Context, f DeadLetterFilter, take func(*DeadLetter)) error
 }
 
-// RequeuedItems returns the items of requeued dead letters, captured at now.
-func RequeuedItems(letters []DeadLetter, now time.Time) []Item {
+// RequeuedItems returns the items of requeued dead letters of o, captured at now.
+func RequeuedItems(o *Outbox, letters []DeadLetter, now time.Time) []Item {
 	items := make([]Item, len(letters))
 	for i := range letters {
-		items[i] = letters[i].Item(now)
+		items[i] = letters[i].Item(o, now)
 	}
 	return items
 }

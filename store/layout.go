@@ -107,6 +107,10 @@ func (l *Layout) Stores(s Status) bool {
 	return false
 }
 
+// LogOnly reports whether the log alone decides what a row is: the table keeps no state, and
+// the relay deletes nothing from it. No claim or outcome looks such a row up.
+func (l *Layout) LogOnly() bool { return l.State == StateNone && !l.DeleteDelivered }
+
 // FailedNumber returns the number to write for a row that failed for reason r.
 func (l *Layout) FailedNumber(r Reason) int {
 	if n, ok := l.FailedNumbers[r]; ok {

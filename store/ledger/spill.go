@@ -44,7 +44,7 @@ func (l *Ledger) rowsToSpill(items []store.Item) []store.Item {
 	rows := slices.Clone(items)
 	for i := range rows {
 		rows[i].Captured = time.Time{}
-		if l.outboxes.Lookup(rows[i].Outbox).Layout.State != store.StateNone {
+		if !l.outboxes.Lookup(rows[i].Outbox).Layout.LogOnly() {
 			rows[i].DropContent()
 		}
 	}

@@ -181,7 +181,7 @@ func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLett
 	if err != nil {
 		return nil, fmt.Errorf("requeue: %w", err)
 	}
-	return store.RequeuedItems(done, time.Now()), nil
+	return store.RequeuedItems(s.outboxes.Lookup(f.Outbox), done, time.Now()), nil
 }
 
 // Discard implements store.DeadLetters.

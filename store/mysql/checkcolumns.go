@@ -20,6 +20,7 @@ func (t *table) checked() *finding.Table {
 			Integer: finding.Type{Words: "an integer", SQL: "INT"},
 			Text:    finding.Type{Words: "a text", SQL: "TEXT"},
 			JSON:    finding.Type{Words: "JSON or a text for the group-path", SQL: "LONGTEXT"},
+			Boolean: finding.Type{Words: "a BOOLEAN", SQL: "BOOLEAN"},
 			Word:    finding.Type{Words: "a text or an ENUM", SQL: "VARCHAR(255)"},
 			Retype:  t.retypeStatement, DropNotNull: t.nullStatement, RetypesEnums: true,
 			Ident: func(name string) string { return Ident(name) }, Literal: func(text string) string { return "'" + literal(text) + "'" },
@@ -32,7 +33,7 @@ func (c column) checked() finding.Column {
 	labels := c.labels()
 	return finding.Column{
 		Name: c.name, Type: c.full, NotNull: c.notNull, Enum: labels, Length: c.limit, Min: c.minInteger(), Max: c.maxInteger(),
-		Time: c.family == familyTime, Integer: c.family == familyInteger,
+		Time: c.family == familyTime, Integer: c.family == familyInteger, Boolean: c.family == familyInteger,
 		Text: c.family == familyText && len(labels) == 0 && c.typ != "set",
 		JSON: slices.Contains([]family{familyText, familyBytes, familyJSON}, c.family),
 	}

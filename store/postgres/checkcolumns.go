@@ -25,6 +25,7 @@ func (t *table) checked() *finding.Table {
 			Integer: finding.Type{Words: "an integer", SQL: "integer"},
 			Text:    finding.Type{Words: "a text", SQL: "text"},
 			JSON:    finding.Type{Words: "JSON or a text for the group-path", SQL: "text"},
+			Boolean: finding.Type{Words: "a boolean", SQL: "boolean"},
 			Word:    finding.Type{Words: "a text or an enumeration", SQL: "text"},
 			Retype:  t.retypeStatement, DropNotNull: t.nullStatement, ComparesTypes: true,
 			Ident: ident, Literal: literal,
@@ -40,7 +41,8 @@ const categoryText = "S"
 func (c column) checked() finding.Column {
 	checked := finding.Column{
 		Name: c.name, Type: c.full, NotNull: c.notNull, Enum: c.labels, Length: c.limit,
-		Time: c.base == pgtype.TimestampOID || c.base == pgtype.TimestamptzOID, Text: c.category == categoryText,
+		Boolean: c.base == pgtype.BoolOID,
+		Time:    c.base == pgtype.TimestampOID || c.base == pgtype.TimestamptzOID, Text: c.category == categoryText,
 		JSON: c.category == categoryText || slices.Contains([]uint32{pgtype.JSONOID, pgtype.JSONBOID, pgtype.ByteaOID}, c.base),
 	}
 	checked.Max, checked.Integer = map[uint32]int64{pgtype.Int2OID: math.MaxInt16, pgtype.Int4OID: math.MaxInt32, pgtype.Int8OID: math.MaxInt64}[c.base]

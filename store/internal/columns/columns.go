@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -166,6 +167,14 @@ func (a *list) add(column string, value Value) {
 	if column != "" {
 		*a = append(*a, Assignment{column, value})
 	}
+}
+
+// ClaimTime returns the time that a claim writes: when it was made, or the end of its lease.
+func ClaimTime(l *store.Layout, at time.Time, takeover time.Duration) time.Time {
+	if l.Lease && !at.IsZero() {
+		return at.Add(takeover)
+	}
+	return at
 }
 
 // Claim returns the assignments of a claim, nil if claims write nothing.

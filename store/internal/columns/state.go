@@ -31,9 +31,10 @@ func (s State) Unsettled() string {
 	return s.is(store.Pending, store.Processing)
 }
 
-// Pending returns the condition that a row is not claimed, false if the state does not tell.
+// Pending returns the condition that an unsettled row is not claimed, false if the state does
+// not tell: then the time of its claim does.
 func (s State) Pending() string {
-	if !HasStatus(s.Layout) {
+	if !HasStatus(s.Layout) || s.Layout.State == store.StateBoolean || s.Layout.Lease {
 		return "false"
 	}
 	return s.is(store.Pending)
@@ -128,6 +129,27 @@ func StateColumns(l *store.Layout) []string {
 	return nil
 }
 
+// NullableTime is a column that must allow NULL, and what NULL means there.
+type NullableTime struct{ Column, Marks string }
+
+// Nullable returns the times of a layout that are part of the state of a row.
+func Nullable(l *store.Layout) []NullableTime {
+	var list []NullableTime
+	add := func(column, marks string) {
+		if column != "" {
+			list = append(list, NullableTime{column, marks})
+		}
+	}
+	if l.State == store.StateTimestamps {
+		add(l.Columns.Delivered, "an unsettled row")
+		add(l.Columns.Failed, "an unsettled row")
+	}
+	if l.Lease && l.State != store.StateNone {
+		add(l.Columns.Claimed, "a row without a claim")
+	}
+	return list
+}
+
 // Stored returns the value of a status in the status column. A status that the layout does
 // not store has the value of PENDING.
 func Stored(l *store.Layout, s store.Status) any {
@@ -145,7 +167,7 @@ func Stored(l *store.Layout, s store.Status) any {
 
 // StoredOutcome returns the value of an outcome's status in the status column.
 func StoredOutcome(l *store.Layout, o *store.Outcome) any {
-	if l.State == store.StateNumbers && o.Status == store.Failed {
+	if l.State == store.StateNumbers && o.Status == store.Failed && l.Stores(store.Failed) {
 		return l.FailedNumber(o.Reason)
 	}
 	return Stored(l, o.Status)
@@ -157,13 +179,16 @@ func WrittenStatuses(l *store.Layout) []any {
 		return nil
 	}
 	list := []any{Stored(l, store.Pending)}
-	if l.WritesClaims() {
+	if l.WritesClaims() && l.State != store.StateBoolean {
 		list = append(list, Stored(l, store.Processing))
 	}
 	if !l.DeleteDelivered {
 		list = append(list, Stored(l, store.Completed))
 	}
-	if l.State == store.StateWords {
+	switch {
+	case !l.Stores(store.Failed):
+		return list
+	case l.State == store.StateWords:
 		return append(list, Stored(l, store.Failed))
 	}
 	for _, n := range l.FailedCodes() {

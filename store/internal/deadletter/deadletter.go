@@ -133,7 +133,7 @@ func (l *Letters) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLe
 	if err != nil {
 		return nil, fmt.Errorf("requeue: %w", err)
 	}
-	return store.RequeuedItems(letters, time.Now()), nil
+	return store.RequeuedItems(l.outboxes.Lookup(f.Outbox), letters, time.Now()), nil
 }
 
 // Discard implements store.DeadLetters.

@@ -6,17 +6,19 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
 // Column describes a column of an outbox's table to the checks of its type.
 type Column struct {
 	Name, Type string // the type as the database writes it
-	// The column can hold times, integers, any text, or JSON from which a group is read.
-	Time, Integer, Text, JSON bool
-	Enum                      []string // the values of an enumeration
-	Length                    int      // maximum number of characters of a text, 0 for no limit
-	Min, Max                  int64    // of an integer
-	NotNull                   bool
+	// The column can hold times, integers, any text, JSON from which a group is read, or true
+	// and false.
+	Time, Integer, Text, JSON, Boolean bool
+	Enum                               []string // the values of an enumeration
+	Length                             int      // maximum number of characters of a text, 0 for no limit
+	Min, Max                           int64    // of an integer
+	NotNull                            bool
 }
 
 // Type is a type that a layout needs: in words, and as the database writes it.
@@ -24,8 +26,8 @@ type Type struct{ Words, SQL string }
 
 // Dialect is what differs between databases in the remedies for a column.
 type Dialect struct {
-	Time, Integer, Text, JSON Type
-	Word                      Type // of a status
+	Time, Integer, Text, JSON, Boolean Type
+	Word                               Type // of a status
 	// Retype returns the statement that changes the type of a column, and DropNotNull the one
 	// that makes it nullable.
 	Retype      func(column, typ string) string
@@ -74,9 +76,12 @@ func (l *List) AddTypes(t *Table) {
 		l.addNumbers(t)
 	case store.StateWords:
 		l.addWords(t)
-	case store.StateTimestamps:
-		l.addNotNull(t)
+	case store.StateBoolean:
+		if !t.Column(c.Status).Boolean {
+			l.addWrongType(t, c.Status, t.Boolean)
+		}
 	}
+	l.addNotNull(t)
 }
 
 // addWrongType adds a fault for a column whose type does not fit the layout.
@@ -94,7 +99,11 @@ func (l *List) addNumbers(t *Table) {
 		l.addWrongType(t, status.Name, t.Integer)
 		return
 	}
-	for _, n := range append([]int{numbers[store.Pending], numbers[store.Processing]}, t.Layout.SettledNumbers()...) {
+	all := append([]int{numbers[store.Pending]}, t.Layout.SettledNumbers()...)
+	if t.Layout.Stores(store.Processing) {
+		all = slices.Insert(all, 1, numbers[store.Processing])
+	}
+	for _, n := range all {
 		if int64(n) > status.Max || int64(n) < status.Min {
 			l.AddFault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %d, which layout %s names",
 				status.Name, t.Name, status.Type, n, t.Layout.Name),
@@ -113,7 +122,7 @@ func (l *List) addWords(t *Table) {
 
 	for s := store.Pending; s <= store.Failed; s++ {
 		word := t.Layout.Words[s]
-		if s == store.Completed && t.Layout.DeleteDelivered || s == store.Processing && !t.Layout.WritesClaims() && !t.ComparesTypes {
+		if !t.Layout.Stores(s) || s == store.Completed && t.Layout.DeleteDelivered || s == store.Processing && !t.Layout.WritesClaims() && !t.ComparesTypes {
 			continue
 		}
 		short := status.Length > 0 && len([]rune(word)) > status.Length
@@ -129,13 +138,12 @@ func (l *List) addWords(t *Table) {
 	}
 }
 
-// addNotNull checks that the columns of a timestamp layout allow NULL, because NULL marks an
-// unsettled row.
+// addNotNull checks that the times which are part of the state allow NULL.
 func (l *List) addNotNull(t *Table) {
-	for _, name := range []string{t.Layout.Columns.Delivered, t.Layout.Columns.Failed} {
-		if t.Column(name).NotNull {
-			l.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, but NULL marks an unsettled row", name, t.Layout.ConfigKey(name), t.Name),
-				"-- or name a column that the services leave NULL", t.DropNotNull(name))
+	for _, n := range columns.Nullable(&t.Layout) {
+		if t.Column(n.Column).NotNull {
+			l.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, but NULL marks %s", n.Column, t.Layout.ConfigKey(n.Column), t.Name, n.Marks),
+				"-- or name a column that the services leave NULL", t.DropNotNull(n.Column))
 		}
 	}
 }
@@ -174,12 +182,24 @@ func (l *List) AddRefused(t *Table, k Constraint, refused []any) {
 }
 
 // AddColumns returns the statements that add missing columns of a known type. The types of an
-// id and a payload are up to the services.
+// id, a payload and a status are up to the services.
 func (t *Table) AddColumns(missing []string) (statements []string) {
 	c := &t.Layout.Columns
 	types := map[string]string{
 		c.Kind: t.Word.SQL, c.Group: t.Word.SQL, c.RetryCount: t.Integer.SQL + " NOT NULL DEFAULT 0", c.Error: t.Text.SQL,
 		c.Claimed: t.Time.SQL, c.Settled: t.Time.SQL, c.Delivered: t.Time.SQL, c.Failed: t.Time.SQL,
+	}
+	for _, name := range t.Layout.GroupRest {
+		types[name] = t.Word.SQL
+	}
+	for _, a := range t.Layout.Attributes {
+		switch {
+		case types[a.Column] != "" || a.Column == c.ID || a.Column == c.Payload: // it is more than an attribute
+		case a.Name == store.AttributeTime:
+			types[a.Column] = t.Time.SQL
+		default:
+			types[a.Column] = t.Text.SQL
+		}
 	}
 	for _, name := range missing {
 		if typ := types[name]; typ != "" {

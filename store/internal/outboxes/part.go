@@ -79,10 +79,10 @@ func (p *Part) Unanswered(answers []store.ClaimAnswer) *Part {
 	return left
 }
 
-// MarkAbsent marks all rows of an outbox without state as RowAbsent. It reports false, and
-// does nothing, if the outbox keeps state.
+// MarkAbsent marks all rows of an outbox as RowAbsent if only the log knows them. Otherwise it
+// reports false and does nothing.
 func (p *Part) MarkAbsent(states []store.RowStatus) bool {
-	if p.Outbox.Layout.State != store.StateNone {
+	if !p.Outbox.Layout.LogOnly() {
 		return false
 	}
 	for _, i := range p.Indexes {
@@ -134,7 +134,7 @@ func Statuses(states []store.RowStatus) []store.RowStatus {
 func Settled(set *Set, rows []store.ClaimRow, states []store.RowStatus) []bool {
 	settled := make([]bool, len(rows))
 	for i := range rows {
-		settled[i] = states[i].State != store.RowUnsettled && set.Lookup(rows[i].Outbox).Layout.State != store.StateNone
+		settled[i] = states[i].State != store.RowUnsettled && !set.Lookup(rows[i].Outbox).Layout.LogOnly()
 	}
 	return settled
 }

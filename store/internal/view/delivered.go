@@ -9,6 +9,8 @@ import (
 // DeliveredRows receives the COMPLETED rows that a snapshot reads, in order. A statement
 // may skip rows that its query does not select, but need not: Add applies the whole filter.
 // The statement must not skip rows without a time, because Add counts them.
+//
+// If the kind is an attribute, the statement gives each row that attribute.
 type DeliveredRows struct {
 	store.DeliveredQuery
 
@@ -54,8 +56,10 @@ func (d *DeliveredRows) PageSize() int { return d.pages.Size }
 // Add adds a row whose Committed is the time in order-by, zero if it has none. It reports
 // whether more rows are wanted.
 func (d *DeliveredRows) Add(it store.Item) bool {
+	kind := it.OwnKind()
+	it.DropContent() // attributes are read again with the payload
 	switch at := it.Committed; {
-	case !inSet(d.ids, it.ID), !inSet(d.kinds, it.Kind), !inSet(d.groups, it.Group):
+	case !inSet(d.ids, it.ID), !inSet(d.kinds, kind), !inSet(d.groups, it.Group):
 	case at.IsZero():
 		d.undated++
 	case at.Before(d.Since), !d.Until.IsZero() && !at.Before(d.Until):
