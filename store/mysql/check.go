@@ -356,7 +356,7 @@ func (c *checker) rights(ctx context.Context, t *table) error {
 
 // deletesRows reports whether the relay itself deletes rows of an outbox.
 func deletesRows(o *store.Outbox) bool {
-	return o.Layout.DeleteDelivered && o.Layout.State != store.StateNone || o.Retention > 0
+	return o.Layout.DeleteDelivered || o.Retention > 0
 }
 
 // grantOutbox returns the GRANT for everything that the relay does with an outbox's

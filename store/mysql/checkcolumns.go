@@ -33,7 +33,7 @@ func (c column) checked() finding.Column {
 	labels := c.labels()
 	return finding.Column{
 		Name: c.name, Type: c.full, NotNull: c.notNull, Enum: labels, Length: c.limit, Min: c.minInteger(), Max: c.maxInteger(),
-		Time: c.family == familyTime, Integer: c.family == familyInteger, Boolean: c.family == familyInteger,
+		Time: c.family == familyTime, Integer: c.family == familyInteger, Boolean: c.family == familyInteger || c.typ == "bit",
 		Text: c.family == familyText && len(labels) == 0 && c.typ != "set",
 		JSON: slices.Contains([]family{familyText, familyBytes, familyJSON}, c.family),
 	}

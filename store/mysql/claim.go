@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -211,7 +210,7 @@ func (c *claim) partition(t *table, p *outboxes.Part) (plain, full *keyBatch) {
 // may have been settled since.
 func (t *table) needsLookup(wantPayload bool, txn store.Txn) bool {
 	switch {
-	case t.Layout.State == store.StateNone:
+	case t.Layout.LogOnly():
 		return wantPayload
 	case t.Layout.Unclaimed:
 		return wantPayload || txn == 0
@@ -254,12 +253,13 @@ func (c *claim) lockChunk(ctx context.Context, t *table, p *outboxes.Part, chunk
 	}
 
 	s := &statement{}
-	text := t.lockText(s, chunk.keys, payload, c.takeover != 0)
+	row := t.newLockedRow()
+	text := row.lockText(s, chunk.keys, payload, c.takeover != 0)
 	if c.noWait {
 		text += " NOWAIT"
 	}
 
-	err := c.conn.query(ctx, text, s.args, func(rows *sql.Rows) error { return c.read(rows, t, p) })
+	err := c.conn.query(ctx, text, s.args, func(rows *sql.Rows) error { return c.read(rows, row, p) })
 	switch {
 	case !c.noWait || !isLockTimeout(err):
 		return err
@@ -276,54 +276,59 @@ func (c *claim) lockChunk(ctx context.Context, t *table, p *outboxes.Part, chunk
 	return c.lockChunk(ctx, t, p, &keyBatch{chunk.at[half:], chunk.keys[half:]}, payload)
 }
 
-// lockText returns the statement that locks rows. For each row it reads the id, whether
-// it is unsettled, its retry count, whether it is pending, its claim time and the claim's
-// age in microseconds if held is set, and its payload if payload is set.
-func (t *table) lockText(s *statement, keys []any, payload, held bool) string {
-	c := &t.Layout.Columns
-	open, pending, claimed, age, content := t.open(s), t.state(s).Pending(), "NULL", "NULL", "NULL"
-	if held && c.Claimed != "" && t.Layout.State != store.StateNone {
-		claimed = "o." + Ident(c.Claimed)
-		age = "TIMESTAMPDIFF(MICROSECOND, " + claimed + ", UTC_TIMESTAMP(6))"
-	}
+// lockedRow reads the rows that a claim locks: whether the row is unsettled, whether it is
+// pending, the time in its claim column, and by how many microseconds that is in the past.
+type lockedRow struct {
+	*rowReader
+	open, pending bool
+	claimed       sql.NullString
+	age           sql.NullInt64
+}
 
-	if payload {
-		content = t.payload()
+func (t *table) newLockedRow() *lockedRow { return &lockedRow{rowReader: t.newRowReader()} }
+
+// lockText returns the statement that locks rows. It reads the times if held is set, and the
+// content if payload is set.
+func (r *lockedRow) lockText(s *statement, keys []any, payload, held bool) string {
+	t := r.table
+	c := &t.Layout.Columns
+	r.add(t.open(s)+" IS TRUE", &r.open)
+	r.add(t.retryCount(), &r.retries)
+	r.add(t.state(s).Pending()+" IS TRUE", &r.pending)
+	if held && c.Claimed != "" && t.Layout.State != store.StateNone {
+		claimed := "o." + Ident(c.Claimed)
+		r.add(claimed, &r.claimed)
+		r.add("TIMESTAMPDIFF(MICROSECOND, "+claimed+", UTC_TIMESTAMP(6))", &r.age)
 	}
-	return "SELECT " + strings.Join([]string{
-		t.id().textOf(), open + " IS TRUE", t.retryCount(), pending + " IS TRUE", claimed, age, content,
-	}, ", ") + "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, keys) + "\nFOR UPDATE"
+	if payload {
+		r.addContent(nil)
+	}
+	return "SELECT " + r.list() + "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, keys) + "\nFOR UPDATE"
 }
 
 // read answers for one row. It ignores a row that is not in the call: a collation may
 // match it to another row's key.
-func (c *claim) read(rows *sql.Rows, t *table, p *outboxes.Part) error {
-	var (
-		id            string
-		open, pending bool
-		retries       int64
-		claimed       sql.NullString
-		age           sql.NullInt64
-		payload       []byte
-	)
-
-	if err := rows.Scan(&id, &open, &retries, &pending, &claimed, &age, &payload); err != nil {
+func (c *claim) read(rows *sql.Rows, row *lockedRow, p *outboxes.Part) error {
+	if err := row.scan(rows); err != nil {
 		return err
 	}
-	i, requested := p.FirstIndex[id]
+	i, requested := p.FirstIndex[row.id.String]
 	if !requested || c.answers[i].Result == store.Claimed { // without a unique id, one claimable row is enough
 		return nil
 	}
 
 	a := &c.answers[i]
-	until := c.heldUntil(t, p, i, pending, claimed, age)
+	until := c.heldUntil(row, p, i)
 	switch {
-	case !open:
+	case !row.open:
 		a.Result = store.AlreadySettled
 	case !until.IsZero():
 		a.Result, a.Until = store.Held, until
 	default:
-		*a = store.ClaimAnswer{Result: store.Claimed, RetryCount: int(retries), Payload: payload, Unwritten: !t.Layout.WritesClaims()}
+		*a = store.ClaimAnswer{Result: store.Claimed, RetryCount: row.retries, Unwritten: !row.table.Layout.WritesClaims()}
+		if row.readsContent {
+			a.Payload, a.Attributes = row.content()
+		}
 	}
 
 	return nil
@@ -331,24 +336,27 @@ func (c *claim) read(rows *sql.Rows, t *table, p *outboxes.Part) error {
 
 // heldUntil returns when another processor's claim of a row expires; zero if none holds
 // it. A claim without a time holds nothing, because nobody could say when it expires. The
-// server measures the age, since its clock may differ from the relay's.
-func (c *claim) heldUntil(t *table, p *outboxes.Part, i int, pending bool, claimed sql.NullString, age sql.NullInt64) time.Time {
-	if c.takeover == 0 || pending || !claimed.Valid || !age.Valid {
+// server measures the time, since its clock may differ from the relay's.
+func (c *claim) heldUntil(row *lockedRow, p *outboxes.Part, i int) time.Time {
+	if c.takeover == 0 || row.pending || !row.claimed.Valid || !row.age.Valid {
 		return time.Time{}
 	}
-	at, ok := readTime(claimed.String)
-	remaining := c.takeover - time.Duration(age.Int64)*time.Microsecond
-	if !ok || remaining <= 0 || c.isOwnClaim(t, p, i, at) {
+	at, ok := readTime(row.claimed.String)
+	remaining := -time.Duration(row.age.Int64) * time.Microsecond
+	if !row.table.Layout.Lease {
+		remaining += c.takeover
+	}
+	if !ok || remaining <= 0 || c.isOwnClaim(row.table, p, i, at) {
 		return time.Time{}
 	}
 	return time.Now().Add(remaining)
 }
 
-// isOwnClaim reports whether the leader itself wrote the claim time at.
+// isOwnClaim reports whether the leader itself wrote the time at.
 func (c *claim) isOwnClaim(t *table, p *outboxes.Part, i int, at time.Time) bool {
 	col := t.MustColumn(t.Layout.Columns.Claimed)
 	same := func(i int) bool {
-		own := c.rows[i].OwnClaimAt
+		own := columns.ClaimTime(&t.Layout, c.rows[i].OwnClaimAt, c.takeover)
 		return !own.IsZero() && col.truncateTime(own).Equal(at)
 	}
 
@@ -395,7 +403,7 @@ func (c *claim) claimText(s *statement, t *table, keys []any, seen bool) string 
 		if v == columns.Status {
 			return t.status(store.Processing)
 		}
-		return col.time(c.at)
+		return col.time(columns.ClaimTime(&t.Layout, c.at, c.takeover))
 	}) + "\nWHERE "
 	if seen {
 		text += t.lockedIDIn(s, keys)
@@ -442,7 +450,8 @@ func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*
 				for _, i := range chunk.at {
 					c.answers[i].Result = store.Gone
 				}
-				s.query(t.lockText(&s.statement, chunk.keys, batch.payload, false), func(rows *sql.Rows) error { return c.read(rows, t, p) })
+				row := t.newLockedRow()
+				s.query(row.lockText(&s.statement, chunk.keys, batch.payload, false), func(rows *sql.Rows) error { return c.read(rows, row, p) })
 				updates = append(updates, func() { s.add(c.claimText(&s.statement, t, chunk.keys, false)) })
 				return nil
 			})

@@ -91,14 +91,15 @@ func eachLetter(ctx context.Context, c *conn, t *table, r *deadletter.Read) erro
 	}
 
 	st := &statement{}
-	text := t.lettersText(st, f, keys, r.Payload)
+	row := &letterRow{rowReader: t.newRowReader()}
+	text := row.lettersText(st, f, keys, r.Payload)
 	if r.Limit > 0 && !inProgram {
 		text += "\nLIMIT " + st.arg(r.Limit)
 	}
 
 	given := 0
 	err := c.query(ctx, text, st.args, func(rows *sql.Rows) error {
-		d, err := t.scanLetter(rows)
+		d, err := row.letter(rows)
 		if err != nil || inProgram && d.Group != *f.Group {
 			return err
 		}
@@ -115,34 +116,39 @@ func eachLetter(ctx context.Context, c *conn, t *table, r *deadletter.Read) erro
 	return err
 }
 
-func (t *table) scanLetter(rows *sql.Rows) (store.DeadLetter, error) {
-	d := store.DeadLetter{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
-	var kind, text, at sql.NullString
-	var group []byte
-	if err := rows.Scan(&d.ID, &kind, &group, &d.RetryCount, &text, &at, &d.PayloadSize, &d.Payload); err != nil {
-		return d, err
+// letterRow reads FAILED rows.
+type letterRow struct {
+	*rowReader
+	text, at sql.NullString
+}
+
+// letter returns the current row.
+func (r *letterRow) letter(rows *sql.Rows) (store.DeadLetter, error) {
+	if err := r.scan(rows); err != nil {
+		return store.DeadLetter{}, err
 	}
-	if t.Layout.Columns.Kind != "" {
-		d.Kind = kind.String
-	}
-	d.Group, d.Error = t.Layout.Group(group), text.String
-	d.FailedAt, _ = readTime(at.String)
+	it := r.item()
+	it.Attributes = r.kindAttributes()
+	d := store.DeadLetter{Ref: it.Ref, Kind: it.OwnKind(), Group: it.Group, RetryCount: it.RetryCount, Error: r.text.String, PayloadSize: it.PayloadSize, Payload: r.payload}
+	d.FailedAt, _ = readTime(r.at.String)
 	return d, nil
 }
 
 // lettersText returns the statement that reads FAILED rows in order.
-func (t *table) lettersText(s *statement, f *store.DeadLetterFilter, keys []any, payload bool) string {
-	c := &t.Layout.Columns
-	at, content := "NULL", "NULL"
+func (r *letterRow) lettersText(s *statement, f *store.DeadLetterFilter, keys []any, payload bool) string {
+	t := r.table
+	r.addLane()
+	r.addOwnKind()
+	r.add(t.retryCount(), &r.retries)
+	r.add(t.optional(t.Layout.Columns.Error), &r.text)
 	if name := t.Layout.FailedTime(); name != "" {
-		at = "o." + Ident(name)
+		r.add("o."+Ident(name), &r.at)
 	}
+	r.add(t.payloadSize(), &r.size)
 	if payload {
-		content = t.payload()
+		r.add(t.payload(), &r.payload)
 	}
-	return "SELECT " + strings.Join([]string{
-		t.id().textOf(), t.optional(c.Kind), t.group(), t.retryCount(), t.optional(c.Error), at, t.payloadSize(), content,
-	}, ", ") + "\nFROM " + TableName(t.Outbox) + " AS o\n" + t.chosen(s, f, keys) + "\nORDER BY " + t.order()
+	return "SELECT " + r.list() + "\nFROM " + TableName(t.Outbox) + " AS o\n" + t.chosen(s, f, keys) + "\nORDER BY " + t.order()
 }
 
 // chosen returns the WHERE clause for the rows o that a filter selects. It cannot filter
@@ -154,15 +160,15 @@ func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) stri
 		where += " AND " + t.idOneOf(s, keys)
 	}
 
-	if f.Kind != "" {
-		where += " AND " + t.textEquals(s, c.Kind, f.Kind, f.Kind == t.Kind)
-	}
 	switch {
-	case f.Group == nil || deadletter.FiltersInProgram(t.Outbox, f):
-	case f.Group.Valid:
-		where += " AND " + t.textEquals(s, c.Group, f.Group.Name, false)
-	case c.Group != "":
-		where += " AND o." + Ident(c.Group) + " IS NULL"
+	case f.Kind == "":
+	case t.Layout.KindColumn() != "":
+		where += " AND " + t.ownKindBytes(s) + " = " + s.arg([]byte(f.Kind))
+	case f.Kind != t.Kind:
+		where += " AND FALSE"
+	}
+	if f.Group != nil && !deadletter.FiltersInProgram(t.Outbox, f) {
+		where += " AND " + t.inGroup(s, *f.Group)
 	}
 
 	if f.Error != "" {
@@ -181,16 +187,33 @@ func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) stri
 // timeBound returns a time to compare a column with.
 func timeBound(t time.Time) string { return t.UTC().Truncate(time.Microsecond).Format(ownTime) }
 
-// textEquals returns the condition that a column equals a text. Without a column,
-// otherwise decides.
-func (t *table) textEquals(s *statement, name, text string, otherwise bool) string {
-	switch {
-	case name != "":
-		return t.MustColumn(name).bytesOf() + " = " + s.arg([]byte(text))
-	case otherwise:
-		return "TRUE"
+// ownKindBytes returns an expression for the bytes of a row's own kind, for a layout with a
+// column for it.
+func (t *table) ownKindBytes(s *statement) string {
+	kind := t.MustColumn(t.Layout.KindColumn()).bytesOf()
+	if t.kindIsAttribute() {
+		return "COALESCE(" + kind + ", " + s.arg([]byte(t.Kind)) + ")"
 	}
-	return "FALSE"
+	return kind
+}
+
+// inGroup returns the condition that a row o belongs to a group that is not inside JSON. It
+// names the columns one by one, so that an index on one of them can be used.
+func (t *table) inGroup(s *statement, g store.Group) string {
+	list := t.groupColumns()
+	parts, possible := t.Layout.GroupParts(g)
+	if !possible || len(list) == 0 && g.Valid {
+		return "FALSE"
+	}
+	conditions := []string{"TRUE"}
+	for i, c := range list {
+		if parts[i].Valid {
+			conditions = append(conditions, c.bytesOf()+" = "+s.arg([]byte(parts[i].Name)))
+		} else {
+			conditions = append(conditions, "o."+Ident(c.name)+" IS NULL")
+		}
+	}
+	return strings.Join(conditions[min(1, len(list)):], " AND ")
 }
 
 // ResolveLetters implements deadletter.Database.

@@ -27,7 +27,7 @@ const (
 // an outbox need. It reads no row.
 func lockQuery(o *store.Outbox) string {
 	text := "SELECT 1 FROM " + TableName(o) + " WHERE FALSE"
-	if o.Layout.State != store.StateNone {
+	if !o.Layout.LogOnly() {
 		text += " FOR UPDATE"
 	}
 	return text
@@ -37,7 +37,7 @@ func lockQuery(o *store.Outbox) string {
 // answers at once, MySQL after tableWait.
 func (c *conn) tableLocked(ctx context.Context, o *store.Outbox) (bool, error) {
 	text := lockQuery(o)
-	if c.server.mariadb && o.Layout.State != store.StateNone {
+	if c.server.mariadb && !o.Layout.LogOnly() {
 		text += " NOWAIT"
 	}
 	err := c.query(ctx, text, nil, func(*sql.Rows) error { return nil })
@@ -107,7 +107,7 @@ func (c *settling) lockRowsSkipping(ctx context.Context) error {
 	byOutbox := c.keyBatches()
 	for _, name := range c.outboxes.Names() {
 		batch, t := byOutbox[name], c.conn.tables[name]
-		if batch == nil || t.Layout.State == store.StateNone {
+		if batch == nil || t.Layout.LogOnly() {
 			continue
 		}
 

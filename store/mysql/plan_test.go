@@ -109,7 +109,7 @@ func wantPlans(t *testing.T, f servers.Flavour, url string, db *sql.DB, rows int
 		}
 
 		for what, make := range map[string]func(s *statement) string{
-			"lock": func(s *statement) string { return strings.TrimSuffix(tab.lockText(s, keys, true, true), "FOR UPDATE") },
+			"lock": func(s *statement) string { return strings.TrimSuffix(tab.newLockedRow().lockText(s, keys, true, true), "FOR UPDATE") },
 			"update": func(s *statement) string {
 				return "UPDATE " + tab.from() + " SET o.status = 'x' WHERE " + tab.idExactlyIn(s, keys) + " AND " + tab.open(s)
 			},
@@ -292,7 +292,7 @@ func wantOwnPlans(t *testing.T, f servers.Flavour, st *Store, db *sql.DB, stage 
 		tab, err := c.table(ctx, st.outboxes.Lookup("box"))
 		if err == nil {
 			view := reading{table: tab, query: store.UnsettledQuery{Outbox: "box", Limit: 10}, relay: "rig", hasSpilledTable: true}
-			text = view.text(s)
+			text = view.text(s, tab.newRowReader())
 		}
 		return errors.Join(err, c.rollback(ctx))
 	})

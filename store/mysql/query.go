@@ -60,7 +60,7 @@ func (s *Store) readStates(ctx context.Context, session *link, rows []store.Clai
 	})
 }
 
-// statesRead reads the states of rows, and the payloads of COMPLETED ones.
+// statesRead reads the states of rows, and the content of COMPLETED ones.
 type statesRead struct {
 	rows   []store.ClaimRow
 	states []store.RowStatus
@@ -130,22 +130,26 @@ func (r *statesRead) lookUp(ctx context.Context, c *conn, t *table, p *outboxes.
 	}
 
 	err = all.chunks(func(chunk *keyBatch) error {
-		s := &statement{}
-		text := "SELECT " + t.id().textOf() + ", " + t.state(s).RowState()
+		s, row := &statement{}, t.newRowReader()
+		var state store.RowState
+		row.add(t.state(s).RowState(), &state)
 		if payload {
-			text += ", CASE WHEN " + t.state(s).Delivered() + " THEN " + t.payload() + " END"
-		} else {
-			text += ", NULL"
+			row.addContent(func(content string) string {
+				return "CASE WHEN " + t.state(s).Delivered() + " THEN " + content + " END"
+			})
 		}
-		text += "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, chunk.keys)
+		text := "SELECT " + row.list() + "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, chunk.keys)
 		return c.query(ctx, text, s.args, func(rows *sql.Rows) error {
-			var id string
-			var read store.RowStatus
-			if err := rows.Scan(&id, &read.State, &read.Payload); err != nil {
+			if err := row.scan(rows); err != nil {
 				return err
 			}
-			if i, asked := p.FirstIndex[id]; asked && (!found[i] || read.State == store.RowUnsettled) {
-				r.states[i], found[i] = read, true
+			i, asked := p.FirstIndex[row.id.String]
+			if !asked || found[i] && state != store.RowUnsettled {
+				return nil
+			}
+			r.set(i, state)
+			if found[i] = true; payload && state == store.RowCompleted {
+				r.states[i].Payload, r.states[i].Attributes = row.content()
 			}
 			return nil
 		})

@@ -42,7 +42,7 @@ func (t queueTable) byNumber() string { return string(t) + " AS r FORCE INDEX ("
 const queuedColumns = "r.outbox, r.n, r.id, r.kind, r.message_group, r.retry_count, r.payload_size, r.committed_at"
 
 func rangeText(queue string) string {
-	return "SELECT " + queuedColumns + ", r.payload FROM " + tableOf(queue).byLane() +
+	return "SELECT " + queuedColumns + ", r.payload, r.attributes FROM " + tableOf(queue).byLane() +
 		"\nWHERE r.name = ? AND r.queue = ? AND r.outbox = ? AND r.lane = ? AND r.n > ? ORDER BY r.n LIMIT ?"
 }
 
@@ -64,13 +64,18 @@ func (r reader) Range(ctx context.Context, queue string, from []store.SpilledRan
 	return lanes, nil
 }
 
-// scanQueued reads queuedColumns and the payload.
+// scanQueued reads queuedColumns, the payload and the attributes.
 func scanQueued(rows *sql.Rows) (store.Item, error) {
 	var it store.Item
 	var group, committed sql.NullString
-	err := rows.Scan(&it.Outbox, &it.Seq, &it.ID, &it.Kind, &group, &it.RetryCount, &it.PayloadSize, &committed, &it.Payload)
+	var attributes sql.RawBytes
+	err := rows.Scan(&it.Outbox, &it.Seq, &it.ID, &it.Kind, &group, &it.RetryCount, &it.PayloadSize, &committed, &it.Payload, &attributes)
+	if err != nil {
+		return it, err
+	}
 	it.Group = groupOf(group)
 	it.Committed, _ = readTime(committed.String) // the relay wrote it, so it is valid
+	it.Attributes, err = ledger.DecodeAttributes(attributes)
 	return it, err
 }
 
@@ -89,7 +94,7 @@ func (r reader) Scan(ctx context.Context, q ledger.Scan) (list []store.Item, err
 }
 
 func (r reader) scanText(st *statement, q ledger.Scan) string {
-	text := "SELECT " + queuedColumns + ", NULL FROM " + r.scanned(st, q)
+	text := "SELECT " + queuedColumns + ", NULL, NULL FROM " + r.scanned(st, q)
 	if q.Heads {
 		text += " AND r.n = (\n  SELECT e.n FROM " + string(tableOf(q.Queue)) + " AS e FORCE INDEX (PRIMARY) WHERE e.name = " + st.arg(r.name) + " AND e.queue = " + st.arg(q.Queue) +
 			" AND e.outbox = r.outbox AND e.lane = r.lane ORDER BY e.n LIMIT 1)"
@@ -177,8 +182,8 @@ func (t writeTx) Enqueue(ctx context.Context, queue string, rows []store.Item) (
 	return added, err
 }
 
-// fittingRows omits the payloads that are too large for the server. A spilled row keeps its
-// payload, because only the log may have it.
+// fittingRows omits the content that is too large for the server. A spilled row keeps its own,
+// because only the log may have it.
 func (t writeTx) fittingRows(queue string, rows []store.Item) ([]store.Item, error) {
 	limit := t.conn.server.packet / 16 * 15
 	fitting := rows
@@ -192,14 +197,14 @@ func (t writeTx) fittingRows(queue string, rows []store.Item) ([]store.Item, err
 		if &fitting[0] == &rows[0] {
 			fitting = append([]store.Item{}, rows...)
 		}
-		fitting[i].Payload = nil
+		fitting[i].DropContent()
 	}
 	return fitting, nil
 }
 
 // itemSize returns the approximate size of a row in an INSERT.
 func itemSize(it *store.Item) int {
-	return len(it.ID) + len(it.Kind) + len(it.Group.Name) + len(it.Payload)
+	return len(it.ID) + len(it.Kind) + len(it.Group.Name) + len(it.Payload) + len(ledger.EncodeAttributes(it.Attributes))
 }
 
 // batches passes rows on in batches of few different lengths, so that the server keeps few
@@ -218,14 +223,14 @@ func (t writeTx) batches(rows []store.Item, write func([]store.Item) error) erro
 
 // insert adds rows to a queue. It fails with codeDuplicate if it has the number of one.
 func (t writeTx) insert(ctx context.Context, queue string, rows []store.Item) error {
-	insert := "INSERT INTO " + string(tableOf(queue)) + " (name, queue, outbox, lane, n, id, kind, message_group, retry_count, payload_size, committed_at, payload) VALUES\n"
-	const values = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+	insert := "INSERT INTO " + string(tableOf(queue)) + " (name, queue, outbox, lane, n, id, kind, message_group, retry_count, payload_size, committed_at, payload, attributes) VALUES\n"
+	const values = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 	var args []any
 	for i := range rows {
 		it := &rows[i]
 		lane := it.Lane().Hash()
 		args = append(args, t.name, queue, it.Outbox, lane[:], int64(it.Seq), []byte(it.ID), []byte(it.Kind), groupBytes(it.Group),
-			it.RetryCount, it.PayloadSize, timeOrNull(it.Committed), it.Payload)
+			it.RetryCount, it.PayloadSize, timeOrNull(it.Committed), it.Payload, ledger.EncodeAttributes(it.Attributes))
 	}
 	_, err := t.conn.exec(ctx, insert+values+strings.Repeat(", "+values, len(rows)-1), args...)
 	return err

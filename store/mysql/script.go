@@ -199,7 +199,7 @@ func (c *settling) settleInOneTrip(ctx context.Context, epoch store.Epoch) (bool
 	for _, p := range parts {
 		set := columns.Outcome(&p.table.Layout, p.status)
 		deletes := p.table.Layout.DeleteDelivered
-		if p.round > 0 || !p.table.single || p.table.Layout.State == store.StateNone || len(set) == 0 && !deletes {
+		if p.round > 0 || !p.table.single || p.table.Layout.LogOnly() || len(set) == 0 && !deletes {
 			return false, nil
 		}
 		for k := range p.keys {

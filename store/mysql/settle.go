@@ -146,7 +146,7 @@ func (c *settling) lockRows(ctx context.Context) error {
 	byOutbox := c.keyBatches()
 	for _, name := range c.outboxes.Names() {
 		batch, t := byOutbox[name], c.conn.tables[name]
-		if batch == nil || t.Layout.State == store.StateNone {
+		if batch == nil || t.Layout.LogOnly() {
 			continue
 		}
 		err := batch.chunks(func(chunk *keyBatch) error { return c.lockAmong(ctx, t, chunk.keys, " FOR UPDATE", false) })
@@ -211,7 +211,7 @@ func (c *settling) lockAmong(ctx context.Context, t *table, keys []any, lock str
 func (c *settling) checkAltered(ctx context.Context, parts []*settlePart) error {
 	checked := map[string]bool{}
 	for _, p := range parts {
-		if checked[p.outbox] || p.table.Layout.State == store.StateNone {
+		if checked[p.outbox] || p.table.Layout.LogOnly() {
 			continue
 		}
 		for k, i := range p.at {
@@ -231,7 +231,7 @@ func (c *settling) checkAltered(ctx context.Context, parts []*settlePart) error 
 
 // writePart writes the outcomes of one part and sets their results.
 func (c *settling) writePart(ctx context.Context, p *settlePart) error {
-	if p.table.Layout.State == store.StateNone {
+	if p.table.Layout.LogOnly() {
 		for _, i := range p.at {
 			c.results[i] = store.Written // only the fence matters
 		}
@@ -281,7 +281,7 @@ func (c *settling) recordState(p *settlePart, i int) {
 	switch {
 	case p.status == store.Completed && p.table.Layout.DeleteDelivered:
 		c.rows[c.outcomes[i].Ref] = rowGone
-	case p.status.Settled():
+	case p.status.Settled() && p.table.Layout.Stores(p.status):
 		c.rows[c.outcomes[i].Ref] = rowSettled
 	}
 }
@@ -370,7 +370,7 @@ func (s *Store) readFailed(ctx context.Context, c *conn, rows []store.Ref) ([]bo
 			return nil, err
 		}
 		key, valid := t.id().key(rows[i].ID)
-		if t.Layout.State == store.StateNone || !valid {
+		if !t.Layout.Stores(store.Failed) || !valid {
 			continue
 		}
 		if byOutbox[t.Name] == nil {

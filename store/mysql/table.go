@@ -164,11 +164,48 @@ func (t *table) optional(name string) string {
 // group returns an expression for the input of Layout.Group.
 func (t *table) group() string {
 	name := t.Layout.Columns.Group
-	if name != "" && len(t.Layout.GroupPath) > 0 {
+	switch {
+	case len(t.Layout.GroupRest) > 0:
+		return t.joinedGroup()
+	case name != "" && len(t.Layout.GroupPath) > 0:
 		return t.MustColumn(name).content()
 	}
 	return t.optional(name)
 }
+
+// groupColumns returns the columns of the group; nil if the layout has none.
+func (t *table) groupColumns() (list []column) {
+	if t.Layout.Columns.Group == "" {
+		return nil
+	}
+	for _, name := range append([]string{t.Layout.Columns.Group}, t.Layout.GroupRest...) {
+		list = append(list, t.MustColumn(name))
+	}
+	return list
+}
+
+// joinedGroup returns an expression for the bytes of a group over several columns, joined as
+// Layout.GroupOfColumns does. Bytes have no collation, so the columns may have several. The
+// literals, a backslash, a slash and a backslash with N, depend on no sql_mode.
+func (t *table) joinedGroup() string {
+	var absent, parts []string
+	for _, c := range t.groupColumns() {
+		absent = append(absent, "o."+Ident(c.name)+" IS NULL")
+		parts = append(parts, "COALESCE(REPLACE(REPLACE("+c.bytesOf()+", X'5C', X'5C5C'), X'2F', X'5C2F'), X'5C4E')")
+	}
+	return "IF(" + strings.Join(absent, " AND ") + ", NULL, CONCAT(" + strings.Join(parts, ", X'2F', ") + "))"
+}
+
+// groupBytes returns an expression for the UTF-8 bytes of the group.
+func (t *table) groupBytes() string {
+	if len(t.Layout.GroupRest) > 0 {
+		return t.joinedGroup()
+	}
+	return t.MustColumn(t.Layout.Columns.Group).bytesOf()
+}
+
+// kindIsAttribute reports whether a row's own kind is an attribute and not part of its lane.
+func (t *table) kindIsAttribute() bool { return t.Layout.KindColumn() != t.Layout.Columns.Kind }
 
 // payload returns an expression for the payload.
 func (t *table) payload() string { return t.MustColumn(t.Layout.Columns.Payload).content() }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
 	views "github.com/sluicebox/sluicebox/store/internal/view"
@@ -102,13 +101,20 @@ func (r *reading) splitExclusions() {
 
 // window reads n rows at an offset, and returns how many it read.
 func (r *reading) window(ctx context.Context, c *conn, from, n int, to *views.Pages) (read int, err error) {
-	s := &statement{}
-	text := r.text(s) + "\nLIMIT " + s.arg(n) + " OFFSET " + s.arg(from)
+	s, row := &statement{}, r.table.newRowReader()
+	text := r.text(s, row) + "\nLIMIT " + s.arg(n) + " OFFSET " + s.arg(from)
+	most := r.query.MaxInlinePayload()
 	err = c.query(ctx, text, s.args, func(rows *sql.Rows) error {
 		read++
-		it, err := r.table.scanItem(rows)
-		if err != nil || r.excluded != nil && r.excluded(&it) {
+		if err := row.scan(rows); err != nil {
 			return err
+		}
+		it := row.item()
+		if it.PayloadSize <= most {
+			it.Payload, it.Attributes = row.content()
+		}
+		if r.excluded != nil && r.excluded(&it) {
+			return nil
 		}
 		if !to.Add(it) {
 			return errStopIteration
@@ -119,34 +125,16 @@ func (r *reading) window(ctx context.Context, c *conn, from, n int, to *views.Pa
 	return read, err
 }
 
-func (t *table) scanItem(rows *sql.Rows) (store.Item, error) {
-	it := store.Item{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
-	var kind sql.NullString
-	var group []byte
-	if err := rows.Scan(&it.ID, &kind, &group, &it.Payload, &it.PayloadSize, &it.RetryCount); err != nil {
-		return it, err
-	}
-	t.setLane(&it, kind, group)
-	return it, nil
-}
-
-// setLane sets an item's kind and group from its row.
-func (t *table) setLane(it *store.Item, kind sql.NullString, group []byte) {
-	if t.Layout.Columns.Kind != "" {
-		it.Kind = kind.String
-	}
-	it.Group = t.Layout.Group(group)
-}
-
 // text returns the statement that reads unsettled rows in order.
-func (r *reading) text(s *statement) string {
+func (r *reading) text(s *statement, row *rowReader) string {
 	t := r.table
-	c := &t.Layout.Columns
-	size := t.payloadSize()
-	payload := "CASE WHEN " + size + " <= " + s.arg(r.query.MaxInlinePayload()) + " THEN " + t.payload() + " END"
-	text := "SELECT " + strings.Join([]string{
-		t.id().textOf(), t.optional(c.Kind), t.group(), payload, size, t.retryCount(),
-	}, ", ") + "\nFROM " + TableName(t.Outbox) + " AS o\nWHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.open(s)
+	row.addLane()
+	row.addContent(func(content string) string {
+		return "CASE WHEN " + t.payloadSize() + " <= " + s.arg(r.query.MaxInlinePayload()) + " THEN " + content + " END"
+	})
+	row.add(t.payloadSize(), &row.size)
+	row.add(t.retryCount(), &row.retries)
+	text := "SELECT " + row.list() + "\nFROM " + TableName(t.Outbox) + " AS o\nWHERE o." + Ident(t.Layout.Columns.ID) + " IS NOT NULL AND " + t.open(s)
 
 	for held := range slices.Chunk(t.heldKeys(r.excludeIDs), maxKeys) {
 		text += "\n  AND " + t.idBytes() + " NOT IN " + s.list(t.heldPlace(), held)
@@ -212,9 +200,11 @@ func (t *table) heldKeys(ids []string) []any {
 func (t *table) laneBytes(s *statement) string {
 	c := &t.Layout.Columns
 	group := "'-'"
-	if c.Group != "" {
-		bytes := t.MustColumn(c.Group).bytesOf()
-		group = "IF(o." + Ident(c.Group) + " IS NULL, '-', CONCAT('+', " + bytes + "))"
+	switch {
+	case len(t.Layout.GroupRest) > 0:
+		group = "COALESCE(CONCAT('+', " + t.joinedGroup() + "), '-')"
+	case c.Group != "":
+		group = "IF(o." + Ident(c.Group) + " IS NULL, '-', CONCAT('+', " + t.groupBytes() + "))"
 	}
 	if c.Kind == "" {
 		return "CAST(CONCAT(" + s.arg(kindPart(t.Kind)) + ", " + group + ") AS BINARY)"

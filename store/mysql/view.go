@@ -98,16 +98,15 @@ func (t *table) deliveredKeys(ids []string) (keys []any, possible bool) {
 // addDelivered adds rows with a time in range, or, if timed is false, rows without a
 // time.
 func (v *view) addDelivered(ctx context.Context, t *table, to *views.DeliveredRows, keys []any, timed bool) error {
-	s := &statement{}
-	text := t.deliveredText(s, to, keys, timed)
+	s, row := &statement{}, t.newRowReader()
+	var at sql.NullString
+	text := t.deliveredText(s, row, &at, to, keys, timed)
 	return v.conn.query(ctx, text, s.args, func(rows *sql.Rows) error {
-		it := store.Item{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
-		var kind, at sql.NullString
-		var group []byte
-		if err := rows.Scan(&it.ID, &kind, &group, &it.PayloadSize, &at); err != nil {
+		if err := row.scan(rows); err != nil {
 			return err
 		}
-		t.setLane(&it, kind, group)
+		it := row.item()
+		it.Attributes = row.kindAttributes()
 		it.Committed, _ = readTime(at.String)
 		if !to.Add(it) {
 			return errStopIteration
@@ -119,16 +118,18 @@ func (v *view) addDelivered(ctx context.Context, t *table, to *views.DeliveredRo
 // deliveredText returns the statement that reads delivered rows in order. It filters by
 // kinds and groups only if their number fits beside the keys; the program filters by them
 // as well.
-func (t *table) deliveredText(s *statement, q *views.DeliveredRows, keys []any, timed bool) string {
+func (t *table) deliveredText(s *statement, row *rowReader, time *sql.NullString, q *views.DeliveredRows, keys []any, timed bool) string {
 	c := &t.Layout.Columns
 	at, from := "o."+Ident(t.Layout.OrderBy[0]), TableName(t.Outbox)+" AS o"
 	if len(keys) > 0 {
 		from = t.from()
 	}
 
-	text := "SELECT " + strings.Join([]string{
-		t.id().textOf(), t.optional(c.Kind), t.group(), t.payloadSize(), "CAST(" + at + " AS DATETIME(6))",
-	}, ", ") + "\nFROM " + from + "\nWHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.state(s).Delivered()
+	row.addLane()
+	row.addOwnKind()
+	row.add(t.payloadSize(), &row.size)
+	row.add("CAST("+at+" AS DATETIME(6))", time)
+	text := "SELECT " + row.list() + "\nFROM " + from + "\nWHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.state(s).Delivered()
 
 	if !timed {
 		text += " AND " + at + " IS NULL"
@@ -145,8 +146,8 @@ func (t *table) deliveredText(s *statement, q *views.DeliveredRows, keys []any, 
 	if len(keys) > 0 {
 		text += "\n  AND " + t.idOneOf(s, keys)
 	}
-	if n := len(q.Kinds); n > 0 && n <= maxKeys && c.Kind != "" {
-		text += "\n  AND COALESCE(" + t.MustColumn(c.Kind).bytesOf() + ", '') IN " + s.list("?", bytesOf(q.Kinds))
+	if n := len(q.Kinds); n > 0 && n <= maxKeys && t.Layout.KindColumn() != "" {
+		text += "\n  AND COALESCE(" + t.ownKindBytes(s) + ", '') IN " + s.list("?", bytesOf(q.Kinds))
 	}
 
 	if n := len(q.Groups); n > 0 && n <= maxKeys && c.Group != "" && len(t.Layout.GroupPath) == 0 {
@@ -157,6 +158,13 @@ func (t *table) deliveredText(s *statement, q *views.DeliveredRows, keys []any, 
 
 // inGroups returns the condition that a row o belongs to one of the groups.
 func (t *table) inGroups(s *statement, groups []store.Group) string {
+	if len(t.Layout.GroupRest) > 0 {
+		conditions := make([]string, len(groups))
+		for i, g := range groups {
+			conditions[i] = "(" + t.inGroup(s, g) + ")"
+		}
+		return strings.Join(conditions, " OR ")
+	}
 	var names []string
 	none := "FALSE"
 	column := t.MustColumn(t.Layout.Columns.Group)

@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS sluicebox_queue (
   payload_size  BIGINT NOT NULL,
   committed_at  DATETIME(6),
   payload       LONGBLOB,
+  attributes    LONGBLOB,
   PRIMARY KEY (name, queue, outbox, lane, n),
   UNIQUE KEY sluicebox_queue_n (name, queue, n, outbox),
   KEY sluicebox_queue_id (name, outbox, id(512))
@@ -60,6 +61,7 @@ CREATE TABLE IF NOT EXISTS sluicebox_replay (
   payload_size  BIGINT NOT NULL,
   committed_at  DATETIME(6),
   payload       LONGBLOB,
+  attributes    LONGBLOB,
   PRIMARY KEY (name, queue, outbox, lane, n),
   UNIQUE KEY sluicebox_replay_n (name, queue, n, outbox)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
