@@ -1,0 +1,214 @@
+package blackbox
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// orders relays the events of orders to a webhook, as CloudEvents.
+const orders = `
+name: %s
+source: {url: %q}
+outboxes:
+  - table: orders
+    layout: custom
+    sink: hooks
+    state: timestamps
+    columns: {id: row_key, group: order_id, payload: body, delivered: sent_at, failed: dead_at, retry-count: tries, %s}
+%s
+sinks:
+  hooks:
+    type: webhook
+    url: %s
+    format: cloudevents
+    cloudevents-source: /shop
+    max-retries: 4
+    backoff: {initial: 20ms, max: 100ms}
+%s
+admin: {listen: %s}
+`
+
+// The types of an order's events, in their order.
+func orderEvents() []string { return []string{"created", "paid", "shipped"} }
+
+// The events of an order have one group and a type each. They arrive in the order of their
+// commits, whatever their types are and whichever of them the receiver refuses. Each request
+// has the type of its row.
+func TestTypesKeepTheOrder(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ column, outbox, sink string }{
+		"type": {
+			"type: event, time: happened_at, attributes: [tenant]", "    kind: order",
+			"    headers: {ce-tenant: '{attr.tenant}', X-Type: '{kind}.{type}'}\n    metadata-headers: [kind]",
+		},
+		"kind": {"kind: event", "", "    metadata-headers: [kind]"},
+	} {
+		for _, refuses := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, refusals=%t", name, refuses), func(t *testing.T) {
+				t.Parallel()
+				onHosts(t, servers.Spread(t, hosts()), func(t *testing.T, h host) {
+					s := newOrders(t, h, refuses)
+					s.start(c.column, c.outbox, c.sink)
+					s.insert()
+					s.check(name == "type")
+				})
+			})
+		}
+	}
+}
+
+// orderScene is a relay between the table of orders and a receiver.
+type orderScene struct {
+	t        *testing.T
+	database string
+	conn     *conn
+	to       *sinktest.Receiver
+	refuses  bool
+
+	mu       sync.Mutex
+	attempts map[string]int
+	headers  map[string]http.Header // of the last attempt of a row
+}
+
+// allOrders is the number of orders, each with all events.
+const allOrders = 60
+
+// deadOrder is the order whose second event is never accepted.
+const deadOrder = 7
+
+func newOrders(t *testing.T, h host, refuses bool) *orderScene {
+	t.Helper()
+	database := h.database(t)
+	number, at, body := "BIGINT GENERATED ALWAYS AS IDENTITY", "timestamptz", "jsonb"
+	if !h.kind.postgres {
+		number, at, body = "BIGINT AUTO_INCREMENT", "datetime(6)", "json"
+	}
+	h.kind.run(t, database, fmt.Sprintf(`CREATE TABLE orders (
+		row_key %[1]s PRIMARY KEY, order_id VARCHAR(64) NOT NULL, event VARCHAR(64) NOT NULL, tenant VARCHAR(64), happened_at %[2]s NOT NULL,
+		body %[3]s NOT NULL, sent_at %[2]s, dead_at %[2]s, tries INT NOT NULL DEFAULT 0)`, number, at, body))
+	s := &orderScene{
+		t: t, database: database, conn: connect(t, database), to: sinktest.NewReceiver(t), refuses: refuses,
+		attempts: map[string]int{}, headers: map[string]http.Header{},
+	}
+	s.to.Script(s.answer)
+	return s
+}
+
+// answer refuses some events of some orders: the first of every third twice, the second of
+// every fifth once without a fault of the row, and the second of one order always.
+func (s *orderScene) answer(r *sinktest.Request) sinktest.Answer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := r.Items[0].ID
+	s.attempts[id]++
+	s.headers[id] = r.Header
+	if !s.refuses {
+		return sinktest.Answer{}
+	}
+	order, event := parseOrder(s.t, &r.Items[0])
+	switch n := s.attempts[id]; {
+	case order == deadOrder && event == "paid":
+		return sinktest.Answer{Status: http.StatusUnprocessableEntity}
+	case order%3 == 0 && event == "created" && n <= 2:
+		return sinktest.Answer{Status: http.StatusInternalServerError}
+	case order%5 == 0 && event == "paid" && n == 1:
+		return sinktest.Answer{Status: http.StatusServiceUnavailable}
+	}
+	return sinktest.Answer{}
+}
+
+// parseOrder returns the order and the event in a payload.
+func parseOrder(t *testing.T, r *sinktest.Received) (order int, event string) {
+	text := strings.NewReplacer(" ", "", `"`, "").Replace(string(r.Payload))
+	for field := range strings.SplitSeq(strings.Trim(text, "{}"), ",") {
+		if value, ok := strings.CutPrefix(field, "event:"); ok {
+			event = value
+		} else if _, err := fmt.Sscanf(field, "order:%d", &order); err != nil {
+			t.Errorf("payload %s: %v", r.Payload, err)
+		}
+	}
+	return order, event
+}
+
+func (s *orderScene) start(column, outbox, sink string) {
+	s.t.Helper()
+	r := start(s.t, fmt.Sprintf(orders, nameFor(s.database), s.database, column, outbox, s.to.URL()+"/orders", sink, adminKey))
+	r.waitFor("source connected")
+}
+
+// insert commits the events, each in a transaction with those of other orders.
+func (s *orderScene) insert() {
+	s.t.Helper()
+	for _, event := range orderEvents() {
+		for from := 0; from < allOrders; from += 20 {
+			var values []string
+			for order := from; order < from+20; order++ {
+				tenant := "NULL"
+				if order%2 == 0 {
+					tenant = fmt.Sprintf("'tenant %d'", order)
+				}
+				values = append(values, fmt.Sprintf(`('order %d', '%s', %s, '2026-01-02 03:04:05', '{"order": %[1]d, "event": "%[2]s"}')`, order, event, tenant))
+			}
+			if _, err := s.conn.exec("INSERT INTO orders (order_id, event, tenant, happened_at, body) VALUES " + strings.Join(values, ", ")); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// check waits until all rows are settled, and compares what has arrived.
+func (s *orderScene) check(typed bool) {
+	s.t.Helper()
+	dead := 0
+	if s.refuses {
+		dead = 1
+	}
+	awaitZero(s.t, "rows are not settled", func() int {
+		return count(s.t, s.conn, "SELECT count(*) FROM orders WHERE sent_at IS NULL AND dead_at IS NULL")
+	})
+	if n := count(s.t, s.conn, "SELECT count(*) FROM orders WHERE dead_at IS NOT NULL"); n != dead {
+		s.t.Errorf("%d rows have failed, want %d", n, dead)
+	}
+
+	arrived := map[int][]string{}
+	for _, r := range s.to.Accepted() {
+		order, event := parseOrder(s.t, &r)
+		arrived[order] = append(arrived[order], event)
+		s.checkHeaders(&r, order, event, typed)
+	}
+	for order := range allOrders {
+		want := orderEvents()
+		if order == deadOrder && s.refuses {
+			want = []string{"created", "shipped"}
+		}
+		if !slices.Equal(arrived[order], want) {
+			s.t.Errorf("order %d: %v has arrived, want %v", order, arrived[order], want)
+		}
+	}
+}
+
+// checkHeaders compares the headers of a request with its row.
+func (s *orderScene) checkHeaders(r *sinktest.Received, order int, event string, typed bool) {
+	s.t.Helper()
+	want := map[string]string{"Ce-Type": event, "Ce-Subject": fmt.Sprintf("order%%20%d", order), "Sluicebox-Kind": event, "Ce-Tenant": "", "X-Type": ""}
+	if typed {
+		want["Sluicebox-Kind"], want["X-Type"], want["Ce-Time"] = "order", "order."+event, "2026-01-02T03:04:05Z"
+		if order%2 == 0 {
+			want["Ce-Tenant"] = fmt.Sprintf("tenant%%20%d", order)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, value := range want {
+		if got := s.headers[r.ID].Get(name); got != value {
+			s.t.Errorf("order %d, %s: header %s is %q, want %q", order, event, name, got, value)
+		}
+	}
+}
