@@ -52,8 +52,8 @@ func (s *Sink) encode(m *sink.Message) (one []byte, reason string) {
 	case FormatStructured, FormatBatch:
 		return s.encodeEvent(m)
 	case FormatJSONArray:
-		if !json.Valid(m.Payload) {
-			return nil, "payload is not JSON, as format: " + string(FormatJSONArray) + " needs"
+		if reason := notJSON(m.Payload); reason != "" {
+			return nil, reason + ", as format: " + string(FormatJSONArray) + " needs"
 		}
 	}
 	return m.Payload, ""
@@ -100,20 +100,33 @@ func (s *Sink) encodeEvent(m *sink.Message) (text []byte, reason string) {
 }
 
 // data returns the member of an event that holds the payload and its value; "" for an empty
-// payload.
+// payload. Bytes that are not UTF-8 cannot be a part of JSON.
 func (s *Sink) data(payload []byte) (name string, value []byte, reason string) {
 	switch {
 	case len(payload) == 0:
 		return "", nil, ""
-	case isJSON(s.cfg.ContentType):
-		if !json.Valid(payload) {
-			return "", nil, "payload is not JSON, as its content-type " + s.cfg.ContentType + " says"
-		}
-		return "data", payload, ""
-	case utf8.Valid(payload):
+	case !utf8.Valid(payload):
+		return "data_base64", marshal(base64.StdEncoding.EncodeToString(payload)), ""
+	case !isJSON(s.cfg.ContentType):
 		return "data", marshal(string(payload)), ""
 	}
-	return "data_base64", marshal(base64.StdEncoding.EncodeToString(payload)), ""
+	if reason = notJSON(payload); reason != "" {
+		return "", nil, reason + ", as its content-type " + s.cfg.ContentType + " says"
+	}
+	return "data", payload, ""
+}
+
+// notJSON returns the reason why a payload cannot be a part of JSON as it is, "" if it can.
+func notJSON(payload []byte) (reason string) {
+	switch {
+	case len(payload) == 0:
+		return "payload is empty and not JSON"
+	case !utf8.Valid(payload): // json.Valid accepts any bytes in a string
+		return "payload is not UTF-8 and so not JSON"
+	case !json.Valid(payload):
+		return "payload is not JSON"
+	}
+	return ""
 }
 
 // marshal returns a text or a map of texts as JSON. Names are sorted.

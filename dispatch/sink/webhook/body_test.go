@@ -1,6 +1,8 @@
 package webhook_test
 
 import (
+	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -39,6 +41,7 @@ func TestStructured(t *testing.T) {
 		"json":       {"", "{ \"n\" : 1.0 }\n", typed("application/json") + ",\"data\":{ \"n\" : 1.0 }\n}"},
 		"text":       {"text/plain", `a "b" <é>`, typed("text/plain") + `,"data":"a \"b\" <é>"}`},
 		"binary":     {"application/octet-stream", "\x00\xff", typed("application/octet-stream") + `,"data_base64":"AP8="}`},
+		"no JSON":    {"", "{\"a\": \"\xff\"}", typed("application/json") + `,"data_base64":"eyJhIjogIv8ifQ=="}`},
 		"no payload": {"", "", head + "}"},
 	} {
 		*got = nil
@@ -135,6 +138,51 @@ func TestSeveralRows(t *testing.T) {
 			if err := json.Unmarshal(text, &e); err != nil || e.ID != fmt.Sprint(i+1) || string(e.Data) != string(rows[i].Payload) {
 				t.Errorf("event %d is %s: %v", i+1, text, err)
 			}
+		}
+	}
+}
+
+// TestPayloads: each format carries a payload byte for byte, or rejects its row alone and says
+// why.
+func TestPayloads(t *testing.T) {
+	large := bytes.Repeat([]byte("\x00\xff\r\n"), 10<<18)
+	quoted := append(append([]byte(`"`), bytes.Repeat([]byte("é\\n"), 10<<18)...), '"')
+	base64Of := func(p []byte) string { return base64.StdEncoding.EncodeToString(p) }
+	for _, c := range []struct {
+		name    string
+		format  webhook.Format
+		media   string
+		payload []byte
+		want    string // in the body; or of the reason, if rejected
+		class   sink.Class
+	}{
+		{"NULL", webhook.FormatRaw, "", nil, "", sink.Delivered},
+		{"NULL", webhook.FormatCloudEvents, "", nil, "", sink.Delivered},
+		{"NULL", webhook.FormatStructured, "", nil, `"type":"K"}`, sink.Delivered},
+		{"NULL", webhook.FormatBatch, "", nil, `"type":"K"}]`, sink.Delivered},
+		{"NULL", webhook.FormatJSONArray, "", nil, "payload is empty and not JSON, as format: json-array needs", sink.Rejected},
+		{"large bytes", webhook.FormatRaw, "application/octet-stream", large, string(large), sink.Delivered},
+		{"large bytes", webhook.FormatCloudEvents, "application/octet-stream", large, string(large), sink.Delivered},
+		{"large bytes", webhook.FormatStructured, "application/octet-stream", large, `"data_base64":"` + base64Of(large) + `"}`, sink.Delivered},
+		{"large bytes", webhook.FormatBatch, "", large, `"data_base64":"` + base64Of(large) + `"}]`, sink.Delivered},
+		{"large JSON", webhook.FormatStructured, "", quoted, `"data":` + string(quoted) + `}`, sink.Delivered},
+		{"large JSON", webhook.FormatJSONArray, "", quoted, "[" + string(quoted) + "]", sink.Delivered},
+		{"no UTF-8", webhook.FormatRaw, "", []byte("\"\xff\""), "\"\xff\"", sink.Delivered},
+		{"no UTF-8", webhook.FormatJSONArray, "", []byte("\"\xff\""), "payload is not UTF-8 and so not JSON, as format: json-array needs", sink.Rejected},
+	} {
+		r, got := recorded(t)
+		cfg := webhook.Config{URL: sink.Secret(r.URL()), Format: c.format, ContentType: c.media}
+		if strings.HasPrefix(string(c.format), "cloudevents") {
+			cfg.CloudEventsSource = "/s"
+		}
+		res := newSink(t, cfg).Deliver(t.Context(), []sink.Message{{ID: "7", Kind: "K", Payload: c.payload}})
+		switch {
+		case res.Class != c.class:
+			t.Errorf("%s, %s: %s: %s", c.format, c.name, res.Class, res.Detail)
+		case c.class == sink.Rejected && res.Detail != "not sent: "+c.want:
+			t.Errorf("%s, %s: %s", c.format, c.name, res.Detail)
+		case c.class == sink.Delivered && !strings.HasSuffix(string((*got)[0].Body), c.want):
+			t.Errorf("%s, %s: the body of %d bytes does not end with the payload", c.format, c.name, len((*got)[0].Body))
 		}
 	}
 }

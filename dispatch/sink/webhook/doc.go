@@ -28,9 +28,10 @@
 //     the attribute that was read from the table
 //
 // With cloudevents-structured and cloudevents-batch these attributes are in the body, a JSON
-// event or a list of them, and the payload is its data. With json-array the body is a list of
-// payloads. A list has several rows, which have one answer: its webhook-id is a digest of
-// their ids, and it has no Idempotency-Key.
+// event or a list of them, and the payload is its data: data_base64 if it is not UTF-8,
+// whatever content-type says. With json-array the body is a list of payloads. A row whose
+// payload cannot be part of such a body is rejected. A list has several rows, which have one
+// answer: its webhook-id is a digest of their ids, and it has no Idempotency-Key.
 //
 // Invalid UTF-8 in an id or a group is encoded byte by byte, and a strict receiver
 // refuses such an event.

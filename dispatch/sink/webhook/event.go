@@ -23,6 +23,11 @@ const (
 	// maxValue is the maximum length in bytes of a header about a row. Many servers
 	// accept 8 KiB of headers in total.
 	maxValue = 2 << 10
+
+	// maxValues is the maximum length in bytes of all headers about a row. A server may
+	// close an HTTP/2 connection instead of refusing a request with more, which would look
+	// like an outage.
+	maxValues = 16 << 10
 )
 
 // messageID returns the id of a row for receivers, the same on every attempt. It

@@ -145,6 +145,13 @@ func TestHeaders(t *testing.T) {
 		"time of the commit": {Config{MetadataHeaders: []string{MetadataTime, MetadataType}}, sink.Message{ID: "7", Committed: time.Unix(1, 0)}, []string{
 			"sluicebox-time: 1970-01-01T00:00:01Z", "idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
 		}},
+		"too many long values": {
+			Config{Headers: map[string]sink.Secret{
+				"A": "{kind}", "B": "{kind}", "C": "{kind}", "D": "{kind}", "E": "{kind}", "F": "{kind}", "G": "{kind}", "H": "{kind}", "I": "{id}",
+			}},
+			sink.Message{ID: "7", Kind: strings.Repeat("x", 2048)},
+			[]string{"values of the row need 16394 bytes of headers, which exceeds 16384"},
+		},
 		"header without a value": {Config{Headers: map[string]sink.Secret{"X-A": "{group}", "X-B": "{kind}"}}, sink.Message{ID: "7"}, []string{
 			"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
 		}},

@@ -103,6 +103,16 @@ func (all rowHeaders) set(h http.Header, m *sink.Message) {
 	}
 }
 
+// headerBytes returns the length of all headers.
+func headerBytes(h http.Header) (sum int) {
+	for name, values := range h {
+		for _, value := range values {
+			sum += len(name) + len(value)
+		}
+	}
+	return sum
+}
+
 // splitHeaders returns the headers that do not depend on the row, those that do, and the
 // extensions of events whose attributes are in the body.
 func splitHeaders(c *Config) (fixed http.Header, byRow, extensions rowHeaders) {

@@ -204,6 +204,9 @@ func (s *Sink) header(msgs []sink.Message, body []byte) (h http.Header, reason s
 	}
 
 	s.setMetadata(h, m)
+	if n := headerBytes(h) - headerBytes(s.fixed()); n > maxValues {
+		return nil, fmt.Sprintf("values of the row need %d bytes of headers, which exceeds %d", n, maxValues)
+	}
 
 	// Encode the full stop, because the signed text would otherwise be ambiguous.
 	signedID, timestamp := httpsink.PercentEncode(id, "."), strconv.FormatInt(now.Unix(), 10)
