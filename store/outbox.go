@@ -19,6 +19,21 @@ type Outbox struct {
 	Kind string
 	// Retention is how long a delivered row is kept; 0 means forever. See Pruner.
 	Retention time.Duration
+	// Archive is the table of the same database that receives the rows deleted after
+	// Retention, in ArchiveSchema; "" keeps none. It has the columns of the outbox.
+	ArchiveSchema, Archive string
+}
+
+// ArchiveTable returns the archive as a table of its own, with the outbox's layout; nil if
+// there is none.
+func (o *Outbox) ArchiveTable() *Outbox {
+	if o.Archive == "" {
+		return nil
+	}
+	a := *o
+	a.Schema, a.Table = o.ArchiveSchema, o.Archive
+	a.Archive, a.ArchiveSchema = "", ""
+	return &a
 }
 
 // namePattern is narrow because a relay's name becomes part of the names of slots,
@@ -78,8 +93,10 @@ func (o *Outbox) validate(takeover time.Duration) error {
 	if takeover > 0 && o.Layout.Unclaimed {
 		errs = append(errs, fmt.Errorf("outbox %q: a takeover timeout needs written claims; set claims: on, or take over at once", o.Name))
 	}
-	if err := o.ValidateRetention(); err != nil {
-		errs = append(errs, fmt.Errorf("outbox %q: %w", o.Name, err))
+	for _, err := range []error{o.ValidateRetention(), o.ValidateArchive()} {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("outbox %q: %w", o.Name, err))
+		}
 	}
 
 	return errors.Join(errs...)

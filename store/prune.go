@@ -49,6 +49,8 @@ type Pruner interface {
 	// rows. In one short transaction it deletes the rows that are COMPLETED and were
 	// settled before p.Before. A crash may undo the deletion.
 	//
+	//   - With an Archive, the same transaction copies the rows into it. A row that the
+	//     archive does not take is refused.
 	//   - Prune does not wait for locked rows: they stay until the next scan of the table.
 	//   - A row without a settlement time stays.
 	//   - After ErrNotLeader or a *RefusedError nothing was deleted. After a *RefusedError
@@ -83,6 +85,23 @@ func (o *Outbox) ValidateRetention() error {
 		}
 	}
 	return o.validatePrunable()
+}
+
+// ValidateArchive reports whether rows can be moved into Archive. The error is a *SetupError
+// and does not name the outbox.
+func (o *Outbox) ValidateArchive() error {
+	switch {
+	case o.Archive == "":
+		return nil
+	case o.Retention <= 0:
+		return &SetupError{
+			Problem: "rows are archived after their retention, and there is none",
+			Remedy:  "set a retention such as 168h, or remove the archive",
+		}
+	case o.Archive == o.Table && o.ArchiveSchema == o.Schema:
+		return &SetupError{Problem: fmt.Sprintf("archive %s is the outbox's own table", o.Archive), Remedy: "name another table"}
+	}
+	return nil
 }
 
 // validatePrunable reports whether the layout records which rows were delivered, and when.

@@ -129,6 +129,9 @@ func (c *checker) outbox(ctx context.Context, t *table) error {
 	if err = c.index(ctx, t); err == nil {
 		err = c.fields(ctx, t)
 	}
+	if err == nil {
+		err = c.archive(ctx, t.Outbox)
+	}
 	if err != nil || c.CountFaults() > faults {
 		return err
 	}

@@ -1,6 +1,7 @@
 package mongo
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -299,6 +300,9 @@ func (s *Store) requiredPrivileges(database string) []privilege {
 			in = o.Schema
 		}
 		list = append(list, privilegeOn(in, o.Table, append(outboxActions(o), "listIndexes")...))
+		if a := o.ArchiveTable(); a != nil {
+			list = append(list, privilegeOn(cmp.Or(a.Schema, database), a.Table, archiveActions()...))
+		}
 	}
 
 	for _, own := range ownCollections() {

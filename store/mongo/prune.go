@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -39,7 +40,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 
 	n := int64(0)
 	err = s.runJob(ctx, &writeJob{epoch: epoch, write: func(ctx context.Context, on *conn) (err error) {
-		n, err = on.table(o).prune(ctx, w.old, p)
+		n, err = on.table(o).prune(ctx, on.archive(o), w.old, p)
 		return err
 	}})
 	if err == nil {
@@ -52,6 +53,34 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	}
 
 	return store.PruneResult{Next: w.next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+}
+
+// archive returns the archive of an outbox, nil if it has none.
+func (c *conn) archive(o *store.Outbox) *mongo.Collection {
+	if to := o.ArchiveTable(); to != nil {
+		return c.table(to).collection
+	}
+	return nil
+}
+
+// archiveActions are the actions that the relay performs on an archive.
+func archiveActions() []string { return []string{"find", "insert", "update"} }
+
+// archive checks that documents can be moved into the outbox's archive.
+func (c *checker) archive(ctx context.Context, o *store.Outbox) error {
+	to := o.ArchiveTable()
+	if to == nil {
+		return nil
+	}
+	a := c.conn.table(to)
+	if c.reportMissingActions(a.collection.Database().Name(), to.Table, archiveActions()) {
+		return nil
+	}
+	names, err := visible(ctx, a.collection.Database(), to.Table)
+	if err == nil && len(names) == 0 {
+		c.AddNoArchive(a.path(), strings.Replace(shellOf(to), "getCollection(", "createCollection(", 1)+";")
+	}
+	return err
 }
 
 // Clock implements store.Pruner.
@@ -123,10 +152,54 @@ func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.PruneRequ
 }
 
 // prune deletes the documents that are still old enough, in the call's transaction.
-func (t *table) prune(ctx context.Context, old []bson.RawValue, p store.PruneRequest) (int64, error) {
+// An archive receives them first.
+func (t *table) prune(ctx context.Context, archive *mongo.Collection, old []bson.RawValue, p store.PruneRequest) (int64, error) {
 	if len(old) == 0 {
 		return 0, nil
 	}
 	filter := append(bson.D{{Key: t.id(), Value: bson.D{{Key: "$in", Value: old}}}}, t.delivered()...)
-	return remove(ctx, t.collection, bson.D{{Key: "$and", Value: bson.A{filter, bson.D{t.before(t.Layout.DeliveredTime(), p.Before)}}}})
+	filter = bson.D{{Key: "$and", Value: bson.A{filter, bson.D{t.before(t.Layout.DeliveredTime(), p.Before)}}}}
+	if t.Archive == "" {
+		return remove(ctx, t.collection, filter)
+	}
+	copied, err := t.copyIntoArchive(ctx, archive, filter)
+	if err != nil || len(copied) == 0 {
+		return 0, err
+	}
+	return remove(ctx, t.collection, bson.D{{Key: "$and", Value: bson.A{bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: copied}}}}, filter}}})
+}
+
+// maxCopyBytes is how many bytes of documents are copied into an archive at once.
+const maxCopyBytes = 8 << 20
+
+// copyIntoArchive copies documents into the archive and returns their _ids. It replaces a
+// document of the same _id, because without transactions a copy may be there already.
+func (t *table) copyIntoArchive(ctx context.Context, archive *mongo.Collection, filter any) (copied []bson.RawValue, err error) {
+	var models []mongo.WriteModel
+	size := 0
+	flush := func() error {
+		if len(models) == 0 {
+			return nil
+		}
+		bound, cancel := context.WithTimeout(ctx, commandTimeout)
+		defer cancel()
+		_, err := archive.BulkWrite(bound, models)
+		models, size = nil, 0
+		return err
+	}
+	for doc, err := range find(ctx, commandTimeout, t.collection, filter, options.Find()) {
+		if err != nil {
+			return nil, err
+		}
+		doc = slices.Clone(doc) // it is valid only until the next
+		id := doc.Lookup("_id")
+		copied = append(copied, id)
+		models = append(models, mongo.NewReplaceOneModel().SetFilter(bson.D{{Key: "_id", Value: id}}).SetReplacement(doc).SetUpsert(true))
+		if size += len(doc); size >= maxCopyBytes {
+			if err := flush(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return copied, flush()
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
 // Prune implements store.Pruner. It walks the table by id because most kinds of ids grow
@@ -22,7 +24,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 
 	var done store.PruneResult
 	err = s.operator.do(ctx, func(ctx context.Context, c *conn) error {
-		t, err := c.table(ctx, o)
+		t, err := c.prunedTable(ctx, o)
 		if err != nil {
 			return err
 		}
@@ -44,6 +46,15 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 		done.Next = ""
 	}
 	return store.PruneResult{Next: done.Next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+}
+
+// prunedTable describes the table of an outbox. With an archive it is read anew, so that a
+// column that was added since is archived too.
+func (c *conn) prunedTable(ctx context.Context, o *store.Outbox) (*table, error) {
+	if o.Archive != "" {
+		return describe(ctx, c, o)
+	}
+	return c.table(ctx, o)
 }
 
 // Clock implements store.Pruner.
@@ -159,7 +170,67 @@ func (t *table) pruneChunk(ctx context.Context, c *conn, chunk *keyBatch, before
 		return 0, err
 	}
 
+	copied := int64(0)
+	if t.Archive != "" {
+		st = &statement{}
+		text = t.copyIntoArchive() + "\nSELECT o.* FROM " + t.from() + "\nWHERE " + t.lockedIDIn(st, free) + " AND " + t.deliveredBefore(st, before)
+		if copied, err = c.exec(ctx, text, st.args...); err != nil {
+			return 0, err
+		}
+	}
+
 	st = &statement{}
 	text = "DELETE o FROM " + t.from() + "\nWHERE " + t.lockedIDIn(st, free) + " AND " + t.deliveredBefore(st, before)
-	return c.exec(ctx, text, st.args...)
+	deleted, err := c.exec(ctx, text, st.args...)
+	if err == nil && t.Archive != "" {
+		err = columns.CheckCopied(TableName(t.ArchiveTable()), copied, deleted)
+	}
+	return deleted, err
+}
+
+// copyIntoArchive begins the statement that copies rows into the archive.
+func (t *table) copyIntoArchive() string {
+	return t.CopyInto(TableName(t.ArchiveTable()), func(name string) string { return Ident(name) })
+}
+
+// archive checks that rows can be moved into the outbox's archive.
+func (c *checker) archive(ctx context.Context, t *table) error {
+	to, srv := t.ArchiveTable(), &c.conn.server
+	if to == nil {
+		return nil
+	}
+	name, from := TableName(to), TableName(t.Outbox)
+	grants := fmt.Sprintf("GRANT SELECT ON %s TO %s; GRANT SELECT, INSERT ON %s TO %[2]s;", qualifiedName(t.Outbox, srv), Account(srv.account), qualifiedName(to, srv))
+	a, err := readTable(ctx, c.conn, to)
+	if errors.As(err, new(*store.SetupError)) {
+		c.AddNoArchive(name, fmt.Sprintf("CREATE TABLE %s LIKE %s; %s", name, from, grants))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	before := c.CountFaults()
+	c.AddArchive(&finding.Archive{Outbox: from, Name: name, Have: a.archived(), Want: t.archived(), Same: t.Same, Ident: func(name string) string { return Ident(name) }})
+	if c.CountFaults() > before {
+		return nil
+	}
+
+	allowed, err := c.canRun(ctx, t.copyIntoArchive()+" SELECT o.* FROM "+from+" AS o WHERE 1 = 0")
+	switch {
+	case err != nil && code(err) != 0:
+		c.AddFault(fmt.Sprintf("archive %s cannot take rows of %s: %v", name, from, err), "-- make its columns plain ones: a generated column takes no value")
+		return nil
+	case err == nil && !allowed:
+		c.AddFault(fmt.Sprintf("%s may not copy rows of %s into the archive %s", Account(srv.account), from, name), grants)
+	}
+	return err
+}
+
+// archived returns the columns as the shared checks of an archive see them.
+func (t *table) archived() []finding.ArchiveColumn {
+	list := make([]finding.ArchiveColumn, len(t.Columns))
+	for i, c := range t.Columns {
+		list[i] = finding.ArchiveColumn{Name: c.name, Type: c.full}
+	}
+	return list
 }

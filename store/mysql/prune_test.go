@@ -1,6 +1,7 @@
 package mysql_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -104,6 +105,51 @@ func TestPartitioned(t *testing.T) {
 		r.settle(t, outcome("B", store.Completed), outcome("c", store.Failed))
 		if got := ask[string](t, r.db, "SELECT GROUP_CONCAT(CONCAT(id, ' ', status) ORDER BY day, id) FROM outbox_events"); got != "a PROCESSING,b PENDING,B COMPLETED,c FAILED" {
 			t.Errorf("rows: got %s", got)
+		}
+	})
+}
+
+// TestArchiveColumns: no column is lost, also if it is added while the relay runs.
+func TestArchiveColumns(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		box := flowBox()
+		box.Retention, box.Archive = time.Hour, "old_events"
+		r := newRig(t, url, flowTable, 0, flowBox())
+		r.exec(t, "CREATE TABLE old_events LIKE outbox_events")
+		st := openStore(t, url, 0, box)
+		r.fillFlow(t, 700)
+		r.exec(t, "ALTER TABLE outbox_events ADD note VARCHAR(9) DEFAULT 'here' AFTER id, ADD size INT AS (LENGTH(payload)) STORED")
+		p := store.PruneRequest{Outbox: "events", Before: time.Now(), Limit: 1000}
+		if done, err := st.Prune(ctx(t), r.epoch, p); err == nil || done.Rows != 0 {
+			t.Errorf("an archive without the columns: got %+v, error %v", done, err)
+		}
+		err := st.Check(ctx(t))
+		var setup *store.SetupError
+		if !errors.As(err, &setup) || !strings.Contains(setup.Remedy, "ALTER TABLE `old_events` ADD COLUMN `note` varchar(9);") {
+			t.Fatalf("check: %v", err)
+		}
+		r.exec(t, "ALTER TABLE old_events ADD note VARCHAR(9), ADD size INT")
+		if err := st.Check(ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+		epoch, err := st.AcquireLeadership(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, refused := rigs.Prune(t, st, epoch, time.Now(), 300); n != 700 || refused != nil {
+			t.Errorf("moved %d rows, %v", n, refused)
+		}
+		if n := ask[int](t, r.db, "SELECT COUNT(*) FROM old_events WHERE note = 'here' AND size = 2 AND status = 'COMPLETED'"); n != 700 {
+			t.Errorf("%d rows are in the archive as they were", n)
+		}
+
+		r.fillFlow(t, 700)
+		done, err := st.Prune(ctx(t), epoch, p)
+		if !errors.As(err, new(*store.RefusedError)) || done.Rows != 0 {
+			t.Errorf("rows that are archived already: got %+v, error %v", done, err)
+		}
+		if left := ask[int](t, r.db, "SELECT COUNT(*) FROM outbox_events"); left != 700 {
+			t.Errorf("%d rows are left, want all", left)
 		}
 	})
 }

@@ -195,7 +195,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	}
 
 	c.AddTypes(t.checked())
-	checks := []func(context.Context, *table) error{c.rights, c.index, c.policies}
+	checks := []func(context.Context, *table) error{c.rights, c.index, c.policies, c.archive}
 	if c.CountFaults() == before { // otherwise the constraints may not take the values
 		checks = append(checks, c.statusConstraints)
 	}

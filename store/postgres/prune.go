@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -9,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
 // blockRows is how many rows a block of the table is taken to have.
@@ -37,7 +40,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 
 	var done store.PruneResult
 	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
-		t, err := sess.table(ctx, o)
+		t, err := sess.prunedTable(ctx, o)
 		if err != nil {
 			return err
 		}
@@ -48,6 +51,15 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 		return done, fmt.Errorf("prune outbox %s: %w", p.Outbox, asRefused(explainOwn(err)))
 	}
 	return done, nil
+}
+
+// prunedTable describes the table of an outbox. With an archive it is read anew, so that a
+// column that was added since is archived too.
+func (sess *session) prunedTable(ctx context.Context, o *store.Outbox) (*table, error) {
+	if o.Archive != "" {
+		return describe(ctx, sess.conn, o)
+	}
+	return sess.table(ctx, o)
 }
 
 // Clock implements store.Pruner.
@@ -84,13 +96,23 @@ func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t 
 	values["from"], values["to"] = blockTID(block), blockTID(block+pruneBlocks(&p))
 	var blocks int64
 	var leaderEpoch *int64
-	var found int
+	var found, kept int
 	tx := newTransaction(conn, s.name)
 	tx.exec("BEGIN")
 	tx.exec("SET LOCAL synchronous_commit = off")
 	tx.add(blocksQuery(t), func(results pgx.BatchResults) error { return results.QueryRow().Scan(&blocks) })
-	tx.add(pruneQuery(t).with(values), func(results pgx.BatchResults) error { return results.QueryRow().Scan(&leaderEpoch, &found, &done.Rows) })
-	err = tx.run(ctx, func() error { return nil })
+	tx.add(pruneQuery(t).with(values), func(results pgx.BatchResults) error {
+		return results.QueryRow().Scan(&leaderEpoch, &found, &done.Rows, &kept)
+	})
+	err = tx.run(ctx, func() error {
+		if t.Archive == "" {
+			return nil
+		}
+		if err := tx.flush(ctx); err != nil {
+			return err
+		}
+		return columns.CheckCopied(TableName(t.ArchiveTable()), int64(kept), int64(done.Rows))
+	})
 	if next := block + pruneBlocks(&p); next < blocks {
 		done.Next = strconv.FormatInt(next, 10) // also behind rows that were refused
 	}
@@ -124,10 +146,15 @@ func blockTID(block int64) string {
 }
 
 // pruneQuery returns the statement that deletes delivered rows of some blocks. It returns
-// the epoch, NULL if it is stale, and how many rows it found and deleted.
+// the epoch, NULL if it is stale, and how many rows it found, deleted and kept in the
+// archive.
 func pruneQuery(t *table) *query {
 	b := &builder{}
 	name := TableName(t.Outbox)
+	returning, kept := "1", "SELECT 1 FROM gone"
+	if t.Archive != "" {
+		returning, kept = "o.*", t.copyIntoArchive()+" SELECT * FROM gone RETURNING 1"
+	}
 	return b.query(
 		"WITH "+b.leader()+",",
 		"old AS MATERIALIZED (",
@@ -138,8 +165,55 @@ func pruneQuery(t *table) *query {
 		"  LIMIT "+b.arg("limit", "bigint")+" FOR UPDATE OF o SKIP LOCKED",
 		"),",
 		"gone AS (",
-		"  DELETE FROM "+name+" AS o USING old WHERE o.ctid = old.place AND o.tableoid = old.part RETURNING 1",
-		")",
-		"SELECT (SELECT epoch FROM leader), (SELECT count(*) FROM old), (SELECT count(*) FROM gone)",
+		"  DELETE FROM "+name+" AS o USING old WHERE o.ctid = old.place AND o.tableoid = old.part RETURNING "+returning,
+		"),",
+		"kept AS ("+kept+")",
+		"SELECT (SELECT epoch FROM leader), (SELECT count(*) FROM old), (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)",
 	)
+}
+
+// copyIntoArchive begins the statement that copies rows into the archive.
+func (t *table) copyIntoArchive() string { return t.CopyInto(TableName(t.ArchiveTable()), ident) }
+
+// archive checks that rows can be moved into the outbox's archive.
+func (c *checker) archive(ctx context.Context, t *table) error {
+	to := t.ArchiveTable()
+	if to == nil {
+		return nil
+	}
+	name, from := TableName(to), TableName(t.Outbox)
+	a, err := readTable(ctx, c.conn, to)
+	if errors.As(err, new(*store.SetupError)) {
+		c.AddNoArchive(name, fmt.Sprintf("CREATE TABLE %s (LIKE %s); GRANT INSERT ON %[1]s TO %[3]s;", name, from, c.role))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	before := c.CountFaults()
+	c.AddArchive(&finding.Archive{Outbox: from, Name: name, Have: a.archived(), Want: t.archived(), Same: t.Same, Ident: ident})
+	if c.CountFaults() > before {
+		return nil
+	}
+
+	_, err = c.conn.Exec(ctx, "EXPLAIN "+t.copyIntoArchive()+" SELECT * FROM "+from+" WHERE false")
+	switch {
+	case lacksRight(err):
+		c.AddFault(fmt.Sprintf("%s may not copy rows of %s into the archive %s", c.role, from, name),
+			fmt.Sprintf("GRANT SELECT ON %s TO %s; GRANT INSERT ON %s TO %[2]s;", from, c.role, name))
+		return nil
+	case code(err) != "":
+		c.AddFault(fmt.Sprintf("archive %s cannot take rows of %s: %v", name, from, err), fmt.Sprintf("-- create it as a plain copy: CREATE TABLE … (LIKE %s);", from))
+		return nil
+	}
+	return err
+}
+
+// archived returns the columns as the shared checks of an archive see them.
+func (t *table) archived() []finding.ArchiveColumn {
+	list := make([]finding.ArchiveColumn, len(t.Columns))
+	for i, c := range t.Columns {
+		list[i] = finding.ArchiveColumn{Name: c.name, Type: c.full}
+	}
+	return list
 }

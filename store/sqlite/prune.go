@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
 // Prune implements store.Pruner. It walks a table by its ids, because most kinds of ids grow
@@ -107,25 +109,99 @@ func walkQuery(t *table, on bool, limit int) *query {
 }
 
 // prune deletes the rows that have not changed since they were read, in the call's
-// transaction.
+// transaction, after it has copied them into the archive, if there is one.
 func (s *Store) prune(ctx context.Context, o *store.Outbox, old []deliveredRow) (n int, err error) {
-	t, err := s.writer.table(ctx, o)
+	t, err := s.writer.prunedTable(ctx, o)
 	if err != nil {
 		return 0, err
 	}
 	if t.prune == nil {
-		b := &builder{}
-		t.prune = &query{"DELETE FROM " + TableName(o) + "\nWHERE " + Ident(o.Layout.Columns.ID) + " = " + b.key() +
-			" AND " + t.state(b).Delivered() + " AND +" + Ident(o.Layout.DeliveredTime()) + " IS " + b.arg(func(v *values) any { return v.settled }), b.params}
+		t.prune = t.prunedRow("DELETE")
 	}
+	var move *query
+	if o.Archive != "" {
+		move = t.prunedRow(t.copyIntoArchive() + " SELECT *")
+	}
+	copied := int64(0)
 	for i := range old {
-		deleted, err := s.writer.conn.Exec(ctx, t.prune.sql, t.prune.args(&values{key: old[i].key, settled: old[i].settled})...)
+		row := &values{key: old[i].key, settled: old[i].settled}
+		if move != nil {
+			rows, err := s.writer.conn.Exec(ctx, move.sql, move.args(row)...)
+			if err != nil {
+				return 0, err
+			}
+			copied += rows
+		}
+		deleted, err := s.writer.conn.Exec(ctx, t.prune.sql, t.prune.args(row)...)
 		if err != nil {
 			return 0, err
 		}
 		n += int(deleted)
 	}
-	return n, nil
+	if move != nil {
+		err = columns.CheckCopied(TableName(o.ArchiveTable()), copied, int64(n))
+	}
+	return n, err
+}
+
+// prunedTable describes the table of an outbox. With an archive it is read anew, so that a
+// column that was added since is archived too.
+func (s *session) prunedTable(ctx context.Context, o *store.Outbox) (*table, error) {
+	if o.Archive != "" {
+		return describe(ctx, s.conn, o)
+	}
+	return s.table(ctx, o)
+}
+
+// prunedRow builds a statement about a row that has not changed since it was read. begin is
+// the statement up to its FROM.
+func (t *table) prunedRow(begin string) *query {
+	b := &builder{}
+	return &query{begin + " FROM " + TableName(t.Outbox) + "\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() +
+		" AND " + t.state(b).Delivered() + " AND +" + Ident(t.Layout.DeliveredTime()) + " IS " + b.arg(func(v *values) any { return v.settled }), b.params}
+}
+
+// copyIntoArchive begins the statement that copies rows into the archive.
+func (t *table) copyIntoArchive() string { return t.CopyInto(TableName(t.ArchiveTable()), Ident) }
+
+// archive checks that rows can be moved into the outbox's archive.
+func (c *checker) archive(ctx context.Context, t *table) error {
+	to := t.ArchiveTable()
+	if to == nil {
+		return nil
+	}
+	name, from := TableName(to), TableName(t.Outbox)
+	a, err := readTable(ctx, c.conn, to)
+	if errors.As(err, new(*store.SetupError)) {
+		c.AddNoArchive(name, fmt.Sprintf("CREATE TABLE %s AS SELECT * FROM %s WHERE 0;", name, from))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	before := c.CountFaults()
+	c.AddArchive(&finding.Archive{Outbox: from, Name: name, Have: a.archived(), Want: t.archived(), Same: t.Same, Ident: Ident})
+	if c.CountFaults() > before {
+		return nil
+	}
+
+	probe := "EXPLAIN " + t.copyIntoArchive() + " SELECT * FROM " + from + " WHERE 0"
+	err = c.conn.Query(ctx, probe, nil, func([]driver.Value) error { return nil })
+	if resultCode(err) == 1 {
+		c.AddFault(fmt.Sprintf("archive %s cannot take rows of %s: %v", name, from, err), "make its columns plain ones: a generated column takes no value")
+		return nil
+	}
+	return err
+}
+
+// archived returns the columns as the shared checks of an archive see them. A column takes
+// values of any type.
+func (t *table) archived() []finding.ArchiveColumn {
+	list := make([]finding.ArchiveColumn, len(t.Columns))
+	for i, c := range t.Columns {
+		list[i] = finding.ArchiveColumn{Name: c.name}
+	}
+	return list
 }
 
 // keyText returns an id with its type, as text.

@@ -189,3 +189,91 @@ func (s *suite) testPruneRefused(t *testing.T) {
 }
 
 func prunes(l *store.Layout) bool { return l.DeliveredTime() != "" }
+
+// testArchive moves old rows into the table of outbox b. A row that the archive does not take
+// stays where it is.
+func (s *suite) testArchive(t *testing.T) {
+	b := s.start(t, 0)
+	old, young := origin(), origin().Add(2*time.Hour)
+	var list []Row
+	var outcomes []store.Outcome
+	for i := range 300 {
+		list = append(list, row(fmt.Sprint("old ", i)), row(fmt.Sprint("young ", i)), row(fmt.Sprint("failed ", i)))
+		for name, o := range map[string]store.Outcome{
+			"old":    {Status: store.Completed, At: old},
+			"young":  {Status: store.Completed, At: young},
+			"failed": {Status: store.Failed, Error: "x", At: old},
+		} {
+			o.Ref = ref("a", fmt.Sprint(name, " ", i))
+			outcomes = append(outcomes, o)
+		}
+	}
+	b.insert(t, "a", list...)
+	b.settle(t, outcomes...)
+
+	box := b.boxes[0]
+	box.Retention, box.ArchiveSchema, box.Archive = time.Hour, b.boxes[1].Schema, b.boxes[1].Table
+	moves := *b
+	moves.boxes = []store.Outbox{box}
+	moves.store = moves.open(t, 0)
+	if err := moves.store.Check(b.ctx(t)); err != nil {
+		t.Errorf("check: %v", err)
+	}
+	moves.epoch = b.lead(t, moves.store)
+	if n := moves.prune(t, "a", old.Add(time.Hour), 70); n != 300 {
+		t.Errorf("rows moved: got %d, want 300", n)
+	}
+	var both []store.ClaimRow
+	for i := range 300 {
+		for outbox, there := range map[string]bool{"a": false, "b": true} {
+			if id := fmt.Sprint("old ", i); b.read(t, outbox, id).Exists != there {
+				t.Errorf("row %q in %s: got %v, want %v", id, outbox, !there, there)
+			}
+			for _, id := range []string{fmt.Sprint("young ", i), fmt.Sprint("failed ", i)} {
+				if b.read(t, outbox, id).Exists == there {
+					t.Errorf("row %q in %s: got %v, want %v", id, outbox, there, !there)
+				}
+			}
+		}
+		both = append(both, store.ClaimRow{Ref: ref("b", fmt.Sprint("old ", i)), WantPayload: true})
+	}
+	states, err := b.store.ReadStatuses(b.ctx(t), both)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, st := range states {
+		if want := row(both[i].ID).Payload; st.State != store.RowCompleted || string(st.Payload) != want {
+			t.Fatalf("row %q of the archive is %v with the payload %s, want %s", both[i].ID, st.State, st.Payload, want)
+		}
+	}
+	if got := b.read(t, "b", "old 7"); !got.Settled.Equal(old) && !got.Settled.IsZero() {
+		t.Errorf("a row of the archive was settled at %s, want %s", got.Settled, old)
+	}
+	s.testArchiveRefuses(t, b, &moves)
+}
+
+// testArchiveRefuses: rows whose ids are in the archive already are not deleted.
+func (s *suite) testArchiveRefuses(t *testing.T, b, moves *bench) {
+	absent := moves.boxes[0]
+	absent.Archive = "no_such_archive"
+	st := b.db.Store(t, Config{Outboxes: []store.Outbox{absent}})
+	defer st.Close()
+	if err := st.Check(b.ctx(t)); err == nil || !strings.Contains(err.Error(), "no_such_archive") {
+		t.Errorf("check of an archive that does not exist: %v", err)
+	}
+	if _, ok := b.db.(Schemaless); ok {
+		return // it replaces the copy
+	}
+
+	b.insert(t, "b", row("young 5"))
+	p := store.PruneRequest{Outbox: "a", Before: origin().Add(10 * time.Hour), Limit: 1000}
+	var refused *store.RefusedError
+	if done, err := moves.store.Prune(b.ctx(t), moves.epoch, p); !errors.As(err, &refused) || done.Rows != 0 {
+		t.Fatalf("%+v, %v, want a refusal", done, err)
+	}
+	for i := range 300 {
+		if id := fmt.Sprint("young ", i); !b.read(t, "a", id).Exists {
+			t.Errorf("row %q was deleted without its copy", id)
+		}
+	}
+}

@@ -228,6 +228,7 @@ func tests() []test {
 		{"delivered rows after their retention", (*suite).testPrune, all(prunes, writesClaims)},
 		{"the database's time", (*suite).testClock, isWords},
 		{"5000 delivered rows", (*suite).testPruneMany, all(many, prunes)},
+		{"an archive of delivered rows", (*suite).testArchive, all(prunes, changesState)},
 		{"an old epoch deletes nothing", (*suite).testPruneFence, all(prunes, changesState)},
 		{"what cannot be deleted", (*suite).testPruneRefused, changesState},
 		{"pauses of lanes", (*suite).testPauses, isWords},

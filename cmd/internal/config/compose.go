@@ -23,12 +23,16 @@ func (c *Config) Outboxes() []store.Outbox {
 	outboxes := make([]store.Outbox, len(c.Settings.Outboxes))
 	for i, o := range c.Settings.Outboxes {
 		schema, table := splitTable(o.Table)
+		archiveSchema, archive := splitTable(o.Archive)
 		if c.Settings.Source.URL.documents() { // a collection name may contain dots
-			schema, table = "", o.Table
+			schema, table, archiveSchema, archive = "", o.Table, "", o.Archive
 		}
 		layout := o.storeLayout(c.Settings.Source.URL.documents())
 		layout.Unclaimed = c.Settings.Dispatch.Claims == claimsOff
-		outboxes[i] = store.Outbox{Name: o.Name, Schema: schema, Table: table, Layout: layout, Kind: o.Kind, Retention: o.Retention}
+		outboxes[i] = store.Outbox{
+			Name: o.Name, Schema: schema, Table: table, Layout: layout, Kind: o.Kind,
+			Retention: o.Retention, ArchiveSchema: archiveSchema, Archive: archive,
+		}
 	}
 	return outboxes
 }

@@ -32,6 +32,7 @@ type Outbox struct {
 	Sink   string `yaml:"sink" doc:"Required. The name of the sink that receives the rows."`
 
 	Retention time.Duration `yaml:"retention" doc:"How long to keep a delivered row, for example 7d or 36h. It is deleted within an hour after that; FAILED rows stay. 0s: forever."`
+	Archive   string        `yaml:"archive" doc:"The table, [schema.]table, of the same database that receives the rows that retention deletes, in the same transaction. It has the columns of the outbox table."`
 
 	Columns         Columns       `yaml:"columns" doc:"The table's columns, in their exact spelling." only:"layout=custom"`
 	State           string        `yaml:"state" doc:"Required. How the table stores the state of a row: a word, a number or true (delivered) in columns.status, or nullable times in columns.delivered and columns.failed. none: the table keeps no state; a row is what the log says, and delivered rows are left as they are, or deleted with delete-delivered." enum:"words,numbers,boolean,timestamps,none" only:"layout=custom"`
@@ -258,6 +259,23 @@ func (d *decoder) checkRetention(path string, o *Outbox, documents bool) {
 	box := store.Outbox{Name: o.Name, Layout: o.storeLayout(documents), Retention: o.Retention}
 	var setup *store.SetupError
 	if err := box.ValidateRetention(); errors.As(err, &setup) {
+		d.fail(path, "%s; %s", setup.Problem, setup.Remedy)
+	}
+}
+
+// checkArchive checks the table that receives rows after their retention.
+func (d *decoder) checkArchive(path string, o *Outbox, s *Settings) {
+	if o.Archive == "" || !d.hasNoProblem(path) {
+		return
+	}
+	d.checkTable(path, o.Archive, s.Source.URL)
+	if i := slices.IndexFunc(s.Outboxes, func(other Outbox) bool { return other.Table == o.Archive }); i >= 0 {
+		d.fail(path, "is the table of outboxes[%d]; name a table of its own", i)
+		return
+	}
+	var setup *store.SetupError
+	box := store.Outbox{Archive: o.Archive, Retention: o.Retention}
+	if err := box.ValidateArchive(); errors.As(err, &setup) && d.hasNoProblem(path) {
 		d.fail(path, "%s; %s", setup.Problem, setup.Remedy)
 	}
 }

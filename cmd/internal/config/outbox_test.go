@@ -34,7 +34,7 @@ func TestComposeCustomLayouts(t *testing.T) {
 			},
 			GroupPath: []string{"customer", "id"},
 			OrderBy:   []string{"created_at", "part"},
-		}, Retention: 36 * time.Hour},
+		}, Retention: 36 * time.Hour, ArchiveSchema: "old", Archive: "events"},
 		{Name: "numbered", Table: "numbered", Kind: "invoice", Layout: store.Layout{
 			Name:    "custom",
 			Columns: store.Columns{ID: "id", Payload: "payload", Status: "status"},
@@ -135,6 +135,10 @@ func TestCustomFaults(t *testing.T) {
 		{"a retention of what is deleted", times + "  delete-delivered: true\n  retention: 1h\n", []string{
 			"relay.yaml:13: outboxes[0].retention: delivered rows cannot be pruned: layout custom deletes them at once; remove"}},
 		{"a retention below zero", times + "  retention: -1h\n", []string{"relay.yaml:12: outboxes[0].retention: is -1h0m0s, must not be below 0s"}},
+		{"an archive without a retention", times + "  archive: old\n", []string{
+			"relay.yaml:12: outboxes[0].archive: rows are archived after their retention, and there is none; set a retention such as 168h, or remove the archive"}},
+		{"an archive that is an outbox", times + "  retention: 1h\n  archive: shop.outbox\n", []string{"relay.yaml:13: outboxes[0].archive: is the table of outboxes[0]; name a table of its own"}},
+		{"an archive that is no table", times + "  retention: 1h\n  archive: a.b.c\n", []string{`relay.yaml:13: outboxes[0].archive: is "a.b.c", must be table or schema.table`}},
 		{"a word twice", words + "  words:\n    pending: NEW\n    processing: SENDING\n    completed: SENT\n    failed: NEW\n", []string{
 			`relay.yaml:16: outboxes[0].words.failed: is "NEW", which stands for PENDING too`}},
 		{"words that are numbers", words + "  words: {pending: 0, processing: SENDING, completed: SENT, failed: DEAD}\n", []string{

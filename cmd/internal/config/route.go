@@ -192,6 +192,7 @@ func (d *decoder) checkOutboxes(s *Settings) {
 		if d.requireValue(path+".layout", o.Layout, "write layout: flowcatalyst, layout: outbox-messages, or layout: custom with the table's own columns") {
 			d.checkLayout(path, o, s.Source.URL.documents(), s.Dispatch.Takeover == "timeout")
 			d.checkRetention(path+".retention", o, s.Source.URL.documents())
+			d.checkArchive(path+".archive", o, s)
 		}
 		d.checkKind(path+".kind", o, s.Source.URL.documents(), s.Sinks[o.Sink])
 		d.checkRoute(path+".sink", o.Sink, s.Sinks)
