@@ -100,6 +100,13 @@ func (l *Layout) ReadAttributes(text func(i int) []byte) Attributes {
 	}
 	all := make(Attributes, 0, len(l.Attributes))
 	add := func(name, value string) {
+		if name == AttributeTime {
+			at, ok := parseTime(value)
+			if !ok {
+				return
+			}
+			value = at.UTC().Format(time.RFC3339Nano)
+		}
 		if _, taken := all.Get(name); !taken {
 			all = append(all, Attribute{name, value})
 		}
@@ -111,10 +118,6 @@ func (l *Layout) ReadAttributes(text func(i int) []byte) Attributes {
 		case value == nil:
 		case c.Spread:
 			spread(value, c.Column, add)
-		case c.Name == AttributeTime:
-			if at, ok := parseTime(string(value)); ok {
-				add(c.Name, at.UTC().Format(time.RFC3339Nano))
-			}
 		default:
 			add(c.Name, cleanText(value))
 		}

@@ -38,6 +38,8 @@ func TestReadAttributes(t *testing.T) {
 		{"no JSON", []string{"NULL", "NULL", `a=b`}, list{{"headers", `a=b`}}},
 		{"an empty text", []string{"NULL", "NULL", ""}, list{{"headers", ""}}},
 		{"white space", []string{"NULL", "NULL", " \n{ \"a\" : 1 } "}, list{{"a", "1"}}},
+		{"a time in JSON", []string{"NULL", "NULL", `{"time": "2026-11-24 01:02:03+01"}`}, list{{"time", "2026-11-24T00:02:03Z"}}},
+		{"no time in JSON", []string{"NULL", "NULL", `{"time": "soon", "a": "b"}`}, list{{"a", "b"}}},
 		{"bytes", []string{"a\x00b\xff\xfec", "NULL", "{\"\\u0000\": \"\\u0000\xff\"}"}, list{{"type", "a�b��c"}, {"�", "��"}}},
 	} {
 		if got := read(columns, tt.texts...); !slices.Equal(got, tt.want) {
