@@ -5,7 +5,7 @@
 // # Model
 //
 // Each row enters the lane of its (outbox, kind, group), and a lane has at most one
-// request in flight. Lanes with rows wait in a first-in, first-out queue for a
+// request in flight. The kind counts only if the sink handles each kind in its own way. Lanes with rows wait in a first-in, first-out queue for a
 // sender. On its turn a lane contributes one run: the rows at its head that fit into
 // one request. If more lanes are ready than senders are free, several lanes share a
 // request. The dispatcher claims the rows of a request in the store, sends them, and
