@@ -73,8 +73,8 @@ func samplesOf(f servers.Flavour) []sample {
 }
 
 // testTypes checks that values from the binlog equal the values in the table byte for
-// byte: every type, as a group and as a payload, with and without column names in the
-// binlog.
+// byte: every type, as a group, as a part of a group, as a payload and as an attribute, with
+// and without column names in the binlog.
 func testTypes(t *testing.T, f servers.Flavour, url string) {
 	list := samplesOf(f)
 	ddl := "CREATE TABLE outbox_events (id varchar(64) PRIMARY KEY, delivered_at datetime, failed_at datetime"
@@ -84,6 +84,10 @@ func testTypes(t *testing.T, f servers.Flavour, url string) {
 		c := fmt.Sprintf("c%d", i)
 		boxes = append(boxes, store.Outbox{Name: fmt.Sprintf("%d %s", i, s.ddl), Table: "outbox_events", Layout: store.Layout{
 			Name: "custom", State: store.StateTimestamps, Columns: store.Columns{ID: "id", Group: c, Kind: c, Payload: c, Delivered: "delivered_at", Failed: "failed_at"},
+		}}, store.Outbox{Name: fmt.Sprintf("%d %s beside others", i, s.ddl), Table: "outbox_events", Layout: store.Layout{
+			Name: "custom", State: store.StateTimestamps, Columns: store.Columns{ID: "id", Group: c, Payload: c, Delivered: "delivered_at"},
+			GroupRest:  []string{"failed_at", fmt.Sprintf("c%d", (i+1)%len(list))},
+			Attributes: []store.AttributeColumn{{Column: c, Name: "as text"}, {Column: c, Name: store.AttributeTime}, {Column: c, Spread: true}},
 		}})
 	}
 
@@ -212,19 +216,32 @@ func (d *database) compare(t *testing.T, boxes []store.Outbox, got []store.Item)
 			t.Fatalf("%s: %v", boxes[i].Name, err)
 		}
 		read += len(want)
+		checkExcluded(t, view, boxes[i].Name, want)
 		for _, w := range want {
 			g, ok := came[key{w.Outbox, w.ID}]
 			switch {
 			case !ok:
 				t.Errorf("%s: row %q is missing", w.Outbox, w.ID)
-			case g.Group != w.Group || g.Kind != w.Kind || string(g.Payload) != string(w.Payload):
-				t.Errorf("%s: row %q: got\ngroup %.100q, kind %.100q, payload %.100q; want\ngroup %.100q, kind %.100q, payload %.100q",
-					w.Outbox, w.ID, g.Group.Name, g.Kind, g.Payload, w.Group.Name, w.Kind, w.Payload)
+			case g.Group != w.Group || g.Kind != w.Kind || string(g.Payload) != string(w.Payload) || !slices.Equal(g.Attributes, w.Attributes):
+				t.Errorf("%s: row %q: got\ngroup %.100q, kind %.100q, payload %.100q, attributes %.300q; want\ngroup %.100q, kind %.100q, payload %.100q, attributes %.300q",
+					w.Outbox, w.ID, g.Group.Name, g.Kind, g.Payload, g.Attributes, w.Group.Name, w.Kind, w.Payload, w.Attributes)
 			}
 		}
 	}
 
 	if read == 0 || read != len(got) {
 		t.Errorf("got %d rows, want %d", len(got), read)
+	}
+}
+
+// checkExcluded checks that a view without the lanes of all rows has none.
+func checkExcluded(t *testing.T, view store.View, outbox string, all []store.Item) {
+	t.Helper()
+	q := store.UnsettledQuery{Outbox: outbox, Limit: 1}
+	for i := range all {
+		q.ExcludeLanes = append(q.ExcludeLanes, all[i].Lane())
+	}
+	if left, err := view.Unsettled(t.Context(), q); err != nil || len(left) > 0 {
+		t.Errorf("%s: without the lanes of all rows: %.300q, %v", outbox, fmt.Sprint(left), err)
 	}
 }

@@ -87,9 +87,9 @@
 //
 // # Without claims
 //
-// Where claims are not written, a claim locks and reads its rows and changes nothing,
-// because it cannot distinguish rows of the binlog from rows that were read from the
-// table.
+// Where claims are not written, or the table has no status for them, a claim locks and
+// reads its rows and changes nothing, because it cannot distinguish rows of the binlog from
+// rows that were read from the table.
 //
 // # Durability
 //
@@ -140,7 +140,10 @@
 // Ids match byte for byte. A condition that can use the index finds the rows as the
 // column compares, and a second condition, or the program, excludes rows that only a
 // collation treats as equal. The payload is raw bytes where the column holds bytes,
-// otherwise text in UTF-8.
+// otherwise text in UTF-8. A NULL payload is empty.
+//
+// A kind, a part of a group and an attribute are texts like an id. A group over several columns
+// is joined from their bytes, because the columns may have different collations.
 //
 // A DATETIME is read as UTC, a TIMESTAMP is an instant. Times are truncated to the
 // precision of their column.

@@ -109,7 +109,9 @@ func wantPlans(t *testing.T, f servers.Flavour, url string, db *sql.DB, rows int
 		}
 
 		for what, make := range map[string]func(s *statement) string{
-			"lock": func(s *statement) string { return strings.TrimSuffix(tab.newLockedRow().lockText(s, keys, true, true), "FOR UPDATE") },
+			"lock": func(s *statement) string {
+				return strings.TrimSuffix(tab.newLockedRow().lockText(s, keys, true, true), "FOR UPDATE")
+			},
 			"update": func(s *statement) string {
 				return "UPDATE " + tab.from() + " SET o.status = 'x' WHERE " + tab.idExactlyIn(s, keys) + " AND " + tab.open(s)
 			},

@@ -1,0 +1,175 @@
+package mysql_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
+)
+
+// attributedTable has a payload that may be NULL, a group over two columns of different
+// charsets, and attributes.
+const attributedTable = `
+CREATE TABLE outbox_events (
+    id BIGINT AUTO_INCREMENT PRIMARY KEY,
+    aggregate VARCHAR(20) CHARACTER SET latin1,
+    tenant VARCHAR(20) COLLATE utf8mb4_general_ci,
+    part BINARY(1),
+    headers JSON,
+    body LONGBLOB,
+    state VARCHAR(20) COLLATE utf8mb4_bin NOT NULL DEFAULT 'NEW',
+    sent_at DATETIME(3),
+    created_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
+) DEFAULT CHARSET=utf8mb4`
+
+func attributedBox() store.Outbox {
+	return store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.Layout{
+		Name:      store.CustomLayout,
+		Columns:   store.Columns{ID: "id", Group: "tenant", Payload: "body", Status: "state", Delivered: "sent_at"},
+		GroupRest: []string{"part"},
+		State:     store.StateWords,
+		Words:     map[store.Status]string{store.Pending: "NEW", store.Processing: "SENDING", store.Completed: "SENT", store.Failed: "DEAD"},
+		OrderBy:   []string{"created_at", "id"},
+		Attributes: []store.AttributeColumn{
+			{Column: "aggregate", Name: store.AttributeKind}, {Column: "created_at", Name: store.AttributeTime}, {Column: "headers", Spread: true},
+		},
+	}}
+}
+
+// TestNullPayload checks that a row whose payload is NULL has an empty one, with attributes, by
+// every path: nil would stand for a payload that was not read.
+func TestNullPayload(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, attributedTable, 0, attributedBox())
+		r.exec(t, `INSERT INTO outbox_events (aggregate, headers, body, created_at) VALUES ('Grüße', '{"n": 1, "trace": "a"}', NULL, '2024-02-29 12:00:00.5')`)
+		want := store.Attributes{{Name: "kind", Value: "Grüße"}, {Name: "time", Value: "2024-02-29T12:00:00.5Z"}, {Name: "n", Value: "1"}, {Name: "trace", Value: "a"}}
+		check := func(what string, payload []byte, got store.Attributes) {
+			t.Helper()
+			if payload == nil || len(payload) > 0 || !slices.Equal(got, want) {
+				t.Errorf("%s: payload %#v, attributes %v", what, payload, got)
+			}
+		}
+
+		view, err := r.store.View(ctx(t), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer view.Close()
+		items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 9, MaxPayload: 1})
+		if err != nil || len(items) != 1 {
+			t.Fatal(items, err)
+		}
+		check("a view", items[0].Payload, items[0].Attributes)
+		items, err = view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 9, NoPayload: true})
+		if err != nil || len(items) != 1 || items[0].Payload != nil || items[0].Attributes != nil {
+			t.Errorf("a view without payloads: %+v, %v", items, err)
+		}
+
+		a := r.claim(t, row("1"), fresh("1"))
+		check("a claim", a[0].Payload, a[0].Attributes)
+		if got := r.claim(t, fresh("1"))[0]; got.Result != store.Claimed || got.Payload != nil || got.Attributes != nil {
+			t.Errorf("a claim without payload: %+v", got)
+		}
+		r.settle(t, outcome("1", store.Completed))
+		states, err := r.store.ReadStatuses(ctx(t), []store.ClaimRow{row("1")})
+		if err != nil || states[0].State != store.RowCompleted {
+			t.Fatal(states, err)
+		}
+		check("a status", states[0].Payload, states[0].Attributes)
+	})
+}
+
+// TestGroupOfColumns checks that groups over columns of several types and collations are told
+// apart byte for byte: by views without lanes and by the filters for FAILED and delivered rows.
+func TestGroupOfColumns(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, attributedTable, 0, attributedBox())
+		var want []store.Group
+		for _, c := range []struct {
+			tenant any
+			part   any
+			group  string
+		}{
+			{"a", []byte("1"), "a/0x31"}, {"A", []byte("1"), "A/0x31"}, {"a", nil, `a/\N`}, {nil, []byte("1"), `\N/0x31`}, {nil, nil, ""},
+			{"", nil, `/\N`}, {`\N`, nil, `\\N/\N`}, {"a/0x31", []byte{0}, `a\/0x31/0x00`}, {"☃\\", []byte("2"), `☃\\/0x32`},
+		} {
+			r.exec(t, "INSERT INTO outbox_events (tenant, part, body) VALUES (?, ?, 'x')", c.tenant, c.part)
+			want = append(want, store.Group{Name: c.group, Valid: c.tenant != nil || c.part != nil})
+		}
+		if got := rigs.CheckExcludeLanes(t, r.store, len(want)); !slices.Equal(got, want) {
+			t.Errorf("groups are %q, want %q", got, want)
+		}
+
+		filtered := func(status string, read func(g store.Group) ([]string, error)) {
+			t.Helper()
+			r.exec(t, "UPDATE outbox_events SET state = ?", status)
+			for i, g := range want {
+				if got, err := read(g); err != nil || !slices.Equal(got, []string{fmt.Sprint(i + 1)}) {
+					t.Errorf("%s rows of group %v: %v, %v; want row %d", status, g, got, err, i+1)
+				}
+			}
+			for _, name := range []string{"", "a", "a/0x31/0x31", `\N/\N`, `a\/0x31`, `\x/\N`} {
+				if got, err := read(store.GroupOf(name)); err != nil || len(got) > 0 {
+					t.Errorf("%s rows of group %q, which no row has: %v, %v", status, name, got, err)
+				}
+			}
+		}
+		filtered("DEAD", func(g store.Group) (ids []string, err error) {
+			letters, err := r.store.Failed(ctx(t), store.DeadLetterFilter{Outbox: "events", Group: &g}, 99, false)
+			for _, d := range letters {
+				if d.Group != g {
+					t.Errorf("row %s has group %v", d.ID, d.Group)
+				}
+				ids = append(ids, d.ID)
+			}
+			return ids, err
+		})
+		filtered("SENT", func(g store.Group) ([]string, error) {
+			return r.delivered(t, store.DeliveredQuery{Outbox: "events", Groups: []store.Group{g, store.GroupOf("none")}})
+		})
+	})
+}
+
+// TestKindAttribute checks that rows are selected by their own kind where it is an attribute. A
+// row without one has the kind of its outbox.
+func TestKindAttribute(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, attributedTable, 0, attributedBox())
+		for _, kind := range []any{"Order", "order", nil} {
+			r.exec(t, "INSERT INTO outbox_events (aggregate, body) VALUES (?, 'x')", kind)
+		}
+		r.exec(t, "UPDATE outbox_events SET state = 'DEAD'")
+		kinds := map[string]string{"Order": "1", "order": "2", "EVENT": "3", "no": ""}
+		for kind, id := range kinds {
+			letters, err := r.store.Failed(ctx(t), store.DeadLetterFilter{Outbox: "events", Kind: kind}, 99, false)
+			if err != nil || len(letters) != min(1, len(id)) || id != "" && (letters[0].ID != id || letters[0].Kind != kind) {
+				t.Errorf("FAILED rows of kind %q: %+v, %v", kind, letters, err)
+			}
+		}
+		items, err := r.store.Requeue(ctx(t), r.epoch, store.DeadLetterFilter{Outbox: "events", Kind: "Order"}, 99)
+		if err != nil || len(items) != 1 || items[0].Kind != "EVENT" { // of its lane
+			t.Errorf("requeued: %+v, %v", items, err)
+		}
+
+		r.exec(t, "UPDATE outbox_events SET state = 'SENT'")
+		for kind, id := range kinds {
+			ids, err := r.delivered(t, store.DeliveredQuery{Outbox: "events", Kinds: []string{kind}})
+			if err != nil || strings.Join(ids, " ") != id {
+				t.Errorf("delivered rows of kind %q: %q, %v", kind, ids, err)
+			}
+		}
+	})
+}
+
+// delivered returns the ids of delivered rows.
+func (r *rig) delivered(t *testing.T, q store.DeliveredQuery) ([]string, error) {
+	t.Helper()
+	rows, _, err := rigs.Delivered(t, r.store, q)
+	for i := range rows {
+		rows[i], _, _ = strings.Cut(rows[i], " ")
+	}
+	return rows, err
+}
