@@ -171,7 +171,7 @@ func TestLaneActions(t *testing.T) {
 		{[]string{"skip", "--group", "o-1", "--kind", "EVENT", "--reason", "known bad"}, "skip outbox_events/EVENT/o-1 : known bad", "lane outbox_events EVENT o-1: skipped its first row; it is blocked, with 12 rows\n", "", 0},
 		{[]string{"resume", "--group", "o-1", "--outbox", "outbox_jobs"}, "resume outbox_jobs/JOB/o-1 ", "lane outbox_jobs JOB o-1: resumed; it is paused, with 1 row\n", "", 0},
 		{[]string{"retry-now", "--row", "9"}, "retry outbox_events/EVENT/(none) 9", "lane outbox_events EVENT (none) 9: tried again; it is ready, with 1 row\n", "", 0},
-		{[]string{"pause", "--outbox", "elsewhere", "--kind", "", "--no-group", "--reason", "r"}, "pause elsewhere//(none) : r", "lane elsewhere \"\" (none): paused; no rows in memory\n", "", 0},
+		{[]string{"pause", "--outbox", "elsewhere", "--kind", "", "--no-group", "--reason", "r"}, "pause elsewhere/(none) : r", "lane elsewhere \"\" (none): paused; no rows in memory\n", "", 0},
 		{[]string{"pause", "--outbox", "elsewhere", "--kind", "K", "--group", "", "--reason", "r", "--json"}, "pause elsewhere/K/ : r", "{}\n", "", 0},
 		{[]string{"skip", "--group", "o-1", "--reason", "r"}, "", "", "sluicebox: 2 lanes match; nothing was done\n  choose one with --outbox and --kind\n", 64},
 		{[]string{"resume", "--no-group"}, "", "", "sluicebox: each row without a group has its own lane; nothing was done\n  choose one with --row ID (sluicebox lanes list --no-group)\n", 64},
