@@ -102,7 +102,7 @@ func dialect() *tables.Dialect {
 		SetRefused: "UPDATE sluicebox_record SET body = JSON_SET(body, '$.refused', %s) WHERE name = 'suite' AND kind = 'job' AND record_key = %s",
 		Types: tables.Types{
 			ID: "VARCHAR(26) PRIMARY KEY", Payload: "LONGTEXT NOT NULL", Kind: "VARCHAR(20)", Group: "VARCHAR(255)", JSON: "JSON",
-			Word: "VARCHAR(20) NOT NULL", Number: "SMALLINT NOT NULL DEFAULT 0", RetryCount: "SMALLINT NOT NULL DEFAULT 0", Error: "TEXT",
+			Word: "VARCHAR(20) NOT NULL", Number: "SMALLINT NOT NULL DEFAULT 0", Boolean: "BOOLEAN NOT NULL DEFAULT FALSE", RetryCount: "SMALLINT NOT NULL DEFAULT 0", Error: "TEXT",
 			Claimed: "DATETIME(3)", Settled: "TIMESTAMP(6) NULL", Delivered: "DATETIME", Failed: "TIMESTAMP(3) NULL", Order: "DATETIME(3) NOT NULL",
 		},
 	}

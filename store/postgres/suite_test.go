@@ -88,7 +88,7 @@ func dialect() *tables.Dialect {
 		SetRefused: "UPDATE sluicebox.record SET body = (body::jsonb || jsonb_build_object('refused', %s::bigint))::json WHERE name = 'suite' AND kind = 'job' AND body->>'id' = %s",
 		Types: tables.Types{
 			ID: "varchar(26) PRIMARY KEY", Payload: "text NOT NULL", Kind: "varchar(20)", Group: "varchar(255)", JSON: "jsonb",
-			Word: "varchar(20) NOT NULL", Number: "smallint NOT NULL DEFAULT 0", RetryCount: "smallint NOT NULL DEFAULT 0", Error: "text",
+			Word: "varchar(20) NOT NULL", Number: "smallint NOT NULL DEFAULT 0", Boolean: "boolean NOT NULL DEFAULT false", RetryCount: "smallint NOT NULL DEFAULT 0", Error: "text",
 			Claimed: "timestamp", Settled: "timestamptz", Delivered: "timestamptz", Failed: "timestamp(3)", Order: "timestamptz NOT NULL",
 		},
 	}

@@ -67,7 +67,7 @@ func dialect(timeType string) *tables.Dialect {
 		SetRefused: "UPDATE sluicebox_record SET body = json_set(body, '$.refused', %s) WHERE name = 'suite' AND kind = 'job' AND json_extract(body, '$.id') = %s",
 		Types: tables.Types{
 			ID: "VARCHAR(26) PRIMARY KEY", Payload: "TEXT NOT NULL", Kind: "VARCHAR(20)", Group: "VARCHAR(255)", JSON: "VARCHAR(255)",
-			Word: "VARCHAR(20) NOT NULL", Number: "SMALLINT NOT NULL DEFAULT 0", RetryCount: "SMALLINT NOT NULL DEFAULT 0", Error: "TEXT",
+			Word: "VARCHAR(20) NOT NULL", Number: "SMALLINT NOT NULL DEFAULT 0", Boolean: "BOOLEAN NOT NULL DEFAULT FALSE", RetryCount: "SMALLINT NOT NULL DEFAULT 0", Error: "TEXT",
 			Claimed: timeType, Settled: timeType, Delivered: timeType, Failed: timeType, Order: timeType + " NOT NULL",
 		},
 	}

@@ -173,8 +173,11 @@ func at(l *store.Layout, t time.Time) any {
 
 // stored returns the value of a status in the status field.
 func stored(l *store.Layout, status store.Status) any {
-	if l.State == store.StateNumbers {
+	switch l.State {
+	case store.StateNumbers:
 		return l.Numbers[status]
+	case store.StateBoolean:
+		return status == store.Completed
 	}
 	return l.Words[status]
 }
@@ -273,7 +276,7 @@ func (d *Database) Outbox(name string) *store.Outbox { return d.outboxes[name] }
 func found(t *testing.T, l *store.Layout, doc bson.Raw) storetest.RowContent {
 	t.Helper()
 	c := &l.Columns
-	f := storetest.RowContent{Exists: true, Claimed: when(t, l, doc, c.Claimed), Settled: when(t, l, doc, c.Settled)}
+	f := storetest.RowContent{Exists: true, Claimed: when(t, l, doc, c.Claimed), Settled: when(t, l, doc, c.Settled), Delivered: when(t, l, doc, c.Delivered)}
 	if n, ok := field(doc, c.RetryCount).AsInt64OK(); ok {
 		f.RetryCount = int(n)
 	}
@@ -292,9 +295,10 @@ func found(t *testing.T, l *store.Layout, doc bson.Raw) storetest.RowContent {
 		if f.Status = statusOf(l.Numbers, f.Code); f.Status == 0 {
 			f.Status = store.Failed
 		}
-	case store.StateTimestamps:
+	case store.StateBoolean, store.StateTimestamps:
+		sent, _ := status.BooleanOK()
 		switch {
-		case !when(t, l, doc, c.Delivered).IsZero():
+		case sent, l.State == store.StateTimestamps && !f.Delivered.IsZero():
 			f.Status = store.Completed
 		case !when(t, l, doc, c.Failed).IsZero():
 			f.Status = store.Failed

@@ -122,8 +122,11 @@ func (s *statement) values(l *store.Layout, r storetest.Row) []string {
 
 // stored returns the value of a status in the status column.
 func stored(l *store.Layout, status store.Status) any {
-	if l.State == store.StateNumbers {
+	switch l.State {
+	case store.StateNumbers:
 		return l.Numbers[status]
+	case store.StateBoolean:
+		return status == store.Completed
 	}
 	return l.Words[status]
 }
@@ -185,13 +188,13 @@ func (db *Database) Read(t *testing.T, outbox, id string) storetest.RowContent {
 	query := "SELECT " + strings.Join([]string{
 		d.pick(c.Status, d.Text, "''"), d.pick(c.RetryCount, d.Plain, "0"), d.pick(c.Error, d.Plain, "NULL"),
 		d.pick(c.Claimed, d.Time, "NULL"), d.pick(c.Settled, d.Time, "NULL"),
-		d.pick(c.Delivered, d.Plain+" IS NOT NULL", "FALSE"), d.pick(c.Failed, d.Plain+" IS NOT NULL", "FALSE"),
+		d.pick(c.Delivered, d.Time, "NULL"), d.pick(c.Failed, d.Plain+" IS NOT NULL", "FALSE"),
 	}, ", ") + " FROM " + d.Table(o) + " WHERE " + d.Ident(c.ID) + " = " + d.Placeholder(1)
 	var (
-		found                  storetest.RowContent
-		status                 string
-		text, claimed, settled sql.NullString
-		delivered, failed      bool
+		found                             storetest.RowContent
+		status                            string
+		text, claimed, settled, delivered sql.NullString
+		failed                            bool
 	)
 
 	err := db.session.Row(context.Background(), query, []any{id}, &status, &found.RetryCount, &text, &claimed, &settled, &delivered, &failed)
@@ -203,8 +206,8 @@ func (db *Database) Read(t *testing.T, outbox, id string) storetest.RowContent {
 	}
 
 	found.Exists, found.Error = true, text.String
-	found.Claimed, found.Settled = d.parse(t, claimed), d.parse(t, settled)
-	found.Status = statusOf(&o.Layout, status, claimed.Valid, delivered, failed)
+	found.Claimed, found.Settled, found.Delivered = d.parse(t, claimed), d.parse(t, settled), d.parse(t, delivered)
+	found.Status = statusOf(&o.Layout, status, claimed.Valid, delivered.Valid, failed)
 	if o.Layout.State == store.StateNumbers {
 		if found.Code, err = strconv.Atoi(status); err != nil {
 			t.Fatal(err)
@@ -241,9 +244,9 @@ func statusOf(l *store.Layout, text string, claimed, delivered, failed bool) sto
 			}
 		}
 		return store.Failed
-	case store.StateTimestamps:
+	case store.StateBoolean, store.StateTimestamps:
 		switch {
-		case delivered:
+		case delivered && l.State == store.StateTimestamps, text == "1", text == "true":
 			return store.Completed
 		case failed:
 			return store.Failed

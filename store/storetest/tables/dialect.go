@@ -41,7 +41,9 @@ type Dialect struct {
 type Types struct {
 	ID, Payload, Kind string
 	Group, JSON       string // JSON is for a group inside JSON
-	Word, Number      string // status columns
+	// status columns
+	Word, Number, Boolean string
+
 	RetryCount, Error string
 
 	Claimed, Settled, Delivered, Failed, Order string // times
@@ -70,8 +72,11 @@ func (d *Dialect) columns(l *store.Layout) (list []string) {
 	if len(l.GroupPath) > 0 {
 		group = types.JSON
 	}
-	if l.State == store.StateNumbers {
+	switch l.State {
+	case store.StateNumbers:
 		status = types.Number
+	case store.StateBoolean:
+		status = types.Boolean
 	}
 
 	add(c.ID, types.ID)
