@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, &harness{url: servers.Mongo(t)})
+	storetest.Run(t, &harness{url: servers.Mongo(t)}, "words", "numbers", "timestamps", "timestamps-without-claim", "none", "odd-names", "unclaimed")
 }
 
 // Documents whose times are text.
