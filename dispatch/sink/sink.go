@@ -12,7 +12,7 @@ type Message struct {
 	// ID is the id of the row. It is the same on every attempt, so receivers can drop
 	// duplicates by (Kind, ID).
 	ID      string
-	Kind    string
+	Kind    string // the row's own; see store.Item.OwnKind
 	Group   store.Group
 	Payload []byte // read-only
 
@@ -88,12 +88,12 @@ type Limits struct {
 
 // Sink delivers messages to one destination. Its methods are safe for concurrent use.
 type Sink interface {
-	// Limits returns the bounds of a request with messages of one kind. They never
-	// change.
+	// Limits returns the bounds of a request with messages from lanes of one kind. They
+	// never change.
 	Limits(kind string) Limits
 
-	// Deliver sends messages of one kind in one request and returns their outcomes.
-	// It returns when the outcome is known or the context ends. A request that the
+	// Deliver sends messages from lanes of one kind in one request and returns their
+	// outcomes. Their own kinds differ where the kind is an attribute. It returns when the outcome is known or the context ends. A request that the
 	// context ended is Unavailable.
 	Deliver(ctx context.Context, msgs []Message) Result
 }

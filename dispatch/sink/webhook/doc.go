@@ -40,10 +40,9 @@
 //
 // The path and the query of url, the values of headers, cloudevents-type and
 // cloudevents-subject may have the fields {id}, {kind}, {group}, {type} and {attr.NAME}, an
-// attribute. The kind is an attribute too, or that of the lane. A value is escaped for
-// where it stands and cannot leave it: a row whose value would lead to another path is
-// rejected, as is a row without a value for a field of the address or of the type. The host
-// is always the configuration's.
+// attribute. A value is escaped for where it stands and cannot leave it: a row whose value
+// would lead to another path is rejected, as is a row without a value for a field of the
+// address or of the type. The host is always the configuration's.
 //
 // # Headers
 //

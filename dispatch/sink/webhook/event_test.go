@@ -122,8 +122,8 @@ func TestHeaders(t *testing.T) {
 				Headers:         map[string]sink.Secret{"ce-tenant": "{attr.tenant}", "X-Trace": "{attr.trace}", "X-Empty": "{attr.empty}", "X-None": "{attr.none}"},
 				MetadataHeaders: []string{MetadataKind, MetadataGroup, MetadataType, MetadataTime},
 			},
-			sink.Message{ID: "7", Kind: "lane", Committed: time.Unix(1, 0), Attributes: store.Attributes{
-				{Name: "kind", Value: "order"}, {Name: "type", Value: "Order Paid"}, {Name: "time", Value: "2026-01-02T03:04:05Z"},
+			sink.Message{ID: "7", Kind: "order", Committed: time.Unix(1, 0), Attributes: store.Attributes{
+				{Name: "type", Value: "Order Paid"}, {Name: "time", Value: "2026-01-02T03:04:05Z"},
 				{Name: "tenant", Value: "t\r\n1"}, {Name: "trace", Value: "00-4bf9"}, {Name: "empty"}, {Name: "a b", Value: "s"},
 			}},
 			[]string{
@@ -132,7 +132,7 @@ func TestHeaders(t *testing.T) {
 				"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
 			},
 		},
-		"event without a type but a kind": {ce, sink.Message{ID: "7", Attributes: store.Attributes{{Name: "kind", Value: "order"}, {Name: "type"}}}, []string{
+		"event without a type but a kind": {ce, sink.Message{ID: "7", Kind: "order", Attributes: store.Attributes{{Name: "type"}}}, []string{
 			"ce-id: 7", "ce-source: /shop/orders", "ce-specversion: 1.0", "ce-type: order",
 			"idempotency-key: 7", "webhook-id: 7", "webhook-timestamp: 1614265330",
 		}},

@@ -5,8 +5,7 @@
 //   - {attr.NAME}: an attribute of the row
 //   - {{ and }}: a brace
 //
-// The kind and the event type are attributes too. A row without an attribute kind has the
-// kind of its lane.
+// The event type is an attribute too, and the kind may be one.
 package template
 
 import (
@@ -157,8 +156,8 @@ func (f *field) value(m *sink.Message) (value string, ok bool) {
 	case fieldGroup:
 		return m.Group.Name, m.Group.Valid
 	}
-	if value, ok = m.Attributes.Get(f.attribute); !ok && f.attribute == store.AttributeKind {
+	if f.attribute == store.AttributeKind {
 		return m.Kind, m.Kind != ""
 	}
-	return value, ok
+	return m.Attributes.Get(f.attribute)
 }

@@ -71,16 +71,6 @@ func TestMissingValue(t *testing.T) {
 	}
 }
 
-// The kind of a row is its attribute, or that of its lane.
-func TestKind(t *testing.T) {
-	m := message()
-	m.Attributes = append(m.Attributes, store.Attribute{Name: "kind", Value: "own"})
-	tpl := template.MustParse("{kind} {attr.kind}")
-	if got, _ := tpl.Text(m, asIs); got != "own own" {
-		t.Errorf("%q", got)
-	}
-}
-
 func TestAttributes(t *testing.T) {
 	tpl := template.MustParse("{id}{type}{attr.a}{attr.b}{attr.a}{group}{kind}")
 	if got := tpl.Attributes(); !slices.Equal(got, []string{"type", "a", "b", "kind"}) {
