@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // attributedTable has a payload that may be NULL, a group over two columns of different
@@ -160,6 +161,42 @@ func TestKindAttribute(t *testing.T) {
 			if err != nil || strings.Join(ids, " ") != id {
 				t.Errorf("delivered rows of kind %q: %q, %v", kind, ids, err)
 			}
+		}
+	})
+}
+
+// TestCheckFew checks the findings on tables of layouts with few statuses: the statements to add
+// columns, columns of a wrong type, and times that must be nullable.
+func TestCheckFew(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		for _, c := range []struct {
+			what, from, to string
+			change         func(*store.Layout)
+			parts          []string
+		}{
+			{"no columns of the group and of attributes", "    part BINARY(1),\n    headers JSON,\n", "", func(*store.Layout) {},
+				[]string{"ADD COLUMN `part` VARCHAR(255)", "ADD COLUMN `headers` TEXT"}},
+			{"no time of delivery", "    sent_at DATETIME(3),\n", "", func(*store.Layout) {}, []string{"ADD COLUMN `sent_at` DATETIME(6)"}},
+			{"a word that an ENUM lacks", "state VARCHAR(20) COLLATE utf8mb4_bin", "state ENUM('NEW')", func(l *store.Layout) {
+				l.Words = map[store.Status]string{store.Pending: "NEW", store.Completed: "SENT"}
+			}, []string{`cannot hold "SENT", which layout custom names for COMPLETED`}},
+			{"a text for a boolean", "", "", func(l *store.Layout) { l.State, l.Words = store.StateBoolean, nil }, []string{"needs a BOOLEAN", "MODIFY COLUMN `state` BOOLEAN NOT NULL"}},
+			{"a lease that cannot end", "sent_at DATETIME(3)", "sent_at DATETIME(3), until DATETIME(3) NOT NULL", func(l *store.Layout) {
+				l.Columns.Claimed, l.Lease = "until", true
+			}, []string{"until", "NOT NULL, but NULL marks", "MODIFY COLUMN `until` datetime(3) NULL"}},
+		} {
+			ddl := strings.Replace(attributedTable, c.from, c.to, 1)
+			if c.from != "" && ddl == attributedTable {
+				t.Fatalf("%s: no %q", c.what, c.from)
+			}
+			servers.ExecMySQL(t, url, "DROP TABLE IF EXISTS outbox_events", ddl)
+			box := attributedBox()
+			c.change(&box.Layout)
+			st := openStore(t, url, 0, box)
+			if err := st.Install(ctx(t)); err != nil {
+				t.Fatal(err)
+			}
+			rigs.WantSetup(t, c.what, st.Check(ctx(t)), c.parts...)
 		}
 	})
 }

@@ -208,6 +208,7 @@ func TestPayloads(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		for typ, want := range map[string]string{
 			"LONGBLOB": "\x00\xff bytes", "VARBINARY(20)": "\x00\x01", "LONGTEXT": `ünï ☃ 𝄞 '"\`, "TEXT CHARACTER SET latin1": "ünï", "JSON": `{"a": [1, "☃"]}`, "MEDIUMTEXT": "",
+			"MEDIUMBLOB": strings.Repeat("\x00\xff\xc3(", 10<<18), // 10 MiB
 		} {
 			t.Run(typ, func(t *testing.T) {
 				r := newRig(t, url, "DROP TABLE IF EXISTS outbox_events;\n"+strings.Replace(flowTable, "payload LONGTEXT", "payload "+typ, 1), 0, flowBox())
