@@ -12,7 +12,8 @@ type PruneRequest struct {
 	Outbox string
 	// Before is the limit of settlement times: rows settled at or after it are kept.
 	Before time.Time
-	// Limit is the maximum number of rows to delete; it must be positive. The call scans a
+	// Limit is the maximum number of rows to delete, except that a partition whose rows are
+	// all to be deleted may be emptied as a whole. It must be positive. The call scans a
 	// part of the table in proportion to it; see ScanRows.
 	Limit int
 	// From is the cursor: "" for the beginning, else Next of the previous call.

@@ -92,7 +92,8 @@
 // # Retention
 //
 // Delivered rows are deleted on the operator session, a few blocks of the table at a
-// time. Rows locked by another session are skipped. See Prune.
+// time. Rows locked by another session are skipped. See Prune. A partition without a row
+// that stays is truncated, if the role has the right to.
 //
 // # Types
 //

@@ -26,14 +26,15 @@ func pruneBlocks(p *store.PruneRequest) int64 { return int64(max(1, p.ScanRows()
 //
 // It does not use an index, because outbox tables rarely have one on the settlement time,
 // and maintaining it would cost each claim and outcome more than the scan. All partitions
-// of a partitioned table are scanned at once. The commit is asynchronous.
+// of a partitioned table are scanned at once, after those without a row that stays were
+// emptied; see emptyPartition. The commit is asynchronous.
 func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
 	o, err := s.outboxes.FindValid(p.Outbox, &p)
 	if err != nil {
 		return store.PruneResult{}, fmt.Errorf("prune: %w", err)
 	}
 
-	block, err := pruneFrom(p.From)
+	at, err := parsePrunePlace(p.From)
 	if err != nil {
 		return store.PruneResult{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 	}
@@ -44,7 +45,11 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 		if err != nil {
 			return err
 		}
-		done, err = s.prune(ctx, sess.conn, epoch, t, block, p)
+		if at.ofParts && t.partitioned && t.Archive == "" {
+			done, err = s.prunePartition(ctx, sess.conn, epoch, t, at, p)
+		} else {
+			done, err = s.prune(ctx, sess.conn, epoch, t, at.block, p)
+		}
 		return err
 	})
 	if err != nil {
@@ -77,17 +82,6 @@ func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
 func serverTime(ctx context.Context, conn *pgx.Conn) (now time.Time, err error) {
 	err = conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
 	return now, err
-}
-
-func pruneFrom(text string) (int64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	block, err := strconv.ParseUint(text, 10, 32) // PostgreSQL block numbers have 32 bits
-	if err != nil {
-		return 0, fmt.Errorf("invalid prune cursor %q", text)
-	}
-	return int64(block), nil
 }
 
 func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t *table, block int64, p store.PruneRequest) (done store.PruneResult, err error) {

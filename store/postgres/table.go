@@ -18,6 +18,8 @@ type table struct {
 	ascii  bool // the database's encoding is not UTF-8
 	unique bool // ids are unique
 
+	partitioned bool
+
 	claim [2]*query // the second skips locked rows
 	// claimOne, claimMany and completeMany are the hot path.
 	claimOne, claimMany, completeMany *query
@@ -111,6 +113,7 @@ func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, er
 		}
 	}
 
+	t.partitioned = kind == "p"
 	rows, err := conn.Query(ctx, findColumns, t.oid)
 	if err != nil {
 		return nil, fmt.Errorf("look up columns of %s: %w", TableName(o), Explain(err))
