@@ -48,7 +48,8 @@
 //
 // A receiver in mode [sink.Prefix] stores the leading rows of each lane. The first row that
 // it did not store fails. Rows behind it are sent again with it, and no failure is recorded
-// for them.
+// for them. Lanes that failed share requests with each other, because they do not affect
+// each other.
 //
 // A refusal counts against a row only with proof that the receiver works:
 //

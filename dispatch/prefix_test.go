@@ -153,6 +153,56 @@ func TestALaneThatIsUnavailableWaitsAlone(t *testing.T) {
 	})
 }
 
+// Half of the lanes are unavailable, and each request with one of them takes a second until
+// it times out. They share requests, so that they do not keep every sender from the others.
+func TestUnavailableLanesShareRequests(t *testing.T) {
+	const lanes = 60
+	drivePrefix(t, senders(2), func(k *fakeBackend, d *Dispatcher) {
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				res := sink.Result{Items: make([]sink.Outcome, len(ids))}
+				for i, id := range ids {
+					if res.Items[i].Class = sink.Delivered; strings.HasPrefix(id, "away") {
+						res.Items[i] = sink.Outcome{Class: sink.Unavailable, Detail: "no leader"}
+					}
+				}
+				if slices.ContainsFunc(ids, func(id string) bool { return strings.HasPrefix(id, "away") }) {
+					<-time.After(time.Second)
+				}
+				return res
+			}
+		})
+		var c counter
+		d.Freeze(true)
+		for i := range lanes {
+			add(t, d, nil, items(fmt.Sprint("away", i), fmt.Sprint("away", i)))
+			add(t, d, &c, items(fmt.Sprint("here", i), fmt.Sprint("here", i)))
+		}
+		d.Freeze(false)
+		for i := range 60 {
+			for j := range lanes {
+				add(t, d, &c, items(fmt.Sprint("here", j), fmt.Sprint("here", i, "-", j)))
+			}
+			k.advance(time.Second)
+			// The first requests mix the lanes, because none has failed yet.
+			c.mu.Lock()
+			done := c.n
+			c.mu.Unlock()
+			if done < (i-4)*lanes {
+				t.Errorf("after %d s: got %d rows done, want %d", i+1, done, (i+1)*lanes)
+				break
+			}
+		}
+		for _, ids := range k.requests[4:] {
+			away := len(slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !strings.HasPrefix(id, "away") }))
+			if away > 0 && away < len(ids) {
+				t.Errorf("a request mixes %d lanes that failed with %d others", away, len(ids)-away)
+			}
+		}
+		k.expect(t, "FAILED", failedIDs(k.outcomes), "[]")
+	})
+}
+
 // Messages carry the number of their lane, and a request has no more lanes than the
 // destination takes.
 func TestLanesOfARequest(t *testing.T) {

@@ -114,7 +114,8 @@ func (s *Set) buildRequest() *Request {
 	if ready == nil {
 		return nil
 	}
-	kind, job := ready.items[0].Name.Kind, ready.items[0].Job
+	first := ready.items[0]
+	kind, job := first.Name.Kind, first.Job
 	limits := s.cfg.Limits(kind)
 	if limits.MaxLanes > 0 {
 		share = min(share, limits.MaxLanes)
@@ -130,14 +131,15 @@ func (s *Set) buildRequest() *Request {
 			break
 		}
 		l := ready.items[0]
-		if len(req.Runs) > 0 && (l.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes) {
+		alone := l.sharesNone(limits.Mode)
+		if len(req.Runs) > 0 && (alone || l.Isolated != first.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes) {
 			break
 		}
 		rows, bytes := l.head(min(roomRows, l.maxRunRows(limits.Mode)), roomBytes)
 		req.add(ready.Pop(), rows)
 		roomRows -= len(rows)
 		roomBytes -= bytes
-		if l.Isolated {
+		if alone {
 			break
 		}
 	}

@@ -85,7 +85,7 @@ type Batch struct {
 	Bisecting int
 
 	// Isolated: its last request failed. It shares no request, so that other lanes do not
-	// fail because of its rows.
+	// fail because of its rows; see sharesNone.
 	Isolated bool
 }
 
@@ -244,6 +244,13 @@ func (l *Lane) maxRunRows(mode sink.Mode) int {
 		return 1
 	}
 	return l.Limit
+}
+
+// sharesNone reports whether the lane has a request of its own. If lanes do not affect each
+// other, those that failed share requests, but not with others: a thousand lanes of a
+// partition that is away must not take every sender until they time out one by one.
+func (l *Lane) sharesNone(mode sink.Mode) bool {
+	return l.Isolated && (mode != sink.Prefix || l.Bisecting > 0)
 }
 
 // RemoveDone removes the finished rows among the first n.

@@ -141,7 +141,7 @@ func (m *setModel) checkRequest(req *Request) {
 	n, bytes, first := req.Size(), 0, req.Runs[0].Lane
 	for _, r := range req.Runs {
 		l := r.Lane
-		if l.Name.Kind != first.Name.Kind || l.Job != first.Job || len(r.Rows) == 0 || len(req.Runs) > 1 && l.Isolated ||
+		if l.Name.Kind != first.Name.Kind || l.Job != first.Job || len(r.Rows) == 0 || len(req.Runs) > 1 && (l.sharesNone(m.limits.Mode) || l.Isolated != first.Isolated) ||
 			m.limits.Mode == sink.PerItem && len(r.Rows) > 1 || l.Job == nil && m.locked[l.Name.Outbox] || m.held[l.Name] {
 			m.t.Fatalf("a run of %d rows of lane %s in a request of %s", len(r.Rows), l.Name, first.Name)
 		}
