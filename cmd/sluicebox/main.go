@@ -17,7 +17,9 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/createoutbox"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/layouts"
 )
 
 // version is set by the linker: -ldflags "-X main.version=1.2.3".
@@ -35,7 +37,7 @@ func main() {
 		signals:     signals,
 		exit:        os.Exit,
 		relay: backend{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.OpenDeadLetters,
-			requests: app.OpenRequests},
+			requests: app.OpenRequests, createOutbox: createoutbox.Create},
 	}
 	os.Exit(p.main(os.Args[1:]))
 }
@@ -49,4 +51,6 @@ type backend struct {
 	deadLetters func(*config.Config) (letters store.DeadLetters, closed func(), err error)
 	// requests opens the named checkpoints and the replays.
 	requests func(*config.Config) (of admin.Requests, closed func(), err error)
+	// createOutbox creates an outbox table in the database of a URL.
+	createOutbox func(context.Context, config.URL, *layouts.Definition) error
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/layouts"
 )
 
 // TestMain runs the test binary as the program if a test starts it that way.
@@ -53,6 +54,9 @@ func tryWith(t *testing.T, p program, args ...string) result {
 	}
 	if r.script == nil {
 		r.script = func(*config.Config) (string, error) { fail(); return "", nil }
+	}
+	if r.createOutbox == nil {
+		r.createOutbox = func(context.Context, config.URL, *layouts.Definition) error { fail(); return nil }
 	}
 	if r.deadLetters == nil {
 		r.deadLetters = func(*config.Config) (store.DeadLetters, func(), error) { fail(); return nil, nil, nil }

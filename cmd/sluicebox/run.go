@@ -41,11 +41,16 @@ func (c *runCommand) Run(ctx context.Context, p *program) error {
 // initCommand is `sluicebox init`.
 type initCommand struct {
 	configFlag
+	outboxFlags
 	Print bool `help:"Print the SQL without connecting."`
 }
 
-// Run creates the relay's tables and publication, or prints the statements.
+// Run creates the relay's tables and publication, or prints the statements. With --outbox it
+// does so for an outbox table.
 func (c *initCommand) Run(ctx context.Context, p *program) error {
+	if c.Outbox != "" {
+		return c.runOutbox(ctx, p, c.configFlag)
+	}
 	cfg, err := c.load(p)
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/layouts"
 )
 
 // Config configures a Store.
@@ -224,33 +225,18 @@ func InDatabase(raw, name string) string {
 
 // FlowCatalyst is the layout of the two collections of the FlowCatalyst outbox processor.
 // The status is a word, and delivered documents are kept.
-func FlowCatalyst() store.Layout {
-	l := camel(store.FlowCatalyst())
-	l.Columns.Claimed = "processedAt"
-	return l
-}
+func FlowCatalyst() store.Layout { return documents("flowcatalyst") }
 
 // OutboxMessages is the layout of the collection that FlowCatalyst's SDKs write today: _id,
 // camelCase names, dates.
-func OutboxMessages() store.Layout {
-	l := camel(store.OutboxMessages())
-	l.Columns.Kind, l.Columns.Claimed = "type", "updatedAt"
-	return l
-}
+func OutboxMessages() store.Layout { return documents("outbox-messages") }
 
 // OutboxMessagesText is the other layout of that collection: id, snake_case names, times as
 // RFC 3339 text.
-func OutboxMessagesText() store.Layout {
-	l := store.OutboxMessages()
-	l.Name += "-text"
-	l.TextTimes = true
-	return l
-}
+func OutboxMessagesText() store.Layout { return documents("outbox-messages-text") }
 
-// camel sets the field names shared by all FlowCatalyst collections with an _id.
-func camel(l store.Layout) store.Layout {
-	c := &l.Columns
-	c.ID, c.Group, c.RetryCount, c.Error = "_id", "messageGroup", "retryCount", "errorMessage"
-	l.OrderBy = []string{"createdAt"}
-	return l
+// documents returns the layout of a preset.
+func documents(preset string) store.Layout {
+	p, _ := layouts.Named(preset)
+	return *p.Documents
 }

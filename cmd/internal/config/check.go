@@ -153,7 +153,7 @@ func (d *decoder) check(s *Settings) {
 const maxServerID = 1<<32 - 1
 
 func (d *decoder) checkSource(s *Source) {
-	if d.requireValue("source.url", s.URL.Reveal(), "write "+databaseURLForms) {
+	if d.requireValue("source.url", s.URL.Reveal(), "write "+DatabaseURLForms) {
 		d.checkDatabase("source.url", s.URL)
 	}
 	main, mainKnown := s.URL.databaseType()

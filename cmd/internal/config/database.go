@@ -74,8 +74,8 @@ func databaseTypes() []databaseType {
 	}
 }
 
-// databaseURLForms lists the forms of source.url.
-const databaseURLForms = "postgres://user@host:port/database, mysql://, mariadb:// or mongodb:// in the same way, or sqlite:///path/to/file.db"
+// DatabaseURLForms lists the forms of a source's URL.
+const DatabaseURLForms = "postgres://user@host:port/database, mysql://, mariadb:// or mongodb:// in the same way, or sqlite:///path/to/file.db"
 
 // databaseType returns the kind of database of the address; false if it has none.
 func (u URL) databaseType() (databaseType, bool) {
@@ -135,7 +135,7 @@ func (d *decoder) checkDatabase(path string, raw URL) {
 		if strings.Contains(raw.Reveal(), "://") {
 			text = "must be "
 		}
-		d.fail(path, "%s%s", text, databaseURLForms)
+		d.fail(path, "%s%s", text, DatabaseURLForms)
 		return
 	}
 

@@ -3,6 +3,8 @@ package config
 import (
 	"reflect"
 	"strings"
+
+	"github.com/sluicebox/sluicebox/store/layouts"
 )
 
 // field is one key of a section, as described by its struct tags.
@@ -47,7 +49,7 @@ func fieldsOf(t reflect.Type) []field {
 			name:       name,
 			alias:      sf.Tag.Get("alias"),
 			doc:        sf.Tag.Get("doc"),
-			enum:       words(sf.Tag.Get("enum")),
+			enum:       enumOf(sf.Tag.Get("enum")),
 			later:      words(sf.Tag.Get("later")),
 			empty:      sf.Tag.Get("empty"),
 			conditions: only,
@@ -61,6 +63,15 @@ func fieldsOf(t reflect.Type) []field {
 		})
 	}
 	return fields
+}
+
+// enumOf returns the values that a tag lists. The tag layouts stands for the names of all
+// layouts.
+func enumOf(tag string) []string {
+	if tag == "layouts" {
+		return layoutNames(func(*layouts.Preset) bool { return true })
+	}
+	return words(tag)
 }
 
 func words(list string) []string {

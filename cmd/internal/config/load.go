@@ -17,6 +17,8 @@ import (
 const (
 	// variablePrefix is the prefix of all variables of the program.
 	variablePrefix = "SLUICEBOX_"
+	// SourceVariable overrides source.url.
+	SourceVariable = variablePrefix + "SOURCE_URL"
 	// FileVariable names the configuration file if no flag does.
 	FileVariable = variablePrefix + "CONFIG"
 	// testVariablePrefix is the prefix of the tests' variables, which are no overrides.

@@ -1,14 +1,16 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
-	storemongo "github.com/sluicebox/sluicebox/store/mongo"
+	"github.com/sluicebox/sluicebox/store/layouts"
 )
 
 // layoutCustom is the layout with configured columns.
@@ -27,20 +29,20 @@ const (
 type Outbox struct {
 	Name   string `yaml:"name" doc:"The outbox's name in messages and metrics. Default: the table as written. Set one before a table is renamed."`
 	Table  string `yaml:"table" doc:"Required. The table, [schema.]table, in its exact spelling."`
-	Layout string `yaml:"layout" doc:"Required. The columns and status values of the table. MongoDB: outbox-messages has _id and dates, outbox-messages-text has id and times as text. custom: as configured by the keys below." enum:"flowcatalyst,outbox-messages,outbox-messages-text,custom"`
+	Layout string `yaml:"layout" doc:"Required. The columns and status values of the table: the name of a [layout](#layouts), or custom: as configured by the keys below." enum:"layouts"`
 	Kind   string `yaml:"kind" doc:"The kind of the rows, if no column holds it: EVENT, DISPATCH_JOB or AUDIT_LOG for a flowcatalyst sink, any word for other sinks."`
 	Sink   string `yaml:"sink" doc:"Required. The name of the sink that receives the rows."`
 
 	Retention time.Duration `yaml:"retention" doc:"How long to keep a delivered row, for example 7d or 36h. It is deleted within an hour after that; FAILED rows stay. 0s: forever."`
 	Archive   string        `yaml:"archive" doc:"The table, [schema.]table, of the same database that receives the rows that retention deletes, in the same transaction. It has the columns of the outbox table."`
 
-	Columns         Columns       `yaml:"columns" doc:"The table's columns, in their exact spelling." only:"layout=custom"`
+	Columns         Columns       `yaml:"columns" doc:"The table's columns, in their exact spelling. Beside a named layout: only those that differ from it, for example an attribute that it lacks."`
 	State           string        `yaml:"state" doc:"Required. How the table stores the state of a row: a word, a number or true (delivered) in columns.status, or nullable times in columns.delivered and columns.failed. none: the table keeps no state; a row is what the log says, and delivered rows are left as they are, or deleted with delete-delivered." enum:"words,numbers,boolean,timestamps,none" only:"layout=custom"`
 	Words           Words         `yaml:"words" doc:"The values of columns.status." only:"layout=custom state=words"`
 	Numbers         Numbers       `yaml:"numbers" doc:"The values of columns.status." only:"layout=custom state=numbers"`
 	FailedNumbers   FailedNumbers `yaml:"failed-numbers" doc:"The values of columns.status for rows FAILED for a known reason. Default: numbers.failed." only:"layout=custom state=numbers"`
 	GroupPath       string        `yaml:"group-path" doc:"The path of the message group in the JSON of columns.group, for example customer.id. Empty: the column is the group." only:"layout=custom"`
-	OrderBy         []string      `yaml:"order-by" doc:"The order of rows read from the table instead of the log, as column names. Ties are ordered by insertion, if the database knows it, and then by id. Add the id column if ids ascend. Default: created_at (createdAt), but none with layout: custom."`
+	OrderBy         []string      `yaml:"order-by" doc:"The order of rows read from the table instead of the log, as column names. Ties are ordered by insertion, if the database knows it, and then by id. Add the id column if ids ascend. Default: those of the layout."`
 	DeleteDelivered bool          `yaml:"delete-delivered" doc:"Delete delivered rows instead of marking them." only:"layout=custom"`
 	TextTimes       bool          `yaml:"text-times" doc:"MongoDB: times are RFC 3339 text, not dates." only:"layout=custom"`
 
@@ -84,31 +86,66 @@ type FailedNumbers struct {
 	Internal     *int `yaml:"internal" doc:"Everything else."`
 }
 
-// namedLayouts returns the layouts that have a name, for MongoDB documents or for tables.
-// The last is for documents only; checkDocumentKeys reports it beside tables.
-func namedLayouts(documents bool) []store.Layout {
-	if documents {
-		return []store.Layout{storemongo.FlowCatalyst(), storemongo.OutboxMessages(), storemongo.OutboxMessagesText()}
+// layoutNames returns the values of the key layout, of all presets that include accepts.
+func layoutNames(include func(*layouts.Preset) bool) []string {
+	var names []string
+	for _, p := range layouts.All() {
+		if include(&p) {
+			names = append(names, p.Name)
+		}
 	}
-	return []store.Layout{store.FlowCatalyst(), store.OutboxMessages(), storemongo.OutboxMessagesText()}
+	return append(names, layoutCustom)
 }
 
-// storeLayout returns the layout of the outbox, for MongoDB documents or for tables.
+// storeLayout returns the layout of the outbox, for MongoDB documents or for tables. An unknown
+// name stands for some layout; the decoder has reported it.
 func (o *Outbox) storeLayout(documents bool) store.Layout {
 	if o.Layout == layoutCustom {
 		return o.customLayout()
 	}
-	all := namedLayouts(documents)
-	l := all[0]
-	if i := slices.IndexFunc(all, func(l store.Layout) bool { return l.Name == o.Layout }); i >= 0 {
-		l = all[i]
+	p, _ := layouts.Named(o.Layout)
+	l := cmp.Or(p.Layout(documents), p.Layout(!documents))
+	if l == nil {
+		l = &store.Layout{Name: o.Layout}
 	}
-
+	o.changeColumns(l)
 	if len(o.OrderBy) > 0 {
 		l.OrderBy = o.OrderBy
 	}
-	return l
+	return *l
 }
+
+// changeColumns changes the columns of a named layout to those that the section columns names.
+func (o *Outbox) changeColumns(l *store.Layout) {
+	var own store.Layout
+	o.setColumns(&own)
+	to, from := reflect.ValueOf(&l.Columns).Elem(), reflect.ValueOf(own.Columns)
+	for i := range from.NumField() {
+		if name := from.Field(i); !name.IsZero() {
+			to.Field(i).Set(name)
+		}
+	}
+	if own.Columns.Group != "" {
+		l.GroupRest, l.GroupPath = own.GroupRest, nil
+	}
+	if own.Columns.Claimed != "" {
+		l.Lease = own.Lease
+	}
+
+	if i := slices.IndexFunc(l.Attributes, isKind); i >= 0 && o.kindInLane && o.Kind == "" {
+		l.Columns.Kind = cmp.Or(l.Columns.Kind, l.Attributes[i].Column)
+	}
+	l.Attributes = slices.DeleteFunc(l.Attributes, func(a store.AttributeColumn) bool {
+		return isKind(a) && (l.Columns.Kind != "" || o.Kind != "") ||
+			slices.ContainsFunc(own.Attributes, func(b store.AttributeColumn) bool { return b.Name == a.Name && b.Spread == a.Spread })
+	})
+	l.Attributes = append(own.Attributes, l.Attributes...)
+	spread := func(a store.AttributeColumn) bool { return a.Spread }
+	last := slices.DeleteFunc(slices.Clone(l.Attributes), func(a store.AttributeColumn) bool { return !a.Spread })
+	l.Attributes = append(slices.DeleteFunc(l.Attributes, spread), last...)
+}
+
+func isKind(a store.AttributeColumn) bool { return a.Name == store.AttributeKind }
 
 func (o *Outbox) customLayout() store.Layout {
 	l := store.Layout{Name: layoutCustom, DeleteDelivered: o.DeleteDelivered, TextTimes: o.TextTimes, OrderBy: o.OrderBy}
@@ -197,19 +234,8 @@ func presentNumbers[K comparable](numbers map[K]*int) map[K]int {
 func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 	l := o.storeLayout(documents)
 	d.checkDocumentKeys(path, o, documents)
-	if o.Columns.Lease != "" && d.hasNoProblem(path+".columns.lease") {
-		switch {
-		case !timed:
-			d.fail(path+".columns.lease", "needs dispatch.takeover: timeout, which says how long a claim holds a row")
-		case o.Columns.Claimed != "":
-			d.fail(path+".columns.lease", "is the end of a claim in place of its time in columns.claimed; remove one")
-		}
-	}
-	if timed && l.State != store.StateNone && l.Columns.Claimed == "" && d.hasNoProblem(path+".columns.claimed") {
-		d.fail(path+".columns.claimed", "is required with dispatch.takeover: timeout, which needs the time of the claim; name a column, or use takeover: at-once")
-	}
-
-	if o.Layout != layoutCustom && len(o.OrderBy) == 0 {
+	d.checkClaimTime(path, o, &l, timed)
+	if o.Layout != layoutCustom && len(o.OrderBy) == 0 && reflect.ValueOf(o.Columns).IsZero() {
 		return
 	}
 	if o.GroupPath != "" && d.hasNoProblem(path+".group-path") {
@@ -234,13 +260,34 @@ func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 	d.failFields(path, l.Validate(), func(key string) string { return key })
 }
 
-// checkDocumentKeys refuses keys for tables that apply only to documents.
+// checkClaimTime checks that a claim has a time, or an end, where one is needed.
+func (d *decoder) checkClaimTime(path string, o *Outbox, l *store.Layout, timed bool) {
+	claimed, lease := path+".columns.claimed", path+".columns.lease"
+	switch {
+	case !d.hasNoProblem(claimed) || !d.hasNoProblem(lease):
+	case o.Columns.Lease != "" && o.Columns.Claimed != "":
+		d.fail(lease, "is the end of a claim in place of its time in columns.claimed; remove one")
+	case l.Lease && !timed:
+		if o.Columns.Lease == "" {
+			lease = path + ".layout"
+		}
+		d.fail(lease, "needs dispatch.takeover: timeout, which says how long a claim holds a row: it is written into column %s", l.Columns.Claimed)
+	case timed && l.State != store.StateNone && l.Columns.Claimed == "":
+		d.fail(claimed, "is required with dispatch.takeover: timeout, which needs the time of the claim; name a column, or use takeover: at-once")
+	}
+}
+
+// checkDocumentKeys refuses layouts and keys that apply only to documents, or only to tables.
 func (d *decoder) checkDocumentKeys(path string, o *Outbox, documents bool) {
+	if p, found := layouts.Named(o.Layout); found && p.Layout(documents) == nil && d.hasNoProblem(path+".layout") {
+		what := "tables"
+		if documents {
+			what = "MongoDB's documents"
+		}
+		d.fail(path+".layout", "is %s, which is no layout of %s; those are %s", p.Name, what, strings.Join(layoutNames(func(p *layouts.Preset) bool { return p.Layout(documents) != nil }), ", "))
+	}
 	if documents {
 		return
-	}
-	if only := storemongo.OutboxMessagesText().Name; o.Layout == only && d.hasNoProblem(path+".layout") {
-		d.fail(path+".layout", "is %s, a form of MongoDB's documents; write layout: %s", only, store.OutboxMessages().Name)
 	}
 	if o.TextTimes && d.hasNoProblem(path+".text-times") {
 		d.fail(path+".text-times", "applies only to MongoDB: the columns of a table have types; remove it")

@@ -188,18 +188,16 @@ func TestCustomFaults(t *testing.T) {
 func TestCustomKeysOfOtherLayouts(t *testing.T) {
 	text := strings.Replace(custom, "layout: custom", "layout: flowcatalyst", 1) + `  sink: hooks
   kind: any word
-  columns: {id: x}
   state: words
   words: {pending: NEW}
   group-path: a
   delete-delivered: true
 `
 	compare(t, faults(t, text), []string{
-		"relay.yaml:10: outboxes[0].columns: needs layout: custom, but this is layout: flowcatalyst; remove it, or change the layout",
-		"relay.yaml:11: outboxes[0].state: needs layout: custom",
-		"relay.yaml:12: outboxes[0].words: needs layout: custom",
-		"relay.yaml:13: outboxes[0].group-path: needs layout: custom",
-		"relay.yaml:14: outboxes[0].delete-delivered: needs layout: custom",
+		"relay.yaml:10: outboxes[0].state: needs layout: custom, but this is layout: flowcatalyst; remove it, or change the layout",
+		"relay.yaml:11: outboxes[0].words: needs layout: custom",
+		"relay.yaml:12: outboxes[0].group-path: needs layout: custom",
+		"relay.yaml:13: outboxes[0].delete-delivered: needs layout: custom",
 	})
 }
 

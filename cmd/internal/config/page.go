@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/layouts"
 )
 
 // Page returns the reference of all keys and layouts in Markdown, with the sections in
@@ -129,31 +130,65 @@ func anchor(path string) string {
 // layouts renders the columns and status values of each layout.
 func (p *referencePage) layouts() {
 	p.out.WriteString("## Layouts\n\nA layout names the columns of an outbox table and the values of its status. `custom` takes\n" +
-		"them from the configuration. A column that a layout names must exist.\n\n")
-	for _, documents := range []bool{false, true} {
-		databases := "PostgreSQL, MySQL, MariaDB, SQLite"
-		if documents {
-			databases = "MongoDB"
-		}
-		for _, l := range namedLayouts(documents) {
-			if documents || !l.TextTimes {
-				p.layout(&l, databases)
+		"them from the configuration. A column that a layout names must exist. [layouts.md](layouts.md)\n" +
+		"says how to use the tables of other projects, and `sluicebox init --outbox NAME` prints the\n" +
+		"statements that create one.\n\n")
+	for _, preset := range layouts.All() {
+		fmt.Fprintf(p.out, "### `%s`\n\n%s\n\n", preset.Name, preset.Doc)
+		both := preset.Tables != nil && preset.Documents != nil
+		for _, documents := range []bool{false, true} {
+			if l := preset.Layout(documents); l != nil {
+				p.layout(l, documents, both)
 			}
 		}
 	}
 }
 
 // layout writes the columns and status values of a layout.
-func (p *referencePage) layout(l *store.Layout, databases string) {
-	fmt.Fprintf(p.out, "### `%s` (%s)\n\n| Key | Column |\n|---|---|\n", l.Name, databases)
+func (p *referencePage) layout(l *store.Layout, documents, both bool) {
+	switch {
+	case documents:
+		p.out.WriteString("MongoDB:\n\n")
+	case both:
+		p.out.WriteString("Tables:\n\n")
+	}
+	p.out.WriteString("| Key | Column |\n|---|---|\n")
 	for _, c := range l.NamedColumns() {
-		fmt.Fprintf(p.out, "| `%s` | `%s` |\n", c.Key, c.Column)
+		if c.Key != "columns.attributes" {
+			fmt.Fprintf(p.out, "| `%s` | `%s` |\n", c.Key, c.Column)
+		}
+	}
+	for _, a := range l.Attributes {
+		name := a.Column
+		if a.Spread {
+			name += spreadSuffix
+		}
+		if a.Key() == "columns.attributes" {
+			fmt.Fprintf(p.out, "| `columns.attributes` | `%s` |\n", name)
+		}
+	}
+	if len(l.GroupPath) > 0 {
+		fmt.Fprintf(p.out, "| `group-path` | `%s` |\n", strings.Join(l.GroupPath, "."))
 	}
 	after := "A delivered row is kept."
 	if l.DeleteDelivered {
 		after = "A delivered row is deleted."
 	}
-	fmt.Fprintf(p.out, "\nStatus: %s. %s%s\n\n", statusValues(l), after, uncountedReasons(l))
+	if values := stateText(l); values != "" {
+		after = values + " " + after
+	}
+	fmt.Fprintf(p.out, "\n%s%s\n\n", after, uncountedReasons(l))
+}
+
+// stateText says how a layout stores the state of a row.
+func stateText(l *store.Layout) string {
+	switch l.State {
+	case store.StateNone:
+		return "The table keeps no state."
+	case store.StateTimestamps:
+		return "A row is delivered once it has a time of delivery."
+	}
+	return "Status: " + statusValues(l) + "."
 }
 
 // uncountedReasons says when a layout's FAILED after an answer that never counts occurs.
@@ -169,6 +204,9 @@ func uncountedReasons(l *store.Layout) string {
 func statusValues(l *store.Layout) string {
 	var values []string
 	for _, s := range []store.Status{store.Pending, store.Processing, store.Completed, store.Failed} {
+		if !l.Stores(s) {
+			continue
+		}
 		switch l.State {
 		case store.StateWords:
 			values = append(values, fmt.Sprintf("%s is `%s`", s, l.Words[s]))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/layouts"
 )
 
 // presetSink is the name of the preset's sink.
@@ -189,7 +190,7 @@ func (d *decoder) checkOutboxes(s *Settings) {
 		}
 		o.kindInLane = s.Sinks[o.Sink].Type == SinkFlowCatalyst
 		d.checkConditions(path, reflect.ValueOf(*o))
-		if d.requireValue(path+".layout", o.Layout, "write layout: flowcatalyst, layout: outbox-messages, or layout: custom with the table's own columns") {
+		if d.requireValue(path+".layout", o.Layout, "write the name of a layout, or layout: custom with the table's own columns") {
 			d.checkLayout(path, o, s.Source.URL.documents(), s.Dispatch.Takeover == "timeout")
 			d.checkRetention(path+".retention", o, s.Source.URL.documents())
 			d.checkArchive(path+".archive", o, s)
@@ -255,6 +256,9 @@ func badField(path string) bool {
 func (d *decoder) checkKind(path string, o *Outbox, documents bool, sink Sink) {
 	layout := o.storeLayout(documents)
 	column := layout.KindColumn()
+	if p, _ := layouts.Named(o.Layout); column == "" && o.Kind == "" && sink.Type != SinkFlowCatalyst {
+		o.Kind = p.Kind
+	}
 	switch {
 	case !d.hasNoProblem(path) || o.Layout == "" || !d.hasNoProblem(path[:strings.LastIndexByte(path, '.')]+".columns.kind"):
 	case column == "" && o.Kind == "":

@@ -1,5 +1,6 @@
-// Package demodb serves the commands that work in databases of their own, quickstart and bench:
-// it names these databases, opens and closes their sessions, and frees their slots.
+// Package demodb serves the commands that open databases without a relay, mostly quickstart and
+// bench with databases of their own: it names these databases, opens and closes sessions, and
+// frees their slots.
 package demodb
 
 import (
