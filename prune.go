@@ -15,7 +15,7 @@ const (
 	// for their locks: all writers do on SQLite.
 	minPruneRows = 500
 	maxPruneRows = 10_000
-	pruneBatch   = 20 * time.Millisecond
+	pruneBatch   = 10 * time.Millisecond
 
 	// maxPruneIdle is the length of the pause after a batch as a multiple of the batch's
 	// duration: pruning takes an eleventh of one core of the database. A pass that takes

@@ -295,11 +295,11 @@ func TestPrunerKeepsUp(t *testing.T) {
 	}
 }
 
-// TestPruneBatches: a batch takes 10 to 40 ms where its bounds allow that.
+// TestPruneBatches: a batch takes 5 to 20 ms where its bounds allow that.
 func TestPruneBatches(t *testing.T) {
 	for perRow, want := range map[time.Duration]int{
 		0:                      maxPruneRows,
-		4 * time.Microsecond:   4000,
+		4 * time.Microsecond:   1000,
 		2 * time.Millisecond:   minPruneRows,
 		200 * time.Microsecond: minPruneRows,
 	} {
