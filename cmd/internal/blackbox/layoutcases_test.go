@@ -1,6 +1,9 @@
 package blackbox
 
 import (
+	"encoding/json"
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,6 +24,13 @@ type layoutCase struct {
 	// it was refused.
 	delivered, failed                 string
 	deliveredDocument, failedDocument bson.M
+	// typ is the event type of all rows, and typeField the field of the sink that has it.
+	typ, typeField string
+	// lanePrefix stands before a row's own group. ungrouped: rows have no group.
+	lanePrefix string
+	ungrouped  bool
+	// stateless: the relay writes nothing into the table.
+	stateless bool
 	// dispatch has further keys of the configuration.
 	dispatch string
 }
@@ -35,12 +45,16 @@ func (c *layoutCase) name() string {
 
 // layoutCases returns a case for each layout.
 func layoutCases() []*layoutCase {
-	return []*layoutCase{namastackCase(), modulithCase(), postboxCase()}
+	return []*layoutCase{
+		crabletCase(), debeziumCase(false), debeziumCase(true), eventuateCase(), modulithCase(), modulithV1Case(),
+		namastackCase(), postboxCase(), zeebeCase(),
+	}
 }
 
 func namastackCase() *layoutCase {
 	return &layoutCase{
 		layout: "namastack", id: uuid.NewString,
+		typ: "com.example.OrderPaid", typeField: "{type}",
 		insert: `INSERT INTO {table} (id, status, record_key, record_type, payload, context, partition_no, created_at, completed_at, failure_count, failure_reason, next_retry_at, handler_id)
 			VALUES ($1, 'NEW', $2, 'com.example.OrderPaid', $3, '{"traceId": "1"}', 1, now(), NULL, 0, NULL, now(), 'orders')`,
 		args: func(r *layoutRow) []any { return []any{r.ID, r.group(), r.payload()} },
@@ -61,6 +75,7 @@ func namastackCase() *layoutCase {
 func modulithCase() *layoutCase {
 	return &layoutCase{
 		layout: "modulith", id: uuid.NewString,
+		typ: "com.example.OrderPaid", typeField: "{type}", ungrouped: true,
 		insert: `INSERT INTO {table} (id, event_type, listener_id, publication_date, serialized_event, status, completion_attempts, last_resubmission_date)
 			VALUES ($1, 'com.example.OrderPaid', 'com.example.Externalizer.on(java.lang.Object)', now(), $2, 'PUBLISHED', 1, now())`,
 		args: func(r *layoutRow) []any { return []any{r.ID, r.payload()} },
@@ -79,13 +94,81 @@ func modulithCase() *layoutCase {
 	}
 }
 
+func modulithV1Case() *layoutCase {
+	return &layoutCase{
+		layout: "modulith-v1", id: uuid.NewString,
+		typ: "com.example.OrderPaid", typeField: "{type}", ungrouped: true,
+		insert: `INSERT INTO {table} (id, event_type, listener_id, publication_date, serialized_event)
+			VALUES ($1, 'com.example.OrderPaid', 'com.example.Externalizer.on(java.lang.Object)', now(), $2)`,
+		args:      func(r *layoutRow) []any { return []any{r.ID, r.payload()} },
+		delivered: "completion_date IS NOT NULL", failed: "id = $1 AND completion_date IS NULL",
+	}
+}
+
 func postboxCase() *layoutCase {
 	return &layoutCase{
 		layout: "postbox", id: uuid.NewString,
+		typ: "order.paid", typeField: "{attr.event_type}", lanePrefix: "1001/",
 		insert: `INSERT INTO {table} (id, tenant_id, partition_id, type, payload, payload_size, headers)
 			VALUES ($1, 1001, $2, 'EVENT', $3, length($3), '{"event_type": "order.paid"}')`,
 		args:      func(r *layoutRow) []any { return []any{r.ID, r.group(), r.payload()} },
 		delivered: "status = 'PROCESSED' AND processed_at IS NOT NULL AND retry_count = 0 AND error_reason IS NULL",
 		failed:    "id = $1 AND status = 'FAILED' AND processed_at IS NOT NULL AND retry_count = 1 AND error_reason LIKE '%no such customer%'",
+	}
+}
+
+func zeebeCase() *layoutCase {
+	return &layoutCase{
+		layout: "zeebe", id: uuid.NewString,
+		typ: "Message_OrderPaid", typeField: "{type}",
+		insert: `INSERT INTO {table} (message_id, message_name, correlation_id, variables, created_at, updated_at, retry_count, status)
+			VALUES ($1, 'Message_OrderPaid', $2, $3, now(), now() - interval '1 day', 0, 'PENDING')`,
+		args:      func(r *layoutRow) []any { return []any{r.ID, r.group(), r.payload()} },
+		delivered: "status = 'SENT' AND retry_count = 0 AND updated_at > now() - interval '1 hour'",
+		failed:    "message_id = $1 AND status = 'PENDING'",
+	}
+}
+
+// eventuateIDs counts the ids of Eventuate, which ascend.
+var eventuateIDs atomic.Int64
+
+func eventuateCase() *layoutCase {
+	return &layoutCase{
+		layout: "eventuate", id: func() string { return fmt.Sprintf("%016x-0242ac1100020000", eventuateIDs.Add(1)) },
+		typ: "com.example.OrderPaid", typeField: "{attr.event-type}",
+		insert: `INSERT INTO {table} (id, destination, headers, payload, creation_time, published) VALUES ($1, 'orders', $2, $3, $4, 0)`,
+		args: func(r *layoutRow) []any {
+			headers, _ := json.Marshal(map[string]string{"ID": r.ID, "PARTITION_ID": r.group(), "event-type": "com.example.OrderPaid"}) // texts
+			return []any{r.ID, string(headers), r.payload(), time.Now().UnixMilli()}
+		},
+		delivered: "published = 1", failed: "id = $1 AND published = 0",
+	}
+}
+
+// debeziumCase is the writer that keeps its rows. deleted deletes each row in the
+// transaction that inserts it.
+func debeziumCase(deleted bool) *layoutCase {
+	c := &layoutCase{
+		layout: "debezium", stateless: true, id: uuid.NewString,
+		typ: "OrderPaid", typeField: "{type}", lanePrefix: "order/",
+		insert: `INSERT INTO {table} (id, aggregatetype, aggregateid, type, payload) VALUES ($1, 'order', $2, 'OrderPaid', $3)`,
+		args:   func(r *layoutRow) []any { return []any{r.ID, r.group(), r.payload()} },
+		document: func(r *layoutRow) bson.M {
+			return bson.M{"aggregatetype": "order", "aggregateid": r.group(), "type": "OrderPaid", "payload": bson.M{"Group": r.Group, "N": r.N, "Bad": r.Bad}}
+		},
+	}
+	if deleted {
+		c.variant, c.document = "deleted", nil
+		c.remove = `DELETE FROM {table} WHERE id = $1`
+	}
+	return c
+}
+
+func crabletCase() *layoutCase {
+	return &layoutCase{
+		layout: "crablet", stateless: true,
+		typ: "OrderPaid", typeField: "{type}", ungrouped: true,
+		insert: `INSERT INTO {table} (type, tags, data, transaction_id, occurred_at) VALUES ('OrderPaid', ARRAY['order_id=' || $1::text], $2, pg_current_xact_id(), now())`,
+		args:   func(r *layoutRow) []any { return []any{r.group(), r.payload()} },
 	}
 }

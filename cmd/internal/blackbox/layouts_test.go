@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -26,7 +27,7 @@ name: %s
 source: {mode: stream, url: %q}
 outboxes: [{table: %s, layout: %s, sink: hooks}]
 sinks:
-  hooks: {type: webhook, url: %q, max-retries: 1, backoff: {initial: 50ms}, proof-wait: 1s}
+  hooks: {type: webhook, url: %q, headers: {X-Type: '%s'%s}, max-retries: 1, backoff: {initial: 50ms}, proof-wait: 1s}
 dispatch: {%s}
 admin: {listen: %s}
 `
@@ -40,6 +41,22 @@ type layoutRow struct {
 
 // group is the row's group as its project writes it.
 func (r *layoutRow) group() string { return fmt.Sprintf("order-%d", r.Group) }
+
+// groupHeader is the header with the group, which is refused where rows have none.
+func (s *layoutScene) groupHeader() string {
+	if s.ungrouped {
+		return ""
+	}
+	return ", X-Group: '{group}'"
+}
+
+// lane returns the row's group as the relay names it, "" for none.
+func (s *layoutScene) lane(r *layoutRow) string {
+	if s.ungrouped {
+		return ""
+	}
+	return s.lanePrefix + r.group()
+}
 
 // payload is the row's payload in JSON.
 func (r *layoutRow) payload() string {
@@ -123,7 +140,7 @@ func runLayout(s *layoutScene) {
 
 	s.to = sinktest.NewReceiver(s.t)
 	s.to.Script(s.answer)
-	config := fmt.Sprintf(layoutConfig, nameFor(s.source), s.source, s.table, s.layout, s.to.URL(), s.dispatch, adminKey)
+	config := fmt.Sprintf(layoutConfig, nameFor(s.source), s.source, s.table, s.layout, s.to.URL(), s.typeField, s.groupHeader(), s.dispatch, adminKey)
 	r := start(s.t, config)
 	r.waitFor("source connected") // a table without a state has no rows of before
 	written := make(chan error, 1)
@@ -149,6 +166,10 @@ func (s *layoutScene) answer(r *sinktest.Request) sinktest.Answer {
 	var row layoutRow
 	if err := json.Unmarshal(r.Body, &row); err != nil {
 		s.t.Errorf("body %q: %v", r.Body, err)
+	}
+	group, err := url.PathUnescape(r.Header.Get("X-Group"))
+	if want := s.lane(&row); s.db == nil && (err != nil || group != want || r.Header.Get("X-Type") != s.typ) {
+		s.t.Errorf("row of group %q with type %q, want %q and %q", group, r.Header.Get("X-Type"), want, s.typ)
 	}
 	if row.Bad {
 		s.bad.Store(&r.Items[0].ID)
@@ -259,6 +280,16 @@ func (s *layoutScene) checkStates() {
 	if bad == nil {
 		s.t.Fatal("the row to refuse has not arrived")
 	}
+	if s.stateless {
+		want := s.rows
+		if s.remove != "" {
+			want = 0
+		}
+		if left := s.countAll(); left != want {
+			s.t.Errorf("%d rows are in the table, want %d as the service left them", left, want)
+		}
+		return
+	}
 	within(s.t, testTimeout, func() string {
 		delivered, failed := s.countStates(*bad)
 		if delivered != s.rows-1 || failed != 1 {
@@ -287,12 +318,23 @@ func (s *layoutScene) countStates(bad string) (delivered, failed int) {
 		delivered = count(s.t, s.conn, s.sql("SELECT count(*) FROM {table} WHERE "+s.delivered))
 		return delivered, count(s.t, s.conn, s.sql("SELECT count(*) FROM {table} WHERE "+s.failed), bad)
 	}
-	documents := func(filter bson.M) int {
-		n, err := s.db.Collection(s.table).CountDocuments(s.t.Context(), filter)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		return int(n)
+	return s.countDocuments(s.deliveredDocument), s.countDocuments(s.failedDocument)
+}
+
+// countAll counts all rows.
+func (s *layoutScene) countAll() int {
+	s.t.Helper()
+	if s.db == nil {
+		return count(s.t, s.conn, s.sql("SELECT count(*) FROM {table}"))
 	}
-	return documents(s.deliveredDocument), documents(s.failedDocument)
+	return s.countDocuments(bson.M{})
+}
+
+func (s *layoutScene) countDocuments(filter bson.M) int {
+	s.t.Helper()
+	n, err := s.db.Collection(s.table).CountDocuments(s.t.Context(), filter)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return int(n)
 }
