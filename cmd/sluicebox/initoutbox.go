@@ -107,6 +107,21 @@ func definitionText(p *layouts.Preset, db layouts.Database, d *layouts.Definitio
 	}
 	var b strings.Builder
 	b.WriteString(strings.Join(d.Statements, "\n") + "\n\n")
-	fmt.Fprintf(&b, "%s Add to the configuration:\n%s outboxes:\n%s   - {table: %s, layout: %s, sink: NAME}\n", comment, comment, comment, table, p.Name)
+	for _, line := range configLines(p, p.Layout(db == layouts.MongoDB), table) {
+		b.WriteString(comment + " " + line + "\n")
+	}
 	return b.String()
+}
+
+// configLines are what a configuration needs for a table of a layout.
+func configLines(p *layouts.Preset, l *store.Layout, table string) []string {
+	kind := ""
+	if p.Kind == "" && l.KindColumn() == "" {
+		kind = ", kind: KIND"
+	}
+	lines := []string{"Add to the configuration:", "outboxes:", fmt.Sprintf("  - {table: %s, layout: %s%s, sink: NAME}", table, p.Name, kind)}
+	if l.Lease {
+		lines = append(lines, "dispatch: {takeover: timeout}")
+	}
+	return lines
 }

@@ -22,6 +22,8 @@ func TestInitOutbox(t *testing.T) {
 		{[]string{"-c", path}, []string{"SLUICEBOX_SOURCE_URL=mysql://h/d"}, []string{"CREATE TABLE `outbox_record` ("}},
 		{[]string{"--source", "mongodb://h/d", "--table", "shop.records"}, nil, []string{`db.getSiblingDB("shop").createCollection("records");`, "//   - {table: shop.records, layout: namastack, sink: NAME}\n"}},
 		{[]string{"--database", "mariadb"}, nil, []string{"CREATE TABLE `outbox_record` ("}},
+		{[]string{"--outbox", "flowcatalyst", "--database", "sqlite"}, nil, []string{"layout: flowcatalyst, kind: KIND, sink: NAME}\n"}},
+		{[]string{"--outbox", "catbox", "--database", "mysql"}, nil, []string{"\n-- dispatch: {takeover: timeout}\n"}},
 	} {
 		got := try(t, backend{}, tt.environ, append([]string{"init", "--outbox", "namastack"}, tt.args...)...)
 		for _, part := range tt.contains {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -125,13 +124,9 @@ func TestLayouts(t *testing.T) {
 func runLayout(s *layoutScene) {
 	s.t.Helper()
 	kills := crashes(s.t, 1)
-	s.groups, s.rows = 10, 200
-	if text := os.Getenv(rowsVariable); text != "" {
-		var err error
-		if s.rows, err = strconv.Atoi(text); err != nil || s.rows < 100 {
-			s.t.Fatalf("%s is %q, must be at least 100", rowsVariable, text)
-		}
-		s.groups = min(200, s.rows/10)
+	s.groups, s.rows = 3*layoutWriters, 200
+	if os.Getenv(rowsVariable) != "" {
+		s.groups, s.rows = 50*layoutWriters, many(s.t, s.rows)
 	}
 	out, errs, code := command(s.t, nil, "init", "--outbox", s.layout, "--source", s.source, "--apply")
 	if code != 0 {
@@ -189,9 +184,8 @@ func (s *layoutScene) write() error {
 		writers.Go(func() error {
 			var rows []*layoutRow
 			for i := w; i < s.rows; i += layoutWriters {
-				// Rows of one residue have the groups of one residue, as layoutWriters divides their number.
-				g := i % (s.groups / layoutWriters * layoutWriters)
-				rows = append(rows, &layoutRow{Group: g + 1, N: i/(s.groups/layoutWriters*layoutWriters) + 1, Bad: i == s.rows/3})
+				// layoutWriters divides the number of groups.
+				rows = append(rows, &layoutRow{Group: i%s.groups + 1, N: i/s.groups + 1, Bad: i == s.rows/3})
 			}
 			for len(rows) > 0 {
 				n := min(len(rows), 1+len(rows)%5)
