@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
@@ -22,6 +23,7 @@ outboxes:
     sink: hooks
     state: timestamps
     columns: {id: row_key, group: order_id, payload: body, delivered: sent_at, failed: dead_at, retry-count: tries, %s}
+    order-by: [made, row_key]
 %s
 sinks:
   hooks:
@@ -56,12 +58,38 @@ func TestTypesKeepTheOrder(t *testing.T) {
 				onHosts(t, servers.Spread(t, hosts()), func(t *testing.T, h host) {
 					s := newOrders(t, h, refuses)
 					s.start(c.column, c.outbox, c.sink)
-					s.insert()
+					s.insert(orderEvents()...)
 					s.check(name == "type")
 				})
 			})
 		}
 	}
+}
+
+// Attributes are read again with a payload that left memory, with the rows that another relay
+// finds after a crash, and for a replay.
+func TestTypesAreReadAgain(t *testing.T) {
+	t.Parallel()
+	onHosts(t, mysqlHosts(t), func(t *testing.T, h host) {
+		s := newOrders(t, h, false)
+		s.down.Store(true)
+		relay := func() *relay {
+			return s.start("type: event, time: happened_at, attributes: [tenant]", "    kind: order",
+				"    headers: {ce-tenant: '{attr.tenant}', X-Type: '{kind}.{type}'}\n    metadata-headers: [kind]\n    buffer-bytes: 1kB")
+		}
+		first := relay()
+		s.insert("created", "paid")
+		first.waitFor("circuit breaker opened")
+		first.kill()
+		s.insert("shipped")
+		s.down.Store(false)
+		second := relay()
+		s.check(true)
+
+		clear(s.headers)
+		job := second.replay("--since=1h", "--source=table")
+		s.checkArrivals(true, func(r *sinktest.Received) bool { return r.Replay == job.ID })
+	})
 }
 
 // orderScene is a relay between the table of orders and a receiver.
@@ -71,6 +99,7 @@ type orderScene struct {
 	conn     *conn
 	to       *sinktest.Receiver
 	refuses  bool
+	down     atomic.Bool // the receiver is unavailable
 
 	mu       sync.Mutex
 	attempts map[string]int
@@ -86,13 +115,13 @@ const deadOrder = 7
 func newOrders(t *testing.T, h host, refuses bool) *orderScene {
 	t.Helper()
 	database := h.database(t)
-	number, at, body := "BIGINT GENERATED ALWAYS AS IDENTITY", "timestamptz", "jsonb"
+	number, at, now, body := "BIGINT GENERATED ALWAYS AS IDENTITY", "timestamptz", "now()", "jsonb"
 	if !h.kind.postgres {
-		number, at, body = "BIGINT AUTO_INCREMENT", "datetime(6)", "json"
+		number, at, now, body = "BIGINT AUTO_INCREMENT", "datetime(6)", "now(6)", "json"
 	}
 	h.kind.run(t, database, fmt.Sprintf(`CREATE TABLE orders (
 		row_key %[1]s PRIMARY KEY, order_id VARCHAR(64) NOT NULL, event VARCHAR(64) NOT NULL, tenant VARCHAR(64), happened_at %[2]s NOT NULL,
-		body %[3]s NOT NULL, sent_at %[2]s, dead_at %[2]s, tries INT NOT NULL DEFAULT 0)`, number, at, body))
+		body %[3]s NOT NULL, made %[2]s NOT NULL DEFAULT %[4]s, sent_at %[2]s, dead_at %[2]s, tries INT NOT NULL DEFAULT 0)`, number, at, body, now))
 	s := &orderScene{
 		t: t, database: database, conn: connect(t, database), to: sinktest.NewReceiver(t), refuses: refuses,
 		attempts: map[string]int{}, headers: map[string]http.Header{},
@@ -109,7 +138,10 @@ func (s *orderScene) answer(r *sinktest.Request) sinktest.Answer {
 	id := r.Items[0].ID
 	s.attempts[id]++
 	s.headers[id] = r.Header
-	if !s.refuses {
+	switch {
+	case s.down.Load():
+		return sinktest.Answer{Status: http.StatusServiceUnavailable}
+	case !s.refuses:
 		return sinktest.Answer{}
 	}
 	order, event := parseOrder(s.t, &r.Items[0])
@@ -137,16 +169,18 @@ func parseOrder(t *testing.T, r *sinktest.Received) (order int, event string) {
 	return order, event
 }
 
-func (s *orderScene) start(column, outbox, sink string) {
+// start starts a relay.
+func (s *orderScene) start(column, outbox, sink string) *relay {
 	s.t.Helper()
 	r := start(s.t, fmt.Sprintf(orders, nameFor(s.database), s.database, column, outbox, s.to.URL()+"/orders", sink, adminKey))
 	r.waitFor("source connected")
+	return r
 }
 
-// insert commits the events, each in a transaction with those of other orders.
-func (s *orderScene) insert() {
+// insert commits these events of all orders, each in a transaction with those of others.
+func (s *orderScene) insert(events ...string) {
 	s.t.Helper()
-	for _, event := range orderEvents() {
+	for _, event := range events {
 		for from := 0; from < allOrders; from += 20 {
 			var values []string
 			for order := from; order < from+20; order++ {
@@ -177,8 +211,17 @@ func (s *orderScene) check(typed bool) {
 		s.t.Errorf("%d rows have failed, want %d", n, dead)
 	}
 
+	s.checkArrivals(typed, func(*sinktest.Received) bool { return true })
+}
+
+// checkArrivals compares the rows that have arrived.
+func (s *orderScene) checkArrivals(typed bool, of func(*sinktest.Received) bool) {
+	s.t.Helper()
 	arrived := map[int][]string{}
 	for _, r := range s.to.Accepted() {
+		if !of(&r) {
+			continue
+		}
 		order, event := parseOrder(s.t, &r)
 		arrived[order] = append(arrived[order], event)
 		s.checkHeaders(&r, order, event, typed)
