@@ -103,8 +103,8 @@ func (c *claim) run(ctx context.Context, parts []*claimPart, skip bool) error {
 			t.claim[variant] = claimQuery(t, c.takeover > 0, skip)
 		}
 		values := c.fenced(c.epoch)
-		p.bind(values, c.rows)
-		values["at"], values["timeout"] = c.at.Truncate(time.Microsecond), c.takeover
+		p.bind(values, c.rows, c.takeover)
+		values["at"], values["timeout"] = columns.ClaimTime(&t.Layout, c.at, c.takeover).Truncate(time.Microsecond), c.takeover
 		batch.Queue(t.claim[variant].sql, t.claim[variant].args(values)...)
 	}
 
@@ -133,7 +133,7 @@ func (s *Store) claimParts(rows []store.ClaimRow) ([]*claimPart, error) {
 }
 
 // bind sets the parameters that differ from row to row.
-func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
+func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow, takeover time.Duration) {
 	n := len(p.Indexes)
 	ids, txns, wants := make([]string, n), make([]int64, n), make([]bool, n)
 	owns := make([]pgtype.Timestamptz, n)
@@ -141,7 +141,7 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 	for k, i := range p.Indexes {
 		row := &rows[i]
 		ids[k], txns[k], wants[k] = row.ID, int64(uint32(row.Txn)), row.WantPayload
-		owns[k] = timeOrNull(row.OwnClaimAt)
+		owns[k] = timeOrNull(columns.ClaimTime(&p.Outbox.Layout, row.OwnClaimAt, takeover))
 		if len(p.Duplicates) > 0 {
 			place[i] = k
 		}
@@ -151,7 +151,7 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 		k := place[j]
 		wants[k] = wants[k] || rows[i].WantPayload
 		if !owns[k].Valid {
-			owns[k] = timeOrNull(rows[i].OwnClaimAt)
+			owns[k] = timeOrNull(columns.ClaimTime(&p.Outbox.Layout, rows[i].OwnClaimAt, takeover))
 		}
 	}
 
@@ -194,11 +194,17 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, ski
 		wait    *float64
 		retry   int64
 		payload []byte
+		texts   []*string // of the attributes
 	)
+	into := []any{&ord, &result, &wait, &retry, &payload}
+	hasAttributes := len(p.Outbox.Layout.Attributes) > 0
+	if hasAttributes {
+		into = append(into, &texts)
+	}
 
 	now := time.Now()
 	for rows.Next() {
-		if err := rows.Scan(&ord, &result, &wait, &retry, &payload); err != nil {
+		if err := rows.Scan(into...); err != nil {
 			return n, skipped, err
 		}
 		releaseMessage(rows)
@@ -213,6 +219,9 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, ski
 		*a = store.ClaimAnswer{
 			Result: store.ClaimResult(result), RetryCount: int(retry), Payload: payload,
 			Unwritten: !p.Outbox.Layout.WritesClaims(),
+		}
+		if hasAttributes {
+			a.Attributes = readAttributes(&p.Outbox.Layout, texts)
 		}
 		if wait != nil && a.Result == store.Held {
 			// The server returns a duration, because this machine's clock may differ from
@@ -237,7 +246,7 @@ func claimQuery(t *table, timeout, skip bool) *query {
 	if !t.Layout.WritesClaims() {
 		return b.query(
 			"WITH "+b.leader()+",", snapshotCTE+",", b.wanted(t, false),
-			"SELECT w.ord, "+t.unwritten()+", NULL::float8, coalesce(o.retry, 0), o.payload",
+			"SELECT w.ord, "+t.unwritten()+", NULL::float8, coalesce(o.retry, 0), o.payload"+t.ifAttributes(", o.attributes"),
 			"FROM leader CROSS JOIN snap CROSS JOIN want w",
 			t.lookup(b, "NULL::float8", t.needsRow()),
 		)
@@ -263,11 +272,12 @@ func claimQuery(t *table, timeout, skip bool) *query {
 		"  FROM want w",
 		"  WHERE o."+id+" = w.id AND "+t.open(b)+" AND "+free,
 		"    AND EXISTS (SELECT FROM leader)"+ours,
-		"  RETURNING w.ord, "+t.retryCount()+" AS retry, CASE WHEN w.wants THEN "+t.payload()+" END AS payload",
+		"  RETURNING w.ord, "+t.retryCount()+" AS retry, CASE WHEN w.wants THEN "+t.payload()+" END AS payload"+
+			t.ifAttributes(", CASE WHEN w.wants THEN "+t.attributes()+" END AS attributes"),
 		")",
-		fmt.Sprintf("SELECT ord, %d, NULL::float8, retry, payload FROM claimed", store.Claimed),
+		fmt.Sprintf("SELECT ord, %d, NULL::float8, retry, payload%s FROM claimed", store.Claimed, t.ifAttributes(", attributes")),
 		"UNION ALL",
-		"SELECT w.ord, "+t.unclaimed(timeout, skip)+", o.wait, 0, NULL",
+		"SELECT w.ord, "+t.unclaimed(timeout, skip)+", o.wait, 0, NULL"+t.ifAttributes(", NULL"),
 		"FROM leader CROSS JOIN snap CROSS JOIN want w",
 		t.lookup(b, wait, "true"),
 		// A hashed subplan: linear time, although hash joins are off.
@@ -307,7 +317,7 @@ func (b *builder) wanted(t *table, own bool) string {
 
 func (t *table) claimAssignments(b *builder) string {
 	return columns.SetList(columns.Claim(&t.Layout), ident, func(a columns.Assignment) string {
-		if a.Value == columns.Time {
+		if a.Value == columns.Time || a.Value == columns.LeaseEnd { // the call binds the one that the layout keeps
 			return b.arg("at", "timestamptz")
 		}
 		return t.bindStatus(b, columns.Stored(&t.Layout, store.Processing))
@@ -321,17 +331,31 @@ func (t *table) claimableCondition(b *builder) string {
 	claimed := "o." + Ident(c.Claimed)
 	// The relay's own claim time is compared after the column's rounding. Times are
 	// compared as timestamptz: on a local clock one hour occurs twice a year.
-	cond := fmt.Sprintf("%s IS NULL OR %s::timestamptz <= statement_timestamp() - %s OR %s = w.own::%s",
-		claimed, claimed, b.arg("timeout", "interval"), claimed, t.MustColumn(c.Claimed).full)
+	over := "statement_timestamp()"
+	if !t.Layout.Lease {
+		over += " - " + b.arg("timeout", "interval")
+	}
+	cond := fmt.Sprintf("%s IS NULL OR %s::timestamptz <= %s OR %s = w.own::%s",
+		claimed, claimed, over, claimed, t.MustColumn(c.Claimed).full)
 	return "(" + t.state(b).Pending() + " OR " + cond + ") IS TRUE"
 }
 
 // remainingClaimSeconds is the number of seconds for which another program's claim still
 // holds a row o, NULL if none does.
 func (t *table) remainingClaimSeconds(b *builder) string {
-	claimed := "o." + Ident(t.Layout.Columns.Claimed)
-	return fmt.Sprintf("CASE WHEN NOT (%s) THEN extract(epoch FROM %s::timestamptz + %s - statement_timestamp())::float8 END",
-		t.claimableCondition(b), claimed, b.arg("timeout", "interval"))
+	end := "o." + Ident(t.Layout.Columns.Claimed) + "::timestamptz"
+	if !t.Layout.Lease {
+		end += " + " + b.arg("timeout", "interval")
+	}
+	return fmt.Sprintf("CASE WHEN NOT (%s) THEN extract(epoch FROM %s - statement_timestamp())::float8 END", t.claimableCondition(b), end)
+}
+
+// ifAttributes returns a part of a statement if the layout has attributes.
+func (t *table) ifAttributes(part string) string {
+	if len(t.Layout.Attributes) == 0 {
+		return ""
+	}
+	return part
 }
 
 func (t *table) retryCount() string {
@@ -344,15 +368,17 @@ func (t *table) retryCount() string {
 // lookup joins each wanted row as the snapshot shows it. OFFSET 0 keeps it a lookup by id
 // per row: pulled up, it could become another kind of join.
 func (t *table) lookup(b *builder, wait, when string) string {
-	retry, payload := "NULL::bigint", "NULL"
+	retry, payload, attributes := "NULL::bigint", "NULL", ""
 	if !t.Layout.WritesClaims() {
-		payload = "CASE WHEN w.wants AND " + t.open(b) + " THEN " + t.payload() + " END"
+		wanted := "CASE WHEN w.wants AND " + t.open(b) + " THEN "
+		payload = wanted + t.payload() + " END"
+		attributes = t.ifAttributes(", " + wanted + t.attributes() + " END AS attributes")
 		if t.Layout.State != store.StateNone {
 			retry = t.retryCount()
 		}
 	}
 	return "LEFT JOIN LATERAL (\n  SELECT true AS found, " + t.open(b) + " AS open, " + wait + " AS wait, " +
-		retry + " AS retry, " + payload + " AS payload\n" +
+		retry + " AS retry, " + payload + " AS payload" + attributes + "\n" +
 		"  FROM " + TableName(t.Outbox) + " AS o WHERE o." + Ident(t.Layout.Columns.ID) + " = w.id AND " + when +
 		" OFFSET 0\n) o ON true"
 }

@@ -158,11 +158,15 @@ func (t *table) filterCondition(b *builder, f *store.DeadLetterFilter) string {
 		where += " AND o." + Ident(c.ID) + " = ANY (" + b.bind("ids", t.MustColumn(c.ID).typ+"[]", arrayLiteral(f.IDs)) + ")"
 	}
 	if f.Kind != "" {
-		where += " AND " + t.textEquals(b, "kind", c.Kind, f.Kind, f.Kind == t.Kind)
+		where += " AND " + t.textEquals(b, "kind", t.Layout.KindColumn(), f.Kind, f.Kind == t.Kind)
 	}
 
 	switch {
 	case f.Group == nil || deadletter.FiltersInProgram(t.Outbox, f):
+	case len(t.Layout.GroupRest) > 0 && f.Group.Valid:
+		where += " AND (" + t.group() + `) COLLATE "C" = ` + b.bind("group", "text", f.Group.Name)
+	case len(t.Layout.GroupRest) > 0:
+		where += " AND (" + t.group() + ") IS NULL"
 	case f.Group.Valid:
 		where += " AND " + t.textEquals(b, "group", c.Group, f.Group.Name, false)
 	case c.Group != "":

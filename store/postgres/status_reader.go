@@ -114,7 +114,7 @@ func failedQuery(t *table) *query {
 // counts.
 func (p *claimPart) states(ctx context.Context, conn *pgx.Conn, t *table, rows []store.ClaimRow, states []store.RowStatus) error {
 	values := map[string]any{}
-	p.bind(values, rows)
+	p.bind(values, rows, 0)
 	found, err := conn.Query(ctx, t.states.sql, t.states.args(values)...)
 	if err != nil {
 		return err

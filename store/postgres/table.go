@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -162,10 +163,50 @@ func (t *table) group() string {
 	switch {
 	case name == "":
 		return "NULL::text"
+	case len(t.Layout.GroupRest) > 0:
+		return t.joinedGroup()
 	case len(t.Layout.GroupPath) > 0:
 		return t.content(name)
 	}
 	return t.text(name)
+}
+
+// joinedGroup returns an expression for a group over several columns, as
+// store.Layout.GroupOfColumns joins them.
+func (t *table) joinedGroup() string {
+	var parts, nulls []string
+	for _, name := range append([]string{t.Layout.Columns.Group}, t.Layout.GroupRest...) {
+		parts = append(parts, `coalesce(replace(replace(`+t.text(name)+`, E'\\', E'\\\\'), '/', E'\\/'), E'\\N')`)
+		nulls = append(nulls, "o."+Ident(name)+" IS NULL")
+	}
+	return "CASE WHEN NOT (" + strings.Join(nulls, " AND ") + ") THEN " + strings.Join(parts, " || '/' || ") + " END"
+}
+
+// attributes returns an expression for the texts of the attribute columns, in the order of the
+// layout. It is "" if the layout has none, so that other statements stay as they are.
+func (t *table) attributes() string {
+	if len(t.Layout.Attributes) == 0 {
+		return ""
+	}
+	texts := make([]string, len(t.Layout.Attributes))
+	for i := range t.Layout.Attributes {
+		texts[i] = t.text(t.Layout.Attributes[i].Column)
+	}
+	return "ARRAY[" + strings.Join(texts, ", ") + "]::text[]"
+}
+
+// readAttributes returns the attributes for the value of that expression; nil stands for a row
+// whose content was not read.
+func readAttributes(l *store.Layout, texts []*string) store.Attributes {
+	if texts == nil {
+		return nil
+	}
+	return l.ReadAttributes(func(i int) []byte {
+		if texts[i] == nil {
+			return nil
+		}
+		return []byte(*texts[i])
+	})
 }
 
 // content returns an expression for a column's content: the bytes of a bytea, the text of

@@ -141,10 +141,16 @@ func (t *table) scanItem(row pgx.CollectableRow) (store.Item, error) {
 	it := store.Item{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
 	var kind *string
 	var group []byte
-	if err := row.Scan(&it.ID, &kind, &group, &it.Payload, &it.PayloadSize, &it.RetryCount); err != nil {
+	var attributes []*string
+	into := []any{&it.ID, &kind, &group, &it.Payload, &it.PayloadSize, &it.RetryCount}
+	if len(t.Layout.Attributes) > 0 {
+		into = append(into, &attributes)
+	}
+	if err := row.Scan(into...); err != nil {
 		return it, err
 	}
 	t.setLane(&it, kind, group)
+	it.Attributes = readAttributes(&t.Layout, attributes)
 	return it, nil
 }
 
@@ -172,9 +178,13 @@ func (t *table) payloadSize() string { return "coalesce(octet_length(" + t.paylo
 func unsettledQuery(t *table, b *builder, q *store.UnsettledQuery, where string, limited bool) *query {
 	c := &t.Layout.Columns
 	id, size := t.MustColumn(c.ID), t.payloadSize()
-	payload := "CASE WHEN " + size + " <= " + b.bind("inline", "integer", q.MaxInlinePayload()) + " THEN " + t.payload() + " END"
+	within := "CASE WHEN " + size + " <= " + b.bind("inline", "integer", q.MaxInlinePayload()) + " THEN "
+	payload, attributes := within+t.payload()+" END", t.attributes()
+	if attributes != "" {
+		attributes = ", " + within + attributes + " END"
+	}
 	lines := []string{
-		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount(),
+		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount() + attributes,
 		"FROM " + TableName(t.Outbox) + " AS o",
 		"WHERE " + Ident(c.ID) + " IS NOT NULL AND " + t.state(b).Unsettled() + where,
 		// A hashed subplan for any number of held ids.
@@ -206,8 +216,8 @@ func (v *view) excludeLanes(ctx context.Context, t *table, b *builder, left []st
 	} else {
 		kind = b.bind("kind", "text", t.Kind)
 	}
-	if name := t.Layout.Columns.Group; name != "" {
-		none, group = "o."+Ident(name)+" IS NULL", "coalesce("+t.text(name)+", '')"
+	if t.Layout.Columns.Group != "" {
+		none, group = "("+t.group()+") IS NULL", "coalesce("+t.group()+", '')"
 	}
 
 	kinds, nones, groups := make([]string, len(left)), make([]bool, len(left)), make([]string, len(left))
@@ -226,7 +236,7 @@ const maxRanges = 16
 // have one kind, and the group column's collation distinguishes different texts.
 func (t *table) canExcludeByRange(left []store.LaneKey) bool {
 	c := &t.Layout.Columns
-	if c.Kind != "" || c.Group == "" || len(left) > maxRanges {
+	if c.Kind != "" || c.Group == "" || len(t.Layout.GroupRest) > 0 || len(left) > maxRanges {
 		return false
 	}
 	group := t.MustColumn(c.Group)

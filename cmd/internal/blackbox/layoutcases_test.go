@@ -46,7 +46,7 @@ func (c *layoutCase) name() string {
 // layoutCases returns a case for each layout.
 func layoutCases() []*layoutCase {
 	return []*layoutCase{
-		crabletCase(), debeziumCase(false), debeziumCase(true), eventuateCase(), modulithCase(), modulithV1Case(),
+		catboxCase(), crabletCase(), debeziumCase(false), debeziumCase(true), eventuateCase(), modulithCase(), modulithV1Case(),
 		namastackCase(), postboxCase(), zeebeCase(),
 	}
 }
@@ -126,6 +126,18 @@ func zeebeCase() *layoutCase {
 		args:      func(r *layoutRow) []any { return []any{r.ID, r.group(), r.payload()} },
 		delivered: "status = 'SENT' AND retry_count = 0 AND updated_at > now() - interval '1 hour'",
 		failed:    "message_id = $1 AND status = 'PENDING'",
+	}
+}
+
+func catboxCase() *layoutCase {
+	return &layoutCase{
+		layout: "catbox", dispatch: "takeover: timeout, processing-timeout-seconds: 2",
+		typ: "OrderPaid", typeField: "{type}", lanePrefix: "order/",
+		insert: `INSERT INTO {table} (aggregate_type, aggregate_id, event_type, payload, created_at, permanent_failure_count)
+			VALUES ('order', $1, 'OrderPaid', $2, now(), 0)`,
+		args:      func(r *layoutRow) []any { return []any{r.group(), r.payload()} },
+		delivered: "sent_at IS NOT NULL AND in_progress_until IS NULL AND permanent_failure_count = 0 AND last_error IS NULL",
+		failed:    "id = $1 AND sent_at IS NULL AND in_progress_until IS NULL",
 	}
 }
 
