@@ -123,12 +123,17 @@ func (p *claimPart) states(ctx context.Context, conn *pgx.Conn, t *table, rows [
 	var ord int64
 	var state int32
 	var payload []byte
+	var texts []*string // of the attributes
+	into := []any{&ord, &state, &payload}
+	if len(t.Layout.Attributes) > 0 {
+		into = append(into, &texts)
+	}
 	seen := make([]bool, len(p.Indexes))
-	_, err = pgx.ForEachRow(found, []any{&ord, &state, &payload}, func() error {
-		if of := (store.RowStatus{State: store.RowState(state), Payload: payload}); !seen[ord-1] || of.State == store.RowUnsettled {
+	_, err = pgx.ForEachRow(found, into, func() error {
+		if of := (store.RowStatus{State: store.RowState(state), Payload: payload, Attributes: readAttributes(&t.Layout, texts)}); !seen[ord-1] || of.State == store.RowUnsettled {
 			states[p.Indexes[ord-1]], seen[ord-1] = of, true
 		}
-		payload = nil
+		payload, texts = nil, nil
 		return nil
 	})
 
@@ -139,14 +144,15 @@ func (p *claimPart) states(ctx context.Context, conn *pgx.Conn, t *table, rows [
 // and the payload if it is COMPLETED and wanted.
 func statesQuery(t *table) *query {
 	b := &builder{}
+	wanted := "CASE WHEN w.wants AND " + t.state(b).Delivered() + " THEN "
 	return b.query(
 		"WITH "+snapshotCTE+",", b.wanted(t, false),
 		"SELECT w.ord, CASE WHEN o.state IS NOT NULL THEN o.state",
 		fmt.Sprintf("  WHEN w.txn = 0 OR %s THEN %d ELSE %d END,", visible, store.RowAbsent, store.RowUnsettled),
-		"  o.payload",
+		"  o.payload"+t.ifAttributes(", o.attributes"),
 		"FROM snap CROSS JOIN want w LEFT JOIN LATERAL (",
 		"  SELECT "+t.state(b).RowState()+" AS state,",
-		"    CASE WHEN w.wants AND "+t.state(b).Delivered()+" THEN "+t.payload()+" END AS payload",
+		"    "+wanted+t.payload()+" END AS payload"+t.ifAttributes(", "+wanted+t.attributes()+" END AS attributes"),
 		"  FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(t.Layout.Columns.ID)+" = w.id OFFSET 0",
 		") o ON true",
 	)
