@@ -65,28 +65,29 @@ func (t *transaction) enqueueQuery(queue string, rows []store.Item) *query {
 	n := len(rows)
 	outboxes, lanes, ids, kinds, groups := make([]string, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 	ns, txns, retries, sizes := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
-	times, payloads := make([]pgtype.Timestamptz, n), make([][]byte, n)
+	times, payloads, attributes := make([]pgtype.Timestamptz, n), make([][]byte, n), make([][]byte, n)
 	for i := range rows {
 		it := &rows[i]
 		lane := it.Lane().Hash()
 		outboxes[i], lanes[i], ids[i], kinds[i], groups[i] = it.Outbox, lane[:], []byte(it.ID), []byte(it.Kind), groupBytes(it.Group)
 		ns[i], txns[i], retries[i], sizes[i] = int64(it.Seq), int64(uint32(it.Txn)), int64(it.RetryCount), int64(it.PayloadSize)
-		times[i], payloads[i] = timeOrNull(it.Committed), it.Payload
+		times[i], payloads[i], attributes[i] = timeOrNull(it.Committed), it.Payload, ledger.EncodeAttributes(it.Attributes)
 	}
 
 	b := &builder{}
 	return b.query(
 		"WITH "+snapshotCTE,
-		"INSERT INTO sluicebox.queue (name, queue, outbox, lane, n, id, kind, message_group, xid, retry_count, payload_size, committed_at, payload)",
+		"INSERT INTO sluicebox.queue (name, queue, outbox, lane, n, id, kind, message_group, xid, retry_count, payload_size, committed_at, payload, attributes)",
 		"SELECT "+b.bind("name", "text", t.name)+", "+b.bind("queue", "text", queue)+", w.outbox, w.lane, w.n, w.id, w.kind, w.message_group,",
 		"  CASE WHEN w.txn = 0 OR "+visible+" THEN 0 ELSE "+fullXid+" END,",
-		"  w.retry_count, w.payload_size, w.committed_at, w.payload",
+		"  w.retry_count, w.payload_size, w.committed_at, w.payload, w.attributes",
 		"FROM snap CROSS JOIN unnest("+
 			b.bind("outboxes", "text[]", outboxes)+", "+b.bind("lanes", "bytea[]", lanes)+", "+b.bind("ns", "bigint[]", ns)+", "+
 			b.bind("ids", "bytea[]", ids)+", "+b.bind("kinds", "bytea[]", kinds)+", "+b.bind("groups", "bytea[]", groups)+", "+
 			b.bind("txns", "bigint[]", txns)+", "+b.bind("retries", "bigint[]", retries)+", "+b.bind("sizes", "bigint[]", sizes)+", "+
-			b.bind("times", "timestamptz[]", times)+", "+b.bind("payloads", "bytea[]", payloads),
-		") AS w(outbox, lane, n, id, kind, message_group, txn, retry_count, payload_size, committed_at, payload)",
+			b.bind("times", "timestamptz[]", times)+", "+b.bind("payloads", "bytea[]", payloads)+", "+
+			b.bind("attributes", "bytea[]", attributes),
+		") AS w(outbox, lane, n, id, kind, message_group, txn, retry_count, payload_size, committed_at, payload, attributes)",
 		"ON CONFLICT (name, queue, outbox, lane, n) DO NOTHING",
 	)
 }
@@ -145,17 +146,26 @@ func timeOrNull(at time.Time) pgtype.Timestamptz {
 }
 
 // queueColumns lists the columns of a row q that scanQueued reads, with expressions for its
-// transaction and payload.
-func queueColumns(txn, payload string) string {
-	return "q.outbox, q.n, q.id, q.kind, q.message_group, " + txn + ", q.retry_count, q.payload_size, q.committed_at, " + payload
+// transaction and content, the payload and the attributes.
+func queueColumns(txn, content string) string {
+	return "q.outbox, q.n, q.id, q.kind, q.message_group, " + txn + ", q.retry_count, q.payload_size, q.committed_at, " + content
 }
+
+// queuedContent and noContent are the contents of a row q, and of none.
+const (
+	queuedContent = "q.payload, q.attributes"
+	noContent     = "NULL::bytea, NULL::bytea"
+)
 
 // scanQueued reads an integer and a row of queueColumns.
 func scanQueued(rows pgx.Rows) (ord int64, it store.Item, err error) {
 	var txn int64
-	var id, kind, group []byte
+	var id, kind, group, attributes []byte
 	var at pgtype.Timestamptz
-	err = rows.Scan(&ord, &it.Outbox, &it.Seq, &id, &kind, &group, &txn, &it.RetryCount, &it.PayloadSize, &at, &it.Payload)
+	err = rows.Scan(&ord, &it.Outbox, &it.Seq, &id, &kind, &group, &txn, &it.RetryCount, &it.PayloadSize, &at, &it.Payload, &attributes)
+	if err == nil && attributes != nil {
+		it.Attributes, err = ledger.DecodeAttributes(attributes)
+	}
 	it.ID, it.Kind, it.Group, it.Txn, it.Committed = string(id), string(kind), groupOf(group), store.Txn(txn), timeOrZero(at)
 	releaseMessage(rows)
 	return ord, it, err
@@ -186,7 +196,7 @@ func (t *transaction) dequeueQuery(queue string, refs []ledger.Ref, each bool) *
 	b := &builder{}
 	returning := ""
 	if each {
-		returning = "RETURNING w.ord, " + queueColumns("0::bigint", "NULL::bytea")
+		returning = "RETURNING w.ord, " + queueColumns("0::bigint", noContent)
 	}
 	return b.query(
 		"WITH "+t.wantedRows(b, queue, refs),
@@ -241,7 +251,7 @@ func (t *transaction) rangeQuery(queue string, from []store.SpilledRange, each i
 	b := &builder{}
 	return b.query(
 		"WITH "+snapshotCTE,
-		"SELECT w.ord, "+queueColumns("CASE WHEN q.xid = 0 OR pg_catalog.pg_visible_in_snapshot(q.xid::text::xid8, snap.s) THEN 0 ELSE q.xid & 4294967295 END", "q.payload"),
+		"SELECT w.ord, "+queueColumns("CASE WHEN q.xid = 0 OR pg_catalog.pg_visible_in_snapshot(q.xid::text::xid8, snap.s) THEN 0 ELSE q.xid & 4294967295 END", queuedContent),
 		"FROM snap CROSS JOIN unnest("+b.bind("outboxes", "text[]", outboxes)+", "+b.bind("lanes", "bytea[]", lanes)+", "+b.bind("afters", "bigint[]", afters)+
 			") WITH ORDINALITY AS w(outbox, lane, after, ord)",
 		"CROSS JOIN LATERAL (",
@@ -264,7 +274,7 @@ func (t *transaction) Scan(ctx context.Context, q ledger.Scan) (list []store.Ite
 // scanQuery returns the statement that reads rows in the order of their numbers.
 func (t *transaction) scanQuery(q ledger.Scan) *query {
 	b := &builder{}
-	return b.query("SELECT 0::bigint, "+queueColumns("0::bigint", "NULL::bytea"), t.scanned(b, q))
+	return b.query("SELECT 0::bigint, "+queueColumns("0::bigint", noContent), t.scanned(b, q))
 }
 
 // scanned returns the rest of a query for rows q, from FROM. Heads are found by a scan of the

@@ -60,6 +60,7 @@ CREATE TABLE sluicebox.queue (
   kind          bytea NOT NULL,
   message_group bytea,
   payload       bytea,
+  attributes    bytea, -- JSON
   PRIMARY KEY (name, queue, outbox, lane, n)
 ) WITH (
   autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0.02,
