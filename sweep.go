@@ -184,6 +184,9 @@ func (s *sweeper) findRequeued(ctx context.Context) (found []store.Item, more bo
 	}
 	defer view.Close()
 	for i := range s.outboxes {
+		if !s.outboxes[i].Layout.ShowsUnsettled() {
+			continue // every row would be sent again
+		}
 		name := s.outboxes[i].Name
 		q := store.ReadLimit{Rows: s.bound.Rows, Bytes: s.bound.Bytes / int64(len(s.outboxes))}.Query(name)
 		q.ExcludeIDs = s.lanes.Held(name)

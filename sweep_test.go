@@ -137,6 +137,18 @@ func TestSweepInsertsRequeuedRows(t *testing.T) {
 	})
 }
 
+// TestSweepLeavesOutTablesWithoutAState: such a table shows all its rows, delivered ones too.
+func TestSweepLeavesOutTablesWithoutAState(t *testing.T) {
+	withsweeper(t, func(m *fakeLanes, s *sweeper, back func()) {
+		kept := store.Outbox{Name: "kept", Layout: store.Layout{State: store.StateNone}}
+		deleted := store.Outbox{Name: "deleted", Layout: store.Layout{State: store.StateNone, DeleteDelivered: true}}
+		s.outboxes = []store.Outbox{kept, deleted}
+		m.expect(t, "mark")
+		back()
+		m.expect(t, "view", "read deleted, 9 at most, but [7]", "close")
+	})
+}
+
 func TestSweepWithoutRowsWritesOneMarker(t *testing.T) {
 	withsweeper(t, func(m *fakeLanes, _ *sweeper, back func()) {
 		back()

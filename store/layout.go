@@ -111,6 +111,10 @@ func (l *Layout) Stores(s Status) bool {
 // the relay deletes nothing from it. No claim or outcome looks such a row up.
 func (l *Layout) LogOnly() bool { return l.State == StateNone && !l.DeleteDelivered }
 
+// ShowsUnsettled reports whether the table shows which of its rows are to be sent. A table that
+// keeps delivered rows without a state does not: only the log tells its new rows.
+func (l *Layout) ShowsUnsettled() bool { return l.State != StateNone || l.DeleteDelivered }
+
 // FailedNumber returns the number to write for a row that failed for reason r.
 func (l *Layout) FailedNumber(r Reason) int {
 	if n, ok := l.FailedNumbers[r]; ok {

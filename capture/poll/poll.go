@@ -2,6 +2,7 @@ package poll
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -104,8 +105,17 @@ func New(cfg Config, views store.Viewer, lanes Lanes) *Source {
 	return &Source{cfg: cfg, views: views, lanes: lanes, woken: make(chan struct{}, 1)}
 }
 
-// Open always succeeds: there is no log to find, and every read shows the present rows.
+// Open finds no log, and every read shows the present rows. The error is a *store.SetupError if
+// a table does not show which of its rows are to be sent.
 func (s *Source) Open(context.Context, store.Checkpoint, capture.Tables) (capture.OpenResult, error) {
+	for i := range s.cfg.Outboxes {
+		if o := &s.cfg.Outboxes[i]; !o.Layout.ShowsUnsettled() {
+			return capture.OpenResult{}, &store.SetupError{
+				Problem: fmt.Sprintf("outbox %s: polling needs a state of the rows, and layout %s has none", o.Name, o.Layout.Name),
+				Remedy:  "let the relay read the log (source.mode: stream; `sluicebox doctor` says what is missing), or set delete-delivered",
+			}
+		}
+	}
 	return capture.OpenResult{Origin: "poll"}, nil
 }
 

@@ -145,3 +145,17 @@ func TestValidate(t *testing.T) {
 		t.Error(c.Validate())
 	}
 }
+
+// TestTablesWithoutStateAreRefused: each poll would send all rows of such a table again, unless
+// the relay deletes them.
+func TestTablesWithoutStateAreRefused(t *testing.T) {
+	for deletes, refused := range map[bool]bool{false: true, true: false} {
+		cfg := config(10)
+		cfg.Outboxes = []store.Outbox{{Name: "kept", Layout: store.Layout{Name: "debezium", State: store.StateNone, DeleteDelivered: deletes}}}
+		_, err := poll.New(cfg, nil, nil).Open(t.Context(), store.Checkpoint{}, nil)
+		var setup *store.SetupError
+		if errors.As(err, &setup) != refused || refused && !strings.Contains(setup.Problem, "outbox kept: polling needs a state") {
+			t.Errorf("with delete-delivered %v: %v", deletes, err)
+		}
+	}
+}
