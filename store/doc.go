@@ -55,6 +55,5 @@
 //
 // Each database has its own subpackage. Package storetest is the test suite that every
 // implementation passes, once for each kind of state. Package ledger implements the
-// interfaces of the relay's own records over a small interface of the database; so far
-// SQLite uses it.
+// interfaces of the relay's own records over a small interface that each database has.
 package store

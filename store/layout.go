@@ -75,7 +75,7 @@ type Layout struct {
 	OrderBy []string
 	// Attributes are the columns that give a row attributes.
 	Attributes []AttributeColumn
-	// GroupRest are the further columns of a group over several columns; see JoinGroup.
+	// GroupRest are the further columns of a group over several columns; see GroupOfColumns.
 	GroupRest []string
 	// Lease: Columns.Claimed holds the time until which a claim holds the row, the claim time
 	// plus the takeover timeout, and is NULL again behind it.
