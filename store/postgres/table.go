@@ -144,14 +144,15 @@ func scanColumn(row pgx.CollectableRow) (column, error) {
 func (c column) Name() string { return c.name }
 
 // text returns an expression for a column's value in the type's own text form, which is
-// also the log's. A cast does not work, because it strips the blanks of a char(n).
+// also the log's. A cast does not work, because it strips the blanks of a char(n). IS NULL does
+// not either, because it is true of a composite value whose fields are all NULL.
 func (t *table) text(name string) string {
 	ref := "o." + Ident(name)
 	switch t.MustColumn(name).base {
 	case pgtype.TextOID, pgtype.VarcharOID, pgtype.JSONOID, pgtype.JSONBOID, pgtype.UUIDOID:
 		return ref + "::text"
 	}
-	return "CASE WHEN " + ref + " IS NOT NULL THEN pg_catalog.format('%s', " + ref + ") END"
+	return "CASE WHEN " + ref + " IS DISTINCT FROM NULL THEN pg_catalog.format('%s', " + ref + ") END"
 }
 
 // payload returns an expression for the payload.
@@ -177,7 +178,7 @@ func (t *table) joinedGroup() string {
 	var parts, nulls []string
 	for _, name := range append([]string{t.Layout.Columns.Group}, t.Layout.GroupRest...) {
 		parts = append(parts, `coalesce(replace(replace(`+t.text(name)+`, E'\\', E'\\\\'), '/', E'\\/'), E'\\N')`)
-		nulls = append(nulls, "o."+Ident(name)+" IS NULL")
+		nulls = append(nulls, "o."+Ident(name)+" IS NOT DISTINCT FROM NULL")
 	}
 	return "CASE WHEN NOT (" + strings.Join(nulls, " AND ") + ") THEN " + strings.Join(parts, " || '/' || ") + " END"
 }

@@ -34,7 +34,7 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	if err != nil {
 		return err
 	}
-	return v.fetch(ctx, read.sql, read.args(nil), t.scanItem, func(it store.Item) bool {
+	return v.fetch(ctx, "unsettled "+o.Name, read, t.scanItem, func(it store.Item) bool {
 		if _, out := left[it.Lane()]; out {
 			return true
 		}
@@ -42,13 +42,16 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	})
 }
 
-// fetch reads the rows of a statement through a cursor until add returns false.
-func (v *view) fetch(ctx context.Context, read string, args []any, scan pgx.RowToFunc[store.Item], add func(store.Item) bool) error {
-	if _, err := v.conn.Exec(ctx, "DECLARE outbox NO SCROLL CURSOR FOR "+read, args...); err != nil {
+// fetch reads the rows of a statement through a cursor until add returns false. Statements whose
+// columns differ need cursors of different names: the server keeps the statement that fetches,
+// with its columns.
+func (v *view) fetch(ctx context.Context, name string, read *query, scan pgx.RowToFunc[store.Item], add func(store.Item) bool) error {
+	cursor := Ident(name)
+	if _, err := v.conn.Exec(ctx, "DECLARE "+cursor+" NO SCROLL CURSOR FOR "+read.sql, read.args(nil)...); err != nil {
 		return err
 	}
 
-	next := fmt.Sprintf("FETCH %d FROM outbox", fetchSize)
+	next := fmt.Sprintf("FETCH %d FROM %s", fetchSize, cursor)
 	for more := true; more; {
 		rows, err := v.conn.Query(ctx, next)
 		if err != nil {
@@ -71,7 +74,7 @@ func (v *view) fetch(ctx context.Context, read string, args []any, scan pgx.RowT
 		more = more && n == fetchSize
 	}
 
-	_, err := v.conn.Exec(ctx, "CLOSE outbox")
+	_, err := v.conn.Exec(ctx, "CLOSE "+cursor)
 	return err
 }
 

@@ -99,7 +99,7 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 func (v *view) addDelivered(ctx context.Context, t *table, to *views.DeliveredRows, timed bool) (more bool, err error) {
 	more = true
 	read := deliveredQuery(t, to, timed)
-	err = v.fetch(ctx, read.sql, read.args(nil), t.scanDelivered, func(it store.Item) bool {
+	err = v.fetch(ctx, "delivered "+t.Name, read, t.scanDelivered, func(it store.Item) bool {
 		more = to.Add(it)
 		return more
 	})
