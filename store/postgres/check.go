@@ -255,7 +255,7 @@ WHERE c.oid = $1`, t.oid).Scan(&schema)
 		c.reportNoUsage(schema)
 	}
 
-	deletes := t.Layout.DeleteDelivered && t.Layout.State != store.StateNone || t.Retention > 0
+	deletes := t.Layout.DeleteDelivered || t.Retention > 0
 	if err := c.columnRights(ctx, t); err != nil || !deletes {
 		return err
 	}

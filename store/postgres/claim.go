@@ -410,13 +410,13 @@ func (t *table) unclaimed(timeout, skip bool) string {
 
 // needsRow is the condition under which a claim without a write reads the row:
 //
-//   - No state in the table: only if the payload is wanted.
+//   - Only the log has a state: only if the payload is wanted.
 //   - Claims not written: also for a row read from the table, because it may have been
 //     settled since. A row from the log needs no read.
 //   - Otherwise always.
 func (t *table) needsRow() string {
 	switch {
-	case t.Layout.State == store.StateNone:
+	case t.Layout.LogOnly():
 		return "w.wants"
 	case t.Layout.Unclaimed:
 		return "(w.wants OR w.txn = 0)"

@@ -33,7 +33,7 @@ const (
 func lockQuery(o *store.Outbox) string {
 	write := "SELECT FROM " + TableName(o)
 	switch set := columns.Outcome(&o.Layout, store.Completed); {
-	case o.Layout.State == store.StateNone:
+	case o.Layout.LogOnly():
 	case o.Layout.DeleteDelivered:
 		write = "DELETE FROM " + TableName(o)
 	default:

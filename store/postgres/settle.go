@@ -226,7 +226,7 @@ func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*s
 			return nil, err
 		}
 		key := settleKey{round: turns[o.Ref], outbox: o.Outbox, status: o.Status}
-		if !skip && o.Status == store.Completed && t.Layout.State != store.StateNone && t.idIsText() {
+		if !skip && o.Status == store.Completed && !t.Layout.LogOnly() && t.idIsText() {
 			key.when = o.At.Truncate(time.Microsecond)
 		}
 		turns[o.Ref]++

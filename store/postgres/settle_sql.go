@@ -15,7 +15,7 @@ import (
 func settleQuery(t *table, to store.Status, skip bool) *query {
 	b := &builder{}
 	lines := []string{"WITH " + b.leader() + ",", b.outcomes(t, to) + ","}
-	if skip = skip && t.Layout.State != store.StateNone; skip {
+	if skip = skip && !t.Layout.LogOnly(); skip {
 		strength := "NO KEY UPDATE"
 		if to == store.Completed && t.Layout.DeleteDelivered {
 			strength = "UPDATE"
@@ -32,7 +32,7 @@ func settleQuery(t *table, to store.Status, skip bool) *query {
 
 // writeOutcomes returns the part that writes, and returns the indexes that it wrote.
 func (t *table) writeOutcomes(b *builder, to store.Status, skip bool) string {
-	if t.Layout.State == store.StateNone {
+	if t.Layout.LogOnly() {
 		// Only the fence matters: every outcome counts as written.
 		return "SELECT ord FROM want"
 	}

@@ -201,13 +201,22 @@ func (s *suite) testClaimHeld(t *testing.T) {
 	b := s.start(t, timeout)
 	b.insert(t, "a", row("fresh"), row("expired"), row("mine"), row("free"))
 	theirs := now()
-	b.db.Set(t, "a", "fresh", store.Processing, theirs)
-	b.db.Set(t, "a", "expired", store.Processing, theirs.Add(-timeout-time.Minute))
+	written := func(at time.Time) time.Time {
+		if s.layout.Lease {
+			return at.Add(timeout)
+		}
+		return at
+	}
+	b.db.Set(t, "a", "fresh", store.Processing, written(theirs))
+	b.db.Set(t, "a", "expired", store.Processing, written(theirs.Add(-timeout-time.Minute)))
 
 	mine := time.Now().Add(-time.Minute) // full resolution
 	first, err := b.store.Claim(b.ctx(t), b.epoch, mine, []store.ClaimRow{{Ref: ref("a", "mine")}})
 	if err != nil || first[0].Result != store.Claimed {
 		t.Fatalf("the first claim: %v, %v", first, err)
+	}
+	if got := b.read(t, "a", "mine"); !near(got.Claimed, written(mine)) {
+		t.Errorf("claim time is %s, want %s", got.Claimed, written(mine))
 	}
 
 	answers := b.claim(t,
@@ -227,7 +236,7 @@ func (s *suite) testClaimHeld(t *testing.T) {
 	if until := answers[0].Until; until.Sub(theirs.Add(timeout)).Abs() > 10*time.Second {
 		t.Errorf("held until %s, want %s", until, theirs.Add(timeout))
 	}
-	if got := b.read(t, "a", "fresh"); !near(got.Claimed, theirs) {
+	if got := b.read(t, "a", "fresh"); !near(got.Claimed, written(theirs)) {
 		t.Errorf("other processor's claim time changed to %s", got.Claimed)
 	}
 

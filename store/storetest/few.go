@@ -41,6 +41,28 @@ func booleans() store.Layout {
 	}
 }
 
+// leases returns a layout whose claims write their end.
+func leases() store.Layout {
+	return store.Layout{
+		Name: "lease",
+		Columns: store.Columns{
+			ID: "id", Group: "message_group", Payload: "payload", Delivered: "sent_at",
+			Claimed: "taken_until", RetryCount: "attempts", Error: "last_error",
+		},
+		State:   store.StateTimestamps,
+		Lease:   true,
+		OrderBy: []string{"created_at"},
+	}
+}
+
+// leasedWords returns a layout whose claims write a word and their end.
+func leasedWords() store.Layout {
+	l := leases()
+	l.Name, l.Columns.Status, l.State = "lease-words", "status", store.StateWords
+	l.Words = map[store.Status]string{store.Pending: "NEW", store.Processing: "SENDING", store.Completed: "SENT"}
+	return l
+}
+
 func fewTests() []test {
 	return []test{
 		{"claims without a status for them", (*suite).testFewClaims, nil},
@@ -108,6 +130,9 @@ func (s *suite) testFewOutcomes(t *testing.T) {
 		t.Helper()
 		want := claimed
 		want.RetryCount, want.Error = retries, text
+		if s.layout.Lease {
+			want.Status, want.Claimed = store.Pending, time.Time{}
+		}
 		if got := b.read(t, "a", id); got != want {
 			t.Errorf("row %s is %+v, want %+v", id, got, want)
 		}
@@ -116,7 +141,7 @@ func (s *suite) testFewOutcomes(t *testing.T) {
 	unsettled("retried", "try later", 2)
 	done, c := b.read(t, "a", "done"), &s.layout.Columns
 	if done.Status != store.Completed || done.RetryCount != 0 || done.Error != "" ||
-		c.Delivered != "" && !near(done.Delivered, at) || c.Settled != "" && !near(done.Settled, at) {
+		c.Delivered != "" && !near(done.Delivered, at) || c.Settled != "" && !near(done.Settled, at) || s.layout.Lease && !done.Claimed.IsZero() {
 		t.Errorf("the delivered row is %+v", done)
 	}
 
@@ -225,5 +250,63 @@ func (s *suite) testFewLetters(t *testing.T) {
 	}
 	if refs, err := b.store.Discard(b.ctx(t), b.epoch, f, 10); len(refs) != 0 || err != nil || !b.read(t, "a", "2").Exists {
 		t.Errorf("discarded rows of the table: %v, %v", refs, err)
+	}
+}
+
+// deletes returns a layout without a state, whose delivered rows the relay deletes.
+func deletes() store.Layout {
+	l := stateless()
+	l.Name, l.DeleteDelivered = "deleted", true
+	return l
+}
+
+func deletedTests() []test {
+	return []test{
+		{"a row is to be sent as long as it exists", (*suite).testDeleted, nil},
+		{"check names what is missing", (*suite).testCheck, nil},
+		{"a diagnosis", (*suite).testDiagnose, nil},
+	}
+}
+
+// testDeleted: claims, outcomes and reads look a row up, because its existence is its state.
+func (s *suite) testDeleted(t *testing.T) {
+	b := s.start(t, 0)
+	if err := b.store.Check(b.ctx(t)); err != nil {
+		t.Error(err)
+	}
+	txn := b.insert(t, "a", row("1"), row("2"), row("3"))
+	b.db.Delete(t, "a", "3")
+	answers := b.claim(t,
+		store.ClaimRow{Ref: ref("a", "1"), Txn: txn},
+		store.ClaimRow{Ref: ref("a", "2"), Txn: txn, WantPayload: true},
+		store.ClaimRow{Ref: ref("a", "3"), Txn: txn},
+	)
+	for i, want := range []store.ClaimResult{store.Claimed, store.Claimed, store.Gone} {
+		if a := answers[i]; a.Result != want || want == store.Claimed && !a.Unwritten || i == 1 && string(a.Payload) != row("2").Payload {
+			t.Errorf("claim %d: %+v, want %s", i, a, want)
+		}
+	}
+
+	got := b.settle(t,
+		store.Outcome{Ref: ref("a", "1"), Status: store.Completed, At: now()},
+		store.Outcome{Ref: ref("a", "2"), Status: store.Failed, Error: "no", At: now()},
+		store.Outcome{Ref: ref("a", "2"), Status: store.Pending, At: now()},
+		store.Outcome{Ref: ref("a", "3"), Status: store.Completed, At: now()},
+	)
+	if want := []store.SettleResult{store.Written, store.Written, store.Written, store.WasGone}; !slices.Equal(got, want) {
+		t.Errorf("outcomes %d, want %d", got, want)
+	}
+	if got := ids(b.unsettled(t, b.view(t), store.UnsettledQuery{Outbox: "a", Limit: 10})); !slices.Equal(got, []string{"2"}) {
+		t.Errorf("rows %q are to be sent, want 2", got)
+	}
+
+	ask := []store.ClaimRow{{Ref: ref("a", "1")}, {Ref: ref("a", "2")}}
+	states, err := b.store.ReadStatuses(b.ctx(t), ask)
+	if err != nil || states[0].State != store.RowAbsent || states[1].State != store.RowUnsettled {
+		t.Errorf("states %+v, %v", states, err)
+	}
+	settled, err := b.store.ReadSettled(b.ctx(t), ask)
+	if err != nil || !slices.Equal(settled, []bool{true, false}) {
+		t.Errorf("settled %v, %v", settled, err)
 	}
 }

@@ -175,6 +175,9 @@ func Run(t *testing.T, h Harness, layouts ...string) {
 		{"unclaimed", unclaimed(store.FlowCatalyst())},
 		{"two-words", twoWords()},
 		{"boolean", booleans()},
+		{"lease", leases()},
+		{"lease-words", leasedWords()},
+		{"deleted", deletes()},
 	} {
 		if len(layouts) > 0 && !slices.Contains(layouts, kind.name) {
 			continue
@@ -185,8 +188,11 @@ func Run(t *testing.T, h Harness, layouts ...string) {
 				s.layout = n.Rename(s.layout)
 			}
 			all := slices.Concat(leadTests(), tests(), spillTests(), lockTests(), deliveredTests(), replayTests())
-			if lacksFailed(&s.layout) {
+			switch {
+			case lacksFailed(&s.layout):
 				all = fewTests()
+			case !keepsState(&s.layout) && s.layout.DeleteDelivered:
+				all = deletedTests()
 			}
 			for _, test := range all {
 				if test.only != nil && !test.only(&s.layout) {

@@ -197,7 +197,7 @@ func (d *Database) Set(t *testing.T, outbox, id string, status store.Status, whe
 		assign(c.Delivered, at(l, when))
 	case status == store.Failed:
 		assign(c.Failed, at(l, when))
-	default:
+	case c.Failed != "":
 		assign(c.Failed, nil)
 	}
 

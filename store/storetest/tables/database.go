@@ -146,7 +146,7 @@ func (db *Database) Set(t *testing.T, outbox, id string, status store.Status, at
 		assign(c.Delivered, s.at(at))
 	case status == store.Failed:
 		assign(c.Failed, s.at(at))
-	default:
+	case c.Failed != "":
 		assign(c.Failed, s.at(nil))
 	}
 
