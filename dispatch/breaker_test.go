@@ -289,3 +289,41 @@ func TestRejectingReceiverOpensBreaker(t *testing.T) {
 		k.expect(t, "observed", k.breakerReports, "[rejected closed]")
 	})
 }
+
+// A row that can never be sent proves nothing about the receiver: the breaker stays as it is,
+// and the rows of other lanes are delivered.
+func TestRowsThatCannotBeSentOpenNoBreaker(t *testing.T) {
+	drive(t, senders(2), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		good := sink.Delivered
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				if strings.HasPrefix(ids[0], "bad") {
+					return sink.RejectFirst(len(ids), "not sent: no address")
+				}
+				return always(good)(ids)
+			}
+		})
+		for i := range 30 {
+			add(t, d, nil, items(fmt.Sprint("bad", i), fmt.Sprint("bad", i)))
+		}
+		k.advance(time.Hour)
+		k.expect(t, "FAILED", len(failedIDs(k.outcomes)), 30)
+		k.expect(t, "breakers", k.breakerReports, "[]")
+
+		// With an open breaker such a row is no probe that failed: the next lane is probed at once.
+		k.set(func() { good = sink.Unavailable })
+		for i := range 5 {
+			add(t, d, nil, items(fmt.Sprint("good", i), fmt.Sprint("good", i)))
+		}
+		k.advance(time.Hour)
+		k.expect(t, "breakers", k.breakerReports, "[unavailable]")
+		for i := range 30 {
+			add(t, d, nil, items(fmt.Sprint("bad", 30+i), fmt.Sprint("bad", 30+i)))
+		}
+		k.set(func() { good = sink.Delivered })
+		k.advance(time.Minute)
+		k.expect(t, "breakers", k.breakerReports, "[unavailable closed]")
+		k.advance(time.Hour)
+		k.expect(t, "FAILED", len(failedIDs(k.outcomes)), 60)
+	})
+}

@@ -227,6 +227,10 @@ type Result struct {
 	// metric.
 	Skipped int
 
+	// Unsent: no request was made, because the first message can never be sent. The result
+	// proves nothing about the receiver.
+	Unsent bool
+
 	// RetryAfter is the pause that the receiver asks for, 0 for none. The dispatcher
 	// caps it.
 	RetryAfter time.Duration
@@ -244,9 +248,9 @@ func (r *Result) At(i int) Outcome {
 func RejectFirst(n int, reason string) Result {
 	out := Outcome{Class: Rejected, Reason: store.ReasonBadRequest, Detail: reason}
 	if n == 1 {
-		return Result{Outcome: out}
+		return Result{Outcome: out, Unsent: true}
 	}
-	return Result{Items: []Outcome{out}}.Pad(1, n)
+	return Result{Items: []Outcome{out}, Unsent: true}.Pad(1, n)
 }
 
 // Pad extends a result for the first n messages to all of them: the others are NotSent.

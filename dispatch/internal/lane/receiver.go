@@ -76,6 +76,10 @@ func (s *Set) Receivers() []*Receiver { return s.receivers }
 // effect; see BreakerChanged.
 func (s *Set) RecordResult(req *Request, res *sink.Result, now time.Time) breaker.Change {
 	recv := req.Receiver()
+	if res.Unsent { // it says nothing about the receiver
+		recv.Breaker.Withdraw(req.Probe)
+		return breaker.Unchanged
+	}
 	failed, accepted := firstFailure(req, res)
 	return recv.Breaker.Answered(&breaker.Answer{
 		Started: req.Started, Probe: req.Probe,
