@@ -172,7 +172,7 @@ func TestEveryKeyHasAVariable(t *testing.T) {
 outboxes:
   - {table: a, layout: outbox-messages, sink: name, order-by: [b], columns: {attributes: [c]}}
 sinks:
-  name: {type: flowcatalyst, api-base-url: "https://p", headers: {name: c}, secrets: [d], metadata-headers: [kind]}
+  name: {type: flowcatalyst, api-base-url: "https://p", headers: {name: c}, secrets: [d], metadata-headers: [kind], allow-hosts: [e]}
 `
 	paths := leaves(parseSchema(t), "")
 	if len(paths) < 50 {

@@ -3,6 +3,7 @@ package webhook
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -94,9 +95,15 @@ type OAuth = oauth.Config
 // its default. The tags are the keys of the program's configuration file.
 type Config struct {
 	// URL is the endpoint, http or https. It may have a query. It is a sink.Secret,
-	// because the address of many endpoints contains a key. Path and query may have fields
-	// of the row.
-	URL sink.Secret `yaml:"url" template:"true" doc:"Required. The address of the endpoint: https://host[:port]/path. Path and query may have fields of the row: {id}, {kind}, {group}, {type}, {attr.NAME}. It is treated as a secret, because it may contain a key." placeholder:"https://xxxxx"`
+	// because the address of many endpoints contains a key. It may have fields of the row: in
+	// path and query, and with AllowHosts in the host. A field at its beginning has the whole
+	// address.
+	URL sink.Secret `yaml:"url" template:"true" doc:"Required. The address of the endpoint: https://host[:port]/path. Path and query may have fields of the row: {id}, {kind}, {group}, {type}, {attr.NAME}; the host or the whole address too, with allow-hosts. It is treated as a secret, because it may contain a key." placeholder:"https://xxxxx"`
+
+	// AllowHosts are the hosts that rows may name; see package egress for its entries. It is
+	// required for a URL with a field in its host, and excludes the credentials of the
+	// configuration: Token, OAuth, CertFile and texts in Headers.
+	AllowHosts []string `yaml:"allow-hosts" doc:"The hosts that rows may name if url has a field in its host, for example '{attr.target_url}': hooks.example, '*.customers.example', '*' for any; an address or a range; each with a port behind it (hooks.example:8443) if it is not the usual one. Addresses that are not public are refused unless listed, or unless the name has private: before it (private:hooks.internal). No effect if the host of url is text."`
 
 	// Method is POST, the default, or PUT.
 	Method string `yaml:"method" doc:"The method of the requests." enum:"POST,PUT"`
@@ -188,11 +195,36 @@ func (c *Config) Validate() error {
 
 // validateAddress checks the address.
 func (c *Config) validateAddress(bad *store.FieldErrors) {
-	a, err := parseAddress(string(c.URL))
+	a, err := parseAddress(string(c.URL), c.AllowHosts)
 	if err != nil {
 		bad.AddErr(err)
-	} else if !a.fixed() && c.Format.severalRows() {
+		return
+	}
+	if a.named() {
+		c.refuseCredentials(bad)
+	}
+	if !a.fixed() && c.Format.severalRows() {
 		bad.Add("url", "has a value of the row; format: %s sends several rows to one address", c.Format)
+	}
+}
+
+// refuseCredentials reports the credentials of the configuration, which must not go to hosts
+// that rows name.
+func (c *Config) refuseCredentials(bad *store.FieldErrors) {
+	const leaks = "would go to every host that a row names"
+	if c.Token != "" {
+		bad.Add("token", leaks+"; remove it, or take it from the row: headers: {Authorization: 'Bearer {attr.NAME}'}")
+	}
+	if c.OAuth.Enabled() {
+		bad.Add("oauth", "gets a token that "+leaks+"; remove it")
+	}
+	if c.CertFile != "" {
+		bad.Add("cert-file", leaks+"; remove it")
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
+		if t, err := template.Parse(string(c.Headers[name])); err == nil && len(headerLiterals(&t)) > 0 {
+			bad.Add("headers."+name, "has a text that "+leaks+"; use fields of the row alone, or Bearer or Basic before one")
+		}
 	}
 }
 

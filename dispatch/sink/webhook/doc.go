@@ -42,7 +42,12 @@
 // cloudevents-subject may have the fields {id}, {kind}, {group}, {type} and {attr.NAME}, an
 // attribute. A value is escaped for where it stands and cannot leave it: a row whose value
 // would lead to another path is rejected, as is a row without a value for a field of the
-// address or of the type. The host is always the configuration's.
+// address or of the type.
+//
+// With AllowHosts the host may have fields too, or a field at the beginning of url has the
+// whole address, for example {attr.target_url}. A row then goes only to hosts of the list, and
+// to addresses that package egress permits. Such a sink has no credentials of the
+// configuration, which every host would get.
 //
 // # Headers
 //

@@ -103,6 +103,16 @@ func (all rowHeaders) set(h http.Header, m *sink.Message) {
 	}
 }
 
+// secrets returns the values of a request's headers that no detail may show.
+func (all rowHeaders) secrets(h http.Header) (texts []string) {
+	for name := range all {
+		if !strings.HasPrefix(name, "Sluicebox-") {
+			texts = append(texts, redact.HeaderSecrets(h.Get(name))...)
+		}
+	}
+	return texts
+}
+
 // headerBytes returns the length of all headers.
 func headerBytes(h http.Header) (sum int) {
 	for name, values := range h {
@@ -147,22 +157,33 @@ func secretTexts(c *Config, to *address) []string {
 	var texts []string
 	for _, value := range c.Headers {
 		t := template.MustParse(string(value))
-		for _, literal := range t.Literals() {
-			if literal = strings.TrimSpace(literal); t.Fixed() || !strings.EqualFold(literal, "Bearer") && !strings.EqualFold(literal, "Basic") {
-				texts = append(texts, redact.HeaderSecrets(literal)...)
-			}
+		for _, literal := range headerLiterals(&t) {
+			texts = append(texts, redact.HeaderSecrets(literal)...)
 		}
 	}
 	for _, secret := range c.Secrets {
 		texts = append(texts, string(secret), strings.TrimPrefix(string(secret), "whsec_"))
 	}
 	if !to.fixed() { // shared has the values of the example beside them
-		for _, literal := range slices.Concat(to.path.Literals()[1:], to.query.Literals()) {
+		for _, literal := range slices.Concat(to.path.Literals(), to.query.Literals()) {
 			texts = append(texts, redact.PathSecrets(&url.URL{Path: literal})...)
 		}
 	}
 	texts = append(texts, redact.PathSecrets(to.shared)...)
 	return append(texts, redact.QuerySecrets(to.shared)...)
+}
+
+// headerLiterals returns the texts of a header that may be secrets: all but blanks and the
+// scheme before a field.
+func headerLiterals(t *template.Template) (texts []string) {
+	for _, literal := range t.Literals() {
+		literal = strings.TrimSpace(literal)
+		scheme := strings.EqualFold(literal, "Bearer") || strings.EqualFold(literal, "Basic")
+		if literal != "" && (t.Fixed() || !scheme) {
+			texts = append(texts, literal)
+		}
+	}
+	return texts
 }
 
 // reservedReason returns the reason why a header cannot be set, "" if it can. The

@@ -8,10 +8,10 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/egress"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
@@ -21,8 +21,7 @@ import (
 // Sink delivers to one endpoint over a pool of connections. With OAuth it runs one
 // goroutine per fetch of a token, otherwise none.
 type Sink struct {
-	cfg  Config // without the secrets
-	name string // the request in details
+	cfg Config // without the secrets
 
 	// The fields below are functions, so that printing a Sink does not show the
 	// values.
@@ -32,6 +31,7 @@ type Sink struct {
 	byRow  func() rowHeaders  // the headers that depend on the row
 	now    func() time.Time
 	client *httpsink.Client
+	dialer *egress.Dialer // of hosts that rows name
 
 	extensions   func() rowHeaders   // of events in the body
 	eventTypes   []template.Template // the first that gives a text is the type of the event
@@ -53,12 +53,16 @@ func New(cfg Config) (*Sink, error) {
 	}
 
 	cfg = cfg.withDefaults()
-	to, err := parseAddress(string(cfg.URL))
+	to, err := parseAddress(string(cfg.URL), cfg.AllowHosts)
 	if err != nil {
 		return nil, err
 	}
 
+	dialer := &egress.Dialer{Hosts: to.hosts, Timeout: httpsink.DialTimeout(&cfg.HTTP)}
 	client, err := httpsink.NewClient(&cfg.HTTP, to.shared)
+	if to.named() {
+		client, err = httpsink.NewGuardedClient(&cfg.HTTP, dialer)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -82,13 +86,13 @@ func New(cfg Config) (*Sink, error) {
 	cfg.MetadataHeaders = slices.Clone(cfg.MetadataHeaders)
 	return &Sink{
 		cfg:    cfg,
-		name:   cfg.Method + " " + to.shared.Scheme + "://" + to.shared.Host,
 		url:    func() *address { return &to },
 		keys:   func() [][]byte { return keys },
 		fixed:  func() http.Header { return fixed },
 		byRow:  func() rowHeaders { return byRow },
 		now:    time.Now,
 		client: client,
+		dialer: dialer,
 
 		extensions:   func() rowHeaders { return extensions },
 		eventTypes:   eventTypes(cfg.CloudEventsType),
@@ -127,7 +131,7 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	if reason == "" {
 		header, reason = s.header(msgs[:n], body)
 	}
-	to := ""
+	var to target
 	if reason == "" {
 		to, reason = s.url().of(&msgs[0])
 	}
@@ -137,25 +141,32 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 
 	res := s.send(ctx, to, header, body)
 	if len(msgs) > 1 && !s.cfg.Format.severalRows() {
-		res = sink.Result{Items: []sink.Outcome{res.Outcome}, RetryAfter: res.RetryAfter}
+		res.Items, res.Outcome = []sink.Outcome{res.Outcome}, sink.Outcome{}
 	}
 	return res.Pad(n, len(msgs))
 }
 
 // send makes one request and waits for the response, at most RequestTimeout.
-func (s *Sink) send(ctx context.Context, to string, header http.Header, body []byte) sink.Result {
-	return s.bearer.Send(ctx, s.name, func(ctx context.Context, token string, red *redact.Redactor) sink.Result {
+func (s *Sink) send(ctx context.Context, to target, header http.Header, body []byte) sink.Result {
+	name := s.cfg.Method + " " + to.origin
+	return s.bearer.Send(ctx, name, func(ctx context.Context, token string, red *redact.Redactor) sink.Result {
 		httpsink.Authorize(header, token)
-		a, err := s.client.Do(ctx, &httpsink.Request{Method: s.cfg.Method, URL: to, Header: header, Body: body})
-		if err != nil {
-			return httpsink.NoAnswerResult(s.name, err, red)
+		a, err := s.client.Do(ctx, &httpsink.Request{Method: s.cfg.Method, URL: to.text, Header: header, Body: body})
+		if err == nil && a.Success() {
+			return delivered()
 		}
-		return s.classifyAnswer(a, red)
+		if !s.url().fixed() || len(s.byRow()) > 0 {
+			red = red.With(append(to.secrets(), s.byRow().secrets(header)...)...)
+		}
+		if err != nil {
+			return httpsink.NoAnswerResult(name, err, red)
+		}
+		return s.classifyAnswer(name, a, red)
 	})
 }
 
-// classifyAnswer classifies a response by its status alone.
-func (s *Sink) classifyAnswer(a *httpsink.Answer, red *redact.Redactor) sink.Result {
+// classifyAnswer classifies a response to the named request by its status alone.
+func (s *Sink) classifyAnswer(name string, a *httpsink.Answer, red *redact.Redactor) sink.Result {
 	class, reason := sink.Classify(a.Status)
 	switch a.Status {
 	case http.StatusConflict:
@@ -171,7 +182,7 @@ func (s *Sink) classifyAnswer(a *httpsink.Answer, red *redact.Redactor) sink.Res
 		return delivered()
 	}
 	return sink.Result{
-		Outcome:    sink.Outcome{Class: class, Reason: reason, Detail: a.Failure(s.name, red)},
+		Outcome:    sink.Outcome{Class: class, Reason: reason, Detail: a.Failure(name, red)},
 		RetryAfter: a.RetryAfter,
 	}
 }
@@ -221,16 +232,4 @@ func (s *Sink) header(msgs []sink.Message, body []byte) (h http.Header, reason s
 	}
 	httpsink.SetReplay(h, m.Replay)
 	return h, ""
-}
-
-// Probe implements sink.Prober. It sends HEAD with the fixed headers, but without an
-// id and a signature, because those would make it a message.
-func (s *Sink) Probe(ctx context.Context, _ string) sink.Outcome {
-	where := strings.TrimPrefix(s.name, s.cfg.Method+" ")
-	header := s.fixed().Clone()
-	header.Del("Content-Type")
-	return s.bearer.Send(ctx, http.MethodHead+" "+where, func(ctx context.Context, token string, red *redact.Redactor) sink.Result {
-		httpsink.Authorize(header, token)
-		return sink.Result{Outcome: s.client.Probe(ctx, where, s.url().shared.String(), header, red)}
-	}).Outcome
 }

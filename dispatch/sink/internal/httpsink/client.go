@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/egress"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -31,7 +33,22 @@ type Client struct {
 // fill in. It does not connect. It fails if the CA file is unusable or the proxy in the
 // environment is invalid.
 func NewClient(s *Settings, to *url.URL) (*Client, error) {
-	transport, err := newTransport(s, to)
+	// Check the proxy here, because the error of a later request would quote its
+	// address, password included.
+	if _, err := http.ProxyFromEnvironment(&http.Request{URL: to}); err != nil {
+		return nil, errors.New("proxy in HTTP_PROXY or HTTPS_PROXY is not a URL")
+	}
+	return newClient(s, nil)
+}
+
+// NewGuardedClient returns a client for the receivers that rows name. It does not use the
+// proxy of the environment, because only the proxy would know to which address it connects.
+func NewGuardedClient(s *Settings, d *egress.Dialer) (*Client, error) {
+	return newClient(s, d.DialContext)
+}
+
+func newClient(s *Settings, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (*Client, error) {
+	transport, err := newTransport(s, dial)
 	if err != nil {
 		return nil, err
 	}
@@ -113,6 +130,9 @@ func NoAnswerResult(request string, err error, red *redact.Redactor) sink.Result
 	if e := (*noAnswerError)(nil); errors.As(err, &e) {
 		class = e.class
 	}
+	if class == sink.Rejected {
+		return sink.RejectFirst(1, red.OneLine("not sent: "+err.Error()))
+	}
 	return sink.Result{Outcome: sink.Outcome{
 		Class: class, Reason: store.ReasonGateway,
 		Detail: red.OneLine(request + ": " + err.Error()),
@@ -121,6 +141,9 @@ func NoAnswerResult(request string, err error, red *redact.Redactor) sink.Result
 
 // classifyError classifies an attempt without a response.
 func classifyError(err error) sink.Class {
+	if refused := (*egress.RefusedError)(nil); errors.As(err, &refused) {
+		return sink.Rejected // the row names an address to which the relay does not connect
+	}
 	if proxy := (*proxyError)(nil); errors.As(err, &proxy) {
 		if class, _ := sink.Classify(proxy.status); class == sink.Unavailable {
 			return class

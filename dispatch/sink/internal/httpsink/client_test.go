@@ -22,6 +22,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/egress"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 )
 
 func newTestClient(t *testing.T, to string, o Settings) *Client {
@@ -276,3 +278,20 @@ func TestBodyTimeout(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A guarded client dials each host itself: a proxy would dial unchecked.
+func TestGuardedClientUsesNoProxy(t *testing.T) {
+	s := WithDefaults(Settings{})
+	c, err := NewGuardedClient(&s, &egress.Dialer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.transport.Proxy != nil || c.transport.DialTLSContext != nil || c.transport.MaxIdleConns == 0 {
+		t.Error("the transport has a proxy, another dial function or no bound")
+	}
+	_, err = c.Do(t.Context(), &Request{Method: http.MethodPost, URL: "http://127.0.0.1:1/key"})
+	res := NoAnswerResult("POST /", err, redact.New(false))
+	if res.Class != sink.Rejected || !res.Unsent || res.Detail != "not sent: address 127.0.0.1 is not public; list it in allow-hosts to allow it" {
+		t.Errorf("got %s, unsent %v: %s", res.Class, res.Unsent, res.Detail)
+	}
+}

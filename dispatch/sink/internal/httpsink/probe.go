@@ -27,6 +27,18 @@ func (c *Client) Probe(ctx context.Context, where, url string, header http.Heade
 	return probeOutcome(request, a, r)
 }
 
+// ProbeHost sends HEAD to the root of a host, if the path of a delivery depends on its row. The
+// detail names the host as where. Any answer proves that the host can be reached, and no more.
+func (c *Client) ProbeHost(ctx context.Context, where string, header http.Header, r *redact.Redactor) sink.Outcome {
+	request := http.MethodHead + " " + where
+	a, err := c.Do(ctx, &Request{Method: http.MethodHead, URL: where + "/", Header: header})
+	if err != nil {
+		return NoAnswerResult(request, err, r).Outcome
+	}
+	return sink.Outcome{Class: sink.Delivered, Detail: a.Detail(request,
+		": receiver reachable; the path depends on the row, so only a delivery proves more", r)}
+}
+
 // probeOutcome classifies the response of a probed address.
 func probeOutcome(request string, a *Answer, r *redact.Redactor) sink.Outcome {
 	class, reason := sink.Classify(a.Status)

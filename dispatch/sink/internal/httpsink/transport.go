@@ -35,27 +35,31 @@ const (
 	dialRetryWait = 50 * time.Millisecond
 )
 
-// newTransport returns the connection pool. It does not connect.
-func newTransport(s *Settings, to *url.URL) (*http.Transport, error) {
-	// Check the proxy here, because the error of a later request would quote its
-	// address, password included.
-	if _, err := http.ProxyFromEnvironment(&http.Request{URL: to}); err != nil {
-		return nil, errors.New("proxy in HTTP_PROXY or HTTPS_PROXY is not a URL")
-	}
+// maxIdleConns bounds the idle connections of a pool for many hosts.
+const maxIdleConns = 256
 
+// newTransport returns the connection pool. It does not connect. A pool without a dial
+// function connects directly or by the proxy of the environment.
+func newTransport(s *Settings, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (*http.Transport, error) {
+	proxy, idle := http.ProxyFromEnvironment, 0
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: DialTimeout(s)}).DialContext
+	} else {
+		proxy, idle = nil, max(maxIdleConns, s.MaxConnections)
+	}
 	secure, err := newTLS(s)
 	if err != nil {
 		return nil, err
 	}
 	return &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
+		Proxy:                  proxy,
 		OnProxyConnectResponse: checkProxy,
-		DialContext:            (&net.Dialer{Timeout: min(dialTimeout, s.RequestTimeout)}).DialContext,
+		DialContext:            dial,
 		TLSClientConfig:        secure,
 		TLSHandshakeTimeout:    min(handshakeTimeout, s.RequestTimeout),
 		MaxResponseHeaderBytes: maxAnswerHeader,
 		// The default keeps only two connections per host.
-		MaxIdleConns:        0,
+		MaxIdleConns:        idle,
 		MaxIdleConnsPerHost: s.MaxConnections,
 		IdleConnTimeout:     idleTimeout,
 		// Responses are small, and a limit in bytes should mean bytes.
@@ -65,6 +69,9 @@ func newTransport(s *Settings, to *url.URL) (*http.Transport, error) {
 		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}, nil
 }
+
+// DialTimeout bounds a dial.
+func DialTimeout(s *Settings) time.Duration { return min(dialTimeout, s.RequestTimeout) }
 
 // proxyError reports that the proxy refused to connect to the receiver.
 type proxyError struct{ status int }

@@ -33,7 +33,12 @@ type Redactor struct {
 // New returns a Redactor that removes these secrets. hidesBody also hides the bodies of
 // responses, because they may quote payloads.
 func New(hidesBody bool, secrets ...string) *Redactor {
-	var all [][]byte
+	return (&Redactor{func() [][]byte { return nil }, hidesBody}).With(secrets...)
+}
+
+// With returns a Redactor that also removes these secrets.
+func (r *Redactor) With(secrets ...string) *Redactor {
+	all := slices.Clone(r.secrets())
 	add := func(s string) {
 		if s != "" {
 			all = append(all, lower([]byte(s)))
@@ -48,7 +53,7 @@ func New(hidesBody bool, secrets ...string) *Redactor {
 
 	slices.SortFunc(all, func(a, b []byte) int { return cmp.Or(cmp.Compare(len(b), len(a)), bytes.Compare(a, b)) })
 	all = slices.CompactFunc(all, bytes.Equal)
-	return &Redactor{secrets: func() [][]byte { return all }, hidesBody: hidesBody}
+	return &Redactor{secrets: func() [][]byte { return all }, hidesBody: r.hidesBody}
 }
 
 // HidesBody reports whether details must not show the body of a response.
