@@ -49,6 +49,7 @@ func (s *suite) testClaimAnswers(t *testing.T) {
 		claims = append(claims, w.claim)
 	}
 
+	began := now()
 	for i, a := range b.claim(t, claims...) {
 		if a.Result != want[i].result {
 			t.Errorf("row %q is %s, want %s", claims[i].ID, a.Result, want[i].result)
@@ -71,7 +72,7 @@ func (s *suite) testClaimAnswers(t *testing.T) {
 			if got.Status != store.Processing {
 				t.Errorf("row %q is %s after its claim", id, got.Status)
 			}
-			if s.layout.Columns.Claimed != "" && !near(got.Claimed, now()) {
+			if s.layout.Columns.Claimed != "" && !sinceThen(got.Claimed, began) {
 				t.Errorf("row %q was claimed at %s", id, got.Claimed)
 			}
 		}

@@ -198,3 +198,8 @@ func near(a, b time.Time) bool {
 	d := a.Sub(b)
 	return d.Abs() <= time.Second
 }
+
+// sinceThen reports whether a time lies between began and now, but for that rounding.
+func sinceThen(at, began time.Time) bool {
+	return !at.Before(began.Add(-time.Second)) && !at.After(time.Now().Add(time.Second))
+}

@@ -84,7 +84,7 @@ func (s *suite) testFewClaims(t *testing.T) {
 	txn := b.insert(t, "a", row("1"), row("sent"), row("deleted"))
 	b.db.Set(t, "a", "sent", store.Completed, now())
 	b.db.Delete(t, "a", "deleted")
-	before := b.read(t, "a", "1")
+	before, began := b.read(t, "a", "1"), now()
 	for range 2 { // the second time as after a lost answer
 		answers := b.claim(t,
 			store.ClaimRow{Ref: ref("a", "1"), Txn: txn, WantPayload: true},
@@ -103,7 +103,7 @@ func (s *suite) testFewClaims(t *testing.T) {
 	switch after := b.read(t, "a", "1"); {
 	case !s.layout.WritesClaims() && after != before:
 		t.Errorf("a claim that writes nothing changed %+v into %+v", before, after)
-	case s.layout.WritesClaims() && !near(after.Claimed, now()):
+	case s.layout.WritesClaims() && !sinceThen(after.Claimed, began):
 		t.Errorf("the row was claimed at %s", after.Claimed)
 	}
 }
