@@ -83,6 +83,17 @@ func (l *Layout) KindColumn() string {
 	return l.Columns.Kind
 }
 
+// ReadKind returns the attribute kind of a row whose kind column holds text, nil for NULL.
+// There is none if the kind belongs to the lane.
+func (l *Layout) ReadKind(text []byte) Attributes {
+	return l.ReadAttributes(func(i int) []byte {
+		if l.Attributes[i].Name == AttributeKind {
+			return text
+		}
+		return nil
+	})
+}
+
 // ReadAttributes returns the attributes of a row. text returns the content of a column, nil
 // for NULL, by its index in l.Attributes. Every reader of a row calls it, so that the log and
 // the table give a row the same attributes.

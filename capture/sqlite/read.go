@@ -32,39 +32,38 @@ const (
 	colKind
 	colGroup
 	colSize    // of the payload, in bytes of the file
-	colPayload // NULL if it stays in the table
+	colPayload // NULL if it stays in the table, as the attributes do
 	colRetries
+	colAttributes
 )
 
 func newLogReader(s *Source, conn *sqlitestore.Conn) *logReader {
 	r := &logReader{conn: conn, source: s, outboxes: map[string]*store.Outbox{}}
-	columns := make([][]string, colRetries+1)
+	columns := make([][]string, colAttributes+1)
 	var joins []string
 	for i := range s.cfg.Outboxes {
 		o := &s.cfg.Outboxes[i]
 		r.outboxes[o.Name] = o
 		r.names = append(r.names, o.Name)
 		t, c := fmt.Sprintf("t%d", i), &o.Layout.Columns
-		col := func(name, none string, form func(string) string) string {
-			if name == "" {
-				return none
-			}
-			return form(t + "." + sqlitestore.Ident(name))
+		ref := func(name string) string { return t + "." + sqlitestore.Ident(name) }
+		kind, retries := "NULL", "0"
+		if c.Kind != "" {
+			kind = sqlitestore.TextOf(ref(c.Kind))
 		}
-		count := func(x string) string { return "CAST(coalesce(" + x + ", 0) AS INTEGER)" }
-		retries := c.RetryCount
-		if o.Layout.State == store.StateNone {
-			retries = ""
+		if c.RetryCount != "" && o.Layout.State != store.StateNone {
+			retries = "CAST(coalesce(" + ref(c.RetryCount) + ", 0) AS INTEGER)"
 		}
 		joins = append(joins, fmt.Sprintf("LEFT JOIN %s AS %s ON l.outbox = ?%d AND %s = l.id",
-			sqlitestore.TableName(o), t, i+1, col(c.ID, "", func(x string) string { return x })))
+			sqlitestore.TableName(o), t, i+1, ref(c.ID)))
 		for at, x := range map[int]string{
-			colID:      col(c.ID, "", sqlitestore.IDText),
-			colKind:    col(c.Kind, "NULL", sqlitestore.TextOf),
-			colGroup:   col(c.Group, "NULL", sqlitestore.TextOf),
-			colSize:    col(c.Payload, "", sqlitestore.PayloadSizeOf),
-			colPayload: col(c.Payload, "", s.inlinePayload),
-			colRetries: col(retries, "0", count),
+			colID:         sqlitestore.IDText(ref(c.ID)),
+			colKind:       kind,
+			colGroup:      sqlitestore.GroupOf(&o.Layout, ref),
+			colSize:       sqlitestore.PayloadSizeOf(ref(c.Payload)),
+			colPayload:    s.ifInline(ref(c.Payload), "coalesce("+sqlitestore.PayloadOf(ref(c.Payload))+", '')"),
+			colRetries:    retries,
+			colAttributes: s.ifInline(ref(c.Payload), sqlitestore.AttributesOf(&o.Layout, ref)),
 		} {
 			columns[at] = append(columns[at], fmt.Sprintf("WHEN ?%d THEN %s", i+1, x))
 		}
@@ -72,7 +71,7 @@ func newLogReader(s *Source, conn *sqlitestore.Conn) *logReader {
 
 	n := len(r.names)
 	list := []string{"l.seq", "l.outbox", "l.at", "CASE l.outbox WHEN '' THEN CAST(l.id AS TEXT) ELSE typeof(l.id) END"}
-	for at := colID; at <= colRetries; at++ {
+	for at := colID; at <= colAttributes; at++ {
 		list = append(list, "CASE l.outbox "+strings.Join(columns[at], " ")+" END")
 	}
 
@@ -81,13 +80,12 @@ func newLogReader(s *Source, conn *sqlitestore.Conn) *logReader {
 	return r
 }
 
-// inlinePayload is an expression for a payload that a batch carries.
-func (s *Source) inlinePayload(column string) string {
-	payload := "coalesce(" + sqlitestore.PayloadOf(column) + ", '')"
+// ifInline is an expression for content that a batch carries only beside its payload.
+func (s *Source) ifInline(payload, content string) string {
 	if s.resume.MaxPayload <= 0 {
-		return payload
+		return content
 	}
-	return fmt.Sprintf("CASE WHEN %s <= %d THEN %s END", sqlitestore.PayloadSizeOf(column), s.resume.MaxPayload, payload)
+	return fmt.Sprintf("CASE WHEN %s <= %d THEN %s END", sqlitestore.PayloadSizeOf(payload), s.resume.MaxPayload, content)
 }
 
 // page is the result of one read.
@@ -159,7 +157,8 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	if payload != nil {
 		size = int64(len(payload)) // the file may have it in another encoding
 	}
-	if len(p.batch.Marks) > 0 || len(p.batch.Items) > 0 && p.bytes+len(payload) > r.source.cfg.MaxBatchBytes {
+	bytes := len(payload) + len(sqlitestore.BytesOf(row[colAttributes]))
+	if len(p.batch.Marks) > 0 || len(p.batch.Items) > 0 && p.bytes+bytes > r.source.cfg.MaxBatchBytes {
 		return false, nil // the marks of a batch come after its rows
 	}
 
@@ -180,9 +179,13 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	if at, ok := row[colAt].(int64); ok {
 		it.Committed = time.UnixMilli(at)
 	}
+	var err error
+	if it.Attributes, err = sqlitestore.ReadAttributes(&o.Layout, row[colAttributes]); err != nil {
+		return false, err
+	}
 
 	p.batch.Items = append(p.batch.Items, it)
-	p.bytes += len(payload)
+	p.bytes += bytes
 	p.last = seq
 	return true, nil
 }

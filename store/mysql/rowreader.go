@@ -82,13 +82,7 @@ func (r *rowReader) item() store.Item {
 
 // kindAttributes returns the attribute kind of the current row.
 func (r *rowReader) kindAttributes() store.Attributes {
-	l := &r.table.Layout
-	return l.ReadAttributes(func(i int) []byte {
-		if l.Attributes[i].Name == store.AttributeKind {
-			return r.ownKind
-		}
-		return nil
-	})
+	return r.table.Layout.ReadKind(r.ownKind)
 }
 
 // content returns the payload and the attributes of the current row, whose content was

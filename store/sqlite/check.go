@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
@@ -149,14 +150,10 @@ func (c *checker) types(t *table) {
 				fmt.Sprintf("use another column in layout %s, or declare it as TEXT or INTEGER", l.Name))
 		}
 	}
-	if l.State != store.StateTimestamps {
-		return
-	}
-
-	for _, name := range []string{l.Columns.Delivered, l.Columns.Failed} {
-		if t.MustColumn(name).notNull {
-			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, but must be NULL in an unsettled row",
-				name, l.ConfigKey(name), TableName(t.Outbox)),
+	for _, n := range columns.Nullable(l) {
+		if t.MustColumn(n.Column).notNull {
+			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, but must be NULL in %s",
+				n.Column, l.ConfigKey(n.Column), TableName(t.Outbox), n.Marks),
 				"use a column that services leave NULL, or declare this one without NOT NULL")
 		}
 	}

@@ -73,10 +73,10 @@ func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAns
 	if t.claim == nil {
 		t.claim, t.readRow, t.readPayload = claimQuery(t), readRowQuery(t), readPayloadQuery(t)
 	}
-	if t.Layout.State == store.StateNone && !row.WantPayload {
+	if t.Layout.LogOnly() && !row.WantPayload {
 		return store.ClaimAnswer{Result: store.Claimed, Unwritten: true}, nil // the captured row is sufficient
 	}
-	v := &values{wants: row.WantPayload, at: c.at}
+	v := &values{wants: row.WantPayload, at: columns.ClaimTime(&t.Layout, c.at, c.takeover)}
 	for _, v.key = range t.keys(row.ID) {
 		answer, err := c.claimKey(ctx, t, row, v)
 		if err != nil || answer.Result != store.Gone {
@@ -99,7 +99,7 @@ func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v 
 	answer := store.ClaimAnswer{Result: store.Gone}
 	err := c.writer.conn.Query(ctx, t.readRow.sql, t.readRow.args(v), func(found []driver.Value) error {
 		retries, _ := found[1].(int64)
-		switch held := c.heldUntil(found[2], found[3], row); {
+		switch held := c.heldUntil(t, found[2], found[3], row); {
 		case found[0] != int64(1):
 			answer.Result = store.AlreadySettled
 		case !held.IsZero():
@@ -133,7 +133,8 @@ func (c *claims) update(ctx context.Context, t *table, v *values) (answer store.
 		retries, _ := row[0].(int64)
 		// A table without a unique id: one of its rows.
 		answer = store.ClaimAnswer{Result: store.Claimed, RetryCount: int(retries), Payload: BytesOf(row[1])}
-		return nil
+		answer.Attributes, err = ReadAttributes(&t.Layout, row[2])
+		return err
 	})
 	if err == nil && answer.Result == store.Claimed && answer.Payload == nil {
 		err = c.readPayload(ctx, t, v, &answer)
@@ -141,32 +142,40 @@ func (c *claims) update(ctx context.Context, t *table, v *values) (answer store.
 	return answer, err
 }
 
-// readPayload adds the payload to the answer of a row that was claimed, if it is wanted.
+// readPayload adds the content to the answer of a row that was claimed, if it is wanted.
 func (c *claims) readPayload(ctx context.Context, t *table, v *values, answer *store.ClaimAnswer) error {
 	if !v.wants {
 		return nil
 	}
-	return c.writer.conn.Query(ctx, t.readPayload.sql, t.readPayload.args(v), func(row []driver.Value) error {
+	return c.writer.conn.Query(ctx, t.readPayload.sql, t.readPayload.args(v), func(row []driver.Value) (err error) {
 		answer.Payload = BytesOf(row[0])
+		if answer.Attributes, err = ReadAttributes(&t.Layout, row[1]); err != nil {
+			return err
+		}
 		return StopIteration()
 	})
 }
 
 // heldUntil returns the end of another processor's claim on a row, zero if there is none. A
 // claim without a time holds nothing, because it would never end.
-func (c *claims) heldUntil(pending, claimedAt driver.Value, row *store.ClaimRow) time.Time {
+func (c *claims) heldUntil(t *table, pending, claimedAt driver.Value, row *store.ClaimRow) time.Time {
 	at, ok := readTime(claimedAt)
-	if c.takeover == 0 || pending == int64(1) || !ok || at.Equal(row.OwnClaimAt.Truncate(time.Millisecond)) {
+	own := columns.ClaimTime(&t.Layout, row.OwnClaimAt, c.takeover)
+	if c.takeover == 0 || pending == int64(1) || !ok || at.Equal(own.Truncate(time.Millisecond)) {
 		return time.Time{}
 	}
-	if until := at.Add(c.takeover); until.After(c.now) {
+	until := at
+	if !t.Layout.Lease {
+		until = at.Add(c.takeover)
+	}
+	if until.After(c.now) {
 		return until
 	}
 	return time.Time{}
 }
 
 // claimQuery builds the statement that claims a row and returns its retry count and, if it
-// is wanted and small, its payload. It is nil if a claim writes nothing.
+// is wanted and small, its payload with the attributes. It is nil if a claim writes nothing.
 func claimQuery(t *table) *query {
 	if !t.Layout.WritesClaims() {
 		return nil
@@ -181,9 +190,11 @@ func claimQuery(t *table) *query {
 	})
 	sql := "UPDATE " + TableName(t.Outbox) + " SET " + set +
 		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).Unsettled() +
-		"\nRETURNING " + t.retryCount() +
-		", CASE WHEN " + b.arg(func(v *values) any { return v.wants }) + " AND " + t.payloadSize() + " <= " + strconv.Itoa(maxReturned) +
-		" THEN " + PayloadOf(Ident(t.Layout.Columns.Payload)) + " END"
+		"\nRETURNING " + t.retryCount()
+	for _, content := range []string{t.payload(), t.attributes()} {
+		sql += ", CASE WHEN " + b.arg(func(v *values) any { return v.wants }) + " AND " + t.payloadSize() + " <= " + strconv.Itoa(maxReturned) +
+			" THEN " + content + " END"
+	}
 	return &query{sql, b.params}
 }
 
@@ -202,10 +213,10 @@ func readRowQuery(t *table) *query {
 	return &query{sql, b.params}
 }
 
-// readPayloadQuery builds the statement that reads the payload of a row, like readRowQuery.
+// readPayloadQuery builds the statement that reads the payload and attributes of a row, like readRowQuery.
 func readPayloadQuery(t *table) *query {
 	b := &builder{}
-	sql := "SELECT " + PayloadOf(Ident(t.Layout.Columns.Payload)) + " FROM " + TableName(t.Outbox) +
+	sql := "SELECT " + t.payload() + ", " + t.attributes() + " FROM " + TableName(t.Outbox) +
 		" WHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() +
 		"\nORDER BY " + t.state(b).Unsettled() + " IS TRUE DESC LIMIT 1"
 	return &query{sql, b.params}

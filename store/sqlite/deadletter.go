@@ -50,8 +50,8 @@ func (l letters) EachLetter(ctx context.Context, r *deadletter.Read) error {
 func scanLetter(t *table, row []driver.Value) store.DeadLetter {
 	d := store.DeadLetter{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
 	d.ID, _ = textOf(row[0])
-	if t.Layout.Columns.Kind != "" {
-		d.Kind, _ = textOf(row[1])
+	if kind, ok := textOf(row[1]); ok || t.Layout.Columns.Kind != "" {
+		d.Kind = kind
 	}
 	if group, ok := textOf(row[2]); ok {
 		d.Group = t.Layout.Group([]byte(group))
@@ -106,7 +106,7 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload bool) *query {
 	}
 	id := IDText(Ident(c.ID))
 	sql := "SELECT " + strings.Join([]string{
-		id, optional(c.Kind), optional(c.Group), t.retryCount(), optional(c.Error), at,
+		id, t.ownKind(), t.group(), t.retryCount(), optional(c.Error), at,
 		t.payloadSize(), content,
 	}, ", ") + "\nFROM " + TableName(t.Outbox) + "\nWHERE " + t.state(b).Failed() + " AND " + id + " IS NOT NULL"
 	if len(f.IDs) > 0 {

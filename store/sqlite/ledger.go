@@ -116,7 +116,7 @@ func (r reader) List(ctx context.Context, kind, prefix string, limit int, take f
 // Range implements ledger.QueueReader.
 func (r reader) Range(ctx context.Context, queue string, from []store.SpilledRange, each int) ([][]store.Item, error) {
 	const read = `
-SELECT outbox, n, id, kind, message_group, retry_count, payload_size, committed_at, payload FROM sluicebox_queue INDEXED BY sluicebox_queue_lane
+SELECT outbox, n, id, kind, message_group, retry_count, payload_size, committed_at, payload, attributes FROM sluicebox_queue INDEXED BY sluicebox_queue_lane
 WHERE name = ? AND queue = ? AND outbox = ? AND lane = ? AND n > ? ORDER BY n LIMIT ?`
 	lanes := make([][]store.Item, len(from))
 	uncancelled := context.WithoutCancel(ctx) // each statement is short
@@ -126,8 +126,9 @@ WHERE name = ? AND queue = ? AND outbox = ? AND lane = ? AND n > ? ORDER BY n LI
 			return nil, err
 		}
 		err := r.conn.Query(uncancelled, read, []any{r.name, queue, f.Outbox, f.Lane[:], int64(f.After), each}, func(row []driver.Value) error {
-			lanes[i] = append(lanes[i], queuedItem(row))
-			return nil
+			it, err := queuedItem(row)
+			lanes[i] = append(lanes[i], it)
+			return err
 		})
 		if err != nil {
 			return nil, err
@@ -136,20 +137,23 @@ WHERE name = ? AND queue = ? AND outbox = ? AND lane = ? AND n > ? ORDER BY n LI
 	return lanes, nil
 }
 
-func queuedItem(row []driver.Value) store.Item {
-	it := store.Item{
+func queuedItem(row []driver.Value) (it store.Item, err error) {
+	it = store.Item{
 		Ref: store.Ref{Outbox: textAt(row, 0), ID: textAt(row, 2)}, Seq: store.Seq(numberAt(row, 1)), Kind: textAt(row, 3),
 		RetryCount: int(numberAt(row, 5)), PayloadSize: int(numberAt(row, 6)), Payload: BytesOf(row[8]),
 	}
 	it.Group.Name, it.Group.Valid = textOf(row[4])
 	it.Committed, _ = readTime(row[7])
-	return it
+	if attributes := BytesOf(row[9]); attributes != nil {
+		it.Attributes, err = ledger.DecodeAttributes(attributes)
+	}
+	return it, err
 }
 
 // Scan implements ledger.QueueReader.
 func (r reader) Scan(ctx context.Context, q ledger.Scan) (rows []store.Item, err error) {
 	read := `
-SELECT outbox, n, id, kind, message_group, retry_count, payload_size, committed_at, NULL FROM sluicebox_queue AS r INDEXED BY sluicebox_queue_n
+SELECT outbox, n, id, kind, message_group, retry_count, payload_size, committed_at, NULL, NULL FROM sluicebox_queue AS r INDEXED BY sluicebox_queue_n
 WHERE name = ?1 AND queue = ?2 AND n > ?3`
 	if q.Heads {
 		read += ` AND NOT EXISTS (
@@ -162,8 +166,9 @@ WHERE name = ?1 AND queue = ?2 AND n > ?3`
 		args = append(args, jsonArray(q.Outboxes))
 	}
 	err = r.conn.Query(ctx, read+"\nORDER BY n, outbox LIMIT ?4", args, func(row []driver.Value) error {
-		rows = append(rows, queuedItem(row))
-		return nil
+		it, err := queuedItem(row)
+		rows = append(rows, it)
+		return err
 	})
 	return rows, err
 }
@@ -247,15 +252,15 @@ func (t writeTx) Delete(ctx context.Context, kind string, keys ...string) error 
 // transaction a claim might not see.
 func (t writeTx) Enqueue(ctx context.Context, queue string, rows []store.Item) (int, error) {
 	const put = `
-INSERT INTO sluicebox_queue (name, queue, outbox, lane, n, id, kind, message_group, retry_count, payload_size, committed_at, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO sluicebox_queue (name, queue, outbox, lane, n, id, kind, message_group, retry_count, payload_size, committed_at, payload, attributes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING`
 	added := 0
 	for i := range rows {
 		it := &rows[i]
 		lane := it.Lane().Hash()
 		n, err := t.conn.Exec(ctx, put, t.name, queue, it.Outbox, lane[:], int64(it.Seq), it.ID, it.Kind, groupValue(it.Group),
-			it.RetryCount, it.PayloadSize, commitValue(it.Committed), payloadValue(it.Payload))
+			it.RetryCount, it.PayloadSize, commitValue(it.Committed), payloadValue(it.Payload), payloadValue(ledger.EncodeAttributes(it.Attributes)))
 		if err != nil {
 			return 0, err
 		}

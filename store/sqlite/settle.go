@@ -110,7 +110,7 @@ func (s *Store) settle(ctx context.Context, o *store.Outcome) (store.SettleResul
 	if err != nil {
 		return 0, err
 	}
-	if t.Layout.State == store.StateNone {
+	if t.Layout.LogOnly() {
 		return store.Written, nil // there is nothing to write; the epoch was checked
 	}
 	if t.write[o.Status] == nil {

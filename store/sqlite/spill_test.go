@@ -175,7 +175,7 @@ func TestSpillErrors(t *testing.T) {
 	if lanes, err := r.store.ReadSpilled(ctx(t), nil, 1); err != nil || len(lanes) != 0 {
 		t.Errorf("no lane: %v, %v", lanes, err)
 	}
-	r.exec(t, "INSERT INTO sluicebox_queue VALUES ('rig', '', 'events', x'01', 1, '1', 'EVENT', NULL, 0, 0, NULL, NULL)")
+	r.exec(t, "INSERT INTO sluicebox_queue VALUES ('rig', '', 'events', x'01', 1, '1', 'EVENT', NULL, 0, 0, NULL, NULL, NULL)")
 	if err := r.store.SpilledLanes(ctx(t), func(store.SpilledLane) {}); err == nil || !strings.Contains(err.Error(), "not a lane hash") {
 		t.Errorf("a lane that is none: %v", err)
 	}
@@ -335,7 +335,7 @@ func TestSpilledLookupUsesIndex(t *testing.T) {
 	lane := laneOf("a")
 	hash := lane.Hash()
 	r.exec(t, `WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 100000)
-		INSERT INTO sluicebox_queue SELECT 'rig', '', 'events', ?, i, printf('%06d', i), 'EVENT', 'a', 0, 0, NULL, NULL FROM c`, hash[:])
+		INSERT INTO sluicebox_queue SELECT 'rig', '', 'events', ?, i, printf('%06d', i), 'EVENT', 'a', 0, 0, NULL, NULL, NULL FROM c`, hash[:])
 	r.exec(t, `INSERT INTO outbox_events (id) SELECT id FROM sluicebox_spilled WHERE seq % 100 = 0; INSERT INTO outbox_events (id) VALUES ('free')`)
 	var refs []store.SpilledRef
 	var outcomes []store.Outcome

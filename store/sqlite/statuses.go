@@ -62,8 +62,11 @@ func readStatusesOf(ctx context.Context, conn *Conn, p *outboxes.Part, rows []st
 			if states[i].State != store.RowAbsent {
 				break
 			}
-			err := conn.Query(ctx, read.sql, read.args(&values{key: key, wants: p.WantsPayload(rows, i)}), func(row []driver.Value) error {
+			err := conn.Query(ctx, read.sql, read.args(&values{key: key, wants: p.WantsPayload(rows, i)}), func(row []driver.Value) (err error) {
 				states[i] = store.RowStatus{State: store.RowState(numberAt(row, 0)), Payload: BytesOf(row[1])}
+				if states[i].Attributes, err = ReadAttributes(&t.Layout, row[2]); err != nil {
+					return err
+				}
 				return StopIteration()
 			})
 			if err != nil {
@@ -76,14 +79,15 @@ func readStatusesOf(ctx context.Context, conn *Conn, p *outboxes.Part, rows []st
 	return nil
 }
 
-// stateQuery builds the statement that reads the state of a row, and its payload if it is
+// stateQuery builds the statement that reads the state of a row, and its content if it is
 // COMPLETED and requested. If several rows have the same id, an unsettled one counts.
 func stateQuery(t *table) *query {
 	b := &builder{}
-	sql := "SELECT " + t.state(b).RowState() + " AS state" +
-		", CASE WHEN " + b.arg(func(v *values) any { return v.wants }) + " AND " + t.state(b).Delivered() + " IS TRUE THEN " +
-		PayloadOf(Ident(t.Layout.Columns.Payload)) + " END" +
-		"\nFROM " + TableName(t.Outbox) + " WHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() +
+	sql := "SELECT " + t.state(b).RowState() + " AS state"
+	for _, content := range []string{t.payload(), t.attributes()} {
+		sql += ", CASE WHEN " + b.arg(func(v *values) any { return v.wants }) + " AND " + t.state(b).Delivered() + " IS TRUE THEN " + content + " END"
+	}
+	sql += "\nFROM " + TableName(t.Outbox) + " WHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() +
 		"\nORDER BY state LIMIT 1"
 	return &query{sql, b.params}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -167,6 +168,68 @@ func PayloadSizeOf(expression string) string { return "coalesce(octet_length(" +
 
 // TextOf returns an expression for a value as text.
 func TextOf(expression string) string { return "CAST(" + expression + " AS TEXT)" }
+
+// GroupOf returns an expression for the text from which store.Layout.Group reads the group of a
+// row. The texts of several columns are joined as store.Layout.GroupOfColumns joins them. ref
+// returns a reference to a column.
+func GroupOf(l *store.Layout, ref func(column string) string) string {
+	switch {
+	case l.Columns.Group == "":
+		return "NULL"
+	case len(l.GroupRest) == 0:
+		return TextOf(ref(l.Columns.Group))
+	}
+	var parts, nulls []string
+	for _, name := range append([]string{l.Columns.Group}, l.GroupRest...) {
+		parts = append(parts, `coalesce(replace(replace(`+TextOf(ref(name))+`, '\', '\\'), '/', '\/'), '\N')`)
+		nulls = append(nulls, ref(name)+" IS NULL")
+	}
+	return "CASE WHEN NOT (" + strings.Join(nulls, " AND ") + ") THEN " + strings.Join(parts, " || '/' || ") + " END"
+}
+
+// AttributesOf returns an expression for the attribute columns of a row, as ReadAttributes reads
+// it.
+func AttributesOf(l *store.Layout, ref func(column string) string) string {
+	if len(l.Attributes) == 0 {
+		return "NULL"
+	}
+	texts := make([]string, len(l.Attributes))
+	for i := range l.Attributes {
+		texts[i] = TextOf(ref(l.Attributes[i].Column))
+	}
+	return "json_array(" + strings.Join(texts, ", ") + ")"
+}
+
+// ReadAttributes returns the attributes of a row for the value of that expression. NULL stands
+// for a row whose content was not read.
+func ReadAttributes(l *store.Layout, value driver.Value) (store.Attributes, error) {
+	list := BytesOf(value)
+	if list == nil {
+		return nil, nil
+	}
+	var texts []*string
+	if err := json.Unmarshal(list, &texts); err != nil || len(texts) != len(l.Attributes) {
+		return nil, fmt.Errorf("attributes of layout %s are %.100q: %w", l.Name, list, err)
+	}
+	return l.ReadAttributes(func(i int) []byte {
+		if texts[i] == nil {
+			return nil
+		}
+		return []byte(*texts[i])
+	}), nil
+}
+
+func (t *table) group() string      { return GroupOf(&t.Layout, Ident) }
+func (t *table) attributes() string { return AttributesOf(&t.Layout, Ident) }
+
+// ownKind is an expression for the kind of a row itself.
+func (t *table) ownKind() string { return optional(t.Layout.KindColumn()) }
+
+// payload is an expression for the payload. NULL is empty, because nil stands for a payload that
+// was not read.
+func (t *table) payload() string {
+	return "coalesce(" + PayloadOf(Ident(t.Layout.Columns.Payload)) + ", '')"
+}
 
 // retryCount is an expression for the retry count.
 func (t *table) retryCount() string {

@@ -67,7 +67,9 @@ func unsettledItem(o *store.Outbox, row []driver.Value) (store.Item, error) {
 	}
 	retries, _ := row[5].(int64)
 	it.RetryCount = int(retries)
-	return it, nil
+	var err error
+	it.Attributes, err = ReadAttributes(&o.Layout, row[6])
+	return it, err
 }
 
 // itemHead returns the item of a row that begins with its id, kind and group. It is false if
@@ -101,10 +103,11 @@ func unsettledQuery(t *table, q *store.UnsettledQuery, relay string, excluded []
 	c := &t.Layout.Columns
 	id := IDText(TableName(t.Outbox) + "." + Ident(c.ID)) // qualified, because the spilled rows have an id column too
 	size := t.payloadSize()
-	payload := "CASE WHEN " + size + " <= " + b.bind(q.MaxInlinePayload()) +
-		" THEN coalesce(" + PayloadOf(Ident(c.Payload)) + ", '') END"
+	within := func(content string) string {
+		return "CASE WHEN " + size + " <= " + b.bind(q.MaxInlinePayload()) + " THEN " + content + " END"
+	}
 	sql := "SELECT " + strings.Join([]string{
-		id, optional(c.Kind), optional(c.Group), payload, size, t.retryCount(),
+		id, optional(c.Kind), t.group(), within(t.payload()), size, t.retryCount(), within(t.attributes()),
 	}, ", ") + "\nFROM " + TableName(t.Outbox) +
 		"\nWHERE " + t.state(b).Unsettled() +
 		// A row without an id must not be skipped silently.
@@ -141,7 +144,7 @@ func (t *table) excludeLanes(b *builder, lanes []store.LaneKey) string {
 		kind = b.bind(t.Kind)
 	}
 	if c.Group != "" {
-		none, group = Ident(c.Group)+" IS NULL", "coalesce("+TextOf(Ident(c.Group))+", '')"
+		none, group = "("+t.group()+") IS NULL", "coalesce("+t.group()+", '')"
 	}
 	return "(" + kind + " COLLATE BINARY, " + none + ", " + group + " COLLATE BINARY) NOT IN " +
 		"(SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(" + b.bind(jsonLanes(lanes)) + "))"

@@ -87,6 +87,7 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 	read := deliveredQuery(t, to.IDs)
 	return v.conn.Query(ctx, read.sql, read.args(nil), func(row []driver.Value) error {
 		it, _ := itemHead(o, row)
+		it.Attributes = o.Layout.ReadKind(BytesOf(row[5])) // Add selects by it
 		it.PayloadSize = int(numberAt(row, 3))
 		it.Committed, _ = readTime(row[4])
 		if !to.Add(it) {
@@ -104,8 +105,9 @@ func deliveredQuery(t *table, ids []string) *query {
 	c := &t.Layout.Columns
 	id := IDText(Ident(c.ID))
 	sql := "SELECT " + strings.Join([]string{
-		id, optional(c.Kind), optional(c.Group), t.payloadSize(),
+		id, optional(c.Kind), t.group(), t.payloadSize(),
 		"+" + Ident(t.Layout.OrderBy[0]), // the plus prevents the driver from parsing it as a time
+		t.ownKind(),
 	}, ", ") + "\nFROM " + TableName(t.Outbox) + "\nWHERE " + t.state(b).Delivered() + " IS TRUE AND " + id + " IS NOT NULL"
 	if len(ids) > 0 {
 		sql += " AND " + t.oneOf(b, ids)

@@ -42,7 +42,8 @@ CREATE TABLE sluicebox_queue (
   retry_count   INTEGER NOT NULL,
   payload_size  INTEGER NOT NULL,
   committed_at  TEXT,
-  payload       BLOB
+  payload       BLOB,
+  attributes    BLOB -- JSON
 );
 -- The rows of a lane, and the lanes.
 CREATE INDEX sluicebox_queue_lane ON sluicebox_queue (name, queue, outbox, lane, n);
