@@ -40,7 +40,8 @@
 //
 // A row is sent as it is when it is read. A row that was deleted before that is left out,
 // and the position moves past it. Its claim could only report it gone, and after a restart
-// most of these rows were delivered and deleted.
+// most of these rows were delivered and deleted. So a table without a state must keep its rows
+// until they are delivered.
 //
 // On Linux, an append to the WAL file wakes the reader, which then checks whether another
 // connection has committed (PRAGMA data_version). The append happens a moment before the

@@ -166,7 +166,18 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 		Ref: store.Ref{Outbox: name, ID: id}, Kind: o.Kind,
 		Payload: payload, PayloadSize: int(size), Captured: now,
 	}
+	if err := readTexts(&it, o, row); err != nil {
+		return false, err
+	}
 
+	p.batch.Items = append(p.batch.Items, it)
+	p.bytes += bytes
+	p.last = seq
+	return true, nil
+}
+
+// readTexts reads what an item has beside its id and payload.
+func readTexts(it *store.Item, o *store.Outbox, row []driver.Value) (err error) {
 	if o.Layout.Columns.Kind != "" {
 		it.Kind, _ = row[colKind].(string)
 	}
@@ -179,15 +190,8 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	if at, ok := row[colAt].(int64); ok {
 		it.Committed = time.UnixMilli(at)
 	}
-	var err error
-	if it.Attributes, err = sqlitestore.ReadAttributes(&o.Layout, row[colAttributes]); err != nil {
-		return false, err
-	}
-
-	p.batch.Items = append(p.batch.Items, it)
-	p.bytes += bytes
-	p.last = seq
-	return true, nil
+	it.Attributes, err = sqlitestore.ReadAttributes(&o.Layout, row[colAttributes])
+	return err
 }
 
 // missingIDError reports a row that cannot be claimed. The row is not skipped, because the

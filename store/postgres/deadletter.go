@@ -101,7 +101,7 @@ func scanLetters(rows pgx.Rows, t *table, each func(*store.DeadLetter)) (n int, 
 		}
 		releaseMessage(rows)
 		n++
-		if t.Layout.Columns.Kind != "" {
+		if kind != nil || t.Layout.Columns.Kind != "" {
 			d.Kind = deref(kind)
 		}
 		d.Group, d.Error = t.Layout.Group(group), deref(text)
@@ -137,7 +137,7 @@ func lettersQuery(t *table, r *deadletter.Read) *query {
 	}
 
 	lines := []string{
-		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + t.retryCount() + ", " + text + ", " + at +
+		"SELECT " + t.text(c.ID) + ", " + t.ownKind() + ", " + t.group() + ", " + t.retryCount() + ", " + text + ", " + at +
 			", " + t.payloadSize() + ", " + content,
 		"FROM " + TableName(t.Outbox) + " AS o",
 		t.filterCondition(b, r.Filter),
@@ -158,7 +158,12 @@ func (t *table) filterCondition(b *builder, f *store.DeadLetterFilter) string {
 		where += " AND o." + Ident(c.ID) + " = ANY (" + b.bind("ids", t.MustColumn(c.ID).typ+"[]", arrayLiteral(f.IDs)) + ")"
 	}
 	if f.Kind != "" {
-		where += " AND " + t.textEquals(b, "kind", t.Layout.KindColumn(), f.Kind, f.Kind == t.Kind)
+		column := t.Layout.KindColumn()
+		is := t.textEquals(b, "kind", column, f.Kind, f.Kind == t.Kind)
+		if column != t.Layout.Columns.Kind && f.Kind == t.Kind { // a row without the attribute
+			is = "(" + is + " OR o." + Ident(column) + " IS NULL)"
+		}
+		where += " AND " + is
 	}
 
 	switch {

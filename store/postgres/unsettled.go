@@ -165,12 +165,18 @@ func (t *table) setLane(it *store.Item, kind *string, group []byte) {
 	it.Group = t.Layout.Group(group)
 }
 
-// kind returns an expression for a row's kind.
-func (t *table) kind() string {
-	if name := t.Layout.Columns.Kind; name != "" {
-		return t.text(name)
+// kind returns an expression for the kind of a row's lane.
+func (t *table) kind() string { return t.optional(t.Layout.Columns.Kind) }
+
+// ownKind returns an expression for the kind of a row itself.
+func (t *table) ownKind() string { return t.optional(t.Layout.KindColumn()) }
+
+// optional returns an expression for the text of a column that the layout may lack.
+func (t *table) optional(name string) string {
+	if name == "" {
+		return "NULL::text"
 	}
-	return "NULL::text"
+	return t.text(name)
 }
 
 // payloadSize returns an expression for the length of the payload in bytes.

@@ -116,6 +116,9 @@ func (t *table) scanDelivered(row pgx.CollectableRow) (store.Item, error) {
 		return it, err
 	}
 	t.setLane(&it, kind, group)
+	if kind != nil {
+		it.Attributes = t.Layout.ReadKind([]byte(*kind)) // Add selects by it
+	}
 	if at.Valid && at.InfinityModifier == pgtype.Finite {
 		it.Committed = at.Time.UTC()
 	}
@@ -155,7 +158,7 @@ func deliveredQuery(t *table, q *views.DeliveredRows, timed bool) *query {
 			") OR "+b.bind("none", "boolean", none)+" AND o."+Ident(c.Group)+" IS NULL)")
 	}
 	return b.query(
-		"SELECT "+t.text(c.ID)+", "+t.kind()+", "+t.group()+", "+t.payloadSize()+", "+at+"::timestamptz",
+		"SELECT "+t.text(c.ID)+", "+t.ownKind()+", "+t.group()+", "+t.payloadSize()+", "+at+"::timestamptz",
 		"FROM "+TableName(t.Outbox)+" AS o",
 		"WHERE "+strings.Join(where, "\n  AND "),
 		"ORDER BY "+t.order(),

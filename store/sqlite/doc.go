@@ -86,7 +86,8 @@
 // A column may hold values of any type. An id travels as text: an integer in decimal digits,
 // a BLOB as x'0a1b'. It is looked up in the type of its column, so that an index on the
 // column serves. A REAL number is not a valid id, because its text is not exact. The payload
-// is the bytes of a BLOB, or of a text in UTF-8.
+// is the bytes of a BLOB, or of a text in UTF-8. A kind, a part of a group and an attribute are
+// the value as text, of a BLOB its bytes.
 //
 // Times are written in UTC as "2006-01-02 15:04:05.000", the format of SQLite's own
 // functions. If the column is declared as an integer, they are milliseconds since 1970. The

@@ -55,8 +55,8 @@ func TestTypesKeepTheOrder(t *testing.T) {
 		for _, refuses := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, refusals=%t", name, refuses), func(t *testing.T) {
 				t.Parallel()
-				onHosts(t, servers.Spread(t, hosts()), func(t *testing.T, h host) {
-					s := newOrders(t, h, refuses)
+				onOrders(t, servers.Spread(t, hosts()), func(t *testing.T, d deliveries) {
+					s := newOrders(t, d, refuses)
 					s.start(c.column, c.outbox, c.sink)
 					s.insert(orderEvents()...)
 					s.check(name == "type")
@@ -70,8 +70,8 @@ func TestTypesKeepTheOrder(t *testing.T) {
 // finds after a crash, and for a replay.
 func TestTypesAreReadAgain(t *testing.T) {
 	t.Parallel()
-	onHosts(t, mysqlHosts(t), func(t *testing.T, h host) {
-		s := newOrders(t, h, false)
+	onOrders(t, mysqlHosts(t), func(t *testing.T, d deliveries) {
+		s := newOrders(t, d, false)
 		s.down.Store(true)
 		relay := func() *relay {
 			return s.start("type: event, time: happened_at, attributes: [tenant]", "    kind: order",
@@ -94,12 +94,11 @@ func TestTypesAreReadAgain(t *testing.T) {
 
 // orderScene is a relay between the table of orders and a receiver.
 type orderScene struct {
-	t        *testing.T
-	database string
-	conn     *conn
-	to       *sinktest.Receiver
-	refuses  bool
-	down     atomic.Bool // the receiver is unavailable
+	t       *testing.T
+	table   deliveries
+	to      *sinktest.Receiver
+	refuses bool
+	down    atomic.Bool // the receiver is unavailable
 
 	mu       sync.Mutex
 	attempts map[string]int
@@ -112,18 +111,31 @@ const allOrders = 60
 // deadOrder is the order whose second event is never accepted.
 const deadOrder = 7
 
-func newOrders(t *testing.T, h host, refuses bool) *orderScene {
+// onOrders runs a test on the table of orders, on an SQLite file and on servers.
+func onOrders(t *testing.T, all []host, test func(*testing.T, deliveries)) {
 	t.Helper()
-	database := h.database(t)
-	number, at, now, body := "BIGINT GENERATED ALWAYS AS IDENTITY", "timestamptz", "now()", "jsonb"
-	if !h.kind.postgres {
-		number, at, now, body = "BIGINT AUTO_INCREMENT", "datetime(6)", "now(6)", "json"
+	ddl := func(number, at, now, body string) string {
+		return fmt.Sprintf(`CREATE TABLE orders (
+			row_key %[1]s, order_id VARCHAR(64) NOT NULL, event VARCHAR(64) NOT NULL, tenant VARCHAR(64), happened_at %[2]s NOT NULL,
+			body %[3]s NOT NULL, made %[2]s NOT NULL DEFAULT %[4]s, sent_at %[2]s, dead_at %[2]s, tries INT NOT NULL DEFAULT 0)`, number, at, body, now)
 	}
-	h.kind.run(t, database, fmt.Sprintf(`CREATE TABLE orders (
-		row_key %[1]s PRIMARY KEY, order_id VARCHAR(64) NOT NULL, event VARCHAR(64) NOT NULL, tenant VARCHAR(64), happened_at %[2]s NOT NULL,
-		body %[3]s NOT NULL, made %[2]s NOT NULL DEFAULT %[4]s, sent_at %[2]s, dead_at %[2]s, tries INT NOT NULL DEFAULT 0)`, number, at, body, now))
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		test(t, sqliteTable(t, ddl("INTEGER PRIMARY KEY", "DATETIME", "(strftime('%Y-%m-%d %H:%M:%f', 'now'))", "TEXT")))
+	})
+	onHosts(t, all, func(t *testing.T, h host) {
+		text := ddl("BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "timestamptz", "now()", "jsonb")
+		if !h.kind.postgres {
+			text = ddl("BIGINT AUTO_INCREMENT PRIMARY KEY", "datetime(6)", "now(6)", "json")
+		}
+		test(t, hostTable(t, h, h.database(t), text))
+	})
+}
+
+func newOrders(t *testing.T, d deliveries, refuses bool) *orderScene {
+	t.Helper()
 	s := &orderScene{
-		t: t, database: database, conn: connect(t, database), to: sinktest.NewReceiver(t), refuses: refuses,
+		t: t, table: d, to: sinktest.NewReceiver(t), refuses: refuses,
 		attempts: map[string]int{}, headers: map[string]http.Header{},
 	}
 	s.to.Script(s.answer)
@@ -172,7 +184,7 @@ func parseOrder(t *testing.T, r *sinktest.Received) (order int, event string) {
 // start starts a relay.
 func (s *orderScene) start(column, outbox, sink string) *relay {
 	s.t.Helper()
-	r := start(s.t, fmt.Sprintf(orders, nameFor(s.database), s.database, column, outbox, s.to.URL()+"/orders", sink, adminKey))
+	r := start(s.t, fmt.Sprintf(orders, nameFor(s.table.source), s.table.source, column, outbox, s.to.URL()+"/orders", sink, adminKey))
 	r.waitFor("source connected")
 	return r
 }
@@ -190,9 +202,7 @@ func (s *orderScene) insert(events ...string) {
 				}
 				values = append(values, fmt.Sprintf(`('order %d', '%s', %s, '2026-01-02 03:04:05', '{"order": %[1]d, "event": "%[2]s"}')`, order, event, tenant))
 			}
-			if _, err := s.conn.exec("INSERT INTO orders (order_id, event, tenant, happened_at, body) VALUES " + strings.Join(values, ", ")); err != nil {
-				s.t.Fatal(err)
-			}
+			s.table.exec("INSERT INTO orders (order_id, event, tenant, happened_at, body) VALUES " + strings.Join(values, ", "))
 		}
 	}
 }
@@ -205,9 +215,9 @@ func (s *orderScene) check(typed bool) {
 		dead = 1
 	}
 	awaitZero(s.t, "rows are not settled", func() int {
-		return count(s.t, s.conn, "SELECT count(*) FROM orders WHERE sent_at IS NULL AND dead_at IS NULL")
+		return s.table.count("SELECT count(*) FROM orders WHERE sent_at IS NULL AND dead_at IS NULL")
 	})
-	if n := count(s.t, s.conn, "SELECT count(*) FROM orders WHERE dead_at IS NOT NULL"); n != dead {
+	if n := s.table.count("SELECT count(*) FROM orders WHERE dead_at IS NOT NULL"); n != dead {
 		s.t.Errorf("%d rows have failed, want %d", n, dead)
 	}
 

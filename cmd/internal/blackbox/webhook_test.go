@@ -43,7 +43,7 @@ admin: {listen: %s}
 // 1.0.0.
 const signingKey = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 
-// deliveries is a database with that table.
+// deliveries is a database with a table.
 type deliveries struct {
 	source string
 	exec   func(statement string)
@@ -156,12 +156,24 @@ func hostDeliveries(t *testing.T, h host) deliveries {
 	if !h.kind.postgres {
 		table = fmt.Sprintf(deliveriesTable, "datetime(6)", "now(6)", "json")
 	}
-	h.kind.run(t, database, table)
+	return hostTable(t, h, database, table)
+}
+
+// hostTable creates a table in a database of a server.
+func hostTable(t *testing.T, h host, database, ddl string) deliveries {
+	t.Helper()
+	h.kind.run(t, database, ddl)
 	c := connect(t, database)
 	return deliveries{database, func(statement string) { h.kind.run(t, database, statement) }, func(query string) int { return count(t, c, query) }}
 }
 
 func sqliteDeliveries(t *testing.T) deliveries {
+	return sqliteTable(t, fmt.Sprintf(deliveriesTable, "DATETIME", "(strftime('%Y-%m-%d %H:%M:%f', 'now'))", "TEXT"))
+}
+
+// sqliteTable creates an SQLite file with a table.
+func sqliteTable(t *testing.T, ddl string) deliveries {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "team.db")
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate")
 	if err != nil {
@@ -173,7 +185,7 @@ func sqliteDeliveries(t *testing.T) deliveries {
 			t.Fatalf("%s: %v", statement, err)
 		}
 	}
-	exec(fmt.Sprintf(deliveriesTable, "DATETIME", "(strftime('%Y-%m-%d %H:%M:%f', 'now'))", "TEXT"))
+	exec(ddl)
 	return deliveries{"sqlite://" + path, exec, func(query string) int {
 		n := 0
 		if err := db.QueryRowContext(context.Background(), query).Scan(&n); err != nil {
