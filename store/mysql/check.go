@@ -297,8 +297,13 @@ func (c *checker) index(t *table) {
 	}
 	if !t.unique {
 		c.AddFault(fmt.Sprintf("no unique index of %s begins with the id, column %s", TableName(t.Outbox), t.Layout.Columns.ID),
-			fmt.Sprintf("CREATE UNIQUE INDEX %s ON %s (%s);", Ident(t.Table+"_"+t.Layout.Columns.ID), TableName(t.Outbox), Ident(t.Layout.Columns.ID)))
+			uniqueIndex(t.Outbox, t.Layout.Columns.ID))
 	}
+}
+
+// uniqueIndex returns the statement that creates a unique index on a column.
+func uniqueIndex(o *store.Outbox, name string) string {
+	return fmt.Sprintf("CREATE UNIQUE INDEX %s ON %s (%s);", Ident(o.Table+"_"+name), TableName(o), Ident(name))
 }
 
 // canRun reports whether the account may run a statement. The server checks the rights,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
@@ -14,7 +15,7 @@ import (
 func (t *table) checked() *finding.Table {
 	return &finding.Table{
 		Outbox: t.Outbox, Name: TableName(t.Outbox),
-		Column: func(name string) finding.Column { return t.MustColumn(name).checked() },
+		Column: func(name string) store.ColumnInfo { return t.MustColumn(name).checked() },
 		Dialect: &finding.Dialect{
 			Time:    finding.Type{Words: "a DATETIME or TIMESTAMP", SQL: "DATETIME(6)"},
 			Integer: finding.Type{Words: "an integer", SQL: "INT"},
@@ -29,9 +30,9 @@ func (t *table) checked() *finding.Table {
 }
 
 // checked returns the column as the shared checks see it.
-func (c column) checked() finding.Column {
+func (c column) checked() store.ColumnInfo {
 	labels := c.labels()
-	return finding.Column{
+	return store.ColumnInfo{
 		Name: c.name, Type: c.full, NotNull: c.notNull, Enum: labels, Length: c.limit, Min: c.minInteger(), Max: c.maxInteger(),
 		Time: c.family == familyTime, Integer: c.family == familyInteger, Boolean: c.family == familyInteger || c.typ == "bit",
 		Text: c.family == familyText && len(labels) == 0 && c.typ != "set",
@@ -71,21 +72,13 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 		return nil
 	}
 
-	srv := &c.conn.server
-	var list []finding.Constraint
-	err := c.conn.query(ctx, srv.findChecks(), []any{t.Schema, t.Table}, func(rows *sql.Rows) error {
-		var k finding.Constraint
-		err := rows.Scan(&k.Name, &k.Expression, &k.Unnamed)
-		k.Expression = srv.expression(k.Expression)
-		list = append(list, k)
-		return err
-	})
+	list, err := c.conn.constraints(ctx, t)
 	if err != nil {
-		return fmt.Errorf("look up constraints of %s: %w", TableName(t.Outbox), err)
+		return err
 	}
 
 	for _, k := range list {
-		refused, err := c.refusedValues(ctx, t, k.Expression, values)
+		refused, _, err := c.conn.refusedValues(ctx, t.MustColumn(t.Layout.Columns.Status), k.Expression, values)
 		if err != nil {
 			return err
 		}
@@ -94,28 +87,42 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 	return nil
 }
 
-// refusedValues returns the values for which an expression on the status column alone is
-// false. It returns none if the server cannot evaluate the expression.
-func (c *checker) refusedValues(ctx context.Context, t *table, expression string, values []any) (refused []any, err error) {
-	status := t.MustColumn(t.Layout.Columns.Status)
+// constraints returns the enforced CHECK constraints of a table.
+func (c *conn) constraints(ctx context.Context, t *table) (list []finding.Constraint, err error) {
+	err = c.query(ctx, c.server.findChecks(), []any{t.Schema, t.Table}, func(rows *sql.Rows) error {
+		var k finding.Constraint
+		err := rows.Scan(&k.Name, &k.Expression, &k.Unnamed)
+		k.Expression = c.server.expression(k.Expression)
+		list = append(list, k)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up constraints of %s: %w", TableName(t.Outbox), err)
+	}
+	return list, nil
+}
+
+// refusedValues returns the values for which an expression on a column alone is false.
+// evaluated is false if the server cannot evaluate the expression, which then refuses nothing.
+func (c *conn) refusedValues(ctx context.Context, of column, expression string, values []any) (refused []any, evaluated bool, err error) {
 	value := "CAST(? AS SIGNED)"
-	if status.family == familyText {
-		value = "CONVERT(CAST(? AS CHAR) USING " + status.charset + ") COLLATE " + status.collation
+	if of.family == familyText {
+		value = "CONVERT(CAST(? AS CHAR) USING " + of.charset + ") COLLATE " + of.collation
 	}
 
-	query := fmt.Sprintf("SELECT COALESCE((%s), TRUE) FROM (SELECT %s AS %s) AS o", expression, value, Ident(status.name))
+	query := fmt.Sprintf("SELECT COALESCE((%s), TRUE) FROM (SELECT %s AS %s) AS o", expression, value, Ident(of.name))
 	for _, v := range values {
 		var allowed bool
-		err := c.conn.row(ctx, query, []any{v}, &allowed)
+		err := c.row(ctx, query, []any{v}, &allowed)
 		if code(err) != 0 {
-			return nil, nil
+			return nil, false, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if !allowed {
 			refused = append(refused, v)
 		}
 	}
-	return refused, nil
+	return refused, true, nil
 }

@@ -309,15 +309,16 @@ WHERE i.indrelid = $1 AND i.indkey[0] = $2::int2 AND i.indisvalid AND i.indpred 
 		return err
 	}
 
-	statement := fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);", TableName(t.Outbox), Ident(id.name))
-	if partitioned, err := c.queryBool(ctx, "SELECT true FROM pg_catalog.pg_class WHERE oid = $1 AND relkind = 'p'", t.oid); err != nil {
-		return err
-	} else if partitioned {
-		statement = fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s, …); -- with the partition key columns", TableName(t.Outbox), Ident(id.name))
-	}
-
-	c.AddFault(fmt.Sprintf("no unique index on the id of %s, column %s", TableName(t.Outbox), id.name), statement)
+	c.AddFault(fmt.Sprintf("no unique index on the id of %s, column %s", TableName(t.Outbox), id.name), uniqueIndex(t, id.name))
 	return nil
+}
+
+// uniqueIndex returns the statement that creates a unique index on a column.
+func uniqueIndex(t *table, name string) string {
+	if t.partitioned {
+		return fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s, …); -- with the partition key columns", TableName(t.Outbox), Ident(name))
+	}
+	return fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);", TableName(t.Outbox), Ident(name))
 }
 
 // policies checks that no row-level security hides rows, because a hidden row would look

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
@@ -19,7 +20,7 @@ import (
 func (t *table) checked() *finding.Table {
 	return &finding.Table{
 		Outbox: t.Outbox, Name: TableName(t.Outbox),
-		Column: func(name string) finding.Column { return t.MustColumn(name).checked() },
+		Column: func(name string) store.ColumnInfo { return t.MustColumn(name).checked() },
 		Dialect: &finding.Dialect{
 			Time:    finding.Type{Words: "a timestamp", SQL: "timestamptz"},
 			Integer: finding.Type{Words: "an integer", SQL: "integer"},
@@ -38,8 +39,8 @@ func (t *table) checked() *finding.Table {
 const categoryText = "S"
 
 // checked returns the column as the shared checks see it.
-func (c column) checked() finding.Column {
-	checked := finding.Column{
+func (c column) checked() store.ColumnInfo {
+	checked := store.ColumnInfo{
 		Name: c.name, Type: c.full, NotNull: c.notNull, Enum: c.labels, Length: c.limit,
 		Boolean: c.base == pgtype.BoolOID,
 		Time:    c.base == pgtype.TimestampOID || c.base == pgtype.TimestamptzOID, Text: c.category == categoryText,
@@ -73,21 +74,14 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 		return nil
 	}
 
-	// NOT ENFORCED constraints exist since version 18.
-	rows, err := c.conn.Query(ctx, `
-SELECT k.conname::text, pg_catalog.pg_get_expr(k.conbin, k.conrelid), false FROM pg_catalog.pg_constraint k
-WHERE k.conrelid = $1 AND k.contype = 'c' AND k.conkey = ARRAY[$2::int2]
-  AND coalesce((to_jsonb(k) ->> 'conenforced')::bool, true) ORDER BY k.conname`, t.oid, t.MustColumn(t.Layout.Columns.Status).num)
-	if err != nil {
-		return err
-	}
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[finding.Constraint])
+	status := t.MustColumn(t.Layout.Columns.Status)
+	list, err := columnConstraints(ctx, c.conn, t, status)
 	if err != nil {
 		return err
 	}
 
 	for _, k := range list {
-		refused, err := c.refusedValues(ctx, t, k.Expression, values)
+		refused, _, err := refusedValues(ctx, c.conn, status, k.Expression, values)
 		if err != nil {
 			return err
 		}
@@ -96,12 +90,24 @@ WHERE k.conrelid = $1 AND k.contype = 'c' AND k.conkey = ARRAY[$2::int2]
 	return nil
 }
 
-// refusedValues lists the values for which an expression on the status column is false.
-// An expression that the server cannot evaluate refuses nothing.
-func (c *checker) refusedValues(ctx context.Context, t *table, expression string, values []any) (refused []any, err error) {
-	status := t.MustColumn(t.Layout.Columns.Status)
-	sql := fmt.Sprintf("SELECT coalesce((%s), true) FROM (SELECT $1::%s AS %s) AS o", expression, status.typ, Ident(status.name))
-	err = pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+// columnConstraints returns the enforced constraints that include only one column.
+func columnConstraints(ctx context.Context, conn *pgx.Conn, t *table, of column) ([]finding.Constraint, error) {
+	// NOT ENFORCED constraints exist since version 18.
+	rows, err := conn.Query(ctx, `
+SELECT k.conname::text, pg_catalog.pg_get_expr(k.conbin, k.conrelid), false FROM pg_catalog.pg_constraint k
+WHERE k.conrelid = $1 AND k.contype = 'c' AND k.conkey = ARRAY[$2::int2]
+  AND coalesce((to_jsonb(k) ->> 'conenforced')::bool, true) ORDER BY k.conname`, t.oid, of.num)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[finding.Constraint])
+}
+
+// refusedValues lists the values for which an expression on a column is false. evaluated is
+// false if the server cannot evaluate the expression, which then refuses nothing.
+func refusedValues(ctx context.Context, conn *pgx.Conn, of column, expression string, values []any) (refused []any, evaluated bool, err error) {
+	sql := fmt.Sprintf("SELECT coalesce((%s), true) FROM (SELECT $1::%s AS %s) AS o", expression, of.typ, Ident(of.name))
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '"+constraintTimeout+"'"); err != nil {
 			return err
 		}
@@ -116,8 +122,8 @@ func (c *checker) refusedValues(ctx context.Context, t *table, expression string
 		}
 		return nil
 	})
-	if errors.As(err, new(*pgconn.PgError)) && !c.conn.IsClosed() {
-		return nil, nil
+	if errors.As(err, new(*pgconn.PgError)) && !conn.IsClosed() {
+		return nil, false, nil
 	}
-	return refused, err
+	return refused, true, err
 }

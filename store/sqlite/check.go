@@ -172,7 +172,12 @@ WHERE l.partial = 0 AND x.seqno = 0 AND x.name = ?2 COLLATE NOCASE LIMIT 1`
 	err := c.conn.Query(ctx, find, []any{t.Table, id.name}, func([]driver.Value) error { found = true; return nil })
 	if err == nil && !found {
 		c.AddFault(fmt.Sprintf("no index of %s begins with the id column %s", TableName(t.Outbox), id.name),
-			fmt.Sprintf("CREATE UNIQUE INDEX %s ON %s (%s);", Ident(t.Table+"_"+id.name), TableName(t.Outbox), Ident(id.name)))
+			uniqueIndex(t.Outbox, id.name))
 	}
 	return err
+}
+
+// uniqueIndex returns the statement that creates a unique index on a column.
+func uniqueIndex(o *store.Outbox, name string) string {
+	return fmt.Sprintf("CREATE UNIQUE INDEX %s ON %s (%s);", Ident(o.Table+"_"+name), TableName(o), Ident(name))
 }

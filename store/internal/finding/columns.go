@@ -9,18 +9,6 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// Column describes a column of an outbox's table to the checks of its type.
-type Column struct {
-	Name, Type string // the type as the database writes it
-	// The column can hold times, integers, any text, JSON from which a group is read, or true
-	// and false.
-	Time, Integer, Text, JSON, Boolean bool
-	Enum                               []string // the values of an enumeration
-	Length                             int      // maximum number of characters of a text, 0 for no limit
-	Min, Max                           int64    // of an integer
-	NotNull                            bool
-}
-
 // Type is a type that a layout needs: in words, and as the database writes it.
 type Type struct{ Words, SQL string }
 
@@ -46,7 +34,7 @@ type Table struct {
 	*store.Outbox
 	*Dialect
 	Name   string // quoted
-	Column func(name string) Column
+	Column func(name string) store.ColumnInfo
 }
 
 // AddTypes adds a fault for each column that cannot hold the values that the relay writes.
