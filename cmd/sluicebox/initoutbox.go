@@ -14,11 +14,12 @@ import (
 	"github.com/sluicebox/sluicebox/store/layouts"
 )
 
-// outboxFlags are the flags of `sluicebox init --outbox`.
+// outboxFlags are the flags of `sluicebox init --outbox` and `--from-table`.
 type outboxFlags struct {
+	fromTableFlags
 	Outbox   string `placeholder:"LAYOUT" help:"Print the statements that create an outbox table of a layout, with the index for unsettled rows, instead of the relay's tables."`
 	Table    string `placeholder:"[SCHEMA.]TABLE" help:"With --outbox: the name of the table. Default: the layout's own."`
-	Source   string `placeholder:"URL" help:"With --outbox: the URL of the database. Default: source.url of the configuration."`
+	Source   string `placeholder:"URL" help:"With --outbox or --from-table: the URL of the database. Default: source.url of the configuration."`
 	Database string `placeholder:"NAME" help:"With --outbox: postgres, mysql, mariadb, sqlite or mongodb, to print statements without a URL."`
 	Apply    bool   `help:"With --outbox: run the statements."`
 }
@@ -26,8 +27,12 @@ type outboxFlags struct {
 // Validate is called before Run.
 func (f *outboxFlags) Validate() error {
 	switch {
-	case f.Outbox == "" && (f.Table != "" || f.Source != "" || f.Database != "" || f.Apply):
-		return errors.New("--table, --source, --database and --apply need --outbox LAYOUT")
+	case f.Outbox != "" && f.FromTable != "":
+		return errors.New("--outbox and --from-table exclude each other")
+	case f.Outbox == "" && (f.Table != "" || f.Database != "" || f.Apply):
+		return errors.New("--table, --database and --apply need --outbox LAYOUT")
+	case f.Outbox == "" && f.FromTable == "" && f.Source != "":
+		return errors.New("--source needs --outbox LAYOUT or --from-table TABLE")
 	case f.Database != "" && f.Source != "":
 		return errors.New("--database and --source exclude each other")
 	case f.Database != "" && f.Apply:

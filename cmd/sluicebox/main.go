@@ -37,7 +37,7 @@ func main() {
 		signals:     signals,
 		exit:        os.Exit,
 		relay: backend{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.OpenDeadLetters,
-			requests: app.OpenRequests, createOutbox: createoutbox.Create},
+			requests: app.OpenRequests, createOutbox: createoutbox.Create, describe: describeTable},
 	}
 	os.Exit(p.main(os.Args[1:]))
 }
@@ -53,4 +53,6 @@ type backend struct {
 	requests func(*config.Config) (of admin.Requests, closed func(), err error)
 	// createOutbox creates an outbox table in the database of a URL.
 	createOutbox func(context.Context, config.URL, *layouts.Definition) error
+	// describe describes a table of the database of a URL.
+	describe func(ctx context.Context, source config.URL, table string) (*store.TableInfo, error)
 }

@@ -46,10 +46,13 @@ type initCommand struct {
 }
 
 // Run creates the relay's tables and publication, or prints the statements. With --outbox it
-// does so for an outbox table.
+// does so for an outbox table, and with --from-table it prints the configuration for one.
 func (c *initCommand) Run(ctx context.Context, p *program) error {
-	if c.Outbox != "" {
+	switch {
+	case c.Outbox != "":
 		return c.runOutbox(ctx, p, c.configFlag)
+	case c.FromTable != "":
+		return c.runFromTable(ctx, p, c.configFlag, c.Source)
 	}
 	cfg, err := c.load(p)
 	if err != nil {

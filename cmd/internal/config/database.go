@@ -1,6 +1,7 @@
 package config
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -32,19 +33,21 @@ type databaseType struct {
 	checkURL func(raw string) error
 	// open returns the database of a source.
 	open func(s *Source) sluicebox.Database
+	// describe describes a table; see store/postgres.Describe.
+	describe func(ctx context.Context, url, application string, o *store.Outbox, wanted func(*store.TableInfo) []string) (*store.TableInfo, error)
 }
 
 // databaseTypes returns the kinds of databases.
 func databaseTypes() []databaseType {
 	return []databaseType{
 		{
-			schemes: []string{"postgres", "postgresql"}, checkURL: checkURL,
+			schemes: []string{"postgres", "postgresql"}, checkURL: checkURL, describe: storepg.Describe,
 			open: func(s *Source) sluicebox.Database {
 				return postgres.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal(), Heartbeat: s.HeartbeatInterval}
 			},
 		},
 		{
-			schemes: []string{"mysql", "mariadb"},
+			schemes: []string{"mysql", "mariadb"}, describe: storemysql.Describe,
 			checkURL: func(raw string) error {
 				if err := checkURL(raw); err != nil {
 					return err
@@ -58,13 +61,13 @@ func databaseTypes() []databaseType {
 			},
 		},
 		{
-			schemes: []string{"mongodb", "mongodb+srv"}, documents: true, checkURL: checkMongoURL,
+			schemes: []string{"mongodb", "mongodb+srv"}, documents: true, checkURL: checkMongoURL, describe: storemongo.Describe,
 			open: func(s *Source) sluicebox.Database {
 				return mongo.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal()}
 			},
 		},
 		{
-			schemes: []string{"sqlite"}, file: true,
+			schemes: []string{"sqlite"}, file: true, describe: storesqlite.Describe,
 			checkURL: func(raw string) error {
 				_, err := storesqlite.ParseURL(raw)
 				return err

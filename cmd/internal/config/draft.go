@@ -1,0 +1,71 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// LoadDraft is Load for a configuration that is not complete yet, for example without outboxes
+// and sinks. Only the section source is checked.
+func LoadDraft(path string, environ []string) (*Settings, error) {
+	name, data, err := read(path)
+	if err != nil {
+		return nil, &Error{Problems: []Problem{{Where: name, Text: fmt.Sprintf("cannot read the configuration file: %s", fileErrorCause(err))}}}
+	}
+	root, err := document(name, data)
+	if err != nil {
+		return nil, err
+	}
+	d := newDecoder(name, environ, readSecretFile)
+	settings := d.decodeSettings(root)
+	d.checkSource(&settings.Source)
+	d.problems = slices.DeleteFunc(d.problems, func(p Problem) bool { return p.Key != "source" && !strings.HasPrefix(p.Key, "source.") })
+	return &settings, d.problems.err()
+}
+
+// describeTimeout bounds the description of a table.
+const describeTimeout = 30 * time.Second
+
+// Describe describes a table, [schema.]table, of the database; see the stores' Describe. The
+// error is a *store.SetupError if the table's name is invalid.
+func (u URL) Describe(ctx context.Context, application, table string, wanted func(*store.TableInfo) []string) (*store.TableInfo, error) {
+	t, found := u.databaseType()
+	if !found {
+		return nil, &store.SetupError{Problem: "the source is not a URL of a supported database", Remedy: "write " + DatabaseURLForms}
+	}
+	d := newDecoder("", nil, nil)
+	d.checkTable("table", table, u)
+	for _, p := range d.problems {
+		return nil, &store.SetupError{Problem: "the table " + p.Text}
+	}
+	o := store.Outbox{Name: table, Table: table}
+	if !t.documents { // a collection name may contain dots
+		o.Schema, o.Table = splitTable(table)
+	}
+	if t.file {
+		o.Schema = ""
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, describeTimeout, fmt.Errorf("no answer within %s", describeTimeout))
+	defer cancel()
+	info, err := t.describe(ctx, u.Reveal(), application, &o, wanted)
+	if setup, ok := errors.AsType[*store.SetupError](err); ok {
+		plain := *setup
+		plain.Problem = strings.TrimPrefix(plain.Problem, "outbox "+table+": ")
+		return nil, &plain
+	}
+	return info, err
+}
+
+// ValidColumn reports whether the configuration can name a column, or a field of documents.
+func ValidColumn(name string, documents bool) bool {
+	if documents {
+		return !badField(name) && !strings.Contains(name, ".")
+	}
+	return !badIdentifier(name)
+}
