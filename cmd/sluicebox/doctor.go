@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -152,7 +153,7 @@ func (p *program) printFindings(found []app.Finding) error {
 		}
 		lines := wrap(text, doctorWidth-doctorIndent, "")
 		fmt.Fprintf(&b, "  %-*s%s\n", doctorIndent-2, f.Grade, lines[0])
-		for _, line := range append(lines[1:], remedyLines(f.Remedy)...) {
+		for _, line := range slices.Concat(lines[1:], remedyLines(f.Remedy), configurationLines(f.Configuration)) {
 			b.WriteString(strings.Repeat(" ", doctorIndent) + line + "\n")
 		}
 	}
@@ -175,6 +176,19 @@ func remedyLines(remedy string) (lines []string) {
 		case line != "":
 			lines = append(lines, wrap(oneLine(line), doctorWidth-doctorIndent, "")...)
 		}
+	}
+	return lines
+}
+
+// configurationLines returns the lines of a proposed configuration, which are not wrapped, so
+// that they can be copied.
+func configurationLines(text string) (lines []string) {
+	if text == "" {
+		return nil
+	}
+	lines = []string{"or write the outbox as the table is:"}
+	for line := range strings.Lines(text) {
+		lines = append(lines, strings.Map(printable, strings.TrimRight(line, "\n")))
 	}
 	return lines
 }
@@ -224,6 +238,8 @@ type jsonFinding struct {
 	Remedy      string          `json:"remedy,omitempty"`
 	Statements  []jsonStatement `json:"statements,omitempty"`
 	Unreachable bool            `json:"unreachable,omitempty"`
+	// Configuration is YAML.
+	Configuration string `json:"configuration,omitempty"`
 }
 
 // jsonStatement is a statement that can be run as it is. Condition says by whom, when, or
@@ -256,7 +272,7 @@ func (p *program) jsonFindings(found []app.Finding) error {
 	list := make([]jsonFinding, len(found))
 	for i := range found {
 		f := &found[i]
-		list[i] = jsonFinding{Part: f.Part, Grade: f.Grade.String(), Subject: f.Subject, Text: f.Text, Remedy: f.Remedy, Statements: statementsOf(f.Remedy), Unreachable: f.Unreachable}
+		list[i] = jsonFinding{Part: f.Part, Grade: f.Grade.String(), Subject: f.Subject, Text: f.Text, Remedy: f.Remedy, Statements: statementsOf(f.Remedy), Unreachable: f.Unreachable, Configuration: f.Configuration}
 	}
 	n := countFindings(found)
 	return p.json(struct {

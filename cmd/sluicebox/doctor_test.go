@@ -30,6 +30,7 @@ func TestDoctorOutput(t *testing.T) {
 		finding(app.PartDatabase, store.GradeFault, "outbox x", "it lacks\x1b[31m a right\nor two, "+words, "-- as an administrator; "+words+"\n"+statement),
 		finding(app.PartSinks, store.GradeAdvice, "hooks", "reached", words),
 	}
+	found[1].Configuration = "outboxes:\n- table: x # sure:\x1b[31m " + words[:30] + "\n"
 	var out bytes.Buffer
 	p := &program{stdout: &out}
 	if err := p.printFindings(found); err != nil {
@@ -46,6 +47,7 @@ func TestDoctorOutput(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"database\n  ok      server: PostgreSQL 18\n  fault   outbox x: it lacks", "\n          -- as an administrator;", "\n          " + statement + "\n",
+		"\n          or write the outbox as the table is:\n          outboxes:\n          - table: x # sure:",
 		"\nsinks\n  advice  hooks: reached\n          look at", "\n1 fault, 1 piece of advice.\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the output lacks %q:\n%s", want, text)

@@ -45,6 +45,20 @@ type initCommand struct {
 	Print bool `help:"Print the SQL without connecting."`
 }
 
+// Help is shown under `sluicebox init --help`.
+func (*initCommand) Help() string {
+	return `Without --outbox and --from-table it creates the relay's own tables and the publication, which
+needs a role that may do so. Running it again is harmless.
+
+--outbox LAYOUT prints the statements for an outbox table, and --apply runs them.
+
+--from-table TABLE prints the sections outboxes and sinks for a table that exists. Each key has a
+comment: sure (the catalog says so), likely (the names say so), or DECIDE (your answer is needed).
+It changes nothing. For example:
+
+  sluicebox init --from-table shop.orders_outbox --source postgres://relay@db/shop`
+}
+
 // Run creates the relay's tables and publication, or prints the statements. With --outbox it
 // does so for an outbox table, and with --from-table it prints the configuration for one.
 func (c *initCommand) Run(ctx context.Context, p *program) error {

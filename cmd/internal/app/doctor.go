@@ -38,6 +38,9 @@ type Finding struct {
 	// Unreachable marks a fault where something could not be reached. It may resolve
 	// itself, or needs a fix elsewhere.
 	Unreachable bool
+	// Configuration is the part of a configuration that fits the table of an outbox, if the
+	// configured layout does not.
+	Configuration string
 }
 
 // doctorTimeout limits the check of each part: the database, the log, a sink.
@@ -66,7 +69,7 @@ type doctor struct {
 }
 
 func (d *doctor) add(part string, f store.Finding, unreachable bool) {
-	d.findings = append(d.findings, Finding{part, f, unreachable})
+	d.findings = append(d.findings, Finding{Part: part, Finding: f, Unreachable: unreachable})
 }
 
 func (d *doctor) addOK(part, subject, text string) {
@@ -115,6 +118,7 @@ func (d *doctor) checkDatabase(ctx context.Context) {
 	defer db.store.Close()
 	reached := d.runChecks(ctx, PartDatabase, "database", db.store, adviseInstall(ctx, db.store.Tables))
 	d.suggestCurrentTable(ctx)
+	d.proposeLayouts(ctx)
 	if !reached {
 		return // the log is on the same server
 	}

@@ -144,3 +144,42 @@ func TestProbeFinding(t *testing.T) {
 		}
 	}
 }
+
+// TestDoctorProposesLayouts: where a layout does not fit the table, doctor prints one that does,
+// and otherwise none.
+func TestDoctorProposesLayouts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "shop.db")
+	db, err := sql.Open("sqlite", "file:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	execute(t, db, "CREATE TABLE letters (id INTEGER PRIMARY KEY, body TEXT NOT NULL, customer_id TEXT, sent_at TEXT)")
+	execute(t, db, "CREATE TABLE loose (id TEXT, body TEXT NOT NULL, sent_at TEXT)")
+	cfg := loadConfig(t, fmt.Sprintf(`
+source: {url: "sqlite://%s"}
+admin: {listen: ''}
+outboxes:
+  - {table: letters, layout: outbox-messages, sink: two}
+  - {table: loose, layout: custom, kind: x, sink: one, columns: {id: id, payload: body, delivered: sent_at}, state: timestamps}
+  - {table: absent, layout: outbox-messages, sink: one}
+sinks: {one: {type: webhook, url: "http://127.0.0.1:1"}, two: {type: webhook, url: "http://127.0.0.1:1"}}
+`, path))
+	proposals := map[string]string{}
+	for _, f := range Doctor(t.Context(), cfg, "test") {
+		if f.Grade == store.GradeFault {
+			proposals[f.Subject] += f.Configuration
+		}
+	}
+	for subject, want := range map[string]string{
+		"outbox letters": "group: customer_id", "outbox loose": "", "outbox absent": "",
+	} {
+		got, found := proposals[subject]
+		if !found || (want == "") != (got == "") || !strings.Contains(got, want) || strings.Contains(got, "DECIDE: ") || strings.Contains(got, "sinks:") {
+			t.Errorf("%s: a fault: %t, with the proposal %q, want %q", subject, found, got, want)
+		}
+	}
+	if got := proposals["outbox letters"]; !strings.Contains(got, "  sink: two\n") {
+		t.Errorf("the outbox has another sink:\n%s", got)
+	}
+}

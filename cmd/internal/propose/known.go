@@ -21,7 +21,7 @@ func (g *guesser) knownLayout() *known {
 	var best *known
 	for _, p := range layouts.All() {
 		l := p.Layout(g.Table.Documents)
-		if l == nil || !Fits(l, g.Table) || g.hasOtherState(l) || !g.holdsStates(l) {
+		if l == nil || !Suits(l, g.Table) || g.hasOtherState(l) {
 			continue
 		}
 		k := &known{preset: p, layout: l}
@@ -61,6 +61,10 @@ func Fits(l *store.Layout, t *store.TableInfo) bool {
 	})
 }
 
+// Suits reports whether a table has the columns of a layout, and stores a state as the layout
+// does.
+func Suits(l *store.Layout, t *store.TableInfo) bool { return Fits(l, t) && holdsStates(l, t) }
+
 // hasOtherState reports whether the table has a column for a state that the layout does not
 // know.
 func (g *guesser) hasOtherState(l *store.Layout) bool {
@@ -72,8 +76,7 @@ func (g *guesser) hasOtherState(l *store.Layout) bool {
 
 // holdsStates reports whether the table stores a state in the way of the layout, as far as its
 // types and values show.
-func (g *guesser) holdsStates(l *store.Layout) bool {
-	t := g.Table
+func holdsStates(l *store.Layout, t *store.TableInfo) bool {
 	if t.Documents && len(l.OrderBy) > 0 {
 		if c, found := t.Column(l.OrderBy[0]); !found || c.TextTime != l.TextTimes {
 			return false
@@ -91,6 +94,8 @@ func (g *guesser) holdsStates(l *store.Layout) bool {
 		})
 	case store.StateNumbers:
 		return found && status.Integer
+	case store.StateBoolean:
+		return found && status.Boolean
 	case store.StateTimestamps:
 		c, found := t.Column(l.Columns.Delivered)
 		return found && c.Time || t.Documents

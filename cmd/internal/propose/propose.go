@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
@@ -155,12 +156,21 @@ func (g *guesser) head(p *Proposal) []string {
 		lines = append(lines, "The configuration has the section flowcatalyst: write its tables as outboxes first, with its sink.")
 	}
 	if g.Table.SampleError != nil {
-		lines = append(lines, "No rows were read: "+oneLine(g.Table.SampleError.Error()))
+		lines = append(lines, "No rows were read: "+g.Table.SampleError.Error())
 	}
 	return append(lines, g.remarks...)
 }
 
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+// oneLine returns a text for a comment. Names and values come from the database and may contain
+// anything.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, strings.Join(strings.Fields(text), " "))
+}
 
 // guesser collects the parts of a proposal.
 type guesser struct {

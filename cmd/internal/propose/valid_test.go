@@ -23,7 +23,7 @@ func names() []string {
 		"tenant_id", "partition_id", "customer_id", "order-id", "message_group", "topic", "key", "kind", "type", "event_type", "name", "created_at", "occurredAt", "timestamp",
 		"status", "state", "Status", "sent", "is_published", "processed", "sent_at", "processedAt", "failed_at", "locked_at", "locked_until", "in_progress_until", "settled_at",
 		"retry_count", "attempts", "last_error", "error", "traceparent", "correlation_id", "version", "record_key", "destination", "creation_time", "published",
-		"true", "null", "${env:X}", " blank", "a\"b", "é", "a.b", "$x", strings.Repeat("x", 70), "# no", "- x", "x: y",
+		"true", "null", "${env:X}", " blank", "a\"b", "é", "a.b", "$x", strings.Repeat("x", 70), "# no", "- x", "x: y", "status\x1b[31m",
 	}
 }
 
@@ -133,6 +133,9 @@ func TestProposalsAreValid(t *testing.T) {
 		}
 		if n := strings.Count(text, "# DECIDE: "); n != p.Decisions {
 			t.Fatalf("%d lines are marked, want %d:\n%s", n, p.Decisions, text)
+		}
+		if strings.ContainsRune(text, '\x1b') {
+			t.Fatalf("a character that a terminal obeys:\n%q", text)
 		}
 		file := filepath.Join(dir, "relay.yaml")
 		if err := os.WriteFile(file, []byte(head+text), 0o600); err != nil {

@@ -15,7 +15,7 @@ func (p *Proposal) YAML() (string, error) {
 	}
 	var b strings.Builder
 	for _, line := range p.head {
-		b.WriteString("# " + line + "\n")
+		b.WriteString("# " + oneLine(line) + "\n")
 	}
 	b.Write(text)
 	return b.String(), nil
