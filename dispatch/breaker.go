@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
@@ -45,12 +46,21 @@ func (c *core) waitingLanes(recv *receiver) int {
 	return recv.Lanes - recv.Held + c.spill.LanesOf(recv)
 }
 
-// openBreakers returns the endpoints with an open breaker.
+// maxOpenBreakers is how many open breakers are reported. Rows may name any number of
+// endpoints.
+const maxOpenBreakers = 100
+
+// openBreakers returns the endpoints with an open breaker. If they are many, it returns those
+// that opened first.
 func (c *core) openBreakers() (all []OpenBreaker) {
 	for _, recv := range c.lanes.Receivers() {
 		if b := &recv.Breaker; b.Open() {
 			all = append(all, OpenBreaker{recv.Endpoint, b.LastFailure(), b.OpenedAt(), c.waitingLanes(recv) == 0})
 		}
+	}
+	if len(all) > maxOpenBreakers {
+		slices.SortStableFunc(all, func(a, b OpenBreaker) int { return a.Since.Compare(b.Since) })
+		all = all[:maxOpenBreakers]
 	}
 	return all
 }

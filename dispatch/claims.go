@@ -19,7 +19,7 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 // claim. In each lane the rows before the first one that must wait are sent. Settled rows
 // are dropped.
 func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.Time) {
-	c.lanes.Requests.Claimed()
+	c.lanes.Claimed(req)
 	recv := req.Receiver()
 	kept := make([]*run, 0, len(req.Runs))
 	for _, r := range req.Runs {
@@ -33,7 +33,12 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.T
 	req.Runs = kept
 	switch {
 	case len(kept) > 0:
-		c.lanes.Requests.Push(req)
+		for _, part := range c.lanes.Split(req) {
+			c.lanes.Requests.Push(part)
+			if to := part.Receiver(); to != recv && to.Breaker.Open() {
+				c.cancelUnsent(to)
+			}
+		}
 	default:
 		c.lanes.Memory.ReleaseLarge(req)
 		recv.Breaker.Withdraw(req.Probe)
@@ -72,7 +77,9 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	}
 
 	l.RemoveDone(n)
-	r.Rows = send
+	r.Rows = c.lanes.SameEndpoint(send)
+	c.lanes.Memory.Shed(send[len(r.Rows):]...)
+	send = r.Rows
 	if stop != nil && stop.Result == store.TableLocked {
 		c.lockTable(l.Name.Outbox, now)
 	}

@@ -111,6 +111,7 @@ func (c *core) insertFront(items []store.Item) {
 	}
 	for _, l := range order {
 		l.Insert(front[l])
+		c.lanes.Reroute(l)
 		c.Wake(l)
 	}
 }

@@ -59,6 +59,10 @@
 // Without proof a refused row counts once per ProofWait. On a quiet system a request
 // without rows can supply the proof; see ping.go.
 //
+// A sink whose rows name their endpoints ([sink.Limits]) has a circuit breaker for each, and a
+// lane waits for the endpoint of its head. Package lane bounds how many senders an endpoint
+// holds that does not answer.
+//
 // Unavailable and misconfigured answers never cost a row a retry. Part of the receiver
 // may be down, and every row that needs that part would become a dead letter.
 // If a row goes unanswered for ProofWait while other rows are accepted, its lane is

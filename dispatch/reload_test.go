@@ -14,10 +14,17 @@ import (
 
 // runRestarted runs a dispatcher that starts with spilled rows.
 func runRestarted(t *testing.T, cfg Config, spilled []store.Item, test func(k *fakeBackend, d *Dispatcher)) {
+	runRestartedSink(t, cfg, spilled, func(k *fakeBackend) sink.Sink { return k }, test)
+}
+
+// runRestartedSink is runRestarted with a sink built from the backend.
+func runRestartedSink(t *testing.T, cfg Config, spilled []store.Item, made func(*fakeBackend) sink.Sink, test func(k *fakeBackend, d *Dispatcher)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeBackend()
 		_ = k.Spill(context.Background(), 1, spilled)
-		d := New(cfg, k.options(2))
+		opt := k.options(2)
+		opt.Sink = made(k)
+		d := New(cfg, opt)
 		d.RestoreSpilled(k.lanes()...)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)

@@ -73,6 +73,13 @@ type Limits struct {
 	// another.
 	Endpoint string
 
+	// EndpointOf, if not nil, names the endpoint of each message instead, for example its
+	// host. A request then has messages of one endpoint only, a failing endpoint does not
+	// delay the others, and one that does not answer holds only part of the senders. The
+	// name is shown to operators, so it holds no secret. It is "" for a message that cannot
+	// be sent.
+	EndpointOf func(m *Message) string
+
 	// MaxItems is the maximum number of messages in a request.
 	MaxItems int
 

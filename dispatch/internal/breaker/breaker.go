@@ -72,6 +72,10 @@ func New(cfg *Config) Breaker { return Breaker{cfg: cfg} }
 // Open reports whether only probes may be sent.
 func (b *Breaker) Open() bool { return b.open }
 
+// Fresh reports whether the breaker is closed and has counted no failure, so that a new one
+// would do the same.
+func (b *Breaker) Fresh() bool { return !b.open && b.failures+b.rejections+b.probes == 0 }
+
 // Openings counts how often the breaker has opened. A lane that was probed at the current
 // count is tried.
 func (b *Breaker) Openings() uint64 { return b.openings }

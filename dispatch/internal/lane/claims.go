@@ -57,6 +57,7 @@ func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 			continue
 		}
 		s.Requests.claiming++
+		req.Receiver().inFlight++
 		n += req.Size()
 		reqs = append(reqs, req)
 	}
@@ -67,10 +68,11 @@ func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 // NextClaim is when claims may go that cannot go now; false if there is no such time. No
 // claim goes before notBefore, if it is set.
 func (s *Set) NextClaim(notBefore time.Time) (at time.Time, ok bool) {
+	mayProbe := s.mayProbe()
 	for _, recv := range s.receivers {
 		next := notBefore
 		switch open := recv.Breaker.Open(); {
-		case recv.waiting() == 0, open && recv.Breaker.Probes() > 0, !open && notBefore.IsZero():
+		case recv.waiting() == 0, open && recv.named && !mayProbe, open && recv.Breaker.Probes() > 0, !open && notBefore.IsZero():
 			continue
 		case open && recv.Breaker.NextProbe().After(notBefore):
 			next = recv.Breaker.NextProbe()
@@ -85,10 +87,14 @@ func (s *Set) NextClaim(notBefore time.Time) (at time.Time, ok bool) {
 // nextLarge builds a request for the large row that has waited longest; nil if it does not
 // fit yet.
 func (s *Set) nextLarge() *Request {
-	if s.large.Len() == 0 || !s.Memory.fitsLarge(s.large.items[0].Rows[0]) {
+	for s.reroute(&s.large) {
+	}
+	i := slices.IndexFunc(s.large.items, func(l *Lane) bool { return s.hasRoom(l.Receiver) })
+	if i < 0 || !s.Memory.fitsLarge(s.large.items[i].Rows[0]) {
 		return nil
 	}
-	l, req := s.large.Pop(), &Request{}
+	l, req := s.large.items[i], &Request{}
+	s.large.Remove(func(other *Lane) bool { return other == l })
 	rows, _ := l.head(1, 0)
 	req.add(l, rows)
 	return req
@@ -107,8 +113,10 @@ func (s *Set) waitsForLarge(l *Lane) bool {
 // marker.
 func (s *Set) buildRequest() *Request {
 	ready, share := s.nextQueue()
-	for ready != nil && s.waitsForLarge(ready.items[0]) {
-		s.large.Push(ready.Pop())
+	for ready != nil && (s.reroute(ready) || s.waitsForLarge(ready.items[0])) {
+		if ready.Len() > 0 && s.waitsForLarge(ready.items[0]) {
+			s.large.Push(ready.Pop())
+		}
 		ready, share = s.nextQueue()
 	}
 	if ready == nil {
@@ -132,7 +140,7 @@ func (s *Set) buildRequest() *Request {
 		}
 		l := ready.items[0]
 		alone := l.sharesNone(limits.Mode)
-		if len(req.Runs) > 0 && (alone || l.Isolated != first.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes) {
+		if len(req.Runs) > 0 && (alone || s.isMisrouted(l) || l.Isolated != first.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes) {
 			break
 		}
 		rows, bytes := l.head(min(roomRows, l.maxRunRows(limits.Mode)), roomBytes)
@@ -153,7 +161,7 @@ func (s *Set) nextQueue() (queue *Fifo[*Lane], share int) {
 	var live, replay *Fifo[*Lane]
 	lanes, replayLanes := 0, 0
 	for _, recv := range s.receivers {
-		if recv.Breaker.Open() {
+		if recv.Breaker.Open() || !s.hasRoom(recv) {
 			continue
 		}
 		live, replay = longerWaiting(live, &recv.ready), longerWaiting(replay, &recv.readyReplay)
@@ -237,6 +245,7 @@ func (s *Set) RecordClaim(rw *Row, a *store.ClaimAnswer, at time.Time) {
 		rw.Claimed = at
 	}
 	rw.RetryCount = max(rw.RetryCount, a.RetryCount) // a table may have no column for it
+	rw.Routed = rw.Routed && a.Payload == nil        // the row may have changed
 	s.Memory.SetPayload(rw, a.Payload, a.Attributes)
 }
 

@@ -227,7 +227,7 @@ func (l *Lane) head(maxRows, maxBytes int) (rows []*Row, bytes int) {
 	n := 0
 	for n < len(l.Rows) && n < maxRows {
 		size := l.Rows[n].PayloadSize
-		if n > 0 && (bytes+size > maxBytes || l.Rows[n].Sight == Unclaiming) {
+		if n > 0 && (bytes+size > maxBytes || l.Rows[n].Sight == Unclaiming || !l.Rows[n].mayFollow(l.Rows[0])) {
 			break
 		}
 		bytes += size

@@ -21,7 +21,16 @@ type Receiver struct {
 	Lanes, Held int
 
 	Rotated int // lanes evicted to probe others since the breaker opened
+
+	// named: rows name the endpoint. inFlight counts its requests, and accepted those that it
+	// accepted since it was last unavailable; see Set.hasRoom.
+	named              bool
+	inFlight, accepted int
 }
+
+// OpenForItsRows reports whether the breaker of an endpoint that rows name is open: its lanes
+// do not move although their sink works.
+func (r *Receiver) OpenForItsRows() bool { return r.named && r.Breaker.Open() }
 
 // Untried returns the ready lanes. While the breaker is open they are the lanes that were
 // not probed since it opened.
@@ -53,16 +62,20 @@ func (r *Receiver) remove(is func(*Lane) bool) bool {
 	return r.ready.Remove(is) || r.readyReplay.Remove(is) || r.tried.Remove(is)
 }
 
-// Receiver returns the receiver for rows of a kind.
-func (s *Set) Receiver(kind string) *Receiver {
-	endpoint := s.cfg.Limits(kind).Endpoint
-	for _, recv := range s.receivers {
-		if recv.Endpoint == endpoint {
-			return recv
+// Receiver returns the receiver for rows of a kind, or for those whose endpoint is not known.
+func (s *Set) Receiver(kind string) *Receiver { return s.receiver(s.cfg.Limits(kind).Endpoint, false) }
+
+// receiver returns the receiver of an endpoint.
+func (s *Set) receiver(endpoint string, named bool) *Receiver {
+	recv := s.byEndpoint[endpoint]
+	if recv == nil {
+		recv = &Receiver{Endpoint: endpoint, named: named, Breaker: breaker.New(s.cfg.Breaker)}
+		if named {
+			recv.Breaker = breaker.New(s.namedBreaker)
 		}
+		s.byEndpoint[endpoint] = recv
+		s.receivers = append(s.receivers, recv)
 	}
-	recv := &Receiver{Endpoint: endpoint, Breaker: breaker.New(s.cfg.Breaker)}
-	s.receivers = append(s.receivers, recv)
 	return recv
 }
 
@@ -81,6 +94,12 @@ func (s *Set) RecordResult(req *Request, res *sink.Result, now time.Time) breake
 		return breaker.Unchanged
 	}
 	failed, accepted := firstFailure(req, res)
+	switch {
+	case accepted:
+		recv.accepted++
+	case failed.Class == sink.Unavailable:
+		recv.accepted = 0
+	}
 	return recv.Breaker.Answered(&breaker.Answer{
 		Started: req.Started, Probe: req.Probe,
 		Accepted: accepted, Failure: failed, RetryAfter: res.RetryAfter,
@@ -130,6 +149,7 @@ func (s *Set) BreakerChanged(recv *Receiver, change breaker.Change) {
 func (s *Set) nextProbe(now time.Time) *Request {
 	for s.urgent.Len() > 0 {
 		l := s.urgent.Pop()
+		s.Route(l)
 		if l.OnHold() && l.Rows[0].Skip == nil {
 			l.Hold() // another row was inserted in front of the row to skip
 			continue
@@ -137,7 +157,13 @@ func (s *Set) nextProbe(now time.Time) *Request {
 		return newProbe(l, breaker.Requested)
 	}
 
-	for _, recv := range s.receivers {
+	mayProbe := s.mayProbe()
+	for range s.receivers { // in turn, because probes of named endpoints are limited together
+		s.probeTurn++
+		recv := s.receivers[s.probeTurn%len(s.receivers)]
+		if recv.named && !mayProbe {
+			continue
+		}
 		if req := s.probeReceiver(recv, now); req != nil {
 			return req
 		}
@@ -158,9 +184,14 @@ func (s *Set) probeReceiver(recv *Receiver, now time.Time) *Request {
 		lanes := recv.ready.Items()
 		i := min(n-1, int(s.cfg.Random()*float64(n)))
 		lanes[0], lanes[i] = lanes[i], lanes[0]
+		if s.reroute(&recv.ready) {
+			return s.probeReceiver(recv, now)
+		}
 		if recv.Breaker.Probes() == 0 || s.Memory.fitsLarge(lanes[0].Rows[0]) {
 			return newProbe(recv.ready.Pop(), probe)
 		}
+	case s.reroute(&recv.tried):
+		return s.probeReceiver(recv, now)
 	case recv.tried.Len() > 0:
 		return newProbe(recv.tried.Pop(), probe)
 	}

@@ -61,11 +61,9 @@ func (r *Request) Messages() []sink.Message {
 	msgs, job := make([]sink.Message, 0, r.Size()), r.Runs[0].Lane.Name.Job
 	for n, run := range r.Runs {
 		for _, rw := range run.Rows {
-			msgs = append(msgs, sink.Message{
-				ID: rw.ID, Kind: rw.OwnKind(), Group: rw.Group,
-				Payload: rw.Payload, Attributes: rw.Attributes, Attempt: rw.Attempts,
-				Committed: rw.Committed, Replay: job, Lane: n,
-			})
+			msg := rw.message()
+			msg.Attempt, msg.Replay, msg.Lane = rw.Attempts, job, n
+			msgs = append(msgs, msg)
 		}
 	}
 	return msgs
@@ -106,13 +104,22 @@ func (f *Requests) Busy() int { return f.claiming + f.sending }
 func (f *Requests) Unsent() []*Request { return f.toSend.Items() }
 
 // TakeUnsent removes and returns the claimed requests that match and that no sender has.
-func (f *Requests) TakeUnsent(is func(*Request) bool) []*Request { return f.toSend.RemoveAll(is) }
+func (f *Requests) TakeUnsent(is func(*Request) bool) []*Request {
+	taken := f.toSend.RemoveAll(is)
+	for _, req := range taken {
+		req.Receiver().inFlight--
+	}
+	return taken
+}
 
 // Claimed records the answer to a claim.
 func (f *Requests) Claimed() { f.claiming-- }
 
 // Push queues a claimed request for a sender.
-func (f *Requests) Push(req *Request) { f.toSend.Push(req) }
+func (f *Requests) Push(req *Request) {
+	req.Receiver().inFlight++
+	f.toSend.Push(req)
+}
 
 // next passes the next claimed request to a sender.
 func (f *Requests) next() *Request {
@@ -126,6 +133,7 @@ func (f *Requests) next() *Request {
 
 // Answered removes a request that was sent.
 func (f *Requests) Answered(req *Request) {
+	req.Receiver().inFlight--
 	f.sending--
 	if req.Job() != nil {
 		f.replaying--

@@ -35,6 +35,11 @@ type Row struct {
 	// attempt. It belongs to the attempt and is no state: each attempt sets it anew.
 	Proof bool
 
+	// Endpoint is the endpoint of the row, once it is known: Routed. It needs the row's
+	// attributes, and is remembered while they are not in memory. See Set.Route.
+	Endpoint string
+	Routed   bool
+
 	Sight  Sight
 	Stage  Stage
 	Origin Origin

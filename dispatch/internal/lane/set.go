@@ -40,6 +40,7 @@ type Set struct {
 	live      map[Name]*Lane
 	replays   map[Name]*Lane
 	receivers []*Receiver // one per endpoint
+	endpoints
 	urgent    Fifo[*Lane] // claimed next, even if the breaker is open
 	large     Fifo[*Lane] // wait for room in the byte budget
 	waiting   timers
@@ -60,7 +61,7 @@ func (t *lockedLanes) covers(l *Lane) bool { return l.Name.Outbox == t.outbox &&
 
 // NewSet returns no lanes.
 func NewSet(cfg Config) *Set {
-	s := &Set{cfg: cfg, pace: newPace(cfg.Rate), live: map[Name]*Lane{}, replays: map[Name]*Lane{}, locked: map[string]*lockedLanes{}}
+	s := &Set{cfg: cfg, pace: newPace(cfg.Rate), endpoints: newEndpoints(&cfg), live: map[Name]*Lane{}, replays: map[Name]*Lane{}, locked: map[string]*lockedLanes{}}
 	s.Memory.cfg = &s.cfg
 	return s
 }
@@ -133,6 +134,7 @@ func (s *Set) newLane(name Name) *Lane {
 // Remove removes a lane that is in no queue.
 func (s *Set) Remove(l *Lane) {
 	l.Receiver.Lanes--
+	defer s.dropIdle(l.Receiver)
 	if l.Job != nil {
 		l.Receiver.ReplayLanes--
 		delete(s.replays, l.Name)
@@ -208,6 +210,7 @@ func (s *Set) WaitingKeepRows() int {
 
 // Queue puts a lane at the end of the queue in which it waits to be claimed.
 func (s *Set) Queue(l *Lane) {
+	s.Route(l)
 	s.lastOrder++
 	l.State, l.ReadyOrder = Ready, s.lastOrder
 	if t := s.locked[l.Name.Outbox]; t != nil && t.covers(l) {

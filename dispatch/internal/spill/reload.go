@@ -123,6 +123,11 @@ func (sp *Spiller) NextReloads(now time.Time) (from []store.SpilledRange, each i
 // search visits all lanes.
 const evictInterval = 10 * time.Millisecond
 
+// turnInterval is the minimum time between two evictions of the reloaded lanes that wait for
+// endpoints with an open breaker, if rows name their endpoints. Only a claim shows the endpoint
+// of a spilled row, so such lanes could fill the room and keep out the rows of other endpoints.
+const turnInterval = 5 * time.Second
+
 // reloadRoom returns how many rows may be reloaded. It evicts reloaded rows of lanes that
 // do not move to make room for others.
 func (sp *Spiller) reloadRoom(now time.Time) int {
@@ -132,9 +137,15 @@ func (sp *Spiller) reloadRoom(now time.Time) int {
 	}
 
 	sp.evictedAt = now
+	turn := sp.kinds.count() > 0 && now.Sub(sp.turnedAt) >= turnInterval
+	if turn {
+		sp.turnedAt = now
+	}
 	for _, l := range sp.lanes.ByAge() {
 		switch {
 		case !l.AllReloaded() || l.Reloading || sp.shrinking[l]:
+		case turn && l.State == lane.Ready && l.Receiver.OpenForItsRows():
+			sp.Shrink(l, 0)
 		case l.State == lane.Held, l.State == lane.Waiting && l.Name.RowID == "", l.Locked:
 			sp.Shrink(l, 0) // the lane stays known, with its due time
 		case l.IsWaiting() && len(l.Rows) > 1:

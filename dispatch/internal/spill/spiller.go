@@ -51,6 +51,7 @@ type Spiller struct {
 	reloadQueue       lane.Fifo[*lane.Lane] // waiting to be reloaded
 	reloading         []laneReload          // being reloaded
 	evictedAt         time.Time             // last eviction that made room for reloads
+	turnedAt          time.Time             // last one of lanes of endpoints with an open breaker
 }
 
 // New returns the spiller of a set of lanes. It starts nothing.

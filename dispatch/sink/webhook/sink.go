@@ -38,6 +38,8 @@ type Sink struct {
 	eventSubject template.Template
 
 	bearer *oauth.Bearer
+
+	endpointOf func(m *sink.Message) string
 }
 
 var (
@@ -98,7 +100,8 @@ func New(cfg Config) (*Sink, error) {
 		eventTypes:   eventTypes(cfg.CloudEventsType),
 		eventSubject: template.MustParse(cmp.Or(cfg.CloudEventsSubject, "{group}")),
 
-		bearer: bearer,
+		bearer:     bearer,
+		endpointOf: endpointOf(&to),
 	}, nil
 }
 
@@ -109,8 +112,27 @@ func (s *Sink) Close() {
 	s.client.Close()
 }
 
-// Limits implements sink.Sink, the same for every kind.
-func (s *Sink) Limits(kind string) sink.Limits { return s.cfg.Limits(kind) }
+// Limits implements sink.Sink, the same for every kind. Rows that name their host have a circuit
+// breaker for each.
+func (s *Sink) Limits(kind string) sink.Limits {
+	limits := s.cfg.Limits(kind)
+	limits.EndpointOf = s.endpointOf
+	return limits
+}
+
+// endpointOf returns a function that names the endpoint of a row; nil if all rows have one.
+func endpointOf(to *address) func(m *sink.Message) string {
+	if !to.named() {
+		return nil
+	}
+	return func(m *sink.Message) string {
+		target, reason := to.of(m)
+		if reason != "" {
+			return ""
+		}
+		return target.origin
+	}
+}
 
 // Limits returns the Limits of a sink with this configuration, which must be valid.
 func (c Config) Limits(string) sink.Limits {

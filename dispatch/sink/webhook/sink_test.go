@@ -144,7 +144,7 @@ func TestGone(t *testing.T) {
 func TestOneRow(t *testing.T) {
 	r := sinktest.NewReceiver(t)
 	s := newSink(t, webhook.Config{URL: sink.Secret(r.URL()), HTTP: webhook.HTTP{MaxRequestBytes: 4}})
-	if l := s.Limits("any"); l != (sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 4}) {
+	if l := s.Limits("any"); fmt.Sprint(l) != fmt.Sprint(sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 4}) {
 		t.Errorf("got limits %+v", l)
 	}
 
