@@ -85,6 +85,14 @@ type Layout struct {
 	GroupPath []string
 }
 
+// GroupColumns returns the columns of the group, nil if the layout has none.
+func (l *Layout) GroupColumns() []string {
+	if l.Columns.Group == "" {
+		return nil
+	}
+	return append([]string{l.Columns.Group}, l.GroupRest...)
+}
+
 // WritesClaims reports whether a claim writes to the row.
 func (l *Layout) WritesClaims() bool { return !l.Unclaimed && l.Stores(Processing) }
 

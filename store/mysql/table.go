@@ -175,10 +175,7 @@ func (t *table) group() string {
 
 // groupColumns returns the columns of the group; nil if the layout has none.
 func (t *table) groupColumns() (list []column) {
-	if t.Layout.Columns.Group == "" {
-		return nil
-	}
-	for _, name := range append([]string{t.Layout.Columns.Group}, t.Layout.GroupRest...) {
+	for _, name := range t.Layout.GroupColumns() {
 		list = append(list, t.MustColumn(name))
 	}
 	return list

@@ -176,7 +176,7 @@ func (t *table) group() string {
 // store.Layout.GroupOfColumns joins them.
 func (t *table) joinedGroup() string {
 	var parts, nulls []string
-	for _, name := range append([]string{t.Layout.Columns.Group}, t.Layout.GroupRest...) {
+	for _, name := range t.Layout.GroupColumns() {
 		parts = append(parts, `coalesce(replace(replace(`+t.text(name)+`, E'\\', E'\\\\'), '/', E'\\/'), E'\\N')`)
 		nulls = append(nulls, "o."+Ident(name)+" IS NOT DISTINCT FROM NULL")
 	}
