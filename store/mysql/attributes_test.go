@@ -1,7 +1,6 @@
 package mysql_test
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -104,34 +103,16 @@ func TestGroupOfColumns(t *testing.T) {
 			t.Errorf("groups are %q, want %q", got, want)
 		}
 
-		filtered := func(status string, read func(g store.Group) ([]string, error)) {
-			t.Helper()
-			r.exec(t, "UPDATE outbox_events SET state = ?", status)
-			for i, g := range want {
-				if got, err := read(g); err != nil || !slices.Equal(got, []string{fmt.Sprint(i + 1)}) {
-					t.Errorf("%s rows of group %v: %v, %v; want row %d", status, g, got, err, i+1)
-				}
-			}
-			for _, name := range []string{"", "a", "a/0x31/0x31", `\N/\N`, `a\/0x31`, `\x/\N`} {
-				if got, err := read(store.GroupOf(name)); err != nil || len(got) > 0 {
-					t.Errorf("%s rows of group %q, which no row has: %v, %v", status, name, got, err)
-				}
-			}
-		}
-		filtered("DEAD", func(g store.Group) (ids []string, err error) {
-			letters, err := r.store.Failed(ctx(t), store.DeadLetterFilter{Outbox: "events", Group: &g}, 99, false)
-			for _, d := range letters {
-				if d.Group != g {
-					t.Errorf("row %s has group %v", d.ID, d.Group)
-				}
-				ids = append(ids, d.ID)
-			}
-			return ids, err
-		})
-		filtered("SENT", func(g store.Group) ([]string, error) {
-			return r.delivered(t, store.DeliveredQuery{Outbox: "events", Groups: []store.Group{g, store.GroupOf("none")}})
-		})
+		rigs.CheckGroupFilters(t, r.store, want, []string{"", "a", "a/0x31/0x31", `\N/\N`, `a\/0x31`, `\x/\N`}, r.setAll(t))
 	})
+}
+
+// setAll returns a function that gives all rows a status.
+func (r *rig) setAll(t *testing.T) func(store.Status) {
+	return func(s store.Status) {
+		t.Helper()
+		r.exec(t, "UPDATE outbox_events SET state = ?", attributedBox().Layout.Words[s])
+	}
 }
 
 // TestKindAttribute checks that rows are selected by their own kind where it is an attribute. A
@@ -142,25 +123,12 @@ func TestKindAttribute(t *testing.T) {
 		for _, kind := range []any{"Order", "order", nil} {
 			r.exec(t, "INSERT INTO outbox_events (aggregate, body) VALUES (?, 'x')", kind)
 		}
-		r.exec(t, "UPDATE outbox_events SET state = 'DEAD'")
-		kinds := map[string]string{"Order": "1", "order": "2", "EVENT": "3", "no": ""}
-		for kind, id := range kinds {
-			letters, err := r.store.Failed(ctx(t), store.DeadLetterFilter{Outbox: "events", Kind: kind}, 99, false)
-			if err != nil || len(letters) != min(1, len(id)) || id != "" && (letters[0].ID != id || letters[0].Kind != kind) {
-				t.Errorf("FAILED rows of kind %q: %+v, %v", kind, letters, err)
-			}
-		}
+		set := r.setAll(t)
+		rigs.CheckKindFilters(t, r.store, map[string]string{"Order": "1", "order": "2", "EVENT": "3", "no": ""}, set)
+		set(store.Failed)
 		items, err := r.store.Requeue(ctx(t), r.epoch, store.DeadLetterFilter{Outbox: "events", Kind: "Order"}, 99)
 		if err != nil || len(items) != 1 || items[0].Kind != "EVENT" { // of its lane
 			t.Errorf("requeued: %+v, %v", items, err)
-		}
-
-		r.exec(t, "UPDATE outbox_events SET state = 'SENT'")
-		for kind, id := range kinds {
-			ids, err := r.delivered(t, store.DeliveredQuery{Outbox: "events", Kinds: []string{kind}})
-			if err != nil || strings.Join(ids, " ") != id {
-				t.Errorf("delivered rows of kind %q: %q, %v", kind, ids, err)
-			}
 		}
 	})
 }
@@ -199,14 +167,4 @@ func TestCheckFew(t *testing.T) {
 			rigs.WantSetup(t, c.what, st.Check(ctx(t)), c.parts...)
 		}
 	})
-}
-
-// delivered returns the ids of delivered rows.
-func (r *rig) delivered(t *testing.T, q store.DeliveredQuery) ([]string, error) {
-	t.Helper()
-	rows, _, err := rigs.Delivered(t, r.store, q)
-	for i := range rows {
-		rows[i], _, _ = strings.Cut(rows[i], " ")
-	}
-	return rows, err
 }

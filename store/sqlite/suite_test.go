@@ -35,9 +35,7 @@ func TestMain(m *testing.M) {
 // TestStore runs the suite on tables as services on SQLite create them, with times as text
 // and as integers. Two layouts use all time columns.
 func TestStore(t *testing.T) {
-	t.Run("times as text", func(t *testing.T) {
-		storetest.Run(t, harness{"DATETIME"}, "words", "numbers", "timestamps", "timestamps-without-claim", "none", "odd-names", "unclaimed", "two-words", "boolean")
-	})
+	t.Run("times as text", func(t *testing.T) { storetest.Run(t, harness{"DATETIME"}) })
 	t.Run("times as integers", func(t *testing.T) { storetest.Run(t, harness{"INTEGER"}, "words", "timestamps") })
 }
 

@@ -41,6 +41,9 @@ func oddRows() (keys []store.LaneKey, rows []store.Item) {
 			if turn == 1 {
 				it.ID += long
 			}
+			if len(payload) > 0 {
+				it.Attributes = store.Attributes{{Name: "kind", Value: "☃ \"'\\\x7f"}, {Name: "", Value: "\n\t"}, {Name: "none", Value: ""}}
+			}
 			if turn > 0 {
 				it.Committed = time.Now().Truncate(time.Millisecond).UTC().AddDate(-10*turn, 0, 0)
 			}
@@ -169,12 +172,13 @@ func (b *bench) testHugeRows(t *testing.T) {
 	huge := row(1, "g")
 	huge.Payload = []byte(strings.Repeat("12345678", 17<<20/8))
 	huge.PayloadSize = len(huge.Payload)
+	huge.Attributes = store.Attributes{{Name: "type", Value: "Huge"}}
 	b.enqueue(t, "q", 2, huge, row(2, "g"))
 	b.view(t, func(ctx context.Context, r ledger.Reader) error {
 		lists, err := r.Range(ctx, "q", []store.SpilledRange{{Outbox: "a", Lane: huge.Lane().Hash()}}, 9)
 		if err == nil {
 			if len(lists[0]) > 0 && lists[0][0].Payload == nil {
-				huge.Payload = nil
+				huge.DropContent()
 			}
 			wantRows(t, "a huge row", lists[0], []store.Item{huge, row(2, "g")}, true)
 		}
