@@ -55,10 +55,10 @@ func (r *Resume) Connected() {
 	}
 }
 
-// DropLargePayload removes the payload of a row if it is larger than MaxPayload.
-func (r *Resume) DropLargePayload(it *store.Item) {
+// DropLargeContent removes the content of a row if its payload is larger than MaxPayload.
+func (r *Resume) DropLargeContent(it *store.Item) {
 	if r.MaxPayload > 0 && len(it.Payload) > r.MaxPayload {
-		it.Payload = nil
+		it.DropContent()
 	}
 }
 

@@ -3,6 +3,7 @@ package capturetest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -21,6 +22,8 @@ type AttributeTable struct {
 	Time string
 	// Columns are columns of the types that services use.
 	Columns []TypedColumn
+	// Untyped: any column takes a value of any type, so a part of the group has each of them.
+	Untyped bool
 }
 
 // TypedColumn is a column of a table of RunAttributes.
@@ -91,6 +94,10 @@ func (a *AttributeTable) rows() map[string]attributeRow {
 			r := attributeRow{literals: map[string]string{c.Name: v.Literal}}
 			if v.Text != "" {
 				r.attributes, r.only = map[string]string{c.Name: v.Text}, true
+			}
+			if a.Untyped {
+				r.literals["partition_id"] = v.Literal
+				r.group = store.GroupOf(`\N/` + strings.NewReplacer(`\`, `\\`, "/", `\/`).Replace(v.Text))
 			}
 			rows[fmt.Sprintf("%s-%d", c.Name, i)] = r
 		}

@@ -94,7 +94,7 @@ func (p *plan) items(list []store.Item, e *event, database string, now time.Time
 				continue
 			}
 		}
-		it.Payload = document.Payload(value) // nil if missing, which the claim refuses
+		it.Payload, it.Attributes = r.Content(e.document, value) // nil if missing, which the claim refuses
 		it.PayloadSize = len(it.Payload)
 		list = append(list, it)
 	}

@@ -18,13 +18,13 @@ const (
 	// markCollection belongs to the store. It holds a document per relay, and the relay's
 	// source finds the marker's token in the stream.
 	markCollection = "sluicebox_marker"
-	// maxEventPayload is the largest payload, in bytes, that an event carries once the
-	// server has refused an event as too large. The server limits events like documents to
-	// 16 MiB
+	// maxEventContent is the size, in bytes, up to which an event carries its payload beside
+	// the attributes once the server has refused an event as too large. The server limits
+	// events like documents to 16 MiB
 	// (https://www.mongodb.com/docs/v6.0/administration/change-streams-production-recommendations/),
-	// and a resume token and other fields need room beside the payload. The claim reads
-	// larger payloads.
-	maxEventPayload = 15 << 20
+	// and a resume token and other fields need room beside them. The claim reads larger
+	// content.
+	maxEventContent = 15 << 20
 )
 
 // Fields of an event as projected by the pipeline; see
@@ -70,10 +70,12 @@ func newPlan(cfg *Config) *plan {
 	p := &plan{readers: map[string][]*reader{}}
 	headFields, columns := []string{"_id", fieldMark}, []string{} // of the markers
 	payloads := map[string]string{}                               // event fields by payload column
+	var attributes []string
 	for i := range cfg.Outboxes {
 		o := &cfg.Outboxes[i]
 		c := &o.Layout.Columns
-		own := []string{c.ID, c.Kind, c.Group, c.RetryCount}
+		attributes = append(attributes, document.AttributeFields(&o.Layout)...)
+		own := append(document.HeadFields(&o.Layout), document.AttributeFields(&o.Layout)...)
 		headFields, columns = append(headFields, own...), append(columns, c.Payload)
 		r := &reader{Reader: document.New(o), outbox: o}
 		if slices.ContainsFunc(own, func(name string) bool { return within(c.Payload, name) }) {
@@ -89,8 +91,8 @@ func newPlan(cfg *Config) *plan {
 
 	p.match = matchOf(slices.Sorted(maps.Keys(p.readers)))
 	p.hash = hashOf(p.match)
-	p.fullProjection = projectOf(slices.Concat(headFields, columns), nil)
-	p.limitedProjection = projectOf(headFields, payloads)
+	p.fullProjection = projectOf(slices.Concat(headFields, columns), nil, nil)
+	p.limitedProjection = projectOf(headFields, payloads, attributes)
 	return p
 }
 
@@ -116,8 +118,9 @@ func matchOf(collections []string) bson.D {
 }
 
 // projectOf returns the projection that drops everything the relay does not read. Payload
-// columns, or their sizes if too large, go into fields beside the document.
-func projectOf(fields []string, payloads map[string]string) bson.D {
+// columns, or their sizes if they and the attributes are too large, go into fields beside the
+// document.
+func projectOf(fields []string, payloads map[string]string, attributes []string) bson.D {
 	d := bson.D{{Key: fieldKind, Value: 1}, {Key: fieldFrom + ".coll", Value: 1}, {Key: fieldTo + ".coll", Value: 1}, {Key: fieldTime, Value: 1}}
 	for _, name := range document.ProjectedFields(fields) {
 		d = append(d, bson.E{Key: fieldDocument + "." + name, Value: 1})
@@ -125,8 +128,11 @@ func projectOf(fields []string, payloads map[string]string) bson.D {
 
 	for _, column := range slices.Sorted(maps.Keys(payloads)) {
 		full := bson.D{{Key: fieldValue, Value: "$" + fieldDocument + "." + column}}
-		size := bson.D{{Key: "$bsonSize", Value: full}}
-		large := bson.D{{Key: "$gt", Value: bson.A{size, maxEventPayload}}}
+		size, content := bson.D{{Key: "$bsonSize", Value: full}}, slices.Clone(full)
+		for i, name := range attributes {
+			content = append(content, bson.E{Key: strconv.Itoa(i), Value: "$" + fieldDocument + "." + name})
+		}
+		large := bson.D{{Key: "$gt", Value: bson.A{bson.D{{Key: "$bsonSize", Value: content}}, maxEventContent}}}
 		d = append(d, bson.E{Key: payloads[column], Value: bson.D{{Key: "$cond", Value: bson.A{large, bson.D{{Key: fieldSize, Value: size}}, full}}}})
 	}
 	return d

@@ -208,8 +208,8 @@ func (st *stream) add(ctx context.Context, e *event, now time.Time) error {
 
 	size := 0
 	for i := range items[before:] {
-		st.src.resume.DropLargePayload(&items[before+i])
-		size += len(items[before+i].Payload)
+		st.src.resume.DropLargeContent(&items[before+i])
+		size += items[before+i].ContentBytes()
 	}
 
 	if before > 0 && (len(items) > st.src.cfg.MaxBatchRows || st.bytes+size > st.src.cfg.MaxBatchBytes) {

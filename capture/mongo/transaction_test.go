@@ -11,6 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/capture/mongo"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/layouts"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -155,9 +156,13 @@ func TestPipelineChanged(t *testing.T) {
 func twoOutboxesOnce(name string) []store.Outbox { return twoOutboxes(name)[:2] }
 
 // Documents close to the size limit arrive. If the event would be larger than the server
-// sends, it arrives without its payload, which the claim reads.
+// sends, it arrives without its content, which the claim reads.
 func TestLargeDocuments(t *testing.T) {
-	d := newDatabase(t, servers.Mongo(t))
+	d := newDatabaseOf(t, servers.Mongo(t), func(name string) []store.Outbox {
+		boxes := outboxes(name)
+		boxes[0].Layout.Attributes = []store.AttributeColumn{{Column: "messageGroup", Name: "group"}, {Column: "of", Name: "of"}}
+		return boxes
+	})
 	src, o := d.opening(t, d.config(), store.Checkpoint{})
 	const most = 16<<20 - 1000
 	plain := func(id string, payload int) bson.D {
@@ -169,14 +174,19 @@ func TestLargeDocuments(t *testing.T) {
 	d.put(t, events, append(plain("other", 10), bson.E{Key: "other", Value: strings.Repeat("o", most)}))
 	d.put(t, events, plain(longID, most-25000))
 	d.put(t, events, append(plain("update", 10), bson.E{Key: "many", Value: manyFields(2000)}))
+	both := longID + " both" // with a payload and an attribute that fit alone
+	d.put(t, events, append(plain(both, most-2<<20), bson.E{Key: "of", Value: strings.Repeat("a", 2<<20-25000)}))
 	d.put(t, events, plain("last", 10))
 	items := itemsOf(upToMark(t, src, o.From))
-	expectItems(t, items, []string{"small", "payload", "other", longID, "update", "last"})
-	for i, size := range []int{10, most, 10, most - 25000, 10, 10} {
+	expectItems(t, items, []string{"small", "payload", "other", longID, "update", both, "last"})
+	for i, size := range []int{10, most, 10, most - 25000, 10, most - 2<<20, 10} {
 		it := &items[i]
-		dropped := it.Payload == nil && size > 15<<20
-		if dropped && it.PayloadSize < size || !dropped && len(it.Payload) != size || it.ID == longID && !dropped {
+		dropped := it.Payload == nil && size > 13<<20
+		if dropped && it.PayloadSize < size || !dropped && len(it.Payload) != size || len(it.ID) >= len(longID) && !dropped {
 			t.Errorf("%.10s: the payload has %d bytes and is said to have %d, it has %d", it.ID, len(it.Payload), it.PayloadSize, size)
+		}
+		if group, _ := it.Attributes.Get("group"); dropped != (group == "") {
+			t.Errorf("%.10s: the payload is dropped: %t; the attributes are %.99v", it.ID, dropped, it.Attributes)
 		}
 	}
 }
@@ -214,5 +224,39 @@ func TestKindsOfIDs(t *testing.T) {
 	}
 	if len(itemsOf(all)) != 8 {
 		t.Errorf("got %d rows", len(itemsOf(all)))
+	}
+}
+
+// A document that is deleted in the transaction that inserts it arrives with its content: the
+// log is all that is left of it.
+func TestDeletedInItsTransaction(t *testing.T) {
+	d := newDatabaseOf(t, servers.Mongo(t), func(name string) []store.Outbox {
+		p, _ := layouts.Named("debezium")
+		return []store.Outbox{{Name: name, Table: "outbox", Layout: *p.Documents}}
+	})
+	src, o := d.opening(t, d.config(), store.Checkpoint{})
+	ctx, end := d.transaction(t)
+	in := d.db.Collection("outbox")
+	for _, id := range []string{"1", "2"} {
+		_, err := in.InsertOne(ctx, bson.D{
+			{Key: "_id", Value: id}, {Key: "aggregatetype", Value: "order"}, {Key: "aggregateid", Value: 7}, {Key: "type", Value: "Paid"},
+			{Key: "payload", Value: bson.D{{Key: "n", Value: 1}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := in.DeleteOne(ctx, bson.D{{Key: "_id", Value: id}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end(true)
+	items := itemsOf(upToMark(t, src, o.From))
+	expectItems(t, items, []string{"1", "2"})
+	for _, it := range items {
+		kind, _ := it.Attributes.Get(store.AttributeKind)
+		typ, _ := it.Attributes.Get(store.AttributeType)
+		if string(it.Payload) != `{"n":1}` || it.Group != store.GroupOf("order/7") || kind != "order" || typ != "Paid" {
+			t.Errorf("got %+v", it)
+		}
 	}
 }

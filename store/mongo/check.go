@@ -15,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
+	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
 // Check implements store.Installer. It returns all faults that Diagnose would grade
@@ -338,7 +339,7 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 	l := &t.Layout.Columns
 	var lacks []string
 	for _, name := range layoutFields(&t.Layout) {
-		needed := slices.Contains([]string{l.ID, l.Payload, l.Status, l.Kind}, name)
+		needed := slices.Contains([]string{l.ID, l.Payload, l.Kind}, name) || name == l.Status && t.Layout.State != store.StateBoolean
 		if s.lacks(name) && needed || s.similarField(name) != "" {
 			lacks = append(lacks, name)
 		}
@@ -357,11 +358,29 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 
 	c.times(t, s)
 	c.statusType(t, s)
-	if l.Group != "" && s.lacks(l.Group) && c.thorough {
-		c.Add(store.GradeAdvice, fmt.Sprintf("none of the newest %d documents of %s has field %s, the message group", s.docs, t.path(), columns.Mistyped(&t.Layout, l.Group, s.fields)))
-	}
-
+	c.optional(t, s)
 	return c.badIDs(ctx, t)
+}
+
+// optional advises on fields that any document may lack, because a misspelt name looks alike.
+func (c *checker) optional(t *table, s *sample) {
+	names := append(t.Layout.GroupColumns(), document.AttributeFields(&t.Layout)...)
+	if t.Layout.State == store.StateBoolean {
+		names = append(names, t.Layout.Columns.Status)
+	}
+	var lacks []string
+	for _, name := range names {
+		if s.lacks(name) && !slices.Contains(lacks, name) {
+			lacks = append(lacks, name)
+		}
+	}
+	if len(lacks) == 0 || !c.thorough {
+		return
+	}
+	for i, name := range lacks {
+		lacks[i] = columns.Mistyped(&t.Layout, name, s.fields)
+	}
+	c.Add(store.GradeAdvice, fmt.Sprintf("none of the newest %d documents of %s has field %s", s.docs, t.path(), strings.Join(lacks, ", ")))
 }
 
 // times checks that time fields have the type that the layout writes.
@@ -388,6 +407,8 @@ func (c *checker) statusType(t *table, s *sample) {
 	case store.StateWords:
 	case store.StateNumbers:
 		want = []string{"int", "long", "double", "decimal", "missing"}
+	case store.StateBoolean:
+		want = []string{"bool", "missing", "null"}
 	default:
 		return
 	}
@@ -404,7 +425,7 @@ func (c *checker) statusType(t *table, s *sample) {
 // badIDs looks for unsettled documents whose ids the relay cannot represent. It is bounded
 // by commandTimeout.
 func (c *checker) badIDs(ctx context.Context, t *table) error {
-	if !c.thorough || t.Layout.State == store.StateNone {
+	if !c.thorough || !t.Layout.ShowsUnsettled() {
 		return nil
 	}
 

@@ -178,7 +178,7 @@ func (c *claim) partition(t *table, p *outboxes.Part) (plain, full []int) {
 		switch {
 		case p.WantsPayload(c.rows, i):
 			full = append(full, i)
-		case t.Layout.State == store.StateNone, t.Layout.Unclaimed && c.rows[i].Txn != 0:
+		case t.Layout.LogOnly(), t.Layout.Unclaimed && c.rows[i].Txn != 0:
 			c.answers[i] = store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
 		default:
 			plain = append(plain, i)
@@ -209,7 +209,7 @@ func (c *claim) claimUntouched(ctx context.Context, t *table, indexes []int) (bo
 func (t *table) untouched(ids []string) bson.D {
 	l, filter := &t.Layout, t.open()
 	if l.State != store.StateTimestamps {
-		filter = bson.D{{Key: l.Columns.Status, Value: t.status(store.Pending)}}
+		filter = t.is(store.Pending)
 	}
 	if name := l.Columns.RetryCount; name != "" {
 		filter = append(filter, bson.E{Key: name, Value: bson.D{{Key: "$in", Value: bson.A{nil, int32(0)}}}})
@@ -223,7 +223,7 @@ func (c *claim) claimUpdate(t *table) bson.D {
 		if v == columns.Status {
 			return t.status(store.Processing)
 		}
-		return t.time(c.at)
+		return t.time(columns.ClaimTime(&t.Layout, c.at, c.takeover))
 	})
 }
 
@@ -237,7 +237,7 @@ func (c *claim) readAndAnswer(ctx context.Context, t *table, p *outboxes.Part, i
 	}
 
 	if payload {
-		fields = append(fields, l.Payload)
+		fields = append(fields, t.contentFields()...)
 	}
 
 	projection := project(fields...)
@@ -278,7 +278,7 @@ func (c *claim) answer(t *table, p *outboxes.Part, i int, doc bson.Raw, payload 
 	}
 
 	if payload {
-		if a.Payload = document.Payload(document.Lookup(doc, l.Columns.Payload)); a.Payload == nil {
+		if a.Payload, a.Attributes = t.content(doc); a.Payload == nil {
 			return t.payloadError(c.rows[i].ID)
 		}
 	}
@@ -290,21 +290,26 @@ func (c *claim) answer(t *table, p *outboxes.Part, i int, doc bson.Raw, payload 
 // A claim without a time holds nothing, because its end is unknown. The remaining time is
 // computed by the server's clock and added to the local one, since the two may differ.
 func (c *claim) heldUntil(t *table, p *outboxes.Part, i int, doc bson.Raw) time.Time {
-	if c.takeover == 0 || t.Layout.State == store.StateNone || t.Layout.State != store.StateTimestamps && t.statusOf(doc) == store.Pending {
+	l := &t.Layout
+	wordTells := !l.Lease && (l.State == store.StateWords || l.State == store.StateNumbers)
+	if c.takeover == 0 || l.State == store.StateNone || wordTells && t.statusOf(doc) == store.Pending {
 		return time.Time{}
 	}
-	at, now := document.Time(document.Lookup(doc, t.Layout.Columns.Claimed)), document.Time(doc.Lookup(nowField))
-	remaining := c.takeover - now.Sub(at)
-	if at.IsZero() || remaining <= 0 || c.isOwnClaim(p, i, at) {
+	at, now := document.Time(document.Lookup(doc, l.Columns.Claimed)), document.Time(doc.Lookup(nowField))
+	remaining := at.Sub(now)
+	if !l.Lease {
+		remaining += c.takeover
+	}
+	if at.IsZero() || remaining <= 0 || c.isOwnClaim(t, p, i, at) {
 		return time.Time{}
 	}
 	return time.Now().Add(remaining)
 }
 
-// isOwnClaim reports whether a claim time is that of the leader's own claim.
-func (c *claim) isOwnClaim(p *outboxes.Part, i int, at time.Time) bool {
+// isOwnClaim reports whether the leader itself wrote the time of a claim.
+func (c *claim) isOwnClaim(t *table, p *outboxes.Part, i int, at time.Time) bool {
 	same := func(i int) bool {
-		own := c.rows[i].OwnClaimAt
+		own := columns.ClaimTime(&t.Layout, c.rows[i].OwnClaimAt, c.takeover)
 		return !own.IsZero() && own.UnixMilli() == at.UnixMilli()
 	}
 	for other, first := range p.Duplicates {

@@ -67,7 +67,6 @@ const (
 type letters struct {
 	table   *table
 	filter  *store.DeadLetterFilter
-	reader  *document.Reader
 	payload payloadUse
 }
 
@@ -79,7 +78,7 @@ func (s *Store) eachFailed(ctx context.Context, f store.DeadLetterFilter, limit 
 		return err
 	}
 	return Explain(s.read(ctx, func(ctx context.Context, on *conn) error {
-		l := &letters{on.table(o), &f, document.New(o), payload}
+		l := &letters{on.table(o), &f, payload}
 		return l.each(ctx, limit, take)
 	}))
 }
@@ -88,6 +87,9 @@ func (s *Store) eachFailed(ctx context.Context, f store.DeadLetterFilter, limit 
 // program filters by kind, group, error and time, comparing bytes.
 func (l *letters) each(ctx context.Context, limit int, take func(*store.DeadLetter)) error {
 	f, t := l.filter, l.table
+	if len(f.IDs) == 0 && !t.Layout.Stores(store.Failed) {
+		return nil // the server would read the whole collection
+	}
 	filter := append(bson.D{t.identified()}, t.failed()...)
 	if len(f.IDs) > 0 {
 		filter = bson.D{{Key: "$and", Value: bson.A{filter, bson.D{t.idIn(f.IDs)}}}}
@@ -103,11 +105,11 @@ func (l *letters) each(ctx context.Context, limit int, take func(*store.DeadLett
 		if err != nil {
 			return err
 		}
-		id, err := document.ID(document.Lookup(doc, t.id()))
+		it, err := t.reader.Head(doc)
 		if err != nil {
 			continue // no text matches such an id
 		}
-		d := l.letter(doc, id)
+		d := l.letter(doc, &it)
 		if !matches(f, &d) {
 			continue
 		}
@@ -122,7 +124,7 @@ func (l *letters) each(ctx context.Context, limit int, take func(*store.DeadLett
 
 func (l *letters) projection() bson.D {
 	c := &l.table.Layout.Columns
-	fields := []string{c.ID, c.Kind, c.Group, c.RetryCount, c.Error, l.table.Layout.FailedTime()}
+	fields := append(l.table.rowFields(), c.Error, l.table.Layout.FailedTime())
 	switch l.payload {
 	case payloadRead:
 		return project(append(fields, c.Payload)...)
@@ -132,15 +134,12 @@ func (l *letters) projection() bson.D {
 	return project(fields...)
 }
 
-// letter returns a FAILED document without its payload.
-func (l *letters) letter(doc bson.Raw, id string) store.DeadLetter {
-	c, lane := &l.table.Layout.Columns, l.reader.Lane(doc)
-	d := store.DeadLetter{Ref: store.Ref{Outbox: l.table.Name, ID: id}, Kind: lane.Kind, Group: lane.Group}
-	if c.Error != "" {
-		d.Error = string(document.AppendText(nil, document.Lookup(doc, c.Error)))
-	}
-	if c.RetryCount != "" {
-		d.RetryCount = document.Count(document.Lookup(doc, c.RetryCount))
+// letter returns a FAILED document, whose head was read, without its payload.
+func (l *letters) letter(doc bson.Raw, it *store.Item) store.DeadLetter {
+	it.Attributes = l.table.reader.KindAttributes(doc)
+	d := store.DeadLetter{Ref: it.Ref, Kind: it.OwnKind(), Group: it.Group, RetryCount: it.RetryCount}
+	if name := l.table.Layout.Columns.Error; name != "" {
+		d.Error = string(document.AppendText(nil, document.Lookup(doc, name)))
 	}
 	if name := l.table.Layout.FailedTime(); name != "" {
 		d.FailedAt = document.Time(document.Lookup(doc, name))
@@ -151,7 +150,7 @@ func (l *letters) letter(doc bson.Raw, id string) store.DeadLetter {
 func (l *letters) addPayload(doc bson.Raw, d *store.DeadLetter) {
 	d.PayloadSize = sizeOf(doc)
 	if l.payload == payloadRead {
-		d.Payload = document.Payload(document.Lookup(doc, l.table.Layout.Columns.Payload))
+		d.Payload, _ = l.table.content(doc)
 		d.PayloadSize = len(d.Payload)
 	}
 }
@@ -260,7 +259,7 @@ func (s *Store) areFailed(ctx context.Context, rows []store.Ref) (failed []bool,
 func (s *Store) readFailed(ctx context.Context, on *conn, rows []store.Ref, known map[store.Ref]bool) ([]bool, error) {
 	ids := map[string][]string{}
 	for _, row := range rows {
-		if s.outboxes.Lookup(row.Outbox).Layout.State != store.StateNone && !known[row] {
+		if l := &s.outboxes.Lookup(row.Outbox).Layout; l.Stores(store.Failed) && !known[row] {
 			ids[row.Outbox] = append(ids[row.Outbox], row.ID)
 		}
 	}

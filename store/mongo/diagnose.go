@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
@@ -131,14 +132,9 @@ func (c *checker) durability(ctx context.Context) error {
 // unsettledIndex checks for an index on the state fields. Without it each poll, each sweep
 // and each snapshot scans the whole collection, delivered documents included.
 func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
-	l := &t.Layout
-	if l.State == store.StateNone {
+	state := columns.StateColumns(&t.Layout)
+	if len(state) == 0 {
 		return nil
-	}
-
-	state := []string{l.Columns.Status}
-	if l.State == store.StateTimestamps {
-		state = []string{l.Columns.Delivered, l.Columns.Failed}
 	}
 
 	serves, err := t.indices(ctx, func(spec bson.Raw) bool {

@@ -101,7 +101,8 @@
 // sessions' claims must be respected.
 //
 // A document whose status is neither pending nor processing counts as settled: another
-// program took it out of the relay's hands.
+// program took it out of the relay's hands. A missing boolean is false, because services often
+// add the field with the delivery.
 //
 // # Contended documents
 //
@@ -114,8 +115,9 @@
 //
 // # Views
 //
-// A view is a session with snapshot reads, and its atClusterTime is View.Position. If payloads are left out, the size of a payload that is not text is
-// its BSON size. The server keeps the snapshot for 5 minutes
+// A view is a session with snapshot reads, and its atClusterTime is View.Position. If payloads
+// are left out, the size of a payload that is not text is its BSON size. A view excludes lanes
+// on the server as far as their groups are texts and a few conditions select them. The server keeps the snapshot for 5 minutes
 // (minSnapshotHistoryWindowInSeconds). That limits how long an initial backlog may take to
 // read and spill: enough for about three million rows. Times stored as text sort as text,
 // so writers should use the same number of digits for all of them.
@@ -128,7 +130,8 @@
 //   - sluicebox_leader and sluicebox_lease: the leader and the lock.
 //   - sluicebox_record: the records of package ledger. The body is JSON text, so that it is
 //     read as it was written. In mongosh, JSON.parse(doc.body) shows it.
-//   - sluicebox_queue: the spilled rows, whose queue is "", and the rows of replays.
+//   - sluicebox_queue: the spilled rows, whose queue is "", and the rows of replays. Their
+//     attributes are JSON text too.
 //   - sluicebox_marker: written by the source.
 //
 // A request runs in a transaction of its own, without the leader. It first increments the

@@ -18,10 +18,10 @@ const (
 	maxSpillRows = 2000
 	// maxSpillBytes bounds the texts and payloads of such a transaction.
 	maxSpillBytes = 16 << 20
-	// maxQueuedPayload bounds a payload stored with its row: a document is limited to 16
-	// MiB, and JSON may be longer than BSON. A claim reads a payload above the limit from the
-	// collection again.
-	maxQueuedPayload = 15 << 20
+	// maxQueuedContent bounds the payload and the attributes stored with a row: a document is
+	// limited to 16 MiB, and JSON may be longer than BSON. A claim reads content above the
+	// limit from the collection again.
+	maxQueuedContent = 15 << 20
 	// keyBatchSize is how many keys the server returns per batch.
 	keyBatchSize = 50_000
 )
@@ -53,6 +53,7 @@ type queueDocument struct {
 	PayloadSize int64          `bson:"payloadSize"`
 	Committed   *bson.DateTime `bson:"committedAt"`
 	Payload     *bson.Binary   `bson:"payload"` // empty differs from missing
+	Attributes  string         `bson:"attributes,omitempty"`
 }
 
 func laneValue(lane store.LaneHash) bson.Binary { return bson.Binary{Data: lane[:]} }
@@ -74,15 +75,15 @@ func queued(key queueKey, it *store.Item, lane store.LaneHash) queueDocument {
 		at := bson.NewDateTimeFromTime(it.Committed)
 		d.Committed = &at
 	}
-	if it.Payload != nil && len(it.Payload) <= maxQueuedPayload {
-		d.Payload = &bson.Binary{Data: it.Payload}
+	if attributes := ledger.EncodeAttributes(it.Attributes); it.Payload != nil && len(it.Payload)+len(attributes) <= maxQueuedContent {
+		d.Payload, d.Attributes = &bson.Binary{Data: it.Payload}, string(attributes)
 	}
 	return d
 }
 
 // item returns the row as it was enqueued.
-func (d *queueDocument) item() store.Item {
-	it := store.Item{
+func (d *queueDocument) item() (it store.Item, err error) {
+	it = store.Item{
 		Ref: store.Ref{Outbox: d.Key.Outbox, ID: d.ID}, Kind: d.Kind, RetryCount: int(d.RetryCount),
 		PayloadSize: int(d.PayloadSize), Seq: store.Seq(d.Key.N),
 	}
@@ -95,7 +96,10 @@ func (d *queueDocument) item() store.Item {
 	if d.Payload != nil {
 		it.Payload = d.Payload.Data
 	}
-	return it
+	if d.Attributes != "" {
+		it.Attributes, err = ledger.DecodeAttributes([]byte(d.Attributes))
+	}
+	return it, err
 }
 
 // rows yields the matching rows of queues.
@@ -124,7 +128,11 @@ func (r *reader) Range(ctx context.Context, queue string, from []store.SpilledRa
 			if err != nil {
 				return nil, err
 			}
-			lists[i] = append(lists[i], d.item())
+			it, err := d.item()
+			if err != nil {
+				return nil, err
+			}
+			lists[i] = append(lists[i], it)
 		}
 	}
 	return lists, nil
@@ -146,7 +154,7 @@ func (r *reader) scanFilter(q *ledger.Scan) bson.D {
 // Scan implements ledger.QueueReader. To find heads, it walks the rows by number and checks
 // for each new lane whether it has earlier rows.
 func (r *reader) Scan(ctx context.Context, q ledger.Scan) (rows []store.Item, err error) {
-	opts := options.Find().SetSort(byID()).SetProjection(bson.D{{Key: "payload", Value: 0}})
+	opts := options.Find().SetSort(byID()).SetProjection(bson.D{{Key: "payload", Value: 0}, {Key: "attributes", Value: 0}})
 	if !q.Heads {
 		opts.SetLimit(int64(q.Limit))
 	}
@@ -176,7 +184,11 @@ func (r *reader) Scan(ctx context.Context, q ledger.Scan) (rows []store.Item, er
 				continue
 			}
 		}
-		if rows = append(rows, d.item()); len(rows) == q.Limit {
+		it, err := d.item()
+		if err != nil {
+			return nil, err
+		}
+		if rows = append(rows, it); len(rows) == q.Limit {
 			break
 		}
 	}
@@ -316,7 +328,10 @@ func (t *writeTx) Dequeue(ctx context.Context, queue string, refs []ledger.Ref, 
 		delete(found, keys[i])
 		gone = append(gone, keys[i])
 		if removed != nil {
-			it := row.item()
+			it, err := row.item()
+			if err != nil {
+				return 0, err
+			}
 			removed(i, &it)
 		}
 	}

@@ -123,7 +123,7 @@ func (c *settling) failedInCall(ctx context.Context, rows []store.Ref) ([]bool, 
 	written := map[store.Ref]bool{}
 	for i := range c.outcomes {
 		o := &c.outcomes[i]
-		if o.Status == store.Failed && c.results[i] == store.Written && c.outboxes.Lookup(o.Outbox).Layout.State != store.StateNone {
+		if o.Status == store.Failed && c.results[i] == store.Written && c.outboxes.Lookup(o.Outbox).Layout.Stores(store.Failed) {
 			written[o.Ref] = true
 		}
 	}
@@ -203,14 +203,14 @@ func (w *outboxWrites) add(i int, o *store.Outcome) {
 }
 
 // plan answers the outcomes whose documents are not open, and groups the others by outbox
-// and update. Without states all documents count as open.
+// and update. Without states (nil) all documents count as open.
 func (c *settling) plan(states map[store.Ref]rowState) (plan []*outboxWrites) {
 	byOutbox := map[string]*outboxWrites{}
 	for i := range c.outcomes {
 		o := &c.outcomes[i]
 		c.results[i] = store.Written
 		in := c.outboxes.Lookup(o.Outbox)
-		if in.Layout.State == store.StateNone {
+		if in.Layout.LogOnly() {
 			continue // only the fence matters: there is no state to write
 		}
 
@@ -244,7 +244,7 @@ func (t *table) stateAfter(to store.Status) rowState {
 	switch {
 	case to == store.Completed && t.Layout.DeleteDelivered:
 		return rowGone
-	case to.Settled():
+	case to.Settled() && t.Layout.Stores(to):
 		return rowSettled
 	}
 	return rowOpen
@@ -317,10 +317,7 @@ func (t *table) outcome(o *store.Outcome) bson.D {
 		case columns.Error:
 			return errorText(o.Error)
 		}
-		if o.Status == store.Failed && t.Layout.State == store.StateNumbers {
-			return number(t.Layout.FailedNumber(o.Reason))
-		}
-		return t.status(o.Status)
+		return stored(columns.StoredOutcome(&t.Layout, o))
 	})
 	if to == nil { // the layout keeps nothing of this outcome
 		return bson.D{{Key: "$setOnInsert", Value: bson.D{{Key: "_id", Value: 0}}}} // no-op: applies to upserts only

@@ -9,7 +9,6 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
-	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
 // ReadStatuses implements store.RowStatusReader. An id that two documents have is reported as
@@ -43,7 +42,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 		if err := t.eachOf(ctx, idsOf(rows, plain), project(t.stateFields()...), visit); err != nil {
 			return err
 		}
-		err := t.eachOf(ctx, idsOf(rows, full), project(append(t.stateFields(), t.Layout.Columns.Payload)...), visit)
+		err := t.eachOf(ctx, idsOf(rows, full), project(append(t.stateFields(), t.contentFields()...)...), visit)
 		p.CopyDuplicateStatuses(rows, states)
 		return err
 	})
@@ -84,7 +83,7 @@ func (s *Store) lookUp(ctx context.Context, rows []store.ClaimRow, read func(con
 	if err != nil {
 		return err
 	}
-	parts = slices.DeleteFunc(parts, func(p *outboxes.Part) bool { return p.Outbox.Layout.State == store.StateNone })
+	parts = slices.DeleteFunc(parts, func(p *outboxes.Part) bool { return p.Outbox.Layout.LogOnly() })
 	if len(parts) == 0 {
 		return nil
 	}
@@ -103,12 +102,13 @@ func (s *Store) lookUp(ctx context.Context, rows []store.ClaimRow, read func(con
 	}))
 }
 
-// state returns the state of a document, and the payload of a COMPLETED document if the
-// payload was read.
+// state returns the state of a document, and the content of a COMPLETED document if it was
+// read.
 func (t *table) state(doc bson.Raw) store.RowStatus {
 	switch t.statusOf(doc) {
 	case store.Completed:
-		return store.RowStatus{State: store.RowCompleted, Payload: document.Payload(document.Lookup(doc, t.Layout.Columns.Payload))}
+		payload, attributes := t.content(doc)
+		return store.RowStatus{State: store.RowCompleted, Payload: payload, Attributes: attributes}
 	case store.Failed:
 		return store.RowStatus{State: store.RowFailed}
 	}

@@ -24,6 +24,7 @@ func expr(operator string, of ...any) bson.D { return bson.D{{Key: operator, Val
 type table struct {
 	*store.Outbox
 	collection *mongo.Collection
+	reader     *document.Reader
 }
 
 // table returns the collection of a configured outbox.
@@ -32,7 +33,7 @@ func (c *conn) table(o *store.Outbox) *table {
 	if o.Schema != "" {
 		in = c.client.Database(o.Schema)
 	}
-	return &table{o, in.Collection(o.Table)}
+	return &table{o, in.Collection(o.Table), document.New(o)}
 }
 
 // path returns the name of the collection with its database.
@@ -112,8 +113,22 @@ func (t *table) eachOf(ctx context.Context, ids []string, projection bson.D, vis
 
 // stateFields are the fields that tell the state of a document, and its id.
 func (t *table) stateFields() []string {
-	c := &t.Layout.Columns
-	return []string{c.ID, c.Status, c.Delivered, c.Failed}
+	return append([]string{t.id()}, columns.StateColumns(&t.Layout)...)
+}
+
+// rowFields are the fields with the id, the lane, the own kind and the retry count of a row.
+func (t *table) rowFields() []string {
+	return append(document.HeadFields(&t.Layout), t.Layout.KindColumn())
+}
+
+// contentFields are the fields with the content of a document.
+func (t *table) contentFields() []string {
+	return append(document.AttributeFields(&t.Layout), t.Layout.Columns.Payload)
+}
+
+// content returns the content of a document that was read with it, nil if it has no payload.
+func (t *table) content(doc bson.Raw) ([]byte, store.Attributes) {
+	return t.reader.Content(doc, document.Lookup(doc, t.Layout.Columns.Payload))
 }
 
 // idsOf returns the ids of the rows at some indexes.
@@ -131,12 +146,14 @@ func (t *table) identified() bson.E {
 }
 
 // status returns the stored value of a status.
-func (t *table) status(to store.Status) any {
-	stored := columns.Stored(&t.Layout, to)
-	if n, ok := stored.(int); ok {
+func (t *table) status(to store.Status) any { return stored(columns.Stored(&t.Layout, to)) }
+
+// stored returns a value of the status field in its BSON type.
+func stored(value any) any {
+	if n, ok := value.(int); ok {
 		return number(n)
 	}
-	return stored
+	return value
 }
 
 // number returns a number in the BSON type that most programs use for it.
@@ -147,41 +164,59 @@ func number(n int) any {
 	return int64(n)
 }
 
+// is is the filter for documents whose status is one of these, as far as the layout stores
+// them. Without the field a document of StateBoolean is not delivered.
+func (t *table) is(statuses ...store.Status) bson.D {
+	values := bson.A{}
+	for _, s := range statuses {
+		switch {
+		case !t.Layout.Stores(s) || s == store.Processing && t.Layout.State == store.StateBoolean: // the latter is a time beside false
+		case s == store.Pending && t.Layout.State == store.StateBoolean:
+			values = append(values, false, nil)
+		case s == store.Failed && t.Layout.State == store.StateNumbers:
+			for _, n := range t.Layout.FailedCodes() {
+				values = append(values, number(n))
+			}
+		default:
+			values = append(values, t.status(s))
+		}
+	}
+	return bson.D{{Key: t.Layout.Columns.Status, Value: bson.D{{Key: "$in", Value: values}}}}
+}
+
 // open is the filter for documents that are pending or processing.
 func (t *table) open() bson.D {
-	c := &t.Layout.Columns
 	switch t.Layout.State {
 	case store.StateNone:
 		return bson.D{}
 	case store.StateTimestamps:
-		return bson.D{{Key: c.Delivered, Value: nil}, {Key: c.Failed, Value: nil}}
+		var filter bson.D
+		for _, name := range columns.StateColumns(&t.Layout) {
+			filter = append(filter, bson.E{Key: name, Value: nil})
+		}
+		return filter
 	}
-	return bson.D{{Key: c.Status, Value: bson.D{{Key: "$in", Value: bson.A{t.status(store.Pending), t.status(store.Processing)}}}}}
+	return t.is(store.Pending, store.Processing)
 }
 
 // failed is the filter for FAILED documents, except those also marked delivered.
 func (t *table) failed() bson.D {
 	c := &t.Layout.Columns
-	switch t.Layout.State {
-	case store.StateTimestamps:
+	switch {
+	case !t.Layout.Stores(store.Failed):
+		return bson.D{{Key: "$expr", Value: false}}
+	case t.Layout.State == store.StateTimestamps:
 		return bson.D{{Key: c.Failed, Value: bson.D{{Key: "$ne", Value: nil}}}, {Key: c.Delivered, Value: nil}}
-	case store.StateNumbers:
-		var list bson.A
-		for _, n := range t.Layout.FailedCodes() {
-			list = append(list, number(n))
-		}
-		return bson.D{{Key: c.Status, Value: bson.D{{Key: "$in", Value: list}}}}
 	}
-	return bson.D{{Key: c.Status, Value: t.status(store.Failed)}}
+	return t.is(store.Failed)
 }
 
 // delivered is the filter for COMPLETED documents.
 func (t *table) delivered() bson.D {
-	c := &t.Layout.Columns
 	if t.Layout.State == store.StateTimestamps {
-		return bson.D{{Key: c.Delivered, Value: bson.D{{Key: "$ne", Value: nil}}}}
+		return bson.D{{Key: t.Layout.Columns.Delivered, Value: bson.D{{Key: "$ne", Value: nil}}}}
 	}
-	return bson.D{{Key: c.Status, Value: t.status(store.Completed)}}
+	return t.is(store.Completed)
 }
 
 // statusOf returns the status of a document, read with its state; 0 if the layout does not
@@ -195,20 +230,30 @@ func (t *table) statusOf(doc bson.Raw) store.Status {
 		switch {
 		case !document.Absent(document.Lookup(doc, l.Columns.Delivered)):
 			return store.Completed
-		case !document.Absent(document.Lookup(doc, l.Columns.Failed)):
+		case l.Columns.Failed != "" && !document.Absent(document.Lookup(doc, l.Columns.Failed)):
 			return store.Failed
 		}
 		return store.Pending
+	case store.StateBoolean:
+		switch sent, is := v.BooleanOK(); {
+		case is && sent:
+			return store.Completed
+		case is || document.Absent(v):
+			return store.Pending
+		}
+		return 0
 	}
 
 	n, isNumber := v.AsFloat64OK()
 	word, isWord := v.StringValueOK()
 	for s := store.Pending; s <= store.Failed; s++ {
-		if l.State == store.StateNumbers && isNumber && n == float64(l.Numbers[s]) || l.State == store.StateWords && isWord && word == l.Words[s] {
+		switch {
+		case !l.Stores(s):
+		case l.State == store.StateNumbers && isNumber && n == float64(l.Numbers[s]), l.State == store.StateWords && isWord && word == l.Words[s]:
 			return s
 		}
 	}
-	if l.State == store.StateNumbers && isNumber && slices.ContainsFunc(l.FailedCodes(), func(code int) bool { return n == float64(code) }) {
+	if l.State == store.StateNumbers && isNumber && l.Stores(store.Failed) && slices.ContainsFunc(l.FailedCodes(), func(code int) bool { return n == float64(code) }) {
 		return store.Failed
 	}
 	return 0

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -21,6 +22,8 @@ const (
 	// maxFilterValues bounds the ids and lanes that a filter excludes. Above it only the
 	// program excludes them, as it always does in addition.
 	maxFilterValues = 20_000
+	// maxLaneConditions bounds the conditions on lanes that a filter compares with each document.
+	maxLaneConditions = 200
 	// spilledLookupSize is the number of documents per lookup of spilled rows.
 	spilledLookupSize = 500
 	// minWindow and maxWindow bound how many documents are read at a time, because the
@@ -33,7 +36,6 @@ const (
 type reading struct {
 	*view
 	table        *table
-	reader       *document.Reader
 	query        store.UnsettledQuery
 	to           *views.Pages
 	excludeIDs   map[string]struct{}
@@ -63,7 +65,7 @@ func hashID(id string) [16]byte {
 func (v *view) Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery, to *views.Pages) error {
 	t := v.conn.table(o)
 	r := &reading{
-		view: v, table: t, ties: ties{table: t}, reader: document.New(o), query: q, to: to,
+		view: v, table: t, ties: ties{table: t}, query: q, to: to,
 		excludeIDs: make(map[string]struct{}, len(q.ExcludeIDs)), excludeLanes: store.LaneSet(q.ExcludedLanes(o)),
 	}
 
@@ -124,44 +126,60 @@ func (r *reading) filter() bson.D {
 		all = append(all, bson.D{{Key: "$nor", Value: bson.A{bson.D{r.table.idIn(r.query.ExcludeIDs)}}}})
 	}
 	if n := len(r.excludeLanes); n > 0 && n <= maxFilterValues && len(r.table.Layout.GroupPath) == 0 {
-		all = append(all, bson.D{{Key: "$nor", Value: r.laneConditions()}})
+		if list := r.laneConditions(); len(list) > 0 {
+			all = append(all, bson.D{{Key: "$nor", Value: list}})
+		}
 	}
 	return bson.D{{Key: "$and", Value: all}}
 }
 
-// laneConditions returns the filters for excluded lanes, one per kind.
-func (r *reading) laneConditions() (list bson.A) {
-	c := &r.table.Layout.Columns
-	groups := map[string]bson.A{}
+// laneConditions returns the filters for excluded lanes: one for the lanes that differ only in
+// the last field of their group. It returns nil if they are too many.
+func (r *reading) laneConditions() bson.A {
+	type key struct{ kind, parts string }
+	l := &r.table.Layout
+	last := map[key]bson.A{}  // values of the last field
+	before := map[key][]any{} // values of the others
 	for k := range r.excludeLanes {
-		var name any
-		if k.Group.Valid {
-			name = k.Group.Name
+		parts, possible := l.GroupParts(k.Group)
+		if !possible {
+			continue
 		}
-		groups[k.Kind] = append(groups[k.Kind], name)
+		values := make([]any, len(parts))
+		for i, p := range parts {
+			if p.Valid {
+				values[i] = p.Name
+			}
+		}
+		n := len(values) - 1
+		same := key{k.Kind, fmt.Sprintf("%#v", values[:n])}
+		last[same], before[same] = append(last[same], values[n]), values[:n]
+	}
+	if len(last) > maxLaneConditions {
+		return nil
 	}
 
-	for kind, names := range groups {
+	list := bson.A{}
+	for k, values := range last {
 		var lane bson.D
-		if c.Kind != "" {
-			kinds := bson.A{kind}
-			if kind == "" {
+		if name := l.Columns.Kind; name != "" {
+			kinds := bson.A{k.kind}
+			if k.kind == "" {
 				kinds = append(kinds, nil)
 			}
-			lane = append(lane, oneOf(c.Kind, kinds))
+			lane = append(lane, oneOf(name, kinds))
 		}
-		if c.Group != "" {
-			lane = append(lane, oneOf(c.Group, names))
+		if fields := l.GroupColumns(); len(fields) > 0 {
+			for i, value := range before[k] {
+				lane = append(lane, oneOf(fields[i], bson.A{value}))
+			}
+			lane = append(lane, oneOf(fields[len(fields)-1], values))
 		}
-		if lane != nil { // else all documents are in one lane
-			list = append(list, lane)
+		if lane == nil { // all documents are in one lane
+			lane = bson.D{}
 		}
+		list = append(list, lane)
 	}
-
-	if list == nil {
-		return bson.A{bson.D{}}
-	}
-
 	return list
 }
 
@@ -175,19 +193,23 @@ func oneOf(name string, values bson.A) bson.E {
 func (r *reading) projection() bson.D {
 	c, size := &r.table.Layout.Columns, r.table.size()
 	payload := expr("$cond", expr("$lte", size, r.query.MaxInlinePayload()), "$"+c.Payload, "$$REMOVE")
-	fields := project(slices.Concat([]string{c.ID, c.Kind, c.Group, c.RetryCount}, r.table.Layout.OrderBy)...)
-	return append(fields, bson.E{Key: sizeField, Value: size}, bson.E{Key: payloadField, Value: payload})
+	fields := append(document.HeadFields(&r.table.Layout), r.table.Layout.OrderBy...)
+	if !r.query.NoPayload {
+		fields = append(fields, document.AttributeFields(&r.table.Layout)...)
+	}
+	return append(project(fields...), bson.E{Key: sizeField, Value: size}, bson.E{Key: payloadField, Value: payload})
 }
 
 // addDocument adds one document.
 func (r *reading) addDocument(ctx context.Context, doc bson.Raw) error {
 	r.seen++
-	it, err := r.reader.Head(doc)
+	it, err := r.table.reader.Head(doc)
 	if err != nil {
 		return nil // a fractional number: Diagnose reports such ids
 	}
 
-	it.Payload, it.PayloadSize = document.Payload(doc.Lookup(payloadField)), sizeOf(doc)
+	it.PayloadSize = sizeOf(doc)
+	it.Payload, it.Attributes = r.table.reader.Content(doc, doc.Lookup(payloadField))
 	if it.Payload != nil {
 		it.PayloadSize = len(it.Payload) // JSON and BSON lengths differ slightly
 	}

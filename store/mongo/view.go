@@ -105,19 +105,18 @@ func (v *view) Drop() {
 // ReadDelivered implements view.Snapshot. The program, not the server, filters times stored
 // as text.
 func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
-	t, reader := v.conn.table(o), document.New(o)
-	c := &o.Layout.Columns
-	fields := append(project(c.ID, c.Kind, c.Group, o.Layout.OrderBy[0]), bson.E{Key: sizeField, Value: t.size()})
+	t := v.conn.table(o)
+	fields := append(project(append(t.rowFields(), o.Layout.OrderBy[0])...), bson.E{Key: sizeField, Value: t.size()})
 	opts := options.Find().SetSort(t.order()).SetProjection(fields).SetAllowDiskUse(true).SetBatchSize(minWindow)
 	for doc, err := range find(mongo.NewSessionContext(ctx, v.session), viewTimeout, t.collection, t.deliveredFilter(to), opts) {
 		if err != nil {
 			return Explain(err)
 		}
-		it, err := reader.Head(doc)
+		it, err := t.reader.Head(doc)
 		if err != nil {
 			continue // a fractional number: Diagnose reports such ids
 		}
-		it.PayloadSize = sizeOf(doc)
+		it.PayloadSize, it.Attributes = sizeOf(doc), t.reader.KindAttributes(doc)
 		it.Committed = document.Time(document.Lookup(doc, o.Layout.OrderBy[0]))
 		if !to.Add(it) {
 			break

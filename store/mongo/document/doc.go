@@ -7,7 +7,7 @@
 // A column of a layout is a field of the document, or a dotted path through subdocuments. A
 // path cannot lead into an array.
 //
-// # Ids, kinds and groups
+// # Ids, kinds, groups and attributes
 //
 // They travel as text:
 //
@@ -18,9 +18,13 @@
 //   - An int, a long and a double without a fraction are their decimal digits, because
 //     the server also treats 1 and 1.0 as equal.
 //
-// Kinds and groups may have any other type and become its plain JSON (see below) without
-// quotes. A missing field, null and undefined mean no group, and the empty kind. An id must
-// have one of the types above; a document with another id cannot be relayed.
+// Kinds, attributes and the parts of a group may have any other type and become its plain JSON
+// (see below) without quotes. A missing field, null and undefined mean no attribute, no group,
+// and the empty kind of a lane. An id must have one of the types above; a document with another
+// id cannot be relayed.
+//
+// An attribute that is spread has the members of a subdocument, or of the JSON object in a
+// string, in their plain JSON. The attribute time also takes a timestamp, by its seconds.
 //
 // The text does not identify the type. [IDs] returns every value with that text, and a
 // statement asks for all of them. A claim refuses two documents of one collection whose ids

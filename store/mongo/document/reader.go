@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,7 +25,21 @@ type Reader struct {
 
 // New returns a reader for the documents of an outbox. It retains o.
 func New(o *store.Outbox) *Reader {
-	return &Reader{outbox: o, kinds: map[string]string{}}
+	return &Reader{outbox: o, kinds: map[string]string{}, text: make([]byte, 0, 64)}
+}
+
+// HeadFields returns the fields that Head reads. An empty name stands for no field.
+func HeadFields(l *store.Layout) []string {
+	return append([]string{l.Columns.ID, l.Columns.Kind, l.Columns.RetryCount}, l.GroupColumns()...)
+}
+
+// AttributeFields returns the fields that Content reads beside the payload.
+func AttributeFields(l *store.Layout) []string {
+	names := make([]string, len(l.Attributes))
+	for i := range l.Attributes {
+		names[i] = l.Attributes[i].Column
+	}
+	return names
 }
 
 // ProjectedFields returns the names to project for the given fields. Duplicates and empty
@@ -39,13 +54,18 @@ func ProjectedFields(names []string) []string {
 	})
 }
 
-// Head returns the item of a document without its payload. The item shares no memory with
+// Head returns the item of a document without its content. The item shares no memory with
 // the document; Txn, Seq and the times are zero. An error names the field, and the item
 // then has its id if that was readable.
 func (r *Reader) Head(doc bson.Raw) (store.Item, error) {
 	c := &r.outbox.Layout.Columns
-	lane := r.Lane(doc)
-	it := store.Item{Ref: store.Ref{Outbox: r.outbox.Name}, Kind: lane.Kind, Group: lane.Group}
+	it := store.Item{Ref: store.Ref{Outbox: r.outbox.Name}, Kind: r.outbox.Kind}
+	if c.Kind != "" {
+		it.Kind = r.kind(Lookup(doc, c.Kind))
+	}
+	if c.Group != "" {
+		it.Group = r.group(doc)
+	}
 	var err error
 	if it.ID, err = ID(Lookup(doc, c.ID)); err != nil {
 		return it, fmt.Errorf("field %s: %w", c.ID, err)
@@ -56,17 +76,49 @@ func (r *Reader) Head(doc bson.Raw) (store.Item, error) {
 	return it, nil
 }
 
-// Lane returns the lane of a document.
-func (r *Reader) Lane(doc bson.Raw) store.LaneKey {
-	c := &r.outbox.Layout.Columns
-	lane := store.LaneKey{Outbox: r.outbox.Name, Kind: r.outbox.Kind}
-	if c.Kind != "" {
-		lane.Kind = r.kind(Lookup(doc, c.Kind))
+// Content returns the payload of a value, which may lie beside the document, and the attributes
+// of the document. Both are nil if the value is missing. They share no memory with either.
+func (r *Reader) Content(doc bson.Raw, payload bson.RawValue) ([]byte, store.Attributes) {
+	body := payloadOf(payload)
+	if body == nil {
+		return nil, nil
 	}
-	if c.Group != "" {
-		lane.Group = r.group(Lookup(doc, c.Group))
+	return body, r.outbox.Layout.ReadAttributes(func(i int) []byte { return r.attribute(doc, i) })
+}
+
+// KindAttributes returns the attribute kind of a document, see store.Layout.ReadKind.
+func (r *Reader) KindAttributes(doc bson.Raw) store.Attributes {
+	l := &r.outbox.Layout
+	return l.ReadKind(r.part(Lookup(doc, l.KindColumn())))
+}
+
+// attribute returns the text of a field with an attribute, nil if it is absent.
+func (r *Reader) attribute(doc bson.Raw, i int) []byte {
+	c := &r.outbox.Layout.Attributes[i]
+	v := Lookup(doc, c.Column)
+	if c.Name != store.AttributeTime {
+		return r.part(v)
 	}
-	return lane
+	switch v.Type {
+	case bson.TypeTimestamp:
+		seconds, _ := v.Timestamp()
+		r.text = strconv.AppendUint(r.text[:0], uint64(seconds), 10)
+		return r.text
+	case bson.TypeDateTime:
+		if ms := v.DateTime(); ms < firstDate || ms > lastDate {
+			return nil // its number could be taken for another time
+		}
+	}
+	return r.part(v)
+}
+
+// part returns the text of a value until the next call, nil if the value is absent.
+func (r *Reader) part(v bson.RawValue) []byte {
+	if Absent(v) {
+		return nil
+	}
+	r.text = AppendText(r.text[:0], v)
+	return r.text
 }
 
 func (r *Reader) kind(v bson.RawValue) string {
@@ -81,22 +133,28 @@ func (r *Reader) kind(v bson.RawValue) string {
 	return kind
 }
 
-// group returns the group of a value. With a group path it searches a document or array in
+// group returns the group of a document. With a group path it searches a document or array in
 // its JSON form.
-func (r *Reader) group(v bson.RawValue) store.Group {
-	if Absent(v) {
+func (r *Reader) group(doc bson.Raw) store.Group {
+	l := &r.outbox.Layout
+	if len(l.GroupPath) > 0 {
+		if v := Lookup(doc, l.Columns.Group); !Absent(v) {
+			return l.Group(payloadOf(v))
+		}
 		return store.Group{}
 	}
-	if len(r.outbox.Layout.GroupPath) == 0 {
-		r.text = AppendText(r.text[:0], v)
-		return store.GroupOf(string(r.text))
-	}
-	return r.outbox.Layout.Group(Payload(v))
+	return l.GroupOfColumns(func(i int) []byte {
+		name := l.Columns.Group
+		if i > 0 {
+			name = l.GroupRest[i-1]
+		}
+		return r.part(Lookup(doc, name))
+	})
 }
 
-// Payload returns the payload bytes of a value; nil if the field is missing. It shares no
+// payloadOf returns the payload bytes of a value; nil if the field is missing. It shares no
 // memory with the value.
-func Payload(v bson.RawValue) []byte {
+func payloadOf(v bson.RawValue) []byte {
 	switch v.Type {
 	case 0:
 		return nil
