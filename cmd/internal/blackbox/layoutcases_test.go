@@ -16,7 +16,8 @@ type layoutCase struct {
 	// id returns a new id; nil if the database assigns the ids.
 	id func() string
 	// insert is the project's statement for {table}, with the arguments args. remove is a
-	// statement for the row $1 in the same transaction. document is the project's document.
+	// statement for the row $1 in the same transaction. document is the project's document,
+	// deleted in the same transaction if remove is set.
 	insert, remove string
 	args           func(r *layoutRow) []any
 	document       func(r *layoutRow) bson.M
@@ -170,7 +171,7 @@ func debeziumCase(deleted bool) *layoutCase {
 		},
 	}
 	if deleted {
-		c.variant, c.document = "deleted", nil
+		c.variant = "deleted"
 		c.remove = `DELETE FROM {table} WHERE id = $1`
 	}
 	return c

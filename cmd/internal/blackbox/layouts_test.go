@@ -163,7 +163,7 @@ func (s *layoutScene) answer(r *sinktest.Request) sinktest.Answer {
 		s.t.Errorf("body %q: %v", r.Body, err)
 	}
 	group, err := url.PathUnescape(r.Header.Get("X-Group"))
-	if want := s.lane(&row); s.db == nil && (err != nil || group != want || r.Header.Get("X-Type") != s.typ) {
+	if want := s.lane(&row); err != nil || group != want || r.Header.Get("X-Type") != s.typ {
 		s.t.Errorf("row of group %q with type %q, want %q and %q", group, r.Header.Get("X-Type"), want, s.typ)
 	}
 	if row.Bad {
@@ -213,8 +213,7 @@ func (s *layoutScene) commit(rows []*layoutRow) error {
 		for _, r := range rows {
 			documents = append(documents, s.document(r))
 		}
-		_, err := s.db.Collection(s.table).InsertMany(ctx, documents)
-		return err
+		return s.insertDocuments(ctx, documents)
 	}
 
 	tx, err := s.conn.BeginTx(ctx, nil)
@@ -239,6 +238,22 @@ func (s *layoutScene) commit(rows []*layoutRow) error {
 		}
 	}
 	return tx.Commit()
+}
+
+// insertDocuments inserts documents in one transaction, and deletes them in it where the
+// service does.
+func (s *layoutScene) insertDocuments(ctx context.Context, documents []any) error {
+	in := s.db.Collection(s.table)
+	return s.db.Client().UseSession(ctx, func(ctx context.Context) error {
+		_, err := mongo.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) {
+			done, err := in.InsertMany(ctx, documents)
+			if err == nil && s.remove != "" {
+				_, err = in.DeleteMany(ctx, bson.M{"_id": bson.M{"$in": done.InsertedIDs}})
+			}
+			return nil, err
+		})
+		return err
+	})
 }
 
 // sql sets the table in a statement.
