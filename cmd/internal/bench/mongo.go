@@ -109,7 +109,7 @@ func (s *mongoServer) readSettings(ctx context.Context) {
 func (s *mongoServer) create(ctx context.Context, name, _ string, of *outboxTable) (database, error) {
 	db := s.client.Database(name)
 	var models []mongo.IndexModel
-	for _, keys := range of.mongo.indices {
+	for _, keys := range of.documentIndexes() {
 		models = append(models, mongo.IndexModel{Keys: keys})
 	}
 	if err := db.CreateCollection(ctx, of.name); err != nil {
@@ -153,7 +153,7 @@ func (d *mongoDatabase) close() {}
 // document returns row n.
 func (d *mongoDatabase) document(r *rowSpan, n int) bson.D {
 	var group, processed any
-	l, now, is := &d.table.mongo.layout, time.Now(), store.Pending
+	l, now, is := d.table.documents(), time.Now(), store.Pending
 	switch {
 	case r.oneGroup != "":
 		group = r.oneGroup

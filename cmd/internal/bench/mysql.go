@@ -1,9 +1,7 @@
 package bench
 
 import (
-	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"net/url"
@@ -12,18 +10,19 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
 	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/layouts"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
 // mysqlServer is a MySQL or MariaDB server.
 type mysqlServer struct {
-	session *demodb.MySQL
+	session *demodb.SQL
 	maria   bool
 	info    serverInfo
 }
 
 // dialMySQL opens a session with autocommit.
-func dialMySQL(ctx context.Context, source string) (*demodb.MySQL, error) {
+func dialMySQL(ctx context.Context, source string) (*demodb.SQL, error) {
 	cfg, err := mystore.ParseURL(source, "sluicebox bench")
 	if err != nil {
 		return nil, err
@@ -53,21 +52,10 @@ func connectMySQL(ctx context.Context, source string) (*mysqlServer, error) {
 
 // checkBinlog checks that the server has a binlog. The relay checks everything else.
 func (s *mysqlServer) checkBinlog(ctx context.Context) error {
-	rows, err := s.session.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE variable_name IN ('version', 'log_bin', 'sync_binlog', 'gtid_mode',
+	err := s.info.readSettings(ctx, s.session, `SHOW GLOBAL VARIABLES WHERE variable_name IN ('version', 'log_bin', 'sync_binlog', 'gtid_mode',
   'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'innodb_buffer_pool_size', 'innodb_redo_log_capacity', 'innodb_log_file_size',
   'innodb_flush_method', 'binlog_row_image', 'binlog_row_metadata', 'performance_schema')`)
 	if err != nil {
-		return fmt.Errorf("read server settings: %w", err)
-	}
-	defer func() { _ = rows.Close() }() // its error is that of rows.Err
-	for rows.Next() {
-		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			return fmt.Errorf("read server settings: %w", err)
-		}
-		s.info.settings[name] = value
-	}
-	if err := rows.Err(); err != nil {
 		return fmt.Errorf("read server settings: %w", err)
 	}
 
@@ -103,18 +91,15 @@ func (s *mysqlServer) create(ctx context.Context, name, url string, of *outboxTa
 		return nil, err
 	}
 
-	session, err := dialMySQL(ctx, url)
-	if err != nil {
+	d := &mysqlDatabase{maria: s.maria, digests: s.info.settings["performance_schema"] == "ON", sqlDatabase: sqlDatabase{
+		name: name, url: url, table: of, dial: dialMySQL, words: sqlWords{
+			id: "LPAD(n, %d, '0')", group: "CONCAT('g', n %% %d)", payload: "CONCAT('%s', %s, ?)", now: "UTC_TIMESTAMP()", one: "(SELECT ? AS n) AS v",
+		},
+	}}
+	if err := d.openTable(ctx, of.create(layouts.MySQL)); err != nil {
 		return nil, err
 	}
-
-	for _, statement := range of.mysql {
-		if _, err := session.ExecContext(ctx, statement); err != nil {
-			session.Close()
-			return nil, err
-		}
-	}
-	return &mysqlDatabase{mysqlServer: s, name: name, url: url, table: of, session: session}, nil
+	return d, nil
 }
 
 func (s *mysqlServer) drop(ctx context.Context, name string) error {
@@ -123,24 +108,9 @@ func (s *mysqlServer) drop(ctx context.Context, name string) error {
 
 // mysqlDatabase is a MySQL or MariaDB database.
 type mysqlDatabase struct {
-	*mysqlServer
-	name, url string
-	table     *outboxTable
-	session   *demodb.MySQL
-}
-
-func (d *mysqlDatabase) close() { d.session.Close() }
-
-// insert returns the statement that writes the rows whose numbers n come from a query, in
-// its order.
-func (d *mysqlDatabase) insert(r *rowSpan, from string) string {
-	columns, values := "", ""
-	if r.completed {
-		columns, values = ", processed_at", ", UTC_TIMESTAMP()"
-	}
-	return fmt.Sprintf(`INSERT INTO %s (id, type, message_group, payload, status, created_at%s)
-SELECT LPAD(n, %d, '0'), 'EVENT', %s, CONCAT('%s', LPAD(n, %d, '0'), ?), %s, UTC_TIMESTAMP()%s FROM %s`,
-		d.table.name, columns, idDigits, r.group("CONCAT('g', n %% %d)"), payloadHead, idDigits, r.status(d.table), values, from)
+	sqlDatabase
+	maria   bool
+	digests bool // the server counts statements
 }
 
 // loadDigits is the maximum number of digits of a load's row count.
@@ -180,33 +150,6 @@ func (d *mysqlDatabase) flush(ctx context.Context) error {
 	return err
 }
 
-// mysqlWriter is a session that writes rows.
-type mysqlWriter struct {
-	session *demodb.MySQL
-	insert  *sql.Stmt
-	padding string
-}
-
-func (d *mysqlDatabase) writer(ctx context.Context, r *rowSpan) (rowWriter, error) {
-	session, err := dialMySQL(ctx, d.url)
-	if err != nil {
-		return nil, err
-	}
-	w := &mysqlWriter{session: session, padding: r.padding}
-	if w.insert, err = session.PrepareContext(ctx, d.insert(r, "(SELECT ? AS n) AS v")); err != nil {
-		session.Close()
-		return nil, err
-	}
-	return w, nil
-}
-
-func (w *mysqlWriter) write(ctx context.Context, n int) error {
-	_, err := w.insert.ExecContext(ctx, w.padding, n)
-	return err
-}
-
-func (w *mysqlWriter) close() { w.session.Close() }
-
 // prepareFloor sets the end of the binlog as the start position.
 func (d *mysqlDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) error {
 	query := "SELECT @@GLOBAL.gtid_executed"
@@ -220,7 +163,7 @@ func (d *mysqlDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) err
 // performance_schema is off; on MariaDB it is off by default. A full digest table counts no
 // further databases.
 func (d *mysqlDatabase) scans(ctx context.Context) (int, error) {
-	if d.info.settings["performance_schema"] != "ON" {
+	if !d.digests {
 		return 0, errNotMeasured
 	}
 	var n int
@@ -237,29 +180,15 @@ FROM performance_schema.events_statements_summary_by_digest`, d.name, "%`"+d.tab
 // countStatements implements counter. The database is new, so all its counters belong to the
 // run, except those of the load.
 func (d *mysqlDatabase) countStatements(context.Context) error {
-	if d.info.settings["performance_schema"] != "ON" {
+	if !d.digests {
 		return errors.New("performance_schema is off; start the server with performance_schema=ON")
 	}
 	return nil
 }
 
 func (d *mysqlDatabase) statements(ctx context.Context) (string, error) {
-	rows, err := d.session.QueryContext(ctx, `
-SELECT count_star, sum_rows_affected + sum_rows_sent, sum_rows_examined, sum_timer_wait / 1e9, sum_lock_time / 1e9, digest_text
+	return d.statistics(ctx, `
+SELECT CONCAT(count_star, ' calls, ', sum_rows_affected + sum_rows_sent, ' rows, ', sum_rows_examined, ' rows examined, ',
+  ROUND(sum_timer_wait / 1e9, 1), ' ms, ', ROUND(sum_lock_time / 1e9, 1), ' ms of them for locks'), digest_text
 FROM performance_schema.events_statements_summary_by_digest WHERE schema_name = ? ORDER BY sum_timer_wait DESC LIMIT 30`, d.name)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = rows.Close() }() // its error is that of rows.Err
-	var text bytes.Buffer
-	for rows.Next() {
-		var calls, n, examined int64
-		var took, locked float64
-		var query sql.NullString
-		if err := rows.Scan(&calls, &n, &examined, &took, &locked, &query); err != nil {
-			return "", err
-		}
-		fmt.Fprintf(&text, "%d calls, %d rows, %d rows examined, %.1f ms, %.1f ms of them for locks\n%s\n\n", calls, n, examined, took, locked, query.String)
-	}
-	return text.String(), rows.Err()
 }

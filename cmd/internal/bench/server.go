@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
@@ -31,6 +29,12 @@ type serverInfo struct {
 	version      string            // with its name
 	settings     map[string]string // settings that a figure depends on
 	syncsCommits bool              // every commit waits for the disk; other goals apply
+}
+
+// readSettings adds the settings that a query returns, by name.
+func (i *serverInfo) readSettings(ctx context.Context, db demodb.Querier, query string) error {
+	var name, value string
+	return demodb.Each(ctx, db, query, nil, []any{&name, &value}, func() { i.settings[name] = value })
 }
 
 // database is a database with an outbox, created for the benchmark.
@@ -86,29 +90,6 @@ func connectServer(ctx context.Context, source config.URL) (server, error) {
 
 // namePrefix begins the names of the databases, the relays and the slots.
 const namePrefix = "sluicebox_bench_"
-
-// The layouts to measure.
-const (
-	layoutWords   = "flowcatalyst"
-	layoutNumbers = "outbox-messages"
-)
-
-// outboxTable is the outbox table of a layout.
-type outboxTable struct {
-	name string
-	// pending and completed are literals for loaded rows. completed is empty for a layout
-	// that deletes delivered rows.
-	pending, completed string
-	// postgres and mysql create the table, with the indexes that its users have.
-	postgres, mysql []string
-	mongo           collection
-}
-
-// collection is an outbox in MongoDB.
-type collection struct {
-	layout  store.Layout
-	indices []bson.D // the keys of each
-}
 
 // benchDatabase is a database with an outbox, created for the benchmark.
 type benchDatabase struct {

@@ -1,97 +1,67 @@
 package bench
 
 import (
+	"strings"
+
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	mongostore "github.com/sluicebox/sluicebox/store/mongo"
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/layouts"
 )
 
-// outboxOf returns the outbox table of a layout, with the column types of its users.
+// The layouts to measure.
+const (
+	layoutWords   = "flowcatalyst"
+	layoutNumbers = "outbox-messages"
+)
+
+// outboxTable is the outbox table of a layout, with the indexes that its users have.
+type outboxTable struct {
+	layouts.Preset
+	name string
+	// pending and completed are literals for loaded rows. completed is empty for a layout
+	// that deletes delivered rows.
+	pending, completed string
+	indexes            []demodb.Index
+}
+
+// outboxOf returns the outbox table of a layout.
 func outboxOf(layout string) *outboxTable {
+	preset, _ := layouts.Named(layout)
+	t := &outboxTable{Preset: preset, name: preset.Schemas[layouts.Postgres].Table}
+	byGroup := demodb.Index{Columns: "status, message_group, created_at"}
 	if layout == layoutNumbers {
-		return numbersTable()
+		const unsettled = " WHERE status IN (0, 9)"
+		byGroup.Where = unsettled
+		t.pending = "0"
+		t.indexes = []demodb.Index{byGroup, {Columns: "status, created_at", Where: unsettled}, {Columns: "client_id, status, created_at"}}
+		return t
 	}
-	return wordsTable()
+	t.pending, t.completed, t.indexes = "'PENDING'", "'COMPLETED'", []demodb.Index{byGroup}
+	return t
 }
 
-func numbersTable() *outboxTable {
-	return &outboxTable{
-		name: "outbox_messages", pending: "0",
-		postgres: []string{`CREATE TABLE outbox_messages (
-	id VARCHAR(26) PRIMARY KEY,
-	type VARCHAR(20) NOT NULL,
-	message_group VARCHAR(255),
-	payload TEXT NOT NULL,
-	status SMALLINT NOT NULL DEFAULT 0,
-	retry_count SMALLINT NOT NULL DEFAULT 0,
-	created_at TIMESTAMPTZ NOT NULL DEFAULT now(),
-	updated_at TIMESTAMPTZ NOT NULL DEFAULT now(),
-	error_message TEXT,
-	client_id VARCHAR(26),
-	payload_size INT,
-	headers JSONB
-)`,
-			"CREATE INDEX ON outbox_messages (status, message_group, created_at) WHERE status IN (0, 9)",
-			"CREATE INDEX ON outbox_messages (status, created_at) WHERE status IN (0, 9)",
-			"CREATE INDEX ON outbox_messages (client_id, status, created_at)"},
-		mysql: []string{`CREATE TABLE outbox_messages (
-	id VARCHAR(26) PRIMARY KEY,
-	type VARCHAR(20) NOT NULL,
-	message_group VARCHAR(255),
-	payload LONGTEXT NOT NULL,
-	status SMALLINT NOT NULL DEFAULT 0,
-	retry_count SMALLINT NOT NULL DEFAULT 0,
-	created_at DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
-	updated_at DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
-	error_message TEXT,
-	client_id VARCHAR(26),
-	payload_size INT,
-	headers JSON,
-	INDEX (status, message_group, created_at),
-	INDEX (status, created_at),
-	INDEX (client_id, status, created_at)
-)`},
-		mongo: collection{mongostore.OutboxMessages(), []bson.D{
-			indexKeys("status", "messageGroup", "createdAt"), indexKeys("status", "createdAt"), indexKeys("clientId", "status", "createdAt"),
-		}},
-	}
+// create returns the statements that create the table in a database.
+func (t *outboxTable) create(db layouts.Database) []string {
+	return demodb.CreateTable(db, &t.Preset, t.name, t.indexes...)
 }
 
-func wordsTable() *outboxTable {
-	return &outboxTable{
-		name: "outbox_events", pending: "'PENDING'", completed: "'COMPLETED'",
-		postgres: []string{`CREATE TABLE outbox_events (
-	id VARCHAR(13) PRIMARY KEY,
-	type VARCHAR(20) NOT NULL,
-	message_group VARCHAR(255),
-	payload TEXT NOT NULL,
-	status VARCHAR(20) NOT NULL,
-	retry_count INT NOT NULL DEFAULT 0,
-	created_at TIMESTAMP NOT NULL,
-	processed_at TIMESTAMP,
-	error_message TEXT
-)`,
-			"CREATE INDEX ON outbox_events (status, message_group, created_at)"},
-		mysql: []string{`CREATE TABLE outbox_events (
-	id VARCHAR(13) PRIMARY KEY,
-	type VARCHAR(20) NOT NULL,
-	message_group VARCHAR(255),
-	payload LONGTEXT NOT NULL,
-	status VARCHAR(20) NOT NULL,
-	retry_count INT NOT NULL DEFAULT 0,
-	created_at TIMESTAMP NOT NULL,
-	processed_at TIMESTAMP NULL,
-	error_message TEXT,
-	INDEX (status, message_group, created_at)
-)`},
-		mongo: collection{mongostore.FlowCatalyst(), []bson.D{indexKeys("status", "messageGroup", "createdAt")}},
-	}
-}
+// documents returns the layout of the table's documents in MongoDB.
+func (t *outboxTable) documents() *store.Layout { return t.Layout(true) }
 
-// indexKeys returns the keys of a MongoDB index.
-func indexKeys(fields ...string) (d bson.D) {
-	for _, name := range fields {
-		d = append(d, bson.E{Key: name, Value: 1})
+// documentIndexes returns the keys of the indexes in MongoDB.
+func (t *outboxTable) documentIndexes() (all []bson.D) {
+	names := map[string]string{"message_group": "messageGroup", "created_at": "createdAt", "client_id": "clientId"}
+	for _, x := range t.indexes {
+		var keys bson.D
+		for _, name := range strings.Split(x.Columns, ", ") {
+			if other, differs := names[name]; differs {
+				name = other
+			}
+			keys = append(keys, bson.E{Key: name, Value: 1})
+		}
+		all = append(all, keys)
 	}
-	return d
+	return all
 }

@@ -10,50 +10,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-
-	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
-
-// MySQL is a session of a MySQL or MariaDB server, and the pool that it belongs to.
-type MySQL struct {
-	*sql.Conn
-	Pool *sql.DB
-
-	addr string
-}
-
-// OpenMySQL opens a session. The caller closes it.
-func OpenMySQL(ctx context.Context, cfg *mysql.Config) (*MySQL, error) {
-	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, err)
-	}
-	s := &MySQL{Pool: sql.OpenDB(connector), addr: cfg.Addr}
-	if s.Conn, err = s.Another(ctx); err != nil {
-		_ = s.Pool.Close()
-		return nil, err
-	}
-	return s, nil
-}
-
-// Another opens another session of the pool.
-func (s *MySQL) Another(ctx context.Context) (*sql.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	conn, err := s.Pool.Conn(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", s.addr, mystore.Explain(err))
-	}
-	return conn, nil
-}
-
-// Close closes the session and its pool. The server may be gone. A nil session is ignored.
-func (s *MySQL) Close() {
-	if s != nil {
-		_ = s.Conn.Close()
-		_ = s.Pool.Close()
-	}
-}
 
 // Server errors, the same in MySQL and MariaDB; see
 // https://dev.mysql.com/doc/mysql-errors/9.0/en/server-error-reference.html.
@@ -71,10 +28,11 @@ func ErrorNumber(err error) int {
 	return 0
 }
 
-// DropDatabase drops a database, if it exists. The relay has closed its sessions by then. Until
-// the server notices, an open transaction of one locks its tables; after the wait, which counts
-// in whole seconds, DropDatabase kills the sessions that use the database.
-func (s *MySQL) DropDatabase(ctx context.Context, name string, wait time.Duration) error {
+// DropDatabase drops a database of MySQL or MariaDB, if it exists. The relay has closed its
+// sessions by then. Until the server notices, an open transaction of one locks its tables;
+// after the wait, which counts in whole seconds, DropDatabase kills the sessions that use the
+// database.
+func (s *SQL) DropDatabase(ctx context.Context, name string, wait time.Duration) error {
 	if _, err := s.ExecContext(ctx, fmt.Sprintf("SET SESSION lock_wait_timeout = %d", int(math.Ceil(wait.Seconds())))); err != nil {
 		return fmt.Errorf("set lock_wait_timeout: %w", err)
 	}
@@ -94,7 +52,7 @@ func (s *MySQL) DropDatabase(ctx context.Context, name string, wait time.Duratio
 
 // killUsers kills the sessions that use a database. They belong to the account itself, so it
 // can see them.
-func (s *MySQL) killUsers(ctx context.Context, name string) error {
+func (s *SQL) killUsers(ctx context.Context, name string) error {
 	using, err := s.Users(ctx)
 	for _, id := range using[name] {
 		err = errors.Join(err, s.Kill(ctx, id))
@@ -106,7 +64,7 @@ func (s *MySQL) killUsers(ctx context.Context, name string) error {
 }
 
 // Kill ends a session of the server, which may have ended already.
-func (s *MySQL) Kill(ctx context.Context, id int64) error {
+func (s *SQL) Kill(ctx context.Context, id int64) error {
 	_, err := s.ExecContext(ctx, fmt.Sprintf("KILL %d", id))
 	if ErrorNumber(err) == codeNoSession {
 		return nil
@@ -117,7 +75,7 @@ func (s *MySQL) Kill(ctx context.Context, id int64) error {
 // Users returns the ids of the sessions that use each database, as far as the
 // account may see them. It uses SHOW PROCESSLIST because MySQL and MariaDB have the
 // list in different tables. The servers' columns differ, so it picks id and db by name.
-func (s *MySQL) Users(ctx context.Context) (map[string][]int64, error) {
+func (s *SQL) Users(ctx context.Context) (map[string][]int64, error) {
 	rows, err := s.QueryContext(ctx, "SHOW PROCESSLIST")
 	if err != nil {
 		return nil, err

@@ -36,9 +36,9 @@ func ClosePostgres(conn *pgx.Conn) {
 const slotPollInterval = 20 * time.Millisecond
 
 // DropSlot drops a replication slot, if it exists. A walsender may need a moment to release it.
-func DropSlot(ctx context.Context, conn *pgx.Conn, name string) error {
+func (s *SQL) DropSlot(ctx context.Context, name string) error {
 	for {
-		_, err := conn.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", name)
+		_, err := s.ExecContext(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", name)
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != "55006" { // object_in_use
 			return err

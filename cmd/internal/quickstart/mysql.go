@@ -13,34 +13,9 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/layouts"
 	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
 )
-
-// mysqlTables returns the statements that create the database and the tables of the
-// example service. Their %[1]s is the database.
-func mysqlTables() []string {
-	return []string{
-		"CREATE DATABASE %[1]s DEFAULT CHARACTER SET utf8mb4",
-		`CREATE TABLE %[1]s.orders (
-    id VARCHAR(13) PRIMARY KEY,
-    customer VARCHAR(255) NOT NULL,
-    amount_cents BIGINT NOT NULL,
-    created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
-) ENGINE=InnoDB`,
-		`CREATE TABLE %[1]s.outbox_events (
-    id VARCHAR(13) PRIMARY KEY,
-    type VARCHAR(20) NOT NULL,
-    message_group VARCHAR(255),
-    payload LONGTEXT NOT NULL,
-    status VARCHAR(20) NOT NULL,
-    retry_count INT NOT NULL DEFAULT 0,
-    created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
-    processed_at TIMESTAMP(6) NULL,
-    error_message TEXT,
-    INDEX idx_outbox_events_status (status, message_group, created_at)
-) ENGINE=InnoDB`,
-	}
-}
 
 // sessionTimeoutSeconds is the wait_timeout of the quickstart's sessions. It is longer
 // than a quickstart takes and replaces the server's, which may be shorter.
@@ -55,7 +30,7 @@ type mysqlDatabase struct {
 
 	// lock is a session that holds the user-level lock of the name. Any account can
 	// see from the lock that the quickstart is running. It ends with the session.
-	lock *demodb.MySQL
+	lock *demodb.SQL
 	// created is set once the server may have objects to remove.
 	created bool
 }
@@ -103,9 +78,10 @@ func (m *mysqlDatabase) setUp(ctx context.Context) (note string, err error) {
 		return "", err
 	}
 
-	for i, statement := range mysqlTables() {
+	statements := tables(layouts.MySQL, m.name+".")
+	for i, statement := range append([]string{"CREATE DATABASE " + m.name + " DEFAULT CHARACTER SET utf8mb4"}, statements...) {
 		m.created = true
-		if _, err := m.lock.ExecContext(ctx, fmt.Sprintf(statement, m.name)); err != nil {
+		if _, err := m.lock.ExecContext(ctx, statement); err != nil {
 			m.created = i > 0 || demodb.ErrorNumber(err) == 0 // a refused statement has created nothing
 			return "", m.explain(ctx, err)
 		}

@@ -41,7 +41,7 @@ func (m *mysqlDatabase) removeAll(ctx context.Context) error {
 
 // awaitSetUp waits until the session that created the database has ended, because it
 // may still be creating tables. After m.endTimeout it kills that session.
-func (m *mysqlDatabase) awaitSetUp(ctx context.Context, session *demodb.MySQL) error {
+func (m *mysqlDatabase) awaitSetUp(ctx context.Context, session *demodb.SQL) error {
 	got, err := acquireLock(ctx, session.Conn, m.name, m.endTimeout)
 	if err == nil && !got {
 		var by sql.NullInt64
@@ -84,19 +84,11 @@ func (m *mysqlDatabase) findLeftovers(ctx context.Context) (names []string, err 
 		return nil, err
 	}
 
-	rows, err := m.lock.QueryContext(ctx, mysqlLeftoverSQL, namePrefix)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // rows.Err has the error
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
+	var name string
+	err = demodb.Each(ctx, m.lock, mysqlLeftoverSQL, []any{namePrefix}, []any{&name}, func() {
 		if len(using[name]) == 0 {
 			names = append(names, name)
 		}
-	}
-	return names, rows.Err()
+	})
+	return names, err
 }

@@ -12,38 +12,15 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/layouts"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
-
-// postgresTables creates the schema and the tables of the example service. Its %[1]s
-// is the schema.
-const postgresTables = `
-CREATE SCHEMA %[1]s;
-CREATE TABLE %[1]s.orders (
-    id VARCHAR(13) PRIMARY KEY,
-    customer TEXT NOT NULL,
-    amount_cents BIGINT NOT NULL,
-    created_at TIMESTAMP NOT NULL
-);
-CREATE TABLE %[1]s.outbox_events (
-    id VARCHAR(13) PRIMARY KEY,
-    type VARCHAR(20) NOT NULL,
-    message_group VARCHAR(255),
-    payload TEXT NOT NULL,
-    status VARCHAR(20) NOT NULL,
-    retry_count INT NOT NULL DEFAULT 0,
-    created_at TIMESTAMP NOT NULL,
-    processed_at TIMESTAMP,
-    error_message TEXT
-);
-CREATE INDEX idx_outbox_events_status ON %[1]s.outbox_events(status, message_group, created_at);
-`
 
 // postgresSchema is the quickstart's own schema in a PostgreSQL database.
 type postgresSchema struct {
 	name   string // of the schema, the slot, the publication and the relay
 	config *pgx.ConnConfig
-	conn   *pgx.Conn
+	conn   *demodb.SQL
 	// shared is set if the schema sluicebox existed before.
 	shared bool
 	// created is set once the database may have objects to remove.
@@ -84,7 +61,7 @@ func withoutPassword(raw string) string {
 }
 
 func (s *postgresSchema) setUp(ctx context.Context) (note string, err error) {
-	if s.conn, err = demodb.OpenPostgres(ctx, s.config); err != nil {
+	if s.conn, err = demodb.OpenSQL(ctx, s.config); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -92,12 +69,13 @@ func (s *postgresSchema) setUp(ctx context.Context) (note string, err error) {
 	if note, err = s.leftovers(ctx); err != nil {
 		return "", err
 	}
-	if err := s.conn.QueryRow(ctx, "SELECT to_regnamespace('sluicebox') IS NOT NULL").Scan(&s.shared); err != nil {
+	if err := s.conn.QueryRowContext(ctx, "SELECT to_regnamespace('sluicebox') IS NOT NULL").Scan(&s.shared); err != nil {
 		return "", fmt.Errorf("look up schema sluicebox: %w", err)
 	}
+	statements := tables(layouts.Postgres, s.name+".")
 	s.created = true
-	// The simple protocol runs a script of several statements in one transaction.
-	_, err = s.conn.Exec(ctx, fmt.Sprintf(postgresTables, s.name), pgx.QueryExecModeSimpleProtocol)
+	// Without parameters, a script of several statements runs in one transaction.
+	_, err = s.conn.ExecContext(ctx, "CREATE SCHEMA "+s.name+";\n"+strings.Join(statements, "\n"))
 	return note, s.explain(err)
 }
 
@@ -118,59 +96,29 @@ func (s *postgresSchema) explain(err error) error {
 }
 
 func (s *postgresSchema) session(ctx context.Context) (session, error) {
-	conn, err := demodb.OpenPostgres(ctx, s.config)
+	conn, err := s.conn.Another(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &postgresSession{
-		conn:  conn,
-		order: "INSERT INTO " + s.name + ".orders " + orderColumns + " VALUES ($1, $2, $3, now())",
-		event: "INSERT INTO " + s.name + ".outbox_events " + eventColumns + " VALUES ($1, 'EVENT', $2, $3, 'PENDING', now())",
+	return &sqlSession{
+		conn:    conn,
+		order:   "INSERT INTO " + s.name + ".orders " + orderColumns + " VALUES ($1, $2, $3, now())",
+		event:   "INSERT INTO " + s.name + ".outbox_events " + eventColumns + " VALUES ($1, 'EVENT', $2, $3, 'PENDING', now())",
+		release: func() { _ = conn.Close() }, // the server may be gone
 	}, nil
 }
 
 func (s *postgresSchema) countByStatus(ctx context.Context) (map[string]int, error) {
-	states := map[string]int{}
-	var status string
-	var n int
-	rows, err := s.conn.Query(ctx, "SELECT status, count(*) FROM "+s.name+".outbox_events GROUP BY status")
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&status, &n}, func() error { states[status] = n; return nil })
-	}
-	if err != nil {
-		return nil, fmt.Errorf("count rows by status: %w", err)
-	}
-	return states, nil
+	return countStates(ctx, s.conn.Pool, s.name+".outbox_events")
 }
 
 // isStreaming looks for the replication slot, which the relay creates before it reads
 // the WAL.
 func (s *postgresSchema) isStreaming(ctx context.Context) (bool, error) {
 	var there bool
-	err := s.conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", s.name).Scan(&there)
+	err := s.conn.QueryRowContext(ctx, "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", s.name).Scan(&there)
 	if err != nil {
 		return false, fmt.Errorf("look up slot %s: %w", s.name, err)
 	}
 	return there, nil
 }
-
-type postgresSession struct {
-	conn         *pgx.Conn
-	order, event string
-}
-
-func (s *postgresSession) commit(ctx context.Context, o order) error {
-	err := pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, s.order, o.id(), o.customer(), o.cents()); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, s.event, o.id(), o.customer(), o.payload())
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("commit order %s: %w", o.id(), err)
-	}
-	return nil
-}
-
-func (s *postgresSession) close() { demodb.ClosePostgres(s.conn) }

@@ -2,11 +2,10 @@ package quickstart
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 	"github.com/sluicebox/sluicebox/store/backoff"
@@ -31,9 +30,7 @@ func postgresRemoval(name string) []string {
 // cleanUp ends the sessions and, unless keep is set, removes everything that was
 // created. It opens a connection of its own, because the other may have been lost.
 func (s *postgresSchema) cleanUp(ctx context.Context, keep bool) error {
-	if s.conn != nil {
-		demodb.ClosePostgres(s.conn)
-	}
+	s.conn.Close()
 	if keep || !s.created {
 		return nil
 	}
@@ -49,17 +46,17 @@ func (s *postgresSchema) cleanUp(ctx context.Context, keep bool) error {
 }
 
 func (s *postgresSchema) removeAll(ctx context.Context) error {
-	conn, err := demodb.OpenPostgres(ctx, s.config)
+	conn, err := demodb.OpenSQL(ctx, s.config)
 	if err != nil {
 		return err
 	}
-	defer demodb.ClosePostgres(conn)
+	defer conn.Close()
 	if err := s.endSessions(ctx, conn); err != nil {
 		return err
 	}
 	var errs []error
 	for _, statement := range postgresRemoval(s.name)[:3] {
-		if _, err := conn.Exec(ctx, statement); err != nil {
+		if _, err := conn.ExecContext(ctx, statement); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", statement, err))
 		}
 	}
@@ -75,11 +72,11 @@ WHERE application_name LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()`
 // endSessions waits until the server has noticed that the sessions are closed. Until
 // then one of them may still create the slot, or hold it. After demodb.EndTimeout it
 // terminates them.
-func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error {
+func (s *postgresSchema) endSessions(ctx context.Context, conn *demodb.SQL) error {
 	began, ended := time.Now(), false
 	for {
 		var n int
-		if err := conn.QueryRow(ctx, ownSessionsSQL, s.name).Scan(&n); err != nil {
+		if err := conn.QueryRowContext(ctx, ownSessionsSQL, s.name).Scan(&n); err != nil {
 			return fmt.Errorf("count open sessions: %w", err)
 		}
 		switch waited := time.Since(began); {
@@ -89,7 +86,7 @@ func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error 
 			return fmt.Errorf("%d relay sessions did not end", n)
 		case !ended && waited > demodb.EndTimeout:
 			ended = true
-			_, err := conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()", s.name)
+			_, err := conn.ExecContext(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()", s.name)
 			if err != nil {
 				return fmt.Errorf("terminate relay sessions: %w", err)
 			}
@@ -103,32 +100,42 @@ func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error 
 // removeOwn deletes the quickstart's rows from the relay tables. It drops the schema
 // sluicebox too, if this quickstart's relay created it and no other relay has used it
 // since.
-func (s *postgresSchema) removeOwn(ctx context.Context, conn *pgx.Conn) error {
+func (s *postgresSchema) removeOwn(ctx context.Context, conn *demodb.SQL) error {
 	var there bool
-	if err := conn.QueryRow(ctx, "SELECT to_regclass('sluicebox.leader') IS NOT NULL").Scan(&there); err != nil || !there {
+	if err := conn.QueryRowContext(ctx, "SELECT to_regclass('sluicebox.leader') IS NOT NULL").Scan(&there); err != nil || !there {
 		return err
 	}
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		for _, statement := range postgresRemoval(s.name)[3:] {
-			if _, err := tx.Exec(ctx, statement); err != nil {
-				return fmt.Errorf("%s: %w", statement, err)
-			}
-		}
-		if s.shared {
-			return nil
-		}
-		// A relay that starts now waits for this lock and then finds no tables. It
-		// creates them at its next start.
-		if _, err := tx.Exec(ctx, "LOCK TABLE sluicebox.leader"); err != nil {
-			return err
-		}
-		var used bool
-		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM sluicebox.leader UNION ALL SELECT FROM sluicebox.record)").Scan(&used); err != nil || used {
-			return err
-		}
-		_, err := tx.Exec(ctx, "DROP SCHEMA sluicebox CASCADE")
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
 		return err
-	})
+	}
+	defer func() { _ = tx.Rollback() }() // no effect after the commit
+	for _, statement := range postgresRemoval(s.name)[3:] {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	if !s.shared {
+		if err := dropUnused(ctx, tx); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
+
+// dropUnused drops the schema sluicebox if no relay uses it. A relay that starts now waits for
+// the lock and then finds no tables. It creates them at its next start.
+func dropUnused(ctx context.Context, tx *sql.Tx) error {
+	if _, err := tx.ExecContext(ctx, "LOCK TABLE sluicebox.leader"); err != nil {
+		return err
+	}
+	var used bool
+	err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT FROM sluicebox.leader UNION ALL SELECT FROM sluicebox.record)").Scan(&used)
+	if err != nil || used {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, "DROP SCHEMA sluicebox CASCADE")
+	return err
 }
 
 // postgresLeftoverSQL finds the schemas, publications and slots of other quickstarts
@@ -146,11 +153,9 @@ ORDER BY name`
 // leftovers lists the objects of kept and killed quickstarts in the database, with the
 // statements that remove them, or returns "" if there are none.
 func (s *postgresSchema) leftovers(ctx context.Context) (string, error) {
-	rows, err := s.conn.Query(ctx, postgresLeftoverSQL, namePrefix)
 	var names []string
-	if err == nil {
-		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
+	var name string
+	err := demodb.Each(ctx, s.conn, postgresLeftoverSQL, []any{namePrefix}, []any{&name}, func() { names = append(names, name) })
 	if err != nil {
 		return "", fmt.Errorf("list leftovers of earlier quickstarts: %w", err)
 	}

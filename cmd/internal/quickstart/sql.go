@@ -4,6 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/layouts"
 )
 
 // sqlSession is the session of one writer on database/sql.
@@ -37,22 +41,28 @@ func (s *sqlSession) close() { s.release() }
 
 // countStates counts the rows of an outbox by status.
 func countStates(ctx context.Context, db *sql.DB, table string) (map[string]int, error) {
-	rows, err := db.QueryContext(ctx, "SELECT status, count(*) FROM "+table+" GROUP BY status")
+	states := map[string]int{}
+	var status string
+	var n int
+	err := demodb.Each(ctx, db, "SELECT status, count(*) FROM "+table+" GROUP BY status", nil, []any{&status, &n}, func() { states[status] = n })
 	if err != nil {
 		return nil, fmt.Errorf("count rows by status: %w", err)
 	}
-	defer func() { _ = rows.Close() }() // rows.Err has the error
-	states := map[string]int{}
-	for rows.Next() {
-		var status string
-		var n int
-		if err := rows.Scan(&status, &n); err != nil {
-			return nil, fmt.Errorf("count rows by status: %w", err)
-		}
-		states[status] = n
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("count rows by status: %w", err)
-	}
 	return states, nil
+}
+
+// ordersTable creates the table of the example service, with its name for %s.
+const ordersTable = `CREATE TABLE %s (
+    id           VARCHAR(13) PRIMARY KEY,
+    customer     VARCHAR(255) NOT NULL,
+    amount_cents BIGINT NOT NULL,
+    created_at   TIMESTAMP NOT NULL
+);`
+
+// tables returns the statements that create the tables of the example service: the orders
+// and the outbox. schema is "" or ends with a dot.
+func tables(db layouts.Database, schema string) []string {
+	preset, _ := layouts.Named(store.FlowCatalyst().Name)
+	outbox := demodb.CreateTable(db, &preset, schema+"outbox_events", demodb.Index{Columns: "status, message_group, created_at"})
+	return append([]string{fmt.Sprintf(ordersTable, schema+"orders")}, outbox...)
 }

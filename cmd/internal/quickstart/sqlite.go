@@ -8,30 +8,11 @@ import (
 	"path/filepath"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/sluicebox/sluicebox/store/layouts"
 )
 
 // Times are text in the format of SQLite's own functions, which sorts by time.
-const sqliteTables = `
-CREATE TABLE orders (
-    id TEXT NOT NULL PRIMARY KEY,
-    customer TEXT NOT NULL,
-    amount_cents INTEGER NOT NULL,
-    created_at TEXT NOT NULL
-);
-CREATE TABLE outbox_events (
-    id VARCHAR(13) NOT NULL PRIMARY KEY,
-    type VARCHAR(20) NOT NULL,
-    message_group VARCHAR(255),
-    payload TEXT NOT NULL,
-    status VARCHAR(20) NOT NULL,
-    retry_count INTEGER NOT NULL DEFAULT 0,
-    created_at TEXT NOT NULL,
-    processed_at TEXT,
-    error_message TEXT
-);
-CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, created_at);
-`
-
 const (
 	sqliteNow         = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
 	sqliteInsertOrder = "INSERT INTO orders " + orderColumns + " VALUES (?, ?, ?, " + sqliteNow + ")"
@@ -68,8 +49,11 @@ func (f *sqliteDatabase) setUp(ctx context.Context) (note string, err error) {
 		return "", fmt.Errorf("open %s: %w", f.path, err)
 	}
 	f.db.SetMaxOpenConns(1)
-	if _, err := f.db.ExecContext(ctx, sqliteTables); err != nil {
-		return "", fmt.Errorf("create tables in %s: %w", f.path, err)
+	statements := tables(layouts.SQLite, "")
+	for _, statement := range statements {
+		if _, err := f.db.ExecContext(ctx, statement); err != nil {
+			return "", fmt.Errorf("create tables in %s: %w", f.path, err)
+		}
 	}
 	return "", nil
 }
