@@ -8,6 +8,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -55,8 +60,8 @@ func TestTypesKeepTheOrder(t *testing.T) {
 		for _, refuses := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, refusals=%t", name, refuses), func(t *testing.T) {
 				t.Parallel()
-				onOrders(t, servers.Spread(t, hosts()), func(t *testing.T, d deliveries) {
-					s := newOrders(t, d, refuses)
+				onOrders(t, servers.Spread(t, hosts()), func(t *testing.T, o orderTable) {
+					s := newOrders(t, o, refuses)
 					s.start(c.column, c.outbox, c.sink)
 					s.insert(orderEvents()...)
 					s.check(name == "type")
@@ -70,8 +75,8 @@ func TestTypesKeepTheOrder(t *testing.T) {
 // finds after a crash, and for a replay.
 func TestTypesAreReadAgain(t *testing.T) {
 	t.Parallel()
-	onOrders(t, mysqlHosts(t), func(t *testing.T, d deliveries) {
-		s := newOrders(t, d, false)
+	onOrders(t, mysqlHosts(t), func(t *testing.T, o orderTable) {
+		s := newOrders(t, o, false)
 		s.down.Store(true)
 		relay := func() *relay {
 			return s.start("type: event, time: happened_at, attributes: [tenant]", "    kind: order",
@@ -94,8 +99,8 @@ func TestTypesAreReadAgain(t *testing.T) {
 
 // orderScene is a relay between the table of orders and a receiver.
 type orderScene struct {
+	orderTable
 	t       *testing.T
-	table   deliveries
 	to      *sinktest.Receiver
 	refuses bool
 	down    atomic.Bool // the receiver is unavailable
@@ -111,8 +116,24 @@ const allOrders = 60
 // deadOrder is the order whose second event is never accepted.
 const deadOrder = 7
 
-// onOrders runs a test on the table of orders, on an SQLite file and on servers.
-func onOrders(t *testing.T, all []host, test func(*testing.T, deliveries)) {
+// orderRow is an event of an order.
+type orderRow struct {
+	order  int
+	event  string
+	tenant string // "" for none
+}
+
+// orderTable is a table or collection of orders.
+type orderTable struct {
+	source string
+	// insertRows commits rows, in their order.
+	insertRows func(rows []orderRow)
+	// counts returns the number of unsettled rows and of rows that have failed.
+	counts func() (unsettled, failed int)
+}
+
+// onOrders runs a test on the table of orders, on an SQLite file, on MongoDB and on servers.
+func onOrders(t *testing.T, all []host, test func(*testing.T, orderTable)) {
 	t.Helper()
 	ddl := func(number, at, now, body string) string {
 		return fmt.Sprintf(`CREATE TABLE orders (
@@ -121,21 +142,80 @@ func onOrders(t *testing.T, all []host, test func(*testing.T, deliveries)) {
 	}
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
-		test(t, sqliteTable(t, ddl("INTEGER PRIMARY KEY", "DATETIME", "(strftime('%Y-%m-%d %H:%M:%f', 'now'))", "TEXT")))
+		test(t, ordersOf(sqliteTable(t, ddl("INTEGER PRIMARY KEY", "DATETIME", "(strftime('%Y-%m-%d %H:%M:%f', 'now'))", "TEXT"))))
+	})
+	t.Run("mongo", func(t *testing.T) {
+		t.Parallel()
+		chooseMongo(t)
+		test(t, orderDocuments(t, servers.Mongo(t)))
 	})
 	onHosts(t, all, func(t *testing.T, h host) {
 		text := ddl("BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "timestamptz", "now()", "jsonb")
 		if !h.kind.postgres {
 			text = ddl("BIGINT AUTO_INCREMENT PRIMARY KEY", "datetime(6)", "now(6)", "json")
 		}
-		test(t, hostTable(t, h, h.database(t), text))
+		test(t, ordersOf(hostTable(t, h, h.database(t), text)))
 	})
 }
 
-func newOrders(t *testing.T, d deliveries, refuses bool) *orderScene {
+// ordersOf returns the table of orders of a database.
+func ordersOf(d deliveries) orderTable {
+	insert := func(rows []orderRow) {
+		values := make([]string, len(rows))
+		for i, r := range rows {
+			tenant := "NULL"
+			if r.tenant != "" {
+				tenant = "'" + r.tenant + "'"
+			}
+			values[i] = fmt.Sprintf(`('order %d', '%s', %s, '2026-01-02 03:04:05', '{"order": %[1]d, "event": "%[2]s"}')`, r.order, r.event, tenant)
+		}
+		d.exec("INSERT INTO orders (order_id, event, tenant, happened_at, body) VALUES " + strings.Join(values, ", "))
+	}
+	return orderTable{d.source, insert, func() (unsettled, failed int) {
+		return d.count("SELECT count(*) FROM orders WHERE sent_at IS NULL AND dead_at IS NULL"), d.count("SELECT count(*) FROM orders WHERE dead_at IS NOT NULL")
+	}}
+}
+
+// orderDocuments returns a collection of orders. Its documents lack what is not known yet.
+func orderDocuments(t *testing.T, source string) orderTable {
+	t.Helper()
+	in := servers.OpenMongo(t, source).Collection("orders")
+	key := mongo.IndexModel{Keys: bson.M{"row_key": 1}, Options: options.Index().SetUnique(true)}
+	if _, err := in.Indexes().CreateOne(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	count := func(filter bson.M) int {
+		n, err := in.CountDocuments(t.Context(), filter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(n)
+	}
+	insert := func(rows []orderRow) {
+		documents := make([]any, len(rows))
+		for i, r := range rows {
+			doc := bson.M{
+				"row_key": bson.NewObjectID(), "order_id": fmt.Sprintf("order %d", r.order), "event": r.event, "made": time.Now(),
+				"happened_at": time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), "body": bson.D{{Key: "order", Value: r.order}, {Key: "event", Value: r.event}},
+			}
+			if r.tenant != "" {
+				doc["tenant"] = r.tenant
+			}
+			documents[i] = doc
+		}
+		if _, err := in.InsertMany(t.Context(), documents); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return orderTable{source, insert, func() (unsettled, failed int) {
+		return count(bson.M{"sent_at": nil, "dead_at": nil}), count(bson.M{"dead_at": bson.M{"$ne": nil}})
+	}}
+}
+
+func newOrders(t *testing.T, o orderTable, refuses bool) *orderScene {
 	t.Helper()
 	s := &orderScene{
-		t: t, table: d, to: sinktest.NewReceiver(t), refuses: refuses,
+		t: t, orderTable: o, to: sinktest.NewReceiver(t), refuses: refuses,
 		attempts: map[string]int{}, headers: map[string]http.Header{},
 	}
 	s.to.Script(s.answer)
@@ -184,7 +264,7 @@ func parseOrder(t *testing.T, r *sinktest.Received) (order int, event string) {
 // start starts a relay.
 func (s *orderScene) start(column, outbox, sink string) *relay {
 	s.t.Helper()
-	r := start(s.t, fmt.Sprintf(orders, nameFor(s.table.source), s.table.source, column, outbox, s.to.URL()+"/orders", sink, adminKey))
+	r := start(s.t, fmt.Sprintf(orders, nameFor(s.source), s.source, column, outbox, s.to.URL()+"/orders", sink, adminKey))
 	r.waitFor("source connected")
 	return r
 }
@@ -194,15 +274,15 @@ func (s *orderScene) insert(events ...string) {
 	s.t.Helper()
 	for _, event := range events {
 		for from := 0; from < allOrders; from += 20 {
-			var values []string
+			var rows []orderRow
 			for order := from; order < from+20; order++ {
-				tenant := "NULL"
+				r := orderRow{order: order, event: event}
 				if order%2 == 0 {
-					tenant = fmt.Sprintf("'tenant %d'", order)
+					r.tenant = fmt.Sprintf("tenant %d", order)
 				}
-				values = append(values, fmt.Sprintf(`('order %d', '%s', %s, '2026-01-02 03:04:05', '{"order": %[1]d, "event": "%[2]s"}')`, order, event, tenant))
+				rows = append(rows, r)
 			}
-			s.table.exec("INSERT INTO orders (order_id, event, tenant, happened_at, body) VALUES " + strings.Join(values, ", "))
+			s.insertRows(rows)
 		}
 	}
 }
@@ -215,9 +295,10 @@ func (s *orderScene) check(typed bool) {
 		dead = 1
 	}
 	awaitZero(s.t, "rows are not settled", func() int {
-		return s.table.count("SELECT count(*) FROM orders WHERE sent_at IS NULL AND dead_at IS NULL")
+		unsettled, _ := s.counts()
+		return unsettled
 	})
-	if n := s.table.count("SELECT count(*) FROM orders WHERE dead_at IS NOT NULL"); n != dead {
+	if _, n := s.counts(); n != dead {
 		s.t.Errorf("%d rows have failed, want %d", n, dead)
 	}
 
