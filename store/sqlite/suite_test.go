@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 // and as integers. Two layouts use all time columns.
 func TestStore(t *testing.T) {
 	t.Run("times as text", func(t *testing.T) { storetest.Run(t, harness{"DATETIME"}) })
-	t.Run("times as integers", func(t *testing.T) { storetest.Run(t, harness{"INTEGER"}, "words", "timestamps") })
+	t.Run("times as integers", func(t *testing.T) { storetest.Run(t, harness{"INTEGER"}, "words", "timestamps", "lease") })
 }
 
 type harness struct{ timeType string }
