@@ -37,7 +37,8 @@ type ping struct {
 func (c *core) requestPing(l *lane, f *lanes.Failure, now time.Time) {
 	b := &l.Receiver.Breaker
 	switch {
-	case !c.canPing || c.ended || c.cfg.Retry.Compat != CompatNone:
+	case !c.canPing || c.ended || l.Receiver.Named || // a ping has no row that names its endpoint
+		c.cfg.Retry.Compat != CompatNone:
 	case !f.Single || f.Class != sink.Refused || !f.IsRefusal():
 	case b.PingDue(now) && c.waitingLanes(l.Receiver) == 1:
 		b.BeginPing()

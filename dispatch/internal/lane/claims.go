@@ -72,7 +72,7 @@ func (s *Set) NextClaim(notBefore time.Time) (at time.Time, ok bool) {
 	for _, recv := range s.receivers {
 		next := notBefore
 		switch open := recv.Breaker.Open(); {
-		case recv.waiting() == 0, open && recv.named && !mayProbe, open && recv.Breaker.Probes() > 0, !open && notBefore.IsZero():
+		case recv.waiting() == 0, open && recv.Named && !mayProbe, open && recv.Breaker.Probes() > 0, !open && notBefore.IsZero():
 			continue
 		case open && recv.Breaker.NextProbe().After(notBefore):
 			next = recv.Breaker.NextProbe()

@@ -54,14 +54,14 @@ func newEndpoints(cfg *Config) endpoints {
 
 // hasRoom reports whether another request to a receiver may begin; see the comment above.
 func (s *Set) hasRoom(recv *Receiver) bool {
-	return !recv.named || recv.inFlight == 0 || recv.inFlight < min(1+recv.accepted, s.FreeRequests())
+	return !recv.Named || recv.inFlight == 0 || recv.inFlight < min(1+recv.accepted, s.FreeRequests())
 }
 
 // mayProbe reports whether another probe of a named endpoint may begin.
 func (s *Set) mayProbe() bool {
 	n := 0
 	for _, recv := range s.receivers {
-		if recv.named {
+		if recv.Named {
 			n += recv.Breaker.Probes()
 		}
 	}
@@ -80,7 +80,7 @@ func (s *Set) Learn(rw *Row) {
 func (s *Set) endpointOf(l *Lane) (endpoint string, named bool) {
 	limits := s.cfg.Limits(l.Name.Kind)
 	if limits.EndpointOf == nil || len(l.Rows) == 0 {
-		return l.Receiver.Endpoint, l.Receiver.named
+		return l.Receiver.Endpoint, l.Receiver.Named
 	}
 	rw := l.Rows[0]
 	if rw.Payload != nil || rw.Attributes != nil {
@@ -145,7 +145,7 @@ func (s *Set) Route(l *Lane) {
 
 // dropIdle forgets a receiver that is not needed any more.
 func (s *Set) dropIdle(recv *Receiver) {
-	if !recv.named || recv.Lanes > 0 {
+	if !recv.Named || recv.Lanes > 0 {
 		return
 	}
 	if !recv.Breaker.Fresh() {

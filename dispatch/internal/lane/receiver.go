@@ -22,15 +22,11 @@ type Receiver struct {
 
 	Rotated int // lanes evicted to probe others since the breaker opened
 
-	// named: rows name the endpoint. inFlight counts its requests, and accepted those that it
+	// Named: rows name the endpoint. inFlight counts its requests, and accepted those that it
 	// accepted since it was last unavailable; see Set.hasRoom.
-	named              bool
+	Named              bool
 	inFlight, accepted int
 }
-
-// OpenForItsRows reports whether the breaker of an endpoint that rows name is open: its lanes
-// do not move although their sink works.
-func (r *Receiver) OpenForItsRows() bool { return r.named && r.Breaker.Open() }
 
 // Untried returns the ready lanes. While the breaker is open they are the lanes that were
 // not probed since it opened.
@@ -69,7 +65,7 @@ func (s *Set) Receiver(kind string) *Receiver { return s.receiver(s.cfg.Limits(k
 func (s *Set) receiver(endpoint string, named bool) *Receiver {
 	recv := s.byEndpoint[endpoint]
 	if recv == nil {
-		recv = &Receiver{Endpoint: endpoint, named: named, Breaker: breaker.New(s.cfg.Breaker)}
+		recv = &Receiver{Endpoint: endpoint, Named: named, Breaker: breaker.New(s.cfg.Breaker)}
 		if named {
 			recv.Breaker = breaker.New(s.namedBreaker)
 		}
@@ -161,7 +157,7 @@ func (s *Set) nextProbe(now time.Time) *Request {
 	for range s.receivers { // in turn, because probes of named endpoints are limited together
 		s.probeTurn++
 		recv := s.receivers[s.probeTurn%len(s.receivers)]
-		if recv.named && !mayProbe {
+		if recv.Named && !mayProbe {
 			continue
 		}
 		if req := s.probeReceiver(recv, now); req != nil {

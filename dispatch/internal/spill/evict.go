@@ -53,7 +53,7 @@ func (sp *Spiller) ForLog(all bool) {
 func (sp *Spiller) candidates(others bool) []*lane.Lane {
 	rank := func(l *lane.Lane) int {
 		switch {
-		case l.State == lane.Held, l.Receiver.OpenForItsRows(), l.State == lane.Waiting && l.Failures > 1 && !l.Receiver.Breaker.Open(), l.Locked, l.WaitsForRefused():
+		case l.State == lane.Held, l.Receiver.Named && l.Receiver.Breaker.Open(), l.State == lane.Waiting && l.Failures > 1 && !l.Receiver.Breaker.Open(), l.Locked, l.WaitsForRefused():
 			return 0
 		case l.IsWaiting():
 			return 1

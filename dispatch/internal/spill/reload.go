@@ -144,7 +144,7 @@ func (sp *Spiller) reloadRoom(now time.Time) int {
 	for _, l := range sp.lanes.ByAge() {
 		switch {
 		case !l.AllReloaded() || l.Reloading || sp.shrinking[l]:
-		case turn && l.State == lane.Ready && l.Receiver.OpenForItsRows():
+		case turn && l.State == lane.Ready && l.Receiver.Named && l.Receiver.Breaker.Open():
 			sp.Shrink(l, 0)
 		case l.State == lane.Held, l.State == lane.Waiting && l.Name.RowID == "", l.Locked:
 			sp.Shrink(l, 0) // the lane stays known, with its due time
