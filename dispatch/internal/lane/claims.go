@@ -95,7 +95,7 @@ func (s *Set) nextLarge() *Request {
 	}
 	l, req := s.large.items[i], &Request{}
 	s.large.Remove(func(other *Lane) bool { return other == l })
-	rows, _ := l.head(1, 0)
+	rows, _ := s.head(l, 1, 0)
 	req.add(l, rows)
 	return req
 }
@@ -143,7 +143,7 @@ func (s *Set) buildRequest() *Request {
 		if len(req.Runs) > 0 && (alone || s.isMisrouted(l) || l.Isolated != first.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes) {
 			break
 		}
-		rows, bytes := l.head(min(roomRows, l.maxRunRows(limits.Mode)), roomBytes)
+		rows, bytes := s.head(l, min(roomRows, l.maxRunRows(limits.Mode)), roomBytes)
 		req.add(ready.Pop(), rows)
 		roomRows -= len(rows)
 		roomBytes -= bytes

@@ -76,6 +76,21 @@ func (s *Set) Learn(rw *Row) {
 	}
 }
 
+// learnInMemory records the endpoint of a row if its content is in memory.
+func (s *Set) learnInMemory(rw *Row) {
+	if rw.Payload != nil || rw.Attributes != nil {
+		s.Learn(rw)
+	}
+}
+
+// head returns the leading rows of a lane that one request may have; see Lane.head.
+func (s *Set) head(l *Lane, maxRows, maxBytes int) (rows []*Row, bytes int) {
+	for _, rw := range l.Rows[:min(maxRows, len(l.Rows))] {
+		s.learnInMemory(rw)
+	}
+	return l.head(maxRows, maxBytes)
+}
+
 // endpointOf returns the endpoint of a lane's head, and whether rows name it.
 func (s *Set) endpointOf(l *Lane) (endpoint string, named bool) {
 	limits := s.cfg.Limits(l.Name.Kind)
@@ -83,9 +98,7 @@ func (s *Set) endpointOf(l *Lane) (endpoint string, named bool) {
 		return l.Receiver.Endpoint, l.Receiver.Named
 	}
 	rw := l.Rows[0]
-	if rw.Payload != nil || rw.Attributes != nil {
-		s.Learn(rw)
-	}
+	s.learnInMemory(rw)
 	if !rw.Routed || rw.Endpoint == limits.Endpoint {
 		return limits.Endpoint, false
 	}

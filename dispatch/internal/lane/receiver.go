@@ -150,7 +150,7 @@ func (s *Set) nextProbe(now time.Time) *Request {
 			l.Hold() // another row was inserted in front of the row to skip
 			continue
 		}
-		return newProbe(l, breaker.Requested)
+		return s.newProbe(l, breaker.Requested)
 	}
 
 	mayProbe := s.mayProbe()
@@ -184,18 +184,18 @@ func (s *Set) probeReceiver(recv *Receiver, now time.Time) *Request {
 			return s.probeReceiver(recv, now)
 		}
 		if recv.Breaker.Probes() == 0 || s.Memory.fitsLarge(lanes[0].Rows[0]) {
-			return newProbe(recv.ready.Pop(), probe)
+			return s.newProbe(recv.ready.Pop(), probe)
 		}
 	case s.reroute(&recv.tried):
 		return s.probeReceiver(recv, now)
 	case recv.tried.Len() > 0:
-		return newProbe(recv.tried.Pop(), probe)
+		return s.newProbe(recv.tried.Pop(), probe)
 	}
 	return nil
 }
 
-func newProbe(l *Lane, probe breaker.Probe) *Request {
-	rows, _ := l.head(1, 0)
+func (s *Set) newProbe(l *Lane, probe breaker.Probe) *Request {
+	rows, _ := s.head(l, 1, 0)
 	req := &Request{Probe: probe}
 	req.add(l, rows)
 	l.Probed = true
