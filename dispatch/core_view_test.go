@@ -96,7 +96,8 @@ func isOpen(r *receiver) bool { return r.Breaker.Open() }
 func nextProbeAt(r *receiver) time.Time { return r.Breaker.NextProbe() }
 
 // isProbe reports whether the request is a probe.
-func isProbe(r *request) bool { return r.Probe != breaker.None }
+func isRequested(req *request) bool { return req.Probe == breaker.Requested }
+func isProbe(r *request) bool       { return r.Probe != breaker.None }
 
 // readyLanes and readyReplayLanes return the lanes in the receiver's queues.
 func readyLanes(r *receiver) []*lane       { return r.Untried() }

@@ -34,6 +34,9 @@ func (w *coreModel) receive(t *rapid.T, req *request) sink.Result {
 			rows = append(rows, w.of(rw))
 		}
 	}
+	if rapid.IntRange(0, 15).Draw(t, "cannot be sent") == 0 {
+		return sink.RejectFirst(len(rows), sink.Rejected.String())
+	}
 	if w.down {
 		away := rapid.SampledFrom([]sink.Class{sink.Unavailable, sink.Misconfigured, sink.Refused, sink.Rejected, 0}).Draw(t, "away")
 		res := sink.Result{Outcome: outcomeOf(away)}
@@ -193,8 +196,11 @@ func (w *coreModel) updateEndpoint(req *request, res *sink.Result) {
 			first = o.Class
 		}
 	}
-	head, by := w.of(req.Runs[0].Rows[0]), w.endpoint(req.Runs[0].Lane.Name.Kind)
+	head := w.of(req.Runs[0].Rows[0])
+	by := w.endpoint(head)
 	switch {
+	case res.Unsent: // it proves nothing, and another row may be the probe
+		by.allowedProbes++
 	case taken:
 		by.recordAccepted(w, req.Started)
 		by.rejections, by.pings = 0, 0
@@ -225,7 +231,7 @@ func (s *endpointModel) recordAccepted(w *coreModel, began time.Time) {
 // the request is bisected at once.
 func (w *coreModel) failShared(req *request, res *sink.Result) {
 	busy := res.RetryAfter > 0 && res.Class != sink.Rejected
-	split := !w.endpoint(req.Runs[0].Lane.Name.Kind).breakerOpen && (res.Class == sink.Rejected ||
+	split := !w.endpoint(w.of(req.Runs[0].Rows[0])).breakerOpen && (res.Class == sink.Rejected ||
 		!busy && (res.Class == sink.Refused || res.Class == sink.Misconfigured))
 	for _, r := range req.Runs {
 		for _, rw := range r.Rows {
@@ -245,7 +251,7 @@ func (w *coreModel) backOff(name LaneName, busy bool, retryAfter time.Duration) 
 	if busy {
 		w.notBefore[name] = w.now.Add(min(retryAfter, w.cfg.RetryAfterMax))
 	}
-	if !w.endpoint(name.Kind).breakerOpen || busy {
+	if !w.endpoint(w.row(w.queue[name][0])).breakerOpen || busy {
 		w.paused[name] = w.now.Add(w.cfg.Backoff.Initial * 4 / 5)
 	}
 }
@@ -298,7 +304,7 @@ func (w *coreModel) failure(rec *record, out sink.Outcome, alone, searching bool
 		rec.countable++
 	}
 	halved := out.Class == sink.Rejected || proof || out.Class == sink.Refused && !searching
-	if alone || busy || w.endpoint(rec.key.Kind).breakerOpen || !halved {
+	if alone || busy || w.endpoint(rec).breakerOpen || !halved {
 		w.backOff(w.lane(rec), busy, retryAfter)
 	}
 	if alone && out.Class == sink.Rejected && w.paused[w.lane(rec)].Before(w.now) {

@@ -47,10 +47,12 @@ func (w *coreModel) check() {
 		}
 	}
 	for _, recv := range c.endpoints() {
-		if by := w.endpoints[recv.Endpoint]; isOpen(recv) != by.breakerOpen {
+		if by := w.endpointNamed(recv.Endpoint); isOpen(recv) != by.breakerOpen {
 			w.t.Fatalf("endpoint %s has its breaker open %v, by the rule %v after %d failed requests", recv.Endpoint, isOpen(recv), by.breakerOpen, by.failures)
 		}
 	}
+	w.forgetEndpoints()
+	w.checkProbes()
 	checkReceivers(w.t, c)
 	w.checkBytes()
 	w.checkLargeInFlight()
@@ -58,6 +60,20 @@ func (w *coreModel) check() {
 	w.checkReplays()
 	w.checkSkips()
 	w.checkLocks()
+}
+
+// checkProbes checks that the probes of the endpoints that rows name take part of the senders
+// only, except for those that an operator asked for.
+func (w *coreModel) checkProbes() {
+	probes := 0
+	for _, req := range slices.Concat(w.claiming, w.sending, w.core.unsent()) {
+		if w.named[req.Runs[0].Lane.Name.Kind] && isProbe(req) && !isRequested(req) {
+			probes++
+		}
+	}
+	if most := max(1, w.cfg.MaxConcurrentGroups/4); probes > most {
+		w.t.Fatalf("%d probes of the endpoints of rows are in flight, want at most %d", probes, most)
+	}
 }
 
 // checkReceivers checks that each endpoint knows how many lanes wait for it, so that
@@ -86,16 +102,16 @@ func (w *coreModel) checkBytes() {
 	bytes, late := 0, 0
 	for _, l := range w.core.live() {
 		for i, rw := range l.Rows {
-			bytes += len(rw.Payload)
+			bytes += rw.ContentBytes()
 			if i < l.InFlight || rw.Attempts > 0 || wasSeen(rw) {
-				late += len(rw.Payload)
+				late += rw.ContentBytes()
 			}
 		}
 	}
 	for o := range w.core.unwrittenOutcomes() {
 		if outcomeLane(o) == nil && o.Status.Settled() {
-			bytes += len(outcomeRow(o).Payload)
-			late += len(outcomeRow(o).Payload)
+			bytes += outcomeRow(o).ContentBytes()
+			late += outcomeRow(o).ContentBytes()
 		}
 	}
 	if w.core.heldBytes() != int64(bytes) || !w.ended && int64(bytes-late) > w.cfg.BufferBytes {

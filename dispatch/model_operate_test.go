@@ -127,7 +127,7 @@ func (w *coreModel) retryNow(t *rapid.T) {
 		return
 	}
 	l := w.core.laneOf(name)
-	moves := l.State == laneWaiting || l.State == laneReady && w.endpoint(name.Kind).breakerOpen
+	moves := l.State == laneWaiting || l.State == laneReady && w.endpointNamed(l.Receiver.Endpoint).breakerOpen
 	if err := w.core.retryNow(l); (err != nil) != (l.State == laneHeld) {
 		t.Fatalf("lane %s, %s: %v", name, l.State, err)
 	}

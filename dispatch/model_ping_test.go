@@ -22,7 +22,10 @@ type sentPing struct {
 //   - since the last accepted row, no more than one row needs to become FAILED
 func (w *coreModel) sendPings() {
 	for p := w.core.nextPing(); p != nil; p = w.core.nextPing() {
-		by := w.endpoint(p.kind)
+		if w.named[p.kind] {
+			w.t.Fatalf("a ping to %s, which rows name", p.to.Endpoint)
+		}
+		by := w.endpointNamed(w.limits[p.kind].Endpoint)
 		if under := slices.ContainsFunc(w.pings, func(o sentPing) bool { return o.to == p.to }); under || !w.core.canPing || w.ended {
 			w.t.Fatalf("a ping to %s, one under way %v, possible %v, ended %v", p.to.Endpoint, under, w.core.canPing, w.ended)
 		}
@@ -31,7 +34,7 @@ func (w *coreModel) sendPings() {
 		}
 		lanes := 0
 		for name, left := range w.queue {
-			if len(left) > 0 && !w.onHold(name) && w.endpoint(name.Kind) == by {
+			if len(left) > 0 && !w.onHold(name) && w.endpointNamed(w.limits[name.Kind].Endpoint) == by {
 				lanes++
 			}
 		}
@@ -53,7 +56,7 @@ func (w *coreModel) answerPing(t *rapid.T) {
 		classes = classes[2:]
 	}
 	res := sink.Result{Outcome: outcomeOf(rapid.SampledFrom(classes).Draw(t, "pinged"))}
-	by := w.endpoint(p.kind)
+	by := w.endpointNamed(w.limits[p.kind].Endpoint)
 	by.nextPing = w.now.Add(w.cfg.Backoff.Initial)
 	if res.Class == sink.Delivered {
 		by.pings++

@@ -82,7 +82,7 @@ func (w *coreModel) copyRows(t *rapid.T) {
 			n++
 		}
 		r := &record{
-			id: fmt.Sprintf("%s#%d", id, n), copyOf: of.id, job: id, n: n, key: of.key, size: of.size,
+			id: fmt.Sprintf("%s#%d", id, n), copyOf: of.id, job: id, n: n, key: of.key, size: of.size, to: of.to,
 			poison: of.poison || rapid.IntRange(0, 9).Draw(t, "poison") == 0, status: store.Pending,
 		}
 		w.copies[r.id], w.inStore[id] = r, append(w.inStore[id], r)
@@ -302,7 +302,7 @@ func (w *coreModel) checkReplays() {
 		for _, r := range w.inStore[id] {
 			if w.inMemory(r) {
 				rows++
-				bytes += r.size
+				bytes += r.size + r.attributes().Bytes()
 				byLane[r.key]++
 			}
 		}
@@ -326,7 +326,7 @@ func (w *coreModel) checkReplays() {
 		}
 		n := 0
 		for name, ids := range w.queue {
-			if name.Job != "" && len(ids) > 0 && w.limits[name.Kind].Endpoint == recv.Endpoint {
+			if name.Job != "" && len(ids) > 0 && w.core.laneOf(name).Receiver == recv {
 				n++
 			}
 		}

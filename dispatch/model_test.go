@@ -47,6 +47,7 @@ type coreModel struct {
 	claims    map[LaneName]int       // since the lane moved, time passed or the breaker closed
 
 	endpoints map[string]*endpointModel // by endpoint
+	named     map[string]bool           // kinds whose rows name their endpoint
 
 	holds map[store.LaneKey]map[store.HoldKind]store.Hold // in the store
 
@@ -67,8 +68,38 @@ type endpointModel struct {
 	nextPing      time.Time
 }
 
-// endpoint returns the model of a kind's endpoint.
-func (w *coreModel) endpoint(kind string) *endpointModel { return w.endpoints[w.limits[kind].Endpoint] }
+// endpoint returns the model of a row's endpoint.
+func (w *coreModel) endpoint(r *record) *endpointModel {
+	if w.named[r.key.Kind] {
+		return w.endpointNamed(r.to)
+	}
+	return w.endpointNamed(w.limits[r.key.Kind].Endpoint)
+}
+
+// endpointNamed returns the model of an endpoint.
+func (w *coreModel) endpointNamed(name string) *endpointModel {
+	if w.endpoints[name] == nil {
+		w.endpoints[name] = &endpointModel{}
+	}
+	return w.endpoints[name]
+}
+
+// rowEndpoints are the endpoints that rows name.
+func rowEndpoints() []string { return []string{"row's first", "row's second", "row's third"} }
+
+// forgetEndpoints forgets the endpoints that the core has forgotten. Nothing may be counted
+// for them.
+func (w *coreModel) forgetEndpoints() {
+	for _, name := range rowEndpoints() {
+		known := slices.ContainsFunc(w.core.endpoints(), func(r *receiver) bool { return r.Endpoint == name })
+		if by := w.endpoints[name]; by != nil && !known {
+			if by.breakerOpen || by.failures+by.rejections > 0 {
+				w.t.Fatalf("endpoint %s is forgotten with its breaker open %v, %d failures, %d rejections", name, by.breakerOpen, by.failures, by.rejections)
+			}
+			delete(w.endpoints, name)
+		}
+	}
+}
 
 // allow allows one more request to endpoints with an open breaker.
 func (w *coreModel) allow() {
@@ -81,6 +112,7 @@ func (w *coreModel) allow() {
 type record struct {
 	id         string
 	key        store.LaneKey
+	to         string // the endpoint that it names
 	size       int
 	dropped    bool // the log's payload was dropped: the claim reads it again
 	poison     bool
@@ -146,16 +178,25 @@ func newCoreModel(t *rapid.T) *coreModel {
 		table: map[string]*record{}, truth: map[LaneName][]string{},
 		holds:       map[store.LaneKey]map[store.HoldKind]store.Hold{},
 		replayModel: newReplayModel(), lockModel: newLockModel(),
+		named: map[string]bool{},
 	}
 	for kind, mode := range []sink.Mode{sink.Atomic, sink.Ordered, sink.PerItem, sink.Prefix} {
 		name := fmt.Sprint(kind)
-		w.limits[name] = sink.Limits{
+		limits := sink.Limits{
 			Mode:     mode,
 			Endpoint: rapid.SampledFrom([]string{"here", "there"}).Draw(t, "endpoint"),
 			MaxItems: rapid.IntRange(1, 6).Draw(t, "items"),
 			MaxBytes: rapid.IntRange(1, 90).Draw(t, "bytes"),
 			MaxLanes: rapid.IntRange(0, 3).Draw(t, "lanes"),
 		}
+		if w.named[name] = rapid.IntRange(0, 2).Draw(t, "named") == 0; w.named[name] {
+			limits.Endpoint = "of rows"
+			limits.EndpointOf = func(m *sink.Message) string {
+				to, _ := m.Attributes.Get("to")
+				return to
+			}
+		}
+		w.limits[name] = limits
 		for _, group := range []store.Group{{}, store.GroupOf(""), store.GroupOf("g"), store.GroupOf("h")} {
 			w.keys = append(w.keys, store.LaneKey{Outbox: "box" + name, Kind: name, Group: group})
 		}
@@ -271,10 +312,15 @@ func (w *coreModel) items(rows []*record) []store.Item {
 			PayloadSize: r.size, Txn: 1, // the log has the row as inserted
 		}
 		if !r.dropped {
-			items[i].Payload = make([]byte, r.size)
+			items[i].Payload, items[i].Attributes = make([]byte, r.size), r.attributes()
 		}
 	}
 	return items
+}
+
+// attributes returns the attributes of a row.
+func (r *record) attributes() store.Attributes {
+	return store.Attributes{{Name: "to", Value: r.to}}
 }
 
 // removeRow removes a row from those the core has yet to deliver.

@@ -3,6 +3,7 @@ package lane
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -50,7 +51,13 @@ func newSetModel(t *rapid.T) *setModel {
 			Backoff:       func(n int) time.Duration { return time.Second << min(n-1, 5) },
 			RetryAfterMax: time.Minute, MaxConcurrentEager: 2, PingInterval: time.Second, MaxPings: 1,
 		},
-		Limits: func(kind string) sink.Limits { l := m.limits; l.Endpoint = kind; return l },
+		Limits: func(kind string) sink.Limits {
+			l := m.limits
+			if l.Endpoint = kind; kind == "JOB" { // its rows name their endpoints
+				l.EndpointOf = func(msg *sink.Message) string { return string(msg.Payload[:1]) }
+			}
+			return l
+		},
 		Random: func() float64 { return 0.5 },
 	}
 	m.s = NewSet(m.cfg)
@@ -64,13 +71,29 @@ func (m *setModel) item(t *rapid.T) store.Item {
 	return store.Item{
 		Ref:  store.Ref{Outbox: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "outbox"), ID: fmt.Sprint(m.added)},
 		Kind: kind, Group: rapid.SampledFrom([]store.Group{{}, store.GroupOf("g"), store.GroupOf("h")}).Draw(t, "group"),
-		Payload: make([]byte, 3), PayloadSize: rapid.IntRange(3, 50).Draw(t, "size"),
+		Payload: payload(m.added, 3), PayloadSize: rapid.IntRange(3, 50).Draw(t, "size"),
 	}
+}
+
+// payload returns the payload of the n-th row. Its first byte is the endpoint: a, b or c.
+func payload(n, size int) []byte {
+	p := make([]byte, size)
+	p[0] = "abc"[n/3%3]
+	return p
+}
+
+// endpoint returns the endpoint of a row.
+func endpoint(rw *Row) string {
+	n, _ := strconv.Atoi(rw.ID)
+	if rw.Kind == "JOB" {
+		return string(payload(n, 1))
+	}
+	return rw.Kind
 }
 
 func (m *setModel) append(t *rapid.T) {
 	rw := &Row{Item: m.item(t)}
-	rw.Payload = make([]byte, rw.PayloadSize)
+	rw.Payload = payload(m.added, rw.PayloadSize)
 	l, _ := m.s.Ensure(m.s.NameOf(&rw.Item))
 	m.s.Memory.Enter(rw, rapid.SampledFrom([]Account{Buffered, Reloaded}).Draw(t, "account"))
 	m.enter(l, rw)
@@ -127,12 +150,12 @@ func (m *setModel) claim(t *rapid.T) {
 	}
 	for _, recv := range m.s.Receivers() {
 		for _, l := range recv.Untried() {
-			if l.ReadyOrder < oldest && !m.opened {
+			if l.ReadyOrder < oldest && !m.opened && !recv.Named { // those have part of the senders
 				t.Fatalf("lane %s waits, though it was ready before another", l.Name)
 			}
 		}
 	}
-	if n := m.s.Requests.Len(); n > m.cfg.Senders+m.cfg.ClaimAhead {
+	if n := m.s.Requests.Len(); n > m.cfg.Senders+m.cfg.ClaimAhead && len(reqs) > 0 {
 		t.Fatalf("requests in flight: got %d, want at most %d", n, m.cfg.Senders+m.cfg.ClaimAhead)
 	}
 }
@@ -167,7 +190,7 @@ func (m *setModel) checkRequest(req *Request) {
 // answerClaims answers all claims. Some heads are not visible yet.
 func (m *setModel) answerClaims(t *rapid.T) {
 	for _, req := range m.claiming {
-		m.s.Requests.Claimed()
+		m.s.Claimed(req)
 		kept := req.Runs[:0]
 		for _, r := range req.Runs {
 			if rapid.IntRange(0, 4).Draw(t, "visible") == 0 {
@@ -175,15 +198,21 @@ func (m *setModel) answerClaims(t *rapid.T) {
 				m.s.Wait(r.Lane)
 				continue
 			}
-			r.Lane.Send(len(r.Rows))
 			for _, rw := range r.Rows {
-				m.s.RecordClaim(rw, &store.ClaimAnswer{Payload: make([]byte, rw.PayloadSize)}, m.now)
+				n, _ := strconv.Atoi(rw.ID)
+				m.s.RecordClaim(rw, &store.ClaimAnswer{Payload: payload(n, rw.PayloadSize)}, m.now)
 			}
+			r.Rows = m.s.SameEndpoint(r.Rows)
+			r.Lane.Send(len(r.Rows))
 			kept = append(kept, r)
 		}
 		recv := req.Receiver()
 		if req.Runs = kept; len(kept) > 0 {
-			m.s.Requests.Push(req)
+			for _, part := range m.s.Split(req) {
+				if m.s.Requests.Push(part); part.Receiver().Breaker.Open() {
+					m.takeBack(part.Receiver())
+				}
+			}
 		} else {
 			m.s.Memory.ReleaseLarge(req)
 			recv.Breaker.Withdraw(req.Probe)
@@ -196,6 +225,11 @@ func (m *setModel) answerClaims(t *rapid.T) {
 func (m *setModel) send(*rapid.T) {
 	for req := m.s.NextRequest(m.now); req != nil; req = m.s.NextRequest(m.now) {
 		m.sending = append(m.sending, req)
+		for rw := range req.Rows() {
+			if to := req.Receiver().Endpoint; endpoint(rw) != to {
+				m.t.Fatalf("row %s of %s is sent to %s", rw.ID, endpoint(rw), to)
+			}
+		}
 		for _, msg := range req.Messages() {
 			if (msg.Replay != "") != (req.Job() != nil) || msg.Attempt == 0 {
 				m.t.Fatalf("row %s of job %q in a request of job %v, attempt %d", msg.ID, msg.Replay, req.Job(), msg.Attempt)
@@ -233,6 +267,11 @@ func (m *setModel) breakerChanged(recv *Receiver, change breaker.Change) {
 		return
 	}
 	m.opened = true
+	m.takeBack(recv)
+}
+
+// takeBack takes back the claimed requests to a receiver, except probes.
+func (m *setModel) takeBack(recv *Receiver) {
 	for _, req := range m.s.Requests.TakeUnsent(func(r *Request) bool { return r.Probe == breaker.None && r.Receiver() == recv }) {
 		m.s.Memory.ReleaseLarge(req)
 		for _, r := range req.Runs {
@@ -381,6 +420,18 @@ func (m *setModel) check(t *rapid.T) {
 		}
 	}
 	for _, recv := range m.s.Receivers() {
+		if recv.Named && recv.Lanes == 0 && recv.Breaker.Fresh() {
+			t.Fatalf("endpoint %s is kept without lanes", recv.Endpoint)
+		}
+		flight := 0
+		for _, req := range slices.Concat(m.claiming, m.sending, m.s.Requests.Unsent()) {
+			if req.Receiver() == recv {
+				flight++
+			}
+		}
+		if recv.inFlight != flight {
+			t.Fatalf("endpoint %s: got %d requests in flight, want %d", recv.Endpoint, recv.inFlight, flight)
+		}
 		if recv.Lanes != lanes[recv] || recv.Held != held[recv] || recv.ReplayLanes != replays[recv] {
 			t.Fatalf("endpoint %s: got %d lanes, %d held, %d of replays, want %d, %d, %d", recv.Endpoint, recv.Lanes, recv.Held, recv.ReplayLanes, lanes[recv], held[recv], replays[recv])
 		}
