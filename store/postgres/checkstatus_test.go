@@ -12,6 +12,7 @@ import (
 // the relay is reported with that value. The remedy allows the value and keeps the rest
 // of the constraint.
 func TestStatusConstraints(t *testing.T) {
+	t.Parallel()
 	numbered := store.FlowCatalyst()
 	numbered.State, numbered.Words = store.StateNumbers, nil
 	numbered.Numbers = map[store.Status]int{store.Pending: 0, store.Processing: 9, store.Completed: 1, store.Failed: 3}

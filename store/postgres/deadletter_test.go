@@ -257,6 +257,7 @@ func TestDiscardGrant(t *testing.T) {
 // TestHoldSurvivesCrash: successful writes by Hold, Release, Requeue and Settle with a
 // hold survive a crash of the server.
 func TestHoldSurvivesCrash(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts servers")
 	}

@@ -42,6 +42,7 @@ func expectFixed(t *testing.T, url string, examine func() []store.Finding, subje
 // TestIndexOfUnsettledRows: for each kind of state the advice names an index that the
 // planner then uses.
 func TestIndexOfUnsettledRows(t *testing.T) {
+	t.Parallel()
 	const columns = `(id text PRIMARY KEY, message_group text, payload text, status %s NOT NULL, retry_count int NOT NULL DEFAULT 0,
 		created_at timestamptz NOT NULL, processed_at timestamptz, error_message text, sent timestamptz, gone timestamptz, updated_at timestamptz)%s`
 	odd := store.FlowCatalyst()
@@ -110,6 +111,7 @@ func diagnoser(t *testing.T, url string, boxes ...store.Outbox) func() []store.F
 // TestLockedTable: a lock that blocks readers is reported with its holder, and the
 // diagnosis does not wait for it.
 func TestLockedTable(t *testing.T) {
+	t.Parallel()
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
@@ -141,6 +143,7 @@ func TestLockedTable(t *testing.T) {
 // TestTimeoutsOfTheRole: too short timeouts of the role are reported and reset; long
 // enough ones are left alone.
 func TestTimeoutsOfTheRole(t *testing.T) {
+	t.Parallel()
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()

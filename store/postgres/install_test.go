@@ -14,6 +14,7 @@ import (
 
 // TestMayInstall: MayInstall predicts whether Install succeeds.
 func TestMayInstall(t *testing.T) {
+	t.Parallel()
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()

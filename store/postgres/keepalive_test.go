@@ -12,6 +12,7 @@ import (
 // TestKeepalives: every session asks the server to detect a lost host over TCP, and
 // accepts the settings over a Unix socket too.
 func TestKeepalives(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts servers")
 	}

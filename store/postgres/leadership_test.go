@@ -229,6 +229,7 @@ func TestAcquireTerminatesWaitingClaim(t *testing.T) {
 // TestAcquireReportsBlockers: sessions of other programs, and sessions that the role may
 // not terminate, stay. The error names the process and the statement to run.
 func TestAcquireReportsBlockers(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts servers and waits for seconds")
 	}

@@ -91,6 +91,7 @@ func TestLockSessionEnded(t *testing.T) {
 // TestLockSilence: pings keep a lock. Without them the server gives it to another store,
 // but not before store.MinLockLease has passed.
 func TestLockSilence(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("waits for seconds")
 	}
@@ -216,6 +217,7 @@ func TestLockTLS(t *testing.T) {
 
 // TestLockInRecovery: a standby grants no lock until it is promoted.
 func TestLockInRecovery(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts servers")
 	}

@@ -15,6 +15,7 @@ import (
 // TestLargeTablePlans: with many settled rows and a large excluded lane, reads use the
 // table's index, and deletes find rows by their ctid.
 func TestLargeTablePlans(t *testing.T) {
+	t.Parallel()
 	const table = `
 CREATE TABLE outbox_events (
   id varchar(13) PRIMARY KEY, type varchar(20), message_group varchar(255), payload text, status varchar(20) NOT NULL,
@@ -67,6 +68,7 @@ INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 10)::text
 // TestOrderedPlan: with many unsettled rows, a poll reads as many as it wants in the
 // order of an index, and sorts only rows that are equal in order-by.
 func TestOrderedPlan(t *testing.T) {
+	t.Parallel()
 	const table = `
 CREATE TABLE outbox_events (
   id text PRIMARY KEY, message_group text, payload text, status text NOT NULL, retry_count int, created_at timestamptz NOT NULL, processed_at timestamptz, error_message text,
@@ -136,6 +138,7 @@ func explain(t *testing.T, conn *pgx.Conn, sql string, args []any) string {
 // TestHeldIsHashed: as many ids as the largest buffers hold are looked up in a hash, not
 // compared one by one.
 func TestHeldIsHashed(t *testing.T) {
+	t.Parallel()
 	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
 	held := make([]string, 300_000)
 	for i := range held {

@@ -21,6 +21,7 @@ SELECT 'plans', '%s', 'events', substr(sha256(int8send(i %% %d)), 1, 20), i, con
 // TestReplayPlans: whatever the table held when its statistics and the plans were made,
 // each statement uses the index meant for it.
 func TestReplayPlans(t *testing.T) {
+	t.Parallel()
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()

@@ -33,11 +33,14 @@ CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, cr
 
 var flowBox = rigs.EventsOutbox()
 
-// eachVersion runs a test on a database of its own in each server.
+// eachVersion runs a test on a database of its own in each server, in parallel with other
+// tests, because a test mostly waits.
 func eachVersion(t *testing.T, test func(t *testing.T, url string)) {
+	t.Helper()
+	t.Parallel()
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
-			t.Parallel() // the tests mostly wait
+			t.Parallel()
 			test(t, servers.Database(t, version))
 		})
 	}

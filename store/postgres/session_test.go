@@ -174,6 +174,7 @@ func TestRefusedLogin(t *testing.T) {
 // TestCrash: durable writes survive a crash of a server that flushes its WAL by itself as
 // rarely as possible.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts servers")
 	}

@@ -274,6 +274,7 @@ func TestDeleteManySpilledRows(t *testing.T) {
 // TestSpillSurvivesCrash: rows that were spilled, deleted or settled from the table stay
 // so after a crash of the server.
 func TestSpillSurvivesCrash(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts servers")
 	}

@@ -39,6 +39,7 @@ func planStore(t *testing.T, url string, statements ...string) *Store {
 // TestSpillPlans: whatever the table held when its statistics and the plans were made,
 // each statement uses the one index meant for it.
 func TestSpillPlans(t *testing.T) {
+	t.Parallel()
 	const outbox = "CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text)"
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
@@ -129,6 +130,7 @@ func genericPlan(t *testing.T, conn *pgx.Conn, q *query) string {
 // TestSpilledViewPlan: with many spilled rows, a view looks up each row in the index on
 // the id, with statistics that do not cover them.
 func TestSpilledViewPlan(t *testing.T) {
+	t.Parallel()
 	const table = `
 CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text);
 INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FROM generate_series(1, 200010) i`
@@ -170,6 +172,7 @@ INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FRO
 // TestSpilledIDsPlan: the ids of spilled rows are read through their index, also if a replay
 // has filled the table before.
 func TestSpilledIDsPlan(t *testing.T) {
+	t.Parallel()
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()

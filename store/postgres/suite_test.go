@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,9 +23,16 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/tables"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if err := servers.Crowd(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	whole := servers.Spread(t, servers.Versions())
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
