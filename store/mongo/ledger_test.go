@@ -296,10 +296,11 @@ func TestQueuePlans(t *testing.T) {
 
 // profiled is a statement as the server's profiler describes it.
 type profiled struct {
-	Op   string `bson:"op"`
-	Docs int    `bson:"docsExamined"`
-	Keys int    `bson:"keysExamined"`
-	Plan string `bson:"planSummary"`
+	Op     string `bson:"op"`
+	Docs   int    `bson:"docsExamined"`
+	Keys   int    `bson:"keysExamined"`
+	Plan   string `bson:"planSummary"`
+	Sorted bool   `bson:"hasSortStage"`
 }
 
 // profile returns the statements on a collection while run runs, of some kinds or all.

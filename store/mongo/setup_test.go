@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -182,40 +183,96 @@ func TestPlans(t *testing.T) {
 		docs = append(docs, pending(bson.NewObjectID()))
 	}
 	r.insert(t, docs...)
-	if err := r.db.RunCommand(ctx(t), bson.D{{Key: "profile", Value: 2}}).Err(); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 5 {
-		id := docs[i*100][0].Value.(bson.ObjectID).Hex()
-		full := row(id)
-		full.WantPayload = true
-		r.claim(t, row(id))
-		r.claim(t, full)
-		r.settle(t, rigs.Outcome(id, store.Completed))
-	}
-	if err := r.db.RunCommand(ctx(t), bson.D{{Key: "profile", Value: 0}}).Err(); err != nil {
-		t.Fatal(err)
-	}
-	found, err := r.db.Collection("system.profile").Find(ctx(t), bson.D{{Key: "ns", Value: r.db.Name() + "." + r.box.Table}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var profiles []struct {
-		Op       string `bson:"op"`
-		Examined int    `bson:"docsExamined"`
-		Plan     string `bson:"planSummary"`
-	}
-	if err := found.All(ctx(t), &profiles); err != nil {
-		t.Fatal(err)
-	}
+	profiles := r.profile(t, r.box.Table, func() {
+		for i := range 5 {
+			id := docs[i*100][0].Value.(bson.ObjectID).Hex()
+			full := row(id)
+			full.WantPayload = true
+			r.claim(t, row(id))
+			r.claim(t, full)
+			r.settle(t, rigs.Outcome(id, store.Completed))
+		}
+	})
 	if len(profiles) < 15 {
 		t.Errorf("got %d statements", len(profiles))
 	}
 	for _, p := range profiles {
-		if p.Examined > 2 || strings.Contains(p.Plan, "COLLSCAN") {
+		if p.Docs > 2 || strings.Contains(p.Plan, "COLLSCAN") {
 			t.Errorf("%+v", p)
 		}
 	}
+}
+
+// A view reads the unsettled documents in their order from the index that Diagnose proposes,
+// and no delivered ones, whatever the state is.
+func TestViewPlans(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*store.Layout){
+		"a boolean": func(l *store.Layout) { l.State, l.Columns.Status, l.Columns.Claimed = store.StateBoolean, "sent", "" },
+		"two words": func(l *store.Layout) {
+			l.Words = map[store.Status]string{store.Pending: "PENDING", store.Completed: "COMPLETED"}
+		},
+		"a lease": func(l *store.Layout) {
+			l.State, l.Columns.Status, l.Columns.Delivered, l.Lease = store.StateTimestamps, "", "sent", true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			box := flowBox()
+			box.Layout.Words = nil
+			change(&box.Layout)
+			box.Layout.Name = name
+			r := newRig(t, servers.Mongo(t), box)
+			var docs []bson.D
+			for i := range 2000 {
+				doc := pending(fmt.Sprint("id ", i))
+				if i%200 > 0 {
+					doc = with(with(doc, "status", "COMPLETED"), "sent", true)
+				}
+				docs = append(docs, doc)
+			}
+			r.insert(t, docs...)
+			r.createProposed(t)
+			profiles := r.profile(t, r.box.Table, func() {
+				if items := r.unsettled(t, store.UnsettledQuery{Limit: 5}); len(items) != 10 {
+					t.Errorf("a view shows %d documents, want 10", len(items))
+				}
+			})
+			for _, p := range profiles {
+				if p.Docs > 20 || p.Sorted || strings.Contains(p.Plan, "COLLSCAN") && p.Docs > 1 { // the snapshot reads any document
+					t.Errorf("%+v", p)
+				}
+			}
+			if len(profiles) < 2 {
+				t.Errorf("got %d statements", len(profiles))
+			}
+		})
+	}
+}
+
+// createProposed creates the index that Diagnose proposes.
+func (r *rig) createProposed(t *testing.T) {
+	t.Helper()
+	findings, err := r.store.Diagnose(ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range findings {
+		_, keys, proposed := strings.Cut(f.Remedy, `.createIndex({`)
+		keys, _, _ = strings.Cut(keys, "})")
+		var by bson.D
+		if !proposed {
+			continue
+		}
+		if err := bson.UnmarshalExtJSON([]byte("{"+keys+"}"), false, &by); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.docs().Indexes().CreateOne(ctx(t), driver.IndexModel{Keys: by}); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("no index is proposed: %+v", findings)
 }
 
 // A view is consistent with the position that it reports: everything it shows was written
