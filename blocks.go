@@ -97,7 +97,7 @@ func (r *Relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, b
 	routes := r.opt.routes()
 	var outboxes []string
 	for _, o := range r.opt.tables() {
-		if o.Layout.State != store.StateNone && r.opt.Sinks[routes[o.Name]].Dispatch.OnFailed == dispatch.Block {
+		if o.Layout.Stores(store.Failed) && r.opt.Sinks[routes[o.Name]].Dispatch.OnFailed == dispatch.Block {
 			outboxes = append(outboxes, o.Name)
 		}
 	}

@@ -35,6 +35,8 @@ type core struct {
 	notBefore time.Time // no claim before this time
 	ended     bool
 
+	logOnly map[string]bool // outboxes whose rows only the log has
+
 	canPing bool // the sink supports requests without rows
 	toPing  lanes.Fifo[*ping]
 
@@ -98,12 +100,15 @@ func (c *core) append(items []store.Item, t Ticket) {
 }
 
 // insertFront puts requeued rows in front of their lanes, in the given order and behind a
-// run in flight. These rows have no ticket.
+// run in flight. These rows have no ticket. A row with a Seq is among the spilled rows.
 func (c *core) insertFront(items []store.Item) {
 	front, order := map[*lane][]*row{}, []*lane{}
 	for i := range items {
 		rw := &row{Item: items[i], Origin: lanes.Requeued}
 		l := c.admit(rw)
+		if rw.Seq != 0 {
+			c.spill.AddCopy(rw)
+		}
 		if front[l] == nil {
 			order = append(order, l)
 		}

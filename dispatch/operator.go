@@ -264,7 +264,8 @@ func (d *Dispatcher) Restore(holds []store.Hold) {
 
 // Requeue resets at most limit FAILED rows to PENDING and returns how many. It waits for
 // room in the buffer. Lanes blocked by one of the rows go on. With place the rows go in
-// front of their lanes; without it the source must find them in the table.
+// front of their lanes; without it the source must find them in the table, unless only the log
+// had them.
 func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limit int, place bool) (int, error) {
 	if err := d.waitForRoom(ctx); err != nil {
 		return 0, err
@@ -284,7 +285,7 @@ func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limi
 		refs[i] = items[i].Ref
 	}
 	d.change(func(c *core) {
-		if place {
+		if place || c.logOnly[f.Outbox] {
 			c.operator.requeue(items)
 		}
 		c.operator.releaseFixed(refs, time.Now())

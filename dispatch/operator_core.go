@@ -144,12 +144,13 @@ func (p *operator) restore(holds []store.Hold) {
 }
 
 // requeue puts formerly FAILED rows in front of their lanes, behind rows that were requeued
-// before. A row that the log has delivered again already keeps its place.
+// before. A row that the log has delivered again already keeps its place, unless only the log
+// has it: then its claim may have found it FAILED, and no sweep would find it again.
 func (p *operator) requeue(items []store.Item) {
 	in := map[*lane]map[string]bool{}
 	items = slices.DeleteFunc(items, func(it store.Item) bool {
 		l := p.core.lanes.Get(p.core.lanes.NameOf(&it))
-		if l == nil {
+		if l == nil || it.Seq != 0 {
 			return false
 		}
 		if in[l] == nil {

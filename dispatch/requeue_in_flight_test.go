@@ -57,6 +57,62 @@ func TestDiscardDuringOutcomeWrite(t *testing.T) {
 	}
 }
 
+// failingLogRow returns a core whose row 1 is FAILED in the records of a log-only outbox, which
+// the core does not know yet.
+func failingLogRow(t *testing.T, now time.Time) *core {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.OnFailed, cfg.MaxRetries = Block, 0
+	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20} }, func() float64 { return 0 })
+	c.logOnly = map[string]bool{"events": true}
+	rows := items("a", "1", "2")
+	rows[0].Seq, rows[1].Seq = 1, 2
+	c.append(rows, nil)
+	reqs := c.nextClaims(100, now)
+	c.claimed(reqs[0], []store.ClaimAnswer{{Result: store.Claimed}, {Result: store.Claimed}}, now, now)
+	req := c.nextRequest(now)
+	c.answered(req, &sink.Result{Items: []sink.Outcome{{Class: sink.Rejected}, {Class: sink.NotSent}}}, now)
+	batch := c.nextOutcomes(10)
+	if len(batch) != 1 || batch[0].Status != store.Failed || string(batch[0].Row.Payload) != "{}" {
+		t.Fatalf("outcomes %+v, want FAILED with the payload", batch)
+	}
+	return c
+}
+
+// TestRequeueOfLogRowDuringOutcomeWrite: the row is in its lane once, as a spilled row, and in
+// front.
+func TestRequeueOfLogRowDuringOutcomeWrite(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	c := failingLogRow(t, now)
+	again := items("a", "1")
+	again[0].Seq = 1
+	c.requeue(again)
+	c.releaseFixed([]store.Ref{{Outbox: "events", ID: "1"}}, now)
+	c.written([]store.SettleResult{store.Written}, now)
+	l := c.live()[nameOf("a")]
+	if held := c.heldIDs("events"); !slices.Equal(held, []string{"1", "2"}) || l.Blocked != nil {
+		t.Fatalf("held %v, blocked %v; want 1 and 2", held, l.Blocked)
+	}
+	reqs := c.nextClaims(100, now)
+	c.claimed(reqs[0], []store.ClaimAnswer{{Result: store.Claimed}, {Result: store.Claimed}}, now, now)
+	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, now)
+	if batch := c.nextOutcomes(10); len(batch) != 2 || batch[0].ID != "1" || batch[0].SpilledSeq != 1 || batch[1].SpilledSeq != 0 {
+		t.Errorf("outcomes %+v, want that of row 1 to delete its spilled copy", batch)
+	}
+}
+
+// TestDiscardOfLogRowDuringOutcomeWrite: no claim could find the row deleted, so it must leave
+// its lane.
+func TestDiscardOfLogRowDuringOutcomeWrite(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	c := failingLogRow(t, now)
+	c.releaseFixed([]store.Ref{{Outbox: "events", ID: "1"}}, now) // by Discard
+	c.written([]store.SettleResult{store.Written}, now)
+	if held, l := c.heldIDs("events"), c.live()[nameOf("a")]; !slices.Equal(held, []string{"2"}) || l.Blocked != nil {
+		t.Errorf("held %v, blocked %v; want only 2", held, l.Blocked)
+	}
+}
+
 func TestRequeueAfterShutdown(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		k.set(func() { k.operated.failed = items("b", "3") })

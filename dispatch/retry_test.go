@@ -118,6 +118,10 @@ func TestCountedRetryIsWrittenAndWaits(t *testing.T) {
 			}
 			if i%4 == 3 {
 				want.Status, want.RetryCount = store.Failed, 3
+				if o.Row == nil || o.Row.Ref != want.Ref || o.Row.Group.Name != "a" || o.Row.Payload != nil {
+					t.Errorf("row of the outcome FAILED: %+v", o.Row)
+				}
+				o.Row = nil
 			}
 			k.expect(t, "outcome", o, want)
 		}

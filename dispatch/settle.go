@@ -192,8 +192,15 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 		c.replays.finish(rw, o.Status, o.Error, l)
 		return
 	}
-	if o.Status.Settled() {
+	if o.Status == store.Failed {
+		row := rw.Item
+		o.Row = &row
+	}
+	if o.Status == store.Completed || o.Status == store.Failed && !c.logOnly[rw.Outbox] {
 		c.lanes.Memory.DropPayload(rw) // it is not sent again
+		if o.Row != nil {
+			o.Row.Payload = nil
+		}
 	}
 	o.Ref, o.Txn, o.RetryCount, o.At = rw.Ref, rw.Txn, rw.RetryCount, now
 	if !rw.Claimed.IsZero() {
@@ -280,14 +287,17 @@ func (c *core) recordSpilledWrite(o *outcome, final bool) {
 // finishHead moves a lane past its settled or deleted head, unless the head blocks it.
 func (c *core) finishHead(o *outcome, result store.SettleResult, now time.Time) {
 	l := o.Of.Lane
-	if o.Of.Row.Stage == lanes.Reset {
+	reset := o.Of.Row.Stage == lanes.Reset
+	if reset && !c.logOnly[o.Outbox] {
 		o.Of.Row.ResetFailed()
 		o.Of.Row.Txn = 0 // it was visible: unwritten claims check it again
 		c.release(l)     // its claim finds the current status
 		return
 	}
 	c.drop(o.Of.Row)
-	if o.Block != nil && result != store.WasGone {
+	// No claim could tell what an operator did with a row that only the log had. If it was
+	// requeued, it is in its lane once more.
+	if o.Block != nil && result != store.WasGone && !reset {
 		c.operator.block(l, o.Block)
 	}
 	c.advancePastHead(l, now)

@@ -99,6 +99,10 @@ type Outcome struct {
 	Reason Reason
 	// At is the settlement time. A retry keeps the time of the claim.
 	At time.Time
+	// Row is the row of a Failed outcome. The relay's own records keep what they need of it if
+	// the layout does not store FAILED: its lane, kind and size, and its content if only the
+	// log has the row; see Layout.LogOnly.
+	Row *Item
 	// Block makes a FAILED row block its lane: the row's lane becomes Blocked. Only Lane
 	// and Since are read from Block; Settle takes the rest of the hold from the outcome.
 	//
@@ -106,7 +110,6 @@ type Outcome struct {
 	//     it. That includes a row that was FAILED before, because the answer of an earlier
 	//     call may have been lost.
 	//   - If a call has several outcomes of one lane, the hold of the last is kept.
-	//   - A layout without state cannot block: Settle refuses the call with a *SetupError.
 	Block *Hold
 	// SpilledSeq is the Seq of the row's copy among the spilled rows, 0 if the row is not
 	// spilled. An outcome that settles the row deletes the copy in the same transaction,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -18,26 +19,24 @@ type DeadLetterFilter struct {
 	Kind  string
 	Group *Group
 	// Error is a substring of the row's error text, case-sensitive. Validate rejects it for
-	// layouts that store no error text.
+	// layouts that store FAILED and no error text.
 	Error string
 	// Since and Until limit the time at which the row FAILED: Since <= t < Until. A row
-	// without a time is not selected then. Validate rejects both for layouts that store no
-	// such time.
+	// without a time is not selected then. Validate rejects both for layouts that store
+	// FAILED and no such time.
 	Since, Until time.Time
 }
 
 // Validate returns every reason why the filter cannot select rows of o, in one error.
 func (f *DeadLetterFilter) Validate(o *Outbox) error {
 	l := &o.Layout
-	if l.State == StateNone {
-		return fmt.Errorf("outbox %s: layout %s keeps no state and has no FAILED rows", o.Name, l.Name)
-	}
+	recorded := !l.Stores(Failed) // with its error and time
 
 	var errs []error
-	if f.Error != "" && l.Columns.Error == "" {
+	if f.Error != "" && l.Columns.Error == "" && !recorded {
 		errs = append(errs, fmt.Errorf("outbox %s: layout %s has no error column to select rows by", o.Name, l.Name))
 	}
-	if (!f.Since.IsZero() || !f.Until.IsZero()) && l.FailedTime() == "" {
+	if (!f.Since.IsZero() || !f.Until.IsZero()) && l.FailedTime() == "" && !recorded {
 		errs = append(errs, fmt.Errorf("outbox %s: layout %s has no settlement time column to select rows by", o.Name, l.Name))
 	}
 	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
@@ -45,6 +44,18 @@ func (f *DeadLetterFilter) Validate(o *Outbox) error {
 	}
 
 	return errors.Join(errs...)
+}
+
+// Matches reports whether the filter selects a FAILED row of its outbox, whatever its id. It
+// compares texts byte for byte.
+func (f *DeadLetterFilter) Matches(d *DeadLetter) bool {
+	switch {
+	case f.Kind != "" && d.Kind != f.Kind, f.Group != nil && d.Group != *f.Group, !strings.Contains(d.Error, f.Error):
+		return false
+	case f.Since.IsZero() && f.Until.IsZero():
+		return true
+	}
+	return !d.FailedAt.IsZero() && !d.FailedAt.Before(f.Since) && (f.Until.IsZero() || d.FailedAt.Before(f.Until))
 }
 
 // FailedTime returns the column with the time at which a row FAILED, "" if there is none.
@@ -94,9 +105,12 @@ func (d *DeadLetter) Item(o *Outbox, now time.Time) Item {
 	return it
 }
 
-// DeadLetters reads, requeues and deletes FAILED rows. Layouts without state have none, and
-// every method returns an error that says so. CountFailed and Failed need no leader and
-// block no writer, so another process may call them while a relay runs.
+// DeadLetters reads, requeues and deletes FAILED rows. CountFailed and Failed need no leader
+// and block no writer, so another process may call them while a relay runs.
+//
+// The rows of a layout that does not store FAILED are in the relay's own records, in the order
+// in which they FAILED; see package ledger. The tables of such a layout select only rows that
+// the filter names by IDs, and all of these that are unsettled.
 type DeadLetters interface {
 	// CountFailed counts the rows that the filter selects.
 	CountFailed(ctx context.Context, f DeadLetterFilter) (int, error)

@@ -99,25 +99,11 @@ type Hold struct {
 }
 
 // Validate reports whether the hold may be recorded for o.
-func (h *Hold) Validate(o *Outbox) error {
-	switch h.Kind {
-	case Paused:
-		return nil
-	case Blocked:
-		if o.Layout.State == StateNone {
-			return cannotBlock(o)
-		}
-		return nil
+func (h *Hold) Validate(*Outbox) error {
+	if h.Kind != Blocked && h.Kind != Paused {
+		return fmt.Errorf("lane %s: unknown hold kind %d", h.Lane, h.Kind)
 	}
-	return fmt.Errorf("lane %s: unknown hold kind %d", h.Lane, h.Kind)
-}
-
-// cannotBlock returns the error for a table without state: its rows cannot be FAILED.
-func cannotBlock(o *Outbox) error {
-	return &SetupError{
-		Problem: fmt.Sprintf("outbox %s: layout %s keeps no state; a FAILED row cannot block its lane", o.Name, o.Layout.Name),
-		Remedy:  "set on-failed: continue for its sink, or use a layout that keeps a state",
-	}
+	return nil
 }
 
 // Holds stores which lanes are held. A lane becomes Blocked by an Outcome, or by Hold if

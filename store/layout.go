@@ -123,8 +123,12 @@ func (l *Layout) LogOnly() bool { return l.State == StateNone && !l.DeleteDelive
 // keeps delivered rows without a state does not: only the log tells its new rows.
 func (l *Layout) ShowsUnsettled() bool { return l.State != StateNone || l.DeleteDelivered }
 
-// FailedNumber returns the number to write for a row that failed for reason r.
+// FailedNumber returns the number to write for a row that failed for reason r, that of PENDING
+// if the layout does not store FAILED.
 func (l *Layout) FailedNumber(r Reason) int {
+	if !l.Stores(Failed) {
+		return l.Numbers[Pending]
+	}
 	if n, ok := l.FailedNumbers[r]; ok {
 		return n
 	}

@@ -129,3 +129,11 @@ func TestSetupErrorText(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestFailedNumberOfTwoNumbers: a layout with two numbers leaves a FAILED row PENDING.
+func TestFailedNumberOfTwoNumbers(t *testing.T) {
+	l := store.Layout{State: store.StateNumbers, Numbers: map[store.Status]int{store.Pending: 1, store.Completed: 0}}
+	if got := l.FailedNumber(store.ReasonInternal); got != 1 {
+		t.Errorf("FAILED is written as %d, want 1", got)
+	}
+}

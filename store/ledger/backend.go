@@ -16,7 +16,7 @@
 //
 // [Backend.Update] is fenced: only the leader writes. [Backend.Request] is not, because any
 // process may write requests. A store that writes records together with rows of an outbox
-// calls [AfterSettle] or [Unblock] in its own transaction.
+// calls [Ledger.AfterSettle] or [Ledger.AfterResolve] in its own transaction.
 //
 // A transaction locks a hold before the record of its blocking row, so that two of them do
 // not deadlock. Calls of the leader that change the same replay run one after another,

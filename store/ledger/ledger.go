@@ -41,6 +41,7 @@ type Ledger struct {
 	areFailed              AreFailed
 	batchRows              int
 	batchBytes             int64
+	failed                 *failedRows
 
 	mu   sync.Mutex
 	jobs map[string]chan struct{} // replays that a call changes; closed when it ends
@@ -57,18 +58,23 @@ var (
 	_ store.ReplayReader   = (*Ledger)(nil)
 )
 
-// Store is a database for a relay: the outbox tables, and the relay's own records.
-type Store struct {
-	store.Tables
-	*Ledger
-}
-
 // New returns a ledger. It calls none of the backends.
 func New(cfg Config) *Ledger {
-	return &Ledger{
+	l := &Ledger{
 		outboxes: outboxes.New(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
-		areFailed: cfg.AreFailed, batchRows: cfg.BatchRows, batchBytes: cfg.BatchBytes, jobs: map[string]chan struct{}{},
+		batchRows: cfg.BatchRows, batchBytes: cfg.BatchBytes, failed: newFailedRows(cfg.Outboxes), jobs: map[string]chan struct{}{},
 	}
+	l.areFailed = l.orRecorded(l.getRecords, cfg.AreFailed)
+	return l
+}
+
+// getRecords reads records in a view of their own.
+func (l *Ledger) getRecords(ctx context.Context, kind string, keys ...string) (bodies [][]byte, err error) {
+	err = l.records.View(ctx, func(ctx context.Context, r Reader) (err error) {
+		bodies, err = r.Get(ctx, kind, keys...)
+		return err
+	})
+	return bodies, err
 }
 
 // wrap returns an error with the operation before it, nil for nil.

@@ -119,13 +119,13 @@ func TestBlocksLeaveNothing(t *testing.T) {
 		h := blocked(id, group)
 		o := store.Outcome{Ref: store.Ref{Outbox: "a", ID: id}, Status: store.Failed, Block: &h}
 		r.update(t, func(ctx context.Context, tx ledger.Tx) error {
-			return ledger.AfterSettle(ctx, tx, []store.Outcome{o}, []store.SettleResult{store.Written}, r.areFailed)
+			return r.AfterSettle(ctx, tx, []store.Outcome{o}, []store.SettleResult{store.Written}, r.areFailed)
 		})
 	}
 	unblock := func(id string) {
 		t.Helper()
 		r.update(t, func(ctx context.Context, tx ledger.Tx) error {
-			return ledger.Unblock(ctx, tx, store.Ref{Outbox: "a", ID: id})
+			return r.AfterResolve(ctx, tx, store.Ref{Outbox: "a", ID: id})
 		})
 	}
 	want := func(what string, want ...string) {
@@ -288,7 +288,7 @@ func TestStrayPointer(t *testing.T) {
 		return err
 	})
 	r.update(t, func(ctx context.Context, tx ledger.Tx) error {
-		return ledger.Unblock(ctx, tx, store.Ref{Outbox: "a", ID: "1"}, store.Ref{Outbox: "a", ID: "2"})
+		return r.AfterResolve(ctx, tx, store.Ref{Outbox: "a", ID: "1"}, store.Ref{Outbox: "a", ID: "2"})
 	})
 	if blocks, holds := r.count(t, "block"), r.count(t, "hold"); blocks != 0 || holds != 1 {
 		t.Errorf("%d records of rows and %d holds are left, want none and the hold that no record names", blocks, holds)
@@ -329,7 +329,7 @@ func TestAfterSettle(t *testing.T) {
 	for range 2 {
 		var left []string
 		r.update(t, func(ctx context.Context, tx ledger.Tx) error {
-			err := ledger.AfterSettle(ctx, tx, outcomes, results, r.areFailed)
+			err := r.AfterSettle(ctx, tx, outcomes, results, r.areFailed)
 			rows, scanErr := tx.Scan(ctx, ledger.Scan{Limit: 99})
 			for _, it := range rows {
 				left = append(left, it.ID)

@@ -9,11 +9,15 @@ import (
 )
 
 // AfterSettle makes the writes that accompany the outcomes of a call of Settle, in its
-// transaction, after the outcomes were written. It deletes the spilled copies of settled
-// rows and records the blocks of FAILED rows. A row that becomes FAILED first loses the
-// block that it caused before. Such a block is left if another program than the relay reset
-// the row. areFailed reads in the transaction.
-func AfterSettle(ctx context.Context, tx Tx, outcomes []store.Outcome, results []store.SettleResult, areFailed AreFailed) error {
+// transaction, after the outcomes were written.
+//
+//   - It records FAILED rows whose tables cannot store that.
+//   - It deletes the spilled copies of settled rows.
+//   - It records the blocks of FAILED rows. A row that becomes FAILED first loses the block that
+//     it caused before. Such a block is left if another program than the relay reset the row.
+//
+// areFailed reads the tables in the transaction.
+func (l *Ledger) AfterSettle(ctx context.Context, tx Tx, outcomes []store.Outcome, results []store.SettleResult, areFailed AreFailed) error {
 	var copies []Ref
 	var failures []failure
 	for i := range outcomes {
@@ -28,6 +32,11 @@ func AfterSettle(ctx context.Context, tx Tx, outcomes []store.Outcome, results [
 			failures = append(failures, failure{row: blockKey(o.Ref), outcome: o, written: results[i] == store.Written})
 		}
 	}
+	if len(failures) > 0 { // first, because a standalone server undoes nothing
+		if err := l.recordFailed(ctx, tx, outcomes, results); err != nil {
+			return err
+		}
+	}
 	if len(copies) > 0 {
 		if _, err := tx.Dequeue(ctx, SpilledQueue, copies, nil); err != nil {
 			return err
@@ -36,7 +45,24 @@ func AfterSettle(ctx context.Context, tx Tx, outcomes []store.Outcome, results [
 	if len(failures) == 0 {
 		return nil
 	}
-	return afterFailed(ctx, tx, failures, areFailed)
+	return afterFailed(ctx, tx, failures, l.orRecorded(tx.Get, areFailed))
+}
+
+// AfterResolve makes the writes that accompany the requeue or the deletion of FAILED rows, in
+// its transaction: it deletes their records and the blocks that they caused.
+func (l *Ledger) AfterResolve(ctx context.Context, tx Tx, rows ...store.Ref) error {
+	var keys []string
+	for _, row := range rows {
+		if l.recordsFailed(row.Outbox) {
+			keys = append(keys, failedKey(row))
+		}
+	}
+	if len(keys) > 0 {
+		if err := tx.Delete(ctx, failedKind, distinct(keys)...); err != nil {
+			return err
+		}
+	}
+	return unblock(ctx, tx, rows...)
 }
 
 // failure is an outcome FAILED that may change blocks.
@@ -84,8 +110,8 @@ func afterFailed(ctx context.Context, tx Tx, failures []failure, areFailed AreFa
 	return b.write(ctx, tx)
 }
 
-// Unblock deletes, in a transaction of the leader, the blocks that rows caused, if any.
-func Unblock(ctx context.Context, tx Tx, rows ...store.Ref) error {
+// unblock deletes the blocks that rows caused, if any.
+func unblock(ctx context.Context, tx Tx, rows ...store.Ref) error {
 	keys := make([]string, len(rows))
 	for i := range rows {
 		keys[i] = blockKey(rows[i])

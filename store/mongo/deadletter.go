@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -90,7 +89,7 @@ func (l *letters) each(ctx context.Context, limit int, take func(*store.DeadLett
 	if len(f.IDs) == 0 && !t.Layout.Stores(store.Failed) {
 		return nil // the server would read the whole collection
 	}
-	filter := append(bson.D{t.identified()}, t.failed()...)
+	filter := append(bson.D{t.identified()}, t.deadLetter(len(f.IDs) > 0)...)
 	if len(f.IDs) > 0 {
 		filter = bson.D{{Key: "$and", Value: bson.A{filter, bson.D{t.idIn(f.IDs)}}}}
 	}
@@ -110,7 +109,7 @@ func (l *letters) each(ctx context.Context, limit int, take func(*store.DeadLett
 			continue // no text matches such an id
 		}
 		d := l.letter(doc, &it)
-		if !matches(f, &d) {
+		if !f.Matches(&d) {
 			continue
 		}
 		l.addPayload(doc, &d)
@@ -153,17 +152,6 @@ func (l *letters) addPayload(doc bson.Raw, d *store.DeadLetter) {
 		d.Payload, _ = l.table.content(doc)
 		d.PayloadSize = len(d.Payload)
 	}
-}
-
-// matches reports whether a FAILED document matches a filter, apart from its ids.
-func matches(f *store.DeadLetterFilter, d *store.DeadLetter) bool {
-	switch {
-	case f.Kind != "" && d.Kind != f.Kind, f.Group != nil && d.Group != *f.Group, !strings.Contains(d.Error, f.Error):
-		return false
-	case f.Since.IsZero() && f.Until.IsZero():
-		return true
-	}
-	return !d.FailedAt.IsZero() && !d.FailedAt.Before(f.Since) && (f.Until.IsZero() || d.FailedAt.Before(f.Until))
 }
 
 // resolveAction is an operation on FAILED documents. apply returns how many documents it
@@ -209,7 +197,7 @@ func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.De
 				if done, err = s.resolveRows(ctx, on.table(o), letters, m); err != nil || len(done) == 0 {
 					return err
 				}
-				return s.tx(on).run(ctx, func(ctx context.Context, tx ledger.Tx) error { return ledger.Unblock(ctx, tx, store.Refs(done)...) })
+				return s.tx(on).run(ctx, func(ctx context.Context, tx ledger.Tx) error { return s.AfterResolve(ctx, tx, store.Refs(done)...) })
 			})
 			if err != nil {
 				return nil, m.explain(err, o)
@@ -221,13 +209,13 @@ func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.De
 // resolveRows applies the action to the documents that are still FAILED, in the call's
 // transaction. It returns those documents in order.
 func (s *Store) resolveRows(ctx context.Context, t *table, letters []store.DeadLetter, m resolveAction) (done []store.DeadLetter, err error) {
-	failed, err := t.failedAmong(ctx, idsOfLetters(letters))
+	failed, err := t.among(ctx, idsOfLetters(letters), t.deadLetter(true))
 	if err != nil || len(failed) == 0 {
 		return nil, err
 	}
 	done = slices.DeleteFunc(slices.Clone(letters), func(d store.DeadLetter) bool { return !failed[d.ID] })
 
-	n, err := m.apply(ctx, t, append(bson.D{t.idIn(idsOfLetters(done))}, t.failed()...))
+	n, err := m.apply(ctx, t, append(bson.D{t.idIn(idsOfLetters(done))}, t.deadLetter(true)...))
 	switch {
 	case err != nil:
 		return nil, err
@@ -281,12 +269,17 @@ func (s *Store) readFailed(ctx context.Context, on *conn, rows []store.Ref, know
 
 // failedAmong returns the ids whose documents are FAILED.
 func (t *table) failedAmong(ctx context.Context, ids []string) (map[string]bool, error) {
-	failed := map[string]bool{}
+	return t.among(ctx, ids, t.failed())
+}
+
+// among returns the ids of documents in a state.
+func (t *table) among(ctx context.Context, ids []string, state bson.D) (map[string]bool, error) {
+	found := map[string]bool{}
 	err := t.eachOf(ctx, ids, project(t.id()), func(id string, _ bson.Raw) error {
-		failed[id] = true
+		found[id] = true
 		return nil
-	}, t.failed()...)
-	return failed, err
+	}, state...)
+	return found, err
 }
 
 // explain names the action that the user may lack: a relay whose layout deletes nothing

@@ -113,7 +113,7 @@ func (c *settling) write(ctx context.Context, readFirst bool) error {
 	}
 
 	return c.tx(c.conn).run(ctx, func(ctx context.Context, tx ledger.Tx) error {
-		return ledger.AfterSettle(ctx, tx, c.outcomes, c.results, c.failedInCall)
+		return c.AfterSettle(ctx, tx, c.outcomes, c.results, c.failedInCall)
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/mongo"
 	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/documents"
@@ -112,11 +113,12 @@ func (d *database) Store(t *testing.T, cfg storetest.Config) storetest.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	whole := ledger.Store{Tables: st, Ledger: st.Ledger}
 	// With updates in flight the lock is free only after 5 s: too long for 40 times.
 	if d.locks && !strings.HasSuffix(t.Name(), "lands_behind_a_new_one") {
-		return &locking{st, d}
+		return &locking{whole, d}
 	}
-	return st
+	return whole
 }
 
 // LockRows implements storetest.Locking by an uncommitted change.

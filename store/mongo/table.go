@@ -211,6 +211,14 @@ func (t *table) failed() bson.D {
 	return t.is(store.Failed)
 }
 
+// deadLetter is the filter for dead letters; see columns.State.DeadLetter.
+func (t *table) deadLetter(named bool) bson.D {
+	if named && !t.Layout.Stores(store.Failed) {
+		return t.open()
+	}
+	return t.failed()
+}
+
 // delivered is the filter for COMPLETED documents.
 func (t *table) delivered() bson.D {
 	if t.Layout.State == store.StateTimestamps {

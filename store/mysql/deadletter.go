@@ -11,7 +11,6 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
-	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // letters implements deadletter.Database. It reads on sessions of their own, because reading
@@ -155,7 +154,7 @@ func (r *letterRow) lettersText(s *statement, f *store.DeadLetterFilter, keys []
 // by a group inside JSON; the program does that. Texts compare byte for byte.
 func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) string {
 	c := &t.Layout.Columns
-	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.state(s).Failed()
+	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.state(s).DeadLetter(len(f.IDs) > 0)
 	if len(keys) > 0 {
 		where += " AND " + t.idOneOf(s, keys)
 	}
@@ -253,7 +252,7 @@ func (l letters) resolveRows(ctx context.Context, c *conn, t *table, letters []s
 	failed := map[string]bool{}
 	err = batch.chunks(func(chunk *keyBatch) error {
 		st := &statement{}
-		text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.idIn(st, chunk.keys) + " AND " + t.state(st).Failed() + "\nFOR UPDATE"
+		text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.idIn(st, chunk.keys) + " AND " + t.state(st).DeadLetter(true) + "\nFOR UPDATE"
 		return c.query(ctx, text, st.args, func(rows *sql.Rows) error {
 			var id string
 			err := rows.Scan(&id)
@@ -276,7 +275,7 @@ func (l letters) resolveRows(ctx context.Context, c *conn, t *table, letters []s
 	if err := write.chunks(func(chunk *keyBatch) error { return resolveChunk(ctx, c, t, chunk, a) }); err != nil {
 		return nil, err
 	}
-	return done, ledger.Unblock(ctx, l.tx(c), store.Refs(done)...)
+	return done, l.AfterResolve(ctx, l.tx(c), store.Refs(done)...)
 }
 
 func resolveChunk(ctx context.Context, c *conn, t *table, chunk *keyBatch, a deadletter.Action) error {
@@ -285,7 +284,7 @@ func resolveChunk(ctx context.Context, c *conn, t *table, chunk *keyBatch, a dea
 		set := columns.Requeue(&t.Layout, func(name string) bool { return t.MustColumn(name).notNull })
 		text = "UPDATE " + t.from() + " SET " + t.assign(st, set, func(column, columns.Value) any { return t.status(store.Pending) })
 	}
-	text += "\nWHERE " + t.lockedIDIn(st, chunk.keys) + " AND " + t.state(st).Failed()
+	text += "\nWHERE " + t.lockedIDIn(st, chunk.keys) + " AND " + t.state(st).DeadLetter(true)
 	n, err := c.exec(ctx, text, st.args...)
 	if err != nil {
 		return err

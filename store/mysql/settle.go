@@ -12,7 +12,6 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
-	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // Settle implements store.Settler. It writes all outcomes of a call in one transaction,
@@ -134,7 +133,7 @@ func (c *settling) write(ctx context.Context, look bool) error {
 		}
 	}
 
-	return ledger.AfterSettle(ctx, c.tx(c.conn), c.outcomes, c.results, func(ctx context.Context, rows []store.Ref) ([]bool, error) {
+	return c.AfterSettle(ctx, c.tx(c.conn), c.outcomes, c.results, func(ctx context.Context, rows []store.Ref) ([]bool, error) {
 		return c.readFailed(ctx, c.conn, rows)
 	})
 }

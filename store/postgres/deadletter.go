@@ -14,7 +14,6 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
-	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // letterPageSize is the number of rows read at a time where the program itself filters
@@ -153,7 +152,7 @@ func lettersQuery(t *table, r *deadletter.Read) *query {
 // out a group that is read from JSON; the program compares that one.
 func (t *table) filterCondition(b *builder, f *store.DeadLetterFilter) string {
 	c := &t.Layout.Columns
-	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.state(b).Failed()
+	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.state(b).DeadLetter(len(f.IDs) > 0)
 	if len(f.IDs) > 0 {
 		where += " AND o." + Ident(c.ID) + " = ANY (" + b.bind("ids", t.MustColumn(c.ID).typ+"[]", arrayLiteral(f.IDs)) + ")"
 	}
@@ -235,7 +234,7 @@ func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store
 			for _, ord := range slices.Compact(ords) { // several rows may have the id
 				done = append(done, all[ord-1])
 			}
-			return ledger.Unblock(ctx, tx, store.Refs(done)...)
+			return l.AfterResolve(ctx, tx, store.Refs(done)...)
 		})
 	})
 	var pg *pgconn.PgError
@@ -272,7 +271,7 @@ func resolveQuery(t *table, a deadletter.Action, ids []string) *query {
 
 // stillFailed is the condition that a row o is wanted and still FAILED.
 func (t *table) stillFailed(b *builder) string {
-	return "o." + Ident(t.Layout.Columns.ID) + " = w.id AND " + t.state(b).Failed() + " IS TRUE AND EXISTS (SELECT FROM leader)"
+	return "o." + Ident(t.Layout.Columns.ID) + " = w.id AND " + t.state(b).DeadLetter(true) + " IS TRUE AND EXISTS (SELECT FROM leader)"
 }
 
 func discardSQL(t *table, b *builder) string {

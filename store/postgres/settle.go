@@ -167,7 +167,7 @@ func (c *settling) durable() bool {
 
 // after writes what accompanies the outcomes, once all of them have their result.
 func (c *settling) after(ctx context.Context, t *transaction) error {
-	return ledger.AfterSettle(ctx, settleTx{t}, c.outcomes, c.results, func(ctx context.Context, rows []store.Ref) ([]bool, error) {
+	return c.AfterSettle(ctx, settleTx{t}, c.outcomes, c.results, func(ctx context.Context, rows []store.Ref) ([]bool, error) {
 		return c.readFailed(ctx, c.sess, rows)
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/postgres"
 	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -174,7 +175,7 @@ func (d *database) Store(t *testing.T, cfg storetest.Config) storetest.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return st
+	return ledger.Store{Tables: st, Ledger: st.Ledger}
 }
 
 // LockRows implements storetest.Locking.

@@ -10,7 +10,6 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
-	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // letters implements deadletter.Database. It reads on connections of their own.
@@ -35,7 +34,9 @@ func (l letters) EachLetter(ctx context.Context, r *deadletter.Read) error {
 		read, ids, given := lettersQuery(t, r.Filter, r.Payload), idSet(r.Filter.IDs), 0
 		return conn.Query(ctx, read.sql, read.args(nil), func(row []driver.Value) error {
 			d := scanLetter(t, row)
-			if !matchesFilter(r.Filter, ids, &d) {
+			// SQL cannot decide this: other writers may use other time formats, and the collation
+			// of a column may treat two lanes as equal.
+			if _, named := ids[d.ID]; len(ids) > 0 && !named || !r.Filter.Matches(&d) {
 				return ctx.Err()
 			}
 			r.Take(&d)
@@ -66,24 +67,6 @@ func scanLetter(t *table, row []driver.Value) store.DeadLetter {
 	return d
 }
 
-// matchesFilter reports whether a FAILED row matches the filter. SQL cannot decide that:
-// other writers may use other time formats, and the collation of a column may treat two
-// lanes as equal.
-func matchesFilter(f *store.DeadLetterFilter, ids map[string]struct{}, d *store.DeadLetter) bool {
-	_, named := ids[d.ID]
-	switch {
-	case len(ids) > 0 && !named,
-		f.Kind != "" && d.Kind != f.Kind,
-		f.Group != nil && d.Group != *f.Group,
-		!strings.Contains(d.Error, f.Error):
-		return false
-	case f.Since.IsZero() && f.Until.IsZero():
-		return true
-	}
-	at := d.FailedAt
-	return !at.IsZero() && !at.Before(f.Since) && (f.Until.IsZero() || at.Before(f.Until))
-}
-
 func idSet(ids []string) map[string]struct{} {
 	set := make(map[string]struct{}, len(ids))
 	for _, id := range ids {
@@ -108,7 +91,7 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload bool) *query {
 	sql := "SELECT " + strings.Join([]string{
 		id, t.ownKind(), t.group(), t.retryCount(), optional(c.Error), at,
 		t.payloadSize(), content,
-	}, ", ") + "\nFROM " + TableName(t.Outbox) + "\nWHERE " + t.state(b).Failed() + " AND " + id + " IS NOT NULL"
+	}, ", ") + "\nFROM " + TableName(t.Outbox) + "\nWHERE " + t.state(b).DeadLetter(len(f.IDs) > 0) + " AND " + id + " IS NOT NULL"
 	if len(f.IDs) > 0 {
 		sql += " AND " + t.oneOf(b, f.IDs)
 	}
@@ -161,7 +144,7 @@ func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store
 					done = append(done, all[i])
 				}
 			}
-			return ledger.Unblock(ctx, w.tx(), store.Refs(done)...)
+			return l.AfterResolve(ctx, w.tx(), store.Refs(done)...)
 		})
 	})
 	if err != nil {
@@ -183,7 +166,7 @@ func (s *Store) resolveRow(ctx context.Context, t *table, write *query, id strin
 
 func discardQuery(t *table) *query {
 	b := &builder{}
-	sql := "DELETE FROM " + TableName(t.Outbox) + "\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).Failed()
+	sql := "DELETE FROM " + TableName(t.Outbox) + "\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).DeadLetter(true)
 	return &query{sql, b.params}
 }
 
@@ -192,6 +175,6 @@ func requeueQuery(t *table) *query {
 	requeue := columns.Requeue(&t.Layout, func(name string) bool { return t.MustColumn(name).notNull })
 	set := columns.SetList(requeue, Ident, func(columns.Assignment) string { return b.bind(columns.Stored(&t.Layout, store.Pending)) })
 	sql := "UPDATE " + TableName(t.Outbox) + " SET " + set +
-		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).Failed()
+		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).DeadLetter(true)
 	return &query{sql, b.params}
 }

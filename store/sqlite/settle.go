@@ -9,7 +9,6 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
-	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
 // Settle implements store.Settler. It writes all outcomes of a call in one transaction, in
@@ -38,7 +37,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 					return err
 				}
 			}
-			return ledger.AfterSettle(ctx, s.writer.tx(), outcomes, results, s.failedInCall)
+			return s.AfterSettle(ctx, s.writer.tx(), outcomes, results, s.failedInCall)
 		})
 	})
 	if err != nil {

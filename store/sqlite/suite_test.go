@@ -15,6 +15,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/sqlite"
 	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/raced"
@@ -93,7 +94,7 @@ func (d *database) Store(t *testing.T, cfg storetest.Config) storetest.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return st
+	return ledger.Store{Tables: st, Ledger: st.Ledger}
 }
 
 // newFile creates an empty database, which starts in SQLite's default journal mode.

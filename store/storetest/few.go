@@ -64,7 +64,7 @@ func leasedWords() store.Layout {
 }
 
 func fewTests() []test {
-	return []test{
+	return append(recordedTests(), []test{
 		{"claims without a status for them", (*suite).testFewClaims, nil},
 		{"a claim and somebody else's", (*suite).testClaimHeld, timesClaims},
 		{"a claim at once of a dead predecessor's row", (*suite).testClaimAtOnce, timesClaims},
@@ -72,10 +72,9 @@ func fewTests() []test {
 		{"several outcomes of one row", (*suite).testFewTwice, nil},
 		{"what is read of each row", (*suite).testFewReads, nil},
 		{"delivered rows after their retention", (*suite).testFewPrune, prunes},
-		{"no FAILED rows in the table", (*suite).testFewLetters, nil},
 		{"check names what is missing", (*suite).testCheck, nil},
 		{"a diagnosis", (*suite).testDiagnose, nil},
-	}
+	}...)
 }
 
 // testFewClaims: a claim writes what the table can hold and says whether it wrote anything.
@@ -145,15 +144,15 @@ func (s *suite) testFewOutcomes(t *testing.T) {
 		t.Errorf("the delivered row is %+v", done)
 	}
 
-	// The table cannot tell a FAILED row from one that is to be sent.
-	for i, want := range []store.SettleResult{store.Written, store.WasSettled, store.Written} {
+	// The record tells a FAILED row from one that is to be sent.
+	for i, want := range []store.SettleResult{store.WasSettled, store.WasSettled, store.Written} {
 		outcomes[i].At = at.Add(time.Minute) // not the same outcome once more
 		if got := b.settle(t, outcomes[i])[0]; got != want {
 			t.Errorf("outcome %d again: %d, want %d", i, got, want)
 		}
 	}
-	if a := b.claim(t, store.ClaimRow{Ref: ref("a", "dead")})[0]; a.Result != store.Claimed || a.RetryCount != 4 {
-		t.Errorf("the FAILED row is %s after %d retries", a.Result, a.RetryCount)
+	if a := b.claim(t, store.ClaimRow{Ref: ref("a", "dead")})[0]; a.Result != store.AlreadySettled {
+		t.Errorf("the FAILED row is %s", a.Result)
 	}
 }
 
@@ -232,27 +231,6 @@ func (s *suite) testFewPrune(t *testing.T) {
 	}
 }
 
-// testFewLetters: no statement on FAILED rows names a value or column that the table lacks.
-func (s *suite) testFewLetters(t *testing.T) {
-	b := s.start(t, 0)
-	b.insert(t, "a", row("1"), row("2"))
-	b.take(t, "a", "1")
-	b.settle(t, store.Outcome{Ref: ref("a", "1"), Status: store.Failed, RetryCount: 1, Error: "x", At: now()})
-	f := store.DeadLetterFilter{Outbox: "a", IDs: []string{"2"}}
-	if n, err := b.store.CountFailed(b.ctx(t), f); n != 0 || err != nil {
-		t.Errorf("%d rows of the table are FAILED, %v", n, err)
-	}
-	if found, err := b.store.Failed(b.ctx(t), f, 10, true); len(found) != 0 || err != nil {
-		t.Errorf("FAILED rows of the table: %v, %v", found, err)
-	}
-	if items, err := b.store.Requeue(b.ctx(t), b.epoch, f, 10); len(items) != 0 || err != nil {
-		t.Errorf("requeued rows of the table: %v, %v", items, err)
-	}
-	if refs, err := b.store.Discard(b.ctx(t), b.epoch, f, 10); len(refs) != 0 || err != nil || !b.read(t, "a", "2").Exists {
-		t.Errorf("discarded rows of the table: %v, %v", refs, err)
-	}
-}
-
 // deletes returns a layout without a state, whose delivered rows the relay deletes.
 func deletes() store.Layout {
 	l := stateless()
@@ -261,11 +239,11 @@ func deletes() store.Layout {
 }
 
 func deletedTests() []test {
-	return []test{
+	return append(recordedTests(), []test{
 		{"a row is to be sent as long as it exists", (*suite).testDeleted, nil},
 		{"check names what is missing", (*suite).testCheck, nil},
 		{"a diagnosis", (*suite).testDiagnose, nil},
-	}
+	}...)
 }
 
 // testDeleted: claims, outcomes and reads look a row up, because its existence is its state.

@@ -189,6 +189,8 @@ func Run(t *testing.T, h Harness, layouts ...string) {
 			}
 			all := slices.Concat(leadTests(), tests(), spillTests(), lockTests(), deliveredTests(), replayTests())
 			switch {
+			case s.layout.LogOnly():
+				all = append(all, recordedTests()...)
 			case lacksFailed(&s.layout):
 				all = fewTests()
 			case !keepsState(&s.layout) && s.layout.DeleteDelivered:

@@ -118,6 +118,12 @@ func (sp *Spiller) AddLanes(lanes []store.SpilledLane) {
 	}
 }
 
+// AddCopy records that a row which enters memory is among the spilled rows of the store.
+func (sp *Spiller) AddCopy(rw *lane.Row) {
+	sp.spills.setCopy(rw, lane.CopyStored)
+	sp.copies.rows++
+}
+
 // LanesOf is the number of spilled lanes of a receiver.
 func (sp *Spiller) LanesOf(recv *lane.Receiver) (n int) {
 	for _, s := range sp.kinds.sets {

@@ -68,6 +68,16 @@ func (s State) Failed() string {
 	return s.is(store.Failed)
 }
 
+// DeadLetter returns the condition that a row is FAILED, for the dead letters of a layout. A
+// layout that does not store FAILED cannot tell: among rows that the caller names, because the
+// relay's own records say that they FAILED, it is the unsettled ones.
+func (s State) DeadLetter(named bool) string {
+	if named && !s.Layout.Stores(store.Failed) {
+		return s.Unsettled()
+	}
+	return s.Failed()
+}
+
 // is returns the condition that the status column holds one of the statuses, as far as the
 // layout stores them.
 func (s State) is(statuses ...store.Status) string {
