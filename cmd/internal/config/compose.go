@@ -114,7 +114,11 @@ func (s *Sink) webhookConfig() webhook.Config {
 	return c
 }
 
-func (s *Sink) webhookLimits() func(kind string) sink.Limits { return s.webhookConfig().Limits }
+func (s *Sink) webhookLimits() func(kind string) sink.Limits {
+	c := s.webhookConfig()
+	limits := c.Limits() // the same for every kind
+	return func(string) sink.Limits { return limits }
+}
 
 func (s *Sink) openWebhook(agent string) (OpenSink, error) {
 	c := s.webhookConfig()

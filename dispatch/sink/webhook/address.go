@@ -162,6 +162,16 @@ func (a *address) of(m *sink.Message) (to target, reason string) {
 	return target{to.text, named.Origin}, reason
 }
 
+// endpointOf returns the scheme, the host and the port to which a row goes; "" if it can never
+// be sent.
+func (a *address) endpointOf(m *sink.Message) string {
+	to, reason := a.of(m)
+	if reason != "" {
+		return ""
+	}
+	return to.origin
+}
+
 // secrets returns the texts of an address for a row that no detail may show.
 func (t target) secrets() []string {
 	u, err := url.Parse(t.text)

@@ -39,7 +39,7 @@ type Sink struct {
 
 	bearer *oauth.Bearer
 
-	endpointOf func(m *sink.Message) string
+	limits sink.Limits
 }
 
 var (
@@ -84,6 +84,7 @@ func New(cfg Config) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
+	limits := cfg.Limits()
 	cfg.URL, cfg.Token, cfg.OAuth, cfg.Secrets, cfg.Headers = "", "", OAuth{}, nil, nil
 	cfg.MetadataHeaders = slices.Clone(cfg.MetadataHeaders)
 	return &Sink{
@@ -100,8 +101,8 @@ func New(cfg Config) (*Sink, error) {
 		eventTypes:   eventTypes(cfg.CloudEventsType),
 		eventSubject: template.MustParse(cmp.Or(cfg.CloudEventsSubject, "{group}")),
 
-		bearer:     bearer,
-		endpointOf: endpointOf(&to),
+		bearer: bearer,
+		limits: limits,
 	}, nil
 }
 
@@ -114,32 +115,19 @@ func (s *Sink) Close() {
 
 // Limits implements sink.Sink, the same for every kind. Rows that name their host have a circuit
 // breaker for each.
-func (s *Sink) Limits(kind string) sink.Limits {
-	limits := s.cfg.Limits(kind)
-	limits.EndpointOf = s.endpointOf
-	return limits
-}
+func (s *Sink) Limits(string) sink.Limits { return s.limits }
 
-// endpointOf returns a function that names the endpoint of a row; nil if all rows have one.
-func endpointOf(to *address) func(m *sink.Message) string {
-	if !to.named() {
-		return nil
-	}
-	return func(m *sink.Message) string {
-		target, reason := to.of(m)
-		if reason != "" {
-			return ""
-		}
-		return target.origin
-	}
-}
-
-// Limits returns the Limits of a sink with this configuration, which must be valid.
-func (c Config) Limits(string) sink.Limits {
+// Limits returns the Limits of a sink with this configuration, which must be valid. They are the
+// same for every kind.
+func (c *Config) Limits() sink.Limits {
 	if c.Format.severalRows() {
 		return sink.Limits{Mode: sink.Atomic, MaxItems: maxBatch, MaxBytes: cmp.Or(c.MaxRequestBytes, maxBatchBytes)}
 	}
-	return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: cmp.Or(c.MaxRequestBytes, math.MaxInt32)}
+	limits := sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: cmp.Or(c.MaxRequestBytes, math.MaxInt32)}
+	if to, err := parseAddress(string(c.URL), c.AllowHosts); err == nil && to.named() {
+		limits.EndpointOf = to.endpointOf
+	}
+	return limits
 }
 
 // Deliver sends as many messages as a request carries: one, or in a format of several rows
