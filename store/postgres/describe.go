@@ -33,7 +33,14 @@ func Describe(ctx context.Context, url, application string, o *store.Outbox, wan
 		defer cancel()
 		_ = conn.Close(ctx) // the server may be gone
 	}()
+	// The functions that print expressions of the catalog lock the table like a SELECT.
+	if _, err := conn.Exec(ctx, "SET lock_timeout = '"+DiagnoseLockTimeout+"'"); err != nil {
+		return nil, fmt.Errorf("describe table: %w", Explain(err))
+	}
 	info, err := describeTable(ctx, conn, o, wanted)
+	if IsLockTimeout(err) {
+		return nil, &store.SetupError{Problem: "another session locks " + TableName(o), Remedy: LockersRemedy}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("describe table: %w", Explain(err))
 	}

@@ -315,3 +315,44 @@ func asRole(t *testing.T, source, role string) string {
 	u.User = url.User(role)
 	return u.String()
 }
+
+// While another session locks a table, its description comes from the catalog, within seconds.
+// PostgreSQL's catalog is locked with it.
+func TestInitFromTableLocked(t *testing.T) {
+	t.Parallel()
+	proposed := []string{"# No rows were read: ", "pending: fresh # sure: the default of the column\n", "completed: completed # DECIDE: an assumption"}
+	for _, tt := range []struct {
+		on, lock string
+		code     int
+		want     []string
+	}{
+		{"postgres", "LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE", 78, []string{`another session locks "outbox"`, "pg_terminate_backend"}},
+		{"mysql", "LOCK TABLES outbox WRITE", 0, proposed},
+		{"mariadb", "LOCK TABLES outbox WRITE", 0, proposed},
+	} {
+		t.Run(tt.on, func(t *testing.T) {
+			t.Parallel()
+			onEverydayDatabase(t, tt.on, func(t *testing.T, source string, db *sql.DB) {
+				run(t, db, "CREATE TABLE outbox (id BIGINT PRIMARY KEY, payload TEXT NOT NULL, status VARCHAR(9) NOT NULL DEFAULT 'fresh')")
+				locker, err := db.BeginTx(t.Context(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = locker.Rollback() }()
+				if _, err := locker.ExecContext(t.Context(), tt.lock); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				out, errs, code := command(t, nil, "init", "--from-table", "outbox", "--source", source)
+				for _, line := range tt.want {
+					if code != tt.code || !strings.Contains(out+errs, line) {
+						t.Errorf("exit code %d, want %d with %q\n%s%s", code, tt.code, line, out, errs)
+					}
+				}
+				if took := time.Since(began); took > 20*time.Second {
+					t.Errorf("it took %s", took)
+				}
+			})
+		})
+	}
+}
