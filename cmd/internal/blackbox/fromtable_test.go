@@ -18,6 +18,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/layouts"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -351,6 +352,35 @@ func TestInitFromTableLocked(t *testing.T) {
 				}
 				if took := time.Since(began); took > 20*time.Second {
 					t.Errorf("it took %s", took)
+				}
+			})
+		})
+	}
+}
+
+// The table of each project is known by its columns, on each of the project's databases.
+func TestInitFromTableOfLayouts(t *testing.T) {
+	t.Parallel()
+	for on, db := range map[string]layouts.Database{"postgres": layouts.Postgres, "mysql": layouts.MySQL, "mariadb": layouts.MySQL, "sqlite": layouts.SQLite} {
+		t.Run(on, func(t *testing.T) {
+			t.Parallel()
+			onEverydayDatabase(t, on, func(t *testing.T, source string, created *sql.DB) {
+				run(t, created, "CREATE TABLE other (id int)") // an SQLite file exists with its first table
+				for _, p := range layouts.All() {
+					if _, has := p.Schemas[db]; !has {
+						continue
+					}
+					table := "t_" + strings.ReplaceAll(p.Name, "-", "_")
+					if out, errs, code := command(t, nil, "init", "--outbox", p.Name, "--table", table, "--source", source, "--apply"); code != 0 {
+						t.Fatalf("%s: exit code %d, want 0\n%s%s", p.Name, code, out, errs)
+					}
+					out, errs, code := command(t, nil, "init", "--from-table", table, "--source", source)
+					if code != 0 || !strings.Contains(out, "  layout: "+p.Name+" # likely: the table has its columns\n") {
+						t.Errorf("%s: exit code %d with another layout:\n%s%s", p.Name, code, out, errs)
+					}
+					if _, errs, code := command(t, []string{"SLUICEBOX_SOURCE_URL=" + source}, "config", "check", "-c", configFile(t, out)); code != 0 {
+						t.Errorf("%s: exit code %d, want 0: %s\n%s", p.Name, code, errs, out)
+					}
 				}
 			})
 		})
