@@ -308,7 +308,7 @@ const maxBatchWrites = 500
 
 // outcome is the update that writes an outcome.
 func (t *table) outcome(o *store.Outcome) bson.D {
-	to := set(columns.Outcome(&t.Layout, o.Status), func(v columns.Value) any {
+	return set(columns.Outcome(&t.Layout, o.Status), func(v columns.Value) any {
 		switch v {
 		case columns.Time:
 			return t.time(o.At)
@@ -319,8 +319,4 @@ func (t *table) outcome(o *store.Outcome) bson.D {
 		}
 		return stored(columns.StoredOutcome(&t.Layout, o))
 	})
-	if to == nil { // the layout keeps nothing of this outcome
-		return bson.D{{Key: "$setOnInsert", Value: bson.D{{Key: "_id", Value: 0}}}} // no-op: applies to upserts only
-	}
-	return to
 }

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
 	"github.com/sluicebox/sluicebox/store/ledger"
@@ -34,6 +35,7 @@ const (
 // ledger. All methods are safe for concurrent use.
 type Store struct {
 	*ledger.Ledger
+	*deadletter.Letters
 
 	name     string
 	holder   string
@@ -66,6 +68,7 @@ func New(cfg Config) (*Store, error) {
 		server: &server{url: cfg.URL, application: "sluicebox " + cfg.Name},
 	}
 	s.writer, s.outcomeWriter = newWriter(s.server, s.lifetime), newWriter(s.server, s.lifetime)
+	s.Letters = deadletter.New(s.outboxes, letters{s})
 	own := backend{s}
 	s.Ledger = ledger.New(ledger.Config{
 		Outboxes: cfg.Outboxes, Records: own, Spill: own, Replay: own, AreFailed: s.areFailed, BatchRows: maxSpillRows, BatchBytes: maxSpillBytes,

@@ -304,8 +304,8 @@ func (t *table) before(name string, at time.Time) bson.E {
 	return bson.E{Key: "$expr", Value: expr("$and", expr("$gt", when, nil), expr("$lt", when, bound))}
 }
 
-// set returns the update that assigns values to fields, taken from value; nil if there are
-// none. A skipped value leaves its field unchanged.
+// set returns the update that assigns values to fields, taken from value. A skipped value
+// leaves its field unchanged. Without values the update changes nothing.
 func set(to []columns.Assignment, value func(columns.Value) any) bson.D {
 	var fields bson.D
 	for _, a := range to {
@@ -325,9 +325,8 @@ func set(to []columns.Assignment, value func(columns.Value) any) bson.D {
 	}
 
 	if fields == nil {
-		return nil
+		return bson.D{{Key: "$setOnInsert", Value: bson.D{{Key: "_id", Value: 0}}}} // applies to upserts only
 	}
-
 	return bson.D{{Key: "$set", Value: fields}}
 }
 
