@@ -31,13 +31,16 @@ func TestMain(m *testing.M) {
 
 func TestStore(t *testing.T) {
 	whole := servers.Spread(t, servers.Flavours())
-	eachFlavour(t, func(t *testing.T, url string) {
-		var layouts []string
-		if !slices.ContainsFunc(whole, func(f servers.Flavour) bool { return strings.HasPrefix(url, strings.ToLower(string(f))+":") }) {
-			layouts = storetest.CoreLayouts()
-		}
-		storetest.Run(t, &harness{url: url}, layouts...)
-	})
+	for _, f := range servers.Flavours() {
+		t.Run(string(f), func(t *testing.T) {
+			t.Parallel()
+			var layouts []string
+			if !slices.Contains(whole, f) {
+				layouts = storetest.CoreLayouts()
+			}
+			storetest.Run(t, func(t *testing.T) storetest.Harness { return &harness{url: f.Database(t)} }, layouts...)
+		})
+	}
 }
 
 // eachFlavour runs a test on a database of its own on each kind of server.

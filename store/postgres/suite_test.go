@@ -42,8 +42,10 @@ func TestStore(t *testing.T) {
 			if !slices.Contains(whole, version) {
 				layouts = storetest.CoreLayouts()
 			}
-			url := servers.Database(t, version)
-			storetest.Run(t, &harness{url, servers.Connect(t, url+"&default_query_exec_mode=describe_exec")}, layouts...)
+			storetest.Run(t, func(t *testing.T) storetest.Harness {
+				url := servers.Database(t, version)
+				return &harness{url, servers.Connect(t, url+"&default_query_exec_mode=describe_exec")}
+			}, layouts...)
 		})
 	}
 }

@@ -36,8 +36,12 @@ func TestMain(m *testing.M) {
 // TestStore runs the suite on tables as services on SQLite create them, with times as text
 // and as integers. Two layouts use all time columns.
 func TestStore(t *testing.T) {
-	t.Run("times as text", func(t *testing.T) { storetest.Run(t, harness{"DATETIME"}) })
-	t.Run("times as integers", func(t *testing.T) { storetest.Run(t, harness{"INTEGER"}, "words", "timestamps", "lease") })
+	t.Run("times as text", func(t *testing.T) {
+		storetest.Run(t, func(*testing.T) storetest.Harness { return harness{"DATETIME"} })
+	})
+	t.Run("times as integers", func(t *testing.T) {
+		storetest.Run(t, func(*testing.T) storetest.Harness { return harness{"INTEGER"} }, "words", "timestamps", "lease")
+	})
 }
 
 type harness struct{ timeType string }

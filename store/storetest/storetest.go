@@ -160,8 +160,9 @@ const callTimeout = 30 * time.Second
 // The other layouts of the suite differ only in their statements.
 func CoreLayouts() []string { return []string{"words", "numbers"} }
 
-// Run runs the suite with the named layouts, or with all of them.
-func Run(t *testing.T, h Harness, layouts ...string) {
+// Run runs the suite with the named layouts, or with all of them. The layouts run in parallel,
+// because a test mostly waits, so open returns a harness with a database of its own.
+func Run(t *testing.T, open func(t *testing.T) Harness, layouts ...string) {
 	for _, kind := range []struct {
 		name   string
 		layout store.Layout
@@ -183,6 +184,8 @@ func Run(t *testing.T, h Harness, layouts ...string) {
 			continue
 		}
 		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			h := open(t)
 			s := &suite{harness: h, layout: kind.layout}
 			if n, ok := h.(ColumnRenamer); ok {
 				s.layout = n.Rename(s.layout)
