@@ -112,8 +112,7 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	r.observer.SetLeader(epoch)
 	r.epoch.Store(int64(epoch))
 	r.health.ok("leader", fmt.Sprintf("leading, epoch %d", epoch))
-	r.log.Info("leadership acquired", "name", r.opt.Name, "epoch", epoch, "position", begin.From,
-		"backlog", int64(len(begin.Backlog))+begin.Spilled, "reason", begin.SnapshotReason)
+	r.reportStart(&begin)
 
 	var holds []store.Hold
 	freed := make(chan struct{}, 1)
@@ -155,6 +154,22 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 		src.Acknowledge(begin.From) // saved, but the server may not know it
 	}
 	return r.runPipeline(ctx, src, begin.From, in, lanes, saver, append(r.backgroundTasks(src, in, lanes, saveNow, &begin), sinks.keepOpen))
+}
+
+// reportStart logs where the session starts. After a snapshot it names the outboxes whose earlier
+// rows nobody reads, because no table shows which of them are to be sent.
+func (r *Relay) reportStart(begin *checkpoint.StartPoint) {
+	r.log.Info("leadership acquired", "name", r.opt.Name, "epoch", begin.Epoch, "position", begin.From,
+		"backlog", int64(len(begin.Backlog))+begin.Spilled, "reason", begin.SnapshotReason)
+	var names []string
+	for i := range r.opt.Outboxes {
+		if o := &r.opt.Outboxes[i]; o.Layout.LogOnly() {
+			names = append(names, o.Name)
+		}
+	}
+	if begin.SnapshotReason != "" && len(names) > 0 {
+		r.log.Warn("rows before this position not read", "outboxes", names, "position", begin.From, "reason", begin.SnapshotReason)
+	}
 }
 
 // backgroundTasks returns the tasks that run beside delivery: sweeping, replays, pruning,

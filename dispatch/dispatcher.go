@@ -289,13 +289,30 @@ func (d *Dispatcher) send(ctx context.Context) error {
 				}
 			}
 			began := time.Now()
-			res := d.opt.Sink.Deliver(ctx, req.Messages())
+			res := deliver(ctx, d.opt.Sink, req.Messages())
 			if ctx.Err() != nil {
 				return ctx.Err() // canceled: the result is unknown
 			}
 			d.answered(req, &res, began)
 		}
 	}
+}
+
+// deliver sends the messages up to the first that its source could not read. If that is the
+// first of all, it is rejected, so that it becomes FAILED as any row that cannot be sent.
+func deliver(ctx context.Context, to sink.Sink, msgs []sink.Message) sink.Result {
+	for i := range msgs {
+		reason, unreadable := msgs[i].Attributes.Get(store.AttributeUnreadable)
+		switch {
+		case !unreadable:
+		case i == 0:
+			return sink.RejectFirst(len(msgs), "not sent: "+reason)
+		default:
+			res := to.Deliver(ctx, msgs[:i])
+			return res.Pad(i, len(msgs))
+		}
+	}
+	return to.Deliver(ctx, msgs)
 }
 
 // answered passes a result to the core.

@@ -20,6 +20,10 @@ const (
 	AttributeTime = "time"
 )
 
+// AttributeUnreadable says why the source could not read a row as its layout says, for example
+// because a message is not JSON. Such a row is not sent: it becomes FAILED with this reason.
+const AttributeUnreadable = "sluicebox.unreadable"
+
 // Attribute is a named value of a row beside its payload.
 type Attribute struct {
 	Name  string `json:"name"`

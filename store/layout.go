@@ -29,13 +29,13 @@ const (
 // Columns names the columns of an outbox table. An empty name means that the table has no
 // such column. The tags are the keys of the program's configuration file.
 type Columns struct {
-	ID string `yaml:"id" doc:"Required. The row's id, with a unique index."`
+	ID string `yaml:"id" doc:"Required without message-prefix. The row's id, with a unique index."`
 	// Kind holds the kind of the row's lane. Rows of one group but of two kinds have no order
 	// between them, so a column that only describes the row is an attribute instead.
 	Kind string `yaml:"-"`
 	// Group holds the message group, or the first part of it; see Layout.GroupRest.
 	Group      string `yaml:"-"`
-	Payload    string `yaml:"payload" doc:"Required. The payload to send."`
+	Payload    string `yaml:"payload" doc:"Required without message-prefix. The payload to send."`
 	Status     string `yaml:"status" doc:"Required for state words, numbers or boolean: the state of the row."`
 	Delivered  string `yaml:"delivered" doc:"Required for state timestamps: the time of delivery, NULL before. Beside a status: the time of delivery only."`
 	Failed     string `yaml:"failed" doc:"For state timestamps: the time the row FAILED, NULL before."`

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Outbox is one configured table with its layout.
+// Outbox is one configured table, or prefix of messages, with its layout.
 type Outbox struct {
 	// Name identifies the outbox in lanes, the relay's tables and messages. Several
 	// outboxes may share one table.
@@ -15,6 +15,11 @@ type Outbox struct {
 	Schema string // empty: the database's default
 	Table  string
 	Layout Layout
+	// MessagePrefix names an outbox without a table, on PostgreSQL: its rows are the
+	// transactional logical messages with this prefix (pg_logical_emit_message). The columns
+	// of the layout are members of the JSON object that is the content of a message. The
+	// layout is LogOnly, and its id and payload are optional; see MessageLayout.
+	MessagePrefix string
 	// Kind is the kind of every row, for layouts without a kind column.
 	Kind string
 	// Retention is how long a delivered row is kept; 0 means forever. See Pruner.
@@ -77,10 +82,17 @@ func (o *Outbox) validate(takeover time.Duration) error {
 	if o.Name == "" {
 		errs = append(errs, errors.New("outbox has no name"))
 	}
-	if o.Table == "" {
+	layout := o.Layout
+	switch {
+	case o.MessagePrefix != "":
+		layout = MessageLayout(o.Layout)
+		if err := o.validateMessages(); err != nil {
+			errs = append(errs, fmt.Errorf("outbox %q: %w", o.Name, err))
+		}
+	case o.Table == "":
 		errs = append(errs, fmt.Errorf("outbox %q: no table is named", o.Name))
 	}
-	if err := o.Layout.Validate(); err != nil {
+	if err := layout.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("outbox %q: %w", o.Name, err))
 	}
 

@@ -109,7 +109,14 @@ func New(cfg Config, views store.Viewer, lanes Lanes) *Source {
 // a table does not show which of its rows are to be sent.
 func (s *Source) Open(context.Context, store.Checkpoint, capture.Tables) (capture.OpenResult, error) {
 	for i := range s.cfg.Outboxes {
-		if o := &s.cfg.Outboxes[i]; !o.Layout.ShowsUnsettled() {
+		o := &s.cfg.Outboxes[i]
+		if o.MessagePrefix != "" {
+			return capture.OpenResult{}, &store.SetupError{
+				Problem: fmt.Sprintf("outbox %s: messages with the prefix %s are in the log alone, and polling reads tables", o.Name, o.MessagePrefix),
+				Remedy:  "let the relay read the log: source.mode: stream; `sluicebox doctor` says what is missing",
+			}
+		}
+		if !o.Layout.ShowsUnsettled() {
 			return capture.OpenResult{}, &store.SetupError{
 				Problem: fmt.Sprintf("outbox %s: polling needs a state of the rows, and layout %s has none", o.Name, o.Layout.Name),
 				Remedy:  "let the relay read the log (source.mode: stream; `sluicebox doctor` says what is missing), or set delete-delivered",

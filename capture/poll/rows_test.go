@@ -146,6 +146,17 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestMessagesAreRefused: no poll finds messages without a table.
+func TestMessagesAreRefused(t *testing.T) {
+	cfg := config(10)
+	cfg.Outboxes = []store.Outbox{{Name: "orders", MessagePrefix: "orders", Layout: store.Layout{Name: "custom", State: store.StateNone}}}
+	_, err := poll.New(cfg, nil, nil).Open(t.Context(), store.Checkpoint{}, nil)
+	var setup *store.SetupError
+	if !errors.As(err, &setup) || !strings.Contains(setup.Problem, "outbox orders: messages with the prefix orders are in the log alone, and polling reads tables") {
+		t.Error(err)
+	}
+}
+
 // TestTablesWithoutStateAreRefused: each poll would send all rows of such a table again, unless
 // the relay deletes them.
 func TestTablesWithoutStateAreRefused(t *testing.T) {

@@ -17,6 +17,7 @@ type assembler struct {
 	relations  map[uint32]*relation // nil if not an outbox
 	after      pglogrepl.LSN        // transactions that end at or before it are dropped
 	until      pglogrepl.LSN        // the run ends at a transaction whose commit record begins at or after it
+	messages   map[string]*messageBox
 	markPrefix string
 
 	open       bool
@@ -26,9 +27,9 @@ type assembler struct {
 	row        row // the current one
 }
 
-func newAssembler(t *tables, name string, maxRows, maxBytes int) *assembler {
+func newAssembler(t *tables, messages map[string]*messageBox, name string, maxRows, maxBytes int) *assembler {
 	return &assembler{
-		tables: t, relations: map[uint32]*relation{}, markPrefix: name + ".mark",
+		tables: t, messages: messages, relations: map[uint32]*relation{}, markPrefix: name + markSuffix,
 		tx: logsource.NewTransaction(maxRows, maxBytes),
 	}
 }
@@ -50,7 +51,7 @@ func (a *assembler) message(wal []byte) (b capture.Batch, ready bool, err error)
 	case msgInsert:
 		return a.insert(body)
 	case msgMessage:
-		return b, false, a.logicalMessage(body)
+		return a.logicalMessage(body)
 	case msgType:
 		return b, false, a.typeMessage(body)
 	case msgOrigin, msgTruncate, msgUpdate, msgDelete:
@@ -150,23 +151,30 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 	return part, ready, err
 }
 
-// logicalMessage collects the markers. Messages of all prefixes arrive, also those of
-// other programs.
-func (a *assembler) logicalMessage(body []byte) error {
+// logicalMessage collects the markers and the messages of outboxes. Messages of all prefixes
+// arrive, also those of other programs. A message outside a transaction is no row: it is in the
+// WAL whether the transaction of the service commits or not.
+func (a *assembler) logicalMessage(body []byte) (part capture.Batch, ready bool, err error) {
 	m, err := parseMessage(body)
 	if err != nil {
-		return err
+		return part, false, err
 	}
-	if !m.transactional || string(m.prefix) != a.markPrefix {
-		return nil
+	box, isMark := a.messages[string(m.prefix)], string(m.prefix) == a.markPrefix
+	if !m.transactional || box == nil && !isMark {
+		return part, false, nil
 	}
 	if !a.open {
-		return fmt.Errorf("pgoutput: transactional message outside a transaction")
+		return part, false, fmt.Errorf("pgoutput: transactional message outside a transaction")
 	}
-	if !a.skip {
+	switch {
+	case a.skip:
+	case isMark:
 		a.tx.Mark(string(m.content))
+	default:
+		row, columns := box.read(m.lsn, m.content)
+		return a.tx.Add(row, columns, len(m.content))
 	}
-	return nil
+	return part, false, nil
 }
 
 func formatLSN(lsn pglogrepl.LSN) store.Position { return store.Position(lsn.String()) }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,7 +25,7 @@ type Config struct {
 	StreamURL string
 	// Name is the name of the slot and of the publication: [a-z0-9_]{1,40}, without _cp_.
 	Name string
-	// Outboxes are the tables to read.
+	// Outboxes are the tables, and the prefixes of messages, to read.
 	Outboxes []store.Outbox
 	// MayCreate allows the source to create the publication or to add a table to it.
 	// Otherwise a missing table is an error with the statement to run.
@@ -59,11 +60,36 @@ func (c *Config) Validate() error {
 	if strings.Contains(c.Name, retainedSlotInfix) {
 		bad("invalid name %q: it contains %s, which marks slots that retain WAL for a checkpoint of another relay; use another name", c.Name, retainedSlotInfix)
 	}
+	prefixes := c.messagePrefixes()
+	for i, prefix := range prefixes {
+		switch {
+		case slices.Contains(prefixes[:i], prefix):
+			bad("message prefix %q has two outboxes; remove one", prefix)
+		case prefix == c.Name+markSuffix || prefix == c.Name+heartbeatSuffix:
+			bad("message prefix %q is one of the relay's own messages; use another", prefix)
+		}
+	}
 	if c.SlotTimeout < 0 {
 		bad("slot timeout is %s, must not be negative", c.SlotTimeout)
 	}
 	return errors.Join(errs...)
 }
+
+// messagePrefixes returns the prefixes of the outboxes without a table.
+func (c *Config) messagePrefixes() (list []string) {
+	for i := range c.Outboxes {
+		if prefix := c.Outboxes[i].MessagePrefix; prefix != "" {
+			list = append(list, prefix)
+		}
+	}
+	return list
+}
+
+// Prefixes of the relay's own messages are its name and one of these.
+const (
+	markSuffix      = ".mark"
+	heartbeatSuffix = ".heartbeat"
+)
 
 func (c *Config) setDefaults() {
 	if c.StreamURL == "" {

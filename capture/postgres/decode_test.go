@@ -82,7 +82,7 @@ func testAssembler(outboxes ...store.Outbox) *assembler {
 	for i := range outboxes {
 		tb.outboxes = append(tb.outboxes, &outboxes[i])
 	}
-	return newAssembler(newTables([]*table{tb}), "relay", 3, 1<<20)
+	return newAssembler(newTables([]*table{tb}), nil, "relay", 3, 1<<20)
 }
 
 // feed feeds messages and returns the batches.

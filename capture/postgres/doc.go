@@ -19,6 +19,14 @@
 // accept a batch, the source reads nothing and sends a status each second. The server
 // reads statuses even while its own send is blocked.
 //
+// # Messages
+//
+// An outbox without a table has the transactional logical messages with its prefix as rows. The
+// members of their content are their columns; see store.MessageLayout. The server sends messages
+// of every prefix, whatever the publication has. A message that is not as its layout says would be
+// the same in every read of the WAL, so it does not end the run: it is a row with the attribute
+// store.AttributeUnreadable, which is not sent and becomes FAILED.
+//
 // # Positions
 //
 // A position is an LSN in the server's text form. It is the end of a commit, or the

@@ -51,7 +51,7 @@ func (st *stream) monitorOnce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, monitorTimeout)
 	defer cancel()
 	if idle := time.Since(time.Unix(0, st.lastActivity.Load())); st.src.cfg.HeartbeatInterval > 0 && idle >= st.src.cfg.HeartbeatInterval {
-		_ = st.src.control.exec(ctx, "SELECT pg_logical_emit_message(false, $1, '')", st.src.cfg.Name+".heartbeat")
+		_ = st.src.control.exec(ctx, "SELECT pg_logical_emit_message(false, $1, '')", st.src.cfg.Name+heartbeatSuffix)
 	}
 	err := st.src.checkPublished(ctx)
 	var lost *capture.LostError
@@ -140,7 +140,7 @@ const publicationStateSQL = `
 WITH outbox AS (
 	SELECT DISTINCT c.oid, c.relnamespace, c.relpersistence
 	FROM unnest($2::text[], $3::oid[]) u (name, known) LEFT JOIN pg_class c ON c.oid = coalesce(to_regclass(u.name)::oid, u.known))
-SELECT 'tables ' || (SELECT string_agg(coalesce(oid || CASE relpersistence WHEN 'p' THEN '' ELSE ' unlogged' END, 'gone'), ',' ORDER BY oid) FROM outbox) ||
+SELECT 'tables ' || coalesce((SELECT string_agg(coalesce(oid || CASE relpersistence WHEN 'p' THEN '' ELSE ' unlogged' END, 'gone'), ',' ORDER BY oid) FROM outbox), '') ||
 	coalesce((SELECT '` + publicationSeparator + `' || p.oid || '.' || p.xmin ||
 		coalesce((SELECT ' ' || string_agg(r.oid || '.' || r.xmin || '=' || r.prrelid, ',' ORDER BY r.oid)
 			FROM pg_publication_rel r JOIN outbox ON outbox.oid = r.prrelid WHERE r.prpubid = p.oid), '')%s

@@ -51,7 +51,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		if sl, err = s.waitForSlot(ctx, conn); err != nil {
 			return err
 		}
-		if fixed = len(sv.publication.missing) > 0; !fixed {
+		if fixed = sv.publication.incomplete(); !fixed {
 			return nil
 		}
 		if err := tables.ClearCheckpoint(ctx); err != nil {

@@ -124,6 +124,9 @@ func (c *catalog) findTables(ctx context.Context, faults *fault.List) ([]*table,
 	byOID := map[uint32]*table{}
 	for i := range c.cfg.Outboxes {
 		o := &c.cfg.Outboxes[i]
+		if o.MessagePrefix != "" {
+			continue // without a table
+		}
 		quoted := pgstore.TableName(o)
 		var t table
 		var kind, persistence string

@@ -16,6 +16,7 @@ import (
 
 // publication is the current state of the relay's publication.
 type publication struct {
+	needed        bool // also without a table: a stream names a publication
 	exists        bool
 	owned         bool
 	insertOnly    bool
@@ -48,7 +49,7 @@ JOIN pg_attribute a ON a.attrelid = r.prrelid AND a.attnum > 0 AND NOT a.attisdr
 WHERE p.pubname = $1 AND jsonb_typeof(to_jsonb(r) -> 'prattrs') = 'array' AND NOT to_jsonb(r) -> 'prattrs' @> to_jsonb(a.attnum)`
 
 func (c *catalog) findPublication(ctx context.Context, sv *server) (publication, error) {
-	var p publication
+	p := publication{needed: len(sv.tables) > 0 || len(c.cfg.messagePrefixes()) > 0}
 	fail := func(err error) (publication, error) {
 		return p, fmt.Errorf("read publication %s: %w", c.cfg.Name, pgstore.Explain(err))
 	}
@@ -149,10 +150,13 @@ func (p *publication) check(cfg *Config, sv *server, faults *fault.List) {
 		}
 	}
 
-	if len(p.missing) > 0 && !p.canFix(cfg) {
+	if p.incomplete() && !p.canFix(cfg) {
 		faults.Add(p.missingTablesFault(cfg.Name, "as the owner"))
 	}
 }
+
+// incomplete reports whether the publication, or a table in it, is missing.
+func (p *publication) incomplete() bool { return len(p.missing) > 0 || p.needed && !p.exists }
 
 // missingTablesFault is the fault of a publication without a table.
 func (p *publication) missingTablesFault(name, instructions string) fault.Fault {
@@ -168,7 +172,7 @@ func (p *publication) canFix(cfg *Config) bool {
 // fixStatement returns the statement that creates or completes the publication; "" if
 // nothing is missing.
 func (p *publication) fixStatement(name string) string {
-	if len(p.missing) == 0 {
+	if !p.incomplete() {
 		return ""
 	}
 	if p.exists {
@@ -178,8 +182,10 @@ func (p *publication) fixStatement(name string) string {
 }
 
 func createPublication(name, tables string) string {
-	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish = 'insert', publish_via_partition_root = true);",
-		pgstore.Ident(name), tables)
+	if tables != "" {
+		tables = " FOR TABLE " + tables
+	}
+	return fmt.Sprintf("CREATE PUBLICATION %s%s WITH (publish = 'insert', publish_via_partition_root = true);", pgstore.Ident(name), tables)
 }
 
 func (p *publication) describeMissing(name string) string {
@@ -247,7 +253,8 @@ func (s *Source) Publish(ctx context.Context) error {
 func (s *Source) Script() string {
 	var names []string
 	for i := range s.cfg.Outboxes {
-		if name := pgstore.TableName(&s.cfg.Outboxes[i]); !slices.Contains(names, name) {
+		o := &s.cfg.Outboxes[i]
+		if name := pgstore.TableName(o); o.MessagePrefix == "" && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}

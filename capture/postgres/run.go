@@ -62,7 +62,11 @@ type streamRange struct {
 // connection is lost, and closes its session. progress means that something new was sent.
 func (s *Source) readStream(ctx context.Context, conn *pgconn.PgConn, p streamRange, out chan<- capture.Batch) (progress bool, err error) {
 	defer closeSession(conn)
-	asm := newAssembler(newTables(s.server.tables), s.cfg.Name, s.cfg.MaxBatchRows, s.cfg.MaxBatchBytes)
+	messages, err := newMessageBoxes(s.cfg.Outboxes)
+	if err != nil {
+		return false, err
+	}
+	asm := newAssembler(newTables(s.server.tables), messages, s.cfg.Name, s.cfg.MaxBatchRows, s.cfg.MaxBatchBytes)
 	asm.after, asm.until, asm.row.acceptsAnyBytes = p.from, p.until, acceptsAnyBytes(conn)
 	asm.tx.MaxPayload = s.resume.MaxPayload
 	st := newStream(s, conn, asm, out, p.from, p.timeout)

@@ -96,7 +96,7 @@ func (w *waker) set(conn net.Conn) {
 
 // Mark writes a marker into the WAL, in a transaction of its own.
 func (s *Source) Mark(ctx context.Context, token string) error {
-	if err := s.control.exec(ctx, "SELECT pg_logical_emit_message(true, $1, $2::text)", s.cfg.Name+".mark", token); err != nil {
+	if err := s.control.exec(ctx, "SELECT pg_logical_emit_message(true, $1, $2::text)", s.cfg.Name+markSuffix, token); err != nil {
 		return fmt.Errorf("write marker into WAL: %w", pgstore.Explain(err))
 	}
 	return nil

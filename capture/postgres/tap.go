@@ -79,7 +79,7 @@ type sideSession struct {
 // the source. The caller closes the session, also after an error.
 func (s *Source) openSideSession(ctx context.Context) (b sideSession, err error) {
 	err = s.control.retryOnce(ctx, func(c *pgx.Conn) (err error) {
-		if b.server, b.faults, err = s.catalog(c).inspect(ctx); err != nil || len(b.server.tables) == 0 {
+		if b.server, b.faults, err = s.catalog(c).inspect(ctx); err != nil || !b.server.publication.needed {
 			return err
 		}
 		b.publicationState, err = s.catalog(c).readPublicationState(ctx, b.server)

@@ -200,6 +200,7 @@ func parseInsert(body []byte, t *row) (oid uint32, err error) {
 
 type logicalMsg struct {
 	transactional bool
+	lsn           pglogrepl.LSN
 	prefix        []byte
 	content       []byte
 }
@@ -207,7 +208,7 @@ type logicalMsg struct {
 func parseMessage(body []byte) (logicalMsg, error) {
 	r := reader{buf: body}
 	m := logicalMsg{transactional: r.uint8()&1 != 0}
-	r.lsn()
+	m.lsn = r.lsn()
 	m.prefix = r.cstring()
 	m.content = r.take(int(r.uint32()))
 	return m, r.end("Message")

@@ -38,7 +38,7 @@ type Config struct {
 
 // Validate reports all errors of the configuration, joined. It makes no DNS lookup.
 func (c *Config) Validate() error {
-	errs := []error{ValidateURL(c.URL), store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout)}
+	errs := []error{ValidateURL(c.URL), store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout), store.RejectMessages(c.Outboxes, "MongoDB")}
 	for i := range c.Outboxes {
 		errs = append(errs, validateNames(&c.Outboxes[i]))
 	}

@@ -221,8 +221,12 @@ func Ident(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
 
 func ident(name string) string { return Ident(name) }
 
-// TableName returns the outbox's table, quoted, with its schema if it has one.
+// TableName returns the outbox's table, quoted, with its schema if it has one. An outbox of
+// messages has none, but its statements need a relation.
 func TableName(o *store.Outbox) string {
+	if o.MessagePrefix != "" {
+		return noTable(o)
+	}
 	if o.Schema == "" {
 		return Ident(o.Table)
 	}

@@ -31,7 +31,7 @@ const (
 // need, with the same privileges: planning a write takes the lock, and EXPLAIN fires no
 // trigger. The condition is volatile, so that planning prunes no partition.
 func lockQuery(o *store.Outbox) string {
-	write := "SELECT FROM " + TableName(o)
+	write := "SELECT FROM " + TableName(o) + " AS o"
 	switch set := columns.Outcome(&o.Layout, store.Completed); {
 	case o.Layout.LogOnly():
 	case o.Layout.DeleteDelivered:

@@ -85,6 +85,9 @@ FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum`
 
+// sameName is a columns.SameName.
+func sameName(a, b string) bool { return a == b }
+
 // describe reads an outbox's table from the catalog.
 func describe(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, error) {
 	t, err := readTable(ctx, conn, o)
@@ -95,7 +98,10 @@ func describe(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, err
 }
 
 func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, error) {
-	t := &table{Described: columns.Described[column]{Outbox: o, Quoted: TableName(o), Same: func(a, b string) bool { return a == b }}}
+	if o.MessagePrefix != "" {
+		return messageTable(o), nil
+	}
+	t := &table{Described: columns.Described[column]{Outbox: o, Quoted: TableName(o), Same: sameName}}
 	var kind string
 	err := conn.QueryRow(ctx, findTable, o.Table, o.Schema, o.Layout.Columns.ID).Scan(&t.oid, &t.ascii, &kind, &t.unique, &t.Inserted)
 	if err == pgx.ErrNoRows {

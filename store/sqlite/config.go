@@ -17,7 +17,7 @@ type Config = store.Settings
 // validate reports all errors of the configuration, in one error.
 func validate(c *Config) error {
 	_, err := ParseURL(c.URL)
-	errs := []error{err, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout)}
+	errs := []error{err, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout), store.RejectMessages(c.Outboxes, "SQLite")}
 	for i := range c.Outboxes {
 		if o := &c.Outboxes[i]; o.Schema != "" && !strings.EqualFold(o.Schema, "main") {
 			errs = append(errs, fmt.Errorf("outbox %q: schema %q: a SQLite file has only the schema main; remove it", o.Name, o.Schema))

@@ -30,7 +30,7 @@ func (c *Config) Outboxes() []store.Outbox {
 		layout := o.storeLayout(c.Settings.Source.URL.documents())
 		layout.Unclaimed = c.Settings.Dispatch.Claims == claimsOff
 		outboxes[i] = store.Outbox{
-			Name: o.Name, Schema: schema, Table: table, Layout: layout, Kind: o.Kind,
+			Name: o.Name, Schema: schema, Table: table, MessagePrefix: o.Prefix, Layout: layout, Kind: o.Kind,
 			Retention: o.Retention, ArchiveSchema: archiveSchema, Archive: archive,
 		}
 	}

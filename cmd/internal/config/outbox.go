@@ -27,8 +27,9 @@ const (
 
 // Outbox is one entry of outboxes.
 type Outbox struct {
-	Name   string `yaml:"name" doc:"The outbox's name in messages and metrics. Default: the table as written. Set one before a table is renamed."`
-	Table  string `yaml:"table" doc:"Required. The table, [schema.]table, in its exact spelling."`
+	Name   string `yaml:"name" doc:"The outbox's name in messages and metrics. Default: the table, or the prefix, as written. Set one before a table is renamed."`
+	Table  string `yaml:"table" doc:"Required without message-prefix. The table, [schema.]table, in its exact spelling."`
+	Prefix string `yaml:"message-prefix" doc:"PostgreSQL, in place of table: the rows are the transactional messages with this prefix, SELECT pg_logical_emit_message(true, 'orders', '{…}'). Needs layout: custom and state: none. columns then names members of the JSON object that is the content; without columns.payload the whole content is the payload, and without columns.id the LSN of the message is the id. See [postgres.md](postgres.md#messages-without-a-table)."`
 	Layout string `yaml:"layout" doc:"Required. The columns and status values of the table: the name of a [layout](#layouts), or custom: as configured by the keys below." enum:"layouts"`
 	Kind   string `yaml:"kind" doc:"The kind of the rows, if no column holds it: EVENT, DISPATCH_JOB or AUDIT_LOG for a flowcatalyst sink, any word for other sinks."`
 	Sink   string `yaml:"sink" doc:"Required. The name of the sink that receives the rows."`
@@ -233,6 +234,10 @@ func presentNumbers[K comparable](numbers map[K]*int) map[K]int {
 // checkLayout checks the keys of a custom layout.
 func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 	l := o.storeLayout(documents)
+	if o.Prefix != "" {
+		d.checkMessages(path, o)
+		l = store.MessageLayout(l)
+	}
 	d.checkDocumentKeys(path, o, documents)
 	d.checkClaimTime(path, o, &l, timed)
 	if o.Layout != layoutCustom && len(o.OrderBy) == 0 && reflect.ValueOf(o.Columns).IsZero() {
@@ -258,6 +263,18 @@ func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 		d.checkState(path, o)
 	}
 	d.failFields(path, l.Validate(), func(key string) string { return key })
+}
+
+// checkMessages refuses a layout of a table for messages.
+func (d *decoder) checkMessages(path string, o *Outbox) {
+	switch {
+	case o.Layout != layoutCustom && d.hasNoProblem(path+".layout"):
+		d.fail(path+".layout", "is %s, a layout of tables; with message-prefix, use layout: custom and state: none", o.Layout)
+	case o.Layout == layoutCustom && o.State != stateNone && d.hasNoProblem(path+".state"):
+		d.fail(path+".state", "is %q, must be none with message-prefix: no table has the state of a message", o.State)
+	case o.DeleteDelivered && d.hasNoProblem(path+".delete-delivered"):
+		d.fail(path+".delete-delivered", "does not apply with message-prefix: there is no table to delete from")
+	}
 }
 
 // checkClaimTime checks that a claim has a time, or an end, where one is needed.

@@ -93,6 +93,45 @@ func TestComposeStates(t *testing.T) {
 	}
 }
 
+// messages is the start of a configuration with one outbox of messages.
+const messages = source + `sinks:
+  hooks: {type: webhook, url: https://hooks.example/x}
+outboxes:
+- message-prefix: orders
+  sink: hooks
+  kind: order
+`
+
+func TestMessageFaults(t *testing.T) {
+	const whole = messages + "  layout: custom\n  state: none\n"
+	for _, tt := range []struct {
+		name, file string
+		want       []string
+	}{
+		{"a table too", whole + "  table: t\n", []string{"relay.yaml:5: outboxes[0].message-prefix: stands beside table: an outbox is a table or the messages with a prefix; remove one"}},
+		{"a layout of tables", messages + "  layout: debezium\n", []string{"relay.yaml:8: outboxes[0].layout: is debezium, a layout of tables; with message-prefix, use layout: custom and state: none"}},
+		{"a state", messages + "  layout: custom\n  columns: {delivered: sent}\n  state: timestamps\n", []string{"relay.yaml:10: outboxes[0].state: is \"timestamps\", must be none with message-prefix"}},
+		{"deletion", whole + "  delete-delivered: true\n", []string{"relay.yaml:10: outboxes[0].delete-delivered: does not apply with message-prefix"}},
+		{"twice", whole + "- {message-prefix: orders, name: b, layout: custom, state: none, kind: order, sink: hooks}\n", []string{"relay.yaml:10: outboxes[1].message-prefix: the prefix \"orders\" is also that of outboxes[0].message-prefix; two outboxes over one prefix"}},
+		{"another database", strings.Replace(whole, "postgres://", "mysql://u@", 1), []string{"relay.yaml:5: outboxes[0].message-prefix: applies only to PostgreSQL, whose WAL has logical messages; name a table"}},
+		{"a group path alone", whole + "  group-path: a.b\n", []string{"relay.yaml:10: outboxes[0].group-path: needs columns.group"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) { compare(t, faults(t, tt.file), tt.want) })
+	}
+}
+
+// TestComposeMessages: id and payload are optional, and the name is the prefix.
+func TestComposeMessages(t *testing.T) {
+	cfg := load(t, messages+"  layout: custom\n  state: none\n  columns: {group: [a, b]}\n")
+	box := cfg.Outboxes()[0]
+	if box.Name != "orders" || box.MessagePrefix != "orders" || box.Table != "" || !box.Layout.LogOnly() || box.Layout.Columns.Group != "a" {
+		t.Errorf("outbox %+v", box)
+	}
+	if err := store.ValidateOutboxes(cfg.Outboxes(), 0); err != nil {
+		t.Error(err)
+	}
+}
+
 // custom is the start of a configuration with one outbox of the custom layout. Cases
 // append keys.
 const custom = source + `sinks:

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/layouts"
@@ -176,10 +177,12 @@ func (d *decoder) checkSink(path string, found error) {
 }
 
 func (d *decoder) checkOutboxes(s *Settings) {
-	names, tables := map[string]int{}, map[string]int{}
+	names, tables, prefixes := map[string]int{}, map[string]int{}, map[string]int{}
 	for i := range s.Outboxes {
 		o, path := &s.Outboxes[i], outboxKey(i)
-		if d.requireValue(path+".table", o.Table, "name the table") {
+		if o.Prefix != "" {
+			d.checkPrefix(path+".message-prefix", o, i, s, prefixes, names)
+		} else if d.requireValue(path+".table", o.Table, "name the table") {
 			d.checkTable(path+".table", o.Table, s.Source.URL)
 			if o.Name == "" {
 				o.Name = o.Table
@@ -200,6 +203,29 @@ func (d *decoder) checkOutboxes(s *Settings) {
 	}
 }
 
+// checkPrefix checks an outbox of messages in place of a table.
+func (d *decoder) checkPrefix(path string, o *Outbox, i int, s *Settings, prefixes, names map[string]int) {
+	if o.Name == "" {
+		o.Name = o.Prefix
+	}
+	switch {
+	case !d.hasNoProblem(path):
+	case o.Table != "":
+		d.fail(path, "stands beside table: an outbox is a table or the messages with a prefix; remove one")
+	case s.Source.URL != "" && !s.Source.URL.Postgres():
+		d.fail(path, "applies only to PostgreSQL, whose WAL has logical messages; name a table")
+	case s.Source.Mode == string(sluicebox.ModePoll):
+		d.fail(path, "needs source.mode: stream or auto: messages are in the WAL alone, and polling reads tables")
+	case strings.ContainsRune(o.Prefix, 0) || len(o.Prefix) > maxPrefix:
+		d.fail(path, "is %q, must be the prefix in its exact spelling, %d bytes at most", o.Prefix, maxPrefix)
+	case d.requireUnique(prefixes, path, o.Prefix, i, "the prefix", "two outboxes over one prefix are not supported"):
+		d.requireUnique(names, outboxKey(i)+".name", o.Name, i, "the name", "give one of them another name")
+	}
+}
+
+// maxPrefix bounds the prefix of messages; PostgreSQL has no limit of its own.
+const maxPrefix = 255
+
 // requireUnique reports an outbox whose value an earlier outbox has.
 func (d *decoder) requireUnique(seen map[string]int, path, value string, i int, what, remedy string) bool {
 	first, taken := seen[value]
@@ -208,7 +234,11 @@ func (d *decoder) requireUnique(seen map[string]int, path, value string, i int, 
 		return true
 	}
 	if d.hasNoProblem(outboxKey(i)) {
-		d.fail(path, "%s %q is also that of %s; %s", what, value, d.originalKey(outboxKey(first)+".table"), remedy)
+		other := ".table"
+		if strings.HasSuffix(path, ".message-prefix") {
+			other = ".message-prefix"
+		}
+		d.fail(path, "%s %q is also that of %s; %s", what, value, d.originalKey(outboxKey(first)+other), remedy)
 	}
 	return false
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -72,7 +73,7 @@ func (d *decoder) checkRowField(path string, f webhook.Field, rows []rowsOf, rou
 	if len(lacking) == 0 || len(lacking) < len(rows) && (!f.Required || !routed) || !d.hasNoProblem(path) {
 		return
 	}
-	d.fail(path, "has %s, which rows of %s cannot have; %s", f, lacking[0].outbox.Table, lacking[0].remedy(f))
+	d.fail(path, "has %s, which rows of %s cannot have; %s", f, cmp.Or(lacking[0].outbox.Table, lacking[0].outbox.Prefix), lacking[0].remedy(f))
 }
 
 // remedy says how rows get the value of a field.
