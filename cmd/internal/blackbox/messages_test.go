@@ -3,6 +3,7 @@ package blackbox
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/uuid"
@@ -37,8 +38,8 @@ func messagesCase() *layoutCase {
 }
 
 // Messages without a table arrive, first arrivals in order per group, while the relay is
-// killed. One is refused, and one is no JSON: it becomes FAILED and holds up nothing. The full
-// run:
+// killed. One is refused, and one is no JSON: they become FAILED and hold up nothing. The refused
+// one is delivered after a requeue. The full run:
 //
 //	SLUICEBOX_TEST_ROWS=20000 SLUICEBOX_TEST_CRASHES=10 SLUICEBOX_TEST_VERSIONS=all go test -v -timeout 1h -run TestMessagesWithoutATable ./cmd/internal/blackbox
 func TestMessagesWithoutATable(t *testing.T) {
@@ -49,7 +50,13 @@ func TestMessagesWithoutATable(t *testing.T) {
 			source := servers.Database(t, version)
 			s := &layoutScene{layoutCase: messagesCase(), t: t, source: source, conn: connect(t, source), to: sinktest.NewReceiver(t)}
 			s.groups, s.rows = 3*layoutWriters, many(t, 1000)
-			s.to.Script(s.answer)
+			var accepts atomic.Bool
+			s.to.Script(func(r *sinktest.Request) sinktest.Answer {
+				if accepts.Load() {
+					return sinktest.Answer{}
+				}
+				return s.answer(r)
+			})
 			config := fmt.Sprintf(messagesConfig, nameFor(source), "stream", source, s.to.URL(), adminKey)
 			r := start(t, config)
 			r.waitFor("rows before this position not read")
@@ -72,10 +79,21 @@ func TestMessagesWithoutATable(t *testing.T) {
 			}
 			arrive(t, s.to, s.rows-1)
 			again := s.checkOrder()
-			if s.bad.Load() == nil {
-				t.Error("the message to refuse has not arrived")
+			bad := s.bad.Load()
+			if bad == nil {
+				t.Fatal("the message to refuse has not arrived")
 			}
+			within(t, testTimeout, func() string {
+				out, errs, code := r.sluicebox("deadletters", "list", "--outbox", "orders")
+				if code != 0 || !strings.Contains(out, *bad) || !strings.Contains(out, "no such customer") || !strings.Contains(out, "message is no JSON object") {
+					return fmt.Sprintf("deadletters list has not both: exit code %d\n%s%s", code, out, errs)
+				}
+				return ""
+			})
 			s.checkDoctor(config)
+			accepts.Store(true)
+			r.operate("deadletters", "requeue", "--outbox", "orders", "--yes", *bad)
+			arrive(t, s.to, s.rows)
 			t.Logf("%d messages of %d groups under %d kills; %d arrived again", s.rows, s.groups, kills, again)
 			expectStop(t, r)
 		})
