@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
@@ -19,7 +20,7 @@ func (r *route) fit(msgs []sink.Message) (n int, reason string) {
 			size++ // the comma
 		}
 		size += len(m.Payload)
-		if i == r.maxItems || m.Kind != msgs[0].Kind || size > r.maxBody || !json.Valid(m.Payload) {
+		if i == r.maxItems || m.Kind != msgs[0].Kind || size > r.maxBody || !isJSON(m.Payload) {
 			if i == 0 {
 				reason = r.unsendableReason(m.Payload)
 			}
@@ -29,6 +30,10 @@ func (r *route) fit(msgs []sink.Message) (n int, reason string) {
 	return len(msgs), ""
 }
 
+// isJSON reports whether a payload is JSON, and UTF-8 too: json.Valid accepts any bytes in a
+// string.
+func isJSON(payload []byte) bool { return utf8.Valid(payload) && json.Valid(payload) }
+
 // unsendableReason returns the reason why a payload can never be sent.
 func (r *route) unsendableReason(payload []byte) string {
 	if size := len(r.prefix) + len(payload) + len(r.suffix); size > r.maxBody {
@@ -37,6 +42,9 @@ func (r *route) unsendableReason(payload []byte) string {
 	}
 	if len(payload) == 0 {
 		return "not sent: payload is empty"
+	}
+	if !utf8.Valid(payload) {
+		return "not sent: payload is not UTF-8 and so not JSON"
 	}
 
 	err := json.Unmarshal(payload, new(json.RawMessage))

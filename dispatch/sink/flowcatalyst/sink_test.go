@@ -97,6 +97,7 @@ func TestUnsendable(t *testing.T) {
 		"later":      {[]sink.Message{good(0), good(1), broken, good(2)}, []sink.Class{d, d, n, n}, []string{"e0", "e1"}, ""},
 		"empty":      {[]sink.Message{message("EVENT", "x", "")}, []sink.Class{r}, nil, "payload is empty"},
 		"nil":        {[]sink.Message{{ID: "x", Kind: "EVENT"}}, []sink.Class{r}, nil, "payload is empty"},
+		"not UTF-8":  {[]sink.Message{message("EVENT", "x", "{\"a\":\"\xff\"}"), good(0)}, []sink.Class{r, n}, nil, "payload is not UTF-8 and so not JSON"},
 		"two values": {[]sink.Message{message("EVENT", "x", `{"id":"x"},{"id":"y"}`)}, []sink.Class{r}, nil, "not valid JSON at byte 11"},
 		"BOM":        {[]sink.Message{message("EVENT", "x", "\uFEFF{}")}, []sink.Class{r}, nil, "not valid JSON at byte 1"},
 		"control":    {[]sink.Message{message("EVENT", "x", "{\"a\":\"\n\"}")}, []sink.Class{r}, nil, "not valid JSON at byte 7"},
