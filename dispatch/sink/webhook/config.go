@@ -74,6 +74,9 @@ const (
 	MetadataAttempt = "attempt" // Sluicebox-Attempt
 )
 
+// CompressionGzip is a value of Compression.
+const CompressionGzip = "gzip"
+
 // A request of several rows has at most so many of them, and by default so many bytes.
 const (
 	maxBatch      = 1000
@@ -141,6 +144,10 @@ type Config struct {
 	// default is none, because a group may be the name of a customer, for example.
 	MetadataHeaders []string `yaml:"metadata-headers" doc:"Headers with data of the row: its kind (Sluicebox-Kind), its message group (Sluicebox-Group), its type (Sluicebox-Type), its time or that of its commit (Sluicebox-Time), the number of the attempt (Sluicebox-Attempt)." enum:"kind,group,type,time,attempt"`
 
+	// Compression is CompressionGzip, or empty for none. Bodies of less than 1 KiB and those
+	// that it does not shorten are sent as they are.
+	Compression string `yaml:"compression" doc:"gzip compresses the bodies of 1 KiB and more (Content-Encoding: gzip). The receiver must support it. Signatures are those of the body before." enum:"gzip"`
+
 	// IDPrefix is prepended to the row's id in webhook-id, Idempotency-Key and ce-id.
 	// Set it for a receiver with rows of two outboxes that drops duplicates by the id
 	// alone.
@@ -187,6 +194,9 @@ func (c *Config) Validate() error {
 	bad.AddErr(c.OAuth.Check(c.Token, "token"))
 	if c.OAuth.Enabled() && c.OAuth.TokenURL == "" {
 		bad.Add("oauth.token-url", "is not set; set it to the address of the token endpoint")
+	}
+	if c.Compression != "" && c.Compression != CompressionGzip {
+		bad.Add("compression", "is %q, must be %s", c.Compression, CompressionGzip)
 	}
 	c.validateFormat(&bad)
 	c.validateHeaders(&bad)

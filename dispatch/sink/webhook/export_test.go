@@ -14,3 +14,8 @@ func AddressOf(s *Sink, m *sink.Message) (text, reason string) {
 
 // SetResolver sets the resolver of the hosts that rows name.
 func SetResolver(s *Sink, r *net.Resolver) { s.dialer.Resolver = r }
+
+// Sign returns the signature of a request.
+func Sign(s *Sink, id, timestamp string, body []byte) string {
+	return sign(s.keys(), id, timestamp, body)
+}

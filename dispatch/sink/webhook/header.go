@@ -67,6 +67,9 @@ func checkHeaders(bad *store.FieldErrors, c *Config) {
 		if reason := reservedReason(canonical, c.Format); reason != "" {
 			bad.Add("headers."+name, "cannot be set: %s", reason)
 		}
+		if canonical == "Content-Encoding" && c.Compression != "" {
+			bad.Add("headers."+name, "conflicts with compression, which sets the same header; keep one")
+		}
 		if canonical == "Authorization" && (c.Token != "" || c.OAuth.Enabled()) {
 			bad.Add("headers."+name, "conflicts with token or oauth, which set the same header; keep one")
 		}

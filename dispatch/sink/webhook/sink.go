@@ -40,6 +40,7 @@ type Sink struct {
 	bearer *oauth.Bearer
 
 	limits sink.Limits
+	gzip   *compressor // nil for none
 }
 
 var (
@@ -85,6 +86,10 @@ func New(cfg Config) (*Sink, error) {
 		return nil, err
 	}
 	limits := cfg.Limits()
+	var gzip *compressor
+	if cfg.Compression == CompressionGzip {
+		gzip = newCompressor()
+	}
 	cfg.URL, cfg.Token, cfg.OAuth, cfg.Secrets, cfg.Headers = "", "", OAuth{}, nil, nil
 	cfg.MetadataHeaders = slices.Clone(cfg.MetadataHeaders)
 	return &Sink{
@@ -103,6 +108,7 @@ func New(cfg Config) (*Sink, error) {
 
 		bearer: bearer,
 		limits: limits,
+		gzip:   gzip,
 	}, nil
 }
 
@@ -149,7 +155,7 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 		return sink.RejectFirst(len(msgs), redact.OneLine("not sent: "+reason))
 	}
 
-	res := s.send(ctx, to, header, body)
+	res := s.send(ctx, to, header, s.gzip.compress(header, body))
 	if len(msgs) > 1 && !s.cfg.Format.severalRows() {
 		res.Items, res.Outcome = []sink.Outcome{res.Outcome}, sink.Outcome{}
 	}
