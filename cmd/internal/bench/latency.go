@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// warmUp is the duration of the writes before the measured ones. They open connections,
-// prepare statements and fill caches.
+// warmUp is the maximum duration of the writes before the measured ones. They open
+// connections, prepare statements and fill caches.
 const warmUp = time.Second
 
 func relayLatency(ctx context.Context, b *bench) (figures, error) {
@@ -80,7 +80,7 @@ func (b *bench) measureLatency(ctx context.Context, p *benchDatabase, to *receiv
 	turn := *b
 	turn.opts.Groups = groups
 	var f figures
-	for _, d := range []time.Duration{warmUp, b.opts.Duration} {
+	for _, d := range []time.Duration{min(warmUp, b.opts.Duration), b.opts.Duration} {
 		count := max(1, int(d.Seconds()*float64(b.opts.Rate)))
 		t := newTally(p.rowsWritten+1, count, groups)
 		to.tally.Store(t)

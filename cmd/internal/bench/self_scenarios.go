@@ -56,7 +56,7 @@ func relayIdle(ctx context.Context, b *bench) (figures, error) {
 			if err != nil {
 				return nil, err
 			}
-			if err := errors.Join(t.wait(ctx), backoff.Sleep(ctx, warmUp)); err != nil {
+			if err := errors.Join(t.wait(ctx), backoff.Sleep(ctx, min(warmUp, b.opts.Duration))); err != nil {
 				return nil, err
 			}
 			profiled := b.profile(ctx, p, pr)

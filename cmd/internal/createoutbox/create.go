@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -74,19 +73,11 @@ func inPostgres(ctx context.Context, source string, d *layouts.Definition) error
 	if err != nil {
 		return err
 	}
-	conn, err := demodb.OpenPostgres(ctx, cfg)
+	session, err := demodb.OpenSQL(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer demodb.ClosePostgres(conn)
-	return storepg.Explain(pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		for _, statement := range d.Statements {
-			if _, err := tx.Exec(ctx, statement); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
+	return storepg.Explain(run(ctx, session, d.Statements))
 }
 
 func inMySQL(ctx context.Context, source string, d *layouts.Definition) error {
@@ -98,13 +89,23 @@ func inMySQL(ctx context.Context, source string, d *layouts.Definition) error {
 	if err != nil {
 		return err
 	}
+	return storemysql.Explain(run(ctx, session, d.Statements))
+}
+
+// run runs statements in one transaction and closes the session. MySQL commits each of them.
+func run(ctx context.Context, session *demodb.SQL, statements []string) error {
 	defer session.Close()
-	for _, statement := range d.Statements {
-		if _, err := session.ExecContext(ctx, statement); err != nil {
-			return storemysql.Explain(err)
+	tx, err := session.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // no effect after the commit
+	for _, statement := range statements {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return err
 		}
 	}
-	return nil
+	return tx.Commit()
 }
 
 func inSQLite(ctx context.Context, source string, d *layouts.Definition) error {

@@ -3,34 +3,12 @@ package demodb
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/backoff"
-	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
-
-// OpenPostgres opens a connection. The caller closes it with ClosePostgres.
-func OpenPostgres(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, cfg.Copy())
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, pgstore.ExplainConnect(cfg, err))
-	}
-	return conn, nil
-}
-
-// ClosePostgres closes a connection. It waits at most store.CloseTimeout for the server.
-func ClosePostgres(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
-	defer cancel()
-	_ = conn.Close(ctx) // the server may be gone
-}
 
 // slotPollInterval is the time between two tries to drop a slot.
 const slotPollInterval = 20 * time.Millisecond
