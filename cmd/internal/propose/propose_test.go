@@ -155,6 +155,9 @@ func TestPropose(t *testing.T) {
 		"words that nothing shows": {
 			table("outbox", number("id"), object("payload"), with(text("status"), func(c *store.ColumnInfo) { c.Length = 4 })),
 			[]string{"pending: NEW # DECIDE: an assumption", "completed: SENT # DECIDE: an assumption"}},
+		"a letter that nothing explains": {
+			table("outbox", number("id"), object("payload"), byDefault(text("status"), "n")),
+			[]string{"pending: n # sure: the default of the column\n", "completed: s # DECIDE: an assumption"}},
 		"a default that sounds like an end": {
 			table("outbox", number("id"), object("payload"), with(text("status"), func(c *store.ColumnInfo) { c.Default, c.Allowed = "PUBLISHED", []string{"PUBLISHED", "COMPLETED"} })),
 			[]string{"pending: PUBLISHED # DECIDE: the default of the column", "completed: COMPLETED # sure"}},

@@ -118,7 +118,11 @@ func chooseCompleted(c *store.ColumnInfo, v *values, used map[store.Status]strin
 	case v.complete:
 		used[store.Completed], notes[store.Completed] = unknown[0], because(decide, "%s; the value of a delivered row", v.from)
 	default:
-		used[store.Completed] = fitting(c, used[store.Pending], used, "COMPLETED", "SENT", "S", "D", "1")
+		words := []string{"COMPLETED", "SENT", "S", "D", "1"}
+		if len(used[store.Pending]) == 1 {
+			words = words[2:] // a letter for each
+		}
+		used[store.Completed] = fitting(c, used[store.Pending], used, words...)
 		notes[store.Completed] = because(decide, "an assumption: no row shows the value of a delivered row")
 	}
 	return true
