@@ -42,6 +42,9 @@ type intake struct {
 	// Catch-up then need not look up every row.
 	claimsDetectSettled bool
 
+	// logOnly, if set before run, are the outboxes whose rows only the log has.
+	logOnly map[string]bool
+
 	logPressure, paused atomic.Bool
 }
 
@@ -310,7 +313,9 @@ func (f *intake) filterSettled(ctx context.Context, batches []capture.Batch) (ke
 	if err != nil {
 		for i := range batches {
 			for k := range batches[i].Items {
-				batches[i].Items[k].Payload = nil
+				if it := &batches[i].Items[k]; !f.logOnly[it.Outbox] {
+					it.Payload = nil
+				}
 			}
 		}
 		return batches, true

@@ -239,6 +239,15 @@ func (o *Options) maxBatchBytes() int {
 	return int(max(64<<10, min(4<<20, o.smallestBuffer().Bytes/batchQueueSize)))
 }
 
+// logOnly returns the outboxes whose rows only the log has.
+func (o *Options) logOnly() map[string]bool {
+	only := map[string]bool{}
+	for _, box := range o.tables() {
+		only[box.Name] = box.Layout.LogOnly()
+	}
+	return only
+}
+
 // maxSourcePayload is the largest payload that a source carries. With one payload of this
 // size in each queued batch, the queue holds a quarter of a buffer. The claim reads larger
 // payloads.

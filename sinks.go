@@ -357,10 +357,7 @@ func (f *sinkFiles) close() {
 // They signal freed when a buffer may have room again.
 func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, epoch store.Epoch, lease dispatch.Lease, freed chan<- struct{}) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
 	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
-	logOnly := map[string]bool{}
-	for _, o := range r.opt.tables() {
-		logOnly[o.Name] = o.Layout.LogOnly()
-	}
+	logOnly := r.opt.logOnly()
 	for name, s := range sinks {
 		watch := &sinkObserver{relay: r, sink: name, SinkObserver: r.observer.Sink(name)}
 		watch.reset()

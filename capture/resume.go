@@ -17,7 +17,8 @@ import "github.com/sluicebox/sluicebox/store"
 type Resume struct {
 	// MaxPayload, if set before Follow, is the largest payload in bytes that a batch
 	// carries. A larger payload stays in its table and the claim reads it, because batches
-	// that wait for a receiver would hold it in memory. 0 is no limit.
+	// that wait for a receiver would hold it in memory. 0 is no limit. A row of a layout that
+	// is LogOnly keeps its payload, because no claim reads it.
 	MaxPayload int
 
 	last      store.Position // every transaction at or below it was sent
@@ -55,9 +56,10 @@ func (r *Resume) Connected() {
 	}
 }
 
-// DropLargeContent removes the content of a row if its payload is larger than MaxPayload.
-func (r *Resume) DropLargeContent(it *store.Item) {
-	if r.MaxPayload > 0 && len(it.Payload) > r.MaxPayload {
+// DropLargeContent removes the content of a row if its payload is larger than MaxPayload and a
+// claim can read it.
+func (r *Resume) DropLargeContent(it *store.Item, l *store.Layout) {
+	if r.MaxPayload > 0 && len(it.Payload) > r.MaxPayload && !l.LogOnly() {
 		it.DropContent()
 	}
 }

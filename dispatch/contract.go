@@ -30,8 +30,8 @@ type Options struct {
 	// DrainTimeout limits the requests in flight during shutdown.
 	DrainTimeout time.Duration
 
-	// LogOnly are the outboxes whose rows only the log has; see store.Layout.LogOnly. A claim
-	// does not read such a row, so its content stays in memory until the row leaves it.
+	// LogOnly are the outboxes whose rows only the log has; see store.Layout.LogOnly. The
+	// content of such a row stays in memory until the row is delivered or spilled.
 	LogOnly map[string]bool
 
 	// Lease, if not nil, is checked before each request.

@@ -35,8 +35,6 @@ type core struct {
 	notBefore time.Time // no claim before this time
 	ended     bool
 
-	logOnly map[string]bool // outboxes whose rows only the log has
-
 	canPing bool // the sink supports requests without rows
 	toPing  lanes.Fifo[*ping]
 

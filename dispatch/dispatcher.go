@@ -65,7 +65,7 @@ func New(cfg Config, opt Options) *Dispatcher {
 		toSend:  make(chan *request, cfg.MaxConcurrentGroups),
 		stopped: make(chan struct{}),
 	}
-	d.core.logOnly = opt.LogOnly
+	d.core.lanes.Memory.LogOnly = opt.LogOnly
 	_, d.core.canPing = opt.Sink.(sink.Pinger)
 	if opt.Spill {
 		d.core.spill.AllowUnwritten()

@@ -285,7 +285,7 @@ func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limi
 		refs[i] = items[i].Ref
 	}
 	d.change(func(c *core) {
-		if place || c.logOnly[f.Outbox] {
+		if place || c.lanes.Memory.LogOnly[f.Outbox] {
 			c.operator.requeue(items)
 		}
 		c.operator.releaseFixed(refs, time.Now())

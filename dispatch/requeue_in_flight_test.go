@@ -64,7 +64,7 @@ func failingLogRow(t *testing.T, now time.Time) *core {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0
 	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20} }, func() float64 { return 0 })
-	c.logOnly = map[string]bool{"events": true}
+	c.lanes.Memory.LogOnly = map[string]bool{"events": true}
 	rows := items("a", "1", "2")
 	rows[0].Seq, rows[1].Seq = 1, 2
 	c.append(rows, nil)

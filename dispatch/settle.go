@@ -192,15 +192,16 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 		c.replays.finish(rw, o.Status, o.Error, l)
 		return
 	}
+	var row *store.Item
 	if o.Status == store.Failed {
-		row := rw.Item
-		o.Row = &row
+		row = new(store.Item)
+		*row = rw.Item
 	}
-	if o.Status == store.Completed || o.Status == store.Failed && !c.logOnly[rw.Outbox] {
+	if o.Status.Settled() {
 		c.lanes.Memory.DropPayload(rw) // it is not sent again
-		if o.Row != nil {
-			o.Row.Payload = nil
-		}
+	}
+	if o.Row = row; row != nil {
+		row.Payload = rw.Payload // the attributes have the row's own kind
 	}
 	o.Ref, o.Txn, o.RetryCount, o.At = rw.Ref, rw.Txn, rw.RetryCount, now
 	if !rw.Claimed.IsZero() {
@@ -288,7 +289,7 @@ func (c *core) recordSpilledWrite(o *outcome, final bool) {
 func (c *core) finishHead(o *outcome, result store.SettleResult, now time.Time) {
 	l := o.Of.Lane
 	reset := o.Of.Row.Stage == lanes.Reset
-	if reset && !c.logOnly[o.Outbox] {
+	if reset && !c.lanes.Memory.LogOnly[o.Outbox] {
 		o.Of.Row.ResetFailed()
 		o.Of.Row.Txn = 0 // it was visible: unwritten claims check it again
 		c.release(l)     // its claim finds the current status

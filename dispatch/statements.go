@@ -19,7 +19,7 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	for _, req := range reqs {
 		for rw := range req.Rows() {
 			rows = append(rows, store.ClaimRow{
-				Ref: rw.Ref, Txn: rw.Txn, OwnClaimAt: rw.Claimed, WantPayload: rw.Payload == nil && !d.opt.LogOnly[rw.Outbox],
+				Ref: rw.Ref, Txn: rw.Txn, OwnClaimAt: rw.Claimed, WantPayload: rw.Payload == nil,
 			})
 		}
 	}

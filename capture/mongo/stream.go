@@ -207,8 +207,8 @@ func (st *stream) add(ctx context.Context, e *event, now time.Time) error {
 	}
 
 	size := 0
-	for i := range items[before:] {
-		st.src.resume.DropLargeContent(&items[before+i])
+	for i, r := range st.src.plan.readers[e.collection] { // each has appended one item
+		st.src.resume.DropLargeContent(&items[before+i], &r.outbox.Layout)
 		size += items[before+i].ContentBytes()
 	}
 

@@ -61,9 +61,9 @@ func newLogReader(s *Source, conn *sqlitestore.Conn) *logReader {
 			colKind:       kind,
 			colGroup:      sqlitestore.GroupOf(&o.Layout, ref),
 			colSize:       sqlitestore.PayloadSizeOf(ref(c.Payload)),
-			colPayload:    s.ifInline(ref(c.Payload), "coalesce("+sqlitestore.PayloadOf(ref(c.Payload))+", '')"),
+			colPayload:    s.ifInline(o, ref(c.Payload), "coalesce("+sqlitestore.PayloadOf(ref(c.Payload))+", '')"),
 			colRetries:    retries,
-			colAttributes: s.ifInline(ref(c.Payload), sqlitestore.AttributesOf(&o.Layout, ref)),
+			colAttributes: s.ifInline(o, ref(c.Payload), sqlitestore.AttributesOf(&o.Layout, ref)),
 		} {
 			columns[at] = append(columns[at], fmt.Sprintf("WHEN ?%d THEN %s", i+1, x))
 		}
@@ -81,8 +81,8 @@ func newLogReader(s *Source, conn *sqlitestore.Conn) *logReader {
 }
 
 // ifInline is an expression for content that a batch carries only beside its payload.
-func (s *Source) ifInline(payload, content string) string {
-	if s.resume.MaxPayload <= 0 {
+func (s *Source) ifInline(o *store.Outbox, payload, content string) string {
+	if s.resume.MaxPayload <= 0 || o.Layout.LogOnly() {
 		return content
 	}
 	return fmt.Sprintf("CASE WHEN %s <= %d THEN %s END", sqlitestore.PayloadSizeOf(payload), s.resume.MaxPayload, content)

@@ -15,6 +15,9 @@ import (
 // so that it does not lock the leader row for long.
 const maxBatchRows = 20_000
 
+// maxBatchBytes limits the texts and payloads of such a transaction, which memory holds twice.
+const maxBatchBytes = 16 << 20
+
 // backend implements ledger.Backend on a session. With async, Normal transactions commit
 // asynchronously.
 type backend struct {

@@ -79,7 +79,7 @@ func New(cfg Config) (*Store, error) {
 	s.viewConfig = views
 	s.Letters = deadletter.New(s.outboxes, letters{s})
 	s.Ledger = ledger.New(ledger.Config{
-		Outboxes: cfg.Outboxes, AreFailed: s.areFailed, BatchRows: maxBatchRows,
+		Outboxes: cfg.Outboxes, AreFailed: s.areFailed, BatchRows: maxBatchRows, BatchBytes: maxBatchBytes,
 		Records: backend{s, s.operator, false}, Spill: backend{s, s.spillSession, false}, Replay: backend{s, s.replay, true},
 	})
 	return s, nil

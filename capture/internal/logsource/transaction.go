@@ -30,7 +30,8 @@ type Row interface {
 type Transaction struct {
 	// MaxRows and MaxBytes bound a batch; a single row may exceed them.
 	MaxRows, MaxBytes int
-	// MaxPayload is the largest payload to carry, 0 for any; see capture.Resume.
+	// MaxPayload is the largest payload to carry, 0 for any; see capture.Resume. A row that
+	// only the log has keeps its payload.
 	MaxPayload int
 	// ReceivedAt is when the current message was received.
 	ReceivedAt time.Time
@@ -117,7 +118,11 @@ func (t *Transaction) read(it *store.Item, row Row, c *Columns) (err error) {
 			return fmt.Errorf("%q in column %q is not a count", t.scratch, names.RetryCount)
 		}
 	}
-	if err := t.payload(it, row, c.Payload); err != nil || it.Payload == nil {
+	limit := t.MaxPayload
+	if c.Outbox.Layout.LogOnly() {
+		limit = 0 // no claim reads it
+	}
+	if err := t.payload(it, row, c.Payload, limit); err != nil || it.Payload == nil {
 		return err // without the payload, the attributes are read with it
 	}
 	return t.attributes(it, row, c)
@@ -222,11 +227,11 @@ func (t *Transaction) kind(row Row, column int) (kind string, err error) {
 	return kind, nil
 }
 
-// payload reads a payload. NULL becomes empty, not nil, because nil means that the payload
-// stays in the table.
-func (t *Transaction) payload(it *store.Item, row Row, column int) (err error) {
+// payload reads a payload of up to limit bytes; 0 is no limit. NULL becomes empty, not nil,
+// because nil means that the payload stays in the table.
+func (t *Transaction) payload(it *store.Item, row Row, column, limit int) (err error) {
 	it.PayloadSize = row.Size(column)
-	if t.MaxPayload > 0 && it.PayloadSize > t.MaxPayload {
+	if limit > 0 && it.PayloadSize > limit {
 		return nil
 	}
 	it.Payload = make([]byte, 0, it.PayloadSize)
@@ -236,7 +241,7 @@ func (t *Transaction) payload(it *store.Item, row Row, column int) (err error) {
 	if it.Payload, err = row.AppendBytes(it.Payload, column); err != nil {
 		return fmt.Errorf("payload: %w", err)
 	}
-	if it.PayloadSize = len(it.Payload); t.MaxPayload > 0 && it.PayloadSize > t.MaxPayload {
+	if it.PayloadSize = len(it.Payload); limit > 0 && it.PayloadSize > limit {
 		it.Payload = nil
 	}
 	return nil

@@ -11,6 +11,8 @@ import "github.com/sluicebox/sluicebox/store"
 //     third time, or there is only one of them.
 //   - Large rows without room wait in their own first-in, first-out queue. Smaller rows do
 //     not wait for them.
+//   - A row that only the log has keeps its content until it is delivered or spilled. So its
+//     content counts against the rows of the buffer, like long texts.
 
 // freeTextBytes is how many bytes of id, kind and group a row may have and still count as
 // one row, even if the buffer has fewer bytes per row.
@@ -32,6 +34,9 @@ const (
 
 // Memory counts the live rows in memory, and drops payloads beyond its limits.
 type Memory struct {
+	// LogOnly are the outboxes whose rows only the log has; see store.Layout.LogOnly.
+	LogOnly map[string]bool
+
 	cfg          *Config
 	rows, weight [accounts]int
 	bytes        int64 // payloads in memory
@@ -54,7 +59,7 @@ func (m *Memory) Total() int { return m.rows[Buffered] + m.rows[Reloaded] + m.ro
 func (m *Memory) Used(by Account) int { return m.rows[by] + m.weight[by] }
 
 // Move moves a row to another account. The weight is the additional row count of rows with
-// long texts, which count while they are in a lane.
+// long texts or content that is kept, which count while they are in a lane.
 func (m *Memory) Move(rw *Row, to Account) {
 	m.rows[rw.Account]--
 	m.weight[rw.Account] -= rw.weight
@@ -69,16 +74,41 @@ func (m *Memory) Move(rw *Row, to Account) {
 // Enter counts a row that enters memory.
 func (m *Memory) Enter(rw *Row, to Account) {
 	share := max(freeTextBytes, m.cfg.BufferBytes/int64(max(1, m.cfg.BufferRows)))
-	rw.weight = int(int64(rw.TextBytes()) / share)
+	counted := rw.TextBytes()
+	if m.LogOnly[rw.Outbox] {
+		counted += rw.ContentBytes()
+	}
+	rw.weight = int(int64(counted) / share)
 	m.Move(rw, to)
 	m.bytes += int64(rw.ContentBytes())
 	m.Shed(rw)
 }
 
+// Units is how much of its limit a row uses.
+func (rw *Row) Units() int { return 1 + rw.weight }
+
+// UnitsOf returns the sum of Units over rows.
+func UnitsOf(rows []*Row) (sum int) {
+	for _, rw := range rows {
+		sum += rw.Units()
+	}
+	return sum
+}
+
+// KeepsContent reports whether there are rows that keep their content.
+func (m *Memory) KeepsContent() bool {
+	for _, only := range m.LogOnly {
+		if only {
+			return true
+		}
+	}
+	return false
+}
+
 // Leave removes a row that leaves memory.
 func (m *Memory) Leave(rw *Row) {
 	m.Move(rw, Uncounted)
-	m.DropPayload(rw)
+	m.drop(rw)
 }
 
 // SetPayload stores the content that the claim read again; a nil payload if it read none.
@@ -100,8 +130,15 @@ func (m *Memory) Shed(rows ...*Row) {
 	}
 }
 
-// DropPayload drops the content of a live row from memory.
+// DropPayload drops the content of a live row from memory, unless the row is not delivered and
+// only the log has it.
 func (m *Memory) DropPayload(rw *Row) {
+	if rw.Stage == Done || !m.LogOnly[rw.Outbox] {
+		m.drop(rw)
+	}
+}
+
+func (m *Memory) drop(rw *Row) {
 	m.bytes -= int64(rw.ContentBytes())
 	rw.Payload, rw.Attributes = nil, nil
 }

@@ -31,9 +31,11 @@ func (sp *Spiller) Excess(others bool) {
 			return
 		}
 		keep := 0
-		if l.State != lane.Held && l.IsWaiting() && heads >= keeps {
-			keep = keeps
-			heads -= keep
+		if l.State != lane.Held && l.IsWaiting() {
+			if units := max(keeps, lane.UnitsOf(l.Rows[:min(keeps, len(l.Rows))])); heads >= units {
+				keep = keeps
+				heads -= units
+			}
 		}
 		excess -= sp.Shrink(l, keep)
 	}

@@ -79,7 +79,8 @@ func (sp *Spiller) NextReloads(now time.Time) (from []store.SpilledRange, each i
 		return nil, 0
 	}
 
-	limit := min(maxReloadLanes, room)
+	units := sp.rowUnits()
+	limit := min(maxReloadLanes, max(1, room/units))
 	for range sp.reloadQueue.Len() {
 		l := sp.reloadQueue.Pop()
 		l.NeedsReload = false
@@ -116,7 +117,22 @@ func (sp *Spiller) NextReloads(now time.Time) (from []store.SpilledRange, each i
 	if probes {
 		return from, 1
 	}
-	return from, max(1, min(room/len(from), reloadRuns*sp.cfg.BatchRows))
+	return from, max(1, min(room/len(from)/units, reloadRuns*sp.cfg.BatchRows))
+}
+
+// firstReloadShare is the part of the buffer that a row is taken for before any was seen.
+const firstReloadShare = 16
+
+// rowUnits is how much of the buffer a reloaded row may use. A row whose content is kept is
+// taken for the largest that was seen, so that a reload does not exceed its room.
+func (sp *Spiller) rowUnits() int {
+	switch {
+	case !sp.lanes.Memory.KeepsContent():
+		return 1
+	case sp.heaviest == 0: // spilled by an earlier session
+		return max(1, sp.cfg.BufferRows/firstReloadShare)
+	}
+	return sp.heaviest
 }
 
 // evictInterval is the minimum time between two searches for reloaded rows to evict. Each
@@ -248,6 +264,7 @@ func (sp *Spiller) matchRequeued(l *lane.Lane, it *store.Item) bool {
 func (sp *Spiller) admit(it *store.Item) *lane.Row {
 	rw := &lane.Row{Item: *it, Copy: lane.CopyStored}
 	sp.lanes.Memory.Enter(rw, lane.Reloaded)
+	sp.heaviest = max(sp.heaviest, rw.Units())
 	return rw
 }
 

@@ -52,6 +52,7 @@ type Spiller struct {
 	reloading         []laneReload          // being reloaded
 	evictedAt         time.Time             // last eviction that made room for reloads
 	turnedAt          time.Time             // last one of lanes of endpoints with an open breaker
+	heaviest          int                   // units of the largest row that was spilled or reloaded; see rowUnits
 }
 
 // New returns the spiller of a set of lanes. It starts nothing.
