@@ -33,6 +33,7 @@ type core struct {
 	operator operator
 
 	notBefore time.Time // no claim before this time
+	nextLook  time.Time // at lanes that may stand; see standstill.go
 	ended     bool
 
 	canPing bool // the sink supports requests without rows
@@ -192,6 +193,7 @@ func (c *core) tick(now time.Time) {
 	for l := c.lanes.Due(now); l != nil; l = c.lanes.Due(now) {
 		c.release(l)
 	}
+	c.spillStanding(now)
 }
 
 // nextWake returns the time when tick or a probe is due next; false if none is.
@@ -207,6 +209,9 @@ func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 	}
 	if due, some := c.outcomes.NextDue(); some {
 		sooner(due)
+	}
+	if c.looksForStanding() {
+		sooner(c.nextLook)
 	}
 	if c.ended || c.tooManyUnwritten() || c.lanes.FreeRequests() <= 0 {
 		return at, ok

@@ -25,6 +25,16 @@ func (sp *Spiller) Rows(l *lane.Lane) {
 	}
 }
 
+// AllRows is Rows for a lane that stands: it also spills the rows of a request that is not
+// answered. An outcome that comes meanwhile waits for their copies.
+func (sp *Spiller) AllRows(l *lane.Lane) {
+	for i, rw := range l.Rows {
+		if (i >= l.InFlight || l.State != lane.Writing) && rw.Seq != 0 && rw.Copy == lane.NoCopy && rw.Stage == lane.Open {
+			sp.queue(l, rw, true)
+		}
+	}
+}
+
 // Next returns at most limit rows to spill. The caller reports them to Written. Only one
 // such batch is in flight, and none while a reload is.
 func (sp *Spiller) Next(limit int) []store.Item {
