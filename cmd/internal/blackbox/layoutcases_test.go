@@ -167,7 +167,7 @@ func debeziumCase(deleted bool) *layoutCase {
 		insert: `INSERT INTO {table} (id, aggregatetype, aggregateid, type, payload) VALUES ($1, 'order', $2, 'OrderPaid', $3)`,
 		args:   func(r *layoutRow) []any { return []any{r.ID, r.group(), r.payload()} },
 		document: func(r *layoutRow) bson.M {
-			return bson.M{"aggregatetype": "order", "aggregateid": r.group(), "type": "OrderPaid", "payload": bson.M{"Group": r.Group, "N": r.N, "Bad": r.Bad}}
+			return bson.M{"aggregatetype": "order", "aggregateid": r.group(), "type": "OrderPaid", "payload": bson.M{"Group": r.Group, "N": r.N, "Bad": r.Bad, "Pad": r.Pad}}
 		},
 	}
 	if deleted {
