@@ -128,7 +128,7 @@ func TestStandingLaneIsSpilled(t *testing.T) {
 
 				k.set(func() { k.answer = always(sink.Delivered) })
 				k.advance(5 * time.Minute)
-				if left := len(k.spilledTable.items); left != 0 {
+				if left := len(k.items); left != 0 {
 					t.Errorf("%d spilled rows are left after all were delivered", left)
 				}
 				k.set(func() {
