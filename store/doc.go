@@ -44,6 +44,13 @@
 // write that finished before it began survives a crash. Only then may the relay acknowledge
 // the log.
 //
+// # Tables that cannot store FAILED
+//
+// A layout may have no value for FAILED, or no state at all; see [Layout.Stores]. The relay's own
+// records then say which rows are FAILED, and [Tables] alone do not know it: ledger.Store, which
+// joins both, answers every claim, status and view as if the table did. Where only the log has the
+// rows, see [Layout.LogOnly], the records keep their content, and no claim looks a row up.
+//
 // # Locks of other sessions
 //
 // A session that keeps rows or a table locked must not block other rows. [Claimer] and
