@@ -2,6 +2,8 @@ package blackbox
 
 import (
 	"fmt"
+	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,7 +26,7 @@ outboxes:
     columns: {id: id, group: group, payload: payload, type: type}
     sink: hooks
 sinks:
-  hooks: {type: webhook, url: %q, headers: {X-Type: '{type}', X-Group: '{group}'}, max-retries: 1, backoff: {initial: 50ms}, proof-wait: 1s}
+  hooks: {type: webhook, url: %q, headers: {X-Type: '{type}', X-Group: '{group}'}, max-retries: 1, backoff: {initial: 50ms, max: 500ms}, proof-wait: 1s%s}
 admin: {listen: %s}
 `
 
@@ -57,7 +59,7 @@ func TestMessagesWithoutATable(t *testing.T) {
 				}
 				return s.answer(r)
 			})
-			config := fmt.Sprintf(messagesConfig, nameFor(source), "stream", source, s.to.URL(), adminKey)
+			config := fmt.Sprintf(messagesConfig, nameFor(source), "stream", source, s.to.URL(), "", adminKey)
 			r := start(t, config)
 			r.waitFor("rows before this position not read")
 			r.waitFor("source connected")
@@ -100,10 +102,65 @@ func TestMessagesWithoutATable(t *testing.T) {
 	}
 }
 
+// Messages larger than the buffer keep their payloads while the receiver is down, also across a
+// kill, because no claim could read them again.
+func TestLargeMessages(t *testing.T) {
+	t.Parallel()
+	for _, version := range servers.Spread(t, servers.Versions()) {
+		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			t.Parallel()
+			source := servers.Database(t, version)
+			s := &layoutScene{layoutCase: messagesCase(), t: t, source: source, conn: connect(t, source), to: sinktest.NewReceiver(t)}
+			var up atomic.Bool
+			s.to.Script(func(*sinktest.Request) sinktest.Answer {
+				if up.Load() {
+					return sinktest.Answer{}
+				}
+				return sinktest.Answer{Status: http.StatusServiceUnavailable}
+			})
+			config := fmt.Sprintf(messagesConfig, nameFor(source), "stream", source, s.to.URL(), ", buffer-bytes: 100kB", adminKey)
+			r := start(t, config)
+			r.waitFor("source connected")
+			const groups, rows, size = 10, 60, 50_000
+			emit := func(from, to int) {
+				for i := from; i < to; i++ {
+					_, err := s.conn.exec("SELECT pg_logical_emit_message(true, 'orders', json_build_object('id', $1::int, 'group', $2::int, 'type', 'OrderPaid', 'payload', repeat('x', $3) || $1)::text)", i, i%groups, size)
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			emit(0, rows/2)
+			r.waitFor("circuit breaker opened")
+			r.kill()
+			r = start(t, config)
+			emit(rows/2, rows)
+			r.waitFor("circuit breaker opened")
+			up.Store(true)
+			arrive(t, s.to, rows)
+			last := map[string]int{}
+			seen := map[string]bool{}
+			for _, got := range s.to.Accepted() {
+				n, err := strconv.Atoi(got.ID)
+				if err != nil || string(got.Payload) != strings.Repeat("x", size)+got.ID {
+					t.Fatalf("message %q has a payload of %d bytes: %v", got.ID, len(got.Payload), err)
+				}
+				if group := fmt.Sprint(n % groups); !seen[got.ID] {
+					if before, some := last[group]; some && n < before {
+						t.Errorf("group %s: message %d arrived after %d", group, n, before)
+					}
+					last[group], seen[got.ID] = n, true
+				}
+			}
+			expectStop(t, r)
+		})
+	}
+}
+
 // Polling cannot read messages, and the relay says so.
 func TestMessagesArePolledNever(t *testing.T) {
 	t.Parallel()
-	out, errs, code := command(t, nil, "config", "check", "-c", configFile(t, fmt.Sprintf(messagesConfig, "relay", "poll", "postgres://u@127.0.0.1/d", "http://127.0.0.1:1", adminKey)))
+	out, errs, code := command(t, nil, "config", "check", "-c", configFile(t, fmt.Sprintf(messagesConfig, "relay", "poll", "postgres://u@127.0.0.1/d", "http://127.0.0.1:1", "", adminKey)))
 	if want := "message-prefix: needs source.mode: stream or auto"; code != 78 || !strings.Contains(out+errs, want) {
 		t.Errorf("exit code %d, want 78 and %q:\n%s%s", code, want, out, errs)
 	}
