@@ -84,13 +84,16 @@ func (w *sinkObserver) BreakersChanged(all []dispatch.OpenBreaker) {
 	w.SinkObserver.BreakersChanged(all)
 	before := w.openBreakers
 	w.openBreakers = map[string]bool{}
-	var failing, idle []string
+	var failing, idle, named []string
 	for i := range all {
 		s := &all[i]
 		w.openBreakers[s.Endpoint] = true
-		if s.Idle {
+		switch {
+		case s.Idle:
 			idle = append(idle, s.Endpoint)
-		} else {
+		case s.Named:
+			named = append(named, s.Endpoint)
+		default:
 			failing = append(failing, s.LastFailure.Class.String()+": "+s.LastFailure.Detail)
 		}
 		if !before[s.Endpoint] {
@@ -109,9 +112,12 @@ func (w *sinkObserver) BreakersChanged(all []dispatch.OpenBreaker) {
 	switch {
 	case len(failing) > 0:
 		w.relay.health.fail("sink "+w.sink, "circuit breaker open: "+strings.Join(failing, "; "))
+	case len(named) > 0: // the rows of all other endpoints are delivered
+		w.relay.health.ok("sink "+w.sink, fmt.Sprintf("rows wait for %d of the endpoints that rows name; circuit breaker open for %s",
+			len(named), strings.Join(named[:min(3, len(named))], ", ")))
 	case len(idle) > 0:
 		detail := "no rows waiting; circuit breaker open"
-		if names := strings.Join(idle, ", "); names != "" {
+		if names := strings.Join(idle[:min(3, len(idle))], ", "); names != "" {
 			detail += " for " + names
 		}
 		w.relay.health.ok("sink "+w.sink, detail)

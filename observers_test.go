@@ -151,6 +151,27 @@ func TestLockedOutboxFailsNoDatabase(t *testing.T) {
 	})
 }
 
+// One of many endpoints that rows name is down. The others are served, so the relay is ready.
+func TestBreakersOfEndpointsThatRowsName(t *testing.T) {
+	r := &Relay{log: slog.New(slog.DiscardHandler), health: newHealth()}
+	w := &sinkObserver{SinkObserver: &countingSink{}, sink: "customers", relay: r}
+	down := dispatch.OpenBreaker{Endpoint: "https://a.example", LastFailure: sink.Outcome{Class: sink.Unavailable}, Named: true}
+	all := []dispatch.OpenBreaker{down, down, down, down}
+	for i := range all {
+		all[i].Endpoint = fmt.Sprintf("https://%c.example", 'a'+i)
+	}
+	w.BreakersChanged(all)
+	const want = "rows wait for 4 of the endpoints that rows name; circuit breaker open for https://a.example, https://b.example, https://c.example"
+	if !slices.ContainsFunc(r.health.Checks(), func(c Check) bool { return c.Detail == want && c.OK }) {
+		t.Errorf("got checks %+v, want %q", r.health.Checks(), want)
+	}
+	all[3].Named = false
+	w.BreakersChanged(all)
+	if slices.ContainsFunc(r.health.Checks(), func(c Check) bool { return c.OK }) {
+		t.Errorf("got checks %+v, want one that fails", r.health.Checks())
+	}
+}
+
 // TestBreakerOfUnnamedEndpoint checks that neither the log nor the readiness check has an
 // empty name for the endpoint of a sink that has only one.
 func TestBreakerOfUnnamedEndpoint(t *testing.T) {

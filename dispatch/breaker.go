@@ -38,6 +38,9 @@ type OpenBreaker struct {
 	// Idle: no row waits for the endpoint, so the open breaker delays nothing. The next row
 	// is sent as a probe.
 	Idle bool
+
+	// Named: rows name the endpoint; see sink.Limits. The others of the sink go on.
+	Named bool
 }
 
 // waitingLanes counts the lanes, in memory or spilled, that wait for a receiver. Lanes on
@@ -55,7 +58,7 @@ const maxOpenBreakers = 100
 func (c *core) openBreakers() (all []OpenBreaker) {
 	for _, recv := range c.lanes.Receivers() {
 		if b := &recv.Breaker; b.Open() {
-			all = append(all, OpenBreaker{recv.Endpoint, b.LastFailure(), b.OpenedAt(), c.waitingLanes(recv) == 0})
+			all = append(all, OpenBreaker{recv.Endpoint, b.LastFailure(), b.OpenedAt(), c.waitingLanes(recv) == 0, recv.Named})
 		}
 	}
 	if len(all) > maxOpenBreakers {

@@ -348,7 +348,7 @@ func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
 	var lanes []string
 	for _, state := range slices.Sorted(maps.Keys(s.Lanes)) {
 		if n := s.Lanes[state]; n > 0 {
-			lanes = append(lanes, fmt.Sprintf("%d %s", n, laneStateText(state, len(s.OpenBreakers) > 0)))
+			lanes = append(lanes, fmt.Sprintf("%d %s", n, laneStateText(state, waits(*s))))
 		}
 	}
 
@@ -380,7 +380,13 @@ func laneStateText(state string, allOpen bool) string {
 // allBreakersOpen reports whether every sink has an open breaker, because a lane does not
 // name its sink.
 func allBreakersOpen(sinks []admin.SinkStatus) bool {
-	return len(sinks) > 0 && !slices.ContainsFunc(sinks, func(s admin.SinkStatus) bool { return len(s.OpenBreakers) == 0 })
+	return len(sinks) > 0 && !slices.ContainsFunc(sinks, func(s admin.SinkStatus) bool { return !waits(s) })
+}
+
+// waits reports whether ready lanes of a sink wait for an open breaker. One of an endpoint that
+// rows name concerns its lanes only.
+func waits(s admin.SinkStatus) bool {
+	return slices.ContainsFunc(s.OpenBreakers, func(b admin.OpenBreaker) bool { return !b.Named })
 }
 
 func troubledHeader() []string {

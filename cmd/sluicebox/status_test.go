@@ -111,7 +111,11 @@ func TestStatusOfOpenBreaker(t *testing.T) {
 	if text := statusText(&s, time.Now()); !strings.Contains(text, "o-1    waiting for the sink ") {
 		t.Errorf("with none that is well:\n%s", text)
 	}
-	s.Sinks[0].OpenBreakers[0].Endpoint = ""
+	s.Sinks[0].OpenBreakers[0].Named = true
+	if text := statusText(&s, time.Now()); !strings.Contains(text, ", 7 ready, ") || !strings.Contains(text, "o-1    ready ") {
+		t.Errorf("with an endpoint that rows name:\n%s", text)
+	}
+	s.Sinks[0].OpenBreakers[0].Named, s.Sinks[0].OpenBreakers[0].Endpoint = false, ""
 	if text := statusText(&s, time.Now()); !strings.Contains(text, "platform: circuit breaker open for 3m, unavailable: connection refused") {
 		t.Errorf("with an endpoint without a name:\n%s", text)
 	}

@@ -93,6 +93,7 @@ type OpenBreaker struct {
 	Since    time.Time `json:"since"`
 	Error    string    `json:"error"` // latest failure
 	Idle     bool      `json:"idle"`  // without waiting rows; does not fail readiness
+	Named    bool      `json:"named"` // by rows: the sink's other endpoints go on; does not fail readiness
 }
 
 // FailedRows is the number of FAILED rows of an outbox.

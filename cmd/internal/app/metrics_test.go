@@ -159,6 +159,23 @@ func TestStandbyResetsGauges(t *testing.T) {
 	}
 }
 
+// Endpoints that rows name are counted, and open no breaker of the sink as a whole.
+func TestEndpointsThatRowsName(t *testing.T) {
+	_, m := newTestMetrics(t)
+	s := m.sink("customers")
+	down := dispatch.OpenBreaker{LastFailure: sink.Outcome{Class: sink.Unavailable}, Named: true}
+	idle := down
+	idle.Idle = true
+	s.BreakersChanged([]dispatch.OpenBreaker{down, down, idle})
+	if n, open := testutil.ToFloat64(s.endpointsOpen), testutil.ToFloat64(s.breakerOpen.WithLabelValues("unavailable")); n != 2 || open != 0 {
+		t.Errorf("%v endpoints are open, want 2; the sink: %v, want 0", n, open)
+	}
+	s.BreakersChanged(nil)
+	if n := testutil.ToFloat64(s.endpointsOpen); n != 0 {
+		t.Errorf("%v endpoints are open, want 0", n)
+	}
+}
+
 func TestSinkMetrics(t *testing.T) {
 	reg, m := newTestMetrics(t)
 	s := m.sink("platform")

@@ -29,6 +29,7 @@ type SinkMetrics struct {
 	duration      prometheus.Histogram
 	commitToAck   prometheus.Histogram
 	breakerOpen   *prometheus.GaugeVec
+	endpointsOpen prometheus.Gauge
 	openFailed    prometheus.Gauge
 	refused       *prometheus.GaugeVec
 	stats         statsGauges
@@ -97,6 +98,7 @@ func newSinkMetrics(m *Metrics, r registrar) *SinkMetrics {
 		duration:      r.histogram("request_duration_seconds", "Duration of requests to the sink.", requestBuckets()),
 		commitToAck:   r.histogram("commit_to_ack_seconds", "Time from a row's commit (its capture, if the log has no commit time) until its COMPLETED status was written.", ackBuckets()),
 		breakerOpen:   r.gauges("sink_breaker_open", "Whether a circuit breaker of the sink is open while rows wait (1 = open, only probes are sent), by class of its latest failure.", "class"),
+		endpointsOpen: r.gauge("sink_endpoints_open", "Endpoints named by rows whose circuit breakers are open while rows wait, at most 100."),
 		openFailed:    r.gauge("sink_open_failed", "Whether the sink cannot be opened because a file it needs is unusable (1 = not open)."),
 		refused:       r.gauges("refused_rows", "Rows whose claim or outcome the outbox table refuses at present, for example because of a trigger or constraint.", "outbox"),
 		stats: statsGauges{
@@ -153,17 +155,23 @@ func (s *SinkMetrics) Requested(req dispatch.RequestInfo, res *sink.Result, took
 	}
 }
 
-// BreakersChanged records the classes for which a breaker of the sink is open. An open
-// breaker without waiting rows does not count.
+// BreakersChanged records the classes for which a breaker of the sink is open, and how many
+// breakers of endpoints that rows name are. An open breaker without waiting rows does not count.
 func (s *SinkMetrics) BreakersChanged(all []dispatch.OpenBreaker) {
 	for class := sink.Rejected; class <= sink.Misconfigured; class++ {
 		s.breakerOpen.WithLabelValues(class.String()).Set(0)
 	}
+	named := 0
 	for i := range all {
-		if class := all[i].LastFailure.Class; !all[i].Idle && class >= sink.Rejected && class <= sink.Misconfigured {
+		switch class := all[i].LastFailure.Class; {
+		case all[i].Idle:
+		case all[i].Named:
+			named++
+		case class >= sink.Rejected && class <= sink.Misconfigured:
 			s.breakerOpen.WithLabelValues(class.String()).Set(1)
 		}
 	}
+	s.endpointsOpen.Set(float64(named))
 }
 
 // Stalled implements dispatch.Observer. The gauge of lanes by state counts stalled lanes.

@@ -63,7 +63,7 @@ func (p *program) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, 
 	}
 
 	for i, of := range stats.OpenBreakers {
-		s.OpenBreakers[i] = admin.OpenBreaker{Endpoint: of.Endpoint, Class: of.LastFailure.Class.String(), Since: of.Since, Error: of.LastFailure.Detail, Idle: of.Idle}
+		s.OpenBreakers[i] = admin.OpenBreaker{Endpoint: of.Endpoint, Class: of.LastFailure.Class.String(), Since: of.Since, Error: of.LastFailure.Detail, Idle: of.Idle, Named: of.Named}
 	}
 	lag.Rows += stats.Waiting
 	if oldest := stats.Oldest; !oldest.IsZero() && (lag.Oldest == nil || oldest.Before(*lag.Oldest)) {

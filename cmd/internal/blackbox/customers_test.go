@@ -84,6 +84,12 @@ func TestRowsThatNameTheirReceiver(t *testing.T) {
 			}
 			return ""
 		})
+		if n := r.metric(`sluicebox_sink_endpoints_open{sink="customers"}`); n != 1 {
+			t.Errorf("%v endpoints are open by the metric, want 1", n)
+		}
+		if s := r.status(); !s.Ready {
+			t.Errorf("one of several receivers is down, and the relay is not ready: %s", s.stdout)
+		}
 		if n := hanging.Counts().Distinct; n > 0 {
 			t.Errorf("%d rows were accepted by the receiver that does not answer", n)
 		}
