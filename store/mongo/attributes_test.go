@@ -141,6 +141,24 @@ func TestGroupOfFields(t *testing.T) {
 	rigs.CheckGroupFilters(t, r.store, want, []string{"", "a", "a/1/1", `\N/\N`, `a\/1`, `\x/\N`}, r.setAll(t))
 }
 
+// TestGroupBehindList checks that a group is not taken from a list, and that a view leaves out
+// no document for a group that only the list has.
+func TestGroupBehindList(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), attributedBox())
+	list := bson.A{bson.D{{Key: "part", Value: "1"}}}
+	r.insert(t, attributed("1", bson.E{Key: "body", Value: "x"}, bson.E{Key: "tenant", Value: "a"}, bson.E{Key: "of", Value: list}))
+	for _, group := range []string{"a/1", `a/\N`} {
+		want := []store.Group{store.GroupOf(`a/\N`)}
+		if group == want[0].Name {
+			want = nil
+		}
+		if got := rigs.Groups(t, r.store, rigs.Lane(store.GroupOf(group))); !slices.Equal(got, want) {
+			t.Errorf("without %s the groups are %q, want %q", group, got, want)
+		}
+	}
+}
+
 // TestKindAttribute checks that documents are selected by their own kind where it is an
 // attribute, and requeued into the lane of their outbox.
 func TestKindAttribute(t *testing.T) {

@@ -167,13 +167,13 @@ func (r *reading) laneConditions() bson.A {
 			if k.kind == "" {
 				kinds = append(kinds, nil)
 			}
-			lane = append(lane, oneOf(name, kinds))
+			lane = append(lane, oneOf(name, kinds)...)
 		}
 		if fields := l.GroupColumns(); len(fields) > 0 {
 			for i, value := range before[k] {
-				lane = append(lane, oneOf(fields[i], bson.A{value}))
+				lane = append(lane, oneOf(fields[i], bson.A{value})...)
 			}
-			lane = append(lane, oneOf(fields[len(fields)-1], values))
+			lane = append(lane, oneOf(fields[len(fields)-1], values)...)
 		}
 		if lane == nil { // all documents are in one lane
 			lane = bson.D{}
@@ -184,10 +184,16 @@ func (r *reading) laneConditions() bson.A {
 }
 
 // oneOf is the filter that a field has one of some values. $in alone would also match an
-// array that contains one of them.
-func oneOf(name string, values bson.A) bson.E {
+// array that contains one of them, or documents in an array on the way to the field.
+func oneOf(name string, values bson.A) bson.D {
 	list := bson.D{{Key: "$type", Value: "array"}}
-	return bson.E{Key: name, Value: bson.D{{Key: "$in", Value: values}, {Key: "$not", Value: list}}}
+	filter := bson.D{{Key: name, Value: bson.D{{Key: "$in", Value: values}, {Key: "$not", Value: list}}}}
+	for i, c := range name {
+		if c == '.' {
+			filter = append(filter, bson.E{Key: name[:i], Value: bson.D{{Key: "$not", Value: list}}})
+		}
+	}
+	return filter
 }
 
 func (r *reading) projection() bson.D {
