@@ -124,7 +124,7 @@ func (s *Set) buildRequest() *Request {
 	}
 	first := ready.items[0]
 	kind, job := first.Name.Kind, first.Job
-	limits := s.cfg.Limits(kind)
+	limits := s.limitsOf(kind)
 	if limits.MaxLanes > 0 {
 		share = min(share, limits.MaxLanes)
 	}

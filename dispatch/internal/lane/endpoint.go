@@ -35,6 +35,7 @@ const maxIdleReceivers = 256
 
 // endpoints are the receivers by endpoint.
 type endpoints struct {
+	limits       map[string]sink.Limits // by kind; see limitsOf
 	byEndpoint   map[string]*Receiver
 	namedBreaker *breaker.Config // of named endpoints
 	maxProbes    int             // of all named endpoints
@@ -42,14 +43,31 @@ type endpoints struct {
 	idle         []*Receiver     // named and without lanes, the longest first
 }
 
+// maxLimits is how many kinds have their limits kept.
+const maxLimits = 256
+
 func newEndpoints(cfg *Config) endpoints {
-	e := endpoints{byEndpoint: map[string]*Receiver{}, maxProbes: max(1, cfg.Senders/4)}
+	e := endpoints{limits: map[string]sink.Limits{}, byEndpoint: map[string]*Receiver{}, maxProbes: max(1, cfg.Senders/4)}
 	if cfg.Breaker != nil {
 		named := *cfg.Breaker
 		named.MaxConcurrentEager = max(1, e.maxProbes/4)
 		e.namedBreaker = &named
 	}
 	return e
+}
+
+// limitsOf returns the limits of a kind. Each lane asks for them at each step, and a sink may
+// take long to compute them.
+func (s *Set) limitsOf(kind string) sink.Limits {
+	limits, ok := s.limits[kind]
+	if !ok {
+		if len(s.limits) == maxLimits {
+			clear(s.limits)
+		}
+		limits = s.cfg.Limits(kind)
+		s.limits[kind] = limits
+	}
+	return limits
 }
 
 // hasRoom reports whether another request to a receiver may begin; see the comment above.
@@ -70,7 +88,7 @@ func (s *Set) mayProbe() bool {
 
 // Learn records the endpoint of a row whose content is in memory, or was just read.
 func (s *Set) Learn(rw *Row) {
-	if of := s.cfg.Limits(rw.Kind).EndpointOf; of != nil && !rw.Routed {
+	if of := s.limitsOf(rw.Kind).EndpointOf; of != nil && !rw.Routed {
 		msg := rw.message()
 		rw.Endpoint, rw.Routed = of(&msg), true
 	}
@@ -85,15 +103,17 @@ func (s *Set) learnInMemory(rw *Row) {
 
 // head returns the leading rows of a lane that one request may have; see Lane.head.
 func (s *Set) head(l *Lane, maxRows, maxBytes int) (rows []*Row, bytes int) {
-	for _, rw := range l.Rows[:min(maxRows, len(l.Rows))] {
-		s.learnInMemory(rw)
+	if s.limitsOf(l.Name.Kind).EndpointOf != nil {
+		for _, rw := range l.Rows[:min(maxRows, len(l.Rows))] {
+			s.learnInMemory(rw)
+		}
 	}
 	return l.head(maxRows, maxBytes)
 }
 
 // endpointOf returns the endpoint of a lane's head, and whether rows name it.
 func (s *Set) endpointOf(l *Lane) (endpoint string, named bool) {
-	limits := s.cfg.Limits(l.Name.Kind)
+	limits := s.limitsOf(l.Name.Kind)
 	if limits.EndpointOf == nil || len(l.Rows) == 0 {
 		return l.Receiver.Endpoint, l.Receiver.Named
 	}
@@ -182,6 +202,9 @@ func (s *Set) Claimed(req *Request) {
 // SameEndpoint returns the leading rows that go to the endpoint of the first. Their contents
 // were just read.
 func (s *Set) SameEndpoint(rows []*Row) []*Row {
+	if len(rows) == 0 || s.limitsOf(rows[0].Kind).EndpointOf == nil {
+		return rows
+	}
 	for i, rw := range rows {
 		if s.Learn(rw); rw.Endpoint != rows[0].Endpoint {
 			return rows[:i]
@@ -194,7 +217,7 @@ func (s *Set) SameEndpoint(rows []*Row) []*Row {
 // request for each receiver. A probe that an operator asked for follows its lane; another one
 // is withdrawn if its lane goes elsewhere.
 func (s *Set) Split(req *Request) (all []*Request) {
-	if s.cfg.Limits(req.Runs[0].Lane.Name.Kind).EndpointOf == nil {
+	if s.limitsOf(req.Runs[0].Lane.Name.Kind).EndpointOf == nil {
 		return []*Request{req}
 	}
 	from := req.Receiver()

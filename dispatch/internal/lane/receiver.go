@@ -59,7 +59,7 @@ func (r *Receiver) remove(is func(*Lane) bool) bool {
 }
 
 // Receiver returns the receiver for rows of a kind, or for those whose endpoint is not known.
-func (s *Set) Receiver(kind string) *Receiver { return s.receiver(s.cfg.Limits(kind).Endpoint, false) }
+func (s *Set) Receiver(kind string) *Receiver { return s.receiver(s.limitsOf(kind).Endpoint, false) }
 
 // receiver returns the receiver of an endpoint.
 func (s *Set) receiver(endpoint string, named bool) *Receiver {
@@ -76,7 +76,7 @@ func (s *Set) receiver(endpoint string, named bool) *Receiver {
 }
 
 // Mode is how the destination of a row answers.
-func (s *Set) Mode(rw *Row) sink.Mode { return s.cfg.Limits(rw.Kind).Mode }
+func (s *Set) Mode(rw *Row) sink.Mode { return s.limitsOf(rw.Kind).Mode }
 
 // Receivers returns the receivers of all lanes so far.
 func (s *Set) Receivers() []*Receiver { return s.receivers }
