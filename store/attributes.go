@@ -148,7 +148,7 @@ func spread(text []byte, column string, add func(name, value string)) {
 		return
 	}
 	for name, member := range members(value) {
-		if v := groupOfJSON(member); v.Valid {
+		if v := groupOfJSON(member); v.Valid && string(name) != AttributeUnreadable { // which is not the service's to set
 			add(cleanText(name), v.Name)
 		}
 	}

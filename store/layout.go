@@ -218,6 +218,9 @@ func (l *Layout) Validate() error {
 		bad.Add("group-path", "needs a single column in columns.group")
 	}
 	l.validateAttributes(&bad)
+	if l.Lease && l.State != StateNone && !l.Stores(Processing) {
+		bad.Add("columns.lease", "needs a value for PROCESSING, which marks the row that a claim holds; name it, or remove the lease")
+	}
 
 	switch l.State {
 	case StateWords:

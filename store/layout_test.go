@@ -73,6 +73,8 @@ func TestLayoutValidate(t *testing.T) {
 			Columns: store.Columns{ID: "i", Payload: "p", Delivered: "d", Failed: "f"}}, nil},
 		{"a time of delivery", store.Layout{Name: "t", State: store.StateTimestamps, Columns: store.Columns{ID: "i", Payload: "p", Delivered: "d"}}, nil},
 		{"a boolean", store.Layout{Name: "t", State: store.StateBoolean, Columns: store.Columns{ID: "i", Payload: "p", Status: "sent"}}, nil},
+		{"a lease that no claim writes", words(func(l *store.Layout) { l.Columns.Claimed, l.Lease = "until", true; delete(l.Words, store.Processing) }),
+			[]string{"columns.lease needs a value for PROCESSING"}},
 		{"a boolean without its column", store.Layout{Name: "t", State: store.StateBoolean, Columns: store.Columns{ID: "i", Payload: "p"}}, []string{"columns.status is not set"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
