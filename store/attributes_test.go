@@ -34,6 +34,7 @@ func TestReadAttributes(t *testing.T) {
 			list{{"type", "Paid"}, {"tenant", "t1"}, {"a", "b"}, {"n", "1.50"}, {"o", `{"x":[1,2]}`}, {"t", "true"}}},
 		{"NULL and null give none", []string{"NULL", "", `{"a": null, "b": ""}`}, list{{"tenant", ""}, {"b", ""}}},
 		{"the first of a name counts", []string{"Paid", "t1", `{"tenant": "t2", "a": 1, "a": 2}`}, list{{"type", "Paid"}, {"tenant", "t1"}, {"a", "1"}}},
+		{"the mark of a source", []string{"NULL", "NULL", `{"sluicebox.unreadable": "x", "a": 1}`}, list{{"a", "1"}}},
 		{"no object", []string{"NULL", "NULL", `["a"]`}, list{{"headers", `["a"]`}}},
 		{"no JSON", []string{"NULL", "NULL", `a=b`}, list{{"headers", `a=b`}}},
 		{"an empty text", []string{"NULL", "NULL", ""}, list{{"headers", ""}}},
