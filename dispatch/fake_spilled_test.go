@@ -16,6 +16,7 @@ type spilledTable struct {
 	items         []store.Item    // by seq
 	statements    int             // Spill calls
 	refusedSpills map[string]bool // ids that it refuses, with all rows of the call
+	keepsContent  bool            // only the log has the rows
 }
 
 func (p *spilledTable) Spill(_ context.Context, _ store.Epoch, items []store.Item) error {
@@ -33,7 +34,9 @@ func (p *spilledTable) Spill(_ context.Context, _ store.Epoch, items []store.Ite
 		}
 		at, found := slices.BinarySearchFunc(p.items, it, bySeq)
 		if !found {
-			it.Payload = nil
+			if !p.keepsContent {
+				it.Payload = nil
+			}
 			p.items = slices.Insert(p.items, at, it)
 		}
 	}

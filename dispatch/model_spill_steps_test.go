@@ -16,7 +16,7 @@ func (y *spillModel) interfere(t *rapid.T) {
 		return
 	}
 	r := rapid.SampledFrom(y.log).Draw(t, "row")
-	if r.settled() {
+	if r.settled() || y.logOnly != nil {
 		return
 	}
 	switch rapid.IntRange(0, 2).Draw(t, "how") {
@@ -58,7 +58,11 @@ func (y *spillModel) answerClaims(*rapid.T) {
 					a.Result = store.AlreadySettled
 				default:
 					r.status, r.claimEpoch = store.Processing, y.epoch
-					if rw.Payload == nil {
+					switch {
+					case rw.Payload != nil:
+					case y.logOnly != nil:
+						y.t.Fatalf("row %s lost its payload, and no table has it\n%s", r.id, y.describe())
+					default:
 						a.Payload = []byte("{}")
 					}
 				}
@@ -182,6 +186,11 @@ func (y *spillModel) write(*rapid.T) {
 			results[i], o.Block = store.WasSettled, nil // by another session
 		default:
 			results[i], r.status = store.Written, o.Status
+			if o.Status == store.Failed {
+				if r.failedSeq = o.Row.Seq; y.logOnly != nil && o.Row.Payload == nil {
+					y.t.Fatalf("row %s is FAILED without its payload", r.id)
+				}
+			}
 			if o.Block != nil {
 				y.holds[r.key] = o.Hold()
 			}
@@ -293,6 +302,10 @@ func (y *spillModel) resetFailed(t *rapid.T) {
 		delete(y.holds, r.key)
 	}
 	it := r.item()
+	if y.logOnly != nil { // it becomes a spilled row again
+		it.Seq, it.Txn = r.failedSeq, 0
+		_ = y.spilled.Spill(context.Background(), y.epoch, []store.Item{it})
+	}
 	y.core.requeue([]store.Item{it})
 	y.core.releaseFixed([]store.Ref{it.Ref}, y.now)
 }
@@ -301,7 +314,7 @@ func (y *spillModel) resetFailed(t *rapid.T) {
 // marker, the unknown rows. Only rows that were reset may be among them.
 func (y *spillModel) sweep(*rapid.T) {
 	switch {
-	case y.ended:
+	case y.ended, y.logOnly != nil: // such a table is not swept
 	case y.sweepStep == 0 && y.logRead == len(y.log):
 		y.sweepStep, y.found = 1, nil
 		y.core.trackSettled(true)
@@ -406,6 +419,6 @@ func (y *spillModel) crash(t *rapid.T) {
 		}
 		y.passed, y.seq = b.end, b.last
 	}
-	y.logLost = rapid.IntRange(0, 5).Draw(t, "log lost") == 0
+	y.logLost = rapid.IntRange(0, 5).Draw(t, "log lost") == 0 && y.logOnly == nil // a snapshot has no such row
 	y.start()
 }

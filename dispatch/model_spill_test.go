@@ -36,6 +36,7 @@ type spillModel struct {
 	receiverDown, misconfigured, logLost bool
 	lanesDown                            map[store.LaneKey]bool
 	lockedTables                         map[string]bool // outboxes whose table is locked
+	logOnly                              map[string]bool // outboxes whose rows only the log has: all or none
 
 	batches  []*logBatch // of this session, in order
 	claiming []*request
@@ -72,6 +73,7 @@ type storedRow struct {
 	locked           bool        // a session locks the row when its outcome is written
 	outOfOrder       bool        // no longer in log order
 	claimEpoch       store.Epoch // of the latest claim
+	failedSeq        store.Seq   // when it became FAILED
 	deliveredEpoch   store.Epoch // of the leader that delivered it
 }
 
@@ -116,6 +118,10 @@ func newSpillModel(t *rapid.T) *spillModel {
 			y.keys = append(y.keys, store.LaneKey{Outbox: "box " + kind, Kind: kind, Group: store.GroupOf(fmt.Sprint("m", i))})
 		}
 	}
+	if rapid.IntRange(0, 2).Draw(t, "log only") == 0 {
+		y.logOnly = map[string]bool{"box EVENT": true, "box JOB": true}
+		y.spilled.keepsContent, y.cfg.BufferBytes = true, 16 // the ninth row of others loses its payload
+	}
 	y.start()
 	return y
 }
@@ -129,6 +135,7 @@ func (y *spillModel) start() {
 	}
 	y.core = newCore(y.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
 	y.core.enableSpill()
+	y.core.lanes.Memory.LogOnly = y.logOnly
 	y.claiming, y.sending, y.writing, y.batches = nil, nil, nil, nil
 	y.spilling, y.reading, y.answers = nil, false, nil
 	y.results, y.ended, y.found, y.sweepStep = nil, false, nil, 0
