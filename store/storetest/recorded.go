@@ -202,6 +202,9 @@ func (s *suite) testRecordedRequeue(t *testing.T) {
 		}
 		want.RetryCount = 0
 		b.wantLane(t, "requeued", want.Lane(), want)
+		if !slices.Equal(it.Attributes, want.Attributes) {
+			t.Errorf("the attributes are %v, want %v", it.Attributes, want.Attributes)
+		}
 	}
 
 	again := all[slices.IndexFunc(all, func(f failure) bool { return f.row.ID == "1" })]
