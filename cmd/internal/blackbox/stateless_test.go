@@ -54,6 +54,16 @@ func rowIn(r *sinktest.Request) (row layoutRow) {
 // checkpoint.
 func TestDeletedRowsBesideADeadGroup(t *testing.T) {
 	t.Parallel()
+	for _, payload := range []int{16, 8 << 10} { // the dead group fits into the buffer, or not
+		t.Run(fmt.Sprint(payload), func(t *testing.T) {
+			t.Parallel()
+			killBesideADeadGroup(t, payload)
+		})
+	}
+}
+
+func killBesideADeadGroup(t *testing.T, payload int) {
+	t.Helper()
 	onLayoutHosts(t, debeziumCase(true), func(s *layoutScene) {
 		var dead atomic.Bool
 		dead.Store(true)
@@ -66,7 +76,7 @@ func TestDeletedRowsBesideADeadGroup(t *testing.T) {
 		r := start(s.t, config)
 		r.waitFor("source connected")
 		const groups = 4
-		pad, alive, n := strings.Repeat("x", 8<<10), 0, 0
+		pad, alive, n := strings.Repeat("x", payload), 0, 0
 		write := func() {
 			row := &layoutRow{Group: n%groups + 1, N: n/groups + 1, Pad: pad}
 			if n++; row.Group != 1 {
