@@ -1,11 +1,9 @@
 package blackbox
 
 import (
-	"encoding/base64"
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -57,17 +55,7 @@ func (n *firstUserMySQL) note(format string, args ...any) {
 // exampleMySQL returns the README's configuration for any table, with the test's addresses.
 func exampleMySQL(t *testing.T, database, receiver string) string {
 	t.Helper()
-	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, found := strings.Cut(string(readme), "Write `sluicebox.yaml`:\n\n```yaml\n")
-	yaml, _, ends := strings.Cut(rest, "```")
-	secret := filepath.Join(t.TempDir(), "webhook")
-	key := "whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
-	if err := os.WriteFile(secret, []byte(key), 0o600); err != nil || !found || !ends {
-		t.Fatalf("the README has no example for any table: %v", err)
-	}
+	yaml, secret := readmeExample(t)
 	return strings.NewReplacer("postgres://relay@db.example/shop", database, "https://receiver.example", receiver, "/run/secrets/webhook", secret).
 		Replace(yaml) + "admin: {listen: ''}\n"
 }

@@ -41,20 +41,30 @@ func (n *firstUser) note(format string, args ...any) {
 	fmt.Fprintf(&n.transcript, format+"\n", args...)
 }
 
+// readmeExample returns the README's configuration for any table, and a file for its key.
+func readmeExample(t *testing.T) (yaml, secret string) {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(readme), "```yaml\nsource:\n  url: postgres://relay@db.example/shop      #")
+	yaml, _, ends := strings.Cut(rest, "```")
+	if !found || !ends {
+		t.Fatal("the README has no example for any table")
+	}
+	secret = filepath.Join(t.TempDir(), "webhook")
+	key := "whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
+	if err := os.WriteFile(secret, []byte(key), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "source:\n  url: postgres://relay@db.example/shop      #" + yaml, secret
+}
+
 // example returns the README's configuration for any table, with the test's addresses.
 func (n *firstUser) example(receiver string) string {
 	n.t.Helper()
-	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	_, rest, found := strings.Cut(string(readme), "Write `sluicebox.yaml`:\n\n```yaml\n")
-	yaml, _, ends := strings.Cut(rest, "```")
-	secret := filepath.Join(n.t.TempDir(), "webhook")
-	key := "whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
-	if err := os.WriteFile(secret, []byte(key), 0o600); err != nil || !found || !ends {
-		n.t.Fatalf("the README has no example for any table: %v", err)
-	}
+	yaml, secret := readmeExample(n.t)
 	for was, is := range map[string]string{
 		"postgres://relay@db.example/shop": roleURL(n.server.URL, "relay"),
 		"https://receiver.example":         receiver,
