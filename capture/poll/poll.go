@@ -108,22 +108,30 @@ func New(cfg Config, views store.Viewer, lanes Lanes) *Source {
 // Open finds no log, and every read shows the present rows. The error is a *store.SetupError if
 // a table does not show which of its rows are to be sent.
 func (s *Source) Open(context.Context, store.Checkpoint, capture.Tables) (capture.OpenResult, error) {
-	for i := range s.cfg.Outboxes {
-		o := &s.cfg.Outboxes[i]
+	if err := Check(s.cfg.Outboxes); err != nil {
+		return capture.OpenResult{}, err
+	}
+	return capture.OpenResult{Origin: "poll"}, nil
+}
+
+// Check returns a *store.SetupError if polling cannot find the rows of an outbox.
+func Check(outboxes []store.Outbox) error {
+	for i := range outboxes {
+		o := &outboxes[i]
 		if o.MessagePrefix != "" {
-			return capture.OpenResult{}, &store.SetupError{
+			return &store.SetupError{
 				Problem: fmt.Sprintf("outbox %s: messages with the prefix %s are in the log alone, and polling reads tables", o.Name, o.MessagePrefix),
 				Remedy:  "let the relay read the log: source.mode: stream; `sluicebox doctor` says what is missing",
 			}
 		}
 		if !o.Layout.ShowsUnsettled() {
-			return capture.OpenResult{}, &store.SetupError{
+			return &store.SetupError{
 				Problem: fmt.Sprintf("outbox %s: polling needs a state of the rows, and layout %s has none", o.Name, o.Layout.Name),
 				Remedy:  "let the relay read the log (source.mode: stream; `sluicebox doctor` says what is missing), or set delete-delivered",
 			}
 		}
 	}
-	return capture.OpenResult{Origin: "poll"}, nil
+	return nil
 }
 
 // Run reads at once, then on the schedule in the package documentation. A failed read ends

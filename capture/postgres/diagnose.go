@@ -79,7 +79,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	}
 
 	e.checkPublication()
-	for _, check := range []func(context.Context) error{e.checkSlot, e.checkMessages, e.checkRetainedLog, e.checkRetainedSlots, e.checkTransactions, e.checkFailover} {
+	for _, check := range []func(context.Context) error{e.checkSlot, e.checkRetainedLog, e.checkRetainedSlots, e.checkTransactions, e.checkFailover} {
 		if err := check(ctx); err != nil {
 			return err
 		}
@@ -190,25 +190,6 @@ func (e *diagnosis) checkSlot(context.Context) error {
 		e.Add("slot", store.GradeOK, fmt.Sprintf("%s is at %s", s.cfg.Name, sl.confirmed))
 	}
 
-	return nil
-}
-
-// checkMessages reports which messages no relay can read: no table has them, so a snapshot does
-// not bring them back.
-func (e *diagnosis) checkMessages(context.Context) error {
-	prefixes := e.source.cfg.messagePrefixes()
-	if len(prefixes) == 0 {
-		return nil
-	}
-	what := "messages of " + strings.Join(prefixes, ", ") + " are in the WAL alone: "
-	switch name := e.source.cfg.Name; {
-	case !e.slot.exists:
-		e.Add("messages", store.GradeAdvice, what+"those that commit before slot "+name+" exists are never read", "start the relay before the services emit them")
-	case e.slot.lost != "":
-		e.Add("messages", store.GradeAdvice, what+"those since slot "+name+" was read last are lost", "emit them again")
-	default:
-		e.Add("messages", store.GradeOK, what+"if slot "+name+" is lost, those that were not read yet are lost with it")
-	}
 	return nil
 }
 

@@ -45,7 +45,6 @@ func TestMessages(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newMessages(t, version, messageLayout())
 		cfg := d.config()
-		expectFinding(t, cfg, "messages", store.GradeAdvice, "messages of orders", "before slot "+d.name+" exists are never read")
 		expectFinding(t, cfg, "publication", store.GradeAdvice, `CREATE PUBLICATION "`+d.name+`" WITH (publish`)
 		servers.Exec(t, d.url, emit(true, "orders", `{"id": "before the slot"}`))
 		r := run(t, d, cfg, store.Checkpoint{})
@@ -82,7 +81,6 @@ func TestMessages(t *testing.T) {
 			}
 		}
 		r.close()
-		expectFinding(t, cfg, "messages", store.GradeOK, "if slot "+d.name+" is lost")
 		expectFinding(t, cfg, "publication", store.GradeOK, "messages need no table")
 	})
 }

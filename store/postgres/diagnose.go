@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
@@ -396,21 +397,19 @@ func (n *planNode) indices(list []string) []string {
 // partialIndex returns the statement that creates an index of the unsettled rows, in the
 // order in which they are read. On a partitioned table CONCURRENTLY is not supported.
 func (t *table) partialIndex(partitioned bool) string {
-	l := &t.Layout
 	var names []string
 	for _, name := range t.Ordered() {
 		names = append(names, Ident(name))
 	}
 
-	var where string
-	switch l.State {
-	case store.StateTimestamps:
-		where = Ident(l.Columns.Delivered) + " IS NULL AND " + Ident(l.Columns.Failed) + " IS NULL"
-	case store.StateNumbers:
-		where = fmt.Sprintf("%s IN (%d, %d)", Ident(l.Columns.Status), l.Numbers[store.Pending], l.Numbers[store.Processing])
-	default:
-		where = fmt.Sprintf("%s IN (%s, %s)", Ident(l.Columns.Status), literal(l.Words[store.Pending]), literal(l.Words[store.Processing]))
+	value := func(v any) string {
+		if word, isWord := v.(string); isWord {
+			return literal(word)
+		}
+		return fmt.Sprint(v)
 	}
+	where := columns.State{Layout: &t.Layout, Column: func(name string) string { return Ident(name) }, Bind: value}.Unsettled()
+	where = strings.TrimSuffix(strings.TrimPrefix(where, "("), ")")
 
 	how := " CONCURRENTLY"
 	if partitioned {

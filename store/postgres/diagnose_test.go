@@ -53,6 +53,9 @@ func TestIndexOfUnsettledRows(t *testing.T) {
 	numbered := store.FlowCatalyst()
 	numbered.State, numbered.Words = store.StateNumbers, nil
 	numbered.Numbers = map[store.Status]int{store.Pending: 0, store.Processing: 9, store.Completed: 1, store.Failed: 3}
+	unclaimed, unfailing := numbered, timed
+	unclaimed.Numbers = map[store.Status]int{store.Pending: 0, store.Completed: 1, store.Failed: 3}
+	unfailing.Columns.Failed = ""
 	for _, version := range servers.Versions() {
 		for name, c := range map[string]struct {
 			layout       store.Layout
@@ -62,6 +65,8 @@ func TestIndexOfUnsettledRows(t *testing.T) {
 			"words":       {store.FlowCatalyst(), "varchar(20)", "", "CREATE INDEX ON box (status, message_group)"},
 			"odd words":   {odd, "text", "", "CREATE INDEX ON box (status)"},
 			"numbers":     {numbered, "smallint", "", "CREATE INDEX ON box (status)"},
+			"unclaimed":   {unclaimed, "smallint", "", "CREATE INDEX ON box (status)"},
+			"unfailing":   {unfailing, "text", "", "CREATE INDEX ON box (sent)"},
 			"timestamps":  {timed, "text", "", "CREATE INDEX ON box (sent)"},
 			"partitioned": {store.FlowCatalyst(), "text", " PARTITION BY HASH (id)", "CREATE INDEX ON box (status)"},
 		} {
@@ -75,6 +80,11 @@ func TestIndexOfUnsettledRows(t *testing.T) {
 				}
 				examine := diagnoser(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: c.layout})
 				servers.Exec(t, url, "CREATE INDEX ON box (created_at)", "CREATE INDEX ON box (id) WHERE retry_count = 7")
+				for _, f := range examine() {
+					if strings.Contains(f.Remedy, "IN (0, 0)") || strings.Contains(f.Remedy, `""`) {
+						t.Errorf("the advice names a state twice, or no column: %s", f.Remedy)
+					}
+				}
 				expectFixed(t, url, examine, "outbox box", store.GradeAdvice, "no index")
 				servers.Exec(t, url, "DROP TABLE box", ddl, c.first)
 				for _, f := range findingsOf(examine(), "outbox box") {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"embed"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -56,6 +57,27 @@ func (s *Store) Install(ctx context.Context) error {
 		return fmt.Errorf("install relay tables: %w", Explain(err))
 	}
 	return nil
+}
+
+// MayInstall reports whether the relay's tables are missing or outdated and Install would create
+// them. It takes the write lock briefly, as Diagnose does, and changes nothing.
+func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
+	conn, err := DialAsIs(ctx, s.path)
+	if err == nil {
+		defer conn.Close()
+		err = conn.Write(ctx, Normal, func(ctx context.Context) error {
+			have, err := installed(ctx, conn)
+			may = err == nil && have < version
+			return err
+		})
+	}
+	if _, ok := errors.AsType[*store.SetupError](Explain(err)); ok {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("check whether the relay tables may be created: %w", Explain(err))
+	}
+	return may, nil
 }
 
 // installed returns the version of the relay's tables, 0 if there are none. A version newer

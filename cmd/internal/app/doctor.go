@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -124,8 +125,13 @@ func (d *doctor) checkDatabase(ctx context.Context) {
 	}
 
 	mode := d.cfg.Settings.Source.Mode
+	unpollable := poll.Check(d.cfg.Outboxes())
 	if mode == "poll" {
-		d.addOK(PartLog, "source.mode", "poll: reads the tables, not the log")
+		if unpollable != nil {
+			d.addError(PartLog, "source.mode", unpollable)
+		} else {
+			d.addOK(PartLog, "source.mode", "poll: reads the tables, not the log")
+		}
 		return
 	}
 
@@ -136,11 +142,36 @@ func (d *doctor) checkDatabase(ctx context.Context) {
 	}
 	defer src.Close()
 	d.runChecks(ctx, PartLog, "log", src, func(f *store.Finding) {
-		if mode == "auto" && f.Grade == store.GradeFault {
+		if mode == "auto" && unpollable == nil && f.Grade == store.GradeFault {
 			f.Grade = store.GradeAdvice
 			f.Text += "; until fixed, the relay polls (source.mode: auto)"
 		}
 	})
+	d.reportLogOnly(ctx, db.store)
+}
+
+// reportLogOnly reports the outboxes whose rows no snapshot finds, because only the log says
+// which of them are to be sent.
+func (d *doctor) reportLogOnly(ctx context.Context, of store.Checkpoints) {
+	var names []string
+	for _, o := range d.cfg.Outboxes() {
+		if o.Layout.LogOnly() {
+			names = append(names, o.Name)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, doctorTimeout, errDoctorTimeout)
+	defer cancel()
+	f := store.Finding{Grade: store.GradeOK, Subject: "log-only rows", Text: "only the log has the rows of " + strings.Join(names, ", ") + ": "}
+	if cp, err := of.LoadCheckpoint(ctx); err == nil && cp.Position != "" {
+		f.Text += "if it is lost, the rows that were not read yet are lost with it, and a snapshot finds none of them"
+	} else { // without the relay's tables, too
+		f.Grade, f.Remedy = store.GradeAdvice, "start the relay before the services write them, and before you stop another sender of them"
+		f.Text += "rows that commit before the relay's first start are never read, even if they are still in the table"
+	}
+	d.add(PartLog, f, false)
 }
 
 // suggestCurrentTable looks for the table that FlowCatalyst's SDKs write today, if the

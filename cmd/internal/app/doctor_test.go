@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store"
@@ -58,7 +59,7 @@ func TestDoctor(t *testing.T) {
 		want                 string
 		away                 int
 	}{
-		"before init":         {"sqlite://" + path, "127.0.0.1:0", to.URL(), "configuration=ok database=fault log=ok sinks=advice admin address=ok", 0},
+		"before init":         {"sqlite://" + path, "127.0.0.1:0", to.URL(), "configuration=ok database=advice log=ok sinks=advice admin address=ok", 0},
 		"everything is wrong": {"sqlite://" + path + ".gone", taken.Listener.Addr().String(), "http://" + nobody, "configuration=ok database=fault sinks=fault admin address=fault", 1},
 		"nothing answers":     {"postgres://" + nobody + "/x?sslmode=disable", "''", "http://" + nobody, "configuration=ok database=fault sinks=fault admin address=ok", 2},
 	} {
@@ -182,4 +183,60 @@ sinks: {one: {type: webhook, url: "http://127.0.0.1:1"}, two: {type: webhook, ur
 	if got := proposals["outbox letters"]; !strings.Contains(got, "  sink: two\n") {
 		t.Errorf("the outbox has another sink:\n%s", got)
 	}
+}
+
+// TestDoctorLogOnly: rows that only the log has need a relay that reads the log, from before
+// their commit on.
+func TestDoctorLogOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "shop.db")
+	db, err := sql.Open("sqlite", "file:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	execute(t, db, "CREATE TABLE letters (id TEXT PRIMARY KEY, body TEXT NOT NULL)")
+	execute(t, db, "CREATE TABLE taken (id TEXT PRIMARY KEY, body TEXT NOT NULL)")
+	load := func(mode string) *config.Config {
+		return loadConfig(t, fmt.Sprintf(`
+source: {url: "sqlite://%s", mode: %s}
+admin: {listen: ''}
+outboxes:
+  - {table: letters, layout: custom, kind: x, sink: one, columns: {id: id, payload: body}, state: none}
+  - {table: taken, layout: custom, kind: x, sink: one, columns: {id: id, payload: body}, state: none, delete-delivered: true}
+sinks: {one: {type: webhook, url: "http://127.0.0.1:1"}}
+`, path, mode))
+	}
+	expect := func(mode, subject string, grade store.Grade, text string) {
+		t.Helper()
+		found := Doctor(t.Context(), load(mode), "test")
+		for _, f := range found {
+			if f.Part == PartLog && f.Subject == subject {
+				if f.Grade != grade || !strings.Contains(f.Text, text) || strings.Contains(f.Text, "taken") || (f.Remedy == "") != (grade == store.GradeOK) {
+					t.Errorf("mode %s: %+v, want %s with %q", mode, f, grade, text)
+				}
+				return
+			}
+		}
+		t.Errorf("mode %s: nothing about %s: %+v", mode, subject, found)
+	}
+	expect("poll", "source.mode", store.GradeFault, "outbox letters: polling needs a state of the rows")
+	expect("stream", "log-only rows", store.GradeAdvice, "rows of letters: rows that commit before the relay's first start are never read")
+	cfg := load("stream")
+	d, err := openDatabase(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.store.Close()
+	if err := d.store.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect("auto", "log-only rows", store.GradeAdvice, "never read")
+	epoch, err := d.store.AcquireLeadership(t.Context())
+	if err == nil {
+		err = d.store.SaveCheckpoint(t.Context(), epoch, store.Checkpoint{Origin: "o", Position: "1", Seq: 1})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect("auto", "log-only rows", store.GradeOK, "a snapshot finds none of them")
 }

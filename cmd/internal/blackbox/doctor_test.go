@@ -264,8 +264,8 @@ func TestDoctorOnSQLite(t *testing.T) {
 	run(t, db, "DROP INDEX idx_outbox_events_status; DROP INDEX idx_outbox_dispatch_jobs_status")
 	to := sinktest.NewReceiver(t)
 	config := preset(source, to.URL(), "")
-	if _, text, code := doctor(t, config); code != 78 || !strings.Contains(text, "run `sluicebox init`") {
-		t.Fatalf("exit code %d before init, want 78:\n%s", code, text)
+	if _, text, code := doctor(t, config); code != 0 || !strings.Contains(text, "run `sluicebox init`, or start `sluicebox run`") {
+		t.Fatalf("exit code %d before init, want 0 with an advice:\n%s", code, text)
 	}
 	if _, stderr, code := command(t, nil, "init", "-c", configFile(t, config)); code != 0 {
 		t.Fatal(stderr)

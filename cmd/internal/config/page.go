@@ -144,6 +144,9 @@ func (p *referencePage) layouts() {
 	}
 }
 
+// attributesKey is the key of the attributes without a key of their own.
+const attributesKey = "columns.attributes"
+
 // layout writes the columns and status values of a layout.
 func (p *referencePage) layout(l *store.Layout, documents, both bool) {
 	switch {
@@ -153,19 +156,30 @@ func (p *referencePage) layout(l *store.Layout, documents, both bool) {
 		p.out.WriteString("Tables:\n\n")
 	}
 	p.out.WriteString("| Key | Column |\n|---|---|\n")
+	var keys []string
+	columns := map[string][]string{}
 	for _, c := range l.NamedColumns() {
-		if c.Key != "columns.attributes" {
-			fmt.Fprintf(p.out, "| `%s` | `%s` |\n", c.Key, c.Column)
+		if columns[c.Key] == nil {
+			keys = append(keys, c.Key)
 		}
+		columns[c.Key] = append(columns[c.Key], c.Column)
 	}
+	at := 0
 	for _, a := range l.Attributes {
-		name := a.Column
+		if a.Key() != attributesKey {
+			continue
+		}
 		if a.Spread {
-			name += spreadSuffix
+			columns[attributesKey][at] += spreadSuffix
 		}
-		if a.Key() == "columns.attributes" {
-			fmt.Fprintf(p.out, "| `columns.attributes` | `%s` |\n", name)
+		at++
+	}
+	for _, key := range keys {
+		text := strings.Join(columns[key], ", ")
+		if len(columns[key]) > 1 {
+			text = "[" + text + "]"
 		}
+		fmt.Fprintf(p.out, "| `%s` | `%s` |\n", key, text)
 	}
 	if len(l.GroupPath) > 0 {
 		fmt.Fprintf(p.out, "| `group-path` | `%s` |\n", strings.Join(l.GroupPath, "."))
