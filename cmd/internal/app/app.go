@@ -70,7 +70,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	p := &program{
 		cfg: o.Config, log: o.Log, version: o.Version, startedAt: time.Now(), metrics: metrics,
-		relay: relay, lanes: relay.Lanes(), deadLetters: relay.DeadLetters(),
+		relay: relay, lanes: relay.Lanes(), deadLetters: observedLetters{relay.DeadLetters(), metrics},
 	}
 
 	memory, stop := context.WithCancel(ctx)

@@ -2,6 +2,7 @@ package app
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,8 +45,9 @@ type Metrics struct {
 	leader            prometheus.Gauge
 	epoch             prometheus.Gauge
 
-	capturedMeter    meter    // captured rows
-	capturedByOutbox sync.Map // name → prometheus.Counter
+	failedChanges    atomic.Int64 // times that FAILED rows were made, requeued or discarded
+	capturedMeter    meter        // captured rows
+	capturedByOutbox sync.Map     // name → prometheus.Counter
 
 	registry prometheus.Registerer // of further sinks
 	mu       sync.Mutex            // held while a sink is added

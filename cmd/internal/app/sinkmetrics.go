@@ -204,6 +204,7 @@ func (s *SinkMetrics) Settled(it *store.Item, o *store.Outcome) {
 		}
 	case o.Status == store.Failed:
 		s.failed.Inc()
+		s.metrics.failedChanges.Add(1)
 		s.rates.failed.add(now, 1)
 	case o.Status == store.Pending && (o.Error != "" || o.Reason != store.ReasonNone):
 		s.retries.Inc()

@@ -75,8 +75,9 @@ func (p *program) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, 
 
 const (
 	// Counting FAILED rows may scan a whole table. A count is stopped after countTimeout.
-	// Its result is cached for minCountAge, or countAgeFactor times as long as it took.
-	// So a `status --watch` uses at most a twentieth of a session.
+	// Its result is cached for countAgeFactor times as long as it took, and for minCountAge
+	// unless the relay has changed FAILED rows since. So a `status --watch` uses at most a
+	// twentieth of a session.
 	countTimeout   = 5 * time.Second
 	minCountAge    = 10 * time.Second
 	countAgeFactor = 20
@@ -84,10 +85,30 @@ const (
 
 // failedRows caches the last count of FAILED rows.
 type failedRows struct {
-	mu        sync.Mutex // held while counting
-	epoch     store.Epoch
-	expiresAt time.Time // when the next caller counts again
-	counts    []admin.FailedRows
+	mu      sync.Mutex // held while counting
+	epoch   store.Epoch
+	at      time.Time // end of the count
+	took    time.Duration
+	changes int64 // of Metrics, before the count
+	counts  []admin.FailedRows
+}
+
+// observedLetters observes changes of FAILED rows.
+type observedLetters struct {
+	admin.DeadLetters
+	metrics *Metrics
+}
+
+// Requeue implements admin.DeadLetters.
+func (o observedLetters) Requeue(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+	defer o.metrics.failedChanges.Add(1)
+	return o.DeadLetters.Requeue(ctx, f, limit)
+}
+
+// Discard implements admin.DeadLetters.
+func (o observedLetters) Discard(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+	defer o.metrics.failedChanges.Add(1)
+	return o.DeadLetters.Discard(ctx, f, limit)
 }
 
 // countFailed returns the number of FAILED rows of each outbox, from the cache if
@@ -96,14 +117,17 @@ func (p *program) countFailed(ctx context.Context, epoch store.Epoch) []admin.Fa
 	f := &p.failedCount
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if time.Now().Before(f.expiresAt) && f.epoch == epoch {
+	began, changes, maxAge := time.Now(), p.metrics.failedChanges.Load(), countAgeFactor*f.took
+	if changes == f.changes {
+		maxAge = max(minCountAge, maxAge)
+	}
+	if began.Sub(f.at) < maxAge && f.epoch == epoch {
 		return f.counts
 	}
 
-	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
 	defer cancel()
-	f.epoch, f.counts = epoch, []admin.FailedRows{}
+	f.epoch, f.changes, f.counts = epoch, changes, []admin.FailedRows{}
 	for _, outbox := range slices.Sorted(maps.Keys(p.cfg.Routes())) {
 		one := admin.FailedRows{Outbox: outbox, At: time.Now()}
 		n, err := p.deadLetters.Count(ctx, store.DeadLetterFilter{Outbox: outbox})
@@ -119,6 +143,6 @@ func (p *program) countFailed(ctx context.Context, epoch store.Epoch) []admin.Fa
 		f.counts = append(f.counts, one)
 	}
 
-	f.expiresAt = time.Now().Add(max(minCountAge, countAgeFactor*time.Since(began)))
+	f.at, f.took = time.Now(), time.Since(began)
 	return f.counts
 }

@@ -59,6 +59,9 @@ func (f fakeLetters) Count(ctx context.Context, of store.DeadLetterFilter) (int,
 	}
 }
 
+func (f fakeLetters) Requeue(context.Context, store.DeadLetterFilter, int) (int, error) { return 1, nil }
+func (f fakeLetters) Discard(context.Context, store.DeadLetterFilter, int) (int, error) { return 1, nil }
+
 // reportingProgram returns a program with a leader that has two sinks.
 func reportingProgram(t *testing.T) (p *program, r *fakeRelay) {
 	t.Helper()
@@ -74,7 +77,7 @@ func reportingProgram(t *testing.T) (p *program, r *fakeRelay) {
 	_, metrics := newTestMetrics(t)
 	return &program{
 		cfg: loadConfig(t, twoSinks), version: "1.2.3", startedAt: time.Now(), metrics: metrics,
-		relay: r, lanes: fakeLanes{fakeRelay: r}, deadLetters: fakeLetters{fakeRelay: r},
+		relay: r, lanes: fakeLanes{fakeRelay: r}, deadLetters: observedLetters{fakeLetters{fakeRelay: r}, metrics},
 	}, r
 }
 
@@ -155,6 +158,23 @@ func TestCountOfFailedRowsIsCached(t *testing.T) {
 		}
 		r.status.Epoch++
 		count(8) // the counts of another leader are not shown
+		item := store.Item{Ref: store.Ref{Outbox: "orders", ID: "1"}}
+		p.metrics.sink("near").Settled(&item, &store.Outcome{Status: store.Failed})
+		time.Sleep(39 * time.Second)
+		count(8) // the counts took long
+		time.Sleep(2 * time.Second)
+		r.takes = time.Millisecond
+		count(10)
+		for _, do := range []func(context.Context, store.DeadLetterFilter, int) (int, error){p.deadLetters.Requeue, p.deadLetters.Discard} {
+			if _, err := do(t.Context(), store.DeadLetterFilter{}, 1); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(50 * time.Millisecond)
+			asked := r.asked + 2
+			count(asked) // a change is counted soon
+			time.Sleep(time.Second)
+			count(asked)
+		}
 		time.Sleep(time.Hour)
 		r.takes = time.Minute
 		began := time.Now()
