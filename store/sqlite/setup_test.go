@@ -166,6 +166,9 @@ func TestBeforeInit(t *testing.T) {
 	r.exec(t, flowTable+"INSERT INTO outbox_events (id) VALUES ('1');")
 	r.store = openStore(t, path, "rig", 0, flowBox())
 	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "relay tables do not exist", "sluicebox init")
+	if may, err := r.store.MayInstall(ctx(t)); err != nil || !may {
+		t.Errorf("MayInstall before Install: got %t, %v", may, err)
+	}
 	_, err := r.store.Leader(ctx(t))
 	rigs.WantSetup(t, "leader", err, "sluicebox init")
 	_, err = r.store.AcquireLeadership(ctx(t))
@@ -193,6 +196,9 @@ func TestBeforeInit(t *testing.T) {
 		if err := <-installed; err != nil {
 			t.Error(err)
 		}
+	}
+	if may, err := r.store.MayInstall(ctx(t)); err != nil || may {
+		t.Errorf("MayInstall after Install: got %t, %v", may, err)
 	}
 	r.epoch = rigs.InstallAndLead(t, r.store)
 	r.spill(t, r.spillItem("2", "a", 1))

@@ -59,8 +59,12 @@ func (f fakeLetters) Count(ctx context.Context, of store.DeadLetterFilter) (int,
 	}
 }
 
-func (f fakeLetters) Requeue(context.Context, store.DeadLetterFilter, int) (int, error) { return 1, nil }
-func (f fakeLetters) Discard(context.Context, store.DeadLetterFilter, int) (int, error) { return 1, nil }
+func (f fakeLetters) Requeue(context.Context, store.DeadLetterFilter, int) (int, error) {
+	return 1, nil
+}
+func (f fakeLetters) Discard(context.Context, store.DeadLetterFilter, int) (int, error) {
+	return 1, nil
+}
 
 // reportingProgram returns a program with a leader that has two sinks.
 func reportingProgram(t *testing.T) (p *program, r *fakeRelay) {
