@@ -21,7 +21,7 @@ import (
 //   - placeholder: the printed form of a secret if the usual placeholder would not load
 //     again
 type Settings struct {
-	Name         string          `yaml:"name" doc:"The name of the replication slot, the publication, the leader lock, and the relay's rows in its tables: [a-z0-9_], at most 40 characters. Of several relays with one name, one is the leader and the others stand by."`
+	Name         string          `yaml:"name" doc:"The name of the replication slot, the publication, the leader lock, and the relay's rows in its tables: [a-z0-9_], at most 40 characters. Of several relays with one name, one is the leader and the others stand by. A relay of another name does not know the checkpoint, the spilled rows and the dead letters of this one."`
 	Source       Source          `yaml:"source" doc:"The database whose outboxes are relayed."`
 	FlowCatalyst *FlowCatalyst   `yaml:"flowcatalyst" doc:"Preset for the two outbox tables and the two endpoints of FlowCatalyst, instead of outboxes and sinks."`
 	Dispatch     Dispatch        `yaml:"dispatch" doc:"How rows are sent. A sink can override most keys."`
