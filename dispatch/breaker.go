@@ -21,11 +21,16 @@ func (c *core) breakerChanged(recv *receiver, change breaker.Change) {
 func (c *core) cancelUnsent(recv *receiver) {
 	unsent := c.lanes.Requests.TakeUnsent(func(req *request) bool { return req.Probe == breaker.None && req.Receiver() == recv })
 	for _, req := range unsent {
-		c.lanes.Memory.ReleaseLarge(req)
-		for _, r := range req.Runs {
-			c.lanes.Memory.Shed(r.Rows...)
-			c.release(r.Lane)
-		}
+		c.takeBack(req)
+	}
+}
+
+// takeBack takes back a claimed request that is in no queue. Its lanes wait.
+func (c *core) takeBack(req *request) {
+	c.lanes.Memory.ReleaseLarge(req)
+	for _, r := range req.Runs {
+		c.lanes.Memory.Shed(r.Rows...)
+		c.release(r.Lane)
 	}
 }
 

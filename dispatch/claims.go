@@ -34,9 +34,10 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.T
 	switch {
 	case len(kept) > 0:
 		for _, part := range c.lanes.Split(req) {
-			c.lanes.Requests.Push(part)
-			if to := part.Receiver(); to != recv && to.Breaker.Open() {
-				c.cancelUnsent(to)
+			if c.lanes.MaySend(part, recv) {
+				c.lanes.Requests.Push(part)
+			} else {
+				c.takeBack(part)
 			}
 		}
 	default:

@@ -109,6 +109,36 @@ func TestAHangingEndpointHoldsNoOther(t *testing.T) {
 	})
 }
 
+// The contents of the rows are not in memory, so only their claims show which endpoint does not
+// answer. It holds no more senders than if it had been known.
+func TestAHangingEndpointThatOnlyClaimsShow(t *testing.T) {
+	driveNamed(t, senders(16), 1, []string{"dead"}, func(k *fakeBackend, _ *named, d *Dispatcher) {
+		k.set(func() {
+			k.grant = func(r *store.ClaimRow) store.ClaimAnswer {
+				host := strings.TrimRight(r.ID, "0123456789-")
+				return store.ClaimAnswer{Result: store.Claimed, Payload: []byte("{}"), Attributes: store.Attributes{{Name: "host", Value: host}}}
+			}
+		})
+		var alive counter
+		for i := range 200 {
+			rows := items(fmt.Sprint("dead", i), fmt.Sprint("dead", i))
+			rows[0].Payload = nil
+			add(t, d, nil, rows)
+		}
+		for i := range 120 {
+			for j := range 5 {
+				add(t, d, &alive, to("alive", items(fmt.Sprint("alive", j), fmt.Sprint("alive", i, "-", j))))
+			}
+			k.advance(time.Second)
+			k.expect(t, fmt.Sprint("rows done after second ", i), alive.n, 5*(i+1))
+		}
+		// Each row of the dead endpoint is claimed to learn that, and a few as requests and probes.
+		if n := len(k.rows) - alive.n; n > 260 {
+			t.Errorf("the 200 rows of the dead endpoint were claimed %d times", n)
+		}
+	})
+}
+
 // Many endpoints do not answer. The others go on, because probes take part of the senders only.
 func TestManyHangingEndpoints(t *testing.T) {
 	hosts := make([]string, 100)

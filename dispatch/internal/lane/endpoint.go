@@ -27,6 +27,9 @@ import (
 //     quarter.
 //   - the probes of all named endpoints together take at most a quarter of the senders.
 //
+// The claim of a row whose endpoint is not known is subject to neither. It reads the endpoint, and if
+// that has no room or an open breaker, the lane waits there, and the row is claimed once more.
+//
 // A receiver without lanes is forgotten if its breaker is closed and has counted nothing. Of
 // the others the latest maxIdleReceivers are kept.
 
@@ -241,6 +244,13 @@ func (s *Set) Split(req *Request) (all []*Request) {
 		}
 	}
 	return all
+}
+
+// MaySend reports whether a part of a request that was claimed for a receiver may be sent. If
+// the claim showed another endpoint, that one may have an open breaker or no room.
+func (s *Set) MaySend(part *Request, claimedFor *Receiver) bool {
+	to := part.Receiver()
+	return to == claimedFor || part.Probe != breaker.None || !to.Breaker.Open() && s.hasRoom(to)
 }
 
 // message returns the sink's message of a row, without what belongs to an attempt.
