@@ -220,7 +220,7 @@ func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 	if next, some := c.lanes.NextPacedClaim(now); some && next.After(now) {
 		sooner(next)
 	}
-	if next, some := c.lanes.NextClaim(c.notBefore); some {
+	if next, some := c.lanes.NextClaim(c.notBefore, now); some {
 		sooner(next)
 	}
 

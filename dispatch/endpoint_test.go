@@ -164,6 +164,43 @@ func TestManyHangingEndpoints(t *testing.T) {
 	})
 }
 
+// An endpoint that used to work is down and works again, beside many that never answer. It does not
+// wait until each of them was probed. Its receiver was forgotten before it failed.
+func TestAnEndpointRecoversBesideManyThatHang(t *testing.T) {
+	for _, n := range []int{4, 16} {
+		t.Run(fmt.Sprint(n, " senders"), func(t *testing.T) {
+			hosts := make([]string, 200)
+			for i := range hosts {
+				hosts[i] = fmt.Sprint("dead", i)
+			}
+			driveNamed(t, senders(n), 1, hosts, func(k *fakeBackend, s *named, d *Dispatcher) {
+				var good, bad counter
+				add(t, d, &good, to("good", items("good", "good")))
+				k.advance(time.Second)
+				k.expect(t, "rows done", good.n, 1)
+				for _, host := range hosts {
+					for j := range 6 {
+						id := fmt.Sprint(host, "-", j)
+						add(t, d, &bad, to(host, items(id, id)))
+					}
+				}
+				k.set(func() { s.hangs["good"] = true })
+				for j := range 6 {
+					add(t, d, &good, to("good", items(fmt.Sprint("good", j), fmt.Sprint("good", j))))
+				}
+				k.advance(6 * time.Hour) // all breakers are open
+				k.expect(t, "rows done", []int{good.n, bad.n}, "[1 0]")
+				k.set(func() { delete(s.hangs, "good") })
+				k.advance(4 * time.Minute) // its backoff, and with one probe a time-out of another endpoint
+				k.expect(t, "rows done", good.n, 7)
+				k.set(func() { s.hangs = nil })
+				k.advance(time.Hour)
+				k.expect(t, "rows done of the others", bad.n, 1200)
+			})
+		})
+	}
+}
+
 // Requests of several rows have one endpoint, also if only the claim shows it because the
 // contents of the rows were dropped. Rows of a group keep their order across endpoints.
 func TestRequestsDoNotMixEndpoints(t *testing.T) {

@@ -67,12 +67,12 @@ func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 
 // NextClaim is when claims may go that cannot go now; false if there is no such time. No
 // claim goes before notBefore, if it is set.
-func (s *Set) NextClaim(notBefore time.Time) (at time.Time, ok bool) {
-	mayProbe := s.mayProbe()
+func (s *Set) NextClaim(notBefore, now time.Time) (at time.Time, ok bool) {
+	mayProbe := s.mayProbe(now)
 	for _, recv := range s.receivers {
 		next := notBefore
 		switch open := recv.Breaker.Open(); {
-		case recv.waiting() == 0, open && recv.Named && !mayProbe, open && recv.Breaker.Probes() > 0, !open && notBefore.IsZero():
+		case recv.waiting() == 0, open && recv.Named && !mayProbe[groupOf(recv, now)], open && recv.Breaker.Probes() > 0, !open && notBefore.IsZero():
 			continue
 		case open && recv.Breaker.NextProbe().After(notBefore):
 			next = recv.Breaker.NextProbe()

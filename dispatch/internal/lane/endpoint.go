@@ -2,6 +2,7 @@ package lane
 
 import (
 	"slices"
+	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -25,7 +26,10 @@ import (
 //   - it has no more requests in flight than it accepted since it was last unavailable, plus one, and
 //     at most half of those that all others leave free. One alone gets half, another one a
 //     quarter.
-//   - the probes of all named endpoints together take at most a quarter of the senders.
+//   - the probes of all named endpoints together take at most a quarter of the senders. Endpoints
+//     that accepted a request in the last provenFor are probed in turn, and the others in turn.
+//     Neither group takes the last probe from the other, so that an endpoint which works again does
+//     not wait for many that never worked.
 //
 // The claim of a row whose endpoint is not known is subject to neither. It reads the endpoint, and if
 // that has no room or an open breaker, the lane waits there, and the row is claimed once more.
@@ -33,8 +37,16 @@ import (
 // A receiver without lanes is forgotten if its breaker is closed and has counted nothing. Of
 // the others the latest maxIdleReceivers are kept.
 
-// maxIdleReceivers is how many named endpoints without lanes are remembered.
-const maxIdleReceivers = 256
+const (
+	// maxIdleReceivers is how many named endpoints without lanes are remembered.
+	maxIdleReceivers = 256
+
+	// provenFor is how long an accepted request tells that an endpoint may work again.
+	provenFor = 24 * time.Hour
+
+	// maxAcceptances is how many forgotten receivers have their last acceptance kept.
+	maxAcceptances = 10_000
+)
 
 // endpoints are the receivers by endpoint.
 type endpoints struct {
@@ -42,15 +54,25 @@ type endpoints struct {
 	byEndpoint   map[string]*Receiver
 	namedBreaker *breaker.Config // of named endpoints
 	maxProbes    int             // of all named endpoints
-	probeTurn    int             // the receiver that was probed last
-	idle         []*Receiver     // named and without lanes, the longest first
+	probeTurn    [2]int          // the receivers that were probed last, see probeGroup
+	lastProbe    probeGroup
+	idle         []*Receiver          // named and without lanes, the longest first
+	acceptances  map[string]time.Time // latest, of forgotten receivers
 }
+
+// probeGroup is a group of receivers that are probed in turn.
+type probeGroup int
+
+const (
+	unproven probeGroup = iota
+	proven              // accepted a request in the last provenFor, or is not named
+)
 
 // maxLimits is how many kinds have their limits kept.
 const maxLimits = 256
 
 func newEndpoints(cfg *Config) endpoints {
-	e := endpoints{limits: map[string]sink.Limits{}, byEndpoint: map[string]*Receiver{}, maxProbes: max(1, cfg.Senders/4)}
+	e := endpoints{limits: map[string]sink.Limits{}, byEndpoint: map[string]*Receiver{}, maxProbes: max(1, cfg.Senders/4), acceptances: map[string]time.Time{}}
 	if cfg.Breaker != nil {
 		named := *cfg.Breaker
 		named.MaxConcurrentEager = max(1, e.maxProbes/4)
@@ -78,15 +100,26 @@ func (s *Set) hasRoom(recv *Receiver) bool {
 	return !recv.Named || recv.inFlight == 0 || recv.inFlight < min(1+recv.accepted, s.FreeRequests())
 }
 
-// mayProbe reports whether another probe of a named endpoint may begin.
-func (s *Set) mayProbe() bool {
-	n := 0
+// groupOf returns the group in which a receiver is probed.
+func groupOf(recv *Receiver, now time.Time) probeGroup {
+	if recv.Named && now.Sub(recv.lastAccepted) >= provenFor {
+		return unproven
+	}
+	return proven
+}
+
+// mayProbe reports by group whether another probe of a named endpoint may begin.
+func (s *Set) mayProbe(now time.Time) (may [2]bool) {
+	var n [2]int
 	for _, recv := range s.receivers {
 		if recv.Named {
-			n += recv.Breaker.Probes()
+			n[groupOf(recv, now)] += recv.Breaker.Probes()
 		}
 	}
-	return n < s.maxProbes
+	for group := range may {
+		may[group] = n[unproven]+n[proven] < s.maxProbes && n[group] < max(1, s.maxProbes-1)
+	}
+	return may
 }
 
 // Learn records the endpoint of a row whose content is in memory, or was just read.
@@ -191,6 +224,12 @@ func (s *Set) dropIdle(recv *Receiver) {
 		}
 		recv = s.idle[0]
 		s.idle = s.idle[1:]
+	}
+	if !recv.lastAccepted.IsZero() {
+		if len(s.acceptances) == maxAcceptances {
+			clear(s.acceptances)
+		}
+		s.acceptances[recv.Endpoint] = recv.lastAccepted
 	}
 	delete(s.byEndpoint, recv.Endpoint)
 	s.receivers = slices.DeleteFunc(s.receivers, func(other *Receiver) bool { return other == recv })

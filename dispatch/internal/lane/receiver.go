@@ -26,6 +26,7 @@ type Receiver struct {
 	// accepted since it was last unavailable; see Set.hasRoom.
 	Named              bool
 	inFlight, accepted int
+	lastAccepted       time.Time
 }
 
 // Untried returns the ready lanes. While the breaker is open they are the lanes that were
@@ -67,7 +68,8 @@ func (s *Set) receiver(endpoint string, named bool) *Receiver {
 	if recv == nil {
 		recv = &Receiver{Endpoint: endpoint, Named: named, Breaker: breaker.New(s.cfg.Breaker)}
 		if named {
-			recv.Breaker = breaker.New(s.namedBreaker)
+			recv.Breaker, recv.lastAccepted = breaker.New(s.namedBreaker), s.acceptances[endpoint]
+			delete(s.acceptances, endpoint)
 		}
 		s.byEndpoint[endpoint] = recv
 		s.receivers = append(s.receivers, recv)
@@ -93,6 +95,7 @@ func (s *Set) RecordResult(req *Request, res *sink.Result, now time.Time) breake
 	switch {
 	case accepted:
 		recv.accepted++
+		recv.lastAccepted = now
 	case failed.Class == sink.Unavailable:
 		recv.accepted = 0
 	}
@@ -153,15 +156,19 @@ func (s *Set) nextProbe(now time.Time) *Request {
 		return s.newProbe(l, breaker.Requested)
 	}
 
-	mayProbe := s.mayProbe()
-	for range s.receivers { // in turn, because probes of named endpoints are limited together
-		s.probeTurn++
-		recv := s.receivers[s.probeTurn%len(s.receivers)]
-		if recv.Named && !mayProbe {
-			continue
-		}
-		if req := s.probeReceiver(recv, now); req != nil {
-			return req
+	mayProbe := s.mayProbe(now)
+	for _, group := range []probeGroup{1 - s.lastProbe, s.lastProbe} { // they alternate
+		turn := &s.probeTurn[group]
+		for range s.receivers {
+			*turn = (*turn + 1) % len(s.receivers)
+			recv := s.receivers[*turn]
+			if !recv.Breaker.Open() || recv.Named && !mayProbe[group] || groupOf(recv, now) != group {
+				continue
+			}
+			if req := s.probeReceiver(recv, now); req != nil {
+				s.lastProbe = group
+				return req
+			}
 		}
 	}
 
