@@ -367,8 +367,11 @@ func (y *spillModel) end(t *rapid.T) {
 		for len(y.sending) > 0 {
 			y.answer(t)
 		}
-		if len(y.spilling) > 0 {
-			y.spill(t)
+		if y.reading {
+			y.read(t)
+		}
+		for y.spill(t); len(y.spilling) > 0; y.spill(t) { // begins the next statement
+			y.spill(t) // ends it
 		}
 		for range 300 {
 			if y.takeOutcomes(t); len(y.writing) == 0 {
