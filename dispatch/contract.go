@@ -34,6 +34,9 @@ type Options struct {
 	// content of such a row stays in memory until the row is delivered or spilled.
 	LogOnly map[string]bool
 
+	// Frontier, if not nil, is shared by the dispatchers whose rows share a checkpoint.
+	Frontier *Frontier
+
 	// Lease, if not nil, is checked before each request.
 	Lease Lease
 

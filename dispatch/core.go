@@ -32,8 +32,9 @@ type core struct {
 	replays  replays
 	operator operator
 
+	overtaken overtaken
+
 	notBefore time.Time // no claim before this time
-	nextLook  time.Time // at lanes that may stand; see standstill.go
 	ended     bool
 
 	canPing bool // the sink supports requests without rows
@@ -47,7 +48,8 @@ type core struct {
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
 	c := &core{
 		cfg: cfg, policy: cfg.policy(), lanes: lanes.NewSet(cfg.lanes(limits, random)),
-		outcomes: pending.NewQueue[owner](lanes.VisibilityWait),
+		outcomes:  pending.NewQueue[owner](lanes.VisibilityWait),
+		overtaken: overtaken{frontier: new(Frontier)},
 	}
 	c.replays, c.operator = newReplays(c), operator{core: c, blocked: map[store.Ref]*lane{}}
 	c.spill = spill.New(spill.Config{BatchRows: cfg.APIBatchSize, BufferRows: cfg.BufferRows}, c.lanes, c)
@@ -94,6 +96,7 @@ func (c *core) append(items []store.Item, t Ticket) {
 		}
 		l.InternName(rw)
 		c.spill.Append(l, rw)
+		c.track(l, rw, items[0].Seq)
 		c.Wake(l)
 	}
 }
@@ -131,6 +134,7 @@ func (c *core) admit(rw *row) *lane {
 // drop removes a settled row from the counts and completes its ticket.
 func (c *core) drop(rw *row) {
 	c.spill.Remove(rw)
+	c.untrack(rw)
 	c.doneRows++
 	rw.Finish()
 	rw.ReleaseTicket()
@@ -193,7 +197,7 @@ func (c *core) tick(now time.Time) {
 	for l := c.lanes.Due(now); l != nil; l = c.lanes.Due(now) {
 		c.release(l)
 	}
-	c.spillStanding(now)
+	c.spillOvertaken(now)
 }
 
 // nextWake returns the time when tick or a probe is due next; false if none is.
@@ -210,8 +214,8 @@ func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 	if due, some := c.outcomes.NextDue(); some {
 		sooner(due)
 	}
-	if c.looksForStanding() {
-		sooner(c.nextLook)
+	if c.looksForOvertaken() {
+		sooner(c.overtaken.nextLook)
 	}
 	if c.ended || c.tooManyUnwritten() || c.lanes.FreeRequests() <= 0 {
 		return at, ok
@@ -319,4 +323,7 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 		}
 	}
 	c.spill.AddReloaded(answers, each, requeued)
+	if c.ended { // the rows whose spill was canceled, because the lane has no spilled rows left
+		c.spillTracked()
+	}
 }

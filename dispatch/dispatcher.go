@@ -66,6 +66,9 @@ func New(cfg Config, opt Options) *Dispatcher {
 		stopped: make(chan struct{}),
 	}
 	d.core.lanes.Memory.LogOnly = opt.LogOnly
+	if opt.Frontier != nil {
+		d.core.overtaken.frontier = opt.Frontier
+	}
 	_, d.core.canPing = opt.Sink.(sink.Pinger)
 	if opt.Spill {
 		d.core.spill.AllowUnwritten()
@@ -193,6 +196,7 @@ func (d *Dispatcher) watchLease(ctx context.Context) error {
 func (d *Dispatcher) drain(work context.Context) {
 	d.mu.Lock()
 	d.core.end()
+	d.notifySpill()
 	d.mu.Unlock()
 	notify(d.toWrite)
 	limit := time.NewTimer(d.opt.DrainTimeout)

@@ -82,9 +82,9 @@ func TestLogOnlyRowsKeepContent(t *testing.T) {
 	}
 }
 
-// TestStandingLaneIsSpilled: within a second of its first row, and later rows at once, whether
-// its request is answered or not. A lane that moves is not spilled.
-func TestStandingLaneIsSpilled(t *testing.T) {
+// TestOvertakenRowsAreSpilled: within a second of the first later row that is delivered, whether
+// their request is answered or not. A lane whose rows are delivered in time is not spilled.
+func TestOvertakenRowsAreSpilled(t *testing.T) {
 	for _, hangs := range []bool{true, false} {
 		t.Run(fmt.Sprintf("hangs=%t", hangs), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -121,7 +121,10 @@ func TestStandingLaneIsSpilled(t *testing.T) {
 				}
 				k.set(func() { k.expect(t, "spilled", k.rowsSpilled, 3) })
 				add(t, d, &stands, logRows("dead", 93, 1, 2))
-				k.advance(50 * time.Millisecond)
+				for i := range 11 {
+					add(t, d, &moves, logRows("alive", 120+i, 1, 2))
+					k.advance(100 * time.Millisecond)
+				}
 				if stands.n != 4 {
 					t.Errorf("a later row of the dead lane holds the checkpoint: %d of 4", stands.n)
 				}
@@ -141,4 +144,87 @@ func TestStandingLaneIsSpilled(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSlowLaneDoesNotHoldCheckpoint: a lane with a long backlog moves, one row each 100 ms. The
+// checkpoint passes the rows that are delivered behind it, within about a second.
+func TestSlowLaneDoesNotHoldCheckpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, d, stop := runLogOnly(t, func(id string) bool { return len(id) == 6 })
+		var slow, fast counter
+		add(t, d, &slow, logRows("slow", 100000, 200, 2))
+		for i := range 5 {
+			for j := range 10 {
+				add(t, d, &fast, logRows(fmt.Sprint("fast", j), 1000000+10*i+j, 1, 2))
+			}
+			k.advance(time.Second)
+		}
+		if slow.n < 200 || fast.n != 50 {
+			t.Errorf("the checkpoint may pass %d of 200 slow rows and %d of 50 others", slow.n, fast.n)
+		}
+		k.advance(30 * time.Second)
+		k.set(func() {
+			if len(k.items) != 0 || len(k.messages) != 250 {
+				t.Errorf("%d spilled rows are left, %d rows were sent, want 0 and 250", len(k.items), len(k.messages))
+			}
+		})
+		stop()
+	})
+}
+
+// TestBacklogAloneIsNotSpilled: nothing is delivered behind it, so nothing would be repeated.
+func TestBacklogAloneIsNotSpilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, d, stop := runLogOnly(t, func(string) bool { return true })
+		for i := range 200 {
+			add(t, d, nil, logRows("slow", 100000+i, 1, 2))
+		}
+		k.advance(10 * time.Second)
+		k.set(func() { k.expect(t, "spilled", k.rowsSpilled, 0) })
+		stop()
+	})
+}
+
+// TestCleanStopPassesDeliveredRows: rows that only the log has are spilled by a clean stop if
+// they are not delivered, so the checkpoint passes the rows delivered behind them.
+func TestCleanStopPassesDeliveredRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, d, stop := runLogOnly(t, func(id string) bool { return len(id) == 6 })
+		var slow, fast counter
+		add(t, d, &slow, logRows("slow", 100000, 200, 2))
+		add(t, d, &fast, logRows("fast", 1000000, 10, 2))
+		k.advance(300 * time.Millisecond)
+		k.set(func() { k.expect(t, "spilled before the stop", k.rowsSpilled, 0) })
+		stop()
+		if slow.n != 200 || fast.n != 10 {
+			t.Errorf("the checkpoint may pass %d of 200 slow rows and %d of 10 others", slow.n, fast.n)
+		}
+		if sent := len(k.messages); len(k.items) != 210-sent {
+			t.Errorf("%d rows are spilled and %d delivered, want 210 in total", len(k.items), sent)
+		}
+	})
+}
+
+// runLogOnly runs a dispatcher of rows that only the log has. It sends one row per request,
+// and a slow row takes 100 ms. stop is a clean stop.
+func runLogOnly(t *testing.T, slow func(id string) bool) (k *fakeBackend, d *Dispatcher, stop func()) {
+	t.Helper()
+	k = newFakeBackend()
+	opt := k.options(1)
+	opt.LogOnly = map[string]bool{"events": true}
+	k.set(func() {
+		k.answer = func(ids []string) sink.Result {
+			if slow(ids[0]) {
+				<-time.After(100 * time.Millisecond)
+			}
+			return always(sink.Delivered)(ids)
+		}
+	})
+	cfg := DefaultConfig()
+	cfg.APIBatchSize = 1
+	d = New(cfg, opt)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	return k, d, func() { cancel(); waitEnded(t, done) }
 }

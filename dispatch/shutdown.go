@@ -14,13 +14,16 @@ import (
 // the store refuses or whose table is locked do not count. Early outcomes do, because their
 // rows become visible soon.
 func (c *core) drained() bool {
-	return c.spill.Counts().Writing+c.lanes.Requests.Busy()+c.replays.jobs.Unrecorded() == 0 && !c.outcomes.Busy()
+	spills := c.spill.Counts()
+	return spills.Waiting+spills.Writing+c.lanes.Requests.Busy()+c.replays.jobs.Unrecorded() == 0 && !c.outcomes.Busy()
 }
 
-// end starts no new run and gives back every claimed row that is not in a request. Replayed
+// end spills the rows that only the log has, so that the checkpoint passes all rows delivered
+// behind them. It starts no new run and gives back every claimed row that is not in a request. Replayed
 // rows that are in no request leave memory, because the store keeps them.
 func (c *core) end() {
 	c.ended = true
+	c.spillTracked()
 	c.spill.End()
 	for _, req := range c.lanes.Requests.TakeUnsent(func(*request) bool { return true }) {
 		c.lanes.Memory.ReleaseLarge(req)

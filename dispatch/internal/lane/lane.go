@@ -66,7 +66,6 @@ type Lane struct {
 	Trouble
 	Holds
 	Spill
-	Standstill
 
 	WakeAt       time.Time
 	CreatedOrder uint64 // orders lanes by creation
@@ -110,29 +109,6 @@ type Trouble struct {
 type Holds struct {
 	Blocked, Paused *store.Hold
 	ReplayHolds     []string // jobs that hold it
-}
-
-// Standstill tells whether a lane makes no progress.
-type Standstill struct {
-	first *Row // its head at the last look
-	since time.Time
-
-	// Stands: the head was the same for too long at the last look.
-	Stands bool
-}
-
-// Look updates Stands: the lane has had its head for at least limit, and does not just wait for
-// its turn.
-func (l *Lane) Look(now time.Time, limit time.Duration) {
-	var head *Row
-	if len(l.Rows) > 0 {
-		head = l.Rows[0]
-	}
-	if head != l.first {
-		l.first, l.since = head, now
-	}
-	turn := l.State == Ready && l.Failures == 0 && !l.IsWaiting()
-	l.Stands = head != nil && now.Sub(l.since) >= limit && (!turn || l.Stands)
 }
 
 // Spill describes the spilled rows of a lane.

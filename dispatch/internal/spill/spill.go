@@ -25,13 +25,13 @@ func (sp *Spiller) Rows(l *lane.Lane) {
 	}
 }
 
-// AllRows is Rows for a lane that stands: it also spills the rows of a request that is not
-// answered. An outcome that comes meanwhile waits for their copies.
-func (sp *Spiller) AllRows(l *lane.Lane) {
-	for i, rw := range l.Rows {
-		if (i >= l.InFlight || l.State != lane.Writing) && rw.Seq != 0 && rw.Copy == lane.NoCopy && rw.Stage == lane.Open {
-			sp.queue(l, rw, true)
-		}
+// Row spills a row that is only in memory, also one in a request that is not answered. An
+// outcome that comes meanwhile waits for its copy. It leaves out a row whose outcome is being
+// written and an unspillable row.
+func (sp *Spiller) Row(l *lane.Lane, rw *lane.Row) {
+	writing := l.State == lane.Writing && len(l.Rows) > 0 && l.Rows[0] == rw
+	if !writing && rw.Copy == lane.NoCopy && rw.Stage == lane.Open {
+		sp.queue(l, rw, true)
 	}
 }
 
@@ -39,7 +39,7 @@ func (sp *Spiller) AllRows(l *lane.Lane) {
 // such batch is in flight, and none while a reload is.
 func (sp *Spiller) Next(limit int) []store.Item {
 	n := min(limit, len(sp.spills.waiting))
-	if sp.ended || n == 0 {
+	if n == 0 {
 		return nil
 	}
 	items := make([]store.Item, n)
@@ -213,14 +213,19 @@ func (sp *Spiller) detach(rw *lane.Row) {
 	sp.lanes.Memory.Move(rw, lane.Detached)
 }
 
-// End takes back the rows that wait to be spilled. Nothing is spilled, deleted or reloaded
-// any more.
+// End takes back the rows that wait to be spilled, except those that only the log has: they
+// hold the checkpoint, and only the checkpoint knows which later rows were delivered. No
+// other row is spilled any more, and none is deleted or reloaded.
 func (sp *Spiller) End() {
 	sp.ended = true
 	waiting := sp.spills.waiting
 	sp.spills.waiting = nil
 	for i := range waiting { // the log or the table delivers them again
 		rw := waiting[i].Row
+		if sp.lanes.Memory.LogOnly[rw.Outbox] {
+			sp.spills.waiting = append(sp.spills.waiting, waiting[i])
+			continue
+		}
 		sp.spills.setCopy(rw, lane.NoCopy)
 		sp.enqueueLate(rw)
 	}

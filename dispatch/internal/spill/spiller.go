@@ -82,9 +82,6 @@ func (sp *Spiller) Append(l *lane.Lane, rw *lane.Row) {
 		sp.queue(l, rw, false)
 	} else {
 		l.Rows = append(l.Rows, rw)
-		if l.Stands && rw.Seq != 0 && !sp.ended {
-			sp.queue(l, rw, true)
-		}
 	}
 }
 

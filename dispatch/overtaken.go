@@ -1,0 +1,122 @@
+package dispatch
+
+import (
+	"sync/atomic"
+	"time"
+
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Only the checkpoint knows which rows of a table without a state were delivered: a crash
+// sends the rows of the log behind it again. A row that is not delivered holds the
+// checkpoint. So if later rows were delivered behind it about a second ago, it is spilled, in
+// a request or not, and stays in memory. It does not matter whether its lane moves: a lane
+// with a long backlog moves and holds the checkpoint as well. If nothing later is delivered,
+// nothing is spilled. So reading a backlog costs nothing while its lanes advance together.
+
+const (
+	// overtakenAfter and overtakenInterval together spill a row within a second and a bit.
+	overtakenAfter    = 800 * time.Millisecond
+	overtakenInterval = 200 * time.Millisecond
+)
+
+// Frontier is the last seq of the delivered rows that only the checkpoint knows. The
+// dispatchers of a relay share it, as their rows share the checkpoint.
+type Frontier struct{ seq atomic.Int64 }
+
+func (f *Frontier) raise(to store.Seq) {
+	for at := f.seq.Load(); at < int64(to) && !f.seq.CompareAndSwap(at, int64(to)); {
+		at = f.seq.Load()
+	}
+}
+
+// overtaken finds the rows that hold the checkpoint although later rows were delivered. Each
+// row is visited once or twice, so a look costs as much as the rows that came since.
+type overtaken struct {
+	frontier *Frontier
+	rows     lanes.Fifo[trackedRow] // in order of seq, the delivered ones among them included
+	behind   []trackedRow           // rows the frontier had passed overtakenAfter ago, not yet spilled
+	marks    []frontierMark         // recent places of the frontier
+	nextLook time.Time
+}
+
+// trackedRow is a row that only the log has. A batch is passed as a whole, so the row holds
+// all rows from the first of its batch on.
+type trackedRow struct {
+	lane  *lane
+	row   *row
+	first store.Seq
+}
+
+type frontierMark struct {
+	at  time.Time
+	seq store.Seq
+}
+
+// track records a row of the log, of a batch that begins at first.
+func (c *core) track(l *lane, rw *row, first store.Seq) {
+	if rw.Ticket == nil || !c.lanes.Memory.LogOnly[rw.Outbox] {
+		return
+	}
+	c.overtaken.rows.Push(trackedRow{l, rw, first})
+	if c.ended {
+		c.spillTracked()
+	}
+}
+
+// untrack records that a row is done.
+func (c *core) untrack(rw *row) {
+	if rw.Ticket != nil && c.lanes.Memory.LogOnly[rw.Outbox] {
+		c.overtaken.frontier.raise(rw.Seq)
+	}
+}
+
+// looksForOvertaken reports whether there may be rows that hold the checkpoint.
+func (c *core) looksForOvertaken() bool {
+	return !c.ended && c.overtaken.rows.Len()+len(c.overtaken.behind) > 0
+}
+
+// spillOvertaken spills the rows behind which later rows were delivered some time ago.
+func (c *core) spillOvertaken(now time.Time) {
+	o := &c.overtaken
+	if !c.looksForOvertaken() || now.Before(o.nextLook) {
+		return
+	}
+	o.nextLook = now.Add(overtakenInterval)
+	seq := store.Seq(o.frontier.seq.Load())
+	if n := len(o.marks); n == 0 || o.marks[n-1].seq < seq {
+		o.marks = append(o.marks, frontierMark{now, seq})
+	}
+	passed := 0
+	for passed < len(o.marks) && now.Sub(o.marks[passed].at) >= overtakenAfter {
+		passed++
+	}
+	upTo := store.Seq(0)
+	if passed > 0 {
+		upTo = o.marks[passed-1].seq
+		o.marks = o.marks[passed-1:] // the last one holds for rows that come late
+	}
+	c.spillUpTo(upTo)
+}
+
+// spillTracked spills all tracked rows, so that the checkpoint passes all delivered ones.
+func (c *core) spillTracked() { c.spillUpTo(1<<63 - 1) }
+
+// spillUpTo spills the tracked rows of the batches that begin up to a seq.
+func (c *core) spillUpTo(seq store.Seq) {
+	o := &c.overtaken
+	for o.rows.Len() > 0 && (o.rows.Items()[0].row.Ticket == nil || o.rows.Items()[0].first <= seq) {
+		o.behind = append(o.behind, o.rows.Pop())
+	}
+	kept := o.behind[:0]
+	for _, t := range o.behind {
+		if t.row.Ticket == nil {
+			continue
+		}
+		c.spill.Row(t.lane, t.row)
+		kept = append(kept, t)
+	}
+	clear(o.behind[len(kept):])
+	o.behind = kept
+}
