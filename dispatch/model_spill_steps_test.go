@@ -395,6 +395,12 @@ func (y *spillModel) end(t *rapid.T) {
 			t.Fatalf("row %s is left PROCESSING by a clean end\n%s", r.id, y.describe())
 		}
 	}
+	for _, b := range y.batches {
+		held := func(r *storedRow) bool { return r.unspillable || y.unwritten(r.id) }
+		if y.logOnly != nil && b.done < len(b.rows) && !slices.ContainsFunc(b.rows, held) {
+			t.Fatalf("a clean end leaves %d rows, that only the log has, to the log\n%s", len(b.rows)-b.done, y.describe())
+		}
+	}
 	y.crash(t)
 }
 
