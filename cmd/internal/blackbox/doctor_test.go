@@ -182,7 +182,8 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 	})
 }
 
-// With mode auto an unreadable log is advice. With mode poll doctor does not check it.
+// With mode auto an unreadable log is advice, unless only the log has the rows of an outbox. With
+// mode poll doctor does not check it.
 func TestDoctorWithAnUnreadableLog(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
@@ -195,6 +196,10 @@ func TestDoctorWithAnUnreadableLog(t *testing.T) {
 		p.expectNoFaults()
 		p.config = stream
 		p.expectFault(&faultCase{want: []string{"wal_level is replica"}})
+		messages := fmt.Sprintf(messagesConfig, patientName, "auto", roleURL(p.server.URL, patientRole), p.to.URL(), "", adminKey)
+		if _, text, code := doctor(t, messages); code != 78 || !strings.Contains(text, "fault   wal_level: wal_level is replica") || strings.Contains(text, "the relay polls") {
+			t.Errorf("exit code %d of messages without a log, want 78 and no word of polling:\n%s", code, text)
+		}
 	})
 }
 
