@@ -41,7 +41,7 @@ func (r *Relay) retryUnreachable(ctx context.Context, deadline time.Time, do fun
 // outboxes.
 func (r *Relay) prepare(ctx context.Context) error {
 	if err := r.db.store.Install(ctx); err != nil {
-		return fmt.Errorf("install relay tables: %w", err)
+		return err
 	}
 	if err := r.db.store.Check(ctx); err != nil {
 		return err

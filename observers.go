@@ -36,6 +36,7 @@ type sinkObserver struct {
 	unloggedSkips atomic.Int64    // skipped rows not logged yet
 
 	mu               sync.Mutex
+	unproven         bool                 // no row was accepted and no breaker changed yet
 	alarmedAt        map[string]time.Time // when each alarm was last logged, by its key
 	unloggedVanished map[string]int       // vanished rows not logged yet, by outbox
 }
@@ -44,6 +45,9 @@ type sinkObserver struct {
 func (w *sinkObserver) reset() {
 	w.SinkObserver.BreakersChanged(nil)
 	w.relay.health.ok("sink "+w.sink, "no request sent yet")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unproven = true
 }
 
 // Claimed implements dispatch.Observer. NotYetVisible and TableLocked do not clear the
@@ -65,6 +69,8 @@ func (w *sinkObserver) Requested(req dispatch.RequestInfo, res *sink.Result, too
 		}
 	}
 
+	w.proved(res.Class == sink.Delivered)
+
 	worst := sink.Outcome{Class: res.Class, Detail: res.Detail}
 	for i := range res.Items {
 		if res.Items[i].Class != sink.Delivered && res.Items[i].Class != sink.NotSent {
@@ -78,10 +84,30 @@ func (w *sinkObserver) Requested(req dispatch.RequestInfo, res *sink.Result, too
 	}
 }
 
+// proved updates the readiness check of a sink whose breakers have not changed yet: the
+// dispatcher reports breakers only when one opens or closes.
+func (w *sinkObserver) proved(accepted bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.unproven {
+		return
+	}
+	detail := "no row accepted yet"
+	if accepted {
+		detail = "delivers"
+	}
+	w.unproven = !accepted
+	w.relay.health.ok("sink "+w.sink, detail)
+}
+
 // BreakersChanged implements dispatch.Observer. The dispatcher never calls it
 // concurrently.
 func (w *sinkObserver) BreakersChanged(all []dispatch.OpenBreaker) {
 	w.SinkObserver.BreakersChanged(all)
+	w.mu.Lock()
+	w.unproven = false
+	w.mu.Unlock()
+
 	before := w.openBreakers
 	w.openBreakers = map[string]bool{}
 	var failing, idle, named []string

@@ -194,3 +194,30 @@ func TestBreakerOfUnnamedEndpoint(t *testing.T) {
 		}
 	}
 }
+
+// TestSinkWithoutBreakers checks that the first accepted row proves a sink whose circuit
+// breakers never change, and that a late response does not hide an open breaker.
+func TestSinkWithoutBreakers(t *testing.T) {
+	r := &Relay{log: slog.New(slog.DiscardHandler), health: newHealth()}
+	w := &sinkObserver{SinkObserver: &countingSink{}, sink: "receiver", relay: r}
+	expect := func(want string) {
+		t.Helper()
+		if !slices.ContainsFunc(r.health.Checks(), func(c Check) bool { return c.Name == "sink receiver" && c.Detail == want }) {
+			t.Errorf("got checks %+v, want %q", r.health.Checks(), want)
+		}
+	}
+	request := func(class sink.Class) {
+		w.Requested(dispatch.RequestInfo{Rows: 1}, &sink.Result{Outcome: sink.Outcome{Class: class}}, 0)
+	}
+	w.reset()
+	expect("no request sent yet")
+	request(sink.Rejected)
+	expect("no row accepted yet")
+	request(sink.Delivered)
+	expect("delivers")
+
+	w.reset()
+	w.BreakersChanged([]dispatch.OpenBreaker{{LastFailure: sink.Outcome{Class: sink.Unavailable, Detail: "refused"}}})
+	request(sink.Delivered)
+	expect("circuit breaker open: unavailable: refused")
+}

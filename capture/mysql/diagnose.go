@@ -114,7 +114,7 @@ func (e *diagnosis) checkRetention(ctx context.Context) error {
 		return fmt.Errorf("list binlog files: %w", mystore.Explain(err))
 	}
 
-	e.Add("log", store.GradeOK, fmt.Sprintf("the binlog has %d files and ends at %s:%d", len(files), e.server.binlogEnd.file, e.server.binlogEnd.at))
+	e.Add("log", store.GradeOK, fmt.Sprintf("the binlog ends at %s:%d; files: %d", e.server.binlogEnd.file, e.server.binlogEnd.at, len(files)))
 	return nil
 }
 

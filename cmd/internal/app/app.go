@@ -4,7 +4,6 @@ package app
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"runtime"
 	"time"
@@ -145,7 +144,7 @@ func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	}
 	defer db.store.Close()
 	if err := db.store.Install(ctx); err != nil {
-		return fmt.Errorf("install relay tables: %w", err)
+		return err
 	}
 
 	log.Info("relay tables installed")

@@ -221,7 +221,7 @@ func TestProbeOfFields(t *testing.T) {
 		text  string
 	}{
 		host:                                   {sink.Delivered, "no request sent, because each row names its host"},
-		"*,*.customers.example,public.example": {sink.Delivered, "no request sent, because each row names its host; allow-hosts has 3 entries"},
+		"*,*.customers.example,public.example": {sink.Delivered, "no request sent, because each row names its host; entries of allow-hosts: 3"},
 		"private:hooks.internal":               {sink.Delivered, "no request sent"},
 		"hooks.internal":                       {sink.Misconfigured, "allow-hosts: host hooks.internal has the address 127.0.0.1, which is not public"},
 		"unknown.example":                      {sink.Refused, "allow-hosts: host unknown.example does not resolve"},

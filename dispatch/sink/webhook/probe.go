@@ -45,5 +45,5 @@ func (s *Sink) probeHosts(ctx context.Context) sink.Outcome {
 		}
 	}
 	return sink.Outcome{Class: sink.Delivered, Detail: fmt.Sprintf(
-		"no request sent, because each row names its host; allow-hosts has %d entries, and its names resolve", len(s.url().hosts))}
+		"no request sent, because each row names its host; entries of allow-hosts: %d; their names resolve", len(s.url().hosts))}
 }

@@ -20,6 +20,9 @@ type RefusedError struct {
 
 // Error names the host and the address.
 func (e *RefusedError) Error() string {
+	if servesCredentials(e.Addr) {
+		return fmt.Sprintf("host %s has the address %s, at which clouds serve credentials", e.Host, e.Addr)
+	}
 	if literal := strings.Trim(e.Host, "[]"); literal == e.Addr.String() {
 		return "address " + literal + " is not public; list it in allow-hosts to allow it"
 	}

@@ -159,6 +159,24 @@ func (h Hosts) allows(host string, addr netip.Addr, port uint16, usual bool) boo
 	return false
 }
 
+// refusal returns the reason why a row may not name a host. origin is the host as the reason
+// shows it, with a port that is not the scheme's.
+func (h Hosts) refusal(host string, addr netip.Addr, origin string, port uint16) string {
+	for i := range h {
+		e := h[i]
+		e.port = 0
+		if !(Hosts{e}).allows(host, addr, port, true) || addr.IsValid() && !h.permits(host, addr) {
+			continue
+		}
+		text := fmt.Sprintf("host %s is in allow-hosts, but not with port %d", host, port)
+		if addr.IsValid() && servesCredentials(addr) {
+			return text
+		}
+		return fmt.Sprintf("%s; write %s:%d", text, host, port)
+	}
+	return "host " + origin + " is not in allow-hosts"
+}
+
 // permits reports whether the relay may connect to an address of a host, which is allowed.
 func (h Hosts) permits(host string, addr netip.Addr) bool {
 	if addr.Zone() != "" {

@@ -49,3 +49,10 @@ func isPublic(addr netip.Addr) bool {
 
 // isPrivate reports whether an address belongs to a private network or to this machine.
 func isPrivate(addr netip.Addr) bool { return in(privateRanges(), addr) && !in(metadata(), addr) }
+
+// servesCredentials reports whether an address may be that of a cloud's service with
+// credentials. No reason recommends to allow such an address.
+func servesCredentials(addr netip.Addr) bool {
+	addr = addr.Unmap()
+	return addr.IsLinkLocalUnicast() || in(metadata(), addr)
+}

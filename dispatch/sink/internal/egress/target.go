@@ -58,7 +58,7 @@ func (h Hosts) Target(text string) (t Target, reason string) {
 	}
 	t.URL = u
 	if !h.allows(host, addr, number, usual) {
-		return t, "host " + strings.TrimPrefix(t.Origin, scheme+"://") + " is not in allow-hosts"
+		return t, h.refusal(host, addr, strings.TrimPrefix(t.Origin, scheme+"://"), number)
 	}
 	if addr.IsValid() && !h.permits(host, addr) {
 		return t, (&RefusedError{Host: host, Addr: addr}).Error()

@@ -50,10 +50,10 @@ func TestTarget(t *testing.T) {
 		"https://customers.example/":         "host customers.example is not in allow-hosts",
 		"https://evilcustomers.example/":     "host evilcustomers.example is not in allow-hosts",
 		"https://hooks.example.evil.test/":   "not in allow-hosts",
-		"https://hooks.example:8443/":        "host hooks.example:8443 is not in allow-hosts",
-		"http://hooks.example:443/":          "host hooks.example:443 is not in allow-hosts",
-		"https://other.example/":             "host other.example is not in allow-hosts",
-		"http://10.2.3.4/":                   "host 10.2.3.4 is not in allow-hosts",
+		"https://hooks.example:8443/":        "host hooks.example is in allow-hosts, but not with port 8443; write hooks.example:8443",
+		"http://hooks.example:443/":          "host hooks.example is in allow-hosts, but not with port 443; write hooks.example:443",
+		"https://other.example/":             "host other.example is in allow-hosts, but not with port 443; write other.example:443",
+		"http://10.2.3.4/":                   "host 10.2.3.4 is in allow-hosts, but not with port 80; write 10.2.3.4:80",
 		"http://127.0.0.1/":                  "host 127.0.0.1 is not in allow-hosts",
 		"https://hooks.example@evil.test/":   "has a user or password",
 		"https://user:pw@hooks.example/":     "has a user or password",
@@ -170,4 +170,19 @@ func FuzzTarget(f *testing.F) {
 			t.Errorf("%q: origin %q", text, to.Origin)
 		}
 	})
+}
+
+// TestCredentialServices checks that no reason recommends to list the address of a cloud's
+// service with credentials.
+func TestCredentialServices(t *testing.T) {
+	for _, entry := range []string{"*", "169.254.169.254", "10.0.0.1"} {
+		_, reason := hosts(t, entry).Target("http://169.254.169.254:8080/latest")
+		if reason == "" || strings.Contains(reason, "write") || strings.Contains(reason, "to allow it") {
+			t.Errorf("%s: got %q", entry, reason)
+		}
+	}
+	err := &egress.RefusedError{Host: "hooks.example", Addr: netip.MustParseAddr("fd00:ec2::254")}
+	if text := err.Error(); strings.Contains(text, "allow-hosts") || !strings.Contains(text, "credentials") {
+		t.Errorf("got %q", text)
+	}
 }
