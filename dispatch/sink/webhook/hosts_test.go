@@ -78,7 +78,7 @@ func TestAddressOfTheRow(t *testing.T) {
 		"host and a query": {"http://{attr.target_url}/hooks", host + "?x", "", "not sent: the host of the row has a slash, a question mark or a # in it"},
 		"host and a user":  {"http://{attr.target_url}/hooks", "a@" + host, "", "not sent: the address of the row has a user or password"},
 		"another host":     {"http://{attr.target_url}/hooks", "evil.example", "", "not sent: host evil.example is not in allow-hosts"},
-		"another port":     {"{attr.target_url}", "http://127.0.0.1/secret-key", "", "not sent: host 127.0.0.1 is not in allow-hosts"},
+		"another port":     {"{attr.target_url}", "http://127.0.0.1/secret-key", "", "not sent: host 127.0.0.1 is in allow-hosts, but not with port 80; write 127.0.0.1:80"},
 		"empty":            {"{attr.target_url}", "", "", "not sent: the address of the row does not begin with http:// or https://"},
 		"line break":       {"{attr.target_url}", srv.URL + "/\r\nX: y", "", "not sent: the address of the row has a space"},
 	} {
