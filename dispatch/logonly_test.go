@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -227,4 +228,28 @@ func runLogOnly(t *testing.T, slow func(id string) bool) (k *fakeBackend, d *Dis
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx) }()
 	return k, d, func() { cancel(); waitEnded(t, done) }
+}
+
+// The store has moved a FAILED row to the spilled rows. Before the core hears of it, a reload
+// of the lane brings the row.
+func TestReloadBeforeRequeueAnswer(t *testing.T) {
+	c, now := logOnlyCore(DefaultConfig()), time.Unix(1e9, 0)
+	later, failed := logRows("a", 10, 3, 2), logRows("a", 5, 1, 2)
+	key := later[0].Lane()
+	c.addSpilledLanes([]store.SpilledLane{{Outbox: "events", Kind: key.Kind, Hash: key.Hash(), Rows: 3}})
+	from, each := c.nextReloads(now)
+	if len(from) != 1 {
+		t.Fatal(from)
+	}
+	c.addReloaded([][]store.Item{append(failed[:1:1], later...)}, each)
+	c.operator.requeue(failed)
+	for _, l := range c.live() {
+		var seqs []store.Seq
+		for _, rw := range l.Rows {
+			seqs = append(seqs, rw.Seq)
+		}
+		if !slices.Equal(seqs, []store.Seq{5, 10, 11, 12}) {
+			t.Errorf("the lane has rows %d", seqs)
+		}
+	}
 }

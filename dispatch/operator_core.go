@@ -145,38 +145,51 @@ func (p *operator) restore(holds []store.Hold) {
 
 // requeue puts formerly FAILED rows in front of their lanes, behind rows that were requeued
 // before. A row that the log has delivered again already keeps its place, unless only the log
-// has it: then its claim may have found it FAILED, and no sweep would find it again.
+// has it: then its claim may have found it FAILED, and no sweep would find it again. Of such a
+// row only a spilled row keeps its place that neither fails nor is being claimed: a reload
+// brought it since the store requeued it.
 func (p *operator) requeue(items []store.Item) {
-	in := map[*lane]map[string]bool{}
+	in := map[*lane]map[store.SpilledRef]bool{}
 	items = slices.DeleteFunc(items, func(it store.Item) bool {
 		l := p.core.lanes.Get(p.core.lanes.NameOf(&it))
-		if l == nil || it.Seq != 0 {
+		if l == nil {
 			return false
 		}
 		if in[l] == nil {
-			in[l] = p.laneRowIDs(l)
+			in[l] = p.laneRows(l)
 		}
-		return in[l][it.ID]
+		return in[l][store.SpilledRef{Ref: it.Ref, Seq: it.Seq}]
 	})
 	p.core.insertFront(items)
 }
 
-// laneRowIDs returns the ids of a lane's rows that are in memory or being spilled.
-func (p *operator) laneRowIDs(l *lane) map[string]bool {
-	ids := map[string]bool{}
-	for _, rows := range [][]*row{l.Rows, l.UnspillableTail} {
-		for _, rw := range rows {
-			ids[rw.ID] = true
+// laneRows returns a lane's rows that are in memory or being spilled, without Seq, and those
+// that a reload brought, with it.
+func (p *operator) laneRows(l *lane) map[store.SpilledRef]bool {
+	rows := map[store.SpilledRef]bool{}
+	failing := map[*row]bool{}
+	for o := range p.core.outcomes.All() {
+		failing[o.Of.Row] = true
+	}
+	add := func(rw *row) {
+		rows[store.SpilledRef{Ref: rw.Ref}] = true
+		if rw.Copy == lanes.CopyStored && l.State != lanes.Claiming && !failing[rw] {
+			rows[rw.SpilledRef()] = true
+		}
+	}
+	for _, in := range [][]*row{l.Rows, l.UnspillableTail} {
+		for _, rw := range in {
+			add(rw)
 		}
 	}
 
 	for p := range p.core.spill.All() {
 		if p.Lane == l {
-			ids[p.Row.ID] = true
+			add(p.Row)
 		}
 	}
 
-	return ids
+	return rows
 }
 
 // trackSettled starts or stops recording rows that leave their lanes.
