@@ -96,6 +96,8 @@ type failedRows struct {
 
 	mu     sync.RWMutex
 	loaded bool
+	unsure time.Time                      // until then each call reads the records
+	forgot int                            // calls of forget
 	ids    map[string]map[string]struct{} // by outbox, then by id
 }
 
@@ -122,12 +124,16 @@ func (f *failedRows) set(failed bool, rows ...store.Ref) {
 	}
 }
 
-// forget makes the next call read the records again, because the result of a change is not
-// known, or another relay may have led meanwhile.
-func (f *failedRows) forget() {
+// lateCommit is how long a transaction whose answer was lost may still be committing.
+const lateCommit = time.Minute
+
+// forget makes the next calls read the records again: the next one, because another relay may
+// have led meanwhile, or all of them for a while, because the result of a change is not known.
+func (f *failedRows) forget(unsure time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.loaded = false
+	f.loaded, f.unsure = false, time.Now().Add(unsure)
+	f.forgot++
 }
 
 func (f *failedRows) isLoaded() bool {
@@ -150,6 +156,9 @@ func (l *Ledger) loadFailed(ctx context.Context) error {
 	if f.isLoaded() {
 		return nil
 	}
+	f.mu.RLock()
+	forgot, began := f.forgot, time.Now()
+	f.mu.RUnlock()
 	found := map[string]map[string]struct{}{}
 	err := l.records.View(ctx, func(ctx context.Context, r Reader) error {
 		for outbox := range f.outboxes {
@@ -167,7 +176,7 @@ func (l *Ledger) loadFailed(ctx context.Context) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ids, f.loaded = found, true
+	f.ids, f.loaded = found, f.forgot == forgot && !began.Before(f.unsure)
 	return nil
 }
 

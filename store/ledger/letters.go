@@ -280,7 +280,7 @@ func (s Store) resolve(ctx context.Context, o *store.Outbox, f *store.DeadLetter
 		}
 		done, err := write(rows)
 		if err != nil {
-			s.failed.forget() // it may have been written
+			s.failed.forget(lateCommit) // it may have been written
 			return nil, err
 		}
 		s.failed.set(false, done...)

@@ -25,7 +25,7 @@ func (s Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	if err != nil {
 		return 0, err
 	}
-	s.failed.forget()
+	s.failed.forget(0)
 	return epoch, s.loadFailed(ctx)
 }
 
@@ -87,7 +87,7 @@ func (s Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.O
 		err = s.afterFailedBefore(ctx, epoch, outcomes, failed)
 	}
 	if err != nil {
-		s.failed.forget() // it may have been written
+		s.failed.forget(lateCommit) // it may have been written
 		return nil, err
 	}
 	for ref := range s.newlyFailed(outcomes, results) {
