@@ -349,7 +349,7 @@ func (s Store) spillFailed(ctx context.Context, epoch store.Epoch, rows []*faile
 			it := &items[i]
 			it.RetryCount = 0
 			if it.Seq == 0 || it.Payload == nil && it.PayloadSize > 0 {
-				return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s: its payload of %d bytes was too large to keep; discard it", rows[i].ID, rows[i].Outbox, rows[i].Size)}
+				return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s: its payload of %d bytes was too large to keep, or another call has just moved the row; list the FAILED rows again, and discard it if it is still there", rows[i].ID, rows[i].Outbox, rows[i].Size)}
 			}
 		}
 		inOrder := slices.SortedFunc(slices.Values(items), func(a, b store.Item) int { return cmp.Compare(a.Seq, b.Seq) })
