@@ -239,11 +239,13 @@ func (o *Options) maxBatchBytes() int {
 	return int(max(64<<10, min(4<<20, o.smallestBuffer().Bytes/batchQueueSize)))
 }
 
-// logOnly returns the outboxes whose rows only the log has.
-func (o *Options) logOnly() map[string]bool {
+// logOnly returns the outboxes of a sink whose rows only the log has; of all sinks if it is "".
+func (o *Options) logOnly(sink string) map[string]bool {
 	only := map[string]bool{}
-	for _, box := range o.tables() {
-		only[box.Name] = box.Layout.LogOnly()
+	for i := range o.Outboxes {
+		if box := &o.Outboxes[i]; sink == "" || box.Sink == sink {
+			only[box.Name] = box.Layout.LogOnly()
+		}
 	}
 	return only
 }

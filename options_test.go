@@ -2,6 +2,7 @@ package sluicebox
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +26,23 @@ func TestDefaultsOfOptions(t *testing.T) {
 	}
 	if got := o.smallestBuffer(); got != (store.ReadLimit{Rows: 10000, Bytes: 64 << 20}) || o.maxBatchBytes() != 4<<20 || o.maxSourcePayload() != 1<<20 {
 		t.Errorf("buffer %+v, batch %d, payload %d", got, o.maxBatchBytes(), o.maxSourcePayload())
+	}
+}
+
+// A dispatcher knows the outboxes of its own sink whose rows only the log has, because it keeps
+// the contents of their rows.
+func TestLogOnlyOutboxesOfASink(t *testing.T) {
+	logOnly := store.Layout{State: store.StateNone}
+	o := Options{Outboxes: []Outbox{
+		{store.Outbox{Name: "far", Layout: logOnly}, "far"}, {store.Outbox{Name: "near", Layout: logOnly}, "near"},
+		{store.Outbox{Name: "orders", Layout: store.OutboxMessages()}, "near"},
+	}}
+	for sink, want := range map[string]map[string]bool{
+		"far": {"far": true}, "near": {"near": true, "orders": false}, "third": {}, "": {"far": true, "near": true, "orders": false},
+	} {
+		if got := o.logOnly(sink); !maps.Equal(got, want) {
+			t.Errorf("sink %q: got %v, want %v", sink, got, want)
+		}
 	}
 }
 

@@ -196,7 +196,7 @@ func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispat
 	}
 
 	in.beginCatchUp(r.db.store)
-	in.claimsDetectSettled, in.logOnly = r.claimsDetectSettled(), r.opt.logOnly()
+	in.claimsDetectSettled, in.logOnly = r.claimsDetectSettled(), r.opt.logOnly("")
 	in.spillEnabled = true
 	pressure := &pressure{Relay: r, source: src, intake: in, dispatchers: lanes, saveRequests: saveNow}
 	return []func(context.Context) error{pruning.run, sweep.run, pressure.run, controller.Run}

@@ -357,14 +357,14 @@ func (f *sinkFiles) close() {
 // They signal freed when a buffer may have room again.
 func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, epoch store.Epoch, lease dispatch.Lease, freed chan<- struct{}) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
 	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
-	logOnly, frontier := r.opt.logOnly(), new(dispatch.Frontier)
+	frontier := new(dispatch.Frontier)
 	for name, s := range sinks {
 		watch := &sinkObserver{relay: r, sink: name, SinkObserver: r.observer.Sink(name)}
 		watch.reset()
 		opt := r.opt.Sinks[name]
 		bySink[name] = dispatch.New(opt.Dispatch, dispatch.Options{
 			Store: r.db.store, Sink: s, Observer: watch, Epoch: epoch, DrainTimeout: opt.RequestTimeout + drainTimeout,
-			LogOnly: logOnly, Frontier: frontier, Lease: lease, Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
+			LogOnly: r.opt.logOnly(name), Frontier: frontier, Lease: lease, Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
 			Spill: !r.isPolling.Load(), // a source that polls leaves out rows that do not move
 		})
 	}
