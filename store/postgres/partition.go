@@ -94,14 +94,16 @@ WITH RECURSIVE tree AS (
 
 // nextPartition returns the first partition from an oid on that has blocks and that the role
 // may truncate; nil if there is none. A table with a trigger for deletions has none, because a
-// truncation does not fire it. A partition that a foreign key references is left out.
+// truncation does not fire it. A partition that a foreign key references is left out, and so is
+// one whose row security applies to the role: its sessions cannot read such a partition by its
+// name, see commonSettings.
 func nextPartition(ctx context.Context, conn *pgx.Conn, t *table, from uint32) (*partition, error) {
 	b := &builder{}
 	q := b.query(partitionTree(b, t) + `
 SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::bigint
 FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid >= ` + b.bind("from", "oid", from) + ` AND c.relkind = 'r' AND c.relispartition AND pg_catalog.pg_relation_size(c.oid) > 0
-  AND pg_catalog.has_table_privilege(c.oid, 'TRUNCATE')
+  AND pg_catalog.has_table_privilege(c.oid, 'TRUNCATE') AND NOT pg_catalog.row_security_active(c.oid)
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger g JOIN tree ON g.tgrelid = tree.oid
     WHERE (NOT g.tgisinternal OR g.tgparentid <> 0) AND g.tgtype & 40 <> 0)
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint k WHERE k.confrelid = c.oid AND k.contype = 'f')

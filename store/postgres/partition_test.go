@@ -84,6 +84,44 @@ func TestPrunePartitions(t *testing.T) {
 	})
 }
 
+// TestPartitionsWithRowSecurity: row security of a partition, which hides a row from the relay's
+// role there and not in the outbox's table, keeps the partition from being emptied. Retention goes
+// on: the old rows are deleted one by one.
+func TestPartitionsWithRowSecurity(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newPartedRig(t, url)
+		subject := asRole(t, url, "pruner")
+		for _, statement := range []string{
+			"UPDATE outbox_events SET status = 'PENDING' WHERE id = 'row 4711' AND day = 2",
+			"ALTER TABLE day_2 ENABLE ROW LEVEL SECURITY",
+			"CREATE POLICY visible ON day_2 USING (id <> 'row 4711')",
+			"GRANT ALL ON ALL TABLES IN SCHEMA public TO pruner",
+			"GRANT ALL ON ALL TABLES IN SCHEMA sluicebox TO pruner",
+			"GRANT ALL ON ALL SEQUENCES IN SCHEMA sluicebox TO pruner",
+			"GRANT USAGE ON SCHEMA sluicebox TO pruner",
+		} {
+			r.exec(t, statement)
+		}
+		st := openStore(t, subject, 0, flowBox)
+		if err := st.Check(ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+		epoch, err := st.AcquireLeadership(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, refused := rigs.Prune(t, st, epoch, time.Now(), 700); n != 14999 || refused != nil {
+			t.Errorf("rows deleted: got %d, want 14999; %v", n, refused)
+		}
+		if got := ask[string](t, r.conn, "SELECT string_agg(id || status, ' ') FROM outbox_events"); got != "row 4711PENDING" {
+			t.Errorf("left: %s", got)
+		}
+		if got := r.emptied(t); got != "day_1 day_3 day_4" {
+			t.Errorf("emptied: %s", got)
+		}
+	})
+}
+
 // TestPartitionChangesMeanwhile: a row that becomes undelivered after its block was read keeps
 // the partition. A deposed leader empties none, and neither does a role without the right.
 func TestPartitionChangesMeanwhile(t *testing.T) {
