@@ -144,6 +144,7 @@ func (d *decoder) check(s *Settings) {
 	d.expandPreset(s)
 	d.setDefaultWires(s)
 	d.setDefaultSenders(s)
+	d.setReferences(s)
 	d.checkSinks(s.Sinks)
 	d.checkOutboxes(s)
 	d.checkRowFields(s)

@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -30,7 +31,8 @@ type decoder struct {
 	faultyKeys      map[string]bool     // keys with a problem
 	defaultDelivery Delivery            // defaults of the sinks' delivery keys
 	problems        problems
-	unreadable      map[string]problems // unreadable referenced files, by sink
+	references      map[string][]sink.Secret // replacements in the URL and headers, by sink
+	unreadable      map[string]problems      // unreadable referenced files, by sink
 }
 
 func newDecoder(file string, environ []string, readFile func(string) ([]byte, error)) *decoder {
@@ -42,6 +44,7 @@ func newDecoder(file string, environ []string, readFile func(string) ([]byte, er
 		locations:      map[string]location{},
 		presetKeys:     map[string]string{},
 		faultyKeys:     map[string]bool{},
+		references:     map[string][]sink.Secret{},
 		unreadable:     map[string]problems{},
 	}
 
@@ -91,6 +94,27 @@ func (d *decoder) decodeSettings(root *yaml.Node) Settings {
 func (d *decoder) fail(path, format string, args ...any) {
 	path = d.originalKey(path)
 	d.failAt(d.locationOf(path), path, fmt.Sprintf(format, args...))
+}
+
+// noteReference keeps a replacement in the URL or a header of a sink, which no detail shows.
+func (d *decoder) noteReference(path, value string) {
+	if rest, ok := strings.CutPrefix(path, "sinks."); ok && value != "" {
+		name, key, _ := strings.Cut(rest, ".")
+		if key == "url" || strings.HasPrefix(key, "headers.") {
+			d.references[name] = append(d.references[name], sink.Secret(value))
+		}
+	}
+}
+
+// setReferences hands the replacements to the sinks, in an order that does not depend on that
+// of the headers: equal configurations are equal sinks.
+func (d *decoder) setReferences(s *Settings) {
+	for name, to := range s.Sinks {
+		if to.Webhook.References = d.references[name]; len(to.Webhook.References) > 0 {
+			slices.Sort(to.Webhook.References)
+			s.Sinks[name] = to
+		}
+	}
 }
 
 // failReference reports an unresolved reference. An unreadable file in a sink's key only

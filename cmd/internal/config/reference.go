@@ -103,6 +103,7 @@ const maxSecretFileSize = 64 << 10
 type resolver struct {
 	lookup   func(name string) (string, bool)
 	readFile func(path string) ([]byte, error)
+	replaced func(value string) // called with each replacement, unless nil
 }
 
 // resolve replaces ${env:NAME} and ${file:/path} in a text; $${ is an escaped ${. The
@@ -129,6 +130,9 @@ func (r *resolver) resolve(text string, template bool) (string, error) {
 		value, err := r.reference(name)
 		if err != nil {
 			return "", err
+		}
+		if r.replaced != nil {
+			r.replaced(value)
 		}
 		if template {
 			value = strings.NewReplacer("{", "{{", "}", "}}").Replace(value)

@@ -218,3 +218,21 @@ func TestReferences(t *testing.T) {
 		compare(t, faults(t, least+"admin:\n  token: '"+value+"'\n", environ...), []string{want})
 	}
 }
+
+// TestReferencesOfSink: a webhook sink knows the texts of its URL and headers that come from
+// variables, so that no failure reason shows them.
+func TestReferencesOfSink(t *testing.T) {
+	cfg := load(t, `
+source: {url: postgres://u@db/shop}
+outboxes: [{table: orders_outbox, layout: postbox, sink: hooks}]
+sinks:
+  hooks: {type: webhook, url: 'https://h/${env:KEY}', headers: {x-team: '${env:TEAM}', x-env: prod}}
+`, "KEY=sesame", "TEAM=blue{x}")
+	var got []string
+	for _, s := range cfg.Webhook("hooks").References {
+		got = append(got, string(s))
+	}
+	if len(got) != 2 || got[0] != "blue{x}" || got[1] != "sesame" {
+		t.Errorf("got %q", got)
+	}
+}

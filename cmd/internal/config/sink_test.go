@@ -33,6 +33,7 @@ func TestComposeSinks(t *testing.T) {
 		Format:  webhook.FormatRaw, ContentType: "application/json",
 		Headers:         map[string]sink.Secret{"X-Api-Key": "k", "X-Team": "shop"},
 		MetadataHeaders: []string{"kind", "group", "attempt"}, IDPrefix: "shop-", Treat409AsDelivered: true,
+		References: []sink.Secret{"h", "k"},
 		HTTP: webhook.HTTP{
 			Token: "k", RequestTimeout: 30 * time.Second, MaxConnections: 64, MaxRequestBytes: 1 << 20,
 			UserAgent: "shop/1", ErrorDetail: sink.ErrorDetailStatus,

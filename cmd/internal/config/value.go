@@ -132,6 +132,7 @@ func (d *decoder) setText(path, text string, v reflect.Value, f field) {
 		return
 	}
 
+	d.replaced = func(value string) { d.noteReference(path, value) }
 	value, err := d.resolve(text, f.template)
 	if err != nil {
 		d.failReference(path, err)

@@ -158,6 +158,10 @@ type Config struct {
 	// stale version.
 	Treat409AsDelivered bool `yaml:"treat-409-as-delivered" doc:"Whether a response 409 means that the receiver already has the row. Otherwise it counts like any other 4xx."`
 
+	// References are the texts of URL and Headers that come from a file or a variable. No
+	// detail shows them, even if they are plain words.
+	References []sink.Secret `yaml:"-"`
+
 	// OAuth fetches the bearer tokens, unless it is the zero value. It excludes Token.
 	OAuth OAuth `yaml:"-"`
 

@@ -110,7 +110,7 @@ func (all rowHeaders) set(h http.Header, m *sink.Message) {
 func (all rowHeaders) secrets(h http.Header) (texts []string) {
 	for name := range all {
 		if !strings.HasPrefix(name, "Sluicebox-") {
-			texts = append(texts, redact.HeaderSecrets(h.Get(name))...)
+			texts = append(texts, redact.PlainHeaderSecrets(name, h.Get(name))...)
 		}
 	}
 	return texts
@@ -158,11 +158,14 @@ func splitHeaders(c *Config) (fixed http.Header, byRow, extensions rowHeaders) {
 // its query.
 func secretTexts(c *Config, to *address) []string {
 	var texts []string
-	for _, value := range c.Headers {
+	for name, value := range c.Headers {
 		t := template.MustParse(string(value))
 		for _, literal := range headerLiterals(&t) {
-			texts = append(texts, redact.HeaderSecrets(literal)...)
+			texts = append(texts, redact.PlainHeaderSecrets(name, literal)...)
 		}
+	}
+	for _, reference := range c.References {
+		texts = append(texts, redact.ReferenceSecrets(string(reference))...)
 	}
 	for _, secret := range c.Secrets {
 		texts = append(texts, string(secret), strings.TrimPrefix(string(secret), "whsec_"))

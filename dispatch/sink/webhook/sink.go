@@ -90,7 +90,7 @@ func New(cfg Config) (*Sink, error) {
 	if cfg.Compression == CompressionGzip {
 		gzip = newCompressor()
 	}
-	cfg.URL, cfg.Token, cfg.OAuth, cfg.Secrets, cfg.Headers = "", "", OAuth{}, nil, nil
+	cfg.URL, cfg.Token, cfg.OAuth, cfg.Secrets, cfg.Headers, cfg.References = "", "", OAuth{}, nil, nil, nil
 	cfg.MetadataHeaders = slices.Clone(cfg.MetadataHeaders)
 	return &Sink{
 		cfg:    cfg,

@@ -181,10 +181,13 @@ func (r *Redactor) searchView(t *view, depth int, found func(from, to int)) {
 			found(t.origin(at, at+len(secret)))
 		}
 		for n := min(len(secret)-1, len(folded)); n >= minSecretBytes; n-- { // truncated at the end
-			if bytes.HasSuffix(folded, secret[:n]) {
-				found(t.origin(len(folded)-n, len(folded)))
-				break
+			if !bytes.HasSuffix(folded, secret[:n]) {
+				continue
 			}
+			if !plainWords(secret[:n]) { // a word that ends a text is no part of a secret
+				found(t.origin(len(folded)-n, len(folded)))
+			}
+			break
 		}
 	}
 
@@ -406,28 +409,74 @@ func HeaderSecrets(value string) []string {
 	return dropShort(texts...)
 }
 
-// PathSecrets returns the parts of a path that may be a key: the whole path, its last
-// segment, and each segment that is not a plain word. For example, T00A in
-// /services/T00A is one.
+// PlainHeaderSecrets returns the HeaderSecrets of a header. A plain word is no secret, for
+// example the name of a tenant, unless the name of the header is that of a credential.
+func PlainHeaderSecrets(name, value string) []string {
+	if plainWord(value) && !credentialName(name) {
+		return nil
+	}
+	return HeaderSecrets(value)
+}
+
+// credentialName reports whether a header of this name carries a credential.
+func credentialName(name string) bool {
+	name = strings.ToLower(name)
+	return slices.ContainsFunc([]string{"auth", "cookie", "key", "token", "secret", "pass", "pwd", "sign", "cred", "session", "jwt", "pin", "code"},
+		func(word string) bool { return strings.Contains(name, word) })
+}
+
+// PathSecrets returns the parts of a path that may be a key: each segment that is not a plain
+// word, and the whole path if it has one. For example, T00A in /services/T00A is one, and
+// /v1/orders has none.
 func PathSecrets(u *url.URL) []string {
-	texts := []string{u.Path}
-	parts := strings.FieldsFunc(u.EscapedPath(), func(r rune) bool { return r == '/' })
-	for i, part := range parts {
+	var texts []string
+	for part := range strings.SplitSeq(u.EscapedPath(), "/") {
 		if plain, err := url.PathUnescape(part); err == nil {
 			part = plain
 		}
-		if i == len(parts)-1 || !plainWord(part) {
+		if !plainWord(part) {
 			texts = append(texts, part)
 		}
 	}
-	return dropShort(texts...)
+	if texts = dropShort(texts...); len(texts) > 0 {
+		texts = append([]string{u.Path}, texts...)
+	}
+	return texts
 }
 
-// plainWord reports whether a path segment looks like a word of an API, for example
-// "services", and not like a key.
+// ReferenceSecrets returns the secret parts of a text that the configuration takes from a file
+// or a variable: the text, even if it is a plain word. Of a whole address, only its path and
+// the last segment are secrets besides those that may be a key.
+func ReferenceSecrets(text string) []string {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		return append(HeaderSecrets(text), dropShort(strings.Trim(text, "/"))...)
+	}
+	path := strings.Trim(u.Path, "/")
+	texts := []string{path, path[strings.LastIndex(path, "/")+1:]}
+	return append(PathSecrets(u), append(dropShort(texts...), QuerySecrets(u)...)...)
+}
+
+// plainWord reports whether a text looks like a word, for example "services", and not like a
+// key.
 func plainWord(s string) bool {
-	const maxWord = 16
-	return len(s) < maxWord && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz-_") == ""
+	const maxText, maxWord = 16, 14
+	for word := range strings.FieldsFuncSeq(s, func(r rune) bool { return r == '-' || r == '_' }) {
+		if len(word) >= maxWord || strings.Trim(word, "abcdefghijklmnopqrstuvwxyz") != "" {
+			return false
+		}
+	}
+	return len(s) < maxText
+}
+
+// plainWords reports whether a text looks like a path of plain words.
+func plainWords(s []byte) bool {
+	for part := range bytes.SplitSeq(s, []byte("/")) {
+		if !plainWord(string(part)) {
+			return false
+		}
+	}
+	return true
 }
 
 // QuerySecrets returns the values of an address' query.

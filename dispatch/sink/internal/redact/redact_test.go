@@ -78,7 +78,9 @@ func FuzzRedact(f *testing.F) {
 func TestAddressSecrets(t *testing.T) {
 	for address, want := range map[string][]string{
 		"https://h/services/T00A/B00000/xXxXxX": {"/services/T00A/B00000/xXxXxX", "T00A", "B00000", "xXxXxX"},
-		"https://h/hooks/orders":                {"/hooks/orders", "orders"},
+		"https://h/hooks/orders":                nil,
+		"https://h/hook/k3ysecret":              {"/hook/k3ysecret", "k3ysecret"},
+		"https://h/hook/qwertzuiopasdf":         {"/hook/qwertzuiopasdf", "qwertzuiopasdf"},
 		"https://h/v1/averylongwordwithoutend/": {"/v1/averylongwordwithoutend/", "averylongwordwithoutend"},
 		"https://h/a%2Fsecret":                  {"/a/secret", "a/secret"},
 		"https://h/":                            nil,
@@ -99,5 +101,33 @@ func TestAddressSecrets(t *testing.T) {
 	u := &url.URL{RawQuery: "k=a%20key&bare-key&x=1"}
 	if got := QuerySecrets(u); !slices.Equal(got, []string{"a%20key", "a key", "bare-key", "bare-key"}) {
 		t.Errorf("a query has %q", got)
+	}
+}
+
+// TestPlainWords: words of a path and of headers stay readable, and so does a word that ends a
+// text and begins a secret. Credentials and references are secrets even if they are words.
+func TestPlainWords(t *testing.T) {
+	for name, want := range map[string][]string{
+		"x-team": nil, "x-env": nil, "Authorization": {"sesame"}, "X-Api-Key": {"sesame"}, "Cookie": {"sesame"}, "x-auth-token": {"sesame"},
+	} {
+		if got := PlainHeaderSecrets(name, "sesame"); !slices.Equal(got, want) {
+			t.Errorf("%s has %q, want %q", name, got, want)
+		}
+	}
+	if got := PlainHeaderSecrets("x-team", "a7f3d2"); !slices.Equal(got, []string{"a7f3d2"}) {
+		t.Errorf("a key in a header has %q", got)
+	}
+	for text, want := range map[string]string{"sesame": "no [redacted]", "https://h/hook/sesame": "no [redacted]"} {
+		if got := New(false, ReferenceSecrets(text)...).OneLine("no sesame"); got != want {
+			t.Errorf("%s: got %q, want %q", text, got, want)
+		}
+	}
+	r := New(false, "/orders/k3ysecret", "orders-7f3d")
+	for text, want := range map[string]string{
+		"bad order": "bad order", "no /orders": "no /orders", "bad orders-7f": "bad [redacted]", "no /orders/k3y": "no [redacted]",
+	} {
+		if got := r.OneLine(text); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
