@@ -51,6 +51,7 @@ type Dispatcher struct {
 	outcomes []store.Outcome
 
 	toSend  chan *request
+	unsure  chan error    // of a requeue whose answer was lost; it ends Run
 	stopped chan struct{} // closed when Run ends
 }
 
@@ -63,6 +64,7 @@ func New(cfg Config, opt Options) *Dispatcher {
 		toClaim: signal(), toPace: signal(), toWrite: signal(), toSpill: signal(), toRecord: signal(), toAwait: signal(), toPing: signal(),
 		settled: signal(), roomFreed: signal(), replayChanged: signal(),
 		toSend:  make(chan *request, cfg.MaxConcurrentGroups),
+		unsure:  make(chan error, 1),
 		stopped: make(chan struct{}),
 	}
 	d.core.lanes.Memory.LogOnly = opt.LogOnly
@@ -133,7 +135,7 @@ func (d *Dispatcher) Held(outbox string) []string {
 
 // Run delivers rows until the context ends, then drains: requests in flight end, outcomes
 // are written, claims are given back. It returns nil or an error that wraps
-// store.ErrNotLeader. If leadership is lost, Run does not drain but cancels the requests in
+// store.ErrNotLeader or store.ErrUnsure. If leadership is lost, Run does not drain but cancels the requests in
 // flight. Call Run once.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -165,6 +167,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.opt.Lease != nil {
 		workers.Go(func() error { return d.watchLease(work) })
 	}
+	workers.Go(func() error { return d.watchUnsure(work) })
 
 	select {
 	case <-ctx.Done():
@@ -188,6 +191,16 @@ func (d *Dispatcher) watchLease(ctx context.Context) error {
 		return ctx.Err()
 	case <-d.opt.Lease.Lost():
 		return d.opt.Lease.Await(ctx)
+	}
+}
+
+// watchUnsure ends the workers once a requeue may have been carried out that no lane knows of.
+func (d *Dispatcher) watchUnsure(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-d.unsure:
+		return err
 	}
 }
 

@@ -262,10 +262,16 @@ func (d *Dispatcher) Restore(holds []store.Hold) {
 	d.core.operator.restore(holds)
 }
 
+// requeueTimeout limits a requeue of rows that only the log has.
+const requeueTimeout = 30 * time.Second
+
 // Requeue resets at most limit FAILED rows to PENDING and returns how many. It waits for
 // room in the buffer. Lanes blocked by one of the rows go on. With place the rows go in
 // front of their lanes; without it the source must find them in the table, unless only the log
 // had them.
+//
+// If the answer of the store is lost, rows that only the log had may be spilled in lanes that do
+// not know of them, so Run ends with the error and a new session reads the lanes.
 func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limit int, place bool) (int, error) {
 	if err := d.waitForRoom(ctx); err != nil {
 		return 0, err
@@ -275,7 +281,18 @@ func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limi
 	if d.ended() {
 		return 0, ErrStopped
 	}
+	if d.opt.LogOnly[f.Outbox] { // a caller that leaves must not cancel a write under way
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), requeueTimeout)
+		defer cancel()
+		ctx = detached
+	}
 	items, err := d.opt.Store.Requeue(ctx, d.opt.Epoch, f, limit)
+	if errors.Is(err, store.ErrUnsure) {
+		select {
+		case d.unsure <- err:
+		default:
+		}
+	}
 	if err != nil {
 		return 0, err
 	}

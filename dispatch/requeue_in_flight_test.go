@@ -3,8 +3,10 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -208,4 +210,38 @@ func waitEnded(t *testing.T, done <-chan error) {
 	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+}
+
+// unsureStore spills the requeued row and loses the answer.
+type unsureStore struct {
+	Store
+	row *store.Item
+}
+
+func (s *unsureStore) Requeue(context.Context, store.Epoch, store.DeadLetterFilter, int) ([]store.Item, error) {
+	s.row = &items("a", "1")[0]
+	return nil, fmt.Errorf("%w: connection lost", store.ErrUnsure)
+}
+
+// TestLostRequeueAnswerEndsRun: the row is among the spilled rows, and only a new session finds it.
+func TestLostRequeueAnswerEndsRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeBackend()
+		opt := k.options(1)
+		opt.LogOnly = map[string]bool{"events": true}
+		s := &unsureStore{Store: opt.Store}
+		opt.Store = s
+		d := New(DefaultConfig(), opt)
+		done := make(chan error, 1)
+		go func() { done <- d.Run(t.Context()) }()
+		k.advance(time.Second)
+		left, leave := context.WithCancel(t.Context())
+		leave() // the caller does not wait for the answer
+		if _, err := d.Requeue(left, store.DeadLetterFilter{Outbox: "events"}, 10, true); !errors.Is(err, store.ErrUnsure) || s.row == nil {
+			t.Errorf("requeue: got %v, %v", s.row, err)
+		}
+		if err := <-done; !errors.Is(err, store.ErrUnsure) {
+			t.Errorf("Run: got %v", err)
+		}
+	})
 }

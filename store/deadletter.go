@@ -105,6 +105,10 @@ func (d *DeadLetter) Item(o *Outbox, now time.Time) Item {
 	return it
 }
 
+// ErrUnsure reports that a requeue of rows that only the log has may have been carried out,
+// because its answer was lost.
+var ErrUnsure = errors.New("the requeue may have been carried out")
+
 // DeadLetters reads, requeues and deletes FAILED rows. CountFailed and Failed need no leader
 // and block no writer, so another process may call them while a relay runs.
 //
@@ -122,7 +126,8 @@ type DeadLetters interface {
 	//
 	// Rows that are no longer FAILED when Requeue writes are left unchanged and are not
 	// returned. A Blocked hold that names a requeued row is deleted with it. After
-	// ErrNotLeader or a *RefusedError nothing was written.
+	// ErrNotLeader or a *RefusedError nothing was written. After ErrUnsure the rows may be among
+	// the spilled rows; see SpillStore.SpilledLanes.
 	Requeue(ctx context.Context, epoch Epoch, f DeadLetterFilter, limit int) ([]Item, error)
 	// Discard deletes up to limit of the selected rows, durably. It takes the first rows in
 	// the layout's order-by and returns their names in that order. Rows that are no longer

@@ -3,6 +3,7 @@ package ledger
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -339,9 +340,15 @@ func (s Store) forgetFailed(ctx context.Context, epoch store.Epoch, rows []*fail
 	return err
 }
 
-// spillFailed moves FAILED rows from failedQueue to the spilled rows, and returns them.
+// spillFailed moves FAILED rows from failedQueue to the spilled rows, and returns them. It
+// leaves out rows that another call has moved or deleted meanwhile.
 func (s Store) spillFailed(ctx context.Context, epoch store.Epoch, rows []*failedRow) (items []store.Item, err error) {
 	err = s.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) (err error) {
+		items = nil
+		rows, err := stillFailed(ctx, tx, rows)
+		if err != nil || len(rows) == 0 {
+			return err
+		}
 		if items, err = failedContent(ctx, tx, rows); err != nil {
 			return err
 		}
@@ -349,7 +356,7 @@ func (s Store) spillFailed(ctx context.Context, epoch store.Epoch, rows []*faile
 			it := &items[i]
 			it.RetryCount = 0
 			if it.Seq == 0 || it.Payload == nil && it.PayloadSize > 0 {
-				return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s: its payload of %d bytes was too large to keep, or another call has just moved the row; list the FAILED rows again, and discard it if it is still there", rows[i].ID, rows[i].Outbox, rows[i].Size)}
+				return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s: its payload of %d bytes was too large to keep, or another call moves the row; list the FAILED rows again, and discard it if it is still there", rows[i].ID, rows[i].Outbox, rows[i].Size)}
 			}
 		}
 		inOrder := slices.SortedFunc(slices.Values(items), func(a, b store.Item) int { return cmp.Compare(a.Seq, b.Seq) })
@@ -363,5 +370,18 @@ func (s Store) spillFailed(ctx context.Context, epoch store.Epoch, rows []*faile
 	for i := range items {
 		items[i].Captured = now
 	}
+	if err != nil && !errors.Is(err, store.ErrNotLeader) && !errors.As(err, new(*store.RefusedError)) {
+		err = fmt.Errorf("%w: %w", store.ErrUnsure, err)
+	}
 	return items, err
+}
+
+// stillFailed returns the rows whose records exist.
+func stillFailed(ctx context.Context, r RecordReader, rows []*failedRow) ([]*failedRow, error) {
+	keys := make([]string, len(rows))
+	for i, row := range rows {
+		keys[i] = failedKey(row.ref())
+	}
+	found, err := getAll[failedRow](ctx, r.Get, failedKind, distinct(keys))
+	return slices.DeleteFunc(slices.Clone(rows), func(row *failedRow) bool { return found[failedKey(row.ref())] == nil }), err
 }
