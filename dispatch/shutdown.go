@@ -59,6 +59,9 @@ func (c *core) unclaimLane(l *lane) {
 		rows = rows[1:]
 	}
 	for _, rw := range rows {
+		if rw.Ticket != nil && c.lanes.Memory.LogOnly[rw.Outbox] {
+			c.spill.Row(l, rw) // a retry of it was being written when the core ended
+		}
 		c.Unclaim(rw)
 	}
 }
