@@ -148,7 +148,7 @@ func (y *spillModel) checkSpilled() {
 				back++
 			}
 			inMemory[store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}] = true
-			if ids[rw.ID] && !(y.logOnly != nil && y.byID[rw.ID].requeued) { // see operator.requeue
+			if ids[rw.ID] && (y.logOnly == nil || !y.byID[rw.ID].requeued) { // see operator.requeue
 				y.t.Fatalf("row %s is twice in lane %s\n%s", rw.ID, name, y.describe())
 			}
 			ids[rw.ID] = true
