@@ -157,13 +157,14 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 }
 
 // reportStart logs where the session starts. After a snapshot it names the outboxes whose earlier
-// rows nobody reads, because no table shows which of them are to be sent.
+// rows nobody reads, because no table shows which of them are to be sent, and the log before
+// could not be read.
 func (r *Relay) reportStart(begin *checkpoint.StartPoint) {
 	r.log.Info("leadership acquired", "name", r.opt.Name, "epoch", begin.Epoch, "position", begin.From,
 		"backlog", int64(len(begin.Backlog))+begin.Spilled, "reason", begin.SnapshotReason)
 	var names []string
 	for i := range r.opt.Outboxes {
-		if o := &r.opt.Outboxes[i]; o.Layout.LogOnly() {
+		if o := &r.opt.Outboxes[i]; o.Layout.LogOnly() && !slices.Contains(begin.Kept, o.Name) {
 			names = append(names, o.Name)
 		}
 	}

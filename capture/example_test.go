@@ -23,6 +23,8 @@ type tables struct{ *sqlitestore.Store }
 
 func (tables) ClearCheckpoint(context.Context) error { return nil }
 
+func (tables) Keep(context.Context, store.Checkpoint, []store.Item) error { return nil }
+
 // connection logs the connection events of a source.
 type connection struct{}
 

@@ -43,6 +43,9 @@ type OpenResult struct {
 	View store.View
 	// SnapshotReason is one line for the operator: the reason for the snapshot.
 	SnapshotReason string
+	// Kept are the outboxes whose rows only the log has and of which the snapshot leaves out
+	// none: Tables.Keep got those between the checkpoint and From.
+	Kept []string
 	// Discard removes the objects that Open created on the server (a slot), for a caller
 	// that cannot continue. Nil if Open created none.
 	Discard func(ctx context.Context) error
@@ -66,6 +69,13 @@ type Tables interface {
 	// that fails half-way then takes a snapshot again, whatever part of the new log exists
 	// by then.
 	ClearCheckpoint(ctx context.Context) error
+	// Keep durably stores rows that only the log has (store.Layout.LogOnly), in the order of
+	// the log and before all rows that the source sends later. It then saves a checkpoint
+	// with at's origin and position, if at has a position: a start that fails later is
+	// followed by one at that checkpoint. A source that keeps rows calls it in place of
+	// ClearCheckpoint, also once without rows before it opens the view: the first call
+	// deletes the rows that the log brings again.
+	Keep(ctx context.Context, at store.Checkpoint, items []store.Item) error
 }
 
 // Retention controls how long the database retains the log of a source.
@@ -168,6 +178,9 @@ func ComparePositions[T cmp.Ordered](a, b store.Position, parse func(store.Posit
 // it.
 type LostError struct {
 	Reason string
+	// Readable is set if the log does not have all rows of the tables, but can still be read
+	// from a checkpoint, for rows that no table has.
+	Readable bool
 }
 
 func (e *LostError) Error() string { return "log lost: " + e.Reason }

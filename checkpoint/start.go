@@ -40,9 +40,14 @@ type StartPoint struct {
 	// delivery. They come before all rows of the log.
 	Backlog []store.Item
 
-	// Spilled is the number of spilled rows of a backlog that is too large for
-	// memory. They have the first seqs of the epoch.
+	// Spilled is the number of rows that the start spilled: first those that only the log
+	// before the snapshot has, then those of a backlog that is too large for memory. They
+	// have the first seqs of the epoch.
 	Spilled int64
+
+	// Kept are the outboxes without a state of which a snapshot leaves out no row; see
+	// capture.OpenResult.
+	Kept []string
 
 	// SnapshotReason is the reason for a snapshot, "" if there was none.
 	SnapshotReason string
@@ -69,17 +74,19 @@ func (b *StartPoint) IsFirst() bool { return b.SnapshotReason != "" && b.Waterma
 //
 // A snapshot first clears the saved checkpoint. No new checkpoint is saved until the
 // backlog is settled or spilled. A relay that crashes in between takes another
-// snapshot, and finds the rows that it had spilled. With an intact log, Start deletes
+// snapshot, and finds the rows that it had spilled. A source may keep rows that no table has:
+// they are spilled before the backlog, and the checkpoint says up to where they are. With an intact log, Start deletes
 // the rows that were spilled after the checkpoint, because the log brings them again.
 //
 // lost, if not nil, reports that the log was found lost while it was read. The saved
-// checkpoint is then invalid, whatever position the source finds.
+// checkpoint is then invalid, whatever position the source finds, unless the log is still
+// readable.
 func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.Outbox, bound store.ReadLimit, lost *capture.LostError) (StartPoint, error) {
 	at, err := tables.LoadCheckpoint(ctx)
 	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
 		return StartPoint{}, fmt.Errorf("load checkpoint: %w", err)
 	}
-	if lost != nil {
+	if lost != nil && !lost.Readable {
 		at = store.Checkpoint{Seq: at.Seq}
 	}
 
@@ -100,6 +107,7 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 		Watermark:      store.Checkpoint{Origin: opening.Origin, Position: opening.From, Seq: at.Seq},
 		From:           opening.From,
 		SnapshotReason: opening.SnapshotReason,
+		Kept:           opening.Kept,
 	}
 
 	if opening.View == nil {
@@ -114,7 +122,7 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 	}
 
 	point.Watermark.Position = ""
-	b := backlog{view: opening.View, tables: tables, epoch: point.Epoch, outboxes: outboxes, bound: bound}
+	b := backlog{view: opening.View, tables: tables, epoch: point.Epoch, outboxes: outboxes, bound: bound, spilled: leader.kept}
 	err = b.read(ctx)
 	if err != nil && opening.Discard != nil {
 		err = errors.Join(err, opening.Discard(context.WithoutCancel(ctx)))
@@ -128,7 +136,10 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 type lazyLeader struct {
 	StartStore
 	epoch store.Epoch // 0 until then
-	seq   store.Seq
+	seq   store.Seq   // of the checkpoint, then of the last row kept
+
+	keeping bool
+	kept    int64
 }
 
 func (l *lazyLeader) acquire(ctx context.Context) (err error) {
@@ -149,6 +160,38 @@ func (l *lazyLeader) ClearCheckpoint(ctx context.Context) error {
 	}
 	if err := l.SaveCheckpoint(ctx, l.epoch, store.Checkpoint{Seq: l.seq}); err != nil {
 		return fmt.Errorf("clear checkpoint: %w", err)
+	}
+	return nil
+}
+
+// Keep implements capture.Tables. It spills the rows. The first call deletes the rows spilled
+// after the checkpoint, also those that an unfinished start kept.
+func (l *lazyLeader) Keep(ctx context.Context, at store.Checkpoint, items []store.Item) error {
+	if err := l.acquire(ctx); err != nil {
+		return err
+	}
+	if !l.keeping {
+		if _, err := l.DeleteSpilledAfter(ctx, l.epoch, l.seq); err != nil {
+			return err
+		}
+		l.keeping = true
+	}
+	for i := range items {
+		l.kept++
+		items[i].Seq = store.NewSeq(l.epoch, l.kept)
+	}
+	if len(items) > 0 {
+		if err := l.Spill(ctx, l.epoch, items); err != nil {
+			return fmt.Errorf("keep rows of the log: %w", err)
+		}
+		l.seq = items[len(items)-1].Seq
+	}
+	if at.Position == "" {
+		return nil
+	}
+	at.Seq = l.seq
+	if err := l.SaveCheckpoint(ctx, l.epoch, at); err != nil {
+		return fmt.Errorf("save checkpoint of kept rows: %w", err)
 	}
 	return nil
 }

@@ -29,6 +29,15 @@ type fakeStart struct {
 	spillErr         error    // error of a spill
 	steps            []string // the calls in order
 	epochs           int
+
+	// keeps are the calls of Keep before the snapshot: a position, "" for the middle of a
+	// transaction, and a number of rows.
+	keeps []keptPart
+}
+
+type keptPart struct {
+	position store.Position
+	rows     int
 }
 
 func (s *fakeStart) LoadCheckpoint(context.Context) (store.Checkpoint, error) {
@@ -57,9 +66,17 @@ func (s *fakeStart) SaveCheckpoint(_ context.Context, e store.Epoch, cp store.Ch
 func (s *fakeStart) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
 	s.opened = at
 	o := s.opening
+	var err error
 	if o.SnapshotReason != "" {
-		var err error
-		if err := tables.ClearCheckpoint(ctx); err != nil {
+		if len(s.keeps) == 0 {
+			err = tables.ClearCheckpoint(ctx)
+		}
+		for _, part := range s.keeps {
+			if err = tables.Keep(ctx, store.Checkpoint{Origin: "kept", Position: part.position}, make([]store.Item, part.rows)); err != nil {
+				break
+			}
+		}
+		if err != nil {
 			return o, err
 		}
 		s.steps = append(s.steps, "snapshot")
@@ -229,6 +246,60 @@ func TestStartSpillsLargeBacklog(t *testing.T) {
 
 	if s.closed != 1 || s.discarded != 0 {
 		t.Errorf("view closed %d times, snapshot discarded %d times", s.closed, s.discarded)
+	}
+}
+
+// TestStartKeepsRows: rows that the source keeps are spilled behind the checkpoint, whose seq
+// follows them, and before the backlog. The rows that an earlier start spilled are deleted once.
+func TestStartKeepsRows(t *testing.T) {
+	for name, c := range map[string]struct {
+		backlog int
+		steps   string
+		spilled int64
+	}{
+		"a small backlog": {2, "", 6},
+		"a large backlog": {3, " spill 3 spill 3", 12},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &fakeStart{
+				saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
+				opening: capture.OpenResult{Origin: "o2", From: "9", SnapshotReason: "an outbox was added", Kept: []string{"a"}},
+				rows:    map[string]int{"a": c.backlog, "b": c.backlog},
+				keeps:   []keptPart{{"7", 0}, {"8", 2}, {"", 3}, {"9", 1}},
+			}
+			b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := `[acquire delete spilled after 5 as 1 save "7" as 1 spill 2 save "8" as 1 spill 3 spill 1 save "9" as 1 snapshot` + c.steps + "]"
+			if fmt.Sprint(s.steps) != want {
+				t.Errorf("the start did %v, want %s", s.steps, want)
+			}
+			for i, it := range s.spilled {
+				if it.Seq != store.NewSeq(1, int64(i+1)) {
+					t.Errorf("row %d is spilled as seq %d", i, it.Seq)
+				}
+			}
+			if b.Spilled != c.spilled || int64(len(b.Backlog))+b.Spilled != int64(6+2*c.backlog) || fmt.Sprint(b.Kept) != "[a]" || b.Watermark.Position != "" {
+				t.Errorf("got %+v", b)
+			}
+			if kept := (store.Checkpoint{Origin: "kept", Position: "9", Seq: store.NewSeq(1, 6)}); *s.saved != kept {
+				t.Errorf("got checkpoint %+v, want %+v", *s.saved, kept)
+			}
+		})
+	}
+}
+
+// TestStartAfterReadableLog: a log that lacks rows of the tables is opened at the checkpoint,
+// from which the source keeps rows.
+func TestStartAfterReadableLog(t *testing.T) {
+	s := &fakeStart{
+		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
+		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "changed"},
+	}
+	b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, &capture.LostError{Reason: "changed", Readable: true})
+	if want := (store.Checkpoint{Origin: "o", Position: "7", Seq: 5}); err != nil || s.opened != want || b.SnapshotReason != "changed" {
+		t.Errorf("opened at %+v, got %+v, %v", s.opened, b, err)
 	}
 }
 

@@ -89,6 +89,24 @@ type Tables struct {
 	Cleared int
 	// Fail, if set, is the error that ClearCheckpoint returns.
 	Fail error
+	// Kept are the rows that Keep got, and KeptAt is the last checkpoint that it saved.
+	Kept   []store.Item
+	KeptAt store.Checkpoint
+	// OnKeep, if set, is called before each Keep; an error fails it.
+	OnKeep func(at store.Checkpoint, items []store.Item) error
+}
+
+// Keep implements capture.Tables.
+func (t *Tables) Keep(_ context.Context, at store.Checkpoint, items []store.Item) error {
+	if t.OnKeep != nil {
+		if err := t.OnKeep(at, items); err != nil {
+			return err
+		}
+	}
+	if t.Kept = append(t.Kept, items...); at.Position != "" {
+		t.KeptAt = at
+	}
+	return nil
 }
 
 // ClearCheckpoint implements capture.Tables.

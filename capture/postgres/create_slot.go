@@ -45,18 +45,18 @@ const (
 	undoTimeout = 3 * time.Second
 )
 
-// createOwnSlot creates the slot on a replication session, which keeps the matching
+// createOwnSlot creates a slot of the relay on a replication session, which keeps the matching
 // snapshot until its next command. The server waits for every open transaction with an
 // id. If one of them is old, createOwnSlot gives up and removes the unfinished slot.
-func (s *Source) createOwnSlot(ctx context.Context, conn *pgconn.PgConn, version int) (pglogrepl.CreateReplicationSlotResult, error) {
+func (s *Source) createOwnSlot(ctx context.Context, conn *pgconn.PgConn, name string, version int) (pglogrepl.CreateReplicationSlotResult, error) {
 	var none pglogrepl.CreateReplicationSlotResult
 	action := "EXPORT_SNAPSHOT"
 	if version >= 170000 {
 		action = "(SNAPSHOT 'export', FAILOVER true)" // so that it survives the promotion of a standby
 	}
-	res, cancelled, err := s.createSlot(ctx, conn, s.cfg.Name, pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action})
+	res, cancelled, err := s.createSlot(ctx, conn, name, pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action})
 	if cancelled {
-		return none, errors.Join(err, s.dropUnfinishedSlot(ctx, conn))
+		return none, errors.Join(err, s.dropUnfinishedSlot(ctx, conn, name))
 	}
 	return res, err
 }
@@ -112,7 +112,7 @@ func (o *oldestTransaction) watch(ctx context.Context, cancel context.CancelCaus
 
 // dropUnfinishedSlot removes a slot whose creation was cancelled. The server drops it on
 // the driver's cancel request, unless the creation had just finished.
-func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn) error {
+func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	pid := int(conn.PID())
@@ -122,22 +122,22 @@ func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn) er
 	for {
 		var sl slot
 		err := s.control.retryOnce(ctx, func(conn *pgx.Conn) (err error) {
-			if sl, err = s.querySlot(ctx, conn, s.cfg.Name); err == nil && sl.active && sl.pid == pid && sl.terminable {
+			if sl, err = s.querySlot(ctx, conn, name); err == nil && sl.active && sl.pid == pid && sl.terminable {
 				_, err = conn.Exec(ctx, "SELECT pg_terminate_backend($1)", pid)
 			}
 			return err
 		})
 		switch {
 		case err != nil:
-			return fmt.Errorf("drop unfinished slot %s: %w", s.cfg.Name, err)
+			return fmt.Errorf("drop unfinished slot %s: %w", name, err)
 		case !sl.exists:
 			return nil
 		case !sl.active:
-			return s.DropSlot(ctx)
+			return s.dropIdleSlot(ctx, name)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("drop unfinished slot %s: pid %d still holds it", s.cfg.Name, sl.pid)
+			return fmt.Errorf("drop unfinished slot %s: pid %d still holds it", name, sl.pid)
 		case <-tick.C:
 		}
 	}

@@ -145,8 +145,9 @@ func TestNoSlotWithoutView(t *testing.T) {
 
 type noViews struct{ err error }
 
-func (v noViews) View(context.Context, string) (store.View, error) { return nil, v.err }
-func (noViews) ClearCheckpoint(context.Context) error              { return nil }
+func (v noViews) View(context.Context, string) (store.View, error)         { return nil, v.err }
+func (noViews) ClearCheckpoint(context.Context) error                      { return nil }
+func (noViews) Keep(context.Context, store.Checkpoint, []store.Item) error { return nil }
 
 // TestShutdown: no state of the source delays a fast shutdown of the server.
 func TestShutdown(t *testing.T) {

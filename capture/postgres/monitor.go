@@ -79,7 +79,7 @@ func (s *Source) checkPublished(ctx context.Context) error {
 	return s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
 		now, err := s.catalog(conn).readPublicationState(ctx, s.server)
 		if err == nil && now != s.publicationState {
-			err = &capture.LostError{Reason: describePublicationChange(s.cfg.Name, s.publicationState, now)}
+			err = &capture.LostError{Reason: describePublicationChange(s.cfg.Name, s.publicationState, now), Readable: true}
 		}
 		if err != nil {
 			return err

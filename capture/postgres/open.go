@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -26,7 +27,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	var sv *server
 	var sl slot
 	var id pglogrepl.IdentifySystemResult
-	fixed := false
+	fixed, lost := false, ""
 	err := s.control.do(ctx, func(conn *pgx.Conn) (err error) {
 		var faults fault.List
 		if sv, faults, err = s.catalog(conn).inspect(ctx); err != nil {
@@ -51,11 +52,21 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		if sl, err = s.waitForSlot(ctx, conn); err != nil {
 			return err
 		}
+		if sl, err = s.finishSnapshot(ctx, conn, sl); err != nil {
+			return err
+		}
+		if lost, err = s.lostReason(ctx, at, sl, id); err != nil {
+			return err
+		}
 		if fixed = sv.publication.incomplete(); !fixed {
 			return nil
 		}
-		if err := tables.ClearCheckpoint(ctx); err != nil {
-			return err
+		// A log that can still be read is compared by its origin at the next start, which
+		// the change of the publication changes.
+		if lost != "" || !s.hasLogOnly() {
+			if err := tables.ClearCheckpoint(ctx); err != nil {
+				return err
+			}
 		}
 		return sv.publication.fix(ctx, conn, s.cfg.Name)
 	})
@@ -65,7 +76,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		s.system = id
 		s.server = sv
 		s.origin = originOf(id) + " " + s.publicationState
-		result, err = s.resumeOrSnapshot(ctx, at, tables, openState{server: sv, slot: sl, publicationFixed: fixed, logEnd: id.XLogPos})
+		result, err = s.resumeOrSnapshot(ctx, at, tables, openState{server: sv, slot: sl, publicationFixed: fixed, lost: lost})
 	}
 	if err != nil {
 		s.closeStream()
@@ -80,19 +91,19 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 type openState struct {
 	server           *server
 	slot             slot
-	publicationFixed bool          // the publication was missing a table
-	logEnd           pglogrepl.LSN // end of the server's WAL
+	publicationFixed bool   // the publication was missing a table
+	lost             string // why the WAL after the checkpoint cannot be read; "" if it can
 }
 
 // resumeOrSnapshot continues from the checkpoint or takes a snapshot.
 func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tables capture.Tables, p openState) (capture.OpenResult, error) {
-	reason, err := s.snapshotReason(ctx, at, p)
-	if err != nil {
-		return capture.OpenResult{}, err
-	}
+	reason := s.snapshotReason(at, p)
 	if reason == "" {
 		s.confirmed = p.slot.confirmed
 		return capture.OpenResult{Origin: s.origin, From: at.Position}, nil
+	}
+	if p.lost == "" && s.hasLogOnly() {
+		return s.snapshotAndKeep(ctx, at, tables, p, reason)
 	}
 	if err := tables.ClearCheckpoint(ctx); err != nil {
 		return capture.OpenResult{}, err
@@ -103,7 +114,7 @@ func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tabl
 		}
 	}
 
-	created, err := s.createOwnSlot(ctx, s.repl, p.server.version)
+	created, err := s.createOwnSlot(ctx, s.repl, s.cfg.Name, p.server.version)
 	if err != nil {
 		return capture.OpenResult{}, fmt.Errorf("new slot needed, because %s: %w", reason, err)
 	}
@@ -130,33 +141,55 @@ func (s *Source) discard(ctx context.Context) error {
 	return s.dropSlot(ctx, s.repl, s.cfg.Name)
 }
 
-// snapshotReason returns in one line why the log cannot be resumed at the checkpoint; ""
-// if it can.
-func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, p openState) (string, error) {
+// snapshotReason returns in one line why Open takes a snapshot; "" if the log continues at
+// the checkpoint.
+func (s *Source) snapshotReason(at store.Checkpoint, p openState) string {
+	switch {
+	case at.Position != "" && p.publicationFixed:
+		return fmt.Sprintf("publication %s was missing a table; added it", s.cfg.Name)
+	case p.lost != "":
+		return p.lost
+	}
+
+	origin, unfinished := strings.CutPrefix(at.Origin, unfinishedPrefix)
+	_, was := splitOrigin(origin)
+	tablesWas, _, _ := strings.Cut(was, publicationSeparator)
+	tablesNow, _, _ := strings.Cut(s.publicationState, publicationSeparator)
+	switch {
+	case tablesWas != tablesNow:
+		return "the set of outbox tables changed"
+	case was != s.publicationState:
+		return describePublicationChange(s.cfg.Name, was, s.publicationState)
+	case unfinished:
+		return "the last snapshot was not finished"
+	}
+	return ""
+}
+
+// lostReason returns in one line why the WAL after the checkpoint cannot be read; "" if it
+// can. It may lack rows that were not published.
+func (s *Source) lostReason(ctx context.Context, at store.Checkpoint, sl slot, id pglogrepl.IdentifySystemResult) (string, error) {
 	if at.Position == "" {
 		return "there is no checkpoint yet", nil
 	}
-	if p.publicationFixed {
-		return fmt.Sprintf("publication %s was missing a table; added it", s.cfg.Name), nil
-	}
-
 	lsn, err := parseLSN(at.Position)
 	if err != nil {
 		return "unreadable checkpoint: " + err.Error(), nil
 	}
-	if reason, err := s.originMismatch(ctx, s.repl, s.origin, at); err != nil || reason != "" {
+	log, _ := splitOrigin(strings.TrimPrefix(at.Origin, unfinishedPrefix))
+	if reason, err := s.originMismatch(ctx, s.repl, originOf(id), store.Checkpoint{Origin: log, Position: at.Position}); err != nil || reason != "" {
 		return reason, err
 	}
 
 	switch {
-	case !p.slot.exists:
+	case !sl.exists:
 		return fmt.Sprintf("slot %s is gone", s.cfg.Name), nil
-	case p.slot.lost != "":
-		return fmt.Sprintf("slot %s has lost its WAL: %s", s.cfg.Name, p.slot.lost), nil
-	case p.slot.confirmed > lsn:
-		return fmt.Sprintf("slot %s is at %s, ahead of checkpoint %s: it was advanced or recreated", s.cfg.Name, p.slot.confirmed, at.Position), nil
-	case lsn > p.logEnd:
-		return fmt.Sprintf("checkpoint %s is ahead of the server's WAL, which ends at %s: the server was restored", at.Position, p.logEnd), nil
+	case sl.lost != "":
+		return fmt.Sprintf("slot %s has lost its WAL: %s", s.cfg.Name, sl.lost), nil
+	case sl.confirmed > lsn:
+		return fmt.Sprintf("slot %s is at %s, ahead of checkpoint %s: it was advanced or recreated", s.cfg.Name, sl.confirmed, at.Position), nil
+	case lsn > id.XLogPos:
+		return fmt.Sprintf("checkpoint %s is ahead of the server's WAL, which ends at %s: the server was restored", at.Position, id.XLogPos), nil
 	}
 
 	return "", nil

@@ -98,27 +98,27 @@ func (s *Source) RetainLog(ctx context.Context, name string) (string, error) {
 	if err := s.copySlot(ctx, conn, s.cfg.Name, slotName, false); err != nil {
 		return "", explainNoFreeSlot(err, "retaining WAL needs one")
 	}
-	if err := s.enableFailover(ctx, conn, slotName); err != nil {
+	if err := s.copyFailover(ctx, conn, s.cfg.Name, slotName); err != nil {
 		return "", errors.Join(err, s.dropRetainedSlot(context.WithoutCancel(ctx), slotName))
 	}
 	return slotName, nil
 }
 
-// enableFailover makes a retained slot a failover slot if the relay's slot is one,
-// because a copy is not. A standby synchronizes it as long as the standby still has the
+// copyFailover makes the copy of a slot a failover slot if the original is one, because a
+// copy is not. A standby synchronizes it as long as the standby still has the
 // WAL and the catalog rows after it, which is true for a while after the copy (measured
 // on version 18). On a standby that synchronizes later, that log is lost.
-func (s *Source) enableFailover(ctx context.Context, conn *pgconn.PgConn, slotName string) error {
-	sql := fmt.Sprintf("SELECT to_jsonb(s) ->> 'failover' FROM pg_replication_slots s WHERE slot_name = '%s'", s.cfg.Name)
+func (s *Source) copyFailover(ctx context.Context, conn *pgconn.PgConn, from, to string) error {
+	sql := fmt.Sprintf("SELECT to_jsonb(s) ->> 'failover' FROM pg_replication_slots s WHERE slot_name = '%s'", from)
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
-		return fmt.Errorf("read slot %s: %w", s.cfg.Name, s.explainConnect(err))
+		return fmt.Errorf("read slot %s: %w", from, s.explainConnect(err))
 	}
 	if len(results) != 1 || len(results[0].Rows) != 1 || string(results[0].Rows[0][0]) != "true" {
 		return nil
 	}
-	if _, err := conn.Exec(ctx, "ALTER_REPLICATION_SLOT "+slotName+" (FAILOVER true)").ReadAll(); err != nil {
-		return fmt.Errorf("make %s a failover slot: %w", slotName, s.explainConnect(err))
+	if _, err := conn.Exec(ctx, "ALTER_REPLICATION_SLOT "+to+" (FAILOVER true)").ReadAll(); err != nil {
+		return fmt.Errorf("make %s a failover slot: %w", to, s.explainConnect(err))
 	}
 	return nil
 }

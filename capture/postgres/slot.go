@@ -166,13 +166,18 @@ func (s *Source) terminateHolder(ctx context.Context, conn *pgx.Conn, pid int) e
 }
 
 // DropSlot drops the slot, so that the server retains no WAL for a relay that polls. It
-// leaves alone a slot that does not exist or that another session holds.
+// leaves alone a slot that does not exist or that another session holds. It also drops the
+// slot of an unfinished snapshot.
 func (s *Source) DropSlot(ctx context.Context) error {
-	sl, err := s.readSlot(ctx, s.cfg.Name)
+	return errors.Join(s.dropIdleSlot(ctx, s.cfg.Name), s.dropIdleSlot(ctx, s.nextSlot()))
+}
+
+func (s *Source) dropIdleSlot(ctx context.Context, name string) error {
+	sl, err := s.readSlot(ctx, name)
 	if err != nil || !sl.exists || sl.active {
 		return err
 	}
-	return s.dropSlot(ctx, nil, s.cfg.Name)
+	return s.dropSlot(ctx, nil, name)
 }
 
 // dropSlot drops a slot, if it still exists, on a replication session; nil opens one.
