@@ -51,7 +51,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 }
 
 // openSource opens the log at the relay's position. If the server does not allow that and
-// the mode is auto, it opens the polling source instead.
+// the mode is auto, it opens the polling source instead, if polling finds every row.
 func (r *Relay) openSource(ctx context.Context, lost *capture.LostError) (source, checkpoint.StartPoint, error) {
 	mode := r.opt.Mode
 	if mode != ModePoll {
@@ -68,8 +68,8 @@ func (r *Relay) openSource(ctx context.Context, lost *capture.LostError) (source
 		}
 		src.Close()
 		var no *capture.NoStreamError
-		if mode == ModeStream || !errors.As(err, &no) {
-			return nil, begin, err
+		if mode == ModeStream || !errors.As(err, &no) || poll.Check(r.opt.tables()) != nil {
+			return nil, begin, err // the slot stays, because only it may have the rows
 		}
 		r.log.Warn("log unreadable; polling", "reason", no.Problem, "remedy", no.Remedy)
 		r.dropUnusedSlot(ctx)
