@@ -74,9 +74,10 @@ func (b *StartPoint) IsFirst() bool { return b.SnapshotReason != "" && b.Waterma
 //
 // A snapshot first clears the saved checkpoint. No new checkpoint is saved until the
 // backlog is settled or spilled. A relay that crashes in between takes another
-// snapshot, and finds the rows that it had spilled. A source may keep rows that no table has:
-// they are spilled before the backlog, and the checkpoint says up to where they are. With an intact log, Start deletes
-// the rows that were spilled after the checkpoint, because the log brings them again.
+// snapshot, and finds the rows that it had spilled. A source may keep rows that no table
+// has: they are spilled before the backlog, and the checkpoint says up to where they are.
+// With an intact log, Start deletes the rows that were spilled after the checkpoint,
+// because the log brings them again.
 //
 // lost, if not nil, reports that the log was found lost while it was read. The saved
 // checkpoint is then invalid, whatever position the source finds, unless the log is still

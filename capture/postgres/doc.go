@@ -47,8 +47,8 @@
 // They are part of the origin. It is compared when a source opens, when it reconnects,
 // and every 5 s during the stream. Rows inserted while they were not published are in the
 // tables, where a snapshot finds them. Rows that only the log has are read from the old slot
-// before a new one replaces it, if a change of the publication is the only reason for a snapshot. A table that is renamed for a while remains the
-// same table.
+// before a new one replaces it, if a change of the publication is the only reason for the
+// snapshot. A table that is renamed for a while remains the same table.
 //
 // Conditions that resolve by themselves are ordinary errors:
 //
