@@ -30,8 +30,8 @@ import (
 const (
 	// unfinishedPrefix begins the origin of a checkpoint from which a snapshot keeps rows.
 	unfinishedPrefix = "unfinished snapshot of "
-	// nextSlotSuffix ends the name of the slot that replaces the relay's. It is shorter than
-	// what the longest name of a relay leaves of a slot's 63 characters.
+	// nextSlotSuffix ends the name of the slot that replaces the relay's. It fits behind the
+	// longest name of a relay: a slot's name has 63 characters.
 	nextSlotSuffix = "_unfinished_snapshot"
 
 	// keepRows and keepBytes are how many rows and bytes Open hands over at once.
@@ -276,7 +276,7 @@ func (k *keeper) run(ctx context.Context, until pglogrepl.LSN) error {
 	}
 }
 
-// add takes a batch, and hands over what it has if that is much.
+// add takes a batch, and hands over the collected rows once they are many.
 func (k *keeper) add(ctx context.Context, b capture.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -302,7 +302,7 @@ func (k *keeper) keeps(outbox string) bool {
 	return slices.ContainsFunc(k.source.cfg.Outboxes, func(o store.Outbox) bool { return o.Name == outbox && o.Layout.LogOnly() })
 }
 
-// hand hands over what it has.
+// hand hands over the collected rows.
 func (k *keeper) hand(ctx context.Context, at store.Checkpoint) error {
 	if len(k.items) == 0 {
 		return nil
