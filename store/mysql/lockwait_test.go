@@ -126,32 +126,36 @@ func TestInsertIntoGaps(t *testing.T) {
 	})
 }
 
-// waitForLock returns when a session on the test's database waits for a row. The servers
-// refresh this table only if nobody has read it for 0.1 s.
+// readingLockWaits is held between reads of innodb_trx: the servers refresh that table only
+// if nobody has read it for 0.1 s, so tests that read in turns would keep it old.
+var readingLockWaits sync.Mutex
+
+// waitForLock returns when a session on the test's database waits for a row.
 func (r *rig) waitForLock(t *testing.T) {
+	t.Helper()
+	for c := ctx(t); !r.seesLockWait(t); {
+		if c.Err() != nil {
+			t.Fatal("no session waits for a lock")
+		}
+	}
+}
+
+// seesLockWait lets the servers refresh innodb_trx and reads it.
+func (r *rig) seesLockWait(t *testing.T) bool {
 	t.Helper()
 	const waiting = `
 SELECT COUNT(*) FROM information_schema.innodb_trx AS x JOIN information_schema.processlist AS p ON p.id = x.trx_mysql_thread_id
 WHERE x.trx_state = 'LOCK WAIT' AND p.db = DATABASE()`
 
-	tick := time.NewTicker(150 * time.Millisecond)
-	defer tick.Stop()
-	c := ctx(t)
-	for {
-		var n int
-		// 3854: another session's statement is not valid text, which MySQL fails to show
-		if err := r.db.QueryRow(waiting).Scan(&n); err != nil && !strings.Contains(err.Error(), "Error 3854") {
-			t.Fatal(err)
-		}
-		if n > 0 {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-c.Done():
-			t.Fatal("no session waits for a lock")
-		}
+	readingLockWaits.Lock()
+	defer readingLockWaits.Unlock()
+	time.Sleep(150 * time.Millisecond)
+	var n int
+	// 3854: another session's statement is not valid text, which MySQL fails to show
+	if err := r.db.QueryRow(waiting).Scan(&n); err != nil && !strings.Contains(err.Error(), "Error 3854") {
+		t.Fatal(err)
 	}
+	return n > 0
 }
 
 func globalStatus(t *testing.T, r *rig, name string) int {
