@@ -43,6 +43,11 @@ type Options struct {
 	// PROCESSING that this relay did not claim is claimed at once.
 	TakeoverTimeout time.Duration
 
+	// LateClaims sends rows that the log has just brought before they are claimed. The claim
+	// follows only for a request that is not answered soon. All other rows are claimed first.
+	// The relay claims every row first while LateClaims would be unsafe; see claims.go.
+	LateClaims bool
+
 	// MaxHold is the log in bytes that the database may retain for undelivered rows. Above
 	// it, or above half of the server's own limit, rows are spilled. 0 is 1 GiB.
 	MaxHold int64

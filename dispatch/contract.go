@@ -40,6 +40,10 @@ type Options struct {
 	// Lease, if not nil, is checked before each request.
 	Lease Lease
 
+	// Late, if not nil, reports whether fresh rows may be sent before they are claimed; see
+	// Dispatcher.AppendFresh. It is called with each claim and must return at once.
+	Late func() bool
+
 	// Replays records the results of replayed rows. It is required if Replay is used.
 	Replays store.ReplayFinisher
 

@@ -134,7 +134,7 @@ func (c *Config) Relay(agent string) (sluicebox.Options, error) {
 	db, err := c.database()
 	s := &c.Settings
 	o := sluicebox.Options{
-		Name: s.Name, Database: db, Mode: sluicebox.Mode(s.Source.Mode), TakeoverTimeout: c.takeoverTimeout(),
+		Name: s.Name, Database: db, Mode: sluicebox.Mode(s.Source.Mode), TakeoverTimeout: c.takeoverTimeout(), LateClaims: s.Dispatch.Claims == claimsLate,
 		Poll:    sluicebox.PollOptions{Interval: s.Source.PollInterval, BatchSize: s.Source.PollBatchSize, Backoff: s.Source.PollBackoff},
 		MaxHold: int64(s.Checkpoint.MaxHold), MaxKept: int64(s.Checkpoint.MaxKept), SweepInterval: s.Checkpoint.SweepInterval,
 		Sinks: c.relaySinks(agent),
