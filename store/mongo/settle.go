@@ -308,7 +308,7 @@ const maxBatchWrites = 500
 
 // outcome is the update that writes an outcome.
 func (t *table) outcome(o *store.Outcome) bson.D {
-	return set(columns.Outcome(&t.Layout, o.Status), func(v columns.Value) any {
+	return set(columns.Outcome(&t.Layout, o.Status, nil), func(v columns.Value) any {
 		switch v {
 		case columns.Time:
 			return t.time(o.At)

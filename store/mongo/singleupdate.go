@@ -105,7 +105,7 @@ func (c *settling) isCompletedByCall(t *table, ref store.Ref, doc bson.Raw) bool
 
 // completedAt is the field with the time of COMPLETED, or "".
 func (t *table) completedAt() string {
-	for _, a := range columns.Outcome(&t.Layout, store.Completed) {
+	for _, a := range columns.Outcome(&t.Layout, store.Completed, nil) {
 		if a.Value == columns.Time {
 			return a.Column
 		}

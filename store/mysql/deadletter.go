@@ -281,7 +281,7 @@ func (l letters) resolveRows(ctx context.Context, c *conn, t *table, letters []s
 func resolveChunk(ctx context.Context, c *conn, t *table, chunk *keyBatch, a deadletter.Action) error {
 	st, text := &statement{}, "DELETE o FROM "+t.from()
 	if a == deadletter.Requeue {
-		set := columns.Requeue(&t.Layout, func(name string) bool { return t.MustColumn(name).notNull })
+		set := t.Requeue()
 		text = "UPDATE " + t.from() + " SET " + t.assign(st, set, func(column, columns.Value) any { return t.status(store.Pending) })
 	}
 	text += "\nWHERE " + t.lockedIDIn(st, chunk.keys) + " AND " + t.state(st).DeadLetter(true)

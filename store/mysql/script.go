@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
 // A script is a whole transaction in one packet and therefore one round trip; most claims
@@ -197,7 +196,7 @@ func (c *settling) settleInOneTrip(ctx context.Context, epoch store.Epoch) (bool
 
 	s := newScript()
 	for _, p := range parts {
-		set := columns.Outcome(&p.table.Layout, p.status)
+		set := p.table.Outcome(p.status)
 		deletes := p.table.Layout.DeleteDelivered
 		if p.round > 0 || !p.table.single || p.table.Layout.LogOnly() || len(set) == 0 && !deletes {
 			return false, nil

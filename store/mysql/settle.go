@@ -290,7 +290,7 @@ func (c *settling) recordState(p *settlePart, i int) {
 func (c *settling) writeChunk(ctx context.Context, p *settlePart, chunk *keyBatch) (int64, error) {
 	t, s := p.table, &statement{}
 	deletes := p.status == store.Completed && t.Layout.DeleteDelivered
-	if !deletes && len(columns.Outcome(&t.Layout, p.status)) == 0 {
+	if !deletes && len(t.Outcome(p.status)) == 0 {
 		// The layout stores nothing for this outcome, but the row must be unsettled.
 		text := "SELECT COUNT(*) FROM " + t.from() + "\nWHERE " + t.idExactlyIn(s, chunk.keys) + " AND " + t.open(s)
 		var n int64
@@ -305,7 +305,7 @@ func (c *settling) outcomeText(s *statement, p *settlePart, chunk *keyBatch) str
 	t, o := p.table, &c.outcomes[chunk.at[0]]
 	verb := "DELETE o FROM " + t.from()
 	if p.status != store.Completed || !t.Layout.DeleteDelivered {
-		verb = "UPDATE " + t.from() + " SET " + t.assign(s, columns.Outcome(&t.Layout, p.status),
+		verb = "UPDATE " + t.from() + " SET " + t.assign(s, t.Outcome(p.status),
 			func(col column, v columns.Value) any { return t.outcomeValue(col, v, o) })
 	}
 	return verb + "\nWHERE " + t.idExactlyIn(s, chunk.keys) + " AND " + t.open(s)

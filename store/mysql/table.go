@@ -132,6 +132,9 @@ func readColumns(ctx context.Context, c *conn, o *store.Outbox) (list []column, 
 // Name implements columns.Column.
 func (c column) Name() string { return c.name }
 
+// NotNull implements columns.Column.
+func (c column) NotNull() bool { return c.notNull }
+
 func (t *table) id() column { return t.MustColumn(t.Layout.Columns.ID) }
 
 // from returns the table as o with an index hint. Without the hint the server may scan a

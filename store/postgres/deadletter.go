@@ -279,8 +279,7 @@ func discardSQL(t *table, b *builder) string {
 }
 
 func requeueSQL(t *table, b *builder) string {
-	requeue := columns.Requeue(&t.Layout, func(name string) bool { return t.MustColumn(name).notNull })
-	set := columns.SetList(requeue, ident, func(columns.Assignment) string { return t.bindStatus(b, columns.Stored(&t.Layout, store.Pending)) })
+	set := columns.SetList(t.Requeue(), ident, func(columns.Assignment) string { return t.bindStatus(b, columns.Stored(&t.Layout, store.Pending)) })
 	return "UPDATE " + TableName(t.Outbox) + " AS o SET " + set +
 		" FROM want w WHERE " + t.stillFailed(b) + " RETURNING w.ord"
 }

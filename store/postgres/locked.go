@@ -32,7 +32,7 @@ const (
 // trigger. The condition is volatile, so that planning prunes no partition.
 func lockQuery(o *store.Outbox) string {
 	write := "SELECT FROM " + TableName(o) + " AS o"
-	switch set := columns.Outcome(&o.Layout, store.Completed); {
+	switch set := columns.Outcome(&o.Layout, store.Completed, nil); {
 	case o.Layout.LogOnly():
 	case o.Layout.DeleteDelivered:
 		write = "DELETE FROM " + TableName(o)

@@ -82,7 +82,7 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 // outcomeAssignments returns the assignments of an outcome. It calls at for the time, and
 // only if the table keeps one: a parameter that no statement names has no type.
 func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string) string {
-	return columns.SetList(columns.Outcome(&t.Layout, to), ident, func(a columns.Assignment) string {
+	return columns.SetList(t.Outcome(to), ident, func(a columns.Assignment) string {
 		switch {
 		case a.Value == columns.Time:
 			return at()

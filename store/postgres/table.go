@@ -149,6 +149,9 @@ func scanColumn(row pgx.CollectableRow) (column, error) {
 // Name implements columns.Column.
 func (c column) Name() string { return c.name }
 
+// NotNull implements columns.Column.
+func (c column) NotNull() bool { return c.notNull }
+
 // text returns an expression for a column's value in the type's own text form, which is
 // also the log's. A cast does not work, because it strips the blanks of a char(n). IS NULL does
 // not either, because it is true of a composite value whose fields are all NULL.

@@ -172,8 +172,7 @@ func discardQuery(t *table) *query {
 
 func requeueQuery(t *table) *query {
 	b := &builder{}
-	requeue := columns.Requeue(&t.Layout, func(name string) bool { return t.MustColumn(name).notNull })
-	set := columns.SetList(requeue, Ident, func(columns.Assignment) string { return b.bind(columns.Stored(&t.Layout, store.Pending)) })
+	set := columns.SetList(t.Requeue(), Ident, func(columns.Assignment) string { return b.bind(columns.Stored(&t.Layout, store.Pending)) })
 	sql := "UPDATE " + TableName(t.Outbox) + " SET " + set +
 		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).DeadLetter(true)
 	return &query{sql, b.params}

@@ -166,7 +166,7 @@ func settleQuery(t *table, to store.Status) *query {
 // assignments returns the SET list of an outcome. An outcome without an error keeps the
 // row's text.
 func (t *table) assignments(b *builder, to store.Status) string {
-	return columns.SetList(columns.Outcome(&t.Layout, to), Ident, func(a columns.Assignment) string {
+	return columns.SetList(t.Outcome(to), Ident, func(a columns.Assignment) string {
 		bound := b.arg(t.outcomeValue(a))
 		if a.Value == columns.Error {
 			return "coalesce(nullif(" + bound + ", ''), " + Ident(a.Column) + ")"

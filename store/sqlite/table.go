@@ -122,6 +122,9 @@ func (t *table) nameOfRowid() string {
 // Name implements columns.Column.
 func (c column) Name() string { return c.name }
 
+// NotNull implements columns.Column.
+func (c column) NotNull() bool { return c.notNull }
+
 // keys returns the values that an id may stand for, in the order of lookup. For example, the
 // id 7 in a column without affinity is the text '7' or the integer 7.
 func (t *table) keys(id string) []any {

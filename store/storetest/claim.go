@@ -241,10 +241,13 @@ func (s *suite) testClaimHeld(t *testing.T) {
 		t.Errorf("other processor's claim time changed to %s", got.Claimed)
 	}
 
-	// A new leader does not know the claims of this one.
+	// A new leader does not know the claims of this one. A row that was given back is free.
+	b.settle(t, store.Outcome{Ref: ref("a", "free"), Status: store.Pending, At: now()})
 	b.epoch = b.lead(t, b.store)
-	if a := b.claim(t, store.ClaimRow{Ref: ref("a", "mine")})[0]; a.Result != store.Held {
-		t.Errorf("old leader's row: got %s, want held", a.Result)
+	for id, want := range map[string]store.ClaimResult{"mine": store.Held, "free": store.Claimed} {
+		if a := b.claim(t, store.ClaimRow{Ref: ref("a", id)})[0]; a.Result != want {
+			t.Errorf("old leader's row %q: got %s, want %s", id, a.Result, want)
+		}
 	}
 }
 

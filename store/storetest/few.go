@@ -129,8 +129,8 @@ func (s *suite) testFewOutcomes(t *testing.T) {
 		t.Helper()
 		want := claimed
 		want.RetryCount, want.Error = retries, text
-		if s.layout.Lease {
-			want.Status, want.Claimed = store.Pending, time.Time{}
+		if want.Status = store.Pending; !keepsClaimTime(&s.layout) {
+			want.Claimed = time.Time{}
 		}
 		if got := b.read(t, "a", id); got != want {
 			t.Errorf("row %s is %+v, want %+v", id, got, want)

@@ -54,7 +54,11 @@ func (s *suite) testSettle(t *testing.T) {
 		ended = claimed
 	}
 	want("dead", store.Failed, 4, "given up", ended, at)
-	want("retried", retriedStatus(&s.layout), 2, "try later", claimed, time.Time{})
+	retriedAt := claimed
+	if !keepsClaimTime(&s.layout) {
+		retriedAt = time.Time{}
+	}
+	want("retried", store.Pending, 2, "try later", retriedAt, time.Time{})
 	want("other", b.claimedStatus(), 0, "", claimed, time.Time{})
 	if s.layout.DeleteDelivered {
 		if b.read(t, "a", "done").Exists {
@@ -66,19 +70,16 @@ func (s *suite) testSettle(t *testing.T) {
 
 	// A retry without an error keeps the text.
 	b.settle(t, store.Outcome{Ref: ref("a", "retried"), Status: store.Pending, RetryCount: 3, At: at})
-	want("retried", retriedStatus(&s.layout), 3, "try later", claimed, time.Time{})
+	want("retried", store.Pending, 3, "try later", retriedAt, time.Time{})
 	if a := b.claim(t, store.ClaimRow{Ref: ref("a", "retried")})[0]; c.RetryCount != "" && a.RetryCount != 3 {
 		t.Errorf("the claim says retry count %d", a.RetryCount)
 	}
 }
 
-// retriedStatus returns the status read for a retried row. With timestamps, a retry keeps
-// the claim time, so the row still reads as claimed.
-func retriedStatus(l *store.Layout) store.Status {
-	if l.State == store.StateTimestamps && l.Columns.Claimed != "" {
-		return store.Processing
-	}
-	return store.Pending
+// keepsClaimTime reports whether a row keeps the time of its claim as it becomes PENDING again.
+// Without a word or number for PROCESSING the time would hold the row.
+func keepsClaimTime(l *store.Layout) bool {
+	return l.Columns.Status != "" && l.State != store.StateBoolean && !l.Lease
 }
 
 func (b *bench) claimedStatus() store.Status {

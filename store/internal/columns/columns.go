@@ -169,6 +169,13 @@ func (a *list) add(column string, value Value) {
 	}
 }
 
+// empty clears a column that may be NULL. Without notNull every column may.
+func (a *list) empty(column string, notNull func(column string) bool) {
+	if column != "" && (notNull == nil || !notNull(column)) {
+		a.add(column, Null)
+	}
+}
+
 // ClaimTime returns the time that a claim writes: when it was made, or the end of its lease.
 func ClaimTime(l *store.Layout, at time.Time, takeover time.Duration) time.Time {
 	if l.Lease && !at.IsZero() {
@@ -196,7 +203,9 @@ func Claim(l *store.Layout) []Assignment {
 
 // Outcome returns the assignments of an outcome that does not delete the row, nil if the
 // table has no column for it. A status that the table does not store leaves the row PENDING.
-func Outcome(l *store.Layout, to store.Status) []Assignment {
+// An unsettled row without a word or number for PROCESSING loses its claim time, which would
+// otherwise hold it for the next leader.
+func Outcome(l *store.Layout, to store.Status, notNull func(column string) bool) []Assignment {
 	var set list
 	c := &l.Columns
 	switch {
@@ -218,6 +227,8 @@ func Outcome(l *store.Layout, to store.Status) []Assignment {
 		set.add(c.Claimed, Null)
 	case settled:
 		set.add(cmp.Or(c.Settled, c.Claimed), Time)
+	case claimedByTime(l):
+		set.empty(c.Claimed, notNull)
 	}
 	if to != store.Completed {
 		set.add(c.RetryCount, Retries)
@@ -232,24 +243,24 @@ func Outcome(l *store.Layout, to store.Status) []Assignment {
 func Requeue(l *store.Layout, notNull func(column string) bool) []Assignment {
 	var set list
 	c := &l.Columns
-	empty := func(column string) {
-		if column != "" && !notNull(column) {
-			set.add(column, Null)
-		}
-	}
 	if HasStatus(l) {
 		set.add(c.Status, Status)
 	} else {
 		set.add(c.Failed, Null)
 	}
-	if l.State != store.StateWords && l.State != store.StateNumbers {
-		empty(c.Claimed) // otherwise the claim time would hold the row
+	if claimedByTime(l) {
+		set.empty(c.Claimed, notNull)
 	}
-	empty(c.Settled)
+	set.empty(c.Settled, notNull)
 	set.add(c.RetryCount, Zero)
-	if c.Error != "" && notNull(c.Error) {
+	if c.Error != "" && notNull != nil && notNull(c.Error) {
 		set.add(c.Error, Blank)
 	}
-	empty(c.Error)
+	set.empty(c.Error, notNull)
 	return set
+}
+
+// claimedByTime reports whether the claim time alone tells a claimed row from a PENDING one.
+func claimedByTime(l *store.Layout) bool {
+	return l.State != store.StateWords && l.State != store.StateNumbers
 }

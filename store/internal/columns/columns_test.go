@@ -58,3 +58,28 @@ func TestMistypedColumn(t *testing.T) {
 		}
 	}
 }
+
+// TestGivenBackClaimTime: where the claim time alone marks a claimed row, an unsettled outcome
+// clears it, unless the column rejects NULL.
+func TestGivenBackClaimTime(t *testing.T) {
+	words := store.FlowCatalyst()
+	boolean := store.Layout{State: store.StateBoolean, Columns: store.Columns{Status: "sent", Claimed: "taken_at"}}
+	for _, tt := range []struct {
+		layout  *store.Layout
+		to      store.Status
+		notNull bool
+		clears  bool
+	}{
+		{&boolean, store.Pending, false, true},
+		{&boolean, store.Failed, false, true}, // not stored, so the row stays PENDING
+		{&boolean, store.Completed, false, false},
+		{&boolean, store.Pending, true, false},
+		{&words, store.Pending, false, false},
+	} {
+		set := columns.Outcome(tt.layout, tt.to, func(string) bool { return tt.notNull })
+		clears := slices.Contains(set, columns.Assignment{Column: tt.layout.Columns.Claimed, Value: columns.Null})
+		if clears != tt.clears {
+			t.Errorf("%s of state %d, NOT NULL %t: the claim time is cleared: %t, want %t", tt.to, tt.layout.State, tt.notNull, clears, tt.clears)
+		}
+	}
+}

@@ -11,6 +11,8 @@ import (
 type Column interface {
 	// Name returns the column's name as spelled in the table.
 	Name() string
+	// NotNull reports whether the column rejects NULL.
+	NotNull() bool
 }
 
 // SameName reports whether a database treats two names as equal.
@@ -41,6 +43,16 @@ func (t *Described[C]) MustColumn(name string) C {
 	}
 	return t.Columns[i]
 }
+
+// Outcome returns the assignments of an outcome; see [Outcome].
+func (t *Described[C]) Outcome(to store.Status) []Assignment {
+	return Outcome(&t.Layout, to, t.notNull)
+}
+
+// Requeue returns the assignments of a requeue; see [Requeue].
+func (t *Described[C]) Requeue() []Assignment { return Requeue(&t.Layout, t.notNull) }
+
+func (t *Described[C]) notNull(name string) bool { return t.MustColumn(name).NotNull() }
 
 // Missing returns the columns that the layout needs and the table lacks, in the layout's
 // order.
