@@ -61,7 +61,7 @@ const maxOpenBreakers = 100
 // openBreakers returns the endpoints with an open breaker. If they are many, it returns those
 // that opened first.
 func (c *core) openBreakers() (all []OpenBreaker) {
-	for _, recv := range c.lanes.Receivers() {
+	for _, recv := range c.lanes.Endpoints.All() {
 		if b := &recv.Breaker; b.Open() {
 			all = append(all, OpenBreaker{recv.Endpoint, b.LastFailure(), b.OpenedAt(), c.waitingLanes(recv) == 0, recv.Named})
 		}

@@ -19,7 +19,7 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 // claim. In each lane the rows before the first one that must wait are sent. Settled rows
 // are dropped.
 func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.Time) {
-	c.lanes.Claimed(req)
+	c.lanes.Requests.Claimed(req)
 	recv := req.Receiver()
 	kept := make([]*run, 0, len(req.Runs))
 	for _, r := range req.Runs {
@@ -33,8 +33,8 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.T
 	req.Runs = kept
 	switch {
 	case len(kept) > 0:
-		for _, part := range c.lanes.Split(req) {
-			if c.lanes.MaySend(part, recv) {
+		for _, part := range c.lanes.Endpoints.Split(req) {
+			if c.lanes.Requests.MaySend(part, recv) {
 				c.lanes.Requests.Push(part)
 			} else {
 				c.takeBack(part)
@@ -78,7 +78,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	}
 
 	l.RemoveDone(n)
-	r.Rows = c.lanes.SameEndpoint(send)
+	r.Rows = c.lanes.Endpoints.SameEndpoint(send)
 	c.lanes.Memory.Shed(send[len(r.Rows):]...)
 	send = r.Rows
 	if stop != nil && stop.Result == store.TableLocked {

@@ -217,11 +217,11 @@ func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 	if c.looksForOvertaken() {
 		sooner(c.overtaken.nextLook)
 	}
-	if c.ended || c.tooManyUnwritten() || c.lanes.FreeRequests() <= 0 {
+	if c.ended || c.tooManyUnwritten() || c.lanes.Requests.Free() <= 0 {
 		return at, ok
 	}
 
-	if next, some := c.lanes.NextPacedClaim(now); some && next.After(now) {
+	if next, some := c.lanes.Requests.NextPacedClaim(now); some && next.After(now) {
 		sooner(next)
 	}
 	if next, some := c.lanes.NextClaim(c.notBefore, now); some {

@@ -55,7 +55,7 @@ const (
 // live returns the live lanes, endpoints the receivers, shrinkingLanes the lanes that evict
 // their rows once those are spilled.
 func (c *core) live() map[LaneName]*lane       { return c.lanes.Live() }
-func (c *core) endpoints() []*receiver         { return c.lanes.Receivers() }
+func (c *core) endpoints() []*receiver         { return c.lanes.Endpoints.All() }
 func (c *core) shrinkingLanes() map[*lane]bool { return c.spill.Shrinking() }
 func (c *core) isShrinking(l *lane) bool       { return c.spill.Shrinking()[l] }
 
@@ -266,10 +266,10 @@ func (c *core) laneOf(name LaneName) *lane         { return c.lanes.Get(name) }
 func (c *core) allLanes() iter.Seq[*lane]          { return c.lanes.All() }
 func (c *core) lanesByAge() []*lane                { return c.lanes.ByAge() }
 func (c *core) laneNameOf(it *store.Item) LaneName { return c.lanes.NameOf(it) }
-func (c *core) freeRequests() int                  { return c.lanes.FreeRequests() }
+func (c *core) freeRequests() int                  { return c.lanes.Requests.Free() }
 func (c *core) replayRequestRoom() int             { return c.lanes.ReplayRequestRoom() }
 func (c *core) requestShare() int64                { return c.lanes.Memory.RequestShare() }
-func (c *core) nextRequest(now time.Time) *request { return c.lanes.NextRequest(now) }
+func (c *core) nextRequest(now time.Time) *request { return c.lanes.Requests.Next(now) }
 
 // freeze suspends or resumes claims.
 func (c *core) freeze(frozen bool) {

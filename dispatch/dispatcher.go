@@ -372,11 +372,11 @@ func (d *Dispatcher) notifyBreakers() {
 // dispatchRequests passes claimed requests to the senders. It never blocks, because toSend
 // has room for all requests that may be in flight. The caller holds the lock.
 func (d *Dispatcher) dispatchRequests(now time.Time) (sent bool) {
-	for req := d.core.lanes.NextRequest(now); req != nil; req = d.core.lanes.NextRequest(now) {
+	for req := d.core.lanes.Requests.Next(now); req != nil; req = d.core.lanes.Requests.Next(now) {
 		d.toSend <- req
 		sent = true
 	}
-	if _, waits := d.core.lanes.NextSend(); waits {
+	if _, waits := d.core.lanes.Requests.NextSend(); waits {
 		notify(d.toPace)
 	}
 	return sent
@@ -386,7 +386,7 @@ func (d *Dispatcher) dispatchRequests(now time.Time) (sent bool) {
 func (d *Dispatcher) sendPaced(ctx context.Context) error {
 	for {
 		d.mu.Lock()
-		at, waits := d.core.lanes.NextSend()
+		at, waits := d.core.lanes.Requests.NextSend()
 		d.mu.Unlock()
 		if !waits {
 			at = time.Time{}
@@ -395,7 +395,7 @@ func (d *Dispatcher) sendPaced(ctx context.Context) error {
 			return err
 		}
 		d.mu.Lock()
-		at, waits = d.core.lanes.NextSend()
+		at, waits = d.core.lanes.Requests.NextSend()
 		due := waits && !time.Now().Before(at)
 		if due && d.dispatchRequests(time.Now()) {
 			notify(d.toClaim) // more may be claimed

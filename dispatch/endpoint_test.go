@@ -278,7 +278,7 @@ func TestAGroupWaitsForItsRowOfADeadEndpoint(t *testing.T) {
 
 // receiverNamed returns the receiver of an endpoint; nil if there is none.
 func (c *core) receiverNamed(endpoint string) *lanes.Receiver {
-	for _, recv := range c.lanes.Receivers() {
+	for _, recv := range c.lanes.Endpoints.All() {
 		if recv.Endpoint == endpoint {
 			return recv
 		}

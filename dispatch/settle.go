@@ -13,7 +13,7 @@ import (
 func (c *core) answered(req *request, res *sink.Result, now time.Time) {
 	c.lanes.Requests.Answered(req)
 	c.lanes.Memory.ReleaseLarge(req)
-	c.breakerChanged(req.Receiver(), c.lanes.RecordResult(req, res, now))
+	c.breakerChanged(req.Receiver(), req.RecordResult(res, now))
 	if res.Items == nil && res.Class != sink.Delivered && len(req.Runs) > 1 {
 		c.failSharedRequest(req, res, now)
 		return
@@ -84,7 +84,7 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 		return
 	}
 
-	prefix := res.Items != nil && c.lanes.Mode(r.Rows[failed]) == sink.Prefix
+	prefix := res.Items != nil && c.lanes.Endpoints.Mode(r.Rows[failed]) == sink.Prefix
 	for i := failed + 1; i < n && !prefix; i++ {
 		if class := res.At(at + i).Class; r.Rows[i].Stage != lanes.Done && class != sink.NotSent {
 			r.Rows[i].RecordFailure(class, now)

@@ -54,7 +54,7 @@ type BufferLevel struct {
 func (d *Dispatcher) BufferLevel() BufferLevel {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	breakersOpen := !slices.ContainsFunc(d.core.lanes.Receivers(), func(r *receiver) bool { return !r.Breaker.Open() })
+	breakersOpen := !slices.ContainsFunc(d.core.lanes.Endpoints.All(), func(r *receiver) bool { return !r.Breaker.Open() })
 	return BufferLevel{
 		Size: d.cfg.BufferRows, Room: d.cfg.BufferRows - d.core.bufferedRows(), Done: d.core.doneRows, BreakersOpen: breakersOpen,
 	}

@@ -20,20 +20,12 @@ const (
 	maxSoloLookups = 7
 )
 
-// FreeRequests is how many requests may begin. It exceeds the number of senders, so that a
-// sender that finishes finds its next request already claimed.
-func (s *Set) FreeRequests() int { return s.cfg.Senders + s.cfg.ClaimAhead - s.Requests.Len() }
-
 // NextClaims begins requests while senders are free and the statement has fewer than
 // maxRows rows, and returns those to claim. Requests with replayed rows need no claim and
 // go straight to the senders.
 func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 	var reqs []*Request
-	s.pace.heldBack = false
-	for n := 0; n < maxRows && s.FreeRequests() > 0; {
-		if s.pace.heldBack = !s.pace.claimable(s.Requests.claiming+s.Requests.toSend.Len(), now); s.pace.heldBack {
-			break
-		}
+	for n := 0; n < maxRows && s.Requests.mayClaim(now); {
 		req := s.nextProbe(now)
 		if req == nil {
 			req = s.nextLarge()
@@ -56,8 +48,7 @@ func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 			s.Requests.Push(req)
 			continue
 		}
-		s.Requests.claiming++
-		req.Receiver().inFlight++
+		s.Requests.claim(req)
 		n += req.Size()
 		reqs = append(reqs, req)
 	}
@@ -68,8 +59,8 @@ func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 // NextClaim is when claims may go that cannot go now; false if there is no such time. No
 // claim goes before notBefore, if it is set.
 func (s *Set) NextClaim(notBefore, now time.Time) (at time.Time, ok bool) {
-	mayProbe := s.mayProbe(now)
-	for _, recv := range s.receivers {
+	mayProbe := s.Endpoints.mayProbe(now)
+	for _, recv := range s.Endpoints.all {
 		next := notBefore
 		switch open := recv.Breaker.Open(); {
 		case recv.waiting() == 0, open && recv.Named && !mayProbe[groupOf(recv, now)], open && recv.Breaker.Probes() > 0, !open && notBefore.IsZero():
@@ -89,13 +80,13 @@ func (s *Set) NextClaim(notBefore, now time.Time) (at time.Time, ok bool) {
 func (s *Set) nextLarge() *Request {
 	for s.reroute(&s.large) {
 	}
-	i := slices.IndexFunc(s.large.items, func(l *Lane) bool { return s.hasRoom(l.Receiver) })
+	i := slices.IndexFunc(s.large.items, func(l *Lane) bool { return s.Requests.hasRoom(l.Receiver) })
 	if i < 0 || !s.Memory.fitsLarge(s.large.items[i].Rows[0]) {
 		return nil
 	}
 	l, req := s.large.items[i], &Request{}
 	s.large.Remove(func(other *Lane) bool { return other == l })
-	rows, _ := s.head(l, 1, 0)
+	rows, _ := s.Endpoints.head(l, 1, 0)
 	req.add(l, rows)
 	return req
 }
@@ -124,7 +115,7 @@ func (s *Set) buildRequest() *Request {
 	}
 	first := ready.items[0]
 	kind, job := first.Name.Kind, first.Job
-	limits := s.limitsOf(kind)
+	limits := s.Endpoints.limitsOf(kind)
 	if limits.MaxLanes > 0 {
 		share = min(share, limits.MaxLanes)
 	}
@@ -140,10 +131,10 @@ func (s *Set) buildRequest() *Request {
 		}
 		l := ready.items[0]
 		alone := l.sharesNone(limits.Mode)
-		if len(req.Runs) > 0 && (alone || s.isMisrouted(l) || l.Isolated != first.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes) {
+		if len(req.Runs) > 0 && (alone || s.Endpoints.isMisrouted(l) || l.Isolated != first.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes) {
 			break
 		}
-		rows, bytes := s.head(l, min(roomRows, l.maxRunRows(limits.Mode)), roomBytes)
+		rows, bytes := s.Endpoints.head(l, min(roomRows, l.maxRunRows(limits.Mode)), roomBytes)
 		req.add(ready.Pop(), rows)
 		roomRows -= len(rows)
 		roomBytes -= bytes
@@ -160,8 +151,8 @@ func (s *Set) buildRequest() *Request {
 func (s *Set) nextQueue() (queue *Fifo[*Lane], share int) {
 	var live, replay *Fifo[*Lane]
 	lanes, replayLanes := 0, 0
-	for _, recv := range s.receivers {
-		if recv.Breaker.Open() || !s.hasRoom(recv) {
+	for _, recv := range s.Endpoints.all {
+		if recv.Breaker.Open() || !s.Requests.hasRoom(recv) {
 			continue
 		}
 		live, replay = longerWaiting(live, &recv.ready), longerWaiting(replay, &recv.readyReplay)
@@ -175,7 +166,7 @@ func (s *Set) nextQueue() (queue *Fifo[*Lane], share int) {
 		}
 	}
 
-	senders := max(1, s.FreeRequests()-s.cfg.ClaimAhead)
+	senders := max(1, s.Requests.Free()-s.cfg.ClaimAhead)
 	return live, (lanes + senders - 1) / senders
 }
 
@@ -197,43 +188,11 @@ func longerWaiting(a, b *Fifo[*Lane]) *Fifo[*Lane] {
 func (s *Set) ReplayRequestRoom() int {
 	jobs := s.Requests.replays()
 	n := max(1, s.cfg.Senders/4)
-	if !slices.ContainsFunc(s.receivers, func(r *Receiver) bool { return !r.Breaker.Open() && r.ready.Len() > 0 }) {
+	if !slices.ContainsFunc(s.Endpoints.all, func(r *Receiver) bool { return !r.Breaker.Open() && r.ready.Len() > 0 }) {
 		live := s.Requests.Len() - jobs
 		n = max(n, s.cfg.Senders-n-live)
 	}
 	return n - jobs
-}
-
-// NextRequest returns a claimed request to send; nil if there is none, no sender is free or
-// the rate limit is reached. The caller reports it to Requests.Answered.
-func (s *Set) NextRequest(now time.Time) *Request {
-	if !s.mayTake() || !s.pace.allows(now) {
-		return nil
-	}
-	req := s.Requests.next()
-	s.pace.sent(now)
-	req.Started = now
-	for rw := range req.Rows() {
-		rw.Attempts++
-		rw.Proof = req.Receiver().Breaker.AcceptedSince(rw.LastFailed)
-	}
-	return req
-}
-
-// mayTake reports whether a claimed request waits and a sender is free.
-func (s *Set) mayTake() bool {
-	return s.Requests.toSend.Len() > 0 && s.Requests.sending < s.cfg.Senders
-}
-
-// NextSend is when the rate limit allows the next claimed request; false if none waits for it.
-func (s *Set) NextSend() (at time.Time, ok bool) {
-	return s.pace.next, s.pace.interval > 0 && s.mayTake()
-}
-
-// NextPacedClaim is when the rate limit allows the claims that NextClaims has held back; false
-// if there are none.
-func (s *Set) NextPacedClaim(now time.Time) (at time.Time, ok bool) {
-	return s.pace.claimableAt(s.Requests.claiming+s.Requests.toSend.Len(), now), s.pace.heldBack
 }
 
 // RecordClaim records a successful claim of a row, with the timestamp that it wrote.

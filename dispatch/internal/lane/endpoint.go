@@ -48,10 +48,14 @@ const (
 	maxAcceptances = 10_000
 )
 
-// endpoints are the receivers by endpoint.
-type endpoints struct {
+// Endpoints are the receivers of a sink. They know the endpoint of each row, and move a lane to
+// the receiver of its head.
+type Endpoints struct {
+	askLimits    func(kind string) sink.Limits
 	limits       map[string]sink.Limits // by kind; see limitsOf
+	all          []*Receiver            // one per endpoint
 	byEndpoint   map[string]*Receiver
+	breaker      *breaker.Config
 	namedBreaker *breaker.Config // of named endpoints
 	maxProbes    int             // of all named endpoints
 	probeTurn    [2]int          // the receivers that were probed last, see probeGroup
@@ -71,8 +75,11 @@ const (
 // maxLimits is how many kinds have their limits kept.
 const maxLimits = 256
 
-func newEndpoints(cfg *Config) endpoints {
-	e := endpoints{limits: map[string]sink.Limits{}, byEndpoint: map[string]*Receiver{}, maxProbes: max(1, cfg.Senders/4), acceptances: map[string]time.Time{}}
+func newEndpoints(cfg *Config) Endpoints {
+	e := Endpoints{
+		askLimits: cfg.Limits, limits: map[string]sink.Limits{}, byEndpoint: map[string]*Receiver{},
+		breaker: cfg.Breaker, maxProbes: max(1, cfg.Senders/4), acceptances: map[string]time.Time{},
+	}
 	if cfg.Breaker != nil {
 		named := *cfg.Breaker
 		named.MaxConcurrentEager = max(1, e.maxProbes/4)
@@ -83,22 +90,41 @@ func newEndpoints(cfg *Config) endpoints {
 
 // limitsOf returns the limits of a kind. Each lane asks for them at each step, and a sink may
 // take long to compute them.
-func (s *Set) limitsOf(kind string) sink.Limits {
-	limits, ok := s.limits[kind]
+func (e *Endpoints) limitsOf(kind string) sink.Limits {
+	limits, ok := e.limits[kind]
 	if !ok {
-		if len(s.limits) == maxLimits {
-			clear(s.limits)
+		if len(e.limits) == maxLimits {
+			clear(e.limits)
 		}
-		limits = s.cfg.Limits(kind)
-		s.limits[kind] = limits
+		limits = e.askLimits(kind)
+		e.limits[kind] = limits
 	}
 	return limits
 }
 
-// hasRoom reports whether another request to a receiver may begin; see the comment above.
-func (s *Set) hasRoom(recv *Receiver) bool {
-	return !recv.Named || recv.inFlight == 0 || recv.inFlight < min(1+recv.accepted, s.FreeRequests())
+// Of returns the receiver for rows of a kind, or for those whose endpoint is not known.
+func (e *Endpoints) Of(kind string) *Receiver { return e.receiver(e.limitsOf(kind).Endpoint, false) }
+
+// receiver returns the receiver of an endpoint.
+func (e *Endpoints) receiver(endpoint string, named bool) *Receiver {
+	recv := e.byEndpoint[endpoint]
+	if recv == nil {
+		recv = &Receiver{Endpoint: endpoint, Named: named, Breaker: breaker.New(e.breaker)}
+		if named {
+			recv.Breaker, recv.lastAccepted = breaker.New(e.namedBreaker), e.acceptances[endpoint]
+			delete(e.acceptances, endpoint)
+		}
+		e.byEndpoint[endpoint] = recv
+		e.all = append(e.all, recv)
+	}
+	return recv
 }
+
+// Mode is how the destination of a row answers.
+func (e *Endpoints) Mode(rw *Row) sink.Mode { return e.limitsOf(rw.Kind).Mode }
+
+// All returns the receivers of all lanes so far. The slice belongs to the endpoints.
+func (e *Endpoints) All() []*Receiver { return e.all }
 
 // groupOf returns the group in which a receiver is probed.
 func groupOf(recv *Receiver, now time.Time) probeGroup {
@@ -109,52 +135,52 @@ func groupOf(recv *Receiver, now time.Time) probeGroup {
 }
 
 // mayProbe reports by group whether another probe of a named endpoint may begin.
-func (s *Set) mayProbe(now time.Time) (may [2]bool) {
+func (e *Endpoints) mayProbe(now time.Time) (may [2]bool) {
 	var n [2]int
-	for _, recv := range s.receivers {
+	for _, recv := range e.all {
 		if recv.Named {
 			n[groupOf(recv, now)] += recv.Breaker.Probes()
 		}
 	}
 	for group := range may {
-		may[group] = n[unproven]+n[proven] < s.maxProbes && n[group] < max(1, s.maxProbes-1)
+		may[group] = n[unproven]+n[proven] < e.maxProbes && n[group] < max(1, e.maxProbes-1)
 	}
 	return may
 }
 
 // Learn records the endpoint of a row whose content is in memory, or was just read.
-func (s *Set) Learn(rw *Row) {
-	if of := s.limitsOf(rw.Kind).EndpointOf; of != nil && !rw.Routed {
+func (e *Endpoints) Learn(rw *Row) {
+	if of := e.limitsOf(rw.Kind).EndpointOf; of != nil && !rw.Routed {
 		msg := rw.message()
 		rw.Endpoint, rw.Routed = of(&msg), true
 	}
 }
 
 // learnInMemory records the endpoint of a row if its content is in memory.
-func (s *Set) learnInMemory(rw *Row) {
+func (e *Endpoints) learnInMemory(rw *Row) {
 	if rw.Payload != nil || rw.Attributes != nil {
-		s.Learn(rw)
+		e.Learn(rw)
 	}
 }
 
 // head returns the leading rows of a lane that one request may have; see Lane.head.
-func (s *Set) head(l *Lane, maxRows, maxBytes int) (rows []*Row, bytes int) {
-	if s.limitsOf(l.Name.Kind).EndpointOf != nil {
+func (e *Endpoints) head(l *Lane, maxRows, maxBytes int) (rows []*Row, bytes int) {
+	if e.limitsOf(l.Name.Kind).EndpointOf != nil {
 		for _, rw := range l.Rows[:min(maxRows, len(l.Rows))] {
-			s.learnInMemory(rw)
+			e.learnInMemory(rw)
 		}
 	}
 	return l.head(maxRows, maxBytes)
 }
 
 // endpointOf returns the endpoint of a lane's head, and whether rows name it.
-func (s *Set) endpointOf(l *Lane) (endpoint string, named bool) {
-	limits := s.limitsOf(l.Name.Kind)
+func (e *Endpoints) endpointOf(l *Lane) (endpoint string, named bool) {
+	limits := e.limitsOf(l.Name.Kind)
 	if limits.EndpointOf == nil || len(l.Rows) == 0 {
 		return l.Receiver.Endpoint, l.Receiver.Named
 	}
 	rw := l.Rows[0]
-	s.learnInMemory(rw)
+	e.learnInMemory(rw)
 	if !rw.Routed || rw.Endpoint == limits.Endpoint {
 		return limits.Endpoint, false
 	}
@@ -163,37 +189,19 @@ func (s *Set) endpointOf(l *Lane) (endpoint string, named bool) {
 
 // isMisrouted reports whether a queued lane waits at another receiver than that of its head,
 // because its head has changed meanwhile.
-func (s *Set) isMisrouted(l *Lane) bool {
-	endpoint, _ := s.endpointOf(l)
+func (e *Endpoints) isMisrouted(l *Lane) bool {
+	endpoint, _ := e.endpointOf(l)
 	return endpoint != l.Receiver.Endpoint
 }
 
-// reroute queues the first lane of a queue again if its head has changed, and reports whether
-// it did.
-func (s *Set) reroute(queue *Fifo[*Lane]) bool {
-	if queue.Len() == 0 || !s.isMisrouted(queue.items[0]) {
-		return false
-	}
-	s.Queue(queue.Pop())
-	return true
-}
-
-// Reroute queues a ready lane again if its head has changed.
-func (s *Set) Reroute(l *Lane) {
-	if l.State == Ready && s.isMisrouted(l) {
-		s.Dequeue(l)
-		s.Queue(l)
-	}
-}
-
 // Route moves a lane that is in no queue to the receiver of its head.
-func (s *Set) Route(l *Lane) {
+func (e *Endpoints) Route(l *Lane) {
 	from := l.Receiver
-	endpoint, named := s.endpointOf(l)
+	endpoint, named := e.endpointOf(l)
 	if endpoint == from.Endpoint {
 		return
 	}
-	to := s.receiver(endpoint, named)
+	to := e.receiver(endpoint, named)
 	if named {
 		l.Rows[0].Endpoint = to.Endpoint // one text for all rows
 	}
@@ -208,47 +216,41 @@ func (s *Set) Route(l *Lane) {
 		to.Held++
 	}
 	l.Receiver, l.TriedOpening = to, 0
-	s.idle = slices.DeleteFunc(s.idle, func(recv *Receiver) bool { return recv == to })
-	s.dropIdle(from)
+	e.idle = slices.DeleteFunc(e.idle, func(recv *Receiver) bool { return recv == to })
+	e.dropIdle(from)
 }
 
 // dropIdle forgets a receiver that is not needed any more.
-func (s *Set) dropIdle(recv *Receiver) {
+func (e *Endpoints) dropIdle(recv *Receiver) {
 	if !recv.Named || recv.Lanes > 0 {
 		return
 	}
 	if !recv.Breaker.Fresh() {
-		s.idle = append(s.idle, recv)
-		if len(s.idle) <= maxIdleReceivers {
+		e.idle = append(e.idle, recv)
+		if len(e.idle) <= maxIdleReceivers {
 			return
 		}
-		recv = s.idle[0]
-		s.idle = s.idle[1:]
+		recv = e.idle[0]
+		e.idle = e.idle[1:]
 	}
 	if !recv.lastAccepted.IsZero() {
-		if len(s.acceptances) == maxAcceptances {
-			clear(s.acceptances)
+		if len(e.acceptances) == maxAcceptances {
+			clear(e.acceptances)
 		}
-		s.acceptances[recv.Endpoint] = recv.lastAccepted
+		e.acceptances[recv.Endpoint] = recv.lastAccepted
 	}
-	delete(s.byEndpoint, recv.Endpoint)
-	s.receivers = slices.DeleteFunc(s.receivers, func(other *Receiver) bool { return other == recv })
-}
-
-// Claimed records the answer to the claim of a request.
-func (s *Set) Claimed(req *Request) {
-	s.Requests.Claimed()
-	req.Receiver().inFlight--
+	delete(e.byEndpoint, recv.Endpoint)
+	e.all = slices.DeleteFunc(e.all, func(other *Receiver) bool { return other == recv })
 }
 
 // SameEndpoint returns the leading rows that go to the endpoint of the first. Their contents
 // were just read.
-func (s *Set) SameEndpoint(rows []*Row) []*Row {
-	if len(rows) == 0 || s.limitsOf(rows[0].Kind).EndpointOf == nil {
+func (e *Endpoints) SameEndpoint(rows []*Row) []*Row {
+	if len(rows) == 0 || e.limitsOf(rows[0].Kind).EndpointOf == nil {
 		return rows
 	}
 	for i, rw := range rows {
-		if s.Learn(rw); rw.Endpoint != rows[0].Endpoint {
+		if e.Learn(rw); rw.Endpoint != rows[0].Endpoint {
 			return rows[:i]
 		}
 	}
@@ -258,13 +260,13 @@ func (s *Set) SameEndpoint(rows []*Row) []*Row {
 // Split moves the lanes of a claimed request to the receivers of their rows, and returns a
 // request for each receiver. A probe that an operator asked for follows its lane; another one
 // is withdrawn if its lane goes elsewhere.
-func (s *Set) Split(req *Request) (all []*Request) {
-	if s.limitsOf(req.Runs[0].Lane.Name.Kind).EndpointOf == nil {
+func (e *Endpoints) Split(req *Request) (all []*Request) {
+	if e.limitsOf(req.Runs[0].Lane.Name.Kind).EndpointOf == nil {
 		return []*Request{req}
 	}
 	from := req.Receiver()
 	for _, r := range req.Runs {
-		s.Route(r.Lane)
+		e.Route(r.Lane)
 		to := r.Lane.Receiver
 		i := slices.IndexFunc(all, func(other *Request) bool { return other.Receiver() == to })
 		if i < 0 {
@@ -283,13 +285,6 @@ func (s *Set) Split(req *Request) (all []*Request) {
 		}
 	}
 	return all
-}
-
-// MaySend reports whether a part of a request that was claimed for a receiver may be sent. If
-// the claim showed another endpoint, that one may have an open breaker or no room.
-func (s *Set) MaySend(part *Request, claimedFor *Receiver) bool {
-	to := part.Receiver()
-	return to == claimedFor || part.Probe != breaker.None || !to.Breaker.Open() && s.hasRoom(to)
 }
 
 // message returns the sink's message of a row, without what belongs to an attempt.

@@ -23,7 +23,7 @@ type Receiver struct {
 	Rotated int // lanes evicted to probe others since the breaker opened
 
 	// Named: rows name the endpoint. inFlight counts its requests, and accepted those that it
-	// accepted since it was last unavailable; see Set.hasRoom.
+	// accepted since it was last unavailable; see Requests.hasRoom.
 	Named              bool
 	inFlight, accepted int
 	lastAccepted       time.Time
@@ -59,39 +59,15 @@ func (r *Receiver) remove(is func(*Lane) bool) bool {
 	return r.ready.Remove(is) || r.readyReplay.Remove(is) || r.tried.Remove(is)
 }
 
-// Receiver returns the receiver for rows of a kind, or for those whose endpoint is not known.
-func (s *Set) Receiver(kind string) *Receiver { return s.receiver(s.limitsOf(kind).Endpoint, false) }
-
-// receiver returns the receiver of an endpoint.
-func (s *Set) receiver(endpoint string, named bool) *Receiver {
-	recv := s.byEndpoint[endpoint]
-	if recv == nil {
-		recv = &Receiver{Endpoint: endpoint, Named: named, Breaker: breaker.New(s.cfg.Breaker)}
-		if named {
-			recv.Breaker, recv.lastAccepted = breaker.New(s.namedBreaker), s.acceptances[endpoint]
-			delete(s.acceptances, endpoint)
-		}
-		s.byEndpoint[endpoint] = recv
-		s.receivers = append(s.receivers, recv)
-	}
-	return recv
-}
-
-// Mode is how the destination of a row answers.
-func (s *Set) Mode(rw *Row) sink.Mode { return s.limitsOf(rw.Kind).Mode }
-
-// Receivers returns the receivers of all lanes so far.
-func (s *Set) Receivers() []*Receiver { return s.receivers }
-
 // RecordResult passes the result of a request to the circuit breaker and returns its
-// effect; see BreakerChanged.
-func (s *Set) RecordResult(req *Request, res *sink.Result, now time.Time) breaker.Change {
-	recv := req.Receiver()
+// effect; see Set.BreakerChanged.
+func (r *Request) RecordResult(res *sink.Result, now time.Time) breaker.Change {
+	recv := r.Receiver()
 	if res.Unsent { // it says nothing about the receiver
-		recv.Breaker.Withdraw(req.Probe)
+		recv.Breaker.Withdraw(r.Probe)
 		return breaker.Unchanged
 	}
-	failed, accepted := firstFailure(req, res)
+	failed, accepted := firstFailure(r, res)
 	switch {
 	case accepted:
 		recv.accepted++
@@ -100,9 +76,9 @@ func (s *Set) RecordResult(req *Request, res *sink.Result, now time.Time) breake
 		recv.accepted = 0
 	}
 	return recv.Breaker.Answered(&breaker.Answer{
-		Started: req.Started, Probe: req.Probe,
+		Started: r.Started, Probe: r.Probe,
 		Accepted: accepted, Failure: failed, RetryAfter: res.RetryAfter,
-		Proof: req.Runs[0].Rows[0].Proof, Untried: recv.ready.Len() > 0,
+		Proof: r.Runs[0].Rows[0].Proof, Untried: recv.ready.Len() > 0,
 	}, now)
 }
 
@@ -148,7 +124,7 @@ func (s *Set) BreakerChanged(recv *Receiver, change breaker.Change) {
 func (s *Set) nextProbe(now time.Time) *Request {
 	for s.urgent.Len() > 0 {
 		l := s.urgent.Pop()
-		s.Route(l)
+		s.Endpoints.Route(l)
 		if l.OnHold() && l.Rows[0].Skip == nil {
 			l.Hold() // another row was inserted in front of the row to skip
 			continue
@@ -156,17 +132,18 @@ func (s *Set) nextProbe(now time.Time) *Request {
 		return s.newProbe(l, breaker.Requested)
 	}
 
-	mayProbe := s.mayProbe(now)
-	for _, group := range []probeGroup{1 - s.lastProbe, s.lastProbe} { // they alternate
-		turn := &s.probeTurn[group]
-		for range s.receivers {
-			*turn = (*turn + 1) % len(s.receivers)
-			recv := s.receivers[*turn]
+	e := &s.Endpoints
+	mayProbe := e.mayProbe(now)
+	for _, group := range []probeGroup{1 - e.lastProbe, e.lastProbe} { // they alternate
+		turn := &e.probeTurn[group]
+		for range e.all {
+			*turn = (*turn + 1) % len(e.all)
+			recv := e.all[*turn]
 			if !recv.Breaker.Open() || recv.Named && !mayProbe[group] || groupOf(recv, now) != group {
 				continue
 			}
 			if req := s.probeReceiver(recv, now); req != nil {
-				s.lastProbe = group
+				e.lastProbe = group
 				return req
 			}
 		}
@@ -202,7 +179,7 @@ func (s *Set) probeReceiver(recv *Receiver, now time.Time) *Request {
 }
 
 func (s *Set) newProbe(l *Lane, probe breaker.Probe) *Request {
-	rows, _ := s.head(l, 1, 0)
+	rows, _ := s.Endpoints.head(l, 1, 0)
 	req := &Request{Probe: probe}
 	req.add(l, rows)
 	l.Probed = true

@@ -80,16 +80,28 @@ func (r *Request) Halves() (first, second *Request) {
 	return &Request{Runs: r.Runs[:n:n], Split: true}, &Request{Runs: r.Runs[n:], Split: true}
 }
 
-// Requests are the requests in flight, by phase.
+// Requests are the requests in flight, by phase, and decide when another may begin or be sent.
 type Requests struct {
+	senders    int // maximum requests being sent
+	claimAhead int // further requests that are claimed
+	pace       pace
+
 	toSend    Fifo[*Request] // claimed
 	claiming  int
 	sending   int
 	replaying int // being sent with replayed rows
 }
 
+func newRequests(cfg *Config) Requests {
+	return Requests{senders: cfg.Senders, claimAhead: cfg.ClaimAhead, pace: newPace(cfg.Rate)}
+}
+
 // Len is the number of requests in flight.
 func (f *Requests) Len() int { return f.claiming + f.toSend.Len() + f.sending }
+
+// Free is how many requests may begin. It exceeds the number of senders, so that a
+// sender that finishes finds its next request already claimed.
+func (f *Requests) Free() int { return f.senders + f.claimAhead - f.Len() }
 
 // Counts returns the numbers of claims, of requests being sent, and of those among them
 // with replayed rows.
@@ -112,8 +124,27 @@ func (f *Requests) TakeUnsent(is func(*Request) bool) []*Request {
 	return taken
 }
 
-// Claimed records the answer to a claim.
-func (f *Requests) Claimed() { f.claiming-- }
+// mayClaim reports whether another request may be claimed.
+func (f *Requests) mayClaim(now time.Time) bool {
+	f.pace.heldBack = false
+	if f.Free() <= 0 {
+		return false
+	}
+	f.pace.heldBack = !f.pace.claimable(f.claiming+f.toSend.Len(), now)
+	return !f.pace.heldBack
+}
+
+// claim records a request that is being claimed.
+func (f *Requests) claim(req *Request) {
+	f.claiming++
+	req.Receiver().inFlight++
+}
+
+// Claimed records the answer to the claim of a request.
+func (f *Requests) Claimed(req *Request) {
+	f.claiming--
+	req.Receiver().inFlight--
+}
 
 // Push queues a claimed request for a sender.
 func (f *Requests) Push(req *Request) {
@@ -121,8 +152,40 @@ func (f *Requests) Push(req *Request) {
 	f.toSend.Push(req)
 }
 
-// next passes the next claimed request to a sender.
-func (f *Requests) next() *Request {
+// Next returns a claimed request to send; nil if there is none, no sender is free or
+// the rate limit is reached. The caller reports it to Answered.
+func (f *Requests) Next(now time.Time) *Request {
+	if !f.mayTake() || !f.pace.allows(now) {
+		return nil
+	}
+	req := f.take()
+	f.pace.sent(now)
+	req.Started = now
+	for rw := range req.Rows() {
+		rw.Attempts++
+		rw.Proof = req.Receiver().Breaker.AcceptedSince(rw.LastFailed)
+	}
+	return req
+}
+
+// mayTake reports whether a claimed request waits and a sender is free.
+func (f *Requests) mayTake() bool {
+	return f.toSend.Len() > 0 && f.sending < f.senders
+}
+
+// NextSend is when the rate limit allows the next claimed request; false if none waits for it.
+func (f *Requests) NextSend() (at time.Time, ok bool) {
+	return f.pace.next, f.pace.interval > 0 && f.mayTake()
+}
+
+// NextPacedClaim is when the rate limit allows the claims that Set.NextClaims has held back; false
+// if there are none.
+func (f *Requests) NextPacedClaim(now time.Time) (at time.Time, ok bool) {
+	return f.pace.claimableAt(f.claiming+f.toSend.Len(), now), f.pace.heldBack
+}
+
+// take passes the next claimed request to a sender.
+func (f *Requests) take() *Request {
 	req := f.toSend.Pop()
 	f.sending++
 	if req.Job() != nil {
@@ -149,4 +212,16 @@ func (f *Requests) replays() int {
 		}
 	}
 	return n
+}
+
+// hasRoom reports whether another request to a receiver may begin; see Endpoints.
+func (f *Requests) hasRoom(recv *Receiver) bool {
+	return !recv.Named || recv.inFlight == 0 || recv.inFlight < min(1+recv.accepted, f.Free())
+}
+
+// MaySend reports whether a part of a request that was claimed for a receiver may be sent. If
+// the claim showed another endpoint, that one may have an open breaker or no room.
+func (f *Requests) MaySend(part *Request, claimedFor *Receiver) bool {
+	to := part.Receiver()
+	return to == claimedFor || part.Probe != breaker.None || !to.Breaker.Open() && f.hasRoom(to)
 }

@@ -36,7 +36,7 @@ type Row struct {
 	Proof bool
 
 	// Endpoint is the endpoint of the row, once it is known: Routed. It needs the row's
-	// attributes, and is remembered while they are not in memory. See Set.Route.
+	// attributes, and is remembered while they are not in memory. See Endpoints.Route.
 	Endpoint string
 	Routed   bool
 

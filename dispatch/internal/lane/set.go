@@ -32,15 +32,13 @@ type Config struct {
 // Set holds the lanes of a sink and the queues in which they wait. It is not safe for
 // concurrent use.
 type Set struct {
-	Requests Requests
-	Memory   Memory
+	Endpoints Endpoints
+	Requests  Requests
+	Memory    Memory
 
 	cfg       Config
-	pace      pace
 	live      map[Name]*Lane
 	replays   map[Name]*Lane
-	receivers []*Receiver // one per endpoint
-	endpoints
 	urgent    Fifo[*Lane] // claimed next, even if the breaker is open
 	large     Fifo[*Lane] // wait for room in the byte budget
 	waiting   timers
@@ -61,7 +59,10 @@ func (t *lockedLanes) covers(l *Lane) bool { return l.Name.Outbox == t.outbox &&
 
 // NewSet returns no lanes.
 func NewSet(cfg Config) *Set {
-	s := &Set{cfg: cfg, pace: newPace(cfg.Rate), endpoints: newEndpoints(&cfg), live: map[Name]*Lane{}, replays: map[Name]*Lane{}, locked: map[string]*lockedLanes{}}
+	s := &Set{
+		Endpoints: newEndpoints(&cfg), Requests: newRequests(&cfg), cfg: cfg,
+		live: map[Name]*Lane{}, replays: map[Name]*Lane{}, locked: map[string]*lockedLanes{},
+	}
 	s.Memory.cfg = &s.cfg
 	return s
 }
@@ -125,7 +126,7 @@ func (s *Set) EnsureReplay(j *replay.Job, it *store.Item) *Lane {
 
 func (s *Set) newLane(name Name) *Lane {
 	s.lastOrder++
-	l := &Lane{Name: name, Receiver: s.Receiver(name.Kind), CreatedOrder: s.lastOrder}
+	l := &Lane{Name: name, Receiver: s.Endpoints.Of(name.Kind), CreatedOrder: s.lastOrder}
 	l.Limit = s.cfg.BatchRows
 	l.Receiver.Lanes++
 	return l
@@ -134,7 +135,7 @@ func (s *Set) newLane(name Name) *Lane {
 // Remove removes a lane that is in no queue.
 func (s *Set) Remove(l *Lane) {
 	l.Receiver.Lanes--
-	defer s.dropIdle(l.Receiver)
+	defer s.Endpoints.dropIdle(l.Receiver)
 	if l.Job != nil {
 		l.Receiver.ReplayLanes--
 		delete(s.replays, l.Name)
@@ -174,7 +175,7 @@ func (s *Set) ByAge() []*Lane {
 
 // Queued returns the lanes that wait to be claimed, those of locked tables included.
 func (s *Set) Queued() (lanes []*Lane) {
-	for _, recv := range s.receivers {
+	for _, recv := range s.Endpoints.all {
 		lanes = slices.Concat(lanes, recv.ready.items, recv.readyReplay.items, recv.tried.items)
 	}
 	for _, t := range s.locked {
@@ -210,7 +211,7 @@ func (s *Set) WaitingKeepRows() int {
 
 // Queue puts a lane at the end of the queue in which it waits to be claimed.
 func (s *Set) Queue(l *Lane) {
-	s.Route(l)
+	s.Endpoints.Route(l)
 	s.lastOrder++
 	l.State, l.ReadyOrder = Ready, s.lastOrder
 	if t := s.locked[l.Name.Outbox]; t != nil && t.covers(l) {
@@ -255,6 +256,24 @@ func (s *Set) Dequeue(l *Lane) {
 	l.State = Idle
 }
 
+// reroute queues the first lane of a queue again if its head has changed, and reports whether
+// it did.
+func (s *Set) reroute(queue *Fifo[*Lane]) bool {
+	if queue.Len() == 0 || !s.Endpoints.isMisrouted(queue.items[0]) {
+		return false
+	}
+	s.Queue(queue.Pop())
+	return true
+}
+
+// Reroute queues a ready lane again if its head has changed.
+func (s *Set) Reroute(l *Lane) {
+	if l.State == Ready && s.Endpoints.isMisrouted(l) {
+		s.Dequeue(l)
+		s.Queue(l)
+	}
+}
+
 // Wait sets a lane aside until its WakeAt.
 func (s *Set) Wait(l *Lane) {
 	l.State = Waiting
@@ -289,7 +308,7 @@ func (s *Set) LockedTables() (outboxes []string) {
 func (s *Set) SetAside(outbox string) {
 	t := &lockedLanes{outbox: outbox}
 	s.locked[outbox] = t
-	for _, recv := range s.receivers {
+	for _, recv := range s.Endpoints.all {
 		t.ready.items = append(t.ready.items, recv.ready.RemoveAll(t.covers)...)
 		t.ready.items = append(t.ready.items, recv.tried.RemoveAll(t.covers)...)
 	}

@@ -148,7 +148,7 @@ func (m *setModel) claim(t *rapid.T) {
 			oldest = max(oldest, first.ReadyOrder)
 		}
 	}
-	for _, recv := range m.s.Receivers() {
+	for _, recv := range m.s.Endpoints.All() {
 		for _, l := range recv.Untried() {
 			if l.ReadyOrder < oldest && !m.opened && !recv.Named { // those have part of the senders
 				t.Fatalf("lane %s waits, though it was ready before another", l.Name)
@@ -190,7 +190,7 @@ func (m *setModel) checkRequest(req *Request) {
 // answerClaims answers all claims. Some heads are not visible yet.
 func (m *setModel) answerClaims(t *rapid.T) {
 	for _, req := range m.claiming {
-		m.s.Claimed(req)
+		m.s.Requests.Claimed(req)
 		kept := req.Runs[:0]
 		for _, r := range req.Runs {
 			if rapid.IntRange(0, 4).Draw(t, "visible") == 0 {
@@ -202,13 +202,13 @@ func (m *setModel) answerClaims(t *rapid.T) {
 				n, _ := strconv.Atoi(rw.ID)
 				m.s.RecordClaim(rw, &store.ClaimAnswer{Payload: payload(n, rw.PayloadSize)}, m.now)
 			}
-			r.Rows = m.s.SameEndpoint(r.Rows)
+			r.Rows = m.s.Endpoints.SameEndpoint(r.Rows)
 			r.Lane.Send(len(r.Rows))
 			kept = append(kept, r)
 		}
 		recv := req.Receiver()
 		if req.Runs = kept; len(kept) > 0 {
-			for _, part := range m.s.Split(req) {
+			for _, part := range m.s.Endpoints.Split(req) {
 				if m.s.Requests.Push(part); part.Receiver().Breaker.Open() {
 					m.takeBack(part.Receiver())
 				}
@@ -223,7 +223,7 @@ func (m *setModel) answerClaims(t *rapid.T) {
 
 // send passes requests to the senders.
 func (m *setModel) send(*rapid.T) {
-	for req := m.s.NextRequest(m.now); req != nil; req = m.s.NextRequest(m.now) {
+	for req := m.s.Requests.Next(m.now); req != nil; req = m.s.Requests.Next(m.now) {
 		m.sending = append(m.sending, req)
 		for rw := range req.Rows() {
 			if to := req.Receiver().Endpoint; endpoint(rw) != to {
@@ -254,7 +254,7 @@ func (m *setModel) answer(t *rapid.T) {
 	}
 	m.s.Requests.Answered(req)
 	m.s.Memory.ReleaseLarge(req)
-	m.breakerChanged(req.Receiver(), m.s.RecordResult(req, &res, m.now))
+	m.breakerChanged(req.Receiver(), req.RecordResult(&res, m.now))
 	for _, r := range req.Runs {
 		m.answerRun(r, res.Class)
 	}
@@ -283,7 +283,7 @@ func (m *setModel) takeBack(recv *Receiver) {
 // toggleBreaker opens the breaker of a receiver or closes it. An endpoint that rows name gets
 // no answer once it has no lanes.
 func (m *setModel) toggleBreaker(t *rapid.T) {
-	recvs := slices.DeleteFunc(slices.Clone(m.s.Receivers()), func(recv *Receiver) bool { return recv.Named && recv.Lanes == 0 })
+	recvs := slices.DeleteFunc(slices.Clone(m.s.Endpoints.All()), func(recv *Receiver) bool { return recv.Named && recv.Lanes == 0 })
 	if len(recvs) == 0 {
 		return
 	}
@@ -420,7 +420,7 @@ func (m *setModel) check(t *rapid.T) {
 			}
 		}
 	}
-	for _, recv := range m.s.Receivers() {
+	for _, recv := range m.s.Endpoints.All() {
 		if recv.Named && recv.Lanes == 0 && recv.Breaker.Fresh() {
 			t.Fatalf("endpoint %s is kept without lanes", recv.Endpoint)
 		}

@@ -127,7 +127,7 @@ func (sp *Spiller) AddCopy(rw *lane.Row) {
 // LanesOf is the number of spilled lanes of a receiver.
 func (sp *Spiller) LanesOf(recv *lane.Receiver) (n int) {
 	for _, s := range sp.kinds.sets {
-		if s.lanes.n > 0 && sp.lanes.Receiver(s.kind) == recv {
+		if s.lanes.n > 0 && sp.lanes.Endpoints.Of(s.kind) == recv {
 			n += s.lanes.n
 		}
 	}
@@ -143,7 +143,7 @@ func (sp *Spiller) queueSpilledLanes(limit int) {
 		if sp.lanes.TableLocked(s.outbox) {
 			continue
 		}
-		to := sp.lanes.Receiver(s.kind)
+		to := sp.lanes.Endpoints.Of(s.kind)
 		if s.lanes.n > 0 && !sp.needsLanes(to) {
 			sp.rotateProbeLane(to)
 		}

@@ -34,7 +34,7 @@ func (sp *Spiller) receiverOf(r *laneReload) *lane.Receiver {
 	if r.lane != nil {
 		return r.lane.Receiver
 	}
-	return sp.lanes.Receiver(r.spilled.kind)
+	return sp.lanes.Endpoints.Of(r.spilled.kind)
 }
 
 // queueReload queues a lane for a reload.

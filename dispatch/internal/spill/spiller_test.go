@@ -220,7 +220,7 @@ func (m *spillModel) hold(t *rapid.T) {
 
 // toggleBreaker opens the breaker of the receiver or closes it.
 func (m *spillModel) toggleBreaker(*rapid.T) {
-	recv := m.lanes.Receiver("EVENT")
+	recv := m.lanes.Endpoints.Of("EVENT")
 	for open := recv.Breaker.Open(); recv.Breaker.Open() == open; {
 		a := breaker.Answer{Started: m.now, Accepted: open, Failure: sink.Outcome{Class: sink.Unavailable}}
 		m.lanes.BreakerChanged(recv, recv.Breaker.Answered(&a, m.now))
@@ -298,7 +298,7 @@ func (m *spillModel) settling(id string) bool {
 
 // finish repairs everything and expects every row to be delivered and nothing to be left.
 func (m *spillModel) finish(t *rapid.T) {
-	if m.lanes.Receiver("EVENT").Breaker.Open() {
+	if m.lanes.Endpoints.Of("EVENT").Breaker.Open() {
 		m.toggleBreaker(t)
 	}
 	for _, r := range m.rows {
