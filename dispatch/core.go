@@ -48,11 +48,11 @@ type core struct {
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
 	c := &core{
 		cfg: cfg, policy: cfg.policy(), lanes: lanes.NewSet(cfg.lanes(limits, random)),
-		outcomes:  pending.NewQueue[owner](lanes.VisibilityWait),
-		overtaken: overtaken{frontier: new(Frontier)},
+		outcomes: pending.NewQueue[owner](lanes.VisibilityWait),
 	}
 	c.replays, c.operator = newReplays(c), operator{core: c, blocked: map[store.Ref]*lane{}}
 	c.spill = spill.New(spill.Config{BatchRows: cfg.APIBatchSize, BufferRows: cfg.BufferRows}, c.lanes, c)
+	c.overtaken = overtaken{memory: &c.lanes.Memory, spill: c.spill.Row, frontier: new(Frontier)}
 	return c
 }
 
@@ -96,7 +96,7 @@ func (c *core) append(items []store.Item, t Ticket) {
 		}
 		l.InternName(rw)
 		c.spill.Append(l, rw)
-		c.track(l, rw, items[0].Seq)
+		c.overtaken.add(l, rw, items[0].Seq)
 		c.Wake(l)
 	}
 }
@@ -134,7 +134,7 @@ func (c *core) admit(rw *row) *lane {
 // drop removes a settled row from the counts and completes its ticket.
 func (c *core) drop(rw *row) {
 	c.spill.Remove(rw)
-	c.untrack(rw)
+	c.overtaken.done(rw)
 	c.doneRows++
 	rw.Finish()
 	rw.ReleaseTicket()
@@ -197,7 +197,7 @@ func (c *core) tick(now time.Time) {
 	for l := c.lanes.Due(now); l != nil; l = c.lanes.Due(now) {
 		c.release(l)
 	}
-	c.spillOvertaken(now)
+	c.overtaken.look(now)
 }
 
 // nextWake returns the time when tick or a probe is due next; false if none is.
@@ -214,8 +214,8 @@ func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 	if due, some := c.outcomes.NextDue(); some {
 		sooner(due)
 	}
-	if c.looksForOvertaken() {
-		sooner(c.overtaken.nextLook)
+	if due, some := c.overtaken.due(); some {
+		sooner(due)
 	}
 	if c.ended || c.tooManyUnwritten() || c.lanes.Requests.Free() <= 0 {
 		return at, ok
@@ -324,6 +324,6 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 	}
 	c.spill.AddReloaded(answers, each, requeued)
 	if c.ended { // the rows whose spill was canceled, because the lane has no spilled rows left
-		c.spillTracked()
+		c.overtaken.spillAll()
 	}
 }

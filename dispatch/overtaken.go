@@ -34,11 +34,15 @@ func (f *Frontier) raise(to store.Seq) {
 // overtaken finds the rows that hold the checkpoint although later rows were delivered. Each
 // row is visited once or twice, so a look costs as much as the rows that came since.
 type overtaken struct {
+	memory   *lanes.Memory     // knows the outboxes whose rows only the log has
+	spill    func(*lane, *row) // spills a row that is only in memory
 	frontier *Frontier
+
 	rows     lanes.Fifo[trackedRow] // in order of seq, the delivered ones among them included
 	behind   []trackedRow           // rows the frontier had passed overtakenAfter ago, not yet spilled
 	marks    []frontierMark         // recent places of the frontier
 	nextLook time.Time
+	ended    bool
 }
 
 // trackedRow is a row that only the log has. A batch is passed as a whole, so the row holds
@@ -54,33 +58,37 @@ type frontierMark struct {
 	seq store.Seq
 }
 
-// track records a row of the log, of a batch that begins at first.
-func (c *core) track(l *lane, rw *row, first store.Seq) {
-	if rw.Ticket == nil || !c.lanes.Memory.LogOnly[rw.Outbox] {
+// add records a row of the log, of a batch that begins at first.
+func (o *overtaken) add(l *lane, rw *row, first store.Seq) {
+	if !o.holdsCheckpoint(rw) {
 		return
 	}
-	c.overtaken.rows.Push(trackedRow{l, rw, first})
-	if c.ended {
-		c.spillTracked()
+	o.rows.Push(trackedRow{l, rw, first})
+	if o.ended {
+		o.spillAll()
 	}
 }
 
-// untrack records that a row is done.
-func (c *core) untrack(rw *row) {
-	if rw.Ticket != nil && c.lanes.Memory.LogOnly[rw.Outbox] {
-		c.overtaken.frontier.raise(rw.Seq)
+// done records that a row is done.
+func (o *overtaken) done(rw *row) {
+	if o.holdsCheckpoint(rw) {
+		o.frontier.raise(rw.Seq)
 	}
 }
 
-// looksForOvertaken reports whether there may be rows that hold the checkpoint.
-func (c *core) looksForOvertaken() bool {
-	return !c.ended && c.overtaken.rows.Len()+len(c.overtaken.behind) > 0
+// holdsCheckpoint reports whether only the log has the row, and the checkpoint waits for it.
+func (o *overtaken) holdsCheckpoint(rw *row) bool {
+	return rw.Ticket != nil && o.memory.LogOnly[rw.Outbox]
 }
 
-// spillOvertaken spills the rows behind which later rows were delivered some time ago.
-func (c *core) spillOvertaken(now time.Time) {
-	o := &c.overtaken
-	if !c.looksForOvertaken() || now.Before(o.nextLook) {
+// due is the time of the next look; false if no row may hold the checkpoint.
+func (o *overtaken) due() (at time.Time, ok bool) {
+	return o.nextLook, !o.ended && o.rows.Len()+len(o.behind) > 0
+}
+
+// look spills the rows behind which later rows were delivered some time ago.
+func (o *overtaken) look(now time.Time) {
+	if at, ok := o.due(); !ok || now.Before(at) {
 		return
 	}
 	o.nextLook = now.Add(overtakenInterval)
@@ -97,15 +105,20 @@ func (c *core) spillOvertaken(now time.Time) {
 		upTo = o.marks[passed-1].seq
 		o.marks = o.marks[passed-1:] // the last one holds for rows that come late
 	}
-	c.spillUpTo(upTo)
+	o.spillUpTo(upTo)
 }
 
-// spillTracked spills all tracked rows, so that the checkpoint passes all delivered ones.
-func (c *core) spillTracked() { c.spillUpTo(1<<63 - 1) }
+// end spills all rows, and those that come from now on at once.
+func (o *overtaken) end() {
+	o.ended = true
+	o.spillAll()
+}
 
-// spillUpTo spills the tracked rows of the batches that begin up to a seq.
-func (c *core) spillUpTo(seq store.Seq) {
-	o := &c.overtaken
+// spillAll spills all rows, so that the checkpoint passes all delivered ones.
+func (o *overtaken) spillAll() { o.spillUpTo(1<<63 - 1) }
+
+// spillUpTo spills the rows of the batches that begin up to a seq.
+func (o *overtaken) spillUpTo(seq store.Seq) {
 	for o.rows.Len() > 0 && (o.rows.Items()[0].row.Ticket == nil || o.rows.Items()[0].first <= seq) {
 		o.behind = append(o.behind, o.rows.Pop())
 	}
@@ -114,7 +127,7 @@ func (c *core) spillUpTo(seq store.Seq) {
 		if t.row.Ticket == nil {
 			continue
 		}
-		c.spill.Row(t.lane, t.row)
+		o.spill(t.lane, t.row)
 		kept = append(kept, t)
 	}
 	clear(o.behind[len(kept):])

@@ -23,7 +23,7 @@ func (c *core) drained() bool {
 // rows that are in no request leave memory, because the store keeps them.
 func (c *core) end() {
 	c.ended = true
-	c.spillTracked()
+	c.overtaken.end()
 	c.spill.End()
 	for _, req := range c.lanes.Requests.TakeUnsent(func(*request) bool { return true }) {
 		c.lanes.Memory.ReleaseLarge(req)
@@ -59,7 +59,7 @@ func (c *core) unclaimLane(l *lane) {
 		rows = rows[1:]
 	}
 	for _, rw := range rows {
-		if rw.Ticket != nil && c.lanes.Memory.LogOnly[rw.Outbox] {
+		if c.overtaken.holdsCheckpoint(rw) {
 			c.spill.Row(l, rw) // a retry of it was being written when the core ended
 		}
 		c.Unclaim(rw)
