@@ -23,33 +23,28 @@ type (
 
 // core is the pure state machine of one sink's lanes. It is not safe for concurrent use.
 type core struct {
-	cfg    Config
-	policy lanes.Policy
-	lanes  *lanes.Set
-	spill  *spill.Spiller
+	cfg   Config
+	lanes *lanes.Set
+	spill *spill.Spiller
 
-	outcomes pending.Queue[owner]
-	replays  replays
-	operator operator
-
+	outcomes  pending.Queue[owner]
+	answers   answers
+	replays   replays
+	operator  operator
 	overtaken overtaken
 
 	notBefore time.Time // no claim before this time
 	ended     bool
-
-	canPing bool // the sink supports requests without rows
-	toPing  lanes.Fifo[*ping]
-
-	newlyStalled []LaneInfo // stalled lanes not yet reported
 
 	doneRows int64 // total of finished rows
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
 	c := &core{
-		cfg: cfg, policy: cfg.policy(), lanes: lanes.NewSet(cfg.lanes(limits, random)),
+		cfg: cfg, lanes: lanes.NewSet(cfg.lanes(limits, random)),
 		outcomes: pending.NewQueue[owner](lanes.VisibilityWait),
 	}
+	c.answers = answers{core: c, policy: cfg.policy(), pings: pings{core: c}}
 	c.replays, c.operator = newReplays(c), operator{core: c, blocked: map[store.Ref]*lane{}}
 	c.spill = spill.New(spill.Config{BatchRows: cfg.APIBatchSize, BufferRows: cfg.BufferRows}, c.lanes, c)
 	c.overtaken = overtaken{memory: &c.lanes.Memory, spill: c.spill.Row, frontier: new(Frontier)}

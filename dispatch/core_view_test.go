@@ -287,6 +287,14 @@ func (d *Dispatcher) Freeze(frozen bool) {
 	notify(d.toClaim)
 }
 
+// Answers of the receiver, and pings.
+func (c *core) answered(req *request, res *sink.Result, now time.Time) { c.answers.take(req, res, now) }
+func (c *core) setPingable(possible bool)                              { c.answers.pings.possible = possible }
+func (c *core) nextPing() *ping                                        { return c.answers.pings.next() }
+func (c *core) pinged(p *ping, res *sink.Result, ok bool, began, now time.Time) {
+	c.answers.pings.answered(p, res, ok, began, now)
+}
+
 // What operators and replays ask for.
 func (c *core) nextOutcomes(limit int) []outcome             { return c.outcomes.Next(limit) }
 func (c *core) pause(name LaneName, h store.Hold)            { c.operator.pause(name, h) }

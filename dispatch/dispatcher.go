@@ -71,7 +71,7 @@ func New(cfg Config, opt Options) *Dispatcher {
 	if opt.Frontier != nil {
 		d.core.overtaken.frontier = opt.Frontier
 	}
-	_, d.core.canPing = opt.Sink.(sink.Pinger)
+	_, d.core.answers.pings.possible = opt.Sink.(sink.Pinger)
 	if opt.Spill {
 		d.core.spill.AllowUnwritten()
 	}
@@ -338,10 +338,9 @@ func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 	info := RequestInfo{Kind: req.Runs[0].Rows[0].Kind, Rows: req.Size(), Lanes: len(req.Runs), Probe: req.Probe != breaker.None, Split: req.Split}
 	d.obs.Requested(info, res, now.Sub(began))
 	d.mu.Lock()
-	d.core.answered(req, res, now)
+	d.core.answers.take(req, res, now)
 	d.dispatchRequests(now)
-	stalled, ping := d.core.newlyStalled, d.core.toPing.Len() > 0
-	d.core.newlyStalled = nil
+	stalled, ping := d.core.answers.takeStalled(), d.core.answers.pings.queue.Len() > 0
 	d.mu.Unlock()
 	if ping {
 		notify(d.toPing)

@@ -26,8 +26,8 @@ func (w *coreModel) sendPings() {
 			w.t.Fatalf("a ping to %s, which rows name", p.to.Endpoint)
 		}
 		by := w.endpointNamed(w.limits[p.kind].Endpoint)
-		if under := slices.ContainsFunc(w.pings, func(o sentPing) bool { return o.to == p.to }); under || !w.core.canPing || w.ended {
-			w.t.Fatalf("a ping to %s, one under way %v, possible %v, ended %v", p.to.Endpoint, under, w.core.canPing, w.ended)
+		if under := slices.ContainsFunc(w.pings, func(o sentPing) bool { return o.to == p.to }); under || !w.canPing || w.ended {
+			w.t.Fatalf("a ping to %s, one under way %v, possible %v, ended %v", p.to.Endpoint, under, w.canPing, w.ended)
 		}
 		if by.pings > w.cfg.MaxRetries || w.now.Before(by.nextPing) {
 			w.t.Fatalf("a ping to %s after %d proofs at %v, the next may go at %v", p.to.Endpoint, by.pings, w.now, by.nextPing)

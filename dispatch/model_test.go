@@ -235,7 +235,7 @@ func (w *coreModel) start() {
 	w.ended, w.frozen = false, false
 	limits := func(kind string) sink.Limits { return w.limits[kind] }
 	w.core = newCore(w.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
-	w.core.canPing = w.canPing
+	w.core.setPingable(w.canPing)
 	w.claiming, w.sending, w.pings, w.writing, w.batches = nil, nil, nil, nil, nil
 	w.endpoints = map[string]*endpointModel{}
 	for _, limits := range w.limits {

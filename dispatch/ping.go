@@ -32,33 +32,40 @@ type ping struct {
 	after time.Time
 }
 
-// requestPing queues a ping after the refusal of a lane's head, if it can be proof for the
+// pings decides when a ping is sent and takes its answer.
+type pings struct {
+	core     *core
+	possible bool // the sink supports requests without rows
+	queue    lanes.Fifo[*ping]
+}
+
+// request queues a ping after the refusal of a lane's head, if it can be proof for the
 // head's next attempt.
-func (c *core) requestPing(l *lane, f *lanes.Failure, now time.Time) {
+func (p *pings) request(l *lane, f *lanes.Failure, now time.Time) {
 	b := &l.Receiver.Breaker
 	switch {
-	case !c.canPing || c.ended || l.Receiver.Named || // a ping has no row that names its endpoint
-		c.cfg.Retry.Compat != CompatNone:
+	case !p.possible || p.core.ended || l.Receiver.Named || // a ping has no row that names its endpoint
+		p.core.cfg.Retry.Compat != CompatNone:
 	case !f.Single || f.Class != sink.Refused || !f.IsRefusal():
-	case b.PingDue(now) && c.waitingLanes(l.Receiver) == 1:
+	case b.PingDue(now) && p.core.waitingLanes(l.Receiver) == 1:
 		b.BeginPing()
-		c.toPing.Push(&ping{kind: l.Name.Kind, to: l.Receiver, after: now})
+		p.queue.Push(&ping{kind: l.Name.Kind, to: l.Receiver, after: now})
 	}
 }
 
-// nextPing returns a ping to send; nil if there is none. The caller reports it to pinged.
-func (c *core) nextPing() *ping {
-	if c.ended || c.toPing.Len() == 0 {
+// next returns a ping to send; nil if there is none. The caller reports it to answered.
+func (p *pings) next() *ping {
+	if p.core.ended || p.queue.Len() == 0 {
 		return nil
 	}
-	return c.toPing.Pop()
+	return p.queue.Pop()
 }
 
-// pinged handles the answer to a ping that began at a time. ok is false if the kind has no
+// answered handles the answer to a ping that began at a time. ok is false if the kind has no
 // such request.
-func (c *core) pinged(p *ping, res *sink.Result, ok bool, began, now time.Time) {
-	c.breakerChanged(p.to, p.to.Breaker.PingAnswered(&breaker.PingAnswer{
-		Began:    later(began, p.after.Add(1)), // it began after the refusal, even if the clock is coarse
+func (p *pings) answered(sent *ping, res *sink.Result, ok bool, began, now time.Time) {
+	p.core.breakerChanged(sent.to, sent.to.Breaker.PingAnswered(&breaker.PingAnswer{
+		Began:    later(began, sent.after.Add(1)), // it began after the refusal, even if the clock is coarse
 		Accepted: res.Class == sink.Delivered, Unsupported: !ok, RetryAfter: res.RetryAfter,
 	}, now))
 }
@@ -67,7 +74,7 @@ func (c *core) pinged(p *ping, res *sink.Result, ok bool, began, now time.Time) 
 func (d *Dispatcher) ping(ctx context.Context, to sink.Pinger) error {
 	for {
 		d.mu.Lock()
-		p := d.core.nextPing()
+		p := d.core.answers.pings.next()
 		d.mu.Unlock()
 		if p == nil {
 			if err := await(ctx, d.toPing, time.Time{}); err != nil {
@@ -85,7 +92,7 @@ func (d *Dispatcher) ping(ctx context.Context, to sink.Pinger) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		d.change(func(c *core) { c.pinged(p, &res, ok, began, time.Now()) })
+		d.change(func(c *core) { c.answers.pings.answered(p, &res, ok, began, time.Now()) })
 		d.notifyBreakers()
 	}
 }
