@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
@@ -71,4 +72,26 @@ func (c *core) openBreakers() (all []OpenBreaker) {
 		all = all[:maxOpenBreakers]
 	}
 	return all
+}
+
+// breakerReport tells the observer about the open circuit breakers, one call at a time.
+type breakerReport struct {
+	d    *Dispatcher
+	mu   sync.Mutex
+	open []OpenBreaker // as last reported
+}
+
+// update reports the open circuit breakers if they changed.
+func (b *breakerReport) update() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.d.mu.Lock()
+	now := b.d.core.openBreakers()
+	b.d.mu.Unlock()
+	same := slices.EqualFunc(now, b.open, func(x, y OpenBreaker) bool {
+		return x.Endpoint == y.Endpoint && x.LastFailure.Class == y.LastFailure.Class && x.Idle == y.Idle
+	})
+	if b.open = now; !same {
+		b.d.obs.BreakersChanged(now)
+	}
 }

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -28,45 +26,42 @@ type Dispatcher struct {
 	// core.
 	operatorMu sync.Mutex
 
-	// breakersMu keeps BreakersChanged calls in order. openBreakers is the last reported
-	// value.
-	breakersMu   sync.Mutex
-	openBreakers []OpenBreaker
+	signals
+	claims   claimer
+	sending  sending
+	outcomes writer
+	spill    spillWorker
+	breakers breakerReport
 
-	// lastExcessScan is the last search for rows to spill; guarded by mu.
-	lastExcessScan time.Time
-
-	// lastSpillRetry is the last retry of unspillable rows; guarded by mu.
-	lastSpillRetry time.Time
-
-	// unspillableReported: the observer knows of unspillable rows; guarded by mu.
-	unspillableReported bool
-
-	// Signals with a buffer of one. Each wakes the worker that waits for it.
-	toClaim, toPace, toWrite, toSpill, toRecord, toAwait, toPing, settled, roomFreed, replayChanged chan struct{}
-
-	// claims and outcomes are reused statement buffers. claimRows owns the first,
-	// writeOutcomes the second.
-	claims   []store.ClaimRow
-	outcomes []store.Outcome
-
-	toSend  chan *request
 	unsure  chan error    // of a requeue whose answer was lost; it ends Run
 	stopped chan struct{} // closed when Run ends
 }
 
+// signals wake the workers. Each has a buffer of one and is named for its worker, or for its
+// event.
+type signals struct {
+	toClaim, toPace, toWrite, toSpill, toRecord, toAwait, toPing, settled, roomFreed, replayChanged chan struct{}
+}
+
+func newSignals() signals {
+	signal := func() chan struct{} { return make(chan struct{}, 1) }
+	return signals{
+		toClaim: signal(), toPace: signal(), toWrite: signal(), toSpill: signal(), toRecord: signal(), toAwait: signal(), toPing: signal(),
+		settled: signal(), roomFreed: signal(), replayChanged: signal(),
+	}
+}
+
 // New returns the dispatcher of one sink. It starts nothing.
 func New(cfg Config, opt Options) *Dispatcher {
-	signal := func() chan struct{} { return make(chan struct{}, 1) }
 	d := &Dispatcher{
 		cfg: cfg, opt: opt, obs: opt.Observer,
 		core:    newCore(cfg, opt.Sink.Limits, rand.Float64),
-		toClaim: signal(), toPace: signal(), toWrite: signal(), toSpill: signal(), toRecord: signal(), toAwait: signal(), toPing: signal(),
-		settled: signal(), roomFreed: signal(), replayChanged: signal(),
-		toSend:  make(chan *request, cfg.MaxConcurrentGroups),
+		signals: newSignals(),
 		unsure:  make(chan error, 1),
 		stopped: make(chan struct{}),
 	}
+	d.claims.d, d.outcomes.d, d.spill.d, d.breakers.d = d, d, d, d
+	d.sending = sending{d: d, requests: make(chan *request, cfg.MaxConcurrentGroups)}
 	d.core.lanes.Memory.LogOnly = opt.LogOnly
 	if opt.Frontier != nil {
 		d.core.overtaken.frontier = opt.Frontier
@@ -148,18 +143,18 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	}
 
 	workers, work := errgroup.WithContext(work)
-	workers.Go(func() error { return d.claimRows(work) })
+	workers.Go(func() error { return d.claims.run(work) })
 	if d.cfg.RateLimit > 0 {
-		workers.Go(func() error { return d.sendPaced(work) })
+		workers.Go(func() error { return d.sending.pace(work) })
 	}
-	workers.Go(func() error { return d.writeOutcomes(work) })
-	workers.Go(func() error { return d.runSpill(work) })
+	workers.Go(func() error { return d.outcomes.run(work) })
+	workers.Go(func() error { return d.spill.run(work) })
 	workers.Go(func() error { return d.awaitTables(work) })
 	if d.opt.Replays != nil {
 		workers.Go(func() error { return d.recordReplayed(work) })
 	}
 	for range d.cfg.MaxConcurrentGroups {
-		workers.Go(func() error { return d.send(work) })
+		workers.Go(func() error { return d.sending.run(work) })
 	}
 	if to, ok := d.opt.Sink.(sink.Pinger); ok {
 		workers.Go(func() error { return d.ping(work, to) })
@@ -232,33 +227,6 @@ func (d *Dispatcher) drain(work context.Context) {
 	}
 }
 
-// claimRows claims the rows of ready lanes, one statement at a time.
-func (d *Dispatcher) claimRows(ctx context.Context) error {
-	for {
-		d.mu.Lock()
-		now := time.Now()
-		d.core.tick(now)
-		if len(d.core.outcomes.Waiting()) > 0 {
-			notify(d.toWrite) // some outcomes are due for a retry
-		}
-		d.notifySpill() // a lane with spilled rows may be due
-		reqs := d.core.nextClaims(maxStatementRows, now)
-		d.dispatchRequests(now) // replayed rows need no claim
-		wake, _ := d.core.nextWake(now)
-		d.mu.Unlock()
-		d.notifyBreakers() // a receiver may have become idle or busy
-		var err error
-		if len(reqs) > 0 {
-			err = d.claim(ctx, reqs)
-		} else {
-			err = await(ctx, d.toClaim, wake)
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
 // wakeWorkers wakes the workers that have work after a change of the core. The outcome
 // writer is woken only if needed: it has no work after most claims, and a sender needs the
 // processor then.
@@ -267,10 +235,7 @@ func (d *Dispatcher) wakeWorkers() {
 	d.notifySpill()
 	write, record, changed := len(d.core.outcomes.Waiting()) > 0, d.core.replays.jobs.Waiting() > 0, d.core.replays.jobs.TakeChanged()
 	_, _, locked := d.core.outcomes.NextTable()
-	cleared := d.unspillableReported && d.core.spill.Counts().Unspillable == 0
-	if cleared {
-		d.unspillableReported = false
-	}
+	cleared := d.spill.cleared()
 	d.mu.Unlock()
 	if cleared {
 		d.obs.UnspillableCleared()
@@ -291,132 +256,4 @@ func (d *Dispatcher) wakeWorkers() {
 	notify(d.opt.Freed)
 	notify(d.settled)
 	notify(d.roomFreed)
-}
-
-// send is one sender.
-func (d *Dispatcher) send(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case req := <-d.toSend:
-			if d.opt.Lease != nil {
-				if err := d.opt.Lease.Await(ctx); err != nil {
-					return err
-				}
-			}
-			began := time.Now()
-			res := deliver(ctx, d.opt.Sink, req.Messages())
-			if ctx.Err() != nil {
-				return ctx.Err() // canceled: the result is unknown
-			}
-			d.answered(req, &res, began)
-		}
-	}
-}
-
-// deliver sends the messages up to the first that its source could not read. If that is the
-// first of all, it is rejected, so that it becomes FAILED as any row that cannot be sent.
-func deliver(ctx context.Context, to sink.Sink, msgs []sink.Message) sink.Result {
-	for i := range msgs {
-		reason, unreadable := msgs[i].Attributes.Get(store.AttributeUnreadable)
-		switch {
-		case !unreadable:
-		case i == 0:
-			return sink.RejectFirst(len(msgs), "not sent: "+reason)
-		default:
-			res := to.Deliver(ctx, msgs[:i])
-			return res.Pad(i, len(msgs))
-		}
-	}
-	return to.Deliver(ctx, msgs)
-}
-
-// answered passes a result to the core.
-func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
-	now := time.Now()
-	info := RequestInfo{Kind: req.Runs[0].Rows[0].Kind, Rows: req.Size(), Lanes: len(req.Runs), Probe: req.Probe != breaker.None, Split: req.Split}
-	d.obs.Requested(info, res, now.Sub(began))
-	d.mu.Lock()
-	d.core.answers.take(req, res, now)
-	d.dispatchRequests(now)
-	stalled, ping := d.core.answers.takeStalled(), d.core.answers.pings.queue.Len() > 0
-	d.mu.Unlock()
-	if ping {
-		notify(d.toPing)
-	}
-	d.wakeWorkers()
-
-	for i := range stalled {
-		d.obs.Stalled(&stalled[i])
-	}
-	d.notifyBreakers()
-}
-
-// notifyBreakers reports a change of the open circuit breakers to the observer.
-func (d *Dispatcher) notifyBreakers() {
-	d.breakersMu.Lock()
-	defer d.breakersMu.Unlock()
-	d.mu.Lock()
-	now := d.core.openBreakers()
-	d.mu.Unlock()
-	same := slices.EqualFunc(now, d.openBreakers, func(a, b OpenBreaker) bool {
-		return a.Endpoint == b.Endpoint && a.LastFailure.Class == b.LastFailure.Class && a.Idle == b.Idle
-	})
-	if d.openBreakers = now; !same {
-		d.obs.BreakersChanged(now)
-	}
-}
-
-// dispatchRequests passes claimed requests to the senders. It never blocks, because toSend
-// has room for all requests that may be in flight. The caller holds the lock.
-func (d *Dispatcher) dispatchRequests(now time.Time) (sent bool) {
-	for req := d.core.lanes.Requests.Next(now); req != nil; req = d.core.lanes.Requests.Next(now) {
-		d.toSend <- req
-		sent = true
-	}
-	if _, waits := d.core.lanes.Requests.NextSend(); waits {
-		notify(d.toPace)
-	}
-	return sent
-}
-
-// sendPaced passes claimed requests to the senders when the rate limit allows it.
-func (d *Dispatcher) sendPaced(ctx context.Context) error {
-	for {
-		d.mu.Lock()
-		at, waits := d.core.lanes.Requests.NextSend()
-		d.mu.Unlock()
-		if !waits {
-			at = time.Time{}
-		}
-		if err := await(ctx, d.toPace, at); err != nil {
-			return err
-		}
-		d.mu.Lock()
-		at, waits = d.core.lanes.Requests.NextSend()
-		due := waits && !time.Now().Before(at)
-		if due && d.dispatchRequests(time.Now()) {
-			notify(d.toClaim) // more may be claimed
-		}
-		d.mu.Unlock()
-	}
-}
-
-// writeOutcomes writes queued outcomes, one batch at a time.
-func (d *Dispatcher) writeOutcomes(ctx context.Context) error {
-	for {
-		d.mu.Lock()
-		batch := d.core.outcomes.Next(maxStatementRows)
-		d.mu.Unlock()
-		var err error
-		if len(batch) > 0 {
-			err = d.write(ctx, batch)
-		} else {
-			err = await(ctx, d.toWrite, time.Time{})
-		}
-		if err != nil {
-			return err
-		}
-	}
 }

@@ -93,6 +93,6 @@ func (d *Dispatcher) ping(ctx context.Context, to sink.Pinger) error {
 			return ctx.Err()
 		}
 		d.change(func(c *core) { c.answers.pings.answered(p, &res, ok, began, time.Now()) })
-		d.notifyBreakers()
+		d.breakers.update()
 	}
 }

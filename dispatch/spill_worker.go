@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -31,11 +30,7 @@ func (d *Dispatcher) RestoreSpilled(lanes ...store.SpilledLane) {
 // not move although the sink works, and with others any lane. It does not block.
 func (d *Dispatcher) SpillExcess(others bool) {
 	d.mu.Lock()
-	if now := time.Now(); now.Sub(d.lastExcessScan) >= excessScanInterval {
-		d.lastExcessScan = now
-		d.retryUnspillable(now)
-		d.core.spill.Excess(others)
-	}
+	d.spill.excess(others, time.Now())
 	d.mu.Unlock()
 	notify(d.toSpill)
 }
@@ -75,34 +70,60 @@ func (d *Dispatcher) InFlightRows() (n int) {
 // lanes that do not move, or of all lanes. It does not block.
 func (d *Dispatcher) Spill(all bool) {
 	d.mu.Lock()
-	d.retryUnspillable(time.Now())
+	d.spill.retryUnspillable(time.Now())
 	d.core.spillForLog(all)
 	d.mu.Unlock()
 	notify(d.toSpill)
 }
 
-// retryUnspillable retries unspillable rows once per spillRetryInterval. The caller holds
-// the lock.
-func (d *Dispatcher) retryUnspillable(now time.Time) {
-	if now.Sub(d.lastSpillRetry) >= spillRetryInterval {
-		d.lastSpillRetry = now
-		d.core.spill.RetryUnspillable()
-	}
-}
-
-// notifySpill wakes runSpill if it has work, which is rare. The caller holds the lock.
+// notifySpill wakes the spill worker if it has work, which is rare. The caller holds the lock.
 func (d *Dispatcher) notifySpill() {
 	if d.core.spill.HasWork() {
 		notify(d.toSpill)
 	}
 }
 
-// runSpill spills rows, deletes spilled rows and reloads rows, one statement of each in
+// spillWorker spills rows, deletes spilled rows and reloads rows. The lock of the dispatcher
+// guards its fields.
+type spillWorker struct {
+	d                   *Dispatcher
+	lastScan, lastRetry time.Time // of rows to spill, and of unspillable rows
+	reported            bool      // the observer knows of unspillable rows
+}
+
+// excess spills lanes until half the buffer is free, once per excessScanInterval; see SpillExcess.
+// The caller holds the lock.
+func (w *spillWorker) excess(others bool, now time.Time) {
+	if now.Sub(w.lastScan) >= excessScanInterval {
+		w.lastScan = now
+		w.retryUnspillable(now)
+		w.d.core.spill.Excess(others)
+	}
+}
+
+// cleared reports once that no unspillable row is left, if the observer knows of one. The caller
+// holds the lock.
+func (w *spillWorker) cleared() bool {
+	cleared := w.reported && w.d.core.spill.Counts().Unspillable == 0
+	w.reported = w.reported && !cleared
+	return cleared
+}
+
+// retryUnspillable retries unspillable rows once per spillRetryInterval. The caller holds
+// the lock.
+func (w *spillWorker) retryUnspillable(now time.Time) {
+	if now.Sub(w.lastRetry) >= spillRetryInterval {
+		w.lastRetry = now
+		w.d.core.spill.RetryUnspillable()
+	}
+}
+
+// run spills rows, deletes spilled rows and reloads rows, one statement of each in
 // turn, so that none starves.
-func (d *Dispatcher) runSpill(ctx context.Context) error {
+func (w *spillWorker) run(ctx context.Context) error {
 	for {
 		worked := false
-		for _, step := range []func(context.Context) (bool, error){d.spillBatch, d.deleteBatch, d.reloadBatch} {
+		for _, step := range []func(context.Context) (bool, error){w.spillBatch, w.deleteBatch, w.reloadBatch} {
 			some, err := step(ctx)
 			if err != nil {
 				return err
@@ -112,93 +133,79 @@ func (d *Dispatcher) runSpill(ctx context.Context) error {
 		if worked {
 			continue
 		}
-		if err := await(ctx, d.toSpill, time.Time{}); err != nil {
+		if err := await(ctx, w.d.toSpill, time.Time{}); err != nil {
 			return err
 		}
 	}
 }
 
-func (d *Dispatcher) spillBatch(ctx context.Context) (bool, error) {
-	d.mu.Lock()
-	items := d.core.spill.Next(maxSpillRows)
-	d.mu.Unlock()
+func (w *spillWorker) spillBatch(ctx context.Context) (bool, error) {
+	w.d.mu.Lock()
+	items := w.d.core.spill.Next(maxSpillRows)
+	w.d.mu.Unlock()
 	if len(items) == 0 {
 		return false, nil
 	}
 	n := len(items)
 	refused, err := bisectRefused(items, func(items []store.Item) ([]bool, error) {
-		_, err := d.retryStore(ctx, "spill", func() error { return d.opt.Store.Spill(ctx, d.opt.Epoch, items) })
+		_, err := w.d.retry(ctx, "spill", func() error { return w.d.opt.Store.Spill(ctx, w.d.opt.Epoch, items) })
 		return make([]bool, len(items)), err
 	}, func(it *store.Item, err error) bool {
 		n--
-		d.obs.RowUnspillable(it, err)
+		w.d.obs.RowUnspillable(it, err)
 		return true
 	})
 	if err != nil {
 		return true, err
 	}
-	d.mu.Lock()
-	d.core.spill.Written(refused)
-	d.unspillableReported = d.unspillableReported || n < len(items)
-	d.mu.Unlock()
-	d.obs.RowsSpilled(n)
-	d.wakeWorkers()
+	w.d.mu.Lock()
+	w.d.core.spill.Written(refused)
+	w.reported = w.reported || n < len(items)
+	w.d.mu.Unlock()
+	w.d.obs.RowsSpilled(n)
+	w.d.wakeWorkers()
 	return true, nil
 }
 
-func (d *Dispatcher) deleteBatch(ctx context.Context) (bool, error) {
-	d.mu.Lock()
-	refs := d.core.spill.NextDeletes(maxSpillRows)
-	d.mu.Unlock()
+func (w *spillWorker) deleteBatch(ctx context.Context) (bool, error) {
+	w.d.mu.Lock()
+	refs := w.d.core.spill.NextDeletes(maxSpillRows)
+	w.d.mu.Unlock()
 	if len(refs) == 0 {
 		return false, nil
 	}
 	_, err := bisectRefused(refs, func(refs []store.SpilledRef) ([]bool, error) {
-		_, err := d.retryStore(ctx, "delete spilled rows", func() error { return d.opt.Store.DeleteSpilled(ctx, d.opt.Epoch, refs) })
+		_, err := w.d.retry(ctx, "delete spilled rows", func() error { return w.d.opt.Store.DeleteSpilled(ctx, w.d.opt.Epoch, refs) })
 		return make([]bool, len(refs)), err
 	}, func(ref *store.SpilledRef, err error) bool {
 		// The row stays in the store and is settled; the next leader detects that.
-		d.obs.StoreFailed("delete spilled row "+ref.ID+" of "+ref.Outbox, err)
+		w.d.obs.StoreFailed("delete spilled row "+ref.ID+" of "+ref.Outbox, err)
 		return true
 	})
 	if err != nil {
 		return true, err
 	}
-	d.mu.Lock()
-	d.core.spill.Deleted(refs...)
-	d.mu.Unlock()
+	w.d.mu.Lock()
+	w.d.core.spill.Deleted(refs...)
+	w.d.mu.Unlock()
 	return true, nil
 }
 
-func (d *Dispatcher) reloadBatch(ctx context.Context) (bool, error) {
-	d.mu.Lock()
-	from, each := d.core.spill.NextReloads(time.Now())
-	d.mu.Unlock()
+func (w *spillWorker) reloadBatch(ctx context.Context) (bool, error) {
+	w.d.mu.Lock()
+	from, each := w.d.core.spill.NextReloads(time.Now())
+	w.d.mu.Unlock()
 	if len(from) == 0 {
 		return false, nil
 	}
 	var answers [][]store.Item
-	err := d.retryOwnTables(ctx, "read spilled rows", func() (err error) {
-		answers, err = d.opt.Store.ReadSpilled(ctx, from, each)
+	err := w.d.retryOwnTables(ctx, "read spilled rows", func() (err error) {
+		answers, err = w.d.opt.Store.ReadSpilled(ctx, from, each)
 		return err
 	})
 	if err != nil {
 		return true, err
 	}
-	d.change(func(c *core) { c.addReloaded(answers, each) })
+	w.d.change(func(c *core) { c.addReloaded(answers, each) })
 	return true, nil
-}
-
-// retryOwnTables is retryStore for statements on the relay's tables. It also retries a
-// refusal, because there is no single row to set aside.
-func (d *Dispatcher) retryOwnTables(ctx context.Context, op string, do func() error) error {
-	_, err := d.retryStore(ctx, op, func() error {
-		err := do()
-		var refused *store.RefusedError
-		if errors.As(err, &refused) {
-			err = refused.Err
-		}
-		return err
-	})
-	return err
 }

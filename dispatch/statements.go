@@ -13,9 +13,42 @@ import (
 // long behind a huge one.
 const maxStatementRows = 2000
 
+// claimer claims the rows of ready lanes.
+type claimer struct {
+	d    *Dispatcher
+	rows []store.ClaimRow // reused for each statement
+}
+
+// run claims the rows of ready lanes, one statement at a time.
+func (c *claimer) run(ctx context.Context) error {
+	for {
+		c.d.mu.Lock()
+		now := time.Now()
+		c.d.core.tick(now)
+		if len(c.d.core.outcomes.Waiting()) > 0 {
+			notify(c.d.toWrite) // some outcomes are due for a retry
+		}
+		c.d.notifySpill() // a lane with spilled rows may be due
+		reqs := c.d.core.nextClaims(maxStatementRows, now)
+		c.d.sending.dispatch(now) // replayed rows need no claim
+		wake, _ := c.d.core.nextWake(now)
+		c.d.mu.Unlock()
+		c.d.breakers.update() // a receiver may have become idle or busy
+		var err error
+		if len(reqs) > 0 {
+			err = c.claim(ctx, reqs)
+		} else {
+			err = await(ctx, c.d.toClaim, wake)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
 // claim claims the rows of requests and passes the answers to the core.
-func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
-	rows := d.claims[:0]
+func (c *claimer) claim(ctx context.Context, reqs []*request) error {
+	rows := c.rows[:0]
 	for _, req := range reqs {
 		for rw := range req.Rows() {
 			rows = append(rows, store.ClaimRow{
@@ -23,12 +56,12 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 			})
 		}
 	}
-	d.claims = rows
+	c.rows = rows
 	at := time.Now().Truncate(time.Microsecond) // the precision of every database
 	answers, err := bisectRefused(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
-		_, err = d.retryStore(ctx, "claim", func() (err error) {
+		_, err = c.d.retry(ctx, "claim", func() (err error) {
 			var refused *store.RefusedError // then nothing was written
-			if answers, err = d.opt.Store.Claim(ctx, d.opt.Epoch, at, rows); err != nil && !errors.As(err, &refused) {
+			if answers, err = c.d.opt.Store.Claim(ctx, c.d.opt.Epoch, at, rows); err != nil && !errors.As(err, &refused) {
 				for i := range rows {
 					rows[i].OwnClaimAt = at // the claim may be written and its answer lost
 				}
@@ -37,26 +70,26 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 		})
 		return answers, err
 	}, func(row *store.ClaimRow, err error) store.ClaimAnswer {
-		d.obs.Refused(row.Ref, "claim", err)
+		c.d.obs.Refused(row.Ref, "claim", err)
 		// The lane claims the row again, alone.
 		return store.ClaimAnswer{Result: store.NotYetVisible, Error: "claim refused by the table: " + shortenError(err.Error())}
 	})
 	if err != nil {
 		return err
 	}
-	reportAnswers(d.obs, reqs, answers)
-	d.mu.Lock()
+	reportAnswers(c.d.obs, reqs, answers)
+	c.d.mu.Lock()
 
 	now := time.Now()
 	for _, req := range reqs {
 		n := req.Size()
-		d.core.claimed(req, answers[:n], at, now)
+		c.d.core.claimed(req, answers[:n], at, now)
 		answers = answers[n:]
 	}
 
-	d.dispatchRequests(now)
-	d.mu.Unlock()
-	d.wakeWorkers()
+	c.d.sending.dispatch(now)
+	c.d.mu.Unlock()
+	c.d.wakeWorkers()
 	return nil
 }
 
@@ -83,9 +116,33 @@ func reportAnswers(obs Observer, reqs []*request, answers []store.ClaimAnswer) {
 	}
 }
 
+// writer writes outcomes.
+type writer struct {
+	d    *Dispatcher
+	rows []store.Outcome // reused for each statement
+}
+
+// run writes queued outcomes, one batch at a time.
+func (w *writer) run(ctx context.Context) error {
+	for {
+		w.d.mu.Lock()
+		batch := w.d.core.outcomes.Next(maxStatementRows)
+		w.d.mu.Unlock()
+		var err error
+		if len(batch) > 0 {
+			err = w.write(ctx, batch)
+		} else {
+			err = await(ctx, w.d.toWrite, time.Time{})
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
 // write writes outcomes and passes the results to the core.
-func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
-	outcomes, at := d.outcomes[:0], time.Now()
+func (w *writer) write(ctx context.Context, batch []outcome) error {
+	outcomes, at := w.rows[:0], time.Now()
 	for i := range batch {
 		if o := &batch[i].Outcome; o.Status == store.Completed {
 			o.At = at // one timestamp for all makes the statement cheaper
@@ -93,18 +150,18 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 		outcomes = append(outcomes, batch[i].Outcome)
 	}
 
-	d.outcomes = outcomes
+	w.rows = outcomes
 	unsure := false
 	var refusals map[store.Ref]string
 	results, err := bisectRefused(outcomes, func(outcomes []store.Outcome) (results []store.SettleResult, err error) {
-		tries, err := d.retryStore(ctx, "settle", func() (err error) {
-			results, err = d.opt.Store.Settle(ctx, d.opt.Epoch, outcomes)
+		tries, err := w.d.retry(ctx, "settle", func() (err error) {
+			results, err = w.d.opt.Store.Settle(ctx, w.d.opt.Epoch, outcomes)
 			return err
 		})
 		unsure = unsure || tries > 1
 		return results, err
 	}, func(o *store.Outcome, err error) store.SettleResult {
-		d.obs.Refused(o.Ref, o.Status.String(), err)
+		w.d.obs.Refused(o.Ref, o.Status.String(), err)
 		if refusals == nil {
 			refusals = map[store.Ref]string{}
 		}
@@ -124,15 +181,15 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 		}
 		// After a try whose answer was lost, a settled row was settled by us.
 		if results[i] == store.Written || unsure && !results[i].NeedsRetry() {
-			d.obs.Settled(&batch[i].Of.Row.Item, &batch[i].Outcome)
+			w.d.obs.Settled(&batch[i].Of.Row.Item, &batch[i].Outcome)
 		}
 	}
 
 	if len(vanished) > 0 {
-		d.obs.Vanished(vanished)
+		w.d.obs.Vanished(vanished)
 	}
-	reportLocked(d.obs, batch, results)
-	d.mu.Lock()
+	reportLocked(w.d.obs, batch, results)
+	w.d.mu.Lock()
 
 	for i := range batch {
 		if results[i] == store.WasSettled && !batch[i].MaybeWritten {
@@ -143,9 +200,9 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 		}
 	}
 
-	d.core.written(results, time.Now())
-	d.mu.Unlock()
-	d.wakeWorkers()
+	w.d.core.written(results, time.Now())
+	w.d.mu.Unlock()
+	w.d.wakeWorkers()
 	return nil
 }
 
@@ -162,10 +219,10 @@ func reportLocked(obs Observer, batch []outcome, results []store.SettleResult) {
 	}
 }
 
-// retryStore calls do until it succeeds, the context ends, leadership is lost or the store
+// retry calls do until it succeeds, the context ends, leadership is lost or the store
 // refuses the statement. It returns the number of calls. If the database is unreachable it
 // retries indefinitely: the rows are safe where they are.
-func (d *Dispatcher) retryStore(ctx context.Context, op string, do func() error) (tries int, err error) {
+func (d *Dispatcher) retry(ctx context.Context, op string, do func() error) (tries int, err error) {
 	retry := backoff.Doubling{Min: 20 * time.Millisecond, Max: 2 * time.Second}
 	for {
 		tries++
@@ -182,6 +239,20 @@ func (d *Dispatcher) retryStore(ctx context.Context, op string, do func() error)
 			return tries, err
 		}
 	}
+}
+
+// retryOwnTables is retry for statements on the relay's tables. It also retries a
+// refusal, because there is no single row to set aside.
+func (d *Dispatcher) retryOwnTables(ctx context.Context, op string, do func() error) error {
+	_, err := d.retry(ctx, op, func() error {
+		err := do()
+		var refused *store.RefusedError
+		if errors.As(err, &refused) {
+			err = refused.Err
+		}
+		return err
+	})
+	return err
 }
 
 // bisectRefused applies do to many rows in one statement. If the store refuses the
