@@ -65,6 +65,18 @@ type Leadership interface {
 	Leader(ctx context.Context) (Leader, error)
 }
 
+// CommitWaiter reports whether commits wait for a standby.
+type CommitWaiter interface {
+	// CommitsWait returns the setting that makes commits wait for a standby, for example
+	// "synchronous_standby_names = 's1'"; "" if none does. The log shows the rows of a
+	// waiting commit already, and a failover loses those that the standby does not have. So
+	// a row that was only read from the log may not be safe yet.
+	//
+	// CommitsWait returns the setting whether or not a standby is connected, because a
+	// commit waits for a missing one too.
+	CommitsWait(ctx context.Context) (setting string, err error)
+}
+
 // Checkpoints loads and saves the relay's checkpoint.
 type Checkpoints interface {
 	// LoadCheckpoint returns the checkpoint, or ErrNoCheckpoint.
@@ -213,6 +225,7 @@ type Tables interface {
 	RowWriter
 	Locker
 	Leadership
+	CommitWaiter
 	StatusReader
 	RowStatusReader
 	DeadLetters

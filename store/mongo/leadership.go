@@ -156,3 +156,9 @@ func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 	}
 	return store.Leader{Epoch: store.Epoch(d.Epoch), Holder: d.Holder, Since: d.Since.UTC()}, nil
 }
+
+// CommitsWait implements store.CommitWaiter. A change stream shows only what a majority of
+// the members has, which no failover loses.
+//
+// Source: https://www.mongodb.com/docs/manual/changeStreams/
+func (s *Store) CommitsWait(context.Context) (setting string, err error) { return "", nil }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -160,6 +161,12 @@ func (c *conn) variable(ctx context.Context, name string) (string, error) {
 		return "", nil
 	}
 	return value, err
+}
+
+// isOn reports whether a global variable is on; a variable that the server lacks is off.
+func (c *conn) isOn(ctx context.Context, name string) (bool, error) {
+	value, err := c.variable(ctx, name)
+	return strings.EqualFold(value, "ON") || value == "1", err
 }
 
 // tx runs do in a transaction; every session has autocommit off. It starts over after a

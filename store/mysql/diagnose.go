@@ -90,12 +90,7 @@ func (s *Store) refusedDatabase(ctx context.Context, c *checker, setup *store.Se
 // checkWritable checks that the server accepts writes. Check does not do this because the
 // condition may pass by itself, for example when a replica is promoted.
 func (c *checker) checkWritable(ctx context.Context) error {
-	isOn := func(name string) (bool, error) {
-		value, err := c.conn.variable(ctx, name)
-		return strings.EqualFold(value, "ON") || value == "1", err
-	}
-
-	readOnly, err := isOn("read_only")
+	readOnly, err := c.conn.isOn(ctx, "read_only")
 	if err != nil {
 		return err
 	}
@@ -104,7 +99,7 @@ func (c *checker) checkWritable(ctx context.Context) error {
 		c.AddFault("server is read-only, as a replica is", "-- set source.url to the primary; or, if this is the primary, as an administrator", "SET GLOBAL read_only = OFF;")
 	}
 	for _, name := range []string{"transaction_read_only", "tx_read_only"} { // MariaDB before 11.1 has only the second
-		readOnly, err := isOn(name)
+		readOnly, err := c.conn.isOn(ctx, name)
 		if err != nil {
 			return err
 		}

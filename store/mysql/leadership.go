@@ -107,3 +107,42 @@ func (s *Store) keepsCommits(c *conn) bool {
 	led := s.leaderConn
 	return led == nil || led == c || c.server.durable && led.server.identity == c.server.identity
 }
+
+// semiSyncVariables are on if commits wait for a replica. The first belongs to MySQL's
+// plugin since 8.0.26, the second to the plugin before and to MariaDB. A server without a
+// plugin has no variable.
+//
+// A commit then waits after it has written the binlog, so a reader of the binlog gets its
+// rows at once. Both wait points count:
+//
+//   - AFTER_SYNC, MySQL's default: the row becomes visible after the acknowledgement.
+//   - AFTER_COMMIT, MariaDB's default: the row is visible before it. But the commit of a claim
+//     waits too, and a replica acknowledges the binlog in order. So a claimed row is safe.
+//
+// After rpl_semi_sync_source_timeout commits no longer wait. The variables stay on, because
+// the server resumes waiting once a replica has caught up.
+//
+// Sources: https://dev.mysql.com/doc/refman/8.4/en/replication-semisync.html,
+// https://mariadb.com/kb/en/semisynchronous-replication/
+func semiSyncVariables() []string {
+	return []string{"rpl_semi_sync_source_enabled", "rpl_semi_sync_master_enabled"}
+}
+
+// CommitsWait implements store.CommitWaiter. It uses the session of AwaitTable, because the
+// others may wait for the replica themselves. A replication group does not count: its members
+// agree on a transaction before it is in the binlog.
+func (s *Store) CommitsWait(ctx context.Context) (setting string, err error) {
+	err = s.tableWaitSession.do(ctx, func(ctx context.Context, c *conn) error {
+		for _, name := range semiSyncVariables() {
+			on, err := c.isOn(ctx, name)
+			if err != nil {
+				return fmt.Errorf("read %s: %w", name, Explain(err))
+			}
+			if on {
+				setting = name + " = ON"
+			}
+		}
+		return nil
+	})
+	return setting, err
+}

@@ -158,17 +158,12 @@ const (
 // multiPrimary returns why several servers accept writes; "" if only this one does. With
 // several, the lock of one server does not exclude relays on another.
 func (s *server) multiPrimary(ctx context.Context, c *conn) (string, error) {
-	if s.mariadb {
-		wsrep, err := c.variable(ctx, "wsrep_on")
-		if strings.EqualFold(wsrep, "ON") || wsrep == "1" {
-			return "a Galera cluster (wsrep_on = ON)", err
-		}
-		return "", err
-	}
-
-	wsrep, err := c.variable(ctx, "wsrep_on") // Percona XtraDB Cluster
-	if err != nil || strings.EqualFold(wsrep, "ON") {
+	galera, err := c.isOn(ctx, "wsrep_on") // of MariaDB or Percona XtraDB Cluster
+	switch {
+	case galera:
 		return "a Galera cluster (wsrep_on = ON)", err
+	case err != nil || s.mariadb:
+		return "", err
 	}
 
 	single, err := c.variable(ctx, "group_replication_single_primary_mode")

@@ -261,3 +261,28 @@ func TestTLS(t *testing.T) {
 		})
 	}
 }
+
+// TestCommitsWait enables and disables semisynchronous replication of a running server. The
+// store sees the change, also while a commit of its own waits for a replica that is missing.
+func TestCommitsWait(t *testing.T) {
+	t.Parallel()
+	for _, f := range servers.Flavours() {
+		t.Run(string(f), func(t *testing.T) {
+			t.Parallel()
+			server := f.Start(t, nil)
+			r := newRig(t, server.Database(), flowTable, 0, flowBox())
+			rigs.AwaitCommitsWait(t, r.store, "")
+			name := "rpl_semi_sync_master_"
+			if f == servers.MySQL {
+				name = "rpl_semi_sync_source_"
+				r.exec(t, "INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
+			}
+			rigs.AwaitCommitsWait(t, r.store, "") // the plugin alone makes no commit wait
+			r.exec(t, "SET GLOBAL "+name+"timeout = 600000")
+			r.exec(t, "SET GLOBAL "+name+"enabled = ON")
+			rigs.CheckCommitsWait(t, r.store, name+"enabled = ON", func() int {
+				return ask[int](t, r.db, "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for semi-sync ACK%'")
+			}, func() { r.exec(t, "SET GLOBAL "+name+"enabled = OFF") })
+		})
+	}
+}

@@ -168,3 +168,26 @@ func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 	}
 	return l, nil
 }
+
+// standbysQuery reads the synchronous standbys. If there are any, a commit waits after it has
+// written its WAL, and the walsender decodes that WAL at once. A writer may choose not to wait
+// (synchronous_commit), which nobody else can see, so every list counts.
+//
+// Source: https://www.postgresql.org/docs/current/runtime-config-replication.html#GUC-SYNCHRONOUS-STANDBY-NAMES
+const standbysQuery = "SELECT btrim(current_setting('synchronous_standby_names'))"
+
+// CommitsWait implements store.CommitWaiter. It uses the session of AwaitTable, because the
+// others may wait for the standby themselves.
+func (s *Store) CommitsWait(ctx context.Context) (setting string, err error) {
+	var names string
+	err = s.tableWaitSession.do(ctx, func(ctx context.Context, sess *session) error {
+		return sess.conn.QueryRow(ctx, standbysQuery).Scan(&names)
+	})
+	if err != nil {
+		return "", fmt.Errorf("read synchronous_standby_names: %w", Explain(err))
+	}
+	if names != "" {
+		setting = "synchronous_standby_names = '" + names + "'"
+	}
+	return setting, nil
+}

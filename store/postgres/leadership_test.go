@@ -299,3 +299,26 @@ func TestAcquireNeedsHeldLock(t *testing.T) {
 		again.Release()
 	})
 }
+
+// TestCommitsWait changes synchronous_standby_names of a running server. The store sees the
+// change, also while a commit of its own waits for a standby that is missing.
+func TestCommitsWait(t *testing.T) {
+	t.Parallel()
+	for _, version := range servers.Versions() {
+		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
+			t.Parallel()
+			server := servers.Start(t, version, nil)
+			r := newRig(t, server.URL, flowTable, 0, flowBox)
+			rigs.AwaitCommitsWait(t, r.store, "")
+			set := func(names string) {
+				servers.Exec(t, server.URL, "ALTER SYSTEM SET synchronous_standby_names = '"+names+"'", "SELECT pg_reload_conf()")
+			}
+			set("FIRST 1 (s1, s2)")
+			const want = "synchronous_standby_names = 'FIRST 1 (s1, s2)'"
+			rigs.AwaitCommitsWait(t, r.store, want)
+			rigs.CheckCommitsWait(t, r.store, want, func() (n int) {
+				return ask[int](t, r.conn, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+			}, func() { set("") })
+		})
+	}
+}

@@ -63,3 +63,6 @@ func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 	}
 	return leader, nil
 }
+
+// CommitsWait implements store.CommitWaiter. SQLite has no standby.
+func (s *Store) CommitsWait(context.Context) (setting string, err error) { return "", nil }

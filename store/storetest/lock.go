@@ -17,6 +17,7 @@ func leadTests() []test {
 		{"an old epoch writes nothing", (*suite).testOldEpoch, plainNames},
 		{"no write of an old epoch lands behind a new one", (*suite).testLeadRace, fencesApart},
 		{"who leads", (*suite).testLeader, isWords},
+		{"commits wait for no standby", (*suite).testCommitsWait, isWords},
 		{"a lock has one holder", (*suite).testLock, isWords},
 		{"a lock is watched and goes on", (*suite).testLockWatch, isWords},
 		{"a closed store holds no lock", (*suite).testLockClosed, isWords},
@@ -26,6 +27,15 @@ func leadTests() []test {
 
 // fencesApart selects a layout for each way to claim: a write, nothing, and without a state.
 func fencesApart(l *store.Layout) bool { return isWords(l) || skipsClaims(l) || !keepsState(l) }
+
+// testCommitsWait reads the setting on a server without standbys. Tests of each database
+// read it on servers of their own with a standby.
+func (s *suite) testCommitsWait(t *testing.T) {
+	b := s.start(t, 0)
+	if setting, err := b.store.CommitsWait(b.ctx(t)); setting != "" || err != nil {
+		t.Errorf("commits wait because of %q: %v", setting, err)
+	}
+}
 
 // openNamed opens a store of the named relay, with a holder name.
 func (b *bench) openNamed(t *testing.T, name, holder string) Store {

@@ -229,3 +229,49 @@ func WantRequestCount(tb testing.TB, what string, held store.Lock, want int64) {
 		tb.Errorf("%s: %d requests, want %d", what, n, want)
 	}
 }
+
+// AwaitCommitsWait waits until the store reads a setting that makes commits wait for a
+// standby, "" for none. Servers apply a new setting soon after it was written.
+func AwaitCommitsWait(tb testing.TB, st store.CommitWaiter, want string) {
+	tb.Helper()
+	ctx := Context(tb)
+	for {
+		got, err := st.CommitsWait(ctx)
+		if err != nil {
+			tb.Fatalf("CommitsWait returns %q: %v, want %q", got, err, want)
+		}
+		if got == want {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			tb.Fatalf("CommitsWait returns %q, want %q", got, want)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// CheckCommitsWait checks that CommitsWait answers while a commit of the store waits for a
+// standby that is missing. waiting counts the commits that wait, end lets them go on.
+func CheckCommitsWait(tb testing.TB, st store.Tables, want string, waiting func() int, end func()) {
+	tb.Helper()
+	ctx := Context(tb)
+	raised := make(chan error, 1)
+	go func() {
+		_, err := st.AcquireLeadership(ctx)
+		raised <- err
+	}()
+	for waiting() == 0 {
+		select {
+		case err := <-raised:
+			tb.Fatalf("a commit did not wait for the standby: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	AwaitCommitsWait(tb, st, want)
+	end()
+	if err := <-raised; err != nil {
+		tb.Errorf("the commit that waited: %v", err)
+	}
+	AwaitCommitsWait(tb, st, "")
+}
