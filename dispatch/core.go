@@ -152,7 +152,7 @@ func (c *core) Wake(l *lane) {
 		c.spill.Forget(l)
 	}
 
-	c.spill.RequestReload(l)
+	c.spill.Reloads.Request(l)
 }
 
 // Left records that a row has left memory.
@@ -309,7 +309,7 @@ func (c *core) unclaimed(rw *row, now time.Time) {
 	}
 }
 
-// addReloaded adds the rows of a reload; see spill.Spiller.AddReloaded.
+// addReloaded adds the rows of a reload; see spill.Reloads.Add.
 func (c *core) addReloaded(answers [][]store.Item, each int) {
 	requeued := map[store.Ref]*row{}
 	for o := range c.outcomes.All() {
@@ -317,7 +317,7 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 			requeued[o.Ref] = o.Of.Row
 		}
 	}
-	c.spill.AddReloaded(answers, each, requeued)
+	c.spill.Reloads.Add(answers, each, requeued)
 	if c.ended { // the rows whose spill was canceled, because the lane has no spilled rows left
 		c.overtaken.spillAll()
 	}

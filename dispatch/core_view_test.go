@@ -194,7 +194,7 @@ func (c *core) isSettling(ref store.SpilledRef) bool { return c.spill.IsSettling
 func (c *core) settlingCount() int                   { return c.spill.Counts().Settling }
 
 // reloadWaiting returns the lanes that wait to be reloaded.
-func (c *core) reloadWaiting() []*lane { return c.spill.ReloadQueue() }
+func (c *core) reloadWaiting() []*lane { return c.spill.Reloads.Queue() }
 
 // isSpilledLane reports whether the lane of a row is known as spilled, or is being
 // reloaded as one.
@@ -213,7 +213,7 @@ func (c *core) spillExcess(others bool)                  { c.spill.Excess(others
 func (c *core) shrink(l *lane, keep int) int             { return c.spill.Shrink(l, keep) }
 func (c *core) retryUnspillable()                        { c.spill.RetryUnspillable() }
 func (c *core) nextReloads(now time.Time) ([]store.SpilledRange, int) {
-	return c.spill.NextReloads(now)
+	return c.spill.Reloads.Next(now)
 }
 
 // lanesOfFinishedRows returns the lanes that wait until a finished row is recorded.

@@ -26,7 +26,7 @@ func (p *operator) skip(l *lane, reason string, now time.Time) (done <-chan erro
 	case l == nil, len(l.Rows) == 0 && !l.HasSpilled:
 		return nil, ErrNoLane
 	case len(l.Rows) == 0:
-		p.core.spill.RequestHead(l)
+		p.core.spill.Reloads.RequestHead(l)
 		return nil, errSpilled
 	case l.State == lanes.Writing || l.Rows[0].Skip != nil:
 		return nil, errWriting

@@ -193,7 +193,7 @@ func (w *spillWorker) deleteBatch(ctx context.Context) (bool, error) {
 
 func (w *spillWorker) reloadBatch(ctx context.Context) (bool, error) {
 	w.d.mu.Lock()
-	from, each := w.d.core.spill.NextReloads(time.Now())
+	from, each := w.d.core.spill.Reloads.Next(time.Now())
 	w.d.mu.Unlock()
 	if len(from) == 0 {
 		return false, nil

@@ -8,11 +8,11 @@
 //
 //	Copy     Event                                                     To
 //	none     Append, Shrink or ForLog: the row is to be spilled        writing
-//	none     AddReloaded finds the copy of a requeued row              stored
+//	none     Reloads.Add finds the copy of a requeued row              stored
 //	writing  Written: the spill is durable                             stored
 //	writing  Written: the store refuses the row                        refused
 //	writing  the spill is canceled, because the lane has no spilled    none
-//	         rows left: AddReloaded; or at the end: End
+//	         rows left: Reloads.Add; or at the end: End
 //	refused  RetryUnspillable, or the row leaves memory                none
 //	stored   Settled: the row's outcome is written and deletes it      none
 //
@@ -26,9 +26,9 @@
 //	in memory  Shrink: its rows leave memory                           shrinking
 //	shrinking  its rows are spilled and their claims given back        in memory, or spilled
 //	                                                                   if it keeps no row
-//	spilled    NextReloads selects it                                  being read
-//	being read AddReloaded: rows came                                  in memory
-//	being read AddReloaded: no row came                                forgotten
+//	spilled    Reloads.Next selects it                                 being read
+//	being read Reloads.Add: rows came                                  in memory
+//	being read Reloads.Add: no row came                                forgotten
 //
 // Reloads take lanes with too few rows in memory first, then spilled lanes of each kind in
 // turn. They fill at most half a buffer.

@@ -85,7 +85,7 @@ func (sp *Spiller) evictLane(l *lane.Lane) {
 // evictIdleLane evicts a lane that has nothing in memory and need not be reloaded now.
 func (sp *Spiller) evictIdleLane(l *lane.Lane) {
 	if l.State == lane.Idle && l.HasSpilled && len(l.Rows)+len(l.UnspillableTail) == 0 && l.Spilling == 0 && !sp.lanes.IsPool(l) &&
-		(sp.lanes.TableLocked(l.Name.Outbox) || !sp.needsLanes(l.Receiver)) {
+		(sp.lanes.TableLocked(l.Name.Outbox) || !sp.Reloads.needsLanes(l.Receiver)) {
 		sp.evictLane(l)
 	}
 }
@@ -132,53 +132,4 @@ func (sp *Spiller) LanesOf(recv *lane.Receiver) (n int) {
 		}
 	}
 	return n
-}
-
-// queueSpilledLanes selects spilled lanes to reload, of each kind in turn. Within a kind it
-// goes in hash order, from the lane after the last reloaded one.
-func (sp *Spiller) queueSpilledLanes(limit int) {
-	sp.kinds.turn++
-	for i := range sp.kinds.sets {
-		s := sp.kinds.sets[(sp.kinds.turn+i)%len(sp.kinds.sets)]
-		if sp.lanes.TableLocked(s.outbox) {
-			continue
-		}
-		to := sp.lanes.Endpoints.Of(s.kind)
-		if s.lanes.n > 0 && !sp.needsLanes(to) {
-			sp.rotateProbeLane(to)
-		}
-		for left := s.lanes.n; left > 0 && len(sp.reloading) < limit && sp.needsLanes(to); left-- {
-			s.lastReloaded = s.lanes.next(s.lastReloaded)
-			sp.reloading = append(sp.reloading, laneReload{spilled: s, hash: s.lastReloaded})
-		}
-	}
-}
-
-// needsLanes reports whether a receiver needs more lanes in memory.
-func (sp *Spiller) needsLanes(recv *lane.Receiver) bool {
-	if !recv.Breaker.Open() {
-		return true
-	}
-	n := max(0, len(recv.Untried())+len(recv.Tried())-recv.ReplayLanes) + recv.Breaker.Probes()
-	for i := range sp.reloading {
-		if sp.receiverOf(&sp.reloading[i]) == recv {
-			n++
-		}
-	}
-	return n < MaxProbeLanes
-}
-
-// rotateProbeLane evicts a probed lane to make room for a spilled one, once every lane in
-// memory was probed, because a spilled lane may close the breaker.
-func (sp *Spiller) rotateProbeLane(recv *lane.Receiver) {
-	if len(recv.Untried())+recv.Breaker.Probes() > 0 {
-		return
-	}
-	for _, l := range recv.Tried() {
-		if l.Probed && l.AllReloaded() && !l.Reloading && !sp.shrinking[l] && l.Spilling == 0 {
-			recv.Rotated++
-			sp.Shrink(l, 0)
-			return
-		}
-	}
 }

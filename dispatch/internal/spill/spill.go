@@ -45,7 +45,7 @@ func (sp *Spiller) Next(limit int) []store.Item {
 	items := make([]store.Item, n)
 	for i, p := range sp.spills.take(n) {
 		items[i] = p.Row.Item
-		sp.heaviest = max(sp.heaviest, p.Row.Units())
+		sp.Reloads.seen(p.Row)
 	}
 	return items
 }

@@ -2,8 +2,6 @@ package spill
 
 import (
 	"iter"
-	"slices"
-	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
@@ -36,6 +34,8 @@ type Config struct {
 // Spiller decides which rows leave memory and which are read back. It is not safe for
 // concurrent use.
 type Spiller struct {
+	Reloads Reloads
+
 	cfg   Config
 	lanes *lane.Set
 	core  Core
@@ -45,22 +45,18 @@ type Spiller struct {
 	copies copies
 
 	// shrinking holds lanes that evict their rows once those are spilled.
-	shrinking         map[*lane.Lane]bool
-	requeuedUnwritten map[store.Ref]*lane.Row // set while reloaded rows are added
-	kinds             kinds
-	reloadQueue       lane.Fifo[*lane.Lane] // waiting to be reloaded
-	reloading         []laneReload          // being reloaded
-	evictedAt         time.Time             // last eviction that made room for reloads
-	turnedAt          time.Time             // last one of lanes of endpoints with an open breaker
-	heaviest          int                   // units of the largest row that was spilled or reloaded; see rowUnits
+	shrinking map[*lane.Lane]bool
+	kinds     kinds
 }
 
 // New returns the spiller of a set of lanes. It starts nothing.
 func New(cfg Config, lanes *lane.Set, core Core) *Spiller {
-	return &Spiller{
+	sp := &Spiller{
 		cfg: cfg, lanes: lanes, core: core,
 		shrinking: map[*lane.Lane]bool{}, copies: copies{settling: map[store.SpilledRef]bool{}},
 	}
+	sp.Reloads.sp = sp
+	return sp
 }
 
 // AllowUnwritten lets rows with a deferred outcome be spilled.
@@ -90,7 +86,7 @@ func (sp *Spiller) Forget(l *lane.Lane) { delete(sp.shrinking, l) }
 
 // HasWork reports whether there are rows to spill, to delete or to reload.
 func (sp *Spiller) HasWork() bool {
-	return len(sp.spills.waiting)+len(sp.copies.toDelete)+sp.reloadQueue.Len() > 0 || sp.kinds.count() > 0
+	return len(sp.spills.waiting)+len(sp.copies.toDelete)+sp.Reloads.queue.Len() > 0 || sp.kinds.count() > 0
 }
 
 // All iterates over the rows that are to be spilled or being spilled.
@@ -123,9 +119,6 @@ func (sp *Spiller) IsSettling(ref store.SpilledRef) bool { return sp.copies.sett
 // to the spiller.
 func (sp *Spiller) Shrinking() map[*lane.Lane]bool { return sp.shrinking }
 
-// ReloadQueue returns the lanes that wait to be reloaded.
-func (sp *Spiller) ReloadQueue() []*lane.Lane { return sp.reloadQueue.Items() }
-
 // Knows reports whether a lane is known as spilled, or is being reloaded as one.
 func (sp *Spiller) Knows(outbox string, hash store.LaneHash) bool {
 	if s := sp.kinds.of(outbox, hash.Kind()); s != nil {
@@ -133,7 +126,5 @@ func (sp *Spiller) Knows(outbox string, hash store.LaneHash) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(sp.reloading, func(r laneReload) bool {
-		return r.lane == nil && r.spilled.laneHash(r.hash) == hash
-	})
+	return sp.Reloads.isReading(hash)
 }

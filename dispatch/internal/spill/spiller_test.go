@@ -76,7 +76,7 @@ func (m *spillModel) Wake(l *lane.Lane) {
 		m.lanes.Remove(l)
 		m.sp.Forget(l)
 	}
-	m.sp.RequestReload(l)
+	m.sp.Reloads.Request(l)
 }
 
 // Unclaim does nothing, because no row is claimed.
@@ -182,9 +182,9 @@ func (m *spillModel) reload(*rapid.T) {
 	switch {
 	case m.ranges != nil:
 		m.ranges = nil
-		m.sp.AddReloaded(m.read, m.each, nil)
+		m.sp.Reloads.Add(m.read, m.each, nil)
 	case len(m.spilling) == 0:
-		m.ranges, m.each = m.sp.NextReloads(m.now)
+		m.ranges, m.each = m.sp.Reloads.Next(m.now)
 		m.read = nil
 		for _, from := range m.ranges {
 			m.read = append(m.read, m.readRange(from))
@@ -374,7 +374,7 @@ func TestEndedSpillerDoesNothing(t *testing.T) {
 		if items, refs := m.sp.Next(10), m.sp.NextDeletes(10); items != nil || refs != nil {
 			t.Fatalf("after the end: %d rows to spill, %d to delete", len(items), len(refs))
 		}
-		if from, _ := m.sp.NextReloads(m.now); from != nil {
+		if from, _ := m.sp.Reloads.Next(m.now); from != nil {
 			t.Fatalf("after the end: %d lanes to reload", len(from))
 		}
 		for _, l := range m.lanes.Live() {
