@@ -40,14 +40,21 @@ func (l *Layout) Group(text []byte) Group {
 		return GroupOf("")
 	}
 
-	value := bytes.TrimLeft(text, jsonSpace)
-	for _, key := range l.GroupPath {
-		if value = member(value, key); value == nil {
-			return Group{}
+	value := lookup(bytes.TrimLeft(text, jsonSpace), l.GroupPath)
+	if value == nil {
+		return Group{}
+	}
+	return groupOfJSON(value)
+}
+
+// lookup returns text starting at the value at a path of keys, nil if there is none.
+func lookup(text []byte, path []string) []byte {
+	for _, key := range path {
+		if text = member(text, key); text == nil {
+			return nil
 		}
 	}
-
-	return groupOfJSON(value)
+	return text
 }
 
 // noPart stands for a column that is NULL in a group over several columns.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // An outbox without a table has its rows in the log alone, as logical messages of PostgreSQL; see
@@ -30,6 +31,9 @@ func MessageLayout(l Layout) Layout {
 // ReadMembers returns the members of the JSON object that is the content of a message, by their
 // names: of a string its characters, and of anything else its JSON text as written. A member that
 // is null or missing is nil. ok is false if the content is no JSON object.
+//
+// A dot in a name leads into a member: order.id is the member id of the object order, unless the
+// content has a member that is called order.id.
 func ReadMembers(content []byte, names []string) (values [][]byte, ok bool) {
 	text := bytes.TrimLeft(content, jsonSpace)
 	if !json.Valid(content) || text[0] != '{' {
@@ -41,16 +45,29 @@ func ReadMembers(content []byte, names []string) (values [][]byte, ok bool) {
 		if i < 0 {
 			continue
 		}
-		switch value := member[:valueEnd(member)]; value[0] {
-		case 'n':
-			values[i] = nil
-		case '"':
-			values[i] = unquote(value)
-		default:
-			values[i] = value
+		values[i] = memberText(member)
+	}
+	for i, name := range names {
+		if values[i] == nil && strings.Contains(name, ".") {
+			values[i] = memberText(lookup(text, strings.Split(name, ".")))
 		}
 	}
 	return values, true
+}
+
+// memberText returns the text of the value at the start of a member, nil if that is null.
+func memberText(member []byte) []byte {
+	if member == nil {
+		return nil
+	}
+	switch value := member[:valueEnd(member)]; value[0] {
+	case 'n':
+		return nil
+	case '"':
+		return unquote(value)
+	default:
+		return value
+	}
 }
 
 // validateMessages reports what an outbox without a table cannot have.

@@ -33,12 +33,32 @@ func TestReadMembers(t *testing.T) {
 	}
 }
 
+// TestReadMembersByPath: a dot leads into a member, unless a member has the whole name.
+func TestReadMembersByPath(t *testing.T) {
+	for _, tt := range []struct{ content, name, want string }{
+		{`{"order": {"id": "7", "n": 1}}`, "order.id", "7"},
+		{`{"order": { "lines" : [1, {"id":  2}] } }`, "order.lines", `[1, {"id":  2}]`},
+		{`{"order": {"customer": {"id": 7}}}`, "order.customer.id", "7"},
+		{`{"order.id": "whole", "order": {"id": "7"}}`, "order.id", "whole"},
+		{`{"order": {"id": null}}`, "order.id", ""},
+		{`{"order": "id"}`, "order.id", ""},
+		{`{"order": [{"id": 7}]}`, "order.id", ""},
+		{`{}`, "order.id", ""},
+	} {
+		values, ok := store.ReadMembers([]byte(tt.content), []string{"other", tt.name})
+		if !ok || string(values[1]) != tt.want || (values[1] == nil) != (tt.want == "") {
+			t.Errorf("%s of %s is %q, want %q", tt.name, tt.content, values[1], tt.want)
+		}
+	}
+}
+
 // FuzzReadMembers: any content has members or has not.
 func FuzzReadMembers(f *testing.F) {
 	f.Add([]byte(`{"a": {"b": ["c", null]}, "b": "\u00e9\ud83d"}`))
+	f.Add([]byte(`{"b": {"a": {"a": 1}}, "b.c": 2}`))
 	f.Add([]byte("{\"a\":\"\xff\"}"))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		names := []string{"a", "b"}
+		names := []string{"a", "b", "b.a", "b.a.a", "b..", "."}
 		values, ok := store.ReadMembers(content, names)
 		if ok && len(values) != len(names) {
 			t.Errorf("%d values", len(values))

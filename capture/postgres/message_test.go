@@ -16,7 +16,7 @@ import (
 // messageLayout reads the members of a message.
 func messageLayout() store.Layout {
 	return store.Layout{
-		Name: store.CustomLayout, State: store.StateNone, GroupRest: []string{"part"},
+		Name: store.CustomLayout, State: store.StateNone, GroupRest: []string{"part.no"},
 		Columns:    store.Columns{ID: "id", Group: "tenant", Payload: "body"},
 		Attributes: []store.AttributeColumn{{Column: "type", Name: store.AttributeType}, {Column: "headers", Spread: true}},
 	}
@@ -52,8 +52,8 @@ func TestMessages(t *testing.T) {
 			"BEGIN", emit(true, "orders", `{"id": "rolled back"}`), "ROLLBACK", emit(false, "orders", `{"id": "not transactional"}`),
 			emit(true, "order", `{"id": "another prefix"}`),
 			"BEGIN",
-			emit(true, "orders", ` {"id": 7, "tenant": "a/b", "part": null, "body": {"n":  1}, "type": "paid", "headers": {"trace": "x"}, "id": 8}`),
-			emit(true, "orders", `{"id": "ä\"1", "tenant": "", "part": 2, "body": "text\u0000", "type": "a\u0000b", "other": 1}`),
+			emit(true, "orders", ` {"id": 7, "tenant": "a/b", "part": {"no": null}, "body": {"n":  1}, "type": "paid", "headers": {"trace": "x"}, "id": 8}`),
+			emit(true, "orders", `{"id": "ä\"1", "tenant": "", "part": {"no": 2}, "body": "text\u0000", "type": "a\u0000b", "other": 1}`),
 			"SAVEPOINT s", emit(true, "orders", `{"id": "undone"}`), "ROLLBACK TO s",
 			"INSERT INTO other VALUES (1)", emit(true, "orders", `{"id": "3"}`), "COMMIT")
 		got := r.next()

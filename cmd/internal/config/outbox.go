@@ -29,7 +29,7 @@ const (
 type Outbox struct {
 	Name   string `yaml:"name" doc:"The outbox's name in messages and metrics. Default: the table, or the prefix, as written. Set one before a table is renamed."`
 	Table  string `yaml:"table" doc:"Required without message-prefix. The table, [schema.]table, in its exact spelling."`
-	Prefix string `yaml:"message-prefix" doc:"PostgreSQL, in place of table: the rows are the transactional messages with this prefix, SELECT pg_logical_emit_message(true, 'orders', '{…}'). Needs layout: custom and state: none. columns then names members of the JSON object that is the content; without columns.payload the whole content is the payload, and without columns.id the LSN of the message is the id. See [postgres.md](postgres.md#messages-without-a-table)."`
+	Prefix string `yaml:"message-prefix" doc:"PostgreSQL, in place of table: the rows are the transactional messages with this prefix, SELECT pg_logical_emit_message(true, 'orders', '{…}'). Needs layout: custom and state: none. columns then names members of the JSON object that is the content, with dots between those of a path, for example order.id; without columns.payload the whole content is the payload, and without columns.id the LSN of the message is the id. See [postgres.md](postgres.md#messages-without-a-table)."`
 	Layout string `yaml:"layout" doc:"Required. The columns and status values of the table: the name of a [layout](#layouts), or custom: as configured by the keys below." enum:"layouts"`
 	Kind   string `yaml:"kind" doc:"The kind of the rows, if no column holds it: EVENT, DISPATCH_JOB or AUDIT_LOG for a flowcatalyst sink, any word for other sinks."`
 	Sink   string `yaml:"sink" doc:"Required. The name of the sink that receives the rows."`
