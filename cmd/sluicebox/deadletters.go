@@ -121,7 +121,7 @@ func (c *deadLetterListCommand) Run(ctx context.Context, p *program) error {
 	more := 0
 	counted := map[string]bool{} // by outbox
 	for i := range outboxes {
-		counted[outboxes[i].Name] = outboxes[i].Layout.Columns.RetryCount != ""
+		counted[outboxes[i].Name] = countsRetries(&outboxes[i].Layout)
 		f := c.filter(outboxes[i].Name, nil)
 		rows, err := readDeadLetters(ctx, letters, f, c.Limit-len(found))
 		if err != nil {
@@ -163,7 +163,13 @@ func readDeadLetters(ctx context.Context, letters store.DeadLetters, f store.Dea
 	return shown, nil
 }
 
-// deadLetterRow describes a FAILED row. counted means that its layout counts retries.
+// countsRetries reports whether the retries of a FAILED row are known: its table counts them, or
+// the relay's record of the row does.
+func countsRetries(l *store.Layout) bool {
+	return l.Columns.RetryCount != "" || !l.Stores(store.Failed)
+}
+
+// deadLetterRow describes a FAILED row. counted means that its retries are known.
 func deadLetterRow(d *admin.DeadLetter, counted bool) []string {
 	return []string{
 		quoteCell(d.Outbox), quoteCell(d.Kind), groupCell(d.Group), quoteCell(d.ID), ageText(d.FailedAt, time.Now()),
@@ -171,7 +177,7 @@ func deadLetterRow(d *admin.DeadLetter, counted bool) []string {
 	}
 }
 
-// retryCell returns the retry count of a row, "-" if its layout has no column for it.
+// retryCell returns the retry count of a row, "-" if it is not known.
 func retryCell(d *admin.DeadLetter, counted bool) string {
 	if !counted {
 		return "-"
@@ -201,7 +207,7 @@ func (c *deadLetterShowCommand) Run(ctx context.Context, p *program) error {
 	missing := c.IDs
 	names := make([]string, len(outboxes))
 	for i := range outboxes {
-		outbox, counted := outboxes[i].Name, outboxes[i].Layout.Columns.RetryCount != ""
+		outbox, counted := outboxes[i].Name, countsRetries(&outboxes[i].Layout)
 		names[i] = outbox
 		for ids := range slices.Chunk(c.IDs, maxPayloadsInMemory) {
 			rows, err := letters.Failed(ctx, store.DeadLetterFilter{Outbox: outbox, IDs: ids}, len(ids), true)

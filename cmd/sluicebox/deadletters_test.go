@@ -171,28 +171,31 @@ payload  0 bytes
 	}
 }
 
-// A layout without a retry-count column shows no retry count.
+// A table that stores FAILED without a retry count shows none. If it cannot store FAILED, the
+// relay's record of the row has the count.
 func TestDeadLettersWithoutRetryCount(t *testing.T) {
-	letters := &fakeLetters{rows: []store.DeadLetter{{Ref: store.Ref{Outbox: "orders", ID: "17"}, Error: "400", PayloadSize: 2}}}
-	path := file(t, `source: {url: "postgres://relay:canary@db/shop"}
+	letters := &fakeLetters{rows: []store.DeadLetter{{Ref: store.Ref{Outbox: "orders", ID: "17"}, RetryCount: 4, Error: "400", PayloadSize: 2}}}
+	for state, retries := range map[string]string{"delivered: sent_at, failed: failed_at": "-", "delivered: sent_at": "4"} {
+		path := file(t, `source: {url: "postgres://relay:canary@db/shop"}
 outboxes:
   - table: orders
     kind: ORDER
     layout: custom
     state: timestamps
-    columns: {id: id, group: none, payload: payload, delivered: sent_at, failed: failed_at}
+    columns: {id: id, group: none, payload: payload, `+state+`}
     order-by: [id]
     sink: hook
 sinks:
   hook: {type: webhook, url: "https://hooks.example"}
 `)
-	for command, want := range map[string]string{
-		"list":    "orders  \"\"    (none)  17  -    -        2      400\n",
-		"show 17": "\nretries  -\n",
-	} {
-		got := try(t, reading(letters), nil, append(append([]string{"deadletters"}, strings.Fields(command)...), "-c", path)...)
-		if got.code != 0 || !strings.Contains(got.stdout, want) {
-			t.Errorf("%s: exit %d, want %q in\n%s%s", command, got.code, want, got.stdout, got.stderr)
+		for command, want := range map[string]string{
+			"list":    "orders  \"\"    (none)  17  -    " + retries + "        2      400\n",
+			"show 17": "\nretries  " + retries + "\n",
+		} {
+			got := try(t, reading(letters), nil, append(append([]string{"deadletters"}, strings.Fields(command)...), "-c", path)...)
+			if got.code != 0 || !strings.Contains(got.stdout, want) {
+				t.Errorf("%s of %s: exit %d, want %q in\n%s%s", command, state, got.code, want, got.stdout, got.stderr)
+			}
 		}
 	}
 }

@@ -55,7 +55,7 @@ type commandLine struct {
 	Config      configCommands     `cmd:"" help:"Check or describe the configuration."`
 	Completion  completionCommand  `cmd:"" help:"Print the completion script of a shell."`
 	Complete    completeCommand    `cmd:"" hidden:""`
-	Version     versionCommand     `cmd:"" help:"Print the version."`
+	Version     versionCommand     `cmd:"" help:"Print the version, as --version does."`
 }
 
 // configFlag is the flag that names the configuration.
@@ -126,13 +126,13 @@ func (p *program) main(args []string) int {
 		return p.fail(err)
 	}
 
-	parsed, err := parser.Parse(helpFlag(args))
+	parsed, err := parser.Parse(conventional(args))
 	if helped {
 		return exitOK
 	}
 
 	if err != nil {
-		p.printProblem(err.Error(), "see sluicebox --help")
+		p.printProblem(err.Error(), "see "+commandOf(err)+" --help")
 		return exitUsage
 	}
 
@@ -147,9 +147,28 @@ func (p *program) main(args []string) int {
 	return p.fail(err)
 }
 
-// helpFlag turns `help COMMAND` into `COMMAND --help`.
-func helpFlag(args []string) []string {
-	if len(args) == 0 || args[0] != "help" {
+// commandOf returns the command whose help explains an error of the command line: the last one
+// that the line names.
+func commandOf(err error) string {
+	var parse *kong.ParseError
+	if errors.As(err, &parse) {
+		for _, at := range slices.Backward(parse.Context.Path) {
+			if at.Command != nil {
+				return at.Command.FullPath()
+			}
+		}
+	}
+	return "sluicebox"
+}
+
+// conventional turns `help COMMAND` into `COMMAND --help`, and `--version` into `version`.
+func conventional(args []string) []string {
+	switch {
+	case len(args) == 0:
+		return args
+	case args[0] == "--version":
+		return append([]string{"version"}, args[1:]...)
+	case args[0] != "help":
 		return args
 	}
 	command := args[1:]

@@ -88,13 +88,14 @@ func file(t *testing.T, text string) string {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{
-		{}, {"rum"}, {"run", "--colour"}, {"run", "-c"}, {"run", "extra"}, {"config"}, {"config", "chekc"},
-		{"version", "-c", "x"}, {"init", "--print=maybe"},
+	for args, help := range map[string]string{
+		"": "sluicebox", "rum": "sluicebox", "run --colour": "sluicebox run", "run -c": "sluicebox run", "run extra": "sluicebox run",
+		"config": "sluicebox config", "config chekc": "sluicebox config", "version -c x": "sluicebox version", "init --print=maybe": "sluicebox init",
+		"deadletters lst": "sluicebox deadletters", "deadletters list --group": "sluicebox deadletters list", "deadletters list --limit=0": "sluicebox deadletters list",
 	} {
-		got := try(t, backend{}, nil, args...)
-		if got.code != 64 || got.stdout != "" || !strings.HasPrefix(got.stderr, "sluicebox: ") || !strings.HasSuffix(got.stderr, "\n  see sluicebox --help\n") {
-			t.Errorf("%v: exit %d, stdout %q, stderr %q", args, got.code, got.stdout, got.stderr)
+		got := try(t, backend{}, nil, strings.Fields(args)...)
+		if got.code != 64 || got.stdout != "" || !strings.HasPrefix(got.stderr, "sluicebox: ") || !strings.HasSuffix(got.stderr, "\n  see "+help+" --help\n") {
+			t.Errorf("%s: exit %d, stdout %q, stderr %q", args, got.code, got.stdout, got.stderr)
 		}
 	}
 }

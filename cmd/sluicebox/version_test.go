@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"testing"
 )
 
@@ -12,6 +13,13 @@ func TestVersionCommand(t *testing.T) {
 	got := try(t, backend{}, nil, "version")
 	if got.code != 0 || !regexp.MustCompile(`^sluicebox \S+ \(commit .+, go1\..+\)\n$`).MatchString(got.stdout) {
 		t.Errorf("exit %d, %q", got.code, got.stdout)
+	}
+	for _, args := range [][]string{{"version"}, {"version", "--json"}} {
+		flag := slices.Clone(args)
+		flag[0] = "--version"
+		if want, got := try(t, backend{}, nil, args...), try(t, backend{}, nil, flag...); got != want {
+			t.Errorf("%v: exit %d, %q, want %q", flag, got.code, got.stdout, want.stdout)
+		}
 	}
 	got = try(t, backend{}, nil, "version", "--json")
 	var v versionInfo

@@ -222,18 +222,19 @@ func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store
 		if err != nil {
 			return err
 		}
-		return l.runAsLeader(ctx, c, epoch, func() (err error) {
+		err = l.runAsLeader(ctx, c, epoch, func() (err error) {
 			done, err = l.resolveRows(ctx, c, t, all, a)
 			return err
 		})
-	})
-	if n := code(err); n == codeTableDenied || n == codeColumnDenied {
-		// A relay whose layout deletes nothing needs DELETE only when someone discards a row.
-		return nil, &store.SetupError{
-			Problem: fmt.Sprintf("outbox %s: %s", o.Name, err),
-			Remedy:  fmt.Sprintf("GRANT %s ON %s TO the relay's account", a.Right(), TableName(o)),
+		if n := code(err); n == codeTableDenied || n == codeColumnDenied {
+			// A relay whose layout deletes nothing needs DELETE only when someone discards a row.
+			return &store.SetupError{
+				Problem: fmt.Sprintf("outbox %s: %s", o.Name, err),
+				Remedy:  fmt.Sprintf("GRANT %s ON %s TO %s;", a.Right(), qualifiedName(o, &c.server), Account(c.server.account)),
+			}
 		}
-	}
+		return err
+	})
 	if err != nil {
 		return nil, asRefused(err)
 	}

@@ -96,7 +96,7 @@ func TestLeastRights(t *testing.T) {
 		r.claim(t, row("2"))
 		r.settle(t, outcome("2", store.Failed))
 		_, err = relay.Discard(ctx(t), r.epoch, f, 1)
-		rigs.WantSetup(t, "discard", err, "GRANT DELETE")
+		rigs.WantSetup(t, "discard", err, "GRANT DELETE", " TO '")
 	})
 }
 

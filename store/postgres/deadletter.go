@@ -220,7 +220,7 @@ func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store
 
 		tx := newTransaction(sess.conn, l.name)
 		tx.exec("BEGIN")
-		return tx.run(ctx, func() error {
+		err = tx.run(ctx, func() error {
 			var leaderEpoch *int64
 			var ords []int64
 			err := tx.read(ctx, write, func(rows pgx.Rows) error { return rows.Scan(&leaderEpoch, &ords) })
@@ -236,16 +236,17 @@ func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store
 			}
 			return l.AfterResolve(ctx, tx, store.Refs(done)...)
 		})
-	})
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "42501" && strings.Contains(pg.Message, o.Table) { // insufficient_privilege
-		// A relay whose layout deletes nothing runs without DELETE until an operator discards
-		// a row.
-		return nil, &store.SetupError{
-			Problem: fmt.Sprintf("outbox %s: %s", o.Name, pg.Message),
-			Remedy:  fmt.Sprintf("GRANT %s ON %s TO the relay's role", a.Right(), TableName(o)),
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && pg.Code == "42501" && strings.Contains(pg.Message, o.Table) { // insufficient_privilege
+			// A relay whose layout deletes nothing runs without DELETE until an operator
+			// discards a row.
+			return &store.SetupError{
+				Problem: fmt.Sprintf("outbox %s: %s", o.Name, pg.Message),
+				Remedy:  fmt.Sprintf("GRANT %s ON %s TO %s;", a.Right(), TableName(o), roleName(ctx, sess.conn)),
+			}
 		}
-	}
+		return err
+	})
 	if err != nil {
 		return nil, asRefused(explainOwn(err))
 	}

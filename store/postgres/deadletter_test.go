@@ -244,7 +244,7 @@ func TestDiscardGrant(t *testing.T) {
 		}
 		_, err = relay.Discard(ctx(t), epoch, allLetters, 9)
 		var setup *store.SetupError
-		if !errors.As(err, &setup) || !strings.Contains(err.Error(), `GRANT DELETE ON "outbox_events" TO`) {
+		if !errors.As(err, &setup) || !strings.Contains(err.Error(), `GRANT DELETE ON "outbox_events" TO "relay_discard";`) {
 			t.Fatal(err)
 		}
 		servers.Exec(t, admin, "GRANT DELETE ON outbox_events TO relay_discard")

@@ -140,6 +140,15 @@ func script(have int) string {
 	return sb.String()
 }
 
+// roleName returns the quoted name of a session's role, for statements in error texts.
+func roleName(ctx context.Context, conn *pgx.Conn) string {
+	var name string
+	if err := conn.QueryRow(ctx, "SELECT current_user").Scan(&name); err != nil {
+		return "the relay's role"
+	}
+	return Ident(name)
+}
+
 // explainInstall names who may create or upgrade the relay's tables, if the role may not.
 func explainInstall(ctx context.Context, conn *pgx.Conn, have int, err error) error {
 	if !lacksRight(err) {
@@ -148,11 +157,7 @@ func explainInstall(ctx context.Context, conn *pgx.Conn, have int, err error) er
 
 	var pg *pgconn.PgError
 	errors.As(err, &pg)
-	role := "the relay's role"
-	var name string
-	if e := conn.QueryRow(ctx, "SELECT current_user").Scan(&name); e == nil {
-		role = Ident(name)
-	}
+	role := roleName(ctx, conn)
 	if have > 0 {
 		return &store.SetupError{
 			Problem: fmt.Sprintf("relay tables have version %d, this program needs %d, and %s may not change them: %s",
