@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/sluicebox/sluicebox/capture/poll"
@@ -37,83 +36,20 @@ func invalidEnumText(text string, f field) string {
 	return "is \"" + text + "\", " + must
 }
 
-// checkUnknownVariables reports SLUICEBOX_* variables without a key.
-func (d *decoder) checkUnknownVariables() {
-	known := make([]string, 0, len(d.knownVariables))
-	for name := range d.knownVariables {
-		known = append(known, name)
-	}
-	slices.Sort(known)
-	var unknown []string
-	for name := range d.overrides {
-		if !d.knownVariables[name] && !serviceLink.MatchString(name) {
-			unknown = append(unknown, name)
-		}
-	}
-	slices.Sort(unknown)
-	for _, name := range unknown {
-		text := "no key has this variable"
-		switch near := store.Nearest(name, known); {
-		case near != "":
-			text += "; did you mean " + near + "?"
-		case strings.HasPrefix(name, variableName("sinks")+"_"), strings.HasPrefix(name, variableName("outboxes")+"_"):
-			text += "; the entry must exist in the file, or in " + variableName("sinks") + " and " + variableName("outboxes") + " as YAML"
-		default:
-			text += "; see `sluicebox config schema` for the keys, or unset it"
-		}
-		d.failAt(location{name: name}, "", text)
-	}
-}
-
-// hasNoProblem reports whether neither a key nor a section around it has a problem
-// already, so that each mistake is reported once.
-func (d *decoder) hasNoProblem(path string) bool {
-	path = d.originalKey(path)
-	for path != "" {
-		if d.faultyKeys[path] {
-			return false
-		}
-		path = path[:max(0, strings.LastIndexAny(path, ".["))]
-	}
-	return true
-}
-
-// requireValue reports a missing required key.
-func (d *decoder) requireValue(path, value, remedy string) bool {
-	if value != "" {
-		return true
-	}
-	if d.hasNoProblem(path) {
-		d.fail(path, "is required; %s (or set %s)", remedy, variableName(d.originalKey(path)))
-	}
-	return false
-}
-
 // checkConditions reports keys of an entry that do not apply with its other keys.
-func (d *decoder) checkConditions(path string, v reflect.Value) {
+func (k *checker) checkConditions(path string, v reflect.Value) {
 	for _, f := range fieldsOf(v.Type()) {
 		c, is, unmet := f.unmetCondition(v)
 		p := joinKey(path, f.name)
-		if !unmet || !d.isGiven(p) || !d.hasNoProblem(joinKey(path, c.key)) || !d.hasNoProblem(p) {
+		if !unmet || !k.isGiven(p) || !k.hasNoProblem(joinKey(path, c.key)) || !k.hasNoProblem(p) {
 			continue
 		}
 		if is == "" {
-			d.fail(p, "needs %s: %s, and there is no %s here", c.key, c.value, c.key)
+			k.fail(p, "needs %s: %s, and there is no %s here", c.key, c.value, c.key)
 		} else {
-			d.fail(p, "needs %s: %s, but this is %s: %s; remove it, or change the %s", c.key, c.value, c.key, is, c.key)
+			k.fail(p, "needs %s: %s, but this is %s: %s; remove it, or change the %s", c.key, c.value, c.key, is, c.key)
 		}
 	}
-}
-
-// isGiven reports whether a key, or a key inside it, was given.
-func (d *decoder) isGiven(path string) bool {
-	path = d.originalKey(path)
-	for at := range d.locations {
-		if rest, below := strings.CutPrefix(at, path); below && (rest == "" || rest[0] == '.' || rest[0] == '[') {
-			return true
-		}
-	}
-	return false
 }
 
 // minHold is the minimum of checkpoint.max-hold and checkpoint.max-kept. Below it, the
@@ -121,65 +57,67 @@ func (d *decoder) isGiven(path string) bool {
 // a retained log.
 const minHold Size = 1 << 20
 
+// checker reports missing and contradictory values of decoded settings.
+type checker struct{ *report }
+
 // check reports missing and contradictory values, and expands the preset.
-func (d *decoder) check(s *Settings) {
-	if d.hasNoProblem("name") && !relayName.MatchString(s.Name) {
-		d.fail("name", "is %q, must be 1 to 40 of the characters a-z, 0-9 and _", s.Name)
+func (k *checker) check(s *Settings) {
+	if k.hasNoProblem("name") && !relayName.MatchString(s.Name) {
+		k.fail("name", "is %q, must be 1 to 40 of the characters a-z, 0-9 and _", s.Name)
 	}
-	d.checkSource(&s.Source)
-	d.checkDelivery("dispatch", &s.Dispatch.Delivery)
+	k.checkSource(&s.Source)
+	k.checkDelivery("dispatch", &s.Dispatch.Delivery)
 	if s.Dispatch.ProcessingTimeoutSeconds < 1 {
-		d.fail("dispatch.processing-timeout-seconds", "is %d, must be at least 1", s.Dispatch.ProcessingTimeoutSeconds)
+		k.fail("dispatch.processing-timeout-seconds", "is %d, must be at least 1", s.Dispatch.ProcessingTimeoutSeconds)
 	}
 
-	d.requireNonNegative("dispatch.takeover-wait", s.Dispatch.TakeoverWait)
-	if s.Dispatch.Claims == claimsOff && s.Dispatch.Takeover == "timeout" && d.hasNoProblem("dispatch.claims") && d.hasNoProblem("dispatch.takeover") {
-		d.fail("dispatch.claims", "is off, but dispatch.takeover: timeout needs claims to tell whose row it is; use claims: on or takeover: at-once")
+	k.requireNonNegative("dispatch.takeover-wait", s.Dispatch.TakeoverWait)
+	if s.Dispatch.Claims == claimsOff && s.Dispatch.Takeover == "timeout" && k.hasNoProblem("dispatch.claims") && k.hasNoProblem("dispatch.takeover") {
+		k.fail("dispatch.claims", "is off, but dispatch.takeover: timeout needs claims to tell whose row it is; use claims: on or takeover: at-once")
 	}
 
-	d.checkHold("checkpoint.max-hold", s.Checkpoint.MaxHold)
-	d.checkHold("checkpoint.max-kept", s.Checkpoint.MaxKept)
-	d.requirePositive("checkpoint.sweep-interval", s.Checkpoint.SweepInterval)
-	d.checkAdmin(&s.Admin)
-	d.expandPreset(s)
-	d.setDefaultWires(s)
-	d.setDefaultSenders(s)
-	d.setReferences(s)
-	d.checkSinks(s.Sinks)
-	d.checkOutboxes(s)
-	d.checkRowFields(s)
+	k.checkHold("checkpoint.max-hold", s.Checkpoint.MaxHold)
+	k.checkHold("checkpoint.max-kept", s.Checkpoint.MaxKept)
+	k.requirePositive("checkpoint.sweep-interval", s.Checkpoint.SweepInterval)
+	k.checkAdmin(&s.Admin)
+	k.expandPreset(s)
+	k.setDefaultWires(s)
+	k.setDefaultSenders(s)
+	k.checkSinks(s.Sinks)
+	k.checkOutboxes(s)
+	k.checkRowFields(s)
 }
 
 // maxServerID is the largest number in the four bytes of a server id.
 const maxServerID = 1<<32 - 1
 
-func (d *decoder) checkSource(s *Source) {
-	if d.requireValue("source.url", s.URL.Reveal(), "write "+DatabaseURLForms) {
-		d.checkDatabase("source.url", s.URL)
+func (k *checker) checkSource(s *Source) {
+	if k.requireValue("source.url", s.URL.Reveal(), "write "+DatabaseURLForms) {
+		k.checkDatabase("source.url", s.URL)
 	}
 	main, mainKnown := s.URL.databaseType()
 	stream, streamKnown := s.StreamURL.databaseType()
 	switch {
 	case s.StreamURL == "":
-	case main.file && d.hasNoProblem("source.stream-url"):
-		d.fail("source.stream-url", "does not apply to SQLite, which has no roles; omit it")
+	case main.file && k.hasNoProblem("source.stream-url"):
+		k.fail("source.stream-url", "does not apply to SQLite, which has no roles; omit it")
 	case stream.file, mainKnown && streamKnown && main.schemes[0] != stream.schemes[0]:
-		d.fail("source.stream-url", "must be the same database as source.url")
+		k.fail("source.stream-url", "must be the same database as source.url")
 	default:
-		d.checkDatabase("source.stream-url", s.StreamURL)
+		k.checkDatabase("source.stream-url", s.StreamURL)
 	}
 
-	if (s.ServerID < 0 || int64(s.ServerID) > maxServerID) && d.hasNoProblem("source.server-id") {
-		d.fail("source.server-id", "is %d, must be 1 to %d, or 0 for a random one", s.ServerID, int64(maxServerID))
+	if (s.ServerID < 0 || int64(s.ServerID) > maxServerID) && k.hasNoProblem("source.server-id") {
+		k.fail("source.server-id", "is %d, must be 1 to %d, or 0 for a random one", s.ServerID, int64(maxServerID))
 	}
-	d.requirePositive("source.heartbeat-interval", s.HeartbeatInterval)
-	d.checkPolling(s)
+	k.requirePositive("source.heartbeat-interval", s.HeartbeatInterval)
+	k.checkPolling(s)
 }
 
 // checkPolling validates the keys in package poll.
-func (d *decoder) checkPolling(s *Source) {
+func (k *checker) checkPolling(s *Source) {
 	c := poll.Config{Interval: s.PollInterval, BatchSize: s.PollBatchSize, Backoff: s.PollBackoff}
-	d.failFields("source", c.Validate(), func(key string) string {
+	k.failFields("source", c.Validate(), func(key string) string {
 		if key == "outboxes" {
 			return "" // checked with the tables
 		}
@@ -187,96 +125,56 @@ func (d *decoder) checkPolling(s *Source) {
 	})
 }
 
-func (d *decoder) checkHold(path string, size Size) {
-	if size < minHold && d.hasNoProblem(path) {
-		d.fail(path, "is %s, must be at least %s", size, minHold)
-	}
-}
-
-func (d *decoder) requirePositive(path string, t time.Duration) {
-	if t <= 0 && d.hasNoProblem(path) {
-		d.fail(path, "is %s, must be above 0", t)
-	}
-}
-
-func (d *decoder) requireNonNegative(path string, t time.Duration) {
-	if t < 0 && d.hasNoProblem(path) {
-		d.fail(path, "is %s, must not be below 0s", t)
+func (k *checker) checkHold(path string, size Size) {
+	if size < minHold && k.hasNoProblem(path) {
+		k.fail(path, "is %s, must be at least %s", size, minHold)
 	}
 }
 
 // checkDelivery validates the keys in package dispatch.
-func (d *decoder) checkDelivery(path string, s *Delivery) {
-	if d.hasOwnKey(path, "give-up-after") {
-		d.requireNonNegative(joinKey(path, "give-up-after"), s.GiveUpAfter)
+func (k *checker) checkDelivery(path string, s *Delivery) {
+	if k.hasOwnKey(path, "give-up-after") {
+		k.requireNonNegative(joinKey(path, "give-up-after"), s.GiveUpAfter)
 	}
-	d.failFields(path, s.Validate(), func(key string) string {
-		if !d.hasOwnKey(path, key) {
+	k.failFields(path, s.Validate(), func(key string) string {
+		if !k.hasOwnKey(path, key) {
 			return ""
 		}
 		return key
 	})
-	if d.hasOwnKey(path, "request-timeout") {
-		d.requirePositive(joinKey(path, "request-timeout"), s.RequestTimeout)
+	if k.hasOwnKey(path, "request-timeout") {
+		k.requirePositive(joinKey(path, "request-timeout"), s.RequestTimeout)
 	}
 }
 
 // hasOwnKey reports whether to check a delivery key under path. Under a sink that is so
 // only if the key, or a key it is compared with, is given there.
-func (d *decoder) hasOwnKey(path, key string) bool {
+func (k *checker) hasOwnKey(path, key string) bool {
 	if path == "dispatch" {
 		return true
 	}
 	section, _, _ := strings.Cut(key, ".")
-	return d.isGiven(joinKey(path, section))
+	return k.isGiven(joinKey(path, section))
 }
 
-// failFields reports the invalid values that a Validate found in the section at path. fileKey
-// returns the key in the file for a key of the section, or "" if it is checked elsewhere.
-func (d *decoder) failFields(path string, found error, fileKey func(key string) string) {
-	for _, e := range fieldErrors(found) {
-		key := fileKey(e.Key)
-		if p := joinKey(path, key); key != "" && d.hasNoProblem(p) {
-			d.fail(p, "%s", e.Text)
-		}
-	}
-}
-
-// fieldErrors returns the invalid values in an error of a Validate.
-func fieldErrors(err error) []*store.FieldError {
-	switch e := err.(type) {
-	case *store.FieldError:
-		return []*store.FieldError{e}
-	case interface{ Unwrap() []error }:
-		var list []*store.FieldError
-		for _, one := range e.Unwrap() {
-			list = append(list, fieldErrors(one)...)
-		}
-		return list
-	case interface{ Unwrap() error }:
-		return fieldErrors(e.Unwrap())
-	}
-	return nil
-}
-
-func (d *decoder) checkAdmin(a *Admin) {
-	d.checkToken("admin.token", a.Token)
-	if a.Listen == "" || !d.hasNoProblem("admin.listen") {
+func (k *checker) checkAdmin(a *Admin) {
+	k.checkToken("admin.token", a.Token)
+	if a.Listen == "" || !k.hasNoProblem("admin.listen") {
 		return
 	}
 	host, _, err := net.SplitHostPort(a.Listen)
 	if err != nil {
-		d.fail("admin.listen", "is %q, must be host:port such as 127.0.0.1:8090", a.Listen)
+		k.fail("admin.listen", "is %q, must be host:port such as 127.0.0.1:8090", a.Listen)
 		return
 	}
-	if !store.Loopback(host) && a.Token == "" && d.hasNoProblem("admin.token") {
-		d.fail("admin.listen", "is %s, which other machines can reach: set admin.token (or %s), or listen on 127.0.0.1", a.Listen, variableName("admin.token"))
+	if !store.Loopback(host) && a.Token == "" && k.hasNoProblem("admin.token") {
+		k.fail("admin.listen", "is %s, which other machines can reach: set admin.token (or %s), or listen on 127.0.0.1", a.Listen, variableName("admin.token"))
 	}
 }
 
 // checkToken refuses characters that an HTTP header cannot contain.
-func (d *decoder) checkToken(path string, token sink.Secret) {
+func (k *checker) checkToken(path string, token sink.Secret) {
 	if strings.ContainsFunc(string(token), func(r rune) bool { return unicode.IsControl(r) || r > unicode.MaxASCII || r == ' ' }) {
-		d.fail(path, "holds a blank, a line break or another character that a bearer token cannot have")
+		k.fail(path, "holds a blank, a line break or another character that a bearer token cannot have")
 	}
 }

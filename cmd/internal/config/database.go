@@ -128,8 +128,8 @@ func (c *Config) database() (sluicebox.Database, error) {
 }
 
 // checkDatabase never shows a server's URL, because the invalid part may be its password.
-func (d *decoder) checkDatabase(path string, raw URL) {
-	if !d.hasNoProblem(path) {
+func (k *checker) checkDatabase(path string, raw URL) {
+	if !k.hasNoProblem(path) {
 		return
 	}
 	t, found := raw.databaseType()
@@ -138,7 +138,7 @@ func (d *decoder) checkDatabase(path string, raw URL) {
 		if strings.Contains(raw.Reveal(), "://") {
 			text = "must be "
 		}
-		d.fail(path, "%s%s", text, DatabaseURLForms)
+		k.fail(path, "%s%s", text, DatabaseURLForms)
 		return
 	}
 
@@ -147,11 +147,11 @@ func (d *decoder) checkDatabase(path string, raw URL) {
 	switch {
 	case errors.Is(err, errNotURL):
 		scheme, _, _ := strings.Cut(raw.Reveal(), ":")
-		d.fail(path, "is not a URL of the form %s://user:password@host:port/database; percent-encode special characters in the user name and password (@ is %%40, # is %%23, / is %%2F)", strings.ToLower(scheme))
+		k.fail(path, "is not a URL of the form %s://user:password@host:port/database; percent-encode special characters in the user name and password (@ is %%40, # is %%23, / is %%2F)", strings.ToLower(scheme))
 	case errors.As(err, &setup):
-		d.fail(path, "%s; %s", setup.Problem, setup.Remedy)
+		k.fail(path, "%s; %s", setup.Problem, setup.Remedy)
 	case err != nil:
-		d.fail(path, "%s", err)
+		k.fail(path, "%s", err)
 	}
 }
 

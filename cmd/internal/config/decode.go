@@ -14,23 +14,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// location is the origin of a value.
-type location struct {
-	name string // file:line or a variable
-	line int    // 0 for a variable
-}
-
-// decoder decodes Settings from a file and variables, and collects problems.
+// decoder decodes Settings from a file and variables.
 type decoder struct {
+	*report
 	resolver
-	file            string
-	overrides       map[string]string   // SLUICEBOX_* variables
-	knownVariables  map[string]bool     // variables that match a key
-	locations       map[string]location // origin of each given key
-	presetKeys      map[string]string   // keys made by the preset, as the file has them
-	faultyKeys      map[string]bool     // keys with a problem
-	defaultDelivery Delivery            // defaults of the sinks' delivery keys
-	problems        problems
+	overrides       map[string]string        // SLUICEBOX_* variables
+	knownVariables  map[string]bool          // variables that match a key
+	defaultDelivery Delivery                 // defaults of the sinks' delivery keys
 	references      map[string][]sink.Secret // replacements in the URL and headers, by sink
 	unreadable      map[string]problems      // unreadable referenced files, by sink
 }
@@ -38,12 +28,9 @@ type decoder struct {
 func newDecoder(file string, environ []string, readFile func(string) ([]byte, error)) *decoder {
 	all := make(map[string]string, len(environ))
 	d := &decoder{
-		file:           file,
+		report:         newReport(file),
 		overrides:      map[string]string{},
 		knownVariables: map[string]bool{},
-		locations:      map[string]location{},
-		presetKeys:     map[string]string{},
-		faultyKeys:     map[string]bool{},
 		references:     map[string][]sink.Secret{},
 		unreadable:     map[string]problems{},
 	}
@@ -90,12 +77,6 @@ func (d *decoder) decodeSettings(root *yaml.Node) Settings {
 	return s
 }
 
-// fail reports a problem of a key at its origin.
-func (d *decoder) fail(path, format string, args ...any) {
-	path = d.originalKey(path)
-	d.failAt(d.locationOf(path), path, fmt.Sprintf(format, args...))
-}
-
 // noteReference keeps a replacement in the URL or a header of a sink, which no detail shows.
 func (d *decoder) noteReference(path, value string) {
 	if rest, ok := strings.CutPrefix(path, "sinks."); ok && value != "" {
@@ -132,37 +113,6 @@ func (d *decoder) failReference(path string, err error) {
 		d.unreadable[sink] = append(d.unreadable[sink], d.problems[last])
 		d.problems = d.problems[:last]
 	}
-}
-
-func (d *decoder) failAt(p location, path, text string) {
-	d.faultyKeys[path] = true
-	d.problems = append(d.problems, Problem{Where: p.name, Key: path, Text: text, line: p.line})
-}
-
-// originalKey returns the key in the file for a key made by the preset.
-func (d *decoder) originalKey(path string) string {
-	if written, ok := d.presetKeys[path]; ok {
-		return written
-	}
-	return path
-}
-
-// locationOf returns the origin of a key or, if the key was not given, of its section.
-func (d *decoder) locationOf(path string) location {
-	for {
-		if p, ok := d.locations[path]; ok {
-			return p
-		}
-		cut := strings.LastIndexAny(path, ".[")
-		if cut < 0 {
-			return location{name: d.file}
-		}
-		path = path[:cut]
-	}
-}
-
-func (d *decoder) nodeLocation(n *yaml.Node) location {
-	return location{name: fileLine(d.file, n.Line), line: n.Line}
 }
 
 // mappingEntry is a key of a mapping with its value. Both are nil if the file does not
@@ -424,4 +374,32 @@ func (d *decoder) decodeMap(path string, n *yaml.Node, v reflect.Value, f field)
 		d.decodeKey(joinKey(path, name), mappingEntry{key, value}, element, field{enum: f.enum, template: f.template})
 		v.SetMapIndex(reflect.ValueOf(name), element)
 	})
+}
+
+// checkUnknownVariables reports SLUICEBOX_* variables without a key.
+func (d *decoder) checkUnknownVariables() {
+	known := make([]string, 0, len(d.knownVariables))
+	for name := range d.knownVariables {
+		known = append(known, name)
+	}
+	slices.Sort(known)
+	var unknown []string
+	for name := range d.overrides {
+		if !d.knownVariables[name] && !serviceLink.MatchString(name) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	for _, name := range unknown {
+		text := "no key has this variable"
+		switch near := store.Nearest(name, known); {
+		case near != "":
+			text += "; did you mean " + near + "?"
+		case strings.HasPrefix(name, variableName("sinks")+"_"), strings.HasPrefix(name, variableName("outboxes")+"_"):
+			text += "; the entry must exist in the file, or in " + variableName("sinks") + " and " + variableName("outboxes") + " as YAML"
+		default:
+			text += "; see `sluicebox config schema` for the keys, or unset it"
+		}
+		d.failAt(location{name: name}, "", text)
+	}
 }

@@ -24,7 +24,8 @@ func LoadDraft(path string, environ []string) (*Settings, error) {
 	}
 	d := newDecoder(name, environ, readSecretFile)
 	settings := d.decodeSettings(root)
-	d.checkSource(&settings.Source)
+	k := checker{d.report}
+	k.checkSource(&settings.Source)
 	d.problems = slices.DeleteFunc(d.problems, func(p Problem) bool { return p.Key != "source" && !strings.HasPrefix(p.Key, "source.") })
 	return &settings, d.problems.err()
 }
@@ -39,9 +40,9 @@ func (u URL) Describe(ctx context.Context, application, table string, wanted fun
 	if !found {
 		return nil, &store.SetupError{Problem: "the source is not a URL of a supported database", Remedy: "write " + DatabaseURLForms}
 	}
-	d := newDecoder("", nil, nil)
-	d.checkTable("table", table, u)
-	for _, p := range d.problems {
+	k := checker{newReport("")}
+	k.checkTable("table", table, u)
+	for _, p := range k.problems {
 		return nil, &store.SetupError{Problem: "the table " + p.Text}
 	}
 	o := store.Outbox{Name: table, Table: table}

@@ -117,7 +117,9 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 	})
 	settings := d.decodeSettings(root)
 	d.checkUnknownVariables()
-	d.check(&settings)
+	d.setReferences(&settings)
+	k := checker{d.report}
+	k.check(&settings)
 	if len(d.problems) > 0 {
 		for _, of := range d.unreadable {
 			d.problems = append(d.problems, of...)

@@ -232,126 +232,126 @@ func presentNumbers[K comparable](numbers map[K]*int) map[K]int {
 }
 
 // checkLayout checks the keys of a custom layout.
-func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
+func (k *checker) checkLayout(path string, o *Outbox, documents, timed bool) {
 	l := o.storeLayout(documents)
 	if o.Prefix != "" {
-		d.checkMessages(path, o)
+		k.checkMessages(path, o)
 		l = store.MessageLayout(l)
 	}
-	d.checkDocumentKeys(path, o, documents)
-	d.checkClaimTime(path, o, &l, timed)
+	k.checkDocumentKeys(path, o, documents)
+	k.checkClaimTime(path, o, &l, timed)
 	if o.Layout != layoutCustom && len(o.OrderBy) == 0 && reflect.ValueOf(o.Columns).IsZero() {
 		return
 	}
-	if o.GroupPath != "" && d.hasNoProblem(path+".group-path") {
+	if o.GroupPath != "" && k.hasNoProblem(path+".group-path") {
 		if _, err := store.ParseGroupPath(o.GroupPath); err != nil {
-			d.fail(path+".group-path", "%s", err)
+			k.fail(path+".group-path", "%s", err)
 		}
 	}
 
 	for _, n := range l.NamedColumns() {
 		switch p := path + "." + n.Key; {
-		case !d.hasNoProblem(p):
+		case !k.hasNoProblem(p):
 		case documents && badField(n.Column):
-			d.fail(p, "is %q, must be the field's name in its exact spelling, with dots between those of a path, and none of them begins with $", n.Column)
+			k.fail(p, "is %q, must be the field's name in its exact spelling, with dots between those of a path, and none of them begins with $", n.Column)
 		case !documents && badIdentifier(n.Column):
-			d.fail(p, "is %q, must be the column's name in its exact spelling, without quotes, 63 bytes at most", n.Column)
+			k.fail(p, "is %q, must be the column's name in its exact spelling, without quotes, 63 bytes at most", n.Column)
 		}
 	}
 
 	if o.Layout == layoutCustom {
-		d.checkState(path, o)
+		k.checkState(path, o)
 	}
-	d.failFields(path, l.Validate(), func(key string) string { return key })
+	k.failFields(path, l.Validate(), func(key string) string { return key })
 }
 
 // checkMessages refuses a layout of a table for messages.
-func (d *decoder) checkMessages(path string, o *Outbox) {
+func (k *checker) checkMessages(path string, o *Outbox) {
 	switch {
-	case o.Layout != layoutCustom && d.hasNoProblem(path+".layout"):
-		d.fail(path+".layout", "is %s, a layout of tables; with message-prefix, use layout: custom and state: none", o.Layout)
-	case o.Layout == layoutCustom && o.State != stateNone && d.hasNoProblem(path+".state"):
-		d.fail(path+".state", "is %q, must be none with message-prefix: no table has the state of a message", o.State)
-	case o.DeleteDelivered && d.hasNoProblem(path+".delete-delivered"):
-		d.fail(path+".delete-delivered", "does not apply with message-prefix: there is no table to delete from")
+	case o.Layout != layoutCustom && k.hasNoProblem(path+".layout"):
+		k.fail(path+".layout", "is %s, a layout of tables; with message-prefix, use layout: custom and state: none", o.Layout)
+	case o.Layout == layoutCustom && o.State != stateNone && k.hasNoProblem(path+".state"):
+		k.fail(path+".state", "is %q, must be none with message-prefix: no table has the state of a message", o.State)
+	case o.DeleteDelivered && k.hasNoProblem(path+".delete-delivered"):
+		k.fail(path+".delete-delivered", "does not apply with message-prefix: there is no table to delete from")
 	}
 }
 
 // checkClaimTime checks that a claim has a time, or an end, where one is needed.
-func (d *decoder) checkClaimTime(path string, o *Outbox, l *store.Layout, timed bool) {
+func (k *checker) checkClaimTime(path string, o *Outbox, l *store.Layout, timed bool) {
 	claimed, lease := path+".columns.claimed", path+".columns.lease"
 	switch {
-	case !d.hasNoProblem(claimed) || !d.hasNoProblem(lease):
+	case !k.hasNoProblem(claimed) || !k.hasNoProblem(lease):
 	case o.Columns.Lease != "" && o.Columns.Claimed != "":
-		d.fail(lease, "is the end of a claim in place of its time in columns.claimed; remove one")
+		k.fail(lease, "is the end of a claim in place of its time in columns.claimed; remove one")
 	case l.Lease && !timed:
 		if o.Columns.Lease == "" {
 			lease = path + ".layout"
 		}
-		d.fail(lease, "needs dispatch.takeover: timeout, which says how long a claim holds a row: it is written into column %s", l.Columns.Claimed)
+		k.fail(lease, "needs dispatch.takeover: timeout, which says how long a claim holds a row: it is written into column %s", l.Columns.Claimed)
 	case timed && l.State != store.StateNone && l.Columns.Claimed == "":
-		d.fail(claimed, "is required with dispatch.takeover: timeout, which needs the time of the claim; name a column, or use takeover: at-once")
+		k.fail(claimed, "is required with dispatch.takeover: timeout, which needs the time of the claim; name a column, or use takeover: at-once")
 	}
 }
 
 // checkDocumentKeys refuses layouts and keys that apply only to documents, or only to tables.
-func (d *decoder) checkDocumentKeys(path string, o *Outbox, documents bool) {
-	if p, found := layouts.Named(o.Layout); found && p.Layout(documents) == nil && d.hasNoProblem(path+".layout") {
+func (k *checker) checkDocumentKeys(path string, o *Outbox, documents bool) {
+	if p, found := layouts.Named(o.Layout); found && p.Layout(documents) == nil && k.hasNoProblem(path+".layout") {
 		what := "tables"
 		if documents {
 			what = "MongoDB's documents"
 		}
-		d.fail(path+".layout", "is %s, which is no layout of %s; those are %s", p.Name, what, strings.Join(layoutNames(func(p *layouts.Preset) bool { return p.Layout(documents) != nil }), ", "))
+		k.fail(path+".layout", "is %s, which is no layout of %s; those are %s", p.Name, what, strings.Join(layoutNames(func(p *layouts.Preset) bool { return p.Layout(documents) != nil }), ", "))
 	}
 	if documents {
 		return
 	}
-	if o.TextTimes && d.hasNoProblem(path+".text-times") {
-		d.fail(path+".text-times", "applies only to MongoDB: the columns of a table have types; remove it")
+	if o.TextTimes && k.hasNoProblem(path+".text-times") {
+		k.fail(path+".text-times", "applies only to MongoDB: the columns of a table have types; remove it")
 	}
 }
 
 // checkRetention checks how long delivered rows are kept.
-func (d *decoder) checkRetention(path string, o *Outbox, documents bool) {
-	if !d.hasNoProblem(path) {
+func (k *checker) checkRetention(path string, o *Outbox, documents bool) {
+	if !k.hasNoProblem(path) {
 		return
 	}
 	if o.Retention < 0 {
-		d.requireNonNegative(path, o.Retention)
+		k.requireNonNegative(path, o.Retention)
 		return
 	}
 	box := store.Outbox{Name: o.Name, Layout: o.storeLayout(documents), Retention: o.Retention}
 	var setup *store.SetupError
 	if err := box.ValidateRetention(); errors.As(err, &setup) {
-		d.fail(path, "%s; %s", setup.Problem, setup.Remedy)
+		k.fail(path, "%s; %s", setup.Problem, setup.Remedy)
 	}
 }
 
 // checkArchive checks the table that receives rows after their retention.
-func (d *decoder) checkArchive(path string, o *Outbox, s *Settings) {
-	if o.Archive == "" || !d.hasNoProblem(path) {
+func (k *checker) checkArchive(path string, o *Outbox, s *Settings) {
+	if o.Archive == "" || !k.hasNoProblem(path) {
 		return
 	}
-	d.checkTable(path, o.Archive, s.Source.URL)
+	k.checkTable(path, o.Archive, s.Source.URL)
 	if i := slices.IndexFunc(s.Outboxes, func(other Outbox) bool { return other.Table == o.Archive }); i >= 0 {
-		d.fail(path, "is the table of outboxes[%d]; name a table of its own", i)
+		k.fail(path, "is the table of outboxes[%d]; name a table of its own", i)
 		return
 	}
 	var setup *store.SetupError
 	box := store.Outbox{Archive: o.Archive, Retention: o.Retention}
-	if err := box.ValidateArchive(); errors.As(err, &setup) && d.hasNoProblem(path) {
-		d.fail(path, "%s; %s", setup.Problem, setup.Remedy)
+	if err := box.ValidateArchive(); errors.As(err, &setup) && k.hasNoProblem(path) {
+		k.fail(path, "%s; %s", setup.Problem, setup.Remedy)
 	}
 }
 
 // checkState refuses keys that do not apply to the kind of state.
-func (d *decoder) checkState(path string, o *Outbox) {
-	if !d.requireValue(path+".state", o.State, "set state: words, numbers, boolean, timestamps or none, as the table stores it") {
+func (k *checker) checkState(path string, o *Outbox) {
+	if !k.requireValue(path+".state", o.State, "set state: words, numbers, boolean, timestamps or none, as the table stores it") {
 		return
 	}
 	unused := func(key, column, remedy string) {
-		if p := path + ".columns." + key; column != "" && d.hasNoProblem(p) {
-			d.fail(p, "does not apply: with state: %s, %s", o.State, remedy)
+		if p := path + ".columns." + key; column != "" && k.hasNoProblem(p) {
+			k.fail(p, "does not apply: with state: %s, %s", o.State, remedy)
 		}
 	}
 

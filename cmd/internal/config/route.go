@@ -18,16 +18,16 @@ import (
 const presetSink = "flowcatalyst"
 
 // expandPreset replaces the preset with its outboxes and its sink.
-func (d *decoder) expandPreset(s *Settings) {
+func (k *checker) expandPreset(s *Settings) {
 	p := s.FlowCatalyst
 	if p == nil {
-		if len(s.Outboxes) == 0 && d.hasNoProblem("flowcatalyst") && d.hasNoProblem("outboxes") && d.hasNoProblem("sinks") {
-			d.fail("", "nothing to relay; add a section flowcatalyst with its api-base-url, or outboxes and sinks")
+		if len(s.Outboxes) == 0 && k.hasNoProblem("flowcatalyst") && k.hasNoProblem("outboxes") && k.hasNoProblem("sinks") {
+			k.fail("", "nothing to relay; add a section flowcatalyst with its api-base-url, or outboxes and sinks")
 		}
 		return
 	}
 	if len(s.Outboxes) > 0 || len(s.Sinks) > 0 {
-		d.fail("flowcatalyst", "is a preset for outboxes and sinks and excludes them; use one of them (`sluicebox config check` prints the expanded preset)")
+		k.fail("flowcatalyst", "is a preset for outboxes and sinks and excludes them; use one of them (`sluicebox config check` prints the expanded preset)")
 		s.FlowCatalyst = nil
 		return
 	}
@@ -36,12 +36,12 @@ func (d *decoder) expandPreset(s *Settings) {
 		SinkFlowCatalyst, p.Wire, p.APIBaseURL, p.APIToken, p.OAuth, p.CAFile, p.ErrorDetail
 	s.Sinks = map[string]Sink{presetSink: sink}
 	for _, key := range []string{"wire", "api-base-url", "oauth", "ca-file", "error-detail"} {
-		d.presetKeys["sinks."+presetSink+"."+key] = "flowcatalyst." + key
+		k.presetKeys["sinks."+presetSink+"."+key] = "flowcatalyst." + key
 	}
 	for _, f := range fieldsOf(reflect.TypeFor[OAuth]()) {
-		d.presetKeys["sinks."+presetSink+".oauth."+f.name] = "flowcatalyst.oauth." + f.name
+		k.presetKeys["sinks."+presetSink+".oauth."+f.name] = "flowcatalyst.oauth." + f.name
 	}
-	d.presetKeys["sinks."+presetSink+".token"] = "flowcatalyst.api-token"
+	k.presetKeys["sinks."+presetSink+".token"] = "flowcatalyst.api-token"
 	for _, o := range []struct{ key, table, kind string }{
 		{"events-table", p.EventsTable, "EVENT"},
 		{"dispatch-jobs-table", p.DispatchJobsTable, "DISPATCH_JOB"},
@@ -49,13 +49,13 @@ func (d *decoder) expandPreset(s *Settings) {
 		if o.table == "" {
 			continue
 		}
-		d.presetKeys[outboxKey(len(s.Outboxes))+".table"] = "flowcatalyst." + o.key
-		d.presetKeys[outboxKey(len(s.Outboxes))+".retention"] = "flowcatalyst.retention"
-		d.presetKeys[outboxKey(len(s.Outboxes))+".order-by"] = "flowcatalyst.order-by"
+		k.presetKeys[outboxKey(len(s.Outboxes))+".table"] = "flowcatalyst." + o.key
+		k.presetKeys[outboxKey(len(s.Outboxes))+".retention"] = "flowcatalyst.retention"
+		k.presetKeys[outboxKey(len(s.Outboxes))+".order-by"] = "flowcatalyst.order-by"
 		s.Outboxes = append(s.Outboxes, Outbox{Table: o.table, Layout: "flowcatalyst", Kind: o.kind, Sink: presetSink, OrderBy: p.OrderBy, Retention: p.Retention})
 	}
-	if len(s.Outboxes) == 0 && d.hasNoProblem("flowcatalyst") {
-		d.fail("flowcatalyst", "has neither an events-table nor a dispatch-jobs-table; set at least one")
+	if len(s.Outboxes) == 0 && k.hasNoProblem("flowcatalyst") {
+		k.fail("flowcatalyst", "has neither an events-table nor a dispatch-jobs-table; set at least one")
 	}
 	s.FlowCatalyst = nil
 }
@@ -63,7 +63,7 @@ func (d *decoder) expandPreset(s *Settings) {
 // setDefaultWires sets the default wire of FlowCatalyst sinks by their outboxes, because
 // writers of an outbox-messages table use the current API. The array wire has no audit
 // logs, so these rows would FAIL without a request.
-func (d *decoder) setDefaultWires(s *Settings) {
+func (k *checker) setDefaultWires(s *Settings) {
 	for _, name := range slices.Sorted(maps.Keys(s.Sinks)) {
 		sink := s.Sinks[name]
 		if sink.Type != SinkFlowCatalyst {
@@ -81,8 +81,8 @@ func (d *decoder) setDefaultWires(s *Settings) {
 			sink.Wire = flowcatalyst.WireItems
 		case sink.Wire == "":
 			sink.Wire = flowcatalyst.WireArray
-		case sink.Wire == flowcatalyst.WireArray && today != nil && routed && d.hasNoProblem(path):
-			d.fail(path, "is array, but outbox %s has the layout %s, whose rows are for the current API; use wire: items or omit it", today.Table, today.Layout)
+		case sink.Wire == flowcatalyst.WireArray && today != nil && routed && k.hasNoProblem(path):
+			k.fail(path, "is array, but outbox %s has the layout %s, whose rows are for the current API; use wire: items or omit it", today.Table, today.Layout)
 		}
 		s.Sinks[name] = sink
 	}
@@ -94,10 +94,10 @@ const webhookSenders = 64
 
 // setDefaultSenders sets the default number of senders of webhooks, unless the configuration
 // sets one for all sinks.
-func (d *decoder) setDefaultSenders(s *Settings) {
-	_, forAll := d.locations["dispatch.max-concurrent-groups"]
+func (k *checker) setDefaultSenders(s *Settings) {
+	_, forAll := k.locations["dispatch.max-concurrent-groups"]
 	for name, sink := range s.Sinks {
-		if _, own := d.locations["sinks."+name+".max-concurrent-groups"]; sink.Type == SinkWebhook && !forAll && !own {
+		if _, own := k.locations["sinks."+name+".max-concurrent-groups"]; sink.Type == SinkWebhook && !forAll && !own {
 			sink.MaxConcurrentGroups = webhookSenders
 			s.Sinks[name] = sink
 		}
@@ -115,57 +115,57 @@ func isRoutedTo(s *Settings, sink string) bool {
 
 func outboxKey(i int) string { return "outboxes[" + strconv.Itoa(i) + "]" }
 
-func (d *decoder) checkSinks(sinks map[string]Sink) {
+func (k *checker) checkSinks(sinks map[string]Sink) {
 	for _, name := range slices.Sorted(maps.Keys(sinks)) {
 		path, s := "sinks."+name, sinks[name]
 		if !sinkName.MatchString(name) {
-			d.fail(path, "is not a valid sink name; use 1 to 40 of the characters a-z, 0-9, _ and -")
+			k.fail(path, "is not a valid sink name; use 1 to 40 of the characters a-z, 0-9, _ and -")
 			continue
 		}
-		d.checkConditions(path, reflect.ValueOf(s))
-		d.requireValue(path+".type", s.Type, "write type: flowcatalyst or type: webhook")
+		k.checkConditions(path, reflect.ValueOf(s))
+		k.requireValue(path+".type", s.Type, "write type: flowcatalyst or type: webhook")
 		if t, known := sinkTypes()[s.Type]; known {
-			t.check(d, path, &s)
+			t.check(k, path, &s)
 		}
-		d.checkDelivery(path, &s.Delivery)
+		k.checkDelivery(path, &s.Delivery)
 	}
 }
 
-func (d *decoder) checkFlowCatalyst(path string, s *Sink) {
-	d.requireValue(path+".api-base-url", s.APIBaseURL.Reveal(), "write https://host[:port]")
-	d.requireClient(path, s)
+func (k *checker) checkFlowCatalyst(path string, s *Sink) {
+	k.requireValue(path+".api-base-url", s.APIBaseURL.Reveal(), "write https://host[:port]")
+	k.requireClient(path, s)
 
 	// An @ means that a user or password may be part of the path, and an invalid URL may
 	// contain one, so neither is shown.
 	base, raw := path+".api-base-url", s.APIBaseURL.Reveal()
-	if _, err := url.Parse(raw); err != nil && d.hasNoProblem(base) {
-		d.fail(base, "is not a URL such as https://platform.example:8443")
-	} else if strings.Contains(raw, "@") && d.hasNoProblem(base) {
-		d.fail(base, "must not contain a user or a password; the token has its own key")
+	if _, err := url.Parse(raw); err != nil && k.hasNoProblem(base) {
+		k.fail(base, "is not a URL such as https://platform.example:8443")
+	} else if strings.Contains(raw, "@") && k.hasNoProblem(base) {
+		k.fail(base, "must not contain a user or a password; the token has its own key")
 	}
 
 	c := s.flowCatalystConfig()
-	d.checkSink(path, c.Validate())
+	k.checkSink(path, c.Validate())
 }
 
 // requireClient reports what an OAuth client lacks.
-func (d *decoder) requireClient(path string, s *Sink) {
+func (k *checker) requireClient(path string, s *Sink) {
 	if s.OAuth != nil {
-		d.requireValue(path+".oauth.client-id", s.OAuth.ClientID, "set the OAuth client id")
-		d.requireValue(path+".oauth.client-secret", string(s.OAuth.ClientSecret), "use a reference, ${file:/path} or ${env:NAME}")
+		k.requireValue(path+".oauth.client-id", s.OAuth.ClientID, "set the OAuth client id")
+		k.requireValue(path+".oauth.client-secret", string(s.OAuth.ClientSecret), "use a reference, ${file:/path} or ${env:NAME}")
 	}
 }
 
-func (d *decoder) checkWebhook(path string, s *Sink) {
-	d.requireClient(path, s)
-	d.requireValue(path+".url", string(s.Webhook.URL), "write https://host[:port]/path")
+func (k *checker) checkWebhook(path string, s *Sink) {
+	k.requireClient(path, s)
+	k.requireValue(path+".url", string(s.Webhook.URL), "write https://host[:port]/path")
 	c := s.webhookConfig()
-	d.checkSink(path, c.Validate())
+	k.checkSink(path, c.Validate())
 }
 
 // checkSink reports the errors of the sink's own validation.
-func (d *decoder) checkSink(path string, found error) {
-	d.failFields(path, found, func(key string) string {
+func (k *checker) checkSink(path string, found error) {
+	k.failFields(path, found, func(key string) string {
 		switch key {
 		case "api-token":
 			return "token"
@@ -176,50 +176,50 @@ func (d *decoder) checkSink(path string, found error) {
 	})
 }
 
-func (d *decoder) checkOutboxes(s *Settings) {
+func (k *checker) checkOutboxes(s *Settings) {
 	names, tables, prefixes := map[string]int{}, map[string]int{}, map[string]int{}
 	for i := range s.Outboxes {
 		o, path := &s.Outboxes[i], outboxKey(i)
 		if o.Prefix != "" {
-			d.checkPrefix(path+".message-prefix", o, i, s, prefixes, names)
-		} else if d.requireValue(path+".table", o.Table, "name the table") {
-			d.checkTable(path+".table", o.Table, s.Source.URL)
+			k.checkPrefix(path+".message-prefix", o, i, s, prefixes, names)
+		} else if k.requireValue(path+".table", o.Table, "name the table") {
+			k.checkTable(path+".table", o.Table, s.Source.URL)
 			if o.Name == "" {
 				o.Name = o.Table
 			}
-			if d.requireUnique(tables, path+".table", o.Table, i, "the table", "two outboxes over one table are not supported") {
-				d.requireUnique(names, path+".name", o.Name, i, "the name", "give one of them another name")
+			if k.requireUnique(tables, path+".table", o.Table, i, "the table", "two outboxes over one table are not supported") {
+				k.requireUnique(names, path+".name", o.Name, i, "the name", "give one of them another name")
 			}
 		}
 		o.kindInLane = s.Sinks[o.Sink].Type == SinkFlowCatalyst
-		d.checkConditions(path, reflect.ValueOf(*o))
-		if d.requireValue(path+".layout", o.Layout, "write the name of a layout, or layout: custom with the table's own columns") {
-			d.checkLayout(path, o, s.Source.URL.documents(), s.Dispatch.Takeover == "timeout")
-			d.checkRetention(path+".retention", o, s.Source.URL.documents())
-			d.checkArchive(path+".archive", o, s)
+		k.checkConditions(path, reflect.ValueOf(*o))
+		if k.requireValue(path+".layout", o.Layout, "write the name of a layout, or layout: custom with the table's own columns") {
+			k.checkLayout(path, o, s.Source.URL.documents(), s.Dispatch.Takeover == "timeout")
+			k.checkRetention(path+".retention", o, s.Source.URL.documents())
+			k.checkArchive(path+".archive", o, s)
 		}
-		d.checkKind(path+".kind", o, s.Source.URL.documents(), s.Sinks[o.Sink])
-		d.checkRoute(path+".sink", o.Sink, s.Sinks)
+		k.checkKind(path+".kind", o, s.Source.URL.documents(), s.Sinks[o.Sink])
+		k.checkRoute(path+".sink", o.Sink, s.Sinks)
 	}
 }
 
 // checkPrefix checks an outbox of messages in place of a table.
-func (d *decoder) checkPrefix(path string, o *Outbox, i int, s *Settings, prefixes, names map[string]int) {
+func (k *checker) checkPrefix(path string, o *Outbox, i int, s *Settings, prefixes, names map[string]int) {
 	if o.Name == "" {
 		o.Name = o.Prefix
 	}
 	switch {
-	case !d.hasNoProblem(path):
+	case !k.hasNoProblem(path):
 	case o.Table != "":
-		d.fail(path, "stands beside table: an outbox is a table or the messages with a prefix; remove one")
+		k.fail(path, "stands beside table: an outbox is a table or the messages with a prefix; remove one")
 	case s.Source.URL != "" && !s.Source.URL.Postgres():
-		d.fail(path, "applies only to PostgreSQL, whose WAL has logical messages; name a table")
+		k.fail(path, "applies only to PostgreSQL, whose WAL has logical messages; name a table")
 	case s.Source.Mode == string(sluicebox.ModePoll):
-		d.fail(path, "needs source.mode: stream or auto: messages are in the WAL alone, and polling reads tables")
+		k.fail(path, "needs source.mode: stream or auto: messages are in the WAL alone, and polling reads tables")
 	case strings.ContainsRune(o.Prefix, 0) || len(o.Prefix) > maxPrefix:
-		d.fail(path, "is %q, must be the prefix in its exact spelling, %d bytes at most", o.Prefix, maxPrefix)
-	case d.requireUnique(prefixes, path, o.Prefix, i, "the prefix", "two outboxes over one prefix are not supported"):
-		d.requireUnique(names, outboxKey(i)+".name", o.Name, i, "the name", "give one of them another name")
+		k.fail(path, "is %q, must be the prefix in its exact spelling, %d bytes at most", o.Prefix, maxPrefix)
+	case k.requireUnique(prefixes, path, o.Prefix, i, "the prefix", "two outboxes over one prefix are not supported"):
+		k.requireUnique(names, outboxKey(i)+".name", o.Name, i, "the name", "give one of them another name")
 	}
 }
 
@@ -227,34 +227,34 @@ func (d *decoder) checkPrefix(path string, o *Outbox, i int, s *Settings, prefix
 const maxPrefix = 255
 
 // requireUnique reports an outbox whose value an earlier outbox has.
-func (d *decoder) requireUnique(seen map[string]int, path, value string, i int, what, remedy string) bool {
+func (k *checker) requireUnique(seen map[string]int, path, value string, i int, what, remedy string) bool {
 	first, taken := seen[value]
 	if !taken {
 		seen[value] = i
 		return true
 	}
-	if d.hasNoProblem(outboxKey(i)) {
+	if k.hasNoProblem(outboxKey(i)) {
 		other := ".table"
 		if strings.HasSuffix(path, ".message-prefix") {
 			other = ".message-prefix"
 		}
-		d.fail(path, "%s %q is also that of %s; %s", what, value, d.originalKey(outboxKey(first)+other), remedy)
+		k.fail(path, "%s %q is also that of %s; %s", what, value, k.originalKey(outboxKey(first)+other), remedy)
 	}
 	return false
 }
 
-func (d *decoder) checkTable(path, table string, database URL) {
+func (k *checker) checkTable(path, table string, database URL) {
 	parts := strings.Split(table, ".")
 	if database.documents() {
 		if badCollection(table) {
-			d.fail(path, "is %q, must be a collection of the URL's database in its exact spelling, without $, %d bytes at most", table, maxCollectionName)
+			k.fail(path, "is %q, must be a collection of the URL's database in its exact spelling, without $, %d bytes at most", table, maxCollectionName)
 		}
 		return
 	}
 	if database.SQLite() && len(parts) == 2 && !strings.EqualFold(parts[0], "main") {
-		d.fail(path, "is %q, but SQLite has no schemas; name only the table", table)
+		k.fail(path, "is %q, but SQLite has no schemas; name only the table", table)
 	} else if len(parts) > 2 || slices.ContainsFunc(parts, badIdentifier) {
-		d.fail(path, "is %q, must be table or schema.table in its exact spelling, without quotes, 63 bytes each at most", table)
+		k.fail(path, "is %q, must be table or schema.table in its exact spelling, without quotes, 63 bytes each at most", table)
 	}
 }
 
@@ -283,14 +283,14 @@ func badField(path string) bool {
 
 // checkKind checks the kind of layouts without a kind column, and the kinds that a sink
 // supports.
-func (d *decoder) checkKind(path string, o *Outbox, documents bool, sink Sink) {
+func (k *checker) checkKind(path string, o *Outbox, documents bool, sink Sink) {
 	layout := o.storeLayout(documents)
 	column := layout.KindColumn()
 	if p, _ := layouts.Named(o.Layout); column == "" && o.Kind == "" && sink.Type != SinkFlowCatalyst {
 		o.Kind = p.Kind
 	}
 	switch {
-	case !d.hasNoProblem(path) || o.Layout == "" || !d.hasNoProblem(path[:strings.LastIndexByte(path, '.')]+".columns.kind"):
+	case !k.hasNoProblem(path) || o.Layout == "" || !k.hasNoProblem(path[:strings.LastIndexByte(path, '.')]+".columns.kind"):
 	case column == "" && o.Kind == "":
 		example := "set the kind of its rows, for example kind: order"
 		if sink.Type == SinkFlowCatalyst {
@@ -299,37 +299,37 @@ func (d *decoder) checkKind(path string, o *Outbox, documents bool, sink Sink) {
 		if o.Layout == layoutCustom {
 			example += ", or name its column in columns.kind"
 		}
-		d.fail(path, "is required: the %s layout has no column for it; %s", o.Layout, example)
+		k.fail(path, "is required: the %s layout has no column for it; %s", o.Layout, example)
 	case column != "" && o.Kind != "":
-		d.fail(path, "does not apply: the %s layout has the kind in its column %s", o.Layout, column)
+		k.fail(path, "does not apply: the %s layout has the kind in its column %s", o.Layout, column)
 	case o.Kind != "" && sink.Type == SinkFlowCatalyst:
 		kinds := []string{flowcatalyst.KindEvent, flowcatalyst.KindDispatchJob, flowcatalyst.KindAuditLog}
 		c := sink.flowCatalystConfig()
 		if err := c.CheckKind(o.Kind); !slices.Contains(kinds, o.Kind) {
-			d.fail(path, "%s", invalidEnumText(o.Kind, field{enum: kinds}))
+			k.fail(path, "%s", invalidEnumText(o.Kind, field{enum: kinds}))
 		} else if err != nil {
-			d.fail(path, "%s in the sink %s", err, o.Sink)
+			k.fail(path, "%s in the sink %s", err, o.Sink)
 		}
 	}
 }
 
-func (d *decoder) checkRoute(path, name string, sinks map[string]Sink) {
+func (k *checker) checkRoute(path, name string, sinks map[string]Sink) {
 	known := slices.Sorted(maps.Keys(sinks))
 	have := "the sinks are " + strings.Join(known, ", ")
 	if len(known) == 0 {
 		have = "write a section sinks"
 	}
 
-	if !d.requireValue(path, name, have) {
+	if !k.requireValue(path, name, have) {
 		return
 	}
-	if _, ok := sinks[name]; ok || !d.hasNoProblem(path) || !d.hasNoProblem("sinks") {
+	if _, ok := sinks[name]; ok || !k.hasNoProblem(path) || !k.hasNoProblem("sinks") {
 		return
 	}
 	if near := store.Nearest(name, known); near != "" {
 		have = "did you mean " + near + "?"
 	}
-	d.fail(path, "is %s, but there is no such sink; %s", name, have)
+	k.fail(path, "is %s, but there is no such sink; %s", name, have)
 }
 
 // splitTable returns the schema (or "") and the table.

@@ -18,35 +18,25 @@ import (
 //
 // A sink that no outbox names serves replays of any outbox. There a field is refused only if
 // no outbox has it, because who asks for a replay chooses the outbox.
-func (d *decoder) checkRowFields(s *Settings) {
+func (k *checker) checkRowFields(s *Settings) {
 	documents := s.Source.URL.documents()
 	for _, name := range slices.Sorted(maps.Keys(s.Sinks)) {
 		path, to := "sinks."+name, s.Sinks[name]
 		c := to.webhookConfig()
-		if to.Type != SinkWebhook || !d.hasNoProblem(path) || c.Validate() != nil {
+		if to.Type != SinkWebhook || !k.hasNoProblem(path) || c.Validate() != nil {
 			continue
 		}
 		routed := isRoutedTo(s, name)
 		var rows []rowsOf
 		for i := range s.Outboxes {
 			if o := &s.Outboxes[i]; o.Sink == name || !routed {
-				rows = append(rows, rowsOf{o, o.storeLayout(documents), d.hasNoProblemBelow(outboxKey(i))})
+				rows = append(rows, rowsOf{o, o.storeLayout(documents), k.hasNoProblemBelow(outboxKey(i))})
 			}
 		}
 		for _, f := range c.Fields() {
-			d.checkRowField(joinKey(path, f.Key), f, rows, routed)
+			k.checkRowField(joinKey(path, f.Key), f, rows, routed)
 		}
 	}
-}
-
-// hasNoProblemBelow reports whether neither a section nor a key in it has a problem.
-func (d *decoder) hasNoProblemBelow(path string) bool {
-	for key := range d.faultyKeys {
-		if rest, below := strings.CutPrefix(key, d.originalKey(path)); below && (rest == "" || rest[0] == '.') {
-			return false
-		}
-	}
-	return true
 }
 
 // rowsOf are the rows of an outbox.
@@ -68,12 +58,12 @@ func (r *rowsOf) canHave(f webhook.Field) bool {
 }
 
 // checkRowField checks a field against the outboxes whose rows the sink may get.
-func (d *decoder) checkRowField(path string, f webhook.Field, rows []rowsOf, routed bool) {
+func (k *checker) checkRowField(path string, f webhook.Field, rows []rowsOf, routed bool) {
 	lacking := slices.DeleteFunc(slices.Clone(rows), func(r rowsOf) bool { return r.canHave(f) })
-	if len(lacking) == 0 || len(lacking) < len(rows) && (!f.Required || !routed) || !d.hasNoProblem(path) {
+	if len(lacking) == 0 || len(lacking) < len(rows) && (!f.Required || !routed) || !k.hasNoProblem(path) {
 		return
 	}
-	d.fail(path, "has %s, which rows of %s cannot have; %s", f, cmp.Or(lacking[0].outbox.Table, lacking[0].outbox.Prefix), lacking[0].remedy(f))
+	k.fail(path, "has %s, which rows of %s cannot have; %s", f, cmp.Or(lacking[0].outbox.Table, lacking[0].outbox.Prefix), lacking[0].remedy(f))
 }
 
 // remedy says how rows get the value of a field.

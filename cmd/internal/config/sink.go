@@ -17,7 +17,7 @@ const (
 // sinkType is the code of one type of sinks.
 type sinkType struct {
 	// check reports the problems of the type's keys.
-	check func(d *decoder, path string, s *Sink)
+	check func(k *checker, path string, s *Sink)
 	// limits returns the limits of the sink that open opens.
 	limits func(s *Sink) func(kind string) sink.Limits
 	// open opens the sink. agent is the default User-Agent of its requests.
@@ -34,8 +34,8 @@ type OpenSink interface {
 // sinkTypes returns the types of sinks by name.
 func sinkTypes() map[string]sinkType {
 	return map[string]sinkType{
-		SinkFlowCatalyst: {(*decoder).checkFlowCatalyst, (*Sink).flowCatalystLimits, (*Sink).openFlowCatalyst},
-		SinkWebhook:      {(*decoder).checkWebhook, (*Sink).webhookLimits, (*Sink).openWebhook},
+		SinkFlowCatalyst: {(*checker).checkFlowCatalyst, (*Sink).flowCatalystLimits, (*Sink).openFlowCatalyst},
+		SinkWebhook:      {(*checker).checkWebhook, (*Sink).webhookLimits, (*Sink).openWebhook},
 	}
 }
 
