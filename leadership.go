@@ -82,6 +82,7 @@ func (r *Relay) runAsLeader(ctx context.Context, tenure *leader.Tenure) error {
 	r.otherLeader.Store(nil)
 	r.epoch.Store(0)
 	r.tenure.Store(tenure)
+	defer r.claims.Store(nil)
 	r.requested = tenure.Requested()
 	defer r.tenure.Store(nil)
 	return r.runSessions(leads, tenure)

@@ -29,6 +29,9 @@ type LeadershipObserver interface {
 
 	// SetStandby: this relay does not lead.
 	SetStandby()
+
+	// ClaimsMode: this leader claims rows in this mode.
+	ClaimsMode(mode ClaimsMode)
 }
 
 // SourceObserver receives the events of capture.
@@ -87,6 +90,7 @@ type noObserver struct{}
 
 func (noObserver) SetLeader(store.Epoch)               {}
 func (noObserver) SetStandby()                         {}
+func (noObserver) ClaimsMode(ClaimsMode)               {}
 func (noObserver) Connected()                          {}
 func (noObserver) Disconnected(error, time.Duration)   {}
 func (noObserver) Mode(Mode)                           {}

@@ -45,7 +45,7 @@ type Options struct {
 
 	// LateClaims sends rows that the log has just brought before they are claimed. The claim
 	// follows only for a request that is not answered soon. All other rows are claimed first.
-	// The relay claims every row first while LateClaims would be unsafe; see claims.go.
+	// The relay claims every row first while LateClaims would be unsafe; see ReadClaims.
 	LateClaims bool
 
 	// MaxHold is the log in bytes that the database may retain for undelivered rows. Above

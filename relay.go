@@ -53,6 +53,10 @@ type Relay struct {
 	hasRun             bool            // a session had lanes, or another relay was the leader
 	isPolling          atomic.Bool     // reads the tables, not the log
 	requested          <-chan struct{} // of the tenure
+	// claims is the claims mode of the current tenure, nil without one. loggedClaims is the
+	// last mode that was looked at for the log.
+	claims       atomic.Pointer[ClaimsStatus]
+	loggedClaims ClaimsStatus
 	// replayStatus is the work of the current session's replay controller. It is nil
 	// before the controller has read it.
 	replayStatus atomic.Pointer[ReplayStatus]
@@ -114,6 +118,7 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	r.health.ok("leader", fmt.Sprintf("leading, epoch %d", epoch))
 	r.reportStart(&begin)
 
+	r.updateClaims(ctx)
 	var holds []store.Hold
 	freed := make(chan struct{}, 1)
 	lanes, routes := r.newDispatchers(sinks.sinks, epoch, tenure, freed)
@@ -174,7 +179,8 @@ func (r *Relay) reportStart(begin *checkpoint.StartPoint) {
 }
 
 // backgroundTasks returns the tasks that run beside delivery: sweeping, replays, pruning,
-// limiting the retained log, and checking whether an unreadable log has become readable.
+// limiting the retained log, reading the claims mode, and checking whether an unreadable log
+// has become readable.
 func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispatch.Dispatcher,
 	saveNow chan<- struct{}, begin *checkpoint.StartPoint,
 ) []func(context.Context) error {
@@ -200,7 +206,7 @@ func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispat
 	in.claimsDetectSettled, in.logOnly = r.claimsDetectSettled(), r.opt.logOnly("")
 	in.spillEnabled = true
 	pressure := &pressure{Relay: r, source: src, intake: in, dispatchers: lanes, saveRequests: saveNow}
-	return []func(context.Context) error{pruning.run, sweep.run, pressure.run, controller.Run}
+	return []func(context.Context) error{pruning.run, sweep.run, pressure.run, controller.Run, r.watchClaims}
 }
 
 // claimsDetectSettled reports whether a claim always detects a settled row.

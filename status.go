@@ -33,6 +33,7 @@ type Status struct {
 
 	// SourceDetail describes the source and the reason for it.
 	SourceDetail string
+	Claims       ClaimsStatus
 	Source       SourceStatus
 	Checkpoint   CheckpointStatus
 
@@ -93,6 +94,9 @@ func (r *Relay) Status() Status {
 	p := r.progress.current(time.Now())
 	at, received := p.lastRead()
 	s.Mode, s.SourceDetail = p.mode, p.sourceDetail
+	if c := r.claims.Load(); c != nil && s.Mode != "" {
+		s.Claims = *c
+	}
 	s.Source = SourceStatus{Connected: p.connected, Paused: p.isPaused(), Position: at, LastReceivedAt: timeOrNil(received)}
 	if p.retainedLimit > 0 {
 		s.Source.RetainedBytes, s.Source.RetainedLimitBytes = &p.retained.Bytes, &p.retainedLimit

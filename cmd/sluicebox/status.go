@@ -184,6 +184,7 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 		line("retained", "%s of log, limit %s", sizeText(*s.Source.RetainedBytes), sizeText(*s.Source.RetainedLimitBytes))
 	}
 
+	line("claims", "%s, %s", s.Claims.Mode, oneLine(s.Claims.Reason))
 	line("checkpoint", "%s", checkpointText(&s.Checkpoint, now))
 	line("waiting", "%s", lagText(&s.Lag))
 	line("captured", "%s rows/s in 10s, %s in 1m", rateText(s.Captured.TenSeconds), rateText(s.Captured.Minute))

@@ -56,7 +56,7 @@ func leadingStatus() admin.RelayStatus {
 	group := "o-1"
 	return admin.RelayStatus{
 		Name: "shop", Version: "1.2.3", Holder: "host process 7", Uptime: 7500, IsLeader: true, Epoch: 3, Leader: "host process 7",
-		Mode: "stream", SourceDetail: "reading the log",
+		Mode: "stream", SourceDetail: "reading the log", Claims: sluicebox.ClaimsStatus{Mode: sluicebox.ClaimsLate, Reason: "configured"},
 		Source:     sluicebox.SourceStatus{Connected: true, Position: "0/1A2B", LastReceivedAt: ago(1100 * time.Millisecond), RetainedBytes: &kept, RetainedLimitBytes: &bound},
 		Checkpoint: sluicebox.CheckpointStatus{Position: "0/1A00", Seq: 17, SavedAt: ago(2100 * time.Millisecond)},
 		Lag:        admin.Lag{Rows: 120, Seconds: &lag},
@@ -80,6 +80,7 @@ const leadingText = `relay       shop, version 1.2.3, up 2h, host process 7
 state       ready, leading in epoch 3
 source      reading the log, at 0/1A2B, last message 1s ago
 retained    12.4 MiB of log, limit 1.0 GiB
+claims      late, configured
 checkpoint  at 0/1A00, saved 2s ago
 waiting     120 rows, the oldest for 12s
 captured    250 rows/s in 10s, 31.2 in 1m

@@ -30,6 +30,7 @@ type RelayStatus struct {
 	Mode         sluicebox.Mode `json:"mode"`          // stream or poll
 	SourceDetail string         `json:"source_detail"` // the source and the reason for it
 
+	Claims     sluicebox.ClaimsStatus     `json:"claims"`
 	Source     sluicebox.SourceStatus     `json:"source"`
 	Checkpoint sluicebox.CheckpointStatus `json:"checkpoint"`
 	Lag        Lag                        `json:"lag"`

@@ -124,6 +124,12 @@ func (d *doctor) checkDatabase(ctx context.Context) {
 		return // the log is on the same server
 	}
 
+	polling := d.checkLog(ctx, db)
+	d.reportClaims(ctx, db.store, polling)
+}
+
+// checkLog checks the log and reports whether the relay would poll instead.
+func (d *doctor) checkLog(ctx context.Context, db *database) (polling bool) {
 	mode := d.cfg.Settings.Source.Mode
 	unpollable := poll.Check(d.cfg.Outboxes())
 	if mode == "poll" {
@@ -132,22 +138,40 @@ func (d *doctor) checkDatabase(ctx context.Context) {
 		} else {
 			d.addOK(PartLog, "source.mode", "poll: reads the tables, not the log")
 		}
-		return
+		return true
 	}
 
 	src, err := db.newStream()
 	if err != nil {
 		d.addError(PartLog, "source", err)
-		return
+		return false
 	}
 	defer src.Close()
 	d.runChecks(ctx, PartLog, "log", src, func(f *store.Finding) {
 		if mode == "auto" && unpollable == nil && f.Grade == store.GradeFault {
+			polling = true
 			f.Grade = store.GradeAdvice
 			f.Text += "; until fixed, the relay polls (source.mode: auto)"
 		}
 	})
 	d.reportLogOnly(ctx, db.store)
+	return polling
+}
+
+// reportClaims reports the claims mode that the relay would use, and why.
+func (d *doctor) reportClaims(ctx context.Context, st store.CommitWaiter, polling bool) {
+	ctx, cancel := context.WithTimeoutCause(ctx, doctorTimeout, errDoctorTimeout)
+	defer cancel()
+	o, err := d.cfg.Relay("")
+	if err != nil {
+		return // checkDatabase has reported it
+	}
+	claims, err := o.ReadClaims(ctx, st, polling)
+	if err != nil {
+		d.addError(PartLog, "claims", err)
+		return
+	}
+	d.addOK(PartLog, "claims", string(claims.Mode)+", "+claims.Reason)
 }
 
 // reportLogOnly reports the outboxes whose rows no snapshot finds, because only the log says

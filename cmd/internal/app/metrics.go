@@ -42,6 +42,7 @@ type Metrics struct {
 	paused            prometheus.Gauge
 	deadLetters       *prometheus.GaugeVec
 	mode              *prometheus.GaugeVec
+	claimsMode        *prometheus.GaugeVec
 	leader            prometheus.Gauge
 	epoch             prometheus.Gauge
 
@@ -104,6 +105,7 @@ func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 		deadLetters:       r.gauges("dead_letters", "FAILED rows in the outbox at the last count. A status request with count=true counts them; absent until then.", "outbox"),
 		paused:            r.gauge("source_paused", "Whether capture is paused because the sink buffers are full (1 = paused)."),
 		mode:              r.gauges("source_mode", "Current capture mode (1 = active).", "mode"),
+		claimsMode:        r.gauges("claims_mode", "Current claims mode of this leader (1 = active).", "mode"),
 		leader:            r.gauge("leader", "Whether this relay is the leader (1 = leader, 0 = standby)."),
 		epoch:             r.gauge("leader_epoch", "Leadership epoch (fencing token) of this relay; 0 on a standby."),
 	}
@@ -192,15 +194,17 @@ func setBool(g prometheus.Gauge, on bool) {
 // LogLost counts a log that was lost or became unreadable.
 func (m *Metrics) LogLost() { m.logLosses.Inc() }
 
-// Mode records the capture mode: stream or poll.
+// Mode records the capture mode: stream or poll. "" is none.
 func (m *Metrics) Mode(mode sluicebox.Mode) {
-	m.clearMode()
-	m.mode.WithLabelValues(string(mode)).Set(1)
+	for _, one := range []sluicebox.Mode{sluicebox.ModeStream, sluicebox.ModePoll} {
+		setBool(m.mode.WithLabelValues(string(one)), one == mode)
+	}
 }
 
-func (m *Metrics) clearMode() {
-	for _, mode := range []string{"stream", "poll"} {
-		m.mode.WithLabelValues(mode).Set(0)
+// ClaimsMode records the claims mode of a leader. "" is none.
+func (m *Metrics) ClaimsMode(mode sluicebox.ClaimsMode) {
+	for _, one := range []sluicebox.ClaimsMode{sluicebox.ClaimsOn, sluicebox.ClaimsLate, sluicebox.ClaimsOff} {
+		setBool(m.claimsMode.WithLabelValues(string(one)), one == mode)
 	}
 }
 
@@ -215,7 +219,8 @@ func (m *Metrics) SetStandby() {
 	for _, g := range []prometheus.Gauge{m.leader, m.epoch, m.connected, m.retained, m.retainedLimit, m.paused} {
 		g.Set(0)
 	}
-	m.clearMode()
+	m.Mode("")
+	m.ClaimsMode("")
 	m.lastReceived.Reset()
 	m.deadLetters.Reset()
 	m.replays.reset()

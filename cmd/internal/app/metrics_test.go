@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
@@ -83,6 +84,8 @@ func TestRelayMetrics(t *testing.T) {
 	m.Paused(true)
 	m.Mode("stream")
 	m.Mode("poll")
+	m.ClaimsMode(sluicebox.ClaimsOn)
+	m.ClaimsMode(sluicebox.ClaimsLate)
 	m.SetLeader(7)
 	m.SaveFailed(errors.New("down"))
 	expect(t, reg, `
@@ -92,6 +95,11 @@ sluicebox_build_info{goversion="go1.26",version="1.2.3"} 1
 # HELP sluicebox_checkpoint_save_failures_total Failed attempts to save the checkpoint.
 # TYPE sluicebox_checkpoint_save_failures_total counter
 sluicebox_checkpoint_save_failures_total 1
+# HELP sluicebox_claims_mode Current claims mode of this leader (1 = active).
+# TYPE sluicebox_claims_mode gauge
+sluicebox_claims_mode{mode="late"} 1
+sluicebox_claims_mode{mode="off"} 0
+sluicebox_claims_mode{mode="on"} 0
 # HELP sluicebox_leader Whether this relay is the leader (1 = leader, 0 = standby).
 # TYPE sluicebox_leader gauge
 sluicebox_leader 1
@@ -121,7 +129,7 @@ sluicebox_source_disconnects_total 1
 # HELP sluicebox_source_retained_bytes Bytes of log that the database retains for this relay.
 # TYPE sluicebox_source_retained_bytes gauge
 sluicebox_source_retained_bytes 4096
-`, "sluicebox_build_info", "sluicebox_checkpoint_save_failures_total", "sluicebox_leader", "sluicebox_leader_epoch", "sluicebox_rows_captured_total",
+`, "sluicebox_build_info", "sluicebox_checkpoint_save_failures_total", "sluicebox_claims_mode", "sluicebox_leader", "sluicebox_leader_epoch", "sluicebox_rows_captured_total",
 		"sluicebox_source_connected", "sluicebox_source_log_losses_total", "sluicebox_source_mode", "sluicebox_source_paused",
 		"sluicebox_source_disconnects_total", "sluicebox_source_retained_bytes")
 	before := float64(time.Now().Add(-time.Second).Unix())
@@ -137,6 +145,7 @@ func TestStandbyResetsGauges(t *testing.T) {
 	m.Connected()
 	m.Retained(4096, 8192)
 	m.Mode("stream")
+	m.ClaimsMode(sluicebox.ClaimsLate)
 	m.SetLeader(7)
 	m.Captured("events", 3)
 	s := m.sink("platform")

@@ -19,7 +19,7 @@ func (p *program) Report(ctx context.Context, failed bool) admin.RelayStatus {
 		Name: p.cfg.Settings.Name, Version: p.version, Holder: of.Holder,
 		StartedAt: p.startedAt, Uptime: now.Sub(p.startedAt).Seconds(),
 		IsLeader: of.Leads, Epoch: of.Epoch, Leader: of.Leader,
-		Mode: of.Mode, SourceDetail: of.SourceDetail, Source: of.Source, Checkpoint: of.Checkpoint,
+		Mode: of.Mode, SourceDetail: of.SourceDetail, Claims: of.Claims, Source: of.Source, Checkpoint: of.Checkpoint,
 		Captured: ratesOf(&p.metrics.capturedMeter, now),
 		Sinks:    []admin.SinkStatus{}, Lanes: []dispatch.LaneInfo{},
 	}

@@ -71,6 +71,7 @@ func reportingProgram(t *testing.T) (p *program, r *fakeRelay) {
 	t.Helper()
 	r = &fakeRelay{failed: map[string]int{"orders": 3}, status: sluicebox.Status{
 		Holder: "me", Leads: true, Epoch: 4, Leader: "me", Mode: sluicebox.ModeStream, SourceDetail: "reading the log",
+		Claims:     sluicebox.ClaimsStatus{Mode: sluicebox.ClaimsOn, Reason: "why"},
 		Source:     sluicebox.SourceStatus{Connected: true, Position: "there", RetainedBytes: new(int64(4096)), RetainedLimitBytes: new(int64(1 << 30))},
 		Checkpoint: sluicebox.CheckpointStatus{Position: "saved", Seq: 8, SavedAt: new(time.Now())},
 		Sinks: map[string]sluicebox.SinkStatus{
@@ -96,7 +97,7 @@ func TestReport(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		s := p.Report(t.Context(), false)
 		if s.Version != "1.2.3" || s.Holder != "me" || s.Leader != "me" || s.Epoch != 4 || !s.IsLeader || s.Uptime != 2 || s.Mode != "stream" ||
-			s.SourceDetail != "reading the log" || s.Failed != nil ||
+			s.SourceDetail != "reading the log" || s.Claims != p.relay.Status().Claims || s.Claims.Reason != "why" || s.Failed != nil ||
 			!s.Source.Connected || s.Source.Position != "there" || *s.Source.RetainedBytes != 4096 || *s.Source.RetainedLimitBytes != 1<<30 ||
 			s.Checkpoint.Position != "saved" || s.Checkpoint.Seq != 8 || !s.Checkpoint.SavedAt.Equal(saved) ||
 			s.Lag.Rows != 5 || *s.Lag.Seconds != 62 || s.Captured.TenSeconds != 10 {

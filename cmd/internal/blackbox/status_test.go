@@ -26,6 +26,7 @@ type relayStatus struct {
 	Leader, Holder, Mode string
 	Name                 string
 	SourceDetail         string `json:"source_detail"`
+	Claims               struct{ Mode, Reason string }
 	Checks               []struct{ Name, Detail string }
 	Source               struct{ Connected, Paused bool }
 	Lag                  struct{ Rows int }
@@ -101,7 +102,7 @@ func (r *relay) expectStatus(wrong func(s *relayStatus) string) (s relayStatus) 
 
 // statusFields are all fields of a status, except those in lists.
 func statusFields() []string {
-	return strings.Fields(`captured_per_second captured_per_second.10s captured_per_second.1m checkpoint checkpoint.position
+	return strings.Fields(`captured_per_second captured_per_second.10s captured_per_second.1m claims claims.mode claims.reason checkpoint checkpoint.position
 		checkpoint.saved_at checkpoint.seq checks epoch failed holder is_leader lag lag.oldest lag.rows lag.seconds lanes lanes_total
 		leader mode name ready replays replays.current replays.paused replays.waiting sinks source source.connected
 		source.last_received_at source.paused source.position
