@@ -120,8 +120,8 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	streamParams(stream)
-	s := &Source{cfg: cfg, control: newControl(control), streamConfig: stream}
-	s.oldest = oldestTransaction{cfg: &s.cfg, control: s.control}
+	s := &Source{cfg: cfg, control: newControl(control)}
+	s.slots = newSlots(&s.cfg, s.control, stream)
 	return s, nil
 }
 

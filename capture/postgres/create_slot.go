@@ -45,25 +45,25 @@ const (
 	undoTimeout = 3 * time.Second
 )
 
-// createOwnSlot creates a slot of the relay on a replication session, which keeps the matching
+// createOwn creates a slot of the relay on a replication session, which keeps the matching
 // snapshot until its next command. The server waits for every open transaction with an
 // id. If one of them is old, createOwnSlot gives up and removes the unfinished slot.
-func (s *Source) createOwnSlot(ctx context.Context, conn *pgconn.PgConn, name string, version int) (pglogrepl.CreateReplicationSlotResult, error) {
+func (s *slots) createOwn(ctx context.Context, conn *pgconn.PgConn, name string, version int) (pglogrepl.CreateReplicationSlotResult, error) {
 	var none pglogrepl.CreateReplicationSlotResult
 	action := "EXPORT_SNAPSHOT"
 	if version >= 170000 {
 		action = "(SNAPSHOT 'export', FAILOVER true)" // so that it survives the promotion of a standby
 	}
-	res, cancelled, err := s.createSlot(ctx, conn, name, pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action})
+	res, cancelled, err := s.create(ctx, conn, name, pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action})
 	if cancelled {
-		return none, errors.Join(err, s.dropUnfinishedSlot(ctx, conn, name))
+		return none, errors.Join(err, s.dropUnfinished(ctx, conn, name))
 	}
 	return res, err
 }
 
-// createSlot creates a slot on a replication session. cancelled means that the creation had
+// create creates a slot on a replication session. cancelled means that the creation had
 // begun and the session was cancelled because of an old transaction.
-func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name string, opts pglogrepl.CreateReplicationSlotOptions) (
+func (s *slots) create(ctx context.Context, conn *pgconn.PgConn, name string, opts pglogrepl.CreateReplicationSlotOptions) (
 	res pglogrepl.CreateReplicationSlotResult, cancelled bool, err error,
 ) {
 	if err := s.oldest.check(ctx); err != nil {
@@ -110,9 +110,9 @@ func (o *oldestTransaction) watch(ctx context.Context, cancel context.CancelCaus
 	}
 }
 
-// dropUnfinishedSlot removes a slot whose creation was cancelled. The server drops it on
+// dropUnfinished removes a slot whose creation was cancelled. The server drops it on
 // the driver's cancel request, unless the creation had just finished.
-func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
+func (s *slots) dropUnfinished(ctx context.Context, conn *pgconn.PgConn, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	pid := int(conn.PID())
@@ -122,7 +122,7 @@ func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn, na
 	for {
 		var sl slot
 		err := s.control.retryOnce(ctx, func(conn *pgx.Conn) (err error) {
-			if sl, err = s.querySlot(ctx, conn, name); err == nil && sl.active && sl.pid == pid && sl.terminable {
+			if sl, err = s.query(ctx, conn, name); err == nil && sl.active && sl.pid == pid && sl.terminable {
 				_, err = conn.Exec(ctx, "SELECT pg_terminate_backend($1)", pid)
 			}
 			return err
@@ -133,7 +133,7 @@ func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn, na
 		case !sl.exists:
 			return nil
 		case !sl.active:
-			return s.dropIdleSlot(ctx, name)
+			return s.dropIdle(ctx, name)
 		}
 		select {
 		case <-ctx.Done():

@@ -62,7 +62,7 @@ func (e *diagnosis) run(ctx context.Context) error {
 	}
 
 	e.server, e.Faults = sv, faults.Faults
-	if e.slot, err = e.source.querySlot(ctx, e.conn, e.source.cfg.Name); err != nil {
+	if e.slot, err = e.source.slots.query(ctx, e.conn, e.source.cfg.Name); err != nil {
 		f := fault.FromError(err)
 		if f == nil {
 			return err
@@ -91,9 +91,9 @@ func (e *diagnosis) run(ctx context.Context) error {
 // checkStream tries whether the role may stream, and whether the stream is this
 // database's WAL.
 func (e *diagnosis) checkStream(ctx context.Context) error {
-	repl, id, err := e.source.dial(ctx)
+	repl, id, err := e.source.slots.dial(ctx)
 	closeSession(repl)
-	role := e.source.streamConfig.User
+	role := e.source.slots.stream.User
 	var busy *noWalsenderError
 	switch f := fault.FromError(err); {
 	case errors.As(err, &busy):
@@ -141,7 +141,7 @@ func (e *diagnosis) checkNoWalsender(ctx context.Context, problem string) error 
 
 // readByRelay reports whether a relay of this name holds the slot.
 func (e *diagnosis) readByRelay() bool {
-	return e.slot.active && e.slot.applicationName == e.source.streamConfig.RuntimeParams["application_name"]
+	return e.slot.active && e.slot.applicationName == e.source.slots.stream.RuntimeParams["application_name"]
 }
 
 // checkPublication reports the published tables, and the missing ones that the relay adds
@@ -301,7 +301,7 @@ func (e *diagnosis) checkTransactions(ctx context.Context) error {
 		age, effect = e.source.cfg.SlotTimeout, "the slot cannot be created before it ends; the relay polls meanwhile if it may"
 	}
 
-	old, err := e.source.oldest.find(ctx, e.conn)
+	old, err := e.source.slots.oldest.find(ctx, e.conn)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func transient(pg *pgconn.PgError) bool {
 
 // explainStreamError distinguishes a lost log and an unreadable log from a lost
 // connection.
-func (s *Source) explainStreamError(err error) error {
+func (s *slots) explainStreamError(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return err
@@ -79,9 +79,9 @@ func (s *Source) classifyRefusal(ctx context.Context, err error) error {
 	}
 
 	readErr := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
-		sl, err := s.querySlot(ctx, conn, s.cfg.Name)
+		sl, err := s.slots.query(ctx, conn, s.cfg.Name)
 		if err == nil && sl.active {
-			err = s.slotHeldError(&sl)
+			err = s.slots.heldError(&sl)
 		}
 		return err
 	})

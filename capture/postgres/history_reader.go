@@ -101,7 +101,7 @@ func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, f
 		return fault.Lostf("slot %q does not retain WAL for relay %s", at.Slot, s.cfg.Name)
 	}
 
-	sl, err := s.readSlot(ctx, at.Slot)
+	sl, err := s.slots.read(ctx, at.Slot)
 	switch {
 	case err != nil:
 		return err
@@ -118,14 +118,14 @@ func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, f
 
 // beginRange starts a stream from a copy of a retained slot, after a position.
 func (s *Source) beginRange(ctx context.Context, conn *pgconn.PgConn, retainedSlot string, from pglogrepl.LSN) (timeout time.Duration, err error) {
-	name := s.tempSlotName("again")
-	if err = s.copySlot(ctx, conn, retainedSlot, name, true); err != nil {
+	name := s.slots.tempName("again")
+	if err = s.slots.copy(ctx, conn, retainedSlot, name, true); err != nil {
 		return 0, explainNoFreeSlot(err, "reading the WAL again needs one meanwhile")
 	}
 	return s.beginStream(ctx, conn, name, from)
 }
 
-// copySlot creates a copy of a slot on a replication session, because the control role
+// copy creates a copy of a slot on a replication session, because the control role
 // need not have the privilege. The original may be in use. The names need no quoting.
 //
 // Measured on versions 15 and 18:
@@ -137,13 +137,13 @@ func (s *Source) beginRange(ctx context.Context, conn *pgconn.PgConn, retainedSl
 //
 // Source:
 // https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-REPLICATION
-func (s *Source) copySlot(ctx context.Context, conn *pgconn.PgConn, from, to string, temporary bool) error {
+func (s *slots) copy(ctx context.Context, conn *pgconn.PgConn, from, to string, temporary bool) error {
 	sql := fmt.Sprintf("SELECT pg_catalog.pg_copy_logical_replication_slot('%s', '%s', %t)", from, to, temporary)
 	_, err := conn.Exec(ctx, sql).ReadAll()
 	if err == nil {
 		return nil
 	}
-	if sl, readErr := s.readSlot(ctx, from); readErr == nil && sl.lost != "" { // the server's wording differs between releases
+	if sl, readErr := s.read(ctx, from); readErr == nil && sl.lost != "" { // the server's wording differs between releases
 		return fault.Lostf("slot %s has lost its WAL: %s", from, sl.lost)
 	}
 	return fmt.Errorf("copy slot %s: %w", from, s.explainStreamError(err))

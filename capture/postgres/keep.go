@@ -39,8 +39,6 @@ const (
 	keepBytes = 1 << 20
 )
 
-func (s *Source) nextSlot() string { return s.cfg.Name + nextSlotSuffix }
-
 func (s *Source) hasLogOnly() bool {
 	return slices.ContainsFunc(s.cfg.Outboxes, func(o store.Outbox) bool { return o.Layout.LogOnly() })
 }
@@ -56,29 +54,29 @@ func splitOrigin(origin string) (log, state string) {
 // finishSnapshot removes the slot that an interrupted Open left, or gives it the relay's name
 // if the old slot is gone.
 func (s *Source) finishSnapshot(ctx context.Context, conn *pgx.Conn, sl slot) (slot, error) {
-	next, err := s.querySlot(ctx, conn, s.nextSlot())
+	next, err := s.slots.query(ctx, conn, s.slots.next())
 	if err != nil || !next.exists {
 		return sl, err
 	}
 	if sl.exists || next.lost != "" {
-		return sl, s.dropSlot(ctx, s.repl, s.nextSlot())
+		return sl, s.slots.drop(ctx, s.repl, s.slots.next())
 	}
 	if err := s.renameNextSlot(ctx); err != nil {
 		return sl, err
 	}
-	return s.querySlot(ctx, conn, s.cfg.Name)
+	return s.slots.query(ctx, conn, s.cfg.Name)
 }
 
 // renameNextSlot gives the next slot the relay's name. Both have the position of the new slot.
 func (s *Source) renameNextSlot(ctx context.Context) error {
-	err := s.copySlot(ctx, s.repl, s.nextSlot(), s.cfg.Name, false)
+	err := s.slots.copy(ctx, s.repl, s.slots.next(), s.cfg.Name, false)
 	if err == nil {
-		err = s.copyFailover(ctx, s.repl, s.nextSlot(), s.cfg.Name)
+		err = s.slots.copyFailover(ctx, s.repl, s.slots.next(), s.cfg.Name)
 	}
 	if err != nil {
-		return explainNoFreeSlot(err, fmt.Sprintf("slot %s needs one to get its name", s.nextSlot()))
+		return explainNoFreeSlot(err, fmt.Sprintf("slot %s needs one to get its name", s.slots.next()))
 	}
-	return s.dropSlot(ctx, s.repl, s.nextSlot())
+	return s.slots.drop(ctx, s.repl, s.slots.next())
 }
 
 // snapshotAndKeep takes a snapshot and keeps the rows that only the old slot has.
@@ -90,7 +88,7 @@ func (s *Source) snapshotAndKeep(ctx context.Context, at store.Checkpoint, table
 		return capture.OpenResult{}, err
 	}
 
-	created, err := s.createOwnSlot(ctx, s.repl, s.nextSlot(), p.server.version)
+	created, err := s.slots.createOwn(ctx, s.repl, s.slots.next(), p.server.version)
 	if err != nil {
 		err = explainNoFreeSlot(err, fmt.Sprintf("the new slot needs one beside slot %s for a moment", s.cfg.Name))
 		return capture.OpenResult{}, fmt.Errorf("new slot needed, because %s: %w", reason, err)
@@ -105,7 +103,7 @@ func (s *Source) snapshotAndKeep(ctx context.Context, at store.Checkpoint, table
 			view.Close()
 		}
 		if !renaming {
-			err = errors.Join(err, s.dropSlot(context.WithoutCancel(ctx), nil, s.nextSlot()))
+			err = errors.Join(err, s.slots.drop(context.WithoutCancel(ctx), nil, s.slots.next()))
 		}
 	}()
 	until, err := pglogrepl.ParseLSN(created.ConsistentPoint)
@@ -113,7 +111,7 @@ func (s *Source) snapshotAndKeep(ctx context.Context, at store.Checkpoint, table
 		return capture.OpenResult{}, err
 	}
 	if view, err = tables.View(ctx, created.SnapshotName); err != nil {
-		return capture.OpenResult{}, fmt.Errorf("read tables as of slot %s: %w", s.nextSlot(), err)
+		return capture.OpenResult{}, fmt.Errorf("read tables as of slot %s: %w", s.slots.next(), err)
 	}
 
 	kept := s.publishedThroughout(was)
@@ -142,10 +140,10 @@ func (s *Source) replaceSlot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.repl, _, err = s.dial(ctx); err != nil {
+	if s.repl, _, err = s.slots.dial(ctx); err != nil {
 		return err
 	}
-	if err := s.dropSlot(ctx, s.repl, s.cfg.Name); err != nil {
+	if err := s.slots.drop(ctx, s.repl, s.cfg.Name); err != nil {
 		return err
 	}
 	return s.renameNextSlot(ctx)
@@ -154,7 +152,7 @@ func (s *Source) replaceSlot(ctx context.Context) error {
 // awaitOwnSlot waits until the server has noticed the end of the last stream.
 func (s *Source) awaitOwnSlot(ctx context.Context) error {
 	return s.control.do(ctx, func(conn *pgx.Conn) error {
-		_, err := s.waitForSlot(ctx, conn)
+		_, err := s.slots.wait(ctx, conn, s.repl)
 		return err
 	})
 }

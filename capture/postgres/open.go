@@ -34,7 +34,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 			return err
 		}
 
-		s.repl, id, err = s.dial(ctx)
+		s.repl, id, err = s.slots.dial(ctx)
 		if err := faults.AddErr(err); err != nil {
 			return err
 		}
@@ -49,7 +49,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 
 		// A running relay is not disturbed: nothing changes before the slot is known to
 		// be free.
-		if sl, err = s.waitForSlot(ctx, conn); err != nil {
+		if sl, err = s.slots.wait(ctx, conn, s.repl); err != nil {
 			return err
 		}
 		if sl, err = s.finishSnapshot(ctx, conn, sl); err != nil {
@@ -109,12 +109,12 @@ func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tabl
 		return capture.OpenResult{}, err
 	}
 	if p.slot.exists {
-		if err := s.dropSlot(ctx, s.repl, s.cfg.Name); err != nil {
+		if err := s.slots.drop(ctx, s.repl, s.cfg.Name); err != nil {
 			return capture.OpenResult{}, err
 		}
 	}
 
-	created, err := s.createOwnSlot(ctx, s.repl, s.cfg.Name, p.server.version)
+	created, err := s.slots.createOwn(ctx, s.repl, s.cfg.Name, p.server.version)
 	if err != nil {
 		return capture.OpenResult{}, fmt.Errorf("new slot needed, because %s: %w", reason, err)
 	}
@@ -138,7 +138,7 @@ func (s *Source) discard(ctx context.Context) error {
 		return nil
 	}
 	defer s.closeStream()
-	return s.dropSlot(ctx, s.repl, s.cfg.Name)
+	return s.slots.drop(ctx, s.repl, s.cfg.Name)
 }
 
 // snapshotReason returns in one line why Open takes a snapshot; "" if the log continues at
@@ -214,7 +214,7 @@ func (s *Source) Ready(ctx context.Context) error {
 			return err
 		}
 
-		repl, _, err := s.dial(ctx)
+		repl, _, err := s.slots.dial(ctx)
 		closeSession(repl)
 		if err := faults.AddErr(err); err != nil {
 			return err
@@ -223,14 +223,14 @@ func (s *Source) Ready(ctx context.Context) error {
 			return err
 		}
 
-		sl, err := s.querySlot(ctx, conn, s.cfg.Name)
+		sl, err := s.slots.query(ctx, conn, s.cfg.Name)
 		if err == nil && sl.active && (!s.cfg.TakeOver || !sl.terminable) {
-			err = s.slotHeldError(&sl)
+			err = s.slots.heldError(&sl)
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return s.oldest.check(ctx)
+	return s.slots.oldest.check(ctx)
 }

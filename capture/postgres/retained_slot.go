@@ -86,20 +86,20 @@ func (s *Source) RetainLog(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := s.dropRetainedSlot(ctx, slotName); err != nil {
+	if err := s.slots.dropRetained(ctx, slotName); err != nil {
 		return "", err
 	}
 
-	conn, _, err := s.dial(ctx)
+	conn, _, err := s.slots.dial(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer closeSession(conn)
-	if err := s.copySlot(ctx, conn, s.cfg.Name, slotName, false); err != nil {
+	if err := s.slots.copy(ctx, conn, s.cfg.Name, slotName, false); err != nil {
 		return "", explainNoFreeSlot(err, "retaining WAL needs one")
 	}
-	if err := s.copyFailover(ctx, conn, s.cfg.Name, slotName); err != nil {
-		return "", errors.Join(err, s.dropRetainedSlot(context.WithoutCancel(ctx), slotName))
+	if err := s.slots.copyFailover(ctx, conn, s.cfg.Name, slotName); err != nil {
+		return "", errors.Join(err, s.slots.dropRetained(context.WithoutCancel(ctx), slotName))
 	}
 	return slotName, nil
 }
@@ -108,7 +108,7 @@ func (s *Source) RetainLog(ctx context.Context, name string) (string, error) {
 // copy is not. A standby synchronizes it as long as the standby still has the
 // WAL and the catalog rows after it, which is true for a while after the copy (measured
 // on version 18). On a standby that synchronizes later, that log is lost.
-func (s *Source) copyFailover(ctx context.Context, conn *pgconn.PgConn, from, to string) error {
+func (s *slots) copyFailover(ctx context.Context, conn *pgconn.PgConn, from, to string) error {
 	sql := fmt.Sprintf("SELECT to_jsonb(s) ->> 'failover' FROM pg_replication_slots s WHERE slot_name = '%s'", from)
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
@@ -134,13 +134,13 @@ ORDER BY s.slot_name COLLATE "C"`
 // RetainedSlots implements capture.SlotRetainer.
 func (s *Source) RetainedSlots(ctx context.Context) (list []capture.RetainedSlot, err error) {
 	err = s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
-		list, err = s.listRetainedSlots(ctx, conn)
+		list, err = s.slots.listRetained(ctx, conn)
 		return err
 	})
 	return list, err
 }
 
-func (s *Source) listRetainedSlots(ctx context.Context, conn *pgx.Conn) (list []capture.RetainedSlot, err error) {
+func (s *slots) listRetained(ctx context.Context, conn *pgx.Conn) (list []capture.RetainedSlot, err error) {
 	var slot string
 	var retained capture.RetainedSlot
 	rows, err := conn.Query(ctx, retainedSlotsSQL, plugin, s.cfg.Name+retainedSlotInfix)
@@ -164,25 +164,25 @@ func (s *Source) listRetainedSlots(ctx context.Context, conn *pgx.Conn) (list []
 // ReleaseLog returns an error and keeps it. A name that RetainLog rejects is no error.
 func (s *Source) ReleaseLog(ctx context.Context, name string) error {
 	if slotName, err := s.validSlotName(name); err == nil {
-		return s.dropRetainedSlot(ctx, slotName)
+		return s.slots.dropRetained(ctx, slotName)
 	}
 	return nil // RetainLog rejected that name
 }
 
-// dropRetainedSlot drops a slot that retains WAL, if it exists.
-func (s *Source) dropRetainedSlot(ctx context.Context, slotName string) error {
-	sl, err := s.readSlot(ctx, slotName)
+// dropRetained drops a slot that retains WAL, if it exists.
+func (s *slots) dropRetained(ctx context.Context, slotName string) error {
+	sl, err := s.read(ctx, slotName)
 	if err != nil || !sl.exists {
 		return err
 	}
-	return s.dropSlot(ctx, nil, slotName)
+	return s.drop(ctx, nil, slotName)
 }
 
 // checkRetainedSlots reports the WAL retained for checkpoints, and whether it can be
 // read.
 func (e *diagnosis) checkRetainedSlots(ctx context.Context) error {
 	const subject = "named checkpoints"
-	list, err := e.source.listRetainedSlots(ctx, e.conn)
+	list, err := e.source.slots.listRetained(ctx, e.conn)
 	if err != nil {
 		return err
 	}

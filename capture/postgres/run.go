@@ -116,13 +116,13 @@ func (s *Source) beginStream(ctx context.Context, conn *pgconn.PgConn, slot stri
 	err = pglogrepl.StartReplication(ctx, conn, slot, from, pglogrepl.StartReplicationOptions{PluginArgs: []string{
 		"proto_version '1'", "publication_names '" + s.cfg.Name + "'", "messages 'true'",
 	}})
-	return timeout, s.explainStreamError(err)
+	return timeout, s.slots.explainStreamError(err)
 }
 
 // redial opens a replication session after a lost one, and verifies that the WAL
 // continues where the last run stopped.
 func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn, error) {
-	conn, id, err := s.dial(ctx)
+	conn, id, err := s.slots.dial(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -30,6 +31,77 @@ type slot struct {
 	confirmed       pglogrepl.LSN
 }
 
+// slots reads, creates, copies and drops the replication slots of a relay.
+type slots struct {
+	cfg     *Config
+	control *control
+	stream  *pgx.ConnConfig // of replication sessions
+	oldest  oldestTransaction
+}
+
+func newSlots(cfg *Config, control *control, stream *pgx.ConnConfig) slots {
+	return slots{cfg: cfg, control: control, stream: stream, oldest: oldestTransaction{cfg: cfg, control: control}}
+}
+
+// next is the name of the slot that replaces the relay's; see snapshotAndKeep.
+func (s *slots) next() string { return s.cfg.Name + nextSlotSuffix }
+
+// dial opens a replication session and identifies its WAL.
+func (s *slots) dial(ctx context.Context) (*pgconn.PgConn, pglogrepl.IdentifySystemResult, error) {
+	var id pglogrepl.IdentifySystemResult
+	conn, err := pgconn.ConnectConfig(ctx, &s.stream.Config)
+	if err != nil {
+		return nil, id, s.explainConnect(err)
+	}
+	if id, err = pglogrepl.IdentifySystem(ctx, conn); err == nil && acceptsAnyBytes(conn) {
+		// Text in such a database need not be UTF-8, and a server with client_encoding
+		// UTF8 would end the stream at the first invalid value.
+		_, err = conn.Exec(ctx, "SET client_encoding = 'SQL_ASCII'").ReadAll()
+	}
+	if err != nil {
+		closeSession(conn)
+		return nil, id, s.explainConnect(err)
+	}
+	return conn, id, nil
+}
+
+// acceptsAnyBytes reports whether the database accepts text of any bytes.
+func acceptsAnyBytes(conn *pgconn.PgConn) bool {
+	return conn.ParameterStatus("server_encoding") == "SQL_ASCII"
+}
+
+// explainConnect names the reason why the role cannot stream: a *capture.NoStreamError if
+// a retry cannot help. The privilege is found out by trying, because managed services
+// grant it by other means than the role's attribute.
+func (s *slots) explainConnect(err error) error {
+	role := s.stream.User
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		switch {
+		case pg.Code == "42501":
+			return fault.Fault{
+				Subject: "stream", Problem: fmt.Sprintf("role %s may not stream: %s", role, pg.Message),
+				Statements: []string{"ALTER ROLE " + pgstore.Ident(role) + " REPLICATION;"},
+				Instructions: fmt.Sprintf("as an administrator, or the service's equivalent, such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora",
+					pgstore.Ident(role)),
+			}.Err()
+		case pg.Code == "53300" && strings.Contains(pg.Message, "max_wal_senders"):
+			return &noWalsenderError{capture.NoStreamError{SetupError: store.SetupError{
+				Problem: "server has no free walsender: " + pg.Message,
+				Remedy: "run `ALTER SYSTEM SET max_wal_senders = …;` with a larger number and restart the server, " +
+					"or end an unused stream (SELECT * FROM pg_stat_replication)",
+			}}}
+		}
+	}
+
+	err = pgstore.Explain(err)
+	var setup *store.SetupError
+	if errors.As(err, &setup) {
+		return fault.NoStream(fmt.Sprintf("role %s cannot open a replication session: %s", role, setup.Problem), setup.Remedy)
+	}
+	return fmt.Errorf("open replication session on %s: %w", s.stream.Host, err)
+}
+
 // slotLostExpr returns why the WAL of a slot s is unavailable. Columns differ between
 // versions: invalidation_reason exists since 17, conflicting since 16.
 const slotLostExpr = `CASE WHEN to_jsonb(s) ->> 'invalidation_reason' IS NOT NULL THEN to_jsonb(s) ->> 'invalidation_reason'
@@ -46,21 +118,21 @@ SELECT s.plugin::text, s.slot_type::text, s.database::text, current_database()::
 		AND a.backend_type IS DISTINCT FROM 'client backend'
 FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1`
 
-// readSlot is querySlot on the control session.
-func (s *Source) readSlot(ctx context.Context, name string) (sl slot, err error) {
+// read is query on the control session.
+func (s *slots) read(ctx context.Context, name string) (sl slot, err error) {
 	err = s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
-		sl, err = s.querySlot(ctx, conn, name)
+		sl, err = s.query(ctx, conn, name)
 		return err
 	})
 	return sl, err
 }
 
-// querySlot reads the state of one of the relay's slots. A slot of that name that belongs to
+// query reads the state of one of the relay's slots. A slot of that name that belongs to
 // another program is a *store.SetupError.
-func (s *Source) querySlot(ctx context.Context, conn *pgx.Conn, name string) (slot, error) {
+func (s *slots) query(ctx context.Context, conn *pgx.Conn, name string) (slot, error) {
 	var sl slot
 	var plug, kind, database, current, application, address, confirmed *string
-	err := conn.QueryRow(ctx, slotSQL, name, s.streamConfig.User).Scan(&plug, &kind, &database, &current, &sl.active, &sl.pid,
+	err := conn.QueryRow(ctx, slotSQL, name, s.stream.User).Scan(&plug, &kind, &database, &current, &sl.active, &sl.pid,
 		&application, &address, &sl.lost, &confirmed, &sl.terminable)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return sl, nil
@@ -92,10 +164,10 @@ func dropStatement(name string) string {
 	return "SELECT pg_drop_replication_slot('" + name + "');"
 }
 
-// slotHeldError names the session that holds the slot. For a caller that leads it is a
+// heldError names the session that holds the slot. For a caller that leads it is a
 // *capture.NoStreamError, because the holder is not a working relay. For any other caller
 // it is a *store.SetupError, because two relays must not poll the same tables.
-func (s *Source) slotHeldError(sl *slot) error {
+func (s *slots) heldError(sl *slot) error {
 	setupErr := store.SetupError{
 		Problem: fmt.Sprintf("replication slot %s is held by another session: pid %d, %s", s.cfg.Name, sl.pid, sl.holder),
 		Remedy: fmt.Sprintf("another relay of this name runs, or another program reads the slot: stop it, give this one another name, "+
@@ -121,21 +193,22 @@ const (
 	slotPollInterval = 100 * time.Millisecond
 )
 
-// waitForSlot waits until no session holds the slot.
-func (s *Source) waitForSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
+// wait waits until no session holds the relay's slot. repl may be nil, or a session of the stream's
+// role.
+func (s *slots) wait(ctx context.Context, conn *pgx.Conn, repl *pgconn.PgConn) (slot, error) {
 	deadline := time.Now().Add(slotBusyTimeout)
 	tick := time.NewTicker(slotPollInterval)
 	defer tick.Stop()
 	for {
-		sl, err := s.querySlot(ctx, conn, s.cfg.Name)
+		sl, err := s.query(ctx, conn, s.cfg.Name)
 		if err != nil || !sl.active {
 			return sl, err
 		}
 		if time.Now().After(deadline) {
-			return sl, s.slotHeldError(&sl)
+			return sl, s.heldError(&sl)
 		}
 		if s.cfg.TakeOver {
-			if err := s.terminateHolder(ctx, conn, sl.pid); err != nil {
+			if err := s.terminateHolder(ctx, conn, repl, sl.pid); err != nil {
 				return sl, fmt.Errorf("terminate session holding slot %s: %w", s.cfg.Name, err)
 			}
 		}
@@ -150,12 +223,12 @@ func (s *Source) waitForSlot(ctx context.Context, conn *pgx.Conn) (slot, error) 
 // terminateHolder asks the server to end the session that holds the slot. The stream's
 // role may always end its own streams; the control role may be able to end another role's
 // session. If neither may, the caller waits, and that is not an error.
-func (s *Source) terminateHolder(ctx context.Context, conn *pgx.Conn, pid int) error {
+func (s *slots) terminateHolder(ctx context.Context, conn *pgx.Conn, repl *pgconn.PgConn, pid int) error {
 	// A relay streams. A client session that reads the slot by SQL is left to finish.
 	const end = "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = %d AND backend_type IS DISTINCT FROM 'client backend'"
-	if s.repl != nil {
-		_, err := s.repl.Exec(ctx, fmt.Sprintf(end, pid)).ReadAll()
-		if err == nil || s.repl.IsClosed() {
+	if repl != nil {
+		_, err := repl.Exec(ctx, fmt.Sprintf(end, pid)).ReadAll()
+		if err == nil || repl.IsClosed() {
 			return err
 		}
 	}
@@ -169,19 +242,19 @@ func (s *Source) terminateHolder(ctx context.Context, conn *pgx.Conn, pid int) e
 // leaves alone a slot that does not exist or that another session holds. It also drops the
 // slot of an unfinished snapshot.
 func (s *Source) DropSlot(ctx context.Context) error {
-	return errors.Join(s.dropIdleSlot(ctx, s.cfg.Name), s.dropIdleSlot(ctx, s.nextSlot()))
+	return errors.Join(s.slots.dropIdle(ctx, s.cfg.Name), s.slots.dropIdle(ctx, s.slots.next()))
 }
 
-func (s *Source) dropIdleSlot(ctx context.Context, name string) error {
-	sl, err := s.readSlot(ctx, name)
+func (s *slots) dropIdle(ctx context.Context, name string) error {
+	sl, err := s.read(ctx, name)
 	if err != nil || !sl.exists || sl.active {
 		return err
 	}
-	return s.dropSlot(ctx, nil, name)
+	return s.drop(ctx, nil, name)
 }
 
-// dropSlot drops a slot, if it still exists, on a replication session; nil opens one.
-func (s *Source) dropSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
+// drop drops a slot, if it still exists, on a replication session; nil opens one.
+func (s *slots) drop(ctx context.Context, conn *pgconn.PgConn, name string) error {
 	if conn == nil {
 		var err error
 		if conn, _, err = s.dial(ctx); err != nil {

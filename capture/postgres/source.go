@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/capture"
@@ -23,10 +21,10 @@ import (
 
 // Source reads the WAL of one PostgreSQL database through a slot.
 type Source struct {
-	cfg          Config
-	control      *control
-	streamConfig *pgx.ConnConfig
-	resume       capture.Resume
+	cfg     Config
+	control *control
+	slots   slots
+	resume  capture.Resume
 
 	// Set by Open.
 	system           pglogrepl.IdentifySystemResult
@@ -38,7 +36,6 @@ type Source struct {
 
 	failures     fault.FailureCounter
 	refusedSince time.Time // start of the current series of refused streams
-	oldest       oldestTransaction
 
 	acks logsource.Acks[pglogrepl.LSN]
 	wake waker
@@ -117,62 +114,6 @@ func (s *Source) Close() {
 func (s *Source) closeStream() {
 	closeSession(s.repl)
 	s.repl = nil
-}
-
-// dial opens a replication session and identifies its WAL.
-func (s *Source) dial(ctx context.Context) (*pgconn.PgConn, pglogrepl.IdentifySystemResult, error) {
-	var id pglogrepl.IdentifySystemResult
-	conn, err := pgconn.ConnectConfig(ctx, &s.streamConfig.Config)
-	if err != nil {
-		return nil, id, s.explainConnect(err)
-	}
-	if id, err = pglogrepl.IdentifySystem(ctx, conn); err == nil && acceptsAnyBytes(conn) {
-		// Text in such a database need not be UTF-8, and a server with client_encoding
-		// UTF8 would end the stream at the first invalid value.
-		_, err = conn.Exec(ctx, "SET client_encoding = 'SQL_ASCII'").ReadAll()
-	}
-	if err != nil {
-		closeSession(conn)
-		return nil, id, s.explainConnect(err)
-	}
-	return conn, id, nil
-}
-
-// acceptsAnyBytes reports whether the database accepts text of any bytes.
-func acceptsAnyBytes(conn *pgconn.PgConn) bool {
-	return conn.ParameterStatus("server_encoding") == "SQL_ASCII"
-}
-
-// explainConnect names the reason why the role cannot stream: a *capture.NoStreamError if
-// a retry cannot help. The privilege is found out by trying, because managed services
-// grant it by other means than the role's attribute.
-func (s *Source) explainConnect(err error) error {
-	role := s.streamConfig.User
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		switch {
-		case pg.Code == "42501":
-			return fault.Fault{
-				Subject: "stream", Problem: fmt.Sprintf("role %s may not stream: %s", role, pg.Message),
-				Statements: []string{"ALTER ROLE " + pgstore.Ident(role) + " REPLICATION;"},
-				Instructions: fmt.Sprintf("as an administrator, or the service's equivalent, such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora",
-					pgstore.Ident(role)),
-			}.Err()
-		case pg.Code == "53300" && strings.Contains(pg.Message, "max_wal_senders"):
-			return &noWalsenderError{capture.NoStreamError{SetupError: store.SetupError{
-				Problem: "server has no free walsender: " + pg.Message,
-				Remedy: "run `ALTER SYSTEM SET max_wal_senders = …;` with a larger number and restart the server, " +
-					"or end an unused stream (SELECT * FROM pg_stat_replication)",
-			}}}
-		}
-	}
-
-	err = pgstore.Explain(err)
-	var setup *store.SetupError
-	if errors.As(err, &setup) {
-		return fault.NoStream(fmt.Sprintf("role %s cannot open a replication session: %s", role, setup.Problem), setup.Remedy)
-	}
-	return fmt.Errorf("open replication session on %s: %w", s.streamConfig.Host, err)
 }
 
 // originOf identifies the WAL of a server, a timeline and a database.

@@ -142,7 +142,7 @@ func (st *stream) handle(ctx context.Context, msg pgproto3.BackendMessage) (done
 	case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus:
 		return false, nil
 	case *pgproto3.ErrorResponse:
-		return false, st.src.explainStreamError(pgconn.ErrorResponseToPgError(msg))
+		return false, st.src.slots.explainStreamError(pgconn.ErrorResponseToPgError(msg))
 	case *pgproto3.CopyDone:
 		return false, errors.New("server ended the stream")
 	}

@@ -48,8 +48,8 @@ func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p streamRang
 	}
 
 	s.system, s.server, s.publicationState = b.system, b.server, b.publicationState
-	name := s.tempSlotName("tap")
-	created, _, err := s.createSlot(ctx, b.conn, name, pglogrepl.CreateReplicationSlotOptions{
+	name := s.slots.tempName("tap")
+	created, _, err := s.slots.create(ctx, b.conn, name, pglogrepl.CreateReplicationSlotOptions{
 		Temporary: true, SnapshotAction: "NOEXPORT_SNAPSHOT",
 	})
 	if err != nil {
@@ -88,13 +88,13 @@ func (s *Source) openSideSession(ctx context.Context) (b sideSession, err error)
 	if err != nil {
 		return b, err
 	}
-	b.conn, b.system, err = s.dial(ctx)
+	b.conn, b.system, err = s.slots.dial(ctx)
 	return b, b.faults.AddErr(err)
 }
 
-// tempSlotName returns an unused slot name: the relay's name, so that an operator sees
+// tempName returns an unused slot name: the relay's name, so that an operator sees
 // the owner, the purpose, and a random suffix. It needs no quoting.
-func (s *Source) tempSlotName(purpose string) string {
+func (s *slots) tempName(purpose string) string {
 	const random = 8 // of 32 letters: 2^40 names
 	return s.cfg.Name + "_" + purpose + "_" + strings.ToLower(rand.Text()[:random])
 }

@@ -45,7 +45,7 @@ func (s *Source) originMismatch(ctx context.Context, conn *pgconn.PgConn, origin
 	branch, err := branchPoint(ctx, conn, was, now)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("read history of timeline %d: %w", now, s.explainConnect(err))
+		return "", fmt.Errorf("read history of timeline %d: %w", now, s.slots.explainConnect(err))
 	case branch == 0:
 		return fmt.Sprintf("checkpoint is of timeline %d, which is not an ancestor of the server's timeline %d", was, now), nil
 	case lsn > branch:
