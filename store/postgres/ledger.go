@@ -39,18 +39,20 @@ func (b backend) Update(ctx context.Context, epoch store.Epoch, d ledger.Durabil
 		if d == ledger.Barrier && s.leaderConn != nil && s.leaderConn != sess.conn {
 			return store.ErrInterrupted
 		}
-		err := b.update(ctx, sess, epoch, d, do)
-		if isNumberTaken(err) {
-			// The abandoned first try of this call may have been adding the same row at the
-			// same moment. Now its row can be seen.
-			err = b.update(ctx, sess, epoch, d, do)
+		err := b.update(ctx, sess, epoch, d, true, do)
+		if isInQueue(err) {
+			// A first try of this call, whose answer was lost, has added the rows. It may
+			// have been adding them at the same moment; now they can be seen.
+			err = b.update(ctx, sess, epoch, d, false, do)
 		}
 		return err
 	}))
 }
 
-func (b backend) update(ctx context.Context, sess *session, epoch store.Epoch, d ledger.Durability, do func(context.Context, ledger.Tx) error) error {
+// update runs a transaction of the leader. See transaction for onlyNew.
+func (b backend) update(ctx context.Context, sess *session, epoch store.Epoch, d ledger.Durability, onlyNew bool, do func(context.Context, ledger.Tx) error) error {
 	t := newTransaction(sess.conn, b.store.name)
+	t.onlyNew = onlyNew
 	t.exec("BEGIN")
 	if b.async && d == ledger.Normal {
 		t.exec("SET LOCAL synchronous_commit = off")
@@ -112,6 +114,10 @@ type transaction struct {
 	now     time.Time
 	pending *pgx.Batch
 	results []func(pgx.BatchResults) error // of pending
+
+	// onlyNew: a row that is added and is in its queue already, from a try whose answer was
+	// lost, is an error; see isInQueue.
+	onlyNew bool
 }
 
 func newTransaction(conn *pgx.Conn, name string) *transaction {
