@@ -13,8 +13,17 @@
 // the same rows with the same durability, and does nothing else. It keeps no order where
 // order costs time, no epoch and no checkpoint. The ratio to it is the cost of those.
 //
+// A second floor does not claim: it posts and completes only, as a relay does that sends fresh
+// rows before it claims them. The relay with claims: on runs in turns too, so that a result
+// shows the gain of another setting on the same machine in the same minutes.
+//
 // Each round uses a new database. The result is the median of the ratios of the rounds,
 // because the speed of a machine varies.
+//
+// # Comparisons
+//
+// With --compare, a scenario runs its relay with two configurations in turns, without a floor.
+// A configuration may be that of a real relay: relayconfig.go says which keys it keeps.
 //
 // # MySQL and MariaDB
 //
@@ -43,4 +52,8 @@
 // earlier rows were slow. A drain is timed from the first request to the last row. The
 // receiver checks the rows: a missing row fails the run, and rows that came twice or before
 // an earlier row of their group are counted.
+//
+// The CPU time of a row is that of the relay, from its start to its end. With the server, it
+// includes all of the server's processes in the same time, also for the writers. It is known
+// on Linux, if the server runs on this machine.
 package bench

@@ -40,25 +40,24 @@ func (b *bench) measureRelayDrain(ctx context.Context, p *benchDatabase, to *rec
 	})
 }
 
-func floorDrain(ctx context.Context, b *bench) (figures, error) {
-	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
-		cfg, err := b.newFloorConfig(ctx, p, to, true)
-		if err != nil {
-			return nil, err
-		}
-		t, err := b.commitBacklog(ctx, p, to, b.opts.Rows)
-		if err != nil {
-			return nil, err
-		}
-		pr, err := b.startFloor(ctx, p, cfg)
-		if err != nil {
-			return nil, err
-		}
-		profiled := b.profile(ctx, p, pr)
-		return b.withProcess(ctx, pr, p, 0, func(ctx context.Context) (figures, error) {
-			err := t.wait(ctx)
-			return t.drainFigures(0), errors.Join(err, t.check(false), profiled())
-		})
+func floorDrain(ctx context.Context, b *bench, of floorVariant, p *benchDatabase, to *receiver) (figures, error) {
+	cfg, err := b.newFloorConfig(ctx, p, to, of)
+	if err != nil {
+		return nil, err
+	}
+	before := p.rowsWritten
+	t, err := b.commitBacklog(ctx, p, to, b.opts.Rows)
+	if err != nil {
+		return nil, err
+	}
+	pr, err := b.startFloor(ctx, p, cfg)
+	if err != nil {
+		return nil, err
+	}
+	profiled := b.profile(ctx, p, pr)
+	return b.withProcess(ctx, pr, p, before, func(ctx context.Context) (figures, error) {
+		err := t.wait(ctx)
+		return t.drainFigures(0), errors.Join(err, t.check(false), profiled())
 	})
 }
 

@@ -31,12 +31,14 @@ func padding(size int) string {
 type rowSpan struct {
 	first, last int
 	groups      int    // 0 for rows without a group
+	firstGroup  int    // number of the first of the groups
 	oneGroup    string // the group of all rows, if set
 	padding     string
 	completed   bool // rows are already delivered
 }
 
-// group returns an expression for the group of row n. form takes the number of groups.
+// group returns an expression for the group of row n. form takes the first group and the number
+// of groups.
 func (r *rowSpan) group(form string) string {
 	switch {
 	case r.oneGroup != "":
@@ -44,7 +46,7 @@ func (r *rowSpan) group(form string) string {
 	case r.groups == 0:
 		return "NULL"
 	}
-	return fmt.Sprintf(form, r.groups)
+	return fmt.Sprintf(form, r.firstGroup, r.groups)
 }
 
 func (r *rowSpan) status(t *outboxTable) string {

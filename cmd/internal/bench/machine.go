@@ -2,9 +2,14 @@ package bench
 
 import (
 	"bufio"
+	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // processor returns the name of the processor, on Linux.
@@ -53,4 +58,84 @@ func (t ticks) since(before ticks) float64 {
 		return 0
 	}
 	return 100 * (t.stolen - before.stolen) / (t.all - before.all)
+}
+
+// clockTick is the unit of times in /proc, see proc(5). It is the same on every Linux.
+const clockTick = 10 * time.Millisecond
+
+// processStat is a process in /proc/PID/stat.
+type processStat struct {
+	name   string
+	parent int
+	cpu    time.Duration // of the process and of its ended children
+}
+
+// readProcess reads the state of a process, on Linux.
+func readProcess(pid int) (s processStat, ok bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return s, false
+	}
+	head, rest, found := strings.Cut(string(text), "(")
+	end := strings.LastIndex(rest, ") ") // a name may contain parentheses
+	if !found || head == "" || end < 0 {
+		return s, false
+	}
+	s.name = rest[:end]
+	fields := strings.Fields(rest[end+2:]) // from the third field on
+	if len(fields) < 15 {
+		return s, false
+	}
+	s.parent, _ = strconv.Atoi(fields[1])
+	for _, field := range fields[11:15] { // utime, stime, cutime, cstime
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return s, false
+		}
+		s.cpu += time.Duration(n) * clockTick
+	}
+	return s, true
+}
+
+// treeCPU returns the processor time of a process and of all processes that it started, also
+// ended ones. It returns 0 if there is no such process, or no /proc.
+func treeCPU(root int) time.Duration {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0
+	}
+	all := map[int]processStat{}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			if s, ok := readProcess(pid); ok {
+				all[pid] = s
+			}
+		}
+	}
+	within := func(pid int) bool {
+		for pid != 0 && pid != root {
+			pid = all[pid].parent
+		}
+		return pid == root
+	}
+	var sum time.Duration
+	for pid, s := range all {
+		if within(pid) {
+			sum += s.cpu
+		}
+	}
+	return sum
+}
+
+// localProcess returns the id of a server's process, 0 if the server runs on another machine or
+// in another namespace. host is the server's, with or without a port, and names are those that its process may have.
+func localProcess(host string, pid int, names ...string) int {
+	if bare, _, err := net.SplitHostPort(host); err == nil {
+		host = bare
+	}
+	s, ok := readProcess(pid)
+	if !ok || !store.Loopback(host) || !slices.Contains(names, s.name) {
+		return 0
+	}
+	return pid
 }

@@ -21,6 +21,7 @@ import (
 // mongoServer is a MongoDB replica set.
 type mongoServer struct {
 	client *mongo.Client
+	hosts  []string
 	info   serverInfo
 }
 
@@ -42,7 +43,7 @@ func connectMongo(ctx context.Context, source string) (*mongoServer, error) {
 		return nil, err
 	}
 
-	s := &mongoServer{client: client, info: serverInfo{settings: map[string]string{}, syncsCommits: true}}
+	s := &mongoServer{client: client, hosts: opts.Hosts, info: serverInfo{settings: map[string]string{}, syncsCommits: true}}
 	if err := s.checkReplicaSet(ctx); err != nil {
 		s.close()
 		return nil, err
@@ -99,6 +100,9 @@ func (s *mongoServer) readSettings(ctx context.Context) {
 	status, err := s.serverStatus(ctx)
 	if err != nil {
 		return // few users have the right
+	}
+	if pid, ok := status.Lookup("pid").AsInt64OK(); ok && len(s.hosts) == 1 {
+		s.info.process = localProcess(s.hosts[0], int(pid), "mongod")
 	}
 	s.info.settings["storageEngine"], _ = status.Lookup("storageEngine", "name").StringValueOK()
 	if bytes, ok := status.Lookup("wiredTiger", "cache", "maximum bytes configured").AsInt64OK(); ok {
@@ -158,7 +162,7 @@ func (d *mongoDatabase) document(r *rowSpan, n int) bson.D {
 	case r.oneGroup != "":
 		group = r.oneGroup
 	case r.groups > 0:
-		group = "g" + strconv.Itoa(n%r.groups)
+		group = "g" + strconv.Itoa(r.firstGroup+n%r.groups)
 	}
 	if r.completed {
 		is, processed = store.Completed, now

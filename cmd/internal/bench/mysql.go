@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
@@ -47,6 +50,7 @@ func connectMySQL(ctx context.Context, source string) (*mysqlServer, error) {
 		s.close()
 		return nil, err
 	}
+	s.findProcess(ctx)
 	return s, nil
 }
 
@@ -75,6 +79,21 @@ func (s *mysqlServer) checkBinlog(ctx context.Context) error {
 	return nil
 }
 
+// findProcess reads the server's process id from its file, which few users may read.
+func (s *mysqlServer) findProcess(ctx context.Context) {
+	var file, folder string
+	if err := s.session.QueryRowContext(ctx, "SELECT @@GLOBAL.pid_file, @@GLOBAL.datadir").Scan(&file, &folder); err != nil {
+		return
+	}
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(folder, file)
+	}
+	if text, err := os.ReadFile(file); err == nil {
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		s.info.process = localProcess(s.session.Host(), pid, "mysqld", "mariadbd")
+	}
+}
+
 func (s *mysqlServer) serverInfo() serverInfo { return s.info }
 func (s *mysqlServer) close()                 { s.session.Close() }
 
@@ -93,7 +112,7 @@ func (s *mysqlServer) create(ctx context.Context, name, url string, of *outboxTa
 
 	d := &mysqlDatabase{maria: s.maria, digests: s.info.settings["performance_schema"] == "ON", sqlDatabase: sqlDatabase{
 		name: name, url: url, table: of, dial: dialMySQL, words: sqlWords{
-			id: "LPAD(n, %d, '0')", group: "CONCAT('g', n %% %d)", payload: "CONCAT('%s', %s, ?)", now: "UTC_TIMESTAMP()", one: "(SELECT ? AS n) AS v",
+			id: "LPAD(n, %d, '0')", group: "CONCAT('g', %d + n %% %d)", payload: "CONCAT('%s', %s, ?)", now: "UTC_TIMESTAMP()", one: "(SELECT ? AS n) AS v",
 		},
 	}}
 	if err := d.openTable(ctx, of.create(layouts.MySQL)); err != nil {

@@ -17,7 +17,7 @@ import (
 // the default of the scenario, see scenarios.
 type Options struct {
 	Source   config.URL    `placeholder:"URL" required:"" help:"A server of PostgreSQL, MySQL, MariaDB or MongoDB: postgres://user@host/database, mysql://…, mariadb://… or mongodb://…. Databases are created on it and removed afterwards."`
-	Scenario string        `default:"latency" placeholder:"NAME" help:"latency, drain, slow-receiver, blocked-group, idle or big-table. Default: ${default}."`
+	Scenario string        `default:"latency" placeholder:"NAME" help:"latency, drain, ungrouped, slow-receiver, blocked-group, bulk-transaction, replay, idle or big-table. Default: ${default}."`
 	Rate     int           `placeholder:"N" help:"Rows written per second. This and the following flags have a default per scenario."`
 	Rows     int           `placeholder:"N" help:"Rows to drain, to block, or already in the table."`
 	Groups   int           `placeholder:"N" help:"Message groups."`
@@ -30,8 +30,9 @@ type Options struct {
 	Batch    int           `placeholder:"N" help:"The relay's api-batch-size. Default: 100, slow-receiver 1."`
 	Layout   string        `placeholder:"NAME" help:"The outbox's table: flowcatalyst or outbox-messages. Default: flowcatalyst."`
 
+	Compare   Files  `placeholder:"A.yaml B.yaml" help:"Measure the relay with two configurations in turns, not beside the floor. Of each file, dispatch, checkpoint, how source reads, and the delivery keys of the sink are used."`
 	Ungrouped bool   `help:"Send rows without a message group, in parallel."`
-	NoClaims  bool   `help:"Measure the relay with dispatch.claims off. The floor still claims."`
+	Claims    string `placeholder:"WHEN" help:"The relay's dispatch.claims: on, late or off. Default: that of the configuration."`
 	Profile   string `placeholder:"FOLDER" help:"Write profiles of the relay's first turn to this folder: CPU, allocations, locks, and the server's statement statistics, if enabled."`
 	JSON      bool   `name:"json" help:"Print the result as JSON."`
 }
@@ -85,6 +86,18 @@ func (o *Options) Validate() error {
 		bad("--layout is %q, must be %s or %s", o.Layout, layoutWords, layoutNumbers)
 	}
 
+	if !slices.Contains([]string{"", "on", "late", "off"}, o.Claims) {
+		bad("--claims is %q, must be on, late or off", o.Claims)
+	}
+
+	if o.Compare.given() {
+		for flag, given := range map[string]bool{"senders": o.Senders != 0, "batch": o.Batch != 0, "claims": o.Claims != ""} {
+			if given {
+				bad("--%s and --compare can't be used together: set the key in the files", flag)
+			}
+		}
+	}
+
 	switch {
 	case o.Source == "":
 		bad("--source is missing: use a database on whose server databases may be created, %s", sourceForms)
@@ -123,7 +136,7 @@ type Environment struct {
 // Run measures a scenario and prints the result. Options must be valid.
 func Run(ctx context.Context, o Options, env Environment) error {
 	sc := findScenario(o.Scenario)
-	b := &bench{opts: o.withDefaults(&sc.defaults), env: env, scenario: sc}
+	b := &bench{opts: o.withDefaults(&sc.defaults), env: env, scenario: sc, missingMeasures: map[string]bool{}}
 	res, err := b.run(ctx)
 	if err != nil {
 		return err

@@ -28,6 +28,10 @@ func TestOptionErrorsNameTheirFlags(t *testing.T) {
 		"--batch is 1001":                func(o *Options) { o.Batch = 1001 },
 		"--duration is -1s":              func(o *Options) { o.Duration = -time.Second },
 		"--delay is 2h0m0s":              func(o *Options) { o.Delay = 2 * time.Hour },
+		`--claims is "never", must be`:   func(o *Options) { o.Claims = "never" },
+		"--claims and --compare":         func(o *Options) { o.Claims, o.Compare = "off", Files{"a", "b"} },
+		"--senders and --compare":        func(o *Options) { o.Senders, o.Compare = 5, Files{"a", "b"} },
+		"--batch and --compare":          func(o *Options) { o.Batch, o.Compare = 5, Files{"a", "b"} },
 		`--layout is "postbox", must be`: func(o *Options) { o.Layout = "postbox" },
 	} {
 		o := good()

@@ -28,6 +28,11 @@ func connectPostgres(ctx context.Context, source string) (*postgresServer, error
 		s.close()
 		return nil, err
 	}
+	var pid int
+	if err := session.QueryRowContext(ctx, "SELECT pg_backend_pid()").Scan(&pid); err == nil {
+		backend, _ := readProcess(pid)
+		s.info.process = localProcess(session.Host(), backend.parent, "postgres", "postmaster")
+	}
 	return s, nil
 }
 
@@ -80,7 +85,7 @@ func (s *postgresServer) create(ctx context.Context, name, url string, of *outbo
 		return nil, err
 	}
 	d := &pgDatabase{sqlDatabase{name: name, url: url, table: of, dial: dialPostgres, words: sqlWords{
-		id: "lpad(n::text, %d, '0')", group: "('g' || n %% %d)", payload: "'%s' || %s || $1", now: "now()", one: "(VALUES ($2::bigint)) v (n)",
+		id: "lpad(n::text, %d, '0')", group: "('g' || %d + n %% %d)", payload: "'%s' || %s || $1", now: "now()", one: "(VALUES ($2::bigint)) v (n)",
 	}}}
 	if err := d.openTable(ctx, of.create(layouts.Postgres)); err != nil {
 		return nil, err

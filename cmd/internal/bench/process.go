@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
-	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
 const (
@@ -41,24 +40,9 @@ type process struct {
 	admin string        // admin address of a relay
 	ended chan struct{} // closed once the process has ended; err is the reason
 	err   error
-}
 
-// relayConfigFormat is the configuration of the relay. All other keys have their defaults.
-const relayConfigFormat = `name: %[1]s
-source:
-  url: %[2]s
-  mode: stream
-dispatch:
-  api-batch-size: %[3]d
-  max-concurrent-groups: %[4]d
-  ungrouped: %[5]s
-%[6]sadmin:
-  listen: %[7]s
-%[10]soutboxes:
-  - {table: %[8]s, layout: %[9]s, %[11]ssink: receiver}
-sinks:
-  receiver: {type: flowcatalyst, api-base-url: %[12]s}
-`
+	serverCPU time.Duration // of the server, before the process began
+}
 
 // startRelay starts a relay and waits until it reads the log.
 func (b *bench) startRelay(ctx context.Context, p *benchDatabase, to *receiver) (*process, error) {
@@ -67,28 +51,11 @@ func (b *bench) startRelay(ctx context.Context, p *benchDatabase, to *receiver) 
 		return nil, err
 	}
 
-	ungrouped, claims, profiling, kind := "fifo", "", "", ""
-	if b.opts.Ungrouped {
-		ungrouped = "parallel"
+	file, environ, err := b.writeRelayConfig(p, address, to.url)
+	if err != nil {
+		return nil, err
 	}
-	if b.opts.NoClaims {
-		claims = "  claims: off\n"
-	}
-	if b.opts.Profile != "" {
-		profiling = "  profiling: true\n"
-	}
-	if p.layout == layoutWords {
-		kind = "kind: EVENT, "
-	}
-
-	text := fmt.Sprintf(relayConfigFormat, p.name, config.Quote(p.url), b.opts.Batch, b.opts.Senders, ungrouped, claims,
-		config.Quote(address), p.table.name, p.layout, profiling, kind, config.Quote(to.url))
-	file := filepath.Join(b.folder, p.name+".yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil { // it may contain a password
-		return nil, fmt.Errorf("write relay configuration: %w", err)
-	}
-
-	pr, err := b.start(p.name+".log", nil, nil, "run", "-c", file)
+	pr, err := b.start(p.name+".log", environ, nil, nil, "run", "-c", file)
 	if err != nil {
 		return nil, err
 	}
@@ -98,10 +65,10 @@ func (b *bench) startRelay(ctx context.Context, p *benchDatabase, to *receiver) 
 }
 
 // newFloorConfig creates the objects that a floor reads from, starting now.
-func (b *bench) newFloorConfig(ctx context.Context, p *benchDatabase, to *receiver, bulk bool) (*floor.Config, error) {
+func (b *bench) newFloorConfig(ctx context.Context, p *benchDatabase, to *receiver, of floorVariant) (*floor.Config, error) {
 	cfg := &floor.Config{
 		URL: p.url, Table: p.table.name, Layout: p.layout, Endpoint: to.url + eventsPath,
-		Bulk: bulk, Batch: b.opts.Batch, Senders: b.opts.Senders,
+		Bulk: of.bulk, NoClaims: of.noClaims, Batch: b.opts.Batch, Senders: b.opts.Senders,
 	}
 	if err := p.prepareFloor(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("prepare floor: %w", err)
@@ -122,7 +89,7 @@ func (b *bench) startFloor(ctx context.Context, p *benchDatabase, of *floor.Conf
 		return nil, err
 	}
 
-	pr, err := b.start(p.name+".log", bytes.NewReader(cfg), in, FloorCommand)
+	pr, err := b.start(p.name+".log", nil, bytes.NewReader(cfg), in, FloorCommand)
 	_ = in.Close() // the floor has its own
 	if err != nil {
 		_ = out.Close()
@@ -144,9 +111,9 @@ func (b *bench) startFloor(ctx context.Context, p *benchDatabase, of *floor.Conf
 	})
 }
 
-// start starts the program to measure.
-func (b *bench) start(log string, stdin io.Reader, stdout *os.File, args ...string) (*process, error) {
-	pr := &process{log: filepath.Join(b.folder, log), ended: make(chan struct{})}
+// start starts the program to measure, with more variables.
+func (b *bench) start(log string, environ []string, stdin io.Reader, stdout *os.File, args ...string) (*process, error) {
+	pr := &process{log: filepath.Join(b.folder, log), ended: make(chan struct{}), serverCPU: b.serverCPU()}
 	f, err := os.OpenFile(pr.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open log file of %s: %w", args[0], err)
@@ -158,7 +125,7 @@ func (b *bench) start(log string, stdin io.Reader, stdout *os.File, args ...stri
 		pr.cmd.Stdout = stdout
 	}
 
-	pr.cmd.Env = cleanEnvironment()
+	pr.cmd.Env = append(cleanEnvironment(), environ...)
 	if err := pr.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", args[0], err)
 	}
@@ -168,17 +135,6 @@ func (b *bench) start(log string, stdin io.Reader, stdout *os.File, args ...stri
 		close(pr.ended)
 	}()
 	return pr, nil
-}
-
-// cleanEnvironment returns the environment without settings of other relays.
-func cleanEnvironment() []string {
-	var env []string
-	for _, entry := range os.Environ() {
-		if !strings.HasPrefix(entry, "SLUICEBOX_") {
-			env = append(env, entry)
-		}
-	}
-	return env
 }
 
 // awaitReady waits until a started process is ready. Otherwise it stops the process.
@@ -258,6 +214,15 @@ func (pr *process) stop() error {
 // cpu returns the processor time of an ended process.
 func (pr *process) cpu() time.Duration {
 	return pr.cmd.ProcessState.UserTime() + pr.cmd.ProcessState.SystemTime()
+}
+
+// serverCPU returns the processor time of the database server since its start, 0 if it is not
+// known.
+func (b *bench) serverCPU() time.Duration {
+	if pid := b.server.serverInfo().process; pid != 0 {
+		return treeCPU(pid)
+	}
+	return 0
 }
 
 // freeAddress returns a free loopback address.

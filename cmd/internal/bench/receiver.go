@@ -24,6 +24,7 @@ type receiver struct {
 	delay      time.Duration
 	tally      atomic.Pointer[tally]
 	bodies     sync.Pool
+	replayed   atomic.Int64 // number of rows that a replay sent
 	served     atomic.Int64 // number of answered requests
 	servedTime atomic.Int64 // their total duration in ns
 }
@@ -69,7 +70,9 @@ func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 	}
 
 	began := time.Now()
-	if t := r.tally.Load(); t != nil && !t.record(body.Bytes(), began) {
+	if req.Header.Get("Sluicebox-Replay") != "" {
+		r.replayed.Add(int64(bytes.Count(body.Bytes(), []byte(payloadHead))))
+	} else if t := r.tally.Load(); t != nil && !t.record(body.Bytes(), began) {
 		w.Header().Set("Retry-After", "1") // so that the refusal does not count against the row
 		http.Error(w, "refused on purpose", http.StatusServiceUnavailable)
 		return

@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"bytes"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +60,34 @@ func TestRequestWithBlockedRowIsRefused(t *testing.T) {
 	}
 }
 
+// TestReplayedRowsAreCountedApart: they were delivered before, so they are no duplicates.
+func TestReplayedRowsAreCountedApart(t *testing.T) {
+	to, err := startReceiver(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = to.stop() }()
+	tl := newTally(5, 2, 1)
+	to.tally.Store(tl)
+	for _, replayed := range []bool{false, true} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to.url+eventsPath, bytes.NewReader(request(5, 6)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if replayed {
+			req.Header.Set("Sluicebox-Replay", "job")
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+	if err := tl.check(true); err != nil || to.replayed.Load() != 2 {
+		t.Errorf("%d rows were replayed, want 2; %v", to.replayed.Load(), err)
+	}
+}
+
 func TestDrainIsTimedFromFirstRequest(t *testing.T) {
 	begin := time.Unix(1e9, 0)
 	tl := newTally(1, 10, 1)
@@ -79,7 +109,7 @@ func TestLatencyStartsAtCommit(t *testing.T) {
 		tl.committed(n, at)
 		tl.record(request(n), at.Add(time.Duration(n)*time.Millisecond))
 	}
-	got := tl.latencyFigures()
+	got := latencyFigures(tl.latencies())
 	if got[p50] != 51 || got[p99] != 100 {
 		t.Errorf("the percentiles of 1 to 100 ms are %v", got)
 	}

@@ -32,11 +32,13 @@ type Settings struct {
 	Duration  string `json:"duration,omitempty"`
 	Repeat    int    `json:"repeat"`
 	Delay     string `json:"delay,omitempty"`
-	Senders   int    `json:"senders"`
-	Batch     int    `json:"batch"`
+	Senders   int    `json:"senders,omitempty"`
+	Batch     int    `json:"batch,omitempty"`
 	Layout    string `json:"layout"`
 	Ungrouped bool   `json:"ungrouped,omitempty"`
-	NoClaims  bool   `json:"no_claims,omitempty"`
+	Claims    string `json:"claims,omitempty"`
+	// Compare are the configurations of the sides A and B.
+	Compare *Files `json:"compare,omitempty"`
 }
 
 // Machine describes the machine and the server of a measurement.
@@ -81,7 +83,7 @@ func (b *bench) result(measured [][]figures, took time.Duration, stolen float64)
 		Scenario: b.scenario.name, What: b.scenario.what, Took: took.Round(time.Second).String(),
 		Settings: Settings{
 			Rate: o.Rate, Rows: o.Rows, Groups: o.Groups, Size: o.Size, Clients: o.Clients, Repeat: o.Repeat,
-			Senders: o.Senders, Batch: o.Batch, Layout: o.Layout, Ungrouped: o.Ungrouped, NoClaims: o.NoClaims,
+			Senders: o.Senders, Batch: o.Batch, Layout: o.Layout, Ungrouped: o.Ungrouped, Claims: o.Claims,
 		},
 		Machine: Machine{
 			Cores: runtime.NumCPU(), Processor: processor(), System: runtime.GOOS + "/" + runtime.GOARCH,
@@ -91,6 +93,9 @@ func (b *bench) result(measured [][]figures, took time.Duration, stolen float64)
 	}
 	if o.Duration > 0 {
 		r.Settings.Duration = o.Duration.String()
+	}
+	if o.Compare.given() {
+		r.Settings.Compare, r.Settings.Senders, r.Settings.Batch = &o.Compare, 0, 0 // they are keys of the files
 	}
 	if o.Delay > 0 {
 		r.Settings.Delay = o.Delay.String()
@@ -149,15 +154,19 @@ func (b *bench) measure(c *comparison, measured [][]figures, flushes bool) Measu
 }
 
 // ratio returns the median of the ratios of consecutive turns.
-func ratio(a, b []float64) float64 {
-	var ratios []float64
+func ratio(a, b []float64) float64 { return median(ratios(a, b)) }
+
+// ratios returns the ratio of each turn to its counterpart.
+func ratios(a, b []float64) (all []float64) {
 	for i := range min(len(a), len(b)) {
 		if b[i] > 0 {
-			ratios = append(ratios, a[i]/b[i])
+			all = append(all, a[i]/b[i])
 		}
 	}
-	return median(ratios)
+	return all
 }
+
+func withUnit(v float64, unit string) string { return strings.TrimSpace(Number(v) + " " + unit) }
 
 func median(values []float64) float64 {
 	if len(values) == 0 {
@@ -191,9 +200,13 @@ func (r *Result) writeText(to io.Writer) error {
 	if m.Stolen >= 1 {
 		fmt.Fprintf(&text, "%.0f %% of the processor time was stolen by other virtual machines on the host, which makes the figures worse\n", m.Stolen)
 	}
-	fmt.Fprintf(&text, "\n\t%s\tagainst\t\tratio\tgoal\t\n", r.side())
-	for i := range r.Measures {
-		text.WriteString(r.Measures[i].line() + "\n")
+	if r.Settings.Compare != nil {
+		text.WriteString(r.comparisonText())
+	} else {
+		fmt.Fprintf(&text, "\n\t%s\tagainst\t\tratio\tgoal\t\n", r.side())
+		for i := range r.Measures {
+			text.WriteString(r.Measures[i].line() + "\n")
+		}
 	}
 	out := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	if _, err := io.WriteString(out, text.String()); err != nil {
@@ -214,9 +227,9 @@ func (m *Measure) line() string {
 	if m.Note != "" {
 		return m.Name + "\t" + m.Note + "\t\t\t\t\t"
 	}
-	cells := []string{m.Name, strings.TrimSpace(Number(m.Median) + " " + m.Unit), m.Against, "", "", m.Goal, ""}
+	cells := []string{m.Name, withUnit(m.Median, m.Unit), m.Against, "", "", m.Goal, ""}
 	if m.Against != "" {
-		cells[3], cells[4] = strings.TrimSpace(Number(m.AgainstMedian)+" "+m.Unit), fmt.Sprintf("%.2f", m.Ratio)
+		cells[3], cells[4] = withUnit(m.AgainstMedian, m.Unit), fmt.Sprintf("%.2f", m.Ratio)
 	}
 	if m.Reached != nil {
 		cells[6] = map[bool]string{true: "reached", false: "missed"}[*m.Reached]

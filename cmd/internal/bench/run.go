@@ -18,6 +18,7 @@ type bench struct {
 	folder          string // configurations and logs
 	server          server
 	fullDatabase    *benchDatabase  // the filled table of big-table
+	file            *relayFile      // the configuration of the side's relay, nil for the options
 	missingMeasures map[string]bool // measures that the server cannot provide
 	round           int
 }
@@ -36,6 +37,11 @@ func (b *bench) run(ctx context.Context) (res *Result, err error) {
 		return nil, fmt.Errorf("create temporary folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.folder)) }()
+	if b.opts.Compare.given() {
+		if b.scenario, err = b.comparing(b.scenario, b.opts.Compare); err != nil {
+			return nil, err
+		}
+	}
 	if b.server, err = connectServer(ctx, b.opts.Source); err != nil {
 		return nil, err
 	}
@@ -63,7 +69,9 @@ func (b *bench) run(ctx context.Context) (res *Result, err error) {
 		}
 		for _, i := range order {
 			s := &b.scenario.sides[i]
-			f, err := s.run(ctx, b)
+			turn := *b
+			turn.use(s.file)
+			f, err := s.run(ctx, &turn)
 			if ctx.Err() != nil {
 				return nil, errors.New("benchmark interrupted; no result")
 			}

@@ -19,6 +19,7 @@ type scenario struct {
 type side struct {
 	name string
 	run  func(ctx context.Context, b *bench) (figures, error)
+	file *relayFile // of the relay, for --compare
 	// setUp prepares state that all turns of the side share. tearDown removes it.
 	setUp func(ctx context.Context, b *bench) (tearDown func(context.Context) error, err error)
 }
@@ -38,8 +39,13 @@ type goalBounds struct{ max, min float64 }
 
 // The sides.
 const (
-	relaySide = "relay"
-	floorSide = "floor"
+	relaySide     = "relay"
+	floorSide     = "floor"
+	postFloorSide = "floor without claims"
+	claimsOnSide  = "claims: on"
+	withoutSide   = "without"
+	aloneSide     = "alone"
+	peerSide      = "peer"
 )
 
 // The measures.
@@ -47,11 +53,14 @@ const (
 	p50                = "p50"
 	p99                = "p99"
 	p999               = "p99.9"
+	longest            = "longest"
 	drainRate          = "drain"
 	shareOfServiceTime = "share of what the service time allows"
 	cpuPercent         = "CPU of one core"
 	cpuPerRow          = "CPU per row"
+	cpuPerRowBoth      = "CPU per row, with the server"
 	peakRSS            = "memory at its peak"
+	replayRate         = "replayed"
 	scans              = "scans of the outbox in a minute"
 )
 
@@ -60,26 +69,52 @@ func scenarios() []scenario { return append(floorScenarios(), selfScenarios()...
 
 // floorScenarios compare the relay with the limits of the database and the receiver.
 func floorScenarios() []scenario {
+	floors := []side{
+		{name: floorSide, run: withFloor(floorLatency, floorVariant{})},
+		{name: postFloorSide, run: withFloor(floorLatency, floorVariant{noClaims: true})},
+	}
+	bulk := []side{
+		{name: floorSide, run: withFloor(floorDrain, floorVariant{bulk: true})},
+		{name: postFloorSide, run: withFloor(floorDrain, floorVariant{bulk: true, noClaims: true})},
+	}
 	return []scenario{
 		{
-			name: "latency", what: "from the return of COMMIT until the receiver has the row, with claim and completion written",
+			name: "latency", what: "from the return of COMMIT until the receiver has the row, with its outcome written",
 			defaults: Options{Rate: 300, Groups: 50, Duration: 10 * time.Second},
-			sides:    []side{{name: relaySide, run: relayLatency}, {name: floorSide, run: floorLatency}},
+			sides:    append([]side{{name: relaySide, run: relayLatency}, {name: claimsOnSide, run: withClaims(relayLatency)}}, floors...),
 			compare: []comparison{
-				{measure: p50, against: floorSide, unit: "ms", goal: goalBounds{max: 1.2}, syncedGoal: goalBounds{max: 1.3}},
-				{measure: p99, against: floorSide, unit: "ms", goal: goalBounds{max: 2}},
+				{measure: p50, against: floorSide, unit: "ms", goal: goalBounds{max: 0.8}, syncedGoal: goalBounds{max: 0.9}},
+				{measure: p99, against: floorSide, unit: "ms", goal: goalBounds{max: 1}},
 				{measure: p999, against: floorSide, unit: "ms"},
+				{measure: p50, against: postFloorSide, unit: "ms", goal: goalBounds{max: 1.15}},
+				{measure: p99, against: postFloorSide, unit: "ms", goal: goalBounds{max: 1.5}},
+				{measure: p50, against: claimsOnSide, unit: "ms"},
 				{measure: cpuPerRow, against: floorSide, unit: "µs"},
+				{measure: cpuPerRowBoth, against: claimsOnSide, unit: "µs", goal: goalBounds{max: 0.7}},
 			},
 		},
 		{
 			name: "drain", what: "rows that were committed while nothing read them, until the last one is received",
 			defaults: Options{Rows: 200_000, Groups: 1000},
-			sides:    []side{{name: relaySide, run: relayDrain}, {name: floorSide, run: floorDrain}},
+			sides:    append([]side{{name: relaySide, run: relayDrain}, {name: claimsOnSide, run: withClaims(relayDrain)}}, bulk...),
 			compare: []comparison{
-				{measure: drainRate, against: floorSide, unit: "rows/s", goal: goalBounds{min: 0.8}, syncedGoal: goalBounds{min: 0.7}},
+				{measure: drainRate, against: floorSide, unit: "rows/s", goal: goalBounds{min: 1.1}},
+				{measure: drainRate, against: postFloorSide, unit: "rows/s"},
+				{measure: drainRate, against: claimsOnSide, unit: "rows/s"},
 				{measure: cpuPerRow, against: floorSide, unit: "µs"},
+				{measure: cpuPerRowBoth, against: claimsOnSide, unit: "µs", goal: goalBounds{max: 0.7}},
 				{measure: peakRSS, against: floorSide, unit: "MiB"},
+			},
+		},
+		{
+			name: "ungrouped", what: "a drain of rows without a group, which no order holds back",
+			defaults: Options{Rows: 200_000, Ungrouped: true},
+			sides:    append([]side{{name: relaySide, run: relayDrain}}, bulk...),
+			compare: []comparison{
+				{measure: drainRate, against: floorSide, unit: "rows/s", goal: goalBounds{min: 0.95}},
+				{measure: drainRate, against: postFloorSide, unit: "rows/s"},
+				{measure: cpuPerRow, against: floorSide, unit: "µs"},
+				{measure: cpuPerRowBoth, against: floorSide, unit: "µs"},
 			},
 		},
 		{
@@ -100,11 +135,33 @@ func selfScenarios() []scenario {
 		{
 			name: "blocked-group", what: "the latency of other groups while a group with many rows is refused",
 			defaults: Options{Rate: 300, Rows: 100_000, Groups: 50, Duration: 10 * time.Second},
-			sides:    []side{{name: "with a blocked group", run: blockedLatency}, {name: "without", run: relayLatency}},
+			sides:    []side{{name: "with a blocked group", run: blockedLatency}, {name: withoutSide, run: relayLatency}},
 			compare: []comparison{
-				{measure: p50, against: "without", unit: "ms", goal: goalBounds{max: 1.2}},
-				{measure: p99, against: "without", unit: "ms", goal: goalBounds{max: 1.2}},
+				{measure: p50, against: withoutSide, unit: "ms", goal: goalBounds{max: 1.2}},
+				{measure: p99, against: withoutSide, unit: "ms", goal: goalBounds{max: 1.2}},
 				{measure: peakRSS, unit: "MiB", goal: goalBounds{max: 256}},
+			},
+		},
+		{
+			name: "bulk-transaction", what: "the latency of other groups while a transaction with many rows of a refused group commits",
+			defaults: Options{Rate: 100, Rows: 300_000, Groups: 50, Duration: 15 * time.Second},
+			sides:    []side{{name: "with a bulk transaction", run: bulkLatency}, {name: withoutSide, run: relayLatency}},
+			compare: []comparison{
+				{measure: longest, against: withoutSide, unit: "ms"},
+				{measure: longest, unit: "ms", goal: goalBounds{max: 2000}},
+				{measure: p50, against: withoutSide, unit: "ms"},
+				{measure: p99, against: withoutSide, unit: "ms"},
+				{measure: peakRSS, unit: "MiB", goal: goalBounds{max: 256}},
+			},
+		},
+		{
+			name: "replay", what: "the latency of rows while delivered rows of other groups are sent again",
+			defaults: Options{Rate: 300, Rows: 50_000, Groups: 50, Duration: 10 * time.Second},
+			sides:    []side{{name: "beside a replay", run: replayLatency}, {name: aloneSide, run: deliveredLatency}},
+			compare: []comparison{
+				{measure: p50, against: aloneSide, unit: "ms"},
+				{measure: p99, against: aloneSide, unit: "ms", goal: goalBounds{max: 1.2}},
+				{measure: replayRate, unit: "rows/s"},
 			},
 		},
 		{
@@ -134,6 +191,9 @@ func selfScenarios() []scenario {
 		},
 	}
 }
+
+// writesRows reports whether a scenario measures a relay that has rows to send.
+func (sc *scenario) writesRows() bool { return sc.defaults.Rate > 0 || sc.defaults.Rows > 0 }
 
 func findScenario(name string) *scenario {
 	all := scenarios()

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/backoff"
 )
@@ -43,6 +45,129 @@ func (b *bench) commitBlockedGroup(ctx context.Context, p *benchDatabase, to *re
 	return t.wait(ctx)
 }
 
+// bulkLatency measures the latency of other groups while a transaction with many rows of one
+// group commits, which are then refused.
+func bulkLatency(ctx context.Context, b *bench) (figures, error) {
+	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
+		return b.withRelay(ctx, p, to, func(ctx context.Context) (figures, error) {
+			if err := b.warmUp(ctx, p, to); err != nil {
+				return nil, err
+			}
+			bulk := b.nextRows(p, b.opts.Rows)
+			bulk.first, bulk.last, bulk.oneGroup = firstBlockedRow+1, firstBlockedRow+b.opts.Rows, "blocked"
+			began := time.Now()
+			all, err := b.latencies(ctx, p, to, b.opts.Duration, func(ctx context.Context) error {
+				if err := p.load(ctx, bulk); err != nil {
+					return fmt.Errorf("load bulk transaction: %w", err)
+				}
+				if took := time.Since(began); took > b.opts.Duration*2/3 {
+					return fmt.Errorf("the transaction took %s, and few rows would follow it; use --duration %s",
+						took.Round(time.Second), (2 * took).Round(time.Second))
+				}
+				return nil
+			})
+			return latencyFigures(all), err
+		})
+	})
+}
+
+// replayLatency measures the latency of rows while delivered rows of other groups are sent
+// again. It writes for the duration while the replay copies its rows, and once more while the
+// replay sends them.
+func replayLatency(ctx context.Context, b *bench) (figures, error) {
+	return b.besideDelivered(ctx, func(ctx context.Context, pr *process, p *benchDatabase, to *receiver) (figures, error) {
+		client, err := admin.NewClient(pr.admin, "")
+		if err != nil {
+			return nil, err
+		}
+		defer client.Close()
+		id, err := client.StartReplay(ctx, &replay.Spec{Since: time.Now().Add(-time.Hour)})
+		if err != nil {
+			return nil, fmt.Errorf("start replay: %w", err)
+		}
+		if err := awaitReplay(ctx, client, id, store.JobCopying); err != nil {
+			return nil, err
+		}
+		all, err := b.latencies(ctx, p, to, b.opts.Duration)
+		if err != nil {
+			return nil, err
+		}
+		if err := awaitReplay(ctx, client, id, store.JobPlaying); err != nil {
+			return nil, err
+		}
+		began, before := time.Now(), to.replayed.Load()
+		more, err := b.latencies(ctx, p, to, b.opts.Duration)
+		if err != nil {
+			return nil, err
+		}
+		rate := float64(to.replayed.Load()-before) / time.Since(began).Seconds()
+		if err := awaitReplay(ctx, client, id, store.JobPlaying); err != nil {
+			return nil, err
+		}
+		f := latencyFigures(append(all, more...))
+		f[replayRate] = rate
+		return f, nil
+	})
+}
+
+// deliveredLatency measures what replayLatency measures, without a replay.
+func deliveredLatency(ctx context.Context, b *bench) (figures, error) {
+	return b.besideDelivered(ctx, func(ctx context.Context, _ *process, p *benchDatabase, to *receiver) (figures, error) {
+		all, err := b.latencies(ctx, p, to, b.opts.Duration)
+		if err != nil {
+			return nil, err
+		}
+		more, err := b.latencies(ctx, p, to, b.opts.Duration)
+		return latencyFigures(append(all, more...)), err
+	})
+}
+
+// besideDelivered runs a measurement beside a relay that has delivered rows of other groups.
+func (b *bench) besideDelivered(ctx context.Context, measure func(context.Context, *process, *benchDatabase, *receiver) (figures, error)) (figures, error) {
+	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
+		pr, err := b.startRelay(ctx, p, to)
+		if err != nil {
+			return nil, err
+		}
+		return b.withProcess(ctx, pr, p, p.rowsWritten, func(ctx context.Context) (figures, error) {
+			t := newTally(p.rowsWritten+1, b.opts.Rows, b.opts.Rows)
+			to.tally.Store(t)
+			if err := b.load(ctx, p, b.opts.Rows, loadBatchRows, func(r *rowSpan) { r.firstGroup = deliveredGroups }); err != nil {
+				return nil, err
+			}
+			if err := errors.Join(t.wait(ctx), b.warmUp(ctx, p, to)); err != nil {
+				return nil, err
+			}
+			return measure(ctx, pr, p, to)
+		})
+	})
+}
+
+// deliveredGroups is the first group of rows that were delivered before a measurement.
+const deliveredGroups = maxGroups
+
+// awaitReplay waits until a replay is in a state.
+func awaitReplay(ctx context.Context, of admin.Replays, id string, state store.JobState) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("replay is not %s within %s", state, callTimeout))
+	defer cancel()
+	for {
+		job, err := admin.FindReplay(ctx, of, id)
+		switch {
+		case err != nil:
+			return errors.Join(err, context.Cause(ctx))
+		case job.State == string(state):
+			return nil
+		case job.Ended() && job.State != string(store.JobDone):
+			return fmt.Errorf("replay is %s: %s", job.State, job.Reason)
+		case job.Ended() || state == store.JobCopying && job.State == string(store.JobPlaying):
+			return fmt.Errorf("replay of %d rows was too short to measure beside it; use more --rows", job.Rows)
+		}
+		if err := backoff.Sleep(ctx, 5*time.Millisecond); err != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
 // relayIdle measures a relay without work.
 func relayIdle(ctx context.Context, b *bench) (figures, error) {
 	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
@@ -56,7 +181,7 @@ func relayIdle(ctx context.Context, b *bench) (figures, error) {
 			if err != nil {
 				return nil, err
 			}
-			if err := errors.Join(t.wait(ctx), backoff.Sleep(ctx, min(warmUp, b.opts.Duration))); err != nil {
+			if err := errors.Join(t.wait(ctx), backoff.Sleep(ctx, min(warmUpTime, b.opts.Duration))); err != nil {
 				return nil, err
 			}
 			profiled := b.profile(ctx, p, pr)
@@ -90,7 +215,7 @@ func (b *bench) measureIdle(ctx context.Context, p *benchDatabase, pr *process) 
 	took := time.Since(began)
 	f := figures{cpuPercent: 100 * (cpu - cpuBefore) / took.Seconds()}
 	if uncounted != nil {
-		b.missingMeasures = map[string]bool{scans: true}
+		b.missingMeasures[scans] = true
 		return f, nil
 	}
 

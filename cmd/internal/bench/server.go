@@ -29,6 +29,7 @@ type serverInfo struct {
 	version      string            // with its name
 	settings     map[string]string // settings that a figure depends on
 	syncsCommits bool              // every commit waits for the disk; other goals apply
+	process      int               // id of its process, or of the parent of its processes; 0 if it is not known
 }
 
 // readSettings adds the settings that a query returns, by name.

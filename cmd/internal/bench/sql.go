@@ -21,7 +21,7 @@ type sqlDatabase struct {
 // sqlWords are formats and texts of a database's SQL.
 type sqlWords struct {
 	id      string // of row n, from the number of digits
-	group   string // of row n, from the number of groups
+	group   string // of row n, from the first group and the number of groups
 	payload string // of row n, from its head and its id
 	now     string
 	one     string // a query that returns the parameter as n

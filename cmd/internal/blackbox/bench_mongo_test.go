@@ -25,7 +25,7 @@ func TestMongoBench(t *testing.T) {
 	}{
 		{"latency --rate 50 --duration 500ms", "floor", []string{"p50", "CPU per row"}},
 		{"drain --rows 2000 --groups 50", "floor", []string{"drain"}},
-		{"drain --rows 2000 --ungrouped --layout outbox-messages --no-claims", "floor", []string{"drain"}},
+		{"drain --rows 2000 --ungrouped --layout outbox-messages --claims off", "floor", []string{"drain"}},
 		{"slow-receiver --rows 500 --groups 50 --senders 8", "", []string{"drain", "share of what the service time allows"}},
 		{"blocked-group --rows 2000 --rate 50 --duration 500ms", "without", []string{"p50"}},
 		{"idle --duration 1500ms", "", []string{"memory at its peak"}},

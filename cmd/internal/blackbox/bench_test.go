@@ -70,7 +70,10 @@ func TestBench(t *testing.T) {
 		}{
 			{"latency --rate 100 --duration 500ms", "floor", []string{"p50", "p99", "CPU per row"}},
 			{"drain --rows 2000 --groups 50", "floor", []string{"drain", "CPU per row"}},
-			{"drain --rows 2000 --ungrouped --layout outbox-messages --no-claims", "floor", []string{"drain"}},
+			{"ungrouped --rows 2000", "floor", []string{"drain", "CPU per row, with the server"}},
+			{"bulk-transaction --rows 20000 --duration 3s", "without", []string{"longest"}},
+			{"replay --rows 20000 --rate 100 --duration 500ms", "alone", []string{"p99"}},
+			{"drain --rows 2000 --ungrouped --layout outbox-messages --claims off", "floor", []string{"drain"}},
 			{"slow-receiver --rows 500 --groups 50 --senders 8", "", []string{"drain", "share of what the service time allows"}},
 			{"blocked-group --rows 2000 --rate 100 --duration 500ms", "without", []string{"p50"}},
 			{"idle --duration 500ms", "", []string{"memory at its peak"}},
@@ -94,6 +97,7 @@ func TestBench(t *testing.T) {
 			})
 		}
 	})
+	t.Run("compare", func(t *testing.T) { compareClaims(t, source) })
 	var left []string
 	rows, err := servers.Connect(t, source).Query(context.Background(),
 		"SELECT datname FROM pg_database WHERE datname LIKE 'sluicebox_bench_%' UNION ALL SELECT slot_name FROM pg_replication_slots WHERE slot_name LIKE 'sluicebox_bench_%'")
@@ -102,6 +106,23 @@ func TestBench(t *testing.T) {
 	}
 	if err != nil || len(left) > 0 {
 		t.Errorf("left on the server: %q, %v", left, err)
+	}
+}
+
+// compareClaims compares two configurations, in place of the relay and the floor.
+func compareClaims(t *testing.T, source string) {
+	var files []string
+	for _, claims := range []string{"on", "off"} {
+		file := filepath.Join(t.TempDir(), claims+".yaml")
+		if err := os.WriteFile(file, []byte("dispatch: {claims: "+claims+"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	m := newMeasuring(t, source, "--scenario", "drain", "--rows", "5000", "--groups", "50", "--repeat", "1", "--json", "--compare", files[0], files[1])
+	res := m.result(t)
+	for _, name := range []string{"drain", "CPU per row", "memory at its peak"} {
+		res.expect(t, name, "A")
 	}
 }
 
@@ -128,7 +149,7 @@ func TestBenchOnTheBinlog(t *testing.T) {
 	}{
 		{"latency --rate 50 --duration 500ms", "floor", []string{"p50", "CPU per row"}},
 		{"drain --rows 2000 --groups 50", "floor", []string{"drain"}},
-		{"drain --rows 2000 --ungrouped --layout outbox-messages --no-claims", "floor", []string{"drain"}},
+		{"drain --rows 2000 --ungrouped --layout outbox-messages --claims off", "floor", []string{"drain"}},
 		{"blocked-group --rows 2000 --rate 50 --duration 500ms", "without", []string{"p50"}},
 		{"idle --duration 500ms", "", []string{"memory at its peak"}},
 		{"big-table --rows 2000 --rate 50 --duration 500ms", "empty table", []string{"p50", "drain"}},

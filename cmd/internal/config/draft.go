@@ -14,6 +14,19 @@ import (
 // LoadDraft is Load for a configuration that is not complete yet, for example without outboxes
 // and sinks. Only the section source is checked.
 func LoadDraft(path string, environ []string) (*Settings, error) {
+	return loadPart(path, environ, func(c checker, s *Settings) { c.checkSource(&s.Source) },
+		func(key string) bool { return key == "source" || strings.HasPrefix(key, "source.") })
+}
+
+// LoadPart is Load for some keys of a configuration, which may lack all others. It reports
+// problems of keys for which needed is true: unknown keys and values of another type, no values
+// out of range.
+func LoadPart(path string, environ []string, needed func(key string) bool) (*Settings, error) {
+	return loadPart(path, environ, func(checker, *Settings) {}, needed)
+}
+
+// loadPart decodes a configuration and reports the problems of some keys.
+func loadPart(path string, environ []string, check func(checker, *Settings), needed func(key string) bool) (*Settings, error) {
 	name, data, err := read(path)
 	if err != nil {
 		return nil, &Error{Problems: []Problem{{Where: name, Text: fmt.Sprintf("cannot read the configuration file: %s", fileErrorCause(err))}}}
@@ -24,9 +37,8 @@ func LoadDraft(path string, environ []string) (*Settings, error) {
 	}
 	d := newDecoder(name, environ, readSecretFile)
 	settings := d.decodeSettings(root)
-	k := checker{d.report}
-	k.checkSource(&settings.Source)
-	d.problems = slices.DeleteFunc(d.problems, func(p Problem) bool { return p.Key != "source" && !strings.HasPrefix(p.Key, "source.") })
+	check(checker{d.report}, &settings)
+	d.problems = slices.DeleteFunc(d.problems, func(p Problem) bool { return !needed(p.Key) })
 	return &settings, d.problems.err()
 }
 

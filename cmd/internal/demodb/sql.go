@@ -23,6 +23,9 @@ type SQL struct {
 	explain func(error) error
 }
 
+// Host returns the host of the server; on MySQL with its port.
+func (s *SQL) Host() string { return s.host }
+
 // OpenSQL opens a session of PostgreSQL. The caller closes it.
 func OpenSQL(ctx context.Context, cfg *pgx.ConnConfig) (*SQL, error) {
 	return open(ctx, stdlib.GetConnector(*cfg.Copy()), cfg.Host, func(err error) error { return pgstore.ExplainConnect(cfg, err) })

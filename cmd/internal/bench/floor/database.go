@@ -38,7 +38,8 @@ type stream interface {
 // database opens the sessions and the stream of the floor.
 type database interface {
 	openClaims(ctx context.Context) (claimer, error)
-	openCompletions(ctx context.Context) (session, error)
+	// openCompletions opens the session that completes rows: claimed ones, or pending ones.
+	openCompletions(ctx context.Context, pending bool) (session, error)
 	openStream(ctx context.Context, rows *ledger) (stream, error)
 }
 

@@ -15,6 +15,9 @@
 // arrived during the previous claim. They are posted alone, one after the other,
 // concurrently with the next claim.
 //
+// Without claims, it posts a row as soon as the log has it, and completes it afterwards. A row
+// may then not be visible yet to its completion, which is tried again.
+//
 // The floor is not a relay. The first error ends it, a claimed row that was not completed
 // stays claimed, and nothing prevents a second floor on the same table. A hanging receiver
 // stops the status messages too, and the server then ends the stream.
@@ -46,6 +49,7 @@ type Config struct {
 	Layout      string // layout of the table: flowcatalyst or outbox-messages
 	Endpoint    string // URL to POST to
 	Bulk        bool   // false: one row after the other
+	NoClaims    bool   // post and complete only
 	Batch       int    // in bulk: maximum rows in a request
 	Senders     int    // in bulk: maximum requests in flight
 }
@@ -135,11 +139,15 @@ func run(ctx context.Context, cfg *Config, ready func()) error {
 	ready()
 
 	g, ctx := errgroup.WithContext(ctx)
-	defer l.claims.bind(ctx)()
+	if l.claims != nil {
+		defer l.claims.bind(ctx)()
+	}
 	defer l.completions.bind(ctx)()
 	switch {
 	case cfg.Bulk:
 		l.startBulk(ctx, g, in, maxChunkRows, cfg.Batch, cfg.Senders)
+	case cfg.NoClaims:
+		l.startOneByOne(ctx, g, in)
 	case config.URL(cfg.URL).MySQL() || config.URL(cfg.URL).Mongo():
 		l.startBulk(ctx, g, in, 1, 1, 1)
 	default:

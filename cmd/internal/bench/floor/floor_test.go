@@ -67,6 +67,29 @@ func TestRowIsClaimedAgainUntilItCanBe(t *testing.T) {
 	})
 }
 
+// TestWithoutClaimsRowIsCompletedOnceItIsVisible: without claims a row is posted at once, and its
+// completion waits until the row is there. A row that is not pending looks like one that is not
+// yet visible.
+func TestWithoutClaimsRowIsCompletedOnceItIsVisible(t *testing.T) {
+	eachShape(t, func(t *testing.T, p *place) {
+		p.cfg.NoClaims = true
+		to := newReceiver(t)
+		p.start(to)
+		p.insert(numbered("large", 250)...)
+		p.exec("ALTER TABLE " + p.table() + " ALTER status SET DEFAULT " + p.failed)
+		p.insert("late")
+		to.await(t, 251)
+		if got := p.count("id = 'late' AND status = " + p.failed); got != 1 {
+			t.Errorf("%d rows are as they were, want 1", got)
+		}
+		p.exec("UPDATE " + p.table() + " SET status = " + p.pending + " WHERE id = 'late'")
+		p.awaitCompleted(251)
+		p.awaitConfirmed()
+		p.stop()
+		to.expect(t, p.cfg, append(numbered("large", 250), "late"))
+	})
+}
+
 func TestRefusalEndsRun(t *testing.T) {
 	eachShape(t, func(t *testing.T, p *place) {
 		to := newReceiver(t)

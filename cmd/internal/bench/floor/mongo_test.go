@@ -139,6 +139,26 @@ func TestMongoRowIsClaimedAgainUntilItCanBe(t *testing.T) {
 	})
 }
 
+// TestMongoWithoutClaimsRowIsCompletedOnceItIsVisible is
+// TestWithoutClaimsRowIsCompletedOnceItIsVisible for MongoDB.
+func TestMongoWithoutClaimsRowIsCompletedOnceItIsVisible(t *testing.T) {
+	eachMongo(t, func(t *testing.T, p *mongoPlace) {
+		p.cfg.NoClaims = true
+		to := newReceiver(t)
+		p.start(to)
+		p.insert(p.waiting, numbered("large", 250)...)
+		p.insert(p.settled, "late")
+		to.await(t, 251)
+		_, err := p.rows.UpdateByID(t.Context(), "late", bson.D{{Key: "$set", Value: bson.D{{Key: "status", Value: p.waiting}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.awaitCompleted(251)
+		p.stop()
+		to.expect(t, p.cfg, append(numbered("large", 250), "late"))
+	})
+}
+
 func TestMongoContextEndsRunThatWaitsForAnAnswer(t *testing.T) {
 	eachMongo(t, func(t *testing.T, p *mongoPlace) {
 		to := newReceiver(t)

@@ -61,11 +61,15 @@ func (d *mongoDatabase) openClaims(ctx context.Context) (claimer, error) {
 }
 
 // openCompletions opens the session that completes documents.
-func (d *mongoDatabase) openCompletions(ctx context.Context) (session, error) {
-	if d.layout.DeleteDelivered {
-		return d.openSession(ctx, nil, nil)
+func (d *mongoDatabase) openCompletions(ctx context.Context, pending bool) (session, error) {
+	var from, to any
+	if pending {
+		from = d.value(store.Pending)
 	}
-	return d.openSession(ctx, nil, d.value(store.Completed))
+	if !d.layout.DeleteDelivered {
+		to = d.value(store.Completed)
+	}
+	return d.openSession(ctx, from, to)
 }
 
 // value returns a status as stored in documents.

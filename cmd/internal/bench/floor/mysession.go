@@ -77,19 +77,22 @@ func (d *mysqlDatabase) openClaims(ctx context.Context) (claimer, error) {
 }
 
 // openCompletions opens the session that completes rows.
-func (d *mysqlDatabase) openCompletions(ctx context.Context) (session, error) {
+func (d *mysqlDatabase) openCompletions(ctx context.Context, pending bool) (session, error) {
 	t := d.table
-	if t.layout.DeleteDelivered {
-		return d.openSession(ctx, "1", 0, func(s *mysqlSession, rows []row) {
-			s.add("DELETE o FROM " + t.from() + t.idCondition())
-			s.addIDs(rows)
-		})
+	only := ""
+	if pending {
+		only = " AND " + t.statusCondition(store.Pending)
 	}
 	return d.openSession(ctx, "1", 0, func(s *mysqlSession, rows []row) {
-		s.add(t.setStatus(store.Completed))
-		s.addTime()
+		if t.layout.DeleteDelivered {
+			s.add("DELETE o FROM " + t.from())
+		} else {
+			s.add(t.setStatus(store.Completed))
+			s.addTime()
+		}
 		s.add(t.idCondition())
 		s.addIDs(rows)
+		s.add(only)
 	})
 }
 

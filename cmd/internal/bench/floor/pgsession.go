@@ -47,6 +47,11 @@ func (t *pgTable) complete(which string) string {
 	return t.setStatus(store.Completed) + " WHERE " + t.id() + which
 }
 
+// completePending completes pending rows only, so that each counts once.
+func (t *pgTable) completePending(which string) string {
+	return t.complete(which) + " AND " + t.statusCondition(store.Pending)
+}
+
 // Names of prepared statements.
 const (
 	stmtOne     = "one"  // writes one row
@@ -88,10 +93,14 @@ func (p *pgDatabase) openClaims(ctx context.Context) (claimer, error) {
 	})
 }
 
-func (p *pgDatabase) openCompletions(ctx context.Context) (session, error) {
+func (p *pgDatabase) openCompletions(ctx context.Context, pending bool) (session, error) {
 	t := p.table
+	complete := t.complete
+	if pending {
+		complete = t.completePending
+	}
 	return openSession(ctx, p.cfg.URL, t, !t.layout.DeleteDelivered, map[string]string{
-		stmtOne: t.complete(" = $1"), stmtMany: t.complete(" = ANY ($1)"),
+		stmtOne: complete(" = $1"), stmtMany: complete(" = ANY ($1)"),
 	})
 }
 

@@ -26,7 +26,7 @@ const (
 
 // pipeline holds the stages that a row passes through.
 type pipeline struct {
-	claims      claimer
+	claims      claimer // nil without claims
 	completions session
 	table       string
 	post        *poster
@@ -35,23 +35,28 @@ type pipeline struct {
 }
 
 func openPipeline(ctx context.Context, cfg *Config, db database) (*pipeline, error) {
-	claims, err := db.openClaims(ctx)
-	if err != nil {
+	l := &pipeline{
+		table: cfg.Table, post: newPoster(cfg.Endpoint, max(1, cfg.Senders)), rows: newLedger(), done: make(chan []row, doneQueueSize),
+	}
+	var err error
+	if !cfg.NoClaims {
+		if l.claims, err = db.openClaims(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if l.completions, err = db.openCompletions(ctx, cfg.NoClaims); err != nil {
+		if l.claims != nil {
+			l.claims.close()
+		}
 		return nil, err
 	}
-	completions, err := db.openCompletions(ctx)
-	if err != nil {
-		claims.close()
-		return nil, err
-	}
-	return &pipeline{
-		claims: claims, completions: completions, table: cfg.Table, post: newPoster(cfg.Endpoint, max(1, cfg.Senders)),
-		rows: newLedger(), done: make(chan []row, doneQueueSize),
-	}, nil
+	return l, nil
 }
 
 func (l *pipeline) close() {
-	l.claims.close()
+	if l.claims != nil {
+		l.claims.close()
+	}
 	l.completions.close()
 	l.post.close()
 }
@@ -63,8 +68,10 @@ func (l *pipeline) startOneByOne(ctx context.Context, g *errgroup.Group, in stre
 		return in.run(ctx, 1, func(rows []row) error {
 			for i := range rows {
 				this := rows[i : i+1]
-				if err := l.claimOne(this); err != nil {
-					return err
+				if l.claims != nil {
+					if err := l.claimOne(this); err != nil {
+						return err
+					}
 				}
 				if err := l.post.send(ctx, this); err != nil {
 					return err
@@ -133,13 +140,9 @@ func (l *pipeline) claim(ctx context.Context, read <-chan []row, claimed chan<- 
 		if err != nil {
 			return err
 		}
-		wrote, err := l.claims.write(rows)
-		if err != nil {
-			return l.rowsError("claim", rows, err)
-		}
 		refused = nil
-		if wrote < len(rows) {
-			if rows, refused, err = l.partitionClaimed(rows); err != nil {
+		if l.claims != nil {
+			if rows, refused, err = l.claimMany(rows); err != nil {
 				return err
 			}
 		}
@@ -158,6 +161,18 @@ func (l *pipeline) claim(ctx context.Context, read <-chan []row, claimed chan<- 
 	}
 }
 
+// claimMany claims rows and separates those that it could not claim.
+func (l *pipeline) claimMany(rows []row) (ours, others []row, err error) {
+	wrote, err := l.claims.write(rows)
+	if err != nil {
+		return nil, nil, l.rowsError("claim", rows, err)
+	}
+	if wrote == len(rows) {
+		return rows, nil, nil
+	}
+	return l.partitionClaimed(rows)
+}
+
 // partitionClaimed separates the claimed rows from the others.
 func (l *pipeline) partitionClaimed(rows []row) (ours, others []row, err error) {
 	ids, err := l.claims.claimedOf(rows)
@@ -174,7 +189,7 @@ func (l *pipeline) partitionClaimed(rows []row) (ours, others []row, err error) 
 	return ours, others, nil
 }
 
-// awaitVisible is called when none of the rows was claimed. since is the time when that
+// awaitVisible is called when none of the rows was claimed, or not all were completed. since is the time when that
 // first happened. It pauses if the rows do not become visible soon, because their
 // transaction may need the processor time that polling takes. After claimTimeout it returns
 // an error.
@@ -190,7 +205,7 @@ func (l *pipeline) awaitVisible(since *time.Time, rows []row) error {
 		time.Sleep(claimInterval)
 		return nil
 	}
-	return l.rowsError("claim", rows, fmt.Errorf("no row is pending after %s: another program settled or deleted them; start with a new table", claimTimeout))
+	return l.rowsError("write", rows, fmt.Errorf("no row is pending after %s: another program settled or deleted them; start with a new table", claimTimeout))
 }
 
 // complete completes all posted rows that are ready.
@@ -200,14 +215,31 @@ func (l *pipeline) complete(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		wrote, err := l.completions.write(rows)
-		if err == nil && wrote < len(rows) {
-			err = fmt.Errorf("found only %d", wrote)
-		}
-		if err != nil {
-			return l.rowsError("complete", rows, err)
+		if err := l.completeMany(rows); err != nil {
+			return err
 		}
 		l.rows.complete(rows)
+	}
+}
+
+// completeMany completes rows. Without claims it repeats the statement until it has found each
+// of them.
+func (l *pipeline) completeMany(rows []row) error {
+	var since time.Time
+	for left := len(rows); ; {
+		wrote, err := l.completions.write(rows)
+		left -= wrote
+		switch {
+		case err != nil:
+			return l.rowsError("complete", rows, err)
+		case left <= 0:
+			return nil
+		case l.claims != nil:
+			return l.rowsError("complete", rows, fmt.Errorf("found only %d", wrote))
+		}
+		if err := l.awaitVisible(&since, rows); err != nil {
+			return err
+		}
 	}
 }
 

@@ -36,7 +36,7 @@ func suite() []entry {
 		{"idle", "a minute without rows", goals, bench.Options{Scenario: "idle"}},
 		{"drain-one-row-groups", "one row per group", drains, bench.Options{Scenario: "drain", Groups: 200_000, Repeat: fewRounds}},
 		{"drain-ungrouped", "`ungrouped: parallel`", drains, bench.Options{Scenario: "drain", Ungrouped: true, Repeat: fewRounds}},
-		{"drain-no-claims", "`claims: off`", drains, bench.Options{Scenario: "drain", NoClaims: true, Repeat: fewRounds}},
+		{"drain-no-claims", "`claims: off`", drains, bench.Options{Scenario: "drain", Claims: "off", Repeat: fewRounds}},
 		{"drain-outbox-messages", "layout `outbox-messages`, which deletes", drains, bench.Options{Scenario: "drain", Layout: "outbox-messages", Repeat: fewRounds}},
 		{"slow-receiver-runs", "receiver that takes 20 ms, 100 rows a request, 64 senders", otherLine, bench.Options{Scenario: "slow-receiver", Batch: 100, Rows: 200_000, Repeat: fewRounds}},
 	}

@@ -1,0 +1,154 @@
+package bench
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+)
+
+// receiverSink is the name of the relay's sink.
+const receiverSink = "receiver"
+
+// relayFile is a configuration file of --compare. The relay of its side takes over the
+// sections dispatch and checkpoint, how source reads rows, and the delivery keys of the sink.
+type relayFile struct {
+	path     string
+	settings *config.Settings
+	sink     string // the name of its sink, if it has one
+	delivery config.Delivery
+	unused   []string // keys of the file that the benchmark sets itself
+}
+
+// loadRelayFile reads a configuration file. The file may be that of a real relay: the benchmark
+// ignores its database, outboxes and destination, and does not resolve references there.
+func loadRelayFile(path string) (*relayFile, error) {
+	s, err := config.LoadPart(path, cleanEnvironment(), takesOver)
+	if err != nil {
+		return nil, err
+	}
+	f := &relayFile{path: path, settings: s, delivery: s.Dispatch.Delivery}
+	ignored := func(given bool, key string) {
+		if given {
+			f.unused = append(f.unused, key)
+		}
+	}
+	ignored(s.Source.URL != "" || s.Source.StreamURL != "" || s.Source.ServerID != 0, "the database of source")
+	ignored(s.FlowCatalyst != nil, "flowcatalyst")
+	ignored(len(s.Outboxes) > 0, "outboxes")
+	switch names := slices.Sorted(maps.Keys(s.Sinks)); len(names) {
+	case 0:
+	case 1:
+		ignored(true, "the destination of sinks."+names[0])
+		f.sink, f.delivery = names[0], s.Sinks[names[0]].Delivery
+	default:
+		return nil, fmt.Errorf("%s: sinks: has %s, but the benchmark has one outbox with one sink; keep the sink to measure", path, strings.Join(names, ", "))
+	}
+	return f, nil
+}
+
+// takesOver reports whether the benchmark uses a key of a file. It ignores mistakes in other
+// keys.
+func takesOver(key string) bool {
+	words := strings.FieldsFunc(key, func(r rune) bool { return r == '.' || r == '[' })
+	word := func(i int) string {
+		if i < len(words) {
+			return words[i]
+		}
+		return ""
+	}
+	switch word(0) {
+	case "name", "admin", "log", "flowcatalyst", "outboxes":
+		return false
+	case "source":
+		return !slices.Contains([]string{"url", "stream-url", "server-id"}, word(1))
+	case "sinks":
+		destination := []string{"type", "url", "api-base-url", "headers", "secrets", "token", "api-token", "oauth", "ca-file", "cert-file", "key-file", "user-agent"}
+		return !slices.Contains(destination, word(2))
+	}
+	return true
+}
+
+// relaySettings returns the configuration of a relay: that of the side's file if there is one,
+// else the defaults and the options, with the database, the outbox and the receiver of the
+// benchmark. The URL of the database is not in it, because it may contain a password.
+func (b *bench) relaySettings(p *benchDatabase, admin, receiver string) config.Settings {
+	s := config.Default()
+	s.Source.Mode = "stream"
+	s.Dispatch.APIBatchSize, s.Dispatch.MaxConcurrentGroups = b.opts.Batch, b.opts.Senders
+	s.Dispatch.Claims = cmp.Or(b.opts.Claims, s.Dispatch.Claims)
+	if b.opts.Ungrouped {
+		s.Dispatch.Ungrouped = "parallel"
+	}
+	delivery := s.Dispatch.Delivery
+	if f := b.file; f != nil {
+		s.Source, s.Dispatch, s.Checkpoint, delivery = f.settings.Source, f.settings.Dispatch, f.settings.Checkpoint, f.delivery
+	}
+
+	s.Name = p.name
+	s.Source.URL, s.Source.StreamURL, s.Source.ServerID = "", "", 0
+	s.Admin = config.Admin{Listen: admin, Profiling: b.opts.Profile != ""}
+	s.Outboxes = []config.Outbox{{Table: p.table.name, Layout: p.layout, Sink: receiverSink}}
+	if p.layout == layoutWords {
+		s.Outboxes[0].Kind = "EVENT"
+	}
+	s.Sinks = map[string]config.Sink{receiverSink: {
+		Type: config.SinkFlowCatalyst, APIBaseURL: config.URL(receiver), ErrorDetail: "body", Delivery: delivery,
+	}}
+	return s
+}
+
+// writeRelayConfig writes the configuration of a relay and returns the file with the variable
+// that sets the database.
+func (b *bench) writeRelayConfig(p *benchDatabase, admin, receiver string) (file string, environ []string, err error) {
+	text, err := (&config.Config{Settings: b.relaySettings(p, admin, receiver)}).YAML()
+	if err != nil {
+		return "", nil, fmt.Errorf("write relay configuration: %w", err)
+	}
+	file = filepath.Join(b.folder, p.name+".yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return "", nil, fmt.Errorf("write relay configuration: %w", err)
+	}
+	return file, []string{config.SourceVariable + "=" + p.url}, nil
+}
+
+// checkRelayFile checks the values of a file, as the relay would.
+func (b *bench) checkRelayFile() error {
+	layout := b.opts.Layout
+	p := &benchDatabase{name: namePrefix + "check", url: b.opts.Source.Reveal(), layout: layout, table: outboxOf(layout)}
+	const unused = "127.0.0.1:1"
+	file, environ, err := b.writeRelayConfig(p, unused, "http://"+unused)
+	if err != nil {
+		return err
+	}
+	_, err = config.Load(file, environ)
+	var wrong *config.Error
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	// The relay's own file has other lines, another sink, and all keys of dispatch in it.
+	var own []config.Problem
+	for _, p := range wrong.Problems {
+		p.Where = b.file.path
+		if key, ofSink := strings.CutPrefix(p.Key, "sinks."+receiverSink+"."); ofSink {
+			same := func(other config.Problem) bool { return other.Key == "dispatch."+key }
+			if slices.ContainsFunc(wrong.Problems, same) {
+				continue
+			}
+			p.Key = "sinks." + b.file.sink + "." + key
+		}
+		own = append(own, p)
+	}
+	return &config.Error{Problems: own}
+}
+
+// cleanEnvironment returns the environment without settings of other relays.
+func cleanEnvironment() []string {
+	return slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, "SLUICEBOX_") })
+}
