@@ -50,8 +50,8 @@ type describer struct {
 	checker
 	table  *table
 	fields map[string]*fieldSample
-	names  []string // of the fields, as they first appear
-	docs   int
+	names  []string        // of the fields, as they first appear
+	seen   map[string]bool // documents, by their ids
 }
 
 // fieldSample is what the documents have in one field.
@@ -80,37 +80,38 @@ func (d *describer) describe(ctx context.Context) (*store.TableInfo, error) {
 			Remedy:  fmt.Sprintf("// as an administrator\ndb.getSiblingDB(%q).grantRolesToUser(%q, [{role: \"read\", db: %q}]);", d.rights.from, d.rights.user, in),
 		}
 	}
-	d.fields = map[string]*fieldSample{}
+	d.fields, d.seen = map[string]*fieldSample{}, map[string]bool{}
 	for _, order := range []int{1, -1} {
 		if err := d.read(ctx, order); err != nil {
 			return nil, err
 		}
 	}
-	if d.docs == 0 {
+	if len(d.seen) == 0 {
 		return nil, &store.SetupError{
 			Problem: d.table.path() + " is empty, so its fields are not known",
 			Remedy:  "let a service insert a document first, then run this again",
 		}
 	}
 	info := &store.TableInfo{
-		Outbox: *d.table.Outbox, Database: "MongoDB", Documents: true, Sampled: d.docs, Keys: []string{"_id"}, LogsGenerated: true,
+		Outbox: *d.table.Outbox, Database: "MongoDB", Documents: true, Sampled: len(d.seen), Keys: []string{"_id"}, LogsGenerated: true,
 		KeyStatement: func(name string) string {
 			return fmt.Sprintf("%s.createIndex(%s, {unique: true});", shellOf(d.table.Outbox), shellKeys([]string{name}))
 		},
 	}
 	for _, name := range d.names {
-		info.Columns = append(info.Columns, d.fields[name].info(name, d.docs))
+		info.Columns = append(info.Columns, d.fields[name].info(name, len(d.seen)))
 	}
 	return info, nil
 }
 
-// read adds documents in the order of insertion, or against it.
+// read adds documents in the order of insertion, or against it. The newest documents of a small
+// collection are among the oldest, and are added once.
 func (d *describer) read(ctx context.Context, order int) error {
 	value := "$$this.v"
 	isText := expr("$eq", bson.D{{Key: "$type", Value: value}}, "string")
 	short := expr("$lte", bson.D{{Key: "$strLenBytes", Value: expr("$cond", isText, value, "")}}, 64)
 	scalar := expr("$in", bson.D{{Key: "$type", Value: value}}, bson.A{"string", "int", "long", "double", "bool"})
-	projection := bson.D{{Key: "_id", Value: 0}, {Key: "fields", Value: bson.D{{Key: "$map", Value: bson.D{
+	projection := bson.D{{Key: "fields", Value: bson.D{{Key: "$map", Value: bson.D{
 		{Key: "input", Value: bson.D{{Key: "$objectToArray", Value: "$$ROOT"}}},
 		{Key: "in", Value: bson.D{
 			{Key: "k", Value: "$$this.k"}, {Key: "t", Value: bson.D{{Key: "$type", Value: value}}},
@@ -122,7 +123,11 @@ func (d *describer) read(ctx context.Context, order int) error {
 		if err != nil {
 			return err
 		}
-		d.docs++
+		id := doc.Lookup("_id").String()
+		if d.seen[id] {
+			continue
+		}
+		d.seen[id] = true
 		fields, _ := doc.Lookup("fields").Array().Values()
 		for _, v := range fields {
 			field, ok := v.DocumentOK()

@@ -228,7 +228,7 @@ func TestMongoInitFromTable(t *testing.T) {
 	}
 	insert(1, fromTableBacklog)
 	to := sinktest.NewReceiver(t)
-	proposal := proposalFor(t, source, "outbox", []string{"id: _id ", "group: orderId ", "type: type ", "time: createdAt ", "pending: new ", "completed: sent ", "delivered: sentAt ", "retry-count: attempts "}, nil, to)
+	proposal := proposalFor(t, source, "outbox", []string{fmt.Sprintf("from a sample of %d documents.", fromTableBacklog+1), "id: _id ", "group: orderId ", "type: type ", "time: createdAt ", "pending: new ", "completed: sent ", "delivered: sentAt ", "retry-count: attempts "}, nil, to)
 	r := start(t, fmt.Sprintf(fromTableHead, nameFor(source), source, adminKey)+proposal)
 	arrive(t, to, fromTableBacklog)
 	insert(fromTableBacklog+1, fromTableRows)

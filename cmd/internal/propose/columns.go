@@ -98,7 +98,11 @@ func (g *guesser) addGroup() (keys section) {
 		}
 	}
 	if c := g.find(groupNames, fits); c != nil {
-		g.columns.add("group", c.Name, because(likely, "rows of one %s stay in order", c.Name))
+		n := because(likely, "rows of one %s stay in order", c.Name)
+		if tenant := g.find(tenantNames, fits); tenant != nil {
+			n = because(decide, "whose rows have to stay in order; or %s, or [%[1]s, %s] for each combination", tenant.Name, c.Name)
+		}
+		g.columns.add("group", c.Name, n)
 		return nil
 	}
 	if keys := g.generatedGroup(); keys != nil {
@@ -115,7 +119,7 @@ func (g *guesser) addGroup() (keys section) {
 	case len(found) == 1:
 		g.columns.add("group", found[0].Name, because(likely, "rows of one %s stay in order", found[0].Name))
 	case len(found) > 1:
-		g.columns.add("group", found[0].Name, because(decide, "whose rows have to stay in order; or %s", strings.Join(columnNames(found[1:]), ", ")))
+		g.columns.add("group", found[0].Name, because(decide, "whose rows have to stay in order; or %s, or a list of columns for each combination", strings.Join(columnNames(found[1:]), ", ")))
 	default:
 		g.remarks = append(g.remarks, "No column is a message group, so all rows are sent one after the other. columns.group names one.")
 	}
@@ -248,7 +252,14 @@ func (g *guesser) addOrder(o *section) {
 		o.add("order-by", []string{c.Name}, because(sure, "it numbers the rows as they are inserted"))
 		return
 	}
-	if !g.Table.Documents && g.Table.Inserted == "" {
-		g.remarks = append(g.remarks, "No column says when a row was inserted: rows that are read from the table, and not from the log, are ordered by their id.")
+	if g.Table.Documents || g.Table.Inserted != "" {
+		return
 	}
+	for i := range g.Table.Columns {
+		if c := &g.Table.Columns[i]; g.taken[c.Name] == "id" && !c.Integer {
+			o.add("order-by", []string{c.Name}, because(decide, "no column says when a row was inserted, and ids of type %s ascend only if the services make them so, for example as UUIDv7", c.Type))
+			return
+		}
+	}
+	g.remarks = append(g.remarks, "No column says when a row was inserted: rows that are read from the table, and not from the log, are ordered by their id.")
 }

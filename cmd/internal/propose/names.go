@@ -28,6 +28,7 @@ const (
 	payloadNames   = "payload payloadjson eventpayload messagepayload body messagebody eventbody data eventdata message content serializedevent event json value document variables"
 	groupNames     = "messagegroup messagegroupid groupkey groupid orderingkey partitionkey recordkey messagekey eventkey routinggroup aggregateid aggregateuuid aggregateroot entityid streamid subjectid key"
 	businessNames  = "orderid customerid customer accountid account userid tenantid tenant subject correlationid"
+	tenantNames    = "tenantid tenant"
 	kindNames      = "kind aggregatetype aggregatename entitytype objecttype resourcetype aggregate topic destination channel"
 	typeNames      = "eventtype eventname messagetype messagename recordtype type name"
 	timeNames      = "occurredat occurredon eventtime happenedat eventat timestamp createdat createdon created creationtime creationdate insertedat publicationdate"

@@ -105,7 +105,19 @@ func TestPropose(t *testing.T) {
 			[]string{"group: [tenant_id, partition_id] # likely", "attributes: [tenant_id] # likely", "  kind: event # likely"}},
 		"groups to choose from": {
 			table("orders_outbox", number("id"), number("customer_id"), number("order_id"), object("payload"), moment("sent_at")),
-			[]string{"group: order_id # DECIDE: whose rows have to stay in order; or customer_id\n", "  kind: orders # likely"}},
+			[]string{"group: order_id # DECIDE: whose rows have to stay in order; or customer_id, or a list of columns for each combination\n", "  kind: orders # likely"}},
+		"the group of a tenant": {
+			table("orders_outbox", number("id"), number("tenant_id"), text("aggregate_id"), object("payload"), moment("sent_at")),
+			[]string{"group: aggregate_id # DECIDE: whose rows have to stay in order; or tenant_id, or [tenant_id, aggregate_id] for each combination\n"}},
+		"random ids without a time": {
+			table("outbox", with(text("id"), func(c *store.ColumnInfo) { c.Type = "uuid" }), object("payload"), boolean("sent")),
+			[]string{"order-by: [id] # DECIDE: no column says when a row was inserted, and ids of type uuid ascend only if", "-# No column says when"}},
+		"random ids beside a time": {
+			table("outbox", with(text("id"), func(c *store.ColumnInfo) { c.Type = "uuid" }), object("payload"), boolean("sent"), moment("created_at")),
+			[]string{"order-by: [created_at] # likely"}},
+		"numbers without a time": {
+			table("outbox", number("id"), object("payload"), boolean("sent")),
+			[]string{"# No column says when a row was inserted", "-order-by:"}},
 		"no group": {
 			table("outbox", number("id"), object("payload"), moment("sent_at")),
 			[]string{"# No column is a message group, so all rows are sent one after the other. columns.group names one.\n", "-group:"}},
