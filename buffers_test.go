@@ -142,6 +142,54 @@ func TestCatchUpSpillsNothing(t *testing.T) {
 	})
 }
 
+// Many rows of a group that gets no answer, or is told to wait, fill the buffer of the only sink.
+// They are spilled, and rows of other groups behind them arrive within a second.
+func TestHangingGroupDelaysNoOther(t *testing.T) {
+	const request, bulk, buffer = 30 * time.Second, 1000, 100
+	for name, dead := range map[string]func([]string) sink.Result{
+		"no answer": func(ids []string) sink.Result { time.Sleep(request); return always(sink.Unavailable)(ids) },
+		"Retry-After": func([]string) sink.Result {
+			return sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}, RetryAfter: request}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k, freed, in := newFakeBackend(), make(chan struct{}, 1), make(chan capture.Batch)
+				d := dispatch.New(smallBuffer(buffer), k.options(1, true, freed))
+				f := newIntake(checkpoint.NewTracker(store.Checkpoint{}), 1, map[string]*dispatch.Dispatcher{"events": d}, freed, func(string, int) {})
+				f.spillEnabled = true
+				var arrived time.Time
+				k.answer = func(ids []string) sink.Result {
+					if ids[0] != "last" {
+						return dead(ids)
+					}
+					k.set(func() { arrived = time.Now() })
+					return always(sink.Delivered)(ids)
+				}
+				end := runParts(t, d.Run, func(ctx context.Context) error { return f.run(ctx, in) })
+				began := time.Now()
+				for i := range bulk {
+					in <- capture.Batch{Items: rowsOf("events", "dead", fmt.Sprint("d", i))}
+				}
+				in <- capture.Batch{Position: "1", Items: rowsOf("events", "other", "last")}
+				advance(time.Minute)
+				if wait := arrived.Sub(began); arrived.IsZero() || wait > time.Second {
+					t.Errorf("row of another group arrived after %s, want at most 1s", wait)
+				}
+				if n := d.Stats().Rows; n > buffer {
+					t.Errorf("rows in memory: got %d, want at most %d", n, buffer)
+				}
+				k.set(func() { k.answer = always(sink.Delivered) })
+				advance(time.Hour)
+				if _, delivered := k.count('d'); delivered != bulk {
+					t.Errorf("rows of the group once it works: got %d, want %d", delivered, bulk)
+				}
+				end()
+			})
+		})
+	}
+}
+
 // A table that refuses outcomes fills its buffer; the other sink goes on.
 func TestRefusedOutcomesDoNotStopTheOtherSink(t *testing.T) {
 	runTwoSinks(t, smallBuffer(50), func(s *twoSinkIntake) {

@@ -209,7 +209,7 @@ func (c *core) nextDeletes(limit int) []store.SpilledRef { return c.spill.NextDe
 func (c *core) spilledDeleted(refs ...store.SpilledRef)  { c.spill.Deleted(refs...) }
 func (c *core) addSpilledLanes(all []store.SpilledLane)  { c.spill.AddLanes(all) }
 func (c *core) hasSpilledLanes() bool                    { return c.spill.Counts().Lanes > 0 }
-func (c *core) spillExcess(others bool)                  { c.spill.Excess(others) }
+func (c *core) spillExcess(others bool)                  { c.spill.Excess(others, time.Time{}) }
 func (c *core) shrink(l *lane, keep int) int             { return c.spill.Shrink(l, keep) }
 func (c *core) retryUnspillable()                        { c.spill.RetryUnspillable() }
 func (c *core) nextReloads(now time.Time) ([]store.SpilledRange, int) {

@@ -97,7 +97,7 @@ func (w *spillWorker) excess(others bool, now time.Time) {
 	if now.Sub(w.lastScan) >= excessScanInterval {
 		w.lastScan = now
 		w.retryUnspillable(now)
-		w.d.core.spill.Excess(others)
+		w.d.core.spill.Excess(others, now)
 	}
 }
 

@@ -68,11 +68,12 @@ type Lane struct {
 	Spill
 
 	WakeAt       time.Time
-	CreatedOrder uint64 // orders lanes by creation
-	ReadyOrder   uint64 // its place among ready lanes
-	TriedOpening uint64 // the latest breaker opening during which it was probed
-	Probed       bool   // it was sent as a probe
-	Locked       bool   // ready, but its table is locked
+	SentAt       time.Time // when its latest request began; zero while the next waits for a sender
+	CreatedOrder uint64    // orders lanes by creation
+	ReadyOrder   uint64    // its place among ready lanes
+	TriedOpening uint64    // the latest breaker opening during which it was probed
+	Probed       bool      // it was sent as a probe
+	Locked       bool      // ready, but its table is locked
 }
 
 // Batch is the size of a lane's next run.
@@ -194,7 +195,7 @@ func (l *Lane) Unhold() {
 func (l *Lane) Rest() { l.State, l.InFlight = Idle, 0 }
 
 // Send begins to send the first n rows, which are claimed.
-func (l *Lane) Send(n int) { l.State, l.InFlight, l.Lookups = Sending, n, 0 }
+func (l *Lane) Send(n int) { l.State, l.InFlight, l.Lookups, l.SentAt = Sending, n, 0, time.Time{} }
 
 // Write begins to write the outcome of the head.
 func (l *Lane) Write() { l.State, l.InFlight = Writing, 1 }

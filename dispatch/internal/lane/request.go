@@ -161,6 +161,9 @@ func (f *Requests) Next(now time.Time) *Request {
 	req := f.take()
 	f.pace.sent(now)
 	req.Started = now
+	for _, r := range req.Runs {
+		r.Lane.SentAt = now
+	}
 	for rw := range req.Rows() {
 		rw.Attempts++
 		rw.Proof = req.Receiver().Breaker.AcceptedSince(rw.LastFailed)

@@ -3,6 +3,7 @@ package spill
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/lane"
 )
@@ -10,12 +11,14 @@ import (
 // Excess starts to evict rows until half the buffer is free. It takes lanes in this order:
 //
 //   - lanes that do not move although their sink works
+//   - lanes that hang, if together they have more than half the buffer, because no other row
+//     could come in
 //   - with others: lanes that do not move for any reason
 //   - with others: lanes with more than half the buffer
 //   - with others: lanes that have waited longest
 //
 // So it leaves a healthy lane that waits for its turn in memory if it can.
-func (sp *Spiller) Excess(others bool) {
+func (sp *Spiller) Excess(others bool, now time.Time) {
 	excess := sp.lanes.Memory.Used(lane.Buffered) - sp.spills.direct - sp.cfg.BufferRows/2
 	for l := range sp.shrinking {
 		excess -= l.LeavingRows()
@@ -26,7 +29,7 @@ func (sp *Spiller) Excess(others bool) {
 	heads := sp.cfg.BufferRows / 4 // rows that waiting lanes may keep
 
 	keeps := sp.lanes.WaitingKeepRows()
-	for _, l := range sp.candidates(others) {
+	for _, l := range sp.candidates(others, now) {
 		if excess <= 0 {
 			return
 		}
@@ -52,9 +55,12 @@ func (sp *Spiller) ForLog(all bool) {
 }
 
 // candidates returns the lanes that may leave memory, the best first.
-func (sp *Spiller) candidates(others bool) []*lane.Lane {
+func (sp *Spiller) candidates(others bool, now time.Time) []*lane.Lane {
+	hanging := sp.hangingRows(now) > sp.cfg.BufferRows/2
 	rank := func(l *lane.Lane) int {
 		switch {
+		case hanging && hangs(l, now):
+			return 0
 		case l.State == lane.Held, l.Receiver.Named && l.Receiver.Breaker.Open(), l.State == lane.Waiting && l.Failures > 1 && !l.Receiver.Breaker.Open(), l.Locked, l.WaitsForRefused():
 			return 0
 		case l.IsWaiting():
@@ -84,6 +90,33 @@ func (sp *Spiller) candidates(others bool) []*lane.Lane {
 		return cmp.Or(ranks[a]-ranks[b], by, cmp.Compare(a.CreatedOrder, b.CreatedOrder))
 	})
 	return found
+}
+
+// hangAfter is the time without an answer after which a lane hangs.
+const hangAfter = 500 * time.Millisecond
+
+// hangs reports whether a request of a lane is not answered for hangAfter, or its next one begins
+// so long after it, for example because the receiver sent Retry-After. Its receiver works.
+func hangs(l *lane.Lane, now time.Time) bool {
+	until := now
+	switch l.State {
+	case lane.Sending:
+	case lane.Waiting:
+		until = l.WakeAt
+	default:
+		return false
+	}
+	return !l.SentAt.IsZero() && !l.Receiver.Breaker.Open() && until.Sub(l.SentAt) >= hangAfter
+}
+
+// hangingRows is the number of rows in lanes that hang.
+func (sp *Spiller) hangingRows(now time.Time) (n int) {
+	for _, l := range sp.lanes.Live() {
+		if hangs(l, now) {
+			n += len(l.Rows)
+		}
+	}
+	return n
 }
 
 // Shrink spills a lane and evicts all but keep rows, or all but the pinned rows if they are

@@ -352,7 +352,7 @@ func TestSpillerAgainstModel(t *testing.T) {
 			"reload more":  m.reload,
 			"hold":         m.hold,
 			"breaker":      seldom(m.toggleBreaker),
-			"excess":       func(t *rapid.T) { m.sp.Excess(rapid.Bool().Draw(t, "others")) },
+			"excess":       func(t *rapid.T) { m.sp.Excess(rapid.Bool().Draw(t, "others"), m.now) },
 			"log":          seldom(func(t *rapid.T) { m.sp.ForLog(rapid.Bool().Draw(t, "all")) }),
 			"try":          seldom(func(*rapid.T) { m.sp.RetryUnspillable() }),
 			"time": func(t *rapid.T) {
