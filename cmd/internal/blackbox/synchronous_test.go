@@ -43,21 +43,19 @@ func (s *scene) expectClaims(r *relay, mode, reason string) {
 }
 
 // expectWithheld commits transactions that wait for a standby. Their rows are in the log, and the
-// relay claims them again and again, but sends none. It returns a function that waits for the
-// commits.
-func (s *scene) expectWithheld(r *relay) (wait func()) {
+// relay sends none, although it has tried to claim them for a while: heldUp reports that, for a
+// number of rows. It returns a function that waits for the commits.
+func (s *scene) expectWithheld(r *relay, heldUp func(rows float64) bool) (wait func()) {
 	s.t.Helper()
 	const clients = 8
 	captured := func() float64 {
 		return r.metric(`sluicebox_rows_captured_total{outbox="outbox_events"}`) + r.metric(`sluicebox_rows_captured_total{outbox="outbox_dispatch_jobs"}`)
 	}
-	invisible := func() float64 { return r.metric(`sluicebox_claim_rows_total{result="not_yet_visible"}`) }
-	before, sent, claims := captured(), len(s.to.Log()), invisible()
+	before, sent := captured(), len(s.to.Log())
 	wait = write(s.t, s.database, load{transactions: clients, clients: clients, scripts: seedScripts(200)})
 	within(s.t, testTimeout, func() string {
-		const lookups = 12 // the wait between two doubles from 1 ms to 1 s
-		if rows, n := captured()-before, invisible()-claims; rows == 0 || n < lookups*rows {
-			return fmt.Sprintf("%v rows captured, %v claims found one not visible yet", rows, n)
+		if rows := captured() - before; rows == 0 || !heldUp(rows) {
+			return fmt.Sprintf("%v rows captured", rows)
 		}
 		return ""
 	})
@@ -65,6 +63,15 @@ func (s *scene) expectWithheld(r *relay) (wait func()) {
 		s.t.Errorf("%d rows were sent while their commits waited for a standby", n)
 	}
 	return wait
+}
+
+// invisible returns a function for expectWithheld. It reports whether each row was found to be
+// not visible yet many times.
+func invisible(r *relay) func(rows float64) bool {
+	claims := func() float64 { return r.metric(`sluicebox_claim_rows_total{result="not_yet_visible"}`) }
+	before := claims()
+	const times = 12 // the wait between two claims doubles from 1 ms to 1 s
+	return func(rows float64) bool { return claims()-before >= times*rows }
 }
 
 // unsafeRows makes the receiver look for each row in another database. It returns a function
@@ -121,7 +128,7 @@ func TestLateClaimsBehindAStandby(t *testing.T) {
 		}
 
 		standby.Stop("fast")
-		wait := s.expectWithheld(r)
+		wait := s.expectWithheld(r, invisible(r))
 		s.expectClaims(r, "on", on)
 		standby.Restart(nil)
 		wait()
@@ -140,5 +147,42 @@ func TestLateClaimsBehindAStandby(t *testing.T) {
 			t.Errorf("the log has %d changes of the claims mode, want 2", n)
 		}
 		expectStop(t, r)
+	})
+}
+
+// The same where commits wait for a semisynchronous replica that is missing. With AFTER_SYNC the
+// rows are not visible meanwhile. With AFTER_COMMIT they are, and the commit of their claim waits
+// too.
+func TestLateClaimsBehindAReplica(t *testing.T) {
+	t.Parallel()
+	onHosts(t, mysqlHosts(t), func(t *testing.T, h host) {
+		for _, point := range []string{"AFTER_SYNC", "AFTER_COMMIT"} {
+			t.Run(point, func(t *testing.T) {
+				t.Parallel()
+				database, _ := h.start(t, nil)
+				s := sceneIn(t, h, database, withLateClaims)
+				name := "rpl_semi_sync_master_"
+				if h.name == "mysql" {
+					name = "rpl_semi_sync_source_"
+					s.exec("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
+				}
+				s.exec("SET GLOBAL "+name+"timeout = 600000", "SET GLOBAL "+name+"wait_point = "+point)
+				r := s.run()
+				s.expectClaims(r, "late", "configured")
+				s.load(10)
+				s.expectOnce()
+				s.exec("SET GLOBAL " + name + "enabled = ON")
+				s.expectClaims(r, "on", "not late: commits wait for a standby ("+name+"enabled = ON)")
+				unseen := invisible(r)
+				wait := s.expectWithheld(r, func(rows float64) bool {
+					return unseen(rows) || count(t, s.conn, "SELECT count(*)"+relaySessions(s.database)+" AND state LIKE '%semi-sync ACK%' AND time > 3") > 0
+				})
+				s.exec("SET GLOBAL " + name + "enabled = OFF")
+				wait()
+				s.expectOnce()
+				s.expectClaims(r, "late", "configured")
+				expectStop(t, r)
+			})
+		}
 	})
 }
