@@ -30,11 +30,12 @@ type Options struct {
 	Batch    int           `placeholder:"N" help:"The relay's api-batch-size. Default: 100, slow-receiver 1."`
 	Layout   string        `placeholder:"NAME" help:"The outbox's table: flowcatalyst or outbox-messages. Default: flowcatalyst."`
 
-	Compare   Files  `placeholder:"A.yaml B.yaml" help:"Measure the relay with two configurations in turns, not beside the floor. Of each file, dispatch, checkpoint, how source reads, and the delivery keys of the sink are used."`
-	Ungrouped bool   `help:"Send rows without a message group, in parallel."`
-	Claims    string `placeholder:"WHEN" help:"The relay's dispatch.claims: on, late or off. Default: that of the configuration."`
-	Profile   string `placeholder:"FOLDER" help:"Write profiles of the relay's first turn to this folder: CPU, allocations, locks, and the server's statement statistics, if enabled."`
-	JSON      bool   `name:"json" help:"Print the result as JSON."`
+	Compare   Files    `placeholder:"A.yaml B.yaml" help:"Measure the relay with two configurations in turns, not beside the floor. Of each file, dispatch, checkpoint, how source reads, and the delivery keys of the sink are used."`
+	Against   []string `placeholder:"SIDE" help:"Measure beside these sides only, for example floor. Default: all sides of the scenario."`
+	Ungrouped bool     `help:"Send rows without a message group, in parallel."`
+	Claims    string   `placeholder:"WHEN" help:"The relay's dispatch.claims: on, late or off. Default: that of the configuration."`
+	Profile   string   `placeholder:"FOLDER" help:"Write profiles of the relay's first turn to this folder: CPU, allocations, locks, and the server's statement statistics, if enabled."`
+	JSON      bool     `name:"json" help:"Print the result as JSON."`
 }
 
 // Limits of the options. A row's number has at most the 13 digits of the outbox's id column.
@@ -61,13 +62,7 @@ func (o *Options) Validate() error {
 		}
 	}
 
-	var names []string
-	for _, sc := range scenarios() {
-		names = append(names, sc.name)
-	}
-	if !slices.Contains(names, o.Scenario) {
-		bad("--scenario is %q, must be one of %s", o.Scenario, strings.Join(names, ", "))
-	}
+	o.checkScenario(bad)
 
 	within("rate", o.Rate, 1, maxRate)
 	within("rows", o.Rows, 1, maxRows)
@@ -107,6 +102,33 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
+// checkScenario checks the name of the scenario and those of its sides.
+func (o *Options) checkScenario(bad func(format string, args ...any)) {
+	var names, sides []string
+	for _, sc := range scenarios() {
+		names = append(names, sc.name)
+		if sc.name == o.Scenario {
+			for _, s := range sc.sides[1:] {
+				sides = append(sides, s.name)
+			}
+		}
+	}
+	if !slices.Contains(names, o.Scenario) {
+		bad("--scenario is %q, must be one of %s", o.Scenario, strings.Join(names, ", "))
+		return
+	}
+	for _, name := range o.Against {
+		switch {
+		case o.Compare.given():
+			bad("--against and --compare can't be used together")
+		case len(sides) == 0:
+			bad("--against is %q, but %s has no other side", name, o.Scenario)
+		case !slices.Contains(sides, name):
+			bad("--against is %q, must be one of %s", name, strings.Join(sides, ", "))
+		}
+	}
+}
+
 // withDefaults fills in the defaults of the scenario.
 func (o Options) withDefaults(d *Options) Options {
 	o.Rate = cmp.Or(o.Rate, d.Rate)
@@ -137,6 +159,9 @@ type Environment struct {
 func Run(ctx context.Context, o Options, env Environment) error {
 	sc := findScenario(o.Scenario)
 	b := &bench{opts: o.withDefaults(&sc.defaults), env: env, scenario: sc, missingMeasures: map[string]bool{}}
+	if len(o.Against) > 0 {
+		b.scenario = sc.beside(o.Against)
+	}
 	res, err := b.run(ctx)
 	if err != nil {
 		return err

@@ -138,8 +138,8 @@ func (b *bench) measure(c *comparison, measured [][]figures, flushes bool) Measu
 	}
 
 	goal := c.goal
-	if flushes && c.syncedGoal != (goalBounds{}) {
-		goal = c.syncedGoal
+	if flushes && c.syncedGoal != nil {
+		goal = *c.syncedGoal
 	}
 
 	switch reached := false; {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,13 +29,14 @@ func main() {
 	part := flag.String("part", "", "part of the page, if its markers name one: mysql, mariadb or mongo")
 	only := flag.String("only", "", "measure only this entry and keep the other results")
 	rounds := flag.Int("rounds", 0, "rounds of each entry; 0 is as many as the page has")
+	claims := flag.String("claims", "", "dispatch.claims of the relay; empty is its default")
 	show := flag.Bool("show", false, "do not measure; write the page from the results")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	var err error
 	if !*show {
-		m := measurer{source: config.URL(*source), program: *program, version: *version, file: *results, rounds: *rounds}
+		m := measurer{source: config.URL(*source), program: *program, version: *version, file: *results, rounds: *rounds, claims: *claims}
 		err = m.measure(ctx, *only)
 	}
 	if err == nil {
@@ -53,7 +55,8 @@ func main() {
 type measurer struct {
 	source                 config.URL
 	program, version, file string
-	rounds                 int // of each entry; 0 is as many as the suite has
+	claims                 string // of entries that have none
+	rounds                 int    // of each entry; 0 is as many as the suite has
 }
 
 // measure runs all entries, or one. It saves each result at once, so that an interruption
@@ -67,7 +70,7 @@ func (m *measurer) measure(ctx context.Context, only string) error {
 		found = true
 		fmt.Fprintln(os.Stderr, "---", e.name)
 		o := e.options
-		o.Source, o.JSON = m.source, true
+		o.Source, o.JSON, o.Claims = m.source, true, cmp.Or(o.Claims, m.claims)
 		if m.rounds > 0 {
 			o.Repeat = m.rounds
 		}

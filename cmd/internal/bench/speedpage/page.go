@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/bench"
@@ -17,14 +19,27 @@ func sectionMarkers(part string) (begin, end string) {
 	return "<!-- measured: make bench DB=" + part + " writes from here -->", "<!-- measured: " + part + " to here -->"
 }
 
-// writePage writes the results into a part of the page.
+// chartFolder is the folder of the charts, beside the page.
+const chartFolder = "speed"
+
+// writePage writes the results into a part of the page, and its charts beside it.
 func writePage(results, page, part string) error {
 	beginMark, endMark := sectionMarkers(part)
 	all, err := readResults(results)
 	if err != nil {
 		return err
 	}
-	return replaceSection(page, beginMark, endMark, render(all))
+	folder := filepath.Join(filepath.Dir(page), chartFolder)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	text, charts := render(all, cmp.Or(part, "postgres"))
+	for name, svg := range charts {
+		if err := os.WriteFile(filepath.Join(folder, name), svg, 0o644); err != nil {
+			return err
+		}
+	}
+	return replaceSection(page, beginMark, endMark, text)
 }
 
 // replaceSection replaces the text of a page between two marks.
@@ -41,18 +56,23 @@ func replaceSection(page, beginMark, endMark, section string) error {
 	return os.WriteFile(page, []byte(before+beginMark+"\n\n"+section+"\n"+endMark+after), 0o644)
 }
 
-// render renders the results.
-func render(all map[string]*bench.Result) string {
+// render renders the results, with the charts by their file names, which begin with the name of
+// the database.
+func render(all map[string]*bench.Result, database string) (text string, charts map[string][]byte) {
 	var b strings.Builder
 	for _, e := range suite() {
 		if r := all[e.name]; r != nil {
-			b.WriteString(machine(&r.Machine))
+			b.WriteString(machine(r))
 			break
 		}
 	}
+	c := plotter{all: all, database: database, files: map[string][]byte{}}
+	b.WriteString("\n")
+	c.sides(&b, "latency", "p50", "p99")
+	c.sides(&b, "drain", "drain")
 
 	const head = "| What | | Relay | Against | Ratio | Goal | |\n|---|---|---|---|---|---|---|\n"
-	b.WriteString("\n" + head)
+	b.WriteString(head)
 	rows(&b, all, goals)
 	section(&b, "\nOther drains of 200 000 rows, each beside the bulk floor on the same table:\n\n"+head, func(b *strings.Builder) {
 		rows(b, all, drains)
@@ -60,11 +80,11 @@ func render(all map[string]*bench.Result) string {
 	})
 
 	section(&b, "\n### Growth\n\n", func(b *strings.Builder) {
-		plot(b, all, "Drain by the number of groups", "groups", "drain", "rows/s", "groups-")
-		plot(b, all, "Latency by the rate (p50)", "rows a second", "p50", "ms", "rate-")
-		plot(b, all, "Latency by the rate (p99)", "rows a second", "p99", "ms", "rate-")
+		c.growth(b, growthChart{"Drain by the number of groups", "message groups", "drain", "rows/s", "groups-", true})
+		c.growth(b, growthChart{"Latency by the rate, p50", "rows written per second", "p50", "ms", "rate-", false})
+		c.growth(b, growthChart{"Latency by the rate, p99", "rows written per second", "p99", "ms", "rate-", false})
 	})
-	return b.String()
+	return b.String(), c.files
 }
 
 // section writes a heading and its content, if there is any.
@@ -75,7 +95,8 @@ func section(b *strings.Builder, head string, write func(b *strings.Builder)) {
 	}
 }
 
-func machine(m *bench.Machine) string {
+func machine(r *bench.Result) string {
+	m := &r.Machine
 	about := []string{m.Server}
 	for _, name := range []string{"fsync", "synchronous_commit", "shared_buffers", "sync_binlog", "innodb_flush_log_at_trx_commit",
 		"innodb_buffer_pool_size", "innodb_redo_log_capacity", "innodb_log_file_size",
@@ -84,8 +105,12 @@ func machine(m *bench.Machine) string {
 			about = append(about, name+"="+value)
 		}
 	}
-	return fmt.Sprintf("%s; %d cores (%s), %s, %s; everything on one machine. Medians of the turns; a ratio is the median of the turns' ratios.\n",
-		strings.Join(about, ", "), m.Cores, m.Processor, m.System, m.Go)
+	relay := ""
+	if r.Settings.Claims != "" {
+		relay = " The relay has `claims: " + r.Settings.Claims + "`."
+	}
+	return fmt.Sprintf("%s; %d cores (%s), %s, %s; everything on one machine. Medians of the turns; a ratio is the median of the turns' ratios.%s\n",
+		strings.Join(about, ", "), m.Cores, m.Processor, m.System, m.Go, relay)
 }
 
 // rows writes a line for each measure of the entries of a part.
@@ -123,31 +148,4 @@ func rows(b *strings.Builder, all map[string]*bench.Result, of part) {
 
 func withUnit(v float64, unit string) string {
 	return strings.TrimSpace(bench.Number(v) + " " + unit)
-}
-
-// plot draws a measure of the relay and of the floor over the entries whose names have a
-// prefix.
-func plot(b *strings.Builder, all map[string]*bench.Result, title, x, measure, unit, prefix string) {
-	var at, relay, floor []string
-	for _, e := range suite() {
-		r := all[e.name]
-		if r == nil || !strings.HasPrefix(e.name, prefix) {
-			continue
-		}
-		for i := range r.Measures {
-			if m := &r.Measures[i]; m.Name == measure {
-				at = append(at, `"`+e.title+`"`)
-				relay, floor = append(relay, bench.Number(m.Median)), append(floor, bench.Number(m.AgainstMedian))
-			}
-		}
-	}
-	if len(at) == 0 {
-		return
-	}
-
-	fmt.Fprintf(b, "%s: %s of the relay (first line) and of the floor (second).\n\n", title, unit)
-	fmt.Fprintf(b, "```mermaid\nxychart-beta\n    title %q\n    x-axis %q [%s]\n    y-axis %q\n    line [%s]\n    line [%s]\n```\n\n",
-		title, x, strings.Join(at, ", "), unit, strings.Join(relay, ", "), strings.Join(floor, ", "))
-	fmt.Fprintf(b, "| %s | %s |\n|---|%s\n| relay, %s | %s |\n| floor, %s | %s |\n\n", x, strings.ReplaceAll(strings.Join(at, " | "), `"`, ""),
-		strings.Repeat("---|", len(at)), unit, strings.Join(relay, " | "), unit, strings.Join(floor, " | "))
 }
