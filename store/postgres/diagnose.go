@@ -105,7 +105,7 @@ func (c *checker) checkServerSettings(ctx context.Context) error {
 	if c.role == "" {
 		return nil // the server is too old for these checks
 	}
-	for _, check := range []func(context.Context) error{c.clock, c.durability, c.connections, c.checkLimits, c.timeouts} {
+	for _, check := range []func(context.Context) error{c.clock, c.durability, c.standbys, c.connections, c.checkLimits, c.timeouts} {
 		if err := check(ctx); err != nil {
 			return err
 		}
@@ -143,6 +143,21 @@ func (c *checker) durability(ctx context.Context) error {
 
 	if !found {
 		c.Add(store.GradeOK, "committed data survives a server crash")
+	}
+	return nil
+}
+
+// standbys looks for a list of synchronous standbys that names all walsenders. The relay's
+// stream is one of them (*measured*: it became the synchronous standby, a commit took 12 s).
+func (c *checker) standbys(ctx context.Context) error {
+	c.Subject = "standbys"
+	var names string
+	if err := c.conn.QueryRow(ctx, standbysQuery).Scan(&names); err != nil {
+		return err
+	}
+	if strings.Contains(names, "*") {
+		c.Add(store.GradeAdvice, "synchronous_standby_names = '"+names+"' matches the relay's stream too: commits may wait for the relay instead of a standby, and hang",
+			"name the standbys in synchronous_standby_names by their application_name, for example 'FIRST 1 (standby1, standby2)'")
 	}
 	return nil
 }

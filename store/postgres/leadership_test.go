@@ -322,3 +322,35 @@ func TestCommitsWait(t *testing.T) {
 		})
 	}
 }
+
+// TestStandbysThatMatchTheRelay: a list of synchronous standbys that names every walsender gives
+// advice, because the relay's stream is one of them. Named standbys give none.
+func TestStandbysThatMatchTheRelay(t *testing.T) {
+	t.Parallel()
+	server := servers.Start(t, servers.Spread(t, servers.Versions())[0], nil)
+	r := newRig(t, server.URL, flowTable, 0, flowBox)
+	for names, want := range map[string]int{"": 0, "FIRST 1 (s1, s2)": 0, "*": 1, "ANY 1 (s1, *)": 1} {
+		servers.Exec(t, server.URL, "ALTER SYSTEM SET synchronous_standby_names = '"+names+"'", "SELECT pg_reload_conf()")
+		setting := ""
+		if names != "" {
+			setting = "synchronous_standby_names = '" + names + "'"
+		}
+		rigs.AwaitCommitsWait(t, r.store, setting)
+		found, err := r.store.Diagnose(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		advice := 0
+		for _, f := range found {
+			if f.Subject == "standbys" {
+				advice++
+				if f.Grade != store.GradeAdvice || !strings.Contains(f.Text, setting+" matches the relay's stream") {
+					t.Errorf("%q: %+v", names, f)
+				}
+			}
+		}
+		if advice != want {
+			t.Errorf("%q: %d findings about standbys, want %d", names, advice, want)
+		}
+	}
+}
