@@ -12,7 +12,15 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 	if !c.mayClaim(now) {
 		return nil
 	}
+	c.lanes.Requests.Fresh.Allowed = c.late.mayGo(now)
 	return c.lanes.NextClaims(maxRows, now)
+}
+
+// takeBackStale takes back a request with fresh rows that its sender did not send in time. Its
+// lanes claim them now.
+func (c *core) takeBackStale(req *request) {
+	c.lanes.Withdraw(req)
+	c.takeBack(req)
 }
 
 // claimed takes the answers for a request, by position, and the timestamp written by the

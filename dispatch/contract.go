@@ -44,6 +44,10 @@ type Options struct {
 	// Dispatcher.AppendFresh. It is called with each claim and must return at once.
 	Late func() bool
 
+	// Unwritten are the outboxes whose claims write nothing into the table, so that no row of
+	// theirs is claimed late.
+	Unwritten map[string]bool
+
 	// Replays records the results of replayed rows. It is required if Replay is used.
 	Replays store.ReplayFinisher
 

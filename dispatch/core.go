@@ -31,6 +31,7 @@ type core struct {
 	answers   answers
 	replays   replays
 	operator  operator
+	late      lateClaims
 	overtaken overtaken
 
 	notBefore time.Time // no claim before this time
@@ -46,6 +47,7 @@ func newCore(cfg Config, limits func(kind string) sink.Limits, random func() flo
 	}
 	c.answers = answers{core: c, policy: cfg.policy(), pings: pings{core: c}}
 	c.replays, c.operator = newReplays(c), operator{core: c, blocked: map[store.Ref]*lane{}}
+	c.late = lateClaims{core: c}
 	c.spill = spill.New(spill.Config{BatchRows: cfg.APIBatchSize, BufferRows: cfg.BufferRows}, c.lanes, c)
 	c.overtaken = overtaken{memory: &c.lanes.Memory, spill: c.spill.Row, frontier: new(Frontier)}
 	return c
@@ -75,16 +77,20 @@ func (c *Config) policy() lanes.Policy {
 	}
 }
 
-// append puts rows at the end of their lanes, in the given order. Each row is allocated
-// separately, so that a row that waits for long does not retain its whole batch.
-func (c *core) append(items []store.Item, t Ticket) {
+// append is appendFresh for rows that are claimed before they are sent.
+func (c *core) append(items []store.Item, t Ticket) { c.appendFresh(items, t, time.Time{}) }
+
+// appendFresh puts rows at the end of their lanes, in the given order. Until a time they may be
+// sent before they are claimed. Each row is allocated separately, so that a row that waits for
+// long does not retain its whole batch.
+func (c *core) appendFresh(items []store.Item, t Ticket, until time.Time) {
 	for i := range items {
 		name := c.lanes.NameOf(&items[i])
 		l := c.lanes.Get(name)
 		if l != nil && l.MergeRequeued(&items[i], t) {
 			continue
 		}
-		rw := &row{Item: items[i], Ticket: t}
+		rw := &row{Item: items[i], Ticket: t, FreshUntil: until}
 		c.lanes.Memory.Enter(rw, lanes.Buffered)
 		if l == nil {
 			l = c.spill.Lane(name)
@@ -212,6 +218,9 @@ func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 	if due, some := c.overtaken.due(); some {
 		sooner(due)
 	}
+	if due, some := c.lanes.Requests.Fresh.NextDue(); some && !c.ended {
+		sooner(due)
+	}
 	if c.ended || c.tooManyUnwritten() || c.lanes.Requests.Free() <= 0 {
 		return at, ok
 	}
@@ -264,6 +273,12 @@ func (c *core) heldIDs(outbox string) []string {
 	for p := range c.spill.All() {
 		if p.Row.Outbox == outbox {
 			ids = append(ids, p.Row.ID)
+		}
+	}
+
+	for rw := range c.lanes.Requests.Fresh.All() { // the outcome of some waits for a late claim
+		if rw.Outbox == outbox {
+			ids = append(ids, rw.ID)
 		}
 	}
 

@@ -82,6 +82,22 @@ func (c *core) inFlightCounts() (claiming, sending, replaying int) {
 // unsent returns the claimed requests that no sender has.
 func (c *core) unsent() []*request { return c.lanes.Requests.Unsent() }
 
+// toClaim returns the halves of unclaimed requests that are not being claimed yet.
+func (c *core) toClaim() []*request { return c.lanes.Requests.Unclaimed() }
+
+// setLate lets fresh rows go unclaimed while allowed says so. setUnwritten makes known that claims
+// write nothing into the outboxes.
+func (c *core) setLate(allowed func() bool) { c.late.allowed = allowed }
+func (c *core) setUnwritten(keys []store.LaneKey) {
+	c.lanes.Requests.Fresh.Unwritten = map[string]bool{}
+	for _, key := range keys {
+		c.lanes.Requests.Fresh.Unwritten[key.Outbox] = true
+	}
+}
+
+// nextLate is when the next rows are to be claimed late.
+func (c *core) nextLate() (at time.Time, ok bool) { return c.lanes.Requests.Fresh.NextDue() }
+
 // timedLanes returns the lanes that wait for a time.
 func (c *core) timedLanes() []*lane { return c.lanes.Timed() }
 
@@ -117,6 +133,9 @@ func (c *core) unwrittenCount() int { return len(c.outcomes.Waiting()) }
 // the lane went on.
 func outcomeRow(o *outcome) *row   { return o.Of.Row }
 func outcomeLane(o *outcome) *lane { return o.Of.Lane }
+
+// pendingOutcome is the outcome of a row that waits for its copy or its late claim.
+func pendingOutcome(rw *row) *outcome { return rw.PendingOutcome }
 
 // dueOf is the time of the next try.
 func dueOf(o *outcome) time.Time { return o.Due() }
@@ -296,7 +315,7 @@ func (c *core) pinged(p *ping, res *sink.Result, ok bool, began, now time.Time) 
 }
 
 // What operators and replays ask for.
-func (c *core) nextOutcomes(limit int) []outcome             { return c.outcomes.Next(limit) }
+func (c *core) nextOutcomes(limit int) []outcome             { return c.late.nextOutcomes(limit, time.Time{}) }
 func (c *core) pause(name LaneName, h store.Hold)            { c.operator.pause(name, h) }
 func (c *core) resume(l *lane, now time.Time)                { c.operator.resume(l, now) }
 func (c *core) unblock(l *lane, now time.Time)               { c.operator.unblock(l, now) }

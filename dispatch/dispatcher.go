@@ -63,6 +63,7 @@ func New(cfg Config, opt Options) *Dispatcher {
 	d.claims.d, d.outcomes.d, d.spill.d, d.breakers.d = d, d, d, d
 	d.sending = sending{d: d, requests: make(chan *request, cfg.MaxConcurrentGroups)}
 	d.core.lanes.Memory.LogOnly = opt.LogOnly
+	d.core.late.allowed, d.core.lanes.Requests.Fresh.Unwritten = opt.Late, opt.Unwritten
 	if opt.Frontier != nil {
 		d.core.overtaken.frontier = opt.Frontier
 	}
@@ -105,9 +106,19 @@ func await(ctx context.Context, signal <-chan struct{}, until time.Time) error {
 
 // Append puts rows at the end of their lanes, in the given order, and reports each settled
 // row to t. It does not block; check Room first.
-func (d *Dispatcher) Append(items []store.Item, t Ticket) {
+func (d *Dispatcher) Append(items []store.Item, t Ticket) { d.AppendFresh(items, t, time.Time{}) }
+
+// AppendFresh is Append for rows that the log has just brought. Until a time they may be sent
+// before they are claimed, if Options.Late allows it. The caller knows for certain that they were
+// committed no longer than a second before that time, and that only this leader may have sent them.
+func (d *Dispatcher) AppendFresh(items []store.Item, t Ticket, until time.Time) {
 	d.mu.Lock()
-	d.core.append(items, t)
+	d.core.appendFresh(items, t, until)
+	if !until.IsZero() {
+		now := time.Now()
+		d.core.late.start(now)
+		d.sending.dispatch(now)
+	}
 	d.notifySpill()
 	d.mu.Unlock()
 	notify(d.toClaim)

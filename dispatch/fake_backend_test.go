@@ -39,9 +39,11 @@ type fakeBackend struct {
 	// Recorded calls.
 	statementTimes  []time.Duration // of each statement, since the start of the test
 	claims          [][]string      // ids of each claim statement
+	claimEnds       []time.Duration // of each of claims, since the start of the test
 	rows            []store.ClaimRow
-	claimTimes      []time.Time // written by the claims
-	settles         [][]string  // "id status" of each outcome statement
+	claimTimes      []time.Time     // written by the claims
+	settles         [][]string      // "id status" of each outcome statement
+	settleTimes     []time.Duration // of each of settles, since the start of the test
 	outcomes        []store.Outcome
 	requests        [][]string
 	messages        []sink.Message
@@ -124,7 +126,7 @@ func (d *fakeBackend) Claim(ctx context.Context, _ store.Epoch, at time.Time, ro
 	if err != nil {
 		return nil, err
 	}
-	d.claims = append(d.claims, ids)
+	d.claims, d.claimEnds = append(d.claims, ids), append(d.claimEnds, time.Since(d.began))
 	answers := make([]store.ClaimAnswer, len(rows))
 	for i := range rows {
 		if answers[i] = d.grant(&rows[i]); d.lockedTables[rows[i].Outbox] {
@@ -165,7 +167,18 @@ func (d *fakeBackend) Settle(ctx context.Context, _ store.Epoch, outcomes []stor
 	}
 	d.delete(spilled...)
 	d.settles, d.outcomes = append(d.settles, lines), append(d.outcomes, outcomes...)
+	d.settleTimes = append(d.settleTimes, time.Since(d.began))
 	return results, d.lostErr
+}
+
+// claimedAt is when the first claim of a row was answered, since the start of the test.
+func (d *fakeBackend) claimedAt(id string) time.Duration {
+	for i, ids := range d.claims {
+		if slices.Contains(ids, id) {
+			return d.claimEnds[i]
+		}
+	}
+	return time.Hour
 }
 
 // AwaitTable waits as long as a real store.
@@ -305,10 +318,15 @@ func driveLeased(t *testing.T, cfg Config, lease Lease, test func(k *fakeBackend
 
 // driveSink is drive with a sink built from the backend.
 func driveSink(t *testing.T, cfg Config, lease Lease, made func(*fakeBackend) sink.Sink, test func(k *fakeBackend, d *Dispatcher, end func(error) error)) {
+	driveWith(t, cfg, func(k *fakeBackend, opt *Options) { opt.Sink, opt.Lease = made(k), lease }, test)
+}
+
+// driveWith is drive with options.
+func driveWith(t *testing.T, cfg Config, set func(*fakeBackend, *Options), test func(k *fakeBackend, d *Dispatcher, end func(error) error)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeBackend()
 		opt := k.options(1)
-		opt.Sink, opt.Lease = made(k), lease
+		set(k, &opt)
 		d := New(cfg, opt)
 		ctx, cancel := context.WithCancelCause(context.Background())
 		done := make(chan error, 1)

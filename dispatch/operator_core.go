@@ -82,6 +82,7 @@ func (p *operator) resume(l *lane, now time.Time) {
 
 // releaseLane lets a lane go on if nothing holds it.
 func (p *operator) releaseLane(l *lane, now time.Time) {
+	l.MarkStale()
 	if l.State != lanes.Held || l.OnHold() {
 		return
 	}

@@ -187,6 +187,11 @@ func (r *replays) inFlightRows(key store.LaneKey, lanes []*lane) iter.Seq[*row] 
 				return
 			}
 		}
+		for rw := range r.core.lanes.Requests.Fresh.All() {
+			if rw.PendingOutcome != nil && rw.Lane() == key && !yield(rw) {
+				return
+			}
+		}
 		for p := range r.core.spill.All() {
 			if rw := p.Row; rw.PendingOutcome != nil && rw.Lane() == key && !yield(rw) {
 				return

@@ -28,6 +28,10 @@ func (s *sending) run(ctx context.Context) error {
 				}
 			}
 			began := time.Now()
+			if req.IsStale(began) {
+				s.d.change(func(c *core) { c.takeBackStale(req) })
+				continue
+			}
 			res := deliver(ctx, s.d.opt.Sink, req.Messages())
 			if ctx.Err() != nil {
 				return ctx.Err() // canceled: the result is unknown
@@ -44,6 +48,7 @@ func (s *sending) answered(req *request, res *sink.Result, began time.Time) {
 	s.d.obs.Requested(info, res, now.Sub(began))
 	s.d.mu.Lock()
 	s.d.core.answers.take(req, res, now)
+	s.d.core.late.start(now)
 	s.dispatch(now)
 	stalled, ping := s.d.core.answers.takeStalled(), s.d.core.answers.pings.queue.Len() > 0
 	s.d.mu.Unlock()

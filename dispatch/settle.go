@@ -37,11 +37,12 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 }
 
 // Enqueue queues an outcome, or the delete of a spilled row without one. While the row is
-// being spilled the outcome waits, because the spilled copy must not outlive the row.
+// being spilled the outcome waits, because the spilled copy must not outlive the row. While the
+// row is claimed late it waits too, because another session writes the claim.
 func (c *core) Enqueue(o outcome) {
 	rw := o.Of.Row
 	switch {
-	case rw.Copy == lanes.CopyWriting:
+	case rw.Copy == lanes.CopyWriting || rw.LateClaiming:
 		late := o // keeps o itself off the heap
 		rw.PendingOutcome = &late
 	case o.Status == 0:
@@ -62,6 +63,7 @@ func (c *core) Enqueue(o outcome) {
 // for it keeps waiting.
 func (c *core) written(results []store.SettleResult, now time.Time) {
 	batch := c.outcomes.Written()
+	c.late.writingSince = time.Time{}
 	for i := range batch {
 		o := &batch[i]
 		final := o.Status.Settled() || results[i] != store.Written

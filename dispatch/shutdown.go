@@ -10,12 +10,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// drained reports whether nothing is in flight: no claim, request or outcome. Outcomes that
+// drained reports whether nothing is in flight: no claim, late or not, no request or outcome. Outcomes that
 // the store refuses or whose table is locked do not count. Early outcomes do, because their
 // rows become visible soon.
 func (c *core) drained() bool {
 	spills := c.spill.Counts()
-	return spills.Waiting+spills.Writing+c.lanes.Requests.Busy()+c.replays.jobs.Unrecorded() == 0 && !c.outcomes.Busy()
+	return spills.Waiting+spills.Writing+c.lanes.Requests.Busy()+c.late.claiming()+c.replays.jobs.Unrecorded() == 0 && !c.outcomes.Busy()
 }
 
 // end spills the rows that only the log has, so that the checkpoint passes all rows delivered

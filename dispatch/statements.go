@@ -30,13 +30,14 @@ func (c *claimer) run(ctx context.Context) error {
 		}
 		c.d.notifySpill() // a lane with spilled rows may be due
 		reqs := c.d.core.nextClaims(maxStatementRows, now)
-		c.d.sending.dispatch(now) // replayed rows need no claim
+		late := c.d.core.late.next(maxStatementRows, now)
+		c.d.sending.dispatch(now) // replayed and fresh rows need no claim
 		wake, _ := c.d.core.nextWake(now)
 		c.d.mu.Unlock()
 		c.d.breakers.update() // a receiver may have become idle or busy
 		var err error
-		if len(reqs) > 0 {
-			err = c.claim(ctx, reqs)
+		if len(reqs)+len(late) > 0 {
+			err = c.claim(ctx, reqs, late)
 		} else {
 			err = await(ctx, c.d.toClaim, wake)
 		}
@@ -46,8 +47,9 @@ func (c *claimer) run(ctx context.Context) error {
 	}
 }
 
-// claim claims the rows of requests and passes the answers to the core.
-func (c *claimer) claim(ctx context.Context, reqs []*request) error {
+// claim claims the rows of requests, and rows that are claimed late, and passes the answers to
+// the core.
+func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error {
 	rows := c.rows[:0]
 	for _, req := range reqs {
 		for rw := range req.Rows() {
@@ -55,6 +57,9 @@ func (c *claimer) claim(ctx context.Context, reqs []*request) error {
 				Ref: rw.Ref, Txn: rw.Txn, OwnClaimAt: rw.Claimed, WantPayload: rw.Payload == nil,
 			})
 		}
+	}
+	for _, rw := range late {
+		rows = append(rows, store.ClaimRow{Ref: rw.Ref, Txn: rw.Txn})
 	}
 	c.rows = rows
 	at := time.Now().Truncate(time.Microsecond) // the precision of every database
@@ -86,6 +91,7 @@ func (c *claimer) claim(ctx context.Context, reqs []*request) error {
 		c.d.core.claimed(req, answers[:n], at, now)
 		answers = answers[n:]
 	}
+	c.d.core.late.claimed(answers, at, now)
 
 	c.d.sending.dispatch(now)
 	c.d.mu.Unlock()
@@ -104,6 +110,9 @@ func reportAnswers(obs Observer, reqs []*request, answers []store.ClaimAnswer) {
 			}
 			answers = answers[1:]
 		}
+	}
+	for i := range answers { // of late claims
+		counts[answers[i].Result]++
 	}
 
 	for result, n := range counts {
@@ -126,7 +135,7 @@ type writer struct {
 func (w *writer) run(ctx context.Context) error {
 	for {
 		w.d.mu.Lock()
-		batch := w.d.core.outcomes.Next(maxStatementRows)
+		batch := w.d.core.late.nextOutcomes(maxStatementRows, time.Now())
 		w.d.mu.Unlock()
 		var err error
 		if len(batch) > 0 {

@@ -15,6 +15,7 @@ import (
 func (d *fakeBackend) reset() {
 	d.set(func() {
 		d.rows, d.claimTimes, d.statementTimes, d.claims, d.settles, d.outcomes = nil, nil, nil, nil, nil, nil
+		d.claimEnds, d.settleTimes = nil, nil
 	})
 }
 

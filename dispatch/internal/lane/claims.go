@@ -22,21 +22,35 @@ const (
 
 // NextClaims begins requests while senders are free and the statement has fewer than
 // maxRows rows, and returns those to claim. Requests with replayed rows need no claim and
-// go straight to the senders.
+// go straight to the senders, as do fresh rows; see fresh.go.
 func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 	var reqs []*Request
-	for n := 0; n < maxRows && s.Requests.mayClaim(now); {
+	n := 0
+	for n < maxRows {
+		req := s.Requests.nextToClaim()
+		if req == nil {
+			break
+		}
+		n += req.Size()
+		reqs = append(reqs, req)
+	}
+
+	for n < maxRows && s.Requests.mayClaim(now) {
 		req := s.nextProbe(now)
 		if req == nil {
 			req = s.nextLarge()
 		}
 		if req == nil {
-			req = s.buildRequest()
+			req = s.buildRequest(now)
 		}
 		if req == nil {
 			break
 		}
 		s.Memory.reserveLarge(req)
+		if req.Unclaimed {
+			s.sendUnclaimed(req)
+			continue
+		}
 		state := Claiming
 		if req.Job() != nil {
 			state = Sending
@@ -98,21 +112,36 @@ func (s *Set) waitsForLarge(l *Lane) bool {
 	return !s.Memory.fitsLarge(rw) || s.Memory.largeSize(rw) > 0 && s.large.Len() > 0
 }
 
-// buildRequest builds one request from the lanes whose turn it is; nil if none is ready.
-// Each free sender takes its share of the ready lanes, as far as they fit. Rows of a replay
-// job share requests only with rows of the same job, because the receiver sees a replay
-// marker.
-func (s *Set) buildRequest() *Request {
-	ready, share := s.nextQueue()
+// nextReady returns the queue whose first lane begins the next request, and the number of lanes
+// that share it; nil if none is ready.
+func (s *Set) nextReady() (ready *Fifo[*Lane], share int) {
+	ready, share = s.nextQueue()
 	for ready != nil && (s.reroute(ready) || s.waitsForLarge(ready.items[0])) {
 		if ready.Len() > 0 && s.waitsForLarge(ready.items[0]) {
 			s.large.Push(ready.Pop())
 		}
 		ready, share = s.nextQueue()
 	}
+	return ready, share
+}
+
+// buildRequest builds one request from the lanes whose turn it is; nil if none is ready.
+func (s *Set) buildRequest(now time.Time) *Request {
+	ready, share := s.nextReady()
 	if ready == nil {
 		return nil
 	}
+	unclaimed := s.goesUnclaimed(ready.items[0], now)
+	if unclaimed && !s.Requests.senderIsFree() {
+		return nil // it needs no claim ahead
+	}
+	return s.fillRequest(&Request{Unclaimed: unclaimed}, ready, share, now)
+}
+
+// fillRequest adds the lanes whose turn it is to a request. Each free sender takes its share of
+// the ready lanes, as far as they fit. Rows of a replay job share requests only with rows of the
+// same job, because the receiver sees a replay marker.
+func (s *Set) fillRequest(req *Request, ready *Fifo[*Lane], share int, now time.Time) *Request {
 	first := ready.items[0]
 	kind, job := first.Name.Kind, first.Job
 	limits := s.Endpoints.limitsOf(kind)
@@ -124,17 +153,19 @@ func (s *Set) buildRequest() *Request {
 		roomBytes = int(min(int64(roomBytes), s.Memory.RequestShare()))
 	}
 
-	req := &Request{}
 	for range share {
 		if ready.Len() == 0 || roomRows == 0 {
 			break
 		}
 		l := ready.items[0]
 		alone := l.sharesNone(limits.Mode)
-		if len(req.Runs) > 0 && (alone || s.Endpoints.isMisrouted(l) || l.Isolated != first.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes) {
+		if len(req.Runs) > 0 && (alone || s.Endpoints.isMisrouted(l) || l.Isolated != first.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes || req.Unclaimed && !l.isFresh(now)) {
 			break
 		}
 		rows, bytes := s.Endpoints.head(l, min(roomRows, l.maxRunRows(limits.Mode)), roomBytes)
+		if req.Unclaimed {
+			rows, bytes = freshRows(rows, now)
+		}
 		req.add(ready.Pop(), rows)
 		roomRows -= len(rows)
 		roomBytes -= bytes

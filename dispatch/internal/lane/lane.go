@@ -71,6 +71,7 @@ type Lane struct {
 	SentAt       time.Time // when its latest request began; zero while the next waits for a sender
 	CreatedOrder uint64    // orders lanes by creation
 	ReadyOrder   uint64    // its place among ready lanes
+	staleUpTo    store.Seq // rows up to it are claimed before they are sent; see MarkStale
 	TriedOpening uint64    // the latest breaker opening during which it was probed
 	Probed       bool      // it was sent as a probe
 	Locked       bool      // ready, but its table is locked

@@ -26,6 +26,11 @@ type Request struct {
 	Split      bool
 	Started    time.Time // when a sender received it
 	LargeBytes int64     // its share of the budget for large rows
+
+	// Unclaimed: it is sent before its rows are claimed, until FreshUntil.
+	Unclaimed  bool
+	FreshUntil time.Time
+	answered   bool
 }
 
 // Receiver is the endpoint that the request goes to.
@@ -82,11 +87,14 @@ func (r *Request) Halves() (first, second *Request) {
 
 // Requests are the requests in flight, by phase, and decide when another may begin or be sent.
 type Requests struct {
+	Fresh Fresh
+
 	senders    int // maximum requests being sent
 	claimAhead int // further requests that are claimed
 	pace       pace
 
-	toSend    Fifo[*Request] // claimed
+	toSend    Fifo[*Request] // claimed, or with fresh rows
+	toClaim   Fifo[*Request] // halves of a failed request whose rows were not claimed
 	claiming  int
 	sending   int
 	replaying int // being sent with replayed rows
@@ -97,7 +105,7 @@ func newRequests(cfg *Config) Requests {
 }
 
 // Len is the number of requests in flight.
-func (f *Requests) Len() int { return f.claiming + f.toSend.Len() + f.sending }
+func (f *Requests) Len() int { return f.toClaim.Len() + f.claiming + f.toSend.Len() + f.sending }
 
 // Free is how many requests may begin. It exceeds the number of senders, so that a
 // sender that finishes finds its next request already claimed.
@@ -115,9 +123,13 @@ func (f *Requests) Busy() int { return f.claiming + f.sending }
 // Unsent returns the claimed requests that no sender has.
 func (f *Requests) Unsent() []*Request { return f.toSend.Items() }
 
-// TakeUnsent removes and returns the claimed requests that match and that no sender has.
+// Unclaimed returns the requests of PushUnclaimed that are not being claimed yet.
+func (f *Requests) Unclaimed() []*Request { return f.toClaim.Items() }
+
+// TakeUnsent removes and returns the requests that match and that no sender has, except those
+// being claimed.
 func (f *Requests) TakeUnsent(is func(*Request) bool) []*Request {
-	taken := f.toSend.RemoveAll(is)
+	taken := append(f.toSend.RemoveAll(is), f.toClaim.RemoveAll(is)...)
 	for _, req := range taken {
 		req.Receiver().inFlight--
 	}
@@ -152,6 +164,27 @@ func (f *Requests) Push(req *Request) {
 	f.toSend.Push(req)
 }
 
+// PushUnclaimed queues a request whose rows are to be claimed. Its lanes claim nothing else.
+func (f *Requests) PushUnclaimed(req *Request) {
+	req.Receiver().inFlight++
+	for _, r := range req.Runs {
+		r.Lane.State = Claiming
+	}
+	f.toClaim.Push(req)
+}
+
+// nextToClaim begins to claim the next request of PushUnclaimed; nil if there is none.
+func (f *Requests) nextToClaim() *Request {
+	if f.toClaim.Len() == 0 {
+		return nil
+	}
+	f.claiming++
+	return f.toClaim.Pop()
+}
+
+// senderIsFree reports whether a request that is not claimed finds a sender at once.
+func (f *Requests) senderIsFree() bool { return f.sending+f.toSend.Len() < f.senders }
+
 // Next returns a claimed request to send; nil if there is none, no sender is free or
 // the rate limit is reached. The caller reports it to Answered.
 func (f *Requests) Next(now time.Time) *Request {
@@ -163,6 +196,9 @@ func (f *Requests) Next(now time.Time) *Request {
 	req.Started = now
 	for _, r := range req.Runs {
 		r.Lane.SentAt = now
+	}
+	if req.Unclaimed {
+		f.Fresh.watch(req, now)
 	}
 	for rw := range req.Rows() {
 		rw.Attempts++
@@ -200,6 +236,7 @@ func (f *Requests) take() *Request {
 // Answered removes a request that was sent.
 func (f *Requests) Answered(req *Request) {
 	req.Receiver().inFlight--
+	req.answered = true
 	f.sending--
 	if req.Job() != nil {
 		f.replaying--

@@ -23,6 +23,11 @@ type Row struct {
 	// given back.
 	Claimed time.Time
 
+	// FreshUntil is how long the row may be sent before it is claimed; see fresh.go. LateClaiming:
+	// it is being claimed while its request is in flight, and its outcome waits.
+	FreshUntil   time.Time
+	LateClaiming bool
+
 	// Attempts counts the requests that carried the row.
 	Attempts int
 
@@ -47,7 +52,8 @@ type Row struct {
 	// Skip is the operator's pending skip request, if any.
 	Skip *Skip
 
-	// Copy is the state of its spilled copy. PendingOutcome waits while it is written.
+	// Copy is the state of its spilled copy. PendingOutcome waits while it is written, or while
+	// the row is claimed late.
 	Copy           Copy
 	PendingOutcome *Outcome
 
@@ -192,7 +198,7 @@ func (rw *Row) ResetFailed() {
 
 // Pinned reports whether a row that is not in flight must stay in memory.
 func (rw *Row) Pinned() bool {
-	return rw.Sight == Unclaiming || !rw.Claimed.IsZero() || rw.Skip != nil || rw.Stage == Reset || rw.Origin == Requeued && rw.Seq != 0
+	return rw.Sight == Unclaiming || rw.LateClaiming || !rw.Claimed.IsZero() || rw.Skip != nil || rw.Stage == Reset || rw.Origin == Requeued && rw.Seq != 0
 }
 
 // CommittedOrCaptured is the commit time of a row, or else its capture time.

@@ -88,6 +88,15 @@ func (q *Queue[T]) Writing() []Outcome[T] { return q.writing }
 // Deferred returns the outcomes that wait for another try, in no particular order.
 func (q *Queue[T]) Deferred() []Outcome[T] { return q.deferred }
 
+// Len is the number of outcomes that are not yet in the store.
+func (q *Queue[T]) Len() int {
+	n := len(q.waiting) + len(q.writing) + len(q.deferred)
+	for _, t := range q.tables {
+		n += len(t.outcomes)
+	}
+	return n
+}
+
 // Busy reports whether an outcome will be written soon: early ones included, because their
 // rows become visible soon.
 func (q *Queue[T]) Busy() bool { return len(q.waiting)+len(q.writing)+q.early > 0 }
