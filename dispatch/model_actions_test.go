@@ -42,7 +42,11 @@ func (w *coreModel) appendRows(t *rapid.T) {
 		w.truth[name] = append(w.truth[name], r.id)
 		w.queue[name] = append(w.queue[name], r.id)
 	}
-	w.enterRows(w.core.append, rows...)
+	if w.late {
+		w.appendFresh(t, rows)
+	} else {
+		w.enterRows(w.core.append, rows...)
+	}
 	w.check()
 }
 
@@ -67,7 +71,7 @@ func (w *coreModel) insertFront(rows []*record) {
 
 // inFlight counts the first rows of a lane that no row may overtake.
 func (w *coreModel) inFlight(name LaneName) int {
-	for _, req := range slices.Concat(w.claiming, w.sending, w.core.unsent()) {
+	for _, req := range slices.Concat(w.claiming, w.sending, w.core.unsent(), w.core.toClaim()) {
 		for _, r := range req.Runs {
 			if r.Lane.Name == name {
 				return len(r.Rows)
@@ -102,7 +106,7 @@ func (w *coreModel) interfere(t *rapid.T) {
 }
 
 func (w *coreModel) claim(t *rapid.T) {
-	if len(w.claiming) > 0 {
+	if len(w.claiming)+len(w.lateRows) > 0 {
 		return
 	}
 	most, taken, before := rapid.IntRange(1, 20).Draw(t, "most"), 0, len(w.core.unsent())
@@ -121,14 +125,18 @@ func (w *coreModel) claim(t *rapid.T) {
 		if w.frozen || w.ended {
 			t.Fatalf("a replay while frozen %v, ended %v", w.frozen, w.ended)
 		}
+		if req.Unclaimed {
+			continue // see send
+		}
 		w.checkRequest(req)
 		w.checkJob(req, true)
 	}
+	w.claimLate(most)
 	if wake, ok := w.core.nextWake(w.now); ok && taken < most && !wake.After(w.now) {
 		t.Fatalf("the claimer would spin: nothing more to claim at %v, and the next wake is %v", w.now, wake)
 	}
 	for _, recv := range w.core.endpoints() {
-		if recv.Named && w.isBusy(recv) {
+		if w.waitsForSender() || recv.Named && w.isBusy(recv) {
 			continue // it has part of the senders only
 		}
 		if !w.frozen && !w.ended && !isOpen(recv) && taken < most && w.core.freeRequests() > 0 && len(readyLanes(recv)) > 0 {
@@ -210,6 +218,7 @@ func (w *coreModel) answerClaims(t *rapid.T) {
 		w.allow() // a probe that was not sent makes room for another
 	}
 	w.claiming = nil
+	w.answerLate(t)
 	w.send()
 	w.check()
 }
@@ -220,6 +229,9 @@ func (w *coreModel) send() {
 		w.sending = append(w.sending, req)
 		if w.ended || len(w.sending) > w.cfg.MaxConcurrentGroups {
 			w.t.Fatalf("%d requests at once, ended %v", len(w.sending), w.ended)
+		}
+		if req.Unclaimed {
+			w.checkUnclaimed(req)
 		}
 		head := w.of(req.Runs[0].Rows[0])
 		by := w.endpoint(head)
@@ -237,8 +249,9 @@ func (w *coreModel) send() {
 				if w.named[rec.key.Kind] && rec.to != head.to {
 					w.t.Fatalf("a request to %s has row %s of %s", head.to, rec.id, rec.to)
 				}
+				rec.tries++
 				rec.proof = !rec.lastFailed.IsZero() && by.accepted.After(rec.lastFailed)
-				if len(rw.Payload) != rec.size || rec.job == "" && rec.taken != w.epoch || w.queue[r.Lane.Name][i] != rec.id {
+				if len(rw.Payload) != rec.size || rec.job == "" && !req.Unclaimed && rec.taken != w.epoch || w.queue[r.Lane.Name][i] != rec.id {
 					w.t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d, from %v", rec.id, len(rw.Payload), rec.size, rec.taken, w.queue[r.Lane.Name])
 				}
 			}
@@ -294,7 +307,8 @@ func (w *coreModel) sleep(d time.Duration) {
 	w.core.tick(w.now)
 	wake, ok := w.core.nextWake(w.now)
 	probe := slices.ContainsFunc(w.core.endpoints(), func(r *receiver) bool { return isOpen(r) && !wake.Before(nextProbeAt(r)) })
-	if ok && !probe && !wake.After(w.now) {
+	late, some := w.core.nextLate()
+	if claims := some && !wake.Before(late); ok && !probe && !claims && !wake.After(w.now) {
 		w.t.Fatalf("what was due at %v still waits at %v", wake, w.now)
 	}
 	for _, l := range w.core.timedLanes() {

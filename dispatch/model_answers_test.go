@@ -274,6 +274,7 @@ func (w *coreModel) expectFromRun(req *request, r *run, res *sink.Result, at int
 			w.removeRow(rec)
 			continue
 		case class == sink.NotSent:
+			rec.tries--
 		case head:
 			next := at + i + 1 // behind it
 			several := prefix && i < len(r.Rows)-1 && res.At(next).Class == class
@@ -320,11 +321,17 @@ func (w *coreModel) takeOutcomes(t *rapid.T) {
 		return
 	}
 	most, waiting := rapid.IntRange(1, 4).Draw(t, "most"), w.core.unwrittenCount()
-	w.writing = w.core.nextOutcomes(most)
+	w.writing = w.core.late.nextOutcomes(most, w.now)
+	if len(w.writing) > 0 {
+		w.writes = w.now
+	}
 	if len(w.writing) > most || len(w.writing) == 0 && waiting > 0 {
 		t.Fatalf("%d outcomes of %d, at most %d", len(w.writing), waiting, most)
 	}
 	for _, o := range w.writing {
+		if w.table[o.ID].lateClaiming {
+			t.Fatalf("the outcome of row %s is written while it is claimed late", o.ID)
+		}
 		if w.known[o.Outbox] {
 			t.Fatalf("the outcome of row %s is tried though its table is locked", o.ID)
 		}
@@ -352,7 +359,7 @@ func (w *coreModel) write(t *rapid.T) {
 		}
 		w.block(r, o, results[i])
 	}
-	w.writing = nil
+	w.writing, w.writes = nil, time.Time{}
 	w.core.written(results, w.now)
 	w.check()
 }
@@ -366,7 +373,9 @@ func (w *coreModel) settle(t *rapid.T, r *record, o *outcome) store.SettleResult
 		t.Fatalf("row %s COMPLETED; arrived %v, known %v", r.id, r.arrived, r.known)
 	case o.Status == store.Pending && outcomeLane(o) == nil && (!w.ended || r.over || w.unclaimed):
 		t.Fatalf("row %s is given back; ended %v, over %v, unclaimed %v", r.id, w.ended, r.over, w.unclaimed)
-	case !r.visible && !w.unclaimed:
+	case !r.visible && o.Txn == 0:
+		t.Fatalf("row %s has the outcome %s without its transaction, and no claim has seen it", r.id, o.Status)
+	case !r.visible && !w.unclaimed && !r.unclaimed:
 		t.Fatalf("row %s has the outcome %s, and no claim has seen it", r.id, o.Status)
 	case r.skipped != nil && o.Status == store.Failed && o.Error == "passed over":
 	case outcomeLane(o) != nil && (o.Error != r.detail || o.RetryCount > min(r.countable, w.cfg.MaxRetries)):

@@ -11,7 +11,7 @@ func (w *coreModel) check() {
 	c := w.core
 	claiming, sending, _ := c.inFlightCounts()
 	if claiming != len(w.claiming) || sending != len(w.sending) ||
-		sending > w.cfg.MaxConcurrentGroups || claiming > w.cfg.MaxConcurrentGroups+w.cfg.claimAhead() {
+		sending > w.cfg.MaxConcurrentGroups || claiming > 2*w.cfg.MaxConcurrentGroups+w.cfg.claimAhead() { // halves of unclaimed requests too
 		w.t.Fatalf("%d claims of %d, %d requests of %d, %d allowed", claiming, len(w.claiming), sending, len(w.sending), w.cfg.MaxConcurrentGroups)
 	}
 	rows, over := 0, map[string]bool{}
@@ -203,7 +203,7 @@ func (w *coreModel) laneQueues() map[*lane][]laneState {
 	put(laneReady, c.queuedLanes()...)
 	put(laneWaiting, c.timedLanes()...)
 	for state, reqs := range map[laneState][]*request{
-		laneClaiming: w.claiming, laneSending: slices.Concat(w.sending, c.unsent()),
+		laneClaiming: slices.Concat(w.claiming, c.toClaim()), laneSending: slices.Concat(w.sending, c.unsent()),
 	} {
 		for _, req := range reqs {
 			for _, r := range req.Runs {
@@ -213,6 +213,11 @@ func (w *coreModel) laneQueues() map[*lane][]laneState {
 	}
 	for o := range c.unwrittenOutcomes() {
 		if outcomeLane(o) != nil {
+			put(laneWriting, outcomeLane(o))
+		}
+	}
+	for _, rw := range w.lateRows {
+		if o := pendingOutcome(rw); o != nil && outcomeLane(o) != nil {
 			put(laneWriting, outcomeLane(o))
 		}
 	}

@@ -47,6 +47,9 @@ func (w *coreModel) releaseAllHolds() {
 func (w *coreModel) releaseLane(name LaneName) {
 	holds := w.holds[name.LaneKey]
 	delete(w.holds, name.LaneKey)
+	if len(holds) > 0 {
+		w.holdEnds(name)
+	}
 	if _, blocked := holds[store.Blocked]; blocked {
 		w.core.unblock(w.core.live()[name], w.now)
 	}
@@ -114,6 +117,7 @@ func (w *coreModel) requeue(t *rapid.T) {
 	w.core.requeue(w.items([]*record{r}))
 	w.core.requeue(w.items([]*record{r})) // the log may deliver it again
 	if w.holds[r.key][store.Blocked].ID == r.id {
+		w.holdEnds(name)
 		delete(w.holds[r.key], store.Blocked)
 	}
 	w.core.releaseFixed([]store.Ref{{Outbox: r.key.Outbox, ID: r.id}}, w.now)

@@ -256,6 +256,9 @@ func (w *coreModel) releaseReplayHold(t *rapid.T) {
 }
 
 func (w *coreModel) release(id string, key store.LaneKey) {
+	if w.replayHolds[key][id] {
+		w.holdEnds(LaneName{LaneKey: key})
+	}
 	delete(w.replayHolds[key], id)
 	delete(w.inFlightAtHold, key)
 	w.core.releaseReplayHold(id, key, w.now)

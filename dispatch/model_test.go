@@ -53,6 +53,8 @@ type coreModel struct {
 
 	replayModel // replayed rows
 	lockModel   // held by other sessions
+	lateModel   // fresh rows
+	lastSeq     store.Seq
 }
 
 // endpointModel is the model of an endpoint.
@@ -141,6 +143,8 @@ type record struct {
 	job    string
 	n      int64
 
+	freshness
+
 	lock     int       // how many more outcome writes find the row locked
 	refuse   int       // how many more outcomes the table refuses
 	refusals int       // refusals of the current outcome
@@ -178,7 +182,8 @@ func newCoreModel(t *rapid.T) *coreModel {
 		table: map[string]*record{}, truth: map[LaneName][]string{},
 		holds:       map[store.LaneKey]map[store.HoldKind]store.Hold{},
 		replayModel: newReplayModel(), lockModel: newLockModel(),
-		named: map[string]bool{},
+		named:     map[string]bool{},
+		lateModel: lateModel{late: rapid.Bool().Draw(t, "late"), allowed: true},
 	}
 	for kind, mode := range []sink.Mode{sink.Atomic, sink.Ordered, sink.PerItem, sink.Prefix} {
 		name := fmt.Sprint(kind)
@@ -236,6 +241,13 @@ func (w *coreModel) start() {
 	limits := func(kind string) sink.Limits { return w.limits[kind] }
 	w.core = newCore(w.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
 	w.core.setPingable(w.canPing)
+	w.lateRows, w.writes = nil, time.Time{}
+	if w.late {
+		w.core.setLate(func() bool { return w.allowed })
+	}
+	if w.unclaimed {
+		w.core.setUnwritten(w.keys)
+	}
 	w.claiming, w.sending, w.pings, w.writing, w.batches = nil, nil, nil, nil, nil
 	w.endpoints = map[string]*endpointModel{}
 	for _, limits := range w.limits {
@@ -250,7 +262,7 @@ func (w *coreModel) start() {
 	for _, key := range w.keys {
 		for _, id := range w.inserted(key) {
 			r := w.table[id]
-			r.requeued = false
+			r.requeued, r.freshness = false, freshness{}
 			r.known, r.over, r.firstFailed, r.lastFailed, r.refusals, r.skipped = false, r.settled(), time.Time{}, time.Time{}, 0, nil
 			if !w.counted(key) {
 				r.retries, r.countable = 0, 0
@@ -309,7 +321,7 @@ func (w *coreModel) items(rows []*record) []store.Item {
 	for i, r := range rows {
 		items[i] = store.Item{
 			Ref: store.Ref{Outbox: r.key.Outbox, ID: r.id}, Kind: r.key.Kind, Group: r.key.Group,
-			PayloadSize: r.size, Txn: 1, // the log has the row as inserted
+			PayloadSize: r.size, Seq: r.seq, Txn: 1, // the log has the row as inserted
 		}
 		if !r.dropped {
 			items[i].Payload, items[i].Attributes = make([]byte, r.size), r.attributes()
@@ -334,16 +346,18 @@ func (w *coreModel) removeRow(r *record) {
 	}
 }
 
+// seldom does something in one of four turns.
+func seldom(do func()) func(*rapid.T) {
+	return func(t *rapid.T) {
+		if rapid.IntRange(0, 3).Draw(t, "seldom") == 0 {
+			do()
+		}
+	}
+}
+
 func TestCoreAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newCoreModel(t)
-		seldom := func(do func()) func(*rapid.T) {
-			return func(t *rapid.T) {
-				if rapid.IntRange(0, 3).Draw(t, "seldom") == 0 {
-					do()
-				}
-			}
-		}
 		actions := map[string]func(*rapid.T){
 			"append":        w.appendRows,
 			"claim":         w.claim,
@@ -372,6 +386,10 @@ func TestCoreAgainstModel(t *testing.T) {
 			"skip":          w.skip,
 			"requeue":       w.requeue,
 			"retry now":     w.retryNow,
+			"start fresh":   w.startFresh,
+			"permit":        w.permit,
+			"little time":   w.littleTime,
+			"lose lease":    w.loseLease,
 			"crash":         seldom(w.start),
 			"end":           seldom(w.end),
 		}
