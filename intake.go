@@ -42,6 +42,9 @@ type intake struct {
 	// Catch-up then need not look up every row.
 	claimsDetectSettled bool
 
+	// fresh, if set before run, tells which rows may be sent before they are claimed.
+	fresh *freshness
+
 	// logOnly, if set before run, are the outboxes whose rows only the log has.
 	logOnly map[string]bool
 
@@ -115,15 +118,35 @@ func (f *intake) placeBacklog(items []store.Item, spilled int64, position store.
 func (f *intake) appendBatch(b *capture.Batch) error {
 	seq := f.number(b.Items)
 	t := f.tracker.Begin(b.Position, seq, len(b.Items))
-	if err := f.split(b.Items, func(d *dispatch.Dispatcher, part []store.Item) { d.Append(part, t) }); err != nil {
+	until := f.freshUntil(b)
+	if err := f.split(b.Items, func(d *dispatch.Dispatcher, part []store.Item) { d.AppendFresh(part, t, until) }); err != nil {
 		return err
 	}
 	for _, token := range b.Marks {
+		if f.fresh != nil {
+			f.fresh.onMarker(token, b.Marked)
+		}
 		if f.onMarker != nil {
 			f.onMarker(token, b.Position, seq)
 		}
 	}
 	return nil
+}
+
+// freshUntil returns until when the rows of a batch may be sent before they are claimed; zero if
+// never. While the relay catches up, they may be settled already.
+func (f *intake) freshUntil(b *capture.Batch) time.Time {
+	if f.fresh == nil || f.statuses != nil {
+		return time.Time{}
+	}
+	return f.fresh.freshUntil(b, time.Now())
+}
+
+// connected records that the source has connected.
+func (f *intake) connected() {
+	if f.fresh != nil {
+		f.fresh.connected()
+	}
 }
 
 // Held implements sweptLanes.

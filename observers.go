@@ -329,12 +329,16 @@ func (w checkpointObserver) SaveFailed(err error) {
 	w.log.Warn("checkpoint save failed; retrying", "error", err)
 }
 
-// sourceObserver observes the source.
-type sourceObserver struct{ *Relay }
+// sourceObserver observes the source of a session.
+type sourceObserver struct {
+	*Relay
+	onConnected func()
+}
 
 // Connected implements capture.Observer.
 func (w sourceObserver) Connected() {
 	w.observer.Connected()
+	w.onConnected()
 	var mode Mode
 	w.progress.update(func() {
 		w.progress.connected, w.progress.lastReceived = true, time.Now()

@@ -255,6 +255,15 @@ func (o *Options) logOnly(sink string) map[string]bool {
 	return only
 }
 
+// unwritten returns the outboxes whose claims write nothing into the table.
+func (o *Options) unwritten() map[string]bool {
+	unwritten := map[string]bool{}
+	for i := range o.Outboxes {
+		unwritten[o.Outboxes[i].Name] = !o.Outboxes[i].Layout.WritesClaims()
+	}
+	return unwritten
+}
+
 // maxSourcePayload is the largest payload that a source carries. With one payload of this
 // size in each queued batch, the queue holds a quarter of a buffer. The claim reads larger
 // payloads.

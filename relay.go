@@ -205,8 +205,13 @@ func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispat
 	in.beginCatchUp(r.db.store)
 	in.claimsDetectSettled, in.logOnly = r.claimsDetectSettled(), r.opt.logOnly("")
 	in.spillEnabled = true
+	tasks := []func(context.Context) error{pruning.run, sweep.run, controller.Run, r.watchClaims}
+	if r.opt.LateClaims {
+		in.fresh = newFreshness(epoch, src, r.mayGoUnclaimed)
+		tasks = append(tasks, in.fresh.run)
+	}
 	pressure := &pressure{Relay: r, source: src, intake: in, dispatchers: lanes, saveRequests: saveNow}
-	return []func(context.Context) error{pruning.run, sweep.run, pressure.run, controller.Run, r.watchClaims}
+	return append(tasks, pressure.run)
 }
 
 // claimsDetectSettled reports whether a claim always detects a settled row.
@@ -277,7 +282,7 @@ func (r *Relay) runPipeline(ctx context.Context, src source, from store.Position
 	batches := make(chan capture.Batch, batchQueueSize)
 	src.Resume().MaxPayload = r.opt.maxSourcePayload()
 	stopSource := part(func(ctx context.Context) error {
-		return capture.Follow(ctx, src, from, batches, sourceObserver{r})
+		return capture.Follow(ctx, src, from, batches, sourceObserver{r, in.connected})
 	})
 	stopSaver := part(saver.Run)
 	work, workCtx := errgroup.WithContext(ctx)

@@ -364,7 +364,7 @@ func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, epoch store.Epoc
 		opt := r.opt.Sinks[name]
 		bySink[name] = dispatch.New(opt.Dispatch, dispatch.Options{
 			Store: r.db.store, Sink: s, Observer: watch, Epoch: epoch, DrainTimeout: opt.RequestTimeout + drainTimeout,
-			LogOnly: r.opt.logOnly(name), Frontier: frontier, Lease: lease, Late: r.mayGoUnclaimed, Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
+			LogOnly: r.opt.logOnly(name), Frontier: frontier, Lease: lease, Late: r.mayGoUnclaimed, Unwritten: r.opt.unwritten(), Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
 			Spill: !r.isPolling.Load(), // a source that polls leaves out rows that do not move
 		})
 	}

@@ -25,7 +25,7 @@ func TestStatus(t *testing.T) {
 		r, tracker := reportedRelay(t)
 		put(t, r, "near", "orders", "a", 2)
 		put(t, r, "far", "bills", "b", 3)
-		sourceObserver{r}.Connected()
+		sourceObserver{r, func() {}}.Connected()
 		(&pressure{Relay: r}).reportRetained(capture.RetainedLog{Bytes: 4096})
 		tracker.Begin("there", 9, 1)
 		time.Sleep(2 * time.Second)

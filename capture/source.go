@@ -3,6 +3,7 @@ package capture
 import (
 	"cmp"
 	"context"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -18,8 +19,10 @@ type Batch struct {
 	// Items are the rows, in the order in which the transaction wrote them. The receiver
 	// owns them. Their Seq is not set.
 	Items []store.Item
-	// Marks are the markers that the log contains at this position, after the rows.
-	Marks []string
+	// Marks are the markers that the log contains at this position, after the rows. Marked is
+	// when the last of them was committed, by the server's clock; zero if it is not known.
+	Marks  []string
+	Marked time.Time
 }
 
 // Span is a part of a log.

@@ -186,7 +186,7 @@ func (st *stream) event(ctx context.Context, raw bson.Raw, now time.Time) error 
 			return nil // another relay's
 		}
 		token, _ := e.document.Lookup(fieldMark).StringValueOK()
-		st.batch.Marks, st.last = append(st.batch.Marks, token), e.place
+		st.batch.Marks, st.batch.Marked, st.last = append(st.batch.Marks, token), e.at, e.place
 		return st.flush(ctx) // in a batch, marks follow the rows
 	case e.kind != kindInsert:
 		return nil

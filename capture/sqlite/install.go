@@ -38,14 +38,16 @@ func (s *Source) logSQL() string {
 // hyphen, so triggers of two relays never share a name.
 func (s *Source) triggerPrefix() string { return sqlitestore.LogTable(s.cfg.Name) + "-" }
 
+// nowMillis is the time in milliseconds since 1970-01-01, whose Julian day is 2440587.5. It runs
+// in the SQLite library of the services, of any version: unixepoch would need 3.38.
+const nowMillis = "CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER)"
+
 // triggerSQL creates the trigger of an outbox, in the form in which SQLite stores the text.
-// It runs in the SQLite library of the services, of any version: unixepoch would need 3.38.
-// 2440587.5 is the Julian day of 1970-01-01.
 func (s *Source) triggerSQL(o *store.Outbox) string {
 	return "CREATE TRIGGER " + sqlitestore.Ident(s.triggerPrefix()+o.Name) +
 		" AFTER INSERT ON " + sqlitestore.TableName(o) + " BEGIN\n" +
 		"  INSERT INTO " + s.logTable() + " (outbox, id, at) VALUES (" + literal(o.Name) + ", NEW." +
-		sqlitestore.Ident(o.Layout.Columns.ID) + ", CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER));\nEND"
+		sqlitestore.Ident(o.Layout.Columns.ID) + ", " + nowMillis + ");\nEND"
 }
 
 // literal quotes a text for a statement that takes no parameters.

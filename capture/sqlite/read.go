@@ -133,6 +133,9 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	if name == "" {
 		token, _ := row[colLogged].(string)
 		p.batch.Marks = append(p.batch.Marks, token)
+		if at, ok := row[colAt].(int64); ok {
+			p.batch.Marked = time.UnixMilli(at)
+		}
 		p.last = seq
 		return true, nil
 	}

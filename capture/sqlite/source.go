@@ -48,7 +48,7 @@ func (s *Source) acked() int64 {
 
 // Mark writes a marker into the log, in its own transaction.
 func (s *Source) Mark(ctx context.Context, token string) error {
-	insert := "INSERT INTO " + s.logTable() + " (outbox, id, at) VALUES ('', ?, 0)"
+	insert := "INSERT INTO " + s.logTable() + " (outbox, id, at) VALUES ('', ?, " + nowMillis + ")"
 	err := s.writeSession.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
 		_, err := conn.Exec(ctx, insert, token)
 		return err

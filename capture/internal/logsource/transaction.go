@@ -89,6 +89,9 @@ func (t *Transaction) Mark(token string) { t.marks = append(t.marks, token) }
 // End ends the transaction. It returns the rest of it, without a position.
 func (t *Transaction) End() capture.Batch {
 	b := capture.Batch{Items: t.items, Marks: t.marks}
+	if len(b.Marks) > 0 {
+		b.Marked = t.Committed
+	}
 	t.items, t.bytes, t.marks = nil, 0, nil
 	t.expected = len(b.Items) // transactions are often alike
 	return b

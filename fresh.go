@@ -1,0 +1,163 @@
+package sluicebox
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
+)
+
+const (
+	// maxFreshAge is how long after its commit a row may be sent before it is claimed.
+	maxFreshAge = time.Second
+
+	// markInterval is the least time between two markers that tell the age of rows, if commit
+	// times have whole seconds only (MariaDB). Otherwise a marker is written each
+	// clockInterval, and again after clockValidity the clocks count as unknown.
+	markInterval  = 400 * time.Millisecond
+	clockInterval = 5 * time.Second
+	clockValidity = 3 * clockInterval
+
+	// clockSlack is how far two clocks may drift apart in clockValidity.
+	clockSlack = 10 * time.Millisecond
+)
+
+// freshness tells how old the rows of the log are at most, whatever the clocks of the server and
+// of this machine show. It writes markers into the log while rows flow. A row behind a marker was
+// committed after the marker was written, which this machine's clock measures. If commit times are
+// precise, the time between the commits of the marker and of the row counts too, because one clock
+// measured both.
+//
+// The markers also prove the rest of what a row needs to be sent before it is claimed: this leader
+// wrote them, so no earlier leader can have settled a row behind them, and the log has brought
+// them back, so capture has caught up.
+//
+// intake calls bound and onMarker, and Connected is called by the source. run belongs to a
+// goroutine of its own.
+type freshness struct {
+	source markWriter
+	epoch  store.Epoch
+	// allowed reports whether rows may be sent before they are claimed at all; see Relay.mayGoUnclaimed.
+	allowed func() bool
+	wanted  chan struct{}
+
+	connections atomic.Int64               // how often the source has connected
+	sent        atomic.Pointer[sentMarker] // in flight
+
+	// The rest belongs to the intake.
+	asked time.Time  // when a marker was asked for
+	last  sentMarker // brought back by the log; zero before the first
+	when  time.Time  // the commit time of last; zero if it is not precise
+}
+
+// sentMarker is a marker and the time just before it was written.
+type sentMarker struct {
+	token       string
+	at          time.Time
+	connections int64 // when the log brought it back
+}
+
+func newFreshness(epoch store.Epoch, source markWriter, allowed func() bool) *freshness {
+	return &freshness{source: source, epoch: epoch, allowed: allowed, wanted: make(chan struct{}, 1)}
+}
+
+// freshUntil returns until when the rows of a batch may be sent before they are claimed; zero if
+// never. It asks for a marker if one is due.
+func (f *freshness) freshUntil(b *capture.Batch, now time.Time) time.Time {
+	if len(b.Items) == 0 || !f.allowed() {
+		return time.Time{}
+	}
+	f.ask(now)
+	if f.last.token == "" {
+		return time.Time{}
+	}
+	at := f.last.at
+	if byClock := f.byClock(b, now); byClock.After(at) {
+		at = byClock
+	}
+	if until := at.Add(maxFreshAge); until.After(now) {
+		return until
+	}
+	return time.Time{}
+}
+
+// byClock returns the time after which the rows of a batch were committed, as the commit times
+// tell; zero if the clocks are unknown. The server's clock may be set, and another server may have
+// taken over, so a marker tells the clocks only for some time and for one connection.
+func (f *freshness) byClock(b *capture.Batch, now time.Time) time.Time {
+	if f.when.IsZero() || now.Sub(f.last.at) > clockValidity || f.last.connections != f.connections.Load() {
+		return time.Time{}
+	}
+	first := b.Items[0].Committed
+	for i := range b.Items {
+		if b.Items[i].Committed.Before(first) {
+			first = b.Items[i].Committed
+		}
+	}
+	at := f.last.at.Add(first.Sub(f.when))
+	if first.IsZero() || at.After(now.Add(clockSlack)) {
+		f.when = time.Time{} // a clock was set
+		return time.Time{}
+	}
+	return at
+}
+
+// ask asks run for a marker if the last one is too old.
+func (f *freshness) ask(now time.Time) {
+	interval := markInterval
+	if !f.when.IsZero() && f.last.connections == f.connections.Load() {
+		interval = clockInterval
+	}
+	if now.Sub(f.asked) < interval {
+		return
+	}
+	f.asked = now
+	select {
+	case f.wanted <- struct{}{}:
+	default:
+	}
+}
+
+// onMarker handles a marker of the log, which committed at a time by the server's clock. It is
+// called in log order, among the rows.
+func (f *freshness) onMarker(token string, committed time.Time) {
+	sent := f.sent.Load()
+	if sent == nil || sent.token != token {
+		return
+	}
+	f.last, f.when = *sent, committed
+	f.last.connections = f.connections.Load()
+	if committed.Nanosecond() == 0 { // or a precise clock at a full second: the next marker tells
+		f.when = time.Time{}
+	}
+}
+
+// connected records that the source has connected. Its server may be another one.
+func (f *freshness) connected() { f.connections.Add(1) }
+
+// run writes markers until the context ends. Without a marker rows are claimed before they are
+// sent. The sweep reports why markers cannot be written.
+func (f *freshness) run(ctx context.Context) error {
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-f.wanted:
+		}
+		m := &sentMarker{token: fmt.Sprintf("fresh-%d-%d", f.epoch, n), at: time.Now()}
+		f.sent.Store(m)
+		err := f.source.Mark(ctx, m.token)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			if err := backoff.Sleep(ctx, clockInterval); err != nil {
+				return err
+			}
+		}
+	}
+}
