@@ -86,10 +86,10 @@ func findBlocks(ctx context.Context, tables blockStore, outboxes []string, backl
 // adoptBlocks records a hold for each message group that has rows behind a row that
 // FAILED before the relay's first start. It does so only with on-failed: block.
 //
-// Nothing is saved or sent before, so an interrupted start is followed by another first
-// start. Afterwards a checkpoint without a position marks the holds as recorded.
-// Otherwise a group that an operator has resumed would be blocked again if the relay
-// ended before its backlog was saved.
+// No row is sent before, so an interrupted start is followed by another first start.
+// Afterwards a checkpoint with a seq marks the holds as recorded. Otherwise a group that an
+// operator has resumed would be blocked again if the relay ended before its backlog was
+// saved.
 func (r *Relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, byOutbox map[string]*dispatch.Dispatcher) error {
 	if !begin.IsFirst() {
 		return nil
@@ -125,8 +125,10 @@ func (r *Relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, b
 		byOutbox[holds[i].Lane.Outbox].Restore(holds[i : i+1])
 	}
 
+	recorded := begin.Saved
+	recorded.Seq = max(recorded.Seq, store.NewSeq(begin.Epoch, 0))
 	err = r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) error {
-		return r.db.store.SaveCheckpoint(ctx, begin.Epoch, store.Checkpoint{Seq: store.NewSeq(begin.Epoch, 0)})
+		return r.db.store.SaveCheckpoint(ctx, begin.Epoch, recorded)
 	})
 	if err != nil {
 		return fmt.Errorf("record adoption of blocked message groups: %w", err)

@@ -77,7 +77,8 @@ type Tables interface {
 	// with at's origin and position, if at has a position: a start that fails later is
 	// followed by one at that checkpoint. A source that keeps rows calls it in place of
 	// ClearCheckpoint, also once without rows before it opens the view: the first call
-	// deletes the rows that the log brings again.
+	// deletes the rows that the log brings again. After ClearCheckpoint, it calls Keep without
+	// rows to save the position of a new log.
 	Keep(ctx context.Context, at store.Checkpoint, items []store.Item) error
 }
 

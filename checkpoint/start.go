@@ -51,6 +51,10 @@ type StartPoint struct {
 
 	// SnapshotReason is the reason for a snapshot, "" if there was none.
 	SnapshotReason string
+
+	// Saved is the checkpoint that a snapshot has saved. It holds until the backlog is settled
+	// or spilled.
+	Saved store.Checkpoint
 }
 
 // IsFirst reports whether this is the first start that reads the log under this name:
@@ -75,7 +79,8 @@ func (b *StartPoint) IsFirst() bool { return b.SnapshotReason != "" && b.Waterma
 // A snapshot first clears the saved checkpoint. No new checkpoint is saved until the
 // backlog is settled or spilled. A relay that crashes in between takes another
 // snapshot, and finds the rows that it had spilled. A source may keep rows that no table
-// has: they are spilled before the backlog, and the checkpoint says up to where they are.
+// has: they are spilled before the backlog, and the checkpoint says up to where they are. Such
+// a source also saves the position of a new log, because the next start must read it from there.
 // With an intact log, Start deletes the rows that were spilled after the checkpoint,
 // because the log brings them again.
 //
@@ -87,11 +92,11 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
 		return StartPoint{}, fmt.Errorf("load checkpoint: %w", err)
 	}
+	leader := &lazyLeader{StartStore: tables, seq: at.Seq, first: at == store.Checkpoint{}}
 	if lost != nil && !lost.Readable {
 		at = store.Checkpoint{Seq: at.Seq}
 	}
 
-	leader := &lazyLeader{StartStore: tables, seq: at.Seq}
 	opening, err := src.Open(ctx, at, leader)
 	if err != nil {
 		return StartPoint{}, err
@@ -109,6 +114,7 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 		From:           opening.From,
 		SnapshotReason: opening.SnapshotReason,
 		Kept:           opening.Kept,
+		Saved:          leader.saved,
 	}
 
 	if opening.View == nil {
@@ -138,9 +144,11 @@ type lazyLeader struct {
 	StartStore
 	epoch store.Epoch // 0 until then
 	seq   store.Seq   // of the checkpoint, then of the last row kept
+	first bool        // there was no checkpoint
 
-	keeping bool
-	kept    int64
+	saved            store.Checkpoint
+	cleared, keeping bool
+	kept             int64
 }
 
 func (l *lazyLeader) acquire(ctx context.Context) (err error) {
@@ -159,24 +167,36 @@ func (l *lazyLeader) ClearCheckpoint(ctx context.Context) error {
 	if err := l.acquire(ctx); err != nil {
 		return err
 	}
-	if err := l.SaveCheckpoint(ctx, l.epoch, store.Checkpoint{Seq: l.seq}); err != nil {
+	if err := l.save(ctx, store.Checkpoint{Seq: l.seq}); err != nil {
 		return fmt.Errorf("clear checkpoint: %w", err)
 	}
+	l.cleared = true
 	return nil
 }
 
+func (l *lazyLeader) save(ctx context.Context, cp store.Checkpoint) error {
+	l.saved = cp
+	return l.SaveCheckpoint(ctx, l.epoch, cp)
+}
+
 // Keep implements capture.Tables. It spills the rows. The first call deletes the rows spilled
-// after the checkpoint, also those that an unfinished start kept.
+// after the checkpoint, also those that an unfinished start kept. After ClearCheckpoint it
+// deletes none, and the checkpoint's seq is behind all of them: no log brings them again. The
+// first checkpoint has no seq, so that the next start is a first one too; see IsFirst.
 func (l *lazyLeader) Keep(ctx context.Context, at store.Checkpoint, items []store.Item) error {
 	if err := l.acquire(ctx); err != nil {
 		return err
 	}
-	if !l.keeping {
+	switch {
+	case l.keeping:
+	case !l.cleared:
 		if _, err := l.DeleteSpilledAfter(ctx, l.epoch, l.seq); err != nil {
 			return err
 		}
-		l.keeping = true
+	case !l.first:
+		l.seq = store.NewSeq(l.epoch, 0)
 	}
+	l.keeping = true
 	for i := range items {
 		l.kept++
 		items[i].Seq = store.NewSeq(l.epoch, l.kept)
@@ -191,7 +211,7 @@ func (l *lazyLeader) Keep(ctx context.Context, at store.Checkpoint, items []stor
 		return nil
 	}
 	at.Seq = l.seq
-	if err := l.SaveCheckpoint(ctx, l.epoch, at); err != nil {
+	if err := l.save(ctx, at); err != nil {
 		return fmt.Errorf("save checkpoint of kept rows: %w", err)
 	}
 	return nil

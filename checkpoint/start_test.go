@@ -31,8 +31,9 @@ type fakeStart struct {
 	epochs           int
 
 	// keeps are the calls of Keep before the snapshot: a position, "" for the middle of a
-	// transaction, and a number of rows.
-	keeps []keptPart
+	// transaction, and a number of rows. keepsAt is the position of the one behind it.
+	keeps   []keptPart
+	keepsAt store.Position
 }
 
 type keptPart struct {
@@ -83,9 +84,12 @@ func (s *fakeStart) Open(ctx context.Context, at store.Checkpoint, tables captur
 		if o.View, err = tables.View(ctx, "snapshot"); err != nil {
 			return o, err
 		}
+		if s.keepsAt != "" {
+			err = tables.Keep(ctx, store.Checkpoint{Origin: "kept", Position: s.keepsAt}, nil)
+		}
 		o.Discard = func(context.Context) error { s.discarded++; return nil }
 	}
-	return o, nil
+	return o, err
 }
 
 func (s *fakeStart) View(context.Context, string) (store.View, error) { return s, nil }
@@ -285,6 +289,44 @@ func TestStartKeepsRows(t *testing.T) {
 			}
 			if kept := (store.Checkpoint{Origin: "kept", Position: "9", Seq: store.NewSeq(1, 6)}); *s.saved != kept {
 				t.Errorf("got checkpoint %+v, want %+v", *s.saved, kept)
+			}
+		})
+	}
+}
+
+// TestStartSavesNewLog: without an old log to read, the checkpoint has the position of the new one.
+// No log brings the spilled rows again, so none is deleted, nor by the next start.
+func TestStartSavesNewLog(t *testing.T) {
+	for name, c := range map[string]struct {
+		saved *store.Checkpoint
+		seq   store.Seq
+		first bool
+	}{
+		"the first start":    {nil, 0, true},
+		"a lost log":         {&store.Checkpoint{Origin: "o", Position: "7", Seq: 5}, store.NewSeq(1, 0), false},
+		"an unfinished one":  {&store.Checkpoint{Seq: 5}, store.NewSeq(1, 0), false},
+		"no row so far":      {&store.Checkpoint{Origin: "o", Position: "7"}, store.NewSeq(1, 0), true},
+		"no row, unfinished": {&store.Checkpoint{}, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &fakeStart{
+				saved:   c.saved,
+				opening: capture.OpenResult{Origin: "o2", From: "9", SnapshotReason: "the slot is gone"},
+				rows:    map[string]int{"a": 3, "b": 3},
+				keepsAt: "9",
+			}
+			b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := `[acquire save "" as 1 snapshot save "9" as 1 spill 3 spill 3]`; fmt.Sprint(s.steps) != want {
+				t.Errorf("the start did %v, want %s", s.steps, want)
+			}
+			if want := (store.Checkpoint{Origin: "kept", Position: "9", Seq: c.seq}); *s.saved != want || b.Saved != want {
+				t.Errorf("got checkpoint %+v, saved %+v, want %+v", *s.saved, b.Saved, want)
+			}
+			if b.IsFirst() != c.first || b.Watermark.Position != "" || b.Spilled != 6 {
+				t.Errorf("got %+v", b)
 			}
 		})
 	}

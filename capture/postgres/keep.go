@@ -25,7 +25,8 @@ import (
 //  4. It drops the old slot, copies the new one to its name, and drops nextSlot.
 //
 // The relay replaces the marked checkpoint once it has settled or spilled the rows of the
-// view. Until then every Open does the same again, from that checkpoint.
+// view. Until then every Open does the same again, from that checkpoint. Without an old slot that
+// can be read, Open saves a marked checkpoint at the new one.
 
 const (
 	// unfinishedPrefix begins the origin of a checkpoint from which a snapshot keeps rows.

@@ -198,6 +198,46 @@ func TestUnfinishedSnapshotKeepsRows(t *testing.T) {
 	})
 }
 
+// TestFirstSnapshotKeepsRows: rows behind the slot of a snapshot that had no old log to read are
+// kept too, if the relay is killed before the rows of the tables are settled or spilled.
+func TestFirstSnapshotKeepsRows(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		for name, lose := range map[string]func(s *keepScene){
+			"the first start": func(s *keepScene) { s.at = store.Checkpoint{} },
+			"a lost slot": func(s *keepScene) {
+				servers.Exec(s.t, s.url, fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", s.name))
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				s := newKeepScene(t, servers.Database(t, version), unchanged)
+				lose(s)
+				tables := s.tables()
+				src, o, err := s.open(s.config(), tables)
+				if err != nil || tables.Cleared != 1 || len(tables.Kept) > 0 || o.Discard != nil || o.From != s.at.Position {
+					t.Fatalf("got %+v, the checkpoint was cleared %d times, %d rows were kept, %v", o, tables.Cleared, len(tables.Kept), err)
+				}
+				src.Close()
+				servers.Exec(t, s.url, insert("d"), insert("e"))
+				if o := s.expectKept(s.config(), "d", "e"); o.SnapshotReason != "the last snapshot was not finished" {
+					t.Errorf("unexpected snapshot reason %q", o.SnapshotReason)
+				}
+				s.expectKept(s.config())
+			})
+		}
+		t.Run("the checkpoint cannot be saved", func(t *testing.T) {
+			s := newKeepScene(t, servers.Database(t, version), unchanged)
+			s.at = store.Checkpoint{}
+			tables, failed := s.tables(), errors.New("the relay was ended")
+			tables.OnKeep = func(store.Checkpoint, []store.Item) error { return failed }
+			if _, _, err := s.open(s.config(), tables); !errors.Is(err, failed) {
+				t.Fatalf("Open ended with %v", err)
+			}
+			expectNoSlot(t, s.database)
+		})
+	})
+}
+
 type noView struct{ err error }
 
 func (v noView) View(context.Context, string) (store.View, error) { return nil, v.err }

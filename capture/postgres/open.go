@@ -127,9 +127,17 @@ func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tabl
 		err = fmt.Errorf("read tables as of slot %s: %w", s.cfg.Name, err)
 		return capture.OpenResult{}, errors.Join(err, s.discard(context.WithoutCancel(ctx)))
 	}
-	return capture.OpenResult{
+	result := capture.OpenResult{
 		Origin: s.origin, From: formatLSN(s.confirmed), View: view, SnapshotReason: reason, Discard: s.discard,
-	}, nil
+	}
+	if s.hasLogOnly() {
+		result.Discard = nil // the next Open keeps the rows of the slot
+		if err := tables.Keep(ctx, store.Checkpoint{Origin: unfinishedPrefix + s.origin, Position: result.From}, nil); err != nil {
+			view.Close()
+			return capture.OpenResult{}, errors.Join(err, s.discard(context.WithoutCancel(ctx)))
+		}
+	}
+	return result, nil
 }
 
 // discard drops the slot that Open created, on the session that created it.

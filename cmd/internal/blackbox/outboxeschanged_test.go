@@ -63,12 +63,57 @@ func TestOutboxIsAddedWithoutAFreeSlot(t *testing.T) {
 // the changed configuration.
 func changeOutboxes(t *testing.T, source string, others [2]string, before func(start func() *relay)) {
 	t.Helper()
+	s := newChangedScene(t, source)
+	s.up.Store(true)
+	r := start(t, s.config(others[0]))
+	r.waitFor("source connected")
+	s.putSome()
+	arrive(t, s.to, s.n)
+	s.up.Store(false)
+	s.putSome()
+	r.waitFor("circuit breaker opened")
+	expectStop(t, r)
+	s.putSome()
+	s.putOther()
+
+	if before != nil {
+		before(func() *relay { return start(t, s.config(others[1])) })
+		s.conn = connect(t, source)
+	}
+	for range 2 {
+		r = start(t, s.config(others[1]))
+		r.waitFor("leadership acquired")
+		r.kill()
+		s.putSome()
+	}
+	r = start(t, s.config(others[1]))
+	r.waitFor("source connected")
+	s.putSome()
+	s.up.Store(true)
+	if others[1] != "" {
+		s.n++
+	}
+	arrive(t, s.to, s.n)
+	if again := s.checkOrder(); strings.Contains(r.said(), "rows before this position not read") {
+		t.Errorf("the relay reports rows that it did not read; %d arrived again", again)
+	}
+	expectStop(t, r)
+}
+
+// changedScene is a table without a state, beside other_events with one. The receiver is down
+// until it is up.
+type changedScene struct {
+	*layoutScene
+	up atomic.Bool
+	n  int // rows in the table without a state
+}
+
+func newChangedScene(t *testing.T, source string) *changedScene {
+	t.Helper()
 	preset, _ := layouts.Named("debezium")
-	s := &layoutScene{layoutCase: debeziumCase(true), t: t, source: source, table: preset.Schemas[layouts.Postgres].Table, conn: connect(t, source)}
-	var up atomic.Bool
-	up.Store(true)
+	s := &changedScene{layoutScene: &layoutScene{layoutCase: debeziumCase(true), t: t, source: source, table: preset.Schemas[layouts.Postgres].Table, conn: connect(t, source)}}
 	s.prepare(func(*sinktest.Request) sinktest.Answer {
-		if up.Load() {
+		if s.up.Load() {
 			return sinktest.Answer{}
 		}
 		return sinktest.Answer{Status: http.StatusServiceUnavailable}
@@ -76,51 +121,52 @@ func changeOutboxes(t *testing.T, source string, others [2]string, before func(s
 	if _, err := s.conn.exec("CREATE TABLE other_events (id text PRIMARY KEY, grp text, payload text, done timestamptz, failed timestamptz)"); err != nil {
 		t.Fatal(err)
 	}
-	config := func(other string) string {
-		return fmt.Sprintf(changedConfig, nameFor(source), source, s.table, s.layout, other, s.to.URL(), adminKey)
-	}
+	return s
+}
+
+func (s *changedScene) config(other string) string {
+	return fmt.Sprintf(changedConfig, nameFor(s.source), s.source, s.table, s.layout, other, s.to.URL(), adminKey)
+}
+
+// putSome commits some rows of each group.
+func (s *changedScene) putSome() {
 	const groups, each = 4, 40
-	n := 0
-	put := func() {
-		for range each {
-			s.put(&layoutRow{Group: n%groups + 1, N: n/groups + 1})
-			n++
-		}
+	for range each {
+		s.put(&layoutRow{Group: s.n%groups + 1, N: s.n/groups + 1})
+		s.n++
 	}
+}
 
-	r := start(t, config(others[0]))
-	r.waitFor("source connected")
-	put()
-	arrive(t, s.to, n)
-	up.Store(false)
-	put()
-	r.waitFor("circuit breaker opened")
-	expectStop(t, r)
-	put()
+// putOther commits a row of other_events.
+func (s *changedScene) putOther() {
+	s.t.Helper()
 	if _, err := s.conn.exec("INSERT INTO other_events (id, grp, payload) VALUES ($1, 'other', '{\"Group\": 9, \"N\": 1}')", uuid.NewString()); err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
+}
 
-	if before != nil {
-		before(func() *relay { return start(t, config(others[1])) })
-		s.conn = connect(t, source)
+// The relay is killed right behind its first start, before the rows that it found in another table
+// are settled or spilled. Every row of the table without a state that committed since arrives, in
+// order per group.
+func TestRowsWithoutAStateOutliveAKilledFirstStart(t *testing.T) {
+	t.Parallel()
+	for _, version := range servers.Versions() {
+		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			t.Parallel()
+			s := newChangedScene(t, servers.Database(t, version))
+			s.putOther()
+			config := s.config(otherOutbox) + "dispatch: {on-failed: block}\n"
+			for _, message := range []string{"leadership acquired", "source connected", "leadership acquired"} {
+				r := start(t, config)
+				r.waitFor(message)
+				r.kill()
+				s.putSome()
+			}
+			s.up.Store(true)
+			r := start(t, config)
+			arrive(t, s.to, s.n+1)
+			s.checkOrder()
+			expectStop(t, r)
+		})
 	}
-	for range 2 {
-		r = start(t, config(others[1]))
-		r.waitFor("leadership acquired")
-		r.kill()
-		put()
-	}
-	r = start(t, config(others[1]))
-	r.waitFor("source connected")
-	put()
-	up.Store(true)
-	if others[1] != "" {
-		n++
-	}
-	arrive(t, s.to, n)
-	if again := s.checkOrder(); strings.Contains(r.said(), "rows before this position not read") {
-		t.Errorf("the relay reports rows that it did not read; %d arrived again", again)
-	}
-	expectStop(t, r)
 }
