@@ -93,10 +93,10 @@ fuzz: have-go ## run every fuzz test for FUZZTIME (10s)
 
 # Servers with redo logs of their default sizes: those of the tests are small.
 # DB=mysql and DB=mariadb share a page.
-bench: build ## measure the relay beside the floor on DB (pg15, mysql, mariadb, mongo) and write deploy/speed.md, speed-mysql.md or speed-mongo.md (about an hour, on an idle machine; ROUNDS=1 for a quick look, ONLY=drain for one entry, CLAIMS=late)
+bench: build ## measure the relay beside the floor on DB (pg15, mysql, mariadb, mongo) and write deploy/speed.md, speed-mysql.md or speed-mongo.md (about an hour, on an idle machine; ROUNDS=1 for a quick look, ONLY=drain for one entry, CLAIMS=late, PEER=PROGRAM to measure beside)
 	SLUICEBOX_TEST_DATA=/var/tmp/sluicebox-bench SLUICEBOX_TEST_PG15_OPTIONS='-c shared_preload_libraries=pg_stat_statements' \
 	SLUICEBOX_TEST_MYSQL_OPTIONS=--innodb-redo-log-capacity=100M SLUICEBOX_TEST_MARIADB_OPTIONS=--innodb-log-file-size=96M \
-		$(SERVERS) exec $(BENCHED) -- sh -c 'go run ./cmd/internal/bench/speedpage -version "$(VERSION)" -rounds $(or $(ROUNDS),0) -only "$(ONLY)" -claims "$(CLAIMS)" $(SPEEDPAGE) \
+		$(SERVERS) exec $(BENCHED) -- sh -c 'go run ./cmd/internal/bench/speedpage -version "$(VERSION)" -rounds $(or $(ROUNDS),0) -only "$(ONLY)" -claims "$(CLAIMS)" -peer "$(PEER)" $(SPEEDPAGE) \
 		-source "$$SLUICEBOX_TEST_$(shell echo $(BENCHED) | tr a-z A-Z)_URL"'
 
 microbench: have-go ## run the Go benchmarks beside real servers

@@ -25,6 +25,14 @@
 // With --compare, a scenario runs its relay with two configurations in turns, without a floor.
 // A configuration may be that of a real relay: relayconfig.go says which keys it keeps.
 //
+// # Peers
+//
+// Scenario peer measures another program beside the relay. The program reads the configuration
+// of the floor, floor.Config, as JSON from standard input. It prints the line of FloorReady once it
+// reads the log, posts each row to Config.Endpoint, as a JSON array of payloads, and ends with
+// status 0 after SIGTERM. On PostgreSQL the slot and the publication exist. Config.Bulk says that a
+// drain is measured; a request may then have Config.Batch rows.
+//
 // # MySQL and MariaDB
 //
 // The differences between the databases are behind two small interfaces, server and

@@ -50,7 +50,7 @@ func floorDrain(ctx context.Context, b *bench, of floorVariant, p *benchDatabase
 	if err != nil {
 		return nil, err
 	}
-	pr, err := b.startFloor(ctx, p, cfg)
+	pr, err := b.startFloor(ctx, p, cfg, b.peer(of))
 	if err != nil {
 		return nil, err
 	}

@@ -70,12 +70,41 @@ func (b *bench) withProcess(ctx context.Context, pr *process, p *benchDatabase, 
 type floorVariant struct {
 	bulk     bool
 	noClaims bool // it posts and completes only
+	peer     bool // the program of the options in its place
 }
 
 // withFloor returns the run of a side with a floor. measure starts the floor and measures it.
 func withFloor(measure func(ctx context.Context, b *bench, of floorVariant, p *benchDatabase, to *receiver) (figures, error), of floorVariant) func(context.Context, *bench) (figures, error) {
 	return func(ctx context.Context, b *bench) (figures, error) {
 		return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) { return measure(ctx, b, of, p, to) })
+	}
+}
+
+// peer returns the program of a variant, "" for the floor.
+func (b *bench) peer(of floorVariant) string {
+	if of.peer {
+		return b.opts.Peer
+	}
+	return ""
+}
+
+// latencyAndDrain returns a run that measures the latency and then, in another database, a drain.
+func latencyAndDrain(latency, drain func(context.Context, *bench) (figures, error)) func(context.Context, *bench) (figures, error) {
+	return func(ctx context.Context, b *bench) (figures, error) {
+		f, err := latency(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		d, err := drain(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		for _, measure := range []string{drainRate, cpuPerRow, cpuPerRowBoth, peakRSS} {
+			if v, ok := d[measure]; ok {
+				f[measure] = v
+			}
+		}
+		return f, nil
 	}
 }
 
@@ -93,7 +122,7 @@ func floorLatency(ctx context.Context, b *bench, of floorVariant, p *benchDataba
 	if err != nil {
 		return nil, err
 	}
-	pr, err := b.startFloor(ctx, p, cfg)
+	pr, err := b.startFloor(ctx, p, cfg, b.peer(of))
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 // the default of the scenario, see scenarios.
 type Options struct {
 	Source   config.URL    `placeholder:"URL" required:"" help:"A server of PostgreSQL, MySQL, MariaDB or MongoDB: postgres://user@host/database, mysql://…, mariadb://… or mongodb://…. Databases are created on it and removed afterwards."`
-	Scenario string        `default:"latency" placeholder:"NAME" help:"latency, drain, ungrouped, slow-receiver, blocked-group, bulk-transaction, replay, idle or big-table. Default: ${default}."`
+	Scenario string        `default:"latency" placeholder:"NAME" help:"latency, drain, ungrouped, peer, slow-receiver, blocked-group, bulk-transaction, replay, idle or big-table. Default: ${default}."`
 	Rate     int           `placeholder:"N" help:"Rows written per second. This and the following flags have a default per scenario."`
 	Rows     int           `placeholder:"N" help:"Rows to drain, to block, or already in the table."`
 	Groups   int           `placeholder:"N" help:"Message groups."`
@@ -31,6 +31,7 @@ type Options struct {
 	Layout   string        `placeholder:"NAME" help:"The outbox's table: flowcatalyst or outbox-messages. Default: flowcatalyst."`
 
 	Compare   Files    `placeholder:"A.yaml B.yaml" help:"Measure the relay with two configurations in turns, not beside the floor. Of each file, dispatch, checkpoint, how source reads, and the delivery keys of the sink are used."`
+	Peer      string   `placeholder:"PROGRAM" help:"Scenario peer: the program to measure beside the relay. It reads its configuration as JSON from standard input, as the hidden command bench-floor does, and prints a line: reading."`
 	Against   []string `placeholder:"SIDE" help:"Measure beside these sides only, for example floor. Default: all sides of the scenario."`
 	Ungrouped bool     `help:"Send rows without a message group, in parallel."`
 	Claims    string   `placeholder:"WHEN" help:"The relay's dispatch.claims: on, late or off. Default: that of the configuration."`
@@ -116,6 +117,9 @@ func (o *Options) checkScenario(bad func(format string, args ...any)) {
 	if !slices.Contains(names, o.Scenario) {
 		bad("--scenario is %q, must be one of %s", o.Scenario, strings.Join(names, ", "))
 		return
+	}
+	if (o.Scenario == "peer") != (o.Peer != "") && !o.Compare.given() {
+		bad("--peer PROGRAM and --scenario peer need each other")
 	}
 	for _, name := range o.Against {
 		switch {

@@ -31,11 +31,12 @@ func TestOptionErrorsNameTheirFlags(t *testing.T) {
 		`--claims is "never", must be`: func(o *Options) { o.Claims = "never" },
 		`--against is "ceiling", must be one of claims: on, floor, floor without claims`: func(o *Options) { o.Against = []string{"ceiling"} },
 		`--against is "floor", but idle has no other side`:                               func(o *Options) { o.Scenario, o.Against = "idle", []string{"floor"} },
-		"--against and --compare":        func(o *Options) { o.Against, o.Compare = []string{"floor"}, Files{"a", "b"} },
-		"--claims and --compare":         func(o *Options) { o.Claims, o.Compare = "off", Files{"a", "b"} },
-		"--senders and --compare":        func(o *Options) { o.Senders, o.Compare = 5, Files{"a", "b"} },
-		"--batch and --compare":          func(o *Options) { o.Batch, o.Compare = 5, Files{"a", "b"} },
-		`--layout is "postbox", must be`: func(o *Options) { o.Layout = "postbox" },
+		"--against and --compare":                 func(o *Options) { o.Against, o.Compare = []string{"floor"}, Files{"a", "b"} },
+		"--peer PROGRAM and --scenario peer need": func(o *Options) { o.Scenario = "peer" },
+		"--claims and --compare":                  func(o *Options) { o.Claims, o.Compare = "off", Files{"a", "b"} },
+		"--senders and --compare":                 func(o *Options) { o.Senders, o.Compare = 5, Files{"a", "b"} },
+		"--batch and --compare":                   func(o *Options) { o.Batch, o.Compare = 5, Files{"a", "b"} },
+		`--layout is "postbox", must be`:          func(o *Options) { o.Layout = "postbox" },
 	} {
 		o := good()
 		spoil(&o)

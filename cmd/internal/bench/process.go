@@ -3,6 +3,7 @@ package bench
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,7 @@ const FloorReady = "reading"
 
 // process is a running relay or floor.
 type process struct {
+	name  string // in errors
 	cmd   *exec.Cmd
 	log   string        // file with its output
 	admin string        // admin address of a relay
@@ -55,7 +57,9 @@ func (b *bench) startRelay(ctx context.Context, p *benchDatabase, to *receiver) 
 	if err != nil {
 		return nil, err
 	}
-	pr, err := b.start(p.name+".log", environ, nil, nil, "run", "-c", file)
+	command := exec.Command(b.env.Program, "run", "-c", file)
+	command.Env = environ
+	pr, err := b.start("run", p.name+".log", command)
 	if err != nil {
 		return nil, err
 	}
@@ -76,20 +80,26 @@ func (b *bench) newFloorConfig(ctx context.Context, p *benchDatabase, to *receiv
 	return cfg, nil
 }
 
-// startFloor starts a floor and waits until it reads the log.
-func (b *bench) startFloor(ctx context.Context, p *benchDatabase, of *floor.Config) (*process, error) {
+// startFloor starts a floor, or a peer if it is another program, and waits until it reads the
+// log.
+func (b *bench) startFloor(ctx context.Context, p *benchDatabase, of *floor.Config, peer string) (*process, error) {
 	cfg, err := json.Marshal(of)
 	if err != nil {
 		return nil, err
 	}
 
-	ready := make(chan string, 1)
+	ready := make(chan struct{})
 	out, in, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 
-	pr, err := b.start(p.name+".log", nil, bytes.NewReader(cfg), in, FloorCommand)
+	command := exec.Command(b.env.Program, FloorCommand)
+	if peer != "" {
+		command = exec.Command(peer)
+	}
+	command.Stdin, command.Stdout = bytes.NewReader(cfg), in
+	pr, err := b.start(cmp.Or(peer, FloorCommand), p.name+".log", command)
 	_ = in.Close() // the floor has its own
 	if err != nil {
 		_ = out.Close()
@@ -98,36 +108,37 @@ func (b *bench) startFloor(ctx context.Context, p *benchDatabase, of *floor.Conf
 
 	go func() {
 		defer func() { _ = out.Close() }()
-		line, _ := bufio.NewReader(out).ReadString('\n')
-		ready <- strings.TrimSpace(line)
+		lines := bufio.NewScanner(out)
+		for lines.Scan() { // to the end, because a peer may print more
+			if strings.TrimSpace(lines.Text()) == FloorReady {
+				close(ready)
+				break
+			}
+		}
+		_, _ = io.Copy(io.Discard, out)
 	}()
 	return pr, pr.awaitReady(ctx, func(context.Context) bool {
 		select {
-		case line := <-ready:
-			return line == FloorReady
+		case <-ready:
+			return true
 		default:
 			return false
 		}
 	})
 }
 
-// start starts the program to measure, with more variables.
-func (b *bench) start(log string, environ []string, stdin io.Reader, stdout *os.File, args ...string) (*process, error) {
-	pr := &process{log: filepath.Join(b.folder, log), ended: make(chan struct{}), serverCPU: b.serverCPU()}
+// start starts a command to measure, with its output in a log file.
+func (b *bench) start(name, log string, command *exec.Cmd) (*process, error) {
+	pr := &process{name: name, cmd: command, log: filepath.Join(b.folder, log), ended: make(chan struct{}), serverCPU: b.serverCPU()}
 	f, err := os.OpenFile(pr.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open log file of %s: %w", args[0], err)
+		return nil, fmt.Errorf("open log file of %s: %w", name, err)
 	}
 	defer func() { _ = f.Close() }() // the process has its own
-	pr.cmd = exec.Command(b.env.Program, args...)
-	pr.cmd.Stdin, pr.cmd.Stderr = stdin, f
-	if stdout != nil {
-		pr.cmd.Stdout = stdout
-	}
-
-	pr.cmd.Env = append(cleanEnvironment(), environ...)
+	pr.cmd.Stderr = f
+	pr.cmd.Env = append(cleanEnvironment(), command.Env...)
 	if err := pr.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", args[0], err)
+		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 
 	go func() {
@@ -148,7 +159,7 @@ func (pr *process) awaitReady(ctx context.Context, ready func(context.Context) b
 		case <-pr.ended:
 			return pr.earlyExitError()
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("%s: %w\n%s", pr.cmd.Args[1], context.Cause(ctx), pr.logTail()), pr.stop())
+			return errors.Join(fmt.Errorf("%s: %w\n%s", pr.name, context.Cause(ctx), pr.logTail()), pr.stop())
 		case <-tick.C:
 			if ready(ctx) {
 				return nil
@@ -159,7 +170,7 @@ func (pr *process) awaitReady(ctx context.Context, ready func(context.Context) b
 
 // earlyExitError reports a process that ended by itself.
 func (pr *process) earlyExitError() error {
-	return fmt.Errorf("%s exited early: %v\n%s", pr.cmd.Args[1], pr.err, pr.logTail())
+	return fmt.Errorf("%s exited early: %v\n%s", pr.name, pr.err, pr.logTail())
 }
 
 // logTail returns the end of the process's output.
@@ -201,13 +212,13 @@ func (pr *process) stop() error {
 	select {
 	case <-pr.ended:
 		if pr.err != nil {
-			return fmt.Errorf("%s failed: %w\n%s", pr.cmd.Args[1], pr.err, pr.logTail())
+			return fmt.Errorf("%s failed: %w\n%s", pr.name, pr.err, pr.logTail())
 		}
 		return nil
 	case <-time.After(stopTimeout):
 		_ = pr.cmd.Process.Kill()
 		<-pr.ended
-		return fmt.Errorf("%s did not end within %s\n%s", pr.cmd.Args[1], stopTimeout, pr.logTail())
+		return fmt.Errorf("%s did not end within %s\n%s", pr.name, stopTimeout, pr.logTail())
 	}
 }
 

@@ -37,6 +37,7 @@ type Settings struct {
 	Layout    string `json:"layout"`
 	Ungrouped bool   `json:"ungrouped,omitempty"`
 	Claims    string `json:"claims,omitempty"`
+	Peer      string `json:"peer,omitempty"`
 	// Compare are the configurations of the sides A and B.
 	Compare *Files `json:"compare,omitempty"`
 }
@@ -83,7 +84,7 @@ func (b *bench) result(measured [][]figures, took time.Duration, stolen float64)
 		Scenario: b.scenario.name, What: b.scenario.what, Took: took.Round(time.Second).String(),
 		Settings: Settings{
 			Rate: o.Rate, Rows: o.Rows, Groups: o.Groups, Size: o.Size, Clients: o.Clients, Repeat: o.Repeat,
-			Senders: o.Senders, Batch: o.Batch, Layout: o.Layout, Ungrouped: o.Ungrouped, Claims: o.Claims,
+			Senders: o.Senders, Batch: o.Batch, Layout: o.Layout, Ungrouped: o.Ungrouped, Claims: o.Claims, Peer: o.Peer,
 		},
 		Machine: Machine{
 			Cores: runtime.NumCPU(), Processor: processor(), System: runtime.GOOS + "/" + runtime.GOARCH,

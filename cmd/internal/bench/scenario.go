@@ -119,6 +119,22 @@ func floorScenarios() []scenario {
 			},
 		},
 		{
+			name: "peer", what: "latency and drain beside another program, which reads the same table and posts to the same receiver",
+			defaults: Options{Rate: 300, Rows: 200_000, Groups: 1000, Duration: 10 * time.Second},
+			sides: []side{
+				{name: relaySide, run: latencyAndDrain(relayLatency, relayDrain)},
+				{name: peerSide, run: latencyAndDrain(withFloor(floorLatency, floorVariant{peer: true}), withFloor(floorDrain, floorVariant{bulk: true, peer: true}))},
+			},
+			compare: []comparison{
+				{measure: p50, against: peerSide, unit: "ms", goal: goalBounds{max: 1}},
+				{measure: p99, against: peerSide, unit: "ms"},
+				{measure: drainRate, against: peerSide, unit: "rows/s", goal: goalBounds{min: 1}},
+				{measure: cpuPerRow, against: peerSide, unit: "µs"},
+				{measure: cpuPerRowBoth, against: peerSide, unit: "µs"},
+				{measure: peakRSS, against: peerSide, unit: "MiB"},
+			},
+		},
+		{
 			name: "slow-receiver", what: "a drain into a receiver that takes its time for each request",
 			defaults: Options{Rows: 30_000, Groups: 1000, Senders: 64, Batch: 1, Delay: 20 * time.Millisecond},
 			sides:    []side{{name: relaySide, run: relaySlow}},

@@ -71,6 +71,7 @@ func TestBench(t *testing.T) {
 			{"latency --rate 100 --duration 500ms", "floor", []string{"p50", "p99", "CPU per row"}},
 			{"drain --rows 2000 --groups 50", "floor", []string{"drain", "CPU per row"}},
 			{"ungrouped --rows 2000", "floor", []string{"drain", "CPU per row, with the server"}},
+			{"peer --rows 2000 --groups 50 --rate 100 --duration 500ms --peer " + peerProgram(t), "peer", []string{"p50", "drain", "memory at its peak"}},
 			{"bulk-transaction --rows 20000 --duration 3s", "without", []string{"longest"}},
 			{"replay --rows 20000 --rate 100 --duration 500ms", "alone", []string{"p99"}},
 			{"drain --rows 2000 --ungrouped --layout outbox-messages --claims off", "floor", []string{"drain"}},
@@ -107,6 +108,18 @@ func TestBench(t *testing.T) {
 	if err != nil || len(left) > 0 {
 		t.Errorf("left on the server: %q, %v", left, err)
 	}
+}
+
+// peerProgram returns a program that works as a peer must: it reads its configuration, says that it
+// reads the log, and may print more.
+func peerProgram(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "peer")
+	script := "#!/bin/sh\necho starting\nexec '" + binary + "' bench-floor\n"
+	if err := os.WriteFile(file, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // compareClaims compares two configurations, in place of the relay and the floor.

@@ -30,13 +30,14 @@ func main() {
 	only := flag.String("only", "", "measure only this entry and keep the other results")
 	rounds := flag.Int("rounds", 0, "rounds of each entry; 0 is as many as the page has")
 	claims := flag.String("claims", "", "dispatch.claims of the relay; empty is its default")
+	peer := flag.String("peer", "", "program to measure in the entry peer; empty leaves the entry out")
 	show := flag.Bool("show", false, "do not measure; write the page from the results")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	var err error
 	if !*show {
-		m := measurer{source: config.URL(*source), program: *program, version: *version, file: *results, rounds: *rounds, claims: *claims}
+		m := measurer{source: config.URL(*source), program: *program, version: *version, file: *results, rounds: *rounds, claims: *claims, peer: *peer}
 		err = m.measure(ctx, *only)
 	}
 	if err == nil {
@@ -56,6 +57,7 @@ type measurer struct {
 	source                 config.URL
 	program, version, file string
 	claims                 string // of entries that have none
+	peer                   string // of the entry with a peer
 	rounds                 int    // of each entry; 0 is as many as the suite has
 }
 
@@ -68,6 +70,12 @@ func (m *measurer) measure(ctx context.Context, only string) error {
 			continue
 		}
 		found = true
+		if e.options.Scenario == "peer" {
+			if e.options.Peer = m.peer; m.peer == "" {
+				fmt.Fprintln(os.Stderr, "---", e.name, "left out, because no -peer is given")
+				continue
+			}
+		}
 		fmt.Fprintln(os.Stderr, "---", e.name)
 		o := e.options
 		o.Source, o.JSON, o.Claims = m.source, true, cmp.Or(o.Claims, m.claims)

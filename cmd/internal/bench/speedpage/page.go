@@ -121,6 +121,9 @@ func rows(b *strings.Builder, all map[string]*bench.Result, of part) {
 			continue
 		}
 		title := e.title
+		if r.Settings.Peer != "" {
+			title += ", beside " + filepath.Base(r.Settings.Peer)
+		}
 		if r.Machine.Stolen >= 1 {
 			title += fmt.Sprintf(" (%.0f %% stolen)", r.Machine.Stolen)
 		}

@@ -88,6 +88,9 @@ func TestTheSuiteCanBeMeasured(t *testing.T) {
 	seen := map[string]bool{}
 	for _, e := range suite() {
 		e.options.Source = "postgres://user@host/db"
+		if e.options.Scenario == "peer" {
+			e.options.Peer = "program" // a flag names it
+		}
 		if err := e.options.Validate(); err != nil || seen[e.name] {
 			t.Errorf("%s: %v, twice %v", e.name, err, seen[e.name])
 		}

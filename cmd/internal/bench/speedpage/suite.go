@@ -35,6 +35,7 @@ func suite() []entry {
 		{"latency", "commit to received, 300 rows/s", goals, bench.Options{Scenario: "latency"}},
 		{"drain", "drain of 200 000 rows, 1000 groups, batches of 100", goals, bench.Options{Scenario: "drain"}},
 		{"drain-ungrouped", "drain of 200 000 rows without a group, `ungrouped: parallel`", goals, bench.Options{Scenario: "ungrouped"}},
+		{"peer", "300 rows/s, then a drain of 200 000 rows, 1000 groups", goals, bench.Options{Scenario: "peer"}},
 		{"slow-receiver", "receiver that takes 20 ms, one row a request, 64 senders", goals, bench.Options{Scenario: "slow-receiver"}},
 		{"bulk-transaction", "a transaction of 300 000 rows of a refused group, others at 100 rows/s", goals, bench.Options{Scenario: "bulk-transaction"}},
 		{"replay", "300 rows/s beside a replay of other groups", goals, bench.Options{Scenario: "replay"}},
