@@ -16,9 +16,11 @@ import (
 // nothing is spilled. So reading a backlog costs nothing while its lanes advance together.
 
 const (
-	// overtakenAfter and overtakenInterval together spill a row within a second and a bit.
-	overtakenAfter    = 800 * time.Millisecond
-	overtakenInterval = 200 * time.Millisecond
+	// A delivered row is marked within overtakenInterval, and the rows before it are spilled
+	// overtakenAfter later. That leaves 0.3 s of a second to spill them and to save the checkpoint,
+	// for which the saver may wait 0.1 s.
+	overtakenAfter    = 600 * time.Millisecond
+	overtakenInterval = 100 * time.Millisecond
 )
 
 // Frontier is the last seq of the delivered rows that only the checkpoint knows. The
