@@ -54,14 +54,15 @@ func (s *scene) expectWithheld(r *relay, heldUp func(rows float64) bool) (wait f
 	before, sent := captured(), len(s.to.Log())
 	wait = write(s.t, s.database, load{transactions: clients, clients: clients, scripts: seedScripts(200)})
 	within(s.t, testTimeout, func() string {
-		if rows := captured() - before; rows == 0 || !heldUp(rows) {
+		rows := captured() - before
+		switch n := len(s.to.Log()) - sent; {
+		case n > 0:
+			s.t.Fatalf("%d rows were sent while their commits waited for a standby", n)
+		case rows == 0 || !heldUp(rows):
 			return fmt.Sprintf("%v rows captured", rows)
 		}
 		return ""
 	})
-	if n := len(s.to.Log()) - sent; n > 0 {
-		s.t.Errorf("%d rows were sent while their commits waited for a standby", n)
-	}
 	return wait
 }
 
