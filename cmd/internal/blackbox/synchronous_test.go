@@ -172,13 +172,15 @@ func TestLateClaimsBehindAReplica(t *testing.T) {
 				s.expectClaims(r, "late", "configured")
 				s.load(10)
 				s.expectOnce()
+				end := func() { s.exec("SET GLOBAL " + name + "enabled = OFF") }
+				t.Cleanup(end) // otherwise other cleanups wait for the replica
 				s.exec("SET GLOBAL " + name + "enabled = ON")
 				s.expectClaims(r, "on", "not late: commits wait for a standby ("+name+"enabled = ON)")
 				unseen := invisible(r)
 				wait := s.expectWithheld(r, func(rows float64) bool {
 					return unseen(rows) || count(t, s.conn, "SELECT count(*)"+relaySessions(s.database)+" AND state LIKE '%semi-sync ACK%' AND time > 3") > 0
 				})
-				s.exec("SET GLOBAL " + name + "enabled = OFF")
+				end()
 				wait()
 				s.expectOnce()
 				s.expectClaims(r, "late", "configured")
